@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# make            build/libfastwrite.so and build/fastwrite
+# make help       the other targets
+#
+# V=1             show the commands
+# SAN=asan        address and undefined behaviour sanitizers (also tsan, ubsan), in build-asan/ ...
+# DEBUG=1         -O1 -g, assertions and kill steps, in build-debug/
+
+SHELL := /bin/bash
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := all
+
+VERSION := 0.1.0
+
+PREFIX ?= /usr/local
+LIBDIR ?= $(PREFIX)/lib
+BINDIR ?= $(PREFIX)/bin
+MANDIR ?= $(PREFIX)/share/man
+DOCDIR ?= $(PREFIX)/share/doc/fastwrite
+CC ?= cc
+INSTALL ?= install
+PYTHON ?= .venv/bin/python
+
+Q := $(if $(filter 1,$(V)),,@)
+say = $(if $(filter 1,$(V)),,@printf '  %-7s %s\n' '$(1)' '$(2)')
+
+# ---- flags ----
+
+SAN_FLAGS_asan := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+SAN_FLAGS_tsan := -fsanitize=thread -fno-omit-frame-pointer
+SAN_FLAGS_ubsan := -fsanitize=undefined -fno-sanitize-recover=undefined
+ifneq ($(SAN),)
+ifeq ($(SAN_FLAGS_$(SAN)),)
+$(error SAN=$(SAN): allowed are asan, tsan, ubsan)
+endif
+endif
+
+BUILD := build$(if $(filter 1,$(DEBUG)),-debug)$(if $(SAN),-$(SAN))
+
+# Sanitized builds carry the kill steps too, so that the same unit tests run in them.
+OPT := $(if $(filter 1,$(DEBUG))$(SAN),-O1 -g -DFASTWRITE_DEBUG=1,-O2 -g)
+
+# -Wconversion: sizes and offsets of a file must never be cut silently.
+# -Wno-missing-attributes: an alias of an interposed symbol does not repeat the C library's attributes.
+WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wundef \
+	-Wvla -Wconversion -Wno-sign-conversion -Wno-missing-attributes
+CPPFLAGS += -D_GNU_SOURCE -DFASTWRITE_VERSION='"$(VERSION)"' -Ishim
+CFLAGS ?= $(OPT)
+C_ALL = -std=gnu17 $(CFLAGS) $(WARN) $(WERROR) -fvisibility=hidden -fPIC -ftls-model=initial-exec \
+	-fno-strict-aliasing -fno-delete-null-pointer-checks -pthread $(SAN_FLAGS_$(SAN))
+DEPGEN = -MMD -MP
+
+STATIC_LIBS := -Wl,-Bstatic -linih -Wl,-Bdynamic
+# A sanitizer's run-time library is not among the library's own dependencies, hence no -z defs with it.
+LIB_LDFLAGS = -shared -Wl,-soname,libfastwrite.so -Wl,--version-script,$(EXPORTS) \
+	-Wl,-z,relro,-z,now,-z,nodelete $(if $(SAN),,-Wl,-z,defs) $(LDFLAGS)
+EXE_LDFLAGS = -pie -Wl,-z,relro,-z,now $(LDFLAGS)
+LIBS := -pthread -ldl
+
+# ---- sources ----
+
+CLI_SRC := $(sort $(wildcard shim/cli_*.c))
+LIB_SRC := $(sort $(filter-out $(CLI_SRC),$(wildcard shim/*.c) $(wildcard shim/*.S)))
+# Preload concerns: everything else is the core, which the command and the unit tests link.
+PRELOAD_SRC := $(wildcard shim/hook_*.c shim/init.c shim/real.c shim/*.S)
+CORE_SRC := $(filter-out $(PRELOAD_SRC),$(LIB_SRC))
+
+objects = $(patsubst shim/%,$(BUILD)/obj/%.o,$(basename $(1)))
+LIB_OBJ := $(call objects,$(LIB_SRC))
+CORE_OBJ := $(call objects,$(CORE_SRC))
+CLI_OBJ := $(call objects,$(CLI_SRC))
+
+UNIT_SRC := $(sort $(wildcard tests/unit/test_*.c))
+UNIT_BIN := $(patsubst tests/unit/%.c,$(BUILD)/tests/unit/%,$(UNIT_SRC))
+HOOK_SRC := $(sort $(wildcard tests/hooks/*.c))
+HOOK_BIN := $(patsubst tests/hooks/%.c,$(BUILD)/tests/%,$(HOOK_SRC))
+
+LIBRARY := $(BUILD)/libfastwrite.so
+COMMAND := $(BUILD)/fastwrite
+EXPORTS := $(BUILD)/exports.map
+CORE := $(BUILD)/core.a
+
+# ---- build ----
+
+.PHONY: all library command tests-build units hooks
+all: deps-build
+	$(Q)$(MAKE) --no-print-directory build-all
+
+.PHONY: build-all
+build-all: $(LIBRARY) $(COMMAND)
+library: $(LIBRARY)
+command: $(COMMAND)
+
+# The flags are part of what an object depends on: another V, CC or CFLAGS rebuilds what it changes.
+FLAGS_NOW = $(CC) $(CPPFLAGS) $(C_ALL) $(LDFLAGS)
+$(BUILD)/.flags: force
+	@mkdir -p $(@D)
+	@printf '%s\n' '$(subst ','\'',$(FLAGS_NOW))' | cmp -s - $@ || printf '%s\n' '$(subst ','\'',$(FLAGS_NOW))' > $@
+.PHONY: force
+force:
+
+$(BUILD)/obj/%.o: shim/%.c $(BUILD)/.flags
+	@mkdir -p $(@D)
+	$(call say,CC,$<)
+	$(Q)$(CC) $(CPPFLAGS) $(C_ALL) $(DEPGEN) -c -o $@ $<
+
+$(BUILD)/obj/%.o: shim/%.S $(BUILD)/.flags
+	@mkdir -p $(@D)
+	$(call say,AS,$<)
+	$(Q)$(CC) $(CPPFLAGS) $(C_ALL) $(DEPGEN) -c -o $@ $<
+
+# Only what hooks.def lists leaves the library.
+$(EXPORTS): scripts/exports $(wildcard shim/hooks.def)
+	@mkdir -p $(@D)
+	$(call say,GEN,$@)
+	$(Q)scripts/exports --map > $@
+
+$(LIBRARY): $(LIB_OBJ) $(EXPORTS)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(C_ALL) $(LIB_LDFLAGS) -o $@ $(LIB_OBJ) $(STATIC_LIBS) $(LIBS)
+
+# An archive: the command and each unit test take from the core what they use.
+$(CORE): $(CORE_OBJ)
+	$(call say,AR,$@)
+	$(Q)rm -f $@ && $(AR) rcs $@ $(CORE_OBJ)
+
+$(COMMAND): $(CLI_OBJ) $(CORE)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(C_ALL) $(EXE_LDFLAGS) -o $@ $(CLI_OBJ) $(CORE) $(STATIC_LIBS) $(LIBS)
+
+# ---- tests ----
+
+tests-build: build-all units hooks
+units: $(UNIT_BIN)
+hooks: $(HOOK_BIN)
+
+$(BUILD)/tests/unit/%: tests/unit/%.c $(CORE) $(BUILD)/.flags
+	@mkdir -p $(@D)
+	$(call say,UNIT,$@)
+	$(Q)$(CC) $(CPPFLAGS) -Itests/unit $(C_ALL) $(DEPGEN) -MF $@.d -o $@ $< $(CORE) \
+		-lcmocka $(STATIC_LIBS) $(LIBS)
+
+# Programs of their own: compiled as anybody's would be, without the library's flags.
+$(BUILD)/tests/%: tests/hooks/%.c $(BUILD)/.flags
+	@mkdir -p $(@D)
+	$(call say,HOOK,$@)
+	$(Q)$(CC) -D_GNU_SOURCE -std=gnu17 -O2 -g -Wall -Wextra $(DEPGEN) -MF $@.d -pthread $(SAN_FLAGS_$(SAN)) \
+		-o $@ $< -ldl
+
+# Unit tests run in the debug build, which has the kill steps; everything preloaded in the release build.
+.PHONY: test test-unit test-python check-exports
+ifneq ($(SAN),)
+# A sanitized library cannot be preloaded into a program that is not: the unit tests are what can run.
+test: test-unit
+else
+test: deps
+	$(Q)$(MAKE) --no-print-directory tests-build
+	$(Q)$(MAKE) --no-print-directory DEBUG=1 tests-build
+	$(Q)$(PYTHON) tests/run_all.py --build build --units build-debug --exports --python
+endif
+
+test-unit: deps-test
+	$(Q)$(MAKE) --no-print-directory $(if $(SAN),,DEBUG=1) units
+	$(Q)python3 tests/run_all.py --units $(if $(SAN),$(BUILD),build-debug)
+
+test-python: deps
+	$(Q)$(MAKE) --no-print-directory tests-build
+	$(Q)$(MAKE) --no-print-directory DEBUG=1 tests-build
+	$(Q)$(PYTHON) tests/run_all.py --build build --python
+
+check-exports: $(LIBRARY)
+	$(Q)scripts/exports --check $(LIBRARY)
+
+# ---- laboratory ----
+
+.PHONY: experiment bench
+experiment: deps
+	$(Q)$(MAKE) --no-print-directory build-all
+	$(Q)$(PYTHON) -m harness experiment $(ARGS)
+
+bench: deps
+	$(Q)$(MAKE) --no-print-directory build-all
+	$(Q)$(PYTHON) -m harness bench $(ARGS)
+
+# ---- what must be there ----
+
+.PHONY: deps deps-build deps-test deps-lint
+deps:
+	$(Q)scripts/deps build test python
+deps-build:
+	$(Q)scripts/deps build
+deps-test:
+	$(Q)scripts/deps build test
+deps-lint:
+	$(Q)scripts/deps build lint python
+
+# ---- style ----
+
+C_STYLE := $(wildcard shim/*.[ch] tests/unit/*.[ch] tests/hooks/*.[ch] harness/workloads/*.[ch])
+.PHONY: lint format
+lint: deps-lint
+	$(call say,LINT,clang-format)
+	$(Q).venv/bin/clang-format --dry-run -Werror $(C_STYLE)
+	$(call say,LINT,cppcheck)
+	$(Q)scripts/lint-c
+	$(call say,LINT,ruff)
+	$(Q).venv/bin/ruff check --quiet .
+	$(Q).venv/bin/ruff format --quiet --check . || { echo 'make format puts it right' >&2; exit 1; }
+
+format: deps-lint
+	$(Q).venv/bin/clang-format -i $(C_STYLE)
+	$(Q).venv/bin/ruff format --quiet .
+
+# ---- installing ----
+
+.PHONY: install uninstall
+install: all
+	$(Q)$(INSTALL) -d '$(DESTDIR)$(BINDIR)' '$(DESTDIR)$(LIBDIR)' '$(DESTDIR)$(MANDIR)/man1' '$(DESTDIR)$(DOCDIR)'
+	$(Q)$(INSTALL) -m 755 $(COMMAND) '$(DESTDIR)$(BINDIR)/fastwrite'
+	$(Q)$(INSTALL) -m 644 $(LIBRARY) '$(DESTDIR)$(LIBDIR)/libfastwrite.so'
+	$(Q)$(INSTALL) -m 644 docs/fastwrite.1 '$(DESTDIR)$(MANDIR)/man1/fastwrite.1'
+	$(Q)$(INSTALL) -m 644 LICENSE CHANGELOG.md $(wildcard README.md) configs/fastwrite.ini.example \
+		'$(DESTDIR)$(DOCDIR)'
+
+uninstall:
+	$(Q)rm -f '$(DESTDIR)$(BINDIR)/fastwrite' '$(DESTDIR)$(LIBDIR)/libfastwrite.so' \
+		'$(DESTDIR)$(MANDIR)/man1/fastwrite.1'
+	$(Q)rm -rf '$(DESTDIR)$(DOCDIR)'
+
+# ---- the rest ----
+
+.PHONY: clean distclean help
+clean:
+	$(Q)rm -rf build build-debug build-asan build-tsan build-ubsan build-debug-asan build-debug-tsan \
+		build-debug-ubsan
+
+distclean: clean
+	$(Q)rm -rf .venv .pytest_cache .ruff_cache .hypothesis
+
+help:
+	@printf '%s\n' \
+	'make              build/libfastwrite.so and build/fastwrite (installs what the build lacks, by apt)' \
+	'make test         unit tests, hook programs, command and laboratory tests; ends with the totals' \
+	'make test-unit    the unit tests only; with SAN=asan|tsan|ubsan under that sanitizer' \
+	'make experiment   the published experiments, natively and with the library; ARGS="--scale full" ...' \
+	'make bench        the timed comparisons' \
+	'make lint         formatting and static checks; make format repairs the formatting' \
+	'make install      into PREFIX ($(PREFIX)), below DESTDIR; make uninstall takes it away again' \
+	'make deps         installs what build, tests and laboratory need; deps-build, deps-lint likewise' \
+	'make clean        removes what was built; distclean the Python parts too' \
+	'' \
+	'V=1 shows the commands, DEBUG=1 builds build-debug/ with kill steps, SAN=asan|tsan|ubsan build-SAN/.'
+
+-include $(wildcard $(BUILD)/obj/*.d $(BUILD)/tests/*.d $(BUILD)/tests/unit/*.d)

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Experiments from TOML. Everything that can be wrong in a file is said with file, experiment and key.
+
+A file is one family: `suite`, `source`, optional [defaults] (any experiment key, merged below the
+experiment's own, tables key by key), then [[experiment]] with [[experiment.claim]], and for bench
+[[target]].
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.judge import MEASURES
+from harness.model import KINDS, VARIANTS, Claim, Experiment, LabError, Published, Target
+from harness.tools import TOOLS
+
+DIRECTORY = Path(__file__).resolve().parent.parent / "configs" / "experiments"
+
+_EXPERIMENT_KEYS = {
+    "id", "title", "tool", "variants", "kinds", "params", "size", "published", "claim", "note", "shim_role",
+    "shim_env", "may_lose", "estimate_mb_s",
+}  # fmt: skip
+_CLAIM_KEYS = {
+    "text", "measure", "variant", "of", "published", "low", "high", "unit", "needs_scale", "reason",
+}  # fmt: skip
+_TARGET_KEYS = {"id", "text", "numerator", "denominator", "at_least", "at_most", "unit"}
+_FILE_KEYS = {"suite", "source", "defaults", "experiment", "target"}
+_ROLES = ("gain", "regression")
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """All experiments and targets, in file-name and file order."""
+
+    experiments: tuple[Experiment, ...]
+    targets: tuple[Target, ...]
+
+    def suite(self, name: str) -> tuple[Experiment, ...]:
+        found = tuple(e for e in self.experiments if e.suite == name)
+        if not found:
+            suites = sorted({e.suite for e in self.experiments})
+            raise LabError(f"suite '{name}' is unknown; there are: {', '.join(suites)}")
+        return found
+
+    def select(self, ids: Iterable[str]) -> tuple[Experiment, ...]:
+        by_id = {e.id.lower(): e for e in self.experiments}
+        missing = [i for i in ids if i.lower() not in by_id]
+        if missing:
+            raise LabError(f"no experiment '{missing[0]}'; `python -m harness list` shows all of them")
+        return tuple(by_id[i.lower()] for i in ids)
+
+
+def load(directory: Path = DIRECTORY) -> Catalog:
+    """Read every *.toml of a directory; LabError for the first mistake."""
+    experiments: list[Experiment] = []
+    targets: list[Target] = []
+    files = sorted(directory.glob("*.toml"))
+    if not files:
+        raise LabError(f"{directory}: no experiments (*.toml) here")
+    for path in files:
+        data = _read(path)
+        _check_keys(path.name, data, _FILE_KEYS)
+        suite = _need(path.name, data, "suite", str)
+        source = data.get("source", "")
+        for table in data.get("experiment", []):
+            experiments.append(_experiment(path.name, suite, source, _merge(data.get("defaults", {}), table)))
+        targets += [_target(path.name, table) for table in data.get("target", [])]
+    _check_unique(experiments)
+    return Catalog(tuple(experiments), tuple(targets))
+
+
+def _read(path: Path) -> dict:
+    try:
+        return tomllib.loads(path.read_text())
+    except (tomllib.TOMLDecodeError, OSError, UnicodeDecodeError) as error:
+        raise LabError(f"{path}: {error}") from error
+
+
+def _merge(defaults: Mapping, table: Mapping) -> dict:
+    out = dict(defaults)
+    for key, value in table.items():
+        if isinstance(value, Mapping) and isinstance(out.get(key), Mapping):
+            out[key] = _merge(out[key], value)
+        else:
+            out[key] = value
+    return out
+
+
+def _experiment(where: str, suite: str, source: str, table: Mapping) -> Experiment:
+    where = f"{where}: experiment '{table.get('id', '?')}'"
+    _check_keys(where, table, _EXPERIMENT_KEYS)
+    tool_name = _need(where, table, "tool", str)
+    if tool_name not in TOOLS:
+        raise LabError(f"{where}: tool '{tool_name}' is none of {', '.join(TOOLS)}")
+    tool = TOOLS[tool_name]
+    _check_keys(f"{where}: params", table.get("params", {}), tool.PARAMS)
+    sizes = _need(where, table, "size", dict)
+    for scale, size in sizes.items():
+        _check_keys(f"{where}: size.{scale}", size, tool.SIZES)
+    published = _need(where, table, "published", dict)
+    _check_keys(f"{where}: published", published, {"value", "unit", "text"})
+    role = table.get("shim_role", "gain")
+    if role not in _ROLES:
+        raise LabError(f"{where}: shim_role '{role}' is none of {', '.join(_ROLES)}")
+    return Experiment(
+        id=_need(where, table, "id", str),
+        suite=suite,
+        title=_need(where, table, "title", str),
+        tool=tool_name,
+        variants=_subset(where, "variants", table.get("variants", ["native"]), VARIANTS),
+        kinds=_subset(where, "kinds", table.get("kinds", ["measure"]), KINDS),
+        params=dict(table.get("params", {})),
+        sizes={scale: dict(size) for scale, size in sizes.items()},
+        published=Published(published.get("value"), published.get("unit", ""), published.get("text", "")),
+        claims=tuple(_claim(where, c) for c in table.get("claim", [])),
+        note=table.get("note", ""),
+        shim_role=role,
+        shim_env={k: str(v) for k, v in table.get("shim_env", {}).items()},
+        may_lose=dict(table.get("may_lose", {})),
+        estimate_mb_s=dict(table.get("estimate_mb_s", {})),
+        source=source,
+    )
+
+
+def _claim(where: str, table: Mapping) -> Claim:
+    _check_keys(f"{where}: claim", table, _CLAIM_KEYS)
+    measure = _need(f"{where}: claim", table, "measure", str)
+    if measure not in MEASURES:
+        raise LabError(f"{where}: claim measure '{measure}' is none of {', '.join(MEASURES)}")
+    return Claim(**table)
+
+
+def _target(where: str, table: Mapping) -> Target:
+    where = f"{where}: target '{table.get('id', '?')}'"
+    _check_keys(where, table, _TARGET_KEYS)
+    for key in ("id", "text", "numerator"):
+        _need(where, table, key, str)
+    if ("at_least" in table) == ("at_most" in table):
+        raise LabError(f"{where}: needs exactly one of at_least and at_most")
+    return Target(**table)
+
+
+def _need(where: str, table: Mapping, key: str, kind: type):
+    if not isinstance(table.get(key), kind):
+        raise LabError(f"{where}: '{key}' ({kind.__name__}) is missing")
+    return table[key]
+
+
+def _check_keys(where: str, table: Mapping, allowed: Iterable[str]) -> None:
+    for key in table:
+        if key not in allowed:
+            raise LabError(f"{where}: unknown key '{key}'; allowed: {', '.join(sorted(allowed))}")
+
+
+def _subset(where: str, key: str, values: list, allowed: tuple[str, ...]) -> tuple[str, ...]:
+    for value in values:
+        if value not in allowed:
+            raise LabError(f"{where}: {key} '{value}' is none of {', '.join(allowed)}")
+    return tuple(values)
+
+
+def _check_unique(experiments: list[Experiment]) -> None:
+    seen: set[str] = set()
+    for experiment in experiments:
+        if experiment.id.lower() in seen:
+            raise LabError(f"experiment id '{experiment.id}' is used twice")
+        seen.add(experiment.id.lower())

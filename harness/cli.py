@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verbs of `python -m harness`.
+
+Exit status: 0 everything ran and verified; 1 a leg failed (or a bench target was missed); 2 the request
+cannot be carried out (one line says why); 130 interrupted (one line says how to go on).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from harness import bench as bench_targets
+from harness import catalog, session, shim
+from harness.model import KINDS, NATIVE, SHIM, VARIANTS, LabError
+from harness.store import RunStore
+
+EXIT_FAILED, EXIT_REFUSED, EXIT_INTERRUPTED = 1, 2, 130
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="The laboratory: published write experiments, natively and under the shim.",
+)
+console = Console()
+if not console.is_terminal:
+    console = Console(width=160)
+
+Dir = Annotated[
+    Path, typer.Option("--dir", help="Work directory on the disk under test: new, empty, or left by us.")
+]
+Out = Annotated[
+    Path | None, typer.Option("--out", help="Result directory (default: results/<time>-<suite>).")
+]
+Scale = Annotated[
+    str, typer.Option("--scale", help="tiny (smoke test), small (minutes), full (published size).")
+]
+Pairs = Annotated[int, typer.Option("--pairs", min=1, max=1000, help="Interleaved rounds of measured legs.")]
+Kills = Annotated[int, typer.Option("--kills", min=1, max=1000, help="kill -9 legs per row and variant.")]
+Seed = Annotated[int, typer.Option("--seed", help="Decides orders and kill moments.")]
+Limit = Annotated[
+    int, typer.Option("--limit-mib", min=8, help="Memory limit of the memory-limited legs, MiB.")
+]
+Only = Annotated[str, typer.Option("--kinds", help="Kinds of leg, comma-separated: measure, memory, kill.")]
+ALL_KINDS = ",".join(KINDS)
+NoShim = Annotated[bool, typer.Option("--no-shim", help="Native legs only.")]
+NoWarm = Annotated[bool, typer.Option("--no-warm", help="Do not touch free memory before the first leg.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print bytes to be written and estimated time; touch nothing.")
+]
+Resume = Annotated[Path | None, typer.Option("--resume", help="Go on with the run in this result directory.")]
+
+WORK = Path("lab-work")
+
+
+@app.command("list")
+def list_experiments() -> None:
+    """Show every experiment: id, what it does, variants, published figure."""
+    _guard(_list)
+
+
+def _list() -> int:
+    table = Table(title="Experiments", title_justify="left")
+    for name in ("suite", "id", "what", "variants", "legs", "published"):
+        table.add_column(name, overflow="fold")
+    for experiment in catalog.load().experiments:
+        table.add_row(
+            experiment.suite,
+            experiment.id,
+            experiment.title,
+            ", ".join(experiment.variants),
+            ", ".join(experiment.kinds),
+            experiment.published.text,
+        )
+    console.print(table)
+    return 0
+
+
+@app.command()
+def run(
+    ids: Annotated[list[str] | None, typer.Argument(help="Experiment ids (see list).")] = None,
+    every: Annotated[bool, typer.Option("--all", help="All experiments of all article suites.")] = False,
+    scale: Scale = "small",
+    pairs: Pairs = 3,
+    kills: Kills = 2,
+    seed: Seed = 1,
+    limit_mib: Limit = 64,
+    kinds: Only = ALL_KINDS,
+    no_shim: NoShim = False,
+    no_warm: NoWarm = False,
+    directory: Dir = WORK,
+    out: Out = None,
+    dry_run: DryRun = False,
+    resume: Resume = None,
+) -> None:
+    """Run chosen experiments, or go on with an interrupted run (--resume)."""
+
+    def go() -> int:
+        if resume:
+            return _resume(resume, directory)
+        loaded = catalog.load()
+        if every:
+            experiments = tuple(e for e in loaded.experiments if e.suite != "bench")
+        elif ids:
+            experiments = loaded.select(ids)
+        else:
+            raise LabError("which experiments? give ids (see `list`), --all, or --resume DIR")
+        suites = sorted({e.suite for e in experiments})
+        suite = suites[0] if len(suites) == 1 else "all"
+        settings = _settings(suite, scale, seed, pairs, kills, limit_mib, kinds, no_shim, no_warm)
+        return _execute(settings, experiments, directory, out, dry_run)
+
+    _guard(go)
+
+
+@app.command()
+def experiment(
+    scale: Scale = "small",
+    pairs: Pairs = 3,
+    kills: Kills = 2,
+    seed: Seed = 1,
+    limit_mib: Limit = 64,
+    kinds: Only = ALL_KINDS,
+    no_shim: NoShim = False,
+    no_warm: NoWarm = False,
+    directory: Dir = WORK,
+    out: Out = None,
+    dry_run: DryRun = False,
+    resume: Resume = None,
+) -> None:
+    """All of part 000, natively and under the shim, verified, with table and report (make experiment)."""
+
+    def go() -> int:
+        if resume:
+            return _resume(resume, directory)
+        settings = _settings("000", scale, seed, pairs, kills, limit_mib, kinds, no_shim, no_warm)
+        return _execute(settings, catalog.load().suite("000"), directory, out, dry_run)
+
+    _guard(go)
+
+
+@app.command()
+def bench(
+    scale: Scale = "small",
+    pairs: Pairs = 5,
+    seed: Seed = 1,
+    directory: Dir = WORK,
+    out: Out = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Measure the project's targets in one interleaved session: target, measured, interval, pass."""
+
+    def go() -> int:
+        loaded = catalog.load()
+        settings = session.Settings(suite="bench", scale=scale, seed=seed, pairs=pairs, kinds=("measure",))
+        experiments = loaded.suite("bench")
+        if dry_run:
+            session.dry_run(console, settings, experiments)
+            return 0
+        store = session.run(console, settings, experiments, directory, out)
+        found = session.conclude(console, [store], experiments, store.directory)
+        results = bench_targets.evaluate(loaded.targets, store.samples)
+        console.print(bench_targets.table(results))
+        missed = [r for r in results if r.verdict != bench_targets.PASS]
+        return EXIT_FAILED if found.failed or missed else 0
+
+    _guard(go)
+
+
+@app.command()
+def report(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Result directories; several are merged if they may be.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Where to write (default: the first directory).")
+    ] = None,
+) -> None:
+    """Write tables and page again from the recorded samples; merge runs of the same machine and settings."""
+
+    def go() -> int:
+        stores = [RunStore.open(path) for path in runs]
+        target = out or runs[0]
+        if len(runs) > 1 and out is None:
+            raise LabError("several runs are merged into a new directory: give --out")
+        target.mkdir(parents=True, exist_ok=True)
+        found = session.conclude(console, stores, catalog.load().experiments, target)
+        return EXIT_FAILED if found.failed else 0
+
+    _guard(go)
+
+
+def _settings(suite, scale, seed, pairs, kills, limit_mib, kinds, no_shim, no_warm) -> session.Settings:
+    chosen = tuple(k.strip() for k in kinds.split(",") if k.strip())
+    for kind in chosen:
+        if kind not in KINDS:
+            raise LabError(f"--kinds: '{kind}' is none of {', '.join(KINDS)}")
+    variants = tuple(v for v in VARIANTS if not (no_shim and v == SHIM))
+    return session.Settings(
+        suite, scale, seed, pairs, kills, limit_mib << 20, variants or (NATIVE,), chosen, not no_warm
+    )
+
+
+def _execute(settings, experiments, directory: Path, out: Path | None, dry: bool) -> int:
+    if dry:
+        session.dry_run(console, settings, experiments)
+        return 0
+    store = session.run(console, settings, experiments, directory, out)
+    found = session.conclude(console, [store], experiments, store.directory)
+    return EXIT_FAILED if found.failed else 0
+
+
+def _resume(out: Path, directory: Path) -> int:
+    experiments = catalog.load().experiments
+    store = session.resume(console, experiments, directory, out)
+    found = session.conclude(console, [store], experiments, out)
+    return EXIT_FAILED if found.failed else 0
+
+
+def _guard(work: Callable[[], int]) -> None:
+    """One line instead of a traceback for what the user can mend."""
+    removed = shim.scrub(os.environ)
+    if removed:
+        console.print(f"[dim]not passed on to the legs: {', '.join(removed)}[/]")
+    try:
+        code = work()
+    except LabError as error:
+        console.print(
+            f"[bold red]harness:[/] {escape(str(error))}", highlight=False, soft_wrap=True, markup=True
+        )
+        code = EXIT_REFUSED
+    except KeyboardInterrupt:
+        console.print("[yellow]interrupted; the work directory is clean[/]")
+        code = EXIT_INTERRUPTED
+    raise typer.Exit(code)

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the figures depend on: recorded with every run, compared before runs are merged or resumed."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness import build, shim
+
+IDENTITY = (
+    "kernel", "machine", "cpu", "cpus", "memory_gib", "virtualisation", "device", "filesystem",
+    "mount_options", "scheduler", "write_cache", "dirty", "governor", "fio", "workloads", "shim",
+)  # fmt: skip
+"""Keys that must be equal for samples of two runs to stand in one table."""
+
+
+@dataclass(frozen=True)
+class Mount:
+    """The mount that holds a path. device is "major:minor"."""
+
+    device: str
+    point: str
+    filesystem: str
+    options: str
+    source: str
+
+
+def mount_of(path: Path, mountinfo: str | None = None) -> Mount | None:
+    """Longest mount point above the path, the last one where several are stacked."""
+    text = Path("/proc/self/mountinfo").read_text() if mountinfo is None else mountinfo
+    at = str(path.resolve())
+    best: Mount | None = None
+    for line in text.splitlines():
+        left, _, right = line.partition(" - ")
+        fields, tail = left.split(), right.split()
+        point = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m.group(1), 8)), fields[4])
+        inside = at == point or at.startswith(point.rstrip("/") + "/")
+        if inside and (best is None or len(point) >= len(best.point)):
+            options = ",".join(dict.fromkeys([*fields[5].split(","), *tail[2].split(",")]))
+            best = Mount(fields[2], point, tail[0], options, tail[1])
+    return best
+
+
+def block_device(path: Path) -> tuple[str, str] | None:
+    """("major:minor", name) of the block device behind a path; None for file systems without one."""
+    number = os.stat(path).st_dev
+    device = f"{os.major(number)}:{os.minor(number)}"
+    link = Path("/sys/dev/block") / device
+    return (device, link.resolve().name) if link.exists() else None
+
+
+def gather(path: Path) -> dict[str, object]:
+    """Everything below IDENTITY plus what is good to know (hostname excluded). Unreadable values are None."""
+    device = block_device(path)
+    queue = _queue(device[1]) if device else None
+    mount = mount_of(path)
+    built = shim.find()
+    return {
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "cpu": _cpu_model(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
+        "virtualisation": _virtualisation(),
+        "device": device[1] if device else None,
+        "filesystem": mount.filesystem if mount else None,
+        "mount_options": mount.options if mount else None,
+        "scheduler": _chosen(_read(queue / "scheduler")) if queue else None,
+        "write_cache": _read(queue / "write_cache") if queue else None,
+        "rotational": _read(queue / "rotational") if queue else None,
+        "nr_requests": _read(queue / "nr_requests") if queue else None,
+        "dirty": _dirty(),
+        "governor": _read(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
+        "huge_pages": _chosen(_read(Path("/sys/kernel/mm/transparent_hugepage/enabled"))),
+        "filesystem_features": _features(device[1]) if device and mount else None,
+        "libc": " ".join(platform.libc_ver()),
+        "python": platform.python_version(),
+        "fio": _first_line("fio", "--version"),
+        "compiler": _first_line(os.environ.get("CC", "cc").split()[0], "--version"),
+        "workloads": build.digest(),
+        "shim": built.digest if isinstance(built, shim.Shim) else None,
+    }
+
+
+def differences(one: dict, other: dict) -> list[str]:
+    """What keeps two runs apart, one line per differing key."""
+    return [
+        f"{key}: {one.get(key)!r} and {other.get(key)!r}"
+        for key in IDENTITY
+        if one.get(key) != other.get(key)
+    ]
+
+
+def _queue(name: str) -> Path | None:
+    """The request queue of a disk, or of the disk that a partition belongs to."""
+    at = (Path("/sys/class/block") / name).resolve()
+    for candidate in (at, at.parent):
+        if (candidate / "queue").is_dir():
+            return candidate / "queue"
+    return None
+
+
+def _dirty() -> dict[str, str | None]:
+    names = ("dirty_ratio", "dirty_background_ratio", "dirty_bytes", "dirty_background_bytes",
+             "dirty_writeback_centisecs", "dirty_expire_centisecs")  # fmt: skip
+    return {name: _read(Path("/proc/sys/vm") / name) for name in names}
+
+
+def _features(name: str) -> str | None:
+    """ext4 features by tune2fs, when it is installed and the device may be read."""
+    if shutil.which("tune2fs") is None or not os.access(f"/dev/{name}", os.R_OK):
+        return None
+    done = subprocess.run(["tune2fs", "-l", f"/dev/{name}"], capture_output=True, text=True, check=False)
+    found = re.search(r"^Filesystem features:\s+(.*)$", done.stdout, re.MULTILINE)
+    return found.group(1) if found else None
+
+
+def _virtualisation() -> str | None:
+    if shutil.which("systemd-detect-virt"):
+        done = subprocess.run(["systemd-detect-virt"], capture_output=True, text=True, check=False)
+        return done.stdout.strip() or None
+    flags = _read(Path("/proc/cpuinfo")) or ""
+    return "hypervisor" if " hypervisor" in flags else "none seen"
+
+
+def _cpu_model() -> str | None:
+    found = re.search(r"^model name\s*:\s*(.*)$", _read(Path("/proc/cpuinfo")) or "", re.MULTILINE)
+    return found.group(1) if found else None
+
+
+def _chosen(text: str | None) -> str | None:
+    """The bracketed word of a sysfs choice list."""
+    found = re.search(r"\[(\S+)\]", text or "")
+    return found.group(1) if found else text
+
+
+def _first_line(program: str, flag: str) -> str | None:
+    if shutil.which(program) is None:
+        return None
+    done = subprocess.run([program, flag], capture_output=True, text=True, check=False)
+    return done.stdout.splitlines()[0] if done.stdout else None
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None

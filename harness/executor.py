@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Running one program: start, tick while it runs, end. The only module that creates processes.
+
+The child is put into its own process group (Ctrl-C is the harness's to handle), into a control group
+before it executes anything when one is given, and is killed by the kernel when the harness dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from harness.clock import Clock, RealClock
+from harness.model import LabError
+
+PR_SET_PDEATHSIG = 1
+OUTPUT_BYTES_MAX = 1 << 24
+
+OnTick = Callable[[int], bool]
+"""Called with the process id about every tick; True kills the process with SIGKILL."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """argv, variables added to the environment, and the cgroup.procs files to enter first."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    cgroup_procs: tuple[str, ...] = ()
+    cwd: str | None = None
+
+
+@dataclass(frozen=True)
+class Completed:
+    """returncode is negative for a signal, as in subprocess; seconds is start to end as seen from outside."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+    seconds: float
+    killed: bool = False
+
+
+class Executor(Protocol):
+    def run(
+        self, command: Command, tick_seconds: float = 0.1, on_tick: OnTick | None = None
+    ) -> Completed: ...
+
+
+class RealExecutor:
+    """Executes commands. Single-threaded on purpose: ticks run between waits, so nothing races."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or RealClock()
+        self._prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+    def run(self, command: Command, tick_seconds: float = 0.1, on_tick: OnTick | None = None) -> Completed:
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            start = self._clock.monotonic()
+            process = self._start(command, out, err)
+            killed = False
+            try:
+                killed = self._watch(process, tick_seconds, on_tick)
+            finally:
+                _end(process)
+            seconds = self._clock.monotonic() - start
+            return Completed(process.returncode, _text(out), _text(err), seconds, killed)
+
+    def _start(self, command: Command, out, err) -> subprocess.Popen:
+        groups = [os.open(path, os.O_WRONLY | os.O_CLOEXEC) for path in command.cgroup_procs]
+        parent = os.getpid()
+
+        def enter() -> None:
+            for group in groups:
+                os.write(group, b"0")
+            self._prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != parent:
+                os._exit(127)
+
+        try:
+            return subprocess.Popen(
+                command.argv,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env={**os.environ, **command.env},
+                cwd=command.cwd,
+                start_new_session=True,
+                preexec_fn=enter,
+            )
+        except FileNotFoundError as error:
+            raise LabError(f"{command.argv[0]}: not found; install it") from error
+        finally:
+            for group in groups:
+                os.close(group)
+
+    def _watch(self, process: subprocess.Popen, tick_seconds: float, on_tick: OnTick | None) -> bool:
+        """Wait for the end, ticking on a fixed grid (a late tick does not shift the later ones)."""
+        if on_tick is None:
+            process.wait()
+            return False
+        pidfd = os.pidfd_open(process.pid)
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        due = self._clock.monotonic()
+        try:
+            while process.poll() is None:
+                if on_tick(process.pid):
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+                    return True
+                due = max(due + tick_seconds, self._clock.monotonic())
+                poll.poll(max(0.0, due - self._clock.monotonic()) * 1000)
+        finally:
+            os.close(pidfd)
+        return False
+
+
+def _end(process: subprocess.Popen) -> None:
+    """Leave nothing running, whatever interrupted the wait."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _text(file) -> str:
+    file.seek(0)
+    return file.read(OUTPUT_BYTES_MAX).decode(errors="replace")

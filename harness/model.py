@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The nouns of the laboratory, all immutable.
+
+Units: bytes, seconds, MB/s = 10^6 bytes per second, kB as the kernel prints it (1024 bytes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+MEASURE, KILL, MEMORY = "measure", "kill", "memory"
+KINDS = (MEASURE, MEMORY, KILL)
+
+NATIVE, SHIM, CONTROL = "native", "shim", "control"
+VARIANTS = (NATIVE, SHIM, CONTROL)
+
+OK, FAILED, SKIPPED = "ok", "failed", "skipped"
+
+
+class LabError(Exception):
+    """Something the user can act on: one clear line, no traceback."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """A figure as the source gives it. `value` is None where the source has only words or a chart."""
+
+    value: float | None
+    unit: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Something the source says that samples can decide.
+
+    measure -- what is computed from our samples, see judge.MEASURES
+    of      -- experiment id that a share is taken of (its native legs), or ""
+    low, high -- our figure reproduces the claim inside [low, high]; None = open
+    needs_scale -- decided only at this scale, otherwise "not comparable" with `reason`
+    reason  -- why the figure cannot be compared at all (measure "none"), or the caveat
+    """
+
+    text: str
+    measure: str
+    variant: str = NATIVE
+    of: str = ""
+    published: float | None = None
+    low: float | None = None
+    high: float | None = None
+    unit: str = ""
+    needs_scale: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One row of a suite.
+
+    params -- what the tool is told (tools/*.py name and check the keys)
+    sizes  -- scale name -> the tool's size keys (threads, records, ...)
+    may_lose -- bytes per thread that a kill may cost, by variant; 0 = nothing acknowledged may be lost
+    shim_role -- "gain" (the shim should be faster) or "regression" (nothing to gain: ratio 1 expected)
+    """
+
+    id: str
+    suite: str
+    title: str
+    tool: str
+    variants: tuple[str, ...]
+    kinds: tuple[str, ...]
+    params: Mapping[str, object]
+    sizes: Mapping[str, Mapping[str, int]]
+    published: Published
+    claims: tuple[Claim, ...] = ()
+    note: str = ""
+    shim_role: str = "gain"
+    shim_env: Mapping[str, str] = field(default_factory=dict)
+    may_lose: Mapping[str, int] = field(default_factory=dict)
+    estimate_mb_s: Mapping[str, float] = field(default_factory=dict)
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A promise that `bench` checks: numerator / denominator (or a plain figure) against a bound.
+
+    Figures are written EXPERIMENT/VARIANT, with .rate_mb_s understood; EXPERIMENT/VARIANT.FIELD else.
+    """
+
+    id: str
+    text: str
+    numerator: str
+    denominator: str = ""
+    at_least: float | None = None
+    at_most: float | None = None
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class Leg:
+    """One execution: an experiment, what is done to it, which variant, in which round."""
+
+    experiment: str
+    kind: str
+    round: int
+    variant: str
+
+    @property
+    def id(self) -> str:
+        return f"{self.experiment}/{self.kind}/{self.round}/{self.variant}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will do, in order. The same settings and seed give the same plan."""
+
+    suite: str
+    scale: str
+    seed: int
+    pairs: int
+    kills: int
+    memory_limit_bytes: int
+    legs: tuple[Leg, ...]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a tool says about an execution that it has finished. seconds_with_sync includes the final sync."""
+
+    bytes: int
+    seconds: float
+    seconds_with_sync: float
+    raw: Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What is in the files. Bytes; `ok` means that nothing owed is lost or corrupt and nothing is extra."""
+
+    ok: bool
+    owed_bytes: int
+    verified_bytes: int
+    lost_bytes: int = 0
+    corrupt_bytes: int = 0
+    unexpected_bytes: int = 0
+    in_batch_bytes: int = 0
+    front_zero_bytes: int = 0
+    unfinished_bytes: int = 0
+    problem: str = ""
+
+
+def rate_mb_s(byte_count: float, seconds: float) -> float:
+    """MB/s (10^6 bytes); 0 for no time at all."""
+    return byte_count / seconds / 1e6 if seconds > 0 else 0.0

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How figures are written, the same in the terminal, Markdown, CSV and the page. Pure."""
+
+from __future__ import annotations
+
+from harness.model import FAILED, NATIVE, SHIM, SKIPPED
+from harness.statistics import Comparison, Interval
+from harness.summary import Figures, Kills, Limited, Row
+
+NONE = "–"
+HEADERS = (
+    "id",
+    "what",
+    "published",
+    "native MB/s",
+    "shim MB/s",
+    "ratio",
+    "kill -9: lost",
+    "limited",
+    "article",
+)
+
+
+def number(value: float) -> str:
+    """Three significant digits at least, no decimals from 100 on."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    if value >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2f}"
+
+
+def interval(found: Interval | None) -> str:
+    if found is None:
+        return NONE
+    if found.n < 2:
+        return number(found.median)
+    return f"{number(found.median)} [{number(found.low)}, {number(found.high)}]"
+
+
+def rate(figures: Figures | None) -> str:
+    return interval(figures.rate) if figures else NONE
+
+
+def ratio(found: Comparison | None) -> str:
+    if found is None:
+        return NONE
+    if found.n < 2:
+        return f"{found.ratio:.2f}× ({found.verdict})"
+    return f"{found.ratio:.2f}× [{found.low:.2f}, {found.high:.2f}] {found.verdict}"
+
+
+def byte_count(value: float | None) -> str:
+    """Bytes with a binary unit, exact below 1 KiB."""
+    if value is None:
+        return NONE
+    for unit, step in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if value >= step:
+            return f"{number(value / step)} {unit}"
+    return f"{value:.0f} B"
+
+
+def kills(found: Kills | None) -> str:
+    if found is None:
+        return NONE
+    text = f"{byte_count(found.lost_bytes)} in {found.kills}"
+    return f"{text} ({found.failed} FAILED)" if found.failed else text
+
+
+def limited(found: Limited | None) -> str:
+    if found is None:
+        return NONE
+    if found.status == SKIPPED:
+        return "skipped"
+    if found.status == FAILED:
+        return "FAILED"
+    return f"{number(found.rate or 0)} MB/s"
+
+
+def both(row: Row, cells: dict, show) -> str:
+    """native / shim (or native / control) of something that is kept per variant."""
+    names = [v for v in row.experiment.variants if v in cells]
+    return " / ".join(show(cells[v]) for v in names) if names else NONE
+
+
+def published(row: Row) -> str:
+    return row.experiment.published.text or NONE
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """One row of HEADERS. A row that failed shows no figures beside the word."""
+    verdict = row.verdict if row.status != FAILED else "FAILED"
+    return (
+        row.experiment.id,
+        row.experiment.title,
+        published(row),
+        rate(row.figures.get(NATIVE)),
+        rate(row.figures.get(row.compared)),
+        ratio(row.comparison),
+        both(row, row.kills, kills),
+        both(row, row.limited, limited),
+        verdict,
+    )
+
+
+def headline(rows: tuple[Row, ...]) -> list[str]:
+    """What a busy person needs: gains, losses, claims; one sentence each."""
+    out = []
+    gains = [r for r in rows if r.comparison and r.compared == SHIM and r.experiment.shim_role == "gain"]
+    for row in gains:
+        c = row.comparison
+        out.append(f"{row.experiment.id} ({row.experiment.title}): {c.ratio:.2f} times native under the "
+                   f"shim, interval {c.low:.2f} to {c.high:.2f}, {c.n} pairs, {c.verdict}.")  # fmt: skip
+    lost = {v: [r.kills[v] for r in rows if v in r.kills] for v in (NATIVE, SHIM)}
+    for variant, name in ((SHIM, "Under the shim"), (NATIVE, "Natively")):
+        if lost[variant]:
+            count = sum(k.kills for k in lost[variant])
+            unsafe = [r.experiment.id for r in rows if variant in r.kills and r.kills[variant].lost_bytes]
+            where = f" ({', '.join(unsafe)})" if unsafe else ""
+            out.append(f"{name}, {count} kill -9 lost {byte_count(sum(k.lost_bytes for k in lost[variant]))}"
+                       f" of acknowledged data{where}.")  # fmt: skip
+    return out
+
+
+def claim_figure(value: float | None, unit: str) -> str:
+    if value is None:
+        return NONE
+    if unit == "bytes":
+        return byte_count(value)
+    return f"{number(value)} {unit}".strip()

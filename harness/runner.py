@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a plan, leg by leg, and records each leg as it ends. A leg that fails does not end the run."""
+
+from __future__ import annotations
+
+from harness.execution import Bench, Execution, Observer
+from harness.model import FAILED, MEMORY, SHIM, SKIPPED, Experiment, LabError, Leg, Plan
+from harness.plan import size_of
+from harness.store import RunStore
+from harness.tools import TOOLS
+
+
+class Runner:
+    """Executes the legs of a plan that the store does not have yet."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        plan: Plan,
+        experiments: dict[str, Experiment],
+        store: RunStore,
+        observer: Observer,
+    ) -> None:
+        self._bench = bench
+        self._plan = plan
+        self._experiments = experiments
+        self._store = store
+        self._observer = observer
+
+    def run(self) -> None:
+        done = self._store.done
+        for number, leg in enumerate(self._plan.legs, 1):
+            if leg.id in done:
+                continue
+            experiment = self._experiments[leg.experiment]
+            size = size_of(experiment, leg, self._plan.scale)
+            total = TOOLS[experiment.tool].total_bytes(experiment.params, size)
+            self._observer.leg_started(leg, number, total)
+            sample = self._leg(experiment, leg, size)
+            self._store.append(sample)
+            self._observer.leg_ended(sample)
+
+    def _leg(self, experiment: Experiment, leg: Leg, size) -> dict:
+        head = {
+            "leg": leg.id,
+            "experiment": leg.experiment,
+            "kind": leg.kind,
+            "variant": leg.variant,
+            "round": leg.round,
+            "started": self._bench.clock.now(),
+            "size": dict(size),
+        }
+        reason = self._why_skip(leg)
+        if reason:
+            return {**head, "status": SKIPPED, "reason": reason}
+        execution = Execution(self._bench, self._plan, experiment, leg, size, self._observer)
+        try:
+            return {**head, **execution.run()}
+        except LabError as error:
+            return {**head, "status": FAILED, "reason": str(error)}
+        finally:
+            execution.clean()
+
+    def _why_skip(self, leg: Leg) -> str:
+        if leg.variant == SHIM and isinstance(self._bench.shim, str):
+            return f"no shim: {self._bench.shim}"
+        if leg.kind == MEMORY and self._bench.cgroups.parent is None:
+            return f"no memory limit possible here: {self._bench.cgroups.why_not}"
+        return ""

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Questions to a list of samples (the dicts of samples.jsonl). Pure."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from harness import sampler, statistics
+from harness.model import FAILED, MEASURE, OK, SKIPPED, rate_mb_s
+
+
+class Samples:
+    """A read-only view. `of` selects by experiment, kind and variant, in the order of recording."""
+
+    def __init__(self, samples: Sequence[dict]) -> None:
+        self.all = list(samples)
+
+    def of(self, experiment: str, kind: str = "", variant: str = "", status: str = OK) -> list[dict]:
+        return [
+            s
+            for s in self.all
+            if s["experiment"] == experiment
+            and (not kind or s["kind"] == kind)
+            and (not variant or s["variant"] == variant)
+            and (not status or s["status"] == status)
+        ]
+
+    def failed(self) -> list[dict]:
+        return [s for s in self.all if s["status"] == FAILED]
+
+    def skipped(self) -> list[dict]:
+        return [s for s in self.all if s["status"] == SKIPPED]
+
+    def rates(self, experiment: str, variant: str) -> list[float]:
+        """MB/s of measured legs, final sync included."""
+        return [s["rate_mb_s"] for s in self.of(experiment, MEASURE, variant)]
+
+    def paired(self, one: tuple[str, str], other: tuple[str, str]) -> tuple[list[float], list[float]]:
+        """Rates of two (experiment, variant) from the rounds that have both."""
+        ones = {pair_of(s): s["rate_mb_s"] for s in self.of(one[0], MEASURE, one[1])}
+        others = {pair_of(s): s["rate_mb_s"] for s in self.of(other[0], MEASURE, other[1])}
+        both = [p for p in ones if p in others and ones[p] > 0 and others[p] > 0]
+        return [ones[p] for p in both], [others[p] for p in both]
+
+
+def pair_of(sample: dict) -> str:
+    """Samples of one round of one run belong together."""
+    return str(sample.get("pair", sample["round"]))
+
+
+def device_column(sample: dict) -> str:
+    """The disk counter that a leg moves."""
+    fio = sample.get("experiment", "").startswith("B1")
+    return "read_sectors" if fio else "written_sectors"
+
+
+def app_series(sample: dict) -> tuple[list[float], list[float]]:
+    """(seconds, bytes whose write had returned) while the program wrote; empty when it does not tell."""
+    return _inside(sample, "app_bytes", 1)
+
+
+def device_series(sample: dict) -> tuple[list[float], list[float]]:
+    """(seconds, bytes moved by the device) while the program was writing or syncing."""
+    return _inside(sample, device_column(sample), sampler.SECTOR_BYTES)
+
+
+def _inside(sample: dict, column: str, factor: int) -> tuple[list[float], list[float]]:
+    series = sample.get("series") or {}
+    if column not in series:
+        return [], []
+    times, values = sampler.window(series, column, 0.0, series["end"])
+    return times, [v * factor for v in values]
+
+
+def bandwidth(series: tuple[list[float], list[float]]) -> tuple[list[float], list[float]]:
+    """Counter -> (middle of each interval, MB/s)."""
+    times, counts = series
+    middles = [(a + b) / 2 for a, b in itertools.pairwise(times) if b > a]
+    return middles, [r / 1e6 for r in statistics.rates(times, counts)]
+
+
+def cpu_share(sample: dict, cpus: int) -> float | None:
+    """Processor time of the program over what the machine had (the kernel's own write-back not counted)."""
+    raw = sample.get("outcome") or {}
+    if "user_seconds" not in raw or not sample.get("seconds_with_sync"):
+        return None
+    return (raw["user_seconds"] + raw["system_seconds"]) / (sample["seconds_with_sync"] * cpus)
+
+
+def outside_rate(sample: dict) -> float:
+    """MB/s without the final sync."""
+    return rate_mb_s(sample["bytes"], sample["seconds"])

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole run, from settings to result files: what the verbs run, experiment and bench have in common."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from harness import build, environment, live, outputs, plan, present, report, shim, summary, warm
+from harness.cgroup import Cgroups
+from harness.clock import RealClock
+from harness.execution import Bench
+from harness.executor import RealExecutor
+from harness.model import KINDS, VARIANTS, Experiment, LabError, Plan
+from harness.runner import Runner
+from harness.store import RunStore, merge
+from harness.tools import Place
+from harness.workdir import WorkDir
+
+RESULTS = Path("results")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user asked for. suite names the result; pairs, kills: rounds of measured and killed legs."""
+
+    suite: str
+    scale: str = "small"
+    seed: int = 1
+    pairs: int = 3
+    kills: int = 2
+    memory_limit_bytes: int = 64 << 20
+    variants: tuple[str, ...] = VARIANTS
+    kinds: tuple[str, ...] = KINDS
+    warm: bool = True
+
+
+def make_plan(settings: Settings, experiments: Sequence[Experiment]) -> Plan:
+    return plan.make(
+        experiments,
+        suite=settings.suite,
+        scale=settings.scale,
+        seed=settings.seed,
+        pairs=settings.pairs,
+        kills=settings.kills,
+        memory_limit_bytes=settings.memory_limit_bytes,
+        variants=settings.variants,
+        kinds=settings.kinds,
+    )
+
+
+def dry_run(console: Console, settings: Settings, experiments: Sequence[Experiment]) -> None:
+    """Say what would be written and how long it might take; touch nothing."""
+    made = make_plan(settings, experiments)
+    for experiment in experiments:
+        legs = tuple(leg for leg in made.legs if leg.experiment == experiment.id)
+        if legs:
+            part = plan.estimate(Plan(**{**made.__dict__, "legs": legs}), experiments)
+            console.print(
+                f"  {experiment.id:<12} {part.legs:>4} legs  {present.byte_count(part.bytes):>10}"
+                f"  about {part.seconds:5.0f} s  {experiment.title}",
+                highlight=False,
+            )
+    total = plan.estimate(made, experiments)
+    console.print(
+        f"{total.legs} legs, {present.byte_count(total.bytes)} to be written, about "
+        f"{total.seconds / 60:.0f} min; "
+        f"at most {present.byte_count(total.footprint_bytes)} on the disk at one time. Nothing was written.",
+        highlight=False,
+    )
+
+
+def run(
+    console: Console, settings: Settings, experiments: Sequence[Experiment], directory: Path, out: Path | None
+) -> RunStore:
+    """A new run. LabError for everything that the user can mend; KeyboardInterrupt leaves a resumable run."""
+    return _run(console, settings, experiments, directory, out, resume=False)
+
+
+def resume(
+    console: Console, catalog_experiments: Sequence[Experiment], directory: Path, out: Path
+) -> RunStore:
+    """Go on with an interrupted run, with its own settings."""
+    stored = RunStore.open(out).settings
+    settings = Settings(
+        suite=stored["suite"],
+        scale=stored["scale"],
+        seed=stored["seed"],
+        pairs=stored["pairs"],
+        kills=stored["kills"],
+        memory_limit_bytes=stored["memory_limit_bytes"],
+        variants=tuple(stored["variants"]),
+        kinds=tuple(stored["kinds"]),
+        warm=stored["warm"],
+    )
+    by_id = {e.id: e for e in catalog_experiments}
+    missing = [i for i in stored["experiments"] if i not in by_id]
+    if missing:
+        raise LabError(f"{out}: experiment '{missing[0]}' is no longer in the catalog")
+    experiments = [by_id[i] for i in stored["experiments"]]
+    if _sizes(settings, experiments) != stored["sizes"]:
+        raise LabError(f"{out}: the sizes of its experiments have changed since; start a new run")
+    return _run(console, settings, experiments, directory, out, resume=True)
+
+
+def _run(
+    console: Console,
+    settings: Settings,
+    experiments: Sequence[Experiment],
+    directory: Path,
+    out: Path | None,
+    resume: bool,
+) -> RunStore:
+    made = make_plan(settings, experiments)
+    estimate = plan.estimate(made, experiments)
+    executor, clock = RealExecutor(), RealClock()
+    programs = build.programs(executor)
+    work = WorkDir(directory)
+    # A plain `kill` cleans up as Ctrl-C does.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with work:
+        work.check_space(estimate.footprint_bytes, estimate.files)
+        found = shim.find()
+        if isinstance(found, str) and "shim" in settings.variants:
+            console.print(f"[yellow]shim legs are skipped:[/] {found}", soft_wrap=True)
+        machine = environment.gather(work.path)
+        if resume:
+            store = RunStore.resume(out, machine)
+        else:
+            store = RunStore.create(
+                out or default_out(settings.suite), _stored(settings, experiments, machine)
+            )
+        bench = Bench(
+            executor=executor,
+            clock=clock,
+            work=work,
+            place=Place(work.data, work.control, programs),
+            cgroups=Cgroups(),
+            shim=found,
+            device=environment.block_device(work.path),
+        )
+        console.print(
+            f"{estimate.legs} legs, {present.byte_count(estimate.bytes)}, about "
+            f"{estimate.seconds / 60:.0f} min; samples go to {store.directory}",
+            highlight=False,
+            soft_wrap=True,
+        )
+        if settings.warm:
+            warm.touch(warm.amount(estimate.footprint_bytes))
+        try:
+            with live.Live(console, clock, made) as observer:
+                Runner(bench, made, {e.id: e for e in experiments}, store, observer).run()
+        except KeyboardInterrupt:
+            console.print(f"\ngo on with: python -m harness run --resume {store.directory} --dir {directory}")
+            raise
+    return store
+
+
+def conclude(
+    console: Console, stores: Sequence[RunStore], catalog_experiments: Sequence[Experiment], directory: Path
+) -> summary.Summary:
+    """Tables, warnings and result files from one or several runs."""
+    store = merge(stores)
+    settings = store.settings
+    found = summary.summarize(
+        catalog_experiments, store.samples, settings["scale"], settings["environment"].get("cpus") or 1
+    )
+    console.print(
+        live.table(found.rows, f"Suite {settings['suite']}, scale {settings['scale']}, MB/s, sync included")
+    )
+    reasons = dict.fromkeys(reason for row in found.rows for reason in row.reasons)
+    for reason in reasons:
+        console.print(f"[yellow]·[/] {reason}", highlight=False, soft_wrap=True)
+    for warning in found.warnings:
+        console.print(f"[dim]warning: {warning}[/]", highlight=False, soft_wrap=True)
+    page = report.render(settings, found, store.samples)
+    outputs.write_all(directory, settings, found, store.samples, page)
+    counts = found.counts
+    console.print(
+        f"{counts['ok']} legs ok, {counts['failed']} failed, {counts['skipped']} skipped; "
+        f"{present.byte_count(found.bytes_verified)} verified. Report: {directory / 'report.html'}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    return found
+
+
+def default_out(suite: str) -> Path:
+    return RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}-{suite}"
+
+
+def _sizes(settings: Settings, experiments: Sequence[Experiment]) -> dict:
+    return {e.id: dict(e.sizes[settings.scale]) for e in experiments}
+
+
+def _stored(settings: Settings, experiments: Sequence[Experiment], machine: dict) -> dict:
+    return {
+        "suite": settings.suite,
+        "scale": settings.scale,
+        "seed": settings.seed,
+        "pairs": settings.pairs,
+        "kills": settings.kills,
+        "memory_limit_bytes": settings.memory_limit_bytes,
+        "variants": list(settings.variants),
+        "kinds": list(settings.kinds),
+        "warm": settings.warm,
+        "experiments": [e.id for e in experiments],
+        "sizes": _sizes(settings, experiments),
+        "started": RealClock().now(),
+        "environment": machine,
+    }

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The only module that knows how a program is put under the shim and how recovery is called."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.executor import Command, Executor
+from harness.model import LabError
+
+BUILD = Path(__file__).resolve().parent.parent / "build"
+STAGING_NAME = ".fastwrite"
+
+
+@dataclass(frozen=True)
+class Shim:
+    """A built shim: the library and its command."""
+
+    library: Path
+    command: Path
+
+    @property
+    def digest(self) -> str:
+        """First 16 hex digits of SHA-256 over library and command: which build was measured."""
+        whole = hashlib.sha256()
+        for path in (self.library, self.command):
+            whole.update(path.read_bytes())
+        return whole.hexdigest()[:16]
+
+    def env(self, data: Path, extra: Mapping[str, str]) -> dict[str, str]:
+        """Variables that put a program under the shim for the files dataN directly in `data`."""
+        return {
+            "LD_PRELOAD": str(self.library),
+            "FASTWRITE_PATHS": f"{data}/data*",
+            "FASTWRITE_STRICT": "1",
+            **extra,
+        }
+
+    def recover(self, executor: Executor, data: Path) -> dict:
+        """Run recovery over a directory. LabError when the command fails; its JSON answer otherwise."""
+        done = executor.run(Command((str(self.command), "recover", "--json", str(data))))
+        if done.returncode != 0:
+            raise LabError(f"recovery ended with {done.returncode}: {done.stderr.strip()[-300:]}")
+        try:
+            return json.loads(done.stdout or "{}")
+        except ValueError:
+            return {"text": done.stdout.strip()[-2000:]}
+
+
+def find(build: Path = BUILD) -> Shim | str:
+    """The shim of this build, or the reason why there is none."""
+    shim = Shim(build / "libfastwrite.so", build / "fastwrite")
+    for path in (shim.library, shim.command):
+        if not path.exists():
+            return f"{path} is not there; run `make` first"
+    return shim
+
+
+def arena_bytes(data: Path) -> int | None:
+    """Size of the staging files below `data` (apparent size; None when there is no staging directory)."""
+    staging = data / STAGING_NAME
+    total = 0
+    try:
+        for path in staging.rglob("*"):
+            try:
+                found = path.lstat()
+            except FileNotFoundError:
+                continue
+            if path.is_file():
+                total += found.st_size
+    except OSError:
+        return None
+    return total if total else None
+
+
+def scrub(environ: dict[str, str] | os._Environ) -> list[str]:
+    """Remove what would put native legs under a shim; returns the names removed."""
+    names = [n for n in environ if n == "LD_PRELOAD" or n.startswith("FASTWRITE_")]
+    for name in names:
+        del environ[name]
+    return names

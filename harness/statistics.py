@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pure functions from samples to statements. No input, no output, no clock.
+
+Ratios are paired: pair i is (baseline_i, candidate_i) from one round, run next to each other, so that a
+slow hour slows both. The median ratio carries a BCa bootstrap interval; Wilcoxon's signed-rank test on
+the log ratios says whether the sign could be chance. Below six pairs that test cannot reach 5 %
+whatever the data, and a paired t test on the log ratios decides instead (and is named).
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+CONFIDENCE = 0.95
+SIGNIFICANCE = 0.05
+WILCOXON_PAIRS_MIN = 6
+RESAMPLES = 4999
+NOISE_CV = 0.10
+STALL_SHARE = 0.10
+
+FASTER, SLOWER, INCONCLUSIVE = "faster", "slower", "inconclusive"
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Median of a sample with its interval; low = high = median for a single value."""
+
+    n: int
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Candidate over baseline. ratio > 1 means that the candidate has the higher figure."""
+
+    n: int
+    ratio: float
+    low: float
+    high: float
+    p_wilcoxon: float
+    p_decision: float
+    test: str
+    verdict: str
+    ratios: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Jitter:
+    """How even a bandwidth series is. Rates are per sampling interval.
+
+    cv -- standard deviation over mean;  p1_p50 -- first percentile over median (1 = even)
+    stall_seconds -- time below a tenth of the median;  longest_gap_seconds -- longest run of no progress
+    """
+
+    n: int
+    cv: float
+    p1_p50: float
+    stall_seconds: float
+    longest_gap_seconds: float
+
+
+def interval(values: Sequence[float], seed: int = 0) -> Interval:
+    """Median with a 95 % BCa bootstrap interval; ValueError for an empty sample."""
+    if not values:
+        raise ValueError("no samples")
+    array = np.asarray(values, dtype=float)
+    middle = float(np.median(array))
+    if len(array) < 2 or np.ptp(array) == 0:
+        return Interval(len(array), middle, middle, middle)
+    low, high = _bootstrap(array, seed)
+    return Interval(len(array), middle, low, high)
+
+
+def _bootstrap(array: np.ndarray, seed: int) -> tuple[float, float]:
+    """BCa where it is defined; percentile where the jackknife of a tiny sample degenerates."""
+    for method in ("BCa", "percentile"):
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            found = stats.bootstrap(
+                (array,),
+                np.median,
+                confidence_level=CONFIDENCE,
+                n_resamples=RESAMPLES,
+                method=method,
+                rng=np.random.default_rng(seed),
+            ).confidence_interval
+        if math.isfinite(found.low) and math.isfinite(found.high):
+            return float(found.low), float(found.high)
+    return float(array.min()), float(array.max())
+
+
+def compare(baseline: Sequence[float], candidate: Sequence[float], seed: int = 0) -> Comparison:
+    """Paired comparison of positive figures of which more is better. ValueError unless equally many."""
+    if len(baseline) != len(candidate) or not baseline:
+        raise ValueError(f"{len(baseline)} and {len(candidate)} values do not make pairs")
+    if min(*baseline, *candidate) <= 0:
+        raise ValueError("ratios need positive figures")
+    ratios = [c / b for b, c in zip(baseline, candidate, strict=True)]
+    middle = interval(ratios, seed)
+    logs = np.log(ratios)
+    p_wilcoxon = _wilcoxon(logs)
+    test, p_decision = "wilcoxon", p_wilcoxon
+    if len(ratios) < WILCOXON_PAIRS_MIN:
+        test, p_decision = "paired t on log ratios", _paired_t(logs)
+    verdict = INCONCLUSIVE
+    if p_decision < SIGNIFICANCE and middle.low > 1:
+        verdict = FASTER
+    elif p_decision < SIGNIFICANCE and middle.high < 1:
+        verdict = SLOWER
+    return Comparison(
+        len(ratios),
+        middle.median,
+        middle.low,
+        middle.high,
+        p_wilcoxon,
+        p_decision,
+        test,
+        verdict,
+        tuple(ratios),
+    )
+
+
+def _wilcoxon(logs: np.ndarray) -> float:
+    if not np.any(logs):
+        return 1.0
+    return float(stats.wilcoxon(logs).pvalue)
+
+
+def _paired_t(logs: np.ndarray) -> float:
+    if len(logs) < 2:
+        return 1.0
+    if np.ptp(logs) == 0:
+        return 1.0 if logs[0] == 0 else 0.0
+    return float(stats.ttest_1samp(logs, 0.0).pvalue)
+
+
+def rates(times: Sequence[float], counts: Sequence[float]) -> list[float]:
+    """Counter samples -> rates per second between neighbours; steps of no time are left out."""
+    out = []
+    for i in range(1, len(times)):
+        step = times[i] - times[i - 1]
+        if step > 0:
+            out.append((counts[i] - counts[i - 1]) / step)
+    return out
+
+
+def jitter(times: Sequence[float], counts: Sequence[float]) -> Jitter | None:
+    """Evenness of a counter's growth; None for fewer than three intervals."""
+    found = rates(times, counts)
+    if len(found) < 3 or np.mean(found) <= 0:
+        return None
+    array = np.asarray(found)
+    steps = np.diff(times)
+    steps = steps[steps > 0]
+    middle = float(np.median(array))
+    cv = float(np.std(array, ddof=1) / np.mean(array))
+    p1_p50 = float(np.percentile(array, 1)) / middle if middle > 0 else 0.0
+    stalled = float(steps[array < STALL_SHARE * middle].sum()) if middle > 0 else 0.0
+    return Jitter(len(found), cv, p1_p50, stalled, _longest_gap(array, steps))
+
+
+def _longest_gap(array: np.ndarray, steps: np.ndarray) -> float:
+    longest = current = 0.0
+    for rate, step in zip(array, steps, strict=True):
+        current = current + step if rate <= 0 else 0.0
+        longest = max(longest, current)
+    return float(longest)
+
+
+def noise_warnings(name: str, values: Sequence[float]) -> list[str]:
+    """What a careful reader should know about a sample before trusting its median."""
+    found = []
+    if len(values) < 2:
+        return [f"{name}: a single sample has no spread"] if values else []
+    array = np.asarray(values, dtype=float)
+    cv = float(np.std(array, ddof=1) / np.mean(array)) if np.mean(array) > 0 else 0.0
+    if cv > NOISE_CV:
+        found.append(
+            f"{name}: samples spread by {cv:.0%} (standard deviation over mean, limit {NOISE_CV:.0%})"
+        )
+    if array.min() > 0 and array.max() / array.min() > 1.5:
+        found.append(
+            f"{name}: slowest and fastest sample differ by a factor of {array.max() / array.min():.2f}"
+        )
+    return found
+
+
+def drift_warning(name: str, values: Sequence[float]) -> list[str]:
+    """A trend over the session (Spearman), which pairing removes from ratios but not from plain figures."""
+    if len(values) < 5:
+        return []
+    rho, p = stats.spearmanr(range(len(values)), values)
+    if p < 0.05 and abs(rho) > 0.8:
+        return [f"{name}: figures {'rose' if rho > 0 else 'fell'} during the session (rho {rho:.2f})"]
+    return []

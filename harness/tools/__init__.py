@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a leg can execute. A tool turns parameters and a size into a command, reads what it printed, and
+verifies the files. New kinds of experiment are new tools; the runner knows none of them by name."""
+
+from __future__ import annotations
+
+from harness.tools.base import Place, Tool, verification
+from harness.tools.files import FilesTool
+from harness.tools.fio import FioTool
+from harness.tools.writer import WriterTool
+
+TOOLS: dict[str, Tool] = {"writer": WriterTool(), "fio": FioTool(), "files": FilesTool()}
+
+__all__ = ["TOOLS", "Place", "Tool", "verification"]

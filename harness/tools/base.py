@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The interface of a tool, and what all tools share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from harness.executor import Executor
+from harness.model import Leg, Outcome, Verification
+
+Params = Mapping[str, object]
+Size = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a leg happens: its directories and the directory of the built workload programs."""
+
+    data: Path
+    control: Path
+    programs: Path
+
+    @property
+    def progress(self) -> Path:
+        return self.control / "progress"
+
+
+class Tool(Protocol):
+    PARAMS: frozenset[str]
+    SIZES: frozenset[str]
+
+    def leg_size(self, size: Size, leg: Leg) -> Size: ...
+
+    def total_bytes(self, params: Params, size: Size) -> int:
+        """Bytes that one leg writes in all (preparation included)."""
+
+    def file_count(self, params: Params, size: Size) -> int: ...
+
+    def prepare(self, executor: Executor, place: Place, params: Params, size: Size) -> None:
+        """What must be there before the timed command, untimed."""
+
+    def argv(self, place: Place, params: Params, size: Size) -> tuple[str, ...]: ...
+
+    def parse(self, stdout: str, params: Params) -> Outcome:
+        """LabError when the output is not what the tool prints."""
+
+    def recover(self, executor: Executor, place: Place, params: Params, size: Size) -> dict | None:
+        """The workload's own recovery after a kill, if it has one."""
+
+    def verify(
+        self, executor: Executor, place: Place, params: Params, size: Size, outcome: Outcome | None
+    ) -> Verification:
+        """Every byte. outcome None: the leg was killed, what counts is the acknowledged-writes log."""
+
+    def expected_exit_loss(self, params: Params, size: Size) -> int:
+        """Bytes that the published method leaves out of its files at a clean exit (0 for a sound one)."""
+
+
+def verification(stdout: str) -> Verification:
+    """From the JSON that the verifying programs print. ValueError when it is none."""
+    found = json.loads(stdout)
+    return Verification(
+        ok=bool(found["ok"]),
+        owed_bytes=found["owed_bytes"],
+        verified_bytes=found["verified_bytes"],
+        lost_bytes=found["lost_bytes"],
+        corrupt_bytes=found["corrupt_bytes"],
+        unexpected_bytes=found["unexpected_bytes"],
+        in_batch_bytes=found.get("in_batch_bytes", 0),
+        front_zero_bytes=found.get("front_zero_bytes", 0),
+        unfinished_bytes=found.get("unfinished_bytes", 0),
+        problem=found["first_problem"],
+    )

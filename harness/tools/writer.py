@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""lab-writer and lab-verify: E1-E4, their controls, and the one-thread rows of the bench."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from harness.executor import Command, Executor
+from harness.model import KILL, MEMORY, SHIM, LabError, Leg, Outcome, Verification
+from harness.tools.base import Params, Place, Size, verification
+
+WINDOW_BYTES = 16384
+PACED_RECORDS, PAUSE_US = 512, 1000
+_FLAGS = ("append", "direct", "prealloc", "verbatim", "sync")
+
+
+class WriterTool:
+    """Sizes: threads, records (per thread), and records_memory, records_kill, records_shim where a leg
+    needs another number (a leg under the shim that would be over in a few milliseconds, for example).
+
+    Every second kill leg is paced: a pause after every record. Flat out, nearly every thread sits inside a
+    write when the kill comes, and the kernel still completes that write; a program that waits for its next
+    record, as most do, is met with a half-filled batch.
+    """
+
+    PARAMS = frozenset({"method", "window", "record_bytes", *_FLAGS})
+    SIZES = frozenset({"threads", "records", "records_memory", "records_kill", "records_shim"})
+
+    def leg_size(self, size: Size, leg: Leg) -> Size:
+        records = size["records"]
+        if leg.variant == SHIM:
+            records = size.get("records_shim", records)
+        if leg.kind == MEMORY:
+            records = size.get("records_memory", records)
+        elif leg.kind == KILL:
+            records = size.get("records_kill", records)
+            if leg.round % 2 == 0:
+                records = min(records, PACED_RECORDS)
+                return {"threads": size["threads"], "records": records, "pause_us": PAUSE_US}
+        return {"threads": size["threads"], "records": records}
+
+    def total_bytes(self, params: Params, size: Size) -> int:
+        return size["threads"] * size["records"] * _record_bytes(params)
+
+    def file_count(self, params: Params, size: Size) -> int:
+        return size["threads"] * (2 if params.get("method") == "batch" else 1)
+
+    def prepare(self, executor: Executor, place: Place, params: Params, size: Size) -> None:
+        return None
+
+    def argv(self, place: Place, params: Params, size: Size) -> tuple[str, ...]:
+        return (
+            str(place.programs / "lab-writer"),
+            "--progress", str(place.progress),
+            *_common(place, params, size),
+            *_shape(params),
+            *(("--pause-us", str(size["pause_us"])) if "pause_us" in size else ()),
+        )  # fmt: skip
+
+    def parse(self, stdout: str, params: Params) -> Outcome:
+        try:
+            raw = json.loads(stdout)
+            return Outcome(raw["bytes"], raw["seconds"], raw["seconds_with_sync"], raw)
+        except (ValueError, KeyError) as error:
+            raise LabError(f"lab-writer printed no result: {stdout[:200]!r}") from error
+
+    def recover(self, executor: Executor, place: Place, params: Params, size: Size) -> dict | None:
+        if params.get("method") != "batch" or params.get("verbatim"):
+            return None
+        argv = (
+            str(place.programs / "lab-writer"),
+            "--recover",
+            *_common(place, params, size),
+            *_shape(params),
+        )
+        done = executor.run(Command(argv))
+        if done.returncode != 0:
+            raise LabError(f"the workload's own recovery failed: {done.stderr.strip()}")
+        return json.loads(done.stdout)
+
+    def verify(
+        self, executor: Executor, place: Place, params: Params, size: Size, outcome: Outcome | None
+    ) -> Verification:
+        argv = [str(place.programs / "lab-verify"), *_common(place, params, size)]
+        if params.get("verbatim"):
+            argv += ["--layout", "shifted"]
+        if params.get("prealloc") and (outcome is None or params.get("verbatim")):
+            argv += ["--tail", "zeros"]
+        argv += ["--acked", str(place.progress)] if outcome is None else ["--drop-cache"]
+        done = executor.run(Command(tuple(argv)))
+        try:
+            return verification(done.stdout)
+        except (ValueError, KeyError) as error:
+            raise LabError(f"lab-verify ended with {done.returncode}: {done.stderr.strip()[:300]}") from error
+
+    def expected_exit_loss(self, params: Params, size: Size) -> int:
+        """E4 as published leaves the last window of every thread in batchN."""
+        if not params.get("verbatim"):
+            return 0
+        window, written = _window(params), size["records"] * _record_bytes(params)
+        return size["threads"] * (written % window or window)
+
+
+def _record_bytes(params: Params) -> int:
+    return int(params.get("record_bytes", 4096))
+
+
+def _window(params: Params) -> int:
+    return int(params.get("window", WINDOW_BYTES))
+
+
+def _common(place: Place, params: Params, size: Mapping[str, int]) -> tuple[str, ...]:
+    return (
+        "--dir", str(place.data),
+        "--threads", str(size["threads"]),
+        "--records", str(size["records"]),
+        "--record-bytes", str(_record_bytes(params)),
+        "--window", str(_window(params)),
+    )  # fmt: skip
+
+
+def _shape(params: Params) -> tuple[str, ...]:
+    return ("--method", str(params.get("method", "write")), *(f"--{f}" for f in _FLAGS if params.get(f)))

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+/* append: see append.h. */
+#include "append.h"
+
+#include "flush.h"
+#include "kill.h"
+#include "stage.h"
+#include "sys.h"
+
+#include <fcntl.h>
+
+void append_begin(struct file *f, uint64_t base)
+{
+	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
+
+	atomic_store_explicit(&slot->flush_base, base, memory_order_release);
+	kill_step();
+	atomic_store_explicit(&slot->flush_active, 1, memory_order_release);
+	kill_step();
+}
+
+void append_end(struct file *f)
+{
+	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
+
+	kill_step();
+	atomic_store_explicit(&slot->flush_active, 0, memory_order_release);
+	kill_step();
+}
+
+/* An O_APPEND description of the program, so that the kernel picks the offset. */
+static struct ofd *append_ofd(const struct file *f)
+{
+	for (struct ofd *o = f->ofds; o; o = o->next)
+		if (o->writable && (o->flags & O_APPEND))
+			return o;
+	return NULL;
+}
+
+static uint64_t file_size(int fd)
+{
+	struct statx st;
+
+	return sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st) == 0 ? st.stx_size : 0;
+}
+
+struct batch {
+	struct iovec iov[FLUSH_IOV_MAX];
+	int count;
+	uint64_t bytes;
+};
+
+/* Whole program writes from the head of the file: as many blocks as fit; a write that goes on in the block
+ * behind the last one stays out. */
+static void gather(struct file *f, struct batch *b)
+{
+	uint32_t skip = f->append_skip;
+	struct block_run *run = f->head;
+
+	while (run && run->flushed)
+		run = run->next;
+	b->count = 0;
+	b->bytes = 0;
+	for (; run && b->count < FLUSH_IOV_MAX; run = run->next) {
+		uint32_t length = COMMIT_LENGTH(atomic_load(&run->meta->commit));
+
+		b->iov[b->count].iov_base = run->base + skip;
+		b->iov[b->count++].iov_len = length - skip;
+		b->bytes += length - skip;
+		skip = 0;
+	}
+	if (run && b->count > 1 && run->split_bytes < b->iov[b->count - 1].iov_len) {
+		b->iov[b->count - 1].iov_len -= run->split_bytes;
+		b->bytes -= run->split_bytes;
+	}
+}
+
+/* `bytes` more from the head of the file are in the kernel: slot.done first, then the blocks. */
+static void consume(struct file *f, uint64_t bytes)
+{
+	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
+	struct block_run *run = f->head;
+	uint64_t seq = DONE_SEQ(slot->done);
+	uint64_t left = bytes + f->append_skip;
+
+	while (run && run->flushed)
+		run = run->next;
+	for (; run; run = run->next) {
+		uint32_t length = COMMIT_LENGTH(atomic_load(&run->meta->commit));
+
+		if (left < length)
+			break;
+		left -= length;
+		seq = run->meta->seq;
+		run->flushed = true;
+	}
+	f->append_skip = (uint32_t)left;
+	kill_step();
+	atomic_store_explicit(&slot->done, DONE_MAKE(seq, left), memory_order_release);
+	kill_step();
+}
+
+/* The kernel moved the offset of the description that we appended with; the others follow. */
+static void reposition(struct file *f)
+{
+	for (struct ofd *o = f->ofds; o; o = o->next) {
+		if (!(o->flags & O_APPEND) || o->pos_mode == POS_KERNEL)
+			continue;
+		sys.lseek(o->fd, (off_t)f->ksize, SEEK_SET);
+		o->pos_mode = POS_KERNEL;
+	}
+}
+
+int append_shared(struct file *f)
+{
+	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
+	struct ofd *o = append_ofd(f);
+	int r = 0;
+
+	if (!o)
+		return -EBADF;
+	stage_seal(f);
+	while (f->tail && !f->tail->flushed) {
+		struct batch b;
+		ssize_t n;
+
+		gather(f, &b);
+		append_begin(f, file_size(o->fd));
+		n = sys.writev(o->fd, b.iov, b.count);
+		if (n == -EINTR) {
+			append_end(f);
+			continue;
+		}
+		if (n <= 0) {
+			append_end(f);
+			r = n < 0 ? (int)n : -EIO;
+			break;
+		}
+		atomic_fetch_add_explicit(&slot->counters[COUNT_FLUSHES], 1, memory_order_relaxed);
+		atomic_fetch_add_explicit(&slot->counters[COUNT_FLUSH_BYTES], (uint64_t)n, memory_order_relaxed);
+		consume(f, (uint64_t)n);
+		append_end(f);
+		flush_free_done(f);
+	}
+	f->ksize = file_size(o->fd);
+	f->lsize = f->head && f->staged_hi > f->ksize ? f->staged_hi : f->ksize;
+	reposition(f);
+	return r;
+}

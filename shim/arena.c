@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: Apache-2.0
+/* arena: see arena.h.  This file is the live side: create, destroy, hand out blocks and slots. */
+#include "arena.h"
+
+#include "kill.h"
+#include "log.h"
+#include "sys.h"
+
+#include <fcntl.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+
+uint32_t arena_crc32c(uint32_t crc, const void *data, size_t size)
+{
+	const uint8_t *p = data;
+
+	crc = ~crc;
+	while (size--) {
+		crc ^= *p++;
+		for (int bit = 0; bit < 8; bit++)
+			crc = (crc >> 1) ^ (0x82f63b78u & (0u - (crc & 1)));
+	}
+	return ~crc;
+}
+
+uint32_t arena_header_checksum(const struct arena_header *h)
+{
+	struct arena_header copy;
+
+	memcpy(&copy, h, offsetof(struct arena_header, live));
+	copy.checksum = 0;
+	return arena_crc32c(0, &copy, offsetof(struct arena_header, live));
+}
+
+int arena_boot_id(uint8_t out[16])
+{
+	char text[64];
+	ssize_t n = sys_read_file("/proc/sys/kernel/random/boot_id", text, sizeof text);
+	int nibbles = 0;
+
+	if (n < 0)
+		return (int)n;
+	memset(out, 0, 16);
+	for (ssize_t i = 0; i < n && nibbles < 32; i++) {
+		int c = text[i];
+		int v;
+
+		if (c >= '0' && c <= '9')
+			v = c - '0';
+		else if (c >= 'a' && c <= 'f')
+			v = c - 'a' + 10;
+		else
+			continue;
+		out[nibbles / 2] = (uint8_t)((out[nibbles / 2] << 4) | v);
+		nibbles++;
+	}
+	return nibbles == 32 ? 0 : -EINVAL;
+}
+
+uint64_t arena_pid_start(pid_t pid)
+{
+	char path[64], text[1024];
+	char *p;
+	uint64_t value = 0;
+
+	log_format(path, sizeof path, "/proc/%d/stat", (int)pid);
+	if (sys_read_file(path, text, sizeof text) < 0)
+		return 0;
+	p = strrchr(text, ')'); /* the command name may hold anything, also ") " */
+	if (!p)
+		return 0;
+	/* after ')' come the fields from number 3 on; the start time is number 22 */
+	for (int field = 2; field < 22; field++) {
+		p = strchr(p + 1, ' ');
+		if (!p)
+			return 0;
+	}
+	for (p++; *p >= '0' && *p <= '9'; p++)
+		value = value * 10 + (uint64_t)(*p - '0');
+	return value;
+}
+
+bool arena_geometry(uint64_t mem_bytes, uint32_t block_bytes, struct arena_header *out)
+{
+	uint64_t blocks = mem_bytes / block_bytes;
+
+	/* shrink until tables and blocks fit into the budget together */
+	for (; blocks >= 8; blocks--) {
+		uint64_t blocks_at = ARENA_PAGE;
+		uint64_t slots_at = blocks_at + blocks * ARENA_BLOCK_ENTRY_BYTES;
+		uint64_t data_at = slots_at + blocks * ARENA_SLOT_BYTES;
+
+		slots_at = (slots_at + ARENA_PAGE - 1) / ARENA_PAGE * ARENA_PAGE;
+		data_at = slots_at + blocks * ARENA_SLOT_BYTES;
+		data_at = (data_at + ARENA_PAGE - 1) / ARENA_PAGE * ARENA_PAGE;
+		if (blocks > ARENA_BLOCKS_MAX || data_at + blocks * block_bytes > mem_bytes)
+			continue;
+		out->block_bytes = block_bytes;
+		out->block_count = (uint32_t)blocks;
+		out->slot_count = (uint32_t)blocks;
+		out->blocks_at = blocks_at;
+		out->slots_at = slots_at;
+		out->data_at = data_at;
+		out->total_bytes = data_at + blocks * block_bytes;
+		return true;
+	}
+	return false;
+}
+
+/* Opens the staging directory, making it when it is missing.  fd or -errno. */
+static int open_dir(const char *dir)
+{
+	struct statx st;
+	int fd, r;
+
+	r = sys.mkdirat(AT_FDCWD, dir, 0700);
+	if (r < 0 && r != -EEXIST)
+		return r;
+	fd = sys.openat(AT_FDCWD, dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
+	if (fd < 0)
+		return fd;
+	r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st);
+	if (r == 0 && (st.stx_uid != (uint32_t)sys_raw(SYS_geteuid, 0, 0, 0, 0, 0, 0) || (st.stx_mode & 022)))
+		r = -EPERM;
+	if (r < 0) {
+		sys.close(fd);
+		return r;
+	}
+	return fd;
+}
+
+static void fill_header(struct arena_header *h, const struct rule *rule, const uint8_t boot_id[16])
+{
+	h->magic = ARENA_MAGIC;
+	h->version = ARENA_VERSION;
+	memcpy(h->boot_id, boot_id, 16);
+	h->uid = (uint32_t)sys_raw(SYS_geteuid, 0, 0, 0, 0, 0, 0);
+	h->gid = (uint32_t)sys_raw(SYS_getegid, 0, 0, 0, 0, 0, 0);
+	h->pid = sys_getpid();
+	h->pid_start = arena_pid_start(h->pid);
+	log_format(h->rule, sizeof h->rule, "%s", rule->name);
+	if (sys_read_file("/proc/self/comm", h->program, sizeof h->program) > 0) {
+		char *end = strchr(h->program, '\n');
+
+		if (end)
+			*end = '\0';
+	}
+	h->checksum = arena_header_checksum(h);
+}
+
+/* Creates NAME in the directory: "<pid>-<rule>-<time>.arena", locked before anyone can see it complete. */
+static int create_file(int dirfd, const struct rule *rule, char *name, size_t name_size)
+{
+	for (unsigned attempt = 0; attempt < 100; attempt++) {
+		int fd, r;
+
+		log_format(name, name_size, "%d-%s-%llx" ARENA_SUFFIX, (int)sys_getpid(), rule->name,
+			   (unsigned long long)(sys_now_ns() + attempt));
+		fd = sys.openat(dirfd, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+		if (fd == -EEXIST)
+			continue;
+		if (fd < 0)
+			return fd;
+		fd = own_fd_raise(fd);
+		if (fd < 0)
+			return fd;
+		r = sys.flock(fd, LOCK_EX | LOCK_NB);
+		if (r == 0)
+			return fd;
+		/* somebody took the still empty file for a dead arena: leave it to them */
+		own_fd_close(fd);
+	}
+	return -EEXIST;
+}
+
+static void link_free_blocks(struct arena *a)
+{
+	a->free_blocks = NULL;
+	for (uint32_t i = a->block_count; i-- > 0;) {
+		struct block_run *run = &a->runs[i];
+
+		run->meta = &a->blocks[i];
+		run->index = i;
+		run->next = a->free_blocks;
+		a->free_blocks = run;
+	}
+	a->free_count = a->block_count;
+}
+
+static int map_file(struct arena *a, const struct arena_header *geometry)
+{
+	void *map = sys.mmap(NULL, geometry->total_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, a->fd, 0);
+	size_t runs_bytes = sizeof *a->runs * geometry->block_count;
+	void *runs;
+
+	if (sys_is_error(map))
+		return (int)(intptr_t)map;
+	runs = sys.mmap(NULL, runs_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (sys_is_error(runs)) {
+		sys.munmap(map, geometry->total_bytes);
+		return (int)(intptr_t)runs;
+	}
+	a->header = map;
+	a->runs = runs;
+	a->runs_bytes = runs_bytes;
+	a->total_bytes = geometry->total_bytes;
+	a->block_bytes = geometry->block_bytes;
+	a->block_count = geometry->block_count;
+	a->slot_count = geometry->slot_count;
+	a->blocks = (struct arena_block *)(void *)((uint8_t *)map + geometry->blocks_at);
+	a->slots = (uint8_t *)map + geometry->slots_at;
+	a->data = (uint8_t *)map + geometry->data_at;
+	link_free_blocks(a);
+	return 0;
+}
+
+int arena_create(struct arena *a, const char *dir, const struct rule *rule)
+{
+	struct arena_header geometry = { 0 };
+	uint8_t boot_id[16];
+	struct statx st;
+	int dirfd, r;
+
+	if (!arena_geometry(rule->set.mem_bytes, rule->set.block_bytes, &geometry))
+		return -EINVAL;
+	r = arena_boot_id(boot_id);
+	if (r < 0)
+		return r;
+	memset(a, 0, sizeof *a);
+	a->fd = -1;
+	a->rule = rule;
+	log_format(a->dir, sizeof a->dir, "%s", dir);
+	for (int attempt = 0;; attempt++) {
+		dirfd = open_dir(dir);
+		if (dirfd < 0)
+			return dirfd;
+		a->fd = create_file(dirfd, rule, a->name, sizeof a->name);
+		/* another process may have removed the directory, empty until now, under us */
+		if (a->fd != -ENOENT || attempt == 10)
+			break;
+		sys.close(dirfd);
+	}
+	if (a->fd < 0) {
+		sys.close(dirfd);
+		return a->fd;
+	}
+	kill_step();
+	/* allocated now, so that a full disk can never become SIGBUS later */
+	r = sys.fallocate(a->fd, 0, 0, (off_t)geometry.total_bytes);
+	if (r == 0)
+		r = sys.statx(a->fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st);
+	if (r == 0)
+		r = map_file(a, &geometry);
+	if (r < 0) {
+		sys.unlinkat(dirfd, a->name, 0);
+		own_fd_close(a->fd);
+		sys.close(dirfd);
+		sys.unlinkat(AT_FDCWD, dir, AT_REMOVEDIR);
+		return r;
+	}
+	a->dev = ((uint64_t)st.stx_dev_major << 32) | st.stx_dev_minor;
+	kill_step();
+	geometry.magic = 0;
+	memcpy(a->header, &geometry, sizeof geometry);
+	fill_header(a->header, rule, boot_id);
+	kill_step();
+	sys.close(dirfd);
+	return 0;
+}
+
+void arena_forget(struct arena *a)
+{
+	sys.munmap(a->header, a->total_bytes);
+	sys.munmap(a->runs, a->runs_bytes);
+	own_fd_close(a->fd);
+	a->header = NULL;
+	a->fd = -1;
+}
+
+void arena_destroy(struct arena *a)
+{
+	int dirfd = sys.openat(AT_FDCWD, a->dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
+
+	kill_step();
+	if (dirfd >= 0) {
+		sys.unlinkat(dirfd, a->name, 0);
+		sys.close(dirfd);
+	}
+	kill_step();
+	arena_forget(a);
+	/* fails with -ENOTEMPTY while others use it: that is the test */
+	sys.unlinkat(AT_FDCWD, a->dir, AT_REMOVEDIR);
+}
+
+struct block_run *arena_block_take(struct arena *a)
+{
+	struct block_run *run;
+
+	lock_take(&a->lock, LOCK_ARENA);
+	run = a->free_blocks;
+	if (run) {
+		a->free_blocks = run->next;
+		run->next = NULL;
+		atomic_fetch_sub_explicit(&a->free_count, 1, memory_order_relaxed);
+	}
+	lock_drop(&a->lock, LOCK_ARENA);
+	return run;
+}
+
+void arena_block_free(struct arena *a, struct block_run *run)
+{
+	/* owner first: from here on recovery does not look at the rest of the entry */
+	atomic_store_explicit(&run->meta->owner, 0, memory_order_release);
+	kill_step();
+	atomic_store_explicit(&run->meta->commit, 0, memory_order_release);
+	run->stream = NULL;
+	lock_take(&a->lock, LOCK_ARENA);
+	run->next = a->free_blocks;
+	a->free_blocks = run;
+	atomic_fetch_add_explicit(&a->free_count, 1, memory_order_relaxed);
+	lock_drop(&a->lock, LOCK_ARENA);
+	atomic_fetch_add(&a->freed_events, 1);
+	if (atomic_load(&a->waiters))
+		sys_futex_wake((uint32_t *)&a->freed_events, 1);
+}
+
+int arena_slot_take(struct arena *a)
+{
+	int found = -ENOSPC;
+
+	lock_take(&a->lock, LOCK_ARENA);
+	for (uint32_t i = 0; a->slots_used < a->slot_count && i < a->slot_count; i++) {
+		struct arena_slot *s = arena_slot_at(a, i);
+
+		/* `used` is set by the caller once the slot is filled; `reserved[0]` marks it as taken */
+		if (s->reserved[0] == 0) {
+			s->reserved[0] = 1;
+			a->slots_used++;
+			found = (int)i;
+			break;
+		}
+	}
+	lock_drop(&a->lock, LOCK_ARENA);
+	return found;
+}
+
+void arena_slot_free(struct arena *a, uint32_t index)
+{
+	struct arena_slot *s = arena_slot_at(a, index);
+
+	for (int i = 0; i < COUNT_MAX; i++) {
+		atomic_fetch_add_explicit(&a->header->live.counters[i], s->counters[i], memory_order_relaxed);
+		s->counters[i] = 0;
+	}
+	atomic_store_explicit(&s->used, 0, memory_order_release);
+	kill_step();
+	lock_take(&a->lock, LOCK_ARENA);
+	s->reserved[0] = 0;
+	a->slots_used--;
+	lock_drop(&a->lock, LOCK_ARENA);
+}

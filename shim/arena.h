@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * arena: the memory-mapped staging file, its on-disk format, and who owns which block and slot.
+ *
+ * Layout (all offsets multiples of 4096, little-endian machine words, same machine reads what it wrote):
+ *
+ *   header (4096) | block table (64 B each) | slot table (1024 B each) | blocks (block_bytes each)
+ *
+ * A *slot* names one target file.  A *block* holds extents of one slot's file.  Extent 0 of a block is in
+ * its table entry; extents 1..n-1 are 16-byte entries that grow down from the end of the block, while data
+ * grows up from its start.
+ *
+ * Commit protocol.  A write is published by one 64-bit store to arena_block.commit (its layout is below):
+ * either it grows the length of the last extent, or it raises the extent count after the new entry is
+ * complete.  A write that is split over two blocks fills the second one first, with `chain_*` naming the
+ * first block and the commit value that makes the second one count; the store into the first block's commit
+ * word publishes both.  So after a kill between any two instructions the whole write is there, or nothing of
+ * it.  Published bytes are never overwritten in place.
+ *
+ * Blocks of a slot are ordered by `seq`.  Those up to the one in slot.done are in the file already: recovery
+ * skips them, whether they were freed or not.
+ *
+ * Used by: stage, flush (live side), recover and status (dead or foreign side: trusts nothing, see
+ * arena_open_foreign).
+ */
+#ifndef FASTWRITE_ARENA_H
+#define FASTWRITE_ARENA_H
+
+#include "config.h"
+#include "lock.h"
+
+#include <stdatomic.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define ARENA_MAGIC 0x41524e4157545346ull /* "FSTWANRA" */
+
+enum {
+	ARENA_VERSION = 1,
+	ARENA_PAGE = 4096,
+	ARENA_PATH_MAX = 768,    /* bytes of a target's path, NUL included; longer ones are written through */
+	ARENA_EXTENT_BYTES = 16, /* one entry at a block's end */
+	ARENA_EXTENTS_MAX = 512, /* extents of one block, the one in the table included */
+	ARENA_SLOT_BYTES = 1024,
+	ARENA_BLOCK_ENTRY_BYTES = 64,
+	ARENA_FILE_NAME_MAX = 128,
+};
+#define ARENA_DIR ".fastwrite"
+#define ARENA_SUFFIX ".arena"
+
+/* arena_block.commit */
+#define COMMIT_LENGTH(c) ((uint32_t)((c) & 0xffffffffu))      /* bytes of the last extent */
+#define COMMIT_COUNT(c) ((uint32_t)(((c) >> 32) & 0xffffu))   /* extents, 0 = nothing published */
+#define COMMIT_SEALED (1ull << 63)                            /* no more growth */
+#define COMMIT_MAKE(count, length) (((uint64_t)(count) << 32) | (uint32_t)(length))
+
+/* arena_slot.done */
+#define DONE_SKIP_BITS 24
+#define DONE_MAKE(seq, skip) (((uint64_t)(seq) << DONE_SKIP_BITS) | (uint64_t)(skip))
+#define DONE_SEQ(d) ((d) >> DONE_SKIP_BITS)
+#define DONE_SKIP(d) ((uint32_t)((d) & ((1u << DONE_SKIP_BITS) - 1)))
+
+enum stage_kind {
+	STAGE_POSITIONAL = 1, /* offsets are the program's: replay writes there */
+	STAGE_APPEND = 2,     /* O_APPEND with writers = auto or shared: offsets are where we expect to land */
+};
+
+struct arena_extent {
+	uint64_t offset; /* in the file */
+	uint32_t pos;    /* in the block */
+	uint32_t length; /* of all but the last extent; the last one's is in the commit word */
+};
+
+struct arena_block {
+	_Atomic uint32_t owner; /* slot index + 1, 0 = free */
+	uint32_t kind;          /* enum stage_kind */
+	uint64_t seq;
+	_Atomic uint64_t commit;
+	struct arena_extent first;
+	_Atomic uint32_t chain_block; /* index + 1 of the block that publishes this one, 0 = not chained */
+	uint32_t opened_pad;
+	uint64_t chain_seq;
+	uint64_t chain_commit; /* counts once that block's commit (without COMMIT_SEALED) has reached this */
+};
+
+enum slot_flags {
+	SLOT_EXCLUSIVE = 1 << 0, /* writers = exclusive: appends replay at their offset */
+	SLOT_PREALLOCATED = 1 << 1,
+};
+
+enum slot_counter {
+	COUNT_WRITES,       /* write calls absorbed */
+	COUNT_BYTES,        /* bytes absorbed */
+	COUNT_FLUSHES,      /* flush runs */
+	COUNT_FLUSH_BYTES,
+	COUNT_DIRECT_BYTES, /* of these by O_DIRECT */
+	COUNT_SYNCS_ASKED,
+	COUNT_SYNCS_DONE,
+	COUNT_SETTLES,
+	COUNT_MAX
+};
+
+struct arena_slot {
+	_Atomic uint32_t used;
+	_Atomic uint32_t flags;
+	uint64_t dev, ino;
+	int64_t btime_sec; /* birth time, 0/0 when the file system has none */
+	uint32_t btime_nsec;
+	_Atomic uint32_t flush_active; /* a flush of an append run has begun and `done` does not show it yet */
+	_Atomic uint64_t done;       /* DONE_MAKE: blocks up to this seq are in the file, and so are the first
+					`skip` bytes of the next one */
+	_Atomic uint64_t flush_base; /* file size before that flush */
+	_Atomic uint64_t prealloc_end;
+	_Atomic uint64_t counters[COUNT_MAX];
+	uint64_t reserved[8];
+	char path[ARENA_PATH_MAX];
+};
+
+struct arena_header {
+	uint64_t magic;
+	uint32_t version;
+	uint32_t checksum; /* CRC32C of this struct with checksum = 0, up to `live` */
+	uint64_t total_bytes;
+	uint32_t block_bytes, block_count, slot_count, pad;
+	uint64_t blocks_at, slots_at, data_at;
+	uint8_t boot_id[16];
+	uint32_t uid, gid;
+	int32_t pid;
+	uint32_t pad2;
+	uint64_t pid_start; /* clock ticks after boot, field 22 of /proc/PID/stat */
+	char rule[CONFIG_NAME_MAX];
+	char program[64];
+	/* changes while the arena lives; not in the checksum */
+	struct {
+		_Atomic uint64_t next_seq;
+		_Atomic uint64_t counters[COUNT_MAX]; /* of files whose slot is gone */
+		_Atomic uint64_t through[32];         /* by enum through_reason */
+	} live;
+};
+
+_Static_assert(sizeof(struct arena_extent) == ARENA_EXTENT_BYTES, "extent entry");
+_Static_assert(sizeof(struct arena_block) == ARENA_BLOCK_ENTRY_BYTES, "block entry");
+_Static_assert(sizeof(struct arena_slot) <= ARENA_SLOT_BYTES, "slot entry");
+_Static_assert(sizeof(struct arena_header) <= ARENA_PAGE, "header");
+
+/* What only the living process knows about a block.  One pointer to it is all that the fast path follows. */
+struct block_run {
+	struct arena_block *meta;
+	uint8_t *base;         /* first byte of the last extent */
+	uint32_t room;         /* bytes that the last extent may have */
+	uint32_t index;
+	struct ofd *stream;    /* whose position the end of the last extent is, or NULL */
+	struct block_run *next; /* of the same file, by seq; or free list */
+	uint64_t opened_ns;
+	uint32_t split_bytes;  /* bytes of a program write that ends here but began in the block before */
+	bool flushed;          /* its bytes are in the file; only the freeing is left */
+};
+
+enum { ARENA_BLOCKS_MAX = 1 << 20 };
+
+struct arena {
+	struct arena_header *header; /* the mapping */
+	struct arena_block *blocks;
+	uint8_t *slots;
+	uint8_t *data;
+	struct block_run *runs;
+	size_t runs_bytes;
+	uint64_t total_bytes;
+	uint32_t block_bytes, block_count, slot_count;
+	int fd;
+	uint64_t dev; /* of the file system that the arena is on */
+	const struct rule *rule;
+	char dir[PATH_MAX];  /* staging directory */
+	char name[ARENA_FILE_NAME_MAX];
+	struct lock lock;
+	struct block_run *free_blocks;
+	_Atomic uint32_t free_count;
+	_Atomic uint32_t files;        /* files that hold blocks */
+	_Atomic uint32_t freed_events; /* futex: raised when a block becomes free */
+	_Atomic uint32_t waiters;
+	uint32_t slots_used;
+	_Atomic bool retired;
+};
+
+/* Geometry for a budget: every part within total_bytes.  False when fewer than 8 blocks would fit. */
+bool arena_geometry(uint64_t mem_bytes, uint32_t block_bytes, struct arena_header *out);
+
+/* Creates, locks (flock) and maps a new arena file in directory `dir` (made when missing, 0700, owner
+ * checked), every byte of it allocated.  0 or -errno; -EPERM when the directory is not ours. */
+int arena_create(struct arena *a, const char *dir, const struct rule *rule);
+
+/* Unmaps and unlinks; removes the directory when that leaves it empty. */
+void arena_destroy(struct arena *a);
+
+/* Unmaps and closes without touching the file: for the child of a fork. */
+void arena_forget(struct arena *a);
+
+struct block_run *arena_block_take(struct arena *a);
+void arena_block_free(struct arena *a, struct block_run *run);
+static inline uint64_t arena_next_seq(struct arena *a)
+{
+	return atomic_fetch_add_explicit(&a->header->live.next_seq, 1, memory_order_relaxed) + 1;
+}
+
+/* A free slot's index, or -ENOSPC. */
+int arena_slot_take(struct arena *a);
+void arena_slot_free(struct arena *a, uint32_t index);
+static inline struct arena_slot *arena_slot_at(const struct arena *a, uint32_t index)
+{
+	return (struct arena_slot *)(void *)(a->slots + (size_t)index * ARENA_SLOT_BYTES);
+}
+static inline uint8_t *arena_block_data(const struct arena *a, uint32_t index)
+{
+	return a->data + (size_t)index * a->block_bytes;
+}
+/* Entry of extent i >= 1 in a block's data. */
+static inline struct arena_extent *arena_extent_entry(uint8_t *data, uint32_t block_bytes, uint32_t i)
+{
+	return (struct arena_extent *)(void *)(data + block_bytes - (size_t)i * ARENA_EXTENT_BYTES);
+}
+
+/* Reads extent i of a block whose commit word is `commit`: works for all i < COMMIT_COUNT(commit). */
+static inline struct arena_extent arena_extent_get(const struct arena_block *b, uint8_t *data, uint32_t block_bytes,
+						   uint64_t commit, uint32_t i)
+{
+	struct arena_extent e = i == 0 ? b->first : *arena_extent_entry(data, block_bytes, i);
+
+	if (i + 1 == COMMIT_COUNT(commit))
+		e.length = COMMIT_LENGTH(commit);
+	return e;
+}
+
+/* CRC32C (Castagnoli), bit by bit: for headers, not for data. */
+uint32_t arena_crc32c(uint32_t crc, const void *data, size_t size);
+uint32_t arena_header_checksum(const struct arena_header *h);
+
+/* This boot's id, 16 bytes; 0 or -errno. */
+int arena_boot_id(uint8_t out[16]);
+/* Start time of a process in clock ticks after boot, 0 when it does not exist. */
+uint64_t arena_pid_start(pid_t pid);
+
+/* Moves an own descriptor to the high end of the descriptor range, close-on-exec; the new number or -errno
+ * (the old one is closed in both cases). */
+int own_fd_raise(int fd);
+/* Own descriptors are shielded from the program.  Lock-free. */
+bool own_fd_is(int fd);
+void own_fd_close(int fd);
+/* In the child of a fork: closes all of them. */
+void own_fd_close_all(void);
+
+#endif

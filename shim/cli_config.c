@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+/* cli_config: `fastwrite config`: the settings in force per rule, and where each comes from. */
+#include "cli.h"
+
+static const char doc[] =
+	"Prints the settings in force for every rule and where each value comes from: a built-in default, "
+        "the "
+	"environment, or a line of the configuration file.\n"
+	"\v"
+	"Exit status: 0 the configuration is right, 2 it is wrong (one line on standard error says what).";
+
+static const struct argp_option options[] = {
+	{"json", 'j', NULL, 0, "Print JSON", 0},
+	{0},
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+	bool *as_json = state->input;
+
+	switch (key) {
+	case ARGP_KEY_INIT: return 0;
+	case 'j': *as_json = true; return 0;
+	case ARGP_KEY_ARG: argp_error(state, "unexpected argument \"%s\"", arg); return 0;
+	default: return ARGP_ERR_UNKNOWN;
+	}
+}
+
+static const char *const log_names[] = {"off", "error", "warn", "info", "debug"};
+
+static const char *stats_text(const struct config *c)
+{
+	return c->stats == STATS_NONE ? "none" : c->stats == STATS_STDERR ? "stderr" : c->stats_file;
+}
+
+static void print_text(const struct config *c)
+{
+	printf("file    %s\n", c->file[0] != '\0' ? c->file : "none (FASTWRITE_CONFIG)");
+	printf("strict  %d\nlog     %s\nstats   %s\n", c->strict, log_names[c->log], stats_text(c));
+	if (c->rule_count == 0)
+		printf("\nno rule: nothing is staged; set FASTWRITE_PATHS or FASTWRITE_CONFIG\n");
+	for (uint32_t r = 0; r < c->rule_count; r++) {
+		const struct rule *rule = &c->rules[r];
+
+		printf("\nrule %s", rule->name);
+		if (rule->paths_line != 0)
+			printf(" (%s:%u)\n", c->file, rule->paths_line);
+		else
+			printf(" (FASTWRITE_PATHS)\n");
+		for (uint32_t i = 0; i < rule->pattern_count; i++)
+			printf("  %-14s %s%s\n", i == 0 ? "paths" : "", rule->patterns[i].exclude ? "!" : "",
+			       rule->patterns[i].glob);
+		cli_print_settings(c, rule);
+	}
+}
+
+static void print_json(const struct config *c)
+{
+	struct json j = {.out = stdout};
+
+	json_open(&j, NULL, '{');
+	json_text(&j, "file", c->file[0] != '\0' ? c->file : NULL);
+	json_bool(&j, "strict", c->strict);
+	json_text(&j, "log", log_names[c->log]);
+	json_text(&j, "stats", stats_text(c));
+	json_open(&j, "rules", '[');
+	for (uint32_t r = 0; r < c->rule_count; r++) {
+		const struct rule *rule = &c->rules[r];
+
+		json_open(&j, NULL, '{');
+		json_text(&j, "name", rule->name);
+		if (rule->paths_line != 0)
+			json_number(&j, "line", rule->paths_line);
+		json_text(&j, "prefix", rule->prefix);
+		json_open(&j, "paths", '[');
+		for (uint32_t i = 0; i < rule->pattern_count; i++) {
+			json_open(&j, NULL, '{');
+			json_text(&j, "glob", rule->patterns[i].glob);
+			json_bool(&j, "exclude", rule->patterns[i].exclude);
+			json_close(&j, '}');
+		}
+		json_close(&j, ']');
+		cli_json_settings(&j, c, rule);
+		json_close(&j, '}');
+	}
+	json_close(&j, ']');
+	json_close(&j, '}');
+}
+
+int cli_config(int argc, char **argv)
+{
+	static const struct argp_child children[] = {{&cli_settings_argp, 0, NULL, 0}, {0}};
+	static const struct argp argp = {
+		.options = options, .parser = parse, .doc = doc, .children = children};
+	bool as_json = false;
+
+	if (argp_parse(&argp, argc, argv, 0, NULL, &as_json) != 0)
+		return CLI_USAGE;
+	const struct config *c = cli_load_config();
+	if (c == NULL)
+		return CLI_USAGE;
+	if (as_json)
+		print_json(c);
+	else
+		print_text(c);
+	return CLI_OK;
+}

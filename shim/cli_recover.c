@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+/* cli_recover: `fastwrite recover`: arguments and output; the work is in recover. */
+#include "cli.h"
+
+#include "recover.h"
+
+#include <errno.h>
+#include <string.h>
+
+struct recover_args {
+	bool as_json;
+	bool dry_run;
+	bool quiet;
+	char **paths;
+	int count;
+};
+
+static const char doc[] =
+	"Brings bytes that a dead program left in staging into its files.  A PATH is an arena file, a "
+        "staging "
+	"directory (.fastwrite), a directory that has one, or a file that was written to.  Arenas of running "
+	"programs are left alone.  It may be interrupted and run again.\n"
+	"\v"
+	"What happens to an arena or file: live (in use, left alone), recovered, nothing (all bytes were "
+        "there), "
+	"discarded (the program had removed the file, or the staging is older than this boot), orphaned (the "
+        "file "
+	"is gone; its bytes are kept under .fastwrite/orphans/), failed.\n"
+	"\n"
+	"Exit status: 0 done or nothing to do, 1 something failed, 2 wrong usage.";
+
+static const struct argp_option options[] = {
+	{"dry-run", 'n', NULL, 0, "Say what would be done, change nothing", 0},
+	{"json", 'j', NULL, 0, "Print JSON", 0},
+	{"quiet", 'q', NULL, 0, "Print failures only", 0},
+	{0},
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+	struct recover_args *args = state->input;
+
+	(void)arg;
+	switch (key) {
+	case 'n': args->dry_run = true; return 0;
+	case 'j': args->as_json = true; return 0;
+	case 'q': args->quiet = true; return 0;
+	case ARGP_KEY_ARGS:
+		args->paths = state->argv + state->next;
+		args->count = state->argc - state->next;
+		return 0;
+	case ARGP_KEY_NO_ARGS:
+		argp_error(state, "a PATH is missing: an arena, a directory, or a file that was written to");
+		return 0;
+	default: return ARGP_ERR_UNKNOWN;
+	}
+}
+
+int cli_recover_path(const char *path, const struct recover_options *opt, struct recover_report *total)
+{
+	struct recover_report one = {0};
+	int rc = recover_path(path, opt, &one);
+
+	total->arenas += one.arenas;
+	total->live += one.live;
+	total->recovered += one.recovered;
+	total->discarded += one.discarded;
+	total->orphans += one.orphans;
+	total->failed += one.failed;
+	total->bytes += one.bytes;
+	return rc == -ENODATA ? 0 : rc;
+}
+
+struct output {
+	const struct recover_args *args;
+	struct json *json;
+};
+
+static void on_event(void *ctx, const struct recover_event *e)
+{
+	const struct output *o = ctx;
+	bool failed = strcmp(e->action, "failed") == 0;
+
+	if (o->json != NULL) {
+		json_open(o->json, NULL, '{');
+		json_text(o->json, "arena", e->arena);
+		json_text(o->json, "target", e->target[0] != '\0' ? e->target : NULL);
+		json_text(o->json, "action", e->action);
+		json_number(o->json, "bytes", (long long)e->bytes);
+		if (e->error != 0)
+			json_text(o->json, "error", strerror(-e->error));
+		if (e->detail[0] != '\0')
+			json_text(o->json, "detail", e->detail);
+		json_close(o->json, '}');
+		return;
+	}
+	if (!failed && (o->args->quiet || strcmp(e->action, "nothing") == 0))
+		return;
+	FILE *out = failed ? stderr : stdout;
+	fflush(stdout);
+	fprintf(out, "%-9s  %s", e->action, e->target[0] != '\0' ? e->target : e->arena);
+	if (e->bytes > 0)
+		fprintf(out, "  %llu bytes", (unsigned long long)e->bytes);
+	if (e->error != 0)
+		fprintf(out, "  %s", strerror(-e->error));
+	if (e->detail[0] != '\0')
+		fprintf(out, "  (%s)", e->detail);
+	fputc('\n', out);
+}
+
+static const char *reason(int rc)
+{
+	switch (-rc) {
+	case ENOENT: return "no such file or directory; nothing was recovered";
+	case EACCES:
+	case EPERM: return "permission is missing; run it as the owner of the staging, or as root";
+	case EINVAL: return "not an arena, a directory or a file that was staged";
+	default: return strerror(-rc);
+	}
+}
+
+static void print_totals(const struct recover_args *args, const struct recover_report *r)
+{
+	if (args->quiet)
+		return;
+	if (r->arenas == 0) {
+		printf("nothing to recover\n");
+		return;
+	}
+	printf("%s%llu arenas: %llu live, %llu recovered (%llu bytes), %llu discarded, %llu orphaned, %llu "
+	       "failed\n",
+	       args->dry_run ? "dry run: " : "", (unsigned long long)r->arenas, (unsigned long long)r->live,
+	       (unsigned long long)r->recovered, (unsigned long long)r->bytes,
+	       (unsigned long long)r->discarded, (unsigned long long)r->orphans,
+	       (unsigned long long)r->failed);
+}
+
+static void json_totals(struct json *j, const struct recover_args *args, const struct recover_report *r)
+{
+	json_bool(j, "dry_run", args->dry_run);
+	json_number(j, "arenas", (long long)r->arenas);
+	json_number(j, "live", (long long)r->live);
+	json_number(j, "recovered", (long long)r->recovered);
+	json_number(j, "discarded", (long long)r->discarded);
+	json_number(j, "orphans", (long long)r->orphans);
+	json_number(j, "failed", (long long)r->failed);
+	json_number(j, "bytes", (long long)r->bytes);
+}
+
+int cli_recover(int argc, char **argv)
+{
+	static const struct argp argp = {
+		.options = options, .parser = parse, .args_doc = "PATH...", .doc = doc};
+	struct recover_args args = {0};
+	struct recover_report report = {0};
+	struct json json = {.out = stdout};
+	bool failed = false;
+
+	if (argp_parse(&argp, argc, argv, 0, NULL, &args) != 0)
+		return CLI_USAGE;
+	struct output output = {&args, args.as_json ? &json : NULL};
+	const struct recover_options opt = {.dry_run = args.dry_run, .event = on_event, .ctx = &output};
+	if (args.as_json) {
+		json_open(&json, NULL, '{');
+		json_open(&json, "events", '[');
+	}
+	for (int i = 0; i < args.count; i++) {
+		int rc = cli_recover_path(args.paths[i], &opt, &report);
+		if (rc < 0) {
+			failed = true;
+			cli_error("%s: %s", args.paths[i], reason(rc));
+		}
+	}
+	if (args.as_json) {
+		json_close(&json, ']');
+		json_totals(&json, &args, &report);
+		json_close(&json, '}');
+	} else {
+		print_totals(&args, &report);
+	}
+	return failed || report.failed > 0 ? CLI_FAILED : CLI_OK;
+}

@@ -1,0 +1,476 @@
+// SPDX-License-Identifier: Apache-2.0
+/* fd: see fd.h. */
+#include "fd.h"
+
+#include "engage.h"
+#include "engine.h"
+#include "flush.h"
+#include "log.h"
+#include "recover.h"
+#include "rule.h"
+#include "stage.h"
+#include "sync.h"
+#include "sys.h"
+
+#include <fcntl.h>
+#include <string.h>
+
+static pid_t process_id;
+
+void fd_set_process(void) { process_id = sys_getpid(); }
+bool fd_foreign_process(void) { return sys_getpid() != process_id; }
+
+static uint64_t dev_of(const struct statx *st) { return ((uint64_t)st->stx_dev_major << 32) | st->stx_dev_minor; }
+
+static struct file *file_of(struct ofd *o) { return atomic_load_explicit(&o->file, memory_order_acquire); }
+
+/* Locks the file of fd; NULL when fd is not managed.  *o is what fd refers to. */
+static struct file *lock_fd(int fd, struct ofd **o, struct file_guard *g)
+{
+	for (;;) {
+		struct file *f;
+
+		*o = fdtable_get(fd);
+		if (!*o)
+			return NULL;
+		f = file_of(*o);
+		*g = file_lock(f);
+		if (fdtable_get(fd) == *o && file_of(*o) == f) {
+			if (g->nested)
+				stage_interrupt(f);
+			return f;
+		}
+		file_unlock(f, *g);
+	}
+}
+
+/* Settles a file found by identity; 0 or -errno. */
+static long settle_identity(uint64_t dev, uint64_t ino)
+{
+	struct file *f = file_find(dev, ino);
+	struct file_guard g;
+	long r;
+
+	if (!f || f->mode != FILE_ENGAGED)
+		return 0;
+	g = file_lock(f);
+	if (g.nested)
+		stage_interrupt(f);
+	r = flush_settle(f, g.nested);
+	file_unlock(f, g);
+	return r;
+}
+
+void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
+{
+	bool writes = (flags & O_ACCMODE) != O_RDONLY;
+	struct statx st;
+
+	op->flags = flags;
+	op->watch = engage_config && !(flags & (O_PATH | O_DIRECTORY)) &&
+		    (writes || atomic_load_explicit(&file_engaged_count, memory_order_relaxed) > 0);
+	if (!op->watch)
+		return;
+	if (flags & O_CREAT)
+		clock_gettime(CLOCK_REALTIME_COARSE, &op->before);
+	if ((flags & O_TRUNC) && path && atomic_load_explicit(&file_engaged_count, memory_order_relaxed) > 0 &&
+	    sys.statx(dirfd, path, 0, STATX_INO, &st) == 0)
+		settle_identity(dev_of(&st), st.stx_ino);
+}
+
+static bool created_now(const struct fd_open *op, const struct statx *st)
+{
+	if (!(op->flags & O_CREAT) || st->stx_size != 0)
+		return false;
+	if (op->flags & O_EXCL)
+		return true;
+	if (!(st->stx_mask & STATX_BTIME))
+		return true; /* cannot tell: the safe side is a real fsync */
+	return st->stx_btime.tv_sec > op->before.tv_sec ||
+	       (st->stx_btime.tv_sec == op->before.tv_sec && st->stx_btime.tv_nsec >= op->before.tv_nsec);
+}
+
+static uint32_t direct_mask(int flags, const struct statx *st)
+{
+	uint32_t align = ARENA_PAGE;
+
+	if (!(flags & O_DIRECT))
+		return 0;
+#ifdef STATX_DIOALIGN
+	if ((st->stx_mask & STATX_DIOALIGN) && st->stx_dio_offset_align && st->stx_dio_mem_align)
+		align = st->stx_dio_offset_align > st->stx_dio_mem_align ? st->stx_dio_offset_align :
+									   st->stx_dio_mem_align;
+#else
+	(void)st;
+#endif
+	return align - 1;
+}
+
+static void add_description(struct file *f, int fd, const struct fd_open *op, const struct statx *st)
+{
+	long flags = sys.fcntl(fd, F_GETFL, 0);
+	struct file_guard g;
+	struct ofd *o;
+
+	if (flags < 0)
+		return;
+	g = file_lock(f);
+	if (g.nested)
+		stage_interrupt(f);
+	o = ofd_new(f, fd, (int)flags);
+	if (o) {
+		o->align_mask = direct_mask((int)flags, st);
+		if (created_now(op, st))
+			f->full_sync = true;
+		if (f->mode == FILE_ENGAGED && f->arena && (op->flags & O_TRUNC)) {
+			/* the kernel cut the file under what we know of it */
+			f->prealloc_end = 0;
+			if (!f->head)
+				engage_refresh(f, fd);
+		}
+		if (fdtable_set(fd, o) < 0) {
+			engage_through(f, THROUGH_UNKNOWN_FD, g.nested);
+			ofd_release(o);
+			file_put(f);
+		} else if (fd <= 2 && o->writable) {
+			engage_through(f, THROUGH_STANDARD_FD, g.nested);
+		}
+	} else {
+		/* no room to keep track of it */
+		engage_through(f, THROUGH_UNKNOWN_FD, g.nested);
+		file_put(f);
+	}
+	file_unlock(f, g);
+}
+
+static void recover_first(const struct fd_open *op, int fd, const struct rule *rule, const char *path, uint64_t dev)
+{
+	char dir[PATH_MAX];
+
+	if (engage_staging_dir(rule, path, dev, dir) < 0 || recover_dead(dir) == 0)
+		return;
+	/* what a dead process had written came before this open, and this open cuts it off */
+	if (op->flags & O_TRUNC)
+		sys.ftruncate(fd, 0);
+}
+
+void fd_opened(const struct fd_open *op, int fd)
+{
+	const struct rule *rule = NULL;
+	char path[PATH_MAX];
+	struct statx st;
+	sys_sigset signals;
+	struct file *f;
+
+	if (!op->watch || fd_foreign_process())
+		return;
+	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME | 0x2000u /* DIOALIGN */, &st) < 0 ||
+	    (st.stx_mode & S_IFMT) != S_IFREG)
+		return;
+	if ((op->flags & O_ACCMODE) != O_RDONLY) {
+		if (st.stx_nlink > 0 && engage_path_of(fd, path) == 0)
+			rule = rule_match(engage_config, path);
+		if (rule && !created_now(op, &st))
+			recover_first(op, fd, rule, path, dev_of(&st));
+	}
+	if (!rule) {
+		/* not ours by path; but it may be another name, or a reader, of a file that is */
+		f = file_find(dev_of(&st), st.stx_ino);
+		if (!f)
+			return;
+		rule = f->rule;
+	}
+	if (file_pools_init() < 0)
+		return;
+	signals = sys_block_signals();
+	f = file_get(dev_of(&st), st.stx_ino, rule);
+	if (f)
+		add_description(f, fd, op, &st);
+	sys_restore_signals(signals);
+}
+
+struct spare {
+	bool any;
+};
+
+static void visit_spare(struct file *f, void *ctx)
+{
+	struct spare *s = ctx;
+	struct file_guard g;
+
+	if (f->own_fd < 0)
+		return;
+	g = file_lock(f);
+	if (!g.nested && f->own_fd >= 0 && !atomic_load(&f->busy)) {
+		flush_close_own(f);
+		s->any = true;
+	}
+	file_unlock(f, g);
+}
+
+bool fd_spare_own(void)
+{
+	struct spare s = { .any = false };
+
+	file_for_each(visit_spare, &s);
+	return s.any;
+}
+
+/* File lock held: the table no longer shows fd.  The last descriptor of a description settles the file. */
+static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
+{
+	long r = 0;
+
+	fdtable_clear(fd);
+	if (--o->refs > 0) {
+		if (o->fd == fd) {
+			int other = fdtable_find(o, fd);
+
+			if (other >= 0)
+				o->fd = other;
+		}
+		/* closing any descriptor drops the process's POSIX locks: others may come in */
+		return f->no_own_fd ? flush_settle(f, nested) : 0;
+	}
+	if (o->writable) {
+		bool last = true;
+
+		for (struct ofd *other = f->ofds; other; other = other->next)
+			if (other != o && other->writable)
+				last = false;
+		r = last ? engage_release(f, nested) : flush_hand_over(f, nested);
+		if (last && f->relaxed_due_ns)
+			sync_relaxed_due(f);
+		if (r == 0 && f->sync_error) {
+			r = f->sync_error;
+			f->sync_error = 0;
+		}
+	}
+	if (r < 0 && f->head && f->ofds == o && !o->next)
+		engage_abandon(f);
+	ofd_release(o);
+	file_put(f);
+	return r;
+}
+
+long fd_close_prepare(int fd)
+{
+	struct file_guard g;
+	struct file *f;
+	struct ofd *o;
+	long r;
+
+	if (own_fd_is(fd))
+		return -EBADF;
+	if (!fdtable_get(fd) || fd_foreign_process())
+		return FD_PASS;
+	f = lock_fd(fd, &o, &g);
+	if (!f)
+		return FD_PASS;
+	r = drop_descriptor(f, o, fd, g.nested);
+	file_unlock(f, g);
+	return r < 0 ? r : FD_PASS;
+}
+
+void fd_dup_done(int oldfd, int newfd)
+{
+	struct file_guard g;
+	struct file *f;
+	struct ofd *o;
+
+	if (oldfd == newfd || fd_foreign_process())
+		return;
+	f = lock_fd(oldfd, &o, &g);
+	if (!f)
+		return;
+	if (fdtable_set(newfd, o) < 0)
+		engage_through(f, THROUGH_UNKNOWN_FD, g.nested);
+	else
+		o->refs++;
+	if (newfd <= 2 && o->writable)
+		engage_through(f, THROUGH_STANDARD_FD, g.nested);
+	file_unlock(f, g);
+}
+
+long fd_dup_onto_prepare(int oldfd, int newfd)
+{
+	if (own_fd_is(newfd) || own_fd_is(oldfd))
+		return -EBADF;
+	if (oldfd == newfd)
+		return FD_PASS;
+	if (fdtable_get(newfd) && sys.fcntl(oldfd, F_GETFD, 0) >= 0)
+		fd_close_prepare(newfd); /* dup2 reports no error of the close that it implies */
+	return FD_PASS;
+}
+
+void fd_close_range_prepare(unsigned from, unsigned to)
+{
+	for (int fd = fdtable_next(from, to); fd >= 0; fd = fdtable_next((unsigned)fd + 1, to))
+		fd_close_prepare(fd);
+}
+
+int fd_next_own(unsigned at, unsigned to)
+{
+	enum { OWN_TOP = 1 << 16 };
+
+	for (; at <= to && at < OWN_TOP; at++)
+		if (own_fd_is((int)at))
+			return (int)at;
+	return -1;
+}
+
+long fd_hand_over(int fd)
+{
+	struct file_guard g;
+	struct file *f;
+	struct ofd *o;
+	long r = 0;
+
+	f = lock_fd(fd, &o, &g);
+	if (!f)
+		return 0;
+	if (f->mode == FILE_ENGAGED && f->arena) {
+		r = flush_hand_over(f, g.nested);
+		/* whoever has had the lock may have written */
+		if (r == 0 && f->mode == FILE_ENGAGED && f->arena && !f->head)
+			engage_refresh(f, fd);
+	}
+	file_unlock(f, g);
+	return r;
+}
+
+void fd_use_unmodelled(int fd, int why)
+{
+	struct file_guard g;
+	struct file *f;
+	struct ofd *o;
+
+	f = lock_fd(fd, &o, &g);
+	if (!f)
+		return;
+	if (f->mode != FILE_THROUGH) {
+		if (o->writable)
+			engage_through(f, (enum through_reason)why, g.nested);
+		else
+			flush_settle(f, g.nested);
+	}
+	file_unlock(f, g);
+}
+
+void fd_use_stdio(int fd)
+{
+	struct statx st;
+	struct file *f;
+
+	if (fdtable_get(fd)) {
+		fd_use_unmodelled(fd, THROUGH_STDIO);
+		return;
+	}
+	/* a stream of its own (fopen): it writes where we do not see it */
+	if (atomic_load_explicit(&file_engaged_count, memory_order_relaxed) == 0 ||
+	    sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) < 0)
+		return;
+	f = file_find(dev_of(&st), st.stx_ino);
+	if (f) {
+		struct file_guard g = file_lock(f);
+
+		if (g.nested)
+			stage_interrupt(f);
+		if (f->refs && f->mode == FILE_ENGAGED)
+			engage_through(f, THROUGH_STDIO, g.nested);
+		file_unlock(f, g);
+	}
+}
+
+/* POSIX locks are lost when any descriptor of the file is closed: ours must be gone before one is taken. */
+static long before_lock(struct file *f, bool nested)
+{
+	long r = 0;
+
+	if (f->mode == FILE_ENGAGED && f->arena)
+		r = flush_hand_over(f, nested);
+	if (r == 0) {
+		flush_close_own(f);
+		f->no_own_fd = true;
+	}
+	return r;
+}
+
+long fd_before_posix_lock(int fd)
+{
+	struct file_guard g;
+	struct file *f;
+	struct ofd *o;
+	long r = 0;
+
+	f = lock_fd(fd, &o, &g);
+	if (!f)
+		return 0;
+	r = before_lock(f, g.nested);
+	file_unlock(f, g);
+	return r;
+}
+
+long fd_fcntl(int fd, struct ofd *o, int cmd, long arg)
+{
+	enum { OLD_SETLK = F_SETLK, OLD_SETLKW = F_SETLKW };
+	struct file *f;
+	struct file_guard g;
+	long r = FD_PASS;
+
+	switch (cmd) {
+	case F_GETFL:
+	case F_SETFL:
+	case OLD_SETLK:
+	case OLD_SETLKW:
+	case F_OFD_SETLK:
+	case F_OFD_SETLKW:
+	case F_SETLEASE:
+	case F_SETSIG:
+	case F_SETOWN:
+	case F_SETOWN_EX:
+	case F_NOTIFY:
+		break;
+	default:
+		return FD_PASS;
+	}
+	f = lock_fd(fd, &o, &g);
+	if (!f)
+		return FD_PASS;
+	switch (cmd) {
+	case F_GETFL:
+		/* while a flush is under way the kernel's flags may be ours */
+		if (f->busy_program_fd)
+			r = o->flags;
+		break;
+	case F_SETFL: {
+		struct statx st = { 0 };
+
+		r = engage_release(f, g.nested);
+		if (r < 0)
+			break;
+		r = sys.fcntl(fd, F_SETFL, arg);
+		if (r == 0) {
+			long now = sys.fcntl(fd, F_GETFL, 0);
+
+			o->flags = now >= 0 ? (int)now : o->flags;
+			sys.statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | 0x2000u, &st);
+			o->align_mask = direct_mask(o->flags, &st);
+		}
+		break;
+	}
+	case F_SETLEASE:
+	case F_SETSIG:
+	case F_SETOWN:
+	case F_SETOWN_EX:
+	case F_NOTIFY:
+		r = engage_through(f, THROUGH_IOCTL, g.nested);
+		r = r < 0 ? r : FD_PASS;
+		break;
+	default:
+		r = before_lock(f, g.nested);
+		r = r < 0 ? r : FD_PASS;
+	}
+	file_unlock(f, g);
+	return r;
+}

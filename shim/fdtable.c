@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+/* fdtable: see fdtable.h. */
+#include "fdtable.h"
+
+#include "sys.h"
+
+#include <sys/mman.h>
+
+struct ofd *_Atomic fdtable_first[FDTABLE_CHUNK];
+struct ofd *_Atomic *_Atomic fdtable_chunks[FDTABLE_CHUNKS];
+static _Atomic int highest = -1;
+
+static struct ofd *_Atomic *chunk_make(unsigned index)
+{
+	struct ofd *_Atomic *chunk = atomic_load(&fdtable_chunks[index]);
+	struct ofd *_Atomic *expected = NULL;
+	size_t size = sizeof(*chunk) * FDTABLE_CHUNK;
+
+	if (chunk)
+		return chunk;
+	chunk = sys.mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (sys_is_error((void *)chunk))
+		return NULL;
+	if (!atomic_compare_exchange_strong(&fdtable_chunks[index], &expected, chunk)) {
+		sys.munmap((void *)chunk, size);
+		return expected;
+	}
+	return chunk;
+}
+
+int fdtable_set(int fd, struct ofd *o)
+{
+	int seen;
+
+	if ((unsigned)fd >= FDTABLE_CHUNK * FDTABLE_CHUNKS)
+		return -EMFILE;
+	seen = atomic_load(&highest);
+	while (seen < fd && !atomic_compare_exchange_weak(&highest, &seen, fd))
+		;
+	if ((unsigned)fd < FDTABLE_CHUNK) {
+		atomic_store_explicit(&fdtable_first[fd], o, memory_order_release);
+	} else {
+		struct ofd *_Atomic *chunk = chunk_make((unsigned)fd / FDTABLE_CHUNK);
+
+		if (!chunk)
+			return -ENOMEM;
+		atomic_store_explicit(&chunk[fd % FDTABLE_CHUNK], o, memory_order_release);
+	}
+	return 0;
+}
+
+void fdtable_clear(int fd)
+{
+	if (fdtable_get(fd))
+		fdtable_set(fd, NULL);
+}
+
+void fdtable_reset(void)
+{
+	for (int fd = fdtable_next(0, ~0u); fd >= 0; fd = fdtable_next((unsigned)fd + 1, ~0u))
+		fdtable_clear(fd);
+}
+
+int fdtable_next(unsigned from, unsigned to)
+{
+	int top = atomic_load(&highest);
+
+	if (top < 0)
+		return -1;
+	if (to > (unsigned)top)
+		to = (unsigned)top;
+	for (unsigned fd = from; fd <= to; fd++) {
+		if (fd >= FDTABLE_CHUNK && !atomic_load(&fdtable_chunks[fd / FDTABLE_CHUNK])) {
+			fd = (fd / FDTABLE_CHUNK + 1) * FDTABLE_CHUNK - 1; /* nothing in this chunk */
+			continue;
+		}
+		if (fdtable_get((int)fd))
+			return (int)fd;
+	}
+	return -1;
+}
+
+int fdtable_find(const struct ofd *o, int except)
+{
+	for (int fd = fdtable_next(0, ~0u); fd >= 0; fd = fdtable_next((unsigned)fd + 1, ~0u))
+		if (fd != except && fdtable_get(fd) == o)
+			return fd;
+	return -1;
+}

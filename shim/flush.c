@@ -1,0 +1,514 @@
+// SPDX-License-Identifier: Apache-2.0
+/* flush: see flush.h. */
+#include "flush.h"
+
+#include "append.h"
+#include "flush_io.h"
+#include "kill.h"
+#include "lease.h"
+#include "log.h"
+#include "merge.h"
+#include "stage.h"
+#include "sys.h"
+
+#include <fcntl.h>
+#include <sched.h>
+
+/* The blocks of one flush, as taken from the head of the file. */
+struct plan {
+	struct block_run *first, *last;
+	uint64_t last_seq;
+	uint64_t offset; /* of the first byte, when it is one stretch */
+	uint64_t bytes;
+	bool stretch;    /* one extent per block, each beginning where the one before ended */
+	uint32_t skip;   /* bytes of the first block that are in the file already */
+};
+
+static uint64_t run_commit(const struct block_run *run)
+{
+	return atomic_load_explicit(&run->meta->commit, memory_order_acquire);
+}
+
+bool flush_worth(const struct file *f)
+{
+	uint32_t sealed = f->blocks - (f->current ? 1 : 0);
+	uint32_t files = atomic_load_explicit(&f->arena->files, memory_order_relaxed);
+	uint32_t share = f->arena->block_count / (files ? files : 1);
+	uint32_t run = FLUSH_RUN_BYTES / f->arena->block_bytes;
+	uint32_t enough = share / 4 < run ? share / 4 : run;
+
+	/* the whole run, or a quarter of what this file may have of the memory */
+	return sealed > 0 && sealed >= enough && !atomic_load(&f->busy);
+}
+
+int flush_program_fd(const struct file *f)
+{
+	for (const struct ofd *o = f->ofds; o; o = o->next)
+		if (o->writable)
+			return o->fd;
+	return -1;
+}
+
+void flush_close_own(struct file *f)
+{
+	own_fd_close(f->own_fd);
+	f->own_fd = -1;
+}
+
+/* A second description of the file, so that O_DIRECT and O_APPEND of the program's own one stay untouched. */
+static void open_own(struct file *f, int program_fd)
+{
+	char path[64];
+	int fd;
+
+	if (f->own_fd >= 0 || f->no_own_fd)
+		return;
+	log_format(path, sizeof path, "/proc/self/fd/%d", program_fd);
+	fd = sys.openat(AT_FDCWD, path, O_WRONLY | O_CLOEXEC, 0);
+	if (fd < 0)
+		return;
+	fd = own_fd_raise(fd);
+	if (fd < 0)
+		return;
+	f->own_fd = fd;
+	f->own_flags = O_WRONLY;
+}
+
+static struct block_run *first_unflushed(const struct file *f)
+{
+	struct block_run *run = f->head;
+
+	while (run && run->flushed)
+		run = run->next;
+	return run;
+}
+
+static void make_plan(struct file *f, struct plan *p)
+{
+	struct block_run *run = first_unflushed(f);
+	uint64_t end;
+
+	*p = (struct plan){ .first = run, .skip = f->append_skip };
+	p->stretch = COMMIT_COUNT(run_commit(run)) == 1;
+	p->offset = run->meta->first.offset + p->skip;
+	end = run->meta->first.offset;
+	for (; run && run != f->current; run = run->next) {
+		uint64_t commit = run_commit(run);
+
+		if (run != p->first && (!p->stretch || COMMIT_COUNT(commit) != 1 ||
+					run->meta->first.offset != end || p->bytes >= FLUSH_RUN_BYTES))
+			break;
+		end += COMMIT_LENGTH(commit);
+		p->bytes += COMMIT_LENGTH(commit);
+		p->last = run;
+		p->last_seq = run->meta->seq;
+	}
+	p->bytes -= p->skip;
+}
+
+static int write_stretch(const struct plan *p, struct flush_target *t, uint64_t *done)
+{
+	uint64_t offset = p->offset;
+	uint32_t skip = p->skip;
+	struct block_run *run = p->first;
+
+	for (;;) {
+		struct iovec iov[FLUSH_IOV_MAX];
+		uint64_t bytes = 0;
+		int count = 0, r;
+
+		for (;; run = run->next) {
+			uint32_t length = COMMIT_LENGTH(run_commit(run));
+
+			iov[count].iov_base = run->base + skip;
+			iov[count++].iov_len = length - skip;
+			bytes += length - skip;
+			skip = 0;
+			if (run == p->last || count == FLUSH_IOV_MAX)
+				break;
+		}
+		r = flush_io_write(t, iov, count, offset, done);
+		if (r < 0 || run == p->last)
+			return r;
+		run = run->next;
+		offset += bytes;
+	}
+}
+
+struct merge_source {
+	const struct file *f;
+	const struct block_run *run;
+	uint64_t commit;
+};
+
+static struct arena_extent source_extent(const void *ctx, uint32_t i)
+{
+	const struct merge_source *s = ctx;
+
+	return arena_extent_get(s->run->meta, arena_block_data(s->f->arena, s->run->index), s->f->arena->block_bytes,
+				s->commit, i);
+}
+
+static int write_pieces(uint8_t *data, const struct arena_extent *pieces, uint32_t n, struct flush_target *t,
+			uint64_t *done)
+{
+	for (uint32_t i = 0; i < n;) {
+		struct iovec iov[FLUSH_IOV_MAX];
+		uint64_t offset = pieces[i].offset;
+		uint64_t end = offset;
+		int count = 0, r;
+
+		/* neighbours in the file go out together */
+		for (; i < n && count < FLUSH_IOV_MAX && pieces[i].offset == end; i++) {
+			iov[count].iov_base = data + pieces[i].pos;
+			iov[count++].iov_len = pieces[i].length;
+			end += pieces[i].length;
+		}
+		r = flush_io_write(t, iov, count, offset, done);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+/* Room for the pieces of a few blocks at once: too much for the stack of a program's thread. */
+enum { SCRATCH_COUNT = 8 };
+static struct arena_extent scratch[SCRATCH_COUNT][MERGE_MAX];
+static _Atomic uint32_t scratch_taken[SCRATCH_COUNT];
+
+static int scratch_take(void)
+{
+	for (;;) {
+		for (int i = 0; i < SCRATCH_COUNT; i++)
+			if (!atomic_exchange(&scratch_taken[i], 1))
+				return i;
+		sys_raw(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
+	}
+}
+
+static int write_scattered(const struct file *f, const struct plan *p, struct flush_target *t, uint64_t *done)
+{
+	struct merge_source source = { .f = f, .run = p->first, .commit = run_commit(p->first) };
+	int which = scratch_take();
+	uint32_t n = merge_extents(source_extent, &source, COMMIT_COUNT(source.commit), scratch[which]);
+	int r = write_pieces(arena_block_data(f->arena, p->first->index), scratch[which], n, t, done);
+
+	atomic_store(&scratch_taken[which], 0);
+	return r;
+}
+
+/* Blocks of the plan are in the file: say so in the slot with one store, then free them, oldest first. */
+static void retire(struct file *f, const struct plan *p)
+{
+	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
+
+	kill_step();
+	atomic_store_explicit(&slot->done, DONE_MAKE(p->last_seq, 0), memory_order_release);
+	f->append_skip = 0;
+	kill_step();
+	for (struct block_run *run = p->first;; run = run->next) {
+		run->flushed = true;
+		if (run == p->last)
+			break;
+	}
+}
+
+void flush_free_done(struct file *f)
+{
+	while (f->head && f->head->flushed && f->head != f->pinned) {
+		struct block_run *run = f->head;
+
+		f->head = run->next;
+		if (!f->head)
+			f->tail = NULL;
+		if (--f->blocks == 0)
+			atomic_fetch_sub_explicit(&f->arena->files, 1, memory_order_relaxed);
+		arena_block_free(f->arena, run);
+	}
+}
+
+static uint64_t plan_end(const struct file *f, const struct plan *p)
+{
+	struct merge_source source = { .f = f, .run = p->first, .commit = run_commit(p->first) };
+	uint64_t end = 0;
+
+	if (p->stretch)
+		return p->offset + p->bytes;
+	for (uint32_t i = 0; i < COMMIT_COUNT(source.commit); i++) {
+		struct arena_extent e = source_extent(&source, i);
+
+		if (e.offset + e.length > end)
+			end = e.offset + e.length;
+	}
+	return end;
+}
+
+static void busy_take(struct file *f)
+{
+	atomic_store(&f->busy_io_done, 0);
+	atomic_store(&f->busy, lock_self());
+}
+
+static void busy_give(struct file *f)
+{
+	f->busy_program_fd = false;
+	atomic_store(&f->busy, 0);
+	atomic_fetch_add(&f->busy_events, 1);
+	sys_futex_wake((uint32_t *)&f->busy_events, 1 << 20);
+}
+
+void flush_wait_idle(struct file *f)
+{
+	struct timespec tick = { .tv_nsec = 100000000 };
+
+	while (atomic_load(&f->busy)) {
+		uint32_t seen = atomic_load(&f->busy_events);
+
+		if (!atomic_load(&f->busy))
+			break;
+		lock_drop(&f->lock, LOCK_FILE);
+		sys_futex_wait((uint32_t *)&f->busy_events, seen, &tick);
+		lock_take(&f->lock, LOCK_FILE);
+	}
+}
+
+struct route {
+	struct flush_target target;
+	int program_flags; /* flags of the program's description, restored afterwards; -1 = not touched */
+	bool leased;
+	bool own;
+};
+
+static bool wants_direct(const struct file *f) { return f->direct_ok && f->rule->set.flush != FLUSH_BUFFERED; }
+
+static uint64_t direct_min(const struct file *f)
+{
+	return f->rule->set.flush == FLUSH_DIRECT ? ARENA_PAGE : FLUSH_DIRECT_MIN;
+}
+
+/* Through the program's own description, its flags changed for the length of the flush. */
+static void route_program_fd(struct file *f, struct route *rt, int fd)
+{
+	int flags = 0;
+
+	for (const struct ofd *o = f->ofds; o; o = o->next)
+		if (o->fd == fd)
+			flags = o->flags;
+	rt->program_flags = flags;
+	rt->target = (struct flush_target){ .fd = fd, .flags = flags };
+	f->busy_program_fd = true;
+	flush_io_set_flags(&rt->target, flags & ~(O_APPEND | O_DIRECT));
+}
+
+/*
+ * Decides how the plan goes out.  0, or 1 when only the kernel's own append will do, or -errno.
+ */
+static int route_find(struct file *f, const struct plan *p, struct route *rt)
+{
+	int fd = flush_program_fd(f);
+	struct statx st;
+
+	*rt = (struct route){ .program_flags = -1 };
+	if (fd < 0)
+		return -EBADF;
+	if (f->kind == STAGE_APPEND) {
+		if (f->rule->set.writers == WRITERS_SHARED || lease_take(fd) < 0)
+			return 1;
+		rt->leased = true;
+		if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st) < 0 || st.stx_size != p->offset) {
+			lease_drop(fd);
+			return 1;
+		}
+		append_begin(f, p->offset);
+		route_program_fd(f, rt, fd);
+	} else {
+		open_own(f, fd);
+		if (f->own_fd >= 0) {
+			rt->own = true;
+			rt->target = (struct flush_target){ .fd = f->own_fd, .flags = f->own_flags };
+		} else {
+			route_program_fd(f, rt, fd);
+		}
+	}
+	rt->target.direct_ok = wants_direct(f);
+	rt->target.direct_min = direct_min(f);
+	return 0;
+}
+
+static void route_leave(struct file *f, struct route *rt)
+{
+	if (rt->own)
+		f->own_flags = rt->target.flags;
+	if (rt->program_flags >= 0)
+		flush_io_set_flags(&rt->target, rt->program_flags);
+	if (rt->leased)
+		lease_drop(rt->target.fd);
+	if (!rt->target.direct_ok && wants_direct(f) && rt->target.direct_bytes == 0)
+		f->direct_ok = false;
+}
+
+static void count_flush(const struct file *f, const struct plan *p, const struct route *rt)
+{
+	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
+
+	atomic_fetch_add_explicit(&slot->counters[COUNT_FLUSHES], 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&slot->counters[COUNT_FLUSH_BYTES], p->bytes, memory_order_relaxed);
+	atomic_fetch_add_explicit(&slot->counters[COUNT_DIRECT_BYTES], rt->target.direct_bytes,
+				  memory_order_relaxed);
+}
+
+/* A flush of an append run stopped half way: what is in the file stays there, and is not written again. */
+static void note_partial(struct file *f, const struct plan *p, uint64_t done)
+{
+	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
+	uint64_t left = done + p->skip;
+	uint64_t seq = DONE_SEQ(atomic_load(&slot->done));
+
+	for (struct block_run *run = p->first; run; run = run->next) {
+		uint32_t length = COMMIT_LENGTH(run_commit(run));
+
+		if (left < length)
+			break;
+		left -= length;
+		seq = run->meta->seq;
+		run->flushed = true;
+		if (run == p->last)
+			break;
+	}
+	f->append_skip = (uint32_t)left;
+	atomic_store_explicit(&slot->done, DONE_MAKE(seq, left), memory_order_release);
+}
+
+static int flush_shared(struct file *f)
+{
+	int r;
+
+	busy_take(f);
+	r = append_shared(f);
+	if (!f->head)
+		f->staged_lo = f->staged_hi = 0;
+	f->error = r;
+	busy_give(f);
+	return r;
+}
+
+int flush_run(struct file *f, bool keep_lock)
+{
+	struct block_run *next;
+	struct route rt;
+	struct plan p;
+	uint64_t done = 0;
+	int r;
+
+	flush_free_done(f);
+	next = first_unflushed(f);
+	if (!next || next == f->current)
+		return 0;
+	make_plan(f, &p);
+	r = route_find(f, &p, &rt);
+	if (r == 1)
+		return flush_shared(f);
+	if (r < 0) {
+		f->error = r;
+		return r;
+	}
+	busy_take(f);
+	if (!keep_lock)
+		lock_drop(&f->lock, LOCK_FILE);
+	kill_step();
+	r = p.stretch ? write_stretch(&p, &rt.target, &done) : write_scattered(f, &p, &rt.target, &done);
+	atomic_store(&f->busy_io_done, 1);
+	if (!keep_lock)
+		lock_take(&f->lock, LOCK_FILE);
+	if (r == 0) {
+		uint64_t end = plan_end(f, &p);
+
+		count_flush(f, &p, &rt);
+		retire(f, &p);
+		if (f->kind == STAGE_APPEND)
+			append_end(f);
+		route_leave(f, &rt);
+		flush_free_done(f);
+		if (end > f->ksize)
+			f->ksize = end;
+		if (!f->head)
+			f->staged_lo = f->staged_hi = 0;
+		f->error = 0;
+	} else {
+		if (f->kind == STAGE_APPEND) {
+			note_partial(f, &p, done);
+			append_end(f);
+		}
+		route_leave(f, &rt);
+		flush_free_done(f);
+		if (f->error == 0)
+			log_warn("flush of %llu bytes failed: error %d; they stay staged", (unsigned long long)p.bytes,
+				 -r);
+		f->error = r;
+	}
+	busy_give(f);
+	return r;
+}
+
+/* In a signal handler that interrupted the holder of the lock: a flusher at work cannot finish, for it needs
+ * our lock; but its bytes are in the file once busy_io_done says so. */
+static int settle_nested(struct file *f)
+{
+	while (atomic_load(&f->busy) && !atomic_load(&f->busy_io_done))
+		sys_raw(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
+	if (atomic_load(&f->busy))
+		return 0; /* the rest follows when the lock is free again */
+	while (first_unflushed(f) && first_unflushed(f) != f->current) {
+		int r = flush_run(f, true);
+
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+int flush_settle(struct file *f, bool nested)
+{
+	struct arena_slot *slot;
+
+	if (f->mode != FILE_ENGAGED || !f->head)
+		return 0;
+	slot = arena_slot_at(f->arena, (uint32_t)f->slot);
+	atomic_fetch_add_explicit(&slot->counters[COUNT_SETTLES], 1, memory_order_relaxed);
+	stage_seal(f);
+	if (nested)
+		return settle_nested(f);
+	for (;;) {
+		int r;
+
+		if (atomic_load(&f->busy)) {
+			flush_wait_idle(f);
+			/* the world may have changed while the lock was free */
+			if (f->mode != FILE_ENGAGED || !f->head)
+				return 0;
+			stage_seal(f);
+			continue;
+		}
+		if (!f->head)
+			return 0;
+		r = flush_run(f, true);
+		if (r < 0)
+			return r;
+	}
+}
+
+int flush_hand_over(struct file *f, bool nested)
+{
+	int r = flush_settle(f, nested);
+
+	if (!nested)
+		flush_wait_idle(f);
+	stage_unstream(f);
+	for (struct ofd *o = f->ofds; o; o = o->next) {
+		if (o->pos_mode == POS_KERNEL)
+			continue;
+		sys.lseek(o->fd, o->pos, SEEK_SET);
+		o->pos_mode = POS_KERNEL;
+	}
+	return r;
+}

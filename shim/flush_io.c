@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+/* flush_io: see flush_io.h. */
+#include "flush_io.h"
+
+#include "arena.h"
+#include "flush.h"
+#include "kill.h"
+#include "sys.h"
+
+#include <fcntl.h>
+
+void flush_io_set_flags(struct flush_target *t, int flags)
+{
+	if (t->flags != flags && sys.fcntl(t->fd, F_SETFL, flags) == 0)
+		t->flags = flags;
+}
+
+/* The part of iov that is `size` bytes long and begins `skip` bytes in; entries written to out. */
+static int slice(const struct iovec *iov, int count, uint64_t skip, uint64_t size, struct iovec *out)
+{
+	int n = 0;
+
+	for (int i = 0; i < count && size > 0; i++) {
+		uint64_t part = iov[i].iov_len;
+
+		if (skip >= part) {
+			skip -= part;
+			continue;
+		}
+		part -= skip;
+		if (part > size)
+			part = size;
+		out[n].iov_base = (uint8_t *)iov[i].iov_base + skip;
+		out[n++].iov_len = part;
+		size -= part;
+		skip = 0;
+	}
+	return n;
+}
+
+/* Writes all `size` bytes from `skip` on, through short writes and EINTR. */
+static int write_part(int fd, const struct iovec *iov, int count, uint64_t skip, uint64_t size, uint64_t offset,
+		      uint64_t *done)
+{
+	struct iovec part[FLUSH_IOV_MAX];
+
+	while (size > 0) {
+		int n = slice(iov, count, skip, size, part);
+		ssize_t r = sys.pwritev(fd, part, n, (off_t)(offset + skip));
+
+		if (r == -EINTR)
+			continue;
+		if (r < 0)
+			return (int)r;
+		if (r == 0)
+			return -EIO;
+		kill_step();
+		skip += (uint64_t)r;
+		size -= (uint64_t)r;
+		*done += (uint64_t)r;
+	}
+	return 0;
+}
+
+/* Can [from, to) of the file go out by O_DIRECT: memory congruent with the file modulo a page, and the
+ * pieces cut at page boundaries only? */
+static bool congruent(const struct iovec *iov, int count, uint64_t offset)
+{
+	for (int i = 0; i < count; i++) {
+		if (((uintptr_t)iov[i].iov_base - offset) % ARENA_PAGE != 0)
+			return false;
+		offset += iov[i].iov_len;
+		if (i + 1 < count && offset % ARENA_PAGE != 0)
+			return false;
+	}
+	return true;
+}
+
+int flush_io_write(struct flush_target *t, const struct iovec *iov, int count, uint64_t offset, uint64_t *done)
+{
+	uint64_t size = 0, head, middle;
+	int r;
+
+	for (int i = 0; i < count; i++)
+		size += iov[i].iov_len;
+	head = (ARENA_PAGE - offset % ARENA_PAGE) % ARENA_PAGE;
+	if (head > size)
+		head = size;
+	middle = (size - head) / ARENA_PAGE * ARENA_PAGE;
+	if (!t->direct_ok || middle < t->direct_min || !congruent(iov, count, offset))
+		middle = 0;
+	if (head > 0 && middle > 0) {
+		flush_io_set_flags(t, t->flags & ~O_DIRECT);
+		r = write_part(t->fd, iov, count, 0, head, offset, done);
+		if (r < 0)
+			return r;
+	}
+	if (middle == 0)
+		head = 0;
+	if (middle > 0) {
+		uint64_t before = *done;
+
+		flush_io_set_flags(t, t->flags | O_DIRECT);
+		r = write_part(t->fd, iov, count, head, middle, offset, done);
+		t->direct_bytes += *done - before;
+		if (r == -EINVAL) {
+			/* refused: the rest of the middle goes through the page cache */
+			t->direct_ok = false;
+			middle = *done - before;
+		} else if (r < 0) {
+			return r;
+		}
+	}
+	if (head + middle < size) {
+		flush_io_set_flags(t, t->flags & ~O_DIRECT);
+		r = write_part(t->fd, iov, count, head + middle, size - head - middle, offset, done);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}

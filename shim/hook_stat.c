@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * hook_stat: the stat family, with the entry points of glibc before 2.33.  The kernel is asked first; when the
+ * answer is about a file with staged bytes these are settled and it is asked again.
+ */
+#include "hook.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+#define ASK(call, out)                                                                                                 \
+	int r = (call);                                                                                                \
+	if (r == 0 && !meta_idle() && meta_settle_stat((out)->st_dev, (out)->st_ino))                                  \
+		r = (call);                                                                                            \
+	return r
+
+/* On LP64 both structures are one. */
+#define OLD(out) ((struct stat *)(void *)(out))
+
+EXPORT int stat(const char *path, struct stat *out) { ASK(real.stat(path, out), out); }
+EXPORT int stat64(const char *path, struct stat64 *out) { ASK(real.stat64(path, OLD(out)), out); }
+EXPORT int lstat(const char *path, struct stat *out) { ASK(real.lstat(path, out), out); }
+EXPORT int lstat64(const char *path, struct stat64 *out) { ASK(real.lstat64(path, OLD(out)), out); }
+EXPORT int fstat(int fd, struct stat *out) { ASK(real.fstat(fd, out), out); }
+EXPORT int fstat64(int fd, struct stat64 *out) { ASK(real.fstat64(fd, OLD(out)), out); }
+EXPORT int fstatat(int dirfd, const char *path, struct stat *out, int flags)
+{
+	ASK(real.fstatat(dirfd, path, out, flags), out);
+}
+EXPORT int fstatat64(int dirfd, const char *path, struct stat64 *out, int flags)
+{
+	ASK(real.fstatat64(dirfd, path, OLD(out), flags), out);
+}
+
+EXPORT int __xstat(int version, const char *path, struct stat *out);
+EXPORT int __xstat64(int version, const char *path, struct stat64 *out);
+EXPORT int __lxstat(int version, const char *path, struct stat *out);
+EXPORT int __lxstat64(int version, const char *path, struct stat64 *out);
+EXPORT int __fxstat(int version, int fd, struct stat *out);
+EXPORT int __fxstat64(int version, int fd, struct stat64 *out);
+EXPORT int __fxstatat(int version, int dirfd, const char *path, struct stat *out, int flags);
+EXPORT int __fxstatat64(int version, int dirfd, const char *path, struct stat64 *out, int flags);
+
+EXPORT int __xstat(int version, const char *path, struct stat *out) { ASK(real.__xstat(version, path, out), out); }
+EXPORT int __xstat64(int version, const char *path, struct stat64 *out)
+{
+	ASK(real.__xstat64(version, path, OLD(out)), out);
+}
+EXPORT int __lxstat(int version, const char *path, struct stat *out) { ASK(real.__lxstat(version, path, out), out); }
+EXPORT int __lxstat64(int version, const char *path, struct stat64 *out)
+{
+	ASK(real.__lxstat64(version, path, OLD(out)), out);
+}
+EXPORT int __fxstat(int version, int fd, struct stat *out) { ASK(real.__fxstat(version, fd, out), out); }
+EXPORT int __fxstat64(int version, int fd, struct stat64 *out)
+{
+	ASK(real.__fxstat64(version, fd, OLD(out)), out);
+}
+EXPORT int __fxstatat(int version, int dirfd, const char *path, struct stat *out, int flags)
+{
+	ASK(real.__fxstatat(version, dirfd, path, out, flags), out);
+}
+EXPORT int __fxstatat64(int version, int dirfd, const char *path, struct stat64 *out, int flags)
+{
+	ASK(real.__fxstatat64(version, dirfd, path, OLD(out), flags), out);
+}
+
+EXPORT int statx(int dirfd, const char *path, int flags, unsigned mask, struct statx *out)
+{
+	int r = real.statx(dirfd, path, flags, mask, out);
+
+	if (r == 0 && !meta_idle() &&
+	    meta_settle_identity(((uint64_t)out->stx_dev_major << 32) | out->stx_dev_minor, out->stx_ino))
+		r = real.statx(dirfd, path, flags, mask, out);
+	return r;
+}

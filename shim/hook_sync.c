@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+/* hook_sync: durability calls. */
+#include "hook.h"
+
+#include "sync.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+EXPORT int fsync(int fd)
+{
+	struct ofd *o = fdtable_get(fd);
+
+	return o ? (int)hook_result(sync_file(fd, o, true)) : real.fsync(fd);
+}
+
+EXPORT int fdatasync(int fd)
+{
+	struct ofd *o = fdtable_get(fd);
+
+	return o ? (int)hook_result(sync_file(fd, o, false)) : real.fdatasync(fd);
+}
+
+EXPORT void sync(void)
+{
+	meta_settle_all();
+	real.sync();
+}
+
+EXPORT int syncfs(int fd)
+{
+	meta_settle_all();
+	return real.syncfs(fd);
+}
+
+EXPORT int sync_file_range(int fd, off64_t offset, off64_t length, unsigned flags)
+{
+	long r = fdtable_get(fd) ? fd_hand_over(fd) : 0;
+
+	return r < 0 ? (int)hook_result(r) : real.sync_file_range(fd, offset, length, flags);
+}
+
+EXPORT int msync(void *addr, size_t length, int flags)
+{
+	/* a mapped file is never staged (hook_move.c): its own pages are all there is to sync */
+	return real.msync(addr, length, flags);
+}

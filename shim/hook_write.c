@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+/* hook_write: write and its relatives. */
+#include "hook.h"
+
+#include <sys/uio.h>
+#include <unistd.h>
+
+EXPORT ssize_t write(int fd, const void *buf, size_t size)
+{
+	struct ofd *o = fdtable_get(fd);
+	long r;
+
+	if (__builtin_expect(!o, 1))
+		return real.write(fd, buf, size);
+	r = io_write(fd, o, buf, size);
+	return r == IO_PASS ? real.write(fd, buf, size) : hook_result(r);
+}
+
+#define WRITE_VECTOR(fd, iov, count, offset, next)                                                                     \
+	struct ofd *o = fdtable_get(fd);                                                                               \
+	long r = o ? io_writev(fd, o, iov, count, offset) : IO_PASS;                                                   \
+	return r == IO_PASS ? (next) : hook_result(r)
+
+/* A negative offset is an error for the kernel to name, and -1 means something else to io_writev. */
+#define WRITE_AT(fd, buf, size, offset, next)                                                                          \
+	struct iovec iov = { .iov_base = (void *)(uintptr_t)(buf), .iov_len = (size) };                                \
+	struct ofd *o = (offset) >= 0 ? fdtable_get(fd) : NULL;                                                        \
+	long r = o ? io_writev(fd, o, &iov, 1, offset) : IO_PASS;                                                      \
+	return r == IO_PASS ? (next) : hook_result(r)
+
+EXPORT ssize_t pwrite(int fd, const void *buf, size_t size, off_t offset)
+{
+	WRITE_AT(fd, buf, size, offset, real.pwrite(fd, buf, size, offset));
+}
+
+EXPORT ssize_t pwrite64(int fd, const void *buf, size_t size, off64_t offset)
+{
+	WRITE_AT(fd, buf, size, offset, real.pwrite64(fd, buf, size, offset));
+}
+
+EXPORT ssize_t writev(int fd, const struct iovec *iov, int count)
+{
+	WRITE_VECTOR(fd, iov, count, IO_NO_OFFSET, real.writev(fd, iov, count));
+}
+
+EXPORT ssize_t pwritev(int fd, const struct iovec *iov, int count, off_t offset)
+{
+	if (offset < 0)
+		return real.pwritev(fd, iov, count, offset);
+	WRITE_VECTOR(fd, iov, count, offset, real.pwritev(fd, iov, count, offset));
+}
+
+EXPORT ssize_t pwritev64(int fd, const struct iovec *iov, int count, off64_t offset)
+{
+	if (offset < 0)
+		return real.pwritev64(fd, iov, count, offset);
+	WRITE_VECTOR(fd, iov, count, offset, real.pwritev64(fd, iov, count, offset));
+}
+
+/* Flags change durability and position rules per call: settle and let the kernel do it. */
+#define WRITE_FLAGS(fd, iov, count, offset, flags, next)                                                               \
+	struct ofd *o = fdtable_get(fd);                                                                               \
+	long r = IO_PASS;                                                                                              \
+	if (o && (flags) != 0) {                                                                                       \
+		int released = meta_release_fd(fd);                                                                    \
+		if (released < 0)                                                                                      \
+			return hook_result(released);                                                                  \
+	} else if (o && (offset) >= -1) {                                                                              \
+		r = io_writev(fd, o, iov, count, offset);                                                              \
+	}                                                                                                              \
+	return r == IO_PASS ? (next) : hook_result(r)
+
+EXPORT ssize_t pwritev2(int fd, const struct iovec *iov, int count, off_t offset, int flags)
+{
+	WRITE_FLAGS(fd, iov, count, offset, flags, real.pwritev2(fd, iov, count, offset, flags));
+}
+
+EXPORT ssize_t pwritev64v2(int fd, const struct iovec *iov, int count, off64_t offset, int flags)
+{
+	WRITE_FLAGS(fd, iov, count, offset, flags, real.pwritev64v2(fd, iov, count, offset, flags));
+}
+
+#define ALIAS_OF(name) EXPORT __attribute__((alias(#name), copy(name)))
+ALIAS_OF(write) ssize_t __write(int fd, const void *buf, size_t size);
+ALIAS_OF(pwrite64) ssize_t __pwrite64(int fd, const void *buf, size_t size, off64_t offset);

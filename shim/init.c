@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+/* init: the library comes and goes. */
+#include "config.h"
+#include "engage.h"
+#include "engine.h"
+#include "fd.h"
+#include "kill.h"
+#include "log.h"
+#include "process.h"
+#include "real.h"
+#include "recover.h"
+#include "registry.h"
+#include "stats.h"
+#include "sys.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct config config;
+
+static void wrong_configuration(const char *error)
+{
+	log_error("%s%s", error,
+		  config.strict ? " (FASTWRITE_STRICT=1: not started)" : "; nothing is managed, the program runs as it is");
+	if (config.strict)
+		sys_raw(SYS_exit_group, 2, 0, 0, 0, 0, 0);
+}
+
+/* Bytes of processes that died are put in place before the program can look at the files. */
+static void recover_known_places(void)
+{
+	char dir[PATH_MAX];
+
+	for (uint32_t i = 0; i < config.rule_count; i++) {
+		const struct rule *rule = &config.rules[i];
+
+		if (rule->set.staging[0])
+			recover_dead(rule->set.staging);
+		if (strcmp(rule->prefix, "/") != 0 &&
+		    log_format(dir, sizeof dir, "%s/" ARENA_DIR, rule->prefix) + 1 < sizeof dir)
+			recover_dead(dir);
+	}
+}
+
+static void set_pace(void)
+{
+	uint32_t pace = UINT32_MAX;
+
+	for (uint32_t i = 0; i < config.rule_count; i++)
+		if (config.rules[i].set.lag_ms < pace)
+			pace = config.rules[i].set.lag_ms;
+	engine_set_pace(pace);
+}
+
+__attribute__((constructor)) static void fastwrite_start(void)
+{
+	char error[CONFIG_ERROR_MAX];
+
+	real_resolve();
+	if (config_load(&config, environ, error) < 0) {
+		wrong_configuration(error);
+		return;
+	}
+	log_set_level(config.log);
+	if (config.rule_count == 0)
+		return;
+	fd_set_process();
+	set_pace();
+	registry_set(getenv("FASTWRITE_REGISTRY"));
+	stats_set(&config);
+#ifdef FASTWRITE_DEBUG
+	{
+		const char *step = getenv("FASTWRITE_KILL_STEP");
+
+		kill_arm(step ? strtoul(step, NULL, 10) : 0);
+	}
+#endif
+	recover_known_places();
+	if (pthread_atfork(process_fork_prepare, process_fork_parent, process_fork_child) != 0) {
+		log_error("cannot watch fork; nothing is managed");
+		return;
+	}
+	engage_config = &config;
+}
+
+/* Later exit handlers may still write: everything is settled here, and written through from now on. */
+__attribute__((destructor)) static void fastwrite_stop(void) { process_exit(); }

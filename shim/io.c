@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+/* io: see io.h. */
+#include "io.h"
+
+#include "engage.h"
+#include "engine.h"
+#include "flush.h"
+#include "prealloc.h"
+#include "sys.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+
+/* Addresses that no program can own: the kernel must say EFAULT, we would fault. */
+static bool plausible(const void *p, size_t n)
+{
+	uintptr_t from = (uintptr_t)p;
+
+	return from >= 4096 && from + n >= from && from + n < (uintptr_t)1 << 56;
+}
+
+/* Sum of the lengths, or -1 when the kernel should judge the vector. */
+static ssize_t vector_size(const struct iovec *iov, int count)
+{
+	size_t n = 0;
+
+	if (count <= 0 || count > 1024 || !plausible(iov, sizeof *iov))
+		return -1;
+	for (int i = 0; i < count; i++) {
+		if (iov[i].iov_len > SSIZE_MAX - n)
+			return -1;
+		if (iov[i].iov_len > 0 && !plausible(iov[i].iov_base, iov[i].iov_len))
+			return -1;
+		n += iov[i].iov_len;
+	}
+	return (ssize_t)n;
+}
+
+static long kernel_writev(int fd, const struct iovec *iov, int count, off_t offset)
+{
+	if (offset == IO_NO_OFFSET)
+		return sys.writev(fd, iov, count);
+	return sys.pwritev(fd, iov, count, offset);
+}
+
+static long kernel_readv(int fd, const struct iovec *iov, int count, off_t offset)
+{
+	if (offset == IO_NO_OFFSET)
+		return sys.readv(fd, iov, count);
+	return sys.preadv(fd, iov, count, offset);
+}
+
+static uint32_t small_limit(const struct file *f)
+{
+	uint32_t half = f->rule->set.block_bytes / 2;
+
+	return f->rule->set.small_bytes < half ? f->rule->set.small_bytes : half;
+}
+
+/* Writes to a passive file go to the kernel without any lock of ours; engage_file waits for none to be under
+ * way.  IO_PASS when the file is not passive any more. */
+static long write_passive(struct file *f, int fd, const struct iovec *iov, int count, off_t offset)
+{
+	long r;
+
+	atomic_fetch_add(&f->inflight, 1);
+	if (atomic_load(&f->mode) != FILE_PASSIVE) {
+		atomic_fetch_sub(&f->inflight, 1);
+		return IO_PASS;
+	}
+	r = kernel_writev(fd, iov, count, offset);
+	atomic_fetch_sub(&f->inflight, 1);
+	return r;
+}
+
+/* O_DIRECT has rules about alignment, and breaking them must fail as it does natively. */
+static bool direct_aligned(const struct ofd *o, const struct iovec *iov, int count, uint64_t offset)
+{
+	uint32_t mask = o->align_mask;
+
+	if (mask == 0)
+		return true;
+	if (offset & mask)
+		return false;
+	for (int i = 0; i < count; i++)
+		if (((uintptr_t)iov[i].iov_base | iov[i].iov_len) & mask)
+			return false;
+	return true;
+}
+
+/* RLIMIT_FSIZE now: the kernel answers EFBIG and SIGXFSZ to what goes beyond. */
+static uint64_t file_limit(void)
+{
+	struct {
+		uint64_t soft, hard;
+	} limit = { UINT64_MAX, UINT64_MAX };
+
+	sys_raw(SYS_prlimit64, 0, RLIMIT_FSIZE, 0, (long)&limit, 0, 0);
+	return limit.soft;
+}
+
+/* File lock held: settle, and let the kernel do this one. */
+static long write_kernel(struct file *f, int fd, const struct iovec *iov, int count, off_t offset, bool nested)
+{
+	long r = flush_hand_over(f, nested);
+
+	if (r < 0)
+		return r;
+	r = kernel_writev(fd, iov, count, offset);
+	if (f->mode == FILE_ENGAGED && f->arena)
+		engage_refresh(f, fd);
+	return r;
+}
+
+static enum stage_kind kind_of(const struct file *f, const struct ofd *o)
+{
+	return (o->flags & O_APPEND) && f->rule->set.writers != WRITERS_EXCLUSIVE ? STAGE_APPEND : STAGE_POSITIONAL;
+}
+
+/*
+ * File lock held, f engaged: stages, or writes through the kernel.  -EAGAIN: no block is free, wait and come
+ * again.
+ */
+static long write_engaged(struct file *f, struct ofd *o, int fd, const struct iovec *iov, int count, size_t n,
+			  off_t offset, bool nested)
+{
+	bool stream = offset == IO_NO_OFFSET;
+	bool append = o->flags & O_APPEND;
+	enum stage_kind kind = kind_of(f, o);
+	uint64_t limit = file_limit();
+	uint64_t at, granted = 0;
+	off_t position;
+	long r;
+
+	if (f->error) {
+		/* an earlier flush failed: accept nothing new before that is mended */
+		r = flush_settle(f, nested);
+		if (r < 0)
+			return r;
+	}
+	/* the kernel appends whatever pwrite says, and leaves the position alone: rare enough to ask it */
+	if (n > small_limit(f) || (append && !stream))
+		return write_kernel(f, fd, iov, count, offset, nested);
+	if (f->head && f->kind != kind) {
+		r = flush_settle(f, nested);
+		if (r < 0)
+			return r;
+	}
+	if (append) {
+		at = stage_logical_size(f);
+	} else {
+		position = stream ? stage_position(f, o) : offset;
+		if (position < 0)
+			return write_kernel(f, fd, iov, count, offset, nested);
+		at = (uint64_t)position;
+	}
+	if (at + n > (uint64_t)INT64_MAX || !direct_aligned(o, iov, count, at) || at + n > limit)
+		return write_kernel(f, fd, iov, count, offset, nested);
+	r = prealloc_reserve(f, fd, at, n, f->arena->block_bytes + n, &granted);
+	if (r < 0) {
+		if (r == -EOPNOTSUPP || r == -ENOSYS) {
+			r = engage_through(f, THROUGH_NO_PREALLOC, nested);
+			return r < 0 ? r : kernel_writev(fd, iov, count, offset);
+		}
+		return write_kernel(f, fd, iov, count, offset, nested);
+	}
+	if (granted > limit - at)
+		granted = limit - at;
+	r = stage_put(f, stream ? o : NULL, iov, count, n, at, granted, kind, nested);
+	return r < 0 ? r : (long)n;
+}
+
+struct steal {
+	struct arena *arena;
+	const struct file *except;
+	bool done;
+};
+
+static void visit_steal(struct file *f, void *ctx)
+{
+	struct steal *s = ctx;
+	uint32_t tid = lock_self();
+
+	if (s->done || f == s->except || f->arena != s->arena || !f->head)
+		return;
+	if (!lock_try(&f->lock, tid))
+		return;
+	f->pinned = NULL;
+	if (f->mode == FILE_ENGAGED && f->arena == s->arena && f->head && !atomic_load(&f->busy)) {
+		stage_seal(f);
+		s->done = flush_run(f, true) == 0;
+	}
+	lock_drop_fast(&f->lock, tid);
+}
+
+/*
+ * No block was free.  No lock held, signals blocked.  First this file's own sealed blocks are written by this
+ * very thread, then somebody else's, and else we wait until one is freed.
+ */
+static long make_room(struct file *f, struct arena *a)
+{
+	struct timespec tick = { .tv_nsec = 2000000 };
+	uint32_t seen = atomic_load(&a->freed_events);
+	struct steal s = { .arena = a, .except = f };
+	long r = 0;
+
+	lock_take(&f->lock, LOCK_FILE);
+	f->pinned = NULL;
+	if (f->mode == FILE_ENGAGED && f->arena == a && f->head) {
+		if (atomic_load(&f->busy)) {
+			flush_wait_idle(f);
+			lock_drop(&f->lock, LOCK_FILE);
+			return 0;
+		}
+		if (f->head == f->current && f->blocks == 1)
+			stage_seal(f);
+		r = flush_run(f, true);
+		lock_drop(&f->lock, LOCK_FILE);
+		return r;
+	}
+	lock_drop(&f->lock, LOCK_FILE);
+	file_for_each(visit_steal, &s);
+	if (!s.done && atomic_load(&a->free_count) <= 1) {
+		atomic_fetch_add(&a->waiters, 1);
+		sys_futex_wait((uint32_t *)&a->freed_events, seen, &tick);
+		atomic_fetch_sub(&a->waiters, 1);
+	}
+	return 0;
+}
+
+/* True when `o` is what fd refers to now, with its file locked and engaged. */
+static bool still_valid(int fd, const struct ofd *o, struct file *f)
+{
+	return fdtable_get(fd) == o && atomic_load(&((struct ofd *)(uintptr_t)o)->file) == f;
+}
+
+static long write_locked(int fd, struct ofd *o, struct file *f, const struct iovec *iov, int count, size_t n,
+			 off_t offset, bool may_engage)
+{
+	struct file_guard g = file_lock(f);
+	struct arena *a;
+	long r;
+
+	for (;;) {
+		if (g.nested)
+			stage_interrupt(f);
+		if (!still_valid(fd, o, f)) {
+			r = IO_PASS;
+			break;
+		}
+		if (f->mode == FILE_PASSIVE && may_engage && !g.nested) {
+			may_engage = false;
+			engage_file(f, o);
+			continue;
+		}
+		if (f->mode == FILE_THROUGH) {
+			r = IO_PASS;
+			break;
+		}
+		if (f->mode == FILE_PASSIVE || !f->arena) {
+			r = kernel_writev(fd, iov, count, offset);
+			break;
+		}
+		r = write_engaged(f, o, fd, iov, count, n, offset, g.nested);
+		if (r != -EAGAIN) {
+			if (r >= 0 && f->mode == FILE_ENGAGED && f->arena && flush_worth(f))
+				engine_kick(f);
+			break;
+		}
+		if (g.nested) {
+			/* cannot wait here; what is staged before it goes out first, then the kernel takes it */
+			r = write_kernel(f, fd, iov, count, offset, true);
+			break;
+		}
+		a = f->arena;
+		lock_drop(&f->lock, LOCK_FILE);
+		r = make_room(f, a);
+		lock_take(&f->lock, LOCK_FILE);
+		f->pinned = NULL;
+		if (r < 0)
+			break;
+	}
+	file_unlock(f, g);
+	return r;
+}
+
+long io_writev(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset)
+{
+	struct file *f = atomic_load_explicit(&o->file, memory_order_acquire);
+	ssize_t n = vector_size(iov, count);
+	bool small;
+	long r;
+
+	if (atomic_load(&f->mode) == FILE_THROUGH || !o->writable)
+		return IO_PASS;
+	small = n > 0 && (size_t)n <= small_limit(f) && !(o->flags & (O_SYNC | O_DSYNC)) &&
+		(offset >= 0 || offset == IO_NO_OFFSET);
+	if (atomic_load(&f->mode) == FILE_PASSIVE) {
+		/* the first small write passes through: most files get only one */
+		if (!small || atomic_fetch_add(&f->small_seen, 1) == 0) {
+			r = write_passive(f, fd, iov, count, offset);
+			if (r != IO_PASS)
+				return r;
+		}
+	}
+	if (!small) {
+		/* engaged meanwhile, or for other descriptions: settle first, the kernel does the rest */
+		struct file_guard g = file_lock(f);
+
+		if (g.nested)
+			stage_interrupt(f);
+		r = still_valid(fd, o, f) && f->mode == FILE_ENGAGED ?
+			    write_kernel(f, fd, iov, count, offset, g.nested) :
+			    IO_PASS;
+		file_unlock(f, g);
+		return r;
+	}
+	return write_locked(fd, o, f, iov, count, (size_t)n, offset, true);
+}
+
+long io_readv(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset)
+{
+	struct file *f = atomic_load_explicit(&o->file, memory_order_acquire);
+	struct file_guard g;
+	ssize_t n;
+	long r = IO_PASS;
+
+	if (atomic_load(&f->mode) != FILE_ENGAGED)
+		return IO_PASS;
+	n = vector_size(iov, count);
+	g = file_lock(f);
+	if (g.nested)
+		stage_interrupt(f);
+	if (!still_valid(fd, o, f) || f->mode != FILE_ENGAGED || !f->arena)
+		goto out;
+	if (f->busy_program_fd && !g.nested)
+		flush_wait_idle(f); /* the flags of the program's description are not its own right now */
+	if (offset == IO_NO_OFFSET) {
+		off_t at = stage_position(f, o);
+
+		if (at < 0 || n < 0 || stage_overlaps(f, (uint64_t)at, (uint64_t)n)) {
+			r = flush_settle(f, g.nested);
+			if (r < 0)
+				goto out;
+		}
+		/* under the lock: a write of another thread on this description must see the new position */
+		stage_unstream(f);
+		if (o->pos_mode != POS_KERNEL) {
+			sys.lseek(fd, o->pos, SEEK_SET);
+			o->pos_mode = POS_KERNEL;
+		}
+		r = kernel_readv(fd, iov, count, offset);
+	} else {
+		if (offset < 0 || n < 0 || stage_overlaps(f, (uint64_t)offset, (uint64_t)n))
+			r = flush_settle(f, g.nested);
+		if (r >= 0 || r == IO_PASS)
+			r = IO_PASS;
+	}
+out:
+	file_unlock(f, g);
+	return r;
+}
+
+long io_lseek(int fd, struct ofd *o, off_t offset, int whence)
+{
+	struct file *f = atomic_load_explicit(&o->file, memory_order_acquire);
+	struct file_guard g;
+	long r = IO_PASS;
+
+	if (atomic_load(&f->mode) != FILE_ENGAGED)
+		return IO_PASS;
+	g = file_lock(f);
+	if (g.nested)
+		stage_interrupt(f);
+	if (still_valid(fd, o, f) && f->mode == FILE_ENGAGED && f->arena) {
+		/* where an append will land, and the size, are only known when it is in the kernel */
+		if (whence != SEEK_SET && (whence != SEEK_CUR || (o->flags & O_APPEND))) {
+			r = flush_settle(f, g.nested);
+			if (r < 0)
+				goto out;
+		}
+		stage_unstream(f);
+		if (o->pos_mode != POS_KERNEL) {
+			sys.lseek(fd, o->pos, SEEK_SET);
+			o->pos_mode = POS_KERNEL;
+		}
+		r = sys.lseek(fd, offset, whence);
+	}
+out:
+	file_unlock(f, g);
+	return r;
+}

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * io: read, write and seek on managed descriptors.
+ *
+ * Every function returns what the system call would, -errno for failure, or IO_PASS: nothing was done and
+ * nothing stands in the way, let the program's own call go to the C library.
+ */
+#ifndef FASTWRITE_IO_H
+#define FASTWRITE_IO_H
+
+#include "fdtable.h"
+#include "stage.h"
+
+#include <limits.h>
+
+#define IO_PASS LONG_MIN
+#define IO_NO_OFFSET ((off_t)-1) /* use and move the description's own position */
+
+long io_writev(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset);
+long io_readv(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset);
+long io_lseek(int fd, struct ofd *o, off_t offset, int whence);
+
+static inline long io_write(int fd, struct ofd *o, const void *buf, size_t n)
+{
+	struct iovec iov = { .iov_base = (void *)(uintptr_t)buf, .iov_len = n };
+
+	/* n - 1: a write of nothing is the kernel's business */
+	if (__builtin_expect(n - 1 < 65536, 1) && stage_fast(o, fd, buf, n))
+		return (long)n;
+	return io_writev(fd, o, &iov, 1, IO_NO_OFFSET);
+}
+
+#endif

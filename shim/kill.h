@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * kill: marked steps for the exhaustive kill-point tests.  In a debug build the process kills itself with
+ * SIGKILL at the N-th marked step, N from FASTWRITE_KILL_STEP; in a release build the marks are nothing.
+ */
+#ifndef FASTWRITE_KILL_H
+#define FASTWRITE_KILL_H
+
+#ifdef FASTWRITE_DEBUG
+void kill_step(void);
+/* 0 disarms.  The number of steps passed since the last kill_arm is kept for kill_steps_seen. */
+void kill_arm(unsigned long step);
+unsigned long kill_steps_seen(void);
+#else
+static inline void kill_step(void) {}
+static inline void kill_arm(unsigned long step) { (void)step; }
+static inline unsigned long kill_steps_seen(void) { return 0; }
+#endif
+
+#endif

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+/* lock: see lock.h. */
+#include "lock.h"
+
+#include "sys.h"
+
+#include <assert.h>
+#include <linux/futex.h>
+
+__thread uint32_t lock_tid;
+
+#ifdef FASTWRITE_DEBUG
+static __thread uint32_t held_ranks; /* bit r: a lock of rank r is held by this thread */
+
+static void rank_enter(enum lock_rank rank)
+{
+	/* a lock may only be taken while nothing of its own or a later rank is held */
+	assert((held_ranks >> rank) == 0);
+	held_ranks |= 1u << rank;
+}
+
+static void rank_leave(enum lock_rank rank)
+{
+	assert(held_ranks & (1u << rank));
+	held_ranks &= ~(1u << rank);
+}
+#else
+static void rank_enter(enum lock_rank rank) { (void)rank; }
+static void rank_leave(enum lock_rank rank) { (void)rank; }
+#endif
+
+uint32_t lock_tid_slow(void) { return lock_tid = (uint32_t)sys_gettid(); }
+
+void lock_after_fork(void)
+{
+	lock_tid = 0;
+#ifdef FASTWRITE_DEBUG
+	held_ranks = 0;
+#endif
+}
+
+static void spin_hint(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#else
+	__asm__ volatile("yield");
+#endif
+}
+
+enum lock_result lock_take(struct lock *l, enum lock_rank rank)
+{
+	uint32_t tid = lock_self();
+
+	for (int spins = 0; spins < 64; spins++) {
+		if (lock_try(l, tid)) {
+			rank_enter(rank);
+			return LOCK_TAKEN;
+		}
+		if ((atomic_load_explicit(&l->word, memory_order_relaxed) & FUTEX_TID_MASK) == tid)
+			return LOCK_NESTED;
+		spin_hint();
+	}
+	for (;;) {
+		long r = sys_raw(SYS_futex, (long)&l->word, FUTEX_LOCK_PI, 0, 0, 0, 0);
+
+		if (r == 0)
+			break;
+		if (r == -ESRCH) {
+			/* The owner's thread is gone and nobody slept: take its place by hand.  What it
+			 * published is whole (see stage.h); the rest it never acknowledged. */
+			uint32_t word = atomic_load_explicit(&l->word, memory_order_relaxed);
+
+			if (word != 0 && !atomic_compare_exchange_strong(&l->word, &word, 0))
+				continue;
+			if (lock_try(l, tid))
+				break;
+			continue;
+		}
+		if (r == -EDEADLK)
+			return LOCK_NESTED;
+		/* -EINTR and -EAGAIN: again.  -ENOSYS cannot happen on a kernel that this library supports. */
+	}
+	rank_enter(rank);
+	return LOCK_TAKEN;
+}
+
+void lock_drop_slow(struct lock *l)
+{
+	uint32_t word = atomic_load_explicit(&l->word, memory_order_relaxed);
+
+	/* FUTEX_OWNER_DIED stays behind when the kernel handed us a dead owner's lock: it is only a flag */
+	if (!(word & FUTEX_WAITERS) && atomic_compare_exchange_strong(&l->word, &word, 0))
+		return;
+	sys_raw(SYS_futex, (long)&l->word, FUTEX_UNLOCK_PI, 0, 0, 0, 0);
+}
+
+void lock_drop(struct lock *l, enum lock_rank rank)
+{
+	rank_leave(rank);
+	lock_drop_fast(l, lock_self());
+}

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+/* meta: see meta.h. */
+#include "meta.h"
+
+#include "engage.h"
+#include "fd.h"
+#include "fdtable.h"
+#include "flush.h"
+#include "log.h"
+#include "stage.h"
+#include "sys.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/sysmacros.h>
+
+static uint64_t dev_of(const struct statx *st) { return ((uint64_t)st->stx_dev_major << 32) | st->stx_dev_minor; }
+
+static bool identify(int dirfd, const char *path, bool follow, struct statx *st)
+{
+	return path && sys.statx(dirfd, path, follow ? 0 : AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, st) == 0;
+}
+
+/* Runs `act` on the file of this identity, if it is engaged; its result, 0 when there is none. */
+static int with_file(uint64_t dev, uint64_t ino, int (*act)(struct file *f, bool nested))
+{
+	struct file *f = file_find(dev, ino);
+	struct file_guard g;
+	int r = 0;
+
+	if (!f || f->mode != FILE_ENGAGED)
+		return 0;
+	g = file_lock(f);
+	if (g.nested)
+		stage_interrupt(f);
+	if (f->refs && f->mode == FILE_ENGAGED && f->arena && f->dev == dev && f->ino == ino)
+		r = act(f, g.nested);
+	file_unlock(f, g);
+	return r;
+}
+
+static int act_settle(struct file *f, bool nested)
+{
+	int r;
+
+	if (!f->head)
+		return 0;
+	r = flush_settle(f, nested);
+	return r < 0 ? r : 1;
+}
+
+static int act_release(struct file *f, bool nested) { return engage_release(f, nested); }
+static int act_unlinked(struct file *f, bool nested) { return engage_through(f, THROUGH_UNLINKED, nested); }
+static int act_mapped(struct file *f, bool nested) { return engage_through(f, THROUGH_MMAP, nested); }
+
+bool meta_settle_identity(uint64_t dev, uint64_t ino)
+{
+	return !meta_idle() && with_file(dev, ino, act_settle) == 1;
+}
+
+bool meta_settle_stat(uint64_t st_dev, uint64_t st_ino)
+{
+	return meta_settle_identity(((uint64_t)major(st_dev) << 32) | minor(st_dev), st_ino);
+}
+
+void meta_settle_path(int dirfd, const char *path, bool follow)
+{
+	struct statx st;
+
+	if (!meta_idle() && identify(dirfd, path, follow, &st))
+		meta_settle_identity(dev_of(&st), st.stx_ino);
+}
+
+int meta_release_fd(int fd)
+{
+	struct ofd *o = fdtable_get(fd);
+	struct file *f;
+
+	if (!o)
+		return 0;
+	f = atomic_load(&o->file);
+	return with_file(f->dev, f->ino, act_release);
+}
+
+int meta_release_at(int dirfd, const char *path)
+{
+	struct statx st;
+
+	if (meta_idle() || !identify(dirfd, path, true, &st))
+		return 0;
+	return with_file(dev_of(&st), st.stx_ino, act_release);
+}
+
+void meta_rename_prepare(struct meta_rename *r, int fromfd, const char *from, int tofd, const char *to)
+{
+	struct statx st;
+
+	*r = (struct meta_rename){ .watch = engage_config != NULL };
+	if (!r->watch)
+		return;
+	if (identify(fromfd, from, false, &st)) {
+		r->dev = dev_of(&st);
+		r->ino = st.stx_ino;
+		meta_settle_identity(r->dev, r->ino);
+	}
+	if (!meta_idle() && identify(tofd, to, false, &st)) {
+		r->old_dev = dev_of(&st);
+		r->old_ino = st.stx_ino;
+		meta_settle_identity(r->old_dev, r->old_ino);
+	}
+}
+
+static void note_new_path(struct file *f)
+{
+	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
+	char path[PATH_MAX];
+
+	if (!f->ofds || engage_path_of(f->ofds->fd, path) < 0 || strlen(path) >= ARENA_PATH_MAX)
+		return; /* recovery finds it by inode in the old directory, or keeps the bytes aside */
+	memset(slot->path, 0, sizeof slot->path);
+	memcpy(slot->path, path, strlen(path));
+}
+
+void meta_rename_done(const struct meta_rename *r)
+{
+	struct file *f;
+
+	if (!r->watch || r->ino == 0)
+		return;
+	f = file_find(r->dev, r->ino);
+	if (f) {
+		struct file_guard g = file_lock(f);
+
+		if (f->refs && f->ino == r->ino && f->dev == r->dev) {
+			/* the new name is durable only after a full fsync */
+			f->full_sync = true;
+			if (!g.nested && f->mode == FILE_ENGAGED && f->arena && flush_settle(f, false) == 0 &&
+			    f->mode == FILE_ENGAGED && f->arena)
+				note_new_path(f);
+		}
+		file_unlock(f, g);
+	}
+	if (r->old_ino && (r->old_ino != r->ino || r->old_dev != r->dev))
+		with_file(r->old_dev, r->old_ino, act_unlinked);
+}
+
+void meta_unlink_prepare(struct meta_unlink *u, int dirfd, const char *path)
+{
+	struct statx st;
+
+	*u = (struct meta_unlink){ 0 };
+	if (meta_idle() || !identify(dirfd, path, false, &st))
+		return;
+	u->dev = dev_of(&st);
+	u->ino = st.stx_ino;
+	u->last = st.stx_nlink <= 1;
+	meta_settle_identity(u->dev, u->ino);
+}
+
+void meta_unlink_done(const struct meta_unlink *u)
+{
+	if (u->last)
+		with_file(u->dev, u->ino, act_unlinked);
+}
+
+bool meta_rmdir_again(int dirfd, const char *path)
+{
+	char dir[PATH_MAX];
+	size_t n;
+	int fd;
+
+	if (!engage_config || !path)
+		return false;
+	fd = sys.openat(dirfd, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+	if (fd < 0)
+		return false;
+	if (engage_path_of(fd, dir) < 0)
+		dir[0] = '\0';
+	sys.close(fd);
+	n = strlen(dir);
+	if (n == 0 || n + sizeof ARENA_DIR + 1 >= sizeof dir)
+		return false;
+	memcpy(dir + n, "/" ARENA_DIR, sizeof ARENA_DIR + 1);
+	return engage_retire_dir(dir);
+}
+
+void meta_map(int fd)
+{
+	struct statx st;
+
+	if (!engage_config || fd < 0 || sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO, &st) < 0 ||
+	    (st.stx_mode & S_IFMT) != S_IFREG)
+		return;
+	engage_never(dev_of(&st), st.stx_ino);
+	if (!meta_idle())
+		with_file(dev_of(&st), st.stx_ino, act_mapped);
+}
+
+static void visit_settle(struct file *f, void *ctx)
+{
+	struct file_guard g;
+
+	(void)ctx;
+	if (f->mode != FILE_ENGAGED)
+		return;
+	g = file_lock(f);
+	if (g.nested)
+		stage_interrupt(f);
+	if (f->mode == FILE_ENGAGED && f->arena)
+		flush_settle(f, g.nested);
+	file_unlock(f, g);
+}
+
+void meta_settle_all(void)
+{
+	if (!meta_idle())
+		file_for_each(visit_settle, NULL);
+}

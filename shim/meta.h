@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * meta: calls that see or change a file from outside its descriptors: by name, by size, all at once.
+ * While no file is engaged each of them is one load and a branch.
+ */
+#ifndef FASTWRITE_META_H
+#define FASTWRITE_META_H
+
+#include "file.h"
+
+#include <stdbool.h>
+
+static inline bool meta_idle(void)
+{
+	return atomic_load_explicit(&file_engaged_count, memory_order_relaxed) == 0;
+}
+
+/* A stat call found this identity: true when staged bytes were just settled and it must be asked again. */
+bool meta_settle_identity(uint64_t dev, uint64_t ino);
+/* The same by st_dev as struct stat shows it. */
+bool meta_settle_stat(uint64_t st_dev, uint64_t st_ino);
+/* Settles the file that (dirfd, path) names now; `follow` the last symlink. */
+void meta_settle_path(int dirfd, const char *path, bool follow);
+
+/* ftruncate, fallocate, ioctl, copies, ... on a managed descriptor: settled, and passive until small writes
+ * come again.  0 or -errno. */
+int meta_release_fd(int fd);
+/* The same for the file named by a path (truncate, chmod, utimes); symlinks are followed. */
+int meta_release_at(int dirfd, const char *path);
+static inline int meta_release_path(const char *path) { return meta_release_at(-100 /* AT_FDCWD */, path); }
+
+/* rename: before (target about to be replaced) and after (paths changed). */
+struct meta_rename {
+	bool watch;
+	uint64_t dev, ino; /* of what is renamed, 0 = not ours */
+	uint64_t old_dev, old_ino; /* of what is replaced */
+};
+void meta_rename_prepare(struct meta_rename *r, int fromfd, const char *from, int tofd, const char *to);
+void meta_rename_done(const struct meta_rename *r);
+
+/* unlink: before, and after success. */
+struct meta_unlink {
+	bool last; /* the only name */
+	uint64_t dev, ino;
+};
+void meta_unlink_prepare(struct meta_unlink *u, int dirfd, const char *path);
+void meta_unlink_done(const struct meta_unlink *u);
+
+/* rmdir failed with ENOTEMPTY: true when that was our staging directory and it is gone now. */
+bool meta_rmdir_again(int dirfd, const char *path);
+
+/* A file mapping of fd is about to be made. */
+void meta_map(int fd);
+
+/* sync, syncfs: every engaged file settled. */
+void meta_settle_all(void);
+
+#endif

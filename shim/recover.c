@@ -1,0 +1,557 @@
+// SPDX-License-Identifier: Apache-2.0
+/* recover: see recover.h.  One arena: is it dead, what is in it, where does it go. */
+#include "recover.h"
+
+#include "kill.h"
+#include "lease.h"
+#include "log.h"
+#include "recover_parse.h"
+#include "recover_target.h"
+#include "sys.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/file.h>
+
+struct job {
+	const struct recover_options *opt;
+	struct recover_report *report;
+	char arena[PATH_MAX]; /* path, for events */
+	int dirfd;            /* staging directory */
+	struct foreign_arena a;
+};
+
+static void tell(const struct job *j, const char *target, const char *action, uint64_t bytes, int error,
+		 const char *detail)
+{
+	struct recover_event e = {
+		.arena = j->arena, .target = target, .action = action, .bytes = bytes, .error = error, .detail = detail
+	};
+
+	if (j->opt->event)
+		j->opt->event(j->opt->ctx, &e);
+}
+
+static int write_all(int fd, const uint8_t *p, uint64_t n, uint64_t offset, bool append)
+{
+	while (n > 0) {
+		ssize_t r = append ? sys.write(fd, p, n) : sys.pwrite(fd, p, n, (off_t)offset);
+
+		if (r == -EINTR)
+			continue;
+		if (r < 0)
+			return (int)r;
+		if (r == 0)
+			return -EIO;
+		kill_step();
+		p += r;
+		n -= (uint64_t)r;
+		offset += (uint64_t)r;
+	}
+	return 0;
+}
+
+/* Bytes of a slot's blocks, all extents counted. */
+static int count_bytes(struct job *j, int n, uint64_t *bytes)
+{
+	*bytes = 0;
+	for (int i = 0; i < n; i++) {
+		uint32_t index = j->a.order[i];
+		int r = foreign_read_block(&j->a, index);
+
+		if (r < 0)
+			return r;
+		for (uint32_t e = 0; e < COMMIT_COUNT(j->a.blocks[index].commit); e++)
+			*bytes += foreign_extent(&j->a, index, e).length;
+	}
+	return 0;
+}
+
+/* Positional blocks: to their offsets, in order.  Doing it twice changes nothing. */
+static int replay_positional(struct job *j, int fd, int n)
+{
+	for (int i = 0; i < n; i++) {
+		uint32_t index = j->a.order[i];
+		int r = foreign_read_block(&j->a, index);
+
+		for (uint32_t e = 0; r == 0 && e < COMMIT_COUNT(j->a.blocks[index].commit); e++) {
+			struct arena_extent x = foreign_extent(&j->a, index, e);
+
+			r = write_all(fd, j->a.data + x.pos, x.length, x.offset, false);
+		}
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+/*
+ * An append was under way when the process died: how many of the slot's bytes are in the file?  They are
+ * looked for from the size on that the file had before.  The file may have grown by others meanwhile, so every
+ * place where the first bytes stand is tried, and the longest match that ends with our bytes or with the file
+ * wins; a match that others wrote behind counts as far as it goes.
+ */
+struct search {
+	uint64_t from;     /* size before */
+	uint64_t size;     /* now */
+	uint64_t best;     /* bytes matched */
+	uint64_t best_at;
+};
+
+static uint64_t match_at(struct job *j, int fd, int n, uint32_t skip, uint64_t at)
+{
+	uint8_t buf[4096];
+	uint64_t matched = 0;
+
+	for (int i = 0; i < n; i++) {
+		uint32_t index = j->a.order[i];
+		struct arena_extent x;
+
+		if (foreign_read_block(&j->a, index) < 0)
+			return matched;
+		x = foreign_extent(&j->a, index, 0);
+		for (uint32_t done = skip; done < x.length;) {
+			uint32_t want = x.length - done < sizeof buf ? x.length - done : (uint32_t)sizeof buf;
+			ssize_t got = sys.pread(fd, buf, want, (off_t)(at + matched));
+
+			if (got <= 0)
+				return matched;
+			for (ssize_t b = 0; b < got; b++, matched++)
+				if (buf[b] != j->a.data[x.pos + done + (uint32_t)b])
+					return matched;
+			done += (uint32_t)got;
+		}
+		skip = 0;
+	}
+	return matched;
+}
+
+static uint64_t already_appended(struct job *j, int fd, int n, uint32_t skip, uint64_t base, uint64_t total)
+{
+	enum { TRIES = 1 << 20 };
+	struct statx st;
+	uint64_t best = 0;
+
+	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st) < 0)
+		return 0;
+	for (uint64_t at = base; at < st.stx_size && at - base < TRIES && best < total; at++) {
+		uint64_t m = match_at(j, fd, n, skip, at);
+
+		/* a stretch in the middle of foreign bytes proves nothing unless it is all of ours */
+		if (m > best && (m == total || at + m == st.stx_size || at == base))
+			best = m;
+	}
+	return best;
+}
+
+static int append_block(struct job *j, uint32_t slot, int fd, uint32_t index, uint32_t skip)
+{
+	struct arena_slot *s = foreign_slot(&j->a, slot);
+	struct arena_extent x;
+	struct statx st;
+	int r = foreign_read_block(&j->a, index);
+
+	if (r == 0)
+		r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st);
+	if (r < 0)
+		return r;
+	x = foreign_extent(&j->a, index, 0);
+	/* the same protocol as a live append: killed here, the next recovery finds what is in the file */
+	s->flush_base = st.stx_size;
+	s->flush_active = 1;
+	s->done = DONE_MAKE(DONE_SEQ(s->done), skip);
+	r = foreign_store_slot(&j->a, slot);
+	if (r == 0)
+		r = write_all(fd, j->a.data + x.pos + skip, x.length - skip, 0, true);
+	if (r < 0)
+		return r;
+	s->done = DONE_MAKE(j->a.blocks[index].seq, 0);
+	s->flush_active = 0;
+	return foreign_store_slot(&j->a, slot);
+}
+
+/* O_APPEND blocks: each byte once, behind whatever others appended. */
+static int replay_append(struct job *j, uint32_t slot, int fd, int n, uint64_t total)
+{
+	struct arena_slot *s = foreign_slot(&j->a, slot);
+	uint32_t skip = DONE_SKIP(s->done);
+	uint64_t have = 0;
+
+	for (int i = 0; i < n; i++)
+		if (COMMIT_COUNT(j->a.blocks[j->a.order[i]].commit) != 1)
+			return -EBADMSG;
+	if (n > 0 && skip > COMMIT_LENGTH(j->a.blocks[j->a.order[0]].commit))
+		return -EBADMSG;
+	if (s->flush_active)
+		have = already_appended(j, fd, n, skip, s->flush_base, total - skip);
+	have += skip;
+	for (int i = 0; i < n; i++) {
+		uint32_t length = COMMIT_LENGTH(j->a.blocks[j->a.order[i]].commit);
+		int r;
+
+		if (have >= length) {
+			have -= length;
+			s->done = DONE_MAKE(j->a.blocks[j->a.order[i]].seq, 0);
+			continue;
+		}
+		r = append_block(j, slot, fd, j->a.order[i], (uint32_t)have);
+		if (r < 0)
+			return r;
+		have = 0;
+	}
+	return 0;
+}
+
+/* Space reserved beyond the end goes back, if nobody else has the file open. */
+static void trim(const struct arena_slot *s, int fd)
+{
+	struct statx st;
+
+	if (!(s->flags & SLOT_PREALLOCATED) || sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st) < 0)
+		return;
+	if (s->flags & SLOT_EXCLUSIVE) {
+		sys.ftruncate(fd, (off_t)st.stx_size);
+	} else if (lease_take_own(fd) == 0) {
+		if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st) == 0)
+			sys.ftruncate(fd, (off_t)st.stx_size);
+		lease_drop_own(fd);
+	}
+}
+
+static int replay(struct job *j, uint32_t slot, int fd, int n, uint64_t bytes)
+{
+	int r;
+
+	if (n == 0)
+		return 0;
+	if (j->a.blocks[j->a.order[0]].kind == STAGE_POSITIONAL ||
+	    (foreign_slot(&j->a, slot)->flags & SLOT_EXCLUSIVE)) {
+		r = replay_positional(j, fd, n);
+	} else {
+		long flags = sys.fcntl(fd, F_GETFL, 0);
+
+		r = flags < 0 ? (int)flags : (int)sys.fcntl(fd, F_SETFL, flags | O_APPEND);
+		if (r == 0)
+			r = replay_append(j, slot, fd, n, bytes);
+		if (r == 0)
+			r = (int)sys.fcntl(fd, F_SETFL, flags);
+	}
+	return r;
+}
+
+/* One file of the arena.  0 when nothing of it is left to do. */
+static int recover_slot(struct job *j, uint32_t slot)
+{
+	struct arena_slot *s = foreign_slot(&j->a, slot);
+	struct recover_target t;
+	uint64_t bytes = 0;
+	int n = foreign_blocks(&j->a, slot);
+	int r = n < 0 ? n : count_bytes(j, n, &bytes);
+
+	s->path[ARENA_PATH_MAX - 1] = '\0';
+	if (r < 0 || s->path[0] != '/') {
+		tell(j, s->path, "failed", 0, r < 0 ? r : -EBADMSG, "damaged");
+		return r < 0 ? r : -EBADMSG;
+	}
+	if (j->opt->dry_run) {
+		tell(j, s->path, bytes ? "recovered" : "nothing", bytes, 0, "");
+		j->report->recovered += bytes > 0;
+		j->report->bytes += bytes;
+		return 0;
+	}
+	r = recover_target_open(&t, s, j->dirfd, bytes > 0);
+	if (r == -ENOENT && bytes == 0)
+		goto finished;
+	if (r == 0)
+		r = replay(j, slot, t.fd, n, bytes);
+	if (r == 0 && !t.orphan)
+		trim(s, t.fd);
+	if (r == 0 && bytes > 0)
+		r = sys.fdatasync(t.fd);
+	recover_target_close(&t);
+	if (r < 0) {
+		tell(j, s->path, "failed", bytes, r, "left in the arena");
+		return r;
+	}
+	if (bytes > 0) {
+		tell(j, s->path, t.orphan ? "orphaned" : "recovered", bytes, 0, t.orphan ? t.path : "");
+		j->report->orphans += t.orphan;
+		j->report->recovered += !t.orphan;
+		j->report->bytes += bytes;
+	}
+finished:
+	s->used = 0;
+	return foreign_store_slot(&j->a, slot);
+}
+
+static bool other_boot(const struct job *j)
+{
+	uint8_t now[16];
+
+	return arena_boot_id(now) < 0 || memcmp(now, j->a.header.boot_id, sizeof now) != 0;
+}
+
+/* Another boot: the arena's pages reached the disk or did not, in any order.  What no sync covered was not
+ * promised, and a mixture of old and new would be worse than nothing. */
+static void discard(struct job *j)
+{
+	for (uint32_t i = 0; i < j->a.header.slot_count; i++) {
+		struct arena_slot *s = foreign_slot(&j->a, i);
+		uint64_t bytes = 0;
+		int n;
+
+		if (!s->used)
+			continue;
+		s->path[ARENA_PATH_MAX - 1] = '\0';
+		n = foreign_blocks(&j->a, i);
+		if (n > 0 && count_bytes(j, n, &bytes) < 0)
+			bytes = 0;
+		tell(j, s->path, "discarded", bytes, 0, "written before the last boot, not covered by a sync");
+	}
+	j->report->discarded++;
+}
+
+/* The arena is ours alone, and loaded.  0 when it may be removed. */
+static int recover_loaded(struct job *j)
+{
+	int failed = 0;
+
+	if (other_boot(j)) {
+		discard(j);
+		return 0;
+	}
+	for (uint32_t i = 0; i < j->a.header.slot_count; i++) {
+		int r;
+
+		if (!foreign_slot(&j->a, i)->used)
+			continue;
+		r = recover_slot(j, i);
+		if (r < 0) {
+			failed = r;
+			j->report->failed++;
+		}
+	}
+	return failed;
+}
+
+static bool still_linked(int fd)
+{
+	struct statx st;
+
+	return sys.statx(fd, "", AT_EMPTY_PATH, STATX_NLINK, &st) == 0 && st.stx_nlink == 1;
+}
+
+static int owner_allowed(int fd)
+{
+	uint32_t me = (uint32_t)sys_raw(SYS_geteuid, 0, 0, 0, 0, 0, 0);
+	struct statx st;
+	int r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st);
+
+	if (r < 0)
+		return r;
+	if ((st.stx_mode & S_IFMT) != S_IFREG || st.stx_nlink > 1)
+		return -EBADMSG;
+	return me == 0 || me == st.stx_uid ? 0 : -EPERM;
+}
+
+static int take_rights(struct job *j, struct recover_rights *rights)
+{
+	struct statx st;
+	int r = sys.statx(j->a.fd, "", AT_EMPTY_PATH, STATX_UID | STATX_GID, &st);
+
+	/* the file's owner, which the kernel vouches for, not what the header claims */
+	if (r == 0)
+		recover_rights_take(rights, st.stx_uid, st.stx_gid);
+	return r;
+}
+
+/* "<pid>-...": ours are live, and opening and closing them would be work for nothing. */
+static bool own_name(const char *name)
+{
+	char mine[32];
+	size_t n = log_format(mine, sizeof mine, "%d-", (int)sys_getpid());
+
+	return strncmp(name, mine, n) == 0;
+}
+
+static void recover_arena(struct job *j, const char *name)
+{
+	struct recover_rights rights;
+	int fd, r;
+
+	j->report->arenas++;
+	if (own_name(name)) {
+		j->report->live++;
+		j->report->own++;
+		return;
+	}
+	fd = sys.openat(j->dirfd, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
+	if (fd == -ENOENT)
+		return;
+	r = fd < 0 ? fd : owner_allowed(fd);
+	if (r == 0)
+		r = sys.flock(fd, LOCK_EX | LOCK_NB);
+	if (r == -EWOULDBLOCK) {
+		j->report->live++;
+		tell(j, "", "live", 0, 0, "its process is running");
+		goto out;
+	}
+	if (r == 0 && !still_linked(fd))
+		goto out; /* somebody else was quicker */
+	if (r == 0)
+		r = foreign_load(&j->a, fd);
+	if (r == 0 && j->a.header.pid != sys_getpid() && j->a.header.pid_start != 0 &&
+	    arena_pid_start(j->a.header.pid) == j->a.header.pid_start && !other_boot(j)) {
+		j->report->live++;
+		tell(j, "", "live", 0, 0, "its process is running");
+		foreign_unload(&j->a);
+		goto out;
+	}
+	if (r == 0) {
+		r = take_rights(j, &rights);
+		if (r == 0) {
+			r = recover_loaded(j);
+			recover_rights_drop(&rights);
+		}
+		foreign_unload(&j->a);
+		if (r == 0 && !j->opt->dry_run)
+			sys.unlinkat(j->dirfd, name, 0);
+		goto out;
+	}
+	if (r == -ENODATA) {
+		tell(j, "", "nothing", 0, 0, "its process died before it used it");
+		if (!j->opt->dry_run)
+			sys.unlinkat(j->dirfd, name, 0);
+		goto out;
+	}
+	j->report->failed++;
+	tell(j, "", "failed", 0, r,
+	     r == -EBADMSG ? "not an arena of this version, or truncated; left alone" : "cannot be read; left alone");
+out:
+	if (fd >= 0)
+		sys.close(fd);
+}
+
+static bool is_arena_name(const char *name)
+{
+	size_t n = strlen(name), s = sizeof ARENA_SUFFIX - 1;
+
+	return n > s && strcmp(name + n - s, ARENA_SUFFIX) == 0;
+}
+
+/* A staging directory must belong to us (or we are root), and nobody else may write to it. */
+static int dir_allowed(int dirfd)
+{
+	uint32_t me = (uint32_t)sys_raw(SYS_geteuid, 0, 0, 0, 0, 0, 0);
+	struct statx st;
+	int r = sys.statx(dirfd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st);
+
+	if (r < 0)
+		return r;
+	return (me == 0 || st.stx_uid == me) && !(st.stx_mode & 022) ? 0 : -EPERM;
+}
+
+struct dirent_head {
+	uint64_t ino;
+	int64_t off;
+	uint16_t reclen;
+	uint8_t type;
+	char name[];
+};
+
+static int recover_directory(const char *dir, const struct recover_options *opt, struct recover_report *report)
+{
+	char buf[4096] __attribute__((aligned(8)));
+	int dirfd = sys.openat(AT_FDCWD, dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
+	sys_sigset signals;
+	ssize_t n = 0;
+	int r;
+
+	if (dirfd < 0)
+		return dirfd;
+	r = dir_allowed(dirfd);
+	signals = sys_block_signals(); /* for lease_take_own, and so that a signal handler sees no half of it */
+	while (r == 0 && (n = sys.getdents(dirfd, buf, sizeof buf)) > 0) {
+		for (ssize_t at = 0; at < n;) {
+			struct dirent_head *d = (struct dirent_head *)(void *)(buf + at);
+			struct job j = { .opt = opt, .report = report, .dirfd = dirfd };
+
+			at += d->reclen;
+			if (!is_arena_name(d->name))
+				continue;
+			log_format(j.arena, sizeof j.arena, "%s/%s", dir, d->name);
+			recover_arena(&j, d->name);
+		}
+	}
+	if (r == 0 && n < 0)
+		r = (int)n;
+	sys.close(dirfd);
+	if (r == 0 && !opt->dry_run)
+		sys.unlinkat(AT_FDCWD, dir, AT_REMOVEDIR); /* stays when something is in it */
+	sys_restore_signals(signals);
+	return r;
+}
+
+static int recover_one_file(const char *path, const struct recover_options *opt, struct recover_report *report)
+{
+	const char *slash = strrchr(path, '/');
+	struct job j = { .opt = opt, .report = report };
+	char dir[PATH_MAX];
+	sys_sigset signals;
+
+	if (!slash)
+		log_format(dir, sizeof dir, ".");
+	else
+		log_format(dir, sizeof dir, "%s", path);
+	if (slash)
+		dir[slash == path ? 1 : slash - path] = '\0';
+	j.dirfd = sys.openat(AT_FDCWD, dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+	if (j.dirfd < 0)
+		return j.dirfd;
+	log_format(j.arena, sizeof j.arena, "%s", path);
+	signals = sys_block_signals();
+	recover_arena(&j, slash ? slash + 1 : path);
+	sys_restore_signals(signals);
+	sys.close(j.dirfd);
+	if (!opt->dry_run)
+		sys.unlinkat(AT_FDCWD, dir, AT_REMOVEDIR);
+	return 0;
+}
+
+static bool ends_with(const char *s, const char *end)
+{
+	size_t n = strlen(s), e = strlen(end);
+
+	return n >= e && strcmp(s + n - e, end) == 0;
+}
+
+int recover_path(const char *path, const struct recover_options *opt, struct recover_report *report)
+{
+	char dir[PATH_MAX];
+	struct statx st;
+	int r = sys.statx(AT_FDCWD, path, 0, STATX_BASIC_STATS, &st);
+
+	if (r == 0 && (st.stx_mode & S_IFMT) == S_IFDIR) {
+		if (ends_with(path, "/" ARENA_DIR) || ends_with(path, "/" ARENA_DIR "/") || !strcmp(path, ARENA_DIR))
+			return recover_directory(path, opt, report);
+		log_format(dir, sizeof dir, "%s/" ARENA_DIR, path);
+		r = recover_directory(dir, opt, report);
+		if (r != -ENOENT)
+			return r;
+		/* a staging directory of the user's own choice has any name */
+		return recover_directory(path, opt, report);
+	}
+	if (is_arena_name(path))
+		return r < 0 ? r : recover_one_file(path, opt, report);
+	if (r < 0 && r != -ENOENT)
+		return r;
+	/* a managed file, or one that was renamed: the staging is beside it */
+	log_format(dir, sizeof dir, "%s", path);
+	if (strrchr(dir, '/'))
+		log_format(strrchr(dir, '/'), 16, "/" ARENA_DIR);
+	else
+		log_format(dir, sizeof dir, ARENA_DIR);
+	if (recover_directory(dir, opt, report) == -ENOENT)
+		return r < 0 ? r : -ENODATA;
+	return 0;
+}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * recover: bytes that a dead process had staged -> its files.
+ *
+ * One piece of code for the library (at open), `fastwrite run` and `fastwrite recover`.  Everything read from
+ * an arena is untrusted: sizes are checked, nothing is followed outside the file that the slot names, and the
+ * file system is asked with the rights of the arena's owner.  It can be killed anywhere and run again.
+ */
+#ifndef FASTWRITE_RECOVER_H
+#define FASTWRITE_RECOVER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct recover_report {
+	uint64_t arenas;    /* looked at */
+	uint64_t live;      /* left alone: their process lives */
+	uint64_t own;       /* of these, the calling process's own */
+	uint64_t recovered; /* files that got bytes */
+	uint64_t discarded; /* arenas of another boot: nothing in them was promised to survive */
+	uint64_t orphans;   /* files that are gone; their bytes were put aside */
+	uint64_t failed;    /* files or arenas left as they are, run again */
+	uint64_t bytes;     /* written, or with dry_run: to be written */
+};
+
+struct recover_event {
+	const char *arena;
+	const char *target; /* "" when it concerns the arena as a whole */
+	const char *action; /* "live", "recovered", "nothing", "discarded", "orphaned", "failed" */
+	uint64_t bytes;
+	int error;          /* -errno, 0 = none */
+	const char *detail; /* "" or a few words; the orphan's path for "orphaned" */
+};
+
+struct recover_options {
+	bool dry_run;
+	void (*event)(void *ctx, const struct recover_event *e); /* may be NULL */
+	void *ctx;
+};
+
+/*
+ * path: an arena file, a staging directory, a directory that contains one, or a managed file.
+ * 0 (look at report->failed), or -errno when the path cannot be looked at; -ENODATA when there is no staging.
+ */
+int recover_path(const char *path, const struct recover_options *opt, struct recover_report *report);
+
+/* The library's own use: recovers what is dead in staging directory `dir`, remembers directories that hold
+ * nothing dead.  Returns the number of files that got bytes. */
+unsigned recover_dead(const char *dir);
+
+#endif

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+/* recover_target: see recover_target.h. */
+#include "recover_target.h"
+
+#include "log.h"
+#include "sys.h"
+
+#include <fcntl.h>
+#include <string.h>
+
+static uint64_t dev_of(const struct statx *st) { return ((uint64_t)st->stx_dev_major << 32) | st->stx_dev_minor; }
+
+static bool is_target(int fd, const struct arena_slot *slot)
+{
+	struct statx st;
+
+	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME, &st) < 0)
+		return false;
+	if ((st.stx_mode & S_IFMT) != S_IFREG || st.stx_ino != slot->ino || dev_of(&st) != slot->dev)
+		return false;
+	/* inode numbers are used again; birth times are not */
+	if ((slot->btime_sec || slot->btime_nsec) && (st.stx_mask & STATX_BTIME))
+		return st.stx_btime.tv_sec == slot->btime_sec && st.stx_btime.tv_nsec == slot->btime_nsec;
+	return true;
+}
+
+static int open_candidate(int dirfd, const char *name, const struct arena_slot *slot)
+{
+	int flags = O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+	int fd = sys.openat(dirfd, name, O_RDWR | flags, 0);
+
+	if (fd == -EACCES)
+		fd = sys.openat(dirfd, name, O_WRONLY | flags, 0);
+	if (fd >= 0 && !is_target(fd, slot)) {
+		sys.close(fd);
+		return -ENOENT;
+	}
+	return fd == -ELOOP || fd == -ENXIO || fd == -EISDIR ? -ENOENT : fd;
+}
+
+struct dirent_head {
+	uint64_t ino;
+	int64_t off;
+	uint16_t reclen;
+	uint8_t type;
+	char name[];
+};
+
+/* Renamed, by logrotate for example: the same inode under another name in the same directory. */
+static int open_renamed(int dirfd, const struct arena_slot *slot)
+{
+	char buf[4096] __attribute__((aligned(8)));
+	ssize_t n;
+
+	while ((n = sys.getdents(dirfd, buf, sizeof buf)) > 0) {
+		for (ssize_t at = 0; at < n;) {
+			struct dirent_head *d = (struct dirent_head *)(void *)(buf + at);
+			int fd;
+
+			at += d->reclen;
+			if (d->ino != slot->ino)
+				continue;
+			fd = open_candidate(dirfd, d->name, slot);
+			if (fd != -ENOENT)
+				return fd;
+		}
+	}
+	return -ENOENT;
+}
+
+static int make_orphan(struct recover_target *t, const struct arena_slot *slot, int staging_fd)
+{
+	const char *base = strrchr(slot->path, '/') + 1;
+	int dir, r;
+
+	r = sys.mkdirat(staging_fd, "orphans", 0700);
+	if (r < 0 && r != -EEXIST)
+		return r;
+	dir = sys.openat(staging_fd, "orphans", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
+	if (dir < 0)
+		return dir;
+	log_format(t->path, sizeof t->path, "%llu-%s", (unsigned long long)slot->ino, base[0] ? base : "unnamed");
+	t->fd = sys.openat(dir, t->path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+	sys.close(dir);
+	if (t->fd < 0)
+		return t->fd;
+	t->orphan = true;
+	return 0;
+}
+
+int recover_target_open(struct recover_target *t, const struct arena_slot *slot, int staging_fd, bool keep)
+{
+	char dir[ARENA_PATH_MAX];
+	char *slash;
+	int dirfd, fd;
+
+	t->fd = -1;
+	t->orphan = false;
+	t->path[0] = '\0';
+	memcpy(dir, slot->path, sizeof dir);
+	dir[sizeof dir - 1] = '\0';
+	slash = strrchr(dir, '/');
+	if (!slash)
+		return -EBADMSG;
+	*slash = '\0';
+	dirfd = sys.openat(AT_FDCWD, dir[0] ? dir : "/", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+	if (dirfd < 0 && dirfd != -ENOENT && dirfd != -ENOTDIR)
+		return dirfd;
+	fd = -ENOENT;
+	if (dirfd >= 0) {
+		fd = open_candidate(dirfd, slash + 1, slot);
+		if (fd == -ENOENT)
+			fd = open_renamed(dirfd, slot);
+		sys.close(dirfd);
+	}
+	if (fd >= 0) {
+		t->fd = fd;
+		return 0;
+	}
+	if (fd != -ENOENT || !keep)
+		return fd;
+	return make_orphan(t, slot, staging_fd);
+}
+
+void recover_target_close(struct recover_target *t)
+{
+	if (t->fd >= 0)
+		sys.close(t->fd);
+	t->fd = -1;
+}
+
+void recover_rights_take(struct recover_rights *r, uint32_t uid, uint32_t gid)
+{
+	r->changed = sys_raw(SYS_geteuid, 0, 0, 0, 0, 0, 0) == 0 && uid != 0;
+	if (!r->changed)
+		return;
+	/* of this thread only; also drops CAP_DAC_OVERRIDE and its kin from the effective set */
+	sys_raw(SYS_setfsgid, gid, 0, 0, 0, 0, 0);
+	sys_raw(SYS_setfsuid, uid, 0, 0, 0, 0, 0);
+}
+
+void recover_rights_drop(struct recover_rights *r)
+{
+	if (!r->changed)
+		return;
+	sys_raw(SYS_setfsuid, 0, 0, 0, 0, 0, 0);
+	sys_raw(SYS_setfsgid, sys_raw(SYS_getegid, 0, 0, 0, 0, 0, 0), 0, 0, 0, 0, 0);
+	r->changed = false;
+}

@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: Apache-2.0
+/* stage: see stage.h; the commit protocol is in arena.h. */
+#include "stage.h"
+
+#include "engine.h"
+#include "kill.h"
+#include "sys.h"
+
+static uint64_t run_commit(const struct block_run *run)
+{
+	return atomic_load_explicit(&run->meta->commit, memory_order_acquire);
+}
+
+static struct arena_extent last_extent(const struct file *f, const struct block_run *run, uint64_t commit)
+{
+	uint8_t *data = arena_block_data(f->arena, run->index);
+
+	return arena_extent_get(run->meta, data, f->arena->block_bytes, commit, COMMIT_COUNT(commit) - 1);
+}
+
+/* One past the last staged byte of the current block's last extent. */
+static uint64_t current_end(const struct file *f, const struct block_run *run)
+{
+	uint64_t commit = run_commit(run);
+	struct arena_extent e = last_extent(f, run, commit);
+
+	return e.offset + e.length;
+}
+
+uint64_t stage_logical_size(struct file *f)
+{
+	struct block_run *run = f->current;
+
+	if (run) {
+		uint64_t end = current_end(f, run);
+
+		if (end > f->staged_hi)
+			f->staged_hi = end;
+		if (end > f->lsize)
+			f->lsize = end;
+	}
+	return f->lsize;
+}
+
+void stage_unstream(struct file *f)
+{
+	struct block_run *run = f->current;
+
+	if (run && run->stream) {
+		run->stream->pos = (off_t)current_end(f, run);
+		run->stream->pos_mode = POS_USER;
+		run->stream = NULL;
+	}
+}
+
+off_t stage_position(struct file *f, struct ofd *o)
+{
+	if (o->pos_mode == POS_STREAM)
+		return (off_t)current_end(f, f->current);
+	if (o->pos_mode == POS_USER)
+		return o->pos;
+	return sys.lseek(o->fd, 0, SEEK_CUR);
+}
+
+/* Moves what the fast path counted into the slot's counters, where `fastwrite status` sees it. */
+static void publish_counters(struct file *f)
+{
+	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
+
+	atomic_fetch_add_explicit(&slot->counters[COUNT_WRITES], f->writes, memory_order_relaxed);
+	f->writes = 0;
+}
+
+void stage_seal(struct file *f)
+{
+	struct block_run *run = f->current;
+	struct arena_slot *slot;
+	uint64_t commit, bytes = 0;
+
+	if (!run)
+		return;
+	stage_logical_size(f);
+	stage_unstream(f);
+	commit = atomic_fetch_or_explicit(&run->meta->commit, COMMIT_SEALED, memory_order_acq_rel);
+	kill_step();
+	for (uint32_t i = 0; i < COMMIT_COUNT(commit); i++)
+		bytes += arena_extent_get(run->meta, arena_block_data(f->arena, run->index), f->arena->block_bytes,
+					  commit, i)
+				 .length;
+	f->current = NULL;
+	slot = arena_slot_at(f->arena, (uint32_t)f->slot);
+	atomic_fetch_add_explicit(&slot->counters[COUNT_BYTES], bytes, memory_order_relaxed);
+	publish_counters(f);
+}
+
+void stage_interrupt(struct file *f)
+{
+	struct block_run *run = f->current;
+
+	if (!run)
+		return;
+	stage_seal(f);
+	if (!f->pinned)
+		f->pinned = run;
+}
+
+static bool ranges_meet(uint64_t a, uint64_t a_end, uint64_t b, uint64_t b_end) { return a < b_end && b < a_end; }
+
+bool stage_overlaps(struct file *f, uint64_t offset, uint64_t size)
+{
+	uint64_t end = offset + size;
+	uint64_t logical = stage_logical_size(f);
+
+	if (!f->head)
+		return false;
+	if (end > f->ksize && offset < logical)
+		return true;
+	if (!ranges_meet(offset, end, f->staged_lo, f->staged_hi))
+		return false;
+	for (struct block_run *run = f->head; run; run = run->next) {
+		uint64_t commit = run_commit(run);
+		uint8_t *data = arena_block_data(f->arena, run->index);
+
+		for (uint32_t i = 0; i < COMMIT_COUNT(commit); i++) {
+			struct arena_extent e =
+				arena_extent_get(run->meta, data, f->arena->block_bytes, commit, i);
+
+			if (ranges_meet(offset, end, e.offset, e.offset + e.length))
+				return true;
+		}
+	}
+	return false;
+}
+
+static void copy_in(uint8_t *to, const struct iovec *iov, int count, size_t skip, size_t n)
+{
+	for (int i = 0; i < count && n > 0; i++) {
+		size_t part = iov[i].iov_len;
+
+		if (skip >= part) {
+			skip -= part;
+			continue;
+		}
+		part -= skip;
+		if (part > n)
+			part = n;
+		memcpy(to, (const uint8_t *)iov[i].iov_base + skip, part);
+		to += part;
+		n -= part;
+		skip = 0;
+	}
+}
+
+static void publish(struct block_run *run, uint64_t commit)
+{
+	kill_step();
+	atomic_store_explicit(&run->meta->commit, commit, memory_order_release);
+	kill_step();
+}
+
+/* A fresh block whose first extent begins at `offset`, not yet visible to recovery (owner is 0). */
+static struct block_run *block_prepare(struct file *f, uint64_t offset, uint64_t granted, enum stage_kind kind,
+				       bool nested)
+{
+	struct arena *a = f->arena;
+	struct block_run *run;
+	uint32_t pos = (uint32_t)(offset % ARENA_PAGE);
+
+	/* one block is kept for signal handlers, which cannot wait for the engine */
+	if (!nested && atomic_load_explicit(&a->free_count, memory_order_relaxed) <= 1)
+		return NULL;
+	run = arena_block_take(a);
+	if (!run)
+		return NULL;
+	run->meta->kind = kind;
+	run->meta->seq = arena_next_seq(a);
+	run->meta->chain_block = 0;
+	run->meta->first = (struct arena_extent){ .offset = offset, .pos = pos };
+	run->base = arena_block_data(a, run->index) + pos;
+	run->room = a->block_bytes - pos;
+	if (run->room > granted)
+		run->room = (uint32_t)granted;
+	run->stream = NULL;
+	run->next = NULL;
+	run->split_bytes = 0;
+	run->flushed = false;
+	run->opened_ns = sys_now_ns();
+	return run;
+}
+
+/* From here on the block belongs to the file, for recovery too. */
+static void block_attach(struct file *f, struct block_run *run)
+{
+	kill_step();
+	atomic_store_explicit(&run->meta->owner, (uint32_t)f->slot + 1, memory_order_release);
+	kill_step();
+	if (f->tail)
+		f->tail->next = run;
+	else
+		f->head = run;
+	f->tail = run;
+	if (f->blocks++ == 0)
+		atomic_fetch_add_explicit(&f->arena->files, 1, memory_order_relaxed);
+	f->current = run;
+}
+
+/* The whole write into a block of its own. */
+static int put_fresh(struct file *f, const struct iovec *iov, int count, size_t n, uint64_t offset, uint64_t granted,
+		     enum stage_kind kind, bool nested)
+{
+	struct block_run *run = block_prepare(f, offset, granted, kind, nested);
+
+	if (!run)
+		return -EAGAIN;
+	stage_seal(f);
+	copy_in(run->base, iov, count, 0, n);
+	publish(run, COMMIT_MAKE(1, n));
+	block_attach(f, run);
+	return 0;
+}
+
+/* The first `part` bytes end the current block, the rest begins a new one; one store publishes both. */
+static int put_split(struct file *f, const struct iovec *iov, int count, size_t n, uint64_t offset, uint32_t part,
+		     uint64_t granted, enum stage_kind kind)
+{
+	struct block_run *first = f->current;
+	uint64_t commit = run_commit(first);
+	struct block_run *second = block_prepare(f, offset + part, granted - part, kind, false);
+
+	if (!second)
+		return -EAGAIN;
+	copy_in(second->base, iov, count, part, n - part);
+	second->meta->chain_seq = first->meta->seq;
+	second->meta->chain_commit = commit + part;
+	second->meta->chain_block = first->index + 1;
+	second->split_bytes = part;
+	publish(second, COMMIT_MAKE(1, n - part));
+	stage_unstream(f);
+	block_attach(f, second);
+	f->current = first; /* until it is sealed */
+	copy_in(first->base + COMMIT_LENGTH(commit), iov, count, 0, part);
+	publish(first, commit + part);
+	stage_seal(f);
+	f->current = second;
+	atomic_store_explicit(&second->meta->chain_block, 0, memory_order_release);
+	kill_step();
+	return 0;
+}
+
+/* Where in the current block an extent of n bytes could begin; 0 when it does not fit. */
+static uint32_t place_extent(const struct file *f, const struct block_run *run, uint64_t commit, uint64_t offset,
+			     size_t n)
+{
+	struct arena_extent e = last_extent(f, run, commit);
+	uint32_t count = COMMIT_COUNT(commit);
+	uint64_t pos = (uint64_t)e.pos + e.length;
+
+	if (count >= ARENA_EXTENTS_MAX)
+		return 0;
+	/* whole pages keep their place within a page, so that they can go out with O_DIRECT */
+	if (n >= ARENA_PAGE) {
+		uint64_t want = offset % ARENA_PAGE;
+
+		pos += (want + ARENA_PAGE - pos % ARENA_PAGE) % ARENA_PAGE;
+	}
+	if (pos + n + (uint64_t)count * ARENA_EXTENT_BYTES > f->arena->block_bytes)
+		return 0;
+	return (uint32_t)pos;
+}
+
+static void put_extent(struct file *f, const struct iovec *iov, int count, size_t n, uint64_t offset,
+		       uint64_t granted, uint32_t pos)
+{
+	struct block_run *run = f->current;
+	uint64_t commit = run_commit(run);
+	uint32_t extents = COMMIT_COUNT(commit);
+	uint8_t *data = arena_block_data(f->arena, run->index);
+	struct arena_extent *entry = arena_extent_entry(data, f->arena->block_bytes, extents);
+
+	/* the length of the extent before moves from the commit word into its entry: the same number */
+	if (extents == 1)
+		run->meta->first.length = COMMIT_LENGTH(commit);
+	else
+		arena_extent_entry(data, f->arena->block_bytes, extents - 1)->length = COMMIT_LENGTH(commit);
+	*entry = (struct arena_extent){ .offset = offset, .pos = pos };
+	copy_in(data + pos, iov, count, 0, n);
+	publish(run, COMMIT_MAKE(extents + 1, n));
+	run->base = data + pos;
+	run->room = f->arena->block_bytes - pos - extents * ARENA_EXTENT_BYTES;
+	if (run->room > granted)
+		run->room = (uint32_t)granted;
+}
+
+static int put_current(struct file *f, const struct iovec *iov, int count, size_t n, uint64_t offset,
+		       uint64_t granted, enum stage_kind kind, bool nested)
+{
+	struct block_run *run = f->current;
+	uint64_t commit = run_commit(run);
+	uint32_t length = COMMIT_LENGTH(commit);
+	struct arena_extent e = last_extent(f, run, commit);
+	uint32_t pos;
+
+	if (offset == e.offset + length) {
+		/* space may have been reserved since the extent began */
+		uint64_t room = (uint64_t)f->arena->block_bytes - e.pos -
+				(uint64_t)(COMMIT_COUNT(commit) - 1) * ARENA_EXTENT_BYTES;
+
+		if (room > length + granted)
+			room = length + granted;
+		if (room > run->room)
+			run->room = (uint32_t)room;
+		if (n <= run->room - length) {
+			copy_in(run->base + length, iov, count, 0, n);
+			publish(run, commit + n);
+			return 0;
+		}
+		if (run->room > length)
+			return put_split(f, iov, count, n, offset, run->room - length, granted, kind);
+		return put_fresh(f, iov, count, n, offset, granted, kind, nested);
+	}
+	pos = place_extent(f, run, commit, offset, n);
+	if (pos == 0)
+		return put_fresh(f, iov, count, n, offset, granted, kind, nested);
+	put_extent(f, iov, count, n, offset, granted, pos);
+	return 0;
+}
+
+int stage_put(struct file *f, struct ofd *stream, const struct iovec *iov, int count, size_t n, uint64_t offset,
+	      uint64_t granted, enum stage_kind kind, bool nested)
+{
+	bool was_empty = !f->head;
+	int r;
+
+	if (f->current && f->current->stream != stream)
+		stage_unstream(f);
+	if (f->current)
+		r = put_current(f, iov, count, n, offset, granted, kind, nested);
+	else
+		r = put_fresh(f, iov, count, n, offset, granted, kind, nested);
+	if (r < 0)
+		return r;
+	f->kind = kind;
+	f->writes++;
+	if (was_empty || offset < f->staged_lo)
+		f->staged_lo = offset;
+	if (was_empty || offset + n > f->staged_hi)
+		f->staged_hi = offset + n;
+	if (offset + n > f->lsize)
+		f->lsize = offset + n;
+	if (stream) {
+		f->current->stream = stream;
+		stream->pos_mode = POS_STREAM;
+	}
+	if (was_empty)
+		engine_arm();
+	return 0;
+}

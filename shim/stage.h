@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * stage: accept the program's bytes.
+ *
+ * stage_fast is the whole cost of a small sequential write: one lock, one copy, one publishing
+ * compare-and-swap, one unlock.  A signal handler may interrupt it anywhere and stage on the same file: the
+ * handler's stage_interrupt seals the block, our compare-and-swap then fails, and the caller retries on the
+ * slow path.  The bytes that the interrupted copy still writes land behind the sealed length of a block that
+ * stays pinned until the next holder of the lock.
+ */
+#ifndef FASTWRITE_STAGE_H
+#define FASTWRITE_STAGE_H
+
+#include "fdtable.h"
+#include "file.h"
+
+#include <string.h>
+#include <sys/uio.h>
+
+/* True when all n bytes were accepted at the stream position of `o`. */
+static inline bool stage_fast(struct ofd *o, int fd, const void *buf, size_t n)
+{
+	struct file *f = atomic_load_explicit(&o->file, memory_order_acquire);
+	uint32_t tid = lock_self();
+	struct block_run *run;
+	bool done = false;
+
+	if (!lock_try(&f->lock, tid))
+		return false;
+	run = atomic_load_explicit(&f->current, memory_order_relaxed);
+	if (run && run->stream == o && fdtable_get(fd) == o && !(((uintptr_t)buf | n) & o->align_mask)) {
+		/* the commit word first: everything read after it belongs to it, or the swap fails */
+		uint64_t commit = atomic_load_explicit(&run->meta->commit, memory_order_acquire);
+		uint32_t length = COMMIT_LENGTH(commit);
+
+		if (!(commit & COMMIT_SEALED) && n <= run->room - length) {
+			memcpy(run->base + length, buf, n);
+			done = atomic_compare_exchange_strong_explicit(&run->meta->commit, &commit, commit + n,
+								       memory_order_release,
+								       memory_order_relaxed);
+			f->writes += done;
+		}
+	}
+	lock_drop_fast(&f->lock, tid);
+	return done;
+}
+
+/* All below: file lock held, signals blocked. */
+
+/* Where a stream write of `o` would begin, in the file. */
+off_t stage_position(struct file *f, struct ofd *o);
+/* File size with everything staged. */
+uint64_t stage_logical_size(struct file *f);
+/* The current block grows no more; positions become POS_USER. */
+void stage_seal(struct file *f);
+/* After file_lock said nested: the interrupted fast path must not publish. */
+void stage_interrupt(struct file *f);
+/* No description of this file is in POS_STREAM afterwards. */
+void stage_unstream(struct file *f);
+/* True when [offset, offset + size) has staged bytes, or the kernel would see end-of-file too early. */
+bool stage_overlaps(struct file *f, uint64_t offset, uint64_t size);
+
+/*
+ * Accepts n bytes for file offset `offset` (n at most half a block).  `stream`: the description whose
+ * position moves along, or NULL.  `granted`: bytes from `offset` on that have space reserved, at least n.
+ * 0, or -EAGAIN when no block is free (nothing changed).
+ */
+int stage_put(struct file *f, struct ofd *stream, const struct iovec *iov, int count, size_t n, uint64_t offset,
+	      uint64_t granted, enum stage_kind kind, bool nested);
+
+#endif

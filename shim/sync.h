@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+/* sync: what fsync and fdatasync of a managed file do, by the rule's policy.  See the table in docs/promises.md. */
+#ifndef FASTWRITE_SYNC_H
+#define FASTWRITE_SYNC_H
+
+#include "file.h"
+
+/* The program called fsync (full) or fdatasync on fd, which refers to o.  0 or -errno. */
+int sync_file(int fd, struct ofd *o, bool full);
+/* File lock held: does the background sync that a relaxed fsync promised. */
+void sync_relaxed_due(struct file *f);
+
+#endif

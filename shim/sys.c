@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+/* sys: see sys.h.  Raw system calls, so that no interposed symbol and no errno is involved. */
+#include "sys.h"
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <sys/mman.h>
+
+#define CALL0(n) sys_raw(n, 0, 0, 0, 0, 0, 0)
+#define CALL1(n, a) sys_raw(n, (long)(a), 0, 0, 0, 0, 0)
+#define CALL2(n, a, b) sys_raw(n, (long)(a), (long)(b), 0, 0, 0, 0)
+#define CALL3(n, a, b, c) sys_raw(n, (long)(a), (long)(b), (long)(c), 0, 0, 0)
+#define CALL4(n, a, b, c, d) sys_raw(n, (long)(a), (long)(b), (long)(c), (long)(d), 0, 0)
+#define CALL5(n, a, b, c, d, e) sys_raw(n, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), 0)
+#define CALL6(n, a, b, c, d, e, f) sys_raw(n, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), (long)(f))
+
+static ssize_t k_read(int fd, void *buf, size_t size) { return CALL3(SYS_read, fd, buf, size); }
+static ssize_t k_pread(int fd, void *buf, size_t size, off_t offset)
+{
+	return CALL4(SYS_pread64, fd, buf, size, offset);
+}
+static ssize_t k_readv(int fd, const struct iovec *iov, int count) { return CALL3(SYS_readv, fd, iov, count); }
+static ssize_t k_preadv(int fd, const struct iovec *iov, int count, off_t offset)
+{
+	return CALL5(SYS_preadv, fd, iov, count, offset, 0);
+}
+static ssize_t k_write(int fd, const void *buf, size_t size) { return CALL3(SYS_write, fd, buf, size); }
+static ssize_t k_writev(int fd, const struct iovec *iov, int count) { return CALL3(SYS_writev, fd, iov, count); }
+static ssize_t k_pwrite(int fd, const void *buf, size_t size, off_t offset)
+{
+	return CALL4(SYS_pwrite64, fd, buf, size, offset);
+}
+static ssize_t k_pwritev(int fd, const struct iovec *iov, int count, off_t offset)
+{
+	return CALL5(SYS_pwritev, fd, iov, count, offset, 0);
+}
+static off_t k_lseek(int fd, off_t offset, int whence) { return CALL3(SYS_lseek, fd, offset, whence); }
+static int k_fallocate(int fd, int mode, off_t offset, off_t length)
+{
+	return (int)CALL4(SYS_fallocate, fd, mode, offset, length);
+}
+static int k_ftruncate(int fd, off_t length) { return (int)CALL2(SYS_ftruncate, fd, length); }
+static int k_fsync(int fd) { return (int)CALL1(SYS_fsync, fd); }
+static int k_fdatasync(int fd) { return (int)CALL1(SYS_fdatasync, fd); }
+static int k_openat(int dirfd, const char *path, int flags, mode_t mode)
+{
+	return (int)CALL4(SYS_openat, dirfd, path, flags, mode);
+}
+static int k_close(int fd) { return (int)CALL1(SYS_close, fd); }
+static long k_fcntl(int fd, int cmd, long arg) { return CALL3(SYS_fcntl, fd, cmd, arg); }
+static int k_statx(int dirfd, const char *path, int flags, unsigned mask, struct statx *out)
+{
+	return (int)CALL5(SYS_statx, dirfd, path, flags, mask, out);
+}
+static ssize_t k_readlinkat(int dirfd, const char *path, char *buf, size_t size)
+{
+	return CALL4(SYS_readlinkat, dirfd, path, buf, size);
+}
+static int k_unlinkat(int dirfd, const char *path, int flags)
+{
+	return (int)CALL3(SYS_unlinkat, dirfd, path, flags);
+}
+static int k_mkdirat(int dirfd, const char *path, mode_t mode)
+{
+	return (int)CALL3(SYS_mkdirat, dirfd, path, mode);
+}
+static int k_renameat(int fromfd, const char *from, int tofd, const char *to)
+{
+	return (int)CALL5(SYS_renameat2, fromfd, from, tofd, to, 0);
+}
+static int k_flock(int fd, int operation) { return (int)CALL2(SYS_flock, fd, operation); }
+static ssize_t k_getdents(int fd, void *buf, size_t size) { return CALL3(SYS_getdents64, fd, buf, size); }
+static void *k_mmap(void *addr, size_t size, int prot, int flags, int fd, off_t offset)
+{
+	return (void *)CALL6(SYS_mmap, addr, size, prot, flags, fd, offset);
+}
+static int k_munmap(void *addr, size_t size) { return (int)CALL2(SYS_munmap, addr, size); }
+
+#define KERNEL_TABLE                                                                                                   \
+	{                                                                                                              \
+		.read = k_read, .pread = k_pread, .readv = k_readv, .preadv = k_preadv, .write = k_write,              \
+		.writev = k_writev, .pwrite = k_pwrite, .pwritev = k_pwritev, .lseek = k_lseek,                        \
+		.fallocate = k_fallocate, .ftruncate = k_ftruncate, .fsync = k_fsync, .fdatasync = k_fdatasync,        \
+		.openat = k_openat, .close = k_close, .fcntl = k_fcntl, .statx = k_statx, .readlinkat = k_readlinkat,  \
+		.unlinkat = k_unlinkat, .mkdirat = k_mkdirat, .renameat = k_renameat, .flock = k_flock,                \
+		.getdents = k_getdents, .mmap = k_mmap, .munmap = k_munmap,                                            \
+	}
+
+const struct sys sys_kernel = KERNEL_TABLE;
+struct sys sys = KERNEL_TABLE;
+
+long sys_futex_wait(uint32_t *word, uint32_t expected, const struct timespec *relative)
+{
+	return CALL4(SYS_futex, word, FUTEX_WAIT, expected, relative);
+}
+
+void sys_futex_wake(uint32_t *word, int count) { CALL3(SYS_futex, word, FUTEX_WAKE, count); }
+
+uint64_t sys_now_ns(void)
+{
+	struct timespec now;
+
+	/* vDSO: async-signal-safe, and cannot fail for this clock */
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+ssize_t sys_read_file(const char *path, char *buf, size_t size)
+{
+	int fd = sys.openat(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
+	size_t used = 0;
+	ssize_t n;
+
+	if (fd < 0)
+		return fd;
+	do {
+		n = sys.read(fd, buf + used, size - 1 - used);
+		if (n > 0)
+			used += (size_t)n;
+	} while ((n > 0 && used < size - 1) || n == -EINTR);
+	sys.close(fd);
+	if (n < 0)
+		return n;
+	buf[used] = '\0';
+	return (ssize_t)used;
+}

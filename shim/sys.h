@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * sys: the only door from the core to the kernel.
+ *
+ * Every entry takes the system call's arguments and returns its result, or -errno; the C library's errno is
+ * never touched and no entry is a cancellation point.  Tests replace single entries to inject short writes,
+ * EINTR, ENOSPC and EIO.  `sys` starts as a copy of `sys_kernel`.
+ */
+#ifndef FASTWRITE_SYS_H
+#define FASTWRITE_SYS_H
+
+#include <errno.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+#include <time.h>
+
+struct sys {
+	ssize_t (*read)(int fd, void *buf, size_t size);
+	ssize_t (*pread)(int fd, void *buf, size_t size, off_t offset);
+	ssize_t (*readv)(int fd, const struct iovec *iov, int count);
+	ssize_t (*preadv)(int fd, const struct iovec *iov, int count, off_t offset);
+	ssize_t (*write)(int fd, const void *buf, size_t size);
+	ssize_t (*writev)(int fd, const struct iovec *iov, int count);
+	ssize_t (*pwrite)(int fd, const void *buf, size_t size, off_t offset);
+	ssize_t (*pwritev)(int fd, const struct iovec *iov, int count, off_t offset);
+	off_t (*lseek)(int fd, off_t offset, int whence);
+	int (*fallocate)(int fd, int mode, off_t offset, off_t length);
+	int (*ftruncate)(int fd, off_t length);
+	int (*fsync)(int fd);
+	int (*fdatasync)(int fd);
+	int (*openat)(int dirfd, const char *path, int flags, mode_t mode);
+	int (*close)(int fd);
+	long (*fcntl)(int fd, int cmd, long arg);
+	int (*statx)(int dirfd, const char *path, int flags, unsigned mask, struct statx *out);
+	ssize_t (*readlinkat)(int dirfd, const char *path, char *buf, size_t size);
+	int (*unlinkat)(int dirfd, const char *path, int flags);
+	int (*mkdirat)(int dirfd, const char *path, mode_t mode);
+	int (*renameat)(int fromfd, const char *from, int tofd, const char *to);
+	int (*flock)(int fd, int operation);
+	ssize_t (*getdents)(int fd, void *buf, size_t size);
+	void *(*mmap)(void *addr, size_t size, int prot, int flags, int fd, off_t offset); /* (void *)-errno */
+	int (*munmap)(void *addr, size_t size);
+};
+
+extern struct sys sys;
+extern const struct sys sys_kernel;
+
+/* True for the (void *)-errno that sys.mmap returns on failure. */
+static inline int sys_is_error(const void *p) { return (uintptr_t)p >= (uintptr_t)-4095; }
+
+#if defined(__x86_64__)
+static inline long sys_raw(long number, long a, long b, long c, long d, long e, long f)
+{
+	long result;
+	register long r10 __asm__("r10") = d;
+	register long r8 __asm__("r8") = e;
+	register long r9 __asm__("r9") = f;
+
+	__asm__ volatile("syscall"
+			 : "=a"(result)
+			 : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+			 : "rcx", "r11", "memory");
+	return result;
+}
+#elif defined(__aarch64__)
+static inline long sys_raw(long number, long a, long b, long c, long d, long e, long f)
+{
+	register long x8 __asm__("x8") = number;
+	register long x0 __asm__("x0") = a;
+	register long x1 __asm__("x1") = b;
+	register long x2 __asm__("x2") = c;
+	register long x3 __asm__("x3") = d;
+	register long x4 __asm__("x4") = e;
+	register long x5 __asm__("x5") = f;
+
+	__asm__ volatile("svc 0"
+			 : "+r"(x0)
+			 : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5)
+			 : "memory", "cc");
+	return x0;
+}
+#else
+#error "libfastwrite supports LP64 Linux on x86-64 and aarch64"
+#endif
+
+static inline pid_t sys_getpid(void) { return (pid_t)sys_raw(SYS_getpid, 0, 0, 0, 0, 0, 0); }
+static inline pid_t sys_gettid(void) { return (pid_t)sys_raw(SYS_gettid, 0, 0, 0, 0, 0, 0); }
+
+/* The kernel's signal set: one bit for each of 64 signals, also those that the C library hides. */
+typedef uint64_t sys_sigset;
+
+static inline sys_sigset sys_block_signals(void)
+{
+	sys_sigset all = ~(sys_sigset)0;
+	sys_sigset old = 0;
+
+	sys_raw(SYS_rt_sigprocmask, SIG_SETMASK, (long)&all, (long)&old, sizeof all, 0, 0);
+	return old;
+}
+
+static inline void sys_restore_signals(sys_sigset old)
+{
+	sys_raw(SYS_rt_sigprocmask, SIG_SETMASK, (long)&old, 0, sizeof old, 0, 0);
+}
+
+long sys_futex_wait(uint32_t *word, uint32_t expected, const struct timespec *relative);
+void sys_futex_wake(uint32_t *word, int count);
+
+/* CLOCK_MONOTONIC in nanoseconds. */
+uint64_t sys_now_ns(void);
+
+/* Reads a whole small file into buf, NUL-terminates; bytes read or -errno. */
+ssize_t sys_read_file(const char *path, char *buf, size_t size);
+
+#endif

@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the suites and ends with one line: `N passed, N failed, N skipped`.
+
+Suites: cmocka programs (TAP on stdout), the export list, pytest.  Exit status 1 when anything failed.
+Uses the standard library only, so that the unit tests can run without the Python parts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+UNIT_TIMEOUT_SECONDS = 600
+SKIP_EXIT_CODE = 77
+TAP_LINE = re.compile(r"^(?P<bad>not )?ok (?P<number>\d+)(?: - | # | )?(?P<rest>.*)$")
+TAP_PLAN = re.compile(r"^1\.\.(?P<count>\d+)")
+
+
+@dataclass
+class Totals:
+    """Counts of single tests; `notes` are the skipped ones with their reasons."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, other: Totals) -> None:
+        self.passed += other.passed
+        self.failed += other.failed
+        self.skipped += other.skipped
+        self.notes += other.notes
+
+    def line(self) -> str:
+        return f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
+
+
+def parse_tap(name: str, output: str, returncode: int) -> Totals:
+    """Counts a TAP stream.  Tests that were planned and never reported count as failed."""
+    totals = Totals()
+    planned = 0
+    reported = 0
+    before: list[str] = []
+    for line in output.splitlines():
+        if plan := TAP_PLAN.match(line):
+            planned += int(plan["count"])
+        elif result := TAP_LINE.match(line):
+            reported += 1
+            rest = result["rest"]
+            if "SKIP" in line:
+                totals.skipped += 1
+                reason = "; ".join(before) or "no reason given"
+                totals.notes.append(f"{name} {rest.replace('SKIP', '').strip(' #-')}: {reason}")
+            elif result["bad"]:
+                totals.failed += 1
+            else:
+                totals.passed += 1
+            before = []
+        elif line.strip() and not line.startswith("#"):
+            before.append(line.strip())
+    if reported == 0 and planned == 0 and returncode == SKIP_EXIT_CODE:
+        totals.skipped += 1
+        totals.notes.append(f"{name}: {'; '.join(before) or 'no reason given'}")
+        return totals
+    totals.failed += max(0, planned - reported)
+    if returncode != 0 and totals.failed == 0:
+        totals.failed += 1
+    if reported == 0 and planned == 0 and returncode == 0:
+        totals.passed += 1
+    return totals
+
+
+def clean_environment(**extra: str) -> dict[str, str]:
+    """The caller's environment without what would steer the library under test."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("FASTWRITE_") and k != "LD_PRELOAD"}
+    env.update(extra)
+    return env
+
+
+def run_units(build: Path) -> Totals:
+    totals = Totals()
+    programs = sorted(
+        p for p in (build / "tests" / "unit").glob("test_*") if p.suffix == "" and os.access(p, os.X_OK)
+    )
+    sources = {p.stem for p in (ROOT / "tests" / "unit").glob("test_*.c")}
+    for program in programs:
+        if program.name not in sources:
+            continue  # left over from a source that is gone
+        try:
+            done = subprocess.run(
+                [str(program)],
+                cwd=ROOT,
+                env=clean_environment(CMOCKA_MESSAGE_OUTPUT="TAP"),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=UNIT_TIMEOUT_SECONDS,
+                check=False,
+            )
+            output, returncode = done.stdout.decode(errors="replace"), done.returncode
+        except subprocess.TimeoutExpired as stopped:
+            output = (stopped.stdout or b"").decode(errors="replace")
+            output += f"\nstopped after {UNIT_TIMEOUT_SECONDS} s\n"
+            returncode = -9
+        one = parse_tap(program.name, output, returncode)
+        print(f"{program.name}: {one.line()}", flush=True)
+        if one.failed:
+            print(output, flush=True)
+            if returncode < 0:
+                print(f"{program.name}: died of signal {-returncode}", flush=True)
+        totals.add(one)
+    missing = sources - {p.name for p in programs}
+    for name in sorted(missing):
+        print(f"{name}: not built", flush=True)
+        totals.failed += 1
+    return totals
+
+
+def run_exports(build: Path) -> Totals:
+    done = subprocess.run(
+        [str(ROOT / "scripts" / "exports"), "--check", str(build / "libfastwrite.so")], check=False
+    )
+    return Totals(passed=int(done.returncode == 0), failed=int(done.returncode != 0))
+
+
+def parse_junit(path: Path) -> Totals:
+    totals = Totals()
+    for suite in ElementTree.parse(path).getroot().iter("testsuite"):
+        tests = int(suite.get("tests", 0))
+        bad = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
+        skipped = int(suite.get("skipped", 0))
+        totals.add(Totals(tests - bad - skipped, bad, skipped))
+    for case in ElementTree.parse(path).getroot().iter("testcase"):
+        for skip in case.iter("skipped"):
+            totals.notes.append(f"{case.get('classname')}.{case.get('name')}: {skip.get('message')}")
+    return totals
+
+
+def run_pytest(build: Path, arguments: list[str]) -> Totals:
+    report = build / "pytest.xml"
+    report.unlink(missing_ok=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *arguments],
+        cwd=ROOT,
+        env=clean_environment(
+            FASTWRITE_TEST_BUILD=str(build), FASTWRITE_TEST_BUILD_DEBUG=str(ROOT / "build-debug")
+        ),
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    totals = parse_junit(report) if report.exists() else Totals()
+    if done.returncode not in (0, 5) and totals.failed == 0:
+        print(f"pytest ended with status {done.returncode}", flush=True)
+        totals.failed += 1
+    return totals
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--build", type=Path, default=ROOT / "build", help="release build directory")
+    parser.add_argument("--units", type=Path, help="run the unit tests of this build directory")
+    parser.add_argument("--exports", action="store_true", help="compare the library's symbols with hooks.def")
+    parser.add_argument("--python", action="store_true", help="run pytest")
+    parser.add_argument("pytest_arguments", nargs="*", help="handed to pytest, behind --")
+    options = parser.parse_args()
+
+    build = options.build.resolve()
+    totals = Totals()
+    if options.units:
+        totals.add(run_units(options.units.resolve()))
+    if options.exports:
+        totals.add(run_exports(build))
+    if options.python:
+        totals.add(run_pytest(build, options.pytest_arguments))
+    for note in totals.notes:
+        print(f"skipped: {note}")
+    print(totals.line(), flush=True)
+    return 1 if totals.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

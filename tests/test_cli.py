@@ -1,0 +1,847 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command: verbs, exit statuses, what it says about wrong input."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+VERBS = ["run", "recover", "status", "config", "check"]
+KEYS = [
+    "sync",
+    "relaxed_ms",
+    "mem",
+    "block",
+    "lag_ms",
+    "visibility",
+    "writers",
+    "flush",
+    "prealloc",
+    "prealloc_mode",
+    "staging",
+    "small",
+]
+NOTHING = "int main(void) { return 0; }"
+
+
+@pytest.fixture
+def cli(fastwrite: Path, tmp_path: Path):
+    """cli(*arguments, env={...}) runs the command and returns its result."""
+
+    def run(*arguments: object, env: dict[str, str] | None = None, **keywords) -> subprocess.CompletedProcess:
+        keywords.setdefault("timeout", 60)
+        return subprocess.run(
+            [str(fastwrite), *map(str, arguments)],
+            env={**os.environ, "TMPDIR": str(tmp_path), **(env or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            **keywords,
+        )
+
+    return run
+
+
+def one_line(text: str) -> str:
+    """The only line of text."""
+    assert text.endswith("\n")
+    assert text.count("\n") == 1, text
+    return text[:-1]
+
+
+# ---- usage ----
+
+
+def test_help_and_version(cli):
+    done = cli("--help")
+    assert done.returncode == 0
+    assert all(re.search(rf"^  {verb} ", done.stdout, re.M) for verb in VERBS)
+    assert "Exit status" in done.stdout
+    done = cli("--version")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(r"fastwrite \d+\.\d+\.\d+\n", done.stdout)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help(cli, verb):
+    done = cli(verb, "--help")
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"Usage: fastwrite {verb}")
+    assert "Exit status: " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        ([], "a verb is missing"),
+        (["frobnicate"], 'unknown verb "frobnicate"; allowed: run, recover'),
+        (["--frobnicate"], "--frobnicate"),
+        (["run"], "a program is missing"),
+        (["run", "--frobnicate", "true"], "--frobnicate"),
+        (["run", "-o", "sink=1", "true"], 'unknown key "sink"; allowed: sync, relaxed_ms'),
+        (["run", "-o", "sync", "true"], "KEY=VALUE"),
+        (["run", "--stats=/not/there/x", "true"], "/not/there/x"),
+        (["recover"], "a PATH is missing"),
+        (["status", "x"], 'unexpected argument "x"'),
+        (["config", "x"], 'unexpected argument "x"'),
+        (["check"], "a PROGRAM or PATH is missing"),
+    ],
+)
+def test_wrong_usage(cli, arguments, part):
+    done = cli(*arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert part in done.stderr
+    assert done.stderr.startswith("fastwrite")
+
+
+# ---- the manual ----
+
+
+def options_of(help_text: str) -> set[str]:
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", help_text))
+
+
+def test_manual_agrees_with_help(cli):
+    manual = (ROOT / "docs" / "fastwrite.1").read_text().replace("\\-", "-")
+    verbs = manual.split(".SH VERBS", 1)[1].split(".SH ", 1)[0]
+    sections = dict(re.findall(r"^\.SS (.+?)\n(.*?)(?=^\.SS |\Z)", verbs, re.M | re.S))
+    assert set(sections) == {*VERBS, "All verbs"}
+    assert re.findall(r"^  ([a-z]+)  ", cli("--help").stdout, re.M) == VERBS
+
+    common = options_of(sections["All verbs"])
+    assert common == {"--help", "--usage", "--version"}
+    settings = {"--config", "--paths", "--set"}
+    for verb in VERBS:
+        wanted = options_of(cli(verb, "--help").stdout.split("\n\n", 1)[1]) - common
+        found = options_of(sections[verb])
+        if verb in ("config", "check"):
+            wanted -= settings
+        assert found == wanted, verb
+
+
+def test_manual_names_every_key_and_status(cli):
+    manual = (ROOT / "docs" / "fastwrite.1").read_text()
+    keys = manual.split(".SS Keys", 1)[1].split(".SH ", 1)[0]
+    assert re.findall(r"^\.TP\n\.B ([a-z_]+)$", keys, re.M) == KEYS
+    for status in ("0", "1", "2", "3", "125", "126", "127"):
+        assert re.search(rf"^\.B {status}$", manual, re.M)
+
+
+def test_manual_has_no_markup_errors():
+    if shutil.which("man") is None or shutil.which("groff") is None:
+        pytest.skip("groff is not installed")
+    done = subprocess.run(
+        ["groff", "-man", "-Tutf8", "-ww", "-z", str(ROOT / "docs" / "fastwrite.1")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# ---- config ----
+
+
+def test_config_text(cli, tmp_path):
+    ini = tmp_path / "fw.ini"
+    ini.write_text(f"[defaults]\nlag_ms = 7\n[rule wal]\npaths = {tmp_path}/wal/**\nsync = fsync\n")
+    done = cli("config", env={"FASTWRITE_CONFIG": str(ini), "FASTWRITE_MEM": "32M"})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.search(rf"^rule wal \({ini}:4\)$", done.stdout, re.M)
+    assert re.search(rf"^  sync +fsync +{ini}:5$", done.stdout, re.M)
+    assert re.search(rf"^  lag_ms +7 +{ini}:2$", done.stdout, re.M)
+    assert re.search(r"^  mem +32M +environment$", done.stdout, re.M)
+    assert re.search(r"^  block +128K +default$", done.stdout, re.M)
+
+
+def test_config_json(cli, tmp_path):
+    ini = tmp_path / "fw.ini"
+    ini.write_text(f"[rule wal]\npaths = !{tmp_path}/a/**:{tmp_path}/**\nsync = fsync\n")
+    done = cli("config", "--json", "-c", ini, "-p", "/env/**", "-o", "mem=32M", env={"FASTWRITE_STRICT": "1"})
+    assert done.returncode == 0
+    told = json.loads(done.stdout)
+    assert told["file"] == str(ini)
+    assert told["strict"] is True
+    assert [r["name"] for r in told["rules"]] == ["env", "wal"]
+    wal = told["rules"][1]
+    assert wal["paths"] == [
+        {"glob": f"{tmp_path}/a/**", "exclude": True},
+        {"glob": f"{tmp_path}/**", "exclude": False},
+    ]
+    assert list(wal["settings"]) == KEYS
+    assert wal["settings"]["sync"] == {"value": "fsync", "source": "rule", "file": str(ini), "line": 3}
+    assert wal["settings"]["mem"] == {"value": "32M", "source": "environment"}
+    assert wal["settings"]["block"] == {"value": "128K", "source": "default"}
+
+
+def test_config_relative_file(cli, tmp_path):
+    (tmp_path / "fw.ini").write_text("[rule a]\npaths = /a/**\n")
+    for arguments, env in ((["-c", "fw.ini"], {}), ([], {"FASTWRITE_CONFIG": "fw.ini"})):
+        done = cli("config", "--json", *arguments, env=env, cwd=tmp_path)
+        assert json.loads(done.stdout)["file"] == str(tmp_path / "fw.ini")
+
+
+def test_config_json_keeps_odd_bytes(cli):
+    odd = b'/data/\xff\xc3\xa4"\\t/**'
+    env = {os.fsencode(k): os.fsencode(v) for k, v in os.environ.items()} | {
+        b"FASTWRITE_PATHS": odd.replace(b"\\", b"\\\\")
+    }
+    done = cli("config", "--json", env={k.decode(): os.fsdecode(v) for k, v in env.items()})
+    glob = json.loads(done.stdout)["rules"][0]["paths"][0]["glob"]
+    assert os.fsencode(glob) == odd.replace(b"\\", b"\\\\")
+
+
+def test_config_without_rules(cli):
+    done = cli("config")
+    assert done.returncode == 0
+    assert "no rule: nothing is staged; set FASTWRITE_PATHS or FASTWRITE_CONFIG" in done.stdout
+
+
+BAD_CONFIGURATIONS = [
+    ({"FASTWRITE_SYNK": "off"}, ["FASTWRITE_SYNK", "unknown key", "SYNC"]),
+    ({"FASTWRITE_MEM": "16MB"}, ["FASTWRITE_MEM", '"16MB"', "1M..64G"]),
+    ({"FASTWRITE_MEM": "1M"}, ["FASTWRITE_MEM", "8 x block"]),
+    ({"FASTWRITE_BLOCK": "100K"}, ["FASTWRITE_BLOCK", "power of two"]),
+    ({"FASTWRITE_SYNC": "journal"}, ["FASTWRITE_SYNC", "not available in this version", "fdatasync"]),
+    ({"FASTWRITE_VISIBILITY": "strict"}, ["FASTWRITE_VISIBILITY", "not available in this version", "lag"]),
+    (
+        {"FASTWRITE_PREALLOC_MODE": "zero"},
+        ["FASTWRITE_PREALLOC_MODE", "not available in this version", "keep"],
+    ),
+    ({"FASTWRITE_PATHS": "logs/*"}, ["FASTWRITE_PATHS", '"logs/*"', "cannot match", "absolute"]),
+    ({"FASTWRITE_PATHS": "~/log"}, ["FASTWRITE_PATHS", "'~'"]),
+    ({"FASTWRITE_PATHS": "/a/[b"}, ["FASTWRITE_PATHS", "cannot match", "']'"]),
+    ({"FASTWRITE_PATHS": "/tmp"}, ["FASTWRITE_PATHS", "directory", "/**"]),
+    ({"FASTWRITE_PATHS": "/a/**:!/a/b"}, ["FASTWRITE_PATHS", '"!/a/b"', "first"]),
+    ({"FASTWRITE_CONFIG": "/not/there.ini"}, ["FASTWRITE_CONFIG", "/not/there.ini", "no such file"]),
+    ({"FASTWRITE_CONFIG": "/tmp"}, ["FASTWRITE_CONFIG", "/tmp", "not a regular file"]),
+    ({"FASTWRITE_STAGING": "shm"}, ["FASTWRITE_STAGING", '"shm"', "absolute"]),
+    ({"FASTWRITE_LOG": "loud"}, ["FASTWRITE_LOG", "off, error, warn, info, debug"]),
+    ({"FASTWRITE_STATS": "here"}, ["FASTWRITE_STATS", "stderr"]),
+]
+BAD_FILES = [
+    ("[defaults]\nsynk = off\n", ["{ini}:2:", 'unknown key "synk"', "sync"]),
+    ("[defaults]\nmem = lots\n", ["{ini}:2:", 'mem = "lots"', "1M..64G"]),
+    ("[defaults]\nwhat is this\n", ["{ini}:2:", "key = value"]),
+    ("[rule a]\npaths=/a\n[rule a]\npaths=/b\n", ["{ini}:3:", "twice"]),
+    ("[rule a]\nsync=off\n", ["{ini}:1:", "no paths"]),
+    ("[wrong]\n", ["{ini}:1:", "[wrong]", "[defaults]"]),
+]
+
+
+@pytest.mark.parametrize(("env", "parts"), BAD_CONFIGURATIONS, ids=lambda v: str(v)[:40])
+def test_wrong_configuration(cli, env, parts):
+    base = {"FASTWRITE_PATHS": "/data/**"}
+    for verb in (["config"], ["config", "--json"], ["check", "--file", "/data/x"]):
+        done = cli(*verb, env={**base, **env})
+        assert done.returncode == 2
+        assert done.stdout in ("", "[\n]\n", "[]\n", "[]")
+        line = one_line(done.stderr)
+        assert all(part in line for part in parts), line
+
+
+@pytest.mark.parametrize(("text", "parts"), BAD_FILES, ids=lambda v: str(v)[:40])
+def test_wrong_configuration_file(cli, tmp_path, text, parts):
+    ini = tmp_path / "fw.ini"
+    ini.write_text(text)
+    done = cli("config", "-c", ini)
+    assert done.returncode == 2
+    line = one_line(done.stderr)
+    assert all(part.format(ini=ini) in line for part in parts), line
+
+
+def test_unreadable_configuration_file(cli, fastwrite, tmp_path):
+    if os.geteuid() != 0:
+        ini = tmp_path / "fw.ini"
+        ini.write_text("")
+        ini.chmod(0)
+        done = cli("config", "-c", ini)
+    else:
+        # root may read everything: ask as somebody else
+        directory = Path(
+            subprocess.check_output(["mktemp", "-d", "/tmp/fastwrite-XXXXXX"], text=True).strip()
+        )
+        try:
+            directory.chmod(0o755)
+            ini = directory / "fw.ini"
+            ini.write_text("")
+            ini.chmod(0)
+            command = directory / "fastwrite"
+            shutil.copy(fastwrite, command)
+            done = subprocess.run(
+                [str(command), "config", "-c", str(ini)],
+                user=65534,
+                group=65534,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        finally:
+            shutil.rmtree(directory)
+    assert done.returncode == 2
+    assert "permission" in one_line(done.stderr)
+
+
+def test_wrong_configuration_in_the_program(library):
+    """The library says it in one line and leaves the program alone; strict stops it."""
+    env = {"PATH": os.environ["PATH"], "LD_PRELOAD": str(library), "FASTWRITE_MEM": "16MB"}
+    done = subprocess.run(["/bin/echo", "ran"], env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+    line = one_line(done.stderr)
+    assert line.startswith("fastwrite: ")
+    assert "FASTWRITE_MEM" in line
+    env["FASTWRITE_STRICT"] = "1"
+    done = subprocess.run(["/bin/echo", "ran"], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert done.stdout == ""
+    assert "FASTWRITE_MEM" in done.stderr
+
+
+def test_example_file_is_right_and_complete(cli, tmp_path):
+    text = (ROOT / "configs" / "fastwrite.ini.example").read_text()
+    assert cli("config", "-c", ROOT / "configs" / "fastwrite.ini.example").returncode == 0
+    ini = tmp_path / "all.ini"
+    ini.write_text(re.sub(r"^;(?=[a-z_]+ = )", "", text, flags=re.M))
+    told = json.loads(cli("config", "--json", "-c", ini).stdout)
+    logs = next(r for r in told["rules"] if r["name"] == "logs")
+    defaults = json.loads(cli("config", "--json", "-p", "/x/**").stdout)["rules"][0]["settings"]
+    for key in KEYS:
+        assert logs["settings"][key]["source"] == "file", key
+        if key != "staging":
+            assert logs["settings"][key]["value"] == defaults[key]["value"], key
+
+
+# ---- check: files ----
+
+
+def test_check_file(cli, tmp_path):
+    paths = f"!{tmp_path}/skip/**:{tmp_path}/**.log"
+    done = cli("check", tmp_path / "a" / "x.log", "-p", paths)
+    assert done.returncode == 1  # its directory is not there
+    (tmp_path / "a").mkdir()
+    (tmp_path / "skip").mkdir()
+    done = cli("check", tmp_path / "a" / "x.log", "-p", paths)
+    assert done.returncode == 0
+    assert "rule env" in done.stdout
+    assert re.search(r"^  sync +fdatasync +default$", done.stdout, re.M)
+    for name, part in (("skip/x.log", "excluded by !"), ("x.txt", "no rule applies"), ("a", "directory")):
+        done = cli("check", tmp_path / name, "-p", paths)
+        assert (done.returncode, part in done.stdout) == (3, True), done.stdout
+
+
+def test_check_file_through_a_link(cli, tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    done = cli("check", "--json", "--file", tmp_path / "link" / "x", "-p", f"{tmp_path}/link/**")
+    told = json.loads(done.stdout)[0]
+    assert told["managed"] is True
+    assert told["file"] == f"{tmp_path}/real/x"
+    assert told["rule"] == "env"
+
+
+def test_check_own_directory(cli, tmp_path):
+    (tmp_path / ".fastwrite").mkdir()
+    done = cli("check", tmp_path / ".fastwrite" / "x", "-p", f"{tmp_path}/**")
+    assert done.returncode == 3
+    assert "never managed" in done.stdout
+
+
+def test_check_without_configuration(cli, tmp_path):
+    done = cli("check", tmp_path / "x")
+    assert done.returncode == 3
+    assert "FASTWRITE_PATHS" in done.stdout
+
+
+def test_check_unknown_name(cli):
+    done = cli("check", "no-such-thing-anywhere")
+    assert done.returncode == 1
+    assert "neither a program in PATH nor a file" in one_line(done.stderr)
+
+
+# ---- check: programs ----
+
+
+def test_check_dynamic_program(cli, compile_c):
+    program = compile_c(NOTHING)
+    done = cli("check", program)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "dynamically linked" in done.stdout
+    told = json.loads(cli("check", "--json", program).stdout)[0]
+    assert told["kind"] == "dynamic"
+    assert told["works"] is True
+    assert told["notes"] == []
+
+
+def test_check_static_program(cli, compile_c):
+    for flags in (["-static"], ["-static-pie"]):
+        done = cli("check", compile_c(NOTHING, *flags))
+        assert done.returncode == 1
+        assert "statically linked" in done.stdout
+
+
+def test_check_go_program(cli, compile_c):
+    section = '__attribute__((section(".go.buildinfo"), used)) static const char info[16] = "go";'
+    done = cli("check", compile_c(section + NOTHING))
+    assert done.returncode == 1
+    assert "Go program" in done.stdout
+    note = """
+        __attribute__((section(".note.go.buildid"), used, aligned(4)))
+        static const struct { unsigned name, desc, type; char text[4], id[4]; } note = {4, 4, 4, "Go", "abc"};
+    """
+    done = cli("check", compile_c(note + NOTHING, "-static"))
+    assert done.returncode == 1
+    assert "Go program" in done.stdout
+
+
+def test_check_musl_program(cli, compile_c):
+    program = compile_c(NOTHING, "-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1")
+    done = cli("check", program)
+    assert done.returncode == 1
+    assert "musl" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("offset", "value"),
+    [(4, b"\x01"), (5, b"\x02"), (18, b"\xf3\x00")],
+    ids=["32-bit", "big-endian", "riscv"],
+)
+def test_check_foreign_program(cli, compile_c, tmp_path, offset, value):
+    data = bytearray(compile_c(NOTHING).read_bytes())
+    data[offset : offset + len(value)] = value
+    program = tmp_path / "foreign"
+    program.write_bytes(data)
+    program.chmod(0o755)
+    done = cli("check", program)
+    assert done.returncode == 1
+    assert "another machine" in done.stdout
+
+
+def test_check_damaged_program(cli, compile_c, tmp_path):
+    """Cut anywhere and with any header byte turned: an answer, never a crash."""
+    whole = compile_c(NOTHING).read_bytes()
+    program = tmp_path / "damaged"
+    variants = [whole[:n] for n in (4, 5, 16, 20, 63, 64, 65, 100, 700, 1000, 4096, len(whole) - 1)]
+    for at in [*range(16, 64), *range(64, 64 + 56 * 13, 7)]:
+        for value in (0x00, 0x7F, 0xFF):
+            variants.append(whole[:at] + bytes([value]) + whole[at + 1 :])
+    answers = set()
+    for data in variants:
+        program.write_bytes(data)
+        program.chmod(0o755)
+        done = cli("check", program)
+        assert done.returncode in (0, 1), done
+        answers.add(done.stdout.split(": ", 1)[1])
+    assert any("damaged" in a for a in answers)
+
+
+def test_check_library_notes(cli, compile_c, tmp_path):
+    for name, part in (("libaio.so.1", "libaio"), ("liburing.so.2", "io_uring")):
+        stub = compile_c("int stub_function(void) { return 0; }", "-shared", "-fPIC", f"-Wl,-soname,{name}")
+        program = compile_c(
+            "int stub_function(void); int main(void) { return stub_function(); }", str(stub), f"-DNAME_{part}"
+        )
+        done = cli("check", program)
+        assert done.returncode == 0
+        assert re.search(rf"note: it uses .*{part}", done.stdout)
+
+
+def test_check_setuid_program(cli, compile_c):
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to make a program that belongs to somebody else")
+    directory = Path(subprocess.check_output(["mktemp", "-d", "/tmp/fastwrite-XXXXXX"], text=True).strip())
+    try:
+        program = directory / "setuid"
+        shutil.copy(compile_c(NOTHING), program)
+        os.chown(program, 65534, 65534)
+        program.chmod(0o4755)
+        if os.statvfs(directory).f_flag & os.ST_NOSUID:
+            pytest.skip("/tmp is mounted nosuid")
+        done = cli("check", program)
+        assert done.returncode == 1
+        assert "setuid" in done.stdout
+        done = cli("run", "-p", "/data/**", "--strict", "--", program)
+        assert done.returncode == 125
+        assert "setuid" in done.stderr
+        os.chown(program, 0, 0)
+        program.chmod(0o4755)
+        done = cli("check", program)  # root to root raises nothing
+        assert done.returncode == 0
+        assert "note: it is setuid" in done.stdout
+    finally:
+        shutil.rmtree(directory)
+
+
+def test_check_script(cli, compile_c, tmp_path):
+    good, static = compile_c(NOTHING), compile_c(NOTHING, "-static")
+    for first, status in (
+        (f"#!{good}", 0),
+        (f"#! {static} -x", 1),
+        (f"#!/usr/bin/env {static.name}", 1),
+        (f"#!/usr/bin/env -S A=1 {static.name} -y\r", 1),
+        ("#!/no/such/interpreter", 1),
+    ):
+        script = tmp_path / "script"
+        script.write_text(first + "\nx\n")
+        script.chmod(0o755)
+        done = cli("check", script, env={"PATH": f"{static.parent}:{os.environ['PATH']}"})
+        assert done.returncode == status, (first, done)
+    script.write_text(f"#!{script}\n")  # itself
+    assert cli("check", script).returncode == 1
+
+
+def test_check_forced(cli, compile_c, tmp_path):
+    program = compile_c(NOTHING)
+    done = cli("check", "--file", program, "-p", f"{program.parent}/*")
+    assert done.returncode == 0
+    assert "rule env" in done.stdout
+    done = cli("check", "--program", tmp_path)
+    assert done.returncode == 1
+    text = tmp_path / "text"
+    text.write_text("hello")
+    text.chmod(0o755)
+    assert cli("check", "--program", text).returncode == 1
+    assert cli("check", text, "-p", f"{tmp_path}/*").returncode == 0
+
+
+def test_check_several(cli, compile_c):
+    told = json.loads(cli("check", "--json", compile_c(NOTHING), compile_c(NOTHING, "-static")).stdout)
+    assert [t["works"] for t in told] == [True, False]
+
+
+# ---- run ----
+
+RULE = {"FASTWRITE_PATHS": "/fastwrite-test-none/**"}
+
+
+def test_run_passes_status_and_output(cli):
+    done = cli("run", "--", "sh", "-c", "echo out; echo err >&2; exit 7", env=RULE)
+    assert (done.returncode, done.stdout, done.stderr) == (7, "out\n", "err\n")
+    done = cli("run", "sh", "-c", "exit 0", env=RULE)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM, signal.SIGABRT])
+def test_run_dies_of_the_same_signal(cli, tmp_path, number):
+    done = cli("run", "sh", "-c", f"kill -{number.value} $$", env=RULE, cwd=tmp_path)
+    assert done.returncode == -number
+    assert not list(tmp_path.glob("core*"))
+
+
+def test_run_sets_the_environment(cli, library, tmp_path):
+    done = cli("run", "env", env={**RULE, "LD_PRELOAD": ""})
+    env = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+    assert env["LD_PRELOAD"] == str(library.resolve())
+    assert env["FASTWRITE_REGISTRY"].startswith(str(tmp_path))
+    assert not list(tmp_path.glob("fastwrite-run-*"))
+
+
+def test_run_keeps_other_preloads(cli, library, compile_c):
+    other = compile_c("int other_symbol;", "-shared", "-fPIC")
+    for before, after in (
+        (f"{other}", f"{library.resolve()}:{other}"),
+        (f"{library.resolve()} {other}",) * 2,
+    ):
+        done = cli("run", "sh", "-c", "echo $LD_PRELOAD", env={**RULE, "LD_PRELOAD": before})
+        assert done.stdout.strip() == after
+
+
+def test_run_finds_the_library(cli, fastwrite, library, tmp_path):
+    """Beside the command, in ../lib, or where it is told."""
+
+    def preload_of(command: Path, **env: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [str(command), "run", "sh", "-c", "echo $LD_PRELOAD"],
+            env={**os.environ, **RULE, **env},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "lib").mkdir()
+    command = tmp_path / "bin" / "fastwrite"
+    shutil.copy(fastwrite, command)
+    shutil.copy(library, tmp_path / "lib" / "libfastwrite.so")
+    assert preload_of(command).stdout == f"{tmp_path}/lib/libfastwrite.so\n"
+    link = tmp_path / "link"
+    link.symlink_to(command)
+    assert preload_of(link).stdout == f"{tmp_path}/lib/libfastwrite.so\n"
+    assert preload_of(command, FASTWRITE_LIB=str(library)).stdout == f"{library.resolve()}\n"
+    done = preload_of(command, FASTWRITE_LIB="/no/such.so")
+    assert done.returncode == 125
+    assert "FASTWRITE_LIB" in one_line(done.stderr)
+    if not any(Path(p, "libfastwrite.so").exists() for p in ("/usr/local/lib", "/usr/lib")):
+        (tmp_path / "lib" / "libfastwrite.so").unlink()
+        done = preload_of(command)
+        assert done.returncode == 125
+        assert "FASTWRITE_LIB=" in one_line(done.stderr)
+
+
+def test_run_refuses_a_library_path_the_loader_cannot_take(fastwrite, library, tmp_path):
+    odd = tmp_path / "with blank"
+    odd.mkdir()
+    shutil.copy(library, odd / "lib.so")
+    done = subprocess.run(
+        [str(fastwrite), "run", "true"],
+        env={**os.environ, **RULE, "FASTWRITE_LIB": str(odd / "lib.so")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 125
+    assert "blank" in done.stderr
+
+
+def test_run_missing_program(cli, tmp_path):
+    for name in ("no-such-program-anywhere", tmp_path / "missing", ""):
+        done = cli("run", name, env=RULE)
+        assert done.returncode == 127
+        assert "no such program" in one_line(done.stderr)
+    assert not list(tmp_path.glob("fastwrite-run-*"))
+
+
+def test_run_not_executable(cli, tmp_path):
+    text = tmp_path / "text"
+    text.write_text("#!/bin/sh\nexit 0\n")
+    for path in (text, tmp_path):
+        done = cli("run", path, env=RULE)
+        assert done.returncode == 126
+        assert "not executable" in one_line(done.stderr)
+    text.write_text("#!/no/such/interpreter\n")
+    text.chmod(0o755)
+    assert cli("run", text, env=RULE).returncode in (126, 127)
+    text.write_text("exit 9\n")  # no #! line: the shell runs it, as execvp does
+    assert cli("run", text, env=RULE).returncode == 9
+
+
+def test_run_static_program(cli, compile_c):
+    program = compile_c("int main(void) { return 5; }", "-static")
+    done = cli("run", program, env=RULE)
+    assert done.returncode == 5
+    assert "statically linked" in done.stderr
+    for env, options in (({"FASTWRITE_STRICT": "1"}, []), ({}, ["--strict"])):
+        done = cli("run", *options, program, env={**RULE, **env})
+        assert done.returncode == 125
+        assert "statically linked" in done.stderr
+        assert "not started" in done.stderr
+
+
+def test_run_wrong_configuration(cli):
+    bad = {**RULE, "FASTWRITE_SYNC": "sometimes"}
+    done = cli("run", "echo", "ran", env=bad)
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+    assert "FASTWRITE_SYNC" in one_line(done.stderr)
+    done = cli("run", "--strict", "echo", "ran", env=bad)
+    assert (done.returncode, done.stdout) == (125, "")
+    assert "FASTWRITE_SYNC" in done.stderr
+
+
+def test_run_says_when_nothing_is_configured(cli):
+    done = cli("run", "true")
+    assert done.returncode == 0
+    assert "no rule: nothing will be staged" in one_line(done.stderr)
+
+
+def test_run_options_reach_the_program(cli, tmp_path):
+    done = cli(
+        "run",
+        "-p",
+        "/a/**",
+        "-o",
+        "sync=off",
+        "-o",
+        "relaxed_ms=9",
+        f"--stats={tmp_path}/s",
+        "--strict",
+        "env",
+    )
+    assert {
+        "FASTWRITE_PATHS=/a/**",
+        "FASTWRITE_SYNC=off",
+        "FASTWRITE_RELAXED_MS=9",
+        f"FASTWRITE_STATS={tmp_path}/s",
+        "FASTWRITE_STRICT=1",
+    } <= set(done.stdout.splitlines())
+    # options behind the program are the program's
+    assert cli("run", "echo", "-p", "x", "--strict", env=RULE).stdout == "-p x --strict\n"
+
+
+def start(fastwrite: Path, tmp_path: Path, *command: str, **keywords) -> subprocess.Popen:
+    """A running `fastwrite run`, once its program has written its first line."""
+    process = subprocess.Popen(
+        [str(fastwrite), "run", "--", *command],
+        env={**os.environ, **RULE, "TMPDIR": str(tmp_path)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **keywords,
+    )
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+TRAP = "trap 'echo {0}; exit 3' {0}; echo ready; while :; do sleep 0.05; done"
+
+
+@pytest.mark.parametrize("name", ["TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "WINCH", "ALRM"])
+def test_run_forwards_signals(fastwrite, tmp_path, name):
+    process = start(fastwrite, tmp_path, "sh", "-c", TRAP.format(name))
+    process.send_signal(getattr(signal, f"SIG{name}"))
+    out, _ = process.communicate(timeout=20)
+    assert (process.returncode, out) == (3, f"{name}\n")
+
+
+def test_run_sends_terminal_signals_once(fastwrite, tmp_path):
+    """Ctrl-C reaches the whole foreground group; the program must not see it twice."""
+    import pty
+
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ.update(RULE, TMPDIR=str(tmp_path))
+        count = "n=0; trap 'n=$((n+1))' INT; echo ready; i=0"
+        script = f"{count}; while [ $i -lt 20 ]; do sleep 0.05; i=$((i+1)); done; echo n=$n"
+        os.execv(str(fastwrite), ["fastwrite", "run", "sh", "-c", script])
+    text = b""
+    sent = False
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        try:
+            data = os.read(terminal, 1000)
+        except OSError:
+            break
+        if not data:
+            break
+        text += data
+        if not sent and b"ready" in text:
+            time.sleep(0.2)
+            os.write(terminal, b"\x03")
+            sent = True
+    os.waitpid(pid, 0)
+    os.close(terminal)
+    assert b"n=1" in text, text
+
+
+def child_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+
+
+def wait_for(condition, seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "timed out"
+        time.sleep(0.02)
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+
+
+def test_run_waits_for_a_stopped_program(fastwrite, tmp_path):
+    process = start(fastwrite, tmp_path, "sh", "-c", "echo ready; sleep 0.3; exit 6")
+    child = child_of(process.pid)
+    os.kill(child, signal.SIGSTOP)
+    wait_for(lambda: state_of(child) == "T")
+    time.sleep(0.5)
+    assert process.poll() is None
+    assert state_of(process.pid) != "T"
+    process.send_signal(signal.SIGCONT)  # passed on
+    process.communicate(timeout=20)
+    assert process.returncode == 6
+
+
+def test_run_notices_death_while_stopped(fastwrite, tmp_path):
+    process = start(fastwrite, tmp_path, "sh", "-c", "echo ready; exec sleep 30")
+    child = child_of(process.pid)
+    os.kill(child, signal.SIGSTOP)
+    wait_for(lambda: state_of(child) == "T")
+    os.kill(child, signal.SIGKILL)
+    process.communicate(timeout=20)
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_run_with_ignored_child_signal(cli, fastwrite):
+    done = subprocess.run(
+        ["sh", "-c", f"trap '' CHLD; exec {fastwrite} run sh -c 'exit 4'"],
+        env={**os.environ, **RULE},
+        capture_output=True,
+        timeout=20,
+        check=False,
+    )
+    assert done.returncode == 4
+
+
+def test_run_keeps_signal_dispositions(fastwrite):
+    """The program starts with the mask and the ignored signals of the caller."""
+    show = "grep -E '^Sig(Blk|Ign)' /proc/self/status"
+    ignore = "trap '' USR1 CHLD; exec"
+    direct = subprocess.run(["sh", "-c", f'{ignore} sh -c "{show}"'], capture_output=True, check=False)
+    through = subprocess.run(
+        ["sh", "-c", f'{ignore} {fastwrite} run sh -c "{show}"'],
+        env={**os.environ, **RULE},
+        capture_output=True,
+        check=False,
+    )
+    assert through.stdout == direct.stdout != b""
+
+
+def test_run_without_a_place_for_its_registry(fastwrite, tmp_path):
+    done = subprocess.run(
+        [str(fastwrite), "run", "true"],
+        env={**os.environ, **RULE, "TMPDIR": "/no/such/directory"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0  # /tmp is taken instead
+
+
+# ---- recover, status ----
+
+
+def test_recover_missing_path(cli, tmp_path):
+    done = cli("recover", tmp_path / "missing")
+    assert done.returncode == 1
+    assert "no such file or directory" in done.stderr
+
+
+def test_recover_nothing(cli, tmp_path):
+    done = cli("recover", tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "nothing to recover\n", "")
+    told = json.loads(cli("recover", "--json", tmp_path).stdout)
+    assert told["events"] == []
+    assert told["arenas"] == told["failed"] == told["bytes"] == 0
+
+
+def test_recover_foreign_files(cli, tmp_path):
+    """Truncated and foreign staging files: named, left as they are, nothing else touched."""
+    staging = tmp_path / ".fastwrite"
+    staging.mkdir(mode=0o700)
+    data = tmp_path / "data"
+    data.write_bytes(b"precious")
+    for name, content in (("empty.arena", b""), ("short.arena", b"FSTW"), ("noise.arena", os.urandom(70000))):
+        path = staging / name
+        path.write_bytes(content)
+        path.chmod(0o600)
+        done = cli("recover", path)
+        assert done.returncode == 1, done
+        assert str(path) in done.stdout + done.stderr
+        assert path.read_bytes() == content
+    assert data.read_bytes() == b"precious"
+
+
+def test_status_is_valid(cli):
+    done = cli("status")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert isinstance(json.loads(cli("status", "--json").stdout)["arenas"], list)
