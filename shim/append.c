@@ -9,13 +9,15 @@
 
 #include <fcntl.h>
 
-void append_begin(struct file *f, uint64_t base)
+void append_begin(struct file *f, enum append_flush how, uint64_t base, uint64_t bytes)
 {
 	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
 
-	atomic_store_explicit(&slot->flush_base, base, memory_order_release);
+	atomic_store_explicit(&slot->flush_base, base, memory_order_relaxed);
+	atomic_store_explicit(&slot->flush_bytes, bytes, memory_order_relaxed);
+	atomic_store_explicit(&slot->flush_from, atomic_load(&slot->done), memory_order_relaxed);
 	kill_step();
-	atomic_store_explicit(&slot->flush_active, 1, memory_order_release);
+	atomic_store_explicit(&slot->flush_active, how, memory_order_release);
 	kill_step();
 }
 
@@ -24,7 +26,7 @@ void append_end(struct file *f)
 	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
 
 	kill_step();
-	atomic_store_explicit(&slot->flush_active, 0, memory_order_release);
+	atomic_store_explicit(&slot->flush_active, APPEND_NONE, memory_order_release);
 	kill_step();
 }
 
@@ -48,6 +50,7 @@ struct batch {
 	struct iovec iov[FLUSH_IOV_MAX];
 	int count;
 	uint64_t bytes;
+	uint64_t offset; /* that was assumed for its first byte */
 };
 
 /* Whole program writes from the head of the file: as many blocks as fit; a write that goes on in the block
@@ -61,6 +64,7 @@ static void gather(struct file *f, struct batch *b)
 		run = run->next;
 	b->count = 0;
 	b->bytes = 0;
+	b->offset = run ? run->meta->first.offset + skip : 0;
 	for (; run && b->count < FLUSH_IOV_MAX; run = run->next) {
 		uint32_t length = COMMIT_LENGTH(atomic_load(&run->meta->commit));
 
@@ -100,13 +104,23 @@ static void consume(struct file *f, uint64_t bytes)
 	kill_step();
 }
 
-/* The kernel moved the offset of the description that we appended with; the others follow. */
-static void reposition(struct file *f)
+/*
+ * The `n` bytes assumed at `offset` went to the `n` bytes before `end`: descriptions whose last write lies among
+ * them stand behind it there.  `used`, which the kernel moves with every append, gets its place at the end.
+ */
+static void reposition(struct file *f, const struct ofd *used, uint64_t offset, uint64_t n, uint64_t end,
+		       off_t *used_position)
 {
 	for (struct ofd *o = f->ofds; o; o = o->next) {
-		if (!(o->flags & O_APPEND) || o->pos_mode == POS_KERNEL)
+		uint64_t position = (uint64_t)o->pos;
+
+		if (o->pos_mode != POS_USER || !(o->flags & O_APPEND) || position <= offset || position > offset + n)
 			continue;
-		sys.lseek(o->fd, (off_t)f->ksize, SEEK_SET);
+		if (o == used) {
+			*used_position = (off_t)(end - n + (position - offset));
+			continue;
+		}
+		sys.lseek(o->fd, (off_t)(end - n + (position - offset)), SEEK_SET);
 		o->pos_mode = POS_KERNEL;
 	}
 }
@@ -115,17 +129,19 @@ int append_shared(struct file *f)
 {
 	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
 	struct ofd *o = append_ofd(f);
+	off_t position;
 	int r = 0;
 
 	if (!o)
 		return -EBADF;
 	stage_seal(f);
+	position = o->pos_mode == POS_KERNEL ? sys.lseek(o->fd, 0, SEEK_CUR) : o->pos;
 	while (f->tail && !f->tail->flushed) {
 		struct batch b;
 		ssize_t n;
 
 		gather(f, &b);
-		append_begin(f, file_size(o->fd));
+		append_begin(f, APPEND_SOMEWHERE, file_size(o->fd), b.bytes);
 		n = sys.writev(o->fd, b.iov, b.count);
 		if (n == -EINTR) {
 			append_end(f);
@@ -139,11 +155,13 @@ int append_shared(struct file *f)
 		atomic_fetch_add_explicit(&slot->counters[COUNT_FLUSHES], 1, memory_order_relaxed);
 		atomic_fetch_add_explicit(&slot->counters[COUNT_FLUSH_BYTES], (uint64_t)n, memory_order_relaxed);
 		consume(f, (uint64_t)n);
+		reposition(f, o, b.offset, (uint64_t)n, (uint64_t)sys.lseek(o->fd, 0, SEEK_CUR), &position);
 		append_end(f);
 		flush_free_done(f);
 	}
 	f->ksize = file_size(o->fd);
 	f->lsize = f->head && f->staged_hi > f->ksize ? f->staged_hi : f->ksize;
-	reposition(f);
+	sys.lseek(o->fd, position, SEEK_SET);
+	o->pos_mode = POS_KERNEL;
 	return r;
 }

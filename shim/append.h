@@ -14,8 +14,9 @@
  */
 int append_shared(struct file *f);
 
-/* Remembers in the slot that an append of the staged bytes begins at file size `base`; append_end forgets. */
-void append_begin(struct file *f, uint64_t base);
+/* Remembers in the slot that an append of the next `bytes` staged bytes begins at file size `base`;
+ * append_end forgets. */
+void append_begin(struct file *f, enum append_flush how, uint64_t base, uint64_t bytes);
 void append_end(struct file *f);
 
 #endif

@@ -189,6 +189,20 @@ static void link_free_blocks(struct arena *a)
 	a->free_count = a->block_count;
 }
 
+/*
+ * Large folios make O_DIRECT from the arena cheaper to set up (about 10 % of a flush on ext4), and dearer to touch
+ * for the first time.  The first blocks, which are all that a program with little to write uses, stay as they are.
+ */
+static void ask_for_large_folios(const struct arena *a, uint64_t data_at)
+{
+	enum { SMALL_BYTES = 1 << 20, FOLIO_BYTES = 2 << 20 };
+	uint64_t from = (data_at + SMALL_BYTES + FOLIO_BYTES - 1) / FOLIO_BYTES * FOLIO_BYTES;
+
+	if (from < a->total_bytes)
+		sys_raw(SYS_madvise, (long)((uint8_t *)a->header + from), (long)(a->total_bytes - from),
+			MADV_HUGEPAGE, 0, 0, 0); /* advice: without it everything works as well */
+}
+
 static int map_file(struct arena *a, const struct arena_header *geometry)
 {
 	void *map = sys.mmap(NULL, geometry->total_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, a->fd, 0);
@@ -213,6 +227,7 @@ static int map_file(struct arena *a, const struct arena_header *geometry)
 	a->slots = (uint8_t *)map + geometry->slots_at;
 	a->data = (uint8_t *)map + geometry->data_at;
 	link_free_blocks(a);
+	ask_for_large_folios(a, geometry->data_at);
 	return 0;
 }
 
@@ -281,8 +296,15 @@ void arena_forget(struct arena *a)
 
 void arena_destroy(struct arena *a)
 {
-	int dirfd = sys.openat(AT_FDCWD, a->dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
+	const int how = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+	int dirfd = sys.openat(AT_FDCWD, a->dir, how, 0);
 
+	if (dirfd == -EMFILE || dirfd == -ENFILE) {
+		/* nothing is in it: the number that it has will do */
+		own_fd_close(a->fd);
+		a->fd = -1;
+		dirfd = sys.openat(AT_FDCWD, a->dir, how, 0);
+	}
 	kill_step();
 	if (dirfd >= 0) {
 		sys.unlinkat(dirfd, a->name, 0);
@@ -321,9 +343,13 @@ void arena_block_free(struct arena *a, struct block_run *run)
 	a->free_blocks = run;
 	atomic_fetch_add_explicit(&a->free_count, 1, memory_order_relaxed);
 	lock_drop(&a->lock, LOCK_ARENA);
+}
+
+void arena_blocks_freed(struct arena *a, uint32_t count)
+{
 	atomic_fetch_add(&a->freed_events, 1);
 	if (atomic_load(&a->waiters))
-		sys_futex_wake((uint32_t *)&a->freed_events, 1);
+		sys_futex_wake((uint32_t *)&a->freed_events, (int)count);
 }
 
 int arena_slot_take(struct arena *a)

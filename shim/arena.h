@@ -83,6 +83,13 @@ struct arena_block {
 	uint64_t chain_commit; /* counts once that block's commit (without COMMIT_SEALED) has reached this */
 };
 
+/* An append that may have got anywhere between nothing and all. */
+enum append_flush {
+	APPEND_NONE,
+	APPEND_AT_BASE,  /* leased: its bytes are at flush_base or not in the file */
+	APPEND_SOMEWHERE, /* the kernel chose: at flush_base or behind what others appended */
+};
+
 enum slot_flags {
 	SLOT_EXCLUSIVE = 1 << 0, /* writers = exclusive: appends replay at their offset */
 	SLOT_PREALLOCATED = 1 << 1,
@@ -106,13 +113,16 @@ struct arena_slot {
 	uint64_t dev, ino;
 	int64_t btime_sec; /* birth time, 0/0 when the file system has none */
 	uint32_t btime_nsec;
-	_Atomic uint32_t flush_active; /* a flush of an append run has begun and `done` does not show it yet */
+	_Atomic uint32_t flush_active; /* enum append_flush: an append has begun, see flush_from */
 	_Atomic uint64_t done;       /* DONE_MAKE: blocks up to this seq are in the file, and so are the first
 					`skip` bytes of the next one */
-	_Atomic uint64_t flush_base; /* file size before that flush */
+	_Atomic uint64_t flush_base;  /* file size before that append */
 	_Atomic uint64_t prealloc_end;
 	_Atomic uint64_t counters[COUNT_MAX];
-	uint64_t reserved[8];
+	_Atomic uint64_t flush_from;  /* `done` when that append began: with another one it is over, so that the
+					 one store to `done` ends it, too */
+	_Atomic uint64_t flush_bytes; /* it was to write */
+	uint64_t reserved[6];
 	char path[ARENA_PATH_MAX];
 };
 
@@ -197,6 +207,8 @@ void arena_forget(struct arena *a);
 
 struct block_run *arena_block_take(struct arena *a);
 void arena_block_free(struct arena *a, struct block_run *run);
+/* After `count` of them: wakes as many writers that wait for a block. */
+void arena_blocks_freed(struct arena *a, uint32_t count);
 static inline uint64_t arena_next_seq(struct arena *a)
 {
 	return atomic_fetch_add_explicit(&a->header->live.next_seq, 1, memory_order_relaxed) + 1;
@@ -242,6 +254,8 @@ uint64_t arena_pid_start(pid_t pid);
 /* Moves an own descriptor to the high end of the descriptor range, close-on-exec; the new number or -errno
  * (the old one is closed in both cases). */
 int own_fd_raise(int fd);
+/* Gives another number to an own descriptor; the new one, or -errno and nothing changed. */
+int own_fd_move(int fd);
 /* Own descriptors are shielded from the program.  Lock-free. */
 bool own_fd_is(int fd);
 void own_fd_close(int fd);

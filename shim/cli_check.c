@@ -25,9 +25,9 @@ static const char doc[] =
 	"An argument without '/' is looked for in PATH first.  Scripts are followed to their interpreter.\n"
 	"\n"
 	"Exit status: 0 it works, a rule applies; 1 it cannot work, or there is no such thing; 2 wrong usage "
-        "or "
+	"or "
 	"configuration; 3 no rule applies to a file.  Of several arguments the first status that is not 0 "
-        "counts.";
+	"counts.";
 
 static const struct argp_option options[] = {
 	{"json", 'j', NULL, 0, "Print JSON, an array with one object per argument", 0},

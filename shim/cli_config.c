@@ -4,7 +4,7 @@
 
 static const char doc[] =
 	"Prints the settings in force for every rule and where each value comes from: a built-in default, "
-        "the "
+	"the "
 	"environment, or a line of the configuration file.\n"
 	"\v"
 	"Exit status: 0 the configuration is right, 2 it is wrong (one line on standard error says what).";

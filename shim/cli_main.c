@@ -2,6 +2,8 @@
 /* cli_main: `fastwrite VERB ...`. */
 #include "cli.h"
 
+#include "kill.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -82,6 +84,11 @@ int main(int argc, char **argv)
 	cli_set_verb(args.verb->name);
 	snprintf(name, sizeof(name), "fastwrite %s", args.verb->name);
 	argv[args.at] = name;
+#ifdef FASTWRITE_DEBUG
+	/* of `run', the step is the program's */
+	if (args.verb->run == cli_recover && getenv("FASTWRITE_KILL_STEP") != NULL)
+		kill_arm(strtoul(getenv("FASTWRITE_KILL_STEP"), NULL, 10));
+#endif
 	int status = args.verb->run(argc - args.at, argv + args.at);
 	if (fflush(stdout) != 0 && status == CLI_OK) {
 		cli_error("cannot write the output: %m");

@@ -17,14 +17,14 @@ struct recover_args {
 
 static const char doc[] =
 	"Brings bytes that a dead program left in staging into its files.  A PATH is an arena file, a "
-        "staging "
+	"staging "
 	"directory (.fastwrite), a directory that has one, or a file that was written to.  Arenas of running "
 	"programs are left alone.  It may be interrupted and run again.\n"
 	"\v"
 	"What happens to an arena or file: live (in use, left alone), recovered, nothing (all bytes were "
-        "there), "
+	"there), "
 	"discarded (the program had removed the file, or the staging is older than this boot), orphaned (the "
-        "file "
+	"file "
 	"is gone; its bytes are kept under .fastwrite/orphans/), failed.\n"
 	"\n"
 	"Exit status: 0 done or nothing to do, 1 something failed, 2 wrong usage.";

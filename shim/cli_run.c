@@ -26,16 +26,16 @@ struct run_args {
 
 static const char doc[] =
 	"Runs CMD with libfastwrite.so preloaded and recovers what it left in staging when it dies, however "
-        "it "
+	"it "
 	"dies.\n"
 	"\v"
 	"Signals sent to `fastwrite run' are passed on to CMD.  A program in which nothing can be preloaded "
 	"(static, setuid, Go) runs as it is, with a warning; with --strict it is not started.\n"
 	"\n"
 	"Exit status: that of CMD; when a signal ended CMD, the same signal ends `fastwrite run' (128 + its "
-        "number "
+	"number "
 	"in a shell).  125 fastwrite itself failed or refused, 126 CMD cannot be executed, 127 CMD was not "
-        "found, "
+	"found, "
 	"2 wrong usage.";
 
 static const struct argp_option options[] = {

@@ -8,8 +8,9 @@
 
 static const char doc[] =
 	"Shows every running program that stages writes: what it absorbed, flushed and synced, per file, and "
-        "why "
-	"files were written through.  Programs of other users are shown to root only.\n"
+	"why "
+	"files were written through.  Programs of other users are shown to root only.  What is staged is exact; "
+	"the counters are brought up to date with every block that is flushed.\n"
 	"\v"
 	"Exit status: 0 shown, also when there is none; 1 it could not be read, 2 wrong usage.";
 

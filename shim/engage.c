@@ -159,6 +159,8 @@ static struct arena *arena_open(const struct rule *rule, const char *path, uint6
 		r = arena_create(a, dir, rule);
 	if (i == engage.count)
 		engage.count++;
+	if (r == -EMFILE || r == -ENFILE)
+		return NULL; /* the program's own doing; another file may have more luck */
 	if (r < 0) {
 		a->rule = rule;
 		a->dev = dev;
@@ -203,21 +205,13 @@ static int parse_fd(const char *name)
 	return *name ? -1 : value;
 }
 
-/* One unknown descriptor on the file: a reader is registered, anything else makes the file written through. */
-static bool adopt_fd(struct file *f, int fd)
+/* A descriptor that the library did not see opened: who uses it, and how, is unknown.  (A stdio stream that
+ * reads the file would not see what is staged.)  O_PATH ones can neither read nor write. */
+static bool harmless_fd(int fd)
 {
 	long flags = sys.fcntl(fd, F_GETFL, 0);
-	struct ofd *o;
 
-	if (flags < 0 || (flags & O_PATH))
-		return true;
-	if ((flags & O_ACCMODE) != O_RDONLY)
-		return false;
-	o = ofd_new(f, fd, (int)flags);
-	if (!o || fdtable_set(fd, o) < 0)
-		return false;
-	f->refs++;
-	return true;
+	return flags < 0 || (flags & O_PATH);
 }
 
 struct dirent_head {
@@ -230,7 +224,7 @@ struct dirent_head {
 
 /*
  * Looks for descriptors on the file that came by ways the library does not see: inherited, received over a
- * socket, opened by a raw system call.  False when one of them can write.
+ * socket, made by fopen or a raw system call.  False when there is one.
  */
 static bool scan_descriptors(struct file *f)
 {
@@ -248,7 +242,7 @@ static bool scan_descriptors(struct file *f)
 			if (fd < 0 || fd == dir || own_fd_is(fd) || fdtable_get(fd))
 				continue;
 			if (fd_is_file(fd, f->dev, f->ino))
-				ok = adopt_fd(f, fd);
+				ok = harmless_fd(fd);
 		}
 	}
 	if (dir >= 0)
@@ -277,7 +271,7 @@ static void fill_slot(struct file *f, const char *path, const struct statx *st)
 	slot->ino = f->ino;
 	slot->btime_sec = (st->stx_mask & STATX_BTIME) ? st->stx_btime.tv_sec : 0;
 	slot->btime_nsec = (st->stx_mask & STATX_BTIME) ? st->stx_btime.tv_nsec : 0;
-	slot->flush_active = 0;
+	slot->flush_active = APPEND_NONE;
 	slot->flush_base = 0;
 	slot->prealloc_end = 0;
 	slot->flags = f->rule->set.writers == WRITERS_EXCLUSIVE ? SLOT_EXCLUSIVE : 0;
@@ -308,6 +302,15 @@ static void become_through(struct file *f, enum through_reason why)
 }
 
 static bool slot_reclaim(struct arena *a);
+
+/* Fewer blocks than bytes; what we reserved behind the end does not count. */
+static bool has_holes(const struct file *f, const struct statx *st)
+{
+	uint64_t allocated = st->stx_blocks * 512ull;
+	uint64_t behind = f->prealloc_end > st->stx_size ? f->prealloc_end - st->stx_size : 0;
+
+	return allocated < st->stx_size + behind;
+}
 
 /* LOCK_ENGAGE held.  Returns why not, or THROUGH_NONE. */
 static enum through_reason try_engage(struct file *f, struct ofd *o)
@@ -342,11 +345,11 @@ static enum through_reason try_engage(struct file *f, struct ofd *o)
 	f->arena = a;
 	f->slot = slot;
 	f->ksize = f->lsize = st.stx_size;
-	f->sparse = st.stx_blocks * 512ull < st.stx_size;
+	f->prealloc_end = 0;
+	f->sparse = has_holes(f, &st);
 	f->staged_lo = f->staged_hi = 0;
 	f->error = 0;
 	f->append_skip = 0;
-	f->prealloc_end = 0;
 	f->prealloc_step = 0;
 	probe_direct(f, &st);
 	fill_slot(f, path, &st);
@@ -365,20 +368,14 @@ bool engage_file(struct file *f, struct ofd *o)
 		atomic_store(&f->mode, FILE_PASSIVE);
 		return false;
 	}
-	/* file locks come after LOCK_ENGAGE in the order: let go and look again */
-	lock_drop(&f->lock, LOCK_FILE);
-	lock_take(&engage.lock, LOCK_ENGAGE);
-	lock_take(&f->lock, LOCK_FILE);
-	if (f->mode != FILE_ENGAGED || f->arena || atomic_load(&engage.stopped)) {
-		bool engaged = f->mode == FILE_ENGAGED && f->arena;
-
-		if (!engaged && f->mode == FILE_ENGAGED)
-			f->mode = FILE_PASSIVE;
-		lock_drop(&engage.lock, LOCK_ENGAGE);
-		return engaged;
+	/* Only tried: whoever holds it may wait for this file's lock, or this may be a signal handler that
+	 * interrupted somebody whom the holder waits for. */
+	if (!lock_try(&engage.lock, lock_self())) {
+		atomic_store(&f->mode, FILE_PASSIVE);
+		return false;
 	}
 	why = try_engage(f, o);
-	lock_drop(&engage.lock, LOCK_ENGAGE);
+	lock_drop_fast(&engage.lock, lock_self());
 	if (why == THROUGH_NONE) {
 		atomic_fetch_add(&file_engaged_count, 1);
 		return true;
@@ -400,7 +397,7 @@ void engage_refresh(struct file *f, int fd)
 	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE | STATX_BLOCKS, &st) < 0)
 		return;
 	f->ksize = f->lsize = st.stx_size;
-	f->sparse = st.stx_blocks * 512ull < st.stx_size;
+	f->sparse = has_holes(f, &st);
 }
 
 int engage_release(struct file *f, bool nested)
@@ -453,32 +450,43 @@ void engage_abandon(struct file *f)
 	atomic_fetch_sub(&file_engaged_count, 1);
 }
 
-/* A slot back from a file that has nothing staged, or whose flush is quick.  LOCK_ENGAGE is held, and one file
- * lock of ours: others are only tried. */
-struct reclaim {
-	struct arena *arena;
+/* Files with nothing staged, other than the caller's: their locks are only tried. */
+struct idle {
+	struct arena *arena; /* NULL = any */
+	bool reserved;       /* only those that hold reserved space */
+	bool all;            /* every one of them, or just the first */
 	bool done;
 };
 
-static void visit_reclaim(struct file *f, void *ctx)
+static void visit_idle(struct file *f, void *ctx)
 {
-	struct reclaim *r = ctx;
+	struct idle *i = ctx;
+	uint32_t tid = lock_self();
 
-	if (r->done || f->arena != r->arena || f->mode != FILE_ENGAGED || f->head)
+	if ((i->done && !i->all) || f->mode != FILE_ENGAGED || !f->arena || f->head ||
+	    (i->arena && f->arena != i->arena) || (i->reserved && f->prealloc_end == 0))
 		return;
-	if (!lock_try(&f->lock, lock_self()))
+	if (!lock_try(&f->lock, tid))
 		return;
-	if (f->mode == FILE_ENGAGED && f->arena == r->arena && !f->head && !atomic_load(&f->busy))
-		r->done = engage_release(f, true) == 0;
-	lock_drop_fast(&f->lock, lock_self());
+	if (f->mode == FILE_ENGAGED && f->arena && !f->head && !atomic_load(&f->busy))
+		i->done |= engage_release(f, true) == 0;
+	lock_drop_fast(&f->lock, tid);
 }
 
 static bool slot_reclaim(struct arena *a)
 {
-	struct reclaim r = { .arena = a };
+	struct idle i = { .arena = a };
 
-	file_for_each(visit_reclaim, &r);
-	return r.done;
+	file_for_each(visit_idle, &i);
+	return i.done;
+}
+
+bool engage_release_reserved(void)
+{
+	struct idle i = { .reserved = true, .all = true };
+
+	file_for_each(visit_idle, &i);
+	return i.done;
 }
 
 struct stop {
@@ -570,7 +578,7 @@ bool engage_retire_dir(const char *dir)
 	for (uint32_t i = 0; i < engage.count; i++) {
 		struct retire r = { .arena = &engage.arenas[i] };
 
-		if (!engage.used[i] || strcmp(r.arena->dir, dir) != 0)
+		if (!engage.used[i] || (dir && strcmp(r.arena->dir, dir) != 0))
 			continue;
 		file_for_each(visit_retire, &r);
 		lock_take(&engage.lock, LOCK_ENGAGE);
@@ -584,6 +592,26 @@ bool engage_retire_dir(const char *dir)
 	}
 	sys_restore_signals(signals);
 	return any;
+}
+
+bool engage_move_fd(int fd)
+{
+	sys_sigset signals = sys_block_signals();
+	bool moved = false;
+
+	lock_take(&engage.lock, LOCK_ENGAGE);
+	for (uint32_t i = 0; i < engage.count && !moved; i++) {
+		if (engage.used[i] && engage.arenas[i].fd == fd) {
+			int other = own_fd_move(fd);
+
+			if (other >= 0)
+				engage.arenas[i].fd = other;
+			moved = other >= 0;
+		}
+	}
+	lock_drop(&engage.lock, LOCK_ENGAGE);
+	sys_restore_signals(signals);
+	return moved;
 }
 
 void engage_pause(void)

@@ -29,6 +29,10 @@ int engage_through(struct file *f, enum through_reason why, bool nested);
  * arena, which then outlives the process, for `fastwrite recover` or the next open. */
 void engage_abandon(struct file *f);
 
+/* The disk is full: gives back the space that idle files have reserved.  True when there was some.  Other
+ * files' locks are only tried. */
+bool engage_release_reserved(void);
+
 /* Sizes as the kernel sees them now; nothing is staged. */
 void engage_refresh(struct file *f, int fd);
 
@@ -37,8 +41,12 @@ void engage_stop_all(enum through_reason why);
 /* The files that engage_stop_all(why) stopped may be engaged again (an exec failed). */
 void engage_resume_all(enum through_reason why);
 
-/* Removes idle arenas in directory `dir` (a staging directory); for rmdir.  True when one was removed. */
+/* Removes idle arenas in directory `dir` (a staging directory), NULL: everywhere; for rmdir, and when the
+ * program needs our descriptors.  True when one was removed. */
 bool engage_retire_dir(const char *dir);
+
+/* The program wants this number: the arena that has it takes another.  False when there is none. */
+bool engage_move_fd(int fd);
 
 /* Serializes with fork: nothing becomes engaged in between.  Signals blocked by the caller. */
 void engage_pause(void);

@@ -12,7 +12,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
-enum { IDLE_EXIT_MS = 1000, STACK_BYTES = 128 * 1024, QUEUE_DEEP = 2 };
+enum { IDLE_EXIT_MS = 1000, STACK_BYTES = 128 * 1024, QUEUE_DEEP = 2, RUNS_MAX = 8 };
 
 static struct {
 	struct lock lock; /* LOCK_QUEUE: everything below */
@@ -22,7 +22,7 @@ static struct {
 	uint32_t sleepers; /* of these asleep */
 	_Atomic uint32_t events; /* futex */
 	_Atomic uint32_t tid;    /* of the thread that leases name, 0 = none runs */
-	_Atomic bool armed;
+	_Atomic bool armed;      /* the timer ticks, or has been told to */
 	uint32_t pace_ms;
 } engine = { .pace_ms = 100 };
 
@@ -58,6 +58,25 @@ static struct file *queue_pop(void)
 	return f;
 }
 
+static bool more_to_flush(const struct file *f)
+{
+	return f->mode == FILE_ENGAGED && f->arena && f->head && !atomic_load(&f->busy) &&
+	       (f->head->meta->seq <= f->lag_seq || flush_worth(f));
+}
+
+/* One run after the other, without letting go of the lock in between, so that the device has something to do; but
+ * not for ever, since other files wait for this thread. */
+static void flush_runs(struct file *f)
+{
+	for (int runs = 0; runs < RUNS_MAX; runs++) {
+		if (flush_run(f, false) < 0 || !more_to_flush(f))
+			return;
+		if (f->idle_waiters > 0)
+			return; /* they settle the rest themselves */
+	}
+	engine_kick(f);
+}
+
 /* Flushes what is sealed; for the timer, everything that was staged when it looked. */
 static void flush_file(struct file *f)
 {
@@ -69,10 +88,7 @@ static void flush_file(struct file *f)
 			f->lag_seq = f->tail->meta->seq;
 		}
 		f->lag_due = false;
-		/* one run at a time, so that the threads share the files fairly */
-		if (flush_run(f, false) == 0 && f->mode == FILE_ENGAGED && f->arena && f->head &&
-		    (f->head->meta->seq <= f->lag_seq || flush_worth(f)))
-			engine_kick(f);
+		flush_runs(f);
 	}
 	file_unlock(f, g);
 }
@@ -173,9 +189,26 @@ static bool try_leave(void)
 	return leave;
 }
 
+static bool is_leader(void) { return engine_tid() == (pid_t)lock_self(); }
+
+static void fall_asleep(uint32_t seen, uint64_t until_ns)
+{
+	uint64_t now = sys_now_ns();
+
+	lock_take(&engine.lock, LOCK_QUEUE);
+	engine.sleepers++;
+	lock_drop(&engine.lock, LOCK_QUEUE);
+	sleep_ms(seen, until_ns > now ? (until_ns - now) / 1000000 + 1 : 1);
+	lock_take(&engine.lock, LOCK_QUEUE);
+	engine.sleepers--;
+	lock_drop(&engine.lock, LOCK_QUEUE);
+}
+
 static void *engine_main(void *arg)
 {
+	const uint64_t patience = IDLE_EXIT_MS * 1000000ull;
 	uint64_t next_scan = 0;
+	uint64_t last_work = sys_now_ns();
 	bool idle = false;
 
 	(void)arg;
@@ -194,27 +227,20 @@ static void *engine_main(void *arg)
 			drain_signals();
 		}
 		now = sys_now_ns();
-		if (now >= next_scan || atomic_exchange(&engine.armed, false)) {
-			uint64_t ms;
-
+		/* one thread keeps the time; while it ticks, engine_arm has nothing to do */
+		if (is_leader() && (now >= next_scan || (idle && atomic_load(&engine.armed)))) {
 			atomic_store(&engine.armed, false);
-			ms = timer_scan(&idle);
-			next_scan = now + ms * 1000000;
+			next_scan = now + timer_scan(&idle) * 1000000;
 			if (!idle)
-				continue;
+				atomic_store(&engine.armed, true);
 		}
+		if (f || (is_leader() && !idle))
+			last_work = now;
 		if (f)
 			continue;
-		if (idle && now + 1000000 >= next_scan && try_leave())
+		if (now - last_work >= patience && try_leave())
 			return NULL;
-		lock_take(&engine.lock, LOCK_QUEUE);
-		engine.sleepers++;
-		lock_drop(&engine.lock, LOCK_QUEUE);
-		now = sys_now_ns();
-		sleep_ms(seen, next_scan > now ? (next_scan - now) / 1000000 + 1 : 1);
-		lock_take(&engine.lock, LOCK_QUEUE);
-		engine.sleepers--;
-		lock_drop(&engine.lock, LOCK_QUEUE);
+		fall_asleep(seen, is_leader() ? next_scan : now + patience);
 	}
 }
 
@@ -306,7 +332,7 @@ void engine_arm(void)
 	if (!atomic_load_explicit(&engine.armed, memory_order_relaxed) && !atomic_exchange(&engine.armed, true)) {
 		if (engine_tid() == 0)
 			engine_start();
-		wake(1);
+		wake(ENGINE_THREADS_MAX);
 	}
 }
 

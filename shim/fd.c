@@ -2,6 +2,7 @@
 /* fd: see fd.h. */
 #include "fd.h"
 
+#include "alive.h"
 #include "engage.h"
 #include "engine.h"
 #include "flush.h"
@@ -18,7 +19,7 @@
 static pid_t process_id;
 
 void fd_set_process(void) { process_id = sys_getpid(); }
-bool fd_foreign_process(void) { return sys_getpid() != process_id; }
+bool fd_foreign_process(void) { return sys_getpid() != process_id || alive_elsewhere(); }
 
 static uint64_t dev_of(const struct statx *st) { return ((uint64_t)st->stx_dev_major << 32) | st->stx_dev_minor; }
 
@@ -27,6 +28,8 @@ static struct file *file_of(struct ofd *o) { return atomic_load_explicit(&o->fil
 /* Locks the file of fd; NULL when fd is not managed.  *o is what fd refers to. */
 static struct file *lock_fd(int fd, struct ofd **o, struct file_guard *g)
 {
+	if (!alive_here())
+		return NULL;
 	for (;;) {
 		struct file *f;
 
@@ -180,7 +183,7 @@ void fd_opened(const struct fd_open *op, int fd)
 			return;
 		rule = f->rule;
 	}
-	if (file_pools_init() < 0)
+	if (file_pools_init() < 0 || alive_set() < 0)
 		return;
 	signals = sys_block_signals();
 	f = file_get(dev_of(&st), st.stx_ino, rule);
@@ -213,7 +216,7 @@ bool fd_spare_own(void)
 	struct spare s = { .any = false };
 
 	file_for_each(visit_spare, &s);
-	return s.any;
+	return s.any || engage_retire_dir(NULL);
 }
 
 /* File lock held: the table no longer shows fd.  The last descriptor of a description settles the file. */
@@ -292,9 +295,38 @@ void fd_dup_done(int oldfd, int newfd)
 	file_unlock(f, g);
 }
 
+struct vacate {
+	int fd;
+};
+
+static void visit_vacate(struct file *f, void *ctx)
+{
+	const struct vacate *v = ctx;
+	struct file_guard g;
+
+	if (f->own_fd != v->fd)
+		return;
+	g = file_lock(f);
+	if (!g.nested) {
+		flush_wait_idle(f);
+		if (f->own_fd == v->fd)
+			flush_close_own(f);
+	}
+	file_unlock(f, g);
+}
+
+/* The program wants a number that one of our descriptors has; false when it cannot be given. */
+static bool vacate(int fd)
+{
+	struct vacate v = { .fd = fd };
+
+	file_for_each(visit_vacate, &v);
+	return !own_fd_is(fd) || engage_move_fd(fd);
+}
+
 long fd_dup_onto_prepare(int oldfd, int newfd)
 {
-	if (own_fd_is(newfd) || own_fd_is(oldfd))
+	if (own_fd_is(oldfd) || (own_fd_is(newfd) && !vacate(newfd)))
 		return -EBADF;
 	if (oldfd == newfd)
 		return FD_PASS;
@@ -351,6 +383,8 @@ void fd_use_unmodelled(int fd, int why)
 	if (f->mode != FILE_THROUGH) {
 		if (o->writable)
 			engage_through(f, (enum through_reason)why, g.nested);
+		else if (why == THROUGH_STDIO)
+			engage_through(f, THROUGH_STDIO, g.nested); /* a stream that reads past us */
 		else
 			flush_settle(f, g.nested);
 	}

@@ -2,6 +2,7 @@
 /* file: see file.h. */
 #include "file.h"
 
+#include "alive.h"
 #include "sys.h"
 
 #include <fcntl.h>
@@ -116,6 +117,8 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->mode = FILE_PASSIVE;
 	f->inflight = 0;
 	f->small_seen = 0;
+	f->engage_after = FILE_ENGAGE_AFTER;
+	f->shown_early = 0;
 	f->current = NULL;
 	f->arena = NULL;
 	f->slot = -1;
@@ -125,12 +128,13 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->ksize = f->lsize = 0;
 	f->sparse = f->no_own_fd = f->direct_ok = false;
 	f->own_fd = -1;
-	f->prealloc_end = f->prealloc_step = 0;
+	f->prealloc_start = f->prealloc_end = f->prealloc_step = 0;
 	f->full_sync = false;
 	f->relaxed_due_ns = 0;
 	f->error = 0;
 	f->sync_error = 0;
 	f->append_skip = 0;
+	f->idle_waiters = 0;
 	f->lag_due = false;
 	f->lag_seq = 0;
 	f->writes = f->bytes = 0;
@@ -161,7 +165,7 @@ struct file *file_find(uint64_t dev, uint64_t ino)
 	sys_sigset signals;
 	struct file *f;
 
-	if (!p)
+	if (!p || !alive_here())
 		return NULL;
 	signals = sys_block_signals();
 	lock_take(&p->lock, LOCK_POOL);
@@ -207,6 +211,7 @@ struct ofd *ofd_new(struct file *f, int fd, int flags)
 	o->flags = flags;
 	o->fd = fd;
 	o->refs = 1;
+	o->align_mask = 0;
 	o->pos_mode = POS_KERNEL;
 	o->pos = 0;
 	o->readable = (flags & O_ACCMODE) != O_WRONLY;
@@ -236,7 +241,7 @@ void file_for_each(void (*visit)(struct file *f, void *ctx), void *ctx)
 {
 	struct pools *p = atomic_load(&pools);
 
-	if (!p)
+	if (!p || !alive_here())
 		return;
 	for (uint32_t i = 0; i < p->files_used; i++)
 		visit(&p->files[i], ctx);

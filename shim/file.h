@@ -53,6 +53,12 @@ enum through_reason {
 };
 const char *through_reason_name(enum through_reason reason);
 
+enum {
+	FILE_ENGAGE_AFTER = 2,          /* the first small write passes through, the second engages */
+	FILE_ENGAGE_AFTER_SHOWN = 1024, /* after staging proved useless */
+	FILE_SHOWN_MAX = 8,
+};
+
 enum pos_mode { POS_KERNEL, POS_USER, POS_STREAM };
 
 struct file;
@@ -73,7 +79,9 @@ struct file {
 	struct lock lock;
 	_Atomic uint32_t mode; /* enum file_mode */
 	_Atomic uint32_t inflight; /* kernel calls under way on a passive file */
-	_Atomic uint32_t small_seen;
+	_Atomic uint32_t small_seen; /* small writes while passive */
+	uint32_t engage_after;       /* the small write of this number engages */
+	uint32_t shown_early;        /* times in a row that nearly every write had to be shown at once */
 	struct block_run *_Atomic current; /* open block, what the fast path looks at */
 
 	uint64_t dev, ino;
@@ -101,13 +109,15 @@ struct file {
 	/* flush token */
 	_Atomic uint32_t busy;        /* thread id of the flusher, 0 = none */
 	_Atomic uint32_t busy_events; /* futex: raised when busy is given back */
+	uint32_t idle_waiters;        /* threads in flush_wait_idle: a flusher goes no further than it must */
 	_Atomic uint32_t busy_io_done; /* the flusher has nothing left but to take the lock and free blocks */
 	bool busy_program_fd;         /* the flusher changed the flags of a program descriptor */
 	_Atomic uint32_t queued;      /* in the engine's queue */
 	struct file *queue_next;
 
 	/* space */
-	uint64_t prealloc_end;  /* blocks are reserved up to here; 0 = nothing reserved by us */
+	uint64_t prealloc_start; /* [start, end) is reserved by us without a gap; end 0 = nothing */
+	uint64_t prealloc_end;
 	uint64_t prealloc_step;
 
 	/* sync */

@@ -215,16 +215,21 @@ static void retire(struct file *f, const struct plan *p)
 
 void flush_free_done(struct file *f)
 {
-	while (f->head && f->head->flushed && f->head != f->pinned) {
+	struct arena *a = f->arena;
+	uint32_t freed = 0;
+
+	for (; f->head && f->head->flushed && f->head != f->pinned; freed++) {
 		struct block_run *run = f->head;
 
 		f->head = run->next;
 		if (!f->head)
 			f->tail = NULL;
 		if (--f->blocks == 0)
-			atomic_fetch_sub_explicit(&f->arena->files, 1, memory_order_relaxed);
-		arena_block_free(f->arena, run);
+			atomic_fetch_sub_explicit(&a->files, 1, memory_order_relaxed);
+		arena_block_free(a, run);
 	}
+	if (freed > 0)
+		arena_blocks_freed(a, freed);
 }
 
 static uint64_t plan_end(const struct file *f, const struct plan *p)
@@ -254,13 +259,15 @@ static void busy_give(struct file *f)
 	f->busy_program_fd = false;
 	atomic_store(&f->busy, 0);
 	atomic_fetch_add(&f->busy_events, 1);
-	sys_futex_wake((uint32_t *)&f->busy_events, 1 << 20);
+	if (f->idle_waiters > 0)
+		sys_futex_wake((uint32_t *)&f->busy_events, 1 << 20);
 }
 
 void flush_wait_idle(struct file *f)
 {
 	struct timespec tick = { .tv_nsec = 100000000 };
 
+	f->idle_waiters++;
 	while (atomic_load(&f->busy)) {
 		uint32_t seen = atomic_load(&f->busy_events);
 
@@ -270,6 +277,7 @@ void flush_wait_idle(struct file *f)
 		sys_futex_wait((uint32_t *)&f->busy_events, seen, &tick);
 		lock_take(&f->lock, LOCK_FILE);
 	}
+	f->idle_waiters--;
 }
 
 struct route {
@@ -319,7 +327,7 @@ static int route_find(struct file *f, const struct plan *p, struct route *rt)
 			lease_drop(fd);
 			return 1;
 		}
-		append_begin(f, p->offset);
+		append_begin(f, APPEND_AT_BASE, p->offset, p->bytes);
 		route_program_fd(f, rt, fd);
 	} else {
 		open_own(f, fd);
@@ -495,6 +503,15 @@ int flush_settle(struct file *f, bool nested)
 		if (r < 0)
 			return r;
 	}
+}
+
+int flush_show(struct file *f, bool nested)
+{
+	enum { FEW_WRITES = 2 };
+
+	if (f->mode == FILE_ENGAGED && f->head)
+		f->shown_early = f->head == f->current && f->writes <= FEW_WRITES ? f->shown_early + 1 : 0;
+	return flush_settle(f, nested);
 }
 
 int flush_hand_over(struct file *f, bool nested)

@@ -25,6 +25,10 @@ int flush_settle(struct file *f, bool nested);
 /* Enough blocks are sealed that a background flush pays, and nobody is at it. */
 bool flush_worth(const struct file *f);
 
+/* flush_settle because somebody looks (read, seek, stat).  A program that looks after every write or two gains
+ * nothing from staging: io gives such a file back to the kernel for a while. */
+int flush_show(struct file *f, bool nested);
+
 /* flush_settle, then every description's offset is the kernel's business again. */
 int flush_hand_over(struct file *f, bool nested);
 
@@ -40,6 +44,6 @@ void flush_free_done(struct file *f);
 /* Closes our own description on the file. */
 void flush_close_own(struct file *f);
 
-enum { FLUSH_RUN_BYTES = 2 << 20, FLUSH_DIRECT_MIN = 64 << 10, FLUSH_IOV_MAX = 128 };
+enum { FLUSH_RUN_BYTES = 2 << 20, FLUSH_DIRECT_MIN = 64 << 10, FLUSH_IOV_MAX = 64 };
 
 #endif

@@ -11,11 +11,12 @@
 
 EXPORT int close(int fd)
 {
-	long staged = fd_close_prepare(fd);
+	long staged;
 	int r;
 
-	if (staged == -EBADF)
-		return (int)hook_result(staged);
+	if (own_fd_is(fd))
+		return (int)hook_result(-EBADF);
+	staged = fd_close_prepare(fd);
 	r = real.close(fd);
 	/* the descriptor is gone in any case; what could not be written is the error that matters */
 	return r == 0 && staged != FD_PASS ? (int)hook_result(staged) : r;

@@ -11,25 +11,17 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 
-/* Addresses that no program can own: the kernel must say EFAULT, we would fault. */
-static bool plausible(const void *p, size_t n)
-{
-	uintptr_t from = (uintptr_t)p;
-
-	return from >= 4096 && from + n >= from && from + n < (uintptr_t)1 << 56;
-}
-
 /* Sum of the lengths, or -1 when the kernel should judge the vector. */
 static ssize_t vector_size(const struct iovec *iov, int count)
 {
 	size_t n = 0;
 
-	if (count <= 0 || count > 1024 || !plausible(iov, sizeof *iov))
+	if (count <= 0 || count > 1024 || !io_plausible(iov, sizeof *iov))
 		return -1;
 	for (int i = 0; i < count; i++) {
 		if (iov[i].iov_len > SSIZE_MAX - n)
 			return -1;
-		if (iov[i].iov_len > 0 && !plausible(iov[i].iov_base, iov[i].iov_len))
+		if (iov[i].iov_len > 0 && !io_plausible(iov[i].iov_base, iov[i].iov_len))
 			return -1;
 		n += iov[i].iov_len;
 	}
@@ -132,6 +124,15 @@ static long write_engaged(struct file *f, struct ofd *o, int fd, const struct io
 	off_t position;
 	long r;
 
+	if (f->shown_early >= FILE_SHOWN_MAX && !f->head) {
+		r = engage_release(f, nested);
+		f->shown_early = 0;
+		f->engage_after = FILE_ENGAGE_AFTER_SHOWN;
+		if (r < 0)
+			return r;
+		if (f->mode != FILE_ENGAGED)
+			return kernel_writev(fd, iov, count, offset);
+	}
 	if (f->error) {
 		/* an earlier flush failed: accept nothing new before that is mended */
 		r = flush_settle(f, nested);
@@ -157,11 +158,19 @@ static long write_engaged(struct file *f, struct ofd *o, int fd, const struct io
 	if (at + n > (uint64_t)INT64_MAX || !direct_aligned(o, iov, count, at) || at + n > limit)
 		return write_kernel(f, fd, iov, count, offset, nested);
 	r = prealloc_reserve(f, fd, at, n, f->arena->block_bytes + n, &granted);
+	if ((r == -ENOSPC || r == -EDQUOT) && engage_release_reserved())
+		r = prealloc_reserve(f, fd, at, n, f->arena->block_bytes + n, &granted);
 	if (r < 0) {
 		if (r == -EOPNOTSUPP || r == -ENOSYS) {
 			r = engage_through(f, THROUGH_NO_PREALLOC, nested);
 			return r < 0 ? r : kernel_writev(fd, iov, count, offset);
 		}
+		/* full: settle, give back what we reserved, and let the kernel give the exact answer */
+		r = engage_release(f, nested);
+		if (r < 0)
+			return r;
+		if (f->mode != FILE_ENGAGED)
+			return kernel_writev(fd, iov, count, offset);
 		return write_kernel(f, fd, iov, count, offset, nested);
 	}
 	if (granted > limit - at)
@@ -193,38 +202,44 @@ static void visit_steal(struct file *f, void *ctx)
 	lock_drop_fast(&f->lock, tid);
 }
 
+static void wait_for_block(struct arena *a, uint32_t seen)
+{
+	struct timespec tick = { .tv_nsec = 2000000 };
+
+	atomic_fetch_add(&a->waiters, 1);
+	if (atomic_load(&a->free_count) <= 1)
+		sys_futex_wait((uint32_t *)&a->freed_events, seen, &tick);
+	atomic_fetch_sub(&a->waiters, 1);
+}
+
 /*
- * No block was free.  No lock held, signals blocked.  First this file's own sealed blocks are written by this
- * very thread, then somebody else's, and else we wait until one is freed.
+ * No block was free.  No lock held, signals blocked.  A background flush of this file is waited for; else its
+ * sealed blocks are written by this very thread, or somebody else's; else we wait until one is freed.
  */
 static long make_room(struct file *f, struct arena *a)
 {
-	struct timespec tick = { .tv_nsec = 2000000 };
 	uint32_t seen = atomic_load(&a->freed_events);
 	struct steal s = { .arena = a, .except = f };
 	long r = 0;
 
 	lock_take(&f->lock, LOCK_FILE);
 	f->pinned = NULL;
-	if (f->mode == FILE_ENGAGED && f->arena == a && f->head) {
-		if (atomic_load(&f->busy)) {
-			flush_wait_idle(f);
-			lock_drop(&f->lock, LOCK_FILE);
-			return 0;
-		}
+	if (f->mode == FILE_ENGAGED && f->arena == a && f->head && !atomic_load(&f->busy)) {
 		if (f->head == f->current && f->blocks == 1)
 			stage_seal(f);
-		r = flush_run(f, true);
+		r = flush_run(f, false);
 		lock_drop(&f->lock, LOCK_FILE);
 		return r;
 	}
+	if (f->mode == FILE_ENGAGED && f->arena == a && atomic_load(&f->busy)) {
+		lock_drop(&f->lock, LOCK_FILE);
+		wait_for_block(a, seen);
+		return 0;
+	}
 	lock_drop(&f->lock, LOCK_FILE);
 	file_for_each(visit_steal, &s);
-	if (!s.done && atomic_load(&a->free_count) <= 1) {
-		atomic_fetch_add(&a->waiters, 1);
-		sys_futex_wait((uint32_t *)&a->freed_events, seen, &tick);
-		atomic_fetch_sub(&a->waiters, 1);
-	}
+	if (!s.done)
+		wait_for_block(a, seen);
 	return 0;
 }
 
@@ -291,13 +306,13 @@ long io_writev(int fd, struct ofd *o, const struct iovec *iov, int count, off_t 
 	bool small;
 	long r;
 
-	if (atomic_load(&f->mode) == FILE_THROUGH || !o->writable)
+	if (!alive_here() || atomic_load(&f->mode) == FILE_THROUGH || !o->writable)
 		return IO_PASS;
 	small = n > 0 && (size_t)n <= small_limit(f) && !(o->flags & (O_SYNC | O_DSYNC)) &&
 		(offset >= 0 || offset == IO_NO_OFFSET);
 	if (atomic_load(&f->mode) == FILE_PASSIVE) {
-		/* the first small write passes through: most files get only one */
-		if (!small || atomic_fetch_add(&f->small_seen, 1) == 0) {
+		/* the first small write passes through: most files get no other */
+		if (!small || atomic_fetch_add(&f->small_seen, 1) + 1 < f->engage_after) {
 			r = write_passive(f, fd, iov, count, offset);
 			if (r != IO_PASS)
 				return r;
@@ -325,7 +340,7 @@ long io_readv(int fd, struct ofd *o, const struct iovec *iov, int count, off_t o
 	ssize_t n;
 	long r = IO_PASS;
 
-	if (atomic_load(&f->mode) != FILE_ENGAGED)
+	if (!alive_here() || atomic_load(&f->mode) != FILE_ENGAGED)
 		return IO_PASS;
 	n = vector_size(iov, count);
 	g = file_lock(f);
@@ -339,7 +354,7 @@ long io_readv(int fd, struct ofd *o, const struct iovec *iov, int count, off_t o
 		off_t at = stage_position(f, o);
 
 		if (at < 0 || n < 0 || stage_overlaps(f, (uint64_t)at, (uint64_t)n)) {
-			r = flush_settle(f, g.nested);
+			r = flush_show(f, g.nested);
 			if (r < 0)
 				goto out;
 		}
@@ -352,7 +367,7 @@ long io_readv(int fd, struct ofd *o, const struct iovec *iov, int count, off_t o
 		r = kernel_readv(fd, iov, count, offset);
 	} else {
 		if (offset < 0 || n < 0 || stage_overlaps(f, (uint64_t)offset, (uint64_t)n))
-			r = flush_settle(f, g.nested);
+			r = flush_show(f, g.nested);
 		if (r >= 0 || r == IO_PASS)
 			r = IO_PASS;
 	}
@@ -367,7 +382,7 @@ long io_lseek(int fd, struct ofd *o, off_t offset, int whence)
 	struct file_guard g;
 	long r = IO_PASS;
 
-	if (atomic_load(&f->mode) != FILE_ENGAGED)
+	if (!alive_here() || atomic_load(&f->mode) != FILE_ENGAGED)
 		return IO_PASS;
 	g = file_lock(f);
 	if (g.nested)
@@ -375,7 +390,7 @@ long io_lseek(int fd, struct ofd *o, off_t offset, int whence)
 	if (still_valid(fd, o, f) && f->mode == FILE_ENGAGED && f->arena) {
 		/* where an append will land, and the size, are only known when it is in the kernel */
 		if (whence != SEEK_SET && (whence != SEEK_CUR || (o->flags & O_APPEND))) {
-			r = flush_settle(f, g.nested);
+			r = flush_show(f, g.nested);
 			if (r < 0)
 				goto out;
 		}

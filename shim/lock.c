@@ -9,6 +9,9 @@
 
 __thread uint32_t lock_tid;
 
+/* of one pause instruction each, some 40 ns: about as long as going to sleep and waking up takes */
+enum { SPINS_MAX = 1000 };
+
 #ifdef FASTWRITE_DEBUG
 static __thread uint32_t held_ranks; /* bit r: a lock of rank r is held by this thread */
 
@@ -52,13 +55,19 @@ enum lock_result lock_take(struct lock *l, enum lock_rank rank)
 {
 	uint32_t tid = lock_self();
 
-	for (int spins = 0; spins < 64; spins++) {
-		if (lock_try(l, tid)) {
+	/* Held for tens of nanoseconds by a writer, again and again: sleeping would make it hand the lock over to a
+	 * thread that has yet to wake up, and stall both.  Who finds others asleep queues up behind them. */
+	for (int spins = 0; spins < SPINS_MAX; spins++) {
+		uint32_t word = atomic_load_explicit(&l->word, memory_order_relaxed);
+
+		if (word == 0 && lock_try(l, tid)) {
 			rank_enter(rank);
 			return LOCK_TAKEN;
 		}
-		if ((atomic_load_explicit(&l->word, memory_order_relaxed) & FUTEX_TID_MASK) == tid)
+		if ((word & FUTEX_TID_MASK) == tid)
 			return LOCK_NESTED;
+		if (word & FUTEX_WAITERS)
+			break;
 		spin_hint();
 	}
 	for (;;) {

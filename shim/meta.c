@@ -7,6 +7,7 @@
 #include "fdtable.h"
 #include "flush.h"
 #include "log.h"
+#include "rule.h"
 #include "stage.h"
 #include "sys.h"
 
@@ -45,7 +46,7 @@ static int act_settle(struct file *f, bool nested)
 
 	if (!f->head)
 		return 0;
-	r = flush_settle(f, nested);
+	r = flush_show(f, nested);
 	return r < 0 ? r : 1;
 }
 
@@ -186,11 +187,15 @@ bool meta_rmdir_again(int dirfd, const char *path)
 
 void meta_map(int fd)
 {
+	char path[PATH_MAX];
 	struct statx st;
 
-	if (!engage_config || fd < 0 || sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO, &st) < 0 ||
+	if (!engage_config || fd < 0 || sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO | STATX_NLINK, &st) < 0 ||
 	    (st.stx_mode & S_IFMT) != S_IFREG)
 		return;
+	if (st.stx_nlink <= 1 && !file_find(dev_of(&st), st.stx_ino) &&
+	    (engage_path_of(fd, path) < 0 || !rule_match(engage_config, path)))
+		return; /* no rule will ever apply to it: do not fill the table */
 	engage_never(dev_of(&st), st.stx_ino);
 	if (!meta_idle())
 		with_file(dev_of(&st), st.stx_ino, act_mapped);

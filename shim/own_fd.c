@@ -46,6 +46,23 @@ int own_fd_raise(int fd)
 	return (int)high;
 }
 
+int own_fd_move(int fd)
+{
+	long other = sys.fcntl(fd, F_DUPFD_CLOEXEC, fd + 1);
+
+	if (other < 0)
+		other = sys.fcntl(fd, F_DUPFD_CLOEXEC, 3);
+	if (other < 0)
+		return (int)other;
+	if (other >= OWN_FD_MAX) {
+		sys.close((int)other);
+		return -EMFILE;
+	}
+	atomic_fetch_or(&own_bits[other / 64], 1ull << (other % 64));
+	own_fd_close(fd);
+	return (int)other;
+}
+
 bool own_fd_is(int fd)
 {
 	return fd >= 0 && fd < OWN_FD_MAX &&

@@ -8,8 +8,12 @@
 #include "sys.h"
 
 #include <fcntl.h>
+#include <sys/vfs.h>
 
-enum { STEP_FIRST = 1 << 20 };
+enum {
+	STEP_FIRST = 1 << 20,
+	FREE_SHARE = 16, /* a step takes at most 1/16 of the free space */
+};
 
 static uint64_t page_floor(uint64_t v) { return v / ARENA_PAGE * ARENA_PAGE; }
 static uint64_t page_ceil(uint64_t v) { return page_floor(v + ARENA_PAGE - 1); }
@@ -44,6 +48,16 @@ static void note_reserved(struct file *f, uint64_t end)
 	atomic_fetch_or_explicit(&slot->flags, SLOT_PREALLOCATED, memory_order_release);
 }
 
+/* On a disk that fills up, reserving ahead would make others see it full before it is. */
+static uint64_t free_share(int fd)
+{
+	struct statfs st;
+
+	if (sys_raw(SYS_fstatfs, fd, (long)&st, 0, 0, 0, 0) < 0)
+		return 0;
+	return page_floor((uint64_t)st.f_bavail * (uint64_t)st.f_bsize / FREE_SHARE);
+}
+
 /* The file grows at its end: reserve ahead, in doubling steps; when the disk is nearly full, ever less. */
 static int reserve_ahead(struct file *f, int fd, uint64_t offset, uint64_t need)
 {
@@ -51,14 +65,19 @@ static int reserve_ahead(struct file *f, int fd, uint64_t offset, uint64_t need)
 	uint64_t least = page_ceil(offset + need);
 	uint64_t step = f->prealloc_step ? f->prealloc_step : STEP_FIRST;
 	uint64_t most = f->rule->set.prealloc_bytes;
+	uint64_t share = free_share(fd);
 	uint64_t end;
 	int r;
 
 	if (step > most)
 		step = most;
+	if (step > share)
+		step = share;
 	end = page_ceil(start + step);
 	if (end < least)
 		end = least;
+	if (f->prealloc_end == 0)
+		f->prealloc_start = start;
 	/* noted before it is done: recovery may trim too much room, never too little */
 	note_reserved(f, end);
 	kill_step();
@@ -73,7 +92,7 @@ static int reserve_ahead(struct file *f, int fd, uint64_t offset, uint64_t need)
 			end = least;
 	}
 	if (r < 0) {
-		note_reserved(f, start == page_floor(offset) ? 0 : start);
+		note_reserved(f, start == f->prealloc_start ? 0 : start);
 		return r;
 	}
 	note_reserved(f, end);
@@ -87,7 +106,7 @@ int prealloc_reserve(struct file *f, int fd, uint64_t offset, uint64_t need, uin
 	uint64_t logical = stage_logical_size(f);
 	int r;
 
-	if (f->rule->set.prealloc_mode == PREALLOC_OFF || f->rule->set.prealloc_bytes == 0) {
+	if (f->rule->set.prealloc_mode == PREALLOC_OFF) {
 		*granted = want;
 		return 0;
 	}
@@ -95,16 +114,19 @@ int prealloc_reserve(struct file *f, int fd, uint64_t offset, uint64_t need, uin
 		*granted = offset + want <= size ? want : size - offset;
 		return 0;
 	}
-	if (offset + need <= f->prealloc_end && !f->sparse) {
+	if (offset >= f->prealloc_start && offset + need <= f->prealloc_end) {
 		*granted = f->prealloc_end - offset;
 		return 0;
 	}
-	/* a hole inside or beyond the end */
-	if (f->sparse || offset > logical) {
+	/* into a hole, of the file or behind its end */
+	if (offset < size || offset > logical) {
 		if (offset > logical)
 			f->sparse = true;
 		return reserve_pages(fd, offset, need, granted);
 	}
+	/* what was reserved lies elsewhere, behind a hole: nothing to build on */
+	if (f->prealloc_end && (offset < f->prealloc_start || offset > f->prealloc_end))
+		return reserve_pages(fd, offset, need, granted);
 	r = reserve_ahead(f, fd, offset, need);
 	if (r == 0)
 		*granted = f->prealloc_end - offset;

@@ -2,6 +2,7 @@
 /* process: see process.h. */
 #include "process.h"
 
+#include "alive.h"
 #include "engage.h"
 #include "engine.h"
 #include "fd.h"
@@ -66,6 +67,7 @@ void process_fork_child(void)
 	fdtable_reset();
 	file_pools_reset();
 	fd_set_process();
+	alive_set();
 	sys_restore_signals(signals);
 }
 

@@ -86,37 +86,55 @@ static int replay_positional(struct job *j, int fd, int n)
 }
 
 /*
- * An append was under way when the process died: how many of the slot's bytes are in the file?  They are
- * looked for from the size on that the file had before.  The file may have grown by others meanwhile, so every
- * place where the first bytes stand is tried, and the longest match that ends with our bytes or with the file
- * wins; a match that others wrote behind counts as far as it goes.
+ * An append was under way when the process died: how many of its bytes are in the file?  They begin at the size
+ * that the file had before, or, when the kernel chose the place, behind what others appended meanwhile.  Only
+ * two things count as ours: all of it, or a part that ends at a page boundary of the file, for that is where
+ * the kernel stops a write when it kills the writer; what matches behind the boundary may be chance.  A short
+ * match is somebody else's line that begins like ours: to take it for ours would lose bytes.
  */
 struct search {
-	uint64_t from;     /* size before */
-	uint64_t size;     /* now */
-	uint64_t best;     /* bytes matched */
-	uint64_t best_at;
+	int fd;
+	int blocks;     /* in j->a.order */
+	uint32_t skip;  /* bytes of the first block that are not part of it */
+	uint64_t bytes; /* of the whole append */
+	uint64_t work;  /* bytes looked at: bounded, for content may match nearly everywhere */
+	uint8_t first[16];
+	uint32_t first_bytes;
 };
 
-static uint64_t match_at(struct job *j, int fd, int n, uint32_t skip, uint64_t at)
-{
-	uint8_t buf[4096];
-	uint64_t matched = 0;
+enum { SEARCH_WINDOW = 1 << 20, SEARCH_WORK_MAX = 1 << 28, PART_MIN = 64 };
 
-	for (int i = 0; i < n; i++) {
+/* How much of a match of m bytes at `at` is a part of ours. */
+static uint64_t believable(uint64_t at, uint64_t m, uint64_t base, uint64_t size)
+{
+	uint64_t end = (at + m) / ARENA_PAGE * ARENA_PAGE;
+
+	if (end <= at)
+		return 0;
+	return end - at >= PART_MIN || (at == base && end == size) ? end - at : 0;
+}
+
+static uint64_t match_at(struct job *j, struct search *s, uint64_t at)
+{
+	uint32_t skip = s->skip;
+	uint64_t matched = 0;
+	uint8_t buf[4096];
+
+	for (int i = 0; i < s->blocks; i++) {
 		uint32_t index = j->a.order[i];
 		struct arena_extent x;
 
 		if (foreign_read_block(&j->a, index) < 0)
 			return matched;
 		x = foreign_extent(&j->a, index, 0);
-		for (uint32_t done = skip; done < x.length;) {
+		s->work += x.length;
+		for (uint32_t done = skip; done < x.length && matched < s->bytes;) {
 			uint32_t want = x.length - done < sizeof buf ? x.length - done : (uint32_t)sizeof buf;
-			ssize_t got = sys.pread(fd, buf, want, (off_t)(at + matched));
+			ssize_t got = sys.pread(s->fd, buf, want, (off_t)(at + matched));
 
 			if (got <= 0)
 				return matched;
-			for (ssize_t b = 0; b < got; b++, matched++)
+			for (ssize_t b = 0; b < got && matched < s->bytes; b++, matched++)
 				if (buf[b] != j->a.data[x.pos + done + (uint32_t)b])
 					return matched;
 			done += (uint32_t)got;
@@ -126,20 +144,71 @@ static uint64_t match_at(struct job *j, int fd, int n, uint32_t skip, uint64_t a
 	return matched;
 }
 
-static uint64_t already_appended(struct job *j, int fd, int n, uint32_t skip, uint64_t base, uint64_t total)
+static int search_prepare(struct job *j, struct search *s)
 {
-	enum { TRIES = 1 << 20 };
+	int r = foreign_read_block(&j->a, j->a.order[0]);
+	struct arena_extent x;
+
+	if (r < 0)
+		return r;
+	x = foreign_extent(&j->a, j->a.order[0], 0);
+	s->first_bytes = x.length - s->skip < sizeof s->first ? x.length - s->skip : (uint32_t)sizeof s->first;
+	if (s->first_bytes > s->bytes)
+		s->first_bytes = (uint32_t)s->bytes;
+	memcpy(s->first, j->a.data + x.pos + s->skip, s->first_bytes);
+	return 0;
+}
+
+/* The first place in [at, end) where our first bytes, or as many as fit before the end, stand; or `end`. */
+static uint64_t next_candidate(struct search *s, uint64_t at, uint64_t end)
+{
+	uint8_t buf[4096 + sizeof s->first];
+
+	while (at < end) {
+		uint64_t want = end - at < sizeof buf ? end - at : sizeof buf;
+		ssize_t got = sys.pread(s->fd, buf, want, (off_t)at);
+		uint64_t fresh;
+
+		if (got <= 0)
+			return end;
+		s->work += (uint64_t)got;
+		fresh = at + (uint64_t)got >= end || (uint64_t)got <= sizeof s->first ? (uint64_t)got :
+											(uint64_t)got - sizeof s->first;
+		for (uint64_t i = 0; i < fresh; i++) {
+			uint64_t n = (uint64_t)got - i < s->first_bytes ? (uint64_t)got - i : s->first_bytes;
+
+			if (memcmp(buf + i, s->first, n) == 0)
+				return at + i;
+		}
+		at += fresh;
+	}
+	return end;
+}
+
+static uint64_t already_appended(struct job *j, struct search *s, enum append_flush how, uint64_t base)
+{
 	struct statx st;
-	uint64_t best = 0;
+	uint64_t end, best = 0;
 
-	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st) < 0)
+	if (s->bytes == 0 || search_prepare(j, s) < 0 ||
+	    sys.statx(s->fd, "", AT_EMPTY_PATH, STATX_SIZE, &st) < 0 || st.stx_size <= base)
 		return 0;
-	for (uint64_t at = base; at < st.stx_size && at - base < TRIES && best < total; at++) {
-		uint64_t m = match_at(j, fd, n, skip, at);
+	end = how == APPEND_AT_BASE ? base + 1 : st.stx_size;
+	if (end - base > SEARCH_WINDOW)
+		end = base + SEARCH_WINDOW;
+	for (uint64_t at = base; at < end && s->work < SEARCH_WORK_MAX; at++) {
+		uint64_t m;
 
-		/* a stretch in the middle of foreign bytes proves nothing unless it is all of ours */
-		if (m > best && (m == total || at + m == st.stx_size || at == base))
+		if (st.stx_size - at <= best)
+			break; /* nothing longer can come */
+		m = match_at(j, s, at);
+		if (m == s->bytes)
+			return m;
+		m = believable(at, m, base, st.stx_size);
+		if (m > best)
 			best = m;
+		if (at + 1 < end)
+			at = next_candidate(s, at + 1, end) - 1;
 	}
 	return best;
 }
@@ -158,15 +227,17 @@ static int append_block(struct job *j, uint32_t slot, int fd, uint32_t index, ui
 	x = foreign_extent(&j->a, index, 0);
 	/* the same protocol as a live append: killed here, the next recovery finds what is in the file */
 	s->flush_base = st.stx_size;
-	s->flush_active = 1;
+	s->flush_bytes = x.length - skip;
+	s->flush_active = APPEND_SOMEWHERE;
 	s->done = DONE_MAKE(DONE_SEQ(s->done), skip);
+	s->flush_from = s->done;
 	r = foreign_store_slot(&j->a, slot);
 	if (r == 0)
 		r = write_all(fd, j->a.data + x.pos + skip, x.length - skip, 0, true);
 	if (r < 0)
 		return r;
 	s->done = DONE_MAKE(j->a.blocks[index].seq, 0);
-	s->flush_active = 0;
+	s->flush_active = APPEND_NONE;
 	return foreign_store_slot(&j->a, slot);
 }
 
@@ -182,8 +253,13 @@ static int replay_append(struct job *j, uint32_t slot, int fd, int n, uint64_t t
 			return -EBADMSG;
 	if (n > 0 && skip > COMMIT_LENGTH(j->a.blocks[j->a.order[0]].commit))
 		return -EBADMSG;
-	if (s->flush_active)
-		have = already_appended(j, fd, n, skip, s->flush_base, total - skip);
+	if (s->flush_active != APPEND_NONE && s->flush_from == s->done) {
+		struct search search = { .fd = fd, .blocks = n, .skip = skip, .bytes = s->flush_bytes };
+
+		if (search.bytes > total - skip)
+			search.bytes = total - skip;
+		have = already_appended(j, &search, (enum append_flush)s->flush_active, s->flush_base);
+	}
 	have += skip;
 	for (int i = 0; i < n; i++) {
 		uint32_t length = COMMIT_LENGTH(j->a.blocks[j->a.order[i]].commit);

@@ -16,13 +16,7 @@ static void count(struct file *f, enum slot_counter which)
 }
 
 /* A failed sync is reported, and what the kernel then has forgotten is never taken for durable later. */
-static int device_sync(struct file *f, int fd, bool full)
-{
-	int r = full ? sys.fsync(fd) : sys.fdatasync(fd);
-
-	count(f, COUNT_SYNCS_DONE);
-	return r;
-}
+static int device_sync(int fd, bool full) { return full ? sys.fsync(fd) : sys.fdatasync(fd); }
 
 /* File lock held, everything staged is in the kernel.  1 = the device must be asked, without the lock. */
 static int by_policy(struct file *f, bool *full)
@@ -66,11 +60,13 @@ int sync_file(int fd, struct ofd *o, bool full)
 	}
 	if (r == 0)
 		r = by_policy(f, &full);
+	if (r == 1)
+		count(f, COUNT_SYNCS_DONE);
 	was_new = f->full_sync;
 	file_unlock(f, g);
 	if (r != 1)
 		return r;
-	r = device_sync(f, fd, full);
+	r = device_sync(fd, full);
 	if (r == 0 && full && was_new) {
 		g = file_lock(f);
 		if (fdtable_get(fd) == o)
@@ -88,7 +84,8 @@ void sync_relaxed_due(struct file *f)
 	f->relaxed_due_ns = 0;
 	if (fd < 0)
 		return;
-	r = device_sync(f, fd, f->full_sync);
+	count(f, COUNT_SYNCS_DONE);
+	r = device_sync(fd, f->full_sync);
 	if (r < 0)
 		f->sync_error = r;
 	else
