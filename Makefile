@@ -146,7 +146,7 @@ $(BUILD)/tests/%: tests/hooks/%.c $(BUILD)/.flags
 	@mkdir -p $(@D)
 	$(call say,HOOK,$@)
 	$(Q)$(CC) -D_GNU_SOURCE -std=gnu17 -O2 -g -Wall -Wextra $(DEPGEN) -MF $@.d -pthread $(SAN_FLAGS_$(SAN)) \
-		-o $@ $< -ldl
+		-o $@ $< -lcmocka -ldl
 
 # Unit tests run in the debug build, which has the kill steps; everything preloaded in the release build.
 .PHONY: test test-unit test-python check-exports
@@ -197,11 +197,13 @@ deps-lint:
 
 # ---- style ----
 
-C_STYLE := $(wildcard shim/*.[ch] tests/unit/*.[ch] tests/hooks/*.[ch] harness/workloads/*.[ch])
+C_STYLE := $(wildcard shim/*.[ch] tests/*/*.[ch] harness/workloads/*.[ch])
 .PHONY: lint format
 lint: deps-lint
 	$(call say,LINT,clang-format)
-	$(Q).venv/bin/clang-format --dry-run -Werror $(C_STYLE)
+	$(Q)bad=0; for f in $(C_STYLE); do \
+		.venv/bin/clang-format --dry-run -Werror $$f 2>/dev/null || { echo "$$f: not formatted" >&2; bad=1; }; \
+	done; [ $$bad -eq 0 ] || { echo 'make format puts it right' >&2; exit 1; }
 	$(call say,LINT,cppcheck)
 	$(Q)scripts/lint-c
 	$(call say,LINT,ruff)

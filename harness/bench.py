@@ -22,12 +22,13 @@ PASS, MISS, NO_DATA = "pass", "MISS", "no data"
 
 @dataclass(frozen=True)
 class Result:
-    """measured: median with interval; values: per round."""
+    """measured: median with interval; values: per round; sure: the whole interval is on the median's side."""
 
     target: Target
     measured: statistics.Interval | None
     values: tuple[float, ...]
     verdict: str
+    sure: bool = True
 
 
 def split(figure: str) -> tuple[str, str, str]:
@@ -47,10 +48,15 @@ def _evaluate(target: Target, samples: Samples) -> Result:
     if not values:
         return Result(target, None, (), NO_DATA)
     measured = statistics.interval(values)
-    good = (target.at_least is None or measured.median >= target.at_least) and (
-        target.at_most is None or measured.median <= target.at_most
-    )
-    return Result(target, measured, tuple(values), PASS if good else MISS)
+    good = _holds(target, measured.median)
+    sure = _holds(target, measured.low) == good == _holds(target, measured.high)
+    return Result(target, measured, tuple(values), PASS if good else MISS, sure)
+
+
+def _holds(target: Target, value: float) -> bool:
+    if target.at_least is not None:
+        return value >= target.at_least
+    return value <= target.at_most
 
 
 def _values(target: Target, samples: Samples) -> list[float]:
@@ -73,7 +79,7 @@ def bound(target: Target) -> str:
 
 
 def table(results: Sequence[Result]) -> Table:
-    """target / measured / interval / pass."""
+    """target / measured / interval / pass; "unsure" when the interval reaches over the bound."""
     out = Table(title="Targets (medians over interleaved rounds)", title_justify="left")
     out.add_column("")
     out.add_column("what", overflow="fold")
@@ -90,6 +96,6 @@ def table(results: Sequence[Result]) -> Table:
             bound(result.target),
             f"{measured.median:.2f}" if measured else present.NONE,
             f"{measured.low:.2f} – {measured.high:.2f} (n={measured.n})" if measured else present.NONE,
-            f"[{styles[result.verdict]}]{result.verdict}[/]",
+            f"[{styles[result.verdict]}]{result.verdict}[/]" + ("" if result.sure else " [dim](unsure)[/]"),
         )
     return out

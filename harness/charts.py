@@ -19,7 +19,7 @@ import matplotlib.pyplot as plt
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from harness.model import CONTROL, MEASURE, NATIVE, SHIM, Experiment
-from harness.samples import Samples, app_series, bandwidth, device_series
+from harness.samples import Samples, app_curve, bandwidth, device_series
 from harness.summary import Row
 
 ROLES = {
@@ -46,6 +46,7 @@ _STYLE = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
+    "axes.prop_cycle": matplotlib.cycler(color=[ROLES["ink"]]),
     "axes.axisbelow": True,
     "grid.color": ROLES["grid"],
     "grid.linewidth": 0.6,
@@ -61,9 +62,7 @@ def svg(figure, name: str, label: str) -> str:
     """Finished SVG: themed, ids prefixed with `name`, `label` for those who cannot see it."""
     out = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    figure.savefig(
-        out, format="svg", transparent=True, bbox_inches="tight", pad_inches=0.04, metadata=nothing
-    )
+    figure.savefig(out, format="svg", transparent=True, metadata=nothing)
     plt.close(figure)
     text = out.getvalue()
     text = text[text.index("<svg") :]
@@ -81,7 +80,7 @@ def svg(figure, name: str, label: str) -> str:
 
 
 def _axes(width: float, height: float):
-    figure, axes = plt.subplots(figsize=(width, height))
+    figure, axes = plt.subplots(figsize=(width, height), layout="constrained")
     return figure, axes
 
 
@@ -110,13 +109,13 @@ def over_time(experiment: Experiment, samples: Samples) -> str | None:
         axes.xaxis.grid(False)
         axes.yaxis.set_major_locator(MaxNLocator(5))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.0f}"))
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.2), ncols=4, fontsize=8, handlelength=1.6)
+        figure.legend(loc="outside upper center", ncols=4, fontsize=8, handlelength=1.6)
         return svg(figure, f"time-{experiment.id}", f"Bandwidth over time, {experiment.id}")
 
 
 def _draw_leg(axes, sample: dict, variant: str, typical: bool) -> bool:
     colour = ROLES[variant]
-    times, rates = bandwidth(app_series(sample))
+    times, rates = bandwidth(app_curve(sample))
     if rates:
         axes.plot(times, rates, color=colour, linewidth=1.8 if typical else 0.7, alpha=1 if typical else 0.45,
                   label=f"{variant}, written" if typical else None)  # fmt: skip
@@ -135,7 +134,7 @@ def bars(rows: Sequence[Row]) -> str | None:
     if not rows:
         return None
     with plt.rc_context(_STYLE):
-        figure, axes = _axes(5.6, 0.42 * len(rows) + 0.7)
+        figure, axes = _axes(5.6, 0.36 * len(rows) + 0.9)
         for variant in (NATIVE, SHIM, CONTROL):
             group = [(_place(i, r, variant), r.figures[variant].rate)
                      for i, r in enumerate(rows) if variant in r.figures]  # fmt: skip
@@ -168,7 +167,7 @@ def shares(rows: Sequence[Row]) -> str | None:
     if not found:
         return None
     with plt.rc_context(_STYLE):
-        figure, axes = _axes(5.6, 0.42 * len(found) + 0.7)
+        figure, axes = _axes(5.6, 0.36 * len(found) + 0.9)
         places = range(len(found))
         axes.barh([i - 0.19 for i in places], [r.claim.published or 0 for _, r in found], 0.34,
                   color=ROLES["published"], label="article")  # fmt: skip
@@ -187,7 +186,7 @@ def memory(rows: Sequence[Row]) -> str | None:
     if not rows:
         return None
     with plt.rc_context(_STYLE):
-        figure, axes = _axes(5.6, 0.42 * len(rows) + 0.7)
+        figure, axes = _axes(5.6, 0.36 * len(rows) + 0.9)
         for variant in (NATIVE, SHIM, CONTROL):
             group = [(i, r) for i, r in enumerate(rows) if variant in r.figures]
             if group:
@@ -217,4 +216,4 @@ def _horizontal(axes, names: Sequence[str], label: str) -> None:
     axes.set_xlabel(label)
     axes.set_xlim(left=0)
     axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.legend(loc="upper center", bbox_to_anchor=(0.45, 1.0 + 0.55 / len(names)), ncols=3, fontsize=8)
+    axes.figure.legend(loc="outside upper center", ncols=3, fontsize=8)

@@ -152,6 +152,7 @@ def bench(
     scale: Scale = "small",
     pairs: Pairs = 5,
     seed: Seed = 1,
+    no_warm: NoWarm = False,
     directory: Dir = WORK,
     out: Out = None,
     dry_run: DryRun = False,
@@ -160,7 +161,9 @@ def bench(
 
     def go() -> int:
         loaded = catalog.load()
-        settings = session.Settings(suite="bench", scale=scale, seed=seed, pairs=pairs, kinds=("measure",))
+        settings = session.Settings(
+            suite="bench", scale=scale, seed=seed, pairs=pairs, kinds=("measure",), warm=not no_warm
+        )
         experiments = loaded.suite("bench")
         if dry_run:
             session.dry_run(console, settings, experiments)

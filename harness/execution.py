@@ -209,9 +209,18 @@ class Execution:
         for kind in ("anon", "file", "shmem"):
             peak, base = raw.get(f"rss_{kind}_peak_kb"), raw.get(f"rss_{kind}_base_kb")
             out[f"rss_{kind}_growth_kb"] = peak - base if peak is not None and base is not None else None
-        if out["rss_anon_growth_kb"] is not None:
-            out["footprint_mb"] = (out["rss_anon_growth_kb"] * 1024 + (out["arena_bytes"] or 0)) / 1e6
+        staged = self._staged_bytes(out)
+        if out["rss_anon_growth_kb"] is not None and staged is not None:
+            out["footprint_mb"] = (out["rss_anon_growth_kb"] * 1024 + staged) / 1e6
         return out
+
+    def _staged_bytes(self, memory: dict) -> int | None:
+        """Staging of a shim leg: the arena as sampled, or the growth of shared mappings in a leg too short
+        to sample; None when neither was seen (nothing is not what was measured). 0 for other legs."""
+        if self._leg.variant != SHIM:
+            return 0
+        mapped_kb = (memory["rss_file_growth_kb"] or 0) + (memory["rss_shmem_growth_kb"] or 0)
+        return memory["arena_bytes"] or mapped_kb * 1024 or None
 
     # killed legs
 

@@ -16,7 +16,7 @@ HEADERS = (
     "shim MB/s",
     "ratio",
     "kill -9: lost",
-    "limited",
+    "limited MB/s",
     "article",
 )
 
@@ -63,7 +63,7 @@ def byte_count(value: float | None) -> str:
 def kills(found: Kills | None) -> str:
     if found is None:
         return NONE
-    text = f"{byte_count(found.lost_bytes)} in {found.kills}"
+    text = byte_count(found.lost_bytes)
     return f"{text} ({found.failed} FAILED)" if found.failed else text
 
 
@@ -74,7 +74,7 @@ def limited(found: Limited | None) -> str:
         return "skipped"
     if found.status == FAILED:
         return "FAILED"
-    return f"{number(found.rate or 0)} MB/s"
+    return number(found.rate or 0)
 
 
 def both(row: Row, cells: dict, show) -> str:
@@ -111,14 +111,23 @@ def headline(rows: tuple[Row, ...]) -> list[str]:
         c = row.comparison
         out.append(f"{row.experiment.id} ({row.experiment.title}): {c.ratio:.2f} times native under the "
                    f"shim, interval {c.low:.2f} to {c.high:.2f}, {c.n} pairs, {c.verdict}.")  # fmt: skip
-    lost = {v: [r.kills[v] for r in rows if v in r.kills] for v in (NATIVE, SHIM)}
-    for variant, name in ((SHIM, "Under the shim"), (NATIVE, "Natively")):
-        if lost[variant]:
-            count = sum(k.kills for k in lost[variant])
-            unsafe = [r.experiment.id for r in rows if variant in r.kills and r.kills[variant].lost_bytes]
-            where = f" ({', '.join(unsafe)})" if unsafe else ""
-            out.append(f"{name}, {count} kill -9 lost {byte_count(sum(k.lost_bytes for k in lost[variant]))}"
-                       f" of acknowledged data{where}.")  # fmt: skip
+    for variant, name in ((SHIM, "under the shim"), (NATIVE, "natively")):
+        out += _loss(rows, variant, name)
+    return out
+
+
+def _loss(rows: tuple[Row, ...], variant: str, name: str) -> list[str]:
+    """Rows whose records are acknowledged by a write apart from those that keep a batch of their own."""
+    killed = [r for r in rows if variant in r.kills]
+    batching = [r for r in killed if r.experiment.may_lose.get(variant)]
+    writing = [r for r in killed if not r.experiment.may_lose.get(variant)]
+    out = []
+    for found, words in ((writing, "acknowledged data"), (batching, "records from the program's own batch")):
+        if found:
+            count = sum(r.kills[variant].kills for r in found)
+            lost = byte_count(sum(r.kills[variant].lost_bytes for r in found))
+            names = ", ".join(r.experiment.id for r in found)
+            out.append(f"kill -9, {name}, {count} times: {lost} of {words} lost ({names}).")
     return out
 
 

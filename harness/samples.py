@@ -57,19 +57,40 @@ def device_column(sample: dict) -> str:
 
 def app_series(sample: dict) -> tuple[list[float], list[float]]:
     """(seconds, bytes whose write had returned) while the program wrote; empty when it does not tell."""
-    return _inside(sample, "app_bytes", 1)
+    return _inside(sample, "app_bytes", 1, _write_end(sample))
 
 
 def device_series(sample: dict) -> tuple[list[float], list[float]]:
     """(seconds, bytes moved by the device) while the program was writing or syncing."""
-    return _inside(sample, device_column(sample), sampler.SECTOR_BYTES)
+    return _inside(sample, device_column(sample), sampler.SECTOR_BYTES, _end(sample))
 
 
-def _inside(sample: dict, column: str, factor: int) -> tuple[list[float], list[float]]:
+def app_curve(sample: dict) -> tuple[list[float], list[float]]:
+    """app_series from its true beginning to its true end, for drawing. Ticks that stand too close to an end
+    give way to it: an interval of some milliseconds has no meaningful rate."""
+    times, values = app_series(sample)
+    end, total = _write_end(sample), sample.get("bytes")
+    if len(times) < 2 or total is None or total < values[-1]:
+        return times, values
+    least = (times[-1] - times[0]) / (len(times) - 1) / 2
+    inner = [(t, v) for t, v in zip(times, values, strict=True) if least <= t <= end - least]
+    return [0.0, *(t for t, _ in inner), end], [0, *(v for _, v in inner), total]
+
+
+def _end(sample: dict) -> float:
+    return (sample.get("series") or {}).get("end", 0.0)
+
+
+def _write_end(sample: dict) -> float:
+    """The last write's end; behind it there is only the final sync."""
+    return min(_end(sample), sample.get("seconds", _end(sample)))
+
+
+def _inside(sample: dict, column: str, factor: int, end: float) -> tuple[list[float], list[float]]:
     series = sample.get("series") or {}
     if column not in series:
         return [], []
-    times, values = sampler.window(series, column, 0.0, series["end"])
+    times, values = sampler.window(series, column, 0.0, end)
     return times, [v * factor for v in values]
 
 

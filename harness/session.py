@@ -6,7 +6,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -155,6 +155,13 @@ def _run(
         try:
             with live.Live(console, clock, made) as observer:
                 Runner(bench, made, {e.id: e for e in experiments}, store, observer).run()
+            after = shim.find()
+            if (
+                isinstance(found, shim.Shim)
+                and isinstance(after, shim.Shim)
+                and after.digest != machine["shim"]
+            ):
+                store.note("the shim was rebuilt while the run went on: its figures mix two builds")
         except KeyboardInterrupt:
             console.print(f"\ngo on with: python -m harness run --resume {store.directory} --dir {directory}")
             raise
@@ -170,6 +177,7 @@ def conclude(
     found = summary.summarize(
         catalog_experiments, store.samples, settings["scale"], settings["environment"].get("cpus") or 1
     )
+    found = replace(found, warnings=(*settings["notes"], *found.warnings))
     console.print(
         live.table(found.rows, f"Suite {settings['suite']}, scale {settings['scale']}, MB/s, sync included")
     )

@@ -76,7 +76,9 @@ def interval(values: Sequence[float], seed: int = 0) -> Interval:
     if len(array) < 2 or np.ptp(array) == 0:
         return Interval(len(array), middle, middle, middle)
     low, high = _bootstrap(array, seed)
-    return Interval(len(array), middle, low, high)
+    # In samples of a few values the correction can push an end past the median itself.
+    low, high = max(min(low, middle), array.min()), min(max(high, middle), array.max())
+    return Interval(len(array), middle, float(low), float(high))
 
 
 def _bootstrap(array: np.ndarray, seed: int) -> tuple[float, float]:

@@ -35,11 +35,19 @@ class RunStore:
         if (directory / RUN).exists():
             raise LabError(f"{directory}: holds a run already; use --resume {directory} or another --out")
         directory.mkdir(parents=True, exist_ok=True)
-        store.settings = {"format": FORMAT, **settings}
-        temporary = directory / (RUN + ".new")
-        temporary.write_text(json.dumps(store.settings, indent=1) + "\n")
-        temporary.rename(directory / RUN)
+        store._write({"format": FORMAT, **settings})
         return store
+
+    def note(self, text: str) -> None:
+        """A remark that belongs to every figure of the run (shown among the warnings)."""
+        if text not in self.settings.get("notes", []):
+            self._write({**self.settings, "notes": [*self.settings.get("notes", []), text]})
+
+    def _write(self, settings: dict) -> None:
+        temporary = self.directory / (RUN + ".new")
+        temporary.write_text(json.dumps(settings, indent=1) + "\n")
+        temporary.rename(self.directory / RUN)
+        self.settings = settings
 
     @classmethod
     def resume(cls, directory: Path, environment: dict) -> RunStore:
@@ -115,6 +123,8 @@ def merge(stores: Iterable[RunStore]) -> RunStore:
     first = stores[0]
     merged = RunStore(first.directory)
     merged.settings = dict(first.settings)
+    notes = dict.fromkeys(note for store in stores for note in store.settings.get("notes", []))
+    merged.settings["notes"] = list(notes)
     for number, store in enumerate(stores):
         apart = differences(first.settings["environment"], store.settings["environment"])
         for key in ("suite", "scale", "memory_limit_bytes", "sizes", "warm"):

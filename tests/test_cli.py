@@ -830,7 +830,7 @@ def test_recover_foreign_files(cli, tmp_path):
     staging.mkdir(mode=0o700)
     data = tmp_path / "data"
     data.write_bytes(b"precious")
-    for name, content in (("empty.arena", b""), ("short.arena", b"FSTW"), ("noise.arena", os.urandom(70000))):
+    for name, content in (("short.arena", b"FSTW"), ("noise.arena", os.urandom(70000))):
         path = staging / name
         path.write_bytes(content)
         path.chmod(0o600)
@@ -839,6 +839,109 @@ def test_recover_foreign_files(cli, tmp_path):
         assert str(path) in done.stdout + done.stderr
         assert path.read_bytes() == content
     assert data.read_bytes() == b"precious"
+
+
+WRITER = """
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+int main(int argc, char **argv)
+{
+	int fd = open(argv[1], O_WRONLY | O_CREAT | O_APPEND, 0644);
+	char record[100];
+	for (int i = 0; i < 1000; i++) {
+		memset(record, 'a' + i % 26, sizeof(record));
+		if (write(fd, record, sizeof(record)) != sizeof(record))
+			return 9;
+	}
+	if (write(1, "ready\\n", 6) != 6)
+		return 8;
+	if (argc > 2)
+		pause();
+	raise(SIGKILL);
+}
+"""
+EXPECTED = b"".join(bytes([ord("a") + i % 26]) * 100 for i in range(1000))
+
+
+def test_run_recovers_after_sigkill(cli, compile_c, tmp_path):
+    data = tmp_path / "data" / "log"
+    data.parent.mkdir()
+    env = {"FASTWRITE_PATHS": f"{data.parent}/**", "FASTWRITE_LAG_MS": "60000"}
+    done = cli("run", compile_c(WRITER), data, env=env)
+    assert (done.returncode, done.stdout) == (-signal.SIGKILL, "ready\n")
+    assert re.fullmatch(r"fastwrite run: recovered \d+ bytes\n", done.stderr), done.stderr
+    assert data.read_bytes() == EXPECTED
+    assert [p.name for p in data.parent.iterdir()] == ["log"]
+
+
+@pytest.mark.parametrize("by", ["arena", "staging", "directory", "file"])
+def test_recover_by_hand(cli, compile_c, library, tmp_path, by):
+    data = tmp_path / "log"
+    env = {
+        **os.environ,
+        "LD_PRELOAD": str(library),
+        "FASTWRITE_PATHS": f"{tmp_path}/**",
+        "FASTWRITE_LAG_MS": "60000",
+    }
+    done = subprocess.run(
+        [str(compile_c(WRITER)), str(data)], env=env, stdout=subprocess.DEVNULL, check=False
+    )
+    assert done.returncode == -signal.SIGKILL
+    staging = tmp_path / ".fastwrite"
+    (arena,) = staging.glob("*.arena")
+    before = data.read_bytes()
+    assert EXPECTED.startswith(before)
+    assert len(before) < len(EXPECTED), "nothing was staged"
+    path = {"arena": arena, "staging": staging, "directory": tmp_path, "file": data}[by]
+
+    told = json.loads(cli("recover", "--dry-run", "--json", path).stdout)
+    assert told["dry_run"] is True
+    assert told["bytes"] > 0
+    assert data.read_bytes() == before
+    assert arena.exists()
+
+    done = cli("recover", path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"recovered  {data}" in done.stdout
+    assert data.read_bytes() == EXPECTED
+    assert not staging.exists()
+    assert cli("recover", path).stdout == "nothing to recover\n" or by in ("arena", "staging")
+
+
+def test_status_and_recover_of_a_live_program(compile_c, cli, library, tmp_path):
+    data = tmp_path / "log"
+    env = {
+        **os.environ,
+        "LD_PRELOAD": str(library),
+        "FASTWRITE_PATHS": f"{tmp_path}/**",
+        "FASTWRITE_LAG_MS": "60000",
+    }
+    process = subprocess.Popen(
+        [str(compile_c(WRITER)), str(data), "wait"], env=env, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout.readline() == "ready\n"
+        told = json.loads(cli("status", "--json").stdout)
+        mine = [a for a in told["arenas"] if a["pid"] == process.pid]
+        assert len(mine) == 1
+        assert mine[0]["rule"] == "env"
+        (file,) = mine[0]["files"]
+        assert file["path"] == str(data)
+        assert len(EXPECTED) - 300 <= file["staged_bytes"] < len(EXPECTED)  # the first write passes through
+        assert str(data) in cli("status").stdout
+
+        done = cli("recover", "--json", tmp_path)
+        assert done.returncode == 0
+        assert json.loads(done.stdout)["live"] == 1
+        assert (tmp_path / ".fastwrite").exists()
+    finally:
+        process.kill()
+        process.communicate()
+    assert cli("recover", tmp_path).returncode == 0
+    assert data.read_bytes() == EXPECTED
 
 
 def test_status_is_valid(cli):

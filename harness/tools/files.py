@@ -11,16 +11,16 @@ from harness.tools.base import Params, Place, Size, verification
 
 
 class FilesTool:
-    """Params: bytes (per file). Sizes: files."""
+    """Params: bytes (per file), rounds (repetitions whose median counts). Sizes: files."""
 
-    PARAMS = frozenset({"bytes"})
+    PARAMS = frozenset({"bytes", "rounds"})
     SIZES = frozenset({"files"})
 
     def leg_size(self, size: Size, leg: Leg) -> Size:
         return size
 
     def total_bytes(self, params: Params, size: Size) -> int:
-        return size["files"] * 4096
+        return size["files"] * 4096 * int(params.get("rounds", 1))
 
     def file_count(self, params: Params, size: Size) -> int:
         return size["files"]
@@ -29,16 +29,13 @@ class FilesTool:
         return None
 
     def argv(self, place: Place, params: Params, size: Size) -> tuple[str, ...]:
-        program = str(place.programs / "lab-files")
         return (
-            program,
-            "--dir",
-            str(place.data),
-            "--files",
-            str(size["files"]),
-            "--bytes",
-            str(params["bytes"]),
-        )
+            str(place.programs / "lab-files"),
+            "--dir", str(place.data),
+            "--files", str(size["files"]),
+            "--bytes", str(params["bytes"]),
+            "--rounds", str(params.get("rounds", 1)),
+        )  # fmt: skip
 
     def parse(self, stdout: str, params: Params) -> Outcome:
         try:

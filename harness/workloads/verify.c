@@ -324,9 +324,9 @@ static void parse(int argc, char **argv, struct options *options)
 		{0},
 	};
 	static const char usage[] = "usage: lab-verify --dir DIR [--threads N] [--records N] [--record-bytes "
-	                            "N] [--window BYTES]\n"
+				    "N] [--window BYTES]\n"
 				    "                  [--layout plain|shifted] [--tail none|zeros] [--acked "
-	                            "FILE] [--drop-cache]\n";
+				    "FILE] [--drop-cache]\n";
 	int option;
 
 	while ((option = getopt_long(argc, argv, "", longs, NULL)) != -1) {

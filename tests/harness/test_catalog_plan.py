@@ -63,7 +63,7 @@ def test_shares_name_rows_that_exist(experiments):
         ('"shim"]', '"shimm"]', "variants 'shimm'"),
         ('title = "a"', "title = 3", "'title' (str) is missing"),
         ('published = { text = "none" }', "", "'published' (dict) is missing"),
-        ('published = { text = "none" }', 'published = { figure = 3 }', "unknown key 'figure'"),
+        ('published = { text = "none" }', "published = { figure = 3 }", "unknown key 'figure'"),
         ('suite = "x"', 'sweet = "x"', "unknown key 'sweet'"),
         ('suite = "x"', "suite = ", "x.toml"),
         ('tool = "writer"', 'tool = "writer"\nshim_role = "hope"', "shim_role 'hope'"),
@@ -72,7 +72,7 @@ def test_shares_name_rows_that_exist(experiments):
 )
 def test_a_mistake_is_named(tmp_path, old, new, said):
     assert old in GOOD
-    with pytest.raises(LabError, match=".*") as error:
+    with pytest.raises(LabError) as error:
         load(tmp_path, GOOD.replace(old, new))
     assert said in str(error.value) and "x.toml" in str(error.value)
 
@@ -89,15 +89,15 @@ def test_an_id_is_used_once_and_an_unknown_one_refused(tmp_path):
 
 
 def test_defaults_are_merged_key_by_key(tmp_path):
-    text = GOOD.replace("[[experiment]]", "[defaults]\nparams = { append = true, method = 'anon' }\n[[experiment]]", 1)
+    text = GOOD.replace(
+        "[[experiment]]", "[defaults]\nparams = { append = true, method = 'anon' }\n[[experiment]]", 1
+    )
     assert load(tmp_path, text).experiments[0].params == {"append": True, "method": "write"}
 
 
 def test_sides_alternate_and_stand_together(tmp_path):
     legs = make(load(tmp_path, GOOD).experiments, kinds=(MEASURE,)).legs
-    pairs = [tuple(leg.variant for leg in pair) for pair in itertools.batched(legs, 2)] if hasattr(
-        itertools, "batched"
-    ) else [tuple(leg.variant for leg in legs[i : i + 2]) for i in range(0, len(legs), 2)]
+    pairs = [tuple(leg.variant for leg in legs[i : i + 2]) for i in range(0, len(legs), 2)]
     assert len(pairs) == 4
     assert all(set(pair) == {"native", "shim"} for pair in pairs)
     assert all(a != b for a, b in itertools.pairwise(pairs))

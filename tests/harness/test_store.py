@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
 
-import fakes
+import lab_fakes as fakes
 import pytest
 
 from harness.model import LabError
@@ -13,6 +13,14 @@ def test_samples_survive_and_are_done(tmp_path):
     store.append({"leg": "E1/measure/1/native", "status": "ok"})
     again = RunStore.open(tmp_path / "r")
     assert again.done == {"E1/measure/1/native"} and again.settings["suite"] == "000"
+
+
+def test_notes_are_kept_once_and_merged(tmp_path):
+    stores = [RunStore.create(tmp_path / name, fakes.settings()) for name in ("a", "b")]
+    stores[0].note("rebuilt")
+    stores[0].note("rebuilt")
+    assert RunStore.open(tmp_path / "a").settings["notes"] == ["rebuilt"]
+    assert merge(stores).settings["notes"] == ["rebuilt"] and merge(stores[1:]).settings["notes"] == []
 
 
 def test_a_directory_with_a_run_is_not_taken(tmp_path):
@@ -40,7 +48,7 @@ def test_damage_in_the_middle_is_not_passed_over(tmp_path):
 
 def test_resume_elsewhere_is_refused_and_says_why(tmp_path):
     RunStore.create(tmp_path, fakes.settings())
-    with pytest.raises(LabError, match="kernel: 'same' and '9.9'"):
+    with pytest.raises(LabError, match=r"kernel: 'same' and '9\.9'"):
         RunStore.resume(tmp_path, fakes.environment(kernel="9.9"))
 
 

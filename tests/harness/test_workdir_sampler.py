@@ -4,7 +4,7 @@ import os
 import subprocess
 from pathlib import Path
 
-import fakes
+import lab_fakes as fakes
 import pytest
 
 from harness import environment, sampler

@@ -425,6 +425,18 @@ static void test_root_patterns(void **state)
 	assert_string_equal(config.rules[0].patterns[1].glob, "/**");
 }
 
+/* Saying the same twice is harmless, and so is an exception in front of what it is taken from. */
+static void test_redundant_patterns(void **state)
+{
+	(void)state;
+	with("FASTWRITE_PATHS=/a/b/keep:!/a/b/**:/a/**:/a/c/**:/a/**");
+	load_ok();
+	assert_int_equal(config.rules[0].pattern_count, 5);
+	assert_non_null(rule_match(&config, "/a/b/keep"));
+	assert_null(rule_match(&config, "/a/b/other"));
+	assert_non_null(rule_match(&config, "/a/c/x"));
+}
+
 static ssize_t no_link(int dirfd, const char *path, char *buf, size_t size)
 {
 	(void)dirfd, (void)path, (void)buf, (void)size;
@@ -787,18 +799,25 @@ static void test_faults_while_reading(void **state)
 	assert_true(read_calls > 30);
 }
 
+static int open_descriptors(void)
+{
+	int count = 0;
+
+	for (int fd = 0; fd < 1024; fd++)
+		count += fcntl(fd, F_GETFD) >= 0;
+	return count;
+}
+
 static void test_leaves_no_descriptor_open(void **state)
 {
 	(void)state;
-	int before = dup(0);
-	close(before);
+	int before = open_descriptors();
 	write_file("[rule a]\npaths = /a/**:/tmp/**:/etc/passwd\n");
 	load_ok();
+	assert_int_equal(open_descriptors(), before);
 	write_file("[rule a]\npaths = bad\n");
-	(void)config_load(&config, env, error);
-	int after = dup(0);
-	close(after);
-	assert_int_equal(after, before);
+	assert_int_equal(config_load(&config, env, error), -EINVAL);
+	assert_int_equal(open_descriptors(), before);
 }
 
 static void test_long_texts_stay_one_line(void **state)
@@ -834,6 +853,7 @@ int main(void)
 		TEST(test_relative_config_is_kept_absolute),
 		TEST(test_links_are_resolved),
 		TEST(test_root_patterns),
+		TEST(test_redundant_patterns),
 		TEST(test_works_without_proc),
 		TEST(test_bad_patterns),
 		TEST(test_too_many_patterns),

@@ -48,12 +48,13 @@ def write_progress(path: Path, threads, records, record_bytes, acked, phase=WRIT
 
 GOOD = {
     "ok": True, "owed_bytes": 100, "verified_bytes": 100, "lost_bytes": 0, "in_batch_bytes": 0,
-    "corrupt_bytes": 0, "unexpected_bytes": 0, "front_zero_bytes": 0, "unfinished_bytes": 0, "first_problem": "",
+    "corrupt_bytes": 0, "unexpected_bytes": 0, "front_zero_bytes": 0, "unfinished_bytes": 0,
+    "first_problem": "",
 }  # fmt: skip
 
 
 class FakeExecutor:
-    """Plays lab-writer and lab-verify: `ticks` ticks per run, then a result; `answers` scripts the verifier."""
+    """Plays lab-writer and lab-verify: `ticks` ticks per run, then a result; `verify` is the verdict."""
 
     def __init__(self, clock, ticks=5, verify=None, returncode=0, stderr=""):
         self.clock = clock
@@ -78,7 +79,11 @@ class FakeExecutor:
         def option(name):
             return command.argv[command.argv.index(name) + 1]
 
-        threads, records, size = int(option("--threads")), int(option("--records")), int(option("--record-bytes"))
+        threads, records, size = (
+            int(option("--threads")),
+            int(option("--records")),
+            int(option("--record-bytes")),
+        )
         start = self.clock.time
         progress = Path(option("--progress"))
         for i in range(self.ticks + 1):
@@ -133,7 +138,8 @@ def environment(**changes) -> dict:
 def settings(**changes) -> dict:
     base = {
         "suite": "000", "scale": "small", "seed": 1, "pairs": 3, "kills": 2, "memory_limit_bytes": 64 << 20,
-        "variants": ["native", "shim"], "kinds": ["measure"], "warm": False, "experiments": ["E1"], "sizes": {},
+        "variants": ["native", "shim"], "kinds": ["measure"], "warm": False,
+        "experiments": ["E1"], "sizes": {},
         "started": "2026-01-01T00:00:00+00:00", "environment": environment(),
     }  # fmt: skip
     return {**base, **changes}
@@ -145,7 +151,8 @@ def measured(experiment, variant, number, rate, **more) -> dict:
     times = [seconds * i / 10 for i in range(11)]
     return {
         "leg": f"{experiment}/measure/{number}/{variant}", "experiment": experiment, "kind": "measure",
-        "variant": variant, "round": number, "status": "ok", "reason": "", "started": "2026-01-01T00:00:00+00:00",
+        "variant": variant, "round": number, "status": "ok", "reason": "",
+        "started": "2026-01-01T00:00:00+00:00",
         "bytes": 10**9, "seconds": seconds, "seconds_with_sync": seconds, "rate_mb_s": rate,
         "write_rate_mb_s": rate, "drain_seconds": 0.0, "journal_transactions": None,
         "outcome": {"user_seconds": 0.1, "system_seconds": 0.1},
@@ -163,5 +170,6 @@ def killed(experiment, variant, number, lost=0, status="ok", reason="") -> dict:
         "leg": f"{experiment}/kill/{number}/{variant}", "experiment": experiment, "kind": "kill",
         "variant": variant, "round": number, "status": status, "reason": reason,
         "started": "2026-01-01T00:00:00+00:00", "verification": {"verified_bytes": 1000, "lost_bytes": lost},
-        "kill": {"at_share": 0.5, "acked_bytes": 1000, "lost_bytes": lost, "allowed_bytes": 0, "in_batch_bytes": 0},
+        "kill": {"at_share": 0.5, "acked_bytes": 1000, "lost_bytes": lost, "allowed_bytes": 0,
+                 "in_batch_bytes": 0},
     }  # fmt: skip

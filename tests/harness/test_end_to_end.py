@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command itself, natively, at the size of a smoke test."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import harness
+from harness.workdir import MARKER
+
+ROOT = Path(harness.__file__).resolve().parent.parent
+
+TINY = ["--scale", "tiny", "--no-shim", "--no-warm", "--pairs", "1", "--kills", "1"]
+
+
+def run_harness(*args, **kwargs):
+    argv = [sys.executable, "-m", "harness", *map(str, args)]
+    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120, **kwargs)
+
+
+def samples(out):
+    return [json.loads(line) for line in (out / "samples.jsonl").read_text().splitlines()]
+
+
+def needs_direct(tmp_path):
+    try:
+        os.close(os.open(tmp_path / "probe", os.O_CREAT | os.O_WRONLY | os.O_DIRECT))
+    except OSError:
+        pytest.skip("no O_DIRECT on this file system")
+    (tmp_path / "probe").unlink()
+
+
+def test_a_run_verifies_reports_and_leaves_nothing(tmp_path):
+    needs_direct(tmp_path)
+    work, out = tmp_path / "work", tmp_path / "out"
+    ids = ["E1", "E3", "E4", "E4-fixed", *(["B2"] if shutil.which("fio") else [])]
+    done = run_harness("run", *ids, *TINY, "--dir", work, "--out", out)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not work.exists()
+    found = samples(out)
+    assert {s["status"] for s in found} <= {"ok", "skipped"}
+    e4 = next(s for s in found if s["leg"] == "E4/measure/1/native")
+    assert e4["verification"]["lost_bytes"] == 4 * 16384
+    page = (out / "report.html").read_text()
+    assert "E4-fixed" in page and "http" + "://" not in page
+    assert "legs ok, 0 failed" in done.stdout
+
+    (out / "samples.jsonl").write_text("".join(json.dumps(s) + "\n" for s in found[:-2]) + '{"leg": "to')
+    again = run_harness("run", "--resume", out, "--dir", work)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert [s["leg"] for s in samples(out)] == [s["leg"] for s in found]
+    assert run_harness("report", out).returncode == 0
+
+
+def test_dry_run_touches_nothing(tmp_path):
+    done = run_harness("experiment", "--dry-run", "--dir", tmp_path / "w", "--out", tmp_path / "o")
+    assert done.returncode == 0 and "to be written" in done.stdout and "E4-128k" in done.stdout
+    assert not list(tmp_path.iterdir())
+    assert "Nothing was written" in run_harness("bench", "--dry-run").stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["run"], "which experiments"),
+        (["run", "E99"], "no experiment 'E99'"),
+        (["run", "E1", "--scale", "huge"], "no size for scale 'huge'"),
+        (["run", "E1", "--kinds", "dance"], "'dance' is none of"),
+        (["run", "E1", "--dir", "/dev/null", "--scale", "tiny"], "a device"),
+        (["report", "/nowhere"], "not a run of this laboratory"),
+        (["run", "--resume", "/nowhere"], "not a run of this laboratory"),
+    ],
+)
+def test_refusals_are_one_line(tmp_path, args, said):
+    done = (
+        run_harness(*args, "--dir", tmp_path / "w")
+        if "--dir" not in args and args[0] == "run"
+        else run_harness(*args)
+    )
+    assert done.returncode == 2 and said in done.stdout and "Traceback" not in done.stdout + done.stderr
+    assert not (tmp_path / "w").exists()
+
+
+def test_a_directory_with_files_is_refused_and_untouched(tmp_path):
+    (tmp_path / "letter").write_text("dear")
+    done = run_harness("run", "E1", *TINY, "--dir", tmp_path)
+    assert done.returncode == 2 and "not empty" in done.stdout
+    assert [p.name for p in tmp_path.iterdir()] == ["letter"]
+
+
+def start_long(tmp_path):
+    """A run that would take minutes, after its first sample."""
+    work, out = tmp_path / "work", tmp_path / "out"
+    argv = [sys.executable, "-m", "harness", "run", "E1", "--scale", "tiny", "--no-shim", "--no-warm",
+            "--pairs", "1000", "--kinds", "measure", "--dir", str(work), "--out", str(out)]  # fmt: skip
+    process = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    deadline = time.monotonic() + 60
+    while not (out / "samples.jsonl").exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    return process, work, out
+
+
+def groups_left():
+    return [d for d, _, _ in os.walk("/sys/fs/cgroup") if "fastwrite-lab-" in d and "test" not in d]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_cleans_up_and_says_how_to_go_on(tmp_path, number):
+    process, work, out = start_long(tmp_path)
+    process.send_signal(number)
+    text, _ = process.communicate(timeout=60)
+    assert process.returncode == 130 and f"--resume {out}" in text.replace("\n", "")
+    assert not work.exists() and samples(out)
+    assert not any(str(process.pid) in d for d in groups_left())
+
+
+def test_what_a_killed_run_left_goes_at_the_next_start(tmp_path):
+    process, work, _ = start_long(tmp_path)
+    process.kill()
+    process.communicate(timeout=60)
+    assert (work / MARKER).exists()
+    done = run_harness("run", "E1", *TINY, "--kinds", "measure", "--dir", work, "--out", tmp_path / "second")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not work.exists()
+    assert not any(str(process.pid) in d for d in groups_left())

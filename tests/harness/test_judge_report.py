@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From samples to verdicts, tables and the page."""
+
+import base64
+import csv
+import io
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import lab_fakes as fakes
+import pytest
+
+from harness import charts, judge, live, outputs, present, report, statistics, summary
+from harness.model import Claim
+
+
+def rounds(experiment, variant, *rates, **more):
+    return [fakes.measured(experiment, variant, n, rate, **more) for n, rate in enumerate(rates, 1)]
+
+
+@pytest.fixture
+def samples():
+    found = rounds("B2", "native", 2000, 2100, 1900) + rounds("B1", "native", 2500, 2400, 2600)
+    found += rounds("E1", "native", 500, 520, 480) + rounds("E1", "shim", 1500, 1510, 1490)
+    found += rounds("E2", "native", 700, 720, 690)
+    found += rounds("AA", "native", 500, 510, 490) + rounds("AA", "control", 505, 500, 495)
+    found += [fakes.killed("E1", v, n) for v in ("native", "shim") for n in (1, 2)]
+    found += [fakes.killed("E4", "native", 1, lost=8192), fakes.killed("E4", "native", 2)]
+    return found
+
+
+def summed(experiments, samples, scale="small", cpus=2):
+    return summary.summarize(list(experiments.values()), samples, scale, cpus)
+
+
+def row(found, name):
+    return next(r for r in found.rows if r.experiment.id == name)
+
+
+def test_rows_compare_within_rounds(experiments, samples):
+    found = summed(experiments, samples)
+    assert row(found, "E1").comparison.ratio == pytest.approx(3.0, rel=0.05)
+    assert row(found, "E1").comparison.verdict == "faster"
+    assert row(found, "AA").comparison.verdict == "inconclusive"
+    assert row(found, "E1").kills["shim"].kills == 2 and not found.failed
+
+
+def test_a_round_that_lost_a_leg_makes_no_pair(experiments, samples):
+    kept = [s for s in samples if s["leg"] != "E1/measure/2/native"]
+    assert row(summed(experiments, kept), "E1").comparison.n == 2
+
+
+def test_claims_by_share(experiments, samples):
+    found = summed(experiments, samples)
+    (e2,) = row(found, "E2").claims
+    assert e2.verdict == judge.REPRODUCES and e2.ours == pytest.approx(0.35, rel=0.05) and len(e2.legs) == 6
+    assert row(found, "E1").claims[0].verdict == judge.CONTRADICTS
+    assert row(found, "B2").verdict == judge.NOT_COMPARABLE
+
+
+def test_a_share_below_its_band_is_not_held_against_the_article_when_the_processors_were_busy(experiments):
+    busy = {"user_seconds": 2.0, "system_seconds": 1.8}
+    samples = rounds("B2", "native", 2000, 2000, 2000) + rounds("E1", "native", 500, 500, 500, outcome=busy)
+    claim = row(summed(experiments, samples, cpus=2), "E1").claims[0]
+    assert claim.verdict == judge.NOT_COMPARABLE and "busy" in claim.reason
+    assert row(summed(experiments, samples, cpus=64), "E1").claims[0].verdict == judge.CONTRADICTS
+
+
+def test_a_kill_that_lost_something_contradicts_by_its_worst(experiments, samples):
+    claims = {c.claim.measure: c for c in row(summed(experiments, samples), "E4").claims}
+    assert claims["lost_kill"].verdict == judge.CONTRADICTS and claims["lost_kill"].ours == 8192
+    assert row(summed(experiments, samples), "E4").verdict == judge.CONTRADICTS
+
+
+def test_claims_wait_for_their_scale(experiments, samples):
+    dip = row(summed(experiments, samples), "E1").claims[1]
+    assert dip.verdict == judge.NOT_COMPARABLE and "--scale full" in dip.reason
+    assert row(summed(experiments, samples, scale="full"), "E1").claims[1].verdict == judge.CONTRADICTS
+
+
+@pytest.mark.parametrize(
+    ("values", "low", "high", "verdict"),
+    [
+        ([1.0, 1.0], 0.9, None, judge.REPRODUCES),
+        ([1.0, 1.0], None, 0.9, judge.CONTRADICTS),
+        ([0.7, 0.8, 1.0], 0.9, None, judge.UNDECIDED),
+    ],
+)
+def test_bands(values, low, high, verdict):
+    claim = Claim("t", "share", low=low, high=high)
+    assert judge._against_band(claim, statistics.interval(values))[0] == verdict
+
+
+def test_a_failed_leg_fails_its_row_and_shows_no_verdict(experiments, samples):
+    bad = {"leg": "E2/measure/3/native", "experiment": "E2", "kind": "measure", "variant": "native",
+           "round": 3, "status": "failed", "reason": "verification failed: <b>data3</b>",
+           "started": "x"}  # fmt: skip
+    found = summed(experiments, [s for s in samples if s["leg"] != bad["leg"]] + [bad])
+    assert (
+        found.failed
+        and row(found, "E2").status == "failed"
+        and present.cells(row(found, "E2"))[-1] == "FAILED"
+    )
+    page = report.render(fakes.settings(), found, samples)
+    assert "<b>data3</b>" not in page and "&lt;b&gt;data3" in page
+
+
+def test_a_false_difference_of_the_control_is_a_warning(experiments):
+    samples = rounds("AA", "native", 500, 510, 490) + rounds("AA", "control", 700, 710, 690)
+    assert any("A/A control says 'faster'" in w for w in summed(experiments, samples).warnings)
+
+
+class Page(HTMLParser):
+    VOID = frozenset({"meta", "br", "link", "img", "input", "hr", "path", "use"})
+
+    def __init__(self):
+        super().__init__()
+        self.ids, self.refs, self.stack, self.tags, self.loads = [], [], [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        attrs = dict(attrs)
+        self.tags.append(tag)
+        if "id" in attrs:
+            self.ids.append(attrs["id"])
+        if attrs.get("href", "").startswith("#"):
+            self.refs.append(attrs["href"][1:])
+        if attrs.get("src") or tag in ("link", "iframe", "object", "embed"):
+            self.loads.append(tag)
+        if tag not in self.VOID:
+            self.stack.append(tag)
+
+    def handle_endtag(self, tag):
+        if tag in self.VOID:
+            return
+        assert self.stack.pop() == tag
+
+
+@pytest.fixture
+def page(experiments, samples):
+    return report.render(fakes.settings(), summed(experiments, samples), samples)
+
+
+def test_the_page_is_whole_and_needs_nothing_from_outside(page):
+    parsed = Page()
+    parsed.feed(page)
+    assert not parsed.stack and not parsed.loads
+    assert "http" + "://" not in page and "http" + "s://" not in page and "@import" not in page
+    assert len(parsed.ids) == len(set(parsed.ids))
+    assert set(parsed.refs) <= set(parsed.ids)
+    assert parsed.tags.count("svg") >= 6
+    assert "prefers-color-scheme: dark" in page and "width=device-width" in page
+
+
+def test_charts_take_their_colours_from_the_theme(page):
+    drawings = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    for drawing in drawings:
+        assert "var(--ink)" in drawing or "var(--muted)" in drawing
+        assert not any(colour in drawing for colour in charts.ROLES.values())
+        assert set(re.findall(r"#[0-9a-f]{6}\b", drawing)) <= {"#000000", "#ffffff"}
+        assert "aria-label" in drawing
+
+
+def test_the_page_carries_its_samples(page, samples):
+    data = dict(re.findall(r'download="([^"]+)" href="data:[^;]+;base64,([^"]+)"', page))
+    lines = base64.b64decode(data["samples.jsonl"]).decode().splitlines()
+    assert [json.loads(line)["leg"] for line in lines] == [s["leg"] for s in samples]
+    table = list(csv.DictReader(io.StringIO(base64.b64decode(data["results.csv"]).decode())))
+    assert len(table) == len(samples) and table[0]["leg"] == samples[0]["leg"]
+    assert json.loads(base64.b64decode(data["results.json"]))["rows"]
+
+
+def test_every_figure_leads_to_its_legs(page, samples):
+    for sample in samples:
+        assert f'id="leg-{sample["leg"]}"' in page and f'href="#leg-{sample["leg"]}"' in page
+
+
+def test_outputs_agree(tmp_path, experiments, samples):
+    found = summed(experiments, samples)
+    paths = outputs.write_all(tmp_path, fakes.settings(), found, samples, "page")
+    assert {p.name for p in paths} == {"results.json", "results.csv", "results.md", "report.html"}
+    text = (tmp_path / "results.md").read_text()
+    for one in found.rows:
+        assert f"| {one.experiment.id} |" in text
+    assert present.ratio(row(found, "E1").comparison) in text
+    assert live.table(found.rows, "t").row_count == len(found.rows)
+
+
+def test_headline_says_gain_and_loss(experiments, samples):
+    lines = present.headline(summed(experiments, samples).rows)
+    assert any("E1" in line and "times native" in line for line in lines)
+    assert "kill -9, under the shim, 2 times: 0 B of acknowledged data lost (E1)." in lines
+    assert "kill -9, natively, 2 times: 8.00 KiB of records from the program's own batch lost (E4)." in lines
+
+
+def test_numbers_read_well():
+    assert [present.number(v) for v in (0.1234, 12.34, 1234.5)] == ["0.12", "12.3", "1,234"]
+    assert [present.byte_count(v) for v in (None, 0, 1023, 4096, 5 << 20)] == [
+        "–",
+        "0 B",
+        "1023 B",
+        "4.00 KiB",
+        "5.00 MiB",
+    ]
+    assert live.sparkline([0, 1, 2]) == "▁▅█" and live.sparkline([]) == ""
+
+
+def test_a_run_of_skipped_legs_still_has_a_page(experiments):
+    skipped = {"leg": "E1/measure/1/shim", "experiment": "E1", "kind": "measure", "variant": "shim",
+               "round": 1, "status": "skipped", "reason": "no shim", "started": "x"}  # fmt: skip
+    found = summed(experiments, [skipped])
+    assert row(found, "E1").status == "skipped"
+    assert "no shim" in report.render(fakes.settings(), found, [skipped])
+    assert replace(found, rows=()).rows == ()
