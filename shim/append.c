@@ -129,6 +129,7 @@ int append_shared(struct file *f)
 {
 	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
 	struct ofd *o = append_ofd(f);
+	bool buffered = false;
 	off_t position;
 	int r = 0;
 
@@ -147,6 +148,15 @@ int append_shared(struct file *f)
 			append_end(f);
 			continue;
 		}
+		if (n == -EINVAL && (o->flags & O_DIRECT) && !buffered) {
+			/* others appended meanwhile, and the end of the file is not aligned any more */
+			append_end(f);
+			buffered = sys.fcntl(o->fd, F_SETFL, o->flags & ~O_DIRECT) == 0;
+			if (buffered)
+				continue;
+			r = (int)n;
+			break;
+		}
 		if (n <= 0) {
 			append_end(f);
 			r = n < 0 ? (int)n : -EIO;
@@ -159,6 +169,8 @@ int append_shared(struct file *f)
 		append_end(f);
 		flush_free_done(f);
 	}
+	if (buffered)
+		sys.fcntl(o->fd, F_SETFL, o->flags);
 	f->ksize = file_size(o->fd);
 	f->lsize = f->head && f->staged_hi > f->ksize ? f->staged_hi : f->ksize;
 	sys.lseek(o->fd, position, SEEK_SET);

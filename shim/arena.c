@@ -4,6 +4,7 @@
 
 #include "kill.h"
 #include "log.h"
+#include "registry.h"
 #include "sys.h"
 
 #include <fcntl.h>
@@ -69,7 +70,7 @@ uint64_t arena_pid_start(pid_t pid)
 	if (sys_read_file(path, text, sizeof text) < 0)
 		return 0;
 	p = strrchr(text, ')'); /* the command name may hold anything, also ") " */
-	if (!p)
+	if (!p || p[1] != ' ' || p[2] == 'Z' || p[2] == 'X')
 		return 0;
 	/* after ')' come the fields from number 3 on; the start time is number 22 */
 	for (int field = 2; field < 22; field++) {
@@ -150,6 +151,15 @@ static void fill_header(struct arena_header *h, const struct rule *rule, const u
 	h->checksum = arena_header_checksum(h);
 }
 
+/* Between its creation and its lock the still empty file may be taken for a dead arena and removed: bytes staged
+ * in it would die with us. */
+static bool still_linked(int fd)
+{
+	struct statx st;
+
+	return sys.statx(fd, "", AT_EMPTY_PATH, STATX_NLINK, &st) == 0 && st.stx_nlink == 1;
+}
+
 /* Creates NAME in the directory: "<pid>-<rule>-<time>.arena", locked before anyone can see it complete. */
 static int create_file(int dirfd, const struct rule *rule, char *name, size_t name_size)
 {
@@ -167,7 +177,7 @@ static int create_file(int dirfd, const struct rule *rule, char *name, size_t na
 		if (fd < 0)
 			return fd;
 		r = sys.flock(fd, LOCK_EX | LOCK_NB);
-		if (r == 0)
+		if (r == 0 && still_linked(fd))
 			return fd;
 		/* somebody took the still empty file for a dead arena: leave it to them */
 		own_fd_close(fd);
@@ -231,6 +241,39 @@ static int map_file(struct arena *a, const struct arena_header *geometry)
 	return 0;
 }
 
+enum { OWN_MAX = 64 };
+static struct arena *_Atomic own[OWN_MAX];
+
+static void own_note(struct arena *a)
+{
+	for (int i = 0; i < OWN_MAX; i++) {
+		struct arena *expected = NULL;
+
+		if (atomic_compare_exchange_strong(&own[i], &expected, a))
+			return;
+	}
+}
+
+static void own_forget(struct arena *a)
+{
+	for (int i = 0; i < OWN_MAX; i++) {
+		struct arena *expected = a;
+
+		atomic_compare_exchange_strong(&own[i], &expected, NULL);
+	}
+}
+
+bool arena_is_own(const char *name)
+{
+	for (int i = 0; i < OWN_MAX; i++) {
+		struct arena *a = atomic_load(&own[i]);
+
+		if (a && strcmp(a->name, name) == 0)
+			return true;
+	}
+	return false;
+}
+
 int arena_create(struct arena *a, const char *dir, const struct rule *rule)
 {
 	struct arena_header geometry = { 0 };
@@ -262,6 +305,8 @@ int arena_create(struct arena *a, const char *dir, const struct rule *rule)
 		return a->fd;
 	}
 	kill_step();
+	/* before the slow part: who is killed in it leaves nothing unknown behind */
+	registry_note(a);
 	/* allocated now, so that a full disk can never become SIGBUS later */
 	r = sys.fallocate(a->fd, 0, 0, (off_t)geometry.total_bytes);
 	if (r == 0)
@@ -282,11 +327,13 @@ int arena_create(struct arena *a, const char *dir, const struct rule *rule)
 	fill_header(a->header, rule, boot_id);
 	kill_step();
 	sys.close(dirfd);
+	own_note(a);
 	return 0;
 }
 
 void arena_forget(struct arena *a)
 {
+	own_forget(a);
 	sys.munmap(a->header, a->total_bytes);
 	sys.munmap(a->runs, a->runs_bytes);
 	own_fd_close(a->fd);

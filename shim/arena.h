@@ -214,6 +214,10 @@ static inline uint64_t arena_next_seq(struct arena *a)
 	return atomic_fetch_add_explicit(&a->header->live.next_seq, 1, memory_order_relaxed) + 1;
 }
 
+/* True when an arena of this process has that file name.  The pid in the name is no proof: in a container the
+ * process that died had the same one. */
+bool arena_is_own(const char *name);
+
 /* A free slot's index, or -ENOSPC. */
 int arena_slot_take(struct arena *a);
 void arena_slot_free(struct arena *a, uint32_t index);
@@ -248,7 +252,7 @@ uint32_t arena_header_checksum(const struct arena_header *h);
 
 /* This boot's id, 16 bytes; 0 or -errno. */
 int arena_boot_id(uint8_t out[16]);
-/* Start time of a process in clock ticks after boot, 0 when it does not exist. */
+/* Start time of a process in clock ticks after boot, 0 when it does not exist or waits to be reaped. */
 uint64_t arena_pid_start(pid_t pid);
 
 /* Moves an own descriptor to the high end of the descriptor range, close-on-exec; the new number or -errno

@@ -8,7 +8,6 @@
 #include "kill.h"
 #include "log.h"
 #include "prealloc.h"
-#include "registry.h"
 #include "stage.h"
 #include "stats.h"
 #include "sys.h"
@@ -176,7 +175,6 @@ static struct arena *arena_open(const struct rule *rule, const char *path, uint6
 		return NULL;
 	}
 	engage.used[i] = true;
-	registry_note(a);
 	return a;
 }
 

@@ -93,6 +93,12 @@ static bool created_now(const struct fd_open *op, const struct statx *st)
 	       (st->stx_btime.tv_sec == op->before.tv_sec && st->stx_btime.tv_nsec >= op->before.tv_nsec);
 }
 
+/* Nobody can have staged bytes for a file that this open made.  Without a birth time only O_EXCL proves it. */
+static bool certainly_new(const struct fd_open *op, const struct statx *st)
+{
+	return created_now(op, st) && ((op->flags & O_EXCL) || (st->stx_mask & STATX_BTIME));
+}
+
 static uint32_t direct_mask(int flags, const struct statx *st)
 {
 	uint32_t align = ARENA_PAGE;
@@ -173,7 +179,7 @@ void fd_opened(const struct fd_open *op, int fd)
 	if ((op->flags & O_ACCMODE) != O_RDONLY) {
 		if (st.stx_nlink > 0 && engage_path_of(fd, path) == 0)
 			rule = rule_match(engage_config, path);
-		if (rule && !created_now(op, &st))
+		if (rule && !certainly_new(op, &st))
 			recover_first(op, fd, rule, path, dev_of(&st));
 	}
 	if (!rule) {

@@ -99,7 +99,8 @@ static long write_kernel(struct file *f, int fd, const struct iovec *iov, int co
 	if (r < 0)
 		return r;
 	r = kernel_writev(fd, iov, count, offset);
-	if (f->mode == FILE_ENGAGED && f->arena)
+	/* (in a signal handler something may be staged still: its offsets were given by the old size) */
+	if (f->mode == FILE_ENGAGED && f->arena && !f->head)
 		engage_refresh(f, fd);
 	return r;
 }

@@ -436,18 +436,23 @@ static int take_rights(struct job *j, struct recover_rights *rights)
 	int r = sys.statx(j->a.fd, "", AT_EMPTY_PATH, STATX_UID | STATX_GID, &st);
 
 	/* the file's owner, which the kernel vouches for, not what the header claims */
-	if (r == 0)
-		recover_rights_take(rights, st.stx_uid, st.stx_gid);
-	return r;
+	return r < 0 ? r : recover_rights_take(rights, st.stx_uid, st.stx_gid);
 }
 
-/* "<pid>-...": ours are live, and opening and closing them would be work for nothing. */
-static bool own_name(const char *name)
+/* "<pid>-<rule>-<time>.arena": such files are made here and nowhere else. */
+static bool is_our_make(const char *name)
 {
-	char mine[32];
-	size_t n = log_format(mine, sizeof mine, "%d-", (int)sys_getpid());
+	const char *p = name;
 
-	return strncmp(name, mine, n) == 0;
+	if (*p < '1' || *p > '9')
+		return false;
+	while (*p >= '0' && *p <= '9')
+		p++;
+	if (*p != '-' || !(p = strrchr(p + 1, '-')))
+		return false;
+	for (p++; (*p >= '0' && *p <= '9') || (*p >= 'a' && *p <= 'f'); p++)
+		;
+	return strcmp(p, ARENA_SUFFIX) == 0;
 }
 
 static void recover_arena(struct job *j, const char *name)
@@ -456,7 +461,8 @@ static void recover_arena(struct job *j, const char *name)
 	int fd, r;
 
 	j->report->arenas++;
-	if (own_name(name)) {
+	if (arena_is_own(name)) {
+		/* live, and opening and closing it would be work for nothing */
 		j->report->live++;
 		j->report->own++;
 		return;
@@ -488,12 +494,17 @@ static void recover_arena(struct job *j, const char *name)
 		if (r == 0) {
 			r = recover_loaded(j);
 			recover_rights_drop(&rights);
+		} else {
+			j->report->failed++;
+			tell(j, "", "failed", 0, r, "cannot act with the rights of its owner; left alone");
 		}
 		foreign_unload(&j->a);
 		if (r == 0 && !j->opt->dry_run)
 			sys.unlinkat(j->dirfd, name, 0);
 		goto out;
 	}
+	if (r == -ENODATA && !is_our_make(name))
+		r = -EBADMSG;
 	if (r == -ENODATA) {
 		tell(j, "", "nothing", 0, 0, "its process died before it used it");
 		if (!j->opt->dry_run)
@@ -535,8 +546,21 @@ struct dirent_head {
 	char name[];
 };
 
+static bool ends_with(const char *s, const char *end)
+{
+	size_t n = strlen(s), e = strlen(end);
+
+	return n >= e && strcmp(s + n - e, end) == 0;
+}
+
+static bool is_staging_name(const char *dir)
+{
+	return ends_with(dir, "/" ARENA_DIR) || ends_with(dir, "/" ARENA_DIR "/") || strcmp(dir, ARENA_DIR) == 0;
+}
+
 static int recover_directory(const char *dir, const struct recover_options *opt, struct recover_report *report)
 {
+	uint64_t before = report->arenas;
 	char buf[4096] __attribute__((aligned(8)));
 	int dirfd = sys.openat(AT_FDCWD, dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
 	sys_sigset signals;
@@ -562,8 +586,9 @@ static int recover_directory(const char *dir, const struct recover_options *opt,
 	if (r == 0 && n < 0)
 		r = (int)n;
 	sys.close(dirfd);
-	if (r == 0 && !opt->dry_run)
-		sys.unlinkat(AT_FDCWD, dir, AT_REMOVEDIR); /* stays when something is in it */
+	/* stays when something is in it; an empty directory that was never one of ours does, too */
+	if (r == 0 && !opt->dry_run && (is_staging_name(dir) || report->arenas > before))
+		sys.unlinkat(AT_FDCWD, dir, AT_REMOVEDIR);
 	sys_restore_signals(signals);
 	return r;
 }
@@ -589,16 +614,9 @@ static int recover_one_file(const char *path, const struct recover_options *opt,
 	recover_arena(&j, slash ? slash + 1 : path);
 	sys_restore_signals(signals);
 	sys.close(j.dirfd);
-	if (!opt->dry_run)
+	if (!opt->dry_run && is_staging_name(dir))
 		sys.unlinkat(AT_FDCWD, dir, AT_REMOVEDIR);
 	return 0;
-}
-
-static bool ends_with(const char *s, const char *end)
-{
-	size_t n = strlen(s), e = strlen(end);
-
-	return n >= e && strcmp(s + n - e, end) == 0;
 }
 
 int recover_path(const char *path, const struct recover_options *opt, struct recover_report *report)
@@ -608,7 +626,7 @@ int recover_path(const char *path, const struct recover_options *opt, struct rec
 	int r = sys.statx(AT_FDCWD, path, 0, STATX_BASIC_STATS, &st);
 
 	if (r == 0 && (st.stx_mode & S_IFMT) == S_IFDIR) {
-		if (ends_with(path, "/" ARENA_DIR) || ends_with(path, "/" ARENA_DIR "/") || !strcmp(path, ARENA_DIR))
+		if (is_staging_name(path))
 			return recover_directory(path, opt, report);
 		log_format(dir, sizeof dir, "%s/" ARENA_DIR, path);
 		r = recover_directory(dir, opt, report);

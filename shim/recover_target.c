@@ -129,14 +129,33 @@ void recover_target_close(struct recover_target *t)
 	t->fd = -1;
 }
 
-void recover_rights_take(struct recover_rights *r, uint32_t uid, uint32_t gid)
+/* All of this thread only: the system calls, not the C library's functions, which change every thread. */
+int recover_rights_take(struct recover_rights *r, uint32_t uid, uint32_t gid)
 {
-	r->changed = sys_raw(SYS_geteuid, 0, 0, 0, 0, 0, 0) == 0 && uid != 0;
-	if (!r->changed)
-		return;
-	/* of this thread only; also drops CAP_DAC_OVERRIDE and its kin from the effective set */
+	long n;
+
+	r->changed = false;
+	if (sys_raw(SYS_geteuid, 0, 0, 0, 0, 0, 0) != 0 || uid == 0)
+		return 0;
+	/* root's further groups may open what the owner cannot */
+	n = sys_raw(SYS_getgroups, RECOVER_GROUPS_MAX, (long)r->groups, 0, 0, 0, 0);
+	if (n < 0)
+		return (int)n;
+	r->group_count = (int)n;
+	if (n > 0) {
+		n = sys_raw(SYS_setgroups, 0, 0, 0, 0, 0, 0);
+		if (n < 0)
+			return (int)n;
+	}
+	/* also drops CAP_DAC_OVERRIDE and its kin from the effective set */
 	sys_raw(SYS_setfsgid, gid, 0, 0, 0, 0, 0);
 	sys_raw(SYS_setfsuid, uid, 0, 0, 0, 0, 0);
+	r->changed = true;
+	if ((uint32_t)sys_raw(SYS_setfsuid, (long)uid, 0, 0, 0, 0, 0) != uid) {
+		recover_rights_drop(r);
+		return -EPERM;
+	}
+	return 0;
 }
 
 void recover_rights_drop(struct recover_rights *r)
@@ -145,5 +164,7 @@ void recover_rights_drop(struct recover_rights *r)
 		return;
 	sys_raw(SYS_setfsuid, 0, 0, 0, 0, 0, 0);
 	sys_raw(SYS_setfsgid, sys_raw(SYS_getegid, 0, 0, 0, 0, 0, 0), 0, 0, 0, 0, 0);
+	if (r->group_count > 0)
+		sys_raw(SYS_setgroups, r->group_count, (long)r->groups, 0, 0, 0, 0);
 	r->changed = false;
 }

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What the kernel refuses is refused, with the same error, also in the middle of staging. */
+#include "hook_test.h"
+
+#include <signal.h>
+
+static void *volatile nowhere; /* NULL, but the compiler does not know */
+
+static void bad_buffers(void **state)
+{
+	struct iovec iov[2] = {{"x", 1}, {NULL, 10}};
+	int fd = open_staged("a", 0);
+	unsigned n = RECORDS;
+
+	(void)state;
+	for (int round = 0; round < 3; round++) {
+		FAILS(write(fd, nowhere, RECORD), EFAULT);
+		write_records(fd, n++, 1);
+		FAILS(pwrite(fd, nowhere, RECORD, 0), EFAULT);
+		write_records(fd, n++, 1);
+		FAILS(writev(fd, nowhere, 2), EFAULT);
+		write_records(fd, n++, 1);
+		FAILS(preadv(fd, nowhere, 1, 0), EFAULT);
+		write_records(fd, n++, 1);
+		FAILS(pread(fd, nowhere, RECORD, 0), EFAULT);
+		write_records(fd, n++, 1);
+	}
+	/* nothing at all is no error, wherever it points */
+	assert_int_equal(OK(write(fd, nowhere, 0)), 0);
+	assert_int_equal(OK(writev(fd, iov, 0)), 0);
+	write_records(fd, n++, 1);
+	OK(close(fd));
+	check_file("a", 0, n);
+	OK(unlink("a"));
+}
+
+static void bad_vectors(void **state)
+{
+	static struct iovec many[1025];
+	volatile int negative = -1; /* the compiler would warn */
+	char record[RECORD];
+	struct iovec iov[2] = {{record, RECORD}, {record, (size_t)-1}};
+	int fd = open_staged("a", 0);
+	unsigned n = RECORDS;
+
+	(void)state;
+	for (int round = 0; round < 3; round++) {
+		FAILS(writev(fd, iov, negative), EINVAL);
+		FAILS(writev(fd, iov, 2), EINVAL);
+		write_records(fd, n++, 1);
+		FAILS(writev(fd, many, 1025), EINVAL);
+		FAILS(pwritev(fd, iov, 1, -5), EINVAL);
+		write_records(fd, n++, 1);
+		FAILS(pwrite(fd, record, RECORD, -1), EINVAL);
+		FAILS(pread(fd, record, RECORD, -1), EINVAL);
+		write_records(fd, n++, 1);
+		FAILS(pwritev2(fd, iov, 1, 0, 0x40000000), EOPNOTSUPP);
+		write_records(fd, n++, 1);
+	}
+	OK(close(fd));
+	check_file("a", 0, n);
+	OK(unlink("a"));
+}
+
+static void wrong_access(void **state)
+{
+	char record[RECORD];
+	int fd = open_staged("a", 0);
+	int reader = OK(open("a", O_RDONLY)), writer = OK(open("a", O_WRONLY));
+
+	(void)state;
+	FAILS(write(reader, "x", 1), EBADF);
+	FAILS(pwrite(reader, "x", 1, 0), EBADF);
+	FAILS(ftruncate(reader, 0), EINVAL);
+	FAILS(read(writer, record, RECORD), EBADF);
+	FAILS(pread(writer, record, RECORD, 0), EBADF);
+	write_records(fd, RECORDS, RECORDS);
+	FAILS(write(reader, "x", 1), EBADF);
+	OK(close(reader));
+	OK(close(writer));
+	OK(close(fd));
+	check_file("a", 0, 2 * RECORDS);
+	OK(unlink("a"));
+}
+
+static void direct(void **state)
+{
+	static char buffer[2 * 4096] __attribute__((aligned(4096)));
+	int fd = open("a", O_RDWR | O_CREAT | O_TRUNC | O_DIRECT, 0644);
+	char *back;
+	size_t size;
+
+	(void)state;
+	if (fd < 0) {
+		assert_int_equal(errno, EINVAL);
+		print_message("no O_DIRECT on this file system\n");
+		skip();
+	}
+	for (int i = 0; i < 50; i++) {
+		memset(buffer, 'a' + i % 26, 4096);
+		assert_int_equal(OK(write(fd, buffer, 4096)), 4096);
+	}
+	if (write(fd, buffer, 100) == 100) {
+		print_message("this file system takes any size with O_DIRECT\n");
+		close(fd);
+		unlink("a");
+		skip();
+	}
+	assert_int_equal(errno, EINVAL);
+	FAILS(write(fd, buffer + 1, 4096), EINVAL);
+	FAILS(pwrite(fd, buffer, 4096, 100), EINVAL);
+	memset(buffer, 'Z', 4096);
+	assert_int_equal(OK(write(fd, buffer, 4096)), 4096);
+	FAILS(write(fd, buffer, 4095), EINVAL);
+	assert_int_equal(OK(fcntl(fd, F_GETFL)) & O_DIRECT, O_DIRECT);
+	assert_int_equal(OK(lseek(fd, 0, SEEK_CUR)), 51 * 4096);
+	assert_int_equal(OK(pread(fd, buffer + 4096, 4096, 49 * 4096)), 4096);
+	assert_int_equal(buffer[4096], 'a' + 49 % 26);
+	/* without it any size will do */
+	OK(fcntl(fd, F_SETFL, 0));
+	for (int i = 0; i < 10; i++)
+		assert_int_equal(OK(write(fd, "0123456789", 10)), 10);
+	OK(close(fd));
+	back = file_bytes("a", &size);
+	assert_int_equal(size, 51 * 4096 + 100);
+	for (size_t i = 0; i < 51 * 4096; i++)
+		if (back[i] != (i / 4096 == 50 ? 'Z' : (char)('a' + i / 4096 % 26)))
+			fail_msg("byte %zu is wrong", i);
+	assert_memory_equal(back + 51 * 4096, "0123456789", 10);
+	free(back);
+	OK(unlink("a"));
+}
+
+/* Files that are never staged: what is not regular, what does not match. */
+static void others(void **state)
+{
+	char byte;
+	int ends[2], fd;
+
+	(void)state;
+	OK(pipe(ends));
+	for (int i = 0; i < 10; i++)
+		assert_int_equal(OK(write(ends[1], "x", 1)), 1);
+	assert_int_equal(OK(read(ends[0], &byte, 1)), 1);
+	FAILS(lseek(ends[0], 0, SEEK_CUR), ESPIPE);
+	FAILS(pwrite(ends[1], "x", 1, 0), ESPIPE);
+	OK(close(ends[0]));
+	signal(SIGPIPE, SIG_IGN);
+	FAILS(write(ends[1], "x", 1), EPIPE);
+	signal(SIGPIPE, SIG_DFL);
+	OK(close(ends[1]));
+	OK(mkfifo("p", 0600));
+	fd = OK(open("p", O_RDWR | O_NONBLOCK));
+	for (int i = 0; i < 10; i++)
+		assert_int_equal(OK(write(fd, "x", 1)), 1);
+	OK(close(fd));
+	OK(unlink("p"));
+	fd = OK(open("/dev/null", O_RDWR));
+	for (int i = 0; i < 10; i++)
+		assert_int_equal(OK(write(fd, "x", 1)), 1);
+	OK(close(fd));
+	fd = OK(open("/dev/full", O_WRONLY));
+	for (int i = 0; i < 3; i++)
+		FAILS(write(fd, "x", 1), ENOSPC);
+	OK(close(fd));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(bad_buffers), cmocka_unit_test(bad_vectors), cmocka_unit_test(wrong_access),
+		cmocka_unit_test(direct),      cmocka_unit_test(others),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

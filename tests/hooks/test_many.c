@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Many descriptors, no descriptors left, many threads, and signals in the middle of a write. */
+#include "hook_test.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/resource.h>
+#include <sys/time.h>
+
+enum { MANY = 1000 };
+
+static void raise_limit(void)
+{
+	struct rlimit limit;
+
+	OK(getrlimit(RLIMIT_NOFILE, &limit));
+	if (limit.rlim_max < 2 * MANY)
+		skip();
+	limit.rlim_cur = 2 * MANY;
+	OK(setrlimit(RLIMIT_NOFILE, &limit));
+}
+
+static void many_files(void **state)
+{
+	static int fd[MANY];
+	char name[16];
+
+	(void)state;
+	raise_limit();
+	for (unsigned i = 0; i < MANY; i++) {
+		snprintf(name, sizeof name, "f%u", i);
+		fd[i] = open_new(name, i % 2 ? O_APPEND : 0);
+	}
+	for (unsigned round = 0; round < RECORDS; round++)
+		for (unsigned i = 0; i < MANY; i++)
+			write_records(fd[i], i + round, 1);
+	for (unsigned i = 0; i < MANY; i++) {
+		snprintf(name, sizeof name, "f%u", i);
+		if (i % 3 == 0)
+			check_file(name, i, RECORDS);
+		OK(close(fd[i]));
+		check_file(name, i, RECORDS);
+		OK(unlink(name));
+	}
+}
+
+static void many_of_one(void **state)
+{
+	static int fd[MANY];
+
+	(void)state;
+	raise_limit();
+	fd[0] = open_staged("a", 0);
+	for (unsigned i = 1; i < MANY; i++)
+		fd[i] = i % 2 ? OK(dup(fd[i - 1])) : OK(open("a", O_WRONLY | O_APPEND));
+	for (unsigned i = 1; i < MANY; i++) {
+		OK(lseek(fd[i], 0, SEEK_END));
+		write_records(fd[i], RECORDS + i - 1, 1);
+	}
+	for (unsigned i = 0; i < MANY; i++)
+		OK(close(fd[i]));
+	check_file("a", 0, RECORDS + MANY - 1);
+	OK(unlink("a"));
+}
+
+/* As many opens succeed as the limit allows: none of them is taken away by the library. */
+static void none_left(void **state)
+{
+	enum { LIMIT = 64 };
+	struct rlimit old, limit;
+	static int fd[LIMIT];
+	int count = 0, saved_errno, positional, append;
+
+	(void)state;
+	OK(getrlimit(RLIMIT_NOFILE, &old));
+	limit = old;
+	limit.rlim_cur = LIMIT;
+	OK(setrlimit(RLIMIT_NOFILE, &limit));
+	positional = open_staged("a", 0);
+	append = open_staged("b", O_APPEND);
+	OK(fdatasync(positional));
+	write_records(positional, RECORDS, RECORDS);
+	write_records(append, RECORDS, RECORDS);
+	while (count < LIMIT && (fd[count] = open("c", O_RDWR | O_CREAT | O_CLOEXEC, 0644)) >= 0)
+		count++;
+	saved_errno = errno;
+	assert_int_equal(count, LIMIT - 5); /* 0, 1, 2, and two files */
+	assert_int_equal(saved_errno, EMFILE);
+	FAILS(dup(positional), EMFILE);
+	write_records(positional, 2 * RECORDS, RECORDS);
+	write_records(append, 2 * RECORDS, RECORDS);
+	write_records(fd[0], 0, RECORDS);
+	OK(fsync(positional));
+	while (count > 0)
+		OK(close(fd[--count]));
+	write_records(positional, 3 * RECORDS, RECORDS);
+	OK(close(positional));
+	OK(close(append));
+	OK(setrlimit(RLIMIT_NOFILE, &old));
+	check_file("a", 0, 4 * RECORDS);
+	check_file("b", 0, 3 * RECORDS);
+	check_file("c", 0, RECORDS);
+	OK(unlink("a"));
+	OK(unlink("b"));
+	OK(unlink("c"));
+}
+
+enum { THREADS = 8, EACH = 5000 };
+static int shared_fd;
+
+static void *append_records(void *arg)
+{
+	unsigned from = (unsigned)(uintptr_t)arg * 100000;
+	char record[RECORD];
+
+	for (unsigned i = 0; i < EACH; i++) {
+		record_fill(record, from + i);
+		if (write(shared_fd, record, RECORD) != RECORD)
+			return (void *)1;
+	}
+	return NULL;
+}
+
+static void append_together(int more)
+{
+	pthread_t threads[THREADS];
+	unsigned next[THREADS] = {0};
+	size_t size;
+	char *bytes;
+
+	shared_fd = open_new("a", more);
+	for (uintptr_t i = 0; i < THREADS; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, append_records, (void *)i), 0);
+	for (unsigned i = 0; i < THREADS; i++) {
+		void *failed;
+
+		pthread_join(threads[i], &failed);
+		assert_null(failed);
+	}
+	OK(close(shared_fd));
+	bytes = file_bytes("a", &size);
+	assert_int_equal(size, THREADS * EACH * RECORD);
+	for (size_t at = 0; at < size; at += RECORD) {
+		unsigned who = (unsigned)atoi(bytes + at) / 100000;
+
+		assert_true(who < THREADS);
+		check_records(bytes + at, who * 100000 + next[who]++, 1);
+	}
+	free(bytes);
+	OK(unlink("a"));
+}
+
+static void threads_append(void **state)
+{
+	(void)state;
+	append_together(O_APPEND);
+}
+
+/* One description, no O_APPEND: the kernel moves its position with every write, one at a time. */
+static void threads_share_a_position(void **state)
+{
+	(void)state;
+	append_together(0);
+}
+
+static int storm_fd;
+static unsigned by_handler;
+
+static void on_alarm(int number)
+{
+	int before = errno;
+	char record[RECORD];
+
+	(void)number;
+	record_fill(record, 1000000 + by_handler);
+	if (write(storm_fd, record, RECORD) == RECORD)
+		by_handler++;
+	errno = before;
+}
+
+/* A handler writes to the very file whose write it interrupted: every record is there, whole, and once. */
+static void storm(int more)
+{
+	const struct itimerval often = {{0, 200}, {0, 200}}, never = {0};
+	struct sigaction action = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
+	struct timespec now, end;
+	unsigned by_program = 0, seen_program = 0, seen_handler = 0;
+	char record[RECORD], *bytes;
+	size_t size;
+
+	by_handler = 0;
+	storm_fd = open_new("a", more);
+	sigaction(SIGALRM, &action, NULL);
+	setitimer(ITIMER_REAL, &often, NULL);
+	clock_gettime(CLOCK_MONOTONIC, &end);
+	end.tv_sec += 2;
+	do {
+		for (int i = 0; i < 100; i++) {
+			record_fill(record, by_program);
+			assert_int_equal(write(storm_fd, record, RECORD), RECORD);
+			by_program++;
+		}
+		if (by_program % 10000 == 0)
+			assert_int_equal(fdatasync(storm_fd), 0);
+		clock_gettime(CLOCK_MONOTONIC, &now);
+	} while (by_program < 400000 &&
+	         (now.tv_sec < end.tv_sec || (now.tv_sec == end.tv_sec && now.tv_nsec < end.tv_nsec)));
+	setitimer(ITIMER_REAL, &never, NULL);
+	signal(SIGALRM, SIG_DFL);
+	OK(close(storm_fd));
+	assert_true(by_handler > 50);
+	bytes = file_bytes("a", &size);
+	assert_int_equal(size, ((size_t)by_program + by_handler) * RECORD);
+	for (size_t at = 0; at < size; at += RECORD) {
+		if (atoi(bytes + at) >= 1000000)
+			check_records(bytes + at, 1000000 + seen_handler++, 1);
+		else
+			check_records(bytes + at, seen_program++, 1);
+	}
+	assert_int_equal(seen_program, by_program);
+	assert_int_equal(seen_handler, by_handler);
+	free(bytes);
+	OK(unlink("a"));
+}
+
+static void signals_appending(void **state)
+{
+	(void)state;
+	storm(O_APPEND);
+}
+
+static void signals_at_a_position(void **state)
+{
+	(void)state;
+	storm(0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		/* first: while the library has nothing open yet */
+		cmocka_unit_test(none_left),
+		cmocka_unit_test(many_files),
+		cmocka_unit_test(many_of_one),
+		cmocka_unit_test(threads_append),
+		cmocka_unit_test(threads_share_a_position),
+		cmocka_unit_test(signals_appending),
+		cmocka_unit_test(signals_at_a_position),
+	};
+
+	close_inherited();
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

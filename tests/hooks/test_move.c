@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Bytes that move around write and read: mappings, sendfile, splice, copies, streams on a descriptor, aio. */
+#include "hook_test.h"
+
+#include <aio.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/sendfile.h>
+
+static void mapping(void **state)
+{
+	int fd = open_staged("a", 0);
+	char *map = OK((char *)mmap(NULL, STAGED, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+
+	(void)state;
+	check_records(map, 0, RECORDS);
+	write_records(fd, RECORDS, RECORDS);
+	OK(lseek(fd, 0, SEEK_SET));
+	write_records(fd, 800, RECORDS);
+	/* what is written shows in the mapping at once */
+	check_records(map, 800, RECORDS);
+	record_fill(map, 3);
+	OK(msync(map, STAGED, MS_SYNC));
+	OK(close(fd));
+	OK(munmap(map, STAGED));
+	fd = OK(open("a", O_RDONLY));
+	map = OK((char *)mmap(NULL, 2 * STAGED, PROT_READ, MAP_PRIVATE, fd, 0));
+	OK(close(fd));
+	check_records(map, 3, 1);
+	check_records(map + RECORD, 801, RECORDS - 1);
+	check_records(map + STAGED, RECORDS, RECORDS);
+	OK(munmap(map, 2 * STAGED));
+	OK(unlink("a"));
+}
+
+/* Mapped first, staged never: and still right. */
+static void mapped_before(void **state)
+{
+	int fd = open_new("a", 0);
+	char *map;
+
+	(void)state;
+	OK(ftruncate(fd, STAGED));
+	map = OK((char *)mmap(NULL, STAGED, PROT_READ, MAP_SHARED, fd, 0));
+	for (unsigned i = 0; i < RECORDS; i++) {
+		write_records(fd, i, 1);
+		check_records(map, 0, i + 1);
+	}
+	OK(munmap(map, STAGED));
+	OK(close(fd));
+	OK(unlink("a"));
+}
+
+static void sending(void **state)
+{
+	int from = open_staged("a", 0), to = open_staged("b", 0);
+	off_t at = 0;
+
+	(void)state;
+	assert_int_equal(OK(sendfile(to, from, &at, STAGED)), STAGED);
+	assert_int_equal(at, STAGED);
+	write_records(from, RECORDS, RECORDS);
+	assert_int_equal(OK(sendfile64(to, from, &at, STAGED)), STAGED);
+	assert_int_equal(OK(lseek(to, 0, SEEK_CUR)), 3 * STAGED);
+	write_records(to, 0, RECORDS);
+	OK(close(from));
+	OK(close(to));
+	check_file("a", 0, 2 * RECORDS);
+	OK(truncate("b", 3 * STAGED));
+	from = OK(open("b", O_RDONLY));
+	OK(close(from));
+	{
+		size_t size;
+		char *bytes = file_bytes("b", &size);
+
+		assert_int_equal(size, 3 * STAGED);
+		check_records(bytes, 0, RECORDS);
+		check_records(bytes + STAGED, 0, 2 * RECORDS);
+		free(bytes);
+	}
+	OK(unlink("a"));
+	OK(unlink("b"));
+}
+
+static void splicing(void **state)
+{
+	int from = open_staged("a", 0), to = open_new("b", 0);
+	int ends[2];
+	off_t at = 0;
+
+	(void)state;
+	write_records(to, 0, RECORDS);
+	OK(pipe(ends));
+	assert_int_equal(OK(splice(from, &at, ends[1], NULL, STAGED, 0)), STAGED);
+	OK(lseek(to, 0, SEEK_SET));
+	assert_int_equal(OK(splice(ends[0], NULL, to, NULL, STAGED, 0)), STAGED);
+	write_records(to, RECORDS, RECORDS);
+	OK(close(ends[0]));
+	OK(close(ends[1]));
+	OK(close(from));
+	OK(close(to));
+	check_file("b", 0, 2 * RECORDS);
+	OK(unlink("a"));
+	OK(unlink("b"));
+}
+
+static void copying(void **state)
+{
+	int from = open_staged("a", 0), to = open_new("b", 0);
+
+	(void)state;
+	write_records(to, 0, RECORDS);
+	OK(lseek(from, 0, SEEK_SET));
+	OK(lseek(to, 0, SEEK_SET));
+	assert_int_equal(OK(copy_file_range(from, NULL, to, NULL, STAGED, 0)), STAGED);
+	write_records(to, RECORDS, RECORDS);
+	write_records(from, RECORDS, RECORDS);
+	OK(close(from));
+	OK(close(to));
+	check_file("a", 0, 2 * RECORDS);
+	check_file("b", 0, 2 * RECORDS);
+	OK(unlink("a"));
+	OK(unlink("b"));
+}
+
+static void streams(void **state)
+{
+	char record[RECORD];
+	int fd = open_staged("a", 0);
+	FILE *stream;
+
+	(void)state;
+	for (unsigned i = 0; i < RECORDS; i++) {
+		record_fill(record, RECORDS + i);
+		assert_int_equal(dprintf(fd, "%.*s", RECORD, record), RECORD);
+	}
+	check_file("a", 0, 2 * RECORDS);
+	write_records(fd, 2 * RECORDS, RECORDS);
+	stream = fdopen(fd, "r+");
+	assert_non_null(stream);
+	for (unsigned i = 0; i < RECORDS; i++) {
+		record_fill(record, 3 * RECORDS + i);
+		assert_int_equal(fwrite(record, 1, RECORD, stream), RECORD);
+	}
+	assert_int_equal(fflush(stream), 0);
+	write_records(fd, 4 * RECORDS, RECORDS);
+	check_file("a", 0, 5 * RECORDS);
+	assert_int_equal(fclose(stream), 0);
+	FAILS(close(fd), EBADF);
+
+	/* a stream of its own, while another descriptor has bytes staged */
+	fd = OK(open("a", O_WRONLY | O_APPEND));
+	write_records(fd, 5 * RECORDS, RECORDS);
+	stream = fopen("a", "a");
+	assert_non_null(stream);
+	for (unsigned i = 0; i < RECORDS; i++) {
+		record_fill(record, 6 * RECORDS + i);
+		assert_int_equal(fwrite(record, 1, RECORD, stream), RECORD);
+	}
+	assert_int_equal(fclose(stream), 0);
+	write_records(fd, 7 * RECORDS, RECORDS);
+	check_file("a", 0, 8 * RECORDS);
+	stream = fopen("a", "w");
+	assert_non_null(stream);
+	assert_int_equal(fclose(stream), 0);
+	write_records(fd, 0, RECORDS);
+	OK(close(fd));
+	check_file("a", 0, RECORDS);
+	OK(unlink("a"));
+}
+
+static void asynchronous(void **state)
+{
+	char record[RECORD];
+	int fd = open_staged("a", 0);
+	struct aiocb cb = {.aio_fildes = fd, .aio_buf = record, .aio_nbytes = RECORD, .aio_offset = STAGED};
+	const struct aiocb *list[1] = {&cb};
+
+	(void)state;
+	record_fill(record, RECORDS);
+	OK(aio_write(&cb));
+	while (aio_error(&cb) == EINPROGRESS)
+		aio_suspend(list, 1, NULL);
+	assert_int_equal(aio_return(&cb), RECORD);
+	OK(lseek(fd, 0, SEEK_END));
+	write_records(fd, RECORDS + 1, RECORDS);
+	OK(close(fd));
+	check_file("a", 0, 2 * RECORDS + 1);
+	OK(unlink("a"));
+}
+
+static void asking(void **state)
+{
+	int fd = open_staged("a", 0), waiting = -1;
+
+	(void)state;
+	OK(lseek(fd, 0, SEEK_SET));
+	OK(ioctl(fd, FIONREAD, &waiting));
+	assert_int_equal(waiting, STAGED);
+	OK(close(fd));
+	OK(unlink("a"));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(mapping),      cmocka_unit_test(mapped_before), cmocka_unit_test(sending),
+		cmocka_unit_test(splicing),     cmocka_unit_test(copying),       cmocka_unit_test(streams),
+		cmocka_unit_test(asynchronous), cmocka_unit_test(asking),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

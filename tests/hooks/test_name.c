@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Names come and go while bytes are staged; attributes that a late flush would spoil; durability; locks. */
+#include "hook_test.h"
+
+#include <sys/file.h>
+#include <sys/time.h>
+#include <utime.h>
+
+static void renaming(void **state)
+{
+	int fd = open_staged("a", 0);
+	int dir = OK(open(".", O_RDONLY | O_DIRECTORY));
+	unsigned n = RECORDS;
+
+	(void)state;
+	OK(rename("a", "b"));
+	check_file("b", 0, n);
+	write_records(fd, n, RECORDS);
+	n += RECORDS;
+	OK(renameat(dir, "b", dir, "c"));
+	check_file("c", 0, n);
+	write_records(fd, n, RECORDS);
+	n += RECORDS;
+	OK(renameat2(AT_FDCWD, "c", dir, "d", RENAME_NOREPLACE));
+	write_records(fd, n, RECORDS);
+	n += RECORDS;
+	OK(close(fd));
+	check_file("d", 0, n);
+	FAILS(rename("a", "b"), ENOENT);
+	OK(close(dir));
+	OK(unlink("d"));
+}
+
+/* The new version of a file takes the place of the old one, which is still open. */
+static void replacing(void **state)
+{
+	char bytes[STAGED];
+	int old = open_staged("a", 0);
+	int new = open_new("b", 0);
+
+	(void)state;
+	write_records(new, 900, RECORDS);
+	OK(rename("b", "a"));
+	check_file("a", 900, RECORDS);
+	write_records(new, 900 + RECORDS, RECORDS);
+	write_records(old, RECORDS, RECORDS);
+	check_file("a", 900, 2 * RECORDS);
+	assert_int_equal(OK(pread(old, bytes, STAGED, STAGED)), STAGED);
+	check_records(bytes, RECORDS, RECORDS);
+	OK(close(old));
+	OK(close(new));
+	check_file("a", 900, 2 * RECORDS);
+	OK(unlink("a"));
+}
+
+static void exchanging(void **state)
+{
+	int a = open_staged("a", 0);
+	int b = open_new("b", 0);
+
+	(void)state;
+	write_records(b, 900, RECORDS);
+	if (renameat2(AT_FDCWD, "a", AT_FDCWD, "b", RENAME_EXCHANGE) < 0 && errno == EINVAL) {
+		print_message("no RENAME_EXCHANGE on this file system\n");
+		close(a);
+		close(b);
+		unlink("a");
+		unlink("b");
+		skip();
+	}
+	write_records(a, RECORDS, RECORDS);
+	write_records(b, 900 + RECORDS, RECORDS);
+	check_file("b", 0, 2 * RECORDS);
+	check_file("a", 900, 2 * RECORDS);
+	OK(close(a));
+	OK(close(b));
+	OK(unlink("a"));
+	OK(unlink("b"));
+}
+
+static void linking(void **state)
+{
+	int fd = open_staged("a", 0);
+	struct stat st;
+	int second;
+
+	(void)state;
+	OK(link("a", "b"));
+	check_file("b", 0, RECORDS);
+	write_records(fd, RECORDS, RECORDS);
+	OK(linkat(AT_FDCWD, "a", AT_FDCWD, "c", 0));
+	check_file("c", 0, 2 * RECORDS);
+	second = OK(open("b", O_WRONLY | O_APPEND));
+	write_records(second, 2 * RECORDS, RECORDS);
+	check_file("a", 0, 3 * RECORDS);
+	OK(unlink("a"));
+	OK(fstat(fd, &st));
+	assert_int_equal(st.st_nlink, 2);
+	OK(lseek(fd, 0, SEEK_END));
+	write_records(fd, 3 * RECORDS, RECORDS);
+	OK(close(fd));
+	OK(close(second));
+	check_file("b", 0, 4 * RECORDS);
+	OK(unlinkat(AT_FDCWD, "b", 0));
+	OK(remove("c"));
+}
+
+/* Unlinked and used on: a new file of that name is another one. */
+static void unlinking(void **state)
+{
+	char bytes[2 * STAGED];
+	int old = open_staged("a", 0);
+	int new;
+
+	(void)state;
+	OK(unlink("a"));
+	write_records(old, RECORDS, RECORDS);
+	new = open_new("a", 0);
+	write_records(new, 900, RECORDS);
+	check_file("a", 900, RECORDS);
+	assert_int_equal(OK(pread(old, bytes, sizeof bytes, 0)), sizeof bytes);
+	check_records(bytes, 0, 2 * RECORDS);
+	OK(close(old));
+	OK(close(new));
+	check_file("a", 900, RECORDS);
+	OK(unlink("a"));
+	FAILS(unlink("a"), ENOENT);
+}
+
+/* The library keeps something in this directory; the program does not need to know. */
+static void directories(void **state)
+{
+	int fd;
+
+	(void)state;
+	OK(mkdir("d", 0755));
+	fd = open_staged("d/a", 0);
+	FAILS(rmdir("d"), ENOTEMPTY);
+	write_records(fd, RECORDS, RECORDS);
+	OK(close(fd));
+	check_file("d/a", 0, 2 * RECORDS);
+	OK(unlink("d/a"));
+	OK(rmdir("d"));
+	OK(mkdir("d", 0755));
+	fd = open_staged("d/a", 0);
+	OK(unlink("d/a"));
+	OK(rmdir("d"));
+	write_records(fd, RECORDS, RECORDS);
+	OK(close(fd));
+	OK(mkdir("d", 0755));
+	fd = open_staged("d/a", 0);
+	OK(close(fd));
+	OK(unlink("d/a"));
+	OK(unlinkat(AT_FDCWD, "d", AT_REMOVEDIR));
+	OK(mkdir("d", 0755));
+	fd = open_staged("d/a", 0);
+	OK(close(fd));
+	OK(remove("d/a"));
+	assert_int_equal(remove("d"), 0); /* glibc tries unlink first, and errno shows it */
+	FAILS(rmdir("d"), ENOENT);
+}
+
+static time_t changed_at(const char *path)
+{
+	struct stat st;
+
+	OK(stat(path, &st));
+	return st.st_mtim.tv_sec;
+}
+
+static void times(void **state)
+{
+	const struct timespec then[2] = {{.tv_sec = 1000000}, {.tv_sec = 2000000}};
+	const struct timeval then_us[2] = {{.tv_sec = 1000000}, {.tv_sec = 3000000}};
+	const struct utimbuf then_s = {.actime = 1, .modtime = 4000000};
+	int fd = open_staged("a", 0);
+	unsigned n = RECORDS;
+
+	(void)state;
+#define SET(call, seconds) \
+	do { \
+		fd = OK(open("a", O_WRONLY | O_APPEND)); \
+		write_records(fd, n, RECORDS); \
+		n += RECORDS; \
+		OK(call); \
+		OK(close(fd)); \
+		assert_int_equal(changed_at("a"), seconds); \
+	} while (0)
+	OK(close(fd));
+	SET(futimens(fd, then), 2000000);
+	SET(utimensat(AT_FDCWD, "a", then, 0), 2000000);
+	SET(futimes(fd, then_us), 3000000);
+	SET(utimes("a", then_us), 3000000);
+	SET(lutimes("a", then_us), 3000000);
+	SET(futimesat(AT_FDCWD, "a", then_us), 3000000);
+	SET(utime("a", &then_s), 4000000);
+#undef SET
+	check_file("a", 0, n);
+	OK(unlink("a"));
+}
+
+static void modes(void **state)
+{
+	struct stat st;
+	int fd = open_staged("a", 0);
+
+	(void)state;
+	OK(fchmod(fd, 04755));
+	OK(close(fd));
+	OK(stat("a", &st));
+	assert_int_equal(st.st_mode & 07777, 04755);
+	/* a write drops the bits for everybody but root, as ever */
+	fd = OK(open("a", O_WRONLY | O_APPEND));
+	write_records(fd, RECORDS, RECORDS);
+	OK(chmod("a", 06711));
+	OK(close(fd));
+	OK(stat("a", &st));
+	assert_int_equal(st.st_mode & 07777, 06711);
+	fd = OK(open("a", O_WRONLY | O_APPEND));
+	write_records(fd, 2 * RECORDS, RECORDS);
+	OK(fchmodat(AT_FDCWD, "a", 02755, 0));
+	OK(fchown(fd, geteuid(), getegid()));
+	OK(chown("a", geteuid(), getegid()));
+	OK(fchownat(fd, "", geteuid(), getegid(), AT_EMPTY_PATH));
+	OK(fchmod(fd, 0400));
+	write_records(fd, 3 * RECORDS, RECORDS);
+	OK(close(fd));
+	check_file("a", 0, 4 * RECORDS);
+	OK(unlink("a"));
+}
+
+static void durable(void **state)
+{
+	int fd = open_staged("a", 0);
+	unsigned n = RECORDS;
+
+	(void)state;
+#define SYNC(call) \
+	do { \
+		OK(call); \
+		check_file("a", 0, n); \
+		write_records(fd, n, RECORDS); \
+		n += RECORDS; \
+	} while (0)
+	SYNC(fsync(fd));
+	SYNC(fdatasync(fd));
+	SYNC(fsync(fd));
+	SYNC(syncfs(fd));
+	SYNC(sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE));
+	SYNC(fdatasync(fd));
+#undef SYNC
+	sync();
+	OK(close(fd));
+	check_file("a", 0, n);
+	FAILS(fsync(-1), EBADF);
+	FAILS(fdatasync(-1), EBADF);
+	fd = open_new("a", O_SYNC);
+	write_records(fd, 0, RECORDS);
+	OK(close(fd));
+	check_file("a", 0, RECORDS);
+	OK(unlink("a"));
+}
+
+static int lock_whole(int fd, int cmd, short type)
+{
+	struct flock whole = {.l_type = type, .l_whence = SEEK_SET};
+
+	return fcntl(fd, cmd, &whole);
+}
+
+/* Two processes take turns under a lock, each appending at the end that it finds. */
+static void take_turns(int cmd, bool posix)
+{
+	enum { TURNS = 30 };
+	int fd = open_new("a", 0);
+	char record[RECORD];
+	size_t size;
+	char *bytes;
+	unsigned next[2] = {0, 500};
+	pid_t pid;
+
+	OK(close(fd));
+	fflush(stdout);
+	pid = fork();
+	fd = open("a", O_RDWR | O_CLOEXEC);
+	for (unsigned i = 0; i < TURNS; i++) {
+		if (posix)
+			CHILD(lock_whole(fd, cmd, F_WRLCK) == 0);
+		else
+			CHILD(flock(fd, LOCK_EX) == 0);
+		CHILD(lseek(fd, 0, SEEK_END) >= 0);
+		for (unsigned j = 0; j < 3; j++) {
+			record_fill(record, (pid == 0 ? 500 : 0) + i * 3 + j);
+			CHILD(write(fd, record, RECORD) == RECORD);
+		}
+		if (posix)
+			CHILD(lock_whole(fd, cmd, F_UNLCK) == 0);
+		else
+			CHILD(flock(fd, LOCK_UN) == 0);
+	}
+	CHILD(close(fd) == 0);
+	if (pid == 0)
+		_exit(0);
+	check_exit(pid, 0);
+	bytes = file_bytes("a", &size);
+	assert_int_equal(size, 2 * TURNS * 3 * RECORD);
+	for (size_t at = 0; at < size; at += RECORD) {
+		unsigned who = atoi(bytes + at) >= 500;
+
+		check_records(bytes + at, next[who]++, 1);
+	}
+	free(bytes);
+	OK(unlink("a"));
+}
+
+static void locks(void **state)
+{
+	int fd = open_staged("a", 0), second;
+
+	(void)state;
+	OK(lock_whole(fd, F_SETLK, F_WRLCK));
+	write_records(fd, RECORDS, RECORDS);
+	OK(lock_whole(fd, F_SETLK, F_UNLCK));
+	check_file("a", 0, 2 * RECORDS);
+	OK(lockf(fd, F_TLOCK, 0));
+	write_records(fd, 2 * RECORDS, RECORDS);
+	OK(lockf(fd, F_ULOCK, 0));
+	OK(flock(fd, LOCK_EX));
+	second = OK(open("a", O_RDWR));
+	FAILS(flock(second, LOCK_EX | LOCK_NB), EWOULDBLOCK);
+	write_records(fd, 3 * RECORDS, RECORDS);
+	OK(close(second));
+	OK(close(fd));
+	check_file("a", 0, 4 * RECORDS);
+	OK(unlink("a"));
+}
+
+/* A lock must last as long as the program does not close: no descriptor of the library may end it. */
+static void lock_lasts(void **state)
+{
+	struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+	int fd = open_staged("a", 0);
+	pid_t pid;
+
+	(void)state;
+	OK(lock_whole(fd, F_SETLK, F_WRLCK));
+	for (unsigned i = 1; i < 200; i++) {
+		write_records(fd, i * RECORDS, RECORDS);
+		if (i % 50 == 0)
+			OK(fdatasync(fd));
+	}
+	fflush(stdout);
+	pid = fork();
+	if (pid == 0) {
+		int other = open("a", O_RDWR);
+
+		CHILD(fcntl(other, F_GETLK, &whole) == 0);
+		CHILD(whole.l_type == F_WRLCK);
+		_exit(0);
+	}
+	check_exit(pid, 0);
+	OK(close(fd));
+	check_file("a", 0, 200 * RECORDS);
+	OK(unlink("a"));
+}
+
+static void posix_turns(void **state)
+{
+	(void)state;
+	take_turns(F_SETLKW, true);
+}
+static void ofd_turns(void **state)
+{
+	(void)state;
+	take_turns(F_OFD_SETLKW, true);
+}
+static void flock_turns(void **state)
+{
+	(void)state;
+	take_turns(0, false);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(renaming),    cmocka_unit_test(replacing),  cmocka_unit_test(exchanging),
+		cmocka_unit_test(linking),     cmocka_unit_test(unlinking),  cmocka_unit_test(directories),
+		cmocka_unit_test(times),       cmocka_unit_test(modes),      cmocka_unit_test(durable),
+		cmocka_unit_test(locks),       cmocka_unit_test(lock_lasts), cmocka_unit_test(posix_turns),
+		cmocka_unit_test(flock_turns), cmocka_unit_test(ofd_turns),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

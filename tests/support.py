@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs programs natively and preloaded, in a directory on a real file system, and reads the statistics."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs", "devtmpfs"}
+STATS_LINE = re.compile(
+    r"^fastwrite: pid (?P<pid>\d+): (?P<writes>\d+) writes absorbed, (?P<bytes>\d+) bytes; "
+    r"(?P<flushes>\d+) flushes, (?P<flush_bytes>\d+) bytes, (?P<direct_bytes>\d+) by O_DIRECT; "
+    r"(?P<syncs_asked>\d+) syncs asked, (?P<syncs_done>\d+) done; (?P<settles>\d+) settles(?P<through>.*)$"
+)
+THROUGH = re.compile(r"; (\d+) files written through: ([^;]+)")
+
+
+@dataclass
+class Stats:
+    """Sums over the processes that reported."""
+
+    processes: int = 0
+    writes: int = 0
+    bytes: int = 0
+    flushes: int = 0
+    direct_bytes: int = 0
+    syncs_asked: int = 0
+    syncs_done: int = 0
+    through: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class Run:
+    """How a program ended, and what the library said about it."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+    stats: Stats
+
+
+def parse_stats(text: str) -> Stats:
+    """The FASTWRITE_STATS lines in `text`; a line that begins like one and is none is an error."""
+    stats = Stats()
+    for line in text.splitlines():
+        if not line.startswith("fastwrite: pid "):
+            continue
+        match = STATS_LINE.match(line)
+        assert match, f"not a line of statistics: {line}"
+        stats.processes += 1
+        for name in ("writes", "bytes", "flushes", "direct_bytes", "syncs_asked", "syncs_done"):
+            setattr(stats, name, getattr(stats, name) + int(match[name]))
+        for count, why in THROUGH.findall(match["through"]):
+            stats.through[why] = stats.through.get(why, 0) + int(count)
+    return stats
+
+
+def file_system(path: Path) -> str:
+    """Type of the file system that holds `path`."""
+    done = subprocess.run(["stat", "-f", "-c", "%T", str(path)], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def disk_base() -> Path:
+    """A directory on a disk file system: FASTWRITE_TEST_DIR, else the first of the usual places."""
+    if chosen := os.environ.get("FASTWRITE_TEST_DIR"):
+        return Path(chosen)
+    places = [Path(tempfile.gettempdir()), Path("/var/tmp"), ROOT / "build"]
+    for place in places:
+        if place.is_dir() and os.access(place, os.W_OK) and file_system(place) not in MEMORY_FILE_SYSTEMS:
+            return place
+    return places[-1]
+
+
+@contextmanager
+def disk_dir() -> Iterator[Path]:
+    """A fresh directory on a disk file system, removed at the end."""
+    path = Path(tempfile.mkdtemp(prefix="fastwrite-test-", dir=disk_base())).resolve()
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def run_native(command: list[str | Path], cwd: Path, timeout: float = 120, **env: str) -> Run:
+    """The program as it is."""
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env={**os.environ, **env},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=timeout,
+        check=False,
+    )
+    return Run(done.returncode, done.stdout, done.stderr, Stats())
+
+
+def preload_env(library: Path, paths: str, **settings: object) -> dict[str, str]:
+    """Variables that preload the library for files that match `paths`; settings by key: mem="1M"."""
+    return {
+        "LD_PRELOAD": str(library),
+        "FASTWRITE_PATHS": paths,
+        **{f"FASTWRITE_{key.upper()}": str(value) for key, value in settings.items()},
+    }
+
+
+def run_preloaded(
+    library: Path,
+    command: list[str | Path],
+    cwd: Path,
+    *,
+    paths: str | None = None,
+    timeout: float = 120,
+    env: dict[str, str] | None = None,
+    **settings: object,
+) -> Run:
+    """The program under the library; by default everything below `cwd` is managed."""
+    with tempfile.NamedTemporaryFile(prefix="fastwrite-stats-") as stats:
+        settings.setdefault("stats", stats.name)
+        variables = preload_env(library, paths if paths is not None else f"{cwd}/**", **settings)
+        done = run_native(command, cwd, timeout, **{**variables, **(env or {})})
+        done.stats = parse_stats(Path(stats.name).read_text())
+    return done
+
+
+def assert_staged(stats: Stats, at_least: int = 1) -> None:
+    """The run was no test of the library unless bytes went through its arena."""
+    assert stats.bytes >= at_least, f"only {stats.bytes} bytes were staged: {stats}"
+
+
+def leftovers(directory: Path) -> list[Path]:
+    """Staging directories that a program left behind."""
+    return sorted(directory.rglob(".fastwrite"))

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hook programs (tests/hooks/*.c) pass natively, and with the library under several settings."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from run_all import parse_tap
+from support import ROOT, Run, assert_staged, disk_dir, leftovers, run_native, run_preloaded
+
+PROGRAMS = sorted(path.stem for path in (ROOT / "tests" / "hooks").glob("*.c"))
+MODES = {
+    "default": {},
+    "smallest": {"mem": "1M", "block": "64K", "lag_ms": 1},
+    "exclusive": {"writers": "exclusive", "flush": "direct"},
+    "shared": {"writers": "shared", "flush": "buffered"},
+    "no-prealloc": {"prealloc_mode": "off", "sync": "off"},
+}
+# Other descriptions of the same file append too in these programs, which `exclusive` promises away.
+NOT_EXCLUSIVE = {"test_name", "test_process"}
+
+
+def check(program: str, run: Run) -> None:
+    totals = parse_tap(program, run.stdout, run.returncode)
+    if totals.failed or totals.passed == 0 or run.returncode != 0:
+        pytest.fail(f"{totals.line()}, status {run.returncode}\n{run.stdout}\n{run.stderr}", pytrace=False)
+    for note in totals.notes:
+        print(f"skipped: {note}")
+
+
+def path_of(build: Path, program: str) -> Path:
+    path = build / "tests" / program
+    if not path.exists():
+        done = subprocess.run(["make", "-s", "hooks"], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert path.exists(), f"{path} is not there: {done.stderr}"
+    return path
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_native(build, program):
+    with disk_dir() as place:
+        check(program, run_native([path_of(build, program)], place, CMOCKA_MESSAGE_OUTPUT="TAP"))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_preloaded(build, library, program, mode):
+    if mode == "exclusive" and program in NOT_EXCLUSIVE:
+        pytest.skip("several processes append: not what writers = exclusive is for")
+    with disk_dir() as place:
+        run = run_preloaded(
+            library,
+            [path_of(build, program)],
+            place,
+            timeout=180,
+            env={"CMOCKA_MESSAGE_OUTPUT": "TAP"},
+            **MODES[mode],
+        )
+        check(program, run)
+        assert_staged(run.stats, 1000)
+        assert "fastwrite:" not in run.stderr, run.stderr
+        assert not leftovers(place)
+        assert os.listdir(place) == []
+
+
+def test_every_hook_is_called(build):
+    """Each symbol of hooks.def is imported by at least one of the programs."""
+    names = re.findall(
+        r"^(?:HOOK|VARIADIC|ALIAS)\([^,]*, *(\w+)", (ROOT / "shim" / "hooks.def").read_text(), re.MULTILINE
+    )
+    assert len(names) > 100
+    imported: set[str] = set()
+    for program in PROGRAMS:
+        listing = subprocess.run(
+            ["nm", "-D", "-u", path_of(build, program)], capture_output=True, text=True, check=True
+        )
+        imported |= {line.split()[-1].split("@")[0] for line in listing.stdout.splitlines()}
+    assert [name for name in names if name not in imported] == []

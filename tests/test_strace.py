@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which system calls are made, where that is the point."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from support import disk_dir, leftovers, run_preloaded
+
+pytestmark = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+
+WRITER = r"""
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+static int letter_flag(char letter)
+{
+	switch (letter) {
+	case 'c': return O_CREAT;
+	case 't': return O_TRUNC;
+	case 'a': return O_APPEND;
+	case 's': return O_SYNC;
+	case 'd': return O_DSYNC;
+	}
+	return 0;
+}
+/* writer PATH OPEN COUNT SIZE SYNCS: OPEN of letters c(reate) t(runcate) a(ppend) s(O_SYNC) d(O_DSYNC) */
+int main(int argc, char **argv)
+{
+	int flags = O_WRONLY, count = atoi(argv[3]), syncs = atoi(argv[5]);
+	size_t size = (size_t)atol(argv[4]);
+	char *buffer = malloc(size);
+	(void)argc;
+	memset(buffer, 'x', size);
+	for (const char *p = argv[2]; *p; p++)
+		flags |= letter_flag(*p);
+	int fd = open(argv[1], flags, 0644);
+	if (fd < 0)
+		return 2;
+	for (int i = 0; i < count; i++)
+		if (write(fd, buffer, size) != (ssize_t)size)
+			return 3;
+	for (int i = 0; i < syncs; i++) {
+		if (fsync(fd) != 0)
+			return 4;
+		if (i + 1 < syncs && write(fd, buffer, size) != (ssize_t)size)
+			return 3;
+	}
+	return close(fd) != 0;
+}
+"""
+WRITES = ("write", "pwrite64", "writev", "pwritev", "pwritev2", "io_uring_enter")
+CALL = re.compile(r"^(?:\[pid +\d+\] |\d+ +)?(\w+)\((.*)$")
+
+
+@pytest.fixture(scope="module")
+def writer(compile_c) -> Path:
+    return compile_c(WRITER)
+
+
+@pytest.fixture
+def place():
+    with disk_dir() as path:
+        (path / "data").mkdir()
+        yield path
+
+
+@pytest.fixture
+def trace(library, writer, place):
+    """trace(file, open, count, size, syncs, **settings) -> lines of the program's own run, calls counted."""
+
+    def run(name: str, how: str, count: int, size: int, syncs: int, paths: str | None = None, **settings):
+        out = place / "strace.txt"
+        before = ["strace", "-f", "-qq", "-o", out, "-E", f"LD_PRELOAD={library}"]
+        done = run_preloaded(
+            library,
+            [*before, writer, place / "data" / name, how, str(count), str(size), str(syncs)],
+            place,
+            paths=paths or f"{place}/data/**",
+            env={"LD_PRELOAD": ""},
+            **settings,
+        )
+        if done.returncode != 0 and "ptrace" in done.stderr.lower():
+            pytest.skip(f"strace may not trace here: {done.stderr.strip()}")
+        assert done.returncode == 0, done.stderr
+        lines = out.read_text().splitlines()
+        calls = Counter(match[1] for line in lines if (match := CALL.match(line)))
+        assert calls["execve"] == 1
+        return lines, calls, done.stats
+
+    return run
+
+
+def existing(place: Path, name: str = "a", size: int = 5000) -> Path:
+    path = place / "data" / name
+    path.write_bytes(b"0" * size)
+    subprocess.run(["sync", str(path)], check=True)
+    return path
+
+
+def writes_of(calls: Counter) -> int:
+    return sum(calls[name] for name in WRITES)
+
+
+def arenas(lines: list[str]) -> list[str]:
+    return [line for line in lines if ".arena" in line or ".fastwrite" in line]
+
+
+@pytest.mark.parametrize("how", ["", "a"])
+def test_small_writes_and_a_sync(trace, place, how):
+    path = existing(place)
+    _, calls, stats = trace("a", how, 2000, 100, 1)
+    assert 0 < writes_of(calls) < 60, calls
+    assert calls["fsync"] == 0
+    assert calls["fdatasync"] >= 1
+    assert calls["fallocate"] >= 1
+    assert stats.writes > 1900
+    assert path.stat().st_size == (205_000 if how else 200_000)
+    assert path.read_bytes().endswith(b"x" * 200_000 if how else b"x" * 195_000)
+
+
+def test_one_write_costs_nothing(trace, place):
+    lines, calls, stats = trace("new", "ct", 1, 100, 0)
+    assert not any(".arena" in line for line in lines)
+    assert calls["clone"] + calls["clone3"] == 0
+    assert calls["fallocate"] + calls["ftruncate"] + calls["mkdir"] + calls["mkdirat"] == 0
+    assert (stats.writes, writes_of(calls)) == (0, 2)  # the program's, and the line of statistics
+    assert not leftovers(place)
+
+
+def test_nothing_matches(trace, place):
+    lines, calls, stats = trace("a", "c", 200, 100, 0, paths="/nowhere/at/all/**")
+    opened = next(i for i, line in enumerate(lines) if "/data/a" in line and "openat(" in line)
+    after = Counter(match[1] for line in lines[opened:] if (match := CALL.match(line)))
+    assert calls["clone"] + calls["clone3"] == 0
+    assert after["mmap"] == 0
+    assert not arenas(lines[opened:])
+    assert not any("MAP_SHARED" in line for line in lines)
+    assert after["write"] >= 200
+    assert stats.writes == 0
+
+
+@pytest.mark.parametrize(
+    ("sync", "expected"),
+    [
+        ("fdatasync", {"fsync": 0, "fdatasync": 3}),
+        ("fsync", {"fsync": 3, "fdatasync": 0}),
+        ("off", {"fsync": 0, "fdatasync": 0}),
+    ],
+)
+def test_sync_policies(trace, place, sync, expected):
+    existing(place)
+    _, calls, stats = trace("a", "", 100, 100, 3, sync=sync)
+    assert {name: calls[name] for name in expected} == expected
+    assert stats.writes > 90
+
+
+def test_relaxed_sync_follows(trace, place):
+    existing(place)
+    _, calls, _ = trace("a", "", 100, 100, 3, sync="relaxed", relaxed_ms=20)
+    assert calls["fsync"] == 0
+    assert 1 <= calls["fdatasync"] <= 3
+
+
+def test_a_new_name_is_made_durable_first(trace, place):
+    _, calls, stats = trace("new", "c", 100, 100, 3)
+    assert (calls["fsync"], calls["fdatasync"]) == (1, 2)
+    assert stats.writes > 90
+
+
+@pytest.mark.parametrize("how", ["s", "d"])
+def test_synchronous_opens_pass_through(trace, place, how):
+    existing(place)
+    lines, calls, stats = trace("a", how, 50, 100, 0)
+    assert stats.writes == 0
+    assert not any(".arena" in line for line in lines)
+    assert sum("xxxx" in line for line in lines) == 50
+    assert writes_of(calls) == 51
+
+
+def test_staging_is_private_and_goes(trace, place):
+    existing(place)
+    lines, _, stats = trace("a", "", 100, 100, 0)
+    assert stats.writes > 90
+    made = [line for line in lines if re.search(r"mkdir(at)?\(", line) and ".fastwrite" in line]
+    opened = [line for line in lines if ".arena" in line and "O_CREAT" in line]
+    assert len(made) == 1 and made[0].rstrip().endswith("= 0") and ", 0700)" in made[0], made
+    assert len(opened) == 1 and ", 0600)" in opened[0], opened
+    assert "O_EXCL" in opened[0] and "O_NOFOLLOW" in opened[0] and "O_CLOEXEC" in opened[0]
+    assert not leftovers(place)
+
+
+def test_staging_modes_while_it_lives(library, place, compile_c):
+    program = compile_c(
+        r"""
+        #include <fcntl.h>
+        #include <stdlib.h>
+        #include <unistd.h>
+        int main(int argc, char **argv)
+        {
+            int fd = open(argv[1], O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+            (void)argc;
+            for (int i = 0; i < 100; i++)
+                if (write(fd, "x", 1) != 1)
+                    return 2;
+            return system(argv[2]) != 0;
+        }
+        """
+    )
+    show = f"umask; stat -c '%a %n' {place}/data/.fastwrite {place}/data/.fastwrite/* > {place}/modes"
+    done = run_preloaded(
+        library,
+        ["sh", "-c", f'umask 0; exec {program} {place}/data/a "{show}"'],
+        place,
+        paths=f"{place}/data/**",
+    )
+    assert done.returncode == 0, done.stderr
+    modes = [line.split()[0] for line in (place / "modes").read_text().splitlines()]
+    assert modes[0] == "700"
+    assert modes[1:] and set(modes[1:]) == {"600"}
+    assert not leftovers(place)
