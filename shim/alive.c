@@ -13,8 +13,8 @@ volatile uint32_t *alive_page;
 int alive_set(void)
 {
 	if (!alive_page) {
-		uint32_t *page =
-			sys.mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		uint32_t *page = sys.mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE,
+		                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 		if (sys_is_error(page))
 			return (int)(intptr_t)page;

@@ -109,12 +109,13 @@ static void consume(struct file *f, uint64_t bytes)
  * them stand behind it there.  `used`, which the kernel moves with every append, gets its place at the end.
  */
 static void reposition(struct file *f, const struct ofd *used, uint64_t offset, uint64_t n, uint64_t end,
-		       off_t *used_position)
+                       off_t *used_position)
 {
 	for (struct ofd *o = f->ofds; o; o = o->next) {
 		uint64_t position = (uint64_t)o->pos;
 
-		if (o->pos_mode != POS_USER || !(o->flags & O_APPEND) || position <= offset || position > offset + n)
+		if (o->pos_mode != POS_USER || !(o->flags & O_APPEND) || position <= offset ||
+		    position > offset + n)
 			continue;
 		if (o == used) {
 			*used_position = (off_t)(end - n + (position - offset));
@@ -163,7 +164,8 @@ int append_shared(struct file *f)
 			break;
 		}
 		atomic_fetch_add_explicit(&slot->counters[COUNT_FLUSHES], 1, memory_order_relaxed);
-		atomic_fetch_add_explicit(&slot->counters[COUNT_FLUSH_BYTES], (uint64_t)n, memory_order_relaxed);
+		atomic_fetch_add_explicit(&slot->counters[COUNT_FLUSH_BYTES], (uint64_t)n,
+		                          memory_order_relaxed);
 		consume(f, (uint64_t)n);
 		reposition(f, o, b.offset, (uint64_t)n, (uint64_t)sys.lseek(o->fd, 0, SEEK_CUR), &position);
 		append_end(f);

@@ -161,14 +161,16 @@ static bool still_linked(int fd)
 }
 
 /* Creates NAME in the directory: "<pid>-<rule>-<time>.arena", locked before anyone can see it complete. */
-static int create_file(int dirfd, const struct rule *rule, char *name, size_t name_size)
+static int create_file(struct arena *a, int dirfd, const struct rule *rule)
 {
 	for (unsigned attempt = 0; attempt < 100; attempt++) {
 		int fd, r;
 
-		log_format(name, name_size, "%d-%s-%llx" ARENA_SUFFIX, (int)sys_getpid(), rule->name,
-			   (unsigned long long)(sys_now_ns() + attempt));
-		fd = sys.openat(dirfd, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+		log_format(a->name, sizeof a->name, "%d-%s-%llx" ARENA_SUFFIX, (int)sys_getpid(), rule->name,
+		           (unsigned long long)(sys_now_ns() + attempt));
+		/* first, so that whoever is killed in between leaves nothing that nobody knows of */
+		registry_note(a);
+		fd = sys.openat(dirfd, a->name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 		if (fd == -EEXIST)
 			continue;
 		if (fd < 0)
@@ -210,7 +212,7 @@ static void ask_for_large_folios(const struct arena *a, uint64_t data_at)
 
 	if (from < a->total_bytes)
 		sys_raw(SYS_madvise, (long)((uint8_t *)a->header + from), (long)(a->total_bytes - from),
-			MADV_HUGEPAGE, 0, 0, 0); /* advice: without it everything works as well */
+		        MADV_HUGEPAGE, 0, 0, 0); /* advice: without it everything works as well */
 }
 
 static int map_file(struct arena *a, const struct arena_header *geometry)
@@ -276,7 +278,7 @@ bool arena_is_own(const char *name)
 
 int arena_create(struct arena *a, const char *dir, const struct rule *rule)
 {
-	struct arena_header geometry = { 0 };
+	struct arena_header geometry = {0};
 	uint8_t boot_id[16];
 	struct statx st;
 	int dirfd, r;
@@ -294,7 +296,7 @@ int arena_create(struct arena *a, const char *dir, const struct rule *rule)
 		dirfd = open_dir(dir);
 		if (dirfd < 0)
 			return dirfd;
-		a->fd = create_file(dirfd, rule, a->name, sizeof a->name);
+		a->fd = create_file(a, dirfd, rule);
 		/* another process may have removed the directory, empty until now, under us */
 		if (a->fd != -ENOENT || attempt == 10)
 			break;
@@ -305,8 +307,6 @@ int arena_create(struct arena *a, const char *dir, const struct rule *rule)
 		return a->fd;
 	}
 	kill_step();
-	/* before the slow part: who is killed in it leaves nothing unknown behind */
-	registry_note(a);
 	/* allocated now, so that a full disk can never become SIGBUS later */
 	r = sys.fallocate(a->fd, 0, 0, (off_t)geometry.total_bytes);
 	if (r == 0)

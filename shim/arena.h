@@ -49,9 +49,9 @@ enum {
 #define ARENA_SUFFIX ".arena"
 
 /* arena_block.commit */
-#define COMMIT_LENGTH(c) ((uint32_t)((c) & 0xffffffffu))      /* bytes of the last extent */
-#define COMMIT_COUNT(c) ((uint32_t)(((c) >> 32) & 0xffffu))   /* extents, 0 = nothing published */
-#define COMMIT_SEALED (1ull << 63)                            /* no more growth */
+#define COMMIT_LENGTH(c) ((uint32_t)((c) & 0xffffffffu))    /* bytes of the last extent */
+#define COMMIT_COUNT(c) ((uint32_t)(((c) >> 32) & 0xffffu)) /* extents, 0 = nothing published */
+#define COMMIT_SEALED (1ull << 63)                          /* no more growth */
 #define COMMIT_MAKE(count, length) (((uint64_t)(count) << 32) | (uint32_t)(length))
 
 /* arena_slot.done */
@@ -62,7 +62,7 @@ enum {
 
 enum stage_kind {
 	STAGE_POSITIONAL = 1, /* offsets are the program's: replay writes there */
-	STAGE_APPEND = 2,     /* O_APPEND with writers = auto or shared: offsets are where we expect to land */
+	STAGE_APPEND = 2, /* O_APPEND with writers = auto or shared: offsets are where we expect to land */
 };
 
 struct arena_extent {
@@ -86,7 +86,7 @@ struct arena_block {
 /* An append that may have got anywhere between nothing and all. */
 enum append_flush {
 	APPEND_NONE,
-	APPEND_AT_BASE,  /* leased: its bytes are at flush_base or not in the file */
+	APPEND_AT_BASE,   /* leased: its bytes are at flush_base or not in the file */
 	APPEND_SOMEWHERE, /* the kernel chose: at flush_base or behind what others appended */
 };
 
@@ -96,9 +96,9 @@ enum slot_flags {
 };
 
 enum slot_counter {
-	COUNT_WRITES,       /* write calls absorbed */
-	COUNT_BYTES,        /* bytes absorbed */
-	COUNT_FLUSHES,      /* flush runs */
+	COUNT_WRITES,  /* write calls absorbed */
+	COUNT_BYTES,   /* bytes absorbed */
+	COUNT_FLUSHES, /* flush runs */
 	COUNT_FLUSH_BYTES,
 	COUNT_DIRECT_BYTES, /* of these by O_DIRECT */
 	COUNT_SYNCS_ASKED,
@@ -116,10 +116,11 @@ struct arena_slot {
 	_Atomic uint32_t flush_active; /* enum append_flush: an append has begun, see flush_from */
 	_Atomic uint64_t done;       /* DONE_MAKE: blocks up to this seq are in the file, and so are the first
 					`skip` bytes of the next one */
-	_Atomic uint64_t flush_base;  /* file size before that append */
+	_Atomic uint64_t flush_base; /* file size before that append */
 	_Atomic uint64_t prealloc_end;
 	_Atomic uint64_t counters[COUNT_MAX];
-	_Atomic uint64_t flush_from;  /* `done` when that append began: with another one it is over, so that the
+	_Atomic uint64_t
+		flush_from; /* `done` when that append began: with another one it is over, so that the
 					 one store to `done` ends it, too */
 	_Atomic uint64_t flush_bytes; /* it was to write */
 	uint64_t reserved[6];
@@ -156,14 +157,14 @@ _Static_assert(sizeof(struct arena_header) <= ARENA_PAGE, "header");
 /* What only the living process knows about a block.  One pointer to it is all that the fast path follows. */
 struct block_run {
 	struct arena_block *meta;
-	uint8_t *base;         /* first byte of the last extent */
-	uint32_t room;         /* bytes that the last extent may have */
+	uint8_t *base; /* first byte of the last extent */
+	uint32_t room; /* bytes that the last extent may have */
 	uint32_t index;
-	struct ofd *stream;    /* whose position the end of the last extent is, or NULL */
+	struct ofd *stream;     /* whose position the end of the last extent is, or NULL */
 	struct block_run *next; /* of the same file, by seq; or free list */
 	uint64_t opened_ns;
-	uint32_t split_bytes;  /* bytes of a program write that ends here but began in the block before */
-	bool flushed;          /* its bytes are in the file; only the freeing is left */
+	uint32_t split_bytes; /* bytes of a program write that ends here but began in the block before */
+	bool flushed;         /* its bytes are in the file; only the freeing is left */
 };
 
 enum { ARENA_BLOCKS_MAX = 1 << 20 };
@@ -180,7 +181,7 @@ struct arena {
 	int fd;
 	uint64_t dev; /* of the file system that the arena is on */
 	const struct rule *rule;
-	char dir[PATH_MAX];  /* staging directory */
+	char dir[PATH_MAX]; /* staging directory */
 	char name[ARENA_FILE_NAME_MAX];
 	struct lock lock;
 	struct block_run *free_blocks;
@@ -236,8 +237,8 @@ static inline struct arena_extent *arena_extent_entry(uint8_t *data, uint32_t bl
 }
 
 /* Reads extent i of a block whose commit word is `commit`: works for all i < COMMIT_COUNT(commit). */
-static inline struct arena_extent arena_extent_get(const struct arena_block *b, uint8_t *data, uint32_t block_bytes,
-						   uint64_t commit, uint32_t i)
+static inline struct arena_extent arena_extent_get(const struct arena_block *b, uint8_t *data,
+                                                   uint32_t block_bytes, uint64_t commit, uint32_t i)
 {
 	struct arena_extent e = i == 0 ? b->first : *arena_extent_entry(data, block_bytes, i);
 

@@ -6,6 +6,7 @@
 #include "fdtable.h"
 #include "flush.h"
 #include "kill.h"
+#include "lazy.h"
 #include "log.h"
 #include "prealloc.h"
 #include "stage.h"
@@ -93,7 +94,10 @@ int engage_path_of(int fd, char *out)
 	return 0;
 }
 
-static uint64_t dev_of(const struct statx *st) { return ((uint64_t)st->stx_dev_major << 32) | st->stx_dev_minor; }
+static uint64_t dev_of(const struct statx *st)
+{
+	return ((uint64_t)st->stx_dev_major << 32) | st->stx_dev_minor;
+}
 
 int engage_staging_dir(const struct rule *rule, const char *path, uint64_t dev, char *out)
 {
@@ -164,14 +168,15 @@ static struct arena *arena_open(const struct rule *rule, const char *path, uint6
 		a->rule = rule;
 		a->dev = dev;
 		engage.refused[i] = true;
-		log_warn("rule %s: no staging in %s: %s (error %d); its files are written through", rule->name, dir,
-			 r == -EPERM	? "the directory belongs to somebody else, or others may write to it" :
-			 r == -EACCES	? "not writable" :
-			 r == -ENOSPC	? "no space" :
-			 r == -EROFS	? "read-only file system" :
-			 r == -EOPNOTSUPP ? "fallocate is not supported there" :
-					  "cannot be used",
-			 -r);
+		log_warn("rule %s: no staging in %s: %s (error %d); its files are written through",
+		         rule->name, dir,
+		         r == -EPERM    ? "the directory belongs to somebody else, or others may write to it"
+		         : r == -EACCES ? "not writable"
+		         : r == -ENOSPC ? "no space"
+		         : r == -EROFS  ? "read-only file system"
+		         : r == -EOPNOTSUPP ? "fallocate is not supported there"
+		                            : "cannot be used",
+		         -r);
 		return NULL;
 	}
 	engage.used[i] = true;
@@ -203,13 +208,35 @@ static int parse_fd(const char *name)
 	return *name ? -1 : value;
 }
 
+/* A descriptor that this process opened and has not been asked about yet: a second description of the file. */
+static bool adopt_noted(struct file *f, int fd, int flags)
+{
+	struct lazy *l = &lazy_fds[fd];
+	uint32_t expected = LAZY_NOTED;
+	bool adopted = false;
+
+	if (!atomic_compare_exchange_strong(&l->state, &expected, LAZY_RESOLVING))
+		return false;
+	if (atomic_load(&l->inflight) == 0) {
+		struct ofd *o = file_ref(f) ? ofd_new(f, fd, flags) : NULL;
+
+		adopted = o && fdtable_set(fd, o) == 0;
+	}
+	atomic_store(&l->state, adopted ? LAZY_NONE : LAZY_NOTED);
+	return adopted;
+}
+
 /* A descriptor that the library did not see opened: who uses it, and how, is unknown.  (A stdio stream that
  * reads the file would not see what is staged.)  O_PATH ones can neither read nor write. */
-static bool harmless_fd(int fd)
+static bool harmless_fd(struct file *f, int fd)
 {
 	long flags = sys.fcntl(fd, F_GETFL, 0);
 
-	return flags < 0 || (flags & O_PATH);
+	if (flags < 0 || (flags & O_PATH))
+		return true;
+	if (!lazy_is(fd) || fd <= 2 || (flags & (O_DIRECT | O_SYNC | O_DSYNC)))
+		return false;
+	return adopt_noted(f, fd, (int)flags);
 }
 
 struct dirent_head {
@@ -240,7 +267,7 @@ static bool scan_descriptors(struct file *f)
 			if (fd < 0 || fd == dir || own_fd_is(fd) || fdtable_get(fd))
 				continue;
 			if (fd_is_file(fd, f->dev, f->ino))
-				ok = harmless_fd(fd);
+				ok = harmless_fd(f, fd);
 		}
 	}
 	if (dir >= 0)
@@ -287,7 +314,7 @@ static void probe_direct(struct file *f, const struct statx *st)
 #ifdef STATX_DIOALIGN
 	if (st->stx_mask & STATX_DIOALIGN)
 		f->direct_ok = st->stx_dio_mem_align != 0 && st->stx_dio_mem_align <= ARENA_PAGE &&
-			       st->stx_dio_offset_align != 0 && st->stx_dio_offset_align <= ARENA_PAGE;
+		               st->stx_dio_offset_align != 0 && st->stx_dio_offset_align <= ARENA_PAGE;
 #endif
 }
 
@@ -318,7 +345,8 @@ static enum through_reason try_engage(struct file *f, struct ofd *o)
 	struct arena *a;
 	int slot;
 
-	if (sys.statx(o->fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME | 0x2000u /* DIOALIGN */, &st) < 0)
+	if (sys.statx(o->fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME | 0x2000u /* DIOALIGN */,
+	              &st) < 0)
 		return THROUGH_PATH;
 	if (st.stx_nlink == 0)
 		return THROUGH_UNLINKED;
@@ -438,8 +466,9 @@ int engage_through(struct file *f, enum through_reason why, bool nested)
 
 void engage_abandon(struct file *f)
 {
-	log_error("closing %s with bytes that cannot be written (error %d): they stay in %s, see `fastwrite recover`",
-		  arena_slot_at(f->arena, (uint32_t)f->slot)->path, -f->error, f->arena->dir);
+	log_error(
+		"closing %s with bytes that cannot be written (error %d): they stay in %s, see `fastwrite recover`",
+		arena_slot_at(f->arena, (uint32_t)f->slot)->path, -f->error, f->arena->dir);
 	flush_close_own(f);
 	f->head = f->tail = NULL;
 	f->arena = NULL;
@@ -473,7 +502,7 @@ static void visit_idle(struct file *f, void *ctx)
 
 static bool slot_reclaim(struct arena *a)
 {
-	struct idle i = { .arena = a };
+	struct idle i = {.arena = a};
 
 	file_for_each(visit_idle, &i);
 	return i.done;
@@ -481,7 +510,7 @@ static bool slot_reclaim(struct arena *a)
 
 bool engage_release_reserved(void)
 {
-	struct idle i = { .reserved = true, .all = true };
+	struct idle i = {.reserved = true, .all = true};
 
 	file_for_each(visit_idle, &i);
 	return i.done;
@@ -509,7 +538,7 @@ static void visit_stop(struct file *f, void *ctx)
 
 void engage_stop_all(enum through_reason why)
 {
-	struct stop s = { .why = why };
+	struct stop s = {.why = why};
 	sys_sigset signals = sys_block_signals();
 
 	atomic_store(&engage.stopped, true);
@@ -526,7 +555,8 @@ void engage_stop_all(enum through_reason why)
 	}
 	lock_drop(&engage.lock, LOCK_ENGAGE);
 	if (s.failed)
-		log_warn("some bytes could not be written; they stay in the staging directory, see `fastwrite recover`");
+		log_warn(
+			"some bytes could not be written; they stay in the staging directory, see `fastwrite recover`");
 	sys_restore_signals(signals);
 }
 
@@ -574,7 +604,7 @@ bool engage_retire_dir(const char *dir)
 	bool any = false;
 
 	for (uint32_t i = 0; i < engage.count; i++) {
-		struct retire r = { .arena = &engage.arenas[i] };
+		struct retire r = {.arena = &engage.arenas[i]};
 
 		if (!engage.used[i] || (dir && strcmp(r.arena->dir, dir) != 0))
 			continue;

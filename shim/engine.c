@@ -18,13 +18,13 @@ static struct {
 	struct lock lock; /* LOCK_QUEUE: everything below */
 	struct file *first, *last;
 	uint32_t depth;
-	uint32_t threads;  /* running */
-	uint32_t sleepers; /* of these asleep */
+	uint32_t threads;        /* running */
+	uint32_t sleepers;       /* of these asleep */
 	_Atomic uint32_t events; /* futex */
 	_Atomic uint32_t tid;    /* of the thread that leases name, 0 = none runs */
 	_Atomic bool armed;      /* the timer ticks, or has been told to */
 	uint32_t pace_ms;
-} engine = { .pace_ms = 100 };
+} engine = {.pace_ms = 100};
 
 static __thread bool is_engine;
 
@@ -136,7 +136,7 @@ static void visit_file(struct file *f, void *ctx)
 /* Milliseconds until the next look, or IDLE_EXIT_MS with *idle when nothing is staged anywhere. */
 static uint64_t timer_scan(bool *idle)
 {
-	struct due d = { .now = sys_now_ns(), .next = UINT64_MAX };
+	struct due d = {.now = sys_now_ns(), .next = UINT64_MAX};
 	uint64_t pace = engine.pace_ms;
 	uint64_t wait;
 
@@ -150,7 +150,7 @@ static uint64_t timer_scan(bool *idle)
 
 static void sleep_ms(uint32_t seen, uint64_t ms)
 {
-	struct timespec t = { .tv_sec = (time_t)(ms / 1000), .tv_nsec = (long)(ms % 1000) * 1000000 };
+	struct timespec t = {.tv_sec = (time_t)(ms / 1000), .tv_nsec = (long)(ms % 1000) * 1000000};
 
 	sys_futex_wait((uint32_t *)&engine.events, seen, &t);
 }
@@ -159,7 +159,7 @@ static void sleep_ms(uint32_t seen, uint64_t ms)
 static void drain_signals(void)
 {
 	sys_sigset all = ~(sys_sigset)0;
-	struct timespec none = { 0 };
+	struct timespec none = {0};
 
 	while (sys_raw(SYS_rt_sigtimedwait, (long)&all, 0, (long)&none, sizeof all, 0, 0) > 0)
 		;
@@ -329,7 +329,8 @@ void engine_kick(struct file *f)
 
 void engine_arm(void)
 {
-	if (!atomic_load_explicit(&engine.armed, memory_order_relaxed) && !atomic_exchange(&engine.armed, true)) {
+	if (!atomic_load_explicit(&engine.armed, memory_order_relaxed) &&
+	    !atomic_exchange(&engine.armed, true)) {
 		if (engine_tid() == 0)
 			engine_start();
 		wake(ENGINE_THREADS_MAX);

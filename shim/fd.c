@@ -6,7 +6,9 @@
 #include "engage.h"
 #include "engine.h"
 #include "flush.h"
+#include "lazy.h"
 #include "log.h"
+#include "meta.h"
 #include "recover.h"
 #include "rule.h"
 #include "stage.h"
@@ -21,7 +23,10 @@ static pid_t process_id;
 void fd_set_process(void) { process_id = sys_getpid(); }
 bool fd_foreign_process(void) { return sys_getpid() != process_id || alive_elsewhere(); }
 
-static uint64_t dev_of(const struct statx *st) { return ((uint64_t)st->stx_dev_major << 32) | st->stx_dev_minor; }
+static uint64_t dev_of(const struct statx *st)
+{
+	return ((uint64_t)st->stx_dev_major << 32) | st->stx_dev_minor;
+}
 
 static struct file *file_of(struct ofd *o) { return atomic_load_explicit(&o->file, memory_order_acquire); }
 
@@ -64,26 +69,96 @@ static long settle_identity(uint64_t dev, uint64_t ino)
 	return r;
 }
 
+enum { LAST_DIR_MAX = 256 };
+/* The directory of this thread's last open whose files stage in the place of the rule above them. */
+static __thread char last_dir[LAST_DIR_MAX];
+
+/* True when files in the directory path[0..n) stage in the place of `rule`: the same file system, writable. */
+static bool stages_above(const struct rule *rule, const char *path, size_t n)
+{
+	char dir[PATH_MAX], place[PATH_MAX];
+	struct statx st;
+
+	if (path[0] != '/' || n >= LAST_DIR_MAX)
+		return false;
+	if (memcmp(last_dir, path, n) == 0 && last_dir[n] == '\0')
+		return true;
+	memcpy(dir, path, n);
+	dir[n] = '\0';
+	if (sys.statx(AT_FDCWD, dir, 0, STATX_INO, &st) < 0 ||
+	    engage_staging_dir(rule, path, dev_of(&st), place) < 0)
+		return false;
+	log_format(dir, sizeof dir, "%s/" ARENA_DIR, rule->prefix);
+	if (strcmp(dir, place) != 0)
+		return false;
+	memcpy(last_dir, path, n);
+	last_dir[n] = '\0';
+	return true;
+}
+
+/*
+ * Might a dead process have left bytes for this path?  Looked for by the path as the program wrote it: in the
+ * places that rules above it use, and, unless its file system makes these the only ones, in the directory that it
+ * names.
+ */
+static bool staging_near(int dirfd, const char *path)
+{
+	const char *slash = strrchr(path, '/');
+	char dir[PATH_MAX];
+	size_t n = slash ? (size_t)(slash - path) + 1 : 0;
+	bool covered = false;
+
+	for (uint32_t i = 0; i < engage_config->rule_count; i++) {
+		const struct rule *rule = &engage_config->rules[i];
+		size_t prefix = strlen(rule->prefix);
+
+		if (rule->set.staging[0]) {
+			if (recover_needed(AT_FDCWD, rule->set.staging))
+				return true;
+			continue;
+		}
+		/* the directory of the path itself is looked at below */
+		if (prefix <= 1 || (n == prefix + 1 && memcmp(path, rule->prefix, prefix) == 0) ||
+		    (path[0] == '/' && strncmp(path, rule->prefix, prefix) != 0))
+			continue;
+		log_format(dir, sizeof dir, "%s/" ARENA_DIR, rule->prefix);
+		if (recover_needed(AT_FDCWD, dir))
+			return true;
+		covered |= engage_config->rule_count == 1 && stages_above(rule, path, n);
+	}
+	if (covered)
+		return false;
+	if (n + sizeof ARENA_DIR >= sizeof dir)
+		return true;
+	memcpy(dir, path, n);
+	memcpy(dir + n, ARENA_DIR, sizeof ARENA_DIR);
+	return recover_needed(dirfd, dir);
+}
+
 void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 {
 	bool writes = (flags & O_ACCMODE) != O_RDONLY;
 	struct statx st;
 
 	op->flags = flags;
+	op->lazy = op->late = false;
+	op->before = (struct timespec){0};
 	op->watch = engage_config && !(flags & (O_PATH | O_DIRECTORY)) &&
-		    (writes || atomic_load_explicit(&file_engaged_count, memory_order_relaxed) > 0);
+	            (writes || atomic_load_explicit(&file_engaged_count, memory_order_relaxed) > 0);
 	if (!op->watch)
 		return;
 	if (flags & O_CREAT)
 		clock_gettime(CLOCK_REALTIME_COARSE, &op->before);
-	if ((flags & O_TRUNC) && path && atomic_load_explicit(&file_engaged_count, memory_order_relaxed) > 0 &&
+	if ((flags & O_TRUNC) && path &&
+	    atomic_load_explicit(&file_engaged_count, memory_order_relaxed) > 0 &&
 	    sys.statx(dirfd, path, 0, STATX_INO, &st) == 0)
 		settle_identity(dev_of(&st), st.stx_ino);
+	op->lazy = writes && path && !(flags & (O_SYNC | O_DSYNC)) && !staging_near(dirfd, path);
 }
 
 static bool created_now(const struct fd_open *op, const struct statx *st)
 {
-	if (!(op->flags & O_CREAT) || st->stx_size != 0)
+	if (!(op->flags & O_CREAT) || (st->stx_size != 0 && !op->late))
 		return false;
 	if (op->flags & O_EXCL)
 		return true;
@@ -107,8 +182,8 @@ static uint32_t direct_mask(int flags, const struct statx *st)
 		return 0;
 #ifdef STATX_DIOALIGN
 	if ((st->stx_mask & STATX_DIOALIGN) && st->stx_dio_offset_align && st->stx_dio_mem_align)
-		align = st->stx_dio_offset_align > st->stx_dio_mem_align ? st->stx_dio_offset_align :
-									   st->stx_dio_mem_align;
+		align = st->stx_dio_offset_align > st->stx_dio_mem_align ? st->stx_dio_offset_align
+		                                                         : st->stx_dio_mem_align;
 #else
 	(void)st;
 #endif
@@ -152,7 +227,8 @@ static void add_description(struct file *f, int fd, const struct fd_open *op, co
 	file_unlock(f, g);
 }
 
-static void recover_first(const struct fd_open *op, int fd, const struct rule *rule, const char *path, uint64_t dev)
+static void recover_first(const struct fd_open *op, int fd, const struct rule *rule, const char *path,
+                          uint64_t dev)
 {
 	char dir[PATH_MAX];
 
@@ -161,6 +237,18 @@ static void recover_first(const struct fd_open *op, int fd, const struct rule *r
 	/* what a dead process had written came before this open, and this open cuts it off */
 	if (op->flags & O_TRUNC)
 		sys.ftruncate(fd, 0);
+}
+
+/* fd is another description of a file that is staged: it must be known at once. */
+static bool is_engaged(int fd)
+{
+	struct statx st;
+	struct file *f;
+
+	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) < 0)
+		return true;
+	f = file_find(dev_of(&st), st.stx_ino);
+	return f && f->mode == FILE_ENGAGED;
 }
 
 void fd_opened(const struct fd_open *op, int fd)
@@ -173,13 +261,17 @@ void fd_opened(const struct fd_open *op, int fd)
 
 	if (!op->watch || fd_foreign_process())
 		return;
-	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME | 0x2000u /* DIOALIGN */, &st) < 0 ||
+	if (op->lazy && (meta_idle() || !is_engaged(fd)) && lazy_note(fd, op->flags, &op->before))
+		return;
+	lazy_clear(fd); /* of a descriptor with this number that was closed behind our back */
+	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME | 0x2000u /* DIOALIGN */, &st) <
+	            0 ||
 	    (st.stx_mode & S_IFMT) != S_IFREG)
 		return;
 	if ((op->flags & O_ACCMODE) != O_RDONLY) {
 		if (st.stx_nlink > 0 && engage_path_of(fd, path) == 0)
 			rule = rule_match(engage_config, path);
-		if (rule && !certainly_new(op, &st))
+		if (rule && !op->late && !certainly_new(op, &st))
 			recover_first(op, fd, rule, path, dev_of(&st));
 	}
 	if (!rule) {
@@ -196,6 +288,17 @@ void fd_opened(const struct fd_open *op, int fd)
 	if (f)
 		add_description(f, fd, op, &st);
 	sys_restore_signals(signals);
+}
+
+void fd_resolve(int fd, int flags, const struct timespec *before)
+{
+	struct fd_open op = {.flags = flags, .watch = true, .before = *before, .late = true};
+	struct ofd *o;
+
+	fd_opened(&op, fd);
+	o = fdtable_get(fd);
+	if (o)
+		atomic_fetch_add(&file_of(o)->small_seen, 1);
 }
 
 struct spare {
@@ -219,7 +322,7 @@ static void visit_spare(struct file *f, void *ctx)
 
 bool fd_spare_own(void)
 {
-	struct spare s = { .any = false };
+	struct spare s = {.any = false};
 
 	file_for_each(visit_spare, &s);
 	return s.any || engage_retire_dir(NULL);
@@ -271,6 +374,7 @@ long fd_close_prepare(int fd)
 
 	if (own_fd_is(fd))
 		return -EBADF;
+	lazy_clear(fd); /* in a vfork child, too: its parent then writes the file through */
 	if (!fdtable_get(fd) || fd_foreign_process())
 		return FD_PASS;
 	f = lock_fd(fd, &o, &g);
@@ -289,6 +393,7 @@ void fd_dup_done(int oldfd, int newfd)
 
 	if (oldfd == newfd || fd_foreign_process())
 		return;
+	lazy_resolve(oldfd);
 	f = lock_fd(oldfd, &o, &g);
 	if (!f)
 		return;
@@ -324,7 +429,7 @@ static void visit_vacate(struct file *f, void *ctx)
 /* The program wants a number that one of our descriptors has; false when it cannot be given. */
 static bool vacate(int fd)
 {
-	struct vacate v = { .fd = fd };
+	struct vacate v = {.fd = fd};
 
 	file_for_each(visit_vacate, &v);
 	return !own_fd_is(fd) || engage_move_fd(fd);
@@ -336,13 +441,15 @@ long fd_dup_onto_prepare(int oldfd, int newfd)
 		return -EBADF;
 	if (oldfd == newfd)
 		return FD_PASS;
-	if (fdtable_get(newfd) && sys.fcntl(oldfd, F_GETFD, 0) >= 0)
+	if ((fdtable_get(newfd) || lazy_is(newfd)) && sys.fcntl(oldfd, F_GETFD, 0) >= 0)
 		fd_close_prepare(newfd); /* dup2 reports no error of the close that it implies */
 	return FD_PASS;
 }
 
 void fd_close_range_prepare(unsigned from, unsigned to)
 {
+	for (unsigned fd = from; fd <= to && fd < LAZY_FDS && !fd_foreign_process(); fd++)
+		lazy_clear((int)fd);
 	for (int fd = fdtable_next(from, to); fd >= 0; fd = fdtable_next((unsigned)fd + 1, to))
 		fd_close_prepare(fd);
 }
@@ -383,6 +490,7 @@ void fd_use_unmodelled(int fd, int why)
 	struct file *f;
 	struct ofd *o;
 
+	lazy_clear(fd);
 	f = lock_fd(fd, &o, &g);
 	if (!f)
 		return;
@@ -399,6 +507,7 @@ void fd_use_unmodelled(int fd, int why)
 
 void fd_use_stdio(int fd)
 {
+	lazy_clear(fd);
 	struct statx st;
 	struct file *f;
 
@@ -469,10 +578,8 @@ long fd_fcntl(int fd, struct ofd *o, int cmd, long arg)
 	case F_SETSIG:
 	case F_SETOWN:
 	case F_SETOWN_EX:
-	case F_NOTIFY:
-		break;
-	default:
-		return FD_PASS;
+	case F_NOTIFY: break;
+	default: return FD_PASS;
 	}
 	f = lock_fd(fd, &o, &g);
 	if (!f)
@@ -484,7 +591,7 @@ long fd_fcntl(int fd, struct ofd *o, int cmd, long arg)
 			r = o->flags;
 		break;
 	case F_SETFL: {
-		struct statx st = { 0 };
+		struct statx st = {0};
 
 		r = engage_release(f, g.nested);
 		if (r < 0)
@@ -507,9 +614,7 @@ long fd_fcntl(int fd, struct ofd *o, int cmd, long arg)
 		r = engage_through(f, THROUGH_IOCTL, g.nested);
 		r = r < 0 ? r : FD_PASS;
 		break;
-	default:
-		r = before_lock(f, g.nested);
-		r = r < 0 ? r : FD_PASS;
+	default: r = before_lock(f, g.nested); r = r < 0 ? r : FD_PASS;
 	}
 	file_unlock(f, g);
 	return r;

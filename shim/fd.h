@@ -17,6 +17,8 @@ struct fd_open {
 	int flags;
 	bool watch;             /* fd_opened has something to do */
 	struct timespec before; /* coarse clock: a file born later was made by this open */
+	bool lazy;              /* nothing is staged near it: it is enough to note the descriptor */
+	bool late;              /* fd_resolve: the program may have written since */
 };
 
 /* Before an open: O_TRUNC of a file with staged bytes settles it first.  False in `watch` when the open cannot
@@ -24,6 +26,8 @@ struct fd_open {
 void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags);
 /* After the kernel opened fd. */
 void fd_opened(const struct fd_open *op, int fd);
+/* The same, later: the descriptor was only noted (lazy.h).  Its first small write is over. */
+void fd_resolve(int fd, int flags, const struct timespec *before);
 /* The process ran out of descriptors: closes those of ours that can be spared.  True when one was. */
 bool fd_spare_own(void);
 

@@ -62,7 +62,8 @@ int file_pools_init(void)
 
 	if (atomic_load(&pools))
 		return 0;
-	p = sys.mmap(NULL, sizeof *p, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	p = sys.mmap(NULL, sizeof *p, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+	             0);
 	if (sys_is_error(p))
 		return (int)(intptr_t)p;
 	if (!atomic_compare_exchange_strong(&pools, &expected, p))
@@ -135,6 +136,7 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->sync_error = 0;
 	f->append_skip = 0;
 	f->idle_waiters = 0;
+	f->work = NULL;
 	f->lag_due = false;
 	f->lag_seq = 0;
 	f->writes = f->bytes = 0;
@@ -157,6 +159,16 @@ struct file *file_get(uint64_t dev, uint64_t ino, const struct rule *rule)
 		f->refs++;
 	lock_drop(&p->lock, LOCK_POOL);
 	return f;
+}
+
+bool file_ref(struct file *f)
+{
+	struct pools *p = atomic_load(&pools);
+
+	lock_take(&p->lock, LOCK_POOL);
+	f->refs++;
+	lock_drop(&p->lock, LOCK_POOL);
+	return true;
 }
 
 struct file *file_find(uint64_t dev, uint64_t ino)
@@ -249,7 +261,7 @@ void file_for_each(void (*visit)(struct file *f, void *ctx), void *ctx)
 
 struct file_guard file_lock(struct file *f)
 {
-	struct file_guard g = { .signals = sys_block_signals() };
+	struct file_guard g = {.signals = sys_block_signals()};
 
 	g.nested = lock_take(&f->lock, LOCK_FILE) == LOCK_NESTED;
 	/* whoever was interrupted has left the lock since: nobody copies into that block any more */

@@ -69,7 +69,7 @@ struct ofd {
 	int flags;                 /* as F_GETFL reports: access mode, O_APPEND, O_DIRECT, O_SYNC, ... */
 	int fd;                    /* one descriptor that refers to it */
 	uint32_t refs;             /* descriptors of this process */
-	uint32_t align_mask;       /* O_DIRECT: what buffer and size must be a multiple of, less one; else 0 */
+	uint32_t align_mask; /* O_DIRECT: what buffer and size must be a multiple of, less one; else 0 */
 	enum pos_mode pos_mode;
 	off_t pos;
 	bool writable, readable;
@@ -77,8 +77,8 @@ struct ofd {
 
 struct file {
 	struct lock lock;
-	_Atomic uint32_t mode; /* enum file_mode */
-	_Atomic uint32_t inflight; /* kernel calls under way on a passive file */
+	_Atomic uint32_t mode;       /* enum file_mode */
+	_Atomic uint32_t inflight;   /* kernel calls under way on a passive file */
 	_Atomic uint32_t small_seen; /* small writes while passive */
 	uint32_t engage_after;       /* the small write of this number engages */
 	uint32_t shown_early;        /* times in a row that nearly every write had to be shown at once */
@@ -93,26 +93,27 @@ struct file {
 
 	/* valid while engaged */
 	struct arena *arena;
-	int slot; /* -1 = none */
+	int slot;                      /* -1 = none */
 	struct block_run *head, *tail; /* staged blocks by seq; tail == current while current != NULL */
 	uint32_t blocks;
 	enum stage_kind kind;
 	uint64_t staged_lo, staged_hi; /* staged bytes lie in [lo, hi) */
-	uint64_t ksize;  /* the kernel's file size as far as we know */
-	uint64_t lsize;  /* with everything staged; not counting the open stream, see file_logical_size */
-	bool sparse;     /* bytes below ksize may be holes */
-	bool no_own_fd;  /* the program uses POSIX locks: closing a descriptor of ours would drop them */
-	bool direct_ok;  /* O_DIRECT works here, with at most 4096 of alignment */
-	int own_fd; /* our own description on it, -1 = none */
-	int own_flags; /* its status flags now */
+	uint64_t ksize;                /* the kernel's file size as far as we know */
+	uint64_t lsize; /* with everything staged; not counting the open stream, see file_logical_size */
+	bool sparse;    /* bytes below ksize may be holes */
+	bool no_own_fd; /* the program uses POSIX locks: closing a descriptor of ours would drop them */
+	bool direct_ok; /* O_DIRECT works here, with at most 4096 of alignment */
+	int own_fd;     /* our own description on it, -1 = none */
+	int own_flags;  /* its status flags now */
 
 	/* flush token */
 	_Atomic uint32_t busy;        /* thread id of the flusher, 0 = none */
 	_Atomic uint32_t busy_events; /* futex: raised when busy is given back */
 	uint32_t idle_waiters;        /* threads in flush_wait_idle: a flusher goes no further than it must */
-	_Atomic uint32_t busy_io_done; /* the flusher has nothing left but to take the lock and free blocks */
-	bool busy_program_fd;         /* the flusher changed the flags of a program descriptor */
-	_Atomic uint32_t queued;      /* in the engine's queue */
+	_Atomic uint32_t busy_io_done; /* the flusher has nothing left but to take the lock and finish */
+	struct flush_work *work;       /* what it would finish then; a signal handler may do it for it */
+	bool busy_program_fd;          /* the flusher changed the flags of a program descriptor */
+	_Atomic uint32_t queued;       /* in the engine's queue */
 	struct file *queue_next;
 
 	/* space */
@@ -130,7 +131,8 @@ struct file {
 	uint64_t lag_seq;        /* and up to this block that is under way */
 
 	uint64_t writes, bytes; /* absorbed; added to the slot's counters now and then */
-	struct block_run *pinned; /* block that an interrupted fast path may be copying into: not to be freed */
+	struct block_run
+		*pinned; /* block that an interrupted fast path may be copying into: not to be freed */
 	struct file *all_next;
 };
 
@@ -141,6 +143,8 @@ void file_pools_reset(void);
 
 /* The file with this identity, with one more reference; made when missing.  NULL when the pool is full. */
 struct file *file_get(uint64_t dev, uint64_t ino, const struct rule *rule);
+/* One more reference to a file that the caller holds one of. */
+bool file_ref(struct file *f);
 /* Like file_get for an existing one, without a reference; NULL when unknown.  The result may go stale. */
 struct file *file_find(uint64_t dev, uint64_t ino);
 void file_put(struct file *f);

@@ -20,8 +20,8 @@ struct plan {
 	uint64_t last_seq;
 	uint64_t offset; /* of the first byte, when it is one stretch */
 	uint64_t bytes;
-	bool stretch;    /* one extent per block, each beginning where the one before ended */
-	uint32_t skip;   /* bytes of the first block that are in the file already */
+	bool stretch;  /* one extent per block, each beginning where the one before ended */
+	uint32_t skip; /* bytes of the first block that are in the file already */
 };
 
 static uint64_t run_commit(const struct block_run *run)
@@ -88,7 +88,7 @@ static void make_plan(struct file *f, struct plan *p)
 	struct block_run *run = first_unflushed(f);
 	uint64_t end;
 
-	*p = (struct plan){ .first = run, .skip = f->append_skip };
+	*p = (struct plan){.first = run, .skip = f->append_skip};
 	p->stretch = COMMIT_COUNT(run_commit(run)) == 1;
 	p->offset = run->meta->first.offset + p->skip;
 	end = run->meta->first.offset;
@@ -96,7 +96,7 @@ static void make_plan(struct file *f, struct plan *p)
 		uint64_t commit = run_commit(run);
 
 		if (run != p->first && (!p->stretch || COMMIT_COUNT(commit) != 1 ||
-					run->meta->first.offset != end || p->bytes >= FLUSH_RUN_BYTES))
+		                        run->meta->first.offset != end || p->bytes >= FLUSH_RUN_BYTES))
 			break;
 		end += COMMIT_LENGTH(commit);
 		p->bytes += COMMIT_LENGTH(commit);
@@ -145,12 +145,12 @@ static struct arena_extent source_extent(const void *ctx, uint32_t i)
 {
 	const struct merge_source *s = ctx;
 
-	return arena_extent_get(s->run->meta, arena_block_data(s->f->arena, s->run->index), s->f->arena->block_bytes,
-				s->commit, i);
+	return arena_extent_get(s->run->meta, arena_block_data(s->f->arena, s->run->index),
+	                        s->f->arena->block_bytes, s->commit, i);
 }
 
 static int write_pieces(uint8_t *data, const struct arena_extent *pieces, uint32_t n, struct flush_target *t,
-			uint64_t *done)
+                        uint64_t *done)
 {
 	for (uint32_t i = 0; i < n;) {
 		struct iovec iov[FLUSH_IOV_MAX];
@@ -188,7 +188,7 @@ static int scratch_take(void)
 
 static int write_scattered(const struct file *f, const struct plan *p, struct flush_target *t, uint64_t *done)
 {
-	struct merge_source source = { .f = f, .run = p->first, .commit = run_commit(p->first) };
+	struct merge_source source = {.f = f, .run = p->first, .commit = run_commit(p->first)};
 	int which = scratch_take();
 	uint32_t n = merge_extents(source_extent, &source, COMMIT_COUNT(source.commit), scratch[which]);
 	int r = write_pieces(arena_block_data(f->arena, p->first->index), scratch[which], n, t, done);
@@ -234,7 +234,7 @@ void flush_free_done(struct file *f)
 
 static uint64_t plan_end(const struct file *f, const struct plan *p)
 {
-	struct merge_source source = { .f = f, .run = p->first, .commit = run_commit(p->first) };
+	struct merge_source source = {.f = f, .run = p->first, .commit = run_commit(p->first)};
 	uint64_t end = 0;
 
 	if (p->stretch)
@@ -265,7 +265,7 @@ static void busy_give(struct file *f)
 
 void flush_wait_idle(struct file *f)
 {
-	struct timespec tick = { .tv_nsec = 100000000 };
+	struct timespec tick = {.tv_nsec = 100000000};
 
 	f->idle_waiters++;
 	while (atomic_load(&f->busy)) {
@@ -287,7 +287,10 @@ struct route {
 	bool own;
 };
 
-static bool wants_direct(const struct file *f) { return f->direct_ok && f->rule->set.flush != FLUSH_BUFFERED; }
+static bool wants_direct(const struct file *f)
+{
+	return f->direct_ok && f->rule->set.flush != FLUSH_BUFFERED;
+}
 
 static uint64_t direct_min(const struct file *f)
 {
@@ -303,7 +306,7 @@ static void route_program_fd(struct file *f, struct route *rt, int fd)
 		if (o->fd == fd)
 			flags = o->flags;
 	rt->program_flags = flags;
-	rt->target = (struct flush_target){ .fd = fd, .flags = flags };
+	rt->target = (struct flush_target){.fd = fd, .flags = flags};
 	f->busy_program_fd = true;
 	flush_io_set_flags(&rt->target, flags & ~(O_APPEND | O_DIRECT));
 }
@@ -316,7 +319,7 @@ static int route_find(struct file *f, const struct plan *p, struct route *rt)
 	int fd = flush_program_fd(f);
 	struct statx st;
 
-	*rt = (struct route){ .program_flags = -1 };
+	*rt = (struct route){.program_flags = -1};
 	if (fd < 0)
 		return -EBADF;
 	if (f->kind == STAGE_APPEND) {
@@ -333,7 +336,7 @@ static int route_find(struct file *f, const struct plan *p, struct route *rt)
 		open_own(f, fd);
 		if (f->own_fd >= 0) {
 			rt->own = true;
-			rt->target = (struct flush_target){ .fd = f->own_fd, .flags = f->own_flags };
+			rt->target = (struct flush_target){.fd = f->own_fd, .flags = f->own_flags};
 		} else {
 			route_program_fd(f, rt, fd);
 		}
@@ -362,7 +365,7 @@ static void count_flush(const struct file *f, const struct plan *p, const struct
 	atomic_fetch_add_explicit(&slot->counters[COUNT_FLUSHES], 1, memory_order_relaxed);
 	atomic_fetch_add_explicit(&slot->counters[COUNT_FLUSH_BYTES], p->bytes, memory_order_relaxed);
 	atomic_fetch_add_explicit(&slot->counters[COUNT_DIRECT_BYTES], rt->target.direct_bytes,
-				  memory_order_relaxed);
+	                          memory_order_relaxed);
 }
 
 /* A flush of an append run stopped half way: what is in the file stays there, and is not written again. */
@@ -400,72 +403,91 @@ static int flush_shared(struct file *f)
 	return r;
 }
 
-int flush_run(struct file *f, bool keep_lock)
-{
-	struct block_run *next;
-	struct route rt;
+/* A flush from its plan to its end; on the stack of the flusher. */
+struct flush_work {
 	struct plan p;
-	uint64_t done = 0;
+	struct route rt;
+	uint64_t done; /* bytes that are in the file */
 	int r;
+};
 
-	flush_free_done(f);
-	next = first_unflushed(f);
-	if (!next || next == f->current)
-		return 0;
-	make_plan(f, &p);
-	r = route_find(f, &p, &rt);
-	if (r == 1)
-		return flush_shared(f);
-	if (r < 0) {
-		f->error = r;
-		return r;
-	}
-	busy_take(f);
-	if (!keep_lock)
-		lock_drop(&f->lock, LOCK_FILE);
-	kill_step();
-	r = p.stretch ? write_stretch(&p, &rt.target, &done) : write_scattered(f, &p, &rt.target, &done);
-	atomic_store(&f->busy_io_done, 1);
-	if (!keep_lock)
-		lock_take(&f->lock, LOCK_FILE);
-	if (r == 0) {
-		uint64_t end = plan_end(f, &p);
+/* File lock held, the bytes are in the kernel or not: what follows from that. */
+static void finish(struct file *f, struct flush_work *w)
+{
+	if (w->r == 0) {
+		uint64_t end = plan_end(f, &w->p);
 
-		count_flush(f, &p, &rt);
-		retire(f, &p);
+		count_flush(f, &w->p, &w->rt);
+		retire(f, &w->p);
 		if (f->kind == STAGE_APPEND)
 			append_end(f);
-		route_leave(f, &rt);
+		route_leave(f, &w->rt);
 		flush_free_done(f);
 		if (end > f->ksize)
 			f->ksize = end;
 		if (!f->head)
 			f->staged_lo = f->staged_hi = 0;
-		f->error = 0;
 	} else {
 		if (f->kind == STAGE_APPEND) {
-			note_partial(f, &p, done);
+			note_partial(f, &w->p, w->done);
 			append_end(f);
 		}
-		route_leave(f, &rt);
+		route_leave(f, &w->rt);
 		flush_free_done(f);
 		if (f->error == 0)
-			log_warn("flush of %llu bytes failed: error %d; they stay staged", (unsigned long long)p.bytes,
-				 -r);
-		f->error = r;
+			log_warn("flush of %llu bytes failed: error %d; they stay staged",
+			         (unsigned long long)w->p.bytes, -w->r);
 	}
+	f->error = w->r;
+	f->work = NULL;
 	busy_give(f);
-	return r;
 }
 
-/* In a signal handler that interrupted the holder of the lock: a flusher at work cannot finish, for it needs
- * our lock; but its bytes are in the file once busy_io_done says so. */
+int flush_run(struct file *f, bool keep_lock)
+{
+	struct flush_work w = {.done = 0};
+	struct block_run *next;
+
+	flush_free_done(f);
+	next = first_unflushed(f);
+	if (!next || next == f->current)
+		return 0;
+	make_plan(f, &w.p);
+	w.r = route_find(f, &w.p, &w.rt);
+	if (w.r == 1)
+		return flush_shared(f);
+	if (w.r < 0) {
+		f->error = w.r;
+		return w.r;
+	}
+	busy_take(f);
+	/* for as long as this function runs: whoever takes the token off it, or it itself, sets it to NULL */
+	/* cppcheck-suppress autoVariables */
+	f->work = &w;
+	if (!keep_lock)
+		lock_drop(&f->lock, LOCK_FILE);
+	kill_step();
+	w.r = w.p.stretch ? write_stretch(&w.p, &w.rt.target, &w.done)
+	                  : write_scattered(f, &w.p, &w.rt.target, &w.done);
+	atomic_store(&f->busy_io_done, 1);
+	if (!keep_lock)
+		lock_take(&f->lock, LOCK_FILE);
+	if (f->work == &w)
+		finish(f, &w);
+	return w.r;
+}
+
+/*
+ * In a signal handler that interrupted the holder of the lock.  A flusher at work cannot finish, for it needs our
+ * lock; but once its input and output is done we can do that for it.  Everything must go out before we return:
+ * what the caller does next in the kernel comes behind it.
+ */
 static int settle_nested(struct file *f)
 {
 	while (atomic_load(&f->busy) && !atomic_load(&f->busy_io_done))
 		sys_raw(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
-	if (atomic_load(&f->busy))
-		return 0; /* the rest follows when the lock is free again */
+	if (atomic_load(&f->busy) && f->work)
+		finish(f, f->work);
 	while (first_unflushed(f) && first_unflushed(f) != f->current) {
 		int r = flush_run(f, true);
 

@@ -39,8 +39,8 @@ static int slice(const struct iovec *iov, int count, uint64_t skip, uint64_t siz
 }
 
 /* Writes all `size` bytes from `skip` on, through short writes and EINTR. */
-static int write_part(int fd, const struct iovec *iov, int count, uint64_t skip, uint64_t size, uint64_t offset,
-		      uint64_t *done)
+static int write_part(int fd, const struct iovec *iov, int count, uint64_t skip, uint64_t size,
+                      uint64_t offset, uint64_t *done)
 {
 	struct iovec part[FLUSH_IOV_MAX];
 
@@ -76,7 +76,8 @@ static bool congruent(const struct iovec *iov, int count, uint64_t offset)
 	return true;
 }
 
-int flush_io_write(struct flush_target *t, const struct iovec *iov, int count, uint64_t offset, uint64_t *done)
+int flush_io_write(struct flush_target *t, const struct iovec *iov, int count, uint64_t offset,
+                   uint64_t *done)
 {
 	uint64_t size = 0, head, middle;
 	int r;

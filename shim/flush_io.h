@@ -11,9 +11,9 @@
 
 struct flush_target {
 	int fd;
-	int flags;       /* status flags of fd's description now, O_APPEND never among them */
-	bool direct_ok;  /* O_DIRECT may be tried; cleared when the file system refuses it */
-	uint64_t direct_min; /* smallest aligned middle worth it */
+	int flags;             /* status flags of fd's description now, O_APPEND never among them */
+	bool direct_ok;        /* O_DIRECT may be tried; cleared when the file system refuses it */
+	uint64_t direct_min;   /* smallest aligned middle worth it */
 	uint64_t direct_bytes; /* out: bytes written by O_DIRECT */
 };
 
@@ -22,7 +22,8 @@ struct flush_target {
  * from `offset` on without a gap, also on failure.  0 or -errno.  The description's flags may be left with
  * O_DIRECT switched; t->flags says how.
  */
-int flush_io_write(struct flush_target *t, const struct iovec *iov, int count, uint64_t offset, uint64_t *done);
+int flush_io_write(struct flush_target *t, const struct iovec *iov, int count, uint64_t offset,
+                   uint64_t *done);
 
 /* Sets the description's flags to exactly `flags`. */
 void flush_io_set_flags(struct flush_target *t, int flags);

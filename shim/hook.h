@@ -6,6 +6,7 @@
 #include "fd.h"
 #include "fdtable.h"
 #include "io.h"
+#include "lazy.h"
 #include "meta.h"
 #include "real.h"
 

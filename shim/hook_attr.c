@@ -12,12 +12,12 @@
 #include <unistd.h>
 #include <utime.h>
 
-#define BY_FD(fd, call)                                                                                                \
-	int released = meta_release_fd(fd);                                                                            \
+#define BY_FD(fd, call) \
+	int released = meta_release_fd(fd); \
 	return released < 0 ? (int)hook_result(released) : (call)
 
-#define BY_PATH(dirfd, path, call)                                                                                     \
-	int released = meta_release_at(dirfd, path);                                                                   \
+#define BY_PATH(dirfd, path, call) \
+	int released = meta_release_at(dirfd, path); \
 	return released < 0 ? (int)hook_result(released) : (call)
 
 EXPORT int fchmod(int fd, mode_t mode) { BY_FD(fd, real.fchmod(fd, mode)); }
@@ -27,8 +27,14 @@ EXPORT int fchmodat(int dirfd, const char *path, mode_t mode, int flags)
 	BY_PATH(dirfd, path, real.fchmodat(dirfd, path, mode, flags));
 }
 EXPORT int fchown(int fd, uid_t uid, gid_t gid) { BY_FD(fd, real.fchown(fd, uid, gid)); }
-EXPORT int chown(const char *path, uid_t uid, gid_t gid) { BY_PATH(AT_FDCWD, path, real.chown(path, uid, gid)); }
-EXPORT int lchown(const char *path, uid_t uid, gid_t gid) { BY_PATH(AT_FDCWD, path, real.lchown(path, uid, gid)); }
+EXPORT int chown(const char *path, uid_t uid, gid_t gid)
+{
+	BY_PATH(AT_FDCWD, path, real.chown(path, uid, gid));
+}
+EXPORT int lchown(const char *path, uid_t uid, gid_t gid)
+{
+	BY_PATH(AT_FDCWD, path, real.lchown(path, uid, gid));
+}
 EXPORT int fchownat(int dirfd, const char *path, uid_t uid, gid_t gid, int flags)
 {
 	if (path && !path[0] && (flags & AT_EMPTY_PATH)) {
@@ -60,7 +66,10 @@ EXPORT int futimesat(int dirfd, const char *path, const struct timeval times[2])
 	}
 	BY_PATH(dirfd, path, real.futimesat(dirfd, path, times));
 }
-EXPORT int utime(const char *path, const struct utimbuf *times) { BY_PATH(AT_FDCWD, path, real.utime(path, times)); }
+EXPORT int utime(const char *path, const struct utimbuf *times)
+{
+	BY_PATH(AT_FDCWD, path, real.utime(path, times));
+}
 EXPORT int fsetxattr(int fd, const char *name, const void *value, size_t size, int flags)
 {
 	BY_FD(fd, real.fsetxattr(fd, name, value, size, flags));

@@ -87,16 +87,29 @@ EXPORT int dup3(int oldfd, int newfd, int flags)
 	return r;
 }
 
-static bool is_lock(int cmd) { return cmd == F_SETLK || cmd == F_SETLKW || cmd == F_OFD_SETLK || cmd == F_OFD_SETLKW; }
+static bool is_lock(int cmd)
+{
+	return cmd == F_SETLK || cmd == F_SETLKW || cmd == F_OFD_SETLK || cmd == F_OFD_SETLKW;
+}
 
 static int fcntl_any(int (*next)(int, int, long), int fd, int cmd, long arg)
 {
-	struct ofd *o = fdtable_get(fd);
+	struct ofd *o;
 	long r;
 
+	if (is_lock(cmd))
+		lazy_resolve(fd);
+	o = fdtable_get(fd);
 	if (__builtin_expect(!o, 1)) {
 		if (own_fd_is(fd))
 			return (int)hook_result(-EBADF);
+		if (cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC) {
+			int copy = next(fd, cmd, arg);
+
+			if (copy >= 0 && lazy_is(fd))
+				fd_dup_done(fd, copy);
+			return copy;
+		}
 		/* a lock through a descriptor that we do not manage: closing one of ours would drop it */
 		if (engage_config && is_lock(cmd))
 			meta_map(fd);

@@ -10,17 +10,23 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define EXEC(call)                                                                                                     \
-	int r;                                                                                                         \
-	process_exec_prepare();                                                                                        \
-	r = (call);                                                                                                    \
-	process_exec_failed();                                                                                         \
+#define EXEC(call) \
+	int r; \
+	process_exec_prepare(); \
+	r = (call); \
+	process_exec_failed(); \
 	return r
 
-EXPORT int execve(const char *path, char *const argv[], char *const env[]) { EXEC(real.execve(path, argv, env)); }
+EXPORT int execve(const char *path, char *const argv[], char *const env[])
+{
+	EXEC(real.execve(path, argv, env));
+}
 EXPORT int execv(const char *path, char *const argv[]) { EXEC(real.execv(path, argv)); }
 EXPORT int execvp(const char *file, char *const argv[]) { EXEC(real.execvp(file, argv)); }
-EXPORT int execvpe(const char *file, char *const argv[], char *const env[]) { EXEC(real.execvpe(file, argv, env)); }
+EXPORT int execvpe(const char *file, char *const argv[], char *const env[])
+{
+	EXEC(real.execvpe(file, argv, env));
+}
 EXPORT int fexecve(int fd, char *const argv[], char *const env[]) { EXEC(real.fexecve(fd, argv, env)); }
 EXPORT int execveat(int dirfd, const char *path, char *const argv[], char *const env[], int flags)
 {
@@ -37,18 +43,18 @@ static size_t count_args(va_list list)
 }
 
 /* The argument list on the stack, as execl is used after vfork, where malloc is not allowed. */
-#define COLLECT(last, first_arg, argv)                                                                                 \
-	va_list list;                                                                                                  \
-	char **argv;                                                                                                   \
-	size_t n;                                                                                                      \
-	va_start(list, last);                                                                                          \
-	n = (first_arg) ? count_args(list) : 0;                                                                        \
-	va_end(list);                                                                                                  \
-	argv = alloca((n + 1) * sizeof *argv);                                                                         \
-	argv[0] = (char *)(uintptr_t)(first_arg);                                                                      \
-	va_start(list, last);                                                                                          \
-	for (size_t i = 1; i <= n; i++)                                                                                \
-		argv[i] = i < n ? va_arg(list, char *) : NULL
+#define COLLECT(last, first_arg, argv) \
+	va_list list; \
+	char **argv; \
+	size_t n; \
+	va_start(list, last); \
+	n = (first_arg) ? count_args(list) : 0; \
+	va_end(list); \
+	argv = alloca((n + 1) * sizeof *argv); \
+	argv[0] = (char *)(uintptr_t)(first_arg); \
+	va_start(list, last); \
+	for (size_t i = 1; i <= n; i++) \
+	argv[i] = i < n ? va_arg(list, char *) : NULL
 
 EXPORT int execl(const char *path, const char *arg, ...)
 {
@@ -76,14 +82,14 @@ EXPORT int execle(const char *path, const char *arg, ...)
 }
 
 EXPORT int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions,
-		       const posix_spawnattr_t *attr, char *const argv[], char *const env[])
+                       const posix_spawnattr_t *attr, char *const argv[], char *const env[])
 {
 	process_spawn_prepare();
 	return real.posix_spawn(pid, path, actions, attr, argv, env);
 }
 
 EXPORT int posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions,
-			const posix_spawnattr_t *attr, char *const argv[], char *const env[])
+                        const posix_spawnattr_t *attr, char *const argv[], char *const env[])
 {
 	process_spawn_prepare();
 	return real.posix_spawnp(pid, file, actions, attr, argv, env);

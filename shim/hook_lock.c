@@ -18,9 +18,12 @@ EXPORT int flock(int fd, int operation)
 /* lockf is fcntl(F_SETLK) inside the C library: the same trap with descriptors of ours (see fd.c) */
 static int lock_region(int (*next)(int, int, off_t), int fd, int cmd, off_t length)
 {
-	struct ofd *o = fdtable_get(fd);
+	struct ofd *o;
 	long before;
 	int r;
+
+	lazy_resolve(fd);
+	o = fdtable_get(fd);
 
 	if (!o) {
 		meta_map(fd);

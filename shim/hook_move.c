@@ -63,7 +63,8 @@ EXPORT ssize_t splice(int in, off64_t *in_offset, int out, off64_t *out_offset, 
 	return real.splice(in, in_offset, out, out_offset, size, flags);
 }
 
-EXPORT ssize_t copy_file_range(int in, off64_t *in_offset, int out, off64_t *out_offset, size_t size, unsigned flags)
+EXPORT ssize_t copy_file_range(int in, off64_t *in_offset, int out, off64_t *out_offset, size_t size,
+                               unsigned flags)
 {
 	both_unmodelled(in, out);
 	return real.copy_file_range(in, in_offset, out, out_offset, size, flags);
@@ -88,6 +89,7 @@ EXPORT int ioctl(int fd, unsigned long request, ...)
 
 static void before_aio(int fd)
 {
+	lazy_clear(fd);
 	if (fdtable_get(fd))
 		fd_use_unmodelled(fd, THROUGH_AIO);
 }

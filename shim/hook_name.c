@@ -6,16 +6,19 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#define RENAME(fromfd, from, tofd, to, call)                                                                           \
-	struct meta_rename move;                                                                                       \
-	int r;                                                                                                         \
-	meta_rename_prepare(&move, fromfd, from, tofd, to);                                                            \
-	r = (call);                                                                                                    \
-	if (r == 0)                                                                                                    \
-		meta_rename_done(&move);                                                                               \
+#define RENAME(fromfd, from, tofd, to, call) \
+	struct meta_rename move; \
+	int r; \
+	meta_rename_prepare(&move, fromfd, from, tofd, to); \
+	r = (call); \
+	if (r == 0) \
+		meta_rename_done(&move); \
 	return r
 
-EXPORT int rename(const char *from, const char *to) { RENAME(AT_FDCWD, from, AT_FDCWD, to, real.rename(from, to)); }
+EXPORT int rename(const char *from, const char *to)
+{
+	RENAME(AT_FDCWD, from, AT_FDCWD, to, real.rename(from, to));
+}
 
 EXPORT int renameat(int fromfd, const char *from, int tofd, const char *to)
 {
@@ -58,13 +61,13 @@ EXPORT int unlink(const char *path)
 }
 
 /* The staging directory must not make the program's rmdir fail. */
-#define RMDIR(dirfd, path, call)                                                                                       \
-	int before = errno;                                                                                            \
-	int r = (call);                                                                                                \
-	if (r < 0 && (errno == ENOTEMPTY || errno == EEXIST) && meta_rmdir_again(dirfd, path)) {                       \
-		errno = before;                                                                                        \
-		r = (call);                                                                                            \
-	}                                                                                                              \
+#define RMDIR(dirfd, path, call) \
+	int before = errno; \
+	int r = (call); \
+	if (r < 0 && (errno == ENOTEMPTY || errno == EEXIST) && meta_rmdir_again(dirfd, path)) { \
+		errno = before; \
+		r = (call); \
+	} \
 	return r
 
 EXPORT int rmdir(const char *path) { RMDIR(AT_FDCWD, path, real.rmdir(path)); }

@@ -9,27 +9,27 @@
 /* The kernel looks at the mode only for these, and the caller passes one only for them. */
 static bool takes_mode(int flags) { return (flags & O_CREAT) || (flags & O_TMPFILE) == O_TMPFILE; }
 
-#define TAKE_MODE(flags, mode)                                                                                         \
-	mode_t mode = 0;                                                                                               \
-	if (takes_mode(flags)) {                                                                                       \
-		va_list list;                                                                                          \
-		va_start(list, flags);                                                                                 \
-		mode = va_arg(list, mode_t);                                                                           \
-		va_end(list);                                                                                          \
+#define TAKE_MODE(flags, mode) \
+	mode_t mode = 0; \
+	if (takes_mode(flags)) { \
+		va_list list; \
+		va_start(list, flags); \
+		mode = va_arg(list, mode_t); \
+		va_end(list); \
 	}
 
 /* Descriptors of ours must not make the program's open fail. */
 static bool again(int fd) { return fd < 0 && errno == EMFILE && fd_spare_own(); }
 
-#define OPEN_AND_REGISTER(dirfd, path, flags, call)                                                                    \
-	struct fd_open op;                                                                                             \
-	int fd;                                                                                                        \
-	fd_open_prepare(&op, dirfd, path, flags);                                                                      \
-	do                                                                                                             \
-		fd = (call);                                                                                           \
-	while (again(fd));                                                                                             \
-	if (fd >= 0 && op.watch)                                                                                       \
-		fd_opened(&op, fd);                                                                                    \
+#define OPEN_AND_REGISTER(dirfd, path, flags, call) \
+	struct fd_open op; \
+	int fd; \
+	fd_open_prepare(&op, dirfd, path, flags); \
+	do \
+		fd = (call); \
+	while (again(fd)); \
+	if (fd >= 0 && op.watch) \
+		fd_opened(&op, fd); \
 	return fd
 
 EXPORT int open(const char *path, int flags, ...)
@@ -96,7 +96,10 @@ enum { MADE_HERE = O_RDWR | O_CREAT | O_EXCL };
 
 EXPORT int mkstemp(char *template) { OPEN_AND_REGISTER(AT_FDCWD, NULL, MADE_HERE, real.mkstemp(template)); }
 
-EXPORT int mkstemp64(char *template) { OPEN_AND_REGISTER(AT_FDCWD, NULL, MADE_HERE, real.mkstemp64(template)); }
+EXPORT int mkstemp64(char *template)
+{
+	OPEN_AND_REGISTER(AT_FDCWD, NULL, MADE_HERE, real.mkstemp64(template));
+}
 
 EXPORT int mkostemp(char *template, int flags)
 {

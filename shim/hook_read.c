@@ -5,13 +5,13 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define READ_VECTOR(fd, iov, count, offset, next)                                                                      \
-	struct ofd *o = fdtable_get(fd);                                                                               \
-	long r = __builtin_expect(o != NULL, 0) ? io_readv(fd, o, iov, count, offset) : IO_PASS;                       \
+#define READ_VECTOR(fd, iov, count, offset, next) \
+	struct ofd *o = fdtable_get(fd); \
+	long r = __builtin_expect(o != NULL, 0) ? io_readv(fd, o, iov, count, offset) : IO_PASS; \
 	return r == IO_PASS ? (next) : hook_result(r)
 
-#define READ_BUFFER(fd, buf, size, offset, next)                                                                       \
-	struct iovec iov = { .iov_base = (buf), .iov_len = (size) };                                                   \
+#define READ_BUFFER(fd, buf, size, offset, next) \
+	struct iovec iov = {.iov_base = (buf), .iov_len = (size)}; \
 	READ_VECTOR(fd, &iov, 1, offset, next)
 
 EXPORT ssize_t read(int fd, void *buf, size_t size)
@@ -77,13 +77,13 @@ EXPORT ssize_t preadv64(int fd, const struct iovec *iov, int count, off64_t offs
 }
 
 /* Flags change how the kernel reads: hand everything over first. */
-#define READ_FLAGS(fd, iov, count, offset, flags, next)                                                                \
-	struct ofd *o = fdtable_get(fd);                                                                               \
-	long r = IO_PASS;                                                                                              \
-	if (o && (flags) != 0)                                                                                         \
-		fd_hand_over(fd);                                                                                      \
-	else if (o && (offset) >= -1)                                                                                  \
-		r = io_readv(fd, o, iov, count, offset);                                                               \
+#define READ_FLAGS(fd, iov, count, offset, flags, next) \
+	struct ofd *o = fdtable_get(fd); \
+	long r = IO_PASS; \
+	if (o && (flags) != 0) \
+		fd_hand_over(fd); \
+	else if (o && (offset) >= -1) \
+		r = io_readv(fd, o, iov, count, offset); \
 	return r == IO_PASS ? (next) : hook_result(r)
 
 EXPORT ssize_t preadv2(int fd, const struct iovec *iov, int count, off_t offset, int flags)

@@ -7,12 +7,15 @@
 #include <unistd.h>
 
 /* The kernel's call after the file was given back; posix_fallocate returns its error instead of setting errno. */
-#define AFTER_RELEASE(released, next)                                                                                  \
-	int r = (released);                                                                                            \
+#define AFTER_RELEASE(released, next) \
+	int r = (released); \
 	return r < 0 ? (int)hook_result(r) : (next)
 
 EXPORT int ftruncate(int fd, off_t length) { AFTER_RELEASE(meta_release_fd(fd), real.ftruncate(fd, length)); }
-EXPORT int ftruncate64(int fd, off64_t length) { AFTER_RELEASE(meta_release_fd(fd), real.ftruncate64(fd, length)); }
+EXPORT int ftruncate64(int fd, off64_t length)
+{
+	AFTER_RELEASE(meta_release_fd(fd), real.ftruncate64(fd, length));
+}
 EXPORT int truncate(const char *path, off_t length)
 {
 	AFTER_RELEASE(meta_release_path(path), real.truncate(path, length));
@@ -67,7 +70,8 @@ EXPORT int prlimit(pid_t pid, enum __rlimit_resource resource, const struct rlim
 	return real.prlimit(pid, (int)resource, limit, old);
 }
 
-EXPORT int prlimit64(pid_t pid, enum __rlimit_resource resource, const struct rlimit64 *limit, struct rlimit64 *old)
+EXPORT int prlimit64(pid_t pid, enum __rlimit_resource resource, const struct rlimit64 *limit,
+                     struct rlimit64 *old)
 {
 	before_limit((int)resource, (const struct rlimit *)limit);
 	return real.prlimit64(pid, (int)resource, (const struct rlimit *)limit, (struct rlimit *)old);

@@ -9,10 +9,10 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
-#define ASK(call, out)                                                                                                 \
-	int r = (call);                                                                                                \
-	if (r == 0 && !meta_idle() && meta_settle_stat((out)->st_dev, (out)->st_ino))                                  \
-		r = (call);                                                                                            \
+#define ASK(call, out) \
+	int r = (call); \
+	if (r == 0 && !meta_idle() && meta_settle_stat((out)->st_dev, (out)->st_ino)) \
+		r = (call); \
 	return r
 
 /* On LP64 both structures are one. */
@@ -42,12 +42,18 @@ EXPORT int __fxstat64(int version, int fd, struct stat64 *out);
 EXPORT int __fxstatat(int version, int dirfd, const char *path, struct stat *out, int flags);
 EXPORT int __fxstatat64(int version, int dirfd, const char *path, struct stat64 *out, int flags);
 
-EXPORT int __xstat(int version, const char *path, struct stat *out) { ASK(real.__xstat(version, path, out), out); }
+EXPORT int __xstat(int version, const char *path, struct stat *out)
+{
+	ASK(real.__xstat(version, path, out), out);
+}
 EXPORT int __xstat64(int version, const char *path, struct stat64 *out)
 {
 	ASK(real.__xstat64(version, path, OLD(out)), out);
 }
-EXPORT int __lxstat(int version, const char *path, struct stat *out) { ASK(real.__lxstat(version, path, out), out); }
+EXPORT int __lxstat(int version, const char *path, struct stat *out)
+{
+	ASK(real.__lxstat(version, path, out), out);
+}
 EXPORT int __lxstat64(int version, const char *path, struct stat64 *out)
 {
 	ASK(real.__lxstat64(version, path, OLD(out)), out);

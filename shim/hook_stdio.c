@@ -67,7 +67,7 @@ EXPORT FILE *freopen64(const char *path, const char *mode, FILE *stream)
 
 EXPORT FILE *fdopen(int fd, const char *mode)
 {
-	if (fdtable_get(fd))
+	if (fdtable_get(fd) || lazy_is(fd))
 		fd_use_stdio(fd);
 	return real.fdopen(fd, mode);
 }
@@ -78,7 +78,7 @@ EXPORT int fclose(FILE *stream)
 	int fd = stream ? fileno(stream) : -1;
 
 	/* it closes the descriptor by an internal call */
-	if (fd >= 0 && fdtable_get(fd))
+	if (fd >= 0 && (fdtable_get(fd) || lazy_is(fd)))
 		fd_close_prepare(fd);
 	errno = before;
 	return real.fclose(stream);
@@ -86,7 +86,7 @@ EXPORT int fclose(FILE *stream)
 
 static void before_print(int fd)
 {
-	if (fdtable_get(fd))
+	if (fdtable_get(fd) || lazy_is(fd))
 		fd_use_stdio(fd);
 }
 

@@ -10,14 +10,20 @@
 
 EXPORT int fsync(int fd)
 {
-	struct ofd *o = fdtable_get(fd);
+	struct ofd *o;
+
+	lazy_resolve(fd);
+	o = fdtable_get(fd);
 
 	return o ? (int)hook_result(sync_file(fd, o, true)) : real.fsync(fd);
 }
 
 EXPORT int fdatasync(int fd)
 {
-	struct ofd *o = fdtable_get(fd);
+	struct ofd *o;
+
+	lazy_resolve(fd);
+	o = fdtable_get(fd);
 
 	return o ? (int)hook_result(sync_file(fd, o, false)) : real.fdatasync(fd);
 }

@@ -5,27 +5,49 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+/* fd is only noted so far: either the call passes on, or `o` is what fd turned out to be. */
+#define PASS_LAZY(fd, size, o, next) \
+	do { \
+		bool counted; \
+		(o) = lazy_write(fd, size, &counted); \
+		if (!(o)) { \
+			ssize_t passed = (next); \
+			if (counted) \
+				lazy_written(fd); \
+			return passed; \
+		} \
+	} while (0)
+
 EXPORT ssize_t write(int fd, const void *buf, size_t size)
 {
 	struct ofd *o = fdtable_get(fd);
 	long r;
 
-	if (__builtin_expect(!o, 1))
-		return real.write(fd, buf, size);
+	if (__builtin_expect(!o, 1)) {
+		if (!lazy_is(fd))
+			return real.write(fd, buf, size);
+		PASS_LAZY(fd, size, o, real.write(fd, buf, size));
+	}
 	r = io_write(fd, o, buf, size);
 	return r == IO_PASS ? real.write(fd, buf, size) : hook_result(r);
 }
 
-#define WRITE_VECTOR(fd, iov, count, offset, next)                                                                     \
-	struct ofd *o = fdtable_get(fd);                                                                               \
-	long r = o ? io_writev(fd, o, iov, count, offset) : IO_PASS;                                                   \
+#define WRITE_VECTOR(fd, iov, count, offset, next) \
+	struct ofd *o = fdtable_get(fd); \
+	long r; \
+	if (!o && lazy_is(fd)) \
+		PASS_LAZY(fd, 1, o, next); \
+	r = o ? io_writev(fd, o, iov, count, offset) : IO_PASS; \
 	return r == IO_PASS ? (next) : hook_result(r)
 
 /* A negative offset is an error for the kernel to name, and -1 means something else to io_writev. */
-#define WRITE_AT(fd, buf, size, offset, next)                                                                          \
-	struct iovec iov = { .iov_base = (void *)(uintptr_t)(buf), .iov_len = (size) };                                \
-	struct ofd *o = (offset) >= 0 ? fdtable_get(fd) : NULL;                                                        \
-	long r = o ? io_writev(fd, o, &iov, 1, offset) : IO_PASS;                                                      \
+#define WRITE_AT(fd, buf, size, offset, next) \
+	struct iovec iov = {.iov_base = (void *)(uintptr_t)(buf), .iov_len = (size)}; \
+	struct ofd *o = (offset) >= 0 ? fdtable_get(fd) : NULL; \
+	long r; \
+	if (!o && (offset) >= 0 && lazy_is(fd)) \
+		PASS_LAZY(fd, size, o, next); \
+	r = o ? io_writev(fd, o, &iov, 1, offset) : IO_PASS; \
 	return r == IO_PASS ? (next) : hook_result(r)
 
 EXPORT ssize_t pwrite(int fd, const void *buf, size_t size, off_t offset)
@@ -58,16 +80,18 @@ EXPORT ssize_t pwritev64(int fd, const struct iovec *iov, int count, off64_t off
 }
 
 /* Flags change durability and position rules per call: settle and let the kernel do it. */
-#define WRITE_FLAGS(fd, iov, count, offset, flags, next)                                                               \
-	struct ofd *o = fdtable_get(fd);                                                                               \
-	long r = IO_PASS;                                                                                              \
-	if (o && (flags) != 0) {                                                                                       \
-		int released = meta_release_fd(fd);                                                                    \
-		if (released < 0)                                                                                      \
-			return hook_result(released);                                                                  \
-	} else if (o && (offset) >= -1) {                                                                              \
-		r = io_writev(fd, o, iov, count, offset);                                                              \
-	}                                                                                                              \
+#define WRITE_FLAGS(fd, iov, count, offset, flags, next) \
+	struct ofd *o = fdtable_get(fd); \
+	long r = IO_PASS; \
+	if (!o && lazy_is(fd)) \
+		PASS_LAZY(fd, (flags) == 0 ? 1 : 0, o, next); \
+	if (o && (flags) != 0) { \
+		int released = meta_release_fd(fd); \
+		if (released < 0) \
+			return hook_result(released); \
+	} else if (o && (offset) >= -1) { \
+		r = io_writev(fd, o, iov, count, offset); \
+	} \
 	return r == IO_PASS ? (next) : hook_result(r)
 
 EXPORT ssize_t pwritev2(int fd, const struct iovec *iov, int count, off_t offset, int flags)

@@ -23,7 +23,8 @@ static struct config config;
 static void wrong_configuration(const char *error)
 {
 	log_error("%s%s", error,
-		  config.strict ? " (FASTWRITE_STRICT=1: not started)" : "; nothing is managed, the program runs as it is");
+	          config.strict ? " (FASTWRITE_STRICT=1: not started)"
+	                        : "; nothing is managed, the program runs as it is");
 	if (config.strict)
 		sys_raw(SYS_exit_group, 2, 0, 0, 0, 0, 0);
 }

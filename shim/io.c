@@ -85,14 +85,15 @@ static uint64_t file_limit(void)
 {
 	struct {
 		uint64_t soft, hard;
-	} limit = { UINT64_MAX, UINT64_MAX };
+	} limit = {UINT64_MAX, UINT64_MAX};
 
 	sys_raw(SYS_prlimit64, 0, RLIMIT_FSIZE, 0, (long)&limit, 0, 0);
 	return limit.soft;
 }
 
 /* File lock held: settle, and let the kernel do this one. */
-static long write_kernel(struct file *f, int fd, const struct iovec *iov, int count, off_t offset, bool nested)
+static long write_kernel(struct file *f, int fd, const struct iovec *iov, int count, off_t offset,
+                         bool nested)
 {
 	long r = flush_hand_over(f, nested);
 
@@ -107,7 +108,8 @@ static long write_kernel(struct file *f, int fd, const struct iovec *iov, int co
 
 static enum stage_kind kind_of(const struct file *f, const struct ofd *o)
 {
-	return (o->flags & O_APPEND) && f->rule->set.writers != WRITERS_EXCLUSIVE ? STAGE_APPEND : STAGE_POSITIONAL;
+	return (o->flags & O_APPEND) && f->rule->set.writers != WRITERS_EXCLUSIVE ? STAGE_APPEND
+	                                                                          : STAGE_POSITIONAL;
 }
 
 /*
@@ -115,7 +117,7 @@ static enum stage_kind kind_of(const struct file *f, const struct ofd *o)
  * again.
  */
 static long write_engaged(struct file *f, struct ofd *o, int fd, const struct iovec *iov, int count, size_t n,
-			  off_t offset, bool nested)
+                          off_t offset, bool nested)
 {
 	bool stream = offset == IO_NO_OFFSET;
 	bool append = o->flags & O_APPEND;
@@ -205,7 +207,7 @@ static void visit_steal(struct file *f, void *ctx)
 
 static void wait_for_block(struct arena *a, uint32_t seen)
 {
-	struct timespec tick = { .tv_nsec = 2000000 };
+	struct timespec tick = {.tv_nsec = 2000000};
 
 	atomic_fetch_add(&a->waiters, 1);
 	if (atomic_load(&a->free_count) <= 1)
@@ -220,7 +222,7 @@ static void wait_for_block(struct arena *a, uint32_t seen)
 static long make_room(struct file *f, struct arena *a)
 {
 	uint32_t seen = atomic_load(&a->freed_events);
-	struct steal s = { .arena = a, .except = f };
+	struct steal s = {.arena = a, .except = f};
 	long r = 0;
 
 	lock_take(&f->lock, LOCK_FILE);
@@ -251,7 +253,7 @@ static bool still_valid(int fd, const struct ofd *o, struct file *f)
 }
 
 static long write_locked(int fd, struct ofd *o, struct file *f, const struct iovec *iov, int count, size_t n,
-			 off_t offset, bool may_engage)
+                         off_t offset, bool may_engage)
 {
 	struct file_guard g = file_lock(f);
 	struct arena *a;
@@ -310,7 +312,7 @@ long io_writev(int fd, struct ofd *o, const struct iovec *iov, int count, off_t 
 	if (!alive_here() || atomic_load(&f->mode) == FILE_THROUGH || !o->writable)
 		return IO_PASS;
 	small = n > 0 && (size_t)n <= small_limit(f) && !(o->flags & (O_SYNC | O_DSYNC)) &&
-		(offset >= 0 || offset == IO_NO_OFFSET);
+	        (offset >= 0 || offset == IO_NO_OFFSET);
 	if (atomic_load(&f->mode) == FILE_PASSIVE) {
 		/* the first small write passes through: most files get no other */
 		if (!small || atomic_fetch_add(&f->small_seen, 1) + 1 < f->engage_after) {
@@ -325,9 +327,9 @@ long io_writev(int fd, struct ofd *o, const struct iovec *iov, int count, off_t 
 
 		if (g.nested)
 			stage_interrupt(f);
-		r = still_valid(fd, o, f) && f->mode == FILE_ENGAGED ?
-			    write_kernel(f, fd, iov, count, offset, g.nested) :
-			    IO_PASS;
+		r = still_valid(fd, o, f) && f->mode == FILE_ENGAGED
+		            ? write_kernel(f, fd, iov, count, offset, g.nested)
+		            : IO_PASS;
 		file_unlock(f, g);
 		return r;
 	}

@@ -15,7 +15,7 @@
 #include <limits.h>
 
 #define IO_PASS LONG_MIN
-#define IO_NO_OFFSET ((off_t)-1) /* use and move the description's own position */
+#define IO_NO_OFFSET ((off_t) - 1) /* use and move the description's own position */
 
 long io_writev(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset);
 long io_readv(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset);
@@ -31,7 +31,7 @@ static inline bool io_plausible(const void *p, size_t n)
 
 static inline long io_write(int fd, struct ofd *o, const void *buf, size_t n)
 {
-	struct iovec iov = { .iov_base = (void *)(uintptr_t)buf, .iov_len = n };
+	struct iovec iov = {.iov_base = (void *)(uintptr_t)buf, .iov_len = n};
 
 	/* n - 1: a write of nothing is the kernel's business */
 	if (__builtin_expect(!alive_here(), 0))

@@ -9,7 +9,7 @@
 
 static int take_for(int fd, pid_t tid)
 {
-	struct f_owner_ex owner = { .type = F_OWNER_TID, .pid = tid };
+	struct f_owner_ex owner = {.type = F_OWNER_TID, .pid = tid};
 	long r;
 
 	/* F_UNLCK forgets the signal, and the default one, SIGIO, would end the program: name ours every time */
@@ -35,7 +35,7 @@ int lease_take_own(int fd) { return take_for(fd, sys_gettid()); }
 void lease_drop_own(int fd)
 {
 	sys_sigset ours = 1ull << (ENGINE_LEASE_SIGNAL - 1);
-	struct timespec none = { 0 };
+	struct timespec none = {0};
 
 	lease_drop(fd);
 	while (sys_raw(SYS_rt_sigtimedwait, (long)&ours, 0, (long)&none, sizeof ours, 0, 0) > 0)

@@ -9,6 +9,16 @@
 
 __thread uint32_t lock_tid;
 
+/* The kernel hands the lock over where the thread sanitizer cannot see it. */
+#ifdef __SANITIZE_THREAD__
+#include <sanitizer/tsan_interface.h>
+#define KERNEL_GAVE(l) __tsan_acquire(l)
+#define KERNEL_TAKES(l) __tsan_release(l)
+#else
+#define KERNEL_GAVE(l) (void)(l)
+#define KERNEL_TAKES(l) (void)(l)
+#endif
+
 /* of one pause instruction each, some 40 ns: about as long as going to sleep and waking up takes */
 enum { SPINS_MAX = 1000 };
 
@@ -73,8 +83,10 @@ enum lock_result lock_take(struct lock *l, enum lock_rank rank)
 	for (;;) {
 		long r = sys_raw(SYS_futex, (long)&l->word, FUTEX_LOCK_PI, 0, 0, 0, 0);
 
-		if (r == 0)
+		if (r == 0) {
+			KERNEL_GAVE(l);
 			break;
+		}
 		if (r == -ESRCH) {
 			/* The owner's thread is gone and nobody slept: take its place by hand.  What it
 			 * published is whole (see stage.h); the rest it never acknowledged. */
@@ -101,6 +113,7 @@ void lock_drop_slow(struct lock *l)
 	/* FUTEX_OWNER_DIED stays behind when the kernel handed us a dead owner's lock: it is only a flag */
 	if (!(word & FUTEX_WAITERS) && atomic_compare_exchange_strong(&l->word, &word, 0))
 		return;
+	KERNEL_TAKES(l);
 	sys_raw(SYS_futex, (long)&l->word, FUTEX_UNLOCK_PI, 0, 0, 0, 0);
 }
 

@@ -42,7 +42,7 @@ static inline bool lock_try(struct lock *l, uint32_t tid)
 	uint32_t expected = 0;
 
 	return atomic_compare_exchange_strong_explicit(&l->word, &expected, tid, memory_order_acquire,
-						       memory_order_relaxed);
+	                                               memory_order_relaxed);
 }
 
 /* Takes the lock, or returns LOCK_NESTED when this very thread owns it already: the caller runs in a signal
@@ -56,7 +56,7 @@ static inline void lock_drop_fast(struct lock *l, uint32_t tid)
 	uint32_t expected = tid;
 
 	if (!atomic_compare_exchange_strong_explicit(&l->word, &expected, 0, memory_order_release,
-						     memory_order_relaxed))
+	                                             memory_order_relaxed))
 		lock_drop_slow(l);
 }
 

@@ -40,9 +40,9 @@ static uint32_t add_uncovered(struct arena_extent *pieces, uint32_t n, struct ar
 
 		if (gap_end > from) {
 			n = insert(pieces, n, at,
-				   (struct arena_extent){ .offset = from,
-							  .pos = e.pos + (uint32_t)(from - e.offset),
-							  .length = (uint32_t)(gap_end - from) });
+			           (struct arena_extent){.offset = from,
+			                                 .pos = e.pos + (uint32_t)(from - e.offset),
+			                                 .length = (uint32_t)(gap_end - from)});
 			at++;
 		}
 		if (at >= n || pieces[at].offset >= end)
@@ -53,8 +53,8 @@ static uint32_t add_uncovered(struct arena_extent *pieces, uint32_t n, struct ar
 	return n;
 }
 
-uint32_t merge_extents(struct arena_extent (*get)(const void *ctx, uint32_t i), const void *ctx, uint32_t count,
-		       struct arena_extent *pieces)
+uint32_t merge_extents(struct arena_extent (*get)(const void *ctx, uint32_t i), const void *ctx,
+                       uint32_t count, struct arena_extent *pieces)
 {
 	uint32_t n = 0;
 

@@ -9,7 +9,7 @@
 enum { MERGE_MAX = 2 * ARENA_EXTENTS_MAX };
 
 /* pieces[MERGE_MAX]; returns how many.  `get` gives extent i < count, the oldest first. */
-uint32_t merge_extents(struct arena_extent (*get)(const void *ctx, uint32_t i), const void *ctx, uint32_t count,
-		       struct arena_extent *pieces);
+uint32_t merge_extents(struct arena_extent (*get)(const void *ctx, uint32_t i), const void *ctx,
+                       uint32_t count, struct arena_extent *pieces);
 
 #endif

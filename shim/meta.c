@@ -15,7 +15,10 @@
 #include <string.h>
 #include <sys/sysmacros.h>
 
-static uint64_t dev_of(const struct statx *st) { return ((uint64_t)st->stx_dev_major << 32) | st->stx_dev_minor; }
+static uint64_t dev_of(const struct statx *st)
+{
+	return ((uint64_t)st->stx_dev_major << 32) | st->stx_dev_minor;
+}
 
 static bool identify(int dirfd, const char *path, bool follow, struct statx *st)
 {
@@ -96,7 +99,7 @@ void meta_rename_prepare(struct meta_rename *r, int fromfd, const char *from, in
 {
 	struct statx st;
 
-	*r = (struct meta_rename){ .watch = engage_config != NULL };
+	*r = (struct meta_rename){.watch = engage_config != NULL};
 	if (!r->watch)
 		return;
 	if (identify(fromfd, from, false, &st)) {
@@ -149,7 +152,7 @@ void meta_unlink_prepare(struct meta_unlink *u, int dirfd, const char *path)
 {
 	struct statx st;
 
-	*u = (struct meta_unlink){ 0 };
+	*u = (struct meta_unlink){0};
 	if (meta_idle() || !identify(dirfd, path, false, &st))
 		return;
 	u->dev = dev_of(&st);
@@ -190,7 +193,8 @@ void meta_map(int fd)
 	char path[PATH_MAX];
 	struct statx st;
 
-	if (!engage_config || fd < 0 || sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO | STATX_NLINK, &st) < 0 ||
+	if (!engage_config || fd < 0 ||
+	    sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO | STATX_NLINK, &st) < 0 ||
 	    (st.stx_mode & S_IFMT) != S_IFREG)
 		return;
 	if (st.stx_nlink <= 1 && !file_find(dev_of(&st), st.stx_ino) &&

@@ -32,7 +32,7 @@ static inline int meta_release_path(const char *path) { return meta_release_at(-
 /* rename: before (target about to be replaced) and after (paths changed). */
 struct meta_rename {
 	bool watch;
-	uint64_t dev, ino; /* of what is renamed, 0 = not ours */
+	uint64_t dev, ino;         /* of what is renamed, 0 = not ours */
 	uint64_t old_dev, old_ino; /* of what is replaced */
 };
 void meta_rename_prepare(struct meta_rename *r, int fromfd, const char *from, int tofd, const char *to);

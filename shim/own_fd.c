@@ -19,7 +19,7 @@ static int lowest_number(void)
 {
 	struct {
 		uint64_t soft, hard;
-	} limit = { 1024, 1024 };
+	} limit = {1024, 1024};
 	uint64_t top;
 
 	sys_raw(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, (long)&limit, 0, 0);

@@ -154,5 +154,5 @@ void prealloc_trim(struct file *f, int fd)
 	f->prealloc_step = 0;
 	if (f->slot >= 0)
 		atomic_store_explicit(&arena_slot_at(f->arena, (uint32_t)f->slot)->prealloc_end, 0,
-				      memory_order_relaxed);
+		                      memory_order_relaxed);
 }

@@ -11,7 +11,8 @@
 /* Reserves [offset, offset + need) and, when it is cheap, up to `want` bytes; *granted (>= need) says how
  * many.  fd: a writable descriptor.  -ENOSPC, -EDQUOT, -EFBIG: the kernel must decide; -EOPNOTSUPP: this file
  * system cannot reserve. */
-int prealloc_reserve(struct file *f, int fd, uint64_t offset, uint64_t need, uint64_t want, uint64_t *granted);
+int prealloc_reserve(struct file *f, int fd, uint64_t offset, uint64_t need, uint64_t want,
+                     uint64_t *granted);
 
 /* Gives back what was reserved beyond the end of the file, if nobody else has it open.  Nothing is staged. */
 void prealloc_trim(struct file *f, int fd);

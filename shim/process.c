@@ -8,6 +8,7 @@
 #include "fd.h"
 #include "fdtable.h"
 #include "flush.h"
+#include "lazy.h"
 #include "stage.h"
 #include "stats.h"
 #include "sys.h"
@@ -39,6 +40,7 @@ void process_fork_prepare(void)
 		return;
 	signals = sys_block_signals();
 	engage_pause();
+	lazy_clear_all();
 	file_for_each(visit_fork, NULL);
 	forking.signals = signals;
 	forking.watch = 1;
@@ -98,9 +100,10 @@ static void visit_spawn(struct file *f, void *ctx)
 	if (g.nested)
 		stage_interrupt(f);
 	for (struct ofd *o = f->ofds; o && !inherited; o = o->next) {
-		for (int fd = fdtable_next(0, ~0u); fd >= 0 && !inherited; fd = fdtable_next((unsigned)fd + 1, ~0u))
+		for (int fd = fdtable_next(0, ~0u); fd >= 0 && !inherited;
+		     fd = fdtable_next((unsigned)fd + 1, ~0u))
 			inherited = fdtable_get(fd) == o && o->writable &&
-				    !(sys.fcntl(fd, F_GETFD, 0) & FD_CLOEXEC);
+			            !(sys.fcntl(fd, F_GETFD, 0) & FD_CLOEXEC);
 	}
 	if (inherited)
 		engage_through(f, THROUGH_EXEC, g.nested);
@@ -111,8 +114,10 @@ static void visit_spawn(struct file *f, void *ctx)
 
 void process_spawn_prepare(void)
 {
-	if (engage_config)
-		file_for_each(visit_spawn, NULL);
+	if (!engage_config)
+		return;
+	lazy_clear_all();
+	file_for_each(visit_spawn, NULL);
 }
 
 void process_exit(void)

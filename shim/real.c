@@ -11,8 +11,8 @@
 static const struct {
 	const char *name, *version;
 } versioned[] = {
-	{ "posix_spawn", "GLIBC_2.15" },
-	{ "posix_spawnp", "GLIBC_2.15" },
+	{"posix_spawn", "GLIBC_2.15"},
+	{"posix_spawnp", "GLIBC_2.15"},
 };
 
 static void *resolve(const char *name)
@@ -41,11 +41,11 @@ static void *resolve_or_die(const char *name)
 #define ALIAS(result, name, of)
 
 /* First use before the constructor ran: resolve this one, then go on. */
-#define HOOK(result, name, parameters, arguments)                                                                      \
-	static result first_##name parameters                                                                          \
-	{                                                                                                              \
-		real.name = (result(*) parameters)(uintptr_t)resolve_or_die(#name);                                    \
-		return real.name arguments;                                                                            \
+#define HOOK(result, name, parameters, arguments) \
+	static result first_##name parameters \
+	{ \
+		real.name = (result(*) parameters)(uintptr_t)resolve_or_die(#name); \
+		return real.name arguments; \
 	}
 #include "hooks.def"
 #undef HOOK
@@ -60,9 +60,9 @@ void real_resolve(void)
 {
 	void *found;
 
-#define HOOK(result, name, parameters, arguments)                                                                      \
-	found = resolve(#name);                                                                                        \
-	if (found)                                                                                                     \
+#define HOOK(result, name, parameters, arguments) \
+	found = resolve(#name); \
+	if (found) \
 		real.name = (result(*) parameters)(uintptr_t)found;
 #include "hooks.def"
 #undef HOOK

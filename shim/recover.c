@@ -22,11 +22,14 @@ struct job {
 };
 
 static void tell(const struct job *j, const char *target, const char *action, uint64_t bytes, int error,
-		 const char *detail)
+                 const char *detail)
 {
-	struct recover_event e = {
-		.arena = j->arena, .target = target, .action = action, .bytes = bytes, .error = error, .detail = detail
-	};
+	struct recover_event e = {.arena = j->arena,
+	                          .target = target,
+	                          .action = action,
+	                          .bytes = bytes,
+	                          .error = error,
+	                          .detail = detail};
 
 	if (j->opt->event)
 		j->opt->event(j->opt->ctx, &e);
@@ -152,7 +155,8 @@ static int search_prepare(struct job *j, struct search *s)
 	if (r < 0)
 		return r;
 	x = foreign_extent(&j->a, j->a.order[0], 0);
-	s->first_bytes = x.length - s->skip < sizeof s->first ? x.length - s->skip : (uint32_t)sizeof s->first;
+	s->first_bytes =
+		x.length - s->skip < sizeof s->first ? x.length - s->skip : (uint32_t)sizeof s->first;
 	if (s->first_bytes > s->bytes)
 		s->first_bytes = (uint32_t)s->bytes;
 	memcpy(s->first, j->a.data + x.pos + s->skip, s->first_bytes);
@@ -172,8 +176,9 @@ static uint64_t next_candidate(struct search *s, uint64_t at, uint64_t end)
 		if (got <= 0)
 			return end;
 		s->work += (uint64_t)got;
-		fresh = at + (uint64_t)got >= end || (uint64_t)got <= sizeof s->first ? (uint64_t)got :
-											(uint64_t)got - sizeof s->first;
+		fresh = at + (uint64_t)got >= end || (uint64_t)got <= sizeof s->first
+		                ? (uint64_t)got
+		                : (uint64_t)got - sizeof s->first;
 		for (uint64_t i = 0; i < fresh; i++) {
 			uint64_t n = (uint64_t)got - i < s->first_bytes ? (uint64_t)got - i : s->first_bytes;
 
@@ -254,7 +259,7 @@ static int replay_append(struct job *j, uint32_t slot, int fd, int n, uint64_t t
 	if (n > 0 && skip > COMMIT_LENGTH(j->a.blocks[j->a.order[0]].commit))
 		return -EBADMSG;
 	if (s->flush_active != APPEND_NONE && s->flush_from == s->done) {
-		struct search search = { .fd = fd, .blocks = n, .skip = skip, .bytes = s->flush_bytes };
+		struct search search = {.fd = fd, .blocks = n, .skip = skip, .bytes = s->flush_bytes};
 
 		if (search.bytes > total - skip)
 			search.bytes = total - skip;
@@ -382,7 +387,8 @@ static void discard(struct job *j)
 		n = foreign_blocks(&j->a, i);
 		if (n > 0 && count_bytes(j, n, &bytes) < 0)
 			bytes = 0;
-		tell(j, s->path, "discarded", bytes, 0, "written before the last boot, not covered by a sync");
+		tell(j, s->path, "discarded", bytes, 0,
+		     "written before the last boot, not covered by a sync");
 	}
 	j->report->discarded++;
 }
@@ -513,7 +519,8 @@ static void recover_arena(struct job *j, const char *name)
 	}
 	j->report->failed++;
 	tell(j, "", "failed", 0, r,
-	     r == -EBADMSG ? "not an arena of this version, or truncated; left alone" : "cannot be read; left alone");
+	     r == -EBADMSG ? "not an arena of this version, or truncated; left alone"
+	                   : "cannot be read; left alone");
 out:
 	if (fd >= 0)
 		sys.close(fd);
@@ -555,10 +562,12 @@ static bool ends_with(const char *s, const char *end)
 
 static bool is_staging_name(const char *dir)
 {
-	return ends_with(dir, "/" ARENA_DIR) || ends_with(dir, "/" ARENA_DIR "/") || strcmp(dir, ARENA_DIR) == 0;
+	return ends_with(dir, "/" ARENA_DIR) || ends_with(dir, "/" ARENA_DIR "/") ||
+	       strcmp(dir, ARENA_DIR) == 0;
 }
 
-static int recover_directory(const char *dir, const struct recover_options *opt, struct recover_report *report)
+static int recover_directory(const char *dir, const struct recover_options *opt,
+                             struct recover_report *report)
 {
 	uint64_t before = report->arenas;
 	char buf[4096] __attribute__((aligned(8)));
@@ -570,11 +579,12 @@ static int recover_directory(const char *dir, const struct recover_options *opt,
 	if (dirfd < 0)
 		return dirfd;
 	r = dir_allowed(dirfd);
-	signals = sys_block_signals(); /* for lease_take_own, and so that a signal handler sees no half of it */
+	signals =
+		sys_block_signals(); /* for lease_take_own, and so that a signal handler sees no half of it */
 	while (r == 0 && (n = sys.getdents(dirfd, buf, sizeof buf)) > 0) {
 		for (ssize_t at = 0; at < n;) {
 			struct dirent_head *d = (struct dirent_head *)(void *)(buf + at);
-			struct job j = { .opt = opt, .report = report, .dirfd = dirfd };
+			struct job j = {.opt = opt, .report = report, .dirfd = dirfd};
 
 			at += d->reclen;
 			if (!is_arena_name(d->name))
@@ -593,10 +603,11 @@ static int recover_directory(const char *dir, const struct recover_options *opt,
 	return r;
 }
 
-static int recover_one_file(const char *path, const struct recover_options *opt, struct recover_report *report)
+static int recover_one_file(const char *path, const struct recover_options *opt,
+                            struct recover_report *report)
 {
 	const char *slash = strrchr(path, '/');
-	struct job j = { .opt = opt, .report = report };
+	struct job j = {.opt = opt, .report = report};
 	char dir[PATH_MAX];
 	sys_sigset signals;
 

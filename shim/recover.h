@@ -44,7 +44,9 @@ struct recover_options {
  */
 int recover_path(const char *path, const struct recover_options *opt, struct recover_report *report);
 
-/* The library's own use: recovers what is dead in staging directory `dir`, remembers directories that hold
+/* The library's own use: false when nothing is there, or it was looked at and has not changed since. */
+bool recover_needed(int dirfd, const char *dir);
+/* And: recovers what is dead in staging directory `dir`, remembers directories that hold
  * nothing dead.  Returns the number of files that got bytes. */
 unsigned recover_dead(const char *dir);
 

@@ -31,16 +31,33 @@ static void note_event(void *ctx, const struct recover_event *e)
 {
 	(void)ctx;
 	if (e->error)
-		log_warn("recovery: %s %s: %s (error %d) %s", e->arena, e->target, e->action, -e->error, e->detail);
+		log_warn("recovery: %s %s: %s (error %d) %s", e->arena, e->target, e->action, -e->error,
+		         e->detail);
 	else if (strcmp(e->action, "live") != 0 && e->bytes > 0)
 		log_warn("recovery: %s: %s, %llu bytes of a process that died %s", e->target, e->action,
-			 (unsigned long long)e->bytes, e->detail);
+		         (unsigned long long)e->bytes, e->detail);
+}
+
+static bool is_known(uint64_t key)
+{
+	for (int i = 0; i < KNOWN_MAX; i++)
+		if (atomic_load(&known[i]) == key)
+			return true;
+	return false;
+}
+
+bool recover_needed(int dirfd, const char *dir)
+{
+	struct statx st;
+
+	return sys.statx(dirfd, dir, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &st) == 0 &&
+	       !is_known(key_of(&st));
 }
 
 unsigned recover_dead(const char *dir)
 {
-	struct recover_report report = { 0 };
-	struct recover_options opt = { .event = note_event };
+	struct recover_report report = {0};
+	struct recover_options opt = {.event = note_event};
 	struct statx st;
 	struct timespec now;
 	uint64_t key;
@@ -48,9 +65,8 @@ unsigned recover_dead(const char *dir)
 	if (sys.statx(AT_FDCWD, dir, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &st) < 0)
 		return 0;
 	key = key_of(&st);
-	for (int i = 0; i < KNOWN_MAX; i++)
-		if (atomic_load(&known[i]) == key)
-			return 0;
+	if (is_known(key))
+		return 0;
 	if (atomic_exchange(&running, 1))
 		return 0; /* another thread is at it, or we are inside our own recovery */
 	recover_path(dir, &opt, &report);

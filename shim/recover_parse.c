@@ -42,7 +42,7 @@ static bool all_zero(const void *p, size_t n)
 
 static bool header_sane(const struct arena_header *h, uint64_t file_size)
 {
-	struct arena_header expected = { 0 };
+	struct arena_header expected = {0};
 
 	if (h->magic != ARENA_MAGIC || h->version != ARENA_VERSION || h->checksum != arena_header_checksum(h))
 		return false;
@@ -101,9 +101,10 @@ int foreign_load(struct foreign_arena *a, int fd)
 	r = take_memory(a);
 	if (r == 0)
 		r = read_all(fd, a->blocks, (uint64_t)a->header.block_count * ARENA_BLOCK_ENTRY_BYTES,
-			     a->header.blocks_at);
+		             a->header.blocks_at);
 	if (r == 0)
-		r = read_all(fd, a->slots, (uint64_t)a->header.slot_count * ARENA_SLOT_BYTES, a->header.slots_at);
+		r = read_all(fd, a->slots, (uint64_t)a->header.slot_count * ARENA_SLOT_BYTES,
+		             a->header.slots_at);
 	if (r < 0)
 		foreign_unload(a);
 	return r;
@@ -141,7 +142,8 @@ static void sort_by_seq(struct foreign_arena *a, int n)
 			uint32_t moving = a->order[i];
 			int at = i;
 
-			for (; at >= gap && a->blocks[a->order[at - gap]].seq > a->blocks[moving].seq; at -= gap)
+			for (; at >= gap && a->blocks[a->order[at - gap]].seq > a->blocks[moving].seq;
+			     at -= gap)
 				a->order[at] = a->order[at - gap];
 			a->order[at] = moving;
 		}
@@ -156,7 +158,8 @@ int foreign_blocks(struct foreign_arena *a, uint32_t slot)
 	for (uint32_t i = 0; i < a->header.block_count; i++) {
 		const struct arena_block *b = &a->blocks[i];
 
-		if (b->owner != slot + 1 || COMMIT_COUNT(b->commit) == 0 || b->seq <= done || !chain_holds(a, b))
+		if (b->owner != slot + 1 || COMMIT_COUNT(b->commit) == 0 || b->seq <= done ||
+		    !chain_holds(a, b))
 			continue;
 		if (b->kind != STAGE_POSITIONAL && b->kind != STAGE_APPEND)
 			return -EBADMSG;
@@ -177,7 +180,7 @@ int foreign_read_block(struct foreign_arena *a, uint32_t index)
 		return -EBADMSG;
 	table = (count - 1) * ARENA_EXTENT_BYTES;
 	r = read_all(a->fd, a->data, a->header.block_bytes,
-		     a->header.data_at + (uint64_t)index * a->header.block_bytes);
+	             a->header.data_at + (uint64_t)index * a->header.block_bytes);
 	if (r < 0)
 		return r;
 	for (uint32_t i = 0; i < count; i++) {
@@ -196,7 +199,7 @@ int foreign_store_slot(struct foreign_arena *a, uint32_t slot)
 
 	kill_step();
 	n = sys.pwrite(a->fd, foreign_slot(a, slot), sizeof(struct arena_slot),
-		       (off_t)(a->header.slots_at + (uint64_t)slot * ARENA_SLOT_BYTES));
+	               (off_t)(a->header.slots_at + (uint64_t)slot * ARENA_SLOT_BYTES));
 	kill_step();
 	return n < 0 ? (int)n : n == (ssize_t)sizeof(struct arena_slot) ? 0 : -EIO;
 }

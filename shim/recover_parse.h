@@ -39,7 +39,8 @@ int foreign_read_block(struct foreign_arena *a, uint32_t index);
 
 static inline struct arena_extent foreign_extent(const struct foreign_arena *a, uint32_t index, uint32_t i)
 {
-	return arena_extent_get(&a->blocks[index], a->data, a->header.block_bytes, a->blocks[index].commit, i);
+	return arena_extent_get(&a->blocks[index], a->data, a->header.block_bytes, a->blocks[index].commit,
+	                        i);
 }
 
 /* Writes a slot's entry back to the file, so that a recovery that is killed goes on where it was. */

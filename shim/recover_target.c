@@ -8,7 +8,10 @@
 #include <fcntl.h>
 #include <string.h>
 
-static uint64_t dev_of(const struct statx *st) { return ((uint64_t)st->stx_dev_major << 32) | st->stx_dev_minor; }
+static uint64_t dev_of(const struct statx *st)
+{
+	return ((uint64_t)st->stx_dev_major << 32) | st->stx_dev_minor;
+}
 
 static bool is_target(int fd, const struct arena_slot *slot)
 {
@@ -79,7 +82,8 @@ static int make_orphan(struct recover_target *t, const struct arena_slot *slot, 
 	dir = sys.openat(staging_fd, "orphans", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
 	if (dir < 0)
 		return dir;
-	log_format(t->path, sizeof t->path, "%llu-%s", (unsigned long long)slot->ino, base[0] ? base : "unnamed");
+	log_format(t->path, sizeof t->path, "%llu-%s", (unsigned long long)slot->ino,
+	           base[0] ? base : "unnamed");
 	t->fd = sys.openat(dir, t->path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
 	sys.close(dir);
 	if (t->fd < 0)

@@ -21,8 +21,8 @@ void registry_note(const struct arena *a)
 		return;
 	fd = sys.openat(AT_FDCWD, registry_path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0);
 	if (fd < 0) {
-		log_warn("cannot add to the registry %s (error %d); recover %s by hand after a crash", registry_path,
-			 -fd, a->dir);
+		log_warn("cannot add to the registry %s (error %d); recover %s by hand after a crash",
+		         registry_path, -fd, a->dir);
 		return;
 	}
 	n = log_format(line, sizeof line, "%s/%s\n", a->dir, a->name);

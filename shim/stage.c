@@ -84,9 +84,9 @@ void stage_seal(struct file *f)
 	commit = atomic_fetch_or_explicit(&run->meta->commit, COMMIT_SEALED, memory_order_acq_rel);
 	kill_step();
 	for (uint32_t i = 0; i < COMMIT_COUNT(commit); i++)
-		bytes += arena_extent_get(run->meta, arena_block_data(f->arena, run->index), f->arena->block_bytes,
-					  commit, i)
-				 .length;
+		bytes += arena_extent_get(run->meta, arena_block_data(f->arena, run->index),
+		                          f->arena->block_bytes, commit, i)
+		                 .length;
 	f->current = NULL;
 	slot = arena_slot_at(f->arena, (uint32_t)f->slot);
 	atomic_fetch_add_explicit(&slot->counters[COUNT_BYTES], bytes, memory_order_relaxed);
@@ -104,7 +104,10 @@ void stage_interrupt(struct file *f)
 		f->pinned = run;
 }
 
-static bool ranges_meet(uint64_t a, uint64_t a_end, uint64_t b, uint64_t b_end) { return a < b_end && b < a_end; }
+static bool ranges_meet(uint64_t a, uint64_t a_end, uint64_t b, uint64_t b_end)
+{
+	return a < b_end && b < a_end;
+}
 
 bool stage_overlaps(struct file *f, uint64_t offset, uint64_t size)
 {
@@ -159,8 +162,8 @@ static void publish(struct block_run *run, uint64_t commit)
 }
 
 /* A fresh block whose first extent begins at `offset`, not yet visible to recovery (owner is 0). */
-static struct block_run *block_prepare(struct file *f, uint64_t offset, uint64_t granted, enum stage_kind kind,
-				       bool nested)
+static struct block_run *block_prepare(struct file *f, uint64_t offset, uint64_t granted,
+                                       enum stage_kind kind, bool nested)
 {
 	struct arena *a = f->arena;
 	struct block_run *run;
@@ -175,7 +178,7 @@ static struct block_run *block_prepare(struct file *f, uint64_t offset, uint64_t
 	run->meta->kind = kind;
 	run->meta->seq = arena_next_seq(a);
 	run->meta->chain_block = 0;
-	run->meta->first = (struct arena_extent){ .offset = offset, .pos = pos };
+	run->meta->first = (struct arena_extent){.offset = offset, .pos = pos};
 	run->base = arena_block_data(a, run->index) + pos;
 	run->room = a->block_bytes - pos;
 	if (run->room > granted)
@@ -205,8 +208,8 @@ static void block_attach(struct file *f, struct block_run *run)
 }
 
 /* The whole write into a block of its own. */
-static int put_fresh(struct file *f, const struct iovec *iov, int count, size_t n, uint64_t offset, uint64_t granted,
-		     enum stage_kind kind, bool nested)
+static int put_fresh(struct file *f, const struct iovec *iov, int count, size_t n, uint64_t offset,
+                     uint64_t granted, enum stage_kind kind, bool nested)
 {
 	struct block_run *run = block_prepare(f, offset, granted, kind, nested);
 
@@ -220,8 +223,8 @@ static int put_fresh(struct file *f, const struct iovec *iov, int count, size_t 
 }
 
 /* The first `part` bytes end the current block, the rest begins a new one; one store publishes both. */
-static int put_split(struct file *f, const struct iovec *iov, int count, size_t n, uint64_t offset, uint32_t part,
-		     uint64_t granted, enum stage_kind kind)
+static int put_split(struct file *f, const struct iovec *iov, int count, size_t n, uint64_t offset,
+                     uint32_t part, uint64_t granted, enum stage_kind kind)
 {
 	struct block_run *first = f->current;
 	uint64_t commit = run_commit(first);
@@ -248,8 +251,8 @@ static int put_split(struct file *f, const struct iovec *iov, int count, size_t 
 }
 
 /* Where in the current block an extent of n bytes could begin; 0 when it does not fit. */
-static uint32_t place_extent(const struct file *f, const struct block_run *run, uint64_t commit, uint64_t offset,
-			     size_t n)
+static uint32_t place_extent(const struct file *f, const struct block_run *run, uint64_t commit,
+                             uint64_t offset, size_t n)
 {
 	struct arena_extent e = last_extent(f, run, commit);
 	uint32_t count = COMMIT_COUNT(commit);
@@ -269,7 +272,7 @@ static uint32_t place_extent(const struct file *f, const struct block_run *run, 
 }
 
 static void put_extent(struct file *f, const struct iovec *iov, int count, size_t n, uint64_t offset,
-		       uint64_t granted, uint32_t pos)
+                       uint64_t granted, uint32_t pos)
 {
 	struct block_run *run = f->current;
 	uint64_t commit = run_commit(run);
@@ -282,7 +285,7 @@ static void put_extent(struct file *f, const struct iovec *iov, int count, size_
 		run->meta->first.length = COMMIT_LENGTH(commit);
 	else
 		arena_extent_entry(data, f->arena->block_bytes, extents - 1)->length = COMMIT_LENGTH(commit);
-	*entry = (struct arena_extent){ .offset = offset, .pos = pos };
+	*entry = (struct arena_extent){.offset = offset, .pos = pos};
 	copy_in(data + pos, iov, count, 0, n);
 	publish(run, COMMIT_MAKE(extents + 1, n));
 	run->base = data + pos;
@@ -292,7 +295,7 @@ static void put_extent(struct file *f, const struct iovec *iov, int count, size_
 }
 
 static int put_current(struct file *f, const struct iovec *iov, int count, size_t n, uint64_t offset,
-		       uint64_t granted, enum stage_kind kind, bool nested)
+                       uint64_t granted, enum stage_kind kind, bool nested)
 {
 	struct block_run *run = f->current;
 	uint64_t commit = run_commit(run);
@@ -303,7 +306,7 @@ static int put_current(struct file *f, const struct iovec *iov, int count, size_
 	if (offset == e.offset + length) {
 		/* space may have been reserved since the extent began */
 		uint64_t room = (uint64_t)f->arena->block_bytes - e.pos -
-				(uint64_t)(COMMIT_COUNT(commit) - 1) * ARENA_EXTENT_BYTES;
+		                (uint64_t)(COMMIT_COUNT(commit) - 1) * ARENA_EXTENT_BYTES;
 
 		if (room > length + granted)
 			room = length + granted;
@@ -325,8 +328,8 @@ static int put_current(struct file *f, const struct iovec *iov, int count, size_
 	return 0;
 }
 
-int stage_put(struct file *f, struct ofd *stream, const struct iovec *iov, int count, size_t n, uint64_t offset,
-	      uint64_t granted, enum stage_kind kind, bool nested)
+int stage_put(struct file *f, struct ofd *stream, const struct iovec *iov, int count, size_t n,
+              uint64_t offset, uint64_t granted, enum stage_kind kind, bool nested)
 {
 	bool was_empty = !f->head;
 	int r;

@@ -28,13 +28,13 @@ static inline bool stage_publish_fast(_Atomic uint64_t *commit, uint64_t expecte
 	bool equal;
 
 	__asm__ volatile("cmpxchgq %3, %1"
-			 : "=@cce"(equal), "+m"(*commit), "+a"(expected)
-			 : "r"(desired)
-			 : "memory");
+	                 : "=@cce"(equal), "+m"(*commit), "+a"(expected)
+	                 : "r"(desired)
+	                 : "memory");
 	return equal;
 #else
 	return atomic_compare_exchange_strong_explicit(commit, &expected, desired, memory_order_release,
-						       memory_order_relaxed);
+	                                               memory_order_relaxed);
 #endif
 }
 
@@ -100,7 +100,7 @@ bool stage_overlaps(struct file *f, uint64_t offset, uint64_t size);
  * position moves along, or NULL.  `granted`: bytes from `offset` on that have space reserved, at least n.
  * 0, or -EAGAIN when no block is free (nothing changed).
  */
-int stage_put(struct file *f, struct ofd *stream, const struct iovec *iov, int count, size_t n, uint64_t offset,
-	      uint64_t granted, enum stage_kind kind, bool nested);
+int stage_put(struct file *f, struct ofd *stream, const struct iovec *iov, int count, size_t n,
+              uint64_t offset, uint64_t granted, enum stage_kind kind, bool nested);
 
 #endif

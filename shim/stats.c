@@ -25,20 +25,21 @@ void stats_add(const struct arena *a)
 
 static size_t compose(char *text, size_t size)
 {
-	size_t n = log_format(text, size,
-			      "fastwrite: pid %d: %llu writes absorbed, %llu bytes; %llu flushes, %llu bytes, %llu by "
-			      "O_DIRECT; %llu syncs asked, %llu done; %llu settles",
-			      (int)sys_getpid(), (unsigned long long)totals[COUNT_WRITES],
-			      (unsigned long long)totals[COUNT_BYTES], (unsigned long long)totals[COUNT_FLUSHES],
-			      (unsigned long long)totals[COUNT_FLUSH_BYTES],
-			      (unsigned long long)totals[COUNT_DIRECT_BYTES],
-			      (unsigned long long)totals[COUNT_SYNCS_ASKED],
-			      (unsigned long long)totals[COUNT_SYNCS_DONE], (unsigned long long)totals[COUNT_SETTLES]);
+	size_t n = log_format(
+		text, size,
+		"fastwrite: pid %d: %llu writes absorbed, %llu bytes; %llu flushes, %llu bytes, %llu by "
+		"O_DIRECT; %llu syncs asked, %llu done; %llu settles",
+		(int)sys_getpid(), (unsigned long long)totals[COUNT_WRITES],
+		(unsigned long long)totals[COUNT_BYTES], (unsigned long long)totals[COUNT_FLUSHES],
+		(unsigned long long)totals[COUNT_FLUSH_BYTES], (unsigned long long)totals[COUNT_DIRECT_BYTES],
+		(unsigned long long)totals[COUNT_SYNCS_ASKED], (unsigned long long)totals[COUNT_SYNCS_DONE],
+		(unsigned long long)totals[COUNT_SETTLES]);
 
 	for (int i = 1; i < THROUGH_COUNT; i++)
 		if (through[i])
 			n += log_format(text + n, size - n, "; %llu files written through: %s",
-					(unsigned long long)through[i], through_reason_name((enum through_reason)i));
+			                (unsigned long long)through[i],
+			                through_reason_name((enum through_reason)i));
 	n += log_format(text + n, size - n, "\n");
 	return n;
 }
@@ -52,7 +53,8 @@ void stats_report(void)
 	if (!config || config->stats == STATS_NONE || atomic_exchange(&said, true))
 		return;
 	if (config->stats == STATS_FILE) {
-		fd = sys.openat(AT_FDCWD, config->stats_file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+		fd = sys.openat(AT_FDCWD, config->stats_file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC,
+		                0644);
 		if (fd < 0) {
 			log_warn("cannot open FASTWRITE_STATS file %s (error %d)", config->stats_file, -fd);
 			return;

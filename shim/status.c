@@ -42,7 +42,7 @@ static void visit_slots(struct foreign_arena *a, const struct status_visitor *v)
 {
 	for (uint32_t i = 0; i < a->header.slot_count; i++) {
 		struct arena_slot *s = foreign_slot(a, i);
-		struct status_file f = { .path = s->path };
+		struct status_file f = {.path = s->path};
 
 		if (!s->used)
 			continue;
@@ -101,8 +101,8 @@ static int visit_mapping(const char *pid, char *line, const struct status_visito
 	struct foreign_arena a;
 	int fd, shown = 0;
 
-	if (!path || !range_end || n < sizeof ARENA_SUFFIX || !strstr(line, " rw-s "))
-		return 0;
+	if (!path || !range_end || n < sizeof ARENA_SUFFIX || !strstr(line, " rw-s 00000000 "))
+		return 0; /* madvise may have cut the mapping in two: its beginning stands for it */
 	path[n] = '\0';
 	*range_end = '\0';
 	if (strcmp(path + n - sizeof ARENA_SUFFIX + 1, ARENA_SUFFIX) != 0)

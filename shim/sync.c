@@ -12,7 +12,7 @@ static void count(struct file *f, enum slot_counter which)
 {
 	if (f->arena && f->slot >= 0)
 		atomic_fetch_add_explicit(&arena_slot_at(f->arena, (uint32_t)f->slot)->counters[which], 1,
-					  memory_order_relaxed);
+		                          memory_order_relaxed);
 }
 
 /* A failed sync is reported, and what the kernel then has forgotten is never taken for durable later. */
@@ -22,19 +22,15 @@ static int device_sync(int fd, bool full) { return full ? sys.fsync(fd) : sys.fd
 static int by_policy(struct file *f, bool *full)
 {
 	switch (f->rule->set.sync) {
-	case SYNC_OFF:
-		return 0;
+	case SYNC_OFF: return 0;
 	case SYNC_RELAXED:
 		if (f->relaxed_due_ns == 0)
 			f->relaxed_due_ns = sys_now_ns() + f->rule->set.relaxed_ms * 1000000ull;
 		engine_arm();
 		return 0;
-	case SYNC_FSYNC:
-		return 1;
+	case SYNC_FSYNC: return 1;
 	case SYNC_FDATASYNC:
-	default:
-		*full = f->full_sync;
-		return 1;
+	default: *full = f->full_sync; return 1;
 	}
 }
 

@@ -12,20 +12,27 @@
 #define CALL3(n, a, b, c) sys_raw(n, (long)(a), (long)(b), (long)(c), 0, 0, 0)
 #define CALL4(n, a, b, c, d) sys_raw(n, (long)(a), (long)(b), (long)(c), (long)(d), 0, 0)
 #define CALL5(n, a, b, c, d, e) sys_raw(n, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), 0)
-#define CALL6(n, a, b, c, d, e, f) sys_raw(n, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), (long)(f))
+#define CALL6(n, a, b, c, d, e, f) \
+	sys_raw(n, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), (long)(f))
 
 static ssize_t k_read(int fd, void *buf, size_t size) { return CALL3(SYS_read, fd, buf, size); }
 static ssize_t k_pread(int fd, void *buf, size_t size, off_t offset)
 {
 	return CALL4(SYS_pread64, fd, buf, size, offset);
 }
-static ssize_t k_readv(int fd, const struct iovec *iov, int count) { return CALL3(SYS_readv, fd, iov, count); }
+static ssize_t k_readv(int fd, const struct iovec *iov, int count)
+{
+	return CALL3(SYS_readv, fd, iov, count);
+}
 static ssize_t k_preadv(int fd, const struct iovec *iov, int count, off_t offset)
 {
 	return CALL5(SYS_preadv, fd, iov, count, offset, 0);
 }
 static ssize_t k_write(int fd, const void *buf, size_t size) { return CALL3(SYS_write, fd, buf, size); }
-static ssize_t k_writev(int fd, const struct iovec *iov, int count) { return CALL3(SYS_writev, fd, iov, count); }
+static ssize_t k_writev(int fd, const struct iovec *iov, int count)
+{
+	return CALL3(SYS_writev, fd, iov, count);
+}
 static ssize_t k_pwrite(int fd, const void *buf, size_t size, off_t offset)
 {
 	return CALL4(SYS_pwrite64, fd, buf, size, offset);
@@ -76,14 +83,33 @@ static void *k_mmap(void *addr, size_t size, int prot, int flags, int fd, off_t 
 }
 static int k_munmap(void *addr, size_t size) { return (int)CALL2(SYS_munmap, addr, size); }
 
-#define KERNEL_TABLE                                                                                                   \
-	{                                                                                                              \
-		.read = k_read, .pread = k_pread, .readv = k_readv, .preadv = k_preadv, .write = k_write,              \
-		.writev = k_writev, .pwrite = k_pwrite, .pwritev = k_pwritev, .lseek = k_lseek,                        \
-		.fallocate = k_fallocate, .ftruncate = k_ftruncate, .fsync = k_fsync, .fdatasync = k_fdatasync,        \
-		.openat = k_openat, .close = k_close, .fcntl = k_fcntl, .statx = k_statx, .readlinkat = k_readlinkat,  \
-		.unlinkat = k_unlinkat, .mkdirat = k_mkdirat, .renameat = k_renameat, .flock = k_flock,                \
-		.getdents = k_getdents, .mmap = k_mmap, .munmap = k_munmap,                                            \
+#define KERNEL_TABLE \
+	{ \
+		.read = k_read, \
+		.pread = k_pread, \
+		.readv = k_readv, \
+		.preadv = k_preadv, \
+		.write = k_write, \
+		.writev = k_writev, \
+		.pwrite = k_pwrite, \
+		.pwritev = k_pwritev, \
+		.lseek = k_lseek, \
+		.fallocate = k_fallocate, \
+		.ftruncate = k_ftruncate, \
+		.fsync = k_fsync, \
+		.fdatasync = k_fdatasync, \
+		.openat = k_openat, \
+		.close = k_close, \
+		.fcntl = k_fcntl, \
+		.statx = k_statx, \
+		.readlinkat = k_readlinkat, \
+		.unlinkat = k_unlinkat, \
+		.mkdirat = k_mkdirat, \
+		.renameat = k_renameat, \
+		.flock = k_flock, \
+		.getdents = k_getdents, \
+		.mmap = k_mmap, \
+		.munmap = k_munmap, \
 	}
 
 const struct sys sys_kernel = KERNEL_TABLE;

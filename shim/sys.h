@@ -43,7 +43,8 @@ struct sys {
 	int (*renameat)(int fromfd, const char *from, int tofd, const char *to);
 	int (*flock)(int fd, int operation);
 	ssize_t (*getdents)(int fd, void *buf, size_t size);
-	void *(*mmap)(void *addr, size_t size, int prot, int flags, int fd, off_t offset); /* (void *)-errno */
+	void *(*mmap)(void *addr, size_t size, int prot, int flags, int fd,
+	              off_t offset); /* (void *)-errno */
 	int (*munmap)(void *addr, size_t size);
 };
 
@@ -62,9 +63,9 @@ static inline long sys_raw(long number, long a, long b, long c, long d, long e, 
 	register long r9 __asm__("r9") = f;
 
 	__asm__ volatile("syscall"
-			 : "=a"(result)
-			 : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
-			 : "rcx", "r11", "memory");
+	                 : "=a"(result)
+	                 : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+	                 : "rcx", "r11", "memory");
 	return result;
 }
 #elif defined(__aarch64__)
@@ -79,9 +80,9 @@ static inline long sys_raw(long number, long a, long b, long c, long d, long e, 
 	register long x5 __asm__("x5") = f;
 
 	__asm__ volatile("svc 0"
-			 : "+r"(x0)
-			 : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5)
-			 : "memory", "cc");
+	                 : "+r"(x0)
+	                 : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5)
+	                 : "memory", "cc");
 	return x0;
 }
 #else

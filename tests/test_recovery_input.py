@@ -1,0 +1,494 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recovery of what it should not trust: damaged and foreign arenas, targets that moved, others at work."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import struct
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support import disk_dir, preload_env
+
+KILL = Path(__file__).resolve().parent / "kill"
+NOBODY = 65534
+LINE = 100
+COUNT = 60
+FLIPS = 400 if os.environ.get("FASTWRITE_TEST_LONG") == "1" else 120
+ROUNDS = 40 if os.environ.get("FASTWRITE_TEST_LONG") == "1" else 12
+
+# struct arena_header up to `live`, of arena.h
+MAGIC, CHECKSUM, BLOCKS_AT, SLOTS_AT, BOOT_ID = 0, 12, 40, 48, 64
+CHECKED_BYTES = 64 + 16 + 8 + 8 + 8 + 64 + 64
+SLOT_BYTES = 1024
+SLOT_DEV, SLOT_INO, SLOT_BTIME, SLOT_PATH = 8, 16, 24, 192
+
+
+def lines(first: int, count: int) -> bytes:
+    """What leave.c writes."""
+    return b"".join(
+        f"line {i:08d} ".encode().ljust(LINE - 1, b".") + b"\n" for i in range(first, first + count)
+    )
+
+
+def crc32c(data: bytes) -> int:
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def seal_header(arena: bytearray) -> None:
+    """Makes the checksum right again."""
+    arena[CHECKSUM : CHECKSUM + 4] = bytes(4)
+    arena[CHECKSUM : CHECKSUM + 4] = struct.pack("<I", crc32c(bytes(arena[:CHECKED_BYTES])))
+
+
+def as_user(user: int | None) -> dict:
+    """Arguments of subprocess.run; root comes with its own group among the further ones, as after a login."""
+    if user is not None:
+        return {"user": user, "group": user, "extra_groups": []}
+    return {"extra_groups": [0]} if os.geteuid() == 0 else {}
+
+
+class Lab:
+    """A directory, programs that die in it, and the command."""
+
+    def __init__(self, base: Path, library: Path, command: Path, leave: Path) -> None:
+        self.base = base
+        self.library = library
+        self.command = command
+        self.program = Path(shutil.copy(leave, base / "leave"))  # where every user reaches it
+        self.data = base / "data"
+        self.data.mkdir()
+        self.target = self.data / "log"
+
+    @property
+    def staging(self) -> Path:
+        return self.data / ".fastwrite"
+
+    def env(self, **settings: object) -> dict[str, str]:
+        settings = {"mem": "1M", "block": "64K", "lag_ms": 60000, **settings}
+        return {**os.environ, **preload_env(self.library, f"{self.data}/**", **settings)}
+
+    def leave(
+        self, *, first: int = 0, mode: str = "write", end: str = "kill", user: int | None = None
+    ) -> None:
+        """COUNT lines, all but the first of them only staged, and a dead program."""
+        done = subprocess.run(
+            [self.program, mode, end, str(first), str(COUNT), self.target],
+            env=self.env(),
+            capture_output=True,
+            **as_user(user),
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == (-9 if end == "kill" else 0), done.stderr
+        if end == "kill":
+            staged = first + COUNT - self.target.stat().st_size // LINE
+            assert staged >= COUNT - 1, "nothing was staged: this tests nothing"
+            assert len(self.arenas()) == 1
+
+    def arenas(self) -> list[Path]:
+        return sorted(self.staging.glob("*.arena")) if self.staging.exists() else []
+
+    def arena(self) -> Path:
+        (one,) = self.arenas()
+        return one
+
+    def recover(self, *arguments: object, status: int | None = 0, user: int | None = None) -> dict:
+        """Report of `fastwrite recover --json`; the text on stderr as ["stderr"]."""
+        done = subprocess.run(
+            [self.command, "recover", "--json", *(str(a) for a in arguments or (self.data,))],
+            capture_output=True,
+            text=True,
+            **as_user(user),
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode >= 0, f"died of signal {-done.returncode}"
+        if status is not None:
+            assert done.returncode == status, done.stdout + done.stderr
+        report = json.loads(done.stdout)
+        report["stderr"] = done.stderr
+        return report
+
+
+def actions(report: dict) -> list[str]:
+    return [event["action"] for event in report["events"]]
+
+
+@pytest.fixture
+def lab(library: Path, fastwrite: Path, compile_c: Callable[..., Path]):
+    program = compile_c((KILL / "leave.c").read_text())
+    with disk_dir() as base:
+        base.chmod(0o755)
+        yield Lab(base, library, fastwrite, program)
+
+
+# ---- arenas ----
+
+
+def test_what_was_left_is_recovered_once(lab: Lab) -> None:
+    lab.leave()
+    report = lab.recover()
+    assert (report["arenas"], report["recovered"], report["bytes"]) == (1, 1, (COUNT - 1) * LINE)
+    assert lab.target.read_bytes() == lines(0, COUNT)
+    assert not lab.staging.exists()
+    assert lab.recover()["arenas"] == 0
+    assert lab.target.read_bytes() == lines(0, COUNT)
+
+
+def test_dry_run_changes_nothing(lab: Lab) -> None:
+    lab.leave()
+    before = lab.arena().read_bytes()
+    report = lab.recover("--dry-run", lab.data)
+    assert report["bytes"] == (COUNT - 1) * LINE
+    assert lab.arena().read_bytes() == before
+    assert lab.target.read_bytes() == lines(0, 1)
+
+
+@pytest.mark.parametrize("size", [1, 100, 4095, 4096, 8192, 300000])
+def test_truncated_arena_is_left_alone(lab: Lab, size: int) -> None:
+    lab.leave()
+    arena = lab.arena()
+    os.truncate(arena, size)
+    report = lab.recover(status=1)
+    assert report["failed"] == 1
+    assert [e["arena"] for e in report["events"] if e["action"] == "failed"] == [str(arena)]
+    assert arena.stat().st_size == size
+    assert lab.target.read_bytes() == lines(0, 1)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\0" * 100000, b"some text that somebody keeps here\n" * 500, random.Random(3).randbytes(70000)],
+    ids=["empty", "zeros", "text", "noise"],
+)
+def test_foreign_file_is_left_alone(lab: Lab, content: bytes) -> None:
+    lab.staging.mkdir(mode=0o700)
+    foreign = lab.staging / "holiday.arena"
+    foreign.write_bytes(content)
+    report = lab.recover(status=1)
+    assert report["failed"] == 1
+    assert report["events"][0]["arena"] == str(foreign)
+    assert foreign.read_bytes() == content
+
+
+def test_arena_whose_maker_died_at_once_is_removed(lab: Lab) -> None:
+    lab.staging.mkdir(mode=0o700)
+    (lab.staging / "4000000-env-1f00.arena").write_bytes(b"")
+    lab.recover()
+    assert not lab.staging.exists()
+
+
+def test_directory_of_the_users_own_stays(lab: Lab) -> None:
+    empty = lab.data / "empty"
+    empty.mkdir()
+    lab.recover(empty)
+    assert empty.is_dir()
+
+
+def test_symlink_and_fifo_are_no_arenas(lab: Lab) -> None:
+    lab.leave()
+    arena = lab.arena()
+    (lab.staging / "1-env-1.arena").symlink_to(arena)
+    os.mkfifo(lab.staging / "2-env-1.arena")
+    report = lab.recover(status=1)
+    assert report["failed"] == 2
+    assert report["recovered"] == 1
+    assert lab.target.read_bytes() == lines(0, COUNT)
+
+
+def flip_places(arena: bytes) -> range:
+    """Header and tables: everything before the blocks."""
+    return range(struct.unpack_from("<Q", arena, SLOTS_AT)[0] + 3 * SLOT_BYTES)
+
+
+@pytest.mark.parametrize("checksum", ["broken", "mended"])
+def test_flipped_bits(lab: Lab, checksum: str) -> None:
+    """No crash, and nothing written but the target and what is put aside; a mended checksum lets more in."""
+    lab.leave()
+    arena_path = lab.arena()
+    arena = arena_path.read_bytes()
+    bystander = lab.data / "bystander"
+    bystander.write_bytes(b"mine")
+    dice = random.Random(17)
+    places = flip_places(arena)
+    used = [i for i in places if arena[i]]
+    outcomes = set()
+    for turn in range(FLIPS):
+        damaged = bytearray(arena)
+        for _ in range(dice.choice([1, 1, 1, 4])):
+            at = dice.choice(used) if turn % 3 else dice.choice(places)
+            damaged[at] ^= 1 << dice.randrange(8)
+        if checksum == "mended":
+            seal_header(damaged)
+        lab.staging.mkdir(mode=0o700, exist_ok=True)
+        arena_path.write_bytes(damaged)
+        with lab.target.open("r+b") as file:
+            file.truncate(LINE)
+        report = lab.recover(status=None)
+        outcomes.update(actions(report))
+        assert bystander.read_bytes() == b"mine"
+        names = {p.name for p in lab.data.iterdir()}
+        assert names <= {"log", "bystander", ".fastwrite"}, names
+        if report["failed"]:
+            assert arena_path.exists(), "a failed arena must not be thrown away"
+        shutil.rmtree(lab.staging, ignore_errors=True)
+    assert {"failed", "recovered"} <= outcomes, f"the flips reached nothing: {outcomes}"
+
+
+def test_arena_of_another_boot_is_discarded(lab: Lab) -> None:
+    lab.leave()
+    arena = bytearray(lab.arena().read_bytes())
+    arena[BOOT_ID] ^= 0xFF
+    seal_header(arena)
+    lab.arena().write_bytes(arena)
+    report = lab.recover()
+    assert actions(report) == ["discarded"]
+    assert report["discarded"] == 1
+    assert report["events"][0]["bytes"] == (COUNT - 1) * LINE
+    assert lab.target.read_bytes() == lines(0, 1)
+    assert not lab.staging.exists()
+
+
+# ---- targets ----
+
+
+def test_renamed_target(lab: Lab) -> None:
+    lab.leave()
+    moved = lab.data / "log.1"
+    lab.target.rename(moved)
+    assert lab.recover()["recovered"] == 1
+    assert moved.read_bytes() == lines(0, COUNT)
+    assert not lab.target.exists()
+
+
+def orphan_of(report: dict, lab: Lab) -> bytes:
+    assert actions(report) == ["orphaned"]
+    assert report["orphans"] == 1
+    (orphan,) = (lab.staging / "orphans").iterdir()
+    assert orphan.name in report["events"][0]["detail"]
+    return orphan.read_bytes()
+
+
+def test_deleted_target(lab: Lab) -> None:
+    lab.leave()
+    lab.target.unlink()
+    assert orphan_of(lab.recover(), lab) == bytes(LINE) + lines(1, COUNT - 1)
+    assert not lab.target.exists()
+    assert lab.arenas() == []
+
+
+def test_replaced_target(lab: Lab) -> None:
+    """Another inode of the same name: not the file that the bytes belong to."""
+    lab.leave()
+    other = lab.data / "new"
+    other.write_bytes(b"somebody else's")
+    other.replace(lab.target)
+    orphan_of(lab.recover(), lab)
+    assert lab.target.read_bytes() == b"somebody else's"
+
+
+def test_target_that_became_a_link(lab: Lab) -> None:
+    lab.leave()
+    victim = lab.base / "victim"
+    victim.write_bytes(b"precious")
+    lab.target.unlink()
+    lab.target.symlink_to(victim)
+    orphan_of(lab.recover(), lab)
+    assert victim.read_bytes() == b"precious"
+
+
+def test_birth_time_tells_inodes_apart(lab: Lab) -> None:
+    lab.leave()
+    arena = bytearray(lab.arena().read_bytes())
+    at = struct.unpack_from("<Q", arena, SLOTS_AT)[0]
+    assert str(lab.target).encode() == arena[at + SLOT_PATH :].split(b"\0", 1)[0], "the layout changed"
+    (born,) = struct.unpack_from("<q", arena, at + SLOT_BTIME)
+    if born == 0:
+        pytest.skip("this file system has no birth times")
+    struct.pack_into("<q", arena, at + SLOT_BTIME, born - 1000)
+    lab.arena().write_bytes(arena)
+    orphan_of(lab.recover(), lab)
+    assert lab.target.read_bytes() == lines(0, 1)
+
+
+def test_two_names_of_one_target(lab: Lab) -> None:
+    lab.leave()
+    os.link(lab.target, lab.data / "second")
+    lab.target.unlink()
+    assert lab.recover()["recovered"] == 1
+    assert (lab.data / "second").read_bytes() == lines(0, COUNT)
+
+
+# ---- who may ----
+
+
+def root_only() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to act as another user")
+
+
+def test_arena_of_another_user(lab: Lab) -> None:
+    root_only()
+    lab.leave()
+    report = lab.recover(lab.staging, status=None, user=NOBODY)
+    assert report["recovered"] == 0
+    assert "permission" in report["stderr"]
+    assert len(lab.arenas()) == 1
+    assert lab.target.read_bytes() == lines(0, 1)
+
+
+def test_read_only_target(lab: Lab) -> None:
+    root_only()
+    lab.data.chmod(0o777)
+    lab.leave(user=NOBODY)
+    lab.target.chmod(0o444)
+    report = lab.recover(status=1, user=NOBODY)
+    assert report["failed"] == 1
+    assert report["events"][-1]["target"] == str(lab.target)
+    assert len(lab.arenas()) == 1
+    lab.target.chmod(0o644)
+    lab.recover(user=NOBODY)
+    assert lab.target.read_bytes() == lines(0, COUNT)
+
+
+def test_root_acts_with_the_rights_of_the_owner(lab: Lab) -> None:
+    """An arena that names a file which its owner may not write to, not even by a group of root's."""
+    root_only()
+    lab.data.chmod(0o777)
+    lab.leave(user=NOBODY)
+    os.chown(lab.target, 0, 0)
+    lab.target.chmod(0o660)
+    report = lab.recover(status=1)
+    assert report["failed"] == 1
+    assert lab.target.read_bytes() == lines(0, 1)
+    os.chown(lab.target, NOBODY, NOBODY)
+    lab.recover()
+    assert lab.target.read_bytes() == lines(0, COUNT)
+
+
+def test_staging_that_others_may_write_to(lab: Lab) -> None:
+    lab.leave()
+    lab.staging.chmod(0o777)
+    report = lab.recover(lab.staging, status=1)
+    assert report["recovered"] == 0
+    assert lab.target.read_bytes() == lines(0, 1)
+
+
+# ---- others at work ----
+
+
+def test_live_arena_is_left_alone(lab: Lab) -> None:
+    program = subprocess.Popen(
+        [lab.program, "write", "pause", "0", str(COUNT), lab.target], env=lab.env(), stdout=subprocess.PIPE
+    )
+    try:
+        assert program.stdout.readline() == b"ready\n"
+        report = lab.recover()
+        assert (report["live"], report["recovered"]) == (1, 0)
+        assert actions(report) == ["live"]
+        assert lab.target.read_bytes() == lines(0, 1)
+        assert len(lab.arenas()) == 1
+    finally:
+        program.kill()
+        program.wait()
+        program.stdout.close()
+    assert lab.recover()["recovered"] == 1
+    assert lab.target.read_bytes() == lines(0, COUNT)
+
+
+def test_a_zombie_is_dead(lab: Lab) -> None:
+    """Killed, and its parent has not looked yet: its arena is nobody's."""
+    program = subprocess.Popen(
+        [lab.program, "write", "pause", "0", str(COUNT), lab.target], env=lab.env(), stdout=subprocess.PIPE
+    )
+    try:
+        assert program.stdout.readline() == b"ready\n"
+        program.send_signal(signal.SIGKILL)
+        os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOWAIT)
+        assert lab.recover()["recovered"] == 1
+        assert lab.target.read_bytes() == lines(0, COUNT)
+    finally:
+        program.wait()
+        program.stdout.close()
+
+
+def test_two_recoveries_at_once(lab: Lab) -> None:
+    for turn in range(ROUNDS):
+        lab.target.unlink(missing_ok=True)
+        lab.leave(mode="append" if turn % 2 else "write")
+        both = [
+            subprocess.Popen(
+                [lab.command, "recover", lab.data], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            )
+            for _ in range(2)
+        ]
+        for one in both:
+            out, err = one.communicate(timeout=60)
+            assert one.returncode == 0, (out, err)
+        assert lab.target.read_bytes() == lines(0, COUNT)
+        assert not lab.staging.exists()
+
+
+@pytest.mark.parametrize("mode", ["write", "append"])
+def test_recovered_at_the_next_open(lab: Lab, mode: str) -> None:
+    lab.leave(mode=mode)
+    lab.leave(mode=mode, first=COUNT)
+    lab.leave(mode=mode, first=2 * COUNT, end="exit")
+    assert lab.target.read_bytes() == lines(0, 3 * COUNT)
+    assert not lab.staging.exists()
+
+
+def test_next_program_has_the_same_pid(lab: Lab) -> None:
+    """As in a container, where it is always the same: the dead program's arena is not the new one's own."""
+    lab.leave()
+    script = 'mv "$1" "$2/$$-env-1f.arena" && LD_PRELOAD="$6" exec "$3" write exit "$4" "$4" "$5"'
+    done = subprocess.run(
+        [
+            "sh",
+            "-c",
+            script,
+            "sh",
+            lab.arena(),
+            lab.staging,
+            lab.program,
+            str(COUNT),
+            lab.target,
+            lab.library,
+        ],
+        env={**lab.env(), "LD_PRELOAD": ""},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert lab.target.read_bytes() == lines(0, 2 * COUNT)
+
+
+def test_nothing_is_lost_while_others_look(lab: Lab) -> None:
+    """Programs that start together in one directory: none takes another's new arena for a dead one."""
+    for turn in range(ROUNDS):
+        programs = [
+            subprocess.Popen(
+                [lab.program, "write", "kill", "0", str(COUNT), lab.data / f"{turn}-{i}"], env=lab.env()
+            )
+            for i in range(4)
+        ]
+        for one in programs:
+            assert one.wait(timeout=60) == -9
+    time.sleep(0.01)
+    lab.recover()
+    for turn in range(ROUNDS):
+        for i in range(4):
+            assert (lab.data / f"{turn}-{i}").read_bytes() == lines(0, COUNT), (turn, i)

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+/* append: O_APPEND with and without the proof that nobody else has the file open. */
+#include "rig.h"
+
+#include "append.h"
+
+static int set_up(void **state)
+{
+	(void)state;
+	rig_start(NULL);
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	(void)state;
+	rig_stop();
+	return 0;
+}
+
+static int staged_file(int flags, uint64_t n)
+{
+	int fd = rig_open("out", O_WRONLY | O_APPEND | flags);
+
+	rig_put(fd, 0, 100);
+	rig_put(fd, 100, n - 100);
+	assert_int_equal(rig_kernel_size("out"), 100);
+	assert_int_equal(rig_file(fd)->kind, STAGE_APPEND);
+	rig_faults_clear();
+	return fd;
+}
+
+static void append_by_somebody_else(const char *text)
+{
+	int other = open(rig_path("out"), O_WRONLY | O_APPEND);
+
+	assert_true(write(other, text, strlen(text)) == (ssize_t)strlen(text));
+	close(other);
+}
+
+static void test_leased(void **state)
+{
+	int fd = staged_file(0, 20000);
+
+	(void)state;
+	assert_int_equal(rig_settle(fd), 0);
+	if (faults.pwritev.calls == 0) {
+		print_message("SKIP reason: no leases on this file system\n");
+		skip();
+	}
+	assert_int_equal(faults.writev.calls, 0);
+	assert_int_equal(fcntl(fd, F_GETLEASE), F_UNLCK);
+	assert_true(fcntl(fd, F_GETFL) & O_APPEND);
+	assert_int_equal(rig_slot(fd)->flush_active, APPEND_NONE);
+	rig_expect("out", 20000);
+}
+
+static void test_lease_refused(void **state)
+{
+	int fd = staged_file(0, 20000);
+
+	(void)state;
+	faults.fcntl_lease = (struct fault){.at = 1, .count = 1, .error = EAGAIN};
+	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(faults.pwritev.calls, 0);
+	assert_int_equal(faults.writev.calls, 1);
+	assert_int_equal(rig_slot(fd)->flush_active, APPEND_NONE);
+	rig_expect("out", 20000);
+}
+
+static void test_shared_never_asks(void **state)
+{
+	int fd;
+
+	(void)state;
+	rig_config.rules[0].set.writers = WRITERS_SHARED;
+	fd = staged_file(0, 20000);
+	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(faults.fcntl_lease.calls, 0);
+	rig_expect("out", 20000);
+}
+
+static void test_behind_what_others_appended(void **state)
+{
+	char have[300];
+	int fd = staged_file(0, 150);
+
+	(void)state;
+	append_by_somebody_else("somebody else\n");
+	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(rig_file(fd)->ksize, 164);
+	rig_put(fd, 150, 20);
+	assert_int_equal(rig_close(fd), 0);
+	fd = open(rig_path("out"), O_RDONLY);
+	assert_int_equal(read(fd, have, sizeof have), 184);
+	close(fd);
+	assert_memory_equal(have + 100, "somebody else\n", 14);
+	for (int i = 0; i < 70; i++)
+		assert_int_equal((uint8_t)have[114 + i], rig_byte(100 + (uint64_t)i));
+}
+
+static void test_short_appends_go_on(void **state)
+{
+	int fd;
+
+	(void)state;
+	rig_config.rules[0].set.writers = WRITERS_SHARED;
+	fd = staged_file(0, 30000);
+	faults.writev = (struct fault){.at = 1, .count = 12, .most = 1111};
+	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(faults.writev.calls, 13);
+	rig_expect("out", 30000);
+	rig_put(fd, 30000, 3000);
+	faults.writev = (struct fault){.at = 1, .count = 5, .error = EINTR};
+	assert_int_equal(rig_settle(fd), 0);
+	rig_expect("out", 33000);
+}
+
+/* Some of it is in the file when the disk is full: the rest follows later, no byte twice. */
+static void test_part_then_full(void **state)
+{
+	(void)state;
+	for (int leased = 0; leased < 2; leased++) {
+		struct fault *f = leased ? &faults.pwritev : &faults.writev;
+		int fd;
+
+		rig_config.rules[0].set.writers = leased ? WRITERS_AUTO : WRITERS_SHARED;
+		fd = staged_file(O_TRUNC, 30000);
+		*f = (struct fault){.at = 1, .most = 7000, .then = ENOSPC};
+		assert_int_equal(rig_settle(fd), -ENOSPC);
+		rig_expect("out", 7100);
+		assert_int_equal(DONE_SKIP(rig_slot(fd)->done), 7000);
+		assert_int_equal(rig_slot(fd)->flush_active, APPEND_NONE);
+		f->at = 0;
+		rig_put(fd, 30000, 9000);
+		assert_int_equal(rig_close(fd), 0);
+		rig_expect("out", 39000);
+	}
+}
+
+/* Others left an end that is not aligned: an O_DIRECT append of accepted bytes must not fail for that. */
+static void test_direct_behind_an_unaligned_end(void **state)
+{
+	static uint8_t page[8192] __attribute__((aligned(4096)));
+	int fd;
+
+	(void)state;
+	if (rig_on_tmpfs()) {
+		print_message("SKIP reason: tmpfs takes any O_DIRECT\n");
+		skip();
+	}
+	rig_config.rules[0].set.writers = WRITERS_SHARED;
+	fd = rig_open("out", O_WRONLY | O_APPEND | O_DIRECT);
+	rig_fill(page, sizeof page, 0);
+	assert_int_equal(rig_write(fd, page, 4096), 4096);
+	assert_int_equal(rig_write(fd, page + 4096, 4096), 4096);
+	assert_int_equal(rig_kernel_size("out"), 4096);
+	append_by_somebody_else("odd");
+	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(rig_kernel_size("out"), 8195);
+	assert_true(fcntl(fd, F_GETFL) & O_DIRECT);
+	assert_int_equal(rig_close(fd), 0);
+}
+
+/* A write that goes over a block's end is not torn where one kernel append ends. */
+static void test_whole_writes_only(void **state)
+{
+	enum { RECORD = 1000 };
+	int fd;
+
+	(void)state;
+	rig_config.rules[0].set.writers = WRITERS_SHARED;
+	fd = rig_open("out", O_WRONLY | O_APPEND);
+	for (uint64_t at = 0; at < 300 * RECORD; at += RECORD) {
+		rig_put(fd, at, RECORD);
+		if (at % (17 * RECORD) == 0) {
+			assert_int_equal(rig_settle(fd), 0);
+			assert_int_equal(rig_kernel_size("out") % RECORD, 0);
+		}
+	}
+	assert_int_equal(rig_close(fd), 0);
+	rig_expect("out", 300 * RECORD);
+}
+
+/* The one store to `done` ends an append, whatever flush_active says. */
+static void test_done_ends_an_append(void **state)
+{
+	int fd = staged_file(0, 5000);
+	struct arena_slot *slot = rig_slot(fd);
+	struct file_guard g = file_lock(rig_file(fd));
+
+	(void)state;
+	append_begin(rig_file(fd), APPEND_SOMEWHERE, 100, 4900);
+	assert_int_equal(slot->flush_active, APPEND_SOMEWHERE);
+	assert_int_equal(slot->flush_base, 100);
+	assert_int_equal(slot->flush_bytes, 4900);
+	assert_int_equal(slot->flush_from, slot->done);
+	file_unlock(rig_file(fd), g);
+	assert_int_equal(rig_settle(fd), 0);
+	assert_int_not_equal(slot->flush_from, slot->done);
+	assert_int_equal(slot->flush_active, APPEND_NONE);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+	const struct CMUnitTest tests[] = {
+		TEST(test_leased),
+		TEST(test_lease_refused),
+		TEST(test_shared_never_asks),
+		TEST(test_behind_what_others_appended),
+		TEST(test_short_appends_go_on),
+		TEST(test_part_then_full),
+		TEST(test_direct_behind_an_unaligned_end),
+		TEST(test_whole_writes_only),
+		TEST(test_done_ends_an_append),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+/* arena: geometry, creation and what can go wrong with it, blocks and slots. */
+#include "rig.h"
+
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+static struct rule rule;
+static struct arena arena;
+static char dir[300];
+
+static int set_up(void **state)
+{
+	(void)state;
+	snprintf(rig_dir, sizeof rig_dir, "/tmp/fastwrite-unit-XXXXXX");
+	assert_non_null(mkdtemp(rig_dir));
+	snprintf(dir, sizeof dir, "%s/.fastwrite", rig_dir);
+	rule = (struct rule){.name = "unit", .set = {.mem_bytes = 1 << 20, .block_bytes = 1 << 16}};
+	rig_faults_clear();
+	rig_hook_system();
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	(void)state;
+	sys = sys_kernel;
+	return rmdir(rig_dir);
+}
+
+static void test_crc(void **state)
+{
+	(void)state;
+	assert_int_equal(arena_crc32c(0, "123456789", 9), 0xe3069283u);
+	assert_int_equal(arena_crc32c(arena_crc32c(0, "1234", 4), "56789", 5), 0xe3069283u);
+}
+
+static void test_geometry(void **state)
+{
+	(void)state;
+	for (uint64_t mem = 1 << 20; mem <= 1ull << 31; mem = mem * 3 / 2) {
+		for (uint32_t block = 1 << 16; block <= 1 << 22; block *= 2) {
+			struct arena_header h = {0};
+
+			if (!arena_geometry(mem, block, &h)) {
+				assert_true(mem < 9ull * block + (1 << 20));
+				continue;
+			}
+			assert_true(h.total_bytes <= mem);
+			assert_true(h.block_count >= 8);
+			assert_true(h.blocks_at % ARENA_PAGE == 0 && h.slots_at % ARENA_PAGE == 0);
+			assert_true(h.data_at % ARENA_PAGE == 0);
+			assert_true(h.blocks_at >= sizeof(struct arena_header));
+			assert_true(h.slots_at >= h.blocks_at + h.block_count * ARENA_BLOCK_ENTRY_BYTES);
+			assert_true(h.data_at >= h.slots_at + (uint64_t)h.slot_count * ARENA_SLOT_BYTES);
+			assert_int_equal(h.total_bytes, h.data_at + (uint64_t)h.block_count * block);
+		}
+	}
+}
+
+static void test_create(void **state)
+{
+	char path[600];
+	struct stat st;
+	int other;
+
+	(void)state;
+	assert_int_equal(arena_create(&arena, dir, &rule), 0);
+	assert_int_equal(stat(dir, &st), 0);
+	assert_int_equal(st.st_mode & 07777, 0700);
+	snprintf(path, sizeof path, "%s/%s", dir, arena.name);
+	assert_int_equal(stat(path, &st), 0);
+	assert_int_equal(st.st_mode & 07777, 0600);
+	assert_int_equal(st.st_size, arena.total_bytes);
+	if (!rig_on_tmpfs())
+		assert_true(st.st_blocks * 512ull >= arena.total_bytes); /* allocated: never SIGBUS */
+	assert_int_equal(arena.header->magic, ARENA_MAGIC);
+	assert_int_equal(arena.header->checksum, arena_header_checksum(arena.header));
+	assert_int_equal(arena.header->pid, getpid());
+	other = open(path, O_RDWR);
+	assert_int_equal(flock(other, LOCK_EX | LOCK_NB), -1);
+	close(other);
+	assert_true(own_fd_is(arena.fd));
+	assert_true(arena_is_own(arena.name));
+	arena_destroy(&arena);
+	assert_false(arena_is_own(arena.name));
+	assert_int_equal(access(dir, F_OK), -1);
+}
+
+static void test_full_disk_leaves_nothing(void **state)
+{
+	(void)state;
+	faults.fallocate = (struct fault){.at = 1, .error = ENOSPC};
+	assert_int_equal(arena_create(&arena, dir, &rule), -ENOSPC);
+	assert_int_equal(access(dir, F_OK), -1);
+}
+
+static void test_directory_of_others(void **state)
+{
+	(void)state;
+	assert_int_equal(mkdir(dir, 0700), 0);
+	assert_int_equal(chmod(dir, 0770), 0);
+	assert_int_equal(arena_create(&arena, dir, &rule), -EPERM);
+	assert_int_equal(rmdir(dir), 0);
+	assert_int_equal(symlink("/tmp", dir), 0);
+	assert_true(arena_create(&arena, dir, &rule) < 0);
+	assert_int_equal(unlink(dir), 0);
+}
+
+static int unlink_first(int fd, int operation)
+{
+	char command[400];
+
+	/* what a recovery does that finds the file before it is locked */
+	if (faults.flock.calls++ == 0) {
+		snprintf(command, sizeof command, "rm -f %s/*.arena", dir);
+		assert_int_equal(system(command), 0);
+	}
+	return sys_kernel.flock(fd, operation);
+}
+
+static void test_removed_before_it_was_locked(void **state)
+{
+	struct stat st;
+
+	(void)state;
+	sys.flock = unlink_first;
+	assert_int_equal(arena_create(&arena, dir, &rule), 0);
+	assert_int_equal(faults.flock.calls, 2);
+	assert_int_equal(fstat(arena.fd, &st), 0);
+	assert_int_equal(st.st_nlink, 1);
+	arena_destroy(&arena);
+}
+
+static void test_blocks(void **state)
+{
+	struct block_run *taken[64];
+	uint32_t n = 0;
+
+	(void)state;
+	assert_int_equal(arena_create(&arena, dir, &rule), 0);
+	while ((taken[n] = arena_block_take(&arena)))
+		n++;
+	assert_int_equal(n, arena.block_count);
+	assert_int_equal(arena.free_count, 0);
+	for (uint32_t i = 0; i < n; i++) {
+		taken[i]->meta->owner = 7;
+		taken[i]->meta->commit = 9;
+		arena_block_free(&arena, taken[i]);
+		assert_int_equal(taken[i]->meta->owner, 0);
+		assert_int_equal(taken[i]->meta->commit, 0);
+	}
+	assert_int_equal(arena.free_count, n);
+	assert_true(arena_next_seq(&arena) < arena_next_seq(&arena));
+	arena_destroy(&arena);
+}
+
+static void test_slots(void **state)
+{
+	(void)state;
+	assert_int_equal(arena_create(&arena, dir, &rule), 0);
+	for (uint32_t i = 0; i < arena.slot_count; i++)
+		assert_int_equal(arena_slot_take(&arena), i);
+	assert_int_equal(arena_slot_take(&arena), -ENOSPC);
+	arena_slot_at(&arena, 3)->counters[COUNT_BYTES] = 40;
+	arena_slot_free(&arena, 3);
+	assert_int_equal(arena.header->live.counters[COUNT_BYTES], 40);
+	assert_int_equal(arena_slot_at(&arena, 3)->counters[COUNT_BYTES], 0);
+	assert_int_equal(arena_slot_take(&arena), 3);
+	arena_destroy(&arena);
+}
+
+static void test_extents(void **state)
+{
+	uint8_t data[1 << 16];
+	struct arena_block b = {.first = {.offset = 100, .pos = 100, .length = 5}};
+
+	(void)state;
+	*arena_extent_entry(data, sizeof data, 1) =
+		(struct arena_extent){.offset = 7, .pos = 200, .length = 0};
+	assert_int_equal(arena_extent_get(&b, data, sizeof data, COMMIT_MAKE(1, 9), 0).length, 9);
+	assert_int_equal(arena_extent_get(&b, data, sizeof data, COMMIT_MAKE(2, 9), 0).length, 5);
+	assert_int_equal(arena_extent_get(&b, data, sizeof data, COMMIT_MAKE(2, 9), 1).length, 9);
+	assert_int_equal(arena_extent_get(&b, data, sizeof data, COMMIT_MAKE(2, 9) | COMMIT_SEALED, 1).offset,
+	                 7);
+}
+
+static void test_process_start(void **state)
+{
+	siginfo_t info;
+	pid_t child;
+
+	(void)state;
+	assert_true(arena_pid_start(getpid()) > 0);
+	child = fork();
+	if (child == 0)
+		_exit(0);
+	assert_int_equal(waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT), 0);
+	assert_int_equal(arena_pid_start(child), 0); /* a zombie is dead */
+	waitpid(child, NULL, 0);
+	assert_int_equal(arena_pid_start(child), 0);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_crc),
+		cmocka_unit_test(test_geometry),
+		TEST(test_create),
+		TEST(test_full_disk_leaves_nothing),
+		TEST(test_directory_of_others),
+		TEST(test_removed_before_it_was_locked),
+		TEST(test_blocks),
+		TEST(test_slots),
+		cmocka_unit_test(test_extents),
+		cmocka_unit_test(test_process_start),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

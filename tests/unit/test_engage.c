@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+/* engage: which files are staged, from when on, and what must be written through. */
+#include "rig.h"
+
+static int set_up(void **state)
+{
+	(void)state;
+	rig_start(NULL);
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	(void)state;
+	rig_stop();
+	return 0;
+}
+
+static void through(int fd, enum through_reason why)
+{
+	rig_put(fd, 0, 100);
+	rig_put(fd, 100, 100);
+	rig_put(fd, 200, 100);
+	assert_int_equal(rig_file(fd)->mode, FILE_THROUGH);
+	assert_int_equal(rig_file(fd)->why, why);
+	assert_true(atomic_load(&file_engaged_count) == 0);
+}
+
+static void test_the_second_write_engages(void **state)
+{
+	int fd = rig_open("out", O_WRONLY);
+
+	(void)state;
+	assert_int_equal(rig_file(fd)->mode, FILE_PASSIVE);
+	assert_int_equal(access(rig_path(".fastwrite"), F_OK), -1);
+	rig_put(fd, 0, 100);
+	assert_int_equal(rig_file(fd)->mode, FILE_PASSIVE);
+	assert_int_equal(access(rig_path(".fastwrite"), F_OK), -1);
+	rig_put(fd, 100, 100);
+	assert_int_equal(rig_file(fd)->mode, FILE_ENGAGED);
+	assert_int_equal(rig_slot(fd)->used, 1);
+	assert_string_equal(rig_slot(fd)->path, rig_path("out"));
+	assert_int_equal(rig_close(fd), 0);
+	rig_expect("out", 200);
+}
+
+static void test_large_writes_never_do(void **state)
+{
+	static uint8_t large[100000];
+	int fd = rig_open("out", O_WRONLY);
+
+	(void)state;
+	for (int i = 0; i < 5; i++)
+		assert_int_equal(rig_write(fd, large, sizeof large), sizeof large);
+	assert_int_equal(rig_file(fd)->mode, FILE_PASSIVE);
+}
+
+static void test_released_and_engaged_again(void **state)
+{
+	int fd = rig_open("out", O_WRONLY);
+	struct file *f = rig_file(fd);
+	struct file_guard g;
+
+	(void)state;
+	rig_put(fd, 0, 100);
+	rig_put(fd, 100, 100);
+	g = file_lock(f);
+	assert_int_equal(engage_release(f, false), 0);
+	file_unlock(f, g);
+	assert_int_equal(f->mode, FILE_PASSIVE);
+	rig_expect("out", 200);
+	rig_put(fd, 200, 100);
+	rig_put(fd, 300, 100);
+	assert_int_equal(f->mode, FILE_ENGAGED);
+	assert_int_equal(rig_close(fd), 0);
+	rig_expect("out", 400);
+}
+
+static void test_release_that_fails_keeps_it_engaged(void **state)
+{
+	int fd = rig_open("out", O_WRONLY);
+	struct file *f = rig_file(fd);
+	struct file_guard g;
+
+	(void)state;
+	rig_put(fd, 0, 100);
+	rig_put(fd, 100, 100);
+	faults.pwritev = (struct fault){.at = 1, .error = EIO};
+	faults.pwritev.calls = 0;
+	g = file_lock(f);
+	assert_int_equal(engage_through(f, THROUGH_EXEC, false), -EIO);
+	file_unlock(f, g);
+	assert_int_equal(f->mode, FILE_ENGAGED);
+	assert_non_null(f->head);
+	rig_faults_clear();
+	assert_int_equal(rig_close(fd), 0);
+	rig_expect("out", 200);
+}
+
+static void test_unlinked(void **state)
+{
+	int fd = rig_open("out", O_WRONLY);
+
+	(void)state;
+	unlink(rig_path("out"));
+	through(fd, THROUGH_UNLINKED);
+}
+
+static void test_unknown_descriptor(void **state)
+{
+	int other = open(rig_path("out"), O_RDWR | O_CREAT, 0644);
+	int fd = rig_open("out", O_WRONLY);
+
+	(void)state;
+	through(fd, THROUGH_UNKNOWN_FD);
+	close(other);
+}
+
+static void test_mapped(void **state)
+{
+	int fd = rig_open("out", O_RDWR);
+
+	(void)state;
+	engage_never(rig_file(fd)->dev, rig_file(fd)->ino);
+	through(fd, THROUGH_MMAP);
+}
+
+static void test_no_reservation(void **state)
+{
+	int fd = rig_open("out", O_WRONLY);
+
+	(void)state;
+	/* the arena's own is the first */
+	faults.fallocate = (struct fault){.at = 2, .count = 100, .error = EOPNOTSUPP};
+	through(fd, THROUGH_NO_PREALLOC);
+	rig_expect("out", 300);
+}
+
+static void test_standard_descriptor(void **state)
+{
+	int saved = dup(1);
+	int fd = rig_open("out", O_WRONLY);
+
+	(void)state;
+	fflush(stdout);
+	assert_int_equal(dup2(fd, 1), 1);
+	fd_dup_done(fd, 1);
+	rig_put(fd, 0, 100);
+	rig_put(fd, 100, 100);
+	enum file_mode mode = (enum file_mode)rig_file(fd)->mode;
+	enum through_reason why = rig_file(fd)->why;
+	fd_close_prepare(1);
+	dup2(saved, 1);
+	close(saved);
+	assert_int_equal(mode, FILE_THROUGH);
+	assert_int_equal(why, THROUGH_STANDARD_FD);
+}
+
+static void test_staging_directory(void **state)
+{
+	static struct rule rule = {.name = "r"};
+	char out[PATH_MAX];
+	struct statx st;
+
+	(void)state;
+	assert_int_equal(sys_kernel.statx(AT_FDCWD, rig_dir, 0, STATX_BASIC_STATS, &st), 0);
+	uint64_t dev = ((uint64_t)st.stx_dev_major << 32) | st.stx_dev_minor;
+	snprintf(rule.prefix, sizeof rule.prefix, "%s", rig_dir);
+	assert_int_equal(engage_staging_dir(&rule, rig_path("deep/file"), dev, out), 0);
+	assert_string_equal(out, rig_path(".fastwrite"));
+	assert_int_equal(engage_staging_dir(&rule, rig_path("deep/file"), dev + 1, out), 0);
+	assert_string_equal(out, rig_path("deep/.fastwrite"));
+	snprintf(rule.set.staging, sizeof rule.set.staging, "/dev/shm/x");
+	assert_int_equal(engage_staging_dir(&rule, rig_path("deep/file"), dev, out), 0);
+	assert_string_equal(out, "/dev/shm/x");
+}
+
+/* Creation fails: said once, written through from then on.  Last, for a rule stays refused. */
+static void test_no_arena(void **state)
+{
+	int fd = rig_open("out", O_WRONLY);
+
+	(void)state;
+	faults.fallocate = (struct fault){.at = 1, .error = ENOSPC};
+	faults.fallocate.calls = 0;
+	through(fd, THROUGH_NO_ARENA);
+	rig_expect("out", 300);
+	assert_int_equal(access(rig_path(".fastwrite"), F_OK), -1);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+	const struct CMUnitTest tests[] = {
+		TEST(test_the_second_write_engages),
+		TEST(test_large_writes_never_do),
+		TEST(test_released_and_engaged_again),
+		TEST(test_release_that_fails_keeps_it_engaged),
+		TEST(test_unlinked),
+		TEST(test_unknown_descriptor),
+		TEST(test_no_reservation),
+		TEST(test_standard_descriptor),
+		TEST(test_staging_directory),
+		TEST(test_no_arena),
+		/* behind all others: the inode is remembered, and the file system uses it again */
+		TEST(test_mapped),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+/* fdtable: small and large numbers, the end of the table, searching. */
+#include "fdtable.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+static struct ofd one, two;
+
+static void test_numbers(void **state)
+{
+	const int numbers[] = {
+		0, 3, FDTABLE_CHUNK - 1, FDTABLE_CHUNK, 70000, FDTABLE_CHUNK * FDTABLE_CHUNKS - 1};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+		assert_null(fdtable_get(numbers[i]));
+		assert_int_equal(fdtable_set(numbers[i], &one), 0);
+		assert_ptr_equal(fdtable_get(numbers[i]), &one);
+		fdtable_clear(numbers[i]);
+		assert_null(fdtable_get(numbers[i]));
+	}
+}
+
+static void test_beyond_the_end(void **state)
+{
+	(void)state;
+	assert_int_equal(fdtable_set(FDTABLE_CHUNK * FDTABLE_CHUNKS, &one), -EMFILE);
+	assert_int_equal(fdtable_set(-1, &one), -EMFILE);
+	assert_null(fdtable_get(-1));
+	assert_null(fdtable_get(FDTABLE_CHUNK * FDTABLE_CHUNKS));
+	fdtable_clear(-1);
+}
+
+static void test_search(void **state)
+{
+	(void)state;
+	fdtable_set(5, &one);
+	fdtable_set(9, &two);
+	fdtable_set(5000, &one);
+	assert_int_equal(fdtable_next(0, ~0u), 5);
+	assert_int_equal(fdtable_next(6, ~0u), 9);
+	assert_int_equal(fdtable_next(10, ~0u), 5000);
+	assert_int_equal(fdtable_next(10, 4999), -1);
+	assert_int_equal(fdtable_next(5001, ~0u), -1);
+	assert_int_equal(fdtable_find(&one, 5), 5000);
+	assert_int_equal(fdtable_find(&one, -1), 5);
+	assert_int_equal(fdtable_find(&two, 9), -1);
+	fdtable_reset();
+	assert_int_equal(fdtable_next(0, ~0u), -1);
+	assert_null(fdtable_get(5000));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_numbers),
+		cmocka_unit_test(test_beyond_the_end),
+		cmocka_unit_test(test_search),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

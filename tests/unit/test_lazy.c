@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+/* lazy: a descriptor is asked about by its second small write, or by who needs to know. */
+#include "rig.h"
+
+#include "lazy.h"
+
+static int set_up(void **state)
+{
+	(void)state;
+	rig_start(NULL);
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	(void)state;
+	lazy_clear_all();
+	rig_stop();
+	return 0;
+}
+
+static int open_noted(const char *name, int flags)
+{
+	struct fd_open op;
+	int fd;
+
+	fd_open_prepare(&op, AT_FDCWD, rig_path(name), flags);
+	fd = open(rig_path(name), flags, 0644);
+	assert_true(fd >= 0);
+	fd_opened(&op, fd);
+	assert_true(lazy_is(fd));
+	assert_null(fdtable_get(fd));
+	return fd;
+}
+
+static void test_second_small_write_resolves(void **state)
+{
+	int fd = open_noted("a", O_WRONLY | O_CREAT);
+	bool counted;
+	struct ofd *o;
+
+	(void)state;
+	assert_null(lazy_write(fd, 100, &counted));
+	assert_true(counted);
+	lazy_written(fd);
+	o = lazy_write(fd, 100, &counted);
+	assert_non_null(o);
+	assert_false(counted);
+	assert_false(lazy_is(fd));
+	assert_ptr_equal(o, fdtable_get(fd));
+	/* the first one is counted: this one engages */
+	assert_int_equal(rig_write(fd, "x", 1), 1);
+	assert_int_equal(atomic_load(&o->file)->mode, FILE_ENGAGED);
+	assert_int_equal(rig_close(fd), 0);
+}
+
+static void test_large_writes_do_not(void **state)
+{
+	int fd = open_noted("a", O_WRONLY | O_CREAT);
+	bool counted;
+
+	(void)state;
+	for (int i = 0; i < 5; i++) {
+		assert_null(lazy_write(fd, 1 << 20, &counted));
+		assert_true(counted);
+		lazy_written(fd);
+	}
+	assert_true(lazy_is(fd));
+	assert_int_equal(rig_close(fd), 0);
+	assert_false(lazy_is(fd));
+}
+
+static void test_not_while_another_write_is_under_way(void **state)
+{
+	int fd = open_noted("a", O_WRONLY | O_CREAT);
+	bool counted;
+
+	(void)state;
+	assert_null(lazy_write(fd, 10, &counted)); /* another thread's, not over yet */
+	assert_true(counted);
+	assert_null(lazy_write(fd, 10, &counted));
+	assert_true(counted);
+	lazy_written(fd);
+	lazy_written(fd);
+	assert_non_null(lazy_write(fd, 10, &counted));
+	assert_int_equal(rig_close(fd), 0);
+}
+
+static void test_unmatched_file_is_forgotten(void **state)
+{
+	char path[600];
+	struct fd_open op;
+	bool counted;
+	int fd;
+
+	(void)state;
+	snprintf(path, sizeof path, "%s-elsewhere", rig_dir);
+	fd_open_prepare(&op, AT_FDCWD, path, O_WRONLY | O_CREAT);
+	fd = open(path, O_WRONLY | O_CREAT, 0644);
+	unlink(path);
+	fd_opened(&op, fd);
+	assert_true(lazy_is(fd));
+	assert_null(lazy_write(fd, 10, &counted));
+	lazy_written(fd);
+	assert_null(lazy_write(fd, 10, &counted));
+	assert_false(counted);
+	assert_false(lazy_is(fd));
+	close(fd);
+}
+
+static void test_duplicates_share_one_description(void **state)
+{
+	int fd = open_noted("a", O_WRONLY | O_CREAT);
+	int copy = dup(fd);
+
+	(void)state;
+	fd_dup_done(fd, copy);
+	assert_false(lazy_is(fd));
+	assert_non_null(fdtable_get(fd));
+	assert_ptr_equal(fdtable_get(fd), fdtable_get(copy));
+	assert_int_equal(rig_close(copy), 0);
+	assert_int_equal(rig_close(fd), 0);
+}
+
+static void test_second_description_is_adopted(void **state)
+{
+	int first = open_noted("a", O_WRONLY | O_CREAT);
+	int second = open_noted("a", O_WRONLY);
+	struct ofd *o;
+
+	(void)state;
+	lazy_resolve(first);
+	o = fdtable_get(first);
+	assert_non_null(o);
+	assert_int_equal(rig_write(first, "one", 3), 3);
+	assert_int_equal(rig_write(first, "two", 3), 3);
+	/* engaged: the other description had to be found and registered */
+	assert_int_equal(atomic_load(&o->file)->mode, FILE_ENGAGED);
+	assert_false(lazy_is(second));
+	assert_non_null(fdtable_get(second));
+	assert_ptr_equal(atomic_load(&fdtable_get(second)->file), atomic_load(&o->file));
+	assert_int_equal(rig_close(second), 0);
+	assert_int_equal(rig_close(first), 0);
+}
+
+static void test_created_file_is_remembered(void **state)
+{
+	int fd = open_noted("new", O_WRONLY | O_CREAT);
+
+	(void)state;
+	/* not empty any more when it is asked about */
+	assert_int_equal(write(fd, "bytes", 5), 5);
+	lazy_resolve(fd);
+	assert_true(atomic_load(&fdtable_get(fd)->file)->full_sync);
+	assert_int_equal(rig_close(fd), 0);
+
+	usleep(50000); /* the coarse clock ticks */
+	fd = open_noted("new", O_WRONLY | O_CREAT);
+	lazy_resolve(fd);
+	assert_false(atomic_load(&fdtable_get(fd)->file)->full_sync);
+	assert_int_equal(rig_close(fd), 0);
+}
+
+static void test_clear_all(void **state)
+{
+	int fd = open_noted("a", O_WRONLY | O_CREAT);
+	bool counted;
+
+	(void)state;
+	lazy_clear_all();
+	assert_false(lazy_is(fd));
+	assert_null(lazy_write(fd, 10, &counted));
+	assert_false(counted);
+	close(fd);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+	const struct CMUnitTest tests[] = {
+		TEST(test_second_small_write_resolves),          TEST(test_large_writes_do_not),
+		TEST(test_not_while_another_write_is_under_way), TEST(test_unmatched_file_is_forgotten),
+		TEST(test_duplicates_share_one_description),     TEST(test_second_description_is_adopted),
+		TEST(test_created_file_is_remembered),           TEST(test_clear_all),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

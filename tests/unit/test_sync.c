@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+/* sync: which call goes to the device under which policy, and failures that are told once. */
+#include "rig.h"
+
+#include "sync.h"
+
+static int set_up(void **state)
+{
+	(void)state;
+	rig_start(NULL);
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	(void)state;
+	rig_stop();
+	return 0;
+}
+
+static int staged_file(enum sync_policy policy)
+{
+	int fd;
+
+	rig_config.rules[0].set.sync = policy;
+	fd = rig_open("out", O_WRONLY);
+	rig_put(fd, 0, 100);
+	rig_put(fd, 100, 900);
+	rig_faults_clear();
+	return fd;
+}
+
+static void expect_calls(int fsyncs, int fdatasyncs)
+{
+	assert_int_equal(faults.fsync.calls, fsyncs);
+	assert_int_equal(faults.fdatasync.calls, fdatasyncs);
+}
+
+static void test_fdatasync(void **state)
+{
+	int fd = staged_file(SYNC_FDATASYNC);
+
+	(void)state;
+	assert_int_equal(sync_file(fd, fdtable_get(fd), true), 0);
+	rig_expect("out", 1000);
+	expect_calls(1, 0); /* the file is new: its name must be durable, too */
+	rig_put(fd, 1000, 10);
+	assert_int_equal(sync_file(fd, fdtable_get(fd), true), 0);
+	assert_int_equal(sync_file(fd, fdtable_get(fd), false), 0);
+	expect_calls(1, 2);
+	rig_expect("out", 1010);
+}
+
+static void test_fsync(void **state)
+{
+	int fd = staged_file(SYNC_FSYNC);
+
+	(void)state;
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(sync_file(fd, fdtable_get(fd), true), 0);
+	assert_int_equal(sync_file(fd, fdtable_get(fd), false), 0);
+	expect_calls(3, 1);
+}
+
+static void test_off(void **state)
+{
+	int fd = staged_file(SYNC_OFF);
+
+	(void)state;
+	assert_int_equal(sync_file(fd, fdtable_get(fd), true), 0);
+	rig_expect("out", 1000); /* in the kernel, that much is promised */
+	expect_calls(0, 0);
+}
+
+static void test_relaxed(void **state)
+{
+	int fd;
+
+	(void)state;
+	rig_config.rules[0].set.relaxed_ms = 30;
+	fd = staged_file(SYNC_RELAXED);
+	assert_int_equal(sync_file(fd, fdtable_get(fd), true), 0);
+	rig_expect("out", 1000);
+	expect_calls(0, 0);
+	for (int i = 0; i < 400 && faults.fsync.calls + faults.fdatasync.calls == 0; i++)
+		usleep(5000);
+	assert_int_equal(faults.fsync.calls + faults.fdatasync.calls, 1);
+}
+
+static void test_relaxed_at_close(void **state)
+{
+	int fd;
+
+	(void)state;
+	rig_config.rules[0].set.relaxed_ms = 60000;
+	fd = staged_file(SYNC_RELAXED);
+	assert_int_equal(sync_file(fd, fdtable_get(fd), true), 0);
+	expect_calls(0, 0);
+	assert_int_equal(rig_close(fd), 0);
+	assert_int_equal(faults.fsync.calls + faults.fdatasync.calls, 1);
+}
+
+static void test_background_failure_is_told_once(void **state)
+{
+	int fd = staged_file(SYNC_RELAXED);
+	struct file *f = rig_file(fd);
+	struct file_guard g;
+
+	(void)state;
+	assert_int_equal(sync_file(fd, fdtable_get(fd), true), 0);
+	faults.fsync = (struct fault){.at = 1, .error = EIO};
+	faults.fdatasync = (struct fault){.at = 1, .error = EIO};
+	g = file_lock(f);
+	sync_relaxed_due(f);
+	file_unlock(f, g);
+	rig_faults_clear();
+	assert_int_equal(sync_file(fd, fdtable_get(fd), true), -EIO);
+	assert_int_equal(sync_file(fd, fdtable_get(fd), true), 0);
+}
+
+static void test_failure_is_reported(void **state)
+{
+	int fd = staged_file(SYNC_FSYNC);
+
+	(void)state;
+	faults.fsync = (struct fault){.at = 1, .error = EIO};
+	assert_int_equal(sync_file(fd, fdtable_get(fd), true), -EIO);
+	/* bytes that cannot be written: the device is not even asked */
+	rig_put(fd, 1000, 10);
+	rig_faults_clear();
+	faults.pwritev = (struct fault){.at = 1, .error = ENOSPC};
+	assert_int_equal(sync_file(fd, fdtable_get(fd), true), -ENOSPC);
+	expect_calls(0, 0);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+	const struct CMUnitTest tests[] = {
+		TEST(test_fdatasync),
+		TEST(test_fsync),
+		TEST(test_off),
+		TEST(test_relaxed),
+		TEST(test_relaxed_at_close),
+		TEST(test_background_failure_is_told_once),
+		TEST(test_failure_is_reported),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
