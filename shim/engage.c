@@ -59,7 +59,7 @@ void engage_never(uint64_t dev, uint64_t ino)
 	/* full: engage_file takes every file for mapped */
 }
 
-static bool was_mapped(uint64_t dev, uint64_t ino)
+bool engage_is_never(uint64_t dev, uint64_t ino)
 {
 	uint64_t key = mapped_key(dev, ino);
 
@@ -354,7 +354,7 @@ static enum through_reason try_engage(struct file *f, struct ofd *o)
 		return THROUGH_PATH;
 	if (has_standard_fd(f))
 		return THROUGH_STANDARD_FD;
-	if (was_mapped(f->dev, f->ino))
+	if (engage_is_never(f->dev, f->ino))
 		return THROUGH_MMAP;
 	if (!scan_descriptors(f))
 		return THROUGH_UNKNOWN_FD;

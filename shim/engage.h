@@ -55,6 +55,7 @@ void engage_unpause(void);
 void engage_after_fork(void);
 
 /* The program mapped this file, or locked it through a descriptor that is not managed: never stage it. */
+bool engage_is_never(uint64_t dev, uint64_t ino);
 void engage_never(uint64_t dev, uint64_t ino);
 
 /* Canonical path of an open descriptor, in out[PATH_MAX]; 0 or -errno (-ENOENT: unlinked). */

@@ -197,6 +197,8 @@ void meta_map(int fd)
 	    sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO | STATX_NLINK, &st) < 0 ||
 	    (st.stx_mode & S_IFMT) != S_IFREG)
 		return;
+	if (engage_is_never(dev_of(&st), st.stx_ino))
+		return; /* mapped again: nothing of it can be staged */
 	if (st.stx_nlink <= 1 && !file_find(dev_of(&st), st.stx_ino) &&
 	    (engage_path_of(fd, path) < 0 || !rule_match(engage_config, path)))
 		return; /* no rule will ever apply to it: do not fill the table */
