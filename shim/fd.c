@@ -331,6 +331,7 @@ bool fd_spare_own(void)
 /* File lock held: the table no longer shows fd.  The last descriptor of a description settles the file. */
 static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 {
+	bool last = false; /* the last description that can write */
 	long r = 0;
 
 	fdtable_clear(fd);
@@ -345,8 +346,7 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 		return f->no_own_fd ? flush_settle(f, nested) : 0;
 	}
 	if (o->writable) {
-		bool last = true;
-
+		last = true;
 		for (struct ofd *other = f->ofds; other; other = other->next)
 			if (other != o && other->writable)
 				last = false;
@@ -358,7 +358,8 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 			f->sync_error = 0;
 		}
 	}
-	if (r < 0 && f->head && f->ofds == o && !o->next)
+	/* readers may stay; nobody is left who could write the bytes */
+	if (r < 0 && f->head && last)
 		engage_abandon(f);
 	ofd_release(o);
 	file_put(f);
