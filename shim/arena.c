@@ -201,20 +201,6 @@ static void link_free_blocks(struct arena *a)
 	a->free_count = a->block_count;
 }
 
-/*
- * Large folios make O_DIRECT from the arena cheaper to set up (about 10 % of a flush on ext4), and dearer to touch
- * for the first time.  The first blocks, which are all that a program with little to write uses, stay as they are.
- */
-static void ask_for_large_folios(const struct arena *a, uint64_t data_at)
-{
-	enum { SMALL_BYTES = 1 << 20, FOLIO_BYTES = 2 << 20 };
-	uint64_t from = (data_at + SMALL_BYTES + FOLIO_BYTES - 1) / FOLIO_BYTES * FOLIO_BYTES;
-
-	if (from < a->total_bytes)
-		sys_raw(SYS_madvise, (long)((uint8_t *)a->header + from), (long)(a->total_bytes - from),
-		        MADV_HUGEPAGE, 0, 0, 0); /* advice: without it everything works as well */
-}
-
 static int map_file(struct arena *a, const struct arena_header *geometry)
 {
 	void *map = sys.mmap(NULL, geometry->total_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, a->fd, 0);
@@ -239,7 +225,6 @@ static int map_file(struct arena *a, const struct arena_header *geometry)
 	a->slots = (uint8_t *)map + geometry->slots_at;
 	a->data = (uint8_t *)map + geometry->data_at;
 	link_free_blocks(a);
-	ask_for_large_folios(a, geometry->data_at);
 	return 0;
 }
 
@@ -320,7 +305,7 @@ int arena_create(struct arena *a, const char *dir, const struct rule *rule)
 		sys.unlinkat(AT_FDCWD, dir, AT_REMOVEDIR);
 		return r;
 	}
-	a->dev = ((uint64_t)st.stx_dev_major << 32) | st.stx_dev_minor;
+	a->dev = sys_dev_of(&st);
 	kill_step();
 	geometry.magic = 0;
 	memcpy(a->header, &geometry, sizeof geometry);

@@ -94,11 +94,6 @@ int engage_path_of(int fd, char *out)
 	return 0;
 }
 
-static uint64_t dev_of(const struct statx *st)
-{
-	return ((uint64_t)st->stx_dev_major << 32) | st->stx_dev_minor;
-}
-
 int engage_staging_dir(const struct rule *rule, const char *path, uint64_t dev, char *out)
 {
 	struct statx st;
@@ -110,7 +105,7 @@ int engage_staging_dir(const struct rule *rule, const char *path, uint64_t dev, 
 	}
 	/* the rule's own directory if it can hold the staging, else the file's */
 	if (strcmp(rule->prefix, "/") != 0 && rule->prefix[0] &&
-	    sys.statx(AT_FDCWD, rule->prefix, 0, STATX_BASIC_STATS, &st) == 0 && dev_of(&st) == dev &&
+	    sys.statx(AT_FDCWD, rule->prefix, 0, STATX_BASIC_STATS, &st) == 0 && sys_dev_of(&st) == dev &&
 	    sys_raw(SYS_faccessat, AT_FDCWD, (long)rule->prefix, 2 /* W_OK */, 0, 0, 0) == 0) {
 		n = log_format(out, PATH_MAX, "%s/" ARENA_DIR, rule->prefix);
 	} else {
@@ -196,7 +191,7 @@ static bool fd_is_file(int fd, uint64_t dev, uint64_t ino)
 	struct statx st;
 
 	return sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO | STATX_TYPE, &st) == 0 && st.stx_ino == ino &&
-	       dev_of(&st) == dev;
+	       sys_dev_of(&st) == dev;
 }
 
 static int parse_fd(const char *name)
@@ -218,9 +213,11 @@ static bool adopt_noted(struct file *f, int fd, int flags)
 	if (!atomic_compare_exchange_strong(&l->state, &expected, LAZY_RESOLVING))
 		return false;
 	if (atomic_load(&l->inflight) == 0) {
-		struct ofd *o = file_ref(f) ? ofd_new(f, fd, flags) : NULL;
+		struct ofd *o = ofd_new(f, fd, flags);
 
 		adopted = o && fdtable_set(fd, o) == 0;
+		if (adopted)
+			file_ref(f);
 	}
 	atomic_store(&l->state, adopted ? LAZY_NONE : LAZY_NOTED);
 	return adopted;
@@ -239,14 +236,6 @@ static bool harmless_fd(struct file *f, int fd)
 	return adopt_noted(f, fd, (int)flags);
 }
 
-struct dirent_head {
-	uint64_t ino;
-	int64_t off;
-	uint16_t reclen;
-	uint8_t type;
-	char name[];
-};
-
 /*
  * Looks for descriptors on the file that came by ways the library does not see: inherited, received over a
  * socket, made by fopen or a raw system call.  False when there is one.
@@ -260,7 +249,7 @@ static bool scan_descriptors(struct file *f)
 
 	while (ok && (n = sys.getdents(dir, buf, sizeof buf)) > 0) {
 		for (ssize_t at = 0; ok && at < n;) {
-			struct dirent_head *d = (struct dirent_head *)(void *)(buf + at);
+			struct sys_dirent *d = (struct sys_dirent *)(void *)(buf + at);
 			int fd = parse_fd(d->name);
 
 			at += d->reclen;

@@ -23,11 +23,6 @@ static pid_t process_id;
 void fd_set_process(void) { process_id = sys_getpid(); }
 bool fd_foreign_process(void) { return sys_getpid() != process_id || alive_elsewhere(); }
 
-static uint64_t dev_of(const struct statx *st)
-{
-	return ((uint64_t)st->stx_dev_major << 32) | st->stx_dev_minor;
-}
-
 static struct file *file_of(struct ofd *o) { return atomic_load_explicit(&o->file, memory_order_acquire); }
 
 /* Locks the file of fd; NULL when fd is not managed.  *o is what fd refers to. */
@@ -86,7 +81,7 @@ static bool stages_above(const struct rule *rule, const char *path, size_t n)
 	memcpy(dir, path, n);
 	dir[n] = '\0';
 	if (sys.statx(AT_FDCWD, dir, 0, STATX_INO, &st) < 0 ||
-	    engage_staging_dir(rule, path, dev_of(&st), place) < 0)
+	    engage_staging_dir(rule, path, sys_dev_of(&st), place) < 0)
 		return false;
 	log_format(dir, sizeof dir, "%s/" ARENA_DIR, rule->prefix);
 	if (strcmp(dir, place) != 0)
@@ -152,7 +147,7 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 	if ((flags & O_TRUNC) && path &&
 	    atomic_load_explicit(&file_engaged_count, memory_order_relaxed) > 0 &&
 	    sys.statx(dirfd, path, 0, STATX_INO, &st) == 0)
-		settle_identity(dev_of(&st), st.stx_ino);
+		settle_identity(sys_dev_of(&st), st.stx_ino);
 	op->lazy = writes && path && !(flags & (O_SYNC | O_DSYNC)) && !staging_near(dirfd, path);
 }
 
@@ -247,7 +242,7 @@ static bool is_engaged(int fd)
 
 	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) < 0)
 		return true;
-	f = file_find(dev_of(&st), st.stx_ino);
+	f = file_find(sys_dev_of(&st), st.stx_ino);
 	return f && f->mode == FILE_ENGAGED;
 }
 
@@ -272,11 +267,11 @@ void fd_opened(const struct fd_open *op, int fd)
 		if (st.stx_nlink > 0 && engage_path_of(fd, path) == 0)
 			rule = rule_match(engage_config, path);
 		if (rule && !op->late && !certainly_new(op, &st))
-			recover_first(op, fd, rule, path, dev_of(&st));
+			recover_first(op, fd, rule, path, sys_dev_of(&st));
 	}
 	if (!rule) {
 		/* not ours by path; but it may be another name, or a reader, of a file that is */
-		f = file_find(dev_of(&st), st.stx_ino);
+		f = file_find(sys_dev_of(&st), st.stx_ino);
 		if (!f)
 			return;
 		rule = f->rule;
@@ -284,7 +279,7 @@ void fd_opened(const struct fd_open *op, int fd)
 	if (file_pools_init() < 0 || alive_set() < 0)
 		return;
 	signals = sys_block_signals();
-	f = file_get(dev_of(&st), st.stx_ino, rule);
+	f = file_get(sys_dev_of(&st), st.stx_ino, rule);
 	if (f)
 		add_description(f, fd, op, &st);
 	sys_restore_signals(signals);
@@ -520,7 +515,7 @@ void fd_use_stdio(int fd)
 	if (atomic_load_explicit(&file_engaged_count, memory_order_relaxed) == 0 ||
 	    sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) < 0)
 		return;
-	f = file_find(dev_of(&st), st.stx_ino);
+	f = file_find(sys_dev_of(&st), st.stx_ino);
 	if (f) {
 		struct file_guard g = file_lock(f);
 

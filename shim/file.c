@@ -161,14 +161,13 @@ struct file *file_get(uint64_t dev, uint64_t ino, const struct rule *rule)
 	return f;
 }
 
-bool file_ref(struct file *f)
+void file_ref(struct file *f)
 {
 	struct pools *p = atomic_load(&pools);
 
 	lock_take(&p->lock, LOCK_POOL);
 	f->refs++;
 	lock_drop(&p->lock, LOCK_POOL);
-	return true;
 }
 
 struct file *file_find(uint64_t dev, uint64_t ino)

@@ -144,7 +144,7 @@ void file_pools_reset(void);
 /* The file with this identity, with one more reference; made when missing.  NULL when the pool is full. */
 struct file *file_get(uint64_t dev, uint64_t ino, const struct rule *rule);
 /* One more reference to a file that the caller holds one of. */
-bool file_ref(struct file *f);
+void file_ref(struct file *f);
 /* Like file_get for an existing one, without a reference; NULL when unknown.  The result may go stale. */
 struct file *file_find(uint64_t dev, uint64_t ino);
 void file_put(struct file *f);

@@ -5,6 +5,8 @@
  */
 #include "hook.h"
 
+#include "sys.h"
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -76,8 +78,7 @@ EXPORT int statx(int dirfd, const char *path, int flags, unsigned mask, struct s
 {
 	int r = real.statx(dirfd, path, flags, mask, out);
 
-	if (r == 0 && !meta_idle() &&
-	    meta_settle_identity(((uint64_t)out->stx_dev_major << 32) | out->stx_dev_minor, out->stx_ino))
+	if (r == 0 && !meta_idle() && meta_settle_identity(sys_dev_of(out), out->stx_ino))
 		r = real.statx(dirfd, path, flags, mask, out);
 	return r;
 }

@@ -15,11 +15,6 @@
 #include <string.h>
 #include <sys/sysmacros.h>
 
-static uint64_t dev_of(const struct statx *st)
-{
-	return ((uint64_t)st->stx_dev_major << 32) | st->stx_dev_minor;
-}
-
 static bool identify(int dirfd, const char *path, bool follow, struct statx *st)
 {
 	return path && sys.statx(dirfd, path, follow ? 0 : AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, st) == 0;
@@ -72,7 +67,7 @@ void meta_settle_path(int dirfd, const char *path, bool follow)
 	struct statx st;
 
 	if (!meta_idle() && identify(dirfd, path, follow, &st))
-		meta_settle_identity(dev_of(&st), st.stx_ino);
+		meta_settle_identity(sys_dev_of(&st), st.stx_ino);
 }
 
 int meta_release_fd(int fd)
@@ -92,7 +87,7 @@ int meta_release_at(int dirfd, const char *path)
 
 	if (meta_idle() || !identify(dirfd, path, true, &st))
 		return 0;
-	return with_file(dev_of(&st), st.stx_ino, act_release);
+	return with_file(sys_dev_of(&st), st.stx_ino, act_release);
 }
 
 void meta_rename_prepare(struct meta_rename *r, int fromfd, const char *from, int tofd, const char *to)
@@ -103,12 +98,12 @@ void meta_rename_prepare(struct meta_rename *r, int fromfd, const char *from, in
 	if (!r->watch)
 		return;
 	if (identify(fromfd, from, false, &st)) {
-		r->dev = dev_of(&st);
+		r->dev = sys_dev_of(&st);
 		r->ino = st.stx_ino;
 		meta_settle_identity(r->dev, r->ino);
 	}
 	if (!meta_idle() && identify(tofd, to, false, &st)) {
-		r->old_dev = dev_of(&st);
+		r->old_dev = sys_dev_of(&st);
 		r->old_ino = st.stx_ino;
 		meta_settle_identity(r->old_dev, r->old_ino);
 	}
@@ -155,7 +150,7 @@ void meta_unlink_prepare(struct meta_unlink *u, int dirfd, const char *path)
 	*u = (struct meta_unlink){0};
 	if (meta_idle() || !identify(dirfd, path, false, &st))
 		return;
-	u->dev = dev_of(&st);
+	u->dev = sys_dev_of(&st);
 	u->ino = st.stx_ino;
 	u->last = st.stx_nlink <= 1;
 	meta_settle_identity(u->dev, u->ino);
@@ -197,14 +192,14 @@ void meta_map(int fd)
 	    sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO | STATX_NLINK, &st) < 0 ||
 	    (st.stx_mode & S_IFMT) != S_IFREG)
 		return;
-	if (engage_is_never(dev_of(&st), st.stx_ino))
+	if (engage_is_never(sys_dev_of(&st), st.stx_ino))
 		return; /* mapped again: nothing of it can be staged */
-	if (st.stx_nlink <= 1 && !file_find(dev_of(&st), st.stx_ino) &&
+	if (st.stx_nlink <= 1 && !file_find(sys_dev_of(&st), st.stx_ino) &&
 	    (engage_path_of(fd, path) < 0 || !rule_match(engage_config, path)))
 		return; /* no rule will ever apply to it: do not fill the table */
-	engage_never(dev_of(&st), st.stx_ino);
+	engage_never(sys_dev_of(&st), st.stx_ino);
 	if (!meta_idle())
-		with_file(dev_of(&st), st.stx_ino, act_mapped);
+		with_file(sys_dev_of(&st), st.stx_ino, act_mapped);
 }
 
 static void visit_settle(struct file *f, void *ctx)

@@ -545,14 +545,6 @@ static int dir_allowed(int dirfd)
 	return (me == 0 || st.stx_uid == me) && !(st.stx_mode & 022) ? 0 : -EPERM;
 }
 
-struct dirent_head {
-	uint64_t ino;
-	int64_t off;
-	uint16_t reclen;
-	uint8_t type;
-	char name[];
-};
-
 static bool ends_with(const char *s, const char *end)
 {
 	size_t n = strlen(s), e = strlen(end);
@@ -583,7 +575,7 @@ static int recover_directory(const char *dir, const struct recover_options *opt,
 		sys_block_signals(); /* for lease_take_own, and so that a signal handler sees no half of it */
 	while (r == 0 && (n = sys.getdents(dirfd, buf, sizeof buf)) > 0) {
 		for (ssize_t at = 0; at < n;) {
-			struct dirent_head *d = (struct dirent_head *)(void *)(buf + at);
+			struct sys_dirent *d = (struct sys_dirent *)(void *)(buf + at);
 			struct job j = {.opt = opt, .report = report, .dirfd = dirfd};
 
 			at += d->reclen;

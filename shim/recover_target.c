@@ -8,18 +8,13 @@
 #include <fcntl.h>
 #include <string.h>
 
-static uint64_t dev_of(const struct statx *st)
-{
-	return ((uint64_t)st->stx_dev_major << 32) | st->stx_dev_minor;
-}
-
 static bool is_target(int fd, const struct arena_slot *slot)
 {
 	struct statx st;
 
 	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME, &st) < 0)
 		return false;
-	if ((st.stx_mode & S_IFMT) != S_IFREG || st.stx_ino != slot->ino || dev_of(&st) != slot->dev)
+	if ((st.stx_mode & S_IFMT) != S_IFREG || st.stx_ino != slot->ino || sys_dev_of(&st) != slot->dev)
 		return false;
 	/* inode numbers are used again; birth times are not */
 	if ((slot->btime_sec || slot->btime_nsec) && (st.stx_mask & STATX_BTIME))
@@ -41,14 +36,6 @@ static int open_candidate(int dirfd, const char *name, const struct arena_slot *
 	return fd == -ELOOP || fd == -ENXIO || fd == -EISDIR ? -ENOENT : fd;
 }
 
-struct dirent_head {
-	uint64_t ino;
-	int64_t off;
-	uint16_t reclen;
-	uint8_t type;
-	char name[];
-};
-
 /* Renamed, by logrotate for example: the same inode under another name in the same directory. */
 static int open_renamed(int dirfd, const struct arena_slot *slot)
 {
@@ -57,7 +44,7 @@ static int open_renamed(int dirfd, const struct arena_slot *slot)
 
 	while ((n = sys.getdents(dirfd, buf, sizeof buf)) > 0) {
 		for (ssize_t at = 0; at < n;) {
-			struct dirent_head *d = (struct dirent_head *)(void *)(buf + at);
+			struct sys_dirent *d = (struct sys_dirent *)(void *)(buf + at);
 			int fd;
 
 			at += d->reclen;

@@ -92,6 +92,21 @@ static inline long sys_raw(long number, long a, long b, long c, long d, long e, 
 static inline pid_t sys_getpid(void) { return (pid_t)sys_raw(SYS_getpid, 0, 0, 0, 0, 0, 0); }
 static inline pid_t sys_gettid(void) { return (pid_t)sys_raw(SYS_gettid, 0, 0, 0, 0, 0, 0); }
 
+/* A file's device number, as every module compares and stores it. */
+static inline uint64_t sys_dev_of(const struct statx *st)
+{
+	return ((uint64_t)st->stx_dev_major << 32) | st->stx_dev_minor;
+}
+
+/* One entry of what sys.getdents fills the buffer with. */
+struct sys_dirent {
+	uint64_t ino;
+	int64_t off;
+	uint16_t reclen;
+	uint8_t type;
+	char name[];
+};
+
 /* The kernel's signal set: one bit for each of 64 signals, also those that the C library hides. */
 typedef uint64_t sys_sigset;
 
