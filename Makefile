@@ -105,6 +105,11 @@ $(BUILD)/obj/%.o: shim/%.c $(BUILD)/.flags
 	$(call say,CC,$<)
 	$(Q)$(CC) $(CPPFLAGS) $(C_ALL) $(DEPGEN) -c -o $@ $<
 
+# The sanitizer's own start calls these, before it is ready for anybody.
+ifeq ($(SAN),tsan)
+$(call objects,shim/hook_size.c shim/hook_move.c shim/real.c): C_ALL += -fno-sanitize=thread
+endif
+
 $(BUILD)/obj/%.o: shim/%.S $(BUILD)/.flags
 	@mkdir -p $(@D)
 	$(call say,AS,$<)
@@ -142,16 +147,21 @@ $(BUILD)/tests/unit/%: tests/unit/%.c $(CORE) $(BUILD)/.flags
 		-lcmocka $(STATIC_LIBS) $(LIBS)
 
 # Programs of their own: compiled as anybody's would be, without the library's flags.
+$(BUILD)/tests/test_async: HOOK_LIBS := -laio -luring
 $(BUILD)/tests/%: tests/hooks/%.c $(BUILD)/.flags
 	@mkdir -p $(@D)
 	$(call say,HOOK,$@)
 	$(Q)$(CC) -D_GNU_SOURCE -std=gnu17 -O2 -g -Wall -Wextra $(DEPGEN) -MF $@.d -pthread $(SAN_FLAGS_$(SAN)) \
-		-o $@ $< -lcmocka -ldl
+		-o $@ $< -lcmocka -ldl -lrt -lutil $(HOOK_LIBS)
 
 # Unit tests run in the debug build, which has the kill steps; everything preloaded in the release build.
 .PHONY: test test-unit test-python check-exports
-ifneq ($(SAN),)
-# A sanitized library cannot be preloaded into a program that is not: the unit tests are what can run.
+ifeq ($(SAN),tsan)
+# A sanitized library can only be preloaded into a program that is sanitized, too.
+test: deps-test
+	$(Q)$(MAKE) --no-print-directory build-all units hooks
+	$(Q)python3 tests/run_all.py --units $(BUILD) --hooks $(BUILD)
+else ifneq ($(SAN),)
 test: test-unit
 else
 test: deps
@@ -169,12 +179,26 @@ test-python: deps
 	$(Q)$(MAKE) --no-print-directory DEBUG=1 tests-build
 	$(Q)$(PYTHON) tests/run_all.py --build build --python
 
+# The hook programs with the C libraries of other Debian releases, which are downloaded; says which it covered.
+.PHONY: test-glibc
+test-glibc: deps-test
+	$(Q)$(MAKE) --no-print-directory library hooks
+	$(Q)python3 tests/run_glibc.py --build build $(ARGS)
+
 check-exports: $(LIBRARY)
 	$(Q)scripts/exports --check $(LIBRARY)
 
+# For hours: what `make test` does for a minute.  FASTWRITE_SOAK_SECONDS: how long each part takes.
+.PHONY: soak soak-differential
+soak: soak-differential
+soak-differential: deps
+	$(Q)$(MAKE) --no-print-directory build-all
+	$(Q)$(MAKE) --no-print-directory DEBUG=1 build-all
+	$(Q)$(PYTHON) tests/machine.py soak $(ARGS)
+
 # ---- laboratory ----
 
-.PHONY: experiment bench
+.PHONY: experiment bench bench-cost
 experiment: deps
 	$(Q)$(MAKE) --no-print-directory build-all
 	$(Q)$(PYTHON) -m harness experiment $(ARGS)
@@ -182,6 +206,11 @@ experiment: deps
 bench: deps
 	$(Q)$(MAKE) --no-print-directory build-all
 	$(Q)$(PYTHON) -m harness bench $(ARGS)
+	$(Q)python3 tests/cost.py --build build
+
+bench-cost: deps-test
+	$(Q)$(MAKE) --no-print-directory build-all
+	$(Q)python3 tests/cost.py --build build $(ARGS)
 
 # ---- what must be there ----
 
@@ -235,7 +264,7 @@ uninstall:
 .PHONY: clean distclean help
 clean:
 	$(Q)rm -rf build build-debug build-asan build-tsan build-ubsan build-debug-asan build-debug-tsan \
-		build-debug-ubsan
+		build-debug-ubsan build-glibc-*
 
 distclean: clean
 	$(Q)rm -rf .venv .pytest_cache .ruff_cache .hypothesis
@@ -245,8 +274,11 @@ help:
 	'make              build/libfastwrite.so and build/fastwrite (installs what the build lacks, by apt)' \
 	'make test         unit tests, hook programs, command and laboratory tests; ends with the totals' \
 	'make test-unit    the unit tests only; with SAN=asan|tsan|ubsan under that sanitizer' \
+	'make soak         the long tests, an hour each by default: FASTWRITE_SOAK_SECONDS=N; soak-differential alone' \
+	'make test-glibc   the hook programs with the C libraries of other Debian releases (downloads them)' \
 	'make experiment   the published experiments, natively and with the library; ARGS="--scale full" ...' \
 	'make bench        the timed comparisons' \
+	'make bench-cost   of these, what a program pays that matches nothing' \
 	'make lint         formatting and static checks; make format repairs the formatting' \
 	'make install      into PREFIX ($(PREFIX)), below DESTDIR; make uninstall takes it away again' \
 	'make deps         installs what build, tests and laboratory need; deps-build, deps-lint likewise' \

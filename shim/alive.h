@@ -6,17 +6,36 @@
 #ifndef FASTWRITE_ALIVE_H
 #define FASTWRITE_ALIVE_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-extern volatile uint32_t *alive_page;
+extern _Atomic uint32_t *_Atomic alive_page;
+
+/* 1 in the process that called alive_set, -1 in a descendant with memory of its own, 0 before. */
+static inline int alive_state(void)
+{
+	_Atomic uint32_t *page = atomic_load_explicit(&alive_page, memory_order_acquire);
+
+	return page ? (atomic_load_explicit(page, memory_order_relaxed) ? 1 : -1) : 0;
+}
+
+/*
+ * True in a child of vfork (or of a clone that works alike) until it execs or ends: it runs in our memory, on the
+ * storage of the thread that waits for it, with descriptors of its own.  What it does must not touch what is
+ * known about ours.
+ */
+extern __thread bool alive_vforked;
 
 /* This process manages files from now on; 0 or -errno, and without it nothing may be managed. */
 int alive_set(void);
+/* This process never manages anything again: its memory and descriptors are shared in ways that the library
+ * cannot follow.  Everything must have been settled. */
+void alive_stop(void);
 
-/* True when this process called alive_set; one load and a branch. */
-static inline bool alive_here(void) { return alive_page && *alive_page; }
-/* True when only an ancestor did. */
-static inline bool alive_elsewhere(void) { return alive_page && !*alive_page; }
+/* True when this process called alive_set; a few loads and a branch. */
+static inline bool alive_here(void) { return alive_state() > 0 && !alive_vforked; }
+/* True when only an ancestor did, or the process that shares its memory with us. */
+static inline bool alive_elsewhere(void) { return alive_vforked || alive_state() < 0; }
 
 #endif

@@ -2,6 +2,7 @@
 /* append: see append.h. */
 #include "append.h"
 
+#include "buffer.h"
 #include "flush.h"
 #include "kill.h"
 #include "stage.h"
@@ -34,7 +35,7 @@ void append_end(struct file *f)
 static struct ofd *append_ofd(const struct file *f)
 {
 	for (struct ofd *o = f->ofds; o; o = o->next)
-		if (o->writable && (o->flags & O_APPEND))
+		if (o->writable && (o->flags & O_APPEND) && ofd_fd(o) >= 0)
 			return o;
 	return NULL;
 }
@@ -121,7 +122,10 @@ static void reposition(struct file *f, const struct ofd *used, uint64_t offset, 
 			*used_position = (off_t)(end - n + (position - offset));
 			continue;
 		}
-		sys.lseek(o->fd, (off_t)(end - n + (position - offset)), SEEK_SET);
+		o->pos = (off_t)(end - n + (position - offset));
+		if (ofd_fd(o) < 0)
+			continue;
+		sys.lseek(ofd_fd(o), o->pos, SEEK_SET);
 		o->pos_mode = POS_KERNEL;
 	}
 }
@@ -130,29 +134,33 @@ int append_shared(struct file *f)
 {
 	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
 	struct ofd *o = append_ofd(f);
+	int fd =
+		o ? ofd_fd(o) : file_own_fd(f); /* one that nobody else has, when only other members append */
+	int flags = o ? o->flags : O_WRONLY | O_APPEND;
 	bool buffered = false;
-	off_t position;
+	off_t position = 0;
 	int r = 0;
 
-	if (!o)
+	if (fd < 0)
 		return -EBADF;
 	stage_seal(f);
-	position = o->pos_mode == POS_KERNEL ? sys.lseek(o->fd, 0, SEEK_CUR) : o->pos;
+	if (o)
+		position = o->pos_mode == POS_KERNEL ? sys.lseek(fd, 0, SEEK_CUR) : o->pos;
 	while (f->tail && !f->tail->flushed) {
-		struct batch b;
+		BUFFER(struct batch, b);
 		ssize_t n;
 
-		gather(f, &b);
-		append_begin(f, APPEND_SOMEWHERE, file_size(o->fd), b.bytes);
-		n = sys.writev(o->fd, b.iov, b.count);
+		gather(f, b);
+		append_begin(f, APPEND_SOMEWHERE, file_size(fd), b->bytes);
+		n = sys.writev(fd, b->iov, b->count);
 		if (n == -EINTR) {
 			append_end(f);
 			continue;
 		}
-		if (n == -EINVAL && (o->flags & O_DIRECT) && !buffered) {
+		if (n == -EINVAL && (flags & O_DIRECT) && !buffered) {
 			/* others appended meanwhile, and the end of the file is not aligned any more */
 			append_end(f);
-			buffered = sys.fcntl(o->fd, F_SETFL, o->flags & ~O_DIRECT) == 0;
+			buffered = sys.fcntl(fd, F_SETFL, flags & ~O_DIRECT) == 0;
 			if (buffered)
 				continue;
 			r = (int)n;
@@ -167,15 +175,17 @@ int append_shared(struct file *f)
 		atomic_fetch_add_explicit(&slot->counters[COUNT_FLUSH_BYTES], (uint64_t)n,
 		                          memory_order_relaxed);
 		consume(f, (uint64_t)n);
-		reposition(f, o, b.offset, (uint64_t)n, (uint64_t)sys.lseek(o->fd, 0, SEEK_CUR), &position);
+		reposition(f, o, b->offset, (uint64_t)n, (uint64_t)sys.lseek(fd, 0, SEEK_CUR), &position);
 		append_end(f);
 		flush_free_done(f);
 	}
 	if (buffered)
-		sys.fcntl(o->fd, F_SETFL, o->flags);
-	f->ksize = file_size(o->fd);
+		sys.fcntl(fd, F_SETFL, flags);
+	f->ksize = file_size(fd);
 	f->lsize = f->head && f->staged_hi > f->ksize ? f->staged_hi : f->ksize;
-	sys.lseek(o->fd, position, SEEK_SET);
-	o->pos_mode = POS_KERNEL;
+	if (o) {
+		sys.lseek(fd, position, SEEK_SET);
+		o->pos_mode = POS_KERNEL;
+	}
 	return r;
 }

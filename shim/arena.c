@@ -2,6 +2,7 @@
 /* arena: see arena.h.  This file is the live side: create, destroy, hand out blocks and slots. */
 #include "arena.h"
 
+#include "buffer.h"
 #include "kill.h"
 #include "log.h"
 #include "registry.h"
@@ -62,12 +63,13 @@ int arena_boot_id(uint8_t out[16])
 
 uint64_t arena_pid_start(pid_t pid)
 {
-	char path[64], text[1024];
+	char path[64];
+	BUFFER(char, text);
 	char *p;
 	uint64_t value = 0;
 
 	log_format(path, sizeof path, "/proc/%d/stat", (int)pid);
-	if (sys_read_file(path, text, sizeof text) < 0)
+	if (sys_read_file(path, text, BUFFER_BYTES) < 0)
 		return 0;
 	p = strrchr(text, ')'); /* the command name may hold anything, also ") " */
 	if (!p || p[1] != ' ' || p[2] == 'Z' || p[2] == 'X')
@@ -178,7 +180,8 @@ static int create_file(struct arena *a, int dirfd, const struct rule *rule)
 		fd = own_fd_raise(fd);
 		if (fd < 0)
 			return fd;
-		r = sys.flock(fd, LOCK_EX | LOCK_NB);
+		/* shared: every member of the family that maps it locks it; whoever wants to recover it needs it alone */
+		r = sys.flock(fd, LOCK_SH | LOCK_NB);
 		if (r == 0 && still_linked(fd))
 			return fd;
 		/* somebody took the still empty file for a dead arena: leave it to them */
@@ -201,23 +204,37 @@ static void link_free_blocks(struct arena *a)
 	a->free_count = a->block_count;
 }
 
-static int map_file(struct arena *a, const struct arena_header *geometry)
+static void unmap(const struct arena *a)
 {
-	void *map = sys.mmap(NULL, geometry->total_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, a->fd, 0);
+	/* a place stays reserved */
+	if (a->placed)
+		sys.mmap(a->header, a->total_bytes, PROT_NONE,
+		         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+	else
+		sys.munmap(a->header, a->total_bytes);
+}
+
+static int map_file(struct arena *a, const struct arena_header *geometry, const struct arena_place *place)
+{
+	void *map = sys.mmap(place->map, geometry->total_bytes, PROT_READ | PROT_WRITE,
+	                     MAP_SHARED | (place->map ? MAP_FIXED : 0), a->fd, 0);
 	size_t runs_bytes = sizeof *a->runs * geometry->block_count;
-	void *runs;
+	void *runs = place->runs;
 
 	if (sys_is_error(map))
 		return (int)(intptr_t)map;
-	runs = sys.mmap(NULL, runs_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	a->placed = place->map != NULL;
+	a->header = map;
+	a->total_bytes = geometry->total_bytes;
+	if (!runs)
+		runs = sys.mmap(NULL, runs_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (sys_is_error(runs)) {
-		sys.munmap(map, geometry->total_bytes);
+		unmap(a);
 		return (int)(intptr_t)runs;
 	}
-	a->header = map;
+	memset(runs, 0, runs_bytes);
 	a->runs = runs;
 	a->runs_bytes = runs_bytes;
-	a->total_bytes = geometry->total_bytes;
 	a->block_bytes = geometry->block_bytes;
 	a->block_count = geometry->block_count;
 	a->slot_count = geometry->slot_count;
@@ -263,8 +280,49 @@ bool arena_is_own(const char *name)
 
 int arena_create(struct arena *a, const char *dir, const struct rule *rule)
 {
+	return arena_create_at(a, dir, rule, &(struct arena_place){0});
+}
+
+int arena_join(const struct arena *a)
+{
+	BUFFER(char, path);
+	struct statx st;
+	void *map;
+	int fd, r;
+
+	log_format(path, BUFFER_BYTES, "%s/%s", a->dir, a->name);
+	fd = sys.openat(AT_FDCWD, path, O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0);
+	if (fd < 0)
+		return fd;
+	fd = own_fd_raise(fd);
+	if (fd < 0)
+		return fd;
+	r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st);
+	if (r == 0 && (st.stx_ino != a->ino || sys_dev_of(&st) != a->dev))
+		r = -ESTALE;
+	if (r == 0)
+		r = sys.flock(fd, LOCK_SH | LOCK_NB);
+	if (r == 0 && !still_linked(fd))
+		r = -ESTALE; /* recovered in between */
+	if (r == 0) {
+		map = sys.mmap(a->header, a->total_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
+		               0);
+		r = sys_is_error(map) ? (int)(intptr_t)map : 0;
+	}
+	if (r == 0) {
+		own_note((struct arena *)(uintptr_t)a);
+		return fd;
+	}
+	own_fd_close(fd);
+	return r;
+}
+
+int arena_create_at(struct arena *a, const char *dir, const struct rule *rule,
+                    const struct arena_place *place)
+{
 	struct arena_header geometry = {0};
 	uint8_t boot_id[16];
+	struct sys_quiet quiet;
 	struct statx st;
 	int dirfd, r;
 
@@ -293,11 +351,13 @@ int arena_create(struct arena *a, const char *dir, const struct rule *rule)
 	}
 	kill_step();
 	/* allocated now, so that a full disk can never become SIGBUS later */
+	sys_quiet_begin(&quiet);
 	r = sys.fallocate(a->fd, 0, 0, (off_t)geometry.total_bytes);
+	sys_quiet_end(&quiet);
 	if (r == 0)
 		r = sys.statx(a->fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st);
 	if (r == 0)
-		r = map_file(a, &geometry);
+		r = map_file(a, &geometry, place);
 	if (r < 0) {
 		sys.unlinkat(dirfd, a->name, 0);
 		own_fd_close(a->fd);
@@ -306,6 +366,7 @@ int arena_create(struct arena *a, const char *dir, const struct rule *rule)
 		return r;
 	}
 	a->dev = sys_dev_of(&st);
+	a->ino = st.stx_ino;
 	kill_step();
 	geometry.magic = 0;
 	memcpy(a->header, &geometry, sizeof geometry);
@@ -321,6 +382,14 @@ void arena_forget(struct arena *a)
 	own_forget(a);
 	sys.munmap(a->header, a->total_bytes);
 	sys.munmap(a->runs, a->runs_bytes);
+}
+
+static void close_all(struct arena *a)
+{
+	own_forget(a);
+	unmap(a);
+	if (!a->placed)
+		sys.munmap(a->runs, a->runs_bytes);
 	own_fd_close(a->fd);
 	a->header = NULL;
 	a->fd = -1;
@@ -330,6 +399,7 @@ void arena_destroy(struct arena *a)
 {
 	const int how = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
 	int dirfd = sys.openat(AT_FDCWD, a->dir, how, 0);
+	int removed = -EACCES;
 
 	if (dirfd == -EMFILE || dirfd == -ENFILE) {
 		/* nothing is in it: the number that it has will do */
@@ -339,11 +409,14 @@ void arena_destroy(struct arena *a)
 	}
 	kill_step();
 	if (dirfd >= 0) {
-		sys.unlinkat(dirfd, a->name, 0);
+		removed = sys.unlinkat(dirfd, a->name, 0);
 		sys.close(dirfd);
 	}
+	/* The process has given up the rights that it was made with: the next one that has them removes the empty file. */
+	if (removed < 0 && a->fd >= 0)
+		sys.ftruncate(a->fd, 0);
 	kill_step();
-	arena_forget(a);
+	close_all(a);
 	/* fails with -ENOTEMPTY while others use it: that is the test */
 	sys.unlinkat(AT_FDCWD, a->dir, AT_REMOVEDIR);
 }
@@ -355,6 +428,9 @@ struct block_run *arena_block_take(struct arena *a)
 	lock_take(&a->lock, LOCK_ARENA);
 	run = a->free_blocks;
 	if (run) {
+		/* first, so that a member that dies here leaves it findable */
+		run->taker = family_me + 1;
+		atomic_signal_fence(memory_order_seq_cst);
 		a->free_blocks = run->next;
 		run->next = NULL;
 		atomic_fetch_sub_explicit(&a->free_count, 1, memory_order_relaxed);
@@ -363,18 +439,73 @@ struct block_run *arena_block_take(struct arena *a)
 	return run;
 }
 
+/* LOCK_ARENA held. */
+static void put_free(struct arena *a, struct block_run *run)
+{
+	run->next = a->free_blocks;
+	atomic_signal_fence(memory_order_seq_cst);
+	a->free_blocks = run;
+	atomic_signal_fence(memory_order_seq_cst);
+	run->taker = 0;
+	atomic_fetch_add_explicit(&a->free_count, 1, memory_order_relaxed);
+}
+
 void arena_block_free(struct arena *a, struct block_run *run)
 {
+	/* (as long as it is in no list it has a taker, see arena_reclaim_blocks) */
+	run->taker = family_me + 1;
 	/* owner first: from here on recovery does not look at the rest of the entry */
 	atomic_store_explicit(&run->meta->owner, 0, memory_order_release);
 	kill_step();
 	atomic_store_explicit(&run->meta->commit, 0, memory_order_release);
 	run->stream = NULL;
+	if (run->lost)
+		return;
 	lock_take(&a->lock, LOCK_ARENA);
-	run->next = a->free_blocks;
-	a->free_blocks = run;
-	atomic_fetch_add_explicit(&a->free_count, 1, memory_order_relaxed);
+	put_free(a, run);
 	lock_drop(&a->lock, LOCK_ARENA);
+}
+
+static bool is_free(const struct arena *a, const struct block_run *run)
+{
+	for (const struct block_run *r = a->free_blocks; r; r = r->next)
+		if (r == run)
+			return true;
+	return false;
+}
+
+void arena_reclaim_blocks(struct arena *a, const struct family_set *dead)
+{
+	uint32_t count = 0;
+
+	lock_take(&a->lock, LOCK_ARENA);
+	for (uint32_t i = 0; i < a->block_count; i++) {
+		struct block_run *run = &a->runs[i];
+
+		if (run->taker && family_set_has(dead, run->taker - 1) && run->meta->owner == 0 &&
+		    !is_free(a, run))
+			put_free(a, run);
+	}
+	/* a member that died between the list and its count */
+	for (const struct block_run *r = a->free_blocks; r; r = r->next)
+		count++;
+	atomic_store(&a->free_count, count);
+	lock_drop(&a->lock, LOCK_ARENA);
+	arena_blocks_freed(a, count);
+}
+
+void arena_free_slot_blocks(struct arena *a, uint32_t slot)
+{
+	uint32_t freed = 0;
+
+	for (uint32_t i = 0; i < a->block_count; i++) {
+		if (a->runs[i].meta->owner != slot + 1)
+			continue;
+		a->runs[i].flushed = true;
+		arena_block_free(a, &a->runs[i]);
+		freed++;
+	}
+	arena_blocks_freed(a, freed);
 }
 
 void arena_blocks_freed(struct arena *a, uint32_t count)

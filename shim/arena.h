@@ -27,6 +27,7 @@
 #define FASTWRITE_ARENA_H
 
 #include "config.h"
+#include "family.h"
 #include "lock.h"
 
 #include <stdatomic.h>
@@ -93,6 +94,11 @@ enum append_flush {
 enum slot_flags {
 	SLOT_EXCLUSIVE = 1 << 0, /* writers = exclusive: appends replay at their offset */
 	SLOT_PREALLOCATED = 1 << 1,
+	/* for `fastwrite status` only */
+	SLOT_STRICT = 1 << 2,
+	SLOT_LEASED = 1 << 3,     /* bytes are staged; who opens the file waits until they are not */
+	SLOT_LEASE_BUSY = 1 << 4, /* somebody else has it open: written through */
+	SLOT_BUSY_SEEN = 1 << 5,  /* counted */
 };
 
 enum slot_counter {
@@ -164,7 +170,9 @@ struct block_run {
 	struct block_run *next; /* of the same file, by seq; or free list */
 	uint64_t opened_ns;
 	uint32_t split_bytes; /* bytes of a program write that ends here but began in the block before */
+	uint32_t taker;       /* member + 1 that took it and has not given it to a file yet, 0 = none */
 	bool flushed;         /* its bytes are in the file; only the freeing is left */
+	bool lost;            /* a forked child may still copy into it: never used again */
 };
 
 enum { ARENA_BLOCKS_MAX = 1 << 20 };
@@ -178,7 +186,11 @@ struct arena {
 	size_t runs_bytes;
 	uint64_t total_bytes;
 	uint32_t block_bytes, block_count, slot_count;
-	int fd;
+	int fd;       /* of the process that made it; others have their own number, see engage.c */
+	uint64_t ino; /* of its file, with dev */
+	struct family_set members; /* that have it mapped */
+	bool placed;               /* in the family's reserved places: can be joined */
+	_Atomic bool ready;
 	uint64_t dev; /* of the file system that the arena is on */
 	const struct rule *rule;
 	char dir[PATH_MAX]; /* staging directory */
@@ -200,10 +212,20 @@ bool arena_geometry(uint64_t mem_bytes, uint32_t block_bytes, struct arena_heade
  * checked), every byte of it allocated.  0 or -errno; -EPERM when the directory is not ours. */
 int arena_create(struct arena *a, const char *dir, const struct rule *rule);
 
+/* The same at the given addresses (memory that is reserved), so that other members can join it. */
+struct arena_place {
+	void *map, *runs;
+};
+int arena_create_at(struct arena *a, const char *dir, const struct rule *rule,
+                    const struct arena_place *place);
+
+/* Maps an arena of another member of the family where that one has it; this process's descriptor, or -errno. */
+int arena_join(const struct arena *a);
+
 /* Unmaps and unlinks; removes the directory when that leaves it empty. */
 void arena_destroy(struct arena *a);
 
-/* Unmaps and closes without touching the file: for the child of a fork. */
+/* Unmaps without touching anything that others use: for a child that does not belong to the family. */
 void arena_forget(struct arena *a);
 
 struct block_run *arena_block_take(struct arena *a);
@@ -218,6 +240,11 @@ static inline uint64_t arena_next_seq(struct arena *a)
 /* True when an arena of this process has that file name.  The pid in the name is no proof: in a container the
  * process that died had the same one. */
 bool arena_is_own(const char *name);
+
+/* Gives back what dead members had taken and not used; `dead` says which. */
+void arena_reclaim_blocks(struct arena *a, const struct family_set *dead);
+/* Frees every block of a slot, as after a recovery of it. */
+void arena_free_slot_blocks(struct arena *a, uint32_t slot);
 
 /* A free slot's index, or -ENOSPC. */
 int arena_slot_take(struct arena *a);
@@ -264,6 +291,8 @@ int own_fd_move(int fd);
 /* Own descriptors are shielded from the program.  Lock-free. */
 bool own_fd_is(int fd);
 void own_fd_close(int fd);
+/* In a child with its own descriptor table and our memory: closes its copies of them. */
+void own_fd_close_copies(void);
 /* In the child of a fork: closes all of them. */
 void own_fd_close_all(void);
 

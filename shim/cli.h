@@ -70,6 +70,9 @@ extern const struct argp cli_settings_argp;
 /* Loads the configuration from the environment; prints the error line.  NULL on failure. */
 const struct config *cli_load_config(void);
 
+/* True when there is a configuration, it is right, and says stdio = off.  Prints nothing. */
+bool cli_streams_off(void);
+
 /* "default", "environment", "FILE:LINE" into buf; returns buf. */
 const char *cli_origin(const struct config *c, const struct rule *rule, enum config_key key, char *buf,
                        size_t size);
@@ -99,7 +102,11 @@ struct program {
 	bool privileged; /* the same, and it takes effect for the caller */
 	bool libaio;
 	bool liburing;
+	bool io_uring_code; /* it seems to make an io_uring by machine instructions of its own */
 };
+
+/* cli_code: does this machine code seem to make an io_uring without a library? */
+bool code_makes_io_uring(const unsigned char *code, size_t size);
 
 /* 0 or -errno when the file cannot be read. */
 int program_inspect(const char *path, struct program *out);

@@ -4,6 +4,7 @@
 
 #include "rule.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -61,7 +62,14 @@ static const char *const kind_names[] = {
 	[PROGRAM_SCRIPT] = "script",   [PROGRAM_OTHER] = "other",   [PROGRAM_BROKEN] = "damaged",
 };
 
-enum { NOTES_MAX = 3 };
+enum { NOTES_MAX = 6 };
+
+/* The tables that shim/hook_slots.c changes; the program gets the C library that this command has. */
+static bool has_stream_tables(void)
+{
+	return dlsym(RTLD_DEFAULT, "_IO_file_jumps") && dlsym(RTLD_DEFAULT, "_IO_wfile_jumps") &&
+	       dlsym(RTLD_DEFAULT, "_IO_file_write");
+}
 
 /* What to know of a program that works otherwise; the number of texts in notes[NOTES_MAX]. */
 static int collect_notes(const struct program *p, const char **notes)
@@ -69,13 +77,23 @@ static int collect_notes(const struct program *p, const char **notes)
 	int count = 0;
 
 	if (p->libaio)
-		notes[count++] =
-			"it uses libaio: what it submits through it is not staged, its files are then "
-			"written through";
+		notes[count++] = "it uses libaio: a file that it reads or writes that way is written through "
+				 "from then on";
 	if (p->liburing)
+		notes[count++] = "it uses io_uring (liburing): as soon as it makes a ring, nothing of it is "
+				 "staged any more";
+	if (p->io_uring_code)
 		notes[count++] =
-			"it uses io_uring (liburing): what it submits through it is not staged, its files "
-			"are then written through";
+			"it seems to make an io_uring by instructions of its own, which nothing can see: a "
+			"ring is found only when it is there before a file begins to be staged; leave files "
+			"that it writes through a ring out of the rules";
+	if (cli_streams_off())
+		notes[count++] =
+			"stdio = off: files that get a stream (fopen, freopen, fdopen) are written through";
+	else if (!has_stream_tables())
+		notes[count++] =
+			"this C library does not show how its streams write: files that get one (fopen, "
+			"freopen, fdopen) are written through";
 	if (p->raised && !p->privileged)
 		notes[count++] =
 			"it is setuid, setgid or has file capabilities: it works for you, while for users "
@@ -101,6 +119,7 @@ static void json_program(struct json *j, const char *name, const char *path, con
 	json_bool(j, "privileged", p->privileged);
 	json_bool(j, "libaio", p->libaio);
 	json_bool(j, "liburing", p->liburing);
+	json_bool(j, "io_uring_code", p->io_uring_code);
 	json_close(j, '}');
 }
 

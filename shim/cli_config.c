@@ -37,6 +37,11 @@ static void print_text(const struct config *c)
 {
 	printf("file    %s\n", c->file[0] != '\0' ? c->file : "none (FASTWRITE_CONFIG)");
 	printf("strict  %d\nlog     %s\nstats   %s\n", c->strict, log_names[c->log], stats_text(c));
+	printf("inherit %d (", c->inherit);
+	if (c->inherit_line != 0)
+		printf("%s:%u)\n", c->file, c->inherit_line);
+	else
+		printf("%s)\n", config_source_name(c->inherit_source));
 	if (c->rule_count == 0)
 		printf("\nno rule: nothing is staged; set FASTWRITE_PATHS or FASTWRITE_CONFIG\n");
 	for (uint32_t r = 0; r < c->rule_count; r++) {
@@ -63,6 +68,7 @@ static void print_json(const struct config *c)
 	json_bool(&j, "strict", c->strict);
 	json_text(&j, "log", log_names[c->log]);
 	json_text(&j, "stats", stats_text(c));
+	json_bool(&j, "inherit", c->inherit);
 	json_open(&j, "rules", '[');
 	for (uint32_t r = 0; r < c->rule_count; r++) {
 		const struct rule *rule = &c->rules[r];

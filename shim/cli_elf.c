@@ -157,6 +157,10 @@ static enum program_kind read_elf(struct image *image, struct program *out)
 			out->musl = out->musl || strstr(loader, "ld-musl") != NULL;
 		} else if (s->p_type == PT_DYNAMIC) {
 			read_needed(image, s, out);
+		} else if (s->p_type == PT_LOAD && (s->p_flags & PF_X) != 0) {
+			const unsigned char *code = at(image, s->p_offset, s->p_filesz);
+			if (code != NULL && code_makes_io_uring(code, s->p_filesz))
+				out->io_uring_code = true;
 		} else if (s->p_type == PT_NOTE) {
 			out->go = out->go || has_go_note(image, s);
 		}

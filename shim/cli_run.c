@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { OPTION_STATS = 0x100, OPTION_STRICT };
@@ -305,12 +306,33 @@ static int attend(pid_t child, const sigset_t *set)
 
 /* ---- afterwards ---- */
 
+/* True when the same has been said of this file in an earlier try. */
+static bool said_before(const struct recover_event *e)
+{
+	enum { SAID_MAX = 64 };
+	static uint64_t said[SAID_MAX];
+	static unsigned count;
+	uint64_t h = 14695981039346656037ull;
+
+	for (const char *p = e->arena; *p; p++)
+		h = (h ^ (unsigned char)*p) * 1099511628211ull;
+	for (const char *p = e->target; *p; p++)
+		h = (h ^ (unsigned char)*p) * 1099511628211ull;
+	for (unsigned i = 0; i < count && i < SAID_MAX; i++)
+		if (said[i] == h)
+			return true;
+	said[count++ % SAID_MAX] = h;
+	return false;
+}
+
 static void on_event(void *ctx, const struct recover_event *e)
 {
 	const struct run_args *args = ctx;
 	const char *name = e->target[0] != '\0' ? e->target : e->arena;
 	const char *joint = e->detail[0] != '\0' ? ": " : "";
 
+	if (strcmp(e->action, "live") == 0 || said_before(e))
+		return; /* it is tried again */
 	if (strcmp(e->action, "failed") == 0)
 		cli_error("recovery of %s failed: %s%s%s; run: fastwrite recover %s", name,
 		          strerror(-e->error), joint, e->detail, e->arena);
@@ -321,8 +343,8 @@ static void on_event(void *ctx, const struct recover_event *e)
 		cli_error("%s %s, %llu bytes", e->action, name, (unsigned long long)e->bytes);
 }
 
-/* Recovers every arena that the registry lists and that is still there. */
-static void recover_listed(const char *registry, struct run_args *args)
+/* Recovers every arena that the registry lists and that is still there; the number of those that live. */
+static uint64_t recover_once(const char *registry, struct run_args *args, uint64_t *bytes)
 {
 	const struct recover_options opt = {.event = on_event, .ctx = args};
 	struct recover_report report = {0};
@@ -344,11 +366,32 @@ static void recover_listed(const char *registry, struct run_args *args)
 	free(line);
 	if (list != NULL)
 		fclose(list);
+	*bytes += report.bytes;
+	return report.live;
+}
+
+/* A signal that ended CMD may have been meant for its descendants, too (the OOM killer, a container that is stopped):
+ * who is about to die is waited for. */
+static void recover_listed(const char *registry, struct run_args *args, bool killed)
+{
+	enum { TRIES_MAX = 100 };
+	const struct timespec nap = {.tv_nsec = 20000000};
+	uint64_t bytes = 0;
+	uint64_t live = recover_once(registry, args, &bytes);
+
+	for (int i = 0; i < TRIES_MAX && killed && live > 0; i++) {
+		nanosleep(&nap, NULL);
+		live = recover_once(registry, args, &bytes);
+	}
 	unlink(registry);
-	if (report.bytes > 0)
-		cli_error("recovered %llu bytes", (unsigned long long)report.bytes);
+	if (bytes > 0)
+		cli_error("recovered %llu bytes", (unsigned long long)bytes);
 	else if (args->verbose)
 		cli_error("nothing to recover");
+	if (live > 0 && (killed || args->verbose))
+		cli_error(
+			"processes that the program left go on staging; should they be killed, run: fastwrite "
+			"recover");
 }
 
 /* Ends as the child did. */
@@ -388,7 +431,7 @@ static int run_command(struct run_args *args, const char *registry)
 		return child == -ENOENT ? CLI_RUN_NOT_FOUND : CLI_RUN_NOT_EXECUTABLE;
 	}
 	int status = attend(child, &set);
-	recover_listed(registry, args);
+	recover_listed(registry, args, WIFSIGNALED(status));
 	return end_like(status);
 }
 

@@ -88,6 +88,14 @@ const struct config *cli_load_config(void)
 	return &config;
 }
 
+bool cli_streams_off(void)
+{
+	char error[CONFIG_ERROR_MAX];
+
+	return config_load(&config, environ, error) == 0 && config.rule_count > 0 &&
+	       config.rules[0].set.stdio == STDIO_OFF;
+}
+
 const char *cli_origin(const struct config *c, const struct rule *rule, enum config_key key, char *buf,
                        size_t size)
 {

@@ -10,7 +10,9 @@ static const char doc[] =
 	"Shows every running program that stages writes: what it absorbed, flushed and synced, per file, and "
 	"why "
 	"files were written through.  Programs of other users are shown to root only.  What is staged is exact; "
-	"the counters are brought up to date with every block that is flushed.\n"
+	"the counters are brought up to date with every block that is flushed.  With visibility = strict a file's "
+	"lease is \"held\" while bytes are staged, and \"busy\" while somebody else has the file open, so that it "
+	"is written through.\n"
 	"\v"
 	"Exit status: 0 shown, also when there is none; 1 it could not be read, 2 wrong usage.";
 
@@ -41,6 +43,16 @@ static const char *const counter_names[COUNT_MAX] = {
 	[COUNT_SETTLES] = "settles",
 };
 
+/* With visibility = strict; NULL otherwise. */
+static const char *lease_state(const struct status_file *f)
+{
+	if (!(f->flags & SLOT_STRICT))
+		return NULL;
+	if (f->flags & SLOT_LEASED)
+		return "held";
+	return f->flags & SLOT_LEASE_BUSY ? "busy" : "none";
+}
+
 /* ---- text ---- */
 
 static void print_counters(const uint64_t *counters)
@@ -70,6 +82,8 @@ static void text_file(void *ctx, const struct status_file *f)
 {
 	(void)ctx;
 	printf("  file     %s\n           staged %llu, ", f->path, (unsigned long long)f->staged_bytes);
+	if (lease_state(f))
+		printf("lease %s, ", lease_state(f));
 	print_counters(f->counters);
 }
 
@@ -131,6 +145,8 @@ static void json_file(void *ctx, const struct status_file *f)
 	json_open(j, NULL, '{');
 	json_text(j, "path", f->path);
 	json_number(j, "staged_bytes", (long long)f->staged_bytes);
+	if (lease_state(f))
+		json_text(j, "lease", lease_state(f));
 	json_counters(j, f->counters);
 	json_close(j, '}');
 }

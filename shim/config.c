@@ -17,8 +17,8 @@
 enum { SHOWN_VALUE_MAX = 120, SHOWN_FILE_MAX = 160 };
 
 /* Variables that are no rule keys.  The reserved ones belong to the command and to tests. */
-static const char *const variables[] = {"PATHS", "CONFIG", "STRICT", "STATS", "LOG"};
-static const char *const reserved[] = {"REGISTRY", "LIB", "INHERIT", "KILL_STEP"};
+static const char *const variables[] = {"PATHS", "CONFIG", "STRICT", "STATS", "LOG", "INHERIT"};
+static const char *const reserved[] = {"REGISTRY", "LIB", "KILL_STEP"};
 
 #define LENGTH(a) (sizeof(a) / sizeof((a)[0]))
 
@@ -174,6 +174,10 @@ int config_set(struct loader *l, struct layer *to, enum config_key key, const ch
 	const char *refused;
 	const char *name = config_key_name(key);
 
+	if (source == SOURCE_RULE && config_key_for_all(key))
+		return config_fail_value(l, at, name, text,
+		                         "is the same for all rules: allowed in [defaults] and as an "
+		                         "environment variable");
 	if (config_key_parse(key, text, to->set, &refused) != 0) {
 		if (refused != NULL)
 			return config_fail_value(l, at, name, text,
@@ -251,6 +255,24 @@ static int load_strict(struct loader *l, char *const *env)
 	if (text != NULL && strcmp(text, "1") != 0 && strcmp(text, "0") != 0)
 		return config_fail_value(l, &at, NULL, text, "allowed: 0, 1");
 	return 0;
+}
+
+int config_set_inherit(struct loader *l, const char *text, const struct origin *at, enum config_source source)
+{
+	if (strcmp(text, "0") != 0 && strcmp(text, "1") != 0)
+		return config_fail_value(l, at, "inherit", text, "allowed: 0, 1");
+	l->c->inherit = text[0] == '1';
+	l->c->inherit_source = source;
+	l->c->inherit_line = at->variable == NULL ? at->line : 0;
+	return 0;
+}
+
+static int load_inherit(struct loader *l, char *const *env)
+{
+	const struct origin at = {.variable = PREFIX "INHERIT"};
+	const char *text = env_get(env, at.variable);
+
+	return text == NULL ? 0 : config_set_inherit(l, text, &at, SOURCE_ENV);
 }
 
 /* ---- the pieces together ---- */
@@ -353,6 +375,8 @@ static int load(struct loader *l, char *const *env)
 		rc = load_file(l, env);
 	if (rc == 0)
 		rc = load_env_keys(l, env);
+	if (rc == 0)
+		rc = load_inherit(l, env);
 	for (uint32_t i = 0; rc == 0 && i < l->c->rule_count; i++) {
 		inherit(l, &l->c->rules[i]);
 		rc = check_mem(l, &l->c->rules[i]);
@@ -370,6 +394,9 @@ int config_load(struct config *c, char *const *env, char *error)
 	c->text_used = 0;
 	c->stats = STATS_NONE;
 	c->log = LOG_WARN;
+	c->inherit = true;
+	c->inherit_source = SOURCE_DEFAULT;
+	c->inherit_line = 0;
 	c->file[0] = '\0';
 	config_key_defaults(&l.base);
 	int rc = load(&l, env);

@@ -30,7 +30,8 @@ enum sync_policy { SYNC_FDATASYNC, SYNC_FSYNC, SYNC_RELAXED, SYNC_OFF };
 enum writers_mode { WRITERS_AUTO, WRITERS_EXCLUSIVE, WRITERS_SHARED };
 enum flush_mode { FLUSH_AUTO, FLUSH_DIRECT, FLUSH_BUFFERED };
 enum prealloc_mode { PREALLOC_KEEP, PREALLOC_OFF };
-enum visibility_mode { VISIBILITY_LAG };
+enum visibility_mode { VISIBILITY_LAG, VISIBILITY_STRICT };
+enum stdio_mode { STDIO_ON, STDIO_OFF };
 
 /* The part of `mem` that config takes for the arena's tables: mem >= 8 * block + this. */
 #define CONFIG_TABLES_BYTES (UINT64_C(512) << 10)
@@ -38,7 +39,7 @@ enum visibility_mode { VISIBILITY_LAG };
 /* Where a value came from; shown by `fastwrite config`. */
 enum config_source { SOURCE_DEFAULT, SOURCE_FILE, SOURCE_ENV, SOURCE_RULE };
 
-/* Keys that may differ per rule.  KEY_COUNT values, one entry each in struct rule.source. */
+/* Keys that may differ per rule (stdio may not).  KEY_COUNT values, one entry each in struct rule.source. */
 enum config_key {
 	KEY_SYNC,
 	KEY_RELAXED_MS,
@@ -52,6 +53,7 @@ enum config_key {
 	KEY_PREALLOC_MODE,
 	KEY_STAGING,
 	KEY_SMALL,
+	KEY_STDIO,
 	KEY_COUNT
 };
 
@@ -61,13 +63,14 @@ struct settings {
 	uint64_t mem_bytes;               /* mem = 1M..64G, default 16M: whole arena, tables included */
 	uint32_t block_bytes;             /* block = 64K..4M, power of two, default 128K */
 	uint32_t lag_ms;                  /* lag_ms = 1..60000, default 100 */
-	enum visibility_mode visibility;  /* visibility = lag (strict is refused until it exists) */
+	enum visibility_mode visibility;  /* visibility = lag | strict */
 	enum writers_mode writers;        /* writers = auto | exclusive | shared */
 	enum flush_mode flush;            /* flush = auto | direct | buffered */
 	uint64_t prealloc_bytes;          /* prealloc = 0..16G, default 64M: largest step ahead of use */
 	enum prealloc_mode prealloc_mode; /* prealloc_mode = keep | off (zero is refused until it exists) */
 	char staging[PATH_MAX];           /* staging = absolute directory, "" = beside the data */
 	uint32_t small_bytes;             /* small = 512..64K, default 64K: larger writes are not staged */
+	enum stdio_mode stdio;            /* stdio = on | off, the same for all rules */
 };
 
 struct pattern {
@@ -95,10 +98,13 @@ struct config {
 	uint32_t rule_count;
 	enum stats_target stats; /* FASTWRITE_STATS = stderr | absolute file */
 	char stats_file[PATH_MAX];
-	enum log_level log;   /* FASTWRITE_LOG = off | error | warn (default) | info | debug */
-	bool strict;          /* FASTWRITE_STRICT = 0 | 1: a wrong configuration stops the start */
-	char file[PATH_MAX];  /* FASTWRITE_CONFIG made absolute, "" = none */
-	char text[64 * 1024]; /* pattern storage */
+	enum log_level log; /* FASTWRITE_LOG = off | error | warn (default) | info | debug */
+	bool strict;        /* FASTWRITE_STRICT = 0 | 1: a wrong configuration stops the start */
+	bool inherit;       /* FASTWRITE_INHERIT, inherit in [defaults] = 0 | 1 (default), see inherit.h */
+	enum config_source inherit_source;
+	uint32_t inherit_line; /* of c->file for SOURCE_FILE */
+	char file[PATH_MAX];   /* FASTWRITE_CONFIG made absolute, "" = none */
+	char text[64 * 1024];  /* pattern storage */
 	size_t text_used;
 };
 
@@ -108,7 +114,7 @@ struct config {
  * what is allowed.  On failure c->rule_count is 0 and c->strict is still right.
  * A FASTWRITE_* variable that is not a known key is an error ("unknown key"), except those in the
  * reserved list: FASTWRITE_REGISTRY (set by `fastwrite run`), FASTWRITE_LIB (read by it),
- * FASTWRITE_INHERIT, FASTWRITE_KILL_STEP (debug builds), and FASTWRITE_TEST_*.
+ * FASTWRITE_KILL_STEP (debug builds), and FASTWRITE_TEST_*.
  */
 int config_load(struct config *c, char *const *env, char *error);
 

@@ -205,8 +205,9 @@ static int fail_unknown_key(struct reader *r, const char *name)
 	for (int key = 0; key < KEY_COUNT; key++)
 		used += log_format(known + used, sizeof(known) - used, "%s%s", key > 0 ? ", " : "",
 		                   config_key_name((enum config_key)key));
-	return config_fail(r->l, -EINVAL, &r->at, "unknown key \"%s\"; allowed: %s%s", name,
-	                   r->section == SECTION_RULE ? "paths, " : "", known);
+	return config_fail(r->l, -EINVAL, &r->at, "unknown key \"%s\"; allowed: %s%s%s", name,
+	                   r->section == SECTION_RULE ? "paths, " : "", known,
+	                   r->section == SECTION_RULE ? "" : ", inherit");
 }
 
 static int take_paths(struct reader *r, const char *value)
@@ -216,6 +217,18 @@ static int take_paths(struct reader *r, const char *value)
 	if (r->rule->pattern_count == 0)
 		r->rule->paths_line = r->at.line;
 	return config_add_patterns(r->l, r->rule, value, &r->at, "paths");
+}
+
+static int take_inherit(struct reader *r, const char *value)
+{
+	const struct config *c = r->l->c;
+
+	if (r->section != SECTION_DEFAULTS)
+		return config_fail(r->l, -EINVAL, &r->at, "key \"inherit\" is allowed in [defaults] only");
+	if (c->inherit_source == SOURCE_FILE)
+		return config_fail(r->l, -EINVAL, &r->at, "key \"inherit\" is there twice (first in line %u)",
+		                   c->inherit_line);
+	return config_set_inherit(r->l, value, &r->at, SOURCE_FILE);
 }
 
 static int take_value(struct reader *r, const char *name, const char *value)
@@ -228,6 +241,8 @@ static int take_value(struct reader *r, const char *name, const char *value)
 		                   name);
 	if (strcmp(name, "paths") == 0)
 		return take_paths(r, value);
+	if (strcmp(name, "inherit") == 0)
+		return take_inherit(r, value);
 	int key = config_key_find(name);
 	if (key < 0)
 		return fail_unknown_key(r, name);

@@ -47,6 +47,9 @@ int config_fail_value(struct loader *l, const struct origin *at, const char *key
 /* Key by name, or -1. */
 int config_key_find(const char *name);
 
+/* True when a rule cannot have a value of its own. */
+bool config_key_for_all(enum config_key key);
+
 /* Parses text into the key's member of *set.  0, or -EINVAL with *set untouched; then *refused is the value
  * to use instead when the text is a value that this version does not have yet, else NULL. */
 int config_key_parse(enum config_key key, const char *text, struct settings *set, const char **refused);
@@ -59,6 +62,10 @@ void config_key_defaults(struct settings *set);
 /* One value of a layer, errors recorded in l. */
 int config_set(struct loader *l, struct layer *to, enum config_key key, const char *text,
                const struct origin *at, enum config_source source);
+
+/* The one key that is not a rule's. */
+int config_set_inherit(struct loader *l, const char *text, const struct origin *at,
+                       enum config_source source);
 
 /* Reads c->file into l's base and c's rules. */
 int config_read_file(struct loader *l);

@@ -25,6 +25,7 @@ struct spec {
 	uint64_t min;
 	uint64_t max;
 	bool power_of_two;
+	bool for_all; /* cannot differ per rule */
 	const char *preset;
 	const char *words[5]; /* KIND_ENUM: spelling of value 0, 1, ... */
 	const char *later[2]; /* a word of a later version, and what to use until then */
@@ -87,12 +88,11 @@ static const struct spec specs[KEY_COUNT] = {
 	[KEY_VISIBILITY] =
 		{
 			.name = "visibility",
-			.allowed = "lag",
+			.allowed = "lag, strict",
 			.kind = KIND_ENUM,
 			MEMBER(visibility),
 			.preset = "lag",
-			.words = {"lag"},
-			.later = {"strict", "lag"},
+			.words = {"lag", "strict"},
 		},
 	[KEY_WRITERS] =
 		{
@@ -150,11 +150,23 @@ static const struct spec specs[KEY_COUNT] = {
 			.max = KIB(64),
 			.preset = "64K",
 		},
+	[KEY_STDIO] =
+		{
+			.name = "stdio",
+			.allowed = "on, off",
+			.kind = KIND_ENUM,
+			MEMBER(stdio),
+			.for_all = true,
+			.preset = "on",
+			.words = {"on", "off"},
+		},
 };
 
 const char *config_key_name(enum config_key key) { return specs[key].name; }
 
 const char *config_key_allowed(enum config_key key) { return specs[key].allowed; }
+
+bool config_key_for_all(enum config_key key) { return specs[key].for_all; }
 
 int config_key_find(const char *name)
 {

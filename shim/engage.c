@@ -2,15 +2,19 @@
 /* engage: see engage.h. */
 #include "engage.h"
 
+#include "buffer.h"
 #include "engine.h"
+#include "fd.h"
 #include "fdtable.h"
 #include "flush.h"
 #include "kill.h"
 #include "lazy.h"
 #include "log.h"
+#include "pass.h"
 #include "prealloc.h"
 #include "stage.h"
 #include "stats.h"
+#include "strict.h"
 #include "sys.h"
 
 #include <fcntl.h>
@@ -23,12 +27,22 @@ const struct config *engage_config;
 
 static struct {
 	struct lock lock; /* LOCK_ENGAGE */
-	struct arena arenas[ARENAS_MAX];
-	bool used[ARENAS_MAX];
-	bool refused[ARENAS_MAX]; /* creation failed: written through, said once */
-	uint32_t count;
-	_Atomic bool stopped;
+	struct {
+		struct arena *arena;      /* in shared memory; NULL = free, or refused */
+		int fd;                   /* this process's descriptor of it */
+		_Atomic uint32_t claimed; /* somebody fills it */
+		/* creation failed: written through, said once */
+		const struct rule *refused;
+		uint64_t refused_dev;
+	} arenas[ARENAS_MAX];
+	_Atomic uint32_t count;
+	/* by so many (execs under way, exit): nothing becomes engaged, and in files that are nothing is staged any more */
+	_Atomic uint32_t stopped;
 } engage;
+
+/* Why nothing of this process is staged any more; THROUGH_NONE = it is. */
+static _Atomic uint32_t refusal;
+static _Atomic bool refuse_soon; /* an io_uring was seen where no other file can be locked */
 
 static struct {
 	_Atomic uint64_t hash[MAPPED_MAX]; /* open addressing, 0 = empty */
@@ -124,74 +138,244 @@ int engage_staging_dir(const struct rule *rule, const char *path, uint64_t dev, 
 static struct arena *arena_find(const struct rule *rule, uint64_t dev, bool *refused)
 {
 	for (uint32_t i = 0; i < engage.count; i++) {
-		struct arena *a = &engage.arenas[i];
+		struct arena *a = engage.arenas[i].arena;
 
 		/* a staging directory of the user's own may lie on another file system */
-		if (a->rule == rule && (a->dev == dev || rule->set.staging[0])) {
-			if (engage.used[i])
-				return a;
-			if (engage.refused[i]) {
-				*refused = true;
-				return NULL;
-			}
+		if (a && a->rule == rule && (a->dev == dev || rule->set.staging[0]))
+			return a;
+		if (engage.arenas[i].refused == rule &&
+		    (engage.arenas[i].refused_dev == dev || rule->set.staging[0])) {
+			*refused = true;
+			return NULL;
 		}
 	}
 	return NULL;
 }
 
+static void say_refused(const struct rule *rule, const char *dir, int r)
+{
+	log_warn("rule %s: no staging in %s: %s (error %d); its files are written through", rule->name, dir,
+	         r == -EPERM        ? "the directory belongs to somebody else, or others may write to it"
+	         : r == -EACCES     ? "not writable"
+	         : r == -ENOSPC     ? "no space"
+	         : r == -EROFS      ? "read-only file system"
+	         : r == -EOPNOTSUPP ? "fallocate is not supported there"
+	                            : "cannot be used",
+	         -r);
+}
+
+/* Entry i of the table, which the caller has claimed.  0 or -errno. */
+static int join(uint32_t i, struct arena *a)
+{
+	int fd = arena_join(a);
+
+	if (fd < 0)
+		return fd;
+	engage.arenas[i].fd = fd;
+	engage.arenas[i].arena = a;
+	family_set_add(&a->members, family_me);
+	return 0;
+}
+
+/* A place in the table; only threads with LOCK_ENGAGE, or with the lock of a file whose arena is not mapped, come. */
+static int claim_entry(void)
+{
+	for (uint32_t i = 0; i < ARENAS_MAX; i++) {
+		uint32_t expected = 0;
+
+		if (!engage.arenas[i].arena && !engage.arenas[i].refused &&
+		    atomic_compare_exchange_strong(&engage.arenas[i].claimed, &expected, 1)) {
+			uint32_t seen = atomic_load(&engage.count);
+
+			while (seen <= i && !atomic_compare_exchange_weak(&engage.count, &seen, i + 1))
+				;
+			return (int)i;
+		}
+	}
+	return -1;
+}
+
+struct join {
+	const struct rule *rule;
+	uint64_t dev;
+	struct arena *found;
+};
+
+static void visit_join(struct arena *a, void *ctx)
+{
+	struct join *j = ctx;
+
+	if (!j->found && atomic_load(&a->ready) && a->placed && a->rule == j->rule &&
+	    (a->dev == j->dev || j->rule->set.staging[0]))
+		j->found = a;
+}
+
+/* The arena that another member has for this rule.  NULL: none, or *busy. */
+static struct arena *arena_of_family(const struct rule *rule, uint64_t dev, bool *busy)
+{
+	struct join j = {.rule = rule, .dev = dev};
+	struct family *m = file_family();
+	int i;
+
+	if (!family_is_shared())
+		return NULL;
+	/* whoever has it may be about to remove one; a file lock is held here, so that it is only tried */
+	*busy = !lock_try(&m->lock, lock_self());
+	if (*busy)
+		return NULL;
+	file_arena_for_each(visit_join, &j);
+	if (j.found) {
+		i = claim_entry();
+		if (i >= 0 && join((uint32_t)i, j.found) < 0)
+			j.found = NULL;
+		if (i >= 0)
+			atomic_store(&engage.arenas[i].claimed, 0);
+		else
+			j.found = NULL;
+	}
+	lock_drop_fast(&m->lock, lock_self());
+	return j.found;
+}
+
+/* 0, or -errno. */
+static int join_of_file(const struct file *f)
+{
+	int i = f->arena->placed ? claim_entry() : -1;
+	int r = -EACCES;
+
+	if (i < 0)
+		return r;
+	r = join((uint32_t)i, f->arena);
+	atomic_store(&engage.arenas[i].claimed, 0);
+	return r;
+}
+
+/* All who had the arena are dead, and it has been recovered as a whole, or will be: nothing is staged for f here. */
+static void forget_staged(struct file *f, bool recovered)
+{
+	f->head = f->tail = f->current = NULL;
+	f->blocks = 0;
+	f->staged_lo = f->staged_hi = 0;
+	f->arena = NULL;
+	f->slot = -1;
+	f->busy = 0;
+	f->damaged = false;
+	f->moving = NULL;
+	f->leased = NULL;
+	f->error = 0;
+	f->append_skip = 0;
+	f->small_seen = 0;
+	f->prealloc_end = 0;
+	/* those that staged there are gone with their holders */
+	for (struct ofd *o = f->ofds; o; o = o->next)
+		o->pos_mode = POS_KERNEL;
+	if (f->mode == FILE_ENGAGED) {
+		f->mode = recovered ? FILE_PASSIVE : FILE_THROUGH;
+		f->why = recovered ? THROUGH_NONE : THROUGH_FORK;
+		file_engaged_add(-1);
+	}
+}
+
+void engage_attach(struct file *f)
+{
+	struct timespec nap = {.tv_nsec = 2000000};
+
+	while (f->arena && !family_set_has(&f->arena->members, family_me)) {
+		int r = join_of_file(f);
+
+		if (r == 0)
+			return;
+		if (r != -EWOULDBLOCK && !family_set_others(&f->arena->members)) {
+			forget_staged(f, r == -ENOENT || r == -ESTALE);
+			return;
+		}
+		/* It cannot be reached from here (another user, another root directory): who staged it has to write it,
+		 * and everybody writes the file through from then on.  Or somebody is just recovering it. */
+		if (r != -EWOULDBLOCK)
+			f->through_wanted = THROUGH_FORK;
+		lock_drop(&f->lock, LOCK_FILE);
+		sys_raw(SYS_nanosleep, (long)&nap, 0, 0, 0, 0, 0);
+		lock_take(&f->lock, LOCK_FILE);
+	}
+}
+
 static struct arena *arena_open(const struct rule *rule, const char *path, uint64_t dev)
 {
-	char dir[PATH_MAX];
+	struct arena_place place = {0};
+	BUFFER(char, dir);
 	struct arena *a;
-	uint32_t i;
+	int i = claim_entry();
 	int r;
 
-	for (i = 0; i < engage.count; i++)
-		if (!engage.used[i] && !engage.refused[i])
-			break;
-	if (i == ARENAS_MAX)
+	if (i < 0)
 		return NULL;
-	a = &engage.arenas[i];
-	r = engage_staging_dir(rule, path, dev, dir);
-	if (r == 0)
-		r = arena_create(a, dir, rule);
-	if (i == engage.count)
-		engage.count++;
-	if (r == -EMFILE || r == -ENFILE)
-		return NULL; /* the program's own doing; another file may have more luck */
-	if (r < 0) {
-		a->rule = rule;
-		a->dev = dev;
-		engage.refused[i] = true;
-		log_warn("rule %s: no staging in %s: %s (error %d); its files are written through",
-		         rule->name, dir,
-		         r == -EPERM    ? "the directory belongs to somebody else, or others may write to it"
-		         : r == -EACCES ? "not writable"
-		         : r == -ENOSPC ? "no space"
-		         : r == -EROFS  ? "read-only file system"
-		         : r == -EOPNOTSUPP ? "fallocate is not supported there"
-		                            : "cannot be used",
-		         -r);
+	a = file_arena_take();
+	if (!a) {
+		atomic_store(&engage.arenas[i].claimed, 0);
 		return NULL;
 	}
-	engage.used[i] = true;
+	family_place(a, &place.map, &place.runs);
+	r = engage_staging_dir(rule, path, dev, dir);
+	if (r == 0)
+		r = arena_create_at(a, dir, rule, &place);
+	if (r < 0) {
+		file_arena_give(a);
+		if (r != -EMFILE && r != -ENFILE && r != -EFBIG) {
+			engage.arenas[i].refused = rule;
+			engage.arenas[i].refused_dev = dev;
+			say_refused(rule, dir, r);
+		} /* else: the program's own doing; another file may have more luck */
+		atomic_store(&engage.arenas[i].claimed, 0);
+		return NULL;
+	}
+	family_set_add(&a->members, family_me);
+	engage.arenas[i].fd = a->fd;
+	engage.arenas[i].arena = a;
+	atomic_store(&engage.arenas[i].claimed, 0);
+	atomic_store(&a->ready, true);
 	return a;
 }
 
-static struct arena *arena_for(struct file *f, const char *path)
+int engage_arena_fd(const struct arena *a)
+{
+	for (uint32_t i = 0; i < engage.count; i++)
+		if (engage.arenas[i].arena == a)
+			return engage.arenas[i].fd;
+	return -1;
+}
+
+/* LOCK_ENGAGE held.  Removes arena i if it holds nothing and nobody else has it. */
+static bool arena_close(uint32_t i)
+{
+	struct arena *a = engage.arenas[i].arena;
+	struct family *m = file_family();
+	bool closes;
+
+	if (!a)
+		return false;
+	lock_take(&m->lock, LOCK_FAMILY);
+	/* bytes that could not be flushed wait there for `fastwrite recover` */
+	closes = a->slots_used == 0 && !family_set_others(&a->members);
+	if (closes) {
+		atomic_store(&a->ready, false);
+		engage.arenas[i].arena = NULL;
+		stats_add(a);
+		a->fd = engage.arenas[i].fd;
+		arena_destroy(a);
+		file_arena_give(a);
+	}
+	lock_drop(&m->lock, LOCK_FAMILY);
+	return closes;
+}
+
+static struct arena *arena_for(struct file *f, const char *path, bool *busy)
 {
 	bool refused = false;
 	struct arena *a = arena_find(f->rule, f->dev, &refused);
 
-	return a || refused ? a : arena_open(f->rule, path, f->dev);
-}
-
-static bool fd_is_file(int fd, uint64_t dev, uint64_t ino)
-{
-	struct statx st;
-
-	return sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO | STATX_TYPE, &st) == 0 && st.stx_ino == ino &&
-	       sys_dev_of(&st) == dev;
+	if (!a && !refused)
+		a = arena_of_family(f->rule, f->dev, busy);
+	return a || refused || *busy ? a : arena_open(f->rule, path, f->dev);
 }
 
 static int parse_fd(const char *name)
@@ -207,10 +391,12 @@ static int parse_fd(const char *name)
 static bool adopt_noted(struct file *f, int fd, int flags)
 {
 	struct lazy *l = &lazy_fds[fd];
-	uint32_t expected = LAZY_NOTED;
+	uint32_t before = atomic_load(&l->state);
+	uint32_t expected = before;
 	bool adopted = false;
 
-	if (!atomic_compare_exchange_strong(&l->state, &expected, LAZY_RESOLVING))
+	if ((before != LAZY_NOTED && before != LAZY_UNSURE) ||
+	    !atomic_compare_exchange_strong(&l->state, &expected, LAZY_RESOLVING))
 		return false;
 	if (atomic_load(&l->inflight) == 0) {
 		struct ofd *o = ofd_new(f, fd, flags);
@@ -219,7 +405,7 @@ static bool adopt_noted(struct file *f, int fd, int flags)
 		if (adopted)
 			file_ref(f);
 	}
-	atomic_store(&l->state, adopted ? LAZY_NONE : LAZY_NOTED);
+	atomic_store(&l->state, adopted ? LAZY_NONE : before);
 	return adopted;
 }
 
@@ -231,37 +417,41 @@ static bool harmless_fd(struct file *f, int fd)
 
 	if (flags < 0 || (flags & O_PATH))
 		return true;
-	if (!lazy_is(fd) || fd <= 2 || (flags & (O_DIRECT | O_SYNC | O_DSYNC)))
+	if (!lazy_is(fd) || fd_is_standard(fd) || (flags & (O_DIRECT | O_SYNC | O_DSYNC)))
 		return false;
 	return adopt_noted(f, fd, (int)flags);
 }
 
 /*
  * Looks for descriptors on the file that came by ways the library does not see: inherited, received over a
- * socket, made by fopen or a raw system call.  False when there is one.
+ * socket, made by fopen or a raw system call; and for an io_uring.  Why not to engage, or THROUGH_NONE.
  */
-static bool scan_descriptors(struct file *f)
+static enum through_reason scan_descriptors(struct file *f)
 {
-	char buf[2048] __attribute__((aligned(8)));
+	BUFFER(char, buf);
 	int dir = sys.openat(AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-	bool ok = dir >= 0;
+	enum through_reason why = dir >= 0 ? THROUGH_NONE : THROUGH_UNKNOWN_FD;
+	struct statx st;
 	ssize_t n;
 
-	while (ok && (n = sys.getdents(dir, buf, sizeof buf)) > 0) {
-		for (ssize_t at = 0; ok && at < n;) {
+	while (why == THROUGH_NONE && (n = sys.getdents(dir, buf, BUFFER_BYTES)) > 0) {
+		for (ssize_t at = 0; why == THROUGH_NONE && at < n;) {
 			struct sys_dirent *d = (struct sys_dirent *)(void *)(buf + at);
 			int fd = parse_fd(d->name);
 
 			at += d->reclen;
-			if (fd < 0 || fd == dir || own_fd_is(fd) || fdtable_get(fd))
+			if (fd < 0 || fd == dir || own_fd_is(fd) || fdtable_get(fd) ||
+			    sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO | STATX_TYPE, &st) < 0)
 				continue;
-			if (fd_is_file(fd, f->dev, f->ino))
-				ok = harmless_fd(f, fd);
+			if (st.stx_ino == f->ino && sys_dev_of(&st) == f->dev)
+				why = harmless_fd(f, fd) ? THROUGH_NONE : THROUGH_UNKNOWN_FD;
+			else if ((st.stx_mode & S_IFMT) == 0 && pass_is_io_uring(fd))
+				why = THROUGH_IO_URING;
 		}
 	}
 	if (dir >= 0)
 		sys.close(dir);
-	return ok;
+	return why;
 }
 
 static bool has_standard_fd(const struct file *f)
@@ -269,7 +459,7 @@ static bool has_standard_fd(const struct file *f)
 	for (int fd = 0; fd <= 2; fd++) {
 		struct ofd *o = fdtable_get(fd);
 
-		if (o && atomic_load(&o->file) == f && o->writable)
+		if (fd_is_standard(fd) && o && atomic_load(&o->file) == f && o->writable)
 			return true;
 	}
 	return false;
@@ -304,13 +494,15 @@ static void probe_direct(struct file *f, const struct statx *st)
 	if (st->stx_mask & STATX_DIOALIGN)
 		f->direct_ok = st->stx_dio_mem_align != 0 && st->stx_dio_mem_align <= ARENA_PAGE &&
 		               st->stx_dio_offset_align != 0 && st->stx_dio_offset_align <= ARENA_PAGE;
+#else
+	(void)st;
 #endif
 }
 
 static void become_through(struct file *f, enum through_reason why)
 {
-	if (f->mode != FILE_THROUGH && f->arena)
-		atomic_fetch_add(&f->arena->header->live.through[why], 1);
+	if (f->mode != FILE_THROUGH)
+		stats_through(why);
 	f->mode = FILE_THROUGH;
 	f->why = why;
 }
@@ -326,32 +518,55 @@ static bool has_holes(const struct file *f, const struct statx *st)
 	return allocated < st->stx_size + behind;
 }
 
+/* Members that share a description write to where the other one stages, without looking twice (stage_fast); the
+ * others map the arena when they come to the file (engage_attach). */
+static bool mapped_by_all(const struct file *f, const struct arena *a)
+{
+	for (const struct ofd *o = f->ofds; o; o = o->next)
+		if (family_set_count(&o->holders) > 1 && !family_set_within(&o->holders, &a->members))
+			return false;
+	return true;
+}
+
 /* LOCK_ENGAGE held.  Returns why not, or THROUGH_NONE. */
 static enum through_reason try_engage(struct file *f, struct ofd *o)
 {
-	char path[PATH_MAX];
+	BUFFER(char, path);
+	enum through_reason why;
+	bool busy = false;
 	struct statx st;
 	struct arena *a;
 	int slot;
 
-	if (sys.statx(o->fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME | 0x2000u /* DIOALIGN */,
+	if (sys.statx(ofd_fd(o), "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME | 0x2000u /* DIOALIGN */,
 	              &st) < 0)
 		return THROUGH_PATH;
 	if (st.stx_nlink == 0)
 		return THROUGH_UNLINKED;
-	if (engage_path_of(o->fd, path) < 0 || strlen(path) >= ARENA_PATH_MAX)
+	if (engage_path_of(ofd_fd(o), path) < 0 || strlen(path) >= ARENA_PATH_MAX)
 		return THROUGH_PATH;
 	if (has_standard_fd(f))
 		return THROUGH_STANDARD_FD;
 	if (engage_is_never(f->dev, f->ino))
 		return THROUGH_MMAP;
-	if (!scan_descriptors(f))
-		return THROUGH_UNKNOWN_FD;
+	why = scan_descriptors(f);
+	if (why == THROUGH_IO_URING) {
+		atomic_store(&refuse_soon, true);
+		engine_nudge();
+	}
+	if (why != THROUGH_NONE)
+		return why;
 	if (engine_start() < 0)
 		return THROUGH_NO_THREAD;
-	a = arena_for(f, path);
+	a = arena_for(f, path, &busy);
+	if (busy)
+		return THROUGH_COUNT;
 	if (!a)
 		return THROUGH_NO_ARENA;
+	if (f->shared && !mapped_by_all(f, a)) {
+		f->engage_after = FILE_ENGAGE_AFTER_SHOWN;
+		return THROUGH_COUNT;
+	}
 	slot = arena_slot_take(a);
 	if (slot < 0 && slot_reclaim(a))
 		slot = arena_slot_take(a);
@@ -375,8 +590,13 @@ bool engage_file(struct file *f, struct ofd *o)
 {
 	enum through_reason why;
 
-	if (atomic_load(&engage.stopped) || !o->writable)
+	if (atomic_load(&engage.stopped) || file_held() || !o->writable)
 		return false;
+	why = atomic_load(&refusal);
+	if (why != THROUGH_NONE) {
+		become_through(f, why);
+		return false;
+	}
 	atomic_store(&f->mode, FILE_ENGAGED);
 	if (atomic_load(&f->inflight) != 0) {
 		/* another thread is inside the kernel with this file: the next write tries again */
@@ -392,7 +612,7 @@ bool engage_file(struct file *f, struct ofd *o)
 	why = try_engage(f, o);
 	lock_drop_fast(&engage.lock, lock_self());
 	if (why == THROUGH_NONE) {
-		atomic_fetch_add(&file_engaged_count, 1);
+		file_engaged_add(1);
 		return true;
 	}
 	f->arena = NULL;
@@ -403,6 +623,17 @@ bool engage_file(struct file *f, struct ofd *o)
 	else
 		become_through(f, why);
 	return false;
+}
+
+bool engage_stopped(void) { return atomic_load_explicit(&engage.stopped, memory_order_relaxed); }
+
+/* The kernel's offset of every description is right, or will be after a hand-over by this process. */
+static bool positions_reachable(const struct file *f)
+{
+	for (const struct ofd *o = f->ofds; o; o = o->next)
+		if (o->pos_mode != POS_KERNEL && ofd_fd(o) < 0)
+			return false;
+	return true;
 }
 
 void engage_refresh(struct file *f, int fd)
@@ -426,6 +657,8 @@ int engage_release(struct file *f, bool nested)
 		return r;
 	if (f->mode != FILE_ENGAGED || !f->arena || f->head)
 		return 0; /* somebody else was quicker, or a signal handler left a block behind */
+	if (!positions_reachable(f))
+		return 0; /* another member has to do it */
 	flush_close_own(f);
 	fd = flush_program_fd(f);
 	if (fd >= 0)
@@ -435,7 +668,7 @@ int engage_release(struct file *f, bool nested)
 	f->slot = -1;
 	f->small_seen = 0;
 	f->mode = FILE_PASSIVE;
-	atomic_fetch_sub(&file_engaged_count, 1);
+	file_engaged_add(-1);
 	return 0;
 }
 
@@ -444,7 +677,10 @@ int engage_through(struct file *f, enum through_reason why, bool nested)
 	struct arena *a = f->arena;
 	int r = engage_release(f, nested);
 
-	if (r == 0 && f->mode == FILE_PASSIVE) {
+	if (r == 0 && f->mode == FILE_ENGAGED && f->arena) {
+		/* until whoever can do it does, nothing more is staged (io.c) */
+		f->through_wanted = why;
+	} else if (r == 0 && f->mode == FILE_PASSIVE) {
 		f->mode = FILE_THROUGH;
 		f->why = why;
 		if (a)
@@ -459,11 +695,12 @@ void engage_abandon(struct file *f)
 		"closing %s with bytes that cannot be written (error %d): they stay in %s, see `fastwrite recover`",
 		arena_slot_at(f->arena, (uint32_t)f->slot)->path, -f->error, f->arena->dir);
 	flush_close_own(f);
+	strict_drop(f);
 	f->head = f->tail = NULL;
 	f->arena = NULL;
 	f->slot = -1;
 	f->mode = FILE_THROUGH;
-	atomic_fetch_sub(&file_engaged_count, 1);
+	file_engaged_add(-1);
 }
 
 /* Files with nothing staged, other than the caller's: their locks are only tried. */
@@ -479,12 +716,10 @@ static void visit_idle(struct file *f, void *ctx)
 	struct idle *i = ctx;
 	uint32_t tid = lock_self();
 
-	if ((i->done && !i->all) || f->mode != FILE_ENGAGED || !f->arena || f->head ||
-	    (i->arena && f->arena != i->arena) || (i->reserved && f->prealloc_end == 0))
+	if ((i->done && !i->all) || f->mode != FILE_ENGAGED || !lock_try(&f->lock, tid))
 		return;
-	if (!lock_try(&f->lock, tid))
-		return;
-	if (f->mode == FILE_ENGAGED && f->arena && !f->head && !atomic_load(&f->busy))
+	if (f->mode == FILE_ENGAGED && f->arena && !f->head && !atomic_load(&f->busy) &&
+	    (!i->arena || f->arena == i->arena) && (!i->reserved || f->prealloc_end != 0))
 		i->done |= engage_release(f, true) == 0;
 	lock_drop_fast(&f->lock, tid);
 }
@@ -510,18 +745,43 @@ struct stop {
 	bool failed;
 };
 
+/* Others of the family go on with it: they must find everything in the kernel's hands. */
+bool engage_others_have(const struct file *f)
+{
+	for (const struct ofd *o = f->ofds; f->shared && o; o = o->next)
+		if (family_set_others(&o->holders))
+			return true;
+	return false;
+}
+
+bool engage_stays_open(const struct file *f)
+{
+	for (int fd = fdtable_next(0, ~0u); fd >= 0; fd = fdtable_next((unsigned)fd + 1, ~0u)) {
+		struct ofd *o = fdtable_get(fd);
+
+		if (o && o->writable && atomic_load(&o->file) == f &&
+		    !(sys.fcntl(fd, F_GETFD, 0) & FD_CLOEXEC))
+			return true;
+	}
+	return false;
+}
+
 static void visit_stop(struct file *f, void *ctx)
 {
 	struct stop *s = ctx;
 	struct file_guard g;
+	int r = 0;
 
-	if (f->refs == 0)
-		return;
 	g = file_lock(f);
 	if (g.nested)
 		stage_interrupt(f);
-	if (f->refs != 0 && f->mode != FILE_THROUGH && engage_through(f, s->why, g.nested) < 0)
-		s->failed = true;
+	if (f->refs != 0 && f->mode != FILE_THROUGH) {
+		if (!engage_others_have(f) || (s->why == THROUGH_EXEC && engage_stays_open(f)))
+			r = engage_through(f, s->why, g.nested);
+		else if (f->arena)
+			r = flush_hand_over(f, g.nested);
+	}
+	s->failed |= r < 0;
 	file_unlock(f, g);
 }
 
@@ -530,18 +790,15 @@ void engage_stop_all(enum through_reason why)
 	struct stop s = {.why = why};
 	sys_sigset signals = sys_block_signals();
 
-	atomic_store(&engage.stopped, true);
+	atomic_fetch_add(&engage.stopped, 1);
+	if (why == THROUGH_EXIT)
+		family_exiting();
+	if (family_is_shared())
+		family_sweep();
 	file_for_each(visit_stop, &s);
 	lock_take(&engage.lock, LOCK_ENGAGE);
-	for (uint32_t i = 0; i < engage.count; i++) {
-		struct arena *a = &engage.arenas[i];
-
-		if (!engage.used[i] || a->slots_used != 0)
-			continue; /* bytes that could not be flushed: they wait there for `fastwrite recover` */
-		engage.used[i] = false;
-		stats_add(a);
-		arena_destroy(a);
-	}
+	for (uint32_t i = 0; file_family() && i < engage.count; i++)
+		arena_close(i);
 	lock_drop(&engage.lock, LOCK_ENGAGE);
 	if (s.failed)
 		log_warn(
@@ -549,25 +806,44 @@ void engage_stop_all(enum through_reason why)
 	sys_restore_signals(signals);
 }
 
+void engage_refuse(enum through_reason why)
+{
+	struct stop s = {.why = why};
+	uint32_t none = THROUGH_NONE;
+
+	if (!engage_config)
+		return;
+	/* first: whoever engages a file now is seen below, and whoever comes later sees this */
+	atomic_compare_exchange_strong(&refusal, &none, why);
+	file_for_each(visit_stop, &s);
+}
+
+void engage_tend(void)
+{
+	if (atomic_load(&refuse_soon) && atomic_exchange(&refuse_soon, false))
+		engage_refuse(THROUGH_IO_URING);
+}
+
 static void visit_resume(struct file *f, void *ctx)
 {
 	enum through_reason why = *(enum through_reason *)ctx;
 	struct file_guard g;
 
-	if (f->refs == 0)
-		return;
 	g = file_lock(f);
 	if (f->mode == FILE_THROUGH && f->why == why) {
 		f->mode = FILE_PASSIVE;
 		f->small_seen = 0;
 	}
+	if (f->through_wanted == why)
+		f->through_wanted = THROUGH_NONE;
 	file_unlock(f, g);
 }
 
 void engage_resume_all(enum through_reason why)
 {
-	file_for_each(visit_resume, &why);
-	atomic_store(&engage.stopped, false);
+	/* while another thread tries to exec, nothing may become staged */
+	if (atomic_fetch_sub(&engage.stopped, 1) == 1)
+		file_for_each(visit_resume, &why);
 }
 
 struct retire {
@@ -579,7 +855,7 @@ static void visit_retire(struct file *f, void *ctx)
 	struct retire *r = ctx;
 	struct file_guard g;
 
-	if (f->arena != r->arena)
+	if (f->mode != FILE_ENGAGED)
 		return;
 	g = file_lock(f);
 	if (!g.nested && f->mode == FILE_ENGAGED && f->arena == r->arena)
@@ -593,18 +869,14 @@ bool engage_retire_dir(const char *dir)
 	bool any = false;
 
 	for (uint32_t i = 0; i < engage.count; i++) {
-		struct retire r = {.arena = &engage.arenas[i]};
+		struct retire r = {.arena = engage.arenas[i].arena};
 
-		if (!engage.used[i] || (dir && strcmp(r.arena->dir, dir) != 0))
+		if (!r.arena || (dir && strcmp(r.arena->dir, dir) != 0))
 			continue;
 		file_for_each(visit_retire, &r);
 		lock_take(&engage.lock, LOCK_ENGAGE);
-		if (engage.used[i] && r.arena->slots_used == 0) {
-			engage.used[i] = false;
-			stats_add(r.arena);
-			arena_destroy(r.arena);
-			any = true;
-		}
+		if (engage.arenas[i].arena == r.arena)
+			any |= arena_close(i);
 		lock_drop(&engage.lock, LOCK_ENGAGE);
 	}
 	sys_restore_signals(signals);
@@ -618,7 +890,7 @@ bool engage_move_fd(int fd)
 
 	lock_take(&engage.lock, LOCK_ENGAGE);
 	for (uint32_t i = 0; i < engage.count && !moved; i++) {
-		if (engage.used[i] && engage.arenas[i].fd == fd) {
+		if (engage.arenas[i].arena && engage.arenas[i].fd == fd) {
 			int other = own_fd_move(fd);
 
 			if (other >= 0)
@@ -631,22 +903,52 @@ bool engage_move_fd(int fd)
 	return moved;
 }
 
+/* A file that is inherited before it is engaged needs an arena that both sides have. */
+static void visit_arena(struct file *f, void *ctx)
+{
+	BUFFER(char, path);
+	bool refused = false;
+
+	(void)ctx;
+	if (f->mode != FILE_PASSIVE || file_fd(f) < 0 || arena_find(f->rule, f->dev, &refused) || refused)
+		return;
+	for (const struct ofd *o = f->ofds; o; o = o->next) {
+		if (!o->writable || ofd_fd(o) < 0)
+			continue;
+		if (engage_path_of(ofd_fd(o), path) == 0)
+			arena_open(f->rule, path, f->dev);
+		return;
+	}
+}
+
 void engage_pause(void)
 {
-	atomic_store(&engage.stopped, true);
 	lock_take(&engage.lock, LOCK_ENGAGE);
+	if (!engage_stopped())
+		file_for_each(visit_arena, NULL);
 }
 
-void engage_unpause(void)
-{
-	lock_drop(&engage.lock, LOCK_ENGAGE);
-	atomic_store(&engage.stopped, false);
-}
+void engage_unpause(void) { lock_drop(&engage.lock, LOCK_ENGAGE); }
 
-void engage_after_fork(void)
+void engage_share(uint32_t member)
 {
 	for (uint32_t i = 0; i < engage.count; i++)
-		if (engage.used[i])
-			arena_forget(&engage.arenas[i]);
+		if (engage.arenas[i].arena)
+			family_set_add(&engage.arenas[i].arena->members, member);
+}
+
+void engage_fork_child(void)
+{
+	engage.lock.word = 0;
+	engage.stopped = false;
+	for (uint32_t i = 0; i < ARENAS_MAX; i++)
+		engage.arenas[i].claimed = 0;
+}
+
+void engage_forget(bool keep_mapped)
+{
+	for (uint32_t i = 0; i < engage.count && !keep_mapped; i++)
+		if (engage.arenas[i].arena)
+			arena_forget(engage.arenas[i].arena);
 	memset(&engage, 0, sizeof engage);
 }

@@ -22,7 +22,8 @@ bool engage_file(struct file *f, struct ofd *o);
  * engaged anew.  0 or the -errno of the settle, in which case f keeps its staged bytes and stays engaged. */
 int engage_release(struct file *f, bool nested);
 
-/* engage_release for good: f is written through from now on. */
+/* engage_release for good: f is written through from now on.  When another member of the family alone can hand a
+ * position over, f stays engaged, but nothing is staged any more (through_wanted). */
 int engage_through(struct file *f, enum through_reason why, bool nested);
 
 /* The last description goes and the staged bytes cannot be written (the disk is full, say): they stay in the
@@ -41,6 +42,12 @@ void engage_stop_all(enum through_reason why);
 /* The files that engage_stop_all(why) stopped may be engaged again (an exec failed). */
 void engage_resume_all(enum through_reason why);
 
+/* The process does something that no file can be staged beside: all are written through, those that it opens later
+ * too, and those of its children. */
+void engage_refuse(enum through_reason why);
+/* By an engine thread: does what engage_file could not do about other files. */
+void engage_tend(void);
+
 /* Removes idle arenas in directory `dir` (a staging directory), NULL: everywhere; for rmdir, and when the
  * program needs our descriptors.  True when one was removed. */
 bool engage_retire_dir(const char *dir);
@@ -48,11 +55,31 @@ bool engage_retire_dir(const char *dir);
 /* The program wants this number: the arena that has it takes another.  False when there is none. */
 bool engage_move_fd(int fd);
 
-/* Serializes with fork: nothing becomes engaged in between.  Signals blocked by the caller. */
+/* Other members of the family have the file, too. */
+bool engage_others_have(const struct file *f);
+/* A new program would inherit a description of it that can be written to. */
+bool engage_stays_open(const struct file *f);
+
+/* True after engage_stop_all: whatever is written goes to the kernel at once. */
+bool engage_stopped(void);
+
+/* Maps the arena that another member of the family staged f in; file lock held, may be dropped and taken again.
+ * Installed as file_attach. */
+void engage_attach(struct file *f);
+
+/* This process's descriptor of an arena, -1 when it has not got it. */
+int engage_arena_fd(const struct arena *a);
+
+/* Around fork; signals blocked by the caller.  Nothing becomes engaged in between, and every inherited file has an
+ * arena that it can be staged in later. */
 void engage_pause(void);
 void engage_unpause(void);
-/* In the child of a fork: no arena, nothing engaged. */
-void engage_after_fork(void);
+/* Every arena is the new member's, too. */
+void engage_share(uint32_t member);
+/* In the child: as a member of the family, */
+void engage_fork_child(void);
+/* or not: no arena, nothing engaged.  (The shared memory is still there.) */
+void engage_forget(bool keep_mapped);
 
 /* The program mapped this file, or locked it through a descriptor that is not managed: never stage it. */
 bool engage_is_never(uint64_t dev, uint64_t ino);

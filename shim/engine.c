@@ -2,27 +2,29 @@
 /* engine: see engine.h. */
 #include "engine.h"
 
+#include "engage.h"
 #include "flush.h"
 #include "log.h"
 #include "stage.h"
 #include "sync.h"
 #include "sys.h"
+#include "thread.h"
 
-#include <limits.h>
-#include <pthread.h>
-#include <unistd.h>
+#include <fcntl.h>
 
-enum { IDLE_EXIT_MS = 1000, STACK_BYTES = 128 * 1024, QUEUE_DEEP = 2, RUNS_MAX = 8 };
+enum { IDLE_EXIT_MS = 1000, WATCH_MS = 1000, QUEUE_DEEP = 2, RUNS_MAX = 8, LOCK_TRIES = 200, TIDS_MAX = 16 };
 
 static struct {
 	struct lock lock; /* LOCK_QUEUE: everything below */
 	struct file *first, *last;
-	uint32_t depth;
-	uint32_t threads;        /* running */
-	uint32_t sleepers;       /* of these asleep */
-	_Atomic uint32_t events; /* futex */
-	_Atomic uint32_t tid;    /* of the thread that leases name, 0 = none runs */
-	_Atomic bool armed;      /* the timer ticks, or has been told to */
+	_Atomic uint32_t depth;
+	uint32_t threads;                /* running */
+	uint32_t sleepers;               /* of these asleep */
+	_Atomic uint32_t events;         /* futex */
+	_Atomic uint32_t tid;            /* of the thread that leases name, 0 = none runs */
+	_Atomic bool armed;              /* the timer ticks, or has been told to */
+	_Atomic bool stopping;           /* engine_stop is under way: all leave, none starts */
+	_Atomic uint32_t tids[TIDS_MAX]; /* of those that run or have just ended */
 	uint32_t pace_ms;
 } engine = {.pace_ms = 100};
 
@@ -47,12 +49,12 @@ static struct file *queue_pop(void)
 	lock_take(&engine.lock, LOCK_QUEUE);
 	f = engine.first;
 	if (f) {
-		engine.first = f->queue_next;
+		engine.first = file_local(f)->queue_next;
 		if (!engine.first)
 			engine.last = NULL;
 		engine.depth--;
-		f->queue_next = NULL;
-		atomic_store(&f->queued, 0);
+		file_local(f)->queue_next = NULL;
+		atomic_store(&file_local(f)->queued, 0);
 	}
 	lock_drop(&engine.lock, LOCK_QUEUE);
 	return f;
@@ -73,6 +75,8 @@ static void flush_runs(struct file *f)
 			return;
 		if (f->idle_waiters > 0)
 			return; /* they settle the rest themselves */
+		if (atomic_load_explicit(&engine.depth, memory_order_relaxed) > 0)
+			break; /* others may be overdue */
 	}
 	engine_kick(f);
 }
@@ -82,14 +86,20 @@ static void flush_file(struct file *f)
 {
 	struct file_guard g = file_lock(f);
 
-	if (f->mode == FILE_ENGAGED && f->arena && !atomic_load(&f->busy)) {
-		if (f->lag_due && f->current) {
+	if (file_local(f)->refs && f->mode == FILE_ENGAGED && f->arena && !atomic_load(&f->busy) &&
+	    flush_possible(f)) {
+		if (f->lag_due) {
 			stage_seal(f);
-			f->lag_seq = f->tail->meta->seq;
+			if (f->tail)
+				f->lag_seq = f->tail->meta->seq;
 		}
 		f->lag_due = false;
 		flush_runs(f);
 	}
+	if (f->through_wanted)
+		engage_through(f, f->through_wanted, false);
+	if (f->relaxed_due_ns && f->relaxed_due_ns <= sys_now_ns())
+		sync_relaxed_due(f);
 	file_unlock(f, g);
 }
 
@@ -104,53 +114,127 @@ static void note_deadline(struct due *d, uint64_t deadline)
 		d->next = deadline;
 }
 
+/* Writers have the lock for nanoseconds.  Whoever has it longer is in the kernel with the file, and other files
+ * must not wait for that. */
+static bool lock_soon(struct file *f)
+{
+	uint32_t tid = lock_self();
+
+	for (int i = 0; i < LOCK_TRIES; i++) {
+		if (lock_try(&f->lock, tid)) {
+			f->pinned = NULL;
+			return true;
+		}
+		lock_pause();
+	}
+	return false;
+}
+
+/* Early enough that the flush, behind those of other files, is over in time. */
+static uint64_t lag_ns(const struct file *f) { return f->rule->set.lag_ms * 750000ull; }
+/* Until a file that could not be dealt with is looked at again, and between any two looks. */
+static uint64_t step_ns(uint32_t lag_ms) { return lag_ms * 125000ull; }
+
 static void visit_file(struct file *f, void *ctx)
 {
 	struct due *d = ctx;
-	uint64_t relaxed = f->relaxed_due_ns;
-	struct file_guard g;
+	uint64_t relaxed = atomic_load_explicit(&f->relaxed_due_ns, memory_order_relaxed);
 
 	if (atomic_load_explicit(&f->mode, memory_order_relaxed) != FILE_ENGAGED && relaxed == 0)
 		return;
-	g = file_lock(f);
+	if (!lock_soon(f)) {
+		/* or its holder has died: flush_file finds out */
+		if (f->shared)
+			engine_kick(f);
+		note_deadline(d, d->now);
+		return;
+	}
+	if (f->damaged || family_flusher_died(f))
+		engine_kick(f);
 	if (f->mode == FILE_ENGAGED && f->head) {
-		uint64_t deadline = f->head->opened_ns + f->rule->set.lag_ms * 1000000ull;
+		uint64_t deadline = f->head->opened_ns + lag_ns(f);
 
 		if (deadline <= d->now) {
 			f->lag_due = true;
 			engine_kick(f);
-			/* a flush that failed, or one under way, is looked at again */
-			deadline = d->now + f->rule->set.lag_ms * 1000000ull;
+			/* one that is under way is looked at again soon, one that fails less often */
+			deadline = d->now + (f->error ? lag_ns(f) : step_ns(f->rule->set.lag_ms));
 		}
 		note_deadline(d, deadline);
 	}
+	if (f->through_wanted)
+		engine_kick(f);
 	if (f->relaxed_due_ns) {
 		if (f->relaxed_due_ns <= d->now)
-			sync_relaxed_due(f);
-		else
-			note_deadline(d, f->relaxed_due_ns);
+			engine_kick(f);
+		note_deadline(d, f->relaxed_due_ns);
 	}
-	file_unlock(f, g);
+	lock_drop_fast(&f->lock, lock_self());
 }
 
-/* Milliseconds until the next look, or IDLE_EXIT_MS with *idle when nothing is staged anywhere. */
-static uint64_t timer_scan(bool *idle)
+static void visit_shared(struct file *f, void *ctx)
+{
+	if (f->shared && atomic_load_explicit(&f->mode, memory_order_relaxed) == FILE_ENGAGED)
+		*(bool *)ctx = true;
+}
+
+/*
+ * Threads of the program: with none left the process is to end, and nothing of ours may keep it.  Asked without a
+ * descriptor: the program's next one must have the lowest number, and this thread runs beside it.
+ */
+static bool program_runs(void)
+{
+	struct statx st;
+	char exe[8];
+	uint32_t count;
+
+	/* . and .. and one directory per thread */
+	if (sys.statx(AT_FDCWD, "/proc/self/task", 0, STATX_NLINK, &st) < 0 || st.stx_nlink < 2)
+		return false;
+	count = st.stx_nlink - 2;
+	/* a leader that has called pthread_exit counts, but does not run: it has no memory any more */
+	if (sys.readlinkat(AT_FDCWD, "/proc/self/exe", exe, sizeof exe) < 0)
+		count--;
+	return count > thread_count();
+}
+
+static bool engine_watches(void)
+{
+	bool any = false;
+
+	if (family_is_shared())
+		file_for_each(visit_shared, &any);
+	return any && program_runs();
+}
+
+/* Nanoseconds until the next look.  *waits: nothing is staged anywhere, so that who stages must wake us; *idle: and
+ * there is nothing else to watch. */
+static uint64_t timer_scan(bool *idle, bool *waits)
 {
 	struct due d = {.now = sys_now_ns(), .next = UINT64_MAX};
-	uint64_t pace = engine.pace_ms;
+	uint64_t least = step_ns(engine.pace_ms);
+	uint64_t most = engine.pace_ms * 750000ull;
 	uint64_t wait;
 
 	file_for_each(visit_file, &d);
-	*idle = d.next == UINT64_MAX;
+	*waits = *idle = d.next == UINT64_MAX;
+	/* another member may be killed with bytes staged in a file that we have, too */
+	if (*idle && engine_watches()) {
+		*idle = false;
+		return WATCH_MS * 1000000ull;
+	}
 	if (*idle)
-		return IDLE_EXIT_MS;
-	wait = d.next > d.now ? (d.next - d.now) / 1000000 + 1 : 1;
-	return wait < pace ? wait : pace;
+		return IDLE_EXIT_MS * 1000000ull;
+	wait = d.next > d.now ? d.next - d.now : 0;
+	/* with many files something is always about to be due: look at all of them, now and then */
+	if (wait < least)
+		wait = least;
+	return wait < most ? wait : most;
 }
 
-static void sleep_ms(uint32_t seen, uint64_t ms)
+static void sleep_ns(uint32_t seen, uint64_t ns)
 {
-	struct timespec t = {.tv_sec = (time_t)(ms / 1000), .tv_nsec = (long)(ms % 1000) * 1000000};
+	struct timespec t = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
 
 	sys_futex_wait((uint32_t *)&engine.events, seen, &t);
 }
@@ -158,10 +242,9 @@ static void sleep_ms(uint32_t seen, uint64_t ms)
 /* Takes the signals of broken leases out of the queue: they were answered by lease_drop. */
 static void drain_signals(void)
 {
-	sys_sigset all = ~(sys_sigset)0;
 	struct timespec none = {0};
 
-	while (sys_raw(SYS_rt_sigtimedwait, (long)&all, 0, (long)&none, sizeof all, 0, 0) > 0)
+	while (thread_wait_signal(NULL, &none) > 0)
 		;
 }
 
@@ -176,7 +259,9 @@ static bool try_leave(void)
 
 	lock_take(&engine.lock, LOCK_QUEUE);
 	leave = !engine.first && (engine.threads == 1 || engine_tid() != (pid_t)lock_self());
-	if (leave && engine.threads == 1) {
+	if (leave && engine.threads == 1 && atomic_load(&engine.stopping)) {
+		atomic_store(&engine.tid, 0);
+	} else if (leave && engine.threads == 1) {
 		atomic_store(&engine.tid, 0);
 		if (atomic_load(&engine.armed)) {
 			atomic_store(&engine.tid, lock_self());
@@ -198,10 +283,25 @@ static void fall_asleep(uint32_t seen, uint64_t until_ns)
 	lock_take(&engine.lock, LOCK_QUEUE);
 	engine.sleepers++;
 	lock_drop(&engine.lock, LOCK_QUEUE);
-	sleep_ms(seen, until_ns > now ? (until_ns - now) / 1000000 + 1 : 1);
+	sleep_ns(seen, until_ns > now ? until_ns - now : 0);
 	lock_take(&engine.lock, LOCK_QUEUE);
 	engine.sleepers--;
 	lock_drop(&engine.lock, LOCK_QUEUE);
+}
+
+static bool is_gone(uint32_t tid) { return sys_raw(SYS_tgkill, sys_getpid(), tid, 0, 0, 0, 0) < 0; }
+
+/* Queue lock held. */
+static void note_tid(void)
+{
+	for (int i = 0; i < TIDS_MAX; i++) {
+		uint32_t tid = engine.tids[i];
+
+		if (tid == 0 || is_gone(tid)) {
+			engine.tids[i] = lock_self();
+			return;
+		}
+	}
 }
 
 static void *engine_main(void *arg)
@@ -210,62 +310,45 @@ static void *engine_main(void *arg)
 	uint64_t next_scan = 0;
 	uint64_t last_work = sys_now_ns();
 	bool idle = false;
+	bool waits = false;
 
 	(void)arg;
+	thread_begin();
 	is_engine = true;
 	lock_take(&engine.lock, LOCK_QUEUE);
 	if (engine_tid() == 0)
 		atomic_store(&engine.tid, lock_self());
+	note_tid();
 	lock_drop(&engine.lock, LOCK_QUEUE);
 	for (;;) {
 		uint32_t seen = atomic_load(&engine.events);
 		struct file *f = queue_pop();
 		uint64_t now;
 
+		engage_tend();
 		if (f) {
 			flush_file(f);
 			drain_signals();
 		}
 		now = sys_now_ns();
 		/* one thread keeps the time; while it ticks, engine_arm has nothing to do */
-		if (is_leader() && (now >= next_scan || (idle && atomic_load(&engine.armed)))) {
+		if (is_leader() && (now >= next_scan || (waits && atomic_load(&engine.armed)))) {
+			uint64_t wait;
+
 			atomic_store(&engine.armed, false);
-			next_scan = now + timer_scan(&idle) * 1000000;
-			if (!idle)
+			wait = timer_scan(&idle, &waits);
+			next_scan = now + wait;
+			if (!waits)
 				atomic_store(&engine.armed, true);
 		}
 		if (f || (is_leader() && !idle))
 			last_work = now;
 		if (f)
 			continue;
-		if (now - last_work >= patience && try_leave())
+		if ((now - last_work >= patience || atomic_load(&engine.stopping)) && try_leave())
 			return NULL;
 		fall_asleep(seen, is_leader() ? next_scan : now + patience);
 	}
-}
-
-static size_t stack_size(void)
-{
-	long least = sysconf(_SC_THREAD_STACK_MIN); /* includes the static TLS of the program */
-
-	return STACK_BYTES + (least > 0 ? (size_t)least : PTHREAD_STACK_MIN);
-}
-
-/* Called with all signals blocked, which the new thread inherits. */
-static int thread_make(void)
-{
-	pthread_attr_t attr;
-	pthread_t thread;
-	int r;
-
-	r = pthread_attr_init(&attr);
-	if (r == 0) {
-		pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-		pthread_attr_setstacksize(&attr, stack_size());
-		r = pthread_create(&thread, &attr, engine_main, NULL);
-		pthread_attr_destroy(&attr);
-	}
-	return -r;
 }
 
 /* One more thread unless `most` run already. */
@@ -276,12 +359,12 @@ static int thread_add(uint32_t most)
 	int r = 0;
 
 	lock_take(&engine.lock, LOCK_QUEUE);
-	make = engine.threads < most;
+	make = engine.threads < most && !atomic_load(&engine.stopping);
 	if (make)
 		engine.threads++;
 	lock_drop(&engine.lock, LOCK_QUEUE);
 	if (make) {
-		r = thread_make();
+		r = thread_make(engine_main);
 		if (r < 0) {
 			lock_take(&engine.lock, LOCK_QUEUE);
 			engine.threads--;
@@ -297,21 +380,67 @@ int engine_start(void)
 	int r = thread_add(1);
 
 	/* its id is needed for leases */
-	while (r == 0 && engine_tid() == 0)
+	while (r == 0 && engine_tid() == 0) {
+		if (atomic_load(&engine.stopping))
+			return -EAGAIN;
 		sys_raw(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
+	}
 	return r;
 }
+
+uint32_t engine_threads(void)
+{
+	uint32_t n;
+
+	lock_take(&engine.lock, LOCK_QUEUE);
+	n = engine.threads;
+	lock_drop(&engine.lock, LOCK_QUEUE);
+	return n;
+}
+
+static bool all_gone(void)
+{
+	for (int i = 0; i < TIDS_MAX; i++) {
+		uint32_t tid = atomic_load(&engine.tids[i]);
+
+		if (tid != 0 && !is_gone(tid))
+			return false;
+	}
+	return engine_threads() == 0;
+}
+
+void engine_stop(void)
+{
+	uint64_t give_up = sys_now_ns() + 1000000000u;
+	struct timespec tick = {.tv_nsec = 50000};
+
+	atomic_store(&engine.stopping, true);
+	do {
+		wake(ENGINE_THREADS_MAX);
+		sys_raw(SYS_nanosleep, (long)&tick, 0, 0, 0, 0, 0);
+	} while (!all_gone() && sys_now_ns() < give_up);
+}
+
+int engine_resume(void)
+{
+	atomic_store(&engine.stopping, false);
+	/* whatever the timer had to look after is found when it starts anew */
+	atomic_store(&engine.armed, true);
+	return engine_tid() == 0 ? engine_start() : 0;
+}
+
+void engine_nudge(void) { wake(ENGINE_THREADS_MAX); }
 
 void engine_kick(struct file *f)
 {
 	bool deep, asleep;
 
-	if (atomic_exchange(&f->queued, 1))
+	if (atomic_exchange(&file_local(f)->queued, 1))
 		return;
 	lock_take(&engine.lock, LOCK_QUEUE);
-	f->queue_next = NULL;
+	file_local(f)->queue_next = NULL;
 	if (engine.last)
-		engine.last->queue_next = f;
+		file_local(engine.last)->queue_next = f;
 	else
 		engine.first = f;
 	engine.last = f;
@@ -337,13 +466,21 @@ void engine_arm(void)
 	}
 }
 
+void engine_fork_prepare(void) { lock_take(&engine.lock, LOCK_QUEUE); }
+void engine_fork_parent(void) { lock_drop(&engine.lock, LOCK_QUEUE); }
+
 void engine_after_fork(void)
 {
-	engine.lock.word = 0;
+	/* free, or held by a thread that this process does not have */
+	if (!lock_try(&engine.lock, lock_self()))
+		engine.lock.word = lock_self();
 	engine.first = engine.last = NULL;
 	engine.depth = 0;
 	engine.threads = engine.sleepers = 0;
+	lock_drop_fast(&engine.lock, lock_self());
 	engine.tid = 0;
-	engine.armed = false;
+	engine.armed = engine.stopping = false;
+	for (int i = 0; i < TIDS_MAX; i++)
+		engine.tids[i] = 0;
 	is_engine = false;
 }

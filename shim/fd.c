@@ -3,6 +3,8 @@
 #include "fd.h"
 
 #include "alive.h"
+#include "apart.h"
+#include "buffer.h"
 #include "engage.h"
 #include "engine.h"
 #include "flush.h"
@@ -12,16 +14,27 @@
 #include "recover.h"
 #include "rule.h"
 #include "stage.h"
+#include "strict.h"
 #include "sync.h"
 #include "sys.h"
 
 #include <fcntl.h>
 #include <string.h>
+#include <unistd.h>
 
 static pid_t process_id;
+static bool as_root; /* when the process began */
+bool fd_streams_seen;
 
-void fd_set_process(void) { process_id = sys_getpid(); }
-bool fd_foreign_process(void) { return sys_getpid() != process_id || alive_elsewhere(); }
+void fd_set_process(void)
+{
+	process_id = sys_getpid();
+	file_repair = family_repair;
+	file_attach = engage_attach;
+	as_root |= sys_raw(SYS_geteuid, 0, 0, 0, 0, 0, 0) == 0;
+}
+bool fd_own_process(void) { return sys_getpid() == process_id; }
+bool fd_foreign_process(void) { return alive_elsewhere() || !fd_own_process(); }
 
 static struct file *file_of(struct ofd *o) { return atomic_load_explicit(&o->file, memory_order_acquire); }
 
@@ -68,13 +81,15 @@ enum { LAST_DIR_MAX = 256 };
 /* The directory of this thread's last open whose files stage in the place of the rule above them. */
 static __thread char last_dir[LAST_DIR_MAX];
 
-/* True when files in the directory path[0..n) stage in the place of `rule`: the same file system, writable. */
+/* True when files in the directory path[0..n) stage in the place of `rule`: the same file system, writable.  Root may
+ * recover what other users staged, who may have had to stage elsewhere. */
 static bool stages_above(const struct rule *rule, const char *path, size_t n)
 {
-	char dir[PATH_MAX], place[PATH_MAX];
+	BUFFER(char, dir);
+	BUFFER(char, place);
 	struct statx st;
 
-	if (path[0] != '/' || n >= LAST_DIR_MAX)
+	if (as_root || path[0] != '/' || n >= LAST_DIR_MAX)
 		return false;
 	if (memcmp(last_dir, path, n) == 0 && last_dir[n] == '\0')
 		return true;
@@ -83,7 +98,7 @@ static bool stages_above(const struct rule *rule, const char *path, size_t n)
 	if (sys.statx(AT_FDCWD, dir, 0, STATX_INO, &st) < 0 ||
 	    engage_staging_dir(rule, path, sys_dev_of(&st), place) < 0)
 		return false;
-	log_format(dir, sizeof dir, "%s/" ARENA_DIR, rule->prefix);
+	log_format(dir, PATH_MAX, "%s/" ARENA_DIR, rule->prefix);
 	if (strcmp(dir, place) != 0)
 		return false;
 	memcpy(last_dir, path, n);
@@ -91,39 +106,101 @@ static bool stages_above(const struct rule *rule, const char *path, size_t n)
 	return true;
 }
 
+/* More looks than this cost more than finding out path and rule. */
+enum { PLACES_MAX = 3 };
+
+/* The rule's place is one that an earlier rule has, too. */
+static bool place_repeats(uint32_t i)
+{
+	const struct rule *rules = engage_config->rules;
+
+	return i > 0 && !rules[i - 1].set.staging[0] && strcmp(rules[i - 1].prefix, rules[i].prefix) == 0;
+}
+
+static bool below_prefix(const struct rule *rule, const char *path)
+{
+	size_t n = strlen(rule->prefix);
+
+	return strncmp(path, rule->prefix, n) == 0 && (n == 1 || path[n] == '/');
+}
+
+/* The path names nothing in the directory of any rule; through a link it may be in one all the same. */
+static bool looks_unmatched(const char *path)
+{
+	if (path[0] != '/')
+		return false;
+	for (uint32_t i = 0; i < engage_config->rule_count; i++)
+		if (below_prefix(&engage_config->rules[i], path))
+			return false;
+	return true;
+}
+
 /*
- * Might a dead process have left bytes for this path?  Looked for by the path as the program wrote it: in the
- * places that rules above it use, and, unless its file system makes these the only ones, in the directory that it
- * names.
+ * Bytes of the dead may be in the place `dir`.  What only living processes stage there would make every open of
+ * other files ask on and on, unless somebody looks closely once in a while and remembers.
+ */
+static bool place_needed(const char *dir)
+{
+	static _Atomic time_t looked;
+	struct timespec now;
+
+	if (!recover_needed(AT_FDCWD, dir))
+		return false;
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+	if (now.tv_sec - atomic_load_explicit(&looked, memory_order_relaxed) <= 1)
+		return true;
+	atomic_store_explicit(&looked, now.tv_sec, memory_order_relaxed);
+	recover_dead(dir);
+	return recover_needed(AT_FDCWD, dir);
+}
+
+static bool is_link(int dirfd, const char *path)
+{
+	struct statx st;
+
+	return sys.statx(dirfd, path, AT_SYMLINK_NOFOLLOW, STATX_TYPE, &st) == 0 && S_ISLNK(st.stx_mode);
+}
+
+/*
+ * Might a dead process have left bytes for this path?  The path as the program wrote it may be relative or lead
+ * through links, and so into any rule: looked at are the places that the rules use, and, unless its file system
+ * makes these the only ones, the directory that the path names.
  */
 static bool staging_near(int dirfd, const char *path)
 {
 	const char *slash = strrchr(path, '/');
-	char dir[PATH_MAX];
+	BUFFER(char, dir);
 	size_t n = slash ? (size_t)(slash - path) + 1 : 0;
 	bool covered = false;
+	int looks = 0;
 
 	for (uint32_t i = 0; i < engage_config->rule_count; i++) {
 		const struct rule *rule = &engage_config->rules[i];
 		size_t prefix = strlen(rule->prefix);
 
 		if (rule->set.staging[0]) {
-			if (recover_needed(AT_FDCWD, rule->set.staging))
+			if (++looks > PLACES_MAX || place_needed(rule->set.staging))
+				return true;
+			continue;
+		}
+		/* everything stages beside itself: where a link in the last component leads is not looked at below */
+		if (prefix <= 1) {
+			if (is_link(dirfd, path))
 				return true;
 			continue;
 		}
 		/* the directory of the path itself is looked at below */
-		if (prefix <= 1 || (n == prefix + 1 && memcmp(path, rule->prefix, prefix) == 0) ||
-		    (path[0] == '/' && strncmp(path, rule->prefix, prefix) != 0))
+		if (place_repeats(i) || (n == prefix + 1 && memcmp(path, rule->prefix, prefix) == 0))
 			continue;
-		log_format(dir, sizeof dir, "%s/" ARENA_DIR, rule->prefix);
-		if (recover_needed(AT_FDCWD, dir))
+		log_format(dir, PATH_MAX, "%s/" ARENA_DIR, rule->prefix);
+		if (++looks > PLACES_MAX || place_needed(dir))
 			return true;
-		covered |= engage_config->rule_count == 1 && stages_above(rule, path, n);
+		covered |= engage_config->rule_count == 1 && below_prefix(rule, path) &&
+		           stages_above(rule, path, n);
 	}
 	if (covered)
 		return false;
-	if (n + sizeof ARENA_DIR >= sizeof dir)
+	if (n + sizeof ARENA_DIR >= PATH_MAX)
 		return true;
 	memcpy(dir, path, n);
 	memcpy(dir + n, ARENA_DIR, sizeof ARENA_DIR);
@@ -133,22 +210,37 @@ static bool staging_near(int dirfd, const char *path)
 void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 {
 	bool writes = (flags & O_ACCMODE) != O_RDONLY;
+	/* Who stages looks for other descriptors in its own process only: what this one will read must be known by
+	 * then, whoever stages. */
+	bool shared = family_is_shared();
 	struct statx st;
 
 	op->flags = flags;
-	op->lazy = op->late = false;
+	op->lazy = op->unsure = op->late = op->reader = false;
 	op->before = (struct timespec){0};
-	op->watch = engage_config && !(flags & (O_PATH | O_DIRECTORY)) &&
-	            (writes || atomic_load_explicit(&file_engaged_count, memory_order_relaxed) > 0);
+	/* in a family any reader counts: another member may stage what it is to see */
+	op->watch = engage_config && !(flags & (O_PATH | O_DIRECTORY)) && !alive_elsewhere() &&
+	            (writes || shared || file_engaged() > 0);
 	if (!op->watch)
 		return;
 	if (flags & O_CREAT)
 		clock_gettime(CLOCK_REALTIME_COARSE, &op->before);
-	if ((flags & O_TRUNC) && path &&
-	    atomic_load_explicit(&file_engaged_count, memory_order_relaxed) > 0 &&
-	    sys.statx(dirfd, path, 0, STATX_INO, &st) == 0)
+	if ((flags & O_TRUNC) && path && file_engaged() > 0 && sys.statx(dirfd, path, 0, STATX_INO, &st) == 0)
 		settle_identity(sys_dev_of(&st), st.stx_ino);
-	op->lazy = writes && path && !(flags & (O_SYNC | O_DSYNC)) && !staging_near(dirfd, path);
+	strict_before_open(dirfd, path);
+	if ((!writes && !shared) || (flags & (O_SYNC | O_DSYNC)))
+		return;
+	op->unsure = shared;
+	if (!writes || (flags & (O_CREAT | O_EXCL)) == (O_CREAT | O_EXCL)) {
+		op->lazy = true; /* nobody has left bytes for a file that this very open makes */
+	} else if (path && (flags & O_TRUNC)) {
+		/* what this open cuts off must be in place before it, even if the process dies right after */
+		op->lazy = !staging_near(dirfd, path);
+	} else if (path) {
+		/* most of these are nobody's: they are asked about when they are used */
+		op->unsure = shared || looks_unmatched(path) || staging_near(dirfd, path);
+		op->lazy = true;
+	}
 }
 
 static bool created_now(const struct fd_open *op, const struct statx *st)
@@ -211,7 +303,7 @@ static void add_description(struct file *f, int fd, const struct fd_open *op, co
 			engage_through(f, THROUGH_UNKNOWN_FD, g.nested);
 			ofd_release(o);
 			file_put(f);
-		} else if (fd <= 2 && o->writable) {
+		} else if (fd_is_standard(fd) && o->writable) {
 			engage_through(f, THROUGH_STANDARD_FD, g.nested);
 		}
 	} else {
@@ -222,15 +314,32 @@ static void add_description(struct file *f, int fd, const struct fd_open *op, co
 	file_unlock(f, g);
 }
 
+/* Beside the file: where those stage who may not write to the rule's own directory. */
+static bool place_beside(const char *path, const char *other, char *dir)
+{
+	size_t n = (size_t)(strrchr(path, '/') - path) + 1;
+
+	if (n + sizeof ARENA_DIR > PATH_MAX)
+		return false;
+	memcpy(dir, path, n);
+	memcpy(dir + n, ARENA_DIR, sizeof ARENA_DIR);
+	return strcmp(dir, other) != 0;
+}
+
 static void recover_first(const struct fd_open *op, int fd, const struct rule *rule, const char *path,
                           uint64_t dev)
 {
-	char dir[PATH_MAX];
+	BUFFER(char, dir);
+	BUFFER(char, beside);
+	unsigned files;
 
-	if (engage_staging_dir(rule, path, dev, dir) < 0 || recover_dead(dir) == 0)
+	if (engage_staging_dir(rule, path, dev, dir) < 0)
 		return;
+	files = recover_dead(dir);
+	if (as_root && !rule->set.staging[0] && place_beside(path, dir, beside))
+		files += recover_dead(beside);
 	/* what a dead process had written came before this open, and this open cuts it off */
-	if (op->flags & O_TRUNC)
+	if (files > 0 && (op->flags & O_TRUNC))
 		sys.ftruncate(fd, 0);
 }
 
@@ -249,24 +358,28 @@ static bool is_engaged(int fd)
 void fd_opened(const struct fd_open *op, int fd)
 {
 	const struct rule *rule = NULL;
-	char path[PATH_MAX];
+	BUFFER(char, path);
+	bool writes = (op->flags & O_ACCMODE) != O_RDONLY;
 	struct statx st;
 	sys_sigset signals;
 	struct file *f;
 
 	if (!op->watch || fd_foreign_process())
 		return;
-	if (op->lazy && (meta_idle() || !is_engaged(fd)) && lazy_note(fd, op->flags, &op->before))
+	if (op->lazy && (meta_idle() || !is_engaged(fd)) && lazy_note(fd, op->flags, &op->before, op->unsure))
 		return;
-	lazy_clear(fd); /* of a descriptor with this number that was closed behind our back */
+	/* Of a descriptor with this number that was closed behind our back.  One that is being resolved must not look
+	 * like one that never was noted before the table shows it: writes would pass by uncounted. */
+	if (!op->late)
+		lazy_clear(fd);
 	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME | 0x2000u /* DIOALIGN */, &st) <
 	            0 ||
 	    (st.stx_mode & S_IFMT) != S_IFREG)
 		return;
-	if ((op->flags & O_ACCMODE) != O_RDONLY) {
+	if (writes || op->reader || family_is_shared()) {
 		if (st.stx_nlink > 0 && engage_path_of(fd, path) == 0)
 			rule = rule_match(engage_config, path);
-		if (rule && !op->late && !certainly_new(op, &st))
+		if (writes && rule && !op->late && !certainly_new(op, &st))
 			recover_first(op, fd, rule, path, sys_dev_of(&st));
 	}
 	if (!rule) {
@@ -278,6 +391,13 @@ void fd_opened(const struct fd_open *op, int fd)
 	}
 	if (file_pools_init() < 0 || alive_set() < 0)
 		return;
+	/* What only dead members of the family hold is not written through for their sake; it may even be another file,
+	 * whose number this one has got. */
+	if (family_is_shared()) {
+		f = file_find(sys_dev_of(&st), st.stx_ino);
+		if (f && f->mode == FILE_THROUGH)
+			family_sweep();
+	}
 	signals = sys_block_signals();
 	f = file_get(sys_dev_of(&st), st.stx_ino, rule);
 	if (f)
@@ -285,15 +405,50 @@ void fd_opened(const struct fd_open *op, int fd)
 	sys_restore_signals(signals);
 }
 
-void fd_resolve(int fd, int flags, const struct timespec *before)
+void fd_resolve(int fd, int flags, const struct timespec *before, bool unused)
 {
-	struct fd_open op = {.flags = flags, .watch = true, .before = *before, .late = true};
+	struct fd_open op = {
+		.flags = flags, .watch = true, .before = *before, .unsure = unused, .late = !unused};
 	struct ofd *o;
 
 	fd_opened(&op, fd);
 	o = fdtable_get(fd);
-	if (o)
+	if (o && !unused)
 		atomic_fetch_add(&file_of(o)->small_seen, 1);
+}
+
+static int parse_fd(const char *name)
+{
+	int value = 0;
+
+	for (; *name >= '0' && *name <= '9'; name++)
+		value = value * 10 + (*name - '0');
+	return *name ? -1 : value;
+}
+
+void fd_register_readers(void)
+{
+	struct fd_open op = {.flags = O_RDONLY, .watch = true, .late = true, .reader = true};
+	BUFFER(char, buf);
+	int dir = sys.openat(AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+	ssize_t n;
+
+	while (dir >= 0 && (n = sys.getdents(dir, buf, BUFFER_BYTES)) > 0) {
+		for (ssize_t at = 0; at < n;) {
+			const struct sys_dirent *d = (const struct sys_dirent *)(const void *)(buf + at);
+			int fd = parse_fd(d->name);
+			long flags;
+
+			at += d->reclen;
+			if (fd < 0 || fd == dir || own_fd_is(fd) || fdtable_get(fd))
+				continue;
+			flags = sys.fcntl(fd, F_GETFL, 0);
+			if (flags >= 0 && !(flags & O_PATH) && (flags & O_ACCMODE) == O_RDONLY)
+				fd_opened(&op, fd);
+		}
+	}
+	if (dir >= 0)
+		sys.close(dir);
 }
 
 struct spare {
@@ -305,10 +460,10 @@ static void visit_spare(struct file *f, void *ctx)
 	struct spare *s = ctx;
 	struct file_guard g;
 
-	if (f->own_fd < 0)
+	if (file_own_fd(f) < 0)
 		return;
 	g = file_lock(f);
-	if (!g.nested && f->own_fd >= 0 && !atomic_load(&f->busy)) {
+	if (!g.nested && file_own_fd(f) >= 0 && !atomic_load(&f->busy)) {
 		flush_close_own(f);
 		s->any = true;
 	}
@@ -319,8 +474,31 @@ bool fd_spare_own(void)
 {
 	struct spare s = {.any = false};
 
+	if (alive_elsewhere())
+		return false;
 	file_for_each(visit_spare, &s);
-	return s.any || engage_retire_dir(NULL);
+	return s.any || engage_retire_dir(NULL) || family_spare();
+}
+
+/* The last descriptor that this process has of a description; other members of the family go on with it. */
+static long leave_description(struct file *f, struct ofd *o, int fd, bool nested)
+{
+	long r = flush_settle(f, nested);
+
+	if (o->pos_mode == POS_STREAM)
+		stage_unstream(f);
+	if (o->pos_mode == POS_USER) {
+		sys.lseek(fd, o->pos, SEEK_SET);
+		o->pos_mode = POS_KERNEL;
+	}
+	family_set_remove(&o->holders, family_me);
+	if (file_local(f)->refs == 1) {
+		if (!nested)
+			flush_wait_idle(f);
+		flush_close_own(f);
+	}
+	file_leave(f);
+	return r;
 }
 
 /* File lock held: the table no longer shows fd.  The last descriptor of a description settles the file. */
@@ -330,15 +508,21 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 	long r = 0;
 
 	fdtable_clear(fd);
-	if (--o->refs > 0) {
-		if (o->fd == fd) {
+	if (--ofd_local(o)->refs > 0) {
+		if (ofd_local(o)->fd == fd) {
 			int other = fdtable_find(o, fd);
 
 			if (other >= 0)
-				o->fd = other;
+				ofd_local(o)->fd = other;
 		}
 		/* closing any descriptor drops the process's POSIX locks: others may come in */
 		return f->no_own_fd ? flush_settle(f, nested) : 0;
+	}
+	*ofd_local(o) = (struct ofd_local){.fd = fd, .refs = 1}; /* it is still open, and needed below */
+	if (f->shared && family_set_others(&o->holders)) {
+		r = leave_description(f, o, fd, nested);
+		ofd_local(o)->refs = 0;
+		return r;
 	}
 	if (o->writable) {
 		last = true;
@@ -346,6 +530,8 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 			if (other != o && other->writable)
 				last = false;
 		r = last ? engage_release(f, nested) : flush_hand_over(f, nested);
+		if (!last && f->leased == o)
+			strict_drop(f); /* with bytes that cannot be written; it ends with the description */
 		if (last && f->relaxed_due_ns)
 			sync_relaxed_due(f);
 		if (r == 0 && f->sync_error) {
@@ -356,9 +542,34 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 	/* readers may stay; nobody is left who could write the bytes */
 	if (r < 0 && f->head && last)
 		engage_abandon(f);
+	if (file_local(f)->refs == 1)
+		flush_close_own(f);
 	ofd_release(o);
 	file_put(f);
 	return r;
+}
+
+/* Descriptors by which locks were taken, for their close; those from LAZY_FDS on count as one. */
+static _Atomic uint64_t locked[LAZY_FDS / 64 + 1];
+
+static _Atomic uint64_t *locked_word(int fd, uint64_t *bit)
+{
+	unsigned at = (unsigned)fd < LAZY_FDS ? (unsigned)fd : LAZY_FDS;
+
+	*bit = 1ull << (at % 64);
+	return &locked[at / 64];
+}
+
+static void before_close(int fd)
+{
+	uint64_t bit;
+	_Atomic uint64_t *word = locked_word(fd, &bit);
+
+	if (!(atomic_load_explicit(word, memory_order_relaxed) & bit) || fd_foreign_process())
+		return;
+	if ((unsigned)fd < LAZY_FDS)
+		atomic_fetch_and(word, ~bit);
+	meta_settle_all();
 }
 
 long fd_close_prepare(int fd)
@@ -370,7 +581,10 @@ long fd_close_prepare(int fd)
 
 	if (own_fd_is(fd))
 		return -EBADF;
-	lazy_clear(fd); /* in a vfork child, too: its parent then writes the file through */
+	if (fd < 0)
+		return FD_PASS;
+	before_close(fd);
+	lazy_clear(fd);
 	if (!fdtable_get(fd) || fd_foreign_process())
 		return FD_PASS;
 	f = lock_fd(fd, &o, &g);
@@ -387,7 +601,10 @@ void fd_dup_done(int oldfd, int newfd)
 	struct file *f;
 	struct ofd *o;
 
-	if (oldfd == newfd || fd_foreign_process())
+	if (oldfd == newfd)
+		return;
+	lazy_clear(newfd); /* of a descriptor with this number that was closed behind our back */
+	if ((!fdtable_get(oldfd) && !lazy_is(oldfd)) || fd_foreign_process())
 		return;
 	lazy_resolve(oldfd);
 	f = lock_fd(oldfd, &o, &g);
@@ -396,8 +613,8 @@ void fd_dup_done(int oldfd, int newfd)
 	if (fdtable_set(newfd, o) < 0)
 		engage_through(f, THROUGH_UNKNOWN_FD, g.nested);
 	else
-		o->refs++;
-	if (newfd <= 2 && o->writable)
+		ofd_local(o)->refs++;
+	if (fd_is_standard(newfd) && o->writable)
 		engage_through(f, THROUGH_STANDARD_FD, g.nested);
 	file_unlock(f, g);
 }
@@ -411,12 +628,12 @@ static void visit_vacate(struct file *f, void *ctx)
 	const struct vacate *v = ctx;
 	struct file_guard g;
 
-	if (f->own_fd != v->fd)
+	if (file_own_fd(f) != v->fd)
 		return;
 	g = file_lock(f);
 	if (!g.nested) {
 		flush_wait_idle(f);
-		if (f->own_fd == v->fd)
+		if (file_own_fd(f) == v->fd)
 			flush_close_own(f);
 	}
 	file_unlock(f, g);
@@ -428,7 +645,7 @@ static bool vacate(int fd)
 	struct vacate v = {.fd = fd};
 
 	file_for_each(visit_vacate, &v);
-	return !own_fd_is(fd) || engage_move_fd(fd);
+	return !own_fd_is(fd) || engage_move_fd(fd) || family_move_fd(fd);
 }
 
 long fd_dup_onto_prepare(int oldfd, int newfd)
@@ -442,9 +659,12 @@ long fd_dup_onto_prepare(int oldfd, int newfd)
 	return FD_PASS;
 }
 
-void fd_close_range_prepare(unsigned from, unsigned to)
+/* Settles and forgets managed descriptors in the range. */
+static void close_range_prepare(unsigned from, unsigned to)
 {
-	for (unsigned fd = from; fd <= to && fd < LAZY_FDS && !fd_foreign_process(); fd++)
+	if (fd_foreign_process())
+		return;
+	for (unsigned fd = from; fd <= to && fd < LAZY_FDS; fd++)
 		lazy_clear((int)fd);
 	for (int fd = fdtable_next(from, to); fd >= 0; fd = fdtable_next((unsigned)fd + 1, to))
 		fd_close_prepare(fd);
@@ -458,6 +678,41 @@ int fd_next_own(unsigned at, unsigned to)
 		if (own_fd_is((int)at))
 			return (int)at;
 	return -1;
+}
+
+static long close_around_own(unsigned at, unsigned to, int flags,
+                             long (*next)(unsigned from, unsigned to, int flags))
+{
+	for (;;) {
+		int own = fd_next_own(at, to);
+		long r;
+
+		if (own < 0)
+			return at <= to ? next(at, to, flags) : 0;
+		r = (unsigned)own > at ? next(at, (unsigned)own - 1, flags) : 0;
+		if (r < 0)
+			return r;
+		if ((unsigned)own == to)
+			return 0;
+		at = (unsigned)own + 1;
+	}
+}
+
+long fd_close_range(unsigned from, unsigned to, int flags,
+                    long (*next)(unsigned from, unsigned to, int flags))
+{
+	struct apart apart = {.stopped = false};
+	long r;
+
+	if (from > to || (flags & (int)~(CLOSE_RANGE_CLOEXEC | CLOSE_RANGE_UNSHARE)))
+		return next(from, to, flags);
+	if (flags & CLOSE_RANGE_UNSHARE)
+		apart = apart_begin(true);
+	if (!(flags & CLOSE_RANGE_CLOEXEC))
+		close_range_prepare(from, to);
+	r = close_around_own(from, to, flags, next);
+	apart_end(apart);
+	return r;
 }
 
 long fd_hand_over(int fd)
@@ -507,13 +762,14 @@ void fd_use_stdio(int fd)
 	struct statx st;
 	struct file *f;
 
+	if (alive_elsewhere())
+		return;
 	if (fdtable_get(fd)) {
 		fd_use_unmodelled(fd, THROUGH_STDIO);
 		return;
 	}
 	/* a stream of its own (fopen): it writes where we do not see it */
-	if (atomic_load_explicit(&file_engaged_count, memory_order_relaxed) == 0 ||
-	    sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) < 0)
+	if (file_engaged() == 0 || sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) < 0)
 		return;
 	f = file_find(sys_dev_of(&st), st.stx_ino);
 	if (f) {
@@ -538,6 +794,37 @@ static long before_lock(struct file *f, bool nested)
 		flush_close_own(f);
 		f->no_own_fd = true;
 	}
+	return r;
+}
+
+long fd_before_lock(int fd, bool releases)
+{
+	struct file_guard g;
+	uint64_t bit;
+	struct file *f;
+	struct ofd *o;
+	long r = 0;
+
+	if (!engage_config || fd < 0)
+		return 0;
+	if (fd_foreign_process())
+		return 0;
+	if (releases) {
+		meta_settle_all();
+	} else {
+		_Atomic uint64_t *word = locked_word(fd, &bit);
+
+		atomic_fetch_or(word, bit);
+	}
+	lazy_resolve(fd);
+	f = lock_fd(fd, &o, &g);
+	if (!f)
+		return 0;
+	if (f->mode == FILE_ENGAGED && f->arena)
+		r = flush_hand_over(f, g.nested);
+	if (r == 0 && !releases)
+		f->cooperates = true;
+	file_unlock(f, g);
 	return r;
 }
 
@@ -574,7 +861,11 @@ long fd_fcntl(int fd, struct ofd *o, int cmd, long arg)
 	case F_SETSIG:
 	case F_SETOWN:
 	case F_SETOWN_EX:
-	case F_NOTIFY: break;
+	case F_NOTIFY:
+	case F_GETLEASE:
+	case F_GETSIG:
+	case F_GETOWN:
+	case F_GETOWN_EX: break;
 	default: return FD_PASS;
 	}
 	f = lock_fd(fd, &o, &g);
@@ -582,9 +873,10 @@ long fd_fcntl(int fd, struct ofd *o, int cmd, long arg)
 		return FD_PASS;
 	switch (cmd) {
 	case F_GETFL:
-		/* while a flush is under way the kernel's flags may be ours */
-		if (f->busy_program_fd)
-			r = o->flags;
+		/* while a flush is under way the kernel's flags may be ours, and the lock keeps one from beginning */
+		r = f->busy_program_fd ? o->flags : sys.fcntl(fd, F_GETFL, 0);
+		if (r >= 0 && f->leased == o)
+			r &= ~(long)O_ASYNC | o->flags; /* which the kernel sets with a lease */
 		break;
 	case F_SETFL: {
 		struct statx st = {0};
@@ -609,6 +901,15 @@ long fd_fcntl(int fd, struct ofd *o, int cmd, long arg)
 	case F_NOTIFY:
 		r = engage_through(f, THROUGH_IOCTL, g.nested);
 		r = r < 0 ? r : FD_PASS;
+		break;
+	case F_GETLEASE:
+	case F_GETSIG:
+	case F_GETOWN:
+	case F_GETOWN_EX:
+		/* what we lease, and whom the kernel tells, is none of the program's */
+		flush_hand_over(f, g.nested);
+		strict_drop(f);
+		r = sys.fcntl(fd, cmd, arg);
 		break;
 	default: r = before_lock(f, g.nested); r = r < 0 ? r : FD_PASS;
 	}

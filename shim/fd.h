@@ -18,7 +18,9 @@ struct fd_open {
 	bool watch;             /* fd_opened has something to do */
 	struct timespec before; /* coarse clock: a file born later was made by this open */
 	bool lazy;              /* nothing is staged near it: it is enough to note the descriptor */
+	bool unsure;            /* lazy, but until its first use only */
 	bool late;              /* fd_resolve: the program may have written since */
+	bool reader;            /* to be known although it is read only */
 };
 
 /* Before an open: O_TRUNC of a file with staged bytes settles it first.  False in `watch` when the open cannot
@@ -26,8 +28,11 @@ struct fd_open {
 void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags);
 /* After the kernel opened fd. */
 void fd_opened(const struct fd_open *op, int fd);
-/* The same, later: the descriptor was only noted (lazy.h).  Its first small write is over. */
-void fd_resolve(int fd, int flags, const struct timespec *before);
+/* The same, later: the descriptor was only noted (lazy.h).  Unless `unused` its first write is over. */
+void fd_resolve(int fd, int flags, const struct timespec *before, bool unused);
+/* Before the first fork: descriptors that only read become known, since another member of the family may stage what
+ * they are to see. */
+void fd_register_readers(void);
 /* The process ran out of descriptors: closes those of ours that can be spared.  True when one was. */
 bool fd_spare_own(void);
 
@@ -37,23 +42,37 @@ long fd_close_prepare(int fd);
 void fd_dup_done(int oldfd, int newfd);
 /* Before dup2/dup3 onto newfd (which closes it).  -EBADF: newfd is ours, pretend it is out of range. */
 long fd_dup_onto_prepare(int oldfd, int newfd);
-/* Before close_range/closefrom: settles and forgets managed descriptors in the range. */
-void fd_close_range_prepare(unsigned from, unsigned to);
+/* close_range by `next` (0 or -errno), of what lies between our own descriptors. */
+long fd_close_range(unsigned from, unsigned to, int flags,
+                    long (*next)(unsigned from, unsigned to, int flags));
 /* Own descriptors in [from, to], ascending: next one at or after `at`, or -1. */
 int fd_next_own(unsigned at, unsigned to);
 
 /* fcntl of a managed descriptor; `arg` as passed.  FD_PASS, or the result. */
 long fd_fcntl(int fd, struct ofd *o, int cmd, long arg);
+/*
+ * Any lock through fd is about to be taken, or released.  What a lock guards may be other files than the one that it
+ * is on: before it is released, by an unlock or a close, everything is settled.  A managed file that is locked is
+ * shared with others from now on (strict_is).  0 or -errno
+ */
+long fd_before_lock(int fd, bool releases);
 /* lockf is about to be called. 0 or -errno */
 long fd_before_posix_lock(int fd);
-/* A stdio stream was made on fd, or raw output that bypasses write: written through from now on. */
+/* Set once at the start: the C library's streams make their calls through the library (hook_slots.c). */
+extern bool fd_streams_seen;
+/* A descriptor that the C library itself writes to: its messages go to 2 by internal calls, and so does what
+ * streams that are not seen write to 0 and 1. */
+static inline bool fd_is_standard(int fd) { return fd == 2 || ((unsigned)fd < 2 && !fd_streams_seen); }
+/* A stream that is not seen was made on fd, or raw output bypasses write: written through from now on. */
 void fd_use_stdio(int fd);
 /* Something outside the model is about to use the descriptor: written through from now on. */
 void fd_use_unmodelled(int fd, int why);
 /* flock, lockf: another process may be handed the file; settle. 0 or -errno */
 long fd_hand_over(int fd);
-/* True in a child made by vfork: it shares our memory but not our descriptors. */
+/* True in a child that has our memory but descriptors of its own, and once nothing is managed any more. */
 bool fd_foreign_process(void);
+/* True in the process that called fd_set_process last. */
+bool fd_own_process(void);
 void fd_set_process(void);
 
 #endif

@@ -51,7 +51,7 @@ int fdtable_set(int fd, struct ofd *o)
 
 void fdtable_clear(int fd)
 {
-	if (fdtable_get(fd))
+	if (fdtable_entry(fd))
 		fdtable_set(fd, NULL);
 }
 
@@ -74,7 +74,7 @@ int fdtable_next(unsigned from, unsigned to)
 			fd = (fd / FDTABLE_CHUNK + 1) * FDTABLE_CHUNK - 1; /* nothing in this chunk */
 			continue;
 		}
-		if (fdtable_get((int)fd))
+		if (fdtable_entry((int)fd))
 			return (int)fd;
 	}
 	return -1;

@@ -8,6 +8,7 @@
 #ifndef FASTWRITE_FDTABLE_H
 #define FASTWRITE_FDTABLE_H
 
+#include "alive.h"
 #include "file.h"
 
 enum { FDTABLE_CHUNK = 1024, FDTABLE_CHUNKS = 1024 };
@@ -15,7 +16,8 @@ enum { FDTABLE_CHUNK = 1024, FDTABLE_CHUNKS = 1024 };
 extern struct ofd *_Atomic fdtable_first[FDTABLE_CHUNK];
 extern struct ofd *_Atomic *_Atomic fdtable_chunks[FDTABLE_CHUNKS];
 
-static inline struct ofd *fdtable_get(int fd)
+/* The entry itself, whoever asks. */
+static inline struct ofd *fdtable_entry(int fd)
 {
 	struct ofd *_Atomic *chunk;
 
@@ -25,6 +27,15 @@ static inline struct ofd *fdtable_get(int fd)
 		return NULL;
 	chunk = atomic_load_explicit(&fdtable_chunks[fd / FDTABLE_CHUNK], memory_order_acquire);
 	return chunk ? atomic_load_explicit(&chunk[fd % FDTABLE_CHUNK], memory_order_acquire) : NULL;
+}
+
+/* What fd refers to; NULL when it is not managed, or this is a child that has our memory but its own
+ * descriptors. */
+static inline struct ofd *fdtable_get(int fd)
+{
+	struct ofd *o = fdtable_entry(fd);
+
+	return __builtin_expect(o && alive_elsewhere(), 0) ? NULL : o;
 }
 
 /* 0, -EMFILE for a number beyond the table, -ENOMEM. */

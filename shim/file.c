@@ -3,32 +3,39 @@
 #include "file.h"
 
 #include "alive.h"
+#include "fdtable.h"
 #include "sys.h"
 
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
 
-enum {
-	POOL_FILES = 1 << 14,
-	POOL_OFDS = 1 << 16,
-	HASH_SIZE = 1 << 14,
-};
+enum { HASH_SIZE = 1 << 14 };
 
 /* Shared anonymous memory, so that the members of a family can use one copy of it; untouched pages cost
  * nothing. */
 struct pools {
+	struct family family;
 	struct lock lock;
 	struct file *free_files;
 	struct ofd *free_ofds;
-	uint32_t files_used, ofds_used; /* high-water marks */
-	struct file *hash[HASH_SIZE];
-	struct file files[POOL_FILES];
-	struct ofd ofds[POOL_OFDS];
+	_Atomic uint32_t files_used, ofds_used; /* high-water marks */
+	struct lock hash_lock;
+	struct file *hash[HASH_SIZE]; /* by identity */
+	_Atomic uint32_t engaged, releases;
+	struct file files[FILE_POOL];
+	struct ofd ofds[OFD_POOL];
+	_Atomic uint32_t arena_taken[FILE_ARENAS]; /* by this member, + 1 */
+	struct arena arenas[FILE_ARENAS];
 };
 
 static struct pools *_Atomic pools;
-_Atomic uint32_t file_engaged_count;
+uint32_t family_me;
+struct file_local file_locals[FILE_POOL];
+struct ofd_local ofd_locals[OFD_POOL];
+void (*file_repair)(struct file *f);
+void (*file_attach)(struct file *f);
+_Atomic uint32_t file_holds;
 
 static const char *const reason_names[THROUGH_COUNT] = {
 	[THROUGH_NONE] = "none",
@@ -48,6 +55,12 @@ static const char *const reason_names[THROUGH_COUNT] = {
 	[THROUGH_IOCTL] = "ioctl",
 	[THROUGH_SYNC_OPEN] = "O_SYNC",
 	[THROUGH_EXIT] = "exit",
+	[THROUGH_NO_LEASE] = "no lease",
+	[THROUGH_LEASE_BUSY] = "lease busy",
+	[THROUGH_INHERITED] = "inherited descriptor",
+	[THROUGH_CLONE] = "clone",
+	[THROUGH_PASSED] = "descriptor passed on",
+	[THROUGH_IO_URING] = "io_uring",
 };
 
 const char *through_reason_name(enum through_reason reason)
@@ -71,13 +84,111 @@ int file_pools_init(void)
 	return 0;
 }
 
-void file_pools_reset(void)
+void file_pools_reset(bool keep_mapped)
 {
 	struct pools *p = atomic_exchange(&pools, NULL);
 
-	if (p)
+	family_me = 0;
+	file_holds = 0; /* of children of the parent */
+	if (!p)
+		return;
+	for (uint32_t i = 0; i < p->files_used; i++)
+		file_locals[i] = (struct file_local){0};
+	for (uint32_t i = 0; i < p->ofds_used; i++)
+		ofd_locals[i] = (struct ofd_local){0};
+	if (!keep_mapped)
 		sys.munmap(p, sizeof *p);
-	file_engaged_count = 0;
+}
+
+void file_fork_child(void)
+{
+	struct pools *p = atomic_load(&pools);
+
+	file_holds = 0; /* of children of the parent */
+	/* other threads of the parent may have been about to open or close something */
+	for (uint32_t i = 0; i < p->files_used; i++)
+		file_locals[i] = (struct file_local){0};
+	for (uint32_t i = 0; i < p->ofds_used; i++)
+		ofd_locals[i].refs = 0;
+	for (int fd = fdtable_next(0, ~0u); fd >= 0; fd = fdtable_next((unsigned)fd + 1, ~0u)) {
+		struct ofd *o = fdtable_get(fd);
+
+		if (ofd_local(o)->refs++ == 0) {
+			ofd_local(o)->fd = fd;
+			file_local(atomic_load(&o->file))->refs++;
+		}
+	}
+	for (uint32_t i = 0; i < p->ofds_used; i++)
+		if (ofd_locals[i].refs == 0)
+			family_set_remove(&p->ofds[i].holders, family_me);
+}
+
+struct family *file_family(void)
+{
+	struct pools *p = atomic_load(&pools);
+
+	return p ? &p->family : NULL;
+}
+
+struct arena *file_arena_take(void)
+{
+	struct pools *p = atomic_load(&pools);
+
+	for (uint32_t i = 0; i < FILE_ARENAS; i++) {
+		uint32_t expected = 0;
+
+		if (atomic_compare_exchange_strong(&p->arena_taken[i], &expected, family_me + 1))
+			return &p->arenas[i];
+	}
+	return NULL;
+}
+
+uint32_t file_arena_taker(const struct arena *a)
+{
+	struct pools *p = atomic_load(&pools);
+
+	return atomic_load(&p->arena_taken[a - p->arenas]) - 1;
+}
+
+void file_arena_give(const struct arena *a)
+{
+	struct pools *p = atomic_load(&pools);
+
+	atomic_store(&p->arena_taken[a - p->arenas], 0);
+}
+
+uint32_t file_arena_index(const struct arena *a) { return (uint32_t)(a - atomic_load(&pools)->arenas); }
+
+void file_arena_for_each(void (*visit)(struct arena *a, void *ctx), void *ctx)
+{
+	struct pools *p = atomic_load(&pools);
+
+	for (uint32_t i = 0; p && i < FILE_ARENAS; i++)
+		if (atomic_load(&p->arena_taken[i]))
+			visit(&p->arenas[i], ctx);
+}
+
+uint32_t file_engaged(void)
+{
+	struct pools *p = atomic_load_explicit(&pools, memory_order_relaxed);
+
+	return p ? atomic_load_explicit(&p->engaged, memory_order_relaxed) : 0;
+}
+
+void file_engaged_add(int n)
+{
+	struct pools *p = atomic_load(&pools);
+
+	if (n < 0)
+		atomic_fetch_add(&p->releases, 1);
+	atomic_fetch_add(&p->engaged, (uint32_t)n);
+}
+
+uint32_t file_releases(void)
+{
+	const struct pools *p = atomic_load(&pools);
+
+	return p ? atomic_load(&p->releases) : 0;
 }
 
 static struct file **hash_bucket(struct pools *p, uint64_t dev, uint64_t ino)
@@ -97,24 +208,49 @@ static struct file *hash_lookup(struct pools *p, uint64_t dev, uint64_t ino)
 	return f;
 }
 
+static void hash_add(struct pools *p, struct file *f)
+{
+	struct file **bucket = hash_bucket(p, f->dev, f->ino);
+
+	f->hash_next = *bucket;
+	__atomic_store_n(bucket, f, __ATOMIC_RELEASE); /* file_find looks without the lock */
+}
+
+static void hash_remove(struct pools *p, const struct file *f)
+{
+	struct file **link = hash_bucket(p, f->dev, f->ino);
+
+	while (*link && *link != f)
+		link = &(*link)->hash_next;
+	if (*link)
+		__atomic_store_n(link, f->hash_next, __ATOMIC_RELEASE);
+}
+
 static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const struct rule *rule)
 {
-	struct file *f = p->free_files;
-	struct file **bucket = hash_bucket(p, dev, ino);
+	struct file *f;
 
-	if (f)
+	lock_take(&p->lock, LOCK_POOL);
+	f = p->free_files;
+	if (f) {
 		p->free_files = f->hash_next;
-	else if (p->files_used < POOL_FILES)
-		f = &p->files[p->files_used++];
-	else
+	} else if (p->files_used < FILE_POOL) {
+		f = &p->files[p->files_used];
+		f->index = p->files_used++;
+	}
+	lock_drop(&p->lock, LOCK_POOL);
+	if (!f)
 		return NULL;
 	/* the lock word and the event counter stay: others may still look at them through a stale pointer */
 	f->dev = dev;
 	f->ino = ino;
 	f->rule = rule;
-	f->why = THROUGH_NONE;
+	f->why = f->through_wanted = THROUGH_NONE;
+	f->give_up = THROUGH_NONE;
 	f->ofds = NULL;
 	f->refs = 0;
+	f->shared = atomic_load(&p->family.highest) > 0;
+	f->damaged = f->cooperates = false;
 	f->mode = FILE_PASSIVE;
 	f->inflight = 0;
 	f->small_seen = 0;
@@ -128,7 +264,10 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->staged_lo = f->staged_hi = 0;
 	f->ksize = f->lsize = 0;
 	f->sparse = f->no_own_fd = f->direct_ok = false;
-	f->own_fd = -1;
+	f->leased = NULL;
+	f->lease_wait_us = 0;
+	f->lease_retry_ns = 0;
+	f->lease_pass = false;
 	f->prealloc_start = f->prealloc_end = f->prealloc_step = 0;
 	f->full_sync = false;
 	f->relaxed_due_ns = 0;
@@ -136,14 +275,22 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->sync_error = 0;
 	f->append_skip = 0;
 	f->idle_waiters = 0;
-	f->work = NULL;
+	f->moving = NULL;
 	f->lag_due = false;
 	f->lag_seq = 0;
 	f->writes = f->bytes = 0;
 	f->pinned = NULL;
-	f->hash_next = *bucket;
-	*bucket = f;
+	/* it may still be in the engine's queue */
+	file_set_own_fd(f, -1);
+	file_local(f)->refs = 0;
+	hash_add(p, f);
 	return f;
+}
+
+static void add_ref(struct file *f)
+{
+	atomic_fetch_add(&f->refs, 1);
+	file_local(f)->refs++;
 }
 
 struct file *file_get(uint64_t dev, uint64_t ino, const struct rule *rule)
@@ -151,13 +298,13 @@ struct file *file_get(uint64_t dev, uint64_t ino, const struct rule *rule)
 	struct pools *p = atomic_load(&pools);
 	struct file *f;
 
-	lock_take(&p->lock, LOCK_POOL);
+	lock_take(&p->hash_lock, LOCK_HASH);
 	f = hash_lookup(p, dev, ino);
 	if (!f)
 		f = file_make(p, dev, ino, rule);
 	if (f)
-		f->refs++;
-	lock_drop(&p->lock, LOCK_POOL);
+		add_ref(f);
+	lock_drop(&p->hash_lock, LOCK_HASH);
 	return f;
 }
 
@@ -165,9 +312,9 @@ void file_ref(struct file *f)
 {
 	struct pools *p = atomic_load(&pools);
 
-	lock_take(&p->lock, LOCK_POOL);
-	f->refs++;
-	lock_drop(&p->lock, LOCK_POOL);
+	lock_take(&p->hash_lock, LOCK_HASH);
+	add_ref(f);
+	lock_drop(&p->hash_lock, LOCK_HASH);
 }
 
 struct file *file_find(uint64_t dev, uint64_t ino)
@@ -176,33 +323,61 @@ struct file *file_find(uint64_t dev, uint64_t ino)
 	sys_sigset signals;
 	struct file *f;
 
-	if (!p || !alive_here())
+	/* most files are not ours, and most buckets empty */
+	if (!p || !alive_here() || !__atomic_load_n(hash_bucket(p, dev, ino), __ATOMIC_ACQUIRE))
 		return NULL;
 	signals = sys_block_signals();
-	lock_take(&p->lock, LOCK_POOL);
+	lock_take(&p->hash_lock, LOCK_HASH);
 	f = hash_lookup(p, dev, ino);
-	lock_drop(&p->lock, LOCK_POOL);
+	lock_drop(&p->hash_lock, LOCK_HASH);
 	sys_restore_signals(signals);
 	return f;
+}
+
+/* LOCK_HASH held. */
+static bool drop_ref(struct pools *p, struct file *f)
+{
+	if (atomic_fetch_sub(&f->refs, 1) > 1)
+		return false;
+	hash_remove(p, f);
+	f->mode = FILE_THROUGH;
+	f->dev = f->ino = 0;
+	lock_take(&p->lock, LOCK_POOL);
+	f->hash_next = p->free_files;
+	p->free_files = f;
+	lock_drop(&p->lock, LOCK_POOL);
+	return true;
 }
 
 void file_put(struct file *f)
 {
 	struct pools *p = atomic_load(&pools);
 
-	lock_take(&p->lock, LOCK_POOL);
-	if (--f->refs == 0) {
-		struct file **link = hash_bucket(p, f->dev, f->ino);
+	lock_take(&p->hash_lock, LOCK_HASH);
+	file_local(f)->refs--;
+	drop_ref(p, f);
+	lock_drop(&p->hash_lock, LOCK_HASH);
+}
 
-		while (*link != f)
-			link = &(*link)->hash_next;
-		*link = f->hash_next;
-		f->mode = FILE_THROUGH;
-		f->dev = f->ino = 0;
-		f->hash_next = p->free_files;
-		p->free_files = f;
-	}
-	lock_drop(&p->lock, LOCK_POOL);
+void file_leave(struct file *f) { file_local(f)->refs--; }
+
+bool file_put_dead(struct file *f)
+{
+	struct pools *p = atomic_load(&pools);
+	bool last;
+
+	lock_take(&p->hash_lock, LOCK_HASH);
+	last = drop_ref(p, f);
+	lock_drop(&p->hash_lock, LOCK_HASH);
+	return last;
+}
+
+int file_fd(const struct file *f)
+{
+	for (const struct ofd *o = f->ofds; o; o = o->next)
+		if (ofd_fd(o) >= 0)
+			return ofd_fd(o);
+	return -1;
 }
 
 struct ofd *ofd_new(struct file *f, int fd, int flags)
@@ -212,24 +387,29 @@ struct ofd *ofd_new(struct file *f, int fd, int flags)
 
 	lock_take(&p->lock, LOCK_POOL);
 	o = p->free_ofds;
-	if (o)
+	if (o) {
 		p->free_ofds = o->next;
-	else if (p->ofds_used < POOL_OFDS)
-		o = &p->ofds[p->ofds_used++];
+	} else if (p->ofds_used < OFD_POOL) {
+		o = &p->ofds[p->ofds_used];
+		o->index = p->ofds_used++;
+	}
 	lock_drop(&p->lock, LOCK_POOL);
 	if (!o)
 		return NULL;
 	o->flags = flags;
-	o->fd = fd;
-	o->refs = 1;
+	*ofd_local(o) = (struct ofd_local){.fd = fd, .refs = 1};
+	o->holders = (struct family_set){0};
+	family_set_add(&o->holders, family_me);
 	o->align_mask = 0;
 	o->pos_mode = POS_KERNEL;
 	o->pos = 0;
 	o->readable = (flags & O_ACCMODE) != O_WRONLY;
 	o->writable = (flags & O_ACCMODE) != O_RDONLY;
 	o->next = f->ofds;
-	f->ofds = o;
 	atomic_store_explicit(&o->file, f, memory_order_release);
+	/* a member may be killed anywhere, and others go on with the list */
+	atomic_signal_fence(memory_order_seq_cst);
+	f->ofds = o;
 	return o;
 }
 
@@ -242,6 +422,8 @@ void ofd_release(struct ofd *o)
 	while (*link != o)
 		link = &(*link)->next;
 	*link = o->next;
+	ofd_local(o)->refs = 0;
+	atomic_signal_fence(memory_order_seq_cst);
 	lock_take(&p->lock, LOCK_POOL);
 	o->next = p->free_ofds;
 	p->free_ofds = o;
@@ -255,18 +437,66 @@ void file_for_each(void (*visit)(struct file *f, void *ctx), void *ctx)
 	if (!p || !alive_here())
 		return;
 	for (uint32_t i = 0; i < p->files_used; i++)
-		visit(&p->files[i], ctx);
+		if (file_locals[i].refs)
+			visit(&p->files[i], ctx);
+}
+
+void file_for_each_shared(void (*visit)(struct file *f, void *ctx), void *ctx)
+{
+	struct pools *p = atomic_load(&pools);
+
+	for (uint32_t i = 0; p && i < p->files_used; i++)
+		if (p->files[i].refs)
+			visit(&p->files[i], ctx);
+}
+
+bool file_give_up(uint64_t dev, uint64_t ino, enum through_reason why)
+{
+	struct pools *p = atomic_load(&pools);
+	bool known = false;
+
+	for (uint32_t i = 0; p && i < p->files_used; i++) {
+		struct file *f = &p->files[i];
+
+		if (file_locals[i].refs && f->dev == dev && f->ino == ino) {
+			atomic_store(&f->give_up, why);
+			known = true;
+		}
+	}
+	return known;
+}
+
+void file_give_up_all(enum through_reason why)
+{
+	struct pools *p = atomic_load(&pools);
+
+	for (uint32_t i = 0; p && i < p->files_used; i++)
+		if (file_locals[i].refs)
+			atomic_store(&p->files[i].give_up, why);
 }
 
 struct file_guard file_lock(struct file *f)
 {
 	struct file_guard g = {.signals = sys_block_signals()};
 
-	g.nested = lock_take(&f->lock, LOCK_FILE) == LOCK_NESTED;
-	/* whoever was interrupted has left the lock since: nobody copies into that block any more */
-	if (!g.nested)
-		f->pinned = NULL;
+	g.nested = file_lock_again(f);
 	return g;
+}
+
+bool file_lock_again(struct file *f)
+{
+	switch (lock_take(&f->lock, LOCK_FILE)) {
+	case LOCK_NESTED: return true;
+	case LOCK_INHERITED: f->damaged = true; break;
+	case LOCK_TAKEN: break;
+	}
+	/* whoever was interrupted has left the lock since: nobody copies into that block any more */
+	f->pinned = NULL;
+	if (f->shared && f->arena && file_attach && !family_set_has(&f->arena->members, family_me))
+		file_attach(f);
+	if (f->damaged && file_repair)
+		file_repair(f);
+	return false;
 }
 
 void file_unlock(struct file *f, struct file_guard g)

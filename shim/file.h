@@ -5,6 +5,10 @@
  * Both structures are type-stable: never unmapped, reused only through the pools, so a thread that holds a
  * stale pointer may still take the lock in it and find out under the lock that it is stale.
  *
+ * The pools are shared memory: the members of a family (family.h) use one copy of them, so that a file is the same
+ * to all of them whoever opened it.  What differs from process to process, such as descriptor numbers, is in
+ * file_locals and ofd_locals.
+ *
  * Position of an open file description.  POS_KERNEL: the kernel's offset is right.  POS_USER: ofd->pos is
  * right.  POS_STREAM: the end of the last extent of the file's current block is the position; there is at
  * most one such description per file, named by block_run.stream, so that the fast path publishes bytes and
@@ -17,6 +21,7 @@
 
 #include "arena.h"
 #include "config.h"
+#include "family.h"
 #include "lock.h"
 
 #include <stdatomic.h>
@@ -37,7 +42,7 @@ enum through_reason {
 	THROUGH_EXEC,
 	THROUGH_MMAP,
 	THROUGH_STDIO,
-	THROUGH_STANDARD_FD, /* a descriptor 0..2 names it */
+	THROUGH_STANDARD_FD, /* a descriptor that the C library writes to names it (fd.h) */
 	THROUGH_UNKNOWN_FD,  /* the process holds a descriptor on it that the library did not see opened */
 	THROUGH_SPLICE,
 	THROUGH_UNLINKED,
@@ -49,6 +54,12 @@ enum through_reason {
 	THROUGH_IOCTL,
 	THROUGH_SYNC_OPEN,
 	THROUGH_EXIT,
+	THROUGH_NO_LEASE,   /* visibility = strict, and no leases here */
+	THROUGH_LEASE_BUSY, /* visibility = strict, while somebody else has it open */
+	THROUGH_INHERITED,  /* another program has a description of it */
+	THROUGH_CLONE,
+	THROUGH_PASSED,   /* another process got the description by a message */
+	THROUGH_IO_URING, /* the process has an io_uring, which reads and writes where nobody sees it */
 	THROUGH_COUNT
 };
 const char *through_reason_name(enum through_reason reason);
@@ -66,30 +77,60 @@ struct file;
 struct ofd {
 	struct file *_Atomic file; /* stays, stale, while in the pool */
 	struct ofd *next;          /* of the same file; or pool free list */
+	uint32_t index;            /* in the pool */
+	struct family_set holders; /* members with a descriptor that refers to it */
 	int flags;                 /* as F_GETFL reports: access mode, O_APPEND, O_DIRECT, O_SYNC, ... */
-	int fd;                    /* one descriptor that refers to it */
-	uint32_t refs;             /* descriptors of this process */
 	uint32_t align_mask; /* O_DIRECT: what buffer and size must be a multiple of, less one; else 0 */
 	enum pos_mode pos_mode;
 	off_t pos;
 	bool writable, readable;
 };
 
+/* What this process has of a description. */
+struct ofd_local {
+	int fd;        /* one descriptor that refers to it */
+	uint32_t refs; /* descriptors */
+};
+
+/* What this process has of a file. */
+struct file_local {
+	uint32_t refs;           /* descriptions; 0: the file is none of this process's business */
+	int own_fd_plus_1;       /* our own description on it, 0 = none: all of this begins as zeros */
+	int own_flags;           /* its status flags now */
+	_Atomic uint32_t queued; /* in the engine's queue */
+	struct file *queue_next;
+};
+
+/* From its plan to its end: what finishing a flush takes, by whoever has the file lock. */
+struct flush_result {
+	uint64_t end;   /* of the file, at least */
+	uint64_t bytes; /* that were to be written */
+	int r;
+};
+
 struct file {
 	struct lock lock;
 	_Atomic uint32_t mode;       /* enum file_mode */
-	_Atomic uint32_t inflight;   /* kernel calls under way on a passive file */
+	_Atomic uint32_t inflight;   /* kernel calls under way on a passive file, or with lease_pass */
 	_Atomic uint32_t small_seen; /* small writes while passive */
 	uint32_t engage_after;       /* the small write of this number engages */
 	uint32_t shown_early;        /* times in a row that nearly every write had to be shown at once */
 	struct block_run *_Atomic current; /* open block, what the fast path looks at */
 
-	uint64_t dev, ino;
-	struct file *hash_next;
+	_Atomic uint64_t dev, ino; /* these and refs: looked at through stale pointers, too */
+	uint32_t index;            /* in the pool */
+	struct file *hash_next;    /* or pool free list */
 	struct ofd *ofds;
-	uint32_t refs; /* descriptions */
+	_Atomic uint32_t refs; /* descriptions, of all members */
+	bool shared;           /* has been inherited: other processes may have it, too */
+	bool cooperates;       /* the program has locked it: see strict_is */
+	_Atomic bool damaged;  /* a member died with the lock or the flush token: see family_repair */
+	_Atomic uint32_t
+		through_wanted; /* enum through_reason: stage nothing more; written through as soon as that can
+					    be */
 	const struct rule *rule;
 	enum through_reason why;
+	_Atomic uint32_t give_up; /* enum through_reason: what child.h wants done with it */
 
 	/* valid while engaged */
 	struct arena *arena;
@@ -101,20 +142,29 @@ struct file {
 	uint64_t ksize;                /* the kernel's file size as far as we know */
 	uint64_t lsize; /* with everything staged; not counting the open stream, see file_logical_size */
 	bool sparse;    /* bytes below ksize may be holes */
-	bool no_own_fd; /* the program uses POSIX locks: closing a descriptor of ours would drop them */
+	bool no_own_fd; /* POSIX locks of the program, which closing a descriptor of ours would drop; or strict */
 	bool direct_ok; /* O_DIRECT works here, with at most 4096 of alignment */
-	int own_fd;     /* our own description on it, -1 = none */
-	int own_flags;  /* its status flags now */
+
+	/* visibility = strict, see strict.h */
+	struct ofd *_Atomic leased; /* description that the lease is on, or NULL */
+	uint32_t lease_wait_us;     /* somebody else has it open: ask again in such steps; 0 = nobody had */
+	_Atomic uint64_t lease_retry_ns;
+	_Atomic bool lease_pass; /* until then writes go to the kernel without the lock; see inflight */
 
 	/* flush token */
 	_Atomic uint32_t busy;        /* thread id of the flusher, 0 = none */
+	_Atomic uint32_t busy_member; /* its process, family_me */
+	_Atomic uint32_t busy_turn;   /* counts the flushes: names the one under way */
 	_Atomic uint32_t busy_events; /* futex: raised when busy is given back */
 	uint32_t idle_waiters;        /* threads in flush_wait_idle: a flusher goes no further than it must */
 	_Atomic uint32_t busy_io_done; /* the flusher has nothing left but to take the lock and finish */
-	struct flush_work *work;       /* what it would finish then; a signal handler may do it for it */
+	struct flush_result result;    /* valid then; a signal handler may finish for it */
 	bool busy_program_fd;          /* the flusher changed the flags of a program descriptor */
-	_Atomic uint32_t queued;       /* in the engine's queue */
-	struct file *queue_next;
+
+	/* a write on the slow path: whose position it moves, from where, by how much (family_repair) */
+	struct ofd *moving;
+	uint64_t moving_from;
+	uint64_t moving_bytes;
 
 	/* space */
 	uint64_t prealloc_start; /* [start, end) is reserved by us without a gap; end 0 = nothing */
@@ -122,24 +172,38 @@ struct file {
 	uint64_t prealloc_step;
 
 	/* sync */
-	bool full_sync;          /* created or renamed here: the next sync is fsync */
-	uint64_t relaxed_due_ns; /* 0 = none */
-	int error;               /* -errno of the last flush, 0 when it succeeded; the bytes stay staged */
-	int sync_error;          /* latched -errno of a failed background sync, reported once, then 0 */
-	uint32_t append_skip;    /* bytes of the first staged block that a partial append flush wrote */
-	bool lag_due;            /* the timer wants everything staged until now flushed */
-	uint64_t lag_seq;        /* and up to this block that is under way */
+	bool full_sync;                  /* created or renamed here: the next sync is fsync */
+	_Atomic uint64_t relaxed_due_ns; /* 0 = none */
+	int error;            /* -errno of the last flush, 0 when it succeeded; the bytes stay staged */
+	int sync_error;       /* latched -errno of a failed background sync, reported once, then 0 */
+	uint32_t append_skip; /* bytes of the first staged block that a partial append flush wrote */
+	bool lag_due;         /* the timer wants everything staged until now flushed */
+	uint64_t lag_seq;     /* and up to this block that is under way */
 
 	uint64_t writes, bytes; /* absorbed; added to the slot's counters now and then */
-	struct block_run
-		*pinned; /* block that an interrupted fast path may be copying into: not to be freed */
-	struct file *all_next;
+	struct block_run *_Atomic
+		pinned; /* block that an interrupted fast path may be copying into: not to be freed */
 };
+
+enum { FILE_POOL = 1 << 14, OFD_POOL = 1 << 16 };
+extern struct file_local file_locals[FILE_POOL];
+extern struct ofd_local ofd_locals[OFD_POOL];
+
+static inline struct file_local *file_local(const struct file *f) { return &file_locals[f->index]; }
+static inline struct ofd_local *ofd_local(const struct ofd *o) { return &ofd_locals[o->index]; }
+static inline int file_own_fd(const struct file *f) { return file_local(f)->own_fd_plus_1 - 1; }
+static inline void file_set_own_fd(const struct file *f, int fd) { file_local(f)->own_fd_plus_1 = fd + 1; }
+/* A descriptor of this process that refers to o; -1 when only other members have one. */
+static inline int ofd_fd(const struct ofd *o) { return ofd_local(o)->refs ? ofd_local(o)->fd : -1; }
+/* Any descriptor of this process on the file, -1 when there is none. */
+int file_fd(const struct file *f);
 
 /* Creates the pools; 0 or -errno.  Called once, lazily, at the first managed open. */
 int file_pools_init(void);
-/* In the child of a fork: forgets every file and description of the parent. */
-void file_pools_reset(void);
+/* In the child of a fork that does not belong to the family: forgets every file and description of the parent. */
+void file_pools_reset(bool keep_mapped);
+/* In one that does: counts anew what it has, by its descriptors. */
+void file_fork_child(void);
 
 /* The file with this identity, with one more reference; made when missing.  NULL when the pool is full. */
 struct file *file_get(uint64_t dev, uint64_t ino, const struct rule *rule);
@@ -148,15 +212,49 @@ void file_ref(struct file *f);
 /* Like file_get for an existing one, without a reference; NULL when unknown.  The result may go stale. */
 struct file *file_find(uint64_t dev, uint64_t ino);
 void file_put(struct file *f);
+/* This process's last descriptor of a description is gone; other members still have some. */
+void file_leave(struct file *f);
+/* A description that only dead members had is gone.  True when it was the file's last. */
+bool file_put_dead(struct file *f);
 
 struct ofd *ofd_new(struct file *f, int fd, int flags);
-void ofd_release(struct ofd *o); /* file lock held; removes it from the file and drops the file reference */
+void ofd_release(struct ofd *o); /* file lock held; removes it from the file, not the file's reference */
 
-/* Number of files that have ever been engaged and still exist: 0 means that no metadata hook has work. */
-extern _Atomic uint32_t file_engaged_count;
+/* Files that are engaged, in the whole family: 0 means that no metadata hook has work. */
+uint32_t file_engaged(void);
+void file_engaged_add(int n);
+/* How often one of them was given back, by any member: everything that had been staged for it was in the kernel. */
+uint32_t file_releases(void);
 
-/* Calls back with every file in the pools that is in use; no lock is held during the call. */
+/* Calls back with every file that this process has a description of; no lock is held during the call. */
 void file_for_each(void (*visit)(struct file *f, void *ctx), void *ctx);
+/* The same with every file of the family, dead members' ones as well. */
+void file_for_each_shared(void (*visit)(struct file *f, void *ctx), void *ctx);
+/* The rest of the shared memory.  NULL before file_pools_init. */
+struct family *file_family(void);
+enum { FILE_ARENAS = 32 };
+struct arena *file_arena_take(void); /* NULL: all in use */
+/* The member that took it. */
+uint32_t file_arena_taker(const struct arena *a);
+void file_arena_give(const struct arena *a);
+uint32_t file_arena_index(const struct arena *a);
+void file_arena_for_each(void (*visit)(struct arena *a, void *ctx), void *ctx);
+
+/* What file_lock calls, with the lock held, when a member died while it had the lock or the flush token. */
+extern void (*file_repair)(struct file *f);
+/* The same, when another member staged for f in an arena that this process has not mapped yet. */
+extern void (*file_attach)(struct file *f);
+
+/* For a child that has our memory and must not take locks: the file of this identity is to be written through, with
+ * child_vfork_parent.  False when it is not known. */
+bool file_give_up(uint64_t dev, uint64_t ino, enum through_reason why);
+void file_give_up_all(enum through_reason why);
+
+/* While held, nothing is staged and nothing becomes engaged.  Counted. */
+extern _Atomic uint32_t file_holds;
+static inline void file_hold(void) { atomic_fetch_add(&file_holds, 1); }
+static inline void file_unhold(void) { atomic_fetch_sub(&file_holds, 1); }
+static inline bool file_held(void) { return atomic_load(&file_holds) > 0; }
 
 /* File lock with all signals of this thread blocked.  `nested`: this thread held it already (we are in a
  * signal handler that interrupted the fast path). */
@@ -165,6 +263,8 @@ struct file_guard {
 	bool nested;
 };
 struct file_guard file_lock(struct file *f);
+/* The lock alone, signals blocked already.  True when nested. */
+bool file_lock_again(struct file *f);
 void file_unlock(struct file *f, struct file_guard g);
 
 #endif

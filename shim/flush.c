@@ -3,12 +3,15 @@
 #include "flush.h"
 
 #include "append.h"
+#include "buffer.h"
+#include "engine.h"
 #include "flush_io.h"
 #include "kill.h"
 #include "lease.h"
 #include "log.h"
 #include "merge.h"
 #include "stage.h"
+#include "strict.h"
 #include "sys.h"
 
 #include <fcntl.h>
@@ -43,35 +46,95 @@ bool flush_worth(const struct file *f)
 
 int flush_program_fd(const struct file *f)
 {
+	/* staged appends go out through a description that appends */
+	bool append = f->head && f->kind == STAGE_APPEND;
+
 	for (const struct ofd *o = f->ofds; o; o = o->next)
-		if (o->writable)
-			return o->fd;
+		if (o->writable && ofd_fd(o) >= 0 && (!append || (o->flags & O_APPEND)))
+			return ofd_fd(o);
 	return -1;
 }
 
 void flush_close_own(struct file *f)
 {
-	own_fd_close(f->own_fd);
-	f->own_fd = -1;
+	own_fd_close(file_own_fd(f));
+	file_set_own_fd(f, -1);
+}
+
+static bool is_the_file(const struct file *f, int fd)
+{
+	struct statx st;
+
+	return sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) == 0 && st.stx_ino == f->ino &&
+	       sys_dev_of(&st) == f->dev;
+}
+
+/* By the program's descriptor, or, when this process has none, where the slot says that the file is. */
+static int open_again(const struct file *f, int program_fd, int flags)
+{
+	char path[64];
+	int fd = -EBADF;
+
+	if (program_fd >= 0) {
+		log_format(path, sizeof path, "/proc/self/fd/%d", program_fd);
+		fd = sys.openat(AT_FDCWD, path, flags, 0);
+	} else {
+		fd = sys.openat(AT_FDCWD, arena_slot_at(f->arena, (uint32_t)f->slot)->path,
+		                flags | O_NOFOLLOW | O_NONBLOCK, 0);
+	}
+	if (fd >= 0 && !is_the_file(f, fd)) {
+		sys.close(fd);
+		fd = -ESTALE;
+	}
+	return fd < 0 ? fd : own_fd_raise(fd);
 }
 
 /* A second description of the file, so that O_DIRECT and O_APPEND of the program's own one stay untouched. */
 static void open_own(struct file *f, int program_fd)
 {
-	char path[64];
+	struct file_local *local = file_local(f);
+	int flags = O_WRONLY | (f->kind == STAGE_APPEND ? O_APPEND : 0);
 	int fd;
 
-	if (f->own_fd >= 0 || f->no_own_fd)
+	if (file_own_fd(f) >= 0 && (local->own_flags & O_APPEND) == (flags & O_APPEND))
 		return;
-	log_format(path, sizeof path, "/proc/self/fd/%d", program_fd);
-	fd = sys.openat(AT_FDCWD, path, O_WRONLY | O_CLOEXEC, 0);
+	if (program_fd >= 0 && f->no_own_fd)
+		return;
+	flush_close_own(f);
+	fd = open_again(f, program_fd, flags | O_CLOEXEC);
 	if (fd < 0)
 		return;
-	fd = own_fd_raise(fd);
-	if (fd < 0)
-		return;
-	f->own_fd = fd;
-	f->own_flags = O_WRONLY;
+	file_set_own_fd(f, fd);
+	local->own_flags = flags;
+}
+
+void flush_open_own(struct file *f, int fd)
+{
+	if (f->kind != STAGE_APPEND && file_own_fd(f) < 0)
+		open_own(f, fd);
+}
+
+/* flush_program_fd, and the number still means this file: a program may close descriptors where nobody sees it. */
+static int trusted_program_fd(struct file *f)
+{
+	for (;;) {
+		int fd = flush_program_fd(f);
+
+		if (fd < 0 || is_the_file(f, fd))
+			return fd;
+		log_info("descriptor %d does not name its file any more", fd);
+		for (struct ofd *o = f->ofds; o; o = o->next)
+			if (ofd_fd(o) == fd)
+				ofd_local(o)->refs = 0;
+	}
+}
+
+bool flush_possible(struct file *f)
+{
+	if (flush_program_fd(f) >= 0)
+		return true;
+	open_own(f, -1);
+	return file_own_fd(f) >= 0;
 }
 
 static struct block_run *first_unflushed(const struct file *f)
@@ -113,7 +176,7 @@ static int write_stretch(const struct plan *p, struct flush_target *t, uint64_t 
 	struct block_run *run = p->first;
 
 	for (;;) {
-		struct iovec iov[FLUSH_IOV_MAX];
+		BUFFER(struct iovec, iov);
 		uint64_t bytes = 0;
 		int count = 0, r;
 
@@ -153,7 +216,7 @@ static int write_pieces(uint8_t *data, const struct arena_extent *pieces, uint32
                         uint64_t *done)
 {
 	for (uint32_t i = 0; i < n;) {
-		struct iovec iov[FLUSH_IOV_MAX];
+		BUFFER(struct iovec, iov);
 		uint64_t offset = pieces[i].offset;
 		uint64_t end = offset;
 		int count = 0, r;
@@ -218,7 +281,8 @@ void flush_free_done(struct file *f)
 	struct arena *a = f->arena;
 	uint32_t freed = 0;
 
-	for (; f->head && f->head->flushed && f->head != f->pinned; freed++) {
+	/* a pinned one stays, unless its copier was the child of a fork: then it is never used again */
+	for (; f->head && f->head->flushed && (f->head != f->pinned || f->head->lost); freed++) {
 		struct block_run *run = f->head;
 
 		f->head = run->next;
@@ -230,6 +294,8 @@ void flush_free_done(struct file *f)
 	}
 	if (freed > 0)
 		arena_blocks_freed(a, freed);
+	if (!f->head)
+		strict_drop(f);
 }
 
 static uint64_t plan_end(const struct file *f, const struct plan *p)
@@ -251,6 +317,8 @@ static uint64_t plan_end(const struct file *f, const struct plan *p)
 static void busy_take(struct file *f)
 {
 	atomic_store(&f->busy_io_done, 0);
+	atomic_store(&f->busy_member, family_me);
+	atomic_fetch_add(&f->busy_turn, 1);
 	atomic_store(&f->busy, lock_self());
 }
 
@@ -275,9 +343,12 @@ void flush_wait_idle(struct file *f)
 			break;
 		lock_drop(&f->lock, LOCK_FILE);
 		sys_futex_wait((uint32_t *)&f->busy_events, seen, &tick);
-		lock_take(&f->lock, LOCK_FILE);
+		file_lock_again(f);
+		if (family_flusher_died(f))
+			file_repair(f);
 	}
-	f->idle_waiters--;
+	if (f->idle_waiters > 0)
+		f->idle_waiters--;
 }
 
 struct route {
@@ -303,7 +374,7 @@ static void route_program_fd(struct file *f, struct route *rt, int fd)
 	int flags = 0;
 
 	for (const struct ofd *o = f->ofds; o; o = o->next)
-		if (o->fd == fd)
+		if (ofd_fd(o) == fd)
 			flags = o->flags;
 	rt->program_flags = flags;
 	rt->target = (struct flush_target){.fd = fd, .flags = flags};
@@ -316,27 +387,38 @@ static void route_program_fd(struct file *f, struct route *rt, int fd)
  */
 static int route_find(struct file *f, const struct plan *p, struct route *rt)
 {
-	int fd = flush_program_fd(f);
+	bool own = f->kind != STAGE_APPEND && file_own_fd(f) >= 0 && !(file_local(f)->own_flags & O_APPEND);
+	int fd = own ? -1 : trusted_program_fd(f);
 	struct statx st;
 
 	*rt = (struct route){.program_flags = -1};
-	if (fd < 0)
-		return -EBADF;
+	if (fd < 0 && !own) {
+		open_own(f, -1);
+		if (file_own_fd(f) < 0)
+			return -EBADF;
+	}
 	if (f->kind == STAGE_APPEND) {
-		if (f->rule->set.writers == WRITERS_SHARED || lease_take(fd) < 0)
-			return 1;
-		rt->leased = true;
+		if (!strict_proves(f)) {
+			if (fd < 0 || f->leased || f->rule->set.writers == WRITERS_SHARED ||
+			    lease_take(fd) < 0)
+				return 1;
+			rt->leased = true;
+		}
 		if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st) < 0 || st.stx_size != p->offset) {
-			lease_drop(fd);
+			if (rt->leased)
+				lease_drop(fd);
 			return 1;
 		}
 		append_begin(f, APPEND_AT_BASE, p->offset, p->bytes);
 		route_program_fd(f, rt, fd);
 	} else {
-		open_own(f, fd);
-		if (f->own_fd >= 0) {
+		/* our own threads run beside the program, whose next descriptor must get the lowest number */
+		if (!engine_is_self())
+			open_own(f, fd);
+		if (file_own_fd(f) >= 0) {
 			rt->own = true;
-			rt->target = (struct flush_target){.fd = f->own_fd, .flags = f->own_flags};
+			rt->target = (struct flush_target){.fd = file_own_fd(f),
+			                                   .flags = file_local(f)->own_flags};
 		} else {
 			route_program_fd(f, rt, fd);
 		}
@@ -349,7 +431,7 @@ static int route_find(struct file *f, const struct plan *p, struct route *rt)
 static void route_leave(struct file *f, struct route *rt)
 {
 	if (rt->own)
-		f->own_flags = rt->target.flags;
+		file_local(f)->own_flags = rt->target.flags;
 	if (rt->program_flags >= 0)
 		flush_io_set_flags(&rt->target, rt->program_flags);
 	if (rt->leased)
@@ -411,35 +493,41 @@ struct flush_work {
 	int r;
 };
 
-/* File lock held, the bytes are in the kernel or not: what follows from that. */
-static void finish(struct file *f, struct flush_work *w)
+/*
+ * The bytes are in the kernel or not: what only the holder of the token may do about it, with or without the file
+ * lock.  Afterwards the descriptions are the program's again, and the slot says what is in the file.
+ */
+static void commit(struct file *f, struct flush_work *w)
 {
+	f->result = (struct flush_result){.end = plan_end(f, &w->p), .bytes = w->p.bytes, .r = w->r};
 	if (w->r == 0) {
-		uint64_t end = plan_end(f, &w->p);
-
 		count_flush(f, &w->p, &w->rt);
 		retire(f, &w->p);
-		if (f->kind == STAGE_APPEND)
-			append_end(f);
-		route_leave(f, &w->rt);
-		flush_free_done(f);
-		if (end > f->ksize)
-			f->ksize = end;
+	} else if (f->kind == STAGE_APPEND) {
+		note_partial(f, &w->p, w->done);
+	}
+	if (f->kind == STAGE_APPEND)
+		append_end(f);
+	route_leave(f, &w->rt);
+	atomic_store(&f->busy_io_done, 1);
+}
+
+/* File lock held: the rest. */
+static void finish(struct file *f)
+{
+	const struct flush_result *result = &f->result;
+
+	flush_free_done(f);
+	if (result->r == 0) {
+		if (result->end > f->ksize)
+			f->ksize = result->end;
 		if (!f->head)
 			f->staged_lo = f->staged_hi = 0;
-	} else {
-		if (f->kind == STAGE_APPEND) {
-			note_partial(f, &w->p, w->done);
-			append_end(f);
-		}
-		route_leave(f, &w->rt);
-		flush_free_done(f);
-		if (f->error == 0)
-			log_warn("flush of %llu bytes failed: error %d; they stay staged",
-			         (unsigned long long)w->p.bytes, -w->r);
+	} else if (f->error == 0) {
+		log_warn("flush of %llu bytes failed: error %d; they stay staged",
+		         (unsigned long long)result->bytes, -result->r);
 	}
-	f->error = w->r;
-	f->work = NULL;
+	f->error = result->r;
 	busy_give(f);
 }
 
@@ -447,6 +535,7 @@ int flush_run(struct file *f, bool keep_lock)
 {
 	struct flush_work w = {.done = 0};
 	struct block_run *next;
+	uint32_t turn;
 
 	flush_free_done(f);
 	next = first_unflushed(f);
@@ -461,19 +550,24 @@ int flush_run(struct file *f, bool keep_lock)
 		return w.r;
 	}
 	busy_take(f);
-	/* for as long as this function runs: whoever takes the token off it, or it itself, sets it to NULL */
-	/* cppcheck-suppress autoVariables */
-	f->work = &w;
+	turn = atomic_load(&f->busy_turn);
 	if (!keep_lock)
 		lock_drop(&f->lock, LOCK_FILE);
 	kill_step();
 	w.r = w.p.stretch ? write_stretch(&w.p, &w.rt.target, &w.done)
 	                  : write_scattered(f, &w.p, &w.rt.target, &w.done);
-	atomic_store(&f->busy_io_done, 1);
-	if (!keep_lock)
-		lock_take(&f->lock, LOCK_FILE);
-	if (f->work == &w)
-		finish(f, &w);
+	commit(f, &w);
+	if (!keep_lock && lock_take(&f->lock, LOCK_FILE) == LOCK_INHERITED)
+		f->damaged = true;
+	/* unless a signal handler that could not wait for us has done it */
+	if (atomic_load(&f->busy) && atomic_load(&f->busy_turn) == turn) {
+		if (f->damaged)
+			busy_give(f);
+		else
+			finish(f);
+	}
+	if (f->damaged)
+		file_repair(f);
 	return w.r;
 }
 
@@ -484,10 +578,13 @@ int flush_run(struct file *f, bool keep_lock)
  */
 static int settle_nested(struct file *f)
 {
-	while (atomic_load(&f->busy) && !atomic_load(&f->busy_io_done))
+	while (atomic_load(&f->busy) && !atomic_load(&f->busy_io_done)) {
 		sys_raw(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
-	if (atomic_load(&f->busy) && f->work)
-		finish(f, f->work);
+		if (family_flusher_died(f))
+			file_repair(f);
+	}
+	if (atomic_load(&f->busy))
+		finish(f);
 	while (first_unflushed(f) && first_unflushed(f) != f->current) {
 		int r = flush_run(f, true);
 
@@ -497,14 +594,27 @@ static int settle_nested(struct file *f)
 	return 0;
 }
 
-int flush_settle(struct file *f, bool nested)
+/*
+ * Other members of the family write the file, this process cannot (it has only readers of it, or no rights to it): they
+ * flush it, by their timers at the latest.  The lock is dropped and taken again.
+ */
+static void settle_elsewhere(struct file *f)
 {
-	struct arena_slot *slot;
+	struct timespec nap = {.tv_nsec = 1000000};
 
-	if (f->mode != FILE_ENGAGED || !f->head)
-		return 0;
-	slot = arena_slot_at(f->arena, (uint32_t)f->slot);
-	atomic_fetch_add_explicit(&slot->counters[COUNT_SETTLES], 1, memory_order_relaxed);
+	for (int tries = 1; f->mode == FILE_ENGAGED && f->head && !flush_possible(f); tries++) {
+		stage_seal(f);
+		f->lag_due = true;
+		lock_drop(&f->lock, LOCK_FILE);
+		sys_raw(SYS_nanosleep, (long)&nap, 0, 0, 0, 0, 0);
+		if (tries % 64 == 0)
+			family_sweep();
+		file_lock_again(f);
+	}
+}
+
+static int settle(struct file *f, bool nested)
+{
 	stage_seal(f);
 	if (nested)
 		return settle_nested(f);
@@ -527,6 +637,27 @@ int flush_settle(struct file *f, bool nested)
 	}
 }
 
+int flush_settle(struct file *f, bool nested)
+{
+	struct arena_slot *slot;
+	int r;
+
+	if (f->mode != FILE_ENGAGED || !f->head)
+		return 0;
+	slot = arena_slot_at(f->arena, (uint32_t)f->slot);
+	atomic_fetch_add_explicit(&slot->counters[COUNT_SETTLES], 1, memory_order_relaxed);
+	if (f->shared && !flush_possible(f)) {
+		if (!nested)
+			settle_elsewhere(f);
+		return 0;
+	}
+	r = settle(f, nested);
+	/* another member's file: we do not keep it open */
+	if (file_local(f)->refs == 0 && !atomic_load(&f->busy))
+		flush_close_own(f);
+	return r;
+}
+
 int flush_show(struct file *f, bool nested)
 {
 	enum { FEW_WRITES = 2 };
@@ -542,11 +673,14 @@ int flush_hand_over(struct file *f, bool nested)
 
 	if (!nested)
 		flush_wait_idle(f);
+	if (!f->head)
+		strict_drop(f); /* taken, and then nothing was staged */
 	stage_unstream(f);
 	for (struct ofd *o = f->ofds; o; o = o->next) {
-		if (o->pos_mode == POS_KERNEL)
+		/* of one that only other members have, they have the position */
+		if (o->pos_mode == POS_KERNEL || ofd_fd(o) < 0)
 			continue;
-		sys.lseek(o->fd, o->pos, SEEK_SET);
+		sys.lseek(ofd_fd(o), o->pos, SEEK_SET);
 		o->pos_mode = POS_KERNEL;
 	}
 	return r;

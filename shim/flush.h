@@ -38,9 +38,15 @@ void flush_wait_idle(struct file *f);
 /* A descriptor of the program on f that can be written to, or -1. */
 int flush_program_fd(const struct file *f);
 
+/* This process can write what is staged: it has a descriptor, or could open one. */
+bool flush_possible(struct file *f);
+
 /* Frees the blocks at the head of the file whose bytes are in the kernel. */
 void flush_free_done(struct file *f);
 
+/* Opens it, through a descriptor of the program.  For a thread of the program: descriptors that come and go in others
+ * would change the numbers that the program gets. */
+void flush_open_own(struct file *f, int fd);
 /* Closes our own description on the file. */
 void flush_close_own(struct file *f);
 

@@ -3,6 +3,7 @@
 #include "flush_io.h"
 
 #include "arena.h"
+#include "buffer.h"
 #include "flush.h"
 #include "kill.h"
 #include "sys.h"
@@ -42,7 +43,7 @@ static int slice(const struct iovec *iov, int count, uint64_t skip, uint64_t siz
 static int write_part(int fd, const struct iovec *iov, int count, uint64_t skip, uint64_t size,
                       uint64_t offset, uint64_t *done)
 {
-	struct iovec part[FLUSH_IOV_MAX];
+	BUFFER(struct iovec, part);
 
 	while (size > 0) {
 		int n = slice(iov, count, skip, size, part);

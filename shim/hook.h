@@ -11,11 +11,59 @@
 #include "real.h"
 
 #include <errno.h>
+#include <sys/socket.h>
+
+/* Declared by glibc from 2.34 on. */
+#if !__GLIBC_PREREQ(2, 34)
+extern int close_range(unsigned from, unsigned to, int flags);
+extern void closefrom(int from);
+extern int execveat(int dirfd, const char *path, char *const argv[], char *const env[], int flags);
+extern pid_t _Fork(void);
+#endif
+/* From 2.36 on. */
+#if !__GLIBC_PREREQ(2, 36)
+struct mount_attr;
+extern int mount_setattr(int dirfd, const char *path, unsigned flags, struct mount_attr *attributes,
+                         size_t size);
+#endif
 
 /* The headers promise that paths are not NULL; programs pass NULL all the same, and the kernel answers. */
 #pragma GCC diagnostic ignored "-Wnonnull-compare"
 
 #define EXPORT __attribute__((visibility("default")))
+
+/* What a hook and its system call by number (hook_syscall.c) have in common; -errno for failure. */
+long hook_fcntl(long (*next)(int fd, int cmd, long arg), int fd, int cmd, long arg);
+void hook_before_owner(int fd);
+int hook_before_ioctl(int fd, unsigned long request, const void *arg);
+void hook_before_copy(int in, int out);
+void hook_before_aio(int fd);
+void hook_prepare_unnamed(struct fd_open *op, int flags);
+void hook_openat2_prepare(struct fd_open *op, int dirfd, const char *path, const void *how, size_t size);
+struct iocb;
+void hook_before_submit(long count, struct iocb *const *list);
+void hook_ring_made(void);
+void hook_before_detach(void);
+
+static inline void hook_messages(const struct mmsghdr *messages, unsigned count,
+                                 void (*act)(const struct msghdr *message))
+{
+	if (io_plausible(messages, count * sizeof *messages))
+		for (unsigned i = 0; i < count; i++)
+			act(&messages[i].msg_hdr);
+}
+/* The exported write, for hooks that put out what they made: reached by no other library's symbol. */
+extern ssize_t hook_write(int fd, const void *buf, size_t size) __attribute__((visibility("hidden")));
+
+/* A call failed for want of a descriptor: true when one of ours was given up and it is to be tried again, with the
+ * errno that the program had before. */
+static inline bool hook_again(int before)
+{
+	if (errno != EMFILE || !fd_spare_own())
+		return false;
+	errno = before;
+	return true;
+}
 
 /* -errno from the core -> what a C library function returns.  errno is left alone on success. */
 static inline long hook_result(long r)

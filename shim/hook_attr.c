@@ -82,3 +82,13 @@ EXPORT int lsetxattr(const char *path, const char *name, const void *value, size
 {
 	BY_PATH(AT_FDCWD, path, real.lsetxattr(path, name, value, size, flags));
 }
+EXPORT int lchmod(const char *path, mode_t mode) { BY_PATH(AT_FDCWD, path, real.lchmod(path, mode)); }
+EXPORT int fremovexattr(int fd, const char *name) { BY_FD(fd, real.fremovexattr(fd, name)); }
+EXPORT int removexattr(const char *path, const char *name)
+{
+	BY_PATH(AT_FDCWD, path, real.removexattr(path, name));
+}
+EXPORT int lremovexattr(const char *path, const char *name)
+{
+	BY_PATH(AT_FDCWD, path, real.lremovexattr(path, name));
+}

@@ -2,6 +2,7 @@
 /* hook_close: descriptors are duplicated and closed; fcntl. */
 #include "hook.h"
 
+#include "cancel.h"
 #include "engage.h"
 #include "sys.h"
 
@@ -16,39 +17,34 @@ EXPORT int close(int fd)
 
 	if (own_fd_is(fd))
 		return (int)hook_result(-EBADF);
+	if (fdtable_get(fd))
+		cancel_point(); /* before the descriptor is forgotten */
 	staged = fd_close_prepare(fd);
 	r = real.close(fd);
 	/* the descriptor is gone in any case; what could not be written is the error that matters */
 	return r == 0 && staged != FD_PASS ? (int)hook_result(staged) : r;
 }
 
-/* Applies `flags` to what lies between our own descriptors. */
+static long next_close_range(unsigned from, unsigned to, int flags)
+{
+	int r;
+
+	if (!real.close_range)
+		return sys_raw(SYS_close_range, from, to, flags, 0, 0, 0);
+	r = real.close_range(from, to, flags);
+	return r < 0 ? -errno : r;
+}
+
 EXPORT int close_range(unsigned from, unsigned to, int flags)
 {
-	unsigned at = from;
-
-	if (from > to || (flags & (int)~(CLOSE_RANGE_CLOEXEC | CLOSE_RANGE_UNSHARE)))
-		return real.close_range(from, to, flags);
-	if (!(flags & CLOSE_RANGE_CLOEXEC))
-		fd_close_range_prepare(from, to);
-	for (;;) {
-		int own = fd_next_own(at, to);
-
-		if (own < 0)
-			return at <= to ? real.close_range(at, to, flags) : 0;
-		if ((unsigned)own > at && real.close_range(at, (unsigned)own - 1, flags) < 0)
-			return -1;
-		if ((unsigned)own == to)
-			return 0;
-		at = (unsigned)own + 1;
-	}
+	return (int)hook_result(fd_close_range(from, to, flags, next_close_range));
 }
 
 EXPORT void closefrom(int from)
 {
 	if (from < 0)
 		from = 0;
-	if (fd_next_own((unsigned)from, ~0u) < 0 && fdtable_next((unsigned)from, ~0u) < 0)
+	if (real.closefrom && fd_next_own((unsigned)from, ~0u) < 0 && fdtable_next((unsigned)from, ~0u) < 0)
 		real.closefrom(from);
 	else
 		close_range((unsigned)from, ~0u, 0);
@@ -92,39 +88,78 @@ static bool is_lock(int cmd)
 	return cmd == F_SETLK || cmd == F_SETLKW || cmd == F_OFD_SETLK || cmd == F_OFD_SETLKW;
 }
 
-static int fcntl_any(int (*next)(int, int, long), int fd, int cmd, long arg)
+/* We lease files too, and must not do it behind the program's own lease. */
+static bool is_lease(int cmd)
+{
+	return cmd == F_SETLEASE || cmd == F_SETSIG || cmd == F_SETOWN || cmd == F_SETOWN_EX ||
+	       cmd == F_NOTIFY;
+}
+
+long hook_fcntl(long (*next)(int fd, int cmd, long arg), int fd, int cmd, long arg)
 {
 	struct ofd *o;
 	long r;
 
-	if (is_lock(cmd))
+	if (is_lock(cmd)) {
+		const struct flock *lock = (const struct flock *)(uintptr_t)arg;
+
+		r = fd_before_lock(fd, io_plausible(lock, sizeof *lock) && lock->l_type == F_UNLCK);
+		if (r < 0)
+			return r;
+	} else if (is_lease(cmd)) {
 		lazy_resolve(fd);
+	}
 	o = fdtable_get(fd);
 	if (__builtin_expect(!o, 1)) {
 		if (own_fd_is(fd))
-			return (int)hook_result(-EBADF);
+			return -EBADF;
 		if (cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC) {
-			int copy = next(fd, cmd, arg);
+			long copy = next(fd, cmd, arg);
 
 			if (copy >= 0 && lazy_is(fd))
-				fd_dup_done(fd, copy);
+				fd_dup_done(fd, (int)copy);
 			return copy;
 		}
 		/* a lock through a descriptor that we do not manage: closing one of ours would drop it */
-		if (engage_config && is_lock(cmd))
-			meta_map(fd);
+		if (engage_config && is_lock(cmd) && !alive_vforked)
+			meta_map(fd, false);
 		return next(fd, cmd, arg);
 	}
 	r = fd_fcntl(fd, o, cmd, arg);
 	if (r != FD_PASS)
-		return (int)hook_result(r);
+		return r;
 	r = next(fd, cmd, arg);
 	if (r >= 0 && (cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC))
 		fd_dup_done(fd, (int)r);
 	if (r >= 0 && is_lock(cmd))
 		fd_hand_over(fd);
-	return (int)r;
+	return r;
 }
+
+/* What is asked about must be the program's, not that of a lease of ours. */
+void hook_before_owner(int fd)
+{
+	struct ofd *o = fdtable_get(fd);
+
+	if (o)
+		fd_fcntl(fd, o, F_GETOWN, 0);
+}
+
+/* A process group comes back as its negative: no error. */
+static int owner_of(int (*next)(int fd, int cmd, long arg), int fd)
+{
+	hook_before_owner(fd);
+	return next(fd, F_GETOWN, 0);
+}
+
+#define NEXT_FCNTL(name) \
+	static long next_##name(int fd, int cmd, long arg) \
+	{ \
+		int r = real.name(fd, cmd, arg); \
+		return r == -1 ? -errno : r; \
+	}
+NEXT_FCNTL(fcntl)
+NEXT_FCNTL(fcntl64)
 
 EXPORT int fcntl(int fd, int cmd, ...)
 {
@@ -134,7 +169,9 @@ EXPORT int fcntl(int fd, int cmd, ...)
 	va_start(list, cmd);
 	arg = va_arg(list, long);
 	va_end(list);
-	return fcntl_any(real.fcntl, fd, cmd, arg);
+	if (cmd == F_GETOWN)
+		return owner_of(real.fcntl, fd);
+	return (int)hook_result(hook_fcntl(next_fcntl, fd, cmd, arg));
 }
 
 EXPORT int fcntl64(int fd, int cmd, ...)
@@ -145,7 +182,9 @@ EXPORT int fcntl64(int fd, int cmd, ...)
 	va_start(list, cmd);
 	arg = va_arg(list, long);
 	va_end(list);
-	return fcntl_any(real.fcntl64, fd, cmd, arg);
+	if (cmd == F_GETOWN)
+		return owner_of(real.fcntl64, fd);
+	return (int)hook_result(hook_fcntl(next_fcntl64, fd, cmd, arg));
 }
 
 #define ALIAS_OF(name) EXPORT __attribute__((alias(#name), copy(name)))

@@ -7,7 +7,7 @@
 
 EXPORT int flock(int fd, int operation)
 {
-	long before = fdtable_get(fd) ? fd_hand_over(fd) : 0;
+	long before = fd_before_lock(fd, operation & LOCK_UN);
 	int r = before < 0 ? (int)hook_result(before) : real.flock(fd, operation);
 
 	if (r == 0 && fdtable_get(fd))
@@ -22,11 +22,13 @@ static int lock_region(int (*next)(int, int, off_t), int fd, int cmd, off_t leng
 	long before;
 	int r;
 
-	lazy_resolve(fd);
+	before = fd_before_lock(fd, cmd == F_ULOCK);
+	if (before < 0)
+		return (int)hook_result(before);
 	o = fdtable_get(fd);
-
 	if (!o) {
-		meta_map(fd);
+		if (!alive_vforked)
+			meta_map(fd, false);
 		return next(fd, cmd, length);
 	}
 	before = fd_before_posix_lock(fd);

@@ -7,7 +7,9 @@
 
 #include <aio.h>
 #include <fcntl.h>
+#include <linux/loop.h>
 #include <stdarg.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/sendfile.h>
@@ -21,8 +23,8 @@ static void *map(void *addr, size_t length, int prot, int flags, int fd, off_t o
 {
 	long r;
 
-	if (!(flags & MAP_ANONYMOUS))
-		meta_map(fd);
+	if (!(flags & MAP_ANONYMOUS) && engage_config)
+		meta_map(fd, (flags & MAP_SHARED) && (prot & PROT_WRITE));
 	r = sys_raw(SYS_mmap, (long)addr, (long)length, prot, flags, fd, offset);
 	return r < 0 && r > -4096 ? (void *)hook_result(r) : (void *)r;
 }
@@ -37,7 +39,7 @@ EXPORT void *mmap64(void *addr, size_t length, int prot, int flags, int fd, off6
 	return map(addr, length, prot, flags, fd, offset);
 }
 
-static void both_unmodelled(int in, int out)
+void hook_before_copy(int in, int out)
 {
 	if (fdtable_get(in))
 		fd_use_unmodelled(in, THROUGH_SPLICE);
@@ -47,74 +49,135 @@ static void both_unmodelled(int in, int out)
 
 EXPORT ssize_t sendfile(int out, int in, off_t *offset, size_t count)
 {
-	both_unmodelled(in, out);
+	hook_before_copy(in, out);
 	return real.sendfile(out, in, offset, count);
 }
 
 EXPORT ssize_t sendfile64(int out, int in, off64_t *offset, size_t count)
 {
-	both_unmodelled(in, out);
+	hook_before_copy(in, out);
 	return real.sendfile64(out, in, offset, count);
 }
 
 EXPORT ssize_t splice(int in, off64_t *in_offset, int out, off64_t *out_offset, size_t size, unsigned flags)
 {
-	both_unmodelled(in, out);
+	hook_before_copy(in, out);
 	return real.splice(in, in_offset, out, out_offset, size, flags);
 }
 
 EXPORT ssize_t copy_file_range(int in, off64_t *in_offset, int out, off64_t *out_offset, size_t size,
                                unsigned flags)
 {
-	both_unmodelled(in, out);
+	hook_before_copy(in, out);
 	return real.copy_file_range(in, in_offset, out, out_offset, size, flags);
+}
+
+/* A descriptor inside the structure that an ioctl takes: its first number is at `offset`. */
+static int fd_inside(const void *arg, size_t offset)
+{
+	int fd = -1;
+
+	if (io_plausible(arg, offset + sizeof fd))
+		memcpy(&fd, (const char *)arg + offset, sizeof fd);
+	return fd;
+}
+
+static void become_backing(int fd)
+{
+	lazy_clear(fd);
+	if (fdtable_get(fd))
+		fd_use_unmodelled(fd, THROUGH_IOCTL);
+}
+
+/* What an ioctl means for files other than the one it is made on. */
+static void ioctl_others(unsigned long request, const void *arg)
+{
+	enum { BTRFS = 0x94, EXT4_MOVE = 15, XFS_EXCHANGE = 129 };
+
+	switch (request) {
+	case LOOP_SET_FD:
+	case LOOP_CHANGE_FD: become_backing((int)(intptr_t)arg); return;
+	case LOOP_CONFIGURE: become_backing(fd_inside(arg, 0)); return;
+	default: break;
+	}
+	/* clones, snapshots, exchanged extents, a frozen file system: they take what is in the kernel */
+	switch (_IOC_TYPE(request)) {
+	case 'f':
+		if (_IOC_NR(request) == EXT4_MOVE)
+			meta_release_fd(fd_inside(arg, sizeof(uint32_t)));
+		meta_settle_all();
+		return;
+	case 'X':
+		if (_IOC_NR(request) == XFS_EXCHANGE)
+			meta_release_fd(fd_inside(arg, 0));
+		meta_settle_all();
+		return;
+	case BTRFS: meta_settle_all(); return;
+	default: return;
+	}
+}
+
+int hook_before_ioctl(int fd, unsigned long request, const void *arg)
+{
+	if (engage_config)
+		ioctl_others(request, arg);
+	return meta_release_fd(fd);
 }
 
 EXPORT int ioctl(int fd, unsigned long request, ...)
 {
 	va_list list;
 	void *arg;
+	int r;
 
 	va_start(list, request);
 	arg = va_arg(list, void *);
 	va_end(list);
-	if (fdtable_get(fd)) {
-		int r = meta_release_fd(fd);
-
-		if (r < 0)
-			return (int)hook_result(r);
-	}
-	return real.ioctl(fd, request, arg);
+	r = hook_before_ioctl(fd, request, arg);
+	return r < 0 ? (int)hook_result(r) : real.ioctl(fd, request, arg);
 }
 
-static void before_aio(int fd)
+void hook_before_aio(int fd)
 {
-	lazy_clear(fd);
+	if (!lazy_used(fd))
+		lazy_clear(fd);
 	if (fdtable_get(fd))
 		fd_use_unmodelled(fd, THROUGH_AIO);
 }
 
 EXPORT int aio_read(struct aiocb *cb)
 {
-	before_aio(cb->aio_fildes);
+	hook_before_aio(cb->aio_fildes);
 	return real.aio_read(cb);
 }
 
 EXPORT int aio_read64(struct aiocb64 *cb)
 {
-	before_aio(cb->aio_fildes);
+	hook_before_aio(cb->aio_fildes);
 	return real.aio_read64((struct aiocb *)(void *)cb);
 }
 
 EXPORT int aio_write(struct aiocb *cb)
 {
-	before_aio(cb->aio_fildes);
+	hook_before_aio(cb->aio_fildes);
 	return real.aio_write(cb);
+}
+
+EXPORT int aio_fsync(int operation, struct aiocb *cb)
+{
+	hook_before_aio(cb->aio_fildes);
+	return real.aio_fsync(operation, cb);
+}
+
+EXPORT int aio_fsync64(int operation, struct aiocb64 *cb)
+{
+	hook_before_aio(cb->aio_fildes);
+	return real.aio_fsync64(operation, (struct aiocb *)(void *)cb);
 }
 
 EXPORT int aio_write64(struct aiocb64 *cb)
 {
-	before_aio(cb->aio_fildes);
+	hook_before_aio(cb->aio_fildes);
 	return real.aio_write64((struct aiocb *)(void *)cb);
 }
 
@@ -122,7 +185,7 @@ static void before_list(struct aiocb *const list[], int count)
 {
 	for (int i = 0; i < count; i++)
 		if (list[i])
-			before_aio(list[i]->aio_fildes);
+			hook_before_aio(list[i]->aio_fildes);
 }
 
 EXPORT int lio_listio(int mode, struct aiocb *const list[], int count, struct sigevent *event)

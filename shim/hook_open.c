@@ -18,16 +18,13 @@ static bool takes_mode(int flags) { return (flags & O_CREAT) || (flags & O_TMPFI
 		va_end(list); \
 	}
 
-/* Descriptors of ours must not make the program's open fail. */
-static bool again(int fd) { return fd < 0 && errno == EMFILE && fd_spare_own(); }
-
 #define OPEN_AND_REGISTER(dirfd, path, flags, call) \
 	struct fd_open op; \
-	int fd; \
+	int fd, before = errno; \
 	fd_open_prepare(&op, dirfd, path, flags); \
 	do \
 		fd = (call); \
-	while (again(fd)); \
+	while (fd < 0 && hook_again(before)); \
 	if (fd >= 0 && op.watch) \
 		fd_opened(&op, fd); \
 	return fd

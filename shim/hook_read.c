@@ -2,17 +2,40 @@
 /* hook_read: read and its relatives; lseek. */
 #include "hook.h"
 
+#include "cancel.h"
+
 #include <sys/uio.h>
 #include <unistd.h>
 
+static long readv_managed(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset)
+{
+	cancel_point();
+	return io_readv(fd, o, iov, count, offset);
+}
+
 #define READ_VECTOR(fd, iov, count, offset, next) \
-	struct ofd *o = fdtable_get(fd); \
-	long r = __builtin_expect(o != NULL, 0) ? io_readv(fd, o, iov, count, offset) : IO_PASS; \
+	struct ofd *o = lazy_used(fd); \
+	long r = __builtin_expect(o != NULL, 0) ? readv_managed(fd, o, iov, count, offset) : IO_PASS; \
 	return r == IO_PASS ? (next) : hook_result(r)
 
+/* Apart from the hooks, so that a call that is not ours saves no registers and makes no frame for it. */
+static __attribute__((noinline)) long read_managed(int fd, struct ofd *o, void *buf, size_t size,
+                                                   off_t offset)
+{
+	struct iovec iov = {.iov_base = buf, .iov_len = size};
+
+	cancel_point();
+	return io_readv(fd, o, &iov, 1, offset);
+}
+
 #define READ_BUFFER(fd, buf, size, offset, next) \
-	struct iovec iov = {.iov_base = (buf), .iov_len = (size)}; \
-	READ_VECTOR(fd, &iov, 1, offset, next)
+	struct ofd *o = lazy_used(fd); \
+	if (__builtin_expect(o != NULL, 0)) { \
+		long r = read_managed(fd, o, buf, size, offset); \
+		if (r != IO_PASS) \
+			return hook_result(r); \
+	} \
+	return (next)
 
 EXPORT ssize_t read(int fd, void *buf, size_t size)
 {
@@ -78,12 +101,12 @@ EXPORT ssize_t preadv64(int fd, const struct iovec *iov, int count, off64_t offs
 
 /* Flags change how the kernel reads: hand everything over first. */
 #define READ_FLAGS(fd, iov, count, offset, flags, next) \
-	struct ofd *o = fdtable_get(fd); \
+	struct ofd *o = lazy_used(fd); \
 	long r = IO_PASS; \
 	if (o && (flags) != 0) \
 		fd_hand_over(fd); \
 	else if (o && (offset) >= -1) \
-		r = io_readv(fd, o, iov, count, offset); \
+		r = readv_managed(fd, o, iov, count, offset); \
 	return r == IO_PASS ? (next) : hook_result(r)
 
 EXPORT ssize_t preadv2(int fd, const struct iovec *iov, int count, off_t offset, int flags)
@@ -96,17 +119,24 @@ EXPORT ssize_t preadv64v2(int fd, const struct iovec *iov, int count, off64_t of
 	READ_FLAGS(fd, iov, count, offset, flags, real.preadv64v2(fd, iov, count, offset, flags));
 }
 
-EXPORT off_t lseek(int fd, off_t offset, int whence)
+static __attribute__((noinline)) off_t seek_managed(int fd, struct ofd *o, off_t offset, int whence)
 {
-	struct ofd *o = fdtable_get(fd);
-	long r = o ? io_lseek(fd, o, offset, whence) : IO_PASS;
+	long r = io_lseek(fd, o, offset, whence);
 
 	return r == IO_PASS ? real.lseek(fd, offset, whence) : hook_result(r);
 }
 
+EXPORT off_t lseek(int fd, off_t offset, int whence)
+{
+	struct ofd *o = lazy_used(fd);
+
+	return __builtin_expect(o != NULL, 0) ? seek_managed(fd, o, offset, whence)
+	                                      : real.lseek(fd, offset, whence);
+}
+
 EXPORT off64_t lseek64(int fd, off64_t offset, int whence)
 {
-	struct ofd *o = fdtable_get(fd);
+	struct ofd *o = lazy_used(fd);
 	long r = o ? io_lseek(fd, o, offset, whence) : IO_PASS;
 
 	return r == IO_PASS ? real.lseek64(fd, offset, whence) : hook_result(r);
@@ -116,3 +146,4 @@ EXPORT off64_t lseek64(int fd, off64_t offset, int whence)
 ALIAS_OF(read) ssize_t __read(int fd, void *buf, size_t size);
 ALIAS_OF(pread64) ssize_t __pread64(int fd, void *buf, size_t size, off64_t offset);
 ALIAS_OF(lseek) off_t __lseek(int fd, off_t offset, int whence);
+ALIAS_OF(lseek64) off64_t llseek(int fd, off64_t offset, int whence);

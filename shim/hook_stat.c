@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * hook_stat: the stat family, with the entry points of glibc before 2.33.  The kernel is asked first; when the
- * answer is about a file with staged bytes these are settled and it is asked again.
+ * answer is about a staged file that is settled and asked again.
  */
 #include "hook.h"
 
@@ -12,8 +12,9 @@
 #include <sys/sysmacros.h>
 
 #define ASK(call, out) \
+	uint32_t releases = meta_releases(); \
 	int r = (call); \
-	if (r == 0 && !meta_idle() && meta_settle_stat((out)->st_dev, (out)->st_ino)) \
+	if (r == 0 && meta_outdated(releases) && meta_settle_stat((out)->st_dev, (out)->st_ino, releases)) \
 		r = (call); \
 	return r
 
@@ -24,8 +25,16 @@ EXPORT int stat(const char *path, struct stat *out) { ASK(real.stat(path, out), 
 EXPORT int stat64(const char *path, struct stat64 *out) { ASK(real.stat64(path, OLD(out)), out); }
 EXPORT int lstat(const char *path, struct stat *out) { ASK(real.lstat(path, out), out); }
 EXPORT int lstat64(const char *path, struct stat64 *out) { ASK(real.lstat64(path, OLD(out)), out); }
-EXPORT int fstat(int fd, struct stat *out) { ASK(real.fstat(fd, out), out); }
-EXPORT int fstat64(int fd, struct stat64 *out) { ASK(real.fstat64(fd, OLD(out)), out); }
+EXPORT int fstat(int fd, struct stat *out)
+{
+	lazy_used(fd);
+	ASK(real.fstat(fd, out), out);
+}
+EXPORT int fstat64(int fd, struct stat64 *out)
+{
+	lazy_used(fd);
+	ASK(real.fstat64(fd, OLD(out)), out);
+}
 EXPORT int fstatat(int dirfd, const char *path, struct stat *out, int flags)
 {
 	ASK(real.fstatat(dirfd, path, out, flags), out);
@@ -60,9 +69,14 @@ EXPORT int __lxstat64(int version, const char *path, struct stat64 *out)
 {
 	ASK(real.__lxstat64(version, path, OLD(out)), out);
 }
-EXPORT int __fxstat(int version, int fd, struct stat *out) { ASK(real.__fxstat(version, fd, out), out); }
+EXPORT int __fxstat(int version, int fd, struct stat *out)
+{
+	lazy_used(fd);
+	ASK(real.__fxstat(version, fd, out), out);
+}
 EXPORT int __fxstat64(int version, int fd, struct stat64 *out)
 {
+	lazy_used(fd);
 	ASK(real.__fxstat64(version, fd, OLD(out)), out);
 }
 EXPORT int __fxstatat(int version, int dirfd, const char *path, struct stat *out, int flags)
@@ -76,9 +90,11 @@ EXPORT int __fxstatat64(int version, int dirfd, const char *path, struct stat64 
 
 EXPORT int statx(int dirfd, const char *path, int flags, unsigned mask, struct statx *out)
 {
+	uint32_t releases = meta_releases();
 	int r = real.statx(dirfd, path, flags, mask, out);
 
-	if (r == 0 && !meta_idle() && meta_settle_identity(sys_dev_of(out), out->stx_ino))
+	if (r == 0 && meta_outdated(releases) &&
+	    meta_settle_identity(sys_dev_of(out), out->stx_ino, releases))
 		r = real.statx(dirfd, path, flags, mask, out);
 	return r;
 }

@@ -2,6 +2,7 @@
 /* hook_sync: durability calls. */
 #include "hook.h"
 
+#include "cancel.h"
 #include "sync.h"
 
 #include <fcntl.h>
@@ -14,8 +15,10 @@ EXPORT int fsync(int fd)
 
 	lazy_resolve(fd);
 	o = fdtable_get(fd);
-
-	return o ? (int)hook_result(sync_file(fd, o, true)) : real.fsync(fd);
+	if (!o)
+		return real.fsync(fd);
+	cancel_point();
+	return (int)hook_result(sync_file(fd, o, true));
 }
 
 EXPORT int fdatasync(int fd)
@@ -24,8 +27,10 @@ EXPORT int fdatasync(int fd)
 
 	lazy_resolve(fd);
 	o = fdtable_get(fd);
-
-	return o ? (int)hook_result(sync_file(fd, o, false)) : real.fdatasync(fd);
+	if (!o)
+		return real.fdatasync(fd);
+	cancel_point();
+	return (int)hook_result(sync_file(fd, o, false));
 }
 
 EXPORT void sync(void)

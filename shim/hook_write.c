@@ -2,62 +2,102 @@
 /* hook_write: write and its relatives. */
 #include "hook.h"
 
+#include "cancel.h"
+
 #include <sys/uio.h>
 #include <unistd.h>
 
-/* fd is only noted so far: either the call passes on, or `o` is what fd turned out to be. */
+/* The table shows nothing.  If fd is only noted, either the call passes on, or `o` is what fd turned out to be; if
+ * not, it may have become known since the table was looked at. */
 #define PASS_LAZY(fd, size, o, next) \
 	do { \
 		bool counted; \
-		(o) = lazy_write(fd, size, &counted); \
-		if (!(o)) { \
-			ssize_t passed = (next); \
-			if (counted) \
-				lazy_written(fd); \
-			return passed; \
+		if (lazy_is(fd)) { \
+			(o) = lazy_write(fd, size, &counted); \
+			if (!(o)) { \
+				ssize_t passed = (next); \
+				if (counted) \
+					lazy_written(fd); \
+				return passed; \
+			} \
+		} else { \
+			(o) = fdtable_get(fd); \
 		} \
 	} while (0)
+
+/* Apart from the hooks, so that a call that is not ours saves no registers and makes no frame for them. */
+static __attribute__((noinline)) ssize_t write_managed(int fd, struct ofd *o, const void *buf, size_t size)
+{
+	long r;
+
+	cancel_point();
+	r = io_write(fd, o, buf, size);
+	return r == IO_PASS ? real.write(fd, buf, size) : hook_result(r);
+}
+
+static __attribute__((noinline)) ssize_t write_noted(int fd, const void *buf, size_t size)
+{
+	struct ofd *o;
+
+	PASS_LAZY(fd, size, o, real.write(fd, buf, size));
+	return o ? write_managed(fd, o, buf, size) : real.write(fd, buf, size);
+}
 
 EXPORT ssize_t write(int fd, const void *buf, size_t size)
 {
 	struct ofd *o = fdtable_get(fd);
-	long r;
 
-	if (__builtin_expect(!o, 1)) {
-		if (!lazy_is(fd))
-			return real.write(fd, buf, size);
-		PASS_LAZY(fd, size, o, real.write(fd, buf, size));
-	}
-	r = io_write(fd, o, buf, size);
-	return r == IO_PASS ? real.write(fd, buf, size) : hook_result(r);
+	if (__builtin_expect(o != NULL, 0))
+		return write_managed(fd, o, buf, size);
+	if (lazy_is(fd))
+		return write_noted(fd, buf, size);
+	/* it may have become known since */
+	o = fdtable_get(fd);
+	if (__builtin_expect(o != NULL, 0))
+		return write_managed(fd, o, buf, size);
+	return real.write(fd, buf, size);
 }
 
 #define WRITE_VECTOR(fd, iov, count, offset, next) \
 	struct ofd *o = fdtable_get(fd); \
 	long r; \
-	if (!o && lazy_is(fd)) \
+	if (!o) \
 		PASS_LAZY(fd, 1, o, next); \
+	if (o) \
+		cancel_point(); \
 	r = o ? io_writev(fd, o, iov, count, offset) : IO_PASS; \
 	return r == IO_PASS ? (next) : hook_result(r)
 
+static __attribute__((noinline)) ssize_t write_at(ssize_t (*next)(int, const void *, size_t, off_t), int fd,
+                                                  struct ofd *o, const void *buf, size_t size, off_t offset)
+{
+	struct iovec iov = {.iov_base = (void *)(uintptr_t)buf, .iov_len = size};
+	long r;
+
+	if (!o)
+		PASS_LAZY(fd, size, o, next(fd, buf, size, offset));
+	if (!o)
+		return next(fd, buf, size, offset);
+	cancel_point();
+	r = io_writev(fd, o, &iov, 1, offset);
+	return r == IO_PASS ? next(fd, buf, size, offset) : hook_result(r);
+}
+
 /* A negative offset is an error for the kernel to name, and -1 means something else to io_writev. */
-#define WRITE_AT(fd, buf, size, offset, next) \
-	struct iovec iov = {.iov_base = (void *)(uintptr_t)(buf), .iov_len = (size)}; \
-	struct ofd *o = (offset) >= 0 ? fdtable_get(fd) : NULL; \
-	long r; \
-	if (!o && (offset) >= 0 && lazy_is(fd)) \
-		PASS_LAZY(fd, size, o, next); \
-	r = o ? io_writev(fd, o, &iov, 1, offset) : IO_PASS; \
-	return r == IO_PASS ? (next) : hook_result(r)
+#define WRITE_AT(next, fd, buf, size, offset) \
+	struct ofd *o = fdtable_get(fd); \
+	if (__builtin_expect(o || lazy_is(fd) || fdtable_get(fd), 0) && (offset) >= 0) \
+		return write_at(next, fd, o, buf, size, offset); \
+	return (next)(fd, buf, size, offset)
 
 EXPORT ssize_t pwrite(int fd, const void *buf, size_t size, off_t offset)
 {
-	WRITE_AT(fd, buf, size, offset, real.pwrite(fd, buf, size, offset));
+	WRITE_AT(real.pwrite, fd, buf, size, offset);
 }
 
 EXPORT ssize_t pwrite64(int fd, const void *buf, size_t size, off64_t offset)
 {
-	WRITE_AT(fd, buf, size, offset, real.pwrite64(fd, buf, size, offset));
+	WRITE_AT(real.pwrite64, fd, buf, size, offset);
 }
 
 EXPORT ssize_t writev(int fd, const struct iovec *iov, int count)
@@ -83,8 +123,10 @@ EXPORT ssize_t pwritev64(int fd, const struct iovec *iov, int count, off64_t off
 #define WRITE_FLAGS(fd, iov, count, offset, flags, next) \
 	struct ofd *o = fdtable_get(fd); \
 	long r = IO_PASS; \
-	if (!o && lazy_is(fd)) \
+	if (!o) \
 		PASS_LAZY(fd, (flags) == 0 ? 1 : 0, o, next); \
+	if (o) \
+		cancel_point(); \
 	if (o && (flags) != 0) { \
 		int released = meta_release_fd(fd); \
 		if (released < 0) \
@@ -106,4 +148,5 @@ EXPORT ssize_t pwritev64v2(int fd, const struct iovec *iov, int count, off64_t o
 
 #define ALIAS_OF(name) EXPORT __attribute__((alias(#name), copy(name)))
 ALIAS_OF(write) ssize_t __write(int fd, const void *buf, size_t size);
+extern __typeof(write) hook_write __attribute__((alias("write"), copy(write), visibility("hidden")));
 ALIAS_OF(pwrite64) ssize_t __pwrite64(int fd, const void *buf, size_t size, off64_t offset);

@@ -4,6 +4,8 @@
 #include "engage.h"
 #include "engine.h"
 #include "fd.h"
+#include "hook_slots.h"
+#include "inherit.h"
 #include "kill.h"
 #include "log.h"
 #include "process.h"
@@ -13,6 +15,7 @@
 #include "stats.h"
 #include "sys.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,6 +46,15 @@ static void recover_known_places(void)
 		    log_format(dir, sizeof dir, "%s/" ARENA_DIR, rule->prefix) + 1 < sizeof dir)
 			recover_dead(dir);
 	}
+}
+
+static void start_inheriting(void)
+{
+	Dl_info own;
+
+	if (dladdr(&config, &own) == 0 || inherit_start(own.dli_fname, environ, config.file) < 0)
+		log_warn(
+			"cannot remember the environment: programs with one of their own run without the library");
 }
 
 static void set_pace(void)
@@ -79,6 +91,10 @@ __attribute__((constructor)) static void fastwrite_start(void)
 	}
 #endif
 	recover_known_places();
+	if (config.inherit)
+		start_inheriting();
+	if (config.rules[0].set.stdio == STDIO_ON)
+		slots_install();
 	if (pthread_atfork(process_fork_prepare, process_fork_parent, process_fork_child) != 0) {
 		log_error("cannot watch fork; nothing is managed");
 		return;

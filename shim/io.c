@@ -6,10 +6,10 @@
 #include "engine.h"
 #include "flush.h"
 #include "prealloc.h"
+#include "strict.h"
 #include "sys.h"
 
 #include <fcntl.h>
-#include <sys/resource.h>
 
 /* Sum of the lengths, or -1 when the kernel should judge the vector. */
 static ssize_t vector_size(const struct iovec *iov, int count)
@@ -80,17 +80,6 @@ static bool direct_aligned(const struct ofd *o, const struct iovec *iov, int cou
 	return true;
 }
 
-/* RLIMIT_FSIZE now: the kernel answers EFBIG and SIGXFSZ to what goes beyond. */
-static uint64_t file_limit(void)
-{
-	struct {
-		uint64_t soft, hard;
-	} limit = {UINT64_MAX, UINT64_MAX};
-
-	sys_raw(SYS_prlimit64, 0, RLIMIT_FSIZE, 0, (long)&limit, 0, 0);
-	return limit.soft;
-}
-
 /* File lock held: settle, and let the kernel do this one. */
 static long write_kernel(struct file *f, int fd, const struct iovec *iov, int count, off_t offset,
                          bool nested)
@@ -122,11 +111,20 @@ static long write_engaged(struct file *f, struct ofd *o, int fd, const struct io
 	bool stream = offset == IO_NO_OFFSET;
 	bool append = o->flags & O_APPEND;
 	enum stage_kind kind = kind_of(f, o);
-	uint64_t limit = file_limit();
+	uint64_t limit = sys_file_limit();
 	uint64_t at, granted = 0;
 	off_t position;
 	long r;
 
+	if (f->through_wanted) {
+		r = engage_through(f, f->through_wanted, nested);
+		if (r < 0)
+			return r;
+		return f->mode == FILE_ENGAGED ? write_kernel(f, fd, iov, count, offset, nested)
+		                               : kernel_writev(fd, iov, count, offset);
+	}
+	if (engage_stopped())
+		return write_kernel(f, fd, iov, count, offset, nested);
 	if (f->shown_early >= FILE_SHOWN_MAX && !f->head) {
 		r = engage_release(f, nested);
 		f->shown_early = 0;
@@ -143,12 +141,25 @@ static long write_engaged(struct file *f, struct ofd *o, int fd, const struct io
 			return r;
 	}
 	/* the kernel appends whatever pwrite says, and leaves the position alone: rare enough to ask it */
-	if (n > small_limit(f) || (append && !stream))
+	if (n > small_limit(f) || (append && !stream) || file_held())
 		return write_kernel(f, fd, iov, count, offset, nested);
 	if (f->head && f->kind != kind) {
 		r = flush_settle(f, nested);
 		if (r < 0)
 			return r;
+	}
+	if (strict_is(f)) {
+		r = strict_hold(f, o, nested);
+		if (r < 0) {
+			r = engage_through(f, (enum through_reason) - r, nested);
+			return r < 0 ? r : kernel_writev(fd, iov, count, offset);
+		}
+		if (r == 0) {
+			r = write_kernel(f, fd, iov, count, offset, nested);
+			if (r >= 0 && !nested)
+				strict_pass(f);
+			return r;
+		}
 	}
 	if (append) {
 		at = stage_logical_size(f);
@@ -179,6 +190,8 @@ static long write_engaged(struct file *f, struct ofd *o, int fd, const struct io
 	if (granted > limit - at)
 		granted = limit - at;
 	r = stage_put(f, stream ? o : NULL, iov, count, n, at, granted, kind, nested);
+	if (r == 0 && file_own_fd(f) < 0)
+		flush_open_own(f, fd);
 	return r < 0 ? r : (long)n;
 }
 
@@ -193,12 +206,13 @@ static void visit_steal(struct file *f, void *ctx)
 	struct steal *s = ctx;
 	uint32_t tid = lock_self();
 
-	if (s->done || f == s->except || f->arena != s->arena || !f->head)
+	if (s->done || f == s->except || atomic_load_explicit(&f->mode, memory_order_relaxed) != FILE_ENGAGED)
 		return;
 	if (!lock_try(&f->lock, tid))
 		return;
 	f->pinned = NULL;
-	if (f->mode == FILE_ENGAGED && f->arena == s->arena && f->head && !atomic_load(&f->busy)) {
+	if (f->mode == FILE_ENGAGED && f->arena == s->arena && f->head && !atomic_load(&f->busy) &&
+	    !f->damaged && flush_possible(f)) {
 		stage_seal(f);
 		s->done = flush_run(f, true) == 0;
 	}
@@ -225,8 +239,9 @@ static long make_room(struct file *f, struct arena *a)
 	struct steal s = {.arena = a, .except = f};
 	long r = 0;
 
-	lock_take(&f->lock, LOCK_FILE);
-	f->pinned = NULL;
+	file_lock_again(f);
+	if (family_flusher_died(f))
+		file_repair(f);
 	if (f->mode == FILE_ENGAGED && f->arena == a && f->head && !atomic_load(&f->busy)) {
 		if (f->head == f->current && f->blocks == 1)
 			stage_seal(f);
@@ -241,8 +256,12 @@ static long make_room(struct file *f, struct arena *a)
 	}
 	lock_drop(&f->lock, LOCK_FILE);
 	file_for_each(visit_steal, &s);
-	if (!s.done)
+	if (!s.done) {
+		/* perhaps a member that died holds them */
+		if (family_is_shared())
+			family_sweep();
 		wait_for_block(a, seen);
+	}
 	return 0;
 }
 
@@ -255,10 +274,14 @@ static bool still_valid(int fd, const struct ofd *o, struct file *f)
 static long write_locked(int fd, struct ofd *o, struct file *f, const struct iovec *iov, int count, size_t n,
                          off_t offset, bool may_engage)
 {
-	struct file_guard g = file_lock(f);
+	struct file_guard g;
 	struct arena *a;
 	long r;
 
+	/* in the child of a handler that interrupted us the lock is the parent's */
+	if (!still_valid(fd, o, f))
+		return IO_PASS;
+	g = file_lock(f);
 	for (;;) {
 		if (g.nested)
 			stage_interrupt(f);
@@ -293,8 +316,7 @@ static long write_locked(int fd, struct ofd *o, struct file *f, const struct iov
 		a = f->arena;
 		lock_drop(&f->lock, LOCK_FILE);
 		r = make_room(f, a);
-		lock_take(&f->lock, LOCK_FILE);
-		f->pinned = NULL;
+		file_lock_again(f);
 		if (r < 0)
 			break;
 	}
@@ -321,19 +343,38 @@ long io_writev(int fd, struct ofd *o, const struct iovec *iov, int count, off_t 
 				return r;
 		}
 	}
+	if (strict_passes(f)) {
+		r = kernel_writev(fd, iov, count, offset);
+		strict_passed(f);
+		return r;
+	}
 	if (!small) {
 		/* engaged meanwhile, or for other descriptions: settle first, the kernel does the rest */
 		struct file_guard g = file_lock(f);
 
 		if (g.nested)
 			stage_interrupt(f);
-		r = still_valid(fd, o, f) && f->mode == FILE_ENGAGED
-		            ? write_kernel(f, fd, iov, count, offset, g.nested)
-		            : IO_PASS;
+		if (!still_valid(fd, o, f) || f->mode == FILE_THROUGH)
+			r = IO_PASS;
+		else if (f->mode == FILE_ENGAGED)
+			r = write_kernel(f, fd, iov, count, offset, g.nested);
+		else
+			r = kernel_writev(fd, iov, count, offset); /* under the lock it stays passive */
 		file_unlock(f, g);
 		return r;
 	}
 	return write_locked(fd, o, f, iov, count, (size_t)n, offset, true);
+}
+
+/* May a flush change the flags of a description of the program's?  One of its own has O_DIRECT for itself. */
+static bool flushed_through_program(const struct file *f)
+{
+	if (file_own_fd(f) < 0)
+		return true;
+	for (const struct ofd *o = f->ofds; o; o = o->next)
+		if (o->flags & O_APPEND)
+			return true;
+	return false;
 }
 
 long io_readv(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset)
@@ -371,8 +412,10 @@ long io_readv(int fd, struct ofd *o, const struct iovec *iov, int count, off_t o
 	} else {
 		if (offset < 0 || n < 0 || stage_overlaps(f, (uint64_t)offset, (uint64_t)n))
 			r = flush_show(f, g.nested);
-		if (r >= 0 || r == IO_PASS)
-			r = IO_PASS;
+		if (r < 0 && r != IO_PASS)
+			goto out;
+		/* under the lock: a flush that began before the read did would leave O_DIRECT's rules to it */
+		r = flushed_through_program(f) ? kernel_readv(fd, iov, count, offset) : IO_PASS;
 	}
 out:
 	file_unlock(f, g);

@@ -3,9 +3,11 @@
  * lazy: descriptors that were opened for writing and have not been asked about yet.
  *
  * Most files get one write and are closed: finding out their path and rule would cost more than it can gain.  So an
- * open only notes the descriptor here; the calls pass to the C library; the second small write, or another call
- * that needs to know, resolves it (fd_resolve).  Only descriptors that an open of this process made, and that have
- * been neither duplicated nor inherited since, are noted.  Lock-free; descriptors from LAZY_FDS on are never lazy.
+ * open only notes the descriptor here; the calls pass to the C library; the second write, or another call that
+ * needs to know, resolves it (fd_resolve).  Where a dead process may have left bytes for the file (LAZY_UNSURE) that
+ * is the first call that reads, writes, moves or measures; so it is for all in a family (family.h), where another
+ * member may stage for the file, and there descriptors that only read are noted, too.  Only descriptors that an open of this process made, and
+ * that have been neither duplicated nor inherited since, are noted.  Lock-free; descriptors from LAZY_FDS on are never lazy.
  */
 #ifndef FASTWRITE_LAZY_H
 #define FASTWRITE_LAZY_H
@@ -15,33 +17,40 @@
 #include <time.h>
 
 enum { LAZY_FDS = 1024 };
-enum lazy_state { LAZY_NONE, LAZY_NOTED, LAZY_RESOLVING };
+enum lazy_state { LAZY_NONE, LAZY_NOTED, LAZY_UNSURE, LAZY_RESOLVING };
 
 struct lazy {
 	_Atomic uint32_t state;
 	_Atomic uint32_t inflight; /* writes under way in the kernel */
-	_Atomic uint32_t small_seen;
-	int flags;              /* of the open */
-	struct timespec before; /* the open, by the coarse clock */
+	_Atomic uint32_t seen;     /* writes of at least one byte */
+	int flags;                 /* of the open */
+	struct timespec before;    /* the open, by the coarse clock */
 };
 
 extern struct lazy lazy_fds[LAZY_FDS];
 
+/* A note goes after the table shows what the descriptor turned out to be: who finds no note and then nothing in the
+ * table knows that it is not managed.  The other way round it may have been resolved in between. */
 static inline bool lazy_is(int fd)
 {
 	return (unsigned)fd < LAZY_FDS &&
-	       __builtin_expect(atomic_load_explicit(&lazy_fds[fd].state, memory_order_relaxed) != LAZY_NONE,
-	                        0);
+	       __builtin_expect(atomic_load_explicit(&lazy_fds[fd].state, memory_order_acquire) != LAZY_NONE,
+	                        0) &&
+	       !alive_vforked;
 }
 
 /* False when fd cannot be lazy. */
-bool lazy_note(int fd, int flags, const struct timespec *before);
+bool lazy_note(int fd, int flags, const struct timespec *before, bool unsure);
 static inline void lazy_clear(int fd)
 {
 	if (lazy_is(fd))
 		atomic_store(&lazy_fds[fd].state, LAZY_NONE);
 }
-/* fork, exec, spawn: the descriptions are shared from now on. */
+/* False when none has ever been noted. */
+bool lazy_any(void);
+/* The lowest noted descriptor from `from` on, or -1. */
+int lazy_next(int from);
+/* fork, exec: the descriptions are shared from now on. */
 void lazy_clear_all(void);
 
 /*
@@ -53,5 +62,18 @@ void lazy_written(int fd);
 
 /* Resolves fd now, if it is lazy. */
 void lazy_resolve(int fd);
+
+/* The description that fd refers to when it is managed, for calls that let a noted descriptor be. */
+struct ofd *lazy_first_use(int fd);
+static inline struct ofd *lazy_used(int fd)
+{
+	struct ofd *o = fdtable_get(fd);
+
+	if (__builtin_expect(!o && (unsigned)fd < LAZY_FDS, 1) &&
+	    __builtin_expect(atomic_load_explicit(&lazy_fds[fd].state, memory_order_relaxed) == LAZY_UNSURE,
+	                     0))
+		return lazy_first_use(fd);
+	return o;
+}
 
 #endif

@@ -4,20 +4,26 @@
 
 #include "engine.h"
 #include "sys.h"
+#include "thread.h"
 
 #include <fcntl.h>
 
-static int take_for(int fd, pid_t tid)
+int lease_take_for(int fd, pid_t tid)
 {
 	struct f_owner_ex owner = {.type = F_OWNER_TID, .pid = tid};
 	long r;
 
 	/* F_UNLCK forgets the signal, and the default one, SIGIO, would end the program: name ours every time */
-	r = sys.fcntl(fd, F_SETSIG, ENGINE_LEASE_SIGNAL);
+	r = sys.fcntl(fd, F_SETSIG, THREAD_SIGNAL);
 	if (r == 0)
 		r = sys.fcntl(fd, F_SETOWN_EX, (long)&owner);
 	if (r == 0)
 		r = sys.fcntl(fd, F_SETLEASE, F_WRLCK);
+	if (r < 0) {
+		/* as F_UNLCK does it: the program may ask */
+		sys.fcntl(fd, F_SETSIG, 0);
+		sys.fcntl(fd, F_SETOWN, 0);
+	}
 	return (int)r;
 }
 
@@ -25,19 +31,24 @@ int lease_take(int fd)
 {
 	pid_t tid = engine_tid();
 
-	return tid ? take_for(fd, tid) : -EAGAIN;
+	return tid ? lease_take_for(fd, tid) : -EAGAIN;
 }
 
 void lease_drop(int fd) { sys.fcntl(fd, F_SETLEASE, F_UNLCK); }
 
-int lease_take_own(int fd) { return take_for(fd, sys_gettid()); }
+int lease_take_own(int fd) { return lease_take_for(fd, sys_gettid()); }
 
 void lease_drop_own(int fd)
 {
-	sys_sigset ours = 1ull << (ENGINE_LEASE_SIGNAL - 1);
 	struct timespec none = {0};
+	siginfo_t info;
 
 	lease_drop(fd);
-	while (sys_raw(SYS_rt_sigtimedwait, (long)&ours, 0, (long)&none, sizeof ours, 0, 0) > 0)
-		;
+	while (thread_wait_signal(&info, &none) > 0) {
+		if (info.si_code > 0)
+			continue; /* the kernel's: somebody has been waiting for the lease */
+		/* somebody cancels this thread: the C library must see that */
+		sys_raw(SYS_tgkill, sys_getpid(), sys_gettid(), THREAD_SIGNAL, 0, 0, 0);
+		break;
+	}
 }

@@ -52,13 +52,9 @@ void lock_after_fork(void)
 #endif
 }
 
-static void spin_hint(void)
+uint32_t lock_owner(const struct lock *l)
 {
-#if defined(__x86_64__)
-	__builtin_ia32_pause();
-#else
-	__asm__ volatile("yield");
-#endif
+	return atomic_load_explicit(&l->word, memory_order_relaxed) & FUTEX_TID_MASK;
 }
 
 enum lock_result lock_take(struct lock *l, enum lock_rank rank)
@@ -78,25 +74,39 @@ enum lock_result lock_take(struct lock *l, enum lock_rank rank)
 			return LOCK_NESTED;
 		if (word & FUTEX_WAITERS)
 			break;
-		spin_hint();
+		lock_pause();
 	}
 	for (;;) {
 		long r = sys_raw(SYS_futex, (long)&l->word, FUTEX_LOCK_PI, 0, 0, 0, 0);
 
 		if (r == 0) {
+			uint32_t word = atomic_load_explicit(&l->word, memory_order_relaxed);
+
 			KERNEL_GAVE(l);
-			break;
+			if (!(word & FUTEX_OWNER_DIED))
+				break;
+			/* the flag is for us alone: the next one finds everything in order */
+			while (!atomic_compare_exchange_weak(&l->word, &word,
+			                                     word & ~(uint32_t)FUTEX_OWNER_DIED))
+				;
+			rank_enter(rank);
+			return LOCK_INHERITED;
 		}
 		if (r == -ESRCH) {
 			/* The owner's thread is gone and nobody slept: take its place by hand.  What it
 			 * published is whole (see stage.h); the rest it never acknowledged. */
 			uint32_t word = atomic_load_explicit(&l->word, memory_order_relaxed);
 
-			if (word != 0 && !atomic_compare_exchange_strong(&l->word, &word, 0))
+			if (word == 0) {
+				if (lock_try(l, tid))
+					break;
 				continue;
-			if (lock_try(l, tid))
-				break;
-			continue;
+			}
+			/* in one step: who comes in between must not think that all is well */
+			if (!atomic_compare_exchange_strong(&l->word, &word, tid))
+				continue;
+			rank_enter(rank);
+			return LOCK_INHERITED;
 		}
 		if (r == -EDEADLK)
 			return LOCK_NESTED;

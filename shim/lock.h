@@ -7,9 +7,11 @@
  *
  * Lock order (outermost first; debug builds assert it):
  *   LOCK_ENGAGE  one of the process: fork, exec and the first engagement of a file
+ *   LOCK_FAMILY  one of the family: members come and go
  *   LOCK_FILE    one per file; never two at once
  *   LOCK_ARENA   one per arena: block and slot allocation
- *   LOCK_POOL    one of the process: file and open file description structures, file hash
+ *   LOCK_HASH    one of the family: files by identity
+ *   LOCK_POOL    one of the family: file and open file description structures, members
  *   LOCK_QUEUE   one of the process: the flush engine's queue
  */
 #ifndef FASTWRITE_LOCK_H
@@ -19,13 +21,17 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum lock_rank { LOCK_ENGAGE = 1, LOCK_FILE, LOCK_ARENA, LOCK_POOL, LOCK_QUEUE };
+enum lock_rank { LOCK_ENGAGE = 1, LOCK_FAMILY, LOCK_FILE, LOCK_ARENA, LOCK_HASH, LOCK_POOL, LOCK_QUEUE };
 
 struct lock {
 	_Atomic uint32_t word; /* 0 free, else owner's thread id, FUTEX_WAITERS set when others sleep */
 };
 
-enum lock_result { LOCK_TAKEN = 0, LOCK_NESTED = 1 };
+enum lock_result {
+	LOCK_TAKEN,
+	LOCK_NESTED,
+	LOCK_INHERITED, /* taken; its last owner died with it, so what it protects may be half changed */
+};
 
 extern __thread uint32_t lock_tid; /* this thread's id, 0 = not asked for yet */
 uint32_t lock_tid_slow(void);
@@ -45,6 +51,18 @@ static inline bool lock_try(struct lock *l, uint32_t tid)
 	                                               memory_order_relaxed);
 }
 
+/* What a processor likes to hear between two looks at a word that another one will change. */
+static inline void lock_pause(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#else
+	__asm__ volatile("yield");
+#endif
+}
+/* The thread that owns it, 0 = none. */
+uint32_t lock_owner(const struct lock *l);
+
 /* Takes the lock, or returns LOCK_NESTED when this very thread owns it already: the caller runs in a signal
  * handler that interrupted the owner, and must not unlock. */
 enum lock_result lock_take(struct lock *l, enum lock_rank rank);
@@ -55,6 +73,9 @@ static inline void lock_drop_fast(struct lock *l, uint32_t tid)
 {
 	uint32_t expected = tid;
 
+	/* a handler that interrupted the owner has forked, and this is the child: the lock is the parent's */
+	if (__builtin_expect(*(volatile uint32_t *)&lock_tid != tid, 0))
+		return;
 	if (!atomic_compare_exchange_strong_explicit(&l->word, &expected, 0, memory_order_release,
 	                                             memory_order_relaxed))
 		lock_drop_slow(l);

@@ -4,6 +4,7 @@
  */
 #include "log.h"
 
+#include "buffer.h"
 #include "sys.h"
 
 #include <stdatomic.h>
@@ -125,19 +126,12 @@ bool log_enabled(enum log_level level)
 
 void log_set_sink(log_sink *sink) { atomic_store_explicit(&sink_now, sink, memory_order_release); }
 
-/*
- * write(2) to descriptor 2 that cannot kill the program: SIGPIPE and SIGXFSZ of this write are taken back
- * before the program's mask is restored.  One that was pending before stays pending.
- */
+/* write(2) to descriptor 2 that cannot kill the program. */
 static void write_stderr(const char *line, size_t size)
 {
-	const uint64_t mask = (UINT64_C(1) << (SIGPIPE - 1)) | (UINT64_C(1) << (SIGXFSZ - 1));
-	const struct timespec now = {0};
-	uint64_t before = 0;
-	uint64_t pending = 0;
+	struct sys_quiet quiet;
 
-	sys_raw(SYS_rt_sigprocmask, SIG_BLOCK, (long)&mask, (long)&before, sizeof(mask), 0, 0);
-	sys_raw(SYS_rt_sigpending, (long)&pending, sizeof(pending), 0, 0, 0, 0);
+	sys_quiet_begin(&quiet);
 	while (size > 0) {
 		long n = sys_raw(SYS_write, STDERR_FILENO, (long)line, (long)size, 0, 0, 0);
 		if (n == -EINTR)
@@ -147,12 +141,7 @@ static void write_stderr(const char *line, size_t size)
 		line += n;
 		size -= (size_t)n;
 	}
-	uint64_t take = mask & ~pending;
-	if (size > 0 && take != 0) {
-		while (sys_raw(SYS_rt_sigtimedwait, (long)&take, 0, (long)&now, sizeof(take), 0, 0) > 0)
-			;
-	}
-	sys_raw(SYS_rt_sigprocmask, SIG_SETMASK, (long)&before, 0, sizeof(before), 0, 0);
+	sys_quiet_end(&quiet);
 }
 
 static void emit(const char *line, size_t size)
@@ -198,20 +187,20 @@ static void show_control_bytes(char *text, size_t size)
 void log_line(enum log_level level, const char *format, ...)
 {
 	static const char prefix[] = "fastwrite: ";
-	char line[LOG_LINE_MAX];
+	BUFFER(char, line);
 	uint64_t lost = 0;
 
 	if (!log_enabled(level) || !budget_take(&lost))
 		return;
 	if (lost > 0) {
-		size_t n = log_format(line, sizeof(line), "%s%lu messages dropped\n", prefix,
+		size_t n = log_format(line, LOG_LINE_MAX, "%s%lu messages dropped\n", prefix,
 		                      (unsigned long)lost);
 		emit(line, n);
 	}
-	size_t head = log_format(line, sizeof(line) - 1, "%s", prefix);
+	size_t head = log_format(line, LOG_LINE_MAX - 1, "%s", prefix);
 	va_list args;
 	va_start(args, format);
-	size_t n = head + log_vformat(line + head, sizeof(line) - 1 - head, format, args);
+	size_t n = head + log_vformat(line + head, LOG_LINE_MAX - 1 - head, format, args);
 	va_end(args);
 	show_control_bytes(line + head, n - head);
 	line[n++] = '\n';

@@ -2,13 +2,16 @@
 /* meta: see meta.h. */
 #include "meta.h"
 
+#include "buffer.h"
 #include "engage.h"
 #include "fd.h"
 #include "fdtable.h"
 #include "flush.h"
+#include "lazy.h"
 #include "log.h"
 #include "rule.h"
 #include "stage.h"
+#include "strict.h"
 #include "sys.h"
 
 #include <fcntl.h>
@@ -38,41 +41,78 @@ static int with_file(uint64_t dev, uint64_t ino, int (*act)(struct file *f, bool
 	return r;
 }
 
-static int act_settle(struct file *f, bool nested)
-{
-	int r;
-
-	if (!f->head)
-		return 0;
-	r = flush_show(f, nested);
-	return r < 0 ? r : 1;
-}
+static int act_settle(struct file *f, bool nested) { return f->head ? flush_show(f, nested) : 0; }
 
 static int act_release(struct file *f, bool nested) { return engage_release(f, nested); }
 static int act_unlinked(struct file *f, bool nested) { return engage_through(f, THROUGH_UNLINKED, nested); }
 static int act_mapped(struct file *f, bool nested) { return engage_through(f, THROUGH_MMAP, nested); }
 
-bool meta_settle_identity(uint64_t dev, uint64_t ino)
+static bool is_engaged(uint64_t dev, uint64_t ino)
 {
-	return !meta_idle() && with_file(dev, ino, act_settle) == 1;
+	const struct file *f = meta_idle() ? NULL : file_find(dev, ino);
+
+	return f && f->mode == FILE_ENGAGED;
 }
 
-bool meta_settle_stat(uint64_t st_dev, uint64_t st_ino)
+bool meta_settle_identity(uint64_t dev, uint64_t ino, uint32_t releases)
 {
-	return meta_settle_identity(((uint64_t)major(st_dev) << 32) | minor(st_dev), st_ino);
+	bool engaged = is_engaged(dev, ino);
+
+	if (engaged)
+		with_file(dev, ino, act_settle);
+	return engaged || meta_releases() != releases;
 }
+
+static struct timespec time_of(struct statx_timestamp t)
+{
+	return (struct timespec){.tv_sec = t.tv_sec, .tv_nsec = t.tv_nsec};
+}
+
+void meta_refresh_stat(struct stat *st)
+{
+	uint64_t dev = ((uint64_t)major(st->st_dev) << 32) | minor(st->st_dev);
+	struct file_guard g;
+	struct statx now;
+	struct file *f;
+
+	if (meta_idle())
+		return;
+	f = file_find(dev, st->st_ino);
+	if (!f || f->mode != FILE_ENGAGED)
+		return;
+	g = file_lock(f);
+	if (g.nested)
+		stage_interrupt(f);
+	/* also when nothing is staged now: it may have been flushed since they looked */
+	if (f->mode == FILE_ENGAGED && f->dev == dev && f->ino == st->st_ino &&
+	    flush_show(f, g.nested) == 0 && file_fd(f) >= 0 &&
+	    sys.statx(file_fd(f), "", AT_EMPTY_PATH, STATX_BASIC_STATS, &now) == 0) {
+		st->st_size = (off_t)now.stx_size;
+		st->st_blocks = (blkcnt_t)now.stx_blocks;
+		st->st_mtim = time_of(now.stx_mtime);
+		st->st_ctim = time_of(now.stx_ctime);
+	}
+	file_unlock(f, g);
+}
+
+bool meta_settle_stat(uint64_t st_dev, uint64_t st_ino, uint32_t releases)
+{
+	return meta_settle_identity(((uint64_t)major(st_dev) << 32) | minor(st_dev), st_ino, releases);
+}
+
+static void settle(uint64_t dev, uint64_t ino) { (void)meta_settle_identity(dev, ino, 0); }
 
 void meta_settle_path(int dirfd, const char *path, bool follow)
 {
 	struct statx st;
 
 	if (!meta_idle() && identify(dirfd, path, follow, &st))
-		meta_settle_identity(sys_dev_of(&st), st.stx_ino);
+		settle(sys_dev_of(&st), st.stx_ino);
 }
 
 int meta_release_fd(int fd)
 {
-	struct ofd *o = fdtable_get(fd);
+	struct ofd *o = lazy_used(fd);
 	struct file *f;
 
 	if (!o)
@@ -94,27 +134,27 @@ void meta_rename_prepare(struct meta_rename *r, int fromfd, const char *from, in
 {
 	struct statx st;
 
-	*r = (struct meta_rename){.watch = engage_config != NULL};
+	*r = (struct meta_rename){.watch = engage_config && !alive_elsewhere()};
 	if (!r->watch)
 		return;
 	if (identify(fromfd, from, false, &st)) {
 		r->dev = sys_dev_of(&st);
 		r->ino = st.stx_ino;
-		meta_settle_identity(r->dev, r->ino);
+		settle(r->dev, r->ino);
 	}
 	if (!meta_idle() && identify(tofd, to, false, &st)) {
 		r->old_dev = sys_dev_of(&st);
 		r->old_ino = st.stx_ino;
-		meta_settle_identity(r->old_dev, r->old_ino);
+		settle(r->old_dev, r->old_ino);
 	}
 }
 
 static void note_new_path(struct file *f)
 {
 	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
-	char path[PATH_MAX];
+	BUFFER(char, path);
 
-	if (!f->ofds || engage_path_of(f->ofds->fd, path) < 0 || strlen(path) >= ARENA_PATH_MAX)
+	if (engage_path_of(file_fd(f), path) < 0 || strlen(path) >= ARENA_PATH_MAX)
 		return; /* recovery finds it by inode in the old directory, or keeps the bytes aside */
 	memset(slot->path, 0, sizeof slot->path);
 	memcpy(slot->path, path, strlen(path));
@@ -153,7 +193,7 @@ void meta_unlink_prepare(struct meta_unlink *u, int dirfd, const char *path)
 	u->dev = sys_dev_of(&st);
 	u->ino = st.stx_ino;
 	u->last = st.stx_nlink <= 1;
-	meta_settle_identity(u->dev, u->ino);
+	settle(u->dev, u->ino);
 }
 
 void meta_unlink_done(const struct meta_unlink *u)
@@ -164,11 +204,11 @@ void meta_unlink_done(const struct meta_unlink *u)
 
 bool meta_rmdir_again(int dirfd, const char *path)
 {
-	char dir[PATH_MAX];
+	BUFFER(char, dir);
 	size_t n;
 	int fd;
 
-	if (!engage_config || !path)
+	if (!engage_config || !path || alive_elsewhere())
 		return false;
 	fd = sys.openat(dirfd, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
 	if (fd < 0)
@@ -177,27 +217,43 @@ bool meta_rmdir_again(int dirfd, const char *path)
 		dir[0] = '\0';
 	sys.close(fd);
 	n = strlen(dir);
-	if (n == 0 || n + sizeof ARENA_DIR + 1 >= sizeof dir)
+	if (n == 0 || n + sizeof ARENA_DIR + 1 >= PATH_MAX)
 		return false;
 	memcpy(dir + n, "/" ARENA_DIR, sizeof ARENA_DIR + 1);
 	return engage_retire_dir(dir);
 }
 
-void meta_map(int fd)
+/* What others are told through that memory may be about any file of the rule. */
+static void shares_memory(const char *path)
 {
-	char path[PATH_MAX];
+	const struct rule *rule = rule_match(engage_config, path);
+
+	if (!rule)
+		return;
+	strict_share(rule);
+	meta_settle_all();
+}
+
+void meta_map(int fd, bool shares)
+{
+	BUFFER(char, path);
 	struct statx st;
 
 	if (!engage_config || fd < 0 ||
 	    sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO | STATX_NLINK, &st) < 0 ||
 	    (st.stx_mode & S_IFMT) != S_IFREG)
 		return;
+	if (shares && engage_path_of(fd, path) == 0)
+		shares_memory(path);
 	if (engage_is_never(sys_dev_of(&st), st.stx_ino))
 		return; /* mapped again: nothing of it can be staged */
 	if (st.stx_nlink <= 1 && !file_find(sys_dev_of(&st), st.stx_ino) &&
 	    (engage_path_of(fd, path) < 0 || !rule_match(engage_config, path)))
 		return; /* no rule will ever apply to it: do not fill the table */
 	engage_never(sys_dev_of(&st), st.stx_ino);
+	if (alive_vforked)
+		file_give_up(sys_dev_of(&st), st.stx_ino,
+		             THROUGH_MMAP); /* the mapping is our parent's, too */
 	if (!meta_idle())
 		with_file(sys_dev_of(&st), st.stx_ino, act_mapped);
 }

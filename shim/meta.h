@@ -6,19 +6,29 @@
 #ifndef FASTWRITE_META_H
 #define FASTWRITE_META_H
 
+#include "alive.h"
 #include "file.h"
 
 #include <stdbool.h>
+#include <sys/stat.h>
 
-static inline bool meta_idle(void)
-{
-	return atomic_load_explicit(&file_engaged_count, memory_order_relaxed) == 0;
-}
+static inline bool meta_idle(void) { return file_engaged() == 0 || alive_elsewhere(); }
 
-/* A stat call found this identity: true when staged bytes were just settled and it must be asked again. */
-bool meta_settle_identity(uint64_t dev, uint64_t ino);
+/*
+ * A stat call learns only by its answer which file it is about.  Bytes that were staged when it was made may be in
+ * the file a moment later (the timer, another thread), and nothing is staged any more when we look: so every answer
+ * about a staged file, or that a file was given back behind, is asked for again.
+ */
+static inline uint32_t meta_releases(void) { return file_releases(); }
+static inline bool meta_outdated(uint32_t releases) { return !meta_idle() || meta_releases() != releases; }
+
+/* Settles the file with this identity; true when what was asked before (`releases` is from then) may be wrong. */
+bool meta_settle_identity(uint64_t dev, uint64_t ino, uint32_t releases);
 /* The same by st_dev as struct stat shows it. */
-bool meta_settle_stat(uint64_t st_dev, uint64_t st_ino);
+bool meta_settle_stat(uint64_t st_dev, uint64_t st_ino, uint32_t releases);
+/* What the C library found out by itself: when it is about an engaged file, settles that and brings size, blocks
+ * and times up to date. */
+void meta_refresh_stat(struct stat *st);
 /* Settles the file that (dirfd, path) names now; `follow` the last symlink. */
 void meta_settle_path(int dirfd, const char *path, bool follow);
 
@@ -50,7 +60,7 @@ void meta_unlink_done(const struct meta_unlink *u);
 bool meta_rmdir_again(int dirfd, const char *path);
 
 /* A file mapping of fd is about to be made. */
-void meta_map(int fd);
+void meta_map(int fd, bool shares);
 
 /* sync, syncfs: every engaged file settled. */
 void meta_settle_all(void);

@@ -3,6 +3,7 @@
  * own_fd: the library's own descriptors.  They sit high in the descriptor range, close on exec, and the
  * program's close, dup2, close_range and closefrom do not reach them.
  */
+#include "alive.h"
 #include "arena.h"
 #include "sys.h"
 
@@ -65,7 +66,7 @@ int own_fd_move(int fd)
 
 bool own_fd_is(int fd)
 {
-	return fd >= 0 && fd < OWN_FD_MAX &&
+	return fd >= 0 && fd < OWN_FD_MAX && !alive_vforked &&
 	       (atomic_load_explicit(&own_bits[fd / 64], memory_order_relaxed) >> (fd % 64) & 1);
 }
 
@@ -75,6 +76,13 @@ void own_fd_close(int fd)
 		return;
 	atomic_fetch_and(&own_bits[fd / 64], ~(1ull << (fd % 64)));
 	sys.close(fd);
+}
+
+void own_fd_close_copies(void)
+{
+	for (int word = 0; word < OWN_FD_MAX / 64; word++)
+		for (uint64_t bits = atomic_load(&own_bits[word]); bits; bits &= bits - 1)
+			sys.close(word * 64 + __builtin_ctzll(bits));
 }
 
 void own_fd_close_all(void)

@@ -28,11 +28,19 @@ static int keep_size(int fd, uint64_t from, uint64_t to)
 	return r;
 }
 
+/* Some file systems count what is reserved behind the end against RLIMIT_FSIZE, and send its signal. */
+static uint64_t within_limit(uint64_t end)
+{
+	uint64_t limit = sys_file_limit();
+
+	return end < limit ? end : limit;
+}
+
 /* Bytes may fall into holes: reserve the pages that they touch and no more, so that the file stays sparse. */
 static int reserve_pages(int fd, uint64_t offset, uint64_t need, uint64_t *granted)
 {
-	uint64_t end = page_ceil(offset + need);
-	int r = keep_size(fd, page_floor(offset), end);
+	uint64_t end = within_limit(page_ceil(offset + need));
+	int r = end < offset + need ? -EFBIG : keep_size(fd, page_floor(offset), end);
 
 	if (r == 0)
 		*granted = end - offset;
@@ -62,7 +70,7 @@ static uint64_t free_share(int fd)
 static int reserve_ahead(struct file *f, int fd, uint64_t offset, uint64_t need)
 {
 	uint64_t start = f->prealloc_end > page_floor(offset) ? f->prealloc_end : page_floor(offset);
-	uint64_t least = page_ceil(offset + need);
+	uint64_t least = within_limit(page_ceil(offset + need));
 	uint64_t step = f->prealloc_step ? f->prealloc_step : STEP_FIRST;
 	uint64_t most = f->rule->set.prealloc_bytes;
 	uint64_t share = free_share(fd);
@@ -73,7 +81,9 @@ static int reserve_ahead(struct file *f, int fd, uint64_t offset, uint64_t need)
 		step = most;
 	if (step > share)
 		step = share;
-	end = page_ceil(start + step);
+	if (least < offset + need)
+		return -EFBIG;
+	end = within_limit(page_ceil(start + step));
 	if (end < least)
 		end = least;
 	if (f->prealloc_end == 0)
@@ -133,26 +143,48 @@ int prealloc_reserve(struct file *f, int fd, uint64_t offset, uint64_t need, uin
 	return r;
 }
 
-void prealloc_trim(struct file *f, int fd)
+static void cut(struct file *f, int fd)
 {
-	bool exclusive = f->rule->set.writers == WRITERS_EXCLUSIVE;
 	struct statx st;
 
-	if (f->prealloc_end == 0)
-		return;
-	/* somebody else's append between statx and ftruncate would be cut off: only while nobody else has it */
-	if (exclusive || lease_take(fd) == 0) {
-		if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st) == 0 && st.stx_size < f->prealloc_end) {
-			kill_step();
-			sys.ftruncate(fd, (off_t)st.stx_size);
-			kill_step();
-		}
-		if (!exclusive)
-			lease_drop(fd);
+	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st) == 0 && st.stx_size < f->prealloc_end) {
+		kill_step();
+		sys.ftruncate(fd, (off_t)st.stx_size);
+		kill_step();
 	}
+}
+
+static void forget(struct file *f)
+{
 	f->prealloc_end = 0;
 	f->prealloc_step = 0;
 	if (f->slot >= 0)
 		atomic_store_explicit(&arena_slot_at(f->arena, (uint32_t)f->slot)->prealloc_end, 0,
 		                      memory_order_relaxed);
+}
+
+void prealloc_trim(struct file *f, int fd)
+{
+	bool exclusive = f->rule->set.writers == WRITERS_EXCLUSIVE;
+
+	if (f->prealloc_end == 0)
+		return;
+	/* somebody else's append between statx and ftruncate would be cut off: only while nobody else has it */
+	if (exclusive || lease_take(fd) == 0) {
+		cut(f, fd);
+		if (!exclusive)
+			lease_drop(fd);
+	}
+	forget(f);
+}
+
+void prealloc_again(struct file *f, int fd)
+{
+	if (f->prealloc_end <= f->ksize)
+		return;
+	if (f->ksize >= f->prealloc_start && keep_size(fd, page_floor(f->ksize), f->prealloc_end) == 0)
+		return;
+	/* begin anew at the new end */
+	cut(f, fd);
+	forget(f);
 }

@@ -17,4 +17,7 @@ int prealloc_reserve(struct file *f, int fd, uint64_t offset, uint64_t need, uin
 /* Gives back what was reserved beyond the end of the file, if nobody else has it open.  Nothing is staged. */
 void prealloc_trim(struct file *f, int fd);
 
+/* After others had the file open, and now nobody else can: what was reserved behind its end may have been cut off. */
+void prealloc_again(struct file *f, int fd);
+
 #endif

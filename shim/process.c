@@ -3,17 +3,19 @@
 #include "process.h"
 
 #include "alive.h"
+#include "child.h"
 #include "engage.h"
 #include "engine.h"
+#include "family.h"
 #include "fd.h"
 #include "fdtable.h"
 #include "flush.h"
 #include "lazy.h"
 #include "stage.h"
 #include "stats.h"
+#include "strict.h"
 #include "sys.h"
-
-#include <fcntl.h>
+#include "thread.h"
 
 static struct process_fork forking;
 
@@ -22,108 +24,172 @@ static void visit_fork(struct file *f, void *ctx)
 	struct file_guard g;
 
 	(void)ctx;
-	if (f->refs == 0 || f->mode == FILE_THROUGH)
+	if (f->mode == FILE_THROUGH)
 		return;
 	g = file_lock(f);
 	if (g.nested)
 		stage_interrupt(f);
-	if (f->refs && f->mode != FILE_THROUGH)
+	if (f->refs && f->mode != FILE_THROUGH) {
+		strict_fork(f, g.nested);
 		engage_through(f, THROUGH_FORK, g.nested);
+	}
 	file_unlock(f, g);
+}
+
+/* The descriptions are shared from now on: what is only noted has to be known. */
+static void resolve_noted(void)
+{
+	for (int fd = 0; fd < LAZY_FDS; fd++)
+		if (lazy_is(fd))
+			lazy_resolve(fd);
+	lazy_clear_all();
+}
+
+static void visit_before(struct file *f, void *ctx)
+{
+	struct file_guard g;
+
+	*(bool *)ctx = true;
+	if (!strict_is(f))
+		return;
+	g = file_lock(f);
+	if (g.nested)
+		stage_interrupt(f);
+	strict_fork(f, g.nested);
+	file_unlock(f, g);
+}
+
+/*
+ * This fork is made by a signal handler that interrupted a write of this thread on f.  The lock stays held here until
+ * the handler returns, so that a child that shares it could wait for us while we wait for the child: it does not
+ * belong to the family.  The interrupted copy goes on in the child, too, when we have long done with the block.
+ */
+static void visit_interrupted(struct file *f, void *ctx)
+{
+	if (lock_owner(&f->lock) != lock_self())
+		return;
+	*(bool *)ctx = true;
+	if (f->current)
+		f->current->lost = true;
+	if (f->pinned)
+		f->pinned->lost = true;
 }
 
 void process_fork_prepare(void)
 {
 	sys_sigset signals;
+	bool member, any = false, interrupted = false;
 
 	if (!engage_config)
 		return;
+	if (alive_vforked)
+		child_forks();
+	if (fd_foreign_process())
+		return;
 	signals = sys_block_signals();
+	resolve_noted();
+	if (!family_is_shared())
+		fd_register_readers();
+	file_for_each(visit_before, &any);
+	if (any)
+		engine_start(); /* watches over what a child may leave when it is killed */
 	engage_pause();
-	lazy_clear_all();
-	file_for_each(visit_fork, NULL);
-	forking.signals = signals;
-	forking.watch = 1;
+	/* what another thread has engaged meanwhile; what it may still open is not staged before the fork, and seen
+	 * to be shared afterwards */
+	file_for_each(visit_before, &any);
+	file_for_each(visit_interrupted, &interrupted);
+	member = !interrupted && family_fork_prepare();
+	if (!member)
+		file_for_each(visit_fork, NULL);
+	engine_fork_prepare();
+	forking = (struct process_fork){
+		.signals = signals, .watch = 1, .member = member, .interrupted = interrupted};
 }
 
 void process_fork_parent(void)
 {
-	if (!forking.watch)
+	struct process_fork was = forking;
+
+	if (!was.watch || alive_vforked)
 		return;
 	forking.watch = 0;
+	engine_fork_parent();
+	if (was.member)
+		family_fork_parent();
 	engage_unpause();
-	sys_restore_signals(forking.signals);
+	sys_restore_signals(was.signals);
 }
 
 void process_fork_child(void)
 {
-	uint64_t signals = forking.signals;
+	struct process_fork was = forking;
 
-	if (!forking.watch)
+	if (!was.watch || alive_vforked)
 		return;
 	forking.watch = 0;
 	lock_after_fork();
+	thread_after_fork();
 	engine_after_fork();
-	engage_after_fork();
-	own_fd_close_all();
-	fdtable_reset();
-	file_pools_reset();
-	fd_set_process();
+	strict_after_fork();
 	alive_set();
-	sys_restore_signals(signals);
+	fd_set_process();
+	if (was.member) {
+		family_fork_child();
+		file_fork_child();
+		engage_fork_child();
+	} else {
+		engage_forget(was.interrupted);
+		family_forget();
+		own_fd_close_all();
+		fdtable_reset();
+		file_pools_reset(was.interrupted);
+	}
+	stats_forget();
+	sys_restore_signals(was.signals);
 }
 
 void process_exec_prepare(void)
 {
-	if (engage_config && !fd_foreign_process())
+	if (!engage_config)
+		return;
+	if (alive_vforked)
+		child_exec_prepare();
+	else if (!fd_foreign_process())
 		engage_stop_all(THROUGH_EXEC);
-	else if (engage_config && file_engaged_count)
-		/* a vfork child: the parent's files are settled, its bookkeeping stays */
-		process_spawn_prepare();
+	else if (alive_here())
+		child_spawn_prepare(false); /* made by a system call that no hook saw */
 }
 
 void process_exec_failed(void)
 {
-	if (engage_config && !fd_foreign_process())
-		engage_resume_all(THROUGH_EXEC);
-}
-
-static void visit_spawn(struct file *f, void *ctx)
-{
-	struct file_guard g;
-	bool inherited = false;
-
-	(void)ctx;
-	if (f->refs == 0 || f->mode == FILE_THROUGH)
+	if (!engage_config)
 		return;
-	g = file_lock(f);
-	if (g.nested)
-		stage_interrupt(f);
-	for (struct ofd *o = f->ofds; o && !inherited; o = o->next) {
-		for (int fd = fdtable_next(0, ~0u); fd >= 0 && !inherited;
-		     fd = fdtable_next((unsigned)fd + 1, ~0u))
-			inherited = fdtable_get(fd) == o && o->writable &&
-			            !(sys.fcntl(fd, F_GETFD, 0) & FD_CLOEXEC);
-	}
-	if (inherited)
-		engage_through(f, THROUGH_EXEC, g.nested);
-	else if (f->mode == FILE_ENGAGED && f->arena)
-		flush_hand_over(f, g.nested);
-	file_unlock(f, g);
+	if (alive_vforked)
+		child_exec_failed();
+	else if (!fd_foreign_process())
+		engage_resume_all(THROUGH_EXEC);
 }
 
 void process_spawn_prepare(void)
 {
-	if (!engage_config)
-		return;
-	lazy_clear_all();
-	file_for_each(visit_spawn, NULL);
+	if (engage_config)
+		child_spawn_prepare(false);
+}
+
+void process_spawn_actions_prepare(void)
+{
+	if (engage_config)
+		child_spawn_prepare(true);
 }
 
 void process_exit(void)
 {
-	if (!engage_config || fd_foreign_process())
+	if (!engage_config)
 		return;
-	engage_stop_all(THROUGH_EXIT);
-	stats_report();
+	if (alive_vforked)
+		child_ends();
+	else if (fd_own_process()) {
+		engage_stop_all(THROUGH_EXIT);
+		stats_report();
+	}
 }

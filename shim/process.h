@@ -6,13 +6,17 @@
 #ifndef FASTWRITE_PROCESS_H
 #define FASTWRITE_PROCESS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct process_fork {
 	uint64_t signals;
-	int watch;
+	bool watch;
+	bool member;      /* the child belongs to the family */
+	bool interrupted; /* a write goes on when the handler that forked returns, in the child, too */
 };
-/* Around fork.  Both sides write the files that are open now through; files opened later are staged. */
+/* Around fork.  What is open now both sides go on staging together (family.h); if that cannot be, both write it
+ * through, and only files opened later are staged. */
 void process_fork_prepare(void);
 void process_fork_parent(void);
 void process_fork_child(void);
@@ -21,9 +25,11 @@ void process_fork_child(void);
 void process_exec_prepare(void);
 void process_exec_failed(void);
 
-/* Before posix_spawn, system, popen: settled; descriptions that the new program inherits (not close-on-exec)
- * are written through from now on, since it shares their offset. */
+/* Before posix_spawn, system, popen: settled; descriptions that the new program inherits (see child.h) are written
+ * through from now on, since it shares their offset. */
 void process_spawn_prepare(void);
+/* The same with file actions. */
+void process_spawn_actions_prepare(void);
 
 /* Normal end or _exit: everything settled and arenas gone; later writes go to the kernel directly. */
 void process_exit(void);

@@ -2,6 +2,7 @@
 /* recover: see recover.h.  One arena: is it dead, what is in it, where does it go. */
 #include "recover.h"
 
+#include "buffer.h"
 #include "kill.h"
 #include "lease.h"
 #include "log.h"
@@ -16,8 +17,8 @@
 struct job {
 	const struct recover_options *opt;
 	struct recover_report *report;
-	char arena[PATH_MAX]; /* path, for events */
-	int dirfd;            /* staging directory */
+	char *arena; /* path[PATH_MAX], for events */
+	int dirfd;   /* staging directory */
 	struct foreign_arena a;
 };
 
@@ -121,7 +122,7 @@ static uint64_t match_at(struct job *j, struct search *s, uint64_t at)
 {
 	uint32_t skip = s->skip;
 	uint64_t matched = 0;
-	uint8_t buf[4096];
+	BUFFER(uint8_t, buf);
 
 	for (int i = 0; i < s->blocks; i++) {
 		uint32_t index = j->a.order[i];
@@ -132,7 +133,7 @@ static uint64_t match_at(struct job *j, struct search *s, uint64_t at)
 		x = foreign_extent(&j->a, index, 0);
 		s->work += x.length;
 		for (uint32_t done = skip; done < x.length && matched < s->bytes;) {
-			uint32_t want = x.length - done < sizeof buf ? x.length - done : (uint32_t)sizeof buf;
+			uint32_t want = x.length - done < ARENA_PAGE ? x.length - done : ARENA_PAGE;
 			ssize_t got = sys.pread(s->fd, buf, want, (off_t)(at + matched));
 
 			if (got <= 0)
@@ -166,10 +167,11 @@ static int search_prepare(struct job *j, struct search *s)
 /* The first place in [at, end) where our first bytes, or as many as fit before the end, stand; or `end`. */
 static uint64_t next_candidate(struct search *s, uint64_t at, uint64_t end)
 {
-	uint8_t buf[4096 + sizeof s->first];
+	const uint64_t size = ARENA_PAGE + sizeof s->first;
+	BUFFER(uint8_t, buf);
 
 	while (at < end) {
-		uint64_t want = end - at < sizeof buf ? end - at : sizeof buf;
+		uint64_t want = end - at < size ? end - at : size;
 		ssize_t got = sys.pread(s->fd, buf, want, (off_t)at);
 		uint64_t fresh;
 
@@ -324,7 +326,7 @@ static int replay(struct job *j, uint32_t slot, int fd, int n, uint64_t bytes)
 static int recover_slot(struct job *j, uint32_t slot)
 {
 	struct arena_slot *s = foreign_slot(&j->a, slot);
-	struct recover_target t;
+	BUFFER(struct recover_target, t);
 	uint64_t bytes = 0;
 	int n = foreign_blocks(&j->a, slot);
 	int r = n < 0 ? n : count_bytes(j, n, &bytes);
@@ -340,24 +342,24 @@ static int recover_slot(struct job *j, uint32_t slot)
 		j->report->bytes += bytes;
 		return 0;
 	}
-	r = recover_target_open(&t, s, j->dirfd, bytes > 0);
+	r = recover_target_open(t, s, j->dirfd, bytes > 0);
 	if (r == -ENOENT && bytes == 0)
 		goto finished;
 	if (r == 0)
-		r = replay(j, slot, t.fd, n, bytes);
-	if (r == 0 && !t.orphan)
-		trim(s, t.fd);
+		r = replay(j, slot, t->fd, n, bytes);
+	if (r == 0 && !t->orphan)
+		trim(s, t->fd);
 	if (r == 0 && bytes > 0)
-		r = sys.fdatasync(t.fd);
-	recover_target_close(&t);
+		r = sys.fdatasync(t->fd);
+	recover_target_close(t);
 	if (r < 0) {
 		tell(j, s->path, "failed", bytes, r, "left in the arena");
 		return r;
 	}
 	if (bytes > 0) {
-		tell(j, s->path, t.orphan ? "orphaned" : "recovered", bytes, 0, t.orphan ? t.path : "");
-		j->report->orphans += t.orphan;
-		j->report->recovered += !t.orphan;
+		tell(j, s->path, t->orphan ? "orphaned" : "recovered", bytes, 0, t->orphan ? t->path : "");
+		j->report->orphans += t->orphan;
+		j->report->recovered += !t->orphan;
 		j->report->bytes += bytes;
 	}
 finished:
@@ -416,6 +418,47 @@ static int recover_loaded(struct job *j)
 	return failed;
 }
 
+/* Into a description that the program may use, too: flags and offset end as they were. */
+static int replay_into(struct job *j, uint32_t slot, int fd)
+{
+	long flags = sys.fcntl(fd, F_GETFL, 0);
+	off_t offset = sys.lseek(fd, 0, SEEK_CUR);
+	uint64_t bytes = 0;
+	int n = foreign_blocks(&j->a, slot);
+	int r = n < 0 ? n : count_bytes(j, n, &bytes);
+
+	if (r == 0)
+		r = flags < 0 ? (int)flags : (int)sys.fcntl(fd, F_SETFL, flags & ~(O_APPEND | O_DIRECT));
+	if (r == 0)
+		r = replay(j, slot, fd, n, bytes);
+	sys.fcntl(fd, F_SETFL, flags);
+	sys.lseek(fd, offset, SEEK_SET);
+	return r;
+}
+
+int recover_live_slot(int arena_fd, const char *dir, uint32_t slot, int fd)
+{
+	struct recover_options opt = {0};
+	struct recover_report report = {0};
+	struct job j = {.opt = &opt, .report = &report, .arena = (char *)(uintptr_t)dir, .dirfd = -1};
+	int r = foreign_load(&j.a, arena_fd);
+
+	if (r < 0)
+		return r;
+	if (slot >= j.a.header.slot_count || !foreign_slot(&j.a, slot)->used) {
+		r = 0;
+	} else if (fd >= 0) {
+		r = replay_into(&j, slot, fd);
+	} else {
+		j.dirfd = sys.openat(AT_FDCWD, dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
+		r = j.dirfd < 0 ? j.dirfd : recover_slot(&j, slot);
+		if (j.dirfd >= 0)
+			sys.close(j.dirfd);
+	}
+	foreign_unload(&j.a);
+	return r;
+}
+
 static bool still_linked(int fd)
 {
 	struct statx st;
@@ -461,9 +504,28 @@ static bool is_our_make(const char *name)
 	return strcmp(p, ARENA_SUFFIX) == 0;
 }
 
+/*
+ * Locks a dead arena for its recovery.  -EWOULDBLOCK: it is alive, since its members share the lock.  When somebody else
+ * is recovering it, that is waited for: who looks at the file now must find it complete, and must not write before it is.
+ */
+static int lock_dead(int fd)
+{
+	enum { NAPS_MAX = 10000 };
+	struct timespec nap = {.tv_nsec = 1000000};
+	int r = sys.flock(fd, LOCK_EX | LOCK_NB);
+
+	for (int i = 0; r == -EWOULDBLOCK && i < NAPS_MAX; i++) {
+		if (sys.flock(fd, LOCK_SH | LOCK_NB) == 0)
+			return sys.flock(fd, LOCK_EX | LOCK_NB); /* whoever had it alone left it as it was */
+		sys_raw(SYS_nanosleep, (long)&nap, 0, 0, 0, 0, 0);
+		r = sys.flock(fd, LOCK_EX | LOCK_NB);
+	}
+	return r;
+}
+
 static void recover_arena(struct job *j, const char *name)
 {
-	struct recover_rights rights;
+	BUFFER(struct recover_rights, rights);
 	int fd, r;
 
 	j->report->arenas++;
@@ -478,7 +540,7 @@ static void recover_arena(struct job *j, const char *name)
 		return;
 	r = fd < 0 ? fd : owner_allowed(fd);
 	if (r == 0)
-		r = sys.flock(fd, LOCK_EX | LOCK_NB);
+		r = lock_dead(fd);
 	if (r == -EWOULDBLOCK) {
 		j->report->live++;
 		tell(j, "", "live", 0, 0, "its process is running");
@@ -496,10 +558,10 @@ static void recover_arena(struct job *j, const char *name)
 		goto out;
 	}
 	if (r == 0) {
-		r = take_rights(j, &rights);
+		r = take_rights(j, rights);
 		if (r == 0) {
 			r = recover_loaded(j);
-			recover_rights_drop(&rights);
+			recover_rights_drop(rights);
 		} else {
 			j->report->failed++;
 			tell(j, "", "failed", 0, r, "cannot act with the rights of its owner; left alone");
@@ -562,7 +624,8 @@ static int recover_directory(const char *dir, const struct recover_options *opt,
                              struct recover_report *report)
 {
 	uint64_t before = report->arenas;
-	char buf[4096] __attribute__((aligned(8)));
+	BUFFER(char, buf);
+	BUFFER(char, arena);
 	int dirfd = sys.openat(AT_FDCWD, dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
 	sys_sigset signals;
 	ssize_t n = 0;
@@ -573,15 +636,15 @@ static int recover_directory(const char *dir, const struct recover_options *opt,
 	r = dir_allowed(dirfd);
 	signals =
 		sys_block_signals(); /* for lease_take_own, and so that a signal handler sees no half of it */
-	while (r == 0 && (n = sys.getdents(dirfd, buf, sizeof buf)) > 0) {
+	while (r == 0 && (n = sys.getdents(dirfd, buf, BUFFER_BYTES)) > 0) {
 		for (ssize_t at = 0; at < n;) {
 			struct sys_dirent *d = (struct sys_dirent *)(void *)(buf + at);
-			struct job j = {.opt = opt, .report = report, .dirfd = dirfd};
+			struct job j = {.opt = opt, .report = report, .arena = arena, .dirfd = dirfd};
 
 			at += d->reclen;
 			if (!is_arena_name(d->name))
 				continue;
-			log_format(j.arena, sizeof j.arena, "%s/%s", dir, d->name);
+			log_format(arena, PATH_MAX, "%s/%s", dir, d->name);
 			recover_arena(&j, d->name);
 		}
 	}
@@ -599,20 +662,21 @@ static int recover_one_file(const char *path, const struct recover_options *opt,
                             struct recover_report *report)
 {
 	const char *slash = strrchr(path, '/');
-	struct job j = {.opt = opt, .report = report};
-	char dir[PATH_MAX];
+	BUFFER(char, dir);
+	BUFFER(char, arena);
+	struct job j = {.opt = opt, .report = report, .arena = arena};
 	sys_sigset signals;
 
 	if (!slash)
-		log_format(dir, sizeof dir, ".");
+		log_format(dir, PATH_MAX, ".");
 	else
-		log_format(dir, sizeof dir, "%s", path);
+		log_format(dir, PATH_MAX, "%s", path);
 	if (slash)
 		dir[slash == path ? 1 : slash - path] = '\0';
 	j.dirfd = sys.openat(AT_FDCWD, dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
 	if (j.dirfd < 0)
 		return j.dirfd;
-	log_format(j.arena, sizeof j.arena, "%s", path);
+	log_format(arena, PATH_MAX, "%s", path);
 	signals = sys_block_signals();
 	recover_arena(&j, slash ? slash + 1 : path);
 	sys_restore_signals(signals);
@@ -624,14 +688,14 @@ static int recover_one_file(const char *path, const struct recover_options *opt,
 
 int recover_path(const char *path, const struct recover_options *opt, struct recover_report *report)
 {
-	char dir[PATH_MAX];
+	BUFFER(char, dir);
 	struct statx st;
 	int r = sys.statx(AT_FDCWD, path, 0, STATX_BASIC_STATS, &st);
 
 	if (r == 0 && (st.stx_mode & S_IFMT) == S_IFDIR) {
 		if (is_staging_name(path))
 			return recover_directory(path, opt, report);
-		log_format(dir, sizeof dir, "%s/" ARENA_DIR, path);
+		log_format(dir, PATH_MAX, "%s/" ARENA_DIR, path);
 		r = recover_directory(dir, opt, report);
 		if (r != -ENOENT)
 			return r;
@@ -643,11 +707,11 @@ int recover_path(const char *path, const struct recover_options *opt, struct rec
 	if (r < 0 && r != -ENOENT)
 		return r;
 	/* a managed file, or one that was renamed: the staging is beside it */
-	log_format(dir, sizeof dir, "%s", path);
+	log_format(dir, PATH_MAX, "%s", path);
 	if (strrchr(dir, '/'))
 		log_format(strrchr(dir, '/'), 16, "/" ARENA_DIR);
 	else
-		log_format(dir, sizeof dir, ARENA_DIR);
+		log_format(dir, PATH_MAX, ARENA_DIR);
 	if (recover_directory(dir, opt, report) == -ENOENT)
 		return r < 0 ? r : -ENODATA;
 	return 0;

@@ -44,6 +44,13 @@ struct recover_options {
  */
 int recover_path(const char *path, const struct recover_options *opt, struct recover_report *report);
 
+/*
+ * One slot of an arena that lives: a member of the family died in the middle of its work.  The caller keeps everybody
+ * else from the slot.  fd: a description of the file for it, writable, or -1: the file is looked for as in any
+ * recovery.  0 or -errno.
+ */
+int recover_live_slot(int arena_fd, const char *dir, uint32_t slot, int fd);
+
 /* The library's own use: false when nothing is there, or it was looked at and has not changed since. */
 bool recover_needed(int dirfd, const char *dir);
 /* And: recovers what is dead in staging directory `dir`, remembers directories that hold

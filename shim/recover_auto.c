@@ -30,7 +30,10 @@ static uint64_t key_of(const struct statx *st)
 static void note_event(void *ctx, const struct recover_event *e)
 {
 	(void)ctx;
-	if (e->error)
+	/* the program has no descriptor left: nothing is wrong with the arena, and a later open looks again */
+	if (e->error == -EMFILE || e->error == -ENFILE)
+		log_info("recovery: %s: no descriptor left to look into it", e->arena);
+	else if (e->error)
 		log_warn("recovery: %s %s: %s (error %d) %s", e->arena, e->target, e->action, -e->error,
 		         e->detail);
 	else if (strcmp(e->action, "live") != 0 && e->bytes > 0)
@@ -60,6 +63,7 @@ unsigned recover_dead(const char *dir)
 	struct recover_options opt = {.event = note_event};
 	struct statx st;
 	struct timespec now;
+	sys_sigset signals;
 	uint64_t key;
 
 	if (sys.statx(AT_FDCWD, dir, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &st) < 0)
@@ -67,8 +71,11 @@ unsigned recover_dead(const char *dir)
 	key = key_of(&st);
 	if (is_known(key))
 		return 0;
-	if (atomic_exchange(&running, 1))
+	signals = sys_block_signals(); /* a handler must not leave us half way */
+	if (atomic_exchange(&running, 1)) {
+		sys_restore_signals(signals);
 		return 0; /* another thread is at it, or we are inside our own recovery */
+	}
 	recover_path(dir, &opt, &report);
 	clock_gettime(CLOCK_REALTIME_COARSE, &now);
 	/* only when nothing can have changed unseen: no living owner but us, and the time stamp is not of just
@@ -76,5 +83,6 @@ unsigned recover_dead(const char *dir)
 	if (report.live == report.own && report.failed == 0 && st.stx_mtime.tv_sec + 2 < now.tv_sec)
 		atomic_store(&known[atomic_fetch_add(&next_place, 1) % KNOWN_MAX], key);
 	atomic_store(&running, 0);
+	sys_restore_signals(signals);
 	return (unsigned)(report.recovered + report.orphans);
 }

@@ -2,6 +2,7 @@
 /* recover_target: see recover_target.h. */
 #include "recover_target.h"
 
+#include "buffer.h"
 #include "log.h"
 #include "sys.h"
 
@@ -22,13 +23,28 @@ static bool is_target(int fd, const struct arena_slot *slot)
 	return true;
 }
 
+/* Without blocking, since the name may be a FIFO's.  -EAGAIN is somebody's lease, who has been told and lets go
+ * soon. */
+static int open_patiently(int dirfd, const char *name, int flags)
+{
+	enum { TRIES = 5000 };
+	int fd;
+
+	for (int i = 0; (fd = sys.openat(dirfd, name, flags, 0)) == -EAGAIN && i < TRIES; i++) {
+		struct timespec pause = {.tv_nsec = 1000000};
+
+		sys_raw(SYS_nanosleep, (long)&pause, 0, 0, 0, 0, 0);
+	}
+	return fd;
+}
+
 static int open_candidate(int dirfd, const char *name, const struct arena_slot *slot)
 {
 	int flags = O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
-	int fd = sys.openat(dirfd, name, O_RDWR | flags, 0);
+	int fd = open_patiently(dirfd, name, O_RDWR | flags);
 
 	if (fd == -EACCES)
-		fd = sys.openat(dirfd, name, O_WRONLY | flags, 0);
+		fd = open_patiently(dirfd, name, O_WRONLY | flags);
 	if (fd >= 0 && !is_target(fd, slot)) {
 		sys.close(fd);
 		return -ENOENT;
@@ -39,10 +55,10 @@ static int open_candidate(int dirfd, const char *name, const struct arena_slot *
 /* Renamed, by logrotate for example: the same inode under another name in the same directory. */
 static int open_renamed(int dirfd, const struct arena_slot *slot)
 {
-	char buf[4096] __attribute__((aligned(8)));
+	BUFFER(char, buf);
 	ssize_t n;
 
-	while ((n = sys.getdents(dirfd, buf, sizeof buf)) > 0) {
+	while ((n = sys.getdents(dirfd, buf, BUFFER_BYTES)) > 0) {
 		for (ssize_t at = 0; at < n;) {
 			struct sys_dirent *d = (struct sys_dirent *)(void *)(buf + at);
 			int fd;
@@ -81,15 +97,15 @@ static int make_orphan(struct recover_target *t, const struct arena_slot *slot, 
 
 int recover_target_open(struct recover_target *t, const struct arena_slot *slot, int staging_fd, bool keep)
 {
-	char dir[ARENA_PATH_MAX];
+	BUFFER(char, dir);
 	char *slash;
 	int dirfd, fd;
 
 	t->fd = -1;
 	t->orphan = false;
 	t->path[0] = '\0';
-	memcpy(dir, slot->path, sizeof dir);
-	dir[sizeof dir - 1] = '\0';
+	memcpy(dir, slot->path, ARENA_PATH_MAX);
+	dir[ARENA_PATH_MAX - 1] = '\0';
 	slash = strrchr(dir, '/');
 	if (!slash)
 		return -EBADMSG;

@@ -8,7 +8,8 @@
 
 #include "arena.h"
 
-/* NULL or "" = nobody listens.  The text is not copied. */
+/* NULL or "" = nobody listens.  The text is copied: programs overwrite their
+ * environment to show a title. */
 void registry_set(const char *path);
 void registry_note(const struct arena *a);
 

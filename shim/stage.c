@@ -2,9 +2,92 @@
 /* stage: see stage.h; the commit protocol is in arena.h. */
 #include "stage.h"
 
+#include "buffer.h"
 #include "engine.h"
 #include "kill.h"
 #include "sys.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+__thread struct stage_frame *stage_frames;
+
+/* Do both addresses lie in one mapping?  False when the kernel does not say. */
+static bool same_mapping(uintptr_t a, uintptr_t b)
+{
+	int fd = sys.openat(AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC, 0);
+	uintptr_t number = 0, from = 0;
+	enum { FROM, TO, REST } at = FROM;
+	BUFFER(char, text);
+	bool same = false;
+	ssize_t n = 0;
+
+	while (fd >= 0 && !same && ((n = sys.read(fd, text, BUFFER_BYTES)) > 0 || n == -EINTR)) {
+		for (ssize_t i = 0; i < n && !same; i++) {
+			char c = text[i];
+
+			if (c == '\n') {
+				at = FROM;
+				number = 0;
+			} else if (at == FROM && c == '-') {
+				from = number;
+				at = TO;
+				number = 0;
+			} else if (at == TO && c == ' ') {
+				same = from <= a && a < number && from <= b && b < number;
+				at = REST;
+			} else if (at != REST) {
+				number = number * 16 + (uintptr_t)(c <= '9' ? c - '0' : c - 'a' + 10);
+			}
+		}
+	}
+	if (fd >= 0)
+		sys.close(fd);
+	return same;
+}
+
+/* Is the frame left by going on at `target`?  Then that is further up on the frame's own stack.  A handler that runs
+ * on the alternate stack may jump about there, and the interrupted frame lives on. */
+static bool is_left(uintptr_t frame, uintptr_t target)
+{
+	stack_t other = {.ss_flags = SS_DISABLE};
+	uintptr_t from, size;
+
+	if (target <= frame)
+		return false;
+	sys_raw(SYS_sigaltstack, 0, (long)&other, 0, 0, 0, 0);
+	from = (uintptr_t)other.ss_sp;
+	size = other.ss_flags & SS_DISABLE ? 0 : other.ss_size;
+	if (target - from < size && frame - from >= size)
+		return false;
+	return same_mapping(frame, target);
+}
+
+/* This thread owns the file's lock, and `left` is no more: was it the owner, and not a frame that lives on? */
+static bool was_owner(const struct stage_frame *left, const struct stage_frame *living)
+{
+	while (living && living->file != left->file)
+		living = living->outer;
+	return left->owns || !living;
+}
+
+void stage_left(uintptr_t target)
+{
+	sys_sigset signals = sys_block_signals();
+	struct stage_frame *living = stage_frames;
+	uint32_t tid = lock_self();
+
+	while (living && is_left((uintptr_t)living, target))
+		living = living->outer;
+	for (; stage_frames != living; stage_frames = stage_frames->outer) {
+		struct lock *l = &stage_frames->file->lock;
+
+		/* what it copied is published or not; nothing else was changed */
+		if (lock_owner(l) == tid && was_owner(stage_frames, living))
+			lock_drop_fast(l, tid);
+	}
+	sys_restore_signals(signals);
+}
 
 static uint64_t run_commit(const struct block_run *run)
 {
@@ -59,7 +142,7 @@ off_t stage_position(struct file *f, struct ofd *o)
 		return (off_t)current_end(f, f->current);
 	if (o->pos_mode == POS_USER)
 		return o->pos;
-	return sys.lseek(o->fd, 0, SEEK_CUR);
+	return sys.lseek(ofd_fd(o), 0, SEEK_CUR);
 }
 
 /* Moves what the fast path counted into the slot's counters, where `fastwrite status` sees it. */
@@ -196,6 +279,7 @@ static void block_attach(struct file *f, struct block_run *run)
 {
 	kill_step();
 	atomic_store_explicit(&run->meta->owner, (uint32_t)f->slot + 1, memory_order_release);
+	run->taker = 0;
 	kill_step();
 	if (f->tail)
 		f->tail->next = run;
@@ -334,14 +418,20 @@ int stage_put(struct file *f, struct ofd *stream, const struct iovec *iov, int c
 	bool was_empty = !f->head;
 	int r;
 
+	f->moving_from = offset;
+	f->moving_bytes = n;
+	f->moving = stream;
+	atomic_signal_fence(memory_order_seq_cst);
 	if (f->current && f->current->stream != stream)
 		stage_unstream(f);
 	if (f->current)
 		r = put_current(f, iov, count, n, offset, granted, kind, nested);
 	else
 		r = put_fresh(f, iov, count, n, offset, granted, kind, nested);
-	if (r < 0)
+	if (r < 0) {
+		f->moving = NULL;
 		return r;
+	}
 	f->kind = kind;
 	f->writes++;
 	if (was_empty || offset < f->staged_lo)
@@ -354,6 +444,8 @@ int stage_put(struct file *f, struct ofd *stream, const struct iovec *iov, int c
 		f->current->stream = stream;
 		stream->pos_mode = POS_STREAM;
 	}
+	atomic_signal_fence(memory_order_seq_cst);
+	f->moving = NULL;
 	if (was_empty)
 		engine_arm();
 	return 0;

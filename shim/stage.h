@@ -18,13 +18,28 @@
 #include <sys/uio.h>
 
 /*
+ * A fast path under way in this thread, on its stack; the innermost one first.  A signal handler may leave them for
+ * good by longjmp, and then somebody must give back their locks (stage_left).
+ */
+struct stage_frame {
+	struct stage_frame *outer;
+	struct file *file;
+	bool owns; /* the lock; said right after it was taken */
+};
+extern __thread struct stage_frame *stage_frames;
+
+/* This thread is about to go on where the stack pointer is `target`.  The frames that this leaves are no more. */
+void stage_left(uintptr_t target);
+
+/*
  * Compare and swap of a commit word by the holder of the file lock.  The only other writer is a signal handler
  * of this very thread, so one instruction that no interrupt can split is enough: no bus lock, and on x86-64
  * every store is a release.
  */
 static inline bool stage_publish_fast(_Atomic uint64_t *commit, uint64_t expected, uint64_t desired)
 {
-#if defined(__x86_64__)
+/* (the thread sanitizer must see it happen) */
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
 	bool equal;
 
 	__asm__ volatile("cmpxchgq %3, %1"
@@ -57,14 +72,21 @@ static inline void stage_prefetch(const uint8_t *p)
 static inline bool stage_fast(struct ofd *o, int fd, const void *buf, size_t n)
 {
 	struct file *f = atomic_load_explicit(&o->file, memory_order_acquire);
+	struct stage_frame *outer = stage_frames;
+	struct stage_frame here = {.outer = outer, .file = f, .owns = false};
 	uint32_t tid = lock_self();
 	struct block_run *run;
 	bool done = false;
 
-	if (!lock_try(&f->lock, tid))
+	stage_frames = &here;
+	atomic_signal_fence(memory_order_seq_cst);
+	if (!lock_try(&f->lock, tid)) {
+		stage_frames = outer;
 		return false;
+	}
+	here.owns = true;
 	run = atomic_load_explicit(&f->current, memory_order_relaxed);
-	if (run && run->stream == o && fdtable_get(fd) == o && !(((uintptr_t)buf | n) & o->align_mask)) {
+	if (run && run->stream == o && fdtable_entry(fd) == o && !(((uintptr_t)buf | n) & o->align_mask)) {
 		/* the commit word first: everything read after it belongs to it, or the swap fails */
 		uint64_t commit = atomic_load_explicit(&run->meta->commit, memory_order_acquire);
 		uint32_t length = COMMIT_LENGTH(commit);
@@ -77,6 +99,8 @@ static inline bool stage_fast(struct ofd *o, int fd, const void *buf, size_t n)
 		}
 	}
 	lock_drop_fast(&f->lock, tid);
+	atomic_signal_fence(memory_order_seq_cst);
+	stage_frames = outer;
 	return done;
 }
 

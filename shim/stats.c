@@ -2,15 +2,17 @@
 /* stats: see stats.h. */
 #include "stats.h"
 
+#include "buffer.h"
 #include "file.h"
 #include "log.h"
 #include "sys.h"
 
 #include <fcntl.h>
+#include <string.h>
 
 static const struct config *config;
 static uint64_t totals[COUNT_MAX];
-static uint64_t through[THROUGH_COUNT];
+static _Atomic uint64_t through[THROUGH_COUNT];
 static _Atomic bool said;
 
 void stats_set(const struct config *c) { config = c; }
@@ -22,6 +24,13 @@ void stats_add(const struct arena *a)
 	for (int i = 0; i < THROUGH_COUNT; i++)
 		through[i] += a->header->live.through[i];
 }
+
+void stats_forget(void)
+{
+	memset(totals, 0, sizeof totals);
+	memset(through, 0, sizeof through);
+}
+void stats_through(enum through_reason why) { atomic_fetch_add(&through[why], 1); }
 
 static size_t compose(char *text, size_t size)
 {
@@ -46,7 +55,8 @@ static size_t compose(char *text, size_t size)
 
 void stats_report(void)
 {
-	char text[2048];
+	struct sys_quiet quiet;
+	BUFFER(char, text);
 	size_t n;
 	int fd = 2;
 
@@ -60,9 +70,11 @@ void stats_report(void)
 			return;
 		}
 	}
-	n = compose(text, sizeof text);
+	n = compose(text, BUFFER_BYTES);
+	sys_quiet_begin(&quiet);
 	if (sys.write(fd, text, n) != (ssize_t)n)
 		log_warn("cannot write the statistics");
+	sys_quiet_end(&quiet);
 	if (fd != 2)
 		sys.close(fd);
 }

@@ -48,6 +48,7 @@ static void visit_slots(struct foreign_arena *a, const struct status_visitor *v)
 			continue;
 		s->path[ARENA_PATH_MAX - 1] = '\0';
 		f.staged_bytes = staged_bytes(a, i);
+		f.flags = s->flags;
 		for (int c = 0; c < COUNT_MAX; c++)
 			f.counters[c] = s->counters[c];
 		v->file(v->ctx, &f);

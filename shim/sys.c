@@ -4,7 +4,9 @@
 
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #define CALL0(n) sys_raw(n, 0, 0, 0, 0, 0, 0)
 #define CALL1(n, a) sys_raw(n, (long)(a), 0, 0, 0, 0, 0)
@@ -114,6 +116,38 @@ static int k_munmap(void *addr, size_t size) { return (int)CALL2(SYS_munmap, add
 
 const struct sys sys_kernel = KERNEL_TABLE;
 struct sys sys = KERNEL_TABLE;
+
+static const sys_sigset quiet_signals = ((sys_sigset)1 << (SIGPIPE - 1)) | ((sys_sigset)1 << (SIGXFSZ - 1));
+
+void sys_quiet_begin(struct sys_quiet *q)
+{
+	q->before = q->pending = 0;
+	CALL4(SYS_rt_sigprocmask, SIG_BLOCK, &quiet_signals, &q->before, sizeof quiet_signals);
+	CALL2(SYS_rt_sigpending, &q->pending, sizeof q->pending);
+}
+
+void sys_quiet_end(const struct sys_quiet *q)
+{
+	const struct timespec now = {0};
+	const sys_sigset take = quiet_signals & ~q->pending;
+	sys_sigset raised = 0;
+
+	CALL2(SYS_rt_sigpending, &raised, sizeof raised);
+	if (raised & take)
+		while (CALL4(SYS_rt_sigtimedwait, &take, 0, &now, sizeof take) > 0)
+			;
+	CALL4(SYS_rt_sigprocmask, SIG_SETMASK, &q->before, 0, sizeof q->before);
+}
+
+uint64_t sys_file_limit(void)
+{
+	struct {
+		uint64_t soft, hard;
+	} limit = {UINT64_MAX, UINT64_MAX};
+
+	CALL4(SYS_prlimit64, 0, RLIMIT_FSIZE, 0, &limit);
+	return limit.soft;
+}
 
 long sys_futex_wait(uint32_t *word, uint32_t expected, const struct timespec *relative)
 {

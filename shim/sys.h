@@ -18,6 +18,25 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 #include <time.h>
+#include <unistd.h>
+
+/* The same on all machines; older headers lack them. */
+#ifndef SYS_close_range
+#define SYS_close_range 436
+#endif
+#ifndef SYS_openat2
+#define SYS_openat2 437
+#endif
+#ifndef SYS_pidfd_getfd
+#define SYS_pidfd_getfd 438
+#endif
+#ifndef SYS_mount_setattr
+#define SYS_mount_setattr 442
+#endif
+#ifndef CLOSE_RANGE_CLOEXEC
+#define CLOSE_RANGE_UNSHARE 2u
+#define CLOSE_RANGE_CLOEXEC 4u
+#endif
 
 struct sys {
 	ssize_t (*read)(int fd, void *buf, size_t size);
@@ -123,6 +142,19 @@ static inline void sys_restore_signals(sys_sigset old)
 {
 	sys_raw(SYS_rt_sigprocmask, SIG_SETMASK, (long)&old, 0, sizeof old, 0, 0);
 }
+
+/*
+ * Around calls of our own that may raise SIGPIPE or SIGXFSZ, which would kill the program: what they raise is taken
+ * back before the program's mask is restored.  One that was pending before stays pending.
+ */
+struct sys_quiet {
+	sys_sigset before, pending;
+};
+void sys_quiet_begin(struct sys_quiet *q);
+void sys_quiet_end(const struct sys_quiet *q);
+
+/* RLIMIT_FSIZE now: the kernel answers EFBIG and SIGXFSZ to what goes beyond. */
+uint64_t sys_file_limit(void);
 
 long sys_futex_wait(uint32_t *word, uint32_t expected, const struct timespec *relative);
 void sys_futex_wake(uint32_t *word, int count);

@@ -17,6 +17,8 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import support
+
 ROOT = Path(__file__).resolve().parent.parent
 UNIT_TIMEOUT_SECONDS = 600
 SKIP_EXIT_CODE = 77
@@ -124,6 +126,32 @@ def run_units(build: Path) -> Totals:
     return totals
 
 
+def run_hooks(build: Path) -> Totals:
+    """The hook programs with the library, both under a sanitizer: its report is a failure."""
+    totals = Totals()
+    for source in sorted((ROOT / "tests" / "hooks").glob("test_*.c")):
+        program = build / "tests" / source.stem
+        with support.disk_dir() as place:
+            run = support.run_preloaded(
+                build / "libfastwrite.so",
+                [program],
+                place,
+                timeout=UNIT_TIMEOUT_SECONDS,
+                env=clean_environment(CMOCKA_MESSAGE_OUTPUT="TAP", TSAN_OPTIONS="die_after_fork=0"),
+            )
+        one = parse_tap(program.name, run.stdout, run.returncode)
+        if "Sanitizer" in run.stderr and one.failed == 0:
+            one.failed += 1
+        if run.stats.bytes < 1000:
+            print(f"{program.name}: hardly anything was staged: {run.stats}", flush=True)
+            one.failed += 1
+        print(f"{program.name}, preloaded: {one.line()}", flush=True)
+        if one.failed:
+            print(run.stdout, run.stderr, sep="\n", flush=True)
+        totals.add(one)
+    return totals
+
+
 def run_exports(build: Path) -> Totals:
     done = subprocess.run(
         [str(ROOT / "scripts" / "exports"), "--check", str(build / "libfastwrite.so")], check=False
@@ -167,6 +195,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="release build directory")
     parser.add_argument("--units", type=Path, help="run the unit tests of this build directory")
+    parser.add_argument("--hooks", type=Path, help="run the hook programs preloaded, from a sanitized build")
     parser.add_argument("--exports", action="store_true", help="compare the library's symbols with hooks.def")
     parser.add_argument("--python", action="store_true", help="run pytest")
     parser.add_argument("pytest_arguments", nargs="*", help="handed to pytest, behind --")
@@ -176,6 +205,8 @@ def main() -> int:
     totals = Totals()
     if options.units:
         totals.add(run_units(options.units.resolve()))
+    if options.hooks:
+        totals.add(run_hooks(options.hooks.resolve()))
     if options.exports:
         totals.add(run_exports(build))
     if options.python:

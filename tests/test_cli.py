@@ -29,6 +29,7 @@ KEYS = [
     "prealloc_mode",
     "staging",
     "small",
+    "stdio",
 ]
 NOTHING = "int main(void) { return 0; }"
 
@@ -163,6 +164,10 @@ def test_config_text(cli, tmp_path):
     assert re.search(rf"^  lag_ms +7 +{ini}:2$", done.stdout, re.M)
     assert re.search(r"^  mem +32M +environment$", done.stdout, re.M)
     assert re.search(r"^  block +128K +default$", done.stdout, re.M)
+    assert re.search(r"^inherit 1 \(default\)$", done.stdout, re.M)
+    ini.write_text("[defaults]\ninherit = 0\n")
+    assert f"\ninherit 0 ({ini}:2)\n" in cli("config", "-c", ini).stdout
+    assert "\ninherit 1 (environment)\n" in cli("config", "-c", ini, env={"FASTWRITE_INHERIT": "1"}).stdout
 
 
 def test_config_json(cli, tmp_path):
@@ -173,6 +178,7 @@ def test_config_json(cli, tmp_path):
     told = json.loads(done.stdout)
     assert told["file"] == str(ini)
     assert told["strict"] is True
+    assert told["inherit"] is True
     assert [r["name"] for r in told["rules"]] == ["env", "wal"]
     wal = told["rules"][1]
     assert wal["paths"] == [
@@ -214,7 +220,7 @@ BAD_CONFIGURATIONS = [
     ({"FASTWRITE_MEM": "1M"}, ["FASTWRITE_MEM", "8 x block"]),
     ({"FASTWRITE_BLOCK": "100K"}, ["FASTWRITE_BLOCK", "power of two"]),
     ({"FASTWRITE_SYNC": "journal"}, ["FASTWRITE_SYNC", "not available in this version", "fdatasync"]),
-    ({"FASTWRITE_VISIBILITY": "strict"}, ["FASTWRITE_VISIBILITY", "not available in this version", "lag"]),
+    ({"FASTWRITE_VISIBILITY": "never"}, ["FASTWRITE_VISIBILITY", "lag, strict"]),
     (
         {"FASTWRITE_PREALLOC_MODE": "zero"},
         ["FASTWRITE_PREALLOC_MODE", "not available in this version", "keep"],
@@ -454,6 +460,85 @@ def test_check_library_notes(cli, compile_c, tmp_path):
         done = cli("check", program)
         assert done.returncode == 0
         assert re.search(rf"note: it uses .*{part}", done.stdout)
+
+
+RING_BY_INSTRUCTION = r"""
+#include <linux/io_uring.h>
+#include <stdint.h>
+int main(void)
+{
+	static struct io_uring_params params;
+#if defined(__x86_64__)
+	long result = 425;
+	__asm__ volatile("syscall" : "+a"(result) : "D"(8L), "S"(&params) : "rcx", "r11", "memory");
+#else
+	register long x8 __asm__("x8") = 425;
+	register long x0 __asm__("x0") = 8;
+	register void *x1 __asm__("x1") = &params;
+	__asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1) : "memory");
+	long result = x0;
+#endif
+	return result < 0;
+}
+"""
+RING_BY_NUMBER = r"""
+#include <linux/io_uring.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int main(void)
+{
+	static struct io_uring_params params;
+	return syscall(SYS_io_uring_setup, 8, &params) < 0;
+}
+"""
+RING_BY_LIBRARY = r"""
+#include <liburing.h>
+int main(void)
+{
+	struct io_uring ring;
+	return io_uring_queue_init(8, &ring, 0) < 0;
+}
+"""
+
+
+def has_liburing() -> bool:
+    return Path("/usr/include/liburing.h").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "flags", "noted"),
+    [
+        (RING_BY_INSTRUCTION, ["-O2"], ["instructions of its own"]),
+        (RING_BY_INSTRUCTION, ["-O0"], ["instructions of its own"]),
+        (RING_BY_NUMBER, ["-O2"], []),
+        (RING_BY_LIBRARY, ["-luring"], ["liburing"]),
+        (RING_BY_LIBRARY, ["-Wl,-Bstatic", "-luring", "-Wl,-Bdynamic"], ["instructions of its own"]),
+        (RING_BY_LIBRARY, ["-Wl,-Bstatic", "-luring", "-Wl,-Bdynamic", "-s"], ["instructions of its own"]),
+        (NOTHING, [], []),
+    ],
+    ids=["instruction", "unoptimized", "by number", "liburing", "static", "static and stripped", "none"],
+)
+def test_check_rings(cli, compile_c, source, flags, noted):
+    if "-luring" in flags and not has_liburing():
+        pytest.skip("liburing-dev is not installed")
+    program = compile_c(source, *flags)
+    done = cli("check", program)
+    assert done.returncode == 0
+    notes = [line for line in done.stdout.splitlines() if "note:" in line]
+    assert len(notes) == len(noted), notes
+    assert all(text in note for text, note in zip(noted, notes, strict=True)), notes
+    (found,) = json.loads(cli("check", "--json", program).stdout)
+    assert found["io_uring_code"] == ("instructions of its own" in noted)
+    assert found["liburing"] == ("liburing" in noted)
+
+
+@pytest.mark.parametrize("name", ["bash", "ls", "tar", "perl", "git"])
+def test_check_finds_no_ring_where_there_is_none(cli, name):
+    path = shutil.which(name)
+    if path is None:
+        pytest.skip(f"{name} is not installed")
+    (found,) = json.loads(cli("check", "--json", "--program", path).stdout)
+    assert not found["io_uring_code"]
 
 
 def test_check_setuid_program(cli, compile_c):
@@ -871,6 +956,49 @@ def test_run_recovers_after_sigkill(cli, compile_c, tmp_path):
     data.parent.mkdir()
     env = {"FASTWRITE_PATHS": f"{data.parent}/**", "FASTWRITE_LAG_MS": "60000"}
     done = cli("run", compile_c(WRITER), data, env=env)
+    assert (done.returncode, done.stdout) == (-signal.SIGKILL, "ready\n")
+    assert re.fullmatch(r"fastwrite run: recovered \d+ bytes\n", done.stderr), done.stderr
+    assert data.read_bytes() == EXPECTED
+    assert [p.name for p in data.parent.iterdir()] == ["log"]
+
+
+# What servers do to show a title in `ps`: the text of the environment moves, and its old place is overwritten.
+TITLED = WRITER.replace(
+    "	int fd = open",
+    """	extern char **environ;
+	for (char **e = environ; *e; e++) {
+		char *old = *e;
+		*e = strdup(old);
+		memset(old, 0, strlen(old));
+	}
+	int fd = open""",
+)
+
+
+def test_run_recovers_a_program_that_overwrote_its_environment(cli, compile_c, tmp_path):
+    data = tmp_path / "data" / "log"
+    data.parent.mkdir()
+    env = {"FASTWRITE_PATHS": f"{data.parent}/**", "FASTWRITE_LAG_MS": "60000"}
+    done = cli("run", compile_c(TITLED), data, env=env)
+    assert done.returncode == -signal.SIGKILL
+    assert re.fullmatch(r"fastwrite run: recovered \d+ bytes\n", done.stderr), done.stderr
+    assert data.read_bytes() == EXPECTED
+
+
+# The child writes, the parent is killed first.
+LATE = WRITER.replace(
+    "	int fd = open", "	if (fork() > 0)\n		pause();\n	int fd = open"
+).replace(
+    "		pause();\n	raise(SIGKILL);",
+    "		kill(getppid(), SIGKILL), usleep(300000);\n	raise(SIGKILL);",
+)
+
+
+def test_run_waits_for_descendants_that_die_with_the_program(cli, compile_c, tmp_path):
+    data = tmp_path / "data" / "log"
+    data.parent.mkdir()
+    env = {"FASTWRITE_PATHS": f"{data.parent}/**", "FASTWRITE_LAG_MS": "60000"}
+    done = cli("run", compile_c(LATE), data, "late", env=env)
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, "ready\n")
     assert re.fullmatch(r"fastwrite run: recovered \d+ bytes\n", done.stderr), done.stderr
     assert data.read_bytes() == EXPECTED

@@ -75,14 +75,14 @@ def place():
 
 @pytest.fixture
 def trace(library, writer, place):
-    """trace(file, open, count, size, syncs, **settings) -> lines of the program's own run, calls counted."""
+    """trace(file, open, number, size, syncs, **settings) -> lines, calls since its open, statistics."""
 
-    def run(name: str, how: str, count: int, size: int, syncs: int, paths: str | None = None, **settings):
+    def run(name: str, how: str, number: int, size: int, syncs: int, paths: str | None = None, **settings):
         out = place / "strace.txt"
         before = ["strace", "-f", "-qq", "-o", out, "-E", f"LD_PRELOAD={library}"]
         done = run_preloaded(
             library,
-            [*before, writer, place / "data" / name, how, str(count), str(size), str(syncs)],
+            [*before, writer, place / "data" / name, how, str(number), str(size), str(syncs)],
             place,
             paths=paths or f"{place}/data/**",
             env={"LD_PRELOAD": ""},
@@ -92,8 +92,12 @@ def trace(library, writer, place):
             pytest.skip(f"strace may not trace here: {done.stderr.strip()}")
         assert done.returncode == 0, done.stderr
         lines = out.read_text().splitlines()
-        calls = Counter(match[1] for line in lines if (match := CALL.match(line)))
-        assert calls["execve"] == 1
+        opened = next(
+            i for i, line in enumerate(lines) if "openat(" in line and f'"{place}/data/{name}"' in line
+        )
+        start, calls = count(lines[:opened]), count(lines[opened:])
+        assert start["execve"] == 1
+        assert start["clone"] + start["clone3"] == 0
         return lines, calls, done.stats
 
     return run
@@ -104,6 +108,10 @@ def existing(place: Path, name: str = "a", size: int = 5000) -> Path:
     path.write_bytes(b"0" * size)
     subprocess.run(["sync", str(path)], check=True)
     return path
+
+
+def count(lines: list[str]) -> Counter:
+    return Counter(match[1] for line in lines if (match := CALL.match(line)))
 
 
 def writes_of(calls: Counter) -> int:
@@ -139,7 +147,7 @@ def test_one_write_costs_nothing(trace, place):
 def test_nothing_matches(trace, place):
     lines, calls, stats = trace("a", "c", 200, 100, 0, paths="/nowhere/at/all/**")
     opened = next(i for i, line in enumerate(lines) if "/data/a" in line and "openat(" in line)
-    after = Counter(match[1] for line in lines[opened:] if (match := CALL.match(line)))
+    after = count(lines[opened:])
     assert calls["clone"] + calls["clone3"] == 0
     assert after["mmap"] == 0
     assert not arenas(lines[opened:])

@@ -3,6 +3,7 @@
 #include "hook_test.h"
 
 #include <dirent.h>
+#include <signal.h>
 #include <sys/resource.h>
 
 #ifndef CLOSE_RANGE_CLOEXEC
@@ -133,6 +134,70 @@ static void status_flags(void **state)
 	OK(unlink("a"));
 }
 
+static volatile sig_atomic_t lease_broken_fd;
+
+static void lease_broken(int number, siginfo_t *info, void *context)
+{
+	(void)number;
+	(void)context;
+	lease_broken_fd = info->si_fd;
+}
+
+/* The library leases files, too: the program must neither see that nor lose a lease of its own. */
+static void leases(void **state)
+{
+	struct sigaction act = {.sa_sigaction = lease_broken, .sa_flags = SA_SIGINFO}, before;
+	int number = SIGRTMIN + 3, fd;
+	struct f_owner_ex owner = {0};
+	pid_t pid;
+
+	(void)state;
+	assert_int_equal(sigaction(number, &act, &before), 0);
+	for (int late = 0; late < 2; late++) {
+		unsigned n = 0;
+
+		fd = open_new("a", O_APPEND);
+		if (late) {
+			write_records(fd, RECORDS * n++, RECORDS);
+			assert_int_equal(OK(fcntl(fd, F_GETLEASE)), F_UNLCK);
+			write_records(fd, RECORDS * n++, RECORDS);
+			assert_int_equal(OK(fcntl(fd, F_GETSIG)), 0);
+			write_records(fd, RECORDS * n++, RECORDS);
+			assert_int_equal(OK(fcntl(fd, F_GETOWN)), 0);
+			write_records(fd, RECORDS * n++, RECORDS);
+		}
+		OK(fcntl(fd, F_SETSIG, number));
+		if (fcntl(fd, F_SETLEASE, F_WRLCK) < 0) {
+			OK(close(fd));
+			OK(unlink("a"));
+			print_message("SKIP reason: no leases here\n");
+			skip();
+		}
+		for (int i = 0; i < 10; i++) {
+			write_records(fd, RECORDS * n++, RECORDS);
+			OK(fsync(fd));
+		}
+		assert_int_equal(OK(fcntl(fd, F_GETLEASE)), F_WRLCK);
+		assert_int_equal(OK(fcntl(fd, F_GETSIG)), number);
+		OK(fcntl(fd, F_GETOWN_EX, &owner));
+		assert_int_equal(owner.pid, getpid());
+		lease_broken_fd = -1;
+		fflush(stdout);
+		pid = fork();
+		if (pid == 0)
+			_exit(open("a", O_RDONLY) < 0);
+		while (lease_broken_fd < 0)
+			usleep(1000);
+		assert_int_equal(lease_broken_fd, fd);
+		OK(fcntl(fd, F_SETLEASE, F_UNLCK));
+		check_exit(pid, 0);
+		OK(close(fd));
+		check_file("a", 0, RECORDS * n);
+		OK(unlink("a"));
+	}
+	assert_int_equal(sigaction(number, &before, NULL), 0);
+}
+
 static void ranges(void **state)
 {
 	int a = open_staged("a", 0), b = open_staged("b", 0);
@@ -233,9 +298,11 @@ static void high_numbers(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(seeking),     cmocka_unit_test(duplicates),   cmocka_unit_test(replacing),
-		cmocka_unit_test(over_stdout), cmocka_unit_test(status_flags), cmocka_unit_test(ranges),
-		cmocka_unit_test(not_open),    cmocka_unit_test(high_numbers), cmocka_unit_test(all_of_them),
+		/* first: while the library has nothing open yet */
+		cmocka_unit_test(leases),      cmocka_unit_test(seeking),     cmocka_unit_test(duplicates),
+		cmocka_unit_test(replacing),   cmocka_unit_test(over_stdout), cmocka_unit_test(status_flags),
+		cmocka_unit_test(ranges),      cmocka_unit_test(not_open),    cmocka_unit_test(high_numbers),
+		cmocka_unit_test(all_of_them),
 	};
 
 	close_inherited();

@@ -201,6 +201,24 @@ static void test_done_ends_an_append(void **state)
 	assert_int_equal(slot->flush_active, APPEND_NONE);
 }
 
+/* A flush sets O_DIRECT on the program's description: a read must not be under way then, which only the file's
+ * lock can promise. */
+static void test_reads_keep_flushes_out(void **state)
+{
+	uint8_t got[7];
+	struct iovec iov = {.iov_base = got, .iov_len = sizeof got};
+	int fd = rig_open("out", O_RDWR | O_APPEND);
+
+	(void)state;
+	rig_put(fd, 0, 100);
+	rig_put(fd, 100, 20000);
+	assert_int_equal(rig_file(fd)->mode, FILE_ENGAGED);
+	assert_int_equal(io_readv(fd, fdtable_get(fd), &iov, 1, 3), sizeof got);
+	for (size_t i = 0; i < sizeof got; i++)
+		assert_int_equal(got[i], rig_byte(3 + i));
+	assert_int_equal(rig_kernel_size("out"), 100);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -214,6 +232,7 @@ int main(void)
 		TEST(test_direct_behind_an_unaligned_end),
 		TEST(test_whole_writes_only),
 		TEST(test_done_ends_an_append),
+		TEST(test_reads_keep_flushes_out),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -196,6 +196,7 @@ static void test_defaults(void **state)
 		[KEY_BLOCK] = "128K",         [KEY_LAG_MS] = "100",    [KEY_VISIBILITY] = "lag",
 		[KEY_WRITERS] = "auto",       [KEY_FLUSH] = "auto",    [KEY_PREALLOC] = "64M",
 		[KEY_PREALLOC_MODE] = "keep", [KEY_STAGING] = "",      [KEY_SMALL] = "64K",
+		[KEY_STDIO] = "on",
 	};
 	with("FASTWRITE_PATHS=%s/**", dir);
 	load_ok();
@@ -217,11 +218,12 @@ static void test_defaults(void **state)
 static void test_every_key_from_environment(void **state)
 {
 	(void)state;
-	static const char *const names[KEY_COUNT] = {"SYNC",     "RELAXED_MS",    "MEM",     "BLOCK",
-	                                             "LAG_MS",   "VISIBILITY",    "WRITERS", "FLUSH",
-	                                             "PREALLOC", "PREALLOC_MODE", "STAGING", "SMALL"};
-	static const char *const texts[KEY_COUNT] = {"relaxed",   "7",      "64M", "1M",  "9",        "lag",
-	                                             "exclusive", "direct", "1G",  "off", "/dev/shm", "4K"};
+	static const char *const names[KEY_COUNT] = {
+		"SYNC",  "RELAXED_MS", "MEM",           "BLOCK",   "LAG_MS", "VISIBILITY", "WRITERS",
+		"FLUSH", "PREALLOC",   "PREALLOC_MODE", "STAGING", "SMALL",  "STDIO"};
+	static const char *const texts[KEY_COUNT] = {"relaxed",  "7",         "64M",    "1M", "9",
+	                                             "lag",      "exclusive", "direct", "1G", "off",
+	                                             "/dev/shm", "4K",        "off"};
 
 	with("FASTWRITE_PATHS=%s/**", dir);
 	for (int key = 0; key < KEY_COUNT; key++)
@@ -540,8 +542,7 @@ static void test_bad_values(void **state)
 		{"SYNC", "sometimes", "fdatasync, fsync, relaxed, off"},
 		{"SYNC", "Fsync", "fdatasync, fsync, relaxed, off"},
 		{"SYNC", "journal", "not available in this version; use \"fdatasync\""},
-		{"VISIBILITY", "strict", "not available in this version; use \"lag\""},
-		{"VISIBILITY", "never", "allowed: lag"},
+		{"VISIBILITY", "never", "allowed: lag, strict"},
 		{"PREALLOC_MODE", "zero", "not available in this version; use \"keep\""},
 		{"PREALLOC_MODE", "on", "keep, off"},
 		{"RELAXED_MS", "0", "1..60000"},
@@ -567,6 +568,7 @@ static void test_bad_values(void **state)
 		{"STAGING", "~/x", "an absolute directory"},
 		{"SMALL", "511", "512..64K"},
 		{"SMALL", "65537", "512..64K"},
+		{"STDIO", "0", "on, off"},
 		{"LOG", "loud", "off, error, warn, info, debug"},
 		{"STATS", "stdout", "stderr or the absolute path"},
 		{"STRICT", "yes", "0, 1"},
@@ -619,6 +621,23 @@ static void test_mem_must_hold_blocks(void **state)
 	/* no rule uses it, nothing is wrong */
 	with("FASTWRITE_BLOCK=4M");
 	load_ok();
+}
+
+/* Streams are seen in the whole process or not at all. */
+static void test_stdio_is_not_for_a_rule(void **state)
+{
+	(void)state;
+	write_file("[defaults]\nstdio = off\n[rule a]\npaths = /a/**\n");
+	load_ok();
+	assert_string_equal(value(0, KEY_STDIO), "off");
+	assert_int_equal(config.rules[0].set.stdio, STDIO_OFF);
+	assert_int_equal(config.rules[0].source[KEY_STDIO], SOURCE_FILE);
+	with("FASTWRITE_STDIO=on");
+	load_ok();
+	assert_int_equal(config.rules[0].set.stdio, STDIO_ON);
+	env_count = 0;
+	write_file("[rule a]\npaths = /a/**\nstdio = off\n");
+	load_fails(-EINVAL, file, ":3: stdio = \"off\"", "[defaults]", NULL);
 }
 
 static void test_unknown_variable(void **state)
@@ -680,6 +699,29 @@ static void test_first_of_two_equal_variables(void **state)
 
 /* ---- bad files ---- */
 
+static void test_inherit(void **state)
+{
+	(void)state;
+	with("FASTWRITE_PATHS=/x/**");
+	load_ok();
+	assert_true(config.inherit);
+	assert_int_equal(config.inherit_source, SOURCE_DEFAULT);
+	write_file("[defaults]\n\ninherit = 0\n");
+	load_ok();
+	assert_false(config.inherit);
+	assert_int_equal(config.inherit_source, SOURCE_FILE);
+	assert_int_equal(config.inherit_line, 3);
+	with("FASTWRITE_INHERIT=1");
+	load_ok();
+	assert_true(config.inherit);
+	assert_int_equal(config.inherit_source, SOURCE_ENV);
+	assert_int_equal(config.inherit_line, 0);
+	env_count = 0;
+	env[0] = NULL;
+	with("FASTWRITE_INHERIT=off");
+	load_fails(-EINVAL, "FASTWRITE_INHERIT = \"off\": ", "allowed: 0, 1", NULL);
+}
+
 static void test_bad_files(void **state)
 {
 	(void)state;
@@ -717,6 +759,9 @@ static void test_bad_files(void **state)
 		{"[defaults]\nlog = debug\n", ":2: ", "FASTWRITE_LOG"},
 		{"[defaults]\nstats = stderr\n", ":2: ", "FASTWRITE_STATS"},
 		{"[defaults]\nstrict = 1\n", ":2: ", "FASTWRITE_STRICT"},
+		{"[defaults]\ninherit = yes\n", ":2: inherit = \"yes\"", "allowed: 0, 1"},
+		{"[defaults]\ninherit = 0\ninherit = 1\n", ":3: ", "twice (first in line 2)"},
+		{"[rule a]\npaths=/a\ninherit = 0\n", ":3: ", "[defaults] only"},
 		{"[defaults]\nnonsense\nsync = maybe\n", ":2: ", "not a [section]"},
 		{"[defaults]\nsync = maybe\nnonsense\n", ":2: ", "fdatasync"},
 		{"[defaults]\nsync = a\tb\n", ":2: ", "a?b"},
@@ -861,10 +906,13 @@ int main(void)
 		TEST(test_bad_values),
 		TEST(test_limits_themselves_are_good),
 		TEST(test_mem_must_hold_blocks),
+		TEST(test_stdio_is_not_for_a_rule),
+		TEST(test_stdio_is_not_for_a_rule),
 		TEST(test_unknown_variable),
 		TEST(test_strict_survives_failure),
 		TEST(test_stats_and_log),
 		TEST(test_first_of_two_equal_variables),
+		TEST(test_inherit),
 		TEST(test_bad_files),
 		TEST(test_unreadable_files),
 		TEST(test_faults_while_reading),

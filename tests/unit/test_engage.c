@@ -23,7 +23,7 @@ static void through(int fd, enum through_reason why)
 	rig_put(fd, 200, 100);
 	assert_int_equal(rig_file(fd)->mode, FILE_THROUGH);
 	assert_int_equal(rig_file(fd)->why, why);
-	assert_true(atomic_load(&file_engaged_count) == 0);
+	assert_true(file_engaged() == 0);
 }
 
 static void test_the_second_write_engages(void **state)
@@ -136,23 +136,52 @@ static void test_no_reservation(void **state)
 	rig_expect("out", 300);
 }
 
-static void test_standard_descriptor(void **state)
+/* What becomes of a file whose descriptor is copied to `number`. */
+static enum file_mode with_standard(int number, enum through_reason *why)
 {
-	int saved = dup(1);
+	int saved = dup(number);
 	int fd = rig_open("out", O_WRONLY);
 
-	(void)state;
 	fflush(stdout);
-	assert_int_equal(dup2(fd, 1), 1);
-	fd_dup_done(fd, 1);
+	assert_int_equal(dup2(fd, number), number);
+	fd_dup_done(fd, number);
 	rig_put(fd, 0, 100);
 	rig_put(fd, 100, 100);
 	enum file_mode mode = (enum file_mode)rig_file(fd)->mode;
-	enum through_reason why = rig_file(fd)->why;
-	fd_close_prepare(1);
-	dup2(saved, 1);
+	*why = rig_file(fd)->why;
+	fd_close_prepare(number);
+	dup2(saved, number);
 	close(saved);
-	assert_int_equal(mode, FILE_THROUGH);
+	assert_int_equal(rig_close(fd), 0);
+	rig_expect("out", 200);
+	unlink(rig_path("out"));
+	return mode;
+}
+
+static void test_standard_descriptor(void **state)
+{
+	enum through_reason why;
+
+	(void)state;
+	for (int number = 0; number <= 2; number++) {
+		assert_int_equal(with_standard(number, &why), FILE_THROUGH);
+		assert_int_equal(why, THROUGH_STANDARD_FD);
+	}
+}
+
+/* With streams seen only 2 is left, where the C library's own messages go. */
+static void test_standard_descriptor_with_streams(void **state)
+{
+	enum through_reason why;
+
+	(void)state;
+	fd_streams_seen = true;
+	enum file_mode in = with_standard(0, &why), out = with_standard(1, &why),
+		       err = with_standard(2, &why);
+	fd_streams_seen = false;
+	assert_int_equal(in, FILE_ENGAGED);
+	assert_int_equal(out, FILE_ENGAGED);
+	assert_int_equal(err, FILE_THROUGH);
 	assert_int_equal(why, THROUGH_STANDARD_FD);
 }
 
@@ -205,7 +234,7 @@ static void test_failed_close_with_a_reader_left(void **state)
 	reader = rig_open("out", O_RDONLY);
 	faults.pwritev = (struct fault){.at = 1, .count = 1 << 20, .error = ENOSPC};
 	assert_int_equal(rig_close(fd), -ENOSPC);
-	assert_int_equal(file_engaged_count, 0);
+	assert_int_equal(file_engaged(), 0);
 	assert_int_equal(rig_file(reader)->mode, FILE_THROUGH);
 	assert_int_equal(rig_close(reader), 0);
 	/* for `fastwrite recover`; here it is in the way of the next test */
@@ -228,6 +257,7 @@ int main(void)
 		TEST(test_no_reservation),
 		TEST(test_failed_close_with_a_reader_left),
 		TEST(test_standard_descriptor),
+		TEST(test_standard_descriptor_with_streams),
 		TEST(test_staging_directory),
 		TEST(test_no_arena),
 		/* behind all others: the inode is remembered, and the file system uses it again */

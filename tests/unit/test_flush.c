@@ -110,11 +110,11 @@ static void test_through_the_programs_description(void **state)
 	rig_config.rules[0].set.writers = WRITERS_EXCLUSIVE;
 	fd = rig_open("out", O_WRONLY | O_APPEND);
 	rig_put(fd, 0, 100);
-	rig_put(fd, 100, 30000);
 	faults.open_own = (struct fault){.at = 1, .count = 100, .error = EMFILE};
+	rig_put(fd, 100, 30000);
 	assert_int_equal(rig_settle(fd), 0);
 	assert_true(faults.open_own.calls > 0);
-	assert_int_equal(rig_file(fd)->own_fd, -1);
+	assert_int_equal(file_own_fd(rig_file(fd)), -1);
 	rig_expect("out", 30100);
 	assert_int_equal(fcntl(fd, F_GETFL) & (O_APPEND | O_DIRECT), O_APPEND);
 	rig_put(fd, 30100, 500);

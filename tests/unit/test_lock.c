@@ -82,7 +82,7 @@ static void test_owner_died_before(void **state)
 	assert_int_equal(pthread_create(&thread, NULL, die_with_lock, NULL), 0);
 	pthread_join(thread, NULL);
 	assert_int_not_equal(atomic_load(&lock.word), 0);
-	assert_int_equal(lock_take(&lock, LOCK_FILE), LOCK_TAKEN);
+	assert_int_equal(lock_take(&lock, LOCK_FILE), LOCK_INHERITED);
 	lock_drop(&lock, LOCK_FILE);
 	assert_true(lock_try(&lock, lock_self()));
 	lock_drop_fast(&lock, lock_self());

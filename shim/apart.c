@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+/* apart: see apart.h. */
+#include "apart.h"
+
+#include "arena.h"
+#include "engage.h"
+#include "engine.h"
+#include "fd.h"
+#include "fdtable.h"
+#include "lazy.h"
+#include "lock.h"
+#include "meta.h"
+#include "stage.h"
+#include "strict.h"
+#include "sys.h"
+#include "thread.h"
+
+#include <fcntl.h>
+#include <sched.h>
+
+static void visit_fork(struct file *f, void *ctx)
+{
+	struct file_guard g;
+
+	(void)ctx;
+	if (f->mode == FILE_THROUGH)
+		return;
+	g = file_lock(f);
+	if (g.nested)
+		stage_interrupt(f);
+	if (f->refs && f->mode != FILE_THROUGH)
+		engage_through(f, THROUGH_FORK, g.nested);
+	file_unlock(f, g);
+}
+
+long apart_fork(long (*make)(const long *arguments), const long *arguments)
+{
+	sys_sigset signals;
+	long r;
+
+	if (!engage_config || fd_foreign_process())
+		return make(arguments);
+	signals = sys_block_signals();
+	engage_pause();
+	lazy_clear_all();
+	file_for_each(visit_fork, NULL);
+	r = make(arguments);
+	if (r != 0) {
+		engage_unpause();
+	} else {
+		/* The kernel wiped the alive page: nothing here is managed any more. */
+		lock_after_fork();
+		thread_after_fork();
+		engine_after_fork();
+		strict_after_fork();
+		engage_forget(true); /* it may be in a handler that interrupted a write */
+		family_forget();
+		own_fd_close_all();
+		fdtable_reset();
+		file_pools_reset(true);
+	}
+	sys_restore_signals(signals);
+	return r;
+}
+
+void apart_clone(void)
+{
+	if (!engage_config || fd_foreign_process())
+		return;
+	lazy_clear_all();
+	engage_refuse(THROUGH_FORK);
+}
+
+void apart_namespaces(int flags)
+{
+	if (flags & CLONE_NEWPID)
+		family_end();
+}
+
+bool apart_alone(void)
+{
+	char buf[1024] __attribute__((aligned(8)));
+	int dir = sys.openat(AT_FDCWD, "/proc/self/task", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+	uint32_t tasks = 0;
+	ssize_t n;
+
+	if (dir < 0)
+		return false;
+	while ((n = sys.getdents(dir, buf, sizeof buf)) > 0) {
+		for (ssize_t at = 0; at < n;) {
+			struct sys_dirent *d = (struct sys_dirent *)(void *)(buf + at);
+
+			tasks += d->name[0] != '.';
+			at += d->reclen;
+		}
+	}
+	sys.close(dir);
+	return n == 0 && tasks == thread_count() + 1;
+}
+
+struct apart apart_begin(bool files)
+{
+	struct apart a = {.stopped = false};
+
+	if (!engage_config || fd_foreign_process())
+		return a;
+	/* descriptors then mean one thing here and another there */
+	if (files && !apart_alone())
+		engage_refuse(THROUGH_UNKNOWN_FD);
+	if (thread_count() == 0)
+		return a;
+	meta_settle_all();
+	a.signals = sys_block_signals();
+	engage_pause();
+	strict_stop();
+	engine_stop();
+	a.stopped = true;
+	return a;
+}
+
+void apart_end(struct apart a)
+{
+	if (!a.stopped)
+		return;
+	engage_unpause();
+	if (engine_resume() < 0)
+		engage_refuse(THROUGH_NO_THREAD);
+	sys_restore_signals(a.signals);
+}

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+/* hook_vfork: see hook_vfork.h. */
+#include "hook_vfork.h"
+
+#include "hook.h"
+
+#include "child.h"
+#include "engage.h"
+#include "process.h"
+
+enum { NESTED_MAX = 4 }; /* children of vfork that call vfork */
+
+struct vfork_slot {
+	uintptr_t return_to, saved;
+	pid_t (*next)(void);
+	int64_t result;
+	struct child_vfork state;
+};
+_Static_assert(offsetof(struct vfork_slot, return_to) == SLOT_RETURN, "vfork.S");
+_Static_assert(offsetof(struct vfork_slot, saved) == SLOT_SAVED, "vfork.S");
+_Static_assert(offsetof(struct vfork_slot, next) == SLOT_NEXT, "vfork.S");
+_Static_assert(offsetof(struct vfork_slot, result) == SLOT_RESULT, "vfork.S");
+
+static __thread struct vfork_slot slots[NESTED_MAX];
+static __thread unsigned depth;
+
+/* What vfork.S calls: before, then in the child, then in the parent. */
+struct vfork_slot *hook_vfork_enter(pid_t (**next)(void));
+void hook_vfork_child(const struct vfork_slot *slot);
+int64_t hook_vfork_parent(const struct vfork_slot *slot);
+
+/* NULL: there is nothing to do, or no room: go to *next at once. */
+struct vfork_slot *hook_vfork_enter(pid_t (**next)(void))
+{
+	static atomic_bool resolved;
+	struct vfork_slot *slot;
+
+	/* the function that resolves itself when called must not be in the way of the two returns */
+	if (!atomic_exchange(&resolved, true))
+		real_resolve();
+	*next = real.vfork;
+	if (!engage_config || depth == NESTED_MAX)
+		return NULL;
+	slot = &slots[depth++];
+	slot->next = real.vfork;
+	child_vfork_prepare(&slot->state);
+	return slot;
+}
+
+void hook_vfork_child(const struct vfork_slot *slot) { child_vfork_child(&slot->state); }
+
+int64_t hook_vfork_parent(const struct vfork_slot *slot)
+{
+	/* whatever the child counted up */
+	depth = (unsigned)(slot - slots);
+	child_vfork_parent(&slot->state, slot->result >= 0);
+	return slot->result;
+}

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+/* pass: see pass.h. */
+#include "pass.h"
+
+#include "engage.h"
+#include "fd.h"
+#include "io.h"
+#include "lazy.h"
+#include "log.h"
+#include "stage.h"
+#include "sys.h"
+
+#include <fcntl.h>
+#include <string.h>
+
+static void sent(int fd)
+{
+	lazy_clear(fd);
+	if (fdtable_get(fd))
+		fd_use_unmodelled(fd, THROUGH_PASSED);
+}
+
+/* Calls back with each descriptor in the control data. */
+static void for_each_right(const struct msghdr *message, void (*act)(int fd))
+{
+	const struct msghdr *m = message;
+
+	if (!io_plausible(m, sizeof *m) || m->msg_controllen < sizeof(struct cmsghdr) ||
+	    !io_plausible(m->msg_control, m->msg_controllen))
+		return;
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR((struct msghdr *)(uintptr_t)m, c)) {
+		size_t room = m->msg_controllen - (size_t)((char *)c - (char *)m->msg_control);
+		size_t n;
+
+		if (c->cmsg_len < sizeof *c || c->cmsg_len > room)
+			return; /* the kernel takes it for an error, or has cut it short */
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+			continue;
+		n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+		for (size_t i = 0; i < n; i++) {
+			int fd;
+
+			memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
+			act(fd);
+		}
+	}
+}
+
+void pass_sent(const struct msghdr *message)
+{
+	if (engage_config)
+		for_each_right(message, sent);
+}
+
+void pass_received(const struct msghdr *message)
+{
+	if (engage_config)
+		for_each_right(message, pass_arrived);
+}
+
+bool pass_is_io_uring(int fd)
+{
+	static const char wanted[] = "anon_inode:[io_uring]";
+	char link[64], text[sizeof wanted];
+
+	log_format(link, sizeof link, "/proc/self/fd/%d", fd);
+	return sys.readlinkat(AT_FDCWD, link, text, sizeof text) == (ssize_t)sizeof wanted - 1 &&
+	       memcmp(text, wanted, sizeof wanted - 1) == 0;
+}
+
+void pass_arrived(int fd)
+{
+	struct file_guard g;
+	struct statx st;
+	struct file *f;
+
+	if (!engage_config || fd_foreign_process())
+		return;
+	lazy_clear(fd); /* of a descriptor with this number that was closed behind our back */
+	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO, &st) < 0)
+		return;
+	if ((st.stx_mode & S_IFMT) != S_IFREG) {
+		if ((st.stx_mode & S_IFMT) == 0 && pass_is_io_uring(fd))
+			engage_refuse(THROUGH_IO_URING);
+		return;
+	}
+	/* a file that is not engaged is searched for such descriptors when it would be */
+	f = file_find(sys_dev_of(&st), st.stx_ino);
+	if (!f || f->mode != FILE_ENGAGED)
+		return;
+	g = file_lock(f);
+	if (g.nested)
+		stage_interrupt(f);
+	if (f->refs && f->mode == FILE_ENGAGED && f->ino == st.stx_ino && f->dev == sys_dev_of(&st))
+		engage_through(f, THROUGH_UNKNOWN_FD, g.nested);
+	file_unlock(f, g);
+}

@@ -1,0 +1,332 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the hook programs against the C libraries of other Debian releases, and says which these were.
+
+For each release a small system (the C library, a shell, cat) is unpacked below the user's cache directory and entered
+by chroot in a mount namespace of its own.  Newer C libraries get the programs and the library as built here; for older
+ones these are built against that release.  Ends with `N passed, N failed, N skipped`; a release that cannot be had
+counts as one skipped test with its reason.  Uses the standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from run_all import Totals, clean_environment, parse_tap
+from support import disk_base, parse_stats
+
+ROOT = Path(__file__).resolve().parent.parent
+RELEASES = ("bullseye", "bookworm", "trixie", "sid")
+MIRROR = "http://deb.debian.org/debian"
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+PACKAGES = ("libc6", "dash", "coreutils")
+BUILD_PACKAGES = ("libc6-dev", "libcmocka-dev", "libinih-dev")
+FRESH_SECONDS = 7 * 24 * 3600
+PROGRAM_TIMEOUT_SECONDS = 240
+MODES: dict[str, dict[str, str]] = {
+    "default": {},
+    "smallest": {"FASTWRITE_MEM": "1M", "FASTWRITE_BLOCK": "64K", "FASTWRITE_LAG_MS": "1"},
+}
+# Writes that must have been absorbed, so that no program passes with the library asleep.
+AT_LEAST = {"test_stdio": 3000, "test_stdio_model": 10000}
+# Programs that cannot be built against an older C library, or its headers of the kernel.
+NEWER = {
+    "test_apart": ("2.36", "about mount_setattr and others that it does not have"),
+    "test_async": ("2.36", "needs a liburing of its time"),
+    "test_handle": ("2.36", "about pidfd_getfd and others that it does not have"),
+}
+LIBC_ITSELF = re.compile(r"^(libc|libm|libdl|librt|libpthread|libutil|ld-linux.*)\.so")
+# $1 the system, $2 the working directory, $3 the build; then the command inside
+ENTER = """
+mount --bind "$2" "$1/work" && mount --bind "$3" "$1/build" &&
+mount --rbind /proc "$1/proc" && mount --rbind /dev "$1/dev" || exit 125
+root=$1; shift 3
+exec chroot "$root" /usr/bin/env -i -C /work PATH=/usr/bin:/bin "$@"
+"""
+
+
+class UnavailableError(Exception):
+    """A release cannot be tested here, and why."""
+
+
+@dataclass(frozen=True)
+class System:
+    """An unpacked release."""
+
+    release: str
+    version: str
+    root: Path
+
+
+def call(command: list[str | Path], timeout: float = 600) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(part) for part in command],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=timeout,
+        check=False,
+    )
+
+
+def cache_base() -> Path:
+    chosen = os.environ.get("XDG_CACHE_HOME")
+    return (Path(chosen) if chosen else Path.home() / ".cache") / "fastwrite" / "glibc"
+
+
+@contextmanager
+def only_one(directory: Path) -> Iterator[None]:
+    """Two runs must not unpack into each other."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def last_line(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "no message"
+
+
+# ---- getting a release ----
+
+
+def apt_options(apt: Path) -> list[str]:
+    """apt with lists, packages and knowledge of what is installed (nothing) of its own."""
+    for part in ("state/lists/partial", "cache/archives/partial", "etc"):
+        (apt / part).mkdir(parents=True, exist_ok=True)
+    return [
+        f"-oDir::Etc::sourcelist={apt}/etc/sources.list",
+        "-oDir::Etc::sourceparts=-",
+        f"-oDir::State={apt}/state",
+        f"-oDir::Cache={apt}/cache",
+        "-oDir::State::status=/dev/null",
+        "-oAPT::Sandbox::User=root",
+        "-oAPT::Install-Recommends=false",
+        "-oAPT::Update::Post-Invoke-Success::=/bin/true",
+        "-oAcquire::Languages=none",
+        "-oAcquire::IndexTargets::deb::DEP-11::DefaultEnabled=false",
+        "-oAcquire::Retries=2",
+    ]
+
+
+def download(release: str, apt: Path, mirror: str) -> list[Path]:
+    """The packages, with everything that they need."""
+    options = apt_options(apt)
+    source = f"deb [signed-by={KEYRING}] {mirror} {release} main\n"
+    (apt / "etc" / "sources.list").write_text(source)
+    for command in (
+        ["apt-get", *options, "-qq", "--error-on=any", "update"],
+        ["apt-get", *options, "-qq", "-y", "--download-only", "install", *PACKAGES, *BUILD_PACKAGES],
+        ["apt-get", *options, "-qq", "autoclean"],
+    ):
+        done = call(command)
+        if done.returncode != 0:
+            raise UnavailableError(f"{release} cannot be downloaded: {last_line(done.stderr)}")
+    return sorted((apt / "cache" / "archives").glob("*.deb"))
+
+
+def make_links_relative(root: Path) -> None:
+    """A link to /lib/... would lead the linker, which is outside, to this system's files."""
+    for directory in (root / "usr" / "lib", root / "usr" / "lib64"):
+        for path in directory.rglob("*"):
+            if path.is_symlink() and (target := os.readlink(path)).startswith("/"):
+                path.unlink()
+                path.symlink_to(os.path.relpath(str(root) + target, path.parent))
+
+
+def unpack(packages: list[Path], root: Path) -> None:
+    shutil.rmtree(root, ignore_errors=True)
+    for name in ("bin", "sbin", "lib", "lib64"):
+        (root / "usr" / name).mkdir(parents=True)
+        (root / name).symlink_to(f"usr/{name}")
+    for package in packages:
+        with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", package], stdout=subprocess.PIPE) as content:
+            done = subprocess.run(
+                ["tar", "-x", "-C", root, "--keep-directory-symlink", "--no-same-owner"],
+                stdin=content.stdout,
+                check=False,
+            )
+        if done.returncode != 0 or content.returncode != 0:
+            raise UnavailableError(f"{package.name} cannot be unpacked")
+    make_links_relative(root)
+    for name in ("work", "build", "proc", "dev", "tmp"):
+        (root / name).mkdir(exist_ok=True)
+    shell = root / "usr" / "bin" / "sh"
+    if not shell.exists():
+        shell.symlink_to("dash")
+
+
+def prepare(release: str, cache: Path, mirror: str) -> System:
+    """The release, unpacked; an old copy will do when there is no network."""
+    place = cache / release
+    root, stamp = place / "root", place / "packages"
+    with only_one(place):
+        if not stamp.exists() or time.time() - stamp.stat().st_mtime > FRESH_SECONDS:
+            try:
+                packages = download(release, place / "apt", mirror)
+                names = "".join(f"{package.name}\n" for package in packages)
+                if not stamp.exists() or stamp.read_text() != names:
+                    stamp.unlink(missing_ok=True)
+                    unpack(packages, root)
+                stamp.write_text(names)
+            except UnavailableError as reason:
+                if not stamp.exists():
+                    raise
+                print(f"{release}: as of {time.ctime(stamp.stat().st_mtime)}: {reason}", flush=True)
+    version = re.search(r"^libc6_([0-9]+\.[0-9]+)", stamp.read_text(), re.MULTILINE)
+    if not version:
+        raise UnavailableError(f"{release}: no libc6 among its packages")
+    return System(release, version[1], root)
+
+
+# ---- running in it ----
+
+
+def namespace() -> list[str]:
+    """How to get a mount namespace: as root, else as the root of a user namespace."""
+    for flags in (["--mount"], ["--mount", "--map-root-user"]):
+        if call(["unshare", *flags, "mount", "--bind", "/tmp", "/tmp"]).returncode == 0:
+            return ["unshare", *flags]
+    raise UnavailableError("neither root nor user namespaces: nothing can be mounted")
+
+
+def run_program(
+    system: System, build: Path, program: str, settings: dict[str, str] | None
+) -> tuple[Totals, str]:
+    """One program; settings: of the library, None runs natively.  Its totals, and what was wrong."""
+    variables = ["CMOCKA_MESSAGE_OUTPUT=TAP", "LD_LIBRARY_PATH=/build/lib"]
+    if settings is not None:
+        settings = {"FASTWRITE_PATHS": "/work/**", "FASTWRITE_STATS": "stderr", **settings}
+        variables += [f"{name}={value}" for name, value in settings.items()]
+        variables.append("LD_PRELOAD=/build/libfastwrite.so")
+    work = Path(tempfile.mkdtemp(prefix="fastwrite-glibc-", dir=disk_base()))
+    try:
+        inside = ["sh", "-c", ENTER, "sh", system.root, work, build, *variables, f"/build/tests/{program}"]
+        try:
+            done = call([*namespace(), *inside], PROGRAM_TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            return Totals(failed=1), f"stopped after {PROGRAM_TIMEOUT_SECONDS} s"
+        totals = parse_tap(program, done.stdout, done.returncode)
+        left = sorted(os.listdir(work))
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    wrong = []
+    if totals.failed or totals.passed == 0:
+        wrong.append(f"status {done.returncode}\n{done.stdout}\n{done.stderr}")
+    if settings is not None:
+        messages = [line for line in done.stderr.splitlines() if line.startswith("fastwrite: ")]
+        stats = parse_stats(done.stderr)
+        said = [line for line in messages if not line.startswith("fastwrite: pid ")]
+        if said:
+            wrong.append(f"the library said: {said[0]}")
+        if stats.bytes < 1000 or stats.writes < AT_LEAST.get(program, 0):
+            wrong.append(f"only {stats.writes} writes were staged, {stats.bytes} bytes")
+    if left:
+        wrong.append(f"left behind: {' '.join(left)}")
+    if wrong and totals.failed == 0:
+        totals.failed += 1
+    return totals, "\n".join(wrong)
+
+
+def build_for(system: System, programs: list[str]) -> Path:
+    """The library and the programs, built against an older release."""
+    build = ROOT / f"build-glibc-{system.release}"
+    libraries = next((system.root / "usr" / "lib").glob("*-linux-gnu"))
+    compiler = f"cc --sysroot={system.root} -B{libraries} -L{libraries}"
+    targets = ["library", *(f"{build}/tests/{program}" for program in programs)]
+    done = call(["make", "-C", ROOT, "-s", f"BUILD={build}", f"CC={compiler}", *targets])
+    if done.returncode != 0:
+        raise RuntimeError(f"building against {system.release} failed:\n{done.stderr}")
+    return build
+
+
+def lend_libraries(build: Path, programs: list[str]) -> None:
+    """Programs built here keep this system's other libraries: a release may have none, or other versions."""
+    (build / "lib").mkdir(exist_ok=True)
+    for program in programs:
+        listing = call(["ldd", build / "tests" / program]).stdout
+        for name, path in re.findall(r"^\s*(\S+) => (/\S+)", listing, re.MULTILINE):
+            if not LIBC_ITSELF.match(name):
+                shutil.copy(path, build / "lib" / name)
+
+
+def number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
+
+
+def run_release(system: System, build: Path, own: str) -> Totals:
+    totals = Totals()
+    programs = sorted(path.stem for path in (ROOT / "tests" / "hooks").glob("*.c"))
+    if number(system.version) < number(own):
+        for program, (needed, reason) in NEWER.items():
+            if number(system.version) < number(needed) and program in programs:
+                programs.remove(program)
+                totals.add(Totals(skipped=1, notes=[f"glibc {system.version}: {program}: {reason}"]))
+        build = build_for(system, programs)
+    lend_libraries(build, programs)
+    for program in programs:
+        for mode, settings in {"native": None, **MODES}.items():
+            one, wrong = run_program(system, build, program, settings)
+            if wrong:
+                print(f"glibc {system.version}: {program}, {mode}: {wrong}", flush=True)
+            one.notes = [f"glibc {system.version}, {mode}: {note}" for note in one.notes]
+            totals.add(one)
+    return totals
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--build", type=Path, default=ROOT / "build", help="build directory of this system")
+    parser.add_argument("--mirror", default=MIRROR, help="Debian mirror (%(default)s)")
+    parser.add_argument("releases", nargs="*", default=RELEASES, help="Debian releases (%(default)s)")
+    options = parser.parse_args()
+
+    os.environ.update(clean_environment())
+    for name in [n for n in os.environ if n.startswith("FASTWRITE_") or n == "LD_PRELOAD"]:
+        del os.environ[name]
+    libc = ctypes.CDLL(None)
+    libc.gnu_get_libc_version.restype = ctypes.c_char_p
+    own = libc.gnu_get_libc_version().decode()
+    totals, covered = Totals(), []
+    for release in options.releases:
+        try:
+            for tool in ("apt-get", "dpkg-deb", "unshare", "chroot"):
+                if shutil.which(tool) is None:
+                    raise UnavailableError(f"{tool} is not installed")
+            if not KEYRING.exists():
+                raise UnavailableError(f"{KEYRING} is not there")
+            namespace()
+            system = prepare(release, cache_base(), options.mirror)
+        except UnavailableError as reason:
+            totals.add(Totals(skipped=1, notes=[f"{release}: {reason}"]))
+            continue
+        began = time.monotonic()
+        one = run_release(system, options.build.resolve(), own)
+        seconds = time.monotonic() - began
+        print(f"glibc {system.version} ({release}): {one.line()}, {seconds:.0f} s", flush=True)
+        covered.append(f"{system.version} ({release})")
+        totals.add(one)
+    for note in totals.notes:
+        print(f"skipped: {note}")
+    print(f"covered: glibc {', '.join(covered) or 'none'}; built here with {own}")
+    print(totals.line(), flush=True)
+    return 1 if totals.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

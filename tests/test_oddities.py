@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Odd surroundings: each program does the same, byte for byte, natively and with the library."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from support import ROOT, assert_staged, disk_dir, leftovers, parse_stats, preload_env
+
+WAITS = r"""
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+/* waits PATH FIRST COUNT: on a line of standard input, appends COUNT lines of 100 bytes */
+int main(int argc, char **argv)
+{
+	char line[101], byte;
+	int fd, first = atoi(argv[2]), count = atoi(argv[3]);
+	(void)argc;
+	if (write(1, "ready\n", 6) != 6 || read(0, &byte, 1) != 1)
+		return 2;
+	fd = open(argv[1], O_WRONLY | O_APPEND);
+	if (fd < 0)
+		return perror(argv[1]), 3;
+	for (int i = first; i < first + count; i++) {
+		snprintf(line, sizeof line, "line %08d ", i);
+		memset(line + strlen(line), '.', 100 - strlen(line));
+		line[99] = '\n';
+		if (write(fd, line, 100) != 100)
+			return perror("write"), 4;
+	}
+	return close(fd) != 0;
+}
+"""
+
+
+def lines(first: int, count: int) -> bytes:
+    """What `leave` and WAITS write."""
+    return b"".join((b"line %08d " % i).ljust(99, b".") + b"\n" for i in range(first, first + count))
+
+
+@pytest.fixture
+def place():
+    with disk_dir() as path:
+        yield path
+
+
+@pytest.fixture(scope="module")
+def leave(compile_c) -> Path:
+    return compile_c((ROOT / "tests" / "kill" / "leave.c").read_text())
+
+
+@pytest.mark.parametrize("link", ["directory", "file", "relative"])
+def test_bytes_of_the_dead_come_before_a_write_through_a_link(library, compile_c, leave, place, link):
+    """A process that runs already opens the file by a path outside of the rule: recovery comes first."""
+    (place / "data" / "sub").mkdir(parents=True)
+    (place / "other").mkdir()
+    target = place / "data" / "sub" / "x"
+    target.write_bytes(b"")
+    if link == "directory":
+        (place / "other" / "linked").symlink_to(target.parent)
+        name = str(place / "other" / "linked" / "x")
+    else:
+        (place / "other" / "linked").symlink_to(target)
+        name = str(place / "other" / "linked") if link == "file" else "linked"
+    stats = place / "stats"
+    env = {**os.environ, **preload_env(library, f"{place}/data/**", lag_ms=60000, stats=stats)}
+    with subprocess.Popen(
+        [compile_c(WAITS), name, "1000", "30"],
+        cwd=place / "other",
+        env=env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as late:
+        try:
+            assert late.stdout.readline() == b"ready\n"
+            dead = subprocess.run([leave, "append", "kill", "0", "30", target], env=env, check=False)
+            assert dead.returncode == -9
+            assert len(target.read_bytes()) < 3000, "nothing was staged when it died"
+            late.stdin.write(b"\n")
+            late.stdin.close()
+            assert late.wait(60) == 0
+        finally:
+            late.kill()
+    assert target.read_bytes() == lines(0, 30) + lines(1000, 30)
+    assert_staged(parse_stats(stats.read_text()), 1000)
+    assert not leftovers(place)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be two users")
+def test_bytes_of_the_dead_of_another_user(library, compile_c, leave, place):
+    """Who may not write to the rule's own directory stages beside the file; others look there, too."""
+    place.chmod(0o755)
+    sub = place / "data" / "sub"
+    sub.mkdir(parents=True)
+    os.chown(sub, 65534, 65534)
+    target = sub / "x"
+    stats = place / "stats"
+    env = {**os.environ, **preload_env(library, f"{place}/data/**", lag_ms=60000)}
+    dead = subprocess.run(
+        [
+            "setpriv",
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            leave,
+            "append",
+            "kill",
+            "0",
+            "30",
+            target,
+        ],
+        env=env,
+        check=False,
+    )
+    assert dead.returncode == -9
+    assert len(target.read_bytes()) < 3000, "nothing was staged when it died"
+    assert leftovers(place) == [sub / ".fastwrite"]
+    done = subprocess.run(
+        [leave, "append", "exit", "30", "30", target], env={**env, "FASTWRITE_STATS": str(stats)}, check=False
+    )
+    assert done.returncode == 0
+    assert target.read_bytes() == lines(0, 60)
+    assert_staged(parse_stats(stats.read_text()), 1000)

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program that comes while another one recovers: it waits, and finds the file complete."""
+
+from __future__ import annotations
+
+import fcntl
+import subprocess
+import time
+from pathlib import Path
+
+from support import disk_dir, preload_env, run_preloaded
+
+LEAVE = Path(__file__).resolve().parent / "kill" / "leave.c"
+LINES = 1000
+READER = """
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+int main(int argc, char **argv)
+{
+	struct stat st;
+	int fd = open(argv[1], O_RDWR);
+	if (fd < 0 || argc != 2 || write(1, "open\\n", 5) != 5 || fstat(fd, &st) != 0)
+		return 9;
+	printf("%lld\\n", (long long)st.st_size);
+	return 0;
+}
+"""
+
+
+def test_an_open_waits_for_a_recovery(library, compile_c):
+    with disk_dir() as place:
+        log = place / "log"
+        run = run_preloaded(
+            library, [compile_c(LEAVE.read_text()), "append", "kill", 0, LINES, log], place, lag_ms=60000
+        )
+        assert run.returncode == -9, run.stderr
+        assert log.stat().st_size < LINES * 100, "nothing was staged"
+        (arena,) = (place / ".fastwrite").glob("*.arena")
+        with arena.open("rb") as recoverer:
+            # as somebody does who is in the middle of recovering it
+            fcntl.flock(recoverer, fcntl.LOCK_EX)
+            reader = subprocess.Popen(
+                [compile_c(READER), log],
+                env=preload_env(library, f"{place}/**"),
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            time.sleep(0.3)  # when it does not wait, it is over by then
+        out, _ = reader.communicate(timeout=60)
+        assert (reader.returncode, out) == (0, f"open\n{LINES * 100}\n")
+        assert log.stat().st_size == LINES * 100
+
+
+def test_a_living_arena_is_not_waited_for(library, compile_c):
+    with disk_dir() as place:
+        log = place / "log"
+        owner = subprocess.Popen(
+            [compile_c(LEAVE.read_text()), "append", "pause", "0", str(LINES), log],
+            env=preload_env(library, f"{place}/**", lag_ms=60000),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert owner.stdout.readline() == "ready\n"
+            begin = time.monotonic()
+            run = run_preloaded(library, [compile_c(READER), log], place)
+            assert run.returncode == 0
+            assert time.monotonic() - begin < 8, "it waited as if for a recovery"
+        finally:
+            owner.terminate()
+            owner.wait()
