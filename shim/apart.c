@@ -53,6 +53,7 @@ long apart_fork(long (*make)(const long *arguments), const long *arguments)
 		thread_after_fork();
 		engine_after_fork();
 		strict_after_fork();
+		journal_after_fork();
 		engage_forget(true); /* it may be in a handler that interrupted a write */
 		family_forget();
 		own_fd_close_all();
@@ -113,6 +114,7 @@ struct apart apart_begin(bool files)
 	a.signals = sys_block_signals();
 	engage_pause();
 	strict_stop();
+	journal_stop();
 	engine_stop();
 	a.stopped = true;
 	return a;

@@ -3,6 +3,7 @@
 #include "arena.h"
 
 #include "buffer.h"
+#include "crc32c.h"
 #include "kill.h"
 #include "log.h"
 #include "registry.h"
@@ -14,26 +15,13 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 
-uint32_t arena_crc32c(uint32_t crc, const void *data, size_t size)
-{
-	const uint8_t *p = data;
-
-	crc = ~crc;
-	while (size--) {
-		crc ^= *p++;
-		for (int bit = 0; bit < 8; bit++)
-			crc = (crc >> 1) ^ (0x82f63b78u & (0u - (crc & 1)));
-	}
-	return ~crc;
-}
-
 uint32_t arena_header_checksum(const struct arena_header *h)
 {
 	struct arena_header copy;
 
 	memcpy(&copy, h, offsetof(struct arena_header, live));
 	copy.checksum = 0;
-	return arena_crc32c(0, &copy, offsetof(struct arena_header, live));
+	return crc32c(0, &copy, offsetof(struct arena_header, live));
 }
 
 int arena_boot_id(uint8_t out[16])
@@ -543,6 +531,8 @@ void arena_slot_free(struct arena *a, uint32_t index)
 		atomic_fetch_add_explicit(&a->header->live.counters[i], s->counters[i], memory_order_relaxed);
 		s->counters[i] = 0;
 	}
+	atomic_fetch_add_explicit(&a->header->live.journaled, s->journaled, memory_order_relaxed);
+	s->journaled = 0;
 	atomic_store_explicit(&s->used, 0, memory_order_release);
 	kill_step();
 	lock_take(&a->lock, LOCK_ARENA);

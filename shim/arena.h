@@ -28,6 +28,7 @@
 
 #include "config.h"
 #include "family.h"
+#include "journal.h"
 #include "lock.h"
 
 #include <stdatomic.h>
@@ -129,7 +130,8 @@ struct arena_slot {
 		flush_from; /* `done` when that append began: with another one it is over, so that the
 					 one store to `done` ends it, too */
 	_Atomic uint64_t flush_bytes; /* it was to write */
-	uint64_t reserved[6];
+	uint64_t reserved[5];
+	_Atomic uint64_t journaled; /* syncs that the journal answered */
 	char path[ARENA_PATH_MAX];
 };
 
@@ -152,6 +154,7 @@ struct arena_header {
 		_Atomic uint64_t next_seq;
 		_Atomic uint64_t counters[COUNT_MAX]; /* of files whose slot is gone */
 		_Atomic uint64_t through[32];         /* by enum through_reason */
+		_Atomic uint64_t journaled;           /* of files whose slot is gone */
 	} live;
 };
 
@@ -202,6 +205,7 @@ struct arena {
 	_Atomic uint32_t freed_events; /* futex: raised when a block becomes free */
 	_Atomic uint32_t waiters;
 	uint32_t slots_used;
+	struct journal journal;
 	_Atomic bool retired;
 };
 
@@ -274,8 +278,6 @@ static inline struct arena_extent arena_extent_get(const struct arena_block *b, 
 	return e;
 }
 
-/* CRC32C (Castagnoli), bit by bit: for headers, not for data. */
-uint32_t arena_crc32c(uint32_t crc, const void *data, size_t size);
 uint32_t arena_header_checksum(const struct arena_header *h);
 
 /* This boot's id, 16 bytes; 0 or -errno. */

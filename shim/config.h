@@ -26,7 +26,7 @@ enum {
 	CONFIG_NAME_MAX = 64,     /* bytes of a rule's name, NUL included */
 };
 
-enum sync_policy { SYNC_FDATASYNC, SYNC_FSYNC, SYNC_RELAXED, SYNC_OFF };
+enum sync_policy { SYNC_FDATASYNC, SYNC_FSYNC, SYNC_RELAXED, SYNC_OFF, SYNC_JOURNAL };
 enum writers_mode { WRITERS_AUTO, WRITERS_EXCLUSIVE, WRITERS_SHARED };
 enum flush_mode { FLUSH_AUTO, FLUSH_DIRECT, FLUSH_BUFFERED };
 enum prealloc_mode { PREALLOC_KEEP, PREALLOC_OFF };
@@ -43,6 +43,7 @@ enum config_source { SOURCE_DEFAULT, SOURCE_FILE, SOURCE_ENV, SOURCE_RULE };
 enum config_key {
 	KEY_SYNC,
 	KEY_RELAXED_MS,
+	KEY_JOURNAL,
 	KEY_MEM,
 	KEY_BLOCK,
 	KEY_LAG_MS,
@@ -58,8 +59,9 @@ enum config_key {
 };
 
 struct settings {
-	enum sync_policy sync;            /* sync = fdatasync | fsync | relaxed | off */
+	enum sync_policy sync;            /* sync = fdatasync | fsync | journal | relaxed | off */
 	uint32_t relaxed_ms;              /* relaxed_ms = 1..60000, default 50 */
+	uint64_t journal_bytes;           /* journal = 1M..4G, default 64M: size of the journal's file */
 	uint64_t mem_bytes;               /* mem = 1M..64G, default 16M: whole arena, tables included */
 	uint32_t block_bytes;             /* block = 64K..4M, power of two, default 128K */
 	uint32_t lag_ms;                  /* lag_ms = 1..60000, default 100 */

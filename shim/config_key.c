@@ -37,12 +37,11 @@ static const struct spec specs[KEY_COUNT] = {
 	[KEY_SYNC] =
 		{
 			.name = "sync",
-			.allowed = "fdatasync, fsync, relaxed, off",
+			.allowed = "fdatasync, fsync, journal, relaxed, off",
 			.kind = KIND_ENUM,
 			MEMBER(sync),
 			.preset = "fdatasync",
-			.words = {"fdatasync", "fsync", "relaxed", "off"},
-			.later = {"journal", "fdatasync"},
+			.words = {"fdatasync", "fsync", "relaxed", "off", "journal"},
 		},
 	[KEY_RELAXED_MS] =
 		{
@@ -53,6 +52,16 @@ static const struct spec specs[KEY_COUNT] = {
 			.min = 1,
 			.max = 60000,
 			.preset = "50",
+		},
+	[KEY_JOURNAL] =
+		{
+			.name = "journal",
+			.allowed = "1M..4G (a size such as 16M)",
+			.kind = KIND_SIZE64,
+			MEMBER(journal_bytes),
+			.min = MIB(1),
+			.max = GIB(4),
+			.preset = "64M",
 		},
 	[KEY_MEM] =
 		{

@@ -7,6 +7,7 @@
 #include "fd.h"
 #include "fdtable.h"
 #include "flush.h"
+#include "journal_file.h"
 #include "kill.h"
 #include "lazy.h"
 #include "log.h"
@@ -266,6 +267,7 @@ static void forget_staged(struct file *f, bool recovered)
 	f->append_skip = 0;
 	f->small_seen = 0;
 	f->prealloc_end = 0;
+	journal_file_keep(f);
 	/* those that staged there are gone with their holders */
 	for (struct ofd *o = f->ofds; o; o = o->next)
 		o->pos_mode = POS_KERNEL;
@@ -360,6 +362,7 @@ static bool arena_close(uint32_t i)
 		atomic_store(&a->ready, false);
 		engage.arenas[i].arena = NULL;
 		stats_add(a);
+		journal_destroy(a);
 		a->fd = engage.arenas[i].fd;
 		arena_destroy(a);
 		file_arena_give(a);
@@ -581,6 +584,7 @@ static enum through_reason try_engage(struct file *f, struct ofd *o)
 	f->error = 0;
 	f->append_skip = 0;
 	f->prealloc_step = 0;
+	journal_file_begin(f);
 	probe_direct(f, &st);
 	fill_slot(f, path, &st);
 	return THROUGH_NONE;
@@ -644,6 +648,7 @@ void engage_refresh(struct file *f, int fd)
 		return;
 	f->ksize = f->lsize = st.stx_size;
 	f->sparse = has_holes(f, &st);
+	journal_file_changed(f);
 }
 
 int engage_release(struct file *f, bool nested)
@@ -659,6 +664,12 @@ int engage_release(struct file *f, bool nested)
 		return 0; /* somebody else was quicker, or a signal handler left a block behind */
 	if (!positions_reachable(f))
 		return 0; /* another member has to do it */
+	r = journal_retire(f, nested);
+	if (r < 0)
+		return r;
+	if (f->mode != FILE_ENGAGED || !f->arena || f->head)
+		return 0;
+	strict_drop(f);
 	flush_close_own(f);
 	fd = flush_program_fd(f);
 	if (fd >= 0)
@@ -695,6 +706,7 @@ void engage_abandon(struct file *f)
 		"closing %s with bytes that cannot be written (error %d): they stay in %s, see `fastwrite recover`",
 		arena_slot_at(f->arena, (uint32_t)f->slot)->path, -f->error, f->arena->dir);
 	flush_close_own(f);
+	journal_file_keep(f);
 	strict_drop(f);
 	f->head = f->tail = NULL;
 	f->arena = NULL;
@@ -950,5 +962,6 @@ void engage_forget(bool keep_mapped)
 	for (uint32_t i = 0; i < engage.count && !keep_mapped; i++)
 		if (engage.arenas[i].arena)
 			arena_forget(engage.arenas[i].arena);
+	journal_forget();
 	memset(&engage, 0, sizeof engage);
 }

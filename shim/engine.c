@@ -4,6 +4,7 @@
 
 #include "engage.h"
 #include "flush.h"
+#include "journal_file.h"
 #include "log.h"
 #include "stage.h"
 #include "sync.h"
@@ -100,6 +101,8 @@ static void flush_file(struct file *f)
 		engage_through(f, f->through_wanted, false);
 	if (f->relaxed_due_ns && f->relaxed_due_ns <= sys_now_ns())
 		sync_relaxed_due(f);
+	if (file_local(f)->refs && journal_file_idle_at(f) <= sys_now_ns())
+		journal_file_rest(f);
 	file_unlock(f, g);
 }
 
@@ -164,6 +167,9 @@ static void visit_file(struct file *f, void *ctx)
 	}
 	if (f->through_wanted)
 		engine_kick(f);
+	if (journal_file_idle_at(f) <= d->now)
+		engine_kick(f);
+	note_deadline(d, journal_file_idle_at(f) > d->now ? journal_file_idle_at(f) : d->now + lag_ns(f));
 	if (f->relaxed_due_ns) {
 		if (f->relaxed_due_ns <= d->now)
 			engine_kick(f);

@@ -5,6 +5,7 @@
 #include "engage.h"
 #include "fdtable.h"
 #include "flush.h"
+#include "journal_file.h"
 #include "log.h"
 #include "recover.h"
 #include "stage.h"
@@ -277,6 +278,8 @@ bool family_spare(void)
 	return alone;
 }
 
+bool family_member_died(uint32_t member) { return is_dead(member); }
+
 void family_exiting(void)
 {
 	struct family *m = file_family();
@@ -404,6 +407,7 @@ void family_repair(struct file *f)
 	int fd, r;
 
 	f->damaged = true;
+	journal_file_changed(f);
 	if (f->mode == FILE_ENGAGED && f->arena && f->slot >= 0)
 		settle_positions(f);
 	/* a flusher that lives comes to its end first; it leaves the rest to us */
@@ -462,6 +466,7 @@ struct sweep {
 /* No process has the file any more; what is staged for it in an arena of ours is put in place by its path. */
 static void bury(struct file *f)
 {
+	journal_file_keep(f);
 	if (f->mode == FILE_ENGAGED && f->arena && f->slot >= 0) {
 		int fd = engage_arena_fd(f->arena);
 

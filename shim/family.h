@@ -104,6 +104,9 @@ void family_exiting(void);
 /* Withdraws what dead members claim.  No lock held, signals blocked. */
 void family_sweep(void);
 
+/* True when that member is another process and has died. */
+bool family_member_died(uint32_t member);
+
 /* True when the flusher of f is another process that has died.  File lock held or not. */
 bool family_flusher_died(const struct file *f);
 

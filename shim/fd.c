@@ -8,6 +8,7 @@
 #include "engage.h"
 #include "engine.h"
 #include "flush.h"
+#include "journal_file.h"
 #include "lazy.h"
 #include "log.h"
 #include "meta.h"
@@ -60,7 +61,7 @@ static struct file *lock_fd(int fd, struct ofd **o, struct file_guard *g)
 	}
 }
 
-/* Settles a file found by identity; 0 or -errno. */
+/* Before an open that cuts the file found by identity; 0 or -errno. */
 static long settle_identity(uint64_t dev, uint64_t ino)
 {
 	struct file *f = file_find(dev, ino);
@@ -73,6 +74,9 @@ static long settle_identity(uint64_t dev, uint64_t ino)
 	if (g.nested)
 		stage_interrupt(f);
 	r = flush_settle(f, g.nested);
+	/* a replay would bring back what is about to be cut off */
+	if (r == 0)
+		r = journal_retire(f, g.nested);
 	file_unlock(f, g);
 	return r;
 }
@@ -296,6 +300,7 @@ static void add_description(struct file *f, int fd, const struct fd_open *op, co
 		if (f->mode == FILE_ENGAGED && f->arena && (op->flags & O_TRUNC)) {
 			/* the kernel cut the file under what we know of it */
 			f->prealloc_end = 0;
+			journal_file_changed(f);
 			if (!f->head)
 				engage_refresh(f, fd);
 		}
@@ -531,6 +536,8 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 				last = false;
 		r = last ? engage_release(f, nested) : flush_hand_over(f, nested);
 		if (!last && f->leased == o)
+			journal_retire(f, nested);
+		if (!last && f->leased == o)
 			strict_drop(f); /* with bytes that cannot be written; it ends with the description */
 		if (last && f->relaxed_due_ns)
 			sync_relaxed_due(f);
@@ -542,6 +549,8 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 	/* readers may stay; nobody is left who could write the bytes */
 	if (r < 0 && f->head && last)
 		engage_abandon(f);
+	if (last)
+		journal_file_keep(f);
 	if (file_local(f)->refs == 1)
 		flush_close_own(f);
 	ofd_release(o);
@@ -645,7 +654,7 @@ static bool vacate(int fd)
 	struct vacate v = {.fd = fd};
 
 	file_for_each(visit_vacate, &v);
-	return !own_fd_is(fd) || engage_move_fd(fd) || family_move_fd(fd);
+	return !own_fd_is(fd) || engage_move_fd(fd) || journal_move_fd(fd) || family_move_fd(fd);
 }
 
 long fd_dup_onto_prepare(int oldfd, int newfd)
@@ -908,6 +917,7 @@ long fd_fcntl(int fd, struct ofd *o, int cmd, long arg)
 	case F_GETOWN_EX:
 		/* what we lease, and whom the kernel tells, is none of the program's */
 		flush_hand_over(f, g.nested);
+		journal_retire(f, g.nested);
 		strict_drop(f);
 		r = sys.fcntl(fd, cmd, arg);
 		break;

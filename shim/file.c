@@ -27,6 +27,8 @@ struct pools {
 	struct ofd ofds[OFD_POOL];
 	_Atomic uint32_t arena_taken[FILE_ARENAS]; /* by this member, + 1 */
 	struct arena arenas[FILE_ARENAS];
+	_Atomic uint64_t epoch;
+	uint8_t journal_buffers[FILE_ARENAS][2 * JOURNAL_BATCH_MAX] __attribute__((aligned(ARENA_PAGE)));
 };
 
 static struct pools *_Atomic pools;
@@ -157,6 +159,18 @@ void file_arena_give(const struct arena *a)
 	atomic_store(&p->arena_taken[a - p->arenas], 0);
 }
 
+uint64_t file_epoch(void) { return atomic_load(&atomic_load(&pools)->epoch); }
+
+void file_epoch_raise(void)
+{
+	struct pools *p = atomic_load(&pools);
+
+	if (p)
+		atomic_fetch_add(&p->epoch, 1);
+}
+
+uint8_t *file_journal_buffers(const struct arena *a) { return atomic_load(&pools)->journal_buffers[file_arena_index(a)]; }
+
 uint32_t file_arena_index(const struct arena *a) { return (uint32_t)(a - atomic_load(&pools)->arenas); }
 
 void file_arena_for_each(void (*visit)(struct arena *a, void *ctx), void *ctx)
@@ -270,6 +284,10 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->lease_pass = false;
 	f->prealloc_start = f->prealloc_end = f->prealloc_step = 0;
 	f->full_sync = false;
+	f->changed = 1;
+	f->durable = f->durable_epoch = 0;
+	f->no_journal = false;
+	memset(&f->journal, 0, sizeof f->journal);
 	f->relaxed_due_ns = 0;
 	f->error = 0;
 	f->sync_error = 0;

@@ -171,7 +171,22 @@ struct file {
 	uint64_t prealloc_end;
 	uint64_t prealloc_step;
 
-	/* sync */
+	/* sync; see journal_file.h */
+	uint64_t changed; /* counts what reached the kernel and no journal, and no sync has covered yet */
+	uint64_t durable; /* of these a sync has covered */
+	uint64_t durable_epoch;
+	bool no_journal;  /* no lease is to be had for it */
+	struct {
+		struct arena *arena; /* in whose journal entries of this file count, NULL = in none */
+		uint64_t number;     /* of the file there */
+		uint64_t named;      /* first batch of the half that has its name */
+		uint64_t first, last; /* oldest, newest batch with an entry that counts */
+		uint64_t puts;        /* counts the times that bytes were put there */
+		uint64_t asked_ns; /* a sync was asked for, or the lease taken */
+		uint64_t block_seq, block_commit; /* staged bytes up to here are in the journal */
+		struct journal_place void_place;  /* entries before it are about to be made void, */
+		uint64_t void_puts, void_ticket;  /* all of them, if no more were put since; 0 = none */
+	} journal;
 	bool full_sync;                  /* created or renamed here: the next sync is fsync */
 	_Atomic uint64_t relaxed_due_ns; /* 0 = none */
 	int error;            /* -errno of the last flush, 0 when it succeeded; the bytes stay staged */
@@ -225,6 +240,12 @@ uint32_t file_engaged(void);
 void file_engaged_add(int n);
 /* How often one of them was given back, by any member: everything that had been staged for it was in the kernel. */
 uint32_t file_releases(void);
+
+/* Counts what changes files in ways that are seen only before they happen; see journal_file.h. */
+uint64_t file_epoch(void);
+void file_epoch_raise(void);
+/* Two batches of a's journal, aligned for O_DIRECT. */
+uint8_t *file_journal_buffers(const struct arena *a);
 
 /* Calls back with every file that this process has a description of; no lock is held during the call. */
 void file_for_each(void (*visit)(struct file *f, void *ctx), void *ctx);

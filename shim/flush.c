@@ -6,6 +6,7 @@
 #include "buffer.h"
 #include "engine.h"
 #include "flush_io.h"
+#include "journal_file.h"
 #include "kill.h"
 #include "lease.h"
 #include "log.h"
@@ -294,7 +295,7 @@ void flush_free_done(struct file *f)
 	}
 	if (freed > 0)
 		arena_blocks_freed(a, freed);
-	if (!f->head)
+	if (!f->head && !journal_file_holds(f))
 		strict_drop(f);
 }
 
@@ -477,6 +478,7 @@ static int flush_shared(struct file *f)
 	int r;
 
 	busy_take(f);
+	journal_file_changed(f);
 	r = append_shared(f);
 	if (!f->head)
 		f->staged_lo = f->staged_hi = 0;
@@ -542,6 +544,7 @@ int flush_run(struct file *f, bool keep_lock)
 	if (!next || next == f->current)
 		return 0;
 	make_plan(f, &w.p);
+	journal_file_flushing(f, w.p.last);
 	w.r = route_find(f, &w.p, &w.rt);
 	if (w.r == 1)
 		return flush_shared(f);
@@ -673,7 +676,7 @@ int flush_hand_over(struct file *f, bool nested)
 
 	if (!nested)
 		flush_wait_idle(f);
-	if (!f->head)
+	if (!f->head && !journal_file_holds(f))
 		strict_drop(f); /* taken, and then nothing was staged */
 	stage_unstream(f);
 	for (struct ofd *o = f->ofds; o; o = o->next) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* hook_size: file size, space, and the limits on them. */
 #include "hook.h"
+#include "journal_file.h"
 
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -9,7 +10,11 @@
 /* The kernel's call after the file was given back; posix_fallocate returns its error instead of setting errno. */
 #define AFTER_RELEASE(released, next) \
 	int r = (released); \
-	return r < 0 ? (int)hook_result(r) : (next)
+	if (r < 0) \
+		return (int)hook_result(r); \
+	r = (next); \
+	journal_touched(); \
+	return r
 
 EXPORT int ftruncate(int fd, off_t length) { AFTER_RELEASE(meta_release_fd(fd), real.ftruncate(fd, length)); }
 EXPORT int ftruncate64(int fd, off64_t length)
@@ -36,13 +41,21 @@ EXPORT int posix_fallocate(int fd, off_t offset, off_t length)
 {
 	int r = meta_release_fd(fd);
 
-	return r < 0 ? -r : real.posix_fallocate(fd, offset, length);
+	if (r < 0)
+		return -r;
+	r = real.posix_fallocate(fd, offset, length);
+	journal_touched();
+	return r;
 }
 EXPORT int posix_fallocate64(int fd, off64_t offset, off64_t length)
 {
 	int r = meta_release_fd(fd);
 
-	return r < 0 ? -r : real.posix_fallocate64(fd, offset, length);
+	if (r < 0)
+		return -r;
+	r = real.posix_fallocate64(fd, offset, length);
+	journal_touched();
+	return r;
 }
 
 /* A lower RLIMIT_FSIZE must not hit bytes that were accepted under the higher one. */

@@ -5,6 +5,7 @@
 #include "engage.h"
 #include "engine.h"
 #include "flush.h"
+#include "journal_file.h"
 #include "prealloc.h"
 #include "strict.h"
 #include "sys.h"
@@ -88,6 +89,7 @@ static long write_kernel(struct file *f, int fd, const struct iovec *iov, int co
 
 	if (r < 0)
 		return r;
+	journal_file_changed(f);
 	r = kernel_writev(fd, iov, count, offset);
 	/* (in a signal handler something may be staged still: its offsets were given by the old size) */
 	if (f->mode == FILE_ENGAGED && f->arena && !f->head)
@@ -150,6 +152,11 @@ static long write_engaged(struct file *f, struct ofd *o, int fd, const struct io
 	}
 	if (strict_is(f)) {
 		r = strict_hold(f, o, nested);
+		if (r <= 0 && strict_for_journal(f)) {
+			/* without a lease there is no journal, for now or for good, and that is all */
+			f->no_journal = r < 0;
+			r = 1;
+		}
 		if (r < 0) {
 			r = engage_through(f, (enum through_reason) - r, nested);
 			return r < 0 ? r : kernel_writev(fd, iov, count, offset);

@@ -9,6 +9,7 @@
  *   LOCK_ENGAGE  one of the process: fork, exec and the first engagement of a file
  *   LOCK_FAMILY  one of the family: members come and go
  *   LOCK_FILE    one per file; never two at once
+ *   LOCK_JOURNAL one per journal: the batch that is being filled
  *   LOCK_ARENA   one per arena: block and slot allocation
  *   LOCK_HASH    one of the family: files by identity
  *   LOCK_POOL    one of the family: file and open file description structures, members
@@ -21,7 +22,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum lock_rank { LOCK_ENGAGE = 1, LOCK_FAMILY, LOCK_FILE, LOCK_ARENA, LOCK_HASH, LOCK_POOL, LOCK_QUEUE };
+enum lock_rank { LOCK_ENGAGE = 1, LOCK_FAMILY, LOCK_FILE, LOCK_JOURNAL, LOCK_ARENA, LOCK_HASH, LOCK_POOL, LOCK_QUEUE };
 
 struct lock {
 	_Atomic uint32_t word; /* 0 free, else owner's thread id, FUTEX_WAITERS set when others sleep */

@@ -7,6 +7,7 @@
 #include "fd.h"
 #include "fdtable.h"
 #include "flush.h"
+#include "journal_file.h"
 #include "lazy.h"
 #include "log.h"
 #include "rule.h"
@@ -102,6 +103,15 @@ bool meta_settle_stat(uint64_t st_dev, uint64_t st_ino, uint32_t releases)
 
 static void settle(uint64_t dev, uint64_t ino) { (void)meta_settle_identity(dev, ino, 0); }
 
+/* Its entries in the journal know it by its name, and a name that goes may come back after a crash. */
+static int act_rename(struct file *f, bool nested)
+{
+	int r = act_settle(f, nested);
+
+	return r < 0 ? r : journal_retire(f, nested);
+}
+static void before_rename(uint64_t dev, uint64_t ino) { with_file(dev, ino, act_rename); }
+
 void meta_settle_path(int dirfd, const char *path, bool follow)
 {
 	struct statx st;
@@ -140,12 +150,12 @@ void meta_rename_prepare(struct meta_rename *r, int fromfd, const char *from, in
 	if (identify(fromfd, from, false, &st)) {
 		r->dev = sys_dev_of(&st);
 		r->ino = st.stx_ino;
-		settle(r->dev, r->ino);
+		before_rename(r->dev, r->ino);
 	}
 	if (!meta_idle() && identify(tofd, to, false, &st)) {
 		r->old_dev = sys_dev_of(&st);
 		r->old_ino = st.stx_ino;
-		settle(r->old_dev, r->old_ino);
+		before_rename(r->old_dev, r->old_ino);
 	}
 }
 
@@ -193,7 +203,7 @@ void meta_unlink_prepare(struct meta_unlink *u, int dirfd, const char *path)
 	u->dev = sys_dev_of(&st);
 	u->ino = st.stx_ino;
 	u->last = st.stx_nlink <= 1;
-	settle(u->dev, u->ino);
+	before_rename(u->dev, u->ino);
 }
 
 void meta_unlink_done(const struct meta_unlink *u)

@@ -131,6 +131,7 @@ void process_fork_child(void)
 	thread_after_fork();
 	engine_after_fork();
 	strict_after_fork();
+	journal_after_fork();
 	alive_set();
 	fd_set_process();
 	if (was.member) {

@@ -6,6 +6,8 @@
 #include "kill.h"
 #include "lease.h"
 #include "log.h"
+#include "journal.h"
+#include "recover_internal.h"
 #include "recover_parse.h"
 #include "recover_target.h"
 #include "sys.h"
@@ -459,14 +461,14 @@ int recover_live_slot(int arena_fd, const char *dir, uint32_t slot, int fd)
 	return r;
 }
 
-static bool still_linked(int fd)
+bool recover_still_linked(int fd)
 {
 	struct statx st;
 
 	return sys.statx(fd, "", AT_EMPTY_PATH, STATX_NLINK, &st) == 0 && st.stx_nlink == 1;
 }
 
-static int owner_allowed(int fd)
+int recover_owner_allowed(int fd)
 {
 	uint32_t me = (uint32_t)sys_raw(SYS_geteuid, 0, 0, 0, 0, 0, 0);
 	struct statx st;
@@ -508,7 +510,7 @@ static bool is_our_make(const char *name)
  * Locks a dead arena for its recovery.  -EWOULDBLOCK: it is alive, since its members share the lock.  When somebody else
  * is recovering it, that is waited for: who looks at the file now must find it complete, and must not write before it is.
  */
-static int lock_dead(int fd)
+int recover_lock_dead(int fd)
 {
 	enum { NAPS_MAX = 10000 };
 	struct timespec nap = {.tv_nsec = 1000000};
@@ -538,15 +540,15 @@ static void recover_arena(struct job *j, const char *name)
 	fd = sys.openat(j->dirfd, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
 	if (fd == -ENOENT)
 		return;
-	r = fd < 0 ? fd : owner_allowed(fd);
+	r = fd < 0 ? fd : recover_owner_allowed(fd);
 	if (r == 0)
-		r = lock_dead(fd);
+		r = recover_lock_dead(fd);
 	if (r == -EWOULDBLOCK) {
 		j->report->live++;
 		tell(j, "", "live", 0, 0, "its process is running");
 		goto out;
 	}
-	if (r == 0 && !still_linked(fd))
+	if (r == 0 && !recover_still_linked(fd))
 		goto out; /* somebody else was quicker */
 	if (r == 0)
 		r = foreign_load(&j->a, fd);
@@ -588,12 +590,15 @@ out:
 		sys.close(fd);
 }
 
-static bool is_arena_name(const char *name)
+static bool has_suffix(const char *name, const char *suffix)
 {
-	size_t n = strlen(name), s = sizeof ARENA_SUFFIX - 1;
+	size_t n = strlen(name), s = strlen(suffix);
 
-	return n > s && strcmp(name + n - s, ARENA_SUFFIX) == 0;
+	return n > s && strcmp(name + n - s, suffix) == 0;
 }
+
+static bool is_arena_name(const char *name) { return has_suffix(name, ARENA_SUFFIX); }
+static bool is_journal_name(const char *name) { return has_suffix(name, JOURNAL_SUFFIX); }
 
 /* A staging directory must belong to us (or we are root), and nobody else may write to it. */
 static int dir_allowed(int dirfd)
@@ -620,15 +625,37 @@ static bool is_staging_name(const char *dir)
 	       strcmp(dir, ARENA_DIR) == 0;
 }
 
+/* Every arena in the directory, or every journal. */
+static int recover_each(const char *dir, int dirfd, bool journals, const struct recover_options *opt,
+                        struct recover_report *report)
+{
+	BUFFER(char, buf);
+	BUFFER(char, arena);
+	ssize_t n;
+
+	while ((n = sys.getdents(dirfd, buf, BUFFER_BYTES)) > 0) {
+		for (ssize_t at = 0; at < n;) {
+			struct sys_dirent *d = (struct sys_dirent *)(void *)(buf + at);
+			struct job j = {.opt = opt, .report = report, .arena = arena, .dirfd = dirfd};
+
+			at += d->reclen;
+			if (journals && is_journal_name(d->name))
+				recover_journal(dir, dirfd, d->name, opt, report);
+			if (journals || !is_arena_name(d->name))
+				continue;
+			log_format(arena, PATH_MAX, "%s/%s", dir, d->name);
+			recover_arena(&j, d->name);
+		}
+	}
+	return n < 0 ? (int)n : 0;
+}
+
 static int recover_directory(const char *dir, const struct recover_options *opt,
                              struct recover_report *report)
 {
 	uint64_t before = report->arenas;
-	BUFFER(char, buf);
-	BUFFER(char, arena);
 	int dirfd = sys.openat(AT_FDCWD, dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
 	sys_sigset signals;
-	ssize_t n = 0;
 	int r;
 
 	if (dirfd < 0)
@@ -636,20 +663,10 @@ static int recover_directory(const char *dir, const struct recover_options *opt,
 	r = dir_allowed(dirfd);
 	signals =
 		sys_block_signals(); /* for lease_take_own, and so that a signal handler sees no half of it */
-	while (r == 0 && (n = sys.getdents(dirfd, buf, BUFFER_BYTES)) > 0) {
-		for (ssize_t at = 0; at < n;) {
-			struct sys_dirent *d = (struct sys_dirent *)(void *)(buf + at);
-			struct job j = {.opt = opt, .report = report, .arena = arena, .dirfd = dirfd};
-
-			at += d->reclen;
-			if (!is_arena_name(d->name))
-				continue;
-			log_format(arena, PATH_MAX, "%s/%s", dir, d->name);
-			recover_arena(&j, d->name);
-		}
-	}
-	if (r == 0 && n < 0)
-		r = (int)n;
+	if (r == 0)
+		r = recover_each(dir, dirfd, false, opt, report);
+	if (r == 0 && sys.lseek(dirfd, 0, SEEK_SET) == 0)
+		r = recover_each(dir, dirfd, true, opt, report);
 	sys.close(dirfd);
 	/* stays when something is in it; an empty directory that was never one of ours does, too */
 	if (r == 0 && !opt->dry_run && (is_staging_name(dir) || report->arenas > before))
@@ -678,7 +695,16 @@ static int recover_one_file(const char *path, const struct recover_options *opt,
 		return j.dirfd;
 	log_format(arena, PATH_MAX, "%s", path);
 	signals = sys_block_signals();
-	recover_arena(&j, slash ? slash + 1 : path);
+	if (is_journal_name(path)) {
+		recover_journal(dir, j.dirfd, slash ? slash + 1 : path, opt, report);
+	} else {
+		BUFFER(char, journal);
+
+		recover_arena(&j, slash ? slash + 1 : path);
+		journal_name_of(slash ? slash + 1 : path, journal);
+		if (sys_raw(SYS_faccessat, j.dirfd, (long)journal, 0, 0, 0, 0) == 0)
+			recover_journal(dir, j.dirfd, journal, opt, report);
+	}
 	sys_restore_signals(signals);
 	sys.close(j.dirfd);
 	if (!opt->dry_run && is_staging_name(dir))
@@ -702,7 +728,7 @@ int recover_path(const char *path, const struct recover_options *opt, struct rec
 		/* a staging directory of the user's own choice has any name */
 		return recover_directory(path, opt, report);
 	}
-	if (is_arena_name(path))
+	if (is_arena_name(path) || is_journal_name(path))
 		return r < 0 ? r : recover_one_file(path, opt, report);
 	if (r < 0 && r != -ENOENT)
 		return r;

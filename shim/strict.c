@@ -6,6 +6,7 @@
 #include "family.h"
 #include "fdtable.h"
 #include "flush.h"
+#include "journal_file.h"
 #include "lease.h"
 #include "log.h"
 #include "prealloc.h"
@@ -42,11 +43,15 @@ static bool lease_is_ours(const struct file *f) { return f->leased && ofd_fd(f->
 
 static _Atomic bool shares[CONFIG_RULES_MAX];
 
-bool strict_is(const struct file *f)
+static bool strict_by_itself(const struct file *f)
 {
 	return f->rule->set.visibility == VISIBILITY_STRICT || f->cooperates ||
 	       atomic_load_explicit(&shares[f->rule - engage_config->rules], memory_order_relaxed);
 }
+
+bool strict_for_journal(const struct file *f) { return journal_file_leases(f) && !strict_by_itself(f); }
+
+bool strict_is(const struct file *f) { return strict_by_itself(f) || journal_file_leases(f); }
 
 void strict_share(const struct rule *rule) { atomic_store(&shares[rule - engage_config->rules], true); }
 
@@ -97,6 +102,7 @@ static void give_way(struct file *f, bool nested)
 	/* (the lock may have been free meanwhile) */
 	if (!same_file(f, dev, ino))
 		return;
+	journal_retire(f, nested);
 	strict_drop(f);
 	if (f->mode == FILE_ENGAGED)
 		back_off(f);
@@ -257,7 +263,8 @@ int strict_hold(struct file *f, struct ofd *o, bool nested)
 	if (r < 0) {
 		watcher_release();
 		if (r != -EAGAIN) {
-			say_refusal(f, -r);
+			if (!strict_for_journal(f))
+				say_refusal(f, -r);
 			return -THROUGH_NO_LEASE;
 		}
 		back_off(f);
@@ -265,6 +272,7 @@ int strict_hold(struct file *f, struct ofd *o, bool nested)
 	}
 	atomic_store_explicit(&f->leased, o, memory_order_relaxed);
 	show_state(f, SLOT_LEASED);
+	f->journal.asked_ns = sys_now_ns();
 	/* others may have written, and cut off what we had reserved */
 	engage_refresh(f, ofd_fd(o));
 	if (f->lease_wait_us)
@@ -309,7 +317,15 @@ void strict_fork(struct file *f, bool nested)
 {
 	if (!strict_is(f) || f->mode == FILE_THROUGH)
 		return;
-	engage_through(f, THROUGH_FORK, nested);
+	if (strict_for_journal(f)) {
+		/* staged as any other from now on, and its syncs go to the file */
+		journal_retire(f, nested);
+		f->no_journal = true;
+		if (f->leased && flush_settle(f, nested) < 0)
+			engage_through(f, THROUGH_FORK, nested);
+	} else {
+		engage_through(f, THROUGH_FORK, nested);
+	}
 	strict_drop(f);
 }
 

@@ -24,6 +24,8 @@
  * database's index of its log, for instance).
  */
 bool strict_is(const struct file *f);
+/* Strict for no other reason than that its syncs go to the journal (journal_file.h). */
+bool strict_for_journal(const struct file *f);
 /* Shared memory in a file of that rule: all staged files of the rule have been settled. */
 void strict_share(const struct rule *rule);
 

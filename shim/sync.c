@@ -5,6 +5,7 @@
 #include "engine.h"
 #include "fdtable.h"
 #include "flush.h"
+#include "journal_file.h"
 #include "stage.h"
 #include "sys.h"
 
@@ -29,16 +30,57 @@ static int by_policy(struct file *f, bool *full)
 		engine_arm();
 		return 0;
 	case SYNC_FSYNC: return 1;
+	case SYNC_JOURNAL:
 	case SYNC_FDATASYNC:
 	default: *full = f->full_sync; return 1;
 	}
+}
+
+/* The file itself, without its lock; taken again afterwards.  0 or -errno. */
+static int sync_device(struct file *f, const struct ofd *o, int fd, bool full, struct file_guard *g)
+{
+	bool was_new = f->full_sync;
+	struct journal_sync s = {0};
+	int r;
+
+	if (journal_file_is(f))
+		journal_file_sync_begin(f, &s);
+	file_unlock(f, *g);
+	r = device_sync(fd, full);
+	*g = file_lock(f);
+	if (r < 0 || fdtable_get(fd) != o)
+		return r;
+	if (full && was_new)
+		f->full_sync = false;
+	return journal_file_is(f) ? journal_file_sync_done(f, &s, g->nested) : 0;
+}
+
+/* By the journal alone: true, with *r, and the lock is free; otherwise the lock is held again. */
+static bool sync_journal(struct file *f, struct file_guard *g, int *r)
+{
+	struct arena *a = f->arena;
+	uint64_t ticket;
+
+	if (g->nested || !journal_file_sync(f, &ticket))
+		return false;
+	atomic_fetch_add_explicit(&arena_slot_at(a, (uint32_t)f->slot)->journaled, 1, memory_order_relaxed);
+	/* signals stay blocked: a handler that syncs must not find its own thread in the journal */
+	lock_drop(&f->lock, LOCK_FILE);
+	*r = ticket == 0 ? 0 : journal_wait(a, ticket);
+	if (*r == 0) {
+		sys_restore_signals(g->signals);
+		return true;
+	}
+	/* what was put there may not be durable */
+	file_lock_again(f);
+	journal_file_changed(f);
+	return false;
 }
 
 int sync_file(int fd, struct ofd *o, bool full)
 {
 	struct file *f = atomic_load_explicit(&o->file, memory_order_acquire);
 	struct file_guard g = file_lock(f);
-	bool was_new;
 	int r = 0;
 
 	if (g.nested)
@@ -48,6 +90,8 @@ int sync_file(int fd, struct ofd *o, bool full)
 		return full ? sys.fsync(fd) : sys.fdatasync(fd);
 	}
 	count(f, COUNT_SYNCS_ASKED);
+	if (journal_file_is(f) && sync_journal(f, &g, &r))
+		return r;
 	if (f->sync_error) {
 		r = f->sync_error;
 		f->sync_error = 0;
@@ -56,19 +100,11 @@ int sync_file(int fd, struct ofd *o, bool full)
 	}
 	if (r == 0)
 		r = by_policy(f, &full);
-	if (r == 1)
+	if (r == 1) {
 		count(f, COUNT_SYNCS_DONE);
-	was_new = f->full_sync;
-	file_unlock(f, g);
-	if (r != 1)
-		return r;
-	r = device_sync(fd, full);
-	if (r == 0 && full && was_new) {
-		g = file_lock(f);
-		if (fdtable_get(fd) == o)
-			f->full_sync = false;
-		file_unlock(f, g);
+		r = sync_device(f, o, fd, full, &g);
 	}
+	file_unlock(f, g);
 	return r;
 }
 

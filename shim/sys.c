@@ -39,6 +39,10 @@ static ssize_t k_pwrite(int fd, const void *buf, size_t size, off_t offset)
 {
 	return CALL4(SYS_pwrite64, fd, buf, size, offset);
 }
+static ssize_t k_pwritev2(int fd, const struct iovec *iov, int count, off_t offset, int flags)
+{
+	return sys_raw(SYS_pwritev2, fd, (long)iov, count, offset, 0, flags);
+}
 static ssize_t k_pwritev(int fd, const struct iovec *iov, int count, off_t offset)
 {
 	return CALL5(SYS_pwritev, fd, iov, count, offset, 0);
@@ -95,6 +99,7 @@ static int k_munmap(void *addr, size_t size) { return (int)CALL2(SYS_munmap, add
 		.writev = k_writev, \
 		.pwrite = k_pwrite, \
 		.pwritev = k_pwritev, \
+		.pwritev2 = k_pwritev2, \
 		.lseek = k_lseek, \
 		.fallocate = k_fallocate, \
 		.ftruncate = k_ftruncate, \

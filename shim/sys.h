@@ -47,6 +47,7 @@ struct sys {
 	ssize_t (*writev)(int fd, const struct iovec *iov, int count);
 	ssize_t (*pwrite)(int fd, const void *buf, size_t size, off_t offset);
 	ssize_t (*pwritev)(int fd, const struct iovec *iov, int count, off_t offset);
+	ssize_t (*pwritev2)(int fd, const struct iovec *iov, int count, off_t offset, int flags);
 	off_t (*lseek)(int fd, off_t offset, int whence);
 	int (*fallocate)(int fd, int mode, off_t offset, off_t length);
 	int (*ftruncate)(int fd, off_t length);

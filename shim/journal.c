@@ -1,0 +1,754 @@
+// SPDX-License-Identifier: Apache-2.0
+/* journal: see journal.h. */
+#include "journal.h"
+
+#include "arena.h"
+#include "buffer.h"
+#include "crc32c.h"
+#include "engine.h"
+#include "family.h"
+#include "file.h"
+#include "journal_file.h"
+#include "kill.h"
+#include "log.h"
+#include "sys.h"
+#include "thread.h"
+
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/vfs.h>
+
+enum {
+	HEADER = sizeof(struct journal_batch),
+	ASKED_MIN = 8, /* syncs before a file is made for them */
+	ROOM_KEPT = 64 << 10, /* of each half, for entries that free the other one */
+	ZEROS_BYTES = JOURNAL_BATCH_MAX,
+	PROBES = 7,
+};
+
+/* This process's descriptors, by the arena's number.  + 1, 0 = none. */
+static _Atomic int fds[FILE_ARENAS];
+
+static struct {
+	struct lock lock; /* LOCK_QUEUE */
+	bool runs;        /* or is about to */
+	_Atomic uint32_t tid;
+	_Atomic bool wanted, stop;
+} worker;
+
+static void nudge(void);
+
+static struct journal_cursor *cursor(struct journal *j)
+{
+	return &j->cursors[atomic_load_explicit(&j->which, memory_order_acquire) & 1];
+}
+
+/* With the lock: in one step, whatever kills us. */
+static void cursor_set(struct journal *j, const struct journal_cursor *next)
+{
+	uint32_t which = atomic_load_explicit(&j->which, memory_order_relaxed);
+
+	j->cursors[(which + 1) & 1] = *next;
+	atomic_store_explicit(&j->which, which + 1, memory_order_release);
+	kill_step();
+}
+
+static int local_fd(const struct arena *a) { return atomic_load(&fds[file_arena_index(a)]) - 1; }
+
+static uint8_t *batch_buffer(const struct arena *a, uint64_t seq)
+{
+	return file_journal_buffers(a) + (seq & 1) * JOURNAL_BATCH_MAX;
+}
+
+void journal_name_of(const char *arena_name, char *out)
+{
+	size_t n = strlen(arena_name), s = sizeof ARENA_SUFFIX - 1;
+
+	if (n >= s && strcmp(arena_name + n - s, ARENA_SUFFIX) == 0)
+		n -= s;
+	memcpy(out, arena_name, n);
+	memcpy(out + n, JOURNAL_SUFFIX, sizeof JOURNAL_SUFFIX);
+}
+
+uint32_t journal_header_checksum(const struct journal_header *h)
+{
+	struct journal_header copy = *h;
+
+	copy.checksum = 0;
+	return crc32c(0, &copy, sizeof copy);
+}
+
+uint32_t journal_batch_checksum(const struct journal_batch *b)
+{
+	struct journal_batch copy = *b;
+
+	copy.checksum = 0;
+	return crc32c(crc32c(0, &copy, sizeof copy), b + 1, b->bytes - sizeof copy);
+}
+
+/* ---- making it ---- */
+
+/* A sync of what lies in memory, or elsewhere, is not ours to make cheaper. */
+static bool file_system_has_disk(int fd)
+{
+	enum { TMPFS = 0x01021994, RAMFS = 0x858458f6, NFS = 0x6969, FUSE = 0x65735546, V9FS = 0x01021997 };
+	enum { CIFS = 0xff534d42, SMB2 = 0xfe534d42, CEPH = 0x00c36400, AFS = 0x5346414f };
+	struct statfs st;
+
+	if (sys_raw(SYS_fstatfs, fd, (long)&st, 0, 0, 0, 0) < 0)
+		return false;
+	switch ((uint32_t)st.f_type) {
+	case TMPFS:
+	case (uint32_t)RAMFS:
+	case NFS:
+	case FUSE:
+	case V9FS:
+	case (uint32_t)CIFS:
+	case (uint32_t)SMB2:
+	case CEPH:
+	case AFS: return false;
+	default: return true;
+	}
+}
+
+static uint32_t direct_unit(int fd)
+{
+	struct statx st;
+
+	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO | 0x2000u /* DIOALIGN */, &st) < 0)
+		return JOURNAL_UNIT_MAX;
+#ifdef STATX_DIOALIGN
+	if ((st.stx_mask & STATX_DIOALIGN) && st.stx_dio_offset_align && st.stx_dio_mem_align &&
+	    st.stx_dio_mem_align <= JOURNAL_UNIT_MAX && st.stx_dio_offset_align <= JOURNAL_UNIT_MAX)
+		return st.stx_dio_offset_align < JOURNAL_UNIT_MIN ? JOURNAL_UNIT_MIN
+		                                                  : st.stx_dio_offset_align;
+#endif
+	return JOURNAL_UNIT_MAX;
+}
+
+static int open_file(const struct arena *a, int flags)
+{
+	BUFFER(char, path);
+	char name[ARENA_FILE_NAME_MAX + sizeof JOURNAL_SUFFIX];
+	int fd;
+
+	journal_name_of(a->name, name);
+	log_format(path, BUFFER_BYTES, "%s/%s", a->dir, name);
+	fd = sys.openat(AT_FDCWD, path, O_RDWR | O_DIRECT | O_NOFOLLOW | O_CLOEXEC | flags, 0600);
+	return fd < 0 ? fd : own_fd_raise(fd);
+}
+
+static void remove_file(const struct arena *a)
+{
+	BUFFER(char, path);
+	char name[ARENA_FILE_NAME_MAX + sizeof JOURNAL_SUFFIX];
+
+	journal_name_of(a->name, name);
+	log_format(path, BUFFER_BYTES, "%s/%s", a->dir, name);
+	sys.unlinkat(AT_FDCWD, path, 0);
+}
+
+static bool still_linked(int fd)
+{
+	struct statx st;
+
+	return sys.statx(fd, "", AT_EMPTY_PATH, STATX_NLINK, &st) == 0 && st.stx_nlink == 1;
+}
+
+static void refuse(struct arena *a, int error, const char *why)
+{
+	atomic_store(&a->journal.state, JOURNAL_OFF);
+	log_warn("rule %s: no journal in %s: %s (error %d); sync = fdatasync instead", a->rule->name, a->dir, why,
+	         -error);
+}
+
+/* In a thread of the program, since the descriptor has a low number for a moment. */
+static void open_new(struct arena *a)
+{
+	struct journal *j = &a->journal;
+	uint32_t none = JOURNAL_NONE;
+	struct statx st;
+	int fd, r;
+
+	if (!atomic_compare_exchange_strong(&j->state, &none, JOURNAL_PREPARING))
+		return;
+	fd = open_file(a, O_CREAT | O_EXCL);
+	if (fd == -EMFILE || fd == -ENFILE) {
+		atomic_store(&j->state, JOURNAL_NONE);
+		return;
+	}
+	if (fd < 0) {
+		refuse(a, fd, fd == -EINVAL ? "no O_DIRECT there" : "cannot be made");
+		return;
+	}
+	kill_step();
+	r = sys.flock(fd, LOCK_SH | LOCK_NB);
+	if (r == 0)
+		r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st);
+	if (r == 0 && !file_system_has_disk(fd))
+		r = -EOPNOTSUPP;
+	if (r == 0 && !still_linked(fd))
+		r = -ESTALE; /* a recovery has taken the empty file for a dead one's */
+	if (r < 0) {
+		own_fd_close(fd);
+		if (r == -ESTALE || r == -EWOULDBLOCK) {
+			atomic_store(&j->state, JOURNAL_NONE);
+			return;
+		}
+		remove_file(a);
+		refuse(a, r, r == -EOPNOTSUPP ? "the file system has no disk of its own" : "cannot be used");
+		return;
+	}
+	j->dev = sys_dev_of(&st);
+	j->ino = st.stx_ino;
+	j->unit = direct_unit(fd);
+	atomic_store(&fds[file_arena_index(a)], fd + 1);
+	atomic_store(&j->state, JOURNAL_OPENED);
+	nudge();
+}
+
+/* A journal that another member made. */
+static bool open_known(const struct arena *a)
+{
+	struct statx st;
+	int fd = engine_is_self() ? -EBADF : open_file(a, 0);
+
+	if (fd < 0)
+		return false;
+	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) < 0 || st.stx_ino != a->journal.ino ||
+	    sys_dev_of(&st) != a->journal.dev || sys.flock(fd, LOCK_SH | LOCK_NB) < 0) {
+		own_fd_close(fd);
+		return false;
+	}
+	atomic_store(&fds[file_arena_index(a)], fd + 1);
+	return true;
+}
+
+bool journal_ready(struct arena *a)
+{
+	uint32_t state = atomic_load_explicit(&a->journal.state, memory_order_acquire);
+
+	if (state == JOURNAL_READY)
+		return local_fd(a) >= 0 || open_known(a);
+	if (state == JOURNAL_NONE && !engine_is_self() && atomic_fetch_add(&a->journal.asked, 1) >= ASKED_MIN)
+		open_new(a);
+	else if (state == JOURNAL_OPENED && local_fd(a) >= 0)
+		nudge();
+	return false;
+}
+
+/* All of `bytes`, durable when it returns 0.  `buffer` is aligned. */
+static int write_durably(const struct arena *a, int fd, const void *buffer, uint64_t bytes, uint64_t at,
+                         bool by_fdatasync)
+{
+	const uint8_t *p = buffer;
+
+	(void)a;
+	while (bytes > 0) {
+		struct iovec iov = {.iov_base = (void *)(uintptr_t)p, .iov_len = bytes};
+		ssize_t r = by_fdatasync ? sys.pwritev(fd, &iov, 1, (off_t)at)
+		                         : sys.pwritev2(fd, &iov, 1, (off_t)at, RWF_DSYNC);
+
+		if (r == -EINTR || r == -EAGAIN)
+			continue;
+		if (r < 0)
+			return (int)r;
+		if (r == 0)
+			return -EIO;
+		p += r;
+		at += (uint64_t)r;
+		bytes -= (uint64_t)r;
+		kill_step();
+	}
+	return by_fdatasync ? sys.fdatasync(fd) : 0;
+}
+
+static uint64_t median_cost(const struct arena *a, int fd, const void *zeros, bool by_fdatasync)
+{
+	uint64_t cost[PROBES];
+
+	for (int i = 0; i < PROBES; i++) {
+		uint64_t begin = sys_now_ns();
+		int at = i;
+
+		if (write_durably(a, fd, zeros, JOURNAL_UNIT_MAX,
+		                  JOURNAL_HEADER_BYTES + (uint64_t)i * JOURNAL_UNIT_MAX, by_fdatasync) < 0)
+			return UINT64_MAX;
+		cost[i] = sys_now_ns() - begin;
+		for (; at > 0 && cost[at - 1] > cost[at]; at--) {
+			uint64_t swap = cost[at];
+
+			cost[at] = cost[at - 1];
+			cost[at - 1] = swap;
+		}
+	}
+	return cost[PROBES / 2];
+}
+
+static int fill_header(struct arena *a, struct journal_header *h)
+{
+	struct journal *j = &a->journal;
+	uint64_t half = (a->rule->set.journal_bytes - JOURNAL_HEADER_BYTES) / 2;
+	long n = sys_raw(SYS_getrandom, (long)h->id, sizeof h->id, 0, 0, 0, 0);
+
+	if (n != (long)sizeof h->id)
+		return -EIO;
+	h->magic = JOURNAL_MAGIC;
+	h->version = JOURNAL_VERSION;
+	h->half_bytes = half / JOURNAL_UNIT_MAX * JOURNAL_UNIT_MAX;
+	h->total_bytes = JOURNAL_HEADER_BYTES + 2 * h->half_bytes;
+	h->unit = j->unit;
+	h->pid = a->header->pid;
+	h->pid_start = a->header->pid_start;
+	memcpy(h->boot_id, a->header->boot_id, sizeof h->boot_id);
+	h->uid = a->header->uid;
+	h->gid = a->header->gid;
+	memcpy(h->rule, a->header->rule, sizeof h->rule);
+	memcpy(h->program, a->header->program, sizeof h->program);
+	h->checksum = journal_header_checksum(h);
+	memcpy(j->id, h->id, sizeof j->id);
+	j->half_bytes = h->half_bytes;
+	return 0;
+}
+
+/* Real zeros: a write into allocated but unwritten space is a change of metadata. */
+static int write_zeros(int fd, void *zeros, uint64_t total)
+{
+	for (uint64_t at = 0; at < total;) {
+		uint64_t n = total - at < ZEROS_BYTES ? total - at : ZEROS_BYTES;
+		struct iovec iov = {.iov_base = zeros, .iov_len = n};
+		ssize_t r = sys.pwritev(fd, &iov, 1, (off_t)at);
+
+		if (r == -EINTR)
+			continue;
+		if (r <= 0)
+			return r < 0 ? (int)r : -EIO;
+		if (atomic_load(&worker.stop))
+			return -ECANCELED;
+		at += (uint64_t)r;
+		if (at < total && at % JOURNAL_UNIT_MAX != 0)
+			return -EIO;
+	}
+	return 0;
+}
+
+static int sync_directories(const struct arena *a)
+{
+	BUFFER(char, path);
+	char *slash;
+	int r = 0;
+
+	log_format(path, BUFFER_BYTES, "%s", a->dir);
+	slash = strrchr(path, '/');
+	/* the file's entry, and that of the directory, which may be as new */
+	for (int i = 0; i < 2 && r == 0; i++) {
+		int fd = sys.openat(AT_FDCWD, path[0] ? path : "/", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+
+		r = fd < 0 ? fd : sys.fsync(fd);
+		if (fd >= 0)
+			sys.close(fd);
+		if (slash)
+			*slash = '\0';
+	}
+	return r;
+}
+
+static int prepare(struct arena *a, int fd)
+{
+	struct journal *j = &a->journal;
+	uint8_t *buffer = file_journal_buffers(a); /* zeros: nothing has been put yet */
+	struct journal_header *h = (struct journal_header *)(void *)(buffer + JOURNAL_BATCH_MAX);
+	struct sys_quiet quiet;
+	int r = fill_header(a, h);
+
+	if (r < 0)
+		return r;
+	sys_quiet_begin(&quiet);
+	r = sys.fallocate(fd, 0, 0, (off_t)h->total_bytes);
+	if (r == 0 || r == -EOPNOTSUPP)
+		r = write_zeros(fd, buffer, h->total_bytes);
+	sys_quiet_end(&quiet);
+	if (r == 0)
+		r = sys.fsync(fd);
+	if (r == 0)
+		r = sync_directories(a);
+	if (r < 0)
+		return r;
+	j->by_fdatasync = median_cost(a, fd, buffer, true) < median_cost(a, fd, buffer, false) / 10 * 9;
+	kill_step();
+	/* last: before it nothing here can be taken for a journal */
+	r = write_durably(a, fd, h, JOURNAL_HEADER_BYTES, 0, true);
+	memset(h, 0, sizeof *h);
+	return r;
+}
+
+static void make(struct arena *a)
+{
+	struct journal *j = &a->journal;
+	uint32_t opened = JOURNAL_OPENED;
+	int fd = local_fd(a), r;
+
+	if (fd < 0 || !atomic_compare_exchange_strong(&j->state, &opened, JOURNAL_PREPARING))
+		return;
+	r = prepare(a, fd);
+	if (r == -ECANCELED) {
+		/* begun anew when it is needed again */
+		atomic_store(&j->state, JOURNAL_OPENED);
+		return;
+	}
+	if (r < 0) {
+		remove_file(a);
+		refuse(a, r, r == -ENOSPC ? "no space" : "cannot be written");
+		return;
+	}
+	j->cursors[0] = (struct journal_cursor){.seq = 1, .half_seq = 1};
+	j->which = 0;
+	j->next_file = 1;
+	atomic_store(&j->state, JOURNAL_READY);
+}
+
+/* ---- putting ---- */
+
+static void take(struct journal *j) { lock_take(&j->lock, LOCK_JOURNAL); }
+static void drop(struct journal *j) { lock_drop(&j->lock, LOCK_JOURNAL); }
+
+static uint32_t padded(const struct journal *j, uint32_t bytes)
+{
+	return (bytes + j->unit - 1) & ~(j->unit - 1);
+}
+
+static bool fits(const struct journal *j, const struct journal_cursor *c, uint32_t bytes, bool bulk)
+{
+	uint64_t end = c->head + padded(j, bytes) + (bulk ? ROOM_KEPT : 0);
+
+	return bytes <= JOURNAL_BATCH_MAX && end <= j->half_bytes;
+}
+
+int journal_reserve(struct arena *a, uint32_t bytes, bool bulk, uint8_t **out, uint64_t *ticket)
+{
+	struct journal *j = &a->journal;
+	struct journal_cursor c;
+	int r = 0;
+
+	take(j);
+	c = *cursor(j);
+	if (atomic_load(&j->state) != JOURNAL_READY) {
+		r = -EIO;
+	} else if (!fits(j, &c, (c.used ? c.used : HEADER) + bytes, bulk)) {
+		if (c.used > 0) {
+			/* the next batch may have room */
+			*ticket = c.seq;
+			r = -EAGAIN;
+		} else if (c.old_seq == 0 && c.head > 0 &&
+		           HEADER + bytes <= JOURNAL_BATCH_MAX) {
+			c.old_seq = c.half_seq;
+			c.half ^= 1;
+			c.head = 0;
+			c.half_seq = c.seq;
+			cursor_set(j, &c);
+			journal_free_soon(a);
+		} else {
+			journal_free_soon(a);
+			r = -ENOSPC;
+		}
+	}
+	if (r < 0) {
+		drop(j);
+		return r;
+	}
+	*out = batch_buffer(a, c.seq) + (c.used ? c.used : HEADER);
+	return 0;
+}
+
+uint64_t journal_half_seq(const struct arena *a) { return cursor((struct journal *)(uintptr_t)&a->journal)->half_seq; }
+uint64_t journal_new_file(struct arena *a) { return a->journal.next_file++; }
+
+uint64_t journal_commit(struct arena *a, uint32_t bytes)
+{
+	struct journal *j = &a->journal;
+	struct journal_cursor c = *cursor(j);
+
+	c.used = (c.used ? c.used : HEADER) + bytes;
+	cursor_set(j, &c);
+	drop(j);
+	return c.seq;
+}
+
+struct journal_place journal_here(struct arena *a)
+{
+	struct journal *j = &a->journal;
+	struct journal_place p;
+
+	take(j);
+	p = (struct journal_place){.seq = cursor(j)->seq, .at = cursor(j)->used};
+	drop(j);
+	return p;
+}
+
+/* ---- writing ---- */
+
+/* With the lock: the batch that was filled is complete, the next one begins. */
+static void seal(struct arena *a)
+{
+	struct journal *j = &a->journal;
+	struct journal_cursor c = *cursor(j);
+	struct journal_batch *b = (struct journal_batch *)(void *)batch_buffer(a, c.seq);
+	uint32_t bytes = padded(j, c.used);
+
+	memset((uint8_t *)b + c.used, 0, bytes - c.used);
+	b->magic = JOURNAL_BATCH_MAGIC;
+	b->seq = c.seq;
+	memcpy(b->id, j->id, sizeof b->id);
+	b->bytes = c.used;
+	c.writing_seq = c.seq;
+	c.writing_at = JOURNAL_HEADER_BYTES + c.half * j->half_bytes + c.head;
+	c.writing_bytes = bytes;
+	c.head += bytes;
+	c.used = 0;
+	c.seq++;
+	cursor_set(j, &c);
+}
+
+static void wake_waiters(struct journal *j, uint64_t done)
+{
+	atomic_fetch_add(&j->events[done & 1], 1);
+	atomic_fetch_add(&j->events[(done + 1) & 1], 1);
+	if (atomic_load(&j->waiters) == 0)
+		return;
+	sys_futex_wake((uint32_t *)&j->events[done & 1], 1 << 20);
+	/* one of those who wait for the next batch writes it */
+	sys_futex_wake((uint32_t *)&j->events[(done + 1) & 1], 1);
+}
+
+/* With the lock, and as the leader; dropped and taken again. */
+static void write_batch(struct arena *a)
+{
+	struct journal *j = &a->journal;
+	struct journal_cursor c = *cursor(j);
+	struct journal_batch *b;
+	int r;
+
+	if (c.writing_bytes == 0) {
+		seal(a);
+		c = *cursor(j);
+	}
+	drop(j);
+	/* whoever wrote it before us and was killed had put the same sum there */
+	b = (struct journal_batch *)(void *)batch_buffer(a, c.writing_seq);
+	b->checksum = journal_batch_checksum(b);
+	kill_step();
+	r = write_durably(a, local_fd(a), b, c.writing_bytes, c.writing_at, j->by_fdatasync);
+	kill_step();
+	take(j);
+	c = *cursor(j);
+	if (r < 0) {
+		if (atomic_exchange(&j->state, JOURNAL_OFF) != JOURNAL_OFF)
+			log_error("rule %s: the journal in %s cannot be written (error %d); sync = fdatasync instead",
+			          a->rule->name, a->dir, -r);
+	} else {
+		atomic_store(&j->durable, c.writing_seq);
+		c.writing_bytes = 0;
+		cursor_set(j, &c);
+	}
+}
+
+int journal_wait(struct arena *a, uint64_t ticket)
+{
+	struct journal *j = &a->journal;
+	struct timespec tick = {.tv_nsec = 100000000};
+
+	while (atomic_load(&j->durable) < ticket) {
+		uint32_t seen, leader;
+
+		take(j);
+		leader = atomic_load(&j->leader);
+		if (atomic_load(&j->durable) >= ticket || atomic_load(&j->state) == JOURNAL_OFF) {
+			drop(j);
+			break;
+		}
+		if (leader && !family_member_died(j->leader_member)) {
+			seen = atomic_load(&j->events[ticket & 1]);
+			atomic_fetch_add(&j->waiters, 1);
+			drop(j);
+			sys_futex_wait((uint32_t *)&j->events[ticket & 1], seen, &tick);
+			atomic_fetch_sub(&j->waiters, 1);
+			continue;
+		}
+		if (local_fd(a) < 0) {
+			/* (the journal was ready when the caller put something: its descriptor went meanwhile) */
+			drop(j);
+			if (!open_known(a))
+				return -EIO;
+			continue;
+		}
+		j->leader_member = family_me;
+		atomic_store(&j->leader, lock_self());
+		write_batch(a);
+		atomic_store(&j->leader, 0);
+		drop(j);
+		wake_waiters(j, atomic_load(&j->durable));
+	}
+	return atomic_load(&j->durable) >= ticket ? 0 : -EIO;
+}
+
+/* ---- halves ---- */
+
+void journal_free_before(struct arena *a, uint64_t seq)
+{
+	struct journal *j = &a->journal;
+	struct journal_cursor c;
+
+	take(j);
+	c = *cursor(j);
+	if (c.old_seq != 0 && seq >= c.half_seq && !atomic_load(&j->keep)) {
+		c.old_seq = 0;
+		cursor_set(j, &c);
+	}
+	drop(j);
+}
+
+uint64_t journal_kept_from(struct arena *a)
+{
+	uint64_t seq;
+
+	take(&a->journal);
+	seq = cursor(&a->journal)->half_seq;
+	drop(&a->journal);
+	return seq;
+}
+
+void journal_free_soon(struct arena *a)
+{
+	enum { AGAIN_NS = 100000000 };
+	uint64_t now = sys_now_ns();
+
+	/* what could not be freed is not asked for with every sync */
+	if (now - atomic_load(&a->journal.checkpoint_ns) < AGAIN_NS)
+		return;
+	atomic_store(&a->journal.checkpoint_ns, now);
+	atomic_store(&a->journal.checkpoint_due, true);
+	nudge();
+}
+
+/* ---- the thread ---- */
+
+static void visit_work(struct arena *a, void *ctx)
+{
+	uint32_t state = atomic_load_explicit(&a->journal.state, memory_order_relaxed);
+
+	(void)ctx;
+	if (!atomic_load(&a->ready) || local_fd(a) < 0 || atomic_load(&worker.stop))
+		return;
+	if (state == JOURNAL_OPENED)
+		make(a);
+	else if (state == JOURNAL_READY && atomic_exchange(&a->journal.checkpoint_due, false))
+		journal_file_checkpoint(a);
+}
+
+static void *work(void *arg)
+{
+	bool more = true;
+
+	(void)arg;
+	thread_begin();
+	atomic_store(&worker.tid, lock_self());
+	while (more) {
+		while (atomic_exchange(&worker.wanted, false) && !atomic_load(&worker.stop))
+			file_arena_for_each(visit_work, NULL);
+		lock_take(&worker.lock, LOCK_QUEUE);
+		more = atomic_load(&worker.wanted) && !atomic_load(&worker.stop);
+		if (!more)
+			worker.runs = false;
+		lock_drop(&worker.lock, LOCK_QUEUE);
+	}
+	return NULL;
+}
+
+/* Signals blocked. */
+static void nudge(void)
+{
+	atomic_store(&worker.wanted, true);
+	lock_take(&worker.lock, LOCK_QUEUE);
+	if (!worker.runs && !atomic_load(&worker.stop))
+		worker.runs = thread_make(work) == 0;
+	lock_drop(&worker.lock, LOCK_QUEUE);
+}
+
+void journal_stop(void)
+{
+	uint32_t tid;
+
+	atomic_store(&worker.stop, true);
+	for (;;) {
+		struct timespec nap = {.tv_nsec = 100000};
+		bool runs;
+
+		lock_take(&worker.lock, LOCK_QUEUE);
+		runs = worker.runs;
+		tid = atomic_load(&worker.tid);
+		lock_drop(&worker.lock, LOCK_QUEUE);
+		if (!runs && (!tid || sys_raw(SYS_tgkill, sys_getpid(), tid, 0, 0, 0, 0) < 0))
+			break;
+		sys_raw(SYS_nanosleep, (long)&nap, 0, 0, 0, 0, 0);
+	}
+	atomic_store(&worker.tid, 0);
+	atomic_store(&worker.stop, false);
+}
+
+void journal_after_fork(void)
+{
+	worker.lock.word = 0;
+	worker.runs = false;
+	worker.tid = 0;
+	worker.wanted = worker.stop = false;
+}
+
+/* ---- its end ---- */
+
+void journal_destroy(struct arena *a)
+{
+	struct journal *j = &a->journal;
+	uint32_t state = atomic_load(&j->state);
+	int fd = local_fd(a);
+
+	if (state == JOURNAL_NONE)
+		return;
+	/* it may just be filled with zeros */
+	if (state == JOURNAL_PREPARING)
+		journal_stop();
+	kill_step();
+	if (!atomic_load(&j->keep))
+		remove_file(a);
+	kill_step();
+	/* the rights to remove it may have been given up: nothing in it is needed, and the next one who may removes it */
+	if (fd >= 0 && !atomic_load(&j->keep))
+		sys.ftruncate(fd, 0);
+	if (fd >= 0)
+		own_fd_close(fd);
+	atomic_store(&fds[file_arena_index(a)], 0);
+	atomic_store(&j->state, JOURNAL_NONE);
+}
+
+void journal_forget(void)
+{
+	for (int i = 0; i < FILE_ARENAS; i++)
+		atomic_store(&fds[i], 0);
+}
+
+bool journal_move_fd(int fd)
+{
+	for (int i = 0; i < FILE_ARENAS; i++) {
+		int other;
+
+		if (atomic_load(&fds[i]) != fd + 1)
+			continue;
+		other = own_fd_move(fd);
+		if (other < 0)
+			return false;
+		atomic_store(&fds[i], other + 1);
+		return true;
+	}
+	return false;
+}

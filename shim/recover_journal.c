@@ -1,0 +1,622 @@
+// SPDX-License-Identifier: Apache-2.0
+/* recover_journal: see recover_internal.h and journal_format.h.  Everything read here is untrusted. */
+#include "recover_internal.h"
+
+#include "arena.h"
+#include "buffer.h"
+#include "journal.h"
+#include "kill.h"
+#include "log.h"
+#include "recover_target.h"
+#include "sys.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { OPEN_MAX_FILES = 32 };
+
+/* One half's batches. */
+struct chain {
+	unsigned half;
+	uint64_t first_seq, batches;
+	uint64_t end; /* offset in the half behind the last one */
+};
+
+/* A file that entries name. */
+struct entry_file {
+	uint64_t number; /* 0 = free place */
+	uint64_t name_at; /* content of its last JOURNAL_NAME, in the journal file */
+	uint32_t name_bytes;
+	int result; /* -errno of what was done for it */
+	uint64_t void_seq, void_at; /* entries before this place do not count */
+	uint64_t bytes; /* of those that do */
+	int fd_plus_1;
+	bool orphan;
+};
+
+struct scan {
+	const struct recover_options *opt;
+	struct recover_report *report;
+	const char *path; /* of the journal, for events */
+	int fd, dirfd;
+	uint64_t dev;
+	struct journal_header header;
+	uint8_t *batch; /* JOURNAL_BATCH_MAX */
+	struct chain chains[2]; /* older first */
+	struct entry_file *files; /* open addressing */
+	uint64_t file_places;     /* a power of two */
+	uint64_t names;           /* entries of that kind */
+	uint64_t newest;
+	int open_files;
+};
+
+static void tell(const struct scan *s, const char *target, const char *action, uint64_t bytes, int error,
+                 const char *detail)
+{
+	struct recover_event e = {.arena = s->path,
+	                          .target = target,
+	                          .action = action,
+	                          .bytes = bytes,
+	                          .error = error,
+	                          .detail = detail};
+
+	if (s->opt->event)
+		s->opt->event(s->opt->ctx, &e);
+}
+
+static int read_all(int fd, void *buf, uint64_t size, uint64_t offset)
+{
+	uint8_t *to = buf;
+
+	while (size > 0) {
+		ssize_t n = sys.pread(fd, to, size, (off_t)offset);
+
+		if (n == -EINTR)
+			continue;
+		if (n < 0)
+			return (int)n;
+		if (n == 0)
+			return -EBADMSG;
+		to += n;
+		offset += (uint64_t)n;
+		size -= (uint64_t)n;
+	}
+	return 0;
+}
+
+/* 0; -ENODATA: its maker died before it was complete; -EBADMSG */
+static int load_header(struct scan *s)
+{
+	struct journal_header *h = &s->header;
+	struct statx st;
+	int r = sys.statx(s->fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st);
+
+	if (r < 0)
+		return r;
+	s->dev = sys_dev_of(&st);
+	if (st.stx_size < JOURNAL_HEADER_BYTES)
+		return -ENODATA;
+	r = read_all(s->fd, h, sizeof *h, 0);
+	if (r < 0)
+		return r;
+	if (h->magic == 0 && h->checksum == 0)
+		return -ENODATA;
+	if (h->magic != JOURNAL_MAGIC || h->version != JOURNAL_VERSION ||
+	    h->checksum != journal_header_checksum(h))
+		return -EBADMSG;
+	if (h->unit < JOURNAL_UNIT_MIN || h->unit > JOURNAL_UNIT_MAX || (h->unit & (h->unit - 1)) ||
+	    h->half_bytes % h->unit || h->half_bytes == 0 || h->half_bytes > (UINT64_C(1) << 40) ||
+	    h->total_bytes != JOURNAL_HEADER_BYTES + 2 * h->half_bytes || h->total_bytes != st.stx_size)
+		return -EBADMSG;
+	return 0;
+}
+
+/* The batch at this place of the half, whole and with the right checksum, in s->batch.  `seq` 0 = any. */
+static bool read_batch(struct scan *s, unsigned half, uint64_t at, uint64_t seq)
+{
+	const struct journal_batch *b = (const struct journal_batch *)(const void *)s->batch;
+	uint64_t from = journal_half_at(&s->header, half) + at;
+	uint64_t left = s->header.half_bytes - at;
+
+	if (left < s->header.unit || read_all(s->fd, s->batch, s->header.unit, from) < 0)
+		return false;
+	if (b->magic != JOURNAL_BATCH_MAGIC || b->seq == 0 || (seq && b->seq != seq) ||
+	    memcmp(b->id, s->header.id, sizeof b->id) != 0 || b->bytes < sizeof *b ||
+	    b->bytes > JOURNAL_BATCH_MAX || b->bytes > left)
+		return false;
+	if (b->bytes > s->header.unit && read_all(s->fd, s->batch + s->header.unit, b->bytes - s->header.unit,
+	                                          from + s->header.unit) < 0)
+		return false;
+	return b->checksum == journal_batch_checksum(b);
+}
+
+static uint64_t batch_step(const struct scan *s)
+{
+	const struct journal_batch *b = (const struct journal_batch *)(const void *)s->batch;
+
+	return ((uint64_t)b->bytes + s->header.unit - 1) & ~((uint64_t)s->header.unit - 1);
+}
+
+/* What one entry is, and where. */
+struct found {
+	struct journal_entry e;
+	const uint8_t *content;
+	uint64_t content_at; /* in the journal file */
+	uint64_t seq, at;    /* its place */
+};
+
+/* Every entry of the chain in order; `visit` returns -errno to end it. */
+static int walk(struct scan *s, const struct chain *c, int (*visit)(struct scan *s, const struct found *f))
+{
+	uint64_t at = 0;
+
+	for (uint64_t i = 0; i < c->batches; i++) {
+		const struct journal_batch *b = (const struct journal_batch *)(const void *)s->batch;
+
+		if (!read_batch(s, c->half, at, c->first_seq + i))
+			return -EIO; /* it was there a moment ago */
+		for (uint32_t p = sizeof *b; p < b->bytes;) {
+			struct found f = {.seq = b->seq, .at = p};
+			int r;
+
+			if (b->bytes - p < sizeof f.e)
+				return -EBADMSG;
+			memcpy(&f.e, s->batch + p, sizeof f.e);
+			if (f.e.length > JOURNAL_BATCH_MAX || journal_entry_bytes(f.e.length) > b->bytes - p ||
+			    f.e.file == 0)
+				return -EBADMSG;
+			f.content = s->batch + p + sizeof f.e;
+			f.content_at = journal_half_at(&s->header, c->half) + at + p + sizeof f.e;
+			p += journal_entry_bytes(f.e.length);
+			r = visit(s, &f);
+			if (r < 0)
+				return r;
+		}
+		at += batch_step(s);
+	}
+	return 0;
+}
+
+static int walk_all(struct scan *s, int (*visit)(struct scan *s, const struct found *f))
+{
+	int r = walk(s, &s->chains[0], visit);
+
+	return r < 0 ? r : walk(s, &s->chains[1], visit);
+}
+
+static void find_chain(struct scan *s, unsigned half, struct chain *c)
+{
+	*c = (struct chain){.half = half};
+	while (read_batch(s, half, c->end, c->batches ? c->first_seq + c->batches : 0)) {
+		if (c->batches++ == 0)
+			c->first_seq = ((const struct journal_batch *)(const void *)s->batch)->seq;
+		c->end += batch_step(s);
+	}
+}
+
+static void find_chains(struct scan *s)
+{
+	struct chain a, b;
+
+	find_chain(s, 0, &a);
+	find_chain(s, 1, &b);
+	s->chains[0] = a.first_seq <= b.first_seq ? a : b;
+	s->chains[1] = a.first_seq <= b.first_seq ? b : a;
+	s->newest = s->chains[1].batches ? s->chains[1].first_seq + s->chains[1].batches - 1
+	                                 : s->chains[0].first_seq + s->chains[0].batches - 1;
+}
+
+/* ---- files ---- */
+
+static struct entry_file *file_at(const struct scan *s, uint64_t number)
+{
+	uint64_t i = number * 0x9e3779b97f4a7c15ull;
+
+	for (i &= s->file_places - 1; s->files[i].number && s->files[i].number != number;)
+		i = (i + 1) & (s->file_places - 1);
+	return &s->files[i];
+}
+
+static int visit_count(struct scan *s, const struct found *f)
+{
+	s->names += f->e.type == JOURNAL_NAME;
+	return 0;
+}
+
+static int visit_collect(struct scan *s, const struct found *f)
+{
+	struct entry_file *file = file_at(s, f->e.file);
+
+	switch (f->e.type) {
+	case JOURNAL_NAME:
+		if (f->e.length < sizeof(struct journal_name) + 2 ||
+		    f->e.length > sizeof(struct journal_name) + ARENA_PATH_MAX)
+			return -EBADMSG;
+		file->number = f->e.file;
+		file->name_at = f->content_at;
+		file->name_bytes = f->e.length;
+		return 0;
+	case JOURNAL_DATA:
+		/* each half names the files of its entries; what was named in a half that is gone counts no more */
+		return f->e.offset > (uint64_t)INT64_MAX - f->e.length ? -EBADMSG : 0;
+	case JOURNAL_VOID:
+		if (file->number && (f->e.offset > file->void_seq ||
+		                     (f->e.offset == file->void_seq && f->e.where > file->void_at))) {
+			file->void_seq = f->e.offset;
+			file->void_at = f->e.where;
+		}
+		return 0;
+	default: return -EBADMSG;
+	}
+}
+
+static struct entry_file *counting(const struct scan *s, const struct found *f)
+{
+	struct entry_file *file = file_at(s, f->e.file);
+
+	if (f->e.type != JOURNAL_DATA || !file->number || f->seq < file->void_seq ||
+	    (f->seq == file->void_seq && f->at < file->void_at))
+		return NULL;
+	return file;
+}
+
+static int visit_measure(struct scan *s, const struct found *f)
+{
+	struct entry_file *file = counting(s, f);
+
+	if (file)
+		file->bytes += f->e.length;
+	return 0;
+}
+
+static int take_files(struct scan *s)
+{
+	struct entry_file *files;
+
+	s->file_places = 16;
+	while (s->file_places < 2 * s->names)
+		s->file_places *= 2;
+	files = sys.mmap(NULL, s->file_places * sizeof *files, PROT_READ | PROT_WRITE,
+	                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (sys_is_error(files))
+		return (int)(intptr_t)files;
+	s->files = files;
+	return 0;
+}
+
+/* What the journal says of the file, in the form that recover_target takes. */
+static int load_name(const struct scan *s, const struct entry_file *file, struct arena_slot *slot)
+{
+	uint32_t path_bytes = file->name_bytes - (uint32_t)sizeof(struct journal_name);
+	struct journal_name name;
+	int r = read_all(s->fd, &name, sizeof name, file->name_at);
+
+	memset(slot, 0, sizeof *slot);
+	if (r == 0)
+		r = read_all(s->fd, slot->path, path_bytes, file->name_at + sizeof name);
+	if (r < 0)
+		return r;
+	if (name.path_bytes != path_bytes || slot->path[path_bytes - 1] != '\0' || slot->path[0] != '/')
+		return -EBADMSG;
+	/* device numbers change from boot to boot; the journal lies on its files' file system */
+	slot->dev = s->dev;
+	slot->ino = name.ino;
+	slot->btime_sec = name.btime_sec;
+	slot->btime_nsec = name.btime_nsec;
+	return 0;
+}
+
+static void close_file(struct scan *s, struct entry_file *file)
+{
+	if (file->fd_plus_1 == 0)
+		return;
+	sys.close(file->fd_plus_1 - 1);
+	file->fd_plus_1 = 0;
+	s->open_files--;
+}
+
+static void close_some(struct scan *s)
+{
+	for (uint64_t i = 0; i < s->file_places; i++)
+		close_file(s, &s->files[i]);
+}
+
+/* The file's descriptor or -errno; -ENOENT only without `keep`. */
+static int open_file(struct scan *s, struct entry_file *file, bool keep)
+{
+	BUFFER(struct arena_slot, slot);
+	BUFFER(struct recover_target, t);
+	int r;
+
+	if (file->fd_plus_1)
+		return file->fd_plus_1 - 1;
+	if (s->open_files >= OPEN_MAX_FILES)
+		close_some(s);
+	r = load_name(s, file, slot);
+	if (r == 0)
+		r = recover_target_open(t, slot, s->dirfd, keep);
+	if (r < 0)
+		return r;
+	file->orphan |= t->orphan;
+	file->fd_plus_1 = t->fd + 1;
+	s->open_files++;
+	return t->fd;
+}
+
+static int visit_replay(struct scan *s, const struct found *f)
+{
+	struct entry_file *file = counting(s, f);
+	const uint8_t *p = f->content;
+	uint64_t n = f->e.length, offset = f->e.offset;
+	int fd;
+
+	if (!file || file->result < 0)
+		return 0;
+	fd = open_file(s, file, true);
+	if (fd < 0) {
+		file->result = fd;
+		return 0;
+	}
+	while (n > 0) {
+		ssize_t r = sys.pwrite(fd, p, n, (off_t)offset);
+
+		if (r == -EINTR)
+			continue;
+		if (r <= 0) {
+			file->result = r < 0 ? (int)r : -EIO;
+			return 0;
+		}
+		kill_step();
+		p += r;
+		n -= (uint64_t)r;
+		offset += (uint64_t)r;
+	}
+	return 0;
+}
+
+/* Files that are done are done for good: a second run, for those that failed, must not write the old bytes over what
+ * came since. */
+static int void_done(struct scan *s)
+{
+	const struct chain *c = s->chains[1].batches ? &s->chains[1] : &s->chains[0];
+	struct journal_batch *b = (struct journal_batch *)(void *)s->batch;
+	uint64_t room = s->header.half_bytes - c->end;
+	uint32_t used = sizeof *b, bytes;
+
+	memset(s->batch, 0, JOURNAL_BATCH_MAX);
+	for (uint64_t i = 0; i < s->file_places; i++) {
+		struct journal_entry e = {.type = JOURNAL_VOID,
+		                          .file = s->files[i].number,
+		                          .offset = s->newest + 1,
+		                          .where = 0};
+
+		if (!e.file || !s->files[i].bytes || s->files[i].result < 0)
+			continue;
+		if (used + sizeof e > JOURNAL_BATCH_MAX)
+			break;
+		memcpy(s->batch + used, &e, sizeof e);
+		used += (uint32_t)sizeof e;
+	}
+	bytes = (used + s->header.unit - 1) & ~(s->header.unit - 1);
+	if (bytes > room)
+		return -ENOSPC;
+	b->magic = JOURNAL_BATCH_MAGIC;
+	b->seq = s->newest + 1;
+	memcpy(b->id, s->header.id, sizeof b->id);
+	b->bytes = used;
+	b->checksum = journal_batch_checksum(b);
+	for (uint32_t done = 0; done < bytes;) {
+		ssize_t r = sys.pwrite(s->fd, s->batch + done, bytes - done,
+		                       (off_t)(journal_half_at(&s->header, c->half) + c->end + done));
+
+		if (r == -EINTR)
+			continue;
+		if (r <= 0)
+			return r < 0 ? (int)r : -EIO;
+		done += (uint32_t)r;
+	}
+	return sys.fdatasync(s->fd);
+}
+
+/* What became of one file. */
+static void report_file(struct scan *s, struct entry_file *file, bool replayed)
+{
+	BUFFER(struct arena_slot, slot);
+
+	if (load_name(s, file, slot) < 0)
+		slot->path[0] = '\0';
+	if (file->result < 0) {
+		s->report->failed++;
+		tell(s, slot->path, "failed", file->bytes, file->result, "left in the journal");
+	} else if (replayed) {
+		tell(s, slot->path, file->orphan ? "orphaned" : "recovered", file->bytes, 0,
+		     "synced before the power went");
+		s->report->orphans += file->orphan;
+		s->report->recovered += !file->orphan;
+		s->report->bytes += file->bytes;
+	}
+}
+
+/* 0 when the journal may be removed. */
+static int finish_files(struct scan *s, bool replay)
+{
+	int failed = 0, done = 0;
+
+	for (uint64_t i = 0; i < s->file_places; i++) {
+		struct entry_file *file = &s->files[i];
+
+		if (!file->number || !file->bytes)
+			continue;
+		if (file->result == 0) {
+			int fd = open_file(s, file, replay);
+
+			file->result = fd == -ENOENT && !replay ? 0 : fd < 0 ? fd : sys.fdatasync(fd);
+		}
+		close_file(s, file);
+		report_file(s, file, replay);
+		if (file->result < 0)
+			failed = file->result;
+		else
+			done++;
+	}
+	if (failed && done)
+		void_done(s);
+	return failed;
+}
+
+static bool other_boot(const struct scan *s)
+{
+	uint8_t now[16];
+
+	return arena_boot_id(now) < 0 || memcmp(now, s->header.boot_id, sizeof now) != 0;
+}
+
+/* The journal is locked, its header loaded.  0 when it may be removed. */
+static int recover_entries(struct scan *s)
+{
+	bool replay = other_boot(s);
+	int r;
+
+	find_chains(s);
+	if (s->chains[0].batches && s->chains[1].batches &&
+	    s->chains[0].first_seq + s->chains[0].batches != s->chains[1].first_seq)
+		tell(s, "", "damaged", 0, -EBADMSG, "batches are missing; the others are used");
+	r = walk_all(s, visit_count);
+	if (r == 0)
+		r = take_files(s);
+	if (r == 0)
+		r = walk_all(s, visit_collect);
+	if (r == 0)
+		r = walk_all(s, visit_measure);
+	if (r < 0)
+		return r;
+	if (s->opt->dry_run) {
+		for (uint64_t i = 0; i < s->file_places; i++)
+			if (s->files[i].bytes)
+				report_file(s, &s->files[i], replay);
+		return 0;
+	}
+	if (replay)
+		r = walk_all(s, visit_replay);
+	if (r == 0)
+		r = finish_files(s, replay);
+	close_some(s);
+	return r;
+}
+
+static int take_batch(struct scan *s)
+{
+	uint8_t *p = sys.mmap(NULL, JOURNAL_BATCH_MAX, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (sys_is_error(p))
+		return (int)(intptr_t)p;
+	s->batch = p;
+	return 0;
+}
+
+/* The name of the arena beside it. */
+static void arena_name_of(const char *name, char *out)
+{
+	size_t n = strlen(name) - (sizeof JOURNAL_SUFFIX - 1);
+
+	memcpy(out, name, n);
+	memcpy(out + n, ARENA_SUFFIX, sizeof ARENA_SUFFIX);
+}
+
+static bool is_own(const char *name)
+{
+	BUFFER(char, arena);
+
+	arena_name_of(name, arena);
+	return arena_is_own(arena);
+}
+
+/* The arena of the same process, still there: its recovery failed, and the journal keeps what was synced until then. */
+static bool arena_waits(const struct scan *s, const char *name)
+{
+	BUFFER(char, arena);
+	struct statx st;
+
+	arena_name_of(name, arena);
+	return !s->opt->dry_run && sys.statx(s->dirfd, arena, AT_SYMLINK_NOFOLLOW, STATX_TYPE, &st) == 0;
+}
+
+static void recover_loaded(struct scan *s, const char *name)
+{
+	BUFFER(struct recover_rights, rights);
+	struct statx st;
+	int r = sys.statx(s->fd, "", AT_EMPTY_PATH, STATX_UID | STATX_GID, &st);
+
+	if (r == 0)
+		r = recover_rights_take(rights, st.stx_uid, st.stx_gid);
+	if (r < 0) {
+		s->report->failed++;
+		tell(s, "", "failed", 0, r, "cannot act with the rights of its owner; left alone");
+		return;
+	}
+	r = take_batch(s);
+	if (r == 0)
+		r = recover_entries(s);
+	recover_rights_drop(rights);
+	if (r == 0 && !s->opt->dry_run)
+		sys.unlinkat(s->dirfd, name, 0);
+	if (r == -EBADMSG) {
+		s->report->failed++;
+		tell(s, "", "failed", 0, r, "damaged; left alone");
+	}
+	if (s->files)
+		sys.munmap(s->files, s->file_places * sizeof *s->files);
+	if (s->batch)
+		sys.munmap(s->batch, JOURNAL_BATCH_MAX);
+}
+
+void recover_journal(const char *dir, int dirfd, const char *name, const struct recover_options *opt,
+                     struct recover_report *report)
+{
+	BUFFER(char, path);
+	BUFFER(struct scan, s);
+	int r;
+
+	log_format(path, BUFFER_BYTES, "%s/%s", dir, name);
+	*s = (struct scan){.opt = opt, .report = report, .path = path, .dirfd = dirfd};
+	report->arenas++;
+	if (is_own(name)) {
+		report->live++;
+		report->own++;
+		return;
+	}
+	s->fd = sys.openat(dirfd, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
+	if (s->fd == -ENOENT)
+		return;
+	r = s->fd < 0 ? s->fd : recover_owner_allowed(s->fd);
+	if (r == 0)
+		r = recover_lock_dead(s->fd);
+	if (r == -EWOULDBLOCK) {
+		report->live++;
+		goto out;
+	}
+	if (r == 0 && (!recover_still_linked(s->fd) || arena_waits(s, name)))
+		goto out;
+	if (r == 0)
+		r = load_header(s);
+	if (r == 0 && s->header.pid != sys_getpid() && s->header.pid_start != 0 && !other_boot(s) &&
+	    arena_pid_start(s->header.pid) == s->header.pid_start) {
+		report->live++;
+		goto out;
+	}
+	if (r == 0) {
+		recover_loaded(s, name);
+	} else if (r == -ENODATA) {
+		if (!opt->dry_run)
+			sys.unlinkat(dirfd, name, 0);
+	} else {
+		report->failed++;
+		tell(s, "", "failed", 0, r,
+		     r == -EBADMSG ? "not a journal of this version, or damaged; left alone"
+		                   : "cannot be read; left alone");
+	}
+out:
+	if (s->fd >= 0)
+		sys.close(s->fd);
+}

@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: Apache-2.0
+"""sync = journal: what it writes, and what comes back from it after a crash."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from support import ROOT, disk_dir, file_system, preload_env
+
+STEPS = ROOT / "tests" / "journal" / "steps.c"
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+CREATE = os.O_RDWR | os.O_CREAT
+READY = b"FSTWNJRN"
+SMALL = 512
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="another boot is made by a mount: needs root")
+
+
+@pytest.fixture
+def place():
+    with disk_dir() as path:
+        if file_system(path) not in ("ext2/ext3", "xfs", "btrfs"):
+            pytest.skip(f"no disk file system: {path} is on {file_system(path)}")
+        yield path
+
+
+class Steps:
+    """tests/journal/steps.c under the library, one step after the other."""
+
+    def __init__(self, program: Path, library: Path, place: Path, **settings: object) -> None:
+        settings = {"sync": "journal", "lag_ms": 60000, "journal": "1M", "log": "warn"} | settings
+        self.place = place
+        self.process = subprocess.Popen(
+            [program],
+            env={**os.environ, **preload_env(library, f"{place}/*", **settings)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def do(self, *words: object) -> int:
+        self.process.stdin.write(" ".join(map(str, words)) + "\n")
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline())
+
+    def open(self, fd: int, name: str, flags: int = CREATE) -> None:
+        assert self.do("open", fd, self.place / name, flags) == fd
+
+    def write(self, fd: int, byte: str, n: int = SMALL) -> None:
+        assert self.do("write", fd, byte, n) == n
+
+    def pwrite(self, fd: int, byte: str, n: int, at: int) -> None:
+        assert self.do("pwrite", fd, byte, n, at) == n
+
+    def sync(self, fd: int) -> None:
+        assert self.do("fsync", fd) == 0
+
+    def journal(self) -> Path | None:
+        for path in (self.place / ".fastwrite").glob("*.journal"):
+            if path.read_bytes()[:8] == READY:
+                return path
+        return None
+
+    def until_journal(self, fd: int, byte: str = "-", more: int = 2) -> int:
+        """Writes and syncs until there is a journal, and `more` times; how many bytes that were."""
+        deadline = time.monotonic() + 30
+        n = 0
+        while more:
+            self.write(fd, byte)
+            self.sync(fd)
+            n += SMALL
+            if self.journal():
+                more -= 1
+            else:
+                time.sleep(0.01)
+            assert time.monotonic() < deadline, "no journal"
+        return n
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+    def end(self) -> None:
+        self.process.stdin.close()
+        assert self.process.wait(timeout=60) == 0
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def steps(library, compile_c, place):
+    started = []
+
+    def start(**settings):
+        started.append(Steps(compile_c(STEPS.read_text(), "-pthread"), library, place, **settings))
+        return started[-1]
+
+    yield start
+    for each in started:
+        if each.process.poll() is None:
+            each.kill()
+
+
+def recover(command: Path, place: Path, *, other_boot: bool, tmp_path: Path) -> str:
+    """`fastwrite recover`, in a mount namespace where the kernel says that it was started anew."""
+    argv = [str(command), "recover", str(place)]
+    if other_boot:
+        fake = tmp_path / "boot_id"
+        fake.write_text("11111111-2222-3333-4444-555555555555\n")
+        argv = ["unshare", "-m", "sh", "-c", f'mount --bind {fake} {BOOT_ID} && exec "$@"', "sh", *argv]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not list((place / ".fastwrite").glob("*.*")), done.stdout
+    return done.stdout + done.stderr
+
+
+def lose(path: Path, content: bytes) -> None:
+    """What the page cache held of the file is gone; it is the same file still."""
+    with path.open("r+b") as f:
+        f.truncate(0)
+        f.write(content)
+
+
+@pytest.mark.parametrize("flags", [CREATE, CREATE | os.O_APPEND], ids=["positioned", "append"])
+@pytest.mark.parametrize("writers", ["auto", "exclusive"])
+def test_synced_bytes_come_back_after_a_crash(steps, fastwrite, place, tmp_path, flags, writers):
+    one = steps(writers=writers)
+    one.open(9, "log", flags)
+    n = one.until_journal(9)
+    before = b"-" * (place / "log").stat().st_size  # to open it would bring everything there
+    for byte in "abc":
+        one.write(9, byte, 4096)
+        one.sync(9)
+    one.write(9, "z", 100)  # and no sync
+    one.kill()
+    assert len(before) < n + 3 * 4096, "it was not the journal that took the bytes"
+    lose(place / "log", before)
+    said = recover(fastwrite, place, other_boot=True, tmp_path=tmp_path)
+    assert (place / "log").read_bytes() == b"-" * n + b"a" * 4096 + b"b" * 4096 + b"c" * 4096
+    assert "recovered" in said
+
+
+def test_in_the_same_boot_the_arena_has_it_all(steps, fastwrite, place, tmp_path):
+    one = steps()
+    one.open(9, "log")
+    n = one.until_journal(9)
+    one.write(9, "a", 4096)
+    one.sync(9)
+    one.write(9, "z", 100)
+    one.kill()
+    recover(fastwrite, place, other_boot=False, tmp_path=tmp_path)
+    assert (place / "log").read_bytes() == b"-" * n + b"a" * 4096 + b"z" * 100
+
+
+def test_old_entries_do_not_overwrite_what_was_synced_later(steps, fastwrite, place, tmp_path):
+    one = steps()
+    one.open(9, "data")
+    one.until_journal(9)
+    one.pwrite(9, "a", 4096, 0)
+    one.sync(9)
+    one.pwrite(9, "B", 1 << 20, 0)  # too large to be staged
+    one.sync(9)
+    one.kill()
+    recover(fastwrite, place, other_boot=True, tmp_path=tmp_path)
+    assert (place / "data").read_bytes()[: 1 << 20] == b"B" * (1 << 20)
+
+
+def test_a_truncation_is_not_undone(steps, fastwrite, place, tmp_path):
+    one = steps()
+    one.open(9, "data")
+    one.until_journal(9)
+    one.pwrite(9, "a", 4096, 40960)
+    one.sync(9)
+    assert one.do("ftruncate", 9, 10) == 0
+    one.kill()
+    recover(fastwrite, place, other_boot=True, tmp_path=tmp_path)
+    assert (place / "data").stat().st_size == 10
+
+
+def test_an_open_that_truncates_is_not_undone(steps, fastwrite, place, tmp_path):
+    for writers in ("auto", "exclusive"):
+        one = steps(writers=writers)
+        one.open(9, "data")
+        one.until_journal(9)
+        one.pwrite(9, "a", 4096, 40960)
+        one.sync(9)
+        one.open(8, "data", os.O_WRONLY | os.O_TRUNC)
+        one.kill()
+        recover(fastwrite, place, other_boot=True, tmp_path=tmp_path)
+        assert (place / "data").stat().st_size == 0, writers
+        (place / "data").unlink()
+
+
+def test_another_program_waits_until_the_entries_are_void(steps, fastwrite, place, tmp_path):
+    one = steps()
+    one.open(9, "data")
+    one.until_journal(9)
+    one.pwrite(9, "a", 4096, 0)
+    one.sync(9)
+    # not under the library: it must find everything, and its own bytes must stay
+    with (place / "data").open("r+b") as other:
+        assert other.read(4096) == b"a" * 4096
+        other.seek(0)
+        other.write(b"other" * 100)
+        other.flush()
+        os.fsync(other.fileno())
+    one.kill()
+    recover(fastwrite, place, other_boot=True, tmp_path=tmp_path)
+    assert (place / "data").read_bytes()[:500] == b"other" * 100
+
+
+def test_a_renamed_file_is_found(steps, fastwrite, place, tmp_path):
+    one = steps()
+    one.open(9, "log")
+    n = one.until_journal(9)
+    before = b"-" * (place / "log").stat().st_size  # to open it would bring everything there
+    one.write(9, "a", 4096)
+    one.sync(9)
+    os.rename(place / "log", place / "log.1")  # by another program: logrotate
+    one.write(9, "b", 4096)
+    one.sync(9)
+    one.kill()
+    lose(place / "log.1", before)
+    recover(fastwrite, place, other_boot=True, tmp_path=tmp_path)
+    assert (place / "log.1").read_bytes() == b"-" * n + b"a" * 4096 + b"b" * 4096
+
+
+def test_a_file_that_is_gone_is_put_aside(steps, fastwrite, place, tmp_path):
+    one = steps()
+    one.open(9, "log")
+    n = one.until_journal(9)
+    one.write(9, "a", 4096)
+    one.sync(9)
+    os.unlink(place / "log")  # by somebody else
+    one.kill()
+    recover(fastwrite, place, other_boot=True, tmp_path=tmp_path)
+    (orphan,) = (place / ".fastwrite" / "orphans").iterdir()
+    assert orphan.read_bytes()[n:] == b"a" * 4096
+
+
+def test_what_the_program_removed_stays_removed(steps, fastwrite, place, tmp_path):
+    one = steps()
+    one.open(9, "log")
+    one.until_journal(9)
+    one.write(9, "a", 4096)
+    one.sync(9)
+    assert one.do("unlink", place / "log") == 0
+    one.kill()
+    recover(fastwrite, place, other_boot=True, tmp_path=tmp_path)
+    assert not (place / "log").exists() and not (place / ".fastwrite").exists()
+
+
+def test_both_halves_many_times_over(steps, fastwrite, place, tmp_path):
+    one = steps()
+    one.open(9, "log")
+    n = one.until_journal(9)
+    text = b"-" * n
+    for i in range(1500):  # 12 times half the journal
+        byte = chr(ord("a") + i % 26)
+        one.write(9, byte, 4096)
+        one.sync(9)
+        text += byte.encode() * 4096
+    before = (place / "log").read_bytes()[: len(text) - 8 * 4096]
+    one.kill()
+    assert (place / "log").stat().st_size < len(text) + 1
+    lose(place / "log", before)
+    recover(fastwrite, place, other_boot=True, tmp_path=tmp_path)
+    assert (place / "log").read_bytes()[: len(before)] == before
+    # the last ones are in the journal, unless the half was freed just then: then the file was synced
+    assert (place / "log").read_bytes() in (text, before)
+
+
+def test_threads_share_a_write(steps, fastwrite, place, tmp_path):
+    one = steps(journal="8M")
+    one.open(9, "log")
+    one.until_journal(9)
+    assert one.do("threads", 16, 100, place) == 1600
+    one.kill()
+    for i in range(16):
+        lose(place / f"t{i}", b"")
+    recover(fastwrite, place, other_boot=True, tmp_path=tmp_path)
+    for i in range(16):
+        got = (place / f"t{i}").read_bytes()
+        want = b"".join(bytes([ord("a") + k % 26]) * 512 for k in range(100))
+        assert len(got) == len(want), "the last syncs were the journal's"
+        # the first ones went to the file itself, which has been lost here
+        at = next((k for k in range(100) if got[k * 512 : k * 512 + 1] != b"\0"), 100)
+        assert at < 100 and got[at * 512 :] == want[at * 512 :]
+
+
+def test_a_forked_child_goes_on(steps, fastwrite, place, tmp_path):
+    one = steps(writers="exclusive")
+    one.open(9, "log")
+    n = one.until_journal(9)
+    before = b"-" * (place / "log").stat().st_size  # to open it would bring everything there
+    one.write(9, "a", 4096)
+    one.sync(9)
+    assert one.do("fork") == 0  # from here on it is the child that answers
+    one.write(9, "b", 4096)
+    one.sync(9)
+    subprocess.run(["pkill", "-9", "-P", str(one.process.pid)], check=True)
+    one.kill()
+    lose(place / "log", before)
+    recover(fastwrite, place, other_boot=True, tmp_path=tmp_path)
+    assert (place / "log").read_bytes() == b"-" * n + b"a" * 4096 + b"b" * 4096
+
+
+def test_nothing_stays_behind(steps, place):
+    one = steps()
+    one.open(9, "log")
+    n = one.until_journal(9)
+    one.write(9, "a", 4096)
+    one.sync(9)
+    one.end()
+    assert (place / "log").read_bytes() == b"-" * n + b"a" * 4096
+    assert [p.name for p in place.iterdir()] == ["log"]
+
+
+def test_a_torn_last_batch_counts_as_not_written(steps, fastwrite, place, tmp_path):
+    one = steps()
+    one.open(9, "log")
+    n = one.until_journal(9)
+    before = b"-" * (place / "log").stat().st_size  # to open it would bring everything there
+    one.write(9, "a", 4096)
+    one.sync(9)
+    one.write(9, "b", 4096)
+    one.sync(9)
+    journal = one.journal()
+    one.kill()
+    data = bytearray(journal.read_bytes())
+    at = data.rindex(b"b" * 4096)
+    data[at + 4000] ^= 1
+    journal.write_bytes(bytes(data))
+    lose(place / "log", before)
+    recover(fastwrite, place, other_boot=True, tmp_path=tmp_path)
+    assert (place / "log").read_bytes() == b"-" * n + b"a" * 4096
