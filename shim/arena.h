@@ -111,7 +111,10 @@ enum slot_counter {
 	COUNT_SYNCS_ASKED,
 	COUNT_SYNCS_DONE,
 	COUNT_SETTLES,
-	COUNT_MAX
+	COUNT_MAX,
+	COUNT_JOURNALED =
+		COUNT_MAX, /* syncs that the journal answered; stands elsewhere in slot and header */
+	COUNT_ALL
 };
 
 struct arena_slot {

@@ -32,7 +32,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	}
 }
 
-static const char *const counter_names[COUNT_MAX] = {
+static const char *const counter_names[COUNT_ALL] = {
 	[COUNT_WRITES] = "writes",
 	[COUNT_BYTES] = "bytes",
 	[COUNT_FLUSHES] = "flushes",
@@ -41,6 +41,7 @@ static const char *const counter_names[COUNT_MAX] = {
 	[COUNT_SYNCS_ASKED] = "syncs_asked",
 	[COUNT_SYNCS_DONE] = "syncs_done",
 	[COUNT_SETTLES] = "settles",
+	[COUNT_JOURNALED] = "syncs_by_journal",
 };
 
 /* With visibility = strict; NULL otherwise. */
@@ -57,7 +58,7 @@ static const char *lease_state(const struct status_file *f)
 
 static void print_counters(const uint64_t *counters)
 {
-	for (int i = 0; i < COUNT_MAX; i++)
+	for (int i = 0; i < COUNT_ALL; i++)
 		printf("%s%s %llu", i > 0 ? ", " : "", counter_names[i], (unsigned long long)counters[i]);
 	putchar('\n');
 }
@@ -97,7 +98,7 @@ struct json_output {
 static void json_counters(struct json *j, const uint64_t *counters)
 {
 	json_open(j, "counters", '{');
-	for (int i = 0; i < COUNT_MAX; i++)
+	for (int i = 0; i < COUNT_ALL; i++)
 		json_number(j, counter_names[i], (long long)counters[i]);
 	json_close(j, '}');
 }

@@ -28,6 +28,7 @@ struct pools {
 	_Atomic uint32_t arena_taken[FILE_ARENAS]; /* by this member, + 1 */
 	struct arena arenas[FILE_ARENAS];
 	_Atomic uint64_t epoch;
+	_Atomic bool epoch_ended;
 	uint8_t journal_buffers[FILE_ARENAS][2 * JOURNAL_BATCH_MAX] __attribute__((aligned(ARENA_PAGE)));
 };
 
@@ -159,7 +160,22 @@ void file_arena_give(const struct arena *a)
 	atomic_store(&p->arena_taken[a - p->arenas], 0);
 }
 
-uint64_t file_epoch(void) { return atomic_load(&atomic_load(&pools)->epoch); }
+uint64_t file_epoch(void)
+{
+	struct pools *p = atomic_load(&pools);
+
+	return atomic_load_explicit(&p->epoch_ended, memory_order_relaxed)
+	               ? atomic_fetch_add(&p->epoch, 1) + 1
+	               : atomic_load(&p->epoch);
+}
+
+void file_epoch_end(void)
+{
+	struct pools *p = atomic_load(&pools);
+
+	if (p)
+		atomic_store(&p->epoch_ended, true);
+}
 
 void file_epoch_raise(void)
 {
@@ -169,7 +185,10 @@ void file_epoch_raise(void)
 		atomic_fetch_add(&p->epoch, 1);
 }
 
-uint8_t *file_journal_buffers(const struct arena *a) { return atomic_load(&pools)->journal_buffers[file_arena_index(a)]; }
+uint8_t *file_journal_buffers(const struct arena *a)
+{
+	return atomic_load(&pools)->journal_buffers[file_arena_index(a)];
+}
 
 uint32_t file_arena_index(const struct arena *a) { return (uint32_t)(a - atomic_load(&pools)->arenas); }
 

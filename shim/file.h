@@ -175,14 +175,14 @@ struct file {
 	uint64_t changed; /* counts what reached the kernel and no journal, and no sync has covered yet */
 	uint64_t durable; /* of these a sync has covered */
 	uint64_t durable_epoch;
-	bool no_journal;  /* no lease is to be had for it */
+	bool no_journal; /* no lease is to be had for it */
 	struct {
-		struct arena *arena; /* in whose journal entries of this file count, NULL = in none */
-		uint64_t number;     /* of the file there */
-		uint64_t named;      /* first batch of the half that has its name */
+		struct arena *arena;  /* in whose journal entries of this file count, NULL = in none */
+		uint64_t number;      /* of the file there */
+		uint64_t named;       /* first batch of the half that has its name */
 		uint64_t first, last; /* oldest, newest batch with an entry that counts */
 		uint64_t puts;        /* counts the times that bytes were put there */
-		uint64_t asked_ns; /* a sync was asked for, or the lease taken */
+		uint64_t asked_ns;    /* a sync was asked for, or the lease taken */
 		uint64_t block_seq, block_commit; /* staged bytes up to here are in the journal */
 		struct journal_place void_place;  /* entries before it are about to be made void, */
 		uint64_t void_puts, void_ticket;  /* all of them, if no more were put since; 0 = none */
@@ -244,6 +244,7 @@ uint32_t file_releases(void);
 /* Counts what changes files in ways that are seen only before they happen; see journal_file.h. */
 uint64_t file_epoch(void);
 void file_epoch_raise(void);
+void file_epoch_end(void); /* from now on it is another one whenever it is asked for */
 /* Two batches of a's journal, aligned for O_DIRECT. */
 uint8_t *file_journal_buffers(const struct arena *a);
 

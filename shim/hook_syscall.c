@@ -9,6 +9,7 @@
  * other preloaded libraries may change what they do.
  */
 #include "hook.h"
+#include "journal_file.h"
 
 #include "apart.h"
 #include "engage.h"
@@ -242,6 +243,7 @@ static long do_pwritev2(const long *a)
 		return a[3] >= -1 ? write_vector(a, TO(const struct iovec, 1), INT(2), a[3]) : PASS;
 	lazy_resolve(INT(0));
 	released = meta_release_fd(INT(0));
+	journal_unseen();
 	return released < 0 ? released : PASS;
 }
 
@@ -375,6 +377,8 @@ static long released_fd(int fd)
 {
 	int r = meta_release_fd(fd);
 
+	if (fdtable_get(fd))
+		journal_unseen();
 	return r < 0 ? r : PASS;
 }
 
@@ -383,6 +387,7 @@ static long released_at(int dirfd, const char *path, int flags)
 	int r = (!path || !path[0]) && (flags & AT_EMPTY_PATH) ? meta_release_fd(dirfd)
 	                                                       : meta_release_at(dirfd, path);
 
+	journal_unseen();
 	return r < 0 ? r : PASS;
 }
 

@@ -3,6 +3,7 @@
 #include "hook.h"
 
 #include "cancel.h"
+#include "journal_file.h"
 
 #include <sys/uio.h>
 #include <unistd.h>
@@ -131,6 +132,9 @@ EXPORT ssize_t pwritev64(int fd, const struct iovec *iov, int count, off64_t off
 		int released = meta_release_fd(fd); \
 		if (released < 0) \
 			return hook_result(released); \
+		ssize_t written = (next); \
+		journal_touched(); \
+		return written; \
 	} else if (o && (offset) >= -1) { \
 		r = io_writev(fd, o, iov, count, offset); \
 	} \

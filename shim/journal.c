@@ -22,7 +22,7 @@
 
 enum {
 	HEADER = sizeof(struct journal_batch),
-	ASKED_MIN = 8, /* syncs before a file is made for them */
+	ASKED_MIN = 8,        /* syncs before a file is made for them */
 	ROOM_KEPT = 64 << 10, /* of each half, for entries that free the other one */
 	ZEROS_BYTES = JOURNAL_BATCH_MAX,
 	PROBES = 7,
@@ -160,8 +160,8 @@ static bool still_linked(int fd)
 static void refuse(struct arena *a, int error, const char *why)
 {
 	atomic_store(&a->journal.state, JOURNAL_OFF);
-	log_warn("rule %s: no journal in %s: %s (error %d); sync = fdatasync instead", a->rule->name, a->dir, why,
-	         -error);
+	log_warn("rule %s: no journal in %s: %s (error %d); sync = fdatasync instead", a->rule->name, a->dir,
+	         why, -error);
 }
 
 /* In a thread of the program, since the descriptor has a low number for a moment. */
@@ -441,8 +441,7 @@ int journal_reserve(struct arena *a, uint32_t bytes, bool bulk, uint8_t **out, u
 			/* the next batch may have room */
 			*ticket = c.seq;
 			r = -EAGAIN;
-		} else if (c.old_seq == 0 && c.head > 0 &&
-		           HEADER + bytes <= JOURNAL_BATCH_MAX) {
+		} else if (c.old_seq == 0 && c.head > 0 && HEADER + bytes <= JOURNAL_BATCH_MAX) {
 			c.old_seq = c.half_seq;
 			c.half ^= 1;
 			c.head = 0;
@@ -462,7 +461,10 @@ int journal_reserve(struct arena *a, uint32_t bytes, bool bulk, uint8_t **out, u
 	return 0;
 }
 
-uint64_t journal_half_seq(const struct arena *a) { return cursor((struct journal *)(uintptr_t)&a->journal)->half_seq; }
+uint64_t journal_half_seq(const struct arena *a)
+{
+	return cursor((struct journal *)(uintptr_t)&a->journal)->half_seq;
+}
 uint64_t journal_new_file(struct arena *a) { return a->journal.next_file++; }
 
 uint64_t journal_commit(struct arena *a, uint32_t bytes)
@@ -545,8 +547,9 @@ static void write_batch(struct arena *a)
 	c = *cursor(j);
 	if (r < 0) {
 		if (atomic_exchange(&j->state, JOURNAL_OFF) != JOURNAL_OFF)
-			log_error("rule %s: the journal in %s cannot be written (error %d); sync = fdatasync instead",
-			          a->rule->name, a->dir, -r);
+			log_error(
+				"rule %s: the journal in %s cannot be written (error %d); sync = fdatasync instead",
+				a->rule->name, a->dir, -r);
 	} else {
 		atomic_store(&j->durable, c.writing_seq);
 		c.writing_bytes = 0;

@@ -65,13 +65,13 @@ struct journal {
 	struct journal_cursor cursors[2];
 	_Atomic uint32_t which; /* of them */
 	uint64_t next_file;
-	_Atomic uint64_t durable;    /* all batches up to this one are */
-	_Atomic uint32_t leader;     /* thread id that writes, 0 = none */
+	_Atomic uint64_t durable; /* all batches up to this one are */
+	_Atomic uint32_t leader;  /* thread id that writes, 0 = none */
 	uint32_t leader_member;
-	_Atomic uint32_t waiters;    /* asleep */
-	_Atomic uint32_t events[2];  /* futex: a batch with an even, odd number is done */
-	_Atomic bool keep;           /* entries of it may be needed for ever: never to be removed */
-	_Atomic bool checkpoint_due; /* the other half is to be freed */
+	_Atomic uint32_t waiters;       /* asleep */
+	_Atomic uint32_t events[2];     /* futex: a batch with an even, odd number is done */
+	_Atomic bool keep;              /* entries of it may be needed for ever: never to be removed */
+	_Atomic bool checkpoint_due;    /* the other half is to be freed */
 	_Atomic uint64_t checkpoint_ns; /* when that was last said */
 };
 

@@ -61,9 +61,11 @@ struct fresh {
 	uint64_t bytes; /* of the entries */
 };
 
-static struct arena_extent extent_of(const struct file *f, const struct block_run *run, uint64_t commit, uint32_t i)
+static struct arena_extent extent_of(const struct file *f, const struct block_run *run, uint64_t commit,
+                                     uint32_t i)
 {
-	return arena_extent_get(run->meta, arena_block_data(f->arena, run->index), f->arena->block_bytes, commit, i);
+	return arena_extent_get(run->meta, arena_block_data(f->arena, run->index), f->arena->block_bytes,
+	                        commit, i);
 }
 
 static void find_fresh(const struct file *f, struct fresh *n)
@@ -105,8 +107,9 @@ static uint8_t *put_name(struct file *f, uint8_t *at)
 	                            .btime_sec = slot->btime_sec,
 	                            .btime_nsec = slot->btime_nsec,
 	                            .path_bytes = path_bytes};
-	struct journal_entry e = {
-		.type = JOURNAL_NAME, .length = (uint32_t)sizeof name + path_bytes, .file = f->journal.number};
+	struct journal_entry e = {.type = JOURNAL_NAME,
+	                          .length = (uint32_t)sizeof name + path_bytes,
+	                          .file = f->journal.number};
 	uint32_t bytes = journal_entry_bytes(e.length);
 
 	memset(at, 0, bytes);
@@ -202,8 +205,8 @@ bool journal_file_sync(struct file *f, uint64_t *ticket)
 	struct fresh n;
 
 	f->journal.asked_ns = sys_now_ns();
-	if (f->mode != FILE_ENGAGED || !a || a->dev != f->dev || !alone(f) || !journal_ready(a) || !clean(f) ||
-	    (journal_file_counts(f) && f->journal.arena != a))
+	if (f->mode != FILE_ENGAGED || !a || a->dev != f->dev || !alone(f) || !journal_ready(a) ||
+	    !clean(f) || (journal_file_counts(f) && f->journal.arena != a))
 		return false;
 	find_fresh(f, &n);
 	if (n.bytes > PUT_MAX)
@@ -337,8 +340,9 @@ int journal_retire(struct file *f, bool nested)
 	if (r == 0)
 		r = journal_file_sync_done(f, &s, true);
 	if (r < 0) {
-		log_error("a file with entries in the journal of %s cannot be made durable (error %d); they are kept",
-		          f->journal.arena ? f->journal.arena->dir : "?", -r);
+		log_error(
+			"a file with entries in the journal of %s cannot be made durable (error %d); they are kept",
+			f->journal.arena ? f->journal.arena->dir : "?", -r);
 		journal_file_keep(f);
 	}
 	return 0;

@@ -59,7 +59,7 @@ struct journal_batch {
 	uint64_t seq;
 	uint8_t id[16];    /* of the journal */
 	uint32_t checksum; /* CRC32C of the first `bytes` bytes of the batch with checksum = 0 */
-	uint32_t bytes;    /* this header and the entries; the rest up to the next multiple of `unit` is zeros */
+	uint32_t bytes; /* this header and the entries; the rest up to the next multiple of `unit` is zeros */
 };
 
 enum journal_type { JOURNAL_NAME = 1, JOURNAL_DATA = 2, JOURNAL_VOID = 3 };

@@ -22,7 +22,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum lock_rank { LOCK_ENGAGE = 1, LOCK_FAMILY, LOCK_FILE, LOCK_JOURNAL, LOCK_ARENA, LOCK_HASH, LOCK_POOL, LOCK_QUEUE };
+enum lock_rank {
+	LOCK_ENGAGE = 1,
+	LOCK_FAMILY,
+	LOCK_FILE,
+	LOCK_JOURNAL,
+	LOCK_ARENA,
+	LOCK_HASH,
+	LOCK_POOL,
+	LOCK_QUEUE
+};
 
 struct lock {
 	_Atomic uint32_t word; /* 0 free, else owner's thread id, FUTEX_WAITERS set when others sleep */

@@ -3,10 +3,10 @@
 #include "recover.h"
 
 #include "buffer.h"
+#include "journal.h"
 #include "kill.h"
 #include "lease.h"
 #include "log.h"
-#include "journal.h"
 #include "recover_internal.h"
 #include "recover_parse.h"
 #include "recover_target.h"

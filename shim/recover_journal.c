@@ -25,12 +25,12 @@ struct chain {
 
 /* A file that entries name. */
 struct entry_file {
-	uint64_t number; /* 0 = free place */
+	uint64_t number;  /* 0 = free place */
 	uint64_t name_at; /* content of its last JOURNAL_NAME, in the journal file */
 	uint32_t name_bytes;
-	int result; /* -errno of what was done for it */
+	int result;                 /* -errno of what was done for it */
 	uint64_t void_seq, void_at; /* entries before this place do not count */
-	uint64_t bytes; /* of those that do */
+	uint64_t bytes;             /* of those that do */
 	int fd_plus_1;
 	bool orphan;
 };
@@ -42,8 +42,8 @@ struct scan {
 	int fd, dirfd;
 	uint64_t dev;
 	struct journal_header header;
-	uint8_t *batch; /* JOURNAL_BATCH_MAX */
-	struct chain chains[2]; /* older first */
+	uint8_t *batch;           /* JOURNAL_BATCH_MAX */
+	struct chain chains[2];   /* older first */
 	struct entry_file *files; /* open addressing */
 	uint64_t file_places;     /* a power of two */
 	uint64_t names;           /* entries of that kind */
@@ -125,8 +125,8 @@ static bool read_batch(struct scan *s, unsigned half, uint64_t at, uint64_t seq)
 	    memcmp(b->id, s->header.id, sizeof b->id) != 0 || b->bytes < sizeof *b ||
 	    b->bytes > JOURNAL_BATCH_MAX || b->bytes > left)
 		return false;
-	if (b->bytes > s->header.unit && read_all(s->fd, s->batch + s->header.unit, b->bytes - s->header.unit,
-	                                          from + s->header.unit) < 0)
+	if (b->bytes > s->header.unit &&
+	    read_all(s->fd, s->batch + s->header.unit, b->bytes - s->header.unit, from + s->header.unit) < 0)
 		return false;
 	return b->checksum == journal_batch_checksum(b);
 }
@@ -163,8 +163,8 @@ static int walk(struct scan *s, const struct chain *c, int (*visit)(struct scan 
 			if (b->bytes - p < sizeof f.e)
 				return -EBADMSG;
 			memcpy(&f.e, s->batch + p, sizeof f.e);
-			if (f.e.length > JOURNAL_BATCH_MAX || journal_entry_bytes(f.e.length) > b->bytes - p ||
-			    f.e.file == 0)
+			if (f.e.length > JOURNAL_BATCH_MAX ||
+			    journal_entry_bytes(f.e.length) > b->bytes - p || f.e.file == 0)
 				return -EBADMSG;
 			f.content = s->batch + p + sizeof f.e;
 			f.content_at = journal_half_at(&s->header, c->half) + at + p + sizeof f.e;
@@ -507,7 +507,8 @@ static int recover_entries(struct scan *s)
 
 static int take_batch(struct scan *s)
 {
-	uint8_t *p = sys.mmap(NULL, JOURNAL_BATCH_MAX, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	uint8_t *p =
+		sys.mmap(NULL, JOURNAL_BATCH_MAX, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	if (sys_is_error(p))
 		return (int)(intptr_t)p;

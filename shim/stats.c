@@ -11,7 +11,7 @@
 #include <string.h>
 
 static const struct config *config;
-static uint64_t totals[COUNT_MAX];
+static uint64_t totals[COUNT_ALL];
 static _Atomic uint64_t through[THROUGH_COUNT];
 static _Atomic bool said;
 
@@ -21,6 +21,7 @@ void stats_add(const struct arena *a)
 {
 	for (int i = 0; i < COUNT_MAX; i++)
 		totals[i] += a->header->live.counters[i];
+	totals[COUNT_JOURNALED] += a->header->live.journaled;
 	for (int i = 0; i < THROUGH_COUNT; i++)
 		through[i] += a->header->live.through[i];
 }
@@ -37,12 +38,12 @@ static size_t compose(char *text, size_t size)
 	size_t n = log_format(
 		text, size,
 		"fastwrite: pid %d: %llu writes absorbed, %llu bytes; %llu flushes, %llu bytes, %llu by "
-		"O_DIRECT; %llu syncs asked, %llu done; %llu settles",
+		"O_DIRECT; %llu syncs asked, %llu done, %llu by the journal; %llu settles",
 		(int)sys_getpid(), (unsigned long long)totals[COUNT_WRITES],
 		(unsigned long long)totals[COUNT_BYTES], (unsigned long long)totals[COUNT_FLUSHES],
 		(unsigned long long)totals[COUNT_FLUSH_BYTES], (unsigned long long)totals[COUNT_DIRECT_BYTES],
 		(unsigned long long)totals[COUNT_SYNCS_ASKED], (unsigned long long)totals[COUNT_SYNCS_DONE],
-		(unsigned long long)totals[COUNT_SETTLES]);
+		(unsigned long long)totals[COUNT_JOURNALED], (unsigned long long)totals[COUNT_SETTLES]);
 
 	for (int i = 1; i < THROUGH_COUNT; i++)
 		if (through[i])

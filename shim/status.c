@@ -51,6 +51,7 @@ static void visit_slots(struct foreign_arena *a, const struct status_visitor *v)
 		f.flags = s->flags;
 		for (int c = 0; c < COUNT_MAX; c++)
 			f.counters[c] = s->counters[c];
+		f.counters[COUNT_JOURNALED] = s->journaled;
 		v->file(v->ctx, &f);
 	}
 }
@@ -77,6 +78,10 @@ static void visit_arena(struct foreign_arena *a, const char *path, const struct 
 			if (foreign_slot(a, i)->used)
 				out.counters[c] += foreign_slot(a, i)->counters[c];
 	}
+	out.counters[COUNT_JOURNALED] = a->header.live.journaled;
+	for (uint32_t i = 0; i < a->header.slot_count; i++)
+		if (foreign_slot(a, i)->used)
+			out.counters[COUNT_JOURNALED] += foreign_slot(a, i)->journaled;
 	for (int t = 0; t < THROUGH_COUNT; t++)
 		out.through[t] = a->header.live.through[t];
 	v->arena(v->ctx, &out);

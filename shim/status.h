@@ -21,7 +21,7 @@ struct status_arena {
 	uint32_t block_bytes;
 	uint32_t block_count;
 	uint32_t blocks_used;
-	uint64_t counters[COUNT_MAX];    /* of all files, those that are closed included */
+	uint64_t counters[COUNT_ALL];    /* of all files, those that are closed included */
 	uint64_t through[THROUGH_COUNT]; /* by enum through_reason */
 };
 
@@ -29,7 +29,7 @@ struct status_file {
 	const char *path;
 	uint64_t staged_bytes; /* accepted and not yet in the file */
 	uint32_t flags;        /* enum slot_flags */
-	uint64_t counters[COUNT_MAX];
+	uint64_t counters[COUNT_ALL];
 };
 
 struct status_visitor {

@@ -18,7 +18,7 @@ MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs", "devtmpfs"}
 STATS_LINE = re.compile(
     r"^fastwrite: pid (?P<pid>\d+): (?P<writes>\d+) writes absorbed, (?P<bytes>\d+) bytes; "
     r"(?P<flushes>\d+) flushes, (?P<flush_bytes>\d+) bytes, (?P<direct_bytes>\d+) by O_DIRECT; "
-    r"(?P<syncs_asked>\d+) syncs asked, (?P<syncs_done>\d+) done; (?P<settles>\d+) settles(?P<through>.*)$"
+    r"(?P<syncs_asked>\d+) syncs asked, (?P<syncs_done>\d+) done, (?P<journaled>\d+) by the journal; (?P<settles>\d+) settles(?P<through>.*)$"
 )
 THROUGH = re.compile(r"; (\d+) files written through: ([^;]+)")
 
@@ -34,6 +34,7 @@ class Stats:
     direct_bytes: int = 0
     syncs_asked: int = 0
     syncs_done: int = 0
+    journaled: int = 0
     through: dict[str, int] = field(default_factory=dict)
 
 
@@ -56,7 +57,7 @@ def parse_stats(text: str) -> Stats:
         match = STATS_LINE.match(line)
         assert match, f"not a line of statistics: {line}"
         stats.processes += 1
-        for name in ("writes", "bytes", "flushes", "direct_bytes", "syncs_asked", "syncs_done"):
+        for name in ("writes", "bytes", "flushes", "direct_bytes", "syncs_asked", "syncs_done", "journaled"):
             setattr(stats, name, getattr(stats, name) + int(match[name]))
         for count, why in THROUGH.findall(match["through"]):
             stats.through[why] = stats.through.get(why, 0) + int(count)

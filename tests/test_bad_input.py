@@ -67,7 +67,7 @@ WRONG = {
     "too small": ({"FASTWRITE_MEM": "1M", "FASTWRITE_BLOCK": "4M"}, ["FASTWRITE_MEM", "8 x block"]),
     "not a power of two": ({"FASTWRITE_BLOCK": "100K"}, ["FASTWRITE_BLOCK", '"100K"', "power of two"]),
     "bad word": ({"FASTWRITE_SYNC": "often"}, ["FASTWRITE_SYNC", '"often"', "fdatasync"]),
-    "not yet": ({"FASTWRITE_SYNC": "journal"}, ["FASTWRITE_SYNC", '"journal"', "not available"]),
+    "small journal": ({"FASTWRITE_JOURNAL": "4K"}, ["FASTWRITE_JOURNAL", '"4K"', "1M..4G"]),
     "bad number": ({"FASTWRITE_LAG_MS": "-1"}, ["FASTWRITE_LAG_MS", '"-1"', "1..60000"]),
     "relative staging": ({"FASTWRITE_STAGING": "here"}, ["FASTWRITE_STAGING", '"here"', "absolute"]),
     "bad stats": ({"FASTWRITE_STATS": "stdout"}, ["FASTWRITE_STATS", '"stdout"', "stderr"]),

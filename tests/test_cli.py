@@ -219,7 +219,7 @@ BAD_CONFIGURATIONS = [
     ({"FASTWRITE_MEM": "16MB"}, ["FASTWRITE_MEM", '"16MB"', "1M..64G"]),
     ({"FASTWRITE_MEM": "1M"}, ["FASTWRITE_MEM", "8 x block"]),
     ({"FASTWRITE_BLOCK": "100K"}, ["FASTWRITE_BLOCK", "power of two"]),
-    ({"FASTWRITE_SYNC": "journal"}, ["FASTWRITE_SYNC", "not available in this version", "fdatasync"]),
+    ({"FASTWRITE_SYNC": "journaled"}, ["FASTWRITE_SYNC", "fdatasync, fsync, journal"]),
     ({"FASTWRITE_VISIBILITY": "never"}, ["FASTWRITE_VISIBILITY", "lag, strict"]),
     (
         {"FASTWRITE_PREALLOC_MODE": "zero"},

@@ -16,12 +16,19 @@ from support import ROOT, Run, assert_staged, disk_dir, leftovers, run_native, r
 PROGRAMS = sorted(path.stem for path in (ROOT / "tests" / "hooks").glob("*.c"))
 MODES = {
     "default": {},
-    "smallest": {"mem": "1M", "block": "64K", "lag_ms": 1},
+    "smallest": {"mem": "1M", "block": "64K", "lag_ms": 1, "sync": "journal", "journal": "1M"},
     "exclusive": {"writers": "exclusive", "flush": "direct"},
     "shared": {"writers": "shared", "flush": "buffered"},
     "no-prealloc": {"prealloc_mode": "off", "sync": "off"},
     "strict": {"visibility": "strict"},
-    "strict-exclusive": {"visibility": "strict", "writers": "exclusive", "flush": "direct", "lag_ms": 5},
+    "strict-exclusive": {
+        "visibility": "strict",
+        "writers": "exclusive",
+        "flush": "direct",
+        "lag_ms": 5,
+        "sync": "journal",
+        "journal": "1M",
+    },
 }
 # Other descriptions of the same file append too in these programs, which `exclusive` promises away.
 NOT_EXCLUSIVE = {"test_exec", "test_family", "test_name", "test_process"}

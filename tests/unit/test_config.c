@@ -196,7 +196,7 @@ static void test_defaults(void **state)
 		[KEY_BLOCK] = "128K",         [KEY_LAG_MS] = "100",    [KEY_VISIBILITY] = "lag",
 		[KEY_WRITERS] = "auto",       [KEY_FLUSH] = "auto",    [KEY_PREALLOC] = "64M",
 		[KEY_PREALLOC_MODE] = "keep", [KEY_STAGING] = "",      [KEY_SMALL] = "64K",
-		[KEY_STDIO] = "on",
+		[KEY_STDIO] = "on",           [KEY_JOURNAL] = "64M",
 	};
 	with("FASTWRITE_PATHS=%s/**", dir);
 	load_ok();
@@ -219,11 +219,11 @@ static void test_every_key_from_environment(void **state)
 {
 	(void)state;
 	static const char *const names[KEY_COUNT] = {
-		"SYNC",  "RELAXED_MS", "MEM",           "BLOCK",   "LAG_MS", "VISIBILITY", "WRITERS",
-		"FLUSH", "PREALLOC",   "PREALLOC_MODE", "STAGING", "SMALL",  "STDIO"};
-	static const char *const texts[KEY_COUNT] = {"relaxed",  "7",         "64M",    "1M", "9",
-	                                             "lag",      "exclusive", "direct", "1G", "off",
-	                                             "/dev/shm", "4K",        "off"};
+		"SYNC",    "RELAXED_MS", "JOURNAL",  "MEM",           "BLOCK",   "LAG_MS", "VISIBILITY",
+		"WRITERS", "FLUSH",      "PREALLOC", "PREALLOC_MODE", "STAGING", "SMALL",  "STDIO"};
+	static const char *const texts[KEY_COUNT] = {"relaxed", "7",        "1G",        "64M",    "1M",
+	                                             "9",       "lag",      "exclusive", "direct", "1G",
+	                                             "off",     "/dev/shm", "4K",        "off"};
 
 	with("FASTWRITE_PATHS=%s/**", dir);
 	for (int key = 0; key < KEY_COUNT; key++)
@@ -539,9 +539,9 @@ static void test_bad_values(void **state)
 	(void)state;
 	static const char *const cases[][3] = {
 		/* variable, value, what is allowed */
-		{"SYNC", "sometimes", "fdatasync, fsync, relaxed, off"},
-		{"SYNC", "Fsync", "fdatasync, fsync, relaxed, off"},
-		{"SYNC", "journal", "not available in this version; use \"fdatasync\""},
+		{"SYNC", "sometimes", "fdatasync, fsync, journal, relaxed, off"},
+		{"SYNC", "Fsync", "fdatasync, fsync, journal, relaxed, off"},
+		{"JOURNAL", "512K", "1M..4G"},
 		{"VISIBILITY", "never", "allowed: lag, strict"},
 		{"PREALLOC_MODE", "zero", "not available in this version; use \"keep\""},
 		{"PREALLOC_MODE", "on", "keep, off"},
@@ -728,12 +728,13 @@ static void test_bad_files(void **state)
 	static const char *const cases[][3] = {
 		/* text, place, message */
 		{"sync = off\n", ":1: ", "before any section"},
-		{"[defaults]\nsynk = off\n", ":2: ", "unknown key \"synk\"; allowed: sync, relaxed_ms"},
+		{"[defaults]\nsynk = off\n",
+	         ":2: ", "unknown key \"synk\"; allowed: sync, relaxed_ms, journal"},
 		{"[rule a]\npaths=/a\nsynk = off\n", ":3: ", "unknown key \"synk\"; allowed: paths, sync"},
-		{"[defaults]\nsync = maybe\n", ":2: sync = \"maybe\"", "fdatasync, fsync, relaxed, off"},
+		{"[defaults]\nsync = maybe\n", ":2: sync = \"maybe\"",
+	         "fdatasync, fsync, journal, relaxed, off"},
 		{"[defaults]\nsync =\n", ":2: sync = \"\"", "fdatasync"},
 		{"[defaults]\nmem = 16MB\n", ":2: mem = \"16MB\"", "1M..64G"},
-		{"[defaults]\nsync = journal\n", ":2: sync", "not available in this version"},
 		{"[defaults]\nblock = 100K\n", ":2: block", "power of two"},
 		{"[defaults]\n\njust words\n", ":3: ", "not a [section], a comment or key = value"},
 		{"[defaults\nsync = off\n", ":1: ", "not a [section]"},
@@ -874,7 +875,8 @@ static void test_long_texts_stay_one_line(void **state)
 	text[sizeof(text) - 1] = '\0';
 	text[10] = '\n';
 	with("FASTWRITE_SYNC=%s", text);
-	load_fails(-EINVAL, "FASTWRITE_SYNC", "...", "allowed: fdatasync, fsync, relaxed, off", NULL);
+	load_fails(-EINVAL, "FASTWRITE_SYNC", "...", "allowed: fdatasync, fsync, journal, relaxed, off",
+	           NULL);
 	with("FASTWRITE_%s=1", text);
 	load_fails(-EINVAL, "unknown key", NULL);
 	with("FASTWRITE_CONFIG=/%s%s", text, text);
