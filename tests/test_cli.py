@@ -19,6 +19,7 @@ VERBS = ["run", "recover", "status", "config", "check"]
 KEYS = [
     "sync",
     "relaxed_ms",
+    "journal",
     "mem",
     "block",
     "lag_ms",

@@ -57,10 +57,15 @@ CASES = [
     Case("direct", "direct"),
     Case("synced", "synced"),
     Case("synced-no-prealloc", "synced", {"prealloc_mode": "off"}),
+    Case("journaled", "journaled", {"sync": "journal", "journal": "1M"}),
     Case("stealing", "stealing"),
     Case("threads", "mixed:3"),
     Case("records", "records:2", {"lag_ms": 1}),
 ]
+if LONG:
+    CASES.append(
+        Case("journaled-threads", "journaled:3", {"sync": "journal", "journal": "1M", "writers": "exclusive"})
+    )
 
 
 class Place:

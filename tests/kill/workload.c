@@ -235,6 +235,26 @@ static void synced(struct random *r, uint32_t thread, uint32_t count)
 	}
 }
 
+/* A sync after each write, with time for a journal to be made at the beginning. */
+static void journaled(struct random *r, uint32_t thread, uint32_t count)
+{
+	int fd = open_file(thread, O_WRONLY);
+	uint64_t at = 0;
+
+	for (uint32_t turn = 0; more(turn, count); turn++) {
+		uint32_t length = 1 + next(r, 3000);
+
+		put(fd, thread, thread, SEQUENTIAL, at, length, 1 + next(r, 1u << 30));
+		at += length;
+		if (fdatasync(fd) != 0)
+			die("fdatasync");
+		if (turn >= 9 && turn < 16)
+			usleep(5000);
+	}
+	if (close(fd) != 0)
+		die("close");
+}
+
 /* More open files than there are blocks: each write takes a block away from another file. */
 static void stealing(struct random *r, uint32_t thread, uint32_t files, uint32_t rounds)
 {
@@ -301,6 +321,8 @@ static void run(const struct job *j)
 		direct(&r, j->thread, 24);
 	else if (strcmp(j->name, "synced") == 0)
 		synced(&r, j->thread, 24);
+	else if (strcmp(j->name, "journaled") == 0)
+		journaled(&r, j->thread, 40);
 	else if (strcmp(j->name, "stealing") == 0)
 		stealing(&r, j->thread, 17, 3);
 	else if (strcmp(j->name, "records") == 0)
