@@ -550,6 +550,8 @@ static void write_batch(struct arena *a)
 			log_error(
 				"rule %s: the journal in %s cannot be written (error %d); sync = fdatasync instead",
 				a->rule->name, a->dir, -r);
+		atomic_store(&j->abandon_due, true);
+		nudge();
 	} else {
 		atomic_store(&j->durable, c.writing_seq);
 		c.writing_bytes = 0;
@@ -637,6 +639,16 @@ void journal_free_soon(struct arena *a)
 
 /* ---- the thread ---- */
 
+/* Entries cannot be made void any more, so the file goes with all of them. */
+static void abandon(struct arena *a)
+{
+	if (atomic_load(&a->journal.keep))
+		return;
+	remove_file(a);
+	if (sync_directories(a) == 0)
+		atomic_store(&a->journal.abandon_due, false);
+}
+
 static void visit_work(struct arena *a, void *ctx)
 {
 	uint32_t state = atomic_load_explicit(&a->journal.state, memory_order_relaxed);
@@ -648,6 +660,8 @@ static void visit_work(struct arena *a, void *ctx)
 		make(a);
 	else if (state == JOURNAL_READY && atomic_exchange(&a->journal.checkpoint_due, false))
 		journal_file_checkpoint(a);
+	else if (state == JOURNAL_OFF && atomic_load(&a->journal.abandon_due) && journal_file_abandon(a))
+		abandon(a);
 }
 
 static void *work(void *arg)

@@ -71,6 +71,7 @@ struct journal {
 	_Atomic uint32_t waiters;       /* asleep */
 	_Atomic uint32_t events[2];     /* futex: a batch with an even, odd number is done */
 	_Atomic bool keep;              /* entries of it may be needed for ever: never to be removed */
+	_Atomic bool abandon_due;       /* it could not be written: to be removed once nothing in it counts */
 	_Atomic bool checkpoint_due;    /* the other half is to be freed */
 	_Atomic uint64_t checkpoint_ns; /* when that was last said */
 };

@@ -271,6 +271,22 @@ void journal_file_sync_begin(struct file *f, struct journal_sync *s)
 		s->place = journal_here(s->arena);
 }
 
+/* The journal cannot be written.  Its thread is about to sync all its files and to remove it. */
+static int wait_abandoned(struct file *f, const struct journal_sync *s)
+{
+	enum { NAPS_MAX = 5000 };
+	struct timespec nap = {.tv_nsec = 1000000};
+
+	for (int i = 0; i < NAPS_MAX; i++) {
+		if (f->journal.arena != s->arena && !atomic_load(&s->arena->journal.abandon_due))
+			return 0;
+		lock_drop(&f->lock, LOCK_FILE);
+		sys_raw(SYS_nanosleep, (long)&nap, 0, 0, 0, 0, 0);
+		file_lock_again(f);
+	}
+	return -EIO;
+}
+
 int journal_file_sync_done(struct file *f, const struct journal_sync *s, bool keep_lock)
 {
 	uint64_t ticket;
@@ -284,17 +300,19 @@ int journal_file_sync_done(struct file *f, const struct journal_sync *s, bool ke
 	if (!s->arena || f->journal.arena != s->arena)
 		return 0;
 	r = put_void(f, s->place, s->puts);
-	if (r < 0)
-		return -EIO;
-	ticket = f->journal.void_ticket;
-	if (!keep_lock)
-		lock_drop(&f->lock, LOCK_FILE);
-	r = journal_wait(s->arena, ticket);
-	if (!keep_lock)
-		file_lock_again(f);
-	if (r == 0 && f->journal.arena == s->arena && f->journal.void_ticket == ticket)
-		voided(f);
-	return r;
+	if (r == 0) {
+		ticket = f->journal.void_ticket;
+		if (!keep_lock)
+			lock_drop(&f->lock, LOCK_FILE);
+		r = journal_wait(s->arena, ticket);
+		if (!keep_lock)
+			file_lock_again(f);
+		if (r == 0 && f->journal.arena == s->arena && f->journal.void_ticket == ticket)
+			voided(f);
+	}
+	if (r < 0 && !keep_lock && atomic_load(&s->arena->journal.state) == JOURNAL_OFF)
+		r = wait_abandoned(f, s);
+	return r < 0 ? -EIO : 0;
 }
 
 /* A descriptor to sync the file by; -1 = none. */
@@ -333,17 +351,20 @@ int journal_retire(struct file *f, bool nested)
 	if (!journal_file_counts(f))
 		return 0;
 	r = sync_now(f, &s);
-	if (r == 0)
-		f->full_sync = false;
-	else if (r != -EBADF)
-		f->sync_error = r;
-	if (r == 0)
-		r = journal_file_sync_done(f, &s, true);
 	if (r < 0) {
 		log_error(
 			"a file with entries in the journal of %s cannot be made durable (error %d); they are kept",
-			f->journal.arena ? f->journal.arena->dir : "?", -r);
+			f->journal.arena->dir, -r);
+		if (r != -EBADF)
+			f->sync_error = r;
 		journal_file_keep(f);
+		return 0;
+	}
+	f->full_sync = false;
+	if (journal_file_sync_done(f, &s, true) < 0) {
+		/* all that they say is in the file, but a crash now would write it there again */
+		log_error("entries of the journal in %s cannot be made void", s.arena->dir);
+		forget(f);
 	}
 	return 0;
 }
@@ -409,11 +430,36 @@ static void visit_voided(struct file *f, void *ctx)
 	file_unlock(f, g);
 }
 
+static void visit_abandon(struct file *f, void *ctx)
+{
+	struct checkpoint *c = ctx;
+	struct file_guard g;
+	struct journal_sync s;
+
+	if (!concerns(f, c))
+		return;
+	g = file_lock(f);
+	if (concerns(f, c) && flush_settle(f, false) == 0 && concerns(f, c) && sync_now(f, &s) == 0) {
+		f->full_sync = false;
+		forget(f);
+	}
+	file_unlock(f, g);
+}
+
 static void visit_left(struct file *f, void *ctx)
 {
 	struct checkpoint *c = ctx;
 
 	c->left |= concerns(f, c);
+}
+
+bool journal_file_abandon(struct arena *a)
+{
+	struct checkpoint c = {.arena = a, .kept_from = UINT64_MAX};
+
+	file_for_each(visit_abandon, &c);
+	file_for_each_shared(visit_left, &c);
+	return !c.left;
 }
 
 void journal_file_checkpoint(struct arena *a)

@@ -67,6 +67,10 @@ void journal_file_rest(struct file *f);
 /* No process has the file any more, or its entries cannot be made void: they are kept for recovery. */
 void journal_file_keep(struct file *f);
 
+/* No lock held: the journal could not be written.  Syncs the files that have entries in it, which then count no more.
+ * True when no file of the family has any. */
+bool journal_file_abandon(struct arena *a);
+
 /* No lock held: frees the half of the journal that is not in use, as far as this process can. */
 void journal_file_checkpoint(struct arena *a);
 

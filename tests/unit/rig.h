@@ -46,7 +46,7 @@ struct fault {
 	int calls; /* seen since rig_faults_clear */
 };
 static struct {
-	struct fault writev, pwritev, fallocate, fcntl_lease, open_own, fsync, fdatasync, flock;
+	struct fault writev, pwritev, fallocate, fcntl_lease, open_own, fsync, fdatasync, flock, pwritev2;
 } faults;
 
 __attribute__((unused)) static void rig_faults_clear(void) { memset(&faults, 0, sizeof faults); }
@@ -122,6 +122,18 @@ RIG_RACES static int rig_openat(int dirfd, const char *path, int flags, mode_t m
 	return sys_kernel.openat(dirfd, path, flags, mode);
 }
 
+/* Writes of the journal. */
+RIG_RACES static ssize_t rig_pwritev2(int fd, const struct iovec *iov, int count, off_t offset, int flags)
+{
+	struct iovec cut[1024];
+
+	if (!fault_due(&faults.pwritev2))
+		return sys_kernel.pwritev2(fd, iov, count, offset, flags);
+	if (faults.pwritev2.error)
+		return -faults.pwritev2.error;
+	return sys_kernel.pwritev2(fd, cut, rig_cut(iov, count, faults.pwritev2.most, cut), offset, flags);
+}
+
 RIG_RACES static int rig_fsync(int fd)
 {
 	return fault_due(&faults.fsync) ? -faults.fsync.error : sys_kernel.fsync(fd);
@@ -135,6 +147,7 @@ static void rig_hook_system(void)
 {
 	sys.writev = rig_writev;
 	sys.pwritev = rig_pwritev;
+	sys.pwritev2 = rig_pwritev2;
 	sys.fallocate = rig_fallocate;
 	sys.fcntl = rig_fcntl;
 	sys.openat = rig_openat;
