@@ -7,6 +7,7 @@ import os
 import subprocess
 import time
 from pathlib import Path
+from random import Random
 
 import pytest
 from support import ROOT, disk_dir, file_system, preload_env
@@ -106,14 +107,21 @@ def steps(library, compile_c, place):
             each.kill()
 
 
-def recover(command: Path, place: Path, *, other_boot: bool, tmp_path: Path) -> str:
-    """`fastwrite recover`, in a mount namespace where the kernel says that it was started anew."""
+def recover_raw(
+    command: Path, place: Path, *, other_boot: bool, tmp_path: Path
+) -> subprocess.CompletedProcess:
+    """`fastwrite recover`, if asked for in a mount namespace where the kernel says that it was started anew."""
     argv = [str(command), "recover", str(place)]
     if other_boot:
         fake = tmp_path / "boot_id"
         fake.write_text("11111111-2222-3333-4444-555555555555\n")
         argv = ["unshare", "-m", "sh", "-c", f'mount --bind {fake} {BOOT_ID} && exec "$@"', "sh", *argv]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+
+
+def recover(command: Path, place: Path, *, other_boot: bool, tmp_path: Path) -> str:
+    """The same, which must succeed and leave nothing to recover."""
+    done = recover_raw(command, place, other_boot=other_boot, tmp_path=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert not list((place / ".fastwrite").glob("*.*")), done.stdout
     return done.stdout + done.stderr
@@ -344,3 +352,40 @@ def test_a_torn_last_batch_counts_as_not_written(steps, fastwrite, place, tmp_pa
     lose(place / "log", before)
     recover(fastwrite, place, other_boot=True, tmp_path=tmp_path)
     assert (place / "log").read_bytes() == b"-" * n + b"a" * 4096
+
+
+def test_damage_never_writes_what_was_not_synced(steps, fastwrite, place, tmp_path):
+    one = steps()
+    one.open(9, "log")
+    n = one.until_journal(9)
+    before = b"-" * (place / "log").stat().st_size
+    text = b"-" * n
+    for byte in "abcdef":
+        one.write(9, byte, 700)
+        one.sync(9)
+        text += byte.encode() * 700
+    journal = one.journal()
+    good = journal.read_bytes()
+    one.kill()
+    for arena in (place / ".fastwrite").glob("*.arena"):
+        arena.unlink()
+    used = good.rindex(b"f" * 700) + 4096
+    random = Random(1)
+    outcomes = set()
+    for _ in range(60):
+        data = bytearray(good)
+        for _ in range(random.choice((1, 1, 3, 50))):
+            data[random.randrange(used)] ^= 1 << random.randrange(8)
+        (place / ".fastwrite").mkdir(mode=0o700, exist_ok=True)
+        length = random.choice((len(data), len(data), random.randrange(len(data))))
+        journal.write_bytes(bytes(data[:length]))
+        journal.chmod(0o600)
+        lose(place / "log", before)
+        done = recover_raw(fastwrite, place, other_boot=True, tmp_path=tmp_path)
+        assert done.returncode in (0, 1), done.stderr
+        got = (place / "log").read_bytes()
+        assert got.startswith(before) and text.startswith(got), done.stdout
+        outcomes.add(len(got))
+        journal.unlink(missing_ok=True)
+    assert len(outcomes) > 3, "all flips did the same"
+    assert sorted(p.name for p in place.iterdir()) in ([".fastwrite", "log"], ["log"])
