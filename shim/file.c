@@ -306,7 +306,10 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->changed = 1;
 	f->durable = f->durable_epoch = 0;
 	f->no_journal = false;
-	memset(&f->journal, 0, sizeof f->journal);
+	f->journal.arena = NULL;
+	f->journal.first = f->journal.last = 0;
+	f->journal.block_seq = f->journal.block_commit = 0;
+	f->journal.puts = f->journal.void_ticket = f->journal.asked_ns = 0;
 	f->relaxed_due_ns = 0;
 	f->error = 0;
 	f->sync_error = 0;

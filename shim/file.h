@@ -94,7 +94,7 @@ struct ofd_local {
 
 /* What this process has of a file. */
 struct file_local {
-	uint32_t refs;           /* descriptions; 0: the file is none of this process's business */
+	_Atomic uint32_t refs;   /* descriptions; 0: the file is none of this process's business */
 	int own_fd_plus_1;       /* our own description on it, 0 = none: all of this begins as zeros */
 	int own_flags;           /* its status flags now */
 	_Atomic uint32_t queued; /* in the engine's queue */
@@ -122,7 +122,7 @@ struct file {
 	struct file *hash_next;    /* or pool free list */
 	struct ofd *ofds;
 	_Atomic uint32_t refs; /* descriptions, of all members */
-	bool shared;           /* has been inherited: other processes may have it, too */
+	_Atomic bool shared;   /* has been inherited: other processes may have it, too */
 	bool cooperates;       /* the program has locked it: see strict_is */
 	_Atomic bool damaged;  /* a member died with the lock or the flush token: see family_repair */
 	_Atomic uint32_t
@@ -177,12 +177,13 @@ struct file {
 	uint64_t durable_epoch;
 	bool no_journal; /* no lease is to be had for it */
 	struct {
-		struct arena *arena;  /* in whose journal entries of this file count, NULL = in none */
-		uint64_t number;      /* of the file there */
-		uint64_t named;       /* first batch of the half that has its name */
-		uint64_t first, last; /* oldest, newest batch with an entry that counts */
-		uint64_t puts;        /* counts the times that bytes were put there */
-		uint64_t asked_ns;    /* a sync was asked for, or the lease taken */
+		struct arena *_Atomic arena; /* in whose journal entries of this file count, NULL = in none */
+		uint64_t number;             /* of the file there */
+		uint64_t named;              /* first batch of the half that has its name */
+		_Atomic uint64_t first;      /* oldest batch with an entry that counts */
+		uint64_t last;               /* newest */
+		uint64_t puts;               /* counts the times that bytes were put there */
+		uint64_t asked_ns;           /* a sync was asked for, or the lease taken */
 		uint64_t block_seq, block_commit; /* staged bytes up to here are in the journal */
 		struct journal_place void_place;  /* entries before it are about to be made void, */
 		uint64_t void_puts, void_ticket;  /* all of them, if no more were put since; 0 = none */

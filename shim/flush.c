@@ -26,6 +26,7 @@ struct plan {
 	uint64_t bytes;
 	bool stretch;  /* one extent per block, each beginning where the one before ended */
 	uint32_t skip; /* bytes of the first block that are in the file already */
+	enum stage_kind kind;
 };
 
 static uint64_t run_commit(const struct block_run *run)
@@ -152,7 +153,7 @@ static void make_plan(struct file *f, struct plan *p)
 	struct block_run *run = first_unflushed(f);
 	uint64_t end;
 
-	*p = (struct plan){.first = run, .skip = f->append_skip};
+	*p = (struct plan){.first = run, .skip = f->append_skip, .kind = f->kind};
 	p->stretch = COMMIT_COUNT(run_commit(run)) == 1;
 	p->offset = run->meta->first.offset + p->skip;
 	end = run->meta->first.offset;
@@ -505,10 +506,10 @@ static void commit(struct file *f, struct flush_work *w)
 	if (w->r == 0) {
 		count_flush(f, &w->p, &w->rt);
 		retire(f, &w->p);
-	} else if (f->kind == STAGE_APPEND) {
+	} else if (w->p.kind == STAGE_APPEND) {
 		note_partial(f, &w->p, w->done);
 	}
-	if (f->kind == STAGE_APPEND)
+	if (w->p.kind == STAGE_APPEND)
 		append_end(f);
 	route_leave(f, &w->rt);
 	atomic_store(&f->busy_io_done, 1);

@@ -56,6 +56,16 @@ static int staged_file(int flags, uint64_t n)
 }
 
 /* The opener goes on while the watcher still has the lock. */
+static bool is_staged(int fd)
+{
+	struct file *f = rig_file(fd);
+	struct file_guard g = file_lock(f);
+	bool staged = f->head != NULL;
+
+	file_unlock(f, g);
+	return staged;
+}
+
 static struct file *file_when_quiet(int fd)
 {
 	struct file *f = rig_file(fd);
@@ -109,13 +119,13 @@ static uint64_t put_until_staged(int fd, uint64_t from)
 {
 	uint64_t n = 0;
 
-	for (int i = 0; i < 10000 && !file_when_quiet(fd)->head; i++, n += 10) {
+	for (int i = 0; i < 10000 && !is_staged(fd); i++, n += 10) {
 		struct timespec t = {.tv_nsec = 100000};
 
 		rig_put(fd, from + n, 10);
 		nanosleep(&t, NULL);
 	}
-	assert_non_null(rig_file(fd)->head);
+	assert_true(is_staged(fd));
 	assert_non_null(rig_file(fd)->leased);
 	return n;
 }
