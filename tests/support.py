@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -64,6 +65,14 @@ def parse_stats(text: str) -> Stats:
         for count, why in THROUGH.findall(match["through"]):
             stats.through[why] = stats.through.get(why, 0) + int(count)
     return stats
+
+
+def default_signals() -> None:
+    """Programs that are started get the signals' defaults, although a background job of a script, or one of nohup,
+    is started with some of them ignored, which would be handed on.  Here they stay without effect."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
 
 
 def file_system(path: Path) -> str:

@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from support import ROOT
+from support import ROOT, default_signals
 
 from programs import catalog, table
 from programs.case import Row, take
@@ -46,6 +46,7 @@ def main() -> int:
     parser.add_argument("--markdown", type=Path, help="write the table to this file, too")
     options = parser.parse_args()
 
+    default_signals()
     for name in [n for n in os.environ if n.startswith("FASTWRITE_") and not n.startswith("FASTWRITE_TEST_")]:
         del os.environ[name]
     cases = [
