@@ -36,6 +36,8 @@ def make_tree(root: Path, files: int) -> None:
     with (root / "holes").open("wb") as file:
         file.seek(1 << 20)
         file.write(b"end")
+    for path in (root / "empty", root / "holes"):
+        os.utime(path, (1_600_000_000, 1_600_000_000))
     # last: what is made in a directory changes its time
     for path in sorted(root.rglob("*"), reverse=True):
         if path.is_dir():
