@@ -181,9 +181,14 @@ CASES = [
         "tar",
         {"tar": "tar"},
         "",
-        "few bytes: files of up to 10 KB get one write",
+        "of what it unpacks, files of up to 10 KB get one write, which is not staged",
     ),
-    Copies("cp -a", {"cp": "coreutils"}, "copied within the kernel, or in pieces of 128 KB and more"),
-    Copies("rsync", {"rsync": "rsync"}, ""),
+    Copies(
+        "cp -a",
+        {"cp": "coreutils"},
+        "",
+        "few bytes: it writes in pieces of 128 KB, and a smaller file in one write",
+    ),
+    Copies("rsync", {"rsync": "rsync"}, "it writes in pieces of 256 KB, and a smaller file in one write"),
     Dd(),
 ]
