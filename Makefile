@@ -189,12 +189,19 @@ check-exports: $(LIBRARY)
 	$(Q)scripts/exports --check $(LIBRARY)
 
 # For hours: what `make test` does for a minute.  FASTWRITE_SOAK_SECONDS: how long each part takes.
-.PHONY: soak soak-differential
-soak: soak-differential
+.PHONY: soak soak-differential soak-programs
+soak: soak-differential soak-programs
 soak-differential: deps
 	$(Q)$(MAKE) --no-print-directory build-all
 	$(Q)$(MAKE) --no-print-directory DEBUG=1 build-all
 	$(Q)$(PYTHON) tests/machine.py soak $(ARGS)
+
+# Real programs, each natively, with the library, and with kill -9 and recovery; some 40 minutes.  docs/programs.md is
+# its last result.  ARGS: names, --quick, --kills N, --markdown FILE, --list.
+soak-programs: deps
+	$(Q)scripts/deps programs
+	$(Q)$(MAKE) --no-print-directory build-all
+	$(Q)PYTHONPATH=tests $(PYTHON) -m programs --build build $(ARGS)
 
 # ---- laboratory ----
 
@@ -275,6 +282,7 @@ help:
 	'make test         unit tests, hook programs, command and laboratory tests; ends with the totals' \
 	'make test-unit    the unit tests only; with SAN=asan|tsan|ubsan under that sanitizer' \
 	'make soak         the long tests, an hour each by default: FASTWRITE_SOAK_SECONDS=N; soak-differential alone' \
+	'make soak-programs  of these, real programs: databases, loggers, daemons, fio, stress-ng; ARGS="sqlite git" ...' \
 	'make test-glibc   the hook programs with the C libraries of other Debian releases (downloads them)' \
 	'make experiment   the published experiments, natively and with the library; ARGS="--scale full" ...' \
 	'make bench        the timed comparisons' \

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from harness import interrupt
 from harness.clock import Clock, RealClock
 from harness.model import LabError
 
@@ -68,6 +69,7 @@ class RealExecutor:
             process = self._start(command, out, err)
             killed = False
             try:
+                interrupt.check()  # the start is a fork
                 killed = self._watch(process, tick_seconds, on_tick)
             finally:
                 _end(process)
@@ -113,6 +115,7 @@ class RealExecutor:
         due = self._clock.monotonic()
         try:
             while process.poll() is None:
+                interrupt.check()
                 if on_tick(process.pid):
                     os.killpg(process.pid, signal.SIGKILL)
                     process.wait()

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from harness import build, environment, live, outputs, plan, present, report, shim, summary, warm
+from harness import build, environment, interrupt, live, outputs, plan, present, report, shim, summary, warm
 from harness.cgroup import Cgroups
 from harness.clock import RealClock
 from harness.execution import Bench
@@ -121,8 +120,7 @@ def _run(
     executor, clock = RealExecutor(), RealClock()
     programs = build.programs(executor)
     work = WorkDir(directory)
-    # A plain `kill` cleans up as Ctrl-C does.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    interrupt.watch()
     with work:
         work.check_space(estimate.footprint_bytes, estimate.files)
         found = shim.find()

@@ -308,6 +308,7 @@ int arena_join(const struct arena *a)
 int arena_create_at(struct arena *a, const char *dir, const struct rule *rule,
                     const struct arena_place *place)
 {
+	enum { REMOVED_MAX = 100 };
 	struct arena_header geometry = {0};
 	uint8_t boot_id[16];
 	struct sys_quiet quiet;
@@ -325,16 +326,16 @@ int arena_create_at(struct arena *a, const char *dir, const struct rule *rule,
 	log_format(a->dir, sizeof a->dir, "%s", dir);
 	for (int attempt = 0;; attempt++) {
 		dirfd = open_dir(dir);
-		if (dirfd < 0)
-			return dirfd;
-		a->fd = create_file(a, dirfd, rule);
-		/* another process may have removed the directory, empty until now, under us */
-		if (a->fd != -ENOENT || attempt == 10)
+		a->fd = dirfd < 0 ? dirfd : create_file(a, dirfd, rule);
+		/* another process, at its end, may have removed the directory, empty until now, under us */
+		if (a->fd != -ENOENT || attempt == REMOVED_MAX)
 			break;
-		sys.close(dirfd);
+		if (dirfd >= 0)
+			sys.close(dirfd);
 	}
 	if (a->fd < 0) {
-		sys.close(dirfd);
+		if (dirfd >= 0)
+			sys.close(dirfd);
 		return a->fd;
 	}
 	kill_step();

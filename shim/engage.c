@@ -539,7 +539,7 @@ static enum through_reason try_engage(struct file *f, struct ofd *o)
 	bool busy = false;
 	struct statx st;
 	struct arena *a;
-	int slot;
+	int slot, r;
 
 	if (sys.statx(ofd_fd(o), "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME | 0x2000u /* DIOALIGN */,
 	              &st) < 0)
@@ -559,8 +559,9 @@ static enum through_reason try_engage(struct file *f, struct ofd *o)
 	}
 	if (why != THROUGH_NONE)
 		return why;
-	if (engine_start() < 0)
-		return THROUGH_NO_THREAD;
+	r = engine_start();
+	if (r < 0)
+		return r == -EDEADLK ? THROUGH_COUNT : THROUGH_NO_THREAD; /* in a handler: with a later write */
 	a = arena_for(f, path, &busy);
 	if (busy)
 		return THROUGH_COUNT;

@@ -462,14 +462,17 @@ void engine_kick(struct file *f)
 		thread_add(ENGINE_THREADS_MAX);
 }
 
-void engine_arm(void)
+bool engine_arm(void)
 {
 	if (!atomic_load_explicit(&engine.armed, memory_order_relaxed) &&
 	    !atomic_exchange(&engine.armed, true)) {
-		if (engine_tid() == 0)
-			engine_start();
+		if (engine_tid() == 0 && engine_start() < 0) {
+			atomic_store(&engine.armed, false);
+			return false;
+		}
 		wake(ENGINE_THREADS_MAX);
 	}
+	return true;
 }
 
 void engine_fork_prepare(void) { lock_take(&engine.lock, LOCK_QUEUE); }

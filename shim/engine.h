@@ -18,8 +18,8 @@ int engine_start(void);
 pid_t engine_tid(void);
 /* A sealed block of f waits to be flushed. */
 void engine_kick(struct file *f);
-/* Something was staged or a relaxed sync became due: the timer must run. */
-void engine_arm(void);
+/* Something was staged or a relaxed sync became due: the timer must run.  False when nobody runs it. */
+bool engine_arm(void);
 /* engage_tend has something to do. */
 void engine_nudge(void);
 /* Smallest lag of all rules, for the timer's pace; 1..60000. */

@@ -178,6 +178,10 @@ static long write_engaged(struct file *f, struct ofd *o, int fd, const struct io
 	}
 	if (at + n > (uint64_t)INT64_MAX || !direct_aligned(o, iov, count, at) || at + n > limit)
 		return write_kernel(f, fd, iov, count, offset, nested);
+	/* nothing is staged that nobody would look after: the threads end when there is nothing to do, and none is made
+	 * in a signal handler */
+	if (!f->head && engine_tid() == 0 && !engine_arm())
+		return write_kernel(f, fd, iov, count, offset, nested);
 	r = prealloc_reserve(f, fd, at, n, f->arena->block_bytes + n, &granted);
 	if ((r == -ENOSPC || r == -EDQUOT) && engage_release_reserved())
 		r = prealloc_reserve(f, fd, at, n, f->arena->block_bytes + n, &granted);

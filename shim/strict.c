@@ -257,6 +257,8 @@ int strict_hold(struct file *f, struct ofd *o, bool nested)
 	flush_close_own(f);
 	f->no_own_fd = true;
 	r = watcher_hold();
+	if (r == -EDEADLK)
+		return 0; /* in a signal handler: with a later write */
 	if (r < 0)
 		return -THROUGH_NO_THREAD;
 	r = lease_take_for(ofd_fd(o), r);

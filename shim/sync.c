@@ -27,8 +27,7 @@ static int by_policy(struct file *f, bool *full)
 	case SYNC_RELAXED:
 		if (f->relaxed_due_ns == 0)
 			f->relaxed_due_ns = sys_now_ns() + f->rule->set.relaxed_ms * 1000000ull;
-		engine_arm();
-		return 0;
+		return !engine_arm(); /* nobody would do it later */
 	case SYNC_FSYNC: return 1;
 	case SYNC_JOURNAL:
 	case SYNC_FDATASYNC:

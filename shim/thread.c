@@ -2,6 +2,7 @@
 /* thread: see thread.h. */
 #include "thread.h"
 
+#include "handler.h"
 #include "sys.h"
 
 #include <limits.h>
@@ -37,6 +38,8 @@ int thread_make(void *(*run)(void *))
 	pthread_t thread;
 	int r;
 
+	if (handler_runs())
+		return -EDEADLK;
 	r = pthread_attr_init(&attr);
 	if (r == 0) {
 		pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);

@@ -17,7 +17,8 @@
  * cancelled. */
 enum { THREAD_SIGNAL = 32 };
 
-/* Starts a detached thread with a small stack.  Called with all signals blocked.  0 or -errno. */
+/* Starts a detached thread with a small stack.  Called with all signals blocked.  0 or -errno; -EDEADLK in a signal
+ * handler, where none may be made (handler.h). */
 int thread_make(void *(*run)(void *));
 /* How many of them run in this process. */
 unsigned thread_count(void);

@@ -8,12 +8,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from support import default_signals
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Tests must not run under the library by accident, nor with its settings."""
+    """Tests must not run under the library by accident, nor with its settings, nor with signals ignored."""
+    default_signals()
     for name in [n for n in os.environ if n.startswith("FASTWRITE_") and not n.startswith("FASTWRITE_TEST_")]:
         del os.environ[name]
     os.environ.pop("LD_PRELOAD", None)

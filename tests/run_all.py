@@ -201,6 +201,7 @@ def main() -> int:
     parser.add_argument("pytest_arguments", nargs="*", help="handed to pytest, behind --")
     options = parser.parse_args()
 
+    support.default_signals()
     build = options.build.resolve()
     totals = Totals()
     if options.units:

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from run_all import Totals, clean_environment, parse_tap
-from support import disk_base, parse_stats
+from support import complaints, disk_base, parse_stats
 
 ROOT = Path(__file__).resolve().parent.parent
 RELEASES = ("bullseye", "bookworm", "trixie", "sid")
@@ -229,10 +229,8 @@ def run_program(
     if totals.failed or totals.passed == 0:
         wrong.append(f"status {done.returncode}\n{done.stdout}\n{done.stderr}")
     if settings is not None:
-        messages = [line for line in done.stderr.splitlines() if line.startswith("fastwrite: ")]
         stats = parse_stats(done.stderr)
-        said = [line for line in messages if not line.startswith("fastwrite: pid ")]
-        if said:
+        if said := complaints(program, done.stderr):
             wrong.append(f"the library said: {said[0]}")
         if stats.bytes < 1000 or stats.writes < AT_LEAST.get(program, 0):
             wrong.append(f"only {stats.writes} writes were staged, {stats.bytes} bytes")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -21,6 +22,9 @@ STATS_LINE = re.compile(
     r"(?P<syncs_asked>\d+) syncs asked, (?P<syncs_done>\d+) done, (?P<journaled>\d+) by the journal; (?P<settles>\d+) settles(?P<through>.*)$"
 )
 THROUGH = re.compile(r"; (\d+) files written through: ([^;]+)")
+
+# What the library may say in a hook program, which does there what calls for it.
+SAYS = {"test_family": "of a process that died"}  # it kills processes whose arena nobody else has
 
 
 @dataclass
@@ -62,6 +66,14 @@ def parse_stats(text: str) -> Stats:
         for count, why in THROUGH.findall(match["through"]):
             stats.through[why] = stats.through.get(why, 0) + int(count)
     return stats
+
+
+def default_signals() -> None:
+    """Programs that are started get the signals' defaults, although a background job of a script, or one of nohup,
+    is started with some of them ignored, which would be handed on.  Here they stay without effect."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
 
 
 def file_system(path: Path) -> str:
@@ -143,3 +155,10 @@ def assert_staged(stats: Stats, at_least: int = 1) -> None:
 def leftovers(directory: Path) -> list[Path]:
     """Staging directories that a program left behind."""
     return sorted(directory.rglob(".fastwrite"))
+
+
+def complaints(program: str, text: str) -> list[str]:
+    """What the library said in a hook program, besides statistics, that nothing called for."""
+    said = [line for line in text.splitlines() if line.startswith("fastwrite: ")]
+    known = SAYS.get(program)
+    return [line for line in said if not line.startswith("fastwrite: pid ") and not (known and known in line)]

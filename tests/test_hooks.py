@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from run_all import parse_tap
-from support import ROOT, Run, assert_staged, disk_dir, leftovers, run_native, run_preloaded
+from support import ROOT, Run, assert_staged, complaints, disk_dir, leftovers, run_native, run_preloaded
 
 PROGRAMS = sorted(path.stem for path in (ROOT / "tests" / "hooks").glob("*.c"))
 MODES = {
@@ -72,11 +72,9 @@ def test_preloaded(build, library, program, mode):
         )
         check(program, run)
         assert_staged(run.stats, 1000)
-        said = [line for line in run.stderr.splitlines() if "fastwrite:" in line]
+        said = complaints(program, run.stderr)
         if "strict" in mode:  # a program that changes its user cannot lease files of the old one: said once
             said = [line for line in said if "no lease can be had" not in line or "another user" not in line]
-        if program == "test_family":  # which kills processes whose arena nobody else has
-            said = [line for line in said if "of a process that died" not in line]
         assert not said, run.stderr
         assert not leftovers(place)
         assert os.listdir(place) == []

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
+import signal
 import time
 
 import pytest
 
+from harness import interrupt
 from harness.executor import Command, RealExecutor
 from harness.model import LabError
 
@@ -46,6 +48,34 @@ def test_what_interrupts_the_wait_leaves_no_process(executor):
         executor.run(sh("sleep 30"), 0.02, interrupt)
     with pytest.raises(ProcessLookupError):
         os.kill(seen[0], 0)
+
+
+at_fork = []
+os.register_at_fork(after_in_parent=lambda: [call() for call in at_fork])
+
+
+@pytest.fixture
+def interrupts(monkeypatch):
+    """As a run of the laboratory takes them, also where the tests' own start ignores them."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    monkeypatch.setattr(interrupt, "_seen", False)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    interrupt.watch()
+    yield
+    at_fork.clear()
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_during_the_fork_is_not_lost(executor, interrupts, number):
+    """Python throws away what is raised in what modules have registered to run after a fork."""
+    at_fork.append(lambda: signal.raise_signal(number))
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        executor.run(sh("sleep 30"), 0.02, lambda _: False)
+    assert time.monotonic() - start < 10
 
 
 def test_a_missing_program_is_one_clear_line(executor):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m programs (with tests/ on the path; scripts/soak does it): the list of real programs as a table."""
+"""python -m programs (with tests/ on the path; make soak-programs does it): the list of real programs as a table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from support import ROOT
+from support import ROOT, default_signals
 
 from programs import catalog, table
 from programs.case import Row, take
@@ -46,6 +46,7 @@ def main() -> int:
     parser.add_argument("--markdown", type=Path, help="write the table to this file, too")
     options = parser.parse_args()
 
+    default_signals()
     for name in [n for n in os.environ if n.startswith("FASTWRITE_") and not n.startswith("FASTWRITE_TEST_")]:
         del os.environ[name]
     cases = [
@@ -73,9 +74,11 @@ def main() -> int:
     print(text)
     if options.markdown:
         options.markdown.write_text(text)
-    bad = [row for row in rows if not row.ok]
+    for row in rows:
+        if row.skipped:
+            print(f"skipped: {row.case.name}: {row.skipped}")
     print(table.totals(rows), flush=True)
-    return 1 if bad else 0
+    return 1 if any(row.failed for row in rows) else 0
 
 
 if __name__ == "__main__":

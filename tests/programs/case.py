@@ -75,8 +75,12 @@ class Row:
     legs: dict[str, Leg] = field(default_factory=dict)
 
     @property
+    def failed(self) -> bool:
+        return not all(leg.ok for leg in self.legs.values())
+
+    @property
     def ok(self) -> bool:
-        return not self.skipped and all(leg.ok for leg in self.legs.values())
+        return not self.skipped and not self.failed
 
 
 def difference(native: object, shim: object) -> str:

@@ -36,6 +36,8 @@ def make_tree(root: Path, files: int) -> None:
     with (root / "holes").open("wb") as file:
         file.seek(1 << 20)
         file.write(b"end")
+    for path in (root / "empty", root / "holes"):
+        os.utime(path, (1_600_000_000, 1_600_000_000))
     # last: what is made in a directory changes its time
     for path in sorted(root.rglob("*"), reverse=True):
         if path.is_dir():
@@ -179,9 +181,14 @@ CASES = [
         "tar",
         {"tar": "tar"},
         "",
-        "few bytes: files of up to 10 KB get one write",
+        "of what it unpacks, files of up to 10 KB get one write, which is not staged",
     ),
-    Copies("cp -a", {"cp": "coreutils"}, "copied within the kernel, or in pieces of 128 KB and more"),
-    Copies("rsync", {"rsync": "rsync"}, ""),
+    Copies(
+        "cp -a",
+        {"cp": "coreutils"},
+        "",
+        "few bytes: it writes in pieces of 128 KB, and a smaller file in one write",
+    ),
+    Copies("rsync", {"rsync": "rsync"}, "it writes in pieces of 256 KB, and a smaller file in one write"),
     Dd(),
 ]

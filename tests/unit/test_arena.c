@@ -121,6 +121,29 @@ static int unlink_first(int fd, int operation)
 	return sys_kernel.flock(fd, operation);
 }
 
+static int removals;
+
+static int openat_after_a_removal(int dirfd, const char *path, int flags, mode_t mode)
+{
+	if (dirfd == AT_FDCWD && (flags & O_DIRECTORY) && removals > 0) {
+		removals--;
+		rmdir(path);
+	}
+	return sys_kernel.openat(dirfd, path, flags, mode);
+}
+
+/* Many short programs in one directory: the last of them that ends removes what the next has just made. */
+static void test_directory_removed_by_others(void **state)
+{
+	(void)state;
+	sys.openat = openat_after_a_removal;
+	removals = 20;
+	assert_int_equal(arena_create(&arena, dir, &rule), 0);
+	assert_int_equal(removals, 0);
+	arena_destroy(&arena);
+	assert_int_equal(access(dir, F_OK), -1);
+}
+
 static void test_removed_before_it_was_locked(void **state)
 {
 	struct stat st;
@@ -212,6 +235,7 @@ int main(void)
 		TEST(test_create),
 		TEST(test_full_disk_leaves_nothing),
 		TEST(test_directory_of_others),
+		TEST(test_directory_removed_by_others),
 		TEST(test_removed_before_it_was_locked),
 		TEST(test_blocks),
 		TEST(test_slots),
