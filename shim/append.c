@@ -152,7 +152,7 @@ int append_shared(struct file *f)
 
 		gather(f, b);
 		append_begin(f, APPEND_SOMEWHERE, file_size(fd), b->bytes);
-		n = sys.writev(fd, b->iov, b->count);
+		n = sys_append_accepted(fd, b->iov, b->count);
 		if (n == -EINTR) {
 			append_end(f);
 			continue;

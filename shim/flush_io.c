@@ -47,7 +47,7 @@ static int write_part(int fd, const struct iovec *iov, int count, uint64_t skip,
 
 	while (size > 0) {
 		int n = slice(iov, count, skip, size, part);
-		ssize_t r = sys.pwritev(fd, part, n, (off_t)(offset + skip));
+		ssize_t r = sys_pwritev_accepted(fd, part, n, (off_t)(offset + skip));
 
 		if (r == -EINTR)
 			continue;

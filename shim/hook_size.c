@@ -58,11 +58,10 @@ EXPORT int posix_fallocate64(int fd, off64_t offset, off64_t length)
 	return r;
 }
 
-/* A lower RLIMIT_FSIZE must not hit bytes that were accepted under the higher one. */
 static void before_limit(int resource, const struct rlimit *limit)
 {
 	if (resource == RLIMIT_FSIZE && limit)
-		meta_settle_all();
+		meta_limit_changes();
 }
 
 EXPORT int setrlimit(__rlimit_resource_t resource, const struct rlimit *limit)

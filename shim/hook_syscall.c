@@ -413,14 +413,14 @@ static long do_file_setattr(const long *a) { return released_at(INT(0), PATH(1),
 static long do_setrlimit(const long *a)
 {
 	if (INT(0) == RLIMIT_FSIZE)
-		meta_settle_all();
+		meta_limit_changes();
 	return PASS;
 }
 
 static long do_prlimit64(const long *a)
 {
 	if (INT(1) == RLIMIT_FSIZE && a[2])
-		meta_settle_all();
+		meta_limit_changes();
 	return PASS;
 }
 

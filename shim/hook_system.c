@@ -98,6 +98,14 @@ static void settle_all(void)
 	errno = before;
 }
 
+static void limit_changes(void)
+{
+	int before = errno;
+
+	meta_limit_changes();
+	errno = before;
+}
+
 EXPORT long ulimit(int command, ...)
 {
 	va_list list;
@@ -107,14 +115,14 @@ EXPORT long ulimit(int command, ...)
 	limit = va_arg(list, long);
 	va_end(list);
 	if (command == UL_SETFSIZE)
-		settle_all();
+		limit_changes();
 	return real.ulimit(command, limit);
 }
 
 EXPORT int vlimit(int resource, int value);
 EXPORT int vlimit(int resource, int value)
 {
-	settle_all();
+	limit_changes();
 	return real.vlimit(resource, value);
 }
 

@@ -118,6 +118,7 @@ static long write_engaged(struct file *f, struct ofd *o, int fd, const struct io
 	off_t position;
 	long r;
 
+	atomic_store(&stage_fast_most, limit != UINT64_MAX && family_is_shared() ? 0 : STAGE_FAST_MOST);
 	if (f->through_wanted) {
 		r = engage_through(f, f->through_wanted, nested);
 		if (r < 0)
@@ -170,6 +171,9 @@ static long write_engaged(struct file *f, struct ofd *o, int fd, const struct io
 	}
 	if (append) {
 		at = stage_logical_size(f);
+		/* some file systems judge an append by the position that it will not go to */
+		if (o->align_mask && ((uint64_t)stage_position(f, o) & o->align_mask))
+			return write_kernel(f, fd, iov, count, offset, nested);
 	} else {
 		position = stream ? stage_position(f, o) : offset;
 		if (position < 0)

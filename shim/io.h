@@ -33,7 +33,8 @@ static inline long io_write(int fd, struct ofd *o, const void *buf, size_t n)
 	struct iovec iov = {.iov_base = (void *)(uintptr_t)buf, .iov_len = n};
 
 	/* n - 1: a write of nothing is the kernel's business */
-	if (__builtin_expect(n - 1 < 65536, 1) && io_plausible(buf, n) && stage_fast(o, fd, buf, n))
+	if (__builtin_expect(n - 1 < atomic_load_explicit(&stage_fast_most, memory_order_relaxed), 1) &&
+	    io_plausible(buf, n) && stage_fast(o, fd, buf, n))
 		return (long)n;
 	return io_writev(fd, o, &iov, 1, IO_NO_OFFSET);
 }

@@ -288,3 +288,9 @@ void meta_settle_all(void)
 	if (!meta_idle())
 		file_for_each(visit_settle, NULL);
 }
+
+void meta_limit_changes(void)
+{
+	stage_limit_changes();
+	meta_settle_all();
+}

@@ -65,4 +65,7 @@ void meta_map(int fd, bool shares);
 /* sync, syncfs: every engaged file settled. */
 void meta_settle_all(void);
 
+/* Before RLIMIT_FSIZE changes: a lower one must not hit bytes that were accepted under the higher one. */
+void meta_limit_changes(void);
+
 #endif

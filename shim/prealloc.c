@@ -182,7 +182,8 @@ void prealloc_again(struct file *f, int fd)
 {
 	if (f->prealloc_end <= f->ksize)
 		return;
-	if (f->ksize >= f->prealloc_start && keep_size(fd, page_floor(f->ksize), f->prealloc_end) == 0)
+	if (f->ksize >= f->prealloc_start && within_limit(f->prealloc_end) == f->prealloc_end &&
+	    keep_size(fd, page_floor(f->ksize), f->prealloc_end) == 0)
 		return;
 	/* begin anew at the new end */
 	cut(f, fd);

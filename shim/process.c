@@ -116,6 +116,7 @@ void process_fork_parent(void)
 	engine_fork_parent();
 	if (was.member)
 		family_fork_parent();
+	stage_limit_changes();
 	engage_unpause();
 	sys_restore_signals(was.signals);
 }
@@ -134,6 +135,7 @@ void process_fork_child(void)
 	journal_after_fork();
 	alive_set();
 	fd_set_process();
+	stage_limit_changes();
 	if (was.member) {
 		family_fork_child();
 		file_fork_child();

@@ -41,7 +41,9 @@ static void tell(const struct job *j, const char *target, const char *action, ui
 static int write_all(int fd, const uint8_t *p, uint64_t n, uint64_t offset, bool append)
 {
 	while (n > 0) {
-		ssize_t r = append ? sys.write(fd, p, n) : sys.pwrite(fd, p, n, (off_t)offset);
+		struct iovec part = {.iov_base = (void *)(uintptr_t)p, .iov_len = n};
+		ssize_t r = append ? sys_append_accepted(fd, &part, 1)
+		                   : sys_pwritev_accepted(fd, &part, 1, (off_t)offset);
 
 		if (r == -EINTR)
 			continue;

@@ -195,11 +195,12 @@ int foreign_read_block(struct foreign_arena *a, uint32_t index)
 
 int foreign_store_slot(struct foreign_arena *a, uint32_t slot)
 {
+	struct iovec iov = {.iov_base = foreign_slot(a, slot), .iov_len = sizeof(struct arena_slot)};
 	ssize_t n;
 
 	kill_step();
-	n = sys.pwrite(a->fd, foreign_slot(a, slot), sizeof(struct arena_slot),
-	               (off_t)(a->header.slots_at + (uint64_t)slot * ARENA_SLOT_BYTES));
+	n = sys_pwritev_accepted(a->fd, &iov, 1,
+	                         (off_t)(a->header.slots_at + (uint64_t)slot * ARENA_SLOT_BYTES));
 	kill_step();
 	return n < 0 ? (int)n : n == (ssize_t)sizeof(struct arena_slot) ? 0 : -EIO;
 }

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 __thread struct stage_frame *stage_frames;
+_Atomic size_t stage_fast_most = STAGE_FAST_MOST;
 
 /* Do both addresses lie in one mapping?  False when the kernel does not say. */
 static bool same_mapping(uintptr_t a, uintptr_t b)

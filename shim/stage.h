@@ -68,6 +68,15 @@ static inline void stage_prefetch(const uint8_t *p)
 #endif
 }
 
+/*
+ * Writes of up to this size may be staged without a look at the limit on the size of files: a block has room for no
+ * more than its opener's limit allowed.  0 while that may be another member of the family with another limit; found
+ * out anew by the next write that takes the slow path.
+ */
+enum { STAGE_FAST_MOST = 65536 };
+extern _Atomic size_t stage_fast_most;
+static inline void stage_limit_changes(void) { atomic_store(&stage_fast_most, 0); }
+
 /* True when all n bytes were accepted at the stream position of `o`. */
 static inline bool stage_fast(struct ofd *o, int fd, const void *buf, size_t n)
 {

@@ -4,9 +4,12 @@
 
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 
 #define CALL0(n) sys_raw(n, 0, 0, 0, 0, 0, 0)
 #define CALL1(n, a) sys_raw(n, (long)(a), 0, 0, 0, 0, 0)
@@ -152,6 +155,74 @@ uint64_t sys_file_limit(void)
 
 	CALL4(SYS_prlimit64, 0, RLIMIT_FSIZE, 0, &limit);
 	return limit.soft;
+}
+
+struct errand {
+	long number, a, b, c, d, e;
+	volatile long result;
+};
+
+static __attribute__((noinline, noreturn)) void run_errand(struct errand *w)
+{
+	struct {
+		uint64_t soft, hard;
+	} limit = {UINT64_MAX, UINT64_MAX};
+
+	/* of this task alone: it has the program's memory and descriptors, but not its limits */
+	if (CALL4(SYS_prlimit64, 0, RLIMIT_FSIZE, &limit, 0) < 0 &&
+	    CALL4(SYS_prlimit64, 0, RLIMIT_FSIZE, 0, &limit) == 0) {
+		limit.soft = limit.hard;
+		CALL4(SYS_prlimit64, 0, RLIMIT_FSIZE, &limit, 0);
+	}
+	w->result = sys_raw(w->number, w->a, w->b, w->c, w->d, w->e, 0);
+	for (;;)
+		CALL1(SYS_exit_group, 0);
+}
+
+/* On this very stack, on which nothing happens until it has ended.  No signal says so, and no wait() of the program's
+ * finds it. */
+static __attribute__((noinline)) long run_unlimited(struct errand *w)
+{
+	long pid = CALL1(SYS_clone, CLONE_VM | CLONE_VFORK | CLONE_FILES | CLONE_FS);
+
+	if (pid == 0)
+		run_errand(w);
+	if (pid < 0)
+		return -EFBIG;
+	while (CALL4(SYS_wait4, pid, 0, __WCLONE, 0) == -EINTR)
+		;
+	return w->result;
+}
+
+static bool beyond_limit(uint64_t at, const struct iovec *iov, int count)
+{
+	uint64_t limit = sys_file_limit();
+
+	if (limit == UINT64_MAX)
+		return false;
+	for (int i = 0; i < count; i++)
+		at += iov[i].iov_len;
+	return at > limit;
+}
+
+ssize_t sys_pwritev_accepted(int fd, const struct iovec *iov, int count, off_t offset)
+{
+	struct errand w = {
+		.number = SYS_pwritev, .a = fd, .b = (long)iov, .c = count, .d = offset, .result = -EINTR};
+
+	return beyond_limit((uint64_t)offset, iov, count) ? run_unlimited(&w)
+	                                                  : sys.pwritev(fd, iov, count, offset);
+}
+
+ssize_t sys_append_accepted(int fd, const struct iovec *iov, int count)
+{
+	struct errand w = {.number = SYS_writev, .a = fd, .b = (long)iov, .c = count, .result = -EINTR};
+	struct statx st;
+
+	if (sys_file_limit() == UINT64_MAX || sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st) < 0 ||
+	    !beyond_limit(st.stx_size, iov, count))
+		return sys.writev(fd, iov, count);
+	return run_unlimited(&w);
 }
 
 long sys_futex_wait(uint32_t *word, uint32_t expected, const struct timespec *relative)

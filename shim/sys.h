@@ -157,6 +157,14 @@ void sys_quiet_end(const struct sys_quiet *q);
 /* RLIMIT_FSIZE now: the kernel answers EFBIG and SIGXFSZ to what goes beyond. */
 uint64_t sys_file_limit(void);
 
+/*
+ * For bytes that were accepted already, by another member of the family or a process that has died: the limit of this
+ * process on the size of files was not theirs.  Like the entries above, but what ends beyond the limit is written by a
+ * task of its own, without one; -EFBIG when there can be none.  Signals blocked.
+ */
+ssize_t sys_pwritev_accepted(int fd, const struct iovec *iov, int count, off_t offset);
+ssize_t sys_append_accepted(int fd, const struct iovec *iov, int count);
+
 long sys_futex_wait(uint32_t *word, uint32_t expected, const struct timespec *relative);
 void sys_futex_wake(uint32_t *word, int count);
 

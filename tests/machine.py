@@ -53,6 +53,7 @@ CHOICES = {
     "prealloc_mode": ["keep", "keep", "keep", "off"],
     "small": ["64K", "64K", "4K", "512"],
     "sync": ["fdatasync", "fsync", "relaxed", "off"],
+    "visibility": ["lag", "lag", "lag", "strict"],
 }
 
 Setting = dict[str, object]
@@ -541,6 +542,7 @@ def explore(
     seconds: float | None = None,
     keep_going: bool = False,
     flags: tuple[str, ...] = (),
+    fixed: Setting | None = None,
 ) -> Totals:
     """Batches until so many sequences, or so many seconds, or (without `keep_going`) a difference."""
     end = time.monotonic() + seconds if seconds else None
@@ -548,7 +550,7 @@ def explore(
     while (sequences is None or totals.sequences < sequences) and (end is None or time.monotonic() < end):
         number = totals.batches
         dice = random.Random(f"{seed} {place.kind} {number}")
-        setting = random_setting(dice)
+        setting = random_setting(dice) | (fixed or {})
         own = [*flags, *place.flags, *(["exclusive"] if setting["writers"] == "exclusive" else [])]
         library = rig.libraries[number % len(rig.libraries)]
         text = rig.generate(seed, number * BATCH, BATCH, *own)
@@ -627,6 +629,7 @@ def run_one(rig: Rig, kind: str, seed: int, options: argparse.Namespace, seconds
                 seconds=seconds or getattr(options, "seconds", None),
                 keep_going=getattr(options, "keep_going", True),
                 flags=tuple(options.flags),
+                fixed=dict(one.split("=", 1) for one in options.set),
             )
     except UnavailableError as why:
         print(f"{kind}: skipped: {why}", flush=True)
@@ -673,10 +676,12 @@ def main() -> int:
     run.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1, 1 << 32))
     run.add_argument("--keep-going", action="store_true")
     run.add_argument("--flags", nargs="*", default=[], help="of the generator: alone, no-spawn, ...")
+    run.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="instead of what is drawn")
     soak = commands.add_parser("soak", help="all file systems in turn for FASTWRITE_SOAK_SECONDS (an hour)")
     soak.add_argument("--fs", nargs="*", choices=KINDS, default=list(KINDS))
     soak.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1, 1 << 32))
     soak.add_argument("--flags", nargs="*", default=[])
+    soak.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE")
     again = commands.add_parser("replay")
     again.add_argument("list", type=Path)
     again.add_argument("--times", type=int, default=1)

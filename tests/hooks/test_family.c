@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <time.h>
 
 /* "#WWWWW NNNNNNNN ....\n": writer and number, so that order and wholeness can be checked; where one begins is plain
@@ -492,6 +493,106 @@ static void arenas_beside_the_dying(void **state)
 	}
 }
 
+static volatile sig_atomic_t limit_signals;
+
+static void on_limit(int signal)
+{
+	(void)signal;
+	limit_signals++;
+}
+
+static bool set_limit(rlim_t bytes)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_FSIZE, &limit) < 0)
+		return false;
+	limit.rlim_cur = bytes;
+	return setrlimit(RLIMIT_FSIZE, &limit) == 0;
+}
+
+/* The limit on the size of files holds for the process that writes, not for the bytes of the others. */
+static void limit_of_one(int more)
+{
+	enum { LIMIT = 4096, EACH = 500 };
+	int fd = OK(open("a", O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | more, 0644));
+	char record[RECORD] = "", back[RECORD];
+	int to[2], from[2];
+	pid_t pid;
+
+	OK(pipe(to));
+	OK(pipe(from));
+	signal(SIGXFSZ, on_limit);
+	write_records(fd, 0, RECORDS);
+	fflush(stdout);
+	pid = fork();
+	if (pid == 0) {
+		CHILD(set_limit(LIMIT));
+		CHILD(write(to[1], "", 1) == 1 && read(from[0], back, 1) == 1);
+		/* the same description, in the block that the other one opened */
+		CHILD(write(fd, record, RECORD) == -1 && errno == EFBIG && limit_signals == 1);
+		CHILD(pread(fd, back, RECORD, (off_t)RECORD * (RECORDS + EACH - 1)) == RECORD);
+		CHILD(fsync(fd) == 0);
+		CHILD(limit_signals == 1);
+		CHILD(write(to[1], "", 1) == 1 && read(from[0], back, 1) == 1);
+		CHILD(write(fd, record, RECORD) == -1 && errno == EFBIG && limit_signals == 2);
+		CHILD(close(fd) == 0 && limit_signals == 2);
+		CHILD(set_limit(RLIM_INFINITY)); /* for what the library says at the end */
+		_exit(0);
+	}
+	for (unsigned round = 0; round < 2; round++) {
+		assert_int_equal(read(to[0], back, 1), 1);
+		write_records(fd, RECORDS + round * EACH, EACH);
+		assert_int_equal(write(from[1], "", 1), 1);
+	}
+	wait_for(1);
+	assert_int_equal(limit_signals, 0);
+	check_file("a", 0, RECORDS + 2 * EACH);
+	OK(close(fd));
+	OK(unlink("a"));
+	for (int i = 0; i < 2; i++) {
+		OK(close(to[i]));
+		OK(close(from[i]));
+	}
+}
+
+static void limit_of_one_append(void **state)
+{
+	(void)state;
+	limit_of_one(O_APPEND);
+}
+
+static void limit_of_one_position(void **state)
+{
+	(void)state;
+	limit_of_one(0);
+}
+
+/* And what somebody was killed with is put in place by whoever is left. */
+static void limit_of_the_survivor(void **state)
+{
+	enum { LIMIT = 4096, EACH = 500 };
+	int fd = OK(open("a", O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+	int got;
+
+	(void)state;
+	signal(SIGXFSZ, on_limit);
+	write_records(fd, 0, RECORDS);
+	fflush(stdout);
+	if (fork() == 0) {
+		write_records(fd, RECORDS, EACH);
+		raise(SIGKILL);
+	}
+	assert_true(set_limit(LIMIT));
+	assert_true(wait(&got) > 0 && WIFSIGNALED(got));
+	assert_int_equal(OK(lseek(fd, 0, SEEK_END)), (off_t)RECORD * (RECORDS + EACH));
+	OK(close(fd));
+	assert_int_equal(limit_signals, 0);
+	check_file("a", 0, RECORDS + EACH);
+	assert_true(set_limit(RLIM_INFINITY));
+	OK(unlink("a"));
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -507,6 +608,9 @@ int main(int argc, char **argv)
 		cmocka_unit_test(left_behind_by_a_child),
 		cmocka_unit_test(killed_on_one_append_description),
 		cmocka_unit_test(killed_on_one_position),
+		cmocka_unit_test(limit_of_one_append),
+		cmocka_unit_test(limit_of_one_position),
+		cmocka_unit_test(limit_of_the_survivor),
 	};
 
 	if (argc > 1)
