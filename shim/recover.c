@@ -36,23 +36,32 @@ static void tell(const struct job *j, const char *target, const char *action, ui
 		j->opt->event(j->opt->ctx, &e);
 }
 
-static int write_all(int fd, const uint8_t *p, uint64_t n, uint64_t offset, bool append)
+/* *written: bytes that got into the file, also when the rest did not.  What goes beyond RLIMIT_FSIZE is an error like
+ * any other, and no SIGXFSZ. */
+static int write_all(int fd, const uint8_t *p, uint64_t n, uint64_t offset, bool append, uint64_t *written)
 {
+	struct sys_quiet quiet;
+	int error = 0;
+
+	*written = 0;
+	sys_quiet_begin(&quiet);
 	while (n > 0) {
 		ssize_t r = append ? sys.write(fd, p, n) : sys.pwrite(fd, p, n, (off_t)offset);
 
 		if (r == -EINTR)
 			continue;
-		if (r < 0)
-			return (int)r;
-		if (r == 0)
-			return -EIO;
+		if (r <= 0) {
+			error = r < 0 ? (int)r : -EIO;
+			break;
+		}
 		kill_step();
 		p += r;
 		n -= (uint64_t)r;
 		offset += (uint64_t)r;
+		*written += (uint64_t)r;
 	}
-	return 0;
+	sys_quiet_end(&quiet);
+	return error;
 }
 
 /* Bytes of a slot's blocks, all extents counted. */
@@ -80,8 +89,9 @@ static int replay_positional(struct job *j, int fd, int n)
 
 		for (uint32_t e = 0; r == 0 && e < COMMIT_COUNT(j->a.blocks[index].commit); e++) {
 			struct arena_extent x = foreign_extent(&j->a, index, e);
+			uint64_t written;
 
-			r = write_all(fd, j->a.data + x.pos, x.length, x.offset, false);
+			r = write_all(fd, j->a.data + x.pos, x.length, x.offset, false, &written);
 		}
 		if (r < 0)
 			return r;
@@ -225,7 +235,8 @@ static int append_block(struct job *j, uint32_t slot, int fd, uint32_t index, ui
 	struct arena_slot *s = foreign_slot(&j->a, slot);
 	struct arena_extent x;
 	struct statx st;
-	int r = foreign_read_block(&j->a, index);
+	uint64_t written;
+	int r = foreign_read_block(&j->a, index), stored;
 
 	if (r == 0)
 		r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st);
@@ -239,13 +250,14 @@ static int append_block(struct job *j, uint32_t slot, int fd, uint32_t index, ui
 	s->done = DONE_MAKE(DONE_SEQ(s->done), skip);
 	s->flush_from = s->done;
 	r = foreign_store_slot(&j->a, slot);
-	if (r == 0)
-		r = write_all(fd, j->a.data + x.pos + skip, x.length - skip, 0, true);
 	if (r < 0)
 		return r;
-	s->done = DONE_MAKE(j->a.blocks[index].seq, 0);
+	r = write_all(fd, j->a.data + x.pos + skip, x.length - skip, 0, true, &written);
+	/* a disk that got full took a part: the next recovery appends the rest */
+	s->done = r < 0 ? DONE_MAKE(DONE_SEQ(s->done), skip + written) : DONE_MAKE(j->a.blocks[index].seq, 0);
 	s->flush_active = APPEND_NONE;
-	return foreign_store_slot(&j->a, slot);
+	stored = foreign_store_slot(&j->a, slot);
+	return r < 0 ? r : stored;
 }
 
 /* O_APPEND blocks: each byte once, behind whatever others appended. */
@@ -367,11 +379,13 @@ finished:
 	return foreign_store_slot(&j->a, slot);
 }
 
-static bool other_boot(const struct job *j)
+/* 1 or 0; -errno: that cannot be found out, and no arena is thrown away for it. */
+static int other_boot(const struct job *j)
 {
 	uint8_t now[16];
+	int r = arena_boot_id(now);
 
-	return arena_boot_id(now) < 0 || memcmp(now, j->a.header.boot_id, sizeof now) != 0;
+	return r < 0 ? r : memcmp(now, j->a.header.boot_id, sizeof now) != 0;
 }
 
 /* Another boot: the arena's pages reached the disk or did not, in any order.  What no sync covered was not
@@ -400,10 +414,6 @@ static int recover_loaded(struct job *j)
 {
 	int failed = 0;
 
-	if (other_boot(j)) {
-		discard(j);
-		return 0;
-	}
 	for (uint32_t i = 0; i < j->a.header.slot_count; i++) {
 		int r;
 
@@ -526,7 +536,7 @@ static int lock_dead(int fd)
 static void recover_arena(struct job *j, const char *name)
 {
 	BUFFER(struct recover_rights, rights);
-	int fd, r;
+	int fd, r, other = 0;
 
 	j->report->arenas++;
 	if (arena_is_own(name)) {
@@ -550,8 +560,12 @@ static void recover_arena(struct job *j, const char *name)
 		goto out; /* somebody else was quicker */
 	if (r == 0)
 		r = foreign_load(&j->a, fd);
-	if (r == 0 && j->a.header.pid != sys_getpid() && j->a.header.pid_start != 0 &&
-	    arena_pid_start(j->a.header.pid) == j->a.header.pid_start && !other_boot(j)) {
+	if (r == 0 && (other = other_boot(j)) < 0) {
+		r = other;
+		foreign_unload(&j->a);
+	}
+	if (r == 0 && !other && j->a.header.pid != sys_getpid() && j->a.header.pid_start != 0 &&
+	    arena_pid_start(j->a.header.pid) == j->a.header.pid_start) {
 		j->report->live++;
 		tell(j, "", "live", 0, 0, "its process is running");
 		foreign_unload(&j->a);
@@ -560,7 +574,10 @@ static void recover_arena(struct job *j, const char *name)
 	if (r == 0) {
 		r = take_rights(j, rights);
 		if (r == 0) {
-			r = recover_loaded(j);
+			if (other)
+				discard(j);
+			else
+				r = recover_loaded(j);
 			recover_rights_drop(rights);
 		} else {
 			j->report->failed++;

@@ -9,18 +9,22 @@
 #include <fcntl.h>
 #include <string.h>
 
-static bool is_target(int fd, const struct arena_slot *slot)
+/* 0; -ENOENT: another file, or none; other -errno: that cannot be found out. */
+static int is_target(int fd, const char *name, const struct arena_slot *slot)
 {
 	struct statx st;
+	int r = sys.statx(fd, name, name[0] ? AT_SYMLINK_NOFOLLOW : AT_EMPTY_PATH,
+	                  STATX_BASIC_STATS | STATX_BTIME, &st);
 
-	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME, &st) < 0)
-		return false;
+	if (r < 0)
+		return r == -ENOTDIR || r == -ENAMETOOLONG ? -ENOENT : r;
 	if ((st.stx_mode & S_IFMT) != S_IFREG || st.stx_ino != slot->ino || sys_dev_of(&st) != slot->dev)
-		return false;
+		return -ENOENT;
 	/* inode numbers are used again; birth times are not */
-	if ((slot->btime_sec || slot->btime_nsec) && (st.stx_mask & STATX_BTIME))
-		return st.stx_btime.tv_sec == slot->btime_sec && st.stx_btime.tv_nsec == slot->btime_nsec;
-	return true;
+	if ((slot->btime_sec || slot->btime_nsec) && (st.stx_mask & STATX_BTIME) &&
+	    (st.stx_btime.tv_sec != slot->btime_sec || st.stx_btime.tv_nsec != slot->btime_nsec))
+		return -ENOENT;
+	return 0;
 }
 
 /* Without blocking, since the name may be a FIFO's.  -EAGAIN is somebody's lease, who has been told and lets go
@@ -41,13 +45,22 @@ static int open_patiently(int dirfd, const char *name, int flags)
 static int open_candidate(int dirfd, const char *name, const struct arena_slot *slot)
 {
 	int flags = O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
-	int fd = open_patiently(dirfd, name, O_RDWR | flags);
+	int fd, r;
 
+	if (!name[0])
+		return -ENOENT;
+	/* first, because an open alone may do something: it breaks leases, and a device's may mean anything */
+	r = is_target(dirfd, name, slot);
+	if (r < 0)
+		return r;
+	fd = open_patiently(dirfd, name, O_RDWR | flags);
 	if (fd == -EACCES)
 		fd = open_patiently(dirfd, name, O_WRONLY | flags);
-	if (fd >= 0 && !is_target(fd, slot)) {
+	/* again, because another file may have got the name meanwhile */
+	r = fd < 0 ? 0 : is_target(fd, "", slot);
+	if (r < 0) {
 		sys.close(fd);
-		return -ENOENT;
+		return r;
 	}
 	return fd == -ELOOP || fd == -ENXIO || fd == -EISDIR ? -ENOENT : fd;
 }
@@ -71,7 +84,7 @@ static int open_renamed(int dirfd, const struct arena_slot *slot)
 				return fd;
 		}
 	}
-	return -ENOENT;
+	return n < 0 ? (int)n : -ENOENT; /* after an error nobody knows whether the file is there */
 }
 
 static int make_orphan(struct recover_target *t, const struct arena_slot *slot, int staging_fd)
