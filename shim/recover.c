@@ -7,6 +7,7 @@
 #include "lease.h"
 #include "log.h"
 #include "recover_parse.h"
+#include "recover_rights.h"
 #include "recover_target.h"
 #include "sys.h"
 
@@ -313,19 +314,28 @@ static void trim(const struct arena_slot *s, int fd)
 	}
 }
 
+/* Of the n > 0 blocks in j->a.order. */
+static bool is_positional(const struct job *j, uint32_t slot)
+{
+	return j->a.blocks[j->a.order[0]].kind == STAGE_POSITIONAL ||
+	       (foreign_slot(&j->a, slot)->flags & SLOT_EXCLUSIVE);
+}
+
 static int replay(struct job *j, uint32_t slot, int fd, int n, uint64_t bytes)
 {
+	long flags;
 	int r;
 
 	if (n == 0)
 		return 0;
-	if (j->a.blocks[j->a.order[0]].kind == STAGE_POSITIONAL ||
-	    (foreign_slot(&j->a, slot)->flags & SLOT_EXCLUSIVE)) {
-		r = replay_positional(j, fd, n);
+	flags = sys.fcntl(fd, F_GETFL, 0);
+	if (flags < 0)
+		return (int)flags;
+	if (is_positional(j, slot)) {
+		/* an append-only file takes nothing at a position */
+		r = flags & O_APPEND ? -EPERM : replay_positional(j, fd, n);
 	} else {
-		long flags = sys.fcntl(fd, F_GETFL, 0);
-
-		r = flags < 0 ? (int)flags : (int)sys.fcntl(fd, F_SETFL, flags | O_APPEND);
+		r = (int)sys.fcntl(fd, F_SETFL, flags | O_APPEND);
 		if (r == 0)
 			r = replay_append(j, slot, fd, n, bytes);
 		if (r == 0)
@@ -365,7 +375,9 @@ static int recover_slot(struct job *j, uint32_t slot)
 		r = sys.fdatasync(t->fd);
 	recover_target_close(t);
 	if (r < 0) {
-		tell(j, s->path, "failed", bytes, r, "left in the arena");
+		tell(j, s->path, "failed", bytes, r,
+		     t->orphan ? "it is gone, and its bytes cannot be put aside; left in the arena"
+		               : "left in the arena");
 		return r;
 	}
 	if (bytes > 0) {
@@ -437,8 +449,11 @@ static int replay_into(struct job *j, uint32_t slot, int fd)
 	int n = foreign_blocks(&j->a, slot);
 	int r = n < 0 ? n : count_bytes(j, n, &bytes);
 
-	if (r == 0)
-		r = flags < 0 ? (int)flags : (int)sys.fcntl(fd, F_SETFL, flags & ~(O_APPEND | O_DIRECT));
+	if (r == 0 && flags < 0)
+		r = (int)flags;
+	if (r == 0 && n > 0)
+		r = (int)sys.fcntl(fd, F_SETFL,
+		                   flags & ~(is_positional(j, slot) ? O_APPEND | O_DIRECT : O_DIRECT));
 	if (r == 0)
 		r = replay(j, slot, fd, n, bytes);
 	sys.fcntl(fd, F_SETFL, flags);
@@ -476,26 +491,31 @@ static bool still_linked(int fd)
 	return sys.statx(fd, "", AT_EMPTY_PATH, STATX_NLINK, &st) == 0 && st.stx_nlink == 1;
 }
 
-static int owner_allowed(int fd)
+/* Whose arena is it?  The kernel vouches for the file's owner, not for what the header claims.  He alone may have written
+ * to it, and made it here: somebody else's file that was moved here is no arena of his. */
+static int owner_allowed(const struct job *j, int fd)
 {
 	uint32_t me = (uint32_t)sys_raw(SYS_geteuid, 0, 0, 0, 0, 0, 0);
-	struct statx st;
+	struct statx st, dir;
 	int r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st);
 
+	if (r == 0)
+		r = sys.statx(j->dirfd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &dir);
 	if (r < 0)
 		return r;
 	if ((st.stx_mode & S_IFMT) != S_IFREG || st.stx_nlink > 1)
 		return -EBADMSG;
+	if ((st.stx_mode & 022) || (st.stx_uid != dir.stx_uid && dir.stx_uid != 0))
+		return -EPERM;
 	return me == 0 || me == st.stx_uid ? 0 : -EPERM;
 }
 
 static int take_rights(struct job *j, struct recover_rights *rights)
 {
 	struct statx st;
-	int r = sys.statx(j->a.fd, "", AT_EMPTY_PATH, STATX_UID | STATX_GID, &st);
+	int r = sys.statx(j->a.fd, "", AT_EMPTY_PATH, STATX_UID, &st);
 
-	/* the file's owner, which the kernel vouches for, not what the header claims */
-	return r < 0 ? r : recover_rights_take(rights, st.stx_uid, st.stx_gid);
+	return r < 0 ? r : recover_rights_take(rights, st.stx_uid);
 }
 
 /* "<pid>-<rule>-<time>.arena": such files are made here and nowhere else. */
@@ -548,7 +568,7 @@ static void recover_arena(struct job *j, const char *name)
 	fd = sys.openat(j->dirfd, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
 	if (fd == -ENOENT)
 		return;
-	r = fd < 0 ? fd : owner_allowed(fd);
+	r = fd < 0 ? fd : owner_allowed(j, fd);
 	if (r == 0)
 		r = lock_dead(fd);
 	if (r == -EWOULDBLOCK) {
@@ -599,6 +619,7 @@ static void recover_arena(struct job *j, const char *name)
 	j->report->failed++;
 	tell(j, "", "failed", 0, r,
 	     r == -EBADMSG ? "not an arena of this version, or truncated; left alone"
+	     : r == -EPERM ? "not its directory's owner's, or others may write to it; left alone"
 	                   : "cannot be read; left alone");
 out:
 	if (fd >= 0)
@@ -683,6 +704,7 @@ static int recover_one_file(const char *path, const struct recover_options *opt,
 	BUFFER(char, arena);
 	struct job j = {.opt = opt, .report = report, .arena = arena};
 	sys_sigset signals;
+	int r;
 
 	if (!slash)
 		log_format(dir, PATH_MAX, ".");
@@ -693,21 +715,24 @@ static int recover_one_file(const char *path, const struct recover_options *opt,
 	j.dirfd = sys.openat(AT_FDCWD, dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
 	if (j.dirfd < 0)
 		return j.dirfd;
-	log_format(arena, PATH_MAX, "%s", path);
-	signals = sys_block_signals();
-	recover_arena(&j, slash ? slash + 1 : path);
-	sys_restore_signals(signals);
+	r = dir_allowed(j.dirfd);
+	if (r == 0) {
+		log_format(arena, PATH_MAX, "%s", path);
+		signals = sys_block_signals();
+		recover_arena(&j, slash ? slash + 1 : path);
+		sys_restore_signals(signals);
+	}
 	sys.close(j.dirfd);
-	if (!opt->dry_run && is_staging_name(dir))
+	if (r == 0 && !opt->dry_run && is_staging_name(dir))
 		sys.unlinkat(AT_FDCWD, dir, AT_REMOVEDIR);
-	return 0;
+	return r;
 }
 
 int recover_path(const char *path, const struct recover_options *opt, struct recover_report *report)
 {
 	BUFFER(char, dir);
 	struct statx st;
-	int r = sys.statx(AT_FDCWD, path, 0, STATX_BASIC_STATS, &st);
+	int r = sys.statx(AT_FDCWD, path, 0, STATX_BASIC_STATS, &st), beside;
 
 	if (r == 0 && (st.stx_mode & S_IFMT) == S_IFDIR) {
 		if (is_staging_name(path))
@@ -729,7 +754,8 @@ int recover_path(const char *path, const struct recover_options *opt, struct rec
 		log_format(strrchr(dir, '/'), 16, "/" ARENA_DIR);
 	else
 		log_format(dir, PATH_MAX, ARENA_DIR);
-	if (recover_directory(dir, opt, report) == -ENOENT)
+	beside = recover_directory(dir, opt, report);
+	if (beside == -ENOENT)
 		return r < 0 ? r : -ENODATA;
-	return 0;
+	return beside;
 }

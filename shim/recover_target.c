@@ -54,6 +54,10 @@ static int open_candidate(int dirfd, const char *name, const struct arena_slot *
 	if (r < 0)
 		return r;
 	fd = open_patiently(dirfd, name, O_RDWR | flags);
+	if (fd == -EPERM) { /* append-only */
+		flags |= O_APPEND;
+		fd = open_patiently(dirfd, name, O_RDWR | flags);
+	}
 	if (fd == -EACCES)
 		fd = open_patiently(dirfd, name, O_WRONLY | flags);
 	/* again, because another file may have got the name meanwhile */
@@ -87,9 +91,10 @@ static int open_renamed(int dirfd, const struct arena_slot *slot)
 	return n < 0 ? (int)n : -ENOENT; /* after an error nobody knows whether the file is there */
 }
 
-static int make_orphan(struct recover_target *t, const struct arena_slot *slot, int staging_fd)
+/* What is put aside goes into a directory that only the owner of the staging may have filled. */
+static int open_orphans(int staging_fd)
 {
-	const char *base = strrchr(slot->path, '/') + 1;
+	struct statx staging, st;
 	int dir, r;
 
 	r = sys.mkdirat(staging_fd, "orphans", 0700);
@@ -98,14 +103,52 @@ static int make_orphan(struct recover_target *t, const struct arena_slot *slot, 
 	dir = sys.openat(staging_fd, "orphans", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
 	if (dir < 0)
 		return dir;
-	log_format(t->path, sizeof t->path, "%llu-%s", (unsigned long long)slot->ino,
-	           base[0] ? base : "unnamed");
-	t->fd = sys.openat(dir, t->path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+	r = sys.statx(dir, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st);
+	if (r == 0)
+		r = sys.statx(staging_fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &staging);
+	if (r == 0 && (st.stx_uid != staging.stx_uid || (st.stx_mode & 022)))
+		r = -EPERM;
+	if (r == 0)
+		return dir;
+	sys.close(dir);
+	return r;
+}
+
+/*
+ * The same name for the same file whenever it is recovered, also when that was interrupted, and another one for every
+ * other file: inode numbers are used again, and one staging directory may serve several file systems.
+ */
+static void name_orphan(char *out, const struct arena_slot *slot)
+{
+	enum { BASE_MAX = 200 }; /* with what stands before it no more than a name may have */
+	const char *base = strrchr(slot->path, '/') + 1;
+	uint64_t which = slot->dev * 0x9e3779b97f4a7c15ull + (uint64_t)slot->btime_sec;
+
+	which = which * 0x9e3779b97f4a7c15ull + slot->btime_nsec;
+	out += log_format(out, 64, "%llu-%llx-", (unsigned long long)slot->ino, (unsigned long long)which);
+	log_format(out, BASE_MAX + 1, "%s", base[0] ? base : "unnamed");
+}
+
+static int make_orphan(struct recover_target *t, const struct arena_slot *slot, int staging_fd)
+{
+	struct statx st;
+	int dir, r;
+
+	t->orphan = true;
+	dir = open_orphans(staging_fd);
+	if (dir < 0)
+		return dir;
+	name_orphan(t->path, slot);
+	t->fd = sys.openat(dir, t->path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
 	sys.close(dir);
 	if (t->fd < 0)
 		return t->fd;
-	t->orphan = true;
-	return 0;
+	r = sys.statx(t->fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st);
+	if (r == 0 && ((st.stx_mode & S_IFMT) != S_IFREG || st.stx_nlink != 1))
+		r = -EEXIST;
+	if (r < 0)
+		recover_target_close(t);
+	return r;
 }
 
 int recover_target_open(struct recover_target *t, const struct arena_slot *slot, int staging_fd, bool keep)
@@ -147,44 +190,4 @@ void recover_target_close(struct recover_target *t)
 	if (t->fd >= 0)
 		sys.close(t->fd);
 	t->fd = -1;
-}
-
-/* All of this thread only: the system calls, not the C library's functions, which change every thread. */
-int recover_rights_take(struct recover_rights *r, uint32_t uid, uint32_t gid)
-{
-	long n;
-
-	r->changed = false;
-	if (sys_raw(SYS_geteuid, 0, 0, 0, 0, 0, 0) != 0 || uid == 0)
-		return 0;
-	/* root's further groups may open what the owner cannot */
-	n = sys_raw(SYS_getgroups, RECOVER_GROUPS_MAX, (long)r->groups, 0, 0, 0, 0);
-	if (n < 0)
-		return (int)n;
-	r->group_count = (int)n;
-	if (n > 0) {
-		n = sys_raw(SYS_setgroups, 0, 0, 0, 0, 0, 0);
-		if (n < 0)
-			return (int)n;
-	}
-	/* also drops CAP_DAC_OVERRIDE and its kin from the effective set */
-	sys_raw(SYS_setfsgid, gid, 0, 0, 0, 0, 0);
-	sys_raw(SYS_setfsuid, uid, 0, 0, 0, 0, 0);
-	r->changed = true;
-	if ((uint32_t)sys_raw(SYS_setfsuid, (long)uid, 0, 0, 0, 0, 0) != uid) {
-		recover_rights_drop(r);
-		return -EPERM;
-	}
-	return 0;
-}
-
-void recover_rights_drop(struct recover_rights *r)
-{
-	if (!r->changed)
-		return;
-	sys_raw(SYS_setfsuid, 0, 0, 0, 0, 0, 0);
-	sys_raw(SYS_setfsgid, sys_raw(SYS_getegid, 0, 0, 0, 0, 0, 0), 0, 0, 0, 0, 0);
-	if (r->group_count > 0)
-		sys_raw(SYS_setgroups, r->group_count, (long)r->groups, 0, 0, 0, 0);
-	r->changed = false;
 }
