@@ -604,8 +604,10 @@ static void recover_arena(struct job *j, const char *name)
 			tell(j, "", "failed", 0, r, "cannot act with the rights of its owner; left alone");
 		}
 		foreign_unload(&j->a);
+		kill_step();
 		if (r == 0 && !j->opt->dry_run)
 			sys.unlinkat(j->dirfd, name, 0);
+		kill_step();
 		goto out;
 	}
 	if (r == -ENODATA && !is_our_make(name))

@@ -3,6 +3,7 @@
 #include "recover_target.h"
 
 #include "buffer.h"
+#include "kill.h"
 #include "log.h"
 #include "sys.h"
 
@@ -97,7 +98,9 @@ static int open_orphans(int staging_fd)
 	struct statx staging, st;
 	int dir, r;
 
+	kill_step();
 	r = sys.mkdirat(staging_fd, "orphans", 0700);
+	kill_step();
 	if (r < 0 && r != -EEXIST)
 		return r;
 	dir = sys.openat(staging_fd, "orphans", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
@@ -140,6 +143,7 @@ static int make_orphan(struct recover_target *t, const struct arena_slot *slot, 
 		return dir;
 	name_orphan(t->path, slot);
 	t->fd = sys.openat(dir, t->path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
+	kill_step();
 	sys.close(dir);
 	if (t->fd < 0)
 		return t->fd;

@@ -112,9 +112,13 @@ static void arena_world_change(unsigned what)
 {
 	char from[512], to[512];
 	int t = what / 16 % WORLD_TARGETS;
+	struct statx st;
 
 	snprintf(from, sizeof from, "%s", world_target_path(t));
 	snprintf(to, sizeof to, "%s", world_path("data/moved"));
+	/* a change before this one may have put something else there */
+	if (statx(AT_FDCWD, from, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &st) != 0 || !S_ISREG(st.stx_mode))
+		return;
 	switch (what % 16) {
 	case 0: unlink(from); break;
 	case 1: rename(from, to); break;
@@ -132,7 +136,8 @@ static void arena_world_change(unsigned what)
 		break;
 	case 5:
 		rename(from, to);
-		world_write("data/t0", "another");
+		close(open(from, O_WRONLY | O_CREAT | O_EXCL, 0644));
+		truncate(from, 7);
 		break;
 	case 6: symlink("../../outside/dir", world_path("data/.fastwrite/orphans")); break;
 	case 7: close(open(world_path("data/.fastwrite/orphans"), O_WRONLY | O_CREAT, 0644)); break;
