@@ -50,6 +50,9 @@ int cli_find_program(const char *name, char *out);
 /* `path` made absolute and canonical into out[PATH_MAX]; its last component need not exist.  0 or -errno. */
 int cli_canonical(const char *path, char *out);
 
+/* Names in a form that cannot steer a terminal: control bytes as '?'. */
+void cli_put_name(FILE *out, const char *name);
+
 /* JSON writing: commas and quotes are taken care of.  key = NULL inside arrays and at the top. */
 struct json {
 	FILE *out;

@@ -98,13 +98,17 @@ static void on_event(void *ctx, const struct recover_event *e)
 		return;
 	FILE *out = failed ? stderr : stdout;
 	fflush(stdout);
-	fprintf(out, "%-9s  %s", e->action, e->target[0] != '\0' ? e->target : e->arena);
+	fprintf(out, "%-9s  ", e->action);
+	cli_put_name(out, e->target[0] != '\0' ? e->target : e->arena);
 	if (e->bytes > 0)
 		fprintf(out, "  %llu bytes", (unsigned long long)e->bytes);
 	if (e->error != 0)
 		fprintf(out, "  %s", strerror(-e->error));
-	if (e->detail[0] != '\0')
-		fprintf(out, "  (%s)", e->detail);
+	if (e->detail[0] != '\0') {
+		fputs("  (", out);
+		cli_put_name(out, e->detail);
+		fputc(')', out);
+	}
 	fputc('\n', out);
 }
 
@@ -113,7 +117,11 @@ static const char *reason(int rc)
 	switch (-rc) {
 	case ENOENT: return "no such file or directory; nothing was recovered";
 	case EACCES:
-	case EPERM: return "permission is missing; run it as the owner of the staging, or as root";
+	case EPERM:
+		return "permission is missing; run it as the owner of the staging, or as root.  Others must not be "
+		       "able to write to its directory (chmod go-w)";
+	case ENOTDIR:
+	case ELOOP: return "the staging directory is not a directory (a link, perhaps); nothing was recovered";
 	case EINVAL: return "not an arena, a directory or a file that was staged";
 	default: return strerror(-rc);
 	}

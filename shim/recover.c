@@ -37,32 +37,26 @@ static void tell(const struct job *j, const char *target, const char *action, ui
 		j->opt->event(j->opt->ctx, &e);
 }
 
-/* *written: bytes that got into the file, also when the rest did not.  What goes beyond RLIMIT_FSIZE is an error like
- * any other, and no SIGXFSZ. */
+/* *written: bytes that got into the file, also when the rest did not. */
 static int write_all(int fd, const uint8_t *p, uint64_t n, uint64_t offset, bool append, uint64_t *written)
 {
-	struct sys_quiet quiet;
-	int error = 0;
-
 	*written = 0;
-	sys_quiet_begin(&quiet);
 	while (n > 0) {
 		ssize_t r = append ? sys.write(fd, p, n) : sys.pwrite(fd, p, n, (off_t)offset);
 
 		if (r == -EINTR)
 			continue;
-		if (r <= 0) {
-			error = r < 0 ? (int)r : -EIO;
-			break;
-		}
+		if (r < 0)
+			return (int)r;
+		if (r == 0)
+			return -EIO;
 		kill_step();
 		p += r;
 		n -= (uint64_t)r;
 		offset += (uint64_t)r;
 		*written += (uint64_t)r;
 	}
-	sys_quiet_end(&quiet);
-	return error;
+	return 0;
 }
 
 /* Bytes of a slot's blocks, all extents counted. */
@@ -466,10 +460,12 @@ int recover_live_slot(int arena_fd, const char *dir, uint32_t slot, int fd)
 	struct recover_options opt = {0};
 	struct recover_report report = {0};
 	struct job j = {.opt = &opt, .report = &report, .arena = (char *)(uintptr_t)dir, .dirfd = -1};
+	struct sys_quiet quiet;
 	int r = foreign_load(&j.a, arena_fd);
 
 	if (r < 0)
 		return r;
+	sys_quiet_begin(&quiet);
 	if (slot >= j.a.header.slot_count || !foreign_slot(&j.a, slot)->used) {
 		r = 0;
 	} else if (fd >= 0) {
@@ -480,6 +476,7 @@ int recover_live_slot(int arena_fd, const char *dir, uint32_t slot, int fd)
 		if (j.dirfd >= 0)
 			sys.close(j.dirfd);
 	}
+	sys_quiet_end(&quiet);
 	foreign_unload(&j.a);
 	return r;
 }
@@ -553,7 +550,7 @@ static int lock_dead(int fd)
 	return r;
 }
 
-static void recover_arena(struct job *j, const char *name)
+static void recover_locked(struct job *j, const char *name)
 {
 	BUFFER(struct recover_rights, rights);
 	int fd, r, other = 0;
@@ -626,6 +623,16 @@ static void recover_arena(struct job *j, const char *name)
 out:
 	if (fd >= 0)
 		sys.close(fd);
+}
+
+/* What goes beyond RLIMIT_FSIZE is an error like any other, and no SIGXFSZ. */
+static void recover_arena(struct job *j, const char *name)
+{
+	struct sys_quiet quiet;
+
+	sys_quiet_begin(&quiet);
+	recover_locked(j, name);
+	sys_quiet_end(&quiet);
 }
 
 static bool is_arena_name(const char *name)
@@ -730,10 +737,18 @@ static int recover_one_file(const char *path, const struct recover_options *opt,
 	return r;
 }
 
-int recover_path(const char *path, const struct recover_options *opt, struct recover_report *report)
+int recover_path(const char *given, const struct recover_options *opt, struct recover_report *report)
 {
+	BUFFER(char, path);
 	BUFFER(char, dir);
 	struct statx st;
+	size_t n = log_format(path, PATH_MAX - sizeof "/" ARENA_DIR, "%s", given);
+
+	if (given[n] != '\0')
+		return -ENAMETOOLONG;
+	/* with a slash behind it a link would be followed */
+	while (n > 1 && path[n - 1] == '/')
+		path[--n] = '\0';
 	int r = sys.statx(AT_FDCWD, path, 0, STATX_BASIC_STATS, &st), beside;
 
 	if (r == 0 && (st.stx_mode & S_IFMT) == S_IFDIR) {

@@ -184,6 +184,10 @@ int foreign_blocks(struct foreign_arena *a, uint32_t slot)
 		a->order[n++] = i;
 	}
 	sort_by_seq(a, n);
+	/* numbers are given once: with two alike nobody could say what is done when the first of them is */
+	for (int i = 1; i < n; i++)
+		if (a->blocks[a->order[i]].seq == a->blocks[a->order[i - 1]].seq)
+			return -EBADMSG;
 	return n;
 }
 

@@ -97,6 +97,9 @@ static void arena_fault_set(const struct recipe *r)
 	arena_fault.seen = 0;
 	arena_fault.error = errors[r->faults[2] % 8];
 	arena_fault.most = r->faults[3];
+	if (getenv("FASTWRITE_FUZZ_SHOW"))
+		fprintf(stderr, "call %u number %u, error %d, short by %zu\n", arena_fault.kind, arena_fault.at,
+		        arena_fault.error, arena_fault.most);
 	sys.pwrite = arena_pwrite;
 	sys.write = arena_write;
 	sys.fdatasync = arena_fdatasync;
@@ -185,7 +188,7 @@ static const char *arena_where(int t)
 
 static bool arena_is_staged(uint8_t byte) { return byte == 0 || (byte & 0x80); }
 
-static uint64_t arena_orphans(bool raw)
+static uint64_t arena_orphans(const struct recipe *r)
 {
 	static uint8_t buf[LOOK_MAX];
 	DIR *dir = opendir(world_path("data/.fastwrite/orphans"));
@@ -209,16 +212,18 @@ static uint64_t arena_orphans(bool raw)
 		snprintf(name, sizeof name, "data/.fastwrite/orphans/%s", d->d_name);
 		n = world_read(world_path(name), buf, sizeof buf);
 		for (long i = 0; i < n; i++) {
-			require(raw || arena_is_staged(buf[i]), "byte %ld of %s is %02x", i, d->d_name, buf[i]);
+			require(r->mixed || arena_is_staged(buf[i]), "byte %ld of %s is %02x", i, d->d_name, buf[i]);
 			sum += (uint64_t)(i + 1) * buf[i];
 		}
 		sum += (uint64_t)n;
+		if (getenv("FASTWRITE_FUZZ_SHOW"))
+			fprintf(stderr, "orphan %.60s: %ld bytes\n", d->d_name, n);
 	}
 	closedir(dir);
 	return sum;
 }
 
-static void arena_look(struct outcome *o, const struct recipe *r, bool raw)
+static void arena_look(struct outcome *o, const struct recipe *r)
 {
 	static uint8_t room[2][WORLD_TARGETS][LOOK_MAX];
 	static int turn;
@@ -238,12 +243,12 @@ static void arena_look(struct outcome *o, const struct recipe *r, bool raw)
 		for (long i = 0; i < o->length[t]; i++) {
 			bool same = i < r->content_bytes[t] && o->bytes[t][i] == recipe_content[t][i];
 
-			require(same || (r->named[t] && (raw || arena_is_staged(o->bytes[t][i]))) ||
+			require(same || (r->named[t] && (r->mixed || arena_is_staged(o->bytes[t][i]))) ||
 			                (i >= r->content_bytes[t] && o->bytes[t][i] == 0),
 			        "byte %ld of t%d is %02x", i, t, o->bytes[t][i]);
 		}
 	}
-	o->orphan_bytes = arena_orphans(raw);
+	o->orphan_bytes = arena_orphans(r);
 }
 
 static void arena_same(const struct outcome *a, const struct outcome *b, const char *when)
@@ -267,6 +272,9 @@ static void arena_event(void *ctx, const struct recover_event *e)
 	require(strlen(e->arena) < PATH_MAX && strlen(e->target) < ARENA_PATH_MAX, "not text");
 	require(strlen(e->detail) < PATH_MAX && e->error <= 0 && e->error > -4096, "%s %d", e->action, e->error);
 	(*events)++;
+	if (getenv("FASTWRITE_FUZZ_SHOW")) /* to see what one input does */
+		fprintf(stderr, "%s %.60s %llu bytes, error %d %s\n", e->action, e->target, (unsigned long long)e->bytes,
+		        -e->error, e->detail);
 }
 
 static struct recover_report arena_run(bool dry)
@@ -274,9 +282,14 @@ static struct recover_report arena_run(bool dry)
 	struct recover_report report = {0};
 	int events = 0;
 	const struct recover_options opt = {.dry_run = dry, .event = arena_event, .ctx = &events};
-	int before = world_open_fds();
+	int before = world_open_fds(), result;
 
-	recover_path(world_path("data/.fastwrite"), &opt, &report);
+	if (getenv("FASTWRITE_FUZZ_SHOW"))
+		fprintf(stderr, "-- %s\n", dry ? "dry run" : arena_fault.at ? "with a fault" : "run");
+	result = recover_path(world_path("data/.fastwrite"), &opt, &report);
+	if (getenv("FASTWRITE_FUZZ_SHOW"))
+		fprintf(stderr, "%d: %llu arenas, %llu failed\n", result, (unsigned long long)report.arenas,
+		        (unsigned long long)report.failed);
 	require(world_open_fds() == before, "%d descriptors more", world_open_fds() - before);
 	require(events == 0 || report.arenas > 0, "events without an arena");
 	world_check_sentinels();
@@ -311,7 +324,6 @@ static bool arena_prepare(struct recipe *r, const uint8_t *data, size_t size)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	bool raw = size > 0 && data[0] == RECIPE_RAW;
 	static struct recipe r;
 	struct outcome dry, first, second;
 	struct recover_report report;
@@ -321,18 +333,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (!arena_prepare(&r, data, size))
 		return -1;
 	other = arena_other_owner();
-	arena_look(&dry, &r, raw);
+	arena_look(&dry, &r);
 	arena_run(true);
-	arena_look(&first, &r, raw);
+	arena_look(&first, &r);
 	arena_same(&dry, &first, "dry run");
 	report = arena_run(false);
-	arena_look(&first, &r, raw);
+	arena_look(&first, &r);
 	if (other)
 		arena_same(&dry, &first, "with the rights of another user");
 	arena_run(false);
-	arena_look(&second, &r, raw);
+	arena_look(&second, &r);
 	arena_same(&first, &second, "again");
-	if (!r.fault || raw || report.failed)
+	if (!r.fault || r.mixed || report.failed)
 		return 0;
 	/* the same with a fault in the middle, and then without */
 	if (!arena_prepare(&r, data, size))
@@ -341,7 +353,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	arena_run(false);
 	arena_fault_set(NULL);
 	arena_run(false);
-	arena_look(&second, &r, raw);
+	arena_look(&second, &r);
 	arena_same(&first, &second, "after a fault");
 	return 0;
 }

@@ -12,7 +12,9 @@ from pathlib import Path
 
 CORPUS = Path(__file__).resolve().parent / "corpus"
 RAW = b"\xff"
-(GEOMETRY, HEADER, SLOT, PATH, DONE, APPENDING, BLOCK, FIRST, CHAIN, EXTENT, DATA, PATCH, SIZE, CONTENT) = range(14)
+(GEOMETRY, HEADER, SLOT, PATH, DONE, APPENDING, BLOCK, FIRST, CHAIN, EXTENT, DATA, PATCH, SIZE, CONTENT) = (
+    range(14)
+)
 (WORLD, FAULT, NO_SEAL) = range(14, 17)
 POSITIONAL, APPEND = 1, 2
 EXCLUSIVE, PREALLOCATED = 1, 2
@@ -48,7 +50,9 @@ def world(what: int, target: int = 0) -> bytes:
     return op(WORLD, "B", what + 16 * target)
 
 
-POSITIONED = slot(0) + content(0, 100) + block(0, 0, POSITIONAL, 1, 50, 200) + block(2, 0, POSITIONAL, 2, 9000, 70)
+POSITIONED = (
+    slot(0) + content(0, 100) + block(0, 0, POSITIONAL, 1, 50, 200) + block(2, 0, POSITIONAL, 2, 9000, 70)
+)
 APPENDED = slot(0) + content(0, 100) + block(0, 0, APPEND, 1, 100, 5000) + block(1, 0, APPEND, 2, 5100, 3000)
 
 
@@ -64,7 +68,10 @@ def arena_seeds() -> dict[str, bytes]:
         "three-files": b"".join(
             slot(i, i, i) + content(i, 10) + block(i, i, 1 + i % 2, i + 1, 10, 100) for i in range(3)
         ),
-        "two-slots-one-file": slot(0) + slot(1) + block(0, 0, APPEND, 1, 0, 10) + block(1, 1, APPEND, 2, 10, 10),
+        "two-slots-one-file": slot(0)
+        + slot(1)
+        + block(0, 0, APPEND, 1, 0, 10)
+        + block(1, 1, APPEND, 2, 10, 10),
         "appended-whole": slot(0)
         + content(0, 100, 5000)
         + block(0, 0, APPEND, 1, 100, 5000)
@@ -117,7 +124,9 @@ def arena_seeds() -> dict[str, bytes]:
             seeds[f"fault-{name}-{at}"] = APPENDED + op(FAULT, "BBBB", call, at, at % 8, 0)
             seeds[f"fault-orphan-{name}-{at}"] = POSITIONED + world(0) + op(FAULT, "BBBB", call, at, 1, 0)
     for call in (PWRITE, WRITE):
-        seeds[f"short-{call}"] = (APPENDED if call == WRITE else POSITIONED) + op(FAULT, "BBBB", call, 1, 0, 99)
+        seeds[f"short-{call}"] = (APPENDED if call == WRITE else POSITIONED) + op(
+            FAULT, "BBBB", call, 1, 0, 99
+        )
     return seeds
 
 

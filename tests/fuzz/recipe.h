@@ -47,6 +47,8 @@ struct recipe {
 	bool fault;
 	uint32_t content_bytes[WORLD_TARGETS];
 	bool named[WORLD_TARGETS]; /* some slot has this target's identity */
+	uint16_t entries[256];     /* highest entry of each block's table that was written */
+	bool mixed;                /* an entry lies where data may be: staged bytes may be any */
 };
 
 enum { RECIPE_HEAD_MAX = 512 << 10 };
@@ -248,9 +250,12 @@ static void recipe_set_extent(struct recipe *r, int fd)
 	e.offset = recipe_take(r, 8);
 	e.pos = (uint32_t)recipe_take(r, 4);
 	e.length = (uint32_t)recipe_take(r, 4);
-	if (number > 0)
+	if (number > 0) {
+		if (number > r->entries[block % 256])
+			r->entries[block % 256] = (uint16_t)number;
 		pwrite(fd, &e, sizeof e,
 		       (off_t)(r->geometry.data_at + (block + 1) * r->geometry.block_bytes - number * sizeof e));
+	}
 }
 
 static void recipe_set_data(struct recipe *r, int fd)
@@ -318,10 +323,12 @@ static void recipe_step(struct recipe *r, int fd)
 		for (uint32_t n = (uint32_t)recipe_take(r, 1); n > 0; n--, at++) {
 			uint8_t byte = (uint8_t)recipe_take(r, 1);
 
-			if (at < r->head_bytes)
+			if (at < r->head_bytes) {
 				recipe_head[at] = byte;
-			else
+			} else {
+				byte |= 0x80; /* as all data */
 				pwrite(fd, &byte, 1, (off_t)at);
+			}
 		}
 		break;
 	}
@@ -351,6 +358,7 @@ static bool recipe_build(struct recipe *r, const uint8_t *data, size_t size, int
 	if (size > 0 && data[0] == RECIPE_RAW) {
 		for (int t = 0; t < WORLD_TARGETS; t++)
 			r->named[t] = true;
+		r->mixed = true;
 		return size <= RECIPE_RAW_MAX && write(fd, data + 1, size - 1) == (ssize_t)(size - 1);
 	}
 	if (size > 2 && data[0] == OP_GEOMETRY) {
@@ -363,6 +371,8 @@ static bool recipe_build(struct recipe *r, const uint8_t *data, size_t size, int
 		return false;
 	for (int i = 0; i < RECIPE_OPS_MAX && r->at < r->end; i++)
 		recipe_step(r, fd);
+	for (uint32_t i = 0; i < r->geometry.block_count && i < 256; i++)
+		r->mixed |= r->entries[i] >= COMMIT_COUNT(recipe_block(r, i)->commit) && r->entries[i] > 0;
 	if (r->seal)
 		recipe_header()->checksum = arena_header_checksum(recipe_header());
 	if (!recipe_names(r) || pwrite(fd, recipe_head, r->head_bytes, 0) != (ssize_t)r->head_bytes)
