@@ -18,6 +18,7 @@ LIBDIR ?= $(PREFIX)/lib
 BINDIR ?= $(PREFIX)/bin
 MANDIR ?= $(PREFIX)/share/man
 DOCDIR ?= $(PREFIX)/share/doc/fastwrite
+UNITDIR ?= $(PREFIX)/lib/systemd/system
 CC ?= cc
 INSTALL ?= install
 PYTHON ?= .venv/bin/python
@@ -283,16 +284,20 @@ format: deps-lint
 
 .PHONY: install uninstall
 install: all
-	$(Q)$(INSTALL) -d '$(DESTDIR)$(BINDIR)' '$(DESTDIR)$(LIBDIR)' '$(DESTDIR)$(MANDIR)/man1' '$(DESTDIR)$(DOCDIR)'
+	$(Q)$(INSTALL) -d '$(DESTDIR)$(BINDIR)' '$(DESTDIR)$(LIBDIR)' '$(DESTDIR)$(MANDIR)/man1' \
+		'$(DESTDIR)$(DOCDIR)' '$(DESTDIR)$(UNITDIR)'
 	$(Q)$(INSTALL) -m 755 $(COMMAND) '$(DESTDIR)$(BINDIR)/fastwrite'
 	$(Q)$(INSTALL) -m 644 $(LIBRARY) '$(DESTDIR)$(LIBDIR)/libfastwrite.so'
 	$(Q)$(INSTALL) -m 644 docs/fastwrite.1 '$(DESTDIR)$(MANDIR)/man1/fastwrite.1'
 	$(Q)$(INSTALL) -m 644 LICENSE CHANGELOG.md $(wildcard README.md) configs/fastwrite.ini.example \
 		'$(DESTDIR)$(DOCDIR)'
+	$(Q)sed 's|@BINDIR@|$(BINDIR)|g' configs/fastwrite-recover.service.in \
+		> '$(DESTDIR)$(UNITDIR)/fastwrite-recover.service'
+	$(Q)chmod 644 '$(DESTDIR)$(UNITDIR)/fastwrite-recover.service'
 
 uninstall:
 	$(Q)rm -f '$(DESTDIR)$(BINDIR)/fastwrite' '$(DESTDIR)$(LIBDIR)/libfastwrite.so' \
-		'$(DESTDIR)$(MANDIR)/man1/fastwrite.1'
+		'$(DESTDIR)$(MANDIR)/man1/fastwrite.1' '$(DESTDIR)$(UNITDIR)/fastwrite-recover.service'
 	$(Q)rm -rf '$(DESTDIR)$(DOCDIR)'
 
 # ---- the rest ----

@@ -119,7 +119,8 @@ static int text_read(struct text *t, const char *path)
 	if (r == 0 && st.stx_size > TEXT_MAX)
 		r = -EFBIG;
 	if (r == 0 && st.stx_size > 0) {
-		t->at = sys.mmap(NULL, st.stx_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		t->at = sys.mmap(NULL, st.stx_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+		                 0);
 		if (sys_is_error(t->at))
 			r = (int)(intptr_t)t->at;
 		else

@@ -19,7 +19,16 @@ static struct {
 	size_t most; /* > 0: a short write instead of an error */
 } arena_fault;
 
-enum { FAULT_PWRITE, FAULT_WRITE, FAULT_FDATASYNC, FAULT_OPENAT, FAULT_MKDIRAT, FAULT_STATX, FAULT_PREAD, FAULT_KINDS };
+enum {
+	FAULT_PWRITE,
+	FAULT_WRITE,
+	FAULT_FDATASYNC,
+	FAULT_OPENAT,
+	FAULT_MKDIRAT,
+	FAULT_STATX,
+	FAULT_PREAD,
+	FAULT_KINDS
+};
 
 static bool arena_fault_due(unsigned kind)
 {
@@ -65,7 +74,8 @@ static int arena_fdatasync(int fd)
 
 static int arena_openat(int dirfd, const char *path, int flags, mode_t mode)
 {
-	return arena_fault_due(FAULT_OPENAT) ? -arena_fault.error : sys_kernel.openat(dirfd, path, flags, mode);
+	return arena_fault_due(FAULT_OPENAT) ? -arena_fault.error
+	                                     : sys_kernel.openat(dirfd, path, flags, mode);
 }
 
 static int arena_mkdirat(int dirfd, const char *path, mode_t mode)
@@ -98,8 +108,8 @@ static void arena_fault_set(const struct recipe *r)
 	arena_fault.error = errors[r->faults[2] % 8];
 	arena_fault.most = r->faults[3];
 	if (getenv("FASTWRITE_FUZZ_SHOW"))
-		fprintf(stderr, "call %u number %u, error %d, short by %zu\n", arena_fault.kind, arena_fault.at,
-		        arena_fault.error, arena_fault.most);
+		fprintf(stderr, "call %u number %u, error %d, short by %zu\n", arena_fault.kind,
+		        arena_fault.at, arena_fault.error, arena_fault.most);
 	sys.pwrite = arena_pwrite;
 	sys.write = arena_write;
 	sys.fdatasync = arena_fdatasync;
@@ -160,7 +170,8 @@ static bool arena_other_owner(void)
 {
 	struct statx st;
 
-	return statx(AT_FDCWD, world_path("data/.fastwrite/" FUZZ_ARENA), 0, STATX_UID, &st) == 0 && st.stx_uid != 0;
+	return statx(AT_FDCWD, world_path("data/.fastwrite/" FUZZ_ARENA), 0, STATX_UID, &st) == 0 &&
+	       st.stx_uid != 0;
 }
 
 /* Everything that recovery may have changed. */
@@ -198,7 +209,8 @@ static uint64_t arena_orphans(const struct recipe *r)
 
 	if (!dir)
 		return 0;
-	if (statx(AT_FDCWD, world_path("data/.fastwrite/orphans"), AT_SYMLINK_NOFOLLOW, STATX_MODE, &st) != 0 ||
+	if (statx(AT_FDCWD, world_path("data/.fastwrite/orphans"), AT_SYMLINK_NOFOLLOW, STATX_MODE, &st) !=
+	            0 ||
 	    !S_ISDIR(st.stx_mode)) {
 		closedir(dir);
 		return 0;
@@ -212,7 +224,8 @@ static uint64_t arena_orphans(const struct recipe *r)
 		snprintf(name, sizeof name, "data/.fastwrite/orphans/%s", d->d_name);
 		n = world_read(world_path(name), buf, sizeof buf);
 		for (long i = 0; i < n; i++) {
-			require(r->mixed || arena_is_staged(buf[i]), "byte %ld of %s is %02x", i, d->d_name, buf[i]);
+			require(r->mixed || arena_is_staged(buf[i]), "byte %ld of %s is %02x", i, d->d_name,
+			        buf[i]);
 			sum += (uint64_t)(i + 1) * buf[i];
 		}
 		sum += (uint64_t)n;
@@ -270,11 +283,12 @@ static void arena_event(void *ctx, const struct recover_event *e)
 	int *events = ctx;
 
 	require(strlen(e->arena) < PATH_MAX && strlen(e->target) < ARENA_PATH_MAX, "not text");
-	require(strlen(e->detail) < PATH_MAX && e->error <= 0 && e->error > -4096, "%s %d", e->action, e->error);
+	require(strlen(e->detail) < PATH_MAX && e->error <= 0 && e->error > -4096, "%s %d", e->action,
+	        e->error);
 	(*events)++;
 	if (getenv("FASTWRITE_FUZZ_SHOW")) /* to see what one input does */
-		fprintf(stderr, "%s %.60s %llu bytes, error %d %s\n", e->action, e->target, (unsigned long long)e->bytes,
-		        -e->error, e->detail);
+		fprintf(stderr, "%s %.60s %llu bytes, error %d %s\n", e->action, e->target,
+		        (unsigned long long)e->bytes, -e->error, e->detail);
 }
 
 static struct recover_report arena_run(bool dry)
@@ -300,7 +314,8 @@ static struct recover_report arena_run(bool dry)
 /* Targets, arena and surroundings as the input wants them. */
 static bool arena_prepare(struct recipe *r, const uint8_t *data, size_t size)
 {
-	static const uint8_t *const content[WORLD_TARGETS] = {recipe_content[0], recipe_content[1], recipe_content[2]};
+	static const uint8_t *const content[WORLD_TARGETS] = {recipe_content[0], recipe_content[1],
+	                                                      recipe_content[2]};
 	static const uint32_t none[WORLD_TARGETS];
 	bool good;
 	int fd;
@@ -314,7 +329,8 @@ static bool arena_prepare(struct recipe *r, const uint8_t *data, size_t size)
 		return false;
 	for (int t = 0; t < WORLD_TARGETS; t++) {
 		fd = open(world_target_path(t), O_WRONLY);
-		require(write(fd, content[t], r->content_bytes[t]) == (ssize_t)r->content_bytes[t], "content");
+		require(write(fd, content[t], r->content_bytes[t]) == (ssize_t)r->content_bytes[t],
+		        "content");
 		close(fd);
 	}
 	for (int i = 0; i < r->world_count && i < (int)sizeof r->worlds; i++)

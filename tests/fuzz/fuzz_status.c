@@ -27,13 +27,15 @@ static void status_see_file(void *ctx, const struct status_file *f)
 
 	require(strlen(f->path) < ARENA_PATH_MAX, "not text");
 	/* each extent of each block at most once */
-	require(f->staged_bytes <= s->total * ARENA_EXTENTS_MAX, "%llu bytes", (unsigned long long)f->staged_bytes);
+	require(f->staged_bytes <= s->total * ARENA_EXTENTS_MAX, "%llu bytes",
+	        (unsigned long long)f->staged_bytes);
 	require(++s->files <= s->blocks, "more files than slots");
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	static const uint8_t *const content[WORLD_TARGETS] = {recipe_content[0], recipe_content[1], recipe_content[2]};
+	static const uint8_t *const content[WORLD_TARGETS] = {recipe_content[0], recipe_content[1],
+	                                                      recipe_content[2]};
 	static const uint32_t none[WORLD_TARGETS];
 	static struct recipe r;
 	struct seen seen = {0};

@@ -15,23 +15,23 @@
 enum { RECIPE_RAW = 0xff, RECIPE_OPS_MAX = 200, RECIPE_RAW_MAX = 1 << 20 };
 
 enum recipe_op {
-	OP_GEOMETRY,   /* u8 block size, u8 blocks beyond the least */
-	OP_HEADER,     /* u8 field, u64 */
-	OP_SLOT,       /* u8 slot, u8 identity, u8 path, u8 flags */
-	OP_PATH,       /* u8 slot, u8 length, bytes: the path's end */
-	OP_DONE,       /* u8 slot, u32 seq, u32 skip */
-	OP_APPENDING,  /* u8 slot, u8 how, u32 base, u32 bytes, u32 from seq, u32 from skip */
-	OP_BLOCK,      /* u8 block, u8 slot, u8 kind, u16 seq, u16 extents, u32 offset, u32 length */
-	OP_FIRST,      /* u8 block, u64 offset, u32 position, u32 length */
-	OP_CHAIN,      /* u8 block, u8 to, u16 seq, u16 extents, u32 length */
-	OP_EXTENT,     /* u8 block, u16 number, u64 offset, u32 position, u32 length */
-	OP_DATA,       /* u8 block, u32 position, u16 length, u8 start of the pattern */
-	OP_PATCH,      /* u32 at, u8 length, bytes: anywhere, after everything else */
-	OP_SIZE,       /* u8 bits, u32: the file's size is u32 << bits */
-	OP_CONTENT,    /* u8 target, u16 bytes of text, u16 bytes of what block 0 has, u8 start of the pattern */
-	OP_WORLD,      /* u8: see world_change in fuzz_arena.c */
-	OP_FAULT,      /* u8 call, u8 at, u8 error, u8 most bytes: see fuzz_arena.c */
-	OP_NO_SEAL,    /* the checksum stays wrong */
+	OP_GEOMETRY,  /* u8 block size, u8 blocks beyond the least */
+	OP_HEADER,    /* u8 field, u64 */
+	OP_SLOT,      /* u8 slot, u8 identity, u8 path, u8 flags */
+	OP_PATH,      /* u8 slot, u8 length, bytes: the path's end */
+	OP_DONE,      /* u8 slot, u32 seq, u32 skip */
+	OP_APPENDING, /* u8 slot, u8 how, u32 base, u32 bytes, u32 from seq, u32 from skip */
+	OP_BLOCK,     /* u8 block, u8 slot, u8 kind, u16 seq, u16 extents, u32 offset, u32 length */
+	OP_FIRST,     /* u8 block, u64 offset, u32 position, u32 length */
+	OP_CHAIN,     /* u8 block, u8 to, u16 seq, u16 extents, u32 length */
+	OP_EXTENT,    /* u8 block, u16 number, u64 offset, u32 position, u32 length */
+	OP_DATA,      /* u8 block, u32 position, u16 length, u8 start of the pattern */
+	OP_PATCH,     /* u32 at, u8 length, bytes: anywhere, after everything else */
+	OP_SIZE,      /* u8 bits, u32: the file's size is u32 << bits */
+	OP_CONTENT, /* u8 target, u16 bytes of text, u16 bytes of what block 0 has, u8 start of the pattern */
+	OP_WORLD,   /* u8: see world_change in fuzz_arena.c */
+	OP_FAULT,   /* u8 call, u8 at, u8 error, u8 most bytes: see fuzz_arena.c */
+	OP_NO_SEAL, /* the checksum stays wrong */
 	OP_COUNT
 };
 
@@ -64,7 +64,10 @@ static uint64_t recipe_take(struct recipe *r, int bytes)
 	return value;
 }
 
-static uint8_t recipe_pattern(uint8_t start, uint32_t i) { return 0x80 | (uint8_t)(start + i * 7 + (i >> 7)); }
+static uint8_t recipe_pattern(uint8_t start, uint32_t i)
+{
+	return 0x80 | (uint8_t)(start + i * 7 + (i >> 7));
+}
 
 static struct arena_header *recipe_header(void) { return (struct arena_header *)(void *)recipe_head; }
 
@@ -130,13 +133,36 @@ static void recipe_set_header(struct recipe *r)
 static void recipe_set_path(struct arena_slot *s, unsigned choice)
 {
 	static const char *const inside[] = {
-		"data/t0",      "data/t1",  "data/t2", "data/gone",           "data/link",
-		"data/../data/t0", "data/sub/../t0", "outside/victim", "data/", "data/.fastwrite/" FUZZ_ARENA,
-		"data/dirlink/victim", "data/t0/", "data/t0/below", "data/..", "data/.", "gone/t0", "data/beside",
+		"data/t0",
+		"data/t1",
+		"data/t2",
+		"data/gone",
+		"data/link",
+		"data/../data/t0",
+		"data/sub/../t0",
+		"outside/victim",
+		"data/",
+		"data/.fastwrite/" FUZZ_ARENA,
+		"data/dirlink/victim",
+		"data/t0/",
+		"data/t0/below",
+		"data/..",
+		"data/.",
+		"gone/t0",
+		"data/beside",
 	};
-	static const char *const others[] = {"",           "t0",         "data/t0",       "/", "//", "/dev/null",
-	                                     "/dev/full",  "/dev/zero",  "/proc/self/mem", "/proc/self/fd/1",
-	                                     "/etc/passwd", "/proc/self/cwd/t0"};
+	static const char *const others[] = {"",
+	                                     "t0",
+	                                     "data/t0",
+	                                     "/",
+	                                     "//",
+	                                     "/dev/null",
+	                                     "/dev/full",
+	                                     "/dev/zero",
+	                                     "/proc/self/mem",
+	                                     "/proc/self/fd/1",
+	                                     "/etc/passwd",
+	                                     "/proc/self/cwd/t0"};
 	const size_t n = sizeof inside / sizeof *inside, m = sizeof others / sizeof *others;
 
 	memset(s->path, 0, sizeof s->path);
@@ -150,7 +176,8 @@ static void recipe_set_path(struct arena_slot *s, unsigned choice)
 		snprintf(s->path, sizeof s->path, "%s", world_path("data/"));
 		memset(s->path + strlen(s->path), 'n', 255);
 	} else
-		memset(memcpy(s->path, "/dev/shm/x", 10) == NULL ? s->path : s->path + 10, 'y', sizeof s->path - 10);
+		memset(memcpy(s->path, "/dev/shm/x", 10) == NULL ? s->path : s->path + 10, 'y',
+		       sizeof s->path - 10);
 }
 
 static void recipe_set_slot(struct recipe *r)
@@ -254,7 +281,8 @@ static void recipe_set_extent(struct recipe *r, int fd)
 		if (number > r->entries[block % 256])
 			r->entries[block % 256] = (uint16_t)number;
 		pwrite(fd, &e, sizeof e,
-		       (off_t)(r->geometry.data_at + (block + 1) * r->geometry.block_bytes - number * sizeof e));
+		       (off_t)(r->geometry.data_at + (block + 1) * r->geometry.block_bytes -
+		               number * sizeof e));
 	}
 }
 

@@ -39,8 +39,8 @@ static char world_root[64];
 static struct world_id world_targets[WORLD_TARGETS];
 static struct statx world_sentinels[WORLD_SENTINELS];
 static const char *const world_sentinel_names[WORLD_SENTINELS] = {
-	"above",       "outside/victim", "outside/dir/inside", "data/beside",
-	"data/link",   "data/dirlink",   "outside",
+	"above",        "outside/victim", "outside/dir/inside", "data/beside", "data/link",
+	"data/dirlink", "outside",
 };
 
 #define require(condition, ...) \
@@ -92,7 +92,8 @@ static void world_write(const char *name, const char *text)
 
 static void world_stat(const char *path, struct statx *st)
 {
-	require(statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_BTIME, st) == 0, "%s", path);
+	require(statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_BTIME, st) == 0, "%s",
+	        path);
 }
 
 static void world_begin(void)
@@ -136,7 +137,8 @@ static void world_reset(const uint8_t *const content[WORLD_TARGETS], const uint3
 		require(fchmod(fd, 0644) == 0 && fchown(fd, 0, 0) <= 0, "%s", world_target_path(t));
 		close(fd);
 		world_stat(world_target_path(t), &st);
-		*id = (struct world_id){sys_dev_of(&st), st.stx_ino, st.stx_btime.tv_sec, st.stx_btime.tv_nsec};
+		*id = (struct world_id){sys_dev_of(&st), st.stx_ino, st.stx_btime.tv_sec,
+		                        st.stx_btime.tv_nsec};
 	}
 	require(mkdir(world_path("data/.fastwrite"), 0700) == 0, "staging");
 }
