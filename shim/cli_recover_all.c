@@ -150,7 +150,8 @@ static void recover_rule(struct walk *w, const struct rule *rule)
 	}
 	/* where files of all its patterns stage, as long as they are on one file system */
 	if (strcmp(rule->prefix, "/") != 0 && strlen(rule->prefix) + sizeof("/" ARENA_DIR) <= sizeof(path)) {
-		snprintf(path, sizeof(path), "%s/" ARENA_DIR, rule->prefix);
+		snprintf(path, sizeof(path), "%.*s/" ARENA_DIR, (int)(sizeof(path) - sizeof("/" ARENA_DIR)),
+		         rule->prefix);
 		recover_place(w, path);
 	}
 	for (uint32_t i = 0; i < rule->pattern_count; i++) {

@@ -171,7 +171,7 @@ static bool arena_other_owner(void)
 	struct statx st;
 
 	return statx(AT_FDCWD, world_path("data/.fastwrite/" FUZZ_ARENA), 0, STATX_UID, &st) == 0 &&
-	       st.stx_uid != 0;
+	       st.stx_uid != geteuid();
 }
 
 /* Everything that recovery may have changed. */

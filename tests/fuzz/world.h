@@ -35,7 +35,7 @@ struct world_id {
 	uint32_t btime_nsec;
 };
 
-static char world_root[64];
+static char world_root[256];
 static struct world_id world_targets[WORLD_TARGETS];
 static struct statx world_sentinels[WORLD_SENTINELS];
 static const char *const world_sentinel_names[WORLD_SENTINELS] = {
@@ -100,7 +100,8 @@ static void world_begin(void)
 {
 	if (world_root[0])
 		return;
-	snprintf(world_root, sizeof world_root, "/dev/shm/fastwrite-fuzz-XXXXXX");
+	snprintf(world_root, sizeof world_root, "%s/fastwrite-fuzz-XXXXXX",
+	         getenv("FASTWRITE_FUZZ_DIR") ? getenv("FASTWRITE_FUZZ_DIR") : "/dev/shm");
 	require(mkdtemp(world_root) != NULL, "%s", world_root);
 	atexit(world_end);
 	require(chmod(world_root, 0755) == 0, "%s", world_root);
@@ -131,6 +132,8 @@ static void world_reset(const uint8_t *const content[WORLD_TARGETS], const uint3
 		if (statx(AT_FDCWD, world_target_path(t), AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &st) != 0 ||
 		    st.stx_ino != id->ino)
 			world_remove_tree(world_target_path(t));
+		else
+			require(chmod(world_target_path(t), 0644) == 0, "%s", world_target_path(t));
 		fd = open(world_target_path(t), O_WRONLY | O_CREAT | O_TRUNC, 0644);
 		require(fd >= 0, "%s", world_target_path(t));
 		require(write(fd, content[t], length[t]) == (ssize_t)length[t], "%s", world_target_path(t));

@@ -40,25 +40,15 @@ static int replay_all(const char *directory, int (*target)(const uint8_t *, size
 	return count;
 }
 
-static void need_root(void)
-{
-	if (geteuid() == 0)
-		return;
-	print_message("needs root: arenas of other users are part of it\n");
-	skip();
-}
-
 static void test_arenas(void **state)
 {
 	(void)state;
-	need_root();
 	assert_true(replay_all("tests/fuzz/corpus/arena", fuzz_arena_input) > 100);
 }
 
 static void test_status(void **state)
 {
 	(void)state;
-	need_root();
 	assert_true(replay_all("tests/fuzz/corpus/status", fuzz_status_input) > 10);
 }
 
