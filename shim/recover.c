@@ -107,6 +107,7 @@ struct search {
 	uint32_t skip;  /* bytes of the first block that are not part of it */
 	uint64_t bytes; /* of the whole append */
 	uint64_t work;  /* bytes looked at: bounded, for content may match nearly everywhere */
+	int error;      /* -errno: then nobody knows what is there */
 	uint8_t first[16];
 	uint32_t first_bytes;
 };
@@ -123,6 +124,19 @@ static uint64_t believable(uint64_t at, uint64_t m, uint64_t base, uint64_t size
 	return end - at >= PART_MIN || (at == base && end == size) ? end - at : 0;
 }
 
+static ssize_t search_read(struct search *s, uint8_t *buf, uint64_t size, uint64_t at)
+{
+	ssize_t n;
+
+	do
+		n = sys.pread(s->fd, buf, size, (off_t)at);
+	while (n == -EINTR);
+	if (n < 0)
+		s->error =
+			n == -EBADF ? -EACCES : (int)n; /* open for writing only, since it may not be read */
+	return n;
+}
+
 static uint64_t match_at(struct job *j, struct search *s, uint64_t at)
 {
 	uint32_t skip = s->skip;
@@ -133,13 +147,14 @@ static uint64_t match_at(struct job *j, struct search *s, uint64_t at)
 		uint32_t index = j->a.order[i];
 		struct arena_extent x;
 
-		if (foreign_read_block(&j->a, index) < 0)
+		s->error = foreign_read_block(&j->a, index);
+		if (s->error)
 			return matched;
 		x = foreign_extent(&j->a, index, 0);
 		s->work += x.length;
 		for (uint32_t done = skip; done < x.length && matched < s->bytes;) {
 			uint32_t want = x.length - done < ARENA_PAGE ? x.length - done : ARENA_PAGE;
-			ssize_t got = sys.pread(s->fd, buf, want, (off_t)(at + matched));
+			ssize_t got = search_read(s, buf, want, at + matched);
 
 			if (got <= 0)
 				return matched;
@@ -177,7 +192,7 @@ static uint64_t next_candidate(struct search *s, uint64_t at, uint64_t end)
 
 	while (at < end) {
 		uint64_t want = end - at < size ? end - at : size;
-		ssize_t got = sys.pread(s->fd, buf, want, (off_t)at);
+		ssize_t got = search_read(s, buf, want, at);
 		uint64_t fresh;
 
 		if (got <= 0)
@@ -197,18 +212,22 @@ static uint64_t next_candidate(struct search *s, uint64_t at, uint64_t end)
 	return end;
 }
 
+/* s->error: nobody can say. */
 static uint64_t already_appended(struct job *j, struct search *s, enum append_flush how, uint64_t base)
 {
 	struct statx st;
 	uint64_t end, best = 0;
 
-	if (s->bytes == 0 || search_prepare(j, s) < 0 ||
-	    sys.statx(s->fd, "", AT_EMPTY_PATH, STATX_SIZE, &st) < 0 || st.stx_size <= base)
+	if (s->bytes == 0)
 		return 0;
+	s->error = sys.statx(s->fd, "", AT_EMPTY_PATH, STATX_SIZE, &st);
+	if (s->error || st.stx_size <= base)
+		return 0;
+	s->error = search_prepare(j, s);
 	end = how == APPEND_AT_BASE ? base + 1 : st.stx_size;
 	if (end - base > SEARCH_WINDOW)
 		end = base + SEARCH_WINDOW;
-	for (uint64_t at = base; at < end && s->work < SEARCH_WORK_MAX; at++) {
+	for (uint64_t at = base; !s->error && at < end && s->work < SEARCH_WORK_MAX; at++) {
 		uint64_t m;
 
 		if (st.stx_size - at <= best)
@@ -273,6 +292,8 @@ static int replay_append(struct job *j, uint32_t slot, int fd, int n, uint64_t t
 		if (search.bytes > total - skip)
 			search.bytes = total - skip;
 		have = already_appended(j, &search, (enum append_flush)s->flush_active, s->flush_base);
+		if (search.error)
+			return search.error;
 	}
 	have += skip;
 	for (int i = 0; i < n; i++) {

@@ -23,6 +23,8 @@ MAGIC, CHECKSUM, BLOCKS_AT, SLOTS_AT, BOOT_ID = 0, 12, 40, 48, 64
 CHECKED_BYTES = 64 + 16 + 8 + 8 + 8 + 64 + 64
 SLOT_BYTES = 1024
 SLOT_DEV, SLOT_INO, SLOT_BTIME, SLOT_PATH = 8, 16, 24, 192
+SLOT_FLUSH_ACTIVE, SLOT_DONE, SLOT_FLUSH_BASE, SLOT_FLUSH_FROM = 36, 40, 48, 128
+APPEND_SOMEWHERE = 2
 
 
 def lines(first: int, count: int) -> bytes:
@@ -139,3 +141,9 @@ def patch_slot(lab: Lab, field: int, data: bytes, arena: Path | None = None) -> 
     at = struct.unpack_from("<Q", content, SLOTS_AT)[0] + field
     content[at : at + len(data)] = data
     path.write_bytes(content)
+
+
+def read_slot(lab: Lab, field: int, size: int) -> bytes:
+    content = lab.arena().read_bytes()
+    at = struct.unpack_from("<Q", content, SLOTS_AT)[0] + field
+    return content[at : at + size]

@@ -6,20 +6,27 @@ from __future__ import annotations
 import os
 import resource
 import shutil
+import struct
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from recovery_lab import (
+    APPEND_SOMEWHERE,
     COUNT,
     LINE,
     NOBODY,
     SLOT_BTIME,
+    SLOT_DONE,
+    SLOT_FLUSH_ACTIVE,
+    SLOT_FLUSH_BASE,
+    SLOT_FLUSH_FROM,
     Lab,
     actions,
     lines,
     patch_slot,
+    read_slot,
     root_only,
 )
 
@@ -170,6 +177,27 @@ def test_limit_of_the_file_size(lab: Lab, mode: str) -> None:
     assert "File too large" in done.stderr
     assert len(lab.arenas()) == 1
     lab.recover()
+    assert lab.target.read_bytes() == lines(0, COUNT)
+
+
+def test_file_that_may_not_be_read(lab: Lab) -> None:
+    """Is a part of the append in it already?  Nobody may look: left alone until somebody may."""
+    root_only()
+    lab.data.chmod(0o777)
+    lab.leave(mode="append", user=NOBODY)
+    with lab.target.open("ab") as file:
+        file.write(lines(1, COUNT - 1)[: 4096 - LINE])
+    patch_slot(lab, SLOT_FLUSH_ACTIVE, struct.pack("<I", APPEND_SOMEWHERE))
+    patch_slot(lab, SLOT_FLUSH_BASE, struct.pack("<Q", LINE))
+    done = read_slot(lab, SLOT_DONE, 8)
+    patch_slot(lab, SLOT_FLUSH_FROM, done + struct.pack("<Q", (COUNT - 1) * LINE))
+    lab.target.chmod(0o200)
+    for user in (NOBODY, None):
+        report = lab.recover(status=1, user=user)
+        assert actions(report) == ["failed"] and "Permission denied" in text_of(report)
+        assert lab.target.stat().st_size == 4096
+    lab.target.chmod(0o600)
+    assert lab.recover()["recovered"] == 1
     assert lab.target.read_bytes() == lines(0, COUNT)
 
 

@@ -414,15 +414,57 @@ static void test_directory_cannot_be_searched(void **state)
 	rig_expect("moved", 20100);
 }
 
+static bool is_out(int fd)
+{
+	struct stat one, other;
+
+	return fstat(fd, &one) == 0 && stat(rig_path("out"), &other) == 0 && one.st_ino == other.st_ino;
+}
+
+static ssize_t fail_pread_of_out(int fd, void *buf, size_t n, off_t at)
+{
+	return is_out(fd) && fail_now() ? -fail.error : sys_kernel.pread(fd, buf, n, at);
+}
+
+static int fail_statx_of_out(int dirfd, const char *path, int flags, unsigned mask, struct statx *out)
+{
+	return path[0] == '\0' && is_out(dirfd) && fail_now()
+	               ? -fail.error
+	               : sys_kernel.statx(dirfd, path, flags, mask, out);
+}
+
+/* A part of an append may be in the file, and whether it is cannot be found out: it is not appended again. */
+static void test_append_cannot_be_searched(void **state)
+{
+	(void)state;
+	for (int at = 1; at <= 4; at++) {
+		append_begun(20000, APPEND_SOMEWHERE, DONE_BYTES);
+		raw_append("foreign", at % 2 ? 7 : 0);
+		if (at % 2 == 0)
+			raw_pattern(DONE_BYTES, 8192 - DONE_BYTES);
+		fail.error = EIO;
+		fail.at = at > 2 ? at - 1 : at;
+		if (at > 2)
+			sys.statx = fail_statx_of_out;
+		else
+			sys.pread = fail_pread_of_out;
+		recover_twice(EIO);
+		assert_int_equal(rig_kernel_size("out"), at % 2 ? 20107 : 20100);
+		rig_stop();
+		set_up(state);
+	}
+}
+
 /* Others' bytes match the beginning of ours at very many places: the search must not read the arena for each. */
 static void test_search_reads_a_block_once(void **state)
 {
-	static uint8_t zeros[20000];
+	static uint8_t alike[20000];
 
 	(void)state;
 	append_begun(20000, APPEND_SOMEWHERE, DONE_BYTES);
-	memset(zeros, rig_byte(DONE_BYTES), sizeof zeros);
-	raw_append(zeros, sizeof zeros);
+	for (size_t i = 0; i < sizeof alike; i += 16)
+		rig_fill(alike + i, 16, DONE_BYTES);
+	raw_append(alike, sizeof alike);
 	fail.at = 0;
 	fail.calls = 0;
 	sys.pread = fail_pread;
@@ -450,6 +492,7 @@ int main(void)
 		TEST(test_boot_cannot_be_found_out),
 		TEST(test_target_cannot_be_looked_at),
 		TEST(test_directory_cannot_be_searched),
+		TEST(test_append_cannot_be_searched),
 		TEST(test_search_reads_a_block_once),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
