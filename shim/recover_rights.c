@@ -9,6 +9,7 @@
 #include <linux/capability.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 
 /* ---- the files that say who belongs to which group ---- */
 
@@ -208,6 +209,9 @@ int recover_rights_take(struct recover_rights *r, uint32_t uid)
 	if (n < 0)
 		return (int)n;
 	r->changed = true;
+	r->dumpable = (int)sys_raw(SYS_prctl, PR_GET_DUMPABLE, 0, 0, 0, 0, 0);
+	r->death_signal = 0;
+	sys_raw(SYS_prctl, PR_GET_PDEATHSIG, (long)&r->death_signal, 0, 0, 0, 0);
 	sys_raw(SYS_setfsgid, groups[0], 0, 0, 0, 0, 0);
 	sys_raw(SYS_setfsuid, uid, 0, 0, 0, 0, 0);
 	/* they return what it was before and never an error: asked once more */
@@ -230,5 +234,9 @@ void recover_rights_drop(struct recover_rights *r)
 	sys_raw(SYS_setgroups, r->group_count, (long)r->groups, 0, 0, 0, 0);
 	/* (setfsuid has raised those of the file system; they may have been fewer) */
 	capabilities(SYS_capset, r, false);
+	if (r->dumpable == 1)
+		sys_raw(SYS_prctl, PR_SET_DUMPABLE, 1, 0, 0, 0, 0);
+	if (r->death_signal > 0)
+		sys_raw(SYS_prctl, PR_SET_PDEATHSIG, r->death_signal, 0, 0, 0, 0);
 	r->changed = false;
 }

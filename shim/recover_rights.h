@@ -18,6 +18,8 @@ struct recover_rights {
 	bool changed;
 	int group_count; /* what we had: */
 	uint32_t groups[RECOVER_GROUPS_MAX];
+	/* what the kernel takes away with every change of rights */
+	int dumpable, death_signal;
 	uint32_t capabilities[2][3]; /* effective, permitted, inheritable; low and high words */
 };
 

@@ -7,6 +7,7 @@
 #include <grp.h>
 #include <linux/capability.h>
 #include <sys/fsuid.h>
+#include <sys/prctl.h>
 
 enum { USER = 4711, GROUP = 4712, SECOND = 4713, THIRD = 4714 };
 
@@ -124,12 +125,14 @@ static void test_rights(void **state)
 	struct recover_rights r;
 	gid_t before[256], now[256];
 	uint64_t had = effective();
-	int n;
+	int n, signal_now = 0;
 
 	(void)state;
 	if (geteuid() != 0)
 		skip();
 	n = getgroups(256, before);
+	prctl(PR_SET_DUMPABLE, 1);
+	prctl(PR_SET_PDEATHSIG, SIGUSR2);
 	assert_int_equal(recover_rights_take(&r, USER), 0);
 	assert_int_equal(setfsuid((uid_t)-1), USER);
 	assert_int_equal(setfsgid((gid_t)-1), GROUP);
@@ -141,6 +144,11 @@ static void test_rights(void **state)
 	assert_int_equal(getgroups(256, now), n);
 	assert_memory_equal(before, now, (size_t)n * sizeof *now);
 	assert_int_equal(effective(), had);
+	/* the program's: its core dumps, and its way to end with its parent */
+	assert_int_equal(prctl(PR_GET_DUMPABLE), 1);
+	assert_int_equal(prctl(PR_GET_PDEATHSIG, &signal_now), 0);
+	assert_int_equal(signal_now, SIGUSR2);
+	prctl(PR_SET_PDEATHSIG, 0);
 }
 
 static void test_unknown_user(void **state)
