@@ -56,7 +56,7 @@ static const char *const world_sentinel_names[WORLD_SENTINELS] = {
 /* Absolute path of a file of the world; the text is good until the fourth call from now. */
 static const char *world_path(const char *name)
 {
-	static char paths[4][512];
+	static char paths[4][1024];
 	static int turn;
 	char *path = paths[turn++ % 4];
 
