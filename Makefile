@@ -18,6 +18,7 @@ LIBDIR ?= $(PREFIX)/lib
 BINDIR ?= $(PREFIX)/bin
 MANDIR ?= $(PREFIX)/share/man
 DOCDIR ?= $(PREFIX)/share/doc/fastwrite
+UNITDIR ?= $(PREFIX)/lib/systemd/system
 CC ?= cc
 INSTALL ?= install
 PYTHON ?= .venv/bin/python
@@ -188,6 +189,40 @@ test-glibc: deps-test
 check-exports: $(LIBRARY)
 	$(Q)scripts/exports --check $(LIBRARY)
 
+# ---- fuzzing: each tests/fuzz/fuzz_NAME.c is a target, with the inputs of tests/fuzz/corpus/NAME ----
+
+FUZZ_CC ?= clang
+FUZZ_BUILD := build-fuzz
+FUZZ_SRC := $(sort $(wildcard tests/fuzz/fuzz_*.c))
+FUZZ_BIN := $(patsubst tests/fuzz/%.c,$(FUZZ_BUILD)/%,$(FUZZ_SRC))
+FUZZ_OBJ := $(patsubst shim/%.c,$(FUZZ_BUILD)/obj/%.o,$(CORE_SRC))
+FUZZ_FLAGS = -std=gnu17 -O1 -g -fno-omit-frame-pointer -fno-strict-aliasing -pthread \
+	-fsanitize=address,undefined -fno-sanitize-recover=undefined
+FASTWRITE_FUZZ_SECONDS ?= 60
+
+$(FUZZ_BUILD)/obj/%.o: shim/%.c
+	@mkdir -p $(@D)
+	$(call say,FUZZCC,$<)
+	$(Q)$(FUZZ_CC) $(CPPFLAGS) $(FUZZ_FLAGS) -fsanitize=fuzzer-no-link $(DEPGEN) -c -o $@ $<
+
+$(FUZZ_BUILD)/core.a: $(FUZZ_OBJ)
+	$(Q)rm -f $@ && $(AR) rcs $@ $(FUZZ_OBJ)
+
+$(FUZZ_BUILD)/fuzz_%: tests/fuzz/fuzz_%.c $(FUZZ_BUILD)/core.a
+	$(call say,FUZZ,$@)
+	$(Q)$(FUZZ_CC) $(CPPFLAGS) -Itests/fuzz $(FUZZ_FLAGS) -fsanitize=fuzzer $(DEPGEN) -MF $@.d -o $@ $< \
+		$(FUZZ_BUILD)/core.a $(STATIC_LIBS) $(LIBS)
+
+.PHONY: fuzz fuzz-build soak-fuzz
+fuzz-build: $(FUZZ_BIN)
+fuzz: deps-fuzz
+	$(Q)$(MAKE) --no-print-directory fuzz-build
+	$(Q)python3 tests/run_fuzz.py --build $(FUZZ_BUILD) --seconds $(FASTWRITE_FUZZ_SECONDS) $(ARGS)
+soak: soak-fuzz
+soak-fuzz: deps-fuzz
+	$(Q)$(MAKE) --no-print-directory fuzz-build
+	$(Q)python3 tests/run_fuzz.py --build $(FUZZ_BUILD) --seconds $${FASTWRITE_SOAK_SECONDS:-3600} $(ARGS)
+
 # For hours: what `make test` does for a minute.  FASTWRITE_SOAK_SECONDS: how long each part takes.
 .PHONY: soak soak-differential soak-programs
 soak: soak-differential soak-programs
@@ -221,7 +256,7 @@ bench-cost: deps-test
 
 # ---- what must be there ----
 
-.PHONY: deps deps-build deps-test deps-lint
+.PHONY: deps deps-build deps-test deps-lint deps-fuzz
 deps:
 	$(Q)scripts/deps build test python
 deps-build:
@@ -230,6 +265,8 @@ deps-test:
 	$(Q)scripts/deps build test
 deps-lint:
 	$(Q)scripts/deps build lint python
+deps-fuzz:
+	$(Q)scripts/deps build fuzz
 
 # ---- style ----
 
@@ -254,16 +291,20 @@ format: deps-lint
 
 .PHONY: install uninstall
 install: all
-	$(Q)$(INSTALL) -d '$(DESTDIR)$(BINDIR)' '$(DESTDIR)$(LIBDIR)' '$(DESTDIR)$(MANDIR)/man1' '$(DESTDIR)$(DOCDIR)'
+	$(Q)$(INSTALL) -d '$(DESTDIR)$(BINDIR)' '$(DESTDIR)$(LIBDIR)' '$(DESTDIR)$(MANDIR)/man1' \
+		'$(DESTDIR)$(DOCDIR)' '$(DESTDIR)$(UNITDIR)'
 	$(Q)$(INSTALL) -m 755 $(COMMAND) '$(DESTDIR)$(BINDIR)/fastwrite'
 	$(Q)$(INSTALL) -m 644 $(LIBRARY) '$(DESTDIR)$(LIBDIR)/libfastwrite.so'
 	$(Q)$(INSTALL) -m 644 docs/fastwrite.1 '$(DESTDIR)$(MANDIR)/man1/fastwrite.1'
 	$(Q)$(INSTALL) -m 644 LICENSE CHANGELOG.md $(wildcard README.md) configs/fastwrite.ini.example \
 		'$(DESTDIR)$(DOCDIR)'
+	$(Q)sed 's|@BINDIR@|$(BINDIR)|g' configs/fastwrite-recover.service.in \
+		> '$(DESTDIR)$(UNITDIR)/fastwrite-recover.service'
+	$(Q)chmod 644 '$(DESTDIR)$(UNITDIR)/fastwrite-recover.service'
 
 uninstall:
 	$(Q)rm -f '$(DESTDIR)$(BINDIR)/fastwrite' '$(DESTDIR)$(LIBDIR)/libfastwrite.so' \
-		'$(DESTDIR)$(MANDIR)/man1/fastwrite.1'
+		'$(DESTDIR)$(MANDIR)/man1/fastwrite.1' '$(DESTDIR)$(UNITDIR)/fastwrite-recover.service'
 	$(Q)rm -rf '$(DESTDIR)$(DOCDIR)'
 
 # ---- the rest ----
@@ -271,7 +312,7 @@ uninstall:
 .PHONY: clean distclean help
 clean:
 	$(Q)rm -rf build build-debug build-asan build-tsan build-ubsan build-debug-asan build-debug-tsan \
-		build-debug-ubsan build-glibc-*
+		build-debug-ubsan build-glibc-* build-fuzz
 
 distclean: clean
 	$(Q)rm -rf .venv .pytest_cache .ruff_cache .hypothesis
@@ -281,8 +322,10 @@ help:
 	'make              build/libfastwrite.so and build/fastwrite (installs what the build lacks, by apt)' \
 	'make test         unit tests, hook programs, command and laboratory tests; ends with the totals' \
 	'make test-unit    the unit tests only; with SAN=asan|tsan|ubsan under that sanitizer' \
-	'make soak         the long tests, an hour each by default: FASTWRITE_SOAK_SECONDS=N; soak-differential alone' \
-	'make soak-programs  of these, real programs: databases, loggers, daemons, fio, stress-ng; ARGS="sqlite git" ...' \
+	'make fuzz         libFuzzer on arenas for FASTWRITE_FUZZ_SECONDS=60 in all (installs clang)' \
+	'make soak         the long tests, an hour each by default: FASTWRITE_SOAK_SECONDS=N; alone: soak-differential,' \
+	'                  soak-fuzz, soak-programs' \
+	'make soak-programs  real programs: databases, loggers, daemons, fio, stress-ng; ARGS="sqlite git" ...' \
 	'make test-glibc   the hook programs with the C libraries of other Debian releases (downloads them)' \
 	'make experiment   the published experiments, natively and with the library; ARGS="--scale full" ...' \
 	'make bench        the timed comparisons' \
@@ -294,4 +337,4 @@ help:
 	'' \
 	'V=1 shows the commands, DEBUG=1 builds build-debug/ with kill steps, SAN=asan|tsan|ubsan build-SAN/.'
 
--include $(wildcard $(BUILD)/obj/*.d $(BUILD)/tests/*.d $(BUILD)/tests/unit/*.d)
+-include $(wildcard $(FUZZ_BUILD)/*.d $(FUZZ_BUILD)/obj/*.d $(BUILD)/obj/*.d $(BUILD)/tests/*.d $(BUILD)/tests/unit/*.d)

@@ -77,6 +77,9 @@ bool arena_geometry(uint64_t mem_bytes, uint32_t block_bytes, struct arena_heade
 {
 	uint64_t blocks = mem_bytes / block_bytes;
 
+	/* a file that claims to be an arena may have any size */
+	if (blocks > ARENA_BLOCKS_MAX)
+		blocks = ARENA_BLOCKS_MAX;
 	/* shrink until tables and blocks fit into the budget together */
 	for (; blocks >= 8; blocks--) {
 		uint64_t blocks_at = ARENA_PAGE;
@@ -86,7 +89,7 @@ bool arena_geometry(uint64_t mem_bytes, uint32_t block_bytes, struct arena_heade
 		slots_at = (slots_at + ARENA_PAGE - 1) / ARENA_PAGE * ARENA_PAGE;
 		data_at = slots_at + blocks * ARENA_SLOT_BYTES;
 		data_at = (data_at + ARENA_PAGE - 1) / ARENA_PAGE * ARENA_PAGE;
-		if (blocks > ARENA_BLOCKS_MAX || data_at + blocks * block_bytes > mem_bytes)
+		if (data_at + blocks * block_bytes > mem_bytes)
 			continue;
 		out->block_bytes = block_bytes;
 		out->block_count = (uint32_t)blocks;

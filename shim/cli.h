@@ -36,6 +36,14 @@ struct recover_report;
 /* recover_path, its report added to *total; a path without staging is nothing wrong. */
 int cli_recover_path(const char *path, const struct recover_options *opt, struct recover_report *total);
 
+/* Text for -errno of a path. */
+const char *cli_recover_reason(int rc);
+
+/* ---- cli_recover_all ---- */
+
+/* Every staging place that the configuration leads to; how many could not be looked at (each was told of). */
+int cli_recover_all(const struct config *c, const struct recover_options *opt, struct recover_report *total);
+
 /* ---- cli_util ---- */
 
 /* "fastwrite VERB: text" on stderr. */
@@ -49,6 +57,9 @@ int cli_find_program(const char *name, char *out);
 
 /* `path` made absolute and canonical into out[PATH_MAX]; its last component need not exist.  0 or -errno. */
 int cli_canonical(const char *path, char *out);
+
+/* Names in a form that cannot steer a terminal: control bytes as '?'. */
+void cli_put_name(FILE *out, const char *name);
 
 /* JSON writing: commas and quotes are taken care of.  key = NULL inside arrays and at the top. */
 struct json {
@@ -66,6 +77,8 @@ void json_bool(struct json *j, const char *key, bool value);
 
 /* -c FILE, -p GLOBS, -o KEY=VALUE: set the FASTWRITE_ variables of this process. */
 extern const struct argp cli_settings_argp;
+/* One of them was given. */
+extern bool cli_settings_given;
 
 /* Loads the configuration from the environment; prints the error line.  NULL on failure. */
 const struct config *cli_load_config(void);

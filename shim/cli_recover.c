@@ -11,6 +11,7 @@ struct recover_args {
 	bool as_json;
 	bool dry_run;
 	bool quiet;
+	bool all;
 	char **paths;
 	int count;
 };
@@ -20,6 +21,8 @@ static const char doc[] =
 	"staging "
 	"directory (.fastwrite), a directory that has one, or a file that was written to.  Arenas of running "
 	"programs are left alone.  It may be interrupted and run again.\n"
+	"With --all, or a configuration instead of a PATH, every place is looked at where programs may have "
+	"staged under that configuration.\n"
 	"\v"
 	"What happens to an arena or file: live (in use, left alone), recovered, nothing (all bytes were "
 	"there), "
@@ -30,6 +33,8 @@ static const char doc[] =
 	"Exit status: 0 done or nothing to do, 1 something failed, 2 wrong usage.";
 
 static const struct argp_option options[] = {
+	{"all", 'a', NULL, 0,
+         "Look at every place that the configuration (FASTWRITE_CONFIG, FASTWRITE_PATHS) names", 0},
 	{"dry-run", 'n', NULL, 0, "Say what would be done, change nothing", 0},
 	{"json", 'j', NULL, 0, "Print JSON", 0},
 	{"quiet", 'q', NULL, 0, "Print failures only", 0},
@@ -42,6 +47,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 	(void)arg;
 	switch (key) {
+	case 'a': args->all = true; return 0;
 	case 'n': args->dry_run = true; return 0;
 	case 'j': args->as_json = true; return 0;
 	case 'q': args->quiet = true; return 0;
@@ -49,8 +55,15 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		args->paths = state->argv + state->next;
 		args->count = state->argc - state->next;
 		return 0;
-	case ARGP_KEY_NO_ARGS:
-		argp_error(state, "a PATH is missing: an arena, a directory, or a file that was written to");
+	case ARGP_KEY_END:
+		args->all |= args->count == 0 && cli_settings_given;
+		if (args->count == 0 && !args->all)
+			argp_error(
+				state,
+				"a PATH is missing: an arena, a directory, or a file that was written to; or "
+				"--all");
+		if (args->count > 0 && (args->all || cli_settings_given))
+			argp_error(state, "a PATH and a configuration: only one of them says where to look");
 		return 0;
 	default: return ARGP_ERR_UNKNOWN;
 	}
@@ -98,22 +111,31 @@ static void on_event(void *ctx, const struct recover_event *e)
 		return;
 	FILE *out = failed ? stderr : stdout;
 	fflush(stdout);
-	fprintf(out, "%-9s  %s", e->action, e->target[0] != '\0' ? e->target : e->arena);
+	fprintf(out, "%-9s  ", e->action);
+	cli_put_name(out, e->target[0] != '\0' ? e->target : e->arena);
 	if (e->bytes > 0)
 		fprintf(out, "  %llu bytes", (unsigned long long)e->bytes);
 	if (e->error != 0)
 		fprintf(out, "  %s", strerror(-e->error));
-	if (e->detail[0] != '\0')
-		fprintf(out, "  (%s)", e->detail);
+	if (e->detail[0] != '\0') {
+		fputs("  (", out);
+		cli_put_name(out, e->detail);
+		fputc(')', out);
+	}
 	fputc('\n', out);
 }
 
-static const char *reason(int rc)
+const char *cli_recover_reason(int rc)
 {
 	switch (-rc) {
 	case ENOENT: return "no such file or directory; nothing was recovered";
 	case EACCES:
-	case EPERM: return "permission is missing; run it as the owner of the staging, or as root";
+	case EPERM:
+		return "permission is missing; run it as the owner of the staging, or as root.  Others must not be "
+		       "able to write to its directory (chmod go-w)";
+	case ENOTDIR:
+	case ELOOP:
+		return "the staging directory is not a directory (a link, perhaps); nothing was recovered";
 	case EINVAL: return "not an arena, a directory or a file that was staged";
 	default: return strerror(-rc);
 	}
@@ -149,8 +171,13 @@ static void json_totals(struct json *j, const struct recover_args *args, const s
 
 int cli_recover(int argc, char **argv)
 {
-	static const struct argp argp = {
-		.options = options, .parser = parse, .args_doc = "PATH...", .doc = doc};
+	static const struct argp_child children[] = {{&cli_settings_argp, 0, NULL, 0}, {0}};
+	static const struct argp argp = {.options = options,
+	                                 .parser = parse,
+	                                 .args_doc = "PATH...\n--all\n--config=FILE",
+	                                 .doc = doc,
+	                                 .children = children};
+	const struct config *config = NULL;
 	struct recover_args args = {0};
 	struct recover_report report = {0};
 	struct json json = {.out = stdout};
@@ -158,17 +185,26 @@ int cli_recover(int argc, char **argv)
 
 	if (argp_parse(&argp, argc, argv, 0, NULL, &args) != 0)
 		return CLI_USAGE;
+	if (args.all && (config = cli_load_config()) == NULL)
+		return CLI_USAGE;
+	if (args.all && config->rule_count == 0) {
+		cli_error(
+			"no rule says where to look; set FASTWRITE_CONFIG or FASTWRITE_PATHS, or give --config or --paths");
+		return CLI_USAGE;
+	}
 	struct output output = {&args, args.as_json ? &json : NULL};
 	const struct recover_options opt = {.dry_run = args.dry_run, .event = on_event, .ctx = &output};
 	if (args.as_json) {
 		json_open(&json, NULL, '{');
 		json_open(&json, "events", '[');
 	}
+	if (args.all && cli_recover_all(config, &opt, &report) > 0)
+		failed = true;
 	for (int i = 0; i < args.count; i++) {
 		int rc = cli_recover_path(args.paths[i], &opt, &report);
 		if (rc < 0) {
 			failed = true;
-			cli_error("%s: %s", args.paths[i], reason(rc));
+			cli_error("%s: %s", args.paths[i], cli_recover_reason(rc));
 		}
 	}
 	if (args.as_json) {

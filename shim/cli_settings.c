@@ -65,8 +65,12 @@ static const struct argp_option options[] = {
 	{0},
 };
 
+bool cli_settings_given;
+
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
+	if (key == 'c' || key == 'p' || key == 'o')
+		cli_settings_given = true;
 	switch (key) {
 	case 'c': set_config_file(arg, state); return 0;
 	case 'p': setenv("FASTWRITE_PATHS", arg, 1); return 0;

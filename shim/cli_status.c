@@ -68,9 +68,14 @@ static void text_arena(void *ctx, const struct status_arena *a)
 	char total[32];
 
 	(void)ctx;
-	printf("%d %s  rule %s  %u of %u blocks, %s\n  arena    %s\n  all      ", a->pid, a->program, a->rule,
-	       a->blocks_used, a->block_count, config_size_text(a->total_bytes, total, sizeof(total)),
-	       a->path);
+	printf("%d ", a->pid);
+	cli_put_name(stdout, a->program);
+	printf("  rule ");
+	cli_put_name(stdout, a->rule);
+	printf("  %u of %u blocks, %s\n  arena    ", a->blocks_used, a->block_count,
+	       config_size_text(a->total_bytes, total, sizeof(total)));
+	cli_put_name(stdout, a->path);
+	printf("\n  all      ");
 	print_counters(a->counters);
 	for (int i = 1; i < THROUGH_COUNT; i++) {
 		if (a->through[i] != 0)
@@ -82,7 +87,9 @@ static void text_arena(void *ctx, const struct status_arena *a)
 static void text_file(void *ctx, const struct status_file *f)
 {
 	(void)ctx;
-	printf("  file     %s\n           staged %llu, ", f->path, (unsigned long long)f->staged_bytes);
+	printf("  file     ");
+	cli_put_name(stdout, f->path);
+	printf("\n           staged %llu, ", (unsigned long long)f->staged_bytes);
 	if (lease_state(f))
 		printf("lease %s, ", lease_state(f));
 	print_counters(f->counters);

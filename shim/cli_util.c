@@ -13,16 +13,26 @@ static const char *verb_now = "";
 
 void cli_set_verb(const char *verb) { verb_now = verb; }
 
+void cli_put_name(FILE *out, const char *name)
+{
+	for (const char *c = name; *c != '\0'; c++)
+		fputc((unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c, out);
+}
+
 void cli_error(const char *format, ...)
 {
+	char *text = NULL;
 	va_list args;
 
 	fflush(stdout);
 	fprintf(stderr, "fastwrite%s%s: ", *verb_now ? " " : "", verb_now);
 	va_start(args, format);
-	vfprintf(stderr, format, args);
+	if (vasprintf(&text, format, args) < 0)
+		text = NULL;
 	va_end(args);
+	cli_put_name(stderr, text != NULL ? text : "out of memory for a message");
 	fputc('\n', stderr);
+	free(text);
 }
 
 /* ---- paths ---- */

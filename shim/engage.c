@@ -254,7 +254,8 @@ static int join_of_file(const struct file *f)
 /* All who had the arena are dead, and it has been recovered as a whole, or will be: nothing is staged for f here. */
 static void forget_staged(struct file *f, bool recovered)
 {
-	f->head = f->tail = f->current = NULL;
+	f->head = f->tail = NULL;
+	f->current = NULL;
 	f->blocks = 0;
 	f->staged_lo = f->staged_hi = 0;
 	f->arena = NULL;

@@ -477,7 +477,8 @@ static void bury(struct file *f)
 		file_engaged_add(-1);
 	}
 	f->arena = NULL;
-	f->head = f->tail = f->current = NULL;
+	f->head = f->tail = NULL;
+	f->current = NULL;
 	f->busy = 0;
 	f->damaged = false;
 	f->mode = FILE_THROUGH;

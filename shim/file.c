@@ -278,7 +278,8 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->dev = dev;
 	f->ino = ino;
 	f->rule = rule;
-	f->why = f->through_wanted = THROUGH_NONE;
+	f->through_wanted = THROUGH_NONE;
+	f->why = THROUGH_NONE;
 	f->give_up = THROUGH_NONE;
 	f->ofds = NULL;
 	f->refs = 0;

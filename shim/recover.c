@@ -9,6 +9,7 @@
 #include "log.h"
 #include "recover_internal.h"
 #include "recover_parse.h"
+#include "recover_rights.h"
 #include "recover_target.h"
 #include "sys.h"
 
@@ -38,8 +39,10 @@ static void tell(const struct job *j, const char *target, const char *action, ui
 		j->opt->event(j->opt->ctx, &e);
 }
 
-static int write_all(int fd, const uint8_t *p, uint64_t n, uint64_t offset, bool append)
+/* *written: bytes that got into the file, also when the rest did not. */
+static int write_all(int fd, const uint8_t *p, uint64_t n, uint64_t offset, bool append, uint64_t *written)
 {
+	*written = 0;
 	while (n > 0) {
 		struct iovec part = {.iov_base = (void *)(uintptr_t)p, .iov_len = n};
 		ssize_t r = append ? sys_append_accepted(fd, &part, 1)
@@ -55,6 +58,7 @@ static int write_all(int fd, const uint8_t *p, uint64_t n, uint64_t offset, bool
 		p += r;
 		n -= (uint64_t)r;
 		offset += (uint64_t)r;
+		*written += (uint64_t)r;
 	}
 	return 0;
 }
@@ -84,8 +88,9 @@ static int replay_positional(struct job *j, int fd, int n)
 
 		for (uint32_t e = 0; r == 0 && e < COMMIT_COUNT(j->a.blocks[index].commit); e++) {
 			struct arena_extent x = foreign_extent(&j->a, index, e);
+			uint64_t written;
 
-			r = write_all(fd, j->a.data + x.pos, x.length, x.offset, false);
+			r = write_all(fd, j->a.data + x.pos, x.length, x.offset, false, &written);
 		}
 		if (r < 0)
 			return r;
@@ -106,6 +111,7 @@ struct search {
 	uint32_t skip;  /* bytes of the first block that are not part of it */
 	uint64_t bytes; /* of the whole append */
 	uint64_t work;  /* bytes looked at: bounded, for content may match nearly everywhere */
+	int error;      /* -errno: then nobody knows what is there */
 	uint8_t first[16];
 	uint32_t first_bytes;
 };
@@ -122,6 +128,19 @@ static uint64_t believable(uint64_t at, uint64_t m, uint64_t base, uint64_t size
 	return end - at >= PART_MIN || (at == base && end == size) ? end - at : 0;
 }
 
+static ssize_t search_read(struct search *s, uint8_t *buf, uint64_t size, uint64_t at)
+{
+	ssize_t n;
+
+	do
+		n = sys.pread(s->fd, buf, size, (off_t)at);
+	while (n == -EINTR);
+	if (n < 0)
+		s->error =
+			n == -EBADF ? -EACCES : (int)n; /* open for writing only, since it may not be read */
+	return n;
+}
+
 static uint64_t match_at(struct job *j, struct search *s, uint64_t at)
 {
 	uint32_t skip = s->skip;
@@ -132,13 +151,14 @@ static uint64_t match_at(struct job *j, struct search *s, uint64_t at)
 		uint32_t index = j->a.order[i];
 		struct arena_extent x;
 
-		if (foreign_read_block(&j->a, index) < 0)
+		s->error = foreign_read_block(&j->a, index);
+		if (s->error)
 			return matched;
 		x = foreign_extent(&j->a, index, 0);
 		s->work += x.length;
 		for (uint32_t done = skip; done < x.length && matched < s->bytes;) {
 			uint32_t want = x.length - done < ARENA_PAGE ? x.length - done : ARENA_PAGE;
-			ssize_t got = sys.pread(s->fd, buf, want, (off_t)(at + matched));
+			ssize_t got = search_read(s, buf, want, at + matched);
 
 			if (got <= 0)
 				return matched;
@@ -176,7 +196,7 @@ static uint64_t next_candidate(struct search *s, uint64_t at, uint64_t end)
 
 	while (at < end) {
 		uint64_t want = end - at < size ? end - at : size;
-		ssize_t got = sys.pread(s->fd, buf, want, (off_t)at);
+		ssize_t got = search_read(s, buf, want, at);
 		uint64_t fresh;
 
 		if (got <= 0)
@@ -196,18 +216,22 @@ static uint64_t next_candidate(struct search *s, uint64_t at, uint64_t end)
 	return end;
 }
 
+/* s->error: nobody can say. */
 static uint64_t already_appended(struct job *j, struct search *s, enum append_flush how, uint64_t base)
 {
 	struct statx st;
 	uint64_t end, best = 0;
 
-	if (s->bytes == 0 || search_prepare(j, s) < 0 ||
-	    sys.statx(s->fd, "", AT_EMPTY_PATH, STATX_SIZE, &st) < 0 || st.stx_size <= base)
+	if (s->bytes == 0)
 		return 0;
+	s->error = sys.statx(s->fd, "", AT_EMPTY_PATH, STATX_SIZE, &st);
+	if (s->error || st.stx_size <= base)
+		return 0;
+	s->error = search_prepare(j, s);
 	end = how == APPEND_AT_BASE ? base + 1 : st.stx_size;
 	if (end - base > SEARCH_WINDOW)
 		end = base + SEARCH_WINDOW;
-	for (uint64_t at = base; at < end && s->work < SEARCH_WORK_MAX; at++) {
+	for (uint64_t at = base; !s->error && at < end && s->work < SEARCH_WORK_MAX; at++) {
 		uint64_t m;
 
 		if (st.stx_size - at <= best)
@@ -229,7 +253,8 @@ static int append_block(struct job *j, uint32_t slot, int fd, uint32_t index, ui
 	struct arena_slot *s = foreign_slot(&j->a, slot);
 	struct arena_extent x;
 	struct statx st;
-	int r = foreign_read_block(&j->a, index);
+	uint64_t written;
+	int r = foreign_read_block(&j->a, index), stored;
 
 	if (r == 0)
 		r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st);
@@ -243,13 +268,14 @@ static int append_block(struct job *j, uint32_t slot, int fd, uint32_t index, ui
 	s->done = DONE_MAKE(DONE_SEQ(s->done), skip);
 	s->flush_from = s->done;
 	r = foreign_store_slot(&j->a, slot);
-	if (r == 0)
-		r = write_all(fd, j->a.data + x.pos + skip, x.length - skip, 0, true);
 	if (r < 0)
 		return r;
-	s->done = DONE_MAKE(j->a.blocks[index].seq, 0);
+	r = write_all(fd, j->a.data + x.pos + skip, x.length - skip, 0, true, &written);
+	/* a disk that got full took a part: the next recovery appends the rest */
+	s->done = r < 0 ? DONE_MAKE(DONE_SEQ(s->done), skip + written) : DONE_MAKE(j->a.blocks[index].seq, 0);
 	s->flush_active = APPEND_NONE;
-	return foreign_store_slot(&j->a, slot);
+	stored = foreign_store_slot(&j->a, slot);
+	return r < 0 ? r : stored;
 }
 
 /* O_APPEND blocks: each byte once, behind whatever others appended. */
@@ -270,6 +296,8 @@ static int replay_append(struct job *j, uint32_t slot, int fd, int n, uint64_t t
 		if (search.bytes > total - skip)
 			search.bytes = total - skip;
 		have = already_appended(j, &search, (enum append_flush)s->flush_active, s->flush_base);
+		if (search.error)
+			return search.error;
 	}
 	have += skip;
 	for (int i = 0; i < n; i++) {
@@ -305,19 +333,28 @@ static void trim(const struct arena_slot *s, int fd)
 	}
 }
 
+/* Of the n > 0 blocks in j->a.order. */
+static bool is_positional(const struct job *j, uint32_t slot)
+{
+	return j->a.blocks[j->a.order[0]].kind == STAGE_POSITIONAL ||
+	       (foreign_slot(&j->a, slot)->flags & SLOT_EXCLUSIVE);
+}
+
 static int replay(struct job *j, uint32_t slot, int fd, int n, uint64_t bytes)
 {
+	long flags;
 	int r;
 
 	if (n == 0)
 		return 0;
-	if (j->a.blocks[j->a.order[0]].kind == STAGE_POSITIONAL ||
-	    (foreign_slot(&j->a, slot)->flags & SLOT_EXCLUSIVE)) {
-		r = replay_positional(j, fd, n);
+	flags = sys.fcntl(fd, F_GETFL, 0);
+	if (flags < 0)
+		return (int)flags;
+	if (is_positional(j, slot)) {
+		/* an append-only file takes nothing at a position */
+		r = flags & O_APPEND ? -EPERM : replay_positional(j, fd, n);
 	} else {
-		long flags = sys.fcntl(fd, F_GETFL, 0);
-
-		r = flags < 0 ? (int)flags : (int)sys.fcntl(fd, F_SETFL, flags | O_APPEND);
+		r = (int)sys.fcntl(fd, F_SETFL, flags | O_APPEND);
 		if (r == 0)
 			r = replay_append(j, slot, fd, n, bytes);
 		if (r == 0)
@@ -357,7 +394,9 @@ static int recover_slot(struct job *j, uint32_t slot)
 		r = sys.fdatasync(t->fd);
 	recover_target_close(t);
 	if (r < 0) {
-		tell(j, s->path, "failed", bytes, r, "left in the arena");
+		tell(j, s->path, "failed", bytes, r,
+		     t->orphan ? "it is gone, and its bytes cannot be put aside; left in the arena"
+		               : "left in the arena");
 		return r;
 	}
 	if (bytes > 0) {
@@ -371,11 +410,13 @@ finished:
 	return foreign_store_slot(&j->a, slot);
 }
 
-static bool other_boot(const struct job *j)
+/* 1 or 0; -errno: that cannot be found out, and no arena is thrown away for it. */
+static int other_boot(const struct job *j)
 {
 	uint8_t now[16];
+	int r = arena_boot_id(now);
 
-	return arena_boot_id(now) < 0 || memcmp(now, j->a.header.boot_id, sizeof now) != 0;
+	return r < 0 ? r : memcmp(now, j->a.header.boot_id, sizeof now) != 0;
 }
 
 /* Another boot: the arena's pages reached the disk or did not, in any order.  What no sync covered was not
@@ -404,10 +445,6 @@ static int recover_loaded(struct job *j)
 {
 	int failed = 0;
 
-	if (other_boot(j)) {
-		discard(j);
-		return 0;
-	}
 	for (uint32_t i = 0; i < j->a.header.slot_count; i++) {
 		int r;
 
@@ -431,8 +468,11 @@ static int replay_into(struct job *j, uint32_t slot, int fd)
 	int n = foreign_blocks(&j->a, slot);
 	int r = n < 0 ? n : count_bytes(j, n, &bytes);
 
-	if (r == 0)
-		r = flags < 0 ? (int)flags : (int)sys.fcntl(fd, F_SETFL, flags & ~(O_APPEND | O_DIRECT));
+	if (r == 0 && flags < 0)
+		r = (int)flags;
+	if (r == 0 && n > 0)
+		r = (int)sys.fcntl(fd, F_SETFL,
+		                   flags & ~(is_positional(j, slot) ? O_APPEND | O_DIRECT : O_DIRECT));
 	if (r == 0)
 		r = replay(j, slot, fd, n, bytes);
 	sys.fcntl(fd, F_SETFL, flags);
@@ -445,10 +485,12 @@ int recover_live_slot(int arena_fd, const char *dir, uint32_t slot, int fd)
 	struct recover_options opt = {0};
 	struct recover_report report = {0};
 	struct job j = {.opt = &opt, .report = &report, .arena = (char *)(uintptr_t)dir, .dirfd = -1};
+	struct sys_quiet quiet;
 	int r = foreign_load(&j.a, arena_fd);
 
 	if (r < 0)
 		return r;
+	sys_quiet_begin(&quiet);
 	if (slot >= j.a.header.slot_count || !foreign_slot(&j.a, slot)->used) {
 		r = 0;
 	} else if (fd >= 0) {
@@ -459,6 +501,7 @@ int recover_live_slot(int arena_fd, const char *dir, uint32_t slot, int fd)
 		if (j.dirfd >= 0)
 			sys.close(j.dirfd);
 	}
+	sys_quiet_end(&quiet);
 	foreign_unload(&j.a);
 	return r;
 }
@@ -470,26 +513,31 @@ bool recover_still_linked(int fd)
 	return sys.statx(fd, "", AT_EMPTY_PATH, STATX_NLINK, &st) == 0 && st.stx_nlink == 1;
 }
 
-int recover_owner_allowed(int fd)
+/* Whose arena is it?  The kernel vouches for the file's owner, not for what the header claims.  He alone may have written
+ * to it, and made it here: somebody else's file that was moved here is no arena of his. */
+int recover_owner_allowed(int dirfd, int fd)
 {
 	uint32_t me = (uint32_t)sys_raw(SYS_geteuid, 0, 0, 0, 0, 0, 0);
-	struct statx st;
+	struct statx st, dir;
 	int r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st);
 
+	if (r == 0)
+		r = sys.statx(dirfd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &dir);
 	if (r < 0)
 		return r;
 	if ((st.stx_mode & S_IFMT) != S_IFREG || st.stx_nlink > 1)
 		return -EBADMSG;
+	if ((st.stx_mode & 022) || (st.stx_uid != dir.stx_uid && dir.stx_uid != 0))
+		return -EPERM;
 	return me == 0 || me == st.stx_uid ? 0 : -EPERM;
 }
 
 static int take_rights(struct job *j, struct recover_rights *rights)
 {
 	struct statx st;
-	int r = sys.statx(j->a.fd, "", AT_EMPTY_PATH, STATX_UID | STATX_GID, &st);
+	int r = sys.statx(j->a.fd, "", AT_EMPTY_PATH, STATX_UID, &st);
 
-	/* the file's owner, which the kernel vouches for, not what the header claims */
-	return r < 0 ? r : recover_rights_take(rights, st.stx_uid, st.stx_gid);
+	return r < 0 ? r : recover_rights_take(rights, st.stx_uid);
 }
 
 /* "<pid>-<rule>-<time>.arena": such files are made here and nowhere else. */
@@ -527,10 +575,10 @@ int recover_lock_dead(int fd)
 	return r;
 }
 
-static void recover_arena(struct job *j, const char *name)
+static void recover_locked(struct job *j, const char *name)
 {
 	BUFFER(struct recover_rights, rights);
-	int fd, r;
+	int fd, r, other = 0;
 
 	j->report->arenas++;
 	if (arena_is_own(name)) {
@@ -542,7 +590,7 @@ static void recover_arena(struct job *j, const char *name)
 	fd = sys.openat(j->dirfd, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
 	if (fd == -ENOENT)
 		return;
-	r = fd < 0 ? fd : recover_owner_allowed(fd);
+	r = fd < 0 ? fd : recover_owner_allowed(j->dirfd, fd);
 	if (r == 0)
 		r = recover_lock_dead(fd);
 	if (r == -EWOULDBLOCK) {
@@ -554,8 +602,12 @@ static void recover_arena(struct job *j, const char *name)
 		goto out; /* somebody else was quicker */
 	if (r == 0)
 		r = foreign_load(&j->a, fd);
-	if (r == 0 && j->a.header.pid != sys_getpid() && j->a.header.pid_start != 0 &&
-	    arena_pid_start(j->a.header.pid) == j->a.header.pid_start && !other_boot(j)) {
+	if (r == 0 && (other = other_boot(j)) < 0) {
+		r = other;
+		foreign_unload(&j->a);
+	}
+	if (r == 0 && !other && j->a.header.pid != sys_getpid() && j->a.header.pid_start != 0 &&
+	    arena_pid_start(j->a.header.pid) == j->a.header.pid_start) {
 		j->report->live++;
 		tell(j, "", "live", 0, 0, "its process is running");
 		foreign_unload(&j->a);
@@ -564,15 +616,20 @@ static void recover_arena(struct job *j, const char *name)
 	if (r == 0) {
 		r = take_rights(j, rights);
 		if (r == 0) {
-			r = recover_loaded(j);
+			if (other)
+				discard(j);
+			else
+				r = recover_loaded(j);
 			recover_rights_drop(rights);
 		} else {
 			j->report->failed++;
 			tell(j, "", "failed", 0, r, "cannot act with the rights of its owner; left alone");
 		}
 		foreign_unload(&j->a);
+		kill_step();
 		if (r == 0 && !j->opt->dry_run)
 			sys.unlinkat(j->dirfd, name, 0);
+		kill_step();
 		goto out;
 	}
 	if (r == -ENODATA && !is_our_make(name))
@@ -586,10 +643,21 @@ static void recover_arena(struct job *j, const char *name)
 	j->report->failed++;
 	tell(j, "", "failed", 0, r,
 	     r == -EBADMSG ? "not an arena of this version, or truncated; left alone"
+	     : r == -EPERM ? "not its directory's owner's, or others may write to it; left alone"
 	                   : "cannot be read; left alone");
 out:
 	if (fd >= 0)
 		sys.close(fd);
+}
+
+/* What goes beyond RLIMIT_FSIZE is an error like any other, and no SIGXFSZ. */
+static void recover_arena(struct job *j, const char *name)
+{
+	struct sys_quiet quiet;
+
+	sys_quiet_begin(&quiet);
+	recover_locked(j, name);
+	sys_quiet_end(&quiet);
 }
 
 static bool has_suffix(const char *name, const char *suffix)
@@ -677,6 +745,21 @@ static int recover_directory(const char *dir, const struct recover_options *opt,
 	return r;
 }
 
+/* An arena, and the journal beside it; or a journal. */
+static void recover_one(struct job *j, const char *dir, const char *name)
+{
+	BUFFER(char, journal);
+
+	if (is_journal_name(name)) {
+		recover_journal(dir, j->dirfd, name, j->opt, j->report);
+		return;
+	}
+	recover_arena(j, name);
+	journal_name_of(name, journal);
+	if (sys_raw(SYS_faccessat, j->dirfd, (long)journal, 0, 0, 0, 0) == 0)
+		recover_journal(dir, j->dirfd, journal, j->opt, j->report);
+}
+
 static int recover_one_file(const char *path, const struct recover_options *opt,
                             struct recover_report *report)
 {
@@ -685,6 +768,7 @@ static int recover_one_file(const char *path, const struct recover_options *opt,
 	BUFFER(char, arena);
 	struct job j = {.opt = opt, .report = report, .arena = arena};
 	sys_sigset signals;
+	int r;
 
 	if (!slash)
 		log_format(dir, PATH_MAX, ".");
@@ -695,30 +779,32 @@ static int recover_one_file(const char *path, const struct recover_options *opt,
 	j.dirfd = sys.openat(AT_FDCWD, dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
 	if (j.dirfd < 0)
 		return j.dirfd;
-	log_format(arena, PATH_MAX, "%s", path);
-	signals = sys_block_signals();
-	if (is_journal_name(path)) {
-		recover_journal(dir, j.dirfd, slash ? slash + 1 : path, opt, report);
-	} else {
-		BUFFER(char, journal);
-
-		recover_arena(&j, slash ? slash + 1 : path);
-		journal_name_of(slash ? slash + 1 : path, journal);
-		if (sys_raw(SYS_faccessat, j.dirfd, (long)journal, 0, 0, 0, 0) == 0)
-			recover_journal(dir, j.dirfd, journal, opt, report);
+	r = dir_allowed(j.dirfd);
+	if (r == 0) {
+		log_format(arena, PATH_MAX, "%s", path);
+		signals = sys_block_signals();
+		recover_one(&j, dir, slash ? slash + 1 : path);
+		sys_restore_signals(signals);
 	}
-	sys_restore_signals(signals);
 	sys.close(j.dirfd);
-	if (!opt->dry_run && is_staging_name(dir))
+	if (r == 0 && !opt->dry_run && is_staging_name(dir))
 		sys.unlinkat(AT_FDCWD, dir, AT_REMOVEDIR);
-	return 0;
+	return r;
 }
 
-int recover_path(const char *path, const struct recover_options *opt, struct recover_report *report)
+int recover_path(const char *given, const struct recover_options *opt, struct recover_report *report)
 {
+	BUFFER(char, path);
 	BUFFER(char, dir);
 	struct statx st;
-	int r = sys.statx(AT_FDCWD, path, 0, STATX_BASIC_STATS, &st);
+	size_t n = log_format(path, PATH_MAX - sizeof "/" ARENA_DIR, "%s", given);
+
+	if (given[n] != '\0')
+		return -ENAMETOOLONG;
+	/* with a slash behind it a link would be followed */
+	while (n > 1 && path[n - 1] == '/')
+		path[--n] = '\0';
+	int r = sys.statx(AT_FDCWD, path, 0, STATX_BASIC_STATS, &st), beside;
 
 	if (r == 0 && (st.stx_mode & S_IFMT) == S_IFDIR) {
 		if (is_staging_name(path))
@@ -740,7 +826,8 @@ int recover_path(const char *path, const struct recover_options *opt, struct rec
 		log_format(strrchr(dir, '/'), 16, "/" ARENA_DIR);
 	else
 		log_format(dir, PATH_MAX, ARENA_DIR);
-	if (recover_directory(dir, opt, report) == -ENOENT)
+	beside = recover_directory(dir, opt, report);
+	if (beside == -ENOENT)
 		return r < 0 ? r : -ENODATA;
-	return 0;
+	return beside;
 }

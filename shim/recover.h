@@ -39,10 +39,10 @@ struct recover_options {
 };
 
 /*
- * path: an arena file, a staging directory, a directory that contains one, or a managed file.
+ * given: the path of an arena file, a staging directory, a directory that contains one, or a managed file.
  * 0 (look at report->failed), or -errno when the path cannot be looked at; -ENODATA when there is no staging.
  */
-int recover_path(const char *path, const struct recover_options *opt, struct recover_report *report);
+int recover_path(const char *given, const struct recover_options *opt, struct recover_report *report);
 
 /*
  * One slot of an arena that lives: a member of the family died in the middle of its work.  The caller keeps everybody

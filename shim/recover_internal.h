@@ -7,8 +7,9 @@
 
 /* Locks a dead arena or journal for its recovery; 0, -EWOULDBLOCK: it is alive; or -errno.  Waits for other recoverers. */
 int recover_lock_dead(int fd);
-/* A regular file with one name, which this process's user may recover: 0 or -errno. */
-int recover_owner_allowed(int fd);
+/* A regular file with one name in the directory, of the directory's owner, which this process's user may recover: 0 or
+ * -errno. */
+int recover_owner_allowed(int dirfd, int fd);
 bool recover_still_linked(int fd);
 
 /*

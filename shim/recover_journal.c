@@ -7,6 +7,7 @@
 #include "journal.h"
 #include "kill.h"
 #include "log.h"
+#include "recover_rights.h"
 #include "recover_target.h"
 #include "sys.h"
 
@@ -359,7 +360,8 @@ static int visit_replay(struct scan *s, const struct found *f)
 		return 0;
 	}
 	while (n > 0) {
-		ssize_t r = sys.pwrite(fd, p, n, (off_t)offset);
+		struct iovec part = {.iov_base = (void *)(uintptr_t)p, .iov_len = n};
+		ssize_t r = sys_pwritev_accepted(fd, &part, 1, (off_t)offset);
 
 		if (r == -EINTR)
 			continue;
@@ -465,17 +467,18 @@ static int finish_files(struct scan *s, bool replay)
 	return failed;
 }
 
-static bool other_boot(const struct scan *s)
+/* 1 or 0, or -errno when it cannot be found out. */
+static int other_boot(const struct scan *s)
 {
 	uint8_t now[16];
+	int r = arena_boot_id(now);
 
-	return arena_boot_id(now) < 0 || memcmp(now, s->header.boot_id, sizeof now) != 0;
+	return r < 0 ? r : memcmp(now, s->header.boot_id, sizeof now) != 0;
 }
 
 /* The journal is locked, its header loaded.  0 when it may be removed. */
-static int recover_entries(struct scan *s)
+static int recover_entries(struct scan *s, bool replay)
 {
-	bool replay = other_boot(s);
 	int r;
 
 	find_chains(s);
@@ -543,14 +546,14 @@ static bool arena_waits(const struct scan *s, const char *name)
 	return !s->opt->dry_run && sys.statx(s->dirfd, arena, AT_SYMLINK_NOFOLLOW, STATX_TYPE, &st) == 0;
 }
 
-static void recover_loaded(struct scan *s, const char *name)
+static void recover_loaded(struct scan *s, const char *name, bool replay)
 {
 	BUFFER(struct recover_rights, rights);
 	struct statx st;
-	int r = sys.statx(s->fd, "", AT_EMPTY_PATH, STATX_UID | STATX_GID, &st);
+	int r = sys.statx(s->fd, "", AT_EMPTY_PATH, STATX_UID, &st);
 
 	if (r == 0)
-		r = recover_rights_take(rights, st.stx_uid, st.stx_gid);
+		r = recover_rights_take(rights, st.stx_uid);
 	if (r < 0) {
 		s->report->failed++;
 		tell(s, "", "failed", 0, r, "cannot act with the rights of its owner; left alone");
@@ -558,7 +561,7 @@ static void recover_loaded(struct scan *s, const char *name)
 	}
 	r = take_batch(s);
 	if (r == 0)
-		r = recover_entries(s);
+		r = recover_entries(s, replay);
 	recover_rights_drop(rights);
 	if (r == 0 && !s->opt->dry_run)
 		sys.unlinkat(s->dirfd, name, 0);
@@ -577,7 +580,8 @@ void recover_journal(const char *dir, int dirfd, const char *name, const struct 
 {
 	BUFFER(char, path);
 	BUFFER(struct scan, s);
-	int r;
+	struct sys_quiet quiet;
+	int r, other = 0;
 
 	log_format(path, BUFFER_BYTES, "%s/%s", dir, name);
 	*s = (struct scan){.opt = opt, .report = report, .path = path, .dirfd = dirfd};
@@ -590,7 +594,8 @@ void recover_journal(const char *dir, int dirfd, const char *name, const struct 
 	s->fd = sys.openat(dirfd, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
 	if (s->fd == -ENOENT)
 		return;
-	r = s->fd < 0 ? s->fd : recover_owner_allowed(s->fd);
+	sys_quiet_begin(&quiet);
+	r = s->fd < 0 ? s->fd : recover_owner_allowed(dirfd, s->fd);
 	if (r == 0)
 		r = recover_lock_dead(s->fd);
 	if (r == -EWOULDBLOCK) {
@@ -601,13 +606,15 @@ void recover_journal(const char *dir, int dirfd, const char *name, const struct 
 		goto out;
 	if (r == 0)
 		r = load_header(s);
-	if (r == 0 && s->header.pid != sys_getpid() && s->header.pid_start != 0 && !other_boot(s) &&
+	if (r == 0 && (other = other_boot(s)) < 0)
+		r = other;
+	if (r == 0 && !other && s->header.pid != sys_getpid() && s->header.pid_start != 0 &&
 	    arena_pid_start(s->header.pid) == s->header.pid_start) {
 		report->live++;
 		goto out;
 	}
 	if (r == 0) {
-		recover_loaded(s, name);
+		recover_loaded(s, name, other);
 	} else if (r == -ENODATA) {
 		if (!opt->dry_run)
 			sys.unlinkat(dirfd, name, 0);
@@ -615,9 +622,11 @@ void recover_journal(const char *dir, int dirfd, const char *name, const struct 
 		report->failed++;
 		tell(s, "", "failed", 0, r,
 		     r == -EBADMSG ? "not a journal of this version, or damaged; left alone"
+		     : r == -EPERM ? "not its directory's owner's, or others may write to it; left alone"
 		                   : "cannot be read; left alone");
 	}
 out:
 	if (s->fd >= 0)
 		sys.close(s->fd);
+	sys_quiet_end(&quiet);
 }

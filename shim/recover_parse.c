@@ -61,10 +61,11 @@ static int take_memory(struct foreign_arena *a)
 {
 	uint64_t blocks = (uint64_t)a->header.block_count * ARENA_BLOCK_ENTRY_BYTES;
 	uint64_t slots = (uint64_t)a->header.slot_count * ARENA_SLOT_BYTES;
-	uint64_t order = (uint64_t)a->header.block_count * sizeof *a->order;
+	uint64_t indexes = (uint64_t)a->header.block_count * sizeof *a->order;
 	uint8_t *p;
 
-	a->memory_bytes = blocks + slots + order + a->header.block_bytes;
+	/* (there are as many slots as blocks) */
+	a->memory_bytes = blocks + slots + 3 * indexes + a->header.block_bytes;
 	p = sys.mmap(NULL, a->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (sys_is_error(p))
 		return (int)(intptr_t)p;
@@ -73,7 +74,22 @@ static int take_memory(struct foreign_arena *a)
 	a->slots = a->data + a->header.block_bytes;
 	a->blocks = (struct arena_block *)(void *)(a->slots + slots);
 	a->order = (uint32_t *)(void *)((uint8_t *)a->blocks + blocks);
+	a->first = a->order + a->header.block_count;
+	a->next = a->first + a->header.block_count;
 	return 0;
+}
+
+/* So that no slot costs a look at all blocks: an arena may have very many of both. */
+static void list_blocks(struct foreign_arena *a)
+{
+	for (uint32_t i = a->header.block_count; i-- > 0;) {
+		uint32_t owner = a->blocks[i].owner;
+
+		if (owner == 0 || owner > a->header.slot_count)
+			continue;
+		a->next[i] = a->first[owner - 1];
+		a->first[owner - 1] = i + 1;
+	}
 }
 
 int foreign_load(struct foreign_arena *a, int fd)
@@ -107,6 +123,8 @@ int foreign_load(struct foreign_arena *a, int fd)
 		             a->header.slots_at);
 	if (r < 0)
 		foreign_unload(a);
+	else
+		list_blocks(a);
 	return r;
 }
 
@@ -155,17 +173,21 @@ int foreign_blocks(struct foreign_arena *a, uint32_t slot)
 	uint64_t done = DONE_SEQ(foreign_slot(a, slot)->done);
 	int n = 0;
 
-	for (uint32_t i = 0; i < a->header.block_count; i++) {
+	for (uint32_t at = a->first[slot]; at != 0; at = a->next[at - 1]) {
+		const uint32_t i = at - 1;
 		const struct arena_block *b = &a->blocks[i];
 
-		if (b->owner != slot + 1 || COMMIT_COUNT(b->commit) == 0 || b->seq <= done ||
-		    !chain_holds(a, b))
+		if (COMMIT_COUNT(b->commit) == 0 || b->seq <= done || !chain_holds(a, b))
 			continue;
 		if (b->kind != STAGE_POSITIONAL && b->kind != STAGE_APPEND)
 			return -EBADMSG;
 		a->order[n++] = i;
 	}
 	sort_by_seq(a, n);
+	/* numbers are given once: with two alike nobody could say what is done when the first of them is */
+	for (int i = 1; i < n; i++)
+		if (a->blocks[a->order[i]].seq == a->blocks[a->order[i - 1]].seq)
+			return -EBADMSG;
 	return n;
 }
 
@@ -174,15 +196,18 @@ int foreign_read_block(struct foreign_arena *a, uint32_t index)
 	const struct arena_block *b = &a->blocks[index];
 	uint32_t count = COMMIT_COUNT(b->commit);
 	uint32_t table;
-	int r;
 
 	if (count == 0 || count > ARENA_EXTENTS_MAX)
 		return -EBADMSG;
 	table = (count - 1) * ARENA_EXTENT_BYTES;
-	r = read_all(a->fd, a->data, a->header.block_bytes,
-	             a->header.data_at + (uint64_t)index * a->header.block_bytes);
-	if (r < 0)
-		return r;
+	if (a->in_data != index + 1) {
+		int r = read_all(a->fd, a->data, a->header.block_bytes,
+		                 a->header.data_at + (uint64_t)index * a->header.block_bytes);
+
+		a->in_data = r < 0 ? 0 : index + 1;
+		if (r < 0)
+			return r;
+	}
 	for (uint32_t i = 0; i < count; i++) {
 		struct arena_extent e = foreign_extent(a, index, i);
 

@@ -15,7 +15,9 @@ struct foreign_arena {
 	struct arena_block *blocks; /* header.block_count, a copy */
 	uint8_t *slots;             /* header.slot_count * ARENA_SLOT_BYTES, a copy */
 	uint8_t *data;              /* room for one block's bytes */
+	uint32_t in_data;           /* index + 1 of the block that is there */
 	uint32_t *order;            /* room for block_count indexes */
+	uint32_t *first, *next;     /* blocks of each slot, index + 1, 0 = the end */
 	void *memory;
 	uint64_t memory_bytes;
 };

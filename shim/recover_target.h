@@ -17,15 +17,4 @@ struct recover_target {
 int recover_target_open(struct recover_target *t, const struct arena_slot *slot, int staging_fd, bool keep);
 void recover_target_close(struct recover_target *t);
 
-/* The file system's view of who we are: root acts with the rights of the arena's owner. */
-enum { RECOVER_GROUPS_MAX = 256 };
-struct recover_rights {
-	bool changed;
-	int group_count;
-	uint32_t groups[RECOVER_GROUPS_MAX];
-};
-/* 0 or -errno: nothing is changed. */
-int recover_rights_take(struct recover_rights *r, uint32_t uid, uint32_t gid);
-void recover_rights_drop(struct recover_rights *r);
-
 #endif

@@ -88,6 +88,21 @@ static void visit_arena(struct foreign_arena *a, const char *path, const struct 
 	visit_slots(a, v);
 }
 
+int status_visit_fd(int fd, int pid, const char *path, const struct status_visitor *v)
+{
+	struct foreign_arena a;
+	int shown = 0;
+
+	if (foreign_load(&a, fd) < 0)
+		return 0;
+	if (pid == 0 || a.header.pid == pid) {
+		visit_arena(&a, path, v);
+		shown = 1;
+	}
+	foreign_unload(&a);
+	return shown;
+}
+
 /* Through the mapping, so that it works from another mount namespace; by path where that is not allowed. */
 static int open_arena(const char *pid, const char *range, const char *path)
 {
@@ -104,8 +119,7 @@ static int visit_mapping(const char *pid, char *line, const struct status_visito
 	char *path = strchr(line, '/');
 	char *range_end = strchr(line, ' ');
 	size_t n = path ? strcspn(path, "\n") : 0;
-	struct foreign_arena a;
-	int fd, shown = 0;
+	int fd, shown;
 
 	if (!path || !range_end || n < sizeof ARENA_SUFFIX || !strstr(line, " rw-s 00000000 "))
 		return 0; /* madvise may have cut the mapping in two: its beginning stands for it */
@@ -117,13 +131,7 @@ static int visit_mapping(const char *pid, char *line, const struct status_visito
 	if (fd < 0)
 		return 0;
 	/* a forked child may have the mapping of its parent's arena still: show each arena under its maker */
-	if (foreign_load(&a, fd) == 0) {
-		if (a.header.pid == atoi(pid)) {
-			visit_arena(&a, path, v);
-			shown = 1;
-		}
-		foreign_unload(&a);
-	}
+	shown = status_visit_fd(fd, atoi(pid), path, v);
 	sys.close(fd);
 	return shown;
 }

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support import default_signals
+from recovery_lab import KILL, Lab
+from support import default_signals, disk_dir
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -72,3 +74,11 @@ def compile_c(tmp_path_factory: pytest.TempPathFactory):
         return made[key]
 
     return compile_one
+
+
+@pytest.fixture
+def lab(library: Path, fastwrite: Path, compile_c: Callable[..., Path]):
+    program = compile_c((KILL / "leave.c").read_text())
+    with disk_dir() as base:
+        base.chmod(0o755)
+        yield Lab(base, library, fastwrite, program)

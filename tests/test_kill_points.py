@@ -259,6 +259,58 @@ def recovery_dies_everywhere(rig: Rig, base: Path, case: Case, step: int) -> int
     return again - 1
 
 
+def orphan_bytes(place: Place) -> dict[str, bytes]:
+    """What was put aside, by the number of the file that it was for."""
+    orphans = place.staging() / "orphans"
+    return {p.name: p.read_bytes() for p in sorted(orphans.iterdir())} if orphans.exists() else {}
+
+
+def orphaning_dies_everywhere(rig: Rig, base: Path, case: Case, step: int) -> int:
+    """The files are gone; putting their bytes aside is killed at each step and run again; how many deaths."""
+    place = Place(base, f"{case.name}-orphan-{step}")
+    rig.run(place, case, step)
+    arenas = {p: p.read_bytes() for p in place.arenas()}
+    for path in place.data.iterdir():
+        if path.is_file():
+            path.unlink()
+
+    def restore() -> None:
+        shutil.rmtree(place.staging(), ignore_errors=True)
+        if arenas:
+            place.staging().mkdir(mode=0o700)
+        for path, content in arenas.items():
+            path.write_bytes(content)
+            path.chmod(0o600)
+
+    _, report = rig.recover(place)
+    wanted = orphan_bytes(place)
+    assert report["orphans"] == len(wanted) and not place.arenas()
+    again = 0
+    for again in range(1, STEPS_MAX):
+        restore()
+        status, _ = rig.recover(place, again)
+        if status == 0:
+            break
+        rig.recover(place)
+        context = f"{case.name} step {step}, recovery's step {again}"
+        assert orphan_bytes(place) == wanted, context
+        assert not place.arenas(), context
+    place.remove()
+    return again - 1 if wanted else 0
+
+
+@pytest.mark.parametrize(
+    "case",
+    [c for c in CASES if c.name in ("positional", "append-auto", "append-shared")],
+    ids=lambda case: case.name,
+)
+def test_putting_aside_again(rig: Rig, disk: Path, case: Case) -> None:
+    steps = range(12, 400, 9) if LONG else range(14, 62, 12)
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        deaths = sum(pool.map(lambda n: orphaning_dies_everywhere(rig, disk, case, n), steps))
+    assert deaths >= 8, f"putting aside had only {deaths} steps"
+
+
 AGAIN = ["positional", "append-auto", "append-shared-foreign", "same-bytes-shared", "synced", "stealing"]
 
 

@@ -44,12 +44,29 @@ static void die_now(int fd)
 	free(copy);
 }
 
-static struct recover_report recover_now(void)
+static int last_error;
+
+static void note_error(void *ctx, const struct recover_event *e)
 {
-	const struct recover_options opt = {.event = NULL};
+	(void)ctx;
+	if (e->error)
+		last_error = e->error;
+}
+
+static struct recover_report recover_once(void)
+{
+	const struct recover_options opt = {.event = note_error};
 	struct recover_report report = {0};
 
+	last_error = 0;
 	assert_int_equal(recover_path(arena_path, &opt, &report), 0);
+	return report;
+}
+
+static struct recover_report recover_now(void)
+{
+	struct recover_report report = recover_once();
+
 	assert_int_equal(report.failed, 0);
 	assert_int_equal(access(arena_path, F_OK), -1);
 	return report;
@@ -195,6 +212,268 @@ static void test_append_that_was_over(void **state)
 	assert_int_equal(rig_kernel_size("out"), 40100);
 }
 
+/* ---- faults ---- */
+
+static struct {
+	int error, at;   /* the at-th call from now fails */
+	size_t most;     /* and the one before it is short */
+	const char *end; /* of what openat and statx are asked for */
+	int calls;
+} fail;
+
+static bool fail_now(void) { return fail.at > 0 && --fail.at == 0; }
+
+static size_t fail_cut(size_t n) { return fail.at == 2 && fail.most && fail.most < n ? fail.most : n; }
+
+static ssize_t fail_write(int fd, const void *buf, size_t n)
+{
+	size_t cut = fail_cut(n);
+
+	return fail_now() ? -fail.error : sys_kernel.write(fd, buf, cut);
+}
+
+static ssize_t fail_pwrite(int fd, const void *buf, size_t n, off_t at)
+{
+	size_t cut;
+
+	if (n == sizeof(struct arena_slot)) /* the arena's own */
+		return sys_kernel.pwrite(fd, buf, n, at);
+	cut = fail_cut(n);
+	return fail_now() ? -fail.error : sys_kernel.pwrite(fd, buf, cut, at);
+}
+
+static ssize_t fail_pread(int fd, void *buf, size_t n, off_t at)
+{
+	fail.calls += n == 64 * 1024;
+	return fail_now() ? -fail.error : sys_kernel.pread(fd, buf, n, at);
+}
+
+static int fail_fdatasync(int fd) { return fail_now() ? -fail.error : sys_kernel.fdatasync(fd); }
+
+static bool ends_as_wanted(const char *path)
+{
+	size_t n = strlen(path), m = strlen(fail.end);
+
+	return n >= m && strcmp(path + n - m, fail.end) == 0;
+}
+
+static int fail_openat(int dirfd, const char *path, int flags, mode_t mode)
+{
+	return ends_as_wanted(path) ? -fail.error : sys_kernel.openat(dirfd, path, flags, mode);
+}
+
+static int fail_statx(int dirfd, const char *path, int flags, unsigned mask, struct statx *out)
+{
+	return ends_as_wanted(path) ? -fail.error : sys_kernel.statx(dirfd, path, flags, mask, out);
+}
+
+static ssize_t fail_getdents(int fd, void *buf, size_t size)
+{
+	char path[64], where[PATH_MAX];
+	ssize_t n;
+
+	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+	n = readlink(path, where, sizeof where - 1);
+	where[n > 0 ? n : 0] = '\0';
+	return strcmp(where, rig_dir) == 0 ? -fail.error : sys_kernel.getdents(fd, buf, size);
+}
+
+/* Recovers with the fault, which must fail with its error and leave the arena, and then without. */
+static void recover_twice(int error)
+{
+	struct recover_report report = recover_once();
+
+	assert_int_equal(report.failed, 1);
+	assert_int_equal(last_error, -error);
+	assert_int_equal(report.orphans, 0);
+	assert_int_equal(access(arena_path, F_OK), 0);
+	sys = sys_kernel;
+	recover_now();
+}
+
+/* What is staged there is lost to this process, as to any that died. */
+static void leave_staged(bool append, size_t n)
+{
+	int fd;
+
+	if (append) {
+		append_begun(n, APPEND_NONE, 0);
+		return;
+	}
+	fd = rig_open("out", O_RDWR);
+	rig_put(fd, 0, DONE_BYTES);
+	rig_put(fd, DONE_BYTES, n);
+	die_now(fd);
+	struct file *f = rig_file(fd);
+	struct file_guard g = file_lock(f);
+
+	stage_seal(f);
+	for (struct block_run *run = f->head; run; run = run->next)
+		run->flushed = true;
+	flush_free_done(f);
+	file_unlock(f, g);
+}
+
+/* A disk that takes a part of an append, which ends anywhere, and no more: the rest of it goes behind that part. */
+static void test_disk_full_in_an_append(void **state)
+{
+	(void)state;
+	for (size_t most = 0; most < 5000; most += 1249) {
+		leave_staged(true, 20000);
+		fail.error = ENOSPC;
+		fail.most = most;
+		fail.at = most ? 2 : 1;
+		sys.write = fail_write;
+		recover_twice(ENOSPC);
+		rig_expect("out", 20100);
+		unlink(rig_path("out"));
+		rig_stop();
+		set_up(state);
+	}
+}
+
+static void test_disk_full_at_positions(void **state)
+{
+	const int errors[] = {ENOSPC, EDQUOT, EIO, EFBIG};
+
+	(void)state;
+	for (int i = 0; i < 4; i++) {
+		leave_staged(false, 20000);
+		fail.error = errors[i];
+		fail.most = 777;
+		fail.at = 2;
+		sys.pwrite = fail_pwrite;
+		recover_twice(errors[i]);
+		rig_expect("out", 20100);
+		rig_stop();
+		set_up(state);
+	}
+}
+
+static void test_sync_fails(void **state)
+{
+	(void)state;
+	leave_staged(false, 20000);
+	fail.error = EIO;
+	fail.at = 1;
+	sys.fdatasync = fail_fdatasync;
+	recover_twice(EIO);
+	rig_expect("out", 20100);
+}
+
+static void test_arena_cannot_be_read(void **state)
+{
+	(void)state;
+	for (int at = 1; at <= 4; at++) { /* header, blocks, slots, data */
+		leave_staged(at % 2, 20000);
+		fail.error = EIO;
+		fail.at = at;
+		sys.pread = fail_pread;
+		recover_twice(EIO);
+		rig_expect("out", 20100);
+		rig_stop();
+		set_up(state);
+	}
+}
+
+/* As where /proc is not mounted, or with no descriptor left: nobody knows whether this is another boot. */
+static void test_boot_cannot_be_found_out(void **state)
+{
+	(void)state;
+	leave_staged(false, 20000);
+	fail.error = EMFILE;
+	fail.end = "/boot_id";
+	sys.openat = fail_openat;
+	recover_twice(EMFILE);
+	rig_expect("out", 20100);
+}
+
+/* A file that cannot be looked at is not a file that is gone. */
+static void test_target_cannot_be_looked_at(void **state)
+{
+	(void)state;
+	leave_staged(false, 20000);
+	fail.error = EIO;
+	fail.end = "out";
+	sys.statx = fail_statx;
+	recover_twice(EIO);
+	rig_expect("out", 20100);
+}
+
+static void test_directory_cannot_be_searched(void **state)
+{
+	char other[600];
+
+	(void)state;
+	leave_staged(false, 20000);
+	snprintf(other, sizeof other, "%s/moved", rig_dir);
+	assert_int_equal(rename(rig_path("out"), other), 0);
+	fail.error = EIO;
+	sys.getdents = fail_getdents;
+	recover_twice(EIO);
+	rig_expect("moved", 20100);
+}
+
+static bool is_out(int fd)
+{
+	struct stat one, other;
+
+	return fstat(fd, &one) == 0 && stat(rig_path("out"), &other) == 0 && one.st_ino == other.st_ino;
+}
+
+static ssize_t fail_pread_of_out(int fd, void *buf, size_t n, off_t at)
+{
+	return is_out(fd) && fail_now() ? -fail.error : sys_kernel.pread(fd, buf, n, at);
+}
+
+static int fail_statx_of_out(int dirfd, const char *path, int flags, unsigned mask, struct statx *out)
+{
+	return path[0] == '\0' && is_out(dirfd) && fail_now()
+	               ? -fail.error
+	               : sys_kernel.statx(dirfd, path, flags, mask, out);
+}
+
+/* A part of an append may be in the file, and whether it is cannot be found out: it is not appended again. */
+static void test_append_cannot_be_searched(void **state)
+{
+	(void)state;
+	for (int at = 1; at <= 4; at++) {
+		append_begun(20000, APPEND_SOMEWHERE, DONE_BYTES);
+		raw_append("foreign", at % 2 ? 7 : 0);
+		if (at % 2 == 0)
+			raw_pattern(DONE_BYTES, 8192 - DONE_BYTES);
+		fail.error = EIO;
+		fail.at = at > 2 ? at - 1 : at;
+		if (at > 2)
+			sys.statx = fail_statx_of_out;
+		else
+			sys.pread = fail_pread_of_out;
+		recover_twice(EIO);
+		assert_int_equal(rig_kernel_size("out"), at % 2 ? 20107 : 20100);
+		rig_stop();
+		set_up(state);
+	}
+}
+
+/* Others' bytes match the beginning of ours at very many places: the search must not read the arena for each. */
+static void test_search_reads_a_block_once(void **state)
+{
+	static uint8_t alike[20000];
+
+	(void)state;
+	append_begun(20000, APPEND_SOMEWHERE, DONE_BYTES);
+	for (size_t i = 0; i < sizeof alike; i += 16)
+		rig_fill(alike + i, 16, DONE_BYTES);
+	raw_append(alike, sizeof alike);
+	fail.at = 0;
+	fail.calls = 0;
+	sys.pread = fail_pread;
+	assert_int_equal(recover_now().bytes, 20000);
+	sys = sys_kernel;
+	assert_true(fail.calls < 10);
+	assert_int_equal(rig_kernel_size("out"), 40100);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -206,6 +485,15 @@ int main(void)
 		TEST(test_foreign_end_is_our_beginning),
 		TEST(test_ours_between_foreign_ones),
 		TEST(test_append_that_was_over),
+		TEST(test_disk_full_in_an_append),
+		TEST(test_disk_full_at_positions),
+		TEST(test_sync_fails),
+		TEST(test_arena_cannot_be_read),
+		TEST(test_boot_cannot_be_found_out),
+		TEST(test_target_cannot_be_looked_at),
+		TEST(test_directory_cannot_be_searched),
+		TEST(test_append_cannot_be_searched),
+		TEST(test_search_reads_a_block_once),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

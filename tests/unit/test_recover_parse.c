@@ -181,6 +181,36 @@ static void test_blocks(void **state)
 	refused(unknown_kind);
 }
 
+static void test_one_number_twice(void **state)
+{
+	struct foreign_arena a;
+
+	(void)state;
+	assert_int_equal(foreign_load(&a, fd), 0);
+	assert_int_equal(foreign_blocks(&a, 0), 2);
+	a.blocks[a.order[1]].seq = a.blocks[a.order[0]].seq;
+	assert_int_equal(foreign_blocks(&a, 0), -EBADMSG);
+	foreign_unload(&a);
+}
+
+/* Files of any size may claim to be arenas: no more work for a large one than for the largest arena. */
+static void test_enormous(void **state)
+{
+	struct arena_header h = {0};
+	struct foreign_arena a;
+	uint64_t begin = sys_now_ns();
+
+	(void)state;
+	assert_true(arena_geometry(INT64_MAX, 65536, &h));
+	memcpy(&h, image, sizeof h);
+	h.total_bytes = 1ull << 50;
+	h.checksum = arena_header_checksum(&h);
+	assert_int_equal(pwrite(fd, &h, sizeof h, 0), sizeof h);
+	if (ftruncate(fd, (off_t)h.total_bytes) == 0)
+		assert_int_equal(foreign_load(&a, fd), -EBADMSG);
+	assert_true(sys_now_ns() - begin < 5000000000u);
+}
+
 static void test_unfinished_chain(void **state)
 {
 	struct foreign_arena a;
@@ -234,6 +264,8 @@ int main(void)
 		TEST(test_sizes),
 		TEST(test_header_fields),
 		TEST(test_blocks),
+		TEST(test_one_number_twice),
+		TEST(test_enormous),
 		TEST(test_unfinished_chain),
 		TEST(test_fuzz),
 	};

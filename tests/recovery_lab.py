@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A directory, programs that die in it with staged bytes, and the command that recovers them (fixture `lab`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+from support import preload_env
+
+KILL = Path(__file__).resolve().parent / "kill"
+NOBODY = 65534
+LINE = 100
+COUNT = 60
+
+# struct arena_header up to `live`, of arena.h
+MAGIC, CHECKSUM, BLOCKS_AT, SLOTS_AT, BOOT_ID = 0, 12, 40, 48, 64
+CHECKED_BYTES = 64 + 16 + 8 + 8 + 8 + 64 + 64
+SLOT_BYTES = 1024
+SLOT_DEV, SLOT_INO, SLOT_BTIME, SLOT_PATH = 8, 16, 24, 192
+SLOT_FLUSH_ACTIVE, SLOT_DONE, SLOT_FLUSH_BASE, SLOT_FLUSH_FROM = 36, 40, 48, 128
+APPEND_SOMEWHERE = 2
+
+
+def lines(first: int, count: int) -> bytes:
+    """What leave.c writes."""
+    return b"".join(
+        f"line {i:08d} ".encode().ljust(LINE - 1, b".") + b"\n" for i in range(first, first + count)
+    )
+
+
+def crc32c(data: bytes) -> int:
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def seal_header(arena: bytearray) -> None:
+    """Makes the checksum right again."""
+    arena[CHECKSUM : CHECKSUM + 4] = bytes(4)
+    arena[CHECKSUM : CHECKSUM + 4] = struct.pack("<I", crc32c(bytes(arena[:CHECKED_BYTES])))
+
+
+def as_user(user: int | None) -> dict:
+    """Arguments of subprocess.run; root comes with its own group among the further ones, as after a login."""
+    if user is not None:
+        return {"user": user, "group": user, "extra_groups": []}
+    return {"extra_groups": [0]} if os.geteuid() == 0 else {}
+
+
+class Lab:
+    """A directory, programs that die in it, and the command."""
+
+    def __init__(self, base: Path, library: Path, command: Path, leave: Path) -> None:
+        self.base = base
+        self.library = library
+        self.command = command
+        self.program = Path(shutil.copy(leave, base / "leave"))  # where every user reaches it
+        self.data = base / "data"
+        self.data.mkdir()
+        self.target = self.data / "log"
+
+    @property
+    def staging(self) -> Path:
+        return self.data / ".fastwrite"
+
+    def env(self, **settings: object) -> dict[str, str]:
+        settings = {"mem": "1M", "block": "64K", "lag_ms": 60000, **settings}
+        return {**os.environ, **preload_env(self.library, f"{self.data}/**", **settings)}
+
+    def leave(
+        self,
+        *,
+        first: int = 0,
+        mode: str = "write",
+        end: str = "kill",
+        user: int | None = None,
+        **settings: object,
+    ) -> None:
+        """COUNT lines, all but the first of them only staged, and a dead program."""
+        done = subprocess.run(
+            [self.program, mode, end, str(first), str(COUNT), self.target],
+            env=self.env(**settings),
+            capture_output=True,
+            **as_user(user),
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == (-9 if end == "kill" else 0), done.stderr
+        if end == "kill":
+            staged = first + COUNT - self.target.stat().st_size // LINE
+            assert staged >= COUNT - 1, "nothing was staged: this tests nothing"
+            assert "staging" in settings or len(self.arenas()) == 1
+
+    def arenas(self) -> list[Path]:
+        return sorted(self.staging.glob("*.arena")) if self.staging.exists() else []
+
+    def arena(self) -> Path:
+        (one,) = self.arenas()
+        return one
+
+    def recover(self, *arguments: object, status: int | None = 0, user: int | None = None) -> dict:
+        """Report of `fastwrite recover --json`; the text on stderr as ["stderr"]."""
+        done = subprocess.run(
+            [self.command, "recover", "--json", *(str(a) for a in arguments or (self.data,))],
+            capture_output=True,
+            text=True,
+            **as_user(user),
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode >= 0, f"died of signal {-done.returncode}"
+        if status is not None:
+            assert done.returncode == status, done.stdout + done.stderr
+        report = json.loads(done.stdout)
+        report["stderr"] = done.stderr
+        return report
+
+
+def actions(report: dict) -> list[str]:
+    return [event["action"] for event in report["events"]]
+
+
+def root_only() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to act as another user")
+
+
+def patch_slot(lab: Lab, field: int, data: bytes, arena: Path | None = None) -> None:
+    """Writes into the entry of the arena's only file; no checksum covers it."""
+    path = arena or lab.arena()
+    content = bytearray(path.read_bytes())
+    at = struct.unpack_from("<Q", content, SLOTS_AT)[0] + field
+    content[at : at + len(data)] = data
+    path.write_bytes(content)
+
+
+def read_slot(lab: Lab, field: int, size: int) -> bytes:
+    content = lab.arena().read_bytes()
+    at = struct.unpack_from("<Q", content, SLOTS_AT)[0] + field
+    return content[at : at + size]
