@@ -75,6 +75,8 @@ UNIT_SRC := $(sort $(wildcard tests/unit/test_*.c))
 UNIT_BIN := $(patsubst tests/unit/%.c,$(BUILD)/tests/unit/%,$(UNIT_SRC))
 HOOK_SRC := $(sort $(wildcard tests/hooks/*.c))
 HOOK_BIN := $(patsubst tests/hooks/%.c,$(BUILD)/tests/%,$(HOOK_SRC))
+POWER_SRC := $(sort $(wildcard tests/power/*.c))
+POWER_BIN := $(patsubst tests/power/%.c,$(BUILD)/tests/power/%,$(POWER_SRC))
 
 LIBRARY := $(BUILD)/libfastwrite.so
 COMMAND := $(BUILD)/fastwrite
@@ -83,7 +85,7 @@ CORE := $(BUILD)/core.a
 
 # ---- build ----
 
-.PHONY: all library command tests-build units hooks
+.PHONY: all library command tests-build units hooks power
 all: deps-build
 	$(Q)$(MAKE) --no-print-directory build-all
 
@@ -136,9 +138,10 @@ $(COMMAND): $(CLI_OBJ) $(CORE)
 
 # ---- tests ----
 
-tests-build: build-all units hooks
+tests-build: build-all units hooks power
 units: $(UNIT_BIN)
 hooks: $(HOOK_BIN)
+power: $(POWER_BIN)
 
 $(BUILD)/tests/unit/%: tests/unit/%.c $(CORE) $(BUILD)/.flags
 	@mkdir -p $(@D)
@@ -153,6 +156,12 @@ $(BUILD)/tests/%: tests/hooks/%.c $(BUILD)/.flags
 	$(call say,HOOK,$@)
 	$(Q)$(CC) -D_GNU_SOURCE -std=gnu17 -O2 -g -Wall -Wextra $(DEPGEN) -MF $@.d -pthread $(SAN_FLAGS_$(SAN)) \
 		-o $@ $< -lcmocka -ldl -lrt -lutil $(HOOK_LIBS)
+
+$(BUILD)/tests/power/disk: POWER_FLAGS = $(shell pkg-config --cflags --libs fuse3)
+$(BUILD)/tests/power/%: tests/power/%.c $(BUILD)/.flags
+	@mkdir -p $(@D)
+	$(call say,POWER,$@)
+	$(Q)$(CC) -D_GNU_SOURCE -std=gnu17 -O2 -g -Wall -Wextra $(DEPGEN) -MF $@.d -pthread -o $@ $< $(POWER_FLAGS)
 
 # Unit tests run in the debug build, which has the kill steps; everything preloaded in the release build.
 .PHONY: test test-unit test-python check-exports
@@ -189,12 +198,17 @@ check-exports: $(LIBRARY)
 	$(Q)scripts/exports --check $(LIBRARY)
 
 # For hours: what `make test` does for a minute.  FASTWRITE_SOAK_SECONDS: how long each part takes.
-.PHONY: soak soak-differential
-soak: soak-differential
+.PHONY: soak soak-differential soak-power
+soak: soak-differential soak-power
 soak-differential: deps
 	$(Q)$(MAKE) --no-print-directory build-all
 	$(Q)$(MAKE) --no-print-directory DEBUG=1 build-all
 	$(Q)$(PYTHON) tests/machine.py soak $(ARGS)
+
+# As root.  For FASTWRITE_SOAK_SECONDS, or ARGS="--shutdowns 100 --cuts 500" for a number of power losses.
+soak-power: deps
+	$(Q)$(MAKE) --no-print-directory build-all power
+	$(Q)cd tests && $(abspath $(PYTHON)) -m power $(or $(ARGS),--soak)
 
 # ---- laboratory ----
 
@@ -274,7 +288,8 @@ help:
 	'make              build/libfastwrite.so and build/fastwrite (installs what the build lacks, by apt)' \
 	'make test         unit tests, hook programs, command and laboratory tests; ends with the totals' \
 	'make test-unit    the unit tests only; with SAN=asan|tsan|ubsan under that sanitizer' \
-	'make soak         the long tests, an hour each by default: FASTWRITE_SOAK_SECONDS=N; soak-differential alone' \
+	'make soak         the long tests, an hour each by default: FASTWRITE_SOAK_SECONDS=N; soak-differential and' \
+	'                  soak-power alone' \
 	'make test-glibc   the hook programs with the C libraries of other Debian releases (downloads them)' \
 	'make experiment   the published experiments, natively and with the library; ARGS="--scale full" ...' \
 	'make bench        the timed comparisons' \
@@ -286,4 +301,4 @@ help:
 	'' \
 	'V=1 shows the commands, DEBUG=1 builds build-debug/ with kill steps, SAN=asan|tsan|ubsan build-SAN/.'
 
--include $(wildcard $(BUILD)/obj/*.d $(BUILD)/tests/*.d $(BUILD)/tests/unit/*.d)
+-include $(wildcard $(BUILD)/obj/*.d $(BUILD)/tests/*.d $(BUILD)/tests/unit/*.d $(BUILD)/tests/power/*.d)

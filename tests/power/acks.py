@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 ACK = struct.Struct("<IIQQ")
-BEGIN, SYNCED, SINGLE = (ord(letter) for letter in "BSW")
+BEGIN, TRY, SYNCED, SINGLE = (ord(letter) for letter in "BTSW")
 
 
 @dataclass
@@ -19,36 +19,33 @@ class Acks:
     begun: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     synced: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     singles: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
-    count: int = 0  # acknowledgements that count
-
-    def add(self, data: bytes, until_ns: int | None = None) -> None:
-        """Syncs that returned later than `until_ns` promise nothing yet."""
-        for kind, file, seq, ns in ACK.iter_unpack(data):
-            if kind == BEGIN:
-                self.begun[file] = max(self.begun[file], seq)
-            elif until_ns is not None and ns > until_ns:
-                continue
-            elif kind == SYNCED:
-                self.synced[file] = max(self.synced[file], seq)
-                self.count += 1
-            else:
-                assert kind == SINGLE, kind
-                self.singles[file].add(seq)
-                self.count += 1
+    count: int = 0  # acknowledgements that promise something
 
     @classmethod
-    def of(cls, data: Iterable[bytes], until_ns: int | None = None) -> Acks:
+    def of(cls, data: Iterable[bytes], until_ns: int | None = None, gone_ns: int | None = None) -> Acks:
+        """Syncs that returned later than `until_ns` promise nothing, unless they were begun after `gone_ns`: then
+        power was gone and they should not have succeeded."""
         acks = cls()
+        begin: dict[int, int] = {}
         for part in data:
-            acks.add(part, until_ns)
+            for kind, file, seq, ns in ACK.iter_unpack(part):
+                if kind in (BEGIN, TRY):
+                    begin[file] = ns
+                    if kind == BEGIN:
+                        acks.begun[file] = max(acks.begun[file], seq)
+                    continue
+                late = until_ns is not None and ns > until_ns
+                if late and (gone_ns is None or begin[file] < gone_ns):
+                    continue
+                acks.count += 1
+                if kind == SYNCED:
+                    acks.synced[file] = max(acks.synced[file], seq)
+                else:
+                    assert kind == SINGLE, kind
+                    acks.singles[file].add(seq)
         return acks
 
 
-def sync_times(data: Iterable[bytes]) -> list[tuple[int, int, int]]:
-    """(ns, file, seq) of every sync that returned."""
-    return [
-        (ns, file, seq)
-        for part in data
-        for kind, file, seq, ns in ACK.iter_unpack(part)
-        if kind in (SYNCED, SINGLE)
-    ]
+def sync_times(data: Iterable[bytes]) -> list[int]:
+    """When syncs returned."""
+    return [ns for part in data for kind, _, _, ns in ACK.iter_unpack(part) if kind in (SYNCED, SINGLE)]

@@ -17,6 +17,7 @@ from pathlib import Path
 from random import Random
 
 from power.acks import Acks, sync_times
+from power.check import Verdict
 from power.content import Content
 from power.disk import copy_image, make_image
 from power.system import DISK, FUSE, MNT_DETACH, PLACE, another_boot, die_with_parent, loop, mounted, umount
@@ -176,7 +177,7 @@ def age_of_loss(job: Job, tools: Tools, content: Content, events: list[Event], c
     nothing is.  The disk is mounted."""
     marks = program_marks(events[: cut.events])
     loss = loss_time(events, cut)
-    times = sorted({ns for ns, _, _ in sync_times(marks)})
+    times = sorted(set(sync_times(marks)))
     low, high = 0, len(times)  # the check holds with the first `low` syncs
     while low < high:
         middle = (low + high + 1) // 2
@@ -214,10 +215,13 @@ def look_at(
             device.forget()
             until_ns = loss_time(events, cut) - spare_ns if job.policy == RELAXED else None
             acks = Acks.of(program_marks(events[: cut.events]), until_ns)
-            with mounted(device, job.fs):
-                look = recover_and_check(job, tools, content, acks)
-                if job.policy == RELAXED and look.verdict:
-                    look.age_ns = age_of_loss(job, tools, content, events, cut)
+            try:
+                with mounted(device, job.fs):
+                    look = recover_and_check(job, tools, content, acks)
+                    if job.policy == RELAXED and look.verdict:
+                        look.age_ns = age_of_loss(job, tools, content, events, cut)
+            except OSError as error:
+                look = Look(Verdict(wrong=[f"the file system: {error}"]))
             look.synced, look.kept, look.dropped = acks.count, kept, dropped
             yield cut, look
     work.unlink()

@@ -22,7 +22,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, SECTOR = 512 };
+/* ext4 takes for granted that its superblock, sectors 2 and 3, is written whole; no journal protects it. */
+enum { PAGE = 4096, SECTOR = 512, SUPERBLOCK_SECOND = 3 };
 
 struct image {
 	int fd;
@@ -187,11 +188,15 @@ static void apply_rest(struct replay *r, uint64_t events, uint64_t seed, const c
 		if (!is_change(&e))
 			continue;
 		if (strcmp(style, "sectors") == 0) {
+			int lucky = 0;
+
 			for (uint64_t s = 0; s < sectors; s++) {
 				uint64_t from = s * SECTOR;
 				uint64_t length = e.length - from < SECTOR ? e.length - from : SECTOR;
 
-				if (random_next(&seed) % 16 >= odds)
+				if (s == 0 || e.offset / SECTOR + s != SUPERBLOCK_SECOND)
+					lucky = random_next(&seed) % 16 < odds;
+				if (!lucky)
 					continue;
 				put(r, &r->work, &e, data, from, length);
 				keep++;
@@ -203,6 +208,8 @@ static void apply_rest(struct replay *r, uint64_t events, uint64_t seed, const c
 				keep = random_next(&seed) % (sectors + 1);
 			else if (strcmp(style, "writes") == 0)
 				keep = random_next(&seed) % 16 < odds ? sectors : 0;
+			if (keep && keep < sectors && e.offset / SECTOR + keep == SUPERBLOCK_SECOND)
+				keep++;
 			put(r, &r->work, &e, data, 0, keep * SECTOR < e.length ? keep * SECTOR : e.length);
 		}
 		*kept += keep;

@@ -34,9 +34,9 @@ enum {
 };
 enum salt { SALT_LENGTH, SALT_BYTES, SALT_OFFSET, SALT_SYNC, SALT_SYNC_KIND, SALT_SINGLE, SALT_ROTATE };
 
-/* What stands in ACKS.  BEGIN: records up to `seq` may be written from now on; SYNCED: those before `seq` are safe;
- * SINGLE: the one `seq` is. */
-enum { ACK_BEGIN = 'B', ACK_SYNCED = 'S', ACK_SINGLE = 'W' };
+/* What stands in ACKS.  BEGIN: records up to `seq` may be written from now on; TRY: a sync is about to be called;
+ * SYNCED: it has returned, records before `seq` are safe; SINGLE: the one `seq` is. */
+enum { ACK_BEGIN = 'B', ACK_TRY = 'T', ACK_SYNCED = 'S', ACK_SINGLE = 'W' };
 
 struct ack {
 	uint32_t kind;
@@ -161,11 +161,14 @@ static bool write_record(struct stream *s)
 	off_t at = s->base + offset_of(s->id, s->seq);
 	ssize_t r;
 
+	if (s->every_write)
+		say(ACK_TRY, s->id, s->seq);
 	if (s->stdio) {
 		r = (ssize_t)fwrite(record, 1, length, s->stdio);
 	} else if (s->positioned && s->singles && chance(s->id, s->seq, SALT_SINGLE) % 16 == 0) {
 		struct iovec v = {record, length};
 
+		say(ACK_TRY, s->id, s->seq);
 		r = pwritev2(s->fd, &v, 1, at, RWF_DSYNC);
 		if (r == (ssize_t)length)
 			say(ACK_SINGLE, s->id, s->seq);
@@ -186,6 +189,7 @@ static bool sync_stream(struct stream *s, uint64_t kind)
 {
 	int r;
 
+	say(ACK_TRY, s->id, s->seq);
 	if (s->stdio && fflush(s->stdio) != 0)
 		return failed("fflush");
 	if (kind % 8 == 0)
