@@ -106,7 +106,7 @@ class Session:
 
     def cut_run(self, total: Total, job: Job, count: int) -> None:
         base, log = PLACE / "base", PLACE / "log"
-        staged = cuts.record(job, self.tools, base, log)
+        staged = cuts.record(job, self.tools, base, log, self.spare_ns)
         if job.policy != NATIVE and job.kind in STAGES and staged == 0:
             raise FailedError(f"{job}: nothing was staged")
         chosen = cuts.choose_cuts(cuts.read_log(log), count, job.seed)

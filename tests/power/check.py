@@ -11,6 +11,7 @@ from power.acks import Acks
 from power.content import NAMES, NEW_PARTS, PARTS, THREADS, Content
 from power.transactions import DATABASE, rows_of
 
+STEP = 512
 REGION_BYTES = 2 << 20  # of a thread in the shared file
 
 
@@ -53,7 +54,17 @@ def or_zero(have: bytes, want: bytes) -> bool:
         return False
     if want.startswith(have):
         return True
-    return all(h in (0, w) for h, w in zip(have, want, strict=False))
+    zeros = bytes(STEP)
+    for at in range(0, len(have), STEP):
+        mine, theirs = have[at : at + STEP], want[at : at + STEP]
+        if (
+            mine == theirs[: len(mine)]
+            or zeros.startswith(mine)
+            or all(h in (0, w) for h, w in zip(mine, theirs, strict=False))
+        ):
+            continue
+        return False
+    return True
 
 
 class Check:
@@ -101,6 +112,7 @@ class Check:
         self.log("file-0", 0)
         self.log("file-1", 1)
 
+    leave = append
     stdio = append
     dsync = append
 
@@ -131,31 +143,31 @@ class Check:
         if have == want:
             return
         later = [(n, content.offset(file, n), content.record(file, n)) for n in range(synced, begun)]
-        final = {seq: at for seq, at, _ in later if seq in singles}
         if len(have) < len(want):
             self.lost(f"{name}: {base + len(have)} bytes, {base + len(want)} were synced")
             return
-        size, step = len(have), 512
-        want.extend(bytes(size - len(want)))
-        required.extend(bytes(size - len(required)))
-        for begin in range(0, size, step):
-            if have[begin : begin + step] == want[begin : begin + step]:
-                continue
-            for at in range(begin, min(begin + step, size)):
+        want.extend(bytes(len(have) - len(want)))
+        required.extend(bytes(len(have) - len(required)))
+        open_steps = {
+            at for at in range(0, len(have), STEP) if have[at : at + STEP] != want[at : at + STEP]
+        }
+        # most are as they were between two writes
+        now = bytearray(want)
+        for _, place, data in later:
+            now.extend(bytes(max(0, place + len(data) - len(now))))
+            now[place : place + len(data)] = data
+            for at in range(place // STEP * STEP, min(place + len(data), len(have)), STEP):
+                if at in open_steps and have[at : at + STEP] == now[at : min(at + STEP, len(have))]:
+                    open_steps.discard(at)
+        for begin in sorted(open_steps):
+            end = min(begin + STEP, len(have))
+            near = [(n, at, data) for n, at, data in later if at < end and begin < at + len(data)]
+            for at in range(begin, end):
                 if have[at] == want[at]:
                     continue
-                newest = max(
-                    (
-                        seq
-                        for seq, place in final.items()
-                        if place <= at < place + len(content.record(file, seq))
-                    ),
-                    default=-1,
-                )
-                if any(
-                    seq > newest and place <= at < place + len(record) and record[at - place] == have[at]
-                    for seq, place, record in later
-                ):
+                here = [(n, data[at - place]) for n, place, data in near if place <= at < place + len(data)]
+                newest = max((n for n, _ in here if n in singles), default=-1)
+                if any(n > newest and byte == have[at] for n, byte in here):
                     continue
                 if required[at]:
                     self.lost(f"{name}: at {base + at} not what was synced ({synced} records)")

@@ -10,8 +10,9 @@ import os
 import shutil
 import struct
 import subprocess
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -30,6 +31,8 @@ from power.workload import (
     Look,
     Tools,
     Writer,
+    check,
+    pace_us,
     recover_and_check,
     until,
 )
@@ -91,9 +94,7 @@ def logged_disk(tools: Tools, image: Path, log: Path) -> Iterator[Path]:
         until(ready, "the logging disk is there")
         yield FUSE
     finally:
-        try:
-            umount(FUSE)
-        except OSError:
+        with suppress(OSError):  # if it has not come so far, or is still in use after an error
             umount(FUSE, MNT_DETACH)
         server.terminate()
         server.wait()
@@ -107,7 +108,7 @@ def mark(data: bytes) -> None:
         os.close(fd)
 
 
-def record(job: Job, tools: Tools, base: Path, log: Path) -> int:
+def record(job: Job, tools: Tools, base: Path, log: Path, spare_ns: int) -> int:
     """Runs the program on a logging disk; `base` is the image before the first event of `log`.  Staged bytes."""
     image = PLACE / "image"
     make_image(image, job.fs)
@@ -117,17 +118,18 @@ def record(job: Job, tools: Tools, base: Path, log: Path) -> int:
         with loop(FUSE / "image") as device, mounted(device, job.fs):
             DATA.mkdir()
             subprocess.run(["sync", "-f", str(DISK)], check=True)
-            pace_us = 5000 if job.policy == RELAXED else Random(job.seed).choice((0, 0, 500))
             mark(BEGUN)
-            with Writer(job, tools, FUSE / "marks", syncs=KINDS[job.kind], pace_us=pace_us) as writer:
+            with Writer(job, tools, FUSE / "marks", syncs=KINDS[job.kind], pace_us=pace_us(job)) as writer:
                 staged = writer.finish().bytes
+            if job.policy == RELAXED:
+                time.sleep(spare_ns / 1e9 + 0.05)
             mark(ENDED)
     image.unlink()
     return staged
 
 
 def choose_cuts(events: list[Event], count: int, seed: int) -> list[Cut]:
-    """In ascending order.  A third right behind an acknowledgement, where most is promised and least has happened
+    """In ascending order, the last one at the end.  A third right behind an acknowledgement, where most is promised and least has happened
     since; the others anywhere."""
     dice = Random(seed * 7 + 1)
     marks = [n for n, e in enumerate(events) if e.kind == MARK]
@@ -137,9 +139,9 @@ def choose_cuts(events: list[Event], count: int, seed: int) -> list[Cut]:
     if not behind:
         raise FailedError("the program said nothing")
     places = [
-        dice.choice(behind) if dice.random() < 1 / 3 else dice.randint(begin, end) for _ in range(count)
+        dice.choice(behind) if dice.random() < 1 / 3 else dice.randint(begin, end) for _ in range(count - 1)
     ]
-    return [Cut(place, dice.randrange(1 << 31), dice.choice(STYLES)) for place in sorted(places)]
+    return [Cut(place, dice.randrange(1 << 31), dice.choice(STYLES)) for place in [*sorted(places), end]]
 
 
 class Replayer:
@@ -172,17 +174,16 @@ class Replayer:
         return int(answer[0]), int(answer[1])
 
 
-def age_of_loss(job: Job, tools: Tools, content: Content, events: list[Event], cut: Cut) -> int:
+def age_of_loss(job: Job, content: Content, events: list[Event], cut: Cut) -> int:
     """Under `relaxed`: how long before the loss had the newest sync returned without which nothing is missing; 0 when
-    nothing is.  The disk is mounted."""
+    nothing is.  The disk is mounted and recovered."""
     marks = program_marks(events[: cut.events])
     loss = loss_time(events, cut)
     times = sorted(set(sync_times(marks)))
     low, high = 0, len(times)  # the check holds with the first `low` syncs
     while low < high:
         middle = (low + high + 1) // 2
-        acks = Acks.of(marks, times[middle - 1])
-        if recover_and_check(job, tools, content, acks).verdict:
+        if check(job, content, Acks.of(marks, times[middle - 1])):
             low = middle
         else:
             high = middle - 1
@@ -219,7 +220,7 @@ def look_at(
                 with mounted(device, job.fs):
                     look = recover_and_check(job, tools, content, acks)
                     if job.policy == RELAXED and look.verdict:
-                        look.age_ns = age_of_loss(job, tools, content, events, cut)
+                        look.age_ns = age_of_loss(job, content, events, cut)
             except OSError as error:
                 look = Look(Verdict(wrong=[f"the file system: {error}"]))
             look.synced, look.kept, look.dropped = acks.count, kept, dropped

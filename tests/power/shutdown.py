@@ -21,6 +21,7 @@ from power.workload import (
     Look,
     Tools,
     Writer,
+    pace_us,
     recover_and_check,
 )
 
@@ -33,14 +34,12 @@ def lose_power(job: Job, tools: Tools, spare_ns: int) -> Look:
     make_image(image, job.fs)
     acks.write_bytes(b"")
     syncs = KINDS[job.kind]
-    # with a pause `relaxed` has time to keep its word
-    pace_us = 4000 if job.policy == RELAXED else dice.choice((0, 0, 300))
     wanted = dice.randrange(syncs * 2 * ACK.size)
     with loop(image) as device:
         with mounted(device, job.fs):
             DATA.mkdir()
             subprocess.run(["sync", "-f", str(DISK)], check=True)
-            with Writer(job, tools, acks, syncs=syncs, pace_us=pace_us, linger=True) as writer:
+            with Writer(job, tools, acks, syncs=syncs, pace_us=pace_us(job), linger=True) as writer:
                 begin = time.monotonic()
                 while acks.stat().st_size < wanted and time.monotonic() - begin < 5:
                     if writer.popen.poll() is not None:

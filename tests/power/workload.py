@@ -25,9 +25,10 @@ RELAXED_MS = 50
 LOSE_NOTHING = (NATIVE, "fdatasync", "fsync")
 CONTROL = ("off",)
 POLICIES = (*LOSE_NOTHING, RELAXED, *CONTROL)
-# Syncs and, where each costs little, the pause after them in microseconds.
+# Syncs of a run, of each thread if there are several.
 KINDS = {
     "append": 120,
+    "leave": 30,
     "position": 120,
     "threads": 30,
     "stdio": 120,
@@ -159,6 +160,10 @@ class Look:
     age_ns: int = 0  # of the newest sync that was lost under `relaxed`
 
 
+def check(job: Job, content: Content, acks: Acks) -> Verdict:
+    return Check(DATA, content, acks)(job.kind)
+
+
 def recover_and_check(job: Job, tools: Tools, content: Content, acks: Acks) -> Look:
     """On the disk as it is mounted after the loss, in another boot."""
     report = {"arenas": 0, "discarded": 0}
@@ -177,10 +182,17 @@ def recover_and_check(job: Job, tools: Tools, content: Content, acks: Acks) -> L
             )
             return Look(verdict)
         report = json.loads(done.stdout)
-    look = Look(Check(DATA, content, acks)(job.kind), report["arenas"], report["discarded"])
+    look = Look(check(job, content, acks), report["arenas"], report["discarded"])
     if job.policy != NATIVE and (left := list(DATA.rglob(".fastwrite"))):
         look.verdict.wrong.append(f"left behind: {[str(p) for d in left for p in (d, *d.iterdir())]}")
     return look
+
+
+def pace_us(job: Job) -> int:
+    """Pause between syncs.  A run under `relaxed` must take longer than what may be lost."""
+    if job.policy == RELAXED:
+        return 2_500_000 // KINDS[job.kind]
+    return Random(job.seed * 5 + 3).choice((0, 0, 400))
 
 
 def until(true, what: str, seconds: float = PATIENCE_SECONDS) -> None:

@@ -60,7 +60,7 @@ static const char *directory;
 static int ack_fd;
 static uint64_t seed;
 static unsigned long syncs, pace_us;
-static bool linger;
+static bool linger, leaves;
 static uint8_t table[TABLE];
 
 static uint64_t mix(uint64_t z)
@@ -207,16 +207,14 @@ static bool batch(struct stream *s)
 {
 	uint64_t end = s->seq;
 
+	pace();
 	while (!sync_after(s->id, end))
 		end++;
 	say(ACK_BEGIN, s->id, end + 1);
 	while (s->seq <= end)
 		if (!write_record(s))
 			return false;
-	if (!s->every_write && !sync_stream(s, chance(s->id, end, SALT_SYNC_KIND)))
-		return false;
-	pace();
-	return true;
+	return s->every_write || sync_stream(s, chance(s->id, end, SALT_SYNC_KIND));
 }
 
 /* Until the kill. */
@@ -229,12 +227,24 @@ static void linger_on(struct stream *s, unsigned count)
 	}
 }
 
+/* Without a close: that syncs were promised must not be forgotten with the process. */
+static _Noreturn void leave(void)
+{
+	if (seed % 3 == 0)
+		_exit(0);
+	if (seed % 3 == 1)
+		execl("/bin/true", "true", (char *)NULL);
+	exit(0);
+}
+
 static void run(struct stream *s, unsigned count)
 {
 	for (unsigned long n = 0; n < syncs; n++)
 		if (!batch(&s[n % count]))
 			break;
 	linger_on(s, count);
+	if (leaves)
+		leave();
 	for (unsigned i = 0; i < count; i++)
 		if (s[i].stdio ? fclose(s[i].stdio) != 0 : close(s[i].fd) != 0)
 			failed("close");
@@ -299,32 +309,34 @@ static void threads(void)
 		pthread_join(thread[i], NULL);
 }
 
-/* A file per version, `parts` records each. */
-static bool write_whole(const char *name, uint64_t version, unsigned parts)
+/* A file per version, `parts` records each; its descriptor, or -1. */
+static int write_whole(const char *name, uint64_t version, unsigned parts)
 {
 	int fd = open_in(name, O_WRONLY | O_CREAT | O_TRUNC);
 	struct stream s = {.fd = fd, .seq = version * parts};
 
-	if (fd < 0)
-		return false;
-	while (s.seq < (version + 1) * parts)
+	while (fd >= 0 && s.seq < (version + 1) * parts)
 		if (!write_record(&s))
-			return false;
-	if ((chance(0, version, SALT_SYNC_KIND) % 2 ? fsync(fd) : fdatasync(fd)) < 0)
-		return failed("fsync");
-	if (close(fd) < 0)
-		return failed("close");
-	return true;
+			return -1;
+	if (fd >= 0 && (chance(0, version, SALT_SYNC_KIND) % 2 ? fsync(fd) : fdatasync(fd)) < 0) {
+		failed("fsync");
+		return -1;
+	}
+	return fd;
 }
+
+static bool close_whole(int fd) { return close(fd) == 0 ? true : failed("close"); }
 
 static void create(void)
 {
 	char name[32];
+	int fd;
 
 	for (uint64_t n = 0; n < syncs; n++) {
 		snprintf(name, sizeof name, "new-%llu", (unsigned long long)n);
 		say(ACK_BEGIN, 0, n + 1);
-		if (!write_whole(name, n, NEW_PARTS))
+		fd = write_whole(name, n, NEW_PARTS);
+		if (fd < 0 || !close_whole(fd))
 			break;
 		say(ACK_SYNCED, 0, n + 1);
 		pace();
@@ -353,13 +365,22 @@ static bool rename_in(const char *from, const char *to)
 static void replace(void)
 {
 	char name[32], fresh[40];
+	int fd;
 
 	for (uint64_t n = 0; n < syncs; n++) {
 		snprintf(name, sizeof name, "name-%llu", (unsigned long long)(n % NAMES));
 		snprintf(fresh, sizeof fresh, "%s.new", name);
 		say(ACK_BEGIN, 0, n + 1);
-		if (!write_whole(fresh, n, PARTS) || !rename_in(fresh, name) || !sync_directory())
+		fd = write_whole(fresh, n, PARTS);
+		if (fd < 0)
 			break;
+		/* some close it first, some last */
+		if (chance(0, n, SALT_SINGLE) % 2) {
+			if (!close_whole(fd) || !rename_in(fresh, name) || !sync_directory())
+				break;
+		} else if (!rename_in(fresh, name) || !sync_directory() || !close_whole(fd)) {
+			break;
+		}
 		say(ACK_SYNCED, 0, n + 1);
 		pace();
 	}
@@ -428,7 +449,10 @@ int main(int argc, char **argv)
 	fill_table();
 	if (strcmp(kind, "append") == 0)
 		append(0);
-	else if (strcmp(kind, "dsync") == 0)
+	else if (strcmp(kind, "leave") == 0) {
+		leaves = true;
+		append(0);
+	} else if (strcmp(kind, "dsync") == 0)
 		append(O_DSYNC);
 	else if (strcmp(kind, "position") == 0)
 		position();
