@@ -10,7 +10,7 @@ import argparse
 import os
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from support import ROOT
@@ -35,7 +35,14 @@ SKIPPED = 77
 # The engine's thread and the disk need a processor, too.  On a machine with nothing else to do 100 suffices.
 FLUSH_MS = 400
 CUTS_OF_A_RUN = 60
-STAGES = ("append", "position", "threads", "stdio", "rotate")  # kinds that are no test unless something was staged
+SEEDS_OF_A_ROUND = 1000
+STAGES = (
+    "append",
+    "position",
+    "threads",
+    "stdio",
+    "rotate",
+)  # kinds that are no test unless something was staged
 
 
 @dataclass
@@ -51,7 +58,6 @@ class Total:
     dropped: int = 0
     age_ns: int = 0
     seconds: float = 0
-    problems: list[str] = field(default_factory=list)
 
     def add(self, look: Look) -> None:
         self.losses_of_power += 1
@@ -73,6 +79,7 @@ class Session:
         self.totals: dict[tuple[str, str, str], Total] = {}
         self.bad = False
         self.deadline = time.monotonic() + options.seconds if options.seconds else None
+        self.seed = options.seed
 
     def late(self) -> bool:
         return self.deadline is not None and time.monotonic() > self.deadline
@@ -80,7 +87,7 @@ class Session:
     def jobs(self, fs: str, policy: str):
         """Every kind in turn, each time with another seed."""
         kinds = [k for k in self.options.kinds if policy != RELAXED or k not in NOT_RELAXED]
-        seed = self.options.seed
+        seed = self.seed
         while kinds:
             for kind in kinds:
                 yield Job(kind, fs, policy, seed)
@@ -93,14 +100,14 @@ class Session:
             return False
         self.bad = True
         problem = f"{job}: {look.verdict.text()}\n    again: {again}"
-        total.problems.append(problem)
         print(f"FAILED {problem}", flush=True)
         return True
 
     def shutdowns(self, total: Total, fs: str, policy: str, count: int) -> None:
         for job in self.jobs(fs, policy):
-            if total.losses_of_power >= count or self.late():
+            if count <= 0 or self.late():
                 return
+            count -= 1
             look = shutdown.lose_power(job, self.tools, self.spare_ns)
             self.judge(total, job, look, f"python -m power {job.options()} --shutdowns 1")
 
@@ -121,11 +128,11 @@ class Session:
         kinds = len(self.options.kinds)
         each = max(1, min(CUTS_OF_A_RUN, -(-count // kinds)))
         for job in self.jobs(fs, policy):
-            left = count - total.losses_of_power
-            if left <= 0 or self.late():
+            if count <= 0 or self.late():
                 return
             before = (time.monotonic(), total.lost, total.losses_of_power)
-            self.cut_run(total, job, min(each, left))
+            self.cut_run(total, job, min(each, count))
+            count -= each
             if self.options.verbose:
                 print(
                     f"  {job}: {total.losses_of_power - before[2]} cuts, {total.lost - before[1]} with losses, "
@@ -134,26 +141,42 @@ class Session:
                 )
 
     def part(self, way: str, fs: str, policy: str, count: int) -> None:
-        total = self.totals[way, fs, policy] = Total()
+        total = self.totals.setdefault((way, fs, policy), Total())
         begin = time.monotonic()
         (self.shutdowns if way == "shutdown" else self.cut_runs)(total, fs, policy, count)
-        total.seconds = time.monotonic() - begin
-        if policy in CONTROL and total.losses_of_power and not total.lost:
-            self.bad = True
-            total.problems.append(f"{way}, {fs}, {policy}: the control has lost nothing: the test is none")
-            print(f"FAILED {total.problems[-1]}", flush=True)
-        print(row(way, fs, policy, total), flush=True)
+        total.seconds += time.monotonic() - begin
+
+    def controls(self) -> None:
+        """A test that finds nothing when nothing is synced is none."""
+        for (way, fs, policy), total in self.totals.items():
+            if policy in CONTROL and total.losses_of_power and not total.lost:
+                self.bad = True
+                print(f"FAILED {way}, {fs}, {policy}: the control has lost nothing", flush=True)
+
+    def round(self, silent: bool = False) -> None:
+        for way, count in (("shutdown", self.options.shutdowns), ("cut", self.options.cuts)):
+            for fs in self.options.fs if count else []:
+                for policy in self.options.sync:
+                    self.part(way, fs, policy, count)
+                    if not silent:
+                        print(row(way, fs, policy, self.totals[way, fs, policy]), flush=True)
 
     def run(self) -> int:
         for path in (self.tools.library, self.tools.command, self.tools.helpers / "disk"):
             if not path.exists():
                 print(f"{path} is not there; run make tests-build", file=sys.stderr)
                 return 2
-        print(HEAD, flush=True)
-        for way, count in (("shutdown", self.options.shutdowns), ("cut", self.options.cuts)):
-            for fs in self.options.fs if count else []:
-                for policy in self.options.sync:
-                    self.part(way, fs, policy, count)
+        if not self.options.soak:
+            print(HEAD, flush=True)
+            self.round()
+        while self.options.soak and not self.late():
+            self.round(silent=True)
+            self.seed += SEEDS_OF_A_ROUND
+            print(f"\nnext seed: {self.seed}\n{HEAD}", flush=True)
+            for key, total in self.totals.items():
+                print(row(*key, total), flush=True)
+        self.controls()
+        print("FAILED" if self.bad else "passed", flush=True)
         return 1 if self.bad else 0
 
     def again(self) -> int:
@@ -197,6 +220,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--flush-ms", type=int, default=FLUSH_MS, help="what a flush may take under `relaxed`"
     )
+    parser.add_argument(
+        "--soak", action="store_true", help="rounds with other seeds, for FASTWRITE_SOAK_SECONDS (an hour)"
+    )
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="build directory to test")
     parser.add_argument("--keep", type=Path, default=ROOT / "build" / "power", help="where failed runs go")
     parser.add_argument("--again", type=Path, help="a failed run that was kept")
@@ -204,6 +230,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--verbose", action="store_true", help="a line per run")
     options = parser.parse_args()
     options.keep = options.keep.resolve()
+    if options.soak:
+        options.seconds = options.seconds or float(os.environ.get("FASTWRITE_SOAK_SECONDS", "3600"))
+        options.shutdowns, options.cuts = options.shutdowns or 24, options.cuts or 240
     if options.again:
         options.again = options.again.resolve()
     elif not options.shutdowns and not options.cuts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sqlite3
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from power.acks import Acks
@@ -95,9 +96,7 @@ class Check:
         if not have.startswith(want):
             self.lost(self.where(name, file, have, want, synced))
         elif not or_zero(have[len(want) :], self.content.records(file, synced, begun)):
-            self.wrong(
-                f"{name}: {len(have)} bytes, behind {len(want)} synced ones stands what nobody wrote"
-            )
+            self.wrong(f"{name}: {len(have)} bytes, behind {len(want)} synced ones stands what nobody wrote")
 
     def where(self, name: str, file: int, have: bytes, want: bytes, synced: int) -> str:
         at = first_difference(have, want)
@@ -105,7 +104,8 @@ class Check:
         for seq in range(synced):
             end += len(self.content.record(file, seq))
             if end > at:
-                return f"{name}: differs at {at} of {len(want)} synced bytes ({len(have)} there), record {seq} of {synced}"
+                sizes = f"{at} of {len(want)} synced bytes ({len(have)} there)"
+                return f"{name}: differs at {sizes}, record {seq} of {synced}"
         return f"{name}: differs at {at}"
 
     def append(self) -> None:
@@ -113,6 +113,7 @@ class Check:
         self.log("file-1", 1)
 
     leave = append
+    ways = append
     stdio = append
     dsync = append
 
@@ -148,9 +149,7 @@ class Check:
             return
         want.extend(bytes(len(have) - len(want)))
         required.extend(bytes(len(have) - len(required)))
-        open_steps = {
-            at for at in range(0, len(have), STEP) if have[at : at + STEP] != want[at : at + STEP]
-        }
+        open_steps = {at for at in range(0, len(have), STEP) if have[at : at + STEP] != want[at : at + STEP]}
         # most are as they were between two writes
         now = bytearray(want)
         for _, place, data in later:
@@ -229,17 +228,14 @@ class Check:
         synced, begun = self.acks.synced[0], self.acks.begun[0]
         starts = self.content.generations(max(begun, 1))
         files = {path.name: path.read_bytes() for path in self.directory.glob("log*")}
-        for number, (start, end) in enumerate(zip(starts, starts[1:], strict=False)):
+        for number, (start, end) in enumerate(pairwise(starts)):
             want = self.content.records(0, start, min(end, synced))
             if synced > start and not any(
                 files.get(name, b"").startswith(want) for name in (f"log.{number}", "log")
             ):
                 self.lost(f"log.{number}: records {start} to {min(end, synced)} are nowhere")
         for name, have in files.items():
-            if not any(
-                or_zero(have, self.content.records(0, start, end))
-                for start, end in zip(starts, starts[1:], strict=False)
-            ):
+            if not any(or_zero(have, self.content.records(0, start, end)) for start, end in pairwise(starts)):
                 self.wrong(f"{name}: what nobody wrote")
 
     # ---- a database ----

@@ -44,9 +44,7 @@ class Content:
         most = 400 if (h & 0xFF) < 200 else 6000 if (h & 0xFF) < 252 else RECORD_MAX - HEADER
         length = HEADER + (h >> 8) % most
         at = self.chance(file, seq, BYTES) % (TABLE - RECORD_MAX)
-        head = struct.pack(
-            "<6I", 0x52505746, file, seq & 0xFFFFFFFF, seq >> 32, length, ~length & 0xFFFFFFFF
-        )
+        head = struct.pack("<6I", 0x52505746, file, seq & 0xFFFFFFFF, seq >> 32, length, ~length & 0xFFFFFFFF)
         return head + self.table[at : at + length - HEADER]
 
     def records(self, file: int, begin: int, end: int) -> bytes:

@@ -129,18 +129,18 @@ def record(job: Job, tools: Tools, base: Path, log: Path, spare_ns: int) -> int:
 
 
 def choose_cuts(events: list[Event], count: int, seed: int) -> list[Cut]:
-    """In ascending order, the last one at the end.  A third right behind an acknowledgement, where most is promised and least has happened
-    since; the others anywhere."""
+    """In ascending order, the last one at the end.  A third right behind an acknowledgement, where most is promised and
+    least has happened since, a third behind a write, which is then under way; the others anywhere."""
     dice = Random(seed * 7 + 1)
     marks = [n for n, e in enumerate(events) if e.kind == MARK]
     begin = next(n for n in marks if events[n].mark == BEGUN) + 1
     end = next(n for n in marks if events[n].mark == ENDED)
-    behind = [n + 1 for n in marks if begin <= n < end]
-    if not behind:
+    behind_marks = [n + 1 for n in marks if begin <= n < end]
+    behind_writes = [n + 1 for n in range(begin, end) if events[n].kind == WRITE]
+    if not behind_marks:
         raise FailedError("the program said nothing")
-    places = [
-        dice.choice(behind) if dice.random() < 1 / 3 else dice.randint(begin, end) for _ in range(count - 1)
-    ]
+    ranges = [behind_marks, behind_writes or behind_marks, range(begin, end + 1)]
+    places = [dice.choice(dice.choice(ranges)) for _ in range(count - 1)]
     return [Cut(place, dice.randrange(1 << 31), dice.choice(STYLES)) for place in [*sorted(places), end]]
 
 

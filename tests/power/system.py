@@ -19,7 +19,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 PLACE = Path("/mnt")  # ours within the namespace
-DISK = PLACE / "disk"  # where the file system under test is mounted, always: recovery knows files by their path
+DISK = (
+    PLACE / "disk"
+)  # where the file system under test is mounted, always: recovery knows files by their path
 FUSE = PLACE / "fuse"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 

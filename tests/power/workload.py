@@ -29,6 +29,7 @@ POLICIES = (*LOSE_NOTHING, RELAXED, *CONTROL)
 KINDS = {
     "append": 120,
     "leave": 30,
+    "ways": 60,
     "position": 120,
     "threads": 30,
     "stdio": 120,
@@ -177,9 +178,7 @@ def recover_and_check(job: Job, tools: Tools, content: Content, acks: Acks) -> L
         )
         verdict = Verdict()
         if done.returncode != 0:
-            verdict.wrong.append(
-                f"fastwrite recover: status {done.returncode}: {done.stdout}{done.stderr}"
-            )
+            verdict.wrong.append(f"fastwrite recover: status {done.returncode}: {done.stdout}{done.stderr}")
             return Look(verdict)
         report = json.loads(done.stdout)
     look = Look(check(job, content, acks), report["arenas"], report["discarded"])

@@ -6,6 +6,7 @@
  * LINGER = 1: it is going to be killed.  It goes on syncing and acknowledging when it is done, and after an error, so
  * that a sync that succeeds after power is gone is found out.
  */
+#include <aio.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -17,7 +18,9 @@
 #include <sys/prctl.h>
 #include <sys/signal.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -48,6 +51,8 @@ struct ack {
 struct stream {
 	uint32_t id;
 	int fd;
+	const char *name; /* set: it is synced in many ways */
+	int reader;       /* a descriptor for reading, -1 until there is one */
 	FILE *stdio;
 	bool positioned;
 	bool singles;     /* some writes are RWF_DSYNC */
@@ -185,6 +190,59 @@ static bool write_record(struct stream *s)
 	return true;
 }
 
+/* Other ways to the same: through another descriptor of the file, by another process, later. */
+static int sync_by(struct stream *s, uint64_t way)
+{
+	int fd, r, status;
+	pid_t pid;
+
+	/* (one that was there before the first write would have it written through) */
+	if (s->reader < 0)
+		s->reader = open_in(s->name, O_RDONLY);
+	switch (way) {
+	case 0: fd = dup(s->fd); break;
+	case 1: fd = open_in(s->name, O_RDONLY); break;
+	case 2:
+		fd = open_in(s->name, O_RDONLY);
+		if (close(s->fd) < 0)
+			return -1;
+		s->fd = open_in(s->name, O_WRONLY | O_APPEND);
+		break;
+	case 3: {
+		/* (staging ends with the first asynchronous call) */
+		if (seed % 5)
+			return fdatasync(s->fd);
+		struct aiocb control = {.aio_fildes = s->fd, .aio_sigevent.sigev_notify = SIGEV_NONE};
+		const struct aiocb *list[] = {&control};
+
+		if (aio_fsync(seed % 2 ? O_SYNC : O_DSYNC, &control) < 0)
+			return -1;
+		while (aio_error(&control) == EINPROGRESS)
+			aio_suspend(list, 1, NULL);
+		return (int)aio_return(&control);
+	}
+	case 4:
+		if (seed % 4 == 0) {
+			sync();
+			return 0;
+		}
+		return (int)syscall(seed % 4 == 1 ? SYS_fdatasync : SYS_fsync, s->fd);
+	case 5:
+		if (seed % 2)
+			return fsync(s->reader);
+		pid = fork();
+		if (pid == 0)
+			_exit(fsync(s->fd) == 0 ? 0 : 1);
+		return pid > 0 && waitpid(pid, &status, 0) == pid && status == 0 ? 0 : -1;
+	default: return fsync(s->reader);
+	}
+	if (fd < 0)
+		return -1;
+	r = way == 0 ? fdatasync(fd) : fsync(fd);
+	close(fd);
+	return r;
+}
+
 static bool sync_stream(struct stream *s, uint64_t kind)
 {
 	int r;
@@ -192,7 +250,9 @@ static bool sync_stream(struct stream *s, uint64_t kind)
 	say(ACK_TRY, s->id, s->seq);
 	if (s->stdio && fflush(s->stdio) != 0)
 		return failed("fflush");
-	if (kind % 8 == 0)
+	if (s->name)
+		r = sync_by(s, kind % 7);
+	else if (kind % 8 == 0)
 		r = syncfs(s->fd);
 	else
 		r = kind % 8 < 4 ? fdatasync(s->fd) : fsync(s->fd);
@@ -257,6 +317,17 @@ static void append(int flags)
 	s[0].fd = open_in("file-0", O_WRONLY | O_CREAT | O_APPEND | flags);
 	s[1].fd = open_in("file-1", O_RDWR | O_CREAT | (flags ? O_SYNC : 0));
 	s[0].every_write = s[1].every_write = flags != 0;
+	run(s, 2);
+}
+
+static void ways(void)
+{
+	struct stream s[2] = {{.id = 0, .name = "file-0"}, {.id = 1, .name = "file-1"}};
+
+	for (int i = 0; i < 2; i++) {
+		s[i].fd = open_in(s[i].name, O_WRONLY | O_CREAT | O_APPEND);
+		s[i].reader = -1;
+	}
 	run(s, 2);
 }
 
@@ -454,6 +525,8 @@ int main(int argc, char **argv)
 		append(0);
 	} else if (strcmp(kind, "dsync") == 0)
 		append(O_DSYNC);
+	else if (strcmp(kind, "ways") == 0)
+		ways();
 	else if (strcmp(kind, "position") == 0)
 		position();
 	else if (strcmp(kind, "stdio") == 0)
