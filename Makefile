@@ -76,6 +76,8 @@ UNIT_SRC := $(sort $(wildcard tests/unit/test_*.c))
 UNIT_BIN := $(patsubst tests/unit/%.c,$(BUILD)/tests/unit/%,$(UNIT_SRC))
 HOOK_SRC := $(sort $(wildcard tests/hooks/*.c))
 HOOK_BIN := $(patsubst tests/hooks/%.c,$(BUILD)/tests/%,$(HOOK_SRC))
+POWER_SRC := $(sort $(wildcard tests/power/*.c))
+POWER_BIN := $(patsubst tests/power/%.c,$(BUILD)/tests/power/%,$(POWER_SRC))
 
 LIBRARY := $(BUILD)/libfastwrite.so
 COMMAND := $(BUILD)/fastwrite
@@ -84,7 +86,7 @@ CORE := $(BUILD)/core.a
 
 # ---- build ----
 
-.PHONY: all library command tests-build units hooks
+.PHONY: all library command tests-build units hooks power
 all: deps-build
 	$(Q)$(MAKE) --no-print-directory build-all
 
@@ -137,9 +139,10 @@ $(COMMAND): $(CLI_OBJ) $(CORE)
 
 # ---- tests ----
 
-tests-build: build-all units hooks
+tests-build: build-all units hooks power
 units: $(UNIT_BIN)
 hooks: $(HOOK_BIN)
+power: $(POWER_BIN)
 
 $(BUILD)/tests/unit/%: tests/unit/%.c $(CORE) $(BUILD)/.flags
 	@mkdir -p $(@D)
@@ -154,6 +157,12 @@ $(BUILD)/tests/%: tests/hooks/%.c $(BUILD)/.flags
 	$(call say,HOOK,$@)
 	$(Q)$(CC) -D_GNU_SOURCE -std=gnu17 -O2 -g -Wall -Wextra $(DEPGEN) -MF $@.d -pthread $(SAN_FLAGS_$(SAN)) \
 		-o $@ $< -lcmocka -ldl -lrt -lutil $(HOOK_LIBS)
+
+$(BUILD)/tests/power/disk: POWER_FLAGS = $(shell pkg-config --cflags --libs fuse3)
+$(BUILD)/tests/power/%: tests/power/%.c $(BUILD)/.flags
+	@mkdir -p $(@D)
+	$(call say,POWER,$@)
+	$(Q)$(CC) -D_GNU_SOURCE -std=gnu17 -O2 -g -Wall -Wextra $(DEPGEN) -MF $@.d -pthread -o $@ $< $(POWER_FLAGS)
 
 # Unit tests run in the debug build, which has the kill steps; everything preloaded in the release build.
 .PHONY: test test-unit test-python check-exports
@@ -224,8 +233,8 @@ soak-fuzz: deps-fuzz
 	$(Q)python3 tests/run_fuzz.py --build $(FUZZ_BUILD) --seconds $${FASTWRITE_SOAK_SECONDS:-3600} $(ARGS)
 
 # For hours: what `make test` does for a minute.  FASTWRITE_SOAK_SECONDS: how long each part takes.
-.PHONY: soak soak-differential soak-programs
-soak: soak-differential soak-programs
+.PHONY: soak soak-differential soak-programs soak-power
+soak: soak-differential soak-programs soak-power
 soak-differential: deps
 	$(Q)$(MAKE) --no-print-directory build-all
 	$(Q)$(MAKE) --no-print-directory DEBUG=1 build-all
@@ -237,6 +246,11 @@ soak-programs: deps
 	$(Q)scripts/deps programs
 	$(Q)$(MAKE) --no-print-directory build-all
 	$(Q)PYTHONPATH=tests $(PYTHON) -m programs --build build $(ARGS)
+
+# As root.  For FASTWRITE_SOAK_SECONDS, or ARGS="--shutdowns 100 --cuts 500" for a number of power losses.
+soak-power: deps
+	$(Q)$(MAKE) --no-print-directory build-all power
+	$(Q)cd tests && $(abspath $(PYTHON)) -m power $(or $(ARGS),--soak)
 
 # ---- laboratory ----
 
@@ -324,7 +338,7 @@ help:
 	'make test-unit    the unit tests only; with SAN=asan|tsan|ubsan under that sanitizer' \
 	'make fuzz         libFuzzer on arenas for FASTWRITE_FUZZ_SECONDS=60 in all (installs clang)' \
 	'make soak         the long tests, an hour each by default: FASTWRITE_SOAK_SECONDS=N; alone: soak-differential,' \
-	'                  soak-fuzz, soak-programs' \
+	'                  soak-fuzz, soak-programs, soak-power' \
 	'make soak-programs  real programs: databases, loggers, daemons, fio, stress-ng; ARGS="sqlite git" ...' \
 	'make test-glibc   the hook programs with the C libraries of other Debian releases (downloads them)' \
 	'make experiment   the published experiments, natively and with the library; ARGS="--scale full" ...' \
@@ -337,4 +351,5 @@ help:
 	'' \
 	'V=1 shows the commands, DEBUG=1 builds build-debug/ with kill steps, SAN=asan|tsan|ubsan build-SAN/.'
 
--include $(wildcard $(FUZZ_BUILD)/*.d $(FUZZ_BUILD)/obj/*.d $(BUILD)/obj/*.d $(BUILD)/tests/*.d $(BUILD)/tests/unit/*.d)
+-include $(wildcard $(FUZZ_BUILD)/*.d $(FUZZ_BUILD)/obj/*.d $(BUILD)/obj/*.d $(BUILD)/tests/*.d $(BUILD)/tests/unit/*.d \
+	$(BUILD)/tests/power/*.d)

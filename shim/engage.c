@@ -16,6 +16,7 @@
 #include "stage.h"
 #include "stats.h"
 #include "strict.h"
+#include "sync.h"
 #include "sys.h"
 
 #include <fcntl.h>
@@ -795,6 +796,9 @@ static void visit_stop(struct file *f, void *ctx)
 		else if (f->arena)
 			r = flush_hand_over(f, g.nested);
 	}
+	/* nobody may be there to do it when it is due */
+	if (f->refs != 0 && f->relaxed_due_ns)
+		sync_relaxed_due(f);
 	s->failed |= r < 0;
 	file_unlock(f, g);
 }

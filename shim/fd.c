@@ -525,6 +525,8 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 	}
 	*ofd_local(o) = (struct ofd_local){.fd = fd, .refs = 1}; /* it is still open, and needed below */
 	if (f->shared && family_set_others(&o->holders)) {
+		if (f->relaxed_due_ns)
+			sync_relaxed_due(f); /* the others may never look after it */
 		r = leave_description(f, o, fd, nested);
 		ofd_local(o)->refs = 0;
 		return r;

@@ -29,8 +29,8 @@ EXPORT int renameat2(int fromfd, const char *from, int tofd, const char *to, uns
 {
 	if (flags & RENAME_EXCHANGE) {
 		/* nothing is replaced: both only change names */
-		meta_settle_path(fromfd, from, false);
-		meta_settle_path(tofd, to, false);
+		meta_named(fromfd, from, false);
+		meta_named(tofd, to, false);
 		return real.renameat2(fromfd, from, tofd, to, flags);
 	}
 	RENAME(fromfd, from, tofd, to, real.renameat2(fromfd, from, tofd, to, flags));
@@ -38,13 +38,13 @@ EXPORT int renameat2(int fromfd, const char *from, int tofd, const char *to, uns
 
 EXPORT int link(const char *from, const char *to)
 {
-	meta_settle_path(AT_FDCWD, from, false);
+	meta_named(AT_FDCWD, from, false);
 	return real.link(from, to);
 }
 
 EXPORT int linkat(int fromfd, const char *from, int tofd, const char *to, int flags)
 {
-	meta_settle_path(fromfd, from, flags & AT_SYMLINK_FOLLOW);
+	meta_named(fromfd, from, flags & AT_SYMLINK_FOLLOW);
 	return real.linkat(fromfd, from, tofd, to, flags);
 }
 

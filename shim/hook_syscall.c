@@ -470,14 +470,14 @@ static long do_renameat2(const long *a)
 {
 	if (!(a[4] & RENAME_EXCHANGE))
 		return renamed(SYS_renameat2, a, INT(0), PATH(1), INT(2), PATH(3));
-	meta_settle_path(INT(0), PATH(1), false);
-	meta_settle_path(INT(2), PATH(3), false);
+	meta_named(INT(0), PATH(1), false);
+	meta_named(INT(2), PATH(3), false);
 	return PASS;
 }
 
 static long do_linkat(const long *a)
 {
-	meta_settle_path(INT(0), PATH(1), a[4] & AT_SYMLINK_FOLLOW);
+	meta_named(INT(0), PATH(1), a[4] & AT_SYMLINK_FOLLOW);
 	return PASS;
 }
 
@@ -663,7 +663,7 @@ static long do_renameat(const long *a) { return renamed(SYS_renameat, a, INT(0),
 #ifdef SYS_link
 static long do_link(const long *a)
 {
-	meta_settle_path(AT_FDCWD, PATH(0), false);
+	meta_named(AT_FDCWD, PATH(0), false);
 	return PASS;
 }
 #endif

@@ -13,6 +13,7 @@
 #include "rule.h"
 #include "stage.h"
 #include "strict.h"
+#include "sync.h"
 #include "sys.h"
 
 #include <fcntl.h>
@@ -120,6 +121,16 @@ void meta_settle_path(int dirfd, const char *path, bool follow)
 		settle(sys_dev_of(&st), st.stx_ino);
 }
 
+void meta_named(int dirfd, const char *path, bool follow)
+{
+	struct statx st;
+
+	if (!engage_config || alive_elsewhere() || !identify(dirfd, path, follow, &st))
+		return;
+	settle(sys_dev_of(&st), st.stx_ino);
+	sync_relaxed_now(sys_dev_of(&st), st.stx_ino);
+}
+
 int meta_release_fd(int fd)
 {
 	struct ofd *o = lazy_used(fd);
@@ -151,6 +162,7 @@ void meta_rename_prepare(struct meta_rename *r, int fromfd, const char *from, in
 		r->dev = sys_dev_of(&st);
 		r->ino = st.stx_ino;
 		before_rename(r->dev, r->ino);
+		sync_relaxed_now(r->dev, r->ino);
 	}
 	if (!meta_idle() && identify(tofd, to, false, &st)) {
 		r->old_dev = sys_dev_of(&st);

@@ -32,6 +32,9 @@ void meta_refresh_stat(struct stat *st);
 /* Settles the file that (dirfd, path) names now; `follow` the last symlink. */
 void meta_settle_path(int dirfd, const char *path, bool follow);
 
+/* The file there is about to get another name: settled, and durable as far as `relaxed` has promised it. */
+void meta_named(int dirfd, const char *path, bool follow);
+
 /* ftruncate, fallocate, ioctl, copies, ... on a managed descriptor: settled, and passive until small writes
  * come again.  0 or -errno. */
 int meta_release_fd(int fd);

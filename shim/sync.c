@@ -112,13 +112,28 @@ void sync_relaxed_due(struct file *f)
 	int fd = flush_program_fd(f);
 	int r;
 
-	f->relaxed_due_ns = 0;
 	if (fd < 0)
-		return;
+		return; /* members of the family who have one do it */
+	f->relaxed_due_ns = 0;
 	count(f, COUNT_SYNCS_DONE);
 	r = device_sync(fd, f->full_sync);
 	if (r < 0)
 		f->sync_error = r;
 	else
 		f->full_sync = false;
+}
+
+void sync_relaxed_now(uint64_t dev, uint64_t ino)
+{
+	struct file *f = file_find(dev, ino);
+	struct file_guard g;
+
+	if (!f || f->relaxed_due_ns == 0)
+		return;
+	g = file_lock(f);
+	if (g.nested)
+		stage_interrupt(f);
+	if (f->refs && f->dev == dev && f->ino == ino && f->relaxed_due_ns)
+		sync_relaxed_due(f);
+	file_unlock(f, g);
 }

@@ -7,7 +7,10 @@
 
 /* The program called fsync (full) or fdatasync on fd, which refers to o.  0 or -errno. */
 int sync_file(int fd, struct ofd *o, bool full);
-/* File lock held: does the background sync that a relaxed fsync promised. */
+/* File lock held: does the background sync that a relaxed fsync promised, if this process has a descriptor. */
 void sync_relaxed_due(struct file *f);
+/* The same without waiting until it is due, for a file that is about to get another name: the name could become durable
+ * before the bytes do, and with it the end of what had the name until now. */
+void sync_relaxed_now(uint64_t dev, uint64_t ino);
 
 #endif

@@ -2,7 +2,11 @@
 /* sync: which call goes to the device under which policy, and failures that are told once. */
 #include "rig.h"
 
+#include "engage.h"
+#include "meta.h"
 #include "sync.h"
+
+#include <fcntl.h>
 
 static int set_up(void **state)
 {
@@ -100,6 +104,91 @@ static void test_relaxed_at_close(void **state)
 	assert_int_equal(faults.fsync.calls + faults.fdatasync.calls, 1);
 }
 
+static int relaxed_file(void)
+{
+	int fd;
+
+	rig_config.rules[0].set.relaxed_ms = 60000;
+	fd = staged_file(SYNC_RELAXED);
+	assert_int_equal(sync_file(fd, fdtable_get(fd), true), 0);
+	expect_calls(0, 0);
+	return fd;
+}
+
+/* A durable name without durable bytes would cost what it stood for before. */
+static void test_relaxed_before_rename(void **state)
+{
+	struct meta_rename move;
+
+	(void)state;
+	relaxed_file();
+	meta_rename_prepare(&move, AT_FDCWD, rig_path("out"), AT_FDCWD, "/nowhere");
+	expect_calls(1, 0);
+}
+
+static void test_relaxed_before_link(void **state)
+{
+	(void)state;
+	relaxed_file();
+	meta_named(AT_FDCWD, rig_path("out"), false);
+	expect_calls(1, 0);
+}
+
+/* Also of a file that is written through by now. */
+static void test_relaxed_given_back_before_rename(void **state)
+{
+	struct meta_rename move;
+	int fd = relaxed_file();
+
+	(void)state;
+	assert_int_equal(meta_release_fd(fd), 0);
+	meta_rename_prepare(&move, AT_FDCWD, rig_path("out"), AT_FDCWD, "/nowhere");
+	expect_calls(1, 0);
+}
+
+/* At exit, and before another program takes the place of this one, which will not remember. */
+static void test_relaxed_at_the_end(void **state)
+{
+	(void)state;
+	relaxed_file();
+	engage_stop_all(THROUGH_EXEC);
+	expect_calls(1, 0);
+	engage_resume_all(THROUGH_EXEC);
+}
+
+static void test_relaxed_given_back_at_the_end(void **state)
+{
+	int fd = relaxed_file();
+	struct file *f = rig_file(fd);
+	struct file_guard g = file_lock(f);
+
+	(void)state;
+	assert_int_equal(engage_through(f, THROUGH_MMAP, false), 0);
+	file_unlock(f, g);
+	engage_stop_all(THROUGH_EXEC);
+	expect_calls(1, 0);
+	engage_resume_all(THROUGH_EXEC);
+}
+
+/* Who has no descriptor leaves it to those of the family who have. */
+static void test_relaxed_without_a_descriptor(void **state)
+{
+	int fd = relaxed_file();
+	struct file *f = rig_file(fd);
+	struct ofd_local *local = ofd_local(fdtable_get(fd));
+	struct ofd_local was = *local;
+	struct file_guard g = file_lock(f);
+
+	(void)state;
+	local->fd = -1;
+	local->refs = 0;
+	sync_relaxed_due(f);
+	*local = was;
+	expect_calls(0, 0);
+	assert_int_not_equal(f->relaxed_due_ns, 0);
+	file_unlock(f, g);
+}
+
 static void test_background_failure_is_told_once(void **state)
 {
 	int fd = staged_file(SYNC_RELAXED);
@@ -142,6 +231,12 @@ int main(void)
 		TEST(test_off),
 		TEST(test_relaxed),
 		TEST(test_relaxed_at_close),
+		TEST(test_relaxed_before_rename),
+		TEST(test_relaxed_before_link),
+		TEST(test_relaxed_given_back_before_rename),
+		TEST(test_relaxed_at_the_end),
+		TEST(test_relaxed_given_back_at_the_end),
+		TEST(test_relaxed_without_a_descriptor),
 		TEST(test_background_failure_is_told_once),
 		TEST(test_failure_is_reported),
 	};

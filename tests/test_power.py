@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A little of what `make soak-power` does for an hour: power goes, and what was synced is there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from power import system
+from power.acks import ACK, Acks
+from power.check import Check
+from power.content import Content
+from support import ROOT
+
+WHY_NOT = system.missing()
+powerful = pytest.mark.skipif(bool(WHY_NOT), reason=f"no power to lose: {WHY_NOT}")
+PATIENCE_SECONDS = 300
+
+
+def command(build: Path, *options: str) -> list[str]:
+    return [sys.executable, "-m", "power", "--build", str(build), *options]
+
+
+def run(build: Path, tmp_path: Path, *options: str) -> str:
+    done = subprocess.run(
+        command(build, "--keep", str(tmp_path), *options),
+        cwd=ROOT / "tests",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+@powerful
+def test_file_systems_are_shut_down(build: Path, library: Path, tmp_path: Path) -> None:
+    run(build, tmp_path, "--shutdowns", "6", "--sync", "fdatasync", "fsync", "off")
+
+
+@powerful
+@pytest.mark.parametrize(("fs", "cuts"), [("ext4", "39"), ("xfs", "26")])
+def test_the_disk_is_cut_off(build: Path, library: Path, tmp_path: Path, fs: str, cuts: str) -> None:
+    run(build, tmp_path, "--cuts", cuts, "--fs", fs, "--sync", "native", "fdatasync", "off")
+
+
+@powerful
+def test_relaxed_loses_the_last_moment_only(build: Path, library: Path, tmp_path: Path) -> None:
+    kinds = ("append", "replace", "leave")
+    # a machine that is busy with other tests may take its time
+    options = ("--sync", "relaxed", "--fs", "ext4", "--flush-ms", "1000")
+    run(build, tmp_path, "--cuts", "30", "--kinds", *kinds, *options)
+
+
+@powerful
+def test_nothing_stays_after_a_kill(build: Path, library: Path) -> None:
+    """A driver that is killed leaves no program, no mount and no loop device."""
+
+    def mounted_on(pid: int) -> str:
+        try:
+            lines = Path(f"/proc/{pid}/mounts").read_text().splitlines()
+        except OSError:
+            return ""
+        return next((line.split()[0] for line in lines if f" {system.DISK} " in line), "")
+
+    def backing(device: str) -> str:
+        options = ["losetup", "--noheadings", "--output", "BACK-INO,BACK-MAJ:MIN", device]
+        return subprocess.run(options, capture_output=True, text=True, check=False).stdout
+
+    def until(true) -> bool:
+        limit = time.monotonic() + 30
+        while not true() and time.monotonic() < limit:
+            time.sleep(0.01)
+        return bool(true())
+
+    driver = subprocess.Popen(
+        command(build, "--cuts", "1000", "--sync", "fdatasync", "--fs", "ext4"),
+        cwd=ROOT / "tests",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        children = Path(f"/proc/{driver.pid}/task/{driver.pid}/children")
+        assert until(lambda: children.read_text().split())
+        first = int(children.read_text().split()[0])
+        device = image = ""
+
+        def under_way() -> bool:
+            nonlocal device, image
+            device = mounted_on(first)
+            image = backing(device) if device else ""
+            return bool(image)
+
+        assert until(under_way)
+    finally:
+        driver.send_signal(signal.SIGKILL)
+        driver.wait()
+    assert until(lambda: not os.path.exists(f"/proc/{first}"))
+    assert until(lambda: backing(device) != image), f"{device} is still there"
+
+
+# ---- the check itself ----
+
+
+def acks_of(*entries: tuple[str, int, int]) -> Acks:
+    return Acks.of([b"".join(ACK.pack(ord(kind), file, seq, 0) for kind, file, seq in entries)])
+
+
+@pytest.fixture
+def content() -> Content:
+    return Content(7)
+
+
+def test_check_of_a_log(tmp_path: Path, content: Content) -> None:
+    acks = acks_of(("B", 0, 9), ("S", 0, 5))
+    whole, synced = content.records(0, 0, 9), content.records(0, 0, 5)
+
+    def verdict(data: bytes):
+        (tmp_path / "file-0").write_bytes(data)
+        return Check(tmp_path, content, acks)("append")
+
+    assert not verdict(whole).text()
+    assert not verdict(synced).text()
+    assert not verdict(whole[:-3]).text()
+    assert not verdict(synced + bytes(len(whole) - len(synced))).text()
+    assert verdict(synced[:-1]).lost
+    assert verdict(bytes(len(synced))).lost
+    assert verdict(b"").lost
+    assert verdict(synced[:100] + b"?" + synced[101:]).lost
+    assert verdict(synced + b"?").wrong
+    assert verdict(whole + b"?").wrong
+    (tmp_path / "file-0").unlink()
+    assert Check(tmp_path, content, acks)("append").lost
+
+
+def test_check_of_positions(tmp_path: Path, content: Content) -> None:
+    acks = acks_of(("B", 0, 60), ("S", 0, 50), ("W", 0, 55))
+
+    def image(*seqs: int) -> bytearray:
+        data = bytearray()
+        for seq in seqs:
+            at, record = content.offset(0, seq), content.record(0, seq)
+            data.extend(bytes(max(0, at + len(record) - len(data))))
+            data[at : at + len(record)] = record
+        return data
+
+    def verdict(data: bytes):
+        (tmp_path / "file-0").write_bytes(data)
+        return Check(tmp_path, content, acks)("position")
+
+    synced = [*range(50), 55]
+    assert not verdict(image(*synced)).text()
+    assert not verdict(image(*range(60))).text()
+    assert not verdict(image(*synced, 58)).text()
+    assert verdict(image(*range(50))).lost  # without the one that was synced by itself
+    assert verdict(image(*range(49), 55)).lost
+    assert verdict(image(*synced)[:-1]).lost
+    odd = image(*synced)
+    gap = next(i for i in range(len(odd) - 64) if odd[i : i + 64] == bytes(64))
+    odd[gap + 5] = 1
+    assert verdict(odd).wrong
+
+
+def test_check_of_replaced_files(tmp_path: Path, content: Content) -> None:
+    acks = acks_of(("B", 0, 10), ("S", 0, 8))
+    for number in range(4, 8):
+        (tmp_path / f"name-{number % 4}").write_bytes(content.records(0, number * 5, number * 5 + 5))
+    assert not Check(tmp_path, content, acks)("replace").text()
+    (tmp_path / "name-0").write_bytes(content.records(0, 40, 45))
+    assert not Check(tmp_path, content, acks)("replace").text()
+    (tmp_path / "name-1").write_bytes(content.records(0, 5, 10))
+    assert Check(tmp_path, content, acks)("replace").lost  # an older version
+    (tmp_path / "name-1").write_bytes(content.records(0, 45, 50)[:-1])
+    assert Check(tmp_path, content, acks)("replace").lost
