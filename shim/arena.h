@@ -30,6 +30,7 @@
 #include "family.h"
 #include "lock.h"
 
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -46,6 +47,8 @@ enum {
 	ARENA_BLOCK_ENTRY_BYTES = 64,
 	ARENA_FILE_NAME_MAX = 128,
 };
+/* What arena_create returns on a file system that cannot promise space for pages that are written again. */
+#define ARENA_COPIES (-EMEDIUMTYPE)
 #define ARENA_DIR ".fastwrite"
 #define ARENA_SUFFIX ".arena"
 

@@ -160,6 +160,8 @@ static void say_refused(const struct rule *rule, const char *dir, int r)
 	         : r == -ENOSPC     ? "no space"
 	         : r == -EROFS      ? "read-only file system"
 	         : r == -EOPNOTSUPP ? "fallocate is not supported there"
+	         : r == ARENA_COPIES
+	                 ? "a file system that copies on write; set `staging` to a directory on another one"
 	                            : "cannot be used",
 	         -r);
 }
