@@ -534,10 +534,8 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 			strict_drop(f); /* with bytes that cannot be written; it ends with the description */
 		if (last && f->relaxed_due_ns)
 			sync_relaxed_due(f);
-		if (r == 0 && f->sync_error) {
-			r = f->sync_error;
-			f->sync_error = 0;
-		}
+		if (r == 0)
+			r = sync_error_take(f, o);
 	}
 	/* readers may stay; nobody is left who could write the bytes */
 	if (r < 0 && f->head && last)

@@ -273,6 +273,8 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->relaxed_due_ns = 0;
 	f->error = 0;
 	f->sync_error = 0;
+	f->sync_errors = 0;
+	f->sync_told = true;
 	f->append_skip = 0;
 	f->idle_waiters = 0;
 	f->moving = NULL;
@@ -405,6 +407,7 @@ struct ofd *ofd_new(struct file *f, int fd, int flags)
 	o->pos = 0;
 	o->readable = (flags & O_ACCMODE) != O_WRONLY;
 	o->writable = (flags & O_ACCMODE) != O_RDONLY;
+	o->errors_told = f->sync_told ? f->sync_errors : f->sync_errors - 1;
 	o->next = f->ofds;
 	atomic_store_explicit(&o->file, f, memory_order_release);
 	/* a member may be killed anywhere, and others go on with the list */

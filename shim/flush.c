@@ -61,12 +61,15 @@ void flush_close_own(struct file *f)
 	file_set_own_fd(f, -1);
 }
 
-static bool is_the_file(const struct file *f, int fd)
+/* 1, 0, or -errno when the file system does not say. */
+static int is_the_file(const struct file *f, int fd)
 {
 	struct statx st;
+	int r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st);
 
-	return sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) == 0 && st.stx_ino == f->ino &&
-	       sys_dev_of(&st) == f->dev;
+	if (r == -EBADF)
+		return 0;
+	return r < 0 ? r : st.stx_ino == f->ino && sys_dev_of(&st) == f->dev;
 }
 
 /* By the program's descriptor, or, when this process has none, where the slot says that the file is. */
@@ -82,7 +85,7 @@ static int open_again(const struct file *f, int program_fd, int flags)
 		fd = sys.openat(AT_FDCWD, arena_slot_at(f->arena, (uint32_t)f->slot)->path,
 		                flags | O_NOFOLLOW | O_NONBLOCK, 0);
 	}
-	if (fd >= 0 && !is_the_file(f, fd)) {
+	if (fd >= 0 && is_the_file(f, fd) != 1) {
 		sys.close(fd);
 		fd = -ESTALE;
 	}
@@ -114,14 +117,16 @@ void flush_open_own(struct file *f, int fd)
 		open_own(f, fd);
 }
 
-/* flush_program_fd, and the number still means this file: a program may close descriptors where nobody sees it. */
+/* flush_program_fd, and the number still means this file: a program may close descriptors where nobody sees it.
+ * -EBADF: there is none; another -errno: the file system fails. */
 static int trusted_program_fd(struct file *f)
 {
 	for (;;) {
 		int fd = flush_program_fd(f);
+		int is = fd < 0 ? -EBADF : is_the_file(f, fd);
 
-		if (fd < 0 || is_the_file(f, fd))
-			return fd;
+		if (is != 0)
+			return is < 0 ? is : fd;
 		log_info("descriptor %d does not name its file any more", fd);
 		for (struct ofd *o = f->ofds; o; o = o->next)
 			if (ofd_fd(o) == fd)
@@ -392,6 +397,8 @@ static int route_find(struct file *f, const struct plan *p, struct route *rt)
 	struct statx st;
 
 	*rt = (struct route){.program_flags = -1};
+	if (fd < 0 && fd != -EBADF && !own)
+		return fd;
 	if (fd < 0 && !own) {
 		open_own(f, -1);
 		if (file_own_fd(f) < 0)

@@ -18,6 +18,23 @@ static void count(struct file *f, enum slot_counter which)
 /* A failed sync is reported, and what the kernel then has forgotten is never taken for durable later. */
 static int device_sync(int fd, bool full) { return full ? sys.fsync(fd) : sys.fdatasync(fd); }
 
+/* The kernel's rule for errors of writeback: a description that was there, or came before anybody was told, is told. */
+static void note_error(struct file *f, int error)
+{
+	f->sync_error = error;
+	f->sync_errors++;
+	f->sync_told = false;
+}
+
+int sync_error_take(struct file *f, struct ofd *o)
+{
+	if (o->errors_told == f->sync_errors)
+		return 0;
+	o->errors_told = f->sync_errors;
+	f->sync_told = true;
+	return f->sync_error;
+}
+
 /* File lock held, everything staged is in the kernel.  1 = the device must be asked, without the lock. */
 static int by_policy(struct file *f, bool *full)
 {
@@ -43,17 +60,15 @@ int sync_file(int fd, struct ofd *o, bool full)
 
 	if (g.nested)
 		stage_interrupt(f);
-	if (fdtable_get(fd) != o || f->mode == FILE_THROUGH) {
+	if (fdtable_get(fd) == o)
+		r = sync_error_take(f, o);
+	if (r < 0 || fdtable_get(fd) != o || f->mode == FILE_THROUGH) {
 		file_unlock(f, g);
-		return full ? sys.fsync(fd) : sys.fdatasync(fd);
+		return r < 0 ? r : full ? sys.fsync(fd) : sys.fdatasync(fd);
 	}
 	count(f, COUNT_SYNCS_ASKED);
-	if (f->sync_error) {
-		r = f->sync_error;
-		f->sync_error = 0;
-	} else if (f->arena) {
+	if (f->arena)
 		r = flush_settle(f, g.nested);
-	}
 	if (r == 0)
 		r = by_policy(f, &full);
 	if (r == 1)
@@ -83,7 +98,7 @@ void sync_relaxed_due(struct file *f)
 	count(f, COUNT_SYNCS_DONE);
 	r = device_sync(fd, f->full_sync);
 	if (r < 0)
-		f->sync_error = r;
+		note_error(f, r);
 	else
 		f->full_sync = false;
 }

@@ -7,6 +7,8 @@
 
 /* The program called fsync (full) or fdatasync on fd, which refers to o.  0 or -errno. */
 int sync_file(int fd, struct ofd *o, bool full);
+/* File lock held: the -errno of a background sync that failed and that o has not been told of, or 0. */
+int sync_error_take(struct file *f, struct ofd *o);
 /* File lock held: does the background sync that a relaxed fsync promised. */
 void sync_relaxed_due(struct file *f);
 
