@@ -15,6 +15,7 @@
 #include "stage.h"
 #include "stats.h"
 #include "strict.h"
+#include "sync.h"
 #include "sys.h"
 
 #include <fcntl.h>
@@ -783,6 +784,9 @@ static void visit_stop(struct file *f, void *ctx)
 		else if (f->arena)
 			r = flush_hand_over(f, g.nested);
 	}
+	/* the thread that would do it later ends with this program */
+	if (f->refs != 0 && f->relaxed_due_ns)
+		sync_relaxed_now(f);
 	s->failed |= r < 0;
 	file_unlock(f, g);
 }

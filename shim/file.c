@@ -382,6 +382,12 @@ int file_fd(const struct file *f)
 	return -1;
 }
 
+void ofd_set_align(struct ofd *o, uint32_t mask)
+{
+	o->align_mask = mask;
+	o->fast_mask = ofd_syncs(o) ? UINT32_MAX : mask;
+}
+
 struct ofd *ofd_new(struct file *f, int fd, int flags)
 {
 	struct pools *p = atomic_load(&pools);
@@ -402,7 +408,7 @@ struct ofd *ofd_new(struct file *f, int fd, int flags)
 	*ofd_local(o) = (struct ofd_local){.fd = fd, .refs = 1};
 	o->holders = (struct family_set){0};
 	family_set_add(&o->holders, family_me);
-	o->align_mask = 0;
+	ofd_set_align(o, 0);
 	o->pos_mode = POS_KERNEL;
 	o->pos = 0;
 	o->readable = (flags & O_ACCMODE) != O_WRONLY;

@@ -24,6 +24,7 @@
 #include "family.h"
 #include "lock.h"
 
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -81,6 +82,7 @@ struct ofd {
 	struct family_set holders; /* members with a descriptor that refers to it */
 	int flags;                 /* as F_GETFL reports: access mode, O_APPEND, O_DIRECT, O_SYNC, ... */
 	uint32_t align_mask; /* O_DIRECT: what buffer and size must be a multiple of, less one; else 0 */
+	uint32_t fast_mask;  /* the same for stage_fast: all ones when every write is to be synced */
 	enum pos_mode pos_mode;
 	off_t pos;
 	bool writable, readable;
@@ -221,6 +223,9 @@ void file_leave(struct file *f);
 /* A description that only dead members had is gone.  True when it was the file's last. */
 bool file_put_dead(struct file *f);
 
+void ofd_set_align(struct ofd *o, uint32_t mask);
+/* Writes are to be durable when they return.  (O_SYNC is O_DSYNC and one bit more.) */
+static inline bool ofd_syncs(const struct ofd *o) { return o->flags & O_DSYNC; }
 struct ofd *ofd_new(struct file *f, int fd, int flags);
 void ofd_release(struct ofd *o); /* file lock held; removes it from the file, not the file's reference */
 

@@ -8,6 +8,8 @@
 #include "stage.h"
 #include "sys.h"
 
+#include <fcntl.h>
+
 static void count(struct file *f, enum slot_counter which)
 {
 	if (f->arena && f->slot >= 0)
@@ -35,15 +37,52 @@ int sync_error_take(struct file *f, struct ofd *o)
 	return f->sync_error;
 }
 
+static void relaxed_arm(struct file *f)
+{
+	if (f->relaxed_due_ns == 0)
+		f->relaxed_due_ns = sys_now_ns() + f->rule->set.relaxed_ms * 1000000ull;
+	engine_arm();
+}
+
+bool sync_is_promise(const struct ofd *o)
+{
+	const struct file *f = atomic_load_explicit(&o->file, memory_order_acquire);
+
+	switch (f->rule->set.sync) {
+	case SYNC_RELAXED: return true;
+	/* appends that the kernel places go out through the program's description, which may be O_SYNC */
+	case SYNC_OFF: return !(o->flags & O_APPEND) || f->rule->set.writers == WRITERS_EXCLUSIVE;
+	default: return false;
+	}
+}
+
+int sync_written(int fd, struct ofd *o)
+{
+	struct file *f = atomic_load_explicit(&o->file, memory_order_acquire);
+	struct file_guard g = file_lock(f);
+	int r = 0;
+
+	if (g.nested)
+		stage_interrupt(f);
+	if (fdtable_get(fd) == o && atomic_load(&o->file) == f) {
+		count(f, COUNT_SYNCS_ASKED);
+		/* relaxed: no need to settle before it is due */
+		if (f->rule->set.sync == SYNC_RELAXED)
+			relaxed_arm(f);
+		else if (f->arena)
+			r = flush_settle(f, g.nested);
+	}
+	file_unlock(f, g);
+	return r;
+}
+
 /* File lock held, everything staged is in the kernel.  1 = the device must be asked, without the lock. */
 static int by_policy(struct file *f, bool *full)
 {
 	switch (f->rule->set.sync) {
 	case SYNC_OFF: return 0;
 	case SYNC_RELAXED:
-		if (f->relaxed_due_ns == 0)
-			f->relaxed_due_ns = sys_now_ns() + f->rule->set.relaxed_ms * 1000000ull;
-		engine_arm();
+		relaxed_arm(f);
 		return 0;
 	case SYNC_FSYNC: return 1;
 	case SYNC_FDATASYNC:
@@ -88,6 +127,18 @@ int sync_file(int fd, struct ofd *o, bool full)
 }
 
 void sync_relaxed_due(struct file *f)
+{
+	/* what was written with O_SYNC may be staged still */
+	if (f->arena && f->mode == FILE_ENGAGED && flush_settle(f, false) < 0) {
+		/* the next write or sync is told; the bytes stay staged */
+		f->relaxed_due_ns = 0;
+		relaxed_arm(f);
+		return;
+	}
+	sync_relaxed_now(f);
+}
+
+void sync_relaxed_now(struct file *f)
 {
 	int fd = flush_program_fd(f);
 	int r;

@@ -9,7 +9,13 @@
 int sync_file(int fd, struct ofd *o, bool full);
 /* File lock held: the -errno of a background sync that failed and that o has not been told of, or 0. */
 int sync_error_take(struct file *f, struct ofd *o);
-/* File lock held: does the background sync that a relaxed fsync promised. */
+/* The policy lets a sync return before the device has the bytes, so that a synced write through o need not go to it. */
+bool sync_is_promise(const struct ofd *o);
+/* Such a write was accepted: what a sync does by the policy.  0 or -errno. */
+int sync_written(int fd, struct ofd *o);
+/* File lock held: does the background sync that a relaxed fsync or write promised. */
 void sync_relaxed_due(struct file *f);
+/* The same for what is in the kernel. */
+void sync_relaxed_now(struct file *f);
 
 #endif

@@ -50,6 +50,12 @@ def unmount(point: Path) -> None:
     subprocess.run(["umount", str(point)], check=True)
 
 
+def unmount_at_last(point: Path) -> None:
+    """Also when a test has failed and left a program that uses it."""
+    if subprocess.run(["umount", str(point)], capture_output=True, check=False).returncode != 0:
+        subprocess.run(["umount", "--lazy", str(point)], check=True)
+
+
 @contextmanager
 def disk(kind: str, place: Path, size: int = 64 * MIB, options: str = "", *make: str) -> Iterator[Path]:
     """A file system of `kind` and `size`, mounted below `place`, gone at the end; the image is place/image."""
@@ -69,7 +75,7 @@ def disk(kind: str, place: Path, size: int = 64 * MIB, options: str = "", *make:
         yield point
     finally:
         if os.path.ismount(point):
-            unmount(point)
+            unmount_at_last(point)
         image.unlink(missing_ok=True)
 
 
