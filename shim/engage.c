@@ -269,6 +269,7 @@ static void forget_staged(struct file *f, bool recovered)
 	f->append_skip = 0;
 	f->small_seen = 0;
 	f->prealloc_end = 0;
+	f->zero_end = 0;
 	/* those that staged there are gone with their holders */
 	for (struct ofd *o = f->ofds; o; o = o->next)
 		o->pos_mode = POS_KERNEL;
@@ -481,6 +482,8 @@ static void fill_slot(struct file *f, const char *path, const struct statx *st)
 	slot->flush_active = APPEND_NONE;
 	slot->flush_base = 0;
 	slot->prealloc_end = 0;
+	slot->padded_end = 0;
+	slot->size = 0;
 	slot->flags = f->rule->set.writers == WRITERS_EXCLUSIVE ? SLOT_EXCLUSIVE : 0;
 	memset(slot->path, 0, sizeof slot->path);
 	memcpy(slot->path, path, strlen(path));
@@ -584,6 +587,8 @@ static enum through_reason try_engage(struct file *f, struct ofd *o)
 	f->error = 0;
 	f->append_skip = 0;
 	f->prealloc_step = 0;
+	f->zero_end = 0;
+	f->zero_wanted = f->zero_synced = false;
 	probe_direct(f, &st);
 	fill_slot(f, path, &st);
 	return THROUGH_NONE;
@@ -699,6 +704,7 @@ void engage_abandon(struct file *f)
 		arena_slot_at(f->arena, (uint32_t)f->slot)->path, -f->error, f->arena->dir);
 	flush_close_own(f);
 	strict_drop(f);
+	f->zero_end = 0; /* recovery cuts them off */
 	f->head = f->tail = NULL;
 	f->arena = NULL;
 	f->slot = -1;

@@ -296,6 +296,7 @@ static void add_description(struct file *f, int fd, const struct fd_open *op, co
 		if (f->mode == FILE_ENGAGED && f->arena && (op->flags & O_TRUNC)) {
 			/* the kernel cut the file under what we know of it */
 			f->prealloc_end = 0;
+			f->zero_never = true;
 			if (!f->head)
 				engage_refresh(f, fd);
 		}

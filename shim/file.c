@@ -269,6 +269,9 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->lease_retry_ns = 0;
 	f->lease_pass = false;
 	f->prealloc_start = f->prealloc_end = f->prealloc_step = 0;
+	f->zero_end = 0;
+	f->zero_wasted = 0;
+	f->zero_wanted = f->zero_never = f->zero_synced = false;
 	f->full_sync = false;
 	f->relaxed_due_ns = 0;
 	f->error = 0;

@@ -174,6 +174,13 @@ struct file {
 	uint64_t prealloc_end;
 	uint64_t prealloc_step;
 
+	/* prealloc_mode = zero, see prealloc.h */
+	uint64_t zero_end;    /* the kernel's size: zeros stand from ksize to here; 0 = none do */
+	uint32_t zero_wasted; /* times in a row that they were cut off before they were of use */
+	bool zero_wanted;     /* the engine is to write more */
+	bool zero_never;
+	bool zero_synced; /* the device has a size that counts them */
+
 	/* sync */
 	bool full_sync;                  /* created or renamed here: the next sync is fsync */
 	_Atomic uint64_t relaxed_due_ns; /* 0 = none */

@@ -41,7 +41,10 @@ static int with_file(uint64_t dev, uint64_t ino, int (*act)(struct file *f, bool
 	return r;
 }
 
-static int act_settle(struct file *f, bool nested) { return f->head ? flush_show(f, nested) : 0; }
+static int act_settle(struct file *f, bool nested) 
+{
+	return f->head || f->zero_end ? flush_show(f, nested) : 0;
+}
 
 static int act_release(struct file *f, bool nested) { return engage_release(f, nested); }
 static int act_unlinked(struct file *f, bool nested) { return engage_through(f, THROUGH_UNLINKED, nested); }

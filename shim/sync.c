@@ -5,6 +5,7 @@
 #include "engine.h"
 #include "fdtable.h"
 #include "flush.h"
+#include "prealloc.h"
 #include "stage.h"
 #include "sys.h"
 
@@ -107,9 +108,14 @@ int sync_file(int fd, struct ofd *o, bool full)
 	}
 	count(f, COUNT_SYNCS_ASKED);
 	if (f->arena)
-		r = flush_settle(f, g.nested);
+		r = flush_settle_for_sync(f, g.nested);
 	if (r == 0)
 		r = by_policy(f, &full);
+	if (r == 1 && !f->zero_wanted && prealloc_zeros_wanted(f)) {
+		f->zero_wanted = true;
+		prealloc_zeros_used(f);
+		engine_kick(f);
+	}
 	if (r == 1)
 		count(f, COUNT_SYNCS_DONE);
 	was_new = f->full_sync;

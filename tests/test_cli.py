@@ -270,10 +270,7 @@ BAD_CONFIGURATIONS = [
     ({"FASTWRITE_BLOCK": "100K"}, ["FASTWRITE_BLOCK", "power of two"]),
     ({"FASTWRITE_SYNC": "journal"}, ["FASTWRITE_SYNC", "not available in this version", "fdatasync"]),
     ({"FASTWRITE_VISIBILITY": "never"}, ["FASTWRITE_VISIBILITY", "lag, strict"]),
-    (
-        {"FASTWRITE_PREALLOC_MODE": "zero"},
-        ["FASTWRITE_PREALLOC_MODE", "not available in this version", "keep"],
-    ),
+    ({"FASTWRITE_PREALLOC_MODE": "pool"}, ["FASTWRITE_PREALLOC_MODE", "keep, off, zero"]),
     ({"FASTWRITE_PATHS": "logs/*"}, ["FASTWRITE_PATHS", '"logs/*"', "cannot match", "absolute"]),
     ({"FASTWRITE_PATHS": "~/log"}, ["FASTWRITE_PATHS", "'~'"]),
     ({"FASTWRITE_PATHS": "/a/[b"}, ["FASTWRITE_PATHS", "cannot match", "']'"]),
