@@ -57,6 +57,7 @@ CASES = [
     Case("direct", "direct"),
     Case("synced", "synced"),
     Case("synced-no-prealloc", "synced", {"prealloc_mode": "off"}),
+    Case("zeros", "synced", {"prealloc_mode": "zero", "writers": "exclusive", "prealloc": "1M"}),
     Case("stealing", "stealing"),
     Case("threads", "mixed:3"),
     Case("records", "records:2", {"lag_ms": 1}),
@@ -254,7 +255,7 @@ def recovery_dies_everywhere(rig: Rig, base: Path, case: Case, step: int) -> int
     return again - 1
 
 
-AGAIN = ["positional", "append-auto", "append-shared-foreign", "same-bytes-shared", "synced", "stealing"]
+AGAIN = ["positional", "append-auto", "append-shared-foreign", "same-bytes-shared", "synced", "zeros", "stealing"]
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if LONG or c.name in AGAIN], ids=lambda case: case.name)
