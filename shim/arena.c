@@ -13,7 +13,9 @@
 #include <stddef.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/vfs.h>
 
 uint32_t arena_header_checksum(const struct arena_header *h)
 {
@@ -181,6 +183,27 @@ static int create_file(struct arena *a, int dirfd, const struct rule *rule)
 	return -EEXIST;
 }
 
+/*
+ * A file system that never writes in place needs new space whenever a mapped page is written again: on a full disk
+ * that is SIGBUS, whatever was allocated.  An overlay tells nothing of what is below it, but passes on the request
+ * not to copy, which only such file systems know.
+ */
+static bool copies_on_write(int fd)
+{
+	enum { NOCOW = 0x00800000, SET_FLAGS = 0x40086602, OVERLAY = 0x794c7630 };
+	static const unsigned kinds[] = {0x9123683e /* btrfs */, 0xca451a4e /* bcachefs */,
+	                                 0x2fc12fc1 /* zfs */, 0x3434 /* nilfs2 */};
+	int flags = NOCOW;
+	struct statfs st;
+
+	if (sys_raw(SYS_fstatfs, fd, (long)&st, 0, 0, 0, 0) < 0)
+		return false;
+	for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+		if ((unsigned)st.f_type == kinds[i])
+			return true;
+	return st.f_type == OVERLAY && sys_raw(SYS_ioctl, fd, SET_FLAGS, (long)&flags, 0, 0, 0) == 0;
+}
+
 static void link_free_blocks(struct arena *a)
 {
 	a->free_blocks = NULL;
@@ -343,8 +366,10 @@ int arena_create_at(struct arena *a, const char *dir, const struct rule *rule,
 	}
 	kill_step();
 	/* allocated now, so that a full disk can never become SIGBUS later */
+	r = copies_on_write(a->fd) ? ARENA_COPIES : 0;
 	sys_quiet_begin(&quiet);
-	r = sys.fallocate(a->fd, 0, 0, (off_t)geometry.total_bytes);
+	if (r == 0)
+		r = sys.fallocate(a->fd, 0, 0, (off_t)geometry.total_bytes);
 	sys_quiet_end(&quiet);
 	if (r == 0)
 		r = sys.statx(a->fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st);

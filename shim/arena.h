@@ -31,6 +31,7 @@
 #include "journal.h"
 #include "lock.h"
 
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -47,6 +48,8 @@ enum {
 	ARENA_BLOCK_ENTRY_BYTES = 64,
 	ARENA_FILE_NAME_MAX = 128,
 };
+/* What arena_create returns on a file system that cannot promise space for pages that are written again. */
+#define ARENA_COPIES (-EMEDIUMTYPE)
 #define ARENA_DIR ".fastwrite"
 #define ARENA_SUFFIX ".arena"
 
@@ -95,6 +98,7 @@ enum append_flush {
 enum slot_flags {
 	SLOT_EXCLUSIVE = 1 << 0, /* writers = exclusive: appends replay at their offset */
 	SLOT_PREALLOCATED = 1 << 1,
+	SLOT_PADDED = 1 << 6,
 	/* for `fastwrite status` only */
 	SLOT_STRICT = 1 << 2,
 	SLOT_LEASED = 1 << 3,     /* bytes are staged; who opens the file waits until they are not */
@@ -133,8 +137,12 @@ struct arena_slot {
 		flush_from; /* `done` when that append began: with another one it is over, so that the
 					 one store to `done` ends it, too */
 	_Atomic uint64_t flush_bytes; /* it was to write */
-	uint64_t reserved[5];
+	uint64_t reserved[3];
 	_Atomic uint64_t journaled; /* syncs that the journal answered */
+	/* prealloc_mode = zero, with SLOT_PADDED: zeros stand from the end of what is in the file to padded_end at most */
+	_Atomic uint64_t padded_end;
+	_Atomic uint64_t
+		size; /* of the file without them; said before `done` says that the bytes are there */
 	char path[ARENA_PATH_MAX];
 };
 

@@ -94,6 +94,11 @@ const char *cli_origin(const struct config *c, const struct rule *rule, enum con
 void cli_print_settings(const struct config *c, const struct rule *rule);
 void cli_json_settings(struct json *j, const struct config *c, const struct rule *rule);
 
+/* ---- cli_probe ---- */
+
+/* Measures in `dir` what each way to make 4 KiB durable costs, and prints it: as text, or as an object into j. */
+int cli_probe(const char *dir, struct json *j);
+
 /* ---- cli_elf: what kind of program a file is ---- */
 
 enum program_kind {

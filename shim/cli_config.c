@@ -2,26 +2,48 @@
 /* cli_config: `fastwrite config`: the settings in force per rule, and where each comes from. */
 #include "cli.h"
 
+#include <string.h>
+
 static const char doc[] =
 	"Prints the settings in force for every rule and where each value comes from: a built-in default, "
 	"the "
 	"environment, or a line of the configuration file.\n"
 	"\v"
-	"Exit status: 0 the configuration is right, 2 it is wrong (one line on standard error says what).";
+	"--probe measures what making 4 KiB durable costs by each method, in DIRECTORY or in the directory of "
+	"every rule; it takes about two seconds for each and writes some megabytes there.\n"
+	"\n"
+	"Exit status: 0 the configuration is right, 1 a directory cannot be probed, 2 the configuration is wrong (one "
+	"line on standard error says what).";
+
+struct config_args {
+	bool as_json;
+	bool probe;
+	const char *dir; /* to probe, NULL = those of the rules */
+};
 
 static const struct argp_option options[] = {
 	{"json", 'j', NULL, 0, "Print JSON", 0},
+	{"probe", 'P', NULL, 0, "Measure the methods of sync", 0},
 	{0},
 };
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
-	bool *as_json = state->input;
+	struct config_args *args = state->input;
 
 	switch (key) {
 	case ARGP_KEY_INIT: return 0;
-	case 'j': *as_json = true; return 0;
-	case ARGP_KEY_ARG: argp_error(state, "unexpected argument \"%s\"", arg); return 0;
+	case 'j': args->as_json = true; return 0;
+	case 'P': args->probe = true; return 0;
+	case ARGP_KEY_ARG:
+		if (args->dir != NULL)
+			argp_error(state, "unexpected argument \"%s\"", arg);
+		args->dir = arg;
+		return 0;
+	case ARGP_KEY_END:
+		if (args->dir != NULL && !args->probe)
+			argp_error(state, "unexpected argument \"%s\"", args->dir);
+		return 0;
 	default: return ARGP_ERR_UNKNOWN;
 	}
 }
@@ -59,9 +81,31 @@ static void print_text(const struct config *c)
 	}
 }
 
-static void print_json(const struct config *c)
+/* Rules may share a directory. */
+static bool prefix_seen(const struct config *c, uint32_t r)
+{
+	for (uint32_t i = 0; i < r; i++)
+		if (strcmp(c->rules[i].prefix, c->rules[r].prefix) == 0)
+			return true;
+	return false;
+}
+
+static int probe(const struct config *c, const struct config_args *args, struct json *j)
+{
+	int status = CLI_OK;
+
+	if (args->dir != NULL)
+		return cli_probe(args->dir, j);
+	for (uint32_t r = 0; r < c->rule_count; r++)
+		if (!prefix_seen(c, r) && cli_probe(c->rules[r].prefix, j) != CLI_OK)
+			status = CLI_FAILED;
+	return status;
+}
+
+static int print_json(const struct config *c, const struct config_args *args)
 {
 	struct json j = {.out = stdout};
+	int status = CLI_OK;
 
 	json_open(&j, NULL, '{');
 	json_text(&j, "file", c->file[0] != '\0' ? c->file : NULL);
@@ -90,24 +134,34 @@ static void print_json(const struct config *c)
 		json_close(&j, '}');
 	}
 	json_close(&j, ']');
+	if (args->probe) {
+		json_open(&j, "probe", '[');
+		status = probe(c, args, &j);
+		json_close(&j, ']');
+	}
 	json_close(&j, '}');
+	return status;
 }
 
 int cli_config(int argc, char **argv)
 {
 	static const struct argp_child children[] = {{&cli_settings_argp, 0, NULL, 0}, {0}};
 	static const struct argp argp = {
-		.options = options, .parser = parse, .doc = doc, .children = children};
-	bool as_json = false;
+		.options = options,
+		.parser = parse,
+		.args_doc = "[DIRECTORY]",
+		.doc = doc,
+		.children = children,
+	};
+	struct config_args args = {0};
 
-	if (argp_parse(&argp, argc, argv, 0, NULL, &as_json) != 0)
+	if (argp_parse(&argp, argc, argv, 0, NULL, &args) != 0)
 		return CLI_USAGE;
 	const struct config *c = cli_load_config();
 	if (c == NULL)
 		return CLI_USAGE;
-	if (as_json)
-		print_json(c);
-	else
-		print_text(c);
-	return CLI_OK;
+	if (args.as_json)
+		return print_json(c, &args);
+	print_text(c);
+	return args.probe ? probe(c, &args, NULL) : CLI_OK;
 }

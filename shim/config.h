@@ -29,7 +29,7 @@ enum {
 enum sync_policy { SYNC_FDATASYNC, SYNC_FSYNC, SYNC_RELAXED, SYNC_OFF, SYNC_JOURNAL };
 enum writers_mode { WRITERS_AUTO, WRITERS_EXCLUSIVE, WRITERS_SHARED };
 enum flush_mode { FLUSH_AUTO, FLUSH_DIRECT, FLUSH_BUFFERED };
-enum prealloc_mode { PREALLOC_KEEP, PREALLOC_OFF };
+enum prealloc_mode { PREALLOC_KEEP, PREALLOC_OFF, PREALLOC_ZERO };
 enum visibility_mode { VISIBILITY_LAG, VISIBILITY_STRICT };
 enum stdio_mode { STDIO_ON, STDIO_OFF };
 
@@ -69,7 +69,7 @@ struct settings {
 	enum writers_mode writers;        /* writers = auto | exclusive | shared */
 	enum flush_mode flush;            /* flush = auto | direct | buffered */
 	uint64_t prealloc_bytes;          /* prealloc = 0..16G, default 64M: largest step ahead of use */
-	enum prealloc_mode prealloc_mode; /* prealloc_mode = keep | off (zero is refused until it exists) */
+	enum prealloc_mode prealloc_mode; /* prealloc_mode = keep | off | zero */
 	char staging[PATH_MAX];           /* staging = absolute directory, "" = beside the data */
 	uint32_t small_bytes;             /* small = 512..64K, default 64K: larger writes are not staged */
 	enum stdio_mode stdio;            /* stdio = on | off, the same for all rules */

@@ -134,12 +134,11 @@ static const struct spec specs[KEY_COUNT] = {
 	[KEY_PREALLOC_MODE] =
 		{
 			.name = "prealloc_mode",
-			.allowed = "keep, off",
+			.allowed = "keep, off, zero",
 			.kind = KIND_ENUM,
 			MEMBER(prealloc_mode),
 			.preset = "keep",
-			.words = {"keep", "off"},
-			.later = {"zero", "keep"},
+			.words = {"keep", "off", "zero"},
 		},
 	[KEY_STAGING] =
 		{

@@ -162,7 +162,9 @@ static void say_refused(const struct rule *rule, const char *dir, int r)
 	         : r == -ENOSPC     ? "no space"
 	         : r == -EROFS      ? "read-only file system"
 	         : r == -EOPNOTSUPP ? "fallocate is not supported there"
-	                            : "cannot be used",
+	         : r == ARENA_COPIES
+	                 ? "a file system that copies on write; set `staging` to a directory on another one"
+	                 : "cannot be used",
 	         -r);
 }
 
@@ -270,6 +272,7 @@ static void forget_staged(struct file *f, bool recovered)
 	f->small_seen = 0;
 	f->prealloc_end = 0;
 	journal_file_keep(f);
+	f->zero_end = 0;
 	/* those that staged there are gone with their holders */
 	for (struct ofd *o = f->ofds; o; o = o->next)
 		o->pos_mode = POS_KERNEL;
@@ -483,6 +486,8 @@ static void fill_slot(struct file *f, const char *path, const struct statx *st)
 	slot->flush_active = APPEND_NONE;
 	slot->flush_base = 0;
 	slot->prealloc_end = 0;
+	slot->padded_end = 0;
+	slot->size = 0;
 	slot->flags = f->rule->set.writers == WRITERS_EXCLUSIVE ? SLOT_EXCLUSIVE : 0;
 	memset(slot->path, 0, sizeof slot->path);
 	memcpy(slot->path, path, strlen(path));
@@ -563,7 +568,8 @@ static enum through_reason try_engage(struct file *f, struct ofd *o)
 		return why;
 	r = engine_start();
 	if (r < 0)
-		return r == -EDEADLK ? THROUGH_COUNT : THROUGH_NO_THREAD; /* in a handler: with a later write */
+		return r == -EDEADLK ? THROUGH_COUNT
+		                     : THROUGH_NO_THREAD; /* in a handler: with a later write */
 	a = arena_for(f, path, &busy);
 	if (busy)
 		return THROUGH_COUNT;
@@ -588,6 +594,8 @@ static enum through_reason try_engage(struct file *f, struct ofd *o)
 	f->append_skip = 0;
 	f->prealloc_step = 0;
 	journal_file_begin(f);
+	f->zero_end = 0;
+	f->zero_wanted = f->zero_synced = false;
 	probe_direct(f, &st);
 	fill_slot(f, path, &st);
 	return THROUGH_NONE;
@@ -711,6 +719,7 @@ void engage_abandon(struct file *f)
 	flush_close_own(f);
 	journal_file_keep(f);
 	strict_drop(f);
+	f->zero_end = 0; /* recovery cuts them off */
 	f->head = f->tail = NULL;
 	f->arena = NULL;
 	f->slot = -1;
@@ -796,7 +805,7 @@ static void visit_stop(struct file *f, void *ctx)
 		else if (f->arena)
 			r = flush_hand_over(f, g.nested);
 	}
-	/* nobody may be there to do it when it is due */
+	/* the thread that would do it later ends with this program */
 	if (f->refs != 0 && f->relaxed_due_ns)
 		sync_relaxed_due(f);
 	s->failed |= r < 0;

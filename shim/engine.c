@@ -99,6 +99,8 @@ static void flush_file(struct file *f)
 	}
 	if (f->through_wanted)
 		engage_through(f, f->through_wanted, false);
+	if (f->zero_wanted)
+		flush_zeros(f);
 	if (f->relaxed_due_ns && f->relaxed_due_ns <= sys_now_ns())
 		sync_relaxed_due(f);
 	if (file_local(f)->refs && journal_file_idle_at(f) <= sys_now_ns())

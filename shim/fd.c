@@ -294,13 +294,14 @@ static void add_description(struct file *f, int fd, const struct fd_open *op, co
 		stage_interrupt(f);
 	o = ofd_new(f, fd, (int)flags);
 	if (o) {
-		o->align_mask = direct_mask((int)flags, st);
+		ofd_set_align(o, direct_mask((int)flags, st));
 		if (created_now(op, st))
 			f->full_sync = true;
 		if (f->mode == FILE_ENGAGED && f->arena && (op->flags & O_TRUNC)) {
 			/* the kernel cut the file under what we know of it */
 			f->prealloc_end = 0;
 			journal_file_changed(f);
+			f->zero_never = true;
 			if (!f->head)
 				engage_refresh(f, fd);
 		}
@@ -542,11 +543,9 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 		if (!last && f->leased == o)
 			strict_drop(f); /* with bytes that cannot be written; it ends with the description */
 		if (last && f->relaxed_due_ns)
-			sync_relaxed_due(f);
-		if (r == 0 && f->sync_error) {
-			r = f->sync_error;
-			f->sync_error = 0;
-		}
+			sync_relaxed_now(f);
+		if (r == 0)
+			r = sync_error_take(f, o);
 	}
 	/* readers may stay; nobody is left who could write the bytes */
 	if (r < 0 && f->head && last)
@@ -901,7 +900,7 @@ long fd_fcntl(int fd, struct ofd *o, int cmd, long arg)
 
 			o->flags = now >= 0 ? (int)now : o->flags;
 			sys.statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | 0x2000u, &st);
-			o->align_mask = direct_mask(o->flags, &st);
+			ofd_set_align(o, direct_mask(o->flags, &st));
 		}
 		break;
 	}

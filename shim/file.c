@@ -303,6 +303,9 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->lease_retry_ns = 0;
 	f->lease_pass = false;
 	f->prealloc_start = f->prealloc_end = f->prealloc_step = 0;
+	f->zero_end = 0;
+	f->zero_wasted = 0;
+	f->zero_wanted = f->zero_never = f->zero_synced = false;
 	f->full_sync = false;
 	f->changed = 1;
 	f->durable = f->durable_epoch = 0;
@@ -314,6 +317,8 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->relaxed_due_ns = 0;
 	f->error = 0;
 	f->sync_error = 0;
+	f->sync_errors = 0;
+	f->sync_told = true;
 	f->append_skip = 0;
 	f->idle_waiters = 0;
 	f->moving = NULL;
@@ -421,6 +426,12 @@ int file_fd(const struct file *f)
 	return -1;
 }
 
+void ofd_set_align(struct ofd *o, uint32_t mask)
+{
+	o->align_mask = mask;
+	o->fast_mask = ofd_syncs(o) ? UINT32_MAX : mask;
+}
+
 struct ofd *ofd_new(struct file *f, int fd, int flags)
 {
 	struct pools *p = atomic_load(&pools);
@@ -441,11 +452,12 @@ struct ofd *ofd_new(struct file *f, int fd, int flags)
 	*ofd_local(o) = (struct ofd_local){.fd = fd, .refs = 1};
 	o->holders = (struct family_set){0};
 	family_set_add(&o->holders, family_me);
-	o->align_mask = 0;
+	ofd_set_align(o, 0);
 	o->pos_mode = POS_KERNEL;
 	o->pos = 0;
 	o->readable = (flags & O_ACCMODE) != O_WRONLY;
 	o->writable = (flags & O_ACCMODE) != O_RDONLY;
+	o->errors_told = f->sync_told ? f->sync_errors : f->sync_errors - 1;
 	o->next = f->ofds;
 	atomic_store_explicit(&o->file, f, memory_order_release);
 	/* a member may be killed anywhere, and others go on with the list */

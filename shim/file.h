@@ -24,6 +24,7 @@
 #include "family.h"
 #include "lock.h"
 
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -81,9 +82,11 @@ struct ofd {
 	struct family_set holders; /* members with a descriptor that refers to it */
 	int flags;                 /* as F_GETFL reports: access mode, O_APPEND, O_DIRECT, O_SYNC, ... */
 	uint32_t align_mask; /* O_DIRECT: what buffer and size must be a multiple of, less one; else 0 */
+	uint32_t fast_mask;  /* the same for stage_fast: all ones when every write is to be synced */
 	enum pos_mode pos_mode;
 	off_t pos;
 	bool writable, readable;
+	uint32_t errors_told; /* of file.sync_errors, see sync_error_take */
 };
 
 /* What this process has of a description. */
@@ -188,10 +191,21 @@ struct file {
 		struct journal_place void_place;  /* entries before it are about to be made void, */
 		uint64_t void_puts, void_ticket;  /* all of them, if no more were put since; 0 = none */
 	} journal;
+
+	/* prealloc_mode = zero, see prealloc.h */
+	uint64_t zero_end;    /* the kernel's size: zeros stand from ksize to here; 0 = none do */
+	uint32_t zero_wasted; /* times in a row that they were cut off before they were of use */
+	bool zero_wanted;     /* the engine is to write more */
+	bool zero_never;
+	bool zero_synced; /* the device has a size that counts them */
+
 	bool full_sync;                  /* created or renamed here: the next sync is fsync */
 	_Atomic uint64_t relaxed_due_ns; /* 0 = none */
-	int error;            /* -errno of the last flush, 0 when it succeeded; the bytes stay staged */
-	int sync_error;       /* latched -errno of a failed background sync, reported once, then 0 */
+	int error; /* -errno of the last flush, 0 when it succeeded; the bytes stay staged */
+	/* failed background syncs: every description is told of the last one, once */
+	int sync_error; /* -errno */
+	uint32_t sync_errors;
+	bool sync_told;       /* somebody was: a description that comes now is not concerned */
 	uint32_t append_skip; /* bytes of the first staged block that a partial append flush wrote */
 	bool lag_due;         /* the timer wants everything staged until now flushed */
 	uint64_t lag_seq;     /* and up to this block that is under way */
@@ -233,6 +247,9 @@ void file_leave(struct file *f);
 /* A description that only dead members had is gone.  True when it was the file's last. */
 bool file_put_dead(struct file *f);
 
+void ofd_set_align(struct ofd *o, uint32_t mask);
+/* Writes are to be durable when they return.  (O_SYNC is O_DSYNC and one bit more.) */
+static inline bool ofd_syncs(const struct ofd *o) { return o->flags & O_DSYNC; }
 struct ofd *ofd_new(struct file *f, int fd, int flags);
 void ofd_release(struct ofd *o); /* file lock held; removes it from the file, not the file's reference */
 

@@ -11,6 +11,7 @@
 #include "lease.h"
 #include "log.h"
 #include "merge.h"
+#include "prealloc.h"
 #include "stage.h"
 #include "strict.h"
 #include "sys.h"
@@ -63,12 +64,15 @@ void flush_close_own(struct file *f)
 	file_set_own_fd(f, -1);
 }
 
-static bool is_the_file(const struct file *f, int fd)
+/* 1, 0, or -errno when the file system does not say. */
+static int is_the_file(const struct file *f, int fd)
 {
 	struct statx st;
+	int r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st);
 
-	return sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) == 0 && st.stx_ino == f->ino &&
-	       sys_dev_of(&st) == f->dev;
+	if (r == -EBADF)
+		return 0;
+	return r < 0 ? r : st.stx_ino == f->ino && sys_dev_of(&st) == f->dev;
 }
 
 /* By the program's descriptor, or, when this process has none, where the slot says that the file is. */
@@ -84,7 +88,7 @@ static int open_again(const struct file *f, int program_fd, int flags)
 		fd = sys.openat(AT_FDCWD, arena_slot_at(f->arena, (uint32_t)f->slot)->path,
 		                flags | O_NOFOLLOW | O_NONBLOCK, 0);
 	}
-	if (fd >= 0 && !is_the_file(f, fd)) {
+	if (fd >= 0 && is_the_file(f, fd) != 1) {
 		sys.close(fd);
 		fd = -ESTALE;
 	}
@@ -116,14 +120,16 @@ void flush_open_own(struct file *f, int fd)
 		open_own(f, fd);
 }
 
-/* flush_program_fd, and the number still means this file: a program may close descriptors where nobody sees it. */
+/* flush_program_fd, and the number still means this file: a program may close descriptors where nobody sees it.
+ * -EBADF: there is none; another -errno: the file system fails. */
 static int trusted_program_fd(struct file *f)
 {
 	for (;;) {
 		int fd = flush_program_fd(f);
+		int is = fd < 0 ? -EBADF : is_the_file(f, fd);
 
-		if (fd < 0 || is_the_file(f, fd))
-			return fd;
+		if (is != 0)
+			return is < 0 ? is : fd;
 		log_info("descriptor %d does not name its file any more", fd);
 		for (struct ofd *o = f->ofds; o; o = o->next)
 			if (ofd_fd(o) == fd)
@@ -394,6 +400,8 @@ static int route_find(struct file *f, const struct plan *p, struct route *rt)
 	struct statx st;
 
 	*rt = (struct route){.program_flags = -1};
+	if (fd < 0 && fd != -EBADF && !own)
+		return fd;
 	if (fd < 0 && !own) {
 		open_own(f, -1);
 		if (file_own_fd(f) < 0)
@@ -503,6 +511,9 @@ struct flush_work {
 static void commit(struct file *f, struct flush_work *w)
 {
 	f->result = (struct flush_result){.end = plan_end(f, &w->p), .bytes = w->p.bytes, .r = w->r};
+	if (f->zero_end && f->result.end > arena_slot_at(f->arena, (uint32_t)f->slot)->size)
+		atomic_store_explicit(&arena_slot_at(f->arena, (uint32_t)f->slot)->size, f->result.end,
+		                      memory_order_release);
 	if (w->r == 0) {
 		count_flush(f, &w->p, &w->rt);
 		retire(f, &w->p);
@@ -617,36 +628,50 @@ static void settle_elsewhere(struct file *f)
 	}
 }
 
-static int settle(struct file *f, bool nested)
+/* Nothing is staged, and nobody is at work on the file. */
+static void cut_zeros(struct file *f, bool keep)
+{
+	if (f->zero_end && !keep)
+		prealloc_zeros_cut(f);
+}
+
+static int settle(struct file *f, bool nested, bool keep_zeros)
 {
 	stage_seal(f);
-	if (nested)
-		return settle_nested(f);
+	if (nested) {
+		int r = settle_nested(f);
+
+		if (r == 0 && !first_unflushed(f))
+			cut_zeros(f, keep_zeros);
+		return r;
+	}
 	for (;;) {
 		int r;
 
 		if (atomic_load(&f->busy)) {
 			flush_wait_idle(f);
 			/* the world may have changed while the lock was free */
-			if (f->mode != FILE_ENGAGED || !f->head)
+			if (f->mode != FILE_ENGAGED || !f->arena)
 				return 0;
 			stage_seal(f);
 			continue;
 		}
-		if (!f->head)
+		if (!f->head) {
+			cut_zeros(f, keep_zeros);
 			return 0;
+		}
 		r = flush_run(f, true);
 		if (r < 0)
 			return r;
 	}
 }
 
-int flush_settle(struct file *f, bool nested)
+static int settle_file(struct file *f, bool nested, bool keep_zeros)
 {
 	struct arena_slot *slot;
 	int r;
 
-	if (f->mode != FILE_ENGAGED || !f->head)
+	if (f->mode != FILE_ENGAGED || (!f->head && (!f->zero_end || keep_zeros)))
 		return 0;
 	slot = arena_slot_at(f->arena, (uint32_t)f->slot);
 	atomic_fetch_add_explicit(&slot->counters[COUNT_SETTLES], 1, memory_order_relaxed);
@@ -655,11 +680,52 @@ int flush_settle(struct file *f, bool nested)
 			settle_elsewhere(f);
 		return 0;
 	}
-	r = settle(f, nested);
+	r = settle(f, nested, keep_zeros);
 	/* another member's file: we do not keep it open */
 	if (file_local(f)->refs == 0 && !atomic_load(&f->busy))
 		flush_close_own(f);
 	return r;
+}
+
+int flush_settle(struct file *f, bool nested) { return settle_file(f, nested, false); }
+
+int flush_settle_for_sync(struct file *f, bool nested) { return settle_file(f, nested, true); }
+
+void flush_zeros(struct file *f)
+{
+	uint64_t from, to;
+
+	f->zero_wanted = false;
+	while (!atomic_load(&f->busy) && prealloc_zeros_next(f, &from, &to)) {
+		int fd = file_own_fd(f);
+		uint32_t turn;
+		int r;
+
+		busy_take(f);
+		turn = atomic_load(&f->busy_turn);
+		lock_drop(&f->lock, LOCK_FILE);
+		r = prealloc_zeros_write(fd, from, to);
+		f->result = (struct flush_result){.r = 0};
+		atomic_store(&f->busy_io_done, 1);
+		if (lock_take(&f->lock, LOCK_FILE) == LOCK_INHERITED)
+			f->damaged = true;
+		if (atomic_load(&f->busy) && atomic_load(&f->busy_turn) == turn)
+			busy_give(f);
+		if (f->damaged)
+			file_repair(f);
+		if (f->mode != FILE_ENGAGED || f->zero_end != to)
+			return; /* a signal handler has cut them off */
+		if (r < 0)
+			f->zero_never = true; /* they are cut off with the next settle */
+		else
+			prealloc_zeros_done(f, from, to);
+		if (f->idle_waiters > 0) {
+			/* a sync of the program comes first */
+			f->zero_wanted = true;
+			engine_kick(f);
+			return;
+		}
+	}
 }
 
 int flush_show(struct file *f, bool nested)

@@ -22,6 +22,12 @@ int flush_run(struct file *f, bool keep_lock);
  * and retake the lock while another flusher finishes; never does so when `nested`. */
 int flush_settle(struct file *f, bool nested);
 
+/* The same for a sync: zeros that stand ahead of the end of the file (prealloc_mode = zero) stay. */
+int flush_settle_for_sync(struct file *f, bool nested);
+
+/* In a thread of the engine: writes such zeros.  Drops and retakes the lock. */
+void flush_zeros(struct file *f);
+
 /* Enough blocks are sealed that a background flush pays, and nobody is at it. */
 bool flush_worth(const struct file *f);
 

@@ -237,11 +237,17 @@ static long do_pwritev(const long *a)
 
 static long do_pwritev2(const long *a)
 {
+	struct ofd *o;
 	int released;
+	long r;
 
 	if (a[5] == 0)
 		return a[3] >= -1 ? write_vector(a, TO(const struct iovec, 1), INT(2), a[3]) : PASS;
 	lazy_resolve(INT(0));
+	o = fdtable_get(INT(0));
+	r = o ? io_synced(INT(0), o, TO(const struct iovec, 1), INT(2), a[3], INT(5)) : IO_PASS;
+	if (r != IO_PASS)
+		return r;
 	released = meta_release_fd(INT(0));
 	journal_unseen();
 	return released < 0 ? released : PASS;

@@ -120,21 +120,25 @@ EXPORT ssize_t pwritev64(int fd, const struct iovec *iov, int count, off64_t off
 	WRITE_VECTOR(fd, iov, count, offset, real.pwritev64(fd, iov, count, offset));
 }
 
-/* Flags change durability and position rules per call: settle and let the kernel do it. */
+/* Flags change durability and position rules per call: settle and let the kernel do it, unless they ask for a sync
+ * that the rule lets come later. */
 #define WRITE_FLAGS(fd, iov, count, offset, flags, next) \
 	struct ofd *o = fdtable_get(fd); \
 	long r = IO_PASS; \
 	if (!o) \
-		PASS_LAZY(fd, (flags) == 0 ? 1 : 0, o, next); \
+		PASS_LAZY(fd, ((flags) & ~(RWF_DSYNC | RWF_SYNC)) == 0 ? 1 : 0, o, next); \
 	if (o) \
 		cancel_point(); \
 	if (o && (flags) != 0) { \
-		int released = meta_release_fd(fd); \
-		if (released < 0) \
-			return hook_result(released); \
-		ssize_t written = (next); \
-		journal_touched(); \
-		return written; \
+		r = io_synced(fd, o, iov, count, offset, flags); \
+		if (r == IO_PASS) { \
+			int released = meta_release_fd(fd); \
+			if (released < 0) \
+				return hook_result(released); \
+			r = (next); \
+			journal_touched(); \
+			return r; \
+		} \
 	} else if (o && (offset) >= -1) { \
 		r = io_writev(fd, o, iov, count, offset); \
 	} \

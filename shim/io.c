@@ -8,6 +8,7 @@
 #include "journal_file.h"
 #include "prealloc.h"
 #include "strict.h"
+#include "sync.h"
 #include "sys.h"
 
 #include <fcntl.h>
@@ -339,7 +340,7 @@ static long write_locked(int fd, struct ofd *o, struct file *f, const struct iov
 	return r;
 }
 
-long io_writev(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset)
+static long write_any(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset, bool staged)
 {
 	struct file *f = atomic_load_explicit(&o->file, memory_order_acquire);
 	ssize_t n = vector_size(iov, count);
@@ -348,8 +349,7 @@ long io_writev(int fd, struct ofd *o, const struct iovec *iov, int count, off_t 
 
 	if (!alive_here() || atomic_load(&f->mode) == FILE_THROUGH || !o->writable)
 		return IO_PASS;
-	small = n > 0 && (size_t)n <= small_limit(f) && !(o->flags & (O_SYNC | O_DSYNC)) &&
-	        (offset >= 0 || offset == IO_NO_OFFSET);
+	small = n > 0 && (size_t)n <= small_limit(f) && staged && (offset >= 0 || offset == IO_NO_OFFSET);
 	if (atomic_load(&f->mode) == FILE_PASSIVE) {
 		/* the first small write passes through: most files get no other */
 		if (!small || atomic_fetch_add(&f->small_seen, 1) + 1 < f->engage_after) {
@@ -379,6 +379,35 @@ long io_writev(int fd, struct ofd *o, const struct iovec *iov, int count, off_t 
 		return r;
 	}
 	return write_locked(fd, o, f, iov, count, (size_t)n, offset, true);
+}
+
+/* A write that asks to be durable: the kernel's own way, or staged and then what a sync would do by the rule. */
+static long write_synced(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset)
+{
+	bool staged = sync_is_promise(o);
+	long r = write_any(fd, o, iov, count, offset, staged);
+
+	if (r > 0 && staged) {
+		/* when that fails the bytes stay accepted, and the call fails, as the kernel's would */
+		int synced = sync_written(fd, o);
+
+		return synced < 0 ? synced : r;
+	}
+	return r;
+}
+
+long io_writev(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset)
+{
+	if (ofd_syncs(o))
+		return write_synced(fd, o, iov, count, offset);
+	return write_any(fd, o, iov, count, offset, true);
+}
+
+long io_writev_synced(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset)
+{
+	if (!sync_is_promise(o))
+		return IO_PASS;
+	return write_synced(fd, o, iov, count, offset);
 }
 
 /* May a flush change the flags of a description of the program's?  One of its own has O_DIRECT for itself. */

@@ -17,6 +17,9 @@
 #define IO_NO_OFFSET ((off_t) - 1) /* use and move the description's own position */
 
 long io_writev(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset);
+/* The same for a write that must be durable when it returns (RWF_DSYNC, RWF_SYNC).  IO_PASS unless the rule's policy
+ * for syncs lets it be staged; a description of O_SYNC or O_DSYNC does not need to be named so. */
+long io_writev_synced(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset);
 long io_readv(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset);
 long io_lseek(int fd, struct ofd *o, off_t offset, int whence);
 
@@ -26,6 +29,14 @@ static inline bool io_plausible(const void *p, size_t n)
 	uintptr_t from = (uintptr_t)p;
 
 	return from >= 4096 && from + n >= from && from + n < (uintptr_t)1 << 56;
+}
+
+static inline long io_synced(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset,
+                             int flags)
+{
+	if ((flags & ~(RWF_DSYNC | RWF_SYNC)) || offset < -1)
+		return IO_PASS;
+	return io_writev_synced(fd, o, iov, count, offset);
 }
 
 static inline long io_write(int fd, struct ofd *o, const void *buf, size_t n)

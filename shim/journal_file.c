@@ -7,6 +7,7 @@
 #include "log.h"
 #include "stage.h"
 #include "strict.h"
+#include "sync.h"
 #include "sys.h"
 
 #include <string.h>
@@ -41,8 +42,7 @@ void journal_file_begin(struct file *f)
 
 static bool clean(const struct file *f)
 {
-	return f->changed == f->durable && f->durable_epoch == file_epoch() && !f->full_sync && !f->error &&
-	       !f->sync_error;
+	return f->changed == f->durable && f->durable_epoch == file_epoch() && !f->full_sync && !f->error;
 }
 
 /* Nobody outside the family can change the file unseen. */
@@ -356,7 +356,7 @@ int journal_retire(struct file *f, bool nested)
 			"a file with entries in the journal of %s cannot be made durable (error %d); they are kept",
 			f->journal.arena->dir, -r);
 		if (r != -EBADF)
-			f->sync_error = r;
+			sync_note_error(f, r);
 		journal_file_keep(f);
 		return 0;
 	}

@@ -43,7 +43,10 @@ static int with_file(uint64_t dev, uint64_t ino, int (*act)(struct file *f, bool
 	return r;
 }
 
-static int act_settle(struct file *f, bool nested) { return f->head ? flush_show(f, nested) : 0; }
+static int act_settle(struct file *f, bool nested)
+{
+	return f->head || f->zero_end ? flush_show(f, nested) : 0;
+}
 
 static int act_release(struct file *f, bool nested) { return engage_release(f, nested); }
 static int act_unlinked(struct file *f, bool nested) { return engage_through(f, THROUGH_UNLINKED, nested); }
@@ -128,7 +131,7 @@ void meta_named(int dirfd, const char *path, bool follow)
 	if (!engage_config || alive_elsewhere() || !identify(dirfd, path, follow, &st))
 		return;
 	settle(sys_dev_of(&st), st.stx_ino);
-	sync_relaxed_now(sys_dev_of(&st), st.stx_ino);
+	sync_relaxed_named(sys_dev_of(&st), st.stx_ino);
 }
 
 int meta_release_fd(int fd)
@@ -162,7 +165,7 @@ void meta_rename_prepare(struct meta_rename *r, int fromfd, const char *from, in
 		r->dev = sys_dev_of(&st);
 		r->ino = st.stx_ino;
 		before_rename(r->dev, r->ino);
-		sync_relaxed_now(r->dev, r->ino);
+		sync_relaxed_named(r->dev, r->ino);
 	}
 	if (!meta_idle() && identify(tofd, to, false, &st)) {
 		r->old_dev = sys_dev_of(&st);

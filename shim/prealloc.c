@@ -2,9 +2,12 @@
 /* prealloc: see prealloc.h. */
 #include "prealloc.h"
 
+#include "flush.h"
 #include "kill.h"
 #include "lease.h"
+#include "log.h"
 #include "stage.h"
+#include "strict.h"
 #include "sys.h"
 
 #include <fcntl.h>
@@ -188,4 +191,136 @@ void prealloc_again(struct file *f, int fd)
 	/* begin anew at the new end */
 	cut(f, fd);
 	forget(f);
+}
+
+/* ---- zeros ahead ---- */
+
+enum {
+	ZERO_STRETCH = 1 << 20, /* what a sync of the program may have to wait for */
+	ZERO_WASTED_MAX = 4,
+#ifndef FALLOC_FL_WRITE_ZEROES
+	FALLOC_FL_WRITE_ZEROES = 0x80,
+#endif
+};
+
+/* As far ahead as the zeros are to stand. */
+static uint64_t zeros_ahead(const struct file *f)
+{
+	uint64_t step = f->prealloc_step ? f->prealloc_step : STEP_FIRST;
+	uint64_t most = f->rule->set.prealloc_bytes;
+
+	return step < most ? step : most;
+}
+
+bool prealloc_zeros_wanted(struct file *f)
+{
+	const struct settings *set = &f->rule->set;
+	uint64_t end;
+
+	/* (with a journal a sync does not touch the file) */
+	if (set->prealloc_mode != PREALLOC_ZERO || set->sync == SYNC_JOURNAL || f->zero_never ||
+	    set->writers != WRITERS_EXCLUSIVE || f->shared || f->sparse || f->mode != FILE_ENGAGED ||
+	    !f->arena || f->no_own_fd || file_own_fd(f) < 0 || f->zero_wasted >= ZERO_WASTED_MAX ||
+	    strict_is(f))
+		return false;
+	/* only what is at the end of the file is of use */
+	end = stage_logical_size(f);
+	return f->zero_end < end + zeros_ahead(f) / 2;
+}
+
+bool prealloc_zeros_next(struct file *f, uint64_t *from, uint64_t *to)
+{
+	struct arena_slot *slot;
+	uint64_t end;
+
+	if (!prealloc_zeros_wanted(f))
+		return false;
+	slot = arena_slot_at(f->arena, (uint32_t)f->slot);
+	end = stage_logical_size(f);
+	*from = f->zero_end > end ? f->zero_end : page_ceil(end);
+	*to = within_limit(page_floor(*from + ZERO_STRETCH)) / ARENA_PAGE * ARENA_PAGE;
+	if (*to <= *from || *to - *from > free_share(file_own_fd(f)) ||
+	    keep_size(file_own_fd(f), *from, *to) < 0) {
+		f->zero_never = true; /* a full disk: no more luxury */
+		return false;
+	}
+	/* noted before it is done: recovery looks for zeros there, and for nothing else */
+	if (f->zero_end == 0)
+		atomic_store_explicit(&slot->size, f->ksize, memory_order_relaxed);
+	atomic_store_explicit(&slot->padded_end, *to, memory_order_relaxed);
+	atomic_fetch_or_explicit(&slot->flags, SLOT_PADDED | SLOT_PREALLOCATED, memory_order_release);
+	f->zero_end = *to;
+	kill_step();
+	return true;
+}
+
+int prealloc_zeros_write(int fd, uint64_t from, uint64_t to)
+{
+	static const uint8_t zeros[64 << 10];
+	static _Atomic bool refused;
+	int r = -EOPNOTSUPP;
+
+	if (!atomic_load(&refused)) {
+		r = sys.fallocate(fd, FALLOC_FL_WRITE_ZEROES, (off_t)from, (off_t)(to - from));
+		if (r < 0)
+			atomic_store(&refused, true);
+	}
+	for (uint64_t at = from; r < 0 && at < to;) {
+		struct iovec iov = {.iov_base = (void *)(uintptr_t)zeros,
+		                    .iov_len = to - at < sizeof zeros ? to - at : sizeof zeros};
+		ssize_t n = sys.pwritev(fd, &iov, 1, (off_t)at);
+
+		if (n == -EINTR)
+			continue;
+		if (n <= 0)
+			return n < 0 ? (int)n : -EIO;
+		kill_step();
+		at += (uint64_t)n;
+		if (at == to)
+			r = 0;
+	}
+	return sys.fdatasync(fd);
+}
+
+void prealloc_zeros_done(struct file *f, uint64_t from, uint64_t to)
+{
+	f->zero_synced = true;
+	if (f->prealloc_end == 0)
+		f->prealloc_start = from;
+	if (f->prealloc_end == 0 || (f->prealloc_end >= from && f->prealloc_end < to))
+		note_reserved(f, to);
+}
+
+void prealloc_zeros_used(struct file *f)
+{
+	if (f->zero_end == 0)
+		return;
+	f->zero_wasted = 0;
+	f->prealloc_step = zeros_ahead(f) * 2;
+}
+
+void prealloc_zeros_cut(struct file *f)
+{
+	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
+	int fd = file_own_fd(f) >= 0 ? file_own_fd(f) : flush_program_fd(f);
+	int r = -EBADF;
+
+	if (f->ksize >= f->zero_end) {
+		r = 0; /* used up */
+	} else if (fd >= 0) {
+		f->zero_wasted++;
+		kill_step();
+		r = sys.ftruncate(fd, (off_t)f->ksize);
+		kill_step();
+		/* what was synced has that size on the device, too */
+		if (r == 0 && f->zero_synced)
+			r = sys.fdatasync(fd);
+		/* what was reserved behind them has gone with them */
+		forget(f);
+	}
+	if (r < 0)
+		log_warn("%s stays padded with zeros: error %d", slot->path, -r);
+	f->zero_end = 0;
+	f->zero_synced = false;
+	atomic_fetch_and_explicit(&slot->flags, ~(uint32_t)SLOT_PADDED, memory_order_release);
 }

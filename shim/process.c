@@ -50,12 +50,17 @@ static void visit_before(struct file *f, void *ctx)
 	struct file_guard g;
 
 	*(bool *)ctx = true;
-	if (!strict_is(f))
+	if (!strict_is(f) && f->rule->set.prealloc_mode != PREALLOC_ZERO)
 		return;
 	g = file_lock(f);
 	if (g.nested)
 		stage_interrupt(f);
-	strict_fork(f, g.nested);
+	/* others will have it, too */
+	f->zero_never = true;
+	if (f->zero_end)
+		flush_settle(f, g.nested);
+	if (strict_is(f))
+		strict_fork(f, g.nested);
 	file_unlock(f, g);
 }
 

@@ -333,6 +333,63 @@ static void trim(const struct arena_slot *s, int fd)
 	}
 }
 
+static bool only_zeros(int fd, uint64_t from, uint64_t to)
+{
+	BUFFER(uint8_t, buf);
+
+	while (from < to) {
+		uint64_t want = to - from < BUFFER_BYTES ? to - from : BUFFER_BYTES;
+		ssize_t got = sys.pread(fd, buf, want, (off_t)from);
+
+		if (got == -EINTR)
+			continue;
+		if (got <= 0)
+			return false;
+		for (ssize_t i = 0; i < got; i++)
+			if (buf[i])
+				return false;
+		from += (uint64_t)got;
+	}
+	return true;
+}
+
+/* prealloc_mode = zero: what was staged is in the file; behind it stand zeros, and nothing else unless somebody has
+ * written there since. */
+static int unpad(struct job *j, uint32_t slot, int fd, int n)
+{
+	const struct arena_slot *s = foreign_slot(&j->a, slot);
+	uint64_t end = s->size;
+	struct statx st;
+	int r;
+
+	if (!(s->flags & SLOT_PADDED))
+		return 0;
+	for (int i = 0; i < n; i++) {
+		uint32_t index = j->a.order[i];
+
+		r = foreign_read_block(&j->a, index);
+		if (r < 0)
+			return r;
+		for (uint32_t x = 0; x < COMMIT_COUNT(j->a.blocks[index].commit); x++) {
+			struct arena_extent e = foreign_extent(&j->a, index, x);
+
+			if (e.offset + e.length > end)
+				end = e.offset + e.length;
+		}
+	}
+	r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st);
+	if (r < 0 || st.stx_size <= end)
+		return r;
+	if (st.stx_size > s->padded_end || !only_zeros(fd, end, st.stx_size)) {
+		log_warn(
+			"%s: somebody else has written behind the zeros that were to be cut off; it is left as it is",
+			s->path);
+		return 0;
+	}
+	kill_step();
+	return sys.ftruncate(fd, (off_t)end);
+}
+
 /* Of the n > 0 blocks in j->a.order. */
 static bool is_positional(const struct job *j, uint32_t slot)
 {
@@ -389,6 +446,8 @@ static int recover_slot(struct job *j, uint32_t slot)
 	if (r == 0)
 		r = replay(j, slot, t->fd, n, bytes);
 	if (r == 0 && !t->orphan)
+		r = unpad(j, slot, t->fd, n);
+	if (r == 0 && !t->orphan)
 		trim(s, t->fd);
 	if (r == 0 && bytes > 0)
 		r = sys.fdatasync(t->fd);
@@ -435,7 +494,10 @@ static void discard(struct job *j)
 		if (n > 0 && count_bytes(j, n, &bytes) < 0)
 			bytes = 0;
 		tell(j, s->path, "discarded", bytes, 0,
-		     "written before the last boot, not covered by a sync");
+		     (s->flags & SLOT_PADDED)
+		             ? "written before the last boot, not covered by a sync; zeros may "
+		               "stand behind its end (prealloc_mode = zero)"
+		             : "written before the last boot, not covered by a sync");
 	}
 	j->report->discarded++;
 }

@@ -198,6 +198,8 @@ bool stage_overlaps(struct file *f, uint64_t offset, uint64_t size)
 	uint64_t end = offset + size;
 	uint64_t logical = stage_logical_size(f);
 
+	if (f->zero_end && end > logical)
+		return true; /* the kernel would show zeros there */
 	if (!f->head)
 		return false;
 	if (end > f->ksize && offset < logical)

@@ -6,8 +6,11 @@
 #include "fdtable.h"
 #include "flush.h"
 #include "journal_file.h"
+#include "prealloc.h"
 #include "stage.h"
 #include "sys.h"
+
+#include <fcntl.h>
 
 static void count(struct file *f, enum slot_counter which)
 {
@@ -19,15 +22,78 @@ static void count(struct file *f, enum slot_counter which)
 /* A failed sync is reported, and what the kernel then has forgotten is never taken for durable later. */
 static int device_sync(int fd, bool full) { return full ? sys.fsync(fd) : sys.fdatasync(fd); }
 
+/* The kernel's rule for errors of writeback: a description that was there, or came before anybody was told, is told. */
+void sync_note_error(struct file *f, int error)
+{
+	f->sync_error = error;
+	f->sync_errors++;
+	f->sync_told = false;
+}
+
+int sync_error_take(struct file *f, struct ofd *o)
+{
+	if (o->errors_told == f->sync_errors)
+		return 0;
+	o->errors_told = f->sync_errors;
+	f->sync_told = true;
+	return f->sync_error;
+}
+
+/* False: no thread is there to do it. */
+static bool relaxed_arm(struct file *f)
+{
+	if (f->relaxed_due_ns == 0)
+		f->relaxed_due_ns = sys_now_ns() + f->rule->set.relaxed_ms * 1000000ull;
+	return engine_arm();
+}
+
+bool sync_is_promise(const struct ofd *o)
+{
+	const struct file *f = atomic_load_explicit(&o->file, memory_order_acquire);
+
+	switch (f->rule->set.sync) {
+	case SYNC_RELAXED:
+	case SYNC_JOURNAL: return true;
+	/* appends that the kernel places go out through the program's description, which may be O_SYNC */
+	case SYNC_OFF: return !(o->flags & O_APPEND) || f->rule->set.writers == WRITERS_EXCLUSIVE;
+	default: return false;
+	}
+}
+
+int sync_written(int fd, struct ofd *o)
+{
+	struct file *f = atomic_load_explicit(&o->file, memory_order_acquire);
+	struct file_guard g;
+	int r = 0;
+
+	if (journal_file_is(f)) {
+		/* not staged: the kernel has synced it by the description's own flags */
+		bool done = (o->flags & (O_SYNC | O_DSYNC)) && atomic_load(&f->mode) != FILE_ENGAGED;
+
+		return done ? 0 : sync_file(fd, o, false);
+	}
+	g = file_lock(f);
+
+	if (g.nested)
+		stage_interrupt(f);
+	if (fdtable_get(fd) == o && atomic_load(&o->file) == f) {
+		count(f, COUNT_SYNCS_ASKED);
+		/* relaxed: no need to settle before it is due */
+		if (f->rule->set.sync == SYNC_RELAXED)
+			relaxed_arm(f);
+		else if (f->arena)
+			r = flush_settle(f, g.nested);
+	}
+	file_unlock(f, g);
+	return r;
+}
+
 /* File lock held, everything staged is in the kernel.  1 = the device must be asked, without the lock. */
 static int by_policy(struct file *f, bool *full)
 {
 	switch (f->rule->set.sync) {
 	case SYNC_OFF: return 0;
-	case SYNC_RELAXED:
-		if (f->relaxed_due_ns == 0)
-			f->relaxed_due_ns = sys_now_ns() + f->rule->set.relaxed_ms * 1000000ull;
-		return !engine_arm(); /* nobody would do it later */
+	case SYNC_RELAXED: return !relaxed_arm(f); /* nobody would do it later */
 	case SYNC_FSYNC: return 1;
 	case SYNC_JOURNAL:
 	case SYNC_FDATASYNC:
@@ -84,21 +150,24 @@ int sync_file(int fd, struct ofd *o, bool full)
 
 	if (g.nested)
 		stage_interrupt(f);
-	if (fdtable_get(fd) != o || f->mode == FILE_THROUGH) {
+	if (fdtable_get(fd) == o)
+		r = sync_error_take(f, o);
+	if (r < 0 || fdtable_get(fd) != o || f->mode == FILE_THROUGH) {
 		file_unlock(f, g);
-		return full ? sys.fsync(fd) : sys.fdatasync(fd);
+		return r < 0 ? r : full ? sys.fsync(fd) : sys.fdatasync(fd);
 	}
 	count(f, COUNT_SYNCS_ASKED);
 	if (journal_file_is(f) && sync_journal(f, &g, &r))
 		return r;
-	if (f->sync_error) {
-		r = f->sync_error;
-		f->sync_error = 0;
-	} else if (f->arena) {
-		r = flush_settle(f, g.nested);
-	}
+	if (f->arena)
+		r = flush_settle_for_sync(f, g.nested);
 	if (r == 0)
 		r = by_policy(f, &full);
+	if (r == 1 && !f->zero_wanted && prealloc_zeros_wanted(f)) {
+		f->zero_wanted = true;
+		prealloc_zeros_used(f);
+		engine_kick(f);
+	}
 	if (r == 1) {
 		count(f, COUNT_SYNCS_DONE);
 		r = sync_device(f, o, fd, full, &g);
@@ -109,6 +178,18 @@ int sync_file(int fd, struct ofd *o, bool full)
 
 void sync_relaxed_due(struct file *f)
 {
+	/* what was written with O_SYNC may be staged still */
+	if (f->arena && f->mode == FILE_ENGAGED && flush_settle(f, false) < 0) {
+		/* the next write or sync is told; the bytes stay staged */
+		f->relaxed_due_ns = 0;
+		relaxed_arm(f);
+		return;
+	}
+	sync_relaxed_now(f);
+}
+
+void sync_relaxed_now(struct file *f)
+{
 	int fd = flush_program_fd(f);
 	int r;
 
@@ -118,12 +199,12 @@ void sync_relaxed_due(struct file *f)
 	count(f, COUNT_SYNCS_DONE);
 	r = device_sync(fd, f->full_sync);
 	if (r < 0)
-		f->sync_error = r;
+		sync_note_error(f, r);
 	else
 		f->full_sync = false;
 }
 
-void sync_relaxed_now(uint64_t dev, uint64_t ino)
+void sync_relaxed_named(uint64_t dev, uint64_t ino)
 {
 	struct file *f = file_find(dev, ino);
 	struct file_guard g;

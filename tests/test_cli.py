@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support import disk_dir, file_system
 
 ROOT = Path(__file__).resolve().parent.parent
 VERBS = ["run", "recover", "status", "config", "check"]
@@ -209,6 +210,54 @@ def test_config_json_keeps_odd_bytes(cli):
     assert os.fsencode(glob) == odd.replace(b"\\", b"\\\\")
 
 
+METHODS = [
+    "append, fsync",
+    "append, fdatasync",
+    "written zeros, fdatasync",
+    "written zeros, O_DSYNC",
+    "written zeros, O_DIRECT|O_DSYNC",
+]
+
+
+def test_config_probe(cli):
+    """Every method is measured, the cheapest is named, and nothing is left behind."""
+    with disk_dir() as place:
+        (place / "data").mkdir()
+        done = cli("config", "--json", "--probe", "-p", f"{place}/data/**")
+        assert (done.returncode, done.stderr) == (0, "")
+        (told,) = json.loads(done.stdout)["probe"]
+        assert told["directory"] == str(place / "data")
+        assert told["durable"] is True
+        assert [method["name"] for method in told["methods"]] == METHODS
+        costs = {method["name"]: method["median_us"] for method in told["methods"] if "error" not in method}
+        assert min(costs.values()) > 0
+        assert costs[told["cheapest"]] == min(costs.values())
+        done = cli("config", "--probe", place)
+        assert done.returncode == 0, done.stderr
+        assert f"\nprobe {place}: 4 KiB made durable, median of " in done.stdout
+        assert "\n  cheapest: " in done.stdout
+        assert os.listdir(place) == ["data"]
+        assert os.listdir(place / "data") == []
+
+
+def test_config_probe_in_memory(cli):
+    if file_system(Path("/dev/shm")) != "tmpfs":
+        pytest.skip("/dev/shm is no tmpfs")
+    done = cli("config", "--probe", "/dev/shm", "--json")
+    told = json.loads(done.stdout)["probe"][0]
+    assert (told["durable"], told["cheapest"]) == (False, None)
+    assert "in memory: nothing is durable here" in cli("config", "--probe", "/dev/shm").stdout
+
+
+def test_config_probe_fails(cli, tmp_path):
+    done = cli("config", "--probe", tmp_path / "none" / "at" / "all")
+    assert done.returncode == 1
+    assert "cannot measure there: No such file or directory" in done.stderr
+    done = cli("config", "--probe", "/proc")
+    assert done.returncode == 1
+    assert done.stderr.startswith("fastwrite config: /proc: cannot measure there: ")
+
+
 def test_config_without_rules(cli):
     done = cli("config")
     assert done.returncode == 0
@@ -222,10 +271,7 @@ BAD_CONFIGURATIONS = [
     ({"FASTWRITE_BLOCK": "100K"}, ["FASTWRITE_BLOCK", "power of two"]),
     ({"FASTWRITE_SYNC": "journaled"}, ["FASTWRITE_SYNC", "fdatasync, fsync, journal"]),
     ({"FASTWRITE_VISIBILITY": "never"}, ["FASTWRITE_VISIBILITY", "lag, strict"]),
-    (
-        {"FASTWRITE_PREALLOC_MODE": "zero"},
-        ["FASTWRITE_PREALLOC_MODE", "not available in this version", "keep"],
-    ),
+    ({"FASTWRITE_PREALLOC_MODE": "pool"}, ["FASTWRITE_PREALLOC_MODE", "keep, off, zero"]),
     ({"FASTWRITE_PATHS": "logs/*"}, ["FASTWRITE_PATHS", '"logs/*"', "cannot match", "absolute"]),
     ({"FASTWRITE_PATHS": "~/log"}, ["FASTWRITE_PATHS", "'~'"]),
     ({"FASTWRITE_PATHS": "/a/[b"}, ["FASTWRITE_PATHS", "cannot match", "']'"]),

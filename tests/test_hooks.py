@@ -20,6 +20,7 @@ MODES = {
     "exclusive": {"writers": "exclusive", "flush": "direct"},
     "shared": {"writers": "shared", "flush": "buffered"},
     "no-prealloc": {"prealloc_mode": "off", "sync": "off"},
+    "zero": {"writers": "exclusive", "prealloc_mode": "zero"},
     "strict": {"visibility": "strict"},
     "strict-exclusive": {
         "visibility": "strict",
@@ -59,8 +60,10 @@ def test_native(build, program):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_preloaded(build, library, program, mode):
-    if "exclusive" in mode and program in NOT_EXCLUSIVE:
+    if MODES[mode].get("writers") == "exclusive" and program in NOT_EXCLUSIVE:
         pytest.skip("several processes append: not what writers = exclusive is for")
+    if mode == "zero" and program == "test_syscall":
+        pytest.skip("asks the kernel itself for the size after a sync, which counts the zeros in this mode")
     with disk_dir() as place:
         run = run_preloaded(
             library,

@@ -58,6 +58,7 @@ CASES = [
     Case("synced", "synced"),
     Case("synced-no-prealloc", "synced", {"prealloc_mode": "off"}),
     Case("journaled", "journaled", {"sync": "journal", "journal": "1M"}),
+    Case("zeros", "synced", {"prealloc_mode": "zero", "writers": "exclusive", "prealloc": "1M"}),
     Case("stealing", "stealing"),
     Case("threads", "mixed:3"),
     Case("records", "records:2", {"lag_ms": 1}),
@@ -311,7 +312,7 @@ def test_putting_aside_again(rig: Rig, disk: Path, case: Case) -> None:
     assert deaths >= 8, f"putting aside had only {deaths} steps"
 
 
-AGAIN = ["positional", "append-auto", "append-shared-foreign", "same-bytes-shared", "synced", "stealing"]
+AGAIN = ["positional", "append-auto", "append-shared-foreign", "same-bytes-shared", "synced", "zeros", "stealing"]
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if LONG or c.name in AGAIN], ids=lambda case: case.name)

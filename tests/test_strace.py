@@ -178,6 +178,39 @@ def test_relaxed_sync_follows(trace, place):
     assert 1 <= calls["fdatasync"] <= 3
 
 
+def test_relaxed_sync_is_done_at_exit(library, place, compile_c):
+    """Nobody is left to do it later."""
+    program = compile_c(
+        r"""
+        #include <fcntl.h>
+        #include <unistd.h>
+        int main(int argc, char **argv)
+        {
+            int fd = open(argv[1], O_WRONLY);
+            (void)argc;
+            for (int i = 0; i < 100; i++)
+                if (write(fd, "x", 1) != 1)
+                    return 2;
+            return fsync(fd) != 0;
+        }
+        """
+    )
+    existing(place)
+    out = place / "strace.txt"
+    done = run_preloaded(
+        library,
+        ["strace", "-f", "-qq", "-o", out, "-E", f"LD_PRELOAD={library}", program, place / "data" / "a"],
+        place,
+        paths=f"{place}/data/**",
+        env={"LD_PRELOAD": ""},
+        sync="relaxed",
+        relaxed_ms=60_000,
+    )
+    assert done.returncode == 0, done.stderr
+    calls = count(out.read_text().splitlines())
+    assert calls["fdatasync"] + calls["fsync"] == 1, calls
+
+
 def test_a_new_name_is_made_durable_first(trace, place):
     _, calls, stats = trace("new", "c", 100, 100, 3)
     assert (calls["fsync"], calls["fdatasync"]) == (1, 2)
@@ -192,6 +225,115 @@ def test_synchronous_opens_pass_through(trace, place, how):
     assert not any(".arena" in line for line in lines)
     assert sum("xxxx" in line for line in lines) == 50
     assert writes_of(calls) == 51
+
+
+@pytest.mark.parametrize("how", ["s", "d", "sa"])
+@pytest.mark.parametrize("sync", ["relaxed", "off"])
+def test_synchronous_opens_follow_the_policy(trace, place, how, sync):
+    """What the rule lets an fsync do is enough for O_SYNC: one sync for many writes, or none."""
+    path = existing(place)
+    _, calls, stats = trace("a", how, 500, 100, 0, sync=sync, relaxed_ms=60_000)
+    if sync == "relaxed":
+        assert stats.writes >= 498
+        assert writes_of(calls) < 10, calls
+        assert calls["fdatasync"] == 1, calls
+    else:  # each in the kernel when it returns; appends as natively
+        assert stats.writes >= (0 if "a" in how else 498)
+        assert 498 <= writes_of(calls) < 510, calls
+        assert calls["fdatasync"] + calls["fsync"] == 0, calls
+    assert path.read_bytes() == (b"0" * 5000 if "a" in how else b"") + b"x" * 50_000
+
+
+def test_relaxed_synchronous_writes_reach_the_device_in_time(library, place, compile_c):
+    program = compile_c(
+        r"""
+        #include <fcntl.h>
+        #include <unistd.h>
+        int main(int argc, char **argv)
+        {
+            int fd = open(argv[1], O_WRONLY | O_DSYNC);
+            (void)argc;
+            for (int i = 0; i < 100; i++)
+                if (write(fd, "x", 1) != 1)
+                    return 2;
+            usleep(400000);
+            _exit(0);
+        }
+        """
+    )
+    existing(place)
+    out = place / "strace.txt"
+    done = run_preloaded(
+        library,
+        ["strace", "-f", "-qq", "-ttt", "-o", out, "-E", f"LD_PRELOAD={library}", program, place / "data/a"],
+        place,
+        paths=f"{place}/data/**",
+        env={"LD_PRELOAD": ""},
+        sync="relaxed",
+        relaxed_ms=50,
+        lag_ms=60_000,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = out.read_text().splitlines()
+    calls = [line.split()[2].split("(")[0] for line in lines]
+    wrote = next(i for i, line in enumerate(lines) if "pwritev(" in line and "xxxx" in line)
+    synced = calls.index("fdatasync")
+    ended = next(i for i, line in enumerate(lines) if "exit_group(" in line)
+    assert wrote < synced < ended
+
+
+RWF = r"""
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+/* rwf PATH FLAGS BY_NUMBER */
+int main(int argc, char **argv)
+{
+	int fd = open(argv[1], O_WRONLY), flags = atoi(argv[2]);
+	struct iovec iov = {"x", 1};
+	(void)argc;
+	for (int i = 0; i < 300; i++) {
+		long r = atoi(argv[3]) ? syscall(SYS_pwritev2, fd, &iov, 1L, -1L, -1L, (long)flags)
+		                       : pwritev2(fd, &iov, 1, -1, flags);
+		if (r != 1)
+			return perror("pwritev2"), 2;
+	}
+	return close(fd) != 0;
+}
+"""
+
+
+@pytest.mark.parametrize("by_number", [0, 1])
+@pytest.mark.parametrize("flag", [2, 4], ids=["RWF_DSYNC", "RWF_SYNC"])
+@pytest.mark.parametrize("sync", ["fdatasync", "relaxed", "off"])
+def test_synchronous_calls_follow_the_policy(library, place, compile_c, sync, flag, by_number):
+    program = compile_c(RWF)
+    path = existing(place, size=10)
+    out = place / "strace.txt"
+    trace_it = ["strace", "-f", "-qq", "-o", out, "-E", f"LD_PRELOAD={library}"]
+    done = run_preloaded(
+        library,
+        [*trace_it, program, path, str(flag), str(by_number)],
+        place,
+        paths=f"{place}/data/**",
+        env={"LD_PRELOAD": ""},
+        sync=sync,
+        relaxed_ms=60_000,
+    )
+    assert done.returncode == 0, done.stderr
+    calls = count(out.read_text().splitlines())
+    assert path.read_bytes() == b"x" * 300
+    if sync == "fdatasync":
+        assert calls["pwritev2"] == 300
+        assert done.stats.writes == 0
+    else:
+        assert calls["pwritev2"] < 3, calls
+        assert done.stats.writes >= 297
+        assert calls["fdatasync"] + calls["fsync"] == (sync == "relaxed")
 
 
 def test_staging_is_private_and_goes(trace, place):

@@ -207,6 +207,38 @@ static void test_background_failure_is_told_once(void **state)
 	assert_int_equal(sync_file(fd, fdtable_get(fd), true), 0);
 }
 
+/* As the kernel does it: who was there, or came before anybody was told. */
+static void test_background_failure_is_told_to_each(void **state)
+{
+	int fd = staged_file(SYNC_RELAXED);
+	struct file *f = rig_file(fd);
+	int other = rig_open("out", O_RDONLY), early, late;
+	struct file_guard g;
+
+	(void)state;
+	assert_int_equal(sync_file(fd, fdtable_get(fd), true), 0);
+	faults.fsync = (struct fault){.at = 1, .error = EIO};
+	g = file_lock(f);
+	sync_relaxed_due(f);
+	file_unlock(f, g);
+	rig_faults_clear();
+	early = rig_open("out", O_RDWR);
+	assert_int_equal(sync_file(other, fdtable_get(other), false), -EIO);
+	late = rig_open("out", O_RDWR);
+	assert_int_equal(sync_file(late, fdtable_get(late), true), 0);
+	assert_int_equal(sync_file(early, fdtable_get(early), true), -EIO);
+	assert_int_equal(sync_file(early, fdtable_get(early), true), 0);
+	assert_int_equal(sync_file(other, fdtable_get(other), true), 0);
+	/* also when the file is written through by now */
+	g = file_lock(f);
+	assert_int_equal(engage_through(f, THROUGH_IOCTL, g.nested), 0);
+	file_unlock(f, g);
+	assert_int_equal(sync_file(fd, fdtable_get(fd), true), -EIO);
+	assert_int_equal(sync_file(fd, fdtable_get(fd), true), 0);
+	assert_int_equal(rig_close(fd), 0);
+	assert_int_equal(rig_close(late), 0);
+}
+
 static void test_failure_is_reported(void **state)
 {
 	int fd = staged_file(SYNC_FSYNC);
@@ -238,6 +270,7 @@ int main(void)
 		TEST(test_relaxed_given_back_at_the_end),
 		TEST(test_relaxed_without_a_descriptor),
 		TEST(test_background_failure_is_told_once),
+		TEST(test_background_failure_is_told_to_each),
 		TEST(test_failure_is_reported),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
