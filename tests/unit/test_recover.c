@@ -225,21 +225,21 @@ static bool fail_now(void) { return fail.at > 0 && --fail.at == 0; }
 
 static size_t fail_cut(size_t n) { return fail.at == 2 && fail.most && fail.most < n ? fail.most : n; }
 
-static ssize_t fail_write(int fd, const void *buf, size_t n)
+/* Recovery writes to files by vectors of one entry. */
+static ssize_t fail_writev(int fd, const struct iovec *iov, int count)
 {
-	size_t cut = fail_cut(n);
+	struct iovec part = {.iov_base = iov->iov_base, .iov_len = fail_cut(iov->iov_len)};
 
-	return fail_now() ? -fail.error : sys_kernel.write(fd, buf, cut);
+	assert_int_equal(count, 1);
+	return fail_now() ? -fail.error : sys_kernel.writev(fd, &part, 1);
 }
 
-static ssize_t fail_pwrite(int fd, const void *buf, size_t n, off_t at)
+static ssize_t fail_pwritev(int fd, const struct iovec *iov, int count, off_t at)
 {
-	size_t cut;
+	struct iovec part = {.iov_base = iov->iov_base, .iov_len = fail_cut(iov->iov_len)};
 
-	if (n == sizeof(struct arena_slot)) /* the arena's own */
-		return sys_kernel.pwrite(fd, buf, n, at);
-	cut = fail_cut(n);
-	return fail_now() ? -fail.error : sys_kernel.pwrite(fd, buf, cut, at);
+	assert_int_equal(count, 1);
+	return fail_now() ? -fail.error : sys_kernel.pwritev(fd, &part, 1, at);
 }
 
 static ssize_t fail_pread(int fd, void *buf, size_t n, off_t at)
@@ -323,7 +323,7 @@ static void test_disk_full_in_an_append(void **state)
 		fail.error = ENOSPC;
 		fail.most = most;
 		fail.at = most ? 2 : 1;
-		sys.write = fail_write;
+		sys.writev = fail_writev;
 		recover_twice(ENOSPC);
 		rig_expect("out", 20100);
 		unlink(rig_path("out"));
@@ -342,7 +342,7 @@ static void test_disk_full_at_positions(void **state)
 		fail.error = errors[i];
 		fail.most = 777;
 		fail.at = 2;
-		sys.pwrite = fail_pwrite;
+		sys.pwritev = fail_pwritev;
 		recover_twice(errors[i]);
 		rig_expect("out", 20100);
 		rig_stop();
