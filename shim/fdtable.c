@@ -10,11 +10,27 @@ struct ofd *_Atomic fdtable_first[FDTABLE_CHUNK];
 struct ofd *_Atomic *_Atomic fdtable_chunks[FDTABLE_CHUNKS];
 static _Atomic int highest = -1;
 
+/* How often an entry has changed, times two; odd while it does. */
+struct turns {
+	_Atomic uint32_t now[FDTABLE_CHUNK];
+	uint32_t at_fork[FDTABLE_CHUNK];
+};
+static struct turns first_turns;
+
+/* They lie behind the entries of their chunk. */
+static struct turns *turns_of(int fd)
+{
+	if ((unsigned)fd < FDTABLE_CHUNK)
+		return &first_turns;
+	return (struct turns *)(void *)(atomic_load(&fdtable_chunks[(unsigned)fd / FDTABLE_CHUNK]) +
+	                                FDTABLE_CHUNK);
+}
+
 static struct ofd *_Atomic *chunk_make(unsigned index)
 {
 	struct ofd *_Atomic *chunk = atomic_load(&fdtable_chunks[index]);
 	struct ofd *_Atomic *expected = NULL;
-	size_t size = sizeof(*chunk) * FDTABLE_CHUNK;
+	size_t size = sizeof(*chunk) * FDTABLE_CHUNK + sizeof(struct turns);
 
 	if (chunk)
 		return chunk;
@@ -30,22 +46,24 @@ static struct ofd *_Atomic *chunk_make(unsigned index)
 
 int fdtable_set(int fd, struct ofd *o)
 {
+	struct ofd *_Atomic *chunk = fdtable_first;
+	_Atomic uint32_t *turn;
 	int seen;
 
 	if ((unsigned)fd >= FDTABLE_CHUNK * FDTABLE_CHUNKS)
 		return -EMFILE;
+	if ((unsigned)fd >= FDTABLE_CHUNK) {
+		chunk = chunk_make((unsigned)fd / FDTABLE_CHUNK);
+		if (!chunk)
+			return -ENOMEM;
+	}
 	seen = atomic_load(&highest);
 	while (seen < fd && !atomic_compare_exchange_weak(&highest, &seen, fd))
 		;
-	if ((unsigned)fd < FDTABLE_CHUNK) {
-		atomic_store_explicit(&fdtable_first[fd], o, memory_order_release);
-	} else {
-		struct ofd *_Atomic *chunk = chunk_make((unsigned)fd / FDTABLE_CHUNK);
-
-		if (!chunk)
-			return -ENOMEM;
-		atomic_store_explicit(&chunk[fd % FDTABLE_CHUNK], o, memory_order_release);
-	}
+	turn = &turns_of(fd)->now[fd % FDTABLE_CHUNK];
+	atomic_fetch_add(turn, 1);
+	atomic_store_explicit(&chunk[fd % FDTABLE_CHUNK], o, memory_order_release);
+	atomic_fetch_add(turn, 1);
 	return 0;
 }
 
@@ -59,6 +77,26 @@ void fdtable_reset(void)
 {
 	for (int fd = fdtable_next(0, ~0u); fd >= 0; fd = fdtable_next((unsigned)fd + 1, ~0u))
 		fdtable_clear(fd);
+}
+
+void fdtable_fork_prepare(void)
+{
+	for (int fd = fdtable_next(0, ~0u); fd >= 0; fd = fdtable_next((unsigned)fd + 1, ~0u)) {
+		struct turns *t = turns_of(fd);
+		uint32_t now = atomic_load(&t->now[fd % FDTABLE_CHUNK]);
+
+		t->at_fork[fd % FDTABLE_CHUNK] = now % 2 ? now - 1 : now;
+	}
+}
+
+void fdtable_fork_child(void)
+{
+	for (int fd = fdtable_next(0, ~0u); fd >= 0; fd = fdtable_next((unsigned)fd + 1, ~0u)) {
+		const struct turns *t = turns_of(fd);
+
+		if (t->at_fork[fd % FDTABLE_CHUNK] != t->now[fd % FDTABLE_CHUNK])
+			fdtable_clear(fd);
+	}
 }
 
 int fdtable_next(unsigned from, unsigned to)

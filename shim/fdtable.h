@@ -43,6 +43,12 @@ int fdtable_set(int fd, struct ofd *o);
 void fdtable_clear(int fd);
 /* Empties the table: for the child of a fork. */
 void fdtable_reset(void);
+/*
+ * The kernel copies the descriptors for the child of a fork first and the memory later; other threads open and close
+ * in between.  What changed since fdtable_fork_prepare is nothing that the child knows about.
+ */
+void fdtable_fork_prepare(void);
+void fdtable_fork_child(void);
 /* A descriptor that refers to `o`, other than `except`; -1 when there is none. */
 int fdtable_find(const struct ofd *o, int except);
 /* Lowest managed descriptor in [from, to], or -1. */

@@ -51,6 +51,14 @@ void lazy_clear_all(void)
 	}
 }
 
+void lazy_fork_child(void)
+{
+	int top = atomic_load(&highest);
+
+	for (int fd = 0; fd <= top; fd++)
+		atomic_store(&lazy_fds[fd].state, LAZY_NONE);
+}
+
 /* At most `mine` writes may be under way: the caller's own.  True when the descriptor is resolved. */
 static bool resolve(int fd, uint32_t mine)
 {

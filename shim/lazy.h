@@ -53,6 +53,9 @@ int lazy_next(int from);
 /* fork, exec: the descriptions are shared from now on. */
 void lazy_clear_all(void);
 
+/* In the child of a fork: what other threads have noted since then may mean other descriptors than the child has. */
+void lazy_fork_child(void);
+
 /*
  * A write of `size` bytes to fd is about to be made.  The description that fd refers to when it is managed now;
  * NULL: pass the call on, and call lazy_written afterwards when *counted.

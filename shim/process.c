@@ -103,6 +103,8 @@ void process_fork_prepare(void)
 	 * to be shared afterwards */
 	file_for_each(visit_before, &any);
 	file_for_each(visit_interrupted, &interrupted);
+	/* first: what is not changed since then is claimed for the child, too */
+	fdtable_fork_prepare();
 	member = !interrupted && family_fork_prepare();
 	if (!member)
 		file_for_each(visit_fork, NULL);
@@ -141,7 +143,9 @@ void process_fork_child(void)
 	alive_set();
 	fd_set_process();
 	stage_limit_changes();
+	lazy_fork_child();
 	if (was.member) {
+		fdtable_fork_child();
 		family_fork_child();
 		file_fork_child();
 		engage_fork_child();

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <spawn.h>
 #include <stdatomic.h>
+#include <sys/mman.h>
 
 extern char **environ;
 pid_t _Fork(void);
@@ -337,9 +338,15 @@ static void *writer(void *arg)
 
 static void fork_among_threads(void **state)
 {
+	/* the kernel copies descriptors before it copies memory: the more of it, the more the others open in between */
+	enum { BALLAST = 64 << 20 };
+	void *ballast = mmap(NULL, BALLAST, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	pthread_t threads[WRITERS];
 
 	(void)state;
+	assert_true(ballast != MAP_FAILED);
+	madvise(ballast, BALLAST, MADV_NOHUGEPAGE);
+	memset(ballast, 1, BALLAST);
 	fflush(stdout);
 	for (uintptr_t i = 0; i < WRITERS; i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, writer, (void *)i), 0);
@@ -367,6 +374,7 @@ static void fork_among_threads(void **state)
 		check_file(name, 0, written[i]);
 		OK(unlink(name));
 	}
+	OK(munmap(ballast, BALLAST));
 	OK(unlink("c"));
 }
 

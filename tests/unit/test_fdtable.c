@@ -54,12 +54,39 @@ static void test_search(void **state)
 	assert_null(fdtable_get(5000));
 }
 
+/* What other threads change while a fork is under way is forgotten, also when it looks the same again. */
+static void test_fork(void **state)
+{
+	(void)state;
+	for (int round = 0; round < 3; round++) {
+		fdtable_set(5, &one);
+		fdtable_set(6, &one);
+		fdtable_set(5000, &two);
+		fdtable_set(5001, &two);
+		fdtable_fork_prepare();
+		fdtable_clear(5);
+		fdtable_set(5, &one);
+		fdtable_set(7, &two);
+		fdtable_set(5001, &one);
+		fdtable_set(5002, &one);
+		fdtable_fork_child();
+		assert_null(fdtable_get(5));
+		assert_ptr_equal(fdtable_get(6), &one);
+		assert_null(fdtable_get(7));
+		assert_ptr_equal(fdtable_get(5000), &two);
+		assert_null(fdtable_get(5001));
+		assert_null(fdtable_get(5002));
+		fdtable_reset();
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_numbers),
 		cmocka_unit_test(test_beyond_the_end),
 		cmocka_unit_test(test_search),
+		cmocka_unit_test(test_fork),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
