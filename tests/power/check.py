@@ -217,7 +217,8 @@ class Check:
                     self.lost(f"{name}: not there")
             elif not any(have == version(n) for n in numbers if last is None or n >= last):
                 text = f"{name}: {len(have)} bytes, not version {last} nor a later one of {begun}"
-                (self.wrong if last is None else self.lost)(text)
+                # it was synced before it got the name
+                (self.lost if any(or_zero(have, version(n)) for n in numbers) else self.wrong)(text)
             fresh = read(self.directory / f"{name}.new")
             if fresh is not None and not any(
                 or_zero(fresh, version(n)) for n in range(synced, begun) if n % NAMES == which

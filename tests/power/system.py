@@ -102,6 +102,7 @@ def contained(main: Callable[[], int]) -> int:
     pid = os.fork()
     if pid == 0:
         die_with_parent()
+        os.setpgid(0, 0)  # a terminal's Ctrl-C comes once, by way of the parent
         code = 1
         try:
             if os.getppid() not in (0, outside):
@@ -124,9 +125,8 @@ def contained(main: Callable[[], int]) -> int:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
-    # a terminal's Ctrl-C reaches the child by itself
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: os.kill(pid, signal.SIGTERM))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: os.kill(pid, number))
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 

@@ -22,7 +22,7 @@ from power.system import DISK, PLACE
 NATIVE, RELAXED = "native", "relaxed"
 RELAXED_MS = 50
 # What the library is to keep.  A policy of which the same is promised need only be added to LOSE_NOTHING.
-LOSE_NOTHING = (NATIVE, "fdatasync", "fsync")
+LOSE_NOTHING = (NATIVE, "fdatasync", "fsync", "journal")
 CONTROL = ("off",)
 POLICIES = (*LOSE_NOTHING, RELAXED, *CONTROL)
 # Syncs of a run, of each thread if there are several.
