@@ -200,8 +200,8 @@ static int create_file(struct arena *a, int dirfd, const struct rule *rule)
 static bool copies_on_write(int fd)
 {
 	enum { NOCOW = 0x00800000, SET_FLAGS = 0x40086602, OVERLAY = 0x794c7630 };
-	static const unsigned kinds[] = {0x9123683e /* btrfs */, 0xca451a4e /* bcachefs */, 0x2fc12fc1 /* zfs */,
-	                                 0x3434 /* nilfs2 */};
+	static const unsigned kinds[] = {0x9123683e /* btrfs */, 0xca451a4e /* bcachefs */,
+	                                 0x2fc12fc1 /* zfs */, 0x3434 /* nilfs2 */};
 	int flags = NOCOW;
 	struct statfs st;
 

@@ -136,7 +136,8 @@ struct arena_slot {
 	uint64_t reserved[4];
 	/* prealloc_mode = zero, with SLOT_PADDED: zeros stand from the end of what is in the file to padded_end at most */
 	_Atomic uint64_t padded_end;
-	_Atomic uint64_t size; /* of the file without them; said before `done` says that the bytes are there */
+	_Atomic uint64_t
+		size; /* of the file without them; said before `done` says that the bytes are there */
 	char path[ARENA_PATH_MAX];
 };
 

@@ -163,7 +163,7 @@ static void say_refused(const struct rule *rule, const char *dir, int r)
 	         : r == -EOPNOTSUPP ? "fallocate is not supported there"
 	         : r == ARENA_COPIES
 	                 ? "a file system that copies on write; set `staging` to a directory on another one"
-	                            : "cannot be used",
+	                 : "cannot be used",
 	         -r);
 }
 

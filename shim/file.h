@@ -184,11 +184,11 @@ struct file {
 	/* sync */
 	bool full_sync;                  /* created or renamed here: the next sync is fsync */
 	_Atomic uint64_t relaxed_due_ns; /* 0 = none */
-	int error;            /* -errno of the last flush, 0 when it succeeded; the bytes stay staged */
+	int error; /* -errno of the last flush, 0 when it succeeded; the bytes stay staged */
 	/* failed background syncs: every description is told of the last one, once */
 	int sync_error; /* -errno */
 	uint32_t sync_errors;
-	bool sync_told; /* somebody was: a description that comes now is not concerned */
+	bool sync_told;       /* somebody was: a description that comes now is not concerned */
 	uint32_t append_skip; /* bytes of the first staged block that a partial append flush wrote */
 	bool lag_due;         /* the timer wants everything staged until now flushed */
 	uint64_t lag_seq;     /* and up to this block that is under way */

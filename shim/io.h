@@ -31,7 +31,8 @@ static inline bool io_plausible(const void *p, size_t n)
 	return from >= 4096 && from + n >= from && from + n < (uintptr_t)1 << 56;
 }
 
-static inline long io_synced(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset, int flags)
+static inline long io_synced(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset,
+                             int flags)
 {
 	if ((flags & ~(RWF_DSYNC | RWF_SYNC)) || offset < -1)
 		return IO_PASS;

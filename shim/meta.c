@@ -41,7 +41,7 @@ static int with_file(uint64_t dev, uint64_t ino, int (*act)(struct file *f, bool
 	return r;
 }
 
-static int act_settle(struct file *f, bool nested) 
+static int act_settle(struct file *f, bool nested)
 {
 	return f->head || f->zero_end ? flush_show(f, nested) : 0;
 }

@@ -2,8 +2,8 @@
 /* prealloc: see prealloc.h. */
 #include "prealloc.h"
 
-#include "kill.h"
 #include "flush.h"
+#include "kill.h"
 #include "lease.h"
 #include "log.h"
 #include "stage.h"
@@ -216,9 +216,9 @@ bool prealloc_zeros_wanted(struct file *f)
 	const struct settings *set = &f->rule->set;
 	uint64_t end;
 
-	if (set->prealloc_mode != PREALLOC_ZERO || f->zero_never || set->writers != WRITERS_EXCLUSIVE || f->shared ||
-	    f->sparse || f->mode != FILE_ENGAGED || !f->arena || f->no_own_fd || file_own_fd(f) < 0 ||
-	    f->zero_wasted >= ZERO_WASTED_MAX || strict_is(f))
+	if (set->prealloc_mode != PREALLOC_ZERO || f->zero_never || set->writers != WRITERS_EXCLUSIVE ||
+	    f->shared || f->sparse || f->mode != FILE_ENGAGED || !f->arena || f->no_own_fd ||
+	    file_own_fd(f) < 0 || f->zero_wasted >= ZERO_WASTED_MAX || strict_is(f))
 		return false;
 	/* only what is at the end of the file is of use */
 	end = stage_logical_size(f);

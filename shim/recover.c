@@ -349,8 +349,9 @@ static int unpad(struct job *j, uint32_t slot, int fd, int n)
 	if (r < 0 || st.stx_size <= end)
 		return r;
 	if (st.stx_size > s->padded_end || !only_zeros(fd, end, st.stx_size)) {
-		log_warn("%s: somebody else has written behind the zeros that were to be cut off; it is left as it is",
-		         s->path);
+		log_warn(
+			"%s: somebody else has written behind the zeros that were to be cut off; it is left as it is",
+			s->path);
 		return 0;
 	}
 	kill_step();
@@ -448,9 +449,10 @@ static void discard(struct job *j)
 		if (n > 0 && count_bytes(j, n, &bytes) < 0)
 			bytes = 0;
 		tell(j, s->path, "discarded", bytes, 0,
-		     (s->flags & SLOT_PADDED) ? "written before the last boot, not covered by a sync; zeros may "
-						"stand behind its end (prealloc_mode = zero)"
-					      : "written before the last boot, not covered by a sync");
+		     (s->flags & SLOT_PADDED)
+		             ? "written before the last boot, not covered by a sync; zeros may "
+		               "stand behind its end (prealloc_mode = zero)"
+		             : "written before the last boot, not covered by a sync");
 	}
 	j->report->discarded++;
 }

@@ -82,9 +82,7 @@ static int by_policy(struct file *f, bool *full)
 {
 	switch (f->rule->set.sync) {
 	case SYNC_OFF: return 0;
-	case SYNC_RELAXED:
-		relaxed_arm(f);
-		return 0;
+	case SYNC_RELAXED: relaxed_arm(f); return 0;
 	case SYNC_FSYNC: return 1;
 	case SYNC_FDATASYNC:
 	default: *full = f->full_sync; return 1;

@@ -255,7 +255,15 @@ def recovery_dies_everywhere(rig: Rig, base: Path, case: Case, step: int) -> int
     return again - 1
 
 
-AGAIN = ["positional", "append-auto", "append-shared-foreign", "same-bytes-shared", "synced", "zeros", "stealing"]
+AGAIN = [
+    "positional",
+    "append-auto",
+    "append-shared-foreign",
+    "same-bytes-shared",
+    "synced",
+    "zeros",
+    "stealing",
+]
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if LONG or c.name in AGAIN], ids=lambda case: case.name)

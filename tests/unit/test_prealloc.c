@@ -341,8 +341,10 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 	const struct CMUnitTest tests[] = {
-		TEST(test_ahead_and_trimmed), TEST(test_full_disk_reserves_less),
-		TEST(test_full_disk),         TEST(test_off),
+		TEST(test_ahead_and_trimmed),
+		TEST(test_full_disk_reserves_less),
+		TEST(test_full_disk),
+		TEST(test_off),
 		TEST(test_holes_stay),
 		TEST(test_every_error_is_the_kernels),
 		TEST(test_no_room_for_an_arena),
