@@ -262,7 +262,7 @@ int prealloc_zeros_write(int fd, uint64_t from, uint64_t to)
 
 	if (!atomic_load(&refused)) {
 		r = sys.fallocate(fd, FALLOC_FL_WRITE_ZEROES, (off_t)from, (off_t)(to - from));
-		if (r < 0)
+		if (r == -EOPNOTSUPP || r == -EINVAL || r == -ENOSYS)
 			atomic_store(&refused, true);
 	}
 	for (uint64_t at = from; r < 0 && at < to;) {

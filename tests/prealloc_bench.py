@@ -112,7 +112,9 @@ def main() -> None:
     args = parser.parse_args()
     results: dict[str, list[list[float]]] = {leg: [] for leg in LEGS}
     with ExitStack() as stack:
-        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fastwrite-bench-", dir=args.dir)))
+        place = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="fastwrite-bench-", dir=args.dir))
+        )
         program = place / "program"
         subprocess.run(["cc", "-O2", "-x", "c", "-", "-o", program], input=PROGRAM, text=True, check=True)
         where = stack.enter_context(disks.disk("ext4", place / "disk", 1 << 30)) if args.image else place
@@ -121,7 +123,9 @@ def main() -> None:
                 values = one(leg, program, args.library, where, args.records)
                 if round_ > 0:  # the first warms up
                     results[leg].append(values)
-    print(f"{args.records} records of 4 KiB, fdatasync after each; medians of {args.rounds} rounds, microseconds")
+    print(
+        f"{args.records} records of 4 KiB, fdatasync after each; medians of {args.rounds} rounds, microseconds"
+    )
     print(f"{'':8} {'median':>8} {'p99':>8} {'mean':>8} {'commits':>8}")
     for leg, rounds in results.items():
         columns = [statistics.median(column) for column in zip(*rounds, strict=True)]

@@ -229,10 +229,10 @@ def test_recovery_waits_for_a_writable_disk(library, fastwrite, program, tmp_pat
         source = PROGRAM.replace('say("fsync", fsync(fd));\n\tturn();', "turn();")
         assert source != PROGRAM
         killed = tmp_path / "killed"
-        subprocess.run(["cc", "-D_GNU_SOURCE", "-x", "c", "-", "-o", killed], input=source, text=True, check=True)
-        session = Session(
-            library, [killed, data, "append", 100], tmp_path, paths=f"{point}/**", lag_ms=60000
+        subprocess.run(
+            ["cc", "-D_GNU_SOURCE", "-x", "c", "-", "-o", killed], input=source, text=True, check=True
         )
+        session = Session(library, [killed, data, "append", 100], tmp_path, paths=f"{point}/**", lag_ms=60000)
         session.process.kill()
         session.process.communicate()
         assert data.stat().st_size < 100_000

@@ -107,8 +107,6 @@ int main(int argc, char **argv)
 """
 
 
-
-
 HOWS = ["append", "positioned", "sequential", "stdio"]
 # Of what is free when a write is refused: some file systems keep a share for metadata.
 LEFT = {"ext4": 64 << 10, "tmpfs": 64 << 10, "xfs": 4 << 20, "btrfs": 8 << 20}

@@ -312,7 +312,15 @@ def test_putting_aside_again(rig: Rig, disk: Path, case: Case) -> None:
     assert deaths >= 8, f"putting aside had only {deaths} steps"
 
 
-AGAIN = ["positional", "append-auto", "append-shared-foreign", "same-bytes-shared", "synced", "zeros", "stealing"]
+AGAIN = [
+    "positional",
+    "append-auto",
+    "append-shared-foreign",
+    "same-bytes-shared",
+    "synced",
+    "zeros",
+    "stealing",
+]
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if LONG or c.name in AGAIN], ids=lambda case: case.name)

@@ -290,18 +290,19 @@ RWF = r"""
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
+static struct iovec one = {"x", 1};
+static long by_number(int fd, int flags)
+{
+	return syscall(SYS_pwritev2, fd, &one, 1L, -1L, -1L, (long)flags);
+}
 /* rwf PATH FLAGS BY_NUMBER */
 int main(int argc, char **argv)
 {
-	int fd = open(argv[1], O_WRONLY), flags = atoi(argv[2]);
-	struct iovec iov = {"x", 1};
+	int fd = open(argv[1], O_WRONLY), flags = atoi(argv[2]), number = atoi(argv[3]);
 	(void)argc;
-	for (int i = 0; i < 300; i++) {
-		long r = atoi(argv[3]) ? syscall(SYS_pwritev2, fd, &iov, 1L, -1L, -1L, (long)flags)
-		                       : pwritev2(fd, &iov, 1, -1, flags);
-		if (r != 1)
+	for (int i = 0; i < 300; i++)
+		if ((number ? by_number(fd, flags) : pwritev2(fd, &one, 1, -1, flags)) != 1)
 			return perror("pwritev2"), 2;
-	}
 	return close(fd) != 0;
 }
 """

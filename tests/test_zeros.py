@@ -201,7 +201,9 @@ def test_recovery_cuts_them_off(library, fastwrite, program, place, what, size):
     end = int(done.stdout.split()[-1])
     file = place / "data" / "a"
     assert file.stat().st_size > end, "no zeros stood ahead: this tests nothing"
-    recovered = subprocess.run([fastwrite, "recover", place / "data"], capture_output=True, text=True, check=False)
+    recovered = subprocess.run(
+        [fastwrite, "recover", place / "data"], capture_output=True, text=True, check=False
+    )
     assert recovered.returncode == 0, recovered.stdout + recovered.stderr
     assert file.read_bytes() == pattern(end + (size if what == "K" else 0))
     assert file.stat().st_blocks * 512 < end + 64 * 1024
@@ -215,7 +217,9 @@ def test_what_others_wrote_behind_them_stays(library, fastwrite, program, place)
     with file.open("ab") as other:
         other.write(b"other")
     padded = file.read_bytes()
-    recovered = subprocess.run([fastwrite, "recover", place / "data"], capture_output=True, text=True, check=False)
+    recovered = subprocess.run(
+        [fastwrite, "recover", place / "data"], capture_output=True, text=True, check=False
+    )
     assert recovered.returncode == 0, recovered.stdout + recovered.stderr
     assert "left as it is" in recovered.stderr
     assert file.read_bytes() == padded

@@ -46,7 +46,8 @@ struct fault {
 	int calls; /* seen since rig_faults_clear */
 };
 static struct {
-	struct fault writev, pwritev, fallocate, fcntl_lease, open_own, fsync, fdatasync, flock, pwritev2;
+	struct fault writev, pwritev, fallocate, ftruncate, fcntl_lease, open_own, fsync, fdatasync, flock,
+		pwritev2;
 } faults;
 
 __attribute__((unused)) static void rig_faults_clear(void) { memset(&faults, 0, sizeof faults); }
@@ -108,6 +109,11 @@ RIG_RACES static int rig_fallocate(int fd, int mode, off_t offset, off_t length)
 	                                    : sys_kernel.fallocate(fd, mode, offset, length);
 }
 
+RIG_RACES static int rig_ftruncate(int fd, off_t length)
+{
+	return fault_due(&faults.ftruncate) ? -faults.ftruncate.error : sys_kernel.ftruncate(fd, length);
+}
+
 RIG_RACES static long rig_fcntl(int fd, int cmd, long arg)
 {
 	if (cmd == F_SETLEASE && arg == F_WRLCK && fault_due(&faults.fcntl_lease))
@@ -149,6 +155,7 @@ static void rig_hook_system(void)
 	sys.pwritev = rig_pwritev;
 	sys.pwritev2 = rig_pwritev2;
 	sys.fallocate = rig_fallocate;
+	sys.ftruncate = rig_ftruncate;
 	sys.fcntl = rig_fcntl;
 	sys.openat = rig_openat;
 	sys.fsync = rig_fsync;

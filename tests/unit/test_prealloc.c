@@ -3,6 +3,7 @@
 #include "rig.h"
 
 #include "prealloc.h"
+#include "sync.h"
 
 #include <sys/stat.h>
 
@@ -114,13 +115,244 @@ static void test_holes_stay(void **state)
 	assert_true(allocated("out") < 4 << 20);
 }
 
+static const int space_errors[] = {ENOSPC, EDQUOT, EFBIG, EIO, EROFS};
+enum { SPACE_ERRORS = sizeof space_errors / sizeof *space_errors };
+
+/* Whatever reserving says: the kernel is asked about this very write, and its answer is the program's. */
+static void test_every_error_is_the_kernels(void **state)
+{
+	(void)state;
+	for (int i = 0; i < SPACE_ERRORS; i++) {
+		int fd = rig_open("out", O_WRONLY | O_TRUNC);
+
+		rig_put(fd, 0, 100);
+		rig_put(fd, 100, 100);
+		assert_int_equal(rig_settle(fd), 0);
+		rig_file(fd)->prealloc_end = 0;
+		faults.fallocate = (struct fault){.at = 1, .count = 1000, .error = space_errors[i]};
+		faults.writev = (struct fault){.at = 1, .error = space_errors[i]};
+		assert_int_equal(rig_write(fd, "x", 1), -space_errors[i]);
+		rig_expect("out", 200);
+		faults.writev = (struct fault){.at = 0};
+		rig_put(fd, 200, 100);
+		rig_faults_clear();
+		rig_put(fd, 300, 100);
+		rig_put(fd, 400, 100);
+		assert_int_equal(rig_close(fd), 0);
+		rig_expect("out", 500);
+	}
+}
+
+/* No arena: the file is written through, and all is well. */
+static void test_no_room_for_an_arena(void **state)
+{
+	(void)state;
+	for (int i = 0; i < SPACE_ERRORS; i++) {
+		int fd;
+
+		rig_stop();
+		rig_start(NULL);
+		fd = rig_open("out", O_WRONLY);
+		faults.fallocate = (struct fault){.at = 1, .count = 1, .error = space_errors[i]};
+		rig_put(fd, 0, 100);
+		rig_put(fd, 100, 100);
+		assert_int_equal(rig_file(fd)->mode, FILE_THROUGH);
+		assert_int_equal(rig_file(fd)->why, THROUGH_NO_ARENA);
+		rig_put(fd, 200, 100);
+		rig_expect("out", 300);
+		assert_int_equal(rig_close(fd), 0);
+		/* the staging directory is gone, too (rig_stop looks), and the refusal is forgotten for the next */
+		engage_forget(true);
+	}
+}
+
+/* ---- prealloc_mode = zero ---- */
+
+static int zero_file(uint64_t *end)
+{
+	int fd;
+
+	rig_config.rules[0].set.prealloc_mode = PREALLOC_ZERO;
+	rig_config.rules[0].set.writers = WRITERS_EXCLUSIVE;
+	fd = rig_open("out", O_RDWR | O_APPEND);
+	rig_put(fd, 0, 100);
+	rig_put(fd, 100, 100);
+	*end = 200;
+	rig_faults_clear();
+	return fd;
+}
+
+static void sync_one(int fd, uint64_t *end)
+{
+	rig_put(fd, *end, 100);
+	*end += 100;
+	assert_int_equal(sync_file(fd, fdtable_get(fd), false), 0);
+}
+
+static bool engine_has_come(int fd)
+{
+	struct file_guard g = file_lock(rig_file(fd));
+	bool idle = !rig_file(fd)->zero_wanted && !rig_file(fd)->busy;
+
+	file_unlock(rig_file(fd), g);
+	return idle;
+}
+
+static void wait_for_engine(int fd)
+{
+	for (int i = 0; i < 400 && !engine_has_come(fd); i++)
+		usleep(5000);
+	assert_true(engine_has_come(fd));
+}
+
+static void test_zeros(void **state)
+{
+	uint64_t end;
+	int fd = zero_file(&end);
+
+	(void)state;
+	sync_one(fd, &end);
+	wait_for_engine(fd);
+	assert_true(rig_kernel_size("out") >= 1 << 20);
+	assert_int_equal(rig_kernel_size("out"), rig_file(fd)->zero_end);
+	assert_true(rig_slot(fd)->flags & SLOT_PADDED);
+	assert_int_equal(rig_slot(fd)->size, end);
+	assert_int_equal(rig_slot(fd)->padded_end, rig_file(fd)->zero_end);
+	sync_one(fd, &end);
+	assert_int_equal(rig_slot(fd)->size, end);
+	assert_true(rig_kernel_size("out") >= 1 << 20);
+	assert_int_equal(rig_settle(fd), 0);
+	rig_expect("out", end);
+	assert_false(rig_slot(fd)->flags & SLOT_PADDED);
+	sync_one(fd, &end);
+	assert_int_equal(rig_close(fd), 0);
+	rig_expect("out", end);
+	assert_true(allocated("out") <= 8192);
+}
+
+/* A program that looks after every sync has nothing of them. */
+static void test_zeros_that_are_of_no_use(void **state)
+{
+	uint64_t end;
+	int fd = zero_file(&end);
+
+	(void)state;
+	for (int i = 0; i < 20; i++) {
+		sync_one(fd, &end);
+		wait_for_engine(fd);
+		assert_int_equal(rig_settle(fd), 0);
+		rig_expect("out", end);
+	}
+	sync_one(fd, &end);
+	assert_false(rig_file(fd)->zero_wanted);
+	rig_expect("out", end);
+	assert_int_equal(rig_close(fd), 0);
+}
+
+/* What goes wrong with the zeros is nobody's business but ours. */
+static void test_zeros_that_fail(void **state)
+{
+	(void)state;
+	for (int how = 0; how < 4; how++) {
+		uint64_t end;
+		int fd;
+
+		rig_stop();
+		rig_start(NULL);
+		fd = zero_file(&end);
+		switch (how) {
+		case 0: faults.fallocate = (struct fault){.at = 1, .count = 100, .error = ENOSPC}; break;
+		case 1: faults.pwritev = (struct fault){.at = 2, .count = 1, .error = EIO}; break;
+		case 2: faults.pwritev = (struct fault){.at = 5, .count = 1, .error = ENOSPC}; break;
+		case 3: faults.pwritev = (struct fault){.at = 3, .count = 4, .most = 1000}; break;
+		}
+		sync_one(fd, &end);
+		assert_true(rig_file(fd)->mode == FILE_ENGAGED);
+		wait_for_engine(fd);
+		assert_true(how == 0 ? faults.fallocate.calls > 0 : faults.pwritev.calls >= 2);
+		rig_faults_clear();
+		for (int i = 0; i < 5; i++)
+			sync_one(fd, &end);
+		assert_int_equal(rig_settle(fd), 0);
+		rig_expect("out", end);
+		assert_int_equal(rig_close(fd), 0);
+		rig_expect("out", end);
+	}
+}
+
+/* As a signal handler settles that has interrupted the holder of the lock, while the engine is at it. */
+static void test_zeros_and_a_signal_handler(void **state)
+{
+	uint64_t end;
+	int fd = zero_file(&end);
+
+	int with_zeros = 0;
+
+	(void)state;
+	for (int round = 0; round < 30; round++) {
+		struct file *f = rig_file(fd);
+		struct file_guard g;
+
+		f->zero_wasted = 0;
+		sync_one(fd, &end);
+		usleep((useconds_t)(round * 100));
+		rig_put(fd, end, 100);
+		end += 100;
+		g = file_lock(f);
+		{
+			struct file_guard inner = file_lock(f);
+
+			assert_true(inner.nested);
+			stage_interrupt(f);
+			with_zeros += f->zero_end > 0;
+			assert_int_equal(flush_settle(f, true), 0);
+			assert_int_equal(f->zero_end, 0);
+			assert_int_equal(rig_kernel_size("out"), end);
+			file_unlock(f, inner);
+		}
+		file_unlock(f, g);
+	}
+	assert_true(with_zeros > 0);
+	assert_int_equal(rig_close(fd), 0);
+	rig_expect("out", end);
+}
+
+/* Others may have the file: nothing stands ahead. */
+static void test_no_zeros_for_others_to_append_to(void **state)
+{
+	uint64_t end;
+	int fd = zero_file(&end);
+
+	(void)state;
+	rig_config.rules[0].set.writers = WRITERS_AUTO;
+	sync_one(fd, &end);
+	wait_for_engine(fd);
+	rig_expect("out", end);
+	rig_config.rules[0].set.writers = WRITERS_EXCLUSIVE;
+	rig_file(fd)->shared = true; /* by a fork */
+	sync_one(fd, &end);
+	wait_for_engine(fd);
+	rig_expect("out", end);
+	rig_file(fd)->shared = false;
+	assert_int_equal(rig_close(fd), 0);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 	const struct CMUnitTest tests[] = {
-		TEST(test_ahead_and_trimmed), TEST(test_full_disk_reserves_less),
-		TEST(test_full_disk),         TEST(test_off),
+		TEST(test_ahead_and_trimmed),
+		TEST(test_full_disk_reserves_less),
+		TEST(test_full_disk),
+		TEST(test_off),
 		TEST(test_holes_stay),
+		TEST(test_every_error_is_the_kernels),
+		TEST(test_no_room_for_an_arena),
+		TEST(test_zeros),
+		TEST(test_zeros_that_are_of_no_use),
+		TEST(test_zeros_that_fail),
+		TEST(test_zeros_and_a_signal_handler),
+		TEST(test_no_zeros_for_others_to_append_to),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
