@@ -43,13 +43,13 @@ def run(build: Path, tmp_path: Path, *options: str) -> str:
 
 @powerful
 def test_file_systems_are_shut_down(build: Path, library: Path, tmp_path: Path) -> None:
-    run(build, tmp_path, "--shutdowns", "6", "--sync", "fdatasync", "fsync", "off")
+    run(build, tmp_path, "--shutdowns", "6", "--sync", "fdatasync", "fsync", "journal", "off")
 
 
 @powerful
 @pytest.mark.parametrize(("fs", "cuts"), [("ext4", "39"), ("xfs", "26")])
 def test_the_disk_is_cut_off(build: Path, library: Path, tmp_path: Path, fs: str, cuts: str) -> None:
-    run(build, tmp_path, "--cuts", cuts, "--fs", fs, "--sync", "native", "fdatasync", "off")
+    run(build, tmp_path, "--cuts", cuts, "--fs", fs, "--sync", "native", "fdatasync", "journal", "off")
 
 
 @powerful

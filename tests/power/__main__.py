@@ -19,6 +19,7 @@ from power import cuts, shutdown, system
 from power.system import PLACE
 from power.workload import (
     CONTROL,
+    JOURNAL,
     KINDS,
     NATIVE,
     NOT_RELAXED,
@@ -58,6 +59,7 @@ class Total:
     dropped: int = 0
     age_ns: int = 0
     seconds: float = 0
+    journaled: int = 0  # syncs that the journal answered, in runs that came to their end
 
     def add(self, look: Look) -> None:
         self.losses_of_power += 1
@@ -113,8 +115,9 @@ class Session:
 
     def cut_run(self, total: Total, job: Job, count: int) -> None:
         base, log = PLACE / "base", PLACE / "log"
-        staged = cuts.record(job, self.tools, base, log, self.spare_ns)
-        if job.policy != NATIVE and job.kind in STAGES and staged == 0:
+        stats = cuts.record(job, self.tools, base, log, self.spare_ns)
+        total.journaled += stats.journaled
+        if job.policy != NATIVE and job.kind in STAGES and stats.bytes == 0:
             raise FailedError(f"{job}: nothing was staged")
         chosen = cuts.choose_cuts(cuts.read_log(log), count, job.seed)
         kept = None
@@ -147,8 +150,13 @@ class Session:
         total.seconds += time.monotonic() - begin
 
     def controls(self) -> None:
-        """A test that finds nothing when nothing is synced is none."""
+        """A test that finds nothing when nothing is synced is none, nor is one of a journal that is not used."""
         for (way, fs, policy), total in self.totals.items():
+            if policy == JOURNAL and way == "cut" and total.losses_of_power:
+                print(f"{fs}: the journal answered {total.journaled} syncs")
+                if total.journaled == 0:
+                    self.bad = True
+                    print(f"FAILED {way}, {fs}, {policy}: no sync was answered by the journal", flush=True)
             if policy in CONTROL and total.losses_of_power and not total.lost:
                 self.bad = True
                 print(f"FAILED {way}, {fs}, {policy}: the control has lost nothing", flush=True)

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+from support import Stats
+
 from power.acks import Acks, sync_times
 from power.check import Verdict
 from power.content import Content
@@ -24,7 +26,6 @@ from power.disk import copy_image, make_image
 from power.system import DISK, FUSE, MNT_DETACH, PLACE, another_boot, die_with_parent, loop, mounted, umount
 from power.workload import (
     DATA,
-    KINDS,
     RELAXED,
     FailedError,
     Job,
@@ -34,6 +35,7 @@ from power.workload import (
     check,
     pace_us,
     recover_and_check,
+    syncs_of,
     until,
 )
 
@@ -108,8 +110,8 @@ def mark(data: bytes) -> None:
         os.close(fd)
 
 
-def record(job: Job, tools: Tools, base: Path, log: Path, spare_ns: int) -> int:
-    """Runs the program on a logging disk; `base` is the image before the first event of `log`.  Staged bytes."""
+def record(job: Job, tools: Tools, base: Path, log: Path, spare_ns: int) -> Stats:
+    """Runs the program on a logging disk; `base` is the image before the first event of `log`."""
     image = PLACE / "image"
     make_image(image, job.fs)
     copy_image(image, base)
@@ -119,13 +121,13 @@ def record(job: Job, tools: Tools, base: Path, log: Path, spare_ns: int) -> int:
             DATA.mkdir()
             subprocess.run(["sync", "-f", str(DISK)], check=True)
             mark(BEGUN)
-            with Writer(job, tools, FUSE / "marks", syncs=KINDS[job.kind], pace_us=pace_us(job)) as writer:
-                staged = writer.finish().bytes
+            with Writer(job, tools, FUSE / "marks", syncs=syncs_of(job), pace_us=pace_us(job)) as writer:
+                stats = writer.finish()
             if job.policy == RELAXED:
                 time.sleep(spare_ns / 1e9 + 0.05)
             mark(ENDED)
     image.unlink()
-    return staged
+    return stats
 
 
 def choose_cuts(events: list[Event], count: int, seed: int) -> list[Cut]:

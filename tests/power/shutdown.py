@@ -14,7 +14,6 @@ from power.disk import make_image
 from power.system import DISK, PLACE, another_boot, loop, mounted, shut_down
 from power.workload import (
     DATA,
-    KINDS,
     RELAXED,
     FailedError,
     Job,
@@ -23,6 +22,7 @@ from power.workload import (
     Writer,
     pace_us,
     recover_and_check,
+    syncs_of,
 )
 
 
@@ -33,7 +33,7 @@ def lose_power(job: Job, tools: Tools, spare_ns: int) -> Look:
     image, acks = PLACE / "image", PLACE / "acks"
     make_image(image, job.fs)
     acks.write_bytes(b"")
-    syncs = KINDS[job.kind]
+    syncs = syncs_of(job)
     wanted = dice.randrange(syncs * 2 * ACK.size)
     with loop(image) as device:
         with mounted(device, job.fs):

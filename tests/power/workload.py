@@ -22,7 +22,8 @@ from power.system import DISK, PLACE
 NATIVE, RELAXED = "native", "relaxed"
 RELAXED_MS = 50
 # What the library is to keep.  A policy of which the same is promised need only be added to LOSE_NOTHING.
-LOSE_NOTHING = (NATIVE, "fdatasync", "fsync", "journal")
+JOURNAL = "journal"
+LOSE_NOTHING = (NATIVE, "fdatasync", "fsync", JOURNAL)
 CONTROL = ("off",)
 POLICIES = (*LOSE_NOTHING, RELAXED, *CONTROL)
 # Syncs of a run, of each thread if there are several.
@@ -89,7 +90,16 @@ def settings(job: Job) -> dict[str, object]:
         chosen.update(flush="buffered")
     if dice.random() < 0.2:
         chosen.update(prealloc=0)
+    if job.policy == JOURNAL:
+        chosen.update(journal="1M")
+        if dice.random() < 0.5 or "sqlite" in job.kind:
+            chosen.update(writers="exclusive")
     return chosen
+
+
+def syncs_of(job: Job) -> int:
+    """More with a journal, which the first ones do not have."""
+    return KINDS[job.kind] * (4 if job.policy == JOURNAL else 1)
 
 
 def command(job: Job, tools: Tools, acks: Path, syncs: int, pace_us: int, linger: bool) -> list[str]:
