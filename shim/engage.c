@@ -567,9 +567,8 @@ static enum through_reason try_engage(struct file *f, struct ofd *o)
 	if (why != THROUGH_NONE)
 		return why;
 	r = engine_start();
-	if (r < 0)
-		return r == -EDEADLK ? THROUGH_COUNT
-		                     : THROUGH_NO_THREAD; /* in a handler: with a later write */
+	if (r < 0) /* in a signal handler: with a later write */
+		return r == -EDEADLK ? THROUGH_COUNT : THROUGH_NO_THREAD;
 	a = arena_for(f, path, &busy);
 	if (busy)
 		return THROUGH_COUNT;
