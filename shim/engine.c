@@ -164,7 +164,7 @@ static void visit_file(struct file *f, void *ctx)
 	}
 	if (f->through_wanted)
 		engine_kick(f);
-	if (f->relaxed_due_ns && flush_program_fd(f) >= 0) {
+	if (f->relaxed_due_ns && file_fd(f) >= 0) {
 		if (f->relaxed_due_ns <= d->now)
 			engine_kick(f);
 		note_deadline(d, f->relaxed_due_ns);

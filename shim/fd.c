@@ -534,12 +534,13 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 		r = last ? engage_release(f, nested) : flush_hand_over(f, nested);
 		if (!last && f->leased == o)
 			strict_drop(f); /* with bytes that cannot be written; it ends with the description */
-		if (last && f->relaxed_due_ns)
-			sync_relaxed_due(f);
-		if (r == 0 && f->sync_error) {
-			r = f->sync_error;
-			f->sync_error = 0;
-		}
+	}
+	/* (a descriptor that only reads may have been synced, too) */
+	if (f->relaxed_due_ns && (last || file_local(f)->refs == 1))
+		sync_relaxed_due(f);
+	if (r == 0 && f->sync_error && (o->writable || file_local(f)->refs == 1)) {
+		r = f->sync_error;
+		f->sync_error = 0;
 	}
 	/* readers may stay; nobody is left who could write the bytes */
 	if (r < 0 && f->head && last)
