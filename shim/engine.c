@@ -172,7 +172,7 @@ static void visit_file(struct file *f, void *ctx)
 	if (journal_file_idle_at(f) <= d->now)
 		engine_kick(f);
 	note_deadline(d, journal_file_idle_at(f) > d->now ? journal_file_idle_at(f) : d->now + lag_ns(f));
-	if (f->relaxed_due_ns && flush_program_fd(f) >= 0) {
+	if (f->relaxed_due_ns && file_fd(f) >= 0) {
 		if (f->relaxed_due_ns <= d->now)
 			engine_kick(f);
 		note_deadline(d, f->relaxed_due_ns);

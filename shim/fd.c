@@ -542,10 +542,12 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 			journal_retire(f, nested);
 		if (!last && f->leased == o)
 			strict_drop(f); /* with bytes that cannot be written; it ends with the description */
-		if (last && f->relaxed_due_ns)
-			sync_relaxed_now(f);
-		if (r == 0)
-			r = sync_error_take(f, o);
+	}
+	/* (a descriptor that only reads may have been synced, too) */
+	if (f->relaxed_due_ns && (last || file_local(f)->refs == 1))
+		sync_relaxed_now(f);
+	if (r == 0 && (o->writable || file_local(f)->refs == 1)) {
+		r = sync_error_take(f, o);
 	}
 	/* readers may stay; nobody is left who could write the bytes */
 	if (r < 0 && f->head && last)

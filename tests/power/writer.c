@@ -63,7 +63,7 @@ struct stream {
 
 static const char *directory;
 static int ack_fd;
-static uint64_t seed;
+static uint64_t seed, variant;
 static unsigned long syncs, pace_us;
 static bool linger, leaves;
 static uint8_t table[TABLE];
@@ -210,25 +210,25 @@ static int sync_by(struct stream *s, uint64_t way)
 		break;
 	case 3: {
 		/* (staging ends with the first asynchronous call) */
-		if (seed % 5)
+		if (variant % 5)
 			return fdatasync(s->fd);
 		struct aiocb control = {.aio_fildes = s->fd, .aio_sigevent.sigev_notify = SIGEV_NONE};
 		const struct aiocb *list[] = {&control};
 
-		if (aio_fsync(seed % 2 ? O_SYNC : O_DSYNC, &control) < 0)
+		if (aio_fsync(variant % 2 ? O_SYNC : O_DSYNC, &control) < 0)
 			return -1;
 		while (aio_error(&control) == EINPROGRESS)
 			aio_suspend(list, 1, NULL);
 		return (int)aio_return(&control);
 	}
 	case 4:
-		if (seed % 4 == 0) {
+		if (variant % 4 == 0) {
 			sync();
 			return 0;
 		}
-		return (int)syscall(seed % 4 == 1 ? SYS_fdatasync : SYS_fsync, s->fd);
+		return (int)syscall(variant % 4 == 1 ? SYS_fdatasync : SYS_fsync, s->fd);
 	case 5:
-		if (seed % 2)
+		if (variant % 2)
 			return fsync(s->reader);
 		pid = fork();
 		if (pid == 0)
@@ -290,9 +290,9 @@ static void linger_on(struct stream *s, unsigned count)
 /* Without a close: that syncs were promised must not be forgotten with the process. */
 static _Noreturn void leave(void)
 {
-	if (seed % 3 == 0)
+	if (variant % 3 == 0)
 		_exit(0);
-	if (seed % 3 == 1)
+	if (variant % 3 == 1)
 		execl("/bin/true", "true", (char *)NULL);
 	exit(0);
 }
@@ -517,6 +517,7 @@ int main(int argc, char **argv)
 	syncs = strtoul(argv[5], NULL, 10);
 	pace_us = strtoul(argv[6], NULL, 10);
 	linger = argv[7][0] == '1';
+	variant = mix(seed); /* seeds of one kind may have a factor in common */
 	fill_table();
 	if (strcmp(kind, "append") == 0)
 		append(0);

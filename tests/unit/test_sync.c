@@ -170,6 +170,39 @@ static void test_relaxed_given_back_at_the_end(void **state)
 	engage_resume_all(THROUGH_EXEC);
 }
 
+/* What was written through a descriptor that is closed can be synced by one that only reads. */
+static void test_relaxed_by_a_reader(void **state)
+{
+	int fd, reader;
+
+	(void)state;
+	rig_config.rules[0].set.relaxed_ms = 60000;
+	fd = staged_file(SYNC_RELAXED);
+	reader = rig_open("out", O_RDONLY);
+	assert_non_null(fdtable_get(reader));
+	assert_int_equal(rig_close(fd), 0);
+	expect_calls(0, 0);
+	assert_int_equal(sync_file(reader, fdtable_get(reader), true), 0);
+	expect_calls(0, 0);
+	assert_int_equal(rig_close(reader), 0);
+	expect_calls(1, 0);
+}
+
+static void test_relaxed_by_a_reader_in_time(void **state)
+{
+	int fd, reader;
+
+	(void)state;
+	rig_config.rules[0].set.relaxed_ms = 30;
+	fd = staged_file(SYNC_RELAXED);
+	reader = rig_open("out", O_RDONLY);
+	assert_int_equal(rig_close(fd), 0);
+	assert_int_equal(sync_file(reader, fdtable_get(reader), true), 0);
+	for (int i = 0; i < 400 && faults.fsync.calls + faults.fdatasync.calls == 0; i++)
+		usleep(5000);
+	expect_calls(1, 0);
+}
+
 /* Who has no descriptor leaves it to those of the family who have. */
 static void test_relaxed_without_a_descriptor(void **state)
 {
@@ -268,6 +301,8 @@ int main(void)
 		TEST(test_relaxed_given_back_before_rename),
 		TEST(test_relaxed_at_the_end),
 		TEST(test_relaxed_given_back_at_the_end),
+		TEST(test_relaxed_by_a_reader),
+		TEST(test_relaxed_by_a_reader_in_time),
 		TEST(test_relaxed_without_a_descriptor),
 		TEST(test_background_failure_is_told_once),
 		TEST(test_background_failure_is_told_to_each),
