@@ -14,6 +14,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 
 struct job {
 	const struct recover_options *opt;
@@ -688,15 +689,107 @@ static bool is_staging_name(const char *dir)
 	       strcmp(dir, ARENA_DIR) == 0;
 }
 
+/*
+ * Arenas in the order in which they were made, as their names say: what one program wrote over another's bytes, or behind
+ * them, stays so when both are dead.  So many at a time as there is room for.
+ */
+struct queue_entry {
+	uint64_t made;
+	char name[256];
+};
+struct queue {
+	uint32_t count;
+	struct queue_entry last; /* done, with all before it */
+	struct queue_entry entries[128];
+};
+
+/* "<pid>-<rule>-<time>.arena"; other names come first. */
+static uint64_t time_in_name(const char *name)
+{
+	const char *p = is_our_make(name) ? strrchr(name, '-') + 1 : "";
+	uint64_t value = 0;
+
+	for (; (*p >= '0' && *p <= '9') || (*p >= 'a' && *p <= 'f'); p++)
+		value = value << 4 | (uint64_t)(*p <= '9' ? *p - '0' : *p - 'a' + 10);
+	return value;
+}
+
+static bool made_before(const struct queue_entry *a, const struct queue_entry *b)
+{
+	return a->made != b->made ? a->made < b->made : strcmp(a->name, b->name) < 0;
+}
+
+/* Keeps the first ones of those that are not done. */
+static void queue_put(struct queue *q, const char *name)
+{
+	const uint32_t room = sizeof q->entries / sizeof *q->entries;
+	BUFFER(struct queue_entry, e);
+	uint32_t at = q->count;
+
+	e->made = time_in_name(name);
+	log_format(e->name, sizeof e->name, "%s", name);
+	if (q->last.name[0] && !made_before(&q->last, e))
+		return;
+	while (at > 0 && made_before(e, &q->entries[at - 1]))
+		at--;
+	if (at == room)
+		return;
+	if (q->count < room)
+		q->count++;
+	memmove(&q->entries[at + 1], &q->entries[at], (q->count - 1 - at) * sizeof *e);
+	q->entries[at] = *e;
+}
+
+/* The next ones in the directory. */
+static int queue_fill(struct queue *q, int dirfd)
+{
+	BUFFER(char, buf);
+	ssize_t n;
+
+	q->count = 0;
+	if (sys.lseek(dirfd, 0, SEEK_SET) < 0)
+		return -EIO;
+	while ((n = sys.getdents(dirfd, buf, BUFFER_BYTES)) > 0) {
+		for (ssize_t at = 0; at < n;) {
+			struct sys_dirent *d = (struct sys_dirent *)(void *)(buf + at);
+
+			at += d->reclen;
+			if (is_arena_name(d->name))
+				queue_put(q, d->name);
+		}
+	}
+	return (int)n;
+}
+
+static int recover_all_in(const char *dir, int dirfd, const struct recover_options *opt,
+                          struct recover_report *report)
+{
+	struct queue *q =
+		sys.mmap(NULL, sizeof *q, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	BUFFER(char, arena);
+	int r;
+
+	if (sys_is_error(q))
+		return (int)(intptr_t)q;
+	while ((r = queue_fill(q, dirfd)) == 0 && q->count > 0) {
+		for (uint32_t i = 0; i < q->count; i++) {
+			struct job j = {.opt = opt, .report = report, .arena = arena, .dirfd = dirfd};
+
+			log_format(arena, PATH_MAX, "%s/%s", dir, q->entries[i].name);
+			recover_arena(&j, q->entries[i].name);
+		}
+		q->last = q->entries[q->count - 1];
+	}
+	sys.munmap(q, sizeof *q);
+	return r;
+}
+
 static int recover_directory(const char *dir, const struct recover_options *opt,
                              struct recover_report *report)
 {
 	uint64_t before = report->arenas;
-	BUFFER(char, buf);
-	BUFFER(char, arena);
 	int dirfd = sys.openat(AT_FDCWD, dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
 	sys_sigset signals;
-	ssize_t n = 0;
 	int r;
 
 	if (dirfd < 0)
@@ -704,20 +797,8 @@ static int recover_directory(const char *dir, const struct recover_options *opt,
 	r = dir_allowed(dirfd);
 	signals =
 		sys_block_signals(); /* for lease_take_own, and so that a signal handler sees no half of it */
-	while (r == 0 && (n = sys.getdents(dirfd, buf, BUFFER_BYTES)) > 0) {
-		for (ssize_t at = 0; at < n;) {
-			struct sys_dirent *d = (struct sys_dirent *)(void *)(buf + at);
-			struct job j = {.opt = opt, .report = report, .arena = arena, .dirfd = dirfd};
-
-			at += d->reclen;
-			if (!is_arena_name(d->name))
-				continue;
-			log_format(arena, PATH_MAX, "%s/%s", dir, d->name);
-			recover_arena(&j, d->name);
-		}
-	}
-	if (r == 0 && n < 0)
-		r = (int)n;
+	if (r == 0)
+		r = recover_all_in(dir, dirfd, opt, report);
 	sys.close(dirfd);
 	/* stays when something is in it; an empty directory that was never one of ours does, too */
 	if (r == 0 && !opt->dry_run && (is_staging_name(dir) || report->arenas > before))
