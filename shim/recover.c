@@ -16,6 +16,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 
 struct job {
 	const struct recover_options *opt;
@@ -603,7 +604,7 @@ static int take_rights(struct job *j, struct recover_rights *rights)
 }
 
 /* "<pid>-<rule>-<time>.arena": such files are made here and nowhere else. */
-static bool is_our_make(const char *name)
+static bool is_our_make(const char *name, const char *suffix)
 {
 	const char *p = name;
 
@@ -615,7 +616,7 @@ static bool is_our_make(const char *name)
 		return false;
 	for (p++; (*p >= '0' && *p <= '9') || (*p >= 'a' && *p <= 'f'); p++)
 		;
-	return strcmp(p, ARENA_SUFFIX) == 0;
+	return strcmp(p, suffix) == 0;
 }
 
 /*
@@ -694,7 +695,7 @@ static void recover_locked(struct job *j, const char *name)
 		kill_step();
 		goto out;
 	}
-	if (r == -ENODATA && !is_our_make(name))
+	if (r == -ENODATA && !is_our_make(name, ARENA_SUFFIX))
 		r = -EBADMSG;
 	if (r == -ENODATA) {
 		tell(j, "", "nothing", 0, 0, "its process died before it used it");
@@ -757,29 +758,105 @@ static bool is_staging_name(const char *dir)
 	       strcmp(dir, ARENA_DIR) == 0;
 }
 
-/* Every arena in the directory, or every journal. */
-static int recover_each(const char *dir, int dirfd, bool journals, const struct recover_options *opt,
-                        struct recover_report *report)
+/*
+ * Arenas, then journals, in the order in which they were made, as their names say: what one program wrote over another's bytes, or behind
+ * them, stays so when both are dead.  So many at a time as there is room for.
+ */
+struct queue_entry {
+	uint64_t made;
+	char name[256];
+};
+struct queue {
+	uint32_t count;
+	struct queue_entry last; /* done, with all before it */
+	struct queue_entry entries[128];
+};
+
+/* "<pid>-<rule>-<time>.arena" or .journal; other names come first. */
+static uint64_t time_in_name(const char *name)
+{
+	const char *p = is_our_make(name, ARENA_SUFFIX) || is_our_make(name, JOURNAL_SUFFIX)
+	                        ? strrchr(name, '-') + 1
+	                        : "";
+	uint64_t value = 0;
+
+	for (; (*p >= '0' && *p <= '9') || (*p >= 'a' && *p <= 'f'); p++)
+		value = value << 4 | (uint64_t)(*p <= '9' ? *p - '0' : *p - 'a' + 10);
+	return value;
+}
+
+static bool made_before(const struct queue_entry *a, const struct queue_entry *b)
+{
+	return a->made != b->made ? a->made < b->made : strcmp(a->name, b->name) < 0;
+}
+
+/* Keeps the first ones of those that are not done. */
+static void queue_put(struct queue *q, const char *name)
+{
+	const uint32_t room = sizeof q->entries / sizeof *q->entries;
+	BUFFER(struct queue_entry, e);
+	uint32_t at = q->count;
+
+	e->made = time_in_name(name);
+	log_format(e->name, sizeof e->name, "%s", name);
+	if (q->last.name[0] && !made_before(&q->last, e))
+		return;
+	while (at > 0 && made_before(e, &q->entries[at - 1]))
+		at--;
+	if (at == room)
+		return;
+	if (q->count < room)
+		q->count++;
+	memmove(&q->entries[at + 1], &q->entries[at], (q->count - 1 - at) * sizeof *e);
+	q->entries[at] = *e;
+}
+
+/* The next ones in the directory. */
+static int queue_fill(struct queue *q, int dirfd, bool journals)
 {
 	BUFFER(char, buf);
-	BUFFER(char, arena);
 	ssize_t n;
 
+	q->count = 0;
+	if (sys.lseek(dirfd, 0, SEEK_SET) < 0)
+		return -EIO;
 	while ((n = sys.getdents(dirfd, buf, BUFFER_BYTES)) > 0) {
 		for (ssize_t at = 0; at < n;) {
 			struct sys_dirent *d = (struct sys_dirent *)(void *)(buf + at);
-			struct job j = {.opt = opt, .report = report, .arena = arena, .dirfd = dirfd};
 
 			at += d->reclen;
-			if (journals && is_journal_name(d->name))
-				recover_journal(dir, dirfd, d->name, opt, report);
-			if (journals || !is_arena_name(d->name))
-				continue;
-			log_format(arena, PATH_MAX, "%s/%s", dir, d->name);
-			recover_arena(&j, d->name);
+			if (journals ? is_journal_name(d->name) : is_arena_name(d->name))
+				queue_put(q, d->name);
 		}
 	}
-	return n < 0 ? (int)n : 0;
+	return (int)n;
+}
+
+static int recover_all_in(const char *dir, int dirfd, bool journals, const struct recover_options *opt,
+                          struct recover_report *report)
+{
+	struct queue *q =
+		sys.mmap(NULL, sizeof *q, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	BUFFER(char, arena);
+	int r;
+
+	if (sys_is_error(q))
+		return (int)(intptr_t)q;
+	while ((r = queue_fill(q, dirfd, journals)) == 0 && q->count > 0) {
+		for (uint32_t i = 0; i < q->count; i++) {
+			struct job j = {.opt = opt, .report = report, .arena = arena, .dirfd = dirfd};
+
+			if (journals) {
+				recover_journal(dir, dirfd, q->entries[i].name, opt, report);
+				continue;
+			}
+			log_format(arena, PATH_MAX, "%s/%s", dir, q->entries[i].name);
+			recover_arena(&j, q->entries[i].name);
+		}
+		q->last = q->entries[q->count - 1];
+	}
+	sys.munmap(q, sizeof *q);
+	return r;
 }
 
 static int recover_directory(const char *dir, const struct recover_options *opt,
@@ -796,9 +873,9 @@ static int recover_directory(const char *dir, const struct recover_options *opt,
 	signals =
 		sys_block_signals(); /* for lease_take_own, and so that a signal handler sees no half of it */
 	if (r == 0)
-		r = recover_each(dir, dirfd, false, opt, report);
-	if (r == 0 && sys.lseek(dirfd, 0, SEEK_SET) == 0)
-		r = recover_each(dir, dirfd, true, opt, report);
+		r = recover_all_in(dir, dirfd, false, opt, report);
+	if (r == 0)
+		r = recover_all_in(dir, dirfd, true, opt, report);
 	sys.close(dirfd);
 	/* stays when something is in it; an empty directory that was never one of ours does, too */
 	if (r == 0 && !opt->dry_run && (is_staging_name(dir) || report->arenas > before))

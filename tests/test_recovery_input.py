@@ -15,6 +15,7 @@ import pytest
 from recovery_lab import (
     BOOT_ID,
     COUNT,
+    DATA_AT,
     LINE,
     NOBODY,
     SLOT_BTIME,
@@ -139,10 +140,35 @@ def test_flipped_bits(lab: Lab, checksum: str) -> None:
         assert bystander.read_bytes() == b"mine"
         names = {p.name for p in lab.data.iterdir()}
         assert names <= {"log", "bystander", ".fastwrite"}, names
+        data_at = struct.unpack_from("<Q", arena, DATA_AT)[0]
+        assert set(lab.target.read_bytes()[LINE:]) <= set(damaged[data_at:]) | {0}, "bytes that nobody staged"
         if report["failed"]:
             assert arena_path.exists(), "a failed arena must not be thrown away"
         shutil.rmtree(lab.staging, ignore_errors=True)
     assert {"failed", "recovered"} <= outcomes, f"the flips reached nothing: {outcomes}"
+
+
+def test_flipped_bits_of_data(lab: Lab) -> None:
+    """What was staged has no checksum: it comes as it stands in the arena, at its place, and nothing else does."""
+    lab.leave()
+    arena_path = lab.arena()
+    arena = arena_path.read_bytes()
+    staged = arena.index(lines(1, COUNT - 1))
+    dice = random.Random(5)
+    for _ in range(FLIPS // 6):
+        damaged = bytearray(arena)
+        wanted = bytearray(lines(0, COUNT))
+        for _ in range(3):
+            at, bit = dice.randrange((COUNT - 1) * LINE), 1 << dice.randrange(8)
+            damaged[staged + at] ^= bit
+            wanted[LINE + at] ^= bit
+            damaged[dice.randrange(staged + COUNT * LINE, len(arena))] ^= bit
+        lab.staging.mkdir(mode=0o700, exist_ok=True)
+        arena_path.write_bytes(damaged)
+        arena_path.chmod(0o600)
+        os.truncate(lab.target, LINE)
+        assert lab.recover()["recovered"] == 1
+        assert lab.target.read_bytes() == wanted
 
 
 def test_arena_of_another_boot_is_discarded(lab: Lab) -> None:

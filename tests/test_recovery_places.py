@@ -287,6 +287,34 @@ def test_two_arenas_for_one_file(lab: Lab, moved: bool) -> None:
     assert len(got) == 3 * COUNT
 
 
+def test_arenas_are_recovered_in_the_order_in_which_they_were_made(lab: Lab) -> None:
+    """Programs that wrote over each other's bytes: as if each had written when it began to."""
+    programs = [start_paused(lab, turn * COUNT, "write") for turn in range(7)]
+    for program in programs:
+        program.kill()
+        program.wait()
+        program.stdout.close()
+    assert len(lab.arenas()) == 7
+    assert lab.target.stat().st_size == 7 * LINE, "each begins where the file ended"
+    wanted = bytearray(lab.target.read_bytes())  # all first lines
+    for turn in range(7):
+        wanted[(turn + 1) * LINE : (turn + COUNT) * LINE] = lines(turn * COUNT + 1, COUNT - 1)
+    assert lab.recover()["recovered"] == 7
+    assert lab.target.read_bytes() == wanted
+
+
+def test_very_many_arenas(lab: Lab) -> None:
+    """More than are looked at in one go; what is left alone does not keep the others, and does not come again."""
+    lab.leave()
+    for i in range(300):
+        (lab.staging / f"kept-{i}.arena").write_bytes(b"no arena")
+        (lab.staging / f"400000{i}-env-{i:x}.arena").touch()
+    report = lab.recover(status=1)
+    assert (report["arenas"], report["failed"], report["recovered"]) == (601, 300, 1)
+    assert len(lab.arenas()) == 300
+    assert lab.target.read_bytes() == lines(0, COUNT)
+
+
 @pytest.mark.parametrize("mode", ["write", "append", "deleted"])
 def test_eight_recoveries_at_once(lab: Lab, mode: str) -> None:
     for _ in range(ROUNDS):

@@ -455,6 +455,50 @@ static void test_append_cannot_be_searched(void **state)
 	}
 }
 
+/* Somebody puts another file, or a link to one, under the target's name after it was looked at and before the open. */
+static const char *swap_for;
+
+static int swap_openat(int dirfd, const char *path, int flags, mode_t mode)
+{
+	char moved[600], other[600];
+
+	if (swap_for && strcmp(path, "out") == 0) {
+		snprintf(moved, sizeof moved, "%s/moved", rig_dir);
+		snprintf(other, sizeof other, "%s/other", rig_dir);
+		assert_int_equal(rename(rig_path("out"), moved), 0);
+		if (strcmp(swap_for, "link") == 0)
+			assert_int_equal(symlink(other, rig_path("out")), 0);
+		else
+			assert_int_equal(rename(other, rig_path("out")), 0);
+		swap_for = NULL;
+	}
+	return sys_kernel.openat(dirfd, path, flags, mode);
+}
+
+static void test_swapped_between_check_and_open(void **state)
+{
+	const char *const kinds[] = {"link", "file"};
+
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		int fd;
+
+		leave_staged(false, 20000);
+		fd = open(rig_path("other"), O_WRONLY | O_CREAT, 0644);
+		assert_int_equal(write(fd, "precious", 8), 8);
+		close(fd);
+		swap_for = kinds[i];
+		sys.openat = swap_openat;
+		assert_int_equal(recover_now().recovered, 1);
+		assert_null(swap_for);
+		sys = sys_kernel;
+		rig_expect("moved", 20100);
+		assert_int_equal(rig_kernel_size(i ? "out" : "other"), 8);
+		rig_stop();
+		set_up(state);
+	}
+}
+
 /* Others' bytes match the beginning of ours at very many places: the search must not read the arena for each. */
 static void test_search_reads_a_block_once(void **state)
 {
@@ -493,6 +537,7 @@ int main(void)
 		TEST(test_target_cannot_be_looked_at),
 		TEST(test_directory_cannot_be_searched),
 		TEST(test_append_cannot_be_searched),
+		TEST(test_swapped_between_check_and_open),
 		TEST(test_search_reads_a_block_once),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
