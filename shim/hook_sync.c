@@ -41,8 +41,10 @@ EXPORT void sync(void)
 
 EXPORT int syncfs(int fd)
 {
-	meta_settle_all();
-	return real.syncfs(fd);
+	int failed = meta_settle_for_syncfs(fd);
+	int r = real.syncfs(fd);
+
+	return r == 0 && failed < 0 ? (int)hook_result(failed) : r;
 }
 
 EXPORT int sync_file_range(int fd, off64_t offset, off64_t length, unsigned flags)

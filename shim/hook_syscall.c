@@ -318,6 +318,14 @@ static long do_sync(const long *a)
 	return PASS;
 }
 
+static long do_syncfs(const long *a)
+{
+	long failed = meta_settle_for_syncfs(INT(0));
+	long r = kernel(SYS_syncfs, a);
+
+	return r == 0 ? failed : r;
+}
+
 static long do_sync_file_range(const long *a)
 {
 	long r = fd_hand_over(INT(0));
@@ -719,7 +727,7 @@ static handler *const handlers[] = {
 	[SYS_fsync] = do_fsync,
 	[SYS_fdatasync] = do_fdatasync,
 	[SYS_sync] = do_sync,
-	[SYS_syncfs] = do_sync,
+	[SYS_syncfs] = do_syncfs,
 	[SYS_sync_file_range] = do_sync_file_range,
 	[SYS_mmap] = do_mmap,
 	[SYS_sendfile] = do_sendfile,

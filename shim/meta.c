@@ -283,25 +283,49 @@ void meta_map(int fd, bool shares)
 		with_file(sys_dev_of(&st), st.stx_ino, act_mapped);
 }
 
+struct settle_all {
+	uint64_t dev; /* whose errors count */
+	int r;
+};
+
 static void visit_settle(struct file *f, void *ctx)
 {
+	struct settle_all *all = ctx;
 	struct file_guard g;
 
-	(void)ctx;
 	if (f->mode != FILE_ENGAGED)
 		return;
 	g = file_lock(f);
 	if (g.nested)
 		stage_interrupt(f);
-	if (f->mode == FILE_ENGAGED && f->arena)
-		flush_settle(f, g.nested);
+	if (f->mode == FILE_ENGAGED && f->arena) {
+		int r = flush_settle(f, g.nested);
+
+		if (r < 0 && all->r == 0 && f->dev == all->dev)
+			all->r = r;
+	}
 	file_unlock(f, g);
 }
 
 void meta_settle_all(void)
 {
+	struct settle_all all = {0};
+
 	if (!meta_idle())
-		file_for_each(visit_settle, NULL);
+		file_for_each(visit_settle, &all);
+}
+
+int meta_settle_for_syncfs(int fd)
+{
+	struct settle_all all = {0};
+	struct statx st;
+
+	if (meta_idle())
+		return 0;
+	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) == 0)
+		all.dev = sys_dev_of(&st);
+	file_for_each(visit_settle, &all);
+	return all.r;
 }
 
 void meta_limit_changes(void)

@@ -65,8 +65,10 @@ bool meta_rmdir_again(int dirfd, const char *path);
 /* A file mapping of fd is about to be made. */
 void meta_map(int fd, bool shares);
 
-/* sync, syncfs: every engaged file settled. */
+/* Every engaged file settled, before what may concern any of them. */
 void meta_settle_all(void);
+/* The same for syncfs(fd), which reports errors: the first -errno of a file on the same file system, or 0. */
+int meta_settle_for_syncfs(int fd);
 
 /* Before RLIMIT_FSIZE changes: a lower one must not hit bytes that were accepted under the higher one. */
 void meta_limit_changes(void);

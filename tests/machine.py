@@ -36,6 +36,7 @@ SOURCES = ROOT / "tests" / "differential"
 KEPT = ROOT / "build" / "differential"
 KINDS = ("ext4", "xfs", "btrfs", "tmpfs", "overlayfs")
 PREFIX = "fastwrite-machine-"
+ARENA_DIR = ".fastwrite"
 BATCH = 50
 BATCH_SECONDS = 240
 PROBE_SECONDS = 20
@@ -50,7 +51,7 @@ CHOICES = {
     "flush": ["auto", "direct", "buffered"],
     "lag_ms": [1, 1, 5, 100],
     "prealloc": ["64M", "64M", "1M", "0"],
-    "prealloc_mode": ["keep", "keep", "keep", "off"],
+    "prealloc_mode": ["keep", "keep", "keep", "off", "zero"],
     "small": ["64K", "64K", "4K", "512"],
     "sync": ["fdatasync", "fsync", "relaxed", "off"],
     "visibility": ["lag", "lag", "lag", "strict"],
@@ -289,6 +290,8 @@ def run_batch(
     with own_directory(shared_memory()) as memory:
         operations = memory / "list.ops"
         operations.write_text(text)
+        if place.kind == "btrfs":  # where no arena is made
+            setting = {**setting, "staging": memory / ARENA_DIR}
 
         def prepare(lower: Path) -> None:
             for name in ("native", "preloaded"):
@@ -345,6 +348,7 @@ def judge(rig: Rig, path: Path, memory: Path, status: dict, errors: dict, killed
         outcome.difference = f"status {status['preloaded']} with the library; {outcome.difference}"
     if not outcome.difference:
         recover(rig, path / "preloaded", killed, outcome)
+        recover(rig, memory, killed, outcome)
     if not outcome.difference:
         done = subprocess.run(
             [str(rig.machine), "compare", str(path / "native"), str(path / "preloaded")],

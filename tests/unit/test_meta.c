@@ -80,9 +80,28 @@ static void test_other_files_are_asked_once(void **state)
 	assert_false(meta_outdated(meta_releases()));
 }
 
+/* syncfs reports what could not be written, unless it is on another file system. */
+static void test_syncfs_is_told(void **state)
+{
+	int fd = staged_file();
+	int elsewhere = open("/proc/self/stat", O_RDONLY);
+
+	(void)state;
+	faults.pwritev = (struct fault){.at = 1, .count = 1000, .error = ENOSPC};
+	assert_int_equal(meta_settle_for_syncfs(fd), -ENOSPC);
+	assert_int_equal(meta_settle_for_syncfs(elsewhere), 0);
+	assert_int_equal(rig_kernel_size("out"), 100);
+	rig_faults_clear();
+	assert_int_equal(meta_settle_for_syncfs(elsewhere), 0);
+	rig_expect("out", 1000);
+	assert_int_equal(meta_settle_for_syncfs(fd), 0);
+	close(elsewhere);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_syncfs_is_told, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_staged_bytes_are_settled, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_settled_meanwhile, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_given_back_meanwhile, set_up, tear_down),
