@@ -26,7 +26,7 @@ from harness import build, environment, shim, sync_cells, warm
 from harness.clock import RealClock
 from harness.executor import RealExecutor
 from harness.model import FAILED, OK, SKIPPED, LabError
-from harness.sync_cells import Cell, Measured, Place, Programs, Timing, LegError
+from harness.sync_cells import Cell, LegError, Measured, Place, Programs, Timing
 from harness.workdir import WorkDir
 
 FORMAT = 1
