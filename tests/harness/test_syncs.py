@@ -319,7 +319,8 @@ def test_the_verb_runs_and_shows_a_record_again(tmp_path):
     out, page = tmp_path / "o.json", tmp_path / "o.md"
     argv = [sys.executable, "-m", "harness", "sync"]
     run = [
-        "--cells", "append-1", "--pairs", "1", "--seconds", "0.1", "--warmup", "1.5", "--no-warm", "--dir", tmp_path / "w",
+        "--cells", "append-1", "--pairs", "1", "--seconds", "0.1", "--warmup", "1.5", "--no-warm",
+        "--dir", tmp_path / "w",
         "--out", out, "--markdown", page,
     ]  # fmt: skip
     done = subprocess.run([*argv, *map(str, run)], cwd=ROOT, capture_output=True, text=True, timeout=120)
