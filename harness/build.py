@@ -18,6 +18,7 @@ PROGRAMS = {
     "lab-writer": ("writer.c", "method.c", "lab.c"),
     "lab-verify": ("verify.c", "lab.c"),
     "lab-files": ("files.c", "lab.c"),
+    "lab-syncs": ("syncs.c", "lab.c"),
 }
 FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-O3", "-g", "-pthread", "-Wall", "-Wextra")
 

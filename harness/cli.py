@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The verbs of `python -m harness`.
 
-Exit status: 0 everything ran and verified; 1 a leg failed (or a bench target was missed); 2 the request
+Exit status: 0 everything ran and verified; 1 a leg failed (or a target of bench or sync was missed); 2 the request
 cannot be carried out (one line says why); 130 interrupted (one line says how to go on).
 """
 
@@ -18,7 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from harness import bench as bench_targets
-from harness import catalog, session, shim
+from harness import catalog, session, shim, sync_table, syncs
 from harness.model import KINDS, NATIVE, SHIM, VARIANTS, LabError
 from harness.store import RunStore
 
@@ -174,6 +174,48 @@ def bench(
         console.print(bench_targets.table(results))
         missed = [r for r in results if r.verdict != bench_targets.PASS]
         return EXIT_FAILED if found.failed or missed else 0
+
+    _guard(go)
+
+
+@app.command()
+def sync(
+    cells: Annotated[
+        str,
+        typer.Option("--cells", help="Only these, comma-separated: floor, append-1, sqlite, postgres-8 ..."),
+    ] = "",
+    pairs: Pairs = 7,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.01, help="Measured time of a leg.")] = 3.0,
+    warmup: Annotated[float, typer.Option("--warmup", min=0, help="Time before it, not counted.")] = 1.0,
+    seed: Seed = 1,
+    no_warm: NoWarm = False,
+    directory: Dir = WORK,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="JSON with every sample (default: results/<time>-sync.json).")
+    ] = None,
+    markdown: Annotated[Path | None, typer.Option("--markdown", help="Write the tables there, too.")] = None,
+    record: Annotated[
+        Path | None, typer.Option("--from", help="Measure nothing: tables again from such a JSON file.")
+    ] = None,
+) -> None:
+    """What a durable write costs: fsync natively, with each `sync =` of the library, and with libeatmydata."""
+
+    def go() -> int:
+        if record:
+            found = syncs.Record.load(record)
+        else:
+            settings = syncs.Settings(syncs.choose(cells), pairs, seconds, warmup, seed, not no_warm)
+            target = out or session.default_out("sync").with_suffix(".json")
+            found = syncs.run(console, settings, directory, target)
+            console.print(f"samples: {target}", highlight=False, soft_wrap=True)
+        for table in sync_table.terminal(found):
+            console.print(table)
+        results = sync_table.targets(found)
+        console.print(bench_targets.table(results))
+        if markdown:
+            markdown.write_text(sync_table.markdown(found))
+        missed = [r for r in results if r.verdict != bench_targets.PASS]
+        return EXIT_FAILED if missed or sync_table.Samples(found).failed else 0
 
     _guard(go)
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import pwd
 import select
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from harness import interrupt
@@ -31,12 +33,13 @@ OnTick = Callable[[int], bool]
 
 @dataclass(frozen=True)
 class Command:
-    """argv, variables added to the environment, and the cgroup.procs files to enter first."""
+    """argv, variables added to the environment, the cgroup.procs files to enter first, and who runs it."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     cgroup_procs: tuple[str, ...] = ()
     cwd: str | None = None
+    user: str | None = None
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,12 @@ class Executor(Protocol):
     def run(
         self, command: Command, tick_seconds: float = 0.1, on_tick: OnTick | None = None
     ) -> Completed: ...
+
+
+def within(seconds: float, clock: Clock) -> OnTick:
+    """Kills what takes longer, so that a program that hangs is a failure and not the end of the run."""
+    deadline = clock.monotonic() + seconds
+    return lambda _: clock.monotonic() > deadline
 
 
 class RealExecutor:
@@ -76,7 +85,25 @@ class RealExecutor:
             seconds = self._clock.monotonic() - start
             return Completed(process.returncode, _text(out), _text(err), seconds, killed)
 
+    @contextlib.contextmanager
+    def service(self, command: Command, log: Path, patience: float = 60.0) -> Iterator[subprocess.Popen]:
+        """Runs beside the body, which ends it by SIGINT. LabError when it does not end well then."""
+        with open(log, "ab") as out:
+            process = self._start(command, out, out)
+        try:
+            yield process
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(patience)
+            except subprocess.TimeoutExpired as error:
+                raise LabError(f"{command.argv[0]}: did not end within {patience:.0f} s of SIGINT") from error
+            if process.returncode != 0:
+                raise LabError(f"{command.argv[0]}: ended with {process.returncode}")
+        finally:
+            _end(process)
+
     def _start(self, command: Command, out, err) -> subprocess.Popen:
+        who = _identity(command.user)
         groups = [os.open(path, os.O_WRONLY | os.O_CLOEXEC) for path in command.cgroup_procs]
         parent = os.getpid()
 
@@ -97,6 +124,7 @@ class RealExecutor:
                 cwd=command.cwd,
                 start_new_session=True,
                 preexec_fn=enter,
+                **who,
             )
         except FileNotFoundError as error:
             raise LabError(f"{command.argv[0]}: not found; install it") from error
@@ -125,6 +153,14 @@ class RealExecutor:
         finally:
             os.close(pidfd)
         return False
+
+
+def _identity(user: str | None) -> dict:
+    """What Popen is told to become that user."""
+    if user is None:
+        return {}
+    found = pwd.getpwnam(user)
+    return {"user": found.pw_uid, "group": found.pw_gid, "extra_groups": []}
 
 
 def _end(process: subprocess.Popen) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,11 +33,11 @@ class Shim:
             whole.update(path.read_bytes())
         return whole.hexdigest()[:16]
 
-    def env(self, data: Path, extra: Mapping[str, str]) -> dict[str, str]:
-        """Variables that put a program under the shim for the files dataN directly in `data`."""
+    def env(self, data: Path, extra: Mapping[str, str], pattern: str = "data*") -> dict[str, str]:
+        """Variables that put a program under the shim for files in `data`: dataN directly in it, or others."""
         return {
             "LD_PRELOAD": str(self.library),
-            "FASTWRITE_PATHS": f"{data}/data*",
+            "FASTWRITE_PATHS": f"{data}/{pattern}",
             "FASTWRITE_STRICT": "1",
             **extra,
         }
@@ -59,6 +60,28 @@ def find(build: Path = BUILD) -> Shim | str:
         if not path.exists():
             return f"{path} is not there; run `make` first"
     return shim
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What the processes of a leg said at their end (FASTWRITE_STATS), added up."""
+
+    staged_writes: int = 0
+    staged_bytes: int = 0
+    syncs: int = 0
+    syncs_by_journal: int = 0
+
+
+_COUNTERS = re.compile(
+    r"^fastwrite: pid \d+: (\d+) writes absorbed, (\d+) bytes;.* (\d+) syncs asked, .* (\d+) by the journal;",
+    re.MULTILINE,
+)
+
+
+def counters(statistics: str) -> Counters:
+    """The lines of a FASTWRITE_STATS file, added up."""
+    found = [[int(n) for n in line] for line in _COUNTERS.findall(statistics)]
+    return Counters(*(sum(column) for column in zip(*found, strict=True)))
 
 
 def arena_bytes(data: Path) -> int | None:

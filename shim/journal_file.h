@@ -29,10 +29,11 @@ static inline bool journal_file_leases(const struct file *f)
 }
 static inline bool journal_file_counts(const struct file *f) { return f->journal.arena != NULL; }
 
-/* The lease outlives what is staged: taken anew, it would say nothing about the time between. */
+/* The lease outlives what is staged: taken anew, it would say nothing about the time between.  So does that of a strict
+ * file whose rule needs none for the journal: what is found out anew then counts as a change. */
 static inline bool journal_file_holds(const struct file *f)
 {
-	return journal_file_counts(f) || (journal_file_leases(f) && f->leased);
+	return journal_file_counts(f) || (journal_file_is(f) && !f->no_journal && f->leased);
 }
 
 /* Something reaches the file, or is about to, that is not in the journal. */

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -332,6 +333,26 @@ def test_nothing_stays_behind(steps, place):
     one.end()
     assert (place / "log").read_bytes() == b"-" * n + b"a" * 4096
     assert [p.name for p in place.iterdir()] == ["log"]
+
+
+@pytest.mark.parametrize("writers", ["auto", "exclusive"])
+def test_strict_files_sync_by_the_journal_after_they_were_flushed(steps, place, tmp_path, writers):
+    """The lease stays between a flush and the next write: taken anew, it says nothing of the time between."""
+    statistics = tmp_path / "statistics"
+    one = steps(writers=writers, visibility="strict", lag_ms=1, stats=statistics)
+    one.open(9, "log")
+    n = one.until_journal(9)
+    for _ in range(20):
+        one.write(9, "a")
+        one.sync(9)
+        deadline = time.monotonic() + 30
+        while (place / "log").stat().st_size < n + SMALL:  # (asking for the size breaks no lease)
+            assert time.monotonic() < deadline, "not flushed"
+            time.sleep(0.001)
+        n += SMALL
+    one.end()
+    by_journal = int(re.search(r"(\d+) by the journal", statistics.read_text())[1])
+    assert by_journal >= 15
 
 
 def test_a_torn_last_batch_counts_as_not_written(steps, fastwrite, place, tmp_path):

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A SQLite database with one small row per commit: `commits.py write ...` and, afterwards, `commits.py verify ...`.
+
+Run as a program of its own. write: synchronous = FULL, for some seconds after a time of warming that is not
+counted. Both print one JSON object.
+"""
+
+import argparse
+import json
+import sqlite3
+import sys
+import time
+
+
+def payload(number):
+    return f"{number:016d}" * 6
+
+
+def commit_for(insert, first, seconds, most):
+    """Insert rows from `first` on, each a transaction; (begin, end, latencies in ns)."""
+    latencies = []
+    begin = now = time.perf_counter_ns()
+    deadline = begin + int(seconds * 1e9)
+    for number in range(first, first + most):
+        if now >= deadline:
+            break
+        insert("INSERT INTO lab VALUES (?, ?)", (number, payload(number)))
+        end = time.perf_counter_ns()
+        latencies.append(end - now)
+        now = end
+    return begin, now, latencies
+
+
+def write(args):
+    database = sqlite3.connect(args.database, isolation_level=None)
+    (mode,) = database.execute(f"PRAGMA journal_mode = {args.mode}").fetchone()
+    if mode != args.mode:
+        sys.exit(f"journal_mode is {mode}, not {args.mode}")
+    database.execute("PRAGMA synchronous = FULL")
+    database.execute("CREATE TABLE lab (number INTEGER PRIMARY KEY, payload TEXT)")
+    _, _, warm = commit_for(database.execute, 0, args.warmup, args.most // 4)
+    begin, end, latencies = commit_for(database.execute, len(warm), args.seconds, args.most)
+    database.close()
+    latencies.sort()
+    count = len(latencies)
+    return {
+        "syncs": count,
+        "syncs_with_warmup": len(warm) + count,
+        "seconds": (end - begin) / 1e9,
+        "mean_us": sum(latencies) / count / 1e3,
+        "p50_us": latencies[count // 2] / 1e3,
+        "p90_us": latencies[count * 9 // 10] / 1e3,
+    }
+
+
+def verify(args):
+    database = sqlite3.connect(args.database)
+    problems = [row[0] for row in database.execute("PRAGMA integrity_check") if row[0] != "ok"]
+    rows = database.execute("SELECT number, payload FROM lab ORDER BY number").fetchall()
+    if len(rows) != args.commits:
+        problems.append(f"{len(rows)} rows, {args.commits} were committed")
+    wrong = next((i for i, row in enumerate(rows) if row != (i, payload(i))), None)
+    if wrong is not None:
+        problems.append(f"row {wrong} is not what was inserted")
+    return {"ok": not problems, "rows": len(rows), "first_problem": problems[0] if problems else ""}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("verb", choices=("write", "verify"))
+    parser.add_argument("database")
+    parser.add_argument("--mode", default="delete", choices=("delete", "wal"))
+    parser.add_argument("--warmup", type=float, default=1.0)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--most", type=int, default=400_000)
+    parser.add_argument("--commits", type=int, default=0)
+    args = parser.parse_args()
+    print(json.dumps(write(args) if args.verb == "write" else verify(args)))
+
+
+if __name__ == "__main__":
+    main()
