@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the seeds of the fuzzer into tests/fuzz/corpus: one small input for each thing that an arena can say.
 
-The operations are those of recipe.h.  Beside the seeds stand `grown-...`, which the fuzzer made and which reach further,
-and `found-...`, which broke something once.
+The operations are those of recipe.h.  Beside the seeds stand `grown-...`, which the fuzzer made and which reach further
+than they do, and `found-...`, which broke something once.
 """
 
 from __future__ import annotations
