@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdio_ext.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -249,13 +250,17 @@ void op_fgets(const long *a)
 	    line ? (unsigned long)digest((unsigned char *)line, strlen(line), 1) : 0);
 }
 
-/* stream offset whence */
+/* stream offset whence.  Of bytes that are no characters the C library never finds the place in a wide stream. */
 void op_fseek(const long *a)
 {
 	int r;
 
 	if (!there(a[0]))
 		return;
+	if (fwide(streams[a[0]], 0) > 0 && __freadable(streams[a[0]])) {
+		say(" no");
+		return;
+	}
 	r = fseek(streams[a[0]], a[1], (int)a[2]);
 	say_outcome(r, r < 0);
 }
