@@ -91,7 +91,9 @@ class Fio(Case):
         size = (64 << 20) if self.unstaged else (1 << 30)
         what = ("--rw=write", f"--bs={BLOCK}", f"--size={size}")
         path = place.data / "file"
-        writer = place.start(*self.job(self.engine, place, *what, "--do_verify=0"), cwd=place.aside)
+        # (a file that was laid out before is soon written)
+        pace = ("--rate=40m",) if self.unstaged else ()
+        writer = place.start(*self.job(self.engine, place, *what, *pace, "--do_verify=0"), cwd=place.aside)
 
         def begun() -> bool:
             # (with some engines it lays the file out first)

@@ -100,8 +100,9 @@ class Logger(Case):
     )
     kills = 9
 
-    def __init__(self, name: str, source: str, package: dict[str, str]) -> None:
+    def __init__(self, name: str, source: str, package: dict[str, str], gap: str = "") -> None:
         self.name = name
+        self.gap = gap
         self.source = source
         self.needs = package
         # the call returns before the write: what counts is the callback, and a write or two may be under way
@@ -184,7 +185,12 @@ def said(process: Process) -> int:
 
 
 CASES = [
-    Logger("Python, RotatingFileHandler", PYTHON, {"/usr/bin/python3": "python3"}),
+    Logger(
+        "Python, RotatingFileHandler",
+        PYTHON,
+        {"/usr/bin/python3": "python3"},
+        "few bytes: before each record it asks for the state of the file, which puts in place what is staged",
+    ),
     Logger("Java, FileOutputStream", JAVA_STREAM, {"javac": "default-jdk-headless"}),
     Logger("Java, java.util.logging FileHandler", JAVA_LOGGING, {"javac": "default-jdk-headless"}),
     Logger("Node, fs.writeSync", NODE_SYNC, {"node": "nodejs"}),
