@@ -223,8 +223,8 @@ static int sync_by(struct stream *s, uint64_t way)
 	}
 	case 4:
 		if (variant % 4 == 0) {
-			sync();
-			return 0;
+			sync(); /* does not say whether there was still power */
+			return linger ? fdatasync(s->fd) : 0;
 		}
 		return (int)syscall(variant % 4 == 1 ? SYS_fdatasync : SYS_fsync, s->fd);
 	case 5:
