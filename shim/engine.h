@@ -22,7 +22,7 @@ void engine_kick(struct file *f);
 bool engine_arm(void);
 /* engage_tend has something to do. */
 void engine_nudge(void);
-/* Smallest lag of all rules, for the timer's pace; 1..60000. */
+/* Smallest lag of all rules, or time until a relaxed sync, for the timer's pace; 1..60000. */
 void engine_set_pace(uint32_t lag_ms);
 /* Threads that run now. */
 uint32_t engine_threads(void);

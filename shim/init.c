@@ -61,9 +61,14 @@ static void set_pace(void)
 {
 	uint32_t pace = UINT32_MAX;
 
-	for (uint32_t i = 0; i < config.rule_count; i++)
-		if (config.rules[i].set.lag_ms < pace)
-			pace = config.rules[i].set.lag_ms;
+	for (uint32_t i = 0; i < config.rule_count; i++) {
+		const struct settings *set = &config.rules[i].set;
+
+		if (set->lag_ms < pace)
+			pace = set->lag_ms;
+		if (set->sync == SYNC_RELAXED && set->relaxed_ms < pace)
+			pace = set->relaxed_ms;
+	}
 	engine_set_pace(pace);
 }
 

@@ -15,7 +15,7 @@ from power import system
 from power.acks import ACK, Acks
 from power.check import Check
 from power.content import Content
-from support import ROOT
+from support import ROOT, preload_env
 
 WHY_NOT = system.missing()
 powerful = pytest.mark.skipif(bool(WHY_NOT), reason=f"no power to lose: {WHY_NOT}")
@@ -187,3 +187,22 @@ def test_check_of_replaced_files(tmp_path: Path, content: Content) -> None:
         path.write_bytes(b"")
     verdict = Check(tmp_path, content, acks_of(("B", 0, 4)))("replace")
     assert verdict.lost and not verdict.wrong
+
+
+def test_relaxed_does_not_wait_for_a_longer_lag(library: Path, tmp_path: Path) -> None:
+    """The timer's pace is that of the most urgent promise, not only of the lag."""
+    program = (
+        "import os, time; fd = os.open('log', os.O_WRONLY | os.O_CREAT | os.O_APPEND)\n"
+        "for _ in range(15):\n"
+        "    for _ in range(20): os.write(fd, b'x' * 100)\n"
+        "    time.sleep(0.1); os.fsync(fd)\n"
+        "os.write(2, b'end')\n"
+    )
+    trace = tmp_path / "trace"
+    settings = preload_env(library, f"{tmp_path}/**", sync="relaxed", relaxed_ms=50, lag_ms=60000)
+    setenv = [part for item in settings.items() for part in ("-E", "=".join(item))]
+    command = ["strace", "-f", "-o", str(trace), "-e", "trace=fsync,fdatasync,write", *setenv]
+    subprocess.run([*command, sys.executable, "-c", program], cwd=tmp_path, check=True, timeout=60)
+    text = trace.read_text()
+    done = text[: text.index('"end"')].count("sync(")
+    assert done >= 5, f"{done} syncs in a second and a half"
