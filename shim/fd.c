@@ -11,6 +11,7 @@
 #include "lazy.h"
 #include "log.h"
 #include "meta.h"
+#include "prealloc.h"
 #include "recover.h"
 #include "rule.h"
 #include "stage.h"
@@ -297,6 +298,13 @@ static void add_description(struct file *f, int fd, const struct fd_open *op, co
 			/* the kernel cut the file under what we know of it */
 			f->prealloc_end = 0;
 			f->zero_never = true;
+			if (f->zero_end && !g.nested)
+				flush_wait_idle(f);
+			if (f->zero_end && !f->head) {
+				/* that came between the settling and the cut */
+				f->ksize = 0;
+				prealloc_zeros_cut(f);
+			}
 			if (!f->head)
 				engage_refresh(f, fd);
 		}
