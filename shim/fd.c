@@ -12,6 +12,7 @@
 #include "lazy.h"
 #include "log.h"
 #include "meta.h"
+#include "prealloc.h"
 #include "recover.h"
 #include "rule.h"
 #include "stage.h"
@@ -302,6 +303,13 @@ static void add_description(struct file *f, int fd, const struct fd_open *op, co
 			f->prealloc_end = 0;
 			journal_file_changed(f);
 			f->zero_never = true;
+			if (f->zero_end && !g.nested)
+				flush_wait_idle(f);
+			if (f->zero_end && !f->head) {
+				/* that came between the settling and the cut */
+				f->ksize = 0;
+				prealloc_zeros_cut(f);
+			}
 			if (!f->head)
 				engage_refresh(f, fd);
 		}

@@ -2,6 +2,7 @@
 /* prealloc: see prealloc.h. */
 #include "prealloc.h"
 
+#include "engage.h"
 #include "flush.h"
 #include "kill.h"
 #include "lease.h"
@@ -217,6 +218,9 @@ bool prealloc_zeros_wanted(struct file *f)
 	const struct settings *set = &f->rule->set;
 	uint64_t end;
 
+	/* (who holds, or stops, is about to show the files to somebody) */
+	if (f->error || file_held() || engage_stopped())
+		return false;
 	/* (with a journal a sync does not touch the file) */
 	if (set->prealloc_mode != PREALLOC_ZERO || set->sync == SYNC_JOURNAL || f->zero_never ||
 	    set->writers != WRITERS_EXCLUSIVE || f->shared || f->sparse || f->mode != FILE_ENGAGED ||
@@ -239,16 +243,17 @@ bool prealloc_zeros_next(struct file *f, uint64_t *from, uint64_t *to)
 	end = stage_logical_size(f);
 	*from = f->zero_end > end ? f->zero_end : page_ceil(end);
 	*to = within_limit(page_floor(*from + ZERO_STRETCH)) / ARENA_PAGE * ARENA_PAGE;
+	/* noted before it is done, as the zeros are: recovery looks for them there, and for nothing else */
+	atomic_fetch_or_explicit(&slot->flags, SLOT_PREALLOCATED, memory_order_release);
 	if (*to <= *from || *to - *from > free_share(file_own_fd(f)) ||
 	    keep_size(file_own_fd(f), *from, *to) < 0) {
 		f->zero_never = true; /* a full disk: no more luxury */
 		return false;
 	}
-	/* noted before it is done: recovery looks for zeros there, and for nothing else */
 	if (f->zero_end == 0)
 		atomic_store_explicit(&slot->size, f->ksize, memory_order_relaxed);
 	atomic_store_explicit(&slot->padded_end, *to, memory_order_relaxed);
-	atomic_fetch_or_explicit(&slot->flags, SLOT_PADDED | SLOT_PREALLOCATED, memory_order_release);
+	atomic_fetch_or_explicit(&slot->flags, SLOT_PADDED, memory_order_release);
 	f->zero_end = *to;
 	kill_step();
 	return true;

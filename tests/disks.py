@@ -7,6 +7,7 @@ import fcntl
 import os
 import struct
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,13 +42,29 @@ def run_or_skip(*command: str | Path, **env: str) -> None:
         pytest.skip(f"{command[0]}: {(done.stderr or done.stdout).strip()}")
 
 
-def mount(image: Path, point: Path, options: str = "") -> None:
-    """Mounts an image made before; on a loop device."""
-    run_or_skip("mount", "-o", ",".join(filter(None, ["loop", options])), image, point)
+def device_of(point: Path) -> str:
+    """What is mounted there."""
+    found = subprocess.run(
+        ["findmnt", "-no", "SOURCE", str(point)], capture_output=True, text=True, check=True
+    )
+    return found.stdout.strip()
 
 
-def unmount(point: Path) -> None:
-    subprocess.run(["umount", str(point)], check=True)
+def remount(point: Path, repair: bool = False) -> None:
+    """Unmounts a file system that has failed, and mounts it anew: the same device, as after a repair."""
+    device = device_of(point)
+    for _ in range(50):
+        subprocess.run(["umount", str(point)], check=True)
+        if repair:
+            subprocess.run(["e2fsck", "-fy", device], capture_output=True, check=False)
+        run_or_skip("mount", device, point)
+        try:
+            (point / "probe").touch()
+            (point / "probe").unlink()
+            return
+        except OSError:
+            time.sleep(0.2)
+    pytest.skip("somebody else's mount namespace keeps the failed file system alive")
 
 
 def unmount_at_last(point: Path) -> None:
@@ -63,6 +80,7 @@ def disk(kind: str, place: Path, size: int = 64 * MIB, options: str = "", *make:
         pytest.skip("needs root for mounting")
     place.mkdir(exist_ok=True)
     image, point = place / "image", place / "mounted"
+    device = None
     point.mkdir()
     if kind == "tmpfs":
         run_or_skip("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", point)
@@ -70,12 +88,21 @@ def disk(kind: str, place: Path, size: int = 64 * MIB, options: str = "", *make:
         with image.open("wb") as file:
             file.truncate(size)
         run_or_skip(*MAKE[kind], *make, image, **SMALL_XFS)
-        mount(image, point, options)
+        # not by `mount -o loop`: it must be the same device when it is mounted again
+        made = subprocess.run(
+            ["losetup", "--find", "--show", str(image)], capture_output=True, text=True, check=False
+        )
+        if made.returncode != 0:
+            pytest.skip(f"losetup: {made.stderr.strip()}")
+        device = made.stdout.strip()
+        run_or_skip("mount", *(["-o", options] if options else []), device, point)
     try:
         yield point
     finally:
         if os.path.ismount(point):
             unmount_at_last(point)
+        if device:
+            subprocess.run(["losetup", "--detach", device], capture_output=True, check=False)
         image.unlink(missing_ok=True)
 
 
