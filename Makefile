@@ -254,7 +254,7 @@ soak-power: deps
 
 # ---- laboratory ----
 
-.PHONY: experiment bench bench-cost
+.PHONY: experiment bench bench-cost bench-sync
 experiment: deps
 	$(Q)$(MAKE) --no-print-directory build-all
 	$(Q)$(PYTHON) -m harness experiment $(ARGS)
@@ -263,6 +263,12 @@ bench: deps
 	$(Q)$(MAKE) --no-print-directory build-all
 	$(Q)$(PYTHON) -m harness bench $(ARGS)
 	$(Q)python3 tests/cost.py --build build
+	$(Q)$(PYTHON) -m harness sync $(SYNC_ARGS)
+
+# What it compares with is used when it is there: libeatmydata (Debian: eatmydata), PostgreSQL (postgresql).
+bench-sync: deps
+	$(Q)$(MAKE) --no-print-directory build-all
+	$(Q)$(PYTHON) -m harness sync $(ARGS)
 
 bench-cost: deps-test
 	$(Q)$(MAKE) --no-print-directory build-all
@@ -344,6 +350,7 @@ help:
 	'make experiment   the published experiments, natively and with the library; ARGS="--scale full" ...' \
 	'make bench        the timed comparisons' \
 	'make bench-cost   of these, what a program pays that matches nothing' \
+	'make bench-sync   of these, what a synced write costs; SQLite, and PostgreSQL if it is there' \
 	'make lint         formatting and static checks; make format repairs the formatting' \
 	'make install      into PREFIX ($(PREFIX)), below DESTDIR; make uninstall takes it away again' \
 	'make deps         installs what build, tests and laboratory need; deps-build, deps-lint likewise' \

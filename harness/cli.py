@@ -207,11 +207,11 @@ def sync(
             settings = syncs.Settings(syncs.choose(cells), pairs, seconds, warmup, seed, not no_warm)
             target = out or session.default_out("sync").with_suffix(".json")
             found = syncs.run(console, settings, directory, target)
-            console.print(f"samples: {target}", highlight=False, soft_wrap=True)
         for table in sync_table.terminal(found):
             console.print(table)
         results = sync_table.targets(found)
-        console.print(bench_targets.table(results))
+        if results:
+            console.print(bench_targets.table(results))
         if markdown:
             markdown.write_text(sync_table.markdown(found))
         missed = [r for r in results if r.verdict != bench_targets.PASS]

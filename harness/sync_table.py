@@ -161,8 +161,11 @@ def markdown(record: Record) -> str:
             lines += [_line(row.cells) for row in found]
     if record.skipped:
         lines += ["", *(f"- skipped: {name}: {reason}" for name, reason in record.skipped.items())]
+    results = targets(record)
+    if not results:
+        return "\n".join(lines) + "\n"
     lines += ["", _line(("target", "bound", "measured", "")), _line(("---", "---:", "---:", "---"))]
-    for result in targets(record):
+    for result in results:
         measured = present.interval(result.measured) if result.measured else present.NONE
         lines.append(_line((result.target.text, bench.bound(result.target), measured, result.verdict)))
     return "\n".join(lines) + "\n"

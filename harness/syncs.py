@@ -32,6 +32,7 @@ from harness.workdir import WorkDir
 FORMAT = 1
 SPACE_BYTES = 3 << 30
 WARM_BYTES = 256 << 20
+OVERHEAD_SECONDS = 2.0
 
 NOTHING = "nothing synced"
 RECOVERED = "nothing synced, once recovery has run"
@@ -263,6 +264,10 @@ def run(console: Console, settings: Settings, directory: Path, out: Path) -> Rec
             console.print(
                 f"[yellow]skipped:[/] {escape(name)}: {escape(reason)}", highlight=False, soft_wrap=True
             )
+        minutes = len(legs) * (settings.seconds + settings.warmup + OVERHEAD_SECONDS) / 60
+        console.print(
+            f"{len(legs)} legs, about {minutes:.0f} min; samples go to {out}", highlight=False, soft_wrap=True
+        )
         try:
             _run_all(console, bench, legs, Timing(settings.warmup, settings.seconds), record, out)
         finally:

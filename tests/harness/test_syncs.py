@@ -6,6 +6,7 @@ import os
 import struct
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -229,6 +230,20 @@ def test_a_cell_measures_and_verifies(place, cells, name):
         pytest.skip(str(error))
     assert found.count > 0 and found.rate > 0
     assert 0 < found.p50_us <= found.p90_us and found.mean_us > 0
+
+
+def test_a_server_is_started_measured_and_verified(programs, cells):
+    with tempfile.TemporaryDirectory() as name:
+        at = Path(name)
+        at.chmod(0o755)  # the server has a user of its own
+        reason = cells["postgres-1"].missing(at, None)
+        if reason:
+            pytest.skip(reason)
+        for part in ("stage", "control", "keep"):
+            (at / part).mkdir()
+        server = Place(at / "stage", at / "control", programs, at / "keep", {})
+        found = cells["postgres-1"].run(server, Timing(0, 1))
+        assert found.count == found.verified["rows"] > 0 and found.mean_us > 0
 
 
 def test_a_lost_record_a_lost_size_and_a_lost_row_are_noticed(place, cells, programs, monkeypatch):
