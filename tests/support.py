@@ -19,7 +19,8 @@ MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs", "devtmpfs"}
 STATS_LINE = re.compile(
     r"^fastwrite: pid (?P<pid>\d+): (?P<writes>\d+) writes absorbed, (?P<bytes>\d+) bytes; "
     r"(?P<flushes>\d+) flushes, (?P<flush_bytes>\d+) bytes, (?P<direct_bytes>\d+) by O_DIRECT; "
-    r"(?P<syncs_asked>\d+) syncs asked, (?P<syncs_done>\d+) done, (?P<journaled>\d+) by the journal; (?P<settles>\d+) settles(?P<through>.*)$"
+    r"(?P<syncs_asked>\d+) syncs asked, (?P<syncs_done>\d+) done, (?P<journaled>\d+) by the journal; "
+    r"(?P<settles>\d+) settles(?P<through>.*)$"
 )
 THROUGH = re.compile(r"; (\d+) files written through: ([^;]+)")
 
