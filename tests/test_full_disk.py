@@ -38,13 +38,14 @@ static ssize_t put(const unsigned char *p, size_t n, uint64_t at)
 	}
 	return strcmp(how, "positioned") == 0 ? pwrite(fd, p, n, (off_t)at) : write(fd, p, n);
 }
-/* filler PATH append|positioned|sequential|stdio SIZE BALLAST ERROR: writes until ERROR, removes BALLAST, writes 1,000
+/* filler PATH append|positioned|sequential|stdio|synced SIZE BALLAST ERROR: writes until ERROR, removes BALLAST, writes 1,000
  * more */
 int main(int argc, char **argv)
 {
 	static unsigned char buffer[1 << 16];
 	size_t size = (size_t)atol(argv[3]);
 	int error = atoi(argv[5]), full = 0;
+	unsigned writes = 0;
 	uint64_t at = 0;
 	struct statvfs room;
 	(void)argc;
@@ -59,6 +60,8 @@ int main(int argc, char **argv)
 			return perror("write"), 2;
 		if (n > 0)
 			at += (uint64_t)n;
+		if (strcmp(how, "synced") == 0 && ++writes % 16 == 0 && fsync(fd) != 0)
+			return perror("fsync of what was accepted"), 9;
 		if (n < 0 && ++full == 3)
 			break;
 	}
@@ -161,6 +164,34 @@ def test_until_it_is_full(library, programs, tmp_path, kind, how, size, settings
     # it was really full
     assert left < LEFT[kind]
     assert_staged(done.stats, 8 << 20)
+
+
+@pytest.mark.parametrize("writers", ["auto", "exclusive"])
+@pytest.mark.parametrize("kind", ["ext4", "xfs"])
+def test_until_it_is_full_with_a_journal(library, programs, tmp_path, kind, writers):
+    """The journal lies on the same disk, and every sync of what was accepted succeeds."""
+    with disk(kind, tmp_path / "disk") as point:
+        add_ballast(point, 16 * MIB)
+        done, _, left = filled(
+            lambda command: run_preloaded(
+                library,
+                command,
+                tmp_path,
+                paths=f"{point}/data/**",
+                sync="journal",
+                journal="2M",
+                writers=writers,
+                mem="1M",
+                block="64K",
+            ),
+            programs,
+            point,
+            "synced",
+            1000,
+        )
+    assert left < LEFT[kind]
+    assert_staged(done.stats, 4 << 20)
+    assert done.stats.journaled > 100, done.stats
 
 
 @pytest.mark.parametrize("kind", ["ext4", "tmpfs", "xfs"])
