@@ -479,6 +479,19 @@ static int other_boot(const struct job *j)
 	return r < 0 ? r : memcmp(now, j->a.header.boot_id, sizeof now) != 0;
 }
 
+/* What was reserved behind the end of a file of another boot.  The arena is not to be trusted, but to give back blocks
+ * behind the end of a file that it names does no harm. */
+static void trim_discarded(const struct job *j, const struct arena_slot *s)
+{
+	BUFFER(struct recover_target, t);
+
+	if (!(s->flags & SLOT_PREALLOCATED) || s->path[0] != '/' || j->opt->dry_run ||
+	    recover_target_open(t, s, j->dirfd, false) < 0)
+		return;
+	trim(s, t->fd);
+	recover_target_close(t);
+}
+
 /* Another boot: the arena's pages reached the disk or did not, in any order.  What no sync covered was not
  * promised, and a mixture of old and new would be worse than nothing. */
 static void discard(struct job *j)
@@ -499,6 +512,7 @@ static void discard(struct job *j)
 		             ? "written before the last boot, not covered by a sync; zeros may "
 		               "stand behind its end (prealloc_mode = zero)"
 		             : "written before the last boot, not covered by a sync");
+		trim_discarded(j, s);
 	}
 	j->report->discarded++;
 }

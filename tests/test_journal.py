@@ -410,3 +410,16 @@ def test_damage_never_writes_what_was_not_synced(steps, fastwrite, place, tmp_pa
         journal.unlink(missing_ok=True)
     assert len(outcomes) > 3, "all flips did the same"
     assert sorted(p.name for p in place.iterdir()) in ([".fastwrite", "log"], ["log"])
+
+
+def test_space_reserved_before_a_crash_is_given_back(steps, fastwrite, place, tmp_path):
+    one = steps(sync="fdatasync")
+    one.open(9, "log")
+    for _ in range(3):
+        one.write(9, "a", 4096)
+    one.sync(9)
+    one.kill()
+    assert (place / "log").stat().st_blocks > 1000, "nothing was reserved"
+    recover(fastwrite, place, other_boot=True, tmp_path=tmp_path)
+    assert (place / "log").read_bytes() == b"a" * 3 * 4096
+    assert (place / "log").stat().st_blocks <= 3 * 8
