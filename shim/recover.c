@@ -481,13 +481,14 @@ static int other_boot(const struct job *j)
 
 /* What was reserved behind the end of a file of another boot.  The arena is not to be trusted, but to give back blocks
  * behind the end of a file that it names does no harm. */
-static void trim_discarded(const struct job *j, const struct arena_slot *s)
+static void trim_discarded(const struct job *j, struct arena_slot *s)
 {
 	BUFFER(struct recover_target, t);
 
 	if (!(s->flags & SLOT_PREALLOCATED) || s->path[0] != '/' || j->opt->dry_run ||
 	    recover_target_open(t, s, j->dirfd, false) < 0)
 		return;
+	s->flags &= ~(uint32_t)SLOT_EXCLUSIVE; /* only while nobody else has it, whatever that arena says */
 	trim(s, t->fd);
 	recover_target_close(t);
 }
