@@ -361,6 +361,13 @@ static bool arena_close(uint32_t i)
 	if (!a)
 		return false;
 	lock_take(&m->lock, LOCK_FAMILY);
+	/* of members that end at the same time each takes the others for gone: one of them has removed it, and the
+	 * entry may be another arena's by now */
+	if (!atomic_load(&a->ready) || !family_set_has(&a->members, family_me)) {
+		engage.arenas[i].arena = NULL;
+		lock_drop(&m->lock, LOCK_FAMILY);
+		return false;
+	}
 	/* bytes that could not be flushed wait there for `fastwrite recover` */
 	closes = a->slots_used == 0 && !family_set_others(&a->members);
 	if (closes) {
