@@ -156,7 +156,8 @@ static long write_engaged(struct file *f, struct ofd *o, int fd, const struct io
 		r = strict_hold(f, o, nested);
 		if (r <= 0 && strict_for_journal(f)) {
 			/* without a lease there is no journal, for now or for good, and that is all */
-			f->no_journal = r < 0;
+			if (r < 0)
+				strict_not_for_journal(f);
 			r = 1;
 		}
 		if (r < 0) {

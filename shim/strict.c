@@ -51,6 +51,14 @@ static bool strict_by_itself(const struct file *f)
 
 bool strict_for_journal(const struct file *f) { return journal_file_leases(f) && !strict_by_itself(f); }
 
+void strict_not_for_journal(struct file *f)
+{
+	f->no_journal = true;
+	/* (who locks the file needs it so for other reasons, and is strict by himself) */
+	if (!f->leased)
+		f->no_own_fd = false;
+}
+
 bool strict_is(const struct file *f) { return strict_by_itself(f) || journal_file_leases(f); }
 
 void strict_share(const struct rule *rule) { atomic_store(&shares[rule - engage_config->rules], true); }
@@ -322,12 +330,13 @@ void strict_fork(struct file *f, bool nested)
 	if (strict_for_journal(f)) {
 		/* staged as any other from now on, and its syncs go to the file */
 		journal_retire(f, nested);
-		f->no_journal = true;
 		if (f->leased && flush_settle(f, nested) < 0)
 			engage_through(f, THROUGH_FORK, nested);
-	} else {
-		engage_through(f, THROUGH_FORK, nested);
+		strict_drop(f);
+		strict_not_for_journal(f);
+		return;
 	}
+	engage_through(f, THROUGH_FORK, nested);
 	strict_drop(f);
 }
 

@@ -26,6 +26,8 @@
 bool strict_is(const struct file *f);
 /* Strict for no other reason than that its syncs go to the journal (journal_file.h). */
 bool strict_for_journal(const struct file *f);
+/* File lock held: it does without a lease, and without the journal, from now on. */
+void strict_not_for_journal(struct file *f);
 /* Shared memory in a file of that rule: all staged files of the rule have been settled. */
 void strict_share(const struct rule *rule);
 
