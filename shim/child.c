@@ -7,6 +7,7 @@
 #include "engage.h"
 #include "fdtable.h"
 #include "flush.h"
+#include "journal_file.h"
 #include "inherit.h"
 #include "lazy.h"
 #include "lock.h"
@@ -93,6 +94,7 @@ static void refresh(struct file *f)
 {
 	int fd = flush_program_fd(f);
 
+	journal_file_changed(f);
 	if (f->head || fd < 0)
 		return;
 	engage_refresh(f, fd);

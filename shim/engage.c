@@ -665,7 +665,8 @@ void engage_refresh(struct file *f, int fd)
 		return;
 	f->ksize = f->lsize = st.stx_size;
 	f->sparse = has_holes(f, &st);
-	journal_file_changed(f);
+	if (!journal_file_alone(f))
+		journal_file_changed(f);
 }
 
 int engage_release(struct file *f, bool nested)

@@ -186,6 +186,7 @@ struct file {
 		_Atomic uint64_t first;      /* oldest batch with an entry that counts */
 		uint64_t last;               /* newest */
 		uint64_t puts;               /* counts the times that bytes were put there */
+		uint32_t asked;              /* first syncs, counted up to a few */
 		uint64_t asked_ns;           /* a sync was asked for, or the lease taken */
 		uint64_t block_seq, block_commit; /* staged bytes up to here are in the journal */
 		struct journal_place void_place;  /* entries before it are about to be made void, */

@@ -15,6 +15,7 @@
 enum {
 	PUT_MAX = 128 << 10, /* more is cheaper to write once, to the file */
 	IDLE_NS = 1000000000,
+	ASKED_MIN = 4, /* syncs of a file before the journal takes them */
 };
 
 static uint64_t commit_of(const struct block_run *run)
@@ -45,8 +46,7 @@ static bool clean(const struct file *f)
 	return f->changed == f->durable && f->durable_epoch == file_epoch() && !f->full_sync && !f->error;
 }
 
-/* Nobody outside the family can change the file unseen. */
-static bool alone(const struct file *f)
+bool journal_file_alone(const struct file *f)
 {
 	return f->rule->set.writers == WRITERS_EXCLUSIVE || (journal_file_leases(f) && strict_proves(f));
 }
@@ -205,8 +205,13 @@ bool journal_file_sync(struct file *f, uint64_t *ticket)
 	struct fresh n;
 
 	f->journal.asked_ns = sys_now_ns();
-	if (f->mode != FILE_ENGAGED || !a || a->dev != f->dev || !alone(f) || !journal_ready(a) ||
-	    !clean(f) || (journal_file_counts(f) && f->journal.arena != a))
+	/* the last entries cost a sync of the file when it is closed */
+	if (f->journal.asked < ASKED_MIN) {
+		f->journal.asked++;
+		return false;
+	}
+	if (f->mode != FILE_ENGAGED || !a || a->dev != f->dev || !journal_file_alone(f) ||
+	    !journal_ready(a) || !clean(f) || (journal_file_counts(f) && f->journal.arena != a))
 		return false;
 	find_fresh(f, &n);
 	if (n.bytes > PUT_MAX)

@@ -36,6 +36,9 @@ static inline bool journal_file_holds(const struct file *f)
 	return journal_file_counts(f) || (journal_file_is(f) && !f->no_journal && f->leased);
 }
 
+/* Nobody outside the family can change the file unseen: others wait for a lease, or the rule says that there are none. */
+bool journal_file_alone(const struct file *f);
+
 /* Something reaches the file, or is about to, that is not in the journal. */
 static inline void journal_file_changed(struct file *f) { f->changed++; }
 /* Staged bytes up to this block's end are being flushed. */

@@ -283,6 +283,8 @@ int strict_hold(struct file *f, struct ofd *o, bool nested)
 	atomic_store_explicit(&f->leased, o, memory_order_relaxed);
 	show_state(f, SLOT_LEASED);
 	f->journal.asked_ns = sys_now_ns();
+	if (f->rule->set.writers != WRITERS_EXCLUSIVE)
+		journal_file_changed(f);
 	/* others may have written, and cut off what we had reserved */
 	engage_refresh(f, ofd_fd(o));
 	if (f->lease_wait_us)
