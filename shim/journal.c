@@ -461,6 +461,11 @@ int journal_reserve(struct arena *a, uint32_t bytes, bool bulk, uint8_t **out, u
 	return 0;
 }
 
+uint64_t journal_filling(const struct arena *a)
+{
+	return cursor((struct journal *)(uintptr_t)&a->journal)->seq;
+}
+
 uint64_t journal_half_seq(const struct arena *a)
 {
 	return cursor((struct journal *)(uintptr_t)&a->journal)->half_seq;

@@ -92,7 +92,8 @@ bool journal_ready(struct arena *a);
  * and try again; -ENOSPC: the other half is still needed.  -EIO: the journal cannot be written.
  */
 int journal_reserve(struct arena *a, uint32_t bytes, bool bulk, uint8_t **out, uint64_t *ticket);
-/* With the lock of journal_reserve: the batch's half, by the number of its first batch; a number for one more file. */
+/* With the lock of journal_reserve: the batch; its half, by the number of its first batch; a number for one more file. */
+uint64_t journal_filling(const struct arena *a);
 uint64_t journal_half_seq(const struct arena *a);
 uint64_t journal_new_file(struct arena *a);
 /* `bytes` entries stand at *out.  The number of the batch. */

@@ -187,12 +187,14 @@ static bool put(struct file *f, const struct fresh *n, uint64_t *ticket)
 	if (f->journal.named != half)
 		at = put_name(f, at);
 	at = put_fresh(f, n, at, &reached);
-	*ticket = journal_commit(a, (uint32_t)(at - begin));
-	f->journal.named = half;
+	/* said before anybody can write it: a checkpoint looks for files with entries without their locks */
+	*ticket = journal_filling(a);
 	if (!journal_file_counts(f))
 		f->journal.first = *ticket;
 	f->journal.arena = a;
 	f->journal.last = *ticket;
+	journal_commit(a, (uint32_t)(at - begin));
+	f->journal.named = half;
 	f->journal.puts++;
 	f->journal.block_seq = reached.seq;
 	f->journal.block_commit = reached.commit;
@@ -216,7 +218,12 @@ bool journal_file_sync(struct file *f, uint64_t *ticket)
 	find_fresh(f, &n);
 	if (n.bytes > PUT_MAX)
 		return false;
-	*ticket = journal_file_counts(f) ? f->journal.last : 0;
+	*ticket = 0;
+	if (journal_file_counts(f)) {
+		/* What was synced by itself, and then perhaps by another thread, is safe from a replay only when the old
+		 * entries are void. */
+		*ticket = f->journal.last > f->journal.void_ticket ? f->journal.last : f->journal.void_ticket;
+	}
 	return n.bytes == 0 || put(f, &n, ticket);
 }
 
@@ -292,20 +299,28 @@ static int wait_abandoned(struct file *f, const struct journal_sync *s)
 	return -EIO;
 }
 
+/* Everything up to s is on the device; before it may be relied on, old entries are void or about to be. */
+static void note_durable(struct file *f, const struct journal_sync *s)
+{
+	if (s->changed > f->durable)
+		f->durable = s->changed;
+	if (s->epoch > f->durable_epoch)
+		f->durable_epoch = s->epoch;
+}
+
 int journal_file_sync_done(struct file *f, const struct journal_sync *s, bool keep_lock)
 {
 	uint64_t ticket;
 	int r;
 
-	if (s->changed > f->durable)
-		f->durable = s->changed;
-	if (s->epoch > f->durable_epoch)
-		f->durable_epoch = s->epoch;
 	/* (or somebody else has made them void meanwhile, and has more to do) */
-	if (!s->arena || f->journal.arena != s->arena)
+	if (!s->arena || f->journal.arena != s->arena) {
+		note_durable(f, s);
 		return 0;
+	}
 	r = put_void(f, s->place, s->puts);
 	if (r == 0) {
+		note_durable(f, s);
 		ticket = f->journal.void_ticket;
 		if (!keep_lock)
 			lock_drop(&f->lock, LOCK_FILE);
@@ -413,10 +428,7 @@ static void visit_void(struct file *f, void *ctx)
 	if (concerns(f, c) && flush_settle(f, false) == 0 && concerns(f, c) && sync_now(f, &s) == 0 &&
 	    journal_file_counts(f) && put_void(f, s.place, s.puts) == 0) {
 		f->full_sync = false;
-		if (s.changed > f->durable)
-			f->durable = s.changed;
-		if (s.epoch > f->durable_epoch)
-			f->durable_epoch = s.epoch;
+		note_durable(f, &s);
 		c->ticket = f->journal.void_ticket;
 	}
 	file_unlock(f, g);

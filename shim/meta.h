@@ -67,6 +67,8 @@ void meta_map(int fd, bool shares);
 
 /* Every engaged file settled, before what may concern any of them. */
 void meta_settle_all(void);
+/* The same before sync(). */
+void meta_settle_for_sync(void);
 /* The same for syncfs(fd), which reports errors: the first -errno of a file on the same file system, or 0. */
 int meta_settle_for_syncfs(int fd);
 

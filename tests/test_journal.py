@@ -179,6 +179,19 @@ def test_old_entries_do_not_overwrite_what_was_synced_later(steps, fastwrite, pl
     assert (place / "data").read_bytes()[: 1 << 20] == b"B" * (1 << 20)
 
 
+def test_syncfs_is_not_undone(steps, fastwrite, place, tmp_path):
+    one = steps()
+    one.open(9, "data")
+    one.until_journal(9)
+    one.pwrite(9, "a", 4096, 0)
+    one.sync(9)
+    one.pwrite(9, "b", 4096, 0)
+    assert one.do("syncfs", 9) == 0
+    one.kill()
+    recover(fastwrite, place, other_boot=True, tmp_path=tmp_path)
+    assert (place / "data").read_bytes()[:4096] == b"b" * 4096
+
+
 def test_a_truncation_is_not_undone(steps, fastwrite, place, tmp_path):
     one = steps()
     one.open(9, "data")

@@ -6,10 +6,11 @@
  *   open FD PATH FLAGS      FLAGS as in open(2), a number; the descriptor gets number FD
  *   write FD BYTE N         N times that byte
  *   pwrite FD BYTE N AT
- *   fsync FD, fdatasync FD, close FD, ftruncate FD N
+ *   fsync FD, fdatasync FD, syncfs FD, close FD, ftruncate FD N
  *   rename PATH PATH, unlink PATH, fork (the child goes on with the input, the parent waits for it)
  *   threads K N DIR         K threads, each N times: 512 bytes appended to DIR/t<i> and synced
  */
+#define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -90,6 +91,8 @@ static long step(char *line)
 		return result(fsync((int)fd));
 	if (sscanf(line, "fdatasync %ld", &fd) == 1)
 		return result(fdatasync((int)fd));
+	if (sscanf(line, "syncfs %ld", &fd) == 1)
+		return result(syncfs((int)fd));
 	if (sscanf(line, "close %ld", &fd) == 1)
 		return result(close((int)fd));
 	if (sscanf(line, "rename %511s %511s", a, b) == 2)
