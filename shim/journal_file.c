@@ -216,7 +216,8 @@ bool journal_file_sync(struct file *f, uint64_t *ticket)
 	    !journal_ready(a) || !clean(f) || (journal_file_counts(f) && f->journal.arena != a))
 		return false;
 	find_fresh(f, &n);
-	if (n.bytes > PUT_MAX)
+	/* (nothing is new, and the file has been synced: a device that has failed since must be asked to say so) */
+	if (n.bytes > PUT_MAX || (n.bytes == 0 && !journal_file_counts(f)))
 		return false;
 	*ticket = 0;
 	if (journal_file_counts(f)) {
