@@ -128,6 +128,9 @@ int prealloc_reserve(struct file *f, int fd, uint64_t offset, uint64_t need, uin
 		*granted = offset + want <= size ? want : size - offset;
 		return 0;
 	}
+	/* zeros that stand would fill the hole that is to be left */
+	if (offset > logical && f->zero_end > logical && !f->head && !atomic_load(&f->busy))
+		prealloc_zeros_cut(f);
 	if (offset >= f->prealloc_start && offset + need <= f->prealloc_end) {
 		*granted = f->prealloc_end - offset;
 		return 0;

@@ -864,13 +864,14 @@ static int recover_all_in(const char *dir, int dirfd, bool journals, const struc
 static void remove_unused(int dirfd, const char *name)
 {
 	const size_t suffix = sizeof POOL_SUFFIX - 1;
-	size_t n = strlen(name) - suffix;
+	const size_t all = strlen(name) - suffix;
+	size_t n = all;
 	BUFFER(char, arena);
 	struct statx st;
 
 	while (n > 0 && ((name[n - 1] >= '0' && name[n - 1] <= '9') || (name[n - 1] >= 'a' && name[n - 1] <= 'f')))
 		n--;
-	if (n < 2 || name[n - 1] != '.')
+	if (n < 2 || n == all || name[n - 1] != '.')
 		return;
 	memcpy(arena, name, n - 1);
 	memcpy(arena + n - 1, ARENA_SUFFIX, sizeof ARENA_SUFFIX);

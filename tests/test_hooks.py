@@ -21,6 +21,7 @@ MODES = {
     "shared": {"writers": "shared", "flush": "buffered"},
     "no-prealloc": {"prealloc_mode": "off", "sync": "off"},
     "zero": {"writers": "exclusive", "prealloc_mode": "zero"},
+    "pool": {"writers": "exclusive", "prealloc_mode": "zero", "pool": 4},
     "strict": {"visibility": "strict"},
     "strict-exclusive": {
         "visibility": "strict",
