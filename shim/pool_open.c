@@ -5,12 +5,14 @@
 #include "alive.h"
 #include "buffer.h"
 #include "engage.h"
+#include "handler.h"
 #include "kill.h"
 #include "lazy.h"
 #include "log.h"
 #include "rule.h"
 #include "strict.h"
 #include "sys.h"
+#include "thread.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -192,6 +194,10 @@ int pool_open(int dirfd, const char *path, int flags, mode_t mode)
 		return -1;
 	/* everything but "there is none" the kernel says best itself */
 	if (sys.statx(dirfd, path, AT_SYMLINK_NOFOLLOW, STATX_TYPE, &st) != -ENOENT)
+		return -1;
+	/* Another thread, or what a handler has interrupted, may be between its look for the file and its call about
+	 * it: it would find zeros. */
+	if (!thread_alone() || handler_runs())
 		return -1;
 	signals = sys_block_signals();
 	t->dir = -1;

@@ -465,6 +465,7 @@ static void watched(void)
 	pthread_t thread;
 	int bad = 0, pooled = 0;
 
+	made("alone", open(in_dir("alone"), O_RDWR | O_CREAT, 0644));
 	pthread_create(&thread, NULL, looker, &bad);
 	for (int i = 0; i < 20; i++) {
 		int fd;
@@ -481,6 +482,21 @@ static void watched(void)
 	pthread_join(thread, NULL);
 	printf("bad %d\n", bad);
 	fprintf(stderr, "pooled watched %d\n", pooled > 0);
+}
+
+static void on_alarm(int number)
+{
+	(void)number;
+	await();
+	made("handler", open(in_dir("handler"), O_RDWR | O_CREAT, 0644));
+}
+
+/* A handler may have interrupted a call that looks at the file. */
+static void handler(void)
+{
+	TRY("no handler", open(in_dir("a"), O_RDWR | O_CREAT, 0644));
+	signal(SIGALRM, on_alarm);
+	raise(SIGALRM);
 }
 
 /* Processes that do not know each other. */
@@ -647,6 +663,8 @@ int main(int argc, char **argv)
 		by_attributes();
 	else if (strcmp(what, "watched") == 0)
 		watched();
+	else if (strcmp(what, "handler") == 0)
+		handler();
 	else if (strcmp(what, "stepped") == 0)
 		stepped();
 	else if (strcmp(what, "forked") == 0)
