@@ -230,7 +230,8 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 	if (!op->watch)
 		return;
 	if (flags & O_CREAT) {
-		op->pool = atomic_load_explicit(&pool_active, memory_order_relaxed) && writes && path && !shared;
+		op->pool =
+			atomic_load_explicit(&pool_active, memory_order_relaxed) && writes && path && !shared;
 		clock_gettime(CLOCK_REALTIME_COARSE, &op->before);
 	}
 	if ((flags & O_TRUNC) && path && file_engaged() > 0 && sys.statx(dirfd, path, 0, STATX_INO, &st) == 0)

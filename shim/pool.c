@@ -19,6 +19,7 @@ enum {
 	POOL_FILES_MAX = 64,
 	POOL_BYTES = 1 << 20,
 	PATIENCE_NS = 50000,
+	SPOILT_MAX = 8, /* in a row */
 	/* what a directory has of its own, or says of its contents' layout */
 	FLAGS_OF_LAYOUT = 0x1000 | 0x20000 | 0x40000 | 0x80000 | 0x200000 | 0x10000000,
 	XFLAG_PREALLOC = 0x2,
@@ -43,6 +44,7 @@ struct pool {
 	_Atomic uint32_t state;
 	_Atomic uint32_t users; /* who look at the rest */
 	_Atomic bool refused;   /* no more files */
+	_Atomic uint32_t spoilt;
 	_Atomic uint32_t next_number;
 	const struct arena *arena;
 	const struct rule *rule;
@@ -58,6 +60,7 @@ static struct pool pools[POOLS_MAX];
 
 static struct {
 	_Atomic bool runs, wanted;
+	_Atomic bool refused; /* the kernel is too old, or it is forbidden */
 } worker;
 
 /* False: it is being closed. */
@@ -185,8 +188,9 @@ static void *worker_main(void *arg)
 	thread_begin();
 	/* the program's next descriptor must get the lowest number: this thread has a table of its own, empty */
 	if (sys_raw(SYS_close_range, 0, ~0u, CLOSE_RANGE_UNSHARE, 0, 0, 0) < 0) {
-		for (int i = 0; i < POOLS_MAX; i++)
-			atomic_store(&pools[i].refused, true);
+		atomic_store(&worker.refused, true);
+		atomic_store(&worker.runs, false);
+		return NULL;
 	}
 	for (;;) {
 		bool idle = false;
@@ -198,7 +202,8 @@ static void *worker_main(void *arg)
 		if (atomic_load(&worker.wanted))
 			continue;
 		atomic_store(&worker.runs, false);
-		if (!atomic_load(&worker.wanted) || !atomic_compare_exchange_strong(&worker.runs, &idle, true))
+		if (!atomic_load(&worker.wanted) ||
+		    !atomic_compare_exchange_strong(&worker.runs, &idle, true))
 			return NULL;
 	}
 }
@@ -207,6 +212,8 @@ static void *worker_main(void *arg)
 static void nudge(void)
 {
 	atomic_store(&worker.wanted, true);
+	if (atomic_load(&worker.refused))
+		return;
 	if (!atomic_exchange(&worker.runs, true) && thread_make(worker_main) < 0)
 		atomic_store(&worker.runs, false); /* with the next one */
 }
@@ -218,8 +225,8 @@ static bool wants_pool(const struct rule *rule)
 	const struct settings *set = &rule->set;
 
 	return set->pool > 0 && set->prealloc_mode == PREALLOC_ZERO && set->writers == WRITERS_EXCLUSIVE &&
-	       set->visibility == VISIBILITY_LAG && (set->sync == SYNC_FDATASYNC || set->sync == SYNC_FSYNC) &&
-	       set->prealloc_bytes >= ARENA_PAGE;
+	       set->visibility == VISIBILITY_LAG &&
+	       (set->sync == SYNC_FDATASYNC || set->sync == SYNC_FSYNC) && set->prealloc_bytes >= ARENA_PAGE;
 }
 
 static bool set_up(struct pool *p, const struct arena *a)
@@ -242,6 +249,7 @@ static bool set_up(struct pool *p, const struct arena *a)
 	for (int i = 0; i < POOL_FILES_MAX; i++)
 		atomic_store(&p->files[i].state, FILE_MISSING);
 	atomic_store(&p->refused, false);
+	atomic_store(&p->spoilt, 0);
 	return true;
 }
 
@@ -289,8 +297,7 @@ void pool_close(const struct arena *a)
 		struct pool *p = &pools[i];
 		uint32_t live = POOL_LIVE;
 
-		if ((a && p->arena != a) ||
-		    !atomic_compare_exchange_strong(&p->state, &live, POOL_CLOSING)) {
+		if ((a && p->arena != a) || !atomic_compare_exchange_strong(&p->state, &live, POOL_CLOSING)) {
 			any |= atomic_load(&p->state) == POOL_LIVE;
 			continue;
 		}
@@ -359,8 +366,14 @@ void pool_done(const struct pool_file *file, enum pool_end end)
 {
 	struct pool *p = &pools[file->pool];
 
-	if (end == POOL_SPOILT)
+	if (end == POOL_SPOILT) {
 		remove_file(p, p->files[file->entry].number);
+		/* it cannot be done here, for what reason ever */
+		if (atomic_fetch_add(&p->spoilt, 1) + 1 >= SPOILT_MAX)
+			atomic_store(&p->refused, true);
+	} else if (end == POOL_MOVED) {
+		atomic_store(&p->spoilt, 0);
+	}
 	atomic_store(&p->files[file->entry].state, end == POOL_UNTOUCHED ? FILE_READY : FILE_MISSING);
 	leave(p);
 	if (end != POOL_UNTOUCHED)

@@ -118,7 +118,8 @@ static bool is_alike(const struct target *t, const struct pool_file *file, int s
 
 	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st) < 0 || st.stx_ino != file->ino ||
 	    sys_dev_of(&st) != t->dev || (st.stx_mode & S_IFMT) != S_IFREG || st.stx_nlink != 1 ||
-	    st.stx_size != file->bytes || st.stx_uid != fs_uid() || st.stx_gid != gid)
+	    st.stx_size != file->bytes || sys_file_limit() < file->bytes || st.stx_uid != fs_uid() ||
+	    st.stx_gid != gid)
 		return false;
 	if (sys.statx(staging, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &dir) < 0)
 		return false;
@@ -154,8 +155,8 @@ static bool move(struct file *f, int fd, int staging, const struct target *t, co
 		/* times as of now */
 		moved = sys_raw(SYS_fchmod, fd, (long)mode, 0, 0, 0, 0) == 0 &&
 		        sys_raw(SYS_utimensat, fd, 0, 0, 0, 0, 0) == 0 &&
-		        sys_raw(SYS_renameat2, staging, (long)file->name, t->dir, (long)t->name, NO_REPLACE, 0) ==
-		                0;
+		        sys_raw(SYS_renameat2, staging, (long)file->name, t->dir, (long)t->name, NO_REPLACE,
+		                0) == 0;
 		kill_step();
 	}
 	file_unlock(f, g);
@@ -202,7 +203,8 @@ int pool_open(int dirfd, const char *path, int flags, mode_t mode)
 	signals = sys_block_signals();
 	t->dir = -1;
 	if (find_dir(t, dirfd, path) && (mask = umask_now()) >= 0 && pool_take(&file, t->rule, t->dev)) {
-		staging = sys.openat(AT_FDCWD, file.staging, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
+		staging = sys.openat(AT_FDCWD, file.staging, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC,
+		                     0);
 		if (staging >= 0)
 			staging = own_fd_raise(staging);
 		/* by name, so that the description is as the program asked for; and while the file's mode allows it */

@@ -869,7 +869,8 @@ static void remove_unused(int dirfd, const char *name)
 	BUFFER(char, arena);
 	struct statx st;
 
-	while (n > 0 && ((name[n - 1] >= '0' && name[n - 1] <= '9') || (name[n - 1] >= 'a' && name[n - 1] <= 'f')))
+	while (n > 0 &&
+	       ((name[n - 1] >= '0' && name[n - 1] <= '9') || (name[n - 1] >= 'a' && name[n - 1] <= 'f')))
 		n--;
 	if (n < 2 || n == all || name[n - 1] != '.')
 		return;
@@ -969,6 +970,8 @@ static int recover_one_file(const char *path, const struct recover_options *opt,
 		log_format(arena, PATH_MAX, "%s", path);
 		signals = sys_block_signals();
 		recover_one(&j, dir, slash ? slash + 1 : path);
+		if (!opt->dry_run)
+			remove_pools(j.dirfd);
 		sys_restore_signals(signals);
 	}
 	sys.close(j.dirfd);

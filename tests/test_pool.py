@@ -27,7 +27,18 @@ NEVER = {
     "handler": {"handler"},
 }
 ALWAYS = {
-    "simple": {"wronly", "rdwr", "excl", "trunc", "append", "creat", "openat", "nofollow", "no mode", "umask"},
+    "simple": {
+        "wronly",
+        "rdwr",
+        "excl",
+        "trunc",
+        "append",
+        "creat",
+        "openat",
+        "nofollow",
+        "no mode",
+        "umask",
+    },
     "places": {"sub", "by link", "longest"},
     "attributes": {"plain"},
     "first": {"read", "large", "hole", "rename", "twice", "stream", "splice"},
@@ -189,6 +200,25 @@ def test_recovery_removes_what_is_left(library, fastwrite, program):
         assert list(data.glob(".fastwrite/*.pool"))
         assert (data / "log").stat().st_size > 30 * 4096
         recover(fastwrite, data)
+        assert (data / "log").read_bytes() == b"r" * (30 * 4096)
+        assert not leftovers(place)
+
+
+def test_run_removes_what_is_left(library, fastwrite, program):
+    """`fastwrite run` recovers the arenas that it was told of."""
+    with disk_dir() as place:
+        data = data_in(place)
+        env = {**os.environ, **preload_env(library, f"{data}/**", **POOL), "POOL": "2"}
+        del env["LD_PRELOAD"]
+        done = subprocess.run(
+            [fastwrite, "run", "--", program, data, "synced", "30", "kill"],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL), done.stderr
         assert (data / "log").read_bytes() == b"r" * (30 * 4096)
         assert not leftovers(place)
 
