@@ -12,6 +12,7 @@
 #include "lazy.h"
 #include "log.h"
 #include "pass.h"
+#include "pool.h"
 #include "prealloc.h"
 #include "stage.h"
 #include "stats.h"
@@ -373,6 +374,7 @@ static bool arena_close(uint32_t i)
 	if (closes) {
 		atomic_store(&a->ready, false);
 		engage.arenas[i].arena = NULL;
+		pool_close(a);
 		stats_add(a);
 		journal_destroy(a);
 		a->fd = engage.arenas[i].fd;
@@ -546,7 +548,7 @@ static bool mapped_by_all(const struct file *f, const struct arena *a)
 }
 
 /* LOCK_ENGAGE held.  Returns why not, or THROUGH_NONE. */
-static enum through_reason try_engage(struct file *f, struct ofd *o)
+static enum through_reason try_engage(struct file *f, struct ofd *o, const struct engage_given *given)
 {
 	BUFFER(char, path);
 	enum through_reason why;
@@ -560,7 +562,11 @@ static enum through_reason try_engage(struct file *f, struct ofd *o)
 		return THROUGH_PATH;
 	if (st.stx_nlink == 0)
 		return THROUGH_UNLINKED;
-	if (engage_path_of(ofd_fd(o), path) < 0 || strlen(path) >= ARENA_PATH_MAX)
+	if (given)
+		log_format(path, PATH_MAX, "%s", given->path);
+	else if (engage_path_of(ofd_fd(o), path) < 0)
+		return THROUGH_PATH;
+	if (strlen(path) >= ARENA_PATH_MAX)
 		return THROUGH_PATH;
 	if (has_standard_fd(f))
 		return THROUGH_STANDARD_FD;
@@ -585,6 +591,10 @@ static enum through_reason try_engage(struct file *f, struct ofd *o)
 		f->engage_after = FILE_ENGAGE_AFTER_SHOWN;
 		return THROUGH_COUNT;
 	}
+	/* a fork came first, and others have it, too; or it would be in another place than the pool's */
+	if (given && (f->shared || f->zero_never || family_is_shared() || a != given->arena))
+		return THROUGH_COUNT;
+	pool_attach(a);
 	slot = arena_slot_take(a);
 	if (slot < 0 && slot_reclaim(a))
 		slot = arena_slot_take(a);
@@ -604,10 +614,12 @@ static enum through_reason try_engage(struct file *f, struct ofd *o)
 	f->zero_wanted = f->zero_synced = false;
 	probe_direct(f, &st);
 	fill_slot(f, path, &st);
+	if (given)
+		prealloc_zeros_given(f, given->bytes);
 	return THROUGH_NONE;
 }
 
-bool engage_file(struct file *f, struct ofd *o)
+bool engage_new_file(struct file *f, struct ofd *o, const struct engage_given *given)
 {
 	enum through_reason why;
 
@@ -630,7 +642,7 @@ bool engage_file(struct file *f, struct ofd *o)
 		atomic_store(&f->mode, FILE_PASSIVE);
 		return false;
 	}
-	why = try_engage(f, o);
+	why = try_engage(f, o, given);
 	lock_drop_fast(&engage.lock, lock_self());
 	if (why == THROUGH_NONE) {
 		file_engaged_add(1);
@@ -645,6 +657,8 @@ bool engage_file(struct file *f, struct ofd *o)
 		become_through(f, why);
 	return false;
 }
+
+bool engage_file(struct file *f, struct ofd *o) { return engage_new_file(f, o, NULL); }
 
 bool engage_stopped(void) { return atomic_load_explicit(&engage.stopped, memory_order_relaxed); }
 
@@ -768,7 +782,7 @@ bool engage_release_reserved(void)
 	struct idle i = {.reserved = true, .all = true};
 
 	file_for_each(visit_idle, &i);
-	return i.done;
+	return pool_give_back() || i.done;
 }
 
 struct stop {
@@ -831,6 +845,7 @@ void engage_stop_all(enum through_reason why)
 		family_sweep();
 	file_for_each(visit_stop, &s);
 	lock_take(&engage.lock, LOCK_ENGAGE);
+	pool_close(NULL);
 	for (uint32_t i = 0; file_family() && i < engage.count; i++)
 		arena_close(i);
 	lock_drop(&engage.lock, LOCK_ENGAGE);

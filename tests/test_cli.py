@@ -29,6 +29,7 @@ KEYS = [
     "flush",
     "prealloc",
     "prealloc_mode",
+    "pool",
     "staging",
     "small",
     "stdio",
