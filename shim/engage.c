@@ -956,18 +956,24 @@ bool engage_move_fd(int fd)
 static void visit_arena(struct file *f, void *ctx)
 {
 	BUFFER(char, path);
+	const struct rule *rule = NULL;
 	bool refused = false;
+	struct file_guard g;
+	uint64_t dev = 0;
 
 	(void)ctx;
-	if (f->mode != FILE_PASSIVE || file_fd(f) < 0 || arena_find(f->rule, f->dev, &refused) || refused)
+	if (f->mode != FILE_PASSIVE)
 		return;
-	for (const struct ofd *o = f->ofds; o; o = o->next) {
-		if (!o->writable || ofd_fd(o) < 0)
-			continue;
-		if (engage_path_of(ofd_fd(o), path) == 0)
-			arena_open(f->rule, path, f->dev);
-		return;
-	}
+	/* other threads open and close meanwhile */
+	g = file_lock(f);
+	for (const struct ofd *o = f->ofds; o && !rule && f->mode == FILE_PASSIVE; o = o->next)
+		if (o->writable && ofd_fd(o) >= 0 && engage_path_of(ofd_fd(o), path) == 0) {
+			rule = f->rule;
+			dev = f->dev;
+		}
+	file_unlock(f, g);
+	if (rule && !arena_find(rule, dev, &refused) && !refused)
+		arena_open(rule, path, dev);
 }
 
 void engage_pause(void)

@@ -99,7 +99,7 @@ static void flush_file(struct file *f)
 	}
 	if (f->through_wanted)
 		engage_through(f, f->through_wanted, false);
-	if (f->zero_wanted)
+	if (f->zero_wanted && file_local(f)->refs)
 		flush_zeros(f);
 	if (f->relaxed_due_ns && f->relaxed_due_ns <= sys_now_ns())
 		sync_relaxed_due(f);

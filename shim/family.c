@@ -178,11 +178,15 @@ static uint32_t free_number(struct family *m)
 
 static void visit_claim(struct file *f, void *ctx)
 {
+	/* other threads open and close meanwhile */
+	struct file_guard g = file_lock(f);
+
 	(void)ctx;
 	f->shared = true;
 	for (struct ofd *o = f->ofds; o; o = o->next)
 		if (ofd_local(o)->refs)
 			family_set_add(&o->holders, child_number);
+	file_unlock(f, g);
 }
 
 bool family_fork_prepare(void)
@@ -488,7 +492,7 @@ static void bury(struct file *f)
 static void visit_sweep(struct file *f, void *ctx)
 {
 	struct sweep *s = ctx;
-	struct file_guard g;
+	struct file_guard g = file_lock(f);
 	struct ofd *next;
 	bool concerned = false;
 
@@ -496,9 +500,10 @@ static void visit_sweep(struct file *f, void *ctx)
 		for (uint32_t w = 0; w < FAMILY_WORDS; w++)
 			concerned |=
 				(atomic_load(&o->holders.words[w]) & atomic_load(&s->dead.words[w])) != 0;
-	if (!concerned)
+	if (!concerned) {
+		file_unlock(f, g);
 		return;
-	g = file_lock(f);
+	}
 	if (g.nested) {
 		/* the next sweep */
 		s->any = false;

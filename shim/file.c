@@ -259,19 +259,31 @@ static void hash_remove(struct pools *p, const struct file *f)
 		__atomic_store_n(link, f->hash_next, __ATOMIC_RELEASE);
 }
 
-static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const struct rule *rule)
+/* A free one, with its lock: who holds that still looks at what it was through a stale pointer, and is not waited for,
+ * since the lock belongs before those that we have. */
+static struct file *take_free(struct pools *p)
 {
-	struct file *f;
+	struct file **link = &p->free_files;
+	struct file *f = NULL;
 
 	lock_take(&p->lock, LOCK_POOL);
-	f = p->free_files;
-	if (f) {
-		p->free_files = f->hash_next;
-	} else if (p->files_used < FILE_POOL) {
+	while (*link && !lock_try(&(*link)->lock, lock_self()))
+		link = &(*link)->hash_next;
+	if (*link) {
+		f = *link;
+		*link = f->hash_next;
+	} else if (p->files_used < FILE_POOL && lock_try(&p->files[p->files_used].lock, lock_self())) {
 		f = &p->files[p->files_used];
 		f->index = p->files_used++;
 	}
 	lock_drop(&p->lock, LOCK_POOL);
+	return f;
+}
+
+static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const struct rule *rule)
+{
+	struct file *f = take_free(p);
+
 	if (!f)
 		return NULL;
 	/* the lock word and the event counter stay: others may still look at them through a stale pointer */
@@ -330,6 +342,7 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	/* it may still be in the engine's queue */
 	file_set_own_fd(f, -1);
 	file_local(f)->refs = 0;
+	lock_drop_fast(&f->lock, lock_self());
 	hash_add(p, f);
 	return f;
 }

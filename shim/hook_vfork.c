@@ -8,6 +8,10 @@
 #include "engage.h"
 #include "process.h"
 
+#ifdef __SANITIZE_THREAD__
+#include <dlfcn.h>
+#endif
+
 enum { NESTED_MAX = 4 }; /* children of vfork that call vfork */
 
 struct vfork_slot {
@@ -36,8 +40,14 @@ struct vfork_slot *hook_vfork_enter(pid_t (**next)(void))
 	struct vfork_slot *slot;
 
 	/* the function that resolves itself when called must not be in the way of the two returns */
-	if (!atomic_exchange(&resolved, true))
+	if (!atomic_exchange(&resolved, true)) {
 		real_resolve();
+#ifdef __SANITIZE_THREAD__
+		/* the sanitizer's is a fork: not what is to be tested, and its child would not tell us anything */
+		real.vfork = (pid_t(*)(void))(uintptr_t)dlsym(dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD),
+		                                              "vfork");
+#endif
+	}
 	*next = real.vfork;
 	if (!engage_config || depth == NESTED_MAX)
 		return NULL;

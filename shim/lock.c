@@ -2,6 +2,7 @@
 /* lock: see lock.h. */
 #include "lock.h"
 
+#include "family.h"
 #include "sys.h"
 
 #include <assert.h>
@@ -14,6 +15,22 @@ __thread uint32_t lock_tid;
 #include <sanitizer/tsan_interface.h>
 #define KERNEL_GAVE(l) __tsan_acquire(l)
 #define KERNEL_TAKES(l) __tsan_release(l)
+
+static char any_lock;
+
+void lock_taken(struct lock *l)
+{
+	uint32_t last = atomic_load_explicit(&l->last, memory_order_relaxed);
+
+	if (last != 0 && last != family_me + 1)
+		__tsan_acquire(&any_lock);
+}
+
+void lock_given(struct lock *l)
+{
+	atomic_store_explicit(&l->last, family_me + 1, memory_order_relaxed);
+	__tsan_release(&any_lock);
+}
 #else
 #define KERNEL_GAVE(l) (void)(l)
 #define KERNEL_TAKES(l) (void)(l)
@@ -83,6 +100,7 @@ enum lock_result lock_take(struct lock *l, enum lock_rank rank)
 			uint32_t word = atomic_load_explicit(&l->word, memory_order_relaxed);
 
 			KERNEL_GAVE(l);
+			lock_taken(l);
 			if (!(word & FUTEX_OWNER_DIED))
 				break;
 			/* the flag is for us alone: the next one finds everything in order */
@@ -105,6 +123,7 @@ enum lock_result lock_take(struct lock *l, enum lock_rank rank)
 			/* in one step: who comes in between must not think that all is well */
 			if (!atomic_compare_exchange_strong(&l->word, &word, tid))
 				continue;
+			lock_taken(l);
 			rank_enter(rank);
 			return LOCK_INHERITED;
 		}

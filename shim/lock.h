@@ -35,7 +35,22 @@ enum lock_rank {
 
 struct lock {
 	_Atomic uint32_t word; /* 0 free, else owner's thread id, FUTEX_WAITERS set when others sleep */
+#ifdef __SANITIZE_THREAD__
+	_Atomic uint32_t last; /* member of the family that gave it back, + 1 */
+#endif
 };
+
+/*
+ * The thread sanitizer does not see what another process does with shared memory.  Who takes a lock that another
+ * process had comes after everything that this one gave any lock back for, since the other one may have seen that.
+ */
+#ifdef __SANITIZE_THREAD__
+void lock_taken(struct lock *l);
+void lock_given(struct lock *l);
+#else
+static inline void lock_taken(struct lock *l) { (void)l; }
+static inline void lock_given(struct lock *l) { (void)l; }
+#endif
 
 enum lock_result {
 	LOCK_TAKEN,
@@ -57,8 +72,11 @@ static inline bool lock_try(struct lock *l, uint32_t tid)
 {
 	uint32_t expected = 0;
 
-	return atomic_compare_exchange_strong_explicit(&l->word, &expected, tid, memory_order_acquire,
-	                                               memory_order_relaxed);
+	if (!atomic_compare_exchange_strong_explicit(&l->word, &expected, tid, memory_order_acquire,
+	                                             memory_order_relaxed))
+		return false;
+	lock_taken(l);
+	return true;
 }
 
 /* What a processor likes to hear between two looks at a word that another one will change. */
@@ -86,6 +104,7 @@ static inline void lock_drop_fast(struct lock *l, uint32_t tid)
 	/* a handler that interrupted the owner has forked, and this is the child: the lock is the parent's */
 	if (__builtin_expect(*(volatile uint32_t *)&lock_tid != tid, 0))
 		return;
+	lock_given(l);
 	if (!atomic_compare_exchange_strong_explicit(&l->word, &expected, 0, memory_order_release,
 	                                             memory_order_relaxed))
 		lock_drop_slow(l);

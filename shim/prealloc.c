@@ -218,17 +218,17 @@ static uint64_t zeros_ahead(const struct file *f)
 
 bool prealloc_zeros_wanted(struct file *f)
 {
-	const struct settings *set = &f->rule->set;
+	const struct settings *set;
 	uint64_t end;
 
-	/* (who holds, or stops, is about to show the files to somebody) */
-	if (f->error || file_held() || engage_stopped())
+	/* (who holds, or stops, is about to show the files to somebody; what is not engaged may have been closed) */
+	if (f->mode != FILE_ENGAGED || !f->arena || f->error || file_held() || engage_stopped())
 		return false;
+	set = &f->rule->set;
 	/* (with a journal a sync does not touch the file) */
 	if (set->prealloc_mode != PREALLOC_ZERO || set->sync == SYNC_JOURNAL || f->zero_never ||
-	    set->writers != WRITERS_EXCLUSIVE || f->shared || f->sparse || f->mode != FILE_ENGAGED ||
-	    !f->arena || f->no_own_fd || file_own_fd(f) < 0 || f->zero_wasted >= ZERO_WASTED_MAX ||
-	    strict_is(f))
+	    set->writers != WRITERS_EXCLUSIVE || f->shared || f->sparse || f->no_own_fd ||
+	    file_own_fd(f) < 0 || f->zero_wasted >= ZERO_WASTED_MAX || strict_is(f))
 		return false;
 	/* only what is at the end of the file is of use */
 	end = stage_logical_size(f);

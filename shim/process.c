@@ -48,21 +48,21 @@ static void resolve_noted(void)
 
 static void visit_before(struct file *f, void *ctx)
 {
-	struct file_guard g;
+	bool nested = file_lock_again(f); /* signals are blocked */
 
 	*(bool *)ctx = true;
-	if (!strict_is(f) && f->rule->set.prealloc_mode != PREALLOC_ZERO)
-		return;
-	g = file_lock(f);
-	if (g.nested)
-		stage_interrupt(f);
-	/* others will have it, too */
-	f->zero_never = true;
-	if (f->zero_end)
-		flush_settle(f, g.nested);
-	if (strict_is(f))
-		strict_fork(f, g.nested);
-	file_unlock(f, g);
+	if (f->refs && (strict_is(f) || f->rule->set.prealloc_mode == PREALLOC_ZERO)) {
+		if (nested)
+			stage_interrupt(f);
+		/* others will have it, too */
+		f->zero_never = true;
+		if (f->zero_end)
+			flush_settle(f, nested);
+		if (strict_is(f))
+			strict_fork(f, nested);
+	}
+	if (!nested)
+		lock_drop(&f->lock, LOCK_FILE);
 }
 
 /*

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+OWN_DIR = "fastwrite-test-"
 MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs", "devtmpfs"}
 STATS_LINE = re.compile(
     r"^fastwrite: pid (?P<pid>\d+): (?P<writes>\d+) writes absorbed, (?P<bytes>\d+) bytes; "
@@ -97,27 +98,48 @@ def disk_base() -> Path:
 @contextmanager
 def disk_dir() -> Iterator[Path]:
     """A fresh directory on a disk file system, removed at the end."""
-    path = Path(tempfile.mkdtemp(prefix="fastwrite-test-", dir=disk_base())).resolve()
+    path = Path(tempfile.mkdtemp(prefix=OWN_DIR, dir=disk_base())).resolve()
     try:
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
 
 
+def kill_in(place: Path) -> None:
+    """Kills what runs in this directory."""
+    for entry in Path("/proc").glob("[0-9]*/cwd"):
+        try:
+            if Path(os.readlink(entry)) == place:
+                os.kill(int(entry.parent.name), signal.SIGKILL)
+        except OSError:
+            continue  # gone, or somebody else's
+
+
 def run_native(command: list[str | Path], cwd: Path, timeout: float = 120, **env: str) -> Run:
-    """The program as it is."""
-    done = subprocess.run(
-        [str(part) for part in command],
+    """The program as it is.  When it hangs, it and its children in a directory of its own are killed; TimeoutExpired
+    has what it said."""
+    arguments = [str(part) for part in command]
+    with subprocess.Popen(
+        arguments,
         cwd=cwd,
         env={**os.environ, **env},
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        timeout=timeout,
-        check=False,
-    )
-    return Run(done.returncode, done.stdout, done.stderr, Stats())
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except BaseException as stopped:
+            process.kill()
+            if cwd.name.startswith(OWN_DIR):
+                kill_in(cwd)  # who else has the pipes
+            if isinstance(stopped, subprocess.TimeoutExpired):
+                out, err = process.communicate(timeout=10)
+                raise subprocess.TimeoutExpired(arguments, timeout, out, err) from None
+            raise
+    return Run(process.returncode, out, err, Stats())
 
 
 def preload_env(library: Path, paths: str, **settings: object) -> dict[str, str]:

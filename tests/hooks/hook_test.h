@@ -228,4 +228,18 @@ static inline void close_inherited(void) { syscall(SYS_close_range, 3, ~0u, 0); 
 		} \
 	} while (0)
 
+/* In a test that the thread sanitizer and the library cannot pass together: what the former does. */
+#ifdef __SANITIZE_THREAD__
+#define NOT_WITH_TSAN(does) \
+	do { \
+		if (getenv("LD_PRELOAD")) { \
+			print_message("the thread sanitizer %s\n", does); \
+			skip(); \
+		} \
+	} while (0)
+#else
+#define NOT_WITH_TSAN(does) (void)(does)
+#endif
+#define TSAN_HOLDS_BACK "holds back what the library's own system call raises"
+
 #endif

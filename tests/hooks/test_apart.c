@@ -127,6 +127,16 @@ static long go_apart(int how)
 	return r;
 }
 
+static bool possible(int how)
+{
+#ifdef __SANITIZE_THREAD__
+	return how == UNSHARE_FILES || how == CLOSE_UNSHARED || how == UNSHARE_MOUNTS;
+#else
+	(void)how;
+	return true;
+#endif
+}
+
 static void going(int how)
 {
 	pid_t pid;
@@ -166,8 +176,11 @@ static void going(int how)
 static void parting(void **state)
 {
 	(void)state;
+#ifdef __SANITIZE_THREAD__
+	print_message("# the thread sanitizer has a thread of its own, with rights of its own: three ways only\n");
+#endif
 	for (int how = 0; how < APART_WAYS; how++)
-		if (geteuid() == 0 || how < CAPSET)
+		if ((geteuid() == 0 || how < CAPSET) && possible(how))
 			going(how);
 	FAILS(unshare(-1), EINVAL);
 	FAILS(setns(-1, 0), EBADF);

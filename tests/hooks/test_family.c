@@ -559,12 +559,14 @@ static void limit_of_one(int more)
 static void limit_of_one_append(void **state)
 {
 	(void)state;
+	NOT_WITH_TSAN(TSAN_HOLDS_BACK);
 	limit_of_one(O_APPEND);
 }
 
 static void limit_of_one_position(void **state)
 {
 	(void)state;
+	NOT_WITH_TSAN(TSAN_HOLDS_BACK);
 	limit_of_one(0);
 }
 

@@ -148,12 +148,7 @@ static void limited(void **state)
 	unsigned n = RECORDS;
 
 	(void)state;
-#ifdef __SANITIZE_THREAD__
-	if (getenv("LD_PRELOAD")) {
-		print_message("the thread sanitizer holds back what the library's own system call raises\n");
-		skip();
-	}
-#endif
+	NOT_WITH_TSAN(TSAN_HOLDS_BACK);
 	signal(SIGXFSZ, on_signal);
 	OK(getrlimit(RLIMIT_FSIZE, &old));
 	limit = old;
