@@ -38,7 +38,7 @@ class Steps:
         self.place = place
         self.process = subprocess.Popen(
             [program],
-            env={**os.environ, **preload_env(library, f"{place}/*", **settings)},
+            env={**os.environ, **preload_env(library, f"{place}/**", **settings)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -60,6 +60,9 @@ class Steps:
 
     def sync(self, fd: int) -> None:
         assert self.do("fsync", fd) == 0
+
+    def member(self, i: int) -> Member:
+        return Member(self, i)
 
     def journal(self) -> Path | None:
         for path in (self.place / ".fastwrite").glob("*.journal"):
@@ -92,6 +95,20 @@ class Steps:
         self.process.stdin.close()
         assert self.process.wait(timeout=60) == 0
         self.process.stdout.close()
+
+
+class Member(Steps):
+    """A forked child of it, which does steps of its own."""
+
+    def __init__(self, parent: Steps, i: int) -> None:
+        self.parent, self.i, self.place = parent, i, parent.place
+        assert parent.do("member", i) == 0
+
+    def do(self, *words: object) -> int:
+        return self.parent.do("in", self.i, *words)
+
+    def slay(self) -> None:
+        assert self.parent.do("slay", self.i) == 0
 
 
 @pytest.fixture
@@ -410,3 +427,176 @@ def test_damage_never_writes_what_was_not_synced(steps, fastwrite, place, tmp_pa
         journal.unlink(missing_ok=True)
     assert len(outcomes) > 3, "all flips did the same"
     assert sorted(p.name for p in place.iterdir()) in ([".fastwrite", "log"], ["log"])
+
+
+def test_what_another_member_wrote_later_is_not_overwritten(steps, fastwrite, place, tmp_path):
+    """The file of a killed member, then another's: what the dead one synced must not come back over it."""
+    one = steps(writers="exclusive")
+    one.open(7, "first")
+    one.until_journal(7)
+    child = one.member(0)
+    child.open(9, "data")
+    for _ in range(4):
+        child.pwrite(9, "-", 512, 0)
+        child.sync(9)
+    child.pwrite(9, "a", 4096, 0)
+    child.sync(9)
+    assert b"a" * 4096 in one.journal().read_bytes()
+    child.slay()
+    time.sleep(2.5)  # somebody looks after what it left
+    one.open(9, "data")
+    one.pwrite(9, "B", 1 << 20, 0)
+    one.sync(9)
+    one.kill()
+    recover(fastwrite, place, other_boot=True, tmp_path=tmp_path)
+    assert (place / "data").read_bytes()[: 1 << 20] == b"B" * (1 << 20)
+
+
+def test_a_truncation_is_not_undone_while_another_member_has_the_position(steps, fastwrite, place, tmp_path):
+    one = steps(writers="exclusive")
+    one.open(9, "data")
+    one.until_journal(9)
+    child = one.member(0)
+    child.open(8, "data", os.O_RDWR)
+    for byte in "ab":
+        child.write(8, byte, 4096)  # staged: nobody else knows its position
+        child.sync(8)
+    assert b"b" * 4096 in one.journal().read_bytes()
+    assert one.do("ftruncate", 9, 10) == 0
+    child.slay()
+    one.kill()
+    recover(fastwrite, place, other_boot=True, tmp_path=tmp_path)
+    assert (place / "data").stat().st_size == 10
+
+
+def test_every_sync_syncs_while_another_description_is_open(steps, place, tmp_path):
+    """writers = exclusive, strict, and no lease to be had: writes pass to the kernel without the file's lock."""
+    statistics = tmp_path / "statistics"
+    one = steps(writers="exclusive", visibility="strict", stats=statistics)
+    one.open(9, "log")
+    one.until_journal(9)
+    one.open(8, "log", os.O_RDONLY)
+    letters = [chr(ord("A") + i) for i in range(26)] * 4
+    for byte in letters:
+        one.write(9, byte)
+        one.sync(9)
+    journal = one.journal().read_bytes()
+    one.end()
+    done, journaled = map(
+        int, re.search(r"(\d+) done, (\d+) by the journal", statistics.read_text()).groups()
+    )
+    there = sum(journal.count(byte.encode() * SMALL) for byte in set(letters))
+    early = sum(journal.count(b"-" * k) > 0 for k in (SMALL,))
+    assert journaled <= there + 10 * early, (done, journaled, there)
+
+
+def test_a_limit_on_file_sizes_is_not_the_journals(steps, fastwrite, place, tmp_path):
+    one = steps()
+    one.open(9, "log")
+    n = one.until_journal(9)
+    assert one.do("limit", 300000) == 0
+    for i in range(200):
+        one.pwrite(9, chr(ord("a") + i % 26), 4096, n)
+        one.sync(9)
+    journal = one.journal()
+    assert journal is not None
+    one.end()
+    assert (place / "log").read_bytes()[n:] == chr(ord("a") + 199 % 26).encode() * 4096
+
+
+def test_a_full_journal_fails_no_sync(steps, place, tmp_path):
+    """More files than there is room for void entries in what is kept for them; and no half is ever freed."""
+    one = steps(writers="exclusive")
+    one.open(7, "first")
+    one.until_journal(7)
+    child = one.member(0)
+    child.open(9, "gone")
+    for _ in range(4):
+        child.write(9, "x")
+        child.sync(9)
+    os.unlink(place / "gone")  # by somebody else: what the child leaves can only be kept
+    child.slay()
+    time.sleep(2.5)
+    files = range(20, 320)
+    for fd in files:
+        one.open(fd, f"f{fd}")
+        for _ in range(3):
+            one.write(fd, "-", 64)
+            one.sync(fd)
+    for i in range(200):
+        one.write(7, "y", 16384)
+        one.sync(7)
+    for fd in files:
+        one.pwrite(fd, "z", 1 << 20, 0)
+        assert one.do("fsync", fd) == 0, fd
+        assert one.do("ftruncate", fd, 0) == 0
+    one.end()
+
+
+def test_many_threads_in_a_small_journal(steps, place):
+    one = steps(writers="exclusive")
+    one.open(9, "log")
+    one.until_journal(9)
+    assert one.do("threads", 300, 40, place) == 300 * 40
+    one.end()
+
+
+def test_the_name_that_is_removed_is_not_the_only_one(steps, fastwrite, place, tmp_path):
+    (place / "sub").mkdir()
+    one = steps(writers="exclusive")
+    one.open(9, "log")
+    n = one.until_journal(9)
+    assert one.do("link", place / "log", place / "sub" / "other") == 0
+    assert one.do("unlink", place / "log") == 0
+    before = (place / "sub" / "other").read_bytes()
+    for byte in "abc":
+        one.write(9, byte, 4096)
+        one.sync(9)
+    journaled = b"c" * 4096 in one.journal().read_bytes()
+    one.kill()
+    if journaled:
+        lose(place / "sub" / "other", before)
+    recover(fastwrite, place, other_boot=True, tmp_path=tmp_path)
+    assert (place / "sub" / "other").read_bytes() == b"-" * n + b"a" * 4096 + b"b" * 4096 + b"c" * 4096
+
+
+def test_a_renamed_directory_is_followed(steps, fastwrite, place, tmp_path):
+    (place / "one").mkdir()
+    one = steps(writers="exclusive", staging=place / ".fastwrite")
+    one.open(9, "one/log")
+    n = one.until_journal(9)
+    one.write(9, "a", 4096)
+    one.sync(9)
+    assert one.do("rename", place / "one", place / "two") == 0
+    for byte in "bc":
+        one.write(9, byte, 4096)
+        one.sync(9)
+    assert b"c" * 4096 in one.journal().read_bytes()
+    one.kill()
+    log = place / "two" / "log"
+    lose(log, b"-" * n)
+    recover(fastwrite, place, other_boot=True, tmp_path=tmp_path)
+    got = log.read_bytes()
+    assert got[-8192:] == b"b" * 4096 + b"c" * 4096
+    assert got[: n + 4096] in (b"-" * n + b"a" * 4096, b"-" * n + bytes(4096))
+
+
+@pytest.mark.parametrize("other_boot", [False, True])
+def test_a_journal_that_was_done_counts_no_more(steps, fastwrite, place, tmp_path, other_boot):
+    """Its removal may be lost when the power goes soon after recovery: what it held must not come back."""
+    one = steps()
+    one.open(9, "log")
+    one.until_journal(9)
+    one.pwrite(9, "a", 4096, 0)
+    one.sync(9)
+    path = one.journal()
+    with path.open("rb") as journal:
+        one.kill()
+        recover(fastwrite, place, other_boot=other_boot, tmp_path=tmp_path)
+        again = journal.read()
+    (place / "log").write_bytes(b"new" * 2000)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    path.write_bytes(again)
+    path.chmod(0o600)
+    recover(fastwrite, place, other_boot=True, tmp_path=tmp_path)
+    assert (place / "log").read_bytes() == b"new" * 2000

@@ -9,13 +9,19 @@
  *   fsync FD, fdatasync FD, close FD, ftruncate FD N
  *   rename PATH PATH, unlink PATH, fork (the child goes on with the input, the parent waits for it)
  *   threads K N DIR         K threads, each N times: 512 bytes appended to DIR/t<i> and synced
+ *   link PATH PATH, limit N (RLIMIT_FSIZE)
+ *   member I                forks child I, which waits for what `in` tells it
+ *   in I STEP...            what child I answers to that step; -EPIPE when it is dead
+ *   slay I                  kills it
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -46,7 +52,7 @@ static void *append(void *arg)
 
 static long threads(long count, long times, const char *dir)
 {
-	static struct job jobs[64];
+	static struct job jobs[512];
 	long done = 0;
 
 	for (long i = 0; i < count; i++) {
@@ -59,6 +65,58 @@ static long threads(long count, long times, const char *dir)
 		done += jobs[i].done;
 	}
 	return done;
+}
+
+enum { MEMBERS_MAX = 16 };
+static struct member {
+	pid_t pid;
+	int to, from;
+} members[MEMBERS_MAX];
+static int input = 0, output = 1;
+
+static long make_member(long i)
+{
+	struct member *m = &members[i];
+	int to[2], from[2];
+
+	if (pipe(to) != 0 || pipe(from) != 0)
+		return -errno;
+	m->pid = fork();
+	if (m->pid == 0) {
+		input = to[0];
+		output = from[1];
+		close(to[1]);
+		close(from[0]);
+		return 0;
+	}
+	close(to[0]);
+	close(from[1]);
+	m->to = to[1];
+	m->from = from[0];
+	return result(m->pid) < 0 ? -errno : 0;
+}
+
+static long ask_member(long i, const char *what)
+{
+	char answer[64];
+	size_t n = 0;
+
+	if (write(members[i].to, what, strlen(what)) < 0 || write(members[i].to, "\n", 1) < 0)
+		return -errno;
+	while (n + 1 < sizeof answer && read(members[i].from, answer + n, 1) == 1 && answer[n] != '\n')
+		n++;
+	answer[n] = '\0';
+	return n ? strtol(answer, NULL, 10) : -EPIPE;
+}
+
+static long slay_member(long i)
+{
+	int status;
+
+	kill(members[i].pid, SIGKILL);
+	close(members[i].to);
+	close(members[i].from);
+	return waitpid(members[i].pid, &status, 0) == members[i].pid ? 0 : -errno;
 }
 
 static long step(char *line)
@@ -98,6 +156,16 @@ static long step(char *line)
 		return result(unlink(a));
 	if (sscanf(line, "threads %ld %ld %511s", &n, &at, a) == 3)
 		return threads(n, at, a);
+	if (sscanf(line, "link %511s %511s", a, b) == 2)
+		return result(link(a, b));
+	if (sscanf(line, "limit %ld", &n) == 1)
+		return result(setrlimit(RLIMIT_FSIZE, &(struct rlimit){(rlim_t)n, (rlim_t)n}));
+	if (sscanf(line, "member %ld", &n) == 1)
+		return make_member(n);
+	if (sscanf(line, "in %ld %n", &n, &status) == 1)
+		return ask_member(n, line + status);
+	if (sscanf(line, "slay %ld", &n) == 1)
+		return slay_member(n);
 	if (strncmp(line, "fork", 4) == 0) {
 		pid_t child = fork();
 
@@ -112,19 +180,25 @@ static long step(char *line)
 int main(void)
 {
 	char line[2048], answer[64];
+	int out;
 
+	signal(SIGPIPE, SIG_IGN);
 	/* byte by byte: a child must go on where its parent has read to */
 	for (;;) {
 		size_t n = 0;
 		ssize_t r;
 
-		while ((r = read(0, line + n, 1)) == 1 && line[n] != '\n' && n + 1 < sizeof line)
+		while ((r = read(input, line + n, 1)) == 1 && line[n] != '\n' && n + 1 < sizeof line)
 			n++;
 		if (r <= 0)
 			return 0;
 		line[n] = '\0';
+		out = output;
 		n = (size_t)snprintf(answer, sizeof answer, "%ld\n", step(line));
-		if (write(1, answer, n) != (ssize_t)n)
+		/* of a fork both answer, each to its own */
+		if (out != output)
+			continue;
+		if (write(output, answer, n) != (ssize_t)n)
 			return 2;
 	}
 }
