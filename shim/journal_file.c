@@ -38,6 +38,13 @@ void journal_file_begin(struct file *f)
 {
 	journal_file_changed(f);
 	f->journal.block_seq = f->journal.block_commit = 0;
+	f->journal.nameless = false;
+}
+
+void journal_file_named(struct file *f, bool known)
+{
+	f->journal.named = 0;
+	f->journal.nameless = !known;
 }
 
 static bool clean(const struct file *f)
@@ -187,13 +194,16 @@ static bool put(struct file *f, const struct fresh *n, uint64_t *ticket)
 	if (f->journal.named != half)
 		at = put_name(f, at);
 	at = put_fresh(f, n, at, &reached);
-	*ticket = journal_commit(a, (uint32_t)(at - begin));
-	f->journal.named = half;
-	if (!journal_file_counts(f))
-		f->journal.first = *ticket;
-	f->journal.arena = a;
-	f->journal.last = *ticket;
+	/* First: whoever frees the other half must see entries that are about to be there, and whoever goes on with the
+	 * file of a member that is killed here has to make them void. */
 	f->journal.puts++;
+	if (!journal_file_counts(f)) {
+		f->journal.first = f->journal.last = journal_next(a);
+		atomic_fetch_add(&a->journal.files, 1);
+		f->journal.arena = a;
+	}
+	*ticket = f->journal.last = journal_commit(a, (uint32_t)(at - begin));
+	f->journal.named = half;
 	f->journal.block_seq = reached.seq;
 	f->journal.block_commit = reached.commit;
 	return true;
@@ -205,7 +215,8 @@ bool journal_file_sync(struct file *f, uint64_t *ticket)
 	struct fresh n;
 
 	f->journal.asked_ns = sys_now_ns();
-	if (f->mode != FILE_ENGAGED || !a || a->dev != f->dev || !alone(f) || !journal_ready(a) ||
+	if (f->mode != FILE_ENGAGED || f->through_wanted || f->journal.nameless || !a || a->dev != f->dev ||
+	    !alone(f) || !journal_ready(a) ||
 	    !clean(f) || (journal_file_counts(f) && f->journal.arena != a))
 		return false;
 	find_fresh(f, &n);
@@ -219,13 +230,14 @@ bool journal_file_sync(struct file *f, uint64_t *ticket)
 
 static void forget(struct file *f)
 {
+	if (f->journal.arena)
+		atomic_fetch_sub(&f->journal.arena->journal.files, 1);
 	f->journal.arena = NULL;
 	f->journal.first = f->journal.last = 0;
 	f->journal.void_ticket = 0;
 }
 
-/* Entries of f before `place` are to be void: 0 with f->journal.void_ticket, or -errno. */
-static int put_void(struct file *f, struct journal_place place, uint64_t puts)
+static int put_new_void(struct file *f, struct journal_place place, uint64_t puts)
 {
 	struct journal_entry e = {
 		.type = JOURNAL_VOID, .file = f->journal.number, .offset = place.seq, .where = place.at};
@@ -239,6 +251,15 @@ static int put_void(struct file *f, struct journal_place place, uint64_t puts)
 	f->journal.void_puts = puts;
 	f->journal.void_ticket = journal_commit(f->journal.arena, sizeof e);
 	return 0;
+}
+
+/* Entries of f before `place`, where `puts` stand, are to be void: 0 with f->journal.void_ticket, or -errno. */
+static int put_void(struct file *f, struct journal_place place, uint64_t puts)
+{
+	/* room is kept for one of each file */
+	if (f->journal.void_ticket != 0 && f->journal.void_puts >= puts)
+		return 0;
+	return put_new_void(f, place, puts);
 }
 
 /* The void entry is durable. */
@@ -302,9 +323,11 @@ int journal_file_sync_done(struct file *f, const struct journal_sync *s, bool ke
 	r = put_void(f, s->place, s->puts);
 	if (r == 0) {
 		ticket = f->journal.void_ticket;
+		journal_hold(s->arena);
 		if (!keep_lock)
 			lock_drop(&f->lock, LOCK_FILE);
 		r = journal_wait(s->arena, ticket);
+		journal_unhold(s->arena);
 		if (!keep_lock)
 			file_lock_again(f);
 		if (r == 0 && f->journal.arena == s->arena && f->journal.void_ticket == ticket)

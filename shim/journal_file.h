@@ -40,6 +40,8 @@ static inline bool journal_file_holds(const struct file *f)
 static inline void journal_file_changed(struct file *f) { f->changed++; }
 /* Staged bytes up to this block's end are being flushed. */
 void journal_file_flushing(struct file *f, const struct block_run *last);
+/* It got another name, or lost one: entries from now on name it anew; `known`: by what its slot says. */
+void journal_file_named(struct file *f, bool known);
 /* Becomes engaged: nothing is known of what came before. */
 void journal_file_begin(struct file *f);
 

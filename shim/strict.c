@@ -217,7 +217,8 @@ void strict_pass(struct file *f)
 	for (const struct ofd *o = f->ofds; o; o = o->next)
 		if (o->pos_mode != POS_KERNEL)
 			return;
-	if (f->mode == FILE_ENGAGED && !f->head && f->lease_wait_us)
+	/* (with a journal each write counts, see file->changed) */
+	if (f->mode == FILE_ENGAGED && !f->head && f->lease_wait_us && !journal_file_is(f))
 		atomic_store(&f->lease_pass, true);
 }
 

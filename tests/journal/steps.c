@@ -9,15 +9,16 @@
  *   fsync FD, fdatasync FD, close FD, ftruncate FD N
  *   rename PATH PATH, unlink PATH, fork (the child goes on with the input, the parent waits for it)
  *   threads K N DIR         K threads, each N times: 512 bytes appended to DIR/t<i> and synced
- *   link PATH PATH, limit N (RLIMIT_FSIZE)
+ *   link PATH PATH, limit N (RLIMIT_FSIZE, the soft one), limit_hard N
  *   member I                forks child I, which waits for what `in` tells it
  *   in I STEP...            what child I answers to that step; -EPIPE when it is dead
- *   slay I                  kills it
+ *   slay I, dismiss I       kills it, lets it end
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -109,11 +110,12 @@ static long ask_member(long i, const char *what)
 	return n ? strtol(answer, NULL, 10) : -EPIPE;
 }
 
-static long slay_member(long i)
+static long end_member(long i, bool slay)
 {
 	int status;
 
-	kill(members[i].pid, SIGKILL);
+	if (slay)
+		kill(members[i].pid, SIGKILL);
 	close(members[i].to);
 	close(members[i].from);
 	return waitpid(members[i].pid, &status, 0) == members[i].pid ? 0 : -errno;
@@ -159,13 +161,17 @@ static long step(char *line)
 	if (sscanf(line, "link %511s %511s", a, b) == 2)
 		return result(link(a, b));
 	if (sscanf(line, "limit %ld", &n) == 1)
+		return result(setrlimit(RLIMIT_FSIZE, &(struct rlimit){(rlim_t)n, RLIM_INFINITY}));
+	if (sscanf(line, "limit_hard %ld", &n) == 1)
 		return result(setrlimit(RLIMIT_FSIZE, &(struct rlimit){(rlim_t)n, (rlim_t)n}));
 	if (sscanf(line, "member %ld", &n) == 1)
 		return make_member(n);
 	if (sscanf(line, "in %ld %n", &n, &status) == 1)
 		return ask_member(n, line + status);
 	if (sscanf(line, "slay %ld", &n) == 1)
-		return slay_member(n);
+		return end_member(n, true);
+	if (sscanf(line, "dismiss %ld", &n) == 1)
+		return end_member(n, false);
 	if (strncmp(line, "fork", 4) == 0) {
 		pid_t child = fork();
 
