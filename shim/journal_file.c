@@ -222,8 +222,12 @@ bool journal_file_sync(struct file *f, uint64_t *ticket)
 	find_fresh(f, &n);
 	if (n.bytes > PUT_MAX)
 		return false;
-	*ticket = journal_file_counts(f) ? f->journal.last : 0;
-	return n.bytes == 0 || put(f, &n, ticket);
+	/* (when nothing is to be done at all the device says whether it still works) */
+	if (n.bytes == 0) {
+		*ticket = f->journal.last;
+		return journal_file_counts(f);
+	}
+	return put(f, &n, ticket);
 }
 
 /* ---- making void ---- */

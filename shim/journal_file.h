@@ -45,7 +45,7 @@ void journal_file_named(struct file *f, bool known);
 /* Becomes engaged: nothing is known of what came before. */
 void journal_file_begin(struct file *f);
 
-/* The program asks for a sync.  True when waiting for *ticket (journal_wait; 0 = for nothing) is all that it takes;
+/* The program asks for a sync.  True when waiting for *ticket (journal_wait) is all that it takes;
  * false when the file itself must be synced. */
 bool journal_file_sync(struct file *f, uint64_t *ticket);
 

@@ -143,7 +143,7 @@ static bool sync_journal(struct file *f, struct file_guard *g, int *r)
 	/* signals stay blocked: a handler that syncs must not find its own thread in the journal */
 	journal_hold(a);
 	lock_drop(&f->lock, LOCK_FILE);
-	*r = ticket == 0 ? 0 : journal_wait(a, ticket);
+	*r = journal_wait(a, ticket);
 	journal_unhold(a);
 	if (*r == 0) {
 		sys_restore_signals(g->signals);
