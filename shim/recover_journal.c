@@ -474,6 +474,7 @@ static int finish_files(struct scan *s, bool replay)
 			int fd = open_file(s, file, replay);
 
 			file->result = fd == -ENOENT && !replay ? 0 : fd < 0 ? fd : sys.fdatasync(fd);
+			kill_step();
 		}
 		close_file(s, file);
 		report_file(s, file, replay);

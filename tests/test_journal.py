@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -603,3 +604,90 @@ def test_a_journal_that_was_done_counts_no_more(steps, fastwrite, place, tmp_pat
     path.chmod(0o600)
     recover(fastwrite, place, other_boot=True, tmp_path=tmp_path)
     assert (place / "log").read_bytes() == b"new" * 2000
+
+
+@pytest.mark.parametrize("other_boot", [True, False])
+def test_recovery_is_killed_and_run_again(steps, build_debug, place, tmp_path, monkeypatch, other_boot):
+    """At each of its steps, for several files, one of which is gone."""
+    one = steps(writers="exclusive")
+    names = ["a", "b", "gone"]
+    for fd, name in enumerate(names, 20):
+        one.open(fd, name)
+    one.until_journal(20)
+    for byte in "xyz":
+        for fd, _ in enumerate(names, 20):
+            one.write(fd, byte, 1000)
+            one.sync(fd)
+    os.unlink(place / "gone")  # by somebody else
+    path = one.journal()
+    one.kill()
+    journal = path.read_bytes()
+    for arena in path.parent.glob("*.arena"):
+        arena.unlink()
+    before = {name: (place / name).read_bytes()[:700] for name in ("a", "b")}
+    command = build_debug / "fastwrite"
+
+    def restore() -> None:
+        for name, content in before.items():
+            lose(place / name, content)
+        shutil.rmtree(path.parent, ignore_errors=True)
+        path.parent.mkdir(mode=0o700)
+        path.write_bytes(journal)
+        path.chmod(0o600)
+
+    def there() -> dict[str, bytes]:
+        orphans = path.parent / "orphans"
+        found = [*(place / name for name in before), *(orphans.iterdir() if orphans.exists() else ())]
+        return {p.name: p.read_bytes() for p in found}
+
+    restore()
+    recover(command, place, other_boot=other_boot, tmp_path=tmp_path)
+    wanted = there()
+    assert len(wanted) == (3 if other_boot else 2)
+    assert (wanted["a"].endswith(b"z" * 1000)) == other_boot
+    for step in range(1, 200):
+        restore()
+        monkeypatch.setenv("FASTWRITE_KILL_STEP", str(step))
+        status = recover_raw(command, place, other_boot=other_boot, tmp_path=tmp_path).returncode
+        monkeypatch.delenv("FASTWRITE_KILL_STEP")
+        if status == 0:
+            break
+        assert status in (-9, 137), status
+        recover(command, place, other_boot=other_boot, tmp_path=tmp_path)
+        assert there() == wanted, step
+    assert step > (15 if other_boot else 5), "no steps"
+
+
+def test_members_are_killed_while_they_write_for_all(steps, fastwrite, place, tmp_path):
+    """The one that writes the batch of all dies, and its number is given to another: nobody waits for it."""
+    random = Random(3)
+    one = steps(writers="exclusive")
+    one.open(9, "log", CREATE | os.O_APPEND)
+    one.until_journal(9)
+    n = (place / "log").stat().st_size
+    stays = one.member(5)
+    assert stays.do("spin", 2, place) == 0
+    for i in range(40):
+        child = one.member(0)
+        assert child.do("spin", 3, place) == 0
+        time.sleep(random.random() * 0.05)
+        assert one.do("slay", 0) == 0
+        begin = time.monotonic()
+        one.write(9, "a")
+        one.sync(9)
+        assert stays.do("fsync", 9) == 0
+        assert time.monotonic() - begin < 5
+        other = one.member(0)  # takes its number
+        other.write(9, "b")
+        other.sync(9)
+        assert one.do("dismiss", 0) == 0
+        assert stays.do("fsync", 9) == 0, i
+    stays.slay()
+    one.kill()
+    recover(fastwrite, place, other_boot=False, tmp_path=tmp_path)
+    text = (place / "log").read_bytes()
+    assert text.endswith((b"a" * SMALL + b"b" * SMALL) * 40) and len(text) >= n
+    for path in place.glob("s*"):
+        text = path.read_bytes()
+        whole = b"".join(bytes([ord("a") + k % 26]) * 512 for k in range(len(text) // 512 + 1))
+        assert whole.startswith(text), path

@@ -9,6 +9,7 @@
  *   fsync FD, fdatasync FD, close FD, ftruncate FD N
  *   rename PATH PATH, unlink PATH, fork (the child goes on with the input, the parent waits for it)
  *   threads K N DIR         K threads, each N times: 512 bytes appended to DIR/t<i> and synced
+ *   spin K DIR              the same without an end, while the input goes on; files of their own
  *   link PATH PATH, limit N (RLIMIT_FSIZE, the soft one), limit_hard N
  *   member I                forks child I, which waits for what `in` tells it
  *   in I STEP...            what child I answers to that step; -EPIPE when it is dead
@@ -49,6 +50,18 @@ static void *append(void *arg)
 		j->done++;
 	}
 	return NULL;
+}
+
+static long spin(long count, const char *dir)
+{
+	static struct job jobs[64];
+
+	for (long i = 0; i < count; i++) {
+		jobs[i].times = 1000000;
+		snprintf(jobs[i].path, sizeof jobs[i].path, "%s/s%ld-%ld", dir, i, (long)getpid());
+		pthread_create(&jobs[i].thread, NULL, append, &jobs[i]);
+	}
+	return 0;
 }
 
 static long threads(long count, long times, const char *dir)
@@ -156,6 +169,8 @@ static long step(char *line)
 		return result(rename(a, b));
 	if (sscanf(line, "unlink %511s", a) == 1)
 		return result(unlink(a));
+	if (sscanf(line, "spin %ld %511s", &n, a) == 2)
+		return spin(n, a);
 	if (sscanf(line, "threads %ld %ld %511s", &n, &at, a) == 3)
 		return threads(n, at, a);
 	if (sscanf(line, "link %511s %511s", a, b) == 2)
