@@ -42,8 +42,8 @@ struct ledger {
 	uint64_t seq;
 	bool plain; /* nothing but batches that are sound, of another boot, and the world is as it was */
 	bool patched, sized, fault;
-	const uint8_t *patches[16];
-	int patch_count;
+	const uint8_t *patches[16], *headers[8];
+	int patch_count, header_count;
 	uint32_t size;
 	uint8_t worlds[8], faults[4];
 	int world_count;
@@ -189,7 +189,6 @@ static void ledger_set_header(struct ledger *l)
 	unsigned field = (unsigned)ledger_take(l, 1);
 	uint64_t v = ledger_take(l, 8);
 
-	l->plain = false;
 	switch (field % 9) {
 	case 0: h->magic = v; break;
 	case 1: h->version = (uint32_t)v; break;
@@ -235,7 +234,13 @@ static void ledger_step(struct ledger *l)
 		/* its content may be another entry */
 		l->expected.mixed = true;
 		break;
-	case LEDGER_HEADER: ledger_set_header(l); break;
+	case LEDGER_HEADER: /* at last: the batches are made by what it says now */
+		if (l->header_count < 8)
+			l->headers[l->header_count++] = l->at;
+		ledger_take(l, 1);
+		ledger_take(l, 8);
+		l->plain = false;
+		break;
 	case LEDGER_PATCH:
 		if (l->patch_count < 16)
 			l->patches[l->patch_count++] = l->at;
@@ -305,8 +310,13 @@ static void ledger_build(struct ledger *l, const uint8_t *data, size_t size, int
 	for (int i = 0; i < OPS_MAX && l->at < l->end; i++)
 		ledger_step(l);
 	ledger_finish_batch(l);
+	size = (size_t)ledger_header()->total_bytes;
+	for (int i = 0; i < l->header_count; i++) {
+		struct ledger p = {.at = l->headers[i], .end = l->end};
+
+		ledger_set_header(&p);
+	}
 	ledger_header()->checksum = journal_header_checksum(ledger_header());
-	size = (size_t)(ledger_header()->total_bytes < LEDGER_MAX ? ledger_header()->total_bytes : LEDGER_MAX);
 	ledger_patch(l);
 	require(pwrite(fd, ledger_image, size, 0) == (ssize_t)size, "journal");
 	if (l->sized)
