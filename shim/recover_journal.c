@@ -35,6 +35,7 @@ struct entry_file {
 	uint64_t bytes;             /* of those that do */
 	int fd_plus_1;
 	bool orphan;
+	bool appends; /* append-only: the kernel puts everything at its end */
 };
 
 struct scan {
@@ -361,8 +362,33 @@ static int open_file(struct scan *s, struct entry_file *file, bool keep)
 		return r;
 	file->orphan |= t->orphan;
 	file->fd_plus_1 = t->fd + 1;
+	file->appends = sys.fcntl(t->fd, F_GETFL, 0) & O_APPEND;
 	s->open_files++;
 	return t->fd;
+}
+
+/* Of bytes that can only be appended: how many are there; -EPERM when others stand in their place. */
+static int64_t appended(int fd, const uint8_t *p, uint64_t n, uint64_t offset)
+{
+	uint8_t have[512];
+	struct statx st;
+	int r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st);
+
+	if (r < 0)
+		return r;
+	if (offset > st.stx_size)
+		return -EPERM;
+	if (n > st.stx_size - offset)
+		n = st.stx_size - offset;
+	for (uint64_t done = 0, part; done < n; done += part) {
+		part = n - done < sizeof have ? n - done : sizeof have;
+		r = read_all(fd, have, part, offset + done);
+		if (r < 0)
+			return r;
+		if (memcmp(have, p + done, part) != 0)
+			return -EPERM;
+	}
+	return (int64_t)n;
 }
 
 static int visit_replay(struct scan *s, const struct found *f)
@@ -370,6 +396,7 @@ static int visit_replay(struct scan *s, const struct found *f)
 	struct entry_file *file = counting(s, f);
 	const uint8_t *p = f->content;
 	uint64_t n = f->e.length, offset = f->e.offset;
+	int64_t there;
 	int fd;
 
 	if (!file || file->result < 0)
@@ -380,8 +407,22 @@ static int visit_replay(struct scan *s, const struct found *f)
 		return 0;
 	}
 	while (n > 0) {
-		struct iovec part = {.iov_base = (void *)(uintptr_t)p, .iov_len = n};
-		ssize_t r = sys_pwritev_accepted(fd, &part, 1, (off_t)offset);
+		struct iovec part;
+		ssize_t r;
+
+		there = file->appends ? appended(fd, p, n, offset) : 0;
+		if (there < 0) {
+			file->result = (int)there;
+			return 0;
+		}
+		p += there;
+		n -= (uint64_t)there;
+		offset += (uint64_t)there;
+		if (n == 0)
+			break;
+		part = (struct iovec){.iov_base = (void *)(uintptr_t)p, .iov_len = n};
+		r = file->appends ? sys_append_accepted(fd, &part, 1)
+		                  : sys_pwritev_accepted(fd, &part, 1, (off_t)offset);
 
 		if (r == -EINTR)
 			continue;

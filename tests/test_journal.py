@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import shutil
 import subprocess
 import time
@@ -48,6 +49,8 @@ class Steps:
     def do(self, *words: object) -> int:
         self.process.stdin.write(" ".join(map(str, words)) + "\n")
         self.process.stdin.flush()
+        if not select.select([self.process.stdout], [], [], 60)[0]:
+            pytest.fail(f"hangs: {words}")
         return int(self.process.stdout.readline())
 
     def open(self, fd: int, name: str, flags: int = CREATE) -> None:
@@ -669,18 +672,23 @@ def test_members_are_killed_while_they_write_for_all(steps, fastwrite, place, tm
     assert stays.do("spin", 2, place) == 0
     for i in range(40):
         child = one.member(0)
+        sweeper = one.member(1)
         assert child.do("spin", 3, place) == 0
         time.sleep(random.random() * 0.05)
         assert one.do("slay", 0) == 0
+        if i % 2:
+            assert one.do("dismiss", sweeper.i) == 0
+        other = one.member(0)  # takes its number
         begin = time.monotonic()
         one.write(9, "a")
         one.sync(9)
         assert stays.do("fsync", 9) == 0
         assert time.monotonic() - begin < 5
-        other = one.member(0)  # takes its number
         other.write(9, "b")
         other.sync(9)
         assert one.do("dismiss", 0) == 0
+        if i % 2 == 0:
+            assert one.do("dismiss", sweeper.i) == 0
         assert stays.do("fsync", 9) == 0, i
     stays.slay()
     one.kill()
@@ -691,3 +699,46 @@ def test_members_are_killed_while_they_write_for_all(steps, fastwrite, place, tm
         text = path.read_bytes()
         whole = b"".join(bytes([ord("a") + k % 26]) * 512 for k in range(len(text) // 512 + 1))
         assert whole.startswith(text), path
+
+
+def test_a_half_is_freed_only_when_its_files_are_synced(steps, place):
+    """A file that rests while another one fills the journal again and again."""
+    one = steps(writers="exclusive", journal="1M")
+    one.open(8, "rests")
+    one.open(9, "log")
+    for _ in range(4):
+        one.write(8, "-", 512)
+        one.sync(8)
+    one.until_journal(9)
+    one.write(8, "A", 4096)
+    one.sync(8)
+    path = one.journal()
+    assert b"A" * 4096 in path.read_bytes()
+    for i in range(2000):
+        one.pwrite(9, chr(ord("a") + i % 26), 30000, 0)
+        one.sync(9)
+        if i % 20 == 19 and b"A" * 512 not in path.read_bytes():
+            break
+    else:
+        pytest.fail("the journal was never full")
+    assert (place / "rests").read_bytes().endswith(b"A" * 4096)
+
+
+def test_a_file_that_can_only_be_appended_to(steps, fastwrite, place, tmp_path):
+    """The kernel puts everything at its end: what is there already must not come twice."""
+    one = steps()
+    one.open(9, "log", CREATE | os.O_APPEND)
+    n = one.until_journal(9)
+    for byte in "abc":
+        one.write(9, byte, 4096)
+        one.sync(9)
+    one.kill()
+    whole = b"-" * n + b"a" * 4096 + b"b" * 4096 + b"c" * 4096
+    lose(place / "log", whole[: n + 5000])
+    if subprocess.run(["chattr", "+a", place / "log"], capture_output=True, check=False).returncode:
+        pytest.skip("no chattr +a here")
+    try:
+        recover(fastwrite, place, other_boot=True, tmp_path=tmp_path)
+    finally:
+        subprocess.run(["chattr", "-a", place / "log"], check=True)
+    assert (place / "log").read_bytes() == whole
