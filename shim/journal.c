@@ -469,10 +469,7 @@ uint64_t journal_half_seq(const struct arena *a)
 {
 	return cursor((struct journal *)(uintptr_t)&a->journal)->half_seq;
 }
-uint64_t journal_next(const struct arena *a)
-{
-	return cursor((struct journal *)(uintptr_t)&a->journal)->seq;
-}
+uint64_t journal_next(const struct arena *a) { return cursor((struct journal *)(uintptr_t)&a->journal)->seq; }
 uint64_t journal_new_file(struct arena *a) { return a->journal.next_file++; }
 
 uint64_t journal_commit(struct arena *a, uint32_t bytes)

@@ -66,7 +66,7 @@ struct journal {
 	struct journal_cursor cursors[2];
 	_Atomic uint32_t which; /* of them */
 	uint64_t next_file;
-	_Atomic uint32_t files; /* with entries that count */
+	_Atomic uint32_t files;   /* with entries that count */
 	_Atomic uint64_t durable; /* all batches up to this one are */
 	_Atomic uint32_t leader;  /* thread id that writes, 0 = none */
 	uint32_t leader_member;

@@ -216,8 +216,7 @@ bool journal_file_sync(struct file *f, uint64_t *ticket)
 
 	f->journal.asked_ns = sys_now_ns();
 	if (f->mode != FILE_ENGAGED || f->through_wanted || f->journal.nameless || !a || a->dev != f->dev ||
-	    !alone(f) || !journal_ready(a) ||
-	    !clean(f) || (journal_file_counts(f) && f->journal.arena != a))
+	    !alone(f) || !journal_ready(a) || !clean(f) || (journal_file_counts(f) && f->journal.arena != a))
 		return false;
 	find_fresh(f, &n);
 	if (n.bytes > PUT_MAX)

@@ -530,7 +530,7 @@ def test_a_full_journal_fails_no_sync(steps, place, tmp_path):
         for _ in range(3):
             one.write(fd, "-", 64)
             one.sync(fd)
-    for i in range(200):
+    for _ in range(200):
         one.write(7, "y", 16384)
         one.sync(7)
     for fd in files:

@@ -19,18 +19,18 @@ enum { LEDGER_HALF_UNITS = 32, LEDGER_MAX = JOURNAL_HEADER_BYTES + 2 * LEDGER_HA
 
 enum ledger_op {
 	LEDGER_GEOMETRY, /* u8 unit, u8 units of a half */
-	LEDGER_BATCH,    /* u8 half, u16 seq, u8 flags: 1 wrong sum, 2 wrong id, 4 where the last one of the half is */
-	LEDGER_NAME,     /* u8 file, u8 identity, u8 path */
-	LEDGER_DATA,     /* u8 file, u32 offset, u16 length, u8 start of the pattern */
-	LEDGER_VOID,     /* u8 file, u16 seq, u16 where */
-	LEDGER_ENTRY,    /* u32 type, u32 length, u64 file, u64 offset, u64 where: no content */
-	LEDGER_HEADER,   /* u8 field, u64 */
-	LEDGER_PATCH,    /* u32 at, u8 length, bytes: anywhere, after everything else */
-	LEDGER_SIZE,     /* u32: the file's size */
-	LEDGER_CONTENT,  /* u8 target, u16 bytes of text */
-	LEDGER_WORLD,    /* u8: see outcome.h */
-	LEDGER_FAULT,    /* u8 call, u8 at, u8 error, u8 most bytes */
-	LEDGER_BOOT,     /* of this boot: nothing is written */
+	LEDGER_BATCH, /* u8 half, u16 seq, u8 flags: 1 wrong sum, 2 wrong id, 4 where the last one of the half is */
+	LEDGER_NAME,    /* u8 file, u8 identity, u8 path */
+	LEDGER_DATA,    /* u8 file, u32 offset, u16 length, u8 start of the pattern */
+	LEDGER_VOID,    /* u8 file, u16 seq, u16 where */
+	LEDGER_ENTRY,   /* u32 type, u32 length, u64 file, u64 offset, u64 where: no content */
+	LEDGER_HEADER,  /* u8 field, u64 */
+	LEDGER_PATCH,   /* u32 at, u8 length, bytes: anywhere, after everything else */
+	LEDGER_SIZE,    /* u32: the file's size */
+	LEDGER_CONTENT, /* u8 target, u16 bytes of text */
+	LEDGER_WORLD,   /* u8: see outcome.h */
+	LEDGER_FAULT,   /* u8 call, u8 at, u8 error, u8 most bytes */
+	LEDGER_BOOT,    /* of this boot: nothing is written */
 	LEDGER_COUNT
 };
 
@@ -53,10 +53,7 @@ struct ledger {
 static uint8_t ledger_image[LEDGER_MAX];
 static uint8_t ledger_batch[JOURNAL_BATCH_MAX];
 
-static struct journal_header *ledger_header(void)
-{
-	return (struct journal_header *)(void *)ledger_image;
-}
+static struct journal_header *ledger_header(void) { return (struct journal_header *)(void *)ledger_image; }
 
 static uint64_t ledger_take(struct ledger *l, int bytes)
 {
@@ -135,9 +132,18 @@ static uint8_t *ledger_entry(struct ledger *l, const struct journal_entry *e, ui
 
 static void ledger_name(struct ledger *l)
 {
-	static const char *const paths[] = {"data/t0",       "data/t1",      "data/t2",        "data/gone",
-	                                    "data/link",     "data/../data/t0", "outside/victim", "data/",
-	                                    "data/dirlink/victim", "data/t0/below", "gone/t0",    "data/beside",
+	static const char *const paths[] = {"data/t0",
+	                                    "data/t1",
+	                                    "data/t2",
+	                                    "data/gone",
+	                                    "data/link",
+	                                    "data/../data/t0",
+	                                    "outside/victim",
+	                                    "data/",
+	                                    "data/dirlink/victim",
+	                                    "data/t0/below",
+	                                    "gone/t0",
+	                                    "data/beside",
 	                                    "data/.fastwrite/" FUZZ_JOURNAL};
 	struct journal_entry e = {.type = JOURNAL_NAME, .file = ledger_take(l, 1)};
 	unsigned who = (unsigned)ledger_take(l, 1), which = (unsigned)ledger_take(l, 1);
@@ -397,7 +403,8 @@ static bool read_half(struct reading *g, unsigned half)
 }
 
 /* What the targets should have become; false: the journal says too much to be read plainly. */
-static bool ledger_wanted(const struct ledger *l, uint8_t out[WORLD_TARGETS][LOOK_MAX], long length[WORLD_TARGETS])
+static bool ledger_wanted(const struct ledger *l, uint8_t out[WORLD_TARGETS][LOOK_MAX],
+                          long length[WORLD_TARGETS])
 {
 	static struct reading g;
 	unsigned older;
@@ -455,10 +462,11 @@ static void ledger_check(const struct ledger *l, const struct outcome *o)
 	if (!ledger_wanted(l, wanted, length))
 		return;
 	for (int t = 0; t < WORLD_TARGETS; t++) {
-		require(o->length[t] == length[t], "t%d has %ld bytes instead of %ld", t, o->length[t], length[t]);
+		require(o->length[t] == length[t], "t%d has %ld bytes instead of %ld", t, o->length[t],
+		        length[t]);
 		for (long i = 0; i < length[t]; i++)
-			require(o->bytes[t][i] == wanted[t][i], "byte %ld of t%d is %02x instead of %02x", i, t,
-			        o->bytes[t][i], wanted[t][i]);
+			require(o->bytes[t][i] == wanted[t][i], "byte %ld of t%d is %02x instead of %02x", i,
+			        t, o->bytes[t][i], wanted[t][i]);
 	}
 }
 

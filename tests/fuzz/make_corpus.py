@@ -185,7 +185,12 @@ def journal_seeds() -> dict[str, bytes]:
         "one": one,
         "two": two,
         "halves": halves,
-        "newer-half-first": batch(0, 9) + name(1) + data(1, 0, 9, 1) + batch(1, 7) + name(1) + data(1, 5, 9, 5),
+        "newer-half-first": batch(0, 9)
+        + name(1)
+        + data(1, 0, 9, 1)
+        + batch(1, 7)
+        + name(1)
+        + data(1, 5, 9, 5),
         "gap-between-halves": two + batch(1, 9) + name(1) + data(1, 0, 64, 20),
         "gap": one + batch(0, 5) + data(1, 0, 10),
         "void-all": two + batch(0, 4) + void(1, 4),
@@ -209,7 +214,9 @@ def journal_seeds() -> dict[str, bytes]:
         "nothing-to-write": batch(0, 1) + name(1) + data(1, 100, 0),
         "entry-of-another-kind": batch(0, 1) + name(1) + op(L_ENTRY, "IIQQQ", 9, 0, 1, 0, 0) + data(1, 0, 5),
         "entry-too-long": batch(0, 1) + name(1) + data(1, 0, 5) + op(L_ENTRY, "IIQQQ", 2, 1 << 31, 1, 0, 0),
-        "entry-at-the-end-of-offsets": batch(0, 1) + name(1) + op(L_ENTRY, "IIQQQ", 2, 0, 1, (1 << 63) - 1, 0),
+        "entry-at-the-end-of-offsets": batch(0, 1)
+        + name(1)
+        + op(L_ENTRY, "IIQQQ", 2, 0, 1, (1 << 63) - 1, 0),
         "entry-of-nobody": batch(0, 1) + op(L_ENTRY, "IIQQQ", 2, 0, 0, 0, 0),
         "name-without-end": batch(0, 1) + op(L_ENTRY, "IIQQQ", 1, 25, 1, 0, 0) + data(1, 0, 40),
         "this-boot": two + op(L_BOOT, ""),

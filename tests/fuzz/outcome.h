@@ -95,8 +95,7 @@ static int fuzz_fdatasync(int fd)
 
 static int fuzz_openat(int dirfd, const char *path, int flags, mode_t mode)
 {
-	return fuzz_fault_due(FAULT_OPENAT) ? -fuzz_fault.error
-	                                     : sys_kernel.openat(dirfd, path, flags, mode);
+	return fuzz_fault_due(FAULT_OPENAT) ? -fuzz_fault.error : sys_kernel.openat(dirfd, path, flags, mode);
 }
 
 static int fuzz_mkdirat(int dirfd, const char *path, mode_t mode)
@@ -107,7 +106,7 @@ static int fuzz_mkdirat(int dirfd, const char *path, mode_t mode)
 static int fuzz_statx(int dirfd, const char *path, int flags, unsigned mask, struct statx *out)
 {
 	return fuzz_fault_due(FAULT_STATX) ? -fuzz_fault.error
-	                                    : sys_kernel.statx(dirfd, path, flags, mask, out);
+	                                   : sys_kernel.statx(dirfd, path, flags, mask, out);
 }
 
 static ssize_t fuzz_pread(int fd, void *buf, size_t n, off_t at)
@@ -130,8 +129,8 @@ static void fuzz_fault_set(const uint8_t *faults)
 	fuzz_fault.error = errors[faults[2] % 8];
 	fuzz_fault.most = faults[3];
 	if (getenv("FASTWRITE_FUZZ_SHOW"))
-		fprintf(stderr, "call %u number %u, error %d, short by %zu\n", fuzz_fault.kind,
-		        fuzz_fault.at, fuzz_fault.error, fuzz_fault.most);
+		fprintf(stderr, "call %u number %u, error %d, short by %zu\n", fuzz_fault.kind, fuzz_fault.at,
+		        fuzz_fault.error, fuzz_fault.most);
 	sys.pwrite = fuzz_pwrite;
 	sys.write = fuzz_write;
 	sys.pwritev = fuzz_pwritev;
@@ -194,8 +193,7 @@ static bool fuzz_other_owner(void)
 {
 	struct statx st;
 
-	return statx(AT_FDCWD, world_path(world_staged), 0, STATX_UID, &st) == 0 &&
-	       st.stx_uid != geteuid();
+	return statx(AT_FDCWD, world_path(world_staged), 0, STATX_UID, &st) == 0 && st.stx_uid != geteuid();
 }
 
 /* What may be found. */
