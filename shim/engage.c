@@ -694,13 +694,14 @@ int engage_release(struct file *f, bool nested)
 		return r;
 	if (f->mode != FILE_ENGAGED || !f->arena || f->head)
 		return 0; /* somebody else was quicker, or a signal handler left a block behind */
-	if (!positions_reachable(f))
-		return 0; /* another member has to do it */
+	/* what the caller does next must not be undone by a replay, whoever gives the file back */
 	r = journal_retire(f, nested);
 	if (r < 0)
 		return r;
 	if (f->mode != FILE_ENGAGED || !f->arena || f->head)
 		return 0;
+	if (!positions_reachable(f))
+		return 0; /* another member has to do it */
 	strict_drop(f);
 	flush_close_own(f);
 	fd = flush_program_fd(f);

@@ -470,16 +470,21 @@ struct sweep {
 /* No process has the file any more; what is staged for it in an arena of ours is put in place by its path. */
 static void bury(struct file *f)
 {
-	journal_file_keep(f);
 	if (f->mode == FILE_ENGAGED && f->arena && f->slot >= 0) {
 		int fd = engage_arena_fd(f->arena);
 
 		if (fd >= 0 && recover_live_slot(fd, f->arena->dir, (uint32_t)f->slot, -1) == 0) {
 			arena_free_slot_blocks(f->arena, (uint32_t)f->slot);
+			f->current = f->head = f->tail = NULL;
+			f->damaged = false;
+			/* who opens it next knows nothing of them */
+			journal_retire(f, false);
+			flush_close_own(f);
 			arena_slot_free(f->arena, (uint32_t)f->slot);
 		}
 		file_engaged_add(-1);
 	}
+	journal_file_keep(f);
 	f->arena = NULL;
 	f->head = f->tail = NULL;
 	f->current = NULL;
@@ -557,6 +562,7 @@ static void visit_arena(struct arena *a, void *ctx)
 		file_arena_give(a);
 	} else if (engage_arena_fd(a) >= 0) {
 		arena_reclaim_blocks(a, &s->dead);
+		journal_bury(a, &s->dead);
 	}
 }
 

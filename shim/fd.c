@@ -564,8 +564,10 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 	/* readers may stay; nobody is left who could write the bytes */
 	if (r < 0 && f->head && last)
 		engage_abandon(f);
-	if (last)
+	if (last) {
+		journal_retire(f, nested); /* its positions may be out of reach */
 		journal_file_keep(f);
+	}
 	if (file_local(f)->refs == 1)
 		flush_close_own(f);
 	ofd_release(o);

@@ -323,6 +323,7 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->durable = f->durable_epoch = 0;
 	f->no_journal = false;
 	f->journal.arena = NULL;
+	f->journal.nameless = false;
 	f->journal.first = f->journal.last = 0;
 	f->journal.block_seq = f->journal.block_commit = 0;
 	f->journal.puts = f->journal.void_ticket = f->journal.asked_ns = 0;

@@ -185,6 +185,7 @@ struct file {
 		uint64_t named;              /* first batch of the half that has its name */
 		_Atomic uint64_t first;      /* oldest batch with an entry that counts */
 		uint64_t last;               /* newest */
+		bool nameless;               /* the name that its slot has is gone, the file is not */
 		uint64_t puts;               /* counts the times that bytes were put there */
 		uint32_t asked;              /* first syncs, counted up to a few */
 		uint64_t asked_ns;           /* a sync was asked for, or the lease taken */

@@ -385,12 +385,13 @@ static long write_any(int fd, struct ofd *o, const struct iovec *iov, int count,
 /* A write that asks to be durable: the kernel's own way, or staged and then what a sync would do by the rule. */
 static long write_synced(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset)
 {
+	uint32_t releases = file_releases();
 	bool staged = sync_is_promise(o);
 	long r = write_any(fd, o, iov, count, offset, staged);
 
 	if (r > 0 && staged) {
 		/* when that fails the bytes stay accepted, and the call fails, as the kernel's would */
-		int synced = sync_written(fd, o);
+		int synced = sync_written(fd, o, releases);
 
 		return synced < 0 ? synced : r;
 	}

@@ -23,13 +23,15 @@
 enum {
 	HEADER = sizeof(struct journal_batch),
 	ASKED_MIN = 8,        /* syncs before a file is made for them */
-	ROOM_KEPT = 64 << 10, /* of each half, for entries that free the other one */
+	ROOM_KEPT = 64 << 10, /* of each half, for entries that free the other one; and a unit per file */
 	ZEROS_BYTES = JOURNAL_BATCH_MAX,
 	PROBES = 7,
 };
 
 /* This process's descriptors, by the arena's number.  + 1, 0 = none. */
 static _Atomic int fds[FILE_ARENAS];
+/* Threads of this process that journal_hold it. */
+static _Atomic uint32_t holds[FILE_ARENAS];
 
 static struct {
 	struct lock lock; /* LOCK_QUEUE */
@@ -248,8 +250,9 @@ static int write_durably(const struct arena *a, int fd, const void *buffer, uint
 	(void)a;
 	while (bytes > 0) {
 		struct iovec iov = {.iov_base = (void *)(uintptr_t)p, .iov_len = bytes};
-		ssize_t r = by_fdatasync ? sys.pwritev(fd, &iov, 1, (off_t)at)
-		                         : sys.pwritev2(fd, &iov, 1, (off_t)at, RWF_DSYNC);
+		/* a limit of the program's is none of the journal's */
+		ssize_t r = by_fdatasync ? sys_pwritev_accepted(fd, &iov, 1, (off_t)at)
+		                         : sys_pwritev2_accepted(fd, &iov, 1, (off_t)at, RWF_DSYNC);
 
 		if (r == -EINTR || r == -EAGAIN)
 			continue;
@@ -421,7 +424,8 @@ static uint32_t padded(const struct journal *j, uint32_t bytes)
 
 static bool fits(const struct journal *j, const struct journal_cursor *c, uint32_t bytes, bool bulk)
 {
-	uint64_t end = c->head + padded(j, bytes) + (bulk ? ROOM_KEPT : 0);
+	uint64_t kept = bulk ? ROOM_KEPT + (uint64_t)atomic_load(&j->files) * j->unit : 0;
+	uint64_t end = c->head + padded(j, bytes) + kept;
 
 	return bytes <= JOURNAL_BATCH_MAX && end <= j->half_bytes;
 }
@@ -461,15 +465,11 @@ int journal_reserve(struct arena *a, uint32_t bytes, bool bulk, uint8_t **out, u
 	return 0;
 }
 
-uint64_t journal_filling(const struct arena *a)
-{
-	return cursor((struct journal *)(uintptr_t)&a->journal)->seq;
-}
-
 uint64_t journal_half_seq(const struct arena *a)
 {
 	return cursor((struct journal *)(uintptr_t)&a->journal)->half_seq;
 }
+uint64_t journal_next(const struct arena *a) { return cursor((struct journal *)(uintptr_t)&a->journal)->seq; }
 uint64_t journal_new_file(struct arena *a) { return a->journal.next_file++; }
 
 uint64_t journal_commit(struct arena *a, uint32_t bytes)
@@ -535,12 +535,14 @@ static void write_batch(struct arena *a)
 	struct journal *j = &a->journal;
 	struct journal_cursor c = *cursor(j);
 	struct journal_batch *b;
+	uint64_t written;
 	int r;
 
 	if (c.writing_bytes == 0) {
 		seal(a);
 		c = *cursor(j);
 	}
+	written = c.writing_seq;
 	drop(j);
 	/* whoever wrote it before us and was killed had put the same sum there */
 	b = (struct journal_batch *)(void *)batch_buffer(a, c.writing_seq);
@@ -557,11 +559,24 @@ static void write_batch(struct arena *a)
 				a->rule->name, a->dir, -r);
 		atomic_store(&j->abandon_due, true);
 		nudge();
-	} else {
-		atomic_store(&j->durable, c.writing_seq);
+	} else if (c.writing_seq == written) {
+		atomic_store(&j->durable, written);
 		c.writing_bytes = 0;
 		cursor_set(j, &c);
 	}
+}
+
+void journal_hold(const struct arena *a) { atomic_fetch_add(&holds[file_arena_index(a)], 1); }
+void journal_unhold(const struct arena *a) { atomic_fetch_sub(&holds[file_arena_index(a)], 1); }
+
+void journal_bury(struct arena *a, const struct family_set *dead)
+{
+	struct journal *j = &a->journal;
+
+	take(j);
+	if (atomic_load(&j->leader) && family_set_has(dead, j->leader_member))
+		atomic_store(&j->leader, 0);
+	drop(j);
 }
 
 int journal_wait(struct arena *a, uint64_t ticket)
@@ -725,6 +740,8 @@ void journal_after_fork(void)
 	worker.runs = false;
 	worker.tid = 0;
 	worker.wanted = worker.stop = false;
+	for (int i = 0; i < FILE_ARENAS; i++)
+		holds[i] = 0;
 }
 
 /* ---- its end ---- */
@@ -740,6 +757,11 @@ void journal_destroy(struct arena *a)
 	/* it may just be filled with zeros */
 	if (state == JOURNAL_PREPARING)
 		journal_stop();
+	while (atomic_load(&holds[file_arena_index(a)]) > 0) {
+		struct timespec nap = {.tv_nsec = 100000};
+
+		sys_raw(SYS_nanosleep, (long)&nap, 0, 0, 0, 0, 0);
+	}
 	kill_step();
 	if (!atomic_load(&j->keep))
 		remove_file(a);
@@ -759,18 +781,42 @@ void journal_forget(void)
 		atomic_store(&fds[i], 0);
 }
 
+struct move {
+	int fd;
+	bool done;
+};
+
+/* Nobody writes by the number, and nobody will before it is another one's. */
+static void visit_move(struct arena *a, void *ctx)
+{
+	struct journal *j = &a->journal;
+	struct timespec nap = {.tv_nsec = 100000};
+	struct move *m = ctx;
+	int other;
+
+	if (local_fd(a) != m->fd)
+		return;
+	if (atomic_load(&j->state) == JOURNAL_PREPARING)
+		journal_stop();
+	take(j);
+	while (atomic_load(&j->leader) && j->leader_member == family_me) {
+		drop(j);
+		sys_raw(SYS_nanosleep, (long)&nap, 0, 0, 0, 0, 0);
+		take(j);
+	}
+	other = own_fd_move(m->fd);
+	if (other >= 0)
+		atomic_store(&fds[file_arena_index(a)], other + 1);
+	m->done = other >= 0;
+	drop(j);
+}
+
 bool journal_move_fd(int fd)
 {
-	for (int i = 0; i < FILE_ARENAS; i++) {
-		int other;
+	struct move m = {.fd = fd};
+	sys_sigset signals = sys_block_signals();
 
-		if (atomic_load(&fds[i]) != fd + 1)
-			continue;
-		other = own_fd_move(fd);
-		if (other < 0)
-			return false;
-		atomic_store(&fds[i], other + 1);
-		return true;
-	}
-	return false;
+	file_arena_for_each(visit_move, &m);
+	sys_restore_signals(signals);
+	return m.done;
 }

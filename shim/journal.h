@@ -30,6 +30,7 @@
 #include <sys/types.h>
 
 struct arena;
+struct family_set;
 
 enum journal_state {
 	JOURNAL_NONE,
@@ -65,6 +66,7 @@ struct journal {
 	struct journal_cursor cursors[2];
 	_Atomic uint32_t which; /* of them */
 	uint64_t next_file;
+	_Atomic uint32_t files;   /* with entries that count */
 	_Atomic uint64_t durable; /* all batches up to this one are */
 	_Atomic uint32_t leader;  /* thread id that writes, 0 = none */
 	uint32_t leader_member;
@@ -92,15 +94,19 @@ bool journal_ready(struct arena *a);
  * and try again; -ENOSPC: the other half is still needed.  -EIO: the journal cannot be written.
  */
 int journal_reserve(struct arena *a, uint32_t bytes, bool bulk, uint8_t **out, uint64_t *ticket);
-/* With the lock of journal_reserve: the batch; its half, by the number of its first batch; a number for one more file. */
-uint64_t journal_filling(const struct arena *a);
+/* With the lock of journal_reserve: its half, by the number of its first batch; a number for one more file. */
 uint64_t journal_half_seq(const struct arena *a);
+uint64_t journal_next(const struct arena *a); /* what journal_commit will return */
 uint64_t journal_new_file(struct arena *a);
 /* `bytes` entries stand at *out.  The number of the batch. */
 uint64_t journal_commit(struct arena *a, uint32_t bytes);
 
 /* Everything that is put from now on stands behind this place. */
 struct journal_place journal_here(struct arena *a);
+
+/* While somebody waits without a lock of a file that the journal is for: it stays.  Signals blocked. */
+void journal_hold(const struct arena *a);
+void journal_unhold(const struct arena *a);
 
 /* Until batch `ticket` is durable: 0, or -EIO when it may not be. */
 int journal_wait(struct arena *a, uint64_t ticket);
@@ -116,6 +122,8 @@ void journal_free_soon(struct arena *a);
 void journal_stop(void);
 /* In the child of a fork. */
 void journal_after_fork(void);
+/* Family lock held: these members are dead, and their numbers are about to be given to others. */
+void journal_bury(struct arena *a, const struct family_set *dead);
 
 /* The arena goes, and nobody else has it.  Removes the file, unless it must be kept. */
 void journal_destroy(struct arena *a);

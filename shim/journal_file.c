@@ -15,7 +15,7 @@
 enum {
 	PUT_MAX = 128 << 10, /* more is cheaper to write once, to the file */
 	IDLE_NS = 1000000000,
-	ASKED_MIN = 4, /* syncs of a file before the journal takes them */
+	ASKED_MIN = 2, /* syncs of a file before the journal takes them */
 };
 
 static uint64_t commit_of(const struct block_run *run)
@@ -39,6 +39,13 @@ void journal_file_begin(struct file *f)
 {
 	journal_file_changed(f);
 	f->journal.block_seq = f->journal.block_commit = 0;
+	f->journal.nameless = false;
+}
+
+void journal_file_named(struct file *f, bool known)
+{
+	f->journal.named = 0;
+	f->journal.nameless = !known;
 }
 
 static bool clean(const struct file *f)
@@ -187,15 +194,16 @@ static bool put(struct file *f, const struct fresh *n, uint64_t *ticket)
 	if (f->journal.named != half)
 		at = put_name(f, at);
 	at = put_fresh(f, n, at, &reached);
-	/* said before anybody can write it: a checkpoint looks for files with entries without their locks */
-	*ticket = journal_filling(a);
-	if (!journal_file_counts(f))
-		f->journal.first = *ticket;
-	f->journal.arena = a;
-	f->journal.last = *ticket;
-	journal_commit(a, (uint32_t)(at - begin));
-	f->journal.named = half;
+	/* First: whoever frees the other half must see entries that are about to be there, and whoever goes on with the
+	 * file of a member that is killed here has to make them void. */
 	f->journal.puts++;
+	if (!journal_file_counts(f)) {
+		f->journal.first = f->journal.last = journal_next(a);
+		atomic_fetch_add(&a->journal.files, 1);
+		f->journal.arena = a;
+	}
+	*ticket = f->journal.last = journal_commit(a, (uint32_t)(at - begin));
+	f->journal.named = half;
 	f->journal.block_seq = reached.seq;
 	f->journal.block_commit = reached.commit;
 	return true;
@@ -212,33 +220,35 @@ bool journal_file_sync(struct file *f, uint64_t *ticket)
 		f->journal.asked++;
 		return false;
 	}
-	if (f->mode != FILE_ENGAGED || !a || a->dev != f->dev || !journal_file_alone(f) ||
-	    !journal_ready(a) || !clean(f) || (journal_file_counts(f) && f->journal.arena != a))
+	if (f->mode != FILE_ENGAGED || f->through_wanted || f->journal.nameless || !a || a->dev != f->dev ||
+	    !journal_file_alone(f) || !journal_ready(a) || !clean(f) ||
+	    (journal_file_counts(f) && f->journal.arena != a))
 		return false;
 	find_fresh(f, &n);
 	/* (nothing is new, and the file has been synced: a device that has failed since must be asked to say so) */
 	if (n.bytes > PUT_MAX || (n.bytes == 0 && !journal_file_counts(f)))
 		return false;
-	*ticket = 0;
-	if (journal_file_counts(f)) {
+	if (n.bytes == 0) {
 		/* What was synced by itself, and then perhaps by another thread, is safe from a replay only when the old
 		 * entries are void. */
 		*ticket = f->journal.last > f->journal.void_ticket ? f->journal.last : f->journal.void_ticket;
+		return true;
 	}
-	return n.bytes == 0 || put(f, &n, ticket);
+	return put(f, &n, ticket);
 }
 
 /* ---- making void ---- */
 
 static void forget(struct file *f)
 {
+	if (f->journal.arena)
+		atomic_fetch_sub(&f->journal.arena->journal.files, 1);
 	f->journal.arena = NULL;
 	f->journal.first = f->journal.last = 0;
 	f->journal.void_ticket = 0;
 }
 
-/* Entries of f before `place` are to be void: 0 with f->journal.void_ticket, or -errno. */
-static int put_void(struct file *f, struct journal_place place, uint64_t puts)
+static int put_new_void(struct file *f, struct journal_place place, uint64_t puts)
 {
 	struct journal_entry e = {
 		.type = JOURNAL_VOID, .file = f->journal.number, .offset = place.seq, .where = place.at};
@@ -252,6 +262,15 @@ static int put_void(struct file *f, struct journal_place place, uint64_t puts)
 	f->journal.void_puts = puts;
 	f->journal.void_ticket = journal_commit(f->journal.arena, sizeof e);
 	return 0;
+}
+
+/* Entries of f before `place`, where `puts` stand, are to be void: 0 with f->journal.void_ticket, or -errno. */
+static int put_void(struct file *f, struct journal_place place, uint64_t puts)
+{
+	/* room is kept for one of each file */
+	if (f->journal.void_ticket != 0 && f->journal.void_puts >= puts)
+		return 0;
+	return put_new_void(f, place, puts);
 }
 
 /* The void entry is durable. */
@@ -323,9 +342,11 @@ int journal_file_sync_done(struct file *f, const struct journal_sync *s, bool ke
 	if (r == 0) {
 		note_durable(f, s);
 		ticket = f->journal.void_ticket;
+		journal_hold(s->arena);
 		if (!keep_lock)
 			lock_drop(&f->lock, LOCK_FILE);
 		r = journal_wait(s->arena, ticket);
+		journal_unhold(s->arena);
 		if (!keep_lock)
 			file_lock_again(f);
 		if (r == 0 && f->journal.arena == s->arena && f->journal.void_ticket == ticket)

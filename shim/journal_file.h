@@ -43,10 +43,12 @@ bool journal_file_alone(const struct file *f);
 static inline void journal_file_changed(struct file *f) { f->changed++; }
 /* Staged bytes up to this block's end are being flushed. */
 void journal_file_flushing(struct file *f, const struct block_run *last);
+/* It got another name, or lost one: entries from now on name it anew; `known`: by what its slot says. */
+void journal_file_named(struct file *f, bool known);
 /* Becomes engaged: nothing is known of what came before. */
 void journal_file_begin(struct file *f);
 
-/* The program asks for a sync.  True when waiting for *ticket (journal_wait; 0 = for nothing) is all that it takes;
+/* The program asks for a sync.  True when waiting for *ticket (journal_wait) is all that it takes;
  * false when the file itself must be synced. */
 bool journal_file_sync(struct file *f, uint64_t *ticket);
 

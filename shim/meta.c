@@ -154,6 +154,20 @@ int meta_release_at(int dirfd, const char *path)
 	return with_file(sys_dev_of(&st), st.stx_ino, act_release);
 }
 
+/* A directory: every file may be below it. */
+static void visit_named(struct file *f, void *ctx)
+{
+	int (*act)(struct file *f, bool nested) = *(int (**)(struct file *f, bool nested))ctx;
+
+	with_file(f->dev, f->ino, act);
+}
+
+static void name_all(int (*act)(struct file *f, bool nested))
+{
+	if (!meta_idle())
+		file_for_each(visit_named, &act);
+}
+
 void meta_rename_prepare(struct meta_rename *r, int fromfd, const char *from, int tofd, const char *to)
 {
 	struct statx st;
@@ -164,12 +178,20 @@ void meta_rename_prepare(struct meta_rename *r, int fromfd, const char *from, in
 	if (identify(fromfd, from, false, &st)) {
 		r->dev = sys_dev_of(&st);
 		r->ino = st.stx_ino;
+		r->tree = (st.stx_mode & S_IFMT) == S_IFDIR;
+		if (r->tree)
+			name_all(act_rename);
 		before_rename(r->dev, r->ino);
 		sync_relaxed_named(r->dev, r->ino);
 	}
 	if (!meta_idle() && identify(tofd, to, false, &st)) {
 		r->old_dev = sys_dev_of(&st);
 		r->old_ino = st.stx_ino;
+		/* (two directories may be exchanged) */
+		if ((st.stx_mode & S_IFMT) == S_IFDIR && !r->tree) {
+			r->tree = true;
+			name_all(act_rename);
+		}
 		before_rename(r->old_dev, r->old_ino);
 	}
 }
@@ -178,11 +200,27 @@ static void note_new_path(struct file *f)
 {
 	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
 	BUFFER(char, path);
+	bool known = engage_path_of(file_fd(f), path) == 0 && strlen(path) < ARENA_PATH_MAX;
 
-	if (engage_path_of(file_fd(f), path) < 0 || strlen(path) >= ARENA_PATH_MAX)
+	journal_file_named(f, known);
+	if (!known)
 		return; /* recovery finds it by inode in the old directory, or keeps the bytes aside */
 	memset(slot->path, 0, sizeof slot->path);
 	memcpy(slot->path, path, strlen(path));
+}
+
+static int act_named(struct file *f, bool nested)
+{
+	int r = flush_settle(f, nested);
+
+	/* (somebody may have synced it since it was looked at before the call) */
+	if (r == 0)
+		r = journal_retire(f, nested);
+	if (r == 0 && f->mode == FILE_ENGAGED && f->arena && (!nested || !f->head))
+		note_new_path(f);
+	else
+		journal_file_named(f, false);
+	return r;
 }
 
 void meta_rename_done(const struct meta_rename *r)
@@ -191,6 +229,8 @@ void meta_rename_done(const struct meta_rename *r)
 
 	if (!r->watch || r->ino == 0)
 		return;
+	if (r->tree)
+		name_all(act_named);
 	f = file_find(r->dev, r->ino);
 	if (f) {
 		struct file_guard g = file_lock(f);
@@ -198,9 +238,8 @@ void meta_rename_done(const struct meta_rename *r)
 		if (f->refs && f->ino == r->ino && f->dev == r->dev) {
 			/* the new name is durable only after a full fsync */
 			f->full_sync = true;
-			if (!g.nested && f->mode == FILE_ENGAGED && f->arena && flush_settle(f, false) == 0 &&
-			    f->mode == FILE_ENGAGED && f->arena)
-				note_new_path(f);
+			if (!g.nested && f->mode == FILE_ENGAGED && f->arena)
+				act_named(f, false);
 		}
 		file_unlock(f, g);
 	}
@@ -223,8 +262,8 @@ void meta_unlink_prepare(struct meta_unlink *u, int dirfd, const char *path)
 
 void meta_unlink_done(const struct meta_unlink *u)
 {
-	if (u->last)
-		with_file(u->dev, u->ino, act_unlinked);
+	if (u->ino)
+		with_file(u->dev, u->ino, u->last ? act_unlinked : act_named);
 }
 
 bool meta_rmdir_again(int dirfd, const char *path)

@@ -47,6 +47,7 @@ struct meta_rename {
 	bool watch;
 	uint64_t dev, ino;         /* of what is renamed, 0 = not ours */
 	uint64_t old_dev, old_ino; /* of what is replaced */
+	bool tree;                 /* a directory */
 };
 void meta_rename_prepare(struct meta_rename *r, int fromfd, const char *from, int tofd, const char *to);
 void meta_rename_done(const struct meta_rename *r);

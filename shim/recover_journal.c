@@ -23,6 +23,7 @@ struct chain {
 	uint64_t first_seq, batches;
 	uint64_t end; /* offset in the half behind the last one */
 };
+_Static_assert(JOURNAL_UNIT_MAX <= JOURNAL_HEADER_BYTES, "a header is read and written whole");
 
 /* A file that entries name. */
 struct entry_file {
@@ -34,6 +35,7 @@ struct entry_file {
 	uint64_t bytes;             /* of those that do */
 	int fd_plus_1;
 	bool orphan;
+	bool appends; /* append-only: the kernel puts everything at its end */
 };
 
 struct scan {
@@ -50,6 +52,7 @@ struct scan {
 	uint64_t names;           /* entries of that kind */
 	uint64_t newest;
 	int open_files;
+	bool told;
 };
 
 static void tell(const struct scan *s, const char *target, const char *action, uint64_t bytes, int error,
@@ -113,22 +116,31 @@ static int load_header(struct scan *s)
 	return 0;
 }
 
-/* The batch at this place of the half, whole and with the right checksum, in s->batch.  `seq` 0 = any. */
-static bool read_batch(struct scan *s, unsigned half, uint64_t at, uint64_t seq)
+/*
+ * The batch at this place of the half, whole and with the right checksum, in s->batch.  `seq` 0 = any.  1; 0: there is
+ * none; -errno: it cannot be read, and who knows what stands there.
+ */
+static int read_batch(struct scan *s, unsigned half, uint64_t at, uint64_t seq)
 {
 	const struct journal_batch *b = (const struct journal_batch *)(const void *)s->batch;
 	uint64_t from = journal_half_at(&s->header, half) + at;
 	uint64_t left = s->header.half_bytes - at;
+	int r;
 
-	if (left < s->header.unit || read_all(s->fd, s->batch, s->header.unit, from) < 0)
-		return false;
+	if (left < s->header.unit)
+		return 0;
+	r = read_all(s->fd, s->batch, s->header.unit, from);
+	if (r < 0)
+		return r;
 	if (b->magic != JOURNAL_BATCH_MAGIC || b->seq == 0 || (seq && b->seq != seq) ||
 	    memcmp(b->id, s->header.id, sizeof b->id) != 0 || b->bytes < sizeof *b ||
 	    b->bytes > JOURNAL_BATCH_MAX || b->bytes > left)
-		return false;
-	if (b->bytes > s->header.unit &&
-	    read_all(s->fd, s->batch + s->header.unit, b->bytes - s->header.unit, from + s->header.unit) < 0)
-		return false;
+		return 0;
+	if (b->bytes > s->header.unit)
+		r = read_all(s->fd, s->batch + s->header.unit, b->bytes - s->header.unit,
+		             from + s->header.unit);
+	if (r < 0)
+		return r;
 	return b->checksum == journal_batch_checksum(b);
 }
 
@@ -155,8 +167,10 @@ static int walk(struct scan *s, const struct chain *c, int (*visit)(struct scan 
 	for (uint64_t i = 0; i < c->batches; i++) {
 		const struct journal_batch *b = (const struct journal_batch *)(const void *)s->batch;
 
-		if (!read_batch(s, c->half, at, c->first_seq + i))
-			return -EIO; /* it was there a moment ago */
+		int got = read_batch(s, c->half, at, c->first_seq + i);
+
+		if (got <= 0)
+			return got < 0 ? got : -EIO; /* it was there a moment ago */
 		for (uint32_t p = sizeof *b; p < b->bytes;) {
 			struct found f = {.seq = b->seq, .at = p};
 			int r;
@@ -186,26 +200,33 @@ static int walk_all(struct scan *s, int (*visit)(struct scan *s, const struct fo
 	return r < 0 ? r : walk(s, &s->chains[1], visit);
 }
 
-static void find_chain(struct scan *s, unsigned half, struct chain *c)
+static int find_chain(struct scan *s, unsigned half, struct chain *c)
 {
+	int got;
+
 	*c = (struct chain){.half = half};
-	while (read_batch(s, half, c->end, c->batches ? c->first_seq + c->batches : 0)) {
+	while ((got = read_batch(s, half, c->end, c->batches ? c->first_seq + c->batches : 0)) > 0) {
 		if (c->batches++ == 0)
 			c->first_seq = ((const struct journal_batch *)(const void *)s->batch)->seq;
 		c->end += batch_step(s);
 	}
+	return got;
 }
 
-static void find_chains(struct scan *s)
+static int find_chains(struct scan *s)
 {
 	struct chain a, b;
+	int r = find_chain(s, 0, &a);
 
-	find_chain(s, 0, &a);
-	find_chain(s, 1, &b);
+	if (r == 0)
+		r = find_chain(s, 1, &b);
+	if (r < 0)
+		return r;
 	s->chains[0] = a.first_seq <= b.first_seq ? a : b;
 	s->chains[1] = a.first_seq <= b.first_seq ? b : a;
 	s->newest = s->chains[1].batches ? s->chains[1].first_seq + s->chains[1].batches - 1
 	                                 : s->chains[0].first_seq + s->chains[0].batches - 1;
+	return 0;
 }
 
 /* ---- files ---- */
@@ -341,8 +362,33 @@ static int open_file(struct scan *s, struct entry_file *file, bool keep)
 		return r;
 	file->orphan |= t->orphan;
 	file->fd_plus_1 = t->fd + 1;
+	file->appends = sys.fcntl(t->fd, F_GETFL, 0) & O_APPEND;
 	s->open_files++;
 	return t->fd;
+}
+
+/* Of bytes that can only be appended: how many are there; -EPERM when others stand in their place. */
+static int64_t appended(int fd, const uint8_t *p, uint64_t n, uint64_t offset)
+{
+	uint8_t have[512];
+	struct statx st;
+	int r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st);
+
+	if (r < 0)
+		return r;
+	if (offset > st.stx_size)
+		return -EPERM;
+	if (n > st.stx_size - offset)
+		n = st.stx_size - offset;
+	for (uint64_t done = 0, part; done < n; done += part) {
+		part = n - done < sizeof have ? n - done : sizeof have;
+		r = read_all(fd, have, part, offset + done);
+		if (r < 0)
+			return r;
+		if (memcmp(have, p + done, part) != 0)
+			return -EPERM;
+	}
+	return (int64_t)n;
 }
 
 static int visit_replay(struct scan *s, const struct found *f)
@@ -350,6 +396,7 @@ static int visit_replay(struct scan *s, const struct found *f)
 	struct entry_file *file = counting(s, f);
 	const uint8_t *p = f->content;
 	uint64_t n = f->e.length, offset = f->e.offset;
+	int64_t there;
 	int fd;
 
 	if (!file || file->result < 0)
@@ -360,8 +407,22 @@ static int visit_replay(struct scan *s, const struct found *f)
 		return 0;
 	}
 	while (n > 0) {
-		struct iovec part = {.iov_base = (void *)(uintptr_t)p, .iov_len = n};
-		ssize_t r = sys_pwritev_accepted(fd, &part, 1, (off_t)offset);
+		struct iovec part;
+		ssize_t r;
+
+		there = file->appends ? appended(fd, p, n, offset) : 0;
+		if (there < 0) {
+			file->result = (int)there;
+			return 0;
+		}
+		p += there;
+		n -= (uint64_t)there;
+		offset += (uint64_t)there;
+		if (n == 0)
+			break;
+		part = (struct iovec){.iov_base = (void *)(uintptr_t)p, .iov_len = n};
+		r = file->appends ? sys_append_accepted(fd, &part, 1)
+		                  : sys_pwritev_accepted(fd, &part, 1, (off_t)offset);
 
 		if (r == -EINTR)
 			continue;
@@ -454,6 +515,7 @@ static int finish_files(struct scan *s, bool replay)
 			int fd = open_file(s, file, replay);
 
 			file->result = fd == -ENOENT && !replay ? 0 : fd < 0 ? fd : sys.fdatasync(fd);
+			kill_step();
 		}
 		close_file(s, file);
 		report_file(s, file, replay);
@@ -479,9 +541,10 @@ static int other_boot(const struct scan *s)
 /* The journal is locked, its header loaded.  0 when it may be removed. */
 static int recover_entries(struct scan *s, bool replay)
 {
-	int r;
+	int r = find_chains(s);
 
-	find_chains(s);
+	if (r < 0)
+		return r;
 	if (s->chains[0].batches && s->chains[1].batches &&
 	    s->chains[0].first_seq + s->chains[0].batches != s->chains[1].first_seq)
 		tell(s, "", "damaged", 0, -EBADMSG, "batches are missing; the others are used");
@@ -502,10 +565,30 @@ static int recover_entries(struct scan *s, bool replay)
 	}
 	if (replay)
 		r = walk_all(s, visit_replay);
-	if (r == 0)
+	if (r == 0) {
+		s->told = true; /* of each file, what became of it */
 		r = finish_files(s, replay);
+	}
 	close_some(s);
 	return r;
+}
+
+/* Before it is removed: that may be lost with the power, and what it holds must not come back over what the files get
+ * from now on. */
+static int end_for_good(struct scan *s)
+{
+	memset(s->batch, 0, JOURNAL_HEADER_BYTES);
+	for (uint32_t done = 0; done < JOURNAL_HEADER_BYTES;) {
+		ssize_t r = sys.pwrite(s->fd, s->batch + done, JOURNAL_HEADER_BYTES - done, (off_t)done);
+
+		if (r == -EINTR)
+			continue;
+		if (r <= 0)
+			return r < 0 ? (int)r : -EIO;
+		kill_step();
+		done += (uint32_t)r;
+	}
+	return sys.fdatasync(s->fd);
 }
 
 static int take_batch(struct scan *s)
@@ -563,11 +646,21 @@ static void recover_loaded(struct scan *s, const char *name, bool replay)
 	if (r == 0)
 		r = recover_entries(s, replay);
 	recover_rights_drop(rights);
-	if (r == 0 && !s->opt->dry_run)
-		sys.unlinkat(s->dirfd, name, 0);
-	if (r == -EBADMSG) {
+	if (r < 0 && !s->told) {
 		s->report->failed++;
-		tell(s, "", "failed", 0, r, "damaged; left alone");
+		tell(s, "", "failed", 0, r,
+		     r == -EBADMSG ? "damaged; left alone" : "cannot be read; left alone");
+	}
+	if (r == 0 && !s->opt->dry_run) {
+		kill_step();
+		r = end_for_good(s);
+		kill_step();
+		if (r == 0) {
+			sys.unlinkat(s->dirfd, name, 0);
+		} else {
+			s->report->failed++;
+			tell(s, "", "failed", 0, r, "its files are done, but it cannot be removed");
+		}
 	}
 	if (s->files)
 		sys.munmap(s->files, s->file_places * sizeof *s->files);

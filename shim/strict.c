@@ -225,7 +225,8 @@ void strict_pass(struct file *f)
 	for (const struct ofd *o = f->ofds; o; o = o->next)
 		if (o->pos_mode != POS_KERNEL)
 			return;
-	if (f->mode == FILE_ENGAGED && !f->head && f->lease_wait_us)
+	/* (with a journal each write counts, see file->changed) */
+	if (f->mode == FILE_ENGAGED && !f->head && f->lease_wait_us && !journal_file_is(f))
 		atomic_store(&f->lease_pass, true);
 }
 
@@ -283,8 +284,7 @@ int strict_hold(struct file *f, struct ofd *o, bool nested)
 	atomic_store_explicit(&f->leased, o, memory_order_relaxed);
 	show_state(f, SLOT_LEASED);
 	f->journal.asked_ns = sys_now_ns();
-	if (f->rule->set.writers != WRITERS_EXCLUSIVE)
-		journal_file_changed(f);
+	journal_file_changed(f);
 	/* others may have written, and cut off what we had reserved */
 	engage_refresh(f, ofd_fd(o));
 	if (f->lease_wait_us)

@@ -60,18 +60,29 @@ bool sync_is_promise(const struct ofd *o)
 	}
 }
 
-int sync_written(int fd, struct ofd *o)
+/* Not staged, nor was it since: the kernel has synced it by the description's own flags. */
+static bool synced_by_flags(struct file *f, const struct ofd *o, uint32_t releases)
+{
+	struct file_guard g;
+	bool done;
+
+	if (!(o->flags & (O_SYNC | O_DSYNC)) || atomic_load(&f->mode) == FILE_ENGAGED)
+		return false;
+	g = file_lock(f);
+	/* (what another thread has given back was flushed, and no more) */
+	done = f->mode != FILE_ENGAGED && file_releases() == releases;
+	file_unlock(f, g);
+	return done;
+}
+
+int sync_written(int fd, struct ofd *o, uint32_t releases)
 {
 	struct file *f = atomic_load_explicit(&o->file, memory_order_acquire);
 	struct file_guard g;
 	int r = 0;
 
-	if (journal_file_is(f)) {
-		/* not staged: the kernel has synced it by the description's own flags */
-		bool done = (o->flags & (O_SYNC | O_DSYNC)) && atomic_load(&f->mode) != FILE_ENGAGED;
-
-		return done ? 0 : sync_file(fd, o, false);
-	}
+	if (journal_file_is(f))
+		return synced_by_flags(f, o, releases) ? 0 : sync_file(fd, o, false);
 	g = file_lock(f);
 
 	if (g.nested)
@@ -130,8 +141,10 @@ static bool sync_journal(struct file *f, struct file_guard *g, int *r)
 		return false;
 	atomic_fetch_add_explicit(&arena_slot_at(a, (uint32_t)f->slot)->journaled, 1, memory_order_relaxed);
 	/* signals stay blocked: a handler that syncs must not find its own thread in the journal */
+	journal_hold(a);
 	lock_drop(&f->lock, LOCK_FILE);
-	*r = ticket == 0 ? 0 : journal_wait(a, ticket);
+	*r = journal_wait(a, ticket);
+	journal_unhold(a);
 	if (*r == 0) {
 		sys_restore_signals(g->signals);
 		return true;

@@ -15,7 +15,7 @@ void sync_note_error(struct file *f, int error);
  * there. */
 bool sync_is_promise(const struct ofd *o);
 /* Such a write was accepted: what a sync does by the policy.  0 or -errno. */
-int sync_written(int fd, struct ofd *o);
+int sync_written(int fd, struct ofd *o, uint32_t releases);
 /* File lock held: does the background sync that a relaxed fsync or write promised, if this process has a descriptor. */
 void sync_relaxed_due(struct file *f);
 /* The same for what is in the kernel. */

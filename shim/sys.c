@@ -158,7 +158,7 @@ uint64_t sys_file_limit(void)
 }
 
 struct errand {
-	long number, a, b, c, d, e;
+	long number, a, b, c, d, e, f;
 	volatile long result;
 };
 
@@ -174,7 +174,7 @@ static __attribute__((noinline, noreturn)) void run_errand(struct errand *w)
 		limit.soft = limit.hard;
 		CALL4(SYS_prlimit64, 0, RLIMIT_FSIZE, &limit, 0);
 	}
-	w->result = sys_raw(w->number, w->a, w->b, w->c, w->d, w->e, 0);
+	w->result = sys_raw(w->number, w->a, w->b, w->c, w->d, w->e, w->f);
 	for (;;)
 		CALL1(SYS_exit_group, 0);
 }
@@ -212,6 +212,20 @@ ssize_t sys_pwritev_accepted(int fd, const struct iovec *iov, int count, off_t o
 
 	return beyond_limit((uint64_t)offset, iov, count) ? run_unlimited(&w)
 	                                                  : sys.pwritev(fd, iov, count, offset);
+}
+
+ssize_t sys_pwritev2_accepted(int fd, const struct iovec *iov, int count, off_t offset, int flags)
+{
+	struct errand w = {.number = SYS_pwritev2,
+	                   .a = fd,
+	                   .b = (long)iov,
+	                   .c = count,
+	                   .d = offset,
+	                   .f = flags,
+	                   .result = -EINTR};
+
+	return beyond_limit((uint64_t)offset, iov, count) ? run_unlimited(&w)
+	                                                  : sys.pwritev2(fd, iov, count, offset, flags);
 }
 
 ssize_t sys_append_accepted(int fd, const struct iovec *iov, int count)

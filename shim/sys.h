@@ -163,6 +163,7 @@ uint64_t sys_file_limit(void);
  * task of its own, without one; -EFBIG when there can be none.  Signals blocked.
  */
 ssize_t sys_pwritev_accepted(int fd, const struct iovec *iov, int count, off_t offset);
+ssize_t sys_pwritev2_accepted(int fd, const struct iovec *iov, int count, off_t offset, int flags);
 ssize_t sys_append_accepted(int fd, const struct iovec *iov, int count);
 
 long sys_futex_wait(uint32_t *word, uint32_t expected, const struct timespec *relative);

@@ -34,8 +34,8 @@ static void status_see_file(void *ctx, const struct status_file *f)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	static const uint8_t *const content[WORLD_TARGETS] = {recipe_content[0], recipe_content[1],
-	                                                      recipe_content[2]};
+	static const uint8_t *const content[WORLD_TARGETS] = {world_content[0], world_content[1],
+	                                                      world_content[2]};
 	static const uint32_t none[WORLD_TARGETS];
 	static struct recipe r;
 	struct seen seen = {0};

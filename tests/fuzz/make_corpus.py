@@ -150,15 +150,109 @@ STATUS = [
 ]
 
 
+(L_GEOMETRY, L_BATCH, L_NAME, L_DATA, L_VOID, L_ENTRY, L_HEADER, L_PATCH, L_SIZE) = range(9)
+(L_CONTENT, L_WORLD, L_FAULT, L_BOOT) = range(9, 13)
+WRONG_SUM, WRONG_ID, OVER_THE_LAST = 1, 2, 4
+
+
+def batch(half: int, seq: int, flags: int = 0) -> bytes:
+    return op(L_BATCH, "BHB", half, seq, flags)
+
+
+def name(file: int, target: int = 0, path: int | None = None) -> bytes:
+    return op(L_NAME, "BBB", file, target, target if path is None else path)
+
+
+def data(file: int, offset: int, length: int, start: int = 3) -> bytes:
+    return op(L_DATA, "BIHB", file, offset, length, start)
+
+
+def void(file: int, seq: int, where: int = 0) -> bytes:
+    return op(L_VOID, "BHH", file, seq, where)
+
+
+def text(target: int, length: int) -> bytes:
+    return op(L_CONTENT, "BH", target, length)
+
+
+def journal_seeds() -> dict[str, bytes]:
+    """What the operations of fuzz_journal.c can say."""
+    one = text(0, 100) + batch(0, 1) + name(1) + data(1, 50, 300)
+    two = one + batch(0, 2) + data(1, 200, 500, 9) + batch(0, 3) + data(1, 10, 20, 11)
+    halves = two + batch(1, 4) + name(1) + data(1, 0, 64, 20) + name(2, 1) + data(2, 7, 70)
+    seeds = {
+        "empty": b"",
+        "one": one,
+        "two": two,
+        "halves": halves,
+        "newer-half-first": batch(0, 9)
+        + name(1)
+        + data(1, 0, 9, 1)
+        + batch(1, 7)
+        + name(1)
+        + data(1, 5, 9, 5),
+        "gap-between-halves": two + batch(1, 9) + name(1) + data(1, 0, 64, 20),
+        "gap": one + batch(0, 5) + data(1, 0, 10),
+        "void-all": two + batch(0, 4) + void(1, 4),
+        "void-some": two + batch(0, 4) + void(1, 3),
+        "void-within-a-batch": one + data(1, 400, 50, 7) + void(1, 1, 200),
+        "void-from-the-other-half": two + batch(1, 4) + void(1, 3) + name(1) + data(1, 0, 5),
+        "void-nobody": one + void(7, 99),
+        "void-the-future": one + void(1, 999) + batch(0, 2) + data(1, 0, 30),
+        "not-named": batch(0, 1) + data(1, 0, 30) + name(2, 1) + data(2, 0, 30),
+        "named-late": batch(0, 1) + data(1, 0, 30) + name(1),
+        "named-twice": one + batch(0, 2) + name(1, 1) + data(1, 0, 30),
+        "three-files": batch(0, 1) + b"".join(name(i + 1, i) + data(i + 1, i, 90, i) for i in range(3)),
+        "two-numbers-one-file": one + name(2, 0) + data(2, 60, 30, 77) + data(1, 70, 5, 1),
+        "wrong-sum": one + batch(0, 2, WRONG_SUM) + data(1, 0, 30) + batch(0, 3) + data(1, 0, 30, 5),
+        "wrong-id": one + batch(0, 2, WRONG_ID) + data(1, 0, 30),
+        "older-behind": two + batch(0, 9, OVER_THE_LAST) + name(1) + data(1, 0, 3),
+        "units-of-4096": op(L_GEOMETRY, "BB", 3, 5) + halves,
+        "one-unit": op(L_GEOMETRY, "BB", 0, 0) + one,
+        "long": batch(0, 1) + name(1) + data(1, 100, 15000) + batch(0, 2) + data(1, 0, 600),
+        "far": batch(0, 1) + name(1) + data(1, 100000, 100),
+        "nothing-to-write": batch(0, 1) + name(1) + data(1, 100, 0),
+        "entry-of-another-kind": batch(0, 1) + name(1) + op(L_ENTRY, "IIQQQ", 9, 0, 1, 0, 0) + data(1, 0, 5),
+        "entry-too-long": batch(0, 1) + name(1) + data(1, 0, 5) + op(L_ENTRY, "IIQQQ", 2, 1 << 31, 1, 0, 0),
+        "entry-at-the-end-of-offsets": batch(0, 1)
+        + name(1)
+        + op(L_ENTRY, "IIQQQ", 2, 0, 1, (1 << 63) - 1, 0),
+        "entry-of-nobody": batch(0, 1) + op(L_ENTRY, "IIQQQ", 2, 0, 0, 0, 0),
+        "name-without-end": batch(0, 1) + op(L_ENTRY, "IIQQQ", 1, 25, 1, 0, 0) + data(1, 0, 40),
+        "this-boot": two + op(L_BOOT, ""),
+        "cut": two + op(L_SIZE, "I", 5000),
+        "patched-sum": two + op(L_PATCH, "IBBB", 4096 + 30, 2, 1, 2),
+        "patched-byte": two + op(L_PATCH, "IBB", 4096 + 300, 1, 1),
+        "no-sentinel": one + name(3, 0, 6) + data(3, 0, 10) + name(4, 0, 4) + data(4, 0, 10),
+        "itself": one + name(3, 0, 12) + data(3, 0, 10),
+        "not-absolute": one + name(3, 0, 39) + data(3, 0, 10),
+        "by-inode": one + name(1, 0, 3) + batch(0, 2) + data(1, 0, 5),
+        "older-birth": batch(0, 1) + name(1, 16, 0) + data(1, 0, 50),
+    }
+    for field in range(9):
+        seeds[f"header-{field}"] = two + op(L_HEADER, "BQ", field, 512 if field == 4 else 77)
+    for change in range(WORLD_CHANGES):
+        seeds[f"world-{change}"] = halves + op(L_WORLD, "B", change)
+    for call in (PWRITE, FDATASYNC, OPENAT, MKDIRAT, STATX, PREAD):
+        for at in (1, 2, 4, 9):
+            seeds[f"fault-{call}-{at}"] = halves + op(L_FAULT, "BBBB", call, at, at, 5 * (at % 2))
+    seeds["fault-orphan"] = halves + op(L_WORLD, "B", 0) + op(L_FAULT, "BBBB", MKDIRAT, 1, 1, 0)
+    return seeds
+
+
 def main() -> None:
     seeds = arena_seeds()
-    for name, chosen in (("arena", seeds), ("status", {one: seeds[one] for one in STATUS})):
-        directory = CORPUS / name
+    for target, chosen in (
+        ("arena", seeds),
+        ("status", {one: seeds[one] for one in STATUS}),
+        ("journal", journal_seeds()),
+    ):
+        directory = CORPUS / target
         directory.mkdir(parents=True, exist_ok=True)
         for old in directory.glob("seed-*"):
             old.unlink()
-        for seed, data in chosen.items():
-            (directory / f"seed-{seed}").write_bytes(data)
+        for seed, content_of in chosen.items():
+            (directory / f"seed-{seed}").write_bytes(content_of)
 
 
 if __name__ == "__main__":

@@ -53,7 +53,6 @@ struct recipe {
 
 enum { RECIPE_HEAD_MAX = 512 << 10 };
 static uint8_t recipe_head[RECIPE_HEAD_MAX]; /* header and tables */
-static uint8_t recipe_content[WORLD_TARGETS][WORLD_CONTENT_MAX];
 
 static uint64_t recipe_take(struct recipe *r, int bytes)
 {
@@ -310,9 +309,9 @@ static void recipe_set_content(struct recipe *r)
 	uint32_t *n = &r->content_bytes[t];
 
 	for (; text > 0 && *n < WORLD_CONTENT_MAX; text--, (*n)++)
-		recipe_content[t][*n] = (uint8_t)('a' + *n % 23);
+		world_content[t][*n] = (uint8_t)('a' + *n % 23);
 	for (uint32_t i = 0; i < staged && *n < WORLD_CONTENT_MAX; i++, (*n)++)
-		recipe_content[t][*n] = recipe_pattern(start, i);
+		world_content[t][*n] = recipe_pattern(start, i);
 }
 
 static void recipe_step(struct recipe *r, int fd)

@@ -36,6 +36,8 @@ struct world_id {
 };
 
 static char world_root[256];
+static char world_staged[64];                                   /* what is recovered */
+static uint8_t world_content[WORLD_TARGETS][WORLD_CONTENT_MAX]; /* of the targets, at first */
 static struct world_id world_targets[WORLD_TARGETS];
 static struct statx world_sentinels[WORLD_SENTINELS];
 static const char *const world_sentinel_names[WORLD_SENTINELS] = {

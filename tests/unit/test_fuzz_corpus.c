@@ -3,6 +3,9 @@
 #define LLVMFuzzerTestOneInput fuzz_arena_input
 #include "../fuzz/fuzz_arena.c"
 #undef LLVMFuzzerTestOneInput
+#define LLVMFuzzerTestOneInput fuzz_journal_input
+#include "../fuzz/fuzz_journal.c"
+#undef LLVMFuzzerTestOneInput
 #define LLVMFuzzerTestOneInput fuzz_status_input
 #include "../fuzz/fuzz_status.c"
 #undef LLVMFuzzerTestOneInput
@@ -46,6 +49,12 @@ static void test_arenas(void **state)
 	assert_true(replay_all("tests/fuzz/corpus/arena", fuzz_arena_input) > 100);
 }
 
+static void test_journals(void **state)
+{
+	(void)state;
+	assert_true(replay_all("tests/fuzz/corpus/journal", fuzz_journal_input) > 20);
+}
+
 static void test_status(void **state)
 {
 	(void)state;
@@ -54,7 +63,8 @@ static void test_status(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_arenas), cmocka_unit_test(test_status)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_arenas), cmocka_unit_test(test_journals),
+	                                   cmocka_unit_test(test_status)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
