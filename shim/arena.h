@@ -183,10 +183,10 @@ struct block_run {
 	struct ofd *stream;     /* whose position the end of the last extent is, or NULL */
 	struct block_run *next; /* of the same file, by seq; or free list */
 	uint64_t opened_ns;
-	uint32_t split_bytes; /* bytes of a program write that ends here but began in the block before */
+	uint32_t split_bytes;   /* bytes of a program write that ends here but began in the block before */
 	_Atomic uint32_t taker; /* member + 1 that took it and has not given it to a file yet, 0 = none */
-	bool flushed;         /* its bytes are in the file; only the freeing is left */
-	bool lost;            /* a forked child may still copy into it: never used again */
+	bool flushed;           /* its bytes are in the file; only the freeing is left */
+	bool lost;              /* a forked child may still copy into it: never used again */
 };
 
 enum { ARENA_BLOCKS_MAX = 1 << 20 };

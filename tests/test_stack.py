@@ -127,6 +127,6 @@ def test_the_tool_sees_the_ways_down(frames):
         "engage_file",
         "stage_put",
         "arena_create_at",
-        "recover_arena",
+        "recover_locked",
         "visit_steal",
     } <= names

@@ -177,7 +177,8 @@ static void parting(void **state)
 {
 	(void)state;
 #ifdef __SANITIZE_THREAD__
-	print_message("# the thread sanitizer has a thread of its own, with rights of its own: three ways only\n");
+	print_message(
+		"# the thread sanitizer has a thread of its own, with rights of its own: three ways only\n");
 #endif
 	for (int how = 0; how < APART_WAYS; how++)
 		if ((geteuid() == 0 || how < CAPSET) && possible(how))
