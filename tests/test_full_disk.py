@@ -38,8 +38,8 @@ static ssize_t put(const unsigned char *p, size_t n, uint64_t at)
 	}
 	return strcmp(how, "positioned") == 0 ? pwrite(fd, p, n, (off_t)at) : write(fd, p, n);
 }
-/* filler PATH append|positioned|sequential|stdio|synced SIZE BALLAST ERROR: writes until ERROR, removes BALLAST, writes 1,000
- * more */
+/* filler PATH append|positioned|sequential|stdio|synced SIZE BALLAST ERROR: writes until ERROR, removes BALLAST, writes
+ * 1,000 more */
 int main(int argc, char **argv)
 {
 	static unsigned char buffer[1 << 16];
