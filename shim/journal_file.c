@@ -303,14 +303,22 @@ void journal_file_sync_begin(struct file *f, struct journal_sync *s)
 		s->place = journal_here(s->arena);
 }
 
-/* The journal cannot be written.  Its thread is about to sync all its files and to remove it. */
-static int wait_abandoned(struct file *f, const struct journal_sync *s)
+/* The journal that holds, or held, entries of f could not be written, and has not been removed yet. */
+static struct arena *abandoning(const struct file *f, const struct journal_sync *s)
+{
+	struct arena *a = s->arena ? s->arena : f->arena;
+
+	return a && atomic_load(&a->journal.abandon_due) ? a : NULL;
+}
+
+/* Its thread is about to sync all its files and to remove it.  Until then a replay may overwrite what was synced. */
+static int wait_abandoned(struct file *f, const struct arena *a)
 {
 	enum { NAPS_MAX = 5000 };
 	struct timespec nap = {.tv_nsec = 1000000};
 
 	for (int i = 0; i < NAPS_MAX; i++) {
-		if (f->journal.arena != s->arena && !atomic_load(&s->arena->journal.abandon_due))
+		if (f->journal.arena != a && !atomic_load(&a->journal.abandon_due))
 			return 0;
 		lock_drop(&f->lock, LOCK_FILE);
 		sys_raw(SYS_nanosleep, (long)&nap, 0, 0, 0, 0, 0);
@@ -330,13 +338,15 @@ static void note_durable(struct file *f, const struct journal_sync *s)
 
 int journal_file_sync_done(struct file *f, const struct journal_sync *s, bool keep_lock)
 {
+	const struct arena *a;
 	uint64_t ticket;
 	int r;
 
 	/* (or somebody else has made them void meanwhile, and has more to do) */
 	if (!s->arena || f->journal.arena != s->arena) {
 		note_durable(f, s);
-		return 0;
+		a = abandoning(f, s);
+		return a && !keep_lock ? wait_abandoned(f, a) : 0;
 	}
 	r = put_void(f, s->place, s->puts);
 	if (r == 0) {
@@ -353,7 +363,7 @@ int journal_file_sync_done(struct file *f, const struct journal_sync *s, bool ke
 			voided(f);
 	}
 	if (r < 0 && !keep_lock && atomic_load(&s->arena->journal.state) == JOURNAL_OFF)
-		r = wait_abandoned(f, s);
+		r = wait_abandoned(f, s->arena);
 	return r < 0 ? -EIO : 0;
 }
 

@@ -635,6 +635,10 @@ static void cancelled(void **state)
 static void cancelled_anywhere(void **state)
 {
 	(void)state;
+#ifdef __SANITIZE_THREAD__
+	print_message("a thread that is cancelled within the thread sanitizer leaves its locks behind\n");
+	skip();
+#endif
 	end_threads(write_asynchronously, false);
 }
 
