@@ -35,7 +35,7 @@ EXPORT int fdatasync(int fd)
 
 EXPORT void sync(void)
 {
-	meta_settle_all();
+	meta_settle_for_sync();
 	real.sync();
 }
 
