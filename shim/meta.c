@@ -324,8 +324,8 @@ void meta_map(int fd, bool shares)
 
 struct settle_all {
 	uint64_t dev; /* whose errors count */
-	bool syncs;   /* the kernel is about to make all durable, where the journal must not undo it */
 	int r;
+	bool sync; /* the kernel is about to sync them all: entries in a journal would bring older bytes back */
 };
 
 static void visit_settle(struct file *f, void *ctx)
@@ -341,7 +341,7 @@ static void visit_settle(struct file *f, void *ctx)
 	if (f->mode == FILE_ENGAGED && f->arena) {
 		int r = flush_settle(f, g.nested);
 
-		if (r == 0 && all->syncs)
+		if (r == 0 && all->sync)
 			r = journal_retire(f, g.nested);
 		if (r < 0 && all->r == 0 && f->dev == all->dev)
 			all->r = r;
@@ -359,7 +359,7 @@ void meta_settle_all(void)
 
 void meta_settle_for_sync(void)
 {
-	struct settle_all all = {.syncs = true};
+	struct settle_all all = {.sync = true};
 
 	if (!meta_idle())
 		file_for_each(visit_settle, &all);
@@ -367,7 +367,7 @@ void meta_settle_for_sync(void)
 
 int meta_settle_for_syncfs(int fd)
 {
-	struct settle_all all = {.syncs = true};
+	struct settle_all all = {.sync = true};
 	struct statx st;
 
 	if (meta_idle())

@@ -68,7 +68,7 @@ void meta_map(int fd, bool shares);
 
 /* Every engaged file settled, before what may concern any of them. */
 void meta_settle_all(void);
-/* The same before sync(). */
+/* The same for sync, and their entries in the journal are made void: it makes newer bytes durable. */
 void meta_settle_for_sync(void);
 /* The same for syncfs(fd), which reports errors: the first -errno of a file on the same file system, or 0. */
 int meta_settle_for_syncfs(int fd);

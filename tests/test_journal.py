@@ -768,3 +768,18 @@ def test_a_file_that_can_only_be_appended_to(steps, fastwrite, place, tmp_path):
     finally:
         subprocess.run(["chattr", "-a", place / "log"], check=True)
     assert (place / "log").read_bytes() == whole
+
+
+@pytest.mark.parametrize("how", ["syncfs 9", "sync", "syncfs_call 9", "sync_call"])
+def test_what_is_synced_with_everything_else_stays(steps, fastwrite, place, tmp_path, how):
+    """The kernel has made the newer bytes durable, and the program knows it: older ones must not come back."""
+    one = steps(writers="exclusive")
+    one.open(9, "data")
+    one.until_journal(9)
+    one.pwrite(9, "a", 4096, 0)
+    one.sync(9)
+    one.pwrite(9, "B", 4096, 0)
+    assert one.do(how) == 0
+    one.kill()
+    recover(fastwrite, place, other_boot=True, tmp_path=tmp_path)
+    assert (place / "data").read_bytes()[:4096] == b"B" * 4096

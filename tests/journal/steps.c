@@ -6,7 +6,7 @@
  *   open FD PATH FLAGS      FLAGS as in open(2), a number; the descriptor gets number FD
  *   write FD BYTE N         N times that byte
  *   pwrite FD BYTE N AT
- *   fsync FD, fdatasync FD, syncfs FD, close FD, ftruncate FD N
+ *   fsync FD, fdatasync FD, syncfs FD, sync, sync_call, syncfs_call FD (by syscall()), close FD, ftruncate FD N
  *   rename PATH PATH, unlink PATH, fork (the child goes on with the input, the parent waits for it)
  *   threads K N DIR         K threads, each N times: 512 bytes appended to DIR/t<i> and synced
  *   spin K DIR              the same without an end, while the input goes on; files of their own
@@ -25,6 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -166,6 +167,14 @@ static long step(char *line)
 		return result(fdatasync((int)fd));
 	if (sscanf(line, "syncfs %ld", &fd) == 1)
 		return result(syncfs((int)fd));
+	if (sscanf(line, "syncfs_call %ld", &fd) == 1)
+		return result(syscall(SYS_syncfs, (int)fd));
+	if (strcmp(line, "sync_call") == 0)
+		return result(syscall(SYS_sync));
+	if (strcmp(line, "sync") == 0) {
+		sync();
+		return 0;
+	}
 	if (sscanf(line, "close %ld", &fd) == 1)
 		return result(close((int)fd));
 	if (sscanf(line, "rename %511s %511s", a, b) == 2)
