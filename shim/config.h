@@ -52,7 +52,6 @@ enum config_key {
 	KEY_FLUSH,
 	KEY_PREALLOC,
 	KEY_PREALLOC_MODE,
-	KEY_POOL,
 	KEY_STAGING,
 	KEY_SMALL,
 	KEY_STDIO,
@@ -71,10 +70,9 @@ struct settings {
 	enum flush_mode flush;            /* flush = auto | direct | buffered */
 	uint64_t prealloc_bytes;          /* prealloc = 0..16G, default 64M: largest step ahead of use */
 	enum prealloc_mode prealloc_mode; /* prealloc_mode = keep | off | zero */
-	uint32_t pool;          /* pool = 0..64, default 0: files that are ready, with prealloc_mode = zero */
-	char staging[PATH_MAX]; /* staging = absolute directory, "" = beside the data */
-	uint32_t small_bytes;   /* small = 512..64K, default 64K: larger writes are not staged */
-	enum stdio_mode stdio;  /* stdio = on | off, the same for all rules */
+	char staging[PATH_MAX];           /* staging = absolute directory, "" = beside the data */
+	uint32_t small_bytes;             /* small = 512..64K, default 64K: larger writes are not staged */
+	enum stdio_mode stdio;            /* stdio = on | off, the same for all rules */
 };
 
 struct pattern {

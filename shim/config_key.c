@@ -140,16 +140,6 @@ static const struct spec specs[KEY_COUNT] = {
 			.preset = "keep",
 			.words = {"keep", "off", "zero"},
 		},
-	[KEY_POOL] =
-		{
-			.name = "pool",
-			.allowed = "0..64 (files)",
-			.kind = KIND_COUNT32,
-			MEMBER(pool),
-			.min = 0,
-			.max = 64,
-			.preset = "0",
-		},
 	[KEY_STAGING] =
 		{
 			.name = "staging",

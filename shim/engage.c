@@ -12,7 +12,6 @@
 #include "lazy.h"
 #include "log.h"
 #include "pass.h"
-#include "pool.h"
 #include "prealloc.h"
 #include "stage.h"
 #include "stats.h"
@@ -374,7 +373,6 @@ static bool arena_close(uint32_t i)
 	if (closes) {
 		atomic_store(&a->ready, false);
 		engage.arenas[i].arena = NULL;
-		pool_close(a);
 		stats_add(a);
 		journal_destroy(a);
 		a->fd = engage.arenas[i].fd;
@@ -548,7 +546,7 @@ static bool mapped_by_all(const struct file *f, const struct arena *a)
 }
 
 /* LOCK_ENGAGE held.  Returns why not, or THROUGH_NONE. */
-static enum through_reason try_engage(struct file *f, struct ofd *o, const struct engage_given *given)
+static enum through_reason try_engage(struct file *f, struct ofd *o)
 {
 	BUFFER(char, path);
 	enum through_reason why;
@@ -562,11 +560,7 @@ static enum through_reason try_engage(struct file *f, struct ofd *o, const struc
 		return THROUGH_PATH;
 	if (st.stx_nlink == 0)
 		return THROUGH_UNLINKED;
-	if (given)
-		log_format(path, PATH_MAX, "%s", given->path);
-	else if (engage_path_of(ofd_fd(o), path) < 0)
-		return THROUGH_PATH;
-	if (strlen(path) >= ARENA_PATH_MAX)
+	if (engage_path_of(ofd_fd(o), path) < 0 || strlen(path) >= ARENA_PATH_MAX)
 		return THROUGH_PATH;
 	if (has_standard_fd(f))
 		return THROUGH_STANDARD_FD;
@@ -591,10 +585,6 @@ static enum through_reason try_engage(struct file *f, struct ofd *o, const struc
 		f->engage_after = FILE_ENGAGE_AFTER_SHOWN;
 		return THROUGH_COUNT;
 	}
-	/* a fork came first, and others have it, too; or it would be in another place than the pool's */
-	if (given && (f->shared || f->zero_never || family_is_shared() || a != given->arena))
-		return THROUGH_COUNT;
-	pool_attach(a);
 	slot = arena_slot_take(a);
 	if (slot < 0 && slot_reclaim(a))
 		slot = arena_slot_take(a);
@@ -614,12 +604,10 @@ static enum through_reason try_engage(struct file *f, struct ofd *o, const struc
 	f->zero_wanted = f->zero_synced = false;
 	probe_direct(f, &st);
 	fill_slot(f, path, &st);
-	if (given)
-		prealloc_zeros_given(f, given->bytes);
 	return THROUGH_NONE;
 }
 
-bool engage_new_file(struct file *f, struct ofd *o, const struct engage_given *given)
+bool engage_file(struct file *f, struct ofd *o)
 {
 	enum through_reason why;
 
@@ -642,7 +630,7 @@ bool engage_new_file(struct file *f, struct ofd *o, const struct engage_given *g
 		atomic_store(&f->mode, FILE_PASSIVE);
 		return false;
 	}
-	why = try_engage(f, o, given);
+	why = try_engage(f, o);
 	lock_drop_fast(&engage.lock, lock_self());
 	if (why == THROUGH_NONE) {
 		file_engaged_add(1);
@@ -657,8 +645,6 @@ bool engage_new_file(struct file *f, struct ofd *o, const struct engage_given *g
 		become_through(f, why);
 	return false;
 }
-
-bool engage_file(struct file *f, struct ofd *o) { return engage_new_file(f, o, NULL); }
 
 bool engage_stopped(void) { return atomic_load_explicit(&engage.stopped, memory_order_relaxed); }
 
@@ -783,7 +769,7 @@ bool engage_release_reserved(void)
 	struct idle i = {.reserved = true, .all = true};
 
 	file_for_each(visit_idle, &i);
-	return pool_give_back() || i.done;
+	return i.done;
 }
 
 struct stop {
@@ -846,7 +832,6 @@ void engage_stop_all(enum through_reason why)
 		family_sweep();
 	file_for_each(visit_stop, &s);
 	lock_take(&engage.lock, LOCK_ENGAGE);
-	pool_close(NULL);
 	for (uint32_t i = 0; file_family() && i < engage.count; i++)
 		arena_close(i);
 	lock_drop(&engage.lock, LOCK_ENGAGE);

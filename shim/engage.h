@@ -18,14 +18,6 @@ extern const struct config *engage_config;
  * stays passive (try again later) or became written through. */
 bool engage_file(struct file *f, struct ofd *o);
 
-/* The same for a file of the pool that is to get the name `path`, before it has it: with nothing in it but zeros. */
-struct engage_given {
-	const char *path;
-	const struct arena *arena; /* in whose directory it was made */
-	uint64_t bytes;
-};
-bool engage_new_file(struct file *f, struct ofd *o, const struct engage_given *given);
-
 /* File lock held: settles, hands offsets over, trims, gives the slot back; f is passive again and may be
  * engaged anew.  0 or the -errno of the settle, in which case f keeps its staged bytes and stays engaged. */
 int engage_release(struct file *f, bool nested);

@@ -12,7 +12,6 @@
 #include "lazy.h"
 #include "log.h"
 #include "meta.h"
-#include "pool.h"
 #include "prealloc.h"
 #include "recover.h"
 #include "rule.h"
@@ -222,18 +221,15 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 	struct statx st;
 
 	op->flags = flags;
-	op->lazy = op->unsure = op->late = op->reader = op->pool = false;
+	op->lazy = op->unsure = op->late = op->reader = false;
 	op->before = (struct timespec){0};
 	/* in a family any reader counts: another member may stage what it is to see */
 	op->watch = engage_config && !(flags & (O_PATH | O_DIRECTORY)) && !alive_elsewhere() &&
 	            (writes || shared || file_engaged() > 0);
 	if (!op->watch)
 		return;
-	if (flags & O_CREAT) {
-		op->pool =
-			atomic_load_explicit(&pool_active, memory_order_relaxed) && writes && path && !shared;
+	if (flags & O_CREAT)
 		clock_gettime(CLOCK_REALTIME_COARSE, &op->before);
-	}
 	if ((flags & O_TRUNC) && path && file_engaged() > 0 && sys.statx(dirfd, path, 0, STATX_INO, &st) == 0)
 		settle_identity(sys_dev_of(&st), st.stx_ino);
 	strict_before_open(dirfd, path);

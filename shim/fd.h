@@ -21,7 +21,6 @@ struct fd_open {
 	bool unsure;            /* lazy, but until its first use only */
 	bool late;              /* fd_resolve: the program may have written since */
 	bool reader;            /* to be known although it is read only */
-	bool pool;              /* may make a file, and one may be ready (pool.h) */
 };
 
 /* Before an open: O_TRUNC of a file with staged bytes settles it first.  False in `watch` when the open cannot

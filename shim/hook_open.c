@@ -2,9 +2,6 @@
 /* hook_open: the functions that make descriptors. */
 #include "hook.h"
 
-#include "cancel.h"
-#include "pool.h"
-
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -32,56 +29,38 @@ static bool takes_mode(int flags) { return (flags & O_CREAT) || (flags & O_TMPFI
 		fd_opened(&op, fd); \
 	return fd
 
-/* The same, of what may make a file. */
-#define OPEN_OR_MAKE(dirfd, path, flags, mode, call) \
-	struct fd_open op; \
-	int fd, before = errno; \
-	fd_open_prepare(&op, dirfd, path, flags); \
-	if (__builtin_expect(op.pool, 0)) { \
-		cancel_point(); \
-		fd = pool_open(dirfd, path, flags, mode); \
-		if (fd >= 0) \
-			return fd; \
-	} \
-	do \
-		fd = (call); \
-	while (fd < 0 && hook_again(before)); \
-	if (fd >= 0 && op.watch) \
-		fd_opened(&op, fd); \
-	return fd
-
 EXPORT int open(const char *path, int flags, ...)
 {
 	TAKE_MODE(flags, mode)
-	OPEN_OR_MAKE(AT_FDCWD, path, flags, mode, real.open(path, flags, mode));
+	OPEN_AND_REGISTER(AT_FDCWD, path, flags, real.open(path, flags, mode));
 }
 
 EXPORT int open64(const char *path, int flags, ...)
 {
 	TAKE_MODE(flags, mode)
-	OPEN_OR_MAKE(AT_FDCWD, path, flags, mode, real.open64(path, flags, mode));
+	OPEN_AND_REGISTER(AT_FDCWD, path, flags, real.open64(path, flags, mode));
 }
 
 EXPORT int openat(int dirfd, const char *path, int flags, ...)
 {
 	TAKE_MODE(flags, mode)
-	OPEN_OR_MAKE(dirfd, path, flags, mode, real.openat(dirfd, path, flags, mode));
+	OPEN_AND_REGISTER(dirfd, path, flags, real.openat(dirfd, path, flags, mode));
 }
 
 EXPORT int openat64(int dirfd, const char *path, int flags, ...)
 {
 	TAKE_MODE(flags, mode)
-	OPEN_OR_MAKE(dirfd, path, flags, mode, real.openat64(dirfd, path, flags, mode));
+	OPEN_AND_REGISTER(dirfd, path, flags, real.openat64(dirfd, path, flags, mode));
 }
 
 EXPORT int creat(const char *path, mode_t mode)
 {
-	OPEN_OR_MAKE(AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC, mode, real.creat(path, mode));
+	OPEN_AND_REGISTER(AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC, real.creat(path, mode));
 }
 
 EXPORT int creat64(const char *path, mode_t mode)
 {
-	OPEN_OR_MAKE(AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC, mode, real.creat64(path, mode));
+	OPEN_AND_REGISTER(AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC, real.creat64(path, mode));
 }
 
 /* What open becomes in programs built with _FORTIFY_SOURCE; no header declares them for us. */

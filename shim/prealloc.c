@@ -128,9 +128,6 @@ int prealloc_reserve(struct file *f, int fd, uint64_t offset, uint64_t need, uin
 		*granted = offset + want <= size ? want : size - offset;
 		return 0;
 	}
-	/* zeros that stand would fill the hole that is to be left */
-	if (offset > logical && f->zero_end > logical && !f->head && !atomic_load(&f->busy))
-		prealloc_zeros_cut(f);
 	if (offset >= f->prealloc_start && offset + need <= f->prealloc_end) {
 		*granted = f->prealloc_end - offset;
 		return 0;
@@ -288,31 +285,6 @@ int prealloc_zeros_write(int fd, uint64_t from, uint64_t to)
 			r = 0;
 	}
 	return sys.fdatasync(fd);
-}
-
-int prealloc_pool_write(int fd, uint64_t bytes)
-{
-	int r = -ENOSPC;
-
-	if (within_limit(bytes) == bytes && bytes <= free_share(fd))
-		r = keep_size(fd, 0, bytes);
-	if (r == 0)
-		r = prealloc_zeros_write(fd, 0, bytes);
-	return r == 0 ? sys.fsync(fd) : r;
-}
-
-void prealloc_zeros_given(struct file *f, uint64_t bytes)
-{
-	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
-
-	f->ksize = f->lsize = 0;
-	f->sparse = false;
-	atomic_store_explicit(&slot->size, 0, memory_order_relaxed);
-	atomic_store_explicit(&slot->padded_end, bytes, memory_order_relaxed);
-	atomic_fetch_or_explicit(&slot->flags, SLOT_PADDED, memory_order_release);
-	f->zero_end = bytes;
-	f->prealloc_start = 0;
-	note_reserved(f, bytes);
 }
 
 void prealloc_zeros_done(struct file *f, uint64_t from, uint64_t to)

@@ -34,10 +34,6 @@ bool prealloc_zeros_wanted(struct file *f);
 bool prealloc_zeros_next(struct file *f, uint64_t *from, uint64_t *to);
 /* Without the lock: writes them and has them on the device.  0 or -errno. */
 int prealloc_zeros_write(int fd, uint64_t from, uint64_t to);
-/* A file of the pool: makes it one of zeros, all of it on the device.  0 or -errno. */
-int prealloc_pool_write(int fd, uint64_t bytes);
-/* f is such a file, just engaged: it has nothing in it but these. */
-void prealloc_zeros_given(struct file *f, uint64_t bytes);
 /* They stand. */
 void prealloc_zeros_done(struct file *f, uint64_t from, uint64_t to);
 /* Some of them are used up, and more are asked for: next time further ahead. */

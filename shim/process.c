@@ -11,7 +11,6 @@
 #include "fdtable.h"
 #include "flush.h"
 #include "lazy.h"
-#include "pool.h"
 #include "stage.h"
 #include "stats.h"
 #include "strict.h"
@@ -138,7 +137,6 @@ void process_fork_child(void)
 	forking.watch = 0;
 	lock_after_fork();
 	thread_after_fork();
-	pool_fork_child();
 	engine_after_fork();
 	strict_after_fork();
 	journal_after_fork();

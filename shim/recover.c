@@ -7,7 +7,6 @@
 #include "kill.h"
 #include "lease.h"
 #include "log.h"
-#include "pool.h"
 #include "recover_internal.h"
 #include "recover_parse.h"
 #include "recover_rights.h"
@@ -875,50 +874,6 @@ static int recover_all_in(const char *dir, int dirfd, bool journals, const struc
 	return r;
 }
 
-/* Files of the pool, "<arena>.<number>.pool", whose arena is gone: nobody will use them. */
-static void remove_unused(int dirfd, const char *name)
-{
-	const size_t suffix = sizeof POOL_SUFFIX - 1;
-	const size_t all = strlen(name) - suffix;
-	size_t n = all;
-	BUFFER(char, arena);
-	struct statx st;
-
-	while (n > 0 &&
-	       ((name[n - 1] >= '0' && name[n - 1] <= '9') || (name[n - 1] >= 'a' && name[n - 1] <= 'f')))
-		n--;
-	if (n < 2 || n == all || name[n - 1] != '.')
-		return;
-	memcpy(arena, name, n - 1);
-	memcpy(arena + n - 1, ARENA_SUFFIX, sizeof ARENA_SUFFIX);
-	if (!is_our_make(arena, ARENA_SUFFIX) ||
-	    sys.statx(dirfd, arena, AT_SYMLINK_NOFOLLOW, STATX_TYPE, &st) != -ENOENT ||
-	    sys.statx(dirfd, name, AT_SYMLINK_NOFOLLOW, STATX_TYPE, &st) < 0 ||
-	    (st.stx_mode & S_IFMT) != S_IFREG)
-		return;
-	kill_step();
-	sys.unlinkat(dirfd, name, 0);
-	kill_step();
-}
-
-static void remove_pools(int dirfd)
-{
-	BUFFER(char, buf);
-	ssize_t n;
-
-	if (sys.lseek(dirfd, 0, SEEK_SET) < 0)
-		return;
-	while ((n = sys.getdents(dirfd, buf, BUFFER_BYTES)) > 0) {
-		for (ssize_t at = 0; at < n;) {
-			struct sys_dirent *d = (struct sys_dirent *)(void *)(buf + at);
-
-			at += d->reclen;
-			if (has_suffix(d->name, POOL_SUFFIX))
-				remove_unused(dirfd, d->name);
-		}
-	}
-}
-
 static int recover_directory(const char *dir, const struct recover_options *opt,
                              struct recover_report *report)
 {
@@ -936,8 +891,6 @@ static int recover_directory(const char *dir, const struct recover_options *opt,
 		r = recover_all_in(dir, dirfd, false, opt, report);
 	if (r == 0)
 		r = recover_all_in(dir, dirfd, true, opt, report);
-	if (r == 0 && !opt->dry_run)
-		remove_pools(dirfd);
 	sys.close(dirfd);
 	/* stays when something is in it; an empty directory that was never one of ours does, too */
 	if (r == 0 && !opt->dry_run && (is_staging_name(dir) || report->arenas > before))
@@ -985,8 +938,6 @@ static int recover_one_file(const char *path, const struct recover_options *opt,
 		log_format(arena, PATH_MAX, "%s", path);
 		signals = sys_block_signals();
 		recover_one(&j, dir, slash ? slash + 1 : path);
-		if (!opt->dry_run)
-			remove_pools(j.dirfd);
 		sys_restore_signals(signals);
 	}
 	sys.close(j.dirfd);

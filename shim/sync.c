@@ -183,8 +183,6 @@ int sync_file(int fd, struct ofd *o, bool full)
 	}
 	if (r == 1) {
 		count(f, COUNT_SYNCS_DONE);
-		if (f->zero_end)
-			f->zero_synced = true;
 		r = sync_device(f, o, fd, full, &g);
 	}
 	file_unlock(f, g);

@@ -5,7 +5,6 @@
 #include "handler.h"
 #include "sys.h"
 
-#include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
 #include <unistd.h>
@@ -23,22 +22,8 @@ static size_t stack_size(void)
 
 static _Atomic unsigned running;
 
-/* Threads that are about to be made, and how often some were. */
-static _Atomic unsigned making, made;
-
 unsigned thread_count(void) { return running; }
-void thread_after_fork(void) { running = making = 0; }
-
-bool thread_alone(void)
-{
-	unsigned times = made, ours = running;
-	struct statx st;
-
-	/* . and .. and one directory per thread.  None of ours came or went while they were counted: what is left then
-	 * is not too few. */
-	return making == 0 && sys.statx(AT_FDCWD, "/proc/self/task", 0, STATX_NLINK, &st) == 0 &&
-	       st.stx_nlink - 2 - ours == 1 && making == 0 && made == times && running == ours;
-}
+void thread_after_fork(void) { running = 0; }
 
 static void *thread_main(void *run)
 {
@@ -55,8 +40,6 @@ int thread_make(void *(*run)(void *))
 
 	if (handler_runs())
 		return -EDEADLK;
-	making++;
-	made++;
 	r = pthread_attr_init(&attr);
 	if (r == 0) {
 		pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
@@ -67,7 +50,6 @@ int thread_make(void *(*run)(void *))
 			running--;
 		pthread_attr_destroy(&attr);
 	}
-	making--;
 	return -r;
 }
 

@@ -11,7 +11,6 @@
 #define FASTWRITE_THREAD_H
 
 #include <signal.h>
-#include <stdbool.h>
 #include <time.h>
 
 /* The C library keeps it from programs and sends it to single threads only, to cancel them; ours are never
@@ -23,8 +22,6 @@ enum { THREAD_SIGNAL = 32 };
 int thread_make(void *(*run)(void *));
 /* How many of them run in this process. */
 unsigned thread_count(void);
-/* The program has no thread but the caller; false in doubt. */
-bool thread_alone(void);
 /* In the child of a fork: none. */
 void thread_after_fork(void);
 /* The first thing that it calls. */

@@ -29,7 +29,6 @@ KEYS = [
     "flush",
     "prealloc",
     "prealloc_mode",
-    "pool",
     "staging",
     "small",
     "stdio",

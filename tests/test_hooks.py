@@ -21,7 +21,6 @@ MODES = {
     "shared": {"writers": "shared", "flush": "buffered"},
     "no-prealloc": {"prealloc_mode": "off", "sync": "off"},
     "zero": {"writers": "exclusive", "prealloc_mode": "zero"},
-    "pool": {"writers": "exclusive", "prealloc_mode": "zero", "pool": 4},
     "strict": {"visibility": "strict"},
     "strict-exclusive": {
         "visibility": "strict",
@@ -63,7 +62,7 @@ def test_native(build, program):
 def test_preloaded(build, library, program, mode):
     if MODES[mode].get("writers") == "exclusive" and program in NOT_EXCLUSIVE:
         pytest.skip("several processes append: not what writers = exclusive is for")
-    if mode in ("zero", "pool") and program == "test_syscall":
+    if mode == "zero" and program == "test_syscall":
         pytest.skip("asks the kernel itself for the size after a sync, which counts the zeros in this mode")
     with disk_dir() as place:
         run = run_preloaded(

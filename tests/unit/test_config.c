@@ -195,8 +195,8 @@ static void test_defaults(void **state)
 		[KEY_SYNC] = "fdatasync",     [KEY_RELAXED_MS] = "50", [KEY_MEM] = "16M",
 		[KEY_BLOCK] = "128K",         [KEY_LAG_MS] = "100",    [KEY_VISIBILITY] = "lag",
 		[KEY_WRITERS] = "auto",       [KEY_FLUSH] = "auto",    [KEY_PREALLOC] = "64M",
-		[KEY_PREALLOC_MODE] = "keep", [KEY_POOL] = "0",        [KEY_STAGING] = "",
-		[KEY_SMALL] = "64K",          [KEY_STDIO] = "on",      [KEY_JOURNAL] = "64M",
+		[KEY_PREALLOC_MODE] = "keep", [KEY_STAGING] = "",      [KEY_SMALL] = "64K",
+		[KEY_STDIO] = "on",           [KEY_JOURNAL] = "64M",
 	};
 	with("FASTWRITE_PATHS=%s/**", dir);
 	load_ok();
@@ -219,11 +219,11 @@ static void test_every_key_from_environment(void **state)
 {
 	(void)state;
 	static const char *const names[KEY_COUNT] = {
-		"SYNC",  "RELAXED_MS", "JOURNAL",       "MEM",  "BLOCK",   "LAG_MS", "VISIBILITY", "WRITERS",
-		"FLUSH", "PREALLOC",   "PREALLOC_MODE", "POOL", "STAGING", "SMALL",  "STDIO"};
-	static const char *const texts[KEY_COUNT] = {"relaxed", "7",   "1G",        "64M",    "1M",
-	                                             "9",       "lag", "exclusive", "direct", "1G",
-	                                             "off",     "3",   "/dev/shm",  "4K",     "off"};
+		"SYNC",    "RELAXED_MS", "JOURNAL",  "MEM",           "BLOCK",   "LAG_MS", "VISIBILITY",
+		"WRITERS", "FLUSH",      "PREALLOC", "PREALLOC_MODE", "STAGING", "SMALL",  "STDIO"};
+	static const char *const texts[KEY_COUNT] = {"relaxed", "7",        "1G",        "64M",    "1M",
+	                                             "9",       "lag",      "exclusive", "direct", "1G",
+	                                             "off",     "/dev/shm", "4K",        "off"};
 
 	with("FASTWRITE_PATHS=%s/**", dir);
 	for (int key = 0; key < KEY_COUNT; key++)
