@@ -221,7 +221,7 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 	struct statx st;
 
 	op->flags = flags;
-	op->lazy = op->unsure = op->late = op->reader = false;
+	op->lazy = op->unsure = op->late = op->resolving = op->reader = false;
 	op->before = (struct timespec){0};
 	/* in a family any reader counts: another member may stage what it is to see */
 	op->watch = engage_config && !(flags & (O_PATH | O_DIRECTORY)) && !alive_elsewhere() &&
@@ -384,7 +384,7 @@ void fd_opened(const struct fd_open *op, int fd)
 		return;
 	/* Of a descriptor with this number that was closed behind our back.  One that is being resolved must not look
 	 * like one that never was noted before the table shows it: writes would pass by uncounted. */
-	if (!op->late)
+	if (!op->late && !op->resolving)
 		lazy_clear(fd);
 	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME | 0x2000u /* DIOALIGN */, &st) <
 	            0 ||
@@ -422,7 +422,13 @@ void fd_opened(const struct fd_open *op, int fd)
 void fd_resolve(int fd, int flags, const struct timespec *before, bool unused)
 {
 	struct fd_open op = {
-		.flags = flags, .watch = true, .before = *before, .unsure = unused, .late = !unused};
+		.flags = flags,
+		.watch = true,
+		.before = *before,
+		.unsure = unused,
+		.late = !unused,
+		.resolving = true,
+	};
 	struct ofd *o;
 
 	fd_opened(&op, fd);

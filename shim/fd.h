@@ -20,6 +20,7 @@ struct fd_open {
 	bool lazy;              /* nothing is staged near it: it is enough to note the descriptor */
 	bool unsure;            /* lazy, but until its first use only */
 	bool late;              /* fd_resolve: the program may have written since */
+	bool resolving;         /* in the middle of lazy_resolve, which says when it is over */
 	bool reader;            /* to be known although it is read only */
 };
 

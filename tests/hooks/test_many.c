@@ -164,6 +164,52 @@ static void threads_share_a_position(void **state)
 	append_together(0);
 }
 
+static pthread_barrier_t begin;
+
+static void *first_records(void *arg)
+{
+	char record[RECORD];
+
+	pthread_barrier_wait(&begin);
+	for (unsigned i = 0; i < 6; i++) {
+		record_fill(record, (unsigned)(uintptr_t)arg * 100 + i);
+		if (write(shared_fd, record, RECORD) != RECORD)
+			return (void *)1;
+	}
+	return NULL;
+}
+
+/* The first writes of all, while the library finds out what the descriptor is; something is staged beside it. */
+static void threads_begin_together(void **state)
+{
+	enum { FEW = 4, ROUNDS = 300 };
+	int other = open_staged("other", 0);
+	pthread_t threads[FEW];
+	size_t size;
+
+	(void)state;
+	OK(pthread_barrier_init(&begin, NULL, FEW));
+	for (unsigned round = 0; round < ROUNDS; round++) {
+		shared_fd = OK(open("a", O_WRONLY | O_CREAT, 0644));
+		for (uintptr_t i = 0; i < FEW; i++)
+			assert_int_equal(pthread_create(&threads[i], NULL, first_records, (void *)i), 0);
+		for (unsigned i = 0; i < FEW; i++) {
+			void *failed;
+
+			pthread_join(threads[i], &failed);
+			assert_null(failed);
+		}
+		OK(close(shared_fd));
+		free(file_bytes("a", &size));
+		if (size != FEW * 6 * RECORD)
+			fail_msg("round %u: %zu bytes", round, size);
+		OK(unlink("a"));
+	}
+	pthread_barrier_destroy(&begin);
+	OK(close(other));
+	OK(unlink("other"));
+}
+
 static int storm_fd;
 static unsigned by_handler;
 
@@ -245,6 +291,7 @@ int main(void)
 		cmocka_unit_test(many_of_one),
 		cmocka_unit_test(threads_append),
 		cmocka_unit_test(threads_share_a_position),
+		cmocka_unit_test(threads_begin_together),
 		cmocka_unit_test(signals_appending),
 		cmocka_unit_test(signals_at_a_position),
 	};
