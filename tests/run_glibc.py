@@ -222,7 +222,10 @@ def run_program(
         except subprocess.TimeoutExpired:
             return Totals(failed=1), f"stopped after {PROGRAM_TIMEOUT_SECONDS} s"
         totals = parse_tap(program, done.stdout, done.returncode)
-        left = sorted(os.listdir(work))
+        # a program's children may end a moment after it
+        limit = time.monotonic() + 5
+        while (left := sorted(os.listdir(work))) and time.monotonic() < limit:
+            time.sleep(0.05)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     wrong = []
