@@ -82,21 +82,16 @@ bool apart_alone(void)
 {
 	char buf[1024] __attribute__((aligned(8)));
 	int dir = sys.openat(AT_FDCWD, "/proc/self/task", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+	struct sys_dir entries = {.fd = dir, .buf = buf, .size = sizeof buf};
+	const struct sys_dirent *d;
 	uint32_t tasks = 0;
-	ssize_t n;
 
 	if (dir < 0)
 		return false;
-	while ((n = sys.getdents(dir, buf, sizeof buf)) > 0) {
-		for (ssize_t at = 0; at < n;) {
-			struct sys_dirent *d = (struct sys_dirent *)(void *)(buf + at);
-
-			tasks += d->name[0] != '.';
-			at += d->reclen;
-		}
-	}
+	while ((d = sys_dir_next(&entries)) != NULL)
+		tasks += d->name[0] != '.';
 	sys.close(dir);
-	return n == 0 && tasks == thread_count() + 1;
+	return entries.filled == 0 && tasks == thread_count() + 1;
 }
 
 struct apart apart_begin(bool files)

@@ -146,15 +146,6 @@ static void fill_header(struct arena_header *h, const struct rule *rule, const u
 	h->checksum = arena_header_checksum(h);
 }
 
-/* Between its creation and its lock the still empty file may be taken for a dead arena and removed: bytes staged
- * in it would die with us. */
-static bool still_linked(int fd)
-{
-	struct statx st;
-
-	return sys.statx(fd, "", AT_EMPTY_PATH, STATX_NLINK, &st) == 0 && st.stx_nlink == 1;
-}
-
 /* Creates NAME in the directory: "<pid>-<rule>-<time>.arena", locked before anyone can see it complete. */
 static int create_file(struct arena *a, int dirfd, const struct rule *rule)
 {
@@ -175,9 +166,10 @@ static int create_file(struct arena *a, int dirfd, const struct rule *rule)
 			return fd;
 		/* shared: every member of the family that maps it locks it; whoever wants to recover it needs it alone */
 		r = sys.flock(fd, LOCK_SH | LOCK_NB);
-		if (r == 0 && still_linked(fd))
+		if (r == 0 && sys_still_linked(fd))
 			return fd;
-		/* somebody took the still empty file for a dead arena: leave it to them */
+		/* before it was locked, somebody took the still empty file for a dead arena: bytes staged in it would die
+		 * with us */
 		own_fd_close(fd);
 	}
 	return -EEXIST;
@@ -316,7 +308,7 @@ int arena_join(const struct arena *a)
 		r = -ESTALE;
 	if (r == 0)
 		r = sys.flock(fd, LOCK_SH | LOCK_NB);
-	if (r == 0 && !still_linked(fd))
+	if (r == 0 && !sys_still_linked(fd))
 		r = -ESTALE; /* recovered in between */
 	if (r == 0) {
 		map = sys.mmap(a->header, a->total_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,

@@ -159,15 +159,6 @@ void child_vfork_parent(const struct child_vfork *v, bool made)
 
 /* ---- in the child ---- */
 
-static int parse_fd(const char *name)
-{
-	int value = 0;
-
-	for (; *name >= '0' && *name <= '9'; name++)
-		value = value * 10 + (*name - '0');
-	return *name ? -1 : value;
-}
-
 static void note_stray(uint64_t dev, uint64_t ino)
 {
 	if (left.strays == STRAYS_MAX) {
@@ -200,30 +191,23 @@ static void note_inherited(int fd)
 void child_exec_prepare(void)
 {
 	char buf[1024] __attribute__((aligned(8)));
-	ssize_t n;
-	int dir;
+	struct sys_dir entries = {.buf = buf, .size = sizeof buf};
+	const struct sys_dirent *d;
 
 	left.known = true;
 	if (!alive_page && !lazy_any())
 		return; /* nothing is managed */
-	dir = sys.openat(AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-	if (dir < 0) {
+	entries.fd = sys.openat(AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+	if (entries.fd < 0) {
 		inherit_all();
 		return;
 	}
-	while ((n = sys.getdents(dir, buf, sizeof buf)) > 0) {
-		for (ssize_t at = 0; at < n;) {
-			const struct sys_dirent *d = (const struct sys_dirent *)(const void *)(buf + at);
-			int fd = parse_fd(d->name);
-
-			at += d->reclen;
-			if (fd >= 0)
-				note_inherited(fd);
-		}
-	}
-	if (n < 0)
+	while ((d = sys_dir_next(&entries)) != NULL)
+		if (sys_dirent_fd(d) >= 0)
+			note_inherited(sys_dirent_fd(d));
+	if (entries.filled < 0)
 		inherit_all();
-	sys.close(dir);
+	sys.close(entries.fd);
 }
 
 void child_exec_failed(void) { left.known = false; }

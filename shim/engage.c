@@ -285,8 +285,6 @@ static void forget_staged(struct file *f, bool recovered)
 
 void engage_attach(struct file *f)
 {
-	struct timespec nap = {.tv_nsec = 2000000};
-
 	while (f->arena && !family_set_has(&f->arena->members, family_me)) {
 		int r = join_of_file(f);
 
@@ -301,7 +299,7 @@ void engage_attach(struct file *f)
 		if (r != -EWOULDBLOCK)
 			f->through_wanted = THROUGH_FORK;
 		lock_drop(&f->lock, LOCK_FILE);
-		sys_raw(SYS_nanosleep, (long)&nap, 0, 0, 0, 0, 0);
+		sys_nap(2000000);
 		lock_take(&f->lock, LOCK_FILE);
 	}
 }
@@ -393,15 +391,6 @@ static struct arena *arena_for(struct file *f, const char *path, bool *busy)
 	return a || refused || *busy ? a : arena_open(f->rule, path, f->dev);
 }
 
-static int parse_fd(const char *name)
-{
-	int value = 0;
-
-	for (; *name >= '0' && *name <= '9'; name++)
-		value = value * 10 + (*name - '0');
-	return *name ? -1 : value;
-}
-
 /* A descriptor that this process opened and has not been asked about yet: a second description of the file. */
 static bool adopt_noted(struct file *f, int fd, int flags)
 {
@@ -445,27 +434,27 @@ static enum through_reason scan_descriptors(struct file *f)
 {
 	BUFFER(char, buf);
 	int dir = sys.openat(AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-	enum through_reason why = dir >= 0 ? THROUGH_NONE : THROUGH_UNKNOWN_FD;
+	struct sys_dir entries = {.fd = dir, .buf = buf, .size = BUFFER_BYTES};
+	enum through_reason why = THROUGH_NONE;
+	const struct sys_dirent *d;
 	struct statx st;
-	ssize_t n;
 
-	while (why == THROUGH_NONE && (n = sys.getdents(dir, buf, BUFFER_BYTES)) > 0) {
-		for (ssize_t at = 0; why == THROUGH_NONE && at < n;) {
-			struct sys_dirent *d = (struct sys_dirent *)(void *)(buf + at);
-			int fd = parse_fd(d->name);
+	if (dir < 0)
+		return THROUGH_UNKNOWN_FD;
+	while (why == THROUGH_NONE && (d = sys_dir_next(&entries)) != NULL) {
+		int fd = sys_dirent_fd(d);
 
-			at += d->reclen;
-			if (fd < 0 || fd == dir || own_fd_is(fd) || fdtable_get(fd) ||
-			    sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO | STATX_TYPE, &st) < 0)
-				continue;
-			if (st.stx_ino == f->ino && sys_dev_of(&st) == f->dev)
-				why = harmless_fd(f, fd) ? THROUGH_NONE : THROUGH_UNKNOWN_FD;
-			else if ((st.stx_mode & S_IFMT) == 0 && pass_is_io_uring(fd))
-				why = THROUGH_IO_URING;
-		}
+		if (fd < 0 || fd == dir || own_fd_is(fd) || fdtable_get(fd) ||
+		    sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO | STATX_TYPE, &st) < 0)
+			continue;
+		if (st.stx_ino == f->ino && sys_dev_of(&st) == f->dev)
+			why = harmless_fd(f, fd) ? THROUGH_NONE : THROUGH_UNKNOWN_FD;
+		else if ((st.stx_mode & S_IFMT) == 0 && pass_is_io_uring(fd))
+			why = THROUGH_IO_URING;
 	}
-	if (dir >= 0)
-		sys.close(dir);
+	if (entries.filled < 0)
+		why = THROUGH_UNKNOWN_FD;
+	sys.close(dir);
 	return why;
 }
 

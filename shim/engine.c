@@ -420,12 +420,11 @@ static bool all_gone(void)
 void engine_stop(void)
 {
 	uint64_t give_up = sys_now_ns() + 1000000000u;
-	struct timespec tick = {.tv_nsec = 50000};
 
 	atomic_store(&engine.stopping, true);
 	do {
 		wake(ENGINE_THREADS_MAX);
-		sys_raw(SYS_nanosleep, (long)&tick, 0, 0, 0, 0, 0);
+		sys_nap(50000);
 	} while (!all_gone() && sys_now_ns() < give_up);
 }
 

@@ -437,35 +437,23 @@ void fd_resolve(int fd, int flags, const struct timespec *before, bool unused)
 		atomic_fetch_add(&file_of(o)->small_seen, 1);
 }
 
-static int parse_fd(const char *name)
-{
-	int value = 0;
-
-	for (; *name >= '0' && *name <= '9'; name++)
-		value = value * 10 + (*name - '0');
-	return *name ? -1 : value;
-}
-
 void fd_register_readers(void)
 {
 	struct fd_open op = {.flags = O_RDONLY, .watch = true, .late = true, .reader = true};
 	BUFFER(char, buf);
 	int dir = sys.openat(AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-	ssize_t n;
+	struct sys_dir entries = {.fd = dir, .buf = buf, .size = BUFFER_BYTES};
+	const struct sys_dirent *d;
 
-	while (dir >= 0 && (n = sys.getdents(dir, buf, BUFFER_BYTES)) > 0) {
-		for (ssize_t at = 0; at < n;) {
-			const struct sys_dirent *d = (const struct sys_dirent *)(const void *)(buf + at);
-			int fd = parse_fd(d->name);
-			long flags;
+	while (dir >= 0 && (d = sys_dir_next(&entries)) != NULL) {
+		int fd = sys_dirent_fd(d);
+		long flags;
 
-			at += d->reclen;
-			if (fd < 0 || fd == dir || own_fd_is(fd) || fdtable_get(fd))
-				continue;
-			flags = sys.fcntl(fd, F_GETFL, 0);
-			if (flags >= 0 && !(flags & O_PATH) && (flags & O_ACCMODE) == O_RDONLY)
-				fd_opened(&op, fd);
-		}
+		if (fd < 0 || fd == dir || own_fd_is(fd) || fdtable_get(fd))
+			continue;
+		flags = sys.fcntl(fd, F_GETFL, 0);
+		if (flags >= 0 && !(flags & O_PATH) && (flags & O_ACCMODE) == O_RDONLY)
+			fd_opened(&op, fd);
 	}
 	if (dir >= 0)
 		sys.close(dir);

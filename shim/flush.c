@@ -615,13 +615,11 @@ static int settle_nested(struct file *f)
  */
 static void settle_elsewhere(struct file *f)
 {
-	struct timespec nap = {.tv_nsec = 1000000};
-
 	for (int tries = 1; f->mode == FILE_ENGAGED && f->head && !flush_possible(f); tries++) {
 		stage_seal(f);
 		f->lag_due = true;
 		lock_drop(&f->lock, LOCK_FILE);
-		sys_raw(SYS_nanosleep, (long)&nap, 0, 0, 0, 0, 0);
+		sys_nap(1000000);
 		if (tries % 64 == 0)
 			family_sweep();
 		file_lock_again(f);

@@ -130,14 +130,21 @@ static uint32_t direct_unit(int fd)
 	return JOURNAL_UNIT_MAX;
 }
 
-static int open_file(const struct arena *a, int flags)
+/* path[BUFFER_BYTES] */
+static void path_of(const struct arena *a, char *path)
 {
-	BUFFER(char, path);
 	char name[ARENA_FILE_NAME_MAX + sizeof JOURNAL_SUFFIX];
-	int fd;
 
 	journal_name_of(a->name, name);
 	log_format(path, BUFFER_BYTES, "%s/%s", a->dir, name);
+}
+
+static int open_file(const struct arena *a, int flags)
+{
+	BUFFER(char, path);
+	int fd;
+
+	path_of(a, path);
 	fd = sys.openat(AT_FDCWD, path, O_RDWR | O_DIRECT | O_NOFOLLOW | O_CLOEXEC | flags, 0600);
 	return fd < 0 ? fd : own_fd_raise(fd);
 }
@@ -145,18 +152,9 @@ static int open_file(const struct arena *a, int flags)
 static void remove_file(const struct arena *a)
 {
 	BUFFER(char, path);
-	char name[ARENA_FILE_NAME_MAX + sizeof JOURNAL_SUFFIX];
 
-	journal_name_of(a->name, name);
-	log_format(path, BUFFER_BYTES, "%s/%s", a->dir, name);
+	path_of(a, path);
 	sys.unlinkat(AT_FDCWD, path, 0);
-}
-
-static bool still_linked(int fd)
-{
-	struct statx st;
-
-	return sys.statx(fd, "", AT_EMPTY_PATH, STATX_NLINK, &st) == 0 && st.stx_nlink == 1;
 }
 
 static void refuse(struct arena *a, int error, const char *why)
@@ -191,7 +189,7 @@ static void open_new(struct arena *a)
 		r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st);
 	if (r == 0 && !file_system_has_disk(fd))
 		r = -EOPNOTSUPP;
-	if (r == 0 && !still_linked(fd))
+	if (r == 0 && !sys_still_linked(fd))
 		r = -ESTALE; /* a recovery has taken the empty file for a dead one's */
 	if (r < 0) {
 		own_fd_close(fd);
@@ -242,12 +240,10 @@ bool journal_ready(struct arena *a)
 }
 
 /* All of `bytes`, durable when it returns 0.  `buffer` is aligned. */
-static int write_durably(const struct arena *a, int fd, const void *buffer, uint64_t bytes, uint64_t at,
-                         bool by_fdatasync)
+static int write_durably(int fd, const void *buffer, uint64_t bytes, uint64_t at, bool by_fdatasync)
 {
 	const uint8_t *p = buffer;
 
-	(void)a;
 	while (bytes > 0) {
 		struct iovec iov = {.iov_base = (void *)(uintptr_t)p, .iov_len = bytes};
 		/* a limit of the program's is none of the journal's */
@@ -268,7 +264,7 @@ static int write_durably(const struct arena *a, int fd, const void *buffer, uint
 	return by_fdatasync ? sys.fdatasync(fd) : 0;
 }
 
-static uint64_t median_cost(const struct arena *a, int fd, const void *zeros, bool by_fdatasync)
+static uint64_t median_cost(int fd, const void *zeros, bool by_fdatasync)
 {
 	uint64_t cost[PROBES];
 
@@ -276,7 +272,7 @@ static uint64_t median_cost(const struct arena *a, int fd, const void *zeros, bo
 		uint64_t begin = sys_now_ns();
 		int at = i;
 
-		if (write_durably(a, fd, zeros, JOURNAL_UNIT_MAX,
+		if (write_durably(fd, zeros, JOURNAL_UNIT_MAX,
 		                  JOURNAL_HEADER_BYTES + (uint64_t)i * JOURNAL_UNIT_MAX, by_fdatasync) < 0)
 			return UINT64_MAX;
 		cost[i] = sys_now_ns() - begin;
@@ -379,10 +375,10 @@ static int prepare(struct arena *a, int fd)
 		r = sync_directories(a);
 	if (r < 0)
 		return r;
-	j->by_fdatasync = median_cost(a, fd, buffer, true) < median_cost(a, fd, buffer, false) / 10 * 9;
+	j->by_fdatasync = median_cost(fd, buffer, true) < median_cost(fd, buffer, false) / 10 * 9;
 	kill_step();
 	/* last: before it nothing here can be taken for a journal */
-	r = write_durably(a, fd, h, JOURNAL_HEADER_BYTES, 0, true);
+	r = write_durably(fd, h, JOURNAL_HEADER_BYTES, 0, true);
 	memset(h, 0, sizeof *h);
 	return r;
 }
@@ -548,7 +544,7 @@ static void write_batch(struct arena *a)
 	b = (struct journal_batch *)(void *)batch_buffer(a, c.writing_seq);
 	b->checksum = journal_batch_checksum(b);
 	kill_step();
-	r = write_durably(a, local_fd(a), b, c.writing_bytes, c.writing_at, j->by_fdatasync);
+	r = write_durably(local_fd(a), b, c.writing_bytes, c.writing_at, j->by_fdatasync);
 	kill_step();
 	take(j);
 	c = *cursor(j);
@@ -719,7 +715,6 @@ void journal_stop(void)
 
 	atomic_store(&worker.stop, true);
 	for (;;) {
-		struct timespec nap = {.tv_nsec = 100000};
 		bool runs;
 
 		lock_take(&worker.lock, LOCK_QUEUE);
@@ -728,7 +723,7 @@ void journal_stop(void)
 		lock_drop(&worker.lock, LOCK_QUEUE);
 		if (!runs && (!tid || sys_raw(SYS_tgkill, sys_getpid(), tid, 0, 0, 0, 0) < 0))
 			break;
-		sys_raw(SYS_nanosleep, (long)&nap, 0, 0, 0, 0, 0);
+		sys_nap(100000);
 	}
 	atomic_store(&worker.tid, 0);
 	atomic_store(&worker.stop, false);
@@ -757,11 +752,8 @@ void journal_destroy(struct arena *a)
 	/* it may just be filled with zeros */
 	if (state == JOURNAL_PREPARING)
 		journal_stop();
-	while (atomic_load(&holds[file_arena_index(a)]) > 0) {
-		struct timespec nap = {.tv_nsec = 100000};
-
-		sys_raw(SYS_nanosleep, (long)&nap, 0, 0, 0, 0, 0);
-	}
+	while (atomic_load(&holds[file_arena_index(a)]) > 0)
+		sys_nap(100000);
 	kill_step();
 	if (!atomic_load(&j->keep))
 		remove_file(a);
@@ -790,7 +782,6 @@ struct move {
 static void visit_move(struct arena *a, void *ctx)
 {
 	struct journal *j = &a->journal;
-	struct timespec nap = {.tv_nsec = 100000};
 	struct move *m = ctx;
 	int other;
 
@@ -801,7 +792,7 @@ static void visit_move(struct arena *a, void *ctx)
 	take(j);
 	while (atomic_load(&j->leader) && j->leader_member == family_me) {
 		drop(j);
-		sys_raw(SYS_nanosleep, (long)&nap, 0, 0, 0, 0, 0);
+		sys_nap(100000);
 		take(j);
 	}
 	other = own_fd_move(m->fd);

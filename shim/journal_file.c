@@ -315,13 +315,12 @@ static struct arena *abandoning(const struct file *f, const struct journal_sync 
 static int wait_abandoned(struct file *f, const struct arena *a)
 {
 	enum { NAPS_MAX = 5000 };
-	struct timespec nap = {.tv_nsec = 1000000};
 
 	for (int i = 0; i < NAPS_MAX; i++) {
 		if (f->journal.arena != a && !atomic_load(&a->journal.abandon_due))
 			return 0;
 		lock_drop(&f->lock, LOCK_FILE);
-		sys_raw(SYS_nanosleep, (long)&nap, 0, 0, 0, 0, 0);
+		sys_nap(1000000);
 		file_lock_again(f);
 	}
 	return -EIO;

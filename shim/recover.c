@@ -40,8 +40,7 @@ static void tell(const struct job *j, const char *target, const char *action, ui
 		j->opt->event(j->opt->ctx, &e);
 }
 
-/* *written: bytes that got into the file, also when the rest did not. */
-static int write_all(int fd, const uint8_t *p, uint64_t n, uint64_t offset, bool append, uint64_t *written)
+int recover_write_all(int fd, const uint8_t *p, uint64_t n, uint64_t offset, bool append, uint64_t *written)
 {
 	*written = 0;
 	while (n > 0) {
@@ -91,7 +90,7 @@ static int replay_positional(struct job *j, int fd, int n)
 			struct arena_extent x = foreign_extent(&j->a, index, e);
 			uint64_t written;
 
-			r = write_all(fd, j->a.data + x.pos, x.length, x.offset, false, &written);
+			r = recover_write_all(fd, j->a.data + x.pos, x.length, x.offset, false, &written);
 		}
 		if (r < 0)
 			return r;
@@ -271,7 +270,7 @@ static int append_block(struct job *j, uint32_t slot, int fd, uint32_t index, ui
 	r = foreign_store_slot(&j->a, slot);
 	if (r < 0)
 		return r;
-	r = write_all(fd, j->a.data + x.pos + skip, x.length - skip, 0, true, &written);
+	r = recover_write_all(fd, j->a.data + x.pos + skip, x.length - skip, 0, true, &written);
 	/* a disk that got full took a part: the next recovery appends the rest */
 	s->done = r < 0 ? DONE_MAKE(DONE_SEQ(s->done), skip + written) : DONE_MAKE(j->a.blocks[index].seq, 0);
 	s->flush_active = APPEND_NONE;
@@ -470,15 +469,6 @@ finished:
 	return foreign_store_slot(&j->a, slot);
 }
 
-/* 1 or 0; -errno: that cannot be found out, and no arena is thrown away for it. */
-static int other_boot(const struct job *j)
-{
-	uint8_t now[16];
-	int r = arena_boot_id(now);
-
-	return r < 0 ? r : memcmp(now, j->a.header.boot_id, sizeof now) != 0;
-}
-
 /* What was reserved behind the end of a file of another boot.  The arena is not to be trusted, but to give back blocks
  * behind the end of a file that it names does no harm. */
 static void trim_discarded(const struct job *j, struct arena_slot *s)
@@ -584,13 +574,6 @@ int recover_live_slot(int arena_fd, const char *dir, uint32_t slot, int fd)
 	return r;
 }
 
-bool recover_still_linked(int fd)
-{
-	struct statx st;
-
-	return sys.statx(fd, "", AT_EMPTY_PATH, STATX_NLINK, &st) == 0 && st.stx_nlink == 1;
-}
-
 /* Whose arena is it?  The kernel vouches for the file's owner, not for what the header claims.  He alone may have written
  * to it, and made it here: somebody else's file that was moved here is no arena of his. */
 int recover_owner_allowed(int dirfd, int fd)
@@ -608,6 +591,18 @@ int recover_owner_allowed(int dirfd, int fd)
 	if ((st.stx_mode & 022) || (st.stx_uid != dir.stx_uid && dir.stx_uid != 0))
 		return -EPERM;
 	return me == 0 || me == st.stx_uid ? 0 : -EPERM;
+}
+
+int recover_maker(const uint8_t boot_id[16], int pid, uint64_t pid_start)
+{
+	uint8_t now[16];
+	int r = arena_boot_id(now);
+
+	if (r < 0)
+		return r;
+	if (memcmp(now, boot_id, sizeof now) != 0)
+		return 1;
+	return pid != sys_getpid() && pid_start != 0 && arena_pid_start(pid) == pid_start ? -EWOULDBLOCK : 0;
 }
 
 static int take_rights(struct job *j, struct recover_rights *rights)
@@ -641,13 +636,12 @@ static bool is_our_make(const char *name, const char *suffix)
 int recover_lock_dead(int fd)
 {
 	enum { NAPS_MAX = 10000 };
-	struct timespec nap = {.tv_nsec = 1000000};
 	int r = sys.flock(fd, LOCK_EX | LOCK_NB);
 
 	for (int i = 0; r == -EWOULDBLOCK && i < NAPS_MAX; i++) {
 		if (sys.flock(fd, LOCK_SH | LOCK_NB) == 0)
 			return sys.flock(fd, LOCK_EX | LOCK_NB); /* whoever had it alone left it as it was */
-		sys_raw(SYS_nanosleep, (long)&nap, 0, 0, 0, 0, 0);
+		sys_nap(1000000);
 		r = sys.flock(fd, LOCK_EX | LOCK_NB);
 	}
 	return r;
@@ -671,24 +665,20 @@ static void recover_locked(struct job *j, const char *name)
 	r = fd < 0 ? fd : recover_owner_allowed(j->dirfd, fd);
 	if (r == 0)
 		r = recover_lock_dead(fd);
-	if (r == -EWOULDBLOCK) {
-		j->report->live++;
-		tell(j, "", "live", 0, 0, "its process is running");
-		goto out;
-	}
-	if (r == 0 && !recover_still_linked(fd))
+	if (r == 0 && !sys_still_linked(fd))
 		goto out; /* somebody else was quicker */
 	if (r == 0)
 		r = foreign_load(&j->a, fd);
-	if (r == 0 && (other = other_boot(j)) < 0) {
-		r = other;
-		foreign_unload(&j->a);
+	if (r == 0) {
+		other = recover_maker(j->a.header.boot_id, j->a.header.pid, j->a.header.pid_start);
+		if (other < 0) {
+			r = other;
+			foreign_unload(&j->a);
+		}
 	}
-	if (r == 0 && !other && j->a.header.pid != sys_getpid() && j->a.header.pid_start != 0 &&
-	    arena_pid_start(j->a.header.pid) == j->a.header.pid_start) {
+	if (r == -EWOULDBLOCK) {
 		j->report->live++;
 		tell(j, "", "live", 0, 0, "its process is running");
-		foreign_unload(&j->a);
 		goto out;
 	}
 	if (r == 0) {
@@ -830,21 +820,16 @@ static void queue_put(struct queue *q, const char *name)
 static int queue_fill(struct queue *q, int dirfd, bool journals)
 {
 	BUFFER(char, buf);
-	ssize_t n;
+	struct sys_dir entries = {.fd = dirfd, .buf = buf, .size = BUFFER_BYTES};
+	const struct sys_dirent *d;
 
 	q->count = 0;
 	if (sys.lseek(dirfd, 0, SEEK_SET) < 0)
 		return -EIO;
-	while ((n = sys.getdents(dirfd, buf, BUFFER_BYTES)) > 0) {
-		for (ssize_t at = 0; at < n;) {
-			struct sys_dirent *d = (struct sys_dirent *)(void *)(buf + at);
-
-			at += d->reclen;
-			if (journals ? is_journal_name(d->name) : is_arena_name(d->name))
-				queue_put(q, d->name);
-		}
-	}
-	return (int)n;
+	while ((d = sys_dir_next(&entries)) != NULL)
+		if (journals ? is_journal_name(d->name) : is_arena_name(d->name))
+			queue_put(q, d->name);
+	return (int)entries.filled;
 }
 
 static int recover_all_in(const char *dir, int dirfd, bool journals, const struct recover_options *opt,

@@ -10,7 +10,12 @@ int recover_lock_dead(int fd);
 /* A regular file with one name in the directory, of the directory's owner, which this process's user may recover: 0 or
  * -errno. */
 int recover_owner_allowed(int dirfd, int fd);
-bool recover_still_linked(int fd);
+/* What became of the process that made an arena or a journal: 0: it has died; 1: it was another boot's; -EWOULDBLOCK: it
+ * runs; other -errno: that cannot be found out, and nothing is thrown away for it. */
+int recover_maker(const uint8_t boot_id[16], int pid, uint64_t pid_start);
+/* All n bytes, which were accepted by a process that is dead: at `offset`, or at the end.  0 or -errno; *written: bytes that
+ * got into the file, also when the rest did not. */
+int recover_write_all(int fd, const uint8_t *p, uint64_t n, uint64_t offset, bool append, uint64_t *written);
 
 /*
  * The journal `name` in staging directory `dir`, open as dirfd, after the arenas there.  Of another boot: what counts in

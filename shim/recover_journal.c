@@ -69,26 +69,6 @@ static void tell(const struct scan *s, const char *target, const char *action, u
 		s->opt->event(s->opt->ctx, &e);
 }
 
-static int read_all(int fd, void *buf, uint64_t size, uint64_t offset)
-{
-	uint8_t *to = buf;
-
-	while (size > 0) {
-		ssize_t n = sys.pread(fd, to, size, (off_t)offset);
-
-		if (n == -EINTR)
-			continue;
-		if (n < 0)
-			return (int)n;
-		if (n == 0)
-			return -EBADMSG;
-		to += n;
-		offset += (uint64_t)n;
-		size -= (uint64_t)n;
-	}
-	return 0;
-}
-
 /* 0; -ENODATA: its maker died before it was complete; -EBADMSG */
 static int load_header(struct scan *s)
 {
@@ -101,7 +81,7 @@ static int load_header(struct scan *s)
 	s->dev = sys_dev_of(&st);
 	if (st.stx_size < JOURNAL_HEADER_BYTES)
 		return -ENODATA;
-	r = read_all(s->fd, h, sizeof *h, 0);
+	r = sys_read_all(s->fd, h, sizeof *h, 0);
 	if (r < 0)
 		return r;
 	if (h->magic == 0 && h->checksum == 0)
@@ -129,7 +109,7 @@ static int read_batch(struct scan *s, unsigned half, uint64_t at, uint64_t seq)
 
 	if (left < s->header.unit)
 		return 0;
-	r = read_all(s->fd, s->batch, s->header.unit, from);
+	r = sys_read_all(s->fd, s->batch, s->header.unit, from);
 	if (r < 0)
 		return r;
 	if (b->magic != JOURNAL_BATCH_MAGIC || b->seq == 0 || (seq && b->seq != seq) ||
@@ -137,8 +117,8 @@ static int read_batch(struct scan *s, unsigned half, uint64_t at, uint64_t seq)
 	    b->bytes > JOURNAL_BATCH_MAX || b->bytes > left)
 		return 0;
 	if (b->bytes > s->header.unit)
-		r = read_all(s->fd, s->batch + s->header.unit, b->bytes - s->header.unit,
-		             from + s->header.unit);
+		r = sys_read_all(s->fd, s->batch + s->header.unit, b->bytes - s->header.unit,
+		                 from + s->header.unit);
 	if (r < 0)
 		return r;
 	return b->checksum == journal_batch_checksum(b);
@@ -312,11 +292,11 @@ static int load_name(const struct scan *s, const struct entry_file *file, struct
 {
 	uint32_t path_bytes = file->name_bytes - (uint32_t)sizeof(struct journal_name);
 	struct journal_name name;
-	int r = read_all(s->fd, &name, sizeof name, file->name_at);
+	int r = sys_read_all(s->fd, &name, sizeof name, file->name_at);
 
 	memset(slot, 0, sizeof *slot);
 	if (r == 0)
-		r = read_all(s->fd, slot->path, path_bytes, file->name_at + sizeof name);
+		r = sys_read_all(s->fd, slot->path, path_bytes, file->name_at + sizeof name);
 	if (r < 0)
 		return r;
 	if (name.path_bytes != path_bytes || slot->path[path_bytes - 1] != '\0' || slot->path[0] != '/')
@@ -382,7 +362,7 @@ static int64_t appended(int fd, const uint8_t *p, uint64_t n, uint64_t offset)
 		n = st.stx_size - offset;
 	for (uint64_t done = 0, part; done < n; done += part) {
 		part = n - done < sizeof have ? n - done : sizeof have;
-		r = read_all(fd, have, part, offset + done);
+		r = sys_read_all(fd, have, part, offset + done);
 		if (r < 0)
 			return r;
 		if (memcmp(have, p + done, part) != 0)
@@ -394,9 +374,8 @@ static int64_t appended(int fd, const uint8_t *p, uint64_t n, uint64_t offset)
 static int visit_replay(struct scan *s, const struct found *f)
 {
 	struct entry_file *file = counting(s, f);
-	const uint8_t *p = f->content;
-	uint64_t n = f->e.length, offset = f->e.offset;
-	int64_t there;
+	int64_t there = 0;
+	uint64_t written;
 	int fd;
 
 	if (!file || file->result < 0)
@@ -406,36 +385,21 @@ static int visit_replay(struct scan *s, const struct found *f)
 		file->result = fd;
 		return 0;
 	}
-	while (n > 0) {
-		struct iovec part;
-		ssize_t r;
-
-		there = file->appends ? appended(fd, p, n, offset) : 0;
-		if (there < 0) {
-			file->result = (int)there;
-			return 0;
-		}
-		p += there;
-		n -= (uint64_t)there;
-		offset += (uint64_t)there;
-		if (n == 0)
-			break;
-		part = (struct iovec){.iov_base = (void *)(uintptr_t)p, .iov_len = n};
-		r = file->appends ? sys_append_accepted(fd, &part, 1)
-		                  : sys_pwritev_accepted(fd, &part, 1, (off_t)offset);
-
-		if (r == -EINTR)
-			continue;
-		if (r <= 0) {
-			file->result = r < 0 ? (int)r : -EIO;
-			return 0;
-		}
-		kill_step();
-		p += r;
-		n -= (uint64_t)r;
-		offset += (uint64_t)r;
-	}
+	if (file->appends)
+		there = appended(fd, f->content, f->e.length, f->e.offset);
+	file->result = there < 0 ? (int)there
+	                         : recover_write_all(fd, f->content + there, f->e.length - (uint64_t)there,
+	                                             f->e.offset + (uint64_t)there, file->appends, &written);
 	return 0;
+}
+
+/* The first bytes of s->batch, to the journal. */
+static int write_durably(const struct scan *s, uint64_t bytes, uint64_t at)
+{
+	uint64_t written;
+	int r = recover_write_all(s->fd, s->batch, bytes, at, false, &written);
+
+	return r < 0 ? r : sys.fdatasync(s->fd);
 }
 
 /* Files that are done are done for good: a second run, for those that failed, must not write the old bytes over what
@@ -469,17 +433,7 @@ static int void_done(struct scan *s)
 	memcpy(b->id, s->header.id, sizeof b->id);
 	b->bytes = used;
 	b->checksum = journal_batch_checksum(b);
-	for (uint32_t done = 0; done < bytes;) {
-		ssize_t r = sys.pwrite(s->fd, s->batch + done, bytes - done,
-		                       (off_t)(journal_half_at(&s->header, c->half) + c->end + done));
-
-		if (r == -EINTR)
-			continue;
-		if (r <= 0)
-			return r < 0 ? (int)r : -EIO;
-		done += (uint32_t)r;
-	}
-	return sys.fdatasync(s->fd);
+	return write_durably(s, bytes, journal_half_at(&s->header, c->half) + c->end);
 }
 
 /* What became of one file. */
@@ -529,15 +483,6 @@ static int finish_files(struct scan *s, bool replay)
 	return failed;
 }
 
-/* 1 or 0, or -errno when it cannot be found out. */
-static int other_boot(const struct scan *s)
-{
-	uint8_t now[16];
-	int r = arena_boot_id(now);
-
-	return r < 0 ? r : memcmp(now, s->header.boot_id, sizeof now) != 0;
-}
-
 /* The journal is locked, its header loaded.  0 when it may be removed. */
 static int recover_entries(struct scan *s, bool replay)
 {
@@ -578,17 +523,7 @@ static int recover_entries(struct scan *s, bool replay)
 static int end_for_good(struct scan *s)
 {
 	memset(s->batch, 0, JOURNAL_HEADER_BYTES);
-	for (uint32_t done = 0; done < JOURNAL_HEADER_BYTES;) {
-		ssize_t r = sys.pwrite(s->fd, s->batch + done, JOURNAL_HEADER_BYTES - done, (off_t)done);
-
-		if (r == -EINTR)
-			continue;
-		if (r <= 0)
-			return r < 0 ? (int)r : -EIO;
-		kill_step();
-		done += (uint32_t)r;
-	}
-	return sys.fdatasync(s->fd);
+	return write_durably(s, JOURNAL_HEADER_BYTES, 0);
 }
 
 static int take_batch(struct scan *s)
@@ -691,18 +626,15 @@ void recover_journal(const char *dir, int dirfd, const char *name, const struct 
 	r = s->fd < 0 ? s->fd : recover_owner_allowed(dirfd, s->fd);
 	if (r == 0)
 		r = recover_lock_dead(s->fd);
-	if (r == -EWOULDBLOCK) {
-		report->live++;
-		goto out;
-	}
-	if (r == 0 && (!recover_still_linked(s->fd) || arena_waits(s, name)))
+	if (r == 0 && (!sys_still_linked(s->fd) || arena_waits(s, name)))
 		goto out;
 	if (r == 0)
 		r = load_header(s);
-	if (r == 0 && (other = other_boot(s)) < 0)
-		r = other;
-	if (r == 0 && !other && s->header.pid != sys_getpid() && s->header.pid_start != 0 &&
-	    arena_pid_start(s->header.pid) == s->header.pid_start) {
+	if (r == 0) {
+		other = recover_maker(s->header.boot_id, s->header.pid, s->header.pid_start);
+		r = other < 0 ? other : 0;
+	}
+	if (r == -EWOULDBLOCK) {
 		report->live++;
 		goto out;
 	}

@@ -9,26 +9,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-static int read_all(int fd, void *buf, uint64_t size, uint64_t offset)
-{
-	uint8_t *to = buf;
-
-	while (size > 0) {
-		ssize_t n = sys.pread(fd, to, size, (off_t)offset);
-
-		if (n == -EINTR)
-			continue;
-		if (n < 0)
-			return (int)n;
-		if (n == 0)
-			return -EBADMSG;
-		to += n;
-		offset += (uint64_t)n;
-		size -= (uint64_t)n;
-	}
-	return 0;
-}
-
 static bool all_zero(const void *p, size_t n)
 {
 	const uint8_t *b = p;
@@ -107,7 +87,7 @@ int foreign_load(struct foreign_arena *a, int fd)
 		return -ENODATA;
 	if (a->size < ARENA_PAGE)
 		return -EBADMSG;
-	r = read_all(fd, &a->header, sizeof a->header, 0);
+	r = sys_read_all(fd, &a->header, sizeof a->header, 0);
 	if (r < 0)
 		return r;
 	if (all_zero(&a->header.magic, sizeof a->header.magic))
@@ -116,11 +96,11 @@ int foreign_load(struct foreign_arena *a, int fd)
 		return a->header.checksum == 0 && a->header.magic == ARENA_MAGIC ? -ENODATA : -EBADMSG;
 	r = take_memory(a);
 	if (r == 0)
-		r = read_all(fd, a->blocks, (uint64_t)a->header.block_count * ARENA_BLOCK_ENTRY_BYTES,
-		             a->header.blocks_at);
+		r = sys_read_all(fd, a->blocks, (uint64_t)a->header.block_count * ARENA_BLOCK_ENTRY_BYTES,
+		                 a->header.blocks_at);
 	if (r == 0)
-		r = read_all(fd, a->slots, (uint64_t)a->header.slot_count * ARENA_SLOT_BYTES,
-		             a->header.slots_at);
+		r = sys_read_all(fd, a->slots, (uint64_t)a->header.slot_count * ARENA_SLOT_BYTES,
+		                 a->header.slots_at);
 	if (r < 0)
 		foreign_unload(a);
 	else
@@ -201,8 +181,8 @@ int foreign_read_block(struct foreign_arena *a, uint32_t index)
 		return -EBADMSG;
 	table = (count - 1) * ARENA_EXTENT_BYTES;
 	if (a->in_data != index + 1) {
-		int r = read_all(a->fd, a->data, a->header.block_bytes,
-		                 a->header.data_at + (uint64_t)index * a->header.block_bytes);
+		int r = sys_read_all(a->fd, a->data, a->header.block_bytes,
+		                     a->header.data_at + (uint64_t)index * a->header.block_bytes);
 
 		a->in_data = r < 0 ? 0 : index + 1;
 		if (r < 0)

@@ -35,11 +35,8 @@ static int open_patiently(int dirfd, const char *name, int flags)
 	enum { TRIES = 5000 };
 	int fd;
 
-	for (int i = 0; (fd = sys.openat(dirfd, name, flags, 0)) == -EAGAIN && i < TRIES; i++) {
-		struct timespec pause = {.tv_nsec = 1000000};
-
-		sys_raw(SYS_nanosleep, (long)&pause, 0, 0, 0, 0, 0);
-	}
+	for (int i = 0; (fd = sys.openat(dirfd, name, flags, 0)) == -EAGAIN && i < TRIES; i++)
+		sys_nap(1000000);
 	return fd;
 }
 
@@ -74,22 +71,17 @@ static int open_candidate(int dirfd, const char *name, const struct arena_slot *
 static int open_renamed(int dirfd, const struct arena_slot *slot)
 {
 	BUFFER(char, buf);
-	ssize_t n;
+	struct sys_dir entries = {.fd = dirfd, .buf = buf, .size = BUFFER_BYTES};
+	const struct sys_dirent *d;
 
-	while ((n = sys.getdents(dirfd, buf, BUFFER_BYTES)) > 0) {
-		for (ssize_t at = 0; at < n;) {
-			struct sys_dirent *d = (struct sys_dirent *)(void *)(buf + at);
-			int fd;
+	while ((d = sys_dir_next(&entries)) != NULL) {
+		int fd = d->ino == slot->ino ? open_candidate(dirfd, d->name, slot) : -ENOENT;
 
-			at += d->reclen;
-			if (d->ino != slot->ino)
-				continue;
-			fd = open_candidate(dirfd, d->name, slot);
-			if (fd != -ENOENT)
-				return fd;
-		}
+		if (fd != -ENOENT)
+			return fd;
 	}
-	return n < 0 ? (int)n : -ENOENT; /* after an error nobody knows whether the file is there */
+	return entries.filled < 0 ? (int)entries.filled
+	                          : -ENOENT; /* after an error nobody knows whether the file is there */
 }
 
 /* What is put aside goes into a directory that only the owner of the staging may have filled. */

@@ -377,11 +377,9 @@ void strict_stop(void)
 	sys_raw(SYS_tgkill, sys_getpid(), tid, THREAD_SIGNAL, 0, 0, 0);
 	/* until the kernel knows the thread no more; others may start it anew meanwhile */
 	while (sys_raw(SYS_tgkill, sys_getpid(), tid, 0, 0, 0, 0) == 0) {
-		struct timespec pause = {.tv_nsec = 100000};
-
 		if (atomic_load(&watcher.tid) == tid && atomic_load(&watcher.held) > 0)
 			file_for_each(visit_give_way, NULL);
-		sys_raw(SYS_nanosleep, (long)&pause, 0, 0, 0, 0, 0);
+		sys_nap(100000);
 	}
 	atomic_store(&watcher.stop, false);
 	sys_restore_signals(signals);

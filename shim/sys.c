@@ -38,10 +38,6 @@ static ssize_t k_writev(int fd, const struct iovec *iov, int count)
 {
 	return CALL3(SYS_writev, fd, iov, count);
 }
-static ssize_t k_pwrite(int fd, const void *buf, size_t size, off_t offset)
-{
-	return CALL4(SYS_pwrite64, fd, buf, size, offset);
-}
 static ssize_t k_pwritev2(int fd, const struct iovec *iov, int count, off_t offset, int flags)
 {
 	return sys_raw(SYS_pwritev2, fd, (long)iov, count, offset, 0, flags);
@@ -100,7 +96,6 @@ static int k_munmap(void *addr, size_t size) { return (int)CALL2(SYS_munmap, add
 		.preadv = k_preadv, \
 		.write = k_write, \
 		.writev = k_writev, \
-		.pwrite = k_pwrite, \
 		.pwritev = k_pwritev, \
 		.pwritev2 = k_pwritev2, \
 		.lseek = k_lseek, \
@@ -273,4 +268,56 @@ ssize_t sys_read_file(const char *path, char *buf, size_t size)
 		return n;
 	buf[used] = '\0';
 	return (ssize_t)used;
+}
+
+int sys_read_all(int fd, void *buf, uint64_t size, uint64_t offset)
+{
+	uint8_t *to = buf;
+
+	while (size > 0) {
+		ssize_t n = sys.pread(fd, to, size, (off_t)offset);
+
+		if (n == -EINTR)
+			continue;
+		if (n < 0)
+			return (int)n;
+		if (n == 0)
+			return -EBADMSG;
+		to += n;
+		offset += (uint64_t)n;
+		size -= (uint64_t)n;
+	}
+	return 0;
+}
+
+bool sys_still_linked(int fd)
+{
+	struct statx st;
+
+	return sys.statx(fd, "", AT_EMPTY_PATH, STATX_NLINK, &st) == 0 && st.stx_nlink == 1;
+}
+
+const struct sys_dirent *sys_dir_next(struct sys_dir *d)
+{
+	const struct sys_dirent *entry;
+
+	if (d->at >= d->filled) {
+		d->at = 0;
+		d->filled = sys.getdents(d->fd, d->buf, d->size);
+		if (d->filled <= 0)
+			return NULL;
+	}
+	entry = (const struct sys_dirent *)(const void *)((const char *)d->buf + d->at);
+	d->at += entry->reclen;
+	return entry;
+}
+
+int sys_dirent_fd(const struct sys_dirent *d)
+{
+	const char *name = d->name;
+	int value = 0;
+
+	for (; *name >= '0' && *name <= '9'; name++)
+		value = value * 10 + (*name - '0');
+	return *name ? -1 : value;
 }

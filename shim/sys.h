@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/stat.h>
@@ -45,7 +46,6 @@ struct sys {
 	ssize_t (*preadv)(int fd, const struct iovec *iov, int count, off_t offset);
 	ssize_t (*write)(int fd, const void *buf, size_t size);
 	ssize_t (*writev)(int fd, const struct iovec *iov, int count);
-	ssize_t (*pwrite)(int fd, const void *buf, size_t size, off_t offset);
 	ssize_t (*pwritev)(int fd, const struct iovec *iov, int count, off_t offset);
 	ssize_t (*pwritev2)(int fd, const struct iovec *iov, int count, off_t offset, int flags);
 	off_t (*lseek)(int fd, off_t offset, int whence);
@@ -127,6 +127,18 @@ struct sys_dirent {
 	char name[];
 };
 
+/* The entries of the directory `fd` from its position on; the caller gives a buffer, aligned for sys_dirent. */
+struct sys_dir {
+	int fd;
+	void *buf;
+	size_t size;
+	ssize_t at, filled; /* filled < 0: -errno, and the rest is not known */
+};
+/* The next one, until the next call; NULL after the last, or when they cannot be read. */
+const struct sys_dirent *sys_dir_next(struct sys_dir *d);
+/* Of /proc/self/fd; -1: no number. */
+int sys_dirent_fd(const struct sys_dirent *d);
+
 /* The kernel's signal set: one bit for each of 64 signals, also those that the C library hides. */
 typedef uint64_t sys_sigset;
 
@@ -172,7 +184,20 @@ void sys_futex_wake(uint32_t *word, int count);
 /* CLOCK_MONOTONIC in nanoseconds. */
 uint64_t sys_now_ns(void);
 
+static inline void sys_nap(uint64_t ns)
+{
+	struct timespec nap = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
+
+	sys_raw(SYS_nanosleep, (long)&nap, 0, 0, 0, 0, 0);
+}
+
 /* Reads a whole small file into buf, NUL-terminates; bytes read or -errno. */
 ssize_t sys_read_file(const char *path, char *buf, size_t size);
+
+/* All `size` bytes at `offset`: 0; -EBADMSG: the file ends before; other -errno. */
+int sys_read_all(int fd, void *buf, uint64_t size, uint64_t offset);
+
+/* The file has its one name: nobody has removed it since it was made. */
+bool sys_still_linked(int fd);
 
 #endif

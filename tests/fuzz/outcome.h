@@ -48,16 +48,6 @@ static size_t fuzz_fault_cut(size_t n)
 	return most;
 }
 
-static ssize_t fuzz_pwrite(int fd, const void *buf, size_t n, off_t at)
-{
-	size_t cut;
-
-	if (!fuzz_fault_due(FAULT_PWRITE))
-		return sys_kernel.pwrite(fd, buf, n, at);
-	cut = fuzz_fault_cut(n);
-	return cut ? sys_kernel.pwrite(fd, buf, cut, at) : -fuzz_fault.error;
-}
-
 static ssize_t fuzz_write(int fd, const void *buf, size_t n)
 {
 	size_t cut;
@@ -70,12 +60,12 @@ static ssize_t fuzz_write(int fd, const void *buf, size_t n)
 
 static ssize_t fuzz_pwritev(int fd, const struct iovec *iov, int count, off_t at)
 {
-	size_t cut;
+	struct iovec part = *iov;
 
 	if (count != 1 || !fuzz_fault_due(FAULT_PWRITE))
 		return sys_kernel.pwritev(fd, iov, count, at);
-	cut = fuzz_fault_cut(iov->iov_len);
-	return cut ? sys_kernel.pwrite(fd, iov->iov_base, cut, at) : -fuzz_fault.error;
+	part.iov_len = fuzz_fault_cut(iov->iov_len);
+	return part.iov_len ? sys_kernel.pwritev(fd, &part, 1, at) : -fuzz_fault.error;
 }
 
 static ssize_t fuzz_writev(int fd, const struct iovec *iov, int count)
@@ -131,7 +121,6 @@ static void fuzz_fault_set(const uint8_t *faults)
 	if (getenv("FASTWRITE_FUZZ_SHOW"))
 		fprintf(stderr, "call %u number %u, error %d, short by %zu\n", fuzz_fault.kind, fuzz_fault.at,
 		        fuzz_fault.error, fuzz_fault.most);
-	sys.pwrite = fuzz_pwrite;
 	sys.write = fuzz_write;
 	sys.pwritev = fuzz_pwritev;
 	sys.writev = fuzz_writev;

@@ -234,7 +234,7 @@ __attribute__((unused)) static long rig_pwrite(int fd, const void *buf, size_t n
 	struct iovec iov = {.iov_base = (void *)(uintptr_t)buf, .iov_len = n};
 	long r = io_writev(fd, fdtable_get(fd), &iov, 1, offset);
 
-	return r == IO_PASS ? sys_kernel.pwrite(fd, buf, n, offset) : r;
+	return r == IO_PASS ? sys_kernel.pwritev(fd, &iov, 1, offset) : r;
 }
 
 __attribute__((unused)) static long rig_close(int fd)
