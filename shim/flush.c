@@ -95,14 +95,30 @@ static int open_again(const struct file *f, int program_fd, int flags)
 	return fd < 0 ? fd : own_fd_raise(fd);
 }
 
+/* Our own description appends or not, as what is staged needs it; nobody else has it, so it can be told to. */
+static bool own_fits(struct file *f)
+{
+	struct file_local *local = file_local(f);
+	int append = f->kind == STAGE_APPEND ? O_APPEND : 0;
+	int flags = (local->own_flags & ~O_APPEND) | append;
+
+	if (file_own_fd(f) < 0)
+		return false;
+	if (local->own_flags != flags) {
+		if (sys.fcntl(file_own_fd(f), F_SETFL, flags) < 0)
+			return false;
+		local->own_flags = flags;
+	}
+	return true;
+}
+
 /* A second description of the file, so that O_DIRECT and O_APPEND of the program's own one stay untouched. */
 static void open_own(struct file *f, int program_fd)
 {
-	struct file_local *local = file_local(f);
 	int flags = O_WRONLY | (f->kind == STAGE_APPEND ? O_APPEND : 0);
 	int fd;
 
-	if (file_own_fd(f) >= 0 && (local->own_flags & O_APPEND) == (flags & O_APPEND))
+	if (own_fits(f))
 		return;
 	if (program_fd >= 0 && f->no_own_fd)
 		return;
@@ -111,7 +127,7 @@ static void open_own(struct file *f, int program_fd)
 	if (fd < 0)
 		return;
 	file_set_own_fd(f, fd);
-	local->own_flags = flags;
+	file_local(f)->own_flags = flags;
 }
 
 void flush_open_own(struct file *f, int fd)
@@ -395,7 +411,7 @@ static void route_program_fd(struct file *f, struct route *rt, int fd)
  */
 static int route_find(struct file *f, const struct plan *p, struct route *rt)
 {
-	bool own = f->kind != STAGE_APPEND && file_own_fd(f) >= 0 && !(file_local(f)->own_flags & O_APPEND);
+	bool own = f->kind != STAGE_APPEND && own_fits(f);
 	int fd = own ? -1 : trusted_program_fd(f);
 	struct statx st;
 
@@ -425,7 +441,7 @@ static int route_find(struct file *f, const struct plan *p, struct route *rt)
 		/* our own threads run beside the program, whose next descriptor must get the lowest number */
 		if (!engine_is_self())
 			open_own(f, fd);
-		if (file_own_fd(f) >= 0) {
+		if (own_fits(f)) {
 			rt->own = true;
 			rt->target = (struct flush_target){.fd = file_own_fd(f),
 			                                   .flags = file_local(f)->own_flags};

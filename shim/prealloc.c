@@ -225,7 +225,8 @@ bool prealloc_zeros_wanted(struct file *f)
 	/* (with a journal a sync does not touch the file) */
 	if (set->prealloc_mode != PREALLOC_ZERO || set->sync == SYNC_JOURNAL || f->zero_never ||
 	    set->writers != WRITERS_EXCLUSIVE || f->shared || f->sparse || f->no_own_fd ||
-	    file_own_fd(f) < 0 || f->zero_wasted >= ZERO_WASTED_MAX || strict_is(f))
+	    file_own_fd(f) < 0 || (file_local(f)->own_flags & O_APPEND) ||
+	    f->zero_wasted >= ZERO_WASTED_MAX || strict_is(f))
 		return false;
 	/* only what is at the end of the file is of use */
 	end = stage_logical_size(f);

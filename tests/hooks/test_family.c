@@ -379,6 +379,41 @@ static void left_behind_by_a_child(void **state)
 	munmap(shared, 4096);
 }
 
+/* What a killed member appended goes out by a description that appends; what is written at offsets afterwards must not. */
+static void offsets_after_the_appends_of_the_dead(void **state)
+{
+	(void)state;
+	for (unsigned round = 0; round < rounds(); round++) {
+		struct timespec t = {.tv_nsec = 120000000};
+		unsigned counts[1];
+		pid_t pid;
+		int fd;
+
+		fflush(stdout);
+		pid = fork();
+		if (pid == 0) {
+			fd = open("d", O_WRONLY | O_CREAT | O_EXCL | O_APPEND, 0644);
+			CHILD(write_marks(fd, 0, 0, 64) == 0);
+			raise(SIGKILL);
+		}
+		assert_int_equal(waitpid(pid, NULL, 0), pid);
+		fd = OK(open("d", O_RDWR));
+		for (unsigned i = 0; i < 8; i++) {
+			char record[RECORD];
+
+			mark(record, 0, i);
+			assert_int_equal(pwrite(fd, record, RECORD, (off_t)i * RECORD), RECORD);
+		}
+		/* without anybody's asking: when the lag is over */
+		OK(nanosleep(&t, NULL));
+		assert_int_equal(kernel_size("d"), 64 * RECORD);
+		OK(close(fd));
+		check_marks("d", 1, counts, 0);
+		assert_int_equal(counts[0], 64);
+		OK(unlink("d"));
+	}
+}
+
 /* Generation after generation, each on what the one before left. */
 static void grandchildren(void **state)
 {
@@ -608,6 +643,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(too_many),
 		cmocka_unit_test(arenas_beside_the_dying),
 		cmocka_unit_test(left_behind_by_a_child),
+		cmocka_unit_test(offsets_after_the_appends_of_the_dead),
 		cmocka_unit_test(killed_on_one_append_description),
 		cmocka_unit_test(killed_on_one_position),
 		cmocka_unit_test(limit_of_one_append),
