@@ -213,10 +213,12 @@ EXPORT FILE *freopen64(const char *path, const char *mode, FILE *stream)
  * necessary: then the C library would have gone to the end, too, unless the stream is to be read as well. */
 static bool make_appending(int fd, struct ofd *o, int flags)
 {
-	int access = o->flags & O_ACCMODE;
+	/* o->flags does not know what a program that inherited the description has set */
+	long now = fd_fcntl(fd, o, F_GETFL, 0);
+	int access = (int)now & O_ACCMODE;
 
-	return !(o->flags & O_APPEND) && (access == O_RDWR || access == (flags & O_ACCMODE)) &&
-	       fd_fcntl(fd, o, F_SETFL, o->flags | O_APPEND) == 0 && (flags & O_ACCMODE) == O_WRONLY;
+	return now >= 0 && !(now & O_APPEND) && (access == O_RDWR || access == (flags & O_ACCMODE)) &&
+	       fd_fcntl(fd, o, F_SETFL, now | O_APPEND) == 0 && (flags & O_ACCMODE) == O_WRONLY;
 }
 
 EXPORT FILE *fdopen(int fd, const char *mode)

@@ -405,10 +405,13 @@ void op_pwritev2(const long *a) { vector_at(a, (int)a[4], a[5]); }
 /* Of a length that is not aligned the kernel may have written a part before it says EINVAL. */
 static size_t whole_pages(long n) { return capped(n) / 4096 * 4096; }
 
-/* slot size offset misaligned seed: for O_DIRECT */
+/*
+ * slot size offset misaligned seed: for O_DIRECT.  From memory that is not aligned the kernel may, on some file systems
+ * and as the pages happen to lie, write the sectors of the first page before it says EINVAL: so only one sector.
+ */
 void op_dwrite(const long *a)
 {
-	size_t n = whole_pages(a[1]);
+	size_t n = a[3] % 512 == 0 ? whole_pages(a[1]) : 512;
 	unsigned char *buffer = aligned_here() + (a[3] & 4095);
 
 	fill(buffer, n, (uint64_t)a[4]);
