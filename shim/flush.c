@@ -95,12 +95,12 @@ static int open_again(const struct file *f, int program_fd, int flags)
 	return fd < 0 ? fd : own_fd_raise(fd);
 }
 
-/* Our own description appends or not, as what is staged needs it; nobody else has it, so it can be told to. */
+/* Our own description appends or not, as what is staged needs it; nobody else has it, so it can be told to.  An append
+ * is as long as it is, and O_DIRECT not for it. */
 static bool own_fits(struct file *f)
 {
 	struct file_local *local = file_local(f);
-	int append = f->kind == STAGE_APPEND ? O_APPEND : 0;
-	int flags = (local->own_flags & ~O_APPEND) | append;
+	int flags = f->kind == STAGE_APPEND ? O_WRONLY | O_APPEND : local->own_flags & ~O_APPEND;
 
 	if (file_own_fd(f) < 0)
 		return false;

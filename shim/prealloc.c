@@ -147,15 +147,36 @@ int prealloc_reserve(struct file *f, int fd, uint64_t offset, uint64_t need, uin
 	return r;
 }
 
+/* Not the program's doing: its file keeps the time of its last write, if we may set one. */
+static int truncate_unseen(int fd, uint64_t size)
+{
+	struct statx before, after;
+	int r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_MTIME, &before);
+
+	if (r < 0)
+		return r;
+	kill_step();
+	r = sys.ftruncate(fd, (off_t)size);
+	kill_step();
+	if (r == 0 && sys.statx(fd, "", AT_EMPTY_PATH, STATX_MTIME, &after) == 0 &&
+	    (before.stx_mtime.tv_sec != after.stx_mtime.tv_sec ||
+	     before.stx_mtime.tv_nsec != after.stx_mtime.tv_nsec)) {
+		struct timespec times[2] = {
+			{.tv_nsec = UTIME_OMIT},
+			{.tv_sec = before.stx_mtime.tv_sec, .tv_nsec = before.stx_mtime.tv_nsec},
+		};
+
+		sys_raw(SYS_utimensat, fd, 0, (long)times, 0, 0, 0);
+	}
+	return r;
+}
+
 static void cut(struct file *f, int fd)
 {
 	struct statx st;
 
-	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st) == 0 && st.stx_size < f->prealloc_end) {
-		kill_step();
-		sys.ftruncate(fd, (off_t)st.stx_size);
-		kill_step();
-	}
+	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st) == 0 && st.stx_size < f->prealloc_end)
+		truncate_unseen(fd, st.stx_size);
 }
 
 static void forget(struct file *f)
@@ -315,9 +336,7 @@ void prealloc_zeros_cut(struct file *f)
 		r = 0; /* used up */
 	} else if (fd >= 0) {
 		f->zero_wasted++;
-		kill_step();
-		r = sys.ftruncate(fd, (off_t)f->ksize);
-		kill_step();
+		r = truncate_unseen(fd, f->ksize);
 		/* what was synced has that size on the device, too */
 		if (r == 0 && f->zero_synced)
 			r = sys.fdatasync(fd);

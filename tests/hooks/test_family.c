@@ -414,6 +414,69 @@ static void offsets_after_the_appends_of_the_dead(void **state)
 	}
 }
 
+/*
+ * What one member wrote at offsets goes out with O_DIRECT; what another then appends goes out by the first one, which
+ * looks, and must not be bound by O_DIRECT's rules.
+ */
+static void appends_of_another_after_aligned_writes(void **state)
+{
+	enum { PAGES = 1024 };
+	int go[2], done[2], fd;
+	char *page = calloc(1, 4096), *bytes, record[RECORD];
+	struct stat st;
+	size_t size;
+	pid_t pid;
+
+	(void)state;
+	OK(pipe(go));
+	OK(pipe(done));
+	fd = OK(open("e", O_RDWR | O_CREAT | O_EXCL, 0644));
+	for (unsigned i = 0; i < PAGES; i++)
+		assert_int_equal(write(fd, page, 4096), 4096);
+	OK(fstat(fd, &st));
+	fflush(stdout);
+	pid = fork();
+	if (pid == 0) {
+		int append = open("e", O_WRONLY | O_APPEND);
+
+		hear(go[0]);
+		CHILD(write_marks(append, 0, 0, 20) == 0);
+		tell(done[1]);
+		hear(go[0]);
+		CHILD(write_marks(append, 0, 20, 5) == 0);
+		CHILD(close(append) == 0);
+		leave();
+	}
+	OK(lseek(fd, 0, SEEK_SET));
+	for (unsigned i = 0; i < PAGES; i++)
+		assert_int_equal(write(fd, page, 4096), 4096);
+	OK(fstat(fd, &st));
+	assert_int_equal(st.st_size, PAGES * 4096);
+	tell(go[1]);
+	hear(done[0]);
+	OK(fstat(fd, &st));
+	assert_int_equal(st.st_size, PAGES * 4096 + 20 * RECORD);
+	assert_int_equal(OK(pread(fd, record, RECORD, PAGES * 4096)), RECORD);
+	assert_int_equal(record[0], '#');
+	OK(fsync(fd));
+	tell(go[1]);
+	check_exit(pid, 0);
+	OK(close(fd));
+	bytes = file_bytes("e", &size);
+	assert_int_equal(size, PAGES * 4096 + 25 * RECORD);
+	for (unsigned i = 0; i < 25; i++) {
+		mark(record, 0, i);
+		assert_memory_equal(bytes + PAGES * 4096 + i * RECORD, record, RECORD);
+	}
+	free(bytes);
+	OK(unlink("e"));
+	for (int i = 0; i < 2; i++) {
+		close(go[i]);
+		close(done[i]);
+	}
+	free(page);
+}
+
 /* Generation after generation, each on what the one before left. */
 static void grandchildren(void **state)
 {
@@ -644,6 +707,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(arenas_beside_the_dying),
 		cmocka_unit_test(left_behind_by_a_child),
 		cmocka_unit_test(offsets_after_the_appends_of_the_dead),
+		cmocka_unit_test(appends_of_another_after_aligned_writes),
 		cmocka_unit_test(killed_on_one_append_description),
 		cmocka_unit_test(killed_on_one_position),
 		cmocka_unit_test(limit_of_one_append),
