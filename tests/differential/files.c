@@ -331,12 +331,28 @@ static const unsigned char *filled(size_t n, long seed)
 	return buffer;
 }
 
+enum { SECTOR = 512 };
+
+/*
+ * With O_DIRECT the kernel may write the first sectors of what is not made of whole ones before it says EINVAL, or not,
+ * as the extents of the file and the pages of the memory lie: it differs from run to run.
+ */
+static bool unsure(int fd, size_t n, size_t unit)
+{
+	long flags = n > SECTOR && n % unit ? raw(SYS_fcntl, fd, F_GETFL, 0, 0, 0, 0) : 0;
+
+	return flags > 0 && (flags & O_DIRECT);
+}
+
 /* slot size seed */
 void op_write(const long *a)
 {
 	size_t n = capped(a[1]);
 
-	say_written(write(fd_of(a[0]), filled(n, a[2]), n));
+	if (unsure(fd_of(a[0]), n, SECTOR))
+		say(" no");
+	else
+		say_written(write(fd_of(a[0]), filled(n, a[2]), n));
 }
 
 /* slot size count seed: repeats one write, which is what a logger does */
@@ -345,6 +361,10 @@ void op_burst(const long *a)
 	size_t n = capped(a[1]);
 	long r = 0, total = 0;
 
+	if (unsure(fd_of(a[0]), n, SECTOR)) {
+		say(" no");
+		return;
+	}
 	for (long i = 0; i < a[2]; i++) {
 		r = write(fd_of(a[0]), filled(n, a[3] + i), n);
 		if (r < 0)
@@ -360,6 +380,10 @@ void op_scatter(const long *a)
 	size_t n = capped(a[1]);
 	long r = 0, total = 0;
 
+	if (unsure(fd_of(a[0]), n, SECTOR)) {
+		say(" no");
+		return;
+	}
 	for (long i = 0; i < a[2]; i++) {
 		r = pwrite(fd_of(a[0]), filled(n, a[4] + i), n, (off_t)(i * 7 % a[2]) * a[3]);
 		if (r < 0)
@@ -374,7 +398,10 @@ void op_pwrite(const long *a)
 {
 	size_t n = capped(a[1]);
 
-	say_written(pwrite(fd_of(a[0]), filled(n, a[3]), n, a[2]));
+	if (unsure(fd_of(a[0]), n, SECTOR))
+		say(" no");
+	else
+		say_written(pwrite(fd_of(a[0]), filled(n, a[3]), n, a[2]));
 }
 
 /* slot size parts seed */
@@ -383,6 +410,10 @@ void op_writev(const long *a)
 	struct iovec iov[PARTS_MAX];
 	size_t n = capped(a[1]);
 
+	if (unsure(fd_of(a[0]), n, n + 1)) {
+		say(" no");
+		return;
+	}
 	filled(n, a[3]);
 	say_written(writev(fd_of(a[0]), iov, split(iov, buffer_here(), n, a[2])));
 }
@@ -392,6 +423,10 @@ static void vector_at(const long *a, int flags, long seed)
 	struct iovec iov[PARTS_MAX];
 	size_t n = capped(a[1]);
 
+	if (unsure(fd_of(a[0]), n, n + 1)) {
+		say(" no");
+		return;
+	}
 	filled(n, seed);
 	say_written(pwritev2(fd_of(a[0]), iov, split(iov, buffer_here(), n, a[2]), a[3], flags));
 }
@@ -411,7 +446,7 @@ static size_t whole_pages(long n) { return capped(n) / 4096 * 4096; }
  */
 void op_dwrite(const long *a)
 {
-	size_t n = a[3] % 512 == 0 ? whole_pages(a[1]) : 512;
+	size_t n = a[3] % SECTOR == 0 ? whole_pages(a[1]) : SECTOR;
 	unsigned char *buffer = aligned_here() + (a[3] & 4095);
 
 	fill(buffer, n, (uint64_t)a[4]);
@@ -443,7 +478,7 @@ void op_aio(const long *a)
 	const struct aiocb *list[] = {&cb};
 	int r;
 
-	if (owner && owner != getpid()) {
+	if ((owner && owner != getpid()) || (a[4] && unsure(fd_of(a[0]), n, SECTOR))) {
 		say(" no");
 		return;
 	}
