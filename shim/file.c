@@ -328,6 +328,7 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->journal.block_seq = f->journal.block_commit = 0;
 	f->journal.puts = f->journal.void_ticket = f->journal.asked_ns = 0;
 	f->journal.asked = 0;
+	f->journal.failed = 0;
 	f->relaxed_due_ns = 0;
 	f->error = 0;
 	f->sync_error = 0;

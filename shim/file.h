@@ -192,6 +192,7 @@ struct file {
 		uint64_t block_seq, block_commit; /* staged bytes up to here are in the journal */
 		struct journal_place void_place;  /* entries before it are about to be made void, */
 		uint64_t void_puts, void_ticket;  /* all of them, if no more were put since; 0 = none */
+		int failed;                       /* -errno, see journal_file_failed; 0 = none */
 	} journal;
 
 	/* prealloc_mode = zero, see prealloc.h */

@@ -388,6 +388,28 @@ static int sync_now(struct file *f, struct journal_sync *s)
 	return f->full_sync ? sys.fsync(fd) : sys.fdatasync(fd);
 }
 
+void journal_file_failed(struct file *f, int error)
+{
+	if (!journal_file_counts(f))
+		return;
+	f->journal.failed = error;
+	atomic_store(&f->journal.arena->journal.keep, true);
+}
+
+/* Settled: on the device, too, and *s is what that covers.  0 or -errno. */
+static int make_durable(struct file *f, struct journal_sync *s)
+{
+	int r = f->journal.failed ? f->journal.failed : sync_now(f, s);
+
+	if (r == 0) {
+		f->full_sync = false;
+	} else if (r != -EBADF && f->journal.failed == 0) {
+		sync_note_error(f, r);
+		journal_file_failed(f, r);
+	}
+	return r;
+}
+
 int journal_retire(struct file *f, bool nested)
 {
 	struct journal_sync s;
@@ -401,17 +423,14 @@ int journal_retire(struct file *f, bool nested)
 	/* (the lock may have been free meanwhile; in a signal handler a block may be left) */
 	if (!journal_file_counts(f))
 		return 0;
-	r = sync_now(f, &s);
+	r = make_durable(f, &s);
 	if (r < 0) {
 		log_error(
 			"a file with entries in the journal of %s cannot be made durable (error %d); they are kept",
 			f->journal.arena->dir, -r);
-		if (r != -EBADF)
-			sync_note_error(f, r);
 		journal_file_keep(f);
 		return 0;
 	}
-	f->full_sync = false;
 	if (journal_file_sync_done(f, &s, true) < 0) {
 		/* all that they say is in the file, but a crash now would write it there again */
 		log_error("entries of the journal in %s cannot be made void", s.arena->dir);
@@ -447,6 +466,12 @@ static bool concerns(const struct file *f, const struct checkpoint *c)
 	return f->journal.arena == c->arena && f->journal.first < c->kept_from;
 }
 
+/* File lock held, which may be free meanwhile. */
+static bool concerned_and_durable(struct file *f, const struct checkpoint *c, struct journal_sync *s)
+{
+	return concerns(f, c) && flush_settle(f, false) == 0 && concerns(f, c) && make_durable(f, s) == 0;
+}
+
 static void visit_void(struct file *f, void *ctx)
 {
 	struct checkpoint *c = ctx;
@@ -456,9 +481,7 @@ static void visit_void(struct file *f, void *ctx)
 	if (!concerns(f, c))
 		return;
 	g = file_lock(f);
-	if (concerns(f, c) && flush_settle(f, false) == 0 && concerns(f, c) && sync_now(f, &s) == 0 &&
-	    journal_file_counts(f) && put_void(f, s.place, s.puts) == 0) {
-		f->full_sync = false;
+	if (concerned_and_durable(f, c, &s) && journal_file_counts(f) && put_void(f, s.place, s.puts) == 0) {
 		note_durable(f, &s);
 		c->ticket = f->journal.void_ticket;
 	}
@@ -487,10 +510,8 @@ static void visit_abandon(struct file *f, void *ctx)
 	if (!concerns(f, c))
 		return;
 	g = file_lock(f);
-	if (concerns(f, c) && flush_settle(f, false) == 0 && concerns(f, c) && sync_now(f, &s) == 0) {
-		f->full_sync = false;
+	if (concerned_and_durable(f, c, &s))
 		forget(f);
-	}
 	file_unlock(f, g);
 }
 

@@ -70,6 +70,12 @@ int journal_retire(struct file *f, bool nested);
 uint64_t journal_file_idle_at(const struct file *f);
 void journal_file_rest(struct file *f);
 
+/*
+ * A sync of the file failed: what the kernel then forgets may have been synced before, by the journal, and the next one
+ * may succeed.  While the file is open no sync of the file itself is believed, and its entries stay.
+ */
+void journal_file_failed(struct file *f, int error);
+
 /* No process has the file any more, or its entries cannot be made void: they are kept for recovery. */
 void journal_file_keep(struct file *f);
 

@@ -19,7 +19,6 @@ static void count(struct file *f, enum slot_counter which)
 		                          memory_order_relaxed);
 }
 
-/* A failed sync is reported, and what the kernel then has forgotten is never taken for durable later. */
 static int device_sync(int fd, bool full) { return full ? sys.fsync(fd) : sys.fdatasync(fd); }
 
 /* The kernel's rule for errors of writeback: a description that was there, or came before anybody was told, is told. */
@@ -84,7 +83,6 @@ int sync_written(int fd, struct ofd *o, uint32_t releases)
 	if (journal_file_is(f))
 		return synced_by_flags(f, o, releases) ? 0 : sync_file(fd, o, false);
 	g = file_lock(f);
-
 	if (g.nested)
 		stage_interrupt(f);
 	if (fdtable_get(fd) == o && atomic_load(&o->file) == f) {
@@ -124,8 +122,12 @@ static int sync_device(struct file *f, const struct ofd *o, int fd, bool full, s
 	file_unlock(f, *g);
 	r = device_sync(fd, full);
 	*g = file_lock(f);
-	if (r < 0 || fdtable_get(fd) != o)
+	if (fdtable_get(fd) != o)
 		return r;
+	if (r < 0) {
+		journal_file_failed(f, r);
+		return r;
+	}
 	if (full && was_new)
 		f->full_sync = false;
 	return journal_file_is(f) ? journal_file_sync_done(f, &s, g->nested) : 0;
@@ -175,7 +177,7 @@ int sync_file(int fd, struct ofd *o, bool full)
 	if (f->arena)
 		r = flush_settle_for_sync(f, g.nested);
 	if (r == 0)
-		r = by_policy(f, &full);
+		r = f->journal.failed ? f->journal.failed : by_policy(f, &full);
 	if (r == 1 && !f->zero_wanted && prealloc_zeros_wanted(f)) {
 		f->zero_wanted = true;
 		prealloc_zeros_used(f);

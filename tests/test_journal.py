@@ -9,6 +9,7 @@ import select
 import shutil
 import subprocess
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
@@ -783,3 +784,54 @@ def test_what_is_synced_with_everything_else_stays(steps, fastwrite, place, tmp_
     one.kill()
     recover(fastwrite, place, other_boot=True, tmp_path=tmp_path)
     assert (place / "data").read_bytes()[:4096] == b"B" * 4096
+
+
+# ---- a device that fails, and forgets ----
+
+
+@contextmanager
+def each_sync_fails_once(pid: int, files: int):
+    """So many fdatasyncs of each thread fail with EIO, as when writeback failed; those after them succeed."""
+    inject = f"inject=fdatasync:error=EIO:when=1..{files}"
+    argv = ["strace", "-f", "-q", "-e", "trace=fdatasync", "-e", inject, "-p", str(pid)]
+    tracer = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True)
+    status = Path(f"/proc/{pid}/status")
+    while tracer.poll() is None and f"TracerPid:\t{tracer.pid}\n" not in status.read_text():
+        time.sleep(0.01)
+    try:
+        yield tracer
+    finally:
+        tracer.terminate()
+    said = tracer.communicate()[1]
+    if "INJECTED" not in said:
+        pytest.skip(f"no fault can be injected here: {said.strip()[-200:]}")
+
+
+@pytest.mark.parametrize("who", ["checkpoint", "program"])
+def test_no_later_sync_makes_up_for_one_that_failed(steps, place, fastwrite, tmp_path, who):
+    """What the journal made durable, and the device then refuses: a sync that succeeds afterwards, because the kernel
+    has forgotten, does not take it from the journal."""
+    one = steps(writers="exclusive", lag_ms=20, log="error")
+    one.open(8, "rests")
+    one.open(9, "log")
+    one.write(8, "-", 4096)
+    one.sync(8)
+    one.until_journal(9)
+    one.sync(8)
+    one.write(8, "A", 32768)
+    one.sync(8)
+    assert b"A" * 4096 in one.journal().read_bytes()
+    time.sleep(0.2)  # flushed by the timer
+    with each_sync_fails_once(one.process.pid, 2):
+        if who == "checkpoint":
+            for i in range(200):  # fills the journal, so that it wants room
+                one.pwrite(9, chr(ord("a") + i % 26), 30000, 0)
+                one.do("fsync", 9)
+                time.sleep(0.004)
+        else:
+            one.pwrite(8, "B", 1 << 20, 1 << 20)  # there is no room for that in the journal
+            assert [one.do("fsync", 8) < 0 for _ in range(4)] == [True] * 4
+    one.kill()
+    lose(place / "rests", b"-" * 4096)
+    done = recover_raw(fastwrite, place, other_boot=True, tmp_path=tmp_path)
+    assert (place / "rests").read_bytes().count(b"A") == 32768, done.stdout + done.stderr

@@ -337,12 +337,7 @@ enum { SECTOR = 512 };
  * With O_DIRECT the kernel may write the first sectors of what is not made of whole ones before it says EINVAL, or not,
  * as the extents of the file and the pages of the memory lie: it differs from run to run.
  */
-static bool unsure(int fd, size_t n, size_t unit)
-{
-	long flags = n > SECTOR && n % unit ? raw(SYS_fcntl, fd, F_GETFL, 0, 0, 0, 0) : 0;
-
-	return flags > 0 && (flags & O_DIRECT);
-}
+static bool unsure(int fd, size_t n, size_t unit) { return n > SECTOR && n % unit && is_direct(fd); }
 
 /* slot size seed */
 void op_write(const long *a)
