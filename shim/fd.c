@@ -22,6 +22,7 @@
 
 #include <fcntl.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 static pid_t process_id;
@@ -664,15 +665,46 @@ static bool vacate(int fd)
 	return !own_fd_is(fd) || engage_move_fd(fd) || journal_move_fd(fd) || family_move_fd(fd);
 }
 
-long fd_dup_onto_prepare(int oldfd, int newfd)
+/* dup2 onto a descriptor that is open will succeed, unless a sandbox refuses it. */
+static bool can_replace(int oldfd, int newfd)
 {
+	struct rlimit64 limit = {.rlim_cur = RLIM64_INFINITY};
+
+	sys_raw(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, (long)&limit, 0, 0);
+	return (uint64_t)newfd < limit.rlim_cur && sys.fcntl(oldfd, F_GETFD, 0) >= 0;
+}
+
+long fd_dup_onto_prepare(struct fd_dup_onto *d, int oldfd, int newfd)
+{
+	*d = (struct fd_dup_onto){.oldfd = oldfd, .newfd = newfd};
 	if (own_fd_is(oldfd) || (own_fd_is(newfd) && !vacate(newfd)))
 		return -EBADF;
 	if (oldfd == newfd)
 		return FD_PASS;
-	if ((fdtable_get(newfd) || lazy_is(newfd)) && sys.fcntl(oldfd, F_GETFD, 0) >= 0)
+	d->forgotten = (fdtable_get(newfd) || lazy_is(newfd)) && can_replace(oldfd, newfd);
+	if (d->forgotten)
 		fd_close_prepare(newfd); /* dup2 reports no error of the close that it implies */
 	return FD_PASS;
+}
+
+/* fd was to be closed, and was not: positions and locks that it was known to have are forgotten. */
+static void still_open(int fd)
+{
+	long flags = sys.fcntl(fd, F_GETFL, 0);
+	struct fd_open op = {.flags = (int)flags, .watch = true, .late = true, .reader = true};
+
+	if (flags < 0)
+		return;
+	fd_opened(&op, fd);
+	fd_use_unmodelled(fd, THROUGH_UNKNOWN_FD);
+}
+
+void fd_dup_onto_done(const struct fd_dup_onto *d, bool made)
+{
+	if (made)
+		fd_dup_done(d->oldfd, d->newfd);
+	else if (d->forgotten)
+		still_open(d->newfd);
 }
 
 /* Settles and forgets managed descriptors in the range. */
@@ -724,9 +756,12 @@ long fd_close_range(unsigned from, unsigned to, int flags,
 		return next(from, to, flags);
 	if (flags & CLOSE_RANGE_UNSHARE)
 		apart = apart_begin(true);
-	if (!(flags & CLOSE_RANGE_CLOEXEC))
+	/* old kernels and sandboxes refuse it: asked for a descriptor that cannot exist, before any is forgotten */
+	r = flags & CLOSE_RANGE_CLOEXEC ? 0 : next(~0u, ~0u, flags);
+	if (r == 0 && !(flags & CLOSE_RANGE_CLOEXEC))
 		close_range_prepare(from, to);
-	r = close_around_own(from, to, flags, next);
+	if (r == 0)
+		r = close_around_own(from, to, flags, next);
 	apart_end(apart);
 	return r;
 }

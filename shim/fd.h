@@ -41,8 +41,15 @@ bool fd_spare_own(void);
 long fd_close_prepare(int fd);
 /* The kernel made `newfd` a duplicate of `oldfd`. */
 void fd_dup_done(int oldfd, int newfd);
-/* Before dup2/dup3 onto newfd (which closes it).  -EBADF: newfd is ours, pretend it is out of range. */
-long fd_dup_onto_prepare(int oldfd, int newfd);
+/* dup2 or dup3 */
+struct fd_dup_onto {
+	int oldfd, newfd;
+	bool forgotten; /* newfd was known */
+};
+/* Before the call, which closes newfd.  -EBADF: newfd is ours, pretend it is out of range. */
+long fd_dup_onto_prepare(struct fd_dup_onto *d, int oldfd, int newfd);
+/* After it; `made`: it succeeded. */
+void fd_dup_onto_done(const struct fd_dup_onto *d, bool made);
 /* close_range by `next` (0 or -errno), of what lies between our own descriptors. */
 long fd_close_range(unsigned from, unsigned to, int flags,
                     long (*next)(unsigned from, unsigned to, int flags));

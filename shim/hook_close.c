@@ -61,25 +61,27 @@ EXPORT int dup(int oldfd)
 
 EXPORT int dup2(int oldfd, int newfd)
 {
-	int r = (int)fd_dup_onto_prepare(oldfd, newfd);
+	struct fd_dup_onto d;
+	int r;
 
-	if (r == -EBADF)
+	if (fd_dup_onto_prepare(&d, oldfd, newfd) == -EBADF)
 		return (int)hook_result(-EBADF);
 	r = real.dup2(oldfd, newfd);
-	if (r >= 0)
-		fd_dup_done(oldfd, newfd);
+	fd_dup_onto_done(&d, r >= 0);
 	return r;
 }
 
 EXPORT int dup3(int oldfd, int newfd, int flags)
 {
+	struct fd_dup_onto d;
 	int r;
 
-	if ((flags & ~O_CLOEXEC) == 0 && (int)fd_dup_onto_prepare(oldfd, newfd) == -EBADF)
+	if (flags & ~O_CLOEXEC)
+		return real.dup3(oldfd, newfd, flags); /* which the kernel refuses */
+	if (fd_dup_onto_prepare(&d, oldfd, newfd) == -EBADF)
 		return (int)hook_result(-EBADF);
 	r = real.dup3(oldfd, newfd, flags);
-	if (r >= 0)
-		fd_dup_done(oldfd, newfd);
+	fd_dup_onto_done(&d, r >= 0);
 	return r;
 }
 

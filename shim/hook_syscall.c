@@ -125,13 +125,15 @@ static long do_dup(const long *a)
 
 static long dup_onto(long number, const long *a, int flags)
 {
+	struct fd_dup_onto d;
 	long r;
 
-	if ((flags & ~O_CLOEXEC) == 0 && fd_dup_onto_prepare(INT(0), INT(1)) == -EBADF)
+	if (flags & ~O_CLOEXEC)
+		return PASS; /* which the kernel refuses */
+	if (fd_dup_onto_prepare(&d, INT(0), INT(1)) == -EBADF)
 		return -EBADF;
 	r = kernel(number, a);
-	if (r >= 0)
-		fd_dup_done(INT(0), INT(1));
+	fd_dup_onto_done(&d, r >= 0);
 	return r;
 }
 

@@ -43,8 +43,13 @@ static void before_standard(void)
 
 EXPORT int login_tty(int fd)
 {
-	forget_standard(fd);
-	return real.login_tty(fd);
+	int r;
+
+	before_standard();
+	r = real.login_tty(fd);
+	if (r == 0)
+		forget_standard(fd);
+	return r;
 }
 
 EXPORT pid_t forkpty(int *master, char *name, const struct termios *terminal, const struct winsize *size)

@@ -3,7 +3,10 @@
 #include "hook_test.h"
 
 #include <dirent.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 
 #ifndef CLOSE_RANGE_CLOEXEC
@@ -89,6 +92,104 @@ static void replacing(void **state)
 	check_file("a", 0, RECORDS + 15);
 	OK(unlink("a"));
 	OK(unlink("b"));
+}
+
+/* What was not replaced or closed still shares its position, and what is staged, with its duplicate. */
+static bool both_go_on(int fd, int copy, unsigned *n)
+{
+	char record[RECORD];
+
+	for (unsigned round = 0; round < 10; round++)
+		for (int i = 0; i < 2; i++) {
+			record_fill(record, (*n)++);
+			if (write(i ? fd : copy, record, RECORD) != RECORD)
+				return false;
+		}
+	return true;
+}
+
+/* A number above the limit, bad flags: the descriptor stays what it was. */
+static void not_replaced(void **state)
+{
+	int fd = open_staged("a", 0);
+	int high = OK(fcntl(fd, F_DUPFD, 200));
+	int other = open_staged("b", 0);
+	unsigned n = RECORDS;
+	struct rlimit limit;
+	rlim_t before;
+
+	(void)state;
+	FAILS(dup3(other, high, O_APPEND), EINVAL);
+	FAILS(dup3(high, high, 0), EINVAL);
+	assert_true(both_go_on(fd, high, &n));
+	OK(getrlimit(RLIMIT_NOFILE, &limit));
+	before = limit.rlim_cur;
+	limit.rlim_cur = (rlim_t)high;
+	OK(setrlimit(RLIMIT_NOFILE, &limit));
+	FAILS(dup2(other, high), EBADF);
+	assert_true(both_go_on(fd, high, &n));
+	FAILS(dup3(other, high, O_CLOEXEC), EBADF);
+	FAILS(syscall(SYS_dup3, other, high, 0), EBADF);
+#ifdef SYS_dup2
+	FAILS(syscall(SYS_dup2, other, high), EBADF);
+#endif
+	assert_true(both_go_on(fd, high, &n));
+	limit.rlim_cur = before;
+	OK(setrlimit(RLIMIT_NOFILE, &limit));
+	OK(close(fd));
+	write_records(high, n, 1);
+	OK(close(high));
+	check_file("a", 0, n + 1);
+	OK(close(other));
+	check_file("b", 0, RECORDS);
+	OK(unlink("a"));
+	OK(unlink("b"));
+}
+
+static bool forbid(long number, int error)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)number, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (unsigned)error),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = {.len = sizeof code / sizeof *code, .filter = code};
+
+	return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+	       prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+/* A sandbox refuses calls that could not fail otherwise; an old kernel lacks some. */
+static void refused(void **state)
+{
+	unsigned n = 0;
+	pid_t pid;
+
+	(void)state;
+	fflush(stdout);
+	pid = fork();
+	if (pid == 0) {
+		int other = open("/dev/null", O_RDONLY);
+		int fd = open("a", O_RDWR | O_CREAT | O_TRUNC, 0644);
+		int copy = dup(fd);
+
+		CHILD(both_go_on(fd, copy, &n));
+		CHILD(forbid(SYS_close_range, ENOSYS) && forbid(SYS_dup3, EPERM));
+#ifdef SYS_dup2
+		CHILD(forbid(SYS_dup2, EPERM));
+#endif
+		CHILD(close_range((unsigned)copy, (unsigned)copy, 0) == -1 && errno == ENOSYS);
+		CHILD(both_go_on(fd, copy, &n));
+		CHILD(dup2(other, copy) == -1 && errno == EPERM);
+		CHILD(both_go_on(fd, copy, &n));
+		CHILD(dup3(other, copy, O_CLOEXEC) == -1 && errno == EPERM);
+		CHILD(both_go_on(fd, copy, &n));
+		_exit(0);
+	}
+	check_exit(pid, 0);
+	check_file("a", 0, 80);
+	OK(unlink("a"));
 }
 
 static void over_stdout(void **state)
@@ -299,10 +400,10 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		/* first: while the library has nothing open yet */
-		cmocka_unit_test(leases),      cmocka_unit_test(seeking),     cmocka_unit_test(duplicates),
-		cmocka_unit_test(replacing),   cmocka_unit_test(over_stdout), cmocka_unit_test(status_flags),
-		cmocka_unit_test(ranges),      cmocka_unit_test(not_open),    cmocka_unit_test(high_numbers),
-		cmocka_unit_test(all_of_them),
+		cmocka_unit_test(leases),      cmocka_unit_test(seeking),      cmocka_unit_test(duplicates),
+		cmocka_unit_test(replacing),   cmocka_unit_test(over_stdout),  cmocka_unit_test(status_flags),
+		cmocka_unit_test(ranges),      cmocka_unit_test(not_open),     cmocka_unit_test(high_numbers),
+		cmocka_unit_test(all_of_them), cmocka_unit_test(not_replaced), cmocka_unit_test(refused),
 	};
 
 	close_inherited();

@@ -59,7 +59,11 @@ static void logging_in(void **state)
 			char text[8] = "";
 
 			CHILD(dup2(fd, 1) == 1);
-			child_puts(1, RECORDS, 5);
+			child_puts(1, RECORDS, 3);
+			if (how == 0) /* no terminal: nothing is replaced */
+				CHILD(login_tty(open("/dev/null", O_RDWR)) == -1);
+			child_puts(fd, RECORDS + 3, 1);
+			child_puts(1, RECORDS + 4, 1);
 			if (how == 0) {
 				if (openpty(&master, &slave, NULL, NULL, NULL) < 0)
 					_exit(77);
