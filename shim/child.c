@@ -286,15 +286,15 @@ void child_spawn_prepare(bool by_actions)
 			inherit_all();
 		return;
 	}
+	for (int fd = lazy_next(0); fd >= 0; fd = lazy_next(fd + 1))
+		if (inherits(fd, by_actions))
+			lazy_forget(fd);
 	for (int fd = fdtable_next(0, ~0u); fd >= 0; fd = fdtable_next((unsigned)fd + 1, ~0u)) {
 		struct ofd *o = fdtable_get(fd);
 
 		if (o && o->writable && inherits(fd, by_actions))
 			atomic_store(&atomic_load(&o->file)->give_up, THROUGH_INHERITED);
 	}
-	for (int fd = lazy_next(0); fd >= 0; fd = lazy_next(fd + 1))
-		if (inherits(fd, by_actions))
-			lazy_clear(fd);
 	file_for_each(visit_spawn, NULL);
 }
 

@@ -773,6 +773,7 @@ long fd_hand_over(int fd)
 	struct ofd *o;
 	long r = 0;
 
+	lazy_used(fd);
 	f = lock_fd(fd, &o, &g);
 	if (!f)
 		return 0;
@@ -792,7 +793,7 @@ void fd_use_unmodelled(int fd, int why)
 	struct file *f;
 	struct ofd *o;
 
-	lazy_clear(fd);
+	lazy_forget(fd);
 	f = lock_fd(fd, &o, &g);
 	if (!f)
 		return;
@@ -809,10 +810,10 @@ void fd_use_unmodelled(int fd, int why)
 
 void fd_use_stdio(int fd)
 {
-	lazy_clear(fd);
 	struct statx st;
 	struct file *f;
 
+	lazy_forget(fd);
 	if (alive_elsewhere())
 		return;
 	if (fdtable_get(fd)) {

@@ -41,9 +41,9 @@ EXPORT void *mmap64(void *addr, size_t length, int prot, int flags, int fd, off6
 
 void hook_before_copy(int in, int out)
 {
-	if (fdtable_get(in))
+	if (lazy_used(in))
 		fd_use_unmodelled(in, THROUGH_SPLICE);
-	if (fdtable_get(out))
+	if (lazy_used(out))
 		fd_use_unmodelled(out, THROUGH_SPLICE);
 }
 
@@ -82,13 +82,6 @@ static int fd_inside(const void *arg, size_t offset)
 	return fd;
 }
 
-static void become_backing(int fd)
-{
-	lazy_clear(fd);
-	if (fdtable_get(fd))
-		fd_use_unmodelled(fd, THROUGH_IOCTL);
-}
-
 /* What an ioctl means for files other than the one it is made on. */
 static void ioctl_others(unsigned long request, const void *arg)
 {
@@ -96,8 +89,8 @@ static void ioctl_others(unsigned long request, const void *arg)
 
 	switch (request) {
 	case LOOP_SET_FD:
-	case LOOP_CHANGE_FD: become_backing((int)(intptr_t)arg); return;
-	case LOOP_CONFIGURE: become_backing(fd_inside(arg, 0)); return;
+	case LOOP_CHANGE_FD: fd_use_unmodelled((int)(intptr_t)arg, THROUGH_IOCTL); return;
+	case LOOP_CONFIGURE: fd_use_unmodelled(fd_inside(arg, 0), THROUGH_IOCTL); return;
 	default: break;
 	}
 	/* clones, snapshots, exchanged extents, a frozen file system: they take what is in the kernel */
@@ -112,7 +105,10 @@ static void ioctl_others(unsigned long request, const void *arg)
 			meta_release_fd(fd_inside(arg, 0));
 		meta_settle_all();
 		return;
-	case BTRFS: meta_settle_all(); return;
+	case BTRFS:
+		lazy_use_all(); /* the source, for which another member of the family may stage */
+		meta_settle_all();
+		return;
 	default: return;
 	}
 }
@@ -137,13 +133,7 @@ EXPORT int ioctl(int fd, unsigned long request, ...)
 	return r < 0 ? (int)hook_result(r) : real.ioctl(fd, request, arg);
 }
 
-void hook_before_aio(int fd)
-{
-	if (!lazy_used(fd))
-		lazy_clear(fd);
-	if (fdtable_get(fd))
-		fd_use_unmodelled(fd, THROUGH_AIO);
-}
+void hook_before_aio(int fd) { fd_use_unmodelled(fd, THROUGH_AIO); }
 
 EXPORT int aio_read(struct aiocb *cb)
 {

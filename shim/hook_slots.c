@@ -128,7 +128,7 @@ static ssize_t slot_write(FILE *stream, const void *data, ssize_t size)
 static ssize_t slot_read(FILE *stream, void *data, ssize_t size)
 {
 	int fd = stream->_fileno;
-	struct ofd *o = fdtable_get(fd);
+	struct ofd *o = lazy_used(fd);
 	struct iovec iov = {.iov_base = data, .iov_len = (size_t)size};
 	long r = o ? io_readv(fd, o, &iov, 1, IO_NO_OFFSET) : IO_PASS;
 
@@ -141,7 +141,7 @@ static ssize_t slot_read(FILE *stream, void *data, ssize_t size)
 static off64_t slot_seek(FILE *stream, off64_t offset, int whence)
 {
 	int fd = stream->_fileno;
-	struct ofd *o = fdtable_get(fd);
+	struct ofd *o = lazy_used(fd);
 	long r = o ? io_lseek(fd, o, offset, whence) : IO_PASS;
 
 	if (r != IO_PASS)
@@ -168,8 +168,10 @@ static int slot_stat(FILE *stream, void *out)
 	int (*next)(FILE *, void *) = REPLACED(SLOT_STAT, int, FILE *, void *);
 	const struct stat *st = out;
 	uint32_t releases = meta_releases();
-	int r = next(stream, out);
+	int r;
 
+	lazy_used(stream->_fileno);
+	r = next(stream, out);
 	if (r == 0 && meta_outdated(releases) && meta_settle_stat(st->st_dev, st->st_ino, releases))
 		r = next(stream, out);
 	note(stream, SLOT_STAT);

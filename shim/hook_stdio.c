@@ -224,7 +224,7 @@ static bool make_appending(int fd, struct ofd *o, int flags)
 EXPORT FILE *fdopen(int fd, const char *mode)
 {
 	struct mode m = mode_of(mode, FDOPEN_LOOKS_AT);
-	struct ofd *o = fdtable_get(fd);
+	struct ofd *o = lazy_used(fd);
 	bool to_end = false;
 	FILE *stream;
 

@@ -49,7 +49,7 @@ EXPORT int syncfs(int fd)
 
 EXPORT int sync_file_range(int fd, off64_t offset, off64_t length, unsigned flags)
 {
-	long r = fdtable_get(fd) ? fd_hand_over(fd) : 0;
+	long r = fd_hand_over(fd);
 
 	return r < 0 ? (int)hook_result(r) : real.sync_file_range(fd, offset, length, flags);
 }

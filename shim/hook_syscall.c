@@ -257,7 +257,7 @@ static long do_pwritev2(const long *a)
 
 static long read_vector(const long *a, const struct iovec *iov, int count, off_t offset)
 {
-	struct ofd *o = fdtable_get(INT(0));
+	struct ofd *o = lazy_used(INT(0));
 
 	return o ? io_readv(INT(0), o, iov, count, offset) : PASS;
 }
@@ -298,7 +298,7 @@ static long do_preadv2(const long *a)
 
 static long do_lseek(const long *a)
 {
-	struct ofd *o = fdtable_get(INT(0));
+	struct ofd *o = lazy_used(INT(0));
 
 	return o ? io_lseek(INT(0), o, a[1], INT(2)) : PASS;
 }

@@ -42,13 +42,17 @@ int lazy_next(int from)
 	return -1;
 }
 
+void lazy_use_all(void)
+{
+	for (int fd = lazy_next(0); fd >= 0; fd = lazy_next(fd + 1))
+		lazy_used(fd);
+}
+
 void lazy_clear_all(void)
 {
-	for (int fd = lazy_next(0); fd >= 0; fd = lazy_next(fd + 1)) {
-		/* bytes of a dead process come first, whoever writes then */
-		lazy_used(fd);
+	lazy_use_all(); /* bytes of a dead process come first, whoever writes then */
+	for (int fd = lazy_next(0); fd >= 0; fd = lazy_next(fd + 1))
 		lazy_clear(fd);
-	}
 }
 
 void lazy_fork_child(void)

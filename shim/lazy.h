@@ -50,6 +50,8 @@ static inline void lazy_clear(int fd)
 bool lazy_any(void);
 /* The lowest noted descriptor from `from` on, or -1. */
 int lazy_next(int from);
+/* lazy_used of all. */
+void lazy_use_all(void);
 /* fork, exec: the descriptions are shared from now on. */
 void lazy_clear_all(void);
 
@@ -66,17 +68,26 @@ void lazy_written(int fd);
 /* Resolves fd now, if it is lazy. */
 void lazy_resolve(int fd);
 
-/* The description that fd refers to when it is managed, for calls that let a noted descriptor be. */
+/* The description that fd refers to when it is managed, for calls that let a noted descriptor be: all that read,
+ * move or measure. */
 struct ofd *lazy_first_use(int fd);
 static inline struct ofd *lazy_used(int fd)
 {
 	struct ofd *o = fdtable_get(fd);
 
-	if (__builtin_expect(!o && (unsigned)fd < LAZY_FDS, 1) &&
-	    __builtin_expect(atomic_load_explicit(&lazy_fds[fd].state, memory_order_relaxed) == LAZY_UNSURE,
+	if (__builtin_expect(o || (unsigned)fd >= LAZY_FDS, 0))
+		return o;
+	if (__builtin_expect(atomic_load_explicit(&lazy_fds[fd].state, memory_order_acquire) >= LAZY_UNSURE,
 	                     0))
 		return lazy_first_use(fd);
-	return o;
+	return fdtable_get(fd); /* another thread may have found it out since */
+}
+
+/* fd is about to be used in ways that are not seen: it is not noted any more.  Managed or not, it is as before. */
+static inline void lazy_forget(int fd)
+{
+	if (!lazy_used(fd))
+		lazy_clear(fd);
 }
 
 #endif

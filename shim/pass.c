@@ -13,12 +13,7 @@
 #include <fcntl.h>
 #include <string.h>
 
-static void sent(int fd)
-{
-	lazy_clear(fd);
-	if (fdtable_get(fd))
-		fd_use_unmodelled(fd, THROUGH_PASSED);
-}
+static void sent(int fd) { fd_use_unmodelled(fd, THROUGH_PASSED); }
 
 /* Calls back with each descriptor in the control data. */
 static void for_each_right(const struct msghdr *message, void (*act)(int fd))

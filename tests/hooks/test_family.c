@@ -2,11 +2,16 @@
 /* Forked processes on the same files: what one writes the others see at once, in order, and whoever is killed. */
 #include "hook_test.h"
 
+#include <linux/fs.h>
 #include <poll.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdatomic.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
 #include <time.h>
 
 /* "#WWWWW NNNNNNNN ....\n": writer and number, so that order and wholeness can be checked; where one begins is plain
@@ -693,6 +698,150 @@ static void limit_of_the_survivor(void **state)
 	OK(unlink("a"));
 }
 
+/* ---- the first use of a descriptor that was opened before another member staged something ---- */
+
+static long by_sendfile(int fd)
+{
+	return sendfile(open("c", O_RDWR | O_CREAT | O_TRUNC, 0644), fd, NULL, 2 * STAGED);
+}
+static long by_copy(int fd)
+{
+	return copy_file_range(fd, NULL, open("c", O_RDWR | O_CREAT | O_TRUNC, 0644), NULL, 2 * STAGED, 0);
+}
+static long by_splice(int fd)
+{
+	int ends[2];
+
+	return pipe(ends) < 0 ? -1 : splice(fd, NULL, ends[1], NULL, 2 * STAGED, 0);
+}
+static long by_clone(int fd)
+{
+	int copy = open("c", O_RDWR | O_CREAT | O_TRUNC, 0644);
+
+	return ioctl(copy, FICLONE, fd) < 0 && (errno == EOPNOTSUPP || errno == EXDEV) ? STAGED
+	                                                                               : kernel_size("c");
+}
+
+static char buffer[2 * STAGED];
+static long by_number(int fd) { return syscall(SYS_read, fd, buffer, sizeof buffer); }
+static long by_number_at(int fd) { return syscall(SYS_pread64, fd, buffer, sizeof buffer, 0L); }
+static long by_number_end(int fd) { return syscall(SYS_lseek, fd, 0L, SEEK_END); }
+static long by_number_flags(int fd)
+{
+	struct iovec v = {.iov_base = buffer, .iov_len = sizeof buffer};
+
+	return syscall(SYS_preadv2, fd, &v, 1L, 0L, 0L, (long)RWF_HIPRI);
+}
+static long by_range_sync(int fd)
+{
+	if (sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE) < 0)
+		return -1;
+	return kernel_size("b");
+}
+static long by_stream(int fd)
+{
+	FILE *stream = fdopen(fd, "r");
+
+	setvbuf(stream, NULL, _IOFBF, sizeof buffer);
+	return (long)fread(buffer, 1, sizeof buffer, stream);
+}
+static long by_unbuffered_stream(int fd)
+{
+	FILE *stream = fdopen(fd, "r");
+
+	setvbuf(stream, NULL, _IONBF, 0);
+	return (long)fread(buffer, 1, sizeof buffer, stream);
+}
+static long by_stream_end(int fd)
+{
+	FILE *stream = fdopen(fd, "r");
+
+	return fseek(stream, 0, SEEK_END) < 0 ? -1 : ftell(stream);
+}
+static long after_passing_it(int fd)
+{
+	char control[CMSG_SPACE(sizeof fd)] = "", byte = 0;
+	struct iovec v = {.iov_base = &byte, .iov_len = 1};
+	struct msghdr message = {
+		.msg_iov = &v, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+	struct cmsghdr *c = CMSG_FIRSTHDR(&message);
+	int ends[2];
+
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(sizeof fd);
+	memcpy(CMSG_DATA(c), &fd, sizeof fd);
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) < 0 || sendmsg(ends[0], &message, 0) != 1)
+		return -1;
+	return pread(fd, buffer, sizeof buffer, 0);
+}
+/* The program gets it; it is still ours. */
+static long after_a_program(int fd)
+{
+	extern char **environ;
+	char *const arguments[] = {"true", NULL};
+	pid_t pid;
+
+	if (fcntl(fd, F_SETFD, 0) < 0 || posix_spawnp(&pid, "true", NULL, NULL, arguments, environ) != 0 ||
+	    waitpid(pid, NULL, 0) != pid)
+		return -1;
+	return pread(fd, buffer, sizeof buffer, 0);
+}
+/* Nothing of what is written this way is overwritten by what was staged before. */
+static long by_writing(int fd)
+{
+	int from = open("c", O_RDWR | O_CREAT | O_TRUNC, 0644);
+	off_t at = 0;
+
+	memset(buffer, 'c', STAGED);
+	if (write(from, buffer, STAGED) != STAGED ||
+	    copy_file_range(from, &at, fd, NULL, STAGED, 0) != STAGED || fdatasync(fd) < 0 ||
+	    pread(fd, buffer, sizeof buffer, 0) != STAGED)
+		return -1;
+	for (int i = 0; i < STAGED; i++)
+		if (buffer[i] != 'c')
+			return i;
+	return STAGED;
+}
+
+static void first_uses(void **state)
+{
+	static long (*const uses[])(int fd) = {
+		by_sendfile,   by_copy,       by_splice,        by_clone,        by_number,
+		by_number_at,  by_number_end, by_number_flags,  by_range_sync,   by_stream,
+		by_stream_end, by_writing,    after_passing_it, after_a_program, by_unbuffered_stream,
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof uses / sizeof *uses; i++) {
+		int down[2], up[2], fd;
+
+		assert_int_equal(pipe(down) | pipe(up), 0);
+		OK(close(open_new("b", 0)));
+		fflush(stdout);
+		if (fork() == 0) {
+			long seen;
+			char byte;
+
+			fd = open("b", (uses[i] == by_writing ? O_RDWR : O_RDONLY) | O_CLOEXEC);
+			CHILD(write(up[1], "x", 1) == 1 && read(down[0], &byte, 1) == 1);
+			seen = uses[i](fd);
+			if (seen != STAGED)
+				dprintf(2, "use %zu: %ld\n", i, seen);
+			_exit(seen != STAGED);
+		}
+		hear(up[0]);
+		fd = OK(open("b", O_RDWR | O_CLOEXEC));
+		write_records(fd, 0, RECORDS);
+		tell(down[1]);
+		wait_for(1);
+		OK(close(fd));
+		close(down[0]), close(down[1]), close(up[0]), close(up[1]);
+		OK(unlink("b"));
+	}
+	unlink("c");
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -701,6 +850,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(one_position),
 		cmocka_unit_test(inherited_before_the_first_write),
 		cmocka_unit_test(opened_after_the_fork),
+		cmocka_unit_test(first_uses),
 		cmocka_unit_test(daemonised),
 		cmocka_unit_test(grandchildren),
 		cmocka_unit_test(too_many),
