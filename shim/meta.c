@@ -357,12 +357,13 @@ void meta_settle_all(void)
 		file_for_each(visit_settle, &all);
 }
 
+/* Of all members of the family, as the kernel syncs what all processes wrote. */
 void meta_settle_for_sync(void)
 {
 	struct settle_all all = {.sync = true};
 
 	if (!meta_idle())
-		file_for_each(visit_settle, &all);
+		file_for_each_shared(visit_settle, &all);
 }
 
 int meta_settle_for_syncfs(int fd)
@@ -374,7 +375,7 @@ int meta_settle_for_syncfs(int fd)
 		return 0;
 	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) == 0)
 		all.dev = sys_dev_of(&st);
-	file_for_each(visit_settle, &all);
+	file_for_each_shared(visit_settle, &all);
 	return all.r;
 }
 

@@ -7,6 +7,7 @@
 #include "journal.h"
 #include "kill.h"
 #include "log.h"
+#include "recover_parse.h"
 #include "recover_rights.h"
 #include "recover_target.h"
 #include "sys.h"
@@ -36,6 +37,7 @@ struct entry_file {
 	int fd_plus_1;
 	bool orphan;
 	bool appends; /* append-only: the kernel puts everything at its end */
+	bool waits;   /* the arena has bytes of it still, which come first */
 };
 
 struct scan {
@@ -53,6 +55,7 @@ struct scan {
 	uint64_t newest;
 	int open_files;
 	bool told;
+	struct foreign_arena *waiting; /* of the same process: its recovery failed for some files */
 };
 
 static void tell(const struct scan *s, const char *target, const char *action, uint64_t bytes, int error,
@@ -402,38 +405,54 @@ static int write_durably(const struct scan *s, uint64_t bytes, uint64_t at)
 	return r < 0 ? r : sys.fdatasync(s->fd);
 }
 
-/* Files that are done are done for good: a second run, for those that failed, must not write the old bytes over what
- * came since. */
-static int void_done(struct scan *s)
+/* One more batch at the end of the chain, from s->batch, where `used` bytes are. */
+static int put_batch(struct scan *s, struct chain *c, uint32_t used)
 {
-	const struct chain *c = s->chains[1].batches ? &s->chains[1] : &s->chains[0];
 	struct journal_batch *b = (struct journal_batch *)(void *)s->batch;
-	uint64_t room = s->header.half_bytes - c->end;
-	uint32_t used = sizeof *b, bytes;
+	uint64_t at = journal_half_at(&s->header, c->half) + c->end;
+	uint32_t bytes = (used + s->header.unit - 1) & ~(s->header.unit - 1);
+	int r;
 
-	memset(s->batch, 0, JOURNAL_BATCH_MAX);
-	for (uint64_t i = 0; i < s->file_places; i++) {
-		struct journal_entry e = {.type = JOURNAL_VOID,
-		                          .file = s->files[i].number,
-		                          .offset = s->newest + 1,
-		                          .where = 0};
-
-		if (!e.file || !s->files[i].bytes || s->files[i].result < 0)
-			continue;
-		if (used + sizeof e > JOURNAL_BATCH_MAX)
-			break;
-		memcpy(s->batch + used, &e, sizeof e);
-		used += (uint32_t)sizeof e;
-	}
-	bytes = (used + s->header.unit - 1) & ~(s->header.unit - 1);
-	if (bytes > room)
+	if (bytes > s->header.half_bytes - c->end)
 		return -ENOSPC;
 	b->magic = JOURNAL_BATCH_MAGIC;
 	b->seq = s->newest + 1;
 	memcpy(b->id, s->header.id, sizeof b->id);
 	b->bytes = used;
 	b->checksum = journal_batch_checksum(b);
-	return write_durably(s, bytes, journal_half_at(&s->header, c->half) + c->end);
+	r = write_durably(s, bytes, at);
+	if (r == 0) {
+		c->end += bytes;
+		s->newest++;
+	}
+	memset(s->batch, 0, bytes);
+	return r;
+}
+
+/* Files that are done are done for good: a second run, for those that failed, must not write the old bytes over what
+ * came since. */
+static int void_done(struct scan *s)
+{
+	struct chain *c = s->chains[1].batches ? &s->chains[1] : &s->chains[0];
+	uint64_t behind = s->newest + 1; /* all that was found here */
+	uint32_t used = sizeof(struct journal_batch);
+	int r = 0;
+
+	memset(s->batch, 0, JOURNAL_BATCH_MAX);
+	for (uint64_t i = 0; i < s->file_places && r == 0; i++) {
+		const struct entry_file *file = &s->files[i];
+		struct journal_entry e = {.type = JOURNAL_VOID, .file = file->number, .offset = behind};
+
+		if (!e.file || !file->bytes || file->result < 0 || file->waits)
+			continue;
+		if (used + sizeof e > JOURNAL_BATCH_MAX) {
+			r = put_batch(s, c, used);
+			used = sizeof(struct journal_batch);
+		}
+		memcpy(s->batch + used, &e, sizeof e);
+		used += (uint32_t)sizeof e;
+	}
+	return r < 0 ? r : put_batch(s, c, used);
 }
 
 /* What became of one file. */
@@ -455,6 +474,22 @@ static void report_file(struct scan *s, struct entry_file *file, bool replayed)
 	}
 }
 
+/* Does the arena hold bytes of the file?  What it was given later comes before what the journal says of it. */
+static bool waits_for_arena(const struct scan *s, const struct entry_file *file)
+{
+	BUFFER(struct arena_slot, name);
+
+	if (!s->waiting || load_name(s, file, name) < 0)
+		return s->waiting != NULL;
+	for (uint32_t i = 0; i < s->waiting->header.slot_count; i++) {
+		const struct arena_slot *slot = foreign_slot(s->waiting, i);
+
+		if (slot->used && slot->ino == name->ino)
+			return true;
+	}
+	return false;
+}
+
 /* 0 when the journal may be removed. */
 static int finish_files(struct scan *s, bool replay)
 {
@@ -465,6 +500,11 @@ static int finish_files(struct scan *s, bool replay)
 
 		if (!file->number || !file->bytes)
 			continue;
+		file->waits = waits_for_arena(s, file);
+		if (file->waits) {
+			failed = -EBUSY; /* which that arena's recovery has told */
+			continue;
+		}
 		if (file->result == 0) {
 			int fd = open_file(s, file, replay);
 
@@ -478,8 +518,15 @@ static int finish_files(struct scan *s, bool replay)
 		else
 			done++;
 	}
-	if (failed && done)
-		void_done(s);
+	if (failed && done) {
+		int r = void_done(s);
+
+		if (r < 0) {
+			s->report->failed++;
+			tell(s, "", "failed", 0, r,
+			     "files that are done cannot be marked so: another recovery would write to them again");
+		}
+	}
 	return failed;
 }
 
@@ -554,14 +601,23 @@ static bool is_own(const char *name)
 	return arena_is_own(arena);
 }
 
-/* The arena of the same process, still there: its recovery failed, and the journal keeps what was synced until then. */
-static bool arena_waits(const struct scan *s, const char *name)
+/*
+ * The arena of the same process, still there in the same boot: its recovery failed for some files, and of those the journal
+ * keeps what was synced.  1: loaded, *a; 0: there is none; or -errno.
+ */
+static int load_waiting(const struct scan *s, const char *name, struct foreign_arena *a)
 {
 	BUFFER(char, arena);
-	struct statx st;
+	int fd, r;
 
 	arena_name_of(name, arena);
-	return !s->opt->dry_run && sys.statx(s->dirfd, arena, AT_SYMLINK_NOFOLLOW, STATX_TYPE, &st) == 0;
+	fd = sys.openat(s->dirfd, arena, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
+	if (fd < 0)
+		return fd == -ENOENT ? 0 : fd;
+	r = foreign_load(a, fd);
+	if (r < 0)
+		sys.close(fd);
+	return r < 0 ? r : 1;
 }
 
 static void recover_loaded(struct scan *s, const char *name, bool replay)
@@ -608,6 +664,7 @@ void recover_journal(const char *dir, int dirfd, const char *name, const struct 
 {
 	BUFFER(char, path);
 	BUFFER(struct scan, s);
+	BUFFER(struct foreign_arena, arena);
 	struct sys_quiet quiet;
 	int r, other = 0;
 
@@ -626,7 +683,7 @@ void recover_journal(const char *dir, int dirfd, const char *name, const struct 
 	r = s->fd < 0 ? s->fd : recover_owner_allowed(dirfd, s->fd);
 	if (r == 0)
 		r = recover_lock_dead(s->fd);
-	if (r == 0 && (!sys_still_linked(s->fd) || arena_waits(s, name)))
+	if (r == 0 && !sys_still_linked(s->fd))
 		goto out;
 	if (r == 0)
 		r = load_header(s);
@@ -638,8 +695,20 @@ void recover_journal(const char *dir, int dirfd, const char *name, const struct 
 		report->live++;
 		goto out;
 	}
+	if (r == 0 && !other && !opt->dry_run) {
+		r = load_waiting(s, name, arena);
+		if (r < 0)
+			goto out; /* nobody can say of which files it holds bytes */
+		if (r > 0)
+			s->waiting = arena;
+		r = 0;
+	}
 	if (r == 0) {
 		recover_loaded(s, name, other);
+		if (s->waiting) {
+			sys.close(arena->fd);
+			foreign_unload(arena);
+		}
 	} else if (r == -ENODATA) {
 		if (!opt->dry_run)
 			sys.unlinkat(dirfd, name, 0);

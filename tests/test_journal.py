@@ -7,8 +7,10 @@ import os
 import re
 import select
 import shutil
+import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -134,10 +136,11 @@ def steps(library, compile_c, place):
 
 
 def recover_raw(
-    command: Path, place: Path, *, other_boot: bool, tmp_path: Path
+    command: Path, place: Path, *, other_boot: bool, tmp_path: Path, before: Sequence[str | Path] = ()
 ) -> subprocess.CompletedProcess:
-    """`fastwrite recover`, if asked for in a mount namespace where the kernel says that it was started anew."""
-    argv = [str(command), "recover", str(place)]
+    """`fastwrite recover`, if asked for in a mount namespace where the kernel says that it was started anew; `before`
+    it: what runs it."""
+    argv = [*map(str, before), str(command), "recover", str(place)]
     if other_boot:
         fake = tmp_path / "boot_id"
         fake.write_text("11111111-2222-3333-4444-555555555555\n")
@@ -835,3 +838,91 @@ def test_no_later_sync_makes_up_for_one_that_failed(steps, place, fastwrite, tmp
     lose(place / "rests", b"-" * 4096)
     done = recover_raw(fastwrite, place, other_boot=True, tmp_path=tmp_path)
     assert (place / "rests").read_bytes().count(b"A") == 32768, done.stdout + done.stderr
+
+
+# ---- recovery that succeeds for some files only ----
+
+
+@contextmanager
+def immutable(path: Path):
+    if subprocess.run(["chattr", "+i", path], capture_output=True, check=False).returncode:
+        pytest.skip("no chattr +i here")
+    try:
+        yield
+    finally:
+        subprocess.run(["chattr", "-i", path], check=True)
+
+
+def two_files(steps) -> Steps:
+    """Entries of the files "fails" and "done" in a journal, and bytes of the first in the arena."""
+    one = steps(writers="exclusive")
+    one.open(8, "fails")
+    one.open(9, "done")
+    one.until_journal(9)
+    for _ in range(4):
+        one.write(8, "x")
+        one.sync(8)
+    one.pwrite(9, "o", 512, 0)
+    one.sync(9)
+    assert b"o" * 512 in one.journal().read_bytes()
+    return one
+
+
+@pytest.mark.parametrize("who", ["preloaded", "native"])
+def test_what_is_written_after_a_recovery_stays(steps, fastwrite, place, tmp_path, who):
+    """The same boot: one file could not be recovered, the other was, and its entries must not come back later."""
+    two_files(steps).kill()
+    with immutable(place / "fails"):
+        assert recover_raw(fastwrite, place, other_boot=False, tmp_path=tmp_path).returncode != 0
+        if who == "preloaded":
+            two = steps(writers="exclusive")
+            two.open(9, "done")
+            for _ in range(2):
+                two.pwrite(9, "N", 512, 0)
+                two.sync(9)
+            two.end()
+        else:
+            with (place / "done").open("r+b") as file:
+                file.write(b"N" * 512)
+                file.flush()
+                os.fsync(file.fileno())
+    recover(fastwrite, place, other_boot=True, tmp_path=tmp_path)
+    assert (place / "done").read_bytes()[:512] == b"N" * 512
+    assert (place / "fails").read_bytes() == b"x" * 2048
+
+
+def test_that_entries_cannot_be_made_void_is_told(steps, fastwrite, place, tmp_path):
+    one = two_files(steps)
+    journal = one.journal()
+    one.kill()
+    fails = ["strace", "-f", "-q", "-o", "/dev/null", "-P", journal, "-e", "inject=pwritev:error=EIO"]
+    with immutable(place / "fails"):
+        done = recover_raw(fastwrite, place, other_boot=True, tmp_path=tmp_path, before=fails)
+    assert done.returncode == 1, done.stdout
+    assert "cannot be marked so" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("call", ["sync", "syncfs 7", "sync_call", "syncfs_call 7"])
+@pytest.mark.parametrize("policy", ["journal", "fdatasync"])
+def test_a_member_syncs_everybodys_files(steps, fastwrite, place, tmp_path, call, policy):
+    """Also those that it has not open itself; what is staged is newer than what the journal has."""
+    one = steps(writers="exclusive", sync=policy)
+    one.open(7, "warm")
+    one.write(7, "w")
+    one.write(7, "w")
+    child = one.member(1)
+    child.open(9, "a")
+    if policy == "journal":
+        child.until_journal(9)
+    for byte in "abo":
+        child.pwrite(9, byte, 512, 0)
+    child.sync(9)
+    child.pwrite(9, "N", 512, 0)
+    assert one.do(*call.split()) == 0
+    pid = child.do("pid")
+    one.kill()
+    os.kill(pid, signal.SIGKILL)
+    while Path(f"/proc/{pid}").exists():
+        time.sleep(0.01)
+    recover(fastwrite, place, other_boot=True, tmp_path=tmp_path)
+    assert (place / "a").read_bytes()[:512] == b"N" * 512

@@ -14,6 +14,7 @@
  *   member I                forks child I, which waits for what `in` tells it
  *   in I STEP...            what child I answers to that step; -EPIPE when it is dead
  *   slay I, dismiss I       kills it, lets it end
+ *   pid                     of the process
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -191,6 +192,8 @@ static long step(char *line)
 		return result(setrlimit(RLIMIT_FSIZE, &(struct rlimit){(rlim_t)n, RLIM_INFINITY}));
 	if (sscanf(line, "limit_hard %ld", &n) == 1)
 		return result(setrlimit(RLIMIT_FSIZE, &(struct rlimit){(rlim_t)n, (rlim_t)n}));
+	if (strcmp(line, "pid") == 0)
+		return getpid();
 	if (sscanf(line, "member %ld", &n) == 1)
 		return make_member(n);
 	if (sscanf(line, "in %ld %n", &n, &status) == 1)
