@@ -57,10 +57,23 @@ bool recover_needed(int dirfd, const char *dir)
 	       !is_known(key_of(&st));
 }
 
+struct errand {
+	const char *dir;
+	struct recover_report report;
+};
+
+static void recover_apart(void *ctx)
+{
+	struct errand *w = ctx;
+	struct recover_options opt = {.event = note_event};
+
+	recover_path(w->dir, &opt, &w->report);
+}
+
 unsigned recover_dead(const char *dir)
 {
-	struct recover_report report = {0};
-	struct recover_options opt = {.event = note_event};
+	struct errand w = {.dir = dir};
+	const struct recover_report *report = &w.report;
 	struct statx st;
 	struct timespec now;
 	sys_sigset signals;
@@ -76,13 +89,14 @@ unsigned recover_dead(const char *dir)
 		sys_restore_signals(signals);
 		return 0; /* another thread is at it, or we are inside our own recovery */
 	}
-	recover_path(dir, &opt, &report);
+	/* the program may have locked a file that is recovered */
+	sys_apart(recover_apart, &w);
 	clock_gettime(CLOCK_REALTIME_COARSE, &now);
 	/* only when nothing can have changed unseen: no living owner but us, and the time stamp is not of just
 	 * now */
-	if (report.live == report.own && report.failed == 0 && st.stx_mtime.tv_sec + 2 < now.tv_sec)
+	if (report->live == report->own && report->failed == 0 && st.stx_mtime.tv_sec + 2 < now.tv_sec)
 		atomic_store(&known[atomic_fetch_add(&next_place, 1) % KNOWN_MAX], key);
 	atomic_store(&running, 0);
 	sys_restore_signals(signals);
-	return (unsigned)(report.recovered + report.orphans);
+	return (unsigned)(report->recovered + report->orphans);
 }

@@ -184,6 +184,13 @@ void sys_futex_wake(uint32_t *word, int count);
 /* CLOCK_MONOTONIC in nanoseconds. */
 uint64_t sys_now_ns(void);
 
+/*
+ * Calls `act` where closing a descriptor drops none of this process's POSIX locks: in a child with the same memory and a
+ * copy of the descriptors, while this thread waits.  Where no child can be had (RLIMIT_NPROC, seccomp), right here.  Signals
+ * are blocked.
+ */
+void sys_apart(void (*act)(void *ctx), void *ctx);
+
 static inline void sys_nap(uint64_t ns)
 {
 	struct timespec nap = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};

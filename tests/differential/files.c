@@ -40,6 +40,12 @@ static __thread volatile sig_atomic_t fault_expected;
 
 /* ---- signals ---- */
 
+void one_limit_signal(void)
+{
+	if (limit_signals > 1)
+		limit_signals = 1;
+}
+
 static void on_limit(int signal)
 {
 	(void)signal;

@@ -157,6 +157,8 @@ void op_child(const long *a);
 struct slot *slot_of(long which);
 int fd_of(long which);
 bool is_direct(int fd);
+/* SIGXFSZ of the operation: that it came, and not how often. */
+void one_limit_signal(void);
 void slots_close_all(void);
 void maps_forget(void);
 void maps_close_all(void);

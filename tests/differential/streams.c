@@ -130,6 +130,7 @@ void op_freopen(const long *a)
 		return;
 	stream = freopen(name_of(a[1]), mode_of(a[2]), streams[a[0]]);
 	say_outcome(stream ? fileno(stream) : -1, !stream);
+	one_limit_signal(); /* what cannot be written is tried again and again: how often is nowhere said */
 	set_stream(a[0], stream, NULL);
 }
 

@@ -40,6 +40,11 @@ static int as_program(int argc, char **argv)
 		}
 		return 0;
 	}
+	if (strcmp(argv[1], "leave") == 0) {
+		fd = open(argv[2], O_WRONLY);
+		write_records(fd, 0, count);
+		raise(SIGKILL);
+	}
 	fd = open(argv[2], O_RDONLY);
 	if (fd < 0)
 		return 2;
@@ -1202,6 +1207,43 @@ static void becoming(void **state)
 	in_a_child(become_after_clearenv);
 }
 
+/* What another program staged when it was killed is put in place when a file there is opened, by whoever does that; he
+ * may have locked the file, and loses no lock. */
+static void locks_outlive_a_recovery(void **state)
+{
+	char *leaving[] = {self, "leave", "a", "200", NULL};
+	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1};
+	pid_t pid;
+	int fd, other, status;
+
+	(void)state;
+	OK(close(open_new("a", 0)));
+	OK(close(open_new("b", 0)));
+	fflush(stdout);
+	pid = fork();
+	if (pid == 0)
+		execv(self, leaving);
+	fd = OK(open("a", O_RDWR));
+	OK(fcntl(fd, F_SETLK, &lock));
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFSIGNALED(status));
+	other = OK(open("b", O_RDWR));
+	write_records(other, 0, 10);
+	OK(close(other));
+	fflush(stdout);
+	pid = fork();
+	if (pid == 0) {
+		CHILD(raw_call(SYS_fcntl, fd, F_GETLK, (long)&lock, 0) == 0);
+		CHILD(lock.l_type == F_WRLCK && lock.l_pid == getppid());
+		leave();
+	}
+	check_exit(pid, 0);
+	OK(close(fd));
+	check_file("a", 0, 200);
+	OK(unlink("a"));
+	OK(unlink("b"));
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -1229,6 +1271,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(exec_from_a_handler),
 		cmocka_unit_test(vfork_from_a_handler),
 		cmocka_unit_test(failing_execs),
+		cmocka_unit_test(locks_outlive_a_recovery),
 		cmocka_unit_test(becoming),
 	};
 
