@@ -213,6 +213,28 @@ static bool staging_near(int dirfd, const char *path)
 	return recover_needed(dirfd, dir);
 }
 
+bool fd_lease_over(struct fd_open *op)
+{
+	enum { WAITS_MAX = 200 }; /* the lease may be another program's */
+	struct file_guard g;
+	struct statx st;
+	struct file *f;
+	bool waited;
+
+	if (!(op->flags & O_NONBLOCK) || !op->path || meta_idle() || op->waits++ >= WAITS_MAX ||
+	    sys.statx(op->dirfd, op->path, 0, STATX_INO, &st) < 0)
+		return false;
+	f = file_find(sys_dev_of(&st), st.stx_ino);
+	if (!f || f->mode != FILE_ENGAGED)
+		return false;
+	g = file_lock(f);
+	waited = !g.nested;
+	if (waited)
+		flush_wait_idle(f);
+	file_unlock(f, g);
+	return waited;
+}
+
 void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 {
 	bool writes = (flags & O_ACCMODE) != O_RDONLY;
@@ -223,6 +245,9 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 
 	op->flags = flags;
 	op->lazy = op->unsure = op->late = op->resolving = op->reader = false;
+	op->dirfd = dirfd;
+	op->path = path;
+	op->waits = 0;
 	op->before = (struct timespec){0};
 	/* in a family any reader counts: another member may stage what it is to see */
 	op->watch = engage_config && !(flags & (O_PATH | O_DIRECTORY)) && !alive_elsewhere() &&

@@ -22,11 +22,17 @@ struct fd_open {
 	bool late;              /* fd_resolve: the program may have written since */
 	bool resolving;         /* in the middle of lazy_resolve, which says when it is over */
 	bool reader;            /* to be known although it is read only */
+	int dirfd;              /* of the call, for as long as it lasts */
+	const char *path;
+	unsigned waits; /* see fd_lease_over */
 };
 
 /* Before an open: O_TRUNC of a file with staged bytes settles it first.  False in `watch` when the open cannot
  * matter to us. */
 void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags);
+/* The open failed with EAGAIN: true when it may have met the lease that a flush of ours takes for the length of a write,
+ * which is over now.  (Without O_NONBLOCK the kernel waits for that.) */
+bool fd_lease_over(struct fd_open *op);
 /* After the kernel opened fd. */
 void fd_opened(const struct fd_open *op, int fd);
 /* The same, later: the descriptor was only noted (lazy.h).  Unless `unused` its first write is over. */

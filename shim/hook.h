@@ -65,6 +65,17 @@ static inline bool hook_again(int before)
 	return true;
 }
 
+/* After a failed open: one that does not wait may have met the lease of a flush of ours. */
+static inline bool hook_open_again(struct fd_open *op, int before)
+{
+	if (hook_again(before))
+		return true;
+	if (errno != EAGAIN || !fd_lease_over(op))
+		return false;
+	errno = before;
+	return true;
+}
+
 /* -errno from the core -> what a C library function returns.  errno is left alone on success. */
 static inline long hook_result(long r)
 {

@@ -96,7 +96,7 @@ EXPORT int openat2(int dirfd, const char *path, struct open_how *how, size_t siz
 	hook_openat2_prepare(&op, dirfd, path, how, size);
 	do
 		fd = next_openat2(dirfd, path, how, size);
-	while (fd < 0 && hook_again(before));
+	while (fd < 0 && hook_open_again(&op, before));
 	if (fd >= 0 && op.watch)
 		fd_opened(&op, fd);
 	return fd;

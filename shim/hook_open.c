@@ -24,7 +24,7 @@ static bool takes_mode(int flags) { return (flags & O_CREAT) || (flags & O_TMPFI
 	fd_open_prepare(&op, dirfd, path, flags); \
 	do \
 		fd = (call); \
-	while (fd < 0 && hook_again(before)); \
+	while (fd < 0 && hook_open_again(&op, before)); \
 	if (fd >= 0 && op.watch) \
 		fd_opened(&op, fd); \
 	return fd

@@ -59,7 +59,7 @@ static long opened(long number, const long *a, struct fd_open *op)
 
 	do
 		fd = kernel(number, a);
-	while (fd == -EMFILE && fd_spare_own());
+	while ((fd == -EMFILE && fd_spare_own()) || (fd == -EAGAIN && fd_lease_over(op)));
 	if (fd >= 0 && op->watch)
 		fd_opened(op, (int)fd);
 	return fd;

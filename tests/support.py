@@ -26,7 +26,10 @@ STATS_LINE = re.compile(
 THROUGH = re.compile(r"; (\d+) files written through: ([^;]+)")
 
 # What the library may say in a hook program, which does there what calls for it.
-SAYS = {"test_family": "of a process that died"}  # it kills processes whose arena nobody else has
+SAYS = {  # they kill processes whose arena nobody else has
+    "test_family": "of a process that died",
+    "test_exec": "19900 bytes of a process that died",
+}
 
 
 @dataclass

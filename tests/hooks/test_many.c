@@ -282,9 +282,46 @@ static void signals_at_a_position(void **state)
 	storm(0);
 }
 
+static _Atomic bool enough;
+
+static void *append_until(void *path)
+{
+	int fd = open(path, O_WRONLY | O_APPEND);
+
+	while (fd >= 0 && !atomic_load(&enough)) {
+		if (write(fd, "line of text\n", 13) != 13)
+			return NULL;
+		for (volatile int i = 0; i < 300; i++)
+			;
+	}
+	return close(fd) == 0 ? path : NULL;
+}
+
+/* No open of the program's own fails because the file is just being flushed. */
+static void opened_while_it_is_flushed(void **state)
+{
+	static char path[] = "a";
+	pthread_t thread;
+	void *result;
+
+	(void)state;
+	OK(close(open_new(path, 0)));
+	atomic_store(&enough, false);
+	assert_int_equal(pthread_create(&thread, NULL, append_until, path), 0);
+	for (int i = 0; i < 5000; i++) {
+		OK(close(OK(open(path, O_RDONLY | O_NONBLOCK))));
+		usleep(50);
+	}
+	atomic_store(&enough, true);
+	pthread_join(thread, &result);
+	assert_non_null(result);
+	OK(unlink(path));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(opened_while_it_is_flushed),
 		/* first: while the library has nothing open yet */
 		cmocka_unit_test(none_left),
 		cmocka_unit_test(many_files),
