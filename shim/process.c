@@ -105,7 +105,8 @@ void process_fork_prepare(void)
 	file_for_each(visit_interrupted, &interrupted);
 	/* first: what is not changed since then is claimed for the child, too */
 	fdtable_fork_prepare();
-	member = !interrupted && family_fork_prepare();
+	/* (who has managed nothing yet is asked about what its children stage) */
+	member = !interrupted && alive_set() == 0 && family_fork_prepare();
 	if (!member)
 		file_for_each(visit_fork, NULL);
 	engine_fork_prepare();

@@ -69,6 +69,7 @@ def test_preloaded(build, library, program, mode):
             library,
             [path_of(build, program)],
             place,
+            paths=f"!{place}/outside/**:{place}/**",
             timeout=180,
             env={"CMOCKA_MESSAGE_OUTPUT": "TAP"},
             **MODES[mode],
