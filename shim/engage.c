@@ -11,6 +11,7 @@
 #include "kill.h"
 #include "lazy.h"
 #include "log.h"
+#include "marks.h"
 #include "pass.h"
 #include "prealloc.h"
 #include "stage.h"
@@ -23,7 +24,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { ARENAS_MAX = 32, MAPPED_MAX = 4096 };
+enum { ARENAS_MAX = 32 };
 
 const struct config *engage_config;
 
@@ -45,52 +46,6 @@ static struct {
 /* Why nothing of this process is staged any more; THROUGH_NONE = it is. */
 static _Atomic uint32_t refusal;
 static _Atomic bool refuse_soon; /* an io_uring was seen where no other file can be locked */
-
-static struct {
-	_Atomic uint64_t hash[MAPPED_MAX]; /* open addressing, 0 = empty */
-	_Atomic uint32_t count;
-} mapped;
-
-static uint64_t mapped_key(uint64_t dev, uint64_t ino)
-{
-	uint64_t h = (ino ^ (dev << 40) ^ (dev >> 24)) * 0x9e3779b97f4a7c15ull;
-
-	return h ? h : 1;
-}
-
-void engage_never(uint64_t dev, uint64_t ino)
-{
-	uint64_t key = mapped_key(dev, ino);
-
-	for (uint32_t i = 0; i < MAPPED_MAX; i++) {
-		_Atomic uint64_t *place = &mapped.hash[(key + i) % MAPPED_MAX];
-		uint64_t expected = 0;
-
-		if (atomic_load(place) == key || atomic_compare_exchange_strong(place, &expected, key) ||
-		    expected == key) {
-			atomic_fetch_add(&mapped.count, 1);
-			return;
-		}
-	}
-	/* full: engage_file takes every file for mapped */
-}
-
-bool engage_is_never(uint64_t dev, uint64_t ino)
-{
-	uint64_t key = mapped_key(dev, ino);
-
-	if (atomic_load(&mapped.count) == 0)
-		return false;
-	for (uint32_t i = 0; i < MAPPED_MAX; i++) {
-		uint64_t seen = atomic_load(&mapped.hash[(key + i) % MAPPED_MAX]);
-
-		if (seen == key)
-			return true;
-		if (seen == 0)
-			return false;
-	}
-	return true;
-}
 
 int engage_path_of(int fd, char *out)
 {
@@ -553,9 +508,9 @@ static enum through_reason try_engage(struct file *f, struct ofd *o)
 		return THROUGH_PATH;
 	if (has_standard_fd(f))
 		return THROUGH_STANDARD_FD;
-	if (engage_is_never(f->dev, f->ino))
-		return THROUGH_MMAP;
-	why = scan_descriptors(f);
+	why = marks_why_never(f->dev, f->ino);
+	if (why == THROUGH_NONE)
+		why = scan_descriptors(f);
 	if (why == THROUGH_IO_URING) {
 		atomic_store(&refuse_soon, true);
 		engine_nudge();

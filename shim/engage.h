@@ -81,10 +81,6 @@ void engage_fork_child(void);
 /* or not: no arena, nothing engaged.  (The shared memory is still there.) */
 void engage_forget(bool keep_mapped);
 
-/* The program mapped this file, or locked it through a descriptor that is not managed: never stage it. */
-bool engage_is_never(uint64_t dev, uint64_t ino);
-void engage_never(uint64_t dev, uint64_t ino);
-
 /* Canonical path of an open descriptor, in out[PATH_MAX]; 0 or -errno (-ENOENT: unlinked). */
 int engage_path_of(int fd, char *out);
 

@@ -10,9 +10,9 @@
 #include "journal_file.h"
 #include "lazy.h"
 #include "log.h"
+#include "marks.h"
 #include "rule.h"
 #include "stage.h"
-#include "strict.h"
 #include "sync.h"
 #include "sys.h"
 
@@ -51,6 +51,7 @@ static int act_settle(struct file *f, bool nested)
 static int act_release(struct file *f, bool nested) { return engage_release(f, nested); }
 static int act_unlinked(struct file *f, bool nested) { return engage_through(f, THROUGH_UNLINKED, nested); }
 static int act_mapped(struct file *f, bool nested) { return engage_through(f, THROUGH_MMAP, nested); }
+static int act_unknown(struct file *f, bool nested) { return engage_through(f, THROUGH_UNKNOWN_FD, nested); }
 
 static bool is_engaged(uint64_t dev, uint64_t ino)
 {
@@ -287,41 +288,6 @@ bool meta_rmdir_again(int dirfd, const char *path)
 	return engage_retire_dir(dir);
 }
 
-/* What others are told through that memory may be about any file of the rule. */
-static void shares_memory(const char *path)
-{
-	const struct rule *rule = rule_match(engage_config, path);
-
-	if (!rule)
-		return;
-	strict_share(rule);
-	meta_settle_all();
-}
-
-void meta_map(int fd, bool shares)
-{
-	BUFFER(char, path);
-	struct statx st;
-
-	if (!engage_config || fd < 0 ||
-	    sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO | STATX_NLINK, &st) < 0 ||
-	    (st.stx_mode & S_IFMT) != S_IFREG)
-		return;
-	if (shares && engage_path_of(fd, path) == 0)
-		shares_memory(path);
-	if (engage_is_never(sys_dev_of(&st), st.stx_ino))
-		return; /* mapped again: nothing of it can be staged */
-	if (st.stx_nlink <= 1 && !file_find(sys_dev_of(&st), st.stx_ino) &&
-	    (engage_path_of(fd, path) < 0 || !rule_match(engage_config, path)))
-		return; /* no rule will ever apply to it: do not fill the table */
-	engage_never(sys_dev_of(&st), st.stx_ino);
-	if (alive_vforked)
-		file_give_up(sys_dev_of(&st), st.stx_ino,
-		             THROUGH_MMAP); /* the mapping is our parent's, too */
-	if (!meta_idle())
-		with_file(sys_dev_of(&st), st.stx_ino, act_mapped);
-}
-
 struct settle_all {
 	uint64_t dev; /* whose errors count */
 	int r;
@@ -355,6 +321,44 @@ void meta_settle_all(void)
 
 	if (!meta_idle())
 		file_for_each(visit_settle, &all);
+}
+
+/* What others are told through that memory may be about any file of the rule. */
+static void shares_memory(const char *path)
+{
+	const struct rule *rule = rule_match(engage_config, path);
+	struct settle_all all = {0};
+
+	if (!rule)
+		return;
+	marks_shares_memory(rule);
+	if (!meta_idle())
+		file_for_each_shared(visit_settle, &all);
+}
+
+void meta_never(uint64_t dev, uint64_t ino, enum through_reason why)
+{
+	/* first: whoever engages it now is seen below, and whoever comes later sees this */
+	marks_never(dev, ino, why);
+	if (alive_vforked)
+		file_give_up(dev, ino, why); /* what our parent has, too */
+	with_file(dev, ino, why == THROUGH_MMAP ? act_mapped : act_unknown);
+}
+
+void meta_unknown_fd(uint64_t dev, uint64_t ino) { with_file(dev, ino, act_unknown); }
+
+void meta_map(int fd, bool shares)
+{
+	BUFFER(char, path);
+	struct statx st;
+
+	if (!engage_config || fd < 0 || sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO, &st) < 0 ||
+	    (st.stx_mode & S_IFMT) != S_IFREG)
+		return;
+	if (shares && engage_path_of(fd, path) == 0)
+		shares_memory(path);
+	/* whatever its name is now: it may get another one that a rule has */
+	meta_never(sys_dev_of(&st), st.stx_ino, THROUGH_MMAP);
 }
 
 /* Of all members of the family, as the kernel syncs what all processes wrote. */

@@ -65,6 +65,10 @@ bool meta_rmdir_again(int dirfd, const char *path);
 
 /* A file mapping of fd is about to be made. */
 void meta_map(int fd, bool shares);
+/* The file is mapped, or open where no call is seen: never to be staged again, by nobody of the family (marks.h). */
+void meta_never(uint64_t dev, uint64_t ino, enum through_reason why);
+/* There is a descriptor on the file that the library did not see opened: not to be staged while that may be open. */
+void meta_unknown_fd(uint64_t dev, uint64_t ino);
 
 /* Every engaged file settled, before what may concern any of them. */
 void meta_settle_all(void);

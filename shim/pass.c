@@ -7,7 +7,7 @@
 #include "io.h"
 #include "lazy.h"
 #include "log.h"
-#include "stage.h"
+#include "meta.h"
 #include "sys.h"
 
 #include <fcntl.h>
@@ -65,9 +65,7 @@ bool pass_is_io_uring(int fd)
 
 void pass_arrived(int fd)
 {
-	struct file_guard g;
 	struct statx st;
-	struct file *f;
 
 	if (!engage_config || fd_foreign_process())
 		return;
@@ -79,14 +77,10 @@ void pass_arrived(int fd)
 			engage_refuse(THROUGH_IO_URING);
 		return;
 	}
-	/* a file that is not engaged is searched for such descriptors when it would be */
-	f = file_find(sys_dev_of(&st), st.stx_ino);
-	if (!f || f->mode != FILE_ENGAGED)
-		return;
-	g = file_lock(f);
-	if (g.nested)
-		stage_interrupt(f);
-	if (f->refs && f->mode == FILE_ENGAGED && f->ino == st.stx_ino && f->dev == sys_dev_of(&st))
-		engage_through(f, THROUGH_UNKNOWN_FD, g.nested);
-	file_unlock(f, g);
+	/* A file that is not engaged is searched for such descriptors when it would be, but by who engages it, in its own
+	 * process. */
+	if (family_is_shared())
+		meta_never(sys_dev_of(&st), st.stx_ino, THROUGH_UNKNOWN_FD);
+	else
+		meta_unknown_fd(sys_dev_of(&st), st.stx_ino);
 }

@@ -11,6 +11,7 @@
 #include "fdtable.h"
 #include "flush.h"
 #include "lazy.h"
+#include "marks.h"
 #include "stage.h"
 #include "stats.h"
 #include "strict.h"
@@ -92,6 +93,7 @@ void process_fork_prepare(void)
 	if (fd_foreign_process())
 		return;
 	signals = sys_block_signals();
+	marks_share();
 	resolve_noted();
 	if (!family_is_shared())
 		fd_register_readers();

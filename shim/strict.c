@@ -9,6 +9,7 @@
 #include "journal_file.h"
 #include "lease.h"
 #include "log.h"
+#include "marks.h"
 #include "prealloc.h"
 #include "stage.h"
 #include "sys.h"
@@ -41,12 +42,10 @@ static bool lease_intact(const struct ofd *o)
 /* A lease that another member of the family has is that one's business. */
 static bool lease_is_ours(const struct file *f) { return f->leased && ofd_fd(f->leased) >= 0; }
 
-static _Atomic bool shares[CONFIG_RULES_MAX];
-
 static bool strict_by_itself(const struct file *f)
 {
 	return f->rule->set.visibility == VISIBILITY_STRICT || f->cooperates ||
-	       atomic_load_explicit(&shares[f->rule - engage_config->rules], memory_order_relaxed);
+	       marks_memory_is_shared(f->rule);
 }
 
 bool strict_for_journal(const struct file *f) { return journal_file_leases(f) && !strict_by_itself(f); }
@@ -60,8 +59,6 @@ void strict_not_for_journal(struct file *f)
 }
 
 bool strict_is(const struct file *f) { return strict_by_itself(f) || journal_file_leases(f); }
-
-void strict_share(const struct rule *rule) { atomic_store(&shares[rule - engage_config->rules], true); }
 
 static struct arena_slot *slot_of(const struct file *f)
 {

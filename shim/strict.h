@@ -19,17 +19,15 @@
 #include "file.h"
 
 /*
- * Strict by its rule, or because this process shows that it works on it together with others, who then know what was
- * written without asking the kernel for it: it locks the file, or it writes to shared memory in a file of the rule (a
- * database's index of its log, for instance).
+ * Strict by its rule, or because the family shows that it works on it together with others, who then know what was
+ * written without asking the kernel for it: one of them locks the file, or writes to shared memory in a file of the
+ * rule (a database's index of its log, for instance).
  */
 bool strict_is(const struct file *f);
 /* Strict for no other reason than that its syncs go to the journal (journal_file.h). */
 bool strict_for_journal(const struct file *f);
 /* File lock held: it does without a lease, and without the journal, from now on. */
 void strict_not_for_journal(struct file *f);
-/* Shared memory in a file of that rule: all staged files of the rule have been settled. */
-void strict_share(const struct rule *rule);
 
 /*
  * File lock held, f engaged.  1 when bytes may be staged; 0 when they must be written through this time, since

@@ -5,6 +5,10 @@
  */
 #include "hook_test.h"
 
+#include <sys/mman.h>
+
+enum { SIZE = 4096, PIECE = 4, PIECES = 16 };
+
 /* Two processes take turns. */
 static int to_child[2], to_parent[2];
 
@@ -33,6 +37,50 @@ static void child_ends(pid_t pid)
 	check_exit(pid, 0);
 	OK(close(to_child[1]));
 	OK(close(to_parent[0]));
+}
+
+static void make(const char *path)
+{
+	int fd = open(path, O_RDWR | O_CREAT | O_EXCL, 0644);
+
+	CHILD(fd >= 0 && ftruncate(fd, SIZE) == 0 && close(fd) == 0);
+}
+
+static char *map(const char *path, int prot)
+{
+	int fd = open(path, prot & PROT_WRITE ? O_RDWR : O_RDONLY);
+	char *at = mmap(NULL, SIZE, prot, MAP_SHARED, fd, 0);
+
+	CHILD(fd >= 0 && at != MAP_FAILED && close(fd) == 0);
+	return at;
+}
+
+/* So many small writes that they would be staged. */
+static void write_pieces(int fd)
+{
+	for (int i = 0; i < PIECES; i++)
+		CHILD(pwrite(fd, "AAAA", PIECE, i * PIECE) == PIECE);
+}
+
+static bool all_written(const char *bytes)
+{
+	for (int i = 0; i < PIECES * PIECE; i++)
+		if (bytes[i] != 'A')
+			return false;
+	return true;
+}
+
+static void read_all(int fd, char *bytes) { CHILD(pread(fd, bytes, PIECES * PIECE, 0) == PIECES * PIECE); }
+
+/* "later" was written behind the eighth byte after everything else. */
+static void check_later(const char *path)
+{
+	int fd = open(path, O_RDONLY);
+	char bytes[PIECES * PIECE];
+
+	read_all(fd, bytes);
+	assert_memory_equal(bytes, "AAAAAAAAlaterAAA", 16);
+	OK(close(fd));
 }
 
 /* First, for nothing has been opened here: a relative stages, and is asked about. */
@@ -64,6 +112,136 @@ static void relative_of_a_newcomer(void **state)
 	OK(unlink("a"));
 }
 
+static void mapped_by_a_relative(void **state)
+{
+	pid_t pid;
+	int fd;
+
+	(void)state;
+	make("a");
+	pid = child();
+	if (pid == 0) {
+		char *at = map("a", PROT_READ | PROT_WRITE);
+
+		tell(to_parent[1]);
+		hear(to_child[0]);
+		CHILD(all_written(at));
+		memcpy(at + 8, "later", 5);
+		_exit(0);
+	}
+	hear(to_parent[0]);
+	fd = OK(open("a", O_RDWR));
+	write_pieces(fd);
+	tell(to_child[1]);
+	child_ends(pid);
+	OK(close(fd));
+	check_later("a");
+	OK(unlink("a"));
+}
+
+/* The file is staged here when a relative maps it, who has never had it open. */
+static void mapped_while_staged(void **state)
+{
+	pid_t pid;
+	int fd;
+
+	(void)state;
+	make("a");
+	fd = OK(open("a", O_RDWR | O_CLOEXEC));
+	pid = child();
+	if (pid == 0) {
+		char *at;
+
+		CHILD(close(fd) == 0);
+		hear(to_child[0]);
+		at = map("a", PROT_READ | PROT_WRITE);
+		CHILD(all_written(at));
+		tell(to_parent[1]);
+		hear(to_child[0]);
+		CHILD(memcmp(at + 8, "BBBB", PIECE) == 0);
+		memcpy(at + 8, "later", 5);
+		_exit(0);
+	}
+	write_pieces(fd);
+	tell(to_child[1]);
+	hear(to_parent[0]);
+	assert_int_equal(OK(pwrite(fd, "BBBB", PIECE, 8)), PIECE);
+	tell(to_child[1]);
+	child_ends(pid);
+	OK(close(fd));
+	check_later("a");
+	OK(unlink("a"));
+}
+
+enum { BY_RENAME, BY_LINK, BY_NUMBER, NAMES };
+
+static void move_in(int how, const char *from, const char *to)
+{
+	switch (how) {
+	case BY_RENAME: CHILD(rename(from, to) == 0); break;
+	case BY_LINK: CHILD(link(from, to) == 0 && unlink(from) == 0); break;
+	default: CHILD(syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0) == 0); break;
+	}
+}
+
+static void mapped_under_another_name(void **state)
+{
+	(void)state;
+	for (int how = 0; how < NAMES; how++) {
+		char *at;
+		int fd;
+
+		make("outside/a");
+		at = map("outside/a", PROT_READ | PROT_WRITE);
+		move_in(how, "outside/a", "a");
+		fd = OK(open("a", O_RDWR));
+		write_pieces(fd);
+		assert_true(all_written(at));
+		memcpy(at + 8, "later", 5);
+		OK(munmap(at, SIZE));
+		OK(close(fd));
+		check_later("a");
+		OK(unlink("a"));
+	}
+}
+
+/* Somebody without the library opens the file. */
+static void check_kernel(const char *path)
+{
+	int fd = (int)raw_call(SYS_openat, AT_FDCWD, (long)path, O_RDONLY, 0);
+	char bytes[STAGED];
+
+	assert_true(fd >= 0);
+	assert_int_equal(raw_call(SYS_pread64, fd, (long)bytes, sizeof bytes, 0), STAGED);
+	check_records(bytes, 0, RECORDS);
+	raw_call(SYS_close, fd, 0, 0, 0);
+}
+
+/* Others learn from memory that a relative shares with them what is written here. */
+static void memory_of_a_relative(void **state)
+{
+	pid_t pid;
+	int fd;
+
+	(void)state;
+	make("index");
+	pid = child();
+	if (pid == 0) {
+		map("index", PROT_READ | PROT_WRITE);
+		tell(to_parent[1]);
+		hear(to_child[0]);
+		_exit(0);
+	}
+	hear(to_parent[0]);
+	fd = open_staged("a", 0);
+	check_kernel("a");
+	tell(to_child[1]);
+	child_ends(pid);
+	OK(close(fd));
+	OK(unlink("a"));
+	OK(unlink("index"));
+}
+
 static int make_outside(void **state)
 {
 	(void)state;
@@ -84,6 +262,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(opened_under_another_name), cmocka_unit_test(nameless),
 		cmocka_unit_test(received_before),           cmocka_unit_test(received_by_a_relative),
 		cmocka_unit_test(ring_of_a_relative),        cmocka_unit_test(after_the_ring),
+		cmocka_unit_test(memory_of_a_relative),
 	};
 
 	if (argc > 1)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* engage: which files are staged, from when on, and what must be written through. */
+#include "marks.h"
 #include "rig.h"
 
 static int set_up(void **state)
@@ -121,7 +122,7 @@ static void test_mapped(void **state)
 	int fd = rig_open("out", O_RDWR);
 
 	(void)state;
-	engage_never(rig_file(fd)->dev, rig_file(fd)->ino);
+	marks_never(rig_file(fd)->dev, rig_file(fd)->ino, THROUGH_MMAP);
 	through(fd, THROUGH_MMAP);
 }
 
