@@ -12,6 +12,7 @@
 #include "lazy.h"
 #include "log.h"
 #include "meta.h"
+#include "pass.h"
 #include "prealloc.h"
 #include "recover.h"
 #include "rule.h"
@@ -27,6 +28,8 @@
 
 static pid_t process_id;
 static bool as_root; /* when the process began */
+/* Since the last fork: files that no rule has now, but may have under another name. */
+static _Atomic bool unmatched_opened;
 bool fd_streams_seen;
 
 void fd_set_process(void)
@@ -425,8 +428,10 @@ void fd_opened(const struct fd_open *op, int fd)
 	if (!rule) {
 		/* not ours by path; but it may be another name, or a reader, of a file that is */
 		f = file_find(sys_dev_of(&st), st.stx_ino);
-		if (!f)
+		if (!f) {
+			atomic_store_explicit(&unmatched_opened, true, memory_order_relaxed);
 			return;
+		}
 		rule = f->rule;
 	}
 	if (file_pools_init() < 0 || alive_set() < 0)
@@ -463,26 +468,51 @@ void fd_resolve(int fd, int flags, const struct timespec *before, bool unused)
 		atomic_fetch_add(&file_of(o)->small_seen, 1);
 }
 
-void fd_register_readers(void)
+/* Nobody sees what is read and written by this descriptor, and who stages the file may not have it. */
+static void mark_unknown(int fd)
+{
+	struct statx st;
+
+	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO, &st) < 0)
+		return;
+	if ((st.stx_mode & S_IFMT) == S_IFREG)
+		meta_never(sys_dev_of(&st), st.stx_ino, THROUGH_UNKNOWN_FD);
+	else if ((st.stx_mode & S_IFMT) == 0 && pass_is_io_uring(fd))
+		engage_refuse(THROUGH_IO_URING);
+}
+
+void fd_fork_prepare(void)
 {
 	struct fd_open op = {.flags = O_RDONLY, .watch = true, .late = true, .reader = true};
+	bool first = !family_is_shared();
+	struct sys_dir entries;
 	BUFFER(char, buf);
-	int dir = sys.openat(AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-	struct sys_dir entries = {.fd = dir, .buf = buf, .size = BUFFER_BYTES};
 	const struct sys_dirent *d;
+	int dir;
 
-	while (dir >= 0 && (d = sys_dir_next(&entries)) != NULL) {
+	/* in a family what came since is known, or was marked as it came, except for files that no rule had */
+	if (!first && !atomic_load(&unmatched_opened))
+		return;
+	dir = sys.openat(AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+	if (dir < 0)
+		return;
+	entries = (struct sys_dir){.fd = dir, .buf = buf, .size = BUFFER_BYTES};
+	while ((d = sys_dir_next(&entries)) != NULL) {
 		int fd = sys_dirent_fd(d);
 		long flags;
 
 		if (fd < 0 || fd == dir || own_fd_is(fd) || fdtable_get(fd))
 			continue;
 		flags = sys.fcntl(fd, F_GETFL, 0);
-		if (flags >= 0 && !(flags & O_PATH) && (flags & O_ACCMODE) == O_RDONLY)
+		if (flags < 0 || (flags & O_PATH))
+			continue;
+		if (first && (flags & O_ACCMODE) == O_RDONLY)
 			fd_opened(&op, fd);
+		if (!fdtable_get(fd))
+			mark_unknown(fd);
 	}
-	if (dir >= 0)
-		sys.close(dir);
+	sys.close(dir);
+	atomic_store(&unmatched_opened, false);
 }
 
 struct spare {

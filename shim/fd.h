@@ -37,9 +37,9 @@ bool fd_lease_over(struct fd_open *op);
 void fd_opened(const struct fd_open *op, int fd);
 /* The same, later: the descriptor was only noted (lazy.h).  Unless `unused` its first write is over. */
 void fd_resolve(int fd, int flags, const struct timespec *before, bool unused);
-/* Before the first fork: descriptors that only read become known, since another member of the family may stage what
- * they are to see. */
-void fd_register_readers(void);
+/* Before a fork.  Another member of the family may stage what our descriptors are to see, or write: before the first
+ * one those that only read become known, and what stays unknown is never staged by anybody (marks.h). */
+void fd_fork_prepare(void);
 /* The process ran out of descriptors: closes those of ours that can be spared.  True when one was. */
 bool fd_spare_own(void);
 

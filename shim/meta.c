@@ -125,12 +125,44 @@ void meta_settle_path(int dirfd, const char *path, bool follow)
 		settle(sys_dev_of(&st), st.stx_ino);
 }
 
+/* True when a rule has the file under the name that it has now. */
+static bool is_matched(int dirfd, const char *path, bool follow)
+{
+	BUFFER(char, found);
+	bool matched;
+	int fd;
+
+	if (!path[0])
+		return engage_path_of(dirfd, found) == 0 && rule_match(engage_config, found);
+	fd = sys.openat(dirfd, path, O_PATH | O_CLOEXEC | (follow ? 0 : O_NOFOLLOW), 0);
+	if (fd < 0)
+		return false;
+	matched = engage_path_of(fd, found) == 0 && rule_match(engage_config, found);
+	sys.close(fd);
+	return matched;
+}
+
+/*
+ * A file is about to get another name.  Descriptors that members of the family opened while no rule had it are known to
+ * nobody, and whoever stages it under the new name would not find them.
+ */
+static void before_other_name(int dirfd, const char *path, bool follow, const struct statx *st)
+{
+	if (family_is_shared() && (st->stx_mode & S_IFMT) == S_IFREG &&
+	    (st->stx_nlink == 0 || !is_matched(dirfd, path, follow)))
+		meta_never(sys_dev_of(st), st->stx_ino, THROUGH_UNKNOWN_FD);
+}
+
 void meta_named(int dirfd, const char *path, bool follow)
 {
 	struct statx st;
 
-	if (!engage_config || alive_elsewhere() || !identify(dirfd, path, follow, &st))
+	/* (linkat may name the descriptor itself) */
+	if (!engage_config || alive_elsewhere() || !path ||
+	    sys.statx(dirfd, path, AT_EMPTY_PATH | (follow ? 0 : AT_SYMLINK_NOFOLLOW), STATX_BASIC_STATS,
+	              &st) < 0)
 		return;
+	before_other_name(dirfd, path, follow, &st);
 	settle(sys_dev_of(&st), st.stx_ino);
 	sync_relaxed_named(sys_dev_of(&st), st.stx_ino);
 }
@@ -182,6 +214,7 @@ void meta_rename_prepare(struct meta_rename *r, int fromfd, const char *from, in
 		r->tree = (st.stx_mode & S_IFMT) == S_IFDIR;
 		if (r->tree)
 			name_all(act_rename);
+		before_other_name(fromfd, from, false, &st);
 		before_rename(r->dev, r->ino);
 		sync_relaxed_named(r->dev, r->ino);
 	}

@@ -95,8 +95,7 @@ void process_fork_prepare(void)
 	signals = sys_block_signals();
 	marks_share();
 	resolve_noted();
-	if (!family_is_shared())
-		fd_register_readers();
+	fd_fork_prepare();
 	file_for_each(visit_before, &any);
 	if (any)
 		engine_start(); /* watches over what a child may leave when it is killed */

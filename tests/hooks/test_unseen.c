@@ -6,6 +6,7 @@
 #include "hook_test.h"
 
 #include <sys/mman.h>
+#include <sys/socket.h>
 
 enum { SIZE = 4096, PIECE = 4, PIECES = 16 };
 
@@ -203,6 +204,197 @@ static void mapped_under_another_name(void **state)
 		check_later("a");
 		OK(unlink("a"));
 	}
+}
+
+/* A relative opens it under a name that no rule has, before or after it became one, and somebody gives it another. */
+static void opened_under_another_name(void **state)
+{
+	(void)state;
+	for (int round = 0; round < 2 * NAMES; round++) {
+		int how = round / 2, before = -1, fd;
+		char bytes[PIECES * PIECE];
+		pid_t pid;
+
+		make("outside/a");
+		if (round % 2)
+			before = OK(open("outside/a", O_RDWR));
+		pid = child();
+		if (pid == 0) {
+			fd = before >= 0 ? before : open("outside/a", O_RDWR);
+			write_pieces(fd);
+			move_in(how, "outside/a", "a");
+			tell(to_parent[1]);
+			hear(to_child[0]);
+			read_all(fd, bytes);
+			CHILD(memcmp(bytes, "BBBB", PIECE) == 0);
+			CHILD(pwrite(fd, "later", 5, 8) == 5);
+			_exit(0);
+		}
+		if (before >= 0)
+			OK(close(before));
+		hear(to_parent[0]);
+		fd = OK(open("a", O_RDWR));
+		write_pieces(fd);
+		assert_int_equal(OK(pwrite(fd, "BBBB", PIECE, 0)), PIECE);
+		tell(to_child[1]);
+		child_ends(pid);
+		assert_int_equal(OK(pwrite(fd, "AAAA", PIECE, 0)), PIECE);
+		OK(close(fd));
+		check_later("a");
+		OK(unlink("a"));
+	}
+}
+
+static void name_it(int fd, int empty)
+{
+	char link[64];
+
+	snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+	/* (AT_EMPTY_PATH is for CAP_DAC_READ_SEARCH) */
+	if (!empty || linkat(fd, "", AT_FDCWD, "a", AT_EMPTY_PATH) < 0)
+		CHILD(linkat(AT_FDCWD, link, AT_FDCWD, "a", AT_SYMLINK_FOLLOW) == 0);
+}
+
+/* Made without a name, which it gets before or after the fork. */
+static void nameless(void **state)
+{
+	(void)state;
+	for (int round = 0; round < 4; round++) {
+		int fd = OK(open(".", O_TMPFILE | O_RDWR, 0644)), other;
+		char bytes[PIECES * PIECE];
+		pid_t pid;
+
+		if (round < 2)
+			name_it(fd, round % 2);
+		pid = child();
+		if (round >= 2 && pid != 0) {
+			name_it(fd, round % 2);
+			tell(to_child[1]);
+		}
+		if (pid == 0) {
+			if (round >= 2)
+				hear(to_child[0]);
+			CHILD(close(fd) == 0);
+			other = open("a", O_RDWR);
+			write_pieces(other);
+			tell(to_parent[1]);
+			hear(to_child[0]);
+			_exit(0);
+		}
+		hear(to_parent[0]);
+		read_all(fd, bytes);
+		assert_true(all_written(bytes));
+		assert_int_equal(OK(pwrite(fd, "later", 5, 8)), 5);
+		tell(to_child[1]);
+		child_ends(pid);
+		OK(close(fd));
+		check_later("a");
+		OK(unlink("a"));
+	}
+}
+
+union control {
+	char bytes[CMSG_SPACE(sizeof(int))];
+	struct cmsghdr header;
+};
+
+static void send_fd(int socket, int fd)
+{
+	union control control = {.header = {.cmsg_len = CMSG_LEN(sizeof fd),
+	                                    .cmsg_level = SOL_SOCKET,
+	                                    .cmsg_type = SCM_RIGHTS}};
+	struct iovec iov = {"x", 1};
+	struct msghdr m = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+
+	memcpy(CMSG_DATA(&control.header), &fd, sizeof fd);
+	CHILD(sendmsg(socket, &m, 0) == 1);
+}
+
+static int receive_fd(int socket)
+{
+	union control control;
+	char c;
+	struct iovec iov = {&c, 1};
+	struct msghdr m = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+	int fd;
+
+	CHILD(recvmsg(socket, &m, 0) == 1);
+	memcpy(&fd, CMSG_DATA(&control.header), sizeof fd);
+	return fd;
+}
+
+/* A descriptor from a message, which came before the fork. */
+static void received_before(void **state)
+{
+	int pair[2], fd, other;
+	char bytes[PIECES * PIECE];
+	pid_t pid;
+
+	(void)state;
+	make("a");
+	OK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
+	fd = OK(open("a", O_RDWR));
+	send_fd(pair[0], fd);
+	OK(close(fd));
+	fd = receive_fd(pair[1]);
+	pid = child();
+	if (pid == 0) {
+		CHILD(close(fd) == 0);
+		other = open("a", O_RDWR);
+		write_pieces(other);
+		tell(to_parent[1]);
+		hear(to_child[0]);
+		_exit(0);
+	}
+	hear(to_parent[0]);
+	read_all(fd, bytes);
+	assert_true(all_written(bytes));
+	assert_int_equal(OK(pwrite(fd, "later", 5, 8)), 5);
+	tell(to_child[1]);
+	child_ends(pid);
+	OK(close(fd));
+	OK(close(pair[0]));
+	OK(close(pair[1]));
+	check_later("a");
+	OK(unlink("a"));
+}
+
+/* One that a relative gets, while nobody has the file open in a way that is known. */
+static void received_by_a_relative(void **state)
+{
+	int pair[2], fd;
+	pid_t pid;
+
+	(void)state;
+	OK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
+	pid = child();
+	if (pid == 0) {
+		char bytes[PIECES * PIECE];
+
+		fd = receive_fd(pair[1]);
+		tell(to_parent[1]);
+		hear(to_child[0]);
+		read_all(fd, bytes);
+		CHILD(all_written(bytes));
+		CHILD(pwrite(fd, "later", 5, 8) == 5);
+		_exit(0);
+	}
+	make("a");
+	fd = OK(open("a", O_RDWR));
+	send_fd(pair[0], fd);
+	OK(close(fd));
+	hear(to_parent[0]);
+	fd = OK(open("a", O_RDWR));
+	write_pieces(fd);
+	tell(to_child[1]);
+	child_ends(pid);
+	OK(close(fd));
+	OK(close(pair[0]));
+	OK(close(pair[1]));
+	check_later("a");
+	OK(unlink("a"));
 }
 
 /* Somebody without the library opens the file. */
