@@ -2,6 +2,7 @@
 /* engage: see engage.h. */
 #include "engage.h"
 
+#include "alive.h"
 #include "buffer.h"
 #include "engine.h"
 #include "fd.h"
@@ -43,7 +44,7 @@ static struct {
 	_Atomic uint32_t stopped;
 } engage;
 
-/* Why nothing of this process is staged any more; THROUGH_NONE = it is. */
+/* Why nothing is staged any more where this process, and those that it forks, live; THROUGH_NONE = it is. */
 static _Atomic uint32_t refusal;
 static _Atomic bool refuse_soon; /* an io_uring was seen where no other file can be locked */
 
@@ -551,13 +552,21 @@ static enum through_reason try_engage(struct file *f, struct ofd *o)
 	return THROUGH_NONE;
 }
 
+/* Here or by another member of the family who lives. */
+static enum through_reason refused(void)
+{
+	enum through_reason why = atomic_load(&refusal);
+
+	return why == THROUGH_NONE ? family_refused() : why;
+}
+
 bool engage_file(struct file *f, struct ofd *o)
 {
 	enum through_reason why;
 
 	if (atomic_load(&engage.stopped) || file_held() || !o->writable)
 		return false;
-	why = atomic_load(&refusal);
+	why = refused();
 	if (why != THROUGH_NONE) {
 		become_through(f, why);
 		return false;
@@ -785,16 +794,30 @@ void engage_stop_all(enum through_reason why)
 	sys_restore_signals(signals);
 }
 
+static void visit_refuse(struct file *f, void *ctx)
+{
+	const enum through_reason *why = ctx;
+	struct file_guard g = file_lock(f);
+
+	if (g.nested)
+		stage_interrupt(f);
+	if (f->refs != 0 && f->mode != FILE_THROUGH)
+		engage_through(f, *why, g.nested);
+	file_unlock(f, g);
+}
+
 void engage_refuse(enum through_reason why)
 {
-	struct stop s = {.why = why};
 	uint32_t none = THROUGH_NONE;
 
 	if (!engage_config)
 		return;
 	/* first: whoever engages a file now is seen below, and whoever comes later sees this */
 	atomic_compare_exchange_strong(&refusal, &none, why);
-	file_for_each(visit_stop, &s);
+	if (alive_elsewhere())
+		return;
+	family_refuse(family_me, why);
+	file_for_each_shared(visit_refuse, &why);
 }
 
 void engage_tend(void)
@@ -917,6 +940,12 @@ void engage_unpause(void) { lock_drop(&engage.lock, LOCK_ENGAGE); }
 
 void engage_share(uint32_t member)
 {
+	enum through_reason why = atomic_load(&refusal);
+
+	if (why != THROUGH_NONE) {
+		family_refuse(family_me, why);
+		family_refuse(member, why);
+	}
 	for (uint32_t i = 0; i < engage.count; i++)
 		if (engage.arenas[i].arena)
 			family_set_add(&engage.arenas[i].arena->members, member);

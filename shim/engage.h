@@ -42,8 +42,8 @@ void engage_stop_all(enum through_reason why);
 /* The files that engage_stop_all(why) stopped may be engaged again (an exec failed). */
 void engage_resume_all(enum through_reason why);
 
-/* The process does something that no file can be staged beside: all are written through, those that it opens later
- * too, and those of its children. */
+/* The process does something that no file can be staged beside: all of the family are written through, those that are
+ * opened later too, as long as it or a child that it forks from now on lives. */
 void engage_refuse(enum through_reason why);
 /* By an engine thread: does what engage_file could not do about other files. */
 void engage_tend(void);
@@ -74,7 +74,7 @@ int engage_arena_fd(const struct arena *a);
  * arena that it can be staged in later. */
 void engage_pause(void);
 void engage_unpause(void);
-/* Every arena is the new member's, too. */
+/* Every arena is the new member's, too, and so is what has been refused. */
 void engage_share(uint32_t member);
 /* In the child: as a member of the family, */
 void engage_fork_child(void);

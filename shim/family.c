@@ -282,6 +282,23 @@ bool family_spare(void)
 	return alone;
 }
 
+void family_refuse(uint32_t member, uint32_t why)
+{
+	struct family *m = file_family();
+
+	if (!m)
+		return; /* nobody forked */
+	atomic_store(&m->refusal, why);
+	family_set_add(&m->refusing, member);
+}
+
+uint32_t family_refused(void)
+{
+	struct family *m = file_family();
+
+	return m && family_set_others(&m->refusing) ? atomic_load(&m->refusal) : THROUGH_NONE;
+}
+
 bool family_member_died(uint32_t member) { return is_dead(member); }
 
 void family_exiting(void)
@@ -583,8 +600,10 @@ void family_sweep(void)
 		file_for_each_shared(visit_sweep, &s);
 		file_arena_for_each(visit_arena, &s);
 		for (uint32_t i = 0; i < FAMILY_MAX && s.any; i++)
-			if (family_set_has(&s.dead, i))
+			if (family_set_has(&s.dead, i)) {
+				family_set_remove(&m->refusing, i);
 				atomic_store(&m->state[i], MEMBER_FREE);
+			}
 	}
 	lock_drop(&m->lock, LOCK_FAMILY);
 }

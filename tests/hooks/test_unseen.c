@@ -5,6 +5,7 @@
  */
 #include "hook_test.h"
 
+#include <liburing.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 
@@ -394,6 +395,75 @@ static void received_by_a_relative(void **state)
 	OK(close(pair[0]));
 	OK(close(pair[1]));
 	check_later("a");
+	OK(unlink("a"));
+}
+
+static int through_ring(struct io_uring *ring)
+{
+	struct io_uring_cqe *done;
+	int result;
+
+	CHILD(io_uring_submit(ring) == 1 && io_uring_wait_cqe(ring, &done) == 0);
+	result = done->res;
+	io_uring_cqe_seen(ring, done);
+	return result;
+}
+
+/* A relative makes a ring, before the file is staged here or while it is. */
+static void ring_of_a_relative(void **state)
+{
+	(void)state;
+	for (int staged = 0; staged < 2; staged++) {
+		bool *made = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+		pid_t pid;
+		int fd;
+
+		make("a");
+		pid = child();
+		if (pid == 0) {
+			char bytes[PIECES * PIECE];
+			struct io_uring ring;
+
+			fd = open("a", O_RDWR);
+			hear(to_child[0]);
+			*made = io_uring_queue_init(8, &ring, 0) == 0;
+			tell(to_parent[1]);
+			hear(to_child[0]);
+			if (!*made)
+				_exit(0);
+			io_uring_prep_read(io_uring_get_sqe(&ring), fd, bytes, sizeof bytes, 0);
+			CHILD(through_ring(&ring) == sizeof bytes && all_written(bytes));
+			io_uring_prep_write(io_uring_get_sqe(&ring), fd, "later", 5, 8);
+			CHILD(through_ring(&ring) == 5);
+			_exit(0);
+		}
+		fd = OK(open("a", O_RDWR));
+		if (staged)
+			for (int i = 0; i < PIECES; i++)
+				assert_int_equal(OK(pwrite(fd, "BBBB", PIECE, i * PIECE)), PIECE);
+		tell(to_child[1]);
+		hear(to_parent[0]);
+		write_pieces(fd);
+		tell(to_child[1]);
+		child_ends(pid);
+		OK(close(fd));
+		if (*made)
+			check_later("a");
+		else
+			print_message("no io_uring here\n");
+		OK(unlink("a"));
+		OK(munmap(made, SIZE));
+	}
+}
+
+/* With the relative its ring is gone, and with that the reason. */
+static void after_the_ring(void **state)
+{
+	int fd = open_staged("a", 0);
+
+	(void)state;
+	OK(close(fd));
+	check_file("a", 0, RECORDS);
 	OK(unlink("a"));
 }
 
