@@ -280,6 +280,47 @@ static struct file *take_free(struct pools *p)
 	return f;
 }
 
+/* Files that are not known any more, or not yet, and whose next sync is to be an fsync: hashes of their identities. */
+enum { UNSYNCED = 4096, UNSYNCED_PROBES = 64 };
+static _Atomic uint64_t unsynced[UNSYNCED]; /* 0 = empty */
+static _Atomic bool unsynced_full;          /* there was no room: any file may be one of them */
+
+static uint64_t unsynced_key(uint64_t dev, uint64_t ino)
+{
+	uint64_t h = (ino ^ (dev << 40) ^ (dev >> 24)) * 0x9e3779b97f4a7c15ull;
+
+	return h ? h : 1;
+}
+
+static bool unsynced_exchange(uint64_t key, uint64_t old, uint64_t new)
+{
+	bool any = false;
+
+	for (uint32_t i = 0; i < UNSYNCED_PROBES && !(any && new); i++) {
+		_Atomic uint64_t *place = &unsynced[((key >> 32) + i) % UNSYNCED];
+		uint64_t expected = old;
+
+		any |= atomic_load(place) == old && atomic_compare_exchange_strong(place, &expected, new);
+	}
+	return any;
+}
+
+static void unsynced_add(uint64_t dev, uint64_t ino)
+{
+	uint64_t key = unsynced_key(dev, ino);
+
+	unsynced_exchange(key, key, 0); /* there once at most */
+	if (!unsynced_exchange(key, 0, key))
+		atomic_store(&unsynced_full, true);
+}
+
+static bool unsynced_take(uint64_t dev, uint64_t ino)
+{
+	uint64_t key = unsynced_key(dev, ino);
+
+	return unsynced_exchange(key, key, 0) || atomic_load(&unsynced_full);
+}
+
 static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const struct rule *rule)
 {
 	struct file *f = take_free(p);
@@ -318,7 +359,8 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->zero_end = 0;
 	f->zero_wasted = 0;
 	f->zero_wanted = f->zero_never = f->zero_synced = false;
-	f->full_sync = false;
+	f->full_sync = unsynced_take(dev, ino);
+	f->names_given = 0;
 	f->changed = 1;
 	f->durable = f->durable_epoch = 0;
 	f->no_journal = false;
@@ -402,6 +444,8 @@ static bool drop_ref(struct pools *p, struct file *f)
 	if (atomic_fetch_sub(&f->refs, 1) > 1)
 		return false;
 	hash_remove(p, f);
+	if (f->full_sync)
+		unsynced_add(f->dev, f->ino);
 	f->mode = FILE_THROUGH;
 	f->dev = f->ino = 0;
 	lock_take(&p->lock, LOCK_POOL);
@@ -419,6 +463,27 @@ void file_put(struct file *f)
 	file_local(f)->refs--;
 	drop_ref(p, f);
 	lock_drop(&p->hash_lock, LOCK_HASH);
+}
+
+void file_named(uint64_t dev, uint64_t ino)
+{
+	struct file *f = file_find(dev, ino);
+	struct file_guard g;
+	bool known;
+
+	if (!f) {
+		unsynced_add(dev, ino);
+		return;
+	}
+	g = file_lock(f);
+	known = f->refs && f->dev == dev && f->ino == ino;
+	if (known) {
+		f->full_sync = true;
+		f->names_given++;
+	} else {
+		unsynced_add(dev, ino);
+	}
+	file_unlock(f, g);
 }
 
 void file_leave(struct file *f) { file_local(f)->refs--; }

@@ -203,6 +203,7 @@ struct file {
 	bool zero_synced; /* the device has a size that counts them */
 
 	bool full_sync;                  /* created or renamed here: the next sync is fsync */
+	uint32_t names_given;            /* counts the renames: one may come while the device is asked */
 	_Atomic uint64_t relaxed_due_ns; /* 0 = none */
 	int error; /* -errno of the last flush, 0 when it succeeded; the bytes stay staged */
 	/* failed background syncs: every description is told of the last one, once */
@@ -245,6 +246,8 @@ void file_ref(struct file *f);
 /* Like file_get for an existing one, without a reference; NULL when unknown.  The result may go stale. */
 struct file *file_find(uint64_t dev, uint64_t ino);
 void file_put(struct file *f);
+/* The file of this identity got a name here: its next sync is an fsync, whether it is known now or later. */
+void file_named(uint64_t dev, uint64_t ino);
 /* This process's last descriptor of a description is gone; other members still have some. */
 void file_leave(struct file *f);
 /* A description that only dead members had is gone.  True when it was the file's last. */

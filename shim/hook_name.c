@@ -6,46 +6,46 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#define RENAME(fromfd, from, tofd, to, call) \
+#define RENAME(fromfd, from, tofd, to, exchange, call) \
 	struct meta_rename move; \
 	int r; \
-	meta_rename_prepare(&move, fromfd, from, tofd, to); \
+	meta_rename_prepare(&move, fromfd, from, tofd, to, exchange); \
 	r = (call); \
-	if (r == 0) \
-		meta_rename_done(&move); \
+	meta_rename_done(&move, r == 0); \
 	return r
 
 EXPORT int rename(const char *from, const char *to)
 {
-	RENAME(AT_FDCWD, from, AT_FDCWD, to, real.rename(from, to));
+	RENAME(AT_FDCWD, from, AT_FDCWD, to, false, real.rename(from, to));
 }
 
 EXPORT int renameat(int fromfd, const char *from, int tofd, const char *to)
 {
-	RENAME(fromfd, from, tofd, to, real.renameat(fromfd, from, tofd, to));
+	RENAME(fromfd, from, tofd, to, false, real.renameat(fromfd, from, tofd, to));
 }
 
 EXPORT int renameat2(int fromfd, const char *from, int tofd, const char *to, unsigned flags)
 {
-	if (flags & RENAME_EXCHANGE) {
-		/* nothing is replaced: both only change names */
-		meta_named(fromfd, from, false);
-		meta_named(tofd, to, false);
-		return real.renameat2(fromfd, from, tofd, to, flags);
-	}
-	RENAME(fromfd, from, tofd, to, real.renameat2(fromfd, from, tofd, to, flags));
+	RENAME(fromfd, from, tofd, to, flags & RENAME_EXCHANGE,
+	       real.renameat2(fromfd, from, tofd, to, flags));
 }
+
+#define LINK(fromfd, from, follow, tofd, to, call) \
+	int r; \
+	meta_link_prepare(fromfd, from, follow); \
+	r = (call); \
+	if (r == 0) \
+		meta_link_done(tofd, to); \
+	return r
 
 EXPORT int link(const char *from, const char *to)
 {
-	meta_named(AT_FDCWD, from, false);
-	return real.link(from, to);
+	LINK(AT_FDCWD, from, false, AT_FDCWD, to, real.link(from, to));
 }
 
 EXPORT int linkat(int fromfd, const char *from, int tofd, const char *to, int flags)
 {
-	meta_named(fromfd, from, flags & AT_SYMLINK_FOLLOW);
-	return real.linkat(fromfd, from, tofd, to, flags);
+	LINK(fromfd, from, flags & AT_SYMLINK_FOLLOW, tofd, to, real.linkat(fromfd, from, tofd, to, flags));
 }
 
 EXPORT int unlink(const char *path)

@@ -470,31 +470,36 @@ static long do_statx(const long *a)
 
 /* ---- names ---- */
 
-static long renamed(long number, const long *a, int fromfd, const char *from, int tofd, const char *to)
+static long renamed(long number, const long *a, int fromfd, const char *from, int tofd, const char *to,
+                    bool exchange)
 {
 	struct meta_rename move;
 	long r;
 
-	meta_rename_prepare(&move, fromfd, from, tofd, to);
+	meta_rename_prepare(&move, fromfd, from, tofd, to, exchange);
 	r = kernel(number, a);
-	if (r == 0)
-		meta_rename_done(&move);
+	meta_rename_done(&move, r == 0);
 	return r;
 }
 
 static long do_renameat2(const long *a)
 {
-	if (!(a[4] & RENAME_EXCHANGE))
-		return renamed(SYS_renameat2, a, INT(0), PATH(1), INT(2), PATH(3));
-	meta_named(INT(0), PATH(1), false);
-	meta_named(INT(2), PATH(3), false);
-	return PASS;
+	return renamed(SYS_renameat2, a, INT(0), PATH(1), INT(2), PATH(3), a[4] & RENAME_EXCHANGE);
+}
+
+static long linked(long number, const long *a, int tofd, const char *to)
+{
+	long r = kernel(number, a);
+
+	if (r == 0)
+		meta_link_done(tofd, to);
+	return r;
 }
 
 static long do_linkat(const long *a)
 {
-	meta_named(INT(0), PATH(1), a[4] & AT_SYMLINK_FOLLOW);
-	return PASS;
+	meta_link_prepare(INT(0), PATH(1), a[4] & AT_SYMLINK_FOLLOW);
+	return linked(SYS_linkat, a, INT(2), PATH(3));
 }
 
 static long unlinked(long number, const long *a, int dirfd, const char *path)
@@ -671,16 +676,22 @@ static long do_stat(const long *a) { return asked(SYS_stat, a, TO(const struct s
 static long do_lstat(const long *a) { return asked(SYS_lstat, a, TO(const struct stat, 1)); }
 #endif
 #ifdef SYS_rename
-static long do_rename(const long *a) { return renamed(SYS_rename, a, AT_FDCWD, PATH(0), AT_FDCWD, PATH(1)); }
+static long do_rename(const long *a)
+{
+	return renamed(SYS_rename, a, AT_FDCWD, PATH(0), AT_FDCWD, PATH(1), false);
+}
 #endif
 #ifdef SYS_renameat
-static long do_renameat(const long *a) { return renamed(SYS_renameat, a, INT(0), PATH(1), INT(2), PATH(3)); }
+static long do_renameat(const long *a)
+{
+	return renamed(SYS_renameat, a, INT(0), PATH(1), INT(2), PATH(3), false);
+}
 #endif
 #ifdef SYS_link
 static long do_link(const long *a)
 {
-	meta_named(AT_FDCWD, PATH(0), false);
-	return PASS;
+	meta_link_prepare(AT_FDCWD, PATH(0), false);
+	return linked(SYS_link, a, AT_FDCWD, PATH(1));
 }
 #endif
 #ifdef SYS_unlink

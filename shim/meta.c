@@ -25,8 +25,10 @@ static bool identify(int dirfd, const char *path, bool follow, struct statx *st)
 	return path && sys.statx(dirfd, path, follow ? 0 : AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, st) == 0;
 }
 
+typedef int action(struct file *f, bool nested, const void *ctx);
+
 /* Runs `act` on the file of this identity, if it is engaged; its result, 0 when there is none. */
-static int with_file(uint64_t dev, uint64_t ino, int (*act)(struct file *f, bool nested))
+static int with_file(uint64_t dev, uint64_t ino, action *act, const void *ctx)
 {
 	struct file *f = file_find(dev, ino);
 	struct file_guard g;
@@ -38,20 +40,28 @@ static int with_file(uint64_t dev, uint64_t ino, int (*act)(struct file *f, bool
 	if (g.nested)
 		stage_interrupt(f);
 	if (f->refs && f->mode == FILE_ENGAGED && f->arena && f->dev == dev && f->ino == ino)
-		r = act(f, g.nested);
+		r = act(f, g.nested, ctx);
 	file_unlock(f, g);
 	return r;
 }
 
-static int act_settle(struct file *f, bool nested)
+static int act_settle(struct file *f, bool nested, const void *ctx)
 {
+	(void)ctx;
 	return f->head || f->zero_end ? flush_show(f, nested) : 0;
 }
 
-static int act_release(struct file *f, bool nested) { return engage_release(f, nested); }
-static int act_unlinked(struct file *f, bool nested) { return engage_through(f, THROUGH_UNLINKED, nested); }
-static int act_mapped(struct file *f, bool nested) { return engage_through(f, THROUGH_MMAP, nested); }
-static int act_unknown(struct file *f, bool nested) { return engage_through(f, THROUGH_UNKNOWN_FD, nested); }
+static int act_release(struct file *f, bool nested, const void *ctx)
+{
+	(void)ctx;
+	return engage_release(f, nested);
+}
+
+static int act_through(struct file *f, bool nested, const void *why)
+{
+	return engage_through(f, *(const enum through_reason *)why, nested);
+}
+static const enum through_reason unlinked = THROUGH_UNLINKED;
 
 static bool is_engaged(uint64_t dev, uint64_t ino)
 {
@@ -65,7 +75,7 @@ bool meta_settle_identity(uint64_t dev, uint64_t ino, uint32_t releases)
 	bool engaged = is_engaged(dev, ino);
 
 	if (engaged)
-		with_file(dev, ino, act_settle);
+		with_file(dev, ino, act_settle, NULL);
 	return engaged || meta_releases() != releases;
 }
 
@@ -109,13 +119,13 @@ bool meta_settle_stat(uint64_t st_dev, uint64_t st_ino, uint32_t releases)
 static void settle(uint64_t dev, uint64_t ino) { (void)meta_settle_identity(dev, ino, 0); }
 
 /* Its entries in the journal know it by its name, and a name that goes may come back after a crash. */
-static int act_rename(struct file *f, bool nested)
+static int act_rename(struct file *f, bool nested, const void *ctx)
 {
-	int r = act_settle(f, nested);
+	int r = act_settle(f, nested, ctx);
 
 	return r < 0 ? r : journal_retire(f, nested);
 }
-static void before_rename(uint64_t dev, uint64_t ino) { with_file(dev, ino, act_rename); }
+static void before_rename(uint64_t dev, uint64_t ino) { with_file(dev, ino, act_rename, NULL); }
 
 void meta_settle_path(int dirfd, const char *path, bool follow)
 {
@@ -153,7 +163,205 @@ static void before_other_name(int dirfd, const char *path, bool follow, const st
 		meta_never(sys_dev_of(st), st->stx_ino, THROUGH_UNKNOWN_FD);
 }
 
-void meta_named(int dirfd, const char *path, bool follow)
+int meta_release_fd(int fd)
+{
+	struct ofd *o = lazy_used(fd);
+	struct file *f;
+
+	if (!o)
+		return 0;
+	f = atomic_load(&o->file);
+	return with_file(f->dev, f->ino, act_release, NULL);
+}
+
+int meta_release_at(int dirfd, const char *path)
+{
+	struct statx st;
+
+	if (meta_idle() || !identify(dirfd, path, true, &st))
+		return 0;
+	return with_file(sys_dev_of(&st), st.stx_ino, act_release, NULL);
+}
+
+/* ---- names ---- */
+
+struct everywhere {
+	action *act;
+	const void *ctx;
+};
+
+/* A directory: every file may be below it, of other members of the family, too. */
+static void visit_named(struct file *f, void *ctx)
+{
+	const struct everywhere *e = ctx;
+
+	with_file(f->dev, f->ino, e->act, e->ctx);
+}
+
+static void name_all(action *act, const void *ctx)
+{
+	struct everywhere e = {.act = act, .ctx = ctx};
+
+	if (!meta_idle())
+		file_for_each_shared(visit_named, &e);
+}
+
+/* Where (dirfd, path) is.  0 or -errno. */
+static int path_at(int dirfd, const char *path, char *out)
+{
+	int fd = sys.openat(dirfd, path, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0);
+	int r;
+
+	if (fd < 0)
+		return fd;
+	r = engage_path_of(fd, out);
+	sys.close(fd);
+	return r;
+}
+
+void meta_rename_prepare(struct meta_rename *r, int fromfd, const char *from, int tofd, const char *to,
+                         bool exchange)
+{
+	bool staged = false;
+	struct statx st;
+
+	*r = (struct meta_rename){
+		.watch = engage_config && !alive_elsewhere(), .exchange = exchange, .tofd = tofd, .to = to};
+	if (!r->watch)
+		return;
+	if (identify(fromfd, from, false, &st)) {
+		r->dev = sys_dev_of(&st);
+		r->ino = st.stx_ino;
+		r->tree = (st.stx_mode & S_IFMT) == S_IFDIR;
+		staged = is_engaged(r->dev, r->ino);
+		if (r->tree)
+			name_all(act_rename, NULL);
+		before_other_name(fromfd, from, false, &st);
+		before_rename(r->dev, r->ino);
+		sync_relaxed_named(r->dev, r->ino);
+	}
+	if ((exchange || !meta_idle()) && identify(tofd, to, false, &st)) {
+		r->old_dev = sys_dev_of(&st);
+		r->old_ino = st.stx_ino;
+		staged |= exchange && is_engaged(r->old_dev, r->old_ino);
+		/* (two directories may be exchanged) */
+		if ((st.stx_mode & S_IFMT) == S_IFDIR && !r->tree) {
+			r->tree = true;
+			name_all(act_rename, NULL);
+		}
+		before_rename(r->old_dev, r->old_ino);
+		if (exchange) {
+			before_other_name(tofd, to, false, &st);
+			sync_relaxed_named(r->old_dev, r->old_ino);
+		}
+	}
+	if (meta_idle() || r->ino == 0 || (!r->tree && !staged))
+		return;
+	r->from = buffer_take();
+	if (path_at(fromfd, from, r->from) < 0)
+		r->from[0] = '\0';
+}
+
+/* What a rename did to paths; each is empty when it is not known. */
+struct move {
+	const char *from, *to;
+	bool exchange;
+};
+
+/* The path behind `from` behind `to` instead, when it is there. */
+static bool replant(const char *path, const char *from, const char *to, char *out)
+{
+	size_t n = strlen(from);
+
+	if (n == 0 || !to[0] || strncmp(path, from, n) != 0 || (path[n] != '\0' && path[n] != '/'))
+		return false;
+	log_format(out, PATH_MAX, "%s%s", to, path + n);
+	return true;
+}
+
+/*
+ * A path of the file.  A descriptor has it, unless the name that it was opened by is gone, or only other members of the
+ * family have one: then what the slot says, and what has been done to that, if the file is there.
+ */
+static bool path_now(const struct file *f, const struct move *m, char *out)
+{
+	const char *old = arena_slot_at(f->arena, (uint32_t)f->slot)->path;
+	struct statx st;
+
+	if (file_fd(f) >= 0 && engage_path_of(file_fd(f), out) == 0)
+		return strlen(out) < ARENA_PATH_MAX;
+	if (!replant(old, m->from, m->to, out) && (!m->exchange || !replant(old, m->to, m->from, out)))
+		log_format(out, PATH_MAX, "%s", old);
+	return strlen(out) < ARENA_PATH_MAX && identify(AT_FDCWD, out, false, &st) && st.stx_ino == f->ino &&
+	       sys_dev_of(&st) == f->dev;
+}
+
+static void set_path(struct file *f, const char *path)
+{
+	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
+
+	memset(slot->path, 0, sizeof slot->path);
+	memcpy(slot->path, path, strlen(path));
+}
+
+static void note_new_path(struct file *f, const struct move *m)
+{
+	BUFFER(char, path);
+	bool known = path_now(f, m, path);
+
+	journal_file_named(f, known);
+	if (known) /* else recovery finds it by inode in the old directory, or keeps the bytes aside */
+		set_path(f, path);
+}
+
+static int act_named(struct file *f, bool nested, const void *ctx)
+{
+	int r = flush_settle(f, nested);
+
+	/* (somebody may have synced it since it was looked at before the call) */
+	if (r == 0)
+		r = journal_retire(f, nested);
+	if (r == 0 && f->mode == FILE_ENGAGED && f->arena && (!nested || !f->head))
+		note_new_path(f, ctx);
+	else
+		journal_file_named(f, false);
+	return r;
+}
+
+/* The new name is durable only after a full fsync. */
+static void named(uint64_t dev, uint64_t ino, const struct move *m)
+{
+	file_named(dev, ino);
+	with_file(dev, ino, act_named, m);
+}
+
+static void renamed(const struct meta_rename *r)
+{
+	BUFFER(char, to);
+	struct move m = {.from = r->from ? r->from : "", .to = to, .exchange = r->exchange};
+
+	if (!r->from || path_at(r->tofd, r->to, to) < 0)
+		to[0] = '\0';
+	if (r->tree)
+		name_all(act_named, &m);
+	named(r->dev, r->ino, &m);
+	if (!r->old_ino || (r->old_ino == r->ino && r->old_dev == r->dev))
+		return;
+	if (r->exchange)
+		named(r->old_dev, r->old_ino, &m);
+	else
+		with_file(r->old_dev, r->old_ino, act_through, &unlinked);
+}
+
+void meta_rename_done(struct meta_rename *r, bool done)
+{
+	if (done && r->ino)
+		renamed(r);
+	if (r->from)
+		buffer_give(r->from);
+}
+
+void meta_link_prepare(int dirfd, const char *path, bool follow)
 {
 	struct statx st;
 
@@ -167,118 +375,30 @@ void meta_named(int dirfd, const char *path, bool follow)
 	sync_relaxed_named(sys_dev_of(&st), st.stx_ino);
 }
 
-int meta_release_fd(int fd)
+/* The old name is good until it is removed, and nobody may tell the new one then. */
+static int act_linked(struct file *f, bool nested, const void *ctx)
 {
-	struct ofd *o = lazy_used(fd);
-	struct file *f;
-
-	if (!o)
-		return 0;
-	f = atomic_load(&o->file);
-	return with_file(f->dev, f->ino, act_release);
-}
-
-int meta_release_at(int dirfd, const char *path)
-{
-	struct statx st;
-
-	if (meta_idle() || !identify(dirfd, path, true, &st))
-		return 0;
-	return with_file(sys_dev_of(&st), st.stx_ino, act_release);
-}
-
-/* A directory: every file may be below it. */
-static void visit_named(struct file *f, void *ctx)
-{
-	int (*act)(struct file *f, bool nested) = *(int (**)(struct file *f, bool nested))ctx;
-
-	with_file(f->dev, f->ino, act);
-}
-
-static void name_all(int (*act)(struct file *f, bool nested))
-{
-	if (!meta_idle())
-		file_for_each(visit_named, &act);
-}
-
-void meta_rename_prepare(struct meta_rename *r, int fromfd, const char *from, int tofd, const char *to)
-{
-	struct statx st;
-
-	*r = (struct meta_rename){.watch = engage_config && !alive_elsewhere()};
-	if (!r->watch)
-		return;
-	if (identify(fromfd, from, false, &st)) {
-		r->dev = sys_dev_of(&st);
-		r->ino = st.stx_ino;
-		r->tree = (st.stx_mode & S_IFMT) == S_IFDIR;
-		if (r->tree)
-			name_all(act_rename);
-		before_other_name(fromfd, from, false, &st);
-		before_rename(r->dev, r->ino);
-		sync_relaxed_named(r->dev, r->ino);
-	}
-	if (!meta_idle() && identify(tofd, to, false, &st)) {
-		r->old_dev = sys_dev_of(&st);
-		r->old_ino = st.stx_ino;
-		/* (two directories may be exchanged) */
-		if ((st.stx_mode & S_IFMT) == S_IFDIR && !r->tree) {
-			r->tree = true;
-			name_all(act_rename);
-		}
-		before_rename(r->old_dev, r->old_ino);
-	}
-}
-
-static void note_new_path(struct file *f)
-{
-	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
-	BUFFER(char, path);
-	bool known = engage_path_of(file_fd(f), path) == 0 && strlen(path) < ARENA_PATH_MAX;
-
-	journal_file_named(f, known);
-	if (!known)
-		return; /* recovery finds it by inode in the old directory, or keeps the bytes aside */
-	memset(slot->path, 0, sizeof slot->path);
-	memcpy(slot->path, path, strlen(path));
-}
-
-static int act_named(struct file *f, bool nested)
-{
+	const char *path = ctx;
 	int r = flush_settle(f, nested);
 
-	/* (somebody may have synced it since it was looked at before the call) */
-	if (r == 0)
-		r = journal_retire(f, nested);
-	if (r == 0 && f->mode == FILE_ENGAGED && f->arena && (!nested || !f->head))
-		note_new_path(f);
-	else
-		journal_file_named(f, false);
+	if (r == 0 && f->mode == FILE_ENGAGED && f->arena && !f->head && strlen(path) < ARENA_PATH_MAX)
+		set_path(f, path);
 	return r;
 }
 
-void meta_rename_done(const struct meta_rename *r)
+void meta_link_done(int tofd, const char *to)
 {
-	struct file *f;
+	struct statx st;
 
-	if (!r->watch || r->ino == 0)
+	if (!engage_config || alive_elsewhere() || !identify(tofd, to, false, &st))
 		return;
-	if (r->tree)
-		name_all(act_named);
-	f = file_find(r->dev, r->ino);
-	if (f) {
-		struct file_guard g = file_lock(f);
+	file_named(sys_dev_of(&st), st.stx_ino);
+	if (is_engaged(sys_dev_of(&st), st.stx_ino)) {
+		BUFFER(char, path);
 
-		if (f->refs && f->ino == r->ino && f->dev == r->dev) {
-			/* the new name is durable only after a full fsync */
-			f->full_sync = true;
-			if (!g.nested && f->mode == FILE_ENGAGED && f->arena)
-				act_named(f, false);
-		}
-		file_unlock(f, g);
+		if (path_at(tofd, to, path) == 0)
+			with_file(sys_dev_of(&st), st.stx_ino, act_linked, path);
 	}
-	if (r->old_ino && (r->old_ino != r->ino || r->old_dev != r->dev))
-		with_file(r->old_dev, r->old_ino, act_unlinked);
 }
 
 void meta_unlink_prepare(struct meta_unlink *u, int dirfd, const char *path)
@@ -296,26 +416,23 @@ void meta_unlink_prepare(struct meta_unlink *u, int dirfd, const char *path)
 
 void meta_unlink_done(const struct meta_unlink *u)
 {
-	if (u->ino)
-		with_file(u->dev, u->ino, u->last ? act_unlinked : act_named);
+	static const struct move none = {.from = "", .to = ""};
+
+	if (u->ino && u->last)
+		with_file(u->dev, u->ino, act_through, &unlinked);
+	else if (u->ino)
+		with_file(u->dev, u->ino, act_named, &none);
 }
 
 bool meta_rmdir_again(int dirfd, const char *path)
 {
 	BUFFER(char, dir);
 	size_t n;
-	int fd;
 
-	if (!engage_config || !path || alive_elsewhere())
+	if (!engage_config || !path || alive_elsewhere() || path_at(dirfd, path, dir) < 0)
 		return false;
-	fd = sys.openat(dirfd, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
-	if (fd < 0)
-		return false;
-	if (engage_path_of(fd, dir) < 0)
-		dir[0] = '\0';
-	sys.close(fd);
 	n = strlen(dir);
-	if (n == 0 || n + sizeof ARENA_DIR + 1 >= PATH_MAX)
+	if (n + sizeof ARENA_DIR + 1 >= PATH_MAX)
 		return false;
 	memcpy(dir + n, "/" ARENA_DIR, sizeof ARENA_DIR + 1);
 	return engage_retire_dir(dir);
@@ -375,10 +492,15 @@ void meta_never(uint64_t dev, uint64_t ino, enum through_reason why)
 	marks_never(dev, ino, why);
 	if (alive_vforked)
 		file_give_up(dev, ino, why); /* what our parent has, too */
-	with_file(dev, ino, why == THROUGH_MMAP ? act_mapped : act_unknown);
+	with_file(dev, ino, act_through, &why);
 }
 
-void meta_unknown_fd(uint64_t dev, uint64_t ino) { with_file(dev, ino, act_unknown); }
+void meta_unknown_fd(uint64_t dev, uint64_t ino)
+{
+	const enum through_reason why = THROUGH_UNKNOWN_FD;
+
+	with_file(dev, ino, act_through, &why);
+}
 
 void meta_map(int fd, bool shares)
 {

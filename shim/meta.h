@@ -32,9 +32,6 @@ void meta_refresh_stat(struct stat *st);
 /* Settles the file that (dirfd, path) names now; `follow` the last symlink. */
 void meta_settle_path(int dirfd, const char *path, bool follow);
 
-/* The file there is about to get another name: settled, and durable as far as `relaxed` has promised it. */
-void meta_named(int dirfd, const char *path, bool follow);
-
 /* ftruncate, fallocate, ioctl, copies, ... on a managed descriptor: settled, and passive until small writes
  * come again.  0 or -errno. */
 int meta_release_fd(int fd);
@@ -42,15 +39,24 @@ int meta_release_fd(int fd);
 int meta_release_at(int dirfd, const char *path);
 static inline int meta_release_path(const char *path) { return meta_release_at(-100 /* AT_FDCWD */, path); }
 
-/* rename: before (target about to be replaced) and after (paths changed). */
+/* link: before, the file is settled, and durable as far as `relaxed` has promised it; and after success. */
+void meta_link_prepare(int dirfd, const char *path, bool follow);
+void meta_link_done(int tofd, const char *to);
+
+/* rename: before (target about to be replaced, or exchanged) and after (paths changed). */
 struct meta_rename {
 	bool watch;
+	bool exchange;
 	uint64_t dev, ino;         /* of what is renamed, 0 = not ours */
-	uint64_t old_dev, old_ino; /* of what is replaced */
+	uint64_t old_dev, old_ino; /* of what is replaced, or gets its name */
 	bool tree;                 /* a directory */
+	int tofd;
+	const char *to;
+	char *from; /* where it was; NULL: nothing is staged for it */
 };
-void meta_rename_prepare(struct meta_rename *r, int fromfd, const char *from, int tofd, const char *to);
-void meta_rename_done(const struct meta_rename *r);
+void meta_rename_prepare(struct meta_rename *r, int fromfd, const char *from, int tofd, const char *to,
+                         bool exchange);
+void meta_rename_done(struct meta_rename *r, bool renamed);
 
 /* unlink: before, and after success. */
 struct meta_unlink {

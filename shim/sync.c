@@ -113,7 +113,7 @@ static int by_policy(struct file *f, bool *full)
 /* The file itself, without its lock; taken again afterwards.  0 or -errno. */
 static int sync_device(struct file *f, const struct ofd *o, int fd, bool full, struct file_guard *g)
 {
-	bool was_new = f->full_sync;
+	uint32_t names = f->names_given;
 	struct journal_sync s = {0};
 	int r;
 
@@ -128,7 +128,7 @@ static int sync_device(struct file *f, const struct ofd *o, int fd, bool full, s
 		journal_file_failed(f, r);
 		return r;
 	}
-	if (full && was_new)
+	if (full && f->names_given == names)
 		f->full_sync = false;
 	return journal_file_is(f) ? journal_file_sync_done(f, &s, g->nested) : 0;
 }

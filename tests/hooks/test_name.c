@@ -105,6 +105,126 @@ static void linking(void **state)
 	OK(remove("c"));
 }
 
+/* ---- a file under another name, and then its process is killed ---- */
+
+static int exchange(void) { return renameat2(AT_FDCWD, "d/a", AT_FDCWD, "e/b", RENAME_EXCHANGE); }
+static int exchange_by_number(void)
+{
+	return (int)syscall(SYS_renameat2, AT_FDCWD, "d/a", AT_FDCWD, "e/b", RENAME_EXCHANGE);
+}
+static int exchange_back(void) { return renameat2(AT_FDCWD, "e/b", AT_FDCWD, "d/a", RENAME_EXCHANGE); }
+static int exchange_directories(void)
+{
+	return rename("d/a", "d/b") || renameat2(AT_FDCWD, "d", AT_FDCWD, "e", RENAME_EXCHANGE) ? -1 : 0;
+}
+static int link_and_unlink(void) { return unlink("e/b") || link("d/a", "e/b") || unlink("d/a") ? -1 : 0; }
+static int link_and_unlink_by_number(void)
+{
+	return unlink("e/b") || syscall(SYS_linkat, AT_FDCWD, "d/a", AT_FDCWD, "e/b", 0) ||
+	                       syscall(SYS_unlinkat, AT_FDCWD, "d/a", 0)
+	               ? -1
+	               : 0;
+}
+/* The name that is known last is not the one that it was opened by. */
+static int link_and_rename(void)
+{
+	return link("d/a", "e/c") || unlink("d/a") || rename("e/c", "e/b") || rename("e", "f") ||
+	                       rename("f", "e")
+	               ? -1
+	               : 0;
+}
+static int link_and_unlink_the_link(void)
+{
+	return link("d/a", "e/c") || unlink("e/c") || rename("d/a", "e/b") ? -1 : 0;
+}
+static int move(void) { return rename("d/a", "e/b"); }
+static int move_directory(void)
+{
+	return rename("d/a", "d/b") || unlink("e/b") || rmdir("e") || rename("d", "e") || mkdir("d", 0755)
+	               ? -1
+	               : 0;
+}
+
+/* `by_child`: the process that has the file does it, otherwise its parent, which has it not. */
+static void killed_after(int (*change)(void), bool by_child)
+{
+	int down[2], up[2], fd;
+	char byte;
+	pid_t pid;
+
+	OK(mkdir("d", 0755));
+	OK(mkdir("e", 0755));
+	OK(close(open_new("e/b", 0)));
+	assert_int_equal(pipe(down) | pipe(up), 0);
+	fflush(stdout);
+	pid = fork();
+	if (pid == 0) {
+		char record[RECORD];
+
+		fd = open("d/a", O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+		for (unsigned i = 0; i < 2 * RECORDS; i++) {
+			record_fill(record, i);
+			CHILD(write(fd, record, RECORD) == RECORD);
+			if (i + 1 != RECORDS)
+				continue;
+			if (by_child)
+				CHILD(change() == 0);
+			CHILD(write(up[1], "x", 1) == 1 && read(down[0], &byte, 1) == 1);
+		}
+		leave();
+	}
+	assert_int_equal(read(up[0], &byte, 1), 1);
+	if (!by_child)
+		assert_int_equal(change(), 0);
+	assert_int_equal(write(down[1], "x", 1), 1);
+	check_exit(pid, 0);
+	close(down[0]), close(down[1]), close(up[0]), close(up[1]);
+	/* whoever comes next has not seen the file before: its bytes are put in place by its name */
+	pid = fork();
+	if (pid == 0)
+		_exit(open("e/b", O_RDWR | O_CLOEXEC) < 0);
+	check_exit(pid, 0);
+	check_file("e/b", 0, 2 * RECORDS);
+	unlink("d/a");
+	unlink("d/b");
+	OK(unlink("e/b"));
+}
+
+static int (*const changes[])(void) = {
+	exchange,
+	exchange_by_number,
+	exchange_back,
+	exchange_directories,
+	link_and_unlink,
+	link_and_unlink_by_number,
+	link_and_rename,
+	link_and_unlink_the_link,
+	move,
+	move_directory,
+};
+
+/* Each in a program of its own, which stages nothing but this. */
+static void names_of_the_killed(void **state)
+{
+	(void)state;
+	for (int i = 0; i < (int)(sizeof changes / sizeof *changes) * 2; i++) {
+		char number[16];
+		pid_t pid;
+
+		snprintf(number, sizeof number, "%d", i);
+		fflush(stdout);
+		pid = fork();
+		if (pid == 0) {
+			execl("/proc/self/exe", "test_name", number, NULL);
+			_exit(99);
+		}
+		check_exit(pid, 0);
+		/* a directory that was moved may have taken its staging along */
+		assert_int_equal(system("rm -r d e"), 0);
+	}
+	clean_up();
+}
+
 /* Unlinked and used on: a new file of that name is another one. */
 static void unlinking(void **state)
 {
@@ -380,15 +500,30 @@ static void flock_turns(void **state)
 	take_turns(0, false);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(renaming),    cmocka_unit_test(replacing),  cmocka_unit_test(exchanging),
-		cmocka_unit_test(linking),     cmocka_unit_test(unlinking),  cmocka_unit_test(directories),
-		cmocka_unit_test(times),       cmocka_unit_test(modes),      cmocka_unit_test(durable),
-		cmocka_unit_test(locks),       cmocka_unit_test(lock_lasts), cmocka_unit_test(posix_turns),
-		cmocka_unit_test(flock_turns), cmocka_unit_test(ofd_turns),
+		cmocka_unit_test(names_of_the_killed),
+		cmocka_unit_test(renaming),
+		cmocka_unit_test(replacing),
+		cmocka_unit_test(exchanging),
+		cmocka_unit_test(linking),
+		cmocka_unit_test(unlinking),
+		cmocka_unit_test(directories),
+		cmocka_unit_test(times),
+		cmocka_unit_test(modes),
+		cmocka_unit_test(durable),
+		cmocka_unit_test(locks),
+		cmocka_unit_test(lock_lasts),
+		cmocka_unit_test(posix_turns),
+		cmocka_unit_test(flock_turns),
+		cmocka_unit_test(ofd_turns),
+
 	};
 
+	if (argc > 1) {
+		killed_after(changes[atoi(argv[1]) / 2], atoi(argv[1]) % 2);
+		return 0;
+	}
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

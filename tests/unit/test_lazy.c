@@ -3,6 +3,7 @@
 #include "rig.h"
 
 #include "lazy.h"
+#include "sync.h"
 
 static int set_up(void **state)
 {
@@ -193,6 +194,12 @@ static void test_created_file_is_remembered(void **state)
 	assert_int_equal(write(fd, "bytes", 5), 5);
 	lazy_resolve(fd);
 	assert_true(atomic_load(&fdtable_get(fd)->file)->full_sync);
+	assert_int_equal(rig_close(fd), 0);
+	/* also when it was closed meanwhile, until it has been synced */
+	fd = open_noted("new", O_WRONLY);
+	lazy_resolve(fd);
+	assert_true(atomic_load(&fdtable_get(fd)->file)->full_sync);
+	assert_int_equal(sync_file(fd, fdtable_get(fd), true), 0);
 	assert_int_equal(rig_close(fd), 0);
 
 	usleep(50000); /* the coarse clock ticks */

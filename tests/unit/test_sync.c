@@ -122,7 +122,8 @@ static void test_relaxed_before_rename(void **state)
 
 	(void)state;
 	relaxed_file();
-	meta_rename_prepare(&move, AT_FDCWD, rig_path("out"), AT_FDCWD, "/nowhere");
+	meta_rename_prepare(&move, AT_FDCWD, rig_path("out"), AT_FDCWD, "/nowhere", false);
+	meta_rename_done(&move, false);
 	expect_calls(1, 0);
 }
 
@@ -130,7 +131,7 @@ static void test_relaxed_before_link(void **state)
 {
 	(void)state;
 	relaxed_file();
-	meta_named(AT_FDCWD, rig_path("out"), false);
+	meta_link_prepare(AT_FDCWD, rig_path("out"), false);
 	expect_calls(1, 0);
 }
 
@@ -142,7 +143,8 @@ static void test_relaxed_given_back_before_rename(void **state)
 
 	(void)state;
 	assert_int_equal(meta_release_fd(fd), 0);
-	meta_rename_prepare(&move, AT_FDCWD, rig_path("out"), AT_FDCWD, "/nowhere");
+	meta_rename_prepare(&move, AT_FDCWD, rig_path("out"), AT_FDCWD, "/nowhere", false);
+	meta_rename_done(&move, false);
 	expect_calls(1, 0);
 }
 
@@ -287,11 +289,65 @@ static void test_failure_is_reported(void **state)
 	expect_calls(0, 0);
 }
 
+static void give_names(void)
+{
+	char from[512];
+	const char *to;
+	struct meta_rename move;
+
+	snprintf(from, sizeof from, "%s", rig_path("out"));
+	to = rig_path("other");
+	meta_rename_prepare(&move, AT_FDCWD, from, AT_FDCWD, to, false);
+	assert_int_equal(rename(from, to), 0);
+	meta_rename_done(&move, true);
+}
+
+/* The file is not known while it gets its name: later, its first sync is an fsync all the same. */
+static void test_renamed_while_unknown(void **state)
+{
+	int fd = staged_file(SYNC_FDATASYNC);
+
+	(void)state;
+	assert_int_equal(sync_file(fd, fdtable_get(fd), true), 0);
+	assert_int_equal(rig_close(fd), 0);
+	give_names();
+	fd = rig_open("other", O_RDWR);
+	rig_faults_clear();
+	assert_int_equal(sync_file(fd, fdtable_get(fd), true), 0);
+	expect_calls(1, 0);
+	assert_int_equal(sync_file(fd, fdtable_get(fd), true), 0);
+	expect_calls(1, 1);
+	assert_int_equal(rig_close(fd), 0);
+}
+
+static int rename_meanwhile(int fd)
+{
+	sys.fsync = sys_kernel.fsync;
+	give_names();
+	return sys.fsync(fd);
+}
+
+/* The device was asked before the name was given: that has to be synced, too. */
+static void test_renamed_during_a_sync(void **state)
+{
+	int fd = staged_file(SYNC_FDATASYNC);
+
+	(void)state;
+	sys.fsync = rename_meanwhile;
+	assert_int_equal(sync_file(fd, fdtable_get(fd), true), 0);
+	assert_true(atomic_load(&fdtable_get(fd)->file)->full_sync);
+	assert_int_equal(sync_file(fd, fdtable_get(fd), true), 0);
+	assert_false(atomic_load(&fdtable_get(fd)->file)->full_sync);
+	assert_int_equal(rig_close(fd), 0);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 	const struct CMUnitTest tests[] = {
 		TEST(test_fdatasync),
+		TEST(test_renamed_while_unknown),
+		TEST(test_renamed_during_a_sync),
 		TEST(test_fsync),
 		TEST(test_off),
 		TEST(test_relaxed),
