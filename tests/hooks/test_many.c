@@ -321,11 +321,11 @@ static void opened_while_it_is_flushed(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(opened_while_it_is_flushed),
 		/* first: while the library has nothing open yet */
 		cmocka_unit_test(none_left),
 		cmocka_unit_test(many_files),
 		cmocka_unit_test(many_of_one),
+		cmocka_unit_test(opened_while_it_is_flushed),
 		cmocka_unit_test(threads_append),
 		cmocka_unit_test(threads_share_a_position),
 		cmocka_unit_test(threads_begin_together),
