@@ -235,6 +235,7 @@ bool fd_lease_over(struct fd_open *op)
 	if (waited)
 		flush_wait_idle(f);
 	file_unlock(f, g);
+	strict_before_open(op->dirfd, op->path);
 	return waited;
 }
 

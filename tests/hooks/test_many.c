@@ -308,7 +308,7 @@ static void opened_while_it_is_flushed(void **state)
 	OK(close(open_new(path, 0)));
 	atomic_store(&enough, false);
 	assert_int_equal(pthread_create(&thread, NULL, append_until, path), 0);
-	for (int i = 0; i < 5000; i++) {
+	for (int i = 0; i < 2000; i++) {
 		OK(close(OK(open(path, O_RDONLY | O_NONBLOCK))));
 		usleep(50);
 	}
