@@ -22,8 +22,11 @@
 #include "sys.h"
 
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/statvfs.h>
+#include <sys/vfs.h>
 
 enum { ARENAS_MAX = 32 };
 
@@ -490,6 +493,17 @@ static bool mapped_by_all(const struct file *f, const struct arena *a)
 	return true;
 }
 
+/* Writes are to be durable when they return, whatever the description says: mount -o sync, chattr +S. */
+static bool is_synchronous(int fd)
+{
+	struct statfs st;
+	int flags = 0;
+
+	if (sys_raw(SYS_fstatfs, fd, (long)&st, 0, 0, 0, 0) == 0 && (st.f_flags & ST_SYNCHRONOUS))
+		return true;
+	return sys_raw(SYS_ioctl, fd, FS_IOC_GETFLAGS, (long)&flags, 0, 0, 0) == 0 && (flags & FS_SYNC_FL);
+}
+
 /* LOCK_ENGAGE held.  Returns why not, or THROUGH_NONE. */
 static enum through_reason try_engage(struct file *f, struct ofd *o)
 {
@@ -509,6 +523,8 @@ static enum through_reason try_engage(struct file *f, struct ofd *o)
 		return THROUGH_PATH;
 	if (has_standard_fd(f))
 		return THROUGH_STANDARD_FD;
+	if (is_synchronous(ofd_fd(o)))
+		return THROUGH_SYNC;
 	why = marks_why_never(f->dev, f->ino);
 	if (why == THROUGH_NONE)
 		why = scan_descriptors(f);

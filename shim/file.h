@@ -53,7 +53,7 @@ enum through_reason {
 	THROUGH_PATH,
 	THROUGH_AIO,
 	THROUGH_IOCTL,
-	THROUGH_SYNC_OPEN,
+	THROUGH_SYNC, /* the file system, or the file, is synchronous */
 	THROUGH_EXIT,
 	THROUGH_NO_LEASE,   /* visibility = strict, and no leases here */
 	THROUGH_LEASE_BUSY, /* visibility = strict, while somebody else has it open */

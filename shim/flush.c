@@ -742,12 +742,17 @@ void flush_zeros(struct file *f)
 	}
 }
 
+void flush_note_look(struct file *f, uint64_t few)
+{
+	if (f->mode == FILE_ENGAGED && f->head)
+		f->shown_early = f->head == f->current && f->writes <= few ? f->shown_early + 1 : 0;
+}
+
 int flush_show(struct file *f, bool nested)
 {
 	enum { FEW_WRITES = 2 };
 
-	if (f->mode == FILE_ENGAGED && f->head)
-		f->shown_early = f->head == f->current && f->writes <= FEW_WRITES ? f->shown_early + 1 : 0;
+	flush_note_look(f, FEW_WRITES);
 	return flush_settle(f, nested);
 }
 

@@ -157,6 +157,18 @@ static bool sync_journal(struct file *f, struct file_guard *g, int *r)
 	return false;
 }
 
+/*
+ * A file of which every single write is synced has nothing from staging but the work, where the device is asked anyway and
+ * no zeros are to stand ready for it.
+ */
+static void note_sync(struct file *f)
+{
+	const struct settings *set = &f->rule->set;
+
+	if ((set->sync == SYNC_FSYNC || set->sync == SYNC_FDATASYNC) && set->prealloc_mode != PREALLOC_ZERO)
+		flush_note_look(f, 1);
+}
+
 int sync_file(int fd, struct ofd *o, bool full)
 {
 	struct file *f = atomic_load_explicit(&o->file, memory_order_acquire);
@@ -174,8 +186,10 @@ int sync_file(int fd, struct ofd *o, bool full)
 	count(f, COUNT_SYNCS_ASKED);
 	if (journal_file_is(f) && sync_journal(f, &g, &r))
 		return r;
-	if (f->arena)
+	if (f->arena) {
+		note_sync(f);
 		r = flush_settle_for_sync(f, g.nested);
+	}
 	if (r == 0)
 		r = f->journal.failed ? f->journal.failed : by_policy(f, &full);
 	if (r == 1 && !f->zero_wanted && prealloc_zeros_wanted(f)) {

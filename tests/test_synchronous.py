@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the file system or the file is synchronous, a write that has returned is durable: nothing is staged."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from disks import disk
+from support import run_preloaded
+
+PROGRAM = r"""
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+int main(int argc, char **argv)
+{
+	int fd = open(argv[argc - 1], O_WRONLY | O_CREAT | O_APPEND, 0644);
+	for (int i = 0; i < 1000; i++)
+		if (write(fd, "0123456789\n", 11) != 11)
+			return 1;
+	return close(fd);
+}
+"""
+
+
+def staged(library, program, place) -> int:
+    run = run_preloaded(library, [program, place / "log"], place)
+    assert run.returncode == 0, run.stderr
+    assert (place / "log").read_bytes() == b"0123456789\n" * 1000
+    return run.stats.writes
+
+
+@pytest.mark.parametrize("options", ["", "sync"])
+def test_file_system(library, compile_c, tmp_path, options):
+    with disk("ext4", tmp_path / "disk", options=options) as point:
+        assert (staged(library, compile_c(PROGRAM), point) > 0) == (options == "")
+
+
+def test_file(library, compile_c, tmp_path):
+    with disk("ext4", tmp_path / "disk") as point:
+        (point / "log").touch()
+        if subprocess.run(["chattr", "+S", point / "log"], capture_output=True, check=False).returncode:
+            pytest.skip("no chattr +S here")
+        assert staged(library, compile_c(PROGRAM), point) == 0
