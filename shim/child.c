@@ -43,6 +43,7 @@ static void visit_hold(struct file *f, void *ctx)
 	struct file_guard g;
 
 	(void)ctx;
+	file_restore(f);
 	if (f->mode == FILE_THROUGH)
 		return;
 	/* the lock even if nothing is staged: somebody may be about to engage it who has not seen the hold */
@@ -264,6 +265,7 @@ static void visit_spawn(struct file *f, void *ctx)
 	struct file_guard g;
 
 	(void)ctx;
+	file_restore(f);
 	if (f->refs == 0 || f->mode == FILE_THROUGH)
 		return;
 	g = file_lock(f);

@@ -145,6 +145,8 @@ static void visit_file(struct file *f, void *ctx)
 	struct due *d = ctx;
 	uint64_t relaxed = atomic_load_explicit(&f->relaxed_due_ns, memory_order_relaxed);
 
+	if (atomic_load_explicit(&f->flags_left, memory_order_relaxed))
+		engine_kick(f); /* taking the lock is enough */
 	if (atomic_load_explicit(&f->mode, memory_order_relaxed) != FILE_ENGAGED && relaxed == 0)
 		return;
 	if (!lock_soon(f)) {

@@ -320,16 +320,14 @@ bool family_flusher_died(const struct file *f)
 
 /* ---- repair ---- */
 
-/* Descriptions may have been left with a flush's flags, or under its lease. */
-static void restore_flags(struct file *f)
+/* Descriptions may have been left with a flush's flags, or under its lease; not all of them are here. */
+static void leave_flags(struct file *f)
 {
-	for (struct ofd *o = f->ofds; o; o = o->next) {
-		if (ofd_fd(o) < 0 || !o->writable)
-			continue;
-		sys.fcntl(ofd_fd(o), F_SETFL, o->flags);
-		sys.fcntl(ofd_fd(o), F_SETLEASE, F_UNLCK);
-	}
+	for (struct ofd *o = f->ofds; o; o = o->next)
+		if (o->lent == OFD_LENT)
+			ofd_left(o);
 	f->busy_program_fd = false;
+	file_restore_locked(f);
 }
 
 /* One past the last byte that the newest block of the slot holds; 0 when there is none. */
@@ -442,12 +440,12 @@ void family_repair(struct file *f)
 			return;
 	}
 	f->idle_waiters = 0;
+	leave_flags(f);
 	if (f->mode != FILE_ENGAGED || !f->arena || f->slot < 0) {
 		f->busy = 0;
 		f->damaged = false;
 		return;
 	}
-	restore_flags(f);
 	r = replay(f);
 	if (r < 0) {
 		/* nothing is lost: it stays in the arena, and is tried again with the next call */

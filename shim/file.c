@@ -4,6 +4,7 @@
 
 #include "alive.h"
 #include "fdtable.h"
+#include "lease.h"
 #include "sys.h"
 
 #include <fcntl.h>
@@ -337,7 +338,7 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->ofds = NULL;
 	f->refs = 0;
 	f->shared = atomic_load(&p->family.highest) > 0;
-	f->damaged = f->cooperates = false;
+	f->damaged = f->cooperates = f->flags_left = false;
 	f->mode = FILE_PASSIVE;
 	f->inflight = 0;
 	f->small_seen = 0;
@@ -536,6 +537,7 @@ struct ofd *ofd_new(struct file *f, int fd, int flags)
 	ofd_set_align(o, 0);
 	o->pos_mode = POS_KERNEL;
 	o->pos = 0;
+	o->lent = OFD_OWN;
 	o->readable = (flags & O_ACCMODE) != O_WRONLY;
 	o->writable = (flags & O_ACCMODE) != O_RDONLY;
 	o->errors_told = f->sync_told ? f->sync_errors : f->sync_errors - 1;
@@ -546,6 +548,31 @@ struct ofd *ofd_new(struct file *f, int fd, int flags)
 	f->ofds = o;
 	return o;
 }
+
+void ofd_left(struct ofd *o)
+{
+	atomic_store(&o->lent, OFD_LEFT);
+	atomic_store(&atomic_load(&o->file)->flags_left, true);
+}
+
+void file_restore_locked(struct file *f)
+{
+	bool left = false;
+
+	for (struct ofd *o = f->ofds; o; o = o->next) {
+		if (o->lent != OFD_LEFT)
+			continue;
+		if (ofd_fd(o) < 0 || sys.fcntl(ofd_fd(o), F_SETFL, o->flags) < 0) {
+			left = true;
+			continue;
+		}
+		lease_drop(ofd_fd(o));
+		o->lent = OFD_OWN;
+	}
+	atomic_store(&f->flags_left, left);
+}
+
+void file_restore_slow(struct file *f) { file_unlock(f, file_lock(f)); }
 
 void ofd_release(struct ofd *o)
 {
@@ -630,6 +657,8 @@ bool file_lock_again(struct file *f)
 		file_attach(f);
 	if (f->damaged && file_repair)
 		file_repair(f);
+	if (f->flags_left)
+		file_restore_locked(f);
 	return false;
 }
 

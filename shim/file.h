@@ -73,6 +73,13 @@ enum {
 
 enum pos_mode { POS_KERNEL, POS_USER, POS_STREAM };
 
+/* Whose a description's status flags and lease are. */
+enum ofd_lent {
+	OFD_OWN,  /* the program's, as ofd.flags says */
+	OFD_LENT, /* those of the flush that is under way */
+	OFD_LEFT, /* those of a flush that is over, or whose flusher died: file_lock gives them back */
+};
+
 struct file;
 
 struct ofd {
@@ -86,7 +93,8 @@ struct ofd {
 	enum pos_mode pos_mode;
 	off_t pos;
 	bool writable, readable;
-	uint32_t errors_told; /* of file.sync_errors, see sync_error_take */
+	_Atomic uint32_t lent; /* enum ofd_lent */
+	uint32_t errors_told;  /* of file.sync_errors, see sync_error_take */
 };
 
 /* What this process has of a description. */
@@ -163,6 +171,7 @@ struct file {
 	_Atomic uint32_t busy_io_done; /* the flusher has nothing left but to take the lock and finish */
 	struct flush_result result;    /* valid then; a signal handler may finish for it */
 	bool busy_program_fd;          /* the flusher changed the flags of a program descriptor */
+	_Atomic bool flags_left;       /* a description is OFD_LEFT */
 
 	/* a write on the slow path: whose position it moves, from where, by how much (family_repair) */
 	struct ofd *moving;
@@ -257,6 +266,18 @@ void ofd_set_align(struct ofd *o, uint32_t mask);
 /* Writes are to be durable when they return.  (O_SYNC is O_DSYNC and one bit more.) */
 static inline bool ofd_syncs(const struct ofd *o) { return o->flags & O_DSYNC; }
 struct ofd *ofd_new(struct file *f, int fd, int flags);
+/* File lock held, or the flush token: its flags are no flush's any more, and not right yet. */
+void ofd_left(struct ofd *o);
+/* File lock held: gives flags back, and leases, of the descriptions that this process has; who has the others comes
+ * here, too. */
+void file_restore_locked(struct file *f);
+/* Before a call that passes to the kernel without the lock. */
+void file_restore_slow(struct file *f);
+static inline void file_restore(struct file *f)
+{
+	if (__builtin_expect(atomic_load_explicit(&f->flags_left, memory_order_relaxed), 0))
+		file_restore_slow(f);
+}
 void ofd_release(struct ofd *o); /* file lock held; removes it from the file, not the file's reference */
 
 /* Files that are engaged, in the whole family: 0 means that no metadata hook has work. */

@@ -377,7 +377,7 @@ void flush_wait_idle(struct file *f)
 
 struct route {
 	struct flush_target target;
-	int program_flags; /* flags of the program's description, restored afterwards; -1 = not touched */
+	struct ofd *lent; /* the program's description: its flags, and the lease, are given back afterwards */
 	bool leased;
 	bool own;
 };
@@ -392,18 +392,51 @@ static uint64_t direct_min(const struct file *f)
 	return f->rule->set.flush == FLUSH_DIRECT ? ARENA_PAGE : FLUSH_DIRECT_MIN;
 }
 
+/* From now on whoever finds us dead knows that the description is not as the program left it. */
+static struct ofd *lend(const struct file *f, int fd)
+{
+	struct ofd *o = f->ofds;
+
+	while (ofd_fd(o) != fd)
+		o = o->next;
+	atomic_store(&o->lent, OFD_LENT);
+	return o;
+}
+
+static void give_back(struct ofd *o, int flags)
+{
+	if (flags == o->flags)
+		atomic_store(&o->lent, OFD_OWN);
+	else
+		ofd_left(o);
+}
+
 /* Through the program's own description, its flags changed for the length of the flush. */
 static void route_program_fd(struct file *f, struct route *rt, int fd)
 {
-	int flags = 0;
-
-	for (const struct ofd *o = f->ofds; o; o = o->next)
-		if (ofd_fd(o) == fd)
-			flags = o->flags;
-	rt->program_flags = flags;
-	rt->target = (struct flush_target){.fd = fd, .flags = flags};
+	rt->lent = lend(f, fd);
+	rt->target = (struct flush_target){.fd = fd, .flags = rt->lent->flags};
 	f->busy_program_fd = true;
-	flush_io_set_flags(&rt->target, flags & ~(O_APPEND | O_DIRECT));
+	flush_io_set_flags(&rt->target, rt->lent->flags & ~(O_APPEND | O_DIRECT));
+}
+
+/* A lease on the program's description proves that nobody else has the file open. */
+static bool take_lease(const struct file *f, int fd)
+{
+	struct ofd *o = lend(f, fd);
+
+	if (lease_take(fd) == 0)
+		return true;
+	give_back(o, o->flags);
+	return false;
+}
+
+static void give_lease(const struct file *f, int fd)
+{
+	struct ofd *o = lend(f, fd);
+
+	lease_drop(fd);
+	give_back(o, o->flags);
 }
 
 /*
@@ -415,7 +448,7 @@ static int route_find(struct file *f, const struct plan *p, struct route *rt)
 	int fd = own ? -1 : trusted_program_fd(f);
 	struct statx st;
 
-	*rt = (struct route){.program_flags = -1};
+	*rt = (struct route){.lent = NULL};
 	if (fd < 0 && fd != -EBADF && !own)
 		return fd;
 	if (fd < 0 && !own) {
@@ -426,13 +459,13 @@ static int route_find(struct file *f, const struct plan *p, struct route *rt)
 	if (f->kind == STAGE_APPEND) {
 		if (!strict_proves(f)) {
 			if (fd < 0 || f->leased || f->rule->set.writers == WRITERS_SHARED ||
-			    lease_take(fd) < 0)
+			    !take_lease(f, fd))
 				return 1;
 			rt->leased = true;
 		}
 		if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st) < 0 || st.stx_size != p->offset) {
 			if (rt->leased)
-				lease_drop(fd);
+				give_lease(f, fd);
 			return 1;
 		}
 		append_begin(f, APPEND_AT_BASE, p->offset, p->bytes);
@@ -458,10 +491,12 @@ static void route_leave(struct file *f, struct route *rt)
 {
 	if (rt->own)
 		file_local(f)->own_flags = rt->target.flags;
-	if (rt->program_flags >= 0)
-		flush_io_set_flags(&rt->target, rt->program_flags);
+	if (rt->lent)
+		flush_io_set_flags(&rt->target, rt->lent->flags);
 	if (rt->leased)
 		lease_drop(rt->target.fd);
+	if (rt->lent)
+		give_back(rt->lent, rt->target.flags);
 	if (!rt->target.direct_ok && wants_direct(f) && rt->target.direct_bytes == 0)
 		f->direct_ok = false;
 }

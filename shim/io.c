@@ -348,7 +348,10 @@ static long write_any(int fd, struct ofd *o, const struct iovec *iov, int count,
 	bool small;
 	long r;
 
-	if (!alive_here() || atomic_load(&f->mode) == FILE_THROUGH || !o->writable)
+	if (!alive_here())
+		return IO_PASS;
+	file_restore(f);
+	if (atomic_load(&f->mode) == FILE_THROUGH || !o->writable)
 		return IO_PASS;
 	small = n > 0 && (size_t)n <= small_limit(f) && staged && (offset >= 0 || offset == IO_NO_OFFSET);
 	if (atomic_load(&f->mode) == FILE_PASSIVE) {
@@ -430,7 +433,10 @@ long io_readv(int fd, struct ofd *o, const struct iovec *iov, int count, off_t o
 	ssize_t n;
 	long r = IO_PASS;
 
-	if (!alive_here() || atomic_load(&f->mode) != FILE_ENGAGED)
+	if (!alive_here())
+		return IO_PASS;
+	file_restore(f);
+	if (atomic_load(&f->mode) != FILE_ENGAGED)
 		return IO_PASS;
 	n = vector_size(iov, count);
 	g = file_lock(f);

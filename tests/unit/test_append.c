@@ -219,6 +219,36 @@ static void test_reads_keep_flushes_out(void **state)
 	assert_int_equal(rig_kernel_size("out"), 100);
 }
 
+/* A member of the family is killed in a flush, and put right by one who has not got the description that it used. */
+static void test_flags_that_a_dead_flusher_left(void **state)
+{
+	int fd = staged_file(0, 5000);
+	struct file *f = rig_file(fd);
+	struct ofd *o = fdtable_get(fd);
+	struct file_guard g;
+
+	(void)state;
+	f->shared = true;
+	o->lent = OFD_LENT;
+	assert_int_equal(fcntl(fd, F_SETFL, 0), 0);
+	f->damaged = true;
+	ofd_local(o)->refs = 0;
+	g = file_lock(f);
+	assert_false(f->damaged);
+	assert_int_equal(rig_kernel_size("out"), 5000);
+	o->pos_mode = POS_KERNEL; /* it is an append's, and goes with the next one */
+	assert_int_equal(engage_through(f, THROUGH_FORK, false), 0);
+	file_unlock(f, g);
+	assert_int_equal(f->mode, FILE_THROUGH);
+	assert_false(fcntl(fd, F_GETFL) & O_APPEND);
+	/* who has it writes */
+	ofd_local(o)->refs = 1;
+	assert_int_equal(lseek(fd, 0, SEEK_SET), 0);
+	rig_put(fd, 5000, 100);
+	assert_true(fcntl(fd, F_GETFL) & O_APPEND);
+	rig_expect("out", 5100);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -233,6 +263,7 @@ int main(void)
 		TEST(test_whole_writes_only),
 		TEST(test_done_ends_an_append),
 		TEST(test_reads_keep_flushes_out),
+		TEST(test_flags_that_a_dead_flusher_left),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
