@@ -40,11 +40,14 @@ static struct ofd *append_ofd(const struct file *f)
 	return NULL;
 }
 
-static uint64_t file_size(int fd)
+static int file_size(int fd, uint64_t *size)
 {
 	struct statx st;
+	int r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st);
 
-	return sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st) == 0 ? st.stx_size : 0;
+	if (r == 0)
+		*size = st.stx_size;
+	return r;
 }
 
 struct batch {
@@ -59,15 +62,13 @@ struct batch {
 static void gather(struct file *f, struct batch *b)
 {
 	uint32_t skip = f->append_skip;
-	struct block_run *run = f->head;
+	struct block_run *run = flush_first(f);
 
-	while (run && run->flushed)
-		run = run->next;
 	b->count = 0;
 	b->bytes = 0;
 	b->offset = run ? run->meta->first.offset + skip : 0;
 	for (; run && b->count < FLUSH_IOV_MAX; run = run->next) {
-		uint32_t length = COMMIT_LENGTH(atomic_load(&run->meta->commit));
+		uint32_t length = COMMIT_LENGTH(arena_run_commit(run));
 
 		b->iov[b->count].iov_base = run->base + skip;
 		b->iov[b->count++].iov_len = length - skip;
@@ -78,31 +79,6 @@ static void gather(struct file *f, struct batch *b)
 		b->iov[b->count - 1].iov_len -= run->split_bytes;
 		b->bytes -= run->split_bytes;
 	}
-}
-
-/* `bytes` more from the head of the file are in the kernel: slot.done first, then the blocks. */
-static void consume(struct file *f, uint64_t bytes)
-{
-	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
-	struct block_run *run = f->head;
-	uint64_t seq = DONE_SEQ(slot->done);
-	uint64_t left = bytes + f->append_skip;
-
-	while (run && run->flushed)
-		run = run->next;
-	for (; run; run = run->next) {
-		uint32_t length = COMMIT_LENGTH(atomic_load(&run->meta->commit));
-
-		if (left < length)
-			break;
-		left -= length;
-		seq = run->meta->seq;
-		run->flushed = true;
-	}
-	f->append_skip = (uint32_t)left;
-	kill_step();
-	atomic_store_explicit(&slot->done, DONE_MAKE(seq, left), memory_order_release);
-	kill_step();
 }
 
 /*
@@ -139,6 +115,7 @@ int append_shared(struct file *f)
 	int flags = o ? o->flags : O_WRONLY | O_APPEND;
 	bool buffered = false;
 	off_t position = 0;
+	uint64_t base;
 	int r = 0;
 
 	if (fd < 0)
@@ -150,8 +127,12 @@ int append_shared(struct file *f)
 		BUFFER(struct batch, b);
 		ssize_t n;
 
+		/* recovery could not tell what is there already without it */
+		r = file_size(fd, &base);
+		if (r < 0)
+			break;
 		gather(f, b);
-		append_begin(f, APPEND_SOMEWHERE, file_size(fd), b->bytes);
+		append_begin(f, APPEND_SOMEWHERE, base, b->bytes);
 		n = sys_append_accepted(fd, b->iov, b->count);
 		if (n == -EINTR) {
 			append_end(f);
@@ -160,6 +141,8 @@ int append_shared(struct file *f)
 		if (n == -EINVAL && (flags & O_DIRECT) && !buffered) {
 			/* others appended meanwhile, and the end of the file is not aligned any more */
 			append_end(f);
+			if (o)
+				flush_lend(o);
 			buffered = sys.fcntl(fd, F_SETFL, flags & ~O_DIRECT) == 0;
 			if (buffered)
 				continue;
@@ -174,14 +157,16 @@ int append_shared(struct file *f)
 		atomic_fetch_add_explicit(&slot->counters[COUNT_FLUSHES], 1, memory_order_relaxed);
 		atomic_fetch_add_explicit(&slot->counters[COUNT_FLUSH_BYTES], (uint64_t)n,
 		                          memory_order_relaxed);
-		consume(f, (uint64_t)n);
+		flush_note_done(f, flush_first(f), (uint64_t)n);
 		reposition(f, o, b->offset, (uint64_t)n, (uint64_t)sys.lseek(fd, 0, SEEK_CUR), &position);
 		append_end(f);
 		flush_free_done(f);
 	}
-	if (buffered)
-		sys.fcntl(fd, F_SETFL, flags);
-	f->ksize = file_size(fd);
+	if (buffered && sys.fcntl(fd, F_SETFL, flags) == 0)
+		buffered = false;
+	if (o && o->lent == OFD_LENT)
+		flush_give_back(o, buffered ? flags & ~O_DIRECT : flags);
+	file_size(fd, &f->ksize);
 	f->lsize = f->head && f->staged_hi > f->ksize ? f->staged_hi : f->ksize;
 	if (o) {
 		sys.lseek(fd, position, SEEK_SET);

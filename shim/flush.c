@@ -30,11 +30,6 @@ struct plan {
 	enum stage_kind kind;
 };
 
-static uint64_t run_commit(const struct block_run *run)
-{
-	return atomic_load_explicit(&run->meta->commit, memory_order_acquire);
-}
-
 bool flush_worth(const struct file *f)
 {
 	uint32_t sealed = f->blocks - (f->current ? 1 : 0);
@@ -161,7 +156,7 @@ bool flush_possible(struct file *f)
 	return file_own_fd(f) >= 0;
 }
 
-static struct block_run *first_unflushed(const struct file *f)
+struct block_run *flush_first(const struct file *f)
 {
 	struct block_run *run = f->head;
 
@@ -172,15 +167,15 @@ static struct block_run *first_unflushed(const struct file *f)
 
 static void make_plan(struct file *f, struct plan *p)
 {
-	struct block_run *run = first_unflushed(f);
+	struct block_run *run = flush_first(f);
 	uint64_t end;
 
 	*p = (struct plan){.first = run, .skip = f->append_skip, .kind = f->kind};
-	p->stretch = COMMIT_COUNT(run_commit(run)) == 1;
+	p->stretch = COMMIT_COUNT(arena_run_commit(run)) == 1;
 	p->offset = run->meta->first.offset + p->skip;
 	end = run->meta->first.offset;
 	for (; run && run != f->current; run = run->next) {
-		uint64_t commit = run_commit(run);
+		uint64_t commit = arena_run_commit(run);
 
 		if (run != p->first && (!p->stretch || COMMIT_COUNT(commit) != 1 ||
 		                        run->meta->first.offset != end || p->bytes >= FLUSH_RUN_BYTES))
@@ -205,7 +200,7 @@ static int write_stretch(const struct plan *p, struct flush_target *t, uint64_t 
 		int count = 0, r;
 
 		for (;; run = run->next) {
-			uint32_t length = COMMIT_LENGTH(run_commit(run));
+			uint32_t length = COMMIT_LENGTH(arena_run_commit(run));
 
 			iov[count].iov_base = run->base + skip;
 			iov[count++].iov_len = length - skip;
@@ -275,7 +270,7 @@ static int scratch_take(void)
 
 static int write_scattered(const struct file *f, const struct plan *p, struct flush_target *t, uint64_t *done)
 {
-	struct merge_source source = {.f = f, .run = p->first, .commit = run_commit(p->first)};
+	struct merge_source source = {.f = f, .run = p->first, .commit = arena_run_commit(p->first)};
 	int which = scratch_take();
 	uint32_t n = merge_extents(source_extent, &source, COMMIT_COUNT(source.commit), scratch[which]);
 	int r = write_pieces(arena_block_data(f->arena, p->first->index), scratch[which], n, t, done);
@@ -324,7 +319,7 @@ void flush_free_done(struct file *f)
 
 static uint64_t plan_end(const struct file *f, const struct plan *p)
 {
-	struct merge_source source = {.f = f, .run = p->first, .commit = run_commit(p->first)};
+	struct merge_source source = {.f = f, .run = p->first, .commit = arena_run_commit(p->first)};
 	uint64_t end = 0;
 
 	if (p->stretch)
@@ -392,18 +387,19 @@ static uint64_t direct_min(const struct file *f)
 	return f->rule->set.flush == FLUSH_DIRECT ? ARENA_PAGE : FLUSH_DIRECT_MIN;
 }
 
-/* From now on whoever finds us dead knows that the description is not as the program left it. */
+void flush_lend(struct ofd *o) { atomic_store(&o->lent, OFD_LENT); }
+
 static struct ofd *lend(const struct file *f, int fd)
 {
 	struct ofd *o = f->ofds;
 
 	while (ofd_fd(o) != fd)
 		o = o->next;
-	atomic_store(&o->lent, OFD_LENT);
+	flush_lend(o);
 	return o;
 }
 
-static void give_back(struct ofd *o, int flags)
+void flush_give_back(struct ofd *o, int flags)
 {
 	if (flags == o->flags)
 		atomic_store(&o->lent, OFD_OWN);
@@ -427,7 +423,7 @@ static bool take_lease(const struct file *f, int fd)
 
 	if (lease_take(fd) == 0)
 		return true;
-	give_back(o, o->flags);
+	flush_give_back(o, o->flags);
 	return false;
 }
 
@@ -436,7 +432,7 @@ static void give_lease(const struct file *f, int fd)
 	struct ofd *o = lend(f, fd);
 
 	lease_drop(fd);
-	give_back(o, o->flags);
+	flush_give_back(o, o->flags);
 }
 
 /*
@@ -496,7 +492,7 @@ static void route_leave(struct file *f, struct route *rt)
 	if (rt->leased)
 		lease_drop(rt->target.fd);
 	if (rt->lent)
-		give_back(rt->lent, rt->target.flags);
+		flush_give_back(rt->lent, rt->target.flags);
 	if (!rt->target.direct_ok && wants_direct(f) && rt->target.direct_bytes == 0)
 		f->direct_ok = false;
 }
@@ -511,26 +507,25 @@ static void count_flush(const struct file *f, const struct plan *p, const struct
 	                          memory_order_relaxed);
 }
 
-/* A flush of an append run stopped half way: what is in the file stays there, and is not written again. */
-static void note_partial(struct file *f, const struct plan *p, uint64_t done)
+void flush_note_done(struct file *f, struct block_run *first, uint64_t bytes)
 {
 	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
-	uint64_t left = done + p->skip;
+	uint64_t left = bytes + f->append_skip;
 	uint64_t seq = DONE_SEQ(atomic_load(&slot->done));
 
-	for (struct block_run *run = p->first; run; run = run->next) {
-		uint32_t length = COMMIT_LENGTH(run_commit(run));
+	for (struct block_run *run = first; run && left > 0; run = run->next) {
+		uint32_t length = COMMIT_LENGTH(arena_run_commit(run));
 
 		if (left < length)
 			break;
 		left -= length;
 		seq = run->meta->seq;
 		run->flushed = true;
-		if (run == p->last)
-			break;
 	}
 	f->append_skip = (uint32_t)left;
+	kill_step();
 	atomic_store_explicit(&slot->done, DONE_MAKE(seq, left), memory_order_release);
+	kill_step();
 }
 
 static int flush_shared(struct file *f)
@@ -569,7 +564,8 @@ static void commit(struct file *f, struct flush_work *w)
 		count_flush(f, &w->p, &w->rt);
 		retire(f, &w->p);
 	} else if (w->p.kind == STAGE_APPEND) {
-		note_partial(f, &w->p, w->done);
+		/* it stopped half way: what is in the file stays there, and is not written again */
+		flush_note_done(f, w->p.first, w->done);
 	}
 	if (w->p.kind == STAGE_APPEND)
 		append_end(f);
@@ -603,7 +599,7 @@ int flush_run(struct file *f, bool keep_lock)
 	uint32_t turn;
 
 	flush_free_done(f);
-	next = first_unflushed(f);
+	next = flush_first(f);
 	if (!next || next == f->current)
 		return 0;
 	make_plan(f, &w.p);
@@ -651,7 +647,7 @@ static int settle_nested(struct file *f)
 	}
 	if (atomic_load(&f->busy))
 		finish(f);
-	while (first_unflushed(f) && first_unflushed(f) != f->current) {
+	while (flush_first(f) && flush_first(f) != f->current) {
 		int r = flush_run(f, true);
 
 		if (r < 0)
@@ -690,7 +686,7 @@ static int settle(struct file *f, bool nested, bool keep_zeros)
 	if (nested) {
 		int r = settle_nested(f);
 
-		if (r == 0 && !first_unflushed(f))
+		if (r == 0 && !flush_first(f))
 			cut_zeros(f, keep_zeros);
 		return r;
 	}

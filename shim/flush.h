@@ -49,6 +49,19 @@ int flush_program_fd(const struct file *f);
 /* This process can write what is staged: it has a descriptor, or could open one. */
 bool flush_possible(struct file *f);
 
+/* The first block that has bytes that are not in the kernel, or NULL. */
+struct block_run *flush_first(const struct file *f);
+
+/* By the holder of the token: of what is appended, from `first` (flush_first) on, `bytes` more are in the kernel.  The
+ * slot says so first. */
+void flush_note_done(struct file *f, struct block_run *first, uint64_t bytes);
+
+/* File lock or token held: the description's flags, or the lease on it, are a flush's from now on, and whoever finds us
+ * dead knows it. */
+void flush_lend(struct ofd *o);
+/* That is over; `flags` are those that the kernel has now, the program's if all went well. */
+void flush_give_back(struct ofd *o, int flags);
+
 /* Frees the blocks at the head of the file whose bytes are in the kernel. */
 void flush_free_done(struct file *f);
 

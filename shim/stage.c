@@ -90,11 +90,6 @@ void stage_left(uintptr_t target)
 	sys_restore_signals(signals);
 }
 
-static uint64_t run_commit(const struct block_run *run)
-{
-	return atomic_load_explicit(&run->meta->commit, memory_order_acquire);
-}
-
 static struct arena_extent last_extent(const struct file *f, const struct block_run *run, uint64_t commit)
 {
 	uint8_t *data = arena_block_data(f->arena, run->index);
@@ -105,7 +100,7 @@ static struct arena_extent last_extent(const struct file *f, const struct block_
 /* One past the last staged byte of the current block's last extent. */
 static uint64_t current_end(const struct file *f, const struct block_run *run)
 {
-	uint64_t commit = run_commit(run);
+	uint64_t commit = arena_run_commit(run);
 	struct arena_extent e = last_extent(f, run, commit);
 
 	return e.offset + e.length;
@@ -207,7 +202,7 @@ bool stage_overlaps(struct file *f, uint64_t offset, uint64_t size)
 	if (!ranges_meet(offset, end, f->staged_lo, f->staged_hi))
 		return false;
 	for (struct block_run *run = f->head; run; run = run->next) {
-		uint64_t commit = run_commit(run);
+		uint64_t commit = arena_run_commit(run);
 		uint8_t *data = arena_block_data(f->arena, run->index);
 
 		for (uint32_t i = 0; i < COMMIT_COUNT(commit); i++) {
@@ -314,7 +309,7 @@ static int put_split(struct file *f, const struct iovec *iov, int count, size_t 
                      uint32_t part, uint64_t granted, enum stage_kind kind)
 {
 	struct block_run *first = f->current;
-	uint64_t commit = run_commit(first);
+	uint64_t commit = arena_run_commit(first);
 	struct block_run *second = block_prepare(f, offset + part, granted - part, kind, false);
 
 	if (!second)
@@ -362,7 +357,7 @@ static void put_extent(struct file *f, const struct iovec *iov, int count, size_
                        uint64_t granted, uint32_t pos)
 {
 	struct block_run *run = f->current;
-	uint64_t commit = run_commit(run);
+	uint64_t commit = arena_run_commit(run);
 	uint32_t extents = COMMIT_COUNT(commit);
 	uint8_t *data = arena_block_data(f->arena, run->index);
 	struct arena_extent *entry = arena_extent_entry(data, f->arena->block_bytes, extents);
@@ -385,7 +380,7 @@ static int put_current(struct file *f, const struct iovec *iov, int count, size_
                        uint64_t granted, enum stage_kind kind, bool nested)
 {
 	struct block_run *run = f->current;
-	uint64_t commit = run_commit(run);
+	uint64_t commit = arena_run_commit(run);
 	uint32_t length = COMMIT_LENGTH(commit);
 	struct arena_extent e = last_extent(f, run, commit);
 	uint32_t pos;

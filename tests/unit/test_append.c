@@ -249,6 +249,63 @@ static void test_flags_that_a_dead_flusher_left(void **state)
 	rig_expect("out", 5100);
 }
 
+static int no_size(int dirfd, const char *path, int flags, unsigned mask, struct statx *st)
+{
+	return mask == STATX_SIZE ? -EIO : sys_kernel.statx(dirfd, path, flags, mask, st);
+}
+
+/* Without the size before it recovery could not tell how much of an append is there. */
+static void test_no_append_without_a_size(void **state)
+{
+	int fd;
+
+	(void)state;
+	rig_config.rules[0].set.writers = WRITERS_SHARED;
+	fd = staged_file(0, 5000);
+	sys.statx = no_size;
+	assert_int_equal(rig_settle(fd), -EIO);
+	sys.statx = sys_kernel.statx;
+	assert_int_equal(rig_kernel_size("out"), 100);
+	assert_int_equal(rig_slot(fd)->flush_active, APPEND_NONE);
+	assert_int_equal(rig_settle(fd), 0);
+	rig_expect("out", 5000);
+}
+
+static int buffered_once;
+
+static long keeps_buffered(int fd, int cmd, long arg)
+{
+	return cmd == F_SETFL && (arg & O_DIRECT) && buffered_once-- > 0 ? -EPERM
+	                                                                 : sys_kernel.fcntl(fd, cmd, arg);
+}
+
+/* O_DIRECT that could not be set again is, as soon as it can. */
+static void test_direct_again_later(void **state)
+{
+	static uint8_t page[8192] __attribute__((aligned(4096)));
+	int fd;
+
+	(void)state;
+	if (rig_on_tmpfs()) {
+		print_message("SKIP reason: tmpfs takes any O_DIRECT\n");
+		skip();
+	}
+	rig_config.rules[0].set.writers = WRITERS_SHARED;
+	fd = rig_open("out", O_WRONLY | O_APPEND | O_DIRECT);
+	rig_fill(page, sizeof page, 0);
+	assert_int_equal(rig_write(fd, page, 4096), 4096);
+	assert_int_equal(rig_write(fd, page + 4096, 4096), 4096);
+	append_by_somebody_else("odd");
+	buffered_once = 1;
+	sys.fcntl = keeps_buffered;
+	assert_int_equal(rig_settle(fd), 0);
+	assert_false(fcntl(fd, F_GETFL) & O_DIRECT);
+	assert_int_equal(rig_settle(fd), 0);
+	assert_true(fcntl(fd, F_GETFL) & O_DIRECT);
+	sys.fcntl = sys_kernel.fcntl;
+	assert_int_equal(rig_close(fd), 0);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -264,6 +321,8 @@ int main(void)
 		TEST(test_done_ends_an_append),
 		TEST(test_reads_keep_flushes_out),
 		TEST(test_flags_that_a_dead_flusher_left),
+		TEST(test_no_append_without_a_size),
+		TEST(test_direct_again_later),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
