@@ -492,11 +492,13 @@ void fd_fork_prepare(void)
 	int dir;
 
 	/* in a family what came since is known, or was marked as it came, except for files that no rule had */
-	if (!first && !atomic_load(&unmatched_opened))
+	if (!atomic_exchange(&unmatched_opened, false) && !first)
 		return;
 	dir = sys.openat(AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-	if (dir < 0)
+	if (dir < 0) {
+		atomic_store(&unmatched_opened, true);
 		return;
+	}
 	entries = (struct sys_dir){.fd = dir, .buf = buf, .size = BUFFER_BYTES};
 	while ((d = sys_dir_next(&entries)) != NULL) {
 		int fd = sys_dirent_fd(d);
@@ -513,7 +515,6 @@ void fd_fork_prepare(void)
 			mark_unknown(fd);
 	}
 	sys.close(dir);
-	atomic_store(&unmatched_opened, false);
 }
 
 struct spare {
