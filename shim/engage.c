@@ -213,25 +213,37 @@ static int join_of_file(const struct file *f)
 	return r;
 }
 
+void engage_nothing_staged(struct file *f)
+{
+	f->current = f->head = f->tail = NULL;
+	if (f->blocks > 0 && f->arena)
+		atomic_fetch_sub(&f->arena->files, 1);
+	f->blocks = 0;
+	f->staged_lo = f->staged_hi = 0;
+	f->append_skip = 0;
+	f->error = 0;
+	f->prealloc_end = 0;
+	f->moving = NULL;
+	f->damaged = false;
+}
+
+void engage_leave_arena(struct file *f)
+{
+	engage_nothing_staged(f);
+	journal_file_keep(f);
+	f->zero_end = 0; /* recovery cuts them off */
+	f->arena = NULL;
+	f->slot = -1;
+	f->small_seen = 0;
+}
+
 /* All who had the arena are dead, and it has been recovered as a whole, or will be: nothing is staged for f here. */
 static void forget_staged(struct file *f, bool recovered)
 {
-	f->head = f->tail = NULL;
-	f->current = NULL;
-	f->blocks = 0;
-	f->staged_lo = f->staged_hi = 0;
-	f->arena = NULL;
-	f->slot = -1;
+	f->arena = NULL; /* it may be another one by now */
+	engage_leave_arena(f);
 	f->busy = 0;
-	f->damaged = false;
-	f->moving = NULL;
 	f->leased = NULL;
-	f->error = 0;
-	f->append_skip = 0;
-	f->small_seen = 0;
-	f->prealloc_end = 0;
-	journal_file_keep(f);
-	f->zero_end = 0;
 	/* those that staged there are gone with their holders */
 	for (struct ofd *o = f->ofds; o; o = o->next)
 		o->pos_mode = POS_KERNEL;
@@ -694,12 +706,8 @@ void engage_abandon(struct file *f)
 		"closing %s with bytes that cannot be written (error %d): they stay in %s, see `fastwrite recover`",
 		arena_slot_at(f->arena, (uint32_t)f->slot)->path, -f->error, f->arena->dir);
 	flush_close_own(f);
-	journal_file_keep(f);
 	strict_drop(f);
-	f->zero_end = 0; /* recovery cuts them off */
-	f->head = f->tail = NULL;
-	f->arena = NULL;
-	f->slot = -1;
+	engage_leave_arena(f);
 	f->mode = FILE_THROUGH;
 	file_engaged_add(-1);
 }

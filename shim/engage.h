@@ -30,6 +30,11 @@ int engage_through(struct file *f, enum through_reason why, bool nested);
  * arena, which then outlives the process, for `fastwrite recover` or the next open. */
 void engage_abandon(struct file *f);
 
+/* Of what was staged for f nothing is any more, or it is not f's business: it was put in place, or waits for recovery. */
+void engage_nothing_staged(struct file *f);
+/* And f has no arena any more. */
+void engage_leave_arena(struct file *f);
+
 /* The disk is full: gives back the space that idle files have reserved.  True when there was some.  Other
  * files' locks are only tried. */
 bool engage_release_reserved(void);

@@ -457,14 +457,7 @@ void family_repair(struct file *f)
 	atomic_store(&slot->done, DONE_MAKE(atomic_load(&f->arena->header->live.next_seq), 0));
 	arena_free_slot_blocks(f->arena, (uint32_t)f->slot);
 	atomic_store(&slot->used, 1); /* a recovery by path has taken it for finished */
-	f->current = f->head = f->tail = NULL;
-	if (f->blocks > 0)
-		atomic_fetch_sub(&f->arena->files, 1);
-	f->blocks = 0;
-	f->staged_lo = f->staged_hi = 0;
-	f->append_skip = 0;
-	f->error = 0;
-	f->prealloc_end = 0;
+	engage_nothing_staged(f);
 	atomic_store(&slot->prealloc_end, 0);
 	fd = file_fd(f);
 	if (fd >= 0)
@@ -472,7 +465,6 @@ void family_repair(struct file *f)
 	atomic_store(&f->busy, 0);
 	atomic_fetch_add(&f->busy_events, 1);
 	sys_futex_wake((uint32_t *)&f->busy_events, 1 << 20);
-	f->damaged = false;
 }
 
 /* ---- sweep ---- */
@@ -490,8 +482,7 @@ static void bury(struct file *f)
 
 		if (fd >= 0 && recover_live_slot(fd, f->arena->dir, (uint32_t)f->slot, -1) == 0) {
 			arena_free_slot_blocks(f->arena, (uint32_t)f->slot);
-			f->current = f->head = f->tail = NULL;
-			f->damaged = false;
+			engage_nothing_staged(f);
 			/* who opens it next knows nothing of them */
 			journal_retire(f, false);
 			flush_close_own(f);
@@ -499,12 +490,8 @@ static void bury(struct file *f)
 		}
 		file_engaged_add(-1);
 	}
-	journal_file_keep(f);
-	f->arena = NULL;
-	f->head = f->tail = NULL;
-	f->current = NULL;
+	engage_leave_arena(f);
 	f->busy = 0;
-	f->damaged = false;
 	f->mode = FILE_THROUGH;
 }
 
