@@ -20,11 +20,16 @@
 	int released = meta_release_at(dirfd, path); \
 	return released < 0 ? (int)hook_result(released) : (call)
 
+/* Without a path, as the kernel reads it, the call is about the descriptor. */
+#define BY_PATH_OR_FD(dirfd, path, call) \
+	int released = (path) && (path)[0] ? meta_release_at(dirfd, path) : meta_release_fd(dirfd); \
+	return released < 0 ? (int)hook_result(released) : (call)
+
 EXPORT int fchmod(int fd, mode_t mode) { BY_FD(fd, real.fchmod(fd, mode)); }
 EXPORT int chmod(const char *path, mode_t mode) { BY_PATH(AT_FDCWD, path, real.chmod(path, mode)); }
 EXPORT int fchmodat(int dirfd, const char *path, mode_t mode, int flags)
 {
-	BY_PATH(dirfd, path, real.fchmodat(dirfd, path, mode, flags));
+	BY_PATH_OR_FD(dirfd, path, real.fchmodat(dirfd, path, mode, flags));
 }
 EXPORT int fchown(int fd, uid_t uid, gid_t gid) { BY_FD(fd, real.fchown(fd, uid, gid)); }
 EXPORT int chown(const char *path, uid_t uid, gid_t gid)
@@ -37,18 +42,12 @@ EXPORT int lchown(const char *path, uid_t uid, gid_t gid)
 }
 EXPORT int fchownat(int dirfd, const char *path, uid_t uid, gid_t gid, int flags)
 {
-	if (path && !path[0] && (flags & AT_EMPTY_PATH)) {
-		BY_FD(dirfd, real.fchownat(dirfd, path, uid, gid, flags));
-	}
-	BY_PATH(dirfd, path, real.fchownat(dirfd, path, uid, gid, flags));
+	BY_PATH_OR_FD(dirfd, path, real.fchownat(dirfd, path, uid, gid, flags));
 }
 EXPORT int futimens(int fd, const struct timespec times[2]) { BY_FD(fd, real.futimens(fd, times)); }
 EXPORT int utimensat(int dirfd, const char *path, const struct timespec times[2], int flags)
 {
-	if (!path || !path[0]) {
-		BY_FD(dirfd, real.utimensat(dirfd, path, times, flags));
-	}
-	BY_PATH(dirfd, path, real.utimensat(dirfd, path, times, flags));
+	BY_PATH_OR_FD(dirfd, path, real.utimensat(dirfd, path, times, flags));
 }
 EXPORT int futimes(int fd, const struct timeval times[2]) { BY_FD(fd, real.futimes(fd, times)); }
 EXPORT int utimes(const char *path, const struct timeval times[2])
@@ -61,10 +60,7 @@ EXPORT int lutimes(const char *path, const struct timeval times[2])
 }
 EXPORT int futimesat(int dirfd, const char *path, const struct timeval times[2])
 {
-	if (!path) {
-		BY_FD(dirfd, real.futimesat(dirfd, path, times));
-	}
-	BY_PATH(dirfd, path, real.futimesat(dirfd, path, times));
+	BY_PATH_OR_FD(dirfd, path, real.futimesat(dirfd, path, times));
 }
 EXPORT int utime(const char *path, const struct utimbuf *times)
 {

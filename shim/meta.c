@@ -166,10 +166,14 @@ static void before_other_name(int dirfd, const char *path, bool follow, const st
 int meta_release_fd(int fd)
 {
 	struct ofd *o = lazy_used(fd);
+	struct statx st;
 	struct file *f;
 
-	if (!o)
+	/* one that is not known may be of a staged file all the same: O_PATH */
+	if (!o && (meta_idle() || sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) < 0))
 		return 0;
+	if (!o)
+		return with_file(sys_dev_of(&st), st.stx_ino, act_release, NULL);
 	f = atomic_load(&o->file);
 	return with_file(f->dev, f->ino, act_release, NULL);
 }

@@ -32,7 +32,7 @@ void meta_refresh_stat(struct stat *st);
 /* Settles the file that (dirfd, path) names now; `follow` the last symlink. */
 void meta_settle_path(int dirfd, const char *path, bool follow);
 
-/* ftruncate, fallocate, ioctl, copies, ... on a managed descriptor: settled, and passive until small writes
+/* ftruncate, fallocate, ioctl, times, ... by a descriptor, be it O_PATH: its file is settled, and passive until small writes
  * come again.  0 or -errno. */
 int meta_release_fd(int fd);
 /* The same for the file named by a path (truncate, chmod, utimes); symlinks are followed. */
