@@ -830,7 +830,7 @@ long fd_hand_over(int fd)
 	struct ofd *o;
 	long r = 0;
 
-	lazy_used(fd);
+	lazy_use(fd);
 	f = lock_fd(fd, &o, &g);
 	if (!f)
 		return 0;

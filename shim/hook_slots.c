@@ -170,7 +170,7 @@ static int slot_stat(FILE *stream, void *out)
 	uint32_t releases = meta_releases();
 	int r;
 
-	lazy_used(stream->_fileno);
+	lazy_use(stream->_fileno);
 	r = next(stream, out);
 	if (r == 0 && meta_outdated(releases) && meta_settle_stat(st->st_dev, st->st_ino, releases))
 		r = next(stream, out);

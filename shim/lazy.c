@@ -45,7 +45,7 @@ int lazy_next(int from)
 void lazy_use_all(void)
 {
 	for (int fd = lazy_next(0); fd >= 0; fd = lazy_next(fd + 1))
-		lazy_used(fd);
+		lazy_use(fd);
 }
 
 void lazy_clear_all(void)
@@ -90,8 +90,10 @@ struct ofd *lazy_write(int fd, size_t size, bool *counted)
 	uint32_t state;
 
 	*counted = false;
-	if (atomic_load(&l->state) == LAZY_UNSURE)
-		return lazy_first_use(fd);
+	if (atomic_load(&l->state) == LAZY_UNSURE) {
+		lazy_resolve(fd);
+		return fdtable_get(fd);
+	}
 	atomic_fetch_add(&l->inflight, 1);
 	/* another thread may be at it; it has its signals blocked, so it is not us who interrupted it */
 	while ((state = atomic_load(&l->state)) == LAZY_RESOLVING) {
@@ -123,10 +125,4 @@ void lazy_resolve(int fd)
 			atomic_compare_exchange_strong(&lazy_fds[fd].state, &expected, LAZY_NONE);
 		sys_raw(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
 	}
-}
-
-struct ofd *lazy_first_use(int fd)
-{
-	lazy_resolve(fd);
-	return fdtable_get(fd);
 }

@@ -68,18 +68,23 @@ void lazy_written(int fd);
 /* Resolves fd now, if it is lazy. */
 void lazy_resolve(int fd);
 
-/* The description that fd refers to when it is managed, for calls that let a noted descriptor be: all that read,
- * move or measure. */
-struct ofd *lazy_first_use(int fd);
+/* Before a call that lets a noted descriptor be: all that read, move or measure. */
+static inline void lazy_use(int fd)
+{
+	if (__builtin_expect((unsigned)fd < LAZY_FDS, 1) &&
+	    __builtin_expect(atomic_load_explicit(&lazy_fds[fd].state, memory_order_acquire) >= LAZY_UNSURE,
+	                     0))
+		lazy_resolve(fd);
+}
+
+/* The same; the description that fd refers to when it is managed. */
 static inline struct ofd *lazy_used(int fd)
 {
 	struct ofd *o = fdtable_get(fd);
 
-	if (__builtin_expect(o || (unsigned)fd >= LAZY_FDS, 0))
+	if (__builtin_expect(o != NULL, 0))
 		return o;
-	if (__builtin_expect(atomic_load_explicit(&lazy_fds[fd].state, memory_order_acquire) >= LAZY_UNSURE,
-	                     0))
-		return lazy_first_use(fd);
+	lazy_use(fd);
 	return fdtable_get(fd); /* another thread may have found it out since */
 }
 
