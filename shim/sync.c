@@ -158,15 +158,16 @@ static bool sync_journal(struct file *f, struct file_guard *g, int *r)
 }
 
 /*
- * A file of which every single write is synced has nothing from staging but the work, where the device is asked anyway and
- * no zeros are to stand ready for it.
+ * A file that is synced after every few writes has nothing from staging but the work, where the device is asked anyway and
+ * no zeros are to stand ready for it: to settle costs as much as some ten writes that the kernel takes.
  */
 static void note_sync(struct file *f)
 {
+	enum { FEW_WRITES = 16 };
 	const struct settings *set = &f->rule->set;
 
 	if ((set->sync == SYNC_FSYNC || set->sync == SYNC_FDATASYNC) && set->prealloc_mode != PREALLOC_ZERO)
-		flush_note_look(f, 1);
+		flush_note_look(f, FEW_WRITES);
 }
 
 int sync_file(int fd, struct ofd *o, bool full)
