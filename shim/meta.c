@@ -210,6 +210,26 @@ static void name_all(action *act, const void *ctx)
 		file_for_each_shared(visit_named, &e);
 }
 
+static void visit_relaxed(struct file *f, void *ctx)
+{
+	(void)ctx;
+	sync_relaxed_named(f->dev, f->ino);
+}
+
+/* What is below a directory that gets another name. */
+static void before_tree(void)
+{
+	name_all(act_rename, NULL);
+	if (!meta_idle())
+		file_for_each_shared(visit_relaxed, NULL);
+}
+
+static void visit_full_sync(struct file *f, void *ctx)
+{
+	(void)ctx;
+	file_named(f->dev, f->ino);
+}
+
 /* Where (dirfd, path) is.  0 or -errno. */
 static int path_at(int dirfd, const char *path, char *out)
 {
@@ -233,13 +253,17 @@ void meta_rename_prepare(struct meta_rename *r, int fromfd, const char *from, in
 		.watch = engage_config && !alive_elsewhere(), .exchange = exchange, .tofd = tofd, .to = to};
 	if (!r->watch)
 		return;
+	/* what another thread would stage now would be looked for under the old name */
+	r->holds = !meta_idle();
+	if (r->holds)
+		file_hold();
 	if (identify(fromfd, from, false, &st)) {
 		r->dev = sys_dev_of(&st);
 		r->ino = st.stx_ino;
 		r->tree = (st.stx_mode & S_IFMT) == S_IFDIR;
 		staged = is_engaged(r->dev, r->ino);
 		if (r->tree)
-			name_all(act_rename, NULL);
+			before_tree();
 		before_other_name(fromfd, from, false, &st);
 		before_rename(r->dev, r->ino);
 		sync_relaxed_named(r->dev, r->ino);
@@ -251,7 +275,7 @@ void meta_rename_prepare(struct meta_rename *r, int fromfd, const char *from, in
 		/* (two directories may be exchanged) */
 		if ((st.stx_mode & S_IFMT) == S_IFDIR && !r->tree) {
 			r->tree = true;
-			name_all(act_rename, NULL);
+			before_tree();
 		}
 		before_rename(r->old_dev, r->old_ino);
 		if (exchange) {
@@ -346,8 +370,10 @@ static void renamed(const struct meta_rename *r)
 
 	if (!r->from || path_at(r->tofd, r->to, to) < 0)
 		to[0] = '\0';
-	if (r->tree)
+	if (r->tree) {
 		name_all(act_named, &m);
+		file_for_each_shared(visit_full_sync, NULL);
+	}
 	named(r->dev, r->ino, &m);
 	if (!r->old_ino || (r->old_ino == r->ino && r->old_dev == r->dev))
 		return;
@@ -363,6 +389,8 @@ void meta_rename_done(struct meta_rename *r, bool done)
 		renamed(r);
 	if (r->from)
 		buffer_give(r->from);
+	if (r->holds)
+		file_unhold();
 }
 
 void meta_link_prepare(int dirfd, const char *path, bool follow)

@@ -47,6 +47,7 @@ void meta_link_done(int tofd, const char *to);
 struct meta_rename {
 	bool watch;
 	bool exchange;
+	bool holds;                /* nothing is staged meanwhile */
 	uint64_t dev, ino;         /* of what is renamed, 0 = not ours */
 	uint64_t old_dev, old_ino; /* of what is replaced, or gets its name */
 	bool tree;                 /* a directory */

@@ -223,6 +223,8 @@ void sync_relaxed_now(struct file *f)
 	int fd = file_fd(f); /* one that only reads will do */
 	int r;
 
+	if (fd < 0 && f->arena && f->mode == FILE_ENGAGED && flush_possible(f))
+		fd = file_own_fd(f);
 	if (fd < 0)
 		return; /* members of the family who have one do it */
 	f->relaxed_due_ns = 0;

@@ -15,6 +15,7 @@
  *   in I STEP...            what child I answers to that step; -EPIPE when it is dead
  *   slay I, dismiss I       kills it, lets it end
  *   pid                     of the process
+ *   rename_beside PATH PATH in another thread, which is not waited for
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -137,6 +138,24 @@ static long end_member(long i, bool slay)
 	return waitpid(members[i].pid, &status, 0) == members[i].pid ? 0 : -errno;
 }
 
+static void *rename_there(void *paths)
+{
+	char(*names)[512] = paths;
+
+	rename(names[0], names[1]);
+	return NULL;
+}
+
+static long rename_beside(const char *from, const char *to)
+{
+	static char names[2][512];
+	pthread_t thread;
+
+	strcpy(names[0], from);
+	strcpy(names[1], to);
+	return -pthread_create(&thread, NULL, rename_there, names);
+}
+
 static long step(char *line)
 {
 	char a[512], b[512], byte;
@@ -178,6 +197,8 @@ static long step(char *line)
 	}
 	if (sscanf(line, "close %ld", &fd) == 1)
 		return result(close((int)fd));
+	if (sscanf(line, "rename_beside %511s %511s", a, b) == 2)
+		return rename_beside(a, b);
 	if (sscanf(line, "rename %511s %511s", a, b) == 2)
 		return result(rename(a, b));
 	if (sscanf(line, "unlink %511s", a) == 1)
