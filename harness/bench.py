@@ -65,7 +65,7 @@ def _values(target: Target, samples: Samples) -> list[float]:
         found = [s["memory"].get(field) for s in samples.of(experiment, MEASURE, variant)]
         return [float(v) for v in found if v is not None]
     if not target.denominator:
-        return samples.rates(experiment, variant)
+        return samples.figures(experiment, variant)
     below_experiment, below_variant, _ = split(target.denominator)
     above, below = samples.paired((experiment, variant), (below_experiment, below_variant))
     return [a / b for a, b in zip(above, below, strict=True)]

@@ -14,17 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.judge import MEASURES
-from harness.model import KINDS, VARIANTS, Claim, Experiment, LabError, Published, Target
+from harness.model import HIGHER, KINDS, LOWER, RATE, VARIANTS, Claim, Experiment, LabError, Published, Target
 from harness.tools import TOOLS
 
 DIRECTORY = Path(__file__).resolve().parent.parent / "configs" / "experiments"
 
 _EXPERIMENT_KEYS = {
     "id", "title", "tool", "variants", "kinds", "params", "size", "published", "claim", "note", "shim_role",
-    "shim_env", "may_lose", "estimate_mb_s",
+    "shim_env", "may_lose", "estimate_mb_s", "figure", "figure_unit", "figure_better",
 }  # fmt: skip
 _CLAIM_KEYS = {
-    "text", "measure", "variant", "of", "published", "low", "high", "unit", "needs_scale", "reason",
+    "text", "measure", "variant", "of", "published", "low", "high", "unit", "needs_scale", "reason", "field",
+    "of_field", "of_variant",
 }  # fmt: skip
 _TARGET_KEYS = {"id", "text", "numerator", "denominator", "at_least", "at_most", "unit"}
 _FILE_KEYS = {"suite", "source", "defaults", "experiment", "target"}
@@ -105,6 +106,11 @@ def _experiment(where: str, suite: str, source: str, table: Mapping) -> Experime
     role = table.get("shim_role", "gain")
     if role not in _ROLES:
         raise LabError(f"{where}: shim_role '{role}' is none of {', '.join(_ROLES)}")
+    better = table.get("figure_better", HIGHER)
+    if better not in (HIGHER, LOWER):
+        raise LabError(f"{where}: figure_better '{better}' is none of {HIGHER}, {LOWER}")
+    if "figure" in table and "figure_unit" not in table:
+        raise LabError(f"{where}: 'figure' needs 'figure_unit'")
     return Experiment(
         id=_need(where, table, "id", str),
         suite=suite,
@@ -122,6 +128,9 @@ def _experiment(where: str, suite: str, source: str, table: Mapping) -> Experime
         may_lose=dict(table.get("may_lose", {})),
         estimate_mb_s=dict(table.get("estimate_mb_s", {})),
         source=source,
+        figure=table.get("figure", RATE),
+        figure_unit=table.get("figure_unit", "MB/s"),
+        figure_better=better,
     )
 
 

@@ -19,7 +19,7 @@ import matplotlib.pyplot as plt
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from harness.model import CONTROL, MEASURE, NATIVE, SHIM, Experiment
-from harness.samples import Samples, app_curve, bandwidth, device_series
+from harness.samples import Samples, app_curve, bandwidth, device_series, figure_of
 from harness.summary import Row
 
 ROLES = {
@@ -93,7 +93,10 @@ def over_time(experiment: Experiment, samples: Samples) -> str | None:
         figure, axes = _axes(5.0, 2.5)
         drawn = False
         for variant in experiment.variants:
-            legs = sorted(samples.of(experiment.id, MEASURE, variant), key=lambda s: s["rate_mb_s"])
+            legs = sorted(
+                samples.of(experiment.id, MEASURE, variant),
+                key=lambda s: figure_of(s, experiment.figure) or 0,
+            )
             for position, sample in enumerate(legs):
                 typical = position == (len(legs) - 1) // 2
                 drawn |= _draw_leg(axes, sample, variant, typical)
@@ -130,14 +133,14 @@ def _draw_leg(axes, sample: dict, variant: str, typical: bool) -> bool:
 
 def bars(rows: Sequence[Row]) -> str | None:
     """Rates with intervals, native and shim, one group per row."""
-    rows = [r for r in rows if r.figures]
+    rows = [r for r in rows if any(f.rate for f in r.figures.values())]
     if not rows:
         return None
     with plt.rc_context(_STYLE):
         figure, axes = _axes(5.6, 0.36 * len(rows) + 0.9)
         for variant in (NATIVE, SHIM, CONTROL):
             group = [(_place(i, r, variant), r.figures[variant].rate)
-                     for i, r in enumerate(rows) if variant in r.figures]  # fmt: skip
+                     for i, r in enumerate(rows) if variant in r.figures and r.figures[variant].rate]  # fmt: skip
             if not group:
                 continue
             places = [place for place, _ in group]

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from harness import statistics
-from harness.model import KILL, MEASURE, Claim, Experiment
-from harness.samples import Samples, app_series, cpu_share, device_series
+from harness.model import KILL, MEASURE, RATE, Claim, Experiment
+from harness.samples import Samples, app_series, cpu_share, device_series, figure_of
 
 REPRODUCES, CONTRADICTS, NOT_COMPARABLE, UNDECIDED = (
     "reproduces",
@@ -111,17 +111,37 @@ def _legs(samples: list[dict]) -> tuple[str, ...]:
 
 def _rate(context: _Context) -> _Found:
     found = context.samples.of(context.experiment.id, MEASURE, context.claim.variant)
-    return [s["rate_mb_s"] for s in found], _legs(found)
+    return [s[RATE] for s in found], _legs(found)
+
+
+def _figure(context: _Context) -> _Found:
+    """The main figure, or the claim's own field."""
+    claim, field = context.claim, context.claim.field or context.experiment.figure
+    found = [
+        (s, value)
+        for s in context.samples.of(context.experiment.id, MEASURE, claim.variant)
+        if (value := figure_of(s, field)) is not None
+    ]
+    return [value for _, value in found], _legs([s for s, _ in found])
 
 
 def _share(context: _Context) -> _Found:
-    """Rate over the rate of `of` (native) in the same round."""
-    samples, claim = context.samples, context.claim
-    ours, theirs = samples.paired((context.experiment.id, claim.variant), (claim.of, "native"))
-    found = samples.of(context.experiment.id, MEASURE, claim.variant) + samples.of(
-        claim.of, MEASURE, "native"
-    )
-    return [a / b for a, b in zip(ours, theirs, strict=True)], _legs(found)
+    """Rate over the rate of `of` in the same round."""
+    return _paired(context, RATE, context.claim.of, RATE)
+
+
+def _ratio(context: _Context) -> _Found:
+    """Figure over the figure of the same round of `of` (or of the experiment's own legs of `of_variant`)."""
+    claim = context.claim
+    field = claim.field or context.experiment.figure
+    return _paired(context, field, claim.of or context.experiment.id, claim.of_field or field)
+
+
+def _paired(context: _Context, field: str, of: str, of_field: str) -> _Found:
+    samples, claim, own = context.samples, context.claim, context.experiment.id
+    ours, theirs = samples.paired((own, claim.variant), (of, claim.of_variant), field, of_field)
+    found = samples.of(own, MEASURE, claim.variant) + samples.of(of, MEASURE, claim.of_variant)
+    return [a / b for a, b in zip(ours, theirs, strict=True)], tuple(dict.fromkeys(_legs(found)))
 
 
 def _jitters(context: _Context, experiment: str) -> list[tuple[dict, statistics.Jitter]]:
@@ -182,7 +202,9 @@ def _none(context: _Context) -> _Found:
 
 MEASURES: dict[str, Callable[[_Context], _Found]] = {
     "rate": _rate,
+    "figure": _figure,
     "share": _share,
+    "ratio": _ratio,
     "cv": _cv,
     "cv_over": _cv_over,
     "stall": _stall,

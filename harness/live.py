@@ -112,14 +112,14 @@ def _figure(sample: dict) -> str:
         kill = sample["kill"]
         lost = present.byte_count(kill["lost_bytes"])
         return f"killed after {present.byte_count(kill['acked_bytes'])}, lost {lost}"
-    return f"{sample['rate_mb_s']:,.0f} MB/s"
+    return f"{sample['rate_mb_s']:,.0f} MB/s" if "rate_mb_s" in sample else ""
 
 
 def table(rows: tuple[Row, ...], title: str) -> Table:
     """The closing table."""
     out = Table(title=title, title_justify="left", caption_justify="left", show_lines=False)
     for header in present.HEADERS:
-        right = "MB/s" in header
+        right = header in ("native", "shim", "limited MB/s")
         out.add_column(header, justify="right" if right else "left", overflow="fold")
     for row in rows:
         style = "red" if row.status == FAILED else None

@@ -17,6 +17,9 @@ VARIANTS = (NATIVE, SHIM, CONTROL)
 
 OK, FAILED, SKIPPED = "ok", "failed", "skipped"
 
+RATE = "rate_mb_s"
+HIGHER, LOWER = "higher", "lower"
+
 
 class LabError(Exception):
     """Something the user can act on: one clear line, no traceback."""
@@ -36,7 +39,9 @@ class Claim:
     """Something the source says that samples can decide.
 
     measure -- what is computed from our samples, see judge.MEASURES
-    of      -- experiment id that a share is taken of (its native legs), or ""
+    of      -- experiment id that a share or ratio is taken of, or "" (a ratio: the experiment itself)
+    field, of_field -- sample fields that are taken instead of the main figures, or ""
+    of_variant -- whose legs a ratio is taken of
     low, high -- our figure reproduces the claim inside [low, high]; None = open
     needs_scale -- decided only at this scale, otherwise "not comparable" with `reason`
     reason  -- why the figure cannot be compared at all (measure "none"), or the caveat
@@ -52,6 +57,9 @@ class Claim:
     unit: str = ""
     needs_scale: str = ""
     reason: str = ""
+    field: str = ""
+    of_field: str = ""
+    of_variant: str = NATIVE
 
 
 @dataclass(frozen=True)
@@ -62,6 +70,8 @@ class Experiment:
     sizes  -- scale name -> the tool's size keys (threads, records, ...)
     may_lose -- bytes per thread that a kill may cost, by variant; 0 = nothing acknowledged may be lost
     shim_role -- "gain" (the shim should be faster) or "regression" (nothing to gain: ratio 1 expected)
+    figure   -- sample field that is compared and shown: top level of a sample, or in its "outcome"
+    figure_unit, figure_better -- its unit, and whether a "higher" or a "lower" value is better
     """
 
     id: str
@@ -80,6 +90,9 @@ class Experiment:
     may_lose: Mapping[str, int] = field(default_factory=dict)
     estimate_mb_s: Mapping[str, float] = field(default_factory=dict)
     source: str = ""
+    figure: str = RATE
+    figure_unit: str = "MB/s"
+    figure_better: str = HIGHER
 
 
 @dataclass(frozen=True)

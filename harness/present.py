@@ -12,8 +12,9 @@ HEADERS = (
     "id",
     "what",
     "published",
-    "native MB/s",
-    "shim MB/s",
+    "unit",
+    "native",
+    "shim",
     "ratio",
     "kill -9: lost",
     "limited MB/s",
@@ -38,8 +39,8 @@ def interval(found: Interval | None) -> str:
     return f"{number(found.median)} [{number(found.low)}, {number(found.high)}]"
 
 
-def rate(figures: Figures | None) -> str:
-    return interval(figures.rate) if figures else NONE
+def figure(figures: Figures | None) -> str:
+    return interval(figures.figure) if figures else NONE
 
 
 def ratio(found: Comparison | None) -> str:
@@ -94,8 +95,9 @@ def cells(row: Row) -> tuple[str, ...]:
         row.experiment.id,
         row.experiment.title,
         published(row),
-        rate(row.figures.get(NATIVE)),
-        rate(row.figures.get(row.compared)),
+        row.experiment.figure_unit,
+        figure(row.figures.get(NATIVE)),
+        figure(row.figures.get(row.compared)),
         ratio(row.comparison),
         both(row, row.kills, kills),
         both(row, row.limited, limited),
@@ -109,8 +111,8 @@ def headline(rows: tuple[Row, ...]) -> list[str]:
     gains = [r for r in rows if r.comparison and r.compared == SHIM and r.experiment.shim_role == "gain"]
     for row in gains:
         c = row.comparison
-        out.append(f"{row.experiment.id} ({row.experiment.title}): {c.ratio:.2f} times native under the "
-                   f"shim, interval {c.low:.2f} to {c.high:.2f}, {c.n} pairs, {c.verdict}.")  # fmt: skip
+        out.append(f"{row.experiment.id} ({row.experiment.title}): {c.ratio:.2f} times as good as native "
+                   f"under the shim, interval {c.low:.2f} to {c.high:.2f}, {c.n} pairs, {c.verdict}.")  # fmt: skip
     for variant, name in ((SHIM, "under the shim"), (NATIVE, "natively")):
         out += _loss(rows, variant, name)
     return out

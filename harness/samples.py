@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Sequence
 
 from harness import sampler, statistics
-from harness.model import FAILED, MEASURE, OK, SKIPPED, rate_mb_s
+from harness.model import FAILED, MEASURE, OK, RATE, SKIPPED
 
 
 class Samples:
@@ -32,16 +32,28 @@ class Samples:
     def skipped(self) -> list[dict]:
         return [s for s in self.all if s["status"] == SKIPPED]
 
-    def rates(self, experiment: str, variant: str) -> list[float]:
-        """MB/s of measured legs, final sync included."""
-        return [s["rate_mb_s"] for s in self.of(experiment, MEASURE, variant)]
+    def figures(self, experiment: str, variant: str, field: str = RATE) -> list[float]:
+        """A field of measured legs (default: MB/s, final sync included); legs without it are left out."""
+        return [v for s in self.of(experiment, MEASURE, variant) if (v := figure_of(s, field)) is not None]
 
-    def paired(self, one: tuple[str, str], other: tuple[str, str]) -> tuple[list[float], list[float]]:
-        """Rates of two (experiment, variant) from the rounds that have both."""
-        ones = {pair_of(s): s["rate_mb_s"] for s in self.of(one[0], MEASURE, one[1])}
-        others = {pair_of(s): s["rate_mb_s"] for s in self.of(other[0], MEASURE, other[1])}
-        both = [p for p in ones if p in others and ones[p] > 0 and others[p] > 0]
+    def paired(
+        self, one: tuple[str, str], other: tuple[str, str], field: str = RATE, other_field: str = ""
+    ) -> tuple[list[float], list[float]]:
+        """Figures of two (experiment, variant) from the rounds in which both are positive."""
+        ones = self._by_pair(*one, field)
+        others = self._by_pair(*other, other_field or field)
+        both = [p for p in ones if p in others]
         return [ones[p] for p in both], [others[p] for p in both]
+
+    def _by_pair(self, experiment: str, variant: str, field: str) -> dict[str, float]:
+        found = {pair_of(s): figure_of(s, field) for s in self.of(experiment, MEASURE, variant)}
+        return {pair: value for pair, value in found.items() if value is not None and value > 0}
+
+
+def figure_of(sample: dict, field: str) -> float | None:
+    """A field of a sample, from its top level or from what the tool said; None when it has no such field."""
+    value = sample.get(field, (sample.get("outcome") or {}).get(field))
+    return None if value is None else float(value)
 
 
 def pair_of(sample: dict) -> str:
@@ -107,8 +119,3 @@ def cpu_share(sample: dict, cpus: int) -> float | None:
     if "user_seconds" not in raw or not sample.get("seconds_with_sync"):
         return None
     return (raw["user_seconds"] + raw["system_seconds"]) / (sample["seconds_with_sync"] * cpus)
-
-
-def outside_rate(sample: dict) -> float:
-    """MB/s without the final sync."""
-    return rate_mb_s(sample["bytes"], sample["seconds"])

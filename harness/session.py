@@ -176,9 +176,7 @@ def conclude(
         catalog_experiments, store.samples, settings["scale"], settings["environment"].get("cpus") or 1
     )
     found = replace(found, warnings=(*settings["notes"], *found.warnings))
-    console.print(
-        live.table(found.rows, f"Suite {settings['suite']}, scale {settings['scale']}, MB/s, sync included")
-    )
+    console.print(live.table(found.rows, f"Suite {settings['suite']}, scale {settings['scale']}"))
     reasons = dict.fromkeys(reason for row in found.rows for reason in row.reasons)
     for reason in reasons:
         console.print(f"[yellow]·[/] {reason}", highlight=False, soft_wrap=True)

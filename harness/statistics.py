@@ -17,6 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+from harness.model import HIGHER, LOWER
+
 CONFIDENCE = 0.95
 SIGNIFICANCE = 0.05
 WILCOXON_PAIRS_MIN = 6
@@ -39,7 +41,8 @@ class Interval:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Candidate over baseline. ratio > 1 means that the candidate has the higher figure."""
+    """Candidate against baseline. ratio > 1 means that the candidate is the better one: its figure over the
+    baseline's, or the baseline's over its where a lower figure is better (latencies, times)."""
 
     n: int
     ratio: float
@@ -99,12 +102,16 @@ def _bootstrap(array: np.ndarray, seed: int) -> tuple[float, float]:
     return float(array.min()), float(array.max())
 
 
-def compare(baseline: Sequence[float], candidate: Sequence[float], seed: int = 0) -> Comparison:
-    """Paired comparison of positive figures of which more is better. ValueError unless equally many."""
+def compare(
+    baseline: Sequence[float], candidate: Sequence[float], seed: int = 0, better: str = HIGHER
+) -> Comparison:
+    """Paired comparison of positive figures. ValueError unless there are equally many of each."""
     if len(baseline) != len(candidate) or not baseline:
         raise ValueError(f"{len(baseline)} and {len(candidate)} values do not make pairs")
     if min(*baseline, *candidate) <= 0:
         raise ValueError("ratios need positive figures")
+    if better == LOWER:
+        baseline, candidate = candidate, baseline
     ratios = [c / b for b, c in zip(baseline, candidate, strict=True)]
     middle = interval(ratios, seed)
     logs = np.log(ratios)

@@ -7,17 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness import judge, statistics
-from harness.model import CONTROL, FAILED, KILL, MEASURE, MEMORY, NATIVE, OK, SHIM, SKIPPED, Experiment
+from harness.model import CONTROL, FAILED, KILL, MEASURE, MEMORY, NATIVE, OK, RATE, SHIM, SKIPPED, Experiment
 from harness.samples import Samples, app_series, device_series
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Measured legs of one variant. MB/s with the final sync; write_rate without it. Memory: worst leg."""
+    """Measured legs of one variant. figure: the experiment's main one, in its unit. rate: MB/s with the final
+    sync, write_rate without it (None for a leg that does not write). Memory: worst leg."""
 
     n: int
-    rate: statistics.Interval
-    write_rate: statistics.Interval
+    figure: statistics.Interval
+    rate: statistics.Interval | None
+    write_rate: statistics.Interval | None
     jitter: statistics.Jitter | None
     device_jitter: statistics.Jitter | None
     hwm_kb: int | None
@@ -25,7 +27,7 @@ class Figures:
     arena_bytes: int | None
     footprint_mb: float | None
     cgroup_peak_bytes: int | None
-    drain_seconds: float
+    drain_seconds: float | None
     journal_transactions: int | None
     legs: tuple[str, ...]
 
@@ -58,13 +60,14 @@ class Limited:
 
 @dataclass(frozen=True)
 class Row:
-    """One experiment as it is reported. `compared` is the variant set against native."""
+    """One experiment as it is reported. comparisons: every other variant against native; `compared` names the
+    one that the row is about."""
 
     experiment: Experiment
     status: str
     reasons: tuple[str, ...]
     figures: dict[str, Figures]
-    comparison: statistics.Comparison | None
+    comparisons: dict[str, statistics.Comparison]
     compared: str
     kills: dict[str, Kills]
     limited: dict[str, Limited]
@@ -72,6 +75,10 @@ class Row:
     verdict: str
     verdict_reason: str
     legs: tuple[str, ...]
+
+    @property
+    def comparison(self) -> statistics.Comparison | None:
+        return self.comparisons.get(self.compared)
 
 
 @dataclass(frozen=True)
@@ -110,8 +117,10 @@ def _row(experiment: Experiment, samples: Samples, scale: str, cpus: int) -> Row
         experiment=experiment,
         status=status,
         reasons=tuple(reasons),
-        figures={v: f for v in experiment.variants if (f := _figures(samples.of(experiment.id, MEASURE, v)))},
-        comparison=_comparison(experiment.id, compared, samples),
+        figures={v: f for v in experiment.variants if (f := _figures(experiment, samples, v))},
+        comparisons={
+            v: c for v in experiment.variants if v != NATIVE and (c := _comparison(experiment, v, samples))
+        },
         compared=compared,
         kills={v: k for v in experiment.variants if (k := _kills(samples.of(experiment.id, KILL, v, "")))},
         limited={
@@ -124,13 +133,17 @@ def _row(experiment: Experiment, samples: Samples, scale: str, cpus: int) -> Row
     )
 
 
-def _figures(found: list[dict]) -> Figures | None:
-    if not found:
+def _figures(experiment: Experiment, samples: Samples, variant: str) -> Figures | None:
+    found = samples.of(experiment.id, MEASURE, variant)
+    values = samples.figures(experiment.id, variant, experiment.figure)
+    if not values:
         return None
+    rates, write_rates = (samples.figures(experiment.id, variant, f) for f in (RATE, "write_rate_mb_s"))
     return Figures(
         n=len(found),
-        rate=statistics.interval([s["rate_mb_s"] for s in found]),
-        write_rate=statistics.interval([s["write_rate_mb_s"] for s in found]),
+        figure=statistics.interval(values),
+        rate=statistics.interval(rates) if rates else None,
+        write_rate=statistics.interval(write_rates) if write_rates else None,
         jitter=_typical([statistics.jitter(*app_series(s)) for s in found]),
         device_jitter=_typical([statistics.jitter(*device_series(s)) for s in found]),
         hwm_kb=_worst(found, "vm_hwm_kb"),
@@ -138,10 +151,8 @@ def _figures(found: list[dict]) -> Figures | None:
         arena_bytes=_worst(found, "arena_bytes"),
         footprint_mb=_worst(found, "footprint_mb"),
         cgroup_peak_bytes=_worst(found, "cgroup_peak_bytes"),
-        drain_seconds=max(s["drain_seconds"] for s in found),
-        journal_transactions=max(
-            (s["journal_transactions"] for s in found if s["journal_transactions"] is not None), default=None
-        ),
+        drain_seconds=_largest(found, "drain_seconds"),
+        journal_transactions=_largest(found, "journal_transactions"),
         legs=tuple(s["leg"] for s in found),
     )
 
@@ -161,12 +172,17 @@ def _typical(jitters: list[statistics.Jitter | None]) -> statistics.Jitter | Non
 
 
 def _worst(found: list[dict], key: str):
-    return max((s["memory"][key] for s in found if s["memory"].get(key) is not None), default=None)
+    return _largest([s.get("memory") or {} for s in found], key)
 
 
-def _comparison(experiment: str, compared: str, samples: Samples) -> statistics.Comparison | None:
-    native, other = samples.paired((experiment, NATIVE), (experiment, compared))
-    return statistics.compare(native, other) if native else None
+def _largest(found: list[dict], key: str):
+    return max((s[key] for s in found if s.get(key) is not None), default=None)
+
+
+def _comparison(experiment: Experiment, variant: str, samples: Samples) -> statistics.Comparison | None:
+    name = experiment.id
+    native, other = samples.paired((name, NATIVE), (name, variant), experiment.figure)
+    return statistics.compare(native, other, better=experiment.figure_better) if native else None
 
 
 def _kills(found: list[dict]) -> Kills | None:
@@ -205,7 +221,7 @@ def _warnings(rows: Sequence[Row], samples: Samples) -> list[str]:
     found: list[str] = []
     for row in rows:
         for variant in row.figures:
-            values = samples.rates(row.experiment.id, variant)
+            values = samples.figures(row.experiment.id, variant, row.experiment.figure)
             name = f"{row.experiment.id} {variant}"
             found += statistics.noise_warnings(name, values) + statistics.drift_warning(name, values)
         comparison = row.comparison

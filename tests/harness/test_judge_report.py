@@ -14,6 +14,7 @@ import pytest
 
 from harness import charts, judge, live, outputs, present, report, statistics, summary
 from harness.model import Claim
+from harness.samples import Samples
 
 
 def rounds(experiment, variant, *rates, **more):
@@ -189,7 +190,7 @@ def test_outputs_agree(tmp_path, experiments, samples):
 
 def test_headline_says_gain_and_loss(experiments, samples):
     lines = present.headline(summed(experiments, samples).rows)
-    assert any("E1" in line and "times native" in line for line in lines)
+    assert any("E1" in line and "times as good as native" in line for line in lines)
     assert "kill -9, under the shim, 2 times: 0 B of acknowledged data lost (E1)." in lines
     assert "kill -9, natively, 2 times: 8.00 KiB of records from the program's own batch lost (E4)." in lines
 
@@ -213,3 +214,33 @@ def test_a_run_of_skipped_legs_still_has_a_page(experiments):
     assert row(found, "E1").status == "skipped"
     assert "no shim" in report.render(fakes.settings(), found, [skipped])
     assert replace(found, rows=()).rows == ()
+
+
+def test_a_row_may_be_about_another_figure_of_which_less_is_better(experiments):
+    latency = replace(experiments["E1"], figure="p99_us", figure_unit="µs", figure_better="lower", claims=())
+    samples = [
+        {**fakes.measured("E1", variant, n, 500), "outcome": {"p99_us": value + n}}
+        for variant, value in (("native", 1000), ("shim", 100))
+        for n in (1, 2, 3)
+    ]
+    found = summary.summarize([latency], samples, "small", 2)
+    (one,) = found.rows
+    assert one.figures["native"].figure.median == 1002 and one.figures["native"].rate.median == 500
+    assert one.comparison.verdict == statistics.FASTER and one.comparison.ratio == pytest.approx(
+        9.82, abs=0.01
+    )
+    cells = dict(zip(present.HEADERS, present.cells(one), strict=True))
+    assert cells["unit"] == "µs" and cells["native"].startswith("1,002") and cells["shim"].startswith("102")
+    assert "p99_us" in report.render(fakes.settings(), found, samples)
+
+
+def test_claims_on_fields_of_a_sample_and_their_ratios(experiments):
+    samples = [
+        {**fakes.measured("E1", "native", n, 500), "outcome": {"first_us": 180.0, "second_us": 100.0}}
+        for n in (1, 2, 3)
+    ]
+    reuse = Claim("reuse is 1.8 times faster", "ratio", field="first_us", of_field="second_us", low=1.5)
+    result = judge.judge(experiments["E1"], reuse, Samples(samples), "small", 2)
+    assert result.verdict == judge.REPRODUCES and result.ours == pytest.approx(1.8) and len(result.legs) == 3
+    first = Claim("t", "figure", field="first_us", high=100)
+    assert judge.judge(experiments["E1"], first, Samples(samples), "small", 2).verdict == judge.CONTRADICTS
