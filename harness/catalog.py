@@ -21,7 +21,7 @@ DIRECTORY = Path(__file__).resolve().parent.parent / "configs" / "experiments"
 
 _EXPERIMENT_KEYS = {
     "id", "title", "tool", "variants", "kinds", "params", "size", "published", "claim", "note", "shim_role",
-    "shim_env", "may_lose", "estimate_mb_s", "figure", "figure_unit", "figure_better",
+    "shim_env", "may_lose", "estimate_mb_s", "estimate_seconds", "figure", "figure_unit", "figure_better",
 }  # fmt: skip
 _CLAIM_KEYS = {
     "text", "measure", "variant", "of", "published", "low", "high", "unit", "needs_scale", "reason", "field",
@@ -127,6 +127,7 @@ def _experiment(where: str, suite: str, source: str, table: Mapping) -> Experime
         shim_env={k: str(v) for k, v in table.get("shim_env", {}).items()},
         may_lose=dict(table.get("may_lose", {})),
         estimate_mb_s=dict(table.get("estimate_mb_s", {})),
+        estimate_seconds=dict(table.get("estimate_seconds", {})),
         source=source,
         figure=table.get("figure", RATE),
         figure_unit=table.get("figure_unit", "MB/s"),

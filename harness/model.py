@@ -70,6 +70,8 @@ class Experiment:
     sizes  -- scale name -> the tool's size keys (threads, records, ...)
     may_lose -- bytes per thread that a kill may cost, by variant; 0 = nothing acknowledged may be lost
     shim_role -- "gain" (the shim should be faster) or "regression" (nothing to gain: ratio 1 expected)
+    estimate_mb_s -- rough rate by variant, for --dry-run; estimate_seconds instead: by scale, for one whole leg
+                     (preparation, verification and cleaning up included)
     figure   -- sample field that is compared and shown: top level of a sample, or in its "outcome"
     figure_unit, figure_better -- its unit, and whether a "higher" or a "lower" value is better
     """
@@ -89,6 +91,7 @@ class Experiment:
     shim_env: Mapping[str, str] = field(default_factory=dict)
     may_lose: Mapping[str, int] = field(default_factory=dict)
     estimate_mb_s: Mapping[str, float] = field(default_factory=dict)
+    estimate_seconds: Mapping[str, float] = field(default_factory=dict)
     source: str = ""
     figure: str = RATE
     figure_unit: str = "MB/s"

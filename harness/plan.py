@@ -84,8 +84,18 @@ def size_of(experiment: Experiment, leg: Leg, scale: str) -> Mapping[str, int]:
     return TOOLS[experiment.tool].leg_size(experiment.sizes[scale], leg)
 
 
+def leg_seconds(experiment: Experiment, leg: Leg, scale: str) -> float:
+    """About how long one leg takes from its preparation to the empty directory after it."""
+    if scale in experiment.estimate_seconds:
+        return experiment.estimate_seconds[scale]
+    written = TOOLS[experiment.tool].total_bytes(experiment.params, size_of(experiment, leg, scale))
+    share = KILL_SHARE if leg.kind == KILL else 1.0
+    rate = experiment.estimate_mb_s.get(leg.variant, DEFAULT_MB_S) * 1e6
+    return share * written / rate + share * written / (VERIFY_MB_S * 1e6) + OVERHEAD_SECONDS
+
+
 def estimate(plan: Plan, experiments: Sequence[Experiment]) -> Estimate:
-    """What a plan costs, from the experiments' own rough rates (estimate_mb_s)."""
+    """What a plan costs, from what the experiments say about themselves."""
     by_id = {e.id: e for e in experiments}
     total = footprint = files = 0
     seconds = 0.0
@@ -94,10 +104,8 @@ def estimate(plan: Plan, experiments: Sequence[Experiment]) -> Estimate:
         tool = TOOLS[experiment.tool]
         size = size_of(experiment, leg, plan.scale)
         written = tool.total_bytes(experiment.params, size)
-        share = KILL_SHARE if leg.kind == KILL else 1.0
-        rate = experiment.estimate_mb_s.get(leg.variant, DEFAULT_MB_S) * 1e6
-        total += int(written * share)
-        seconds += share * written / rate + share * written / (VERIFY_MB_S * 1e6) + OVERHEAD_SECONDS
+        total += int(written * (KILL_SHARE if leg.kind == KILL else 1.0))
+        seconds += leg_seconds(experiment, leg, plan.scale)
         # Preallocation ahead of use (at most doubling) and the arena come on top under the shim.
         footprint = max(footprint, written * 2 if leg.variant == SHIM else written)
         files = max(files, tool.file_count(experiment.params, size))

@@ -36,7 +36,9 @@ class Runner:
             size = size_of(experiment, leg, self._plan.scale)
             total = TOOLS[experiment.tool].total_bytes(experiment.params, size)
             self._observer.leg_started(leg, number, total)
+            begun = self._bench.clock.monotonic()
             sample = self._leg(experiment, leg, size)
+            sample["leg_seconds"] = round(self._bench.clock.monotonic() - begun, 3)
             self._store.append(sample)
             self._observer.leg_ended(sample)
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -135,3 +136,9 @@ def test_every_second_kill_is_paced(experiments):
     legs = [leg for leg in make([experiments["E1"]]).legs if leg.kind == KILL]
     sizes = {leg.round: plan.size_of(experiments["E1"], leg, "small") for leg in legs}
     assert "pause_us" not in sizes[1] and sizes[2]["pause_us"] > 0
+
+
+def test_an_experiment_may_say_itself_how_long_a_leg_takes(experiments):
+    rows = [replace(experiments["E1"], estimate_seconds={"tiny": 9.0})]
+    made = make(rows, pairs=3, kinds=(MEASURE,))
+    assert plan.estimate(made, rows).seconds == pytest.approx(9.0 * len(made.legs))

@@ -50,6 +50,7 @@ def test_a_measured_leg_is_recorded_with_its_series(tmp_path, experiments):
     total = 4 * 512 * 4096
     assert sample["bytes"] == total
     assert sample["rate_mb_s"] == pytest.approx(total / sample["seconds_with_sync"] / 1e6, rel=1e-3)
+    assert sample["leg_seconds"] >= sample["seconds_with_sync"]
     assert sample["series"]["app_bytes"][-1] == total and sample["series"]["t"][0] == 0
     assert sample["memory"]["rss_anon_growth_kb"] == 100
     assert told.started == [("E1/measure/1/native", 1, total)] and max(told.ticks) == total
