@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from harness import aa, catalog, claims, comparison, session, shim, sync_table, syncs
 from harness import bench as bench_targets
-from harness import catalog, session, shim, sync_table, syncs
 from harness.model import KINDS, NATIVE, SHIM, VARIANTS, LabError
 from harness.store import RunStore
 
@@ -101,7 +101,7 @@ def run(
     dry_run: DryRun = False,
     resume: Resume = None,
 ) -> None:
-    """Run chosen experiments, or go on with an interrupted run (--resume)."""
+    """Run chosen experiments (--all: every suite but bench), or go on with an interrupted run (--resume)."""
 
     def go() -> int:
         if resume:
@@ -243,6 +243,84 @@ def report(
     _guard(go)
 
 
+@app.command("aa")
+def control(
+    ids: Annotated[list[str] | None, typer.Argument(help="Experiments (default: AA).")] = None,
+    runs: Annotated[int, typer.Option("--runs", min=1, help="Comparisons of a row with itself.")] = 20,
+    pairs: Annotated[int, typer.Option("--pairs", min=2, help="Interleaved pairs of each.")] = 6,
+    scale: Scale = "short",
+    seed: Seed = 1,
+    no_warm: NoWarm = False,
+    directory: Dir = WORK,
+    out: Out = None,
+    dry_run: DryRun = False,
+) -> None:
+    """The A/A control: how often does the method find a difference between a program and itself?
+
+    Exit status 1 when more than one verdict in ten is false. Go on with an interrupted one by `run --resume`.
+    """
+
+    def go() -> int:
+        chosen = [aa.control_of(e) for e in catalog.load().select(ids or ["AA"])]
+        settings = session.Settings(
+            "aa", scale, seed, runs * pairs, kinds=("measure",), warm=not no_warm, rounds_per_run=pairs
+        )
+        return _execute(settings, chosen, directory, out, dry_run)
+
+    _guard(go)
+
+
+@app.command("compare")
+def compare_runs(
+    one: Annotated[Path, typer.Argument(metavar="A", help="Result directory: the baseline.")],
+    other: Annotated[Path, typer.Argument(metavar="B", help="Result directory: the candidate.")],
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Also when machine or settings differ; says in what.")
+    ] = False,
+    markdown: Annotated[Path | None, typer.Option("--markdown", help="Write the table there, too.")] = None,
+) -> None:
+    """B against A, row by row: ratio, interval, verdict. Another build of the shim is what may differ."""
+
+    def go() -> int:
+        stores = RunStore.open(one), RunStore.open(other)
+        apart = comparison.check(*stores, anyway)
+        for line in apart:
+            console.print(f"[yellow]the runs differ:[/] {escape(line)}", highlight=False, soft_wrap=True)
+        experiments = session.measured_by(stores[0].settings, catalog.load().experiments)
+        found = comparison.lines(experiments, *stores)
+        console.print(comparison.table(found))
+        if markdown:
+            markdown.write_text(comparison.markdown(*stores, apart, found))
+        return 0
+
+    _guard(go)
+
+
+@app.command("claims")
+def claims_of_articles(
+    runs: Annotated[list[Path], typer.Argument(help="Result directories of one machine.")],
+    markdown: Annotated[Path | None, typer.Option("--markdown", help="Write it there, too.")] = None,
+) -> None:
+    """What the articles claim: reproduces, contradicts, not comparable or not decided, with our figure."""
+
+    def go() -> int:
+        stores = claims.together([RunStore.open(path) for path in runs])
+        found = claims.entries(catalog.load().experiments, stores)
+        table = Table(title="Claims", title_justify="left")
+        for name in ("article", *claims.HEADERS):
+            table.add_column(name, overflow="fold")
+        for entry in found:
+            table.add_row(entry.experiment.suite, *(escape(cell) for cell in claims.cells(entry)))
+        console.print(table)
+        told = ", ".join(f"{count} {verdict}" for verdict, count in claims.counts(found).items())
+        console.print(told, highlight=False)
+        if markdown:
+            markdown.write_text(claims.markdown(found, stores))
+        return 0
+
+    _guard(go)
+
+
 def _settings(suite, scale, seed, pairs, kills, limit_mib, kinds, no_shim, no_warm) -> session.Settings:
     chosen = tuple(k.strip() for k in kinds.split(",") if k.strip())
     for kind in chosen:
@@ -258,16 +336,25 @@ def _execute(settings, experiments, directory: Path, out: Path | None, dry: bool
     if dry:
         session.dry_run(console, settings, experiments)
         return 0
-    store = session.run(console, settings, experiments, directory, out)
-    found = session.conclude(console, [store], experiments, store.directory)
-    return EXIT_FAILED if found.failed else 0
+    return _conclude(session.run(console, settings, experiments, directory, out), experiments)
 
 
 def _resume(out: Path, directory: Path) -> int:
     experiments = catalog.load().experiments
-    store = session.resume(console, experiments, directory, out)
-    found = session.conclude(console, [store], experiments, out)
-    return EXIT_FAILED if found.failed else 0
+    return _conclude(session.resume(console, experiments, directory, out), experiments)
+
+
+def _conclude(store: RunStore, experiments) -> int:
+    found = session.conclude(console, [store], experiments, store.directory)
+    pairs = store.settings["rounds_per_run"]
+    wrong = False
+    for row in found.rows if pairs else ():
+        told = aa.runs(row.experiment, store.samples, pairs)
+        if told:
+            console.print(aa.table(row.experiment, told))
+            console.print(aa.sentence(told), highlight=False)
+            wrong |= sum(run.wrong for run in told) > aa.allowed(len(told))
+    return EXIT_FAILED if found.failed or wrong else 0
 
 
 def _guard(work: Callable[[], int]) -> None:

@@ -69,11 +69,13 @@ def markdown(settings: dict, summary: Summary) -> str:
         f"byte for byte ({present.byte_count(summary.bytes_verified)}), {summary.counts['failed']} failed, "
         f"{summary.counts['skipped']} skipped.",
         "",
-        *_table(present.HEADERS, [present.cells(row) for row in summary.rows]),
+        *present.markdown_table(present.HEADERS, [present.cells(row) for row in summary.rows]),
         "",
         "## Claims",
         "",
-        *_table(("row", "claim", "published", "ours", "verdict", "reason"), claim_cells(summary)),
+        *present.markdown_table(
+            ("row", "claim", "published", "ours", "verdict", "reason"), claim_cells(summary)
+        ),
     ]
     for title, found in (("Failures and skips", _reasons(summary)), ("Warnings", list(summary.warnings))):
         if found:
@@ -86,23 +88,22 @@ def claim_cells(summary: Summary) -> list[tuple[str, ...]]:
     for row in summary.rows:
         for result in row.claims:
             claim = result.claim
-            ours = present.claim_figure(result.ours, claim.unit)
-            if result.low is not None and result.low != result.high:
-                ours += f" [{present.claim_figure(result.low, '')}, {present.claim_figure(result.high, '')}]"
             published = present.claim_figure(claim.published, claim.unit)
-            out.append((row.experiment.id, claim.text, published, ours, result.verdict, result.reason))
+            out.append(
+                (
+                    row.experiment.id,
+                    claim.text,
+                    published,
+                    present.claim_interval(result),
+                    result.verdict,
+                    result.reason,
+                )
+            )
     return out
 
 
 def _reasons(summary: Summary) -> list[str]:
     return list(dict.fromkeys(reason for row in summary.rows for reason in row.reasons))
-
-
-def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-    return [line(headers), "|" + "---|" * len(headers), *(line(row) for row in rows)]
 
 
 def write_all(

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from harness.judge import ClaimResult
 from harness.model import FAILED, NATIVE, SHIM, SKIPPED
 from harness.statistics import Comparison, Interval
 from harness.summary import Figures, Kills, Limited, Row
@@ -131,6 +134,34 @@ def _loss(rows: tuple[Row, ...], variant: str, name: str) -> list[str]:
             names = ", ".join(r.experiment.id for r in found)
             out.append(f"kill -9, {name}, {count} times: {lost} of {words} lost ({names}).")
     return out
+
+
+def duration(seconds: float) -> str:
+    """Rounded as far as an estimate is worth."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min"
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table; a cell may hold anything but a line break."""
+
+    def line(texts: Sequence[str]) -> str:
+        return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |"
+
+    return [line(headers), "|" + "---|" * len(headers), *(line(row) for row in rows)]
+
+
+def claim_interval(result: ClaimResult) -> str:
+    """Our figure for a claim, with its interval where it has one."""
+    text = claim_figure(result.ours, result.claim.unit)
+    if result.low is None or result.low == result.high:
+        return text
+    return f"{text} [{claim_figure(result.low, '')}, {claim_figure(result.high, '')}]"
 
 
 def claim_figure(value: float | None, unit: str) -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from harness import noise
 from harness.execution import Bench, Execution, Observer
 from harness.model import FAILED, MEMORY, SHIM, SKIPPED, Experiment, LabError, Leg, Plan
 from harness.plan import size_of
@@ -36,8 +37,9 @@ class Runner:
             size = size_of(experiment, leg, self._plan.scale)
             total = TOOLS[experiment.tool].total_bytes(experiment.params, size)
             self._observer.leg_started(leg, number, total)
-            begun = self._bench.clock.monotonic()
+            begun, before = self._bench.clock.monotonic(), noise.read(self._bench.read)
             sample = self._leg(experiment, leg, size)
+            sample |= noise.between(before, noise.read(self._bench.read))
             sample["leg_seconds"] = round(self._bench.clock.monotonic() - begun, 3)
             self._store.append(sample)
             self._observer.leg_ended(sample)

@@ -3,14 +3,29 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
+from rich.table import Table
 
-from harness import build, environment, interrupt, live, outputs, plan, present, report, shim, summary, warm
+from harness import (
+    aa,
+    build,
+    environment,
+    interrupt,
+    live,
+    outputs,
+    plan,
+    present,
+    report,
+    shim,
+    summary,
+    warm,
+)
 from harness.cgroup import Cgroups
 from harness.clock import RealClock
 from harness.execution import Bench
@@ -22,11 +37,13 @@ from harness.tools import Place
 from harness.workdir import WorkDir
 
 RESULTS = Path("results")
+WARNINGS_SHOWN = 20
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the user asked for. suite names the result; pairs, kills: rounds of measured and killed legs."""
+    """What the user asked for. suite names the result; pairs, kills: rounds of measured and killed legs;
+    rounds_per_run: of an A/A session, which is many comparisons in one (0: it is none)."""
 
     suite: str
     scale: str = "small"
@@ -37,6 +54,14 @@ class Settings:
     variants: tuple[str, ...] = VARIANTS
     kinds: tuple[str, ...] = KINDS
     warm: bool = True
+    rounds_per_run: int = 0
+
+
+def measured_by(settings: Mapping, catalog_experiments: Sequence[Experiment]) -> list[Experiment]:
+    """The catalog as a run (its run.json) has used it: an A/A session compares rows with themselves."""
+    if not settings.get("rounds_per_run"):
+        return list(catalog_experiments)
+    return [aa.control_of(e) for e in catalog_experiments if e.id in settings["experiments"]]
 
 
 def make_plan(settings: Settings, experiments: Sequence[Experiment]) -> Plan:
@@ -66,12 +91,28 @@ def dry_run(console: Console, settings: Settings, experiments: Sequence[Experime
                 highlight=False,
             )
     total = plan.estimate(made, experiments)
+    if len({e.suite for e in experiments}) > 1:
+        console.print(_by_suite(made, experiments))
     console.print(
         f"{total.legs} legs, {present.byte_count(total.bytes)} to be written, about "
         f"{total.seconds / 60:.0f} min; "
         f"at most {present.byte_count(total.footprint_bytes)} on the disk at one time. Nothing was written.",
         highlight=False,
     )
+
+
+def _by_suite(made: Plan, experiments: Sequence[Experiment]) -> Table:
+    """Rows, legs, bytes and time of every suite."""
+    out = Table(title="By suite", title_justify="left")
+    for name in ("suite", "rows", "legs", "bytes", "about"):
+        out.add_column(name, justify="left" if name == "suite" else "right")
+    for suite in dict.fromkeys(e.suite for e in experiments):
+        rows = {e.id for e in experiments if e.suite == suite}
+        legs = tuple(leg for leg in made.legs if leg.experiment in rows)
+        part = plan.estimate(replace(made, legs=legs), experiments)
+        out.add_row(suite, str(len(rows)), str(part.legs), present.byte_count(part.bytes),
+                    present.duration(part.seconds))  # fmt: skip
+    return out
 
 
 def run(
@@ -96,14 +137,15 @@ def resume(
         variants=tuple(stored["variants"]),
         kinds=tuple(stored["kinds"]),
         warm=stored["warm"],
+        rounds_per_run=stored.get("rounds_per_run", 0),
     )
-    by_id = {e.id: e for e in catalog_experiments}
+    by_id = {e.id: e for e in measured_by(stored, catalog_experiments)}
     missing = [i for i in stored["experiments"] if i not in by_id]
     if missing:
         raise LabError(f"{out}: experiment '{missing[0]}' is no longer in the catalog")
     experiments = [by_id[i] for i in stored["experiments"]]
-    if _sizes(settings, experiments) != stored["sizes"]:
-        raise LabError(f"{out}: the sizes of its experiments have changed since; start a new run")
+    if (_sizes(settings, experiments), _params(experiments)) != (stored["sizes"], stored.get("params")):
+        raise LabError(f"{out}: sizes or parameters of its experiments have changed since; start a new run")
     return _run(console, settings, experiments, directory, out, resume=True)
 
 
@@ -172,16 +214,20 @@ def conclude(
     """Tables, warnings and result files from one or several runs."""
     store = merge(stores)
     settings = store.settings
-    found = summary.summarize(
-        catalog_experiments, store.samples, settings["scale"], settings["environment"].get("cpus") or 1
-    )
+    experiments = measured_by(settings, catalog_experiments)
+    cpus = settings["environment"].get("cpus") or 1
+    found = summary.summarize(experiments, store.samples, settings["scale"], cpus)
     found = replace(found, warnings=(*settings["notes"], *found.warnings))
-    console.print(live.table(found.rows, f"Suite {settings['suite']}, scale {settings['scale']}"))
+    for suite in dict.fromkeys(row.experiment.suite for row in found.rows):
+        rows = tuple(row for row in found.rows if row.experiment.suite == suite)
+        console.print(live.table(rows, f"Suite {suite}, scale {settings['scale']}"))
     reasons = dict.fromkeys(reason for row in found.rows for reason in row.reasons)
     for reason in reasons:
         console.print(f"[yellow]·[/] {reason}", highlight=False, soft_wrap=True)
-    for warning in found.warnings:
+    for warning in found.warnings[:WARNINGS_SHOWN]:
         console.print(f"[dim]warning: {warning}[/]", highlight=False, soft_wrap=True)
+    if len(found.warnings) > WARNINGS_SHOWN:
+        console.print(f"[dim]and {len(found.warnings) - WARNINGS_SHOWN} more warnings: see the report[/]")
     page = report.render(settings, found, store.samples)
     outputs.write_all(directory, settings, found, store.samples, page)
     counts = found.counts
@@ -202,6 +248,16 @@ def _sizes(settings: Settings, experiments: Sequence[Experiment]) -> dict:
     return {e.id: dict(e.sizes[settings.scale]) for e in experiments}
 
 
+def _params(experiments: Sequence[Experiment]) -> dict:
+    """What makes samples of one id comparable beside its sizes, as JSON gives it back."""
+    return {
+        e.id: json.loads(
+            json.dumps({"tool": e.tool, "params": e.params, "shim_env": e.shim_env}, default=dict)
+        )
+        for e in experiments
+    }
+
+
 def _stored(settings: Settings, experiments: Sequence[Experiment], machine: dict) -> dict:
     return {
         "suite": settings.suite,
@@ -215,6 +271,8 @@ def _stored(settings: Settings, experiments: Sequence[Experiment], machine: dict
         "warm": settings.warm,
         "experiments": [e.id for e in experiments],
         "sizes": _sizes(settings, experiments),
+        "params": _params(experiments),
+        "rounds_per_run": settings.rounds_per_run,
         "started": RealClock().now(),
         "environment": machine,
     }

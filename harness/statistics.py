@@ -9,9 +9,10 @@ whatever the data, and a paired t test on the log ratios decides instead (and is
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,8 @@ from harness.model import HIGHER, LOWER
 CONFIDENCE = 0.95
 SIGNIFICANCE = 0.05
 WILCOXON_PAIRS_MIN = 6
+MANN_WHITNEY_MIN = 4
+"""Values per side from which that test can reach 5 %."""
 RESAMPLES = 4999
 NOISE_CV = 0.10
 STALL_SHARE = 0.10
@@ -56,6 +59,18 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class Independent:
+    """Two unpaired samples: ratio of their medians, above 1 when the second is the better one."""
+
+    ratio: float
+    low: float
+    high: float
+    p: float
+    test: str
+    verdict: str
+
+
+@dataclass(frozen=True)
 class Jitter:
     """How even a bandwidth series is. Rates are per sampling interval.
 
@@ -78,20 +93,23 @@ def interval(values: Sequence[float], seed: int = 0) -> Interval:
     middle = float(np.median(array))
     if len(array) < 2 or np.ptp(array) == 0:
         return Interval(len(array), middle, middle, middle)
-    low, high = _bootstrap(array, seed)
+    low, high = _bootstrap((array,), np.median, seed)
     # In samples of a few values the correction can push an end past the median itself.
     low, high = max(min(low, middle), array.min()), min(max(high, middle), array.max())
     return Interval(len(array), middle, float(low), float(high))
 
 
-def _bootstrap(array: np.ndarray, seed: int) -> tuple[float, float]:
-    """BCa where it is defined; percentile where the jackknife of a tiny sample degenerates."""
+def _bootstrap(data: tuple[np.ndarray, ...], statistic: Callable, seed: int) -> tuple[float, float]:
+    """BCa where it is defined; percentile where the jackknife of a tiny sample degenerates. A sample of one
+    value has nothing to draw from: then all values are what the interval reaches over."""
+    if any(len(array) < 2 for array in data):
+        return _extremes(data, statistic)
     for method in ("BCa", "percentile"):
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             found = stats.bootstrap(
-                (array,),
-                np.median,
+                data,
+                statistic,
                 confidence_level=CONFIDENCE,
                 n_resamples=RESAMPLES,
                 method=method,
@@ -99,7 +117,14 @@ def _bootstrap(array: np.ndarray, seed: int) -> tuple[float, float]:
             ).confidence_interval
         if math.isfinite(found.low) and math.isfinite(found.high):
             return float(found.low), float(found.high)
-    return float(array.min()), float(array.max())
+    return _extremes(data, statistic)
+
+
+def _extremes(data: tuple[np.ndarray, ...], statistic: Callable) -> tuple[float, float]:
+    """Smallest and largest value of the statistic over the ends of the samples."""
+    ends = itertools.product(*(([array.min()], [array.max()]) for array in data))
+    found = [float(statistic(*one_of_each)) for one_of_each in ends]
+    return min(found), max(found)
 
 
 def compare(
@@ -149,6 +174,41 @@ def _paired_t(logs: np.ndarray) -> float:
     if np.ptp(logs) == 0:
         return 1.0 if logs[0] == 0 else 0.0
     return float(stats.ttest_1samp(logs, 0.0).pvalue)
+
+
+def compare_independent(
+    baseline: Sequence[float], candidate: Sequence[float], seed: int = 0, better: str = HIGHER
+) -> Independent:
+    """Positive figures of two sessions, which make no pairs. ValueError when a side is empty or not positive."""
+    if not baseline or not candidate or min(*baseline, *candidate) <= 0:
+        raise ValueError("ratios need positive figures on both sides")
+    one, other = np.asarray(baseline, dtype=float), np.asarray(candidate, dtype=float)
+    if better == LOWER:
+        one, other = other, one
+    ratio = float(np.median(other) / np.median(one))
+    low, high = _bootstrap((one, other), _ratio_of_medians, seed)
+    low, high = min(low, ratio), max(high, ratio)
+    test, p = "Mann-Whitney", float(stats.mannwhitneyu(one, other).pvalue)
+    if min(len(one), len(other)) < MANN_WHITNEY_MIN:
+        test, p = "Welch's t on logarithms", _welch(np.log(one), np.log(other))
+    verdict = INCONCLUSIVE
+    if p < SIGNIFICANCE and low > 1:
+        verdict = FASTER
+    elif p < SIGNIFICANCE and high < 1:
+        verdict = SLOWER
+    return Independent(ratio, low, high, p, test, verdict)
+
+
+def _ratio_of_medians(one, other, axis=-1):
+    return np.median(other, axis=axis) / np.median(one, axis=axis)
+
+
+def _welch(one: np.ndarray, other: np.ndarray) -> float:
+    if len(one) < 2 or len(other) < 2:
+        return 1.0
+    if np.ptp(one) == 0 and np.ptp(other) == 0:
+        return 1.0 if one[0] == other[0] else 0.0
+    return float(stats.ttest_ind(one, other, equal_var=False).pvalue)
 
 
 def rates(times: Sequence[float], counts: Sequence[float]) -> list[float]:

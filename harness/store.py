@@ -18,6 +18,8 @@ from harness.model import LabError
 
 FORMAT = 1
 RUN, SAMPLES = "run.json", "samples.jsonl"
+UNIFORM = ("suite", "scale", "memory_limit_bytes", "sizes", "params", "warm", "rounds_per_run")
+"""Settings that runs must share to be merged."""
 
 
 class RunStore:
@@ -127,7 +129,7 @@ def merge(stores: Iterable[RunStore]) -> RunStore:
     merged.settings["notes"] = list(notes)
     for number, store in enumerate(stores):
         apart = differences(first.settings["environment"], store.settings["environment"])
-        for key in ("suite", "scale", "memory_limit_bytes", "sizes", "warm"):
+        for key in UNIFORM:
             if first.settings.get(key) != store.settings.get(key):
                 apart.append(f"{key}: {first.settings.get(key)!r} and {store.settings.get(key)!r}")
         if apart:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness import judge, statistics
+from harness import judge, noise, statistics
 from harness.model import CONTROL, FAILED, KILL, MEASURE, MEMORY, NATIVE, OK, RATE, SHIM, SKIPPED, Experiment
 from harness.samples import Samples, app_series, device_series
 
@@ -100,7 +100,8 @@ def summarize(experiments: Sequence[Experiment], recorded: Sequence[dict], scale
     rows = tuple(_row(e, samples, scale, cpus) for e in experiments if samples.of(e.id, status=""))
     counts = {status: sum(s["status"] == status for s in recorded) for status in (OK, FAILED, SKIPPED)}
     verified = sum((s.get("verification") or {}).get("verified_bytes", 0) for s in recorded)
-    return Summary(rows, tuple(_warnings(rows, samples)), counts, verified)
+    warnings = (*noise.warnings(recorded, cpus), *_warnings(rows, samples))
+    return Summary(rows, warnings, counts, verified)
 
 
 def _row(experiment: Experiment, samples: Samples, scale: str, cpus: int) -> Row:

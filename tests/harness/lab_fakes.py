@@ -106,6 +106,8 @@ class FakeExecutor:
 
 
 PROC = {
+    "/proc/stat": "cpu  100 0 100 800 0 0 0 0 0 0\ncpu0 100 0 100 800 0 0 0 0 0 0\n",
+    "/proc/loadavg": "0.10 0.10 0.10 1/100 4242\n",
     "/proc/meminfo": "MemTotal: 1000 kB\nDirty:              40 kB\nWriteback:          0 kB\n",
     "/proc/diskstats": " 254 0 vda 10 0 800 5 20 0 1600 9 0 0 0\n",
     "/proc/1/status": "Name:\tlab\nVmHWM:\t 9 kB\nRssAnon:\t 5 kB\nRssFile:\t 3 kB\nRssShmem:\t 1 kB\n",
