@@ -2,17 +2,18 @@
 """Experiments from TOML. Everything that can be wrong in a file is said with file, experiment and key.
 
 A file is one family: `suite`, `source`, optional [defaults] (any experiment key, merged below the
-experiment's own, tables key by key), then [[experiment]] with [[experiment.claim]], and for bench
-[[target]].
+experiment's own, tables key by key), then [[experiment]] with [[experiment.claim]], [[matrix]] (many experiments
+that differ in a few parameters, see matrix.py), and for bench [[target]].
 """
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from harness import matrix
 from harness.judge import MEASURES
 from harness.model import HIGHER, KINDS, LOWER, RATE, VARIANTS, Claim, Experiment, LabError, Published, Target
 from harness.tools import TOOLS
@@ -22,13 +23,15 @@ DIRECTORY = Path(__file__).resolve().parent.parent / "configs" / "experiments"
 _EXPERIMENT_KEYS = {
     "id", "title", "tool", "variants", "kinds", "params", "size", "published", "claim", "note", "shim_role",
     "shim_env", "may_lose", "estimate_mb_s", "estimate_seconds", "figure", "figure_unit", "figure_better",
+    "throttle",
 }  # fmt: skip
 _CLAIM_KEYS = {
     "text", "measure", "variant", "of", "published", "low", "high", "unit", "needs_scale", "reason", "field",
-    "of_field", "of_variant",
+    "of_field", "of_variant", "among",
 }  # fmt: skip
 _TARGET_KEYS = {"id", "text", "numerator", "denominator", "at_least", "at_most", "unit"}
-_FILE_KEYS = {"suite", "source", "defaults", "experiment", "target"}
+_FILE_KEYS = {"suite", "source", "defaults", "experiment", "matrix", "target"}
+_THROTTLE_KEYS = {"write_mb_s", "write_iops", "read_mb_s", "read_iops"}
 _ROLES = ("gain", "regression")
 
 
@@ -67,7 +70,14 @@ def load(directory: Path = DIRECTORY) -> Catalog:
         suite = _need(path.name, data, "suite", str)
         source = data.get("source", "")
         for table in data.get("experiment", []):
-            experiments.append(_experiment(path.name, suite, source, _merge(data.get("defaults", {}), table)))
+            experiments.append(
+                _experiment(path.name, suite, source, matrix.merge(data.get("defaults", {}), table))
+            )
+        for table in data.get("matrix", []):
+            for row, name, cell in matrix.expand(path.name, matrix.merge(data.get("defaults", {}), table)):
+                experiments.append(
+                    replace(_experiment(path.name, suite, source, row), matrix=name, cell=cell)
+                )
         targets += [_target(path.name, table) for table in data.get("target", [])]
     _check_unique(experiments)
     return Catalog(tuple(experiments), tuple(targets))
@@ -78,16 +88,6 @@ def _read(path: Path) -> dict:
         return tomllib.loads(path.read_text())
     except (tomllib.TOMLDecodeError, OSError, UnicodeDecodeError) as error:
         raise LabError(f"{path}: {error}") from error
-
-
-def _merge(defaults: Mapping, table: Mapping) -> dict:
-    out = dict(defaults)
-    for key, value in table.items():
-        if isinstance(value, Mapping) and isinstance(out.get(key), Mapping):
-            out[key] = _merge(out[key], value)
-        else:
-            out[key] = value
-    return out
 
 
 def _experiment(where: str, suite: str, source: str, table: Mapping) -> Experiment:
@@ -111,6 +111,7 @@ def _experiment(where: str, suite: str, source: str, table: Mapping) -> Experime
         raise LabError(f"{where}: figure_better '{better}' is none of {HIGHER}, {LOWER}")
     if "figure" in table and "figure_unit" not in table:
         raise LabError(f"{where}: 'figure' needs 'figure_unit'")
+    _check_keys(f"{where}: throttle", table.get("throttle", {}), _THROTTLE_KEYS)
     return Experiment(
         id=_need(where, table, "id", str),
         suite=suite,
@@ -132,6 +133,7 @@ def _experiment(where: str, suite: str, source: str, table: Mapping) -> Experime
         figure=table.get("figure", RATE),
         figure_unit=table.get("figure_unit", "MB/s"),
         figure_better=better,
+        throttle=dict(table.get("throttle", {})),
     )
 
 

@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A control group per leg: peak memory, and on request a limit. Version 1 or 2, whichever the system has.
+"""A control group per leg: peak memory, on request a memory limit, on request a slow disk. Version 1 or 2, whichever
+the system has.
 
 Not being allowed to create one is normal (containers, plain users): then `Cgroups.why_not` says why and
 legs run without.
+
+What a limit on a disk reaches. Version 1 counts a request for the group of the thread that submits it: direct and
+synchronous writes of the leg are slowed down, what goes through the page cache is submitted by the kernel's own
+threads and is not. Version 2 counts write-back for the group that dirtied the page (ext4, xfs, btrfs).
 """
 
 from __future__ import annotations
@@ -10,11 +15,29 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.model import LabError
+
 PREFIX = "fastwrite-lab-"
 REMOVE_TRIES = 50
+MEMORY, IO = "memory", "io"
+_NAMES = {(MEMORY, 1): "memory", (MEMORY, 2): "memory", (IO, 1): "blkio", (IO, 2): "io"}
+_LIMIT_FILES = {
+    (MEMORY, 1): "memory.limit_in_bytes",
+    (MEMORY, 2): "memory.max",
+    (IO, 1): "blkio.throttle.write_bps_device",
+    (IO, 2): "io.max",
+}
+_THROTTLES = {
+    "write_mb_s": ("write_bps", "wbps", 10**6),
+    "write_iops": ("write_iops", "wiops", 1),
+    "read_mb_s": ("read_bps", "rbps", 10**6),
+    "read_iops": ("read_iops", "riops", 1),
+}
+"""Limit -> (part of version 1's file name, version 2's key, factor)."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +52,23 @@ class Cgroup:
         return str(self.path / "cgroup.procs")
 
     def limit(self, limit_bytes: int) -> None:
-        name = "memory.limit_in_bytes" if self.version == 1 else "memory.max"
-        (self.path / name).write_text(str(limit_bytes))
+        (self.path / _LIMIT_FILES[MEMORY, self.version]).write_text(str(limit_bytes))
         if self.version == 2:
             _try_write(self.path / "memory.swap.max", "0")
+
+    def throttle(self, disk: str, limits: Mapping[str, float]) -> None:
+        """Slow a whole disk ("major:minor") down for this group. LabError when the kernel does not take it."""
+        for name, value in limits.items():
+            part, key, factor = _THROTTLES[name]
+            amount = int(value * factor)
+            if self.version == 1:
+                file, text = self.path / f"blkio.throttle.{part}_device", f"{disk} {amount}"
+            else:
+                file, text = self.path / "io.max", f"{disk} {key}={amount}"
+            try:
+                file.write_text(text)
+            except OSError as error:
+                raise LabError(f"{file}: '{text}' is not accepted: {error.strerror}") from error
 
     def usage_bytes(self) -> int | None:
         return _number(self.path / ("memory.usage_in_bytes" if self.version == 1 else "memory.current"))
@@ -72,14 +108,19 @@ class Cgroup:
 
 
 class Cgroups:
-    """Finds a place where groups can be made. `parent` is None when there is none, and why_not says why."""
+    """Finds a place where groups with a controller (MEMORY, IO) can be made. `parent` is None when there is none, and
+    why_not says why."""
 
     def __init__(
-        self, root: Path = Path("/sys/fs/cgroup"), proc_self: Path = Path("/proc/self/cgroup")
+        self,
+        root: Path = Path("/sys/fs/cgroup"),
+        proc_self: Path = Path("/proc/self/cgroup"),
+        controller: str = MEMORY,
     ) -> None:
+        self.controller = controller
         self.parent: Path | None = None
         self.version = 0
-        self.why_not = "no memory controller found"
+        self.why_not = f"no {controller} controller found"
         try:
             memberships = proc_self.read_text().splitlines()
         except OSError as error:
@@ -87,8 +128,8 @@ class Cgroups:
             return
         for line in memberships:
             _, controllers, own = line.split(":", 2)
-            if "memory" in controllers.split(","):
-                self._consider(root / "memory", own, 1)
+            if (name := _NAMES[controller, 1]) in controllers.split(","):
+                self._consider(root / name, own, 1)
             elif controllers == "" and (root / "cgroup.controllers").exists():
                 self._consider(root, own, 2)
 
@@ -100,7 +141,7 @@ class Cgroups:
         for candidate in [at, *at.parents]:
             if candidate != base and base not in candidate.parents:
                 break
-            reason = _usable(candidate, version)
+            reason = _usable(candidate, self.controller, version)
             if reason is None:
                 self.parent, self.version, self.why_not = candidate, version, ""
                 return
@@ -119,23 +160,23 @@ def leftover(path: str) -> Cgroup | None:
     at = Path(path)
     if not at.name.startswith(PREFIX) or not (at / "cgroup.procs").exists():
         return None
-    return Cgroup(at, 1 if (at / "memory.limit_in_bytes").exists() else 2)
+    return Cgroup(at, 2 if (at / "cgroup.controllers").exists() else 1)
 
 
-def _usable(candidate: Path, version: int) -> str | None:
-    """None when a group with a memory limit can be made below candidate; the reason otherwise."""
+def _usable(candidate: Path, controller: str, version: int) -> str | None:
+    """None when a group with a limit of the controller can be made below candidate; the reason otherwise."""
     probe = candidate / f"{PREFIX}probe-{os.getpid()}"
-    control = candidate / "cgroup.subtree_control"
-    if version == 2 and "memory" not in _text(control).split() and not _try_write(control, "+memory"):
-        return f"{candidate}: the memory controller cannot be enabled for children"
+    control, name = candidate / "cgroup.subtree_control", _NAMES[controller, version]
+    if version == 2 and name not in _text(control).split() and not _try_write(control, f"+{name}"):
+        return f"{candidate}: the {name} controller cannot be enabled for children"
     try:
         probe.mkdir()
     except OSError as error:
         return f"{candidate}: {error.strerror}"
-    limit = probe / ("memory.limit_in_bytes" if version == 1 else "memory.max")
+    limit = probe / _LIMIT_FILES[controller, version]
     works = limit.exists() and os.access(probe / "cgroup.procs", os.W_OK)
     probe.rmdir()
-    return None if works else f"{candidate}: no memory controller for children"
+    return None if works else f"{candidate}: no {name} controller for children that can limit"
 
 
 def _text(path: Path) -> str:

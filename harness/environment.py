@@ -55,6 +55,16 @@ def block_device(path: Path) -> tuple[str, str] | None:
     return (device, link.resolve().name) if link.exists() else None
 
 
+def whole_disk(path: Path, sys: Path = Path("/sys")) -> str | None:
+    """ "major:minor" of the disk behind a path (not of a partition of it), which is what limits are set on."""
+    device = block_device(path)
+    if device is None:
+        return None
+    at = (sys / "dev/block" / device[0]).resolve()
+    number = _read((at.parent if (at / "partition").exists() else at) / "dev")
+    return number or None
+
+
 def gather(path: Path) -> dict[str, object]:
     """Everything below IDENTITY plus what is good to know (hostname excluded). Unreadable values are None."""
     device = block_device(path)

@@ -62,6 +62,8 @@ class Bench:
     cgroups: Cgroups
     shim: Shim | str
     device: tuple[str, str] | None
+    throttles: Cgroups
+    disk: str | None
     sync: Callable[[], None] = os.sync
     read: Callable[[str], str] = sampler.read_text
 
@@ -78,6 +80,7 @@ class Execution:
         self._observer = observer
         self._tool = TOOLS[experiment.tool]
         self._group: Cgroup | None = None
+        self._groups: list[Cgroup] = []
         self._progress = ProgressReader(bench.place.progress)
 
     def run(self) -> dict:
@@ -85,7 +88,7 @@ class Execution:
         bench.work.fresh()
         self._tool.prepare(bench.executor, bench.place, self._experiment.params, self._size)
         bench.sync()
-        self._enter_group()
+        self._enter_groups()
         command = self._command()
         if self._leg.kind == KILL:
             return self._killed(command)
@@ -93,19 +96,31 @@ class Execution:
 
     def clean(self) -> None:
         self._progress.close()
-        if self._group:
-            self._group.remove()
-            self._bench.work.note_cgroup(None)
+        for group in self._groups:
+            group.remove()
+        self._bench.work.note_cgroups()
         self._bench.work.fresh()
         self._bench.sync()
 
-    def _enter_group(self) -> None:
-        path = self._bench.cgroups.path_for(f"{os.getpid()}")
-        if path is None:
-            return
-        self._bench.work.note_cgroup(path)
-        self._group = self._bench.cgroups.create(path)
-        if self._leg.kind == MEMORY:
+    def _enter_groups(self) -> None:
+        """The leg's own group, whose memory is watched and perhaps limited, and one whose disk is slow; where
+        version 2 has both controllers they are one group, since a process can be in one only."""
+        bench, name = self._bench, f"{os.getpid()}"
+        memory = bench.cgroups.path_for(name)
+        slow = bench.throttles.path_for(f"{name}-slow") if self._experiment.throttle else None
+        if slow and bench.throttles.version == bench.cgroups.version == 2:
+            memory = slow
+        paths = tuple(dict.fromkeys(p for p in (memory, slow) if p))
+        bench.work.note_cgroups(*paths)
+        if memory:
+            self._group = bench.cgroups.create(memory)
+            self._groups.append(self._group)
+        if slow:
+            group = bench.throttles.create(slow)
+            if slow != memory:
+                self._groups.append(group)
+            group.throttle(bench.disk, self._experiment.throttle)
+        if self._group and self._leg.kind == MEMORY:
             self._group.limit(self._plan.memory_limit_bytes)
 
     def _command(self) -> Command:
@@ -113,7 +128,7 @@ class Execution:
         env: dict[str, str] = {}
         if self._leg.variant == SHIM and isinstance(self._bench.shim, Shim):
             env = self._bench.shim.env(self._bench.place.data, self._experiment.shim_env)
-        return Command(argv, env, (self._group.procs,) if self._group else ())
+        return Command(argv, env, tuple(group.procs for group in self._groups))
 
     # measured legs
 
@@ -134,6 +149,7 @@ class Execution:
         if done.returncode != 0:
             return self._failed(_ending(done, self._group))
         after = self._journal()
+        left_kb = max(0, self._dirty_kb() - base_kb)
         drain = self._drain(base_kb)
         outcome = self._tool.parse(done.stdout, self._experiment.params)
         found = self._verify(outcome)
@@ -144,6 +160,7 @@ class Execution:
             "verification": asdict(found),
             "series": _trim(collect.series, self._progress.read()),
             "memory": self._memory(outcome, collect),
+            "dirty_after_exit_bytes": left_kb * 1024,
             "drain_seconds": drain,
             "journal_transactions": None if journal is None or after is None else after - journal,
         }
@@ -176,9 +193,11 @@ class Execution:
         return sampler.journal_transactions(self._bench.device[1]) if self._bench.device else None
 
     def _drain(self, base_kb: int) -> float:
-        """Seconds after the program's end until Dirty + Writeback is back where it was (16 MiB of slack)."""
+        """Seconds after the program's end until Dirty + Writeback is back where it was (16 MiB of slack). The
+        kernel is asked to write back at once: by itself it would let a few hundred MiB lie for half a minute."""
         clock = self._bench.clock
         start = clock.monotonic()
+        self._bench.sync()
         while self._dirty_kb() > base_kb + DRAIN_SLACK_KB and clock.monotonic() - start < DRAIN_SECONDS_MAX:
             clock.sleep(0.02)
         return round(clock.monotonic() - start, 3)

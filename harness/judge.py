@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from harness import statistics
 from harness.model import KILL, MEASURE, RATE, Claim, Experiment
-from harness.samples import Samples, app_series, cpu_share, device_series, figure_of
+from harness.samples import Samples, app_series, cpu_share, device_series, figure_of, pair_of
 
 REPRODUCES, CONTRADICTS, NOT_COMPARABLE, UNDECIDED = (
     "reproduces",
@@ -144,6 +144,19 @@ def _paired(context: _Context, field: str, of: str, of_field: str) -> _Found:
     return [a / b for a, b in zip(ours, theirs, strict=True)], tuple(dict.fromkeys(_legs(found)))
 
 
+def _at_best(context: _Context) -> _Found:
+    """The claim's field of the leg with the highest main figure of a matrix, in every round."""
+    claim, figure = context.claim, context.experiment.figure
+    found = [
+        s
+        for s in context.samples.measured_cells(claim.among, claim.variant)
+        if figure_of(s, figure) is not None and figure_of(s, claim.field) is not None
+    ]
+    rounds = dict.fromkeys(pair_of(s) for s in found)
+    best = [max((s for s in found if pair_of(s) == r), key=lambda s: figure_of(s, figure)) for r in rounds]
+    return [figure_of(s, claim.field) for s in best], _legs(best)
+
+
 def _jitters(context: _Context, experiment: str) -> list[tuple[dict, statistics.Jitter]]:
     """Of the device's bandwidth, as in the article's vmstat charts."""
     out = []
@@ -205,6 +218,7 @@ MEASURES: dict[str, Callable[[_Context], _Found]] = {
     "figure": _figure,
     "share": _share,
     "ratio": _ratio,
+    "at_best": _at_best,
     "cv": _cv,
     "cv_over": _cv_over,
     "stall": _stall,

@@ -42,6 +42,7 @@ class Claim:
     of      -- experiment id that a share or ratio is taken of, or "" (a ratio: the experiment itself)
     field, of_field -- sample fields that are taken instead of the main figures, or ""
     of_variant -- whose legs a ratio is taken of
+    among   -- name of the matrix whose best cell is asked for (measure "at_best")
     low, high -- our figure reproduces the claim inside [low, high]; None = open
     needs_scale -- decided only at this scale, otherwise "not comparable" with `reason`
     reason  -- why the figure cannot be compared at all (measure "none"), or the caveat
@@ -60,6 +61,7 @@ class Claim:
     field: str = ""
     of_field: str = ""
     of_variant: str = NATIVE
+    among: str = ""
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,8 @@ class Experiment:
                      (preparation, verification and cleaning up included)
     figure   -- sample field that is compared and shown: top level of a sample, or in its "outcome"
     figure_unit, figure_better -- its unit, and whether a "higher" or a "lower" value is better
+    throttle -- limits that make the disk slow for the leg: write_mb_s, write_iops, read_mb_s, read_iops
+    matrix, cell -- name of the matrix that the row is a cell of, and its value on every axis
     """
 
     id: str
@@ -96,6 +100,9 @@ class Experiment:
     figure: str = RATE
     figure_unit: str = "MB/s"
     figure_better: str = HIGHER
+    throttle: Mapping[str, float] = field(default_factory=dict)
+    matrix: str = ""
+    cell: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -53,8 +53,9 @@ class Runner:
             "round": leg.round,
             "started": self._bench.clock.now(),
             "size": dict(size),
+            **({"matrix": experiment.matrix} if experiment.matrix else {}),
         }
-        reason = self._why_skip(leg)
+        reason = self._why_skip(experiment, leg)
         if reason:
             return {**head, "status": SKIPPED, "reason": reason}
         execution = Execution(self._bench, self._plan, experiment, leg, size, self._observer)
@@ -65,9 +66,13 @@ class Runner:
         finally:
             execution.clean()
 
-    def _why_skip(self, leg: Leg) -> str:
+    def _why_skip(self, experiment: Experiment, leg: Leg) -> str:
         if leg.variant == SHIM and isinstance(self._bench.shim, str):
             return f"no shim: {self._bench.shim}"
         if leg.kind == MEMORY and self._bench.cgroups.parent is None:
             return f"no memory limit possible here: {self._bench.cgroups.why_not}"
+        if experiment.throttle and self._bench.throttles.parent is None:
+            return f"no slow disk possible here: {self._bench.throttles.why_not}"
+        if experiment.throttle and self._bench.disk is None:
+            return "no slow disk possible here: the work directory is not on a disk that can be limited"
         return ""

@@ -26,6 +26,14 @@ class Samples:
             and (not status or s["status"] == status)
         ]
 
+    def measured_cells(self, matrix: str, variant: str) -> list[dict]:
+        """Measured legs of all rows of a matrix."""
+        return [
+            s
+            for s in self.all
+            if s.get("matrix") == matrix and (s["kind"], s["variant"], s["status"]) == (MEASURE, variant, OK)
+        ]
+
     def failed(self) -> list[dict]:
         return [s for s in self.all if s["status"] == FAILED]
 
@@ -63,8 +71,8 @@ def pair_of(sample: dict) -> str:
 
 def device_column(sample: dict) -> str:
     """The disk counter that a leg moves."""
-    fio = sample.get("experiment", "").startswith("B1")
-    return "read_sectors" if fio else "written_sectors"
+    reads = (sample.get("outcome") or {}).get("direction") == "read"
+    return "read_sectors" if reads else "written_sectors"
 
 
 def app_series(sample: dict) -> tuple[list[float], list[float]]:

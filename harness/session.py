@@ -15,6 +15,7 @@ from rich.table import Table
 from harness import (
     aa,
     build,
+    cgroup,
     environment,
     interrupt,
     live,
@@ -26,7 +27,6 @@ from harness import (
     summary,
     warm,
 )
-from harness.cgroup import Cgroups
 from harness.clock import RealClock
 from harness.execution import Bench
 from harness.executor import RealExecutor
@@ -180,9 +180,11 @@ def _run(
             clock=clock,
             work=work,
             place=Place(work.data, work.control, programs),
-            cgroups=Cgroups(),
+            cgroups=cgroup.Cgroups(),
             shim=found,
             device=environment.block_device(work.path),
+            throttles=cgroup.Cgroups(controller=cgroup.IO),
+            disk=environment.whole_disk(work.path),
         )
         console.print(
             f"{estimate.legs} legs, {present.byte_count(estimate.bytes)}, about "

@@ -2,7 +2,7 @@
 """The directory that legs write into: claimed, kept clean, given back.
 
 Only a directory that is new, empty, or marked as ours is used. The marker (a small JSON file) names the
-process that holds it and the control group in use, so that a run after a `kill -9` can remove what was
+process that holds it and the control groups in use, so that a run after a `kill -9` can remove what was
 left. Inside: data/ (the files under test), control/ (progress files). Nothing else is ever removed.
 """
 
@@ -31,7 +31,7 @@ class WorkDir:
         self.data = self.path / "data"
         self.control = self.path / "control"
         self._created = False
-        self._cgroup: str | None = None
+        self._cgroups: list[str] = []
 
     def __enter__(self) -> WorkDir:
         self.claim()
@@ -72,10 +72,10 @@ class WorkDir:
             raise LabError(f"{self.path}: in use by process {pid}; wait for it or give another --dir")
         self._created = bool(left.get("created"))
         cleaned = [name for name in PARTS if (self.path / name).exists()]
-        group = cgroup.leftover(left.get("cgroup") or "")
-        if group:
-            group.remove()
-            cleaned.append(f"control group {group.path}")
+        for path in left.get("cgroups", ()):
+            if group := cgroup.leftover(path):
+                group.remove()
+                cleaned.append(f"control group {group.path}")
         self._remove_parts()
         strangers = [p.name for p in self.path.iterdir() if p.name != MARKER]
         if strangers:
@@ -87,7 +87,7 @@ class WorkDir:
             "pid": os.getpid(),
             "start": process_start(os.getpid()),
             "created": self._created,
-            "cgroup": self._cgroup,
+            "cgroups": self._cgroups,
         }
         temporary = self.path / (MARKER + ".new")
         try:
@@ -96,10 +96,10 @@ class WorkDir:
         except OSError as error:
             raise LabError(f"{self.path}: not writable: {error.strerror}") from error
 
-    def note_cgroup(self, path: Path | None) -> None:
-        """Record the control group before it is created."""
-        if str(path) != str(self._cgroup):
-            self._cgroup = str(path) if path else None
+    def note_cgroups(self, *paths: Path) -> None:
+        """Record the control groups that a leg uses, before they are created; none when they are gone."""
+        if (names := [str(path) for path in paths]) != self._cgroups:
+            self._cgroups = names
             self._write_marker()
 
     def fresh(self) -> None:
@@ -114,9 +114,9 @@ class WorkDir:
 
     def release(self) -> None:
         self._remove_parts()
-        group = cgroup.leftover(self._cgroup or "")
-        if group:
-            group.remove()
+        for path in self._cgroups:
+            if group := cgroup.leftover(path):
+                group.remove()
         (self.path / MARKER).unlink(missing_ok=True)
         (self.path / (MARKER + ".new")).unlink(missing_ok=True)
         if self._created:

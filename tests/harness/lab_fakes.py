@@ -7,7 +7,7 @@ import json
 import struct
 from pathlib import Path
 
-from harness.cgroup import Cgroups
+from harness.cgroup import IO, Cgroups
 from harness.environment import IDENTITY
 from harness.execution import Bench
 from harness.executor import Completed
@@ -128,6 +128,8 @@ def fake_bench(tmp_path, shim="no shim here", **kwargs) -> Bench:
         cgroups=Cgroups(nowhere, nowhere / "self"),
         shim=shim,
         device=("254:0", "vda"),
+        throttles=Cgroups(nowhere, nowhere / "self", IO),
+        disk="254:0",
         sync=lambda: None,
         read=lambda path: PROC[path],
     )

@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""fio as a tool, matrices of experiments, and the slow disk."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import lab_fakes as fakes
+import numpy as np
+import pytest
+
+import harness
+from harness import catalog, environment, judge
+from harness.cgroup import IO, PREFIX, Cgroup, Cgroups
+from harness.executor import Command, RealExecutor
+from harness.model import Claim, LabError
+from harness.samples import Samples
+from harness.tools import TOOLS, Place, fio_blocks
+
+FIO = TOOLS["fio"]
+BLOCK = 4096
+PARAMS = {
+    "rw": "randwrite", "bs": "4k", "ioengine": "psync", "direct": False, "iodepth": 1, "fallocate": "none",
+    "stamped": True,
+}  # fmt: skip
+SIZE = {"jobs": 2, "total_mib": 2, "runtime_ms": 5000}
+needs_fio = pytest.mark.skipif(shutil.which("fio") is None, reason="no fio here")
+
+
+# blocks
+
+
+def stamped(tag, offset):
+    return (tag + offset.to_bytes(8, "little")) * (BLOCK // fio_blocks.UNIT_BYTES)
+
+
+def test_blocks_are_told_apart(tmp_path):
+    path = tmp_path / "f"
+    last = stamped(fio_blocks.NEW, 3 * BLOCK)[:512]
+    path.write_bytes(stamped(fio_blocks.NEW, 0) + stamped(fio_blocks.OLD, BLOCK) + bytes(BLOCK) + last)
+    assert fio_blocks.count(path, BLOCK, True) == fio_blocks.Blocks(BLOCK + 512, BLOCK, BLOCK)
+
+
+@pytest.mark.parametrize(
+    ("block", "change"),
+    [
+        (1, lambda b: stamped(fio_blocks.NEW, 0)),  # of another place
+        (1, lambda b: b[:-1] + b"x"),
+        (1, lambda b: b[:2048] + bytes(2048)),
+        (2500, lambda b: stamped(fio_blocks.OLD, 0)),  # in the third chunk that is read
+    ],
+)
+def test_a_wrong_block_is_found_where_it_is(tmp_path, block, change):
+    path = tmp_path / "f"
+    blocks = [stamped(fio_blocks.NEW, i * BLOCK) for i in range(block + 2)]
+    blocks[block] = change(blocks[block])
+    path.write_bytes(b"".join(blocks))
+    assert fio_blocks.count(path, BLOCK, True).wrong_at == block * BLOCK
+
+
+def test_fixed_content_and_sizes(tmp_path):
+    path = tmp_path / "f"
+    path.write_bytes(fio_blocks.FIXED * 64 + bytes(BLOCK))
+    assert fio_blocks.count(path, BLOCK, False) == fio_blocks.Blocks(BLOCK, 0, BLOCK)
+    assert [fio_blocks.block_bytes(t) for t in ("4k", "1m", "512")] == [4096, 1 << 20, 512]
+
+
+# the tool
+
+
+def ran(tmp_path, params, size=SIZE):
+    place = Place(tmp_path, tmp_path, tmp_path)
+    executor = RealExecutor()
+    FIO.prepare(executor, place, params, size)
+    done = executor.run(Command(FIO.argv(place, params, size)))
+    assert done.returncode == 0, done.stderr
+    outcome = FIO.parse(done.stdout, params)
+    return outcome, FIO.verify(executor, place, params, size, outcome)
+
+
+@needs_fio
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_fio_wrote_is_verified_to_the_block(tmp_path, overwrite):
+    params = {**PARAMS, "overwrite": overwrite}
+    outcome, found = ran(tmp_path, params)
+    assert found.ok and found.verified_bytes == outcome.bytes == 2 << 20, found.problem
+    assert outcome.raw["outstanding"] == 2 and outcome.raw["direction"] == "write"
+    assert 0 < outcome.raw["lat_p50_us"] <= outcome.raw["lat_p99_us"] <= outcome.raw["lat_p9999_us"]
+
+    victim = sorted(tmp_path.glob("data-fio.*"))[1]
+    with open(victim, "r+b") as file:
+        file.seek(5 * BLOCK)
+        file.write(stamped(fio_blocks.OLD, 5 * BLOCK))
+    found = FIO.verify(RealExecutor(), Place(tmp_path, tmp_path, tmp_path), params, SIZE, outcome)
+    assert not found.ok and found.lost_bytes == BLOCK
+    with open(victim, "r+b") as file:
+        file.seek(5 * BLOCK)
+        file.write(stamped(fio_blocks.NEW, 6 * BLOCK))
+    found = FIO.verify(RealExecutor(), Place(tmp_path, tmp_path, tmp_path), params, SIZE, outcome)
+    assert not found.ok and f"{victim.name}, offset {5 * BLOCK}" in found.problem
+
+
+@needs_fio
+def test_a_read_leg_stops_at_a_block_that_is_not_as_it_was_laid_out(tmp_path):
+    params = {**PARAMS, "rw": "randread", "time_based": True}
+    size = {**SIZE, "runtime_ms": 200}
+    outcome, found = ran(tmp_path, params, size)
+    assert found.ok and outcome.raw["direction"] == "read" and outcome.raw["iops"] > 0
+    place = Place(tmp_path, tmp_path, tmp_path)
+    with open(tmp_path / "data-fio.0.0", "r+b") as file:
+        file.write(b"x")
+    done = RealExecutor().run(Command(FIO.argv(place, params, size)))
+    with pytest.raises(LabError, match="fio reports error"):
+        FIO.parse(done.stdout, params)
+    assert not FIO.verify(RealExecutor(), place, params, size, outcome).ok
+
+
+# matrices
+
+MATRIX = """
+suite = "x"
+[[matrix]]
+name = "m"
+id = "m-{jobs}-{cache}"
+title = "{jobs} jobs, {cache}"
+tool = "fio"
+axes.jobs = [1, 4]
+axes.cache = [{ label = "direct", direct = true }, { label = "buffered", direct = false }]
+params = { rw = "write", bs = "4k" }
+published = { text = "{jobs}" }
+size.tiny = { mib_per_job = 1 }
+[[matrix.cell]]
+at = { jobs = 4, cache = "direct" }
+published = { value = 7, unit = "MB/s" }
+[[matrix.cell.claim]]
+text = "t"
+measure = "rate"
+"""
+
+
+def load(tmp_path, text):
+    (tmp_path / "x.toml").write_text(text)
+    return catalog.load(tmp_path)
+
+
+def test_a_matrix_becomes_one_row_per_cell(tmp_path):
+    rows = {e.id: e for e in load(tmp_path, MATRIX).experiments}
+    assert list(rows) == ["m-1-direct", "m-1-buffered", "m-4-direct", "m-4-buffered"]
+    special = rows["m-4-direct"]
+    assert (
+        special.params == {"rw": "write", "bs": "4k", "direct": True} and special.sizes["tiny"]["jobs"] == 4
+    )
+    assert special.published.value == 7 and special.published.text == "4" and len(special.claims) == 1
+    assert special.matrix == "m" and special.cell == {"jobs": 4, "cache": "direct"}
+    assert rows["m-4-buffered"].params["direct"] is False and not rows["m-4-buffered"].claims
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('name = "m"', "", "'name' (str) is missing"),
+        ("axes.jobs = [1, 4]", "axes.jobs = []", "'axes' must be"),
+        ("direct = false", "sheep = false", "'sheep' of an axis"),
+        ('label = "direct", ', "", "needs a 'label'"),
+        ("at = { jobs = 4,", "at = { jobs = 5,", "no cell at"),
+        ('title = "{jobs} jobs', 'title = "{goats} jobs', "'goats'"),
+        ('"m-{jobs}-{cache}"', '"m-{jobs}"', "used twice"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_matrix_is_named(tmp_path, old, new, said):
+    assert old in MATRIX
+    with pytest.raises(LabError) as error:
+        load(tmp_path, MATRIX.replace(old, new))
+    assert said in str(error.value)
+
+
+def test_every_row_of_parts_002_and_004_is_there(experiments):
+    for number, (engine, direct, rw, value) in enumerate(
+        [
+            ("sync", True, "write", 53), ("sync", True, "randwrite", 0.938), ("sync", False, "write", 210),
+            ("sync", False, "randwrite", 115), ("libaio", True, "write", 91.2), ("libaio", True, "randwrite", 1),
+            ("libaio", False, "write", 110), ("libaio", False, "randwrite", 82),
+        ], 1,
+    ):  # fmt: skip
+        row = experiments[f"002-{number}"]
+        assert (row.params["ioengine"], row.params["direct"], row.params["rw"]) == (engine, direct, rw)
+        assert row.published.value == value and row.params["fallocate"] == "posix"
+        assert row.shim_role == ("regression" if engine == "libaio" else "gain")
+    assert sum(bool(e.throttle) for e in experiments.values() if e.suite == "002") == 8
+    rows = [e for e in experiments.values() if e.suite == "004"]
+    assert {e.params["ioengine"] for e in rows} == {"psync", "libaio", "io_uring"}
+    assert all(
+        e.shim_role == "regression" for e in rows if "psync" not in e.id or e.params["rw"] == "randread"
+    )
+    assert experiments["004-R-libaio-8x64"].sizes["small"]["jobs"] * 64 == 512
+
+
+def test_the_best_cell_of_each_round_is_found(experiments):
+    def cell(number, product, rate):
+        return {
+            **fakes.measured(f"m-{product}", "native", number, rate), "matrix": "m",
+            "outcome": {"outstanding": product, "iops": rate},
+        }  # fmt: skip
+
+    recorded = [cell(1, 32, 100), cell(1, 512, 120), cell(2, 32, 130), cell(2, 512, 90), cell(3, 512, 1)]
+    claim = Claim("peak", "at_best", among="m", field="outstanding", published=512)
+    row = experiments["004-R-libaio-8x64"]
+    found = judge.judge(row, claim, Samples(recorded), "small", 2)
+    assert found.ours == 512 and found.legs == (
+        "m-512/measure/1/native",
+        "m-32/measure/2/native",
+        "m-512/measure/3/native",
+    )
+    assert found.verdict == judge.NOT_COMPARABLE
+
+
+# the slow disk
+
+
+def test_limits_are_written_as_each_version_wants_them(tmp_path):
+    limits = {"write_mb_s": 50, "write_iops": 1000}
+    Cgroup(tmp_path, 1).throttle("8:0", limits)
+    assert (tmp_path / "blkio.throttle.write_bps_device").read_text() == "8:0 50000000"
+    assert (tmp_path / "blkio.throttle.write_iops_device").read_text() == "8:0 1000"
+    Cgroup(tmp_path, 2).throttle("8:0", {"read_iops": 7})
+    assert (tmp_path / "io.max").read_text() == "8:0 riops=7"
+    with pytest.raises(LabError, match="is not accepted"):
+        Cgroup(tmp_path / "nowhere", 2).throttle("8:0", {"read_iops": 7})
+
+
+def test_the_whole_disk_of_a_partition_is_limited(tmp_path, monkeypatch):
+    disk = tmp_path / "devices" / "sda"
+    (disk / "sda1").mkdir(parents=True)
+    (disk / "dev").write_text("8:0\n")
+    (disk / "sda1" / "dev").write_text("8:1\n")
+    (disk / "sda1" / "partition").write_text("1\n")
+    (tmp_path / "dev/block").mkdir(parents=True)
+    (tmp_path / "dev/block/8:1").symlink_to(disk / "sda1")
+    (tmp_path / "dev/block/8:0").symlink_to(disk)
+    for device in ("8:0", "8:1"):
+        monkeypatch.setattr(environment, "block_device", lambda _, d=device: (d, "x"))
+        assert environment.whole_disk(tmp_path, tmp_path) == "8:0"
+
+
+def slow_groups():
+    return [d for d, _, _ in os.walk("/sys/fs/cgroup") if PREFIX in d and d.endswith("-slow")]
+
+
+def needs_slow_disk(tmp_path):
+    found = Cgroups(controller=IO)
+    if found.parent is None:
+        pytest.skip(f"no slow disk possible here: {found.why_not}")
+    if environment.whole_disk(tmp_path) is None:
+        pytest.skip("no slow disk possible here: not on a disk")
+    return found
+
+
+@needs_fio
+def test_direct_writes_in_a_throttled_group_are_slow(tmp_path):
+    groups = needs_slow_disk(tmp_path)
+    group = groups.create(groups.path_for(f"test-{os.getpid()}-slow"))
+    try:
+        group.throttle(environment.whole_disk(tmp_path), {"write_iops": 100})
+        place = Place(tmp_path, tmp_path, tmp_path)
+        params = {**PARAMS, "direct": True}
+        size = {"jobs": 1, "total_mib": 8, "runtime_ms": 700}
+        done = RealExecutor().run(Command(FIO.argv(place, params, size), {}, (group.procs,)))
+        outcome = FIO.parse(done.stdout, params)
+        assert outcome.raw["iops"] < 300
+        assert FIO.verify(RealExecutor(), place, params, size, outcome).ok
+    finally:
+        group.remove()
+    assert not group.path.exists()
+
+
+@needs_fio
+def test_a_slow_disk_goes_with_its_run_also_after_kill_9(tmp_path):
+    needs_slow_disk(tmp_path)
+    root = Path(harness.__file__).resolve().parent.parent
+    work = tmp_path / "work"
+    argv = [sys.executable, "-m", "harness", "run", "002-slow-sync-seq-direct", "--scale", "tiny", "--no-shim",
+            "--no-warm", "--dir", str(work)]  # fmt: skip
+    with subprocess.Popen(
+        [*argv, "--pairs", "500", "--out", str(tmp_path / "a")], cwd=root, stdout=subprocess.DEVNULL
+    ) as process:
+        mine = f"{PREFIX}{process.pid}-slow"
+        deadline = time.monotonic() + 30
+        while not any(mine in g for g in slow_groups()):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+    assert any(mine in g for g in slow_groups())
+    done = subprocess.run([*argv, "--pairs", "1", "--out", str(tmp_path / "b")], cwd=root, capture_output=True,
+                          text=True, timeout=60)  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not any(mine in g for g in slow_groups()) and not work.exists()
+    (sample,) = [json.loads(line) for line in (tmp_path / "b" / "samples.jsonl").read_text().splitlines()]
+    assert sample["status"] == "ok" and np.isclose(sample["outcome"]["iops"], 1000, rtol=0.3)
