@@ -19,6 +19,9 @@ PROGRAMS = {
     "lab-verify": ("verify.c", "lab.c"),
     "lab-files": ("files.c", "lab.c"),
     "lab-syncs": ("syncs.c", "lab.c"),
+    "lab-passes": ("passes.c", "lab.c"),
+    "lab-read": ("read.c", "lab.c"),
+    "lab-build": ("build.c", "lab.c"),
 }
 FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-O3", "-g", "-pthread", "-Wall", "-Wextra")
 

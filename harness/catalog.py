@@ -15,7 +15,20 @@ from pathlib import Path
 
 from harness import matrix
 from harness.judge import MEASURES
-from harness.model import HIGHER, KINDS, LOWER, RATE, VARIANTS, Claim, Experiment, LabError, Published, Target
+from harness.model import (
+    HIGHER,
+    KINDS,
+    LOWER,
+    RATE,
+    VARIANTS,
+    Claim,
+    Experiment,
+    LabError,
+    MountSpec,
+    Published,
+    Target,
+)  # fmt: skip
+from harness.mounts import MKFS, QUEUE_ORDER
 from harness.tools import TOOLS
 
 DIRECTORY = Path(__file__).resolve().parent.parent / "configs" / "experiments"
@@ -24,11 +37,13 @@ _EXPERIMENT_KEYS = {
     "id", "title", "tool", "variants", "kinds", "params", "size", "published", "claim", "note", "shim_role",
     "shim_env", "may_lose", "estimate_mb_s", "estimate_seconds", "figure", "figure_unit", "figure_better",
     "throttle",
+    "mount",
 }  # fmt: skip
 _CLAIM_KEYS = {
     "text", "measure", "variant", "of", "published", "low", "high", "unit", "needs_scale", "reason", "field",
     "of_field", "of_variant", "among",
 }  # fmt: skip
+_MOUNT_KEYS = {"filesystem", "mib", "mkfs", "options", "remount", "queue", "cold", "may_refuse"}
 _TARGET_KEYS = {"id", "text", "numerator", "denominator", "at_least", "at_most", "unit"}
 _FILE_KEYS = {"suite", "source", "defaults", "experiment", "matrix", "target"}
 _THROTTLE_KEYS = {"write_mb_s", "write_iops", "read_mb_s", "read_iops"}
@@ -134,7 +149,22 @@ def _experiment(where: str, suite: str, source: str, table: Mapping) -> Experime
         figure_unit=table.get("figure_unit", "MB/s"),
         figure_better=better,
         throttle=dict(table.get("throttle", {})),
+        mount=_mount(where, table["mount"], sizes) if "mount" in table else None,
     )
+
+
+def _mount(where: str, table: Mapping, sizes: Iterable[str]) -> MountSpec:
+    where = f"{where}: mount"
+    _check_keys(where, table, _MOUNT_KEYS)
+    filesystem = _need(where, table, "filesystem", str)
+    if filesystem not in MKFS:
+        raise LabError(f"{where}: filesystem '{filesystem}' is none of {', '.join(MKFS)}")
+    mib = _need(where, table, "mib", dict)
+    for scale in sizes:
+        _need(f"{where}: mib", mib, scale, int)
+    queue = {name: str(value) for name, value in table.get("queue", {}).items()}
+    _check_keys(f"{where}: queue", queue, QUEUE_ORDER)
+    return MountSpec(**{**table, "mkfs": tuple(table.get("mkfs", ())), "queue": queue})
 
 
 def _claim(where: str, table: Mapping) -> Claim:

@@ -39,12 +39,17 @@ def mount_of(path: Path, mountinfo: str | None = None) -> Mount | None:
     for line in text.splitlines():
         left, _, right = line.partition(" - ")
         fields, tail = left.split(), right.split()
-        point = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m.group(1), 8)), fields[4])
+        point = unescape(fields[4])
         inside = at == point or at.startswith(point.rstrip("/") + "/")
         if inside and (best is None or len(point) >= len(best.point)):
             options = ",".join(dict.fromkeys([*fields[5].split(","), *tail[2].split(",")]))
             best = Mount(fields[2], point, tail[0], options, tail[1])
     return best
+
+
+def unescape(text: str) -> str:
+    """A field of mountinfo as it was before the kernel wrote \\040 for a space."""
+    return re.sub(r"\\([0-7]{3})", lambda m: chr(int(m.group(1), 8)), text)
 
 
 def block_device(path: Path) -> tuple[str, str] | None:
@@ -81,14 +86,14 @@ def gather(path: Path) -> dict[str, object]:
         "device": device[1] if device else None,
         "filesystem": mount.filesystem if mount else None,
         "mount_options": mount.options if mount else None,
-        "scheduler": _chosen(_read(queue / "scheduler")) if queue else None,
+        "scheduler": chosen(queue / "scheduler") if queue else None,
         "write_cache": _read(queue / "write_cache") if queue else None,
         "rotational": _read(queue / "rotational") if queue else None,
         "nr_requests": _read(queue / "nr_requests") if queue else None,
         "dirty": _dirty(),
         "governor": _read(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
-        "huge_pages": _chosen(_read(Path("/sys/kernel/mm/transparent_hugepage/enabled"))),
-        "filesystem_features": _features(device[1]) if device and mount else None,
+        "huge_pages": chosen(Path("/sys/kernel/mm/transparent_hugepage/enabled")),
+        "filesystem_features": features(device[1]) if device and mount else None,
         "libc": " ".join(platform.libc_ver()),
         "python": platform.python_version(),
         "fio": _first_line("fio", "--version"),
@@ -122,7 +127,7 @@ def _dirty() -> dict[str, str | None]:
     return {name: _read(Path("/proc/sys/vm") / name) for name in names}
 
 
-def _features(name: str) -> str | None:
+def features(name: str) -> str | None:
     """ext4 features by tune2fs, when it is installed and the device may be read."""
     if shutil.which("tune2fs") is None or not os.access(f"/dev/{name}", os.R_OK):
         return None
@@ -144,8 +149,9 @@ def _cpu_model() -> str | None:
     return found.group(1) if found else None
 
 
-def _chosen(text: str | None) -> str | None:
-    """The bracketed word of a sysfs choice list."""
+def chosen(path: Path) -> str | None:
+    """Value of a setting; of a list of choices the bracketed one; None when it cannot be read."""
+    text = _read(path)
     found = re.search(r"\[(\S+)\]", text or "")
     return found.group(1) if found else text
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Protocol
 
 from harness import sampler
@@ -24,13 +25,16 @@ from harness.model import (
     SHIM,
     Experiment,
     Leg,
+    MountSpec,
     Outcome,
     Plan,
+    UnavailableError,
     Verification,
     rate_mb_s,
 )  # fmt: skip
+from harness.mounts import Mounted, Mounts, check_free
 from harness.progress import DONE, WRITING, Progress, ProgressReader
-from harness.shim import Shim, arena_bytes
+from harness.shim import Shim, arena_bytes, counters
 from harness.tools import TOOLS, Place
 from harness.workdir import WorkDir
 
@@ -39,6 +43,8 @@ TICK_SECONDS_DEFAULT = 1.0
 KILL_TICK_SECONDS = 0.001
 DRAIN_SECONDS_MAX = 10.0
 DRAIN_SLACK_KB = 16 * 1024
+EXIT_SKIPPED = 77
+"""A workload ends so when the machine lacks what it needs; its last line on stderr says what."""
 
 
 class Observer(Protocol):
@@ -66,6 +72,7 @@ class Bench:
     disk: str | None
     sync: Callable[[], None] = os.sync
     read: Callable[[str], str] = sampler.read_text
+    mounts: Mounts | None = None
 
 
 class Execution:
@@ -81,24 +88,41 @@ class Execution:
         self._tool = TOOLS[experiment.tool]
         self._group: Cgroup | None = None
         self._groups: list[Cgroup] = []
+        self._mounted: Mounted | None = None
         self._progress = ProgressReader(bench.place.progress)
 
     def run(self) -> dict:
+        self._bench.work.fresh()
+        if self._experiment.mount:
+            self._enter_mount(self._experiment.mount)
         bench = self._bench
-        bench.work.fresh()
         self._tool.prepare(bench.executor, bench.place, self._experiment.params, self._size)
+        if self._mounted and self._mounted.spec.cold:
+            bench.mounts.cool(self._mounted)
         bench.sync()
         self._enter_groups()
         command = self._command()
-        if self._leg.kind == KILL:
-            return self._killed(command)
-        return self._measured(command)
+        fields = self._killed(command) if self._leg.kind == KILL else self._measured(command)
+        if self._mounted:
+            fields |= {"mount": self._mounted.told, "refused": self._mounted.refused}
+        return fields
+
+    def _enter_mount(self, spec: MountSpec) -> None:
+        """The rest of the leg happens on a fresh file system; control files stay in the work directory."""
+        bench = self._bench
+        self._mounted = mounted = bench.mounts.make(spec, spec.mib[self._plan.scale])
+        need_bytes = self._tool.total_bytes(self._experiment.params, self._size)
+        check_free(mounted.data, need_bytes, self._tool.file_count(self._experiment.params, self._size))
+        place = replace(bench.place, data=mounted.data)
+        self._bench = replace(bench, place=place, device=mounted.block_device)
 
     def clean(self) -> None:
         self._progress.close()
         for group in self._groups:
             group.remove()
         self._bench.work.note_cgroups()
+        if self._experiment.mount:
+            self._bench.work.unmount()
         self._bench.work.fresh()
         self._bench.sync()
 
@@ -127,7 +151,8 @@ class Execution:
         argv = self._tool.argv(self._bench.place, self._experiment.params, self._size)
         env: dict[str, str] = {}
         if self._leg.variant == SHIM and isinstance(self._bench.shim, Shim):
-            env = self._bench.shim.env(self._bench.place.data, self._experiment.shim_env)
+            asked = {"FASTWRITE_STATS": str(self._statistics), **self._experiment.shim_env}
+            env = self._bench.shim.env(self._bench.place.data, asked)
         return Command(argv, env, tuple(group.procs for group in self._groups))
 
     # measured legs
@@ -146,11 +171,14 @@ class Execution:
         interval = TICK_SECONDS.get(self._plan.scale, TICK_SECONDS_DEFAULT)
         done = bench.executor.run(command, interval, tick)
         collect.tick(None)
+        if done.returncode == EXIT_SKIPPED:
+            raise UnavailableError(done.stderr.strip()[-300:])
         if done.returncode != 0:
             return self._failed(_ending(done, self._group))
         after = self._journal()
         left_kb = max(0, self._dirty_kb() - base_kb)
         drain = self._drain(base_kb)
+        extras = self._extras()
         outcome = self._tool.parse(done.stdout, self._experiment.params)
         found = self._verify(outcome)
         problem = self._judge_exit(found)
@@ -163,6 +191,7 @@ class Execution:
             "dirty_after_exit_bytes": left_kb * 1024,
             "drain_seconds": drain,
             "journal_transactions": None if journal is None or after is None else after - journal,
+            **extras,
         }
         if not problem:
             fields |= _times(outcome)
@@ -202,8 +231,24 @@ class Execution:
             clock.sleep(0.02)
         return round(clock.monotonic() - start, 3)
 
+    def _extras(self) -> dict:
+        """What only some legs have: the averages of a journal of their own, what the shim counted."""
+        found: dict = {}
+        if self._mounted:
+            loop = self._mounted.loop
+            found["journal"] = sampler.journal_averages(loop) or sampler.xfs_log(loop)
+        if self._statistics.exists():
+            found["shim_counters"] = asdict(counters(self._statistics.read_text()))
+        return found
+
+    @property
+    def _statistics(self) -> Path:
+        return self._bench.place.control / "statistics"
+
     def _verify(self, outcome: Outcome | None) -> Verification:
         bench = self._bench
+        if self._mounted:  # what is on the device counts, not what is in memory
+            bench.mounts.cool(self._mounted)
         return self._tool.verify(bench.executor, bench.place, self._experiment.params, self._size, outcome)
 
     def _judge_exit(self, found: Verification) -> str:

@@ -72,7 +72,8 @@ def judge(experiment: Experiment, claim: Claim, samples: Samples, scale: str, cp
                 f"the program kept {cpus} processors {busy:.0%} busy here (64 cores there): "
                 "the disk is not what limits it", legs,
             )  # fmt: skip
-    return ClaimResult(*result, verdict, reason or claim.reason, legs)
+    said = "; ".join(filter(None, (reason or claim.reason, _own_data(claim))))
+    return ClaimResult(*result, verdict, said, legs)
 
 
 def overall(results: list[ClaimResult]) -> tuple[str, str]:
@@ -94,6 +95,17 @@ def _against_band(claim: Claim, middle: statistics.Interval) -> tuple[str, str]:
     if low <= middle.median <= high:
         return REPRODUCES, ""
     return UNDECIDED, "the interval reaches into the band, the median is outside it"
+
+
+def _own_data(claim: Claim) -> str:
+    """A remark when the source's own figure lies outside the band that its claim asks for."""
+    if claim.published is None:
+        return ""
+    low = claim.low if claim.low is not None else float("-inf")
+    high = claim.high if claim.high is not None else float("inf")
+    if low <= claim.published <= high:
+        return ""
+    return f"the article's own figures do not carry the claim ({claim.published:.4g})"
 
 
 def _cpu_share(experiment: Experiment, claim: Claim, samples: Samples, cpus: int) -> float | None:

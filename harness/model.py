@@ -25,6 +25,32 @@ class LabError(Exception):
     """Something the user can act on: one clear line, no traceback."""
 
 
+class UnavailableError(LabError):
+    """Something that this machine or its kernel does not have: the leg is skipped, with the reason."""
+
+
+@dataclass(frozen=True)
+class MountSpec:
+    """A file system of its own for every leg, made anew in an image on a loop device (mounts.py).
+
+    filesystem -- ext4, xfs or btrfs; mkfs -- further options for its mkfs
+    mib     -- scale name -> size of the image, MiB
+    options -- mount options; remount -- options that are changed afterwards by `mount -o remount`
+    queue   -- settings of the loop device's queue: scheduler, nr_requests, read_ahead_kb
+    cold    -- nothing of the prepared files is in memory when the leg begins
+    may_refuse -- a refused remount or queue setting does not skip the leg: that it is refused is the result
+    """
+
+    filesystem: str
+    mib: Mapping[str, int]
+    mkfs: tuple[str, ...] = ()
+    options: str = ""
+    remount: str = ""
+    queue: Mapping[str, str] = field(default_factory=dict)
+    cold: bool = False
+    may_refuse: bool = False
+
+
 @dataclass(frozen=True)
 class Published:
     """A figure as the source gives it. `value` is None where the source has only words or a chart."""
@@ -74,6 +100,7 @@ class Experiment:
     shim_role -- "gain" (the shim should be faster) or "regression" (nothing to gain: ratio 1 expected)
     estimate_mb_s -- rough rate by variant, for --dry-run; estimate_seconds instead: by scale, for one whole leg
                      (preparation, verification and cleaning up included)
+    mount    -- the legs have a fresh file system each; None: they use the work directory
     figure   -- sample field that is compared and shown: top level of a sample, or in its "outcome"
     figure_unit, figure_better -- its unit, and whether a "higher" or a "lower" value is better
     throttle -- limits that make the disk slow for the leg: write_mb_s, write_iops, read_mb_s, read_iops
@@ -103,6 +130,7 @@ class Experiment:
     throttle: Mapping[str, float] = field(default_factory=dict)
     matrix: str = ""
     cell: Mapping[str, object] = field(default_factory=dict)
+    mount: MountSpec | None = None
 
 
 @dataclass(frozen=True)

@@ -99,6 +99,7 @@ def estimate(plan: Plan, experiments: Sequence[Experiment]) -> Estimate:
     by_id = {e.id: e for e in experiments}
     total = footprint = files = 0
     seconds = 0.0
+    images: set[int] = set()
     for leg in plan.legs:
         experiment = by_id[leg.experiment]
         tool = TOOLS[experiment.tool]
@@ -106,7 +107,10 @@ def estimate(plan: Plan, experiments: Sequence[Experiment]) -> Estimate:
         written = tool.total_bytes(experiment.params, size)
         total += int(written * (KILL_SHARE if leg.kind == KILL else 1.0))
         seconds += leg_seconds(experiment, leg, plan.scale)
+        if experiment.mount:  # an image is kept for the legs that follow, and holds what a leg writes
+            images.add(experiment.mount.mib[plan.scale])
+            continue
         # Preallocation ahead of use (at most doubling) and the arena come on top under the shim.
         footprint = max(footprint, written * 2 if leg.variant == SHIM else written)
         files = max(files, tool.file_count(experiment.params, size))
-    return Estimate(len(plan.legs), total, seconds, footprint, files)
+    return Estimate(len(plan.legs), total, seconds, footprint + (sum(images) << 20), files + len(images))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from harness import noise
 from harness.execution import Bench, Execution, Observer
-from harness.model import FAILED, MEMORY, SHIM, SKIPPED, Experiment, LabError, Leg, Plan
+from harness.model import FAILED, MEMORY, SHIM, SKIPPED, Experiment, LabError, Leg, Plan, UnavailableError
 from harness.plan import size_of
 from harness.store import RunStore
 from harness.tools import TOOLS
@@ -61,6 +61,8 @@ class Runner:
         execution = Execution(self._bench, self._plan, experiment, leg, size, self._observer)
         try:
             return {**head, **execution.run()}
+        except UnavailableError as error:
+            return {**head, "status": SKIPPED, "reason": str(error)}
         except LabError as error:
             return {**head, "status": FAILED, "reason": str(error)}
         finally:
@@ -75,4 +77,6 @@ class Runner:
             return f"no slow disk possible here: {self._bench.throttles.why_not}"
         if experiment.throttle and self._bench.disk is None:
             return "no slow disk possible here: the work directory is not on a disk that can be limited"
+        if experiment.mount:
+            return self._bench.mounts.why_not(experiment.mount)
         return ""

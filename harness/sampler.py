@@ -13,6 +13,7 @@ Columns (one value per tick, None where a source is not there):
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -118,6 +119,43 @@ def journal_transactions(device_name: str, root: Path = Path("/proc/fs/jbd2")) -
         except OSError:
             continue
     return None
+
+
+_JBD2_LINE = re.compile(r"^\s+(\d+)(?:ms|us)? (.+)$", re.MULTILINE)
+_JBD2_NAMES = {
+    "average transaction commit time": "commit_us",
+    "handles per transaction": "handles",
+    "blocks per transaction": "blocks",
+    "logged blocks per transaction": "logged_blocks",
+}
+
+
+def parse_jbd2_averages(text: str) -> dict[str, int]:
+    """Averages since mount: microseconds of a commit, and handles, blocks and logged blocks of a transaction."""
+    found = {name: int(value) for value, name in _JBD2_LINE.findall(text)}
+    return {short: found[name] for name, short in _JBD2_NAMES.items() if name in found}
+
+
+def journal_averages(device_name: str, root: Path = Path("/proc/fs/jbd2")) -> dict[str, int] | None:
+    """parse_jbd2_averages of a device's journal; None without one."""
+    for info in sorted(root.glob(f"{device_name}-*/info")):
+        with contextlib.suppress(OSError):
+            return parse_jbd2_averages(info.read_text())
+    return None
+
+
+def xfs_log(device_name: str, root: Path = Path("/sys/fs/xfs")) -> dict[str, int] | None:
+    """What an XFS has done to its log since mount: writes, blocks, forces; None where there is none."""
+    try:
+        text = (root / device_name / "stats" / "stats").read_text()
+    except OSError:
+        return None
+    found = re.search(r"^log (\d+) (\d+) \d+ (\d+)", text, re.MULTILINE)
+    return (
+        dict(zip(("log_writes", "log_blocks", "log_forces"), map(int, found.groups()), strict=True))
+        if found
+        else None
+    )
 
 
 def window(series: dict[str, list], column: str, start: float, end: float) -> tuple[list[float], list[float]]:

@@ -31,6 +31,7 @@ from harness.clock import RealClock
 from harness.execution import Bench
 from harness.executor import RealExecutor
 from harness.model import KINDS, VARIANTS, Experiment, LabError, Plan
+from harness.mounts import Mounts
 from harness.runner import Runner
 from harness.store import RunStore, merge
 from harness.tools import Place
@@ -185,6 +186,7 @@ def _run(
             device=environment.block_device(work.path),
             throttles=cgroup.Cgroups(controller=cgroup.IO),
             disk=environment.whole_disk(work.path),
+            mounts=Mounts(executor, work.path, work.note_queues),
         )
         console.print(
             f"{estimate.legs} legs, {present.byte_count(estimate.bytes)}, about "

@@ -2,8 +2,9 @@
 """The directory that legs write into: claimed, kept clean, given back.
 
 Only a directory that is new, empty, or marked as ours is used. The marker (a small JSON file) names the
-process that holds it and the control groups in use, so that a run after a `kill -9` can remove what was
-left. Inside: data/ (the files under test), control/ (progress files). Nothing else is ever removed.
+process that holds it, the control groups in use and settings that are to be set back, so that a run after a
+`kill -9` can remove what was left. Inside: data/ (the files under test), control/ (progress files), and for
+legs with a file system of their own images/ and mount/ (mounts.py). Nothing else is ever removed.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import shutil
 import stat
 from pathlib import Path
 
-from harness import cgroup
+from harness import cgroup, mounts
 from harness.model import LabError
 
 MARKER = ".fastwrite-lab.json"
 PARTS = ("data", "control")
+MOUNT_PARTS = ("images", "mount")
 SPARE_INODES = 200
 
 
@@ -32,6 +34,7 @@ class WorkDir:
         self.control = self.path / "control"
         self._created = False
         self._cgroups: list[str] = []
+        self._queues: dict[str, dict] = {}
 
     def __enter__(self) -> WorkDir:
         self.claim()
@@ -71,12 +74,14 @@ class WorkDir:
         if pid != os.getpid() and pid and process_start(pid) == left.get("start"):
             raise LabError(f"{self.path}: in use by process {pid}; wait for it or give another --dir")
         self._created = bool(left.get("created"))
-        cleaned = [name for name in PARTS if (self.path / name).exists()]
+        cleaned = []
         for path in left.get("cgroups", ()):
             if group := cgroup.leftover(path):
                 group.remove()
                 cleaned.append(f"control group {group.path}")
-        self._remove_parts()
+        cleaned += mounts.clean(self.path, left.get("queues") or {})
+        cleaned += [name for name in (*PARTS, *MOUNT_PARTS) if (self.path / name).exists()]
+        self._remove_parts(*PARTS, *MOUNT_PARTS)
         strangers = [p.name for p in self.path.iterdir() if p.name != MARKER]
         if strangers:
             raise LabError(f"{self.path}: holds '{strangers[0]}', which is not ours; give another --dir")
@@ -88,6 +93,7 @@ class WorkDir:
             "start": process_start(os.getpid()),
             "created": self._created,
             "cgroups": self._cgroups,
+            "queues": self._queues,
         }
         temporary = self.path / (MARKER + ".new")
         try:
@@ -102,21 +108,34 @@ class WorkDir:
             self._cgroups = names
             self._write_marker()
 
+    def note_queues(self, before: dict[str, dict]) -> None:
+        """Record loop device -> settings of its queue before they are changed."""
+        self._queues |= before
+        self._write_marker()
+
+    def unmount(self) -> None:
+        """Remove the leg's mount and loop device; the images stay."""
+        mounts.clean(self.path, self._queues)
+        if self._queues:
+            self._queues = {}
+            self._write_marker()
+
     def fresh(self) -> None:
         """Empty data/ and control/."""
-        self._remove_parts()
+        self._remove_parts(*PARTS)
         for name in PARTS:
             (self.path / name).mkdir()
 
-    def _remove_parts(self) -> None:
-        for name in PARTS:
+    def _remove_parts(self, *names: str) -> None:
+        for name in names:
             shutil.rmtree(self.path / name, ignore_errors=True)
 
     def release(self) -> None:
-        self._remove_parts()
         for path in self._cgroups:
             if group := cgroup.leftover(path):
                 group.remove()
+        self.unmount()
+        self._remove_parts(*PARTS, *MOUNT_PARTS)
         (self.path / MARKER).unlink(missing_ok=True)
         (self.path / (MARKER + ".new")).unlink(missing_ok=True)
         if self._created:
@@ -125,15 +144,8 @@ class WorkDir:
 
     def check_space(self, need_bytes: int, need_files: int) -> None:
         """LabError when the file system cannot hold the largest leg (10 % and some inodes to spare)."""
-        found = os.statvfs(self.path)
-        free_bytes = found.f_bavail * found.f_frsize
-        if free_bytes < need_bytes * 1.1:
-            raise LabError(
-                f"{self.path}: {free_bytes / 1e9:.1f} GB free, the largest leg needs "
-                f"{need_bytes * 1.1 / 1e9:.1f} GB; free some, use another --dir or a smaller --scale"
-            )
-        if found.f_files and found.f_favail < need_files + SPARE_INODES:
-            raise LabError(f"{self.path}: {found.f_favail} free inodes, {need_files + SPARE_INODES} needed")
+        advice = " by the largest leg; free some, use another --dir or a smaller --scale"
+        mounts.check_free(self.path, need_bytes * 1.1, need_files + SPARE_INODES, advice)
 
 
 def _refuse_wrong_kind(path: Path) -> None:

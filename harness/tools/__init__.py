@@ -5,10 +5,20 @@ verifies the files. New kinds of experiment are new tools; the runner knows none
 from __future__ import annotations
 
 from harness.tools.base import Place, Tool, verification
+from harness.tools.build import BuildTool
 from harness.tools.files import FilesTool
 from harness.tools.fio import FioTool
+from harness.tools.passes import PassesTool
+from harness.tools.read import ReadTool
 from harness.tools.writer import WriterTool
 
-TOOLS: dict[str, Tool] = {"writer": WriterTool(), "fio": FioTool(), "files": FilesTool()}
+TOOLS: dict[str, Tool] = {
+    "writer": WriterTool(),
+    "fio": FioTool(),
+    "files": FilesTool(),
+    "passes": PassesTool(),
+    "read": ReadTool(),
+    "build": BuildTool(),
+}
 
 __all__ = ["TOOLS", "Place", "Tool", "verification"]

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from harness.executor import Executor
-from harness.model import Leg, Outcome, Verification
+from harness.executor import Command, Executor
+from harness.model import LabError, Leg, Outcome, Verification
 
 Params = Mapping[str, object]
 Size = Mapping[str, int]
@@ -58,6 +58,47 @@ class Tool(Protocol):
 
     def expected_exit_loss(self, params: Params, size: Size) -> int:
         """Bytes that the published method leaves out of its files at a clean exit (0 for a sound one)."""
+
+
+class Plain:
+    """What tools have in common whose legs need no preparation and no recovery, and lose nothing."""
+
+    def leg_size(self, size: Size, leg: Leg) -> Size:
+        return size
+
+    def prepare(self, executor: Executor, place: Place, params: Params, size: Size) -> None:
+        return None
+
+    def recover(self, executor: Executor, place: Place, params: Params, size: Size) -> dict | None:
+        return None
+
+    def expected_exit_loss(self, params: Params, size: Size) -> int:
+        return 0
+
+
+def prepared(executor: Executor, argv: tuple[str, ...]) -> None:
+    """Run what must be there before the timed command. LabError when it fails."""
+    done = executor.run(Command(argv))
+    if done.returncode != 0:
+        raise LabError(f"{Path(argv[0]).name} could not prepare its files: {done.stderr.strip()[:300]}")
+
+
+def outcome(program: str, stdout: str) -> Outcome:
+    """From the JSON that the workload programs print. LabError when it is none."""
+    try:
+        raw = json.loads(stdout)
+        return Outcome(raw["bytes"], raw["seconds"], raw["seconds_with_sync"], raw)
+    except (ValueError, KeyError) as error:
+        raise LabError(f"{program} printed no result: {stdout[:200]!r}") from error
+
+
+def checked(executor: Executor, argv: tuple[str, ...]) -> Verification:
+    """What a verifying program found. LabError when it says nothing."""
+    done = executor.run(Command(argv))
+    try:
+        return verification(done.stdout)
+    except (ValueError, KeyError) as error:
+        raise LabError(f"{Path(argv[0]).name} ended with {done.returncode}: {done.stderr[:300]}") from error
 
 
 def verification(stdout: str) -> Verification:

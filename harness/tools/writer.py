@@ -8,7 +8,8 @@ from collections.abc import Mapping
 
 from harness.executor import Command, Executor
 from harness.model import KILL, MEMORY, SHIM, LabError, Leg, Outcome, Verification
-from harness.tools.base import Params, Place, Size, verification
+from harness.tools import base
+from harness.tools.base import Params, Place, Size
 
 WINDOW_BYTES = 16384
 PACED_RECORDS, PAUSE_US = 512, 1000
@@ -59,11 +60,7 @@ class WriterTool:
         )  # fmt: skip
 
     def parse(self, stdout: str, params: Params) -> Outcome:
-        try:
-            raw = json.loads(stdout)
-            return Outcome(raw["bytes"], raw["seconds"], raw["seconds_with_sync"], raw)
-        except (ValueError, KeyError) as error:
-            raise LabError(f"lab-writer printed no result: {stdout[:200]!r}") from error
+        return base.outcome("lab-writer", stdout)
 
     def recover(self, executor: Executor, place: Place, params: Params, size: Size) -> dict | None:
         if params.get("method") != "batch" or params.get("verbatim"):
@@ -88,11 +85,7 @@ class WriterTool:
         if params.get("prealloc") and (outcome is None or params.get("verbatim")):
             argv += ["--tail", "zeros"]
         argv += ["--acked", str(place.progress)] if outcome is None else ["--drop-cache"]
-        done = executor.run(Command(tuple(argv)))
-        try:
-            return verification(done.stdout)
-        except (ValueError, KeyError) as error:
-            raise LabError(f"lab-verify ended with {done.returncode}: {done.stderr.strip()[:300]}") from error
+        return base.checked(executor, tuple(argv))
 
     def expected_exit_loss(self, params: Params, size: Size) -> int:
         """E4 as published leaves the last window of every thread in batchN."""

@@ -161,6 +161,14 @@ uint64_t lab_number(const char *option, const char *text, uint64_t low, uint64_t
 	return value;
 }
 
+int lab_choice(const char *option, const char *text, const char *const *names)
+{
+	for (int i = 0; names[i]; i++)
+		if (!strcmp(text, names[i]))
+			return i;
+	lab_usage("--%s: '%s' is unknown", option, text);
+}
+
 void lab_path(char *out, size_t size, const char *dir, const char *name, uint64_t n)
 {
 	int length = snprintf(out, size, "%s/%s%llu", dir, name, (unsigned long long)n);

@@ -28,6 +28,7 @@ enum {
 	LAB_THREADS_MAX = 4096,
 	LAB_EXIT_FAILED = 1, /* the work or the verification failed */
 	LAB_EXIT_USAGE = 2,
+	LAB_EXIT_SKIP = 77, /* something that this machine lacks; stderr says what */
 };
 #define LAB_TAG UINT64_C(0xf5)
 #define LAB_PROGRESS_MAGIC UINT64_C(0x3142414c57465f5f)
@@ -80,6 +81,9 @@ void lab_usage(const char *format, ...) __attribute__((noreturn, format(printf, 
 
 /* Decimal number in [low, high], or lab_usage naming the option. */
 uint64_t lab_number(const char *option, const char *text, uint64_t low, uint64_t high);
+
+/* Index of text among names (NULL at the end), or lab_usage naming the option. */
+int lab_choice(const char *option, const char *text, const char *const *names);
 
 /* DIR/NAMEn into out. */
 void lab_path(char *out, size_t size, const char *dir, const char *name, uint64_t n);
