@@ -74,7 +74,7 @@ def markdown(settings: dict, summary: Summary) -> str:
         "## Claims",
         "",
         *present.markdown_table(
-            ("row", "claim", "published", "ours", "verdict", "reason"), claim_cells(summary)
+            ("row", "claim", "published", "ours", "verdict", "reason"), claim_cells(summary.rows)
         ),
     ]
     for title, found in (("Failures and skips", _reasons(summary)), ("Warnings", list(summary.warnings))):
@@ -83,9 +83,9 @@ def markdown(settings: dict, summary: Summary) -> str:
     return "\n".join(lines) + "\n"
 
 
-def claim_cells(summary: Summary) -> list[tuple[str, ...]]:
+def claim_cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     out = []
-    for row in summary.rows:
+    for row in rows:
         for result in row.claims:
             claim = result.claim
             published = present.claim_figure(claim.published, claim.unit)

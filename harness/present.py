@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.judge import ClaimResult
-from harness.model import FAILED, NATIVE, SHIM, SKIPPED
+from harness.model import FAILED, NATIVE, SKIPPED
 from harness.statistics import Comparison, Interval
 from harness.summary import Figures, Kills, Limited, Row
 
@@ -106,34 +106,6 @@ def cells(row: Row) -> tuple[str, ...]:
         both(row, row.limited, limited),
         verdict,
     )
-
-
-def headline(rows: tuple[Row, ...]) -> list[str]:
-    """What a busy person needs: gains, losses, claims; one sentence each."""
-    out = []
-    gains = [r for r in rows if r.comparison and r.compared == SHIM and r.experiment.shim_role == "gain"]
-    for row in gains:
-        c = row.comparison
-        out.append(f"{row.experiment.id} ({row.experiment.title}): {c.ratio:.2f} times as good as native "
-                   f"under the shim, interval {c.low:.2f} to {c.high:.2f}, {c.n} pairs, {c.verdict}.")  # fmt: skip
-    for variant, name in ((SHIM, "under the shim"), (NATIVE, "natively")):
-        out += _loss(rows, variant, name)
-    return out
-
-
-def _loss(rows: tuple[Row, ...], variant: str, name: str) -> list[str]:
-    """Rows whose records are acknowledged by a write apart from those that keep a batch of their own."""
-    killed = [r for r in rows if variant in r.kills]
-    batching = [r for r in killed if r.experiment.may_lose.get(variant)]
-    writing = [r for r in killed if not r.experiment.may_lose.get(variant)]
-    out = []
-    for found, words in ((writing, "acknowledged data"), (batching, "records from the program's own batch")):
-        if found:
-            count = sum(r.kills[variant].kills for r in found)
-            lost = byte_count(sum(r.kills[variant].lost_bytes for r in found))
-            names = ", ".join(r.experiment.id for r in found)
-            out.append(f"kill -9, {name}, {count} times: {lost} of {words} lost ({names}).")
-    return out
 
 
 def duration(seconds: float) -> str:

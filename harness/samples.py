@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 
 from harness import sampler, statistics
@@ -62,6 +63,19 @@ def figure_of(sample: dict, field: str) -> float | None:
     """A field of a sample, from its top level or from what the tool said; None when it has no such field."""
     value = sample.get(field, (sample.get("outcome") or {}).get(field))
     return None if value is None else float(value)
+
+
+_PERCENTILE = re.compile(r"(?:lat_)?p(\d\d)(\d*)_us")
+
+
+def latencies(sample: dict) -> dict[float, float]:
+    """Percentile -> microseconds, of what a tool reports as p50_us, lat_p99_us, lat_p999_us (99.9 %) ...; {} when
+    it does not."""
+    found = {}
+    for name, value in (sample.get("outcome") or {}).items():
+        if value is not None and (match := _PERCENTILE.fullmatch(name)):
+            found[float(f"{match[1]}.{match[2] or 0}")] = float(value)
+    return found
 
 
 def pair_of(sample: dict) -> str:

@@ -22,6 +22,8 @@ from harness.model import HIGHER, LOWER
 
 CONFIDENCE = 0.95
 SIGNIFICANCE = 0.05
+PAIRS_MIN = 3
+"""Two ratios that happen to be alike would look certain."""
 WILCOXON_PAIRS_MIN = 6
 MANN_WHITNEY_MIN = 4
 """Values per side from which that test can reach 5 %."""
@@ -85,6 +87,10 @@ class Jitter:
     longest_gap_seconds: float
 
 
+def median(values: Sequence[float]) -> float:
+    return float(np.median(values))
+
+
 def interval(values: Sequence[float], seed: int = 0) -> Interval:
     """Median with a 95 % BCa bootstrap interval; ValueError for an empty sample."""
     if not values:
@@ -145,9 +151,10 @@ def compare(
     if len(ratios) < WILCOXON_PAIRS_MIN:
         test, p_decision = "paired t on log ratios", _paired_t(logs)
     verdict = INCONCLUSIVE
-    if p_decision < SIGNIFICANCE and middle.low > 1:
+    certain = len(ratios) >= PAIRS_MIN and p_decision < SIGNIFICANCE
+    if certain and middle.low > 1:
         verdict = FASTER
-    elif p_decision < SIGNIFICANCE and middle.high < 1:
+    elif certain and middle.high < 1:
         verdict = SLOWER
     return Comparison(
         len(ratios),
@@ -192,9 +199,10 @@ def compare_independent(
     if min(len(one), len(other)) < MANN_WHITNEY_MIN:
         test, p = "Welch's t on logarithms", _welch(np.log(one), np.log(other))
     verdict = INCONCLUSIVE
-    if p < SIGNIFICANCE and low > 1:
+    certain = min(len(one), len(other)) >= PAIRS_MIN and p < SIGNIFICANCE
+    if certain and low > 1:
         verdict = FASTER
-    elif p < SIGNIFICANCE and high < 1:
+    elif certain and high < 1:
         verdict = SLOWER
     return Independent(ratio, low, high, p, test, verdict)
 

@@ -3,6 +3,7 @@
 
 import base64
 import csv
+import gzip
 import io
 import json
 import re
@@ -12,9 +13,9 @@ from html.parser import HTMLParser
 import lab_fakes as fakes
 import pytest
 
-from harness import charts, judge, live, outputs, present, report, statistics, summary
+from harness import charts, judge, live, outputs, overview, present, report, statistics, summary
 from harness.model import Claim
-from harness.samples import Samples
+from harness.samples import Samples, latencies
 
 
 def rounds(experiment, variant, *rates, **more):
@@ -165,11 +166,11 @@ def test_charts_take_their_colours_from_the_theme(page):
 
 def test_the_page_carries_its_samples(page, samples):
     data = dict(re.findall(r'download="([^"]+)" href="data:[^;]+;base64,([^"]+)"', page))
-    lines = base64.b64decode(data["samples.jsonl"]).decode().splitlines()
+    lines = gzip.decompress(base64.b64decode(data["samples.jsonl.gz"])).decode().splitlines()
     assert [json.loads(line)["leg"] for line in lines] == [s["leg"] for s in samples]
     table = list(csv.DictReader(io.StringIO(base64.b64decode(data["results.csv"]).decode())))
     assert len(table) == len(samples) and table[0]["leg"] == samples[0]["leg"]
-    assert json.loads(base64.b64decode(data["results.json"]))["rows"]
+    assert json.loads(gzip.decompress(base64.b64decode(data["results.json.gz"])))["rows"]
 
 
 def test_every_figure_leads_to_its_legs(page, samples):
@@ -188,11 +189,32 @@ def test_outputs_agree(tmp_path, experiments, samples):
     assert live.table(found.rows, "t").row_count == len(found.rows)
 
 
-def test_headline_says_gain_and_loss(experiments, samples):
-    lines = present.headline(summed(experiments, samples).rows)
-    assert any("E1" in line and "times as good as native" in line for line in lines)
-    assert "kill -9, under the shim, 2 times: 0 B of acknowledged data lost (E1)." in lines
-    assert "kill -9, natively, 2 times: 8.00 KiB of records from the program's own batch lost (E4)." in lines
+def test_the_summary_says_what_helps_what_does_not_what_is_lost_and_how_sure(experiments, samples):
+    slower = rounds("E3", "native", 500, 510, 490) + rounds("E3", "shim", 400, 409, 391)
+    helps, does_not, lost, sure = overview.cards(summed(experiments, samples + slower))
+    assert helps.figure == "3.0×" and "most: E1, 3.0×" in helps.sentence and helps.rows == ("E1",)
+    assert does_not.figure == "1 slower" and "worst: E3, 0.80×" in does_not.sentence
+    assert (
+        lost.figure == "0 B" and "2 kills -9 under the shim" in lost.sentence and lost.tone == overview.GOOD
+    )
+    assert "no leg failed" in sure.sentence and "no false difference" in sure.sentence
+    (line,) = overview.suites(summed(experiments, samples + slower).rows)
+    assert (line.faster, line.slower, line.same) == (1, 1, 0) and line.best.experiment.id == "E1"
+    assert line.reproduced and line.contradicted
+
+
+def test_the_summary_is_red_where_it_must_be(experiments, samples):
+    bad = [fakes.killed("E1", "shim", 3, lost=4096, status="failed", reason="lost")]
+    false = rounds("AA", "native", 500, 510, 490) + rounds("AA", "control", 700, 710, 690)
+    kept = [s for s in samples if s["experiment"] != "AA"]
+    _, _, lost, sure = overview.cards(summed(experiments, kept + bad + false))
+    assert lost.figure == "4.00 KiB" and lost.tone == overview.BAD
+    assert "1 legs failed" in sure.sentence and "FALSE" in sure.sentence and sure.tone == overview.BAD
+
+
+def test_the_summary_of_nothing(experiments):
+    cards = overview.cards(summed(experiments, rounds("E1", "native", 500)))
+    assert [c.figure for c in cards[:3]] == ["–", "–", "–"]
 
 
 def test_numbers_read_well():
@@ -232,6 +254,16 @@ def test_a_row_may_be_about_another_figure_of_which_less_is_better(experiments):
     cells = dict(zip(present.HEADERS, present.cells(one), strict=True))
     assert cells["unit"] == "µs" and cells["native"].startswith("1,002") and cells["shim"].startswith("102")
     assert "p99_us" in report.render(fakes.settings(), found, samples)
+
+
+def test_latencies_are_found_by_name_and_drawn(experiments):
+    outcome = {"lat_p50_us": 10.0, "lat_p99_us": 50.0, "lat_p999_us": 90.0, "p90_us": None, "mean_us": 3.0}
+    samples = [
+        {**fakes.measured("E1", v, n, 500), "outcome": outcome} for v in ("native", "shim") for n in (1, 2, 3)
+    ]
+    assert latencies(samples[0]) == {50.0: 10.0, 99.0: 50.0, 99.9: 90.0}
+    page = report.render(fakes.settings(), summed(experiments, samples), samples)
+    assert "Latency: E1" in page and "p99.9" in page
 
 
 def test_claims_on_fields_of_a_sample_and_their_ratios(experiments):
