@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The verbs of `python -m harness`.
 
-Exit status: 0 everything ran and verified; 1 a leg failed (or a target of bench or sync was missed); 2 the request
-cannot be carried out (one line says why); 130 interrupted (one line says how to go on).
+Exit status: 0 everything ran and verified; 1 a leg failed (or a target of bench or sync was missed, or doctor found a
+danger); 2 the request cannot be carried out (one line says why); 130 interrupted (one line says how to go on).
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -17,8 +18,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from harness import aa, catalog, claims, comparison, session, shim, sync_table, syncs
+from harness import aa, catalog, claims, comparison, doctor_view, session, shim, sync_table, syncs
 from harness import bench as bench_targets
+from harness import doctor as examination
 from harness.model import KINDS, NATIVE, SHIM, VARIANTS, LabError
 from harness.store import RunStore
 
@@ -321,6 +323,26 @@ def claims_of_articles(
     _guard(go)
 
 
+@app.command()
+def doctor(
+    directory: Annotated[Path, typer.Argument(help="The directory whose disk is to be looked at.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    brief: Annotated[bool, typer.Option("--brief", help="The table only, without explanations.")] = False,
+) -> None:
+    """Explain what decides how fast and how safe writes to a directory are. Changes nothing."""
+
+    def go() -> int:
+        found = examination.examine(directory)
+        if as_json:
+            typer.echo(json.dumps(found.as_dict(), indent=2))
+        else:
+            width = console.width if console.is_terminal else 80
+            console.print(doctor_view.render(found, brief), width=width, highlight=False)
+        return EXIT_FAILED if found.level == "danger" else 0
+
+    _guard(go, say=not as_json)
+
+
 def _settings(suite, scale, seed, pairs, kills, limit_mib, kinds, no_shim, no_warm) -> session.Settings:
     chosen = tuple(k.strip() for k in kinds.split(",") if k.strip())
     for kind in chosen:
@@ -357,10 +379,10 @@ def _conclude(store: RunStore, experiments) -> int:
     return EXIT_FAILED if found.failed or wrong else 0
 
 
-def _guard(work: Callable[[], int]) -> None:
+def _guard(work: Callable[[], int], say: bool = True) -> None:
     """One line instead of a traceback for what the user can mend."""
     removed = shim.scrub(os.environ)
-    if removed:
+    if removed and say:
         console.print(f"[dim]not passed on to the legs: {', '.join(removed)}[/]")
     try:
         code = work()

@@ -8,6 +8,7 @@ import platform
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,19 +32,24 @@ class Mount:
     source: str
 
 
-def mount_of(path: Path, mountinfo: str | None = None) -> Mount | None:
-    """Longest mount point above the path, the last one where several are stacked."""
+def mounts(mountinfo: str | None = None) -> Iterator[Mount]:
+    """Every mount of this process, in the order of /proc/self/mountinfo."""
     text = Path("/proc/self/mountinfo").read_text() if mountinfo is None else mountinfo
-    at = str(path.resolve())
-    best: Mount | None = None
     for line in text.splitlines():
         left, _, right = line.partition(" - ")
-        fields, tail = left.split(), right.split()
-        point = unescape(fields[4])
-        inside = at == point or at.startswith(point.rstrip("/") + "/")
-        if inside and (best is None or len(point) >= len(best.point)):
-            options = ",".join(dict.fromkeys([*fields[5].split(","), *tail[2].split(",")]))
-            best = Mount(fields[2], point, tail[0], options, tail[1])
+        fields, tail = left.split(), right.split(" ")
+        options = ",".join(dict.fromkeys([*fields[5].split(","), *tail[2].split(",")]))
+        yield Mount(fields[2], unescape(fields[4]), tail[0], unescape(options), unescape(tail[1]))
+
+
+def mount_of(path: Path, mountinfo: str | None = None) -> Mount | None:
+    """Longest mount point above the path, the last one where several are stacked."""
+    at = str(path.resolve())
+    best: Mount | None = None
+    for mount in mounts(mountinfo):
+        inside = at == mount.point or at.startswith(mount.point.rstrip("/") + "/")
+        if inside and (best is None or len(mount.point) >= len(best.point)):
+            best = mount
     return best
 
 
@@ -151,7 +157,11 @@ def _cpu_model() -> str | None:
 
 def chosen(path: Path) -> str | None:
     """Value of a setting; of a list of choices the bracketed one; None when it cannot be read."""
-    text = _read(path)
+    return bracketed(_read(path))
+
+
+def bracketed(text: str | None) -> str | None:
+    """The word in brackets of a list of choices, as sysfs has them; the text itself when there is none."""
     found = re.search(r"\[(\S+)\]", text or "")
     return found.group(1) if found else text
 
