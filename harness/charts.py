@@ -347,6 +347,100 @@ def _latency(experiment: Experiment, curves: dict[str, _Curve]) -> str:
         return svg(figure, f"latency-{experiment.id}", f"Latency by percentile, {experiment.id}")
 
 
+# matrices
+
+
+def heat_maps(rows: Sequence[Row], samples: Samples) -> list[Drawing]:
+    """One drawing per matrix, its last axis upwards: the figure of every variant, what the shim changes, and the
+    native p99 where latencies are known. Darker is more; a ratio is darker the further it is from 1."""
+    names = dict.fromkeys(r.experiment.matrix for r in rows if r.experiment.matrix and r.figures)
+    drawings = []
+    for number, name in enumerate(names):
+        mine = [r for r in rows if r.experiment.matrix == name and len(r.experiment.cell) == 2]
+        panels = _panels(mine, samples)
+        if panels:
+            drawn = _heat_map(mine, panels, f"matrix-{_suite(rows)}-{number}", f"Matrix: {name}")
+            legs = tuple(leg for r in mine for f in r.figures.values() for leg in f.legs)
+            drawings.append(Drawing(name[:1].upper() + name[1:], drawn, "", legs))
+    return drawings
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """One value per row (None: not measured); shades: how dark each is, 0 to 1."""
+
+    title: str
+    values: list[float | None]
+    shades: list[float]
+    tones: list[str]
+
+
+def _panels(rows: Sequence[Row], samples: Samples) -> list[_Panel]:
+    if not rows:
+        return []
+    unit, found = rows[0].experiment.figure_unit, []
+    for variant in dict.fromkeys(v for r in rows for v in r.figures):
+        values = [r.figures[variant].figure.median if variant in r.figures else None for r in rows]
+        found.append(_shaded(f"{variant}, {unit}", values, colour(variant)))
+    ratios = [r.comparison.ratio if r.comparison else None for r in rows]
+    if any(r is not None for r in ratios):
+        shades = [min(1.0, abs(math.log2(r)) / 2) if r else 0.0 for r in ratios]
+        tones = [ROLES[SHIM] if r is None or r >= 1 else ROLES["bad"] for r in ratios]
+        found.append(_Panel(f"{rows[0].compared} / {NATIVE}", ratios, shades, tones))
+    tails = [_median_of(samples.of(r.experiment.id, MEASURE, NATIVE), "lat_p99_us") for r in rows]
+    if any(t is not None for t in tails):
+        found.append(_shaded(f"p99 {NATIVE}, µs", tails, ROLES["other-3"]))
+    return found
+
+
+def _shaded(title: str, values: list[float | None], tone: str) -> _Panel:
+    top = max((v for v in values if v is not None), default=0) or 1
+    return _Panel(title, values, [(v or 0) / top for v in values], [tone] * len(values))
+
+
+def _median_of(legs: Sequence[dict], field: str) -> float | None:
+    values = [v for leg in legs if (v := figure_of(leg, field)) is not None]
+    return statistics.median(values) if values else None
+
+
+def _heat_map(rows: Sequence[Row], panels: Sequence[_Panel], name: str, label: str) -> str:
+    across, upwards = rows[0].experiment.cell
+    columns = list(dict.fromkeys(r.experiment.cell[across] for r in rows))
+    lines = list(dict.fromkeys(r.experiment.cell[upwards] for r in rows))
+    high = -(-len(panels) // 2)
+    with plt.rc_context(_STYLE):
+        figure, grid = plt.subplots(
+            high, 2, figsize=(WIDTH, high * (0.3 * len(lines) + 0.75)), layout="constrained", squeeze=False
+        )
+        for axes, panel in zip(grid.flat, panels, strict=False):
+            for row, value, shade, tone in zip(rows, panel.values, panel.shades, panel.tones, strict=True):
+                x, y = columns.index(row.experiment.cell[across]), lines.index(row.experiment.cell[upwards])
+                if value is not None:
+                    axes.add_patch(plt.Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, color=tone, linewidth=0,
+                                                 alpha=0.06 + 0.54 * shade))  # fmt: skip
+                    axes.text(x, y, _short(value), ha="center", va="center", fontsize=8)
+            axes.set_title(panel.title, fontsize=9)
+            axes.set_xticks(range(len(columns)), columns)
+            axes.set_yticks(range(len(lines)), lines)
+            axes.set_xlim(-0.5, len(columns) - 0.5)
+            axes.set_ylim(-0.5, len(lines) - 0.5)
+            axes.grid(False)
+            axes.spines[:].set_visible(False)
+        for axes in grid.flat[len(panels) :]:
+            axes.axis("off")
+        figure.supxlabel(across, fontsize=9, color=ROLES["muted"])
+        figure.supylabel(upwards, fontsize=9, color=ROLES["muted"])
+        return svg(figure, name, label)
+
+
+def _short(value: float) -> str:
+    """Three digits at most before a k or M."""
+    for step, letter in ((1e6, "M"), (1e3, "k")):
+        if value >= step * 0.9995:
+            return f"{value / step:.3g}{letter}"
+    return f"{value:.3g}"
+
+
 # over time
 
 
@@ -410,6 +504,7 @@ def _draw_leg(axes, sample: dict, variant: str, typical: bool) -> bool:
 PER_SUITE: tuple[Callable[[Sequence[Row], Samples], list[Drawing]], ...] = (
     gains,
     bars,
+    heat_maps,
     shares,
     latency,
     memory,

@@ -17,6 +17,8 @@ CSV_FIELDS = (
     "leg", "experiment", "kind", "variant", "round", "status", "reason", "started", "bytes", "seconds",
     "seconds_with_sync", "rate_mb_s", "write_rate_mb_s", "drain_seconds", "journal_transactions", "vm_hwm_kb",
     "rss_anon_growth_kb", "arena_bytes", "cgroup_peak_bytes", "acked_bytes", "lost_bytes", "verified_bytes",
+    "iops", "lat_mean_us", "lat_p50_us", "lat_p95_us", "lat_p99_us", "lat_p999_us", "lat_p9999_us",
+    "dirty_after_exit_bytes",
 )  # fmt: skip
 
 
@@ -27,6 +29,7 @@ def samples_csv(samples: Sequence[dict]) -> str:
     writer.writeheader()
     for sample in samples:
         flat = {
+            **(sample.get("outcome") or {}),
             **(sample.get("verification") or {}),
             **(sample.get("memory") or {}),
             **(sample.get("kill") or {}),

@@ -4,8 +4,8 @@
 What the files hold is described in fio_blocks.py. A read leg first lays its files out, untimed; a leg with
 `overwrite` does so with content that can be told from the new one. After a leg that wrote, its files are compared
 whole, and there must be exactly as many bytes of the new content as fio says that it wrote: fio writes every block at
-most once (its random map; a leg must not be `time_based` for that). In a stamped read leg fio compares every block
-that it reads, and ends with an error at the first that is not as it was laid out.
+most once (its random map). In a stamped read leg fio compares every block that it reads, and ends with an error at
+the first that is not as it was laid out; it reads every block at most once, too.
 """
 
 from __future__ import annotations
@@ -25,12 +25,10 @@ PERCENTILES = {"50": "p50", "95": "p95", "99": "p99", "99.9": "p999", "99.99": "
 
 class FioTool:
     """Params: rw (read, write, randread, randwrite), bs, iodepth, ioengine, direct, fallocate; stamped (contents with
-    offsets); overwrite (write into files that are there); time_based (go on until the time is over; reads only).
+    offsets); overwrite (write into files that are there).
     Sizes: jobs, mib_per_job or total_mib (shared evenly by the jobs), runtime_ms (at most so long)."""
 
-    PARAMS = frozenset(
-        {"rw", "bs", "iodepth", "ioengine", "direct", "fallocate", "stamped", "overwrite", "time_based"}
-    )
+    PARAMS = frozenset({"rw", "bs", "iodepth", "ioengine", "direct", "fallocate", "stamped", "overwrite"})
     SIZES = frozenset({"jobs", "mib_per_job", "total_mib", "runtime_ms"})
 
     def leg_size(self, size: Size, leg: Leg) -> Size:
@@ -56,7 +54,6 @@ class FioTool:
         return (
             *_job(place, params, size),
             f"--runtime={size['runtime_ms']}ms",
-            *(("--time_based",) if params.get("time_based") else ()),
             *_content(params, fio_blocks.NEW),
             "--lat_percentiles=1",
             "--clat_percentiles=0",

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import harness
-from harness import catalog, environment, judge
+from harness import catalog, charts, environment, judge, report, summary
 from harness.cgroup import IO, PREFIX, Cgroup, Cgroups
 from harness.executor import Command, RealExecutor
 from harness.model import Claim, LabError
@@ -107,7 +107,7 @@ def test_what_fio_wrote_is_verified_to_the_block(tmp_path, overwrite):
 
 @needs_fio
 def test_a_read_leg_stops_at_a_block_that_is_not_as_it_was_laid_out(tmp_path):
-    params = {**PARAMS, "rw": "randread", "time_based": True}
+    params = {**PARAMS, "rw": "randread"}
     size = {**SIZE, "runtime_ms": 200}
     outcome, found = ran(tmp_path, params, size)
     assert found.ok and outcome.raw["direction"] == "read" and outcome.raw["iops"] > 0
@@ -217,6 +217,24 @@ def test_the_best_cell_of_each_round_is_found(experiments):
         "m-512/measure/3/native",
     )
     assert found.verdict == judge.NOT_COMPARABLE
+
+
+def test_a_matrix_is_drawn_with_every_cell(experiments):
+    rows = [e for e in experiments.values() if e.matrix == "random reads, libaio"]
+    recorded = [
+        {
+            **fakes.measured(e.id, variant, number, 400), "matrix": e.matrix,
+            "outcome": {"iops": 1234.0 * e.cell["iodepth"], "lat_p99_us": 77.0, "direction": "read"},
+        }
+        for e in rows for variant in ("native", "shim") for number in (1, 2)
+    ]  # fmt: skip
+    found = summary.summarize(rows, recorded, "small", 2)
+    (drawing,) = charts.heat_maps(found.rows, Samples(recorded))
+    assert drawing.title == "Random reads, libaio" and len(drawing.legs) == len(recorded)
+    for text in ("native, IOPS", "shim, IOPS", "shim / native", "p99 native, µs", "1.23k", "158k", "iodepth"):
+        assert f">{text}<" in drawing.svg
+    assert drawing.svg.count(">1.23k<") == 4 and drawing.svg.count(">77<") == len(rows)
+    assert "random reads, libaio".capitalize() in report.render(fakes.settings(), found, recorded)
 
 
 # the slow disk
