@@ -65,11 +65,17 @@ class Catalog:
         return found
 
     def select(self, ids: Iterable[str]) -> tuple[Experiment, ...]:
-        by_id = {e.id.lower(): e for e in self.experiments}
-        missing = [i for i in ids if i.lower() not in by_id]
-        if missing:
-            raise LabError(f"no experiment '{missing[0]}'; `python -m harness list` shows all of them")
-        return tuple(by_id[i.lower()] for i in ids)
+        """By id, or all of a suite by its name; each once."""
+        known: dict[str, list[Experiment]] = {}
+        for experiment in self.experiments:
+            known.setdefault(experiment.suite.lower(), []).append(experiment)
+            known[experiment.id.lower()] = [experiment]
+        found: dict[str, Experiment] = {}
+        for name in ids:
+            if name.lower() not in known:
+                raise LabError(f"no experiment '{name}'; `python -m harness list` shows all of them")
+            found |= {e.id: e for e in known[name.lower()]}
+        return tuple(found.values())
 
 
 def load(directory: Path = DIRECTORY) -> Catalog:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +19,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from harness import aa, catalog, claims, comparison, doctor_view, session, shim, sync_table, syncs
+from harness import (
+    aa,
+    catalog,
+    claims,
+    comparison,
+    doctor_view,
+    session,
+    shim,
+    sync_table,
+    syncs,
+    sysctls,
+)
 from harness import bench as bench_targets
 from harness import doctor as examination
 from harness.model import KINDS, NATIVE, SHIM, VARIANTS, LabError
@@ -88,7 +100,7 @@ def _list() -> int:
 
 @app.command()
 def run(
-    ids: Annotated[list[str] | None, typer.Argument(help="Experiment ids (see list).")] = None,
+    ids: Annotated[list[str] | None, typer.Argument(help="Experiment ids or suites (see list).")] = None,
     every: Annotated[bool, typer.Option("--all", help="All experiments of all article suites.")] = False,
     scale: Scale = "small",
     pairs: Pairs = 3,
@@ -102,6 +114,12 @@ def run(
     out: Out = None,
     dry_run: DryRun = False,
     resume: Resume = None,
+    sysctl: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sysctl", help="vm.dirty_...=N for the whole machine, set back at the end; repeatable."
+        ),
+    ] = None,
 ) -> None:
     """Run chosen experiments (--all: every suite but bench), or go on with an interrupted run (--resume)."""
 
@@ -114,10 +132,11 @@ def run(
         elif ids:
             experiments = loaded.select(ids)
         else:
-            raise LabError("which experiments? give ids (see `list`), --all, or --resume DIR")
+            raise LabError("which experiments? give ids or suites (see `list`), --all, or --resume DIR")
         suites = sorted({e.suite for e in experiments})
         suite = suites[0] if len(suites) == 1 else "all"
         settings = _settings(suite, scale, seed, pairs, kills, limit_mib, kinds, no_shim, no_warm)
+        settings = replace(settings, sysctls=sysctls.parse(sysctl or ()))
         return _execute(settings, experiments, directory, out, dry_run)
 
     _guard(go)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import build, shim
+from harness import build, shim, sysctls
 
 IDENTITY = (
     "kernel", "machine", "cpu", "cpus", "memory_gib", "virtualisation", "device", "filesystem",
@@ -96,7 +96,7 @@ def gather(path: Path) -> dict[str, object]:
         "write_cache": _read(queue / "write_cache") if queue else None,
         "rotational": _read(queue / "rotational") if queue else None,
         "nr_requests": _read(queue / "nr_requests") if queue else None,
-        "dirty": _dirty(),
+        "dirty": sysctls.read(),
         "governor": _read(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
         "huge_pages": chosen(Path("/sys/kernel/mm/transparent_hugepage/enabled")),
         "filesystem_features": features(device[1]) if device and mount else None,
@@ -125,12 +125,6 @@ def _queue(name: str) -> Path | None:
         if (candidate / "queue").is_dir():
             return candidate / "queue"
     return None
-
-
-def _dirty() -> dict[str, str | None]:
-    names = ("dirty_ratio", "dirty_background_ratio", "dirty_bytes", "dirty_background_bytes",
-             "dirty_writeback_centisecs", "dirty_expire_centisecs")  # fmt: skip
-    return {name: _read(Path("/proc/sys/vm") / name) for name in names}
 
 
 def features(name: str) -> str | None:

@@ -237,6 +237,7 @@ class Execution:
         if self._mounted:
             loop = self._mounted.loop
             found["journal"] = sampler.journal_averages(loop) or sampler.xfs_log(loop)
+            found["fast_commits"] = sampler.fast_commits(loop)
         if self._statistics.exists():
             found["shim_counters"] = asdict(counters(self._statistics.read_text()))
         return found

@@ -144,6 +144,16 @@ def journal_averages(device_name: str, root: Path = Path("/proc/fs/jbd2")) -> di
     return None
 
 
+def fast_commits(device_name: str, root: Path = Path("/proc/fs/ext4")) -> int | None:
+    """Fast commits of an ext4 since mount, which its journal does not count; None where there are none."""
+    try:
+        text = (root / device_name / "fc_info").read_text()
+    except OSError:
+        return None
+    found = re.search(r"^(\d+) commits$", text, re.MULTILINE)
+    return int(found.group(1)) if found else None
+
+
 def xfs_log(device_name: str, root: Path = Path("/sys/fs/xfs")) -> dict[str, int] | None:
     """What an XFS has done to its log since mount: writes, blocks, forces; None where there is none."""
     try:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -44,7 +44,8 @@ WARNINGS_SHOWN = 20
 @dataclass(frozen=True)
 class Settings:
     """What the user asked for. suite names the result; pairs, kills: rounds of measured and killed legs;
-    rounds_per_run: of an A/A session, which is many comparisons in one (0: it is none)."""
+    rounds_per_run: of an A/A session, which is many comparisons in one (0: it is none); sysctls: settings of
+    the whole machine that are in force while the run goes on."""
 
     suite: str
     scale: str = "small"
@@ -56,6 +57,7 @@ class Settings:
     kinds: tuple[str, ...] = KINDS
     warm: bool = True
     rounds_per_run: int = 0
+    sysctls: Mapping[str, str] = field(default_factory=dict)
 
 
 def measured_by(settings: Mapping, catalog_experiments: Sequence[Experiment]) -> list[Experiment]:
@@ -139,6 +141,7 @@ def resume(
         kinds=tuple(stored["kinds"]),
         warm=stored["warm"],
         rounds_per_run=stored.get("rounds_per_run", 0),
+        sysctls=stored.get("sysctls", {}),
     )
     by_id = {e.id: e for e in measured_by(stored, catalog_experiments)}
     missing = [i for i in stored["experiments"] if i not in by_id]
@@ -169,6 +172,7 @@ def _run(
         found = shim.find()
         if isinstance(found, str) and "shim" in settings.variants:
             console.print(f"[yellow]shim legs are skipped:[/] {found}", soft_wrap=True)
+        work.set_sysctls(settings.sysctls)
         machine = environment.gather(work.path)
         if resume:
             store = RunStore.resume(out, machine)
@@ -277,6 +281,7 @@ def _stored(settings: Settings, experiments: Sequence[Experiment], machine: dict
         "sizes": _sizes(settings, experiments),
         "params": _params(experiments),
         "rounds_per_run": settings.rounds_per_run,
+        "sysctls": dict(settings.sysctls),
         "started": RealClock().now(),
         "environment": machine,
     }

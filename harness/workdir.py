@@ -16,7 +16,7 @@ import shutil
 import stat
 from pathlib import Path
 
-from harness import cgroup, mounts
+from harness import cgroup, mounts, sysctls
 from harness.model import LabError
 
 MARKER = ".fastwrite-lab.json"
@@ -35,6 +35,7 @@ class WorkDir:
         self._created = False
         self._cgroups: list[str] = []
         self._queues: dict[str, dict] = {}
+        self._sysctls: list[dict[str, str]] = []
 
     def __enter__(self) -> WorkDir:
         self.claim()
@@ -79,6 +80,7 @@ class WorkDir:
             if group := cgroup.leftover(path):
                 group.remove()
                 cleaned.append(f"control group {group.path}")
+        cleaned += sysctls.restore(left.get("sysctls", ()))
         cleaned += mounts.clean(self.path, left.get("queues") or {})
         cleaned += [name for name in (*PARTS, *MOUNT_PARTS) if (self.path / name).exists()]
         self._remove_parts(*PARTS, *MOUNT_PARTS)
@@ -94,6 +96,7 @@ class WorkDir:
             "created": self._created,
             "cgroups": self._cgroups,
             "queues": self._queues,
+            "sysctls": self._sysctls,
         }
         temporary = self.path / (MARKER + ".new")
         try:
@@ -107,6 +110,13 @@ class WorkDir:
         if (names := [str(path) for path in paths]) != self._cgroups:
             self._cgroups = names
             self._write_marker()
+
+    def set_sysctls(self, wanted: dict[str, str]) -> None:
+        """Change settings of the whole machine until the directory is given back. LabError."""
+        if wanted:
+            self._sysctls = sysctls.changes(wanted)
+            self._write_marker()
+            sysctls.apply(self._sysctls)
 
     def note_queues(self, before: dict[str, dict]) -> None:
         """Record loop device -> settings of its queue before they are changed."""
@@ -134,6 +144,7 @@ class WorkDir:
         for path in self._cgroups:
             if group := cgroup.leftover(path):
                 group.remove()
+        sysctls.restore(self._sysctls)
         self.unmount()
         self._remove_parts(*PARTS, *MOUNT_PARTS)
         (self.path / MARKER).unlink(missing_ok=True)

@@ -142,3 +142,37 @@ def test_an_experiment_may_say_itself_how_long_a_leg_takes(experiments):
     rows = [replace(experiments["E1"], estimate_seconds={"tiny": 9.0})]
     made = make(rows, pairs=3, kinds=(MEASURE,))
     assert plan.estimate(made, rows).seconds == pytest.approx(9.0 * len(made.legs))
+
+
+def test_every_row_of_parts_001_and_003_is_there(experiments):
+    published = {
+        ("range", "fsync", "nj"): 15.558691, ("range", "fsync", "j"): 15.629009,
+        ("range", "fdatasync", "nj"): 15.073506, ("range", "fdatasync", "j"): 15.394414,
+        ("range", "nosync", "nj"): 1.299027, ("range", "nosync", "j"): 1.30103,
+        ("fallocate", "nosync", "nj"): 1.445625, ("fallocate", "nosync", "j"): 1.304442,
+        ("plain", "fsync", "j"): 16.92, ("fallocate", "fsync", "j"): 13.47, ("zeros", "fsync", "j"): 4.03,
+    }  # fmt: skip
+    for (how, sync, journal), seconds in published.items():
+        row = experiments[f"001-{how}-{sync}-{journal}"]
+        assert row.published.value == seconds and row.figure == "seconds_first"
+        assert (row.mount.mkfs == ("-O", "^has_journal")) == (journal == "nj")
+        full = row.sizes["full"]
+        assert (
+            full["records"] * 4096 == 1 << 30 and full["pause_ms"] == 10000 and row.mount.mib["full"] == 2048
+        )
+    for how in ("keep", "wzeroes"):
+        assert f"001-{how}-fsync-j" in experiments
+    techniques = {"batch-4096", "double", "precreate", "plain-both-j", "read-none", "read-default", "read-large",
+                  "mmap-large"}  # fmt: skip
+    assert {f"001-{name}" for name in techniques} <= set(experiments)
+    knobs = {"base", "nojournal", "writeback", "datajournal", "nobarrier", "nodelalloc", "commit", "lazytime",
+             "noatime", "fastcommit", "deadline", "requests", "requests-none", "readahead-512", "remount",
+             "article"}  # fmt: skip
+    assert {f"003-{work}-{knob}" for work in ("build", "append") for knob in knobs} <= set(experiments)
+
+
+def test_a_suite_can_be_named_instead_of_its_rows():
+    loaded = catalog.load()
+    chosen = loaded.select(["E1", "003", "003-build-base"])
+    assert chosen[0].id == "E1" and {e.suite for e in chosen[1:]} == {"003"}
+    assert len(chosen) == 1 + len(loaded.suite("003"))
