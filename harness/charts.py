@@ -287,8 +287,8 @@ def _list(axes, names: Sequence[str], label: str, places: Sequence[float] | None
     """Rows from the top down, named at the left."""
     axes.set_yticks(range(len(names)) if places is None else places, names)
     axes.tick_params(axis="y", labelcolor=ROLES["ink"])
-    axes.margins(y=0.02)
-    axes.invert_yaxis()
+    ends = (-0.6, len(names) - 0.4) if places is None else (places[0] - 1.1, places[-1] + 1.1)
+    axes.set_ylim(ends[1], ends[0])
     axes.yaxis.grid(False)
     axes.set_xlabel(label)
     axes.xaxis.set_major_locator(MaxNLocator(5))

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from harness.model import KILL, MEASURE, MEMORY, SHIM, Experiment, LabError, Leg, Plan
 from harness.tools import TOOLS
 
-VERIFY_MB_S = 1500.0
-OVERHEAD_SECONDS = 0.7
+VERIFY_MB_S = 850.0
+"""Verifying what was written, and removing it."""
+OVERHEAD_SECONDS = 0.15
 DEFAULT_MB_S = 600.0
 KILL_SHARE = 0.5
 """A kill comes at a uniformly random point of the run: on average half of the bytes are written."""

@@ -201,7 +201,7 @@ def _run(
         if settings.warm:
             warm.touch(warm.amount(estimate.footprint_bytes))
         try:
-            with live.Live(console, clock, made) as observer:
+            with live.Live(console, clock, made, {e.id: e for e in experiments}) as observer:
                 Runner(bench, made, {e.id: e for e in experiments}, store, observer).run()
             after = shim.find()
             if (

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The A/A control, two runs against each other, the table of claims, and what is said about noise."""
 
+import io
 from dataclasses import replace
 
 import lab_fakes as fakes
 import numpy as np
 import pytest
+from rich.console import Console
 
-from harness import aa, claims, comparison, noise, session, statistics
+from harness import aa, claims, comparison, live, noise, plan, session, statistics
 from harness.model import CONTROL, HIGHER, LOWER, NATIVE, Claim, LabError
 from harness.store import RunStore
 
@@ -223,3 +225,67 @@ def test_disturbed_legs_are_counted_and_the_worst_named():
     stolen, busy = noise.warnings(samples, cpus=2)
     assert "1 of 2 legs" in stolen and "20% in a" in stolen and "9 runnable" in busy and "before b" in busy
     assert noise.warnings(samples, cpus=16)[1:] == []
+
+
+# what is seen meanwhile
+
+
+class Clock:
+    def __init__(self):
+        self.time = 0.0
+
+    def monotonic(self):
+        return self.time
+
+
+def text_of(console, what):
+    with console.capture() as captured:
+        console.print(what)
+    return captured.get()
+
+
+def test_time_left_follows_the_pace_of_the_legs_so_far():
+    left = live.TimeLeft({str(n): 10.0 for n in range(10)})
+    assert left.seconds == 100
+    left.ended("0", None)
+    assert left.seconds == 90
+    for n in range(1, 6):
+        left.ended(str(n), 30.0)
+    assert left.seconds == pytest.approx(40 * 160 / 60)
+    left.ended("6", 30.0)
+    left.ended("6", 30.0)
+    assert left.seconds < 100
+
+
+def test_a_terminal_shows_the_legs_their_bandwidth_and_the_time_left(experiments):
+    rows = [experiments["E1"]]
+    made = plan.make(rows, suite="t", scale="tiny", seed=1, pairs=2, kills=1, memory_limit_bytes=1 << 26,
+                     variants=("native", "shim"), kinds=("measure",))  # fmt: skip
+    console = Console(force_terminal=True, width=100, file=io.StringIO(), color_system=None)
+    clock = Clock()
+    observer = live.Live(console, clock, made, experiments)
+    with observer:
+        first, second = made.legs[:2]
+        observer.leg_started(first, 1, 10**9)
+        for done in range(6):
+            clock.time += 1
+            observer.leg_ticked(done * 10**8)
+        running = text_of(console, observer.view())
+        observer.leg_ended({**fakes.measured("E1", first.variant, 1, 500), "leg_seconds": 6.0})
+        observer.leg_started(second, 2, 10**9)
+        ended = text_of(console, observer.view())
+    assert first.id in running and "100 MB/s" in running and "0 of 4 legs" in running and "left" in running
+    assert "█" in running
+    assert "500 MB/s" in ended and second.id in ended and "1 of 4 legs" in ended
+
+
+def test_without_a_terminal_every_leg_is_a_line_with_its_own_unit(experiments):
+    row = replace(experiments["E1"], figure="p99_us", figure_unit="µs", figure_better=LOWER)
+    made = plan.make([row], suite="t", scale="tiny", seed=1, pairs=1, kills=1, memory_limit_bytes=1 << 26,
+                     variants=("native",), kinds=("measure",))  # fmt: skip
+    console = Console(width=100, file=io.StringIO())
+    observer = live.Live(console, Clock(), made, {"E1": row})
+    with observer:
+        observer.leg_started(made.legs[0], 1, 10**9)
+        observer.leg_ended({**fakes.measured("E1", "native", 1, 500), "outcome": {"p99_us": 42.0}})
+    assert console.file.getvalue().split()[:4] == ["1/1", "E1/measure/1/native", "ok", "42.0"]
