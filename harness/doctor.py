@@ -19,10 +19,11 @@ from harness.doctor_system import System
 from harness.model import LabError
 
 TEXTS = Path(__file__).resolve().parent.parent / "configs" / "doctor.toml"
+NONE = "-"  # of a text: there is nothing to say
 LEVELS = ("ok", "hint", "warning", "danger")
 
 _WORDS = ("title", "article", "today", "effect", "risk", "command", "permanent")
-_KEYS = {"id", "group", "on", "case", *_WORDS}
+_KEYS = {"id", "group", "measure", "on", "case", *_WORDS}
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,12 @@ class Case:
 
 @dataclass(frozen=True)
 class Knob:
-    """What is said of one knob. on: replacements by type of file system."""
+    """What is said of one knob. measure: arguments of `run`, or empty. on: replacements by type of file system."""
 
     id: str
     group: str
     words: Mapping[str, str]
+    measure: str
     on: Mapping[str, Mapping[str, str]]
     cases: Mapping[str, Case]
 
@@ -60,6 +62,7 @@ class Finding:
     risk: str
     command: str
     permanent: str
+    measure: str
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,7 @@ def _knob(where: str, table: Mapping, groups: list[str], common: Mapping[str, Ca
         table["id"],
         table["group"],
         words,
+        table.get("measure", ""),
         table.get("on", {}),
         {**common, **_cases(where, table["case"])},
     )
@@ -164,7 +168,11 @@ def _words(scene: Scene) -> dict[str, str]:
 
 def _finding(knob: Knob, scene: Scene, words: Mapping[str, str]) -> Finding:
     found = _probe(PROBES[knob.id], scene)
-    case = max(found.cases, key=lambda name: LEVELS.index(knob.cases[name].level))
+    worst = sorted(found.cases, key=lambda name: -LEVELS.index(knob.cases[name].level))
+    case = worst[0]
+    said = [knob.cases[name].text for name in worst if name == case or knob.cases[name].level != "ok"]
+    if case == UNREAD:
+        said.append(str(found.data))
     texts = {**knob.words, **knob.on.get(scene.volume.kind, {})}
     filled = {key: text.format_map({**words, **found.words}) for key, text in texts.items()}
     return Finding(
@@ -174,7 +182,8 @@ def _finding(knob: Knob, scene: Scene, words: Mapping[str, str]) -> Finding:
         case=case,
         value=found.value,
         data=found.data,
-        text=f"{knob.cases[case].text} {found.data}".rstrip() if case == UNREAD else knob.cases[case].text,
+        text=" ".join(said).rstrip(),
+        measure=f"python -m harness run {knob.measure}" if knob.measure else NONE,
         **filled,
     )
 

@@ -10,11 +10,10 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from harness.doctor import LEVELS, Examination, Finding
+from harness.doctor import LEVELS, NONE, Examination, Finding
 from harness.doctor_scene import ABSENT
 
 STYLES = {"ok": "green", "hint": "cyan", "warning": "yellow", "danger": "bold red"}
-NONE = "-"
 
 
 def render(found: Examination, brief: bool = False) -> RenderableType:
@@ -64,8 +63,16 @@ def _details(finding: Finding) -> Iterator[RenderableType]:
     grid = Table.grid(padding=(0, 1))
     grid.add_column(width=9, justify="right", style="dim")
     grid.add_column(overflow="fold", ratio=1)
-    rows = {"": finding.text, "article": finding.article, "today": finding.today, "effect": finding.effect,
-            "risk": finding.risk, "change": finding.command, "for good": finding.permanent}  # fmt: skip
+    rows = {
+        "": finding.text,
+        "article": finding.article,
+        "today": finding.today,
+        "effect": finding.effect,
+        "risk": finding.risk,
+        "change": finding.command,
+        "for good": finding.permanent,
+        "measure": finding.measure,
+    }
     for name, text in rows.items():
         if text != NONE:
             grid.add_row(name, Text(text))

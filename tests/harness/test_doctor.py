@@ -435,6 +435,17 @@ def test_every_case_of_the_texts_is_tried():
     assert written == {(knob, case) for knob, case, _ in CASES}
 
 
+def test_what_is_to_be_measured_is_in_the_catalog(experiments):
+    named = [w for knob in doctor.load() for w in knob.measure.split() if re.match(r"\d{3}-", w)]
+    assert named and set(named) <= set(experiments)
+
+
+def test_all_that_is_wrong_with_a_knob_is_said_worst_first(machine):
+    machine.loop_on("ext4", "8:16", EXT4.replace("data=ordered ", ""))
+    found = findings(machine)["layers"]
+    assert found.level == "warning" and found.text.index("no journal") < found.text.index("A loop device")
+
+
 def test_a_healthy_machine_has_no_danger_and_no_warning(machine):
     assert {f.id for f in findings(machine).values() if f.level in ("warning", "danger")} == set()
 
@@ -554,7 +565,7 @@ def test_the_json_has_what_the_text_has(machine):
     assert sum(answer["counts"].values()) == len(answer["findings"]) == len(doctor.load())
     assert set(answer["findings"][0]) == {
         "id", "group", "title", "level", "case", "value", "data", "text", "article", "today", "effect", "risk",
-        "command", "permanent",
+        "command", "permanent", "measure",
     }  # fmt: skip
 
 
