@@ -16,7 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from disks import disk
+from disks import disk, run_or_skip
 from rich.console import Console
 from support import ROOT, disk_dir
 
@@ -631,6 +631,28 @@ def test_a_real_ext4(tmp_path, make, options, dangers):
     assert [layer["what"] for layer in answer["layers"]][:3] == ["ext4", "loop device", "file"]
     for name in set(dangers) - {"barrier"}:
         assert found[name]["level"] == "danger"
+
+
+def test_a_real_overlay_on_a_real_xfs(tmp_path):
+    with disk("xfs", tmp_path / "disk", 64 * MIB) as point:
+        for name in ("lower", "upper", "work"):
+            (point / name).mkdir()
+        over = tmp_path / "over"
+        over.mkdir()
+        places = f"lowerdir={point}/lower,upperdir={point}/upper,workdir={point}/work"
+        run_or_skip("mount", "-t", "overlay", "overlay", "-o", f"{places},volatile", over)
+        try:
+            found = doctor.examine(over)
+        finally:
+            subprocess.run(["umount", over], check=True)
+        plain = doctor.examine(point)
+    assert [what for _, what, _ in found.layers][:3] == ["overlay", "xfs", "loop device"]
+    by_id = {f.id: f for f in found.findings}
+    assert (by_id["filesystem"].case, by_id["filesystem"].level) == ("overlay-volatile", "danger")
+    assert (by_id["barrier"].case, by_id["journal"].value.split(",")[0]) == ("always", "internal")
+    by_id = {f.id: f for f in plain.findings}
+    assert by_id["filesystem"].case == "disk" and by_id["data"].case == by_id["commit"].case == "absent"
+    assert "crc" in by_id["features"].value
 
 
 def test_the_command_on_a_real_tmpfs(tmp_path):
