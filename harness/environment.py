@@ -16,7 +16,8 @@ from harness import build, shim, sysctls
 
 IDENTITY = (
     "kernel", "machine", "cpu", "cpus", "memory_gib", "virtualisation", "device", "filesystem",
-    "mount_options", "scheduler", "write_cache", "dirty", "governor", "fio", "workloads", "shim",
+    "mount_options", "filesystem_features", "scheduler", "nr_requests", "write_cache", "dirty", "governor",
+    "huge_pages", "libc", "fio", "workloads", "shim",
 )  # fmt: skip
 """Keys that must be equal for samples of two runs to stand in one table."""
 
