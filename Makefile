@@ -255,10 +255,15 @@ soak-power: deps
 
 # ---- laboratory ----
 
-.PHONY: experiment bench bench-cost bench-sync
+.PHONY: experiment apps bench bench-cost bench-sync
 experiment: deps
 	$(Q)$(MAKE) --no-print-directory build-all
 	$(Q)$(PYTHON) -m harness experiment $(ARGS)
+
+apps: deps
+	$(Q)scripts/deps apps
+	$(Q)$(MAKE) --no-print-directory build-all
+	$(Q)$(PYTHON) -m harness suite apps $(ARGS)
 
 bench: deps
 	$(Q)$(MAKE) --no-print-directory build-all
@@ -349,6 +354,7 @@ help:
 	'make soak-programs  real programs: databases, loggers, daemons, fio, stress-ng; ARGS="sqlite git" ...' \
 	'make test-glibc   the hook programs with the C libraries of other Debian releases (downloads them)' \
 	'make experiment   the published experiments, natively and with the library; ARGS="--scale full" ...' \
+	'make apps         databases and loggers natively, with the library and with others; installs them' \
 	'make bench        the timed comparisons' \
 	'make bench-cost   of these, what a program pays that matches nothing' \
 	'make bench-sync   of these, what a synced write costs; SQLite, and PostgreSQL if it is there' \

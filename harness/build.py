@@ -22,6 +22,7 @@ PROGRAMS = {
     "lab-passes": ("passes.c", "lab.c"),
     "lab-read": ("read.c", "lab.c"),
     "lab-build": ("build.c", "lab.c"),
+    "lab-syslog": ("syslog.c", "lab.c"),
 }
 FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-O3", "-g", "-pthread", "-Wall", "-Wextra")
 
@@ -32,7 +33,7 @@ def programs(executor: Executor, directory: Path = PROGRAMS_DIRECTORY) -> Path:
     if compiler is None:
         raise LabError("no C compiler (cc): the workloads are C programs; install gcc or set CC")
     directory.mkdir(parents=True, exist_ok=True)
-    newest = max(p.stat().st_mtime for p in SOURCES.iterdir())
+    newest = max(p.stat().st_mtime for p in _files())
     for name, sources in PROGRAMS.items():
         target = directory / name
         if target.exists() and target.stat().st_mtime > newest:
@@ -46,9 +47,14 @@ def programs(executor: Executor, directory: Path = PROGRAMS_DIRECTORY) -> Path:
     return directory
 
 
+def _files() -> list[Path]:
+    """The workloads' sources, without what Python leaves beside them."""
+    return sorted(p for p in SOURCES.iterdir() if p.is_file())
+
+
 def digest() -> str:
     """First 16 hex digits of SHA-256 over the workload sources and the machine type."""
     whole = hashlib.sha256(platform.machine().encode())
-    for path in sorted(SOURCES.iterdir()):
+    for path in _files():
         whole.update(path.read_bytes())
     return whole.hexdigest()[:16]

@@ -36,8 +36,7 @@ DIRECTORY = Path(__file__).resolve().parent.parent / "configs" / "experiments"
 _EXPERIMENT_KEYS = {
     "id", "title", "tool", "variants", "kinds", "params", "size", "published", "claim", "note", "shim_role",
     "shim_env", "may_lose", "estimate_mb_s", "estimate_seconds", "figure", "figure_unit", "figure_better",
-    "throttle",
-    "mount",
+    "throttle", "mount", "losses",
 }  # fmt: skip
 _CLAIM_KEYS = {
     "text", "measure", "variant", "of", "published", "low", "high", "unit", "needs_scale", "reason", "field",
@@ -47,6 +46,7 @@ _MOUNT_KEYS = {"filesystem", "mib", "mkfs", "options", "remount", "queue", "cold
 _TARGET_KEYS = {"id", "text", "numerator", "denominator", "at_least", "at_most", "unit"}
 _FILE_KEYS = {"suite", "source", "defaults", "experiment", "matrix", "target"}
 _THROTTLE_KEYS = {"write_mb_s", "write_iops", "read_mb_s", "read_iops"}
+_LOSSES_KEYS = {"kill", "power"}
 _ROLES = ("gain", "regression")
 
 
@@ -133,6 +133,9 @@ def _experiment(where: str, suite: str, source: str, table: Mapping) -> Experime
     if "figure" in table and "figure_unit" not in table:
         raise LabError(f"{where}: 'figure' needs 'figure_unit'")
     _check_keys(f"{where}: throttle", table.get("throttle", {}), _THROTTLE_KEYS)
+    _check_keys(f"{where}: losses", table.get("losses", {}), VARIANTS)
+    for variant, words in table.get("losses", {}).items():
+        _check_keys(f"{where}: losses.{variant}", words, _LOSSES_KEYS)
     return Experiment(
         id=_need(where, table, "id", str),
         suite=suite,
@@ -156,6 +159,7 @@ def _experiment(where: str, suite: str, source: str, table: Mapping) -> Experime
         figure_better=better,
         throttle=dict(table.get("throttle", {})),
         mount=_mount(where, table["mount"], sizes) if "mount" in table else None,
+        losses=dict(table.get("losses", {})),
     )
 
 

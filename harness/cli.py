@@ -33,8 +33,9 @@ from harness import (
 )
 from harness import bench as bench_targets
 from harness import doctor as examination
-from harness.model import KINDS, NATIVE, SHIM, VARIANTS, LabError
+from harness.model import KINDS, NATIVE, VARIANTS, LabError
 from harness.store import RunStore
+from harness.variants import shimmed
 
 EXIT_FAILED, EXIT_REFUSED, EXIT_INTERRUPTED = 1, 2, 130
 
@@ -138,6 +139,30 @@ def run(
         settings = _settings(suite, scale, seed, pairs, kills, limit_mib, kinds, no_shim, no_warm)
         settings = replace(settings, sysctls=sysctls.parse(sysctl or ()))
         return _execute(settings, experiments, directory, out, dry_run)
+
+    _guard(go)
+
+
+@app.command()
+def suite(
+    name: Annotated[str, typer.Argument(help="Name of the suite (see list): 000, apps ...")],
+    scale: Scale = "small",
+    pairs: Pairs = 3,
+    kills: Kills = 2,
+    seed: Seed = 1,
+    limit_mib: Limit = 64,
+    kinds: Only = ALL_KINDS,
+    no_shim: NoShim = False,
+    no_warm: NoWarm = False,
+    directory: Dir = WORK,
+    out: Out = None,
+    dry_run: DryRun = False,
+) -> None:
+    """All experiments of one suite; go on with an interrupted run by `run --resume`."""
+
+    def go() -> int:
+        settings = _settings(name, scale, seed, pairs, kills, limit_mib, kinds, no_shim, no_warm)
+        return _execute(settings, catalog.load().suite(name), directory, out, dry_run)
 
     _guard(go)
 
@@ -367,7 +392,7 @@ def _settings(suite, scale, seed, pairs, kills, limit_mib, kinds, no_shim, no_wa
     for kind in chosen:
         if kind not in KINDS:
             raise LabError(f"--kinds: '{kind}' is none of {', '.join(KINDS)}")
-    variants = tuple(v for v in VARIANTS if not (no_shim and v == SHIM))
+    variants = tuple(v for v in VARIANTS if not (no_shim and shimmed(v)))
     return session.Settings(
         suite, scale, seed, pairs, kills, limit_mib << 20, variants or (NATIVE,), chosen, not no_warm
     )

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from harness import sampler
+from harness import sampler, variants
 from harness.cgroup import Cgroup, Cgroups
 from harness.clock import Clock
 from harness.executor import Command, Completed, Executor
@@ -22,7 +22,6 @@ from harness.model import (
     KILL,
     MEMORY,
     OK,
-    SHIM,
     Experiment,
     Leg,
     MountSpec,
@@ -149,11 +148,14 @@ class Execution:
 
     def _command(self) -> Command:
         argv = self._tool.argv(self._bench.place, self._experiment.params, self._size)
-        env: dict[str, str] = {}
-        if self._leg.variant == SHIM and isinstance(self._bench.shim, Shim):
-            asked = {"FASTWRITE_STATS": str(self._statistics), **self._experiment.shim_env}
-            env = self._bench.shim.env(self._bench.place.data, asked)
-        return Command(argv, env, tuple(group.procs for group in self._groups))
+        env = variants.environment(
+            self._leg.variant,
+            self._bench.shim,
+            self._bench.place.data,
+            {"FASTWRITE_STATS": str(self._statistics), **self._experiment.shim_env},
+            self._tool.PATTERN,
+        )
+        return Command(argv, self._tool.environment(env), tuple(group.procs for group in self._groups))
 
     # measured legs
 
@@ -201,7 +203,7 @@ class Execution:
 
     def _sources(self) -> sampler.Sources:
         data = self._bench.place.data
-        shimmed = self._leg.variant == SHIM
+        shimmed = variants.shimmed(self._leg.variant)
 
         def app() -> int | None:
             found = self._progress.read()
@@ -282,7 +284,7 @@ class Execution:
     def _staged_bytes(self, memory: dict) -> int | None:
         """Staging of a shim leg: the arena as sampled, or the growth of shared mappings in a leg too short
         to sample; None when neither was seen (nothing is not what was measured). 0 for other legs."""
-        if self._leg.variant != SHIM:
+        if not variants.shimmed(self._leg.variant):
             return 0
         mapped_kb = (memory["rss_file_growth_kb"] or 0) + (memory["rss_shmem_growth_kb"] or 0)
         return memory["arena_bytes"] or mapped_kb * 1024 or None
@@ -333,7 +335,7 @@ class Execution:
     def _recover(self) -> dict:
         bench = self._bench
         out: dict = {}
-        if self._leg.variant == SHIM and isinstance(bench.shim, Shim):
+        if variants.shimmed(self._leg.variant) and isinstance(bench.shim, Shim):
             out["shim"] = bench.shim.recover(bench.executor, bench.place.data)
         own = self._tool.recover(bench.executor, bench.place, self._experiment.params, self._size)
         return out | ({"own": own} if own else {})

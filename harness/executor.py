@@ -86,17 +86,21 @@ class RealExecutor:
             return Completed(process.returncode, _text(out), _text(err), seconds, killed)
 
     @contextlib.contextmanager
-    def service(self, command: Command, log: Path, patience: float = 60.0) -> Iterator[subprocess.Popen]:
-        """Runs beside the body, which ends it by SIGINT. LabError when it does not end well then."""
+    def service(
+        self, command: Command, log: Path, patience: float = 60.0, stop: int = signal.SIGINT
+    ) -> Iterator[subprocess.Popen]:
+        """Runs beside the body, which ends it by the signal `stop`. LabError when it does not end well then."""
         with open(log, "ab") as out:
             process = self._start(command, out, out)
         try:
             yield process
-            process.send_signal(signal.SIGINT)
+            process.send_signal(stop)
             try:
                 process.wait(patience)
             except subprocess.TimeoutExpired as error:
-                raise LabError(f"{command.argv[0]}: did not end within {patience:.0f} s of SIGINT") from error
+                raise LabError(
+                    f"{command.argv[0]}: did not end within {patience:.0f} s of {signal.Signals(stop).name}"
+                ) from error
             if process.returncode != 0:
                 raise LabError(f"{command.argv[0]}: ended with {process.returncode}")
         finally:

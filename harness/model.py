@@ -13,7 +13,8 @@ MEASURE, KILL, MEMORY = "measure", "kill", "memory"
 KINDS = (MEASURE, MEMORY, KILL)
 
 NATIVE, SHIM, CONTROL = "native", "shim", "control"
-VARIANTS = (NATIVE, SHIM, CONTROL)
+SHIM_JOURNAL, SHIM_RELAXED, EATMYDATA, OWN = "shim-journal", "shim-relaxed", "eatmydata", "own"
+VARIANTS = (NATIVE, SHIM, CONTROL, SHIM_JOURNAL, SHIM_RELAXED, EATMYDATA, OWN)
 
 OK, FAILED, SKIPPED = "ok", "failed", "skipped"
 
@@ -103,6 +104,8 @@ class Experiment:
     mount    -- the legs have a fresh file system each; None: they use the work directory
     figure   -- sample field that is compared and shown: top level of a sample, or in its "outcome"
     figure_unit, figure_better -- its unit, and whether a "higher" or a "lower" value is better
+    losses   -- what a variant may lose, where it is not what variants.py says of it: variant -> "kill" (kill -9)
+                and "power" (power loss), in words
     throttle -- limits that make the disk slow for the leg: write_mb_s, write_iops, read_mb_s, read_iops
     matrix, cell -- name of the matrix that the row is a cell of, and its value on every axis
     """
@@ -127,6 +130,7 @@ class Experiment:
     figure: str = RATE
     figure_unit: str = "MB/s"
     figure_better: str = HIGHER
+    losses: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     throttle: Mapping[str, float] = field(default_factory=dict)
     matrix: str = ""
     cell: Mapping[str, object] = field(default_factory=dict)
@@ -188,7 +192,8 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Verification:
-    """What is in the files. Bytes; `ok` means that nothing owed is lost or corrupt and nothing is extra."""
+    """What is in the files. Bytes; `ok` means that nothing owed is lost or corrupt and nothing is extra; `checks`:
+    what an application's own means have found good."""
 
     ok: bool
     owed_bytes: int
@@ -200,6 +205,7 @@ class Verification:
     front_zero_bytes: int = 0
     unfinished_bytes: int = 0
     problem: str = ""
+    checks: str = ""
 
 
 def rate_mb_s(byte_count: float, seconds: float) -> float:

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from harness import present
+from harness import present, variant_table
+from harness.samples import Samples
 from harness.summary import Row, Summary
 
 CSV_FIELDS = (
@@ -60,7 +61,7 @@ def _row(row: Row) -> dict:
     return out
 
 
-def markdown(settings: dict, summary: Summary) -> str:
+def markdown(settings: dict, summary: Summary, samples: Sequence[dict]) -> str:
     """The tables for a README or an issue."""
     environment = settings["environment"]
     lines = [
@@ -74,6 +75,7 @@ def markdown(settings: dict, summary: Summary) -> str:
         "",
         *present.markdown_table(present.HEADERS, [present.cells(row) for row in summary.rows]),
         "",
+        *variant_table.markdown(summary.rows, Samples(samples)),
         "## Claims",
         "",
         *present.markdown_table(
@@ -116,7 +118,7 @@ def write_all(
     texts = {
         "results.json": json.dumps(summary_json(settings, summary), indent=1) + "\n",
         "results.csv": samples_csv(samples),
-        "results.md": markdown(settings, summary),
+        "results.md": markdown(settings, summary, samples),
         "report.html": page,
     }
     for name, text in texts.items():

@@ -13,8 +13,9 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.model import KILL, MEASURE, MEMORY, SHIM, Experiment, LabError, Leg, Plan
+from harness.model import KILL, MEASURE, MEMORY, Experiment, LabError, Leg, Plan
 from harness.tools import TOOLS
+from harness.variants import shimmed
 
 VERIFY_MB_S = 850.0
 """Verifying what was written, and removing it."""
@@ -112,6 +113,6 @@ def estimate(plan: Plan, experiments: Sequence[Experiment]) -> Estimate:
             images.add(experiment.mount.mib[plan.scale])
             continue
         # Preallocation ahead of use (at most doubling) and the arena come on top under the shim.
-        footprint = max(footprint, written * 2 if leg.variant == SHIM else written)
+        footprint = max(footprint, written * 2 if shimmed(leg.variant) else written)
         files = max(files, tool.file_count(experiment.params, size))
     return Estimate(len(plan.legs), total, seconds, footprint + (sum(images) << 20), files + len(images))

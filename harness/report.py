@@ -12,7 +12,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from harness import charts, outputs, overview, present
+from harness import charts, outputs, overview, present, variant_table
 from harness.model import MEASURE, NATIVE, RATE, Experiment
 from harness.samples import Samples, figure_of
 from harness.summary import Row, Summary
@@ -52,6 +52,7 @@ class Suite:
     rows: tuple[Line, ...]
     drawings: tuple[charts.Drawing, ...]
     claims: list[tuple[str, ...]]
+    by_variant: list[tuple[Experiment, list[tuple[str, ...]]]]
 
 
 def render(settings: dict, summary: Summary, recorded: Sequence[dict]) -> str:
@@ -70,6 +71,7 @@ def render(settings: dict, summary: Summary, recorded: Sequence[dict]) -> str:
         settings=settings,
         summary=summary,
         present=present,
+        variant_headers=variant_table.HEADERS,
         cards=overview.cards(summary),
         named_max=overview.NAMED_MAX,
         ratios_max=RATIOS_SHOWN_MAX,
@@ -102,6 +104,9 @@ def _suite(line: overview.SuiteLine, summary: Summary, samples: Samples) -> Suit
         ),
         drawings=tuple(drawing for draw in charts.PER_SUITE for drawing in draw(rows, samples)),
         claims=outputs.claim_cells(rows),
+        by_variant=[
+            (row.experiment, variant_table.lines(row, samples)) for row in variant_table.wanted(rows)
+        ],
     )
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from harness import noise
 from harness.execution import Bench, Execution, Observer
-from harness.model import FAILED, MEMORY, SHIM, SKIPPED, Experiment, LabError, Leg, Plan, UnavailableError
+from harness.model import FAILED, MEMORY, SKIPPED, Experiment, LabError, Leg, Plan, UnavailableError
 from harness.plan import size_of
 from harness.store import RunStore
 from harness.tools import TOOLS
+from harness.variants import shimmed
 
 
 class Runner:
@@ -69,7 +70,7 @@ class Runner:
             execution.clean()
 
     def _why_skip(self, experiment: Experiment, leg: Leg) -> str:
-        if leg.variant == SHIM and isinstance(self._bench.shim, str):
+        if shimmed(leg.variant) and isinstance(self._bench.shim, str):
             return f"no shim: {self._bench.shim}"
         if leg.kind == MEMORY and self._bench.cgroups.parent is None:
             return f"no memory limit possible here: {self._bench.cgroups.why_not}"

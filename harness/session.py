@@ -25,6 +25,8 @@ from harness import (
     report,
     shim,
     summary,
+    variant_table,
+    variants,
     warm,
 )
 from harness.clock import RealClock
@@ -33,6 +35,7 @@ from harness.executor import RealExecutor
 from harness.model import KINDS, VARIANTS, Experiment, LabError, Plan
 from harness.mounts import Mounts
 from harness.runner import Runner
+from harness.samples import Samples
 from harness.store import RunStore, merge
 from harness.tools import Place
 from harness.workdir import WorkDir
@@ -170,7 +173,7 @@ def _run(
     with work:
         work.check_space(estimate.footprint_bytes, estimate.files)
         found = shim.find()
-        if isinstance(found, str) and "shim" in settings.variants:
+        if isinstance(found, str) and any(map(variants.shimmed, settings.variants)):
             console.print(f"[yellow]shim legs are skipped:[/] {found}", soft_wrap=True)
         work.set_sysctls(settings.sysctls)
         machine = environment.gather(work.path)
@@ -229,6 +232,8 @@ def conclude(
     for suite in dict.fromkeys(row.experiment.suite for row in found.rows):
         rows = tuple(row for row in found.rows if row.experiment.suite == suite)
         console.print(live.table(rows, f"Suite {suite}, scale {settings['scale']}"))
+        for table in variant_table.terminal(rows, Samples(store.samples)):
+            console.print(table)
     reasons = dict.fromkeys(reason for row in found.rows for reason in row.reasons)
     for reason in reasons:
         console.print(f"[yellow]·[/] {reason}", highlight=False, soft_wrap=True)

@@ -53,6 +53,11 @@ class Shim:
             return {"text": done.stdout.strip()[-2000:]}
 
 
+def preload(library: Path) -> dict[str, str]:
+    """Variables that put a program under another library."""
+    return {"LD_PRELOAD": str(library)}
+
+
 def find(build: Path = BUILD) -> Shim | str:
     """The shim of this build, or the reason why there is none."""
     shim = Shim(build / "libfastwrite.so", build / "fastwrite")

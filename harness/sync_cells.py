@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The workloads of the benchmark of syncs: what each runs in a leg, and how its result is verified.
-
-A cell makes its leg's files in a fresh directory, `stage`, and answers with Measured; a result that does not
-verify raises LegError, and the leg has no figures. Whether a cell can be had here says `missing`.
-"""
+"""The workloads of the benchmark of syncs: what each runs in a leg, and how its result is verified."""
 
 from __future__ import annotations
 
@@ -15,105 +11,27 @@ import re
 import shutil
 import sqlite3
 import sys
-import tempfile
-import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
-from harness.clock import Clock
-from harness.executor import Command, Completed, RealExecutor, within
-from harness.model import LabError
+from harness.cells import Cell, LegError, Measured, Place, Programs, Timing, socket_directory
+from harness.executor import Command, Completed
 from harness.shim import Shim
+from harness.workloads import latency
 
-PATIENCE_SECONDS = 120.0
 RECORDS_MAX = 65536
 COMMITS = Path(__file__).resolve().parent / "workloads" / "commits.py"
 
 
-class LegError(Exception):
-    """What was written is not there, or a program failed: the leg has no figures."""
-
-
-@dataclass(frozen=True)
-class Measured:
-    """One leg. count: synced operations; latencies of the single ones where the workload knows them."""
-
-    count: int
-    seconds: float
-    p50_us: float | None = None
-    p90_us: float | None = None
-    mean_us: float | None = None
-    verified: Mapping[str, object] | None = None
-
-    @property
-    def rate(self) -> float:
-        return self.count / self.seconds
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a leg works. stage: the measured files; control: everything else; env puts programs under a variant."""
-
-    stage: Path
-    control: Path
-    programs: Path
-    keep: Path
-    env: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class Timing:
-    warmup: float
-    seconds: float
-
-
-class Cell(Protocol):
-    """One workload."""
-
-    unit: str
-    pattern: str  # of the managed files, below the stage
-
-    def missing(self, work: Path, shim: Shim | None) -> str | None:
-        """Why it cannot be run here; None when it can."""
-
-    def run(self, place: Place, timing: Timing) -> Measured: ...
-
-
-class Programs:
-    """Runs programs, none of them for ever."""
-
-    def __init__(self, executor: RealExecutor, clock: Clock) -> None:
-        self.executor, self.clock = executor, clock
-
-    def run(
-        self, argv: tuple[str, ...], seconds: float = 0.0, user: str | None = None, **options
-    ) -> Completed:
-        limit = seconds + PATIENCE_SECONDS
-        command = Command(argv, user=user, **options)
-        done = self.executor.run(command, 0.5, within(limit, self.clock))
-        name = Path(argv[0]).name
-        if done.killed:
-            raise LegError(f"{name}: did not end within {limit:.0f} s")
-        if done.returncode != 0 and "O_DIRECT" in done.stderr:
-            raise LabError("no O_DIRECT on this file system: there is no floor to measure")
-        if done.returncode != 0:
-            raise LegError(
-                f"{name}: ended with {done.returncode}: {(done.stderr or done.stdout).strip()[-300:]}"
-            )
-        if "cannot be preloaded" in done.stderr:
-            raise LegError(f"{name}: {done.stderr.strip()[:300]}")
-        return done
-
-
-def _measured(answer: Mapping, verified: Mapping) -> Measured:
+def measured(answer: Mapping, **facts: object) -> Measured:
+    """From what a workload program printed."""
+    latencies = {k: v for k, v in answer.items() if k.endswith("_us")}
     return Measured(
-        answer["syncs"], answer["seconds"], answer["p50_us"], answer["p90_us"], answer["mean_us"], verified
+        answer["syncs"], answer["seconds"], total=answer["syncs_with_warmup"], facts=facts, **latencies
     )
 
 
-class Records:
+class Records(Cell):
     """lab-syncs: threads that append and sync, or overwrite zeros with O_DSYNC (floor)."""
 
     unit = "synced writes/s"
@@ -122,73 +40,67 @@ class Records:
     def __init__(self, programs: Programs, mode: str, threads: int) -> None:
         self._programs, self._mode, self._threads = programs, mode, threads
 
-    def missing(self, work: Path, shim: Shim | None) -> str | None:
-        return None
-
-    def run(self, place: Place, timing: Timing) -> Measured:
-        progress = place.control / "progress"
+    def measure(self, place: Place, timing: Timing) -> Measured:
         most = max(1, 2 * RECORDS_MAX // self._threads) if self._threads > 1 else RECORDS_MAX
-        shape = ("--dir", str(place.stage), "--threads", str(self._threads))
         argv = (
-            str(place.programs / "lab-syncs"), *shape, "--mode", self._mode, "--progress", str(progress),
-            "--records", str(most), "--warmup-ms", str(round(timing.warmup * 1000)),
+            str(place.programs / "lab-syncs"), *self._shape(place), "--mode", self._mode,
+            "--progress", str(place.control / "progress"), "--records", str(most),
+            "--warmup-ms", str(round(timing.warmup * 1000)),
             "--ms", str(max(1, round(timing.seconds * 1000))),
         )  # fmt: skip
         done = self._programs.run(argv, timing.warmup + timing.seconds, env=place.env)
-        answer = json.loads(done.stdout)
-        return _measured(answer, self._verify(place, shape, progress, most, answer))
+        return measured(json.loads(done.stdout), most=most)
 
-    def _verify(
-        self, place: Place, shape: tuple[str, ...], progress: Path, most: int, answer: Mapping
-    ) -> dict:
+    def _shape(self, place: Place) -> tuple[str, ...]:
+        return "--dir", str(place.stage), "--threads", str(self._threads)
+
+    def verify(self, place: Place, measured: Measured) -> dict:
         """Every record and the size of every file; what the floor has not overwritten must be zeros still."""
         argv = (
-            str(place.programs / "lab-verify"),
-            *shape,
-            "--records",
-            str(2 * most),
-            "--acked",
-            str(progress),
-        )
+            str(place.programs / "lab-verify"), *self._shape(place),
+            "--records", str(2 * measured.facts["most"]), "--acked", str(place.control / "progress"),
+        )  # fmt: skip
         argv += ("--tail", "zeros") if self._mode == "floor" else ()
         found = json.loads(self._programs.run(argv).stdout)
-        owed = answer["syncs_with_warmup"] * 4096
+        owed = measured.total * 4096
         if found["unfinished_bytes"] or (self._mode == "append" and found["verified_bytes"] != owed):
             raise LegError(f"{found['verified_bytes']} bytes found, {owed} were written and synced")
         return {"verified_bytes": found["verified_bytes"]}
 
 
-class Sqlite:
-    """One process that inserts a small row per commit, synchronous = FULL."""
+class Sqlite(Cell):
+    """One process that inserts a small row per commit."""
 
     unit = "commits/s"
-    pattern = "**"
 
-    def __init__(self, programs: Programs, mode: str) -> None:
-        self._programs, self._mode = programs, mode
+    def __init__(self, programs: Programs, mode: str, synchronous: str = "full") -> None:
+        self._programs, self._mode, self._synchronous = programs, mode, synchronous
 
-    def missing(self, work: Path, shim: Shim | None) -> str | None:
-        return None
-
-    def run(self, place: Place, timing: Timing) -> Measured:
-        script = (sys.executable, str(COMMITS))
-        database = str(place.stage / "lab.db")
+    def measure(self, place: Place, timing: Timing) -> Measured:
         argv = (
-            *script, "write", database, "--mode", self._mode,
+            sys.executable, str(COMMITS), "write", str(_database(place)), "--mode", self._mode,
+            "--synchronous", self._synchronous,
             "--warmup", str(timing.warmup), "--seconds", str(timing.seconds),
         )  # fmt: skip
-        answer = json.loads(self._programs.run(argv, timing.warmup + timing.seconds, env=place.env).stdout)
-        verify = (*script, "verify", database, "--commits", str(answer["syncs_with_warmup"]))
-        found = json.loads(self._programs.run(verify).stdout)
+        done = self._programs.run(argv, timing.warmup + timing.seconds, env=place.env)
+        return measured(json.loads(done.stdout))
+
+    def verify(self, place: Place, measured: Measured) -> dict:
+        """As many rows as commits, in order and with their content, and what the database says of itself."""
+        argv = (sys.executable, str(COMMITS), "verify", str(_database(place)))
+        found = json.loads(self._programs.run((*argv, "--commits", str(measured.total))).stdout)
         if not found["ok"]:
             raise LegError(f"the database: {found['first_problem']}")
-        return _measured(answer, {"rows": found["rows"], "integrity_check": "ok"})
+        return {"rows": found["rows"], "integrity_check": "ok"}
+
+
+def _database(place: Place) -> Path:
+    return place.stage / "lab.db"
 
 
 SETTINGS = """
 listen_addresses = ''
 fsync = on
-synchronous_commit = on
 full_page_writes = on
 wal_sync_method = fdatasync
 autovacuum = off
@@ -196,48 +108,59 @@ max_wal_size = 4GB
 """
 
 
-class Postgres:
+class Postgres(Cell):
     """A server on a copy of one initial cluster, pgbench -N (update, select, insert per transaction)."""
 
     unit = "transactions/s"
-    pattern = "**"
 
-    def __init__(self, programs: Programs, clients: int) -> None:
-        self._programs, self._clients = programs, clients
+    def __init__(self, programs: Programs, clients: int, synchronous_commit: str = "on") -> None:
+        self._programs, self._clients, self._synchronous_commit = programs, clients, synchronous_commit
         self._bin = postgres_bin()
         self._user = _server_user()
         self._env = {"PGUSER": "lab", "PGDATABASE": "postgres", "LC_ALL": "C", "PGOPTIONS": ""}
 
-    def missing(self, work: Path, shim: Shim | None) -> str | None:
+    def missing(self, work: Path, built: Shim | None) -> str | None:
         if self._bin is None:
             return "PostgreSQL with pgbench is not installed (Debian: apt-get install postgresql)"
         if self._user is None:
             return None
-        for path, test in [(work, "-x"), *([(shim.library, "-r")] if shim else [])]:
+        for path, test in [(work, "-x"), *([(built.library, "-r")] if built else [])]:
             try:
                 self._programs.run(("test", test, str(path.resolve())), user=self._user)
             except LegError:
                 return f"the server runs as user {self._user}, who cannot get at {path.resolve()}"
         return None
 
-    def run(self, place: Place, timing: Timing) -> Measured:
+    def measure(self, place: Place, timing: Timing) -> Measured:
         cluster = self._cluster(place)
         with self._server(cluster, place, place.env) as call:
-            counts = [self._bench(call, timing.warmup)[0]] if timing.warmup > 0 else []
-            count, seconds, mean_us = self._bench(call, timing.seconds)
-            counts.append(count)
+            warm = self._bench(call, timing.warmup)[0] if timing.warmup > 0 else 0
+            log = place.control / "latency"
+            count, seconds = self._bench(call, timing.seconds, "--log", f"--log-prefix={log}")
+        single = [int(line.split()[2]) for f in place.control.glob("latency.*") for line in f.open()]
+        if len(single) != count:
+            raise LegError(f"pgbench: {count} transactions, {len(single)} latencies")
+        return Measured(count, seconds, total=warm + count, **latency.summary(single, 1))
+
+    def verify(self, place: Place, measured: Measured) -> dict:
+        """Checksums of every page, as many rows as transactions, balances that add up, indexes and tables alike."""
+        cluster = place.stage / "cluster"
         self._call("pg_checksums", "--check", "-D", str(cluster))
         with self._server(cluster, place, {}) as call:
             found = call(
                 "psql", "-XAtc", "SELECT count(*), coalesce(sum(delta), 0) FROM pgbench_history",
                 "-c", "SELECT sum(abalance) FROM pgbench_accounts",
             ).stdout.split()  # fmt: skip
+            checked = {}
+            if (self._bin / "pg_amcheck").exists():
+                call("pg_amcheck", "--install-missing", "--heapallindexed", "postgres")
+                checked["amcheck"] = "ok"
         rows, delta = map(int, found[0].split("|"))
-        if rows != sum(counts):
-            raise LegError(f"the database: {rows} rows, {sum(counts)} were committed")
+        if rows != measured.total:
+            raise LegError(f"the database: {rows} rows, {measured.total} were committed")
         if delta != int(found[1]):
             raise LegError(f"the database: balances add up to {found[1]}, what was inserted to {delta}")
-        return Measured(count, seconds, mean_us=mean_us, verified={"rows": rows, "checksums": "ok"})
+        return {"rows": rows, "checksums": "ok", **checked}
 
     def _call(
         self, name: str, *args: str, env: Mapping[str, str] | None = None, seconds: float = 0.0
@@ -276,61 +199,47 @@ class Postgres:
         """Runs the server; the body gets a function that calls a client. LegError when either ends badly."""
         log = place.control / "server.log"
         self._own(place.control)
-        with tempfile.TemporaryDirectory(prefix="fastwrite-lab-") as sockets:
-            self._own(Path(sockets))
+        with socket_directory(place.control) as sockets:
+            self._own(sockets)
             command = Command(
-                (str(self._bin / "postgres"), "-D", str(cluster), "-k", sockets),
+                (
+                    str(self._bin / "postgres"), "-D", str(cluster), "-k", str(sockets),
+                    "-c", f"synchronous_commit={self._synchronous_commit}",
+                ),
                 env={**self._env, **env},
                 cwd="/",
                 user=self._user,
-            )
-            client = {"PGHOST": sockets}
-            try:
-                with self._programs.executor.service(command, log) as process:
-                    self._wait_until_it_answers(process, client)
-                    yield lambda name, *args, seconds=0.0: self._call(
-                        name, *args, env=client, seconds=seconds
-                    )
-            except LabError as error:
-                raise LegError(f"{error}: {_tail(log)}") from error
-            if "cannot be preloaded" in log.read_text(errors="replace"):
-                raise LegError(f"the server: {_tail(log)}")
+            )  # fmt: skip
+            client = {"PGHOST": str(sockets)}
+            with self._programs.server(command, log, lambda: self._answers(client)):
+                yield lambda name, *args, seconds=0.0: self._call(name, *args, env=client, seconds=seconds)
 
-    def _wait_until_it_answers(self, process, client: Mapping[str, str]) -> None:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while True:
-            with contextlib.suppress(LegError):
-                self._call("pg_isready", "-q", env=client)
-                return
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise LabError(f"the server does not start (ended with {process.returncode})")
-            time.sleep(0.05)
+    def _answers(self, client: Mapping[str, str]) -> bool:
+        with contextlib.suppress(LegError):
+            self._call("pg_isready", "-q", env=client)
+            return True
+        return False
 
-    def _bench(self, call, seconds: float) -> tuple[int, float, float]:
-        """Transactions, seconds and mean latency; pgbench counts whole seconds."""
+    def _bench(self, call, seconds: float, *more: str) -> tuple[int, float]:
+        """Transactions and seconds; pgbench counts whole seconds."""
         whole = max(1, round(seconds))
         out = call(
             "pgbench", "-n", "-N", "-M", "prepared", "-c", str(self._clients), "-j", str(min(self._clients, 2)),
-            "-T", str(whole), seconds=whole,
+            "-T", str(whole), *more, seconds=whole,
         ).stdout  # fmt: skip
         return pgbench_result(out)
 
 
-def pgbench_result(out: str) -> tuple[int, float, float]:
-    """Transactions, seconds without the time of connecting, mean latency in microseconds."""
+def pgbench_result(out: str) -> tuple[int, float]:
+    """Transactions, seconds without the time of connecting."""
     count = re.search(r"^number of transactions actually processed: (\d+)", out, re.MULTILINE)
     tps = re.search(r"^tps = ([\d.]+) \(without", out, re.MULTILINE)
-    latency = re.search(r"^latency average = ([\d.]+) ms", out, re.MULTILINE)
     failed = re.search(r"^number of failed transactions: (\d+)", out, re.MULTILINE)
-    if not (count and tps and latency) or (failed and int(failed[1])):
+    if not (count and tps) or (failed and int(failed[1])):
         raise LegError(f"pgbench: {out.strip()[-300:]}")
     if int(count[1]) == 0:
         raise LegError("pgbench: not one transaction")
-    return int(count[1]), int(count[1]) / float(tps[1]), float(latency[1]) * 1000
-
-
-def _tail(log: Path) -> str:
-    return " | ".join(log.read_text(errors="replace").strip().splitlines()[-4:])[-400:]
+    return int(count[1]), int(count[1]) / float(tps[1])
 
 
 def postgres_bin() -> Path | None:

@@ -23,21 +23,17 @@ from rich.markup import escape
 from rich.progress import Progress
 
 from harness import build, environment, shim, sync_cells, warm
+from harness.cells import Cell, LegError, Measured, Place, Programs, Timing, counters
 from harness.clock import RealClock
 from harness.executor import RealExecutor
 from harness.model import FAILED, OK, SKIPPED, LabError
-from harness.sync_cells import Cell, LegError, Measured, Place, Programs, Timing
+from harness.variants import NO_EATMYDATA, NOTHING, RECOVERED, RELAXED, UNWRITTEN, eatmydata
 from harness.workdir import WorkDir
 
 FORMAT = 1
 SPACE_BYTES = 3 << 30
 WARM_BYTES = 256 << 20
 OVERHEAD_SECONDS = 2.0
-
-NOTHING = "nothing synced"
-RECOVERED = "nothing synced, once recovery has run"
-RELAXED = "at most relaxed_ms, and one device flush"
-UNWRITTEN = "everything since the kernel's last write-back"
 
 NATIVE, FLOOR, EATMYDATA = "native", "device floor", "libeatmydata"
 
@@ -155,13 +151,6 @@ def plan(settings: Settings) -> list[Leg]:
     return legs
 
 
-def eatmydata() -> Path | None:
-    for place in ("/usr/lib/*-linux-gnu*", "/usr/lib64", "/usr/lib", "/usr/local/lib"):
-        for found in sorted(Path("/").glob(f"{place[1:]}/libeatmydata.so")):
-            return found
-    return None
-
-
 @dataclass(frozen=True)
 class Bench:
     """What a run stands on; tests replace it."""
@@ -182,12 +171,12 @@ class Bench:
         if leg.variant.settings is not None and isinstance(self.shim, str):
             return self.shim
         if leg.variant.preload and self.eatmydata is None:
-            return "libeatmydata is not installed (Debian: apt-get install eatmydata)"
+            return NO_EATMYDATA
         return None
 
     def env(self, leg: Leg, statistics: Path) -> dict[str, str]:
         if leg.variant.preload:
-            return {"LD_PRELOAD": str(self.eatmydata)}
+            return shim.preload(self.eatmydata)
         if leg.variant.settings is None:
             return {}
         more = {"FASTWRITE_STATS": str(statistics), **leg.variant.settings}
@@ -204,12 +193,12 @@ def run_leg(bench: Bench, leg: Leg, timing: Timing) -> dict:
     )
     try:
         measured = bench.cells[leg.cell].run(place, timing)
-        counters = _counters(leg.variant, statistics)
+        used = counters(leg.variant.settings, statistics) if leg.variant.settings else None
     except LegError as error:
         return {**head, "status": FAILED, "reason": str(error)}
     except LabError as error:
         return {**head, "status": SKIPPED, "reason": str(error)}
-    return {**head, "status": OK, **_figures(measured), "shim": asdict(counters) if counters else None}
+    return {**head, "status": OK, **_figures(measured), "shim": asdict(used) if used else None}
 
 
 def _fresh(bench: Bench) -> None:
@@ -221,21 +210,6 @@ def _fresh(bench: Bench) -> None:
     bench.sync()
 
 
-def _counters(variant: Variant, statistics: Path) -> shim.Counters | None:
-    """Was the leg what it is called?"""
-    if variant.settings is None:
-        return None
-    text = statistics.read_text() if statistics.exists() else ""
-    found = shim.counters(text)
-    if not found.staged_bytes:
-        raise LegError(
-            "the library staged nothing" if text else "the library was not there: it left no statistics"
-        )
-    if variant.by_journal and not found.syncs_by_journal:
-        raise LegError(f"not one of {found.syncs} syncs was answered by the journal")
-    return found
-
-
 def _figures(measured: Measured) -> dict:
     return {**asdict(measured), "rate": measured.rate}
 
@@ -244,7 +218,7 @@ def run(console: Console, settings: Settings, directory: Path, out: Path) -> Rec
     """A whole benchmark; `out` has every sample so far at any time."""
     executor, clock = RealExecutor(), RealClock()
     programs = build.programs(executor)
-    cells = sync_cells.all_cells(Programs(executor, clock))
+    workloads = sync_cells.all_cells(Programs(executor, clock))
     work = WorkDir(directory)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -253,7 +227,7 @@ def run(console: Console, settings: Settings, directory: Path, out: Path) -> Rec
         raise LabError(f"{out.parent}: cannot be created: {error.strerror}") from error
     with work:
         work.check_space(SPACE_BYTES, 5000)
-        bench = Bench(work, cells, programs, shim.find(), eatmydata())
+        bench = Bench(work, workloads, programs, shim.find(), eatmydata())
         machine = {**environment.gather(work.path), **sync_cells.versions()}
         machine["eatmydata"] = bench.eatmydata.resolve().name if bench.eatmydata else None
         record = Record({**asdict(settings), "started": clock.now()}, machine)

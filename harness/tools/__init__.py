@@ -4,6 +4,7 @@ verifies the files. New kinds of experiment are new tools; the runner knows none
 
 from __future__ import annotations
 
+from harness.tools.app import AppTool
 from harness.tools.base import Place, Tool, verification
 from harness.tools.build import BuildTool
 from harness.tools.files import FilesTool
@@ -19,6 +20,7 @@ TOOLS: dict[str, Tool] = {
     "passes": PassesTool(),
     "read": ReadTool(),
     "build": BuildTool(),
+    "app": AppTool(),
 }
 
 __all__ = ["TOOLS", "Place", "Tool", "verification"]

@@ -30,8 +30,11 @@ class Place:
 
 
 class Tool(Protocol):
+    """A tool is a subclass, so that it has what most tools have in common."""
+
     PARAMS: frozenset[str]
     SIZES: frozenset[str]
+    PATTERN = "data*"  # of the files that a leg under the shim manages, below place.data
 
     def leg_size(self, size: Size, leg: Leg) -> Size: ...
 
@@ -44,6 +47,10 @@ class Tool(Protocol):
         """What must be there before the timed command, untimed."""
 
     def argv(self, place: Place, params: Params, size: Size) -> tuple[str, ...]: ...
+
+    def environment(self, env: Mapping[str, str]) -> Mapping[str, str]:
+        """Variables of the leg's command, from those that put a program under the leg's variant."""
+        return env
 
     def parse(self, stdout: str, params: Params) -> Outcome:
         """LabError when the output is not what the tool prints."""
@@ -60,7 +67,7 @@ class Tool(Protocol):
         """Bytes that the published method leaves out of its files at a clean exit (0 for a sound one)."""
 
 
-class Plain:
+class Plain(Tool):
     """What tools have in common whose legs need no preparation and no recovery, and lose nothing."""
 
     def leg_size(self, size: Size, leg: Leg) -> Size:

@@ -16,14 +16,14 @@ from collections.abc import Mapping
 from harness.executor import Command, Executor
 from harness.model import LabError, Leg, Outcome, Verification
 from harness.tools import fio_blocks
-from harness.tools.base import Params, Place, Size
+from harness.tools.base import Params, Place, Size, Tool
 
 NAME = "data-fio"
 READS = ("read", "randread")
 PERCENTILES = {"50": "p50", "95": "p95", "99": "p99", "99.9": "p999", "99.99": "p9999"}
 
 
-class FioTool:
+class FioTool(Tool):
     """Params: rw (read, write, randread, randwrite), bs, iodepth, ioengine, direct, fallocate; stamped (contents with
     offsets); overwrite (write into files that are there).
     Sizes: jobs, mib_per_job or total_mib (shared evenly by the jobs), runtime_ms (at most so long)."""

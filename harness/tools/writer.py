@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from harness.executor import Command, Executor
 from harness.model import KILL, MEMORY, SHIM, LabError, Leg, Outcome, Verification
 from harness.tools import base
-from harness.tools.base import Params, Place, Size
+from harness.tools.base import Params, Place, Size, Tool
 
 WINDOW_BYTES = 16384
 PACED_RECORDS, PAUSE_US = 512, 1000
 _FLAGS = ("append", "direct", "prealloc", "verbatim", "sync")
 
 
-class WriterTool:
+class WriterTool(Tool):
     """Sizes: threads, records (per thread), and records_memory, records_kill, records_shim where a leg
     needs another number (a leg under the shim that would be over in a few milliseconds, for example).
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A SQLite database with one small row per commit: `commits.py write ...` and, afterwards, `commits.py verify ...`.
 
-Run as a program of its own. write: synchronous = FULL, for some seconds after a time of warming that is not
+Run as a program of its own. write: for some seconds after a time of warming that is not
 counted. Both print one JSON object.
 """
 
@@ -10,6 +10,8 @@ import json
 import sqlite3
 import sys
 import time
+
+import latency
 
 
 def payload(number):
@@ -36,20 +38,16 @@ def write(args):
     (mode,) = database.execute(f"PRAGMA journal_mode = {args.mode}").fetchone()
     if mode != args.mode:
         sys.exit(f"journal_mode is {mode}, not {args.mode}")
-    database.execute("PRAGMA synchronous = FULL")
+    database.execute(f"PRAGMA synchronous = {args.synchronous}")
     database.execute("CREATE TABLE lab (number INTEGER PRIMARY KEY, payload TEXT)")
     _, _, warm = commit_for(database.execute, 0, args.warmup, args.most // 4)
     begin, end, latencies = commit_for(database.execute, len(warm), args.seconds, args.most)
     database.close()
-    latencies.sort()
-    count = len(latencies)
     return {
-        "syncs": count,
-        "syncs_with_warmup": len(warm) + count,
+        "syncs": len(latencies),
+        "syncs_with_warmup": len(warm) + len(latencies),
         "seconds": (end - begin) / 1e9,
-        "mean_us": sum(latencies) / count / 1e3,
-        "p50_us": latencies[count // 2] / 1e3,
-        "p90_us": latencies[count * 9 // 10] / 1e3,
+        **latency.summary(latencies, 1e3),
     }
 
 
@@ -70,6 +68,7 @@ def main():
     parser.add_argument("verb", choices=("write", "verify"))
     parser.add_argument("database")
     parser.add_argument("--mode", default="delete", choices=("delete", "wal"))
+    parser.add_argument("--synchronous", default="full", choices=("off", "normal", "full"))
     parser.add_argument("--warmup", type=float, default=1.0)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--most", type=int, default=400_000)
