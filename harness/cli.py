@@ -121,6 +121,15 @@ def run(
             "--sysctl", help="vm.dirty_...=N for the whole machine, set back at the end; repeatable."
         ),
     ] = None,
+    hosts: Annotated[
+        str, typer.Option("--hosts", help="Run fio experiments there: host[:port] of fio servers, by commas.")
+    ] = "",
+    shim_hosts: Annotated[
+        str, typer.Option("--shim-hosts", help="The same for the shim's legs: servers that run under it.")
+    ] = "",
+    remote_dir: Annotated[
+        str, typer.Option("--remote-dir", help="With --hosts: a directory that every host has.")
+    ] = "",
 ) -> None:
     """Run chosen experiments (--all: every suite but bench), or go on with an interrupted run (--resume)."""
 
@@ -137,7 +146,9 @@ def run(
         suites = sorted({e.suite for e in experiments})
         suite = suites[0] if len(suites) == 1 else "all"
         settings = _settings(suite, scale, seed, pairs, kills, limit_mib, kinds, no_shim, no_warm)
-        settings = replace(settings, sysctls=sysctls.parse(sysctl or ()))
+        settings = replace(
+            settings, sysctls=sysctls.parse(sysctl or ()), hosts=(hosts, shim_hosts, remote_dir)
+        )
         return _execute(settings, experiments, directory, out, dry_run)
 
     _guard(go)

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from harness import sampler, variants
 from harness.cgroup import Cgroup, Cgroups
@@ -36,6 +36,9 @@ from harness.progress import DONE, WRITING, Progress, ProgressReader
 from harness.shim import Shim, arena_bytes, counters
 from harness.tools import TOOLS, Place
 from harness.workdir import WorkDir
+
+if TYPE_CHECKING:
+    from harness.hosts import Hosts
 
 TICK_SECONDS = {"tiny": 0.05, "small": 0.1}
 TICK_SECONDS_DEFAULT = 1.0
@@ -72,6 +75,7 @@ class Bench:
     sync: Callable[[], None] = os.sync
     read: Callable[[str], str] = sampler.read_text
     mounts: Mounts | None = None
+    hosts: Hosts | None = None
 
 
 class Execution:
@@ -196,7 +200,7 @@ class Execution:
             **extras,
         }
         if not problem:
-            fields |= _times(outcome)
+            fields |= times(outcome)
         if done.stderr.strip():
             fields["stderr"] = done.stderr.strip()[-2000:]
         return fields
@@ -351,7 +355,8 @@ def _ending(done: Completed, group: Cgroup | None) -> str:
     return f"exit {done.returncode}: {words}"
 
 
-def _times(outcome: Outcome) -> dict:
+def times(outcome: Outcome) -> dict:
+    """Bytes, times, rates and what the tool said, as a sample has them."""
     return {
         "bytes": outcome.bytes,
         "seconds": outcome.seconds,

@@ -150,6 +150,8 @@ def facts(row: Row) -> list[tuple[str, list[str]]]:
         ("drain after exit (s)", [known(f.drain_seconds, "{:.2f}".format) for f in found]),
         ("journal transactions", [known(f.journal_transactions, "{:,}".format) for f in found]),
     ]
+    hosts = dict.fromkeys(host for f in found for host in f.hosts)
+    lines += [(f"IOPS of {host}", [present.interval(f.hosts.get(host)) for f in found]) for host in hosts]
     return [(name, values) for name, values in lines if any(v != present.NONE for v in values)]
 
 

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from harness import noise
+from harness import hosts, noise
 from harness.execution import Bench, Execution, Observer
+from harness.hosts import HostsExecution
 from harness.model import FAILED, MEMORY, SKIPPED, Experiment, LabError, Leg, Plan, UnavailableError
 from harness.plan import size_of
 from harness.store import RunStore
@@ -59,7 +60,8 @@ class Runner:
         reason = self._why_skip(experiment, leg)
         if reason:
             return {**head, "status": SKIPPED, "reason": reason}
-        execution = Execution(self._bench, self._plan, experiment, leg, size, self._observer)
+        where = HostsExecution if self._bench.hosts else Execution
+        execution = where(self._bench, self._plan, experiment, leg, size, self._observer)
         try:
             return {**head, **execution.run()}
         except UnavailableError as error:
@@ -70,6 +72,8 @@ class Runner:
             execution.clean()
 
     def _why_skip(self, experiment: Experiment, leg: Leg) -> str:
+        if self._bench.hosts:
+            return hosts.why_skip(self._bench.hosts, experiment, leg)
         if shimmed(leg.variant) and isinstance(self._bench.shim, str):
             return f"no shim: {self._bench.shim}"
         if leg.kind == MEMORY and self._bench.cgroups.parent is None:

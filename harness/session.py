@@ -17,6 +17,7 @@ from harness import (
     build,
     cgroup,
     environment,
+    hosts,
     interrupt,
     live,
     outputs,
@@ -48,7 +49,8 @@ WARNINGS_SHOWN = 20
 class Settings:
     """What the user asked for. suite names the result; pairs, kills: rounds of measured and killed legs;
     rounds_per_run: of an A/A session, which is many comparisons in one (0: it is none); sysctls: settings of
-    the whole machine that are in force while the run goes on."""
+    the whole machine that are in force while the run goes on; hosts: where fio runs instead of here, as the
+    options give it (servers, servers under the shim, directory)."""
 
     suite: str
     scale: str = "small"
@@ -61,6 +63,7 @@ class Settings:
     warm: bool = True
     rounds_per_run: int = 0
     sysctls: Mapping[str, str] = field(default_factory=dict)
+    hosts: tuple[str, str, str] = ("", "", "")
 
 
 def measured_by(settings: Mapping, catalog_experiments: Sequence[Experiment]) -> list[Experiment]:
@@ -145,6 +148,7 @@ def resume(
         warm=stored["warm"],
         rounds_per_run=stored.get("rounds_per_run", 0),
         sysctls=stored.get("sysctls", {}),
+        hosts=tuple(stored.get("hosts", ("", "", ""))),
     )
     by_id = {e.id: e for e in measured_by(stored, catalog_experiments)}
     missing = [i for i in stored["experiments"] if i not in by_id]
@@ -166,6 +170,9 @@ def _run(
 ) -> RunStore:
     made = make_plan(settings, experiments)
     estimate = plan.estimate(made, experiments)
+    elsewhere = hosts.parse(*settings.hosts)
+    if elsewhere:
+        hosts.check(elsewhere, experiments, settings.kinds)
     executor, clock = RealExecutor(), RealClock()
     programs = build.programs(executor)
     work = WorkDir(directory)
@@ -194,6 +201,7 @@ def _run(
             throttles=cgroup.Cgroups(controller=cgroup.IO),
             disk=environment.whole_disk(work.path),
             mounts=Mounts(executor, work.path, work.note_queues),
+            hosts=elsewhere,
         )
         console.print(
             f"{estimate.legs} legs, {present.byte_count(estimate.bytes)}, about "
@@ -201,7 +209,9 @@ def _run(
             highlight=False,
             soft_wrap=True,
         )
-        if settings.warm:
+        if elsewhere:
+            store.note("the legs ran on other hosts by their fio servers; the environment is this machine's")
+        elif settings.warm:
             warm.touch(warm.amount(estimate.footprint_bytes))
         try:
             with live.Live(console, clock, made, {e.id: e for e in experiments}) as observer:
@@ -263,11 +273,9 @@ def _sizes(settings: Settings, experiments: Sequence[Experiment]) -> dict:
 
 def _params(experiments: Sequence[Experiment]) -> dict:
     """What makes samples of one id comparable beside its sizes, as JSON gives it back."""
+    fields = ("tool", "params", "shim_env", "throttle")
     return {
-        e.id: json.loads(
-            json.dumps({"tool": e.tool, "params": e.params, "shim_env": e.shim_env}, default=dict)
-        )
-        for e in experiments
+        e.id: json.loads(json.dumps({f: getattr(e, f) for f in fields}, default=dict)) for e in experiments
     }
 
 
@@ -287,6 +295,7 @@ def _stored(settings: Settings, experiments: Sequence[Experiment], machine: dict
         "params": _params(experiments),
         "rounds_per_run": settings.rounds_per_run,
         "sysctls": dict(settings.sysctls),
+        "hosts": list(settings.hosts),
         "started": RealClock().now(),
         "environment": machine,
     }

@@ -18,7 +18,7 @@ from harness.model import LabError
 
 FORMAT = 1
 RUN, SAMPLES = "run.json", "samples.jsonl"
-UNIFORM = ("suite", "scale", "memory_limit_bytes", "sizes", "params", "warm", "rounds_per_run")
+UNIFORM = ("suite", "scale", "memory_limit_bytes", "sizes", "params", "warm", "rounds_per_run", "hosts")
 """Settings that runs must share to be merged."""
 
 

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from harness import judge, noise, statistics
 from harness.model import CONTROL, FAILED, KILL, MEASURE, MEMORY, NATIVE, OK, RATE, SHIM, SKIPPED, Experiment
@@ -14,7 +14,8 @@ from harness.samples import Samples, app_series, device_series
 @dataclass(frozen=True)
 class Figures:
     """Measured legs of one variant. figure: the experiment's main one, in its unit. rate: MB/s with the final
-    sync, write_rate without it (None for a leg that does not write). Memory: worst leg."""
+    sync, write_rate without it (None for a leg that does not write). Memory: worst leg. hosts: IOPS of each
+    host of a leg that ran on several."""
 
     n: int
     figure: statistics.Interval
@@ -30,6 +31,7 @@ class Figures:
     drain_seconds: float | None
     journal_transactions: int | None
     legs: tuple[str, ...]
+    hosts: Mapping[str, statistics.Interval] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,15 @@ def _figures(experiment: Experiment, samples: Samples, variant: str) -> Figures 
         drain_seconds=_largest(found, "drain_seconds"),
         journal_transactions=_largest(found, "journal_transactions"),
         legs=tuple(s["leg"] for s in found),
+        hosts=_hosts(found),
     )
+
+
+def _hosts(found: list[dict]) -> dict[str, statistics.Interval]:
+    """IOPS by host over the legs that name it."""
+    told = [(s.get("outcome") or {}).get("hosts") or {} for s in found]
+    names = dict.fromkeys(name for hosts in told for name in hosts)
+    return {n: statistics.interval([hosts[n]["iops"] for hosts in told if n in hosts]) for n in names}
 
 
 def _typical(jitters: list[statistics.Jitter | None]) -> statistics.Jitter | None:

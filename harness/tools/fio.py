@@ -35,41 +35,31 @@ class FioTool(Tool):
         return size
 
     def total_bytes(self, params: Params, size: Size) -> int:
-        return size["jobs"] * _job_bytes(size)
+        return size["jobs"] * job_bytes(size)
 
     def file_count(self, params: Params, size: Size) -> int:
         return size["jobs"]
 
     def prepare(self, executor: Executor, place: Place, params: Params, size: Size) -> None:
-        if not _reads(params) and not params.get("overwrite"):
+        options = layout_options(params, size)
+        if not options:
             return
-        layout = {**params, "rw": "write", "ioengine": "psync", "direct": False, "iodepth": 1}
-        tag = fio_blocks.NEW if _reads(params) else fio_blocks.OLD
-        argv = (*_job(place, layout, size), *_content(layout, tag), "--end_fsync=1")
-        done = executor.run(Command(argv))
+        done = executor.run(Command(_local(place, options)))
         if done.returncode != 0:
             raise LabError(f"fio could not lay out its files: {done.stderr.strip()[:300]}")
 
     def argv(self, place: Place, params: Params, size: Size) -> tuple[str, ...]:
-        return (
-            *_job(place, params, size),
-            f"--runtime={size['runtime_ms']}ms",
-            *_content(params, fio_blocks.NEW),
-            "--lat_percentiles=1",
-            "--clat_percentiles=0",
-            f"--percentile_list={':'.join(PERCENTILES)}",
-        )
+        return _local(place, timed_options(params, size))
 
     def parse(self, stdout: str, params: Params) -> Outcome:
+        raw = printed(stdout)
         try:
-            raw = json.loads(stdout[stdout.index("{") :])
             if raw["jobs"][0]["error"]:
                 raise LabError(f"fio reports error {raw['jobs'][0]['error']}")
-            kept = {"fio": raw["fio version"], **_figures(raw["jobs"][0], params)}
-            seconds = kept["runtime_ms"] / 1000
-            return Outcome(kept["io_bytes"], seconds, seconds, kept)
-        except (ValueError, KeyError, IndexError) as error:
+            kept = {"fio": raw["fio version"], **figures(raw["jobs"][0], params)}
+        except (KeyError, IndexError) as error:
             raise LabError(f"fio printed no result: {stdout[:200]!r}") from error
+        return outcome(kept)
 
     def recover(self, executor: Executor, place: Place, params: Params, size: Size) -> dict | None:
         return None
@@ -79,7 +69,7 @@ class FioTool(Tool):
     ) -> Verification:
         """Every byte of every file. outcome None cannot be: fio keeps no log of what was acknowledged."""
         total = self.total_bytes(params, size)
-        owed = total if _reads(params) or outcome is None else outcome.bytes
+        owed = total if reads(params) or outcome is None else outcome.bytes
         new = held = 0
         problem = ""
         files = sorted(place.data.glob(f"{NAME}.*"))
@@ -112,54 +102,102 @@ class FioTool(Tool):
         return 0
 
 
-def _reads(params: Params) -> bool:
+def reads(params: Params) -> bool:
     return params["rw"] in READS
 
 
-def _job_bytes(size: Size) -> int:
+def printed(stdout: str) -> dict:
+    """The JSON in what fio printed, which may have other lines before it. LabError when there is none."""
+    try:
+        return json.loads(stdout[stdout.index("{\n") :])
+    except ValueError as error:
+        raise LabError(f"fio printed no result: {stdout[:200]!r}") from error
+
+
+def timed_options(params: Params, size: Size, limited: bool = True) -> tuple[str, ...]:
+    """The measured job; limited: it ends after runtime_ms even when not all of it is done."""
+    return (
+        *_options(params, size),
+        *((f"--runtime={size['runtime_ms']}ms",) if limited else ()),
+        *_content(params, fio_blocks.NEW),
+        "--lat_percentiles=1",
+        "--clat_percentiles=0",
+        f"--percentile_list={':'.join(PERCENTILES)}",
+    )
+
+
+def layout_options(params: Params, size: Size) -> tuple[str, ...]:
+    """What writes the files that must be there before; () when none must."""
+    if not reads(params) and not params.get("overwrite"):
+        return ()
+    tag = fio_blocks.NEW if reads(params) else fio_blocks.OLD
+    return (*_options({**params, **_PLAIN, "rw": "write"}, size), *_content(params, tag), "--end_fsync=1")
+
+
+def check_options(params: Params, size: Size) -> tuple[str, ...]:
+    """What reads all files, compares them with the new content, and removes them."""
+    pattern = (
+        fio_blocks.stamp_pattern(fio_blocks.NEW) if params.get("stamped") else f"0x{fio_blocks.FIXED.hex()}"
+    )
+    options = _options({**params, **_PLAIN, "rw": "read"}, size)
+    return (*options, *_comparing(pattern), "--unlink=1")
+
+
+_PLAIN = {"ioengine": "psync", "direct": False, "iodepth": 1}
+
+
+def job_bytes(size: Size) -> int:
     return (size["mib_per_job"] << 20) if "mib_per_job" in size else (size["total_mib"] << 20) // size["jobs"]
 
 
-def _job(place: Place, params: Params, size: Size) -> tuple[str, ...]:
+def _local(place: Place, options: tuple[str, ...]) -> tuple[str, ...]:
+    return ("fio", "--output-format=json", f"--name={NAME}", f"--directory={place.data}", *options)
+
+
+def _options(params: Params, size: Size) -> tuple[str, ...]:
     return (
-        "fio",
-        f"--name={NAME}",
-        f"--directory={place.data}",
         f"--ioengine={params['ioengine']}",
         f"--direct={int(bool(params['direct']))}",
         f"--rw={params['rw']}",
         f"--bs={params['bs']}",
         f"--iodepth={params['iodepth']}",
         f"--numjobs={size['jobs']}",
-        f"--size={_job_bytes(size)}",
+        f"--size={job_bytes(size)}",
         f"--fallocate={params['fallocate']}",
         *(("--overwrite=1",) if params.get("overwrite") else ()),
         "--group_reporting",
-        "--output-format=json",
     )
 
 
 def _content(params: Params, tag: bytes) -> tuple[str, ...]:
     if not params.get("stamped"):
         return (f"--buffer_pattern=0x{fio_blocks.FIXED.hex()}",)
+    return (*_comparing(fio_blocks.stamp_pattern(tag)), "--refill_buffers=0", "--scramble_buffers=0")
+
+
+def _comparing(pattern: str) -> tuple[str, ...]:
+    """Blocks written are filled with the pattern, blocks read are compared with it."""
     return (
         "--verify=pattern",
-        f"--verify_pattern={fio_blocks.stamp_pattern(tag)}",
+        f"--verify_pattern={pattern}",
         "--verify_fatal=1",
         "--do_verify=0",
         "--verify_state_save=0",
-        "--refill_buffers=0",
-        "--scramble_buffers=0",
     )
 
 
-def _figures(job: Mapping, params: Params) -> dict:
-    """What a sample keeps. Latency in microseconds, submission included, over all jobs."""
-    side = job["read" if _reads(params) else "write"]
+def outcome(kept: Mapping) -> Outcome:
+    seconds = kept["runtime_ms"] / 1000
+    return Outcome(kept["io_bytes"], seconds, seconds, kept)
+
+
+def figures(job: Mapping, params: Params) -> dict:
+    """What a sample keeps of a job. Latency in microseconds, submission included, over all of its processes."""
+    side = job["read" if reads(params) else "write"]
     latency, jobs = side["lat_ns"], int(job["job options"].get("numjobs", 1))
     found = {float(k): v for k, v in latency.get("percentile", {}).items()}
     return {
-        "direction": "read" if _reads(params) else "write",
+        "direction": "read" if reads(params) else "write",
         "io_bytes": side["io_bytes"],
         "runtime_ms": side["runtime"],
         "iops": side["iops"],
