@@ -194,7 +194,7 @@ def _jobs(done: Completed, hosts: Sequence[Host]) -> dict[str, dict]:
             raise LabError(f"{host.label}: no result: {words}")
         if told[host.label]["error"]:
             raise LabError(f"{host.label}: error {told[host.label]['error']}: {words}")
-    return told
+    return {host.label: told[host.label] for host in hosts}
 
 
 def _words(done: Completed) -> str:
