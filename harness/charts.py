@@ -501,13 +501,9 @@ def _draw_leg(axes, sample: dict, variant: str, typical: bool) -> bool:
     return True
 
 
-PER_SUITE: tuple[Callable[[Sequence[Row], Samples], list[Drawing]], ...] = (
-    gains,
-    bars,
-    heat_maps,
-    shares,
-    latency,
-    memory,
-    over_time,
-)
-"""What a suite's rows are drawn as, in the order of the page."""
+Draw = Callable[[Sequence[Row], Samples], list[Drawing]]
+
+PER_SUITE: tuple[Draw, ...] = (gains, bars, heat_maps, shares, memory)
+"""What a suite's rows are drawn as together, in the order of the page."""
+PER_ROW: tuple[Draw, ...] = (latency, over_time)
+"""What single rows are drawn as."""

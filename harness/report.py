@@ -51,6 +51,7 @@ class Suite:
     headers: tuple[str, ...]
     rows: tuple[Line, ...]
     drawings: tuple[charts.Drawing, ...]
+    single: tuple[charts.Drawing, ...]
     claims: list[tuple[str, ...]]
     by_variant: list[tuple[Experiment, list[tuple[str, ...]]]]
 
@@ -76,6 +77,7 @@ def render(settings: dict, summary: Summary, recorded: Sequence[dict]) -> str:
         named_max=overview.NAMED_MAX,
         ratios_max=RATIOS_SHOWN_MAX,
         facts=facts,
+        compared=len(overview.compared(summary.rows)),
         suites=[_suite(line, summary, samples) for line in lines],
         unfolded=len(summary.rows) <= OPEN_ROWS_MAX,
         claim_counts=_claim_counts(summary),
@@ -103,6 +105,7 @@ def _suite(line: overview.SuiteLine, summary: Summary, samples: Samples) -> Suit
             for row, cells in zip(rows, texts, strict=True)
         ),
         drawings=tuple(drawing for draw in charts.PER_SUITE for drawing in draw(rows, samples)),
+        single=tuple(drawing for draw in charts.PER_ROW for drawing in draw(rows, samples)),
         claims=outputs.claim_cells(rows),
         by_variant=[
             (row.experiment, variant_table.lines(row, samples)) for row in variant_table.wanted(rows)
