@@ -23,6 +23,8 @@ PROGRAMS = {
     "lab-read": ("read.c", "lab.c"),
     "lab-build": ("build.c", "lab.c"),
     "lab-syslog": ("syslog.c", "lab.c"),
+    "lab-launch": ("launch.c",),
+    "lab-replay": ("replay.c",),
 }
 FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-O3", "-g", "-pthread", "-Wall", "-Wextra")
 

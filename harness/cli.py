@@ -33,6 +33,7 @@ from harness import (
 )
 from harness import bench as bench_targets
 from harness import doctor as examination
+from harness.ab import command as ab_command
 from harness.model import KINDS, NATIVE, VARIANTS, LabError
 from harness.store import RunStore
 from harness.variants import shimmed
@@ -396,6 +397,59 @@ def doctor(
         return EXIT_FAILED if found.level == "danger" else 0
 
     _guard(go, say=not as_json)
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+def ab(
+    cmd: Annotated[
+        list[str], typer.Argument(metavar="-- CMD...", help="The command; {dir} is its directory.")
+    ],
+    source: Annotated[
+        Path | None,
+        typer.Option("--in", help="Each run gets a fresh copy of this directory (default: an empty one)."),
+    ] = None,
+    prepare: Annotated[
+        str, typer.Option("--prepare", help="Shell command before each run, in its directory.")
+    ] = "",
+    pairs: Pairs = 7,
+    paths: Annotated[
+        list[str] | None,
+        typer.Option("--paths", help="Patterns of a rule of yours, relative ones below the copy."),
+    ] = None,
+    rule: Annotated[
+        list[str] | None, typer.Option("--rule", help="KEY=VALUE of that rule: sync=journal.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="Configuration file, {dir} replaced.")
+    ] = None,
+    compare: Annotated[
+        list[str] | None,
+        typer.Option("--compare", help="Compare only outputs of these patterns (default: all)."),
+    ] = None,
+    durability: Annotated[
+        str, typer.Option("--durability", help="What a rule may do: same, recovered, relaxed, off.")
+    ] = "same",
+    apply: Annotated[
+        str, typer.Option("--apply", help="Measure the rule: auto (when recommended), always, never.")
+    ] = "auto",
+    ignore_failure: Annotated[
+        bool, typer.Option("--ignore-failure", help="CMD may end with any status.")
+    ] = False,
+    directory: Dir = WORK,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write ab.json and ab.md into this directory.")
+    ] = None,
+) -> None:
+    """Any command with and without the shim: times, calls, equal output, and a rule recommended for it."""
+
+    def go() -> int:
+        settings = ab_command.settings(
+            cmd, source, prepare, pairs, paths, rule, config, compare, durability, apply, ignore_failure
+        )
+        record = ab_command.run(console, settings, directory, out)
+        return EXIT_FAILED if record.differences else 0
+
+    _guard(go)
 
 
 def _settings(suite, scale, seed, pairs, kills, limit_mib, kinds, no_shim, no_warm) -> session.Settings:
