@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -33,7 +33,7 @@ from harness import (
 from harness.clock import RealClock
 from harness.execution import Bench
 from harness.executor import RealExecutor
-from harness.model import KINDS, VARIANTS, Experiment, LabError, Plan
+from harness.model import KINDS, VARIANTS, Experiment, LabError, MountSpec, Plan
 from harness.mounts import Mounts
 from harness.runner import Runner
 from harness.samples import Samples
@@ -273,10 +273,14 @@ def _sizes(settings: Settings, experiments: Sequence[Experiment]) -> dict:
 
 def _params(experiments: Sequence[Experiment]) -> dict:
     """What makes samples of one id comparable beside its sizes, as JSON gives it back."""
-    fields = ("tool", "params", "shim_env", "throttle")
+    fields = ("tool", "params", "shim_env", "throttle", "mount")
     return {
-        e.id: json.loads(json.dumps({f: getattr(e, f) for f in fields}, default=dict)) for e in experiments
+        e.id: json.loads(json.dumps({f: getattr(e, f) for f in fields}, default=_plain)) for e in experiments
     }
+
+
+def _plain(value: Mapping | MountSpec) -> dict:
+    return asdict(value) if isinstance(value, MountSpec) else dict(value)
 
 
 def _stored(settings: Settings, experiments: Sequence[Experiment], machine: dict) -> dict:
