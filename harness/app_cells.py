@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from harness import sync_cells
 from harness.cells import Cell, LegError, Measured, Place, Programs, Timing, socket_directory
-from harness.executor import Command
+from harness.executor import Command, RealExecutor
 from harness.model import LabError
 from harness.shim import Shim
 from harness.sync_cells import Postgres, Sqlite, measured
@@ -318,6 +319,21 @@ def count_lines(path: Path, pattern: re.Pattern, expected: int) -> int:
     if number != expected:
         raise LegError(f"{path.name} has {number} lines, {expected} were logged")
     return number
+
+
+_VERSION_OPTIONS = {"redis-server": "--version", "nginx": "-v", "wrk": "-v", "rsyslogd": "-v"}
+
+
+def versions() -> dict[str, str | None]:
+    """Of the applications and their load; None: not installed."""
+    found = sync_cells.versions()
+    executor = RealExecutor()
+    for name, option in _VERSION_OPTIONS.items():
+        path = find(name)
+        done = executor.run(Command((path, option))) if path else None
+        said = re.search(r"\d+(\.\d+)+", done.stdout + done.stderr) if done else None
+        found[name] = said[0] if said else None
+    return found
 
 
 def _sqlite(programs: Programs, params: Mapping, own: bool) -> Cell:

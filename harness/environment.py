@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import build, shim, sysctls
+from harness import app_cells, build, shim, sysctls
 
 IDENTITY = (
     "kernel", "machine", "cpu", "cpus", "memory_gib", "virtualisation", "device", "filesystem",
     "mount_options", "filesystem_features", "scheduler", "nr_requests", "write_cache", "dirty", "governor",
-    "huge_pages", "libc", "fio", "workloads", "shim",
+    "huge_pages", "libc", "fio", "applications", "workloads", "shim",
 )  # fmt: skip
 """Keys that must be equal for samples of two runs to stand in one table."""
 
@@ -104,6 +104,7 @@ def gather(path: Path) -> dict[str, object]:
         "libc": " ".join(platform.libc_ver()),
         "python": platform.python_version(),
         "fio": _first_line("fio", "--version"),
+        "applications": app_cells.versions(),
         "compiler": _first_line(os.environ.get("CC", "cc").split()[0], "--version"),
         "workloads": build.digest(),
         "shim": built.digest if isinstance(built, shim.Shim) else None,

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from harness.cells import Cell, LegError, Measured, Place, Programs, Timing, socket_directory
-from harness.executor import Command, Completed
+from harness.executor import Command, Completed, RealExecutor
 from harness.shim import Shim
 from harness.workloads import latency
 
@@ -266,7 +266,9 @@ def _server_user() -> str | None:
 
 def versions() -> dict[str, str | None]:
     found = postgres_bin()
-    return {"sqlite": sqlite3.sqlite_version, "postgresql": found.parent.name if found else None}
+    said = RealExecutor().run(Command((str(found / "postgres"), "--version"))).stdout if found else ""
+    version = re.search(r"\d+(\.\d+)*", said)
+    return {"sqlite": sqlite3.sqlite_version, "postgresql": version[0] if version else None}
 
 
 def all_cells(programs: Programs) -> dict[str, Cell]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import harness
-from harness import app_cells, catalog, drive, shim, variant_table, variants
+from harness import app_cells, catalog, drive, environment, shim, variant_table, variants
 from harness.cells import LegError, Measured, Place, Programs, Timing, socket_directory
 from harness.clock import RealClock
 from harness.executor import RealExecutor
@@ -328,3 +328,11 @@ def test_a_server_does_not_outlive_the_laboratory(tmp_path, place, number):
         done = run_harness("run", "APP-PYTHON", "--scale", "tiny", "--pairs", "1", "--no-warm", "--dir", work,
                            "--out", tmp_path / "second")  # fmt: skip
         assert done.returncode == 0 and not work.exists(), done.stdout
+
+
+def test_versions_are_part_of_what_must_be_equal():
+    assert "applications" in environment.IDENTITY
+    found = app_cells.versions()
+    for program, name in {"redis-server": "redis-server", "nginx": "nginx", "rsyslogd": "rsyslogd"}.items():
+        assert bool(found[name]) == bool(app_cells.find(program))
+    assert found["sqlite"][0] == "3"
