@@ -152,6 +152,8 @@ def test_redis_benchmark_is_understood():
         1500,
         1503,
     )
+    at_once = REDIS.replace("2000.00 requests", "inf requests").replace("in 0.50", "in 0.00")
+    assert app_cells.redis_result(at_once, 1000).seconds == app_cells.TICK_SECONDS
     for wrong in (REDIS.replace("1000 requests", "999 requests"), "Error: Connection refused"):
         with pytest.raises(LegError):
             app_cells.redis_result(wrong, 1000)
