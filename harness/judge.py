@@ -23,6 +23,8 @@ REPRODUCES, CONTRADICTS, NOT_COMPARABLE, UNDECIDED = (
 )
 NO_CLAIM = "–"
 CPU_BOUND_SHARE = 0.80
+WORST_CASES = ("lost_kill", "lost_exit", "hwm_kb")
+"""Measures of which one sample can decide: what a method loses or holds, not how fast it is."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,9 @@ def judge(experiment: Experiment, claim: Claim, samples: Samples, scale: str, cp
         )
     if claim.low is None and claim.high is None:
         return ClaimResult(*result, NOT_COMPARABLE, claim.reason, legs)
+    if claim.measure not in WORST_CASES and middle.n < statistics.PAIRS_MIN:
+        few = f"{middle.n} of the {statistics.PAIRS_MIN} samples that a verdict needs"
+        return ClaimResult(*result, UNDECIDED, few, legs)
     verdict, reason = _against_band(claim, middle)
     if (
         verdict == CONTRADICTS

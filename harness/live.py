@@ -26,6 +26,8 @@ BARS = "▁▂▃▄▅▆▇█"
 SPARK_POINTS = 16
 LEGS_SHOWN = 8
 REFRESH_SECONDS = 0.2
+COLUMN_WIDTHS = (3, 30, 7, 14, SPARK_POINTS)
+"""So that nothing jumps while figures grow."""
 _STYLES = {OK: "green", FAILED: "bold red", SKIPPED: "yellow"}
 
 
@@ -165,8 +167,8 @@ class Live:
     def view(self) -> Group:
         """The table as it stands now: legs that have ended, the one under way, and how far all is."""
         out = Table(box=None, padding=(0, 2, 0, 0), title_justify="left")
-        for header in ("", "leg", "", "figure", "bandwidth"):
-            out.add_column(header, no_wrap=True, overflow="ellipsis", header_style="dim")
+        for header, width in zip(("", "leg", "", "figure", "bandwidth"), COLUMN_WIDTHS, strict=True):
+            out.add_column(header, no_wrap=True, overflow="ellipsis", header_style="dim", min_width=width)
         for ended in self._recent:
             out.add_row(
                 f"[dim]{ended.number}[/]", escape(ended.leg), f"[{_STYLES[ended.status]}]{ended.status}[/]",

@@ -152,16 +152,20 @@ def _kills(rows: Sequence[Row], variant: str) -> tuple[int, int, tuple[str, ...]
 def _sure(summary: Summary) -> Card:
     counts = summary.counts
     words = f"{present.byte_count(summary.bytes_verified)} compared byte for byte"
-    words += f"; {counts[FAILED]} legs failed" if counts[FAILED] else "; no leg failed"
+    words += f" in {present.plural(counts['ok'], 'leg')}"
+    words += f"; {present.plural(counts[FAILED], 'leg')} failed" if counts[FAILED] else "; no leg failed"
     if counts[SKIPPED]:
         words += f", {counts[SKIPPED]} skipped"
-    controls = [r for r in summary.rows if r.comparison and r.compared == CONTROL]
+    controls = [
+        r
+        for r in summary.rows
+        if r.comparison and r.compared == CONTROL and r.comparison.n >= statistics.PAIRS_MIN
+    ]
     wrong = [r for r in controls if r.comparison.verdict != statistics.INCONCLUSIVE]
     if controls:
         words += ". A/A control: " + ("a FALSE difference" if wrong else "no false difference")
     if summary.warnings:
         words += f". {present.plural(len(summary.warnings), 'warning')} below"
     tone = BAD if counts[FAILED] or wrong else GOOD
-    return Card(
-        "How sure?", f"{counts['ok']:,} legs", f"{words}.", tuple(r.experiment.id for r in controls), tone
-    )
+    figure = f"{counts[FAILED]:,} failed" if counts[FAILED] else f"{counts['ok']:,} legs"
+    return Card("How sure?", figure, f"{words}.", tuple(r.experiment.id for r in controls), tone)

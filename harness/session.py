@@ -104,7 +104,7 @@ def dry_run(console: Console, settings: Settings, experiments: Sequence[Experime
         console.print(_by_suite(made, experiments))
     console.print(
         f"{total.legs} legs, {present.byte_count(total.bytes)} to be written, about "
-        f"{total.seconds / 60:.0f} min; "
+        f"{present.duration(total.seconds)}; "
         f"at most {present.byte_count(total.footprint_bytes)} on the disk at one time. Nothing was written.",
         highlight=False,
     )
@@ -205,7 +205,7 @@ def _run(
         )
         console.print(
             f"{estimate.legs} legs, {present.byte_count(estimate.bytes)}, about "
-            f"{estimate.seconds / 60:.0f} min; samples go to {store.directory}",
+            f"{present.duration(estimate.seconds)}; samples go to {store.directory}",
             highlight=False,
             soft_wrap=True,
         )

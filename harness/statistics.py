@@ -256,7 +256,7 @@ def noise_warnings(name: str, values: Sequence[float]) -> list[str]:
     """What a careful reader should know about a sample before trusting its median."""
     found = []
     if len(values) < 2:
-        return [f"{name}: a single sample has no spread"] if values else []
+        return []
     array = np.asarray(values, dtype=float)
     cv = float(np.std(array, ddof=1) / np.mean(array)) if np.mean(array) > 0 else 0.0
     if cv > NOISE_CV:

@@ -230,15 +230,24 @@ def _limited(found: list[dict]) -> Limited | None:
 
 def _warnings(rows: Sequence[Row], samples: Samples) -> list[str]:
     found: list[str] = []
+    single: list[str] = []
     for row in rows:
         for variant in row.figures:
             values = samples.figures(row.experiment.id, variant, row.experiment.figure)
             name = f"{row.experiment.id} {variant}"
-            found += statistics.noise_warnings(name, values) + statistics.drift_warning(name, values)
+            if len(values) == 1:
+                single.append(name)
+            else:
+                found += statistics.noise_warnings(name, values) + statistics.drift_warning(name, values)
         comparison = row.comparison
         if comparison and row.compared == CONTROL and comparison.verdict != statistics.INCONCLUSIVE:
             found.append(
                 f"{row.experiment.id}: the A/A control says '{comparison.verdict}' ({comparison.ratio:.3f}) "
                 "for two identical legs; read differences of that size as noise"
             )
+    if single:
+        found.append(
+            f"single samples have no spread: {', '.join(single[:3])}"
+            + (f" and {len(single) - 3} more" if len(single) > 3 else "")
+        )
     return found

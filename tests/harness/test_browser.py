@@ -167,7 +167,7 @@ def test_the_summary_is_at_the_top_and_says_what_went_wrong(open_page):
     cards = page.locator(".card")
     assert cards.count() == 4 and cards.last.bounding_box()["y"] < DESKTOP["height"]
     text = page.inner_text(".cards")
-    assert "4.00 KiB" in text and "1 legs failed" in text
+    assert "4.00 KiB" in text and "1 leg failed" in text
     assert "<lost> & gone" in page.content().replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
 
 

@@ -209,7 +209,7 @@ def test_the_summary_is_red_where_it_must_be(experiments, samples):
     kept = [s for s in samples if s["experiment"] != "AA"]
     _, _, lost, sure = overview.cards(summed(experiments, kept + bad + false))
     assert lost.figure == "4.00 KiB" and lost.tone == overview.BAD
-    assert "1 legs failed" in sure.sentence and "FALSE" in sure.sentence and sure.tone == overview.BAD
+    assert "1 leg failed" in sure.sentence and "FALSE" in sure.sentence and sure.tone == overview.BAD
 
 
 def test_the_summary_of_nothing(experiments):
@@ -276,3 +276,10 @@ def test_claims_on_fields_of_a_sample_and_their_ratios(experiments):
     assert result.verdict == judge.REPRODUCES and result.ours == pytest.approx(1.8) and len(result.legs) == 3
     first = Claim("t", "figure", field="first_us", high=100)
     assert judge.judge(experiments["E1"], first, Samples(samples), "small", 2).verdict == judge.CONTRADICTS
+
+
+def test_a_single_sample_decides_no_claim_about_speed(experiments):
+    one = rounds("B2", "native", 2000) + rounds("E1", "native", 500)
+    claim = row(summed(experiments, one), "E1").claims[0]
+    assert claim.verdict == judge.UNDECIDED and "1 of the 3 samples" in claim.reason and claim.ours == 0.25
+    assert any(w.startswith("single samples have no spread") for w in summed(experiments, one).warnings)

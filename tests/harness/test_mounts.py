@@ -179,10 +179,10 @@ def test_a_claim_says_when_the_source_does_not_carry_it(experiments):
         "leg": "l",
         "f": 1.5,
     }
-    found = judge.judge(experiments["E1"], claim, Samples([sample]), "tiny", 2)
+    found = judge.judge(experiments["E1"], claim, Samples([sample] * 3), "tiny", 2)
     assert found.verdict == judge.REPRODUCES and "own figures do not carry" in found.reason
     claim = Claim("slower", "figure", field="f", published=1.4, low=1.05)
-    assert "own" not in judge.judge(experiments["E1"], claim, Samples([sample]), "tiny", 2).reason
+    assert "own" not in judge.judge(experiments["E1"], claim, Samples([sample] * 3), "tiny", 2).reason
 
 
 def harness(*args):
