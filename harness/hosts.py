@@ -179,6 +179,13 @@ def remove(hosts: Hosts, those: Sequence[Host], jobs: int, control: Path) -> Non
     subprocess.run(argv, capture_output=True, timeout=CLEAN_SECONDS_MAX, check=False, start_new_session=True)
 
 
+def sweep(hosts: Hosts, jobs: int, control: Path) -> None:
+    """Before the first leg: what a killed run may have left."""
+    for those in hosts.servers.values():
+        if those:
+            remove(hosts, those, jobs, control)
+
+
 def _jobs(done: Completed, hosts: Sequence[Host]) -> dict[str, dict]:
     """What fio said of each host, by its label. LabError unless every host did its job."""
     words = _words(done)

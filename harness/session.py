@@ -210,6 +210,7 @@ def _run(
             soft_wrap=True,
         )
         if elsewhere:
+            hosts.sweep(elsewhere, max(e.sizes[settings.scale]["jobs"] for e in experiments), work.control)
             store.note("the legs ran on other hosts by their fio servers; the environment is this machine's")
         elif settings.warm:
             warm.touch(warm.amount(estimate.footprint_bytes))

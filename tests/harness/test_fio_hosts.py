@@ -105,6 +105,7 @@ def test_two_servers_are_measured_verified_and_left_empty(tmp_path, servers):
     remote, out = tmp_path / "remote", tmp_path / "out"
     remote.mkdir()
     (remote / "letter").write_text("dear")
+    (remote / f"fastwrite-lab-{servers[0].replace(':', '-')}.0").write_text("left by a killed run")
     done = subprocess.run(
         [sys.executable, "-m", "harness", "run", "002-5", "004-R-psync-1x1", "--scale", "tiny", "--pairs", "1",
          "--kinds", "measure", "--hosts", ",".join(servers), "--remote-dir", str(remote),
