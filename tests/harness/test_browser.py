@@ -156,10 +156,11 @@ def test_a_figure_leads_to_its_samples(open_page):
     assert not page.locator("#row-row-7").is_visible()
     page.evaluate("document.getElementById('suite-many').open = true")
     page.locator("#suite-many table.rows a", has_text="row-7").first.click()
-    assert page.locator("#row-row-7 table.facts").is_visible()
+    sync_api.expect(page.locator("#row-row-7 table.facts")).to_be_visible()
     page.locator("#row-row-7 .legs a").first.click()
     line = page.locator("[id='leg-row-7/measure/1/native']")
-    assert line.is_visible() and "507 MB/s" in line.inner_text()
+    sync_api.expect(line).to_be_visible()
+    assert "507 MB/s" in line.inner_text()
 
 
 def test_the_summary_is_at_the_top_and_says_what_went_wrong(open_page):
