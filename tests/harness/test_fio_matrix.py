@@ -8,18 +8,22 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import lab_fakes as fakes
 import numpy as np
 import pytest
+from rich.console import Console
 
 import harness
-from harness import catalog, charts, environment, judge, report, summary
+from harness import catalog, charts, environment, judge, live, plan, report, summary
 from harness.cgroup import IO, PREFIX, Cgroup, Cgroups
 from harness.executor import Command, RealExecutor
 from harness.model import Claim, LabError
+from harness.runner import Runner
 from harness.samples import Samples
+from harness.store import RunStore
 from harness.tools import TOOLS, Place, fio_blocks
 
 FIO = TOOLS["fio"]
@@ -263,6 +267,44 @@ def test_the_whole_disk_of_a_partition_is_limited(tmp_path, monkeypatch):
     for device in ("8:0", "8:1"):
         monkeypatch.setattr(environment, "block_device", lambda _, d=device: (d, "x"))
         assert environment.whole_disk(tmp_path, tmp_path) == "8:0"
+
+
+class Groups(Cgroups):
+    """A place for groups of a version, in a scratch directory."""
+
+    def __init__(self, parent, version):
+        parent.mkdir()
+        self.parent, self.version, self.why_not = parent, version, ""
+
+
+def slow_leg(tmp_path, experiments, **bench):
+    row = replace(experiments["E1"], throttle={"write_iops": 5})
+    made = plan.make([row], suite="t", scale="tiny", seed=1, pairs=1, kills=1, memory_limit_bytes=1 << 26,
+                     variants=("native",), kinds=("measure",))  # fmt: skip
+    stood = replace(fakes.fake_bench(tmp_path), **bench)
+    store = RunStore.create(tmp_path / "out", fakes.settings())
+    Runner(stood, made, {"E1": row}, store, live.Live(Console(quiet=True), stood.clock, made, {"E1": row})).run()
+    return store.samples[0], stood
+
+
+@pytest.mark.parametrize(("version", "count"), [(1, 2), (2, 1)])
+def test_a_slow_leg_is_in_one_group_or_in_two(tmp_path, experiments, monkeypatch, version, count):
+    monkeypatch.setattr(Cgroup, "remove", lambda self: None)
+    places = {"cgroups": Groups(tmp_path / "m", version), "throttles": Groups(tmp_path / "s", version)}
+    sample, stood = slow_leg(tmp_path, experiments, **places)
+    assert sample["status"] == "ok"
+    writer = next(c for c in stood.executor.commands if "lab-writer" in c.argv[0])
+    assert len(writer.cgroup_procs) == count and any(f"{tmp_path}/s/" in path for path in writer.cgroup_procs)
+    (limit,) = [p for p in tmp_path.glob("s/*/*") if p.name in ("io.max", "blkio.throttle.write_iops_device")]
+    assert limit.read_text() == ("254:0 5" if version == 1 else "254:0 wiops=5")
+
+
+def test_without_groups_or_a_disk_a_slow_leg_is_skipped_with_the_reason(tmp_path, experiments):
+    sample, _ = slow_leg(tmp_path, experiments)
+    assert sample["status"] == "skipped" and "no slow disk possible here" in sample["reason"]
+    (tmp_path / "b").mkdir()
+    sample, _ = slow_leg(tmp_path / "b", experiments, throttles=Groups(tmp_path / "s", 1), disk=None)
+    assert sample["status"] == "skipped" and "not on a disk" in sample["reason"]
 
 
 def slow_groups():
