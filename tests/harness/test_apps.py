@@ -338,3 +338,9 @@ def test_versions_are_part_of_what_must_be_equal():
     for program, name in {"redis-server": "redis-server", "nginx": "nginx", "rsyslogd": "rsyslogd"}.items():
         assert bool(found[name]) == bool(app_cells.find(program))
     assert found["sqlite"][0] == "3"
+
+
+def test_a_suite_is_run_by_its_name():
+    done = run_harness("suite", "apps", "--dry-run", "--pairs", "1")
+    assert done.returncode == 0 and "45 legs" in done.stdout and "Nothing was written" in done.stdout
+    assert run_harness("suite", "aps", "--dry-run").returncode == 2
