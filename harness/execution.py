@@ -114,7 +114,7 @@ class Execution:
         """The rest of the leg happens on a fresh file system; control files stay in the work directory."""
         bench = self._bench
         self._mounted = mounted = bench.mounts.make(spec, spec.mib[self._plan.scale])
-        need_bytes = self._tool.total_bytes(self._experiment.params, self._size)
+        need_bytes = self._tool.disk_bytes(self._experiment.params, self._size)
         check_free(mounted.data, need_bytes, self._tool.file_count(self._experiment.params, self._size))
         place = replace(bench.place, data=mounted.data)
         self._bench = replace(bench, place=place, device=mounted.block_device)

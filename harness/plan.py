@@ -113,6 +113,7 @@ def estimate(plan: Plan, experiments: Sequence[Experiment]) -> Estimate:
             images.add(experiment.mount.mib[plan.scale])
             continue
         # Preallocation ahead of use (at most doubling) and the arena come on top under the shim.
-        footprint = max(footprint, written * 2 if shimmed(leg.variant) else written)
+        standing = tool.disk_bytes(experiment.params, size)
+        footprint = max(footprint, standing * 2 if shimmed(leg.variant) else standing)
         files = max(files, tool.file_count(experiment.params, size))
     return Estimate(len(plan.legs), total, seconds, footprint + (sum(images) << 20), files + len(images))

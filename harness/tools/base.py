@@ -41,6 +41,10 @@ class Tool(Protocol):
     def total_bytes(self, params: Params, size: Size) -> int:
         """Bytes that one leg writes in all (preparation included)."""
 
+    def disk_bytes(self, params: Params, size: Size) -> int:
+        """The most that stands on the disk at one time: less than what is written where files are written over."""
+        return self.total_bytes(params, size)
+
     def file_count(self, params: Params, size: Size) -> int: ...
 
     def prepare(self, executor: Executor, place: Place, params: Params, size: Size) -> None:

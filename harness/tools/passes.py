@@ -31,6 +31,9 @@ class PassesTool(base.Plain):
         )
         return size["records"] * _record_bytes(params) * times
 
+    def disk_bytes(self, params: Params, size: Size) -> int:
+        return size["records"] * _record_bytes(params) * (2 if params.get("via") == "pool" else 1)
+
     def file_count(self, params: Params, size: Size) -> int:
         return int(params.get("segments", 1)) + 1
 
