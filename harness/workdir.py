@@ -20,6 +20,7 @@ from harness import cgroup, mounts, sysctls
 from harness.model import LabError
 
 MARKER = ".fastwrite-lab.json"
+MARKER_NEW = MARKER + ".new"
 PARTS = ("data", "control")
 MOUNT_PARTS = ("images", "mount")
 SPARE_INODES = 200
@@ -33,12 +34,18 @@ class WorkDir:
         self.data = self.path / "data"
         self.control = self.path / "control"
         self._created = False
+        self._ours = False
         self._cgroups: list[str] = []
         self._queues: dict[str, dict] = {}
         self._sysctls: list[dict[str, str]] = []
 
     def __enter__(self) -> WorkDir:
-        self.claim()
+        try:
+            self.claim()
+        except KeyboardInterrupt:
+            if self._ours:
+                self.release()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -52,7 +59,7 @@ class WorkDir:
             marker = self.path / MARKER
             if marker.exists():
                 cleaned = self._take_over(marker)
-            elif any(self.path.iterdir()):
+            elif any(p.name != MARKER_NEW for p in self.path.iterdir()):
                 raise LabError(
                     f"{self.path}: not empty, and not of this laboratory; give a new or empty --dir"
                 )
@@ -62,6 +69,7 @@ class WorkDir:
             except OSError as error:
                 raise LabError(f"{self.path}: cannot be created: {error.strerror}") from error
             self._created = True
+        self._ours = True
         self._write_marker()
         self.fresh()
         return cleaned
@@ -74,19 +82,29 @@ class WorkDir:
         pid = left.get("pid", 0)
         if pid != os.getpid() and pid and process_start(pid) == left.get("start"):
             raise LabError(f"{self.path}: in use by process {pid}; wait for it or give another --dir")
+        self._ours = True
         self._created = bool(left.get("created"))
+        self._cgroups = list(left.get("cgroups", ()))
+        self._queues = left.get("queues") or {}
+        self._sysctls = list(left.get("sysctls", ()))
+        cleaned = self._clean()
+        strangers = [p.name for p in self.path.iterdir() if p.name not in (MARKER, MARKER_NEW)]
+        if strangers:
+            raise LabError(f"{self.path}: holds '{strangers[0]}', which is not ours; give another --dir")
+        return cleaned
+
+    def _clean(self) -> list[str]:
+        """Remove and set back everything that a run has made, except the marker; what there was of it."""
         cleaned = []
-        for path in left.get("cgroups", ()):
+        for path in self._cgroups:
             if group := cgroup.leftover(path):
                 group.remove()
                 cleaned.append(f"control group {group.path}")
-        cleaned += sysctls.restore(left.get("sysctls", ()))
-        cleaned += mounts.clean(self.path, left.get("queues") or {})
+        cleaned += sysctls.restore(self._sysctls)
+        cleaned += mounts.clean(self.path, self._queues)
         cleaned += [name for name in (*PARTS, *MOUNT_PARTS) if (self.path / name).exists()]
         self._remove_parts(*PARTS, *MOUNT_PARTS)
-        strangers = [p.name for p in self.path.iterdir() if p.name != MARKER]
-        if strangers:
-            raise LabError(f"{self.path}: holds '{strangers[0]}', which is not ours; give another --dir")
+        self._cgroups, self._queues, self._sysctls = [], {}, []
         return cleaned
 
     def _write_marker(self) -> None:
@@ -98,7 +116,7 @@ class WorkDir:
             "queues": self._queues,
             "sysctls": self._sysctls,
         }
-        temporary = self.path / (MARKER + ".new")
+        temporary = self.path / MARKER_NEW
         try:
             temporary.write_text(json.dumps(state))
             temporary.rename(self.path / MARKER)
@@ -141,14 +159,9 @@ class WorkDir:
             shutil.rmtree(self.path / name, ignore_errors=True)
 
     def release(self) -> None:
-        for path in self._cgroups:
-            if group := cgroup.leftover(path):
-                group.remove()
-        sysctls.restore(self._sysctls)
-        self.unmount()
-        self._remove_parts(*PARTS, *MOUNT_PARTS)
+        self._clean()
         (self.path / MARKER).unlink(missing_ok=True)
-        (self.path / (MARKER + ".new")).unlink(missing_ok=True)
+        (self.path / MARKER_NEW).unlink(missing_ok=True)
         if self._created:
             with contextlib.suppress(OSError):
                 self.path.rmdir()

@@ -11,7 +11,7 @@ from harness import environment, sampler
 from harness.cgroup import Cgroups, leftover
 from harness.model import LabError
 from harness.progress import ProgressReader
-from harness.workdir import MARKER, WorkDir, process_start
+from harness.workdir import MARKER, MARKER_NEW, WorkDir, process_start
 
 
 def test_a_new_directory_is_made_and_removed(tmp_path):
@@ -172,3 +172,29 @@ def test_environment_has_all_that_must_agree(tmp_path):
     assert set(environment.IDENTITY) <= set(found)
     assert environment.differences(found, found) == []
     json.dumps(found)
+
+
+def test_a_marker_that_was_being_written_is_no_stranger(tmp_path):
+    (tmp_path / "w").mkdir()
+    (tmp_path / "w" / MARKER_NEW).write_text('{"pid": ')
+    with WorkDir(tmp_path / "w") as work:
+        (work.path / MARKER_NEW).write_text("{")
+        with WorkDir(tmp_path / "w"):  # the same process: as a start after a kill
+            assert work.data.is_dir()
+    assert not list((tmp_path / "w").iterdir())
+
+
+def test_an_interrupt_while_the_directory_is_taken_gives_it_back(tmp_path, monkeypatch):
+    def interrupted(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(WorkDir, "fresh", interrupted)
+    with pytest.raises(KeyboardInterrupt), WorkDir(tmp_path / "w"):
+        pass
+    assert not (tmp_path / "w").exists()
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "letter").write_text("dear")
+    monkeypatch.setattr("harness.workdir._refuse_wrong_kind", interrupted)
+    with pytest.raises(KeyboardInterrupt), WorkDir(tmp_path / "theirs"):
+        pass
+    assert (tmp_path / "theirs" / "letter").exists()
