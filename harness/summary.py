@@ -11,6 +11,10 @@ from harness.model import CONTROL, FAILED, KILL, MEASURE, MEMORY, NATIVE, OK, RA
 from harness.samples import Samples, app_series, device_series
 
 
+SHORT_SECONDS = 0.05
+NAMED_MAX = 3
+
+
 @dataclass(frozen=True)
 class Figures:
     """Measured legs of one variant. figure: the experiment's main one, in its unit. rate: MB/s with the final
@@ -231,10 +235,14 @@ def _limited(found: list[dict]) -> Limited | None:
 def _warnings(rows: Sequence[Row], samples: Samples) -> list[str]:
     found: list[str] = []
     single: list[str] = []
+    short: list[str] = []
     for row in rows:
         for variant in row.figures:
             values = samples.figures(row.experiment.id, variant, row.experiment.figure)
             name = f"{row.experiment.id} {variant}"
+            seconds = samples.figures(row.experiment.id, variant, "seconds_with_sync")
+            if seconds and statistics.median(seconds) < SHORT_SECONDS:
+                short.append(name)
             if len(values) == 1:
                 single.append(name)
             else:
@@ -246,8 +254,15 @@ def _warnings(rows: Sequence[Row], samples: Samples) -> list[str]:
                 "for two identical legs; read differences of that size as noise"
             )
     if single:
+        found.append(f"single samples have no spread: {_named(single)}")
+    if short:
         found.append(
-            f"single samples have no spread: {', '.join(single[:3])}"
-            + (f" and {len(single) - 3} more" if len(single) > 3 else "")
+            f"legs of less than {SHORT_SECONDS * 1000:.0f} ms mostly measure their own start; use a larger "
+            f"--scale: {_named(short)}"
         )
     return found
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    return ", ".join(names[:NAMED_MAX]) + more

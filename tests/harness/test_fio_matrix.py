@@ -283,7 +283,9 @@ def slow_leg(tmp_path, experiments, **bench):
                      variants=("native",), kinds=("measure",))  # fmt: skip
     stood = replace(fakes.fake_bench(tmp_path), **bench)
     store = RunStore.create(tmp_path / "out", fakes.settings())
-    Runner(stood, made, {"E1": row}, store, live.Live(Console(quiet=True), stood.clock, made, {"E1": row})).run()
+    Runner(
+        stood, made, {"E1": row}, store, live.Live(Console(quiet=True), stood.clock, made, {"E1": row})
+    ).run()
     return store.samples[0], stood
 
 

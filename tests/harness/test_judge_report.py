@@ -283,3 +283,11 @@ def test_a_single_sample_decides_no_claim_about_speed(experiments):
     claim = row(summed(experiments, one), "E1").claims[0]
     assert claim.verdict == judge.UNDECIDED and "1 of the 3 samples" in claim.reason and claim.ours == 0.25
     assert any(w.startswith("single samples have no spread") for w in summed(experiments, one).warnings)
+
+
+def test_legs_that_are_too_short_are_named_in_one_line(experiments):
+    found = summed(
+        experiments, rounds("E1", "native", 30000, 31000, 30500) + rounds("E2", "native", 500, 510, 505)
+    )
+    (short,) = [w for w in found.warnings if "50 ms" in w]
+    assert short.endswith(": E1 native")
