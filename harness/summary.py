@@ -10,7 +10,6 @@ from harness import judge, noise, statistics
 from harness.model import CONTROL, FAILED, KILL, MEASURE, MEMORY, NATIVE, OK, RATE, SHIM, SKIPPED, Experiment
 from harness.samples import Samples, app_series, device_series
 
-
 SHORT_SECONDS = 0.05
 NAMED_MAX = 3
 
