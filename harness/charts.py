@@ -361,7 +361,8 @@ def heat_maps(rows: Sequence[Row], samples: Samples) -> list[Drawing]:
         if panels:
             drawn = _heat_map(mine, panels, f"matrix-{_suite(rows)}-{number}", f"Matrix: {name}")
             legs = tuple(leg for r in mine for f in r.figures.values() for leg in f.legs)
-            drawings.append(Drawing(name[:1].upper() + name[1:], drawn, "", legs))
+            note = " ".join(dict.fromkeys(r.experiment.note for r in mine if r.experiment.note))
+            drawings.append(Drawing(name[:1].upper() + name[1:], drawn, note, legs))
     return drawings
 
 

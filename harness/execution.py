@@ -106,6 +106,9 @@ class Execution:
         self._enter_groups()
         command = self._command()
         fields = self._killed(command) if self._leg.kind == KILL else self._measured(command)
+        if self._experiment.throttle:
+            limits = dict(self._experiment.throttle)
+            fields["throttle"] = {**limits, "disk": bench.disk, "cgroup_version": bench.throttles.version}
         if self._mounted:
             fields |= {"mount": self._mounted.told, "refused": self._mounted.refused}
         return fields

@@ -234,6 +234,7 @@ def test_a_matrix_is_drawn_with_every_cell(experiments):
     ]  # fmt: skip
     found = summary.summarize(rows, recorded, "small", 2)
     (drawing,) = charts.heat_maps(found.rows, Samples(recorded))
+    assert experiments["004-R-libaio-8x64"].note in drawing.note
     assert drawing.title == "Random reads, libaio" and len(drawing.legs) == len(recorded)
     for text in ("native, IOPS", "shim, IOPS", "shim / native", "p99 native, µs", "1.23k", "158k", "iodepth"):
         assert f">{text}<" in drawing.svg
@@ -295,6 +296,7 @@ def test_a_slow_leg_is_in_one_group_or_in_two(tmp_path, experiments, monkeypatch
     places = {"cgroups": Groups(tmp_path / "m", version), "throttles": Groups(tmp_path / "s", version)}
     sample, stood = slow_leg(tmp_path, experiments, **places)
     assert sample["status"] == "ok"
+    assert sample["throttle"] == {"write_iops": 5, "disk": "254:0", "cgroup_version": version}
     writer = next(c for c in stood.executor.commands if "lab-writer" in c.argv[0])
     assert len(writer.cgroup_procs) == count and any(f"{tmp_path}/s/" in path for path in writer.cgroup_procs)
     (limit,) = [p for p in tmp_path.glob("s/*/*") if p.name in ("io.max", "blkio.throttle.write_iops_device")]
