@@ -35,7 +35,8 @@ class FioTool(Tool):
         return size
 
     def total_bytes(self, params: Params, size: Size) -> int:
-        return size["jobs"] * job_bytes(size)
+        passes = 2 if params.get("overwrite") else 1
+        return passes * size["jobs"] * job_bytes(size)
 
     def file_count(self, params: Params, size: Size) -> int:
         return size["jobs"]
@@ -68,7 +69,7 @@ class FioTool(Tool):
         self, executor: Executor, place: Place, params: Params, size: Size, outcome: Outcome | None
     ) -> Verification:
         """Every byte of every file. outcome None cannot be: fio keeps no log of what was acknowledged."""
-        total = self.total_bytes(params, size)
+        total = size["jobs"] * job_bytes(size)
         owed = total if reads(params) or outcome is None else outcome.bytes
         new = held = 0
         problem = ""

@@ -93,6 +93,7 @@ def test_what_fio_wrote_is_verified_to_the_block(tmp_path, overwrite):
     params = {**PARAMS, "overwrite": overwrite}
     outcome, found = ran(tmp_path, params)
     assert found.ok and found.verified_bytes == outcome.bytes == 2 << 20, found.problem
+    assert FIO.total_bytes(params, SIZE) == (4 << 20 if overwrite else 2 << 20)
     assert outcome.raw["outstanding"] == 2 and outcome.raw["direction"] == "write"
     assert 0 < outcome.raw["lat_p50_us"] <= outcome.raw["lat_p99_us"] <= outcome.raw["lat_p9999_us"]
 
