@@ -95,6 +95,8 @@ def _helps(rows: Sequence[Row]) -> Card:
     best = _best(gains)
     if best is None:
         words = f"In none of {present.plural(len(gains), 'row')} is a gain certain."
+        if max(r.comparison.n for r in gains) < statistics.PAIRS_MIN:
+            words += f" Fewer than {statistics.PAIRS_MIN} pairs decide nothing."
         return Card("What helps?", "0 faster", words, tuple(r.experiment.id for r in gains))
     middle = statistics.median([r.comparison.ratio for r in faster])
     c = best.comparison

@@ -63,7 +63,9 @@ def address(run, tmp_path_factory):
 def browser():
     with sync_api.sync_playwright() as playwright:
         # Chromium's own sandbox does not work for root; what it opens here is our own file
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        started = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
         yield started
         started.close()
 

@@ -291,3 +291,9 @@ def test_legs_that_are_too_short_are_named_in_one_line(experiments):
     )
     (short,) = [w for w in found.warnings if "50 ms" in w]
     assert short.endswith(": E1 native")
+
+
+def test_too_few_pairs_are_named_as_the_reason(experiments):
+    few = rounds("E1", "native", 500, 510) + rounds("E1", "shim", 1500, 1530)
+    card = overview.cards(summed(experiments, few))[0]
+    assert card.figure == "0 faster" and "Fewer than 3 pairs decide nothing" in card.sentence
