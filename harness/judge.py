@@ -9,7 +9,7 @@ used up the processors here: then the disk was not what was measured, and the re
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness import statistics
 from harness.model import KILL, MEASURE, RATE, Claim, Experiment
@@ -49,6 +49,11 @@ class _Context:
 
 def judge(experiment: Experiment, claim: Claim, samples: Samples, scale: str, cpus: int) -> ClaimResult:
     """The verdict on one claim."""
+    found = _judge(experiment, claim, samples, scale, cpus)
+    return replace(found, reason="; ".join(filter(None, (found.reason, _own_data(claim)))))
+
+
+def _judge(experiment: Experiment, claim: Claim, samples: Samples, scale: str, cpus: int) -> ClaimResult:
     values, legs = MEASURES[claim.measure](_Context(experiment, claim, samples))
     if not values:
         return ClaimResult(claim, None, None, None, NOT_COMPARABLE, claim.reason or "no samples", ())
@@ -77,8 +82,7 @@ def judge(experiment: Experiment, claim: Claim, samples: Samples, scale: str, cp
                 f"the program kept {cpus} processors {busy:.0%} busy here (64 cores there): "
                 "the disk is not what limits it", legs,
             )  # fmt: skip
-    said = "; ".join(filter(None, (reason or claim.reason, _own_data(claim))))
-    return ClaimResult(*result, verdict, said, legs)
+    return ClaimResult(*result, verdict, reason or claim.reason, legs)
 
 
 def overall(results: list[ClaimResult]) -> tuple[str, str]:
