@@ -79,7 +79,7 @@ def _keys(taken: Sequence[File], durability: str) -> tuple[dict[str, str], list[
         notes.append(
             f"{syncs:,} syncs stay as durable as they are; `--durability recovered` would allow the journal"
         )
-    if any(f.read_by_others for f in taken):
+    if any(f.watched for f in taken):
         keys["visibility"] = "strict"
         notes.append(
             "other processes of the command read these files while it writes: they see everything at once"
@@ -181,7 +181,9 @@ def verdict(advice: Advice, prediction: Prediction | None, profile: Profile) -> 
     if prediction.low >= GAIN_MIN:
         return USE, f"Recommended: predicted to run {_figures(prediction)}."
     writes = profile.total("stageable")
-    gain = f"the {writes:,} small writes that can be staged would save {prediction.saved:.1%} of {_seconds(prediction)}"
+    word = "save" if prediction.saved >= 0 else "cost"
+    share = f"{abs(prediction.saved):.1%} of {_seconds(prediction)}"
+    gain = f"the {writes:,} small writes that can be staged would {word} {share}"
     if prediction.ratio >= GAIN_MIN:
         return TRY, f"Perhaps: {gain}, predicted to run {_figures(prediction)}; more --pairs tell it apart."
     besides = " Besides: " + "; ".join(advice.obstacles) + "." if advice.obstacles else ""

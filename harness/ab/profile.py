@@ -23,7 +23,7 @@ class File:
     """One path. sizes: writes by power of two (the upper bound, bytes); stageable: what the shim can absorb.
 
     sequential, appended, positioned: writes at the end of the one before, by O_APPEND, elsewhere; writers, programs:
-    processes that wrote, and what they ran; others: processes that had it open for reading while it was written.
+    processes that wrote, and what they ran; watched: another process had it open for reading meanwhile.
     """
 
     path: str
@@ -47,7 +47,7 @@ class File:
     spliced: int = 0
     writers: set[int] = field(default_factory=set)
     programs: set[str] = field(default_factory=set)
-    readers: set[int] = field(default_factory=set)
+    watched: bool = False
 
     @property
     def mean_bytes(self) -> float:
@@ -57,10 +57,6 @@ class File:
     def typical_bytes(self) -> int:
         """The class of sizes with the most writes, by its upper bound."""
         return max(self.sizes, key=lambda size: (self.sizes[size], size)) if self.sizes else 0
-
-    @property
-    def read_by_others(self) -> bool:
-        return bool(self.readers - self.writers)
 
 
 @dataclass
@@ -96,10 +92,11 @@ def make(story: Story) -> Profile:
         if operation.kind in (s.WRITE, s.PWRITE):
             _write(file, story, node, operation, description, small_of, last)
         else:
-            _other(file, node.process, operation, description)
+            _other(file, operation, description)
     for file in files.values():
         file.shared_maps = story.special.shared_maps.get(file.path, 0)
         file.spliced = story.special.spliced.get(file.path, 0)
+        file.watched = file.path in story.special.watched
         file.syncs += story.special.other_syncs.get(file.path, 0)
         if file.shared_maps or file.spliced:
             file.stageable = 0
@@ -141,13 +138,11 @@ def _write(file: File, story: Story, node: s.Node, operation: Operation, descrip
         file.stageable += 1
 
 
-def _other(file: File, process: int, operation: Operation, description: Description) -> None:
+def _other(file: File, operation: Operation, description: Description) -> None:
     kind = operation.kind
     if kind == s.OPEN:
         file.opens += 1
         file.synchronous |= bool(description.flags & s.SYNCHRONOUS)
-        if not description.writable:
-            file.readers.add(process)
     elif kind in (s.FSYNC, s.FDATASYNC):
         file.syncs += 1
     elif kind in (s.READ, s.PREAD):

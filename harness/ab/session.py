@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -56,14 +56,15 @@ class Settings:
 class Calibration:
     """The replay. scale: turns of a loop per nanosecond of its own work; overhead: seconds of strace per call.
 
-    rounds: seconds of the command, its replay, its replay under the rule; costs: seconds per call of a kind, natively
-    and under the rule.
+    rounds: seconds of the command, its replay, its replay under the rule, and of processor time; costs: seconds per
+    call of a kind, natively and under the rule.
     """
 
     operations: int
     overhead: float
     scale: float
     rounds: list[tuple[float, float, float]]
+    processor_rounds: list[tuple[float, float, float]]
     costs: dict[str, tuple[float | None, float | None]]
 
 
@@ -81,6 +82,7 @@ class Record:
     rule: Rule | None = None
     calibration: Calibration | None = None
     prediction: Prediction | None = None
+    processor_prediction: Prediction | None = None
     verdict: str = NO
     sentence: str = ""
     counts: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -95,9 +97,17 @@ class Record:
     @property
     def comparison(self) -> statistics.Comparison | None:
         """Native time over time under the rule, paired (above 1: faster)."""
+        return self._compare(lambda run: run.seconds)
+
+    @property
+    def processor_comparison(self) -> statistics.Comparison | None:
+        """The same of processor time, which other programs on the machine change less."""
+        return self._compare(lambda run: run.processor_seconds)
+
+    def _compare(self, get: Callable[[Run], float]) -> statistics.Comparison | None:
         if not self.shimmed:
             return None
-        return statistics.compare([1 / r.seconds for r in self.native], [1 / r.seconds for r in self.shimmed])
+        return statistics.compare([1 / get(r) for r in self.native], [1 / get(r) for r in self.shimmed])
 
     @property
     def differences(self) -> list[str]:
@@ -107,7 +117,7 @@ class Record:
 
     def as_dict(self) -> dict:
         """For JSON. Sets become lists; what was left is there by digest."""
-        comparison = self.comparison
+        comparison, processor = self.comparison, self.processor_comparison
         return json.loads(
             json.dumps(
                 {
@@ -115,6 +125,7 @@ class Record:
                     "kind": "ab",
                     **asdict(self),
                     "comparison": asdict(comparison) if comparison else None,
+                    "processor_comparison": asdict(processor) if processor else None,
                     "within_prediction": self.within,
                     "recommended": self.recommended,
                     "compared": equality.ways([run.left for run in self.natives]),
@@ -269,26 +280,28 @@ class _Session:
             made = twin.script(told, overhead, waits=waits)
             scale = twin.fit(lambda think: self._beside(made, think, repeats))
             costs = self._costs(bare, env)
-            rounds, failed = [], 0
+            rounds, processor, failed = [], [], 0
             for number in range(self._rounds):
                 status.update(f"calibrating: round {number + 1} of {self._rounds}")
-                seconds = {}
+                runs = {}
                 for kind in ROUND if number % 2 == 0 else ROUND[::-1]:
                     if kind == COMMAND:
                         record.plain.append(bench.run())
-                        seconds[kind] = record.plain[-1].seconds
+                        runs[kind] = record.plain[-1]
                         continue
-                    found, tally = bench.replay(made, scale, env if kind == REPLAY_SHIM else None)
-                    seconds[kind] = found.seconds
+                    runs[kind], tally = bench.replay(made, scale, env if kind == REPLAY_SHIM else None)
                     failed = max(failed, tally.failed)
-                rounds.append(tuple(seconds[kind] for kind in ROUND))
-        record.calibration = Calibration(made.operations, overhead, scale, rounds, costs)
+                rounds.append(tuple(runs[kind].seconds for kind in ROUND))
+                processor.append(tuple(runs[kind].processor_seconds for kind in ROUND))
+        record.calibration = Calibration(made.operations, overhead, scale, rounds, processor, costs)
         if failed > FAILED_SHARE * made.operations:
             record.notes.append(
                 f"{failed:,} of {made.operations:,} calls could not be replayed: no prediction"
             )
             return
-        record.prediction = predict.predict(rounds, max(2, self._settings.pairs))
+        pairs = max(2, self._settings.pairs)
+        record.prediction = predict.predict(rounds, pairs)
+        record.processor_prediction = predict.predict(processor, pairs)
 
     def _beside(self, made: twin.Script, think: float, repeats: int) -> float:
         """Processor time of the replay over that of the command, run next to each other."""
@@ -355,6 +368,6 @@ def _absolute(pattern: str, root: str) -> str:
     return mark + (rest if rest.startswith("/") else f"{advice.quote(root)}/{rest}")
 
 
-def portable(text: str, root: str, source: Path | None) -> str:
-    """A rule's text with the user's directory, or $PWD, in place of the one that the runs had."""
-    return text.replace(advice.quote(root), str(source.absolute()) if source else "$PWD")
+def portable(text: str, root: str, source: Path | None, unknown: str) -> str:
+    """A rule's text with the user's directory in place of the one that the runs had; `unknown` when it had none."""
+    return text.replace(advice.quote(root), advice.quote(str(source.absolute())) if source else unknown)

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from harness import present, statistics
 from harness.ab import equality
+from harness.ab.predict import Prediction
 from harness.ab.profile import File
 from harness.ab.runs import Run
 from harness.ab.session import Record, portable
@@ -42,21 +43,30 @@ def blocks(record: Record) -> list[Block]:
 def sentences(record: Record) -> list[str]:
     """What a busy person reads: the verdict, the rule, what was measured, integrity, notes."""
     out = [record.sentence]
-    comparison = record.comparison
-    if comparison:
-        out.append(
-            f"Measured: {comparison.ratio:.2f} times as fast [{comparison.low:.2f}, {comparison.high:.2f}], "
-            f"{present.plural(comparison.n, 'pair')}, {comparison.verdict}"
-            + {
-                True: "; within the predicted interval.",
-                False: "; NOT within the predicted interval.",
-                None: ".",
-            }[record.within]
+    comparison, processor = record.comparison, record.processor_comparison
+    if comparison and processor:
+        out.append(f"Measured: {_measured(comparison, record.prediction, 'as fast')}")
+        expected = record.processor_prediction
+        told = (
+            f" predicted {expected.ratio:.2f} [{expected.low:.2f}, {expected.high:.2f}]," if expected else ""
         )
+        out.append(f"Processor time:{told} measured {_measured(processor, expected, 'less')}")
         out.append(_integrity(record))
+    if record.settings.own_rule and record.advice:
+        found = record.advice.rule
+        out.append(f"By itself it would try {' '.join(found.env().values())}." if found else
+                   "By itself it would try no rule: " + "; ".join(record.advice.obstacles) + ".")  # fmt: skip
     if record.rule and (record.recommended or record.comparison):
         out += [f"Note: {note}." for note in record.rule.notes]
     return out + [f"Note: {note}." for note in record.notes]
+
+
+def _measured(found: statistics.Comparison, expected: Prediction | None, word: str) -> str:
+    text = f"{found.ratio:.2f} times {word} [{found.low:.2f}, {found.high:.2f}], {present.plural(found.n, 'pair')}, "
+    text += found.verdict
+    if expected is None:
+        return f"{text}."
+    return f"{text}; {'within' if expected.covers(found.ratio) else 'NOT within'} the predicted interval."
 
 
 def command(record: Record) -> str:
@@ -65,7 +75,8 @@ def command(record: Record) -> str:
         return ""
     source = record.settings.job.source
     variables = [
-        f'{name}="{portable(value, record.root, source)}"' for name, value in record.rule.env().items()
+        f'{name}="{portable(value, record.root, source, "$PWD")}"'
+        for name, value in record.rule.env().items()
     ]
     return " ".join([*variables, "fastwrite run --", shlex.join(record.settings.job.argv)])
 
@@ -74,7 +85,7 @@ def ini(record: Record) -> str:
     """The rule as a section of a configuration file; empty when there is none to use."""
     if not record.recommended or record.rule is None:
         return ""
-    return portable(record.rule.ini(), record.root, record.settings.job.source)
+    return portable(record.rule.ini(), record.root, record.settings.job.source, "/WHERE/IT/WORKS")
 
 
 def _integrity(record: Record) -> str:
@@ -104,8 +115,9 @@ def _times(record: Record) -> Block | None:
         if native and shimmed:
             rows.append((name, _middle(record.native, get, show), _middle(record.shimmed, get, show),
                          _ratio(native, shimmed)))  # fmt: skip
-    if record.comparison:
+    if record.comparison and record.processor_comparison:
         rows[0] = (*rows[0][:3], present.ratio(record.comparison))
+        rows[1] = (*rows[1][:3], present.ratio(record.processor_comparison))
     for name, names in (("write calls", WRITES), ("syncs", SYNCS), ("all system calls", None)):
         counted = [_count(record, variant, names) for variant in ("native", "shim")]
         rows.append((name, *(f"{c:,}" for c in counted), _ratio([counted[0]], [counted[1]])))
@@ -202,7 +214,7 @@ def _how(file: File) -> str:
                                       ("positioned", file.positioned)) if count]  # fmt: skip
     words += [word for word, count in (("mapped", file.shared_maps), ("spliced", file.spliced), ("locked", file.locks),
                                        ("given open", file.inherited), ("O_SYNC", file.synchronous),
-                                       ("read by others", file.read_by_others)) if count]  # fmt: skip
+                                       ("read meanwhile", file.watched)) if count]  # fmt: skip
     return ", ".join(words)
 
 

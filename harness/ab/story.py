@@ -78,6 +78,7 @@ class Special:
     aio: set[int] = field(default_factory=set)
     other_syncs: dict[str, int] = field(default_factory=dict)
     outside: dict[str, int] = field(default_factory=dict)
+    watched: set[str] = field(default_factory=set)
     synced_all: int = 0
 
 
@@ -138,6 +139,7 @@ class _Teller:
         self._threads: dict[int, _Thread] = {}
         self._children: dict[int, int] = {}
         self._numbers: dict[str, int] = {}
+        self._live: dict[str, dict[int, tuple[int, bool]]] = {}
         self._act: dict[str, Callable[[_Thread, Call], bool]] = {
             **dict.fromkeys(("open", "openat", "openat2", "creat"), self._open),
             **dict.fromkeys(("write", "writev"), self._write),
@@ -179,6 +181,8 @@ class _Teller:
             thread.think += max(0.0, call.begin - thread.last)
             thread.calls += 1
             act = self._act.get(call.name)
+            if call.name == "exit_group":
+                self._exit(thread)
             told = act is not None and call.result is not None and act(thread, call)
             if not told:
                 self._elsewhere(thread, call)
@@ -244,7 +248,19 @@ class _Teller:
         made = Description(len(self._story.descriptions), call.path, found, thread.process.image)
         self._story.descriptions.append(made)
         thread.process.files[call.result] = (made, "O_CLOEXEC" in found)
+        self._opened(made, thread.process.number)
         return self._add(thread, OPEN, made.number, self._path(call.path), seconds=call.seconds)
+
+    def _opened(self, made: Description, process: int) -> None:
+        """Has one process the file open for reading while another has it for writing?"""
+        live = self._live.setdefault(made.path, {})
+        if any(process != other and made.writable != writable for other, writable in live.values()):
+            self._story.special.watched.add(made.path)
+        live[made.number] = (process, made.writable)
+
+    def _exit(self, thread: _Thread) -> None:
+        for description, _ in thread.process.files.values():
+            self._live[description.path].pop(description.number, None)
 
     def _close(self, thread: _Thread, call: Call) -> bool:
         number, _ = trace.descriptor(call.arguments)
@@ -269,6 +285,7 @@ class _Teller:
             return False
         if entry[0].number in thread.process.inherited:
             return False
+        self._live[entry[0].path].pop(entry[0].number, None)
         return self._add(thread, CLOSE, entry[0].number, seconds=seconds)
 
     def _dup(self, thread: _Thread, call: Call) -> bool:

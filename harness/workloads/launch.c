@@ -60,6 +60,7 @@ static void redirect(const char *path, int to)
 /* `failed` closes at the exec; when there is none it tells errno. */
 static void become(const struct order *order, int failed)
 {
+	prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
 	redirect(order->out, 1);
 	redirect(order->err, 2);
 	for (int i = 0; i < order->variable_count; i++)
