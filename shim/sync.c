@@ -206,27 +206,13 @@ int sync_file(int fd, struct ofd *o, bool full)
 	return r;
 }
 
-void sync_relaxed_due(struct file *f)
+/* By this descriptor; -1: members of the family who have one do it. */
+static void relaxed_sync(struct file *f, int fd)
 {
-	/* what was written with O_SYNC may be staged still */
-	if (f->arena && f->mode == FILE_ENGAGED && flush_settle(f, false) < 0) {
-		/* the next write or sync is told; the bytes stay staged */
-		f->relaxed_due_ns = 0;
-		relaxed_arm(f);
-		return;
-	}
-	sync_relaxed_now(f);
-}
-
-void sync_relaxed_now(struct file *f)
-{
-	int fd = file_fd(f); /* one that only reads will do */
 	int r;
 
-	if (fd < 0 && f->arena && f->mode == FILE_ENGAGED && flush_possible(f))
-		fd = file_own_fd(f);
 	if (fd < 0)
-		return; /* members of the family who have one do it */
+		return;
 	f->relaxed_due_ns = 0;
 	count(f, COUNT_SYNCS_DONE);
 	r = device_sync(fd, f->full_sync);
@@ -235,6 +221,25 @@ void sync_relaxed_now(struct file *f)
 	else
 		f->full_sync = false;
 }
+
+/* What was written with O_SYNC may be staged still.  False: it could not be written, and is due again later. */
+static bool relaxed_settle(struct file *f)
+{
+	if (!f->arena || f->mode != FILE_ENGAGED || flush_settle(f, false) >= 0)
+		return true;
+	/* the next write or sync is told; the bytes stay staged */
+	f->relaxed_due_ns = 0;
+	relaxed_arm(f);
+	return false;
+}
+
+void sync_relaxed_due(struct file *f)
+{
+	if (relaxed_settle(f))
+		sync_relaxed_now(f);
+}
+
+void sync_relaxed_now(struct file *f) { relaxed_sync(f, file_fd(f)); /* one that only reads will do */ }
 
 void sync_relaxed_named(uint64_t dev, uint64_t ino)
 {
@@ -246,7 +251,13 @@ void sync_relaxed_named(uint64_t dev, uint64_t ino)
 	g = file_lock(f);
 	if (g.nested)
 		stage_interrupt(f);
-	if (f->refs && f->dev == dev && f->ino == ino && f->relaxed_due_ns)
-		sync_relaxed_due(f);
+	if (f->refs && f->dev == dev && f->ino == ino && f->relaxed_due_ns && relaxed_settle(f)) {
+		int fd = file_fd(f);
+
+		/* before the name changes, and not when whoever has it comes to it */
+		if (fd < 0 && f->mode == FILE_ENGAGED && f->arena && flush_possible(f))
+			fd = file_own_fd(f);
+		relaxed_sync(f, fd);
+	}
 	file_unlock(f, g);
 }

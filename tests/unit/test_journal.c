@@ -162,6 +162,14 @@ static void test_a_failed_sync_of_the_file_is_told_and_entries_stay(void **state
 	faults.fdatasync = (struct fault){.at = 1, .count = 1, .error = EIO};
 	assert_int_equal(sync_file(fd, fdtable_get(fd), false), -EIO);
 	assert_true(journal_file_counts(rig_file(fd)));
+	/* the kernel has forgotten, and says that all is well */
+	assert_int_equal(sync_file(fd, fdtable_get(fd), false), -EIO);
+	assert_int_equal(faults.fdatasync.calls, 1);
+	assert_true(journal_file_counts(rig_file(fd)));
+	assert_true(atomic_load(&rig_file(fd)->arena->journal.keep));
+	/* so that it can be removed at the end of this test */
+	atomic_store(&rig_file(fd)->arena->journal.keep, false);
+	rig_file(fd)->journal.failed = 0;
 	assert_int_equal(sync_file(fd, fdtable_get(fd), false), 0);
 	assert_false(journal_file_counts(rig_file(fd)));
 }
