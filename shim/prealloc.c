@@ -188,14 +188,28 @@ static void forget(struct file *f)
 		                      memory_order_relaxed);
 }
 
+/* Writes that need no lock have come to their end.  Not for ever: a killed member of the family may have been at one. */
+static bool none_passes(struct file *f)
+{
+	enum { NAPS_MAX = 50 };
+
+	for (int naps = 0; !strict_stop_passing(f); naps++) {
+		if (naps == NAPS_MAX)
+			return false;
+		sys_nap(1000000);
+	}
+	return true;
+}
+
 void prealloc_trim(struct file *f, int fd)
 {
 	bool exclusive = f->rule->set.writers == WRITERS_EXCLUSIVE;
 
 	if (f->prealloc_end == 0)
 		return;
-	/* somebody else's append between statx and ftruncate would be cut off: only while nobody else has it */
-	if (exclusive || lease_take(fd) == 0) {
+	/* an append between statx and ftruncate would be cut off: of our own threads that write without the lock, and of
+	 * others, so only while nobody else has it */
+	if (none_passes(f) && (exclusive || lease_take(fd) == 0)) {
 		cut(f, fd);
 		if (!exclusive)
 			lease_drop(fd);

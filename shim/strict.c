@@ -238,11 +238,9 @@ bool strict_passes(struct file *f)
 	return false;
 }
 
-/* Nobody is in the kernel without the lock, nor will be.  False: not now, without waiting. */
-static bool stop_passing(struct file *f)
+bool strict_stop_passing(struct file *f)
 {
-	if (!atomic_exchange(&f->lease_pass, false))
-		return true;
+	atomic_store(&f->lease_pass, false);
 	return atomic_load(&f->inflight) == 0;
 }
 
@@ -258,7 +256,7 @@ int strict_hold(struct file *f, struct ofd *o, bool nested)
 	 * bytes could not be written when somebody opened the file) */
 	if (nested || f->head || (f->lease_wait_us && sys_now_ns() < f->lease_retry_ns))
 		return 0;
-	if (!stop_passing(f))
+	if (!strict_stop_passing(f))
 		return 0;
 	flush_close_own(f);
 	f->no_own_fd = true;

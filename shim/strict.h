@@ -42,6 +42,8 @@ void strict_pass(struct file *f);
 /* Without the lock: may a write go to the kernel now?  If so it counts in f->inflight until strict_passed. */
 bool strict_passes(struct file *f);
 static inline void strict_passed(struct file *f) { atomic_fetch_sub(&f->inflight, 1); }
+/* File lock held: no more such writes begin.  False: some are under way still. */
+bool strict_stop_passing(struct file *f);
 
 /* File lock held: gives the lease back, if there is one. */
 void strict_drop_slow(struct file *f);

@@ -45,6 +45,41 @@ static void test_ahead_and_trimmed(void **state)
 	assert_true(allocated("out") <= 8192);
 }
 
+/* A thread that writes past the lock (visibility = strict, while somebody else has the file) may append right now. */
+static void test_not_trimmed_under_a_write(void **state)
+{
+	int fd = rig_open("out", O_WRONLY);
+	struct file *f;
+	struct file_guard g;
+
+	(void)state;
+	rig_put(fd, 0, 100);
+	rig_put(fd, 100, 100);
+	f = rig_file(fd);
+	assert_int_equal(rig_settle(fd), 0);
+	assert_true(f->prealloc_end > f->ksize);
+	g = file_lock(f);
+	atomic_store(&f->lease_pass, true);
+	atomic_store(&f->inflight, 1);
+	rig_faults_clear();
+	flush_close_own(f); /* as before any release: what else is open refuses the lease */
+	prealloc_trim(f, fd);
+	atomic_store(&f->inflight, 0);
+	file_unlock(f, g);
+	assert_int_equal(faults.ftruncate.calls, 0);
+	assert_false(atomic_load(&f->lease_pass));
+	rig_put(fd, 200, 100);
+	assert_int_equal(rig_settle(fd), 0);
+	assert_true(f->prealloc_end > f->ksize);
+	g = file_lock(f);
+	flush_close_own(f);
+	prealloc_trim(f, fd);
+	file_unlock(f, g);
+	assert_int_equal(faults.ftruncate.calls, 1);
+	assert_int_equal(rig_close(fd), 0);
+	rig_expect("out", 300);
+}
+
 static void test_full_disk_reserves_less(void **state)
 {
 	int fd = rig_open("out", O_WRONLY);
@@ -342,6 +377,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 	const struct CMUnitTest tests[] = {
 		TEST(test_ahead_and_trimmed),
+		TEST(test_not_trimmed_under_a_write),
 		TEST(test_full_disk_reserves_less),
 		TEST(test_full_disk),
 		TEST(test_off),
