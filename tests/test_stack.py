@@ -26,6 +26,9 @@ OUTSIDE = {"pthread_create": 1500, "sysconf": 500}
 OUTSIDE_OTHER = 200
 VISITORS = {
     "file_for_each": "visit_",
+    "file_for_each_shared": "visit_",
+    "sys_apart": "recover_apart",
+    "act_apart": "recover_apart",
     "with_file": "act_",
     "merge_extents": "source_extent",
     "tell": "note_event",
