@@ -226,23 +226,30 @@ static void test_flags_that_a_dead_flusher_left(void **state)
 	struct file *f = rig_file(fd);
 	struct ofd *o = fdtable_get(fd);
 	struct file_guard g;
+	bool damaged;
+	int r, flags;
 
 	(void)state;
+	g = file_lock(f);
 	f->shared = true;
 	o->lent = OFD_LENT;
 	assert_int_equal(fcntl(fd, F_SETFL, 0), 0);
 	f->damaged = true;
 	ofd_local(o)->refs = 0;
-	g = file_lock(f);
-	assert_false(f->damaged);
-	assert_int_equal(rig_kernel_size("out"), 5000);
-	o->pos_mode = POS_KERNEL; /* it is an append's, and goes with the next one */
-	assert_int_equal(engage_through(f, THROUGH_FORK, false), 0);
 	file_unlock(f, g);
-	assert_int_equal(f->mode, FILE_THROUGH);
-	assert_false(fcntl(fd, F_GETFL) & O_APPEND);
+	g = file_lock(f);
+	damaged = f->damaged;
+	o->pos_mode = POS_KERNEL; /* it is an append's, and goes with the next one */
+	r = engage_through(f, THROUGH_FORK, false);
+	flags = fcntl(fd, F_GETFL);
 	/* who has it writes */
 	ofd_local(o)->refs = 1;
+	file_unlock(f, g);
+	assert_false(damaged);
+	assert_int_equal(rig_kernel_size("out"), 5000);
+	assert_int_equal(r, 0);
+	assert_int_equal(f->mode, FILE_THROUGH);
+	assert_false(flags & O_APPEND);
 	assert_int_equal(lseek(fd, 0, SEEK_SET), 0);
 	rig_put(fd, 5000, 100);
 	assert_true(fcntl(fd, F_GETFL) & O_APPEND);
