@@ -338,7 +338,8 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->ofds = NULL;
 	f->refs = 0;
 	f->shared = atomic_load(&p->family.highest) > 0;
-	f->damaged = f->cooperates = f->flags_left = false;
+	f->damaged = f->flags_left = false;
+	f->cooperates = false;
 	f->mode = FILE_PASSIVE;
 	f->inflight = 0;
 	f->small_seen = 0;
