@@ -329,11 +329,13 @@ void processes_done(void)
 
 static void recover_now(void)
 {
-	/* an open for writing is what brings back the bytes of the dead */
+	/* an open for writing, and its first use, is what brings back the bytes of the dead */
 	int fd = open(place_of("r"), O_WRONLY | O_CLOEXEC);
 
-	if (fd >= 0)
+	if (fd >= 0) {
+		fdatasync(fd);
 		close(fd);
+	}
 }
 
 static int member_of(int family)
