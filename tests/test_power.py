@@ -90,14 +90,14 @@ def test_nothing_stays_after_a_kill(build: Path, library: Path) -> None:
     )
     try:
         children = Path(f"/proc/{driver.pid}/task/{driver.pid}/children")
-        assert until(lambda: children.read_text().split())
-        first = int(children.read_text().split()[0])
-        device = image = ""
+        first, device, image = 0, "", ""
 
         def under_way() -> bool:
-            nonlocal device, image
-            device = mounted_on(first)
-            image = backing(device) if device else ""
+            """One of its children, which come and go, has mounted the disk."""
+            nonlocal first, device, image
+            for pid in map(int, children.read_text().split()):
+                if device := mounted_on(pid):
+                    first, image = pid, backing(device)
             return bool(image)
 
         assert until(under_way)
