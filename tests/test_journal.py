@@ -135,6 +135,13 @@ def steps(library, compile_c, place):
             each.kill()
 
 
+def kill_stranger(pid: int) -> None:
+    """Somebody else's child."""
+    os.kill(pid, signal.SIGKILL)
+    while Path(f"/proc/{pid}").exists():
+        time.sleep(0.01)
+
+
 def recover_raw(
     command: Path, place: Path, *, other_boot: bool, tmp_path: Path, before: Sequence[str | Path] = ()
 ) -> subprocess.CompletedProcess:
@@ -358,8 +365,9 @@ def test_a_forked_child_goes_on(steps, fastwrite, place, tmp_path):
             before += (b"a" * 4096 + b"b" * 4096 + b"c" * 4096)[
                 : (place / "log").stat().st_size - len(before)
             ]
-    subprocess.run(["pkill", "-9", "-P", str(one.process.pid)], check=True)
-    one.kill()
+    child = one.do("pid")
+    one.kill()  # first: it waits for the child, and would end in good order after it
+    kill_stranger(child)
     lose(place / "log", before)
     recover(fastwrite, place, other_boot=True, tmp_path=tmp_path)
     assert (place / "log").read_bytes() == b"-" * n + b"a" * 4096 + b"b" * 4096 + b"c" * 4096 + b"d" * 4096
@@ -920,8 +928,6 @@ def test_a_member_syncs_everybodys_files(steps, fastwrite, place, tmp_path, call
     assert one.do(*call.split()) == 0
     pid = child.do("pid")
     one.kill()
-    os.kill(pid, signal.SIGKILL)
-    while Path(f"/proc/{pid}").exists():
-        time.sleep(0.01)
+    kill_stranger(pid)
     recover(fastwrite, place, other_boot=True, tmp_path=tmp_path)
     assert (place / "a").read_bytes()[:512] == b"N" * 512
