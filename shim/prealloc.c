@@ -12,6 +12,7 @@
 #include "sys.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/vfs.h>
 
 enum {
@@ -60,14 +61,33 @@ static void note_reserved(struct file *f, uint64_t end)
 	atomic_fetch_or_explicit(&slot->flags, SLOT_PREALLOCATED, memory_order_release);
 }
 
-/* On a disk that fills up, reserving ahead would make others see it full before it is. */
-static uint64_t free_share(int fd)
+static uint64_t free_bytes(int fd, unsigned *kind)
 {
 	struct statfs st;
 
 	if (sys_raw(SYS_fstatfs, fd, (long)&st, 0, 0, 0, 0) < 0)
 		return 0;
-	return page_floor((uint64_t)st.f_bavail * (uint64_t)st.f_bsize / FREE_SHARE);
+	*kind = (unsigned)st.f_type;
+	return (uint64_t)st.f_bavail * (uint64_t)st.f_bsize;
+}
+
+/* On a disk that fills up, reserving ahead would make others see it full before it is. */
+static uint64_t free_share(int fd)
+{
+	unsigned kind;
+
+	return page_floor(free_bytes(fd, &kind) / FREE_SHARE);
+}
+
+/* Where a page that is written again needs a new place, what is reserved does not promise that there is one: on such a
+ * disk that is all but full the kernel itself answers each write. */
+static bool reserving_is_in_vain(int fd)
+{
+	enum { ENOUGH = 16 << 20 };
+	unsigned kind = 0;
+	uint64_t bytes = free_bytes(fd, &kind);
+
+	return kind == BTRFS_SUPER_MAGIC && bytes < ENOUGH;
 }
 
 /* The file grows at its end: reserve ahead, in doubling steps; when the disk is nearly full, ever less. */
@@ -87,6 +107,8 @@ static int reserve_ahead(struct file *f, int fd, uint64_t offset, uint64_t need)
 		step = share;
 	if (least < offset + need)
 		return -EFBIG;
+	if (reserving_is_in_vain(fd))
+		return -ENOSPC;
 	end = within_limit(page_ceil(start + step));
 	if (end < least)
 		end = least;
