@@ -183,17 +183,13 @@ static int create_file(struct arena *a, int dirfd, const struct rule *rule)
 static bool copies_on_write(int fd)
 {
 	enum { NOCOW = 0x00800000, SET_FLAGS = 0x40086602, OVERLAY = 0x794c7630 };
-	static const unsigned kinds[] = {0x9123683e /* btrfs */, 0xca451a4e /* bcachefs */,
-	                                 0x2fc12fc1 /* zfs */, 0x3434 /* nilfs2 */};
 	int flags = NOCOW;
 	struct statfs st;
 
 	if (sys_raw(SYS_fstatfs, fd, (long)&st, 0, 0, 0, 0) < 0)
 		return false;
-	for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-		if ((unsigned)st.f_type == kinds[i])
-			return true;
-	return st.f_type == OVERLAY && sys_raw(SYS_ioctl, fd, SET_FLAGS, (long)&flags, 0, 0, 0) == 0;
+	return sys_copies_on_write((unsigned)st.f_type) ||
+	       (st.f_type == OVERLAY && sys_raw(SYS_ioctl, fd, SET_FLAGS, (long)&flags, 0, 0, 0) == 0);
 }
 
 static void link_free_blocks(struct arena *a)

@@ -272,12 +272,12 @@ static inline uint8_t *arena_block_data(const struct arena *a, uint32_t index)
 {
 	return a->data + (size_t)index * a->block_bytes;
 }
-/* Entry of extent i >= 1 in a block's data. */
 static inline uint64_t arena_run_commit(const struct block_run *run)
 {
 	return atomic_load_explicit(&run->meta->commit, memory_order_acquire);
 }
 
+/* Entry of extent i >= 1 in a block's data. */
 static inline struct arena_extent *arena_extent_entry(uint8_t *data, uint32_t block_bytes, uint32_t i)
 {
 	return (struct arena_extent *)(void *)(data + block_bytes - (size_t)i * ARENA_EXTENT_BYTES);

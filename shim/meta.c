@@ -135,21 +135,26 @@ void meta_settle_path(int dirfd, const char *path, bool follow)
 		settle(sys_dev_of(&st), st.stx_ino);
 }
 
+/* Where (dirfd, path) is.  0 or -errno. */
+static int path_at(int dirfd, const char *path, bool follow, char *out)
+{
+	int fd = sys.openat(dirfd, path, O_PATH | O_CLOEXEC | (follow ? 0 : O_NOFOLLOW), 0);
+	int r;
+
+	if (fd < 0)
+		return fd;
+	r = engage_path_of(fd, out);
+	sys.close(fd);
+	return r;
+}
+
 /* True when a rule has the file under the name that it has now. */
 static bool is_matched(int dirfd, const char *path, bool follow)
 {
 	BUFFER(char, found);
-	bool matched;
-	int fd;
+	int r = path[0] ? path_at(dirfd, path, follow, found) : engage_path_of(dirfd, found);
 
-	if (!path[0])
-		return engage_path_of(dirfd, found) == 0 && rule_match(engage_config, found);
-	fd = sys.openat(dirfd, path, O_PATH | O_CLOEXEC | (follow ? 0 : O_NOFOLLOW), 0);
-	if (fd < 0)
-		return false;
-	matched = engage_path_of(fd, found) == 0 && rule_match(engage_config, found);
-	sys.close(fd);
-	return matched;
+	return r == 0 && rule_match(engage_config, found);
 }
 
 /*
@@ -230,19 +235,6 @@ static void visit_full_sync(struct file *f, void *ctx)
 	file_named(f->dev, f->ino);
 }
 
-/* Where (dirfd, path) is.  0 or -errno. */
-static int path_at(int dirfd, const char *path, char *out)
-{
-	int fd = sys.openat(dirfd, path, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0);
-	int r;
-
-	if (fd < 0)
-		return fd;
-	r = engage_path_of(fd, out);
-	sys.close(fd);
-	return r;
-}
-
 void meta_rename_prepare(struct meta_rename *r, int fromfd, const char *from, int tofd, const char *to,
                          bool exchange)
 {
@@ -286,7 +278,7 @@ void meta_rename_prepare(struct meta_rename *r, int fromfd, const char *from, in
 	if (meta_idle() || r->ino == 0 || (!r->tree && !staged))
 		return;
 	r->from = buffer_take();
-	if (path_at(fromfd, from, r->from) < 0)
+	if (path_at(fromfd, from, false, r->from) < 0)
 		r->from[0] = '\0';
 }
 
@@ -368,7 +360,7 @@ static void renamed(const struct meta_rename *r)
 	BUFFER(char, to);
 	struct move m = {.from = r->from ? r->from : "", .to = to, .exchange = r->exchange};
 
-	if (!r->from || path_at(r->tofd, r->to, to) < 0)
+	if (!r->from || path_at(r->tofd, r->to, false, to) < 0)
 		to[0] = '\0';
 	if (r->tree) {
 		name_all(act_named, &m);
@@ -428,7 +420,7 @@ void meta_link_done(int tofd, const char *to)
 	if (is_engaged(sys_dev_of(&st), st.stx_ino)) {
 		BUFFER(char, path);
 
-		if (path_at(tofd, to, path) == 0)
+		if (path_at(tofd, to, false, path) == 0)
 			with_file(sys_dev_of(&st), st.stx_ino, act_linked, path);
 	}
 }
@@ -461,7 +453,7 @@ bool meta_rmdir_again(int dirfd, const char *path)
 	BUFFER(char, dir);
 	size_t n;
 
-	if (!engage_config || !path || alive_elsewhere() || path_at(dirfd, path, dir) < 0)
+	if (!engage_config || !path || alive_elsewhere() || path_at(dirfd, path, false, dir) < 0)
 		return false;
 	n = strlen(dir);
 	if (n + sizeof ARENA_DIR + 1 >= PATH_MAX)

@@ -12,12 +12,12 @@
 #include "sys.h"
 
 #include <fcntl.h>
-#include <linux/magic.h>
 #include <sys/vfs.h>
 
 enum {
 	STEP_FIRST = 1 << 20,
 	FREE_SHARE = 16, /* a step takes at most 1/16 of the free space */
+	COPYING_MIN = 16 << 20,
 };
 
 static uint64_t page_floor(uint64_t v) { return v / ARENA_PAGE * ARENA_PAGE; }
@@ -61,33 +61,23 @@ static void note_reserved(struct file *f, uint64_t end)
 	atomic_fetch_or_explicit(&slot->flags, SLOT_PREALLOCATED, memory_order_release);
 }
 
-static uint64_t free_bytes(int fd, unsigned *kind)
+struct space {
+	uint64_t bytes; /* free */
+	uint64_t share; /* of these, for one step: more would make others see a disk full before it is */
+	bool copies;
+};
+
+static struct space free_space(int fd)
 {
 	struct statfs st;
+	uint64_t bytes;
 
 	if (sys_raw(SYS_fstatfs, fd, (long)&st, 0, 0, 0, 0) < 0)
-		return 0;
-	*kind = (unsigned)st.f_type;
-	return (uint64_t)st.f_bavail * (uint64_t)st.f_bsize;
-}
-
-/* On a disk that fills up, reserving ahead would make others see it full before it is. */
-static uint64_t free_share(int fd)
-{
-	unsigned kind;
-
-	return page_floor(free_bytes(fd, &kind) / FREE_SHARE);
-}
-
-/* Where a page that is written again needs a new place, what is reserved does not promise that there is one: on such a
- * disk that is all but full the kernel itself answers each write. */
-static bool reserving_is_in_vain(int fd)
-{
-	enum { ENOUGH = 16 << 20 };
-	unsigned kind = 0;
-	uint64_t bytes = free_bytes(fd, &kind);
-
-	return kind == BTRFS_SUPER_MAGIC && bytes < ENOUGH;
+		return (struct space){.bytes = 0};
+	bytes = (uint64_t)st.f_bavail * (uint64_t)st.f_bsize;
+	return (struct space){.bytes = bytes,
+	                      .share = page_floor(bytes / FREE_SHARE),
+	                      .copies = sys_copies_on_write((unsigned)st.f_type)};
 }
 
 /* The file grows at its end: reserve ahead, in doubling steps; when the disk is nearly full, ever less. */
@@ -97,17 +87,19 @@ static int reserve_ahead(struct file *f, int fd, uint64_t offset, uint64_t need)
 	uint64_t least = within_limit(page_ceil(offset + need));
 	uint64_t step = f->prealloc_step ? f->prealloc_step : STEP_FIRST;
 	uint64_t most = f->rule->set.prealloc_bytes;
-	uint64_t share = free_share(fd);
+	struct space space = free_space(fd);
 	uint64_t end;
 	int r;
 
 	if (step > most)
 		step = most;
-	if (step > share)
-		step = share;
+	if (step > space.share)
+		step = space.share;
 	if (least < offset + need)
 		return -EFBIG;
-	if (reserving_is_in_vain(fd))
+	/* a page that is written again needs a new place there, which no reservation promises: on such a disk that is all
+	 * but full the kernel itself answers each write */
+	if (space.copies && space.bytes < COPYING_MIN)
 		return -ENOSPC;
 	end = within_limit(page_ceil(start + step));
 	if (end < least)
@@ -303,7 +295,7 @@ bool prealloc_zeros_next(struct file *f, uint64_t *from, uint64_t *to)
 	*to = within_limit(page_floor(*from + ZERO_STRETCH)) / ARENA_PAGE * ARENA_PAGE;
 	/* noted before it is done, as the zeros are: recovery looks for them there, and for nothing else */
 	atomic_fetch_or_explicit(&slot->flags, SLOT_PREALLOCATED, memory_order_release);
-	if (*to <= *from || *to - *from > free_share(file_own_fd(f)) ||
+	if (*to <= *from || *to - *from > free_space(file_own_fd(f)).share ||
 	    keep_size(file_own_fd(f), *from, *to) < 0) {
 		f->zero_never = true; /* a full disk: no more luxury */
 		return false;

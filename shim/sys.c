@@ -311,6 +311,17 @@ int sys_read_all(int fd, void *buf, uint64_t size, uint64_t offset)
 	return 0;
 }
 
+bool sys_copies_on_write(unsigned kind)
+{
+	static const unsigned kinds[] = {0x9123683e /* btrfs */, 0xca451a4e /* bcachefs */,
+	                                 0x2fc12fc1 /* zfs */, 0x3434 /* nilfs2 */};
+
+	for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+		if (kind == kinds[i])
+			return true;
+	return false;
+}
+
 bool sys_still_linked(int fd)
 {
 	struct statx st;

@@ -181,6 +181,9 @@ ssize_t sys_append_accepted(int fd, const struct iovec *iov, int count);
 long sys_futex_wait(uint32_t *word, uint32_t expected, const struct timespec *relative);
 void sys_futex_wake(uint32_t *word, int count);
 
+/* On a file system of this statfs.f_type a page that is written again gets a new place. */
+bool sys_copies_on_write(unsigned kind);
+
 /* CLOCK_MONOTONIC in nanoseconds. */
 uint64_t sys_now_ns(void);
 

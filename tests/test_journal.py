@@ -121,18 +121,25 @@ class Member(Steps):
         assert self.parent.do("dismiss", other.i) == 0
 
 
-@pytest.fixture
-def steps(library, compile_c, place):
+@contextmanager
+def all_ended(library: Path, program: Path):
+    """Starts Steps at a place; whatever still runs at the end is killed."""
     started = []
 
-    def start(**settings):
-        started.append(Steps(compile_c(STEPS.read_text(), "-pthread"), library, place, **settings))
+    def start(place: Path, **settings):
+        started.append(Steps(program, library, place, **settings))
         return started[-1]
 
     yield start
     for each in started:
         if each.process.poll() is None:
             each.kill()
+
+
+@pytest.fixture
+def steps(library, compile_c, place):
+    with all_ended(library, compile_c(STEPS.read_text(), "-pthread")) as start:
+        yield lambda **settings: start(place, **settings)
 
 
 def kill_stranger(pid: int) -> None:

@@ -11,24 +11,17 @@ import time
 
 import pytest
 from disks import MIB, disk, remount, shut_down
-from test_journal import STEPS, Steps, recover, recover_raw
+from test_journal import STEPS, all_ended, recover, recover_raw
 
 SIZE = {"ext4": 64 * MIB, "xfs": 320 * MIB}
 
 
 @pytest.fixture
 def steps(library, compile_c):
-    started = []
-
-    def start(place, **settings):
-        settings = {"writers": "exclusive", "prealloc_mode": "off"} | settings
-        started.append(Steps(compile_c(STEPS.read_text(), "-pthread"), library, place, **settings))
-        return started[-1]
-
-    yield start
-    for each in started:
-        if each.process.poll() is None:
-            each.kill()
+    with all_ended(library, compile_c(STEPS.read_text(), "-pthread")) as start:
+        yield lambda place, **settings: start(
+            place, **({"writers": "exclusive", "prealloc_mode": "off"} | settings)
+        )
 
 
 @pytest.mark.parametrize("kind", SIZE)

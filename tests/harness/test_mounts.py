@@ -130,11 +130,11 @@ def test_what_does_not_fit_is_said_before_anything_is_written(work):
 
 def test_only_mounts_below_the_directory_are_ours():
     text = (
-        "36 35 98:0 / /w rw - ext4 /dev/a rw\n37 35 7:0 / /w/work/mount rw - ext4 /dev/loop0 rw\n"
-        "38 35 7:1 / /w/work2/mount rw - ext4 /dev/loop1 rw\n39 35 7:2 / /w/work/a\\040b rw - xfs /dev/loop2 rw\n"
+        "36 35 98:0 / /disk rw - ext4 /dev/a rw\n37 35 7:0 / /disk/lab/mount rw - ext4 /dev/loop0 rw\n"
+        "38 35 7:1 / /disk/lab2/mount rw - ext4 /dev/loop1 rw\n39 35 7:2 / /disk/lab/a\\040b rw - xfs /dev/loop2 rw\n"
     )
-    assert mounts.mounted_below(Path("/w/work"), text) == [Path("/w/work/a b"), Path("/w/work/mount")]
-    assert mounts.mounted_below(Path("/w/work2/mount"), text) == []
+    assert mounts.mounted_below(Path("/disk/lab"), text) == [Path("/disk/lab/a b"), Path("/disk/lab/mount")]
+    assert mounts.mounted_below(Path("/disk/lab2/mount"), text) == []
 
 
 def test_without_root_there_is_a_reason(monkeypatch, tmp_path):
