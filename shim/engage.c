@@ -8,6 +8,7 @@
 #include "fd.h"
 #include "fdtable.h"
 #include "flush.h"
+#include "habit.h"
 #include "journal_file.h"
 #include "kill.h"
 #include "lazy.h"
@@ -533,6 +534,8 @@ static enum through_reason try_engage(struct file *f, struct ofd *o)
 		return THROUGH_UNLINKED;
 	if (engage_path_of(ofd_fd(o), path) < 0 || strlen(path) >= ARENA_PATH_MAX)
 		return THROUGH_PATH;
+	if (!habit_allows(f, path))
+		return THROUGH_COUNT;
 	if (has_standard_fd(f))
 		return THROUGH_STANDARD_FD;
 	if (is_synchronous(ofd_fd(o)))
@@ -555,7 +558,7 @@ static enum through_reason try_engage(struct file *f, struct ofd *o)
 	if (!a)
 		return THROUGH_NO_ARENA;
 	if (f->shared && !mapped_by_all(f, a)) {
-		f->engage_after = FILE_ENGAGE_AFTER_SHOWN;
+		f->engage_after = FILE_ENGAGE_LATER;
 		return THROUGH_COUNT;
 	}
 	slot = arena_slot_take(a);

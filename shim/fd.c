@@ -892,6 +892,19 @@ void fd_use_stdio(int fd)
 	}
 }
 
+/*
+ * Nothing of the file is staged, and whatever becomes so from now on will know of the lock: there is nothing to do for
+ * another one.  Without the file's lock: a database takes several for each transaction.
+ */
+static bool lock_is_known(int fd)
+{
+	struct ofd *o = alive_here() ? fdtable_get(fd) : NULL;
+	struct file *f = o ? file_of(o) : NULL;
+
+	return f && atomic_load(&f->mode) != FILE_ENGAGED && f->cooperates && f->no_own_fd &&
+	       file_own_fd(f) < 0;
+}
+
 /* POSIX locks are lost when any descriptor of the file is closed: ours must be gone before one is taken. */
 static long before_lock(struct file *f, bool nested)
 {
@@ -926,6 +939,8 @@ long fd_before_lock(int fd, bool releases)
 		atomic_fetch_or(word, bit);
 	}
 	lazy_resolve(fd);
+	if (lock_is_known(fd))
+		return 0;
 	f = lock_fd(fd, &o, &g);
 	if (!f)
 		return 0;
@@ -952,6 +967,12 @@ long fd_before_posix_lock(int fd)
 	return r;
 }
 
+void fd_locked(int fd)
+{
+	if (!lock_is_known(fd))
+		fd_hand_over(fd);
+}
+
 long fd_fcntl(int fd, struct ofd *o, int cmd, long arg)
 {
 	enum { OLD_SETLK = F_SETLK, OLD_SETLKW = F_SETLKW };
@@ -960,12 +981,15 @@ long fd_fcntl(int fd, struct ofd *o, int cmd, long arg)
 	long r = FD_PASS;
 
 	switch (cmd) {
-	case F_GETFL:
-	case F_SETFL:
 	case OLD_SETLK:
 	case OLD_SETLKW:
 	case F_OFD_SETLK:
 	case F_OFD_SETLKW:
+		if (lock_is_known(fd))
+			return FD_PASS;
+		break;
+	case F_GETFL:
+	case F_SETFL:
 	case F_SETLEASE:
 	case F_SETSIG:
 	case F_SETOWN:

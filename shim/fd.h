@@ -72,6 +72,8 @@ long fd_fcntl(int fd, struct ofd *o, int cmd, long arg);
 long fd_before_lock(int fd, bool releases);
 /* lockf is about to be called. 0 or -errno */
 long fd_before_posix_lock(int fd);
+/* The lock was taken, or released. */
+void fd_locked(int fd);
 /* Set once at the start: the C library's streams make their calls through the library (hook_slots.c). */
 extern bool fd_streams_seen;
 /* A descriptor that the C library itself writes to: its messages go to 2 by internal calls, and so does what

@@ -66,9 +66,8 @@ enum through_reason {
 const char *through_reason_name(enum through_reason reason);
 
 enum {
-	FILE_ENGAGE_AFTER = 2,          /* the first small write passes through, the second engages */
-	FILE_ENGAGE_AFTER_SHOWN = 1024, /* after staging proved useless */
-	FILE_SHOWN_MAX = 8,
+	FILE_ENGAGE_AFTER = 2, /* the first small write passes through, the second engages */
+	FILE_ENGAGE_LATER = 1024,
 };
 
 enum pos_mode { POS_KERNEL, POS_USER, POS_STREAM };
@@ -121,21 +120,23 @@ struct flush_result {
 
 struct file {
 	struct lock lock;
-	_Atomic uint32_t mode;       /* enum file_mode */
-	_Atomic uint32_t inflight;   /* kernel calls under way on a passive file, or with lease_pass */
-	_Atomic uint32_t small_seen; /* small writes while passive */
-	uint32_t engage_after;       /* the small write of this number engages */
-	uint32_t shown_early;        /* times in a row that nearly every write had to be shown at once */
+	_Atomic uint32_t mode;         /* enum file_mode */
+	_Atomic uint32_t inflight;     /* kernel calls under way on a passive file, or with lease_pass */
+	_Atomic uint32_t small_seen;   /* small writes while passive */
+	_Atomic uint32_t engage_after; /* the small write of this number engages */
+	struct {
+		uint32_t looks, syncs; /* in a row that came after few writes */
+	} habit;
 	struct block_run *_Atomic current; /* open block, what the fast path looks at */
 
 	_Atomic uint64_t dev, ino; /* these and refs: looked at through stale pointers, too */
 	uint32_t index;            /* in the pool */
 	struct file *hash_next;    /* or pool free list */
 	struct ofd *ofds;
-	_Atomic uint32_t refs; /* descriptions, of all members */
-	_Atomic bool shared;   /* has been inherited: other processes may have it, too */
-	bool cooperates;       /* the program has locked it: see strict_is */
-	_Atomic bool damaged;  /* a member died with the lock or the flush token: see family_repair */
+	_Atomic uint32_t refs;   /* descriptions, of all members */
+	_Atomic bool shared;     /* has been inherited: other processes may have it, too */
+	_Atomic bool cooperates; /* the program has locked it: see strict_is */
+	_Atomic bool damaged;    /* a member died with the lock or the flush token: see family_repair */
 	_Atomic uint32_t
 		through_wanted; /* enum through_reason: stage nothing more; written through as soon as that can
 					    be */
@@ -153,7 +154,8 @@ struct file {
 	uint64_t ksize;                /* the kernel's file size as far as we know */
 	uint64_t lsize; /* with everything staged; not counting the open stream, see file_logical_size */
 	bool sparse;    /* bytes below ksize may be holes */
-	bool no_own_fd; /* POSIX locks of the program, which closing a descriptor of ours would drop; or strict */
+	_Atomic bool
+		no_own_fd; /* POSIX locks of the program, which closing a descriptor of ours would drop; or strict */
 	bool direct_ok; /* O_DIRECT works here, with at most 4096 of alignment */
 
 	/* visibility = strict, see strict.h */

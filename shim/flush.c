@@ -6,6 +6,7 @@
 #include "buffer.h"
 #include "engine.h"
 #include "flush_io.h"
+#include "habit.h"
 #include "journal_file.h"
 #include "kill.h"
 #include "lease.h"
@@ -773,17 +774,9 @@ void flush_zeros(struct file *f)
 	}
 }
 
-void flush_note_look(struct file *f, uint64_t few)
-{
-	if (f->mode == FILE_ENGAGED && f->head)
-		f->shown_early = f->head == f->current && f->writes <= few ? f->shown_early + 1 : 0;
-}
-
 int flush_show(struct file *f, bool nested)
 {
-	enum { FEW_WRITES = 2 };
-
-	flush_note_look(f, FEW_WRITES);
+	habit_looked(f);
 	return flush_settle(f, nested);
 }
 

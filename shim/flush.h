@@ -31,11 +31,8 @@ void flush_zeros(struct file *f);
 /* Enough blocks are sealed that a background flush pays, and nobody is at it. */
 bool flush_worth(const struct file *f);
 
-/* flush_settle because somebody looks (read, seek, stat).  A program that looks after every write or two gains
- * nothing from staging: io gives such a file back to the kernel for a while. */
+/* flush_settle because the program looks (read, seek, stat); see habit.h. */
 int flush_show(struct file *f, bool nested);
-/* What is staged must go out now: that counts as such a look if it is of so few writes. */
-void flush_note_look(struct file *f, uint64_t few);
 
 /* flush_settle, then every description's offset is the kernel's business again. */
 int flush_hand_over(struct file *f, bool nested);

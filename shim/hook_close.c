@@ -134,7 +134,7 @@ long hook_fcntl(long (*next)(int fd, int cmd, long arg), int fd, int cmd, long a
 	if (r >= 0 && (cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC))
 		fd_dup_done(fd, (int)r);
 	if (r >= 0 && is_lock(cmd))
-		fd_hand_over(fd);
+		fd_locked(fd);
 	return r;
 }
 

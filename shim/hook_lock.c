@@ -11,7 +11,7 @@ EXPORT int flock(int fd, int operation)
 	int r = before < 0 ? (int)hook_result(before) : real.flock(fd, operation);
 
 	if (r == 0 && fdtable_get(fd))
-		fd_hand_over(fd);
+		fd_locked(fd);
 	return r;
 }
 
@@ -36,7 +36,7 @@ static int lock_region(int (*next)(int, int, off_t), int fd, int cmd, off_t leng
 		return (int)hook_result(before);
 	r = next(fd, cmd, length);
 	if (r == 0)
-		fd_hand_over(fd);
+		fd_locked(fd);
 	return r;
 }
 

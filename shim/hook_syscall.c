@@ -383,7 +383,7 @@ static long do_flock(const long *a)
 	if (r == 0)
 		r = kernel(SYS_flock, a);
 	if (r == 0)
-		fd_hand_over(INT(0));
+		fd_locked(INT(0));
 	return r;
 }
 

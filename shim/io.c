@@ -5,6 +5,7 @@
 #include "engage.h"
 #include "engine.h"
 #include "flush.h"
+#include "habit.h"
 #include "journal_file.h"
 #include "prealloc.h"
 #include "strict.h"
@@ -129,10 +130,8 @@ static long write_engaged(struct file *f, struct ofd *o, int fd, const struct io
 	}
 	if (engage_stopped())
 		return write_kernel(f, fd, iov, count, offset, nested);
-	if (f->shown_early >= FILE_SHOWN_MAX && !f->head) {
+	if (habit_gives_back(f)) {
 		r = engage_release(f, nested);
-		f->shown_early = 0;
-		f->engage_after = FILE_ENGAGE_AFTER_SHOWN;
 		if (r < 0)
 			return r;
 		if (f->mode != FILE_ENGAGED)

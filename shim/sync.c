@@ -5,6 +5,7 @@
 #include "engine.h"
 #include "fdtable.h"
 #include "flush.h"
+#include "habit.h"
 #include "journal_file.h"
 #include "prealloc.h"
 #include "stage.h"
@@ -104,33 +105,38 @@ static int by_policy(struct file *f, bool *full)
 	case SYNC_OFF: return 0;
 	case SYNC_RELAXED: return !relaxed_arm(f); /* nobody would do it later */
 	case SYNC_FSYNC: return 1;
-	case SYNC_JOURNAL:
+	/* its records find the file by name */
+	case SYNC_JOURNAL: *full = f->full_sync; return 1;
 	case SYNC_FDATASYNC:
-	default: *full = f->full_sync; return 1;
+	default: *full = *full && f->full_sync; return 1;
 	}
 }
 
-/* The file itself, without its lock; taken again afterwards.  0 or -errno. */
-static int sync_device(struct file *f, const struct ofd *o, int fd, bool full, struct file_guard *g)
+/* The file itself, without its lock, which is not held afterwards.  0 or -errno. */
+static int sync_device(struct file *f, const struct ofd *o, int fd, bool full, struct file_guard g)
 {
+	bool journal = journal_file_is(f);
 	uint32_t names = f->names_given;
 	struct journal_sync s = {0};
 	int r;
 
-	if (journal_file_is(f))
+	if (journal)
 		journal_file_sync_begin(f, &s);
-	file_unlock(f, *g);
+	file_unlock(f, g);
 	r = device_sync(fd, full);
-	*g = file_lock(f);
-	if (fdtable_get(fd) != o)
+	if (!journal && !full)
 		return r;
-	if (r < 0) {
-		journal_file_failed(f, r);
-		return r;
+	g = file_lock(f);
+	if (fdtable_get(fd) == o) {
+		if (r < 0)
+			journal_file_failed(f, r);
+		else if (full && f->names_given == names)
+			f->full_sync = false;
+		if (r == 0 && journal_file_is(f))
+			r = journal_file_sync_done(f, &s, g.nested);
 	}
-	if (full && f->names_given == names)
-		f->full_sync = false;
-	return journal_file_is(f) ? journal_file_sync_done(f, &s, g->nested) : 0;
+	file_unlock(f, g);
+	return r;
 }
 
 /* By the journal alone: true, with *r, and the lock is free; otherwise the lock is held again. */
@@ -157,19 +163,6 @@ static bool sync_journal(struct file *f, struct file_guard *g, int *r)
 	return false;
 }
 
-/*
- * A file that is synced after every few writes has nothing from staging but the work, where the device is asked anyway and
- * no zeros are to stand ready for it: to settle costs as much as some ten writes that the kernel takes.
- */
-static void note_sync(struct file *f)
-{
-	enum { FEW_WRITES = 16 };
-	const struct settings *set = &f->rule->set;
-
-	if ((set->sync == SYNC_FSYNC || set->sync == SYNC_FDATASYNC) && set->prealloc_mode != PREALLOC_ZERO)
-		flush_note_look(f, FEW_WRITES);
-}
-
 int sync_file(int fd, struct ofd *o, bool full)
 {
 	struct file *f = atomic_load_explicit(&o->file, memory_order_acquire);
@@ -187,10 +180,9 @@ int sync_file(int fd, struct ofd *o, bool full)
 	count(f, COUNT_SYNCS_ASKED);
 	if (journal_file_is(f) && sync_journal(f, &g, &r))
 		return r;
-	if (f->arena) {
-		note_sync(f);
+	habit_synced(f);
+	if (f->arena)
 		r = flush_settle_for_sync(f, g.nested);
-	}
 	if (r == 0)
 		r = f->journal.failed ? f->journal.failed : by_policy(f, &full);
 	if (r == 1 && !f->zero_wanted && prealloc_zeros_wanted(f)) {
@@ -200,7 +192,7 @@ int sync_file(int fd, struct ofd *o, bool full)
 	}
 	if (r == 1) {
 		count(f, COUNT_SYNCS_DONE);
-		r = sync_device(f, o, fd, full, &g);
+		return sync_device(f, o, fd, full, g);
 	}
 	file_unlock(f, g);
 	return r;

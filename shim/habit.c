@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+/* habit: see habit.h. */
+#include "habit.h"
+
+#include "arena.h"
+#include "config.h"
+
+enum {
+	LOOKS_MAX = 8, /* in a row */
+	LOOK_WRITES = 2,
+	SYNCS_MAX = 3,
+	SYNC_WRITES = 16,              /* what to settle costs, in writes that the kernel takes */
+	AFTER_LOOKS = 1024,            /* small writes until it is tried again */
+	AFTER_SYNCS = SYNC_WRITES + 1, /* the same, without a sync between them */
+	NAMES = 256,
+};
+
+/* Hashes of names, each where its hash says.  What gets lost here is found out again, what is wrong costs AFTER_SYNCS
+ * writes that are not staged. */
+static _Atomic uint64_t names[NAMES];
+
+static uint64_t hash_of(const char *path)
+{
+	uint64_t h = 0xcbf29ce484222325;
+
+	for (; *path; path++)
+		h = (h ^ (unsigned char)*path) * 0x100000001b3;
+	return h;
+}
+
+static uint32_t one_more(const struct file *f, uint32_t times, uint64_t few)
+{
+	return f->head == f->current && f->writes <= few ? times + 1 : 0;
+}
+
+void habit_looked(struct file *f)
+{
+	if (f->mode == FILE_ENGAGED && f->head)
+		f->habit.looks = one_more(f, f->habit.looks, LOOK_WRITES);
+}
+
+/* Zeros that stand ready make a sync cheap, if the bytes come to them at once and by one way. */
+static bool asks_device(const struct settings *set)
+{
+	return (set->sync == SYNC_FSYNC || set->sync == SYNC_FDATASYNC) &&
+	       set->prealloc_mode != PREALLOC_ZERO;
+}
+
+void habit_synced(struct file *f)
+{
+	if (!asks_device(&f->rule->set))
+		return;
+	if (f->mode == FILE_PASSIVE && f->small_seen > 0 && f->engage_after <= AFTER_SYNCS) {
+		f->engage_after = AFTER_SYNCS;
+		f->small_seen = 0;
+	}
+	if (f->mode != FILE_ENGAGED || !f->head)
+		return;
+	f->habit.syncs = one_more(f, f->habit.syncs, SYNC_WRITES);
+	if (f->habit.syncs > 0) {
+		uint64_t h = hash_of(arena_slot_at(f->arena, (uint32_t)f->slot)->path);
+
+		atomic_store_explicit(&names[h % NAMES], h, memory_order_relaxed);
+	}
+}
+
+bool habit_gives_back(struct file *f)
+{
+	if (f->head || (f->habit.looks < LOOKS_MAX && f->habit.syncs < SYNCS_MAX))
+		return false;
+	f->engage_after = f->habit.looks < LOOKS_MAX ? AFTER_SYNCS : AFTER_LOOKS;
+	f->habit.looks = f->habit.syncs = 0;
+	return true;
+}
+
+bool habit_allows(struct file *f, const char *path)
+{
+	uint64_t h;
+
+	if (f->engage_after >= AFTER_SYNCS)
+		return true;
+	h = hash_of(path);
+	if (atomic_load_explicit(&names[h % NAMES], memory_order_relaxed) != h)
+		return true;
+	f->engage_after = AFTER_SYNCS;
+	return false;
+}

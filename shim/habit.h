@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * habit: whether staging pays for a file.  It does not when the program looks at its file after every write or two, nor
+ * when it syncs after every few and each sync has to ask the device: then settling is work that nothing is saved by.
+ * Such a file is given back to the kernel.
+ */
+#ifndef FASTWRITE_HABIT_H
+#define FASTWRITE_HABIT_H
+
+#include "file.h"
+
+/* File lock held, before what is staged goes out: the program wants to see it. */
+void habit_looked(struct file *f);
+
+/* File lock held, before what is staged goes out: the program syncs the file, engaged or not. */
+void habit_synced(struct file *f);
+
+/* File lock held, f engaged: it is time to give the file back; if so it is staged again later. */
+bool habit_gives_back(struct file *f);
+
+/* A file is about to be engaged that is at `path` now: false when one of that name was synced after every few writes
+ * (SQLite makes its rollback journal anew for each transaction); it is staged later. */
+bool habit_allows(struct file *f, const char *path);
+
+#endif
