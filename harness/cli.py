@@ -247,6 +247,12 @@ def sync(
     warmup: Annotated[float, typer.Option("--warmup", min=0, help="Time before it, not counted.")] = 1.0,
     seed: Seed = 1,
     no_warm: NoWarm = False,
+    fresh: Annotated[
+        str,
+        typer.Option(
+            "--fresh", help="ext4 or xfs: on a new one on a loop device, not on --dir's own. Needs root."
+        ),
+    ] = "",
     directory: Dir = WORK,
     out: Annotated[
         Path | None, typer.Option("--out", help="JSON with every sample (default: results/<time>-sync.json).")
@@ -262,7 +268,10 @@ def sync(
         if record:
             found = syncs.Record.load(record)
         else:
-            settings = syncs.Settings(syncs.choose(cells), pairs, seconds, warmup, seed, not no_warm)
+            if fresh and fresh not in syncs.FRESH:
+                raise LabError(f"--fresh: '{fresh}' is none of {', '.join(syncs.FRESH)}")
+            chosen = syncs.choose(cells)
+            settings = syncs.Settings(chosen, pairs, seconds, warmup, seed, not no_warm, fresh)
             target = out or session.default_out("sync").with_suffix(".json")
             found = syncs.run(console, settings, directory, target)
         for table in sync_table.terminal(found):

@@ -38,6 +38,7 @@ class MountSpec:
     mib     -- scale name -> size of the image, MiB
     options -- mount options; remount -- options that are changed afterwards by `mount -o remount`
     queue   -- settings of the loop device's queue: scheduler, nr_requests, read_ahead_kb
+    direct  -- the loop device uses O_DIRECT on the image: a flush is the disk's, and nothing is kept in memory twice
     cold    -- nothing of the prepared files is in memory when the leg begins
     may_refuse -- a refused remount or queue setting does not skip the leg: that it is refused is the result
     """
@@ -48,6 +49,7 @@ class MountSpec:
     options: str = ""
     remount: str = ""
     queue: Mapping[str, str] = field(default_factory=dict)
+    direct: bool = False
     cold: bool = False
     may_refuse: bool = False
 

@@ -95,7 +95,8 @@ class Mounts:
         """A new file system, mounted, with an empty data/. UnavailableError when the kernel does not have it."""
         image = self._image(mib)
         self._run("mkfs", f"mkfs.{spec.filesystem}", *MKFS[spec.filesystem], *spec.mkfs, str(image))
-        loop = Path(self._run("losetup", "losetup", "--find", "--show", str(image)).stdout.strip()).name
+        argv = ("losetup", *(("--direct-io=on",) if spec.direct else ()), "--find", "--show", str(image))
+        loop = Path(self._run("losetup", *argv).stdout.strip()).name
         if backing_file(loop, self._sysfs) != str(image):
             raise LabError(f"{loop} does not stand on {image}")
         device = (self._sysfs / loop / "dev").read_text().strip()

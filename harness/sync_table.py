@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.markup import escape
@@ -148,7 +148,7 @@ def markdown(record: Record) -> str:
         f"{settings['pairs']} interleaved rounds of {settings['seconds']:g} s after {settings['warmup']:g} s of "
         "warming; medians, in brackets 95 % intervals; every leg verified.",
         "",
-        f"Machine: {machine.get('cpus')} processors ({machine.get('cpu')}), {machine.get('filesystem')} on "
+        f"Machine: {machine.get('cpus')} processors ({machine.get('cpu')}), {_filesystem(machine)} on "
         f"{machine.get('device')} ({machine.get('write_cache')}, {machine.get('scheduler')}), kernel "
         f"{machine.get('kernel')}; SQLite {machine.get('sqlite')}, PostgreSQL {machine.get('postgresql')}, "
         f"{machine.get('eatmydata') or 'no libeatmydata'}.",
@@ -169,6 +169,15 @@ def markdown(record: Record) -> str:
         measured = present.interval(result.measured) if result.measured else present.NONE
         lines.append(_line((result.target.text, bench.bound(result.target), measured, result.verdict)))
     return "\n".join(lines) + "\n"
+
+
+def _filesystem(machine: Mapping) -> str:
+    """Whether an ext4 has a journal decides what a native sync costs."""
+    features = machine.get("filesystem_features")
+    name = str(machine.get("filesystem"))
+    if name != "ext4" or not features:
+        return name
+    return name if "has_journal" in features.split() else f"{name} without a journal"
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -26,12 +26,15 @@ from harness import build, environment, shim, sync_cells, warm
 from harness.cells import Cell, LegError, Measured, Place, Programs, Timing, counters
 from harness.clock import RealClock
 from harness.executor import RealExecutor
-from harness.model import FAILED, OK, SKIPPED, LabError
+from harness.model import FAILED, OK, SKIPPED, LabError, MountSpec
+from harness.mounts import Mounts
 from harness.variants import NO_EATMYDATA, NOTHING, RECOVERED, RELAXED, UNWRITTEN, eatmydata
 from harness.workdir import WorkDir
 
 FORMAT = 1
 SPACE_BYTES = 3 << 30
+FRESH_MIB = 4 << 10
+FRESH = ("ext4", "xfs")
 WARM_BYTES = 256 << 20
 OVERHEAD_SECONDS = 2.0
 
@@ -90,6 +93,8 @@ class Settings:
     warmup: float = 1.0
     seed: int = 1
     warm: bool = True
+    fresh: str = ""
+    """A file system that is made for the run, with what its mkfs gives it (ext4: a journal)."""
 
 
 @dataclass(frozen=True)
@@ -153,9 +158,10 @@ def plan(settings: Settings) -> list[Leg]:
 
 @dataclass(frozen=True)
 class Bench:
-    """What a run stands on; tests replace it."""
+    """What a run stands on; tests replace it. disk: where the legs write."""
 
     work: WorkDir
+    disk: Path
     cells: Mapping[str, Cell]
     programs: Path
     shim: shim.Shim | str
@@ -164,7 +170,7 @@ class Bench:
 
     @property
     def stage(self) -> Path:
-        return self.work.data / "stage"
+        return self.disk / "stage"
 
     def lacks(self, leg: Leg) -> str | None:
         """Why a variant cannot be run here."""
@@ -189,7 +195,7 @@ def run_leg(bench: Bench, leg: Leg, timing: Timing) -> dict:
     _fresh(bench)
     statistics = bench.work.control / "statistics"
     place = Place(
-        bench.stage, bench.work.control, bench.programs, bench.work.data / "keep", bench.env(leg, statistics)
+        bench.stage, bench.work.control, bench.programs, bench.disk / "keep", bench.env(leg, statistics)
     )
     try:
         measured = bench.cells[leg.cell].run(place, timing)
@@ -206,7 +212,7 @@ def _fresh(bench: Bench) -> None:
     for path in (bench.stage, bench.work.control):
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir(parents=True)
-    (bench.work.data / "keep").mkdir(exist_ok=True)
+    (bench.disk / "keep").mkdir(exist_ok=True)
     bench.sync()
 
 
@@ -226,9 +232,10 @@ def run(console: Console, settings: Settings, directory: Path, out: Path) -> Rec
     except OSError as error:
         raise LabError(f"{out.parent}: cannot be created: {error.strerror}") from error
     with work:
-        work.check_space(SPACE_BYTES, 5000)
-        bench = Bench(work, workloads, programs, shim.find(), eatmydata())
-        machine = {**environment.gather(work.path), **sync_cells.versions()}
+        work.check_space(FRESH_MIB << 20 if settings.fresh else SPACE_BYTES, 5000)
+        disk = fresh_disk(executor, work, settings.fresh) if settings.fresh else work.data
+        bench = Bench(work, disk, workloads, programs, shim.find(), eatmydata())
+        machine = {**environment.gather(disk), **sync_cells.versions()}
         machine["eatmydata"] = bench.eatmydata.resolve().name if bench.eatmydata else None
         record = Record({**asdict(settings), "started": clock.now()}, machine)
         if settings.warm:
@@ -249,12 +256,19 @@ def run(console: Console, settings: Settings, directory: Path, out: Path) -> Rec
     return record
 
 
+def fresh_disk(executor: RealExecutor, work: WorkDir, filesystem: str) -> Path:
+    """Its loop device is direct: through the page cache of the disk below, a flush would cost what it costs there."""
+    spec = MountSpec(filesystem, {"": FRESH_MIB}, direct=True)
+    mounts = Mounts(executor, work.path, work.note_queues)
+    if reason := mounts.why_not(spec):
+        raise LabError(f"--fresh {filesystem}: {reason}")
+    return mounts.make(spec, FRESH_MIB).data
+
+
 def _possible(bench: Bench, legs: Sequence[Leg], record: Record) -> Iterator[Leg]:
     """The legs that can be run; the reasons of the others go into the record."""
     built = bench.shim if isinstance(bench.shim, shim.Shim) else None
-    missing = {
-        c: bench.cells[c].missing(bench.work.path, built) for c in dict.fromkeys(leg.cell for leg in legs)
-    }
+    missing = {c: bench.cells[c].missing(bench.disk, built) for c in dict.fromkeys(leg.cell for leg in legs)}
     for leg in legs:
         reason = missing[leg.cell]
         if reason:

@@ -8,6 +8,7 @@
 #include "engage.h"
 #include "engine.h"
 #include "flush.h"
+#include "habit.h"
 #include "journal_file.h"
 #include "lazy.h"
 #include "log.h"
@@ -597,6 +598,8 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 		for (struct ofd *other = f->ofds; other; other = other->next)
 			if (other != o && other->writable)
 				last = false;
+		if (last)
+			habit_closed(f);
 		r = last ? engage_release(f, nested) : flush_hand_over(f, nested);
 		if (!last && f->leased == o)
 			journal_retire(f, nested);

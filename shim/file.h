@@ -126,6 +126,7 @@ struct file {
 	_Atomic uint32_t engage_after; /* the small write of this number engages */
 	struct {
 		uint32_t looks, syncs; /* in a row that came after few writes */
+		uint32_t asked;        /* syncs while it was staged */
 	} habit;
 	struct block_run *_Atomic current; /* open block, what the fast path looks at */
 

@@ -15,7 +15,7 @@ enum {
 	NAMES = 256,
 };
 
-/* Hashes of names, each where its hash says.  What gets lost here is found out again, what is wrong costs AFTER_SYNCS
+/* Hashes of the names of files that were synced after every few writes, each where its hash says.  What gets lost here is found out again, what is wrong costs AFTER_SYNCS
  * writes that are not staged. */
 static _Atomic uint64_t names[NAMES];
 
@@ -46,29 +46,45 @@ static bool asks_device(const struct settings *set)
 	       set->prealloc_mode != PREALLOC_ZERO;
 }
 
+static void remember(const struct file *f)
+{
+	uint64_t h = hash_of(arena_slot_at(f->arena, (uint32_t)f->slot)->path);
+
+	atomic_store_explicit(&names[h % NAMES], h, memory_order_relaxed);
+}
+
 void habit_synced(struct file *f)
 {
-	if (!asks_device(&f->rule->set))
-		return;
-	if (f->mode == FILE_PASSIVE && f->small_seen > 0 && f->engage_after <= AFTER_SYNCS) {
+	bool asks = asks_device(&f->rule->set);
+
+	if (asks && f->mode == FILE_PASSIVE && f->small_seen > 0 && f->engage_after <= AFTER_SYNCS) {
 		f->engage_after = AFTER_SYNCS;
 		f->small_seen = 0;
 	}
-	if (f->mode != FILE_ENGAGED || !f->head)
+	if (f->mode != FILE_ENGAGED || !f->arena)
+		return;
+	f->habit.asked++;
+	if (!f->head)
 		return;
 	f->habit.syncs = one_more(f, f->habit.syncs, SYNC_WRITES);
-	if (f->habit.syncs > 0) {
-		uint64_t h = hash_of(arena_slot_at(f->arena, (uint32_t)f->slot)->path);
+	if (asks && f->habit.syncs > 0)
+		remember(f);
+}
 
-		atomic_store_explicit(&names[h % NAMES], h, memory_order_relaxed);
-	}
+void habit_closed(struct file *f)
+{
+	if (f->mode == FILE_ENGAGED && f->arena && f->habit.asked > 0 && f->habit.asked <= SYNCS_MAX &&
+	    f->habit.syncs == f->habit.asked && (!f->head || one_more(f, 0, SYNC_WRITES)))
+		remember(f);
 }
 
 bool habit_gives_back(struct file *f)
 {
-	if (f->head || (f->habit.looks < LOOKS_MAX && f->habit.syncs < SYNCS_MAX))
+	bool looks = f->habit.looks >= LOOKS_MAX;
+
+	if (f->head || !(looks || (f->habit.syncs >= SYNCS_MAX && asks_device(&f->rule->set))))
 		return false;
-	f->engage_after = f->habit.looks < LOOKS_MAX ? AFTER_SYNCS : AFTER_LOOKS;
+	f->engage_after = looks ? AFTER_LOOKS : AFTER_SYNCS;
 	f->habit.looks = f->habit.syncs = 0;
 	return true;
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * habit: whether staging pays for a file.  It does not when the program looks at its file after every write or two, nor
- * when it syncs after every few and each sync has to ask the device: then settling is work that nothing is saved by.
- * Such a file is given back to the kernel.
+ * when it syncs after every few and each sync has to ask the device, nor when the file is made for a few writes and a
+ * few syncs: then there is more work to do than there are writes to save.  Such a file is given back to the kernel.
  */
 #ifndef FASTWRITE_HABIT_H
 #define FASTWRITE_HABIT_H
@@ -14,6 +14,9 @@ void habit_looked(struct file *f);
 
 /* File lock held, before what is staged goes out: the program syncs the file, engaged or not. */
 void habit_synced(struct file *f);
+
+/* File lock held, before what is staged goes out: nobody will write to it any more. */
+void habit_closed(struct file *f);
 
 /* File lock held, f engaged: it is time to give the file back; if so it is staged again later. */
 bool habit_gives_back(struct file *f);

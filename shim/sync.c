@@ -178,9 +178,9 @@ int sync_file(int fd, struct ofd *o, bool full)
 		return r < 0 ? r : full ? sys.fsync(fd) : sys.fdatasync(fd);
 	}
 	count(f, COUNT_SYNCS_ASKED);
+	habit_synced(f);
 	if (journal_file_is(f) && sync_journal(f, &g, &r))
 		return r;
-	habit_synced(f);
 	if (f->arena)
 		r = flush_settle_for_sync(f, g.nested);
 	if (r == 0)

@@ -112,3 +112,11 @@ def test_looking_after_every_write_or_two(habit):
     assert 0 < habit(1, 500, 2, 0, "looks").writes <= 20
     stats = habit(1, 500, 2, 2000, "looks")
     assert 1900 <= stats.writes < 2000
+
+
+@pytest.mark.parametrize("sync", ["relaxed", "off", "journal"])
+def test_nor_is_one_made_anew_staged_where_syncs_are_cheap(habit, sync):
+    """To engage a file and to give it back costs more than a few writes."""
+    assert 0 < habit(100, 2, 6, sync=sync).writes <= 11
+    # but one that lives longer: the first seventeen writes of the second and the third are the kernel's
+    assert habit(3, 2, 6, 300, sync=sync).writes >= 3 * 312 - 3 - 2 * 17

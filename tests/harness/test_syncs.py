@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import harness
-from harness import bench, build, shim, sync_cells, sync_table, syncs
+from harness import bench, build, environment, shim, sync_cells, sync_table, syncs
 from harness.cells import LegError, Measured, Place, Programs, Timing
 from harness.clock import RealClock
 from harness.executor import Command, RealExecutor
@@ -101,7 +101,9 @@ def run_leg(tmp_path):
         chosen = next(v for v in syncs.VARIANTS[cell_name] if v.name == variant)
         built = shim.Shim(tmp_path / "l.so", tmp_path / "c")
         with WorkDir(tmp_path / "work") as work:
-            made = syncs.Bench(work, {cell_name: cell}, tmp_path, built, Path("/e.so"), lambda: None)
+            made = syncs.Bench(
+                work, work.data, {cell_name: cell}, tmp_path, built, Path("/e.so"), lambda: None
+            )
             return syncs.run_leg(made, syncs.Leg(cell_name, chosen, 1), SHORT)
 
     return run
@@ -136,7 +138,7 @@ def test_a_database_alone_promises_that_it_is(run_leg):
     ("variant", "statistics", "reason"),
     [
         ("fdatasync", "", "the library was not there"),
-        ("fdatasync", LINE.format(1, 0, 0, 9, 0), "staged nothing"),
+        ("off", LINE.format(1, 0, 0, 9, 0), "staged nothing"),
         ("journal", LINE.format(1, 7, 700, 9, 0), "not one of 9 syncs was answered by the journal"),
     ],
 )
@@ -352,3 +354,29 @@ def test_the_verb_runs_and_shows_a_record_again(tmp_path):
 
 def test_the_workload_sources_are_part_of_a_run():
     assert (build.SOURCES / "commits.py").exists() and "lab-syncs" in build.PROGRAMS
+
+
+def test_an_ext4_without_a_journal_is_called_that():
+    def named(features):
+        return syncs.Record(
+            {"pairs": 1, "seconds": 1, "warmup": 0, "cells": []},
+            {"filesystem": "ext4", "filesystem_features": features},
+        )
+
+    assert "ext4 without a journal on" in sync_table.markdown(named("extent 64bit"))
+    assert "ext4 on" in sync_table.markdown(named("has_journal extent"))
+    assert "ext4 on" in sync_table.markdown(named(None))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a fresh mount needs root")
+@pytest.mark.parametrize("filesystem", syncs.FRESH)
+def test_a_fresh_disk_is_its_own_and_goes_away(tmp_path, filesystem, monkeypatch):
+    monkeypatch.setattr(syncs, "FRESH_MIB", 320)
+    with WorkDir(tmp_path / "work") as work:
+        data = syncs.fresh_disk(RealExecutor(), work, filesystem)
+        found = environment.gather(data)
+        assert found["filesystem"] == filesystem
+        assert filesystem != "ext4" or "has_journal" in found["filesystem_features"].split()
+        loop = Path("/sys/block") / found["device"] / "loop"
+        assert (loop / "dio").read_text().strip() == "1"
+    assert not loop.exists() and not (tmp_path / "work").exists()
