@@ -31,6 +31,7 @@ enum writers_mode { WRITERS_AUTO, WRITERS_EXCLUSIVE, WRITERS_SHARED };
 enum flush_mode { FLUSH_AUTO, FLUSH_DIRECT, FLUSH_BUFFERED };
 enum prealloc_mode { PREALLOC_KEEP, PREALLOC_OFF, PREALLOC_ZERO };
 enum visibility_mode { VISIBILITY_LAG, VISIBILITY_STRICT };
+enum adapt_mode { ADAPT_ON, ADAPT_OFF };
 enum stdio_mode { STDIO_ON, STDIO_OFF };
 
 /* The part of `mem` that config takes for the arena's tables: mem >= 8 * block + this. */
@@ -54,6 +55,7 @@ enum config_key {
 	KEY_PREALLOC_MODE,
 	KEY_STAGING,
 	KEY_SMALL,
+	KEY_ADAPT,
 	KEY_STDIO,
 	KEY_COUNT
 };
@@ -72,6 +74,7 @@ struct settings {
 	enum prealloc_mode prealloc_mode; /* prealloc_mode = keep | off | zero */
 	char staging[PATH_MAX];           /* staging = absolute directory, "" = beside the data */
 	uint32_t small_bytes;             /* small = 512..64K, default 64K: larger writes are not staged */
+	enum adapt_mode adapt;            /* adapt = on | off, see habit.h */
 	enum stdio_mode stdio;            /* stdio = on | off, the same for all rules */
 };
 

@@ -158,6 +158,15 @@ static const struct spec specs[KEY_COUNT] = {
 			.max = KIB(64),
 			.preset = "64K",
 		},
+	[KEY_ADAPT] =
+		{
+			.name = "adapt",
+			.allowed = "on, off",
+			.kind = KIND_ENUM,
+			MEMBER(adapt),
+			.preset = "on",
+			.words = {"on", "off"},
+		},
 	[KEY_STDIO] =
 		{
 			.name = "stdio",

@@ -127,6 +127,8 @@ struct file {
 	struct {
 		uint32_t looks, syncs; /* in a row that came after few writes */
 		uint32_t asked;        /* syncs while it was staged */
+		uint32_t holes;        /* in a row that were filled by few writes */
+		uint64_t writes;       /* file.writes at the last one */
 	} habit;
 	struct block_run *_Atomic current; /* open block, what the fast path looks at */
 

@@ -7,10 +7,12 @@
 
 enum {
 	LOOKS_MAX = 8, /* in a row */
+	HOLES_MAX = 16,
+	HOLE_WRITES = 4,
 	LOOK_WRITES = 2,
 	SYNCS_MAX = 3,
 	SYNC_WRITES = 16,              /* what to settle costs, in writes that the kernel takes */
-	AFTER_LOOKS = 1024,            /* small writes until it is tried again */
+	AFTER_OTHERS = 1024,           /* small writes until it is tried again */
 	AFTER_SYNCS = SYNC_WRITES + 1, /* the same, without a sync between them */
 	NAMES = 256,
 };
@@ -39,6 +41,16 @@ void habit_looked(struct file *f)
 		f->habit.looks = one_more(f, f->habit.looks, LOOK_WRITES);
 }
 
+void habit_hole(struct file *f)
+{
+	uint64_t since = f->writes < f->habit.writes ? f->writes : f->writes - f->habit.writes;
+
+	f->habit.holes = since <= HOLE_WRITES ? f->habit.holes + 1 : 0;
+	f->habit.writes = f->writes;
+}
+
+static bool adapts(const struct file *f) { return f->rule->set.adapt == ADAPT_ON; }
+
 /* Zeros that stand ready make a sync cheap, if the bytes come to them at once and by one way. */
 static bool asks_device(const struct settings *set)
 {
@@ -55,7 +67,7 @@ static void remember(const struct file *f)
 
 void habit_synced(struct file *f)
 {
-	bool asks = asks_device(&f->rule->set);
+	bool asks = adapts(f) && asks_device(&f->rule->set);
 
 	if (asks && f->mode == FILE_PASSIVE && f->small_seen > 0 && f->engage_after <= AFTER_SYNCS) {
 		f->engage_after = AFTER_SYNCS;
@@ -80,12 +92,14 @@ void habit_closed(struct file *f)
 
 bool habit_gives_back(struct file *f)
 {
-	bool looks = f->habit.looks >= LOOKS_MAX;
+	bool looks = !f->head && f->habit.looks >= LOOKS_MAX;
+	bool syncs = !f->head && f->habit.syncs >= SYNCS_MAX && asks_device(&f->rule->set);
+	bool holes = f->habit.holes >= HOLES_MAX;
 
-	if (f->head || !(looks || (f->habit.syncs >= SYNCS_MAX && asks_device(&f->rule->set))))
+	if ((!looks && !syncs && !holes) || !adapts(f))
 		return false;
-	f->engage_after = looks ? AFTER_LOOKS : AFTER_SYNCS;
-	f->habit.looks = f->habit.syncs = 0;
+	f->engage_after = looks || holes ? AFTER_OTHERS : AFTER_SYNCS;
+	f->habit.looks = f->habit.syncs = f->habit.holes = 0;
 	return true;
 }
 
@@ -93,7 +107,7 @@ bool habit_allows(struct file *f, const char *path)
 {
 	uint64_t h;
 
-	if (f->engage_after >= AFTER_SYNCS)
+	if (f->engage_after >= AFTER_SYNCS || !adapts(f))
 		return true;
 	h = hash_of(path);
 	if (atomic_load_explicit(&names[h % NAMES], memory_order_relaxed) != h)

@@ -4,6 +4,7 @@
 
 #include "engage.h"
 #include "flush.h"
+#include "habit.h"
 #include "kill.h"
 #include "lease.h"
 #include "log.h"
@@ -143,18 +144,19 @@ int prealloc_reserve(struct file *f, int fd, uint64_t offset, uint64_t need, uin
 		return 0;
 	}
 	if (offset >= f->prealloc_start && offset + need <= f->prealloc_end) {
+		habit_no_hole(f);
 		*granted = f->prealloc_end - offset;
 		return 0;
 	}
-	/* into a hole, of the file or behind its end */
-	if (offset < size || offset > logical) {
+	/* into a hole, of the file or behind its end; or what was reserved lies elsewhere, behind a hole: nothing to build on */
+	if (offset < size || offset > logical ||
+	    (f->prealloc_end && (offset < f->prealloc_start || offset > f->prealloc_end))) {
 		if (offset > logical)
 			f->sparse = true;
+		habit_hole(f);
 		return reserve_pages(fd, offset, need, granted);
 	}
-	/* what was reserved lies elsewhere, behind a hole: nothing to build on */
-	if (f->prealloc_end && (offset < f->prealloc_start || offset > f->prealloc_end))
-		return reserve_pages(fd, offset, need, granted);
+	habit_no_hole(f);
 	r = reserve_ahead(f, fd, offset, need);
 	if (r == 0)
 		*granted = f->prealloc_end - offset;

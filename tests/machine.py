@@ -47,6 +47,7 @@ LONG_LIST = 60  # lines that are not printed
 
 SIZES = [("1M", "64K"), ("1M", "64K"), ("2M", "128K"), ("16M", "128K"), ("10M", "1M")]
 CHOICES = {
+    "adapt": ["off", "off", "on"],
     "writers": ["auto", "auto", "exclusive", "shared"],
     "flush": ["auto", "direct", "buffered"],
     "lag_ms": [1, 1, 5, 100],

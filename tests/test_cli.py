@@ -31,6 +31,7 @@ KEYS = [
     "prealloc_mode",
     "staging",
     "small",
+    "adapt",
     "stdio",
 ]
 NOTHING = "int main(void) { return 0; }"

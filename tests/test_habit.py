@@ -92,6 +92,12 @@ def test_few_writes_for_each_sync_are_staged_three_times(habit):
     assert 0 < habit(1, 200, 10).writes <= 3 * 10
 
 
+def test_a_user_may_have_it_staged_all_the_same(habit):
+    assert_staged(habit(1, 200, 1, adapt="off"), 190)
+    assert habit(100, 2, 6, adapt="off").writes >= 100 * 11
+    assert habit(1, 200, 2, 0, "looks", adapt="off").writes >= 399
+
+
 def test_many_writes_for_each_sync_are_staged(habit):
     assert_staged(habit(1, 20, 50), 20 * 50 - 2)
 
@@ -120,3 +126,40 @@ def test_nor_is_one_made_anew_staged_where_syncs_are_cheap(habit, sync):
     assert 0 < habit(100, 2, 6, sync=sync).writes <= 11
     # but one that lives longer: the first seventeen writes of the second and the third are the kernel's
     assert habit(3, 2, 6, 300, sync=sync).writes >= 3 * 312 - 3 - 2 * 17
+
+
+# holes PATH COUNT STRIDE: a file that is one hole gets COUNT writes of 100 bytes, each STRIDE bytes behind the last.
+HOLES = r"""
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+int main(int argc, char **argv)
+{
+	long count = atol(argv[2]), stride = atol(argv[3]);
+	int fd = open(argv[1], O_WRONLY | O_CREAT | O_TRUNC, 0644);
+	if (fd < 0 || ftruncate(fd, count * stride + 100))
+		return 2;
+	for (long i = 0; i < count; i++) {
+		char text[100];
+		memset(text, 'a' + (int)(i % 26), sizeof text);
+		if (pwrite(fd, text, sizeof text, i * stride) != sizeof text)
+			return 3;
+	}
+	return close(fd);
+}
+"""
+
+
+@pytest.mark.parametrize(("stride", "least", "most"), [(100, 1, 100), (20_000, 1, 100)])
+def test_writes_that_are_strewn_over_holes(library, compile_c, stride, least, most):
+    program = compile_c(HOLES)
+    with disk_dir() as place:
+        path = place / "file"
+        done = run_preloaded(library, [program, path, "3000", str(stride)], place, paths=f"{path}")
+        assert done.returncode == 0, done.stderr
+        assert least <= done.stats.writes <= most
+        expected = bytearray(3000 * stride + 100)
+        for i in range(3000):
+            expected[i * stride : i * stride + 100] = b"%c" % (97 + i % 26) * 100
+        assert path.read_bytes() == expected

@@ -30,6 +30,7 @@ from power.workload import (
     Job,
     Look,
     Tools,
+    settings,
 )
 
 SKIPPED = 77
@@ -117,7 +118,8 @@ class Session:
         base, log = PLACE / "base", PLACE / "log"
         stats = cuts.record(job, self.tools, base, log, self.spare_ns)
         total.journaled += stats.journaled
-        if job.policy != NATIVE and job.kind in STAGES and stats.bytes == 0:
+        must_stage = job.kind in STAGES and settings(job).get("adapt") == "off"
+        if job.policy != NATIVE and must_stage and stats.bytes == 0:
             raise FailedError(f"{job}: nothing was staged")
         chosen = cuts.choose_cuts(cuts.read_log(log), count, job.seed)
         kept = None

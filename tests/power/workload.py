@@ -94,6 +94,8 @@ def settings(job: Job) -> dict[str, object]:
         chosen.update(journal="1M")
         if dice.random() < 0.5 or "sqlite" in job.kind:
             chosen.update(writers="exclusive")
+    if dice.random() < 0.7:
+        chosen.update(adapt="off")
     return chosen
 
 

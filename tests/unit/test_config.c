@@ -196,7 +196,7 @@ static void test_defaults(void **state)
 		[KEY_BLOCK] = "128K",         [KEY_LAG_MS] = "100",    [KEY_VISIBILITY] = "lag",
 		[KEY_WRITERS] = "auto",       [KEY_FLUSH] = "auto",    [KEY_PREALLOC] = "64M",
 		[KEY_PREALLOC_MODE] = "keep", [KEY_STAGING] = "",      [KEY_SMALL] = "64K",
-		[KEY_STDIO] = "on",           [KEY_JOURNAL] = "64M",
+		[KEY_STDIO] = "on",           [KEY_JOURNAL] = "64M",   [KEY_ADAPT] = "on",
 	};
 	with("FASTWRITE_PATHS=%s/**", dir);
 	load_ok();
@@ -219,11 +219,11 @@ static void test_every_key_from_environment(void **state)
 {
 	(void)state;
 	static const char *const names[KEY_COUNT] = {
-		"SYNC",    "RELAXED_MS", "JOURNAL",  "MEM",           "BLOCK",   "LAG_MS", "VISIBILITY",
-		"WRITERS", "FLUSH",      "PREALLOC", "PREALLOC_MODE", "STAGING", "SMALL",  "STDIO"};
+		"SYNC",  "RELAXED_MS", "JOURNAL",       "MEM",     "BLOCK", "LAG_MS", "VISIBILITY", "WRITERS",
+		"FLUSH", "PREALLOC",   "PREALLOC_MODE", "STAGING", "SMALL", "ADAPT",  "STDIO"};
 	static const char *const texts[KEY_COUNT] = {"relaxed", "7",        "1G",        "64M",    "1M",
 	                                             "9",       "lag",      "exclusive", "direct", "1G",
-	                                             "off",     "/dev/shm", "4K",        "off"};
+	                                             "off",     "/dev/shm", "4K",        "off",    "off"};
 
 	with("FASTWRITE_PATHS=%s/**", dir);
 	for (int key = 0; key < KEY_COUNT; key++)
