@@ -104,10 +104,10 @@ struct ofd_local {
 
 /* What this process has of a file. */
 struct file_local {
-	_Atomic uint32_t refs;   /* descriptions; 0: the file is none of this process's business */
-	int own_fd_plus_1;       /* our own description on it, 0 = none: all of this begins as zeros */
-	int own_flags;           /* its status flags now */
-	_Atomic uint32_t queued; /* in the engine's queue */
+	_Atomic uint32_t refs;     /* descriptions; 0: the file is none of this process's business */
+	_Atomic int own_fd_plus_1; /* our own description on it, 0 = none: all of this begins as zeros */
+	int own_flags;             /* its status flags now */
+	_Atomic uint32_t queued;   /* in the engine's queue */
 	struct file *queue_next;
 };
 
@@ -128,7 +128,7 @@ struct file {
 		uint32_t looks, syncs; /* in a row that came after few writes */
 		uint32_t asked;        /* syncs while it was staged */
 		uint32_t holes;        /* in a row that were filled by few writes */
-		uint64_t writes;       /* file.writes at the last one */
+		uint64_t writes, hole; /* file.writes at the last one; where that was */
 	} habit;
 	struct block_run *_Atomic current; /* open block, what the fast path looks at */
 

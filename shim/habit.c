@@ -41,12 +41,15 @@ void habit_looked(struct file *f)
 		f->habit.looks = one_more(f, f->habit.looks, LOOK_WRITES);
 }
 
-void habit_hole(struct file *f)
+void habit_hole(struct file *f, uint64_t offset)
 {
 	uint64_t since = f->writes < f->habit.writes ? f->writes : f->writes - f->habit.writes;
 
+	if (since == 0 && offset == f->habit.hole)
+		return; /* the same write once more: there was no block for it */
 	f->habit.holes = since <= HOLE_WRITES ? f->habit.holes + 1 : 0;
 	f->habit.writes = f->writes;
+	f->habit.hole = offset;
 }
 
 static bool adapts(const struct file *f) { return f->rule->set.adapt == ADAPT_ON; }

@@ -12,8 +12,8 @@
 /* File lock held, before what is staged goes out: the program wants to see it. */
 void habit_looked(struct file *f);
 
-/* File lock held: pages of a hole are reserved for a write. */
-void habit_hole(struct file *f);
+/* File lock held: pages of a hole are reserved for a write at `offset`. */
+void habit_hole(struct file *f, uint64_t offset);
 /* And this one needed none. */
 static inline void habit_no_hole(struct file *f) { f->habit.holes = 0; }
 

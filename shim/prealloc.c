@@ -153,7 +153,7 @@ int prealloc_reserve(struct file *f, int fd, uint64_t offset, uint64_t need, uin
 	    (f->prealloc_end && (offset < f->prealloc_start || offset > f->prealloc_end))) {
 		if (offset > logical)
 			f->sparse = true;
-		habit_hole(f);
+		habit_hole(f, offset);
 		return reserve_pages(fd, offset, need, granted);
 	}
 	habit_no_hole(f);

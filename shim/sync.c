@@ -105,10 +105,10 @@ static int by_policy(struct file *f, bool *full)
 	case SYNC_OFF: return 0;
 	case SYNC_RELAXED: return !relaxed_arm(f); /* nobody would do it later */
 	case SYNC_FSYNC: return 1;
-	/* its records find the file by name */
-	case SYNC_JOURNAL: *full = f->full_sync; return 1;
+	case SYNC_JOURNAL:
 	case SYNC_FDATASYNC:
-	default: *full = *full && f->full_sync; return 1;
+	/* also when the program says fdatasync: whoever syncs the file next would not know of the name */
+	default: *full = f->full_sync; return 1;
 	}
 }
 

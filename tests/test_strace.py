@@ -378,3 +378,29 @@ def test_staging_modes_while_it_lives(library, place, compile_c):
     assert modes[0] == "700"
     assert modes[1:] and set(modes[1:]) == {"600"}
     assert not leftovers(place)
+
+
+@pytest.mark.parametrize("sync", ["fdatasync", "journal"])
+def test_the_first_sync_after_a_rename_is_an_fsync_whatever_was_asked(library, compile_c, place, sync):
+    """The next one who syncs the file, and knows nothing of its name, may make it an fdatasync."""
+    existing(place, "before")
+    program = compile_c(r"""
+        #include <fcntl.h>
+        #include <stdio.h>
+        #include <unistd.h>
+        int main(void)
+        {
+            int fd = open("data/before", O_WRONLY);
+            for (int i = 0; i < 50; i++)
+                if (write(fd, "0123456789", 10) != 10)
+                    return 1;
+            return rename("data/before", "data/after") || fdatasync(fd) || write(fd, "x", 1) != 1 || fdatasync(fd);
+        }""")
+    out = place / "strace.txt"
+    command = ["strace", "-f", "-qq", "-o", out, "-E", f"LD_PRELOAD={library}", program]
+    done = run_preloaded(library, command, place, env={"LD_PRELOAD": ""}, sync=sync, writers="exclusive")
+    assert done.returncode == 0, done.stderr
+    lines = out.read_text().splitlines()
+    renamed = next(i for i, line in enumerate(lines) if "rename" in line)
+    calls = [match[1] for line in lines[renamed:] if (match := CALL.match(line))]
+    assert [call for call in calls if call in ("fsync", "fdatasync")][:2] == ["fsync", "fdatasync"]
