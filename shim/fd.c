@@ -854,6 +854,10 @@ void fd_use_unmodelled(int fd, int why)
 	struct ofd *o;
 
 	lazy_forget(fd);
+	/* (asynchronous calls come by the hundred thousand) */
+	o = alive_here() ? fdtable_get(fd) : NULL;
+	if (o && atomic_load(&file_of(o)->mode) == FILE_THROUGH)
+		return;
 	f = lock_fd(fd, &o, &g);
 	if (!f)
 		return;

@@ -127,6 +127,7 @@ struct file {
 	struct {
 		uint32_t looks, syncs; /* in a row that came after few writes */
 		uint32_t asked;        /* syncs while it was staged */
+		uint32_t times;        /* that it was given back for its looks or holes */
 		uint32_t holes;        /* in a row that were filled by few writes */
 		uint64_t writes, hole; /* file.writes at the last one; where that was */
 	} habit;

@@ -12,6 +12,7 @@
 #include "lease.h"
 #include "log.h"
 #include "merge.h"
+#include "pace.h"
 #include "prealloc.h"
 #include "stage.h"
 #include "strict.h"
@@ -479,7 +480,8 @@ static int route_find(struct file *f, const struct plan *p, struct route *rt)
 			route_program_fd(f, rt, fd);
 		}
 	}
-	rt->target.direct_ok = wants_direct(f);
+	rt->target.direct_ok =
+		wants_direct(f) && (f->rule->set.flush == FLUSH_DIRECT || pace_choose(f->dev) == PACE_DIRECT);
 	rt->target.direct_min = direct_min(f);
 	return 0;
 }
@@ -494,8 +496,12 @@ static void route_leave(struct file *f, struct route *rt)
 		lease_drop(rt->target.fd);
 	if (rt->lent)
 		flush_give_back(rt->lent, rt->target.flags);
-	if (!rt->target.direct_ok && wants_direct(f) && rt->target.direct_bytes == 0)
+	if (rt->target.direct_refused && rt->target.direct_bytes == 0)
 		f->direct_ok = false;
+	if (rt->target.direct_bytes > 0)
+		pace_note(f->dev, PACE_DIRECT, rt->target.direct_bytes, rt->target.direct_ns);
+	if (rt->target.buffered_bytes > 0)
+		pace_note(f->dev, PACE_BUFFERED, rt->target.buffered_bytes, rt->target.buffered_ns);
 }
 
 static void count_flush(const struct file *f, const struct plan *p, const struct route *rt)

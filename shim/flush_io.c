@@ -80,7 +80,7 @@ static bool congruent(const struct iovec *iov, int count, uint64_t offset)
 int flush_io_write(struct flush_target *t, const struct iovec *iov, int count, uint64_t offset,
                    uint64_t *done)
 {
-	uint64_t size = 0, head, middle;
+	uint64_t size = 0, head, middle, from = *done, began = sys_now_ns();
 	int r;
 
 	for (int i = 0; i < count; i++)
@@ -102,12 +102,15 @@ int flush_io_write(struct flush_target *t, const struct iovec *iov, int count, u
 	if (middle > 0) {
 		uint64_t before = *done;
 
+		began = sys_now_ns();
 		flush_io_set_flags(t, t->flags | O_DIRECT);
 		r = write_part(t->fd, iov, count, head, middle, offset, done);
 		t->direct_bytes += *done - before;
+		t->direct_ns += sys_now_ns() - began;
 		if (r == -EINVAL) {
 			/* refused: the rest of the middle goes through the page cache */
 			t->direct_ok = false;
+			t->direct_refused = true;
 			middle = *done - before;
 		} else if (r < 0) {
 			return r;
@@ -118,6 +121,10 @@ int flush_io_write(struct flush_target *t, const struct iovec *iov, int count, u
 		r = write_part(t->fd, iov, count, head + middle, size - head - middle, offset, done);
 		if (r < 0)
 			return r;
+	}
+	if (middle == 0 && size >= t->direct_min) {
+		t->buffered_bytes += *done - from;
+		t->buffered_ns += sys_now_ns() - began;
 	}
 	return 0;
 }

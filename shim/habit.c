@@ -8,6 +8,7 @@
 enum {
 	LOOKS_MAX = 8, /* in a row */
 	HOLES_MAX = 16,
+	TIMES_MAX = 6,
 	HOLE_WRITES = 4,
 	LOOK_WRITES = 2,
 	SYNCS_MAX = 3,
@@ -101,7 +102,13 @@ bool habit_gives_back(struct file *f)
 
 	if ((!looks && !syncs && !holes) || !adapts(f))
 		return false;
-	f->engage_after = looks || holes ? AFTER_OTHERS : AFTER_SYNCS;
+	if (looks || holes) {
+		/* it is tried less and less often */
+		f->engage_after = AFTER_OTHERS << f->habit.times;
+		f->habit.times += f->habit.times < TIMES_MAX;
+	} else {
+		f->engage_after = AFTER_SYNCS;
+	}
 	f->habit.looks = f->habit.syncs = f->habit.holes = 0;
 	return true;
 }
