@@ -355,7 +355,8 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->blocks = 0;
 	f->staged_lo = f->staged_hi = 0;
 	f->ksize = f->lsize = 0;
-	f->sparse = f->no_own_fd = f->direct_ok = false;
+	f->sparse = f->direct_ok = false;
+	f->no_own_fd = false;
 	f->leased = NULL;
 	f->lease_wait_us = 0;
 	f->lease_retry_ns = 0;

@@ -11,7 +11,8 @@ enum {
 	TIMES_MAX = 6,
 	HOLE_WRITES = 4,
 	LOOK_WRITES = 2,
-	SYNCS_MAX = 3,
+	SYNCS_MAX = 8,
+	SYNCS_FEW = 3,                 /* the same with adapt = on */
 	SYNC_WRITES = 16,              /* what to settle costs, in writes that the kernel takes */
 	AFTER_OTHERS = 1024,           /* small writes until it is tried again */
 	AFTER_SYNCS = SYNC_WRITES + 1, /* the same, without a sync between them */
@@ -89,25 +90,26 @@ void habit_synced(struct file *f)
 
 void habit_closed(struct file *f)
 {
-	if (f->mode == FILE_ENGAGED && f->arena && f->habit.asked > 0 && f->habit.asked <= SYNCS_MAX &&
+	if (f->mode == FILE_ENGAGED && f->arena && f->habit.asked > 0 && f->habit.asked <= SYNCS_FEW &&
 	    f->habit.syncs == f->habit.asked && (!f->head || one_more(f, 0, SYNC_WRITES)))
 		remember(f);
 }
 
 bool habit_gives_back(struct file *f)
 {
+	bool adapt = adapts(f);
 	bool looks = !f->head && f->habit.looks >= LOOKS_MAX;
-	bool syncs = !f->head && f->habit.syncs >= SYNCS_MAX && asks_device(&f->rule->set);
-	bool holes = f->habit.holes >= HOLES_MAX;
+	bool syncs =
+		!f->head && f->habit.syncs >= (adapt ? SYNCS_FEW : SYNCS_MAX) && asks_device(&f->rule->set);
+	bool holes = adapt && f->habit.holes >= HOLES_MAX;
 
-	if ((!looks && !syncs && !holes) || !adapts(f))
+	if (!looks && !syncs && !holes)
 		return false;
-	if (looks || holes) {
+	f->engage_after = adapt && !looks && !holes ? AFTER_SYNCS : AFTER_OTHERS;
+	if (adapt && (looks || holes)) {
 		/* it is tried less and less often */
-		f->engage_after = AFTER_OTHERS << f->habit.times;
+		f->engage_after <<= f->habit.times;
 		f->habit.times += f->habit.times < TIMES_MAX;
-	} else {
-		f->engage_after = AFTER_SYNCS;
 	}
 	f->habit.looks = f->habit.syncs = f->habit.holes = 0;
 	return true;

@@ -57,6 +57,7 @@ def habit(library, compile_c):
 
         def run(files: int, syncs: int, writes: int, tail: int = 0, *looks: str, **settings):
             path = place / "file"
+            settings = {"adapt": "on"} | settings
             done = run_preloaded(
                 library,
                 [program, path, *map(str, (files, syncs, writes, tail)), *looks],
@@ -95,7 +96,8 @@ def test_few_writes_for_each_sync_are_staged_three_times(habit):
 def test_a_user_may_have_it_staged_all_the_same(habit):
     assert_staged(habit(1, 200, 1, adapt="off"), 190)
     assert habit(100, 2, 6, adapt="off").writes >= 100 * 11
-    assert habit(1, 200, 2, 0, "looks", adapt="off").writes >= 399
+    # but what it looks at after every write or two is the kernel's in any case
+    assert habit(1, 500, 2, 0, "looks", adapt="off").writes <= 20
 
 
 def test_many_writes_for_each_sync_are_staged(habit):
@@ -156,7 +158,9 @@ def test_writes_that_are_strewn_over_holes(library, compile_c, stride, least, mo
     program = compile_c(HOLES)
     with disk_dir() as place:
         path = place / "file"
-        done = run_preloaded(library, [program, path, "3000", str(stride)], place, paths=f"{path}")
+        done = run_preloaded(
+            library, [program, path, "3000", str(stride)], place, paths=f"{path}", adapt="on"
+        )
         assert done.returncode == 0, done.stderr
         assert least <= done.stats.writes <= most
         expected = bytearray(3000 * stride + 100)

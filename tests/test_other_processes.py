@@ -120,6 +120,7 @@ def test_two_programs_write_at_positions(library, compile_c, place, visibility, 
             paths=path,
             visibility=visibility,
             lag_ms=20,
+            adapt="off",
         )
         for who, under in enumerate(shimmed)
     ]

@@ -37,7 +37,12 @@ def look(library, program, place: Path, how: str, pause_us: int, opener: str, tr
     paths = f"{place}/data"
     with (
         Program(
-            library, [program, "write", table, place / "data", how, pause_us], place, paths=paths, **settings
+            library,
+            [program, "write", table, place / "data", how, pause_us],
+            place,
+            paths=paths,
+            adapt="off",
+            **settings,
         ) as w,
         Program(None, [program, "open", table, place / "data", tries, opener], place) as o,
     ):
