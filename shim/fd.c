@@ -45,6 +45,14 @@ bool fd_foreign_process(void) { return alive_elsewhere() || !fd_own_process(); }
 
 static struct file *file_of(struct ofd *o) { return atomic_load_explicit(&o->file, memory_order_acquire); }
 
+/* The file of fd, without its lock: for what an atomic of it says.  NULL when fd is not managed. */
+static struct file *file_now(int fd)
+{
+	struct ofd *o = alive_here() ? fdtable_get(fd) : NULL;
+
+	return o ? file_of(o) : NULL;
+}
+
 /* Locks the file of fd; NULL when fd is not managed.  *o is what fd refers to. */
 static struct file *lock_fd(int fd, struct ofd **o, struct file_guard *g)
 {
@@ -855,8 +863,8 @@ void fd_use_unmodelled(int fd, int why)
 
 	lazy_forget(fd);
 	/* (asynchronous calls come by the hundred thousand) */
-	o = alive_here() ? fdtable_get(fd) : NULL;
-	if (o && atomic_load(&file_of(o)->mode) == FILE_THROUGH)
+	f = file_now(fd);
+	if (f && atomic_load(&f->mode) == FILE_THROUGH)
 		return;
 	f = lock_fd(fd, &o, &g);
 	if (!f)
@@ -905,8 +913,7 @@ void fd_use_stdio(int fd)
  */
 static bool lock_is_known(int fd)
 {
-	struct ofd *o = alive_here() ? fdtable_get(fd) : NULL;
-	struct file *f = o ? file_of(o) : NULL;
+	struct file *f = file_now(fd);
 
 	return f && atomic_load(&f->mode) != FILE_ENGAGED && f->cooperates && f->no_own_fd &&
 	       file_own_fd(f) < 0;

@@ -344,10 +344,7 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->inflight = 0;
 	f->small_seen = 0;
 	f->engage_after = FILE_ENGAGE_AFTER;
-	f->habit.looks = f->habit.syncs = f->habit.asked = f->habit.holes = 0;
-	f->habit.times = 0;
-	f->habit.writes = 0;
-	f->habit.hole = UINT64_MAX;
+	f->habit = (struct habit){.hole = UINT64_MAX};
 	f->current = NULL;
 	f->arena = NULL;
 	f->slot = -1;

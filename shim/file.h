@@ -66,8 +66,8 @@ enum through_reason {
 const char *through_reason_name(enum through_reason reason);
 
 enum {
-	FILE_ENGAGE_AFTER = 2, /* the first small write passes through, the second engages */
-	FILE_ENGAGE_LATER = 1024,
+	FILE_ENGAGE_AFTER = 2,    /* the first small write passes through, the second engages */
+	FILE_ENGAGE_LATER = 1024, /* when it did not pay, or could not be */
 };
 
 enum pos_mode { POS_KERNEL, POS_USER, POS_STREAM };
@@ -124,7 +124,7 @@ struct file {
 	_Atomic uint32_t inflight;     /* kernel calls under way on a passive file, or with lease_pass */
 	_Atomic uint32_t small_seen;   /* small writes while passive */
 	_Atomic uint32_t engage_after; /* the small write of this number engages */
-	struct {
+	struct habit {
 		uint32_t looks, syncs; /* in a row that came after few writes */
 		uint32_t asked;        /* syncs while it was staged */
 		uint32_t times;        /* that it was given back for its looks or holes */

@@ -381,7 +381,10 @@ struct route {
 
 static bool wants_direct(const struct file *f)
 {
-	return f->direct_ok && f->rule->set.flush != FLUSH_BUFFERED;
+	enum flush_mode mode = f->rule->set.flush;
+
+	return f->direct_ok &&
+	       (mode == FLUSH_DIRECT || (mode == FLUSH_AUTO && pace_choose(f->dev) == PACE_DIRECT));
 }
 
 static uint64_t direct_min(const struct file *f)
@@ -480,8 +483,7 @@ static int route_find(struct file *f, const struct plan *p, struct route *rt)
 			route_program_fd(f, rt, fd);
 		}
 	}
-	rt->target.direct_ok =
-		wants_direct(f) && (f->rule->set.flush == FLUSH_DIRECT || pace_choose(f->dev) == PACE_DIRECT);
+	rt->target.direct_ok = wants_direct(f);
 	rt->target.direct_min = direct_min(f);
 	return 0;
 }

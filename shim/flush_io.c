@@ -80,7 +80,8 @@ static bool congruent(const struct iovec *iov, int count, uint64_t offset)
 int flush_io_write(struct flush_target *t, const struct iovec *iov, int count, uint64_t offset,
                    uint64_t *done)
 {
-	uint64_t size = 0, head, middle, from = *done, began = sys_now_ns();
+	uint64_t size = 0, head, middle, began = 0;
+	bool buffered;
 	int r;
 
 	for (int i = 0; i < count; i++)
@@ -91,6 +92,9 @@ int flush_io_write(struct flush_target *t, const struct iovec *iov, int count, u
 	middle = (size - head) / ARENA_PAGE * ARENA_PAGE;
 	if (!t->direct_ok || middle < t->direct_min || !congruent(iov, count, offset))
 		middle = 0;
+	buffered = middle == 0 && size >= t->direct_min;
+	if (buffered)
+		began = sys_now_ns();
 	if (head > 0 && middle > 0) {
 		flush_io_set_flags(t, t->flags & ~O_DIRECT);
 		r = write_part(t->fd, iov, count, 0, head, offset, done);
@@ -122,8 +126,8 @@ int flush_io_write(struct flush_target *t, const struct iovec *iov, int count, u
 		if (r < 0)
 			return r;
 	}
-	if (middle == 0 && size >= t->direct_min) {
-		t->buffered_bytes += *done - from;
+	if (buffered) {
+		t->buffered_bytes += size;
 		t->buffered_ns += sys_now_ns() - began;
 	}
 	return 0;

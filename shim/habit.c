@@ -14,13 +14,12 @@ enum {
 	SYNCS_MAX = 8,
 	SYNCS_FEW = 3,                 /* the same with adapt = on */
 	SYNC_WRITES = 16,              /* what to settle costs, in writes that the kernel takes */
-	AFTER_OTHERS = 1024,           /* small writes until it is tried again */
-	AFTER_SYNCS = SYNC_WRITES + 1, /* the same, without a sync between them */
+	AFTER_SYNCS = SYNC_WRITES + 1, /* small writes without a sync between them, until it is tried again */
 	NAMES = 256,
 };
 
-/* Hashes of the names of files that were synced after every few writes, each where its hash says.  What gets lost here is found out again, what is wrong costs AFTER_SYNCS
- * writes that are not staged. */
+/* Hashes of the names of files that were synced after every few writes, each where its hash says.  What gets lost here
+ * is found out again, what is wrong costs AFTER_SYNCS writes that are not staged. */
 static _Atomic uint64_t names[NAMES];
 
 static uint64_t hash_of(const char *path)
@@ -105,7 +104,7 @@ bool habit_gives_back(struct file *f)
 
 	if (!looks && !syncs && !holes)
 		return false;
-	f->engage_after = adapt && !looks && !holes ? AFTER_SYNCS : AFTER_OTHERS;
+	f->engage_after = adapt && !looks && !holes ? AFTER_SYNCS : FILE_ENGAGE_LATER;
 	if (adapt && (looks || holes)) {
 		/* it is tried less and less often */
 		f->engage_after <<= f->habit.times;

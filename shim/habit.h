@@ -2,7 +2,8 @@
 /*
  * habit: whether staging pays for a file.  It does not when the program looks at its file after every write or two, nor
  * when it syncs after every few and each sync has to ask the device, nor when the file is made for a few writes and a
- * few syncs, nor when its writes go into holes and every few need space of their own: then there is more work to do than there are writes to save.  Such a file is given back to the kernel.
+ * few syncs, nor when its writes go into holes and every few need space of their own: then there is more work to do
+ * than there are writes to save.  Such a file is given back to the kernel.
  */
 #ifndef FASTWRITE_HABIT_H
 #define FASTWRITE_HABIT_H

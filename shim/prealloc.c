@@ -148,7 +148,8 @@ int prealloc_reserve(struct file *f, int fd, uint64_t offset, uint64_t need, uin
 		*granted = f->prealloc_end - offset;
 		return 0;
 	}
-	/* into a hole, of the file or behind its end; or what was reserved lies elsewhere, behind a hole: nothing to build on */
+	/* into a hole, of the file or behind its end; or what was reserved lies elsewhere, behind a hole: nothing to build
+	 * on */
 	if (offset < size || offset > logical ||
 	    (f->prealloc_end && (offset < f->prealloc_start || offset > f->prealloc_end))) {
 		if (offset > logical)

@@ -132,7 +132,7 @@ static int sync_device(struct file *f, const struct ofd *o, int fd, bool full, s
 			journal_file_failed(f, r);
 		else if (full && f->names_given == names)
 			f->full_sync = false;
-		if (r == 0 && journal_file_is(f))
+		if (r == 0 && journal)
 			r = journal_file_sync_done(f, &s, g.nested);
 	}
 	file_unlock(f, g);
