@@ -36,6 +36,7 @@ static void visit_fork(struct file *f, void *ctx)
 long apart_fork(long (*make)(const long *arguments), const long *arguments)
 {
 	sys_sigset signals;
+	bool interrupted;
 	long r;
 
 	if (!engage_config || fd_foreign_process())
@@ -43,6 +44,7 @@ long apart_fork(long (*make)(const long *arguments), const long *arguments)
 	signals = sys_block_signals();
 	engage_pause();
 	lazy_clear_all();
+	interrupted = stage_forks();
 	file_for_each(visit_fork, NULL);
 	r = make(arguments);
 	if (r != 0) {
@@ -54,11 +56,11 @@ long apart_fork(long (*make)(const long *arguments), const long *arguments)
 		engine_after_fork();
 		strict_after_fork();
 		journal_after_fork();
-		engage_forget(true); /* it may be in a handler that interrupted a write */
+		engage_forget(interrupted);
 		family_forget();
 		own_fd_close_all();
 		fdtable_reset();
-		file_pools_reset(true);
+		file_pools_reset();
 	}
 	sys_restore_signals(signals);
 	return r;

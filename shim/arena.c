@@ -462,10 +462,11 @@ void arena_block_free(struct arena *a, struct block_run *run)
 	/* owner first: from here on recovery does not look at the rest of the entry */
 	atomic_store_explicit(&run->meta->owner, 0, memory_order_release);
 	kill_step();
-	atomic_store_explicit(&run->meta->commit, 0, memory_order_release);
 	run->stream = NULL;
+	/* it stays sealed: whoever was interrupted before it looked at the commit word finds that it may not publish */
 	if (run->lost)
 		return;
+	atomic_store_explicit(&run->meta->commit, 0, memory_order_release);
 	lock_take(&a->lock, LOCK_ARENA);
 	put_free(a, run);
 	lock_drop(&a->lock, LOCK_ARENA);
@@ -488,7 +489,7 @@ void arena_reclaim_blocks(struct arena *a, const struct family_set *dead)
 		struct block_run *run = &a->runs[i];
 
 		if (run->taker && family_set_has(dead, run->taker - 1) && run->meta->owner == 0 &&
-		    !is_free(a, run))
+		    !run->lost && !is_free(a, run))
 			put_free(a, run);
 	}
 	/* a member that died between the list and its count */

@@ -96,7 +96,7 @@ static void refresh(struct file *f)
 	int fd = flush_program_fd(f);
 
 	journal_file_changed(f);
-	if (f->head || fd < 0)
+	if (flush_first(f) || fd < 0)
 		return;
 	engage_refresh(f, fd);
 	/* holes where space was reserved: it may have been cut off */

@@ -578,6 +578,7 @@ static enum through_reason try_engage(struct file *f, struct ofd *o)
 	journal_file_begin(f);
 	f->zero_end = 0;
 	f->zero_wanted = f->zero_synced = false;
+	f->release_wanted = false;
 	probe_direct(f, &st);
 	fill_slot(f, path, &st);
 	return THROUGH_NONE;
@@ -662,13 +663,13 @@ int engage_release(struct file *f, bool nested)
 	r = flush_hand_over(f, nested);
 	if (r < 0)
 		return r;
-	if (f->mode != FILE_ENGAGED || !f->arena || f->head)
-		return 0; /* somebody else was quicker, or a signal handler left a block behind */
+	if (f->mode != FILE_ENGAGED || !f->arena || flush_first(f))
+		return 0; /* somebody else was quicker, or others have to write it */
 	/* what the caller does next must not be undone by a replay, whoever gives the file back */
 	r = journal_retire(f, nested);
 	if (r < 0)
 		return r;
-	if (f->mode != FILE_ENGAGED || !f->arena || f->head)
+	if (f->mode != FILE_ENGAGED || !f->arena || flush_first(f))
 		return 0;
 	if (!positions_reachable(f))
 		return 0; /* another member has to do it */
@@ -677,6 +678,12 @@ int engage_release(struct file *f, bool nested)
 	fd = flush_program_fd(f);
 	if (fd >= 0)
 		prealloc_trim(f, fd);
+	if (f->head) {
+		/* a signal handler leaves the block behind that the interrupted write may copy into */
+		f->release_wanted = true;
+		return 0;
+	}
+	f->release_wanted = false;
 	arena_slot_free(f->arena, (uint32_t)f->slot);
 	f->arena = NULL;
 	f->slot = -1;

@@ -18,8 +18,10 @@ extern const struct config *engage_config;
  * stays passive (try again later) or became written through. */
 bool engage_file(struct file *f, struct ofd *o);
 
-/* File lock held: settles, hands offsets over, trims, gives the slot back; f is passive again and may be
- * engaged anew.  0 or the -errno of the settle, in which case f keeps its staged bytes and stays engaged. */
+/* File lock held: settles, hands offsets over, trims, gives the slot back; f is passive again and may be engaged anew.
+ * A signal handler (nested) cannot give back the slot while the write that it interrupted may copy into one of its
+ * blocks: then f stays engaged, but nothing is staged before that is made up for (release_wanted).  0 or the -errno of
+ * the settle, in which case f keeps its staged bytes and stays engaged. */
 int engage_release(struct file *f, bool nested);
 
 /* engage_release for good: f is written through from now on.  When another member of the family alone can hand a

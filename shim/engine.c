@@ -99,6 +99,8 @@ static void flush_file(struct file *f)
 	}
 	if (f->through_wanted)
 		engage_through(f, f->through_wanted, false);
+	else if (f->release_wanted)
+		engage_release(f, false);
 	if (f->zero_wanted && file_local(f)->refs)
 		flush_zeros(f);
 	if (f->relaxed_due_ns && f->relaxed_due_ns <= sys_now_ns())
@@ -169,7 +171,7 @@ static void visit_file(struct file *f, void *ctx)
 		}
 		note_deadline(d, deadline);
 	}
-	if (f->through_wanted)
+	if (f->through_wanted || f->release_wanted)
 		engine_kick(f);
 	if (journal_file_idle_at(f) <= d->now)
 		engine_kick(f);

@@ -344,12 +344,12 @@ static void add_description(struct file *f, int fd, const struct fd_open *op, co
 			f->zero_never = true;
 			if (f->zero_end && !g.nested)
 				flush_wait_idle(f);
-			if (f->zero_end && !f->head) {
+			if (f->zero_end && !flush_first(f)) {
 				/* that came between the settling and the cut */
 				f->ksize = 0;
 				prealloc_zeros_cut(f);
 			}
-			if (!f->head)
+			if (!flush_first(f))
 				engage_refresh(f, fd);
 		}
 		if (fdtable_set(fd, o) < 0) {
@@ -848,7 +848,7 @@ long fd_hand_over(int fd)
 	if (f->mode == FILE_ENGAGED && f->arena) {
 		r = flush_hand_over(f, g.nested);
 		/* whoever has had the lock may have written */
-		if (r == 0 && f->mode == FILE_ENGAGED && f->arena && !f->head)
+		if (r == 0 && f->mode == FILE_ENGAGED && f->arena && !flush_first(f))
 			engage_refresh(f, fd);
 	}
 	file_unlock(f, g);

@@ -88,7 +88,27 @@ int file_pools_init(void)
 	return 0;
 }
 
-void file_pools_reset(bool keep_mapped)
+/*
+ * A call that a signal handler interrupted goes on in the child with what it has found in the table before.  It must
+ * find that there, and nothing that the parent goes on with: a copy in which no file is managed takes its place.
+ */
+static void leave_copy(const struct pools *p)
+{
+	struct pools *copy = sys.mmap(NULL, sizeof *p, PROT_READ | PROT_WRITE,
+	                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (sys_is_error(copy))
+		return;
+	for (uint32_t i = 0; i < p->files_used; i++) {
+		copy->files[i].mode = FILE_THROUGH;
+		copy->files[i].why = THROUGH_FORK;
+		copy->files[i].rule = p->files[i].rule;
+	}
+	memcpy(copy->ofds, p->ofds, p->ofds_used * sizeof *p->ofds);
+	sys_raw(SYS_mremap, (long)copy, sizeof *p, sizeof *p, MREMAP_MAYMOVE | MREMAP_FIXED, (long)p, 0);
+}
+
+void file_pools_reset(void)
 {
 	struct pools *p = atomic_exchange(&pools, NULL);
 
@@ -100,8 +120,7 @@ void file_pools_reset(bool keep_mapped)
 		file_locals[i] = (struct file_local){0};
 	for (uint32_t i = 0; i < p->ofds_used; i++)
 		ofd_locals[i] = (struct ofd_local){0};
-	if (!keep_mapped)
-		sys.munmap(p, sizeof *p);
+	leave_copy(p);
 }
 
 void file_fork_child(void)
@@ -333,6 +352,7 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->ino = ino;
 	f->rule = rule;
 	f->through_wanted = THROUGH_NONE;
+	f->release_wanted = false;
 	f->why = THROUGH_NONE;
 	f->give_up = THROUGH_NONE;
 	f->ofds = NULL;

@@ -141,6 +141,7 @@ struct file {
 	_Atomic bool shared;     /* has been inherited: other processes may have it, too */
 	_Atomic bool cooperates; /* the program has locked it: see strict_is */
 	_Atomic bool damaged;    /* a member died with the lock or the flush token: see family_repair */
+	bool release_wanted;     /* stage nothing more before it has been released (engage_release) */
 	_Atomic uint32_t
 		through_wanted; /* enum through_reason: stage nothing more; written through as soon as that can
 					    be */
@@ -249,8 +250,9 @@ int file_fd(const struct file *f);
 
 /* Creates the pools; 0 or -errno.  Called once, lazily, at the first managed open. */
 int file_pools_init(void);
-/* In the child of a fork that does not belong to the family: forgets every file and description of the parent. */
-void file_pools_reset(bool keep_mapped);
+/* In the child of a fork that does not belong to the family: forgets every file and description of the parent.  What is
+ * known of them stays readable where it was, as a copy of its own that says that they are not managed. */
+void file_pools_reset(void);
 /* In one that does: counts anew what it has, by its descriptors. */
 void file_fork_child(void);
 

@@ -94,7 +94,7 @@ static long write_kernel(struct file *f, int fd, const struct iovec *iov, int co
 	journal_file_changed(f);
 	r = kernel_writev(fd, iov, count, offset);
 	/* (in a signal handler something may be staged still: its offsets were given by the old size) */
-	if (f->mode == FILE_ENGAGED && f->arena && !f->head)
+	if (f->mode == FILE_ENGAGED && f->arena && !flush_first(f))
 		engage_refresh(f, fd);
 	return r;
 }
@@ -136,6 +136,13 @@ static long write_engaged(struct file *f, struct ofd *o, int fd, const struct io
 			return r;
 		if (f->mode != FILE_ENGAGED)
 			return kernel_writev(fd, iov, count, offset);
+	}
+	if (f->release_wanted) {
+		r = engage_release(f, nested);
+		if (r < 0)
+			return r;
+		return f->mode == FILE_ENGAGED ? write_kernel(f, fd, iov, count, offset, nested)
+		                               : kernel_writev(fd, iov, count, offset);
 	}
 	if (f->error) {
 		/* an earlier flush failed: accept nothing new before that is mended */

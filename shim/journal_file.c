@@ -220,8 +220,8 @@ bool journal_file_sync(struct file *f, uint64_t *ticket)
 		f->journal.asked++;
 		return false;
 	}
-	if (f->mode != FILE_ENGAGED || f->through_wanted || f->journal.nameless || !a || a->dev != f->dev ||
-	    !journal_file_alone(f) || !journal_ready(a) || !clean(f) ||
+	if (f->mode != FILE_ENGAGED || f->through_wanted || f->release_wanted || f->journal.nameless || !a ||
+	    a->dev != f->dev || !journal_file_alone(f) || !journal_ready(a) || !clean(f) ||
 	    (journal_file_counts(f) && f->journal.arena != a))
 		return false;
 	find_fresh(f, &n);

@@ -341,7 +341,7 @@ static int act_named(struct file *f, bool nested, const void *ctx)
 	/* (somebody may have synced it since it was looked at before the call) */
 	if (r == 0)
 		r = journal_retire(f, nested);
-	if (r == 0 && f->mode == FILE_ENGAGED && f->arena && (!nested || !f->head))
+	if (r == 0 && f->mode == FILE_ENGAGED && f->arena && (!nested || !flush_first(f)))
 		note_new_path(f, ctx);
 	else
 		journal_file_named(f, false);
@@ -405,7 +405,7 @@ static int act_linked(struct file *f, bool nested, const void *ctx)
 	const char *path = ctx;
 	int r = flush_settle(f, nested);
 
-	if (r == 0 && f->mode == FILE_ENGAGED && f->arena && !f->head && strlen(path) < ARENA_PATH_MAX)
+	if (r == 0 && f->mode == FILE_ENGAGED && f->arena && !flush_first(f) && strlen(path) < ARENA_PATH_MAX)
 		set_path(f, path);
 	return r;
 }

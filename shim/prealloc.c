@@ -271,7 +271,8 @@ bool prealloc_zeros_wanted(struct file *f)
 	uint64_t end;
 
 	/* (who holds, or stops, is about to show the files to somebody; what is not engaged may have been closed) */
-	if (f->mode != FILE_ENGAGED || !f->arena || f->error || file_held() || engage_stopped())
+	if (f->mode != FILE_ENGAGED || !f->arena || f->release_wanted || f->error || file_held() ||
+	    engage_stopped())
 		return false;
 	set = &f->rule->set;
 	/* (with a journal a sync does not touch the file) */

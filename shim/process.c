@@ -65,26 +65,10 @@ static void visit_before(struct file *f, void *ctx)
 		lock_drop(&f->lock, LOCK_FILE);
 }
 
-/*
- * This fork is made by a signal handler that interrupted a write of this thread on f.  The lock stays held here until
- * the handler returns, so that a child that shares it could wait for us while we wait for the child: it does not
- * belong to the family.  The interrupted copy goes on in the child, too, when we have long done with the block.
- */
-static void visit_interrupted(struct file *f, void *ctx)
-{
-	if (lock_owner(&f->lock) != lock_self())
-		return;
-	*(bool *)ctx = true;
-	if (f->current)
-		f->current->lost = true;
-	if (f->pinned)
-		f->pinned->lost = true;
-}
-
 void process_fork_prepare(void)
 {
 	sys_sigset signals;
-	bool member, any = false, interrupted = false;
+	bool member, any = false, interrupted;
 
 	if (!engage_config)
 		return;
@@ -103,7 +87,7 @@ void process_fork_prepare(void)
 	/* what another thread has engaged meanwhile; what it may still open is not staged before the fork, and seen
 	 * to be shared afterwards */
 	file_for_each(visit_before, &any);
-	file_for_each(visit_interrupted, &interrupted);
+	interrupted = stage_forks();
 	/* first: what is not changed since then is claimed for the child, too */
 	fdtable_fork_prepare();
 	/* (who has managed nothing yet is asked about what its children stage) */
@@ -156,7 +140,7 @@ void process_fork_child(void)
 		family_forget();
 		own_fd_close_all();
 		fdtable_reset();
-		file_pools_reset(was.interrupted);
+		file_pools_reset();
 	}
 	stats_forget();
 	sys_restore_signals(was.signals);

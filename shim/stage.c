@@ -72,6 +72,21 @@ static bool was_owner(const struct stage_frame *left, const struct stage_frame *
 	return left->owns || !living;
 }
 
+bool stage_forks(void)
+{
+	for (const struct stage_frame *frame = stage_frames; frame; frame = frame->outer) {
+		struct file *f = frame->file;
+
+		if (lock_owner(&f->lock) != lock_self())
+			continue;
+		if (f->current)
+			f->current->lost = true;
+		if (f->pinned)
+			f->pinned->lost = true;
+	}
+	return stage_frames != NULL;
+}
+
 void stage_left(uintptr_t target)
 {
 	sys_sigset signals = sys_block_signals();

@@ -28,6 +28,13 @@ struct stage_frame {
 };
 extern __thread struct stage_frame *stage_frames;
 
+/*
+ * This thread is about to fork.  True when it does so in a signal handler that interrupted a fast path: that goes on in
+ * the child, too, with what it knows about the parent, and maybe when the parent has long done with the block.  The
+ * block is never used again, and the child must not belong to the family.
+ */
+bool stage_forks(void);
+
 /* This thread is about to go on where the stack pointer is `target`.  The frames that this leaves are no more. */
 void stage_left(uintptr_t target);
 
@@ -83,12 +90,14 @@ static inline bool stage_fast(struct ofd *o, int fd, const void *buf, size_t n)
 	struct file *f = atomic_load_explicit(&o->file, memory_order_acquire);
 	struct stage_frame *outer = stage_frames;
 	struct stage_frame here = {.outer = outer, .file = f, .owns = false};
-	uint32_t tid = lock_self();
 	struct block_run *run;
 	bool done = false;
+	uint32_t tid;
 
 	stage_frames = &here;
 	atomic_signal_fence(memory_order_seq_cst);
+	/* only now: the child of a handler that forked before is a thread of its own */
+	tid = lock_self();
 	if (!lock_try(&f->lock, tid)) {
 		stage_frames = outer;
 		return false;
