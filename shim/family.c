@@ -474,9 +474,11 @@ struct sweep {
 	bool any;
 };
 
-/* No process has the file any more; what is staged for it in an arena of ours is put in place by its path. */
+/* No process can write the file any more; what is staged for it in an arena of ours is put in place by its path. */
 static void bury(struct file *f)
 {
+	bool through = f->mode == FILE_THROUGH;
+
 	if (f->mode == FILE_ENGAGED && f->arena && f->slot >= 0) {
 		int fd = engage_arena_fd(f->arena);
 
@@ -487,12 +489,59 @@ static void bury(struct file *f)
 			journal_retire(f, false);
 			flush_close_own(f);
 			arena_slot_free(f->arena, (uint32_t)f->slot);
+		} else {
+			through = true;
 		}
 		file_engaged_add(-1);
 	}
 	engage_leave_arena(f);
 	f->busy = 0;
-	f->mode = FILE_THROUGH;
+	/* it may still be read, and opened by writers to come */
+	f->mode = through ? FILE_THROUGH : FILE_PASSIVE;
+}
+
+static bool is_claimed(const struct ofd *o)
+{
+	bool claimed = false;
+
+	for (uint32_t w = 0; w < FAMILY_WORDS; w++)
+		claimed |= atomic_load(&o->holders.words[w]) != 0;
+	return claimed;
+}
+
+/* File lock held; no process has the description any more. */
+static void end_description(struct file *f, struct ofd *o)
+{
+	bool alone = f->ofds == o && !o->next;
+	bool last = true; /* that can write */
+
+	for (const struct ofd *other = f->ofds; other; other = other->next)
+		last &= other == o || !other->writable;
+	if (f->current && f->current->stream == o)
+		stage_unstream(f);
+	if (f->leased == o)
+		f->leased = NULL;
+	if (alone || (last && f->mode == FILE_ENGAGED))
+		bury(f);
+	ofd_release(o);
+	file_put_dead(f);
+}
+
+void family_give_up(struct ofd *o)
+{
+	struct file *f = atomic_load(&o->file);
+	struct file_guard g = file_lock(f);
+	const struct ofd *known = f->ofds;
+
+	/* (one that is free says what it was last) */
+	while (known && known != o)
+		known = known->next;
+	if (known && family_set_has(&o->holders, family_me)) {
+		family_set_remove(&o->holders, family_me);
+		if (!is_claimed(o))
+			end_description(f, o);
+	}
+	file_unlock(f, g);
 }
 
 /* Drops the claims of the dead to one file; descriptions that nobody else has go. */
@@ -522,23 +571,11 @@ static void visit_sweep(struct file *f, void *ctx)
 		family_repair(f);
 	}
 	for (struct ofd *o = f->ofds; o; o = next) {
-		bool claimed = false;
-
 		next = o->next;
-		for (uint32_t w = 0; w < FAMILY_WORDS; w++) {
+		for (uint32_t w = 0; w < FAMILY_WORDS; w++)
 			atomic_fetch_and(&o->holders.words[w], ~atomic_load(&s->dead.words[w]));
-			claimed |= atomic_load(&o->holders.words[w]) != 0;
-		}
-		if (claimed)
-			continue;
-		if (f->current && f->current->stream == o)
-			stage_unstream(f);
-		if (f->leased == o)
-			f->leased = NULL;
-		if (!next && f->ofds == o)
-			bury(f);
-		ofd_release(o);
-		file_put_dead(f);
+		if (!is_claimed(o))
+			end_description(f, o);
 	}
 	file_unlock(f, g);
 }

@@ -29,6 +29,8 @@
 enum { FAMILY_MAX = 256, FAMILY_WORDS = FAMILY_MAX / 64 };
 
 /* A set of members. */
+struct ofd;
+
 struct family_set {
 	_Atomic uint64_t words[FAMILY_WORDS];
 };
@@ -91,6 +93,8 @@ bool family_fork_prepare(void);
 /* Afterwards, when it said true. */
 void family_fork_parent(void);
 void family_fork_child(void);
+/* In the child: it was to have this description, which another thread of the parent closed meanwhile. */
+void family_give_up(struct ofd *o);
 /* In a child that does not belong to the family. */
 void family_forget(void);
 /* The descriptor that names this process as a member was wanted by the program: it takes another.  False when fd is

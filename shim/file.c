@@ -123,7 +123,7 @@ void file_pools_reset(void)
 	leave_copy(p);
 }
 
-void file_fork_child(void)
+void file_fork_child(void (*given)(struct ofd *o))
 {
 	struct pools *p = atomic_load(&pools);
 
@@ -142,8 +142,8 @@ void file_fork_child(void)
 		}
 	}
 	for (uint32_t i = 0; i < p->ofds_used; i++)
-		if (ofd_locals[i].refs == 0)
-			family_set_remove(&p->ofds[i].holders, family_me);
+		if (ofd_locals[i].refs == 0 && family_set_has(&p->ofds[i].holders, family_me))
+			given(&p->ofds[i]);
 }
 
 struct family *file_family(void)

@@ -253,8 +253,9 @@ int file_pools_init(void);
 /* In the child of a fork that does not belong to the family: forgets every file and description of the parent.  What is
  * known of them stays readable where it was, as a copy of its own that says that they are not managed. */
 void file_pools_reset(void);
-/* In one that does: counts anew what it has, by its descriptors. */
-void file_fork_child(void);
+/* In one that does: counts anew what it has, by its descriptors.  `given` is called with each description that the
+ * parent has counted as the child's, too, and that it does not have. */
+void file_fork_child(void (*given)(struct ofd *o));
 
 /* The file with this identity, with one more reference; made when missing.  NULL when the pool is full. */
 struct file *file_get(uint64_t dev, uint64_t ino, const struct rule *rule);

@@ -133,8 +133,8 @@ void process_fork_child(void)
 	if (was.member) {
 		fdtable_fork_child();
 		family_fork_child();
-		file_fork_child();
 		engage_fork_child();
+		file_fork_child(family_give_up);
 	} else {
 		engage_forget(was.interrupted);
 		family_forget();

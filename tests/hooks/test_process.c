@@ -3,6 +3,7 @@
 #include "hook_test.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
@@ -378,6 +379,104 @@ static void fork_among_threads(void **state)
 	OK(unlink("c"));
 }
 
+enum { CLOSED = 8, CLOSING_FORKS = 40 };
+static int closed[CLOSED];
+static atomic_bool may_close;
+
+static void *close_all(void *arg)
+{
+	while (!atomic_load(&may_close))
+		;
+	for (int i = 0; i < CLOSED; i++) {
+		usleep(50);
+		close(closed[i]);
+	}
+	return arg;
+}
+
+/* What another thread closes meanwhile has neither parent nor child in the end.  Its place in the staging area must not
+ * stay taken, or that could not be removed (tests/test_hooks.py looks).  Nobody sees the files being removed. */
+static void close_among_forks(void **state)
+{
+	enum { BALLAST = 16 << 20 };
+	void *ballast = mmap(NULL, BALLAST, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	(void)state;
+	assert_true(ballast != MAP_FAILED);
+	madvise(ballast, BALLAST, MADV_NOHUGEPAGE);
+	memset(ballast, 1, BALLAST);
+	fflush(stdout);
+	for (unsigned i = 0; i < CLOSING_FORKS; i++) {
+		pthread_t thread;
+		char name[16];
+		pid_t pid;
+
+		atomic_store(&may_close, false);
+		assert_int_equal(pthread_create(&thread, NULL, close_all, NULL), 0);
+		for (int j = 0; j < CLOSED; j++) {
+			snprintf(name, sizeof name, "x%u-%d", i, j);
+			closed[j] = open_staged(name, 0);
+		}
+		atomic_store(&may_close, true);
+		pid = fork();
+		if (pid == 0)
+			_exit(0);
+		check_exit(pid, 0);
+		pthread_join(thread, NULL);
+		for (int j = 0; j < CLOSED; j++) {
+			snprintf(name, sizeof name, "x%u-%d", i, j);
+			check_file(name, 0, RECORDS);
+		}
+	}
+	for (unsigned i = 0; i < CLOSING_FORKS * CLOSED; i++) {
+		char name[16];
+
+		snprintf(name, sizeof name, "x%u-%u", i / CLOSED, i % CLOSED);
+		assert_int_equal(raw_call(SYS_unlinkat, AT_FDCWD, (long)name, 0, 0), 0);
+	}
+	OK(munmap(ballast, BALLAST));
+}
+
+/* A child that has ended was the last one to write a file that is still being read: whoever finds that out gives back
+ * its place in the staging area, too (tests/test_hooks.py looks). */
+static void read_after_the_writer(void **state)
+{
+	int fd = open_staged("a", 0), other = open_staged("b", 0), again, ready[2];
+	char *map, byte;
+	pid_t pid;
+
+	(void)state;
+	OK(pipe(ready));
+	fflush(stdout);
+	pid = fork();
+	if (pid == 0) {
+		child_writes(fd, RECORDS, RECORDS);
+		CHILD(write(ready[1], "x", 1) == 1);
+		pause();
+		_exit(0);
+	}
+	assert_int_equal(read(ready[0], &byte, 1), 1);
+	OK(close(ready[0]));
+	OK(close(ready[1]));
+	OK(close(fd));
+	fd = OK(open("a", O_RDONLY | O_CLOEXEC));
+	OK(kill(pid, SIGKILL));
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	/* whoever opens what is written through looks for the dead */
+	map = mmap(NULL, STAGED, PROT_READ | PROT_WRITE, MAP_SHARED, other, 0);
+	assert_true(map != MAP_FAILED);
+	again = OK(open("b", O_RDWR | O_CLOEXEC));
+	write_records(again, 0, 2);
+	OK(close(again));
+	OK(close(fd));
+	OK(munmap(map, STAGED));
+	OK(close(other));
+	check_file("a", 0, 2 * RECORDS);
+	check_file("b", 0, RECORDS);
+	OK(unlink("a"));
+	OK(unlink("b"));
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -390,11 +489,15 @@ int main(int argc, char **argv)
 		cmocka_unit_test(both_write),
 		cmocka_unit_test(both_append),
 		cmocka_unit_test(fork_among_threads),
+		cmocka_unit_test(close_among_forks),
+		cmocka_unit_test(read_after_the_writer),
 	};
 
 	if (argc == 5 && strcmp(argv[1], "check") == 0)
 		return check_as_program(argv);
 	if (readlink("/proc/self/exe", self, sizeof self - 1) < 0)
 		return 1;
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
