@@ -444,8 +444,12 @@ void fd_opened(const struct fd_open *op, int fd)
 		}
 		rule = f->rule;
 	}
-	if (file_pools_init() < 0 || alive_set() < 0)
+	/* before it is asked again: a signal handler may have forked, and this be the child */
+	signals = sys_block_signals();
+	if (fd_foreign_process() || file_pools_init() < 0 || alive_set() < 0) {
+		sys_restore_signals(signals);
 		return;
+	}
 	/* What only dead members of the family hold is not written through for their sake; it may even be another file,
 	 * whose number this one has got. */
 	if (family_is_shared()) {
@@ -453,7 +457,6 @@ void fd_opened(const struct fd_open *op, int fd)
 		if (f && f->mode == FILE_THROUGH)
 			family_sweep();
 	}
-	signals = sys_block_signals();
 	f = file_get(sys_dev_of(&st), st.stx_ino, rule);
 	if (f)
 		add_description(f, fd, op, &st);

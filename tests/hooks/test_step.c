@@ -18,11 +18,12 @@ enum { MARK = SIGURG };
 
 enum { NO_TRACER = 77 };
 
-/* A write that takes longer has its signals blocked by then. */
-enum { STEPS_MOST = 500 };
+/* A write that takes longer has its signals blocked by then.  Of the tens of thousands of instructions of other calls
+ * some must do. */
+enum { STEPS_MOST = 500, STRIDE = 797, STRIDES_MOST = 100000 };
 
 /* What is gone through ... */
-enum call { BY_WRITE, BY_WRITEV, BY_PWRITE };
+enum call { BY_WRITE, BY_WRITEV, BY_PWRITE, AMONG_OTHERS };
 /* ... and what the handler does. */
 enum does {
 	DOES_NOTHING,
@@ -38,6 +39,7 @@ enum does {
 	DOES_FORK,
 	DOES_FORK_TWO,  /* the child goes on, and the handler waits for it */
 	DOES_FORK_LATE, /* the child goes on when the parent has long done with what it held */
+	DOES_JUMP,      /* it does not return: whether the write was made cannot be known */
 	DOES_DIE,       /* by SIGKILL, without a handler */
 };
 
@@ -46,6 +48,7 @@ static bool past_handlers; /* forks by the system call */
 static int step_fd, late_pipe[2];
 static pid_t late_child;
 static volatile sig_atomic_t in_child;
+static sigjmp_buf jump_env;
 
 static void put_to(int fd, unsigned from, unsigned count)
 {
@@ -125,6 +128,7 @@ static void on_step(int number)
 		CHILD(open("b", O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644) == step_fd);
 		put(HANDLERS, FEW);
 		break;
+	case DOES_JUMP: siglongjmp(jump_env, 1);
 	case DOES_FORK:
 	case DOES_FORK_TWO:
 	case DOES_FORK_LATE: fork_in_handler(); break;
@@ -143,13 +147,39 @@ static void let_child_go_on(void)
 	CHILD(close(fd) == 0);
 }
 
+/* A file that comes and goes, and what is asked about the one that stays, around its write. */
+static ssize_t write_among_others(const char *record)
+{
+	char byte, name[] = "e0", moved[] = "f0";
+	struct stat st;
+	ssize_t r;
+	int fd, copy;
+
+	CHILD(fdatasync(step_fd) == 0);
+	fd = open(name, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+	CHILD(fd >= 0);
+	put_to(fd, 0, FEW);
+	CHILD(fstat(step_fd, &st) == 0 && st.st_size >= STAGED);
+	CHILD(lseek(step_fd, 0, SEEK_CUR) >= 0);
+	CHILD(pread(step_fd, &byte, 1, STAGED - 1) == 1 && byte == '\n');
+	r = write(step_fd, record, RECORD);
+	copy = dup(step_fd);
+	CHILD(copy >= 0 && close(copy) == 0 && close(fd) == 0);
+	/* (the other process that a handler makes has done it, or will) */
+	if (rename(name, moved) != 0 && errno != ENOENT)
+		return -1;
+	if (unlink(moved) != 0 && errno != ENOENT)
+		return -1;
+	return r;
+}
+
 /* The program that is gone through. */
 static void be_stepped(int more, enum call call)
 {
 	struct sigaction action = {.sa_handler = on_step};
 	char record[RECORD];
 	struct iovec iov = {record, RECORD};
-	ssize_t r;
+	volatile ssize_t r = RECORD;
 
 	sigaction(SIGUSR1, &action, NULL);
 	step_fd = open("a", O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | more, 0644);
@@ -158,13 +188,16 @@ static void be_stepped(int more, enum call call)
 	record_fill(record, INTERRUPTED);
 	if (ptrace(PTRACE_TRACEME, 0, 0, 0) != 0)
 		_exit(NO_TRACER);
-	raw_call(SYS_kill, raw_call(SYS_getpid, 0, 0, 0, 0), MARK, 0, 0);
-	switch (call) {
-	case BY_WRITEV: r = writev(step_fd, &iov, 1); break;
-	case BY_PWRITE: r = pwrite(step_fd, record, RECORD, STAGED); break;
-	default: r = write(step_fd, record, RECORD);
+	if (sigsetjmp(jump_env, 1) == 0) {
+		raw_call(SYS_kill, raw_call(SYS_getpid, 0, 0, 0, 0), MARK, 0, 0);
+		switch (call) {
+		case BY_WRITEV: r = writev(step_fd, &iov, 1); break;
+		case BY_PWRITE: r = pwrite(step_fd, record, RECORD, STAGED); break;
+		case AMONG_OTHERS: r = write_among_others(record); break;
+		default: r = write(step_fd, record, RECORD);
+		}
+		raw_call(SYS_kill, raw_call(SYS_getpid, 0, 0, 0, 0), MARK, 0, 0);
 	}
-	raw_call(SYS_kill, raw_call(SYS_getpid, 0, 0, 0, 0), MARK, 0, 0);
 	CHILD(r == RECORD);
 	if (call == BY_PWRITE && !(more & O_APPEND))
 		CHILD(lseek(step_fd, 0, SEEK_END) >= 0);
@@ -300,6 +333,7 @@ static void check_step(unsigned steps)
 	const struct stretch cut = {0, CUT};
 	const struct stretch cut_off[] = {cut, rest, last, {0}};
 	const struct stretch cut_then_write[] = {cut, it, rest, last, {0}};
+	const struct stretch left_before[] = {before, rest, last, {0}};
 	const struct stretch died_then[] = {before, it, {0}};
 	const struct stretch died_before[] = {before, {0}};
 	const struct stretch *made = plain, *later = plain;
@@ -318,6 +352,8 @@ static void check_step(unsigned steps)
 	} else if (does == DOES_FORK_LATE) {
 		made = late_once;
 		later = late_twice;
+	} else if (does == DOES_JUMP) {
+		later = left_before;
 	} else if (does == DOES_DIE) {
 		made = died_then;
 		later = died_before;
@@ -331,12 +367,14 @@ static void check_step(unsigned steps)
 
 static void go_through(int more, enum call call, enum does what, bool raw)
 {
-	unsigned steps = 1;
+	unsigned steps = 1, stride = call == AMONG_OTHERS ? STRIDE : 1;
 
 	does = what;
 	past_handlers = raw;
-	while (step(more, call, steps) && steps < STEPS_MOST)
-		check_step(steps++);
+	while (step(more, call, steps) && steps < (stride > 1 ? STRIDES_MOST : STEPS_MOST)) {
+		check_step(steps);
+		steps += stride;
+	}
 	assert_true(steps > 1);
 	unlink("a");
 	unlink("b");
@@ -370,6 +408,8 @@ STEP_TEST(child_goes_on_late, 0, BY_WRITE, DOES_FORK_LATE, false)
 STEP_TEST(it_forks_by_system_call, 0, BY_WRITE, DOES_FORK, true)
 STEP_TEST(both_go_on_by_system_call, O_APPEND, BY_WRITE, DOES_FORK_TWO, true)
 STEP_TEST(child_goes_on_late_by_system_call, 0, BY_WRITE, DOES_FORK_LATE, true)
+STEP_TEST(it_jumps_away, 0, BY_WRITE, DOES_JUMP, false)
+STEP_TEST(it_jumps_away_from_an_append, O_APPEND, BY_WRITE, DOES_JUMP, false)
 STEP_TEST(it_is_killed, 0, BY_WRITE, DOES_DIE, false)
 STEP_TEST(it_is_killed_appending, O_APPEND, BY_WRITE, DOES_DIE, false)
 STEP_TEST(vector_then_write, 0, BY_WRITEV, DOES_WRITE, false)
@@ -377,6 +417,9 @@ STEP_TEST(vector_then_both, 0, BY_WRITEV, DOES_FORK_TWO, false)
 STEP_TEST(vector_then_another, 0, BY_WRITEV, DOES_OPEN_ANOTHER, false)
 STEP_TEST(positioned_then_both, O_APPEND, BY_PWRITE, DOES_FORK_TWO, false)
 STEP_TEST(positioned_then_late_by_system_call, O_APPEND, BY_PWRITE, DOES_FORK_LATE, true)
+STEP_TEST(others_then_write, O_APPEND, AMONG_OTHERS, DOES_WRITE, false)
+STEP_TEST(others_then_both, 0, AMONG_OTHERS, DOES_FORK_TWO, false)
+STEP_TEST(others_then_both_by_system_call, O_APPEND, AMONG_OTHERS, DOES_FORK_TWO, true)
 
 int main(int argc, char **argv)
 {
@@ -402,6 +445,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(it_forks_by_system_call),
 		cmocka_unit_test(both_go_on_by_system_call),
 		cmocka_unit_test(child_goes_on_late_by_system_call),
+		cmocka_unit_test(it_jumps_away),
+		cmocka_unit_test(it_jumps_away_from_an_append),
 		cmocka_unit_test(it_is_killed),
 		cmocka_unit_test(it_is_killed_appending),
 		cmocka_unit_test(vector_then_write),
@@ -409,6 +454,9 @@ int main(int argc, char **argv)
 		cmocka_unit_test(vector_then_another),
 		cmocka_unit_test(positioned_then_both),
 		cmocka_unit_test(positioned_then_late_by_system_call),
+		cmocka_unit_test(others_then_write),
+		cmocka_unit_test(others_then_both),
+		cmocka_unit_test(others_then_both_by_system_call),
 	};
 
 	close_inherited();
