@@ -71,7 +71,9 @@ EXPORT int daemon(int nochdir, int noclose)
 	if (!noclose)
 		before_standard();
 	engage_retire_dir(NULL);
+	process_forks_and_ends = true;
 	r = real.daemon(nochdir, noclose);
+	process_forks_and_ends = false;
 	if (r == 0 && !noclose)
 		forget_standard(-1);
 	return r;

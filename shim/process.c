@@ -19,6 +19,7 @@
 #include "thread.h"
 
 static struct process_fork forking;
+__thread bool process_forks_and_ends;
 
 static void visit_fork(struct file *f, void *ctx)
 {
@@ -111,6 +112,9 @@ void process_fork_parent(void)
 		family_fork_parent();
 	stage_limit_changes();
 	engage_unpause();
+	/* the child may come to its end before us, and would leave the arena to us */
+	if (process_forks_and_ends)
+		family_exiting();
 	sys_restore_signals(was.signals);
 }
 

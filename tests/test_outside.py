@@ -12,6 +12,7 @@ WRITER = r"""
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -82,11 +83,16 @@ def test_staging_goes_on_after(library, compile_c, place, call):
     assert not leftovers(place)
 
 
-def test_a_daemon_leaves_nothing_behind(library, compile_c, place):
-    """The parent ends inside daemon(), where nobody sees it."""
+@pytest.mark.parametrize("first", ["parent", "child"])
+def test_a_daemon_leaves_nothing_behind(library, compile_c, place, first):
+    """The parent ends inside daemon(), where nobody sees it, before the child or long after it."""
     binary = program(
         compile_c,
         r"""
+static void be_late(void)
+{
+	usleep(LATE);
+}
 int main(void)
 {
 	int pipes[2], fd;
@@ -97,6 +103,7 @@ int main(void)
 		close(pipes[0]);
 		fd = opened("a");
 		puts_to(fd, 50);
+		pthread_atfork(NULL, be_late, NULL);
 		if (daemon(1, 0) < 0)
 			return 6;
 		fd = opened("b");
@@ -109,6 +116,7 @@ int main(void)
 	return 0;
 }
 """,
+        f"-DLATE={300000 if first == 'child' else 0}",
     )
     run = run_preloaded(library, [binary], place)
     assert run.returncode == 0, run.stderr
