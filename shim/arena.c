@@ -464,8 +464,10 @@ void arena_block_free(struct arena *a, struct block_run *run)
 	kill_step();
 	run->stream = NULL;
 	/* it stays sealed: whoever was interrupted before it looked at the commit word finds that it may not publish */
-	if (run->lost)
+	if (run->lost) {
+		atomic_fetch_add(&a->lost, 1);
 		return;
+	}
 	atomic_store_explicit(&run->meta->commit, 0, memory_order_release);
 	lock_take(&a->lock, LOCK_ARENA);
 	put_free(a, run);

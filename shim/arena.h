@@ -212,6 +212,7 @@ struct arena {
 	struct lock lock;
 	struct block_run *free_blocks;
 	_Atomic uint32_t free_count;
+	_Atomic uint32_t lost;         /* blocks that are never used again */
 	_Atomic uint32_t files;        /* files that hold blocks */
 	_Atomic uint32_t freed_events; /* futex: raised when a block becomes free */
 	_Atomic uint32_t waiters;

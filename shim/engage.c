@@ -671,8 +671,11 @@ int engage_release(struct file *f, bool nested)
 		return r;
 	if (f->mode != FILE_ENGAGED || !f->arena || flush_first(f))
 		return 0;
-	if (!positions_reachable(f))
-		return 0; /* another member has to do it */
+	if (!positions_reachable(f)) {
+		/* another member has to do it; until then nothing is staged by what was known before */
+		f->release_wanted = true;
+		return 0;
+	}
 	strict_drop(f);
 	flush_close_own(f);
 	fd = flush_program_fd(f);
@@ -690,6 +693,13 @@ int engage_release(struct file *f, bool nested)
 	f->small_seen = 0;
 	f->mode = FILE_PASSIVE;
 	file_engaged_add(-1);
+	if (f->left) {
+		struct ofd *o = f->left;
+
+		f->left = NULL;
+		ofd_release(o);
+		file_put(f);
+	}
 	return 0;
 }
 

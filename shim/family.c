@@ -474,11 +474,9 @@ struct sweep {
 	bool any;
 };
 
-/* No process can write the file any more; what is staged for it in an arena of ours is put in place by its path. */
+/* No process has the file any more; what is staged for it in an arena of ours is put in place by its path. */
 static void bury(struct file *f)
 {
-	bool through = f->mode == FILE_THROUGH;
-
 	if (f->mode == FILE_ENGAGED && f->arena && f->slot >= 0) {
 		int fd = engage_arena_fd(f->arena);
 
@@ -489,15 +487,12 @@ static void bury(struct file *f)
 			journal_retire(f, false);
 			flush_close_own(f);
 			arena_slot_free(f->arena, (uint32_t)f->slot);
-		} else {
-			through = true;
 		}
 		file_engaged_add(-1);
 	}
 	engage_leave_arena(f);
 	f->busy = 0;
-	/* it may still be read, and opened by writers to come */
-	f->mode = through ? FILE_THROUGH : FILE_PASSIVE;
+	f->mode = FILE_THROUGH;
 }
 
 static bool is_claimed(const struct ofd *o)
@@ -512,16 +507,12 @@ static bool is_claimed(const struct ofd *o)
 /* File lock held; no process has the description any more. */
 static void end_description(struct file *f, struct ofd *o)
 {
-	bool alone = f->ofds == o && !o->next;
-	bool last = true; /* that can write */
-
-	for (const struct ofd *other = f->ofds; other; other = other->next)
-		last &= other == o || !other->writable;
 	if (f->current && f->current->stream == o)
 		stage_unstream(f);
 	if (f->leased == o)
 		f->leased = NULL;
-	if (alone || (last && f->mode == FILE_ENGAGED))
+	/* (what can still be read is settled by its last reader) */
+	if (f->ofds == o && !o->next)
 		bury(f);
 	ofd_release(o);
 	file_put_dead(f);
@@ -531,8 +522,10 @@ void family_give_up(struct ofd *o)
 {
 	struct file *f = atomic_load(&o->file);
 	struct file_guard g = file_lock(f);
-	const struct ofd *known = f->ofds;
+	const struct ofd *known;
 
+	flush_wait_idle(f);
+	known = f->ofds;
 	/* (one that is free says what it was last) */
 	while (known && known != o)
 		known = known->next;

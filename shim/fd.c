@@ -582,6 +582,7 @@ static long leave_description(struct file *f, struct ofd *o, int fd, bool nested
 /* File lock held: the table no longer shows fd.  The last descriptor of a description settles the file. */
 static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 {
+	bool alone = f->ofds == o && !o->next;
 	bool last = false; /* the last description that can write */
 	long r = 0;
 
@@ -617,6 +618,11 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 		if (!last && f->leased == o)
 			strict_drop(f); /* with bytes that cannot be written; it ends with the description */
 	}
+	if (!o->writable && alone && f->mode == FILE_ENGAGED) {
+		/* the writers were other members, and are dead */
+		last = true;
+		r = !f->head || flush_possible(f) ? engage_release(f, nested) : -EBADF;
+	}
 	/* (a descriptor that only reads may have been synced, too) */
 	if (f->relaxed_due_ns && (last || file_local(f)->refs == 1))
 		sync_relaxed_now(f);
@@ -626,12 +632,21 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 	/* readers may stay; nobody is left who could write the bytes */
 	if (r < 0 && f->head && last)
 		engage_abandon(f);
+	if (!o->writable && last)
+		r = 0;
 	if (last) {
 		journal_retire(f, nested); /* its positions may be out of reach */
 		journal_file_keep(f);
 	}
 	if (file_local(f)->refs == 1)
 		flush_close_own(f);
+	if (last && f->mode == FILE_ENGAGED && f->release_wanted && !f->left) {
+		/* a signal handler closes it: somebody must give back its place when the interrupted write is over */
+		ofd_local(o)->refs = 0;
+		o->writable = false;
+		f->left = o;
+		return r;
+	}
 	ofd_release(o);
 	file_put(f);
 	return r;

@@ -353,6 +353,7 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->rule = rule;
 	f->through_wanted = THROUGH_NONE;
 	f->release_wanted = false;
+	f->left = NULL;
 	f->why = THROUGH_NONE;
 	f->give_up = THROUGH_NONE;
 	f->ofds = NULL;

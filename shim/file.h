@@ -141,6 +141,7 @@ struct file {
 	_Atomic bool shared;     /* has been inherited: other processes may have it, too */
 	_Atomic bool cooperates; /* the program has locked it: see strict_is */
 	_Atomic bool damaged;    /* a member died with the lock or the flush token: see family_repair */
+	struct ofd *left;        /* closed by a signal handler, and kept until that is done */
 	bool release_wanted;     /* stage nothing more before it has been released (engage_release) */
 	_Atomic uint32_t
 		through_wanted; /* enum through_reason: stage nothing more; written through as soon as that can

@@ -4,6 +4,7 @@
 
 #include "append.h"
 #include "buffer.h"
+#include "engage.h"
 #include "engine.h"
 #include "flush_io.h"
 #include "habit.h"
@@ -155,6 +156,9 @@ bool flush_possible(struct file *f)
 	if (flush_program_fd(f) >= 0)
 		return true;
 	open_own(f, -1);
+	/* it has another name by now, or none */
+	if (file_own_fd(f) < 0 && file_fd(f) >= 0)
+		open_own(f, file_fd(f));
 	return file_own_fd(f) >= 0;
 }
 
@@ -302,8 +306,7 @@ void flush_free_done(struct file *f)
 	struct arena *a = f->arena;
 	uint32_t freed = 0;
 
-	/* a pinned one stays, unless its copier was the child of a fork: then it is never used again */
-	for (; f->head && f->head->flushed && (f->head != f->pinned || f->head->lost); freed++) {
+	for (; f->head && f->head->flushed && f->head != f->pinned; freed++) {
 		struct block_run *run = f->head;
 
 		f->head = run->next;
@@ -667,9 +670,9 @@ static int settle_nested(struct file *f)
 
 /*
  * Other members of the family write the file, this process cannot (it has only readers of it, or no rights to it): they
- * flush it, by their timers at the latest.  The lock is dropped and taken again.
+ * flush it, by their timers at the latest.  The lock is dropped and taken again.  -EIO: they are dead.
  */
-static void settle_elsewhere(struct file *f)
+static int settle_elsewhere(struct file *f)
 {
 	for (int tries = 1; f->mode == FILE_ENGAGED && f->head && !flush_possible(f); tries++) {
 		stage_seal(f);
@@ -679,7 +682,11 @@ static void settle_elsewhere(struct file *f)
 		if (tries % 64 == 0)
 			family_sweep();
 		file_lock_again(f);
+		if (tries % 64 == 0 && f->mode == FILE_ENGAGED && f->head && !engage_others_have(f) &&
+		    !flush_possible(f))
+			return -EIO;
 	}
+	return 0;
 }
 
 /* Nothing is staged, and nobody is at work on the file. */
@@ -730,9 +737,7 @@ static int settle_file(struct file *f, bool nested, bool keep_zeros)
 	slot = arena_slot_at(f->arena, (uint32_t)f->slot);
 	atomic_fetch_add_explicit(&slot->counters[COUNT_SETTLES], 1, memory_order_relaxed);
 	if (f->shared && !flush_possible(f)) {
-		if (!nested)
-			settle_elsewhere(f);
-		return 0;
+		return nested ? 0 : settle_elsewhere(f);
 	}
 	r = settle(f, nested, keep_zeros);
 	/* another member's file: we do not keep it open */

@@ -52,19 +52,26 @@ static uint32_t small_limit(const struct file *f)
 	return f->rule->set.small_bytes < half ? f->rule->set.small_bytes : half;
 }
 
+/* True when `o` is what fd refers to now, and f its file. */
+static bool still_valid(int fd, const struct ofd *o, struct file *f)
+{
+	return fdtable_get(fd) == o && atomic_load(&((struct ofd *)(uintptr_t)o)->file) == f;
+}
+
 /* Writes to a passive file go to the kernel without any lock of ours; engage_file waits for none to be under
  * way.  IO_PASS when the file is not passive any more. */
-static long write_passive(struct file *f, int fd, const struct iovec *iov, int count, off_t offset)
+static long write_passive(struct file *f, int fd, const struct ofd *o, const struct iovec *iov, int count,
+                          off_t offset)
 {
 	long r;
 
-	atomic_fetch_add(&f->inflight, 1);
-	if (atomic_load(&f->mode) != FILE_PASSIVE) {
-		atomic_fetch_sub(&f->inflight, 1);
-		return IO_PASS;
-	}
-	r = kernel_writev(fd, iov, count, offset);
-	atomic_fetch_sub(&f->inflight, 1);
+	stage_pass_begin(f);
+	/* (what the number means by now may have something staged: a signal handler put it there) */
+	if (atomic_load(&f->mode) == FILE_PASSIVE && still_valid(fd, o, f))
+		r = kernel_writev(fd, iov, count, offset);
+	else
+		r = IO_PASS;
+	stage_pass_end(f);
 	return r;
 }
 
@@ -288,12 +295,6 @@ static long make_room(struct file *f, struct arena *a)
 	return 0;
 }
 
-/* True when `o` is what fd refers to now, with its file locked and engaged. */
-static bool still_valid(int fd, const struct ofd *o, struct file *f)
-{
-	return fdtable_get(fd) == o && atomic_load(&((struct ofd *)(uintptr_t)o)->file) == f;
-}
-
 static long write_locked(int fd, struct ofd *o, struct file *f, const struct iovec *iov, int count, size_t n,
                          off_t offset, bool may_engage)
 {
@@ -337,6 +338,13 @@ static long write_locked(int fd, struct ofd *o, struct file *f, const struct iov
 			break;
 		}
 		a = f->arena;
+		if (atomic_load(&a->lost) + 2 > a->block_count) {
+			/* none will ever be free */
+			r = engage_through(f, THROUGH_NO_ARENA, false);
+			if (r < 0)
+				break;
+			continue;
+		}
 		lock_drop(&f->lock, LOCK_FILE);
 		r = make_room(f, a);
 		file_lock_again(f);
@@ -363,7 +371,7 @@ static long write_any(int fd, struct ofd *o, const struct iovec *iov, int count,
 	if (atomic_load(&f->mode) == FILE_PASSIVE) {
 		/* the first small write passes through: most files get no other */
 		if (!small || atomic_fetch_add(&f->small_seen, 1) + 1 < f->engage_after) {
-			r = write_passive(f, fd, iov, count, offset);
+			r = write_passive(f, fd, o, iov, count, offset);
 			if (r != IO_PASS)
 				return r;
 		}
@@ -407,18 +415,39 @@ static long write_synced(int fd, struct ofd *o, const struct iovec *iov, int cou
 	return r;
 }
 
+/*
+ * Nothing was done.  Because the number means another description by now (a signal handler, or another thread, has
+ * closed it, or put another one in its place)?  Then the call is that one's, which may have something staged.
+ */
+static bool is_another(int fd, struct ofd **o)
+{
+	struct ofd *now = fdtable_get(fd);
+
+	if (!now || now == *o)
+		return false;
+	*o = now;
+	return true;
+}
+
 long io_writev(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset)
 {
-	if (ofd_syncs(o))
-		return write_synced(fd, o, iov, count, offset);
-	return write_any(fd, o, iov, count, offset, true);
+	long r;
+
+	do
+		r = ofd_syncs(o) ? write_synced(fd, o, iov, count, offset)
+		                 : write_any(fd, o, iov, count, offset, true);
+	while (r == IO_PASS && is_another(fd, &o));
+	return r;
 }
 
 long io_writev_synced(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset)
 {
-	if (!sync_is_promise(o))
-		return IO_PASS;
-	return write_synced(fd, o, iov, count, offset);
+	long r;
+
+	do
+		r = sync_is_promise(o) ? write_synced(fd, o, iov, count, offset) : IO_PASS;
+	while (r == IO_PASS && is_another(fd, &o));
+	return r;
 }
 
 /* May a flush change the flags of a description of the program's?  One of its own has O_DIRECT for itself. */
@@ -432,7 +461,7 @@ static bool flushed_through_program(const struct file *f)
 	return false;
 }
 
-long io_readv(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset)
+static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset)
 {
 	struct file *f = atomic_load_explicit(&o->file, memory_order_acquire);
 	struct file_guard g;
@@ -480,7 +509,17 @@ out:
 	return r;
 }
 
-long io_lseek(int fd, struct ofd *o, off_t offset, int whence)
+long io_readv(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset)
+{
+	long r;
+
+	do
+		r = read_any(fd, o, iov, count, offset);
+	while (r == IO_PASS && is_another(fd, &o));
+	return r;
+}
+
+static long seek_any(int fd, struct ofd *o, off_t offset, int whence)
 {
 	struct file *f = atomic_load_explicit(&o->file, memory_order_acquire);
 	struct file_guard g;
@@ -507,5 +546,15 @@ long io_lseek(int fd, struct ofd *o, off_t offset, int whence)
 	}
 out:
 	file_unlock(f, g);
+	return r;
+}
+
+long io_lseek(int fd, struct ofd *o, off_t offset, int whence)
+{
+	long r;
+
+	do
+		r = seek_any(fd, o, offset, whence);
+	while (r == IO_PASS && is_another(fd, &o));
 	return r;
 }

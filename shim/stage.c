@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 __thread struct stage_frame *stage_frames;
+__thread uint32_t stage_passing;
 _Atomic size_t stage_fast_most = STAGE_FAST_MOST;
 
 /* Do both addresses lie in one mapping?  False when the kernel does not say. */
@@ -72,19 +73,22 @@ static bool was_owner(const struct stage_frame *left, const struct stage_frame *
 	return left->owns || !living;
 }
 
+static void visit_interrupted(struct file *f, void *ctx)
+{
+	(void)ctx;
+	if (lock_owner(&f->lock) != lock_self())
+		return;
+	if (f->current)
+		f->current->lost = true;
+	if (f->pinned)
+		f->pinned->lost = true;
+}
+
 bool stage_forks(void)
 {
-	for (const struct stage_frame *frame = stage_frames; frame; frame = frame->outer) {
-		struct file *f = frame->file;
-
-		if (lock_owner(&f->lock) != lock_self())
-			continue;
-		if (f->current)
-			f->current->lost = true;
-		if (f->pinned)
-			f->pinned->lost = true;
-	}
-	return stage_frames != NULL;
+	file_for_each(visit_interrupted, NULL);
+	/* (not looked into: where nobody says what a jump has left, it may be no more) */
+	return stage_frames || stage_passing > 0;
 }
 
 void stage_left(uintptr_t target)

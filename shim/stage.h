@@ -27,6 +27,23 @@ struct stage_frame {
 	bool owns; /* the lock; said right after it was taken */
 };
 extern __thread struct stage_frame *stage_frames;
+extern __thread uint32_t stage_passing; /* writes of this thread that are counted in a file's inflight */
+
+/* A write that goes to the kernel without the lock.  The child of a handler that forks meanwhile must not count it, too
+ * (stage_forks). */
+static inline void stage_pass_begin(struct file *f)
+{
+	stage_passing++;
+	atomic_signal_fence(memory_order_seq_cst);
+	atomic_fetch_add(&f->inflight, 1);
+}
+
+static inline void stage_pass_end(struct file *f)
+{
+	atomic_fetch_sub(&f->inflight, 1);
+	atomic_signal_fence(memory_order_seq_cst);
+	stage_passing--;
+}
 
 /*
  * This thread is about to fork.  True when it does so in a signal handler that interrupted a fast path: that goes on in

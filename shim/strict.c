@@ -231,10 +231,10 @@ bool strict_passes(struct file *f)
 {
 	if (!atomic_load_explicit(&f->lease_pass, memory_order_relaxed))
 		return false;
-	atomic_fetch_add(&f->inflight, 1);
+	stage_pass_begin(f);
 	if (atomic_load(&f->lease_pass) && sys_now_ns() < atomic_load(&f->lease_retry_ns))
 		return true;
-	atomic_fetch_sub(&f->inflight, 1);
+	stage_pass_end(f);
 	return false;
 }
 

@@ -17,6 +17,7 @@
 #define FASTWRITE_STRICT_H
 
 #include "file.h"
+#include "stage.h"
 
 /*
  * Strict by its rule, or because the family shows that it works on it together with others, who then know what was
@@ -41,7 +42,7 @@ int strict_hold(struct file *f, struct ofd *o, bool nested);
 void strict_pass(struct file *f);
 /* Without the lock: may a write go to the kernel now?  If so it counts in f->inflight until strict_passed. */
 bool strict_passes(struct file *f);
-static inline void strict_passed(struct file *f) { atomic_fetch_sub(&f->inflight, 1); }
+static inline void strict_passed(struct file *f) { stage_pass_end(f); }
 /* File lock held: no more such writes begin.  False: some are under way still. */
 bool strict_stop_passing(struct file *f);
 

@@ -437,6 +437,37 @@ static void close_among_forks(void **state)
 	OK(munmap(ballast, BALLAST));
 }
 
+/* The child appends to what it has opened alone; the parent cuts the file off without having been told of it. */
+static void cut_by_the_parent(void **state)
+{
+	int up[2], down[2], fd;
+	char byte;
+	pid_t pid;
+
+	(void)state;
+	OK(close(open_staged("b", 0)));
+	assert_int_equal(pipe(up) | pipe(down), 0);
+	fflush(stdout);
+	pid = fork();
+	if (pid == 0) {
+		fd = open("a", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+		child_writes(fd, RECORDS, RECORDS);
+		CHILD(write(up[1], "x", 1) == 1 && read(down[0], &byte, 1) == 1);
+		child_writes(fd, 0, RECORDS);
+		_exit(0);
+	}
+	assert_int_equal(read(up[0], &byte, 1), 1);
+	fd = OK(open("a", O_WRONLY | O_APPEND | O_CLOEXEC));
+	OK(ftruncate(fd, 0));
+	assert_int_equal(write(down[1], "x", 1), 1);
+	check_exit(pid, 0);
+	OK(close(fd));
+	close(up[0]), close(up[1]), close(down[0]), close(down[1]);
+	check_file("a", 0, RECORDS);
+	OK(unlink("a"));
+	OK(unlink("b"));
+}
+
 /* A child that has ended was the last one to write a file that is still being read: whoever finds that out gives back
  * its place in the staging area, too (tests/test_hooks.py looks). */
 static void read_after_the_writer(void **state)
@@ -490,6 +521,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(both_append),
 		cmocka_unit_test(fork_among_threads),
 		cmocka_unit_test(close_among_forks),
+		cmocka_unit_test(cut_by_the_parent),
 		cmocka_unit_test(read_after_the_writer),
 	};
 

@@ -36,11 +36,12 @@ enum does {
 	DOES_SYNC,
 	DOES_LOOK,
 	DOES_OPEN_ANOTHER, /* where the file was: the write goes there if it comes later */
-	DOES_FORK,
-	DOES_FORK_TWO,  /* the child goes on, and the handler waits for it */
-	DOES_FORK_LATE, /* the child goes on when the parent has long done with what it held */
-	DOES_JUMP,      /* it does not return: whether the write was made cannot be known */
-	DOES_DIE,       /* by SIGKILL, without a handler */
+	DOES_PUT_ANOTHER,  /* by dup2 */
+	DOES_FORK,         /* and then something by which staging areas that are not in use are given up */
+	DOES_FORK_TWO,     /* the child goes on, and the handler waits for it */
+	DOES_FORK_LATE,    /* the child goes on when the parent has long done with what it held */
+	DOES_JUMP,         /* it does not return: whether the write was made cannot be known */
+	DOES_DIE,          /* by SIGKILL, without a handler */
 };
 
 static enum does does;
@@ -101,6 +102,7 @@ static void fork_in_handler(void)
 static void on_step(int number)
 {
 	int before = errno, fd;
+	char here[4096];
 	struct stat st;
 	char byte;
 
@@ -126,10 +128,18 @@ static void on_step(int number)
 	case DOES_OPEN_ANOTHER:
 		CHILD(close(step_fd) == 0);
 		CHILD(open("b", O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644) == step_fd);
-		put(HANDLERS, FEW);
+		put(HANDLERS, RECORDS);
+		break;
+	case DOES_PUT_ANOTHER:
+		fd = open("b", O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+		CHILD(fd >= 0 && dup2(fd, step_fd) == step_fd && close(fd) == 0);
+		put(HANDLERS, RECORDS);
 		break;
 	case DOES_JUMP: siglongjmp(jump_env, 1);
 	case DOES_FORK:
+		fork_in_handler();
+		CHILD(getcwd(here, sizeof here) && rmdir(here) < 0);
+		break;
 	case DOES_FORK_TWO:
 	case DOES_FORK_LATE: fork_in_handler(); break;
 	}
@@ -318,11 +328,12 @@ static char *all_bytes(size_t *size)
 /* The write was made before the handler ran or after it: whole, once in each process that goes on, and nowhere else. */
 static void check_step(unsigned steps)
 {
+	unsigned many = does == DOES_WRITE_MANY || does == DOES_WRITE_AT_ONCE   ? MANY
+	                : does == DOES_OPEN_ANOTHER || does == DOES_PUT_ANOTHER ? RECORDS
+	                                                                        : FEW;
 	const struct stretch before = {0, RECORDS}, it = {INTERRUPTED, 1}, rest = {AFTER, FEW},
-			     last = {LAST, FEW},
-			     handlers = {HANDLERS,
-	                                 does == DOES_WRITE_MANY || does == DOES_WRITE_AT_ONCE ? MANY : FEW},
-			     childs = {CHILDS, FEW}, others = {OTHERS, MANY};
+			     last = {LAST, FEW}, handlers = {HANDLERS, many}, childs = {CHILDS, FEW},
+			     others = {OTHERS, MANY};
 	const struct stretch plain[] = {before, it, rest, last, {0}};
 	const struct stretch write_then[] = {before, it, handlers, rest, last, {0}};
 	const struct stretch then_write[] = {before, handlers, it, rest, last, {0}};
@@ -338,12 +349,18 @@ static void check_step(unsigned steps)
 	const struct stretch died_before[] = {before, {0}};
 	const struct stretch *made = plain, *later = plain;
 	size_t size;
-	char *bytes = all_bytes(&size);
+	char *bytes;
+
+	/* who ends well leaves no staging area behind */
+	if (does != DOES_DIE && access(".fastwrite", F_OK) == 0)
+		fail_msg("something is left when the handler comes after instruction %u", steps);
+	bytes = all_bytes(&size);
 
 	if (does == DOES_TRUNCATE) {
 		made = cut_off;
 		later = cut_then_write;
-	} else if ((does >= DOES_WRITE && does <= DOES_WRITE_COPY) || does == DOES_OPEN_ANOTHER) {
+	} else if ((does >= DOES_WRITE && does <= DOES_WRITE_COPY) || does == DOES_OPEN_ANOTHER ||
+	           does == DOES_PUT_ANOTHER) {
 		made = write_then;
 		later = then_write;
 	} else if (does == DOES_FORK_TWO) {
@@ -400,6 +417,8 @@ STEP_TEST(it_truncates, O_APPEND, BY_WRITE, DOES_TRUNCATE, false)
 STEP_TEST(it_syncs, 0, BY_WRITE, DOES_SYNC, false)
 STEP_TEST(it_looks, O_APPEND, BY_WRITE, DOES_LOOK, false)
 STEP_TEST(it_opens_another, 0, BY_WRITE, DOES_OPEN_ANOTHER, false)
+STEP_TEST(it_puts_another_there, 0, BY_WRITE, DOES_PUT_ANOTHER, false)
+STEP_TEST(it_puts_another_there_while_appending, O_APPEND, BY_WRITE, DOES_PUT_ANOTHER, false)
 STEP_TEST(it_forks, 0, BY_WRITE, DOES_FORK, false)
 STEP_TEST(it_forks_while_appending, O_APPEND, BY_WRITE, DOES_FORK, false)
 STEP_TEST(both_go_on, 0, BY_WRITE, DOES_FORK_TWO, false)
@@ -437,6 +456,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(it_syncs),
 		cmocka_unit_test(it_looks),
 		cmocka_unit_test(it_opens_another),
+		cmocka_unit_test(it_puts_another_there),
+		cmocka_unit_test(it_puts_another_there_while_appending),
 		cmocka_unit_test(it_forks),
 		cmocka_unit_test(it_forks_while_appending),
 		cmocka_unit_test(both_go_on),
@@ -447,8 +468,6 @@ int main(int argc, char **argv)
 		cmocka_unit_test(child_goes_on_late_by_system_call),
 		cmocka_unit_test(it_jumps_away),
 		cmocka_unit_test(it_jumps_away_from_an_append),
-		cmocka_unit_test(it_is_killed),
-		cmocka_unit_test(it_is_killed_appending),
 		cmocka_unit_test(vector_then_write),
 		cmocka_unit_test(vector_then_both),
 		cmocka_unit_test(vector_then_another),
@@ -457,6 +476,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(others_then_write),
 		cmocka_unit_test(others_then_both),
 		cmocka_unit_test(others_then_both_by_system_call),
+		cmocka_unit_test(it_is_killed),
+		cmocka_unit_test(it_is_killed_appending),
 	};
 
 	close_inherited();
