@@ -693,7 +693,7 @@ int engage_release(struct file *f, bool nested)
 	f->small_seen = 0;
 	f->mode = FILE_PASSIVE;
 	file_engaged_add(-1);
-	if (f->left) {
+	if (f->left && family_set_has(&f->left->holders, family_me)) {
 		struct ofd *o = f->left;
 
 		f->left = NULL;

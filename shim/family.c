@@ -511,6 +511,8 @@ static void end_description(struct file *f, struct ofd *o)
 		stage_unstream(f);
 	if (f->leased == o)
 		f->leased = NULL;
+	if (f->left == o)
+		f->left = NULL;
 	/* (what can still be read is settled by its last reader) */
 	if (f->ofds == o && !o->next)
 		bury(f);

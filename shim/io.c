@@ -377,7 +377,7 @@ static long write_any(int fd, struct ofd *o, const struct iovec *iov, int count,
 		}
 	}
 	if (strict_passes(f)) {
-		r = kernel_writev(fd, iov, count, offset);
+		r = still_valid(fd, o, f) ? kernel_writev(fd, iov, count, offset) : IO_PASS;
 		strict_passed(f);
 		return r;
 	}
