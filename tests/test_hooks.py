@@ -81,7 +81,7 @@ def test_preloaded(build, library, program, mode):
             [path_of(build, program)],
             place,
             paths=f"!{place}/outside/**:{place}/**",
-            timeout=180,
+            timeout=900 if program == "test_step" else 180,
             env={"CMOCKA_MESSAGE_OUTPUT": "TAP"},
             **MODES[mode],
         )
