@@ -58,7 +58,7 @@ def test_native(build, program):
 
 
 # What goes through a write one instruction at a time is long, and the others differ in what they do elsewhere.
-STEPPED_MODES = {"default", "smallest", "strict-exclusive"}
+STEPPED_MODES = {"default", "strict-exclusive"}
 
 
 @pytest.mark.parametrize(
