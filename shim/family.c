@@ -495,15 +495,6 @@ static void bury(struct file *f)
 	f->mode = FILE_THROUGH;
 }
 
-static bool is_claimed(const struct ofd *o)
-{
-	bool claimed = false;
-
-	for (uint32_t w = 0; w < FAMILY_WORDS; w++)
-		claimed |= atomic_load(&o->holders.words[w]) != 0;
-	return claimed;
-}
-
 /* File lock held; no process has the description any more. */
 static void end_description(struct file *f, struct ofd *o)
 {
@@ -533,7 +524,7 @@ void family_give_up(struct ofd *o)
 		known = known->next;
 	if (known && family_set_has(&o->holders, family_me)) {
 		family_set_remove(&o->holders, family_me);
-		if (!is_claimed(o))
+		if (family_set_count(&o->holders) == 0)
 			end_description(f, o);
 	}
 	file_unlock(f, g);
@@ -569,7 +560,7 @@ static void visit_sweep(struct file *f, void *ctx)
 		next = o->next;
 		for (uint32_t w = 0; w < FAMILY_WORDS; w++)
 			atomic_fetch_and(&o->holders.words[w], ~atomic_load(&s->dead.words[w]));
-		if (!is_claimed(o))
+		if (family_set_count(&o->holders) == 0)
 			end_description(f, o);
 	}
 	file_unlock(f, g);

@@ -28,9 +28,9 @@
 
 enum { FAMILY_MAX = 256, FAMILY_WORDS = FAMILY_MAX / 64 };
 
-/* A set of members. */
 struct ofd;
 
+/* A set of members. */
 struct family_set {
 	_Atomic uint64_t words[FAMILY_WORDS];
 };

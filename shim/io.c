@@ -128,8 +128,9 @@ static long write_engaged(struct file *f, struct ofd *o, int fd, const struct io
 	long r;
 
 	atomic_store(&stage_fast_most, limit != UINT64_MAX && family_is_shared() ? 0 : STAGE_FAST_MOST);
-	if (f->through_wanted) {
-		r = engage_through(f, f->through_wanted, nested);
+	if (f->through_wanted || f->release_wanted) {
+		r = f->through_wanted ? engage_through(f, f->through_wanted, nested)
+		                      : engage_release(f, nested);
 		if (r < 0)
 			return r;
 		return f->mode == FILE_ENGAGED ? write_kernel(f, fd, iov, count, offset, nested)
@@ -143,13 +144,6 @@ static long write_engaged(struct file *f, struct ofd *o, int fd, const struct io
 			return r;
 		if (f->mode != FILE_ENGAGED)
 			return kernel_writev(fd, iov, count, offset);
-	}
-	if (f->release_wanted) {
-		r = engage_release(f, nested);
-		if (r < 0)
-			return r;
-		return f->mode == FILE_ENGAGED ? write_kernel(f, fd, iov, count, offset, nested)
-		                               : kernel_writev(fd, iov, count, offset);
 	}
 	if (f->error) {
 		/* an earlier flush failed: accept nothing new before that is mended */

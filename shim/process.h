@@ -17,11 +17,12 @@ struct process_fork {
 };
 /* Around fork.  What is open now both sides go on staging together (family.h); if that cannot be, both write it
  * through, and only files opened later are staged. */
-extern __thread bool
-	process_forks_and_ends; /* the parent of this fork will end at once, where nobody sees it */
 void process_fork_prepare(void);
 void process_fork_parent(void);
 void process_fork_child(void);
+
+/* The parent of this thread's next fork will end at once, where nobody sees it. */
+extern __thread bool process_forks_and_ends;
 
 /* Before execve: everything settled, all arenas gone.  After a failed one: as before. */
 void process_exec_prepare(void);

@@ -103,7 +103,7 @@ def test_strict_does_not_start(start, place, name):
     [
         ("[defaults]\ncolour = red\n", ["colour", ":2"]),
         ("[defaults]\nmem = lots\n", ["mem", '"lots"', ":2"]),
-        ("[rule a]\npaths = /tmp/x/**\nsync = never\n", ["sync", '"never"', ":3"]),
+        ("[rule a]\npaths = {place}/**\nsync = never\n", ["sync", '"never"', ":3"]),
         ("[rule a]\nsync = off\n", ["paths"]),
         ("[rules]\n", ["rules"]),
         ("this is no ini file\n", [":1"]),
@@ -111,7 +111,7 @@ def test_strict_does_not_start(start, place, name):
 )
 def test_wrong_file(start, place, text, words):
     config = place / "fastwrite.ini"
-    config.write_text(text)
+    config.write_text(text.format(place=place))
     done = start({"FASTWRITE_CONFIG": str(config)})
     line = one_line(done)
     assert all(word in line for word in ["fastwrite.ini", *words]), line

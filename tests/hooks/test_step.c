@@ -250,6 +250,7 @@ static bool step(int more, enum call call, unsigned steps)
 	}
 	if (!stopped_by(status, MARK))
 		fail_msg("the program to go through ends with %#x", (unsigned)status);
+	OK(ptrace(PTRACE_SETOPTIONS, pid, 0, PTRACE_O_EXITKILL));
 	for (unsigned i = 0; i < steps && !over; i++) {
 		OK(ptrace(PTRACE_SINGLESTEP, pid, 0, 0));
 		status = wait_for(pid);
