@@ -953,6 +953,7 @@ static long before_lock(struct file *f, bool nested)
 
 long fd_before_lock(int fd, bool releases)
 {
+	_Atomic uint64_t *word;
 	struct file_guard g;
 	uint64_t bit;
 	struct file *f;
@@ -961,15 +962,16 @@ long fd_before_lock(int fd, bool releases)
 
 	if (!engage_config || fd < 0)
 		return 0;
+	word = locked_word(fd, &bit);
+	/* nothing would be changed: no need to ask the kernel whose process this is */
+	if ((releases ? meta_idle() : (atomic_load(word) & bit) != 0) && lock_is_known(fd))
+		return 0;
 	if (fd_foreign_process())
 		return 0;
-	if (releases) {
+	if (releases)
 		meta_settle_all();
-	} else {
-		_Atomic uint64_t *word = locked_word(fd, &bit);
-
+	else
 		atomic_fetch_or(word, bit);
-	}
 	lazy_resolve(fd);
 	if (lock_is_known(fd))
 		return 0;
