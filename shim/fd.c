@@ -964,7 +964,7 @@ long fd_before_lock(int fd, bool releases)
 		return 0;
 	word = locked_word(fd, &bit);
 	/* nothing would be changed: no need to ask the kernel whose process this is */
-	if ((releases ? meta_idle() : (atomic_load(word) & bit) != 0) && lock_is_known(fd))
+	if ((releases ? meta_idle() : (atomic_load(word) & bit) != 0) && !lazy_is(fd) && lock_is_known(fd))
 		return 0;
 	if (fd_foreign_process())
 		return 0;
