@@ -248,6 +248,42 @@ static uint64_t already_appended(struct job *j, struct search *s, enum append_fl
 	return best;
 }
 
+static int append_none(struct job *j, uint32_t slot)
+{
+	struct arena_slot *s = foreign_slot(&j->a, slot);
+
+	s->flush_active = APPEND_NONE;
+	return foreign_store(&j->a, slot, (void *)&s->flush_active, sizeof s->flush_active);
+}
+
+/*
+ * The same protocol as a live append: whoever is killed from here on, the next recovery finds what is in the file.  What
+ * is known of an earlier append counts until `done` says what there is of it.
+ */
+static int append_noted(struct job *j, uint32_t slot, uint64_t base, uint64_t bytes, uint32_t skip)
+{
+	struct arena_slot *s = foreign_slot(&j->a, slot);
+	int r;
+
+	s->done = DONE_MAKE(DONE_SEQ(s->done), skip);
+	r = foreign_store(&j->a, slot, (void *)&s->done, sizeof s->done);
+	if (r == 0)
+		r = append_none(j, slot);
+	s->flush_base = base;
+	s->flush_bytes = bytes;
+	s->flush_from = s->done;
+	if (r == 0)
+		r = foreign_store(&j->a, slot, (void *)&s->flush_base, sizeof s->flush_base);
+	if (r == 0)
+		r = foreign_store(&j->a, slot, (void *)&s->flush_bytes, sizeof s->flush_bytes);
+	if (r == 0)
+		r = foreign_store(&j->a, slot, (void *)&s->flush_from, sizeof s->flush_from);
+	s->flush_active = APPEND_SOMEWHERE;
+	if (r == 0)
+		r = foreign_store(&j->a, slot, (void *)&s->flush_active, sizeof s->flush_active);
+	return r;
+}
+
 static int append_block(struct job *j, uint32_t slot, int fd, uint32_t index, uint32_t skip)
 {
 	struct arena_slot *s = foreign_slot(&j->a, slot);
@@ -261,20 +297,16 @@ static int append_block(struct job *j, uint32_t slot, int fd, uint32_t index, ui
 	if (r < 0)
 		return r;
 	x = foreign_extent(&j->a, index, 0);
-	/* the same protocol as a live append: killed here, the next recovery finds what is in the file */
-	s->flush_base = st.stx_size;
-	s->flush_bytes = x.length - skip;
-	s->flush_active = APPEND_SOMEWHERE;
-	s->done = DONE_MAKE(DONE_SEQ(s->done), skip);
-	s->flush_from = s->done;
-	r = foreign_store_slot(&j->a, slot);
+	r = append_noted(j, slot, st.stx_size, x.length - skip, skip);
 	if (r < 0)
 		return r;
 	r = recover_write_all(fd, j->a.data + x.pos + skip, x.length - skip, 0, true, &written);
 	/* a disk that got full took a part: the next recovery appends the rest */
 	s->done = r < 0 ? DONE_MAKE(DONE_SEQ(s->done), skip + written) : DONE_MAKE(j->a.blocks[index].seq, 0);
-	s->flush_active = APPEND_NONE;
-	stored = foreign_store_slot(&j->a, slot);
+	stored = foreign_store(&j->a, slot, (void *)&s->done, sizeof s->done);
+	/* `done` says that it is over, unless nothing was written */
+	if (stored == 0 && s->done == s->flush_from)
+		stored = append_none(j, slot);
 	return r < 0 ? r : stored;
 }
 
@@ -466,7 +498,7 @@ static int recover_slot(struct job *j, uint32_t slot)
 	}
 finished:
 	s->used = 0;
-	return foreign_store_slot(&j->a, slot);
+	return foreign_store(&j->a, slot, (void *)&s->used, sizeof s->used);
 }
 
 /* What was reserved behind the end of a file of another boot.  The arena is not to be trusted, but to give back blocks

@@ -198,14 +198,15 @@ int foreign_read_block(struct foreign_arena *a, uint32_t index)
 	return 0;
 }
 
-int foreign_store_slot(struct foreign_arena *a, uint32_t slot)
+int foreign_store(struct foreign_arena *a, uint32_t slot, const void *word, size_t size)
 {
-	struct iovec iov = {.iov_base = foreign_slot(a, slot), .iov_len = sizeof(struct arena_slot)};
+	struct iovec iov = {.iov_base = (void *)(uintptr_t)word, .iov_len = size};
+	uint64_t at = a->header.slots_at + (uint64_t)slot * ARENA_SLOT_BYTES +
+	              (uint64_t)((const uint8_t *)word - (const uint8_t *)foreign_slot(a, slot));
 	ssize_t n;
 
 	kill_step();
-	n = sys_pwritev_accepted(a->fd, &iov, 1,
-	                         (off_t)(a->header.slots_at + (uint64_t)slot * ARENA_SLOT_BYTES));
+	n = sys_pwritev_accepted(a->fd, &iov, 1, (off_t)at);
 	kill_step();
-	return n < 0 ? (int)n : n == (ssize_t)sizeof(struct arena_slot) ? 0 : -EIO;
+	return n < 0 ? (int)n : n == (ssize_t)size ? 0 : -EIO;
 }

@@ -332,6 +332,34 @@ static void test_disk_full_in_an_append(void **state)
 	}
 }
 
+/* What recovery notes of an append in the arena is cut short between any two words: each byte is there once. */
+static void test_note_of_an_append_cut_short(void **state)
+{
+	unsigned failed = 0;
+
+	for (int at = 1; at <= 7; at++)
+		for (size_t most = 0; most <= 72; most += 8) {
+			struct recover_report report;
+
+			append_begun(20000, APPEND_SOMEWHERE, DONE_BYTES);
+			raw_pattern(DONE_BYTES, 8192 - DONE_BYTES); /* of which so much was done */
+			fail.error = EIO;
+			fail.most = most;
+			fail.at = at + (most > 0);
+			sys.pwritev = fail_pwritev;
+			report = recover_once();
+			failed += (unsigned)report.failed;
+			sys = sys_kernel;
+			if (report.failed)
+				recover_now();
+			rig_expect("out", 20100);
+			unlink(rig_path("out"));
+			rig_stop();
+			set_up(state);
+		}
+	assert_true(failed > 7);
+}
+
 static void test_disk_full_at_positions(void **state)
 {
 	const int errors[] = {ENOSPC, EDQUOT, EIO, EFBIG};
@@ -530,6 +558,7 @@ int main(void)
 		TEST(test_ours_between_foreign_ones),
 		TEST(test_append_that_was_over),
 		TEST(test_disk_full_in_an_append),
+		TEST(test_note_of_an_append_cut_short),
 		TEST(test_disk_full_at_positions),
 		TEST(test_sync_fails),
 		TEST(test_arena_cannot_be_read),
