@@ -47,6 +47,7 @@ struct recipe {
 	bool fault;
 	uint32_t content_bytes[WORLD_TARGETS];
 	bool named[WORLD_TARGETS]; /* some slot has this target's identity */
+	bool twice;                /* two slots are the same file's, which no process makes */
 	uint16_t entries[256];     /* highest entry of each block's table that was written */
 	bool mixed;                /* an entry lies where data may be: staged bytes may be any */
 };
@@ -371,6 +372,8 @@ static bool recipe_names(struct recipe *r)
 
 		if (world_is_sentinel(s->ino))
 			return false;
+		for (uint32_t k = 0; k < i && s->used && !r->twice; k++)
+			r->twice = recipe_slot(r, k)->used && recipe_slot(r, k)->ino == s->ino;
 		for (int t = 0; t < WORLD_TARGETS; t++)
 			r->named[t] |= s->ino == world_targets[t].ino;
 	}
