@@ -67,8 +67,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	fuzz_run(false);
 	arena_look(&second, &r);
 	fuzz_same(&first, &second, "again");
-	/* (a fault decides which of two slots of one file is brought first) */
-	if (!r.fault || r.mixed || r.twice || report.failed)
+	if (!r.fault || r.mixed || r.unlike || report.failed)
 		return 0;
 	/* the same with a fault in the middle, and then without */
 	if (!arena_prepare(&r, data, size))

@@ -47,7 +47,7 @@ struct recipe {
 	bool fault;
 	uint32_t content_bytes[WORLD_TARGETS];
 	bool named[WORLD_TARGETS]; /* some slot has this target's identity */
-	bool twice;                /* two slots are the same file's, which no process makes */
+	bool unlike;               /* anything that a process makes: see recipe_unlike */
 	uint16_t entries[256];     /* highest entry of each block's table that was written */
 	bool mixed;                /* an entry lies where data may be: staged bytes may be any */
 };
@@ -364,6 +364,30 @@ static void recipe_step(struct recipe *r, int fd)
 	}
 }
 
+/* Two slots of one file; or blocks of both kinds in one slot, where a file is settled before its kind changes.  A fault
+ * then decides what is brought first. */
+static bool recipe_unlike(const struct recipe *r)
+{
+	for (uint32_t i = 0; i < r->geometry.slot_count; i++) {
+		const struct arena_slot *s = recipe_slot(r, i);
+		uint32_t kind = 0;
+
+		for (uint32_t k = 0; k < i && s->used; k++)
+			if (recipe_slot(r, k)->used && recipe_slot(r, k)->ino == s->ino)
+				return true;
+		for (uint32_t k = 0; k < r->geometry.block_count && s->used; k++) {
+			const struct arena_block *b = recipe_block(r, k);
+
+			if (b->owner != i + 1)
+				continue;
+			if (kind && b->kind != kind)
+				return true;
+			kind = b->kind;
+		}
+	}
+	return false;
+}
+
 /* Which targets do the slots name?  False when one names a file that nobody may touch: the input says nothing then. */
 static bool recipe_names(struct recipe *r)
 {
@@ -372,11 +396,10 @@ static bool recipe_names(struct recipe *r)
 
 		if (world_is_sentinel(s->ino))
 			return false;
-		for (uint32_t k = 0; k < i && s->used && !r->twice; k++)
-			r->twice = recipe_slot(r, k)->used && recipe_slot(r, k)->ino == s->ino;
 		for (int t = 0; t < WORLD_TARGETS; t++)
 			r->named[t] |= s->ino == world_targets[t].ino;
 	}
+	r->unlike = recipe_unlike(r);
 	return true;
 }
 
