@@ -34,7 +34,7 @@ struct mapping {
 	struct identity file;
 };
 static struct mapping maps[MAPS];
-static volatile sig_atomic_t limit_signals;
+static _Atomic int limit_signals; /* several threads may be over the limit at once */
 static __thread sigjmp_buf fault_return;
 static __thread volatile sig_atomic_t fault_expected;
 
@@ -318,7 +318,7 @@ void op_setfd(const long *a) { say_result(fcntl(fd_of(a[0]), F_SETFD, (int)a[1])
 static void say_limit(void)
 {
 	if (limit_signals)
-		say(" limit signals %d", (int)limit_signals);
+		say(" limit signals %d", limit_signals);
 	limit_signals = 0;
 }
 
