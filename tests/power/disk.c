@@ -13,6 +13,7 @@
 #include <fcntl.h>
 #include <fuse.h>
 #include <linux/falloc.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -143,6 +144,12 @@ static void *do_init(struct fuse_conn_info *connection, struct fuse_config *conf
 	config->entry_timeout = 1000;
 	connection->want &= ~(unsigned)FUSE_CAP_WRITEBACK_CACHE;
 	connection->max_write = 1 << 20;
+	/* what gets mounted from the image must not be ours, too: killed as the last who has it, we would unmount it at our
+	 * end, and wait for ourselves to write its journal */
+	if (unshare(CLONE_NEWNS) != 0) {
+		perror("disk: unshare");
+		_exit(1);
+	}
 	return NULL;
 }
 
