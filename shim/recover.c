@@ -248,45 +248,41 @@ static uint64_t already_appended(struct job *j, struct search *s, enum append_fl
 	return best;
 }
 
-static int append_none(struct job *j, uint32_t slot)
+static int append_none(struct job *j, struct arena_slot *s)
 {
-	struct arena_slot *s = foreign_slot(&j->a, slot);
-
 	s->flush_active = APPEND_NONE;
-	return foreign_store(&j->a, slot, (void *)&s->flush_active, sizeof s->flush_active);
+	return foreign_store(&j->a, (void *)&s->flush_active, sizeof s->flush_active);
 }
 
 /*
  * The same protocol as a live append: whoever is killed from here on, the next recovery finds what is in the file.  What
  * is known of an earlier append counts until `done` says what there is of it.
  */
-static int append_noted(struct job *j, uint32_t slot, uint64_t base, uint64_t bytes, uint32_t skip)
+static int append_noted(struct job *j, struct arena_slot *s, uint64_t base, uint64_t bytes, uint32_t skip)
 {
-	struct arena_slot *s = foreign_slot(&j->a, slot);
 	int r;
 
 	s->done = DONE_MAKE(DONE_SEQ(s->done), skip);
-	r = foreign_store(&j->a, slot, (void *)&s->done, sizeof s->done);
+	r = foreign_store(&j->a, (void *)&s->done, sizeof s->done);
 	if (r == 0)
-		r = append_none(j, slot);
+		r = append_none(j, s);
 	s->flush_base = base;
 	s->flush_bytes = bytes;
 	s->flush_from = s->done;
 	if (r == 0)
-		r = foreign_store(&j->a, slot, (void *)&s->flush_base, sizeof s->flush_base);
+		r = foreign_store(&j->a, (void *)&s->flush_base, sizeof s->flush_base);
 	if (r == 0)
-		r = foreign_store(&j->a, slot, (void *)&s->flush_bytes, sizeof s->flush_bytes);
+		r = foreign_store(&j->a, (void *)&s->flush_bytes, sizeof s->flush_bytes);
 	if (r == 0)
-		r = foreign_store(&j->a, slot, (void *)&s->flush_from, sizeof s->flush_from);
+		r = foreign_store(&j->a, (void *)&s->flush_from, sizeof s->flush_from);
 	s->flush_active = APPEND_SOMEWHERE;
 	if (r == 0)
-		r = foreign_store(&j->a, slot, (void *)&s->flush_active, sizeof s->flush_active);
+		r = foreign_store(&j->a, (void *)&s->flush_active, sizeof s->flush_active);
 	return r;
 }
 
-static int append_block(struct job *j, uint32_t slot, int fd, uint32_t index, uint32_t skip)
+static int append_block(struct job *j, struct arena_slot *s, int fd, uint32_t index, uint32_t skip)
 {
-	struct arena_slot *s = foreign_slot(&j->a, slot);
 	struct arena_extent x;
 	struct statx st;
 	uint64_t written;
@@ -297,16 +293,16 @@ static int append_block(struct job *j, uint32_t slot, int fd, uint32_t index, ui
 	if (r < 0)
 		return r;
 	x = foreign_extent(&j->a, index, 0);
-	r = append_noted(j, slot, st.stx_size, x.length - skip, skip);
+	r = append_noted(j, s, st.stx_size, x.length - skip, skip);
 	if (r < 0)
 		return r;
 	r = recover_write_all(fd, j->a.data + x.pos + skip, x.length - skip, 0, true, &written);
 	/* a disk that got full took a part: the next recovery appends the rest */
 	s->done = r < 0 ? DONE_MAKE(DONE_SEQ(s->done), skip + written) : DONE_MAKE(j->a.blocks[index].seq, 0);
-	stored = foreign_store(&j->a, slot, (void *)&s->done, sizeof s->done);
+	stored = foreign_store(&j->a, (void *)&s->done, sizeof s->done);
 	/* `done` says that it is over, unless nothing was written */
 	if (stored == 0 && s->done == s->flush_from)
-		stored = append_none(j, slot);
+		stored = append_none(j, s);
 	return r < 0 ? r : stored;
 }
 
@@ -341,7 +337,7 @@ static int replay_append(struct job *j, uint32_t slot, int fd, int n, uint64_t t
 			s->done = DONE_MAKE(j->a.blocks[j->a.order[i]].seq, 0);
 			continue;
 		}
-		r = append_block(j, slot, fd, j->a.order[i], (uint32_t)have);
+		r = append_block(j, s, fd, j->a.order[i], (uint32_t)have);
 		if (r < 0)
 			return r;
 		have = 0;
@@ -498,7 +494,7 @@ static int recover_slot(struct job *j, uint32_t slot)
 	}
 finished:
 	s->used = 0;
-	return foreign_store(&j->a, slot, (void *)&s->used, sizeof s->used);
+	return foreign_store(&j->a, (void *)&s->used, sizeof s->used);
 }
 
 /* What was reserved behind the end of a file of another boot.  The arena is not to be trusted, but to give back blocks

@@ -198,11 +198,10 @@ int foreign_read_block(struct foreign_arena *a, uint32_t index)
 	return 0;
 }
 
-int foreign_store(struct foreign_arena *a, uint32_t slot, const void *word, size_t size)
+int foreign_store(struct foreign_arena *a, const void *word, size_t size)
 {
 	struct iovec iov = {.iov_base = (void *)(uintptr_t)word, .iov_len = size};
-	uint64_t at = a->header.slots_at + (uint64_t)slot * ARENA_SLOT_BYTES +
-	              (uint64_t)((const uint8_t *)word - (const uint8_t *)foreign_slot(a, slot));
+	uint64_t at = a->header.slots_at + (uint64_t)((const uint8_t *)word - a->slots);
 	ssize_t n;
 
 	kill_step();

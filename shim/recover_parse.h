@@ -45,8 +45,8 @@ static inline struct arena_extent foreign_extent(const struct foreign_arena *a, 
 	                        i);
 }
 
-/* Writes a word of a slot's entry back to the file, so that a recovery that ends early goes on where it was.  One at a
- * time, since the order of what stands there then counts. */
-int foreign_store(struct foreign_arena *a, uint32_t slot, const void *word, size_t size);
+/* Writes a word of the copy in a->slots back to the file, so that a recovery that ends early goes on where it was.  One at
+ * a time, since the order of what stands there then counts. */
+int foreign_store(struct foreign_arena *a, const void *word, size_t size);
 
 #endif
