@@ -9,16 +9,9 @@
 #include <pthread.h>
 #include <unistd.h>
 
-enum { STACK_BYTES = 128 * 1024, SIGNAL_SETXID = 33 };
+enum { STACK_BYTES = 128 * 1024, STACK_MOST = 1 << 30, SIGNAL_SETXID = 33 };
 
 static sys_sigset bit(int number) { return (sys_sigset)1 << (number - 1); }
-
-static size_t stack_size(void)
-{
-	long least = sysconf(_SC_THREAD_STACK_MIN); /* includes the static TLS of the program */
-
-	return STACK_BYTES + (least > 0 ? (size_t)least : PTHREAD_STACK_MIN);
-}
 
 static _Atomic unsigned running;
 
@@ -32,24 +25,36 @@ static void *thread_main(void *run)
 	return NULL;
 }
 
-int thread_make(void *(*run)(void *))
+/* 0 or the error; EINVAL: the stack is too small. */
+static int make_with(size_t stack, void *(*run)(void *))
 {
 	pthread_attr_t attr;
 	pthread_t thread;
+	int r = pthread_attr_init(&attr);
+
+	if (r != 0)
+		return r;
+	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	pthread_attr_setstacksize(&attr, stack);
+	running++;
+	r = pthread_create(&thread, &attr, thread_main, (void *)run);
+	if (r != 0)
+		running--;
+	pthread_attr_destroy(&attr);
+	return r;
+}
+
+int thread_make(void *(*run)(void *))
+{
+	long least = sysconf(_SC_THREAD_STACK_MIN);
+	size_t stack = STACK_BYTES + (least > 0 ? (size_t)least : PTHREAD_STACK_MIN);
 	int r;
 
 	if (handler_runs())
 		return -EDEADLK;
-	r = pthread_attr_init(&attr);
-	if (r == 0) {
-		pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-		pthread_attr_setstacksize(&attr, stack_size());
-		running++;
-		r = pthread_create(&thread, &attr, thread_main, (void *)run);
-		if (r != 0)
-			running--;
-		pthread_attr_destroy(&attr);
-	}
+	/* the C library takes what the program has of thread-local variables from it, and says nowhere how much */
+	for (r = make_with(stack, run); r == EINVAL && stack < STACK_MOST; stack *= 2)
+		r = make_with(2 * stack, run);
 	return -r;
 }
 
