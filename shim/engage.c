@@ -430,6 +430,22 @@ static enum through_reason scan_descriptors(struct file *f)
 	return why;
 }
 
+/*
+ * A descriptor is unknown.  Another thread may be about to open the file, or to write, and will soon have said so; or it
+ * will be closed: so it is tried again, less and less often.
+ */
+static enum through_reason engage_later(struct file *f)
+{
+	enum { FIRST = 16, MOST = 1 << 20 };
+	uint32_t after = f->engage_after;
+
+	if (f->why != THROUGH_UNKNOWN_FD)
+		stats_through(THROUGH_UNKNOWN_FD);
+	f->why = THROUGH_UNKNOWN_FD;
+	f->engage_after = after < FIRST ? FIRST : after < MOST ? 2 * after : after;
+	return THROUGH_COUNT;
+}
+
 static bool has_standard_fd(const struct file *f)
 {
 	for (int fd = 0; fd <= 2; fd++) {
@@ -541,8 +557,12 @@ static enum through_reason try_engage(struct file *f, struct ofd *o)
 	if (is_synchronous(ofd_fd(o)))
 		return THROUGH_SYNC;
 	why = marks_why_never(f->dev, f->ino);
-	if (why == THROUGH_NONE)
+	if (why == THROUGH_NONE) {
 		why = scan_descriptors(f);
+		/* (in a family others would look for it in their own process only) */
+		if (why == THROUGH_UNKNOWN_FD && !family_is_shared())
+			return engage_later(f);
+	}
 	if (why == THROUGH_IO_URING) {
 		atomic_store(&refuse_soon, true);
 		engine_nudge();
@@ -603,24 +623,23 @@ bool engage_file(struct file *f, struct ofd *o)
 		become_through(f, why);
 		return false;
 	}
+	/* First of all: who opens the file after the search for descriptors is to see that he must say so, and so does
+	 * whoever is about to change what is looked up below. */
+	file_engaged_begin();
 	atomic_store(&f->mode, FILE_ENGAGED);
-	if (atomic_load(&f->inflight) != 0) {
-		/* another thread is inside the kernel with this file: the next write tries again */
+	/* When another thread is inside the kernel with this file the next write tries again.  The lock is only tried:
+	 * whoever holds it may wait for this file's lock, or this may be a signal handler that interrupted somebody whom
+	 * the holder waits for. */
+	if (atomic_load(&f->inflight) != 0 || file_held() || file_changing() ||
+	    !lock_try(&engage.lock, lock_self())) {
 		atomic_store(&f->mode, FILE_PASSIVE);
-		return false;
-	}
-	/* Only tried: whoever holds it may wait for this file's lock, or this may be a signal handler that
-	 * interrupted somebody whom the holder waits for. */
-	if (!lock_try(&engage.lock, lock_self())) {
-		atomic_store(&f->mode, FILE_PASSIVE);
+		file_engaged_undo();
 		return false;
 	}
 	why = try_engage(f, o);
 	lock_drop_fast(&engage.lock, lock_self());
-	if (why == THROUGH_NONE) {
-		file_engaged_add(1);
+	if (why == THROUGH_NONE)
 		return true;
-	}
 	f->arena = NULL;
 	f->slot = -1;
 	f->small_seen = 0;
@@ -628,6 +647,7 @@ bool engage_file(struct file *f, struct ofd *o)
 		f->mode = FILE_PASSIVE;
 	else
 		become_through(f, why);
+	file_engaged_undo();
 	return false;
 }
 

@@ -442,6 +442,12 @@ void family_repair(struct file *f)
 	f->idle_waiters = 0;
 	leave_flags(f);
 	if (f->mode != FILE_ENGAGED || !f->arena || f->slot < 0) {
+		if (f->mode == FILE_ENGAGED) {
+			/* he was about to engage it */
+			f->arena = NULL;
+			f->mode = FILE_PASSIVE;
+			file_engaged_undo();
+		}
 		f->busy = 0;
 		f->damaged = false;
 		return;
@@ -488,8 +494,9 @@ static void bury(struct file *f)
 			flush_close_own(f);
 			arena_slot_free(f->arena, (uint32_t)f->slot);
 		}
-		file_engaged_add(-1);
 	}
+	if (f->mode == FILE_ENGAGED)
+		file_engaged_add(-1);
 	engage_leave_arena(f);
 	f->busy = 0;
 	f->mode = FILE_THROUGH;

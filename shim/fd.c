@@ -262,9 +262,9 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 	op->path = path;
 	op->waits = 0;
 	op->before = (struct timespec){0};
+	op->regular = engage_config && !(flags & (O_PATH | O_DIRECTORY)) && !alive_elsewhere();
 	/* in a family any reader counts: another member may stage what it is to see */
-	op->watch = engage_config && !(flags & (O_PATH | O_DIRECTORY)) && !alive_elsewhere() &&
-	            (writes || shared || file_engaged() > 0);
+	op->watch = op->regular && (writes || shared || file_engaged() > 0);
 	if (!op->watch)
 		return;
 	if (flags & O_CREAT)
@@ -579,13 +579,53 @@ static long leave_description(struct file *f, struct ofd *o, int fd, bool nested
 	return r;
 }
 
-/* File lock held: the table no longer shows fd.  The last descriptor of a description settles the file. */
+static bool others_hold_it(const struct file *f, const struct ofd *o)
+{
+	return f->shared && family_set_others(&o->holders);
+}
+
+static bool is_last_writer(const struct file *f, const struct ofd *o)
+{
+	if (!o->writable)
+		return false;
+	for (const struct ofd *other = f->ofds; other; other = other->next)
+		if (other != o && other->writable)
+			return false;
+	return true;
+}
+
+/*
+ * What another thread still writes by a number that is about to be closed passes us by once the table does not show it:
+ * everything is in the kernel by then, and nothing is left to be cut off.  An error comes up again later.  With other
+ * descriptors of the description, which scripts make and close all the time, it would cost too much.
+ */
+static void settle_before_forgotten(struct file *f, struct ofd *o, bool nested)
+{
+	enum { TRIES = 4 }; /* each may let another thread stage */
+	bool releases = is_last_writer(f, o) && !others_hold_it(f, o);
+
+	if (ofd_local(o)->refs > 1)
+		return;
+	if (releases)
+		habit_closed(f);
+	for (int i = 0; i < TRIES && f->mode == FILE_ENGAGED && f->arena; i++) {
+		long r = releases ? engage_release(f, nested) : flush_hand_over(f, nested);
+
+		if (r < 0 || nested || !flush_first(f))
+			return;
+	}
+}
+
+/* File lock held: the table no longer shows fd after that.  The last descriptor of a description settles the file. */
 static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 {
 	bool alone = f->ofds == o && !o->next;
 	bool last = false; /* the last description that can write */
 	long r = 0;
 
+	settle_before_forgotten(f, o, nested);
+	if (fdtable_get(fd) != o)
+		return 0; /* another thread has closed it meanwhile */
 	fdtable_clear(fd);
 	if (--ofd_local(o)->refs > 0) {
 		if (ofd_local(o)->fd == fd) {
@@ -598,7 +638,7 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 		return f->no_own_fd ? flush_settle(f, nested) : 0;
 	}
 	*ofd_local(o) = (struct ofd_local){.fd = fd, .refs = 1}; /* it is still open, and needed below */
-	if (f->shared && family_set_others(&o->holders)) {
+	if (others_hold_it(f, o)) {
 		if (f->relaxed_due_ns)
 			sync_relaxed_due(f); /* the others may never look after it */
 		r = leave_description(f, o, fd, nested);
@@ -606,12 +646,7 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 		return r;
 	}
 	if (o->writable) {
-		last = true;
-		for (struct ofd *other = f->ofds; other; other = other->next)
-			if (other != o && other->writable)
-				last = false;
-		if (last)
-			habit_closed(f);
+		last = is_last_writer(f, o);
 		r = last ? engage_release(f, nested) : flush_hand_over(f, nested);
 		if (!last && f->leased == o)
 			journal_retire(f, nested);
@@ -675,19 +710,13 @@ static void before_close(int fd)
 	meta_settle_all();
 }
 
-long fd_close_prepare(int fd)
+static long forget(int fd)
 {
 	struct file_guard g;
 	struct file *f;
 	struct ofd *o;
 	long r;
 
-	if (own_fd_is(fd))
-		return -EBADF;
-	if (fd < 0)
-		return FD_PASS;
-	before_close(fd);
-	lazy_clear(fd);
 	if (!fdtable_get(fd) || fd_foreign_process())
 		return FD_PASS;
 	f = lock_fd(fd, &o, &g);
@@ -698,15 +727,40 @@ long fd_close_prepare(int fd)
 	return r < 0 ? r : FD_PASS;
 }
 
-void fd_dup_done(int oldfd, int newfd)
+long fd_close_prepare(int fd)
+{
+	if (own_fd_is(fd))
+		return -EBADF;
+	if (fd < 0)
+		return FD_PASS;
+	before_close(fd);
+	lazy_end(fd);
+	return forget(fd);
+}
+
+long fd_close(int fd)
+{
+	sys_sigset signals = sys_block_signals();
+	long staged, r;
+
+	before_close(fd);
+	lazy_end(fd);
+	lazy_block(fd);
+	staged = forget(fd);
+	r = sys.close(fd);
+	lazy_unblock(fd);
+	sys_restore_signals(signals);
+	/* the descriptor is gone in any case; what could not be written is the error that matters */
+	return r == 0 && staged != FD_PASS ? staged : r;
+}
+
+/* They have the same description now. */
+static void share_description(int oldfd, int newfd)
 {
 	struct file_guard g;
 	struct file *f;
 	struct ofd *o;
 
-	if (oldfd == newfd)
-		return;
-	lazy_clear(newfd); /* of a descriptor with this number that was closed behind our back */
 	if ((!fdtable_get(oldfd) && !lazy_is(oldfd)) || fd_foreign_process())
 		return;
 	lazy_resolve(oldfd);
@@ -720,6 +774,14 @@ void fd_dup_done(int oldfd, int newfd)
 	if (fd_is_standard(newfd) && o->writable)
 		engage_through(f, THROUGH_STANDARD_FD, g.nested);
 	file_unlock(f, g);
+}
+
+void fd_dup_done(int oldfd, int newfd)
+{
+	if (oldfd == newfd)
+		return;
+	lazy_clear(newfd); /* of a descriptor with this number that was closed behind our back */
+	share_description(oldfd, newfd);
 }
 
 struct vacate {
@@ -768,8 +830,19 @@ long fd_dup_onto_prepare(struct fd_dup_onto *d, int oldfd, int newfd)
 	if (oldfd == newfd)
 		return FD_PASS;
 	d->forgotten = (fdtable_get(newfd) || lazy_is(newfd)) && can_replace(oldfd, newfd);
-	if (d->forgotten)
-		fd_close_prepare(newfd); /* dup2 reports no error of the close that it implies */
+	d->holds = d->forgotten && (fdtable_get(oldfd) || lazy_is(oldfd));
+	/* dup2 reports no error of the close that it implies */
+	if (d->forgotten && !d->holds)
+		fd_close_prepare(newfd);
+	if (d->holds) {
+		/* What another thread writes by that number, as to a log that is being replaced, waits until it is known what
+		 * that has become: where it goes something may be staged. */
+		d->signals = sys_block_signals();
+		before_close(newfd);
+		lazy_end(newfd);
+		lazy_block(newfd);
+		forget(newfd);
+	}
 	return FD_PASS;
 }
 
@@ -787,9 +860,15 @@ static void still_open(int fd)
 
 void fd_dup_onto_done(const struct fd_dup_onto *d, bool made)
 {
-	if (made)
+	if (d->holds) {
+		if (made)
+			share_description(d->oldfd, d->newfd);
+		lazy_unblock(d->newfd);
+		sys_restore_signals(d->signals);
+	} else if (made) {
 		fd_dup_done(d->oldfd, d->newfd);
-	else if (d->forgotten)
+	}
+	if (!made && d->forgotten)
 		still_open(d->newfd);
 }
 
@@ -799,7 +878,7 @@ static void close_range_prepare(unsigned from, unsigned to)
 	if (fd_foreign_process())
 		return;
 	for (unsigned fd = from; fd <= to && fd < LAZY_FDS; fd++)
-		lazy_clear((int)fd);
+		lazy_end((int)fd);
 	for (int fd = fdtable_next(from, to); fd >= 0; fd = fdtable_next((unsigned)fd + 1, to))
 		fd_close_prepare(fd);
 }

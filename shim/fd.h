@@ -16,6 +16,7 @@
 struct fd_open {
 	int flags;
 	bool watch;             /* fd_opened has something to do */
+	bool regular;           /* it may be a regular file, to read or to write: see fd_open_concerns */
 	struct timespec before; /* coarse clock: a file born later was made by this open */
 	bool lazy;              /* nothing is staged near it: it is enough to note the descriptor */
 	bool unsure;            /* lazy, but until its first use only */
@@ -35,6 +36,12 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 bool fd_lease_over(struct fd_open *op);
 /* After the kernel opened fd. */
 void fd_opened(const struct fd_open *op, int fd);
+/* Is that to be called?  Asked after the call: a file that this open is to read may have been engaged since by somebody
+ * who looked for other descriptors before there was this one. */
+static inline bool fd_open_concerns(struct fd_open *op)
+{
+	return op->watch || (op->regular && file_engaged() > 0 && (op->watch = true));
+}
 /* The same, later: the descriptor was only noted (lazy.h).  Unless `unused` its first write is over. */
 void fd_resolve(int fd, int flags, const struct timespec *before, bool unused);
 /* Before a fork.  Another member of the family may stage what our descriptors are to see, or write: before the first
@@ -45,12 +52,17 @@ bool fd_spare_own(void);
 
 /* Before close: FD_PASS, or an error that close must report although the descriptor is closed. */
 long fd_close_prepare(int fd);
+/* close of a managed descriptor: 0 or -errno.  Who uses the number meanwhile waits: what is put there before the kernel has
+ * closed it would be taken for managed when it is gone. */
+long fd_close(int fd);
 /* The kernel made `newfd` a duplicate of `oldfd`. */
 void fd_dup_done(int oldfd, int newfd);
 /* dup2 or dup3 */
 struct fd_dup_onto {
 	int oldfd, newfd;
 	bool forgotten; /* newfd was known */
+	bool holds;     /* who uses newfd meanwhile waits */
+	uint64_t signals;
 };
 /* Before the call, which closes newfd.  -EBADF: newfd is ours, pretend it is out of range. */
 long fd_dup_onto_prepare(struct fd_dup_onto *d, int oldfd, int newfd);

@@ -40,6 +40,7 @@ struct ofd_local ofd_locals[OFD_POOL];
 void (*file_repair)(struct file *f);
 void (*file_attach)(struct file *f);
 _Atomic uint32_t file_holds;
+_Atomic uint32_t file_changes;
 
 static const char *const reason_names[THROUGH_COUNT] = {
 	[THROUGH_NONE] = "none",
@@ -113,7 +114,7 @@ void file_pools_reset(void)
 	struct pools *p = atomic_exchange(&pools, NULL);
 
 	family_me = 0;
-	file_holds = 0; /* of children of the parent */
+	file_holds = file_changes = 0; /* of other threads of the parent */
 	if (!p)
 		return;
 	for (uint32_t i = 0; i < p->files_used; i++)
@@ -127,7 +128,7 @@ void file_fork_child(void (*given)(struct ofd *o))
 {
 	struct pools *p = atomic_load(&pools);
 
-	file_holds = 0; /* of children of the parent */
+	file_holds = file_changes = 0; /* of other threads of the parent */
 	/* other threads of the parent may have been about to open or close something */
 	for (uint32_t i = 0; i < p->files_used; i++)
 		file_locals[i] = (struct file_local){0};
@@ -236,6 +237,9 @@ void file_engaged_add(int n)
 		atomic_fetch_add(&p->releases, 1);
 	atomic_fetch_add(&p->engaged, (uint32_t)n);
 }
+
+void file_engaged_begin(void) { atomic_fetch_add(&atomic_load(&pools)->engaged, 1); }
+void file_engaged_undo(void) { atomic_fetch_sub(&atomic_load(&pools)->engaged, 1); }
 
 uint32_t file_releases(void)
 {

@@ -293,6 +293,9 @@ void ofd_release(struct ofd *o); /* file lock held; removes it from the file, no
 /* Files that are engaged, in the whole family: 0 means that no metadata hook has work. */
 uint32_t file_engaged(void);
 void file_engaged_add(int n);
+/* One more, before it is known whether it can be; and none after all. */
+void file_engaged_begin(void);
+void file_engaged_undo(void);
 /* How often one of them was given back, by any member: everything that had been staged for it was in the kernel. */
 uint32_t file_releases(void);
 
@@ -327,11 +330,25 @@ extern void (*file_attach)(struct file *f);
 bool file_give_up(uint64_t dev, uint64_t ino, enum through_reason why);
 void file_give_up_all(enum through_reason why);
 
-/* While held, nothing is staged and nothing becomes engaged.  Counted. */
+/* While held, nothing is staged and nothing becomes engaged.  Counted.  Who holds first and then sees a file that is
+ * not engaged knows that it stays so; of one that is, he takes the lock (engage_file says so before it looks here). */
 extern _Atomic uint32_t file_holds;
-static inline void file_hold(void) { atomic_fetch_add(&file_holds, 1); }
+static inline void file_hold(void)
+{
+	atomic_fetch_add(&file_holds, 1);
+	atomic_thread_fence(memory_order_seq_cst);
+}
 static inline void file_unhold(void) { atomic_fetch_sub(&file_holds, 1); }
 static inline bool file_held(void) { return atomic_load(&file_holds) > 0; }
+/* The same without the first half: what is staged stays so, and more may be staged for the same files. */
+extern _Atomic uint32_t file_changes;
+static inline void file_change_begin(void)
+{
+	atomic_fetch_add(&file_changes, 1);
+	atomic_thread_fence(memory_order_seq_cst);
+}
+static inline void file_change_end(void) { atomic_fetch_sub(&file_changes, 1); }
+static inline bool file_changing(void) { return atomic_load(&file_changes) > 0; }
 
 /* File lock with all signals of this thread blocked.  `nested`: this thread held it already (we are in a
  * signal handler that interrupted the fast path). */

@@ -795,10 +795,16 @@ int flush_show(struct file *f, bool nested)
 
 int flush_hand_over(struct file *f, bool nested)
 {
-	int r = flush_settle(f, nested);
+	int r;
 
-	if (!nested)
+	for (;;) {
+		r = flush_settle(f, nested);
+		if (nested)
+			break;
 		flush_wait_idle(f);
+		if (r < 0 || !f->head)
+			break; /* (while it waited somebody may have staged more) */
+	}
 	if (!f->head && !journal_file_holds(f))
 		strict_drop(f); /* taken, and then nothing was staged */
 	stage_unstream(f);

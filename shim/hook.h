@@ -36,6 +36,8 @@ extern int mount_setattr(int dirfd, const char *path, unsigned flags, struct mou
 long hook_fcntl(long (*next)(int fd, int cmd, long arg), int fd, int cmd, long arg);
 void hook_before_owner(int fd);
 int hook_before_ioctl(int fd, unsigned long request, const void *arg);
+/* It gives the file other contents and another size: to be made within a meta_change. */
+bool hook_ioctl_clones(unsigned long request);
 void hook_before_copy(int in, int out);
 void hook_before_aio(int fd);
 void hook_prepare_unnamed(struct fd_open *op, int flags);

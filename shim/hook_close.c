@@ -17,8 +17,10 @@ EXPORT int close(int fd)
 
 	if (own_fd_is(fd))
 		return (int)hook_result(-EBADF);
-	if (fdtable_get(fd))
+	if (fdtable_get(fd)) {
 		cancel_point(); /* before the descriptor is forgotten */
+		return (int)hook_result(fd_close(fd));
+	}
 	staged = fd_close_prepare(fd);
 	r = real.close(fd);
 	/* the descriptor is gone in any case; what could not be written is the error that matters */
@@ -108,8 +110,8 @@ long hook_fcntl(long (*next)(int fd, int cmd, long arg), int fd, int cmd, long a
 		r = fd_before_lock(fd, io_plausible(lock, sizeof *lock) && lock->l_type == F_UNLCK);
 		if (r < 0)
 			return r;
-	} else if (is_lease(cmd)) {
-		lazy_resolve(fd);
+	} else if (is_lease(cmd) || cmd == F_SETFL) {
+		lazy_resolve(fd); /* (whoever did it meanwhile would go on with the old flags) */
 	}
 	o = fdtable_get(fd);
 	if (__builtin_expect(!o, 1)) {

@@ -28,7 +28,7 @@ void hook_prepare_unnamed(struct fd_open *op, int flags)
 	do \
 		fd = (call); \
 	while (fd < 0 && hook_again(before)); \
-	if (fd >= 0 && op.watch) \
+	if (fd >= 0 && fd_open_concerns(&op)) \
 		fd_opened(&op, fd); \
 	return fd
 
@@ -97,7 +97,7 @@ EXPORT int openat2(int dirfd, const char *path, struct open_how *how, size_t siz
 	do
 		fd = next_openat2(dirfd, path, how, size);
 	while (fd < 0 && hook_open_again(&op, before));
-	if (fd >= 0 && op.watch)
+	if (fd >= 0 && fd_open_concerns(&op))
 		fd_opened(&op, fd);
 	return fd;
 }

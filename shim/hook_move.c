@@ -7,6 +7,7 @@
 
 #include <aio.h>
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <linux/loop.h>
 #include <stdarg.h>
 #include <string.h>
@@ -41,9 +42,12 @@ EXPORT void *mmap64(void *addr, size_t length, int prot, int flags, int fd, off6
 
 void hook_before_copy(int in, int out)
 {
-	if (lazy_used(in))
+	/* one that is only noted could be engaged by another thread while the copy moves its position */
+	lazy_resolve(in);
+	lazy_resolve(out);
+	if (fdtable_get(in))
 		fd_use_unmodelled(in, THROUGH_SPLICE);
-	if (lazy_used(out))
+	if (fdtable_get(out))
 		fd_use_unmodelled(out, THROUGH_SPLICE);
 }
 
@@ -113,6 +117,8 @@ static void ioctl_others(unsigned long request, const void *arg)
 	}
 }
 
+bool hook_ioctl_clones(unsigned long request) { return request == FICLONE || request == FICLONERANGE; }
+
 int hook_before_ioctl(int fd, unsigned long request, const void *arg)
 {
 	if (engage_config)
@@ -122,6 +128,7 @@ int hook_before_ioctl(int fd, unsigned long request, const void *arg)
 
 EXPORT int ioctl(int fd, unsigned long request, ...)
 {
+	struct meta_change change = {.begun = false};
 	va_list list;
 	void *arg;
 	int r;
@@ -129,8 +136,12 @@ EXPORT int ioctl(int fd, unsigned long request, ...)
 	va_start(list, request);
 	arg = va_arg(list, void *);
 	va_end(list);
+	if (hook_ioctl_clones(request))
+		meta_change_fd(&change, fd); /* (again below, which says how it ends) */
 	r = hook_before_ioctl(fd, request, arg);
-	return r < 0 ? (int)hook_result(r) : real.ioctl(fd, request, arg);
+	r = r < 0 ? (int)hook_result(r) : real.ioctl(fd, request, arg);
+	meta_change_end(&change);
+	return r;
 }
 
 void hook_before_aio(int fd) { fd_use_unmodelled(fd, THROUGH_AIO); }

@@ -25,7 +25,7 @@ static bool takes_mode(int flags) { return (flags & O_CREAT) || (flags & O_TMPFI
 	do \
 		fd = (call); \
 	while (fd < 0 && hook_open_again(&op, before)); \
-	if (fd >= 0 && op.watch) \
+	if (fd >= 0 && fd_open_concerns(&op)) \
 		fd_opened(&op, fd); \
 	return fd
 

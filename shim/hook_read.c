@@ -3,6 +3,7 @@
 #include "hook.h"
 
 #include "cancel.h"
+#include "sys.h"
 
 #include <sys/uio.h>
 #include <unistd.h>
@@ -13,8 +14,22 @@ static long readv_managed(int fd, struct ofd *o, const struct iovec *iov, int co
 	return io_readv(fd, o, iov, count, offset);
 }
 
+/* It moves the position of a descriptor that is only noted: counted, unless `o` is what that turned out to be. */
+#define PASS_NOTED(fd, o, next) \
+	do { \
+		bool counted; \
+		(o) = lazy_move(fd, &counted); \
+		if (counted) { \
+			__typeof__(next) passed = (next); \
+			lazy_written(fd); \
+			return passed; \
+		} \
+	} while (0)
+
 #define READ_VECTOR(fd, iov, count, offset, next) \
 	struct ofd *o = lazy_used(fd); \
+	if (!o && (offset) == IO_NO_OFFSET && lazy_is(fd)) \
+		PASS_NOTED(fd, o, next); \
 	long r = __builtin_expect(o != NULL, 0) ? readv_managed(fd, o, iov, count, offset) : IO_PASS; \
 	return r == IO_PASS ? (next) : hook_result(r)
 
@@ -30,6 +45,8 @@ static __attribute__((noinline)) long read_managed(int fd, struct ofd *o, void *
 
 #define READ_BUFFER(fd, buf, size, offset, next) \
 	struct ofd *o = lazy_used(fd); \
+	if ((offset) == IO_NO_OFFSET && !o && lazy_is(fd)) \
+		PASS_NOTED(fd, o, next); \
 	if (__builtin_expect(o != NULL, 0)) { \
 		long r = read_managed(fd, o, buf, size, offset); \
 		if (r != IO_PASS) \
@@ -99,11 +116,27 @@ EXPORT ssize_t preadv64(int fd, const struct iovec *iov, int count, off64_t offs
 	READ_VECTOR(fd, iov, count, offset, real.preadv64(fd, iov, count, offset));
 }
 
+/* At the position, which nobody may take over meanwhile. */
+static long read_with(int fd, const struct iovec *iov, int count, int flags)
+{
+	struct meta_change change;
+	long r = meta_change_fd(&change, fd);
+
+	r = r < 0 ? r : sys_raw(SYS_preadv2, fd, (long)iov, count, -1, -1, flags);
+	meta_change_end(&change);
+	return r;
+}
+
 /* Flags change how the kernel reads: hand everything over first. */
 #define READ_FLAGS(fd, iov, count, offset, flags, next) \
 	struct ofd *o = lazy_used(fd); \
 	long r = IO_PASS; \
-	if (o && (flags) != 0) \
+	if (!o && (offset) == -1 && lazy_is(fd)) \
+		PASS_NOTED(fd, o, next); \
+	if (o && (flags) != 0 && (offset) == -1) { \
+		cancel_point(); \
+		r = read_with(fd, iov, count, flags); \
+	} else if (o && (flags) != 0) \
 		fd_hand_over(fd); \
 	else if (o && (offset) >= -1) \
 		r = readv_managed(fd, o, iov, count, offset); \
@@ -130,6 +163,8 @@ EXPORT off_t lseek(int fd, off_t offset, int whence)
 {
 	struct ofd *o = lazy_used(fd);
 
+	if (!o && lazy_is(fd))
+		PASS_NOTED(fd, o, real.lseek(fd, offset, whence));
 	return __builtin_expect(o != NULL, 0) ? seek_managed(fd, o, offset, whence)
 	                                      : real.lseek(fd, offset, whence);
 }
@@ -137,7 +172,11 @@ EXPORT off_t lseek(int fd, off_t offset, int whence)
 EXPORT off64_t lseek64(int fd, off64_t offset, int whence)
 {
 	struct ofd *o = lazy_used(fd);
-	long r = o ? io_lseek(fd, o, offset, whence) : IO_PASS;
+	long r;
+
+	if (!o && lazy_is(fd))
+		PASS_NOTED(fd, o, real.lseek64(fd, offset, whence));
+	r = o ? io_lseek(fd, o, offset, whence) : IO_PASS;
 
 	return r == IO_PASS ? real.lseek64(fd, offset, whence) : hook_result(r);
 }

@@ -1,61 +1,78 @@
 // SPDX-License-Identifier: Apache-2.0
 /* hook_size: file size, space, and the limits on them. */
 #include "hook.h"
+
+#include "cancel.h"
 #include "journal_file.h"
+#include "sys.h"
 
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* The kernel's call after the file was given back; posix_fallocate returns its error instead of setting errno. */
-#define AFTER_RELEASE(released, next) \
-	int r = (released); \
-	if (r < 0) \
-		return (int)hook_result(r); \
-	r = (next); \
+/* The kernel's call after the file was given back, and before it may be engaged again. */
+#define CHANGE(prepare, next) \
+	struct meta_change change; \
+	int r = prepare; \
+	r = r < 0 ? (int)hook_result(r) : (int)(next); \
 	journal_touched(); \
+	meta_change_end(&change); \
 	return r
 
-EXPORT int ftruncate(int fd, off_t length) { AFTER_RELEASE(meta_release_fd(fd), real.ftruncate(fd, length)); }
+EXPORT int ftruncate(int fd, off_t length)
+{
+	CHANGE(meta_change_fd(&change, fd), real.ftruncate(fd, length));
+}
 EXPORT int ftruncate64(int fd, off64_t length)
 {
-	AFTER_RELEASE(meta_release_fd(fd), real.ftruncate64(fd, length));
+	CHANGE(meta_change_fd(&change, fd), real.ftruncate64(fd, length));
 }
 EXPORT int truncate(const char *path, off_t length)
 {
-	AFTER_RELEASE(meta_release_path(path), real.truncate(path, length));
+	CHANGE(meta_change_path(&change, path), real.truncate(path, length));
 }
 EXPORT int truncate64(const char *path, off64_t length)
 {
-	AFTER_RELEASE(meta_release_path(path), real.truncate64(path, length));
+	CHANGE(meta_change_path(&change, path), real.truncate64(path, length));
+}
+
+/* The C library's own may be cancelled in the middle, and would leave the change without an end. */
+static int allocate(int fd, int mode, off64_t offset, off64_t length)
+{
+	cancel_point();
+	{
+		CHANGE(meta_change_fd(&change, fd),
+		       hook_result(sys_raw(SYS_fallocate, fd, mode, offset, length, 0, 0)));
+	}
 }
 EXPORT int fallocate(int fd, int mode, off_t offset, off_t length)
 {
-	AFTER_RELEASE(meta_release_fd(fd), real.fallocate(fd, mode, offset, length));
+	return allocate(fd, mode, offset, length);
 }
 EXPORT int fallocate64(int fd, int mode, off64_t offset, off64_t length)
 {
-	AFTER_RELEASE(meta_release_fd(fd), real.fallocate64(fd, mode, offset, length));
+	return allocate(fd, mode, offset, length);
+}
+
+/* It returns its error instead of setting errno. */
+static int allocate_posix(int (*next)(int fd, off64_t offset, off64_t length), int fd, off64_t offset,
+                          off64_t length)
+{
+	struct meta_change change;
+	int r = meta_change_fd(&change, fd);
+
+	r = r < 0 ? -r : next(fd, offset, length);
+	journal_touched();
+	meta_change_end(&change);
+	return r;
 }
 EXPORT int posix_fallocate(int fd, off_t offset, off_t length)
 {
-	int r = meta_release_fd(fd);
-
-	if (r < 0)
-		return -r;
-	r = real.posix_fallocate(fd, offset, length);
-	journal_touched();
-	return r;
+	return allocate_posix(real.posix_fallocate, fd, offset, length);
 }
 EXPORT int posix_fallocate64(int fd, off64_t offset, off64_t length)
 {
-	int r = meta_release_fd(fd);
-
-	if (r < 0)
-		return -r;
-	r = real.posix_fallocate64(fd, offset, length);
-	journal_touched();
-	return r;
+	return allocate_posix(real.posix_fallocate64, fd, offset, length);
 }
 
 static void before_limit(int resource, const struct rlimit *limit)

@@ -72,13 +72,13 @@ static void before_open(struct fd_open *op, const struct mode *m, const char *pa
 		meta_settle_path(AT_FDCWD, path, true);
 }
 
-static FILE *after_open(const struct fd_open *op, const struct mode *m, FILE *stream)
+static FILE *after_open(struct fd_open *op, const struct mode *m, FILE *stream)
 {
 	if (!stream)
 		return NULL;
 	if (m->mapped)
 		fd_use_stdio(stream->_fileno);
-	else if (op->watch)
+	else if (fd_open_concerns(op))
 		fd_opened(op, stream->_fileno);
 	return stream;
 }

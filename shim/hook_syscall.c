@@ -51,6 +51,16 @@
 
 static long kernel(long number, const long *a) { return sys_raw(number, a[0], a[1], a[2], a[3], a[4], a[5]); }
 
+/* The call that was prepared. */
+static long changed(struct meta_change *c, int prepared, long number, const long *a)
+{
+	long r = prepared < 0 ? prepared : kernel(number, a);
+
+	journal_touched();
+	meta_change_end(c);
+	return r;
+}
+
 /* ---- descriptors ---- */
 
 static long opened(long number, const long *a, struct fd_open *op)
@@ -60,7 +70,7 @@ static long opened(long number, const long *a, struct fd_open *op)
 	do
 		fd = kernel(number, a);
 	while ((fd == -EMFILE && fd_spare_own()) || (fd == -EAGAIN && fd_lease_over(op)));
-	if (fd >= 0 && op->watch)
+	if (fd >= 0 && fd_open_concerns(op))
 		fd_opened(op, (int)fd);
 	return fd;
 }
@@ -97,6 +107,8 @@ static long do_close(const long *a)
 
 	if (own_fd_is(INT(0)))
 		return -EBADF;
+	if (fdtable_get(INT(0)))
+		return fd_close(INT(0));
 	staged = fd_close_prepare(INT(0));
 	if (staged == FD_PASS)
 		return PASS;
@@ -239,8 +251,9 @@ static long do_pwritev(const long *a)
 
 static long do_pwritev2(const long *a)
 {
+	struct meta_change c;
 	struct ofd *o;
-	int released;
+	int prepared;
 	long r;
 
 	if (a[5] == 0)
@@ -250,9 +263,25 @@ static long do_pwritev2(const long *a)
 	r = o ? io_synced(INT(0), o, TO(const struct iovec, 1), INT(2), a[3], INT(5)) : IO_PASS;
 	if (r != IO_PASS)
 		return r;
-	released = meta_release_fd(INT(0));
-	journal_unseen();
-	return released < 0 ? released : PASS;
+	prepared = meta_change_fd(&c, INT(0));
+	return changed(&c, prepared, SYS_pwritev2, a);
+}
+
+/* The description that is read from or moved in, when it is managed; `counted`: see lazy_move. */
+static struct ofd *moved(int fd, bool *counted)
+{
+	struct ofd *o = lazy_used(fd);
+
+	*counted = false;
+	return !o && lazy_is(fd) ? lazy_move(fd, counted) : o;
+}
+
+static long counted_call(long number, const long *a)
+{
+	long r = kernel(number, a);
+
+	lazy_written(INT(0));
+	return r;
 }
 
 static long read_vector(const long *a, const struct iovec *iov, int count, off_t offset)
@@ -262,11 +291,21 @@ static long read_vector(const long *a, const struct iovec *iov, int count, off_t
 	return o ? io_readv(INT(0), o, iov, count, offset) : PASS;
 }
 
+static long read_on(long number, const long *a, const struct iovec *iov, int count)
+{
+	bool counted;
+	struct ofd *o = moved(INT(0), &counted);
+
+	if (counted)
+		return counted_call(number, a);
+	return o ? io_readv(INT(0), o, iov, count, IO_NO_OFFSET) : PASS;
+}
+
 static long do_read(const long *a)
 {
 	struct iovec iov = {.iov_base = TO(void, 1), .iov_len = (size_t)a[2]};
 
-	return read_vector(a, &iov, 1, IO_NO_OFFSET);
+	return read_on(SYS_read, a, &iov, 1);
 }
 
 static long do_pread64(const long *a)
@@ -276,10 +315,7 @@ static long do_pread64(const long *a)
 	return a[3] >= 0 ? read_vector(a, &iov, 1, a[3]) : PASS;
 }
 
-static long do_readv(const long *a)
-{
-	return read_vector(a, TO(const struct iovec, 1), INT(2), IO_NO_OFFSET);
-}
+static long do_readv(const long *a) { return read_on(SYS_readv, a, TO(const struct iovec, 1), INT(2)); }
 
 static long do_preadv(const long *a)
 {
@@ -292,14 +328,23 @@ static long do_preadv2(const long *a)
 
 	if (a[5] == 0)
 		return a[3] >= -1 ? read_vector(a, TO(const struct iovec, 1), INT(2), a[3]) : PASS;
+	if (a[3] == -1) {
+		struct meta_change c;
+		int prepared = meta_change_fd(&c, INT(0));
+
+		return changed(&c, prepared, SYS_preadv2, a);
+	}
 	r = fd_hand_over(INT(0));
 	return r < 0 ? r : PASS;
 }
 
 static long do_lseek(const long *a)
 {
-	struct ofd *o = lazy_used(INT(0));
+	bool counted;
+	struct ofd *o = moved(INT(0), &counted);
 
+	if (counted)
+		return counted_call(SYS_lseek, a);
 	return o ? io_lseek(INT(0), o, a[1], INT(2)) : PASS;
 }
 
@@ -356,8 +401,16 @@ static long do_splice(const long *a)
 
 static long do_ioctl(const long *a)
 {
-	int r = hook_before_ioctl(INT(0), (unsigned long)a[1], TO(const void, 2));
+	struct meta_change c;
+	int r;
 
+	if (hook_ioctl_clones((unsigned long)a[1])) {
+		r = meta_change_fd(&c, INT(0));
+		return changed(&c,
+		               r < 0 ? r : hook_before_ioctl(INT(0), (unsigned long)a[1], TO(const void, 2)),
+		               SYS_ioctl, a);
+	}
+	r = hook_before_ioctl(INT(0), (unsigned long)a[1], TO(const void, 2));
 	return r < 0 ? r : PASS;
 }
 
@@ -407,9 +460,33 @@ static long released_at(int dirfd, const char *path, int flags)
 	return r < 0 ? r : PASS;
 }
 
-/* ftruncate, fallocate, fchmod, fchown, fsetxattr, fremovexattr */
+static long do_ftruncate(const long *a)
+{
+	struct meta_change c;
+	int r = meta_change_fd(&c, INT(0));
+
+	return changed(&c, r, SYS_ftruncate, a);
+}
+
+static long do_truncate(const long *a)
+{
+	struct meta_change c;
+	int r = meta_change_path(&c, PATH(0));
+
+	return changed(&c, r, SYS_truncate, a);
+}
+
+static long do_fallocate(const long *a)
+{
+	struct meta_change c;
+	int r = meta_change_fd(&c, INT(0));
+
+	return changed(&c, r, SYS_fallocate, a);
+}
+
+/* fchmod, fchown, fsetxattr, fremovexattr */
 static long change_fd(const long *a) { return released_fd(INT(0)); }
-/* truncate, chmod, chown, setxattr, ..., swapon */
+/* chmod, chown, setxattr, ..., swapon */
 static long change_path(const long *a) { return released_at(AT_FDCWD, PATH(0), 0); }
 /* fchmodat, futimesat: no flags; without a path they are about the descriptor */
 static long change_at(const long *a)
@@ -750,9 +827,9 @@ static handler *const handlers[] = {
 	[SYS_io_submit] = do_io_submit,
 	[SYS_io_uring_setup] = do_io_uring_setup,
 	[SYS_flock] = do_flock,
-	[SYS_ftruncate] = change_fd,
-	[SYS_truncate] = change_path,
-	[SYS_fallocate] = change_fd,
+	[SYS_ftruncate] = do_ftruncate,
+	[SYS_truncate] = do_truncate,
+	[SYS_fallocate] = do_fallocate,
 	[SYS_fchmod] = change_fd,
 	[SYS_fchmodat] = change_at,
 	[SYS_fchmodat2] = change_at_flags,

@@ -4,6 +4,7 @@
 
 #include "cancel.h"
 #include "journal_file.h"
+#include "sys.h"
 
 #include <sys/uio.h>
 #include <unistd.h>
@@ -26,14 +27,35 @@
 		} \
 	} while (0)
 
+/* Written through: nothing else is to be asked. */
+static bool is_through(int fd, const struct ofd *o)
+{
+	return atomic_load(&atomic_load(&((struct ofd *)(uintptr_t)o)->file)->mode) == FILE_THROUGH &&
+	       !lazy_is(fd);
+}
+
+/* What is passed on may have become something else just now (fd_dup_onto_prepare), and that is asked.  (What does so all
+ * the time is for the kernel to name.) */
+enum { ASK_TRIES = 8 };
+#define ASK(fd, size, o, call, next) \
+	do { \
+		long asked; \
+		cancel_point(); \
+		for (int tries = 0; (o) && tries < ASK_TRIES; tries++) { \
+			asked = (call); \
+			if (asked != IO_PASS) \
+				return hook_result(asked); \
+			if (is_through(fd, o)) \
+				break; \
+			PASS_LAZY(fd, size, o, next); \
+		} \
+		return (next); \
+	} while (0)
+
 /* Apart from the hooks, so that a call that is not ours saves no registers and makes no frame for them. */
 static __attribute__((noinline)) ssize_t write_managed(int fd, struct ofd *o, const void *buf, size_t size)
 {
-	long r;
-
-	cancel_point();
-	r = io_write(fd, o, buf, size);
-	return r == IO_PASS ? real.write(fd, buf, size) : hook_result(r);
+	ASK(fd, size, o, io_write(fd, o, buf, size), real.write(fd, buf, size));
 }
 
 static __attribute__((noinline)) ssize_t write_noted(int fd, const void *buf, size_t size)
@@ -61,27 +83,22 @@ EXPORT ssize_t write(int fd, const void *buf, size_t size)
 
 #define WRITE_VECTOR(fd, iov, count, offset, next) \
 	struct ofd *o = fdtable_get(fd); \
-	long r; \
 	if (!o) \
 		PASS_LAZY(fd, 1, o, next); \
-	if (o) \
-		cancel_point(); \
-	r = o ? io_writev(fd, o, iov, count, offset) : IO_PASS; \
-	return r == IO_PASS ? (next) : hook_result(r)
+	if (!o) \
+		return (next); \
+	ASK(fd, 1, o, io_writev(fd, o, iov, count, offset), next)
 
 static __attribute__((noinline)) ssize_t write_at(ssize_t (*next)(int, const void *, size_t, off_t), int fd,
                                                   struct ofd *o, const void *buf, size_t size, off_t offset)
 {
 	struct iovec iov = {.iov_base = (void *)(uintptr_t)buf, .iov_len = size};
-	long r;
 
 	if (!o)
 		PASS_LAZY(fd, size, o, next(fd, buf, size, offset));
 	if (!o)
 		return next(fd, buf, size, offset);
-	cancel_point();
-	r = io_writev(fd, o, &iov, 1, offset);
-	return r == IO_PASS ? next(fd, buf, size, offset) : hook_result(r);
+	ASK(fd, size, o, io_writev(fd, o, &iov, 1, offset), next(fd, buf, size, offset));
 }
 
 /* A negative offset is an error for the kernel to name, and -1 means something else to io_writev. */
@@ -120,6 +137,18 @@ EXPORT ssize_t pwritev64(int fd, const struct iovec *iov, int count, off64_t off
 	WRITE_VECTOR(fd, iov, count, offset, real.pwritev64(fd, iov, count, offset));
 }
 
+/* Not the C library's, which may be cancelled in the middle. */
+static long write_with(int fd, const struct iovec *iov, int count, off64_t offset, int flags)
+{
+	struct meta_change change;
+	long r = meta_change_fd(&change, fd);
+
+	r = r < 0 ? r : sys_raw(SYS_pwritev2, fd, (long)iov, count, offset, 0, flags);
+	journal_touched();
+	meta_change_end(&change);
+	return r;
+}
+
 /* Flags change durability and position rules per call: settle and let the kernel do it, unless they ask for a sync
  * that the rule lets come later. */
 #define WRITE_FLAGS(fd, iov, count, offset, flags, next) \
@@ -131,14 +160,8 @@ EXPORT ssize_t pwritev64(int fd, const struct iovec *iov, int count, off64_t off
 		cancel_point(); \
 	if (o && (flags) != 0) { \
 		r = io_synced(fd, o, iov, count, offset, flags); \
-		if (r == IO_PASS) { \
-			int released = meta_release_fd(fd); \
-			if (released < 0) \
-				return hook_result(released); \
-			r = (next); \
-			journal_touched(); \
-			return r; \
-		} \
+		if (r == IO_PASS) \
+			r = write_with(fd, iov, count, offset, flags); \
 	} else if (o && (offset) >= -1) { \
 		r = io_writev(fd, o, iov, count, offset); \
 	} \

@@ -455,6 +455,31 @@ static bool flushed_through_program(const struct file *f)
 	return false;
 }
 
+/* The position of a passive file is the kernel's, and whoever engages it would take the one from before for good: such
+ * calls are counted as writes are.  IO_PASS when the file is not passive any more. */
+static long read_passive(struct file *f, int fd, const struct ofd *o, const struct iovec *iov, int count)
+{
+	long r;
+
+	stage_pass_begin(f);
+	r = atomic_load(&f->mode) == FILE_PASSIVE && still_valid(fd, o, f)
+	            ? kernel_readv(fd, iov, count, IO_NO_OFFSET)
+	            : IO_PASS;
+	stage_pass_end(f);
+	return r;
+}
+
+static long seek_passive(struct file *f, int fd, const struct ofd *o, off_t offset, int whence)
+{
+	long r;
+
+	stage_pass_begin(f);
+	r = atomic_load(&f->mode) == FILE_PASSIVE && still_valid(fd, o, f) ? sys.lseek(fd, offset, whence)
+	                                                                   : IO_PASS;
+	stage_pass_end(f);
+	return r;
+}
+
 static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset)
 {
 	struct file *f = atomic_load_explicit(&o->file, memory_order_acquire);
@@ -465,14 +490,24 @@ static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, 
 	if (!alive_here())
 		return IO_PASS;
 	file_restore(f);
+	if (offset == IO_NO_OFFSET && atomic_load(&f->mode) == FILE_PASSIVE) {
+		r = read_passive(f, fd, o, iov, count);
+		if (r != IO_PASS)
+			return r;
+	}
 	if (atomic_load(&f->mode) != FILE_ENGAGED)
 		return IO_PASS;
 	n = vector_size(iov, count);
 	g = file_lock(f);
 	if (g.nested)
 		stage_interrupt(f);
-	if (!still_valid(fd, o, f) || f->mode != FILE_ENGAGED || !f->arena)
+	if (!still_valid(fd, o, f) || f->mode == FILE_THROUGH)
 		goto out;
+	if (f->mode != FILE_ENGAGED || !f->arena) {
+		if (offset == IO_NO_OFFSET)
+			r = kernel_readv(fd, iov, count, offset); /* under the lock it stays passive */
+		goto out;
+	}
 	if (f->busy_program_fd && !g.nested)
 		flush_wait_idle(f); /* the flags of the program's description are not its own right now */
 	if (offset == IO_NO_OFFSET) {
@@ -519,12 +554,23 @@ static long seek_any(int fd, struct ofd *o, off_t offset, int whence)
 	struct file_guard g;
 	long r = IO_PASS;
 
-	if (!alive_here() || atomic_load(&f->mode) != FILE_ENGAGED)
+	if (!alive_here())
+		return IO_PASS;
+	if (atomic_load(&f->mode) == FILE_PASSIVE) {
+		r = seek_passive(f, fd, o, offset, whence);
+		if (r != IO_PASS)
+			return r;
+	}
+	if (atomic_load(&f->mode) != FILE_ENGAGED)
 		return IO_PASS;
 	g = file_lock(f);
 	if (g.nested)
 		stage_interrupt(f);
-	if (still_valid(fd, o, f) && f->mode == FILE_ENGAGED && f->arena) {
+	if (!still_valid(fd, o, f) || f->mode == FILE_THROUGH)
+		goto out;
+	if (f->mode != FILE_ENGAGED || !f->arena) {
+		r = sys.lseek(fd, offset, whence);
+	} else {
 		/* where an append will land, and the size, are only known when it is in the kernel */
 		if (whence != SEEK_SET && (whence != SEEK_CUR || (o->flags & O_APPEND))) {
 			r = flush_show(f, g.nested);

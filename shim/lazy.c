@@ -30,6 +30,35 @@ bool lazy_note(int fd, int flags, const struct timespec *before, bool unsure)
 	return true;
 }
 
+void lazy_block(int fd)
+{
+	if ((unsigned)fd < LAZY_FDS && !alive_vforked)
+		atomic_store(&lazy_fds[fd].state, LAZY_RESOLVING);
+}
+
+void lazy_unblock(int fd)
+{
+	uint32_t blocked = LAZY_RESOLVING;
+
+	/* (whoever got the number from the kernel since may have noted it) */
+	if ((unsigned)fd < LAZY_FDS && !alive_vforked)
+		atomic_compare_exchange_strong(&lazy_fds[fd].state, &blocked, LAZY_NONE);
+}
+
+void lazy_end(int fd)
+{
+	uint32_t state;
+
+	if ((unsigned)fd >= LAZY_FDS || alive_vforked)
+		return;
+	/* another thread is at it; it has its signals blocked, so it is not us who interrupted it */
+	while ((state = atomic_load(&lazy_fds[fd].state)) != LAZY_NONE)
+		if (state == LAZY_RESOLVING)
+			sys_raw(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
+		else
+			atomic_compare_exchange_strong(&lazy_fds[fd].state, &state, LAZY_NONE);
+}
+
 bool lazy_any(void) { return atomic_load(&highest) >= 0; }
 
 int lazy_next(int from)
@@ -84,6 +113,37 @@ static bool resolve(int fd, uint32_t mine)
 	return done;
 }
 
+/* Counts a call on a noted descriptor; the state then, never LAZY_RESOLVING. */
+static uint32_t begin_call(struct lazy *l)
+{
+	uint32_t state;
+
+	atomic_fetch_add(&l->inflight, 1);
+	/* another thread may be at it; it has its signals blocked, so it is not us who interrupted it */
+	while ((state = atomic_load(&l->state)) == LAZY_RESOLVING) {
+		atomic_fetch_sub(&l->inflight, 1);
+		sys_raw(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
+		atomic_fetch_add(&l->inflight, 1);
+	}
+	return state;
+}
+
+/* NULL when the call is counted, and to be passed on. */
+static struct ofd *counts(int fd, uint32_t state, bool *counted)
+{
+	*counted = state != LAZY_NONE;
+	if (*counted)
+		return NULL;
+	lazy_written(fd);
+	return fdtable_get(fd);
+}
+
+struct ofd *lazy_move(int fd, bool *counted)
+{
+	lazy_use(fd);
+	return counts(fd, begin_call(&lazy_fds[fd]), counted);
+}
+
 struct ofd *lazy_write(int fd, size_t size, bool *counted)
 {
 	struct lazy *l = &lazy_fds[fd];
@@ -94,22 +154,11 @@ struct ofd *lazy_write(int fd, size_t size, bool *counted)
 		lazy_resolve(fd);
 		return fdtable_get(fd);
 	}
-	atomic_fetch_add(&l->inflight, 1);
-	/* another thread may be at it; it has its signals blocked, so it is not us who interrupted it */
-	while ((state = atomic_load(&l->state)) == LAZY_RESOLVING) {
-		atomic_fetch_sub(&l->inflight, 1);
-		sys_raw(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
-		atomic_fetch_add(&l->inflight, 1);
-	}
+	state = begin_call(l);
 	/* large writes count, too: a descriptor that no rule matches shall not be asked about for ever */
 	if (state == LAZY_NOTED && size > 0 && atomic_fetch_add(&l->seen, 1) > 0 && resolve(fd, 1))
 		state = LAZY_NONE;
-	if (state == LAZY_NONE) {
-		atomic_fetch_sub(&l->inflight, 1);
-		return fdtable_get(fd);
-	}
-	*counted = true;
-	return NULL;
+	return counts(fd, state, counted);
 }
 
 void lazy_written(int fd) { atomic_fetch_sub(&lazy_fds[fd].inflight, 1); }

@@ -46,6 +46,12 @@ static inline void lazy_clear(int fd)
 	if (lazy_is(fd))
 		atomic_store(&lazy_fds[fd].state, LAZY_NONE);
 }
+/* Whoever uses fd from now on waits until it is unblocked.  All signals of this thread are blocked meanwhile. */
+void lazy_block(int fd);
+void lazy_unblock(int fd);
+/* Before fd is closed, or something else takes its number: what is just being found out about it comes first, and the
+ * table may show it then. */
+void lazy_end(int fd);
 /* False when none has ever been noted. */
 bool lazy_any(void);
 /* The lowest noted descriptor from `from` on, or -1. */
@@ -63,6 +69,8 @@ void lazy_fork_child(void);
  * NULL: pass the call on, and call lazy_written afterwards when *counted.
  */
 struct ofd *lazy_write(int fd, size_t size, bool *counted);
+/* The same before a call that moves the position: whoever resolves fd meanwhile would take the old one for good. */
+struct ofd *lazy_move(int fd, bool *counted);
 void lazy_written(int fd);
 
 /* Resolves fd now, if it is lazy. */

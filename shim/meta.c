@@ -192,6 +192,37 @@ int meta_release_at(int dirfd, const char *path)
 	return with_file(sys_dev_of(&st), st.stx_ino, act_release, NULL);
 }
 
+/* ---- changes ---- */
+
+static void change_begin(struct meta_change *c)
+{
+	c->begun = engage_config && !alive_elsewhere();
+	if (c->begun) {
+		c->signals = sys_block_signals();
+		file_change_begin();
+	}
+}
+
+int meta_change_fd(struct meta_change *c, int fd)
+{
+	change_begin(c);
+	return meta_release_fd(fd);
+}
+
+int meta_change_path(struct meta_change *c, const char *path)
+{
+	change_begin(c);
+	return meta_release_path(path);
+}
+
+void meta_change_end(struct meta_change *c)
+{
+	if (c->begun) {
+		file_change_end();
+		sys_restore_signals(c->signals);
+	}
+}
+
 /* ---- names ---- */
 
 struct everywhere {
@@ -246,6 +277,7 @@ void meta_rename_prepare(struct meta_rename *r, int fromfd, const char *from, in
 	if (!r->watch)
 		return;
 	/* what another thread would stage now would be looked for under the old name */
+	change_begin(&r->change);
 	r->holds = !meta_idle();
 	if (r->holds)
 		file_hold();
@@ -383,6 +415,7 @@ void meta_rename_done(struct meta_rename *r, bool done)
 		buffer_give(r->from);
 	if (r->holds)
 		file_unhold();
+	meta_change_end(&r->change);
 }
 
 void meta_link_prepare(int dirfd, const char *path, bool follow)

@@ -39,6 +39,18 @@ int meta_release_fd(int fd);
 int meta_release_at(int dirfd, const char *path);
 static inline int meta_release_path(const char *path) { return meta_release_at(-100 /* AT_FDCWD */, path); }
 
+/*
+ * The same for a call that changes size, contents or position: until its end no file is engaged, for what is looked up
+ * then would be wrong.  All signals of the thread are blocked meanwhile, so that no handler leaves it for good.
+ */
+struct meta_change {
+	uint64_t signals;
+	bool begun;
+};
+int meta_change_fd(struct meta_change *c, int fd);
+int meta_change_path(struct meta_change *c, const char *path);
+void meta_change_end(struct meta_change *c);
+
 /* link: before, the file is settled, and durable as far as `relaxed` has promised it; and after success. */
 void meta_link_prepare(int dirfd, const char *path, bool follow);
 void meta_link_done(int tofd, const char *to);
@@ -48,6 +60,7 @@ struct meta_rename {
 	bool watch;
 	bool exchange;
 	bool holds;                /* nothing is staged meanwhile */
+	struct meta_change change; /* and nothing is engaged */
 	uint64_t dev, ino;         /* of what is renamed, 0 = not ours */
 	uint64_t old_dev, old_ino; /* of what is replaced, or gets its name */
 	bool tree;                 /* a directory */

@@ -132,6 +132,7 @@ NOT_UNDER_TSAN = {
     "test_thread": "signals by the thousand, handlers left by jumps, cancellation within the sanitizer's own locks: "
     "the thread sanitizer hangs in it",
     "test_step": "a signal between any two instructions: the thread sanitizer delivers them where it likes",
+    "test_preempt": "two threads that race for files and descriptors, which is what it is about",
 }
 
 

@@ -52,6 +52,7 @@ NEWER = {
 # Programs that are about the library's own instructions, not about the C library's.
 NOT_HERE = {
     "test_step": "a minute in each mode, for instructions that are the same with every C library",
+    "test_preempt": "a minute in each mode, for system calls that are the same with every C library",
 }
 LIBC_ITSELF = re.compile(r"^(libc|libm|libdl|librt|libpthread|libutil|ld-linux.*)\.so")
 # $1 the system, $2 the working directory, $3 the build; then the command inside

@@ -57,7 +57,9 @@ def test_native(build, program):
         check(program, run_native([path_of(build, program)], place, CMOCKA_MESSAGE_OUTPUT="TAP"))
 
 
-# What goes through a write one instruction at a time is long, and the others differ in what they do elsewhere.
+# What goes through writes one instruction, or one system call, at a time is long, and the others differ in what they do
+# elsewhere.
+STEPPED = {"test_preempt", "test_step"}
 STEPPED_MODES = {"default", "strict-exclusive"}
 
 
@@ -67,7 +69,7 @@ STEPPED_MODES = {"default", "strict-exclusive"}
         (program, mode)
         for program in PROGRAMS
         for mode in MODES
-        if program != "test_step" or mode in STEPPED_MODES
+        if program not in STEPPED or mode in STEPPED_MODES
     ],
 )
 def test_preloaded(build, library, program, mode):
@@ -81,7 +83,7 @@ def test_preloaded(build, library, program, mode):
             [path_of(build, program)],
             place,
             paths=f"!{place}/outside/**:{place}/**",
-            timeout=900 if program == "test_step" else 180,
+            timeout=900 if program in STEPPED else 180,
             env={"CMOCKA_MESSAGE_OUTPUT": "TAP"},
             **MODES[mode],
         )

@@ -107,14 +107,28 @@ static void test_unlinked(void **state)
 	through(fd, THROUGH_UNLINKED);
 }
 
+/* While it is open; asked again less and less often. */
 static void test_unknown_descriptor(void **state)
 {
 	int other = open(rig_path("out"), O_RDWR | O_CREAT, 0644);
 	int fd = rig_open("out", O_WRONLY);
+	struct file *f = rig_file(fd);
+	uint64_t at = 0;
 
 	(void)state;
-	through(fd, THROUGH_UNKNOWN_FD);
+	for (; at < 4000; at += 100) {
+		rig_put(fd, at, 100);
+		assert_int_equal(f->mode, FILE_PASSIVE);
+		assert_true(file_engaged() == 0);
+	}
+	assert_int_equal(f->why, THROUGH_UNKNOWN_FD);
+	assert_in_range(f->engage_after, 32, 64);
 	close(other);
+	for (; at < 12000; at += 100)
+		rig_put(fd, at, 100);
+	assert_int_equal(f->mode, FILE_ENGAGED);
+	assert_int_equal(rig_close(fd), 0);
+	rig_expect("out", 12000);
 }
 
 static void test_mapped(void **state)

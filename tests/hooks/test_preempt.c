@@ -1,0 +1,912 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * One thread stopped at any system call of what it does, while another one does all that it has to do.  Between two
+ * system calls of a hook the world may change: what was looked up is old then.  A tracer stops one of two threads at its
+ * first system call, in the next round at its second, and so on, and lets the other one run meanwhile.  What the calls
+ * returned and what the files hold must be what some order of the same calls gives on a file that nobody stages, an
+ * order in which a call that had returned comes before one that began later.
+ */
+#include "hook_test.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/ptrace.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <time.h>
+
+enum { PIECE = 10, STEPS_MAX = 12, TEXT = 600, STOPS_MOST = 2000, NO_TRACER = 77, LARGE = 70000, FDS = 4 };
+
+/* What a thread that is stopped may hold back, the other one waits for; in vain. */
+enum { BLOCKED_US = 4000, HANGS_US = 20000000 };
+
+/* A directory, and the descriptors on what is in it: those that the library stages for, or those that it does not. */
+struct world {
+	const char *dir;
+	int more; /* flags of the open */
+	int fd[FDS];
+};
+
+typedef long step(struct world *w, int arg, char *out);
+
+struct does {
+	step *step;
+	int arg;
+};
+
+static char *path_of(const struct world *w, char name, char *path)
+{
+	sprintf(path, "%s/%c", w->dir, name);
+	return path;
+}
+
+static void piece_fill(char *piece, int number) { snprintf(piece, PIECE + 1, "<%08d>", number); }
+
+/* Bytes as text: a row of equal ones as their number. */
+static void squeeze(const char *bytes, size_t size, char *out)
+{
+	char *end = out + TEXT - 40;
+
+	for (size_t at = 0, n; at < size && out < end; at += n) {
+		for (n = 1; at + n < size && bytes[at + n] == bytes[at]; n++)
+			;
+		if (n > 10)
+			out += sprintf(out, "{%zu*%02x}", n, (unsigned char)bytes[at]);
+		else
+			for (size_t i = 0; i < n; i++)
+				*out++ = bytes[at] ? bytes[at] : '.';
+	}
+	*out = '\0';
+}
+
+static void read_whole(int fd, char *out)
+{
+	static __thread char bytes[4 * LARGE];
+	size_t size = 0;
+	ssize_t n;
+
+	while (size < sizeof bytes && (n = read(fd, bytes + size, sizeof bytes - size)) > 0)
+		size += (size_t)n;
+	squeeze(bytes, size, out);
+}
+
+/* ---- the steps; arg is the number of a piece, the index of a descriptor, or a size ---- */
+
+static long put(int fd, int number)
+{
+	char piece[PIECE + 1];
+
+	piece_fill(piece, number);
+	return write(fd, piece, PIECE);
+}
+
+static long does_write(struct world *w, int arg, char *out)
+{
+	(void)out;
+	return put(w->fd[arg / 100], arg);
+}
+
+static long does_pwrite(struct world *w, int arg, char *out)
+{
+	char piece[PIECE + 1];
+
+	(void)out;
+	piece_fill(piece, arg);
+	return pwrite(w->fd[arg / 100], piece, PIECE, 15);
+}
+
+static long does_write_large(struct world *w, int arg, char *out)
+{
+	static char large[LARGE];
+
+	(void)out;
+	memset(large, 'L', LARGE);
+	return write(w->fd[arg], large, LARGE);
+}
+
+static long does_write_syscall(struct world *w, int arg, char *out)
+{
+	char piece[PIECE + 1];
+
+	(void)out;
+	piece_fill(piece, arg);
+	return syscall(SYS_write, w->fd[arg / 100], piece, (size_t)PIECE);
+}
+
+/* Into the second descriptor of the world. */
+static long opened(struct world *w, int fd)
+{
+	w->fd[1] = fd;
+	return fd < 0 ? -1 : 0;
+}
+
+static long does_open(struct world *w, int arg, char *out)
+{
+	char path[64];
+
+	(void)out;
+	return opened(w, open(path_of(w, 'a', path), arg | O_CLOEXEC, 0644));
+}
+
+static long does_open_new_name(struct world *w, int arg, char *out)
+{
+	char path[64];
+
+	(void)out;
+	return opened(w, open(path_of(w, 'b', path), arg | O_CLOEXEC, 0644));
+}
+
+static long does_close(struct world *w, int arg, char *out)
+{
+	(void)out;
+	return close(w->fd[arg]); /* the number stays: whoever writes to it finds out what it is by then */
+}
+
+static long does_read(struct world *w, int arg, char *out)
+{
+	char bytes[1000];
+	ssize_t n = read(w->fd[arg], bytes, sizeof bytes);
+
+	squeeze(bytes, n > 0 ? (size_t)n : 0, out);
+	return n;
+}
+
+static long does_pread(struct world *w, int arg, char *out)
+{
+	char bytes[1000];
+	ssize_t n = pread(w->fd[arg], bytes, sizeof bytes, 5);
+
+	squeeze(bytes, n > 0 ? (size_t)n : 0, out);
+	return n;
+}
+
+static long does_lseek(struct world *w, int arg, char *out)
+{
+	(void)out;
+	return lseek(w->fd[0], arg < 0 ? 0 : arg, arg == -1 ? SEEK_CUR : arg == -2 ? SEEK_END : SEEK_SET);
+}
+
+static long does_fstat(struct world *w, int arg, char *out)
+{
+	struct stat st;
+
+	(void)out;
+	return fstat(w->fd[arg], &st) == 0 ? st.st_size : -1;
+}
+
+static long does_stat(struct world *w, int arg, char *out)
+{
+	char path[64];
+	struct stat st;
+
+	(void)arg;
+	(void)out;
+	return stat(path_of(w, 'a', path), &st) == 0 ? st.st_size * 10 + (long)st.st_nlink : -1;
+}
+
+static long does_ftruncate(struct world *w, int arg, char *out)
+{
+	(void)out;
+	return ftruncate(w->fd[0], arg);
+}
+
+static long does_truncate(struct world *w, int arg, char *out)
+{
+	char path[64];
+
+	(void)out;
+	return truncate(path_of(w, 'a', path), arg);
+}
+
+static long does_fallocate(struct world *w, int arg, char *out)
+{
+	(void)out;
+	return fallocate(w->fd[0], 0, 0, arg);
+}
+
+static long does_punch(struct world *w, int arg, char *out)
+{
+	(void)out;
+	return fallocate(w->fd[0], FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, arg);
+}
+
+static long does_rename(struct world *w, int arg, char *out)
+{
+	char from[64], to[64];
+
+	(void)arg;
+	(void)out;
+	return rename(path_of(w, 'a', from), path_of(w, 'b', to));
+}
+
+static long does_rename_over(struct world *w, int arg, char *out)
+{
+	char from[64], to[64];
+
+	(void)arg;
+	(void)out;
+	return rename(path_of(w, 'c', from), path_of(w, 'a', to));
+}
+
+static long does_link(struct world *w, int arg, char *out)
+{
+	char from[64], to[64];
+
+	(void)arg;
+	(void)out;
+	return link(path_of(w, 'a', from), path_of(w, 'b', to));
+}
+
+static long does_unlink(struct world *w, int arg, char *out)
+{
+	char path[64];
+
+	(void)arg;
+	(void)out;
+	return unlink(path_of(w, 'a', path));
+}
+
+static long does_dup(struct world *w, int arg, char *out)
+{
+	(void)arg;
+	(void)out;
+	return opened(w, dup(w->fd[0]));
+}
+
+/* Another file takes its number. */
+static long does_dup2(struct world *w, int arg, char *out)
+{
+	(void)arg;
+	(void)out;
+	return dup2(w->fd[2], w->fd[0]) < 0 ? -1 : 0;
+}
+
+static long does_sync(struct world *w, int arg, char *out)
+{
+	(void)out;
+	return fdatasync(w->fd[arg]);
+}
+
+static long does_map(struct world *w, int arg, char *out)
+{
+	char *at = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, w->fd[0], 0);
+
+	(void)arg;
+	(void)out;
+	if (at == MAP_FAILED)
+		return -1;
+	at[2] = 'M'; /* within what is there in any case */
+	return munmap(at, 4096);
+}
+
+static long does_setfl(struct world *w, int arg, char *out)
+{
+	(void)out;
+	return fcntl(w->fd[0], F_SETFL, arg);
+}
+
+static long does_getfl(struct world *w, int arg, char *out)
+{
+	(void)out;
+	return fcntl(w->fd[arg], F_GETFL);
+}
+
+/* From the file of the first descriptor to that of the third. */
+static long does_sendfile(struct world *w, int arg, char *out)
+{
+	off_t from = 0;
+
+	(void)out;
+	return sendfile(w->fd[2], w->fd[0], &from, (size_t)arg);
+}
+
+/* (Without a position: it would be the kernel's at the beginning and is set at the end, whoever writes meanwhile.) */
+static long does_copy_into(struct world *w, int arg, char *out)
+{
+	off64_t from = 0, to = 15;
+
+	(void)out;
+	return copy_file_range(w->fd[2], &from, w->fd[0], &to, (size_t)arg, 0);
+}
+
+static long does_fork(struct world *w, int arg, char *out)
+{
+	int status;
+	pid_t pid = fork();
+
+	(void)out;
+	if (pid == 0)
+		_exit(put(w->fd[0], arg) == PIECE ? 0 : 1);
+	return waitpid(pid, &status, 0) == pid ? status : -1;
+}
+
+/* Another program looks. */
+static long does_spawn(struct world *w, int arg, char *out)
+{
+	char command[100];
+	FILE *file;
+
+	(void)arg;
+	sprintf(command, "cat %s/a", w->dir);
+	file = popen(command, "r");
+	if (!file)
+		return -1;
+	read_whole(fileno(file), out);
+	return pclose(file);
+}
+
+static long does_append_stream(struct world *w, int arg, char *out)
+{
+	char path[64];
+	FILE *file = fopen(path_of(w, 'a', path), "a");
+
+	(void)out;
+	if (!file)
+		return -1;
+	fprintf(file, "<%08d>", arg);
+	return fclose(file);
+}
+
+static long does_read_stream(struct world *w, int arg, char *out)
+{
+	char path[64], bytes[5]; /* which are there, so that one read is enough */
+	FILE *file = fopen(path_of(w, 'a', path), "r");
+	size_t n;
+
+	(void)arg;
+	if (!file)
+		return -1;
+	n = fread(bytes, 1, sizeof bytes, file);
+	squeeze(bytes, n, out);
+	return fclose(file);
+}
+
+static long does_lock(struct world *w, int arg, char *out)
+{
+	struct flock lock = {.l_type = (short)arg, .l_whence = SEEK_SET};
+
+	(void)out;
+	return fcntl(w->fd[0], F_SETLK, &lock);
+}
+
+/* Sent to oneself: a descriptor that comes from nowhere. */
+static long does_pass(struct world *w, int arg, char *out)
+{
+	char byte = 'x', room[CMSG_SPACE(sizeof(int))] __attribute__((aligned(8)));
+	struct iovec iov = {&byte, 1};
+	struct msghdr m = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
+	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+	int pair[2], fd = -1;
+
+	(void)arg;
+	(void)out;
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(c), &w->fd[0], sizeof(int));
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0 || sendmsg(pair[0], &m, 0) != 1)
+		return -1;
+	m.msg_controllen = sizeof room;
+	if (recvmsg(pair[1], &m, MSG_CMSG_CLOEXEC) == 1)
+		memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof fd);
+	close(pair[0]);
+	close(pair[1]);
+	return opened(w, fd);
+}
+
+static long does_chmod(struct world *w, int arg, char *out)
+{
+	struct stat st;
+
+	(void)out;
+	return fchmod(w->fd[0], (mode_t)arg) == 0 && fstat(w->fd[0], &st) == 0 ? (long)st.st_mode : -1;
+}
+
+/* All that there is in the end. */
+static long does_look(struct world *w, int arg, char *out)
+{
+	(void)arg;
+	for (char name = 'a'; name <= 'c'; name++) {
+		char path[64], bytes[TEXT];
+		int fd = open(path_of(w, name, path), O_RDONLY | O_CLOEXEC);
+
+		if (fd < 0)
+			continue;
+		read_whole(fd, bytes);
+		close(fd);
+		out += snprintf(out, TEXT, "%c:%.160s ", name, bytes);
+	}
+	for (int i = 0; i < 2; i++)
+		out += sprintf(out, "%d ", (int)lseek(w->fd[i], 0, SEEK_CUR));
+	return 0;
+}
+
+/* ---- what two threads do ---- */
+
+#define APPENDS (O_WRONLY | O_APPEND)
+#define END {NULL, 0}
+enum { WRITER_CLOSES = 1 };
+
+static const struct does writers[][STEPS_MAX] = {
+	{{does_write, 1}, {does_write, 2}, {does_write, 3}, END},
+	{{does_write, 1}, {does_write, 2}, {does_sync, 0}, {does_write, 3}, {does_close, 0}, END},
+};
+
+static const struct {
+	const char *name;
+	struct does does[STEPS_MAX];
+	bool not_beside_close; /* which would be of what has got the number meanwhile */
+} others[] = {
+	{"appends",
+         {{does_open, APPENDS}, {does_write, 101}, {does_write, 102}, {does_close, 1}, END},
+         false},
+	{"writes",
+         {{does_open, O_RDWR}, {does_write, 101}, {does_write, 102}, {does_read, 1}, {does_close, 1}, END},
+         false},
+	{"reads", {{does_open, O_RDONLY}, {does_read, 1}, {does_read, 1}, {does_close, 1}, END}, false},
+	{"reads twice", {{does_open, O_RDONLY}, {does_read, 1}, {does_stat, 0}, {does_pread, 1}, END}, false},
+	{"opens anew",
+         {{does_open, O_WRONLY | O_TRUNC}, {does_write, 101}, {does_write, 102}, {does_close, 1}, END},
+         false},
+	{"cuts", {{does_ftruncate, 0}, {does_fstat, 0}, END}, false},
+	{"cuts in the middle", {{does_ftruncate, 15}, {does_fstat, 0}, END}, false},
+	{"cuts by name", {{does_truncate, 5}, {does_stat, 0}, END}, false},
+	{"cuts and writes", {{does_ftruncate, 0}, {does_write, 51}, {does_fstat, 0}, END}, false},
+	{"makes it larger", {{does_ftruncate, 55}, {does_fstat, 0}, END}, false},
+	{"allocates", {{does_fallocate, 100}, {does_fstat, 0}, END}, false},
+	{"punches", {{does_punch, 4096}, {does_pread, 0}, END}, false},
+	{"renames",
+         {{does_rename, 0},
+          {does_open_new_name, O_RDONLY},
+          {does_read, 1},
+          {does_open, APPENDS | O_CREAT},
+          {does_write, 101},
+          END},
+         false},
+	{"renames over it",
+         {{does_rename_over, 0}, {does_open, APPENDS}, {does_write, 101}, {does_write, 102}, END},
+         false},
+	{"links",
+         {{does_link, 0},
+          {does_open_new_name, APPENDS},
+          {does_write, 101},
+          {does_unlink, 0},
+          {does_write, 102},
+          END},
+         false},
+	{"unlinks",
+         {{does_unlink, 0}, {does_open, APPENDS | O_CREAT}, {does_write, 101}, {does_write, 102}, END},
+         false},
+	{"copies the descriptor",
+         {{does_dup, 0}, {does_write, 101}, {does_write, 102}, {does_close, 1}, END},
+         false},
+	{"takes the number", {{does_dup2, 0}, {does_write, 51}, {does_write, 52}, END}, false},
+	{"closes", {{does_close, 0}, {does_open, APPENDS}, {does_write, 101}, END}, false},
+	{"writes with it", {{does_write, 51}, {does_write, 52}, END}, false},
+	{"writes in the middle", {{does_pwrite, 51}, {does_pread, 0}, END}, false},
+	{"writes much", {{does_write_large, 0}, {does_fstat, 0}, END}, false},
+	{"writes by system call",
+         {{does_write_syscall, 51}, {does_write_syscall, 52}, {does_fstat, 0}, END},
+         false},
+	{"reads with it", {{does_read, 0}, {does_write, 51}, END}, false},
+	{"looks", {{does_fstat, 0}, {does_pread, 0}, {does_stat, 0}, END}, false},
+	{"seeks", {{does_lseek, -1}, {does_lseek, -2}, {does_write, 51}, {does_lseek, 7}, END}, false},
+	{"syncs", {{does_sync, 0}, {does_write, 51}, {does_sync, 0}, END}, false},
+	{"maps", {{does_map, 0}, {does_pread, 0}, END}, false},
+	{"changes the flags",
+         {{does_setfl, O_APPEND}, {does_write, 51}, {does_setfl, 0}, {does_getfl, 0}, END},
+         false},
+	{"copies it out", {{does_sendfile, 50}, {does_fstat, 2}, END}, false},
+	{"copies into it", {{does_copy_into, 5}, {does_write, 51}, END}, false},
+	{"forks", {{does_fork, 51}, {does_write, 52}, END}, false},
+	{"starts a program", {{does_spawn, 0}, {does_write, 51}, END}, false},
+	{"appends to a stream",
+         {{does_append_stream, 101}, {does_append_stream, 102}, {does_stat, 0}, END},
+         false},
+	{"reads a stream", {{does_read_stream, 0}, {does_read_stream, 0}, END}, false},
+	{"locks", {{does_lock, F_WRLCK}, {does_write, 51}, {does_lock, F_UNLCK}, END}, false},
+	{"passes it on", {{does_pass, 0}, {does_write, 101}, {does_write, 102}, {does_close, 1}, END}, true},
+	{"appends durably",
+         {{does_open, APPENDS | O_DSYNC}, {does_write, 101}, {does_write, 102}, {does_close, 1}, END},
+         false},
+	{"changes its mode", {{does_chmod, 0600}, {does_write, 51}, END}, false},
+};
+
+enum { WRITERS = sizeof writers / sizeof writers[0], OTHERS = sizeof others / sizeof others[0] };
+
+/* Before both: a file with a little in it, staged or not, and another one. */
+static void set_up(struct world *w, const char *dir, bool appends, bool staged)
+{
+	char path[64];
+
+	*w = (struct world){.dir = dir, .more = appends ? O_APPEND : 0, .fd = {-1, -1, -1, -1}};
+	w->fd[2] = open(path_of(w, 'c', path), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+	CHILD(w->fd[2] >= 0 && put(w->fd[2], 90) == PIECE);
+	w->fd[0] = open(path_of(w, 'a', path), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | w->more, 0644);
+	CHILD(w->fd[0] >= 0);
+	for (int i = 0; staged && i < 4; i++)
+		CHILD(put(w->fd[0], 10 + i) == PIECE);
+	if (!staged)
+		CHILD(pwrite(w->fd[0], "<old>", 5, 0) == 5);
+}
+
+static void tear_down(struct world *w)
+{
+	for (int i = 0; i < FDS; i++)
+		if (w->fd[i] >= 0)
+			close(w->fd[i]);
+	for (char name = 'a'; name <= 'c'; name++) {
+		char path[64];
+
+		unlink(path_of(w, name, path));
+	}
+}
+
+/* ---- the program that is gone through ---- */
+
+struct run {
+	const struct does *does;
+	int count;
+	struct done {
+		long r;
+		int error;
+		unsigned began, ended;
+		char text[TEXT];
+	} done[STEPS_MAX];
+};
+
+struct shared {
+	_Atomic int tid, counts, go_on, other_may, other_done;
+	_Atomic bool wrong;
+	char message[8000];
+};
+
+static struct shared *shared;
+static struct world real_world;
+static struct run runs[2];
+static _Atomic unsigned stamp;
+
+static void do_step(struct world *w, const struct does *d, struct done *done)
+{
+	memset(done->text, 0, sizeof done->text);
+	errno = 0;
+	done->began = atomic_fetch_add(&stamp, 1);
+	done->r = d->step(w, d->arg, done->text);
+	done->ended = atomic_fetch_add(&stamp, 1);
+	done->error = done->r < 0 ? errno : 0;
+}
+
+static void do_run(struct run *r)
+{
+	for (int i = 0; i < r->count; i++)
+		do_step(&real_world, &r->does[i], &r->done[i]);
+}
+
+static void *stopped_main(void *arg)
+{
+	atomic_store(&shared->tid, (int)raw_call(SYS_gettid, 0, 0, 0, 0));
+	while (!atomic_load(&shared->go_on))
+		raw_call(SYS_sched_yield, 0, 0, 0, 0);
+	atomic_store(&shared->counts, 1);
+	do_run(arg);
+	atomic_store(&shared->counts, 2);
+	raw_call(SYS_sched_yield, 0, 0, 0, 0);
+	return NULL;
+}
+
+static void *other_main(void *arg)
+{
+	while (!atomic_load(&shared->other_may))
+		raw_call(SYS_sched_yield, 0, 0, 0, 0);
+	do_run(arg);
+	atomic_store(&shared->other_done, 1);
+	return NULL;
+}
+
+static void describe(const struct run *r, const char *who)
+{
+	char *at = shared->message + strlen(shared->message);
+	char *end = shared->message + sizeof shared->message;
+
+	for (int i = 0; i < r->count && at < end - 900; i++)
+		at += snprintf(at, (size_t)(end - at), "  %s %d [%u, %u]: %ld (errno %d) %.250s\n", who, i,
+		               r->done[i].began, r->done[i].ended, r->done[i].r, r->done[i].error,
+		               r->done[i].text);
+}
+
+/* One order, on files that nobody stages: the number of steps that gave the same. */
+static int same_in_order(const char *order, int total, bool appends, bool staged, const struct done *last)
+{
+	int next[2] = {0, 0}, same = 0;
+	struct world w;
+
+	set_up(&w, "outside", appends, staged);
+	for (; same <= total; same++) {
+		int who = same < total ? order[same] : 0;
+		const struct does look = {does_look, 0};
+		const struct does *d = same < total ? &runs[who].does[next[who]] : &look;
+		const struct done *is = same < total ? &runs[who].done[next[who]] : last;
+		struct done got;
+
+		do_step(&w, d, &got);
+		if (got.r != is->r || got.error != is->error || strcmp(got.text, is->text) != 0)
+			break;
+		next[who]++;
+	}
+	tear_down(&w);
+	return same;
+}
+
+/* Is there an order that explains it?  Those that begin as one that failed early are not tried again. */
+static bool explained(char *order, int at, int total, int next0, int next1, bool appends, bool staged,
+                      const struct done *last, int *best)
+{
+	int same;
+
+	if (at == total) {
+		same = same_in_order(order, total, appends, staged, last);
+		if (same > *best)
+			*best = same;
+		return same > total;
+	}
+	for (int who = 0; who < 2; who++) {
+		int n = who == 0 ? next0 : next1, m = who == 0 ? next1 : next0;
+
+		if (n == runs[who].count)
+			continue;
+		/* the other's next one had returned before this one began */
+		if (m < runs[!who].count && runs[!who].done[m].ended < runs[who].done[n].began)
+			continue;
+		order[at] = (char)who;
+		if (explained(order, at + 1, total, next0 + (who == 0), next1 + (who == 1), appends, staged,
+		              last, best))
+			return true;
+	}
+	return false;
+}
+
+static int count_of(const struct does *d)
+{
+	int n = 0;
+
+	while (d[n].step)
+		n++;
+	return n;
+}
+
+/* The arguments: which of both is stopped; the writer; the other; whether it appends; whether it is staged before. */
+static int be_stopped(char **argv)
+{
+	int stops_other = atoi(argv[0]), writer = atoi(argv[1]), other = atoi(argv[2]);
+	bool appends = atoi(argv[3]), staged = atoi(argv[4]);
+	const struct does look = {does_look, 0};
+	pthread_t threads[2];
+	char order[2 * STEPS_MAX];
+	struct done last;
+	int best = -1;
+
+	signal(SIGPIPE, SIG_IGN); /* a socket may get the number of a file that was closed */
+	shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED, atoi(argv[5]), 0);
+	CHILD(shared != MAP_FAILED && close(atoi(argv[5])) == 0);
+	runs[0] = (struct run){.does = writers[writer], .count = count_of(writers[writer])};
+	runs[1] = (struct run){.does = others[other].does, .count = count_of(others[other].does)};
+	set_up(&real_world, "in", appends, staged);
+	CHILD(pthread_create(&threads[0], NULL, stopped_main, &runs[stops_other]) == 0);
+	CHILD(pthread_create(&threads[1], NULL, other_main, &runs[!stops_other]) == 0);
+	pthread_join(threads[0], NULL);
+	pthread_join(threads[1], NULL);
+	do_step(&real_world, &look, &last);
+	tear_down(&real_world);
+	if (!explained(order, 0, runs[0].count + runs[1].count, 0, 0, appends, staged, &last, &best)) {
+		describe(&runs[0], "writer");
+		describe(&runs[1], "other");
+		sprintf(shared->message + strlen(shared->message), "  in the end: %.400s\n  best order: %d\n",
+		        last.text, best);
+		atomic_store(&shared->wrong, true);
+	}
+	return 0;
+}
+
+/* ---- the tracer ---- */
+
+static void snooze(void)
+{
+	const struct timespec t = {.tv_nsec = 50000};
+
+	raw_call(SYS_nanosleep, (long)&t, 0, 0, 0);
+}
+
+static double now_us(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
+}
+
+static bool comes(_Atomic int *flag, double us)
+{
+	double end = now_us() + us;
+
+	while (!atomic_load(flag)) {
+		if (now_us() > end)
+			return false;
+		snooze();
+	}
+	return true;
+}
+
+static const char *program;
+static unsigned cases, wrong;
+
+/* Nothing of what others do differs before and after these. */
+static bool is_neutral(int tid)
+{
+	struct __ptrace_syscall_info info;
+
+	if (ptrace(PTRACE_GET_SYSCALL_INFO, tid, sizeof info, &info) <= 0)
+		return false;
+	if (info.op == PTRACE_SYSCALL_INFO_EXIT)
+		return true;
+	if (info.op != PTRACE_SYSCALL_INFO_ENTRY)
+		return false;
+	switch (info.entry.nr) {
+	case SYS_getpid:
+	case SYS_gettid:
+	case SYS_geteuid:
+	case SYS_getegid:
+	case SYS_process_vm_readv:
+	case SYS_rt_sigprocmask:
+	case SYS_rt_sigpending:
+	case SYS_sigaltstack:
+	case SYS_sched_yield:
+	case SYS_mincore:
+	case SYS_prlimit64: return true;
+	default: return false;
+	}
+}
+
+/* Stops the thread at its `stop`th system call.  False: it has not so many. */
+static bool preempt(const char *const *args, int memory, int stop)
+{
+	char number[16];
+	const char *argv[] = {program, "--stopped", args[0], args[1], args[2],
+	                      args[3], args[4],     number,  NULL};
+	bool over = false;
+	int status, seen = 0;
+	double end;
+	pid_t pid;
+
+	memset(shared, 0, sizeof *shared);
+	sprintf(number, "%d", memory);
+	fflush(stdout);
+	pid = fork();
+	if (pid == 0) {
+		execv(program, (char *const *)argv);
+		_exit(98);
+	}
+	assert_true(pid > 0);
+	if (!comes(&shared->tid, HANGS_US))
+		fail_msg("it does not begin");
+	if (ptrace(PTRACE_SEIZE, shared->tid, 0, PTRACE_O_EXITKILL | PTRACE_O_TRACESYSGOOD) != 0) {
+		kill(pid, SIGKILL);
+		print_message("nothing may be traced here\n");
+		skip();
+	}
+	OK(ptrace(PTRACE_INTERRUPT, shared->tid, 0, 0));
+	assert_int_equal(waitpid(shared->tid, &status, __WALL), shared->tid);
+	atomic_store(&shared->go_on, 1);
+	while (seen < stop && !over) {
+		OK(ptrace(PTRACE_SYSCALL, shared->tid, 0, 0));
+		assert_int_equal(waitpid(shared->tid, &status, __WALL), shared->tid);
+		if (!WIFSTOPPED(status))
+			fail_msg("it ends with %#x", (unsigned)status);
+		over = atomic_load(&shared->counts) == 2;
+		seen += atomic_load(&shared->counts) == 1 && !is_neutral(shared->tid);
+	}
+	atomic_store(&shared->other_may, 1);
+	if (!over)
+		comes(&shared->other_done, BLOCKED_US);
+	OK(ptrace(PTRACE_DETACH, shared->tid, 0, 0));
+	for (end = now_us() + HANGS_US; waitpid(pid, &status, WNOHANG) == 0; snooze())
+		if (now_us() > end) {
+			kill(pid, SIGKILL);
+			fail_msg("%s hangs, stopped at %d", others[atoi(args[2])].name, stop);
+		}
+	cases++;
+	if (status != 0)
+		fail_msg("it ends with %#x, stopped at %d", (unsigned)status, stop);
+	if (shared->wrong) {
+		wrong++;
+		print_message("no order explains it: the other %s; %s stopped at %d, writer %s, %s, %s\n%s",
+		              others[atoi(args[2])].name, atoi(args[0]) ? "the other" : "the writer", stop,
+		              args[1], atoi(args[3]) ? "appending" : "at its position",
+		              atoi(args[4]) ? "staged before" : "not staged before", shared->message);
+	}
+	return !over;
+}
+
+/* The first ones, and then some of those that come; FASTWRITE_TEST_LONG=1: all. */
+static int next_stop(int stop)
+{
+	enum { FIRST = 5, STRIDE = 7 };
+	const char *every = getenv("FASTWRITE_TEST_LONG");
+
+	return stop < FIRST || (every && strcmp(every, "1") == 0) ? 1 : STRIDE;
+}
+
+static void go_through(int stops_other, int appends, int staged)
+{
+	const char *only = getenv("PREEMPT_ONLY"); /* the name of one of the others */
+	int memory = memfd_create("shared", 0);
+	char text[5][16];
+
+	OK(mkdir("in", 0755));
+	OK(mkdir("outside", 0755));
+	OK(ftruncate(memory, sizeof *shared));
+	shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+	for (int writer = 0; writer < WRITERS; writer++)
+		for (int other = 0; other < OTHERS; other++) {
+			const char *const args[] = {text[0], text[1], text[2], text[3], text[4]};
+
+			if ((only && strcmp(only, others[other].name) != 0) ||
+			    (writer == WRITER_CLOSES && others[other].not_beside_close))
+				continue;
+			sprintf(text[0], "%d", stops_other);
+			sprintf(text[1], "%d", writer);
+			sprintf(text[2], "%d", other);
+			sprintf(text[3], "%d", appends);
+			sprintf(text[4], "%d", staged);
+			for (int stop = 1; stop < STOPS_MOST && preempt(args, memory, stop);
+			     stop += next_stop(stop))
+				;
+		}
+	munmap(shared, sizeof *shared);
+	close(memory);
+	OK(rmdir("in"));
+	OK(rmdir("outside"));
+	print_message("%u cases\n", cases);
+	assert_int_equal(wrong, 0);
+}
+
+#define PREEMPT_TEST(name, stops_other, appends, staged) \
+	static void name(void **state) \
+	{ \
+		(void)state; \
+		go_through(stops_other, appends, staged); \
+	}
+
+PREEMPT_TEST(writer_stopped, 0, 0, 0)
+PREEMPT_TEST(writer_stopped_appending, 0, 1, 0)
+PREEMPT_TEST(writer_stopped_when_staged, 0, 0, 1)
+PREEMPT_TEST(writer_stopped_appending_when_staged, 0, 1, 1)
+PREEMPT_TEST(other_stopped, 1, 0, 0)
+PREEMPT_TEST(other_stopped_appending, 1, 1, 0)
+PREEMPT_TEST(other_stopped_when_staged, 1, 0, 1)
+PREEMPT_TEST(other_stopped_appending_when_staged, 1, 1, 1)
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(writer_stopped),
+		cmocka_unit_test(writer_stopped_appending),
+		cmocka_unit_test(writer_stopped_when_staged),
+		cmocka_unit_test(writer_stopped_appending_when_staged),
+		cmocka_unit_test(other_stopped),
+		cmocka_unit_test(other_stopped_appending),
+		cmocka_unit_test(other_stopped_when_staged),
+		cmocka_unit_test(other_stopped_appending_when_staged),
+	};
+
+	if (argc == 8 && strcmp(argv[1], "--stopped") == 0)
+		return be_stopped(argv + 2);
+	close_inherited();
+	program = argv[0];
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
