@@ -326,7 +326,7 @@ static void run(const struct job *j)
 	else if (strcmp(j->name, "stealing") == 0)
 		stealing(&r, j->thread, 17, 3);
 	else if (strcmp(j->name, "records") == 0)
-		records(&r, j->thread, 60);
+		records(&r, j->thread, 100);
 	else
 		_exit(4);
 }
