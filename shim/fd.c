@@ -248,6 +248,34 @@ bool fd_lease_over(struct fd_open *op)
 	return waited;
 }
 
+/* Where the offset of what is appended is known beforehand. */
+static bool any_exclusive(void)
+{
+	for (uint32_t i = 0; i < engage_config->rule_count; i++)
+		if (engage_config->rules[i].set.writers == WRITERS_EXCLUSIVE)
+			return true;
+	return false;
+}
+
+/* What another thread stages between this and the kernel's cut would be put behind what is no more. */
+static void before_cut(struct fd_open *op, uint64_t dev, uint64_t ino)
+{
+	op->cuts = true;
+	op->signals = sys_block_signals();
+	file_change_begin();
+	file_hold();
+	settle_identity(dev, ino);
+}
+
+void fd_open_end(struct fd_open *op)
+{
+	if (!op->cuts)
+		return;
+	file_unhold();
+	file_change_end();
+	sys_restore_signals(op->signals);
+}
+
 void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 {
 	bool writes = (flags & O_ACCMODE) != O_RDONLY;
@@ -257,7 +285,7 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 	struct statx st;
 
 	op->flags = flags;
-	op->lazy = op->unsure = op->late = op->resolving = op->reader = false;
+	op->lazy = op->unsure = op->late = op->resolving = op->reader = op->cuts = false;
 	op->dirfd = dirfd;
 	op->path = path;
 	op->waits = 0;
@@ -269,8 +297,9 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 		return;
 	if (flags & O_CREAT)
 		clock_gettime(CLOCK_REALTIME_COARSE, &op->before);
-	if ((flags & O_TRUNC) && path && file_engaged() > 0 && sys.statx(dirfd, path, 0, STATX_INO, &st) == 0)
-		settle_identity(sys_dev_of(&st), st.stx_ino);
+	if ((flags & O_TRUNC) && path && (file_engaged() > 0 || any_exclusive()) &&
+	    sys.statx(dirfd, path, 0, STATX_INO | STATX_TYPE, &st) == 0 && (st.stx_mode & S_IFMT) == S_IFREG)
+		before_cut(op, sys_dev_of(&st), st.stx_ino);
 	strict_before_open(dirfd, path);
 	if ((!writes && !shared) || (flags & (O_SYNC | O_DSYNC)))
 		return;

@@ -26,11 +26,15 @@ struct fd_open {
 	int dirfd;              /* of the call, for as long as it lasts */
 	const char *path;
 	unsigned waits; /* see fd_lease_over */
+	bool cuts;      /* nothing is staged for any file, nor engaged, until fd_open_end */
+	uint64_t signals;
 };
 
 /* Before an open: O_TRUNC of a file with staged bytes settles it first.  False in `watch` when the open cannot
  * matter to us. */
 void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags);
+/* After the call, and fd_opened if it succeeded. */
+void fd_open_end(struct fd_open *op);
 /* The open failed with EAGAIN: true when it may have met the lease that a flush of ours takes for the length of a write,
  * which is over now.  (Without O_NONBLOCK the kernel waits for that.) */
 bool fd_lease_over(struct fd_open *op);

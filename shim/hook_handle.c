@@ -30,6 +30,7 @@ void hook_prepare_unnamed(struct fd_open *op, int flags)
 	while (fd < 0 && hook_again(before)); \
 	if (fd >= 0 && fd_open_concerns(&op)) \
 		fd_opened(&op, fd); \
+	fd_open_end(&op); \
 	return fd
 
 EXPORT int open_by_handle_at(int mountfd, struct file_handle *handle, int flags)
@@ -99,6 +100,7 @@ EXPORT int openat2(int dirfd, const char *path, struct open_how *how, size_t siz
 	while (fd < 0 && hook_open_again(&op, before));
 	if (fd >= 0 && fd_open_concerns(&op))
 		fd_opened(&op, fd);
+	fd_open_end(&op);
 	return fd;
 }
 

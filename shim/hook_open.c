@@ -27,6 +27,7 @@ static bool takes_mode(int flags) { return (flags & O_CREAT) || (flags & O_TMPFI
 	while (fd < 0 && hook_open_again(&op, before)); \
 	if (fd >= 0 && fd_open_concerns(&op)) \
 		fd_opened(&op, fd); \
+	fd_open_end(&op); \
 	return fd
 
 EXPORT int open(const char *path, int flags, ...)

@@ -14,8 +14,13 @@
 #define ASK(call, out) \
 	uint32_t releases = meta_releases(); \
 	int r = (call); \
-	if (r == 0 && meta_outdated(releases) && meta_settle_stat((out)->st_dev, (out)->st_ino, releases)) \
+	if (r == 0 && meta_outdated(releases) && meta_settle_stat((out)->st_dev, (out)->st_ino, releases)) { \
+		struct meta_change again; \
+		if (meta_asks_again(&again)) \
+			meta_settle_stat((out)->st_dev, (out)->st_ino, releases); \
 		r = (call); \
+		meta_change_end(&again); \
+	} \
 	return r
 
 /* On LP64 both structures are one. */
@@ -94,7 +99,13 @@ EXPORT int statx(int dirfd, const char *path, int flags, unsigned mask, struct s
 	int r = real.statx(dirfd, path, flags, mask, out);
 
 	if (r == 0 && meta_outdated(releases) &&
-	    meta_settle_identity(sys_dev_of(out), out->stx_ino, releases))
+	    meta_settle_identity(sys_dev_of(out), out->stx_ino, releases)) {
+		struct meta_change again;
+
+		if (meta_asks_again(&again))
+			meta_settle_identity(sys_dev_of(out), out->stx_ino, releases);
 		r = real.statx(dirfd, path, flags, mask, out);
+		meta_change_end(&again);
+	}
 	return r;
 }

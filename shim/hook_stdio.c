@@ -74,12 +74,11 @@ static void before_open(struct fd_open *op, const struct mode *m, const char *pa
 
 static FILE *after_open(struct fd_open *op, const struct mode *m, FILE *stream)
 {
-	if (!stream)
-		return NULL;
-	if (m->mapped)
+	if (stream && m->mapped)
 		fd_use_stdio(stream->_fileno);
-	else if (fd_open_concerns(op))
+	else if (stream && fd_open_concerns(op))
 		fd_opened(op, stream->_fileno);
+	fd_open_end(op);
 	return stream;
 }
 

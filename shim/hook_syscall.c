@@ -72,6 +72,7 @@ static long opened(long number, const long *a, struct fd_open *op)
 	while ((fd == -EMFILE && fd_spare_own()) || (fd == -EAGAIN && fd_lease_over(op)));
 	if (fd >= 0 && fd_open_concerns(op))
 		fd_opened(op, (int)fd);
+	fd_open_end(op);
 	return fd;
 }
 
@@ -525,8 +526,14 @@ static long asked(long number, const long *a, const struct stat *out)
 	uint32_t releases = meta_releases();
 	long r = kernel(number, a);
 
-	if (r == 0 && meta_outdated(releases) && meta_settle_stat(out->st_dev, out->st_ino, releases))
+	if (r == 0 && meta_outdated(releases) && meta_settle_stat(out->st_dev, out->st_ino, releases)) {
+		struct meta_change again;
+
+		if (meta_asks_again(&again))
+			meta_settle_stat(out->st_dev, out->st_ino, releases);
 		r = kernel(number, a);
+		meta_change_end(&again);
+	}
 	return r;
 }
 
@@ -540,8 +547,14 @@ static long do_statx(const long *a)
 	long r = kernel(SYS_statx, a);
 
 	if (r == 0 && meta_outdated(releases) &&
-	    meta_settle_identity(sys_dev_of(out), out->stx_ino, releases))
+	    meta_settle_identity(sys_dev_of(out), out->stx_ino, releases)) {
+		struct meta_change again;
+
+		if (meta_asks_again(&again))
+			meta_settle_identity(sys_dev_of(out), out->stx_ino, releases);
 		r = kernel(SYS_statx, a);
+		meta_change_end(&again);
+	}
 	return r;
 }
 

@@ -444,10 +444,11 @@ long io_writev_synced(int fd, struct ofd *o, const struct iovec *iov, int count,
 	return r;
 }
 
-/* May a flush change the flags of a description of the program's?  One of its own has O_DIRECT for itself. */
-static bool flushed_through_program(const struct file *f)
+/* May a flush change the flags of a description of the program's?  One of its own has O_DIRECT for itself.  Or may zeros
+ * be written that nobody here is to see? */
+static bool read_is_disturbed(const struct file *f)
 {
-	if (file_own_fd(f) < 0)
+	if (file_own_fd(f) < 0 || f->rule->set.prealloc_mode == PREALLOC_ZERO)
 		return true;
 	for (const struct ofd *o = f->ofds; o; o = o->next)
 		if (o->flags & O_APPEND)
@@ -531,7 +532,7 @@ static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, 
 		if (r < 0 && r != IO_PASS)
 			goto out;
 		/* under the lock: a flush that began before the read did would leave O_DIRECT's rules to it */
-		r = flushed_through_program(f) ? kernel_readv(fd, iov, count, offset) : IO_PASS;
+		r = read_is_disturbed(f) ? kernel_readv(fd, iov, count, offset) : IO_PASS;
 	}
 out:
 	file_unlock(f, g);

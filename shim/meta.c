@@ -215,6 +215,15 @@ int meta_change_path(struct meta_change *c, const char *path)
 	return meta_release_path(path);
 }
 
+bool meta_asks_again(struct meta_change *c)
+{
+	c->begun = false;
+	for (uint32_t i = 0; i < engage_config->rule_count && !c->begun; i++)
+		if (engage_config->rules[i].set.prealloc_mode == PREALLOC_ZERO)
+			change_begin(c);
+	return c->begun;
+}
+
 void meta_change_end(struct meta_change *c)
 {
 	if (c->begun) {

@@ -50,6 +50,9 @@ struct meta_change {
 int meta_change_fd(struct meta_change *c, int fd);
 int meta_change_path(struct meta_change *c, const char *path);
 void meta_change_end(struct meta_change *c);
+/* Before a stat call is made again: true when the file must be settled once more, since zeros could have been written ahead
+ * of its end (prealloc_mode = zero), which they are not until meta_change_end. */
+bool meta_asks_again(struct meta_change *c);
 
 /* link: before, the file is settled, and durable as far as `relaxed` has promised it; and after success. */
 void meta_link_prepare(int dirfd, const char *path, bool follow);

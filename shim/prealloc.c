@@ -218,6 +218,22 @@ static bool none_passes(struct file *f)
 	return true;
 }
 
+/* `exclusive` says that others do not write, but one of our threads may be about to open the file with O_TRUNC: that
+ * takes a moment, unlike those who only look. */
+static bool lease_soon(int fd)
+{
+	enum { TRIES = 5 };
+
+	for (int i = 0; i < TRIES; i++) {
+		int r = lease_take(fd);
+
+		if (r != -EAGAIN)
+			return r == 0;
+		sys_nap(200000);
+	}
+	return false;
+}
+
 void prealloc_trim(struct file *f, int fd)
 {
 	bool exclusive = f->rule->set.writers == WRITERS_EXCLUSIVE;
@@ -226,9 +242,12 @@ void prealloc_trim(struct file *f, int fd)
 		return;
 	/* an append between statx and ftruncate would be cut off: of our own threads that write without the lock, and of
 	 * others, so only while nobody else has it */
-	if (none_passes(f) && (exclusive || lease_take(fd) == 0)) {
-		cut(f, fd);
-		if (!exclusive)
+	if (none_passes(f)) {
+		bool leased = exclusive ? lease_soon(fd) : lease_take(fd) == 0;
+
+		if (leased || exclusive)
+			cut(f, fd);
+		if (leased)
 			lease_drop(fd);
 	}
 	forget(f);
@@ -272,7 +291,7 @@ bool prealloc_zeros_wanted(struct file *f)
 
 	/* (who holds, or stops, is about to show the files to somebody; what is not engaged may have been closed) */
 	if (f->mode != FILE_ENGAGED || !f->arena || f->release_wanted || f->error || file_held() ||
-	    engage_stopped())
+	    file_changing() || engage_stopped())
 		return false;
 	set = &f->rule->set;
 	/* (with a journal a sync does not touch the file) */

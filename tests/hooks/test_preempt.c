@@ -833,7 +833,7 @@ static bool preempt(const char *const *args, int memory, int stop)
 /* The first ones, and then some of those that come; FASTWRITE_TEST_LONG=1: all. */
 static int next_stop(int stop)
 {
-	enum { FIRST = 5, STRIDE = 7 };
+	enum { FIRST = 5, STRIDE = 11 };
 	const char *every = getenv("FASTWRITE_TEST_LONG");
 
 	return stop < FIRST || (every && strcmp(every, "1") == 0) ? 1 : STRIDE;

@@ -217,6 +217,7 @@ __attribute__((unused)) static int rig_open(const char *name, int flags)
 	assert_true(fd >= 0);
 	op.lazy = false;
 	fd_opened(&op, fd);
+	fd_open_end(&op);
 	assert_non_null(fdtable_get(fd));
 	return fd;
 }

@@ -29,6 +29,7 @@ static int open_noted(const char *name, int flags)
 	fd = open(rig_path(name), flags, 0644);
 	assert_true(fd >= 0);
 	fd_opened(&op, fd);
+	fd_open_end(&op);
 	assert_true(lazy_is(fd));
 	assert_null(fdtable_get(fd));
 	return fd;
@@ -141,6 +142,7 @@ static void test_unmatched_file_is_forgotten(void **state)
 	fd = open(path, O_WRONLY | O_CREAT, 0644);
 	unlink(path);
 	fd_opened(&op, fd);
+	fd_open_end(&op);
 	assert_true(lazy_is(fd));
 	assert_null(lazy_write(fd, 10, &counted));
 	lazy_written(fd);
