@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * One thread stopped at any system call of what it does, while another one does all that it has to do.  Between two
- * system calls of a hook the world may change: what was looked up is old then.  A tracer stops one of two threads at its
- * first system call, in the next round at its second, and so on, and lets the other one run meanwhile.  What the calls
+ * system calls of a hook the world may change: what was looked up is old then.  A tracer stops one of two threads, or of two
+ * processes, at its first system call, in the next round at its second, and so on, and lets the other one run meanwhile.  What the calls
  * returned and what the files hold must be what some order of the same calls gives on a file that nobody stages, an
  * order in which a call that had returned comes before one that began later.
  */
@@ -563,12 +563,18 @@ struct shared {
 	_Atomic int tid, counts, go_on, other_may, other_done;
 	_Atomic bool wrong;
 	char message[8000];
+	struct run run[2];
+	_Atomic unsigned clock;
+	/* what the second process is to do in an order: 1 + the step, -1 to end */
+	_Atomic int command;
+	struct done done;
 };
 
 static struct shared *shared;
 static struct world real_world;
-static struct run runs[2];
-static _Atomic unsigned stamp;
+static bool processes; /* two of them, instead of two threads */
+#define runs (shared->run)
+#define stamp (shared->clock)
 
 static void do_step(struct world *w, const struct does *d, struct done *done)
 {
@@ -618,13 +624,42 @@ static void describe(const struct run *r, const char *who)
 		               r->done[i].text);
 }
 
+static pid_t second_process(struct world *w)
+{
+	pid_t pid = fork();
+	int command;
+
+	CHILD(pid >= 0);
+	if (pid > 0)
+		return pid;
+	for (;;) {
+		while ((command = atomic_load(&shared->command)) == 0)
+			raw_call(SYS_sched_yield, 0, 0, 0, 0);
+		if (command < 0)
+			_exit(0);
+		do_step(w, &runs[1].does[command - 1], &shared->done);
+		atomic_store(&shared->command, 0);
+	}
+}
+
+static void tell_second_process(int command)
+{
+	atomic_store(&shared->command, command);
+	while (command > 0 && atomic_load(&shared->command))
+		raw_call(SYS_sched_yield, 0, 0, 0, 0);
+}
+
 /* One order, on files that nobody stages: the number of steps that gave the same. */
 static int same_in_order(const char *order, int total, bool appends, bool staged, const struct done *last)
 {
 	int next[2] = {0, 0}, same = 0;
 	struct world w;
+	pid_t pid = 0;
 
 	set_up(&w, "outside", appends, staged);
+	atomic_store(&shared->command, 0);
+	if (processes)
+		pid = second_process(&w);
 	for (; same <= total; same++) {
 		int who = same < total ? order[same] : 0;
 		const struct does look = {does_look, 0};
@@ -632,10 +667,24 @@ static int same_in_order(const char *order, int total, bool appends, bool staged
 		const struct done *is = same < total ? &runs[who].done[next[who]] : last;
 		struct done got;
 
-		do_step(&w, d, &got);
+		if (pid > 0 && same == total) {
+			tell_second_process(-1);
+			CHILD(waitpid(pid, NULL, 0) == pid);
+			pid = 0;
+		}
+		if (pid > 0 && who == 1) {
+			tell_second_process(1 + next[1]);
+			got = shared->done;
+		} else {
+			do_step(&w, d, &got);
+		}
 		if (got.r != is->r || got.error != is->error || strcmp(got.text, is->text) != 0)
 			break;
 		next[who]++;
+	}
+	if (pid > 0) {
+		tell_second_process(-1);
+		CHILD(waitpid(pid, NULL, 0) == pid);
 	}
 	tear_down(&w);
 	return same;
@@ -678,27 +727,54 @@ static int count_of(const struct does *d)
 	return n;
 }
 
-/* The arguments: which of both is stopped; the writer; the other; whether it appends; whether it is staged before. */
+static void race_in_threads(int stops_other)
+{
+	pthread_t threads[2];
+
+	CHILD(pthread_create(&threads[0], NULL, stopped_main, &runs[stops_other]) == 0);
+	CHILD(pthread_create(&threads[1], NULL, other_main, &runs[!stops_other]) == 0);
+	pthread_join(threads[0], NULL);
+	pthread_join(threads[1], NULL);
+}
+
+/* The other one in a child. */
+static void race_in_processes(int stops_other)
+{
+	pid_t pid = fork();
+	int status;
+
+	CHILD(pid >= 0);
+	if ((pid == 0) == stops_other)
+		stopped_main(&runs[stops_other]);
+	else
+		other_main(&runs[!stops_other]);
+	if (pid == 0)
+		_exit(0);
+	CHILD(waitpid(pid, &status, 0) == pid && status == 0);
+}
+
+/* The arguments: which of both is stopped; the writer; the other; whether it appends; whether it is staged before; whether
+ * they are processes. */
 static int be_stopped(char **argv)
 {
 	int stops_other = atoi(argv[0]), writer = atoi(argv[1]), other = atoi(argv[2]);
 	bool appends = atoi(argv[3]), staged = atoi(argv[4]);
 	const struct does look = {does_look, 0};
-	pthread_t threads[2];
 	char order[2 * STEPS_MAX];
 	struct done last;
 	int best = -1;
 
 	signal(SIGPIPE, SIG_IGN); /* a socket may get the number of a file that was closed */
-	shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED, atoi(argv[5]), 0);
-	CHILD(shared != MAP_FAILED && close(atoi(argv[5])) == 0);
+	processes = atoi(argv[5]);
+	shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED, atoi(argv[6]), 0);
+	CHILD(shared != MAP_FAILED && close(atoi(argv[6])) == 0);
 	runs[0] = (struct run){.does = writers[writer], .count = count_of(writers[writer])};
 	runs[1] = (struct run){.does = others[other].does, .count = count_of(others[other].does)};
 	set_up(&real_world, "in", appends, staged);
-	CHILD(pthread_create(&threads[0], NULL, stopped_main, &runs[stops_other]) == 0);
-	CHILD(pthread_create(&threads[1], NULL, other_main, &runs[!stops_other]) == 0);
-	pthread_join(threads[0], NULL);
-	pthread_join(threads[1], NULL);
+	if (processes)
+		race_in_processes(stops_other);
+	else
+		race_in_threads(stops_other);
 	do_step(&real_world, &look, &last);
 	tear_down(&real_world);
 	if (!explained(order, 0, runs[0].count + runs[1].count, 0, 0, appends, staged, &last, &best)) {
@@ -775,7 +851,7 @@ static bool preempt(const char *const *args, int memory, int stop)
 {
 	char number[16];
 	const char *argv[] = {program, "--stopped", args[0], args[1], args[2],
-	                      args[3], args[4],     number,  NULL};
+	                      args[3], args[4],     args[5], number,  NULL};
 	bool over = false;
 	int status, seen = 0;
 	double end;
@@ -822,36 +898,38 @@ static bool preempt(const char *const *args, int memory, int stop)
 		fail_msg("it ends with %#x, stopped at %d", (unsigned)status, stop);
 	if (shared->wrong) {
 		wrong++;
-		print_message("no order explains it: the other %s; %s stopped at %d, writer %s, %s, %s\n%s",
-		              others[atoi(args[2])].name, atoi(args[0]) ? "the other" : "the writer", stop,
-		              args[1], atoi(args[3]) ? "appending" : "at its position",
+		print_message("no order explains it: the other%s %s; %s stopped at %d, writer %s, %s, %s\n%s",
+		              atoi(args[5]) ? " process" : "", others[atoi(args[2])].name,
+		              atoi(args[0]) ? "the other" : "the writer", stop, args[1],
+		              atoi(args[3]) ? "appending" : "at its position",
 		              atoi(args[4]) ? "staged before" : "not staged before", shared->message);
 	}
 	return !over;
 }
 
-/* The first ones, and then some of those that come; FASTWRITE_TEST_LONG=1: all. */
-static int next_stop(int stop)
+/* FASTWRITE_TEST_LONG=1: at each of its system calls; else at some, others for each of the others. */
+static int stride(void)
 {
-	enum { FIRST = 5, STRIDE = 11 };
+	enum { STRIDE = 12 };
 	const char *every = getenv("FASTWRITE_TEST_LONG");
 
-	return stop < FIRST || (every && strcmp(every, "1") == 0) ? 1 : STRIDE;
+	return every && strcmp(every, "1") == 0 ? 1 : STRIDE;
 }
 
-static void go_through(int stops_other, int appends, int staged)
+static void go_through(int stops_other, int appends, int staged, int two)
 {
 	const char *only = getenv("PREEMPT_ONLY"); /* the name of one of the others */
 	int memory = memfd_create("shared", 0);
-	char text[5][16];
+	char text[6][16];
 
+	cases = wrong = 0;
 	OK(mkdir("in", 0755));
 	OK(mkdir("outside", 0755));
 	OK(ftruncate(memory, sizeof *shared));
 	shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
 	for (int writer = 0; writer < WRITERS; writer++)
 		for (int other = 0; other < OTHERS; other++) {
-			const char *const args[] = {text[0], text[1], text[2], text[3], text[4]};
+			const char *const args[] = {text[0], text[1], text[2], text[3], text[4], text[5]};
 
 			if ((only && strcmp(only, others[other].name) != 0) ||
 			    (writer == WRITER_CLOSES && others[other].not_beside_close))
@@ -861,8 +939,9 @@ static void go_through(int stops_other, int appends, int staged)
 			sprintf(text[2], "%d", other);
 			sprintf(text[3], "%d", appends);
 			sprintf(text[4], "%d", staged);
-			for (int stop = 1; stop < STOPS_MOST && preempt(args, memory, stop);
-			     stop += next_stop(stop))
+			sprintf(text[5], "%d", two);
+			for (int stop = 1 + (writer * OTHERS + other) % stride();
+			     stop < STOPS_MOST && preempt(args, memory, stop); stop += stride())
 				;
 		}
 	munmap(shared, sizeof *shared);
@@ -873,36 +952,52 @@ static void go_through(int stops_other, int appends, int staged)
 	assert_int_equal(wrong, 0);
 }
 
-#define PREEMPT_TEST(name, stops_other, appends, staged) \
+#define PREEMPT_TEST(name, stops_other, appends, staged, processes) \
 	static void name(void **state) \
 	{ \
 		(void)state; \
-		go_through(stops_other, appends, staged); \
+		go_through(stops_other, appends, staged, processes); \
 	}
 
-PREEMPT_TEST(writer_stopped, 0, 0, 0)
-PREEMPT_TEST(writer_stopped_appending, 0, 1, 0)
-PREEMPT_TEST(writer_stopped_when_staged, 0, 0, 1)
-PREEMPT_TEST(writer_stopped_appending_when_staged, 0, 1, 1)
-PREEMPT_TEST(other_stopped, 1, 0, 0)
-PREEMPT_TEST(other_stopped_appending, 1, 1, 0)
-PREEMPT_TEST(other_stopped_when_staged, 1, 0, 1)
-PREEMPT_TEST(other_stopped_appending_when_staged, 1, 1, 1)
+PREEMPT_TEST(writer_stopped, 0, 0, 0, 0)
+PREEMPT_TEST(process_writer_stopped, 0, 0, 0, 1)
+PREEMPT_TEST(writer_stopped_appending, 0, 1, 0, 0)
+PREEMPT_TEST(process_writer_stopped_appending, 0, 1, 0, 1)
+PREEMPT_TEST(writer_stopped_when_staged, 0, 0, 1, 0)
+PREEMPT_TEST(process_writer_stopped_when_staged, 0, 0, 1, 1)
+PREEMPT_TEST(writer_stopped_appending_when_staged, 0, 1, 1, 0)
+PREEMPT_TEST(process_writer_stopped_appending_when_staged, 0, 1, 1, 1)
+PREEMPT_TEST(other_stopped, 1, 0, 0, 0)
+PREEMPT_TEST(process_other_stopped, 1, 0, 0, 1)
+PREEMPT_TEST(other_stopped_appending, 1, 1, 0, 0)
+PREEMPT_TEST(process_other_stopped_appending, 1, 1, 0, 1)
+PREEMPT_TEST(other_stopped_when_staged, 1, 0, 1, 0)
+PREEMPT_TEST(process_other_stopped_when_staged, 1, 0, 1, 1)
+PREEMPT_TEST(other_stopped_appending_when_staged, 1, 1, 1, 0)
+PREEMPT_TEST(process_other_stopped_appending_when_staged, 1, 1, 1, 1)
 
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(writer_stopped),
+		cmocka_unit_test(process_writer_stopped),
 		cmocka_unit_test(writer_stopped_appending),
+		cmocka_unit_test(process_writer_stopped_appending),
 		cmocka_unit_test(writer_stopped_when_staged),
+		cmocka_unit_test(process_writer_stopped_when_staged),
 		cmocka_unit_test(writer_stopped_appending_when_staged),
+		cmocka_unit_test(process_writer_stopped_appending_when_staged),
 		cmocka_unit_test(other_stopped),
+		cmocka_unit_test(process_other_stopped),
 		cmocka_unit_test(other_stopped_appending),
+		cmocka_unit_test(process_other_stopped_appending),
 		cmocka_unit_test(other_stopped_when_staged),
+		cmocka_unit_test(process_other_stopped_when_staged),
 		cmocka_unit_test(other_stopped_appending_when_staged),
+		cmocka_unit_test(process_other_stopped_appending_when_staged),
 	};
 
-	if (argc == 8 && strcmp(argv[1], "--stopped") == 0)
+	if (argc == 9 && strcmp(argv[1], "--stopped") == 0)
 		return be_stopped(argv + 2);
 	close_inherited();
 	program = argv[0];
