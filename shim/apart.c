@@ -60,6 +60,7 @@ long apart_fork(long (*make)(const long *arguments), const long *arguments)
 		family_forget();
 		own_fd_close_all();
 		fdtable_reset();
+		lazy_fork_child();
 		file_pools_reset();
 	}
 	sys_restore_signals(signals);

@@ -23,6 +23,7 @@
 #include "sys.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -228,13 +229,19 @@ static bool staging_near(int dirfd, const char *path)
 bool fd_lease_over(struct fd_open *op)
 {
 	enum { WAITS_MAX = 200 }; /* the lease may be another program's */
+	uint32_t releases = file_releases();
 	struct file_guard g;
 	struct statx st;
 	struct file *f;
 	bool waited;
 
-	if (!(op->flags & O_NONBLOCK) || !op->path || meta_idle() || op->waits++ >= WAITS_MAX ||
-	    sys.statx(op->dirfd, op->path, 0, STATX_INO, &st) < 0)
+	if (!(op->flags & O_NONBLOCK) || !op->path || op->waits++ >= WAITS_MAX)
+		return false;
+	if (releases != op->releases) {
+		op->releases = releases; /* what it met may have been the lease under which that was done */
+		return true;
+	}
+	if (meta_idle() || sys.statx(op->dirfd, op->path, 0, STATX_INO, &st) < 0)
 		return false;
 	f = file_find(sys_dev_of(&st), st.stx_ino);
 	if (!f || f->mode != FILE_ENGAGED)
@@ -257,22 +264,35 @@ static bool any_exclusive(void)
 	return false;
 }
 
-/* What another thread stages between this and the kernel's cut would be put behind what is no more. */
+/* What another thread stages between this and the kernel's cut would be put behind what is no more.  (Nobody leaves it for
+ * good meanwhile, neither by a jump nor cancelled.) */
 static void before_cut(struct fd_open *op, uint64_t dev, uint64_t ino)
 {
+	const struct file *f = file_find(dev, ino);
+
+	if ((!f || f->mode != FILE_ENGAGED) && !any_exclusive())
+		return;
 	op->cuts = true;
 	op->signals = sys_block_signals();
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &op->cancels);
 	file_change_begin();
-	file_hold();
-	settle_identity(dev, ino);
+	f = file_find(dev, ino);
+	op->holds = f && f->mode == FILE_ENGAGED;
+	if (op->holds) {
+		file_hold();
+		settle_identity(dev, ino);
+	}
 }
 
 void fd_open_end(struct fd_open *op)
 {
 	if (!op->cuts)
 		return;
-	file_unhold();
+	if (op->holds)
+		file_unhold();
 	file_change_end();
+	if (op->cancels >= 0)
+		pthread_setcancelstate(op->cancels, NULL);
 	sys_restore_signals(op->signals);
 }
 
@@ -286,6 +306,8 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 
 	op->flags = flags;
 	op->lazy = op->unsure = op->late = op->resolving = op->reader = op->cuts = false;
+	op->cancels = -1;
+	op->releases = file_releases();
 	op->dirfd = dirfd;
 	op->path = path;
 	op->waits = 0;
@@ -771,13 +793,14 @@ long fd_close(int fd)
 {
 	sys_sigset signals = sys_block_signals();
 	long staged, r;
+	bool blocked;
 
 	before_close(fd);
-	lazy_end(fd);
-	lazy_block(fd);
+	blocked = lazy_block(fd);
 	staged = forget(fd);
 	r = sys.close(fd);
-	lazy_unblock(fd);
+	if (blocked)
+		lazy_unblock(fd);
 	sys_restore_signals(signals);
 	/* the descriptor is gone in any case; what could not be written is the error that matters */
 	return r == 0 && staged != FD_PASS ? staged : r;
@@ -790,9 +813,8 @@ static void share_description(int oldfd, int newfd)
 	struct file *f;
 	struct ofd *o;
 
-	if ((!fdtable_get(oldfd) && !lazy_is(oldfd)) || fd_foreign_process())
+	if (!fdtable_get(oldfd) || fd_foreign_process())
 		return;
-	lazy_resolve(oldfd);
 	f = lock_fd(oldfd, &o, &g);
 	if (!f)
 		return;
@@ -810,6 +832,7 @@ void fd_dup_done(int oldfd, int newfd)
 	if (oldfd == newfd)
 		return;
 	lazy_clear(newfd); /* of a descriptor with this number that was closed behind our back */
+	lazy_resolve(oldfd);
 	share_description(oldfd, newfd);
 }
 
@@ -859,7 +882,9 @@ long fd_dup_onto_prepare(struct fd_dup_onto *d, int oldfd, int newfd)
 	if (oldfd == newfd)
 		return FD_PASS;
 	d->forgotten = (fdtable_get(newfd) || lazy_is(newfd)) && can_replace(oldfd, newfd);
-	d->holds = d->forgotten && (fdtable_get(oldfd) || lazy_is(oldfd));
+	if (d->forgotten)
+		lazy_resolve(oldfd); /* not below, where two threads would wait for each other's numbers */
+	d->holds = d->forgotten && fdtable_get(oldfd);
 	/* dup2 reports no error of the close that it implies */
 	if (d->forgotten && !d->holds)
 		fd_close_prepare(newfd);
@@ -868,9 +893,13 @@ long fd_dup_onto_prepare(struct fd_dup_onto *d, int oldfd, int newfd)
 		 * that has become: where it goes something may be staged. */
 		d->signals = sys_block_signals();
 		before_close(newfd);
-		lazy_end(newfd);
-		lazy_block(newfd);
+		d->blocked = lazy_block(newfd);
 		forget(newfd);
+		if (!d->blocked) {
+			/* nobody waits: so nothing is staged */
+			file_hold();
+			fd_hand_over(oldfd);
+		}
 	}
 	return FD_PASS;
 }
@@ -892,7 +921,10 @@ void fd_dup_onto_done(const struct fd_dup_onto *d, bool made)
 	if (d->holds) {
 		if (made)
 			share_description(d->oldfd, d->newfd);
-		lazy_unblock(d->newfd);
+		if (d->blocked)
+			lazy_unblock(d->newfd);
+		else
+			file_unhold();
 		sys_restore_signals(d->signals);
 	} else if (made) {
 		fd_dup_done(d->oldfd, d->newfd);

@@ -26,7 +26,10 @@ struct fd_open {
 	int dirfd;              /* of the call, for as long as it lasts */
 	const char *path;
 	unsigned waits; /* see fd_lease_over */
-	bool cuts;      /* nothing is staged for any file, nor engaged, until fd_open_end */
+	uint32_t releases;
+	bool cuts;   /* no file is engaged until fd_open_end */
+	bool holds;  /* nor is anything staged: this one is */
+	int cancels; /* the thread's state before, -1: unchanged */
 	uint64_t signals;
 };
 
@@ -65,7 +68,8 @@ void fd_dup_done(int oldfd, int newfd);
 struct fd_dup_onto {
 	int oldfd, newfd;
 	bool forgotten; /* newfd was known */
-	bool holds;     /* who uses newfd meanwhile waits */
+	bool holds;     /* who uses newfd meanwhile waits ... */
+	bool blocked;   /* ... or else nothing is staged */
 	uint64_t signals;
 };
 /* Before the call, which closes newfd.  -EBADF: newfd is ours, pretend it is out of range. */

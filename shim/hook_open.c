@@ -2,6 +2,8 @@
 /* hook_open: the functions that make descriptors. */
 #include "hook.h"
 
+#include "cancel.h"
+
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -21,6 +23,8 @@ static bool takes_mode(int flags) { return (flags & O_CREAT) || (flags & O_TMPFI
 #define OPEN_AND_REGISTER(dirfd, path, flags, call) \
 	struct fd_open op; \
 	int fd, before = errno; \
+	if ((flags) & O_TRUNC) \
+		cancel_point(); /* not in the middle (fd_open_end) */ \
 	fd_open_prepare(&op, dirfd, path, flags); \
 	do \
 		fd = (call); \

@@ -14,22 +14,11 @@ static long readv_managed(int fd, struct ofd *o, const struct iovec *iov, int co
 	return io_readv(fd, o, iov, count, offset);
 }
 
-/* It moves the position of a descriptor that is only noted: counted, unless `o` is what that turned out to be. */
-#define PASS_NOTED(fd, o, next) \
-	do { \
-		bool counted; \
-		(o) = lazy_move(fd, &counted); \
-		if (counted) { \
-			__typeof__(next) passed = (next); \
-			lazy_written(fd); \
-			return passed; \
-		} \
-	} while (0)
+/* What the call is about: it moves the position when no offset is given. */
+static inline struct ofd *read_from(int fd, bool moves) { return moves ? lazy_moved(fd) : lazy_used(fd); }
 
 #define READ_VECTOR(fd, iov, count, offset, next) \
-	struct ofd *o = lazy_used(fd); \
-	if (!o && (offset) == IO_NO_OFFSET && lazy_is(fd)) \
-		PASS_NOTED(fd, o, next); \
+	struct ofd *o = read_from(fd, (offset) == IO_NO_OFFSET); \
 	long r = __builtin_expect(o != NULL, 0) ? readv_managed(fd, o, iov, count, offset) : IO_PASS; \
 	return r == IO_PASS ? (next) : hook_result(r)
 
@@ -44,9 +33,7 @@ static __attribute__((noinline)) long read_managed(int fd, struct ofd *o, void *
 }
 
 #define READ_BUFFER(fd, buf, size, offset, next) \
-	struct ofd *o = lazy_used(fd); \
-	if ((offset) == IO_NO_OFFSET && !o && lazy_is(fd)) \
-		PASS_NOTED(fd, o, next); \
+	struct ofd *o = read_from(fd, (offset) == IO_NO_OFFSET); \
 	if (__builtin_expect(o != NULL, 0)) { \
 		long r = read_managed(fd, o, buf, size, offset); \
 		if (r != IO_PASS) \
@@ -129,10 +116,8 @@ static long read_with(int fd, const struct iovec *iov, int count, int flags)
 
 /* Flags change how the kernel reads: hand everything over first. */
 #define READ_FLAGS(fd, iov, count, offset, flags, next) \
-	struct ofd *o = lazy_used(fd); \
+	struct ofd *o = read_from(fd, (offset) == -1); \
 	long r = IO_PASS; \
-	if (!o && (offset) == -1 && lazy_is(fd)) \
-		PASS_NOTED(fd, o, next); \
 	if (o && (flags) != 0 && (offset) == -1) { \
 		cancel_point(); \
 		r = read_with(fd, iov, count, flags); \
@@ -161,22 +146,16 @@ static __attribute__((noinline)) off_t seek_managed(int fd, struct ofd *o, off_t
 
 EXPORT off_t lseek(int fd, off_t offset, int whence)
 {
-	struct ofd *o = lazy_used(fd);
+	struct ofd *o = lazy_moved(fd);
 
-	if (!o && lazy_is(fd))
-		PASS_NOTED(fd, o, real.lseek(fd, offset, whence));
 	return __builtin_expect(o != NULL, 0) ? seek_managed(fd, o, offset, whence)
 	                                      : real.lseek(fd, offset, whence);
 }
 
 EXPORT off64_t lseek64(int fd, off64_t offset, int whence)
 {
-	struct ofd *o = lazy_used(fd);
-	long r;
-
-	if (!o && lazy_is(fd))
-		PASS_NOTED(fd, o, real.lseek64(fd, offset, whence));
-	r = o ? io_lseek(fd, o, offset, whence) : IO_PASS;
+	struct ofd *o = lazy_moved(fd);
+	long r = o ? io_lseek(fd, o, offset, whence) : IO_PASS;
 
 	return r == IO_PASS ? real.lseek64(fd, offset, whence) : hook_result(r);
 }

@@ -61,9 +61,15 @@ static int allocate_posix(int (*next)(int fd, off64_t offset, off64_t length), i
 	struct meta_change change;
 	int r = meta_change_fd(&change, fd);
 
-	r = r < 0 ? -r : next(fd, offset, length);
+	if (r == 0)
+		r = (int)sys_raw(SYS_fallocate, fd, 0, offset, length, 0, 0);
 	journal_touched();
 	meta_change_end(&change);
+	if (r != -EOPNOTSUPP)
+		return -r;
+	/* then the C library writes, which takes its time, and where nothing is staged either */
+	r = next(fd, offset, length);
+	journal_touched();
 	return r;
 }
 EXPORT int posix_fallocate(int fd, off_t offset, off_t length)

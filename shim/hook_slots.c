@@ -93,11 +93,22 @@ static long put(int fd, const void *data, size_t size, bool *counted)
 	return o ? io_write(fd, o, data, size) : IO_PASS;
 }
 
+enum { ASK_TRIES = 8 };
+
+static bool written_through(int fd)
+{
+	struct ofd *o = fdtable_get(fd);
+
+	return (!o && !lazy_is(fd) && !fdtable_get(fd)) ||
+	       (o && atomic_load(&atomic_load(&o->file)->mode) == FILE_THROUGH);
+}
+
 static ssize_t slot_write(FILE *stream, const void *data, ssize_t size)
 {
 	int fd = stream->_fileno;
 	ssize_t done = 0;
 	bool failed = false;
+	int asks = 0;
 
 	if (!lazy_is(fd) && !fdtable_get(fd)) {
 		note(stream, SLOT_WRITE);
@@ -108,6 +119,8 @@ static ssize_t slot_write(FILE *stream, const void *data, ssize_t size)
 		bool counted;
 		long r = put(fd, rest, (size_t)(size - done), &counted);
 
+		if (r == IO_PASS && !counted && asks++ < ASK_TRIES && !written_through(fd))
+			continue; /* it may be something else by now (fd_dup_onto_prepare) */
 		if (r == IO_PASS) {
 			keep_books(stream, done, false);
 			r = next_write(stream, rest, size - done);
@@ -128,7 +141,7 @@ static ssize_t slot_write(FILE *stream, const void *data, ssize_t size)
 static ssize_t slot_read(FILE *stream, void *data, ssize_t size)
 {
 	int fd = stream->_fileno;
-	struct ofd *o = lazy_used(fd);
+	struct ofd *o = lazy_moved(fd);
 	struct iovec iov = {.iov_base = data, .iov_len = (size_t)size};
 	long r = o ? io_readv(fd, o, &iov, 1, IO_NO_OFFSET) : IO_PASS;
 
@@ -141,7 +154,7 @@ static ssize_t slot_read(FILE *stream, void *data, ssize_t size)
 static off64_t slot_seek(FILE *stream, off64_t offset, int whence)
 {
 	int fd = stream->_fileno;
-	struct ofd *o = lazy_used(fd);
+	struct ofd *o = lazy_moved(fd);
 	long r = o ? io_lseek(fd, o, offset, whence) : IO_PASS;
 
 	if (r != IO_PASS)
@@ -172,8 +185,14 @@ static int slot_stat(FILE *stream, void *out)
 
 	lazy_use(stream->_fileno);
 	r = next(stream, out);
-	if (r == 0 && meta_outdated(releases) && meta_settle_stat(st->st_dev, st->st_ino, releases))
+	if (r == 0 && meta_outdated(releases) && meta_settle_stat(st->st_dev, st->st_ino, releases)) {
+		struct meta_change again;
+
+		if (meta_asks_again(&again))
+			meta_settle_stat(st->st_dev, st->st_ino, releases);
 		r = next(stream, out);
+		meta_change_end(&again);
+	}
 	note(stream, SLOT_STAT);
 	return r;
 }

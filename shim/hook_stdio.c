@@ -6,6 +6,8 @@
  */
 #include "hook.h"
 
+#include "cancel.h"
+
 #include "hook_slots.h"
 #include "log.h"
 #include "sys.h"
@@ -66,6 +68,8 @@ static struct mode mode_of(const char *text, int length)
 
 static void before_open(struct fd_open *op, const struct mode *m, const char *path)
 {
+	if (m->flags & O_TRUNC)
+		cancel_point(); /* not in the middle (fd_open_end) */
 	fd_open_prepare(op, AT_FDCWD, path, m->flags);
 	/* the stream's position is set to the end as the kernel knows it */
 	if (path && (m->flags & O_APPEND))

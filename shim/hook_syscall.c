@@ -213,24 +213,41 @@ static long do_fanotify_init(const long *a)
 
 _Static_assert(IO_PASS == PASS && FD_PASS == PASS, "one word for passing on");
 
-static struct ofd *resolved(int fd)
+/* (The number may stand for something else just now, and then that is asked: fd_dup_onto_prepare.) */
+enum { ASK_TRIES = 8 };
+
+/* What fd is, as far as that is ours, after `was` had nothing to say about it. */
+static struct ofd *asked_again(int fd, const struct ofd *was)
 {
-	lazy_resolve(fd);
-	return fdtable_get(fd);
+	struct ofd *now = lazy_moved(fd);
+
+	return now != was || lazy_is(fd) ? now : NULL;
 }
 
 static long do_write(const long *a)
 {
-	struct ofd *o = resolved(INT(0));
+	struct ofd *o = lazy_moved(INT(0));
 
-	return o ? io_write(INT(0), o, TO(const void, 1), (size_t)a[2]) : PASS;
+	long r = PASS;
+
+	for (int i = 0; o && r == PASS && i < ASK_TRIES; i++) {
+		r = io_write(INT(0), o, TO(const void, 1), (size_t)a[2]);
+		o = r == PASS ? asked_again(INT(0), o) : o;
+	}
+	return r;
 }
 
 static long write_vector(const long *a, const struct iovec *iov, int count, off_t offset)
 {
-	struct ofd *o = resolved(INT(0));
+	struct ofd *o = lazy_moved(INT(0));
 
-	return o ? io_writev(INT(0), o, iov, count, offset) : PASS;
+	long r = PASS;
+
+	for (int i = 0; o && r == PASS && i < ASK_TRIES; i++) {
+		r = io_writev(INT(0), o, iov, count, offset);
+		o = r == PASS ? asked_again(INT(0), o) : o;
+	}
+	return r;
 }
 
 static long do_pwrite64(const long *a)
@@ -261,28 +278,13 @@ static long do_pwritev2(const long *a)
 		return a[3] >= -1 ? write_vector(a, TO(const struct iovec, 1), INT(2), a[3]) : PASS;
 	lazy_resolve(INT(0));
 	o = fdtable_get(INT(0));
-	r = o ? io_synced(INT(0), o, TO(const struct iovec, 1), INT(2), a[3], INT(5)) : IO_PASS;
+	if (!o)
+		return PASS;
+	r = io_synced(INT(0), o, TO(const struct iovec, 1), INT(2), a[3], INT(5));
 	if (r != IO_PASS)
 		return r;
 	prepared = meta_change_fd(&c, INT(0));
 	return changed(&c, prepared, SYS_pwritev2, a);
-}
-
-/* The description that is read from or moved in, when it is managed; `counted`: see lazy_move. */
-static struct ofd *moved(int fd, bool *counted)
-{
-	struct ofd *o = lazy_used(fd);
-
-	*counted = false;
-	return !o && lazy_is(fd) ? lazy_move(fd, counted) : o;
-}
-
-static long counted_call(long number, const long *a)
-{
-	long r = kernel(number, a);
-
-	lazy_written(INT(0));
-	return r;
 }
 
 static long read_vector(const long *a, const struct iovec *iov, int count, off_t offset)
@@ -292,13 +294,10 @@ static long read_vector(const long *a, const struct iovec *iov, int count, off_t
 	return o ? io_readv(INT(0), o, iov, count, offset) : PASS;
 }
 
-static long read_on(long number, const long *a, const struct iovec *iov, int count)
+static long read_on(const long *a, const struct iovec *iov, int count)
 {
-	bool counted;
-	struct ofd *o = moved(INT(0), &counted);
+	struct ofd *o = lazy_moved(INT(0));
 
-	if (counted)
-		return counted_call(number, a);
 	return o ? io_readv(INT(0), o, iov, count, IO_NO_OFFSET) : PASS;
 }
 
@@ -306,7 +305,7 @@ static long do_read(const long *a)
 {
 	struct iovec iov = {.iov_base = TO(void, 1), .iov_len = (size_t)a[2]};
 
-	return read_on(SYS_read, a, &iov, 1);
+	return read_on(a, &iov, 1);
 }
 
 static long do_pread64(const long *a)
@@ -316,7 +315,7 @@ static long do_pread64(const long *a)
 	return a[3] >= 0 ? read_vector(a, &iov, 1, a[3]) : PASS;
 }
 
-static long do_readv(const long *a) { return read_on(SYS_readv, a, TO(const struct iovec, 1), INT(2)); }
+static long do_readv(const long *a) { return read_on(a, TO(const struct iovec, 1), INT(2)); }
 
 static long do_preadv(const long *a)
 {
@@ -329,7 +328,7 @@ static long do_preadv2(const long *a)
 
 	if (a[5] == 0)
 		return a[3] >= -1 ? read_vector(a, TO(const struct iovec, 1), INT(2), a[3]) : PASS;
-	if (a[3] == -1) {
+	if (a[3] == -1 && lazy_moved(INT(0))) {
 		struct meta_change c;
 		int prepared = meta_change_fd(&c, INT(0));
 
@@ -341,17 +340,14 @@ static long do_preadv2(const long *a)
 
 static long do_lseek(const long *a)
 {
-	bool counted;
-	struct ofd *o = moved(INT(0), &counted);
+	struct ofd *o = lazy_moved(INT(0));
 
-	if (counted)
-		return counted_call(SYS_lseek, a);
 	return o ? io_lseek(INT(0), o, a[1], INT(2)) : PASS;
 }
 
 static long synced(int fd, bool full)
 {
-	struct ofd *o = resolved(fd);
+	struct ofd *o = lazy_moved(fd);
 
 	return o ? sync_file(fd, o, full) : PASS;
 }

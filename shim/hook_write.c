@@ -28,10 +28,10 @@
 	} while (0)
 
 /* Written through: nothing else is to be asked. */
-static bool is_through(int fd, const struct ofd *o)
+static bool is_through(int fd, struct ofd *o)
 {
-	return atomic_load(&atomic_load(&((struct ofd *)(uintptr_t)o)->file)->mode) == FILE_THROUGH &&
-	       !lazy_is(fd);
+	return atomic_load(&atomic_load(&o->file)->mode) == FILE_THROUGH && !lazy_is(fd) &&
+	       fdtable_get(fd) == o;
 }
 
 /* What is passed on may have become something else just now (fd_dup_onto_prepare), and that is asked.  (What does so all

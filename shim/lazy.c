@@ -3,6 +3,7 @@
 #include "lazy.h"
 
 #include "fd.h"
+#include "stage.h"
 #include "sys.h"
 
 enum { PATIENCE = 100 };
@@ -30,33 +31,45 @@ bool lazy_note(int fd, int flags, const struct timespec *before, bool unsure)
 	return true;
 }
 
-void lazy_block(int fd)
+/*
+ * Another thread finds out what fd is, or replaces it.  Waited for, unless the table shows what it still is, this is the child
+ * of a fork that no hook saw, or a signal handler: the one it interrupted may hold what the other thread waits for.
+ */
+static bool waits(int fd)
 {
-	if ((unsigned)fd < LAZY_FDS && !alive_vforked)
-		atomic_store(&lazy_fds[fd].state, LAZY_RESOLVING);
+	if (stage_frames || alive_elsewhere() || fdtable_entry(fd))
+		return false;
+	sys_raw(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
+	return true;
 }
+
+/* From noted, or nothing, to `to`. */
+static bool end_as(int fd, enum lazy_state to)
+{
+	uint32_t state;
+
+	if ((unsigned)fd >= LAZY_FDS || alive_vforked)
+		return false;
+	for (;;) {
+		state = atomic_load(&lazy_fds[fd].state);
+		if (state == LAZY_RESOLVING) {
+			if (!waits(fd))
+				return false;
+		} else if (atomic_compare_exchange_strong(&lazy_fds[fd].state, &state, to)) {
+			return true;
+		}
+	}
+}
+
+void lazy_end(int fd) { end_as(fd, LAZY_NONE); }
+bool lazy_block(int fd) { return end_as(fd, LAZY_RESOLVING); }
 
 void lazy_unblock(int fd)
 {
 	uint32_t blocked = LAZY_RESOLVING;
 
 	/* (whoever got the number from the kernel since may have noted it) */
-	if ((unsigned)fd < LAZY_FDS && !alive_vforked)
-		atomic_compare_exchange_strong(&lazy_fds[fd].state, &blocked, LAZY_NONE);
-}
-
-void lazy_end(int fd)
-{
-	uint32_t state;
-
-	if ((unsigned)fd >= LAZY_FDS || alive_vforked)
-		return;
-	/* another thread is at it; it has its signals blocked, so it is not us who interrupted it */
-	while ((state = atomic_load(&lazy_fds[fd].state)) != LAZY_NONE)
-		if (state == LAZY_RESOLVING)
-			sys_raw(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
-		else
-			atomic_compare_exchange_strong(&lazy_fds[fd].state, &state, LAZY_NONE);
+	atomic_compare_exchange_strong(&lazy_fds[fd].state, &blocked, LAZY_NONE);
 }
 
 bool lazy_any(void) { return atomic_load(&highest) >= 0; }
@@ -113,37 +126,6 @@ static bool resolve(int fd, uint32_t mine)
 	return done;
 }
 
-/* Counts a call on a noted descriptor; the state then, never LAZY_RESOLVING. */
-static uint32_t begin_call(struct lazy *l)
-{
-	uint32_t state;
-
-	atomic_fetch_add(&l->inflight, 1);
-	/* another thread may be at it; it has its signals blocked, so it is not us who interrupted it */
-	while ((state = atomic_load(&l->state)) == LAZY_RESOLVING) {
-		atomic_fetch_sub(&l->inflight, 1);
-		sys_raw(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
-		atomic_fetch_add(&l->inflight, 1);
-	}
-	return state;
-}
-
-/* NULL when the call is counted, and to be passed on. */
-static struct ofd *counts(int fd, uint32_t state, bool *counted)
-{
-	*counted = state != LAZY_NONE;
-	if (*counted)
-		return NULL;
-	lazy_written(fd);
-	return fdtable_get(fd);
-}
-
-struct ofd *lazy_move(int fd, bool *counted)
-{
-	lazy_use(fd);
-	return counts(fd, begin_call(&lazy_fds[fd]), counted);
-}
-
 struct ofd *lazy_write(int fd, size_t size, bool *counted)
 {
 	struct lazy *l = &lazy_fds[fd];
@@ -154,11 +136,22 @@ struct ofd *lazy_write(int fd, size_t size, bool *counted)
 		lazy_resolve(fd);
 		return fdtable_get(fd);
 	}
-	state = begin_call(l);
+	atomic_fetch_add(&l->inflight, 1);
+	while ((state = atomic_load(&l->state)) == LAZY_RESOLVING) {
+		atomic_fetch_sub(&l->inflight, 1);
+		if (!waits(fd))
+			return fdtable_get(fd);
+		atomic_fetch_add(&l->inflight, 1);
+	}
 	/* large writes count, too: a descriptor that no rule matches shall not be asked about for ever */
 	if (state == LAZY_NOTED && size > 0 && atomic_fetch_add(&l->seen, 1) > 0 && resolve(fd, 1))
 		state = LAZY_NONE;
-	return counts(fd, state, counted);
+	if (state == LAZY_NONE) {
+		atomic_fetch_sub(&l->inflight, 1);
+		return fdtable_get(fd);
+	}
+	*counted = true;
+	return NULL;
 }
 
 void lazy_written(int fd) { atomic_fetch_sub(&lazy_fds[fd].inflight, 1); }
@@ -172,6 +165,7 @@ void lazy_resolve(int fd)
 		 * handler has left it for good.  Nobody must wait for it: it stays what it is natively. */
 		if (tries >= PATIENCE)
 			atomic_compare_exchange_strong(&lazy_fds[fd].state, &expected, LAZY_NONE);
-		sys_raw(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
+		if (!waits(fd) && atomic_load(&lazy_fds[fd].state) == LAZY_RESOLVING)
+			return;
 	}
 }

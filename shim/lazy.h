@@ -43,15 +43,22 @@ static inline bool lazy_is(int fd)
 bool lazy_note(int fd, int flags, const struct timespec *before, bool unsure);
 static inline void lazy_clear(int fd)
 {
-	if (lazy_is(fd))
-		atomic_store(&lazy_fds[fd].state, LAZY_NONE);
+	uint32_t state = LAZY_NOTED;
+
+	/* (not what is blocked, or being found out) */
+	if (lazy_is(fd) && !atomic_compare_exchange_strong(&lazy_fds[fd].state, &state, LAZY_NONE) &&
+	    state == LAZY_UNSURE)
+		atomic_compare_exchange_strong(&lazy_fds[fd].state, &state, LAZY_NONE);
 }
-/* Whoever uses fd from now on waits until it is unblocked.  All signals of this thread are blocked meanwhile. */
-void lazy_block(int fd);
-void lazy_unblock(int fd);
-/* Before fd is closed, or something else takes its number: what is just being found out about it comes first, and the
- * table may show it then. */
+/*
+ * fd is about to be closed, or something else takes its number: what another thread is just finding out about it comes
+ * first, and the table may show it then; it is not noted any more.
+ */
 void lazy_end(int fd);
+/* The same, and whoever uses fd from now on waits until it is unblocked.  All signals of this thread are blocked meanwhile.
+ * False when that cannot be had: numbers from LAZY_FDS on, and in a signal handler that the other thread may wait for. */
+bool lazy_block(int fd);
+void lazy_unblock(int fd);
 /* False when none has ever been noted. */
 bool lazy_any(void);
 /* The lowest noted descriptor from `from` on, or -1. */
@@ -69,8 +76,6 @@ void lazy_fork_child(void);
  * NULL: pass the call on, and call lazy_written afterwards when *counted.
  */
 struct ofd *lazy_write(int fd, size_t size, bool *counted);
-/* The same before a call that moves the position: whoever resolves fd meanwhile would take the old one for good. */
-struct ofd *lazy_move(int fd, bool *counted);
 void lazy_written(int fd);
 
 /* Resolves fd now, if it is lazy. */
@@ -94,6 +99,18 @@ static inline struct ofd *lazy_used(int fd)
 		return o;
 	lazy_use(fd);
 	return fdtable_get(fd); /* another thread may have found it out since */
+}
+
+/* The same before a call that moves the position: whoever resolved fd meanwhile would take the old one for good. */
+static inline struct ofd *lazy_moved(int fd)
+{
+	struct ofd *o = fdtable_get(fd);
+
+	if (__builtin_expect(o != NULL, 0))
+		return o;
+	if (lazy_is(fd))
+		lazy_resolve(fd);
+	return fdtable_get(fd);
 }
 
 /* fd is about to be used in ways that are not seen: it is not noted any more.  Managed or not, it is as before. */

@@ -222,14 +222,14 @@ static bool none_passes(struct file *f)
  * takes a moment, unlike those who only look. */
 static bool lease_soon(int fd)
 {
-	enum { TRIES = 5 };
+	enum { TRIES = 3 };
 
 	for (int i = 0; i < TRIES; i++) {
 		int r = lease_take(fd);
 
 		if (r != -EAGAIN)
 			return r == 0;
-		sys_nap(200000);
+		sys_nap(50000);
 	}
 	return false;
 }
