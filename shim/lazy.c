@@ -32,12 +32,12 @@ bool lazy_note(int fd, int flags, const struct timespec *before, bool unsure)
 }
 
 /*
- * Another thread finds out what fd is, or replaces it.  Waited for, unless the table shows what it still is, this is the child
- * of a fork that no hook saw, or a signal handler: the one it interrupted may hold what the other thread waits for.
+ * Another thread finds out what a number is, or replaces it.  That is waited for, unless this is the child of a fork that no
+ * hook saw, or a signal handler: the one it interrupted may hold what the other thread waits for.
  */
-static bool waits(int fd)
+static bool waits(void)
 {
-	if (stage_frames || alive_elsewhere() || fdtable_entry(fd))
+	if (stage_frames || alive_elsewhere())
 		return false;
 	sys_raw(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
 	return true;
@@ -53,7 +53,7 @@ static bool end_as(int fd, enum lazy_state to)
 	for (;;) {
 		state = atomic_load(&lazy_fds[fd].state);
 		if (state == LAZY_RESOLVING) {
-			if (!waits(fd))
+			if (!waits())
 				return false;
 		} else if (atomic_compare_exchange_strong(&lazy_fds[fd].state, &state, to)) {
 			return true;
@@ -139,7 +139,8 @@ struct ofd *lazy_write(int fd, size_t size, bool *counted)
 	atomic_fetch_add(&l->inflight, 1);
 	while ((state = atomic_load(&l->state)) == LAZY_RESOLVING) {
 		atomic_fetch_sub(&l->inflight, 1);
-		if (!waits(fd))
+		/* (what the table shows is what it still is) */
+		if (fdtable_get(fd) || !waits())
 			return fdtable_get(fd);
 		atomic_fetch_add(&l->inflight, 1);
 	}
@@ -165,7 +166,7 @@ void lazy_resolve(int fd)
 		 * handler has left it for good.  Nobody must wait for it: it stays what it is natively. */
 		if (tries >= PATIENCE)
 			atomic_compare_exchange_strong(&lazy_fds[fd].state, &expected, LAZY_NONE);
-		if (!waits(fd) && atomic_load(&lazy_fds[fd].state) == LAZY_RESOLVING)
-			return;
+		if (fdtable_get(fd) || (!waits() && atomic_load(&lazy_fds[fd].state) == LAZY_RESOLVING))
+			return; /* (what the table shows is what it still is) */
 	}
 }

@@ -28,6 +28,7 @@ struct world {
 	const char *dir;
 	int more; /* flags of the open */
 	int fd[FDS];
+	FILE *stream;
 };
 
 typedef long step(struct world *w, int arg, char *out);
@@ -87,6 +88,22 @@ static long does_write(struct world *w, int arg, char *out)
 {
 	(void)out;
 	return put(w->fd[arg / 100], arg);
+}
+
+/* By a stream without a buffer, which is left behind in the end. */
+static long does_put(struct world *w, int arg, char *out)
+{
+	char piece[PIECE + 1];
+
+	(void)out;
+	if (!w->stream) {
+		w->stream = fdopen(w->fd[0], w->more & O_APPEND ? "a" : "w");
+		if (!w->stream)
+			return -1; /* the number is another file's by now */
+		setvbuf(w->stream, NULL, _IONBF, 0);
+	}
+	piece_fill(piece, arg);
+	return fputs(piece, w->stream) < 0 ? -1 : 0;
 }
 
 static long does_pwrite(struct world *w, int arg, char *out)
@@ -330,7 +347,7 @@ static long does_spawn(struct world *w, int arg, char *out)
 	FILE *file;
 
 	(void)arg;
-	sprintf(command, "cat %s/a", w->dir);
+	sprintf(command, "dd if=%s/a bs=64K count=1 status=none", w->dir); /* one read */
 	file = popen(command, "r");
 	if (!file)
 		return -1;
@@ -434,6 +451,7 @@ enum { WRITER_CLOSES = 1 };
 static const struct does writers[][STEPS_MAX] = {
 	{{does_write, 1}, {does_write, 2}, {does_write, 3}, END},
 	{{does_write, 1}, {does_write, 2}, {does_sync, 0}, {does_write, 3}, {does_close, 0}, END},
+	{{does_put, 1}, {does_write_syscall, 2}, {does_put, 3}, END},
 };
 
 static const struct {
