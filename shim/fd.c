@@ -514,7 +514,7 @@ void fd_opened(const struct fd_open *op, int fd)
 	sys_restore_signals(signals);
 }
 
-void fd_resolve(int fd, int flags, const struct timespec *before, bool unused)
+void fd_resolve(int fd, int flags, const struct timespec *before, bool unused, bool written)
 {
 	struct fd_open op = {
 		.flags = flags,
@@ -528,7 +528,7 @@ void fd_resolve(int fd, int flags, const struct timespec *before, bool unused)
 
 	fd_opened(&op, fd);
 	o = fdtable_get(fd);
-	if (o && !unused)
+	if (o && !unused && written)
 		atomic_fetch_add(&file_of(o)->small_seen, 1);
 }
 

@@ -49,8 +49,9 @@ static inline bool fd_open_concerns(struct fd_open *op)
 {
 	return op->watch || (op->regular && file_engaged() > 0 && (op->watch = true));
 }
-/* The same, later: the descriptor was only noted (lazy.h).  Unless `unused` its first write is over. */
-void fd_resolve(int fd, int flags, const struct timespec *before, bool unused);
+/* The same, later: the descriptor was only noted (lazy.h).  Unless `unused` it may have been used, and its first write is
+ * over if `written`. */
+void fd_resolve(int fd, int flags, const struct timespec *before, bool unused, bool written);
 /* Before a fork.  Another member of the family may stage what our descriptors are to see, or write: before the first
  * one those that only read become known, and what stays unknown is never staged by anybody (marks.h). */
 void fd_fork_prepare(void);

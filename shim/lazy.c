@@ -119,7 +119,8 @@ static bool resolve(int fd, uint32_t mine)
 		/* a write of another thread, in the kernel at this moment, would move offset and size under us */
 		done = atomic_load(&l->inflight) <= mine;
 		if (done)
-			fd_resolve(fd, l->flags, &l->before, before == LAZY_UNSURE);
+			fd_resolve(fd, l->flags, &l->before, before == LAZY_UNSURE,
+			           atomic_load(&l->seen) > 0);
 		atomic_store(&l->state, done ? LAZY_NONE : before);
 	}
 	sys_restore_signals(signals);
