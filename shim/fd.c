@@ -291,8 +291,7 @@ void fd_open_end(struct fd_open *op)
 	if (op->holds)
 		file_unhold();
 	file_change_end();
-	if (op->cancels >= 0)
-		pthread_setcancelstate(op->cancels, NULL);
+	pthread_setcancelstate(op->cancels, NULL);
 	sys_restore_signals(op->signals);
 }
 
@@ -306,7 +305,6 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 
 	op->flags = flags;
 	op->lazy = op->unsure = op->late = op->resolving = op->reader = op->cuts = false;
-	op->cancels = -1;
 	op->releases = file_releases();
 	op->dirfd = dirfd;
 	op->path = path;

@@ -29,7 +29,7 @@ struct fd_open {
 	uint32_t releases;
 	bool cuts;   /* no file is engaged until fd_open_end */
 	bool holds;  /* nor is anything staged: this one is */
-	int cancels; /* the thread's state before, -1: unchanged */
+	int cancels; /* the thread's state before */
 	uint64_t signals;
 };
 

@@ -47,6 +47,10 @@ void hook_before_submit(long count, struct iocb *const *list);
 void hook_ring_made(void);
 void hook_before_detach(void);
 
+/* What a write passed on may have become something else just now (fd_dup_onto_prepare): so often that is asked, too.  What
+ * does so all the time is for the kernel to name. */
+enum { ASK_TRIES = 8 };
+
 static inline void hook_messages(const struct mmsghdr *messages, unsigned count,
                                  void (*act)(const struct msghdr *message))
 {

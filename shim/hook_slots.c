@@ -93,8 +93,6 @@ static long put(int fd, const void *data, size_t size, bool *counted)
 	return o ? io_write(fd, o, data, size) : IO_PASS;
 }
 
-enum { ASK_TRIES = 8 };
-
 static bool written_through(int fd)
 {
 	struct ofd *o = fdtable_get(fd);

@@ -61,6 +61,14 @@ static long changed(struct meta_change *c, int prepared, long number, const long
 	return r;
 }
 
+static long changed_fd(long number, const long *a)
+{
+	struct meta_change c;
+	int prepared = meta_change_fd(&c, INT(0));
+
+	return changed(&c, prepared, number, a);
+}
+
 /* ---- descriptors ---- */
 
 static long opened(long number, const long *a, struct fd_open *op)
@@ -213,9 +221,6 @@ static long do_fanotify_init(const long *a)
 
 _Static_assert(IO_PASS == PASS && FD_PASS == PASS, "one word for passing on");
 
-/* (The number may stand for something else just now, and then that is asked: fd_dup_onto_prepare.) */
-enum { ASK_TRIES = 8 };
-
 /* What fd is, as far as that is ours, after `was` had nothing to say about it. */
 static struct ofd *asked_again(int fd, const struct ofd *was)
 {
@@ -227,7 +232,6 @@ static struct ofd *asked_again(int fd, const struct ofd *was)
 static long do_write(const long *a)
 {
 	struct ofd *o = lazy_moved(INT(0));
-
 	long r = PASS;
 
 	for (int i = 0; o && r == PASS && i < ASK_TRIES; i++) {
@@ -240,7 +244,6 @@ static long do_write(const long *a)
 static long write_vector(const long *a, const struct iovec *iov, int count, off_t offset)
 {
 	struct ofd *o = lazy_moved(INT(0));
-
 	long r = PASS;
 
 	for (int i = 0; o && r == PASS && i < ASK_TRIES; i++) {
@@ -269,43 +272,32 @@ static long do_pwritev(const long *a)
 
 static long do_pwritev2(const long *a)
 {
-	struct meta_change c;
 	struct ofd *o;
-	int prepared;
 	long r;
 
 	if (a[5] == 0)
 		return a[3] >= -1 ? write_vector(a, TO(const struct iovec, 1), INT(2), a[3]) : PASS;
-	lazy_resolve(INT(0));
-	o = fdtable_get(INT(0));
+	o = lazy_moved(INT(0));
 	if (!o)
 		return PASS;
 	r = io_synced(INT(0), o, TO(const struct iovec, 1), INT(2), a[3], INT(5));
 	if (r != IO_PASS)
 		return r;
-	prepared = meta_change_fd(&c, INT(0));
-	return changed(&c, prepared, SYS_pwritev2, a);
+	return changed_fd(SYS_pwritev2, a);
 }
 
 static long read_vector(const long *a, const struct iovec *iov, int count, off_t offset)
 {
-	struct ofd *o = lazy_used(INT(0));
+	struct ofd *o = offset == IO_NO_OFFSET ? lazy_moved(INT(0)) : lazy_used(INT(0));
 
 	return o ? io_readv(INT(0), o, iov, count, offset) : PASS;
-}
-
-static long read_on(const long *a, const struct iovec *iov, int count)
-{
-	struct ofd *o = lazy_moved(INT(0));
-
-	return o ? io_readv(INT(0), o, iov, count, IO_NO_OFFSET) : PASS;
 }
 
 static long do_read(const long *a)
 {
 	struct iovec iov = {.iov_base = TO(void, 1), .iov_len = (size_t)a[2]};
 
-	return read_on(a, &iov, 1);
+	return read_vector(a, &iov, 1, IO_NO_OFFSET);
 }
 
 static long do_pread64(const long *a)
@@ -315,7 +307,10 @@ static long do_pread64(const long *a)
 	return a[3] >= 0 ? read_vector(a, &iov, 1, a[3]) : PASS;
 }
 
-static long do_readv(const long *a) { return read_on(a, TO(const struct iovec, 1), INT(2)); }
+static long do_readv(const long *a)
+{
+	return read_vector(a, TO(const struct iovec, 1), INT(2), IO_NO_OFFSET);
+}
 
 static long do_preadv(const long *a)
 {
@@ -328,12 +323,8 @@ static long do_preadv2(const long *a)
 
 	if (a[5] == 0)
 		return a[3] >= -1 ? read_vector(a, TO(const struct iovec, 1), INT(2), a[3]) : PASS;
-	if (a[3] == -1 && lazy_moved(INT(0))) {
-		struct meta_change c;
-		int prepared = meta_change_fd(&c, INT(0));
-
-		return changed(&c, prepared, SYS_preadv2, a);
-	}
+	if (a[3] == -1 && lazy_moved(INT(0)))
+		return changed_fd(SYS_preadv2, a);
 	r = fd_hand_over(INT(0));
 	return r < 0 ? r : PASS;
 }
@@ -457,13 +448,7 @@ static long released_at(int dirfd, const char *path, int flags)
 	return r < 0 ? r : PASS;
 }
 
-static long do_ftruncate(const long *a)
-{
-	struct meta_change c;
-	int r = meta_change_fd(&c, INT(0));
-
-	return changed(&c, r, SYS_ftruncate, a);
-}
+static long do_ftruncate(const long *a) { return changed_fd(SYS_ftruncate, a); }
 
 static long do_truncate(const long *a)
 {
@@ -473,13 +458,7 @@ static long do_truncate(const long *a)
 	return changed(&c, r, SYS_truncate, a);
 }
 
-static long do_fallocate(const long *a)
-{
-	struct meta_change c;
-	int r = meta_change_fd(&c, INT(0));
-
-	return changed(&c, r, SYS_fallocate, a);
-}
+static long do_fallocate(const long *a) { return changed_fd(SYS_fallocate, a); }
 
 /* fchmod, fchown, fsetxattr, fremovexattr */
 static long change_fd(const long *a) { return released_fd(INT(0)); }

@@ -34,9 +34,7 @@ static bool is_through(int fd, struct ofd *o)
 	       fdtable_get(fd) == o;
 }
 
-/* What is passed on may have become something else just now (fd_dup_onto_prepare), and that is asked.  (What does so all
- * the time is for the kernel to name.) */
-enum { ASK_TRIES = 8 };
+/* See ASK_TRIES. */
 #define ASK(fd, size, o, call, next) \
 	do { \
 		long asked; \
