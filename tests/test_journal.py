@@ -830,17 +830,18 @@ def each_sync_fails_once(pid: int, files: int):
 def test_no_later_sync_makes_up_for_one_that_failed(steps, place, fastwrite, tmp_path, who):
     """What the journal made durable, and the device then refuses: a sync that succeeds afterwards, because the kernel
     has forgotten, does not take it from the journal."""
-    one = steps(writers="exclusive", lag_ms=20, log="error")
+    one = steps(writers="exclusive", lag_ms=100, log="error")
     one.open(8, "rests")
     one.open(9, "log")
-    one.write(8, "-", 4096)
-    one.sync(8)
+    for _ in range(2):  # the second one stages, and its sync is the real one that a new file needs
+        one.write(8, "-", 2048)
+        one.sync(8)
     one.until_journal(9)
     one.sync(8)
     one.write(8, "A", 32768)
     one.sync(8)
     assert b"A" * 4096 in one.journal().read_bytes()
-    time.sleep(0.2)  # flushed by the timer
+    time.sleep(0.5)  # flushed by the timer
     with each_sync_fails_once(one.process.pid, 2):
         if who == "checkpoint":
             for i in range(200):  # fills the journal, so that it wants room
