@@ -44,6 +44,7 @@ SHRINK_SECONDS = 120
 IMAGE_MEBIBYTES = 1024
 SOAK_TURN_SECONDS = 120
 LONG_LIST = 60  # lines that are not printed
+STEADY_RUNS = 12  # natively, of a list that differs
 
 SIZES = [("1M", "64K"), ("1M", "64K"), ("2M", "128K"), ("16M", "128K"), ("10M", "1M")]
 CHOICES = {
@@ -497,13 +498,14 @@ class Totals:
     staged: int = 0
     staged_elsewhere: int = 0
     differences: list[Difference] = field(default_factory=list)
+    unsteady: list[Difference] = field(default_factory=list)  # differ without the library, too
     notes: dict[str, int] = field(default_factory=dict)
 
     def line(self) -> str:
         return (
             f"{self.sequences} sequences, {self.operations} operations, {self.batches} batches, "
             f"{self.staged} bytes staged ({self.staged_elsewhere} by children), "
-            f"{len(self.differences)} differences"
+            f"{len(self.differences)} differences, {len(self.unsteady)} that two native runs have, too"
         )
 
 
@@ -536,6 +538,15 @@ def reduce(
     if chance == 0:
         return text, f"{what} (once in four runs)"
     return shrink(text, found.operation, fails, SHRINK_SECONDS), what
+
+
+def unsteady(rig: Rig, place: Place, text: str) -> bool:
+    """True when two runs without the library differ as well: what the kernel does is not always the same."""
+    native = Rig(rig.machine, [None])
+    return any(
+        run_batch(native, place, text, {}, None, PROBE_SECONDS).difference is not None
+        for _ in range(STEADY_RUNS)
+    )
 
 
 def explore(
@@ -579,7 +590,12 @@ def explore(
         debug = library is not None and "debug" in library.parent.name
         header = {"fs": place.kind, "debug": int(debug), "family": int(rig.family), **setting}
         path = keep(f"{place.kind}-{seed}-{number}.ops", short, header)
-        totals.differences.append(Difference(place.kind, short, setting, debug, what, seed, path))
+        difference = Difference(place.kind, short, setting, debug, what, seed, path)
+        if library is not None and unsteady(rig, place, short):
+            totals.unsteady.append(difference)
+            print(f"without the library, too: {difference}", flush=True)
+            continue
+        totals.differences.append(difference)
         if not keep_going:
             break
         print(totals.differences[-1], flush=True)
