@@ -284,6 +284,22 @@ static void before_cut(struct fd_open *op, uint64_t dev, uint64_t ino)
 	}
 }
 
+bool fd_open_cuts_some(const struct fd_open *op)
+{
+	return op->watch && (op->flags & O_TRUNC) && (file_engaged() > 0 || any_exclusive());
+}
+
+static void cuts_at(struct fd_open *op, int dirfd, const char *path, int flags)
+{
+	struct statx st;
+
+	if (sys.statx(dirfd, path, flags, STATX_INO | STATX_TYPE, &st) == 0 &&
+	    (st.stx_mode & S_IFMT) == S_IFREG)
+		before_cut(op, sys_dev_of(&st), st.stx_ino);
+}
+
+void fd_open_cuts(struct fd_open *op, int target) { cuts_at(op, target, "", AT_EMPTY_PATH); }
+
 void fd_open_end(struct fd_open *op)
 {
 	if (!op->cuts)
@@ -301,7 +317,6 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 	/* Who stages looks for other descriptors in its own process only: what this one will read must be known by
 	 * then, whoever stages. */
 	bool shared = family_is_shared();
-	struct statx st;
 
 	op->flags = flags;
 	op->lazy = op->unsure = op->late = op->resolving = op->reader = op->cuts = false;
@@ -317,9 +332,8 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 		return;
 	if (flags & O_CREAT)
 		clock_gettime(CLOCK_REALTIME_COARSE, &op->before);
-	if ((flags & O_TRUNC) && path && (file_engaged() > 0 || any_exclusive()) &&
-	    sys.statx(dirfd, path, 0, STATX_INO | STATX_TYPE, &st) == 0 && (st.stx_mode & S_IFMT) == S_IFREG)
-		before_cut(op, sys_dev_of(&st), st.stx_ino);
+	if (path && fd_open_cuts_some(op))
+		cuts_at(op, dirfd, path, 0);
 	strict_before_open(dirfd, path);
 	if ((!writes && !shared) || (flags & (O_SYNC | O_DSYNC)))
 		return;

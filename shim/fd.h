@@ -36,6 +36,10 @@ struct fd_open {
 /* Before an open: O_TRUNC of a file with staged bytes settles it first.  False in `watch` when the open cannot
  * matter to us. */
 void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags);
+/* The same, between that and the call, when a path does not tell which file it is: would it be cut, and if so which one?
+ * `target` is an O_PATH descriptor on it. */
+bool fd_open_cuts_some(const struct fd_open *op);
+void fd_open_cuts(struct fd_open *op, int target);
 /* After the call, and fd_opened if it succeeded. */
 void fd_open_end(struct fd_open *op);
 /* The open failed with EAGAIN: true when it may have met the lease that a flush of ours takes for the length of a write,

@@ -40,7 +40,7 @@ int hook_before_ioctl(int fd, unsigned long request, const void *arg);
 bool hook_ioctl_clones(unsigned long request);
 void hook_before_copy(int in, int out);
 void hook_before_aio(int fd);
-void hook_prepare_unnamed(struct fd_open *op, int flags);
+void hook_by_handle_prepare(struct fd_open *op, int mountfd, const struct file_handle *handle, int flags);
 void hook_openat2_prepare(struct fd_open *op, int dirfd, const char *path, const void *how, size_t size);
 struct iocb;
 void hook_before_submit(long count, struct iocb *const *list);

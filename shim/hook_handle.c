@@ -2,6 +2,7 @@
 /* hook_handle: descriptors that are opened by something else than a path, or that other processes send or get. */
 #include "hook.h"
 
+#include "cancel.h"
 #include "engage.h"
 #include "pass.h"
 #include "sys.h"
@@ -14,20 +15,34 @@
 #include <unistd.h>
 
 /* Which file it will be is not known beforehand, so a truncating open settles all of them. */
-void hook_prepare_unnamed(struct fd_open *op, int flags)
+static void prepare_unnamed(struct fd_open *op, int flags)
 {
 	if (flags & O_TRUNC)
 		meta_settle_all();
 	fd_open_prepare(op, AT_FDCWD, NULL, flags);
 }
 
-#define OPEN_UNNAMED(flags, call) \
-	struct fd_open op; \
-	int fd, before = errno; \
-	hook_prepare_unnamed(&op, flags); \
+/* Nobody stages for what it is to cut. */
+static void hold_off(struct fd_open *op, long target)
+{
+	if (target < 0)
+		return; /* none, or no descriptor is left for asking */
+	fd_open_cuts(op, (int)target);
+	sys.close((int)target);
+}
+
+void hook_by_handle_prepare(struct fd_open *op, int mountfd, const struct file_handle *handle, int flags)
+{
+	prepare_unnamed(op, flags);
+	if (fd_open_cuts_some(op))
+		hold_off(op,
+		         sys_raw(SYS_open_by_handle_at, mountfd, (long)handle, O_PATH | O_CLOEXEC, 0, 0, 0));
+}
+
+#define OPEN_PREPARED(again, call) \
 	do \
 		fd = (call); \
-	while (fd < 0 && hook_again(before)); \
+	while (fd < 0 && (again)); \
 	if (fd >= 0 && fd_open_concerns(&op)) \
 		fd_opened(&op, fd); \
 	fd_open_end(&op); \
@@ -35,32 +50,50 @@ void hook_prepare_unnamed(struct fd_open *op, int flags)
 
 EXPORT int open_by_handle_at(int mountfd, struct file_handle *handle, int flags)
 {
-	OPEN_UNNAMED(flags, real.open_by_handle_at(mountfd, handle, flags));
+	struct fd_open op;
+	int fd, before = errno;
+
+	if (flags & O_TRUNC)
+		cancel_point(); /* not in the middle (fd_open_end) */
+	hook_by_handle_prepare(&op, mountfd, handle, flags);
+	OPEN_PREPARED(hook_again(before), real.open_by_handle_at(mountfd, handle, flags));
+}
+
+/* Where POSIX shared memory lies, as the C library has it: PATH_MAX bytes; NULL for names that it refuses. */
+static const char *shm_path(const char *name, char *path)
+{
+	size_t n = sizeof "/dev/shm/" - 1;
+
+	if (!name)
+		return NULL;
+	memcpy(path, "/dev/shm/", n);
+	while (*name == '/')
+		name++;
+	while (*name && n + 1 < PATH_MAX)
+		path[n++] = *name++;
+	path[n] = '\0';
+	return *name ? NULL : path;
 }
 
 EXPORT int shm_open(const char *name, int flags, mode_t mode)
 {
-	OPEN_UNNAMED(flags, real.shm_open(name, flags, mode));
+	char path[PATH_MAX];
+	struct fd_open op;
+	int fd, before = errno;
+
+	fd_open_prepare(&op, AT_FDCWD, shm_path(name, path), flags);
+	OPEN_PREPARED(hook_open_again(&op, before), real.shm_open(name, flags, mode));
 }
 
-/* Where POSIX shared memory lies, as the C library has it. */
 EXPORT int shm_unlink(const char *name)
 {
-	char path[PATH_MAX] = "/dev/shm/";
-	size_t n = sizeof "/dev/shm/" - 1;
+	char room[PATH_MAX];
+	const char *path = meta_idle() ? NULL : shm_path(name, room);
 	struct meta_unlink u = {0};
 	int r;
 
-	if (name && !meta_idle()) {
-		const char *from = name;
-
-		while (*from == '/')
-			from++;
-		while (*from && n + 1 < sizeof path)
-			path[n++] = *from++;
-		path[n] = '\0';
+	if (path)
 		meta_unlink_prepare(&u, AT_FDCWD, path);
-	}
 	r = real.shm_unlink(name);
 	if (r == 0)
 		meta_unlink_done(&u);
@@ -81,11 +114,17 @@ void hook_openat2_prepare(struct fd_open *op, int dirfd, const char *path, const
 	/* what is wrong with it is for the kernel to say */
 	if (size >= sizeof copy && io_plausible(how, sizeof copy))
 		copy = *(const struct open_how *)how;
-	if (copy.resolve == 0)
+	if (copy.resolve == 0) {
 		fd_open_prepare(op, dirfd, path, (int)copy.flags);
-	else
-		hook_prepare_unnamed(op,
-		                     (int)copy.flags); /* the path may lead elsewhere for it than for us */
+		return;
+	}
+	/* the path may lead elsewhere for it than for us */
+	prepare_unnamed(op, (int)copy.flags);
+	if (!fd_open_cuts_some(op))
+		return;
+	copy.flags = O_PATH | O_CLOEXEC | (copy.flags & O_NOFOLLOW);
+	copy.mode = 0;
+	hold_off(op, sys_raw(SYS_openat2, dirfd, (long)path, (long)&copy, sizeof copy, 0, 0));
 }
 
 EXPORT int openat2(int dirfd, const char *path, struct open_how *how, size_t size);
@@ -94,14 +133,10 @@ EXPORT int openat2(int dirfd, const char *path, struct open_how *how, size_t siz
 	struct fd_open op;
 	int fd, before = errno;
 
+	if (real.openat2)
+		cancel_point(); /* not in the middle (fd_open_end) */
 	hook_openat2_prepare(&op, dirfd, path, how, size);
-	do
-		fd = next_openat2(dirfd, path, how, size);
-	while (fd < 0 && hook_open_again(&op, before));
-	if (fd >= 0 && fd_open_concerns(&op))
-		fd_opened(&op, fd);
-	fd_open_end(&op);
-	return fd;
+	OPEN_PREPARED(hook_open_again(&op, before), next_openat2(dirfd, path, how, size));
 }
 
 /* The events of such a group bring descriptors along, at any moment and on any file. */

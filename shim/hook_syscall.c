@@ -106,7 +106,7 @@ static long do_open_by_handle_at(const long *a)
 {
 	struct fd_open op;
 
-	hook_prepare_unnamed(&op, INT(2));
+	hook_by_handle_prepare(&op, INT(0), TO(const struct file_handle, 1), INT(2));
 	return opened(SYS_open_by_handle_at, a, &op);
 }
 

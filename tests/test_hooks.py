@@ -59,18 +59,15 @@ def test_native(build, program):
 
 # What goes through writes one instruction, or one system call, at a time is long, and the others differ in what they do
 # elsewhere.
-STEPPED = {"test_preempt", "test_step"}
-STEPPED_MODES = {"default", "strict-exclusive"}
+STEPPED = {
+    "test_preempt": {"default", "exclusive", "strict-exclusive"},
+    "test_step": {"default", "strict-exclusive"},
+}
 
 
 @pytest.mark.parametrize(
     ("program", "mode"),
-    [
-        (program, mode)
-        for program in PROGRAMS
-        for mode in MODES
-        if program not in STEPPED or mode in STEPPED_MODES
-    ],
+    [(program, mode) for program in PROGRAMS for mode in MODES if mode in STEPPED.get(program, MODES)],
 )
 def test_preloaded(build, library, program, mode):
     if MODES[mode].get("writers") == "exclusive" and program in NOT_EXCLUSIVE:
