@@ -8,6 +8,7 @@
 #include "fdtable.h"
 
 #include <limits.h>
+#include <stdatomic.h>
 #include <time.h>
 
 #define FD_PASS LONG_MIN
@@ -51,7 +52,11 @@ void fd_opened(const struct fd_open *op, int fd);
  * who looked for other descriptors before there was this one. */
 static inline bool fd_open_concerns(struct fd_open *op)
 {
-	return op->watch || (op->regular && file_engaged() > 0 && (op->watch = true));
+	if (op->watch || !op->regular)
+		return op->watch;
+	/* the kernel showed the descriptor before, and who engages counts before it searches: one of us sees the other */
+	atomic_thread_fence(memory_order_seq_cst);
+	return op->watch = file_engaged() > 0;
 }
 /* The same, later: the descriptor was only noted (lazy.h).  Unless `unused` it may have been used, and its first write is
  * over if `written`. */
