@@ -19,11 +19,7 @@
 
 uint32_t arena_header_checksum(const struct arena_header *h)
 {
-	struct arena_header copy;
-
-	memcpy(&copy, h, offsetof(struct arena_header, live));
-	copy.checksum = 0;
-	return crc32c(0, &copy, offsetof(struct arena_header, live));
+	return crc32c_around(h, offsetof(struct arena_header, live), offsetof(struct arena_header, checksum));
 }
 
 int arena_boot_id(uint8_t out[16])

@@ -107,3 +107,12 @@ uint32_t crc32c(uint32_t crc, const void *data, size_t size)
 	}
 	return known == 2 ? by_processor(crc, data, size) : crc32c_table(crc, data, size);
 }
+
+uint32_t crc32c_around(const void *data, size_t size, size_t at)
+{
+	const uint32_t zero = 0;
+	const uint8_t *bytes = data;
+	size_t after = at + sizeof zero;
+
+	return crc32c(crc32c(crc32c(0, bytes, at), &zero, sizeof zero), bytes + after, size - after);
+}

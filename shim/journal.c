@@ -76,18 +76,12 @@ void journal_name_of(const char *arena_name, char *out)
 
 uint32_t journal_header_checksum(const struct journal_header *h)
 {
-	struct journal_header copy = *h;
-
-	copy.checksum = 0;
-	return crc32c(0, &copy, sizeof copy);
+	return crc32c_around(h, sizeof *h, offsetof(struct journal_header, checksum));
 }
 
 uint32_t journal_batch_checksum(const struct journal_batch *b)
 {
-	struct journal_batch copy = *b;
-
-	copy.checksum = 0;
-	return crc32c(crc32c(0, &copy, sizeof copy), b + 1, b->bytes - sizeof copy);
+	return crc32c_around(b, b->bytes, offsetof(struct journal_batch, checksum));
 }
 
 /* ---- making it ---- */

@@ -189,7 +189,7 @@ static __attribute__((noinline)) long run_unlimited(struct errand *w)
 	return w->result;
 }
 
-static __attribute__((noinline, noreturn)) void act_apart(void (*act)(void *ctx), void *ctx)
+static __attribute__((noinline, noreturn)) void run_apart(void (*act)(void *ctx), void *ctx)
 {
 	act(ctx);
 	for (;;)
@@ -202,7 +202,7 @@ __attribute__((noinline)) void sys_apart(void (*act)(void *ctx), void *ctx)
 	long pid = CALL1(SYS_clone, CLONE_VM | CLONE_VFORK | CLONE_FS);
 
 	if (pid == 0)
-		act_apart(act, ctx);
+		run_apart(act, ctx);
 	if (pid < 0)
 		act(ctx);
 	else

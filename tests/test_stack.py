@@ -28,7 +28,7 @@ VISITORS = {
     "file_for_each": "visit_",
     "file_for_each_shared": "visit_",
     "sys_apart": "recover_apart",
-    "act_apart": "recover_apart",
+    "run_apart": "recover_apart",
     "with_file": "act_",
     "merge_extents": "source_extent",
     "tell": "note_event",
@@ -57,7 +57,8 @@ class Frames:
     def __init__(self, directory: Path) -> None:
         self.bytes: dict[str, int] = {}
         self.calls: dict[str, set[str]] = {}
-        self.known: dict[str, tuple[int, tuple[str, ...]]] = {}
+        self.known: dict[tuple[str, frozenset[str]], tuple[int, tuple[str, ...]]] = {}
+        self.reached: dict[str, frozenset[str]] = {}
         for source in sorted((ROOT / "shim").glob("*.c")):
             if source.name.startswith("cli_"):
                 continue
@@ -87,18 +88,31 @@ class Frames:
             called |= {t for t in self.bytes if plain(t).startswith(prefix)}
         return called
 
-    def deepest(self, title: str, above: tuple[str, ...] = ()) -> tuple[int, tuple[str, ...]]:
-        """Bytes, and the way down that needs them."""
+    def below(self, title: str) -> frozenset[str]:
+        """All that it may call, and what these call."""
+        if title not in self.reached:
+            seen: set[str] = set()
+            todo = [title]
+            while todo:
+                new = self.called_by(todo.pop()) - seen
+                seen |= new
+                todo += new
+            self.reached[title] = frozenset(seen)
+        return self.reached[title]
+
+    def deepest(self, title: str, above: frozenset[str] = frozenset()) -> tuple[int, tuple[str, ...]]:
+        """Bytes, and the way down that needs them, below those `above` that may be called again."""
         if title in above:
             return 0, ()  # deeper rounds of the few recursions end at once
         if title not in self.bytes:
             return OUTSIDE.get(title, OUTSIDE_OTHER), (title,)
-        if title not in self.known:
-            below = [self.deepest(t, (*above, title)) for t in self.called_by(title)]
+        above &= self.below(title)
+        if (title, above) not in self.known:
+            below = [self.deepest(called, above | {title}) for called in sorted(self.called_by(title))]
             size, way = max(below, default=(0, ()))
             own = self.bytes[title] + 8
-            self.known[title] = own + size, (f"{plain(title)} {own}", *way)
-        return self.known[title]
+            self.known[title, above] = own + size, (f"{plain(title)} {own}", *way)
+        return self.known[title, above]
 
 
 @pytest.fixture(scope="module")

@@ -35,6 +35,20 @@ static void test_crc(void **state)
 	(void)state;
 	assert_int_equal(crc32c(0, "123456789", 9), 0xe3069283u);
 	assert_int_equal(crc32c(crc32c(0, "1234", 4), "56789", 5), 0xe3069283u);
+	assert_int_equal(crc32c_around("123\1\2\3\4"
+	                               "89",
+	                               9, 3),
+	                 crc32c(0,
+	                        "123\0\0\0\0"
+	                        "89",
+	                        9));
+	assert_int_equal(crc32c_around("\1\2\3\4"
+	                               "56789",
+	                               9, 0),
+	                 crc32c(0,
+	                        "\0\0\0\0"
+	                        "56789",
+	                        9));
 }
 
 static void test_geometry(void **state)
