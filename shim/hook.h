@@ -47,6 +47,21 @@ void hook_before_submit(long count, struct iocb *const *list);
 void hook_ring_made(void);
 void hook_before_detach(void);
 
+/* What a file is like is asked by `call`, into r.  When that does not fit what is staged, or was a moment ago, `settle` makes
+ * it fit, and it is asked once more. */
+#define HOOK_ASK(r, call, settle) \
+	uint32_t releases = meta_releases(); \
+	r = (call); \
+	if (r == 0 && meta_outdated(releases) && (settle)) { \
+		struct meta_change again; \
+		if (meta_asks_again(&again)) \
+			(void)(settle); \
+		r = (call); \
+		meta_change_end(&again); \
+	}
+#define HOOK_SETTLE_STAT(out) meta_settle_stat((out)->st_dev, (out)->st_ino, releases)
+#define HOOK_SETTLE_STATX(out) meta_settle_identity(sys_dev_of(out), (out)->stx_ino, releases)
+
 /* What a write passed on may have become something else just now (fd_dup_onto_prepare): so often that is asked, too.  What
  * does so all the time is for the kernel to name. */
 enum { ASK_TRIES = 8 };

@@ -178,19 +178,10 @@ static int slot_stat(FILE *stream, void *out)
 {
 	int (*next)(FILE *, void *) = REPLACED(SLOT_STAT, int, FILE *, void *);
 	const struct stat *st = out;
-	uint32_t releases = meta_releases();
 	int r;
 
 	lazy_use(stream->_fileno);
-	r = next(stream, out);
-	if (r == 0 && meta_outdated(releases) && meta_settle_stat(st->st_dev, st->st_ino, releases)) {
-		struct meta_change again;
-
-		if (meta_asks_again(&again))
-			meta_settle_stat(st->st_dev, st->st_ino, releases);
-		r = next(stream, out);
-		meta_change_end(&again);
-	}
+	HOOK_ASK(r, next(stream, out), HOOK_SETTLE_STAT(st))
 	note(stream, SLOT_STAT);
 	return r;
 }

@@ -12,15 +12,8 @@
 #include <sys/sysmacros.h>
 
 #define ASK(call, out) \
-	uint32_t releases = meta_releases(); \
-	int r = (call); \
-	if (r == 0 && meta_outdated(releases) && meta_settle_stat((out)->st_dev, (out)->st_ino, releases)) { \
-		struct meta_change again; \
-		if (meta_asks_again(&again)) \
-			meta_settle_stat((out)->st_dev, (out)->st_ino, releases); \
-		r = (call); \
-		meta_change_end(&again); \
-	} \
+	int r; \
+	HOOK_ASK(r, call, HOOK_SETTLE_STAT(out)) \
 	return r
 
 /* On LP64 both structures are one. */
@@ -95,17 +88,8 @@ EXPORT int __fxstatat64(int version, int dirfd, const char *path, struct stat64 
 
 EXPORT int statx(int dirfd, const char *path, int flags, unsigned mask, struct statx *out)
 {
-	uint32_t releases = meta_releases();
-	int r = real.statx(dirfd, path, flags, mask, out);
+	int r;
 
-	if (r == 0 && meta_outdated(releases) &&
-	    meta_settle_identity(sys_dev_of(out), out->stx_ino, releases)) {
-		struct meta_change again;
-
-		if (meta_asks_again(&again))
-			meta_settle_identity(sys_dev_of(out), out->stx_ino, releases);
-		r = real.statx(dirfd, path, flags, mask, out);
-		meta_change_end(&again);
-	}
+	HOOK_ASK(r, real.statx(dirfd, path, flags, mask, out), HOOK_SETTLE_STATX(out))
 	return r;
 }

@@ -498,17 +498,9 @@ static long do_prlimit64(const long *a)
 /* The structure of the system call is the one of the C library. */
 static long asked(long number, const long *a, const struct stat *out)
 {
-	uint32_t releases = meta_releases();
-	long r = kernel(number, a);
+	long r;
 
-	if (r == 0 && meta_outdated(releases) && meta_settle_stat(out->st_dev, out->st_ino, releases)) {
-		struct meta_change again;
-
-		if (meta_asks_again(&again))
-			meta_settle_stat(out->st_dev, out->st_ino, releases);
-		r = kernel(number, a);
-		meta_change_end(&again);
-	}
+	HOOK_ASK(r, kernel(number, a), HOOK_SETTLE_STAT(out))
 	return r;
 }
 
@@ -518,18 +510,9 @@ static long do_newfstatat(const long *a) { return asked(SYS_newfstatat, a, TO(co
 static long do_statx(const long *a)
 {
 	const struct statx *out = TO(const struct statx, 4);
-	uint32_t releases = meta_releases();
-	long r = kernel(SYS_statx, a);
+	long r;
 
-	if (r == 0 && meta_outdated(releases) &&
-	    meta_settle_identity(sys_dev_of(out), out->stx_ino, releases)) {
-		struct meta_change again;
-
-		if (meta_asks_again(&again))
-			meta_settle_identity(sys_dev_of(out), out->stx_ino, releases);
-		r = kernel(SYS_statx, a);
-		meta_change_end(&again);
-	}
+	HOOK_ASK(r, kernel(SYS_statx, a), HOOK_SETTLE_STATX(out))
 	return r;
 }
 

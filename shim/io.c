@@ -457,28 +457,16 @@ static bool read_is_disturbed(const struct file *f)
 }
 
 /* The position of a passive file is the kernel's, and whoever engages it would take the one from before for good: such
- * calls are counted as writes are.  IO_PASS when the file is not passive any more. */
-static long read_passive(struct file *f, int fd, const struct ofd *o, const struct iovec *iov, int count)
+ * calls are counted as writes are.  True: it stays passive, and fd its, until stage_pass_end. */
+static bool passive_begin(struct file *f, int fd, const struct ofd *o)
 {
-	long r;
-
+	if (atomic_load(&f->mode) != FILE_PASSIVE)
+		return false;
 	stage_pass_begin(f);
-	r = atomic_load(&f->mode) == FILE_PASSIVE && still_valid(fd, o, f)
-	            ? kernel_readv(fd, iov, count, IO_NO_OFFSET)
-	            : IO_PASS;
+	if (atomic_load(&f->mode) == FILE_PASSIVE && still_valid(fd, o, f))
+		return true;
 	stage_pass_end(f);
-	return r;
-}
-
-static long seek_passive(struct file *f, int fd, const struct ofd *o, off_t offset, int whence)
-{
-	long r;
-
-	stage_pass_begin(f);
-	r = atomic_load(&f->mode) == FILE_PASSIVE && still_valid(fd, o, f) ? sys.lseek(fd, offset, whence)
-	                                                                   : IO_PASS;
-	stage_pass_end(f);
-	return r;
+	return false;
 }
 
 static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset)
@@ -491,10 +479,10 @@ static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, 
 	if (!alive_here())
 		return IO_PASS;
 	file_restore(f);
-	if (offset == IO_NO_OFFSET && atomic_load(&f->mode) == FILE_PASSIVE) {
-		r = read_passive(f, fd, o, iov, count);
-		if (r != IO_PASS)
-			return r;
+	if (offset == IO_NO_OFFSET && passive_begin(f, fd, o)) {
+		r = kernel_readv(fd, iov, count, IO_NO_OFFSET);
+		stage_pass_end(f);
+		return r;
 	}
 	if (atomic_load(&f->mode) != FILE_ENGAGED)
 		return IO_PASS;
@@ -557,10 +545,10 @@ static long seek_any(int fd, struct ofd *o, off_t offset, int whence)
 
 	if (!alive_here())
 		return IO_PASS;
-	if (atomic_load(&f->mode) == FILE_PASSIVE) {
-		r = seek_passive(f, fd, o, offset, whence);
-		if (r != IO_PASS)
-			return r;
+	if (passive_begin(f, fd, o)) {
+		r = sys.lseek(fd, offset, whence);
+		stage_pass_end(f);
+		return r;
 	}
 	if (atomic_load(&f->mode) != FILE_ENGAGED)
 		return IO_PASS;
