@@ -405,6 +405,24 @@ static int write_durably(const struct scan *s, uint64_t bytes, uint64_t at)
 	return r < 0 ? r : sys.fdatasync(s->fd);
 }
 
+/* What stands behind a damaged batch was never read, and must not be when another one takes the place of that: it would
+ * be the next one in number. */
+static int end_chain(const struct scan *s, uint64_t at, uint64_t end)
+{
+	static const struct journal_batch none;
+	struct journal_batch next;
+	uint64_t written;
+	int r;
+
+	if (at >= end)
+		return 0;
+	r = sys_read_all(s->fd, &next, sizeof next, at);
+	if (r < 0 || next.magic != JOURNAL_BATCH_MAGIC)
+		return r;
+	r = recover_write_all(s->fd, (const uint8_t *)&none, sizeof none, at, false, &written);
+	return r < 0 ? r : sys.fdatasync(s->fd);
+}
+
 /* One more batch at the end of the chain, from s->batch, where `used` bytes are. */
 static int put_batch(struct scan *s, struct chain *c, uint32_t used)
 {
@@ -420,7 +438,9 @@ static int put_batch(struct scan *s, struct chain *c, uint32_t used)
 	memcpy(b->id, s->header.id, sizeof b->id);
 	b->bytes = used;
 	b->checksum = journal_batch_checksum(b);
-	r = write_durably(s, bytes, at);
+	r = end_chain(s, at + bytes, at - c->end + s->header.half_bytes);
+	if (r == 0)
+		r = write_durably(s, bytes, at);
 	if (r == 0) {
 		c->end += bytes;
 		s->newest++;
