@@ -363,8 +363,21 @@ static struct arena *arena_for(struct file *f, const char *path, bool *busy)
 	return a || refused || *busy ? a : arena_open(f->rule, path, f->dev);
 }
 
+static bool is_of(const struct file *f, int fd)
+{
+	struct statx st;
+
+	return sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) == 0 && st.stx_ino == f->ino &&
+	       sys_dev_of(&st) == f->dev;
+}
+
+static bool is_modelled(long flags)
+{
+	return flags >= 0 && !(flags & (O_PATH | O_DIRECT | O_SYNC | O_DSYNC));
+}
+
 /* A descriptor that this process opened and has not been asked about yet: a second description of the file. */
-static bool adopt_noted(struct file *f, int fd, int flags)
+static bool adopt_noted(struct file *f, int fd)
 {
 	struct lazy *l = &lazy_fds[fd];
 	uint32_t before = atomic_load(&l->state);
@@ -374,8 +387,10 @@ static bool adopt_noted(struct file *f, int fd, int flags)
 	if ((before != LAZY_NOTED && before != LAZY_UNSURE) ||
 	    !atomic_compare_exchange_strong(&l->state, &expected, LAZY_RESOLVING))
 		return false;
-	if (atomic_load(&l->inflight) == 0) {
-		struct ofd *o = ofd_new(f, fd, flags);
+	/* Only now nobody closes it: is it still what was looked at? */
+	if (lazy_inflight(fd) == 0 && is_of(f, fd)) {
+		long flags = sys.fcntl(fd, F_GETFL, 0);
+		struct ofd *o = is_modelled(flags) ? ofd_new(f, fd, (int)flags) : NULL;
 
 		adopted = o && fdtable_set(fd, o) == 0;
 		if (adopted)
@@ -393,9 +408,7 @@ static bool harmless_fd(struct file *f, int fd)
 
 	if (flags < 0 || (flags & O_PATH))
 		return true;
-	if (!lazy_is(fd) || fd_is_standard(fd) || (flags & (O_DIRECT | O_SYNC | O_DSYNC)))
-		return false;
-	return adopt_noted(f, fd, (int)flags);
+	return lazy_is(fd) && !fd_is_standard(fd) && is_modelled(flags) && adopt_noted(f, fd);
 }
 
 /*

@@ -302,6 +302,8 @@ void fd_open_cuts(struct fd_open *op, int target) { cuts_at(op, target, "", AT_E
 
 void fd_open_end(struct fd_open *op)
 {
+	if (op->regular)
+		fdtable_move_end();
 	if (!op->cuts)
 		return;
 	if (op->holds)
@@ -326,6 +328,8 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 	op->waits = 0;
 	op->before = (struct timespec){0};
 	op->regular = engage_config && !(flags & (O_PATH | O_DIRECTORY)) && !alive_elsewhere();
+	if (op->regular)
+		fdtable_move_begin();
 	/* in a family any reader counts: another member may stage what it is to see */
 	op->watch = op->regular && (writes || shared || file_engaged() > 0);
 	if (!op->watch)
@@ -471,6 +475,14 @@ static bool is_engaged(int fd)
 	return f && f->mode == FILE_ENGAGED;
 }
 
+/* The kernel has just given the number out: it was closed while another thread put a managed descriptor there.  (Unless
+ * that happened just now, and whose it is nobody can say.) */
+static void entry_is_stale(int fd)
+{
+	fd_use_unmodelled(fd, THROUGH_UNKNOWN_FD);
+	fdtable_clear(fd);
+}
+
 void fd_opened(const struct fd_open *op, int fd)
 {
 	const struct rule *rule = NULL;
@@ -482,6 +494,8 @@ void fd_opened(const struct fd_open *op, int fd)
 
 	if (!op->watch || fd_foreign_process())
 		return;
+	if (!op->late && !op->resolving && fdtable_get(fd))
+		entry_is_stale(fd);
 	if (op->lazy && (meta_idle() || !is_engaged(fd)) && lazy_note(fd, op->flags, &op->before, op->unsure))
 		return;
 	/* Of a descriptor with this number that was closed behind our back.  One that is being resolved must not look
@@ -590,6 +604,12 @@ void fd_fork_prepare(void)
 			mark_unknown(fd);
 	}
 	sys.close(dir);
+}
+
+void fd_fork_unknown(void)
+{
+	atomic_store(&unmatched_opened, true);
+	fd_fork_prepare();
 }
 
 struct spare {
@@ -818,16 +838,55 @@ long fd_close(int fd)
 	return r == 0 && staged != FD_PASS ? staged : r;
 }
 
+void fd_dup_begin(struct fd_copy *c, int oldfd)
+{
+	fdtable_move_begin();
+	lazy_resolve(oldfd);
+	c->oldfd = oldfd;
+	c->turn = fdtable_turn(oldfd);
+	c->o = fdtable_get(oldfd);
+}
+
+/* The number still means what it did before the call.  Whoever replaces it clears the entry before the kernel does so; or,
+ * where there was none, lets everybody who asks wait until there is one (fd_dup_onto_prepare). */
+static bool copied_is_known(const struct fd_copy *c)
+{
+	if (fdtable_get(c->oldfd) != c->o || fdtable_turn(c->oldfd) != c->turn)
+		return false;
+	return c->o || (!lazy_is(c->oldfd) && (c->oldfd < LAZY_FDS || !file_held()));
+}
+
+/* A descriptor came, and nobody can say of what. */
+static void copy_is_unknown(int fd)
+{
+	struct statx st;
+
+	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO, &st) < 0 ||
+	    (st.stx_mode & S_IFMT) != S_IFREG)
+		return;
+	/* who engages it from now on finds the descriptor, but only in his own process */
+	if (family_is_shared())
+		meta_never(sys_dev_of(&st), st.stx_ino, THROUGH_UNKNOWN_FD);
+	else
+		meta_unknown_fd(sys_dev_of(&st), st.stx_ino);
+}
+
 /* They have the same description now. */
-static void share_description(int oldfd, int newfd)
+static void share_description(const struct fd_copy *c, int newfd)
 {
 	struct file_guard g;
 	struct file *f;
 	struct ofd *o;
 
-	if (!fdtable_get(oldfd) || fd_foreign_process())
+	if (fd_foreign_process())
 		return;
-	f = lock_fd(oldfd, &o, &g);
+	f = c->o ? lock_fd(c->oldfd, &o, &g) : NULL;
+	if (!copied_is_known(c)) {
+		if (f)
+			file_unlock(f, g);
+		copy_is_unknown(newfd);
+		return;
+	}
 	if (!f)
 		return;
 	if (fdtable_set(newfd, o) < 0)
@@ -839,13 +898,13 @@ static void share_description(int oldfd, int newfd)
 	file_unlock(f, g);
 }
 
-void fd_dup_done(int oldfd, int newfd)
+void fd_dup_done(const struct fd_copy *c, int newfd)
 {
-	if (oldfd == newfd)
-		return;
-	lazy_clear(newfd); /* of a descriptor with this number that was closed behind our back */
-	lazy_resolve(oldfd);
-	share_description(oldfd, newfd);
+	if (newfd >= 0 && c->oldfd != newfd) {
+		lazy_clear(newfd); /* of a descriptor with this number that was closed behind our back */
+		share_description(c, newfd);
+	}
+	fdtable_move_end();
 }
 
 struct vacate {
@@ -886,27 +945,47 @@ static bool can_replace(int oldfd, int newfd)
 	return (uint64_t)newfd < limit.rlim_cur && sys.fcntl(oldfd, F_GETFD, 0) >= 0;
 }
 
+/* Writes by this number that are in the kernel without a lock of ours, or just before, are to be over; not for ever: of a
+ * pipe nobody may read. */
+static void let_writes_end(int fd, const struct file *f)
+{
+	enum { YIELDS = 100, NAPS = 20 };
+	const struct timespec nap = {.tv_nsec = 100000};
+
+	for (int i = 0; i < YIELDS + NAPS; i++) {
+		if (lazy_inflight(fd) == 0 && (!f || atomic_load(&f->inflight) == 0))
+			return;
+		if (i < YIELDS)
+			sys_raw(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
+		else
+			sys_raw(SYS_nanosleep, (long)&nap, 0, 0, 0, 0, 0);
+	}
+}
+
 long fd_dup_onto_prepare(struct fd_dup_onto *d, int oldfd, int newfd)
 {
-	*d = (struct fd_dup_onto){.oldfd = oldfd, .newfd = newfd};
+	*d = (struct fd_dup_onto){.newfd = newfd};
 	if (own_fd_is(oldfd) || (own_fd_is(newfd) && !vacate(newfd)))
 		return -EBADF;
+	/* before newfd is blocked: two threads would wait for each other's numbers */
+	fd_dup_begin(&d->copy, oldfd);
 	if (oldfd == newfd)
 		return FD_PASS;
-	d->forgotten = (fdtable_get(newfd) || lazy_is(newfd)) && can_replace(oldfd, newfd);
-	if (d->forgotten)
-		lazy_resolve(oldfd); /* not below, where two threads would wait for each other's numbers */
-	d->holds = d->forgotten && fdtable_get(oldfd);
-	/* dup2 reports no error of the close that it implies */
-	if (d->forgotten && !d->holds)
-		fd_close_prepare(newfd);
+	d->forgotten = fdtable_get(newfd) || lazy_is(newfd);
+	d->holds = (d->forgotten || d->copy.o) && can_replace(oldfd, newfd);
+	d->forgotten &= d->holds;
 	if (d->holds) {
+		struct ofd *o;
+
 		/* What another thread writes by that number, as to a log that is being replaced, waits until it is known what
 		 * that has become: where it goes something may be staged. */
 		d->signals = sys_block_signals();
 		before_close(newfd);
 		d->blocked = lazy_block(newfd);
+		o = fdtable_get(newfd);
+		/* dup2 reports no error of the close that it implies */
 		forget(newfd);
+		let_writes_end(newfd, o ? file_of(o) : NULL);
 		if (!d->blocked) {
 			/* nobody waits: so nothing is staged */
 			file_hold();
@@ -932,14 +1011,15 @@ void fd_dup_onto_done(const struct fd_dup_onto *d, bool made)
 {
 	if (d->holds) {
 		if (made)
-			share_description(d->oldfd, d->newfd);
+			share_description(&d->copy, d->newfd);
 		if (d->blocked)
 			lazy_unblock(d->newfd);
 		else
 			file_unhold();
 		sys_restore_signals(d->signals);
-	} else if (made) {
-		fd_dup_done(d->oldfd, d->newfd);
+		fdtable_move_end();
+	} else {
+		fd_dup_done(&d->copy, made ? d->newfd : -1);
 	}
 	if (!made && d->forgotten)
 		still_open(d->newfd);

@@ -64,6 +64,8 @@ void fd_resolve(int fd, int flags, const struct timespec *before, bool unused, b
 /* Before a fork.  Another member of the family may stage what our descriptors are to see, or write: before the first
  * one those that only read become known, and what stays unknown is never staged by anybody (marks.h). */
 void fd_fork_prepare(void);
+/* In the child: what came while the kernel made it is as unknown. */
+void fd_fork_unknown(void);
 /* The process ran out of descriptors: closes those of ours that can be spared.  True when one was. */
 bool fd_spare_own(void);
 
@@ -72,11 +74,19 @@ long fd_close_prepare(int fd);
 /* close of a managed descriptor: 0 or -errno.  Who uses the number meanwhile waits: what is put there before the kernel has
  * closed it would be taken for managed when it is gone. */
 long fd_close(int fd);
-/* The kernel made `newfd` a duplicate of `oldfd`. */
-void fd_dup_done(int oldfd, int newfd);
+/* A descriptor is about to be copied, and another thread may put another one on its number meanwhile. */
+struct fd_copy {
+	int oldfd;
+	uint32_t turn; /* of the table's entry */
+	struct ofd *o; /* which that was, NULL: none */
+};
+void fd_dup_begin(struct fd_copy *c, int oldfd);
+/* The kernel made `newfd` a duplicate of it, or (negative) did not. */
+void fd_dup_done(const struct fd_copy *c, int newfd);
 /* dup2 or dup3 */
 struct fd_dup_onto {
-	int oldfd, newfd;
+	struct fd_copy copy;
+	int newfd;
 	bool forgotten; /* newfd was known */
 	bool holds;     /* who uses newfd meanwhile waits ... */
 	bool blocked;   /* ... or else nothing is staged */

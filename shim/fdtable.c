@@ -44,6 +44,15 @@ static struct ofd *_Atomic *chunk_make(unsigned index)
 	return chunk;
 }
 
+/* Left by a jump or cancelled in the middle, one is taken for under way for ever: forks take longer, then. */
+static struct {
+	_Atomic uint32_t begun, ended;
+	uint32_t begun_at_fork;
+} moves;
+
+void fdtable_move_begin(void) { atomic_fetch_add(&moves.begun, 1); }
+void fdtable_move_end(void) { atomic_fetch_add(&moves.ended, 1); }
+
 int fdtable_set(int fd, struct ofd *o)
 {
 	struct ofd *_Atomic *chunk = fdtable_first;
@@ -61,10 +70,22 @@ int fdtable_set(int fd, struct ofd *o)
 	while (seen < fd && !atomic_compare_exchange_weak(&highest, &seen, fd))
 		;
 	turn = &turns_of(fd)->now[fd % FDTABLE_CHUNK];
+	fdtable_move_begin();
 	atomic_fetch_add(turn, 1);
 	atomic_store_explicit(&chunk[fd % FDTABLE_CHUNK], o, memory_order_release);
 	atomic_fetch_add(turn, 1);
+	fdtable_move_end();
 	return 0;
+}
+
+uint32_t fdtable_turn(int fd)
+{
+	unsigned at = (unsigned)fd;
+
+	if (at >= FDTABLE_CHUNK * FDTABLE_CHUNKS ||
+	    (at >= FDTABLE_CHUNK && !atomic_load(&fdtable_chunks[at / FDTABLE_CHUNK])))
+		return 0;
+	return atomic_load(&turns_of(fd)->now[at % FDTABLE_CHUNK]);
 }
 
 void fdtable_clear(int fd)
@@ -81,6 +102,7 @@ void fdtable_reset(void)
 
 void fdtable_fork_prepare(void)
 {
+	moves.begun_at_fork = atomic_load(&moves.begun);
 	for (int fd = fdtable_next(0, ~0u); fd >= 0; fd = fdtable_next((unsigned)fd + 1, ~0u)) {
 		struct turns *t = turns_of(fd);
 		uint32_t now = atomic_load(&t->now[fd % FDTABLE_CHUNK]);
@@ -89,14 +111,18 @@ void fdtable_fork_prepare(void)
 	}
 }
 
-void fdtable_fork_child(void)
+bool fdtable_fork_child(void)
 {
+	bool moved = moves.begun_at_fork != atomic_load(&moves.begun) ||
+	             moves.begun_at_fork != atomic_load(&moves.ended);
+
 	for (int fd = fdtable_next(0, ~0u); fd >= 0; fd = fdtable_next((unsigned)fd + 1, ~0u)) {
 		const struct turns *t = turns_of(fd);
 
 		if (t->at_fork[fd % FDTABLE_CHUNK] != t->now[fd % FDTABLE_CHUNK])
 			fdtable_clear(fd);
 	}
+	return moved;
 }
 
 int fdtable_next(unsigned from, unsigned to)

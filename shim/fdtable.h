@@ -40,6 +40,8 @@ static inline struct ofd *fdtable_get(int fd)
 
 /* 0, -EMFILE for a number beyond the table, -ENOMEM. */
 int fdtable_set(int fd, struct ofd *o);
+/* Another number after each change of the entry, and an odd one while it changes. */
+uint32_t fdtable_turn(int fd);
 void fdtable_clear(int fd);
 /* Empties the table: for the child of a fork. */
 void fdtable_reset(void);
@@ -48,7 +50,11 @@ void fdtable_reset(void);
  * in between.  What changed since fdtable_fork_prepare is nothing that the child knows about.
  */
 void fdtable_fork_prepare(void);
-void fdtable_fork_child(void);
+/* True when the child may have descriptors that nobody knows about. */
+bool fdtable_fork_child(void);
+/* Around what makes, copies or closes descriptors, for the two above. */
+void fdtable_move_begin(void);
+void fdtable_move_end(void);
 /* A descriptor that refers to `o`, other than `except`; -1 when there is none. */
 int fdtable_find(const struct ofd *o, int except);
 /* Lowest managed descriptor in [from, to], or -1. */

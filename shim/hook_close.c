@@ -54,10 +54,14 @@ EXPORT void closefrom(int from)
 
 EXPORT int dup(int oldfd)
 {
-	int fd = own_fd_is(oldfd) ? (int)hook_result(-EBADF) : real.dup(oldfd);
+	struct fd_copy c;
+	int fd;
 
-	if (fd >= 0)
-		fd_dup_done(oldfd, fd);
+	if (own_fd_is(oldfd))
+		return (int)hook_result(-EBADF);
+	fd_dup_begin(&c, oldfd);
+	fd = real.dup(oldfd);
+	fd_dup_done(&c, fd);
 	return fd;
 }
 
@@ -99,11 +103,24 @@ static bool is_lease(int cmd)
 	       cmd == F_NOTIFY;
 }
 
+static long copied(long (*next)(int fd, int cmd, long arg), int fd, int cmd, long arg)
+{
+	struct fd_copy c;
+	long copy;
+
+	fd_dup_begin(&c, fd);
+	copy = next(fd, cmd, arg);
+	fd_dup_done(&c, (int)copy);
+	return copy;
+}
+
 long hook_fcntl(long (*next)(int fd, int cmd, long arg), int fd, int cmd, long arg)
 {
 	struct ofd *o;
 	long r;
 
+	if (cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC)
+		return own_fd_is(fd) ? -EBADF : copied(next, fd, cmd, arg);
 	if (is_lock(cmd)) {
 		const struct flock *lock = (const struct flock *)(uintptr_t)arg;
 
@@ -117,13 +134,6 @@ long hook_fcntl(long (*next)(int fd, int cmd, long arg), int fd, int cmd, long a
 	if (__builtin_expect(!o, 1)) {
 		if (own_fd_is(fd))
 			return -EBADF;
-		if (cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC) {
-			long copy = next(fd, cmd, arg);
-
-			if (copy >= 0 && lazy_is(fd))
-				fd_dup_done(fd, (int)copy);
-			return copy;
-		}
 		/* a lock through a descriptor that we do not manage: closing one of ours would drop it */
 		if (engage_config && is_lock(cmd) && !alive_vforked)
 			meta_map(fd, false);
@@ -133,8 +143,6 @@ long hook_fcntl(long (*next)(int fd, int cmd, long arg), int fd, int cmd, long a
 	if (r != FD_PASS)
 		return r;
 	r = next(fd, cmd, arg);
-	if (r >= 0 && (cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC))
-		fd_dup_done(fd, (int)r);
 	if (r >= 0 && is_lock(cmd))
 		fd_locked(fd);
 	return r;

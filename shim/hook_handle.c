@@ -81,7 +81,8 @@ EXPORT int shm_open(const char *name, int flags, mode_t mode)
 	struct fd_open op;
 	int fd, before = errno;
 
-	fd_open_prepare(&op, AT_FDCWD, shm_path(name, path), flags);
+	/* (the C library adds that flag: the open waits for no lease) */
+	fd_open_prepare(&op, AT_FDCWD, shm_path(name, path), flags | O_NONBLOCK);
 	OPEN_PREPARED(hook_open_again(&op, before), real.shm_open(name, flags, mode));
 }
 

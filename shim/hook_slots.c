@@ -83,12 +83,12 @@ static void keep_books(FILE *stream, ssize_t done, bool failed)
 
 /* One write of a managed or noted descriptor: bytes or -errno, or IO_PASS: the rest is for the C library, and
  * *counted says whether lazy_written must follow. */
-static long put(int fd, const void *data, size_t size, bool *counted)
+static long put(int fd, const void *data, size_t size, uint32_t *counted)
 {
 	struct ofd *o = fdtable_get(fd);
 
-	*counted = false;
-	if (!o)
+	*counted = 0;
+	if (!o && lazy_is(fd))
 		o = lazy_write(fd, size, counted);
 	return o ? io_write(fd, o, data, size) : IO_PASS;
 }
@@ -114,7 +114,7 @@ static ssize_t slot_write(FILE *stream, const void *data, ssize_t size)
 	}
 	while (done < size && !failed) {
 		const char *rest = (const char *)data + done;
-		bool counted;
+		uint32_t counted;
 		long r = put(fd, rest, (size_t)(size - done), &counted);
 
 		if (r == IO_PASS && !counted && asks++ < ASK_TRIES && !written_through(fd))
@@ -123,7 +123,7 @@ static ssize_t slot_write(FILE *stream, const void *data, ssize_t size)
 			keep_books(stream, done, false);
 			r = next_write(stream, rest, size - done);
 			if (counted)
-				lazy_written(fd);
+				lazy_written(fd, counted);
 			return r < 0 ? r : done + r;
 		}
 		failed = r < 0;

@@ -137,10 +137,14 @@ static long do_close_range(const long *a)
 
 static long do_dup(const long *a)
 {
-	long fd = own_fd_is(INT(0)) ? -EBADF : kernel(SYS_dup, a);
+	struct fd_copy c;
+	long fd;
 
-	if (fd >= 0)
-		fd_dup_done(INT(0), (int)fd);
+	if (own_fd_is(INT(0)))
+		return -EBADF;
+	fd_dup_begin(&c, INT(0));
+	fd = kernel(SYS_dup, a);
+	fd_dup_done(&c, (int)fd);
 	return fd;
 }
 

@@ -13,13 +13,13 @@
  * not, it may have become known since the table was looked at. */
 #define PASS_LAZY(fd, size, o, next) \
 	do { \
-		bool counted; \
+		uint32_t counted; \
 		if (lazy_is(fd)) { \
 			(o) = lazy_write(fd, size, &counted); \
 			if (!(o)) { \
 				ssize_t passed = (next); \
 				if (counted) \
-					lazy_written(fd); \
+					lazy_written(fd, counted); \
 				return passed; \
 			} \
 		} else { \

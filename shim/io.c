@@ -7,6 +7,7 @@
 #include "flush.h"
 #include "habit.h"
 #include "journal_file.h"
+#include "lazy.h"
 #include "prealloc.h"
 #include "strict.h"
 #include "sync.h"
@@ -415,7 +416,7 @@ static long write_synced(int fd, struct ofd *o, const struct iovec *iov, int cou
  */
 static bool is_another(int fd, struct ofd **o)
 {
-	struct ofd *now = fdtable_get(fd);
+	struct ofd *now = lazy_moved(fd);
 
 	if (!now || now == *o)
 		return false;
@@ -469,6 +470,14 @@ static bool passive_begin(struct file *f, int fd, const struct ofd *o)
 	return false;
 }
 
+/* What moves the position takes the lock, too, when the file has just been engaged, and is not any more. */
+static bool is_locked_for(struct file *f, bool moves)
+{
+	enum file_mode mode = atomic_load(&f->mode);
+
+	return mode == FILE_ENGAGED || (moves && mode == FILE_PASSIVE);
+}
+
 static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset)
 {
 	struct file *f = atomic_load_explicit(&o->file, memory_order_acquire);
@@ -484,7 +493,7 @@ static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, 
 		stage_pass_end(f);
 		return r;
 	}
-	if (atomic_load(&f->mode) != FILE_ENGAGED)
+	if (!is_locked_for(f, offset == IO_NO_OFFSET))
 		return IO_PASS;
 	n = vector_size(iov, count);
 	g = file_lock(f);
@@ -550,7 +559,7 @@ static long seek_any(int fd, struct ofd *o, off_t offset, int whence)
 		stage_pass_end(f);
 		return r;
 	}
-	if (atomic_load(&f->mode) != FILE_ENGAGED)
+	if (!is_locked_for(f, true))
 		return IO_PASS;
 	g = file_lock(f);
 	if (g.nested)

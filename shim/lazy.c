@@ -11,6 +11,8 @@ enum { PATIENCE = 100 };
 struct lazy lazy_fds[LAZY_FDS];
 static _Atomic int highest = -1;
 
+static uint32_t turn_of(const struct lazy *l) { return (uint32_t)(atomic_load(&l->inflight) >> 32); }
+
 bool lazy_note(int fd, int flags, const struct timespec *before, bool unsure)
 {
 	struct lazy *l;
@@ -26,7 +28,7 @@ bool lazy_note(int fd, int flags, const struct timespec *before, bool unsure)
 	l->flags = flags;
 	l->before = *before;
 	atomic_store(&l->seen, 0);
-	atomic_store(&l->inflight, 0);
+	atomic_store(&l->inflight, (uint64_t)(turn_of(l) + 1 ? turn_of(l) + 1 : 1) << 32);
 	atomic_store(&l->state, unsure ? LAZY_UNSURE : LAZY_NOTED);
 	return true;
 }
@@ -37,9 +39,17 @@ bool lazy_note(int fd, int flags, const struct timespec *before, bool unsure)
  */
 static bool waits(void)
 {
+	enum { YIELDS = 64 };
+	static __thread unsigned waited;
+	const struct timespec nap = {.tv_nsec = 50000};
+
 	if (stage_frames || alive_elsewhere())
 		return false;
-	sys_raw(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
+	/* (it may take as long as a flush; and where threads have priorities, yielding may let nobody else run) */
+	if (++waited % YIELDS)
+		sys_raw(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
+	else
+		sys_raw(SYS_nanosleep, (long)&nap, 0, 0, 0, 0, 0);
 	return true;
 }
 
@@ -101,8 +111,11 @@ void lazy_fork_child(void)
 {
 	int top = atomic_load(&highest);
 
-	for (int fd = 0; fd <= top; fd++)
+	for (int fd = 0; fd <= top; fd++) {
 		atomic_store(&lazy_fds[fd].state, LAZY_NONE);
+		/* what other threads were writing */
+		atomic_store(&lazy_fds[fd].inflight, (uint64_t)turn_of(&lazy_fds[fd]) << 32);
+	}
 }
 
 /* At most `mine` writes may be under way: the caller's own.  True when the descriptor is resolved. */
@@ -117,7 +130,7 @@ static bool resolve(int fd, uint32_t mine)
 	if ((before == LAZY_NOTED || before == LAZY_UNSURE) &&
 	    atomic_compare_exchange_strong(&l->state, &expected, LAZY_RESOLVING)) {
 		/* a write of another thread, in the kernel at this moment, would move offset and size under us */
-		done = atomic_load(&l->inflight) <= mine;
+		done = lazy_inflight(fd) <= mine;
 		if (done)
 			fd_resolve(fd, l->flags, &l->before, before == LAZY_UNSURE,
 			           atomic_load(&l->seen) > 0);
@@ -127,36 +140,48 @@ static bool resolve(int fd, uint32_t mine)
 	return done;
 }
 
-struct ofd *lazy_write(int fd, size_t size, bool *counted)
+/* Counted as one of those in the kernel. */
+static uint32_t enter(struct lazy *l) { return (uint32_t)(atomic_fetch_add(&l->inflight, 1) >> 32); }
+
+static void leave(struct lazy *l, uint32_t turn)
+{
+	uint64_t now = atomic_load(&l->inflight);
+
+	while (now >> 32 == turn && (uint32_t)now > 0 &&
+	       !atomic_compare_exchange_weak(&l->inflight, &now, now - 1))
+		;
+}
+
+struct ofd *lazy_write(int fd, size_t size, uint32_t *counted)
 {
 	struct lazy *l = &lazy_fds[fd];
-	uint32_t state;
+	uint32_t state, turn;
 
-	*counted = false;
+	*counted = 0;
 	if (atomic_load(&l->state) == LAZY_UNSURE) {
 		lazy_resolve(fd);
 		return fdtable_get(fd);
 	}
-	atomic_fetch_add(&l->inflight, 1);
-	while ((state = atomic_load(&l->state)) == LAZY_RESOLVING) {
-		atomic_fetch_sub(&l->inflight, 1);
+	turn = enter(l);
+	while ((state = atomic_load(&l->state)) == LAZY_RESOLVING || turn_of(l) != turn) {
+		leave(l, turn);
 		/* (what the table shows is what it still is) */
-		if (fdtable_get(fd) || !waits())
+		if (fdtable_get(fd) || (state == LAZY_RESOLVING && !waits()))
 			return fdtable_get(fd);
-		atomic_fetch_add(&l->inflight, 1);
+		turn = enter(l);
 	}
 	/* large writes count, too: a descriptor that no rule matches shall not be asked about for ever */
 	if (state == LAZY_NOTED && size > 0 && atomic_fetch_add(&l->seen, 1) > 0 && resolve(fd, 1))
 		state = LAZY_NONE;
 	if (state == LAZY_NONE) {
-		atomic_fetch_sub(&l->inflight, 1);
+		leave(l, turn);
 		return fdtable_get(fd);
 	}
-	*counted = true;
+	*counted = turn;
 	return NULL;
 }
 
-void lazy_written(int fd) { atomic_fetch_sub(&lazy_fds[fd].inflight, 1); }
+void lazy_written(int fd, uint32_t counted) { leave(&lazy_fds[fd], counted); }
 
 void lazy_resolve(int fd)
 {

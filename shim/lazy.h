@@ -21,10 +21,12 @@ enum lazy_state { LAZY_NONE, LAZY_NOTED, LAZY_UNSURE, LAZY_RESOLVING };
 
 struct lazy {
 	_Atomic uint32_t state;
-	_Atomic uint32_t inflight; /* writes under way in the kernel */
-	_Atomic uint32_t seen;     /* writes of at least one byte */
-	int flags;                 /* of the open */
-	struct timespec before;    /* the open, by the coarse clock */
+	/* Writes under way in the kernel, and above them how often the number was noted: those that an earlier descriptor
+	 * with this number has left, or a signal handler for good, are none of the later one's. */
+	_Atomic uint64_t inflight;
+	_Atomic uint32_t seen;  /* writes of at least one byte */
+	int flags;              /* of the open */
+	struct timespec before; /* the open, by the coarse clock */
 };
 
 extern struct lazy lazy_fds[LAZY_FDS];
@@ -73,10 +75,15 @@ void lazy_fork_child(void);
 
 /*
  * A write of `size` bytes to fd is about to be made.  The description that fd refers to when it is managed now;
- * NULL: pass the call on, and call lazy_written afterwards when *counted.
+ * NULL: pass the call on, and call lazy_written afterwards when *counted is not 0.
  */
-struct ofd *lazy_write(int fd, size_t size, bool *counted);
-void lazy_written(int fd);
+struct ofd *lazy_write(int fd, size_t size, uint32_t *counted);
+void lazy_written(int fd, uint32_t counted);
+/* Such calls under way. */
+static inline uint32_t lazy_inflight(int fd)
+{
+	return (unsigned)fd < LAZY_FDS ? (uint32_t)atomic_load(&lazy_fds[fd].inflight) : 0;
+}
 
 /* Resolves fd now, if it is lazy. */
 void lazy_resolve(int fd);

@@ -135,10 +135,13 @@ void process_fork_child(void)
 	stage_limit_changes();
 	lazy_fork_child();
 	if (was.member) {
-		fdtable_fork_child();
+		bool unknown = fdtable_fork_child();
+
 		family_fork_child();
 		engage_fork_child();
 		file_fork_child(family_give_up);
+		if (unknown)
+			fd_fork_unknown();
 	} else {
 		engage_forget(was.interrupted);
 		family_forget();

@@ -7,6 +7,7 @@
 #include "flush.h"
 #include "habit.h"
 #include "journal_file.h"
+#include "lazy.h"
 #include "prealloc.h"
 #include "stage.h"
 #include "sys.h"
@@ -163,12 +164,23 @@ static bool sync_journal(struct file *f, struct file_guard *g, int *r)
 	return false;
 }
 
+enum { SYNC_TRIES = 8 };
+
 int sync_file(int fd, struct ofd *o, bool full)
 {
 	struct file *f = atomic_load_explicit(&o->file, memory_order_acquire);
 	struct file_guard g = file_lock(f);
 	int r = 0;
 
+	/* while the lock was waited for, another thread may have put another file on the number */
+	for (int i = 0; fdtable_get(fd) != o && i < SYNC_TRIES; i++) {
+		file_unlock(f, g);
+		o = lazy_moved(fd);
+		if (!o)
+			return full ? sys.fsync(fd) : sys.fdatasync(fd);
+		f = atomic_load_explicit(&o->file, memory_order_acquire);
+		g = file_lock(f);
+	}
 	if (g.nested)
 		stage_interrupt(f);
 	if (fdtable_get(fd) == o)

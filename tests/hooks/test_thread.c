@@ -531,6 +531,43 @@ static void *fill_pipe(void *arg)
 	return (void *)(uintptr_t)(write(*(int *)arg, bytes, sizeof bytes) != sizeof bytes);
 }
 
+/* A thread waited in a write to a pipe whose number is another file's by now, one of no rule: that is used as ever. */
+static void a_number_is_used_again_while_a_write_waits(void **state)
+{
+	char beyond[64], drained[4096];
+	pthread_t thread;
+	size_t size = 0;
+	void *failed;
+	int reader, full, fd;
+
+	(void)state;
+	OK(mkfifo("pipe", 0600));
+	reader = OK(open("pipe", O_RDWR | O_NONBLOCK));
+	full = OK(open("pipe", O_WRONLY));
+	OK(pthread_create(&thread, NULL, fill_pipe, &full));
+	usleep(50000);
+	OK(close(full));
+	snprintf(beyond, sizeof beyond, "/tmp/fastwrite-number-%d", getpid());
+	fd = OK(open(beyond, O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+	assert_int_equal(fd, full);
+	while (size < 1 << 18) {
+		ssize_t n = read(reader, drained, sizeof drained);
+
+		size += n > 0 ? (size_t)n : 0;
+	}
+	OK(pthread_join(thread, &failed));
+	assert_null(failed);
+	alarm(20);
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(write(fd, "1234567890", 10), 10);
+	alarm(0);
+	assert_int_equal(OK(lseek(fd, 0, SEEK_END)), 30);
+	OK(close(fd));
+	OK(close(reader));
+	OK(unlink(beyond));
+	OK(unlink("pipe"));
+}
+
 /* Nor does anybody wait for one. */
 static void a_write_waits(void **state)
 {
@@ -867,6 +904,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(jumps_inside_a_handler),
 		cmocka_unit_test(a_waiting_write_is_left),
 		cmocka_unit_test(a_write_waits),
+		cmocka_unit_test(a_number_is_used_again_while_a_write_waits),
 		cmocka_unit_test(cancelled),
 		cmocka_unit_test(cancelled_anywhere),
 		cmocka_unit_test(exit_in_a_handler),

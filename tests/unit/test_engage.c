@@ -156,10 +156,12 @@ static enum file_mode with_standard(int number, enum through_reason *why)
 {
 	int saved = dup(number);
 	int fd = rig_open("out", O_WRONLY);
+	struct fd_copy c;
 
 	fflush(stdout);
+	fd_dup_begin(&c, fd);
 	assert_int_equal(dup2(fd, number), number);
-	fd_dup_done(fd, number);
+	fd_dup_done(&c, number);
 	rig_put(fd, 0, 100);
 	rig_put(fd, 100, 100);
 	enum file_mode mode = (enum file_mode)rig_file(fd)->mode;

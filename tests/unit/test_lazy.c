@@ -38,13 +38,13 @@ static int open_noted(const char *name, int flags)
 static void test_second_small_write_resolves(void **state)
 {
 	int fd = open_noted("a", O_WRONLY | O_CREAT);
-	bool counted;
+	uint32_t counted;
 	struct ofd *o;
 
 	(void)state;
 	assert_null(lazy_write(fd, 100, &counted));
 	assert_true(counted);
-	lazy_written(fd);
+	lazy_written(fd, counted);
 	o = lazy_write(fd, 100, &counted);
 	assert_non_null(o);
 	assert_false(counted);
@@ -60,16 +60,16 @@ static void test_second_small_write_resolves(void **state)
 static void test_second_large_write_resolves(void **state)
 {
 	int fd = open_noted("a", O_WRONLY | O_CREAT);
-	bool counted;
+	uint32_t counted;
 	struct ofd *o;
 
 	(void)state;
 	assert_null(lazy_write(fd, 1 << 20, &counted));
 	assert_true(counted);
-	lazy_written(fd);
+	lazy_written(fd, counted);
 	assert_null(lazy_write(fd, 0, &counted)); /* nothing is written: does not count */
 	assert_true(counted);
-	lazy_written(fd);
+	lazy_written(fd, counted);
 	o = lazy_write(fd, 1 << 20, &counted);
 	assert_non_null(o);
 	assert_false(counted);
@@ -81,17 +81,73 @@ static void test_second_large_write_resolves(void **state)
 static void test_not_while_another_write_is_under_way(void **state)
 {
 	int fd = open_noted("a", O_WRONLY | O_CREAT);
-	bool counted;
+	uint32_t counted;
 
 	(void)state;
 	assert_null(lazy_write(fd, 10, &counted)); /* another thread's, not over yet */
 	assert_true(counted);
 	assert_null(lazy_write(fd, 10, &counted));
 	assert_true(counted);
-	lazy_written(fd);
-	lazy_written(fd);
+	lazy_written(fd, counted);
+	lazy_written(fd, counted);
 	assert_non_null(lazy_write(fd, 10, &counted));
 	assert_int_equal(rig_close(fd), 0);
+}
+
+/* A write that a signal handler interrupted, or that waits for a pipe's reader, is over when its number is another
+ * descriptor's already. */
+static void test_a_write_left_from_before(void **state)
+{
+	int fd = open_noted("a", O_WRONLY | O_CREAT);
+	uint32_t before, counted;
+
+	(void)state;
+	assert_null(lazy_write(fd, 10, &before));
+	assert_int_not_equal(before, 0);
+	assert_int_equal(rig_close(fd), 0);
+	assert_int_equal(open_noted("b", O_WRONLY | O_CREAT), fd);
+	assert_null(lazy_write(fd, 10, &counted));
+	lazy_written(fd, before); /* counts for nothing */
+	assert_int_equal(lazy_inflight(fd), 1);
+	lazy_written(fd, counted);
+	assert_int_equal(lazy_inflight(fd), 0);
+	lazy_written(fd, counted);
+	assert_int_equal(lazy_inflight(fd), 0);
+	lazy_resolve(fd);
+	assert_non_null(fdtable_get(fd));
+	assert_int_equal(rig_close(fd), 0);
+}
+
+static int replaced_fd;
+
+/* Another thread closes the descriptor and opens another file in the moment after it was looked at. */
+static long replace_fcntl(int fd, int cmd, long arg)
+{
+	if (cmd == F_GETFL && fd == replaced_fd && lazy_is(fd)) {
+		sys.fcntl = sys_kernel.fcntl;
+		assert_int_equal(rig_close(fd), 0);
+		assert_int_equal(open_noted("b", O_WRONLY | O_CREAT), fd);
+	}
+	return sys_kernel.fcntl(fd, cmd, arg);
+}
+
+static void test_a_number_replaced_while_it_is_adopted(void **state)
+{
+	int first = open_noted("a", O_WRONLY | O_CREAT);
+
+	(void)state;
+	replaced_fd = open_noted("a", O_WRONLY);
+	lazy_resolve(first);
+	assert_int_equal(rig_write(first, "one", 3), 3);
+	sys.fcntl = replace_fcntl;
+	assert_int_equal(rig_write(first, "two", 3), 3);
+	assert_ptr_equal(sys.fcntl, sys_kernel.fcntl);
+	lazy_resolve(replaced_fd);
+	assert_non_null(fdtable_get(replaced_fd));
+	assert_ptr_not_equal(atomic_load(&fdtable_get(replaced_fd)->file),
+	                     atomic_load(&fdtable_get(first)->file));
+	assert_int_equal(rig_close(replaced_fd), 0);
+	assert_int_equal(rig_close(first), 0);
 }
 
 static bool noted_meanwhile;
@@ -113,12 +169,12 @@ static int watch_statx(int dirfd, const char *path, int flags, unsigned mask, st
  * goes to the kernel uncounted, and what is staged next is written over it. */
 static void test_noted_until_the_table_shows_it(void **state)
 {
-	bool counted;
+	uint32_t counted;
 
 	(void)state;
 	watched_fd = open_noted("a", O_WRONLY | O_CREAT);
 	assert_null(lazy_write(watched_fd, 100, &counted));
-	lazy_written(watched_fd);
+	lazy_written(watched_fd, counted);
 	noted_meanwhile = true;
 	sys.readlinkat = watch_readlinkat;
 	sys.statx = watch_statx;
@@ -133,7 +189,7 @@ static void test_unmatched_file_is_forgotten(void **state)
 {
 	char path[600];
 	struct fd_open op;
-	bool counted;
+	uint32_t counted;
 	int fd;
 
 	(void)state;
@@ -145,7 +201,7 @@ static void test_unmatched_file_is_forgotten(void **state)
 	fd_open_end(&op);
 	assert_true(lazy_is(fd));
 	assert_null(lazy_write(fd, 10, &counted));
-	lazy_written(fd);
+	lazy_written(fd, counted);
 	assert_null(lazy_write(fd, 10, &counted));
 	assert_false(counted);
 	assert_false(lazy_is(fd));
@@ -155,10 +211,13 @@ static void test_unmatched_file_is_forgotten(void **state)
 static void test_duplicates_share_one_description(void **state)
 {
 	int fd = open_noted("a", O_WRONLY | O_CREAT);
-	int copy = dup(fd);
+	struct fd_copy c;
+	int copy;
 
 	(void)state;
-	fd_dup_done(fd, copy);
+	fd_dup_begin(&c, fd);
+	copy = dup(fd);
+	fd_dup_done(&c, copy);
 	assert_false(lazy_is(fd));
 	assert_non_null(fdtable_get(fd));
 	assert_ptr_equal(fdtable_get(fd), fdtable_get(copy));
@@ -214,7 +273,7 @@ static void test_created_file_is_remembered(void **state)
 static void test_clear_all(void **state)
 {
 	int fd = open_noted("a", O_WRONLY | O_CREAT);
-	bool counted;
+	uint32_t counted;
 
 	(void)state;
 	lazy_clear_all();
@@ -231,6 +290,8 @@ int main(void)
 		TEST(test_second_small_write_resolves),
 		TEST(test_second_large_write_resolves),
 		TEST(test_not_while_another_write_is_under_way),
+		TEST(test_a_write_left_from_before),
+		TEST(test_a_number_replaced_while_it_is_adopted),
 		TEST(test_unmatched_file_is_forgotten),
 		TEST(test_duplicates_share_one_description),
 		TEST(test_second_description_is_adopted),

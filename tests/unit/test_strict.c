@@ -349,11 +349,14 @@ static void test_opened_again_by_itself(void **state)
 
 static void test_duplicates_share_the_lease(void **state)
 {
-	int fd = staged_file(0, 5000), copy = dup(fd);
+	int fd = staged_file(0, 5000), copy;
+	struct fd_copy c;
 	struct opener o;
 
 	(void)state;
-	fd_dup_done(fd, copy);
+	fd_dup_begin(&c, fd);
+	copy = dup(fd);
+	fd_dup_done(&c, copy);
 	/* the number by which the lease was taken is gone */
 	assert_int_equal(rig_close(fd), 0);
 	put_until_staged(copy, 5000);
