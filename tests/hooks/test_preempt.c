@@ -310,6 +310,22 @@ static long does_dup2(struct world *w, int arg, char *out)
 	return dup2(w->fd[2], w->fd[0]) < 0 ? -1 : 0;
 }
 
+/* A copy of one's own, by dup or fcntl. */
+static long does_copy(struct world *w, int arg, char *out)
+{
+	(void)out;
+	w->fd[3] = arg ? fcntl(w->fd[0], F_DUPFD_CLOEXEC, 0) : dup(w->fd[0]);
+	return w->fd[3] < 0 ? -1 : 0;
+}
+
+/* It takes the other file's number. */
+static long does_dup2_back(struct world *w, int arg, char *out)
+{
+	(void)arg;
+	(void)out;
+	return dup2(w->fd[0], w->fd[2]) < 0 ? -1 : 0;
+}
+
 static long does_sync(struct world *w, int arg, char *out)
 {
 	(void)out;
@@ -365,7 +381,7 @@ static long does_fork(struct world *w, int arg, char *out)
 
 	(void)out;
 	if (pid == 0)
-		_exit(put(w->fd[0], arg) == PIECE ? 0 : 1);
+		_exit(put(w->fd[arg / 100], arg) == PIECE ? 0 : 1);
 	return waitpid(pid, &status, 0) == pid ? status : -1;
 }
 
@@ -475,12 +491,14 @@ static long does_look(struct world *w, int arg, char *out)
 
 #define APPENDS (O_WRONLY | O_APPEND)
 #define END {NULL, 0}
-enum { WRITER_CLOSES = 1 };
+enum { WRITER_CLOSES = 1, WRITER_COPIES = 3, WRITER_TAKES_BACK = 4 };
 
 static const struct does writers[][STEPS_MAX] = {
 	{{does_write, 1}, {does_write, 2}, {does_write, 3}, END},
 	{{does_write, 1}, {does_write, 2}, {does_sync, 0}, {does_write, 3}, {does_close, 0}, END},
 	{{does_put, 1}, {does_write_syscall, 2}, {does_put, 3}, END},
+	{{does_copy, 0}, {does_write, 301}, {does_copy, 1}, {does_write, 302}, {does_write, 303}, END},
+	{{does_dup2_back, 0}, {does_write, 201}, {does_write, 202}, {does_write, 3}, END},
 };
 
 static const struct {
@@ -564,6 +582,7 @@ static const struct {
 	{"copies it out", {{does_sendfile, 50}, {does_fstat, 2}, END}, false},
 	{"copies into it", {{does_copy_into, 5}, {does_write, 51}, END}, false},
 	{"forks", {{does_fork, 51}, {does_write, 52}, END}, false},
+	{"forks with the other file", {{does_fork, 251}, {does_fork, 252}, END}, false},
 	{"starts a program", {{does_spawn, 0}, {does_write, 51}, END}, false},
 	{"appends to a stream",
          {{does_append_stream, 101}, {does_append_stream, 102}, {does_stat, 0}, END},
@@ -977,9 +996,30 @@ static int stride(void)
 	return every && strcmp(every, "1") == 0 ? 1 : STRIDE;
 }
 
+static bool has_step(const struct does *does, step *step)
+{
+	while (does->step && does->step != step)
+		does++;
+	return does->step == step;
+}
+
+/* Where what is right cannot be told. */
+static bool is_vague(int writer, int other)
+{
+	const struct does *does = others[other].does;
+
+	return (writer == WRITER_CLOSES && others[other].not_beside_close) ||
+	       /* which number a copy gets, the one just closed or one above, when the library has a file open for a moment */
+	       (writer == WRITER_COPIES && has_step(does, does_close)) ||
+	       /* the kernel does not copy a file into itself at one go */
+	       (writer == WRITER_TAKES_BACK &&
+	        (has_step(does, does_sendfile) || has_step(does, does_copy_into)));
+}
+
 static void go_through(int stops_other, int appends, int staged, int two)
 {
 	const char *only = getenv("PREEMPT_ONLY"); /* the name of one of the others */
+	const char *by = getenv("PREEMPT_WRITER"); /* the number of a writer */
 	int memory = memfd_create("shared", 0);
 	char text[6][16];
 
@@ -992,8 +1032,8 @@ static void go_through(int stops_other, int appends, int staged, int two)
 		for (int other = 0; other < OTHERS; other++) {
 			const char *const args[] = {text[0], text[1], text[2], text[3], text[4], text[5]};
 
-			if ((only && strcmp(only, others[other].name) != 0) ||
-			    (writer == WRITER_CLOSES && others[other].not_beside_close))
+			if ((only && strcmp(only, others[other].name) != 0) || (by && atoi(by) != writer) ||
+			    is_vague(writer, other))
 				continue;
 			sprintf(text[0], "%d", stops_other);
 			sprintf(text[1], "%d", writer);
