@@ -781,6 +781,14 @@ static _Atomic uint64_t *locked_word(int fd, uint64_t *bit)
 	return &locked[at / 64];
 }
 
+static bool is_locked(int fd)
+{
+	uint64_t bit;
+	const _Atomic uint64_t *word = locked_word(fd, &bit);
+
+	return atomic_load_explicit(word, memory_order_relaxed) & bit;
+}
+
 static void before_close(int fd)
 {
 	uint64_t bit;
@@ -991,6 +999,8 @@ long fd_dup_onto_prepare(struct fd_dup_onto *d, int oldfd, int newfd)
 			file_hold();
 			fd_hand_over(oldfd);
 		}
+	} else if (is_locked(newfd) && can_replace(oldfd, newfd)) {
+		before_close(newfd); /* the locks go with it */
 	}
 	return FD_PASS;
 }
@@ -1030,8 +1040,12 @@ static void close_range_prepare(unsigned from, unsigned to)
 {
 	if (fd_foreign_process())
 		return;
-	for (unsigned fd = from; fd <= to && fd < LAZY_FDS; fd++)
+	for (unsigned fd = from; fd <= to && fd < LAZY_FDS; fd++) {
+		before_close((int)fd);
 		lazy_end((int)fd);
+	}
+	if (to >= LAZY_FDS)
+		before_close(LAZY_FDS); /* and all after it */
 	for (int fd = fdtable_next(from, to); fd >= 0; fd = fdtable_next((unsigned)fd + 1, to))
 		fd_close_prepare(fd);
 }

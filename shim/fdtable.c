@@ -116,6 +116,7 @@ bool fdtable_fork_child(void)
 	bool moved = moves.begun_at_fork != atomic_load(&moves.begun) ||
 	             moves.begun_at_fork != atomic_load(&moves.ended);
 
+	atomic_store(&moves.ended, atomic_load(&moves.begun)); /* by threads that are not here */
 	for (int fd = fdtable_next(0, ~0u); fd >= 0; fd = fdtable_next((unsigned)fd + 1, ~0u)) {
 		const struct turns *t = turns_of(fd);
 

@@ -46,7 +46,8 @@ EXPORT void closefrom(int from)
 {
 	if (from < 0)
 		from = 0;
-	if (real.closefrom && fd_next_own((unsigned)from, ~0u) < 0 && fdtable_next((unsigned)from, ~0u) < 0)
+	if (real.closefrom && meta_idle() && fd_next_own((unsigned)from, ~0u) < 0 &&
+	    fdtable_next((unsigned)from, ~0u) < 0)
 		real.closefrom(from);
 	else
 		close_range((unsigned)from, ~0u, 0);

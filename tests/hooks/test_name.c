@@ -513,6 +513,37 @@ static void lock_lasts(void **state)
 	OK(unlink("a"));
 }
 
+/* A lock file guards another file: whoever gets the lock next sees what was written, however the lock was given up. */
+static void a_lock_file_is_given_up(void **state)
+{
+	int null = OK(open("/dev/null", O_RDWR | O_CLOEXEC)), fd, lock;
+
+	(void)state;
+	OK(mkdir("outside", 0755)); /* which no rule has */
+	for (int how = 0; how < 4; how++) {
+		lock = OK(open("outside/lock", O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+		OK(lock_whole(lock, F_SETLK, F_WRLCK));
+		fd = open_staged("a", 0);
+		if (how == 0)
+			OK(close(lock));
+		else if (how == 1)
+			OK(dup2(null, lock));
+		else if (how == 2)
+			OK(dup3(null, lock, O_CLOEXEC));
+		else
+			OK(close_range((unsigned)lock, (unsigned)lock, 0));
+		if (kernel_size("a") != RECORDS * RECORD)
+			fail_msg("given up in way %d: %ld bytes", how, (long)kernel_size("a"));
+		if (how == 1 || how == 2)
+			OK(close(lock));
+		OK(close(fd));
+		OK(unlink("a"));
+	}
+	OK(close(null));
+	OK(unlink("outside/lock"));
+	OK(rmdir("outside"));
+}
+
 static void posix_turns(void **state)
 {
 	(void)state;
@@ -545,6 +576,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(durable),
 		cmocka_unit_test(locks),
 		cmocka_unit_test(lock_lasts),
+		cmocka_unit_test(a_lock_file_is_given_up),
 		cmocka_unit_test(posix_turns),
 		cmocka_unit_test(flock_turns),
 		cmocka_unit_test(ofd_turns),
