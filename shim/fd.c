@@ -475,12 +475,41 @@ static bool is_engaged(int fd)
 	return f && f->mode == FILE_ENGAGED;
 }
 
+static bool others_hold_it(const struct file *f, const struct ofd *o)
+{
+	return f->shared && family_set_others(&o->holders);
+}
+
 /* The kernel has just given the number out: it was closed while another thread put a managed descriptor there.  (Unless
  * that happened just now, and whose it is nobody can say.) */
 static void entry_is_stale(int fd)
 {
-	fd_use_unmodelled(fd, THROUGH_UNKNOWN_FD);
+	struct file_guard g;
+	struct ofd *o;
+	struct file *f = lock_fd(fd, &o, &g);
+	bool last;
+
+	if (!f)
+		return;
 	fdtable_clear(fd);
+	/* not by this one positions are to be set: it is another file's */
+	if (ofd_fd(o) == fd && (ofd_local(o)->fd = fdtable_find(o, fd)) < 0)
+		ofd_local(o)->refs = 0;
+	else if (ofd_local(o)->refs > 0)
+		ofd_local(o)->refs--;
+	last = ofd_local(o)->refs == 0 && !others_hold_it(f, o);
+	if (last) {
+		stage_unstream(f);
+		o->pos_mode = POS_KERNEL; /* it is nobody's */
+	}
+	engage_through(f, THROUGH_UNKNOWN_FD, g.nested);
+	if (last && f->mode != FILE_ENGAGED) {
+		if (file_local(f)->refs == 1)
+			flush_close_own(f);
+		ofd_release(o);
+		file_put(f);
+	}
+	file_unlock(f, g);
 }
 
 void fd_opened(const struct fd_open *op, int fd)
@@ -660,11 +689,6 @@ static long leave_description(struct file *f, struct ofd *o, int fd, bool nested
 	}
 	file_leave(f);
 	return r;
-}
-
-static bool others_hold_it(const struct file *f, const struct ofd *o)
-{
-	return f->shared && family_set_others(&o->holders);
 }
 
 static bool is_last_writer(const struct file *f, const struct ofd *o)
@@ -886,7 +910,7 @@ static void share_description(const struct fd_copy *c, int newfd)
 	struct file *f;
 	struct ofd *o;
 
-	if (fd_foreign_process())
+	if ((!c->o && copied_is_known(c)) || fd_foreign_process())
 		return;
 	f = c->o ? lock_fd(c->oldfd, &o, &g) : NULL;
 	if (!copied_is_known(c)) {
@@ -909,7 +933,10 @@ static void share_description(const struct fd_copy *c, int newfd)
 void fd_dup_done(const struct fd_copy *c, int newfd)
 {
 	if (newfd >= 0 && c->oldfd != newfd) {
-		lazy_clear(newfd); /* of a descriptor with this number that was closed behind our back */
+		/* of a descriptor with this number that was closed behind our back */
+		lazy_clear(newfd);
+		if (fdtable_get(newfd))
+			entry_is_stale(newfd);
 		share_description(c, newfd);
 	}
 	fdtable_move_end();
@@ -983,17 +1010,17 @@ long fd_dup_onto_prepare(struct fd_dup_onto *d, int oldfd, int newfd)
 	d->holds = (d->forgotten || d->copy.o) && can_replace(oldfd, newfd);
 	d->forgotten &= d->holds;
 	if (d->holds) {
-		struct ofd *o;
+		const struct file *f;
 
 		/* What another thread writes by that number, as to a log that is being replaced, waits until it is known what
 		 * that has become: where it goes something may be staged. */
 		d->signals = sys_block_signals();
 		before_close(newfd);
 		d->blocked = lazy_block(newfd);
-		o = fdtable_get(newfd);
+		f = file_now(newfd);
 		/* dup2 reports no error of the close that it implies */
 		forget(newfd);
-		let_writes_end(newfd, o ? file_of(o) : NULL);
+		let_writes_end(newfd, f);
 		if (!d->blocked) {
 			/* nobody waits: so nothing is staged */
 			file_hold();

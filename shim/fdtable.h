@@ -49,6 +49,7 @@ void fdtable_reset(void);
  * The kernel copies the descriptors for the child of a fork first and the memory later; other threads open and close
  * in between.  What changed since fdtable_fork_prepare is nothing that the child knows about.
  */
+void fdtable_fork_begin(void); /* before what is noted is resolved */
 void fdtable_fork_prepare(void);
 /* True when the child may have descriptors that nobody knows about. */
 bool fdtable_fork_child(void);

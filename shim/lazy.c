@@ -109,12 +109,15 @@ void lazy_clear_all(void)
 
 void lazy_fork_child(void)
 {
-	int top = atomic_load(&highest);
+	/* (not up to `highest`: what was copied of it may be older than what was copied here) */
+	for (int fd = 0; fd < LAZY_FDS; fd++) {
+		struct lazy *l = &lazy_fds[fd];
 
-	for (int fd = 0; fd <= top; fd++) {
-		atomic_store(&lazy_fds[fd].state, LAZY_NONE);
+		if (atomic_load_explicit(&l->state, memory_order_relaxed) != LAZY_NONE)
+			atomic_store(&l->state, LAZY_NONE);
 		/* what other threads were writing */
-		atomic_store(&lazy_fds[fd].inflight, (uint64_t)turn_of(&lazy_fds[fd]) << 32);
+		if (lazy_inflight(fd) > 0)
+			atomic_store(&l->inflight, (uint64_t)turn_of(l) << 32);
 	}
 }
 

@@ -79,6 +79,7 @@ void process_fork_prepare(void)
 		return;
 	signals = sys_block_signals();
 	marks_share();
+	fdtable_fork_begin();
 	resolve_noted();
 	fd_fork_prepare();
 	file_for_each(visit_before, &any);

@@ -118,6 +118,43 @@ static void test_a_write_left_from_before(void **state)
 	assert_int_equal(rig_close(fd), 0);
 }
 
+/* By an instruction of the program's own, or while another thread was just putting a managed file there. */
+static void test_a_number_closed_behind_our_back(void **state)
+{
+	for (int copies = 0; copies < 2; copies++) {
+		int fd = open_noted("a", O_RDWR | O_CREAT), copy = -1;
+		struct fd_copy c;
+		struct stat st;
+
+		(void)state;
+		lazy_resolve(fd);
+		assert_int_equal(rig_write(fd, "one", 3), 3);
+		assert_int_equal(rig_write(fd, "two", 3), 3);
+		if (copies) {
+			fd_dup_begin(&c, fd);
+			copy = dup(fd);
+			fd_dup_done(&c, copy);
+		}
+		assert_int_equal(close(fd), 0);
+		assert_int_equal(open_noted("b", O_RDWR | O_CREAT), fd);
+		assert_int_equal(lseek(fd, 0, SEEK_CUR), 0);
+		lazy_resolve(fd);
+		assert_int_equal(rig_write(fd, "b", 1), 1);
+		assert_int_equal(rig_write(fd, "b", 1), 1);
+		assert_int_equal(rig_close(fd), 0);
+		if (copies) {
+			assert_int_equal(lseek(copy, 0, SEEK_CUR), 6);
+			assert_int_equal(rig_close(copy), 0);
+		}
+		assert_int_equal(stat(rig_path("a"), &st), 0);
+		assert_int_equal(st.st_size, 6);
+		assert_int_equal(stat(rig_path("b"), &st), 0);
+		assert_int_equal(st.st_size, 2);
+		unlink(rig_path("a"));
+		unlink(rig_path("b"));
+	}
+}
+
 static int replaced_fd;
 
 /* Another thread closes the descriptor and opens another file in the moment after it was looked at. */
@@ -291,6 +328,7 @@ int main(void)
 		TEST(test_second_large_write_resolves),
 		TEST(test_not_while_another_write_is_under_way),
 		TEST(test_a_write_left_from_before),
+		TEST(test_a_number_closed_behind_our_back),
 		TEST(test_a_number_replaced_while_it_is_adopted),
 		TEST(test_unmatched_file_is_forgotten),
 		TEST(test_duplicates_share_one_description),
