@@ -302,8 +302,6 @@ void fd_open_cuts(struct fd_open *op, int target) { cuts_at(op, target, "", AT_E
 
 void fd_open_end(struct fd_open *op)
 {
-	if (op->regular)
-		fdtable_move_end();
 	if (!op->cuts)
 		return;
 	if (op->holds)
@@ -328,8 +326,6 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 	op->waits = 0;
 	op->before = (struct timespec){0};
 	op->regular = engage_config && !(flags & (O_PATH | O_DIRECTORY)) && !alive_elsewhere();
-	if (op->regular)
-		fdtable_move_begin();
 	/* in a family any reader counts: another member may stage what it is to see */
 	op->watch = op->regular && (writes || shared || file_engaged() > 0);
 	if (!op->watch)
@@ -635,12 +631,6 @@ void fd_fork_prepare(void)
 	sys.close(dir);
 }
 
-void fd_fork_unknown(void)
-{
-	atomic_store(&unmatched_opened, true);
-	fd_fork_prepare();
-}
-
 struct spare {
 	bool any;
 };
@@ -872,7 +862,6 @@ long fd_close(int fd)
 
 void fd_dup_begin(struct fd_copy *c, int oldfd)
 {
-	fdtable_move_begin();
 	lazy_resolve(oldfd);
 	c->oldfd = oldfd;
 	c->turn = fdtable_turn(oldfd);
@@ -939,7 +928,6 @@ void fd_dup_done(const struct fd_copy *c, int newfd)
 			entry_is_stale(newfd);
 		share_description(c, newfd);
 	}
-	fdtable_move_end();
 }
 
 struct vacate {
@@ -1054,7 +1042,6 @@ void fd_dup_onto_done(const struct fd_dup_onto *d, bool made)
 		else
 			file_unhold();
 		sys_restore_signals(d->signals);
-		fdtable_move_end();
 	} else {
 		fd_dup_done(&d->copy, made ? d->newfd : -1);
 	}

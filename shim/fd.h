@@ -64,8 +64,6 @@ void fd_resolve(int fd, int flags, const struct timespec *before, bool unused, b
 /* Before a fork.  Another member of the family may stage what our descriptors are to see, or write: before the first
  * one those that only read become known, and what stays unknown is never staged by anybody (marks.h). */
 void fd_fork_prepare(void);
-/* In the child: what came while the kernel made it is as unknown. */
-void fd_fork_unknown(void);
 /* The process ran out of descriptors: closes those of ours that can be spared.  True when one was. */
 bool fd_spare_own(void);
 

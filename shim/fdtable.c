@@ -44,30 +44,6 @@ static struct ofd *_Atomic *chunk_make(unsigned index)
 	return chunk;
 }
 
-/*
- * What moves descriptors, for forks: opens and copies, which begin before the kernel has made the descriptor and end when it is
- * known, and changes of the table.  One that is left by a jump, or cancelled in the middle, is taken for under way for ever:
- * each fork takes longer, then.
- */
-struct moves {
-	_Atomic uint32_t begun, ended;
-	uint32_t at_fork;
-};
-static struct moves opens, sets;
-static __thread uint32_t own_opens; /* a signal handler may fork in the middle of one */
-
-void fdtable_move_begin(void)
-{
-	own_opens++;
-	atomic_fetch_add(&opens.begun, 1);
-}
-
-void fdtable_move_end(void)
-{
-	atomic_fetch_add(&opens.ended, 1);
-	own_opens--;
-}
-
 int fdtable_set(int fd, struct ofd *o)
 {
 	struct ofd *_Atomic *chunk = fdtable_first;
@@ -85,11 +61,9 @@ int fdtable_set(int fd, struct ofd *o)
 	while (seen < fd && !atomic_compare_exchange_weak(&highest, &seen, fd))
 		;
 	turn = &turns_of(fd)->now[fd % FDTABLE_CHUNK];
-	atomic_fetch_add(&sets.begun, 1);
 	atomic_fetch_add(turn, 1);
 	atomic_store_explicit(&chunk[fd % FDTABLE_CHUNK], o, memory_order_release);
 	atomic_fetch_add(turn, 1);
-	atomic_fetch_add(&sets.ended, 1);
 	return 0;
 }
 
@@ -115,11 +89,8 @@ void fdtable_reset(void)
 		fdtable_clear(fd);
 }
 
-void fdtable_fork_begin(void) { opens.at_fork = atomic_load(&opens.ended); }
-
 void fdtable_fork_prepare(void)
 {
-	sets.at_fork = atomic_load(&sets.begun);
 	for (int fd = fdtable_next(0, ~0u); fd >= 0; fd = fdtable_next((unsigned)fd + 1, ~0u)) {
 		struct turns *t = turns_of(fd);
 		uint32_t now = atomic_load(&t->now[fd % FDTABLE_CHUNK]);
@@ -128,22 +99,14 @@ void fdtable_fork_prepare(void)
 	}
 }
 
-bool fdtable_fork_child(void)
+void fdtable_fork_child(void)
 {
-	uint32_t opened = atomic_load(&opens.begun), set = atomic_load(&sets.begun);
-	/* none was under way when the fork began, and none has begun since */
-	bool moved = opened != opens.at_fork || set != sets.at_fork || set != atomic_load(&sets.ended);
-
-	/* of threads that are not here */
-	atomic_store(&opens.ended, opened - own_opens);
-	atomic_store(&sets.ended, set);
 	for (int fd = fdtable_next(0, ~0u); fd >= 0; fd = fdtable_next((unsigned)fd + 1, ~0u)) {
 		const struct turns *t = turns_of(fd);
 
 		if (t->at_fork[fd % FDTABLE_CHUNK] != t->now[fd % FDTABLE_CHUNK])
 			fdtable_clear(fd);
 	}
-	return moved;
 }
 
 int fdtable_next(unsigned from, unsigned to)

@@ -49,13 +49,8 @@ void fdtable_reset(void);
  * The kernel copies the descriptors for the child of a fork first and the memory later; other threads open and close
  * in between.  What changed since fdtable_fork_prepare is nothing that the child knows about.
  */
-void fdtable_fork_begin(void); /* before what is noted is resolved */
 void fdtable_fork_prepare(void);
-/* True when the child may have descriptors that nobody knows about. */
-bool fdtable_fork_child(void);
-/* Around what makes, copies or closes descriptors, for the two above. */
-void fdtable_move_begin(void);
-void fdtable_move_end(void);
+void fdtable_fork_child(void);
 /* A descriptor that refers to `o`, other than `except`; -1 when there is none. */
 int fdtable_find(const struct ofd *o, int except);
 /* Lowest managed descriptor in [from, to], or -1. */

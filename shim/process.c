@@ -79,7 +79,6 @@ void process_fork_prepare(void)
 		return;
 	signals = sys_block_signals();
 	marks_share();
-	fdtable_fork_begin();
 	resolve_noted();
 	fd_fork_prepare();
 	file_for_each(visit_before, &any);
@@ -136,13 +135,10 @@ void process_fork_child(void)
 	stage_limit_changes();
 	lazy_fork_child();
 	if (was.member) {
-		bool unknown = fdtable_fork_child();
-
+		fdtable_fork_child();
 		family_fork_child();
 		engage_fork_child();
 		file_fork_child(family_give_up);
-		if (unknown)
-			fd_fork_unknown();
 	} else {
 		engage_forget(was.interrupted);
 		family_forget();

@@ -582,7 +582,6 @@ static const struct {
 	{"copies it out", {{does_sendfile, 50}, {does_fstat, 2}, END}, false},
 	{"copies into it", {{does_copy_into, 5}, {does_write, 51}, END}, false},
 	{"forks", {{does_fork, 51}, {does_write, 52}, END}, false},
-	{"forks with the other file", {{does_fork, 251}, {does_fork, 252}, END}, false},
 	{"starts a program", {{does_spawn, 0}, {does_write, 51}, END}, false},
 	{"appends to a stream",
          {{does_append_stream, 101}, {does_append_stream, 102}, {does_stat, 0}, END},
