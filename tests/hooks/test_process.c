@@ -309,6 +309,16 @@ static void both_append(void **state)
 	OK(unlink("a"));
 }
 
+/* The thread sanitizer does not take all its locks for a fork (gcc 12: that of its list of stacks): what another thread
+ * holds of them at that moment the child waits for, for ever. */
+static void skip_under_tsan(void)
+{
+#ifdef __SANITIZE_THREAD__
+	print_message("a child of a fork among threads may hang in the thread sanitizer\n");
+	skip();
+#endif
+}
+
 enum { WRITERS = 3, FORKS = 40 };
 static atomic_bool stop;
 static unsigned written[WRITERS];
@@ -345,6 +355,7 @@ static void fork_among_threads(void **state)
 	pthread_t threads[WRITERS];
 
 	(void)state;
+	skip_under_tsan();
 	assert_true(ballast != MAP_FAILED);
 	madvise(ballast, BALLAST, MADV_NOHUGEPAGE);
 	memset(ballast, 1, BALLAST);
@@ -402,6 +413,7 @@ static void close_among_forks(void **state)
 	void *ballast = mmap(NULL, BALLAST, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	(void)state;
+	skip_under_tsan();
 	assert_true(ballast != MAP_FAILED);
 	madvise(ballast, BALLAST, MADV_NOHUGEPAGE);
 	memset(ballast, 1, BALLAST);

@@ -32,7 +32,11 @@
 
 enum { RIG_ENV_MAX = 16, RIG_MAGIC_TMPFS = 0x01021994 };
 
-static struct config rig_config;
+/* One for each test: the library never loads a second one, and its threads may look at the files of the last test still. */
+enum { RIG_CONFIGS = 64 };
+static struct config rig_configs[RIG_CONFIGS];
+static unsigned rig_turn;
+#define rig_config (rig_configs[rig_turn])
 static char rig_dir[256];
 
 /* ---- faults ---- */
@@ -190,6 +194,7 @@ __attribute__((unused)) static void rig_start(const char *setting, ...)
 	         getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
 	assert_non_null(mkdtemp(rig_dir));
 	snprintf(paths, sizeof paths, "FASTWRITE_PATHS=%s/**", rig_dir);
+	rig_turn = (rig_turn + 1) % RIG_CONFIGS;
 	if (config_load(&rig_config, env, error) < 0)
 		fail_msg("%s", error);
 	rig_faults_clear();

@@ -32,23 +32,16 @@ static int tear_down(void **state)
 
 static void test_crc(void **state)
 {
+	static const char middle[] = {'1', '2', '3', 1, 2, 3, 4, '8', '9'};
+	static const char middle_zero[] = {'1', '2', '3', 0, 0, 0, 0, '8', '9'};
+	static const char first[] = {1, 2, 3, 4, '5', '6', '7', '8', '9'};
+	static const char first_zero[] = {0, 0, 0, 0, '5', '6', '7', '8', '9'};
+
 	(void)state;
 	assert_int_equal(crc32c(0, "123456789", 9), 0xe3069283u);
 	assert_int_equal(crc32c(crc32c(0, "1234", 4), "56789", 5), 0xe3069283u);
-	assert_int_equal(crc32c_around("123\1\2\3\4"
-	                               "89",
-	                               9, 3),
-	                 crc32c(0,
-	                        "123\0\0\0\0"
-	                        "89",
-	                        9));
-	assert_int_equal(crc32c_around("\1\2\3\4"
-	                               "56789",
-	                               9, 0),
-	                 crc32c(0,
-	                        "\0\0\0\0"
-	                        "56789",
-	                        9));
+	assert_int_equal(crc32c_around(middle, sizeof middle, 3), crc32c(0, middle_zero, sizeof middle_zero));
+	assert_int_equal(crc32c_around(first, sizeof first, 0), crc32c(0, first_zero, sizeof first_zero));
 }
 
 static void test_geometry(void **state)
