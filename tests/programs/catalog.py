@@ -11,6 +11,7 @@ from programs.case import Case
 MODULES = (
     "sqlite",
     "postgres",
+    "mariadb",
     "redis",
     "loggers",
     "cpython",
