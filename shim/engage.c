@@ -363,14 +363,6 @@ static struct arena *arena_for(struct file *f, const char *path, bool *busy)
 	return a || refused || *busy ? a : arena_open(f->rule, path, f->dev);
 }
 
-static bool is_of(const struct file *f, int fd)
-{
-	struct statx st;
-
-	return sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) == 0 && st.stx_ino == f->ino &&
-	       sys_dev_of(&st) == f->dev;
-}
-
 static bool is_modelled(long flags)
 {
 	return flags >= 0 && !(flags & (O_PATH | O_DIRECT | O_SYNC | O_DSYNC));
@@ -388,7 +380,7 @@ static bool adopt_noted(struct file *f, int fd)
 	    !atomic_compare_exchange_strong(&l->state, &expected, LAZY_RESOLVING))
 		return false;
 	/* Only now nobody closes it: is it still what was looked at? */
-	if (lazy_inflight(fd) == 0 && is_of(f, fd)) {
+	if (lazy_inflight(fd) == 0 && flush_is_the_file(f, fd) == 1) {
 		long flags = sys.fcntl(fd, F_GETFL, 0);
 		struct ofd *o = is_modelled(flags) ? ofd_new(f, fd, (int)flags) : NULL;
 

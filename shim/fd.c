@@ -583,15 +583,18 @@ void fd_resolve(int fd, int flags, const struct timespec *before, bool unused, b
 		atomic_fetch_add(&file_of(o)->small_seen, 1);
 }
 
-/* Nobody sees what is read and written by this descriptor, and who stages the file may not have it. */
-static void mark_unknown(int fd)
+/* Nobody sees what is read and written by this descriptor.  Who engages the file from now on finds that out by himself,
+ * unless it is another process (`elsewhere`), which may not have the descriptor. */
+static void mark_unknown(int fd, bool elsewhere)
 {
 	struct statx st;
 
 	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO, &st) < 0)
 		return;
-	if ((st.stx_mode & S_IFMT) == S_IFREG)
+	if ((st.stx_mode & S_IFMT) == S_IFREG && elsewhere)
 		meta_never(sys_dev_of(&st), st.stx_ino, THROUGH_UNKNOWN_FD);
+	else if ((st.stx_mode & S_IFMT) == S_IFREG)
+		meta_unknown_fd(sys_dev_of(&st), st.stx_ino);
 	else if ((st.stx_mode & S_IFMT) == 0 && pass_is_io_uring(fd))
 		engage_refuse(THROUGH_IO_URING);
 }
@@ -626,7 +629,7 @@ void fd_fork_prepare(void)
 		if (first && (flags & O_ACCMODE) == O_RDONLY)
 			fd_opened(&op, fd);
 		if (!fdtable_get(fd))
-			mark_unknown(fd);
+			mark_unknown(fd, true);
 	}
 	sys.close(dir);
 }
@@ -808,7 +811,7 @@ static void before_close(int fd)
 	uint64_t bit;
 	_Atomic uint64_t *word = locked_word(fd, &bit);
 
-	if (!(atomic_load_explicit(word, memory_order_relaxed) & bit) || fd_foreign_process())
+	if (!is_locked(fd) || fd_foreign_process())
 		return;
 	if ((unsigned)fd < LAZY_FDS)
 		atomic_fetch_and(word, ~bit);
@@ -877,21 +880,6 @@ static bool copied_is_known(const struct fd_copy *c)
 	return c->o || (!lazy_is(c->oldfd) && (c->oldfd < LAZY_FDS || !file_held()));
 }
 
-/* A descriptor came, and nobody can say of what. */
-static void copy_is_unknown(int fd)
-{
-	struct statx st;
-
-	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO, &st) < 0 ||
-	    (st.stx_mode & S_IFMT) != S_IFREG)
-		return;
-	/* who engages it from now on finds the descriptor, but only in his own process */
-	if (family_is_shared())
-		meta_never(sys_dev_of(&st), st.stx_ino, THROUGH_UNKNOWN_FD);
-	else
-		meta_unknown_fd(sys_dev_of(&st), st.stx_ino);
-}
-
 /* They have the same description now. */
 static void share_description(const struct fd_copy *c, int newfd)
 {
@@ -905,7 +893,7 @@ static void share_description(const struct fd_copy *c, int newfd)
 	if (!copied_is_known(c)) {
 		if (f)
 			file_unlock(f, g);
-		copy_is_unknown(newfd);
+		mark_unknown(newfd, family_is_shared());
 		return;
 	}
 	if (!f)
@@ -972,17 +960,10 @@ static bool can_replace(int oldfd, int newfd)
  * pipe nobody may read. */
 static void let_writes_end(int fd, const struct file *f)
 {
-	enum { YIELDS = 100, NAPS = 20 };
-	const struct timespec nap = {.tv_nsec = 100000};
+	enum { PAUSES = 20 * LAZY_YIELDS };
 
-	for (int i = 0; i < YIELDS + NAPS; i++) {
-		if (lazy_inflight(fd) == 0 && (!f || atomic_load(&f->inflight) == 0))
-			return;
-		if (i < YIELDS)
-			sys_raw(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
-		else
-			sys_raw(SYS_nanosleep, (long)&nap, 0, 0, 0, 0, 0);
-	}
+	for (int i = 0; i < PAUSES && (lazy_inflight(fd) > 0 || (f && atomic_load(&f->inflight) > 0)); i++)
+		lazy_pause();
 }
 
 long fd_dup_onto_prepare(struct fd_dup_onto *d, int oldfd, int newfd)

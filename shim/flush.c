@@ -62,8 +62,7 @@ void flush_close_own(struct file *f)
 	file_set_own_fd(f, -1);
 }
 
-/* 1, 0, or -errno when the file system does not say. */
-static int is_the_file(const struct file *f, int fd)
+int flush_is_the_file(const struct file *f, int fd)
 {
 	struct statx st;
 	int r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st);
@@ -86,7 +85,7 @@ static int open_again(const struct file *f, int program_fd, int flags)
 		fd = sys.openat(AT_FDCWD, arena_slot_at(f->arena, (uint32_t)f->slot)->path,
 		                flags | O_NOFOLLOW | O_NONBLOCK, 0);
 	}
-	if (fd >= 0 && is_the_file(f, fd) != 1) {
+	if (fd >= 0 && flush_is_the_file(f, fd) != 1) {
 		sys.close(fd);
 		fd = -ESTALE;
 	}
@@ -140,7 +139,7 @@ static int trusted_program_fd(struct file *f)
 {
 	for (;;) {
 		int fd = flush_program_fd(f);
-		int is = fd < 0 ? -EBADF : is_the_file(f, fd);
+		int is = fd < 0 ? -EBADF : flush_is_the_file(f, fd);
 
 		if (is != 0)
 			return is < 0 ? is : fd;

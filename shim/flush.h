@@ -37,6 +37,9 @@ int flush_show(struct file *f, bool nested);
 /* flush_settle, then every description's offset is the kernel's business again. */
 int flush_hand_over(struct file *f, bool nested);
 
+/* fd is open on f: 1, 0, or -errno when the file system does not say. */
+int flush_is_the_file(const struct file *f, int fd);
+
 /* Waits until no flusher works on f; drops and retakes the lock. */
 void flush_wait_idle(struct file *f);
 

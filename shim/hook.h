@@ -62,10 +62,6 @@ void hook_before_detach(void);
 #define HOOK_SETTLE_STAT(out) meta_settle_stat((out)->st_dev, (out)->st_ino, releases)
 #define HOOK_SETTLE_STATX(out) meta_settle_identity(sys_dev_of(out), (out)->stx_ino, releases)
 
-/* What a write passed on may have become something else just now (fd_dup_onto_prepare): so often that is asked, too.  What
- * does so all the time is for the kernel to name. */
-enum { ASK_TRIES = 8 };
-
 static inline void hook_messages(const struct mmsghdr *messages, unsigned count,
                                  void (*act)(const struct msghdr *message))
 {

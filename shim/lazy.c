@@ -33,23 +33,26 @@ bool lazy_note(int fd, int flags, const struct timespec *before, bool unsure)
 	return true;
 }
 
+void lazy_pause(void)
+{
+	static __thread unsigned paused;
+	const struct timespec nap = {.tv_nsec = 50000};
+
+	if (++paused % LAZY_YIELDS)
+		sys_raw(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
+	else
+		sys_raw(SYS_nanosleep, (long)&nap, 0, 0, 0, 0, 0);
+}
+
 /*
  * Another thread finds out what a number is, or replaces it.  That is waited for, unless this is the child of a fork that no
  * hook saw, or a signal handler: the one it interrupted may hold what the other thread waits for.
  */
 static bool waits(void)
 {
-	enum { YIELDS = 64 };
-	static __thread unsigned waited;
-	const struct timespec nap = {.tv_nsec = 50000};
-
 	if (stage_frames || alive_elsewhere())
 		return false;
-	/* (it may take as long as a flush; and where threads have priorities, yielding may let nobody else run) */
-	if (++waited % YIELDS)
-		sys_raw(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
-	else
-		sys_raw(SYS_nanosleep, (long)&nap, 0, 0, 0, 0, 0);
+	lazy_pause();
 	return true;
 }
 

@@ -6,8 +6,9 @@
  * open only notes the descriptor here; the calls pass to the C library; the second write, or another call that
  * needs to know, resolves it (fd_resolve).  Where a dead process may have left bytes for the file (LAZY_UNSURE) that
  * is the first call that reads, writes, moves or measures; so it is for all in a family (family.h), where another
- * member may stage for the file, and there descriptors that only read are noted, too.  Only descriptors that an open of this process made, and
- * that have been neither duplicated nor inherited since, are noted.  Lock-free; descriptors from LAZY_FDS on are never lazy.
+ * member may stage for the file, and there descriptors that only read are noted, too.  Only descriptors that an open of
+ * this process made, and that have been neither duplicated nor inherited since, are noted.  Lock-free; descriptors from
+ * LAZY_FDS on are never lazy.
  */
 #ifndef FASTWRITE_LAZY_H
 #define FASTWRITE_LAZY_H
@@ -17,6 +18,9 @@
 #include <time.h>
 
 enum { LAZY_FDS = 1024 };
+/* What a call passes on may have become something else just now (fd_dup_onto_prepare): so often that is asked again.  What
+ * does so all the time is for the kernel to name. */
+enum { ASK_TRIES = 8 };
 enum lazy_state { LAZY_NONE, LAZY_NOTED, LAZY_UNSURE, LAZY_RESOLVING };
 
 struct lazy {
@@ -40,6 +44,11 @@ static inline bool lazy_is(int fd)
 	                        0) &&
 	       !alive_vforked;
 }
+
+/* Lets other threads run: yields, and every LAZY_YIELDS-th time sleeps 50 µs (what is waited for may take as long as a
+ * flush; and where threads have priorities, yielding may let nobody else run). */
+enum { LAZY_YIELDS = 64 };
+void lazy_pause(void);
 
 /* False when fd cannot be lazy. */
 bool lazy_note(int fd, int flags, const struct timespec *before, bool unsure);

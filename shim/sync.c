@@ -164,8 +164,6 @@ static bool sync_journal(struct file *f, struct file_guard *g, int *r)
 	return false;
 }
 
-enum { SYNC_TRIES = 8 };
-
 int sync_file(int fd, struct ofd *o, bool full)
 {
 	struct file *f = atomic_load_explicit(&o->file, memory_order_acquire);
@@ -173,7 +171,7 @@ int sync_file(int fd, struct ofd *o, bool full)
 	int r = 0;
 
 	/* while the lock was waited for, another thread may have put another file on the number */
-	for (int i = 0; fdtable_get(fd) != o && i < SYNC_TRIES; i++) {
+	for (int i = 0; fdtable_get(fd) != o && i < ASK_TRIES; i++) {
 		file_unlock(f, g);
 		o = lazy_moved(fd);
 		if (!o)
