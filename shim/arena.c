@@ -123,7 +123,8 @@ static int open_dir(const char *dir)
 	return fd;
 }
 
-static void fill_header(struct arena_header *h, const struct rule *rule, const uint8_t boot_id[16])
+static void fill_header(struct arena_header *h, const struct rule *rule, const uint8_t boot_id[16],
+                        uint64_t ino)
 {
 	h->magic = ARENA_MAGIC;
 	h->version = ARENA_VERSION;
@@ -132,6 +133,8 @@ static void fill_header(struct arena_header *h, const struct rule *rule, const u
 	h->gid = (uint32_t)sys_raw(SYS_getegid, 0, 0, 0, 0, 0, 0);
 	h->pid = sys_getpid();
 	h->pid_start = arena_pid_start(h->pid);
+	h->ino_low = (uint32_t)ino;
+	h->ino_high = (uint32_t)(ino >> 32);
 	log_format(h->rule, sizeof h->rule, "%s", rule->name);
 	if (sys_read_file("/proc/self/comm", h->program, sizeof h->program) > 0) {
 		char *end = strchr(h->program, '\n');
@@ -371,7 +374,7 @@ int arena_create_at(struct arena *a, const char *dir, const struct rule *rule,
 	kill_step();
 	geometry.magic = 0;
 	memcpy(a->header, &geometry, sizeof geometry);
-	fill_header(a->header, rule, boot_id);
+	fill_header(a->header, rule, boot_id, a->ino);
 	kill_step();
 	sys.close(dirfd);
 	own_note(a);

@@ -151,12 +151,14 @@ struct arena_header {
 	uint32_t version;
 	uint32_t checksum; /* CRC32C of this struct with checksum = 0, up to `live` */
 	uint64_t total_bytes;
-	uint32_t block_bytes, block_count, slot_count, pad;
+	uint32_t block_bytes, block_count, slot_count;
+	uint32_t
+		ino_low; /* of the arena itself, so that a copy of it is known for one; 0 with ino_high: not known */
 	uint64_t blocks_at, slots_at, data_at;
 	uint8_t boot_id[16];
 	uint32_t uid, gid;
 	int32_t pid;
-	uint32_t pad2;
+	uint32_t ino_high;
 	uint64_t pid_start; /* clock ticks after boot, field 22 of /proc/PID/stat */
 	char rule[CONFIG_NAME_MAX];
 	char program[64];

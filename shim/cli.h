@@ -41,6 +41,10 @@ const char *cli_recover_reason(int rc);
 
 /* ---- cli_recover_all ---- */
 
+/* The same for a PATH of the command line, and a look at the staging above it; how many places failed, or hold bytes for it
+ * that were not brought (each was told of). */
+int cli_recover_given(const char *path, const struct recover_options *opt, struct recover_report *total);
+
 /* Every staging place that the configuration leads to; how many could not be looked at (each was told of). */
 int cli_recover_all(const struct config *c, const struct recover_options *opt, struct recover_report *total);
 

@@ -18,9 +18,10 @@ struct recover_args {
 
 static const char doc[] =
 	"Brings bytes that a dead program left in staging into its files.  A PATH is an arena file, a "
-	"staging "
-	"directory (.fastwrite), a directory that has one, or a file that was written to.  Arenas of running "
-	"programs are left alone.  It may be interrupted and run again.\n"
+	"staging directory (.fastwrite), a directory that has one, or a file beside which there is one.  "
+	"What is staged for PATH in a directory above it is named, and is a failure: recover that one.  "
+	"Nothing is searched for below.  Arenas of running programs are left alone.  It may be interrupted "
+	"and run again.\n"
 	"With --all, or a configuration instead of a PATH, every place is looked at where programs may have "
 	"staged under that configuration.\n"
 	"\v"
@@ -146,7 +147,7 @@ static void print_totals(const struct recover_args *args, const struct recover_r
 	if (args->quiet)
 		return;
 	if (r->arenas == 0) {
-		printf("nothing to recover\n");
+		printf("nothing to recover%s\n", args->all ? "" : " (further below is not searched)");
 		return;
 	}
 	printf("%s%llu arenas: %llu live, %llu recovered (%llu bytes), %llu discarded, %llu orphaned, %llu "
@@ -200,13 +201,9 @@ int cli_recover(int argc, char **argv)
 	}
 	if (args.all && cli_recover_all(config, &opt, &report) > 0)
 		failed = true;
-	for (int i = 0; i < args.count; i++) {
-		int rc = cli_recover_path(args.paths[i], &opt, &report);
-		if (rc < 0) {
+	for (int i = 0; i < args.count; i++)
+		if (cli_recover_given(args.paths[i], &opt, &report) > 0)
 			failed = true;
-			cli_error("%s: %s", args.paths[i], cli_recover_reason(rc));
-		}
-	}
 	if (args.as_json) {
 		json_close(&json, ']');
 		json_totals(&json, &args, &report);

@@ -280,14 +280,20 @@ static uint64_t median_cost(int fd, const void *zeros, bool by_fdatasync)
 	return cost[PROBES / 2];
 }
 
-static int fill_header(struct arena *a, struct journal_header *h)
+static int fill_header(struct arena *a, int fd, struct journal_header *h)
 {
 	struct journal *j = &a->journal;
 	uint64_t half = (a->rule->set.journal_bytes - JOURNAL_HEADER_BYTES) / 2;
 	long n = sys_raw(SYS_getrandom, (long)h->id, sizeof h->id, 0, 0, 0, 0);
+	struct statx st;
+	int r;
 
 	if (n != (long)sizeof h->id)
 		return -EIO;
+	r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st);
+	if (r < 0)
+		return r;
+	h->ino = st.stx_ino;
 	h->magic = JOURNAL_MAGIC;
 	h->version = JOURNAL_VERSION;
 	h->half_bytes = half / JOURNAL_UNIT_MAX * JOURNAL_UNIT_MAX;
@@ -354,7 +360,7 @@ static int prepare(struct arena *a, int fd)
 	uint8_t *buffer = file_journal_buffers(a); /* zeros: nothing has been put yet */
 	struct journal_header *h = (struct journal_header *)(void *)(buffer + JOURNAL_BATCH_MAX);
 	struct sys_quiet quiet;
-	int r = fill_header(a, h);
+	int r = fill_header(a, fd, h);
 
 	if (r < 0)
 		return r;

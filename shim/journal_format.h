@@ -31,7 +31,7 @@
 #define JOURNAL_SUFFIX ".journal"
 
 enum {
-	JOURNAL_VERSION = 1,
+	JOURNAL_VERSION = 2,
 	JOURNAL_HEADER_BYTES = 4096,
 	JOURNAL_BATCH_MAX = 256 << 10, /* bytes of a batch */
 	JOURNAL_UNIT_MIN = 512,
@@ -52,6 +52,7 @@ struct journal_header {
 	uint32_t uid, gid;
 	char rule[CONFIG_NAME_MAX];
 	char program[64];
+	uint64_t ino; /* of the journal itself, so that a copy of it is known for one; 0: not known */
 };
 
 struct journal_batch {

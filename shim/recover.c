@@ -641,8 +641,7 @@ static int take_rights(struct job *j, struct recover_rights *rights)
 	return r < 0 ? r : recover_rights_take(rights, st.stx_uid);
 }
 
-/* "<pid>-<rule>-<time>.arena": such files are made here and nowhere else. */
-static bool is_our_make(const char *name, const char *suffix)
+bool recover_is_our_make(const char *name, const char *suffix)
 {
 	const char *p = name;
 
@@ -728,7 +727,7 @@ static void recover_locked(struct job *j, const char *name)
 		kill_step();
 		goto out;
 	}
-	if (r == -ENODATA && !is_our_make(name, ARENA_SUFFIX))
+	if (r == -ENODATA && !recover_is_our_make(name, ARENA_SUFFIX))
 		r = -EBADMSG;
 	if (r == -ENODATA) {
 		tell(j, "", "nothing", 0, 0, "its process died before it used it");
@@ -738,9 +737,10 @@ static void recover_locked(struct job *j, const char *name)
 	}
 	j->report->failed++;
 	tell(j, "", "failed", 0, r,
-	     r == -EBADMSG ? "not an arena of this version, or truncated; left alone"
-	     : r == -EPERM ? "not its directory's owner's, or others may write to it; left alone"
-	                   : "cannot be read; left alone");
+	     r == -EBADMSG  ? "not an arena of this version, or truncated; left alone"
+	     : r == -ESTALE ? "a copy: what it holds may be older than the files; left alone"
+	     : r == -EPERM  ? "not its directory's owner's, or others may write to it; left alone"
+	                    : "cannot be read; left alone");
 out:
 	if (fd >= 0)
 		sys.close(fd);
@@ -808,7 +808,7 @@ struct queue {
 /* "<pid>-<rule>-<time>.arena" or .journal; other names come first. */
 static uint64_t time_in_name(const char *name)
 {
-	const char *p = is_our_make(name, ARENA_SUFFIX) || is_our_make(name, JOURNAL_SUFFIX)
+	const char *p = recover_is_our_make(name, ARENA_SUFFIX) || recover_is_our_make(name, JOURNAL_SUFFIX)
 	                        ? strrchr(name, '-') + 1
 	                        : "";
 	uint64_t value = 0;
@@ -887,6 +887,20 @@ static int recover_all_in(const char *dir, int dirfd, bool journals, const struc
 	return r;
 }
 
+/* A staging directory of the user's own choice has any name; one in which nothing is named like ours is none, whoever may
+ * write to it.  1, 0 or -errno. */
+static int has_ours(int dirfd)
+{
+	BUFFER(char, buf);
+	struct sys_dir entries = {.fd = dirfd, .buf = buf, .size = BUFFER_BYTES};
+	const struct sys_dirent *d;
+
+	while ((d = sys_dir_next(&entries)) != NULL)
+		if (is_arena_name(d->name) || recover_is_our_make(d->name, JOURNAL_SUFFIX))
+			return 1;
+	return (int)entries.filled;
+}
+
 static int recover_directory(const char *dir, const struct recover_options *opt,
                              struct recover_report *report)
 {
@@ -897,6 +911,11 @@ static int recover_directory(const char *dir, const struct recover_options *opt,
 
 	if (dirfd < 0)
 		return dirfd;
+	r = is_staging_name(dir) ? 1 : has_ours(dirfd);
+	if (r <= 0) {
+		sys.close(dirfd);
+		return r;
+	}
 	r = dir_allowed(dirfd);
 	signals =
 		sys_block_signals(); /* for lease_take_own, and so that a signal handler sees no half of it */
@@ -905,7 +924,7 @@ static int recover_directory(const char *dir, const struct recover_options *opt,
 	if (r == 0)
 		r = recover_all_in(dir, dirfd, true, opt, report);
 	sys.close(dirfd);
-	/* stays when something is in it; an empty directory that was never one of ours does, too */
+	/* (when it is empty; what was never one of ours stays) */
 	if (r == 0 && !opt->dry_run && (is_staging_name(dir) || report->arenas > before))
 		sys.unlinkat(AT_FDCWD, dir, AT_REMOVEDIR);
 	sys_restore_signals(signals);
@@ -959,6 +978,15 @@ static int recover_one_file(const char *path, const struct recover_options *opt,
 	return r;
 }
 
+/* Other programs have journals, too. */
+static bool is_journal_in_staging(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+
+	return is_journal_name(path) &&
+	       (recover_is_our_make(slash ? slash + 1 : path, JOURNAL_SUFFIX) || strstr(path, ARENA_DIR "/"));
+}
+
 int recover_path(const char *given, const struct recover_options *opt, struct recover_report *report)
 {
 	BUFFER(char, path);
@@ -980,10 +1008,9 @@ int recover_path(const char *given, const struct recover_options *opt, struct re
 		r = recover_directory(dir, opt, report);
 		if (r != -ENOENT)
 			return r;
-		/* a staging directory of the user's own choice has any name */
 		return recover_directory(path, opt, report);
 	}
-	if (is_arena_name(path) || is_journal_name(path))
+	if (is_arena_name(path) || is_journal_in_staging(path))
 		return r < 0 ? r : recover_one_file(path, opt, report);
 	if (r < 0 && r != -ENOENT)
 		return r;

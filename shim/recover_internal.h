@@ -7,6 +7,8 @@
 
 /* Locks a dead arena or journal for its recovery; 0, -EWOULDBLOCK: it is alive; or -errno.  Waits for other recoverers. */
 int recover_lock_dead(int fd);
+/* "<pid>-<rule>-<time>" and the suffix: such files are made by this library and by nobody else. */
+bool recover_is_our_make(const char *name, const char *suffix);
 /* A regular file with one name in the directory, of the directory's owner, which this process's user may recover: 0 or
  * -errno. */
 int recover_owner_allowed(int dirfd, int fd);

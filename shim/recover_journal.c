@@ -31,6 +31,9 @@ struct entry_file {
 	uint64_t number;  /* 0 = free place */
 	uint64_t name_at; /* content of its last JOURNAL_NAME, in the journal file */
 	uint32_t name_bytes;
+	uint64_t ino;
+	int64_t btime_sec; /* one inode number may be of a file that is gone, and of a new one */
+	uint32_t btime_nsec;
 	int result;                 /* -errno of what was done for it */
 	uint64_t void_seq, void_at; /* entries before this place do not count */
 	uint64_t bytes;             /* of those that do */
@@ -96,7 +99,7 @@ static int load_header(struct scan *s)
 	    h->half_bytes % h->unit || h->half_bytes == 0 || h->half_bytes > (UINT64_C(1) << 40) ||
 	    h->total_bytes != JOURNAL_HEADER_BYTES + 2 * h->half_bytes || h->total_bytes != st.stx_size)
 		return -EBADMSG;
-	return 0;
+	return h->ino != 0 && h->ino != st.stx_ino ? -ESTALE : 0;
 }
 
 /*
@@ -232,6 +235,7 @@ static int visit_count(struct scan *s, const struct found *f)
 static int visit_collect(struct scan *s, const struct found *f)
 {
 	struct entry_file *file = file_at(s, f->e.file);
+	struct journal_name name;
 
 	switch (f->e.type) {
 	case JOURNAL_NAME:
@@ -241,6 +245,10 @@ static int visit_collect(struct scan *s, const struct found *f)
 		file->number = f->e.file;
 		file->name_at = f->content_at;
 		file->name_bytes = f->e.length;
+		memcpy(&name, f->content, sizeof name);
+		file->ino = name.ino;
+		file->btime_sec = name.btime_sec;
+		file->btime_nsec = name.btime_nsec;
 		return 0;
 	case JOURNAL_DATA:
 		/* each half names the files of its entries; what was named in a half that is gone counts no more */
@@ -510,6 +518,58 @@ static bool waits_for_arena(const struct scan *s, const struct entry_file *file)
 	return false;
 }
 
+static bool has_bytes(const struct entry_file *file) { return file->number && file->bytes; }
+
+/* Where a file that failed is, or may be, in a list of as many places as s->files has. */
+static const struct entry_file **failed_at(const struct scan *s, const struct entry_file **list,
+                                           const struct entry_file *file)
+{
+	uint64_t i = (file->ino ^ (uint64_t)file->btime_nsec << 32) * 0x9e3779b97f4a7c15ull;
+
+	for (i &= s->file_places - 1; list[i]; i = (i + 1) & (s->file_places - 1))
+		if (list[i]->ino == file->ino && list[i]->btime_sec == file->btime_sec &&
+		    list[i]->btime_nsec == file->btime_nsec)
+			break;
+	return &list[i];
+}
+
+/*
+ * Several numbers may be of one file: of one time that it was open each.  Where one of them failed, the others are left in
+ * the journal as well.  Otherwise its bytes, when they are tried again, would come over newer ones.
+ */
+static void fail_together(struct scan *s)
+{
+	uint64_t bytes = s->file_places * sizeof(struct entry_file *);
+	const struct entry_file **list = NULL;
+
+	for (uint64_t i = 0; i < s->file_places; i++) {
+		const struct entry_file *file = &s->files[i];
+
+		if (!has_bytes(file) || file->waits || file->result == 0)
+			continue;
+		if (!list)
+			list = sys.mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+			                0);
+		if (sys_is_error(list))
+			break;
+		*failed_at(s, list, file) = file;
+	}
+	if (!list)
+		return;
+	for (uint64_t i = 0; i < s->file_places; i++) {
+		struct entry_file *file = &s->files[i];
+		const struct entry_file *failed;
+
+		if (!has_bytes(file) || file->waits || file->result < 0)
+			continue;
+		failed = sys_is_error(list) ? NULL : *failed_at(s, list, file);
+		if (sys_is_error(list) || failed)
+			file->result = failed ? failed->result : (int)(intptr_t)list;
+	}
+	if (!sys_is_error(list))
+		sys.munmap(list, bytes);
+}
+
 /* 0 when the journal may be removed. */
 static int finish_files(struct scan *s, bool replay)
 {
@@ -518,20 +578,27 @@ static int finish_files(struct scan *s, bool replay)
 	for (uint64_t i = 0; i < s->file_places; i++) {
 		struct entry_file *file = &s->files[i];
 
-		if (!file->number || !file->bytes)
+		if (!has_bytes(file))
 			continue;
 		file->waits = waits_for_arena(s, file);
-		if (file->waits) {
-			failed = -EBUSY; /* which that arena's recovery has told */
-			continue;
-		}
-		if (file->result == 0) {
+		if (!file->waits && file->result == 0) {
 			int fd = open_file(s, file, replay);
 
 			file->result = fd == -ENOENT && !replay ? 0 : fd < 0 ? fd : sys.fdatasync(fd);
 			kill_step();
 		}
 		close_file(s, file);
+	}
+	fail_together(s);
+	for (uint64_t i = 0; i < s->file_places; i++) {
+		struct entry_file *file = &s->files[i];
+
+		if (!has_bytes(file))
+			continue;
+		if (file->waits) {
+			failed = -EBUSY; /* which that arena's recovery has told */
+			continue;
+		}
 		report_file(s, file, replay);
 		if (file->result < 0)
 			failed = file->result;
@@ -729,15 +796,16 @@ void recover_journal(const char *dir, int dirfd, const char *name, const struct 
 			sys.close(arena->fd);
 			foreign_unload(arena);
 		}
-	} else if (r == -ENODATA) {
+	} else if (r == -ENODATA && recover_is_our_make(name, JOURNAL_SUFFIX)) {
 		if (!opt->dry_run)
 			sys.unlinkat(dirfd, name, 0);
 	} else {
 		report->failed++;
 		tell(s, "", "failed", 0, r,
-		     r == -EBADMSG ? "not a journal of this version, or damaged; left alone"
-		     : r == -EPERM ? "not its directory's owner's, or others may write to it; left alone"
-		                   : "cannot be read; left alone");
+		     r == -EBADMSG || r == -ENODATA ? "not a journal of this version, or damaged; left alone"
+		     : r == -ESTALE ? "a copy: what it holds may be older than the files; left alone"
+		     : r == -EPERM  ? "not its directory's owner's, or others may write to it; left alone"
+		                    : "cannot be read; left alone");
 	}
 out:
 	if (s->fd >= 0)

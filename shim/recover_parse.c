@@ -75,11 +75,12 @@ static void list_blocks(struct foreign_arena *a)
 int foreign_load(struct foreign_arena *a, int fd)
 {
 	struct statx st;
+	uint64_t ino;
 	int r;
 
 	memset(a, 0, sizeof *a);
 	a->fd = fd;
-	r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st);
+	r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE | STATX_INO, &st);
 	if (r < 0)
 		return r;
 	a->size = st.stx_size;
@@ -94,6 +95,9 @@ int foreign_load(struct foreign_arena *a, int fd)
 		return -ENODATA; /* the magic number is stored before any slot can be taken */
 	if (!header_sane(&a->header, a->size))
 		return a->header.checksum == 0 && a->header.magic == ARENA_MAGIC ? -ENODATA : -EBADMSG;
+	ino = (uint64_t)a->header.ino_high << 32 | a->header.ino_low;
+	if (ino != 0 && ino != st.stx_ino)
+		return -ESTALE;
 	r = take_memory(a);
 	if (r == 0)
 		r = sys_read_all(fd, a->blocks, (uint64_t)a->header.block_count * ARENA_BLOCK_ENTRY_BYTES,

@@ -23,7 +23,8 @@ struct foreign_arena {
 };
 
 /* Reads and checks header and tables.  0; -ENODATA: an arena whose maker died before the header was complete
- * (nothing can be staged in it); -EBADMSG: not an arena, truncated or damaged; other -errno. */
+ * (nothing can be staged in it); -EBADMSG: not an arena, truncated or damaged; -ESTALE: a copy of one; other
+ * -errno. */
 int foreign_load(struct foreign_arena *a, int fd);
 void foreign_unload(struct foreign_arena *a);
 

@@ -49,6 +49,23 @@ def seal_header(arena: bytearray) -> None:
     arena[CHECKSUM : CHECKSUM + 4] = struct.pack("<I", crc32c(bytes(arena[:CHECKED_BYTES])))
 
 
+def of_no_inode(content: bytes) -> bytes:
+    """An arena or a journal that does not say which file it is: what is put into another file than it came from would
+    be refused as a copy."""
+    data = bytearray(content)
+    # struct journal_header ends with the number, struct arena_header has it in two parts
+    size, parts = (
+        (224, (slice(216, 224),))
+        if data[:8] == b"FSTWNJRN"
+        else (CHECKED_BYTES, (slice(36, 40), slice(92, 96)))
+    )
+    for part in parts:
+        data[part] = bytes(part.stop - part.start)
+    data[CHECKSUM : CHECKSUM + 4] = bytes(4)
+    data[CHECKSUM : CHECKSUM + 4] = struct.pack("<I", crc32c(bytes(data[:size])))
+    return bytes(data)
+
+
 def as_user(user: int | None) -> dict:
     """Arguments of subprocess.run; root comes with its own group among the further ones, as after a login."""
     if user is not None:

@@ -951,7 +951,8 @@ def test_recover_missing_path(cli, tmp_path):
 
 def test_recover_nothing(cli, tmp_path):
     done = cli("recover", tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "nothing to recover\n", "")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "nothing to recover (further below is not searched)\n"
     told = json.loads(cli("recover", "--json", tmp_path).stdout)
     assert told["events"] == []
     assert told["arenas"] == told["failed"] == told["bytes"] == 0
@@ -1084,7 +1085,7 @@ def test_recover_by_hand(cli, compile_c, library, tmp_path, by):
     assert f"recovered  {data}" in done.stdout
     assert data.read_bytes() == EXPECTED
     assert not staging.exists()
-    assert cli("recover", path).stdout == "nothing to recover\n" or by in ("arena", "staging")
+    assert cli("recover", path).stdout.startswith("nothing to recover") or by in ("arena", "staging")
 
 
 def test_status_and_recover_of_a_live_program(compile_c, cli, library, tmp_path):

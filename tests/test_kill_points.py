@@ -18,6 +18,7 @@ from pathlib import Path
 
 import kill_model
 import pytest
+from recovery_lab import of_no_inode
 from support import disk_dir, preload_env
 
 LONG = os.environ.get("FASTWRITE_TEST_LONG") == "1"
@@ -170,9 +171,10 @@ def die_and_recover(rig: Rig, base: Path, case: Case, step: int) -> tuple[bool, 
     killed = rig.run(place, case, step) != 0
     ops = place.ops()
     foreign = append_foreign(place, ops) if case.foreign and killed and ops else b""
+    in_arena, _ = kill_model.engaged(place.arenas())
     _, report = rig.recover(place)
     context = f"{case.name} step {step}"
-    problems = kill_model.check(place.data, ops, foreign)
+    problems = kill_model.check(place.data, ops, foreign, in_arena)
     assert not problems, f"{context}: {problems}"
     assert report["failed"] == 0 and report["live"] == 0, f"{context}: {report}"
     assert_clean(place, context)
@@ -223,7 +225,7 @@ class Saved:
     def __init__(self, place: Place) -> None:
         self.place = place
         self.files = {p: p.read_bytes() for p in place.data.iterdir() if p.is_file()}
-        self.arenas = {p: p.read_bytes() for p in place.arenas()}
+        self.arenas = {p: of_no_inode(p.read_bytes()) for p in place.arenas()}
 
     def restore(self) -> None:
         for path, content in self.files.items():
@@ -270,7 +272,7 @@ def orphaning_dies_everywhere(rig: Rig, base: Path, case: Case, step: int) -> in
     """The files are gone; putting their bytes aside is killed at each step and run again; how many deaths."""
     place = Place(base, f"{case.name}-orphan-{step}")
     rig.run(place, case, step)
-    arenas = {p: p.read_bytes() for p in place.arenas()}
+    arenas = {p: of_no_inode(p.read_bytes()) for p in place.arenas()}
     for path in place.data.iterdir():
         if path.is_file():
             path.unlink()

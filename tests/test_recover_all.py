@@ -73,6 +73,150 @@ def site(lab: Lab) -> Site:
     return Site(lab)
 
 
+@pytest.mark.parametrize(
+    "where", ["data/sub", "data/sub/wal", "data/sub/", "link", "link/wal", "file", "data/./sub"]
+)
+def test_bytes_that_wait_above_are_named(site: Site, where: str) -> None:
+    """Who names his database's directory does not know which one the rule names.  To be told that there is nothing, and
+    to start it without the library, would lose what is staged."""
+    base = site.lab.base
+    site.rules(f"[rule data]\npaths = {base}/data/**\n")
+    site.leave(base / "data/sub/wal")
+    assert len(list((base / "data/.fastwrite").glob("*.arena"))) == 1
+    (base / "link").symlink_to(base / "data/sub")
+    (base / "file").symlink_to(base / "data/sub/wal")
+    for how in ((), ("--dry-run",)):
+        report = site.recover(*how, f"{base}/{where}", status=1)
+        assert report["arenas"] == 0
+        assert (
+            f"bytes for it are staged in {base}/data/.fastwrite; to bring them, recover {base}/data\n"
+            in report["stderr"]
+        )
+    assert site.recover(base / "data")["recovered"] == 1
+    site.check()
+    assert site.recover(f"{base}/{where}")["arenas"] == 0
+
+
+@pytest.mark.parametrize("where", ["data/other", "data/sub/wal2", ".", "other"])
+def test_bytes_of_others_above_are_not(site: Site, where: str) -> None:
+    base = site.lab.base
+    site.rules(f"[rule data]\npaths = {base}/data/**\n")
+    site.leave(base / "data/sub/wal")
+    for name in ("data/other", "other"):
+        (base / name).mkdir()
+    (base / "data/sub/wal2").touch()
+    report = site.recover(base / where)
+    assert (report["arenas"], report["stderr"]) == (0, "")
+    assert site.recover(base / "data")["recovered"] == 1
+    site.check()
+
+
+def test_a_name_that_was_given_to_a_link(site: Site) -> None:
+    base = site.lab.base
+    site.rules(f"[rule data]\npaths = {base}/data/**\n")
+    site.leave(base / "data/sub/wal")
+    (base / "data/sub").rename(base / "elsewhere")
+    (base / "data/sub").symlink_to(base / "elsewhere")
+    assert (
+        f"bytes for it are staged in {base}/data/.fastwrite"
+        in site.recover(base / "data/sub/wal", status=1)["stderr"]
+    )
+
+
+def test_copies_of_staging_below_are_left_alone(site: Site) -> None:
+    """A backup of a directory with its staging names the files that it was made of."""
+    base = site.lab.base
+    site.rules(f"[rule data]\npaths = {base}/data/**\n")
+    site.leave(base / "data/wal")
+    subprocess.run(["cp", "-a", base / "data", base / "backup"], check=True)
+    assert site.recover(base / "data")["recovered"] == 1
+    (base / "data/wal").write_bytes(b"newer")
+    assert site.recover(base)["arenas"] == 0
+    # nor by its own name
+    report = site.recover(base / "backup", status=1)
+    assert (report["recovered"], report["failed"]) == (0, 1)
+    assert "a copy" in report["events"][0]["detail"]
+    assert (base / "data/wal").read_bytes() == b"newer"
+
+
+def test_a_misspelt_path_is_told_of(site: Site) -> None:
+    base = site.lab.base
+    site.rules(f"[rule data]\npaths = {base}/data/**\n")
+    site.leave(base / "data/wal")
+    assert "no such file" in site.recover(base / "data/typo/x", status=1)["stderr"]
+    assert "no such file" in site.recover(base / "typo", status=1)["stderr"]
+    assert site.recover(base / "data")["recovered"] == 1
+
+
+@pytest.mark.parametrize("what", ["directory", "link", "file", "junk"])
+def test_staging_of_strangers_above_fails_nobody(site: Site, what: str) -> None:
+    """Where everybody may make one.  Whoever runs a recovery before his program must still be able to start."""
+    root_only()
+    base = site.lab.base
+    place = base / ".fastwrite"
+    base.chmod(0o1777)
+    (base / "mine").mkdir()
+    match what:
+        case "directory" | "junk":
+            place.mkdir(mode=0o700)
+            if what == "junk":
+                (place / "1-a-1.arena").write_bytes(b"x" * 9000)
+            for path in (place, *place.iterdir()):
+                os.chown(path, NOBODY, NOBODY)
+        case "link":
+            place.symlink_to("nowhere")
+        case "file":
+            place.touch()
+    assert site.recover(base / "mine")["arenas"] == 0
+    shutil.rmtree(place) if place.is_dir() else place.unlink()
+
+
+def test_staging_above_that_others_may_write_to_is_a_failure(site: Site) -> None:
+    base = site.lab.base
+    site.rules(f"[rule data]\npaths = {base}/data/**\n")
+    site.leave(base / "data/sub/wal")
+    (base / "data/.fastwrite").chmod(0o770)
+    assert "permission is missing" in site.recover(base / "data/sub", status=1)["stderr"]
+    (base / "data/.fastwrite").chmod(0o700)
+    assert site.recover(base / "data")["recovered"] == 1
+    site.check()
+
+
+def test_staging_of_somebody_else_above_is_told_of(site: Site) -> None:
+    root_only()
+    base = site.lab.base
+    site.rules(f"[rule data]\npaths = {base}/data/**\n")
+    site.leave(base / "data/sub/wal")
+    (base / "data/sub").chmod(0o755)
+    done = subprocess.run(
+        [site.lab.command, "recover", base / "data/sub"],
+        capture_output=True,
+        text=True,
+        check=False,
+        **as_user(NOBODY),
+    )
+    assert done.returncode == 0
+    assert f"{base}/data/.fastwrite: not looked at: it is another user's" in done.stderr
+    site.recover(base / "data")
+    site.check()
+
+
+@pytest.mark.parametrize("name", ["2024.journal", "x-1.journal", "1-x-1z.journal"])
+def test_journals_of_others_are_left_alone(site: Site, name: str) -> None:
+    """Short files of a program that calls its own ones so."""
+    base = site.lab.base
+    (base / "data").mkdir(exist_ok=True)
+    ledger = base / "data" / name
+    ledger.write_bytes(b"2024-01-01 opening balance 100.00\n")
+    site.recover(base / "data")
+    site.recover(ledger)
+    # beside what is ours, too, in a directory that `staging` names
+    (base / "data").chmod(0o700)
+    (base / "data/short.arena").write_bytes(b"x" * 9000)
+    site.recover(base / "data", status=1)
+    assert ledger.read_bytes() == b"2024-01-01 opening balance 100.00\n"
+
+
 def test_every_place_of_every_rule(site: Site) -> None:
     base = site.lab.base
     (base / "central").mkdir(mode=0o700)

@@ -36,6 +36,7 @@ static void die_now(int fd)
 
 	memcpy(copy, a->header, a->total_bytes);
 	((struct arena_header *)(void *)copy)->pid = 1 << 23; /* beyond every pid */
+	((struct arena_header *)(void *)copy)->ino_low = ((struct arena_header *)(void *)copy)->ino_high = 0;
 	((struct arena_header *)(void *)copy)->checksum = arena_header_checksum((void *)copy);
 	snprintf(arena_path, sizeof arena_path, "%s/8388608-unit-1.arena", a->dir);
 	out = open(arena_path, O_WRONLY | O_CREAT, 0600);

@@ -27,6 +27,10 @@ static int group_set_up(void **state)
 	memcpy(image, rig_file(file)->arena->header, image_bytes);
 	fd = open(rig_path("image"), O_RDWR | O_CREAT, 0600);
 	rig_close(file);
+	/* it is none that was copied */
+	struct arena_header *h = (struct arena_header *)(void *)image;
+	h->ino_low = h->ino_high = 0;
+	h->checksum = arena_header_checksum(h);
 	return fd < 0;
 }
 
@@ -83,6 +87,28 @@ static void test_sane(void **state)
 {
 	(void)state;
 	assert_int_equal(look(), 2);
+}
+
+static void test_copy(void **state)
+{
+	struct arena_header *h = (struct arena_header *)(void *)image;
+	struct foreign_arena a;
+	struct stat st;
+
+	(void)state;
+	assert_int_equal(fstat(fd, &st), 0);
+	h->ino_low = (uint32_t)st.st_ino;
+	h->ino_high = (uint32_t)((uint64_t)st.st_ino >> 32);
+	h->checksum = arena_header_checksum(h);
+	assert_int_equal(set_up(NULL), 0);
+	assert_int_equal(foreign_load(&a, fd), 0);
+	foreign_unload(&a);
+	h->ino_low++;
+	h->checksum = arena_header_checksum(h);
+	assert_int_equal(set_up(NULL), 0);
+	assert_int_equal(foreign_load(&a, fd), -ESTALE);
+	h->ino_low = h->ino_high = 0;
+	h->checksum = arena_header_checksum(h);
 }
 
 static void test_sizes(void **state)
@@ -260,13 +286,10 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup(name, set_up)
 	const struct CMUnitTest tests[] = {
-		TEST(test_sane),
-		TEST(test_sizes),
-		TEST(test_header_fields),
-		TEST(test_blocks),
-		TEST(test_one_number_twice),
-		TEST(test_enormous),
-		TEST(test_unfinished_chain),
+		TEST(test_sane),     TEST(test_copy),
+		TEST(test_sizes),    TEST(test_header_fields),
+		TEST(test_blocks),   TEST(test_one_number_twice),
+		TEST(test_enormous), TEST(test_unfinished_chain),
 		TEST(test_fuzz),
 	};
 	return cmocka_run_group_tests(tests, group_set_up, group_tear_down);
