@@ -74,6 +74,17 @@ uint32_t lock_owner(const struct lock *l)
 	return atomic_load_explicit(&l->word, memory_order_relaxed) & FUTEX_TID_MASK;
 }
 
+/* There is no such owner: no thread of this number, or one of the kernel's own. */
+static bool says_gone(long r) { return r == -ESRCH || r == -EPERM; }
+
+/* The kernel judges a word of our own that this thread has. */
+static bool is_gone(uint32_t tid)
+{
+	_Atomic uint32_t word = tid;
+
+	return says_gone(sys_raw(SYS_futex, (long)&word, FUTEX_TRYLOCK_PI, 0, 0, 0, 0));
+}
+
 enum lock_result lock_take(struct lock *l, enum lock_rank rank)
 {
 	uint32_t tid = lock_self();
@@ -110,7 +121,7 @@ enum lock_result lock_take(struct lock *l, enum lock_rank rank)
 			rank_enter(rank);
 			return LOCK_INHERITED;
 		}
-		if (r == -ESRCH) {
+		if (says_gone(r)) {
 			/* The owner's thread is gone and nobody slept: take its place by hand.  What it
 			 * published is whole (see stage.h); the rest it never acknowledged. */
 			uint32_t word = atomic_load_explicit(&l->word, memory_order_relaxed);
@@ -120,8 +131,10 @@ enum lock_result lock_take(struct lock *l, enum lock_rank rank)
 					break;
 				continue;
 			}
-			/* in one step: who comes in between must not think that all is well */
-			if (!atomic_compare_exchange_strong(&l->word, &word, tid))
+			/* Another one may have been here first: what the word says by now is not what the kernel
+			 * judged.  And in one step: who comes in between must not think that all is well. */
+			if (!is_gone(word & FUTEX_TID_MASK) ||
+			    !atomic_compare_exchange_strong(&l->word, &word, tid))
 				continue;
 			lock_taken(l);
 			rank_enter(rank);
