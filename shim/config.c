@@ -18,7 +18,7 @@ enum { SHOWN_VALUE_MAX = 120, SHOWN_FILE_MAX = 160 };
 
 /* Variables that are no rule keys.  The reserved ones belong to the command and to tests. */
 static const char *const variables[] = {"PATHS", "CONFIG", "STRICT", "STATS", "LOG", "INHERIT"};
-static const char *const reserved[] = {"REGISTRY", "LIB", "KILL_STEP"};
+static const char *const reserved[] = {"REGISTRY", "LIB", "KILL_STEP", "KILL_CHILD_STEP"};
 
 #define LENGTH(a) (sizeof(a) / sizeof((a)[0]))
 

@@ -255,6 +255,13 @@ static void forget_staged(struct file *f, bool recovered)
 	}
 }
 
+bool engage_reaches(const struct file *f)
+{
+	/* (with nobody else there engage_attach waits for nobody) */
+	return !f->arena || family_set_has(&f->arena->members, family_me) ||
+	       !family_set_others(&f->arena->members) || join_of_file(f) == 0;
+}
+
 void engage_attach(struct file *f)
 {
 	while (f->arena && !family_set_has(&f->arena->members, family_me)) {
@@ -272,7 +279,8 @@ void engage_attach(struct file *f)
 			f->through_wanted = THROUGH_FORK;
 		lock_drop(&f->lock, LOCK_FILE);
 		sys_nap(2000000);
-		lock_take(&f->lock, LOCK_FILE);
+		if (lock_take(&f->lock, LOCK_FILE) == LOCK_INHERITED)
+			f->damaged = true;
 	}
 }
 
@@ -382,11 +390,14 @@ static bool adopt_noted(struct file *f, int fd)
 	/* Only now nobody closes it: is it still what was looked at? */
 	if (lazy_inflight(fd) == 0 && flush_is_the_file(f, fd) == 1) {
 		long flags = sys.fcntl(fd, F_GETFL, 0);
-		struct ofd *o = is_modelled(flags) ? ofd_new(f, fd, (int)flags) : NULL;
+		struct ofd *o;
 
+		/* the reference first: who is killed in between leaves one too many, not one too few */
+		file_ref(f);
+		o = is_modelled(flags) ? ofd_new(f, fd, (int)flags) : NULL;
 		adopted = o && fdtable_set(fd, o) == 0;
-		if (adopted)
-			file_ref(f);
+		if (!adopted)
+			file_put(f);
 	}
 	atomic_store(&l->state, adopted ? LAZY_NONE : before);
 	return adopted;
@@ -462,11 +473,12 @@ static bool has_standard_fd(const struct file *f)
 	return false;
 }
 
-static void fill_slot(struct file *f, const char *path, const struct statx *st)
+static void fill_slot(const struct file *f, struct arena *a, uint32_t index, const char *path,
+                      const struct statx *st)
 {
-	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
+	struct arena_slot *slot = arena_slot_at(a, index);
 	/* the blocks of the slot's last owner are done with; those to come have larger numbers */
-	uint64_t done = DONE_MAKE(atomic_load(&f->arena->header->live.next_seq), 0);
+	uint64_t done = DONE_MAKE(atomic_load(&a->header->live.next_seq), 0);
 
 	slot->dev = f->dev;
 	slot->ino = f->ino;
@@ -591,8 +603,9 @@ static enum through_reason try_engage(struct file *f, struct ofd *o)
 		slot = arena_slot_take(a);
 	if (slot < 0)
 		return THROUGH_COUNT; /* all in use by busy files: stay passive, try again with a later write */
+	/* before it is the file's: a repair of one that is killed here must not take what the slot's last owner left for it */
+	fill_slot(f, a, (uint32_t)slot, path, &st);
 	f->arena = a;
-	f->slot = slot;
 	f->ksize = f->lsize = st.stx_size;
 	f->prealloc_end = 0;
 	f->sparse = has_holes(f, &st);
@@ -605,7 +618,9 @@ static enum through_reason try_engage(struct file *f, struct ofd *o)
 	f->zero_wanted = f->zero_synced = false;
 	f->release_wanted = false;
 	probe_direct(f, &st);
-	fill_slot(f, path, &st);
+	atomic_signal_fence(memory_order_seq_cst);
+	f->slot = slot;
+	kill_step();
 	return THROUGH_NONE;
 }
 
@@ -681,6 +696,8 @@ void engage_refresh(struct file *f, int fd)
 
 int engage_release(struct file *f, bool nested)
 {
+	struct arena *a;
+	uint32_t slot;
 	int r, fd;
 
 	if (f->mode != FILE_ENGAGED || !f->arena)
@@ -712,9 +729,14 @@ int engage_release(struct file *f, bool nested)
 		return 0;
 	}
 	f->release_wanted = false;
-	arena_slot_free(f->arena, (uint32_t)f->slot);
-	f->arena = NULL;
+	a = f->arena;
+	slot = (uint32_t)f->slot;
+	/* before anybody else may have it: who is killed here leaves no file behind with a slot of another one */
 	f->slot = -1;
+	f->arena = NULL;
+	atomic_signal_fence(memory_order_seq_cst);
+	kill_step();
+	arena_slot_free(a, slot);
 	f->small_seen = 0;
 	f->mode = FILE_PASSIVE;
 	file_engaged_add(-1);
@@ -772,7 +794,9 @@ static void visit_idle(struct file *f, void *ctx)
 
 	if ((i->done && !i->all) || f->mode != FILE_ENGAGED || !lock_try(&f->lock, tid))
 		return;
-	if (f->mode == FILE_ENGAGED && f->arena && !f->head && !atomic_load(&f->busy) &&
+	/* (an arena of another member may not be mapped here) */
+	if (f->mode == FILE_ENGAGED && f->arena && !f->head && !atomic_load(&f->busy) && !f->damaged &&
+	    (!f->shared || family_set_has(&f->arena->members, family_me)) &&
 	    (!i->arena || f->arena == i->arena) && (!i->reserved || f->prealloc_end != 0))
 		i->done |= engage_release(f, true) == 0;
 	lock_drop_fast(&f->lock, tid);

@@ -70,6 +70,9 @@ bool engage_stays_open(const struct file *f);
 /* True after engage_stop_all: whatever is written goes to the kernel at once. */
 bool engage_stopped(void);
 
+/* File lock held: its arena is mapped here, or can be now, or engage_attach need not wait for anybody. */
+bool engage_reaches(const struct file *f);
+
 /* Maps the arena that another member of the family staged f in; file lock held, may be dropped and taken again.
  * Installed as file_attach. */
 void engage_attach(struct file *f);

@@ -87,6 +87,8 @@ static void flush_file(struct file *f)
 {
 	struct file_guard g = file_lock(f);
 
+	if (!g.nested && family_flusher_died(f))
+		file_repair(f);
 	if (file_local(f)->refs && f->mode == FILE_ENGAGED && f->arena && !atomic_load(&f->busy) &&
 	    flush_possible(f)) {
 		if (f->lag_due) {

@@ -6,6 +6,7 @@
 #include "fdtable.h"
 #include "flush.h"
 #include "journal_file.h"
+#include "kill.h"
 #include "log.h"
 #include "recover.h"
 #include "stage.h"
@@ -225,6 +226,7 @@ void family_fork_parent(void)
 {
 	own_fd_close(child_fd);
 	child_fd = -1;
+	kill_arm_children(0);
 }
 
 static void visit_own(struct file *f, void *ctx)
@@ -240,6 +242,7 @@ void family_fork_child(void)
 	member_fd = child_fd;
 	child_fd = -1;
 	family_me = child_number;
+	kill_forked();
 	file_for_each(visit_own, NULL);
 }
 
@@ -419,6 +422,13 @@ static int replay(struct file *f)
 	return r;
 }
 
+static void end_busy(struct file *f)
+{
+	atomic_store(&f->busy, 0);
+	atomic_fetch_add(&f->busy_events, 1);
+	sys_futex_wake((uint32_t *)&f->busy_events, 1 << 20);
+}
+
 void family_repair(struct file *f)
 {
 	struct timespec tick = {.tv_nsec = 10000000};
@@ -435,7 +445,8 @@ void family_repair(struct file *f)
 
 		lock_drop(&f->lock, LOCK_FILE);
 		sys_futex_wait((uint32_t *)&f->busy_events, seen, &tick);
-		lock_take(&f->lock, LOCK_FILE);
+		if (lock_take(&f->lock, LOCK_FILE) == LOCK_INHERITED)
+			f->damaged = true;
 		if (!f->damaged)
 			return;
 	}
@@ -455,12 +466,20 @@ void family_repair(struct file *f)
 	r = replay(f);
 	if (r < 0) {
 		/* nothing is lost: it stays in the arena, and is tried again with the next call */
-		log_warn("cannot put in place what a killed process of the family wrote (error %d)", -r);
+		if (f->error != r)
+			log_warn("cannot put in place what a killed process of the family wrote (error %d)",
+			         -r);
+		f->error = r;
+		end_busy(f); /* nobody waits for the dead: while it is damaged no other flush begins */
 		return;
 	}
 	slot = arena_slot_at(f->arena, (uint32_t)f->slot);
-	atomic_store(&slot->flush_active, APPEND_NONE);
+	/* in this order: who is killed in between has appended nothing that would be appended again */
 	atomic_store(&slot->done, DONE_MAKE(atomic_load(&f->arena->header->live.next_seq), 0));
+	atomic_store(&slot->flush_active, APPEND_NONE);
+	/* (a signal handler that repairs has interrupted somebody who copies into it still) */
+	if (f->pinned)
+		f->pinned->lost = true;
 	arena_free_slot_blocks(f->arena, (uint32_t)f->slot);
 	atomic_store(&slot->used, 1); /* a recovery by path has taken it for finished */
 	engage_nothing_staged(f);
@@ -468,9 +487,7 @@ void family_repair(struct file *f)
 	fd = file_fd(f);
 	if (fd >= 0)
 		engage_refresh(f, fd);
-	atomic_store(&f->busy, 0);
-	atomic_fetch_add(&f->busy_events, 1);
-	sys_futex_wake((uint32_t *)&f->busy_events, 1 << 20);
+	end_busy(f);
 }
 
 /* ---- sweep ---- */
@@ -483,6 +500,9 @@ struct sweep {
 /* No process has the file any more; what is staged for it in an arena of ours is put in place by its path. */
 static void bury(struct file *f)
 {
+	struct arena *a = NULL;
+	uint32_t slot = 0;
+
 	if (f->mode == FILE_ENGAGED && f->arena && f->slot >= 0) {
 		int fd = engage_arena_fd(f->arena);
 
@@ -492,12 +512,16 @@ static void bury(struct file *f)
 			/* who opens it next knows nothing of them */
 			journal_retire(f, false);
 			flush_close_own(f);
-			arena_slot_free(f->arena, (uint32_t)f->slot);
+			a = f->arena;
+			slot = (uint32_t)f->slot;
 		}
 	}
 	if (f->mode == FILE_ENGAGED)
 		file_engaged_add(-1);
 	engage_leave_arena(f);
+	/* only now may another file have it */
+	if (a)
+		arena_slot_free(a, slot);
 	f->busy = 0;
 	f->mode = FILE_THROUGH;
 }
@@ -537,19 +561,45 @@ void family_give_up(struct ofd *o)
 	file_unlock(f, g);
 }
 
+/* File lock held: have the dead claims to it? */
+static bool is_concerned(const struct file *f, const struct sweep *s)
+{
+	for (const struct ofd *o = f->ofds; o; o = o->next)
+		for (uint32_t w = 0; w < FAMILY_WORDS; w++)
+			if (atomic_load(&o->holders.words[w]) & atomic_load(&s->dead.words[w]))
+				return true;
+	return false;
+}
+
+/* Not one that this process cannot reach, and others can: they do it, and nobody waits for them here with a lock held that
+ * they may need first. */
+static bool is_ours_to_sweep(struct file *f, struct sweep *s)
+{
+	sys_sigset signals = sys_block_signals();
+	enum lock_result r = lock_take(&f->lock, LOCK_FILE);
+	bool ours = r == LOCK_NESTED || !is_concerned(f, s) || engage_reaches(f);
+
+	if (r == LOCK_INHERITED)
+		f->damaged = true;
+	if (r != LOCK_NESTED)
+		lock_drop(&f->lock, LOCK_FILE);
+	sys_restore_signals(signals);
+	return ours;
+}
+
 /* Drops the claims of the dead to one file; descriptions that nobody else has go. */
 static void visit_sweep(struct file *f, void *ctx)
 {
 	struct sweep *s = ctx;
-	struct file_guard g = file_lock(f);
+	struct file_guard g;
 	struct ofd *next;
-	bool concerned = false;
 
-	for (const struct ofd *o = f->ofds; o && !concerned; o = o->next)
-		for (uint32_t w = 0; w < FAMILY_WORDS; w++)
-			concerned |=
-				(atomic_load(&o->holders.words[w]) & atomic_load(&s->dead.words[w])) != 0;
-	if (!concerned) {
+	if (!is_ours_to_sweep(f, s)) {
+		s->any = false;
+		return;
+	}
+	g = file_lock(f);
+	if (!is_concerned(f, s)) {
 		file_unlock(f, g);
 		return;
 	}
@@ -592,8 +642,9 @@ static void visit_arena(struct arena *a, void *ctx)
 		/* dead as a whole: its file is recovered like any other */
 		atomic_store(&a->ready, false);
 		file_arena_give(a);
-	} else if (engage_arena_fd(a) >= 0) {
-		arena_reclaim_blocks(a, &s->dead);
+	} else {
+		if (engage_arena_fd(a) >= 0)
+			arena_reclaim_blocks(a, &s->dead);
 		journal_bury(a, &s->dead);
 	}
 }

@@ -603,12 +603,17 @@ static void finish(struct file *f)
 	busy_give(f);
 }
 
+/* What a killed member of the family left could not be put in place: nothing may come before it. */
+static int damage_error(const struct file *f) { return f->error ? f->error : -EIO; }
+
 int flush_run(struct file *f, bool keep_lock)
 {
 	struct flush_work w = {.done = 0};
 	struct block_run *next;
 	uint32_t turn;
 
+	if (f->damaged)
+		return damage_error(f);
 	flush_free_done(f);
 	next = flush_first(f);
 	if (!next || next == f->current)
@@ -713,6 +718,8 @@ static int settle(struct file *f, bool nested, bool keep_zeros)
 			/* the world may have changed while the lock was free */
 			if (f->mode != FILE_ENGAGED || !f->arena)
 				return 0;
+			if (f->damaged)
+				return damage_error(f);
 			stage_seal(f);
 			continue;
 		}
@@ -726,11 +733,31 @@ static int settle(struct file *f, bool nested, bool keep_zeros)
 	}
 }
 
+/* Whoever else has the file may be able to repair it when this process has no right to, and tries by his timer. */
+static int settle_damaged(struct file *f, bool nested)
+{
+	enum { TRIES = 100, PAUSE_NS = 10000000 };
+
+	for (int tries = 0; f->damaged && !nested && tries < TRIES && engage_others_have(f); tries++) {
+		if (f->error != -EACCES && f->error != -EPERM && f->error != -EBADF)
+			break;
+		lock_drop(&f->lock, LOCK_FILE);
+		sys_nap(PAUSE_NS);
+		file_lock_again(f);
+	}
+	return f->damaged ? damage_error(f) : 0;
+}
+
 static int settle_file(struct file *f, bool nested, bool keep_zeros)
 {
 	struct arena_slot *slot;
 	int r;
 
+	if (f->mode == FILE_ENGAGED && f->damaged) {
+		r = settle_damaged(f, nested);
+		if (r < 0)
+			return r;
+	}
 	if (f->mode != FILE_ENGAGED || (!f->head && (!f->zero_end || keep_zeros)))
 		return 0;
 	slot = arena_slot_at(f->arena, (uint32_t)f->slot);

@@ -93,6 +93,8 @@ __attribute__((constructor)) static void fastwrite_start(void)
 		const char *step = getenv("FASTWRITE_KILL_STEP");
 
 		kill_arm(step ? strtoul(step, NULL, 10) : 0);
+		step = getenv("FASTWRITE_KILL_CHILD_STEP");
+		kill_arm_children(step ? strtoul(step, NULL, 10) : 0);
 	}
 #endif
 	recover_known_places();

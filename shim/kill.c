@@ -10,6 +10,7 @@
 
 static _Atomic unsigned long armed_step;
 static _Atomic unsigned long steps_seen;
+static unsigned long children_step;
 
 void kill_arm(unsigned long step)
 {
@@ -18,6 +19,16 @@ void kill_arm(unsigned long step)
 }
 
 unsigned long kill_steps_seen(void) { return steps_seen; }
+
+void kill_arm_children(unsigned long step) { children_step = step; }
+
+void kill_forked(void)
+{
+	if (children_step == 0)
+		return;
+	kill_arm(children_step);
+	children_step = 0;
+}
 
 void kill_step(void)
 {

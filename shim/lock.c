@@ -74,15 +74,26 @@ uint32_t lock_owner(const struct lock *l)
 	return atomic_load_explicit(&l->word, memory_order_relaxed) & FUTEX_TID_MASK;
 }
 
-/* There is no such owner: no thread of this number, or one of the kernel's own. */
-static bool says_gone(long r) { return r == -ESRCH || r == -EPERM; }
+static long try_pi(_Atomic uint32_t *word)
+{
+	return sys_raw(SYS_futex, (long)word, FUTEX_TRYLOCK_PI, 0, 0, 0, 0);
+}
+
+/* What the kernel says of an owner: there is no thread of this number, or it is one of its own.  (A filter of system calls
+ * may say -EPERM of everything.) */
+static bool says_gone(long r)
+{
+	_Atomic uint32_t nobodys = 0;
+
+	return r == -ESRCH || (r == -EPERM && try_pi(&nobodys) == 0);
+}
 
 /* The kernel judges a word of our own that this thread has. */
 static bool is_gone(uint32_t tid)
 {
 	_Atomic uint32_t word = tid;
 
-	return says_gone(sys_raw(SYS_futex, (long)&word, FUTEX_TRYLOCK_PI, 0, 0, 0, 0));
+	return says_gone(try_pi(&word));
 }
 
 enum lock_result lock_take(struct lock *l, enum lock_rank rank)
@@ -107,6 +118,32 @@ enum lock_result lock_take(struct lock *l, enum lock_rank rank)
 	for (;;) {
 		long r = sys_raw(SYS_futex, (long)&l->word, FUTEX_LOCK_PI, 0, 0, 0, 0);
 
+		if (r < 0 && r != -EDEADLK) {
+			/*
+			 * The owner's thread is gone and nobody slept: take its place by hand.  What it published is whole
+			 * (see stage.h); the rest it never acknowledged.  But another one may have been here first: what
+			 * the word says by now is not what the kernel judged.  So that owner must be gone for sure, then
+			 * nobody may sleep, to whom the kernel hands the lock over; and in one step, for who comes in between
+			 * must not think that all is well.
+			 */
+			uint32_t word = atomic_load_explicit(&l->word, memory_order_relaxed);
+
+			if (word == 0) {
+				if (lock_try(l, tid))
+					break;
+				continue;
+			}
+			if (!says_gone(r) || !is_gone(word & FUTEX_TID_MASK))
+				continue; /* also -EINTR and -EAGAIN */
+			r = try_pi(&l->word);
+			if (says_gone(r)) {
+				if (!atomic_compare_exchange_strong(&l->word, &word, tid))
+					continue;
+				lock_taken(l);
+				rank_enter(rank);
+				return LOCK_INHERITED;
+			}
+		}
 		if (r == 0) {
 			uint32_t word = atomic_load_explicit(&l->word, memory_order_relaxed);
 
@@ -121,28 +158,8 @@ enum lock_result lock_take(struct lock *l, enum lock_rank rank)
 			rank_enter(rank);
 			return LOCK_INHERITED;
 		}
-		if (says_gone(r)) {
-			/* The owner's thread is gone and nobody slept: take its place by hand.  What it
-			 * published is whole (see stage.h); the rest it never acknowledged. */
-			uint32_t word = atomic_load_explicit(&l->word, memory_order_relaxed);
-
-			if (word == 0) {
-				if (lock_try(l, tid))
-					break;
-				continue;
-			}
-			/* Another one may have been here first: what the word says by now is not what the kernel
-			 * judged.  And in one step: who comes in between must not think that all is well. */
-			if (!is_gone(word & FUTEX_TID_MASK) ||
-			    !atomic_compare_exchange_strong(&l->word, &word, tid))
-				continue;
-			lock_taken(l);
-			rank_enter(rank);
-			return LOCK_INHERITED;
-		}
 		if (r == -EDEADLK)
 			return LOCK_NESTED;
-		/* -EINTR and -EAGAIN: again.  -ENOSYS cannot happen on a kernel that this library supports. */
 	}
 	rank_enter(rank);
 	return LOCK_TAKEN;

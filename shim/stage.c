@@ -214,6 +214,8 @@ bool stage_overlaps(struct file *f, uint64_t offset, uint64_t size)
 
 	if (f->zero_end && end > logical)
 		return true; /* the kernel would show zeros there */
+	if (f->damaged)
+		return true; /* a killed member's bytes, who knows where */
 	if (!f->head)
 		return false;
 	if (end > f->ksize && offset < logical)
