@@ -257,8 +257,8 @@ def test_others_go_on(build_debug, fastwrite, compile_c, case):
 
 @pytest.mark.parametrize("others", ["root", "alone"])
 def test_who_may_not_repair_does_not_hang(build_debug, fastwrite, compile_c, others):
-    """The log of a server whose workers may only append: somebody with the right to puts in place what a killed one left,
-    or the others are told, and nothing is lost."""
+    """The log of a server whose workers may only append: somebody with the right to puts in place what a killed one
+    left, or the others are told, and nothing is lost."""
     root_only()
     program = compile_c(NO_RIGHTS)
     deaths, step, refused = 0, 1, 0
