@@ -333,6 +333,15 @@ static void leave_flags(struct file *f)
 	file_restore_locked(f);
 }
 
+/* No block is the slot's. */
+static bool nothing_left(const struct file *f)
+{
+	for (uint32_t i = 0; i < f->arena->block_count; i++)
+		if (f->arena->runs[i].meta->owner == (uint32_t)f->slot + 1)
+			return false;
+	return true;
+}
+
 /* One past the last byte that the newest block of the slot holds; 0 when there is none. */
 static uint64_t newest_end(const struct file *f)
 {
@@ -368,6 +377,7 @@ static void settle_positions(struct file *f)
 {
 	struct block_run *run = f->current;
 
+	stage_logical_size(f);
 	if (run && run->stream) {
 		uint64_t commit = run->meta->commit;
 		struct arena_extent e =
@@ -429,51 +439,67 @@ static void end_busy(struct file *f)
 	sys_futex_wake((uint32_t *)&f->busy_events, 1 << 20);
 }
 
-void family_repair(struct file *f)
+/* Everybody's position is known, and a flusher that lives has come to its end; it leaves the rest to us.  File lock held,
+ * dropped and taken again.  False: somebody else has repaired the file meanwhile. */
+static bool come_to_rest(struct file *f)
 {
 	struct timespec tick = {.tv_nsec = 10000000};
-	struct arena_slot *slot;
-	int fd, r;
 
-	f->damaged = true;
-	journal_file_changed(f);
-	if (f->mode == FILE_ENGAGED && f->arena && f->slot >= 0)
-		settle_positions(f);
-	/* a flusher that lives comes to its end first; it leaves the rest to us */
-	while (atomic_load(&f->busy) && !family_flusher_died(f)) {
-		uint32_t seen = atomic_load(&f->busy_events);
+	for (;;) {
+		uint32_t seen;
 
+		journal_file_changed(f);
+		if (f->mode == FILE_ENGAGED && f->arena && f->slot >= 0)
+			settle_positions(f);
+		if (!atomic_load(&f->busy) || family_flusher_died(f))
+			return true;
+		seen = atomic_load(&f->busy_events);
 		lock_drop(&f->lock, LOCK_FILE);
 		sys_futex_wait((uint32_t *)&f->busy_events, seen, &tick);
 		if (lock_take(&f->lock, LOCK_FILE) == LOCK_INHERITED)
 			f->damaged = true;
 		if (!f->damaged)
-			return;
+			return false;
+		if (f->shared && f->arena && !family_set_has(&f->arena->members, family_me))
+			engage_attach(f);
 	}
+}
+
+void family_repair(struct file *f)
+{
+	struct arena_slot *slot;
+	uint64_t end;
+	int fd, r;
+
+	f->damaged = true;
+	if (!come_to_rest(f))
+		return;
 	f->idle_waiters = 0;
 	leave_flags(f);
 	if (f->mode != FILE_ENGAGED || !f->arena || f->slot < 0) {
 		if (f->mode == FILE_ENGAGED) {
-			/* he was about to engage it */
+			/* he was about to engage it, or had given it back */
 			f->arena = NULL;
 			f->mode = FILE_PASSIVE;
-			file_engaged_undo();
+			file_engaged_add(-1);
 		}
 		f->busy = 0;
 		f->damaged = false;
 		return;
 	}
+	slot = arena_slot_at(f->arena, (uint32_t)f->slot);
+	end = newest_end(f);
 	r = replay(f);
-	if (r < 0) {
+	/* whoever has no right to the file can say as much where there is nothing to bring */
+	if (r < 0 && !(nothing_left(f) && !(slot->flags & SLOT_PADDED))) {
 		/* nothing is lost: it stays in the arena, and is tried again with the next call */
-		if (f->error != r)
+		if (f->error == 0)
 			log_warn("cannot put in place what a killed process of the family wrote (error %d)",
 			         -r);
 		f->error = r;
 		end_busy(f); /* nobody waits for the dead: while it is damaged no other flush begins */
 		return;
 	}
-	slot = arena_slot_at(f->arena, (uint32_t)f->slot);
 	/* in this order: who is killed in between has appended nothing that would be appended again */
 	atomic_store(&slot->done, DONE_MAKE(atomic_load(&f->arena->header->live.next_seq), 0));
 	atomic_store(&slot->flush_active, APPEND_NONE);
@@ -483,10 +509,16 @@ void family_repair(struct file *f)
 	arena_free_slot_blocks(f->arena, (uint32_t)f->slot);
 	atomic_store(&slot->used, 1); /* a recovery by path has taken it for finished */
 	engage_nothing_staged(f);
-	atomic_store(&slot->prealloc_end, 0);
+	if (r >= 0)
+		atomic_store(&slot->prealloc_end, 0);
+	if (end > f->lsize)
+		f->lsize = end;
 	fd = file_fd(f);
-	if (fd >= 0)
+	/* (with zeros behind the end the kernel's size is not the file's) */
+	if (fd >= 0 && !f->zero_end)
 		engage_refresh(f, fd);
+	else
+		f->ksize = f->lsize;
 	end_busy(f);
 }
 

@@ -765,7 +765,7 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 		r = sync_error_take(f, o);
 	}
 	/* readers may stay; nobody is left who could write the bytes */
-	if (r < 0 && f->head && last)
+	if (r < 0 && last && f->mode == FILE_ENGAGED && f->arena && (f->head || f->damaged))
 		engage_abandon(f);
 	if (!o->writable && last)
 		r = 0;

@@ -686,6 +686,8 @@ static int settle_elsewhere(struct file *f)
 		if (tries % 64 == 0)
 			family_sweep();
 		file_lock_again(f);
+		if (f->mode == FILE_ENGAGED && f->damaged)
+			return damage_error(f);
 		if (tries % 64 == 0 && f->mode == FILE_ENGAGED && f->head && !engage_others_have(f) &&
 		    !flush_possible(f))
 			return -EIO;
@@ -733,12 +735,14 @@ static int settle(struct file *f, bool nested, bool keep_zeros)
 	}
 }
 
-/* Whoever else has the file may be able to repair it when this process has no right to, and tries by his timer. */
+/* Whoever else has the file may be able to repair it when this process has no right to, and tries by his timer, a second
+ * apart at most unless `lag_ms` is longer.  (An engine thread has other files to look after.) */
 static int settle_damaged(struct file *f, bool nested)
 {
-	enum { TRIES = 100, PAUSE_NS = 10000000 };
+	enum { TRIES = 250, PAUSE_NS = 10000000 };
+	bool waits = !nested && !engine_is_self();
 
-	for (int tries = 0; f->damaged && !nested && tries < TRIES && engage_others_have(f); tries++) {
+	for (int tries = 0; f->damaged && waits && tries < TRIES && engage_others_have(f); tries++) {
 		if (f->error != -EACCES && f->error != -EPERM && f->error != -EBADF)
 			break;
 		lock_drop(&f->lock, LOCK_FILE);

@@ -121,7 +121,9 @@ static inline bool stage_fast(struct ofd *o, int fd, const void *buf, size_t n)
 	}
 	here.owns = true;
 	run = atomic_load_explicit(&f->current, memory_order_relaxed);
-	if (run && run->stream == o && fdtable_entry(fd) == o && !(((uintptr_t)buf | n) & o->fast_mask)) {
+	/* (what a dead owner left is repaired first, on the slow path) */
+	if (run && run->stream == o && fdtable_entry(fd) == o && !(((uintptr_t)buf | n) & o->fast_mask) &&
+	    !atomic_load_explicit(&f->damaged, memory_order_relaxed)) {
 		/* the commit word first: everything read after it belongs to it, or the swap fails */
 		uint64_t commit = atomic_load_explicit(&run->meta->commit, memory_order_acquire);
 		uint32_t length = COMMIT_LENGTH(commit);

@@ -5,6 +5,7 @@
 #include "prealloc.h"
 #include "sync.h"
 
+#include <pthread.h>
 #include <sys/stat.h>
 
 static int set_up(void **state)
@@ -265,6 +266,39 @@ static void test_zeros(void **state)
 	assert_true(allocated("out") <= 8192);
 }
 
+static void *die_with_lock(void *lock)
+{
+	lock_take(lock, LOCK_FILE);
+	return NULL;
+}
+
+/* The file is repaired with zeros behind its end: what comes next goes before them. */
+static void test_zeros_and_a_dead_owner(void **state)
+{
+	uint64_t end;
+	int fd = zero_file(&end);
+
+	(void)state;
+	for (int i = 0; i < 3; i++) {
+		pthread_t thread;
+
+		sync_one(fd, &end);
+		wait_for_engine(fd);
+		assert_true(rig_file(fd)->zero_end > end);
+		rig_put(fd, end, 100);
+		end += 100;
+		assert_int_equal(pthread_create(&thread, NULL, die_with_lock, &rig_file(fd)->lock), 0);
+		pthread_join(thread, NULL);
+		rig_put(fd, end, 100);
+		end += 100;
+		assert_false(rig_file(fd)->damaged);
+	}
+	assert_int_equal(rig_settle(fd), 0);
+	rig_expect("out", end);
+	assert_int_equal(rig_close(fd), 0);
+	rig_expect("out", end);
+}
+
 /* A program that looks after every sync has nothing of them. */
 static void test_zeros_that_are_of_no_use(void **state)
 {
@@ -385,6 +419,7 @@ int main(void)
 		TEST(test_every_error_is_the_kernels),
 		TEST(test_no_room_for_an_arena),
 		TEST(test_zeros),
+		TEST(test_zeros_and_a_dead_owner),
 		TEST(test_zeros_that_are_of_no_use),
 		TEST(test_zeros_that_fail),
 		TEST(test_zeros_and_a_signal_handler),
