@@ -279,8 +279,7 @@ void engage_attach(struct file *f)
 			f->through_wanted = THROUGH_FORK;
 		lock_drop(&f->lock, LOCK_FILE);
 		sys_nap(2000000);
-		if (lock_take(&f->lock, LOCK_FILE) == LOCK_INHERITED)
-			f->damaged = true;
+		file_retake(f);
 	}
 }
 

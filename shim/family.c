@@ -456,11 +456,10 @@ static bool come_to_rest(struct file *f)
 		seen = atomic_load(&f->busy_events);
 		lock_drop(&f->lock, LOCK_FILE);
 		sys_futex_wait((uint32_t *)&f->busy_events, seen, &tick);
-		if (lock_take(&f->lock, LOCK_FILE) == LOCK_INHERITED)
-			f->damaged = true;
+		file_retake(f);
 		if (!f->damaged)
 			return false;
-		if (f->shared && f->arena && !family_set_has(&f->arena->members, family_me))
+		if (f->shared)
 			engage_attach(f);
 	}
 }
@@ -608,12 +607,10 @@ static bool is_concerned(const struct file *f, const struct sweep *s)
 static bool is_ours_to_sweep(struct file *f, struct sweep *s)
 {
 	sys_sigset signals = sys_block_signals();
-	enum lock_result r = lock_take(&f->lock, LOCK_FILE);
-	bool ours = r == LOCK_NESTED || !is_concerned(f, s) || engage_reaches(f);
+	bool nested = file_retake(f);
+	bool ours = nested || !is_concerned(f, s) || engage_reaches(f);
 
-	if (r == LOCK_INHERITED)
-		f->damaged = true;
-	if (r != LOCK_NESTED)
+	if (!nested)
 		lock_drop(&f->lock, LOCK_FILE);
 	sys_restore_signals(signals);
 	return ours;

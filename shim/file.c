@@ -671,13 +671,19 @@ struct file_guard file_lock(struct file *f)
 	return g;
 }
 
+bool file_retake(struct file *f)
+{
+	enum lock_result r = lock_take(&f->lock, LOCK_FILE);
+
+	if (r == LOCK_INHERITED)
+		f->damaged = true;
+	return r == LOCK_NESTED;
+}
+
 bool file_lock_again(struct file *f)
 {
-	switch (lock_take(&f->lock, LOCK_FILE)) {
-	case LOCK_NESTED: return true;
-	case LOCK_INHERITED: f->damaged = true; break;
-	case LOCK_TAKEN: break;
-	}
+	if (file_retake(f))
+		return true;
 	/* whoever was interrupted has left the lock since: nobody copies into that block any more */
 	f->pinned = NULL;
 	if (f->shared && f->arena && file_attach && !family_set_has(&f->arena->members, family_me))

@@ -359,6 +359,9 @@ struct file_guard {
 struct file_guard file_lock(struct file *f);
 /* The lock alone, signals blocked already.  True when nested. */
 bool file_lock_again(struct file *f);
+/* That, and nothing is looked after: a dead owner is only noted, in `damaged`.  Of who dropped the lock for a moment, or
+ * repairs himself. */
+bool file_retake(struct file *f);
 void file_unlock(struct file *f, struct file_guard g);
 
 #endif

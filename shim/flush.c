@@ -635,8 +635,8 @@ int flush_run(struct file *f, bool keep_lock)
 	w.r = w.p.stretch ? write_stretch(&w.p, &w.rt.target, &w.done)
 	                  : write_scattered(f, &w.p, &w.rt.target, &w.done);
 	commit(f, &w);
-	if (!keep_lock && lock_take(&f->lock, LOCK_FILE) == LOCK_INHERITED)
-		f->damaged = true;
+	if (!keep_lock)
+		file_retake(f);
 	/* unless a signal handler that could not wait for us has done it */
 	if (atomic_load(&f->busy) && atomic_load(&f->busy_turn) == turn) {
 		if (f->damaged)
@@ -796,8 +796,7 @@ void flush_zeros(struct file *f)
 		r = prealloc_zeros_write(fd, from, to);
 		f->result = (struct flush_result){.r = 0};
 		atomic_store(&f->busy_io_done, 1);
-		if (lock_take(&f->lock, LOCK_FILE) == LOCK_INHERITED)
-			f->damaged = true;
+		file_retake(f);
 		if (atomic_load(&f->busy) && atomic_load(&f->busy_turn) == turn)
 			busy_give(f);
 		if (f->damaged)

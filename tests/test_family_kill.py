@@ -17,7 +17,7 @@ LONG = os.environ.get("FASTWRITE_TEST_LONG") == "1"
 STRIDE = 1 if LONG else 4
 """Every how many-th step; where a stride begins differs from case to case."""
 HANG_SECONDS = 20
-RECORD, BEFORE, AFTER, SHORT, ROUNDS = 20, 40, 40, 15, 3
+RECORD, BEFORE, AFTER, SHORT = 20, 40, 40, 15
 
 COMMON = r"""
 #include <fcntl.h>

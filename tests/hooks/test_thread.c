@@ -648,8 +648,8 @@ static void end_threads(void *(*body)(void *), bool by_signal)
 		pthread_join(thread, &result);
 		assert_ptr_equal(result, by_signal ? NULL : PTHREAD_CANCELED);
 		assert_true(put(jump_fd, (unsigned)i));
-		OK(fdatasync(jump_fd)); /* with prealloc_mode = zero there are zeros behind the end then */
 	}
+	OK(fdatasync(jump_fd));
 	OK(close(jump_fd));
 	take_census("a", &c);
 	assert_int_equal(c.count[0], THREADS);
