@@ -4,7 +4,9 @@
  * system calls of a hook the world may change: what was looked up is old then.  A tracer stops one of two threads, or of two
  * processes, at its first system call, in the next round at its second, and so on, and lets the other one run meanwhile.  What the calls
  * returned and what the files hold must be what some order of the same calls gives on a file that nobody stages, an
- * order in which a call that had returned comes before one that began later.
+ * order in which a call that had returned comes before one that began later.  A read counts as two: ext4 looks how large the
+ * file is, and then copies; what another one wrote in between is seen as far as the file went before.  sendfile copies
+ * what there is, and looks again.
  */
 #include "hook_test.h"
 
@@ -64,7 +66,7 @@ static void squeeze(const char *bytes, size_t size, char *out)
 	*out = '\0';
 }
 
-static void read_whole(int fd, char *out)
+static void read_whole(int fd, char *out, size_t most)
 {
 	static __thread char bytes[4 * LARGE];
 	size_t size = 0;
@@ -72,7 +74,22 @@ static void read_whole(int fd, char *out)
 
 	while (size < sizeof bytes && (n = read(fd, bytes + size, sizeof bytes - size)) > 0)
 		size += (size_t)n;
-	squeeze(bytes, size, out);
+	squeeze(bytes, size < most ? size : most, out);
+}
+
+/* Where others write between the halves of a read: how large the file was in the first (or what it had copied), or -1. */
+static long seen = -1;
+
+/* As much of `size` bytes as there was then; an offset of -1 is the position. */
+static size_t as_seen(size_t size, int fd, off_t offset)
+{
+	if (seen < 0)
+		return size;
+	if (offset < 0)
+		offset = lseek(fd, 0, SEEK_CUR);
+	if (seen <= offset)
+		return 0;
+	return (size_t)(seen - offset) < size ? (size_t)(seen - offset) : size;
 }
 
 /* ---- the steps; arg is the number of a piece, the index of a descriptor, or a size ---- */
@@ -194,7 +211,7 @@ static long does_close(struct world *w, int arg, char *out)
 static long does_read(struct world *w, int arg, char *out)
 {
 	char bytes[1000];
-	ssize_t n = read(w->fd[arg], bytes, sizeof bytes);
+	ssize_t n = read(w->fd[arg], bytes, as_seen(sizeof bytes, w->fd[arg], -1));
 
 	squeeze(bytes, n > 0 ? (size_t)n : 0, out);
 	return n;
@@ -203,7 +220,7 @@ static long does_read(struct world *w, int arg, char *out)
 static long does_pread(struct world *w, int arg, char *out)
 {
 	char bytes[1000];
-	ssize_t n = pread(w->fd[arg], bytes, sizeof bytes, 5);
+	ssize_t n = pread(w->fd[arg], bytes, as_seen(sizeof bytes, w->fd[arg], 5), 5);
 
 	squeeze(bytes, n > 0 ? (size_t)n : 0, out);
 	return n;
@@ -356,13 +373,14 @@ static long does_getfl(struct world *w, int arg, char *out)
 	return fcntl(w->fd[arg], F_GETFL);
 }
 
-/* From the file of the first descriptor to that of the third. */
+/* From the file of the first descriptor to that of the third; or on from where the first half of it came to. */
 static long does_sendfile(struct world *w, int arg, char *out)
 {
-	off_t from = 0;
+	off_t done = seen > 0 ? seen : 0, from = done;
+	ssize_t n = sendfile(w->fd[2], w->fd[0], &from, (size_t)(arg - done));
 
 	(void)out;
-	return sendfile(w->fd[2], w->fd[0], &from, (size_t)arg);
+	return n < 0 ? n : done + n;
 }
 
 /* (Without a position: it would be the kernel's at the beginning and is set at the end, whoever writes meanwhile.) */
@@ -396,7 +414,7 @@ static long does_spawn(struct world *w, int arg, char *out)
 	file = popen(command, "r");
 	if (!file)
 		return -1;
-	read_whole(fileno(file), out);
+	read_whole(fileno(file), out, as_seen(SIZE_MAX, -1, 0));
 	return pclose(file);
 }
 
@@ -468,6 +486,24 @@ static long does_chmod(struct world *w, int arg, char *out)
 	return fchmod(w->fd[0], (mode_t)arg) == 0 && fstat(w->fd[0], &st) == 0 ? (long)st.st_mode : -1;
 }
 
+/* The first half of a step that reads: what is `seen` in the second one. */
+static long first_half(struct world *w, const struct does *d)
+{
+	char path[64], out[TEXT];
+	struct stat st;
+
+	if (d->step == does_sendfile)
+		return does_sendfile(w, d->arg, out);
+	if (d->step == does_spawn ? stat(path_of(w, 'a', path), &st) != 0 : fstat(w->fd[d->arg], &st) != 0)
+		return -1;
+	return st.st_size;
+}
+
+static bool has_halves(step *s)
+{
+	return s == does_read || s == does_pread || s == does_sendfile || s == does_spawn;
+}
+
 /* All that there is in the end. */
 static long does_look(struct world *w, int arg, char *out)
 {
@@ -478,7 +514,7 @@ static long does_look(struct world *w, int arg, char *out)
 
 		if (fd < 0)
 			continue;
-		read_whole(fd, bytes);
+		read_whole(fd, bytes, SIZE_MAX);
 		close(fd);
 		out += snprintf(out, TEXT, "%c:%.160s ", name, bytes);
 	}
@@ -638,13 +674,16 @@ struct run {
 	} done[STEPS_MAX];
 };
 
+/* Added to whose turn it is in an order, or to a command: only the first half of a step. */
+enum { HALF = 100 };
+
 struct shared {
 	_Atomic int tid, counts, go_on, other_may, other_done;
 	_Atomic bool wrong;
 	char message[8000];
 	struct run run[2];
 	_Atomic unsigned clock;
-	/* what the second process is to do in an order: 1 + the step, -1 to end */
+	/* what the second process is to do in an order: 1 + the step, or that and HALF for its first half; -1 to end */
 	_Atomic int command;
 	struct done done;
 };
@@ -716,7 +755,12 @@ static pid_t second_process(struct world *w)
 			raw_call(SYS_sched_yield, 0, 0, 0, 0);
 		if (command < 0)
 			_exit(0);
-		do_step(w, &runs[1].does[command - 1], &shared->done);
+		if (command > HALF) {
+			seen = first_half(w, &runs[1].does[command - HALF - 1]);
+		} else {
+			do_step(w, &runs[1].does[command - 1], &shared->done);
+			seen = -1;
+		}
 		atomic_store(&shared->command, 0);
 	}
 }
@@ -732,6 +776,7 @@ static void tell_second_process(int command)
 static int same_in_order(const char *order, int total, bool appends, bool staged, const struct done *last)
 {
 	int next[2] = {0, 0}, same = 0;
+	long sizes[2] = {-1, -1};
 	struct world w;
 	pid_t pid = 0;
 
@@ -739,13 +784,20 @@ static int same_in_order(const char *order, int total, bool appends, bool staged
 	atomic_store(&shared->command, 0);
 	if (processes)
 		pid = second_process(&w);
-	for (; same <= total; same++) {
-		int who = same < total ? order[same] : 0;
+	while (same <= total) {
+		int turn = same < total ? *order++ : 0, who = turn % HALF;
 		const struct does look = {does_look, 0};
 		const struct does *d = same < total ? &runs[who].does[next[who]] : &look;
 		const struct done *is = same < total ? &runs[who].done[next[who]] : last;
 		struct done got;
 
+		if (turn != who) {
+			if (pid > 0 && who == 1)
+				tell_second_process(HALF + 1 + next[1]);
+			else
+				sizes[who] = first_half(&w, d);
+			continue;
+		}
 		if (pid > 0 && same == total) {
 			tell_second_process(-1);
 			CHILD(waitpid(pid, NULL, 0) == pid);
@@ -755,11 +807,14 @@ static int same_in_order(const char *order, int total, bool appends, bool staged
 			tell_second_process(1 + next[1]);
 			got = shared->done;
 		} else {
+			seen = sizes[who];
 			do_step(&w, d, &got);
+			seen = sizes[who] = -1;
 		}
 		if (got.r != is->r || got.error != is->error || strcmp(got.text, is->text) != 0)
 			break;
 		next[who]++;
+		same++;
 	}
 	if (pid > 0) {
 		tell_second_process(-1);
@@ -769,29 +824,41 @@ static int same_in_order(const char *order, int total, bool appends, bool staged
 	return same;
 }
 
-/* Is there an order that explains it?  Those that begin as one that failed early are not tried again. */
-static bool explained(char *order, int at, int total, int next0, int next1, bool appends, bool staged,
-                      const struct done *last, int *best)
+/* Is there an order that explains it?  `next` are the steps that come next, `half` whose next one is half done. */
+static bool explained(char *order, int at, int total, const int *next, const bool *half, bool appends,
+                      bool staged, const struct done *last, int *best)
 {
 	int same;
 
-	if (at == total) {
+	if (next[0] + next[1] == total) {
 		same = same_in_order(order, total, appends, staged, last);
 		if (same > *best)
 			*best = same;
 		return same > total;
 	}
 	for (int who = 0; who < 2; who++) {
-		int n = who == 0 ? next0 : next1, m = who == 0 ? next1 : next0;
+		bool others_left = next[!who] < runs[!who].count;
+		const struct done *its = &runs[who].done[next[who]],
+				  *others_next = &runs[!who].done[next[!who]];
+		int then[2] = {next[0], next[1]};
+		bool halves[2] = {half[0], half[1]};
 
-		if (n == runs[who].count)
+		if (next[who] == runs[who].count)
 			continue;
 		/* the other's next one had returned before this one began */
-		if (m < runs[!who].count && runs[!who].done[m].ended < runs[who].done[n].began)
+		if (others_left && others_next->ended < its->began)
 			continue;
 		order[at] = (char)who;
-		if (explained(order, at + 1, total, next0 + (who == 0), next1 + (who == 1), appends, staged,
-		              last, best))
+		then[who]++;
+		halves[who] = false;
+		if (explained(order, at + 1, total, then, halves, appends, staged, last, best))
+			return true;
+		if (half[who] || !has_halves(runs[who].does[next[who]].step) || !others_left ||
+		    others_next->began > its->ended)
+			continue;
+		order[at] = (char)(HALF + who);
+		halves[who] = true;
+		if (explained(order, at + 1, total, next, halves, appends, staged, last, best))
 			return true;
 	}
 	return false;
@@ -839,7 +906,9 @@ static int be_stopped(char **argv)
 	int stops_other = atoi(argv[0]), writer = atoi(argv[1]), other = atoi(argv[2]);
 	bool appends = atoi(argv[3]), staged = atoi(argv[4]);
 	const struct does look = {does_look, 0};
-	char order[2 * STEPS_MAX];
+	char order[2 * 2 * STEPS_MAX]; /* each step in two halves */
+	const int first[2] = {0, 0};
+	const bool none[2] = {false, false};
 	struct done last;
 	int best = -1;
 
@@ -856,7 +925,7 @@ static int be_stopped(char **argv)
 		race_in_threads(stops_other);
 	do_step(&real_world, &look, &last);
 	tear_down(&real_world);
-	if (!explained(order, 0, runs[0].count + runs[1].count, 0, 0, appends, staged, &last, &best)) {
+	if (!explained(order, 0, runs[0].count + runs[1].count, first, none, appends, staged, &last, &best)) {
 		describe(&runs[0], "writer");
 		describe(&runs[1], "other");
 		sprintf(shared->message + strlen(shared->message), "  in the end: %.400s\n  best order: %d\n",
