@@ -28,7 +28,7 @@ THROUGH = re.compile(r"; (\d+) files written through: ([^;]+)")
 # What the library may say in a hook program, which does there what calls for it.
 SAYS = {  # they kill processes whose arena nobody else has
     "test_family": "of a process that died",
-    "test_name": "recovered, 2000 bytes of a process that died",
+    "test_name": "/e/b: recovered, ",  # as much as was not flushed by then
     "test_exec": "19900 bytes of a process that died",
     "test_step": "/a: recovered, ",  # as much as was not flushed by then
 }

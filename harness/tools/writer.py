@@ -83,7 +83,8 @@ class WriterTool(Tool):
         if params.get("verbatim"):
             argv += ["--layout", "shifted"]
         if params.get("prealloc") and (outcome is None or params.get("verbatim")):
-            argv += ["--tail", "zeros"]
+            killed_in_memcpy = outcome is None and params.get("method") == "mmap"
+            argv += ["--tail", "copied" if killed_in_memcpy else "zeros"]
         argv += ["--acked", str(place.progress)] if outcome is None else ["--drop-cache"]
         return base.checked(executor, tuple(argv))
 

@@ -5,7 +5,9 @@
  * Per file, `need` records are owed: all of them, or with --acked the number that the progress file
  * says had returned before the kill.  Each owed record is verified, lost (absent, or all zeros) or
  * corrupt (anything else).  Behind the owed records at most one unfinished record may stand (a prefix
- * of the next one); after it the file must end, or with --tail zeros hold nothing but zeros.
+ * of the next one); after it the file must end, or with --tail zeros hold nothing but zeros.  With --tail
+ * copied the unfinished one may have gaps of zeros: memcpy stores in an order of its own (from a source at the same
+ * place in its page, the first bytes last).
  *
  * --layout shifted is what E4 as published does: the file starts with one window that is never
  * written, and the last window stays in batchN.  Lost records are then looked for there and counted
@@ -31,7 +33,7 @@ enum { CHUNK_BYTES = 1 << 20, VERIFIERS_MAX = 16, PROBLEM_BYTES = 256 };
 struct options {
 	const char *dir;
 	uint64_t threads, records, record_bytes, window;
-	bool shifted, tail_zeros, drop_cache, acked;
+	bool shifted, tail_zeros, copied, drop_cache, acked;
 	const struct lab_progress *progress;
 };
 
@@ -169,6 +171,20 @@ static void check_owed(struct file *file, uint64_t need, uint64_t base, int batc
 	}
 }
 
+/* Bytes of a record that a memcpy was killed in, up to the last one stored; 0 when there is anything else. */
+static size_t copied_part(const struct file *file, size_t got)
+{
+	size_t last = 0;
+
+	for (size_t i = 0; i < got; i++) {
+		if (file->chunk[i] && file->chunk[i] != file->expected[i])
+			return 0;
+		if (file->chunk[i])
+			last = i + 1;
+	}
+	return last;
+}
+
 /* What stands behind the owed records: a prefix of the next one, then the end (or zeros). */
 static void check_tail(struct file *file, uint64_t need, uint64_t base)
 {
@@ -184,6 +200,8 @@ static void check_tail(struct file *file, uint64_t need, uint64_t base)
 			prefix++;
 		if (prefix < got && options->tail_zeros && zeros(file->chunk, got))
 			prefix = 0; /* zeros that happen to be a record's first bytes are no record */
+		if (prefix < got && options->copied)
+			prefix = copied_part(file, got);
 	}
 	file->result->unfinished += prefix;
 	offset += prefix;
@@ -323,10 +341,11 @@ static void parse(int argc, char **argv, struct options *options)
 		{"help", no_argument, NULL, HELP},
 		{0},
 	};
-	static const char usage[] = "usage: lab-verify --dir DIR [--threads N] [--records N] [--record-bytes "
-				    "N] [--window BYTES]\n"
-				    "                  [--layout plain|shifted] [--tail none|zeros] [--acked "
-				    "FILE] [--drop-cache]\n";
+	static const char usage[] =
+		"usage: lab-verify --dir DIR [--threads N] [--records N] [--record-bytes "
+		"N] [--window BYTES]\n"
+		"                  [--layout plain|shifted] [--tail none|zeros|copied] [--acked "
+		"FILE] [--drop-cache]\n";
 	int option;
 
 	while ((option = getopt_long(argc, argv, "", longs, NULL)) != -1) {
@@ -339,7 +358,10 @@ static void parse(int argc, char **argv, struct options *options)
 			break;
 		case WINDOW: options->window = lab_number("window", optarg, LAB_ALIGN, 1 << 28); break;
 		case LAYOUT: options->shifted = !strcmp(optarg, "shifted"); break;
-		case TAIL: options->tail_zeros = !strcmp(optarg, "zeros"); break;
+		case TAIL:
+			options->copied = !strcmp(optarg, "copied");
+			options->tail_zeros = options->copied || !strcmp(optarg, "zeros");
+			break;
 		case ACKED:
 			options->progress = lab_progress_open(optarg);
 			options->acked = true;

@@ -170,6 +170,21 @@ def test_preallocated_zeros_are_allowed_behind_only_when_asked(lab):
     assert lab.verify("--tail", "zeros")[1] == 1
 
 
+def test_a_record_that_memcpy_was_killed_in_may_have_gaps(lab):
+    """Its first bytes may be stored last; anything but its own bytes and zeros is wrong as before."""
+    lab.write("--append")
+    fakes.write_progress(lab.progress, THREADS, RECORDS, BYTES, THREADS * (RECORDS - 1))
+    lab.patch("data0", FILE_BYTES - BYTES, bytes(64))
+    lab.patch("data0", FILE_BYTES - 500, bytes(500))
+    assert lab.verify("--acked", lab.progress, "--tail", "zeros")[0]["unexpected_bytes"] > 0
+    found, code = lab.verify("--acked", lab.progress, "--tail", "copied")
+    assert code == 0 and found["unfinished_bytes"] == THREADS * BYTES - 500
+    lab.patch("data0", FILE_BYTES - 100, b"\1")
+    assert lab.verify("--acked", lab.progress, "--tail", "copied")[0]["unexpected_bytes"] > 0
+    lab.patch("data0", FILE_BYTES - 2 * BYTES, bytes(64))
+    assert lab.verify("--acked", lab.progress, "--tail", "copied")[0]["corrupt_bytes"] == BYTES
+
+
 def test_recovery_of_the_corrected_e4_puts_the_batch_where_it_belongs(lab, programs):
     lab.write(*METHODS["E4-fixed"])
     # As if killed with two of four records of window 2 accepted and nothing of it written.
