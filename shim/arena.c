@@ -22,31 +22,6 @@ uint32_t arena_header_checksum(const struct arena_header *h)
 	return crc32c_around(h, offsetof(struct arena_header, live), offsetof(struct arena_header, checksum));
 }
 
-int arena_boot_id(uint8_t out[16])
-{
-	char text[64];
-	ssize_t n = sys_read_file("/proc/sys/kernel/random/boot_id", text, sizeof text);
-	int nibbles = 0;
-
-	if (n < 0)
-		return (int)n;
-	memset(out, 0, 16);
-	for (ssize_t i = 0; i < n && nibbles < 32; i++) {
-		int c = text[i];
-		int v;
-
-		if (c >= '0' && c <= '9')
-			v = c - '0';
-		else if (c >= 'a' && c <= 'f')
-			v = c - 'a' + 10;
-		else
-			continue;
-		out[nibbles / 2] = (uint8_t)((out[nibbles / 2] << 4) | v);
-		nibbles++;
-	}
-	return nibbles == 32 ? 0 : -EINVAL;
-}
-
 uint64_t arena_pid_start(pid_t pid)
 {
 	char path[64];
@@ -123,12 +98,12 @@ static int open_dir(const char *dir)
 	return fd;
 }
 
-static void fill_header(struct arena_header *h, const struct rule *rule, const uint8_t boot_id[16],
+static void fill_header(struct arena_header *h, const struct rule *rule, const struct origin *origin,
                         uint64_t ino)
 {
 	h->magic = ARENA_MAGIC;
 	h->version = ARENA_VERSION;
-	memcpy(h->boot_id, boot_id, 16);
+	h->origin = *origin;
 	h->uid = (uint32_t)sys_raw(SYS_geteuid, 0, 0, 0, 0, 0, 0);
 	h->gid = (uint32_t)sys_raw(SYS_getegid, 0, 0, 0, 0, 0, 0);
 	h->pid = sys_getpid();
@@ -323,16 +298,13 @@ int arena_create_at(struct arena *a, const char *dir, const struct rule *rule,
 {
 	enum { REMOVED_MAX = 100 };
 	struct arena_header geometry = {0};
-	uint8_t boot_id[16];
 	struct sys_quiet quiet;
+	struct origin origin;
 	struct statx st;
 	int dirfd, r;
 
 	if (!arena_geometry(rule->set.mem_bytes, rule->set.block_bytes, &geometry))
 		return -EINVAL;
-	r = arena_boot_id(boot_id);
-	if (r < 0)
-		return r;
 	memset(a, 0, sizeof *a);
 	a->fd = -1;
 	a->rule = rule;
@@ -353,7 +325,7 @@ int arena_create_at(struct arena *a, const char *dir, const struct rule *rule,
 	}
 	kill_step();
 	/* allocated now, so that a full disk can never become SIGBUS later */
-	r = copies_on_write(a->fd) ? ARENA_COPIES : 0;
+	r = copies_on_write(a->fd) ? ARENA_COPIES : origin_here(a->fd, &origin);
 	sys_quiet_begin(&quiet);
 	if (r == 0)
 		r = sys.fallocate(a->fd, 0, 0, (off_t)geometry.total_bytes);
@@ -374,7 +346,7 @@ int arena_create_at(struct arena *a, const char *dir, const struct rule *rule,
 	kill_step();
 	geometry.magic = 0;
 	memcpy(a->header, &geometry, sizeof geometry);
-	fill_header(a->header, rule, boot_id, a->ino);
+	fill_header(a->header, rule, &origin, a->ino);
 	kill_step();
 	sys.close(dirfd);
 	own_note(a);
@@ -530,9 +502,9 @@ int arena_slot_take(struct arena *a)
 	for (uint32_t i = 0; a->slots_used < a->slot_count && i < a->slot_count; i++) {
 		struct arena_slot *s = arena_slot_at(a, i);
 
-		/* `used` is set by the caller once the slot is filled; `reserved[0]` marks it as taken */
-		if (s->reserved[0] == 0) {
-			s->reserved[0] = 1;
+		/* `used` is set by the caller once the slot is filled; `taken` marks it as taken */
+		if (s->taken == 0) {
+			s->taken = 1;
 			a->slots_used++;
 			found = (int)i;
 			break;
@@ -555,7 +527,7 @@ void arena_slot_free(struct arena *a, uint32_t index)
 	atomic_store_explicit(&s->used, 0, memory_order_release);
 	kill_step();
 	lock_take(&a->lock, LOCK_ARENA);
-	s->reserved[0] = 0;
+	s->taken = 0;
 	a->slots_used--;
 	lock_drop(&a->lock, LOCK_ARENA);
 }

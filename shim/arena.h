@@ -30,6 +30,7 @@
 #include "family.h"
 #include "journal.h"
 #include "lock.h"
+#include "origin.h"
 
 #include <errno.h>
 #include <stdatomic.h>
@@ -39,7 +40,7 @@
 #define ARENA_MAGIC 0x41524e4157545346ull /* "FSTWANRA" */
 
 enum {
-	ARENA_VERSION = 1,
+	ARENA_VERSION = 2,
 	ARENA_PAGE = 4096,
 	ARENA_PATH_MAX = 768,    /* bytes of a target's path, NUL included; longer ones are written through */
 	ARENA_EXTENT_BYTES = 16, /* one entry at a block's end */
@@ -95,6 +96,19 @@ enum append_flush {
 	APPEND_SOMEWHERE, /* the kernel chose: at flush_base or behind what others appended */
 };
 
+/*
+ * What a target was like after the library's own last change of it, so that recovery can tell whether anybody else has
+ * written since.  While a change of the library's own is under way `begun_ns` is not 0, and size and time are those of
+ * before or after it.
+ */
+struct arena_guard {
+	uint64_t size;
+	int64_t mtime_sec;
+	uint32_t mtime_nsec;
+	_Atomic uint32_t known;    /* the fields above have been filled in */
+	_Atomic uint64_t begun_ns; /* CLOCK_REALTIME_COARSE when the change began, 0 = none is under way */
+};
+
 enum slot_flags {
 	SLOT_EXCLUSIVE = 1 << 0, /* writers = exclusive: appends replay at their offset */
 	SLOT_PREALLOCATED = 1 << 1,
@@ -127,6 +141,11 @@ struct arena_slot {
 	uint64_t dev, ino;
 	int64_t btime_sec; /* birth time, 0/0 when the file system has none */
 	uint32_t btime_nsec;
+	uint32_t generation;  /* FS_IOC_GETVERSION, 0 = not known */
+	uint64_t handle_hash; /* of the file handle (name_to_handle_at), 0 = not known */
+	struct arena_guard guard;
+	uint32_t
+		below; /* path + below is relative to the parent of the staging directory; 0 = the file is not below it */
 	_Atomic uint32_t flush_active; /* enum append_flush: an append has begun, see flush_from */
 	_Atomic uint64_t done;       /* DONE_MAKE: blocks up to this seq are in the file, and so are the first
 					`skip` bytes of the next one */
@@ -137,8 +156,8 @@ struct arena_slot {
 		flush_from; /* `done` when that append began: with another one it is over, so that the
 					 one store to `done` ends it, too */
 	_Atomic uint64_t flush_bytes; /* it was to write */
-	uint64_t reserved[3];
-	_Atomic uint64_t journaled; /* syncs that the journal answered */
+	uint64_t taken;               /* by a file, filled or not */
+	_Atomic uint64_t journaled;   /* syncs that the journal answered */
 	/* prealloc_mode = zero, with SLOT_PADDED: zeros stand from the end of what is in the file to padded_end at most */
 	_Atomic uint64_t padded_end;
 	_Atomic uint64_t
@@ -155,8 +174,8 @@ struct arena_header {
 	uint32_t
 		ino_low; /* of the arena itself, so that a copy of it is known for one; 0 with ino_high: not known */
 	uint64_t blocks_at, slots_at, data_at;
-	uint8_t boot_id[16];
-	uint32_t uid, gid;
+	struct origin origin;
+	uint32_t uid, gid; /* file-system ids of the process that made it */
 	int32_t pid;
 	uint32_t ino_high;
 	uint64_t pid_start; /* clock ticks after boot, field 22 of /proc/PID/stat */
@@ -299,8 +318,6 @@ static inline struct arena_extent arena_extent_get(const struct arena_block *b, 
 
 uint32_t arena_header_checksum(const struct arena_header *h);
 
-/* This boot's id, 16 bytes; 0 or -errno. */
-int arena_boot_id(uint8_t out[16]);
 /* Start time of a process in clock ticks after boot, 0 when it does not exist or waits to be reaped. */
 uint64_t arena_pid_start(pid_t pid);
 

@@ -301,7 +301,7 @@ static int fill_header(struct arena *a, int fd, struct journal_header *h)
 	h->unit = j->unit;
 	h->pid = a->header->pid;
 	h->pid_start = a->header->pid_start;
-	memcpy(h->boot_id, a->header->boot_id, sizeof h->boot_id);
+	h->origin = a->header->origin;
 	h->uid = a->header->uid;
 	h->gid = a->header->gid;
 	memcpy(h->rule, a->header->rule, sizeof h->rule);
@@ -505,6 +505,7 @@ static void seal(struct arena *a)
 	b->seq = c.seq;
 	memcpy(b->id, j->id, sizeof b->id);
 	b->bytes = c.used;
+	b->written_ns = sys_wall_ns();
 	c.writing_seq = c.seq;
 	c.writing_at = JOURNAL_HEADER_BYTES + c.half * j->half_bytes + c.head;
 	c.writing_bytes = bytes;

@@ -22,6 +22,7 @@
 #define FASTWRITE_JOURNAL_FORMAT_H
 
 #include "config.h"
+#include "origin.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -31,7 +32,7 @@
 #define JOURNAL_SUFFIX ".journal"
 
 enum {
-	JOURNAL_VERSION = 2,
+	JOURNAL_VERSION = 3,
 	JOURNAL_HEADER_BYTES = 4096,
 	JOURNAL_BATCH_MAX = 256 << 10, /* bytes of a batch */
 	JOURNAL_UNIT_MIN = 512,
@@ -46,9 +47,9 @@ struct journal_header {
 	uint64_t half_bytes; /* a multiple of `unit` */
 	uint32_t unit;       /* a power of two */
 	int32_t pid;
-	uint64_t pid_start; /* as in arena_header */
-	uint8_t id[16];     /* random: blocks of an older journal are none of this one */
-	uint8_t boot_id[16];
+	uint64_t pid_start;   /* as in arena_header */
+	uint8_t id[16];       /* random: blocks of an older journal are none of this one */
+	struct origin origin; /* of the arena beside it */
 	uint32_t uid, gid;
 	char rule[CONFIG_NAME_MAX];
 	char program[64];
@@ -61,6 +62,7 @@ struct journal_batch {
 	uint8_t id[16];    /* of the journal */
 	uint32_t checksum; /* CRC32C of the first `bytes` bytes of the batch with checksum = 0 */
 	uint32_t bytes; /* this header and the entries; the rest up to the next multiple of `unit` is zeros */
+	int64_t written_ns; /* CLOCK_REALTIME_COARSE */
 };
 
 enum journal_type { JOURNAL_NAME = 1, JOURNAL_DATA = 2, JOURNAL_VOID = 3 };
@@ -81,7 +83,7 @@ struct journal_name {
 	uint32_t path_bytes; /* NUL included */
 };
 
-_Static_assert(sizeof(struct journal_batch) == 40, "batch header");
+_Static_assert(sizeof(struct journal_batch) == 48, "batch header");
 _Static_assert(sizeof(struct journal_entry) == 32, "entry header");
 _Static_assert(sizeof(struct journal_header) <= JOURNAL_HEADER_BYTES, "header");
 

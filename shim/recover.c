@@ -621,15 +621,16 @@ int recover_owner_allowed(int dirfd, int fd)
 	return me == 0 || me == st.stx_uid ? 0 : -EPERM;
 }
 
-int recover_maker(const uint8_t boot_id[16], int pid, uint64_t pid_start)
+int recover_maker(int fd, const struct origin *then, int pid, uint64_t pid_start, enum origin_verdict *where)
 {
-	uint8_t now[16];
-	int r = arena_boot_id(now);
+	struct origin now;
+	int r = origin_here(fd, &now);
 
 	if (r < 0)
 		return r;
-	if (memcmp(now, boot_id, sizeof now) != 0)
-		return 1;
+	*where = origin_compare(then, &now);
+	if (*where == ORIGIN_OTHER)
+		return 0;
 	return pid != sys_getpid() && pid_start != 0 && arena_pid_start(pid) == pid_start ? -EWOULDBLOCK : 0;
 }
 
@@ -677,7 +678,8 @@ int recover_lock_dead(int fd)
 static void recover_locked(struct job *j, const char *name)
 {
 	BUFFER(struct recover_rights, rights);
-	int fd, r, other = 0;
+	enum origin_verdict where = ORIGIN_SAME;
+	int fd, r;
 
 	j->report->arenas++;
 	if (arena_is_own(name)) {
@@ -697,11 +699,9 @@ static void recover_locked(struct job *j, const char *name)
 	if (r == 0)
 		r = foreign_load(&j->a, fd);
 	if (r == 0) {
-		other = recover_maker(j->a.header.boot_id, j->a.header.pid, j->a.header.pid_start);
-		if (other < 0) {
-			r = other;
+		r = recover_maker(fd, &j->a.header.origin, j->a.header.pid, j->a.header.pid_start, &where);
+		if (r < 0)
 			foreign_unload(&j->a);
-		}
 	}
 	if (r == -EWOULDBLOCK) {
 		j->report->live++;
@@ -711,7 +711,7 @@ static void recover_locked(struct job *j, const char *name)
 	if (r == 0) {
 		r = take_rights(j, rights);
 		if (r == 0) {
-			if (other)
+			if (where == ORIGIN_OTHER)
 				discard(j);
 			else
 				r = recover_loaded(j);

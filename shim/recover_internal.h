@@ -3,6 +3,7 @@
 #ifndef FASTWRITE_RECOVER_INTERNAL_H
 #define FASTWRITE_RECOVER_INTERNAL_H
 
+#include "origin.h"
 #include "recover.h"
 
 /* Locks a dead arena or journal for its recovery; 0, -EWOULDBLOCK: it is alive; or -errno.  Waits for other recoverers. */
@@ -12,9 +13,10 @@ bool recover_is_our_make(const char *name, const char *suffix);
 /* A regular file with one name in the directory, of the directory's owner, which this process's user may recover: 0 or
  * -errno. */
 int recover_owner_allowed(int dirfd, int fd);
-/* What became of the process that made an arena or a journal: 0: it has died; 1: it was another boot's; -EWOULDBLOCK: it
- * runs; other -errno: that cannot be found out, and nothing is thrown away for it. */
-int recover_maker(const uint8_t boot_id[16], int pid, uint64_t pid_start);
+/* What became of the process that made an arena or a journal, whose file fd is: 0: it has died; -EWOULDBLOCK: it runs;
+ * other -errno: that cannot be found out, and nothing is thrown away for it.  *where: what is known of the kernel and the
+ * mount that it was made on. */
+int recover_maker(int fd, const struct origin *then, int pid, uint64_t pid_start, enum origin_verdict *where);
 /* All n bytes, which were accepted by a process that is dead: at `offset`, or at the end.  0 or -errno; *written: bytes that
  * got into the file, also when the rest did not. */
 int recover_write_all(int fd, const uint8_t *p, uint64_t n, uint64_t offset, bool append, uint64_t *written);

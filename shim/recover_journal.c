@@ -753,7 +753,8 @@ void recover_journal(const char *dir, int dirfd, const char *name, const struct 
 	BUFFER(struct scan, s);
 	BUFFER(struct foreign_arena, arena);
 	struct sys_quiet quiet;
-	int r, other = 0;
+	enum origin_verdict where = ORIGIN_SAME;
+	int r;
 
 	log_format(path, BUFFER_BYTES, "%s/%s", dir, name);
 	*s = (struct scan){.opt = opt, .report = report, .path = path, .dirfd = dirfd};
@@ -774,15 +775,13 @@ void recover_journal(const char *dir, int dirfd, const char *name, const struct 
 		goto out;
 	if (r == 0)
 		r = load_header(s);
-	if (r == 0) {
-		other = recover_maker(s->header.boot_id, s->header.pid, s->header.pid_start);
-		r = other < 0 ? other : 0;
-	}
+	if (r == 0)
+		r = recover_maker(s->fd, &s->header.origin, s->header.pid, s->header.pid_start, &where);
 	if (r == -EWOULDBLOCK) {
 		report->live++;
 		goto out;
 	}
-	if (r == 0 && !other && !opt->dry_run) {
+	if (r == 0 && where != ORIGIN_OTHER && !opt->dry_run) {
 		r = load_waiting(s, name, arena);
 		if (r < 0)
 			goto out; /* nobody can say of which files it holds bytes */
@@ -791,7 +790,7 @@ void recover_journal(const char *dir, int dirfd, const char *name, const struct 
 		r = 0;
 	}
 	if (r == 0) {
-		recover_loaded(s, name, other);
+		recover_loaded(s, name, where == ORIGIN_OTHER);
 		if (s->waiting) {
 			sys.close(arena->fd);
 			foreign_unload(arena);

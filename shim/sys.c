@@ -262,6 +262,14 @@ long sys_futex_wait(uint32_t *word, uint32_t expected, const struct timespec *re
 
 void sys_futex_wake(uint32_t *word, int count) { CALL3(SYS_futex, word, FUTEX_WAKE, count); }
 
+int64_t sys_wall_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME_COARSE, &now);
+	return now.tv_sec * 1000000000ll + now.tv_nsec;
+}
+
 uint64_t sys_now_ns(void)
 {
 	struct timespec now;

@@ -186,6 +186,8 @@ bool sys_copies_on_write(unsigned kind);
 
 /* CLOCK_MONOTONIC in nanoseconds. */
 uint64_t sys_now_ns(void);
+/* CLOCK_REALTIME_COARSE: never later than the time stamp that a change of a file gets from now on. */
+int64_t sys_wall_ns(void);
 
 /*
  * Calls `act` where closing a descriptor drops none of this process's POSIX locks: in a child with the same memory and a

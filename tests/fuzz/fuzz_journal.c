@@ -82,7 +82,7 @@ static void ledger_geometry(struct ledger *l, unsigned shift, unsigned units)
 	h->pid = 1 << 23;
 	h->pid_start = 1;
 	memset(h->id, 0x42, sizeof h->id);
-	memset(h->boot_id, 0x11, sizeof h->boot_id);
+	memset(h->origin.boot_id, 0x11, sizeof h->origin.boot_id);
 	strcpy(h->rule, "fuzz");
 	strcpy(h->program, "fuzzed");
 	*l = (struct ledger){.at = l->at, .end = l->end, .plain = true, .expected = {.mixed = false}};
@@ -282,7 +282,7 @@ static void ledger_step(struct ledger *l)
 			l->faults[i] = (uint8_t)ledger_take(l, 1);
 		break;
 	case LEDGER_BOOT:
-		arena_boot_id(ledger_header()->boot_id);
+		ledger_header()->origin = world_origin();
 		l->plain = false;
 		break;
 	default: break; /* LEDGER_GEOMETRY counts at the beginning only */

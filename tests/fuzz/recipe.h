@@ -99,7 +99,7 @@ static void recipe_geometry(struct recipe *r, unsigned shift, unsigned more)
 	h->pid_start = 1;
 	strcpy(h->rule, "fuzz");
 	strcpy(h->program, "fuzzed");
-	arena_boot_id(h->boot_id);
+	h->origin = world_origin();
 	r->total = r->geometry.total_bytes;
 	r->head_bytes = (uint32_t)r->geometry.data_at;
 }
@@ -120,7 +120,7 @@ static void recipe_set_header(struct recipe *r)
 	case 6: h->blocks_at = v; break;
 	case 7: h->slots_at = v; break;
 	case 8: h->data_at = v; break;
-	case 9: h->boot_id[v % 16] ^= 1; break;
+	case 9: h->origin.boot_ns ^= (int64_t)v; break;
 	case 10: h->uid = (uint32_t)v; break;
 	case 11: h->gid = (uint32_t)v; break;
 	case 12: h->pid = (int32_t)v; break;

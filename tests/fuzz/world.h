@@ -120,6 +120,17 @@ static void world_begin(void)
 		world_stat(world_path(world_sentinel_names[i]), &world_sentinels[i]);
 }
 
+/* What an arena or a journal made here and now says of it. */
+static struct origin world_origin(void)
+{
+	int fd = open(world_path("data"), O_RDONLY | O_DIRECTORY);
+	struct origin o;
+
+	require(fd >= 0 && origin_here(fd, &o) == 0, "origin");
+	close(fd);
+	return o;
+}
+
 /* Targets with `content`, an empty staging directory. */
 static void world_reset(const uint8_t *const content[WORLD_TARGETS], const uint32_t length[WORLD_TARGETS])
 {
