@@ -494,6 +494,30 @@ void arena_blocks_freed(struct arena *a, uint32_t count)
 		sys_futex_wake((uint32_t *)&a->freed_events, (int)count);
 }
 
+/* What of the path, which lies below the directory that the staging directory is in, stands behind that; 0: it does
+ * not. */
+static uint32_t path_below(const struct arena *a, const char *path)
+{
+	const char *end = strrchr(a->dir, '/');
+	size_t n = end ? (size_t)(end - a->dir) : 0;
+
+	return end && strncmp(path, a->dir, n) == 0 && path[n] == '/' && path[n + 1] ? (uint32_t)n + 1 : 0;
+}
+
+void arena_slot_name(const struct arena *a, uint32_t index, const char *path)
+{
+	struct arena_slot *s = arena_slot_at(a, index);
+	uint32_t used = atomic_exchange(&s->used, 0);
+
+	kill_step();
+	memset(s->path, 0, sizeof s->path);
+	memcpy(s->path, path, strlen(path));
+	/* (on another file system it is another volume, which may be mounted elsewhere by itself) */
+	s->below = s->dev == a->dev ? path_below(a, path) : 0;
+	kill_step();
+	atomic_store_explicit(&s->used, used, memory_order_release);
+}
+
 int arena_slot_take(struct arena *a)
 {
 	int found = -ENOSPC;

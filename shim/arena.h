@@ -98,21 +98,24 @@ enum append_flush {
 
 /*
  * What a target was like after the library's own last change of it, so that recovery can tell whether anybody else has
- * written since.  While a change of the library's own is under way `begun_ns` is not 0, and size and time are those of
- * before or after it.
+ * written since.  While changes of the library's own are under way `begun_ns` is not 0, and size and time are those of
+ * before or after them.
  */
 struct arena_guard {
 	uint64_t size;
 	int64_t mtime_sec;
 	uint32_t mtime_nsec;
 	_Atomic uint32_t known;    /* the fields above have been filled in */
-	_Atomic uint64_t begun_ns; /* CLOCK_REALTIME_COARSE when the change began, 0 = none is under way */
+	_Atomic uint64_t begun_ns; /* CLOCK_REALTIME_COARSE when the first one began, 0 = none is under way */
+	_Atomic uint64_t again_ns; /* and when the last one began */
 };
 
 enum slot_flags {
 	SLOT_EXCLUSIVE = 1 << 0, /* writers = exclusive: appends replay at their offset */
 	SLOT_PREALLOCATED = 1 << 1,
 	SLOT_PADDED = 1 << 6,
+	SLOT_OVERWROTE = 1 << 7, /* a flush wrote below the end of the file */
+	SLOT_SYNCED = 1 << 8,    /* and a sync was answered after that, see guard_synced */
 	/* for `fastwrite status` only */
 	SLOT_STRICT = 1 << 2,
 	SLOT_LEASED = 1 << 3,     /* bytes are staged; who opens the file waits until they are not */
@@ -282,6 +285,9 @@ bool arena_is_own(const char *name);
 void arena_reclaim_blocks(struct arena *a, const struct family_set *dead);
 /* Frees every block of a slot, as after a recovery of it. */
 void arena_free_slot_blocks(struct arena *a, uint32_t slot);
+
+/* Where the slot's file is; nothing of it is staged.  To recovery the slot is free while that changes. */
+void arena_slot_name(const struct arena *a, uint32_t index, const char *path);
 
 /* A free slot's index, or -ENOSPC. */
 int arena_slot_take(struct arena *a);

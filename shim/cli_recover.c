@@ -10,6 +10,7 @@
 struct recover_args {
 	bool as_json;
 	bool dry_run;
+	bool force;
 	bool quiet;
 	bool all;
 	char **paths;
@@ -27,15 +28,17 @@ static const char doc[] =
 	"\v"
 	"What happens to an arena or file: live (in use, left alone), recovered, nothing (all bytes were "
 	"there), "
-	"discarded (the program had removed the file, or the staging is older than this boot), orphaned (the "
-	"file "
-	"is gone; its bytes are kept under .fastwrite/orphans/), failed.\n"
+	"orphaned (the file is gone; its bytes are kept under .fastwrite/orphans/), aside (the file was "
+	"changed after the program died, or its bytes may be older than what was synced: they are kept under "
+	".fastwrite/aside/ and written with --force), failed.\n"
 	"\n"
-	"Exit status: 0 done or nothing to do, 1 something failed, 2 wrong usage.";
+	"Exit status: 0 done or nothing to do (also when bytes of another boot that no sync covered are put "
+	"aside), 1 something failed or is put aside, 2 wrong usage.";
 
 static const struct argp_option options[] = {
 	{"all", 'a', NULL, 0,
          "Look at every place that the configuration (FASTWRITE_CONFIG, FASTWRITE_PATHS) names", 0},
+	{"force", 'f', NULL, 0, "Write what was put aside, too, over what the file has now", 0},
 	{"dry-run", 'n', NULL, 0, "Say what would be done, change nothing", 0},
 	{"json", 'j', NULL, 0, "Print JSON", 0},
 	{"quiet", 'q', NULL, 0, "Print failures only", 0},
@@ -49,6 +52,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	(void)arg;
 	switch (key) {
 	case 'a': args->all = true; return 0;
+	case 'f': args->force = true; return 0;
 	case 'n': args->dry_run = true; return 0;
 	case 'j': args->as_json = true; return 0;
 	case 'q': args->quiet = true; return 0;
@@ -78,7 +82,8 @@ int cli_recover_path(const char *path, const struct recover_options *opt, struct
 	total->arenas += one.arenas;
 	total->live += one.live;
 	total->recovered += one.recovered;
-	total->discarded += one.discarded;
+	total->aside += one.aside;
+	total->unsynced += one.unsynced;
 	total->orphans += one.orphans;
 	total->failed += one.failed;
 	total->bytes += one.bytes;
@@ -93,7 +98,7 @@ struct output {
 static void on_event(void *ctx, const struct recover_event *e)
 {
 	const struct output *o = ctx;
-	bool failed = strcmp(e->action, "failed") == 0;
+	bool failed = strcmp(e->action, "failed") == 0 || strcmp(e->action, "aside") == 0;
 
 	if (o->json != NULL) {
 		json_open(o->json, NULL, '{');
@@ -150,12 +155,11 @@ static void print_totals(const struct recover_args *args, const struct recover_r
 		printf("nothing to recover%s\n", args->all ? "" : " (further below is not searched)");
 		return;
 	}
-	printf("%s%llu arenas: %llu live, %llu recovered (%llu bytes), %llu discarded, %llu orphaned, %llu "
-	       "failed\n",
+	printf("%s%llu arenas: %llu live, %llu recovered (%llu bytes), %llu orphaned, %llu put aside, "
+	       "%llu failed\n",
 	       args->dry_run ? "dry run: " : "", (unsigned long long)r->arenas, (unsigned long long)r->live,
-	       (unsigned long long)r->recovered, (unsigned long long)r->bytes,
-	       (unsigned long long)r->discarded, (unsigned long long)r->orphans,
-	       (unsigned long long)r->failed);
+	       (unsigned long long)r->recovered, (unsigned long long)r->bytes, (unsigned long long)r->orphans,
+	       (unsigned long long)r->aside, (unsigned long long)r->failed);
 }
 
 static void json_totals(struct json *j, const struct recover_args *args, const struct recover_report *r)
@@ -164,7 +168,8 @@ static void json_totals(struct json *j, const struct recover_args *args, const s
 	json_number(j, "arenas", (long long)r->arenas);
 	json_number(j, "live", (long long)r->live);
 	json_number(j, "recovered", (long long)r->recovered);
-	json_number(j, "discarded", (long long)r->discarded);
+	json_number(j, "aside", (long long)r->aside);
+	json_number(j, "unsynced", (long long)r->unsynced);
 	json_number(j, "orphans", (long long)r->orphans);
 	json_number(j, "failed", (long long)r->failed);
 	json_number(j, "bytes", (long long)r->bytes);
@@ -194,7 +199,8 @@ int cli_recover(int argc, char **argv)
 		return CLI_USAGE;
 	}
 	struct output output = {&args, args.as_json ? &json : NULL};
-	const struct recover_options opt = {.dry_run = args.dry_run, .event = on_event, .ctx = &output};
+	const struct recover_options opt = {
+		.dry_run = args.dry_run, .force = args.force, .event = on_event, .ctx = &output};
 	if (args.as_json) {
 		json_open(&json, NULL, '{');
 		json_open(&json, "events", '[');
@@ -211,5 +217,5 @@ int cli_recover(int argc, char **argv)
 	} else {
 		print_totals(&args, &report);
 	}
-	return failed || report.failed > 0 ? CLI_FAILED : CLI_OK;
+	return failed || report.failed > 0 || report.aside > report.unsynced ? CLI_FAILED : CLI_OK;
 }

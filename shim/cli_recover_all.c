@@ -194,8 +194,7 @@ static void on_found(void *ctx, const struct recover_event *e)
 	if (strncmp(e->target, f->path, length) != 0 ||
 	    (e->target[length] != '\0' && e->target[length] != '/'))
 		return;
-	f->any |= strcmp(e->action, "nothing") != 0 && strcmp(e->action, "live") != 0 &&
-	          strcmp(e->action, "discarded") != 0;
+	f->any |= strcmp(e->action, "nothing") != 0 && strcmp(e->action, "live") != 0;
 }
 
 /* Where everybody may make a staging directory, only those of root and of the owner of what is asked for are looked at: no

@@ -9,6 +9,7 @@
 #include "fdtable.h"
 #include "flush.h"
 #include "habit.h"
+#include "identity.h"
 #include "journal_file.h"
 #include "kill.h"
 #include "lazy.h"
@@ -472,25 +473,31 @@ static bool has_standard_fd(const struct file *f)
 	return false;
 }
 
-static void fill_slot(const struct file *f, struct arena *a, uint32_t index, const char *path,
+static void fill_slot(const struct file *f, struct arena *a, uint32_t index, const char *path, int fd,
                       const struct statx *st)
 {
 	struct arena_slot *slot = arena_slot_at(a, index);
 	/* the blocks of the slot's last owner are done with; those to come have larger numbers */
 	uint64_t done = DONE_MAKE(atomic_load(&a->header->live.next_seq), 0);
 
+	struct identity id;
+
+	identity_of(fd, st, &id);
 	slot->dev = f->dev;
 	slot->ino = f->ino;
-	slot->btime_sec = (st->stx_mask & STATX_BTIME) ? st->stx_btime.tv_sec : 0;
-	slot->btime_nsec = (st->stx_mask & STATX_BTIME) ? st->stx_btime.tv_nsec : 0;
+	slot->btime_sec = id.btime_sec;
+	slot->btime_nsec = id.btime_nsec;
+	slot->generation = id.generation;
+	slot->handle_hash = id.handle_hash;
+	slot->guard.known = 0;
+	slot->guard.begun_ns = 0;
 	slot->flush_active = APPEND_NONE;
 	slot->flush_base = 0;
 	slot->prealloc_end = 0;
 	slot->padded_end = 0;
 	slot->size = 0;
 	slot->flags = f->rule->set.writers == WRITERS_EXCLUSIVE ? SLOT_EXCLUSIVE : 0;
-	memset(slot->path, 0, sizeof slot->path);
-	memcpy(slot->path, path, strlen(path));
+	arena_slot_name(a, index, path);
 	atomic_store(&slot->done, done);
 	kill_step();
 	atomic_store_explicit(&slot->used, 1, memory_order_release);
@@ -603,7 +610,7 @@ static enum through_reason try_engage(struct file *f, struct ofd *o)
 	if (slot < 0)
 		return THROUGH_COUNT; /* all in use by busy files: stay passive, try again with a later write */
 	/* before it is the file's: a repair of one that is killed here must not take what the slot's last owner left for it */
-	fill_slot(f, a, (uint32_t)slot, path, &st);
+	fill_slot(f, a, (uint32_t)slot, path, ofd_fd(o), &st);
 	f->arena = a;
 	f->ksize = f->lsize = st.stx_size;
 	f->prealloc_end = 0;

@@ -7,6 +7,7 @@
 #include "engage.h"
 #include "engine.h"
 #include "flush_io.h"
+#include "guard.h"
 #include "habit.h"
 #include "journal_file.h"
 #include "kill.h"
@@ -337,6 +338,20 @@ static uint64_t plan_end(const struct file *f, const struct plan *p)
 	return end;
 }
 
+static uint64_t plan_begin(const struct file *f, const struct plan *p)
+{
+	struct merge_source source = {.f = f, .run = p->first, .commit = arena_run_commit(p->first)};
+	uint64_t begin = p->offset;
+
+	for (uint32_t i = 0; !p->stretch && i < COMMIT_COUNT(source.commit); i++) {
+		struct arena_extent e = source_extent(&source, i);
+
+		if (e.offset < begin)
+			begin = e.offset;
+	}
+	return begin;
+}
+
 static void busy_take(struct file *f)
 {
 	atomic_store(&f->busy_io_done, 0);
@@ -539,13 +554,29 @@ void flush_note_done(struct file *f, struct block_run *first, uint64_t bytes)
 	kill_step();
 }
 
+/* What is still staged counts from the file as it is now. */
+static void guard_again(struct file *f)
+{
+	int fd;
+
+	if (f->mode != FILE_ENGAGED || !f->arena || !f->head)
+		return;
+	fd = file_fd(f);
+	if (fd < 0)
+		fd = file_own_fd(f);
+	if (fd >= 0)
+		guard_take(f, fd);
+}
+
 static int flush_shared(struct file *f)
 {
 	int r;
 
 	busy_take(f);
 	journal_file_changed(f);
+	guard_change(f);
 	r = append_shared(f);
+	guard_again(f);
 	if (!f->head)
 		f->staged_lo = f->staged_hi = 0;
 	f->error = r;
@@ -590,6 +621,7 @@ static void finish(struct file *f)
 	const struct flush_result *result = &f->result;
 
 	flush_free_done(f);
+	guard_again(f);
 	if (result->r == 0) {
 		if (result->end > f->ksize)
 			f->ksize = result->end;
@@ -631,6 +663,9 @@ int flush_run(struct file *f, bool keep_lock)
 	turn = atomic_load(&f->busy_turn);
 	if (!keep_lock)
 		lock_drop(&f->lock, LOCK_FILE);
+	if (w.p.kind == STAGE_POSITIONAL && plan_begin(f, &w.p) < f->ksize)
+		guard_overwrote(f);
+	w.rt.target.guard = &arena_slot_at(f->arena, (uint32_t)f->slot)->guard;
 	kill_step();
 	w.r = w.p.stretch ? write_stretch(&w.p, &w.rt.target, &w.done)
 	                  : write_scattered(f, &w.p, &w.rt.target, &w.done);
@@ -792,6 +827,7 @@ void flush_zeros(struct file *f)
 
 		busy_take(f);
 		turn = atomic_load(&f->busy_turn);
+		guard_change(f);
 		lock_drop(&f->lock, LOCK_FILE);
 		r = prealloc_zeros_write(fd, from, to);
 		f->result = (struct flush_result){.r = 0};
@@ -801,6 +837,7 @@ void flush_zeros(struct file *f)
 			busy_give(f);
 		if (f->damaged)
 			file_repair(f);
+		guard_again(f);
 		if (f->mode != FILE_ENGAGED || f->zero_end != to)
 			return; /* a signal handler has cut them off */
 		if (r < 0)

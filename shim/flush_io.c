@@ -5,6 +5,7 @@
 #include "arena.h"
 #include "buffer.h"
 #include "flush.h"
+#include "guard.h"
 #include "kill.h"
 #include "sys.h"
 
@@ -40,14 +41,19 @@ static int slice(const struct iovec *iov, int count, uint64_t skip, uint64_t siz
 }
 
 /* Writes all `size` bytes from `skip` on, through short writes and EINTR. */
-static int write_part(int fd, const struct iovec *iov, int count, uint64_t skip, uint64_t size,
-                      uint64_t offset, uint64_t *done)
+static int write_part(const struct flush_target *t, const struct iovec *iov, int count, uint64_t skip,
+                      uint64_t size, uint64_t offset, uint64_t *done)
 {
 	BUFFER(struct iovec, part);
 
 	while (size > 0) {
 		int n = slice(iov, count, skip, size, part);
-		ssize_t r = sys_pwritev_accepted(fd, part, n, (off_t)(offset + skip));
+		ssize_t r;
+
+		/* anew for each call: see guard.h */
+		if (t->guard)
+			guard_stamp(t->guard);
+		r = sys_pwritev_accepted(t->fd, part, n, (off_t)(offset + skip));
 
 		if (r == -EINTR)
 			continue;
@@ -97,7 +103,7 @@ int flush_io_write(struct flush_target *t, const struct iovec *iov, int count, u
 		began = sys_now_ns();
 	if (head > 0 && middle > 0) {
 		flush_io_set_flags(t, t->flags & ~O_DIRECT);
-		r = write_part(t->fd, iov, count, 0, head, offset, done);
+		r = write_part(t, iov, count, 0, head, offset, done);
 		if (r < 0)
 			return r;
 	}
@@ -108,7 +114,7 @@ int flush_io_write(struct flush_target *t, const struct iovec *iov, int count, u
 
 		began = sys_now_ns();
 		flush_io_set_flags(t, t->flags | O_DIRECT);
-		r = write_part(t->fd, iov, count, head, middle, offset, done);
+		r = write_part(t, iov, count, head, middle, offset, done);
 		t->direct_bytes += *done - before;
 		t->direct_ns += sys_now_ns() - began;
 		if (r == -EINVAL) {
@@ -122,7 +128,7 @@ int flush_io_write(struct flush_target *t, const struct iovec *iov, int count, u
 	}
 	if (head + middle < size) {
 		flush_io_set_flags(t, t->flags & ~O_DIRECT);
-		r = write_part(t->fd, iov, count, head + middle, size - head - middle, offset, done);
+		r = write_part(t, iov, count, head + middle, size - head - middle, offset, done);
 		if (r < 0)
 			return r;
 	}

@@ -5,6 +5,7 @@
 #include "engage.h"
 #include "engine.h"
 #include "flush.h"
+#include "guard.h"
 #include "habit.h"
 #include "journal_file.h"
 #include "lazy.h"
@@ -214,6 +215,8 @@ static long write_engaged(struct file *f, struct ofd *o, int fd, const struct io
 	}
 	if (granted > limit - at)
 		granted = limit - at;
+	if (!f->head)
+		guard_take(f, fd);
 	r = stage_put(f, stream ? o : NULL, iov, count, n, at, granted, kind, nested);
 	if (r == 0 && file_own_fd(f) < 0)
 		flush_open_own(f, fd);

@@ -113,7 +113,10 @@ static uint8_t *put_name(struct file *f, uint8_t *at)
 	struct journal_name name = {.ino = f->ino,
 	                            .btime_sec = slot->btime_sec,
 	                            .btime_nsec = slot->btime_nsec,
-	                            .path_bytes = path_bytes};
+	                            .path_bytes = path_bytes,
+	                            .handle_hash = slot->handle_hash,
+	                            .generation = slot->generation,
+	                            .below = slot->below};
 	struct journal_entry e = {.type = JOURNAL_NAME,
 	                          .length = (uint32_t)sizeof name + path_bytes,
 	                          .file = f->journal.number};

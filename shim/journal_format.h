@@ -56,6 +56,16 @@ struct journal_header {
 	uint64_t ino; /* of the journal itself, so that a copy of it is known for one; 0: not known */
 };
 
+/* In the header's block: the recoveries that have changed files.  Of use in the same boot only. */
+struct journal_replay {
+	int64_t boot_ns;            /* of the kernel, as in struct origin; 0: there was none */
+	int64_t begun_ns, again_ns; /* CLOCK_REALTIME_COARSE when the first and the last change began */
+};
+enum {
+	JOURNAL_REPLAY_AT = 2048,
+	JOURNAL_REPLAY_SLACK_NS = 1000000000, /* from `again_ns` to the file's own time */
+};
+
 struct journal_batch {
 	uint64_t magic;
 	uint64_t seq;
@@ -81,11 +91,14 @@ struct journal_name {
 	int64_t btime_sec;
 	uint32_t btime_nsec;
 	uint32_t path_bytes; /* NUL included */
+	uint64_t handle_hash;
+	uint32_t generation;
+	uint32_t below; /* as in arena_slot, as is what stands before it */
 };
 
 _Static_assert(sizeof(struct journal_batch) == 48, "batch header");
 _Static_assert(sizeof(struct journal_entry) == 32, "entry header");
-_Static_assert(sizeof(struct journal_header) <= JOURNAL_HEADER_BYTES, "header");
+_Static_assert(sizeof(struct journal_header) <= JOURNAL_REPLAY_AT, "header");
 
 static inline uint64_t journal_half_at(const struct journal_header *h, unsigned half)
 {

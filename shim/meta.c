@@ -357,22 +357,22 @@ static bool path_now(const struct file *f, const struct move *m, char *out)
 	       sys_dev_of(&st) == f->dev;
 }
 
-static void set_path(struct file *f, const char *path)
+/* Not while bytes are staged: whoever is killed in between leaves an entry without a path. */
+static void set_path(struct file *f, const char *path, bool nested)
 {
-	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
-
-	memset(slot->path, 0, sizeof slot->path);
-	memcpy(slot->path, path, strlen(path));
+	if (flush_first(f) && (flush_settle(f, nested) < 0 || f->mode != FILE_ENGAGED || flush_first(f)))
+		return;
+	arena_slot_name(f->arena, (uint32_t)f->slot, path);
 }
 
-static void note_new_path(struct file *f, const struct move *m)
+static void note_new_path(struct file *f, const struct move *m, bool nested)
 {
 	BUFFER(char, path);
 	bool known = path_now(f, m, path);
 
 	journal_file_named(f, known);
 	if (known) /* else recovery finds it by inode in the old directory, or keeps the bytes aside */
-		set_path(f, path);
+		set_path(f, path, nested);
 }
 
 static int act_named(struct file *f, bool nested, const void *ctx)
@@ -383,7 +383,7 @@ static int act_named(struct file *f, bool nested, const void *ctx)
 	if (r == 0)
 		r = journal_retire(f, nested);
 	if (r == 0 && f->mode == FILE_ENGAGED && f->arena && (!nested || !flush_first(f)))
-		note_new_path(f, ctx);
+		note_new_path(f, ctx, nested);
 	else
 		journal_file_named(f, false);
 	return r;
@@ -448,7 +448,7 @@ static int act_linked(struct file *f, bool nested, const void *ctx)
 	int r = flush_settle(f, nested);
 
 	if (r == 0 && f->mode == FILE_ENGAGED && f->arena && !flush_first(f) && strlen(path) < ARENA_PATH_MAX)
-		set_path(f, path);
+		set_path(f, path, nested);
 	return r;
 }
 

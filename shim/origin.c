@@ -116,13 +116,11 @@ int origin_here(int fd, struct origin *out)
 
 static bool same_kernel(const struct origin *a, const struct origin *b)
 {
-	/* more than the two readings take, also on a busy machine; less than any two boots lie apart */
-	enum { SLACK_NS = 2000000 };
 	int64_t apart = a->boot_ns - b->boot_ns;
 
 	/* With the moment another one the id alone proves nothing: an image may carry a fixed one.  With the moment the same
 	 * the id is a container's. */
-	return apart >= -SLACK_NS && apart <= SLACK_NS;
+	return apart >= -ORIGIN_SLACK_NS && apart <= ORIGIN_SLACK_NS;
 }
 
 enum origin_verdict origin_compare(const struct origin *then, const struct origin *now)

@@ -21,6 +21,10 @@ struct origin {
 	uint64_t dev;      /* as sys_dev_of gives it */
 };
 
+/* Two readings of boot_ns in one boot lie no further apart: more than a reading takes, also on a busy machine, and less
+ * than any two boots. */
+enum { ORIGIN_SLACK_NS = 2000000 };
+
 enum origin_verdict {
 	ORIGIN_SAME,  /* the same kernel has had the file system mounted all the time */
 	ORIGIN_MOUNT, /* the same kernel, but perhaps another mount of the file system */

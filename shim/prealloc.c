@@ -4,6 +4,7 @@
 
 #include "engage.h"
 #include "flush.h"
+#include "guard.h"
 #include "habit.h"
 #include "kill.h"
 #include "lease.h"
@@ -42,11 +43,26 @@ static uint64_t within_limit(uint64_t end)
 	return end < limit ? end : limit;
 }
 
+/* The same for a file that has bytes staged: xfs gives it a new time of change. */
+static int reserve(struct file *f, int fd, uint64_t from, uint64_t to)
+{
+	int r;
+
+	if (!f->head)
+		return keep_size(fd, from, to);
+	guard_change(f);
+	r = keep_size(fd, from, to);
+	/* (whoever is just writing takes it when that is done) */
+	if (!atomic_load(&f->busy))
+		guard_take(f, fd);
+	return r;
+}
+
 /* Bytes may fall into holes: reserve the pages that they touch and no more, so that the file stays sparse. */
-static int reserve_pages(int fd, uint64_t offset, uint64_t need, uint64_t *granted)
+static int reserve_pages(struct file *f, int fd, uint64_t offset, uint64_t need, uint64_t *granted)
 {
 	uint64_t end = within_limit(page_ceil(offset + need));
-	int r = end < offset + need ? -EFBIG : keep_size(fd, page_floor(offset), end);
+	int r = end < offset + need ? -EFBIG : reserve(f, fd, page_floor(offset), end);
 
 	if (r == 0)
 		*granted = end - offset;
@@ -111,7 +127,7 @@ static int reserve_ahead(struct file *f, int fd, uint64_t offset, uint64_t need)
 	note_reserved(f, end);
 	kill_step();
 	for (;;) {
-		r = keep_size(fd, start, end);
+		r = reserve(f, fd, start, end);
 		if (r != -ENOSPC && r != -EDQUOT && r != -EFBIG)
 			break;
 		if (end <= least)
@@ -155,7 +171,7 @@ int prealloc_reserve(struct file *f, int fd, uint64_t offset, uint64_t need, uin
 		if (offset > logical)
 			f->sparse = true;
 		habit_hole(f, offset);
-		return reserve_pages(fd, offset, need, granted);
+		return reserve_pages(f, fd, offset, need, granted);
 	}
 	habit_no_hole(f);
 	r = reserve_ahead(f, fd, offset, need);
@@ -319,7 +335,7 @@ bool prealloc_zeros_next(struct file *f, uint64_t *from, uint64_t *to)
 	/* noted before it is done, as the zeros are: recovery looks for them there, and for nothing else */
 	atomic_fetch_or_explicit(&slot->flags, SLOT_PREALLOCATED, memory_order_release);
 	if (*to <= *from || *to - *from > free_space(file_own_fd(f)).share ||
-	    keep_size(file_own_fd(f), *from, *to) < 0) {
+	    reserve(f, file_own_fd(f), *from, *to) < 0) {
 		f->zero_never = true; /* a full disk: no more luxury */
 		return false;
 	}

@@ -3,10 +3,12 @@
 #include "recover.h"
 
 #include "buffer.h"
+#include "guard.h"
 #include "journal.h"
 #include "kill.h"
 #include "lease.h"
 #include "log.h"
+#include "recover_aside.h"
 #include "recover_internal.h"
 #include "recover_parse.h"
 #include "recover_rights.h"
@@ -21,8 +23,15 @@
 struct job {
 	const struct recover_options *opt;
 	struct recover_report *report;
-	char *arena; /* path[PATH_MAX], for events */
-	int dirfd;   /* staging directory */
+	char *arena;    /* path[PATH_MAX], for events */
+	int dirfd;      /* of the arena */
+	bool in_aside;  /* that is `aside` in the staging directory */
+	bool live;      /* its other members live, and keep everybody from the slot */
+	bool keeps;     /* a slot stays, to be put aside */
+	bool by_offset; /* appends of the slot at hand go where they were expected to land */
+	uint64_t only;  /* 0, or the inode number of the one file that is meant */
+	enum origin_verdict where;
+	struct recover_place place;
 	struct foreign_arena a;
 };
 
@@ -79,13 +88,30 @@ static int count_bytes(struct job *j, int n, uint64_t *bytes)
 	return 0;
 }
 
+/* Our own change: whoever recovers after a kill from here on must not take it for somebody else's. */
+static int stamp(struct job *j, struct arena_slot *s)
+{
+	bool first = s->guard.begun_ns == 0;
+	int r;
+
+	if (j->live)
+		return 0;
+	guard_stamp(&s->guard);
+	r = foreign_store(&j->a, (void *)&s->guard.again_ns, sizeof s->guard.again_ns);
+	if (r == 0 && first)
+		r = foreign_store(&j->a, (void *)&s->guard.begun_ns, sizeof s->guard.begun_ns);
+	return r;
+}
+
 /* Positional blocks: to their offsets, in order.  Doing it twice changes nothing. */
-static int replay_positional(struct job *j, int fd, int n)
+static int replay_positional(struct job *j, uint32_t slot, int fd, int n)
 {
 	for (int i = 0; i < n; i++) {
 		uint32_t index = j->a.order[i];
-		int r = foreign_read_block(&j->a, index);
+		int r = stamp(j, foreign_slot(&j->a, slot));
 
+		if (r == 0)
+			r = foreign_read_block(&j->a, index);
 		for (uint32_t e = 0; r == 0 && e < COMMIT_COUNT(j->a.blocks[index].commit); e++) {
 			struct arena_extent x = foreign_extent(&j->a, index, e);
 			uint64_t written;
@@ -294,6 +320,8 @@ static int append_block(struct job *j, struct arena_slot *s, int fd, uint32_t in
 		return r;
 	x = foreign_extent(&j->a, index, 0);
 	r = append_noted(j, s, st.stx_size, x.length - skip, skip);
+	if (r == 0)
+		r = stamp(j, s);
 	if (r < 0)
 		return r;
 	r = recover_write_all(fd, j->a.data + x.pos + skip, x.length - skip, 0, true, &written);
@@ -346,13 +374,14 @@ static int replay_append(struct job *j, uint32_t slot, int fd, int n, uint64_t t
 }
 
 /* Space reserved beyond the end goes back, if nobody else has the file open. */
-static void trim(const struct arena_slot *s, int fd)
+static void trim(const struct job *j, const struct arena_slot *s, int fd)
 {
 	struct statx st;
 
 	if (!(s->flags & SLOT_PREALLOCATED) || sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st) < 0)
 		return;
-	if (s->flags & SLOT_EXCLUSIVE) {
+	/* (what another kernel was promised counts no more) */
+	if ((s->flags & SLOT_EXCLUSIVE) && j->where == ORIGIN_SAME) {
 		sys.ftruncate(fd, (off_t)st.stx_size);
 	} else if (lease_take_own(fd) == 0) {
 		if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st) == 0)
@@ -421,7 +450,7 @@ static int unpad(struct job *j, uint32_t slot, int fd, int n)
 /* Of the n > 0 blocks in j->a.order. */
 static bool is_positional(const struct job *j, uint32_t slot)
 {
-	return j->a.blocks[j->a.order[0]].kind == STAGE_POSITIONAL ||
+	return j->by_offset || j->a.blocks[j->a.order[0]].kind == STAGE_POSITIONAL ||
 	       (foreign_slot(&j->a, slot)->flags & SLOT_EXCLUSIVE);
 }
 
@@ -437,7 +466,7 @@ static int replay(struct job *j, uint32_t slot, int fd, int n, uint64_t bytes)
 		return (int)flags;
 	if (is_positional(j, slot)) {
 		/* an append-only file takes nothing at a position */
-		r = flags & O_APPEND ? -EPERM : replay_positional(j, fd, n);
+		r = flags & O_APPEND ? -EPERM : replay_positional(j, slot, fd, n);
 	} else {
 		r = (int)sys.fcntl(fd, F_SETFL, flags | O_APPEND);
 		if (r == 0)
@@ -448,7 +477,162 @@ static int replay(struct job *j, uint32_t slot, int fd, int n, uint64_t bytes)
 	return r;
 }
 
-/* One file of the arena.  0 when nothing of it is left to do. */
+/* The lowest offset of the n blocks in j->a.order. */
+static uint64_t lowest(struct job *j, int n)
+{
+	uint64_t low = UINT64_MAX;
+
+	for (int i = 0; i < n; i++) {
+		uint32_t index = j->a.order[i];
+
+		for (uint32_t e = 0;
+		     foreign_read_block(&j->a, index) == 0 && e < COMMIT_COUNT(j->a.blocks[index].commit);
+		     e++)
+			if (foreign_extent(&j->a, index, e).offset < low)
+				low = foreign_extent(&j->a, index, e).offset;
+	}
+	return low;
+}
+
+/* Does the file have `length` bytes at `offset` that are those at `p`? */
+static bool has_bytes(int fd, const uint8_t *p, uint64_t length, uint64_t offset)
+{
+	BUFFER(uint8_t, buf);
+
+	while (length > 0) {
+		uint64_t want = length < BUFFER_BYTES ? length : BUFFER_BYTES;
+		ssize_t got = sys.pread(fd, buf, want, (off_t)offset);
+
+		if (got == -EINTR)
+			continue;
+		if (got <= 0 || memcmp(buf, p, (size_t)got) != 0)
+			return false;
+		p += got;
+		offset += (uint64_t)got;
+		length -= (uint64_t)got;
+	}
+	return true;
+}
+
+/* Where the n blocks in j->a.order have bytes below `size`, the file has the same ones. */
+static bool only_adds(struct job *j, int fd, int n, uint64_t size)
+{
+	for (int i = 0; i < n; i++) {
+		uint32_t index = j->a.order[i];
+
+		if (foreign_read_block(&j->a, index) < 0)
+			return false;
+		for (uint32_t e = 0; e < COMMIT_COUNT(j->a.blocks[index].commit); e++) {
+			struct arena_extent x = foreign_extent(&j->a, index, e);
+			uint64_t below = x.offset >= size ? 0 : size - x.offset;
+
+			if (!has_bytes(fd, j->a.data + x.pos, below < x.length ? below : x.length, x.offset))
+				return false;
+		}
+	}
+	return true;
+}
+
+/* In the copy of a slot: the guard held before the journal beside the arena was replayed. */
+enum { GUARD_HELD = 2 };
+
+/*
+ * May the blocks of the slot be replayed into the file, which was found?  NULL, or why not.
+ *
+ * In the same life of the file system the arena is whole, and bytes at a position wait only for a look at whether
+ * somebody else has written the file since.  After another boot or mount the arena may be older than the file: it
+ * counts when the file is just as the arena says, and when no overwrite was synced, of which the file's time tells
+ * nothing.  When only the journal has changed the file since, what it changed must be what the arena says, too.
+ */
+static const char *judge(struct job *j, uint32_t slot, const struct recover_target *t, int n)
+{
+	const struct arena_slot *s = foreign_slot(&j->a, slot);
+	struct statx st;
+	bool same = j->where == ORIGIN_SAME;
+
+	if (n == 0 || j->live || j->opt->force || t->orphan)
+		return NULL;
+	if (same && t->proved && !is_positional(j, slot))
+		return NULL;
+	if (sys.statx(t->fd, "", AT_EMPTY_PATH, STATX_SIZE | STATX_MTIME, &st) < 0)
+		return "the file cannot be looked at";
+	if (guard_holds(&s->guard, &st) &&
+	    (same || !(s->flags & SLOT_SYNCED) || lowest(j, n) >= s->guard.size))
+		return NULL;
+	j->by_offset = !same && s->guard.known == GUARD_HELD && only_adds(j, t->fd, n, st.stx_size);
+	if (j->by_offset)
+		return NULL;
+	if (guard_holds(&s->guard, &st))
+		return "after another boot or mount they may be older than what was synced";
+	return same ? "the file has been changed since"
+	            : "after another boot or mount the file is not as it was left";
+}
+
+/* Before the journal is replayed into them: which files are as the arena left them? */
+static void note_held(struct job *j)
+{
+	for (uint32_t i = 0; i < j->a.header.slot_count; i++) {
+		struct arena_slot *s = foreign_slot(&j->a, i);
+		BUFFER(struct recover_target, t);
+		struct statx st;
+
+		s->path[ARENA_PATH_MAX - 1] = '\0';
+		if (!s->used || s->path[0] != '/' || recover_target_open(t, s, &j->place, false) < 0)
+			continue;
+		if (sys.statx(t->fd, "", AT_EMPTY_PATH, STATX_SIZE | STATX_MTIME, &st) == 0 &&
+		    guard_holds(&s->guard, &st))
+			s->guard.known = GUARD_HELD;
+		recover_target_close(t);
+	}
+}
+
+static bool is_in_order(const struct job *j, uint32_t slot)
+{
+	const struct arena_slot *s = foreign_slot(&j->a, slot);
+
+	return s->path[0] == '/';
+}
+
+/* The bytes stay in the arena, which is put aside when the others of its files are done. */
+static int keep_aside(struct job *j, const struct arena_slot *s, uint64_t bytes, const char *why)
+{
+	const char *name = strrchr(j->arena, '/') + 1;
+	BUFFER(char, dir);
+	BUFFER(char, detail);
+
+	log_format(dir, PATH_MAX, "%s", j->arena);
+	dir[name - j->arena] = '\0';
+	log_format(detail, BUFFER_BYTES, "%s; `fastwrite recover --force %s%s%s` writes them", why, dir,
+	           j->in_aside ? "" : RECOVER_ASIDE "/", name);
+	tell(j, s->path, "aside", bytes, 0, detail);
+	j->report->aside++;
+	j->report->unsynced += j->where == ORIGIN_OTHER;
+	j->keeps = true;
+	return 0;
+}
+
+static int slot_done(struct job *j, struct arena_slot *s)
+{
+	s->used = 0;
+	return foreign_store(&j->a, (void *)&s->used, sizeof s->used);
+}
+
+/* Everything is in the file: its end is as the program left it. */
+static int finish_file(struct job *j, uint32_t slot, int fd, int n)
+{
+	struct arena_slot *s = foreign_slot(&j->a, slot);
+	int r = stamp(j, s);
+
+	if (r == 0 && j->where == ORIGIN_SAME)
+		r = unpad(j, slot, fd, n);
+	else if (s->flags & SLOT_PADDED)
+		log_warn("%s: zeros may stand behind its end (prealloc_mode = zero)", s->path);
+	if (r == 0)
+		trim(j, s, fd);
+	return r;
+}
+
+/* One file of the arena.  0 when it is done, or j->keeps; -errno: it is left as it is. */
 static int recover_slot(struct job *j, uint32_t slot)
 {
 	struct arena_slot *s = foreign_slot(&j->a, slot);
@@ -456,34 +640,50 @@ static int recover_slot(struct job *j, uint32_t slot)
 	uint64_t bytes = 0;
 	int n = foreign_blocks(&j->a, slot);
 	int r = n < 0 ? n : count_bytes(j, n, &bytes);
+	const char *why = NULL;
 
+	j->by_offset = false;
 	s->path[ARENA_PATH_MAX - 1] = '\0';
-	if (r < 0 || s->path[0] != '/') {
+	if (r == -EILSEQ && !j->live)
+		return keep_aside(j, s, bytes, "damaged: the checksum does not fit");
+	if (r < 0 || (n > 0 && !is_in_order(j, slot))) {
 		tell(j, s->path, "failed", 0, r < 0 ? r : -EBADMSG, "damaged");
 		return r < 0 ? r : -EBADMSG;
 	}
+	/* (whoever was killed while the path changed had nothing staged) */
+	if (!is_in_order(j, slot))
+		return j->opt->dry_run ? 0 : slot_done(j, s);
+	r = recover_target_open(t, s, &j->place, bytes > 0 && !j->opt->dry_run);
+	if (r == 0)
+		why = judge(j, slot, t, n);
+	if (r == 0 && why) {
+		recover_target_close(t);
+		return keep_aside(j, s, bytes, why);
+	}
 	if (j->opt->dry_run) {
+		if (r == 0)
+			recover_target_close(t);
 		tell(j, s->path, bytes ? "recovered" : "nothing", bytes, 0, "");
 		j->report->recovered += bytes > 0;
 		j->report->bytes += bytes;
 		return 0;
 	}
-	r = recover_target_open(t, s, j->dirfd, bytes > 0);
 	if (r == -ENOENT && bytes == 0)
-		goto finished;
+		return slot_done(j, s);
 	if (r == 0)
 		r = replay(j, slot, t->fd, n, bytes);
 	if (r == 0 && !t->orphan)
-		r = unpad(j, slot, t->fd, n);
-	if (r == 0 && !t->orphan)
-		trim(s, t->fd);
+		r = finish_file(j, slot, t->fd, n);
 	if (r == 0 && bytes > 0)
 		r = sys.fdatasync(t->fd);
 	recover_target_close(t);
 	if (r < 0) {
 		tell(j, s->path, "failed", bytes, r,
 		     t->orphan ? "it is gone, and its bytes cannot be put aside; left in the arena"
-		               : "left in the arena");
+		     : r == RECOVER_ELSEWHERE
+		             ? "its directory is not there: mounted elsewhere, or in a container?  "
+		               "left in the arena"
+		             : "left in the arena");
 		return r;
 	}
 	if (bytes > 0) {
@@ -492,48 +692,7 @@ static int recover_slot(struct job *j, uint32_t slot)
 		j->report->recovered += !t->orphan;
 		j->report->bytes += bytes;
 	}
-finished:
-	s->used = 0;
-	return foreign_store(&j->a, (void *)&s->used, sizeof s->used);
-}
-
-/* What was reserved behind the end of a file of another boot.  The arena is not to be trusted, but to give back blocks
- * behind the end of a file that it names does no harm. */
-static void trim_discarded(const struct job *j, struct arena_slot *s)
-{
-	BUFFER(struct recover_target, t);
-
-	if (!(s->flags & SLOT_PREALLOCATED) || s->path[0] != '/' || j->opt->dry_run ||
-	    recover_target_open(t, s, j->dirfd, false) < 0)
-		return;
-	s->flags &= ~(uint32_t)SLOT_EXCLUSIVE; /* only while nobody else has it, whatever that arena says */
-	trim(s, t->fd);
-	recover_target_close(t);
-}
-
-/* Another boot: the arena's pages reached the disk or did not, in any order.  What no sync covered was not
- * promised, and a mixture of old and new would be worse than nothing. */
-static void discard(struct job *j)
-{
-	for (uint32_t i = 0; i < j->a.header.slot_count; i++) {
-		struct arena_slot *s = foreign_slot(&j->a, i);
-		uint64_t bytes = 0;
-		int n;
-
-		if (!s->used)
-			continue;
-		s->path[ARENA_PATH_MAX - 1] = '\0';
-		n = foreign_blocks(&j->a, i);
-		if (n > 0 && count_bytes(j, n, &bytes) < 0)
-			bytes = 0;
-		tell(j, s->path, "discarded", bytes, 0,
-		     (s->flags & SLOT_PADDED)
-		             ? "written before the last boot, not covered by a sync; zeros may "
-		               "stand behind its end (prealloc_mode = zero)"
-		             : "written before the last boot, not covered by a sync");
-		trim_discarded(j, s);
-	}
-	j->report->discarded++;
+	return slot_done(j, s);
 }
 
 /* The arena is ours alone, and loaded.  0 when it may be removed. */
@@ -546,6 +705,10 @@ static int recover_loaded(struct job *j)
 
 		if (!foreign_slot(&j->a, i)->used)
 			continue;
+		if (j->only && foreign_slot(&j->a, i)->ino != j->only) {
+			j->keeps = true;
+			continue;
+		}
 		r = recover_slot(j, i);
 		if (r < 0) {
 			failed = r;
@@ -576,11 +739,31 @@ static int replay_into(struct job *j, uint32_t slot, int fd)
 	return r;
 }
 
+/* Of an arena that is loaded; j->where is known. */
+static int find_place(struct job *j, int arena_fd)
+{
+	struct statx st;
+	int r = sys.statx(arena_fd, "", AT_EMPTY_PATH, STATX_INO, &st);
+
+	j->place = (struct recover_place){
+		.staging_fd = j->dirfd, .dev_then = j->a.header.origin.dev, .dev_now = sys_dev_of(&st)};
+	if (r == 0 && j->in_aside)
+		j->place.staging_fd = sys.openat(j->dirfd, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+	return j->place.staging_fd < 0 ? j->place.staging_fd : r;
+}
+
+static void leave_place(const struct job *j)
+{
+	if (j->in_aside && j->place.staging_fd >= 0)
+		sys.close(j->place.staging_fd);
+}
+
 int recover_live_slot(int arena_fd, const char *dir, uint32_t slot, int fd)
 {
 	struct recover_options opt = {0};
 	struct recover_report report = {0};
-	struct job j = {.opt = &opt, .report = &report, .arena = (char *)(uintptr_t)dir, .dirfd = -1};
+	struct job j = {
+		.opt = &opt, .report = &report, .arena = (char *)(uintptr_t)dir, .dirfd = -1, .live = true};
 	struct sys_quiet quiet;
 	int r = foreign_load(&j.a, arena_fd);
 
@@ -593,7 +776,9 @@ int recover_live_slot(int arena_fd, const char *dir, uint32_t slot, int fd)
 		r = replay_into(&j, slot, fd);
 	} else {
 		j.dirfd = sys.openat(AT_FDCWD, dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
-		r = j.dirfd < 0 ? j.dirfd : recover_slot(&j, slot);
+		r = j.dirfd < 0 ? j.dirfd : find_place(&j, arena_fd);
+		if (r == 0)
+			r = recover_slot(&j, slot);
 		if (j.dirfd >= 0)
 			sys.close(j.dirfd);
 	}
@@ -675,10 +860,44 @@ int recover_lock_dead(int fd)
 	return r;
 }
 
+/*
+ * After another boot or mount what was synced comes first: the journal's entries are sure to be whole and promised, the
+ * arena may be older.  A file that they change is then not as the arena left it, and the arena's bytes are put aside.
+ */
+static void journal_first(struct job *j, const char *name)
+{
+	BUFFER(char, dir);
+	BUFFER(char, journal);
+
+	journal_name_of(name, journal);
+	if (j->where == ORIGIN_SAME || j->only ||
+	    sys_raw(SYS_faccessat, j->dirfd, (long)journal, 0, 0, 0, 0) < 0)
+		return;
+	log_format(dir, PATH_MAX, "%s", j->arena);
+	*strrchr(dir, '/') = '\0';
+	note_held(j);
+	recover_journal(dir, j->dirfd, journal, j->in_aside, j->opt, j->report);
+}
+
+/* Nothing in the arena waits for another try of its own. */
+static void put_away(struct job *j, const char *name)
+{
+	int r = 0;
+
+	if (!j->keeps)
+		r = sys.unlinkat(j->dirfd, name, 0);
+	else if (!j->in_aside && !j->only)
+		r = recover_put_aside(&j->a, j->dirfd, name);
+	if (r < 0 && r != -ENOENT) {
+		j->report->failed++;
+		tell(j, "", "failed", 0, r,
+		     j->keeps ? "cannot be put aside; left where it is" : "cannot be removed");
+	}
+}
+
 static void recover_locked(struct job *j, const char *name)
 {
 	BUFFER(struct recover_rights, rights);
-	enum origin_verdict where = ORIGIN_SAME;
 	int fd, r;
 
 	j->report->arenas++;
@@ -699,7 +918,7 @@ static void recover_locked(struct job *j, const char *name)
 	if (r == 0)
 		r = foreign_load(&j->a, fd);
 	if (r == 0) {
-		r = recover_maker(fd, &j->a.header.origin, j->a.header.pid, j->a.header.pid_start, &where);
+		r = recover_maker(fd, &j->a.header.origin, j->a.header.pid, j->a.header.pid_start, &j->where);
 		if (r < 0)
 			foreign_unload(&j->a);
 	}
@@ -709,21 +928,23 @@ static void recover_locked(struct job *j, const char *name)
 		goto out;
 	}
 	if (r == 0) {
-		r = take_rights(j, rights);
+		r = find_place(j, fd);
+		if (r == 0)
+			journal_first(j, name);
+		if (r == 0)
+			r = take_rights(j, rights);
 		if (r == 0) {
-			if (where == ORIGIN_OTHER)
-				discard(j);
-			else
-				r = recover_loaded(j);
+			r = recover_loaded(j);
 			recover_rights_drop(rights);
 		} else {
 			j->report->failed++;
 			tell(j, "", "failed", 0, r, "cannot act with the rights of its owner; left alone");
 		}
-		foreign_unload(&j->a);
+		leave_place(j);
 		kill_step();
 		if (r == 0 && !j->opt->dry_run)
-			sys.unlinkat(j->dirfd, name, 0);
+			put_away(j, name);
+		foreign_unload(&j->a);
 		kill_step();
 		goto out;
 	}
@@ -860,8 +1081,15 @@ static int queue_fill(struct queue *q, int dirfd, bool journals)
 	return (int)entries.filled;
 }
 
-static int recover_all_in(const char *dir, int dirfd, bool journals, const struct recover_options *opt,
-                          struct recover_report *report)
+/* What recover_all_in looks for. */
+struct sort {
+	bool journals;
+	bool in_aside;
+	uint64_t only; /* see struct job */
+};
+
+static int recover_all_in(const char *dir, int dirfd, const struct sort *sort,
+                          const struct recover_options *opt, struct recover_report *report)
 {
 	struct queue *q =
 		sys.mmap(NULL, sizeof *q, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -870,12 +1098,19 @@ static int recover_all_in(const char *dir, int dirfd, bool journals, const struc
 
 	if (sys_is_error(q))
 		return (int)(intptr_t)q;
-	while ((r = queue_fill(q, dirfd, journals)) == 0 && q->count > 0) {
+	while ((r = queue_fill(q, dirfd, sort->journals)) == 0 && q->count > 0) {
 		for (uint32_t i = 0; i < q->count; i++) {
-			struct job j = {.opt = opt, .report = report, .arena = arena, .dirfd = dirfd};
+			struct job j = {.opt = opt,
+			                .report = report,
+			                .arena = arena,
+			                .dirfd = dirfd,
+			                .in_aside = sort->in_aside,
+			                .only = sort->only};
 
-			if (journals) {
-				recover_journal(dir, dirfd, q->entries[i].name, opt, report);
+			if (sort->journals) {
+				if (!sort->only)
+					recover_journal(dir, dirfd, q->entries[i].name, sort->in_aside, opt,
+					                report);
 				continue;
 			}
 			log_format(arena, PATH_MAX, "%s/%s", dir, q->entries[i].name);
@@ -901,7 +1136,36 @@ static int has_ours(int dirfd)
 	return (int)entries.filled;
 }
 
-static int recover_directory(const char *dir, const struct recover_options *opt,
+static int recover_both_in(const char *dir, int dirfd, struct sort sort, const struct recover_options *opt,
+                           struct recover_report *report)
+{
+	int r = recover_all_in(dir, dirfd, &sort, opt, report);
+
+	sort.journals = true;
+	return r < 0 ? r : recover_all_in(dir, dirfd, &sort, opt, report);
+}
+
+/* What was put aside before: it is named each time, and with opt->force written. */
+static int recover_kept(const char *dir, int dirfd, uint64_t only, const struct recover_options *opt,
+                        struct recover_report *report)
+{
+	BUFFER(char, path);
+	int fd = sys.openat(dirfd, RECOVER_ASIDE, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
+	int r;
+
+	if (fd < 0)
+		return fd == -ENOENT ? 0 : fd;
+	log_format(path, PATH_MAX, "%s/" RECOVER_ASIDE, dir);
+	r = dir_allowed(fd);
+	if (r == 0)
+		r = recover_both_in(path, fd, (struct sort){.in_aside = true, .only = only}, opt, report);
+	sys.close(fd);
+	if (r == 0 && !opt->dry_run)
+		sys.unlinkat(dirfd, RECOVER_ASIDE, AT_REMOVEDIR);
+	return r;
+}
+
+static int recover_directory(const char *dir, uint64_t only, const struct recover_options *opt,
                              struct recover_report *report)
 {
 	uint64_t before = report->arenas;
@@ -920,9 +1184,9 @@ static int recover_directory(const char *dir, const struct recover_options *opt,
 	signals =
 		sys_block_signals(); /* for lease_take_own, and so that a signal handler sees no half of it */
 	if (r == 0)
-		r = recover_all_in(dir, dirfd, false, opt, report);
+		r = recover_kept(dir, dirfd, only, opt, report);
 	if (r == 0)
-		r = recover_all_in(dir, dirfd, true, opt, report);
+		r = recover_both_in(dir, dirfd, (struct sort){.only = only}, opt, report);
 	sys.close(dirfd);
 	/* (when it is empty; what was never one of ours stays) */
 	if (r == 0 && !opt->dry_run && (is_staging_name(dir) || report->arenas > before))
@@ -937,13 +1201,13 @@ static void recover_one(struct job *j, const char *dir, const char *name)
 	BUFFER(char, journal);
 
 	if (is_journal_name(name)) {
-		recover_journal(dir, j->dirfd, name, j->opt, j->report);
+		recover_journal(dir, j->dirfd, name, j->in_aside, j->opt, j->report);
 		return;
 	}
 	recover_arena(j, name);
 	journal_name_of(name, journal);
 	if (sys_raw(SYS_faccessat, j->dirfd, (long)journal, 0, 0, 0, 0) == 0)
-		recover_journal(dir, j->dirfd, journal, j->opt, j->report);
+		recover_journal(dir, j->dirfd, journal, j->in_aside, j->opt, j->report);
 }
 
 static int recover_one_file(const char *path, const struct recover_options *opt,
@@ -965,6 +1229,7 @@ static int recover_one_file(const char *path, const struct recover_options *opt,
 	j.dirfd = sys.openat(AT_FDCWD, dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
 	if (j.dirfd < 0)
 		return j.dirfd;
+	j.in_aside = ends_with(dir, "/" ARENA_DIR "/" RECOVER_ASIDE);
 	r = dir_allowed(j.dirfd);
 	if (r == 0) {
 		log_format(arena, PATH_MAX, "%s", path);
@@ -1003,12 +1268,12 @@ int recover_path(const char *given, const struct recover_options *opt, struct re
 
 	if (r == 0 && (st.stx_mode & S_IFMT) == S_IFDIR) {
 		if (is_staging_name(path))
-			return recover_directory(path, opt, report);
+			return recover_directory(path, 0, opt, report);
 		log_format(dir, PATH_MAX, "%s/" ARENA_DIR, path);
-		r = recover_directory(dir, opt, report);
+		r = recover_directory(dir, 0, opt, report);
 		if (r != -ENOENT)
 			return r;
-		return recover_directory(path, opt, report);
+		return recover_directory(path, 0, opt, report);
 	}
 	if (is_arena_name(path) || is_journal_in_staging(path))
 		return r < 0 ? r : recover_one_file(path, opt, report);
@@ -1020,7 +1285,8 @@ int recover_path(const char *given, const struct recover_options *opt, struct re
 		log_format(strrchr(dir, '/'), 16, "/" ARENA_DIR);
 	else
 		log_format(dir, PATH_MAX, ARENA_DIR);
-	beside = recover_directory(dir, opt, report);
+	/* (what is forced is forced for the file that was named) */
+	beside = recover_directory(dir, opt->force && r == 0 ? st.stx_ino : 0, opt, report);
 	if (beside == -ENOENT)
 		return r < 0 ? r : -ENODATA;
 	return beside;

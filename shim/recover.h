@@ -17,7 +17,8 @@ struct recover_report {
 	uint64_t live;      /* left alone: their process lives */
 	uint64_t own;       /* of these, the calling process's own */
 	uint64_t recovered; /* files that got bytes */
-	uint64_t discarded; /* arenas of another boot: nothing in them was promised to survive */
+	uint64_t unsynced;  /* of `aside`: left by another boot, which promised nothing of them */
+	uint64_t aside;     /* files whose bytes were put aside, or wait there: somebody has to decide */
 	uint64_t orphans;   /* files that are gone; their bytes were put aside */
 	uint64_t failed;    /* files or arenas left as they are, run again */
 	uint64_t bytes;     /* written, or with dry_run: to be written */
@@ -26,7 +27,7 @@ struct recover_report {
 struct recover_event {
 	const char *arena;
 	const char *target; /* "" when it concerns the arena as a whole */
-	const char *action; /* "live", "recovered", "nothing", "discarded", "orphaned", "failed" */
+	const char *action; /* "live", "recovered", "nothing", "orphaned", "aside", "failed" */
 	uint64_t bytes;
 	int error;          /* -errno, 0 = none */
 	const char *detail; /* "" or a few words; the orphan's path for "orphaned" */
@@ -34,11 +35,15 @@ struct recover_event {
 
 struct recover_options {
 	bool dry_run;
+	bool force; /* bytes that were put aside as well, whatever became of their files since */
 	void (*event)(void *ctx, const struct recover_event *e); /* may be NULL */
 	void *ctx;
 };
 
 /*
+ * What may not be replayed by itself (recover_judge.h) is put aside: its arena moves to `aside` in the staging directory,
+ * where only this function finds it, says so each time, and with `force` applies it.
+ *
  * given: the path of an arena file, a staging directory, a directory that contains one, or a managed file.
  * 0 (look at report->failed), or -errno when the path cannot be looked at; -ENODATA when there is no staging.
  */

@@ -36,6 +36,9 @@ static void note_event(void *ctx, const struct recover_event *e)
 	else if (e->error)
 		log_warn("recovery: %s %s: %s (error %d) %s", e->arena, e->target, e->action, -e->error,
 		         e->detail);
+	else if (strcmp(e->action, "aside") == 0)
+		log_warn("recovery: %s: %llu bytes of a process that died are put aside: %s", e->target,
+		         (unsigned long long)e->bytes, e->detail);
 	else if (strcmp(e->action, "live") != 0 && e->bytes > 0)
 		log_warn("recovery: %s: %s, %llu bytes of a process that died %s", e->target, e->action,
 		         (unsigned long long)e->bytes, e->detail);

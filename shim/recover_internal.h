@@ -26,7 +26,7 @@ int recover_write_all(int fd, const uint8_t *p, uint64_t n, uint64_t offset, boo
  * it is written to its files.  Of this one: its files are synced, since nothing that it was to make durable is lost but
  * what a crash from now on would lose.  Then it is removed.
  */
-void recover_journal(const char *dir, int dirfd, const char *name, const struct recover_options *opt,
-                     struct recover_report *report);
+void recover_journal(const char *dir, int dirfd, const char *name, bool in_aside,
+                     const struct recover_options *opt, struct recover_report *report);
 
 #endif

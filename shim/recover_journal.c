@@ -7,6 +7,7 @@
 #include "journal.h"
 #include "kill.h"
 #include "log.h"
+#include "recover_aside.h"
 #include "recover_parse.h"
 #include "recover_rights.h"
 #include "recover_target.h"
@@ -35,6 +36,8 @@ struct entry_file {
 	int64_t btime_sec; /* one inode number may be of a file that is gone, and of a new one */
 	uint32_t btime_nsec;
 	int result;                 /* -errno of what was done for it */
+	bool aside;                 /* nobody can say whether its entries are older than the file */
+	int64_t first_ns;           /* when the first of the entries that count was written */
 	uint64_t void_seq, void_at; /* entries before this place do not count */
 	uint64_t bytes;             /* of those that do */
 	int fd_plus_1;
@@ -48,7 +51,10 @@ struct scan {
 	struct recover_report *report;
 	const char *path; /* of the journal, for events */
 	int fd, dirfd;
-	uint64_t dev;
+	struct recover_place place;
+	enum origin_verdict where;
+	bool in_aside;
+	bool keeps; /* entries stay, to be put aside */
 	struct journal_header header;
 	uint8_t *batch;           /* JOURNAL_BATCH_MAX */
 	struct chain chains[2];   /* older first */
@@ -58,7 +64,9 @@ struct scan {
 	uint64_t newest;
 	int open_files;
 	bool told;
-	struct foreign_arena *waiting; /* of the same process: its recovery failed for some files */
+	int64_t boot_ns;                /* of this kernel */
+	struct journal_replay replayed; /* by recoveries that began before, if in this boot */
+	struct foreign_arena *waiting;  /* of the same process: its recovery failed for some files */
 };
 
 static void tell(const struct scan *s, const char *target, const char *action, uint64_t bytes, int error,
@@ -84,7 +92,7 @@ static int load_header(struct scan *s)
 
 	if (r < 0)
 		return r;
-	s->dev = sys_dev_of(&st);
+	s->place.dev_now = sys_dev_of(&st);
 	if (st.stx_size < JOURNAL_HEADER_BYTES)
 		return -ENODATA;
 	r = sys_read_all(s->fd, h, sizeof *h, 0);
@@ -99,6 +107,8 @@ static int load_header(struct scan *s)
 	    h->half_bytes % h->unit || h->half_bytes == 0 || h->half_bytes > (UINT64_C(1) << 40) ||
 	    h->total_bytes != JOURNAL_HEADER_BYTES + 2 * h->half_bytes || h->total_bytes != st.stx_size)
 		return -EBADMSG;
+	/* it lies beside the arena, on one file system */
+	s->place.dev_then = h->origin.dev;
 	return h->ino != 0 && h->ino != st.stx_ino ? -ESTALE : 0;
 }
 
@@ -277,7 +287,10 @@ static struct entry_file *counting(const struct scan *s, const struct found *f)
 static int visit_measure(struct scan *s, const struct found *f)
 {
 	struct entry_file *file = counting(s, f);
+	const struct journal_batch *b = (const struct journal_batch *)(const void *)s->batch;
 
+	if (file && file->bytes == 0)
+		file->first_ns = b->written_ns;
 	if (file)
 		file->bytes += f->e.length;
 	return 0;
@@ -312,11 +325,14 @@ static int load_name(const struct scan *s, const struct entry_file *file, struct
 		return r;
 	if (name.path_bytes != path_bytes || slot->path[path_bytes - 1] != '\0' || slot->path[0] != '/')
 		return -EBADMSG;
-	/* device numbers change from boot to boot; the journal lies on its files' file system */
-	slot->dev = s->dev;
+	/* the journal lies on its files' file system */
+	slot->dev = s->place.dev_then;
 	slot->ino = name.ino;
 	slot->btime_sec = name.btime_sec;
 	slot->btime_nsec = name.btime_nsec;
+	slot->generation = name.generation;
+	slot->handle_hash = name.handle_hash;
+	slot->below = name.below;
 	return 0;
 }
 
@@ -348,7 +364,7 @@ static int open_file(struct scan *s, struct entry_file *file, bool keep)
 		close_some(s);
 	r = load_name(s, file, slot);
 	if (r == 0)
-		r = recover_target_open(t, slot, s->dirfd, keep);
+		r = recover_target_open(t, slot, &s->place, keep);
 	if (r < 0)
 		return r;
 	file->orphan |= t->orphan;
@@ -382,6 +398,80 @@ static int64_t appended(int fd, const uint8_t *p, uint64_t n, uint64_t offset)
 	return (int64_t)n;
 }
 
+/* What recoveries have begun here; of another boot it says nothing. */
+static int load_replay(struct scan *s)
+{
+	struct journal_replay *p = &s->replayed;
+	int r = sys_read_all(s->fd, p, sizeof *p, JOURNAL_REPLAY_AT);
+	int64_t apart = p->boot_ns - s->boot_ns;
+
+	if (r < 0)
+		return r;
+	if (apart < -ORIGIN_SLACK_NS || apart > ORIGIN_SLACK_NS)
+		*p = (struct journal_replay){.boot_ns = 0};
+	return 0;
+}
+
+/* Before a file is changed: what is changed from now on is ours. */
+static void note_replay(struct scan *s)
+{
+	enum { STEP_NS = 100000000, TICK_NS = 20000000 /* of the coarse clock, at least */ };
+	struct journal_replay *p = &s->replayed;
+	int64_t now = sys_wall_ns();
+	uint64_t written;
+
+	if (p->boot_ns && now >= p->again_ns && now - p->again_ns < STEP_NS)
+		return;
+	if (!p->boot_ns) {
+		p->begun_ns = now;
+		/* what somebody else has written up to now is not younger than that; what is written here is */
+		sys_nap(TICK_NS);
+		now = sys_wall_ns();
+	}
+	p->boot_ns = s->boot_ns;
+	p->again_ns = now;
+	recover_write_all(s->fd, (const uint8_t *)p, sizeof *p, JOURNAL_REPLAY_AT, false, &written);
+}
+
+/*
+ * May the entries be older than the file?  After another boot: when the file was changed in this one, by a program that
+ * did not wait for recovery.  After another mount in the same boot nobody can tell a loss of power from an orderly
+ * end: only a file that nobody has written since its first entry is sure to lack them all.
+ */
+static bool may_be_older(const struct scan *s, const struct entry_file *file, const struct statx *st)
+{
+	int64_t changed = st->stx_mtime.tv_sec * 1000000000ll + st->stx_mtime.tv_nsec;
+
+	if (s->opt->force)
+		return false;
+	if (s->in_aside)
+		return true; /* it was judged once; that it has been put aside may hide why */
+	/* by a recovery that was killed */
+	if (s->replayed.boot_ns && changed > s->replayed.begun_ns &&
+	    changed <= s->replayed.again_ns + JOURNAL_REPLAY_SLACK_NS)
+		return false;
+	return changed >= (s->where == ORIGIN_OTHER ? s->boot_ns : file->first_ns);
+}
+
+/* Before anything is replayed, since that changes the files. */
+static int judge_files(struct scan *s)
+{
+	for (uint64_t i = 0; i < s->file_places; i++) {
+		struct entry_file *file = &s->files[i];
+		struct statx st;
+		int fd;
+
+		if (!file->number || !file->bytes)
+			continue;
+		fd = open_file(s, file, false);
+		if (fd < 0)
+			continue; /* gone, or an error that the replay meets, too */
+		file->aside =
+			sys.statx(fd, "", AT_EMPTY_PATH, STATX_MTIME, &st) < 0 || may_be_older(s, file, &st);
+	}
+	return 0;
+}
+
 static int visit_replay(struct scan *s, const struct found *f)
 {
 	struct entry_file *file = counting(s, f);
@@ -389,9 +479,12 @@ static int visit_replay(struct scan *s, const struct found *f)
 	uint64_t written;
 	int fd;
 
-	if (!file || file->result < 0)
+	if (!file || file->result < 0 || file->aside)
 		return 0;
 	fd = open_file(s, file, true);
+	/* (without it another recovery in this boot puts aside what this one leaves) */
+	if (fd >= 0)
+		note_replay(s);
 	if (fd < 0) {
 		file->result = fd;
 		return 0;
@@ -471,7 +564,7 @@ static int void_done(struct scan *s)
 		const struct entry_file *file = &s->files[i];
 		struct journal_entry e = {.type = JOURNAL_VOID, .file = file->number, .offset = behind};
 
-		if (!e.file || !file->bytes || file->result < 0 || file->waits)
+		if (!e.file || !file->bytes || file->result < 0 || file->waits || file->aside)
 			continue;
 		if (used + sizeof e > JOURNAL_BATCH_MAX) {
 			r = put_batch(s, c, used);
@@ -490,7 +583,12 @@ static void report_file(struct scan *s, struct entry_file *file, bool replayed)
 
 	if (load_name(s, file, slot) < 0)
 		slot->path[0] = '\0';
-	if (file->result < 0) {
+	if (file->aside) {
+		s->report->aside++;
+		tell(s, slot->path, "aside", file->bytes, 0,
+		     "synced by sync = journal before another boot or mount, and the file was written since; "
+		     "`fastwrite recover --force` with the journal's name writes them");
+	} else if (file->result < 0) {
 		s->report->failed++;
 		tell(s, slot->path, "failed", file->bytes, file->result, "left in the journal");
 	} else if (replayed) {
@@ -581,7 +679,7 @@ static int finish_files(struct scan *s, bool replay)
 		if (!has_bytes(file))
 			continue;
 		file->waits = waits_for_arena(s, file);
-		if (!file->waits && file->result == 0) {
+		if (!file->waits && !file->aside && file->result == 0) {
 			int fd = open_file(s, file, replay);
 
 			file->result = fd == -ENOENT && !replay ? 0 : fd < 0 ? fd : sys.fdatasync(fd);
@@ -600,12 +698,14 @@ static int finish_files(struct scan *s, bool replay)
 			continue;
 		}
 		report_file(s, file, replay);
-		if (file->result < 0)
+		if (file->aside)
+			s->keeps = true;
+		else if (file->result < 0)
 			failed = file->result;
 		else
 			done++;
 	}
-	if (failed && done) {
+	if ((failed || s->keeps) && done) {
 		int r = void_done(s);
 
 		if (r < 0) {
@@ -637,12 +737,17 @@ static int recover_entries(struct scan *s, bool replay)
 	if (r < 0)
 		return r;
 	if (s->opt->dry_run) {
+		if (replay)
+			judge_files(s);
+		close_some(s);
 		for (uint64_t i = 0; i < s->file_places; i++)
 			if (s->files[i].bytes)
 				report_file(s, &s->files[i], replay);
 		return 0;
 	}
 	if (replay)
+		r = judge_files(s);
+	if (replay && r == 0)
 		r = walk_all(s, visit_replay);
 	if (r == 0) {
 		s->told = true; /* of each file, what became of it */
@@ -729,7 +834,13 @@ static void recover_loaded(struct scan *s, const char *name, bool replay)
 		tell(s, "", "failed", 0, r,
 		     r == -EBADMSG ? "damaged; left alone" : "cannot be read; left alone");
 	}
-	if (r == 0 && !s->opt->dry_run) {
+	if (r == 0 && s->keeps && !s->in_aside && !s->opt->dry_run) {
+		r = recover_move_aside(s->dirfd, name);
+		if (r < 0) {
+			s->report->failed++;
+			tell(s, "", "failed", 0, r, "cannot be put aside; left where it is");
+		}
+	} else if (r == 0 && !s->keeps && !s->opt->dry_run) {
 		kill_step();
 		r = end_for_good(s);
 		kill_step();
@@ -746,26 +857,41 @@ static void recover_loaded(struct scan *s, const char *name, bool replay)
 		sys.munmap(s->batch, JOURNAL_BATCH_MAX);
 }
 
-void recover_journal(const char *dir, int dirfd, const char *name, const struct recover_options *opt,
-                     struct recover_report *report)
+/* This kernel's, where the files' times of change come from. */
+static int note_boot(struct scan *s)
+{
+	struct origin now;
+	int r = origin_here(s->fd, &now);
+
+	if (r < 0)
+		return r;
+	s->boot_ns = now.boot_ns;
+	return load_replay(s);
+}
+
+void recover_journal(const char *dir, int dirfd, const char *name, bool in_aside,
+                     const struct recover_options *opt, struct recover_report *report)
 {
 	BUFFER(char, path);
 	BUFFER(struct scan, s);
 	BUFFER(struct foreign_arena, arena);
 	struct sys_quiet quiet;
-	enum origin_verdict where = ORIGIN_SAME;
 	int r;
 
 	log_format(path, BUFFER_BYTES, "%s/%s", dir, name);
-	*s = (struct scan){.opt = opt, .report = report, .path = path, .dirfd = dirfd};
+	*s = (struct scan){.opt = opt, .report = report, .path = path, .dirfd = dirfd, .in_aside = in_aside};
+	s->place.staging_fd =
+		in_aside ? sys.openat(dirfd, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0) : dirfd;
 	report->arenas++;
 	if (is_own(name)) {
 		report->live++;
 		report->own++;
 		return;
 	}
+	if (s->place.staging_fd < 0)
+		return;
 	s->fd = sys.openat(dirfd, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
-	if (s->fd == -ENOENT)
+	if (s->fd == -ENOENT && !in_aside)
 		return;
 	sys_quiet_begin(&quiet);
 	r = s->fd < 0 ? s->fd : recover_owner_allowed(dirfd, s->fd);
@@ -776,12 +902,14 @@ void recover_journal(const char *dir, int dirfd, const char *name, const struct 
 	if (r == 0)
 		r = load_header(s);
 	if (r == 0)
-		r = recover_maker(s->fd, &s->header.origin, s->header.pid, s->header.pid_start, &where);
+		r = recover_maker(s->fd, &s->header.origin, s->header.pid, s->header.pid_start, &s->where);
+	if (r == 0)
+		r = note_boot(s);
 	if (r == -EWOULDBLOCK) {
 		report->live++;
 		goto out;
 	}
-	if (r == 0 && where != ORIGIN_OTHER && !opt->dry_run) {
+	if (r == 0 && s->where == ORIGIN_SAME && !opt->dry_run) {
 		r = load_waiting(s, name, arena);
 		if (r < 0)
 			goto out; /* nobody can say of which files it holds bytes */
@@ -790,7 +918,7 @@ void recover_journal(const char *dir, int dirfd, const char *name, const struct 
 		r = 0;
 	}
 	if (r == 0) {
-		recover_loaded(s, name, where == ORIGIN_OTHER);
+		recover_loaded(s, name, s->where != ORIGIN_SAME);
 		if (s->waiting) {
 			sys.close(arena->fd);
 			foreign_unload(arena);
@@ -809,5 +937,7 @@ void recover_journal(const char *dir, int dirfd, const char *name, const struct 
 out:
 	if (s->fd >= 0)
 		sys.close(s->fd);
+	if (in_aside && s->place.staging_fd >= 0)
+		sys.close(s->place.staging_fd);
 	sys_quiet_end(&quiet);
 }

@@ -3,29 +3,45 @@
 #include "recover_target.h"
 
 #include "buffer.h"
+#include "identity.h"
 #include "kill.h"
 #include "log.h"
 #include "sys.h"
 
 #include <fcntl.h>
+#include <linux/openat2.h>
 #include <string.h>
 
-/* 0; -ENOENT: another file, or none; other -errno: that cannot be found out. */
-static int is_target(int fd, const char *name, const struct arena_slot *slot)
+struct wanted {
+	const struct arena_slot *slot;
+	const struct recover_place *place;
+	struct identity id;
+};
+
+/* 0; -ENOENT: another file, or none; other -errno: that cannot be found out.  `name` "": the file behind fd. */
+static int is_target(int fd, const char *name, const struct wanted *w, bool *proved)
 {
+	bool own_volume = w->slot->dev == w->place->dev_then;
+	struct identity id;
 	struct statx st;
 	int r = sys.statx(fd, name, name[0] ? AT_SYMLINK_NOFOLLOW : AT_EMPTY_PATH,
 	                  STATX_BASIC_STATS | STATX_BTIME, &st);
 
 	if (r < 0)
 		return r == -ENOTDIR || r == -ENAMETOOLONG ? -ENOENT : r;
-	if ((st.stx_mode & S_IFMT) != S_IFREG || st.stx_ino != slot->ino || sys_dev_of(&st) != slot->dev)
+	if ((st.stx_mode & S_IFMT) != S_IFREG)
 		return -ENOENT;
-	/* inode numbers are used again; birth times are not */
-	if ((slot->btime_sec || slot->btime_nsec) && (st.stx_mask & STATX_BTIME) &&
-	    (st.stx_btime.tv_sec != slot->btime_sec || st.stx_btime.tv_nsec != slot->btime_nsec))
+	if (name[0])
+		identity_by_stat(&st, &id);
+	else
+		identity_of(fd, &st, &id);
+	*proved = identity_proved(&w->id, &id);
+	if (!identity_same(&w->id, &id))
 		return -ENOENT;
-	return 0;
+	if (sys_dev_of(&st) == (own_volume ? w->place->dev_now : w->slot->dev))
+		return 0;
+	/* Another volume than the arena's gets another number when it is mounted anew. */
+	return own_volume || (!*proved && !name[0]) ? -ENOENT : 0;
 }
 
 /* Without blocking, since the name may be a FIFO's.  -EAGAIN is somebody's lease, who has been told and lets go
@@ -40,7 +56,7 @@ static int open_patiently(int dirfd, const char *name, int flags)
 	return fd;
 }
 
-static int open_candidate(int dirfd, const char *name, const struct arena_slot *slot)
+static int open_candidate(int dirfd, const char *name, const struct wanted *w, bool *proved)
 {
 	int flags = O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
 	int fd, r;
@@ -48,7 +64,7 @@ static int open_candidate(int dirfd, const char *name, const struct arena_slot *
 	if (!name[0])
 		return -ENOENT;
 	/* first, because an open alone may do something: it breaks leases, and a device's may mean anything */
-	r = is_target(dirfd, name, slot);
+	r = is_target(dirfd, name, w, proved);
 	if (r < 0)
 		return r;
 	fd = open_patiently(dirfd, name, O_RDWR | flags);
@@ -59,7 +75,7 @@ static int open_candidate(int dirfd, const char *name, const struct arena_slot *
 	if (fd == -EACCES)
 		fd = open_patiently(dirfd, name, O_WRONLY | flags);
 	/* again, because another file may have got the name meanwhile */
-	r = fd < 0 ? 0 : is_target(fd, "", slot);
+	r = fd < 0 ? 0 : is_target(fd, "", w, proved);
 	if (r < 0) {
 		sys.close(fd);
 		return r;
@@ -68,14 +84,14 @@ static int open_candidate(int dirfd, const char *name, const struct arena_slot *
 }
 
 /* Renamed, by logrotate for example: the same inode under another name in the same directory. */
-static int open_renamed(int dirfd, const struct arena_slot *slot)
+static int open_renamed(int dirfd, const struct wanted *w, bool *proved)
 {
 	BUFFER(char, buf);
 	struct sys_dir entries = {.fd = dirfd, .buf = buf, .size = BUFFER_BYTES};
 	const struct sys_dirent *d;
 
 	while ((d = sys_dir_next(&entries)) != NULL) {
-		int fd = d->ino == slot->ino ? open_candidate(dirfd, d->name, slot) : -ENOENT;
+		int fd = d->ino == w->slot->ino ? open_candidate(dirfd, d->name, w, proved) : -ENOENT;
 
 		if (fd != -ENOENT)
 			return fd;
@@ -84,18 +100,17 @@ static int open_renamed(int dirfd, const struct arena_slot *slot)
 	                          : -ENOENT; /* after an error nobody knows whether the file is there */
 }
 
-/* What is put aside goes into a directory that only the owner of the staging may have filled. */
-static int open_orphans(int staging_fd)
+int recover_keeping_dir(int staging_fd, const char *name)
 {
 	struct statx staging, st;
 	int dir, r;
 
 	kill_step();
-	r = sys.mkdirat(staging_fd, "orphans", 0700);
+	r = sys.mkdirat(staging_fd, name, 0700);
 	kill_step();
 	if (r < 0 && r != -EEXIST)
 		return r;
-	dir = sys.openat(staging_fd, "orphans", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
+	dir = sys.openat(staging_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
 	if (dir < 0)
 		return dir;
 	r = sys.statx(dir, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st);
@@ -130,7 +145,7 @@ static int make_orphan(struct recover_target *t, const struct arena_slot *slot, 
 	int dir, r;
 
 	t->orphan = true;
-	dir = open_orphans(staging_fd);
+	dir = recover_keeping_dir(staging_fd, "orphans");
 	if (dir < 0)
 		return dir;
 	name_orphan(t->path, slot);
@@ -147,30 +162,83 @@ static int make_orphan(struct recover_target *t, const struct arena_slot *slot, 
 	return r;
 }
 
-int recover_target_open(struct recover_target *t, const struct arena_slot *slot, int staging_fd, bool keep)
+/* The directory `path`, beneath `from` unless that is AT_FDCWD, and through no magic link of /proc: those lead wherever a
+ * process has something open. */
+static int open_directory(int from, const char *path)
 {
-	BUFFER(char, dir);
+	struct open_how how = {.flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC,
+	                       .resolve = RESOLVE_NO_MAGICLINKS | (from == AT_FDCWD ? 0 : RESOLVE_BENEATH)};
+	int fd = (int)sys_raw(SYS_openat2, from, (long)path, (long)&how, sizeof how, 0, 0);
+
+	/* (older kernels, and filters that do not know the call) */
+	if (fd != -ENOSYS && fd != -EPERM)
+		return fd;
+	if (strncmp(path, "/proc/", 6) == 0)
+		return -ELOOP;
+	return sys.openat(from, path, (int)how.flags, 0);
+}
+
+/*
+ * The directory that the slot's path names, and the name in it; `below` as in arena_slot.  fd, -ENOENT: it is gone,
+ * RECOVER_ELSEWHERE, -errno.
+ */
+static int open_parent(const struct wanted *w, uint32_t below, char *path, const char **name)
+{
+	int from = AT_FDCWD, fd;
 	char *slash;
-	int dirfd, fd;
+
+	memcpy(path, w->slot->path, ARENA_PATH_MAX);
+	path[ARENA_PATH_MAX - 1] = '\0';
+	slash = strrchr(path, '/');
+	if (!slash || below >= strlen(path) || (below > 0 && path[below - 1] != '/'))
+		return -EBADMSG;
+	*name = slash + 1;
+	*slash = '\0';
+	if (below == 0) {
+		fd = open_directory(AT_FDCWD, path[0] ? path : "/");
+		return fd == -ENOENT || fd == -ENOTDIR ? RECOVER_ELSEWHERE : fd;
+	}
+	from = sys.openat(w->place->staging_fd, "..", O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+	if (from < 0)
+		return from;
+	fd = open_directory(from, slash < path + below ? "." : path + below);
+	sys.close(from);
+	return fd == -ENOTDIR || fd == -ELOOP || fd == -EXDEV ? -ENOENT : fd;
+}
+
+/* The file at the path, or renamed within the directory. */
+static int open_at_path(const struct wanted *w, uint32_t below, bool *proved)
+{
+	BUFFER(char, path);
+	const char *name;
+	int dirfd = open_parent(w, below, path, &name);
+	int fd;
+
+	if (dirfd < 0)
+		return dirfd;
+	fd = open_candidate(dirfd, name, w, proved);
+	if (fd == -ENOENT)
+		fd = open_renamed(dirfd, w, proved);
+	sys.close(dirfd);
+	return fd;
+}
+
+int recover_target_open(struct recover_target *t, const struct arena_slot *slot,
+                        const struct recover_place *place, bool keep)
+{
+	struct wanted w = {.slot = slot, .place = place};
+	int fd;
 
 	t->fd = -1;
-	t->orphan = false;
+	t->orphan = t->proved = false;
 	t->path[0] = '\0';
-	memcpy(dir, slot->path, ARENA_PATH_MAX);
-	dir[ARENA_PATH_MAX - 1] = '\0';
-	slash = strrchr(dir, '/');
-	if (!slash)
-		return -EBADMSG;
-	*slash = '\0';
-	dirfd = sys.openat(AT_FDCWD, dir[0] ? dir : "/", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-	if (dirfd < 0 && dirfd != -ENOENT && dirfd != -ENOTDIR)
-		return dirfd;
-	fd = -ENOENT;
-	if (dirfd >= 0) {
-		fd = open_candidate(dirfd, slash + 1, slot);
-		if (fd == -ENOENT)
-			fd = open_renamed(dirfd, slot);
-		sys.close(dirfd);
+	identity_of_slot(slot, &w.id);
+	fd = open_at_path(&w, slot->below, &t->proved);
+	if (fd == -ENOENT && slot->below > 0) {
+		/* the staging directory was moved; (a copy of the volume is told by its device) */
+		fd = open_at_path(&w, 0, &t->proved);
+		if (fd == RECOVER_ELSEWHERE)
+			fd = -ENOENT;
 	}
 	if (fd >= 0) {
 		t->fd = fd;
@@ -178,7 +246,7 @@ int recover_target_open(struct recover_target *t, const struct arena_slot *slot,
 	}
 	if (fd != -ENOENT || !keep)
 		return fd;
-	return make_orphan(t, slot, staging_fd);
+	return make_orphan(t, slot, place->staging_fd);
 }
 
 void recover_target_close(struct recover_target *t)

@@ -5,6 +5,7 @@
 #include "engine.h"
 #include "fdtable.h"
 #include "flush.h"
+#include "guard.h"
 #include "habit.h"
 #include "journal_file.h"
 #include "lazy.h"
@@ -121,9 +122,12 @@ static int sync_device(struct file *f, const struct ofd *o, int fd, bool full, s
 	struct journal_sync s = {0};
 	int r;
 
-	if (journal)
+	r = guard_synced(f);
+	if (r == 0 && journal)
 		journal_file_sync_begin(f, &s);
 	file_unlock(f, g);
+	if (r < 0)
+		return r;
 	r = device_sync(fd, full);
 	if (!journal && !full)
 		return r;
@@ -217,7 +221,9 @@ static void relaxed_sync(struct file *f, int fd)
 		return;
 	f->relaxed_due_ns = 0;
 	count(f, COUNT_SYNCS_DONE);
-	r = device_sync(fd, f->full_sync);
+	r = guard_synced(f);
+	if (r == 0)
+		r = device_sync(fd, f->full_sync);
 	if (r < 0)
 		sync_note_error(f, r);
 	else

@@ -9,6 +9,7 @@ import select
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import contextmanager, suppress
@@ -20,7 +21,7 @@ from recovery_lab import of_no_inode
 from support import ROOT, disk_dir, file_system, preload_env
 
 STEPS = ROOT / "tests" / "journal" / "steps.c"
-BOOT_ID = "/proc/sys/kernel/random/boot_id"
+REBOOTED = Path(__file__).resolve().parent / "rebooted.py"
 CREATE = os.O_RDWR | os.O_CREAT
 READY = b"FSTWNJRN"
 SMALL = 512
@@ -155,13 +156,11 @@ def kill_stranger(pid: int) -> None:
 def recover_raw(
     command: Path, place: Path, *, other_boot: bool, tmp_path: Path, before: Sequence[str | Path] = ()
 ) -> subprocess.CompletedProcess:
-    """`fastwrite recover`, if asked for in a mount namespace where the kernel says that it was started anew; `before`
+    """`fastwrite recover`, if asked for where the kernel says that it was started anew, and at another time; `before`
     it: what runs it."""
     argv = [*map(str, before), str(command), "recover", str(place)]
     if other_boot:
-        fake = tmp_path / "boot_id"
-        fake.write_text("11111111-2222-3333-4444-555555555555\n")
-        argv = ["unshare", "-m", "sh", "-c", f'mount --bind {fake} {BOOT_ID} && exec "$@"', "sh", *argv]
+        argv = [sys.executable, str(REBOOTED), str(tmp_path / "boot_id"), *argv]
     return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
 
 

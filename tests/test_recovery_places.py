@@ -299,8 +299,23 @@ def test_arenas_are_recovered_in_the_order_in_which_they_were_made(lab: Lab) -> 
     wanted = bytearray(lab.target.read_bytes())  # all first lines
     for turn in range(7):
         wanted[(turn + 1) * LINE : (turn + COUNT) * LINE] = lines(turn * COUNT + 1, COUNT - 1)
-    assert lab.recover()["recovered"] == 7
+    assert lab.recover("--force", lab.data)["recovered"] == 7
     assert lab.target.read_bytes() == wanted
+
+
+def test_what_another_program_has_written_since_is_not_overwritten(lab: Lab) -> None:
+    """The last one has seen the file as it is; the bytes of the others wait for somebody who says that they count."""
+    programs = [start_paused(lab, turn * COUNT, "write") for turn in range(3)]
+    for program in programs:
+        program.kill()
+        program.wait()
+        program.stdout.close()
+    wanted = bytearray(lab.target.read_bytes())
+    wanted[3 * LINE : (2 + COUNT) * LINE] = lines(2 * COUNT + 1, COUNT - 1)
+    report = lab.recover(status=1)
+    assert sorted(actions(report)) == ["aside", "aside", "recovered"]
+    assert lab.target.read_bytes() == wanted
+    assert lab.arenas() == [] and len(list((lab.staging / "aside").iterdir())) == 2
 
 
 def test_very_many_arenas(lab: Lab) -> None:

@@ -35,10 +35,7 @@ static bool arena_prepare(struct recipe *r, const uint8_t *data, size_t size)
 	if (!good)
 		return false;
 	for (int t = 0; t < WORLD_TARGETS; t++) {
-		fd = open(world_target_path(t), O_WRONLY);
-		require(write(fd, content[t], r->content_bytes[t]) == (ssize_t)r->content_bytes[t],
-		        "content");
-		close(fd);
+		world_fill(t, content[t], r->content_bytes[t]);
 	}
 	for (int i = 0; i < r->world_count && i < (int)sizeof r->worlds; i++)
 		fuzz_world_change(r->worlds[i]);

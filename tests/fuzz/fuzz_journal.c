@@ -343,11 +343,7 @@ static bool ledger_prepare(struct ledger *l, const uint8_t *data, size_t size)
 	ledger_build(l, data, size, fd);
 	close(fd);
 	for (int t = 0; t < WORLD_TARGETS; t++) {
-		ssize_t n = l->expected.content_bytes[t];
-
-		fd = open(world_target_path(t), O_WRONLY);
-		require(write(fd, content[t], (size_t)n) == n, "content");
-		close(fd);
+		world_fill(t, content[t], l->expected.content_bytes[t]);
 	}
 	for (int i = 0; i < l->world_count; i++)
 		fuzz_world_change(l->worlds[i]);

@@ -199,7 +199,11 @@ static void recipe_set_slot(struct recipe *r)
 	s->ino = id.ino;
 	s->btime_sec = id.btime_sec;
 	s->btime_nsec = id.btime_nsec;
+	/* as the file will be, see recipe_guards */
+	s->guard.known = 1;
+	s->guard.mtime_sec = WORLD_MTIME + (who >> 6 & 1);
 	recipe_set_path(s, (unsigned)recipe_take(r, 1));
+	s->below = who & 128 ? (uint32_t)(strrchr(world_path(""), '/') - world_path("")) + 6 : 0;
 	s->flags = (uint32_t)recipe_take(r, 1);
 }
 
@@ -405,6 +409,15 @@ static bool recipe_names(struct recipe *r)
 
 /* The arena file in fd, which is empty.  False: an input that cannot be used.  The world has been reset once, since the
  * identity of the targets goes into the slots. */
+/* The files are as the slots say that they were left. */
+static void recipe_guards(const struct recipe *r)
+{
+	for (uint32_t i = 0; i < r->geometry.slot_count; i++)
+		for (int t = 0; t < WORLD_TARGETS; t++)
+			if (recipe_slot(r, i)->ino == world_targets[t].ino)
+				recipe_slot(r, i)->guard.size = r->content_bytes[t];
+}
+
 static bool recipe_build(struct recipe *r, const uint8_t *data, size_t size, int fd)
 {
 	*r = (struct recipe){.at = data, .end = data + size, .seal = true};
@@ -426,6 +439,7 @@ static bool recipe_build(struct recipe *r, const uint8_t *data, size_t size, int
 		recipe_step(r, fd);
 	for (uint32_t i = 0; i < r->geometry.block_count && i < 256; i++)
 		r->mixed |= r->entries[i] >= COMMIT_COUNT(recipe_block(r, i)->commit) && r->entries[i] > 0;
+	recipe_guards(r);
 	if (r->seal)
 		recipe_header()->checksum = arena_header_checksum(recipe_header());
 	if (!recipe_names(r) || pwrite(fd, recipe_head, r->head_bytes, 0) != (ssize_t)r->head_bytes)

@@ -131,6 +131,18 @@ static struct origin world_origin(void)
 	return o;
 }
 
+/* The target with its content, older than any boot. */
+enum { WORLD_MTIME = 1000000000 };
+static void world_fill(int t, const uint8_t *content, size_t length)
+{
+	const struct timespec times[2] = {{.tv_sec = WORLD_MTIME}, {.tv_sec = WORLD_MTIME}};
+	int fd = open(world_target_path(t), O_WRONLY);
+
+	require(fd >= 0 && write(fd, content, length) == (ssize_t)length, "content");
+	require(futimens(fd, times) == 0, "time");
+	close(fd);
+}
+
 /* Targets with `content`, an empty staging directory. */
 static void world_reset(const uint8_t *const content[WORLD_TARGETS], const uint32_t length[WORLD_TARGETS])
 {

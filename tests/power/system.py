@@ -18,6 +18,8 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from rebooted import started_as_before, started_now
+
 PLACE = Path("/mnt")  # ours within the namespace
 DISK = (
     PLACE / "disk"
@@ -194,15 +196,18 @@ def mounted(device: Loop, kind: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def another_boot() -> Iterator[None]:
-    """Whoever reads the boot's id reads another one than before."""
+    """Programs that are started meanwhile take the kernel for another one: it has another id, and was started at another
+    time."""
     identity = PLACE / "boot_id"
     identity.write_text(f"{uuid.uuid4()}\n")
     before = BOOT_ID.read_text()
     mount(str(identity), BOOT_ID, None, MS_BIND)
+    started_now()
     try:
         assert BOOT_ID.read_text() != before
         yield
     finally:
+        started_as_before()
         umount(BOOT_ID, MNT_DETACH)
 
 

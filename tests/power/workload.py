@@ -166,7 +166,7 @@ class Look:
 
     verdict: Verdict
     arenas: int = 0
-    discarded: int = 0
+    aside: int = 0
     synced: int = 0  # syncs that promised something
     kept: int = 0  # sectors behind the last flush
     dropped: int = 0
@@ -193,7 +193,7 @@ def open_next(job: Job, tools: Tools) -> None:
 
 def recover_and_check(job: Job, tools: Tools, content: Content, acks: Acks) -> Look:
     """On the disk as it is mounted after the loss, in another boot."""
-    report = {"arenas": 0, "discarded": 0}
+    report = {"arenas": 0, "aside": 0}
     by_library = job.policy != NATIVE and Random(job.seed * 13 + 5).random() < 0.25
     if by_library:
         open_next(job, tools)
@@ -213,7 +213,7 @@ def recover_and_check(job: Job, tools: Tools, content: Content, acks: Acks) -> L
         if by_library and report["arenas"]:
             verdict.wrong.append(f"the next open left arenas behind: {done.stdout}")
             return Look(verdict)
-    look = Look(check(job, content, acks), report["arenas"], report["discarded"])
+    look = Look(check(job, content, acks), report["arenas"], report["aside"])
     if job.policy != NATIVE and (left := list(DATA.rglob(".fastwrite"))):
         look.verdict.wrong.append(f"left behind: {[str(p) for d in left for p in (d, *d.iterdir())]}")
     return look
