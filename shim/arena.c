@@ -120,14 +120,15 @@ static void fill_header(struct arena_header *h, const struct rule *rule, const s
 	h->checksum = arena_header_checksum(h);
 }
 
-/* Creates NAME in the directory: "<pid>-<rule>-<time>.arena", locked before anyone can see it complete. */
+/* Creates NAME in the directory: "<pid>-<rule>-<time>.arena", locked before anyone can see it complete.  The time, by
+ * which recovery orders them, is that of the wall clock: the others begin anew with each boot. */
 static int create_file(struct arena *a, int dirfd, const struct rule *rule)
 {
 	for (unsigned attempt = 0; attempt < 100; attempt++) {
 		int fd, r;
 
 		log_format(a->name, sizeof a->name, "%d-%s-%llx" ARENA_SUFFIX, (int)sys_getpid(), rule->name,
-		           (unsigned long long)(sys_now_ns() + attempt));
+		           (unsigned long long)((uint64_t)sys_wall_ns() + attempt));
 		/* first, so that whoever is killed in between leaves nothing that nobody knows of */
 		registry_note(a);
 		fd = sys.openat(dirfd, a->name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);

@@ -29,6 +29,13 @@ void guard_take(struct file *f, int fd)
 	kill_step();
 }
 
+void guard_begin(struct file *f, int fd)
+{
+	guard_take(f, fd);
+	if (atomic_load(&f->busy))
+		guard_change(f);
+}
+
 void guard_stamp(struct arena_guard *g)
 {
 	uint64_t now = (uint64_t)sys_wall_ns();

@@ -19,6 +19,10 @@
 /* Takes the guard anew; fd: any descriptor of f. */
 void guard_take(struct file *f, int fd);
 
+/* The same when the first bytes are about to be staged.  Whoever is writing zeros ahead takes it again when that is
+ * done. */
+void guard_begin(struct file *f, int fd);
+
 /* A change of the library's own is about to reach the kernel. */
 void guard_stamp(struct arena_guard *g);
 void guard_change(struct file *f);

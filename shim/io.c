@@ -216,7 +216,7 @@ static long write_engaged(struct file *f, struct ofd *o, int fd, const struct io
 	if (granted > limit - at)
 		granted = limit - at;
 	if (!f->head)
-		guard_take(f, fd);
+		guard_begin(f, fd);
 	r = stage_put(f, stream ? o : NULL, iov, count, n, at, granted, kind, nested);
 	if (r == 0 && file_own_fd(f) < 0)
 		flush_open_own(f, fd);

@@ -16,6 +16,7 @@
 #include "sys.h"
 
 #include <fcntl.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -103,6 +104,25 @@ static int stamp(struct job *j, struct arena_slot *s)
 	return r;
 }
 
+/* It is over, with a part of the bytes: from here on changes are somebody else's again. */
+static void stamp_ends(struct job *j, struct arena_slot *s, int fd)
+{
+	struct arena_guard *g = &s->guard;
+	struct statx st;
+
+	if (j->live || g->begun_ns == 0 || sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE | STATX_MTIME, &st) < 0)
+		return;
+	g->size = st.stx_size;
+	g->mtime_sec = st.stx_mtime.tv_sec;
+	g->mtime_nsec = st.stx_mtime.tv_nsec;
+	g->known = 1;
+	/* (as long as the stamp stands the file counts as ours for a moment) */
+	if (foreign_store(&j->a, g, offsetof(struct arena_guard, begun_ns)) < 0)
+		return;
+	g->begun_ns = 0;
+	foreign_store(&j->a, (void *)&g->begun_ns, sizeof g->begun_ns);
+}
+
 /* Positional blocks: to their offsets, in order.  Doing it twice changes nothing. */
 static int replay_positional(struct job *j, uint32_t slot, int fd, int n)
 {
@@ -142,7 +162,9 @@ struct search {
 	uint32_t first_bytes;
 };
 
-enum { SEARCH_WINDOW = 1 << 20, SEARCH_WORK_MAX = 1 << 28, PART_MIN = 64 };
+enum { SEARCH_WORK_MAX = 1 << 28, PART_MIN = 64 };
+/* Others have appended so much that nobody has looked at all of it. */
+#define SEARCH_TOO_LONG (-EFBIG)
 
 /* How much of a match of m bytes at `at` is a part of ours. */
 static uint64_t believable(uint64_t at, uint64_t m, uint64_t base, uint64_t size)
@@ -255,11 +277,13 @@ static uint64_t already_appended(struct job *j, struct search *s, enum append_fl
 		return 0;
 	s->error = search_prepare(j, s);
 	end = how == APPEND_AT_BASE ? base + 1 : st.stx_size;
-	if (end - base > SEARCH_WINDOW)
-		end = base + SEARCH_WINDOW;
-	for (uint64_t at = base; !s->error && at < end && s->work < SEARCH_WORK_MAX; at++) {
+	for (uint64_t at = base; !s->error && at < end; at++) {
 		uint64_t m;
 
+		if (s->work >= SEARCH_WORK_MAX) {
+			s->error = SEARCH_TOO_LONG;
+			break;
+		}
 		if (st.stx_size - at <= best)
 			break; /* nothing longer can come */
 		m = match_at(j, s, at);
@@ -352,6 +376,8 @@ static int replay_append(struct job *j, uint32_t slot, int fd, int n, uint64_t t
 		if (search.bytes > total - skip)
 			search.bytes = total - skip;
 		have = already_appended(j, &search, (enum append_flush)s->flush_active, s->flush_base);
+		if (search.error == SEARCH_TOO_LONG && j->opt->force)
+			search.error = 0;
 		if (search.error)
 			return search.error;
 	}
@@ -672,10 +698,16 @@ static int recover_slot(struct job *j, uint32_t slot)
 		return slot_done(j, s);
 	if (r == 0)
 		r = replay(j, slot, t->fd, n, bytes);
+	if (r == SEARCH_TOO_LONG && !j->live) {
+		recover_target_close(t);
+		return keep_aside(j, s, bytes, "others have appended much; they may be in the file already");
+	}
 	if (r == 0 && !t->orphan)
 		r = finish_file(j, slot, t->fd, n);
 	if (r == 0 && bytes > 0)
 		r = sys.fdatasync(t->fd);
+	if (r < 0 && t->fd >= 0 && !t->orphan)
+		stamp_ends(j, s, t->fd);
 	recover_target_close(t);
 	if (r < 0) {
 		tell(j, s->path, "failed", bytes, r,

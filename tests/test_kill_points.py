@@ -224,14 +224,15 @@ class Saved:
 
     def __init__(self, place: Place) -> None:
         self.place = place
-        self.files = {p: p.read_bytes() for p in place.data.iterdir() if p.is_file()}
+        self.files = {p: (p.read_bytes(), p.stat()) for p in place.data.iterdir() if p.is_file()}
         self.arenas = {p: of_no_inode(p.read_bytes()) for p in place.arenas()}
 
     def restore(self) -> None:
-        for path, content in self.files.items():
+        for path, (content, stat) in self.files.items():
             with path.open("r+b") as file:
                 file.truncate(0)
                 file.write(content)
+            os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
         if self.arenas:
             self.place.staging().mkdir(mode=0o700, exist_ok=True)
         for path, content in self.arenas.items():

@@ -1,0 +1,361 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recovery in a world that has moved on: files that others have written, other boots, mounts, copies of a volume."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from disks import disk, run_or_skip, shut_down
+from recovery_lab import COUNT, LINE, Lab, actions, lines, root_only
+
+REBOOTED = Path(__file__).resolve().parent / "rebooted.py"
+STAGED = (COUNT - 1) * LINE
+WHOLE = lines(0, COUNT)
+SMALL = 8 << 20
+
+
+
+@pytest.fixture
+def volume(lab: Lab) -> Iterator[Callable[..., Path]]:
+    """volume(kind, …): a file system of its own as the place of lab.data."""
+    root_only()
+    with ExitStack() as stack:
+
+        def make(kind: str = "ext4", *options: str, size: int = 64 << 20) -> Path:
+            point = stack.enter_context(disk(kind, lab.base / "disk", size, "", *options))
+            use(lab, point)
+            lab.data.mkdir()
+            return point
+
+        yield make
+
+
+def use(lab: Lab, point: Path) -> None:
+    lab.data = point / "data"
+    lab.target = lab.data / "log"
+
+
+@contextmanager
+def mounted_at(image: Path, point: Path) -> Iterator[Path]:
+    """The file system of the image under a device number and at a place of their own."""
+    point.mkdir(exist_ok=True)
+    run_or_skip("mount", "-o", "loop", image, point)
+    try:
+        yield point
+    finally:
+        subprocess.run(["umount", str(point)], check=True)
+
+
+def unmount(point: Path) -> None:
+    subprocess.run(["umount", str(point)], check=True)
+
+
+def rebooted(lab: Lab, *arguments: object) -> subprocess.CompletedProcess:
+    """`fastwrite recover` under a kernel with another id, started at this moment."""
+    argv = [sys.executable, REBOOTED, lab.base / "boot_id", lab.command, "recover", *(arguments or (lab.data,))]
+    return subprocess.run([str(a) for a in argv], capture_output=True, text=True, timeout=60, check=False)
+
+
+def other_id(lab: Lab, *command: object) -> subprocess.CompletedProcess:
+    """The command where the boot id is another one, as in a container; the kernel is the same."""
+    fake = lab.base / "boot_id"
+    fake.write_text("11111111-2222-3333-4444-555555555555\n")
+    text = f'mount --bind {fake} /proc/sys/kernel/random/boot_id && exec "$@"'
+    argv = ["unshare", "-m", "sh", "-c", text, "sh", *command]
+    return subprocess.run([str(a) for a in argv], capture_output=True, text=True, timeout=60, check=False)
+
+
+def put_aside(lab: Lab) -> list[Path]:
+    return sorted((lab.staging / "aside").glob("*.arena"))
+
+
+# ---- somebody else has written ----
+
+
+def test_what_was_written_after_the_death_stays(lab: Lab) -> None:
+    lab.leave()
+    newer = b"N" * (3 * LINE)
+    with lab.target.open("r+b") as file:
+        file.write(newer)
+    report = lab.recover(status=1)
+    assert actions(report) == ["aside"]
+    assert lab.target.read_bytes() == newer
+    (kept,) = put_aside(lab)
+    detail = report["events"][0]["detail"]
+    assert f"fastwrite recover --force {kept}" in detail and "changed since" in detail
+    assert report["events"][0]["bytes"] == STAGED
+
+
+def test_what_was_put_aside_is_named_each_time_and_written_when_told_so(lab: Lab) -> None:
+    lab.leave()
+    with lab.target.open("r+b") as file:
+        file.write(b"N" * (3 * LINE))
+    for _ in range(2):
+        assert actions(lab.recover(status=1)) == ["aside"]
+    (kept,) = put_aside(lab)
+    assert lab.recover("--dry-run", "--force", kept)["recovered"] == 1
+    assert lab.target.read_bytes() == b"N" * (3 * LINE)
+    assert lab.recover("--force", kept)["recovered"] == 1
+    assert lab.target.read_bytes() == b"N" * LINE + WHOLE[LINE:]
+    assert lab.recover()["arenas"] == 0
+    assert not lab.staging.exists()
+
+
+def test_force_for_one_file_leaves_the_others(lab: Lab) -> None:
+    other = lab.data / "other"
+    env = lab.env()
+    for name in (lab.target, other):
+        name.touch()
+    done = subprocess.run(
+        [lab.program, "write", "kill", "0", str(COUNT), lab.target, other],
+        env=env,
+        timeout=60,
+        check=False,
+        capture_output=True,
+    )
+    assert done.returncode == -9, done.stderr
+    for name in (lab.target, other):
+        with name.open("r+b") as file:
+            file.write(b"N" * (3 * LINE))
+    assert lab.recover(status=1)["aside"] == 2
+    assert lab.recover("--force", lab.target, status=None)["recovered"] == 1
+    assert lab.target.read_bytes() == b"N" * LINE + WHOLE[LINE:]
+    assert other.read_bytes() == b"N" * (3 * LINE)
+    assert len(put_aside(lab)) == 1
+    assert lab.recover("--force", lab.data)["recovered"] == 1
+    assert other.read_bytes() == b"N" * LINE + WHOLE[LINE:]
+
+
+def test_the_next_program_names_what_waits(lab: Lab) -> None:
+    lab.leave()
+    with lab.target.open("r+b") as file:
+        file.write(b"N" * (3 * LINE))
+    env = {**lab.env(), "FASTWRITE_LOG": "warn"}
+    for _ in range(2):
+        done = subprocess.run(
+            [lab.program, "append", "exit", "0", "1", lab.data / "another"],
+            env=env,
+            timeout=60,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        assert f"{lab.target}: {STAGED} bytes" in done.stderr and "--force" in done.stderr, done.stderr
+
+
+def test_appends_go_behind_what_others_have_appended(lab: Lab) -> None:
+    lab.leave(mode="append")
+    with lab.target.open("ab") as file:
+        file.write(b"others\n")
+    assert lab.recover()["recovered"] == 1
+    assert lab.target.read_bytes() == WHOLE[:LINE] + b"others\n" + WHOLE[LINE:]
+
+
+def test_a_close_that_failed_does_not_come_back(lab: Lab) -> None:
+    """What could not be written stays in the arena; the file is written anew, without the library, and keeps that."""
+    root_only()
+    staging = lab.base / "staging"
+    staging.mkdir(mode=0o700)
+    point = lab.data
+    run_or_skip("mount", "-t", "tmpfs", "-o", f"size={SMALL},mode=755", "none", point)
+    try:
+        lab.leave(staging=staging, prealloc_mode="off")
+        ballast = point / "ballast"
+        with ballast.open("wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(4096))
+            except OSError:
+                pass
+        report = lab.recover(staging, status=1)
+        assert actions(report) == ["failed"]
+        ballast.unlink()
+        lab.target.write_bytes(b"written anew\n")
+        report = lab.recover(staging, status=1)
+        assert actions(report) == ["aside"]
+        assert lab.target.read_bytes() == b"written anew\n"
+    finally:
+        unmount(point)
+
+
+def test_a_reader_that_changes_nothing_is_no_change(lab: Lab) -> None:
+    lab.leave()
+    lab.target.read_bytes()
+    os.chmod(lab.target, 0o600)
+    os.utime(lab.target, ns=(0, lab.target.stat().st_mtime_ns))
+    assert lab.recover()["recovered"] == 1
+    assert lab.target.read_bytes() == WHOLE
+
+
+# ---- other boots and mounts ----
+
+
+def test_another_boot_id_of_the_same_kernel(lab: Lab) -> None:
+    root_only()
+    lab.leave()
+    done = other_id(lab, lab.command, "recover", lab.data)
+    assert done.returncode == 0, done.stderr
+    assert lab.target.read_bytes() == WHOLE
+
+
+@pytest.mark.parametrize("mode", ["write", "append"])
+def test_intact_bytes_come_back_after_another_boot(lab: Lab, mode: str) -> None:
+    """An orderly reboot: nothing that reached the page cache is lost, nor is what was staged."""
+    root_only()
+    lab.leave(mode=mode)
+    done = rebooted(lab)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert lab.target.read_bytes() == WHOLE
+    assert not lab.staging.exists()
+
+
+@pytest.mark.parametrize("mode", ["write", "append"])
+def test_after_another_boot_a_changed_file_keeps_what_it_has(lab: Lab, mode: str) -> None:
+    root_only()
+    lab.leave(mode=mode)
+    with lab.target.open("ab") as file:
+        file.write(b"newer")
+    before = lab.target.read_bytes()
+    done = rebooted(lab)
+    assert "another boot" in done.stderr, done.stdout + done.stderr
+    assert lab.target.read_bytes() == before
+    assert len(put_aside(lab)) == 1
+
+
+@pytest.mark.parametrize("how", ["device", "path", "both"])
+def test_the_volume_is_mounted_elsewhere(lab: Lab, volume: Callable[..., Path], how: str) -> None:
+    point = volume()
+    lab.leave()
+    image = lab.base / "disk" / "image"
+    other = lab.base / "other"
+    unmount(point)
+    with mounted_at(image, point if how == "device" else other) as place:
+        if how == "both":
+            with mounted_at(image, lab.base / "third") as third:
+                use(lab, third)
+                report = lab.recover()
+        else:
+            use(lab, place)
+            report = lab.recover()
+        assert actions(report) == ["recovered"], report
+        assert (place / "data" / "log").read_bytes() == WHOLE
+        assert not (place / "data" / ".fastwrite").exists()
+    run_or_skip("mount", image, point)  # for the end of the fixture
+
+
+def test_an_unrelated_program_of_another_mount_moves_nothing(lab: Lab, volume: Callable[..., Path]) -> None:
+    """With a staging directory of its own the arena names a path that does not exist here: it is left alone."""
+    point = volume()
+    staging = lab.base / "staging"
+    staging.mkdir(mode=0o700)
+    lab.leave(staging=staging)
+    image = lab.base / "disk" / "image"
+    unmount(point)
+    report = lab.recover(staging, status=1)
+    assert actions(report) == ["failed"] and "not there" in report["events"][0]["detail"], report
+    assert len(list(staging.glob("*.arena"))) == 1 and not (staging / "orphans").exists()
+    run_or_skip("mount", image, point)
+    assert lab.recover(staging)["recovered"] == 1
+    assert lab.target.read_bytes() == WHOLE
+
+
+def test_a_copy_of_the_volume_recovers_itself(lab: Lab, volume: Callable[..., Path]) -> None:
+    point = volume()
+    lab.leave()
+    image, copy = lab.base / "disk" / "image", lab.base / "copy"
+    subprocess.run(["sync", "-f", str(point)], check=True)
+    shutil.copyfile(image, copy)
+    original = lab.target
+    before = original.read_bytes()
+    with mounted_at(copy, lab.base / "beside") as beside:
+        use(lab, beside)
+        lab.recover(status=None)
+        assert original.read_bytes() == before, "the copy's recovery wrote into the original"
+        assert lab.target.read_bytes() == WHOLE
+    use(lab, point)
+    assert lab.recover()["recovered"] == 1
+    assert lab.target.read_bytes() == WHOLE
+
+
+def test_without_birth_times_a_reused_inode_gets_nothing(lab: Lab, volume: Callable[..., Path]) -> None:
+    volume("ext4", "-I", "128")
+    for attempt in range(20):
+        lab.leave()
+        ino = lab.target.stat().st_ino
+        mtime = lab.target.stat().st_mtime_ns
+        lab.target.unlink()
+        lab.target.write_bytes(b"X" * LINE)  # as long as the old one was
+        os.utime(lab.target, ns=(mtime, mtime))
+        if lab.target.stat().st_ino == ino:
+            break
+        lab.recover()
+        lab.target.unlink()
+        shutil.rmtree(lab.staging, ignore_errors=True)
+        (lab.data / f"keeps-{attempt}").touch()
+    else:
+        pytest.skip("the file system gave no number anew")
+    report = lab.recover()
+    assert actions(report) == ["orphaned"], report
+    assert lab.target.read_bytes() == b"X" * LINE
+
+
+def test_a_forced_shutdown_and_a_new_mount_in_one_boot(lab: Lab, volume: Callable[..., Path]) -> None:
+    """It is a loss of power: what the arena says may be older than what was synced, and is not believed blindly."""
+    point = volume()
+    lab.leave()
+    subprocess.run(["sync", "-f", str(point)], check=True)  # file and arena as they are now
+    with lab.target.open("r+b") as file:
+        file.write(b"S" * (3 * LINE))
+        file.flush()
+        os.fsync(file.fileno())
+    shut_down(point)
+    image = lab.base / "disk" / "image"
+    unmount(point)
+    with mounted_at(image, lab.base / "again") as again:
+        use(lab, again)
+        report = lab.recover(status=None)
+        assert lab.target.read_bytes()[: 3 * LINE] == b"S" * (3 * LINE), report
+        assert actions(report) == ["aside"]
+    run_or_skip("mount", image, point)
+
+
+def test_the_arena_tells_its_origin(lab: Lab) -> None:
+    """The moment of the boot as the clocks have it, and the device that it was made on."""
+    lab.leave()
+    header = lab.arena().read_bytes()[:4096]
+    (boot_ns,) = struct.unpack_from("<q", header, 80)
+    major_minor = struct.unpack_from("<Q", header, 104)[0]
+    st = lab.arena().stat()
+    import time
+
+    now = time.clock_gettime_ns(time.CLOCK_REALTIME) - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    assert abs(boot_ns - now) < 2_000_000
+    assert (major_minor >> 32, major_minor & 0xFFFFFFFF) == (os.major(st.st_dev), os.minor(st.st_dev))
+
+
+# ---- paths ----
+
+
+def test_no_magic_link_is_followed(lab: Lab) -> None:
+    """A path through /proc leads wherever the recovering process has something open."""
+    lab.leave()
+    content = bytearray(lab.arena().read_bytes())
+    (slots_at,) = struct.unpack_from("<Q", content, 48)
+    path = b"/proc/self/cwd/log\0"
+    content[slots_at + 88 : slots_at + 92] = bytes(4)
+    content[slots_at + 232 : slots_at + 232 + len(path)] = path
+    lab.arena().write_bytes(content)
+    before = lab.target.read_bytes()
+    done = subprocess.run(
+        [lab.command, "recover", lab.data], cwd=lab.data, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1, done.stdout
+    assert lab.target.read_bytes() == before
