@@ -13,27 +13,39 @@ enum { CHANGE_NS_MAX = 1000000000 };
 
 static struct arena_slot *slot_of(const struct file *f) { return arena_slot_at(f->arena, (uint32_t)f->slot); }
 
-void guard_take(struct file *f, int fd)
+/* False: with what it says now the file counts as changed, and its bytes are put aside. */
+static bool fill(struct arena_guard *g, int fd)
 {
-	struct arena_guard *g = &slot_of(f)->guard;
 	struct statx st;
 
 	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE | STATX_MTIME, &st) < 0)
-		return; /* with what it says now the file counts as changed, and its bytes are put aside */
+		return false;
 	g->size = st.stx_size;
 	g->mtime_sec = st.stx_mtime.tv_sec;
 	g->mtime_nsec = st.stx_mtime.tv_nsec;
 	atomic_store_explicit(&g->known, 1, memory_order_release);
-	/* only now: until here the stamp covers the change that this guard is of */
-	atomic_store_explicit(&g->begun_ns, 0, memory_order_release);
+	return true;
+}
+
+void guard_take(struct file *f, int fd)
+{
+	struct arena_guard *g = &slot_of(f)->guard;
+
+	/* only then: until here the stamp covers the change that this guard is of */
+	if (fill(g, fd))
+		atomic_store_explicit(&g->begun_ns, 0, memory_order_release);
 	kill_step();
 }
 
 void guard_begin(struct file *f, int fd)
 {
-	guard_take(f, fd);
-	if (atomic_load(&f->busy))
-		guard_change(f);
+	if (!atomic_load(&f->busy)) {
+		guard_take(f, fd);
+		return;
+	}
+	guard_change(f);
+	fill(&slot_of(f)->guard, fd);
+	kill_step();
 }
 
 void guard_stamp(struct arena_guard *g)

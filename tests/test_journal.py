@@ -17,6 +17,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from disks import disk, remount, shut_down
 from recovery_lab import of_no_inode
 from support import ROOT, disk_dir, file_system, preload_env
 
@@ -144,6 +145,13 @@ def steps(library, compile_c, place):
         yield lambda **settings: start(place, **settings)
 
 
+@pytest.fixture
+def steps_at(library, compile_c):
+    """The same in a place that the test names."""
+    with all_ended(library, compile_c(STEPS.read_text(), "-pthread")) as start:
+        yield start
+
+
 def kill_stranger(pid: int) -> None:
     """Somebody else's child, for whom perhaps nobody waits."""
     status = Path(f"/proc/{pid}/status")
@@ -154,11 +162,17 @@ def kill_stranger(pid: int) -> None:
 
 
 def recover_raw(
-    command: Path, place: Path, *, other_boot: bool, tmp_path: Path, before: Sequence[str | Path] = ()
+    command: Path,
+    place: Path,
+    *,
+    other_boot: bool,
+    tmp_path: Path,
+    before: Sequence[str | Path] = (),
+    options: Sequence[str] = (),
 ) -> subprocess.CompletedProcess:
     """`fastwrite recover`, if asked for where the kernel says that it was started anew, and at another time; `before`
     it: what runs it."""
-    argv = [*map(str, before), str(command), "recover", str(place)]
+    argv = [*map(str, before), str(command), "recover", *options, str(place)]
     if other_boot:
         argv = [sys.executable, str(REBOOTED), str(tmp_path / "boot_id"), *argv]
     return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
@@ -962,3 +976,53 @@ def test_a_member_syncs_everybodys_files(steps, fastwrite, place, tmp_path, call
     kill_stranger(pid)
     recover(fastwrite, place, other_boot=True, tmp_path=tmp_path)
     assert (place / "a").read_bytes()[:512] == b"N" * 512
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["idle", "flushed"])
+def test_a_forced_shutdown_in_the_same_boot_loses_nothing_that_was_synced(
+    steps_at, fastwrite, tmp_path, later
+):
+    """The kernel lives, the file system's cache does not: what the journal has comes back, or waits for a word."""
+    with disk("ext4", tmp_path / "disk") as point:
+        one = steps_at(point)
+        one.open(9, "log")
+        n = one.until_journal(9)
+        os.sync()
+        for byte in "abc":
+            one.write(9, byte, 4096)
+            one.sync(9)
+        if later:  # what comes after the last sync reaches the file
+            one.write(9, "z", 1 << 20)
+        shut_down(point)
+        one.kill()
+        remount(point)
+        done = recover_raw(fastwrite, point, other_boot=False, tmp_path=tmp_path)
+        wanted = b"-" * n + b"a" * 4096 + b"b" * 4096 + b"c" * 4096
+        if (point / "log").read_bytes()[: len(wanted)] != wanted:
+            assert done.returncode == 1 and "--force" in done.stderr, done.stdout + done.stderr
+            for kept in sorted((point / ".fastwrite" / "aside").glob("*.journal")):
+                subprocess.run([fastwrite, "recover", "--force", kept], check=True, timeout=60)
+        assert (point / "log").read_bytes()[: len(wanted)] == wanted
+
+
+def test_bytes_over_synced_ones_are_put_aside_after_another_boot(steps_at, fastwrite, place, tmp_path):
+    """The file's own time says nothing about what fdatasync made durable: the slot does."""
+    one = steps_at(place, sync="fdatasync", adapt="off")
+    one.open(9, "data")
+    one.pwrite(9, "-", 4096, 0)
+    for turn in range(8):
+        one.pwrite(9, "a", 512, 512 * turn)
+    one.sync(9)
+    one.pwrite(9, "b", 512, 0)
+    one.sync(9)  # the first one after an overwrite
+    one.pwrite(9, "c", 512, 0)  # staged
+    one.kill()
+    before = (place / "data").read_bytes()
+    assert before[:512] == b"b" * 512, "it was not staged"
+    done = recover_raw(fastwrite, place, other_boot=True, tmp_path=tmp_path)
+    assert "older than what was synced" in done.stderr, done.stdout + done.stderr
+    assert (place / "data").read_bytes() == before
+    (kept,) = (place / ".fastwrite" / "aside").glob("*.arena")
+    done = recover_raw(fastwrite, kept, other_boot=True, tmp_path=tmp_path, options=["--force"])
+    assert done.returncode == 0, done.stderr
+    assert (place / "data").read_bytes() == b"c" * 512 + before[512:]
