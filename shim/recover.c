@@ -110,7 +110,8 @@ static void stamp_ends(struct job *j, struct arena_slot *s, int fd)
 	struct arena_guard *g = &s->guard;
 	struct statx st;
 
-	if (j->live || g->begun_ns == 0 || sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE | STATX_MTIME, &st) < 0)
+	if (j->live || g->begun_ns == 0 ||
+	    sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE | STATX_MTIME, &st) < 0)
 		return;
 	g->size = st.stx_size;
 	g->mtime_sec = st.stx_mtime.tv_sec;
@@ -559,6 +560,18 @@ static bool only_adds(struct job *j, int fd, int n, uint64_t size)
 	return true;
 }
 
+/*
+ * The file is older than the guard says, and nobody has touched it since: its file system, which is not the arena's, has
+ * lost what it had not written.  (A copy that is put back has a change time of its own.)
+ */
+static bool went_back(const struct arena_guard *g, const struct statx *st)
+{
+	const struct statx_timestamp *c = &st->stx_ctime;
+
+	return g->known &&
+	       (c->tv_sec < g->mtime_sec || (c->tv_sec == g->mtime_sec && c->tv_nsec < g->mtime_nsec));
+}
+
 /* In the copy of a slot: the guard held before the journal beside the arena was replayed. */
 enum { GUARD_HELD = 2 };
 
@@ -580,10 +593,12 @@ static const char *judge(struct job *j, uint32_t slot, const struct recover_targ
 		return NULL;
 	if (same && t->proved && !is_positional(j, slot))
 		return NULL;
-	if (sys.statx(t->fd, "", AT_EMPTY_PATH, STATX_SIZE | STATX_MTIME, &st) < 0)
+	if (sys.statx(t->fd, "", AT_EMPTY_PATH, STATX_SIZE | STATX_MTIME | STATX_CTIME, &st) < 0)
 		return "the file cannot be looked at";
 	if (guard_holds(&s->guard, &st) &&
 	    (same || !(s->flags & SLOT_SYNCED) || lowest(j, n) >= s->guard.size))
+		return NULL;
+	if (same && went_back(&s->guard, &st))
 		return NULL;
 	j->by_offset = !same && s->guard.known == GUARD_HELD && only_adds(j, t->fd, n, st.stx_size);
 	if (j->by_offset)
@@ -794,28 +809,31 @@ int recover_live_slot(int arena_fd, const char *dir, uint32_t slot, int fd)
 {
 	struct recover_options opt = {0};
 	struct recover_report report = {0};
-	struct job j = {
-		.opt = &opt, .report = &report, .arena = (char *)(uintptr_t)dir, .dirfd = -1, .live = true};
+	BUFFER(struct job, j);
 	struct sys_quiet quiet;
-	int r = foreign_load(&j.a, arena_fd);
+	int r;
+
+	*j = (struct job){
+		.opt = &opt, .report = &report, .arena = (char *)(uintptr_t)dir, .dirfd = -1, .live = true};
+	r = foreign_load(&j->a, arena_fd);
 
 	if (r < 0)
 		return r;
 	sys_quiet_begin(&quiet);
-	if (slot >= j.a.header.slot_count || !foreign_slot(&j.a, slot)->used) {
+	if (slot >= j->a.header.slot_count || !foreign_slot(&j->a, slot)->used) {
 		r = 0;
 	} else if (fd >= 0) {
-		r = replay_into(&j, slot, fd);
+		r = replay_into(j, slot, fd);
 	} else {
-		j.dirfd = sys.openat(AT_FDCWD, dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
-		r = j.dirfd < 0 ? j.dirfd : find_place(&j, arena_fd);
+		j->dirfd = sys.openat(AT_FDCWD, dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
+		r = j->dirfd < 0 ? j->dirfd : find_place(j, arena_fd);
 		if (r == 0)
-			r = recover_slot(&j, slot);
-		if (j.dirfd >= 0)
-			sys.close(j.dirfd);
+			r = recover_slot(j, slot);
+		if (j->dirfd >= 0)
+			sys.close(j->dirfd);
 	}
 	sys_quiet_end(&quiet);
-	foreign_unload(&j.a);
+	foreign_unload(&j->a);
 	return r;
 }
 
@@ -1125,6 +1143,7 @@ static int recover_all_in(const char *dir, int dirfd, const struct sort *sort,
 {
 	struct queue *q =
 		sys.mmap(NULL, sizeof *q, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	BUFFER(struct job, j);
 	BUFFER(char, arena);
 	int r;
 
@@ -1132,13 +1151,12 @@ static int recover_all_in(const char *dir, int dirfd, const struct sort *sort,
 		return (int)(intptr_t)q;
 	while ((r = queue_fill(q, dirfd, sort->journals)) == 0 && q->count > 0) {
 		for (uint32_t i = 0; i < q->count; i++) {
-			struct job j = {.opt = opt,
-			                .report = report,
-			                .arena = arena,
-			                .dirfd = dirfd,
-			                .in_aside = sort->in_aside,
-			                .only = sort->only};
-
+			*j = (struct job){.opt = opt,
+			                  .report = report,
+			                  .arena = arena,
+			                  .dirfd = dirfd,
+			                  .in_aside = sort->in_aside,
+			                  .only = sort->only};
 			if (sort->journals) {
 				if (!sort->only)
 					recover_journal(dir, dirfd, q->entries[i].name, sort->in_aside, opt,
@@ -1146,7 +1164,7 @@ static int recover_all_in(const char *dir, int dirfd, const struct sort *sort,
 				continue;
 			}
 			log_format(arena, PATH_MAX, "%s/%s", dir, q->entries[i].name);
-			recover_arena(&j, q->entries[i].name);
+			recover_arena(j, q->entries[i].name);
 		}
 		q->last = q->entries[q->count - 1];
 	}
@@ -1248,28 +1266,29 @@ static int recover_one_file(const char *path, const struct recover_options *opt,
 	const char *slash = strrchr(path, '/');
 	BUFFER(char, dir);
 	BUFFER(char, arena);
-	struct job j = {.opt = opt, .report = report, .arena = arena};
+	BUFFER(struct job, j);
 	sys_sigset signals;
 	int r;
 
+	*j = (struct job){.opt = opt, .report = report, .arena = arena};
 	if (!slash)
 		log_format(dir, PATH_MAX, ".");
 	else
 		log_format(dir, PATH_MAX, "%s", path);
 	if (slash)
 		dir[slash == path ? 1 : slash - path] = '\0';
-	j.dirfd = sys.openat(AT_FDCWD, dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-	if (j.dirfd < 0)
-		return j.dirfd;
-	j.in_aside = ends_with(dir, "/" ARENA_DIR "/" RECOVER_ASIDE);
-	r = dir_allowed(j.dirfd);
+	j->dirfd = sys.openat(AT_FDCWD, dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+	if (j->dirfd < 0)
+		return j->dirfd;
+	j->in_aside = ends_with(dir, "/" ARENA_DIR "/" RECOVER_ASIDE);
+	r = dir_allowed(j->dirfd);
 	if (r == 0) {
 		log_format(arena, PATH_MAX, "%s", path);
 		signals = sys_block_signals();
-		recover_one(&j, dir, slash ? slash + 1 : path);
+		recover_one(j, dir, slash ? slash + 1 : path);
 		sys_restore_signals(signals);
 	}
-	sys.close(j.dirfd);
+	sys.close(j->dirfd);
 	if (r == 0 && !opt->dry_run && is_staging_name(dir))
 		sys.unlinkat(AT_FDCWD, dir, AT_REMOVEDIR);
 	return r;
