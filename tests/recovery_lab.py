@@ -19,12 +19,14 @@ LINE = 100
 COUNT = 60
 
 # struct arena_header up to `live`, of arena.h
-MAGIC, CHECKSUM, BLOCKS_AT, SLOTS_AT, DATA_AT, BOOT_ID = 0, 12, 40, 48, 56, 64
-CHECKED_BYTES = 64 + 16 + 8 + 8 + 8 + 64 + 64
+MAGIC, CHECKSUM, BLOCK_BYTES, BLOCKS_AT, SLOTS_AT, DATA_AT, BOOT_ID, BOOT_NS = 0, 12, 24, 40, 48, 56, 64, 80
+ORIGIN_BYTES = 48
+CHECKED_BYTES = BOOT_ID + ORIGIN_BYTES + 8 + 8 + 8 + 64 + 64
 SLOT_BYTES = 1024
-SLOT_DEV, SLOT_INO, SLOT_BTIME, SLOT_PATH = 8, 16, 24, 192
-SLOT_FLUSH_ACTIVE, SLOT_DONE, SLOT_FLUSH_BASE, SLOT_FLUSH_FROM = 36, 40, 48, 128
+SLOT_DEV, SLOT_INO, SLOT_BTIME, SLOT_GENERATION, SLOT_PATH = 8, 16, 24, 36, 224
+SLOT_FLUSH_ACTIVE, SLOT_DONE, SLOT_FLUSH_BASE, SLOT_FLUSH_FROM = 84, 88, 96, 176
 APPEND_SOMEWHERE = 2
+ENTRY_BYTES, COMMIT, EXTENT_BYTES = 64, 16, 16
 
 
 def lines(first: int, count: int) -> bytes:
@@ -34,17 +36,61 @@ def lines(first: int, count: int) -> bytes:
     )
 
 
-def crc32c(data: bytes) -> int:
-    crc = 0xFFFFFFFF
+def crc_of_byte(byte: int) -> int:
+    for _ in range(8):
+        byte = (byte >> 1) ^ (0x82F63B78 if byte & 1 else 0)
+    return byte
+
+
+CRC_TABLE = [crc_of_byte(byte) for byte in range(256)]
+
+
+def crc32c(data: bytes, crc: int = 0) -> int:
+    """Continues `crc`."""
+    crc ^= 0xFFFFFFFF
     for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+        crc = CRC_TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
     return crc ^ 0xFFFFFFFF
 
 
+def block_sum(arena: bytes, entry: int) -> int | None:
+    """Checksum of the block whose entry stands there (arena_sum_block); None for one that is free or makes no sense."""
+    (block_bytes,) = struct.unpack_from("<I", arena, BLOCK_BYTES)
+    blocks_at, slots_at, data_at = struct.unpack_from("<3Q", arena, BLOCKS_AT)
+    owner, kind, seq, commit, offset, pos, first_length = struct.unpack_from("<IIQQQII", arena, entry)
+    count, last_length = (commit >> 54) & 0x1FF, (commit >> 32) & 0x3FFFFF
+    slot = slots_at + (owner - 1) * SLOT_BYTES
+    data = data_at + (entry - blocks_at) // ENTRY_BYTES * block_bytes
+    if not 0 < owner <= (data_at - slots_at) // SLOT_BYTES or count == 0:
+        return None
+    identity = arena[slot + SLOT_INO : slot + SLOT_GENERATION + 4]
+    crc = crc32c(struct.pack("<Q", seq) + identity + struct.pack("<Q", kind))
+    before = 0
+    for i in range(count):
+        if i > 0:
+            offset, pos, length = struct.unpack_from("<QII", arena, data + block_bytes - i * EXTENT_BYTES)
+        else:
+            length = first_length
+        length = last_length if i == count - 1 else length
+        if pos + length > block_bytes:
+            return None
+        crc = crc32c(struct.pack("<QII", offset, pos, before), crc)
+        crc = crc32c(arena[data + pos : data + pos + length], crc)
+        before = length
+    return crc
+
+
+def seal_blocks(arena: bytearray) -> None:
+    """Makes the checksums of the blocks right again."""
+    blocks_at, slots_at = struct.unpack_from("<2Q", arena, BLOCKS_AT)
+    for entry in range(blocks_at, slots_at, ENTRY_BYTES):
+        crc = block_sum(arena, entry)
+        if crc is not None:
+            struct.pack_into("<I", arena, entry + COMMIT, crc)
+
+
 def seal_header(arena: bytearray) -> None:
-    """Makes the checksum right again."""
+    """Makes the header's checksum right again."""
     arena[CHECKSUM : CHECKSUM + 4] = bytes(4)
     arena[CHECKSUM : CHECKSUM + 4] = struct.pack("<I", crc32c(bytes(arena[:CHECKED_BYTES])))
 
@@ -55,9 +101,9 @@ def of_no_inode(content: bytes) -> bytes:
     data = bytearray(content)
     # struct journal_header ends with the number, struct arena_header has it in two parts
     size, parts = (
-        (224, (slice(216, 224),))
+        (256, (slice(248, 256),))
         if data[:8] == b"FSTWNJRN"
-        else (CHECKED_BYTES, (slice(36, 40), slice(92, 96)))
+        else (CHECKED_BYTES, (slice(36, 40), slice(124, 128)))
     )
     for part in parts:
         data[part] = bytes(part.stop - part.start)
@@ -152,11 +198,12 @@ def root_only() -> None:
 
 
 def patch_slot(lab: Lab, field: int, data: bytes, arena: Path | None = None) -> None:
-    """Writes into the entry of the arena's only file; no checksum covers it."""
+    """Writes into the entry of the arena's only file.  Its blocks are sealed again: they say which file it is."""
     path = arena or lab.arena()
     content = bytearray(path.read_bytes())
     at = struct.unpack_from("<Q", content, SLOTS_AT)[0] + field
     content[at : at + len(data)] = data
+    seal_blocks(content)
     path.write_bytes(content)
 
 
