@@ -121,7 +121,7 @@ static void test_largest_block(void **state)
 }
 
 /* What the program does to its buffer while it is copied makes no difference: the sum is of what was stored. */
-static void *change_buffer(void *buffer)
+RIG_RACES static void *change_buffer(void *buffer)
 {
 	_Atomic bool *stop = buffer;
 	volatile uint64_t *words = (void *)((uint8_t *)buffer + 64);
@@ -131,7 +131,7 @@ static void *change_buffer(void *buffer)
 	return NULL;
 }
 
-RIG_RACES static void test_sums_of_a_buffer_that_changes(void **state)
+static void test_sums_of_a_buffer_that_changes(void **state)
 {
 	static _Alignas(64) uint8_t buffer[64 + 4096];
 	pthread_t thread;
