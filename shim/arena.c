@@ -22,6 +22,41 @@ uint32_t arena_header_checksum(const struct arena_header *h)
 	return crc32c_around(h, offsetof(struct arena_header, live), offsetof(struct arena_header, checksum));
 }
 
+uint32_t arena_sum_begin(const struct arena_slot *s, const struct arena_block *b)
+{
+	const struct {
+		uint64_t seq, ino;
+		int64_t btime_sec;
+		uint32_t btime_nsec, generation;
+		uint64_t kind;
+	} what = {b->seq, s->ino, s->btime_sec, s->btime_nsec, s->generation, b->kind};
+
+	return crc32c(0, &what, sizeof what);
+}
+
+uint32_t arena_sum_extent(uint32_t sum, uint32_t before, const struct arena_extent *e)
+{
+	const struct arena_extent place = {.offset = e->offset, .pos = e->pos, .length = before};
+
+	return crc32c(sum, &place, sizeof place);
+}
+
+uint32_t arena_sum_block(const struct arena_slot *s, const struct arena_block *b, uint8_t *data,
+                         uint32_t block_bytes, uint64_t commit)
+{
+	uint32_t sum = arena_sum_begin(s, b);
+	uint32_t before = 0;
+
+	for (uint32_t i = 0; i < COMMIT_COUNT(commit); i++) {
+		struct arena_extent e = arena_extent_get(b, data, block_bytes, commit, i);
+
+		sum = arena_sum_extent(sum, before, &e);
+		sum = crc32c(sum, data + e.pos, e.length);
+		before = e.length;
+	}
+	return sum;
+}
+
 uint64_t arena_pid_start(pid_t pid)
 {
 	char path[64];

@@ -17,6 +17,12 @@
  * word publishes both.  So after a kill between any two instructions the whole write is there, or nothing of
  * it.  Published bytes are never overwritten in place.
  *
+ * Checksum.  The commit word also carries a CRC32C of everything that it publishes, so that the same store publishes
+ * both.  The kernel brings the pages of this file to a disk in any order: after another boot, or on another machine, the
+ * checksum tells a block that is whole from a torn one.  It begins with what the block is and whose (arena_sum_begin).
+ * For each extent follow its place (arena_sum_extent) and its bytes, as they stand here.  The length of an extent is in
+ * the commit word, or summed when the next one begins.  Not covered: `owner` and `chain_*`, which change after that.
+ *
  * Blocks of a slot are ordered by `seq`.  Those up to the one in slot.done are in the file already: recovery
  * skips them, whether they were freed or not.
  *
@@ -44,7 +50,8 @@ enum {
 	ARENA_PAGE = 4096,
 	ARENA_PATH_MAX = 768,    /* bytes of a target's path, NUL included; longer ones are written through */
 	ARENA_EXTENT_BYTES = 16, /* one entry at a block's end */
-	ARENA_EXTENTS_MAX = 512, /* extents of one block, the one in the table included */
+	ARENA_EXTENTS_MAX = 511, /* extents of one block, the one in the table included */
+	ARENA_EXTENT_MAX = (1 << 22) - ARENA_PAGE, /* bytes of one */
 	ARENA_SLOT_BYTES = 1024,
 	ARENA_BLOCK_ENTRY_BYTES = 64,
 	ARENA_FILE_NAME_MAX = 128,
@@ -55,10 +62,16 @@ enum {
 #define ARENA_SUFFIX ".arena"
 
 /* arena_block.commit */
-#define COMMIT_LENGTH(c) ((uint32_t)((c) & 0xffffffffu))    /* bytes of the last extent */
-#define COMMIT_COUNT(c) ((uint32_t)(((c) >> 32) & 0xffffu)) /* extents, 0 = nothing published */
-#define COMMIT_SEALED (1ull << 63)                          /* no more growth */
-#define COMMIT_MAKE(count, length) (((uint64_t)(count) << 32) | (uint32_t)(length))
+#define COMMIT_SUM(c) ((uint32_t)(c))                        /* CRC32C */
+#define COMMIT_LENGTH(c) ((uint32_t)((c) >> 32) & 0x3fffffu) /* bytes of the last extent */
+#define COMMIT_COUNT(c) ((uint32_t)((c) >> 54) & 0x1ffu)     /* extents, 0 = nothing published */
+#define COMMIT_SEALED (1ull << 63)                           /* no more growth */
+#define COMMIT_MAKE(count, length, sum) \
+	(((uint64_t)(count) << 54) | ((uint64_t)(length) << 32) | (uint32_t)(sum))
+/* With n bytes more in the last extent. */
+#define COMMIT_GROWN(c, n, sum) ((((c) >> 32) + (n)) << 32 | (uint32_t)(sum))
+/* How far: only this may be compared.  Later ones of the same block are larger. */
+#define COMMIT_REACH(c) ((c) & ~(COMMIT_SEALED | 0xffffffffull))
 
 /* arena_slot.done */
 #define DONE_SKIP_BITS 24
@@ -86,7 +99,7 @@ struct arena_block {
 	_Atomic uint32_t chain_block; /* index + 1 of the block that publishes this one, 0 = not chained */
 	uint32_t opened_pad;
 	uint64_t chain_seq;
-	uint64_t chain_commit; /* counts once that block's commit (without COMMIT_SEALED) has reached this */
+	uint64_t chain_commit; /* counts once that block's COMMIT_REACH is not below this */
 };
 
 /* An append that may have got anywhere between nothing and all. */
@@ -197,6 +210,8 @@ _Static_assert(sizeof(struct arena_extent) == ARENA_EXTENT_BYTES, "extent entry"
 _Static_assert(sizeof(struct arena_block) == ARENA_BLOCK_ENTRY_BYTES, "block entry");
 _Static_assert(sizeof(struct arena_slot) <= ARENA_SLOT_BYTES, "slot entry");
 _Static_assert(sizeof(struct arena_header) <= ARENA_PAGE, "header");
+_Static_assert(COMMIT_COUNT(COMMIT_MAKE(ARENA_EXTENTS_MAX, 0, 0)) == ARENA_EXTENTS_MAX, "extent count");
+_Static_assert(COMMIT_LENGTH(COMMIT_MAKE(0, ARENA_EXTENT_MAX, 0)) == ARENA_EXTENT_MAX, "extent length");
 
 /* What only the living process knows about a block.  One pointer to it is all that the fast path follows. */
 struct block_run {
@@ -323,6 +338,15 @@ static inline struct arena_extent arena_extent_get(const struct arena_block *b, 
 }
 
 uint32_t arena_header_checksum(const struct arena_header *h);
+
+/* A block's checksum before its first extent: which block of which file it is.  Entries, slots and data that stood in the
+ * arena at different times do not fit together. */
+uint32_t arena_sum_begin(const struct arena_slot *s, const struct arena_block *b);
+/* Continues it with the place of an extent.  `before`: length of the extent before it, 0 for the first one. */
+uint32_t arena_sum_extent(uint32_t sum, uint32_t before, const struct arena_extent *e);
+/* The whole of it, as it stands in `data`, for a commit word whose extents lie within the block. */
+uint32_t arena_sum_block(const struct arena_slot *s, const struct arena_block *b, uint8_t *data,
+                         uint32_t block_bytes, uint64_t commit);
 
 /* Start time of a process in clock ticks after boot, 0 when it does not exist or waits to be reaped. */
 uint64_t arena_pid_start(pid_t pid);

@@ -362,7 +362,7 @@ static uint64_t newest_end(const struct file *f)
 		const struct arena_block *first = &f->arena->blocks[newest->meta->chain_block - 1];
 
 		if (first->owner == newest->meta->owner && first->seq == newest->meta->chain_seq &&
-		    (first->commit & ~COMMIT_SEALED) < newest->meta->chain_commit)
+		    COMMIT_REACH(first->commit) < newest->meta->chain_commit)
 			return 0;
 	}
 	commit = newest->meta->commit;

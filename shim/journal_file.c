@@ -20,7 +20,7 @@ enum {
 
 static uint64_t commit_of(const struct block_run *run)
 {
-	return atomic_load_explicit(&run->meta->commit, memory_order_acquire) & ~COMMIT_SEALED;
+	return COMMIT_REACH(atomic_load_explicit(&run->meta->commit, memory_order_acquire));
 }
 
 static bool covered(const struct file *f, const struct block_run *run)

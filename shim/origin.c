@@ -116,7 +116,7 @@ int origin_here(int fd, struct origin *out)
 
 static bool same_kernel(const struct origin *a, const struct origin *b)
 {
-	int64_t apart = a->boot_ns - b->boot_ns;
+	int64_t apart = (int64_t)((uint64_t)a->boot_ns - (uint64_t)b->boot_ns); /* either may be made up */
 
 	/* With the moment another one the id alone proves nothing: an image may carry a fixed one.  With the moment the same
 	 * the id is a container's. */

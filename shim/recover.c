@@ -165,7 +165,7 @@ struct search {
 
 enum { SEARCH_WORK_MAX = 1 << 28, PART_MIN = 64 };
 /* Others have appended so much that nobody has looked at all of it. */
-#define SEARCH_TOO_LONG (-EFBIG)
+#define SEARCH_TOO_LONG (-ETIME)
 
 /* How much of a match of m bytes at `at` is a part of ours. */
 static uint64_t believable(uint64_t at, uint64_t m, uint64_t base, uint64_t size)
@@ -681,11 +681,17 @@ static int recover_slot(struct job *j, uint32_t slot)
 	uint64_t bytes = 0;
 	int n = foreign_blocks(&j->a, slot);
 	int r = n < 0 ? n : count_bytes(j, n, &bytes);
+	bool damaged = r == -EILSEQ;
 	const char *why = NULL;
 
 	j->by_offset = false;
 	s->path[ARENA_PATH_MAX - 1] = '\0';
-	if (r == -EILSEQ && !j->live)
+	if (r == -EILSEQ && !j->live) {
+		j->a.unchecked = true;
+		r = count_bytes(j, n, &bytes);
+		j->a.unchecked = j->opt->force;
+	}
+	if (r == 0 && damaged && !j->opt->force)
 		return keep_aside(j, s, bytes, "damaged: the checksum does not fit");
 	if (r < 0 || (n > 0 && !is_in_order(j, slot))) {
 		tell(j, s->path, "failed", 0, r < 0 ? r : -EBADMSG, "damaged");

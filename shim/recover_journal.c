@@ -403,7 +403,7 @@ static int load_replay(struct scan *s)
 {
 	struct journal_replay *p = &s->replayed;
 	int r = sys_read_all(s->fd, p, sizeof *p, JOURNAL_REPLAY_AT);
-	int64_t apart = p->boot_ns - s->boot_ns;
+	int64_t apart = (int64_t)((uint64_t)p->boot_ns - (uint64_t)s->boot_ns);
 
 	if (r < 0)
 		return r;

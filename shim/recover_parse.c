@@ -133,7 +133,7 @@ static bool chain_holds(const struct foreign_arena *a, const struct arena_block 
 	/* freed and taken again: then it had been published, and the chain was about to be undone */
 	if (first->owner != b->owner || first->seq != b->chain_seq)
 		return true;
-	return (first->commit & ~COMMIT_SEALED) >= b->chain_commit;
+	return COMMIT_REACH(first->commit) >= b->chain_commit;
 }
 
 /* Shell sort: in place, no recursion, and mostly sorted input costs little. */
@@ -175,31 +175,53 @@ int foreign_blocks(struct foreign_arena *a, uint32_t slot)
 	return n;
 }
 
-int foreign_read_block(struct foreign_arena *a, uint32_t index)
+/* Within the block and behind one another, as stage places them: each byte of the block stands in one of them at most. */
+static bool extents_sane(const struct foreign_arena *a, uint32_t index)
+{
+	uint32_t count = COMMIT_COUNT(a->blocks[index].commit);
+	uint32_t table = (count - 1) * ARENA_EXTENT_BYTES;
+	uint64_t end = 0;
+
+	for (uint32_t i = 0; i < count; i++) {
+		struct arena_extent e = foreign_extent(a, index, i);
+
+		if (e.pos < end || e.length == 0 || e.offset > (uint64_t)INT64_MAX - e.length)
+			return false;
+		end = (uint64_t)e.pos + e.length;
+		if (end > a->header.block_bytes - table)
+			return false;
+	}
+	return count > 0;
+}
+
+static bool sum_fits(const struct foreign_arena *a, uint32_t index)
 {
 	const struct arena_block *b = &a->blocks[index];
-	uint32_t count = COMMIT_COUNT(b->commit);
-	uint32_t table;
 
-	if (count == 0 || count > ARENA_EXTENTS_MAX)
+	return arena_sum_block(foreign_slot(a, b->owner - 1), b, a->data, a->header.block_bytes, b->commit) ==
+	       COMMIT_SUM(b->commit);
+}
+
+int foreign_read_block(struct foreign_arena *a, uint32_t index)
+{
+	uint32_t owner = a->blocks[index].owner;
+
+	if (owner == 0 || owner > a->header.slot_count || COMMIT_COUNT(a->blocks[index].commit) == 0)
 		return -EBADMSG;
-	table = (count - 1) * ARENA_EXTENT_BYTES;
 	if (a->in_data != index + 1) {
 		int r = sys_read_all(a->fd, a->data, a->header.block_bytes,
 		                     a->header.data_at + (uint64_t)index * a->header.block_bytes);
 
-		a->in_data = r < 0 ? 0 : index + 1;
-		if (r < 0)
+		if (r < 0) {
+			a->in_data = 0;
 			return r;
+		}
+		a->in_data = index + 1;
+		a->sum_fits = extents_sane(a, index) && sum_fits(a, index);
 	}
-	for (uint32_t i = 0; i < count; i++) {
-		struct arena_extent e = foreign_extent(a, index, i);
-
-		if ((uint64_t)e.pos + e.length > a->header.block_bytes - table || e.length == 0 ||
-		    e.offset > (uint64_t)INT64_MAX - e.length)
-			return -EBADMSG;
-	}
-	return 0;
+	if (!extents_sane(a, index))
+		return -EBADMSG;
+	return a->sum_fits || a->unchecked ? 0 : -EILSEQ;
 }
 
 int foreign_store(struct foreign_arena *a, const void *word, size_t size)

@@ -16,6 +16,8 @@ struct foreign_arena {
 	uint8_t *slots;             /* header.slot_count * ARENA_SLOT_BYTES, a copy */
 	uint8_t *data;              /* room for one block's bytes */
 	uint32_t in_data;           /* index + 1 of the block that is there */
+	bool sum_fits;              /* its checksum says that it is whole */
+	bool unchecked;             /* and if not: it is wanted as it stands */
 	uint32_t *order;            /* room for block_count indexes */
 	uint32_t *first, *next;     /* blocks of each slot, index + 1, 0 = the end */
 	void *memory;
@@ -37,7 +39,8 @@ static inline struct arena_slot *foreign_slot(const struct foreign_arena *a, uin
  * when a block's entry makes no sense. */
 int foreign_blocks(struct foreign_arena *a, uint32_t slot);
 
-/* Reads block `index` into a->data and checks all its extents; 0 or -errno. */
+/* Reads block `index` into a->data and checks all its extents and its checksum.  0; -EBADMSG: it makes no sense; -EILSEQ:
+ * it is not whole, or not of the file that its slot names; other -errno. */
 int foreign_read_block(struct foreign_arena *a, uint32_t index);
 
 static inline struct arena_extent foreign_extent(const struct foreign_arena *a, uint32_t index, uint32_t i)

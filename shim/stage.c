@@ -7,6 +7,7 @@
 #include "kill.h"
 #include "sys.h"
 
+#include <assert.h>
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -169,6 +170,18 @@ static void publish_counters(struct file *f)
 	f->writes = 0;
 }
 
+#ifdef FASTWRITE_DEBUG
+/* What is sealed would be believed after another boot. */
+static void check_sum(const struct file *f, const struct block_run *run, uint64_t commit)
+{
+	assert(arena_sum_block(arena_slot_at(f->arena, (uint32_t)f->slot), run->meta,
+	                       arena_block_data(f->arena, run->index), f->arena->block_bytes,
+	                       commit) == COMMIT_SUM(commit));
+}
+#else
+#define check_sum(f, run, commit)
+#endif
+
 void stage_seal(struct file *f)
 {
 	struct block_run *run = f->current;
@@ -181,6 +194,7 @@ void stage_seal(struct file *f)
 	stage_unstream(f);
 	commit = atomic_fetch_or_explicit(&run->meta->commit, COMMIT_SEALED, memory_order_acq_rel);
 	kill_step();
+	check_sum(f, run, commit);
 	for (uint32_t i = 0; i < COMMIT_COUNT(commit); i++)
 		bytes += arena_extent_get(run->meta, arena_block_data(f->arena, run->index),
 		                          f->arena->block_bytes, commit, i)
@@ -237,7 +251,8 @@ bool stage_overlaps(struct file *f, uint64_t offset, uint64_t size)
 	return false;
 }
 
-static void copy_in(uint8_t *to, const struct iovec *iov, int count, size_t skip, size_t n)
+/* Returns `sum` continued over what was copied. */
+static uint32_t copy_in(uint32_t sum, uint8_t *to, const struct iovec *iov, int count, size_t skip, size_t n)
 {
 	for (int i = 0; i < count && n > 0; i++) {
 		size_t part = iov[i].iov_len;
@@ -249,11 +264,12 @@ static void copy_in(uint8_t *to, const struct iovec *iov, int count, size_t skip
 		part -= skip;
 		if (part > n)
 			part = n;
-		memcpy(to, (const uint8_t *)iov[i].iov_base + skip, part);
+		sum = crc32c_copy(sum, to, (const uint8_t *)iov[i].iov_base + skip, part);
 		to += part;
 		n -= part;
 		skip = 0;
 	}
+	return sum;
 }
 
 static void publish(struct block_run *run, uint64_t commit)
@@ -261,6 +277,24 @@ static void publish(struct block_run *run, uint64_t commit)
 	kill_step();
 	atomic_store_explicit(&run->meta->commit, commit, memory_order_release);
 	kill_step();
+}
+
+/* Bytes that an extent may have: that begins at `pos`, behind `extents` others, with `granted` bytes of reserved space. */
+static uint32_t extent_room(const struct file *f, uint32_t pos, uint32_t extents, uint64_t granted)
+{
+	uint64_t room = (uint64_t)f->arena->block_bytes - pos - (uint64_t)extents * ARENA_EXTENT_BYTES;
+
+	if (room > ARENA_EXTENT_MAX)
+		room = ARENA_EXTENT_MAX;
+	return (uint32_t)(room < granted ? room : granted);
+}
+
+/* The checksum of a block that nothing has been put into. */
+static uint32_t sum_begin(const struct file *f, const struct block_run *run)
+{
+	const struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
+
+	return arena_sum_extent(arena_sum_begin(slot, run->meta), 0, &run->meta->first);
 }
 
 /* A fresh block whose first extent begins at `offset`, not yet visible to recovery (owner is 0). */
@@ -282,9 +316,7 @@ static struct block_run *block_prepare(struct file *f, uint64_t offset, uint64_t
 	run->meta->chain_block = 0;
 	run->meta->first = (struct arena_extent){.offset = offset, .pos = pos};
 	run->base = arena_block_data(a, run->index) + pos;
-	run->room = a->block_bytes - pos;
-	if (run->room > granted)
-		run->room = (uint32_t)granted;
+	run->room = extent_room(f, pos, 0, granted);
 	run->stream = NULL;
 	run->next = NULL;
 	run->split_bytes = 0;
@@ -315,12 +347,13 @@ static int put_fresh(struct file *f, const struct iovec *iov, int count, size_t 
                      uint64_t granted, enum stage_kind kind, bool nested)
 {
 	struct block_run *run = block_prepare(f, offset, granted, kind, nested);
+	uint32_t sum;
 
 	if (!run)
 		return -EAGAIN;
 	stage_seal(f);
-	copy_in(run->base, iov, count, 0, n);
-	publish(run, COMMIT_MAKE(1, n));
+	sum = copy_in(sum_begin(f, run), run->base, iov, count, 0, n);
+	publish(run, COMMIT_MAKE(1, n, sum));
 	block_attach(f, run);
 	return 0;
 }
@@ -332,20 +365,21 @@ static int put_split(struct file *f, const struct iovec *iov, int count, size_t 
 	struct block_run *first = f->current;
 	uint64_t commit = arena_run_commit(first);
 	struct block_run *second = block_prepare(f, offset + part, granted - part, kind, false);
+	uint32_t sum;
 
 	if (!second)
 		return -EAGAIN;
-	copy_in(second->base, iov, count, part, n - part);
+	sum = copy_in(sum_begin(f, second), second->base, iov, count, part, n - part);
 	second->meta->chain_seq = first->meta->seq;
-	second->meta->chain_commit = commit + part;
+	second->meta->chain_commit = COMMIT_REACH(COMMIT_GROWN(commit, part, 0));
 	second->meta->chain_block = first->index + 1;
 	second->split_bytes = part;
-	publish(second, COMMIT_MAKE(1, n - part));
+	publish(second, COMMIT_MAKE(1, n - part, sum));
 	stage_unstream(f);
 	block_attach(f, second);
 	f->current = first; /* until it is sealed */
-	copy_in(first->base + COMMIT_LENGTH(commit), iov, count, 0, part);
-	publish(first, commit + part);
+	sum = copy_in(COMMIT_SUM(commit), first->base + COMMIT_LENGTH(commit), iov, count, 0, part);
+	publish(first, COMMIT_GROWN(commit, part, sum));
 	stage_seal(f);
 	f->current = second;
 	atomic_store_explicit(&second->meta->chain_block, 0, memory_order_release);
@@ -382,6 +416,7 @@ static void put_extent(struct file *f, const struct iovec *iov, int count, size_
 	uint32_t extents = COMMIT_COUNT(commit);
 	uint8_t *data = arena_block_data(f->arena, run->index);
 	struct arena_extent *entry = arena_extent_entry(data, f->arena->block_bytes, extents);
+	uint32_t sum;
 
 	/* the length of the extent before moves from the commit word into its entry: the same number */
 	if (extents == 1)
@@ -389,12 +424,11 @@ static void put_extent(struct file *f, const struct iovec *iov, int count, size_
 	else
 		arena_extent_entry(data, f->arena->block_bytes, extents - 1)->length = COMMIT_LENGTH(commit);
 	*entry = (struct arena_extent){.offset = offset, .pos = pos};
-	copy_in(data + pos, iov, count, 0, n);
-	publish(run, COMMIT_MAKE(extents + 1, n));
+	sum = arena_sum_extent(COMMIT_SUM(commit), COMMIT_LENGTH(commit), entry);
+	sum = copy_in(sum, data + pos, iov, count, 0, n);
+	publish(run, COMMIT_MAKE(extents + 1, n, sum));
 	run->base = data + pos;
-	run->room = f->arena->block_bytes - pos - extents * ARENA_EXTENT_BYTES;
-	if (run->room > granted)
-		run->room = (uint32_t)granted;
+	run->room = extent_room(f, pos, extents, granted);
 }
 
 static int put_current(struct file *f, const struct iovec *iov, int count, size_t n, uint64_t offset,
@@ -408,16 +442,14 @@ static int put_current(struct file *f, const struct iovec *iov, int count, size_
 
 	if (offset == e.offset + length) {
 		/* space may have been reserved since the extent began */
-		uint64_t room = (uint64_t)f->arena->block_bytes - e.pos -
-		                (uint64_t)(COMMIT_COUNT(commit) - 1) * ARENA_EXTENT_BYTES;
+		uint32_t room = extent_room(f, e.pos, COMMIT_COUNT(commit) - 1, length + granted);
 
-		if (room > length + granted)
-			room = length + granted;
 		if (room > run->room)
-			run->room = (uint32_t)room;
+			run->room = room;
 		if (n <= run->room - length) {
-			copy_in(run->base + length, iov, count, 0, n);
-			publish(run, commit + n);
+			uint32_t sum = copy_in(COMMIT_SUM(commit), run->base + length, iov, count, 0, n);
+
+			publish(run, COMMIT_GROWN(commit, n, sum));
 			return 0;
 		}
 		if (run->room > length)

@@ -2,7 +2,7 @@
 /*
  * stage: accept the program's bytes.
  *
- * stage_fast is the whole cost of a small sequential write: one lock, one copy, one publishing
+ * stage_fast is the whole cost of a small sequential write: one lock, one copy that also sums, one publishing
  * compare-and-swap, one unlock.  A signal handler may interrupt it anywhere and stage on the same file: the
  * handler's stage_interrupt seals the block, our compare-and-swap then fails, and the caller retries on the
  * slow path.  The bytes that the interrupted copy still writes land behind the sealed length of a block that
@@ -11,6 +11,7 @@
 #ifndef FASTWRITE_STAGE_H
 #define FASTWRITE_STAGE_H
 
+#include "crc32c.h"
 #include "fdtable.h"
 #include "file.h"
 
@@ -129,9 +130,10 @@ static inline bool stage_fast(struct ofd *o, int fd, const void *buf, size_t n)
 		uint32_t length = COMMIT_LENGTH(commit);
 
 		if (!(commit & COMMIT_SEALED) && n <= run->room - length) {
-			memcpy(run->base + length, buf, n);
+			uint32_t sum = crc32c_copy(COMMIT_SUM(commit), run->base + length, buf, n);
+
 			stage_prefetch(run->base + length + n);
-			done = stage_publish_fast(&run->meta->commit, commit, commit + n);
+			done = stage_publish_fast(&run->meta->commit, commit, COMMIT_GROWN(commit, n, sum));
 			f->writes += done;
 		}
 	}

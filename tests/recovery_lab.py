@@ -19,7 +19,7 @@ LINE = 100
 COUNT = 60
 
 # struct arena_header up to `live`, of arena.h
-MAGIC, CHECKSUM, BLOCKS_AT, SLOTS_AT, DATA_AT = 0, 12, 40, 48, 56
+MAGIC, CHECKSUM, BLOCK_BYTES, BLOCKS_AT, SLOTS_AT, DATA_AT = 0, 12, 24, 40, 48, 56
 BOOT_ID, BOOT_NS, MOUNT_ID, SUPER_ID, MADE_ON_DEV = 64, 80, 88, 96, 104
 CHECKED_BYTES = 64 + 48 + 8 + 8 + 8 + 64 + 64
 SLOT_BYTES = 1024
@@ -27,6 +27,7 @@ SLOT_FLAGS, SLOT_DEV, SLOT_INO, SLOT_BTIME, SLOT_GENERATION, SLOT_HANDLE = 4, 8,
 SLOT_GUARD, SLOT_BELOW, SLOT_PATH = 48, 88, 232
 SLOT_FLUSH_ACTIVE, SLOT_DONE, SLOT_FLUSH_BASE, SLOT_FLUSH_FROM = 92, 96, 104, 184
 APPEND_SOMEWHERE = 2
+ENTRY_BYTES, COMMIT, EXTENT_BYTES = 64, 16, 16
 
 
 def lines(first: int, count: int) -> bytes:
@@ -36,17 +37,61 @@ def lines(first: int, count: int) -> bytes:
     )
 
 
-def crc32c(data: bytes) -> int:
-    crc = 0xFFFFFFFF
+def crc_of_byte(byte: int) -> int:
+    for _ in range(8):
+        byte = (byte >> 1) ^ (0x82F63B78 if byte & 1 else 0)
+    return byte
+
+
+CRC_TABLE = [crc_of_byte(byte) for byte in range(256)]
+
+
+def crc32c(data: bytes, crc: int = 0) -> int:
+    """Continues `crc`."""
+    crc ^= 0xFFFFFFFF
     for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+        crc = CRC_TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
     return crc ^ 0xFFFFFFFF
 
 
+def block_sum(arena: bytes, entry: int) -> int | None:
+    """Checksum of the block whose entry stands there (arena_sum_block); None for one that is free or makes no sense."""
+    (block_bytes,) = struct.unpack_from("<I", arena, BLOCK_BYTES)
+    blocks_at, slots_at, data_at = struct.unpack_from("<3Q", arena, BLOCKS_AT)
+    owner, kind, seq, commit, offset, pos, first_length = struct.unpack_from("<IIQQQII", arena, entry)
+    count, last_length = (commit >> 54) & 0x1FF, (commit >> 32) & 0x3FFFFF
+    slot = slots_at + (owner - 1) * SLOT_BYTES
+    data = data_at + (entry - blocks_at) // ENTRY_BYTES * block_bytes
+    if not 0 < owner <= (data_at - slots_at) // SLOT_BYTES or count == 0:
+        return None
+    identity = arena[slot + SLOT_INO : slot + SLOT_GENERATION + 4]
+    crc = crc32c(struct.pack("<Q", seq) + identity + struct.pack("<Q", kind))
+    before = 0
+    for i in range(count):
+        if i > 0:
+            offset, pos, length = struct.unpack_from("<QII", arena, data + block_bytes - i * EXTENT_BYTES)
+        else:
+            length = first_length
+        length = last_length if i == count - 1 else length
+        if pos + length > block_bytes:
+            return None
+        crc = crc32c(struct.pack("<QII", offset, pos, before), crc)
+        crc = crc32c(arena[data + pos : data + pos + length], crc)
+        before = length
+    return crc
+
+
+def seal_blocks(arena: bytearray) -> None:
+    """Makes the checksums of the blocks right again."""
+    blocks_at, slots_at = struct.unpack_from("<2Q", arena, BLOCKS_AT)
+    for entry in range(blocks_at, slots_at, ENTRY_BYTES):
+        crc = block_sum(arena, entry)
+        if crc is not None:
+            struct.pack_into("<I", arena, entry + COMMIT, crc)
+
+
 def seal_header(arena: bytearray) -> None:
-    """Makes the checksum right again."""
+    """Makes the header's checksum right again."""
     arena[CHECKSUM : CHECKSUM + 4] = bytes(4)
     arena[CHECKSUM : CHECKSUM + 4] = struct.pack("<I", crc32c(bytes(arena[:CHECKED_BYTES])))
 
@@ -159,11 +204,12 @@ def root_only() -> None:
 
 
 def patch_slot(lab: Lab, field: int, data: bytes, arena: Path | None = None) -> None:
-    """Writes into the entry of the arena's only file; no checksum covers it."""
+    """Writes into the entry of the arena's only file.  Its blocks are sealed again: they say which file it is."""
     path = arena or lab.arena()
     content = bytearray(path.read_bytes())
     at = struct.unpack_from("<Q", content, SLOTS_AT)[0] + field
     content[at : at + len(data)] = data
+    seal_blocks(content)
     path.write_bytes(content)
 
 

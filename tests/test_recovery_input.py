@@ -13,6 +13,7 @@ import time
 
 import pytest
 from recovery_lab import (
+    CHECKED_BYTES,
     COUNT,
     DATA_AT,
     LINE,
@@ -26,6 +27,7 @@ from recovery_lab import (
     lines,
     of_no_inode,
     root_only,
+    seal_blocks,
     seal_header,
 )
 
@@ -112,6 +114,14 @@ def flip_places(arena: bytes) -> range:
     return range(struct.unpack_from("<Q", arena, SLOTS_AT)[0] + 3 * SLOT_BYTES)
 
 
+def seal_blocks_again(damaged: bytearray, arena: bytes) -> None:
+    """By the places that the sound header names."""
+    sound = bytearray(damaged)
+    sound[:CHECKED_BYTES] = arena[:CHECKED_BYTES]
+    seal_blocks(sound)
+    damaged[CHECKED_BYTES:] = sound[CHECKED_BYTES:]
+
+
 @pytest.mark.parametrize("checksum", ["broken", "mended"])
 def test_flipped_bits(lab: Lab, checksum: str) -> None:
     """No crash, and nothing written but the target and what is put aside; a mended checksum lets more in."""
@@ -132,6 +142,7 @@ def test_flipped_bits(lab: Lab, checksum: str) -> None:
             damaged[at] ^= 1 << dice.randrange(8)
         if checksum == "mended":
             seal_header(damaged)
+            seal_blocks_again(damaged, arena)
         lab.staging.mkdir(mode=0o700, exist_ok=True)
         arena_path.write_bytes(damaged)
         lab.rewind(as_left)
@@ -148,28 +159,56 @@ def test_flipped_bits(lab: Lab, checksum: str) -> None:
     assert {"failed", "recovered"} <= outcomes, f"the flips reached nothing: {outcomes}"
 
 
-def test_flipped_bits_of_data(lab: Lab) -> None:
-    """What was staged has no checksum: it comes as it stands in the arena, at its place, and nothing else does."""
+@pytest.mark.parametrize("where", ["staged", "behind"])
+def test_flipped_bits_of_data(lab: Lab, where: str) -> None:
+    """Staged bytes have a checksum: nothing of the file comes when one of them is not what it was, and the arena stays.
+    What stands behind them does not matter."""
     lab.leave()
     arena_path = lab.arena()
     arena = of_no_inode(arena_path.read_bytes())
     as_left = lab.target.stat()
     staged = arena.index(lines(1, COUNT - 1))
+    end = staged + (COUNT - 1) * LINE
     dice = random.Random(5)
     for _ in range(FLIPS // 6):
         damaged = bytearray(arena)
-        wanted = bytearray(lines(0, COUNT))
-        for _ in range(3):
-            at, bit = dice.randrange((COUNT - 1) * LINE), 1 << dice.randrange(8)
-            damaged[staged + at] ^= bit
-            wanted[LINE + at] ^= bit
-            damaged[dice.randrange(staged + COUNT * LINE, len(arena))] ^= bit
+        for _ in range(dice.choice([1, 3])):
+            at = dice.randrange(staged, end) if where == "staged" else dice.randrange(end, len(arena))
+            damaged[at] ^= 1 << dice.randrange(8)
         lab.staging.mkdir(mode=0o700, exist_ok=True)
         arena_path.write_bytes(damaged)
         arena_path.chmod(0o600)
         lab.rewind(as_left)
-        assert lab.recover()["recovered"] == 1
-        assert lab.target.read_bytes() == wanted
+        if where == "behind":
+            assert lab.recover()["recovered"] == 1
+            assert lab.target.read_bytes() == lines(0, COUNT)
+        else:
+            assert actions(lab.recover(status=1)) == ["aside"]
+            assert lab.target.read_bytes() == lines(0, 1)
+            assert damaged[staged:end] in (lab.staging / "aside" / arena_path.name).read_bytes()
+            shutil.rmtree(lab.staging)
+
+
+def test_torn_page(lab: Lab) -> None:
+    """A page that did not reach the disk: all zeros, or what another file had there."""
+    lab.leave()
+    arena_path = lab.arena()
+    arena = of_no_inode(arena_path.read_bytes())
+    staged = arena.index(lines(1, COUNT - 1))
+    at = (staged // 4096 + 1) * 4096
+    assert staged < at < staged + (COUNT - 1) * LINE
+    damaged = bytearray(arena)
+    seal_blocks(damaged)
+    assert damaged == arena, "the layout changed"
+    for page in (bytes(4096), lines(500, 41)[:4096]):
+        damaged[at : at + 4096] = page
+        arena_path.write_bytes(damaged)
+        assert actions(lab.recover(status=1)) == ["aside"]
+        assert lab.target.read_bytes() == lines(0, 1)
+        shutil.rmtree(lab.staging / "aside")
+    seal_blocks(damaged)
+    arena_path.write_bytes(damaged)
+    assert lab.recover()["recovered"] == 1, "it was not the checksum"
 
 
 # ---- targets ----
@@ -229,6 +268,7 @@ def test_birth_time_tells_inodes_apart(lab: Lab) -> None:
     if born == 0:
         pytest.skip("this file system has no birth times")
     struct.pack_into("<q", arena, at + SLOT_BTIME, born - 1000)
+    seal_blocks(arena)
     lab.arena().write_bytes(arena)
     orphan_of(lab.recover(), lab)
     assert lab.target.read_bytes() == lines(0, 1)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * fuzz_arena: whatever stands in an arena file, recovery ends, writes nothing but staged bytes into nothing but the
- * files that the slots name, and when it failed in the middle, running it again brings what it would have brought.
+ * files that the slots name, none of a file of which a block is torn, and when it failed in the middle, running it again brings what it would have brought.
  */
 #include "outcome.h"
 #include "recipe.h"
@@ -59,6 +59,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	fuzz_same(&dry, &first, "dry run");
 	report = fuzz_run(false);
 	arena_look(&first, &r);
+	if (r.nothing_whole)
+		fuzz_same(&dry, &first, "torn");
 	if (other)
 		fuzz_same(&dry, &first, "with the rights of another user");
 	fuzz_run(false);

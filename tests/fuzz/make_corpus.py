@@ -24,6 +24,7 @@ T0, T1, T2, GONE, LINK, UP, SUB, VICTIM, SLASH, ARENA, THROUGH_LINK = range(11)
 NO_NUL, LONG_NAME = 0xFE, 0xFD
 WORLD_CHANGES = 16
 PWRITE, WRITE, FDATASYNC, OPENAT, MKDIRAT, STATX, PREAD = range(7)
+TORN = 0x8000
 
 
 def op(code: int, layout: str, *values: int) -> bytes:
@@ -93,6 +94,16 @@ def arena_seeds() -> dict[str, bytes]:
         + op(EXTENT, "BHQII", 0, 1, 1000, 30, 20)
         + op(EXTENT, "BHQII", 0, 2, 500, 50, 10),
         "extents-many": slot(0) + block(0, 0, POSITIONAL, 1, 0, 30, count=513),
+        "extents-overlap": slot(0)
+        + block(0, 0, POSITIONAL, 1, 0, 30, count=2)
+        + op(EXTENT, "BHQII", 0, 1, 1000, 29, 20),
+        "torn": slot(0) + content(0, 100) + block(0, 0, POSITIONAL, 1, 50, 200, count=1 | TORN),
+        "torn-second": POSITIONED + block(1, 0, POSITIONAL, 3, 0, 30, count=1 | TORN),
+        "torn-append": APPENDED + block(2, 0, APPEND, 3, 8100, 30, count=1 | TORN),
+        "torn-one-of-two-files": APPENDED
+        + slot(1, 1, T1)
+        + content(1, 10)
+        + block(2, 1, POSITIONAL, 3, 5, 30, count=1 | TORN),
         "extent-in-table": slot(0)
         + block(0, 0, POSITIONAL, 1, 0, 30, count=2)
         + op(EXTENT, "BHQII", 0, 1, 0, 65510, 20),
@@ -140,6 +151,8 @@ STATUS = [
     "chain-far",
     "extents",
     "extents-many",
+    "extents-overlap",
+    "torn",
     "extent-in-table",
     "no-seal",
     "patch",

@@ -4,14 +4,15 @@
  *
  * The first byte is how: RECIPE_RAW = the rest is the arena file as it stands; else the rest is a list of operations
  * on an arena that is sound: sealed header, empty tables, no data.  Each operation is one byte and its arguments,
- * little-endian; what is missing at the end is zero.  The checksum is made right at the end, so that what an input
- * changes gets past it.  The arguments are those that the seeds of make_corpus.py show.
+ * little-endian; what is missing at the end is zero.  The checksums of header and blocks are made right at the end, so
+ * that what an input changes gets past them; a block's is not when its number of extents has RECIPE_TORN.  The arguments are those that the seeds of make_corpus.py show.
  */
 #ifndef FASTWRITE_FUZZ_RECIPE_H
 #define FASTWRITE_FUZZ_RECIPE_H
 
 #include "world.h"
 
+enum { RECIPE_TORN = 0x8000 };
 enum { RECIPE_RAW = 0xff, RECIPE_OPS_MAX = 200, RECIPE_RAW_MAX = 1 << 20 };
 
 enum recipe_op {
@@ -31,7 +32,7 @@ enum recipe_op {
 	OP_CONTENT, /* u8 target, u16 bytes of text, u16 bytes of what block 0 has, u8 start of the pattern */
 	OP_WORLD,   /* u8: see world_change in fuzz_arena.c */
 	OP_FAULT,   /* u8 call, u8 at, u8 error, u8 most bytes: see fuzz_arena.c */
-	OP_NO_SEAL, /* the checksum stays wrong */
+	OP_NO_SEAL, /* the checksum of the header stays wrong */
 	OP_COUNT
 };
 
@@ -49,6 +50,8 @@ struct recipe {
 	bool named[WORLD_TARGETS]; /* some slot has this target's identity */
 	bool unlike;               /* anything that a process makes: see recipe_unlike */
 	uint16_t entries[256];     /* highest entry of each block's table that was written */
+	bool torn[256];            /* by block: its checksum is wrong */
+	bool nothing_whole;        /* each slot has a block that is torn: nothing may come of any */
 	bool mixed;                /* an entry lies where data may be: staged bytes may be any */
 };
 
@@ -237,9 +240,17 @@ static void recipe_set_appending(struct recipe *r)
 	s->flush_from = DONE_MAKE(seq, recipe_take(r, 4) & 0xffffff);
 }
 
+static uint64_t recipe_commit(uint32_t count, uint64_t length)
+{
+	if (count > ARENA_EXTENTS_MAX)
+		count = ARENA_EXTENTS_MAX;
+	return COMMIT_MAKE(count, length < 1 << 22 ? length : (1 << 22) - 1, 0);
+}
+
 static void recipe_set_block(struct recipe *r)
 {
-	struct arena_block *b = recipe_block(r, recipe_take(r, 1));
+	uint64_t index = recipe_take(r, 1) % r->geometry.block_count;
+	struct arena_block *b = recipe_block(r, index);
 	uint32_t count;
 
 	b->owner = (uint32_t)recipe_take(r, 1) % 16 + 1;
@@ -248,7 +259,8 @@ static void recipe_set_block(struct recipe *r)
 	count = (uint32_t)recipe_take(r, 2);
 	b->first.offset = recipe_take(r, 4);
 	b->first.length = (uint32_t)recipe_take(r, 4);
-	b->commit = COMMIT_MAKE(count, b->first.length);
+	r->torn[index % 256] = count & RECIPE_TORN;
+	b->commit = recipe_commit(count % RECIPE_TORN, b->first.length);
 }
 
 static void recipe_set_first(struct recipe *r)
@@ -268,7 +280,7 @@ static void recipe_set_chain(struct recipe *r)
 	b->chain_block = (uint32_t)recipe_take(r, 1);
 	b->chain_seq = recipe_take(r, 2);
 	count = (uint32_t)recipe_take(r, 2);
-	b->chain_commit = COMMIT_MAKE(count, recipe_take(r, 4));
+	b->chain_commit = recipe_commit(count, recipe_take(r, 4));
 }
 
 /* Block data goes to the file at once. */
@@ -407,8 +419,66 @@ static bool recipe_names(struct recipe *r)
 	return true;
 }
 
-/* The arena file in fd, which is empty.  False: an input that cannot be used.  The world has been reset once, since the
- * identity of the targets goes into the slots. */
+/* With extents that lie in the block. */
+static bool recipe_can_sum(const struct arena_block *b, uint8_t *data, uint32_t block_bytes)
+{
+	uint32_t count = COMMIT_COUNT(b->commit);
+
+	for (uint32_t i = 0; i < count; i++) {
+		struct arena_extent e = arena_extent_get(b, data, block_bytes, b->commit, i);
+
+		if ((uint64_t)e.pos + e.length > block_bytes)
+			return false;
+	}
+	return count > 0;
+}
+
+/* The checksums of the blocks, after everything else. */
+static void recipe_seal_blocks(const struct recipe *r, int fd)
+{
+	static uint8_t data[4 << 20];
+	const uint32_t bytes = r->geometry.block_bytes;
+
+	for (uint32_t i = 0; i < r->geometry.block_count; i++) {
+		struct arena_block *b = recipe_block(r, i);
+
+		if (b->owner == 0 || b->owner > r->geometry.slot_count ||
+		    pread(fd, data, bytes, (off_t)(r->geometry.data_at + (uint64_t)i * bytes)) != bytes ||
+		    !recipe_can_sum(b, data, bytes))
+			continue;
+		b->commit = (b->commit & ~0xffffffffull) |
+		            arena_sum_block(recipe_slot(r, b->owner - 1), b, data, bytes, b->commit);
+		b->commit ^= r->torn[i % 256];
+	}
+}
+
+/* Has the slot a block that counts, and is torn? */
+static bool recipe_slot_torn(const struct recipe *r, uint32_t slot)
+{
+	for (uint32_t i = 0; i < r->geometry.block_count; i++) {
+		const struct arena_block *b = recipe_block(r, i);
+
+		if (r->torn[i % 256] && b->owner == slot + 1 && COMMIT_COUNT(b->commit) > 0 &&
+		    !b->chain_block && b->seq > DONE_SEQ(recipe_slot(r, slot)->done))
+			return true;
+	}
+	return false;
+}
+
+static bool recipe_nothing_whole(const struct recipe *r)
+{
+	bool any = false;
+
+	for (uint32_t i = 0; i < r->geometry.slot_count; i++) {
+		if (!recipe_slot(r, i)->used)
+			continue;
+		any = true;
+		if (!recipe_slot_torn(r, i))
+			return false;
+	}
+	return any;
+}
+
 /* The files are as the slots say that they were left. */
 static void recipe_guards(const struct recipe *r)
 {
@@ -418,6 +488,8 @@ static void recipe_guards(const struct recipe *r)
 				recipe_slot(r, i)->guard.size = r->content_bytes[t];
 }
 
+/* The arena file in fd, which is empty.  False: an input that cannot be used.  The world has been reset once, since the
+ * identity of the targets goes into the slots. */
 static bool recipe_build(struct recipe *r, const uint8_t *data, size_t size, int fd)
 {
 	*r = (struct recipe){.at = data, .end = data + size, .seal = true};
@@ -440,6 +512,8 @@ static bool recipe_build(struct recipe *r, const uint8_t *data, size_t size, int
 	for (uint32_t i = 0; i < r->geometry.block_count && i < 256; i++)
 		r->mixed |= r->entries[i] >= COMMIT_COUNT(recipe_block(r, i)->commit) && r->entries[i] > 0;
 	recipe_guards(r);
+	recipe_seal_blocks(r, fd);
+	r->nothing_whole = recipe_nothing_whole(r);
 	if (r->seal)
 		recipe_header()->checksum = arena_header_checksum(recipe_header());
 	if (!recipe_names(r) || pwrite(fd, recipe_head, r->head_bytes, 0) != (ssize_t)r->head_bytes)

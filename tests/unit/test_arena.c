@@ -44,6 +44,49 @@ static void test_crc(void **state)
 	assert_int_equal(crc32c_around(first, sizeof first, 0), crc32c(0, first_zero, sizeof first_zero));
 }
 
+/* Every way to sum gives the same, at every length, alignment and start; a copy is one of exactly those bytes. */
+static void test_crc_of_any_length(void **state)
+{
+	static uint8_t from[9000], to[9000];
+
+	(void)state;
+	srand(7);
+	for (size_t i = 0; i < sizeof from; i++)
+		from[i] = (uint8_t)rand();
+	for (size_t n = 0; n < 8300; n += n < 300 ? 1 : 1 + (size_t)rand() % 60) {
+		size_t at = (size_t)rand() % 17, out = 1 + (size_t)rand() % 17;
+		uint32_t before = (uint32_t)rand() * 3u;
+		uint32_t expected = crc32c_table(before, from + at, n);
+
+		memset(to, 0x5a, sizeof to);
+		assert_int_equal(crc32c(before, from + at, n), expected);
+		assert_int_equal(crc32c_copy(before, to + out, from + at, n), expected);
+		assert_memory_equal(to + out, from + at, n);
+		assert_int_equal(to[out - 1], 0x5a);
+		assert_int_equal(to[out + n], 0x5a);
+	}
+	assert_int_equal(crc32c_table(0, "123456789", 9), 0xe3069283u);
+}
+
+/* count and length fill their fields, and neither touches the other or the checksum */
+static void test_commit_word(void **state)
+{
+	uint64_t c = COMMIT_MAKE(ARENA_EXTENTS_MAX, ARENA_EXTENT_MAX, UINT32_MAX);
+
+	(void)state;
+	assert_int_equal(COMMIT_COUNT(c), ARENA_EXTENTS_MAX);
+	assert_int_equal(COMMIT_LENGTH(c), ARENA_EXTENT_MAX);
+	assert_int_equal(COMMIT_SUM(c), UINT32_MAX);
+	assert_int_equal(c & COMMIT_SEALED, 0);
+	assert_int_equal(COMMIT_COUNT(c | COMMIT_SEALED), ARENA_EXTENTS_MAX);
+	c = COMMIT_GROWN(COMMIT_MAKE(3, 100, 5) | COMMIT_SEALED, 11, 6);
+	assert_true(c == (COMMIT_MAKE(3, 111, 6) | COMMIT_SEALED));
+	assert_true(COMMIT_REACH(COMMIT_MAKE(3, 100, 7) | COMMIT_SEALED) ==
+	            COMMIT_REACH(COMMIT_MAKE(3, 100, 9)));
+	assert_true(COMMIT_REACH(COMMIT_MAKE(3, 100, 7)) < COMMIT_REACH(COMMIT_MAKE(3, 101, 0)));
+	assert_true(COMMIT_REACH(COMMIT_MAKE(3, ARENA_EXTENT_MAX, 7)) < COMMIT_REACH(COMMIT_MAKE(4, 1, 0)));
+}
+
 static void test_geometry(void **state)
 {
 	(void)state;
@@ -210,11 +253,11 @@ static void test_extents(void **state)
 	(void)state;
 	*arena_extent_entry(data, sizeof data, 1) =
 		(struct arena_extent){.offset = 7, .pos = 200, .length = 0};
-	assert_int_equal(arena_extent_get(&b, data, sizeof data, COMMIT_MAKE(1, 9), 0).length, 9);
-	assert_int_equal(arena_extent_get(&b, data, sizeof data, COMMIT_MAKE(2, 9), 0).length, 5);
-	assert_int_equal(arena_extent_get(&b, data, sizeof data, COMMIT_MAKE(2, 9), 1).length, 9);
-	assert_int_equal(arena_extent_get(&b, data, sizeof data, COMMIT_MAKE(2, 9) | COMMIT_SEALED, 1).offset,
-	                 7);
+	assert_int_equal(arena_extent_get(&b, data, sizeof data, COMMIT_MAKE(1, 9, 77), 0).length, 9);
+	assert_int_equal(arena_extent_get(&b, data, sizeof data, COMMIT_MAKE(2, 9, 77), 0).length, 5);
+	assert_int_equal(arena_extent_get(&b, data, sizeof data, COMMIT_MAKE(2, 9, 77), 1).length, 9);
+	assert_int_equal(
+		arena_extent_get(&b, data, sizeof data, COMMIT_MAKE(2, 9, 77) | COMMIT_SEALED, 1).offset, 7);
 }
 
 static void test_process_start(void **state)
@@ -238,6 +281,8 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_crc),
+		cmocka_unit_test(test_crc_of_any_length),
+		cmocka_unit_test(test_commit_word),
 		cmocka_unit_test(test_geometry),
 		TEST(test_create),
 		TEST(test_full_disk_leaves_nothing),

@@ -183,15 +183,17 @@ static void refused(void (*damage)(struct arena_block *b, struct foreign_arena *
 		(void)index; \
 		statement; \
 	}
-DAMAGER(too_many, b->commit = COMMIT_MAKE(ARENA_EXTENTS_MAX + 1, 10))
-DAMAGER(too_long, b->commit = COMMIT_MAKE(1, a->header.block_bytes))
-DAMAGER(huge, b->commit = COMMIT_MAKE(1, UINT32_MAX))
-DAMAGER(empty, b->commit = COMMIT_MAKE(1, 0))
+DAMAGER(too_many, b->commit = COMMIT_MAKE(ARENA_EXTENTS_MAX, 10, 0))
+DAMAGER(too_long, b->commit = COMMIT_MAKE(1, a->header.block_bytes, 0))
+DAMAGER(huge, b->commit = COMMIT_MAKE(1, ARENA_EXTENT_MAX, 0))
+DAMAGER(empty, b->commit = COMMIT_MAKE(1, 0, 0))
 DAMAGER(outside, b->first.pos = a->header.block_bytes)
 DAMAGER(far_outside, b->first.pos = UINT32_MAX)
 DAMAGER(offset_overflows, b->first.offset = UINT64_MAX - 5)
 DAMAGER(offset_too_large, b->first.offset = INT64_MAX)
 DAMAGER(unknown_kind, b->kind = 77)
+DAMAGER(of_no_file, b->owner = 0)
+DAMAGER(of_a_slot_that_is_not_there, b->owner = a->header.slot_count + 1)
 
 static void test_blocks(void **state)
 {
@@ -205,6 +207,177 @@ static void test_blocks(void **state)
 	refused(offset_overflows);
 	refused(offset_too_large);
 	refused(unknown_kind);
+	refused(of_no_file);
+	refused(of_a_slot_that_is_not_there);
+}
+
+/* ---- checksums ---- */
+
+static struct foreign_arena whole; /* loaded, with its two blocks at order[0] and [1] */
+
+static void load_whole(void)
+{
+	assert_int_equal(foreign_load(&whole, fd), 0);
+	assert_int_equal(foreign_blocks(&whole, 0), 2);
+}
+
+static int read_again(uint32_t index)
+{
+	whole.in_data = 0;
+	return foreign_read_block(&whole, index);
+}
+
+/* Each bit of a word in memory; the block must not be believed with any of them flipped. */
+static void flip_each(uint32_t index, void *word, size_t size)
+{
+	uint8_t *bytes = word;
+
+	for (size_t i = 0; i < 8 * size; i++) {
+		int r;
+
+		bytes[i / 8] ^= (uint8_t)(1 << i % 8);
+		r = read_again(index);
+		if (r != -EILSEQ && r != -EBADMSG)
+			fail_msg("bit %zu of a word of %zu bytes at %zu: %d", i, size,
+			         (size_t)((uint8_t *)word - (uint8_t *)&whole.blocks[index]), r);
+		bytes[i / 8] ^= (uint8_t)(1 << i % 8);
+	}
+	assert_int_equal(read_again(index), 0);
+}
+
+static void test_flipped_entry(void **state)
+{
+	(void)state;
+	load_whole();
+	for (int i = 0; i < 2; i++) {
+		uint32_t index = whole.order[i];
+		struct arena_block *b = &whole.blocks[index];
+		struct arena_slot *slot = foreign_slot(&whole, b->owner - 1);
+		uint64_t commit = b->commit;
+
+		flip_each(index, &b->seq, sizeof b->seq);
+		flip_each(index, &b->kind, sizeof b->kind);
+		flip_each(index, &b->first.offset, sizeof b->first.offset);
+		flip_each(index, &b->first.pos, sizeof b->first.pos);
+		flip_each(index, &slot->ino, sizeof slot->ino);
+		flip_each(index, &slot->btime_sec, sizeof slot->btime_sec);
+		flip_each(index, &slot->btime_nsec, sizeof slot->btime_nsec);
+		flip_each(index, &slot->generation, sizeof slot->generation);
+		if (COMMIT_COUNT(commit) > 1)
+			flip_each(index, &b->first.length, sizeof b->first.length);
+		for (int bit = 0; bit < 63; bit++) {
+			b->commit = commit ^ 1ull << bit;
+			assert_true(read_again(index) < 0);
+		}
+		b->commit = commit ^ COMMIT_SEALED; /* says nothing about the bytes */
+		assert_int_equal(read_again(index), 0);
+	}
+	foreign_unload(&whole);
+}
+
+/* Flips a bit of the block in the file, reads, and flips it back. */
+static int read_flipped(uint32_t index, uint32_t at, unsigned bit)
+{
+	const struct arena_header *h = (const void *)image;
+	uint64_t place = h->data_at + (uint64_t)index * h->block_bytes + at;
+	uint8_t byte = image[place] ^ (uint8_t)(1 << bit % 8);
+	int r;
+
+	assert_int_equal(pwrite(fd, &byte, 1, (off_t)place), 1);
+	r = read_again(index);
+	assert_int_equal(pwrite(fd, &image[place], 1, (off_t)place), 1);
+	return r;
+}
+
+/* Is the byte at `at` of the block one that the commit word publishes? */
+static bool is_published(uint32_t index, uint32_t at)
+{
+	uint32_t count = COMMIT_COUNT(whole.blocks[index].commit);
+	uint32_t block_bytes = whole.header.block_bytes;
+	uint32_t entry = (block_bytes - at - 1) / ARENA_EXTENT_BYTES + 1;
+
+	for (uint32_t i = 0; i < count; i++) {
+		struct arena_extent e = foreign_extent(&whole, index, i);
+
+		if (at >= e.pos && at < e.pos + e.length)
+			return true;
+	}
+	/* the length of the last one is in the commit word */
+	return entry < count &&
+	       !(entry == count - 1 && (at % ARENA_EXTENT_BYTES) >= offsetof(struct arena_extent, length));
+}
+
+static void test_flipped_data(void **state)
+{
+	(void)state;
+	load_whole();
+	for (int i = 0; i < 2; i++) {
+		uint32_t index = whole.order[i], published = 0;
+		const uint32_t few = whole.header.block_bytes / 3000;
+
+		for (uint32_t at = 0; at < whole.header.block_bytes; at++) {
+			bool counts;
+			int r;
+
+			/* all of the extent entries, and of the rest each so many bytes */
+			if (at % few && at < whole.header.block_bytes - 40 * ARENA_EXTENT_BYTES)
+				continue;
+			assert_int_equal(read_again(index), 0);
+			counts = is_published(index, at);
+			r = read_flipped(index, at, at / few);
+			published += counts;
+			if (counts ? r != -EILSEQ && r != -EBADMSG : r != 0)
+				fail_msg("byte %u, %s: %d", at, counts ? "published" : "not published", r);
+		}
+		assert_true(published > 500);
+	}
+	foreign_unload(&whole);
+}
+
+/* Data that is whole, but of another time: the block was freed and taken again before the pages reached the disk. */
+static void test_block_of_another_time(void **state)
+{
+	const struct arena_header *h = (const void *)image;
+	uint32_t a, b;
+
+	(void)state;
+	load_whole();
+	a = whole.order[0];
+	b = whole.order[1];
+	assert_int_equal(pwrite(fd, image + h->data_at + (uint64_t)b * h->block_bytes, h->block_bytes,
+	                        (off_t)(h->data_at + (uint64_t)a * h->block_bytes)),
+	                 h->block_bytes);
+	assert_int_equal(read_again(a), -EILSEQ);
+	assert_int_equal(read_again(b), 0);
+	assert_int_equal(pwrite(fd, &(uint8_t[65536]){0}, h->block_bytes,
+	                        (off_t)(h->data_at + (uint64_t)b * h->block_bytes)),
+	                 h->block_bytes);
+	assert_true(read_again(b) < 0);
+	whole.blocks[a].owner = 2; /* of a slot that is another file's */
+	assert_int_equal(read_again(a), -EILSEQ);
+	foreign_unload(&whole);
+}
+
+/* Overlapping extents would bring the same bytes many times. */
+static void test_overlapping_extents(void **state)
+{
+	struct arena_extent *first, *second;
+	struct foreign_arena a;
+	uint32_t index;
+
+	(void)state;
+	assert_int_equal(foreign_load(&a, fd), 0);
+	assert_int_equal(foreign_blocks(&a, 0), 2);
+	index = a.order[1];
+	assert_int_equal(foreign_read_block(&a, index), 0);
+	assert_true(COMMIT_COUNT(a.blocks[index].commit) > 3);
+	first = arena_extent_entry(a.data, a.header.block_bytes, 1);
+	second = arena_extent_entry(a.data, a.header.block_bytes, 2);
+	second->pos = first->pos + first->length - 1;
+	assert_int_equal(foreign_read_block(&a, index), -EBADMSG);
+	second->pos = first->pos + first->length;
+	assert_int_equal(foreign_read_block(&a, index), 0);
+	foreign_unload(&a);
 }
 
 static void test_one_number_twice(void **state)
@@ -251,9 +424,13 @@ static void test_unfinished_chain(void **state)
 	second = a.order[1];
 	a.blocks[second].chain_block = first + 1;
 	a.blocks[second].chain_seq = a.blocks[first].seq;
-	a.blocks[second].chain_commit = (a.blocks[first].commit & ~COMMIT_SEALED) + 1;
+	a.blocks[second].chain_commit = COMMIT_REACH(a.blocks[first].commit) + (1ull << 32);
 	assert_int_equal(foreign_blocks(&a, 0), 1); /* the first one was never published that far */
-	a.blocks[second].chain_commit--;
+	a.blocks[second].chain_commit = COMMIT_REACH(a.blocks[first].commit);
+	assert_int_equal(foreign_blocks(&a, 0), 2);
+	a.blocks[first].commit ^= 0xffffffff; /* the checksum says nothing about how far */
+	assert_int_equal(foreign_blocks(&a, 0), 2);
+	a.blocks[first].commit &= ~0xffffffffull;
 	assert_int_equal(foreign_blocks(&a, 0), 2);
 	a.blocks[second].chain_block = UINT32_MAX;
 	assert_true(foreign_blocks(&a, 0) <= 2);
@@ -286,11 +463,19 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup(name, set_up)
 	const struct CMUnitTest tests[] = {
-		TEST(test_sane),     TEST(test_copy),
-		TEST(test_sizes),    TEST(test_header_fields),
-		TEST(test_blocks),   TEST(test_one_number_twice),
-		TEST(test_enormous), TEST(test_unfinished_chain),
+		TEST(test_sane),
+		TEST(test_copy),
+		TEST(test_sizes),
+		TEST(test_header_fields),
+		TEST(test_blocks),
+		TEST(test_one_number_twice),
+		TEST(test_enormous),
+		TEST(test_unfinished_chain),
 		TEST(test_fuzz),
+		TEST(test_flipped_entry),
+		TEST(test_flipped_data),
+		TEST(test_block_of_another_time),
+		TEST(test_overlapping_extents),
 	};
 	return cmocka_run_group_tests(tests, group_set_up, group_tear_down);
 }

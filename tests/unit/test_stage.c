@@ -2,6 +2,7 @@
 /* stage: what is published, where it lies, and signal handlers that interrupt it. */
 #include "rig.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <sys/time.h>
 
@@ -21,6 +22,130 @@ static int tear_down(void **state)
 	(void)state;
 	rig_stop();
 	return 0;
+}
+
+/* Every block of the file carries the checksum of what it publishes at this moment. */
+static void expect_sums(int of)
+{
+	struct file *f = rig_file(of);
+	const struct arena *a = f->arena;
+	struct file_guard g = file_lock(f); /* the engine frees what it has flushed */
+
+	for (struct block_run *run = f->head; run; run = run->next) {
+		uint64_t commit = arena_run_commit(run);
+
+		assert_true(COMMIT_COUNT(commit) > 0);
+		assert_int_equal(COMMIT_SUM(commit),
+		                 arena_sum_block(rig_slot(of), run->meta, arena_block_data(a, run->index),
+		                                 a->block_bytes, commit));
+	}
+	file_unlock(f, g);
+}
+
+static uint64_t commit_now(void) { return arena_run_commit(rig_file(fd)->current); }
+
+static void seek(off_t to) { assert_true(io_lseek(fd, fdtable_get(fd), to, SEEK_SET) == to); }
+
+static void put_vector(uint64_t from, size_t n)
+{
+	uint8_t bytes[600];
+	struct iovec parts[] = {{bytes, n / 3}, {bytes + n / 3, 0}, {bytes + n / 3, n - n / 3}};
+
+	assert_true(n <= sizeof bytes);
+	rig_fill(bytes, n, from);
+	assert_int_equal(io_writev(fd, fdtable_get(fd), parts, 3, IO_NO_OFFSET), n);
+}
+
+/* Growth by the fast path (which leaves the number of extents as it is) after each way to begin or to go on. */
+static void test_sums_after_each_put(void **state)
+{
+	uint64_t at = 100, before;
+
+	(void)state;
+	rig_put(fd, at, 50); /* a fresh block */
+	expect_sums(fd);
+	for (size_t n = 1; n < 300; at += n, n++) {
+		rig_put(fd, at + 50, n); /* fast */
+		expect_sums(fd);
+	}
+	at += 50;
+	before = commit_now();
+	put_vector(at, 600); /* the slow path, in parts */
+	assert_int_equal(COMMIT_LENGTH(commit_now()), COMMIT_LENGTH(before) + 600);
+	expect_sums(fd);
+	assert_int_equal(rig_settle(fd), 0);
+	at += 600;
+	for (int turn = 0; turn < 5; turn++) { /* further extents, that grow, too */
+		seek((off_t)(at - 5000 + (uint64_t)turn * 900));
+		for (int i = 0; i < 3; i++) {
+			rig_put(fd, at - 5000 + (uint64_t)(turn * 900 + i * 200), 200);
+			expect_sums(fd);
+		}
+		assert_int_equal(COMMIT_COUNT(commit_now()), turn + 1);
+		assert_int_equal(COMMIT_LENGTH(commit_now()), 600);
+	}
+	seek((off_t)at);
+	for (int i = 0; i < 40; i++, at += 7001) { /* writes over two blocks, and what follows them */
+		rig_put(fd, at, 7001);
+		expect_sums(fd);
+		rig_put(fd, at + 7001, 1);
+		at++;
+		expect_sums(fd);
+	}
+	assert_int_equal(rig_close(fd), 0);
+	rig_expect("out", at);
+}
+
+/* An extent that would fill the largest block from its first byte on is longer than the commit word can say. */
+static void test_largest_block(void **state)
+{
+	const uint64_t most = (5 << 20) + 4096;
+	uint64_t longest = 0;
+
+	(void)state;
+	rig_config.rules[0].set.block_bytes = 4 << 20;
+	rig_config.rules[0].set.mem_bytes = 64 << 20;
+	rig_close(fd);
+	fd = rig_open("large", O_RDWR);
+	rig_put(fd, 0, 4096);
+	for (uint64_t at = 4096; at < most; at += 4096) {
+		rig_put(fd, at, 4096);
+		if (at % (1 << 16) == 0 || COMMIT_LENGTH(commit_now()) > (4 << 20) - 3 * 4096)
+			expect_sums(fd);
+		if (COMMIT_LENGTH(commit_now()) > longest)
+			longest = COMMIT_LENGTH(commit_now());
+	}
+	assert_int_equal(longest, ARENA_EXTENT_MAX);
+	assert_int_equal(rig_close(fd), 0);
+	rig_expect("large", most);
+}
+
+/* What the program does to its buffer while it is copied makes no difference: the sum is of what was stored. */
+RIG_RACES static void *change_buffer(void *buffer)
+{
+	_Atomic bool *stop = buffer;
+	volatile uint64_t *words = (void *)((uint8_t *)buffer + 64);
+
+	for (uint64_t i = 0; !atomic_load(stop); i++)
+		words[i % 500] = i * 0x9e3779b97f4a7c15ull;
+	return NULL;
+}
+
+static void test_sums_of_a_buffer_that_changes(void **state)
+{
+	static _Alignas(64) uint8_t buffer[64 + 4096];
+	pthread_t thread;
+
+	(void)state;
+	atomic_store((_Atomic bool *)buffer, false);
+	assert_int_equal(pthread_create(&thread, NULL, change_buffer, buffer), 0);
+	for (int i = 0; i < 3000; i++) {
+		assert_int_equal(rig_write(fd, buffer + 64, 1 + (size_t)i * 37 % 4000), 1 + i * 37 % 4000);
+		if (i % 10 == 0)
+			expect_sums(fd);
+	}
+	atomic_store((_Atomic bool *)buffer, true);
+	pthread_join(thread, NULL);
 }
 
 static void test_small_writes_are_staged(void **state)
@@ -184,6 +309,17 @@ static void on_alarm(int number)
 		rig_settle(handler_fd);
 }
 
+static void expect_sums_undisturbed(void)
+{
+	sigset_t alarm, before;
+
+	sigemptyset(&alarm);
+	sigaddset(&alarm, SIGALRM);
+	pthread_sigmask(SIG_BLOCK, &alarm, &before);
+	expect_sums(fd);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
 /* Main and handler write notes to one description; every note must be there once, each one's in order. */
 static void interrupted(int flags)
 {
@@ -206,6 +342,8 @@ static void interrupted(int flags)
 	for (; handled < 1500; written++) {
 		note.number = written;
 		assert_int_equal(rig_write(fd, &note, sizeof note), sizeof note);
+		if (written % 64 == 0)
+			expect_sums_undisturbed();
 	}
 	setitimer(ITIMER_REAL, &off, NULL);
 	assert_int_equal(rig_close(fd), 0);
@@ -245,6 +383,9 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 	const struct CMUnitTest tests[] = {
+		TEST(test_sums_after_each_put),
+		TEST(test_sums_of_a_buffer_that_changes),
+		TEST(test_largest_block),
 		TEST(test_small_writes_are_staged),
 		TEST(test_congruent_with_the_file),
 		TEST(test_a_write_is_split_over_blocks),
