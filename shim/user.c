@@ -7,8 +7,8 @@
 #include <string.h>
 
 /*
- * rt_sigprocmask reads the new set before it finds that there is no such change as -1.  (Every process may make that
- * call, and this library makes it everywhere; a call made for such reading, process_vm_readv, is what sandboxes forbid.)
+ * rt_sigprocmask reads the new set before it finds that there is no such change as -1.  (process_vm_readv, which is
+ * made for reading, is what sandboxes forbid.  This call they allow, and the library makes it everywhere.)
  */
 static bool ask(uintptr_t page) { return sys_raw(SYS_rt_sigprocmask, -1, (long)page, 0, 8, 0, 0) == -EINVAL; }
 

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * user: memory that the program passed to a call may not be there, and then the call must fail with EFAULT, as natively,
- * instead of killing the program.
+ * user: can memory that the program passed to a call be read?  If not, the call must fail with EFAULT, as it
+ * does natively, and not kill the program.
  *
- * What the library wants to look at before the kernel has accepted it is asked about here first.  The kernel is asked
- * by a call that reads memory and changes nothing, one for each page.  (A thread that unmaps the memory at this very
- * moment is not guarded against: natively, too, nobody could say what such a call does.)  What cannot be read the
- * library leaves to the kernel's judgement.
+ * The library asks here before it looks at something that the kernel has not accepted yet.  One system call for
+ * each page reads memory there and changes nothing.  What cannot be read is left to the kernel's judgement.
+ * (Another thread may unmap the memory right after that.  What such a call does is not certain natively, either.)
  *
  * Called by hooks and the core on slow paths.  No lock, no memory of its own.
  */
@@ -25,7 +24,7 @@ struct user_pages {
 	unsigned next;
 };
 
-/* From the start: that of this function's own frame, where callers often have what they pass. */
+/* That of this function's frame is known from the start: what a caller passes is often close to it. */
 #define USER_PAGES_INIT {.known = {(uintptr_t)__builtin_frame_address(0) & -(uintptr_t)USER_PAGE}, .next = 1}
 
 /* True when all n bytes at p can be read. */

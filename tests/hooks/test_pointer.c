@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Wild pointers: a call that gets one ends as it does natively: the same result, the same errno, the same signal.
+ * Wild pointers: a call that gets one ends as it does natively, with the same result, errno or signal.
  *
- * `calls` has a line for each hooked symbol that takes pointers, and for each system call by number.  Each pointer of
- * a line is replaced by each kind of wild one.  A worker, a program of its own, does that from one case to the next until
- * it dies, and another one goes on; once without the library, and once as this program itself is run.  Both must agree.
+ * `calls` has a line for each hooked symbol that takes pointers, and for each system call by number.  Each
+ * pointer of a line is replaced by each kind of wild one.  A worker, a program of its own, goes from one case
+ * to the next until it dies, and another one goes on: once without the library, and once as this program
+ * itself is run.  Both must agree.
  */
 #include "hook_test.h"
 
@@ -57,7 +58,7 @@ enum {
 	RETURNS = 15,
 	NO_ODD = 16, /* readable zeros would do harm */
 	LAST = 32,   /* the worker is no more what it was */
-	GAP = 64,    /* docs/promises.md: a wild buffer kills where the bytes are staged */
+	GAP = 64,    /* a known gap: where the bytes are staged a wild buffer is a segmentation fault */
 };
 
 /* Arguments that the worker fills in. */
@@ -344,7 +345,7 @@ static const struct call calls[] = {
 	CALL(posix_spawn_file_actions_init, ERROR, ROOM)
 	CALL(posix_spawn_file_actions_destroy, ERROR, ROOM)
 	CALL(posix_spawn_file_actions_adddup2, ERROR, ROOM, FD, 9)
-	CALL(clone, PID | LAST, CALLBACK, STACK, SIGCHLD | CLONE_PARENT_SETTID | CLONE_CHILD_SETTID, 0, ROOM, 0, ROOM)
+	CALL(clone, PID | LAST, CALLBACK, STACK, SIGCHLD | CLONE_PARENT_SETTID, 0, ROOM, 0, ROOM)
 	CALL(__clone, PID | LAST, CALLBACK, ROOM, SIGCHLD, 0, 0, 0, 0)
 	CALL(capset, INT, ROOM, ROOM)
 	CALL(umount, INT, NOWHERE)
