@@ -681,18 +681,19 @@ struct outcome {
 /* CAUGHT: the worker's handler for that signal ran.  KILLED: it could not, since the signal was blocked. */
 enum { NOT_RUN, BEGUN, RETURNED, ABSENT, CAUGHT, KILLED, ENDED, ALL_DONE };
 
+enum { TEXT = 100 };
 static const char *text_of(const struct outcome *o, char *text)
 {
 	switch (o->state) {
 	case RETURNED:
-		sprintf(text, "%ld%s%s", o->result, o->error ? " " : "",
-		        o->error ? strerrorname_np(o->error) : "");
+		snprintf(text, TEXT, "%ld%s%s", o->result, o->error ? ": " : "",
+		         o->error ? strerror(o->error) : "");
 		break;
-	case CAUGHT: sprintf(text, "signal %d", o->error); break;
-	case KILLED: sprintf(text, "signal %d, although that has a handler", o->error); break;
-	case ENDED: sprintf(text, "ended with status %d", o->error); break;
-	case ABSENT: sprintf(text, "not there"); break;
-	default: sprintf(text, "not run");
+	case CAUGHT: snprintf(text, TEXT, "signal %d", o->error); break;
+	case KILLED: snprintf(text, TEXT, "signal %d, although that has a handler", o->error); break;
+	case ENDED: snprintf(text, TEXT, "ended with status %d", o->error); break;
+	case ABSENT: snprintf(text, TEXT, "not there"); break;
+	default: snprintf(text, TEXT, "not run");
 	}
 	return text;
 }
@@ -950,7 +951,7 @@ static void compare(bool staged)
 {
 	struct outcome *native = run_all(true, staged), *here = run_all(false, staged);
 	int differ = 0, ran = 0, faulted = 0;
-	char a[64], b[64];
+	char a[TEXT], b[TEXT];
 
 	for (int i = 0; i < CASES; i++) {
 		const struct call *c = &calls[i / KINDS / ARGS];
