@@ -875,9 +875,13 @@ static void visit_stop(struct file *f, void *ctx)
 void engage_stop_all(enum through_reason why)
 {
 	struct stop s = {.why = why};
-	sys_sigset signals = sys_block_signals();
+	sys_sigset signals;
 
 	atomic_fetch_add(&engage.stopped, 1);
+	/* first: whoever comes to have a file now sees that */
+	if (why == THROUGH_EXEC && !file_any())
+		return;
+	signals = sys_block_signals();
 	if (why == THROUGH_EXIT)
 		family_exiting();
 	if (family_is_shared())

@@ -181,41 +181,55 @@ static bool is_link(int dirfd, const char *path)
 }
 
 /*
- * Might a dead process have left bytes for this path?  The path as the program wrote it may be relative or lead
- * through links, and so into any rule: looked at are the places that the rules use, and, unless its file system
- * makes these the only ones, the directory that the path names.
+ * Might a dead process have left bytes in one of the places that the rules use?  (Where everything stages beside itself there
+ * is none.)
  */
-static bool staging_near(int dirfd, const char *path)
+static bool staging_of_rules(void)
+{
+	BUFFER(char, dir);
+	int looks = 0;
+
+	for (uint32_t i = 0; i < engage_config->rule_count; i++) {
+		const struct rule *rule = &engage_config->rules[i];
+
+		if (rule->set.staging[0])
+			log_format(dir, PATH_MAX, "%s", rule->set.staging);
+		else if (strlen(rule->prefix) <= 1 || place_repeats(i))
+			continue;
+		else
+			log_format(dir, PATH_MAX, "%s/" ARENA_DIR, rule->prefix);
+		if (++looks > PLACES_MAX || place_needed(dir))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * The same for the directory that a path names, unless it is one of those places, or its file system makes these the only
+ * ones.  The path as the program wrote it may be relative or lead through links, and so into any rule.
+ */
+static bool staging_beside(int dirfd, const char *path)
 {
 	const char *slash = strrchr(path, '/');
 	BUFFER(char, dir);
 	size_t n = slash ? (size_t)(slash - path) + 1 : 0;
 	bool covered = false;
-	int looks = 0;
 
 	for (uint32_t i = 0; i < engage_config->rule_count; i++) {
 		const struct rule *rule = &engage_config->rules[i];
 		size_t prefix = strlen(rule->prefix);
 
-		if (rule->set.staging[0]) {
-			if (++looks > PLACES_MAX || place_needed(rule->set.staging))
-				return true;
+		if (rule->set.staging[0])
 			continue;
-		}
-		/* everything stages beside itself: where a link in the last component leads is not looked at below */
 		if (prefix <= 1) {
+			/* where a link in the last component leads is not looked at below */
 			if (is_link(dirfd, path))
 				return true;
 			continue;
 		}
-		/* the directory of the path itself is looked at below */
-		if (place_repeats(i) || (n == prefix + 1 && memcmp(path, rule->prefix, prefix) == 0))
-			continue;
-		log_format(dir, PATH_MAX, "%s/" ARENA_DIR, rule->prefix);
-		if (++looks > PLACES_MAX || place_needed(dir))
-			return true;
-		covered |= engage_config->rule_count == 1 && below_prefix(rule, path) &&
-		           stages_above(rule, path, n);
+		covered |= (n == prefix + 1 && memcmp(path, rule->prefix, prefix) == 0) ||
+		           (engage_config->rule_count == 1 && below_prefix(rule, path) &&
+		            stages_above(rule, path, n));
 	}
 	if (covered)
 		return false;
@@ -224,6 +238,17 @@ static bool staging_near(int dirfd, const char *path)
 	memcpy(dir, path, n);
 	memcpy(dir + n, ARENA_DIR, sizeof ARENA_DIR);
 	return recover_needed(dirfd, dir);
+}
+
+/* The kernel has accepted the path. */
+static void look_at_path(struct fd_open *op)
+{
+	op->looks = false;
+	if (op->flags & O_TRUNC)
+		op->lazy = !staging_beside(op->dirfd, op->path);
+	else
+		op->unsure |= looks_unmatched(op->path) || staging_of_rules() ||
+		              staging_beside(op->dirfd, op->path);
 }
 
 bool fd_lease_over(struct fd_open *op)
@@ -319,7 +344,7 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 	bool shared = family_is_shared();
 
 	op->flags = flags;
-	op->lazy = op->unsure = op->late = op->resolving = op->reader = op->cuts = false;
+	op->looks = op->lazy = op->unsure = op->late = op->resolving = op->reader = op->cuts = false;
 	op->releases = file_releases();
 	op->dirfd = dirfd;
 	op->path = path;
@@ -342,10 +367,10 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 		op->lazy = true; /* nobody has left bytes for a file that this very open makes */
 	} else if (path && (flags & O_TRUNC)) {
 		/* what this open cuts off must be in place before it, even if the process dies right after */
-		op->lazy = !staging_near(dirfd, path);
+		op->looks = !staging_of_rules();
 	} else if (path) {
 		/* most of these are nobody's: they are asked about when they are used */
-		op->unsure = shared || looks_unmatched(path) || staging_near(dirfd, path);
+		op->looks = !shared;
 		op->lazy = true;
 	}
 }
@@ -508,7 +533,7 @@ static void entry_is_stale(int fd)
 	file_unlock(f, g);
 }
 
-void fd_opened(const struct fd_open *op, int fd)
+void fd_opened(struct fd_open *op, int fd)
 {
 	const struct rule *rule = NULL;
 	BUFFER(char, path);
@@ -519,6 +544,8 @@ void fd_opened(const struct fd_open *op, int fd)
 
 	if (!op->watch || fd_foreign_process())
 		return;
+	if (op->looks)
+		look_at_path(op);
 	if (!op->late && !op->resolving && fdtable_get(fd))
 		entry_is_stale(fd);
 	if (op->lazy && (meta_idle() || !is_engaged(fd)) && lazy_note(fd, op->flags, &op->before, op->unsure))
@@ -817,6 +844,8 @@ static void before_close(int fd)
 		atomic_fetch_and(word, ~bit);
 	meta_settle_all();
 }
+
+bool fd_any_known(void) { return lazy_any() || alive_here(); }
 
 static long forget(int fd)
 {
@@ -1192,6 +1221,15 @@ static long before_lock(struct file *f, bool nested)
 	return r;
 }
 
+bool fd_lock_changes_nothing(int fd)
+{
+	uint64_t bit;
+
+	return !engage_config || fd < 0 ||
+	       (meta_idle() && (atomic_load(locked_word(fd, &bit)) & bit) && !lazy_is(fd) &&
+	        (!fdtable_get(fd) || lock_is_known(fd)));
+}
+
 long fd_before_lock(int fd, bool releases)
 {
 	_Atomic uint64_t *word;
@@ -1207,7 +1245,8 @@ long fd_before_lock(int fd, bool releases)
 	/* nothing would be changed: no need to ask the kernel whose process this is */
 	if ((releases ? meta_idle() : (atomic_load(word) & bit) != 0) && !lazy_is(fd) && lock_is_known(fd))
 		return 0;
-	if (fd_foreign_process())
+	/* (while nothing is staged, whose process this is matters only where the memory is somebody else's) */
+	if (meta_idle() ? alive_elsewhere() : fd_foreign_process())
 		return 0;
 	if (releases)
 		meta_settle_all();

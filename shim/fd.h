@@ -19,12 +19,13 @@ struct fd_open {
 	bool watch;             /* fd_opened has something to do */
 	bool regular;           /* it may be a regular file, to read or to write: see fd_open_concerns */
 	struct timespec before; /* coarse clock: a file born later was made by this open */
-	bool lazy;              /* nothing is staged near it: it is enough to note the descriptor */
-	bool unsure;            /* lazy, but until its first use only */
-	bool late;              /* fd_resolve: the program may have written since */
-	bool resolving;         /* in the middle of lazy_resolve, which says when it is over */
-	bool reader;            /* to be known although it is read only */
-	int dirfd;              /* of the call, for as long as it lasts */
+	bool looks;     /* whether it is lazy the path says: not read before the kernel has accepted it */
+	bool lazy;      /* nothing is staged near it: it is enough to note the descriptor */
+	bool unsure;    /* lazy, but until its first use only */
+	bool late;      /* fd_resolve: the program may have written since */
+	bool resolving; /* in the middle of lazy_resolve, which says when it is over */
+	bool reader;    /* to be known although it is read only */
+	int dirfd;      /* of the call, for as long as it lasts */
 	const char *path;
 	unsigned waits; /* see fd_lease_over */
 	uint32_t releases;
@@ -35,7 +36,7 @@ struct fd_open {
 };
 
 /* Before an open: O_TRUNC of a file with staged bytes settles it first.  False in `watch` when the open cannot
- * matter to us. */
+ * matter to us.  `path` stays until fd_open_end, and may be anything: only the kernel reads it. */
 void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags);
 /* The same, between that and the call, when a path does not tell which file it is: would it be cut, and if so which one?
  * `target` is an O_PATH descriptor on it. */
@@ -47,7 +48,7 @@ void fd_open_end(struct fd_open *op);
  * which is over now.  (Without O_NONBLOCK the kernel waits for that.) */
 bool fd_lease_over(struct fd_open *op);
 /* After the kernel opened fd. */
-void fd_opened(const struct fd_open *op, int fd);
+void fd_opened(struct fd_open *op, int fd);
 /* Is that to be called?  Asked after the call: a file that this open is to read may have been engaged since by somebody
  * who looked for other descriptors before there was this one. */
 static inline bool fd_open_concerns(struct fd_open *op)
@@ -72,6 +73,8 @@ long fd_close_prepare(int fd);
 /* close of a managed descriptor: 0 or -errno.  Who uses the number meanwhile waits: what is put there before the kernel has
  * closed it would be taken for managed when it is gone. */
 long fd_close(int fd);
+/* False: no descriptor is noted or managed. */
+bool fd_any_known(void);
 /* A descriptor is about to be copied, and another thread may put another one on its number meanwhile. */
 struct fd_copy {
 	int oldfd;
@@ -108,6 +111,8 @@ long fd_fcntl(int fd, struct ofd *o, int cmd, long arg);
  * shared with others from now on (strict_is).  0 or -errno
  */
 long fd_before_lock(int fd, bool releases);
+/* True when that would do nothing, whether the lock is taken or released. */
+bool fd_lock_changes_nothing(int fd);
 /* lockf is about to be called. 0 or -errno */
 long fd_before_posix_lock(int fd);
 /* The lock was taken, or released. */

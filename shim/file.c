@@ -154,6 +154,13 @@ struct family *file_family(void)
 	return p ? &p->family : NULL;
 }
 
+bool file_any(void)
+{
+	struct pools *p = atomic_load(&pools);
+
+	return p && p->files_used > 0;
+}
+
 struct arena *file_arena_take(void)
 {
 	struct pools *p = atomic_load(&pools);

@@ -312,6 +312,8 @@ void file_for_each(void (*visit)(struct file *f, void *ctx), void *ctx);
 void file_for_each_shared(void (*visit)(struct file *f, void *ctx), void *ctx);
 /* The rest of the shared memory.  NULL before file_pools_init. */
 struct family *file_family(void);
+/* False: nobody of the family has ever had a managed file. */
+bool file_any(void);
 enum { FILE_ARENAS = 32 };
 struct arena *file_arena_take(void); /* NULL: all in use */
 /* The member that took it. */

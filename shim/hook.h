@@ -62,13 +62,6 @@ void hook_before_detach(void);
 #define HOOK_SETTLE_STAT(out) meta_settle_stat((out)->st_dev, (out)->st_ino, releases)
 #define HOOK_SETTLE_STATX(out) meta_settle_identity(sys_dev_of(out), (out)->stx_ino, releases)
 
-static inline void hook_messages(const struct mmsghdr *messages, unsigned count,
-                                 void (*act)(const struct msghdr *message))
-{
-	if (io_plausible(messages, count * sizeof *messages))
-		for (unsigned i = 0; i < count; i++)
-			act(&messages[i].msg_hdr);
-}
 /* The exported write, for hooks that put out what they made: reached by no other library's symbol. */
 extern ssize_t hook_write(int fd, const void *buf, size_t size) __attribute__((visibility("hidden")));
 

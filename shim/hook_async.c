@@ -14,17 +14,22 @@
 
 #include "engage.h"
 #include "sys.h"
+#include "user.h"
 
 #include <dlfcn.h>
 #include <linux/aio_abi.h>
 
 void hook_before_submit(long count, struct iocb *const *list)
 {
-	if (!engage_config || count <= 0 || !io_plausible(list, (size_t)count * sizeof *list))
+	struct user_pages pages = USER_PAGES_INIT;
+
+	if (!engage_config || !fd_any_known())
 		return;
-	for (long i = 0; i < count; i++)
-		if (io_plausible(list[i], sizeof *list[i]))
-			hook_before_aio((int)list[i]->aio_fildes);
+	/* up to one that the kernel cannot read, either */
+	for (long i = 0; i < count && user_reads(&pages, &list[i], sizeof list[i]) &&
+	                 user_reads(&pages, list[i], sizeof *list[i]);
+	     i++)
+		hook_before_aio((int)list[i]->aio_fildes);
 }
 
 EXPORT int io_submit(aio_context_t context, long count, struct iocb **list);

@@ -20,9 +20,9 @@
 	int released = meta_release_at(dirfd, path); \
 	return released < 0 ? (int)hook_result(released) : (call)
 
-/* Without a path, as the kernel reads it, the call is about the descriptor. */
+/* Without a path the call is about the descriptor. */
 #define BY_PATH_OR_FD(dirfd, path, call) \
-	int released = (path) && (path)[0] ? meta_release_at(dirfd, path) : meta_release_fd(dirfd); \
+	int released = (path) ? meta_release_at(dirfd, path) : meta_release_fd(dirfd); \
 	return released < 0 ? (int)hook_result(released) : (call)
 
 EXPORT int fchmod(int fd, mode_t mode) { BY_FD(fd, real.fchmod(fd, mode)); }

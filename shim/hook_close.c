@@ -5,6 +5,7 @@
 #include "cancel.h"
 #include "engage.h"
 #include "sys.h"
+#include "user.h"
 
 #include <fcntl.h>
 #include <stdarg.h>
@@ -115,6 +116,13 @@ static long copied(long (*next)(int fd, int cmd, long arg), int fd, int cmd, lon
 	return copy;
 }
 
+static long before_fcntl_lock(int fd, const struct flock *lock)
+{
+	if (fd_lock_changes_nothing(fd))
+		return 0;
+	return fd_before_lock(fd, user_readable(lock, sizeof *lock) && lock->l_type == F_UNLCK);
+}
+
 long hook_fcntl(long (*next)(int fd, int cmd, long arg), int fd, int cmd, long arg)
 {
 	struct ofd *o;
@@ -123,9 +131,7 @@ long hook_fcntl(long (*next)(int fd, int cmd, long arg), int fd, int cmd, long a
 	if (cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC)
 		return own_fd_is(fd) ? -EBADF : copied(next, fd, cmd, arg);
 	if (is_lock(cmd)) {
-		const struct flock *lock = (const struct flock *)(uintptr_t)arg;
-
-		r = fd_before_lock(fd, io_plausible(lock, sizeof *lock) && lock->l_type == F_UNLCK);
+		r = before_fcntl_lock(fd, (const struct flock *)(uintptr_t)arg);
 		if (r < 0)
 			return r;
 	} else if (is_lease(cmd) || cmd == F_SETFL) {

@@ -6,6 +6,7 @@
 #include "engage.h"
 #include "inherit.h"
 #include "process.h"
+#include "user.h"
 
 #include <alloca.h>
 #include <fcntl.h>
@@ -53,6 +54,8 @@ EXPORT int execvpe(const char *file, char *const argv[], char *const env[])
 }
 EXPORT int fexecve(int fd, char *const argv[], char *const env[])
 {
+	if (!env)
+		return real.fexecve(fd, argv, env); /* which the C library refuses */
 	EXEC(env, fd, "", false, real.fexecve(fd, argv, env), real.fexecve(fd, argv, made));
 }
 EXPORT int execveat(int dirfd, const char *path, char *const argv[], char *const env[], int flags)
@@ -268,6 +271,14 @@ static int clone_main(void *arg)
 	return r;
 }
 
+/* The C library puts two there before the call: it must not fault while everything waits for the child. */
+static bool takes_words(const void *stack)
+{
+	enum { BYTES = 2 * sizeof(void *) };
+
+	return (uintptr_t)stack > BYTES && user_readable((const char *)stack - BYTES, BYTES);
+}
+
 /* The child starts on another stack: no need for the tricks of vfork. */
 EXPORT int clone(int (*start)(void *), void *stack, int flags, void *arg, ...)
 {
@@ -282,7 +293,8 @@ EXPORT int clone(int (*start)(void *), void *stack, int flags, void *arg, ...)
 	tls = va_arg(list, void *);
 	child_tid = va_arg(list, pid_t *);
 	va_end(list);
-	if (!engage_config || !start || !stack || alive_elsewhere() || s.kind == CLONE_LIKE_THREAD) {
+	if (!engage_config || !start || !takes_words(stack) || alive_elsewhere() ||
+	    s.kind == CLONE_LIKE_THREAD) {
 		if (alive_vforked)
 			child_forks();
 		return real.clone(start, stack, flags, arg, parent_tid, tls, child_tid);

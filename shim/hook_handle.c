@@ -6,6 +6,7 @@
 #include "engage.h"
 #include "pass.h"
 #include "sys.h"
+#include "user.h"
 
 #include <fcntl.h>
 #include <linux/openat2.h>
@@ -113,7 +114,7 @@ void hook_openat2_prepare(struct fd_open *op, int dirfd, const char *path, const
 	struct open_how copy = {.flags = O_RDONLY};
 
 	/* what is wrong with it is for the kernel to say */
-	if (size >= sizeof copy && io_plausible(how, sizeof copy))
+	if (size >= sizeof copy && user_readable(how, sizeof copy))
 		copy = *(const struct open_how *)how;
 	if (copy.resolve == 0) {
 		fd_open_prepare(op, dirfd, path, (int)copy.flags);
@@ -161,7 +162,7 @@ EXPORT ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
 
 EXPORT int sendmmsg(int fd, struct mmsghdr *messages, unsigned count, int flags)
 {
-	hook_messages(messages, count, pass_sent);
+	pass_all_sent(messages, count);
 	return real.sendmmsg(fd, messages, count, flags);
 }
 
@@ -182,7 +183,7 @@ EXPORT ssize_t recvmsg(int fd, struct msghdr *message, int flags)
 EXPORT int recvmmsg(int fd, struct mmsghdr *messages, unsigned count, int flags, struct timespec *timeout)
 {
 	RECEIVED(int, real.recvmmsg(fd, messages, count, flags, timeout),
-	         hook_messages(messages, (unsigned)r, pass_received));
+	         pass_all_received(messages, (unsigned)r));
 }
 
 EXPORT int pidfd_getfd(int pidfd, int fd, unsigned flags);

@@ -4,6 +4,7 @@
 
 #include "engage.h"
 #include "sys.h"
+#include "user.h"
 
 #include <aio.h>
 #include <fcntl.h>
@@ -81,7 +82,7 @@ static int fd_inside(const void *arg, size_t offset)
 {
 	int fd = -1;
 
-	if (io_plausible(arg, offset + sizeof fd))
+	if (user_readable((const char *)arg + offset, sizeof fd))
 		memcpy(&fd, (const char *)arg + offset, sizeof fd);
 	return fd;
 }
@@ -164,15 +165,22 @@ EXPORT int aio_write(struct aiocb *cb)
 	return real.aio_write(cb);
 }
 
+/* The C library looks at nothing else when that is wrong. */
+static void before_aio_fsync(int operation, int const *fd)
+{
+	if (operation == O_SYNC || operation == O_DSYNC)
+		hook_before_aio(*fd);
+}
+
 EXPORT int aio_fsync(int operation, struct aiocb *cb)
 {
-	hook_before_aio(cb->aio_fildes);
+	before_aio_fsync(operation, &cb->aio_fildes);
 	return real.aio_fsync(operation, cb);
 }
 
 EXPORT int aio_fsync64(int operation, struct aiocb64 *cb)
 {
-	hook_before_aio(cb->aio_fildes);
+	before_aio_fsync(operation, &cb->aio_fildes);
 	return real.aio_fsync64(operation, (struct aiocb *)(void *)cb);
 }
 
@@ -182,8 +190,10 @@ EXPORT int aio_write64(struct aiocb64 *cb)
 	return real.aio_write64((struct aiocb *)(void *)cb);
 }
 
-static void before_list(struct aiocb *const list[], int count)
+static void before_list(int mode, struct aiocb *const list[], int count)
 {
+	if (mode != LIO_WAIT && mode != LIO_NOWAIT)
+		return; /* and the C library looks at nothing else */
 	for (int i = 0; i < count; i++)
 		if (list[i])
 			hook_before_aio(list[i]->aio_fildes);
@@ -191,7 +201,7 @@ static void before_list(struct aiocb *const list[], int count)
 
 EXPORT int lio_listio(int mode, struct aiocb *const list[], int count, struct sigevent *event)
 {
-	before_list(list, count);
+	before_list(mode, list, count);
 	return real.lio_listio(mode, list, count, event);
 }
 
@@ -199,6 +209,6 @@ EXPORT int lio_listio64(int mode, struct aiocb64 *const list[], int count, struc
 {
 	struct aiocb *const *same = (struct aiocb *const *)(const void *)list;
 
-	before_list(same, count);
+	before_list(mode, same, count);
 	return real.lio_listio64(mode, same, count, event);
 }

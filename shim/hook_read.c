@@ -26,10 +26,8 @@ static inline struct ofd *read_from(int fd, bool moves) { return moves ? lazy_mo
 static __attribute__((noinline)) long read_managed(int fd, struct ofd *o, void *buf, size_t size,
                                                    off_t offset)
 {
-	struct iovec iov = {.iov_base = buf, .iov_len = size};
-
 	cancel_point();
-	return io_readv(fd, o, &iov, 1, offset);
+	return io_read_at(fd, o, buf, size, offset);
 }
 
 #define READ_BUFFER(fd, buf, size, offset, next) \

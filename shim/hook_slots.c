@@ -140,8 +140,7 @@ static ssize_t slot_read(FILE *stream, void *data, ssize_t size)
 {
 	int fd = stream->_fileno;
 	struct ofd *o = lazy_moved(fd);
-	struct iovec iov = {.iov_base = data, .iov_len = (size_t)size};
-	long r = o ? io_readv(fd, o, &iov, 1, IO_NO_OFFSET) : IO_PASS;
+	long r = o ? io_read_at(fd, o, data, (size_t)size, IO_NO_OFFSET) : IO_PASS;
 
 	if (r != IO_PASS)
 		return hook_result(r);

@@ -17,6 +17,7 @@
 #include "process.h"
 #include "sync.h"
 #include "sys.h"
+#include "user.h"
 
 #include <fcntl.h>
 #include <linux/sched.h>
@@ -181,7 +182,7 @@ static long do_sendmsg(const long *a)
 
 static long do_sendmmsg(const long *a)
 {
-	hook_messages(TO(const struct mmsghdr, 1), (unsigned)a[2], pass_sent);
+	pass_all_sent(TO(const struct mmsghdr, 1), (unsigned)a[2]);
 	return PASS;
 }
 
@@ -199,7 +200,7 @@ static long do_recvmmsg(const long *a)
 	long r = kernel(SYS_recvmmsg, a);
 
 	if (r >= 0)
-		hook_messages(TO(const struct mmsghdr, 1), (unsigned)r, pass_received);
+		pass_all_received(TO(const struct mmsghdr, 1), (unsigned)r);
 	return r;
 }
 
@@ -259,9 +260,14 @@ static long write_vector(const long *a, const struct iovec *iov, int count, off_
 
 static long do_pwrite64(const long *a)
 {
-	struct iovec iov = {.iov_base = TO(void, 1), .iov_len = (size_t)a[2]};
+	struct ofd *o = a[3] >= 0 ? lazy_moved(INT(0)) : NULL;
+	long r = PASS;
 
-	return a[3] >= 0 ? write_vector(a, &iov, 1, a[3]) : PASS;
+	for (int i = 0; o && r == PASS && i < ASK_TRIES; i++) {
+		r = io_write_at(INT(0), o, TO(const void, 1), (size_t)a[2], a[3]);
+		o = r == PASS ? asked_again(INT(0), o) : o;
+	}
+	return r;
 }
 
 static long do_writev(const long *a)
@@ -299,16 +305,16 @@ static long read_vector(const long *a, const struct iovec *iov, int count, off_t
 
 static long do_read(const long *a)
 {
-	struct iovec iov = {.iov_base = TO(void, 1), .iov_len = (size_t)a[2]};
+	struct ofd *o = lazy_moved(INT(0));
 
-	return read_vector(a, &iov, 1, IO_NO_OFFSET);
+	return o ? io_read_at(INT(0), o, TO(void, 1), (size_t)a[2], IO_NO_OFFSET) : PASS;
 }
 
 static long do_pread64(const long *a)
 {
-	struct iovec iov = {.iov_base = TO(void, 1), .iov_len = (size_t)a[2]};
+	struct ofd *o = a[3] >= 0 ? lazy_used(INT(0)) : NULL;
 
-	return a[3] >= 0 ? read_vector(a, &iov, 1, a[3]) : PASS;
+	return o ? io_read_at(INT(0), o, TO(void, 1), (size_t)a[2], a[3]) : PASS;
 }
 
 static long do_readv(const long *a)
@@ -445,8 +451,7 @@ static long released_fd(int fd)
 
 static long released_at(int dirfd, const char *path, int flags)
 {
-	int r = (!path || !path[0]) && (flags & AT_EMPTY_PATH) ? meta_release_fd(dirfd)
-	                                                       : meta_release_at(dirfd, path);
+	int r = !path && (flags & AT_EMPTY_PATH) ? meta_release_fd(dirfd) : meta_release_at(dirfd, path);
 
 	journal_unseen();
 	return r < 0 ? r : PASS;
@@ -620,7 +625,7 @@ static long do_clone3(const long *a)
 {
 	const struct clone_args *args = TO(const struct clone_args, 0);
 
-	if ((size_t)a[1] < CLONE_ARGS_SIZE_VER0 || !io_plausible(args, CLONE_ARGS_SIZE_VER0))
+	if ((size_t)a[1] < CLONE_ARGS_SIZE_VER0 || !user_readable(args, CLONE_ARGS_SIZE_VER0))
 		return PASS; /* the kernel will refuse it */
 	if (is_fork(args->flags, args->stack))
 		return apart_fork(make_clone3, a);

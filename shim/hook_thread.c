@@ -7,6 +7,7 @@
 
 #include "cancel.h"
 #include "stage.h"
+#include "user.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -61,7 +62,7 @@ JUMP(__longjmp_chk)
 
 EXPORT int setcontext(const ucontext_t *context)
 {
-	if (__builtin_expect(stage_frames != NULL, 0))
+	if (__builtin_expect(stage_frames != NULL, 0) && user_readable(context, sizeof *context))
 		stage_left(context_target(context));
 	return real.setcontext(context);
 }

@@ -90,13 +90,11 @@ EXPORT ssize_t write(int fd, const void *buf, size_t size)
 static __attribute__((noinline)) ssize_t write_at(ssize_t (*next)(int, const void *, size_t, off_t), int fd,
                                                   struct ofd *o, const void *buf, size_t size, off_t offset)
 {
-	struct iovec iov = {.iov_base = (void *)(uintptr_t)buf, .iov_len = size};
-
 	if (!o)
 		PASS_LAZY(fd, size, o, next(fd, buf, size, offset));
 	if (!o)
 		return next(fd, buf, size, offset);
-	ASK(fd, size, o, io_writev(fd, o, &iov, 1, offset), next(fd, buf, size, offset));
+	ASK(fd, size, o, io_write_at(fd, o, buf, size, offset), next(fd, buf, size, offset));
 }
 
 /* A negative offset is an error for the kernel to name, and -1 means something else to io_writev. */

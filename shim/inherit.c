@@ -4,6 +4,7 @@
 
 #include "log.h"
 #include "sys.h"
+#include "user.h"
 
 #include <elf.h>
 #include <fcntl.h>
@@ -11,6 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #define PRELOAD "LD_PRELOAD="
 #define PREFIX "FASTWRITE_"
@@ -298,7 +300,7 @@ static bool takes_preload(const struct inherit_target *to, char *const *own_env,
 	int fd;
 
 	*again = false;
-	if (!path)
+	if (!path || !user_string_readable(path))
 		return true;
 	if (to->search && !strchr(path, '/')) {
 		if (!search_path(own_env, path, found))
@@ -366,7 +368,8 @@ void inherit_look(struct inherit *in, char *const *env, const struct inherit_tar
 	const char *list = NULL;
 
 	*in = (struct inherit){.env = env ? env : (char *const *)nothing};
-	if (!start.on)
+	/* (its own environment every program looks into by itself) */
+	if (!start.on || (env && env != environ && !user_reads_list(env)))
 		return;
 	for (; in->env[in->count]; in->count++) {
 		const char *e = in->env[in->count];
@@ -479,8 +482,11 @@ bool inherit_fits(const struct inherit *in, char *const *argv)
 		uint64_t soft, hard;
 	} stack = {UINT64_MAX, UINT64_MAX};
 	uint64_t most = 6 << 20;
-	size_t bytes = strings_bytes(in->env) + strings_bytes(argv) + in->bytes + start.variable_bytes;
+	size_t bytes = in->bytes + start.variable_bytes;
 
+	if (argv && !user_reads_list(argv))
+		return false;
+	bytes += strings_bytes(in->env) + strings_bytes(argv);
 	if (bytes <= ARGS_ALWAYS)
 		return true;
 	sys_raw(SYS_prlimit64, 0, RLIMIT_STACK, 0, (long)&stack, 0, 0);
@@ -519,13 +525,14 @@ static size_t put_assignment(const char *entry, char *out)
 const char *inherit_command(const struct inherit *in, const char *command)
 {
 	static const char export[] = "export";
-	size_t length = strlen(command), most, n;
+	size_t length, most, n;
 	char *const *env;
 	char *room, *out;
 
 	/* where the shell might take the command for an option, or the kernel refuse it, it stays as it is */
-	if (in->bytes == 0 || command[0] == '-' || command[0] == '+')
+	if (in->bytes == 0 || !user_string_readable(command) || command[0] == '-' || command[0] == '+')
 		return command;
+	length = strlen(command);
 	most = in->bytes + 4 * (in->bytes + start.variable_bytes) + length + 64;
 	if (most > COMMAND_MAX)
 		return command;

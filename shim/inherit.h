@@ -40,7 +40,7 @@ struct inherit {
 	size_t bytes;          /* of room for the new environment, 0 = nothing is to be put in */
 };
 
-/* Decides about `env` (NULL: empty). */
+/* Decides about `env` (NULL: empty).  Neither it nor what is started need be readable: nothing is put in then. */
 void inherit_look(struct inherit *in, char *const *env, const struct inherit_target *to);
 
 /* The new environment, in `room` of in->bytes, or, when that is NULL, in memory that inherit_release gives back; the

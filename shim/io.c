@@ -13,15 +13,16 @@
 #include "strict.h"
 #include "sync.h"
 #include "sys.h"
+#include "user.h"
 
 #include <fcntl.h>
 
-/* Sum of the lengths, or -1 when the kernel should judge the vector. */
-static ssize_t vector_size(const struct iovec *iov, int count)
+/* Sum of the lengths, or -1 when the kernel should judge the vector.  `ours`: it is not the program's own. */
+static ssize_t vector_size(const struct iovec *iov, int count, bool ours)
 {
 	size_t n = 0;
 
-	if (count <= 0 || count > 1024 || !io_plausible(iov, sizeof *iov))
+	if (count <= 0 || count > 1024 || (!ours && !user_readable(iov, (size_t)count * sizeof *iov)))
 		return -1;
 	for (int i = 0; i < count; i++) {
 		if (iov[i].iov_len > SSIZE_MAX - n)
@@ -31,6 +32,17 @@ static ssize_t vector_size(const struct iovec *iov, int count)
 		n += iov[i].iov_len;
 	}
 	return (ssize_t)n;
+}
+
+/* The kernel writes what is in front of a buffer that cannot be read. */
+static bool buffers_readable(const struct iovec *iov, int count)
+{
+	struct user_pages pages = USER_PAGES_INIT;
+
+	for (int i = 0; i < count; i++)
+		if (!user_reads(&pages, iov[i].iov_base, iov[i].iov_len))
+			return false;
+	return true;
 }
 
 static long kernel_writev(int fd, const struct iovec *iov, int count, off_t offset)
@@ -353,11 +365,12 @@ static long write_locked(int fd, struct ofd *o, struct file *f, const struct iov
 	return r;
 }
 
-static long write_any(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset, bool staged)
+static long write_any(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset, bool ours,
+                      bool staged)
 {
 	struct file *f = atomic_load_explicit(&o->file, memory_order_acquire);
-	ssize_t n = vector_size(iov, count);
 	bool small;
+	ssize_t n;
 	long r;
 
 	if (!alive_here())
@@ -365,6 +378,7 @@ static long write_any(int fd, struct ofd *o, const struct iovec *iov, int count,
 	file_restore(f);
 	if (atomic_load(&f->mode) == FILE_THROUGH || !o->writable)
 		return IO_PASS;
+	n = vector_size(iov, count, ours);
 	small = n > 0 && (size_t)n <= small_limit(f) && staged && (offset >= 0 || offset == IO_NO_OFFSET);
 	if (atomic_load(&f->mode) == FILE_PASSIVE) {
 		/* the first small write passes through: most files get no other */
@@ -379,7 +393,7 @@ static long write_any(int fd, struct ofd *o, const struct iovec *iov, int count,
 		strict_passed(f);
 		return r;
 	}
-	if (!small) {
+	if (!small || (!ours && !buffers_readable(iov, count))) {
 		/* engaged meanwhile, or for other descriptions: settle first, the kernel does the rest */
 		struct file_guard g = file_lock(f);
 
@@ -398,11 +412,11 @@ static long write_any(int fd, struct ofd *o, const struct iovec *iov, int count,
 }
 
 /* A write that asks to be durable: the kernel's own way, or staged and then what a sync would do by the rule. */
-static long write_synced(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset)
+static long write_synced(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset, bool ours)
 {
 	uint32_t releases = file_releases();
 	bool staged = sync_is_promise(o);
-	long r = write_any(fd, o, iov, count, offset, staged);
+	long r = write_any(fd, o, iov, count, offset, ours, staged);
 
 	if (r > 0 && staged) {
 		/* when that fails the bytes stay accepted, and the call fails, as the kernel's would */
@@ -427,15 +441,27 @@ static bool is_another(int fd, struct ofd **o)
 	return true;
 }
 
-long io_writev(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset)
+static long write_vector(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset, bool ours)
 {
 	long r;
 
 	do
-		r = ofd_syncs(o) ? write_synced(fd, o, iov, count, offset)
-		                 : write_any(fd, o, iov, count, offset, true);
+		r = ofd_syncs(o) ? write_synced(fd, o, iov, count, offset, ours)
+		                 : write_any(fd, o, iov, count, offset, ours, true);
 	while (r == IO_PASS && is_another(fd, &o));
 	return r;
+}
+
+long io_writev(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset)
+{
+	return write_vector(fd, o, iov, count, offset, false);
+}
+
+long io_write_at(int fd, struct ofd *o, const void *buf, size_t n, off_t offset)
+{
+	struct iovec iov = {.iov_base = (void *)(uintptr_t)buf, .iov_len = n};
+
+	return write_vector(fd, o, &iov, 1, offset, true);
 }
 
 long io_writev_synced(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset)
@@ -443,7 +469,7 @@ long io_writev_synced(int fd, struct ofd *o, const struct iovec *iov, int count,
 	long r;
 
 	do
-		r = sync_is_promise(o) ? write_synced(fd, o, iov, count, offset) : IO_PASS;
+		r = sync_is_promise(o) ? write_synced(fd, o, iov, count, offset, false) : IO_PASS;
 	while (r == IO_PASS && is_another(fd, &o));
 	return r;
 }
@@ -481,7 +507,7 @@ static bool is_locked_for(struct file *f, bool moves)
 	return mode == FILE_ENGAGED || (moves && mode == FILE_PASSIVE);
 }
 
-static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset)
+static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset, bool ours)
 {
 	struct file *f = atomic_load_explicit(&o->file, memory_order_acquire);
 	struct file_guard g;
@@ -498,7 +524,7 @@ static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, 
 	}
 	if (!is_locked_for(f, offset == IO_NO_OFFSET))
 		return IO_PASS;
-	n = vector_size(iov, count);
+	n = vector_size(iov, count, ours);
 	g = file_lock(f);
 	if (g.nested)
 		stage_interrupt(f);
@@ -539,14 +565,26 @@ out:
 	return r;
 }
 
-long io_readv(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset)
+static long read_vector(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset, bool ours)
 {
 	long r;
 
 	do
-		r = read_any(fd, o, iov, count, offset);
+		r = read_any(fd, o, iov, count, offset, ours);
 	while (r == IO_PASS && is_another(fd, &o));
 	return r;
+}
+
+long io_readv(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset)
+{
+	return read_vector(fd, o, iov, count, offset, false);
+}
+
+long io_read_at(int fd, struct ofd *o, void *buf, size_t n, off_t offset)
+{
+	struct iovec iov = {.iov_base = buf, .iov_len = n};
+
+	return read_vector(fd, o, &iov, 1, offset, true);
 }
 
 static long seek_any(int fd, struct ofd *o, off_t offset, int whence)

@@ -17,10 +17,13 @@
 #define IO_NO_OFFSET ((off_t) - 1) /* use and move the description's own position */
 
 long io_writev(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset);
-/* The same for a write that must be durable when it returns (RWF_DSYNC, RWF_SYNC).  IO_PASS unless the rule's policy
+/* The same from one buffer, which is not asked about: a wild one is a segmentation fault if it is staged. */
+long io_write_at(int fd, struct ofd *o, const void *buf, size_t n, off_t offset);
+/* The same as io_writev for a write that must be durable when it returns (RWF_DSYNC, RWF_SYNC).  IO_PASS unless the rule's policy
  * for syncs lets it be staged; a description of O_SYNC or O_DSYNC does not need to be named so. */
 long io_writev_synced(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset);
 long io_readv(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset);
+long io_read_at(int fd, struct ofd *o, void *buf, size_t n, off_t offset);
 long io_lseek(int fd, struct ofd *o, off_t offset, int whence);
 
 /* Addresses that no program can own: the kernel must say EFAULT, we would fault. */
@@ -41,13 +44,11 @@ static inline long io_synced(int fd, struct ofd *o, const struct iovec *iov, int
 
 static inline long io_write(int fd, struct ofd *o, const void *buf, size_t n)
 {
-	struct iovec iov = {.iov_base = (void *)(uintptr_t)buf, .iov_len = n};
-
 	/* n - 1: a write of nothing is the kernel's business */
 	if (__builtin_expect(n - 1 < atomic_load_explicit(&stage_fast_most, memory_order_relaxed), 1) &&
 	    io_plausible(buf, n) && stage_fast(o, fd, buf, n))
 		return (long)n;
-	return io_writev(fd, o, &iov, 1, IO_NO_OFFSET);
+	return io_write_at(fd, o, buf, n, IO_NO_OFFSET);
 }
 
 #endif

@@ -187,7 +187,10 @@ int meta_release_at(int dirfd, const char *path)
 {
 	struct statx st;
 
-	if (meta_idle() || !identify(dirfd, path, true, &st))
+	/* (without a path it is the descriptor itself: what the path is like only the kernel may look at) */
+	if (dirfd >= 0)
+		lazy_use(dirfd);
+	if (meta_idle() || !path || sys.statx(dirfd, path, AT_EMPTY_PATH, STATX_INO, &st) < 0)
 		return 0;
 	return with_file(sys_dev_of(&st), st.stx_ino, act_release, NULL);
 }

@@ -35,7 +35,7 @@ void meta_settle_path(int dirfd, const char *path, bool follow);
 /* ftruncate, fallocate, ioctl, times, ... by a descriptor, be it O_PATH: its file is settled, and passive until small writes
  * come again.  0 or -errno. */
 int meta_release_fd(int fd);
-/* The same for the file named by a path (truncate, chmod, utimes); symlinks are followed. */
+/* The same for the file named by a path (truncate, chmod, utimes); symlinks are followed, and "" names dirfd itself. */
 int meta_release_at(int dirfd, const char *path);
 static inline int meta_release_path(const char *path) { return meta_release_at(-100 /* AT_FDCWD */, path); }
 

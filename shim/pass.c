@@ -9,19 +9,19 @@
 #include "log.h"
 #include "meta.h"
 #include "sys.h"
+#include "user.h"
 
 #include <fcntl.h>
 #include <string.h>
 
 static void sent(int fd) { fd_use_unmodelled(fd, THROUGH_PASSED); }
 
-/* Calls back with each descriptor in the control data. */
+/* Calls back with each descriptor in the control data, which can be read. */
 static void for_each_right(const struct msghdr *message, void (*act)(int fd))
 {
 	const struct msghdr *m = message;
 
-	if (!io_plausible(m, sizeof *m) || m->msg_controllen < sizeof(struct cmsghdr) ||
-	    !io_plausible(m->msg_control, m->msg_controllen))
+	if (m->msg_controllen < sizeof(struct cmsghdr))
 		return;
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR((struct msghdr *)(uintptr_t)m, c)) {
 		size_t room = m->msg_controllen - (size_t)((char *)c - (char *)m->msg_control);
@@ -43,14 +43,33 @@ static void for_each_right(const struct msghdr *message, void (*act)(int fd))
 
 void pass_sent(const struct msghdr *message)
 {
-	if (engage_config)
+	struct user_pages pages = USER_PAGES_INIT;
+
+	if (engage_config && fd_any_known() && user_reads(&pages, message, sizeof *message) &&
+	    user_reads(&pages, message->msg_control, message->msg_controllen))
 		for_each_right(message, sent);
+}
+
+void pass_all_sent(const struct mmsghdr *messages, unsigned count)
+{
+	struct user_pages pages = USER_PAGES_INIT;
+
+	if (!engage_config || !fd_any_known())
+		return;
+	for (unsigned i = 0; i < count && user_reads(&pages, &messages[i], sizeof messages[i]); i++)
+		pass_sent(&messages[i].msg_hdr);
 }
 
 void pass_received(const struct msghdr *message)
 {
 	if (engage_config)
 		for_each_right(message, pass_arrived);
+}
+
+void pass_all_received(const struct mmsghdr *messages, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++)
+		pass_received(&messages[i].msg_hdr);
 }
 
 bool pass_is_io_uring(int fd)

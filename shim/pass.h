@@ -9,10 +9,12 @@
 #include <stdbool.h>
 #include <sys/socket.h>
 
-/* Before sendmsg: what its SCM_RIGHTS name is passed on. */
+/* Before sendmsg, sendmmsg: what their SCM_RIGHTS name is passed on.  The messages may lie anywhere. */
 void pass_sent(const struct msghdr *message);
-/* After recvmsg: what came with it. */
+void pass_all_sent(const struct mmsghdr *messages, unsigned count);
+/* After recvmsg, recvmmsg: what came with so many. */
 void pass_received(const struct msghdr *message);
+void pass_all_received(const struct mmsghdr *messages, unsigned count);
 
 /* One descriptor of unknown origin: written through; when it is an io_uring, so is everything else. */
 void pass_arrived(int fd);

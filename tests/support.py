@@ -32,6 +32,7 @@ SAYS = {  # they kill processes whose arena nobody else has
     "test_name": r"/e/b: recovered, (\d{1,3}|1\d{3}|2000) bytes of a process that died",
     "test_exec": "19900 bytes of a process that died",
     "test_step": "/a: recovered, ",  # as much as was not flushed by then
+    "test_pointer": r"/a: recovered, \d{1,4} bytes of a process that died",
 }
 
 

@@ -57,11 +57,12 @@ def test_native(build, program):
         check(program, run_native([path_of(build, program)], place, CMOCKA_MESSAGE_OUTPUT="TAP"))
 
 
-# What goes through writes one instruction, or one system call, at a time is long, and the others differ in what they do
-# elsewhere.
+# What goes through writes one instruction, or one system call, at a time is long, as is what goes through all calls,
+# and the others differ in what they do elsewhere.
 STEPPED = {
     "test_preempt": {"default", "exclusive", "strict-exclusive"},
     "test_step": {"default", "strict-exclusive"},
+    "test_pointer": {"default", "smallest", "strict-exclusive"},
 }
 
 

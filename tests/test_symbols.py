@@ -137,6 +137,15 @@ def test_every_handler_is_called():
     assert handled() - used == {"vfork"}
 
 
+def test_every_handler_gets_wild_pointers():
+    """Each number with a handler that gets a pointer has a line in test_pointer (every hook has one: see there)."""
+    text = (ROOT / "tests" / "hooks" / "test_pointer.c").read_text()
+    without = """close close_range dup dup2 dup3 pidfd_getfd fanotify_init lseek fsync fdatasync sync syncfs
+        sync_file_range mmap flock ftruncate fallocate fchmod fchown exit exit_group unshare setns setuid setgid
+        setreuid setregid setresuid setresgid fork vfork"""
+    assert handled() - set(re.findall(r"^\tNUMBER\((\w+)", text, re.MULTILINE)) == set(without.split())
+
+
 # ---- the judgement itself ----
 
 SAMPLE = """

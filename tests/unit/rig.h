@@ -220,7 +220,7 @@ __attribute__((unused)) static int rig_open(const char *name, int flags)
 	fd_open_prepare(&op, AT_FDCWD, rig_path(name), flags | O_CREAT);
 	fd = open(rig_path(name), flags | O_CREAT, 0644);
 	assert_true(fd >= 0);
-	op.lazy = false;
+	op.looks = op.lazy = false;
 	fd_opened(&op, fd);
 	fd_open_end(&op);
 	assert_non_null(fdtable_get(fd));
