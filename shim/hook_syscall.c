@@ -69,6 +69,18 @@ static long changed_fd(long number, const long *a)
 	return changed(&c, prepared, number, a);
 }
 
+/* After the file was given back.  (The number stands before the arguments.) */
+static long change(int released, const long *a)
+{
+	long r = released < 0 ? released : kernel(a[-1], a);
+
+	if (r == 0) {
+		journal_touched();
+		file_attributes_changed();
+	}
+	return r;
+}
+
 /* ---- descriptors ---- */
 
 static long opened(long number, const long *a, struct fd_open *op)
@@ -403,6 +415,8 @@ static long do_ioctl(const long *a)
 		               SYS_ioctl, a);
 	}
 	r = hook_before_ioctl(INT(0), (unsigned long)a[1], TO(const void, 2));
+	if (r == 0 && hook_ioctl_sets((unsigned long)a[1]))
+		return change(0, a);
 	return r < 0 ? r : PASS;
 }
 
@@ -434,22 +448,13 @@ static long do_flock(const long *a)
 
 /* ---- size, space, attributes ---- */
 
-static long released_fd(int fd)
+static long change_file(int fd, const long *a) { return change(meta_release_fd(fd), a); }
+
+static long change_named(int dirfd, const char *path, int flags, const long *a)
 {
-	int r = meta_release_fd(fd);
-
-	if (fdtable_get(fd))
-		journal_unseen();
-	return r < 0 ? r : PASS;
-}
-
-static long released_at(int dirfd, const char *path, int flags)
-{
-	int r = (!path || !path[0]) && (flags & AT_EMPTY_PATH) ? meta_release_fd(dirfd)
-	                                                       : meta_release_at(dirfd, path);
-
-	journal_unseen();
-	return r < 0 ? r : PASS;
+	return change((!path || !path[0]) && (flags & AT_EMPTY_PATH) ? meta_release_fd(dirfd)
+	                                                             : meta_release_at(dirfd, path),
+	              a);
 }
 
 static long do_ftruncate(const long *a) { return changed_fd(SYS_ftruncate, a); }
@@ -465,23 +470,23 @@ static long do_truncate(const long *a)
 static long do_fallocate(const long *a) { return changed_fd(SYS_fallocate, a); }
 
 /* fchmod, fchown, fsetxattr, fremovexattr */
-static long change_fd(const long *a) { return released_fd(INT(0)); }
+static long change_fd(const long *a) { return change_file(INT(0), a); }
 /* chmod, chown, setxattr, ..., swapon */
-static long change_path(const long *a) { return released_at(AT_FDCWD, PATH(0), 0); }
+static long change_path(const long *a) { return change_named(AT_FDCWD, PATH(0), 0, a); }
 /* fchmodat, futimesat: no flags; without a path they are about the descriptor */
 static long change_at(const long *a)
 {
-	return PATH(1) ? released_at(INT(0), PATH(1), 0) : released_fd(INT(0));
+	return PATH(1) ? change_named(INT(0), PATH(1), 0, a) : change_file(INT(0), a);
 }
 /* fchmodat2, utimensat */
 static long change_at_flags(const long *a)
 {
-	return PATH(1) ? released_at(INT(0), PATH(1), INT(3)) : released_fd(INT(0));
+	return PATH(1) ? change_named(INT(0), PATH(1), INT(3), a) : change_file(INT(0), a);
 }
-static long do_fchownat(const long *a) { return released_at(INT(0), PATH(1), INT(4)); }
+static long do_fchownat(const long *a) { return change_named(INT(0), PATH(1), INT(4), a); }
 /* setxattrat, removexattrat */
-static long change_at_early_flags(const long *a) { return released_at(INT(0), PATH(1), INT(2)); }
-static long do_file_setattr(const long *a) { return released_at(INT(0), PATH(1), INT(4)); }
+static long change_at_early_flags(const long *a) { return change_named(INT(0), PATH(1), INT(2), a); }
+static long do_file_setattr(const long *a) { return change_named(INT(0), PATH(1), INT(4), a); }
 
 static long do_setrlimit(const long *a)
 {
