@@ -653,6 +653,24 @@ static void visit_spare(struct file *f, void *ctx)
 	file_unlock(f, g);
 }
 
+static bool vacate(int fd);
+
+/* One of ours that is in use gets a number beyond the limit; there is no other that is free. */
+static bool move_own(void)
+{
+	struct rlimit64 limit = {.rlim_cur = 0};
+
+	sys_raw(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, (long)&limit, 0, 0);
+	for (int fd = 0; limit.rlim_cur > 0; fd++) {
+		fd = fd_next_own((unsigned)fd, (unsigned)limit.rlim_cur - 1);
+		if (fd < 0)
+			return false;
+		if (vacate(fd))
+			return true;
+	}
+	return false;
+}
+
 bool fd_spare_own(void)
 {
 	struct spare s = {.any = false};
@@ -660,7 +678,7 @@ bool fd_spare_own(void)
 	if (alive_elsewhere())
 		return false;
 	file_for_each(visit_spare, &s);
-	return s.any || engage_retire_dir(NULL) || family_spare();
+	return s.any || engage_retire_dir(NULL) || family_spare() || move_own();
 }
 
 /* The last descriptor that this process has of a description; other members of the family go on with it. */

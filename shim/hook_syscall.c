@@ -32,6 +32,9 @@
 #define PASS LONG_MIN
 
 /* Numbers that the headers may be too old for; the same on every machine. */
+#ifndef SYS_cachestat
+#define SYS_cachestat 451
+#endif
 #ifndef SYS_fchmodat2
 #define SYS_fchmodat2 452
 #endif
@@ -377,6 +380,7 @@ static long do_syncfs(const long *a)
 	return r == 0 ? failed : r;
 }
 
+/* sync_file_range, cachestat: about what the kernel has of the file */
 static long do_sync_file_range(const long *a)
 {
 	long r = fd_hand_over(INT(0));
@@ -799,6 +803,7 @@ static handler *const handlers[] = {
 	[SYS_sync] = do_sync,
 	[SYS_syncfs] = do_syncfs,
 	[SYS_sync_file_range] = do_sync_file_range,
+	[SYS_cachestat] = do_sync_file_range,
 	[SYS_mmap] = do_mmap,
 	[SYS_sendfile] = do_sendfile,
 	[SYS_splice] = do_splice,

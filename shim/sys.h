@@ -187,6 +187,10 @@ bool sys_copies_on_write(unsigned kind);
 /* CLOCK_MONOTONIC in nanoseconds. */
 uint64_t sys_now_ns(void);
 
+/* A copy of the descriptor, close-on-exec, with a number that RLIMIT_NOFILE keeps from the program.  -errno when it has
+ * one already, or may not raise the limit for a moment in a task beside this process. */
+int sys_dup_beyond(int fd);
+
 /*
  * Calls `act` where closing a descriptor drops none of this process's POSIX locks: in a child with the same memory and a
  * copy of the descriptors, while this thread waits.  Where no child can be had (RLIMIT_NPROC, seccomp), right here.  Signals
