@@ -518,7 +518,18 @@ static long asked(long number, const long *a, const struct stat *out)
 }
 
 static long do_fstat(const long *a) { return asked(SYS_fstat, a, TO(const struct stat, 1)); }
-static long do_newfstatat(const long *a) { return asked(SYS_newfstatat, a, TO(const struct stat, 2)); }
+
+static long asked_named(long number, const long *a, int dirfd, const char *path, const struct stat *out)
+{
+	long r = asked(number, a, out);
+
+	return r == 0 && fd_recover_named(dirfd, path) ? kernel(number, a) : r;
+}
+
+static long do_newfstatat(const long *a)
+{
+	return asked_named(SYS_newfstatat, a, INT(0), PATH(1), TO(const struct stat, 2));
+}
 
 static long do_statx(const long *a)
 {
@@ -526,7 +537,7 @@ static long do_statx(const long *a)
 	long r;
 
 	HOOK_ASK(r, kernel(SYS_statx, a), HOOK_SETTLE_STATX(out))
-	return r;
+	return r == 0 && fd_recover_named(INT(0), PATH(1)) ? kernel(SYS_statx, a) : r;
 }
 
 /* ---- names ---- */
@@ -733,8 +744,14 @@ static long do_creat(const long *a)
 static long do_dup2(const long *a) { return dup_onto(SYS_dup2, a, 0); }
 #endif
 #ifdef SYS_stat
-static long do_stat(const long *a) { return asked(SYS_stat, a, TO(const struct stat, 1)); }
-static long do_lstat(const long *a) { return asked(SYS_lstat, a, TO(const struct stat, 1)); }
+static long do_stat(const long *a)
+{
+	return asked_named(SYS_stat, a, AT_FDCWD, PATH(0), TO(const struct stat, 1));
+}
+static long do_lstat(const long *a)
+{
+	return asked_named(SYS_lstat, a, AT_FDCWD, PATH(0), TO(const struct stat, 1));
+}
 #endif
 #ifdef SYS_rename
 static long do_rename(const long *a)
