@@ -68,6 +68,7 @@ static const char *const reason_names[THROUGH_COUNT] = {
 	[THROUGH_CLONE] = "clone",
 	[THROUGH_PASSED] = "descriptor passed on",
 	[THROUGH_IO_URING] = "io_uring",
+	[THROUGH_ENCRYPTED] = "encrypted",
 };
 
 const char *through_reason_name(enum through_reason reason)

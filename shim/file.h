@@ -59,8 +59,9 @@ enum through_reason {
 	THROUGH_LEASE_BUSY, /* visibility = strict, while somebody else has it open */
 	THROUGH_INHERITED,  /* another program has a description of it */
 	THROUGH_CLONE,
-	THROUGH_PASSED,   /* another process got the description by a message */
-	THROUGH_IO_URING, /* the process has an io_uring, which reads and writes where nobody sees it */
+	THROUGH_PASSED,    /* another process got the description by a message */
+	THROUGH_IO_URING,  /* the process has an io_uring, which reads and writes where nobody sees it */
+	THROUGH_ENCRYPTED, /* its file system encrypts it, and not the arena, or by another key */
 	THROUGH_COUNT
 };
 const char *through_reason_name(enum through_reason reason);
