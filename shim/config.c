@@ -336,9 +336,24 @@ static void inherit(const struct loader *l, struct rule *rule)
 	}
 }
 
+static uint64_t least_mem(const struct rule *rule)
+{
+	return 8 * (uint64_t)rule->set.block_bytes + CONFIG_TABLES_BYTES;
+}
+
+/* A block size that the user did not choose must not make a `mem` wrong that is allowed. */
+static void fit_block(struct rule *rule)
+{
+	enum { LEAST = 64 << 10 }; /* see config_key.c; the least `mem` holds eight of these */
+
+	while (rule->source[KEY_BLOCK] == SOURCE_DEFAULT && rule->set.mem_bytes < least_mem(rule) &&
+	       rule->set.block_bytes > LEAST)
+		rule->set.block_bytes /= 2;
+}
+
 static int check_mem(struct loader *l, const struct rule *rule)
 {
-	uint64_t least = 8 * (uint64_t)rule->set.block_bytes + CONFIG_TABLES_BYTES;
+	uint64_t least = least_mem(rule);
 	enum config_key key = rule->source[KEY_MEM] == SOURCE_DEFAULT ? KEY_BLOCK : KEY_MEM;
 	char value[32];
 	char block[32];
@@ -379,6 +394,7 @@ static int load(struct loader *l, char *const *env)
 		rc = load_inherit(l, env);
 	for (uint32_t i = 0; rc == 0 && i < l->c->rule_count; i++) {
 		inherit(l, &l->c->rules[i]);
+		fit_block(&l->c->rules[i]);
 		rc = check_mem(l, &l->c->rules[i]);
 	}
 	return rc;

@@ -25,6 +25,7 @@
 
 #include <fcntl.h>
 #include <linux/fs.h>
+#include <linux/fscrypt.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/statvfs.h>
@@ -556,6 +557,38 @@ static bool is_synchronous(int fd)
 	return sys_raw(SYS_ioctl, fd, FS_IOC_GETFLAGS, (long)&flags, 0, 0, 0) == 0 && (flags & FS_SYNC_FL);
 }
 
+/* The policy that the file system encrypts it by; its size, or -errno. */
+static long encryption_of(int fd, struct fscrypt_get_policy_ex_arg *policy)
+{
+	long r;
+
+	memset(policy, 0, sizeof *policy);
+	policy->policy_size = sizeof policy->policy;
+	r = sys_raw(SYS_ioctl, fd, FS_IOC_GET_ENCRYPTION_POLICY_EX, (long)policy, 0, 0, 0);
+	return r < 0 ? r : (long)policy->policy_size;
+}
+
+/* What is staged for a file that its file system encrypts must be encrypted by the same key: in a staging directory that
+ * was made inside the encrypted one it is. */
+static bool may_hold(const struct arena *a, const struct file *f, int fd, const struct statx *st)
+{
+	static _Atomic bool told;
+	struct fscrypt_get_policy_ex_arg here, there;
+	long size;
+
+	if (!(st->stx_attributes & STATX_ATTR_ENCRYPTED))
+		return true;
+	size = encryption_of(fd, &there);
+	if (size > 0 && encryption_of(engage_arena_fd(a), &here) == size &&
+	    memcmp(&here.policy, &there.policy, (size_t)size) == 0)
+		return true;
+	if (!atomic_exchange(&told, true))
+		log_warn(
+			"rule %s: encrypted files are not staged in %s, which is not encrypted, or by another key; they are written through",
+			f->rule->name, a->dir);
+	return false;
+}
+
 /* LOCK_ENGAGE held.  Returns why not, or THROUGH_NONE. */
 static enum through_reason try_engage(struct file *f, struct ofd *o)
 {
@@ -600,6 +633,8 @@ static enum through_reason try_engage(struct file *f, struct ofd *o)
 		return THROUGH_COUNT;
 	if (!a)
 		return THROUGH_NO_ARENA;
+	if (!may_hold(a, f, ofd_fd(o), &st))
+		return THROUGH_ENCRYPTED;
 	if (f->shared && !mapped_by_all(f, a)) {
 		f->engage_after = FILE_ENGAGE_LATER;
 		return THROUGH_COUNT;

@@ -251,6 +251,94 @@ static void look_at_path(struct fd_open *op)
 		              staging_beside(op->dirfd, op->path);
 }
 
+/*
+ * The path as it is written, made absolute.  (Where relative ones begin is found out once: after a chdir a file that a rule
+ * has may not be recognised, or one that no rule has, which is looked for in vain.)
+ */
+static const char *written_path(int dirfd, const char *path, char *out)
+{
+	static char start[LAST_DIR_MAX];
+	static _Atomic uint32_t found; /* 0: not asked; 1: somebody does; 2: here it is; 3: unknown */
+	uint32_t expected = 0;
+
+	if (path[0] == '/')
+		return path;
+	if (dirfd != AT_FDCWD || path[0] == '\0')
+		return NULL;
+	if (atomic_load(&found) == 0 && atomic_compare_exchange_strong(&found, &expected, 1)) {
+		long n = sys_raw(SYS_getcwd, (long)start, sizeof start, 0, 0, 0, 0);
+
+		atomic_store(&found, n > 1 && start[0] == '/' ? 2 : 3);
+	}
+	if (atomic_load(&found) != 2)
+		return NULL;
+	if (path[0] == '.' && path[1] == '/')
+		path += 2;
+	log_format(out, PATH_MAX, "%s/%s", start[1] ? start : "", path);
+	return out;
+}
+
+/* Recovers what is dead in the place `dir`.  Where others live that would be asked for by every call: once in a while, as
+ * the staged bytes of the living, too, are seen by others with some delay. */
+static bool place_recovered(int dirfd, const char *dir)
+{
+	enum { AGAIN_NS = 50000000 };
+	static _Atomic uint64_t looked;
+	static _Atomic uint64_t looked_at;
+	BUFFER(char, place);
+	uint64_t now, key;
+	unsigned files;
+	int fd;
+
+	key = recover_needed(dirfd, dir);
+	if (!key)
+		return false;
+	now = sys_now_ns();
+	if (atomic_load(&looked_at) == key && now - atomic_load(&looked) < AGAIN_NS)
+		return false;
+	fd = sys.openat(dirfd, dir, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
+	if (fd < 0)
+		return false;
+	files = engage_path_of(fd, place) == 0 ? recover_dead(place) : 0;
+	sys.close(fd);
+	atomic_store(&looked_at, key);
+	atomic_store(&looked, sys_now_ns());
+	return files > 0;
+}
+
+bool fd_recover_named(int dirfd, const char *path)
+{
+	BUFFER(char, text);
+	BUFFER(char, dir);
+	const struct rule *rule;
+	const char *written, *slash;
+	bool any = false;
+	size_t n;
+
+	if (!engage_config || !path || alive_elsewhere())
+		return false;
+	written = written_path(dirfd, path, text);
+	rule = written ? rule_match(engage_config, written) : NULL;
+	if (!rule)
+		return false;
+	if (rule->set.staging[0])
+		return place_recovered(AT_FDCWD, rule->set.staging);
+	slash = strrchr(path, '/');
+	n = slash ? (size_t)(slash - path) + 1 : 0;
+	if (rule->prefix[0] && strcmp(rule->prefix, "/") != 0) {
+		log_format(dir, PATH_MAX, "%s/" ARENA_DIR, rule->prefix);
+		any = place_recovered(AT_FDCWD, dir);
+		if ((n == strlen(rule->prefix) + 1 && strncmp(path, rule->prefix, n - 1) == 0) ||
+		    stages_above(rule, path, n))
+			return any;
+	}
+	if (n + sizeof ARENA_DIR > PATH_MAX)
+		return any;
+	memcpy(dir, path, n);
+	memcpy(dir + n, ARENA_DIR, sizeof ARENA_DIR);
+	return place_recovered(dirfd, dir) || any;
+}
+
 bool fd_lease_over(struct fd_open *op)
 {
 	enum { WAITS_MAX = 200 }; /* the lease may be another program's */
@@ -680,6 +768,24 @@ static void visit_spare(struct file *f, void *ctx)
 	file_unlock(f, g);
 }
 
+static bool vacate(int fd);
+
+/* One of ours that is in use gets a number beyond the limit; there is no other that is free. */
+static bool move_own(void)
+{
+	struct rlimit64 limit = {.rlim_cur = 0};
+
+	sys_raw(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, (long)&limit, 0, 0);
+	for (int fd = 0; limit.rlim_cur > 0; fd++) {
+		fd = fd_next_own((unsigned)fd, (unsigned)limit.rlim_cur - 1);
+		if (fd < 0)
+			return false;
+		if (vacate(fd))
+			return true;
+	}
+	return false;
+}
+
 bool fd_spare_own(void)
 {
 	struct spare s = {.any = false};
@@ -687,7 +793,7 @@ bool fd_spare_own(void)
 	if (alive_elsewhere())
 		return false;
 	file_for_each(visit_spare, &s);
-	return s.any || engage_retire_dir(NULL) || family_spare();
+	return s.any || engage_retire_dir(NULL) || family_spare() || move_own();
 }
 
 /* The last descriptor that this process has of a description; other members of the family go on with it. */

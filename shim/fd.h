@@ -13,6 +13,10 @@
 
 #define FD_PASS LONG_MIN
 
+/* A call that only looks has succeeded, or one that changes will be made.  If a rule has the path, as far as the path itself
+ * says that, what a dead process left for the file is put in place.  True when a file got bytes: to be looked at once more. */
+bool fd_recover_named(int dirfd, const char *path);
+
 /* What must be known before the kernel opens a file. */
 struct fd_open {
 	int flags;
@@ -53,6 +57,8 @@ void fd_opened(struct fd_open *op, int fd);
  * who looked for other descriptors before there was this one. */
 static inline bool fd_open_concerns(struct fd_open *op)
 {
+	if (op->regular && (op->flags & (O_ACCMODE | O_TRUNC)) == O_RDONLY)
+		(void)fd_recover_named(op->dirfd, op->path);
 	if (op->watch || !op->regular)
 		return op->watch;
 	/* the kernel showed the descriptor before, and who engages counts before it searches: one of us sees the other */

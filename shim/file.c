@@ -29,11 +29,13 @@ struct pools {
 	_Atomic uint32_t arena_taken[FILE_ARENAS]; /* by this member, + 1 */
 	struct arena arenas[FILE_ARENAS];
 	_Atomic uint64_t epoch;
-	_Atomic bool epoch_ended;
+	_Atomic uint64_t attributes;
 	uint8_t journal_buffers[FILE_ARENAS][2 * JOURNAL_BATCH_MAX] __attribute__((aligned(ARENA_PAGE)));
 };
 
 static struct pools *_Atomic pools;
+static _Atomic uint64_t
+	attributes_here; /* changes that this process made; `pools` has those before it, too */
 uint32_t family_me;
 struct file_local file_locals[FILE_POOL];
 struct ofd_local ofd_locals[OFD_POOL];
@@ -66,6 +68,7 @@ static const char *const reason_names[THROUGH_COUNT] = {
 	[THROUGH_CLONE] = "clone",
 	[THROUGH_PASSED] = "descriptor passed on",
 	[THROUGH_IO_URING] = "io_uring",
+	[THROUGH_ENCRYPTED] = "encrypted",
 };
 
 const char *through_reason_name(enum through_reason reason)
@@ -84,7 +87,9 @@ int file_pools_init(void)
 	             0);
 	if (sys_is_error(p))
 		return (int)(intptr_t)p;
-	if (!atomic_compare_exchange_strong(&pools, &expected, p))
+	if (atomic_compare_exchange_strong(&pools, &expected, p))
+		atomic_fetch_add(&p->attributes, atomic_load(&attributes_here));
+	else
 		sys.munmap(p, sizeof *p);
 	return 0;
 }
@@ -188,22 +193,7 @@ void file_arena_give(const struct arena *a)
 	atomic_store(&p->arena_taken[a - p->arenas], 0);
 }
 
-uint64_t file_epoch(void)
-{
-	struct pools *p = atomic_load(&pools);
-
-	return atomic_load_explicit(&p->epoch_ended, memory_order_relaxed)
-	               ? atomic_fetch_add(&p->epoch, 1) + 1
-	               : atomic_load(&p->epoch);
-}
-
-void file_epoch_end(void)
-{
-	struct pools *p = atomic_load(&pools);
-
-	if (p)
-		atomic_store(&p->epoch_ended, true);
-}
+uint64_t file_epoch(void) { return atomic_load(&atomic_load(&pools)->epoch); }
 
 void file_epoch_raise(void)
 {
@@ -211,6 +201,19 @@ void file_epoch_raise(void)
 
 	if (p)
 		atomic_fetch_add(&p->epoch, 1);
+}
+
+uint64_t file_attributes(void) { return atomic_load(&atomic_load(&pools)->attributes); }
+
+void file_attributes_changed(void)
+{
+	struct pools *p;
+
+	/* in this order: the pools that are made meanwhile count it */
+	atomic_fetch_add(&attributes_here, 1);
+	p = atomic_load(&pools);
+	if (p)
+		atomic_fetch_add(&p->attributes, 1);
 }
 
 uint8_t *file_journal_buffers(const struct arena *a)
@@ -396,6 +399,7 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->zero_wanted = f->zero_never = f->zero_synced = false;
 	f->full_sync = unsynced_take(dev, ino);
 	f->names_given = 0;
+	f->attributes_synced = 0;
 	f->changed = 1;
 	f->durable = f->durable_epoch = 0;
 	f->no_journal = false;

@@ -59,8 +59,9 @@ enum through_reason {
 	THROUGH_LEASE_BUSY, /* visibility = strict, while somebody else has it open */
 	THROUGH_INHERITED,  /* another program has a description of it */
 	THROUGH_CLONE,
-	THROUGH_PASSED,   /* another process got the description by a message */
-	THROUGH_IO_URING, /* the process has an io_uring, which reads and writes where nobody sees it */
+	THROUGH_PASSED,    /* another process got the description by a message */
+	THROUGH_IO_URING,  /* the process has an io_uring, which reads and writes where nobody sees it */
+	THROUGH_ENCRYPTED, /* its file system encrypts it, and not the arena, or by another key */
 	THROUGH_COUNT
 };
 const char *through_reason_name(enum through_reason reason);
@@ -219,8 +220,9 @@ struct file {
 	bool zero_never;
 	bool zero_synced; /* the device has a size that counts them */
 
-	bool full_sync;                  /* created or renamed here: the next sync is fsync */
-	uint32_t names_given;            /* counts the renames: one may come while the device is asked */
+	bool full_sync;             /* created or renamed here: the next sync is fsync */
+	uint32_t names_given;       /* counts the renames: one may come while the device is asked */
+	uint64_t attributes_synced; /* file_attributes() at the start of the last fsync of the file itself */
 	_Atomic uint64_t relaxed_due_ns; /* 0 = none */
 	int error; /* -errno of the last flush, 0 when it succeeded; the bytes stay staged */
 	/* failed background syncs: every description is told of the last one, once */
@@ -267,6 +269,16 @@ struct file *file_find(uint64_t dev, uint64_t ino);
 void file_put(struct file *f);
 /* The file of this identity got a name here: its next sync is an fsync, whether it is known now or later. */
 void file_named(uint64_t dev, uint64_t ino);
+/*
+ * Counts the changes of modes, owners, times, flags and extended attributes that the family makes, of any file: fdatasync
+ * leaves them out.  One count for all files needs no look at which file a path or descriptor names.
+ */
+uint64_t file_attributes(void);
+void file_attributes_changed(void); /* after the call */
+static inline bool file_attributes_due(const struct file *f)
+{
+	return f->attributes_synced != file_attributes();
+}
 /* This process's last descriptor of a description is gone; other members still have some. */
 void file_leave(struct file *f);
 /* A description that only dead members had is gone.  True when it was the file's last. */
@@ -302,7 +314,6 @@ uint32_t file_releases(void);
 /* Counts what changes files in ways that are seen only before they happen; see journal_file.h. */
 uint64_t file_epoch(void);
 void file_epoch_raise(void);
-void file_epoch_end(void); /* from now on it is another one whenever it is asked for */
 /* Two batches of a's journal, aligned for O_DIRECT. */
 uint8_t *file_journal_buffers(const struct arena *a);
 

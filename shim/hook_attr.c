@@ -12,18 +12,26 @@
 #include <unistd.h>
 #include <utime.h>
 
+/* The next fsync of a file has more to do than fdatasync. */
+static int changed(int r)
+{
+	if (r == 0)
+		file_attributes_changed();
+	return r;
+}
+
 #define BY_FD(fd, call) \
 	int released = meta_release_fd(fd); \
-	return released < 0 ? (int)hook_result(released) : (call)
+	return released < 0 ? (int)hook_result(released) : changed(call)
 
 #define BY_PATH(dirfd, path, call) \
 	int released = meta_release_at(dirfd, path); \
-	return released < 0 ? (int)hook_result(released) : (call)
+	return released < 0 ? (int)hook_result(released) : changed(call)
 
 /* Without a path the call is about the descriptor. */
 #define BY_PATH_OR_FD(dirfd, path, call) \
 	int released = (path) ? meta_release_at(dirfd, path) : meta_release_fd(dirfd); \
-	return released < 0 ? (int)hook_result(released) : (call)
+	return released < 0 ? (int)hook_result(released) : changed(call)
 
 EXPORT int fchmod(int fd, mode_t mode) { BY_FD(fd, real.fchmod(fd, mode)); }
 EXPORT int chmod(const char *path, mode_t mode) { BY_PATH(AT_FDCWD, path, real.chmod(path, mode)); }

@@ -120,6 +120,11 @@ static void ioctl_others(unsigned long request, const void *arg)
 
 bool hook_ioctl_clones(unsigned long request) { return request == FICLONE || request == FICLONERANGE; }
 
+bool hook_ioctl_sets(unsigned long request)
+{
+	return request == FS_IOC_SETFLAGS || request == FS_IOC_FSSETXATTR || request == FS_IOC_SETVERSION;
+}
+
 int hook_before_ioctl(int fd, unsigned long request, const void *arg)
 {
 	if (engage_config)
@@ -141,6 +146,8 @@ EXPORT int ioctl(int fd, unsigned long request, ...)
 		meta_change_fd(&change, fd); /* (again below, which says how it ends) */
 	r = hook_before_ioctl(fd, request, arg);
 	r = r < 0 ? (int)hook_result(r) : real.ioctl(fd, request, arg);
+	if (r == 0 && hook_ioctl_sets(request))
+		file_attributes_changed();
 	meta_change_end(&change);
 	return r;
 }

@@ -33,6 +33,9 @@
 #define PASS LONG_MIN
 
 /* Numbers that the headers may be too old for; the same on every machine. */
+#ifndef SYS_cachestat
+#define SYS_cachestat 451
+#endif
 #ifndef SYS_fchmodat2
 #define SYS_fchmodat2 452
 #endif
@@ -68,6 +71,18 @@ static long changed_fd(long number, const long *a)
 	int prepared = meta_change_fd(&c, INT(0));
 
 	return changed(&c, prepared, number, a);
+}
+
+/* After the file was given back.  (The number stands before the arguments.) */
+static long change(int released, const long *a)
+{
+	long r = released < 0 ? released : kernel(a[-1], a);
+
+	if (r == 0) {
+		journal_touched();
+		file_attributes_changed();
+	}
+	return r;
 }
 
 /* ---- descriptors ---- */
@@ -371,6 +386,7 @@ static long do_syncfs(const long *a)
 	return r == 0 ? failed : r;
 }
 
+/* sync_file_range, cachestat: about what the kernel has of the file */
 static long do_sync_file_range(const long *a)
 {
 	long r = fd_hand_over(INT(0));
@@ -409,6 +425,8 @@ static long do_ioctl(const long *a)
 		               SYS_ioctl, a);
 	}
 	r = hook_before_ioctl(INT(0), (unsigned long)a[1], TO(const void, 2));
+	if (r == 0 && hook_ioctl_sets((unsigned long)a[1]))
+		return change(0, a);
 	return r < 0 ? r : PASS;
 }
 
@@ -440,21 +458,11 @@ static long do_flock(const long *a)
 
 /* ---- size, space, attributes ---- */
 
-static long released_fd(int fd)
+static long change_file(int fd, const long *a) { return change(meta_release_fd(fd), a); }
+
+static long change_named(int dirfd, const char *path, int flags, const long *a)
 {
-	int r = meta_release_fd(fd);
-
-	if (fdtable_get(fd))
-		journal_unseen();
-	return r < 0 ? r : PASS;
-}
-
-static long released_at(int dirfd, const char *path, int flags)
-{
-	int r = !path && (flags & AT_EMPTY_PATH) ? meta_release_fd(dirfd) : meta_release_at(dirfd, path);
-
-	journal_unseen();
-	return r < 0 ? r : PASS;
+	return change(!path && (flags & AT_EMPTY_PATH) ? meta_release_fd(dirfd) : meta_release_at(dirfd, path), a);
 }
 
 static long do_ftruncate(const long *a) { return changed_fd(SYS_ftruncate, a); }
@@ -470,23 +478,23 @@ static long do_truncate(const long *a)
 static long do_fallocate(const long *a) { return changed_fd(SYS_fallocate, a); }
 
 /* fchmod, fchown, fsetxattr, fremovexattr */
-static long change_fd(const long *a) { return released_fd(INT(0)); }
+static long change_fd(const long *a) { return change_file(INT(0), a); }
 /* chmod, chown, setxattr, ..., swapon */
-static long change_path(const long *a) { return released_at(AT_FDCWD, PATH(0), 0); }
+static long change_path(const long *a) { return change_named(AT_FDCWD, PATH(0), 0, a); }
 /* fchmodat, futimesat: no flags; without a path they are about the descriptor */
 static long change_at(const long *a)
 {
-	return PATH(1) ? released_at(INT(0), PATH(1), 0) : released_fd(INT(0));
+	return PATH(1) ? change_named(INT(0), PATH(1), 0, a) : change_file(INT(0), a);
 }
 /* fchmodat2, utimensat */
 static long change_at_flags(const long *a)
 {
-	return PATH(1) ? released_at(INT(0), PATH(1), INT(3)) : released_fd(INT(0));
+	return PATH(1) ? change_named(INT(0), PATH(1), INT(3), a) : change_file(INT(0), a);
 }
-static long do_fchownat(const long *a) { return released_at(INT(0), PATH(1), INT(4)); }
+static long do_fchownat(const long *a) { return change_named(INT(0), PATH(1), INT(4), a); }
 /* setxattrat, removexattrat */
-static long change_at_early_flags(const long *a) { return released_at(INT(0), PATH(1), INT(2)); }
-static long do_file_setattr(const long *a) { return released_at(INT(0), PATH(1), INT(4)); }
+static long change_at_early_flags(const long *a) { return change_named(INT(0), PATH(1), INT(2), a); }
+static long do_file_setattr(const long *a) { return change_named(INT(0), PATH(1), INT(4), a); }
 
 static long do_setrlimit(const long *a)
 {
@@ -514,7 +522,18 @@ static long asked(long number, const long *a, const struct stat *out)
 }
 
 static long do_fstat(const long *a) { return asked(SYS_fstat, a, TO(const struct stat, 1)); }
-static long do_newfstatat(const long *a) { return asked(SYS_newfstatat, a, TO(const struct stat, 2)); }
+
+static long asked_named(long number, const long *a, int dirfd, const char *path, const struct stat *out)
+{
+	long r = asked(number, a, out);
+
+	return r == 0 && fd_recover_named(dirfd, path) ? kernel(number, a) : r;
+}
+
+static long do_newfstatat(const long *a)
+{
+	return asked_named(SYS_newfstatat, a, INT(0), PATH(1), TO(const struct stat, 2));
+}
 
 static long do_statx(const long *a)
 {
@@ -522,7 +541,7 @@ static long do_statx(const long *a)
 	long r;
 
 	HOOK_ASK(r, kernel(SYS_statx, a), HOOK_SETTLE_STATX(out))
-	return r;
+	return r == 0 && fd_recover_named(INT(0), PATH(1)) ? kernel(SYS_statx, a) : r;
 }
 
 /* ---- names ---- */
@@ -729,8 +748,14 @@ static long do_creat(const long *a)
 static long do_dup2(const long *a) { return dup_onto(SYS_dup2, a, 0); }
 #endif
 #ifdef SYS_stat
-static long do_stat(const long *a) { return asked(SYS_stat, a, TO(const struct stat, 1)); }
-static long do_lstat(const long *a) { return asked(SYS_lstat, a, TO(const struct stat, 1)); }
+static long do_stat(const long *a)
+{
+	return asked_named(SYS_stat, a, AT_FDCWD, PATH(0), TO(const struct stat, 1));
+}
+static long do_lstat(const long *a)
+{
+	return asked_named(SYS_lstat, a, AT_FDCWD, PATH(0), TO(const struct stat, 1));
+}
 #endif
 #ifdef SYS_rename
 static long do_rename(const long *a)
@@ -799,6 +824,7 @@ static handler *const handlers[] = {
 	[SYS_sync] = do_sync,
 	[SYS_syncfs] = do_syncfs,
 	[SYS_sync_file_range] = do_sync_file_range,
+	[SYS_cachestat] = do_sync_file_range,
 	[SYS_mmap] = do_mmap,
 	[SYS_sendfile] = do_sendfile,
 	[SYS_splice] = do_splice,

@@ -76,6 +76,7 @@ __attribute__((constructor)) static void fastwrite_start(void)
 {
 	char error[CONFIG_ERROR_MAX];
 
+	log_start();
 	real_resolve();
 	if (config_load(&config, environ, error) < 0) {
 		wrong_configuration(error);

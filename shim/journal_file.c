@@ -50,7 +50,8 @@ void journal_file_named(struct file *f, bool known)
 
 static bool clean(const struct file *f)
 {
-	return f->changed == f->durable && f->durable_epoch == file_epoch() && !f->full_sync && !f->error;
+	return f->changed == f->durable && f->durable_epoch == file_epoch() && !f->full_sync &&
+	       !file_attributes_due(f) && !f->error;
 }
 
 bool journal_file_alone(const struct file *f)

@@ -88,7 +88,5 @@ void journal_file_checkpoint(struct arena *a);
 
 /* No lock held: a call has changed some file, after it was given back for that. */
 static inline void journal_touched(void) { file_epoch_raise(); }
-/* The same before the call, whose end is not seen: no journal from now on. */
-static inline void journal_unseen(void) { file_epoch_end(); }
 
 #endif

@@ -7,8 +7,18 @@
 #include "buffer.h"
 #include "sys.h"
 
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <unistd.h>
+
+/* What tells one file from another, also when an inode number is given out again. */
+struct identity {
+	uint64_t dev, ino;
+	int64_t born_sec;
+	uint32_t born_nsec;
+};
+static struct identity stderr_at_start;
+static enum { STDERR_ANY, STDERR_CLOSED, STDERR_KNOWN } stderr_is;
 
 static _Atomic int level_now = LOG_WARN;
 static log_sink *_Atomic sink_now;
@@ -126,11 +136,42 @@ bool log_enabled(enum log_level level)
 
 void log_set_sink(log_sink *sink) { atomic_store_explicit(&sink_now, sink, memory_order_release); }
 
+/* False when descriptor 2 is closed. */
+static bool identify_stderr(struct identity *id)
+{
+	struct statx st;
+
+	if (sys_raw(SYS_statx, STDERR_FILENO, (long)"", AT_EMPTY_PATH, STATX_INO | STATX_BTIME, (long)&st,
+	            0) < 0)
+		return false;
+	*id = (struct identity){.dev = sys_dev_of(&st), .ino = st.stx_ino};
+	if (st.stx_mask & STATX_BTIME) {
+		id->born_sec = st.stx_btime.tv_sec;
+		id->born_nsec = st.stx_btime.tv_nsec;
+	}
+	return true;
+}
+
+void log_start(void) { stderr_is = identify_stderr(&stderr_at_start) ? STDERR_KNOWN : STDERR_CLOSED; }
+
+/* Descriptor 2 may be a data file by now.  (A thread that replaces it between this look and the write is not seen.) */
+static bool stderr_is_the_same(void)
+{
+	struct identity now;
+
+	if (stderr_is != STDERR_KNOWN)
+		return stderr_is == STDERR_ANY;
+	return identify_stderr(&now) && now.dev == stderr_at_start.dev && now.ino == stderr_at_start.ino &&
+	       now.born_sec == stderr_at_start.born_sec && now.born_nsec == stderr_at_start.born_nsec;
+}
+
 /* write(2) to descriptor 2 that cannot kill the program. */
 static void write_stderr(const char *line, size_t size)
 {
 	struct sys_quiet quiet;
 
+	if (!stderr_is_the_same())
+		return;
 	sys_quiet_begin(&quiet);
 	while (size > 0) {
 		long n = sys_raw(SYS_write, STDERR_FILENO, (long)line, (long)size, 0, 0, 0);
@@ -144,14 +185,14 @@ static void write_stderr(const char *line, size_t size)
 	sys_quiet_end(&quiet);
 }
 
-static void emit(const char *line, size_t size)
+void log_text(const char *text, size_t size)
 {
 	log_sink *sink = atomic_load_explicit(&sink_now, memory_order_acquire);
 
 	if (sink != NULL)
-		sink(line, size);
+		sink(text, size);
 	else
-		write_stderr(line, size);
+		write_stderr(text, size);
 }
 
 /* May one more line go out in this second?  *lost = lines dropped since the last one that went out in an
@@ -195,7 +236,7 @@ void log_line(enum log_level level, const char *format, ...)
 	if (lost > 0) {
 		size_t n = log_format(line, LOG_LINE_MAX, "%s%lu messages dropped\n", prefix,
 		                      (unsigned long)lost);
-		emit(line, n);
+		log_text(line, n);
 	}
 	size_t head = log_format(line, LOG_LINE_MAX - 1, "%s", prefix);
 	va_list args;
@@ -204,5 +245,5 @@ void log_line(enum log_level level, const char *format, ...)
 	va_end(args);
 	show_control_bytes(line + head, n - head);
 	line[n++] = '\n';
-	emit(line, n);
+	log_text(line, n);
 }

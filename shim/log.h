@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * log: the library's own messages.  One raw write(2) to descriptor 2 per line, prefix "fastwrite: ",
- * at most LOG_BURST lines a second (then one line that counts what was dropped).  errno is preserved,
+ * log: the library's own messages.  One raw write(2) to descriptor 2 per line, and only while that is the file that it
+ * was at the start: a program may close it, and the next file that it opens gets the number.  Prefix "fastwrite: ", at most LOG_BURST lines a second (then one line that counts what was dropped).  errno is preserved,
  * no stdio, no malloc, async-signal-safe; a closed pipe behind descriptor 2 raises no SIGPIPE.
  * Control bytes are shown as '?', so that a line stays one line.
  * Format: %s %c %d %u %x with l, ll or z where it applies, and %% (own formatter).
@@ -15,9 +15,14 @@
 
 enum { LOG_BURST = 10, LOG_LINE_MAX = 1024 };
 
+/* Remembers which file descriptor 2 is.  Without this call messages go to whatever it is: the command, tests. */
+void log_start(void);
 void log_set_level(enum log_level level);
 bool log_enabled(enum log_level level);
 void log_line(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* A text that was asked for, such as statistics: where lines go, as it is. */
+void log_text(const char *text, size_t size);
 
 /* Where lines go; NULL = the raw write to descriptor 2.  For a program whose descriptor 2 is itself a
  * managed file, whose kernel offset is not the logical one while bytes are staged. */

@@ -214,6 +214,11 @@ int meta_change_fd(struct meta_change *c, int fd)
 
 int meta_change_path(struct meta_change *c, const char *path)
 {
+	struct statx st;
+
+	/* (only the kernel can tell whether the path may be looked at) */
+	if (engage_config && !alive_elsewhere() && identify(AT_FDCWD, path, true, &st))
+		(void)fd_recover_named(AT_FDCWD, path);
 	change_begin(c);
 	return meta_release_path(path);
 }
@@ -294,6 +299,7 @@ void meta_rename_prepare(struct meta_rename *r, int fromfd, const char *from, in
 	if (r->holds)
 		file_hold();
 	if (identify(fromfd, from, false, &st)) {
+		(void)fd_recover_named(fromfd, from);
 		r->dev = sys_dev_of(&st);
 		r->ino = st.stx_ino;
 		r->tree = (st.stx_mode & S_IFMT) == S_IFDIR;
@@ -439,6 +445,7 @@ void meta_link_prepare(int dirfd, const char *path, bool follow)
 	    sys.statx(dirfd, path, AT_EMPTY_PATH | (follow ? 0 : AT_SYMLINK_NOFOLLOW), STATX_BASIC_STATS,
 	              &st) < 0)
 		return;
+	(void)fd_recover_named(dirfd, path);
 	before_other_name(dirfd, path, follow, &st);
 	settle(sys_dev_of(&st), st.stx_ino);
 	sync_relaxed_named(sys_dev_of(&st), st.stx_ino);

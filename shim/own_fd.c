@@ -54,6 +54,8 @@ int own_fd_move(int fd)
 	if (other < 0)
 		other = sys.fcntl(fd, F_DUPFD_CLOEXEC, 3);
 	if (other < 0)
+		other = sys_dup_beyond(fd);
+	if (other < 0)
 		return (int)other;
 	if (other >= OWN_FD_MAX) {
 		sys.close((int)other);

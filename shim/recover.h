@@ -56,8 +56,9 @@ int recover_path(const char *given, const struct recover_options *opt, struct re
  */
 int recover_live_slot(int arena_fd, const char *dir, uint32_t slot, int fd);
 
-/* The library's own use: false when nothing is there, or it was looked at and has not changed since. */
-bool recover_needed(int dirfd, const char *dir);
+/* The library's own use: 0 when nothing is there, or it was looked at and has not changed since; else a number that is
+ * another one when the directory has changed. */
+uint64_t recover_needed(int dirfd, const char *dir);
 /* And: recovers what is dead in staging directory `dir`, remembers directories that hold
  * nothing dead.  Returns the number of files that got bytes. */
 unsigned recover_dead(const char *dir);

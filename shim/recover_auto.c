@@ -52,12 +52,15 @@ static bool is_known(uint64_t key)
 	return false;
 }
 
-bool recover_needed(int dirfd, const char *dir)
+uint64_t recover_needed(int dirfd, const char *dir)
 {
 	struct statx st;
+	uint64_t key;
 
-	return sys.statx(dirfd, dir, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &st) == 0 &&
-	       !is_known(key_of(&st));
+	if (sys.statx(dirfd, dir, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &st) < 0)
+		return 0;
+	key = key_of(&st);
+	return is_known(key) ? 0 : key;
 }
 
 struct errand {

@@ -59,23 +59,23 @@ void stats_report(void)
 	struct sys_quiet quiet;
 	BUFFER(char, text);
 	size_t n;
-	int fd = 2;
+	int fd;
 
 	if (!config || config->stats == STATS_NONE || atomic_exchange(&said, true))
 		return;
-	if (config->stats == STATS_FILE) {
-		fd = sys.openat(AT_FDCWD, config->stats_file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC,
-		                0644);
-		if (fd < 0) {
-			log_warn("cannot open FASTWRITE_STATS file %s (error %d)", config->stats_file, -fd);
-			return;
-		}
-	}
 	n = compose(text, BUFFER_BYTES);
+	if (config->stats == STATS_STDERR) {
+		log_text(text, n);
+		return;
+	}
+	fd = sys.openat(AT_FDCWD, config->stats_file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+	if (fd < 0) {
+		log_warn("cannot open FASTWRITE_STATS file %s (error %d)", config->stats_file, -fd);
+		return;
+	}
 	sys_quiet_begin(&quiet);
 	if (sys.write(fd, text, n) != (ssize_t)n)
 		log_warn("cannot write the statistics");
 	sys_quiet_end(&quiet);
-	if (fd != 2)
-		sys.close(fd);
+	sys.close(fd);
 }

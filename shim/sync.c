@@ -107,11 +107,21 @@ static int by_policy(struct file *f, bool *full)
 	case SYNC_OFF: return 0;
 	case SYNC_RELAXED: return !relaxed_arm(f); /* nobody would do it later */
 	case SYNC_FSYNC: return 1;
-	case SYNC_JOURNAL:
+	case SYNC_JOURNAL: *full = f->full_sync || file_attributes_due(f); return 1;
 	case SYNC_FDATASYNC:
 	/* also when the program says fdatasync: whoever syncs the file next would not know of the name */
-	default: *full = f->full_sync; return 1;
+	default: *full = f->full_sync || (*full && file_attributes_due(f)); return 1;
 	}
+}
+
+/* An fsync succeeded that began when names and attributes were these.  The last look at the attributes counts: what a
+ * sync that began earlier has covered is less. */
+static void full_sync_done(struct file *f, uint32_t names, uint64_t attributes)
+{
+	if (f->names_given == names)
+		f->full_sync = false;
+	if (f->attributes_synced < attributes)
+		f->attributes_synced = attributes;
 }
 
 /* The file itself, without its lock, which is not held afterwards.  0 or -errno. */
@@ -119,6 +129,7 @@ static int sync_device(struct file *f, const struct ofd *o, int fd, bool full, s
 {
 	bool journal = journal_file_is(f);
 	uint32_t names = f->names_given;
+	uint64_t attributes = file_attributes();
 	struct journal_sync s = {0};
 	int r;
 
@@ -135,8 +146,8 @@ static int sync_device(struct file *f, const struct ofd *o, int fd, bool full, s
 	if (fdtable_get(fd) == o) {
 		if (r < 0)
 			journal_file_failed(f, r);
-		else if (full && f->names_given == names)
-			f->full_sync = false;
+		else if (full)
+			full_sync_done(f, names, attributes);
 		if (r == 0 && journal)
 			r = journal_file_sync_done(f, &s, g.nested);
 	}
@@ -215,6 +226,8 @@ int sync_file(int fd, struct ofd *o, bool full)
 /* By this descriptor; -1: members of the family who have one do it. */
 static void relaxed_sync(struct file *f, int fd)
 {
+	uint64_t attributes = file_attributes();
+	bool full = f->full_sync || file_attributes_due(f);
 	int r;
 
 	if (fd < 0)
@@ -223,11 +236,11 @@ static void relaxed_sync(struct file *f, int fd)
 	count(f, COUNT_SYNCS_DONE);
 	r = guard_synced(f);
 	if (r == 0)
-		r = device_sync(fd, f->full_sync);
+		r = device_sync(fd, full);
 	if (r < 0)
 		sync_note_error(f, r);
-	else
-		f->full_sync = false;
+	else if (full)
+		full_sync_done(f, f->names_given, attributes);
 }
 
 /* What was written with O_SYNC may be staged still.  False: it could not be written, and is due again later. */

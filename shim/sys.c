@@ -3,6 +3,7 @@
 #include "sys.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/futex.h>
 #include <sched.h>
 #include <signal.h>
@@ -142,32 +143,34 @@ void sys_quiet_end(const struct sys_quiet *q)
 	CALL4(SYS_rt_sigprocmask, SIG_SETMASK, &q->before, 0, sizeof q->before);
 }
 
-uint64_t sys_file_limit(void)
-{
-	struct {
-		uint64_t soft, hard;
-	} limit = {UINT64_MAX, UINT64_MAX};
+struct limit {
+	uint64_t soft, hard;
+};
 
-	CALL4(SYS_prlimit64, 0, RLIMIT_FSIZE, 0, &limit);
-	return limit.soft;
+static struct limit limit_of(int resource)
+{
+	struct limit limit = {UINT64_MAX, UINT64_MAX};
+
+	CALL4(SYS_prlimit64, 0, resource, 0, &limit);
+	return limit;
 }
 
+uint64_t sys_file_limit(void) { return limit_of(RLIMIT_FSIZE).soft; }
+
 struct errand {
+	int resource;       /* whose limit is in the way */
+	struct limit limit; /* that is wanted; if it is not to be had, what the hard limit allows */
 	long number, a, b, c, d, e, f;
 	volatile long result;
 };
 
 static __attribute__((noinline, noreturn)) void run_errand(struct errand *w)
 {
-	struct {
-		uint64_t soft, hard;
-	} limit = {UINT64_MAX, UINT64_MAX};
-
 	/* of this task alone: it has the program's memory and descriptors, but not its limits */
-	if (CALL4(SYS_prlimit64, 0, RLIMIT_FSIZE, &limit, 0) < 0 &&
-	    CALL4(SYS_prlimit64, 0, RLIMIT_FSIZE, 0, &limit) == 0) {
-		limit.soft = limit.hard;
-		CALL4(SYS_prlimit64, 0, RLIMIT_FSIZE, &limit, 0);
+	if (CALL4(SYS_prlimit64, 0, w->resource, &w->limit, 0) < 0 &&
+	    CALL4(SYS_prlimit64, 0, w->resource, 0, &w->limit) == 0) {
+		w->limit.soft = w->limit.hard;
+		CALL4(SYS_prlimit64, 0, w->resource, &w->limit, 0);
 	}
 	w->result = sys_raw(w->number, w->a, w->b, w->c, w->d, w->e, w->f);
 	for (;;)
@@ -176,17 +179,48 @@ static __attribute__((noinline, noreturn)) void run_errand(struct errand *w)
 
 /* On this very stack, on which nothing happens until it has ended.  No signal says so, and no wait() of the program's
  * finds it. */
-static __attribute__((noinline)) long run_unlimited(struct errand *w)
+static __attribute__((noinline)) long run_beside(struct errand *w, long refused)
 {
 	long pid = CALL1(SYS_clone, CLONE_VM | CLONE_VFORK | CLONE_FILES | CLONE_FS);
 
 	if (pid == 0)
 		run_errand(w);
 	if (pid < 0)
-		return -EFBIG;
+		return refused;
 	while (CALL4(SYS_wait4, pid, 0, __WCLONE, 0) == -EINTR)
 		;
 	return w->result;
+}
+
+/* The size of files is not limited for it. */
+static long run_unlimited(struct errand *w)
+{
+	w->resource = RLIMIT_FSIZE;
+	w->limit = (struct limit){UINT64_MAX, UINT64_MAX};
+	return run_beside(w, -EFBIG);
+}
+
+int sys_dup_beyond(int fd)
+{
+	enum { ROOM = 64 }; /* for others that are there already */
+	struct limit now = limit_of(RLIMIT_NOFILE);
+	sys_sigset signals;
+	long r;
+	struct errand w = {.resource = RLIMIT_NOFILE,
+	                   .number = SYS_fcntl,
+	                   .a = fd,
+	                   .b = F_DUPFD_CLOEXEC,
+	                   .c = (long)now.soft,
+	                   .result = -EINTR};
+
+	if ((uint64_t)fd >= now.soft || now.soft > INT_MAX - ROOM)
+		return -EMFILE;
+	w.limit.soft = now.soft + ROOM;
+	w.limit.hard = now.hard > w.limit.soft ? now.hard : w.limit.soft;
+	signals = sys_block_signals();
+	r = run_beside(&w, -EMFILE);
+	sys_restore_signals(signals);
+	return (int)r;
 }
 
 static __attribute__((noinline, noreturn)) void run_apart(void (*act)(void *ctx), void *ctx)

@@ -189,6 +189,10 @@ uint64_t sys_now_ns(void);
 /* CLOCK_REALTIME_COARSE: never later than the time stamp that a change of a file gets from now on. */
 int64_t sys_wall_ns(void);
 
+/* A copy of the descriptor, close-on-exec, with a number that RLIMIT_NOFILE keeps from the program.  -errno when it has
+ * one already, or may not raise the limit for a moment in a task beside this process. */
+int sys_dup_beyond(int fd);
+
 /*
  * Calls `act` where closing a descriptor drops none of this process's POSIX locks: in a child with the same memory and a
  * copy of the descriptors, while this thread waits.  Where no child can be had (RLIMIT_NPROC, seccomp), right here.  Signals

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support import disk_dir, run_preloaded
+from support import assert_staged, disk_dir, run_preloaded
 
 PROGRAM = r"""
 #include <fcntl.h>
@@ -85,6 +85,14 @@ def test_wrong_setting(start, place, name):
     assert all(word in line for word in words), line
     check_intact(place, done)
     assert done.stats.writes == 0
+
+
+def test_the_least_memory_stages(start, place):
+    """`block` follows `mem` unless it is set."""
+    done = start({"FASTWRITE_MEM": "1M", "FASTWRITE_STRICT": "1"})
+    check_intact(place, done)
+    assert done.stderr == ""
+    assert_staged(done.stats, 9000)
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -268,7 +268,7 @@ def test_config_without_rules(cli):
 BAD_CONFIGURATIONS = [
     ({"FASTWRITE_SYNK": "off"}, ["FASTWRITE_SYNK", "unknown key", "SYNC"]),
     ({"FASTWRITE_MEM": "16MB"}, ["FASTWRITE_MEM", '"16MB"', "1M..64G"]),
-    ({"FASTWRITE_MEM": "1M"}, ["FASTWRITE_MEM", "8 x block"]),
+    ({"FASTWRITE_MEM": "1M", "FASTWRITE_BLOCK": "1M"}, ["FASTWRITE_MEM", "8 x block"]),
     ({"FASTWRITE_BLOCK": "100K"}, ["FASTWRITE_BLOCK", "power of two"]),
     ({"FASTWRITE_SYNC": "journaled"}, ["FASTWRITE_SYNC", "fdatasync, fsync, journal"]),
     ({"FASTWRITE_VISIBILITY": "never"}, ["FASTWRITE_VISIBILITY", "lag, strict"]),

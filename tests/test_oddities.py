@@ -127,3 +127,84 @@ def test_bytes_of_the_dead_of_another_user(library, compile_c, leave, place):
     assert done.returncode == 0
     assert target.read_bytes() == lines(0, 60)
     assert_staged(parse_stats(stats.read_text()), 1000)
+
+
+LOOKS = r"""
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+/* looks PATH HOW: on a line of standard input, shows the size that it sees */
+int main(int argc, char **argv)
+{
+	const char *path = argv[1], *how = argv[2];
+	struct stat st = {0};
+	struct statx stx = {0};
+	static char bytes[10000], moved[5000];
+	char byte;
+	(void)argc;
+	if (write(1, "ready\n", 6) != 6 || read(0, &byte, 1) != 1)
+		return 2;
+	snprintf(moved, sizeof moved, "%s.moved", path);
+	if (strcmp(how, "stat") == 0 && stat(path, &st))
+		return 3;
+	if (strcmp(how, "lstat") == 0 && lstat(path, &st))
+		return 3;
+	if (strcmp(how, "number") == 0 && syscall(SYS_newfstatat, AT_FDCWD, path, &st, 0))
+		return 3;
+	if (strcmp(how, "statx") == 0 && (statx(AT_FDCWD, path, 0, STATX_SIZE, &stx), 0))
+		return 3;
+	if (stx.stx_size)
+		st.st_size = (off_t)stx.stx_size;
+	if (strcmp(how, "read") == 0)
+		st.st_size = read(open(path, O_RDONLY), bytes, sizeof bytes);
+	if (strcmp(how, "fopen") == 0)
+		st.st_size = (off_t)fread(bytes, 1, sizeof bytes, fopen(path, "r"));
+	if (strcmp(how, "rename") == 0 && (rename(path, moved) || syscall(SYS_newfstatat, AT_FDCWD, moved, &st, 0)))
+		return 3;
+	if (strcmp(how, "link") == 0 && (link(path, moved) || syscall(SYS_newfstatat, AT_FDCWD, moved, &st, 0)))
+		return 3;
+	if (strcmp(how, "truncate") == 0 && (truncate(path, 5000) || syscall(SYS_newfstatat, AT_FDCWD, path, &st, 0)))
+		return 3;
+	printf("%ld\n", (long)st.st_size);
+	return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("where", ["rule", "beside", "relative"])
+@pytest.mark.parametrize(
+    "how", ["stat", "lstat", "number", "statx", "read", "fopen", "rename", "link", "truncate"]
+)
+def test_bytes_of_the_dead_come_before_a_look(library, compile_c, leave, place, where, how):
+    """A process that runs already finds what another one had written before it was killed."""
+    sub = place / "data" / "sub"
+    sub.mkdir(parents=True)
+    target = sub / "x"
+    target.write_bytes(b"")
+    paths = f"{place}/data/**" if where == "rule" else "/**/sub/x"
+    env = {**os.environ, **preload_env(library, paths, lag_ms=60000)}
+    with subprocess.Popen(
+        [compile_c(LOOKS), "x" if where == "relative" else target, how],
+        cwd=sub,
+        env=env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as late:
+        try:
+            assert late.stdout.readline() == b"ready\n"
+            dead = subprocess.run([leave, "append", "kill", "0", "30", target], env=env, check=False)
+            assert dead.returncode == -9
+            assert len(target.read_bytes()) < 3000, "nothing was staged when it died"
+            late.stdin.write(b"\n")
+            late.stdin.close()
+            seen = late.stdout.read()
+            assert late.wait(60) == 0
+        finally:
+            late.kill()
+    assert seen == (b"5000\n" if how == "truncate" else b"3000\n")
+    kept = sub / "x.moved" if how == "rename" else target
+    assert kept.read_bytes() == lines(0, 30) + bytes(2000 if how == "truncate" else 0)

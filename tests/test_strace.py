@@ -404,3 +404,131 @@ def test_the_first_sync_after_a_rename_is_an_fsync_whatever_was_asked(library, c
     renamed = next(i for i, line in enumerate(lines) if "rename" in line)
     calls = [match[1] for line in lines[renamed:] if (match := CALL.match(line))]
     assert [call for call in calls if call in ("fsync", "fdatasync")][:2] == ["fsync", "fdatasync"]
+
+
+ATTRIBUTES = r"""
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+#include <utime.h>
+static int fd, other, flags;
+static const char *path;
+static struct timespec then[2] = {{1, 0}, {2, 0}};
+static struct timeval old[2] = {{1, 0}, {2, 0}};
+static int in_child(void)
+{
+	int status;
+	pid_t child = fork();
+	if (child == 0)
+		_exit(chmod(path, 0600) != 0);
+	return waitpid(child, &status, 0) < 0 || status;
+}
+static int change(const char *how)
+{
+#define IS(name, call) if (strcmp(how, name) == 0) return (int)(call)
+	IS("fchmod", fchmod(fd, 0600));
+	IS("fchmod a duplicate", fchmod(dup(fd), 0600));
+	IS("fchmod by a reader", fchmod(other, 0600));
+	IS("chmod", chmod(path, 0600));
+	IS("chmod in a child", in_child());
+	IS("fchmodat", fchmodat(AT_FDCWD, path, 0600, 0));
+	IS("fchown", fchown(fd, getuid(), getgid()));
+	IS("chown", chown(path, getuid(), getgid()));
+	IS("lchown", lchown(path, getuid(), getgid()));
+	IS("fchownat", fchownat(AT_FDCWD, path, getuid(), getgid(), 0));
+	IS("futimens", futimens(fd, then));
+	IS("utimensat", utimensat(AT_FDCWD, path, then, 0));
+	IS("futimes", futimes(fd, old));
+	IS("utimes", utimes(path, old));
+	IS("utime", utime(path, NULL));
+	IS("fsetxattr", fsetxattr(fd, "user.a", "1", 1, 0));
+	IS("setxattr", setxattr(path, "user.b", "1", 1, 0));
+	IS("lsetxattr", lsetxattr(path, "user.c", "1", 1, 0));
+	IS("fremovexattr", fremovexattr(fd, "user.a"));
+	IS("removexattr", removexattr(path, "user.b"));
+	IS("lremovexattr", lremovexattr(path, "user.c"));
+	IS("ioctl", ioctl(fd, FS_IOC_GETFLAGS, &flags) || (flags |= FS_NOATIME_FL, ioctl(fd, FS_IOC_SETFLAGS, &flags)));
+	IS("fchmod by number", syscall(SYS_fchmod, fd, 0640));
+	IS("fchmodat by number", syscall(SYS_fchmodat, AT_FDCWD, path, 0600));
+	IS("utimensat by number", syscall(SYS_utimensat, AT_FDCWD, path, then, 0));
+	IS("fsetxattr by number", syscall(SYS_fsetxattr, fd, "user.d", "1", 1, 0));
+	IS("ioctl by number", (flags &= ~FS_NOATIME_FL, syscall(SYS_ioctl, fd, FS_IOC_SETFLAGS, &flags)));
+	return 1;
+}
+/* attributes PATH CALL...: writes, an fsync, and for each the call and three syncs; `before`: chmod before the open */
+int main(int argc, char **argv)
+{
+	path = argv[1];
+	if (argc > 2 && strcmp(argv[2], "before") == 0 && (argc = 2, chmod(path, 0600)))
+		return 1;
+	fd = open(path, O_WRONLY);
+	other = open(path, O_RDONLY);
+	for (int i = 0; i < 100; i++)
+		if (write(fd, "0123456789", 10) != 10)
+			return 2;
+	if (fsync(fd))
+		return 3;
+	for (int i = 2; i < argc; i++) {
+		if (change(argv[i]))
+			return perror(argv[i]), 4;
+		/* what was asked for less does not count as the one that is due */
+		if (fdatasync(fd) || write(fd, "0123456789", 10) != 10 || fsync(fd))
+			return 5;
+		if (write(fd, "0123456789", 10) != 10 || fsync(fd))
+			return 6;
+	}
+	return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def attributes(compile_c) -> Path:
+    return compile_c(ATTRIBUTES)
+
+
+def synced_by(library, place, program, *arguments, **settings) -> list[str]:
+    """The sync calls that the program's process makes while it runs."""
+    out = place / "strace.txt"
+    command = ["strace", "-f", "-qq", "-o", out, "-E", f"LD_PRELOAD={library}", program]
+    done = run_preloaded(library, [*command, *arguments], place, env={"LD_PRELOAD": ""}, **settings)
+    assert done.returncode == 0, done.stderr
+    calls = [match[1] for line in out.read_text().splitlines() if (match := CALL.match(line))]
+    return [call for call in calls if call in ("fsync", "fdatasync")]
+
+
+CHANGES = re.findall(r'IS\("([^"]+)"', ATTRIBUTES)
+
+
+def test_the_fsync_after_a_change_of_attributes_is_one(library, place, attributes):
+    """fdatasync leaves modes, owners, times and extended attributes out."""
+    existing(place)
+    for change in CHANGES:
+        synced = synced_by(library, place, attributes, "data/a", change, paths=f"{place}/data/**")
+        assert synced == ["fdatasync", "fdatasync", "fsync", "fdatasync"], (change, synced)
+
+
+def test_the_fsync_after_a_change_of_attributes_before_the_open_is_one(library, place, attributes):
+    existing(place)
+    assert synced_by(library, place, attributes, "data/a") == ["fdatasync"]
+    assert synced_by(library, place, attributes, "data/a", "before") == ["fsync"]
+
+
+@pytest.mark.parametrize("change", ["fchmod", "chmod", "utimensat", "fsetxattr by number"])
+@pytest.mark.parametrize("sync", ["journal", "relaxed"])
+def test_a_change_of_attributes_is_synced_by_every_policy(library, place, attributes, sync, change):
+    existing(place)
+    synced = synced_by(
+        library, place, attributes, "data/a", change, sync=sync, relaxed_ms=60_000, writers="exclusive"
+    )
+    assert "fsync" in synced, synced

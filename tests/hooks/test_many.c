@@ -106,6 +106,75 @@ static void none_left(void **state)
 	OK(unlink("c"));
 }
 
+enum { FORK_LIMIT = 64 };
+
+static bool appends(int fd)
+{
+	char record[RECORD];
+
+	record_fill(record, 0);
+	for (int i = 0; i < 20; i++)
+		if (write(fd, record, RECORD) != RECORD)
+			return false;
+	return true;
+}
+
+/* What the limit allows beside 0, 1, 2, `fd` and the two ends of a pipe. */
+static bool takes_all(int fd)
+{
+	int count = 0;
+
+	while (open("c", O_RDWR | O_CREAT | O_CLOEXEC, 0644) >= 0)
+		count++;
+	if (errno != EMFILE)
+		return false;
+	for (int other = 0; other < FORK_LIMIT; other++)
+		if (fcntl(other, F_GETFD) < 0)
+			return false;
+	return count == FORK_LIMIT - 6 && appends(fd);
+}
+
+/* A child and its parent, while both live. */
+static void none_left_after_a_fork(void **state)
+{
+	struct rlimit old, limit;
+	int fd, ends[2], status;
+	char all = '?';
+	pid_t pid;
+
+	(void)state;
+	OK(getrlimit(RLIMIT_NOFILE, &old));
+	limit = old;
+	limit.rlim_cur = FORK_LIMIT;
+	OK(setrlimit(RLIMIT_NOFILE, &limit));
+	fd = open_staged("a", O_APPEND);
+	OK(pipe2(ends, O_CLOEXEC));
+	fflush(stdout);
+	pid = fork();
+	if (pid == 0) {
+		all = takes_all(fd) ? 'y' : 'n';
+		CHILD(write(ends[1], &all, 1) == 1);
+		for (;;)
+			pause();
+	}
+	assert_true(pid > 0);
+	assert_int_equal(read(ends[0], &all, 1), 1);
+	OK(kill(pid, all == 'y' ? 0 : SIGKILL));
+	assert_int_equal(all, 'y');
+	assert_true(takes_all(fd));
+	/* who has given its descriptors up lives on, and is found dead when it is */
+	OK(kill(pid, SIGKILL));
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(appends(fd));
+	for (int other = fd + 1; other < FORK_LIMIT; other++)
+		OK(close(other));
+	OK(setrlimit(RLIMIT_NOFILE, &old));
+	OK(close(fd));
+	assert_int_equal(kernel_size("a"), (RECORDS + 60) * RECORD);
+	OK(unlink("a"));
+	OK(unlink("c"));
+}
+
 enum { THREADS = 8, EACH = 5000 };
 static int shared_fd;
 
@@ -323,6 +392,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		/* first: while the library has nothing open yet */
 		cmocka_unit_test(none_left),
+		cmocka_unit_test(none_left_after_a_fork),
 		cmocka_unit_test(many_files),
 		cmocka_unit_test(many_of_one),
 		cmocka_unit_test(opened_while_it_is_flushed),

@@ -782,6 +782,35 @@ static void others(void **state)
 	FAILS(syscall(SYS_openat, AT_FDCWD, "none/none", O_RDONLY), ENOENT);
 }
 
+#ifndef SYS_cachestat
+#define SYS_cachestat 451
+#endif
+
+/* All pages that were written are the kernel's, who may have them on the disk already (O_DIRECT). */
+static void cached(void **state)
+{
+	enum { PAGES = 32 };
+	struct {
+		uint64_t offset, length;
+	} all = {0, 0};
+	struct {
+		uint64_t cached, dirty, writeback, evicted, evicted_lately;
+	} is = {0, 0, 0, 0, 0};
+	int fd = open_staged("a", 0);
+
+	(void)state;
+	write_records(fd, RECORDS, PAGES * 4096 / RECORD - RECORDS);
+	if (syscall(SYS_cachestat, fd, &all, &is, 0L) < 0) {
+		assert_int_equal(errno, ENOSYS);
+		print_message("this kernel has no cachestat\n");
+		skip();
+	}
+	assert_true(is.cached > 0);
+	assert_int_equal(kernel_size("a"), PAGES * 4096 / RECORD * RECORD);
+	OK(close(fd));
+	OK(unlink("a"));
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -790,6 +819,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(descriptors),
 		cmocka_unit_test(looking),
 		cmocka_unit_test(syncing),
+		cmocka_unit_test(cached),
 		cmocka_unit_test(sizes),
 		cmocka_unit_test(holes),
 		cmocka_unit_test(names),

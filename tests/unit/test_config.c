@@ -609,6 +609,7 @@ static void test_mem_must_hold_blocks(void **state)
 	(void)state;
 	with("FASTWRITE_PATHS=/a/**");
 	with("FASTWRITE_MEM=1M");
+	with("FASTWRITE_BLOCK=128K");
 	load_fails(-EINVAL, "FASTWRITE_MEM = \"1M\"", "8 x block", "1536K", "128K", NULL);
 
 	with("FASTWRITE_PATHS=/a/**");
@@ -620,6 +621,30 @@ static void test_mem_must_hold_blocks(void **state)
 	/* no rule uses it, nothing is wrong */
 	with("FASTWRITE_BLOCK=4M");
 	load_ok();
+}
+
+/* A block that nobody asked for is as small as `mem` needs. */
+static void test_block_follows_mem(void **state)
+{
+	static const struct {
+		const char *mem;
+		uint32_t block;
+	} cases[] = {{"1M", 65536}, {"1535K", 65536}, {"1536K", 131072}, {"64G", 131072}};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		env_count = 0;
+		with("FASTWRITE_PATHS=/a/**");
+		with("FASTWRITE_MEM=%s", cases[i].mem);
+		load_ok();
+		assert_int_equal(config.rules[0].set.block_bytes, cases[i].block);
+		assert_int_equal(config.rules[0].source[KEY_BLOCK], SOURCE_DEFAULT);
+	}
+	env_count = 0;
+	write_file("[rule a]\npaths = /a/**\nmem = 1M\n[rule b]\npaths = /b/**\n");
+	load_ok();
+	assert_int_equal(config.rules[0].set.block_bytes, 65536);
+	assert_int_equal(config.rules[1].set.block_bytes, 131072);
 }
 
 /* Streams are seen in the whole process or not at all. */
@@ -907,6 +932,7 @@ int main(void)
 		TEST(test_bad_values),
 		TEST(test_limits_themselves_are_good),
 		TEST(test_mem_must_hold_blocks),
+		TEST(test_block_follows_mem),
 		TEST(test_stdio_is_not_for_a_rule),
 		TEST(test_stdio_is_not_for_a_rule),
 		TEST(test_unknown_variable),

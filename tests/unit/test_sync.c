@@ -341,6 +341,32 @@ static void test_renamed_during_a_sync(void **state)
 	assert_int_equal(rig_close(fd), 0);
 }
 
+static int chmod_meanwhile(int fd)
+{
+	sys.fsync = sys_kernel.fsync;
+	file_attributes_changed();
+	return sys.fsync(fd);
+}
+
+/* The sync that is under way does not cover it. */
+static void test_attributes_changed_during_a_sync(void **state)
+{
+	int fd = staged_file(SYNC_FDATASYNC);
+	struct file *f = atomic_load(&fdtable_get(fd)->file);
+
+	(void)state;
+	sys.fsync = chmod_meanwhile;
+	assert_int_equal(sync_file(fd, fdtable_get(fd), true), 0);
+	assert_false(f->full_sync);
+	assert_true(file_attributes_due(f));
+	/* less than what is due */
+	assert_int_equal(sync_file(fd, fdtable_get(fd), false), 0);
+	assert_true(file_attributes_due(f));
+	assert_int_equal(sync_file(fd, fdtable_get(fd), true), 0);
+	assert_false(file_attributes_due(f));
+	assert_int_equal(rig_close(fd), 0);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -348,6 +374,7 @@ int main(void)
 		TEST(test_fdatasync),
 		TEST(test_renamed_while_unknown),
 		TEST(test_renamed_during_a_sync),
+		TEST(test_attributes_changed_during_a_sync),
 		TEST(test_fsync),
 		TEST(test_off),
 		TEST(test_relaxed),
