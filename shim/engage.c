@@ -12,6 +12,7 @@
 #include "journal_file.h"
 #include "kill.h"
 #include "lazy.h"
+#include "lease.h"
 #include "log.h"
 #include "marks.h"
 #include "pass.h"
@@ -617,6 +618,7 @@ static enum through_reason try_engage(struct file *f, struct ofd *o)
 	f->zero_wanted = f->zero_synced = false;
 	f->release_wanted = false;
 	probe_direct(f, &st);
+	f->lease_proves = lease_proves(ofd_fd(o));
 	atomic_signal_fence(memory_order_seq_cst);
 	f->slot = slot;
 	kill_step();

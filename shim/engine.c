@@ -253,15 +253,6 @@ static void sleep_ns(uint32_t seen, uint64_t ns)
 	sys_futex_wait((uint32_t *)&engine.events, seen, &t);
 }
 
-/* Takes the signals of broken leases out of the queue: they were answered by lease_drop. */
-static void drain_signals(void)
-{
-	struct timespec none = {0};
-
-	while (thread_wait_signal(NULL, &none) > 0)
-		;
-}
-
 static bool leader_needed(void)
 {
 	bool needed;
@@ -333,10 +324,8 @@ static void work(void)
 		uint64_t now;
 
 		engage_tend();
-		if (f) {
+		if (f)
 			flush_file(f);
-			drain_signals();
-		}
 		now = sys_now_ns();
 		/* one thread keeps the time; while it ticks, engine_arm has nothing to do */
 		if (is_leader && (now >= next_scan || (waits && atomic_load(&engine.armed)))) {

@@ -11,8 +11,8 @@
 
 struct flush_target {
 	int fd;
-	int flags;             /* status flags of fd's description now, O_APPEND never among them */
-	bool direct_ok;        /* O_DIRECT may be tried; cleared when the file system refuses it */
+	int flags;      /* status flags of fd's description now; with O_APPEND its end is at the offset */
+	bool direct_ok; /* O_DIRECT may be tried; cleared when the file system refuses it */
 	bool direct_refused;   /* out: it did */
 	uint64_t direct_min;   /* smallest aligned middle worth it */
 	uint64_t direct_bytes; /* out: bytes written by O_DIRECT */

@@ -33,10 +33,7 @@ static struct {
 static _Atomic bool refusal_said;
 
 /* F_WRLCK: held and not asked for.  While somebody waits the kernel says what it will become. */
-static bool lease_intact(const struct ofd *o)
-{
-	return o && ofd_fd(o) >= 0 && sys.fcntl(ofd_fd(o), F_GETLEASE, 0) == F_WRLCK;
-}
+static bool lease_intact(const struct ofd *o) { return o && ofd_fd(o) >= 0 && lease_holds(ofd_fd(o)); }
 
 /* A lease that another member of the family has is that one's business. */
 static bool lease_is_ours(const struct file *f) { return f->leased && ofd_fd(f->leased) >= 0; }
@@ -189,7 +186,9 @@ static void say_refusal(const struct file *f, int error)
 			"rule %s: visibility = strict, but no lease can be had on %s: %s (error %d); such files are "
 			"written through",
 			f->rule->name, slot_of(f) ? slot_of(f)->path : "a file",
-			error == EACCES ? "it belongs to another user" : "its file system has none", error);
+			error == EACCES ? "it belongs to another user"
+					: "its file system has none that counts",
+			error);
 }
 
 void strict_pass(struct file *f)
@@ -234,6 +233,11 @@ int strict_hold(struct file *f, struct ofd *o, bool nested)
 		return 0;
 	if (!strict_stop_passing(f))
 		return 0;
+	if (!f->lease_proves) {
+		if (!strict_for_journal(f))
+			say_refusal(f, EOPNOTSUPP);
+		return -THROUGH_NO_LEASE;
+	}
 	flush_close_own(f);
 	f->no_own_fd = true;
 	r = watcher_hold();
