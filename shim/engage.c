@@ -738,6 +738,9 @@ int engage_release(struct file *f, bool nested)
 	atomic_signal_fence(memory_order_seq_cst);
 	kill_step();
 	arena_slot_free(a, slot);
+	/* the engine removes it when it has been of no use for a while */
+	if (a->slots_used == 0 && !engage_stopped())
+		engine_arm();
 	f->small_seen = 0;
 	f->mode = FILE_PASSIVE;
 	file_engaged_add(-1);
@@ -977,6 +980,17 @@ bool engage_retire_dir(const char *dir)
 	}
 	sys_restore_signals(signals);
 	return any;
+}
+
+void engage_retire_idle(void)
+{
+	/* (whoever has it may wait for this thread to end) */
+	if (!lock_try(&engage.lock, lock_self()))
+		return;
+	for (uint32_t i = 0; i < engage.count; i++)
+		if (engage.arenas[i].arena && engage.arenas[i].arena->slots_used == 0)
+			arena_close(i);
+	lock_drop_fast(&engage.lock, lock_self());
 }
 
 bool engage_move_fd(int fd)

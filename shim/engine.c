@@ -341,6 +341,8 @@ static void work(void)
 			last_work = now;
 		if (f)
 			continue;
+		if (is_leader && idle && now - last_work >= patience && !atomic_load(&engine.stopping))
+			engage_retire_idle();
 		if ((now - last_work >= patience || atomic_load(&engine.stopping)) && try_leave())
 			return;
 		fall_asleep(seen, is_leader ? next_scan : now + patience);

@@ -50,9 +50,62 @@ static void test_start_at_its_end(void **state)
 	pthread_join(caller, NULL);
 }
 
+static int set_up(void **state)
+{
+	(void)state;
+	rig_start(NULL);
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	(void)state;
+	rig_stop();
+	return 0;
+}
+
+static bool arena_goes(void)
+{
+	for (int i = 0; i < 500; i++) {
+		if (access(rig_path(".fastwrite"), F_OK) < 0)
+			return true;
+		sys_nap(10000000);
+	}
+	return false;
+}
+
+/* A program that goes on without files there must not keep the file system busy. */
+static void test_arena_of_no_file_goes(void **state)
+{
+	int fd = rig_open("out", O_WRONLY), other;
+
+	(void)state;
+	rig_put(fd, 0, 100);
+	rig_put(fd, 100, 100);
+	assert_int_equal(access(rig_path(".fastwrite"), F_OK), 0);
+	assert_int_equal(rig_close(fd), 0);
+	assert_true(arena_goes());
+	/* and comes back, also when the threads have ended before the close */
+	other = rig_open("other", O_WRONLY);
+	rig_put(other, 0, 100);
+	rig_put(other, 100, 100);
+	assert_int_equal(rig_settle(other), 0);
+	for (int i = 0; i < 500 && engine_tid() != 0; i++)
+		sys_nap(10000000);
+	assert_int_equal(engine_tid(), 0);
+	assert_int_equal(access(rig_path(".fastwrite"), F_OK), 0);
+	assert_int_equal(rig_close(other), 0);
+	assert_true(arena_goes());
+	rig_expect("out", 200);
+	rig_expect("other", 200);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_start_at_its_end)};
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_start_at_its_end),
+		cmocka_unit_test_setup_teardown(test_arena_of_no_file_goes, set_up, tear_down),
+	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
