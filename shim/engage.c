@@ -305,11 +305,11 @@ static struct arena *arena_open(const struct rule *rule, const char *path, uint6
 		r = arena_create_at(a, dir, rule, &place);
 	if (r < 0) {
 		file_arena_give(a);
-		if (r != -EMFILE && r != -ENFILE && r != -EFBIG) {
+		if (r != -EMFILE && r != -ENFILE && r != -EFBIG && r != -EAGAIN) {
 			engage.arenas[i].refused = rule;
 			engage.arenas[i].refused_dev = dev;
 			say_refused(rule, dir, r);
-		} /* else: the program's own doing; another file may have more luck */
+		} /* else: the program's own doing (EAGAIN: mlockall); another file may have more luck */
 		atomic_store(&engage.arenas[i].claimed, 0);
 		return NULL;
 	}

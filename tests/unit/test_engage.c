@@ -4,6 +4,9 @@
 #include "rig.h"
 
 #include <pthread.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 
 static int set_up(void **state)
 {
@@ -263,6 +266,85 @@ static void test_failed_close_with_a_reader_left(void **state)
 	arena_slot_free(a, (uint32_t)slot);
 }
 
+enum { ARENA_BYTES = 1 << 20, LOCKABLE = 6 << 20 };
+
+/* The kernel's count of this process's locked memory, in KiB. */
+static long locked_kib(void)
+{
+	char line[200];
+	FILE *status = fopen("/proc/self/status", "r");
+	long kib = -1;
+
+	while (fgets(line, sizeof line, status))
+		if (sscanf(line, "VmLck: %ld", &kib) == 1)
+			break;
+	fclose(status);
+	return kib;
+}
+
+/* In a child that has no privilege: root may lock as much as it likes. */
+static int lock_memory(uint64_t limit)
+{
+	struct rlimit most = {.rlim_cur = limit, .rlim_max = limit};
+	int fd, status;
+
+	alive_set();
+	fd_set_process();
+	fd = rig_open("out", O_WRONLY);
+	if (setrlimit(RLIMIT_MEMLOCK, &most) < 0 || (getuid() == 0 && setresuid(65534, 65534, 65534) < 0) ||
+	    mlockall(MCL_FUTURE) < 0)
+		return 10;
+	rig_put(fd, 0, 100);
+	rig_put(fd, 100, 100);
+	rig_put(fd, 200, 100);
+	status = rig_file(fd)->mode == FILE_ENGAGED ? 1 : rig_file(fd)->why == THROUGH_NO_ARENA ? 2 : 3;
+	/* what this program maps is its own business; ours would be seen */
+	if (status == 1 && locked_kib() * 1024 >= ARENA_BYTES / 2)
+		status = 4;
+	rig_close(fd);
+	engage_stop_all(THROUGH_EXIT);
+	return status;
+}
+
+static int in_child(uint64_t limit, char *said, size_t size)
+{
+	int ends[2], status;
+	ssize_t n, at = 0;
+	pid_t pid;
+
+	assert_int_equal(chmod(rig_dir, 0777), 0);
+	assert_int_equal(pipe(ends), 0);
+	pid = fork();
+	if (pid == 0) {
+		dup2(ends[1], 2);
+		_exit(lock_memory(limit));
+	}
+	close(ends[1]);
+	while ((n = read(ends[0], said + at, size - 1 - (size_t)at)) > 0)
+		at += n;
+	said[at] = '\0';
+	close(ends[0]);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFEXITED(status));
+	if (WEXITSTATUS(status) > 4)
+		print_message("%s\n", said);
+	unlink(rig_path("out"));
+	return WEXITSTATUS(status);
+}
+
+/* mlockall(MCL_FUTURE): what the library maps must not use up what the program may lock; where nothing can be mapped the
+ * file is the kernel's, and nobody need hear of it. */
+static void test_locked_memory(void **state)
+{
+	char said[1000];
+
+	(void)state;
+	assert_int_equal(in_child(LOCKABLE, said, sizeof said), 1);
+	assert_string_equal(said, "");
+	assert_int_equal(in_child(ARENA_BYTES / 2, said, sizeof said), 2);
+	assert_string_equal(said, "");
+}
+
 static _Atomic bool written;
 
 static void *write_some(void *name)
@@ -371,6 +453,7 @@ int main(void)
 		TEST(test_unknown_descriptor),
 		TEST(test_no_reservation),
 		TEST(test_failed_close_with_a_reader_left),
+		TEST(test_locked_memory),
 		TEST(test_all_blocks_fail),
 		TEST(test_all_blocks_abandoned),
 		TEST(test_standard_descriptor),
