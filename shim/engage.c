@@ -15,6 +15,7 @@
 #include "lease.h"
 #include "log.h"
 #include "marks.h"
+#include "memory_limit.h"
 #include "pass.h"
 #include "prealloc.h"
 #include "stage.h"
@@ -314,6 +315,7 @@ static struct arena *arena_open(const struct rule *rule, const char *path, uint6
 		return NULL;
 	}
 	family_set_add(&a->members, family_me);
+	memory_limit_check(a->fd, a->total_bytes, a->dir);
 	engage.arenas[i].fd = a->fd;
 	engage.arenas[i].arena = a;
 	atomic_store(&engage.arenas[i].claimed, 0);
