@@ -984,8 +984,21 @@ bool engage_retire_dir(const char *dir)
 	return any;
 }
 
+static void visit_rest(struct file *f, void *ctx)
+{
+	uint32_t tid = lock_self();
+
+	(void)ctx;
+	if (f->mode != FILE_ENGAGED || !lock_try(&f->lock, tid))
+		return;
+	if (f->mode == FILE_ENGAGED && f->arena && !f->head && !atomic_load(&f->busy) && !f->damaged)
+		prealloc_rest(f);
+	lock_drop_fast(&f->lock, tid);
+}
+
 void engage_retire_idle(void)
 {
+	file_for_each(visit_rest, NULL);
 	/* (whoever has it may wait for this thread to end) */
 	if (!lock_try(&engage.lock, lock_self()))
 		return;

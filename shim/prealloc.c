@@ -274,6 +274,20 @@ void prealloc_trim(struct file *f, int fd)
 	forget(f);
 }
 
+void prealloc_rest(struct file *f)
+{
+	int fd = flush_program_fd(f);
+
+	if (f->prealloc_end <= f->ksize || f->zero_end || fd < 0 || f->shared || strict_is(f))
+		return;
+	flush_close_own(f); /* it would refuse the lease; a write opens it again */
+	if (!flush_take_lease(f, fd))
+		return;
+	cut(f, fd);
+	flush_give_lease(f, fd);
+	forget(f);
+}
+
 void prealloc_again(struct file *f, int fd)
 {
 	if (f->prealloc_end <= f->ksize)

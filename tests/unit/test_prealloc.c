@@ -65,6 +65,27 @@ static void test_trimmed_long_after_the_last_write(void **state)
 	assert_true(allocated("out") <= 8192);
 }
 
+/* The file stays open, but nothing is written any more. */
+static void test_trimmed_when_idle(void **state)
+{
+	int fd = rig_open("out", O_WRONLY);
+
+	(void)state;
+	rig_put(fd, 0, 100);
+	rig_put(fd, 100, 100);
+	assert_int_equal(rig_settle(fd), 0);
+	assert_true(allocated("out") > 8192);
+	for (int i = 0; i < 500 && allocated("out") > 8192; i++)
+		sys_nap(10000000);
+	assert_true(allocated("out") <= 8192);
+	assert_int_equal(rig_file(fd)->mode, FILE_ENGAGED);
+	rig_put(fd, 200, 100);
+	assert_true(allocated("out") > 8192);
+	assert_int_equal(rig_close(fd), 0);
+	rig_expect("out", 300);
+	assert_true(allocated("out") <= 8192);
+}
+
 /* As long as somebody else has the file nothing can be given back without a race with his appends: so that little is
  * reserved that may have to stay. */
 static void test_little_stays_while_others_have_it(void **state)
@@ -485,6 +506,7 @@ int main(void)
 		TEST(test_ahead_and_trimmed),
 		TEST(test_not_trimmed_under_a_write),
 		TEST(test_trimmed_long_after_the_last_write),
+		TEST(test_trimmed_when_idle),
 		TEST(test_little_stays_while_others_have_it),
 		TEST(test_not_trimmed_when_the_lease_is_lost),
 		TEST(test_full_disk_reserves_less),
