@@ -4,6 +4,7 @@
 
 #include "buffer.h"
 #include "crc32c.h"
+#include "engine.h"
 #include "kill.h"
 #include "log.h"
 #include "registry.h"
@@ -407,23 +408,41 @@ static void close_all(struct arena *a)
 	a->fd = -1;
 }
 
+struct removal {
+	const struct arena *a;
+	int r;
+};
+
+static void remove_name(void *ctx)
+{
+	struct removal *removal = ctx;
+	int dirfd = sys.openat(AT_FDCWD, removal->a->dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
+
+	kill_step();
+	removal->r = dirfd;
+	if (dirfd >= 0) {
+		removal->r = sys.unlinkat(dirfd, removal->a->name, 0);
+		sys.close(dirfd);
+	}
+}
+
 void arena_destroy(struct arena *a)
 {
-	const int how = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
-	int dirfd = sys.openat(AT_FDCWD, a->dir, how, 0);
-	int removed = -EACCES;
+	struct removal removal = {.a = a};
+	int removed;
 
-	if (dirfd == -EMFILE || dirfd == -ENFILE) {
+	/* the engine runs beside the program, whose next descriptor must get the lowest number */
+	if (engine_is_self())
+		sys_apart(remove_name, &removal);
+	else
+		remove_name(&removal);
+	if (removal.r == -EMFILE || removal.r == -ENFILE) {
 		/* nothing is in it: the number that it has will do */
 		own_fd_close(a->fd);
 		a->fd = -1;
-		dirfd = sys.openat(AT_FDCWD, a->dir, how, 0);
+		remove_name(&removal);
 	}
-	kill_step();
-	if (dirfd >= 0) {
-		removed = sys.unlinkat(dirfd, a->name, 0);
-		sys.close(dirfd);
-	}
+	removed = removal.r;
 	/* The process has given up the rights that it was made with: the next one that has them removes the empty file. */
 	if (removed < 0 && a->fd >= 0)
 		sys.ftruncate(a->fd, 0);

@@ -13,8 +13,10 @@
 #include "journal_file.h"
 #include "kill.h"
 #include "lazy.h"
+#include "lease.h"
 #include "log.h"
 #include "marks.h"
+#include "memory_limit.h"
 #include "pass.h"
 #include "prealloc.h"
 #include "stage.h"
@@ -306,15 +308,16 @@ static struct arena *arena_open(const struct rule *rule, const char *path, uint6
 		r = arena_create_at(a, dir, rule, &place);
 	if (r < 0) {
 		file_arena_give(a);
-		if (r != -EMFILE && r != -ENFILE && r != -EFBIG) {
+		if (r != -EMFILE && r != -ENFILE && r != -EFBIG && r != -EAGAIN) {
 			engage.arenas[i].refused = rule;
 			engage.arenas[i].refused_dev = dev;
 			say_refused(rule, dir, r);
-		} /* else: the program's own doing; another file may have more luck */
+		} /* else: the program's own doing (EAGAIN: mlockall); another file may have more luck */
 		atomic_store(&engage.arenas[i].claimed, 0);
 		return NULL;
 	}
 	family_set_add(&a->members, family_me);
+	memory_limit_check(a->fd, a->total_bytes, a->dir);
 	engage.arenas[i].fd = a->fd;
 	engage.arenas[i].arena = a;
 	atomic_store(&engage.arenas[i].claimed, 0);
@@ -659,6 +662,7 @@ static enum through_reason try_engage(struct file *f, struct ofd *o)
 	f->zero_wanted = f->zero_synced = false;
 	f->release_wanted = false;
 	probe_direct(f, &st);
+	f->lease_proves = lease_proves(ofd_fd(o));
 	atomic_signal_fence(memory_order_seq_cst);
 	f->slot = slot;
 	kill_step();
@@ -778,6 +782,9 @@ int engage_release(struct file *f, bool nested)
 	atomic_signal_fence(memory_order_seq_cst);
 	kill_step();
 	arena_slot_free(a, slot);
+	/* the engine removes it when it has been of no use for a while */
+	if (a->slots_used == 0 && !engage_stopped())
+		engine_arm();
 	f->small_seen = 0;
 	f->mode = FILE_PASSIVE;
 	file_engaged_add(-1);
@@ -1021,6 +1028,30 @@ bool engage_retire_dir(const char *dir)
 	}
 	sys_restore_signals(signals);
 	return any;
+}
+
+static void visit_rest(struct file *f, void *ctx)
+{
+	uint32_t tid = lock_self();
+
+	(void)ctx;
+	if (f->mode != FILE_ENGAGED || !lock_try(&f->lock, tid))
+		return;
+	if (f->mode == FILE_ENGAGED && f->arena && !f->head && !atomic_load(&f->busy) && !f->damaged)
+		prealloc_rest(f);
+	lock_drop_fast(&f->lock, tid);
+}
+
+void engage_retire_idle(void)
+{
+	file_for_each(visit_rest, NULL);
+	/* (whoever has it may wait for this thread to end) */
+	if (!lock_try(&engage.lock, lock_self()))
+		return;
+	for (uint32_t i = 0; i < engage.count; i++)
+		if (engage.arenas[i].arena && engage.arenas[i].arena->slots_used == 0)
+			arena_close(i);
+	lock_drop_fast(&engage.lock, lock_self());
 }
 
 bool engage_move_fd(int fd)

@@ -58,6 +58,9 @@ void engage_tend(void);
 /* Removes idle arenas in directory `dir` (a staging directory), NULL: everywhere; for rmdir, and when the
  * program needs our descriptors.  True when one was removed. */
 bool engage_retire_dir(const char *dir);
+/* In the engine, with nothing to do: gives back what is reserved for files that nobody writes, and removes arenas that hold
+ * nothing.  They would keep their file system busy. */
+void engage_retire_idle(void);
 
 /* The program wants this number: the arena that has it takes another.  False when there is none. */
 bool engage_move_fd(int fd);

@@ -19,21 +19,21 @@ static struct {
 	struct lock lock; /* LOCK_QUEUE: everything below */
 	struct file *first, *last;
 	_Atomic uint32_t depth;
-	uint32_t threads;                /* running */
-	uint32_t sleepers;               /* of these asleep */
+	struct thread_one leader;        /* keeps the time, and is whom leases name; the last to go */
+	uint32_t helpers;                /* others that run */
+	uint32_t sleepers;               /* of all these asleep */
 	_Atomic uint32_t events;         /* futex */
-	_Atomic uint32_t tid;            /* of the thread that leases name, 0 = none runs */
 	_Atomic bool armed;              /* the timer ticks, or has been told to */
 	_Atomic bool stopping;           /* engine_stop is under way: all leave, none starts */
-	_Atomic uint32_t tids[TIDS_MAX]; /* of those that run or have just ended */
+	_Atomic uint32_t tids[TIDS_MAX]; /* of helpers that run or have just ended */
 	uint32_t pace_ms;
 } engine = {.pace_ms = 100};
 
-static __thread bool is_engine;
+static __thread bool is_engine, is_leader;
 
 bool engine_is_self(void) { return is_engine; }
 
-pid_t engine_tid(void) { return (pid_t)atomic_load(&engine.tid); }
+pid_t engine_tid(void) { return thread_one_id(&engine.leader); }
 
 void engine_set_pace(uint32_t lag_ms) { engine.pace_ms = lag_ms ? lag_ms : 1; }
 
@@ -253,42 +253,34 @@ static void sleep_ns(uint32_t seen, uint64_t ns)
 	sys_futex_wait((uint32_t *)&engine.events, seen, &t);
 }
 
-/* Takes the signals of broken leases out of the queue: they were answered by lease_drop. */
-static void drain_signals(void)
+static bool leader_needed(void)
 {
-	struct timespec none = {0};
-
-	while (thread_wait_signal(NULL, &none) > 0)
-		;
-}
-
-/*
- * True when this thread may end: nothing came in since.  The thread whose id the leases name goes last.  The
- * id is withdrawn before `armed` is looked at for the last time, and engine_arm sets `armed` before it looks at
- * the id: so either we stay, or it starts a new thread.
- */
-static bool try_leave(void)
-{
-	bool leave;
+	bool needed;
 
 	lock_take(&engine.lock, LOCK_QUEUE);
-	leave = !engine.first && (engine.threads == 1 || engine_tid() != (pid_t)lock_self());
-	if (leave && engine.threads == 1 && atomic_load(&engine.stopping)) {
-		atomic_store(&engine.tid, 0);
-	} else if (leave && engine.threads == 1) {
-		atomic_store(&engine.tid, 0);
-		if (atomic_load(&engine.armed)) {
-			atomic_store(&engine.tid, lock_self());
-			leave = false;
-		}
-	}
-	if (leave)
-		engine.threads--;
+	needed = engine.first || engine.helpers > 0 ||
+	         (atomic_load(&engine.armed) && !atomic_load(&engine.stopping));
 	lock_drop(&engine.lock, LOCK_QUEUE);
-	return leave;
+	return needed;
 }
 
-static bool is_leader(void) { return engine_tid() == (pid_t)lock_self(); }
+static bool helper_leaves(void)
+{
+	bool leaves;
+
+	lock_take(&engine.lock, LOCK_QUEUE);
+	leaves = !engine.first;
+	if (leaves)
+		engine.helpers--;
+	lock_drop(&engine.lock, LOCK_QUEUE);
+	return leaves;
+}
+
+/* True when this thread may end: nothing came in since. */
+static bool try_leave(void)
+{
+	return is_leader ? thread_one_leave(&engine.leader, leader_needed) : helper_leaves();
+}
 
 static void fall_asleep(uint32_t seen, uint64_t until_ns)
 {
@@ -303,22 +295,21 @@ static void fall_asleep(uint32_t seen, uint64_t until_ns)
 	lock_drop(&engine.lock, LOCK_QUEUE);
 }
 
-static bool is_gone(uint32_t tid) { return sys_raw(SYS_tgkill, sys_getpid(), tid, 0, 0, 0, 0) < 0; }
-
-/* Queue lock held. */
-static void note_tid(void)
+static void note_helper(void)
 {
+	lock_take(&engine.lock, LOCK_QUEUE);
 	for (int i = 0; i < TIDS_MAX; i++) {
 		uint32_t tid = engine.tids[i];
 
-		if (tid == 0 || is_gone(tid)) {
+		if (tid == 0 || !thread_lives(tid)) {
 			engine.tids[i] = lock_self();
-			return;
+			break;
 		}
 	}
+	lock_drop(&engine.lock, LOCK_QUEUE);
 }
 
-static void *engine_main(void *arg)
+static void work(void)
 {
 	const uint64_t patience = IDLE_EXIT_MS * 1000000ull;
 	uint64_t next_scan = 0;
@@ -326,27 +317,18 @@ static void *engine_main(void *arg)
 	bool idle = false;
 	bool waits = false;
 
-	(void)arg;
-	thread_begin();
 	is_engine = true;
-	lock_take(&engine.lock, LOCK_QUEUE);
-	if (engine_tid() == 0)
-		atomic_store(&engine.tid, lock_self());
-	note_tid();
-	lock_drop(&engine.lock, LOCK_QUEUE);
 	for (;;) {
 		uint32_t seen = atomic_load(&engine.events);
 		struct file *f = queue_pop();
 		uint64_t now;
 
 		engage_tend();
-		if (f) {
+		if (f)
 			flush_file(f);
-			drain_signals();
-		}
 		now = sys_now_ns();
 		/* one thread keeps the time; while it ticks, engine_arm has nothing to do */
-		if (is_leader() && (now >= next_scan || (waits && atomic_load(&engine.armed)))) {
+		if (is_leader && (now >= next_scan || (waits && atomic_load(&engine.armed)))) {
 			uint64_t wait;
 
 			atomic_store(&engine.armed, false);
@@ -355,51 +337,60 @@ static void *engine_main(void *arg)
 			if (!waits)
 				atomic_store(&engine.armed, true);
 		}
-		if (f || (is_leader() && !idle))
+		if (f || (is_leader && !idle))
 			last_work = now;
 		if (f)
 			continue;
+		if (is_leader && idle && now - last_work >= patience && !atomic_load(&engine.stopping))
+			engage_retire_idle();
 		if ((now - last_work >= patience || atomic_load(&engine.stopping)) && try_leave())
-			return NULL;
-		fall_asleep(seen, is_leader() ? next_scan : now + patience);
+			return;
+		fall_asleep(seen, is_leader ? next_scan : now + patience);
 	}
 }
 
-/* One more thread unless `most` run already. */
-static int thread_add(uint32_t most)
+static void *lead(void *arg)
+{
+	(void)arg;
+	is_leader = true;
+	thread_one_begin(&engine.leader);
+	work();
+	return NULL;
+}
+
+static void *help(void *arg)
+{
+	(void)arg;
+	thread_begin();
+	note_helper();
+	work();
+	return NULL;
+}
+
+/* One more thread unless enough run already. */
+static void helper_add(void)
 {
 	sys_sigset signals = sys_block_signals();
 	bool make;
-	int r = 0;
 
 	lock_take(&engine.lock, LOCK_QUEUE);
-	make = engine.threads < most && !atomic_load(&engine.stopping);
+	make = engine.helpers < ENGINE_THREADS_MAX - 1 && !atomic_load(&engine.stopping);
 	if (make)
-		engine.threads++;
+		engine.helpers++;
 	lock_drop(&engine.lock, LOCK_QUEUE);
-	if (make) {
-		r = thread_make(engine_main);
-		if (r < 0) {
-			lock_take(&engine.lock, LOCK_QUEUE);
-			engine.threads--;
-			lock_drop(&engine.lock, LOCK_QUEUE);
-		}
+	if (make && thread_make(help) < 0) {
+		lock_take(&engine.lock, LOCK_QUEUE);
+		engine.helpers--;
+		lock_drop(&engine.lock, LOCK_QUEUE);
 	}
 	sys_restore_signals(signals);
-	return r;
 }
 
 int engine_start(void)
 {
-	int r = thread_add(1);
+	int r = atomic_load(&engine.stopping) ? -EAGAIN : thread_one_need(&engine.leader, lead);
 
-	/* its id is needed for leases */
-	while (r == 0 && engine_tid() == 0) {
-		if (atomic_load(&engine.stopping))
-			return -EAGAIN;
-		sys_raw(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
-	}
-	return r;
+	return r < 0 ? r : 0;
 }
 
 uint32_t engine_threads(void)
@@ -407,7 +398,7 @@ uint32_t engine_threads(void)
 	uint32_t n;
 
 	lock_take(&engine.lock, LOCK_QUEUE);
-	n = engine.threads;
+	n = engine.helpers + (engine_tid() != 0);
 	lock_drop(&engine.lock, LOCK_QUEUE);
 	return n;
 }
@@ -417,10 +408,10 @@ static bool all_gone(void)
 	for (int i = 0; i < TIDS_MAX; i++) {
 		uint32_t tid = atomic_load(&engine.tids[i]);
 
-		if (tid != 0 && !is_gone(tid))
+		if (tid != 0 && thread_lives(tid))
 			return false;
 	}
-	return engine_threads() == 0;
+	return engine_threads() == 0 && thread_one_gone(&engine.leader);
 }
 
 void engine_stop(void)
@@ -439,7 +430,7 @@ int engine_resume(void)
 	atomic_store(&engine.stopping, false);
 	/* whatever the timer had to look after is found when it starts anew */
 	atomic_store(&engine.armed, true);
-	return engine_tid() == 0 ? engine_start() : 0;
+	return engine_start();
 }
 
 void engine_nudge(void) { wake(ENGINE_THREADS_MAX); }
@@ -458,7 +449,7 @@ void engine_kick(struct file *f)
 		engine.first = f;
 	engine.last = f;
 	engine.depth++;
-	deep = engine.depth > QUEUE_DEEP && engine.threads < ENGINE_THREADS_MAX;
+	deep = engine.depth > QUEUE_DEEP && engine.helpers < ENGINE_THREADS_MAX - 1;
 	asleep = engine.sleepers > 0;
 	lock_drop(&engine.lock, LOCK_QUEUE);
 	if (asleep)
@@ -466,14 +457,14 @@ void engine_kick(struct file *f)
 	else
 		atomic_fetch_add(&engine.events, 1);
 	if (deep)
-		thread_add(ENGINE_THREADS_MAX);
+		helper_add();
 }
 
 bool engine_arm(void)
 {
 	if (!atomic_load_explicit(&engine.armed, memory_order_relaxed) &&
 	    !atomic_exchange(&engine.armed, true)) {
-		if (engine_tid() == 0 && engine_start() < 0) {
+		if (engine_start() < 0) {
 			atomic_store(&engine.armed, false);
 			return false;
 		}
@@ -492,11 +483,11 @@ void engine_after_fork(void)
 		engine.lock.word = lock_self();
 	engine.first = engine.last = NULL;
 	engine.depth = 0;
-	engine.threads = engine.sleepers = 0;
+	engine.helpers = engine.sleepers = 0;
 	lock_drop_fast(&engine.lock, lock_self());
-	engine.tid = 0;
+	thread_one_after_fork(&engine.leader);
 	engine.armed = engine.stopping = false;
 	for (int i = 0; i < TIDS_MAX; i++)
 		engine.tids[i] = 0;
-	is_engine = false;
+	is_engine = is_leader = false;
 }

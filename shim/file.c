@@ -394,6 +394,7 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->lease_retry_ns = 0;
 	f->lease_pass = false;
 	f->prealloc_start = f->prealloc_end = f->prealloc_step = 0;
+	f->no_trim = false;
 	f->zero_end = 0;
 	f->zero_wasted = 0;
 	f->zero_wanted = f->zero_never = f->zero_synced = false;

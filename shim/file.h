@@ -163,7 +163,8 @@ struct file {
 	bool sparse;    /* bytes below ksize may be holes */
 	_Atomic bool
 		no_own_fd; /* POSIX locks of the program, which closing a descriptor of ours would drop; or strict */
-	bool direct_ok; /* O_DIRECT works here, with at most 4096 of alignment */
+	bool lease_proves; /* see lease.h */
+	bool direct_ok;    /* O_DIRECT works here, with at most 4096 of alignment */
 
 	/* visibility = strict, see strict.h */
 	struct ofd *_Atomic leased; /* description that the lease is on, or NULL */
@@ -191,6 +192,7 @@ struct file {
 	uint64_t prealloc_start; /* [start, end) is reserved by us without a gap; end 0 = nothing */
 	uint64_t prealloc_end;
 	uint64_t prealloc_step;
+	bool no_trim; /* it could not be given back when that was asked last */
 
 	/* sync; see journal_file.h */
 	uint64_t changed; /* counts what reached the kernel and no journal, and no sync has covered yet */

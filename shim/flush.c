@@ -429,31 +429,38 @@ void flush_give_back(struct ofd *o, int flags)
 		ofd_left(o);
 }
 
-/* Through the program's own description, its flags changed for the length of the flush. */
+/*
+ * Through the program's own description, its flags changed for the length of the flush.  What was appended goes out by
+ * the kernel's own append: a lease says that this is at the offset that was assumed, but when it is lost meanwhile (the
+ * flusher was stopped for too long) it comes behind what others have appended, and overwrites nothing.
+ */
 static void route_program_fd(struct file *f, struct route *rt, int fd)
 {
 	rt->lent = lend(f, fd);
 	rt->target = (struct flush_target){.fd = fd, .flags = rt->lent->flags};
 	f->busy_program_fd = true;
-	flush_io_set_flags(&rt->target, rt->lent->flags & ~(O_APPEND | O_DIRECT));
+	flush_io_set_flags(&rt->target,
+	                   rt->lent->flags & ~(f->kind == STAGE_APPEND ? O_DIRECT : O_APPEND | O_DIRECT));
 }
 
-/* A lease on the program's description proves that nobody else has the file open. */
-static bool take_lease(const struct file *f, int fd)
+bool flush_take_lease(const struct file *f, int fd)
 {
-	struct ofd *o = lend(f, fd);
+	struct ofd *o;
 
-	if (lease_take(fd) == 0)
+	if (!f->lease_proves || atomic_load(&f->busy))
+		return false; /* (a flusher may have lent it, and leased it) */
+	o = lend(f, fd);
+	if (lease_take_own(fd) == 0)
 		return true;
 	flush_give_back(o, o->flags);
 	return false;
 }
 
-static void give_lease(const struct file *f, int fd)
+void flush_give_lease(const struct file *f, int fd)
 {
 	struct ofd *o = lend(f, fd);
 
-	lease_drop(fd);
+	lease_drop_own(fd);
 	flush_give_back(o, o->flags);
 }
 
@@ -477,13 +484,13 @@ static int route_find(struct file *f, const struct plan *p, struct route *rt)
 	if (f->kind == STAGE_APPEND) {
 		if (!strict_proves(f)) {
 			if (fd < 0 || f->leased || f->rule->set.writers == WRITERS_SHARED ||
-			    !take_lease(f, fd))
+			    !flush_take_lease(f, fd))
 				return 1;
 			rt->leased = true;
 		}
 		if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st) < 0 || st.stx_size != p->offset) {
 			if (rt->leased)
-				give_lease(f, fd);
+				flush_give_lease(f, fd);
 			return 1;
 		}
 		append_begin(f, APPEND_AT_BASE, p->offset, p->bytes);
@@ -512,7 +519,7 @@ static void route_leave(struct file *f, struct route *rt)
 	if (rt->lent)
 		flush_io_set_flags(&rt->target, rt->lent->flags);
 	if (rt->leased)
-		lease_drop(rt->target.fd);
+		lease_drop_own(rt->target.fd);
 	if (rt->lent)
 		flush_give_back(rt->lent, rt->target.flags);
 	if (rt->target.direct_refused && rt->target.direct_bytes == 0)

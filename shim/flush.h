@@ -59,6 +59,9 @@ void flush_note_done(struct file *f, struct block_run *first, uint64_t bytes);
 /* File lock or token held: the description's flags, or the lease on it, are a flush's from now on, and whoever finds us
  * dead knows it. */
 void flush_lend(struct ofd *o);
+/* For a moment, by the holder of the file lock: proof that nobody else has the file open; false: there is none. */
+bool flush_take_lease(const struct file *f, int fd);
+void flush_give_lease(const struct file *f, int fd);
 /* That is over; `flags` are those that the kernel has now, the program's if all went well. */
 void flush_give_back(struct ofd *o, int flags);
 

@@ -14,12 +14,12 @@ struct arena_guard;
 struct flush_target {
 	int fd;
 	struct arena_guard *guard; /* of the file; NULL: none */
-	int flags;                 /* status flags of fd's description now, O_APPEND never among them */
-	bool direct_ok;            /* O_DIRECT may be tried; cleared when the file system refuses it */
-	bool direct_refused;       /* out: it did */
-	uint64_t direct_min;       /* smallest aligned middle worth it */
-	uint64_t direct_bytes;     /* out: bytes written by O_DIRECT */
-	uint64_t direct_ns;        /* out: and how long that took */
+	int flags;      /* status flags of fd's description now; with O_APPEND its end is at the offset */
+	bool direct_ok; /* O_DIRECT may be tried; cleared when the file system refuses it */
+	bool direct_refused;   /* out: it did */
+	uint64_t direct_min;   /* smallest aligned middle worth it */
+	uint64_t direct_bytes; /* out: bytes written by O_DIRECT */
+	uint64_t direct_ns;    /* out: and how long that took */
 	/* out: the same of stretches of at least direct_min that went through the page cache */
 	uint64_t buffered_bytes, buffered_ns;
 };

@@ -57,13 +57,15 @@ EXPORT void closefrom(int from)
 EXPORT int dup(int oldfd)
 {
 	struct fd_copy c;
-	int fd;
+	int fd, before = errno;
 
 	if (own_fd_is(oldfd))
 		return (int)hook_result(-EBADF);
-	fd_dup_begin(&c, oldfd);
-	fd = real.dup(oldfd);
-	fd_dup_done(&c, fd);
+	do {
+		fd_dup_begin(&c, oldfd);
+		fd = real.dup(oldfd);
+		fd_dup_done(&c, fd);
+	} while (fd < 0 && hook_again(before));
 	return fd;
 }
 
@@ -110,9 +112,11 @@ static long copied(long (*next)(int fd, int cmd, long arg), int fd, int cmd, lon
 	struct fd_copy c;
 	long copy;
 
-	fd_dup_begin(&c, fd);
-	copy = next(fd, cmd, arg);
-	fd_dup_done(&c, (int)copy);
+	do {
+		fd_dup_begin(&c, fd);
+		copy = next(fd, cmd, arg);
+		fd_dup_done(&c, (int)copy);
+	} while (copy == -EMFILE && fd_spare_own());
 	return copy;
 }
 

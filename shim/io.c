@@ -239,6 +239,7 @@ struct steal {
 	struct arena *arena;
 	const struct file *except;
 	bool done;
+	bool busy; /* somebody is at work on a file that may hold blocks */
 };
 
 static void visit_steal(struct file *f, void *ctx)
@@ -248,16 +249,22 @@ static void visit_steal(struct file *f, void *ctx)
 
 	if (s->done || f == s->except || atomic_load_explicit(&f->mode, memory_order_relaxed) != FILE_ENGAGED)
 		return;
-	if (!lock_try(&f->lock, tid))
+	if (!lock_try(&f->lock, tid)) {
+		s->busy = true;
 		return;
+	}
 	f->pinned = NULL;
-	if (f->mode == FILE_ENGAGED && f->arena == s->arena && f->head && !atomic_load(&f->busy) &&
-	    !f->damaged && flush_possible(f)) {
-		stage_seal(f);
-		s->done = flush_run(f, true) == 0;
+	if (f->mode == FILE_ENGAGED && f->arena == s->arena && f->head) {
+		s->busy |= atomic_load(&f->busy) != 0;
+		if (!atomic_load(&f->busy) && !f->damaged && flush_possible(f)) {
+			stage_seal(f);
+			s->done = flush_run(f, true) == 0;
+		}
 	}
 	lock_drop_fast(&f->lock, tid);
 }
+
+enum { OTHERS_MS = 500 };
 
 static void wait_for_block(struct arena *a, uint32_t seen)
 {
@@ -271,9 +278,10 @@ static void wait_for_block(struct arena *a, uint32_t seen)
 
 /*
  * No block was free.  No lock held, signals blocked.  A background flush of this file is waited for; else its
- * sealed blocks are written by this very thread, or somebody else's; else we wait until one is freed.
+ * sealed blocks are written by this very thread, or somebody else's; else we wait until one is freed.  1: nobody will
+ * free one, since those who hold them all cannot be flushed, or have been closed so.
  */
-static long make_room(struct file *f, struct arena *a)
+static long make_room(struct file *f, struct arena *a, uint64_t since_ns)
 {
 	uint32_t seen = atomic_load(&a->freed_events);
 	struct steal s = {.arena = a, .except = f};
@@ -296,19 +304,35 @@ static long make_room(struct file *f, struct arena *a)
 	}
 	lock_drop(&f->lock, LOCK_FILE);
 	file_for_each(visit_steal, &s);
-	if (!s.done) {
-		/* perhaps a member that died holds them */
-		if (family_is_shared())
-			family_sweep();
-		wait_for_block(a, seen);
-	}
+	if (s.done || atomic_load(&a->free_count) > 1)
+		return 0;
+	/* perhaps a member that died holds them */
+	if (family_is_shared())
+		family_sweep();
+	/* those of other members are not seen from here */
+	if (!s.busy && (!family_is_shared() || atomic_load(&a->files) == 0 ||
+	                sys_now_ns() - since_ns > OTHERS_MS * 1000000ull))
+		return 1;
+	wait_for_block(a, seen);
 	return 0;
+}
+
+/* File lock held.  There is no block for f, nor will there be soon. */
+static long give_up_staging(struct file *f, bool *may_engage)
+{
+	long r = engage_release(f, false);
+
+	if (r == 0 && f->mode == FILE_PASSIVE)
+		f->engage_after = FILE_ENGAGE_LATER;
+	*may_engage = false;
+	return r;
 }
 
 static long write_locked(int fd, struct ofd *o, struct file *f, const struct iovec *iov, int count, size_t n,
                          off_t offset, bool may_engage)
 {
 	struct file_guard g;
+	uint64_t since_ns = 0;
 	struct arena *a;
 	long r;
 
@@ -356,8 +380,12 @@ static long write_locked(int fd, struct ofd *o, struct file *f, const struct iov
 			continue;
 		}
 		lock_drop(&f->lock, LOCK_FILE);
-		r = make_room(f, a);
+		if (!since_ns)
+			since_ns = sys_now_ns();
+		r = make_room(f, a, since_ns);
 		file_lock_again(f);
+		if (r > 0)
+			r = give_up_staging(f, &may_engage);
 		if (r < 0)
 			break;
 	}

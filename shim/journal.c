@@ -34,9 +34,7 @@ static _Atomic int fds[FILE_ARENAS];
 static _Atomic uint32_t holds[FILE_ARENAS];
 
 static struct {
-	struct lock lock; /* LOCK_QUEUE */
-	bool runs;        /* or is about to */
-	_Atomic uint32_t tid;
+	struct thread_one thread;
 	_Atomic bool wanted, stop;
 } worker;
 
@@ -681,22 +679,18 @@ static void visit_work(struct arena *a, void *ctx)
 		abandon(a);
 }
 
+static bool has_work(void) { return atomic_load(&worker.wanted) && !atomic_load(&worker.stop); }
+
 static void *work(void *arg)
 {
-	bool more = true;
-
 	(void)arg;
-	thread_begin();
-	atomic_store(&worker.tid, lock_self());
-	while (more) {
-		while (atomic_exchange(&worker.wanted, false) && !atomic_load(&worker.stop))
+	thread_one_begin(&worker.thread);
+	do {
+		while (has_work()) {
+			atomic_store(&worker.wanted, false);
 			file_arena_for_each(visit_work, NULL);
-		lock_take(&worker.lock, LOCK_QUEUE);
-		more = atomic_load(&worker.wanted) && !atomic_load(&worker.stop);
-		if (!more)
-			worker.runs = false;
-		lock_drop(&worker.lock, LOCK_QUEUE);
-	}
+		}
+	} while (!thread_one_leave(&worker.thread, has_work));
 	return NULL;
 }
 
@@ -704,37 +698,21 @@ static void *work(void *arg)
 static void nudge(void)
 {
 	atomic_store(&worker.wanted, true);
-	lock_take(&worker.lock, LOCK_QUEUE);
-	if (!worker.runs && !atomic_load(&worker.stop))
-		worker.runs = thread_make(work) == 0;
-	lock_drop(&worker.lock, LOCK_QUEUE);
+	if (!atomic_load(&worker.stop))
+		thread_one_need(&worker.thread, work);
 }
 
 void journal_stop(void)
 {
-	uint32_t tid;
-
 	atomic_store(&worker.stop, true);
-	for (;;) {
-		bool runs;
-
-		lock_take(&worker.lock, LOCK_QUEUE);
-		runs = worker.runs;
-		tid = atomic_load(&worker.tid);
-		lock_drop(&worker.lock, LOCK_QUEUE);
-		if (!runs && (!tid || sys_raw(SYS_tgkill, sys_getpid(), tid, 0, 0, 0, 0) < 0))
-			break;
+	while (!thread_one_gone(&worker.thread))
 		sys_nap(100000);
-	}
-	atomic_store(&worker.tid, 0);
 	atomic_store(&worker.stop, false);
 }
 
 void journal_after_fork(void)
 {
-	worker.lock.word = 0;
-	worker.runs = false;
-	worker.tid = 0;
+	thread_one_after_fork(&worker.thread);
 	worker.wanted = worker.stop = false;
 	for (int i = 0; i < FILE_ARENAS; i++)
 		holds[i] = 0;

@@ -2,11 +2,11 @@
 /* lease: see lease.h. */
 #include "lease.h"
 
-#include "engine.h"
 #include "sys.h"
 #include "thread.h"
 
 #include <fcntl.h>
+#include <sys/vfs.h>
 
 int lease_take_for(int fd, pid_t tid)
 {
@@ -27,13 +27,6 @@ int lease_take_for(int fd, pid_t tid)
 	return (int)r;
 }
 
-int lease_take(int fd)
-{
-	pid_t tid = engine_tid();
-
-	return tid ? lease_take_for(fd, tid) : -EAGAIN;
-}
-
 void lease_drop(int fd) { sys.fcntl(fd, F_SETLEASE, F_UNLCK); }
 
 int lease_take_own(int fd) { return lease_take_for(fd, sys_gettid()); }
@@ -51,4 +44,30 @@ void lease_drop_own(int fd)
 		sys_raw(SYS_tgkill, sys_getpid(), sys_gettid(), THREAD_SIGNAL, 0, 0, 0);
 		break;
 	}
+}
+
+bool lease_holds(int fd) { return sys.fcntl(fd, F_GETLEASE, 0) == F_WRLCK; }
+
+bool lease_proves_on(unsigned kind)
+{
+	static const unsigned kinds[] = {
+		0xef53 /* ext2, 3, 4 */,   0x58465342 /* xfs */,       0x9123683e /* btrfs */,
+		0x01021994 /* tmpfs */,    0x794c7630 /* overlayfs */, 0xf2f52010 /* f2fs */,
+		0xca451a4e /* bcachefs */, 0x2fc12fc1 /* zfs */,       0x3434 /* nilfs2 */,
+		0x3153464a /* jfs */,      0x52654973 /* reiserfs */,  0x858458f6 /* ramfs */,
+		0x4d44 /* vfat */,         0x2011bab0 /* exfat */,     0x7366746e /* ntfs3 */,
+		0x24051905 /* ubifs */,    0xf15f /* ecryptfs */,
+	};
+
+	for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+		if (kind == kinds[i])
+			return true;
+	return false;
+}
+
+bool lease_proves(int fd)
+{
+	struct statfs st;
+
+	return sys_raw(SYS_fstatfs, fd, (long)&st, 0, 0, 0, 0) == 0 && lease_proves_on((unsigned)st.f_type);
 }

@@ -97,6 +97,21 @@ static struct space free_space(int fd)
 	                      .copies = sys_copies_on_write((unsigned)st.f_type)};
 }
 
+/* Could what is reserved be given back now?  Somebody else's open file, or his ownership of it, lasts in most cases.
+ * (A description of our own refuses the lease, too, but then the question was asked before.) */
+static bool can_trim(struct file *f)
+{
+	int fd = flush_program_fd(f);
+
+	if (f->rule->set.writers == WRITERS_EXCLUSIVE || f->leased || file_own_fd(f) >= 0 ||
+	    atomic_load(&f->busy))
+		return !f->no_trim;
+	f->no_trim = fd < 0 || !flush_take_lease(f, fd);
+	if (!f->no_trim)
+		flush_give_lease(f, fd);
+	return !f->no_trim;
+}
+
 /* The file grows at its end: reserve ahead, in doubling steps; when the disk is nearly full, ever less. */
 static int reserve_ahead(struct file *f, int fd, uint64_t offset, uint64_t need)
 {
@@ -108,6 +123,9 @@ static int reserve_ahead(struct file *f, int fd, uint64_t offset, uint64_t need)
 	uint64_t end;
 	int r;
 
+	/* what may have to stay */
+	if (step > f->arena->block_bytes && !can_trim(f))
+		step = f->arena->block_bytes;
 	if (step > most)
 		step = most;
 	if (step > space.share)
@@ -141,7 +159,8 @@ static int reserve_ahead(struct file *f, int fd, uint64_t offset, uint64_t need)
 		return r;
 	}
 	note_reserved(f, end);
-	f->prealloc_step = step * 2 > most ? most : step * 2;
+	if (!f->no_trim)
+		f->prealloc_step = step * 2 > most ? most : step * 2;
 	return 0;
 }
 
@@ -181,7 +200,7 @@ int prealloc_reserve(struct file *f, int fd, uint64_t offset, uint64_t need, uin
 }
 
 /* Not the program's doing: its file keeps the time of its last write, if we may set one. */
-static int truncate_unseen(int fd, uint64_t size)
+static int truncate_unseen(int fd, uint64_t size, bool exclusive)
 {
 	struct statx before, after;
 	int r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_MTIME, &before);
@@ -189,6 +208,9 @@ static int truncate_unseen(int fd, uint64_t size)
 	if (r < 0)
 		return r;
 	kill_step();
+	/* as late as can be: others may have appended since the size was asked for */
+	if (!exclusive && !lease_holds(fd))
+		return -EAGAIN;
 	r = sys.ftruncate(fd, (off_t)size);
 	kill_step();
 	if (r == 0 && sys.statx(fd, "", AT_EMPTY_PATH, STATX_MTIME, &after) == 0 &&
@@ -206,10 +228,11 @@ static int truncate_unseen(int fd, uint64_t size)
 
 static void cut(struct file *f, int fd)
 {
+	bool exclusive = f->rule->set.writers == WRITERS_EXCLUSIVE;
 	struct statx st;
 
 	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st) == 0 && st.stx_size < f->prealloc_end)
-		truncate_unseen(fd, st.stx_size);
+		truncate_unseen(fd, st.stx_size, exclusive);
 }
 
 static void forget(struct file *f)
@@ -236,15 +259,13 @@ static bool none_passes(struct file *f)
 
 /* `exclusive` says that others do not write, but one of our threads may be about to open the file with O_TRUNC: that
  * takes a moment, unlike those who only look. */
-static bool lease_soon(int fd)
+static bool lease_soon(const struct file *f, int fd)
 {
 	enum { TRIES = 3 };
 
 	for (int i = 0; i < TRIES; i++) {
-		int r = lease_take(fd);
-
-		if (r != -EAGAIN)
-			return r == 0;
+		if (flush_take_lease(f, fd))
+			return true;
 		sys_nap(50000);
 	}
 	return false;
@@ -259,13 +280,27 @@ void prealloc_trim(struct file *f, int fd)
 	/* an append between statx and ftruncate would be cut off: of our own threads that write without the lock, and of
 	 * others, so only while nobody else has it */
 	if (none_passes(f)) {
-		bool leased = exclusive ? lease_soon(fd) : lease_take(fd) == 0;
+		bool leased = exclusive ? lease_soon(f, fd) : flush_take_lease(f, fd);
 
 		if (leased || exclusive)
 			cut(f, fd);
 		if (leased)
-			lease_drop(fd);
+			flush_give_lease(f, fd);
 	}
+	forget(f);
+}
+
+void prealloc_rest(struct file *f)
+{
+	int fd = flush_program_fd(f);
+
+	if (f->prealloc_end <= f->ksize || f->zero_end || fd < 0 || f->shared || strict_is(f))
+		return;
+	flush_close_own(f); /* it would refuse the lease; a write opens it again */
+	if (!flush_take_lease(f, fd))
+		return;
+	cut(f, fd);
+	flush_give_lease(f, fd);
 	forget(f);
 }
 
@@ -403,7 +438,7 @@ void prealloc_zeros_cut(struct file *f)
 		r = 0; /* used up */
 	} else if (fd >= 0) {
 		f->zero_wasted++;
-		r = truncate_unseen(fd, f->ksize);
+		r = truncate_unseen(fd, f->ksize, true);
 		/* what was synced has that size on the device, too */
 		if (r == 0 && f->zero_synced)
 			r = sys.fdatasync(fd);

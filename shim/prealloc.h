@@ -17,6 +17,10 @@ int prealloc_reserve(struct file *f, int fd, uint64_t offset, uint64_t need, uin
 /* Gives back what was reserved beyond the end of the file, if nobody else has it open.  Nothing is staged. */
 void prealloc_trim(struct file *f, int fd);
 
+/* The same of a file that stays engaged, in the engine: it has not been written for a while.  What cannot be given back
+ * now is at the next time. */
+void prealloc_rest(struct file *f);
+
 /* After others had the file open, and now nobody else can: what was reserved behind its end may have been cut off. */
 void prealloc_again(struct file *f, int fd);
 

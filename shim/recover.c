@@ -410,8 +410,8 @@ static void trim(const struct job *j, const struct arena_slot *s, int fd)
 	/* (what another kernel was promised counts no more) */
 	if ((s->flags & SLOT_EXCLUSIVE) && j->where == ORIGIN_SAME) {
 		sys.ftruncate(fd, (off_t)st.stx_size);
-	} else if (lease_take_own(fd) == 0) {
-		if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st) == 0)
+	} else if (lease_proves(fd) && lease_take_own(fd) == 0) {
+		if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st) == 0 && lease_holds(fd))
 			sys.ftruncate(fd, (off_t)st.stx_size);
 		lease_drop_own(fd);
 	}

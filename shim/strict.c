@@ -25,8 +25,7 @@ enum {
 };
 
 static struct {
-	struct lock lock; /* LOCK_QUEUE: the thread begins and ends */
-	_Atomic uint32_t tid;
+	struct thread_one thread;
 	_Atomic uint32_t held; /* leases that are held, or about to be */
 	_Atomic bool stop;
 } watcher;
@@ -34,10 +33,7 @@ static struct {
 static _Atomic bool refusal_said;
 
 /* F_WRLCK: held and not asked for.  While somebody waits the kernel says what it will become. */
-static bool lease_intact(const struct ofd *o)
-{
-	return o && ofd_fd(o) >= 0 && sys.fcntl(ofd_fd(o), F_GETLEASE, 0) == F_WRLCK;
-}
+static bool lease_intact(const struct ofd *o) { return o && ofd_fd(o) >= 0 && lease_holds(ofd_fd(o)); }
 
 /* A lease that another member of the family has is that one's business. */
 static bool lease_is_ours(const struct file *f) { return f->leased && ofd_fd(f->leased) >= 0; }
@@ -144,28 +140,14 @@ static void answer(const siginfo_t *info)
 		file_for_each(visit_answer, NULL);
 }
 
-/* True when the thread may end.  The id is withdrawn before `held` is looked at for the last time, and
- * watcher_hold raises `held` before it looks at the id. */
-static bool try_leave(void)
-{
-	bool leave;
-
-	lock_take(&watcher.lock, LOCK_QUEUE);
-	atomic_store(&watcher.tid, 0);
-	leave = atomic_load(&watcher.held) == 0;
-	if (!leave)
-		atomic_store(&watcher.tid, lock_self());
-	lock_drop(&watcher.lock, LOCK_QUEUE);
-	return leave;
-}
+static bool any_held(void) { return atomic_load(&watcher.held) > 0; }
 
 static void *watch(void *arg)
 {
 	uint32_t quiet = 0;
 
 	(void)arg;
-	thread_begin();
-	atomic_store(&watcher.tid, lock_self());
+	thread_one_begin(&watcher.thread);
 	for (;;) {
 		struct timespec tick = {.tv_nsec = TICK_MS * 1000000};
 		siginfo_t info;
@@ -177,7 +159,8 @@ static void *watch(void *arg)
 			/* the kernel sends something else when too many signals are queued */
 			file_for_each(visit_answer, NULL);
 		quiet = atomic_load(&watcher.held) > 0 ? 0 : quiet + (r == 0);
-		if ((quiet >= QUIET_TICKS || atomic_load(&watcher.stop)) && try_leave())
+		if ((quiet >= QUIET_TICKS || atomic_load(&watcher.stop)) &&
+		    thread_one_leave(&watcher.thread, any_held))
 			return NULL;
 	}
 }
@@ -185,23 +168,13 @@ static void *watch(void *arg)
 /* One more lease: the watcher's thread id, or -errno. */
 static int watcher_hold(void)
 {
-	int r = 0;
-	uint32_t tid;
+	int r;
 
 	atomic_fetch_add(&watcher.held, 1);
-	tid = atomic_load(&watcher.tid);
-	if (tid)
-		return (int)tid;
-	lock_take(&watcher.lock, LOCK_QUEUE);
-	if (atomic_load(&watcher.tid) == 0)
-		r = thread_make(watch);
-	/* it needs no lock for that */
-	while (r == 0 && (tid = atomic_load(&watcher.tid)) == 0)
-		sys_raw(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
-	lock_drop(&watcher.lock, LOCK_QUEUE);
+	r = thread_one_need(&watcher.thread, watch);
 	if (r < 0)
 		atomic_fetch_sub(&watcher.held, 1);
-	return r < 0 ? r : (int)tid;
+	return r;
 }
 
 static void watcher_release(void) { atomic_fetch_sub(&watcher.held, 1); }
@@ -213,7 +186,9 @@ static void say_refusal(const struct file *f, int error)
 			"rule %s: visibility = strict, but no lease can be had on %s: %s (error %d); such files are "
 			"written through",
 			f->rule->name, slot_of(f) ? slot_of(f)->path : "a file",
-			error == EACCES ? "it belongs to another user" : "its file system has none", error);
+			error == EACCES ? "it belongs to another user"
+					: "its file system has none that counts",
+			error);
 }
 
 void strict_pass(struct file *f)
@@ -258,6 +233,11 @@ int strict_hold(struct file *f, struct ofd *o, bool nested)
 		return 0;
 	if (!strict_stop_passing(f))
 		return 0;
+	if (!f->lease_proves) {
+		if (!strict_for_journal(f))
+			say_refusal(f, EOPNOTSUPP);
+		return -THROUGH_NO_LEASE;
+	}
 	flush_close_own(f);
 	f->no_own_fd = true;
 	r = watcher_hold();
@@ -339,8 +319,8 @@ void strict_fork(struct file *f, bool nested)
 
 void strict_after_fork(void)
 {
-	watcher.lock.word = 0;
-	watcher.tid = watcher.held = 0;
+	thread_one_after_fork(&watcher.thread);
+	watcher.held = 0;
 	watcher.stop = false;
 }
 
@@ -361,19 +341,21 @@ static void visit_give_way(struct file *f, void *ctx)
 
 void strict_stop(void)
 {
-	uint32_t tid = atomic_load(&watcher.tid);
 	sys_sigset signals;
 
-	if (!tid)
+	if (thread_one_gone(&watcher.thread))
 		return;
 	signals = sys_block_signals();
 	atomic_store(&watcher.stop, true);
 	file_for_each(visit_give_way, NULL);
-	sys_raw(SYS_tgkill, sys_getpid(), tid, THREAD_SIGNAL, 0, 0, 0);
-	/* until the kernel knows the thread no more; others may start it anew meanwhile */
-	while (sys_raw(SYS_tgkill, sys_getpid(), tid, 0, 0, 0, 0) == 0) {
-		if (atomic_load(&watcher.tid) == tid && atomic_load(&watcher.held) > 0)
+	/* it may be about to begin */
+	while (!thread_one_gone(&watcher.thread)) {
+		pid_t tid = thread_one_id(&watcher.thread);
+
+		if (tid && atomic_load(&watcher.held) > 0)
 			file_for_each(visit_give_way, NULL);
+		else if (tid)
+			sys_raw(SYS_tgkill, sys_getpid(), tid, THREAD_SIGNAL, 0, 0, 0);
 		sys_nap(100000);
 	}
 	atomic_store(&watcher.stop, false);

@@ -85,7 +85,12 @@ static int k_flock(int fd, int operation) { return (int)CALL2(SYS_flock, fd, ope
 static ssize_t k_getdents(int fd, void *buf, size_t size) { return CALL3(SYS_getdents64, fd, buf, size); }
 static void *k_mmap(void *addr, size_t size, int prot, int flags, int fd, off_t offset)
 {
-	return (void *)CALL6(SYS_mmap, addr, size, prot, flags, fd, offset);
+	void *p = (void *)CALL6(SYS_mmap, addr, size, prot, flags, fd, offset);
+
+	/* after mlockall(MCL_FUTURE) it would count as what the program has locked, which is limited */
+	if (!sys_is_error(p))
+		CALL2(SYS_munlock, p, size);
+	return p;
 }
 static int k_munmap(void *addr, size_t size) { return (int)CALL2(SYS_munmap, addr, size); }
 

@@ -3,6 +3,7 @@
 #include "thread.h"
 
 #include "handler.h"
+#include "lock.h"
 #include "sys.h"
 
 #include <limits.h>
@@ -59,6 +60,84 @@ int thread_make(void *(*run)(void *))
 }
 
 void thread_begin(void) { sys_restore_signals(~bit(SIGNAL_SETXID)); }
+
+bool thread_lives(uint32_t tid) { return sys_raw(SYS_tgkill, sys_getpid(), tid, 0, 0, 0, 0) == 0; }
+
+static void set_word(struct thread_one *t, uint32_t word)
+{
+	atomic_store(&t->word, word);
+	sys_futex_wake((uint32_t *)&t->word, INT_MAX);
+}
+
+pid_t thread_one_id(const struct thread_one *t)
+{
+	uint32_t word = atomic_load(&t->word);
+
+	return word == THREAD_CHANGES ? 0 : (pid_t)word;
+}
+
+/* None ran, and it is for the caller to start one. */
+static int start(struct thread_one *t, void *(*run)(void *))
+{
+	/* a handler of this thread would wait for what it has interrupted */
+	sys_sigset signals = sys_block_signals();
+	uint32_t none = 0;
+	int r = 0;
+
+	if (atomic_compare_exchange_strong(&t->word, &none, THREAD_CHANGES)) {
+		r = thread_make(run);
+		if (r < 0)
+			set_word(t, 0);
+	}
+	sys_restore_signals(signals);
+	return r;
+}
+
+int thread_one_need(struct thread_one *t, void *(*run)(void *))
+{
+	/* (counted, not timed: the process may be stopped meanwhile) */
+	enum { TRIES = 200, PAUSE_NS = 50000000 };
+	struct timespec pause = {.tv_nsec = PAUSE_NS};
+
+	for (int tries = 0; tries < TRIES; tries++) {
+		uint32_t word = atomic_load(&t->word);
+		int r;
+
+		if (word != 0 && word != THREAD_CHANGES)
+			return (int)word;
+		r = word == 0 ? start(t, run) : 0;
+		if (r < 0)
+			return r;
+		sys_futex_wait((uint32_t *)&t->word, THREAD_CHANGES, &pause);
+	}
+	return -EAGAIN;
+}
+
+void thread_one_begin(struct thread_one *t)
+{
+	thread_begin();
+	atomic_store(&t->last, lock_self());
+	set_word(t, lock_self());
+}
+
+bool thread_one_leave(struct thread_one *t, bool (*needed)(void))
+{
+	bool stays;
+
+	atomic_store(&t->word, THREAD_CHANGES);
+	stays = needed();
+	set_word(t, stays ? lock_self() : 0);
+	return !stays;
+}
+
+bool thread_one_gone(const struct thread_one *t)
+{
+	uint32_t last = atomic_load(&t->last);
+
+	return atomic_load(&t->word) == 0 && (last == 0 || !thread_lives(last));
+}
+
+void thread_one_after_fork(struct thread_one *t) { t->word = t->last = 0; }
 
 int thread_wait_signal(siginfo_t *info, const struct timespec *relative)
 {

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from pathlib import Path
 
 import pytest
-from support import assert_staged, disk_dir, leftovers, run_native, run_preloaded
+from support import assert_staged, disk_dir, file_system, leftovers, run_native, run_preloaded
 
 WRITER = r"""
 #define _GNU_SOURCE
@@ -319,3 +321,38 @@ def test_an_arena_that_may_not_be_removed_is_cut(library, compile_c, place):
     assert run_preloaded(library, [again], place).returncode == 0
     assert not leftovers(place)
     assert (place / "a").read_bytes() == b"0123456789\n" * 300
+
+
+@pytest.fixture
+def memory_group():
+    """A memory control group of its own, of the kind that this system has."""
+    root = Path("/sys/fs/cgroup")
+    old = (root / "memory").is_dir()
+    group = (root / "memory" if old else root) / f"fastwrite-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as e:
+        pytest.skip(f"no control group can be made: {e}")
+    limit = group / ("memory.limit_in_bytes" if old else "memory.max")
+    try:
+        if not limit.exists():
+            pytest.skip("control groups have no memory controller here")
+        yield group, limit
+    finally:
+        group.rmdir()
+
+
+@pytest.mark.parametrize(("limit", "warned"), [(32 << 20, True), (256 << 20, False)])
+def test_staging_in_memory_under_a_limit(library, compile_c, place, memory_group, limit, warned):
+    """Who stages in memory is told when the control group's limit leaves little for the program."""
+    group, file = memory_group
+    if file_system(Path("/dev/shm")) != "tmpfs":
+        pytest.skip("/dev/shm is no tmpfs")
+    file.write_text(str(limit))
+    program = compile_c(WRITER + 'int main(void) { puts_to(opened("a"), 100); return 0; }')
+    command = ["sh", "-c", f"echo $$ > {group}/cgroup.procs && exec {program}"]
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as staging:
+        result = run_preloaded(library, command, place, STAGING=f"{staging}/s", MEM="16M")
+    assert result.returncode == 0, result.stderr
+    assert_staged(result.stats)
+    assert ("is in memory" in result.stderr) == warned, result.stderr

@@ -5,7 +5,10 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/time.h>
 
 enum { MANY = 1000 };
@@ -62,6 +65,12 @@ static void many_of_one(void **state)
 		OK(close(fd[i]));
 	check_file("a", 0, RECORDS + MANY - 1);
 	OK(unlink("a"));
+}
+
+static void closefrom_to(int from, int to)
+{
+	for (int fd = from; fd < to; fd++)
+		close(fd);
 }
 
 /* As many opens succeed as the limit allows: none of them is taken away by the library. */
@@ -173,6 +182,108 @@ static void none_left_after_a_fork(void **state)
 	assert_int_equal(kernel_size("a"), (RECORDS + 60) * RECORD);
 	OK(unlink("a"));
 	OK(unlink("c"));
+}
+
+/* What the library holds for itself is given up for each of the calls that make descriptors. */
+static int make_one(int how, int fd)
+{
+	int pair[2] = {-1, -1};
+
+	switch (how) {
+	case 0: return socket(AF_UNIX, SOCK_STREAM, 0);
+	case 1: return eventfd(0, 0);
+	case 2: return epoll_create1(0);
+	case 3: return epoll_create(1);
+	case 4: return dup(fd);
+	case 5: return fcntl(fd, F_DUPFD, 0);
+	case 6: return fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	case 7: return pipe(pair) < 0 ? -1 : pair[0];
+	case 8: return pipe2(pair, O_CLOEXEC) < 0 ? -1 : pair[0];
+	default: return socketpair(AF_UNIX, SOCK_STREAM, 0, pair) < 0 ? -1 : pair[0];
+	}
+}
+
+static void none_left_for(int how, int first)
+{
+	enum { LIMIT = 64 };
+	struct rlimit old, limit;
+	int fds = how >= 7 ? 2 : 1;
+	int count = 0, positional, append;
+
+	OK(getrlimit(RLIMIT_NOFILE, &old));
+	limit = old;
+	limit.rlim_cur = LIMIT;
+	OK(setrlimit(RLIMIT_NOFILE, &limit));
+	positional = open_staged("a", 0);
+	append = open_staged("b", O_APPEND);
+	errno = 4242;
+	while (count < LIMIT && make_one(how, 0) >= 0)
+		count++;
+	assert_int_equal(errno, EMFILE);
+	assert_int_equal(count, (LIMIT - first - 2) / fds);
+	write_records(positional, RECORDS, RECORDS);
+	write_records(append, RECORDS, RECORDS);
+	closefrom_to(append + 1, LIMIT);
+	OK(close(positional));
+	OK(close(append));
+	OK(setrlimit(RLIMIT_NOFILE, &old));
+	check_file("a", 0, 2 * RECORDS);
+	check_file("b", 0, 2 * RECORDS);
+	OK(unlink("a"));
+	OK(unlink("b"));
+}
+
+static void none_left_for_others(void **state)
+{
+	int first = OK(open("/dev/null", O_RDONLY));
+
+	(void)state;
+	OK(close(first));
+	for (int how = 0; how < 10; how++)
+		none_left_for(how, first);
+}
+
+static void accept_with_none_left(void **state)
+{
+	enum { LIMIT = 64 };
+	struct sockaddr_un name = {.sun_family = AF_UNIX, .sun_path = "socket"};
+	struct rlimit old, limit;
+	int listener, callers[2], positional, first, count = 0;
+
+	(void)state;
+	OK(getrlimit(RLIMIT_NOFILE, &old));
+	limit = old;
+	limit.rlim_cur = LIMIT;
+	OK(setrlimit(RLIMIT_NOFILE, &limit));
+	listener = OK(socket(AF_UNIX, SOCK_STREAM, 0));
+	OK(bind(listener, (struct sockaddr *)&name, sizeof name));
+	OK(listen(listener, 8));
+	for (int i = 0; i < 2; i++) {
+		callers[i] = OK(socket(AF_UNIX, SOCK_STREAM, 0));
+		OK(connect(callers[i], (struct sockaddr *)&name, sizeof name));
+	}
+	positional = open_staged("a", 0);
+	first = positional + 1;
+	/* by number: nothing of the library is given up for these */
+	while (count < LIMIT && syscall(SYS_dup, 0) >= 0)
+		count++;
+	/* one that the program gives back, and one of the library's, if it has any */
+	OK(close(first));
+	OK(accept(listener, NULL, NULL));
+	errno = 0;
+	if (count < LIMIT - first)
+		OK(accept4(listener, NULL, NULL, SOCK_CLOEXEC));
+	else
+		FAILS(accept4(listener, NULL, NULL, SOCK_CLOEXEC), EMFILE);
+	closefrom_to(first, LIMIT);
+	OK(close(positional));
+	OK(close(listener));
+	for (int i = 0; i < 2; i++)
+		OK(close(callers[i]));
+	OK(setrlimit(RLIMIT_NOFILE, &old));
+	check_file("a", 0, RECORDS);
+	OK(unlink("a"));
+	OK(unlink("socket"));
 }
 
 enum { THREADS = 8, EACH = 5000 };
@@ -393,6 +504,8 @@ int main(void)
 		/* first: while the library has nothing open yet */
 		cmocka_unit_test(none_left),
 		cmocka_unit_test(none_left_after_a_fork),
+		cmocka_unit_test(none_left_for_others),
+		cmocka_unit_test(accept_with_none_left),
 		cmocka_unit_test(many_files),
 		cmocka_unit_test(many_of_one),
 		cmocka_unit_test(opened_while_it_is_flushed),

@@ -3,6 +3,7 @@
 #include "rig.h"
 
 #include "append.h"
+#include "lease.h"
 
 static int set_up(void **state)
 {
@@ -313,12 +314,67 @@ static void test_direct_again_later(void **state)
 	assert_int_equal(rig_close(fd), 0);
 }
 
+/* The flusher is stopped for longer than the kernel lets others wait for its lease, and one of them appends. */
+static ssize_t overtaken(int fd, const struct iovec *iov, int count, off_t offset)
+{
+	sys.pwritev = sys_kernel.pwritev;
+	assert_int_equal(sys_kernel.fcntl(fd, F_SETLEASE, F_UNLCK), 0);
+	append_by_somebody_else("of somebody else");
+	return sys_kernel.pwritev(fd, iov, count, offset);
+}
+
+static void test_lease_lost_before_the_write(void **state)
+{
+	uint8_t bytes[20116], want[20000];
+	int fd = staged_file(0, 20000);
+	int in;
+
+	(void)state;
+	sys.pwritev = overtaken;
+	assert_int_equal(rig_settle(fd), 0);
+	if (sys.pwritev == overtaken) {
+		print_message("SKIP reason: no leases on this file system\n");
+		skip();
+	}
+	rig_put(fd, 20000, 100);
+	assert_int_equal(rig_close(fd), 0);
+	in = open(rig_path("out"), O_RDONLY);
+	assert_int_equal(read(in, bytes, sizeof bytes), 20116);
+	close(in);
+	rig_fill(want, sizeof want, 0);
+	assert_memory_equal(bytes, want, 100);
+	assert_memory_equal(bytes + 100, "of somebody else", 16);
+	assert_memory_equal(bytes + 116, want + 100, 19900);
+}
+
+/* A lease of a network's file system says nothing about other machines. */
+static void test_leases_that_prove_nothing(void **state)
+{
+	int fd = staged_file(0, 20000);
+
+	(void)state;
+	assert_true(rig_file(fd)->lease_proves);
+	assert_false(lease_proves_on(0x6969));     /* NFS */
+	assert_false(lease_proves_on(0x65735546)); /* FUSE */
+	assert_false(lease_proves_on(0x01161970)); /* GFS2 */
+	assert_true(lease_proves_on(0xef53));      /* ext4 */
+	rig_file(fd)->lease_proves = false;
+	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(faults.fcntl_lease.calls, 0);
+	assert_int_equal(faults.writev.calls, 1);
+	rig_expect("out", 20000);
+	assert_int_equal(rig_close(fd), 0);
+	assert_int_equal(faults.ftruncate.calls, 0);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 	const struct CMUnitTest tests[] = {
 		TEST(test_leased),
 		TEST(test_lease_refused),
+		TEST(test_lease_lost_before_the_write),
+		TEST(test_leases_that_prove_nothing),
 		TEST(test_shared_never_asks),
 		TEST(test_behind_what_others_appended),
 		TEST(test_short_appends_go_on),

@@ -3,6 +3,11 @@
 #include "marks.h"
 #include "rig.h"
 
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
 static int set_up(void **state)
 {
 	(void)state;
@@ -261,6 +266,181 @@ static void test_failed_close_with_a_reader_left(void **state)
 	arena_slot_free(a, (uint32_t)slot);
 }
 
+enum { ARENA_BYTES = 1 << 20, LOCKABLE = 6 << 20 };
+
+/* The kernel's count of this process's locked memory, in KiB. */
+static long locked_kib(void)
+{
+	char line[200];
+	FILE *status = fopen("/proc/self/status", "r");
+	long kib = -1;
+
+	while (fgets(line, sizeof line, status))
+		if (sscanf(line, "VmLck: %ld", &kib) == 1)
+			break;
+	fclose(status);
+	return kib;
+}
+
+/* In a child that has no privilege: root may lock as much as it likes. */
+static int lock_memory(uint64_t limit)
+{
+	struct rlimit most = {.rlim_cur = limit, .rlim_max = limit};
+	int fd, status;
+
+	alive_set();
+	fd_set_process();
+	fd = rig_open("out", O_WRONLY);
+	if (setrlimit(RLIMIT_MEMLOCK, &most) < 0 || (getuid() == 0 && setresuid(65534, 65534, 65534) < 0) ||
+	    mlockall(MCL_FUTURE) < 0)
+		return 10;
+	rig_put(fd, 0, 100);
+	rig_put(fd, 100, 100);
+	rig_put(fd, 200, 100);
+	status = rig_file(fd)->mode == FILE_ENGAGED ? 1 : rig_file(fd)->why == THROUGH_NO_ARENA ? 2 : 3;
+	/* what this program maps is its own business; ours would be seen */
+	if (status == 1 && locked_kib() * 1024 >= ARENA_BYTES / 2)
+		status = 4;
+	rig_close(fd);
+	engage_stop_all(THROUGH_EXIT);
+	return status;
+}
+
+static int in_child(uint64_t limit, char *said, size_t size)
+{
+	int ends[2], status;
+	ssize_t n, at = 0;
+	pid_t pid;
+
+	assert_int_equal(chmod(rig_dir, 0777), 0);
+	assert_int_equal(pipe(ends), 0);
+	pid = fork();
+	if (pid == 0) {
+		dup2(ends[1], 2);
+		_exit(lock_memory(limit));
+	}
+	close(ends[1]);
+	while ((n = read(ends[0], said + at, size - 1 - (size_t)at)) > 0)
+		at += n;
+	said[at] = '\0';
+	close(ends[0]);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFEXITED(status));
+	if (WEXITSTATUS(status) > 4)
+		print_message("%s\n", said);
+	unlink(rig_path("out"));
+	return WEXITSTATUS(status);
+}
+
+/* mlockall(MCL_FUTURE): what the library maps must not use up what the program may lock; where nothing can be mapped the
+ * file is the kernel's, and nobody need hear of it. */
+static void test_locked_memory(void **state)
+{
+	char said[1000];
+
+	(void)state;
+	assert_int_equal(in_child(LOCKABLE, said, sizeof said), 1);
+	assert_string_equal(said, "");
+	assert_int_equal(in_child(ARENA_BYTES / 2, said, sizeof said), 2);
+	assert_string_equal(said, "");
+}
+
+static _Atomic bool written;
+
+static void *write_some(void *name)
+{
+	int fd = rig_open(name, O_WRONLY);
+
+	for (int i = 0; i < 20; i++)
+		rig_put(fd, (uint64_t)i * 100, 100);
+	assert_int_equal(rig_close(fd), 0);
+	atomic_store(&written, true);
+	return NULL;
+}
+
+static void in_time(pthread_t thread)
+{
+	for (int i = 0; i < 1000 && !atomic_load(&written); i++)
+		sys_nap(10000000);
+	if (!atomic_load(&written))
+		fail_msg("a write waits for blocks that nobody flushes");
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	atomic_store(&written, false);
+}
+
+/* Each of many files has a block of its own, as many as there are but the one for signal handlers. */
+static int stage_in_all_blocks(int *fds, int most, struct arena **a)
+{
+	int n = 0;
+
+	do {
+		char name[16];
+
+		assert_true(n < most);
+		snprintf(name, sizeof name, "full%d", n);
+		fds[n] = rig_open(name, O_WRONLY);
+		rig_put(fds[n], 0, 100);
+		rig_put(fds[n], 100, 100);
+		*a = rig_file(fds[n])->arena;
+	} while ((*a)->free_count > 1 && ++n);
+	return n + 1;
+}
+
+/* Their flushes fail, and then the program closes them: the blocks stay theirs. */
+static void test_all_blocks_abandoned(void **state)
+{
+	int fds[64], slots[64], n;
+	struct arena *a;
+	pthread_t thread;
+	char command[1200];
+
+	(void)state;
+	n = stage_in_all_blocks(fds, 64, &a);
+	faults.pwritev = (struct fault){.at = 1, .count = 1 << 20, .error = ENOSPC};
+	for (int i = 0; i < n; i++) {
+		slots[i] = rig_file(fds[i])->slot;
+		assert_int_equal(rig_close(fds[i]), -ENOSPC);
+	}
+	/* while the disk is full, and when it has room again */
+	assert_int_equal(pthread_create(&thread, NULL, write_some, "other"), 0);
+	in_time(thread);
+	rig_expect("other", 2000);
+	rig_faults_clear();
+	assert_int_equal(pthread_create(&thread, NULL, write_some, "another"), 0);
+	in_time(thread);
+	rig_expect("another", 2000);
+	for (int i = 0; i < n; i++) {
+		arena_free_slot_blocks(a, (uint32_t)slots[i]);
+		arena_slot_free(a, (uint32_t)slots[i]);
+	}
+	snprintf(command, sizeof command, "ls '%s'/*.arena >/dev/null && rm -r '%s'", rig_path(".fastwrite"),
+	         rig_path(".fastwrite"));
+	assert_int_equal(system(command), 0);
+}
+
+/* The same while they are open still. */
+static void test_all_blocks_fail(void **state)
+{
+	struct arena *a;
+	pthread_t thread;
+	int fds[64], n;
+
+	(void)state;
+	n = stage_in_all_blocks(fds, 64, &a);
+	faults.pwritev = (struct fault){.at = 1, .count = 1 << 20, .error = ENOSPC};
+	assert_int_equal(pthread_create(&thread, NULL, write_some, "other"), 0);
+	in_time(thread);
+	rig_expect("other", 2000);
+	rig_faults_clear();
+	for (int i = 0; i < n; i++) {
+		char name[16];
+
+		assert_int_equal(rig_close(fds[i]), 0);
+		snprintf(name, sizeof name, "full%d", i);
+		rig_expect(name, 200);
+	}
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -273,6 +453,9 @@ int main(void)
 		TEST(test_unknown_descriptor),
 		TEST(test_no_reservation),
 		TEST(test_failed_close_with_a_reader_left),
+		TEST(test_locked_memory),
+		TEST(test_all_blocks_fail),
+		TEST(test_all_blocks_abandoned),
 		TEST(test_standard_descriptor),
 		TEST(test_standard_descriptor_with_streams),
 		TEST(test_staging_directory),

@@ -6,7 +6,9 @@
 #include "sync.h"
 
 #include <pthread.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 static int set_up(void **state)
 {
@@ -44,6 +46,97 @@ static void test_ahead_and_trimmed(void **state)
 	assert_int_equal(rig_close(fd), 0);
 	rig_expect("out", 200);
 	assert_true(allocated("out") <= 8192);
+}
+
+/* The engine's threads have ended since the last write. */
+static void test_trimmed_long_after_the_last_write(void **state)
+{
+	int fd = rig_open("out", O_WRONLY);
+
+	(void)state;
+	rig_put(fd, 0, 100);
+	rig_put(fd, 100, 100);
+	assert_int_equal(rig_settle(fd), 0);
+	for (int i = 0; i < 1000 && engine_tid() != 0; i++)
+		sys_nap(10000000);
+	assert_int_equal(engine_tid(), 0);
+	assert_int_equal(rig_close(fd), 0);
+	rig_expect("out", 200);
+	assert_true(allocated("out") <= 8192);
+}
+
+/* The file stays open, but nothing is written any more. */
+static void test_trimmed_when_idle(void **state)
+{
+	int fd = rig_open("out", O_WRONLY);
+
+	(void)state;
+	rig_put(fd, 0, 100);
+	rig_put(fd, 100, 100);
+	assert_int_equal(rig_settle(fd), 0);
+	assert_true(allocated("out") > 8192);
+	for (int i = 0; i < 500 && allocated("out") > 8192; i++)
+		sys_nap(10000000);
+	assert_true(allocated("out") <= 8192);
+	assert_int_equal(rig_file(fd)->mode, FILE_ENGAGED);
+	rig_put(fd, 200, 100);
+	assert_true(allocated("out") > 8192);
+	assert_int_equal(rig_close(fd), 0);
+	rig_expect("out", 300);
+	assert_true(allocated("out") <= 8192);
+}
+
+/* As long as somebody else has the file nothing can be given back without a race with his appends: so that little is
+ * reserved that may have to stay. */
+static void test_little_stays_while_others_have_it(void **state)
+{
+	int fd = rig_open("out", O_WRONLY | O_APPEND);
+	int ends[2];
+	pid_t reader;
+	char one;
+
+	(void)state;
+	assert_int_equal(pipe(ends), 0);
+	reader = fork();
+	if (reader == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		open(rig_path("out"), O_RDONLY);
+		close(fd);
+		if (write(ends[1], "x", 1) == 1)
+			pause();
+		_exit(0);
+	}
+	assert_int_equal(read(ends[0], &one, 1), 1);
+	rig_put(fd, 0, 16000);
+	rig_put(fd, 16000, 100);
+	assert_int_equal(rig_close(fd), 0);
+	rig_expect("out", 16100);
+	assert_true(allocated("out") <= 16384 + (64 << 10) + 4096);
+	assert_int_equal(kill(reader, SIGKILL), 0);
+	assert_int_equal(waitpid(reader, NULL, 0), reader);
+	close(ends[0]);
+	close(ends[1]);
+}
+
+/* The lease is gone when the space is to be given back: this process was stopped, and somebody may have appended. */
+static long lease_lost(int fd, int cmd, long arg)
+{
+	return cmd == F_GETLEASE ? F_UNLCK : sys_kernel.fcntl(fd, cmd, arg);
+}
+
+static void test_not_trimmed_when_the_lease_is_lost(void **state)
+{
+	int fd = rig_open("out", O_WRONLY);
+
+	(void)state;
+	rig_put(fd, 0, 100);
+	rig_put(fd, 100, 100);
+	assert_int_equal(rig_settle(fd), 0);
+	rig_faults_clear();
+	sys.fcntl = lease_lost;
+	assert_int_equal(rig_close(fd), 0);
+	assert_int_equal(faults.ftruncate.calls, 0);
+	rig_expect("out", 200);
 }
 
 /* A thread that writes past the lock (visibility = strict, while somebody else has the file) may append right now. */
@@ -412,6 +505,10 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(test_ahead_and_trimmed),
 		TEST(test_not_trimmed_under_a_write),
+		TEST(test_trimmed_long_after_the_last_write),
+		TEST(test_trimmed_when_idle),
+		TEST(test_little_stays_while_others_have_it),
+		TEST(test_not_trimmed_when_the_lease_is_lost),
 		TEST(test_full_disk_reserves_less),
 		TEST(test_full_disk),
 		TEST(test_off),

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+/* engine: whoever needs its thread just when it ends gets another one. */
+#include "rig.h"
+
+#include <pthread.h>
+
+enum { ENDS = 6, PATIENCE_S = 10 };
+
+static _Atomic uint64_t calls;
+static _Atomic bool over;
+
+static void *call(void *arg)
+{
+	(void)arg;
+	while (!atomic_load(&over)) {
+		if (engine_start() < 0)
+			break;
+		atomic_fetch_add(&calls, 1);
+	}
+	return NULL;
+}
+
+/* The thread ends after a second without work, and is asked for all the time: each of its ends comes when somebody has
+ * just seen it run.  Who then waits for the id of a thread that nobody starts never comes back. */
+static void test_start_at_its_end(void **state)
+{
+	uint64_t seen = 0, moved = sys_now_ns();
+	pthread_t caller;
+	pid_t tid = 0;
+	int ends = -1;
+
+	(void)state;
+	assert_int_equal(pthread_create(&caller, NULL, call, NULL), 0);
+	while (ends < ENDS) {
+		pid_t now = engine_tid();
+
+		if (now && now != tid) {
+			tid = now;
+			ends++;
+		}
+		if (atomic_load(&calls) != seen)
+			moved = sys_now_ns();
+		seen = atomic_load(&calls);
+		if (sys_now_ns() - moved > PATIENCE_S * 1000000000ull)
+			fail_msg("engine_start has not returned for %d s, after end %d of the thread",
+			         PATIENCE_S, ends + 1);
+		sys_nap(1000000);
+	}
+	atomic_store(&over, true);
+	pthread_join(caller, NULL);
+}
+
+static int set_up(void **state)
+{
+	(void)state;
+	rig_start(NULL);
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	(void)state;
+	rig_stop();
+	return 0;
+}
+
+static bool arena_goes(void)
+{
+	for (int i = 0; i < 500; i++) {
+		if (access(rig_path(".fastwrite"), F_OK) < 0)
+			return true;
+		sys_nap(10000000);
+	}
+	return false;
+}
+
+/* A program that goes on without files there must not keep the file system busy. */
+static void test_arena_of_no_file_goes(void **state)
+{
+	int fd = rig_open("out", O_WRONLY), other;
+
+	(void)state;
+	rig_put(fd, 0, 100);
+	rig_put(fd, 100, 100);
+	assert_int_equal(access(rig_path(".fastwrite"), F_OK), 0);
+	assert_int_equal(rig_close(fd), 0);
+	assert_true(arena_goes());
+	/* and comes back, also when the threads have ended before the close */
+	other = rig_open("other", O_WRONLY);
+	rig_put(other, 0, 100);
+	rig_put(other, 100, 100);
+	assert_int_equal(rig_settle(other), 0);
+	for (int i = 0; i < 500 && engine_tid() != 0; i++)
+		sys_nap(10000000);
+	assert_int_equal(engine_tid(), 0);
+	assert_int_equal(access(rig_path(".fastwrite"), F_OK), 0);
+	assert_int_equal(rig_close(other), 0);
+	assert_true(arena_goes());
+	rig_expect("out", 200);
+	rig_expect("other", 200);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_start_at_its_end),
+		cmocka_unit_test_setup_teardown(test_arena_of_no_file_goes, set_up, tear_down),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
