@@ -35,6 +35,8 @@ KEYS = [
     "stdio",
 ]
 NOTHING = "int main(void) { return 0; }"
+# In front of the library's path: musl's loader does not fill in $LIB, and passes over it.
+GLIBC_ONLY = "/$LIB/../../../../../.."
 
 
 @pytest.fixture
@@ -674,16 +676,18 @@ def test_run_dies_of_the_same_signal(cli, tmp_path, number):
 def test_run_sets_the_environment(cli, library, tmp_path):
     done = cli("run", "env", env={**RULE, "LD_PRELOAD": ""})
     env = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
-    assert env["LD_PRELOAD"] == str(library.resolve())
+    assert env["LD_PRELOAD"] == GLIBC_ONLY + str(library.resolve())
     assert env["FASTWRITE_REGISTRY"].startswith(str(tmp_path))
     assert not list(tmp_path.glob("fastwrite-run-*"))
 
 
 def test_run_keeps_other_preloads(cli, library, compile_c):
     other = compile_c("int other_symbol;", "-shared", "-fPIC")
+    entry = GLIBC_ONLY + str(library.resolve())
     for before, after in (
-        (f"{other}", f"{library.resolve()}:{other}"),
-        (f"{library.resolve()} {other}",) * 2,
+        (f"{other}", f"{entry}:{other}"),
+        (f"{entry} {other}", f"{entry}:{other}"),
+        (f"{library.resolve()} {other}", f"{entry}:{other}"),
     ):
         done = cli("run", "sh", "-c", "echo $LD_PRELOAD", env={**RULE, "LD_PRELOAD": before})
         assert done.stdout.strip() == after
@@ -706,11 +710,11 @@ def test_run_finds_the_library(cli, fastwrite, library, tmp_path):
     command = tmp_path / "bin" / "fastwrite"
     shutil.copy(fastwrite, command)
     shutil.copy(library, tmp_path / "lib" / "libfastwrite.so")
-    assert preload_of(command).stdout == f"{tmp_path}/lib/libfastwrite.so\n"
+    assert preload_of(command).stdout == f"{GLIBC_ONLY}{tmp_path}/lib/libfastwrite.so\n"
     link = tmp_path / "link"
     link.symlink_to(command)
-    assert preload_of(link).stdout == f"{tmp_path}/lib/libfastwrite.so\n"
-    assert preload_of(command, FASTWRITE_LIB=str(library)).stdout == f"{library.resolve()}\n"
+    assert preload_of(link).stdout == f"{GLIBC_ONLY}{tmp_path}/lib/libfastwrite.so\n"
+    assert preload_of(command, FASTWRITE_LIB=str(library)).stdout == f"{GLIBC_ONLY}{library.resolve()}\n"
     done = preload_of(command, FASTWRITE_LIB="/no/such.so")
     assert done.returncode == 125
     assert "FASTWRITE_LIB" in one_line(done.stderr)
@@ -768,6 +772,98 @@ def test_run_static_program(cli, compile_c):
         assert done.returncode == 125
         assert "statically linked" in done.stderr
         assert "not started" in done.stderr
+
+
+# Writes a line to argv[1] a thousand times, then becomes argv[2] with the arguments behind it, if there is one.
+WRITES_THEN_BECOMES = r"""
+#include <fcntl.h>
+#include <unistd.h>
+int main(int argc, char **argv)
+{
+	int fd = open(argv[1], O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+	for (int i = 0; i < 1000; i++)
+		if (write(fd, "0123456789\n", 11) != 11)
+			return 1;
+	close(fd);
+	if (argc > 2)
+		execv(argv[2], argv + 2);
+	return argc > 2 ? 2 : 7;
+}
+"""
+
+
+@pytest.fixture(scope="session")
+def musl_program(tmp_path_factory):
+    """WRITES_THEN_BECOMES, linked with musl."""
+    if not shutil.which("musl-gcc"):
+        pytest.skip("musl-gcc is not installed (package musl-tools)")
+    path = tmp_path_factory.mktemp("musl") / "program"
+    subprocess.run(["musl-gcc", "-x", "c", "-", "-o", path], input=WRITES_THEN_BECOMES, text=True, check=True)
+    return path
+
+
+def test_run_musl_program(cli, musl_program, compile_c):
+    """It runs as it is, and what it starts has the library again."""
+    glibc = compile_c(WRITES_THEN_BECOMES)
+    with disk_dir() as place:
+        stats = place / "stats"
+        settings = ["-p", f"{place}/[a-n]", f"--stats={stats}"]
+        done = cli("run", *settings, musl_program, place / "m", glibc, place / "g")
+        assert (done.returncode, done.stdout) == (7, ""), done.stderr
+        assert "linked with musl" in done.stderr
+        assert done.stderr.count("\n") == 2, done.stderr
+        assert stats.read_text().count(" 999 writes absorbed") == 1, stats.read_text()
+        assert (place / "m").read_bytes() == (place / "g").read_bytes() == b"0123456789\n" * 1000
+        done = cli("run", "--strict", *settings, musl_program, place / "n")
+        assert done.returncode == 125
+        assert not (place / "n").exists()
+
+
+@pytest.mark.parametrize("how", ["run", "LD_PRELOAD"])
+def test_musl_child(cli, library, musl_program, compile_c, how):
+    """glibc, musl, glibc: the one in the middle starts, and the last one, which alone comes to an exit, has staged."""
+    glibc = compile_c(WRITES_THEN_BECOMES)
+    with disk_dir() as place:
+        stats = place / "stats"
+        command = [glibc, place / "a", musl_program, place / "b", glibc, place / "c"]
+        env = {"FASTWRITE_PATHS": f"{place}/[abc]", "FASTWRITE_STATS": str(stats)}
+        if how == "run":
+            done = cli("run", "--", *command, env=env)
+        else:
+            # as the manual has it
+            env["LD_PRELOAD"] = f"{GLIBC_ONLY}{library.resolve()}"
+            done = subprocess.run(
+                command, env={**os.environ, **env}, capture_output=True, text=True, check=False
+            )
+        assert (done.returncode, done.stderr) == (7, "")
+        assert stats.read_text().count(" 999 writes absorbed") == 1, stats.read_text()
+        assert {(place / name).read_bytes() for name in "abc"} == {b"0123456789\n" * 1000}
+
+
+def test_musl_child_with_an_environment_of_its_own(library, musl_program):
+    """The library does not put in an entry that would keep it from starting."""
+    with disk_dir() as place:
+        done = subprocess.run(
+            ["env", "-i", musl_program, place / "b"],
+            env={"PATH": os.environ["PATH"], "LD_PRELOAD": str(library), "FASTWRITE_PATHS": f"{place}/b"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (7, "")
+
+
+def test_run_program_of_another_word_size(cli):
+    """Its loader would complain about the library."""
+    programs = [p for p in (Path("/lib32/libc.so.6"), Path("/lib/i386-linux-gnu/libc.so.6")) if p.exists()]
+    if not programs:
+        pytest.skip("no 32-bit program here (package libc6-i386 has one: the C library itself)")
+    done = cli("run", programs[0], env=RULE)
+    assert done.returncode == 0
+    assert "GNU C Library" in done.stdout
+    assert "another machine or word size" in done.stderr
+    assert "ld.so: object" not in done.stderr
+    assert done.stderr.count("\n") == 2, done.stderr
 
 
 def test_run_wrong_configuration(cli):
