@@ -133,6 +133,10 @@ bool code_makes_io_uring(const unsigned char *code, size_t size);
 /* 0 or -errno when the file cannot be read. */
 int program_inspect(const char *path, struct program *out);
 
+/* True when the kernel would not find the interpreter of a program, script or ELF file, which is then in out[PATH_MAX];
+ * its error says that of the program. */
+bool program_lacks_interpreter(const char *path, char *out);
+
 /* Can libfastwrite.so work in it?  NULL, or why not; a static text that follows "NAME: ". */
 const char *program_obstacle(const struct program *p);
 

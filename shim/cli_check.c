@@ -242,6 +242,14 @@ static int check_one(const struct check_args *args, const char *name, struct jso
 
 	if (args->forced != OPTION_FILE) {
 		if (looks_like_program(name, path)) {
+			char interpreter[PATH_MAX];
+
+			if (program_lacks_interpreter(path, interpreter)) {
+				char why[PATH_MAX + 64];
+
+				snprintf(why, sizeof(why), "its interpreter %s does not exist", interpreter);
+				return fail(name, why, j);
+			}
 			int rc = program_resolve(path, &p);
 			return rc != 0 ? fail(name, strerror(-rc), j) : report_program(name, path, &p, j);
 		}

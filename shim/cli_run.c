@@ -185,6 +185,7 @@ static bool set_preload(const struct program *p)
 static int check_program(const char *name, bool strict, struct program *p)
 {
 	char path[PATH_MAX];
+	char interpreter[PATH_MAX];
 	int rc = cli_find_program(name, path);
 
 	if (rc == -EACCES) {
@@ -196,6 +197,10 @@ static int check_program(const char *name, bool strict, struct program *p)
 		          strchr(name, '/') != NULL ? "no such program" : "no such program in PATH");
 		return CLI_RUN_NOT_FOUND;
 	}
+	if (program_lacks_interpreter(path, interpreter)) {
+		cli_error("%s: its interpreter %s does not exist", path, interpreter);
+		return CLI_RUN_NOT_EXECUTABLE;
+	}
 	if (program_resolve(path, p) != 0 || program_obstacle(p) == NULL)
 		return 0;
 	cli_error("%s: %s", path, program_obstacle(p));
@@ -205,6 +210,21 @@ static int check_program(const char *name, bool strict, struct program *p)
 	}
 	cli_error("running it without libfastwrite.so's help");
 	return 0;
+}
+
+/* The program, or a child of it, may start elsewhere. */
+static void make_absolute(const char *variable)
+{
+	const char *value = getenv(variable);
+	char directory[PATH_MAX];
+	char *path;
+
+	if (value == NULL || *value == '\0' || *value == '/' || strcmp(value, "stderr") == 0 ||
+	    strcmp(value, "stdout") == 0 || getcwd(directory, sizeof(directory)) == NULL ||
+	    asprintf(&path, "%s/%s", directory, value) < 0)
+		return;
+	setenv(variable, path, 1);
+	free(path);
 }
 
 /* A wrong configuration is reported by the library in the program itself; here only what it cannot do:
@@ -483,6 +503,8 @@ int cli_run(int argc, char **argv)
 
 	if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &args) != 0)
 		return CLI_USAGE;
+	make_absolute("FASTWRITE_CONFIG");
+	make_absolute("FASTWRITE_STATS");
 	const char *strict = getenv("FASTWRITE_STRICT");
 	args.strict = strict != NULL && strcmp(strict, "1") == 0;
 	int refused = check_program(args.command[0], args.strict, &program);

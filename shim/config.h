@@ -101,11 +101,12 @@ enum log_level { LOG_OFF, LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
 struct config {
 	struct rule rules[CONFIG_RULES_MAX];
 	uint32_t rule_count;
-	enum stats_target stats; /* FASTWRITE_STATS = stderr | absolute file */
-	char stats_file[PATH_MAX];
-	enum log_level log; /* FASTWRITE_LOG = off | error | warn (default) | info | debug */
-	bool strict;        /* FASTWRITE_STRICT = 0 | 1: a wrong configuration stops the start */
-	bool inherit;       /* FASTWRITE_INHERIT, inherit in [defaults] = 0 | 1 (default), see inherit.h */
+	enum stats_target stats;   /* FASTWRITE_STATS = stderr | file */
+	char stats_file[PATH_MAX]; /* absolute */
+	bool stats_json;           /* its name ends in .json */
+	enum log_level log;        /* FASTWRITE_LOG = off | error | warn (default) | info | debug */
+	bool strict;               /* FASTWRITE_STRICT = 0 | 1: a wrong configuration stops the start */
+	bool inherit; /* FASTWRITE_INHERIT, inherit in [defaults] = 0 | 1 (default), see inherit.h */
 	enum config_source inherit_source;
 	uint32_t inherit_line; /* of c->file for SOURCE_FILE */
 	char file[PATH_MAX];   /* FASTWRITE_CONFIG made absolute, "" = none */
@@ -129,7 +130,7 @@ const char *config_key_name(enum config_key key);
 const char *config_key_allowed(enum config_key key);
 const char *config_source_name(enum config_source source);
 
-/* "64K" -> 65536.  Accepts K, M, G (binary), no sign, no blanks.  0, or -EINVAL, *out untouched. */
+/* "64K" -> 65536.  Accepts K, M, G, with B or iB behind them (binary all of them), no sign, no blanks.  0, or -EINVAL, *out untouched. */
 int config_parse_size(const char *text, uint64_t *out);
 /* 65536 -> "64K", exact; returns buf (24 bytes are always enough). */
 const char *config_size_text(uint64_t bytes, char *buf, size_t size);
