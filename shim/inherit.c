@@ -167,20 +167,24 @@ static bool is_variable(const char *entry)
 }
 static bool is_preload(const char *entry) { return strncmp(entry, PRELOAD, sizeof PRELOAD - 1) == 0; }
 
-static void keep_variables(struct store *s, char *const *env, const char *config)
-{
-	static const char name[] = PREFIX "CONFIG=";
+static bool is_named(const char *entry, const char *name) { return strncmp(entry, name, strlen(name)) == 0; }
 
+static void keep_variables(struct store *s, char *const *env, const struct inherit_files *files)
+{
 	for (; *env; env++) {
 		char *kept = s->at;
 
 		if (!is_variable(*env))
 			continue;
 		/* a relative path would mean another file elsewhere */
-		if (strncmp(*env, name, sizeof name - 1) == 0 && config[0]) {
-			keep(s, name, sizeof name - 1);
+		const char *file = is_named(*env, PREFIX "CONFIG=")  ? files->config
+		                   : is_named(*env, PREFIX "STATS=") ? files->stats
+		                                                     : "";
+
+		if (file[0]) {
+			keep(s, *env, (size_t)(strchr(*env, '=') + 1 - *env));
 			s->at--;
-			keep(s, config, strlen(config));
+			keep(s, file, strlen(file));
 		} else {
 			keep(s, *env, strlen(*env));
 		}
@@ -215,7 +219,7 @@ static void keep_entry(struct store *s, const char *list, const char *library)
 	}
 }
 
-int inherit_start(const char *library, char *const *env, const char *config)
+int inherit_start(const char *library, char *const *env, const struct inherit_files *files)
 {
 	const char *list = preload_of(env);
 	char path[PATH_MAX];
@@ -226,7 +230,7 @@ int inherit_start(const char *library, char *const *env, const char *config)
 
 	if (r < 0)
 		return r;
-	bytes = strlen(path) + strlen(config) + 64 + (list ? 2 * strlen(list) + 2 : 0);
+	bytes = strlen(path) + strlen(files->config) + strlen(files->stats) + 64 + (list ? 2 * strlen(list) + 2 : 0);
 	for (char *const *e = env; *e; e++) {
 		if (!is_variable(*e))
 			continue;
@@ -241,7 +245,7 @@ int inherit_start(const char *library, char *const *env, const char *config)
 	start.variables = memory;
 	s = (struct store){.at = (char *)(start.variables + count)};
 	start.library = keep(&s, path, strlen(path));
-	keep_variables(&s, env, config);
+	keep_variables(&s, env, files);
 	keep_entry(&s, list, library);
 	start.on = true;
 	return 0;

@@ -22,9 +22,12 @@
 
 /*
  * Remembers what is in force; nothing is put in before.  `library`: the path that the loader has for this library.
- * `config`: FASTWRITE_CONFIG made absolute, or "".  0 or -errno.
+ * 0 or -errno.
  */
-int inherit_start(const char *library, char *const *env, const char *config);
+struct inherit_files {
+	const char *config, *stats; /* FASTWRITE_CONFIG and FASTWRITE_STATS made absolute, or "" */
+};
+int inherit_start(const char *library, char *const *env, const struct inherit_files *files);
 
 struct inherit_target {
 	int dirfd;

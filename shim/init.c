@@ -50,9 +50,10 @@ static void recover_known_places(void)
 
 static void start_inheriting(void)
 {
+	const struct inherit_files files = {.config = config.file, .stats = config.stats_file};
 	Dl_info own;
 
-	if (dladdr(&config, &own) == 0 || inherit_start(own.dli_fname, environ, config.file) < 0)
+	if (dladdr(&config, &own) == 0 || inherit_start(own.dli_fname, environ, &files) < 0)
 		log_warn(
 			"cannot remember the environment: programs with one of their own run without the library");
 }
