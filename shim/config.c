@@ -245,6 +245,7 @@ static int load_stats(struct loader *l, char *const *env)
 
 	l->c->stats = STATS_NONE;
 	l->c->stats_file[0] = '\0';
+	l->c->stats_json = false;
 	if (text == NULL)
 		return 0;
 	if (strcmp(text, "stderr") == 0) {

@@ -455,7 +455,7 @@ static enum through_reason engage_later(struct file *f)
 	uint32_t after = f->engage_after;
 
 	if (f->why != THROUGH_UNKNOWN_FD)
-		stats_through(THROUGH_UNKNOWN_FD);
+		stats_through(f->rule, THROUGH_UNKNOWN_FD);
 	f->why = THROUGH_UNKNOWN_FD;
 	f->engage_after = after < FIRST ? FIRST : after < MOST ? 2 * after : after;
 	return THROUGH_COUNT;
@@ -512,7 +512,7 @@ static void probe_direct(struct file *f, const struct statx *st)
 static void become_through(struct file *f, enum through_reason why)
 {
 	if (f->mode != FILE_THROUGH)
-		stats_through(why);
+		stats_through(f->rule, why);
 	f->mode = FILE_THROUGH;
 	f->why = why;
 }
@@ -760,7 +760,8 @@ int engage_through(struct file *f, enum through_reason why, bool nested)
 	} else if (r == 0 && f->mode == FILE_PASSIVE) {
 		f->mode = FILE_THROUGH;
 		f->why = why;
-		if (a)
+		/* at the end of the process nothing of it need be written any more */
+		if (a && why != THROUGH_EXIT)
 			atomic_fetch_add(&a->header->live.through[why], 1);
 	}
 	return r;
