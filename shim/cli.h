@@ -87,6 +87,12 @@ extern bool cli_settings_given;
 /* Loads the configuration from the environment; prints the error line.  NULL on failure. */
 const struct config *cli_load_config(void);
 
+/* Says what of the rules may not have been meant; `descriptors`: of this process's standard descriptors, too. */
+void cli_say_doubts(const struct config *c, bool descriptors);
+
+/* The same as cli_load_config, without a word. */
+const struct config *cli_load_config_quietly(void);
+
 /* True when there is a configuration, it is right, and says stdio = off.  Prints nothing. */
 bool cli_streams_off(void);
 

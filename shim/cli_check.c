@@ -267,10 +267,13 @@ static int check_one(const struct check_args *args, const char *name, struct jso
 			            "be made)",
 			            j);
 	}
-	if (c == NULL)
+	if (c == NULL) {
 		c = cli_load_config();
-	if (c == NULL)
-		return CLI_USAGE;
+		if (c == NULL)
+			return CLI_USAGE;
+		if (j == NULL)
+			cli_say_doubts(c, false);
+	}
 	int rc = cli_canonical(name, path);
 	return rc != 0 ? fail(name, strerror(-rc), j) : report_file(c, name, path, j);
 }

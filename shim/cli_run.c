@@ -234,10 +234,14 @@ static int check_configuration(bool strict)
 	const char *paths = getenv("FASTWRITE_PATHS");
 	const char *file = getenv("FASTWRITE_CONFIG");
 
-	if (strict && cli_load_config() == NULL) {
+	const struct config *config = strict ? cli_load_config() : cli_load_config_quietly();
+
+	if (strict && config == NULL) {
 		cli_error("not started, since FASTWRITE_STRICT=1");
 		return CLI_RUN_FAILED;
 	}
+	if (config != NULL)
+		cli_say_doubts(config, true);
 	if ((paths == NULL || *paths == '\0') && (file == NULL || *file == '\0'))
 		cli_error(
 			"no rule: nothing will be staged; set FASTWRITE_PATHS (-p) or FASTWRITE_CONFIG (-c)");

@@ -81,6 +81,8 @@ struct settings {
 struct pattern {
 	const char *glob; /* absolute, symlinks of its literal directory resolved; points into config.text */
 	bool exclude;     /* written with a leading '!' */
+	bool several;     /* looks like several, with blanks or commas between them */
+	bool missing;     /* its literal directory does not exist (yet) */
 };
 
 struct rule {
@@ -123,6 +125,19 @@ struct config {
  * FASTWRITE_KILL_STEP (debug builds), and FASTWRITE_TEST_*.
  */
 int config_load(struct config *c, char *const *env, char *error);
+
+/* What the author of a rule may not have meant: a text that follows "fastwrite: ", false when there is nothing to say. */
+enum config_doubt {
+	DOUBT_SEVERAL, /* patterns that are separated by something else than ':' */
+	DOUBT_MISSING, /* a directory that does not exist */
+};
+bool config_doubt(const struct config *c, const struct rule *rule, enum config_doubt which, char *out,
+                  size_t size);
+/* The rule that names the file behind descriptor fd, when it can be written to by it; its path is then in out[PATH_MAX].
+ * A file whose descriptor a program is given is not staged. */
+const struct rule *config_rule_of_fd(const struct config *c, int fd, char *out);
+/* "standard output is PATH, ...": what to say of descriptor fd <= 2 then. */
+void config_fd_text(int fd, const char *path, const struct rule *rule, char *out, size_t size);
 
 /* Text of an enum or size value for people, into buf; returns buf.  key < KEY_COUNT. */
 const char *config_value_text(const struct settings *s, enum config_key key, char *buf, size_t size);

@@ -230,7 +230,8 @@ int inherit_start(const char *library, char *const *env, const struct inherit_fi
 
 	if (r < 0)
 		return r;
-	bytes = strlen(path) + strlen(files->config) + strlen(files->stats) + 64 + (list ? 2 * strlen(list) + 2 : 0);
+	bytes = strlen(path) + strlen(files->config) + strlen(files->stats) + 64 +
+	        (list ? 2 * strlen(list) + 2 : 0);
 	for (char *const *e = env; *e; e++) {
 		if (!is_variable(*e))
 			continue;

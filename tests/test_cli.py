@@ -167,6 +167,7 @@ def test_manual_has_no_markup_errors():
 
 def test_config_text(cli, tmp_path):
     ini = tmp_path / "fw.ini"
+    (tmp_path / "wal").mkdir()
     ini.write_text(f"[defaults]\nlag_ms = 7\n[rule wal]\npaths = {tmp_path}/wal/**\nsync = fsync\n")
     done = cli("config", env={"FASTWRITE_CONFIG": str(ini), "FASTWRITE_MEM": "32M"})
     assert (done.returncode, done.stderr) == (0, "")
@@ -665,7 +666,7 @@ def test_check_several(cli, compile_c):
 
 # ---- run ----
 
-RULE = {"FASTWRITE_PATHS": "/fastwrite-test-none/**"}
+RULE = {"FASTWRITE_PATHS": "/tmp/fastwrite-test-none*"}
 
 
 def test_run_passes_status_and_output(cli):
