@@ -165,6 +165,20 @@ def test_manual_has_no_markup_errors():
 # ---- config ----
 
 
+def test_no_file_is_read_that_is_not_named(fastwrite, library, tmp_path):
+    """/etc/fastwrite.ini neither, by the command or the library."""
+    if shutil.which("strace") is None:
+        pytest.skip("strace is not installed")
+    for command in (
+        [fastwrite, "config"],
+        ["env", f"LD_PRELOAD={library}", "FASTWRITE_PATHS=/tmp/x", "true"],
+    ):
+        out = tmp_path / "trace"
+        subprocess.run(["strace", "-f", "-o", out, *command], capture_output=True, check=True)
+        assert "libc.so.6" in out.read_text()
+        assert ".ini" not in out.read_text()
+
+
 def test_config_text(cli, tmp_path):
     ini = tmp_path / "fw.ini"
     (tmp_path / "wal").mkdir()
