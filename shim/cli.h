@@ -36,6 +36,10 @@ struct recover_report;
 /* recover_path, its report added to *total; a path without staging is nothing wrong. */
 int cli_recover_path(const char *path, const struct recover_options *opt, struct recover_report *total);
 
+/* What an event says besides, in full: of "orphaned" the path of what was put aside.  buf[PATH_MAX]; returns it. */
+struct recover_event;
+const char *cli_recover_detail(const struct recover_event *e, char *buf);
+
 /* Text for -errno of a path. */
 const char *cli_recover_reason(int rc);
 

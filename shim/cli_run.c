@@ -388,6 +388,7 @@ static void on_event(void *ctx, const struct recover_event *e)
 	const struct run_args *args = ctx;
 	const char *name = e->target[0] != '\0' ? e->target : e->arena;
 	const char *joint = e->detail[0] != '\0' ? ": " : "";
+	char detail[PATH_MAX];
 
 	if (strcmp(e->action, "live") == 0 || said_before(e))
 		return; /* it is tried again */
@@ -396,7 +397,7 @@ static void on_event(void *ctx, const struct recover_event *e)
 		          strerror(-e->error), joint, e->detail, e->arena);
 	else if (strcmp(e->action, "orphaned") == 0)
 		cli_error("%s is gone; %llu bytes of it kept%s%s", name, (unsigned long long)e->bytes, joint,
-		          e->detail);
+		          cli_recover_detail(e, detail));
 	else if (args->verbose)
 		cli_error("%s %s, %llu bytes", e->action, name, (unsigned long long)e->bytes);
 }
