@@ -138,7 +138,10 @@ static bool can_hide_from_musl(void)
 	if (libc == NULL || dlinfo(libc, RTLD_DI_LINKMAP, &map) != 0 || realpath(map->l_name, real) == NULL)
 		return false;
 	snprintf(path, sizeof(path), GLIBC_ONLY "%s", real);
-	return dlopen(path, RTLD_LAZY | RTLD_NOLOAD) != NULL;
+	void *found = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
+	if (found != NULL)
+		dlclose(found);
+	return found != NULL;
 }
 
 /* `list` behind its first entry when that is `entry`, else `list`. */

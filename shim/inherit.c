@@ -312,7 +312,7 @@ static bool is_this_program(const struct statx *st)
 /* What can be found out about the new program; `again`: it is this one, or a script, which may be this one. */
 static bool takes_preload(const struct inherit_target *to, char *const *own_env, bool *again)
 {
-	unsigned char head[1024];
+	unsigned char head[1024] = {0};
 	char found[PATH_MAX];
 	const char *path = to->path;
 	struct statx st;
