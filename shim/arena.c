@@ -8,6 +8,7 @@
 #include "kill.h"
 #include "log.h"
 #include "registry.h"
+#include "staging_dir.h"
 #include "sys.h"
 
 #include <fcntl.h>
@@ -116,11 +117,11 @@ bool arena_geometry(uint64_t mem_bytes, uint32_t block_bytes, struct arena_heade
 static int open_dir(const char *dir)
 {
 	struct statx st;
-	int fd, r;
+	int fd, made, r;
 
-	r = sys.mkdirat(AT_FDCWD, dir, 0700);
-	if (r < 0 && r != -EEXIST)
-		return r;
+	made = sys.mkdirat(AT_FDCWD, dir, 0700);
+	if (made < 0 && made != -EEXIST)
+		return made;
 	fd = sys.openat(AT_FDCWD, dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
 	if (fd < 0)
 		return fd;
@@ -131,6 +132,8 @@ static int open_dir(const char *dir)
 		sys.close(fd);
 		return r;
 	}
+	if (made == 0)
+		staging_dir_made(fd, dir);
 	return fd;
 }
 
@@ -375,7 +378,7 @@ int arena_create_at(struct arena *a, const char *dir, const struct rule *rule,
 		sys.unlinkat(dirfd, a->name, 0);
 		own_fd_close(a->fd);
 		sys.close(dirfd);
-		sys.unlinkat(AT_FDCWD, dir, AT_REMOVEDIR);
+		staging_dir_remove(dir);
 		return r;
 	}
 	a->dev = sys_dev_of(&st);
@@ -448,8 +451,7 @@ void arena_destroy(struct arena *a)
 		sys.ftruncate(a->fd, 0);
 	kill_step();
 	close_all(a);
-	/* fails with -ENOTEMPTY while others use it: that is the test */
-	sys.unlinkat(AT_FDCWD, a->dir, AT_REMOVEDIR);
+	staging_dir_remove(a->dir);
 }
 
 struct block_run *arena_block_take(struct arena *a)

@@ -36,6 +36,10 @@ struct recover_report;
 /* recover_path, its report added to *total; a path without staging is nothing wrong. */
 int cli_recover_path(const char *path, const struct recover_options *opt, struct recover_report *total);
 
+/* What an event says besides, in full: of "orphaned" the path of what was put aside.  buf[PATH_MAX]; returns it. */
+struct recover_event;
+const char *cli_recover_detail(const struct recover_event *e, char *buf);
+
 /* Text for -errno of a path. */
 const char *cli_recover_reason(int rc);
 
@@ -87,6 +91,12 @@ extern bool cli_settings_given;
 /* Loads the configuration from the environment; prints the error line.  NULL on failure. */
 const struct config *cli_load_config(void);
 
+/* Says what of the rules may not have been meant; `descriptors`: of this process's standard descriptors, too. */
+void cli_say_doubts(const struct config *c, bool descriptors);
+
+/* The same as cli_load_config, without a word. */
+const struct config *cli_load_config_quietly(void);
+
 /* True when there is a configuration, it is right, and says stdio = off.  Prints nothing. */
 bool cli_streams_off(void);
 
@@ -132,6 +142,10 @@ bool code_makes_io_uring(const unsigned char *code, size_t size);
 
 /* 0 or -errno when the file cannot be read. */
 int program_inspect(const char *path, struct program *out);
+
+/* True when the kernel would not find the interpreter of a program, script or ELF file, which is then in out[PATH_MAX];
+ * its error says that of the program. */
+bool program_lacks_interpreter(const char *path, char *out);
 
 /* Can libfastwrite.so work in it?  NULL, or why not; a static text that follows "NAME: ". */
 const char *program_obstacle(const struct program *p);

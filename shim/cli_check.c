@@ -242,6 +242,14 @@ static int check_one(const struct check_args *args, const char *name, struct jso
 
 	if (args->forced != OPTION_FILE) {
 		if (looks_like_program(name, path)) {
+			char interpreter[PATH_MAX];
+
+			if (program_lacks_interpreter(path, interpreter)) {
+				char why[PATH_MAX + 64];
+
+				snprintf(why, sizeof(why), "its interpreter %s does not exist", interpreter);
+				return fail(name, why, j);
+			}
 			int rc = program_resolve(path, &p);
 			return rc != 0 ? fail(name, strerror(-rc), j) : report_program(name, path, &p, j);
 		}
@@ -259,10 +267,13 @@ static int check_one(const struct check_args *args, const char *name, struct jso
 			            "be made)",
 			            j);
 	}
-	if (c == NULL)
+	if (c == NULL) {
 		c = cli_load_config();
-	if (c == NULL)
-		return CLI_USAGE;
+		if (c == NULL)
+			return CLI_USAGE;
+		if (j == NULL)
+			cli_say_doubts(c, false);
+	}
 	int rc = cli_canonical(name, path);
 	return rc != 0 ? fail(name, strerror(-rc), j) : report_file(c, name, path, j);
 }

@@ -162,6 +162,7 @@ int cli_config(int argc, char **argv)
 		return CLI_USAGE;
 	if (args.as_json)
 		return print_json(c, &args);
+	cli_say_doubts(c, false);
 	print_text(c);
 	return args.probe ? probe(c, &args, NULL) : CLI_OK;
 }

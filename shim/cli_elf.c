@@ -268,6 +268,26 @@ const char *program_obstacle(const struct program *p)
 	return NULL;
 }
 
+bool program_lacks_interpreter(const char *path, char *out)
+{
+	char file[PATH_MAX];
+	struct program p;
+
+	snprintf(file, sizeof(file), "%s", path);
+	for (int depth = 0; depth < 5; depth++) {
+		if (program_inspect(file, &p) != 0 || (p.kind != PROGRAM_SCRIPT && p.kind != PROGRAM_DYNAMIC))
+			return false;
+		if (access(p.interpreter, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR)) {
+			strcpy(out, p.interpreter);
+			return true;
+		}
+		if (p.kind == PROGRAM_DYNAMIC)
+			return false;
+		strcpy(file, p.interpreter);
+	}
+	return false;
+}
+
 /* "env [-i] [NAME=VALUE...] PROGRAM": the program's name, or NULL when it cannot be told. */
 static char *program_of_env(char *argument)
 {

@@ -35,7 +35,7 @@ static const char doc[] =
 	"  config   the settings in force, and where each comes from\n"
 	"  check    can it work for this program?  which rule applies to this file?\n"
 	"\n"
-	"`fastwrite VERB --help' says more.  Files are chosen by FASTWRITE_PATHS or by the file that "
+	"`fastwrite help VERB' or `fastwrite VERB --help' says more.  Files are chosen by FASTWRITE_PATHS or by the file that "
 	"FASTWRITE_CONFIG names; without either nothing is staged.\n"
 	"\n"
 	"Exit status: 0 done, 1 something failed, 2 wrong usage or configuration, 3 no rule applies (check); "
@@ -57,15 +57,33 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 				args->verb = &verbs[i];
 		}
 		if (args->verb == NULL)
-			argp_error(state, "unknown verb \"%s\"; allowed: run, recover, status, config, check",
-			           arg);
+			argp_error(
+				state,
+				"unknown verb \"%s\"; allowed: run, recover, status, config, check, help, version",
+				arg);
 		args->at = state->next - 1;
 		state->next = state->argc; /* the rest is the verb's */
 		return 0;
 	case ARGP_KEY_NO_ARGS:
-		argp_error(state, "a verb is missing; allowed: run, recover, status, config, check");
+		argp_error(state,
+		           "a verb is missing; allowed: run, recover, status, config, check, help, version");
 		return 0;
 	default: return ARGP_ERR_UNKNOWN;
+	}
+}
+
+/* `help', `help VERB' and `version' for those who look for words. */
+static void words_to_options(int argc, char **argv)
+{
+	static char help[] = "--help", version[] = "--version";
+
+	if (argc == 2 && strcmp(argv[1], "help") == 0) {
+		argv[1] = help;
+	} else if (argc == 2 && strcmp(argv[1], "version") == 0) {
+		argv[1] = version;
+	} else if (argc == 3 && strcmp(argv[1], "help") == 0) {
+		argv[1] = argv[2];
+		argv[2] = help;
 	}
 }
 
@@ -79,6 +97,7 @@ int main(int argc, char **argv)
 	argp_err_exit_status = CLI_USAGE;
 	if (argc > 0)
 		argv[0] = own_name;
+	words_to_options(argc, argv);
 	if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &args) != 0 || args.verb == NULL)
 		return CLI_USAGE;
 	cli_set_verb(args.verb->name);

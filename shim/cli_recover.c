@@ -95,10 +95,23 @@ struct output {
 	struct json *json;
 };
 
+const char *cli_recover_detail(const struct recover_event *e, char *buf)
+{
+	const char *slash = strrchr(e->arena, '/');
+
+	if (strcmp(e->action, "orphaned") != 0 || e->detail[0] == '/' || slash == NULL)
+		snprintf(buf, PATH_MAX, "%s", e->detail);
+	else
+		snprintf(buf, PATH_MAX, "%.*s/%s%s", (int)(slash - e->arena), e->arena,
+		         strncmp(e->detail, "orphans/", 8) == 0 ? "" : "orphans/", e->detail);
+	return buf;
+}
+
 static void on_event(void *ctx, const struct recover_event *e)
 {
 	const struct output *o = ctx;
 	bool failed = strcmp(e->action, "failed") == 0 || strcmp(e->action, "aside") == 0;
+	char detail[PATH_MAX];
 
 	if (o->json != NULL) {
 		json_open(o->json, NULL, '{');
@@ -113,7 +126,7 @@ static void on_event(void *ctx, const struct recover_event *e)
 		json_close(o->json, '}');
 		return;
 	}
-	if (!failed && (o->args->quiet || strcmp(e->action, "nothing") == 0))
+	if (!failed && o->args->quiet)
 		return;
 	FILE *out = failed ? stderr : stdout;
 	fflush(stdout);
@@ -125,7 +138,7 @@ static void on_event(void *ctx, const struct recover_event *e)
 		fprintf(out, "  %s", strerror(-e->error));
 	if (e->detail[0] != '\0') {
 		fputs("  (", out);
-		cli_put_name(out, e->detail);
+		cli_put_name(out, cli_recover_detail(e, detail));
 		fputc(')', out);
 	}
 	fputc('\n', out);
@@ -147,6 +160,30 @@ const char *cli_recover_reason(int rc)
 	}
 }
 
+/* Those that are not 0; false when all are. */
+static bool print_counts(const struct recover_report *r)
+{
+	const struct {
+		uint64_t count;
+		const char *what;
+	} counts[] = {{r->live, "live"},
+	              {r->recovered, "recovered"},
+	              {r->orphans, "orphaned"},
+	              {r->aside, "put aside"},
+	              {r->failed, "failed"}};
+	const char *comma = "";
+
+	for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
+		if (counts[i].count == 0)
+			continue;
+		printf("%s%llu %s", comma, (unsigned long long)counts[i].count, counts[i].what);
+		comma = ", ";
+	}
+	if (r->bytes > 0)
+		printf(" (%llu bytes)", (unsigned long long)r->bytes);
+	return *comma != '\0';
+}
+
 static void print_totals(const struct recover_args *args, const struct recover_report *r)
 {
 	if (args->quiet)
@@ -155,11 +192,10 @@ static void print_totals(const struct recover_args *args, const struct recover_r
 		printf("nothing to recover%s\n", args->all ? "" : " (further below is not searched)");
 		return;
 	}
-	printf("%s%llu arenas: %llu live, %llu recovered (%llu bytes), %llu orphaned, %llu put aside, "
-	       "%llu failed\n",
-	       args->dry_run ? "dry run: " : "", (unsigned long long)r->arenas, (unsigned long long)r->live,
-	       (unsigned long long)r->recovered, (unsigned long long)r->bytes, (unsigned long long)r->orphans,
-	       (unsigned long long)r->aside, (unsigned long long)r->failed);
+	printf("%s%llu arenas: ", args->dry_run ? "dry run: " : "", (unsigned long long)r->arenas);
+	if (!print_counts(r))
+		printf("nothing was missing in the files; %s", args->dry_run ? "to be removed" : "removed");
+	putchar('\n');
 }
 
 static void json_totals(struct json *j, const struct recover_args *args, const struct recover_report *r)

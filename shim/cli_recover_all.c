@@ -281,6 +281,10 @@ static bool literal(const char *given, char *out)
 
 	if (strstr(given, "..") != NULL)
 		return false;
+	while (strncmp(given, "./", 2) == 0)
+		given += 2;
+	if (strcmp(given, ".") == 0)
+		given = "";
 	if (given[0] != '/') {
 		if (getcwd(out, PATH_MAX) == NULL)
 			return false;
@@ -306,7 +310,8 @@ int cli_recover_given(const char *given, const struct recover_options *opt, stru
 	/* a directory may be named by a link, a staging directory not */
 	bool linked = is_dir && canonical && known && !in_staging(path) && lstat(path, &itself) == 0 &&
 	              S_ISLNK(itself.st_mode);
-	int failed = 0, rc = cli_recover_path(linked ? other : given, opt, report);
+	/* absolute: what is told of is named in full */
+	int failed = 0, rc = cli_recover_path(linked ? other : known ? path : given, opt, report);
 
 	if (rc < 0) {
 		cli_error("%s: %s", given, cli_recover_reason(rc));

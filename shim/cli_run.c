@@ -7,8 +7,10 @@
 
 #include "recover.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <link.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +33,7 @@ static const char doc[] =
 	"dies.\n"
 	"\v"
 	"Signals sent to `fastwrite run' are passed on to CMD.  A program in which nothing can be preloaded "
-	"(static, setuid, Go) runs as it is, with a warning; with --strict it is not started.\n"
+	"(static, setuid, Go, musl, 32 bit) runs as it is, with a warning; with --strict it is not started.\n"
 	"\n"
 	"Exit status: that of CMD; when a signal ended CMD, the same signal ends `fastwrite run' (128 + its "
 	"number "
@@ -119,11 +121,46 @@ static bool find_library(char *out)
 	return false;
 }
 
-/* Puts the library in front of LD_PRELOAD. */
-static bool set_preload(void)
+/*
+ * The loaders of both C libraries read LD_PRELOAD.  musl's ends a program when it can open a library that was built for
+ * glibc.  It does not fill in $LIB, and passes over a path that does not exist: with $LIB in it, programs of musl start,
+ * and pass the entry on to those of glibc.
+ */
+#define GLIBC_ONLY "/$LIB/../../../../../.."
+
+/* Does that lead to the root directory here?  It does when our own C library is found there. */
+static bool can_hide_from_musl(void)
+{
+	void *libc = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
+	char real[PATH_MAX], path[PATH_MAX + sizeof(GLIBC_ONLY)];
+	struct link_map *map;
+
+	if (libc == NULL || dlinfo(libc, RTLD_DI_LINKMAP, &map) != 0 || realpath(map->l_name, real) == NULL)
+		return false;
+	snprintf(path, sizeof(path), GLIBC_ONLY "%s", real);
+	void *found = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
+	if (found != NULL)
+		dlclose(found);
+	return found != NULL;
+}
+
+/* `list` behind its first entry when that is `entry`, else `list`. */
+static const char *behind_first(const char *list, const char *entry)
+{
+	size_t length = strlen(entry);
+
+	if (strncmp(list, entry, length) != 0 || strchr(": ", list[length]) == NULL)
+		return list; /* strchr also takes the end */
+	return list + length + strspn(list + length, ": ");
+}
+
+/* Puts the library in front of LD_PRELOAD, but for a program that it would keep from starting, or disturb. */
+static bool set_preload(const struct program *p)
 {
 	char library[PATH_MAX];
+	char entry[PATH_MAX + sizeof(GLIBC_ONLY)];
 	const char *old = getenv("LD_PRELOAD");
+	bool hides = can_hide_from_musl();
 	char *value;
 
 	if (!find_library(library))
@@ -134,10 +171,11 @@ static bool set_preload(void)
 		          library);
 		return false;
 	}
-	size_t length = strlen(library);
-	if (old != NULL && strncmp(old, library, length) == 0 && strchr(": ", old[length]) != NULL)
-		return true; /* in front already; strchr also takes the end */
-	if (asprintf(&value, "%s%s%s", library, old != NULL && *old ? ":" : "", old != NULL ? old : "") < 0)
+	snprintf(entry, sizeof(entry), "%s%s", hides ? GLIBC_ONLY : "", library);
+	old = behind_first(behind_first(old != NULL ? old : "", library), entry);
+	if (p->kind == PROGRAM_FOREIGN || (p->musl && !hides))
+		entry[0] = '\0';
+	if (asprintf(&value, "%s%s%s", entry, *entry && *old ? ":" : "", old) < 0)
 		return false;
 	setenv("LD_PRELOAD", value, 1);
 	free(value);
@@ -147,10 +185,10 @@ static bool set_preload(void)
 /* ---- before the start ---- */
 
 /* 0, or the exit status with which to refuse. */
-static int check_program(const char *name, bool strict)
+static int check_program(const char *name, bool strict, struct program *p)
 {
 	char path[PATH_MAX];
-	struct program p;
+	char interpreter[PATH_MAX];
 	int rc = cli_find_program(name, path);
 
 	if (rc == -EACCES) {
@@ -162,15 +200,34 @@ static int check_program(const char *name, bool strict)
 		          strchr(name, '/') != NULL ? "no such program" : "no such program in PATH");
 		return CLI_RUN_NOT_FOUND;
 	}
-	if (program_resolve(path, &p) != 0 || program_obstacle(&p) == NULL)
+	if (program_lacks_interpreter(path, interpreter)) {
+		cli_error("%s: its interpreter %s does not exist", path, interpreter);
+		return CLI_RUN_NOT_EXECUTABLE;
+	}
+	if (program_resolve(path, p) != 0 || program_obstacle(p) == NULL)
 		return 0;
-	cli_error("%s: %s", path, program_obstacle(&p));
+	cli_error("%s: %s", path, program_obstacle(p));
 	if (strict) {
 		cli_error("not started, since FASTWRITE_STRICT=1");
 		return CLI_RUN_FAILED;
 	}
 	cli_error("running it without libfastwrite.so's help");
 	return 0;
+}
+
+/* The program, or a child of it, may start elsewhere. */
+static void make_absolute(const char *variable)
+{
+	const char *value = getenv(variable);
+	char directory[PATH_MAX];
+	char *path;
+
+	if (value == NULL || *value == '\0' || *value == '/' || strcmp(value, "stderr") == 0 ||
+	    strcmp(value, "stdout") == 0 || getcwd(directory, sizeof(directory)) == NULL ||
+	    asprintf(&path, "%s/%s", directory, value) < 0)
+		return;
+	setenv(variable, path, 1);
+	free(path);
 }
 
 /* A wrong configuration is reported by the library in the program itself; here only what it cannot do:
@@ -180,10 +237,14 @@ static int check_configuration(bool strict)
 	const char *paths = getenv("FASTWRITE_PATHS");
 	const char *file = getenv("FASTWRITE_CONFIG");
 
-	if (strict && cli_load_config() == NULL) {
+	const struct config *config = strict ? cli_load_config() : cli_load_config_quietly();
+
+	if (strict && config == NULL) {
 		cli_error("not started, since FASTWRITE_STRICT=1");
 		return CLI_RUN_FAILED;
 	}
+	if (config != NULL)
+		cli_say_doubts(config, true);
 	if ((paths == NULL || *paths == '\0') && (file == NULL || *file == '\0'))
 		cli_error(
 			"no rule: nothing will be staged; set FASTWRITE_PATHS (-p) or FASTWRITE_CONFIG (-c)");
@@ -330,6 +391,7 @@ static void on_event(void *ctx, const struct recover_event *e)
 	const struct run_args *args = ctx;
 	const char *name = e->target[0] != '\0' ? e->target : e->arena;
 	const char *joint = e->detail[0] != '\0' ? ": " : "";
+	char detail[PATH_MAX];
 
 	if (strcmp(e->action, "live") == 0 || said_before(e))
 		return; /* it is tried again */
@@ -338,7 +400,7 @@ static void on_event(void *ctx, const struct recover_event *e)
 		          strerror(-e->error), joint, e->detail, e->arena);
 	else if (strcmp(e->action, "orphaned") == 0)
 		cli_error("%s is gone; %llu bytes of it kept%s%s", name, (unsigned long long)e->bytes, joint,
-		          e->detail);
+		          cli_recover_detail(e, detail));
 	else if (args->verbose)
 		cli_error("%s %s, %llu bytes", e->action, name, (unsigned long long)e->bytes);
 }
@@ -444,18 +506,21 @@ int cli_run(int argc, char **argv)
 	                                 .doc = doc,
 	                                 .children = children};
 	struct run_args args = {0};
+	struct program program = {0};
 	char registry[PATH_MAX];
 
 	if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &args) != 0)
 		return CLI_USAGE;
+	make_absolute("FASTWRITE_CONFIG");
+	make_absolute("FASTWRITE_STATS");
 	const char *strict = getenv("FASTWRITE_STRICT");
 	args.strict = strict != NULL && strcmp(strict, "1") == 0;
-	int refused = check_program(args.command[0], args.strict);
+	int refused = check_program(args.command[0], args.strict, &program);
 	if (refused == 0)
 		refused = check_configuration(args.strict);
 	if (refused != 0)
 		return refused;
-	if (!set_preload() || !make_registry(registry))
+	if (!set_preload(&program) || !make_registry(registry))
 		return CLI_RUN_FAILED;
 	return run_command(&args, registry);
 }

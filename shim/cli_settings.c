@@ -92,12 +92,50 @@ const struct config *cli_load_config(void)
 	return &config;
 }
 
-bool cli_streams_off(void)
+const struct config *cli_load_config_quietly(void)
 {
 	char error[CONFIG_ERROR_MAX];
 
-	return config_load(&config, environ, error) == 0 && config.rule_count > 0 &&
-	       config.rules[0].set.stdio == STDIO_OFF;
+	return config_load(&config, environ, error) == 0 ? &config : NULL;
+}
+
+bool cli_streams_off(void)
+{
+	const struct config *c = cli_load_config_quietly();
+
+	return c != NULL && c->rule_count > 0 && c->rules[0].set.stdio == STDIO_OFF;
+}
+
+/* Once for each rule. */
+static void say_descriptors(const struct config *c)
+{
+	bool said[CONFIG_RULES_MAX] = {0};
+	char path[PATH_MAX];
+	char text[PATH_MAX + 256];
+
+	for (int fd = 0; fd <= 2; fd++) {
+		const struct rule *rule = config_rule_of_fd(c, fd, path);
+
+		if (rule == NULL || said[rule - c->rules])
+			continue;
+		said[rule - c->rules] = true;
+		config_fd_text(fd, path, rule, text, sizeof(text));
+		cli_error("%s", text);
+	}
+}
+
+void cli_say_doubts(const struct config *c, bool descriptors)
+{
+	char text[PATH_MAX + 256];
+
+	for (uint32_t i = 0; i < c->rule_count; i++) {
+		if (config_doubt(c, &c->rules[i], DOUBT_SEVERAL, text, sizeof(text)))
+			cli_error("%s", text);
+		if (config_doubt(c, &c->rules[i], DOUBT_MISSING, text, sizeof(text)))
+			cli_error("%s", text);
+	}
+	if (descriptors)
+		say_descriptors(c);
 }
 
 const char *cli_origin(const struct config *c, const struct rule *rule, enum config_key key, char *buf,

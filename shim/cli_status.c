@@ -2,6 +2,7 @@
 /* cli_status: `fastwrite status`: arguments and output; the reading is in status. */
 #include "cli.h"
 
+#include "stats.h"
 #include "status.h"
 
 #include <string.h>
@@ -32,18 +33,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	}
 }
 
-static const char *const counter_names[COUNT_ALL] = {
-	[COUNT_WRITES] = "writes",
-	[COUNT_BYTES] = "bytes",
-	[COUNT_FLUSHES] = "flushes",
-	[COUNT_FLUSH_BYTES] = "flush_bytes",
-	[COUNT_DIRECT_BYTES] = "direct_bytes",
-	[COUNT_SYNCS_ASKED] = "syncs_asked",
-	[COUNT_SYNCS_DONE] = "syncs_done",
-	[COUNT_SETTLES] = "settles",
-	[COUNT_JOURNALED] = "syncs_by_journal",
-};
-
 /* With visibility = strict; NULL otherwise. */
 static const char *lease_state(const struct status_file *f)
 {
@@ -59,7 +48,8 @@ static const char *lease_state(const struct status_file *f)
 static void print_counters(const uint64_t *counters)
 {
 	for (int i = 0; i < COUNT_ALL; i++)
-		printf("%s%s %llu", i > 0 ? ", " : "", counter_names[i], (unsigned long long)counters[i]);
+		printf("%s%s %llu", i > 0 ? ", " : "", stats_counter_name(i),
+		       (unsigned long long)counters[i]);
 	putchar('\n');
 }
 
@@ -106,7 +96,7 @@ static void json_counters(struct json *j, const uint64_t *counters)
 {
 	json_open(j, "counters", '{');
 	for (int i = 0; i < COUNT_ALL; i++)
-		json_number(j, counter_names[i], (long long)counters[i]);
+		json_number(j, stats_counter_name(i), (long long)counters[i]);
 	json_close(j, '}');
 }
 

@@ -207,6 +207,37 @@ static int load_env_keys(struct loader *l, char *const *env)
 	return 0;
 }
 
+/* `text` into out[PATH_MAX], absolute, so that it means the same after a chdir and in children. */
+static int put_absolute(struct loader *l, const struct origin *at, const char *text, char *out)
+{
+	size_t used = 0;
+
+	if (text[0] != '/') {
+		long n = sys_raw(SYS_getcwd, (long)out, PATH_MAX, 0, 0, 0, 0);
+		if (n <= 1 || out[0] != '/') {
+			out[0] = '\0';
+			return config_fail_value(l, at, NULL, text,
+			                         "the current directory is not known; use an absolute path");
+		}
+		used = (size_t)n - 1;
+		if (used > 1)
+			out[used++] = '/';
+	}
+	if (strlen(text) >= PATH_MAX - used) {
+		out[0] = '\0';
+		return config_fail_value(l, at, NULL, text, "longer than a path can be (4095 bytes)");
+	}
+	memcpy(out + used, text, strlen(text) + 1);
+	return 0;
+}
+
+static bool ends_in(const char *text, const char *end)
+{
+	size_t length = strlen(text);
+
+	return length > strlen(end) && strcmp(text + length - strlen(end), end) == 0;
+}
+
 static int load_stats(struct loader *l, char *const *env)
 {
 	const struct origin at = {.variable = PREFIX "STATS"};
@@ -214,18 +245,18 @@ static int load_stats(struct loader *l, char *const *env)
 
 	l->c->stats = STATS_NONE;
 	l->c->stats_file[0] = '\0';
+	l->c->stats_json = false;
 	if (text == NULL)
 		return 0;
 	if (strcmp(text, "stderr") == 0) {
 		l->c->stats = STATS_STDERR;
 		return 0;
 	}
-	if (text[0] != '/' || strlen(text) >= sizeof(l->c->stats_file))
-		return config_fail_value(l, &at, NULL, text,
-		                         "allowed: stderr or the absolute path of a file");
+	if (strcmp(text, "stdout") == 0)
+		return config_fail_value(l, &at, NULL, text, "allowed: stderr or the path of a file");
 	l->c->stats = STATS_FILE;
-	log_format(l->c->stats_file, sizeof(l->c->stats_file), "%s", text);
-	return 0;
+	l->c->stats_json = ends_in(text, ".json");
+	return put_absolute(l, &at, text, l->c->stats_file);
 }
 
 static int load_log(struct loader *l, char *const *env)
@@ -281,29 +312,14 @@ static int load_file(struct loader *l, char *const *env)
 {
 	const struct origin at = {.variable = PREFIX "CONFIG"};
 	const char *text = env_get(env, at.variable);
-	char *file = l->c->file;
-	size_t used = 0;
+	int rc;
 
-	file[0] = '\0';
+	l->c->file[0] = '\0';
 	if (text == NULL)
 		return 0;
-	if (text[0] != '/') {
-		/* Kept absolute, so that it means the same after a chdir and in children. */
-		long n = sys_raw(SYS_getcwd, (long)file, PATH_MAX, 0, 0, 0, 0);
-		if (n <= 1 || file[0] != '/') {
-			file[0] = '\0';
-			return config_fail_value(l, &at, NULL, text,
-			                         "the current directory is not known; use an absolute path");
-		}
-		used = (size_t)n - 1;
-		if (used > 1)
-			file[used++] = '/';
-	}
-	if (strlen(text) >= PATH_MAX - used) {
-		file[0] = '\0';
-		return config_fail_value(l, &at, NULL, text, "longer than a path can be (4095 bytes)");
-	}
-	memcpy(file + used, text, strlen(text) + 1);
+	rc = put_absolute(l, &at, text, l->c->file);
+	if (rc != 0)
+		return rc;
 	return config_read_file(l);
 }
 

@@ -81,6 +81,8 @@ struct settings {
 struct pattern {
 	const char *glob; /* absolute, symlinks of its literal directory resolved; points into config.text */
 	bool exclude;     /* written with a leading '!' */
+	bool several;     /* looks like several, with blanks or commas between them */
+	bool missing;     /* its literal directory does not exist (yet) */
 };
 
 struct rule {
@@ -101,11 +103,12 @@ enum log_level { LOG_OFF, LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
 struct config {
 	struct rule rules[CONFIG_RULES_MAX];
 	uint32_t rule_count;
-	enum stats_target stats; /* FASTWRITE_STATS = stderr | absolute file */
-	char stats_file[PATH_MAX];
-	enum log_level log; /* FASTWRITE_LOG = off | error | warn (default) | info | debug */
-	bool strict;        /* FASTWRITE_STRICT = 0 | 1: a wrong configuration stops the start */
-	bool inherit;       /* FASTWRITE_INHERIT, inherit in [defaults] = 0 | 1 (default), see inherit.h */
+	enum stats_target stats;   /* FASTWRITE_STATS = stderr | file */
+	char stats_file[PATH_MAX]; /* absolute */
+	bool stats_json;           /* its name ends in .json */
+	enum log_level log;        /* FASTWRITE_LOG = off | error | warn (default) | info | debug */
+	bool strict;               /* FASTWRITE_STRICT = 0 | 1: a wrong configuration stops the start */
+	bool inherit; /* FASTWRITE_INHERIT, inherit in [defaults] = 0 | 1 (default), see inherit.h */
 	enum config_source inherit_source;
 	uint32_t inherit_line; /* of c->file for SOURCE_FILE */
 	char file[PATH_MAX];   /* FASTWRITE_CONFIG made absolute, "" = none */
@@ -123,13 +126,26 @@ struct config {
  */
 int config_load(struct config *c, char *const *env, char *error);
 
+/* What the author of a rule may not have meant: a text that follows "fastwrite: ", false when there is nothing to say. */
+enum config_doubt {
+	DOUBT_SEVERAL, /* patterns that are separated by something else than ':' */
+	DOUBT_MISSING, /* a directory that does not exist */
+};
+bool config_doubt(const struct config *c, const struct rule *rule, enum config_doubt which, char *out,
+                  size_t size);
+/* The rule that names the file behind descriptor fd, when it can be written to by it; its path is then in out[PATH_MAX].
+ * A file whose descriptor a program is given is not staged. */
+const struct rule *config_rule_of_fd(const struct config *c, int fd, char *out);
+/* "standard output is PATH, ...": what to say of descriptor fd <= 2 then. */
+void config_fd_text(int fd, const char *path, const struct rule *rule, char *out, size_t size);
+
 /* Text of an enum or size value for people, into buf; returns buf.  key < KEY_COUNT. */
 const char *config_value_text(const struct settings *s, enum config_key key, char *buf, size_t size);
 const char *config_key_name(enum config_key key);
 const char *config_key_allowed(enum config_key key);
 const char *config_source_name(enum config_source source);
 
-/* "64K" -> 65536.  Accepts K, M, G (binary), no sign, no blanks.  0, or -EINVAL, *out untouched. */
+/* "64K" -> 65536.  Accepts K, M, G, with B or iB behind them (binary all of them), no sign, no blanks.  0, or -EINVAL, *out untouched. */
 int config_parse_size(const char *text, uint64_t *out);
 /* 65536 -> "64K", exact; returns buf (24 bytes are always enough). */
 const char *config_size_text(uint64_t bytes, char *buf, size_t size);

@@ -223,26 +223,35 @@ static int parse_digits(const char **text, uint64_t *out)
 	return 0;
 }
 
+static bool same_letter(char byte, char small) { return byte == small || byte == small - 'a' + 'A'; }
+
+/* "", B, K, KB, KiB, M, ...: the power of two, or -1.  Capital or small, always binary. */
+static int unit_shift(const char *unit)
+{
+	int shift = same_letter(*unit, 'k')   ? 10
+	            : same_letter(*unit, 'm') ? 20
+	            : same_letter(*unit, 'g') ? 30
+	                                      : 0;
+
+	if (shift > 0) {
+		unit++;
+		if (*unit == 'i' && same_letter(unit[1], 'b'))
+			unit++;
+	}
+	if (same_letter(*unit, 'b'))
+		unit++;
+	return *unit == '\0' ? shift : -1;
+}
+
 int config_parse_size(const char *text, uint64_t *out)
 {
 	uint64_t value;
-	unsigned shift = 0;
+	int shift;
 
 	if (parse_digits(&text, &value) != 0)
 		return -EINVAL;
-	switch (*text) {
-	case 'K':
-	case 'k': shift = 10; break;
-	case 'M':
-	case 'm': shift = 20; break;
-	case 'G':
-	case 'g': shift = 30; break;
-	case '\0': break;
-	default: return -EINVAL;
-	}
-	if (shift != 0 && text[1] != '\0')
-		return -EINVAL;
-	if (value > UINT64_MAX >> shift)
+	shift = unit_shift(text);
+	if (shift < 0 || value > UINT64_MAX >> shift)
 		return -EINVAL;
 	*out = value << shift;
 	return 0;

@@ -42,8 +42,9 @@ static int resolve_existing(const char *path, int flags, char *out)
 }
 
 /* Resolves the part of directory `dir` that exists and keeps the rest; out[PATH_MAX].  0, or -ENOTDIR with
- * *bad_length = length of the leading part of dir that is something else than a directory. */
-static int resolve_directory(const char *dir, char *out, size_t *bad_length)
+ * *bad_length = length of the leading part of dir that is something else than a directory.  *missing: not all of it
+ * exists. */
+static int resolve_directory(const char *dir, char *out, size_t *bad_length, bool *missing)
 {
 	char head[PATH_MAX];
 	char real[PATH_MAX];
@@ -54,6 +55,7 @@ static int resolve_directory(const char *dir, char *out, size_t *bad_length)
 		int rc = resolve_existing(head, O_DIRECTORY, real);
 		if (rc == 0)
 			break;
+		*missing = *missing || rc == -ENOENT;
 		if (rc == -ENOTDIR && resolve_existing(head, 0, real) == 0) {
 			*bad_length = cut;
 			return -ENOTDIR;
@@ -141,7 +143,7 @@ static int add_literal(struct loader *l, const char *glob, const struct place *p
 
 /* Stores the pattern with its literal directory resolved. */
 static int add_canonical(struct loader *l, const char *glob, const struct place *place, const char *shown,
-                         const char **out)
+                         const char **out, bool *missing)
 {
 	char dir[PATH_MAX];
 	char real[PATH_MAX];
@@ -153,7 +155,7 @@ static int add_canonical(struct loader *l, const char *glob, const struct place 
 			return rc;
 	}
 	const char *rest = glob + rule_literal_split(glob, dir);
-	int rc = resolve_directory(dir, real, &bad);
+	int rc = resolve_directory(dir, real, &bad, missing);
 	if (rc == -ENOTDIR) {
 		dir[bad] = '\0';
 		return config_fail_value(l, place->at, place->key, shown,
@@ -164,6 +166,24 @@ static int add_canonical(struct loader *l, const char *glob, const struct place 
 		                    "it is longer than a path can be once links are resolved");
 	*out = text_add(l->c, strcmp(real, "/") == 0 ? "" : real, rest);
 	return 0;
+}
+
+/* A blank or comma in front of a slash, or at the end: in names they stand elsewhere. */
+static bool looks_like_several(const char *text)
+{
+	static const char separators[] = " \t,";
+
+	for (; *text != '\0'; text++) {
+		if (*text == '\\' && text[1] != '\0') {
+			text++;
+		} else if (strchr(separators, *text) != NULL) {
+			const char *next = text + strspn(text, separators);
+
+			if (*next == '\0' || *next == '/' || strncmp(next, "!/", 2) == 0)
+				return true;
+		}
+	}
+	return false;
 }
 
 static int add_pattern(struct loader *l, struct rule *rule, const char *text, const struct place *place)
@@ -178,7 +198,8 @@ static int add_pattern(struct loader *l, struct rule *rule, const char *text, co
 	if (rule->pattern_count == CONFIG_PATTERNS_MAX)
 		return config_fail_value(l, place->at, place->key, text,
 		                         "too many patterns; a rule takes at most %d", CONFIG_PATTERNS_MAX);
-	int rc = add_canonical(l, glob, place, text, &stored);
+	bool missing = false;
+	int rc = add_canonical(l, glob, place, text, &stored, &missing);
 	if (rc != 0)
 		return rc;
 	if (stored == NULL)
@@ -186,6 +207,8 @@ static int add_pattern(struct loader *l, struct rule *rule, const char *text, co
 		                   (unsigned long)sizeof(l->c->text));
 	p->glob = stored;
 	p->exclude = text[0] == '!';
+	p->several = looks_like_several(text);
+	p->missing = missing;
 	rule->pattern_count++;
 	return 0;
 }
@@ -250,4 +273,59 @@ int config_finish_patterns(struct loader *l, struct rule *rule, const struct ori
 	}
 	return config_fail(l, -EINVAL, at, "rule \"%s\" cannot match: it has no pattern without '!'",
 	                   rule->name);
+}
+
+/* ---- what may not have been meant ---- */
+
+static void put_several(const struct config *c, const struct rule *rule, const struct pattern *p, char *out,
+                        size_t size)
+{
+	size_t used = 0;
+
+	if (rule->paths_line != 0)
+		used = log_format(out, size, "%s:%u: paths", c->file, rule->paths_line);
+	else
+		used = log_format(out, size, "FASTWRITE_PATHS");
+	log_format(out + used, size - used,
+	           " = \"%s%s\" is one pattern: they are separated by ':', not by blanks or commas",
+	           p->exclude ? "!" : "", p->glob);
+}
+
+bool config_doubt(const struct config *c, const struct rule *rule, enum config_doubt which, char *out,
+                  size_t size)
+{
+	char dir[PATH_MAX];
+
+	for (uint32_t i = 0; i < rule->pattern_count; i++) {
+		const struct pattern *p = &rule->patterns[i];
+
+		if (which == DOUBT_SEVERAL && p->several) {
+			put_several(c, rule, p, out, size);
+			return true;
+		}
+		if (which == DOUBT_MISSING && p->missing && !p->exclude) {
+			rule_literal_prefix(p->glob, dir);
+			log_format(out, size, "rule %s: the directory %s does not exist", rule->name, dir);
+			return true;
+		}
+	}
+	return false;
+}
+
+const struct rule *config_rule_of_fd(const struct config *c, int fd, char *out)
+{
+	int flags = (int)sys.fcntl(fd, F_GETFL, 0);
+
+	if (flags < 0 || (flags & O_PATH) != 0 || (flags & O_ACCMODE) == O_RDONLY || !path_of_fd(fd, out))
+		return NULL;
+	return rule_match(c, out);
+}
+
+void config_fd_text(int fd, const char *path, const struct rule *rule, char *out, size_t size)
+{
+	static const char *const names[] = {"input", "output", "error"};
+
+	log_format(out, size,
+	           "standard %s is %s, a file of rule %s: what a program does not open itself is not staged",
+	           names[fd], path, rule->name);
 }

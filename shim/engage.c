@@ -19,6 +19,7 @@
 #include "memory_limit.h"
 #include "pass.h"
 #include "prealloc.h"
+#include "registry.h"
 #include "stage.h"
 #include "stats.h"
 #include "strict.h"
@@ -118,18 +119,63 @@ static struct arena *arena_find(const struct rule *rule, uint64_t dev, bool *ref
 	return NULL;
 }
 
+/* FASTWRITE_LOG = info.  At an exec or exit every file goes that way. */
+static void say_through(const struct file *f, enum through_reason why)
+{
+	BUFFER(char, path);
+
+	if (!log_enabled(LOG_INFO) || why == THROUGH_EXEC || why == THROUGH_EXIT)
+		return;
+	for (const struct ofd *o = f->ofds; o; o = o->next) {
+		path[0] = '\0';
+		if (ofd_fd(o) >= 0)
+			engage_path_of(ofd_fd(o), path);
+		if (path[0] == '/') {
+			log_info("%s is not staged: %s", path, through_reason_text(why));
+			return;
+		}
+	}
+}
+
+/* Why there can be no staging in a directory, and what to do about it. */
+static const struct {
+	int error;
+	const char *text, *cure;
+} refusals[] = {
+	{EPERM, "the directory belongs to somebody else, or others may write to it",
+         "give it to this user, with mode 0700, or "},
+	{EACCES, "Permission denied (EACCES)", "let this user write there, or "},
+	{ENOENT, "No such file or directory (ENOENT)", "make the directory that it is to be in, or "},
+	{ENOTDIR, "Not a directory (ENOTDIR)", "remove what is in its place, or "},
+	{ELOOP, "a symbolic link (ELOOP)", "remove what is in its place, or "},
+	{ENOSPC, "No space left on device (ENOSPC)", "free some, set a smaller `mem`, or "},
+	{EDQUOT, "Disk quota exceeded (EDQUOT)", "free some space, set a smaller `mem`, or "},
+	{ENOMEM, "Cannot allocate memory (ENOMEM)", "set a smaller `mem`, or "},
+	{EROFS, "Read-only file system (EROFS)", ""},
+	{EIO, "Input/output error (EIO)", ""},
+	{EOPNOTSUPP, "fallocate is not supported there (EOPNOTSUPP)", ""},
+	{-ARENA_COPIES, "a file system that copies on write", ""},
+};
+
+/* Once for all processes of `fastwrite run`, else once for each. */
 static void say_refused(const struct rule *rule, const char *dir, int r)
 {
-	log_warn("rule %s: no staging in %s: %s (error %d); its files are written through", rule->name, dir,
-	         r == -EPERM        ? "the directory belongs to somebody else, or others may write to it"
-	         : r == -EACCES     ? "not writable"
-	         : r == -ENOSPC     ? "no space"
-	         : r == -EROFS      ? "read-only file system"
-	         : r == -EOPNOTSUPP ? "fallocate is not supported there"
-	         : r == ARENA_COPIES
-	                 ? "a file system that copies on write; set `staging` to a directory on another one"
-	                 : "cannot be used",
-	         -r);
+	const char *text = "it cannot be used", *cure = "";
+	char number[32];
+
+	if (!registry_say_once(rule->name, -r))
+		return;
+	log_format(number, sizeof number, " (error %d)", -r);
+	for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
+		if (refusals[i].error != -r)
+			continue;
+		text = refusals[i].text;
+		cure = refusals[i].cure;
+		number[0] = '\0';
+	}
+	log_warn(
+		"rule %s: no staging in %s: %s%s; its files are written through: %sset `staging` to another directory",
+		rule->name, dir, text, number, cure);
 }
 
 /* Entry i of the table, which the caller has claimed.  0 or -errno. */
@@ -459,8 +505,10 @@ static enum through_reason engage_later(struct file *f)
 	enum { FIRST = 16, MOST = 1 << 20 };
 	uint32_t after = f->engage_after;
 
-	if (f->why != THROUGH_UNKNOWN_FD)
-		stats_through(THROUGH_UNKNOWN_FD);
+	if (f->why != THROUGH_UNKNOWN_FD) {
+		stats_through(f->rule, THROUGH_UNKNOWN_FD);
+		say_through(f, THROUGH_UNKNOWN_FD);
+	}
 	f->why = THROUGH_UNKNOWN_FD;
 	f->engage_after = after < FIRST ? FIRST : after < MOST ? 2 * after : after;
 	return THROUGH_COUNT;
@@ -522,8 +570,10 @@ static void probe_direct(struct file *f, const struct statx *st)
 
 static void become_through(struct file *f, enum through_reason why)
 {
-	if (f->mode != FILE_THROUGH)
-		stats_through(why);
+	if (f->mode != FILE_THROUGH) {
+		stats_through(f->rule, why);
+		say_through(f, why);
+	}
 	f->mode = FILE_THROUGH;
 	f->why = why;
 }
@@ -809,7 +859,9 @@ int engage_through(struct file *f, enum through_reason why, bool nested)
 	} else if (r == 0 && f->mode == FILE_PASSIVE) {
 		f->mode = FILE_THROUGH;
 		f->why = why;
-		if (a)
+		say_through(f, why);
+		/* at the end of the process nothing of it need be written any more */
+		if (a && why != THROUGH_EXIT)
 			atomic_fetch_add(&a->header->live.through[why], 1);
 	}
 	return r;

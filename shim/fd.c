@@ -18,6 +18,7 @@
 #include "recover.h"
 #include "rule.h"
 #include "stage.h"
+#include "stats.h"
 #include "strict.h"
 #include "sync.h"
 #include "sys.h"
@@ -675,8 +676,10 @@ void fd_opened(struct fd_open *op, int fd)
 			family_sweep();
 	}
 	f = file_get(sys_dev_of(&st), st.stx_ino, rule);
-	if (f)
+	if (f) {
+		stats_used(rule);
 		add_description(f, fd, op, &st);
+	}
 	sys_restore_signals(signals);
 }
 

@@ -76,6 +76,36 @@ const char *through_reason_name(enum through_reason reason)
 	return (unsigned)reason < THROUGH_COUNT ? reason_names[reason] : "?";
 }
 
+static const char *const reason_texts[THROUGH_COUNT] = {
+	[THROUGH_FORK] = "processes that were forked have it open, and do not share the staging",
+	[THROUGH_EXEC] = "a program was started that has its descriptor",
+	[THROUGH_MMAP] = "the program has mapped it",
+	[THROUGH_STDIO] = "a stream of the C library reads or writes it in a way that is not seen",
+	[THROUGH_STANDARD_FD] = "it is open as standard input, output or error",
+	[THROUGH_UNKNOWN_FD] = "the process has a descriptor of it that the library did not see opened",
+	[THROUGH_SPLICE] = "splice or sendfile moves its data inside the kernel",
+	[THROUGH_UNLINKED] = "its name was removed",
+	[THROUGH_NO_ARENA] = "there is no staging for its rule",
+	[THROUGH_NO_THREAD] = "the library's thread could not be started",
+	[THROUGH_NO_PREALLOC] = "its file system cannot reserve space (fallocate)",
+	[THROUGH_PATH] = "its path is not known, or is too long",
+	[THROUGH_AIO] = "it is used with asynchronous I/O",
+	[THROUGH_IOCTL] = "an ioctl was made on it that may read or write it",
+	[THROUGH_SYNC] = "the file, or its file system, is synchronous (mount -o sync, chattr +S)",
+	[THROUGH_EXIT] = "the process ends",
+	[THROUGH_NO_LEASE] = "visibility is strict, and there are no leases here",
+	[THROUGH_LEASE_BUSY] = "visibility is strict, and another process has it open",
+	[THROUGH_INHERITED] = "another program has its descriptor",
+	[THROUGH_CLONE] = "the process shares memory or descriptors by a clone of its own",
+	[THROUGH_PASSED] = "its descriptor was passed to another process",
+	[THROUGH_IO_URING] = "the process has an io_uring, which reads and writes unseen",
+};
+
+const char *through_reason_text(enum through_reason reason)
+{
+	return reason > THROUGH_NONE && reason < THROUGH_COUNT ? reason_texts[reason] : "?";
+}
+
 int file_pools_init(void)
 {
 	struct pools *expected = NULL;

@@ -65,6 +65,8 @@ enum through_reason {
 	THROUGH_COUNT
 };
 const char *through_reason_name(enum through_reason reason);
+/* The same as a sentence behind "PATH is not staged: ". */
+const char *through_reason_text(enum through_reason reason);
 
 enum {
 	FILE_ENGAGE_AFTER = 2,    /* the first small write passes through, the second engages */

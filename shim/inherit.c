@@ -86,13 +86,26 @@ static const char *base_name(const char *path, size_t length)
 	return slash ? slash + 1 : path;
 }
 
+/* The loader searches for it, or fills in a part of it ($LIB): only the name of the file can be compared. */
+static bool is_found_by_loader(const struct piece *entry)
+{
+	return !memchr(entry->at, '/', entry->length) || memchr(entry->at, '$', entry->length);
+}
+
+static bool same_base(const struct piece *entry, const char *library)
+{
+	const char *at = base_name(entry->at, entry->length);
+	const struct piece base = {at, (size_t)(entry->at + entry->length - at)};
+
+	return base.length > 0 && same_text(&base, base_name(library, strlen(library)));
+}
+
 /* By the names that it goes under: what the loader was told, where it found it, or its bare name. */
 static bool names_library(const struct piece *entry)
 {
-	const char *base = base_name(start.library, strlen(start.library));
-
 	return same_text(entry, start.library) || same_text(entry, start.given) ||
-	       same_text(entry, start.entry) || same_text(entry, base);
+	       same_text(entry, start.entry) ||
+	       (is_found_by_loader(entry) && same_base(entry, start.library));
 }
 
 /* ---- the start ---- */
@@ -102,16 +115,11 @@ static bool is_library(const struct piece *entry, const char *library)
 {
 	char path[PATH_MAX];
 	struct statx a, b;
-	const char *base = base_name(entry->at, entry->length);
-	size_t length = (size_t)(entry->at + entry->length - base);
 
 	if (same_text(entry, library))
 		return true;
-	/* searched for by the loader, or with a part that it fills in ($LIB): the name decides */
-	if (!memchr(entry->at, '/', entry->length) || memchr(entry->at, '$', entry->length))
-		return strcmp(base_name(library, strlen(library)), "") != 0 &&
-		       strncmp(base, base_name(library, strlen(library)), length) == 0 &&
-		       base_name(library, strlen(library))[length] == '\0';
+	if (is_found_by_loader(entry))
+		return same_base(entry, library);
 	if (entry->length >= sizeof path)
 		return false;
 	memcpy(path, entry->at, entry->length);
@@ -161,20 +169,24 @@ static bool is_variable(const char *entry)
 }
 static bool is_preload(const char *entry) { return strncmp(entry, PRELOAD, sizeof PRELOAD - 1) == 0; }
 
-static void keep_variables(struct store *s, char *const *env, const char *config)
-{
-	static const char name[] = PREFIX "CONFIG=";
+static bool is_named(const char *entry, const char *name) { return strncmp(entry, name, strlen(name)) == 0; }
 
+static void keep_variables(struct store *s, char *const *env, const struct inherit_files *files)
+{
 	for (; *env; env++) {
 		char *kept = s->at;
 
 		if (!is_variable(*env))
 			continue;
 		/* a relative path would mean another file elsewhere */
-		if (strncmp(*env, name, sizeof name - 1) == 0 && config[0]) {
-			keep(s, name, sizeof name - 1);
+		const char *file = is_named(*env, PREFIX "CONFIG=")  ? files->config
+		                   : is_named(*env, PREFIX "STATS=") ? files->stats
+		                                                     : "";
+
+		if (file[0]) {
+			keep(s, *env, (size_t)(strchr(*env, '=') + 1 - *env));
 			s->at--;
-			keep(s, config, strlen(config));
+			keep(s, file, strlen(file));
 		} else {
 			keep(s, *env, strlen(*env));
 		}
@@ -209,7 +221,7 @@ static void keep_entry(struct store *s, const char *list, const char *library)
 	}
 }
 
-int inherit_start(const char *library, char *const *env, const char *config)
+int inherit_start(const char *library, char *const *env, const struct inherit_files *files)
 {
 	const char *list = preload_of(env);
 	char path[PATH_MAX];
@@ -220,7 +232,8 @@ int inherit_start(const char *library, char *const *env, const char *config)
 
 	if (r < 0)
 		return r;
-	bytes = strlen(path) + strlen(config) + 64 + (list ? 2 * strlen(list) + 2 : 0);
+	bytes = strlen(path) + strlen(files->config) + strlen(files->stats) + 64 +
+	        (list ? 2 * strlen(list) + 2 : 0);
 	for (char *const *e = env; *e; e++) {
 		if (!is_variable(*e))
 			continue;
@@ -235,7 +248,7 @@ int inherit_start(const char *library, char *const *env, const char *config)
 	start.variables = memory;
 	s = (struct store){.at = (char *)(start.variables + count)};
 	start.library = keep(&s, path, strlen(path));
-	keep_variables(&s, env, config);
+	keep_variables(&s, env, files);
 	keep_entry(&s, list, library);
 	start.on = true;
 	return 0;
@@ -271,6 +284,15 @@ static bool search_path(char *const *env, const char *file, char *out)
 	}
 }
 
+/* Its loader ends a program that is given a library of glibc.  The loader's name stands behind the program headers. */
+static bool is_musl(const unsigned char *head, ssize_t n)
+{
+	static const char loader[] = "/ld-musl-";
+
+	return n > SELFMAG && memcmp(head, ELFMAG, SELFMAG) == 0 &&
+	       memmem(head, (size_t)n, loader, sizeof loader - 1) != NULL;
+}
+
 static bool other_machine(const unsigned char *head, ssize_t n)
 {
 	uint16_t machine;
@@ -292,7 +314,7 @@ static bool is_this_program(const struct statx *st)
 /* What can be found out about the new program; `again`: it is this one, or a script, which may be this one. */
 static bool takes_preload(const struct inherit_target *to, char *const *own_env, bool *again)
 {
-	unsigned char head[20] = {0};
+	unsigned char head[1024] = {0};
 	char found[PATH_MAX];
 	const char *path = to->path;
 	struct statx st;
@@ -322,7 +344,7 @@ static bool takes_preload(const struct inherit_target *to, char *const *own_env,
 		}
 	}
 	*again = (n >= 2 && memcmp(head, "#!", 2) == 0) || is_this_program(&st);
-	return !other_machine(head, n);
+	return !other_machine(head, n) && !(is_musl(head, n) && start.entry && !strchr(start.entry, '$'));
 }
 
 /* After a chroot, a change of the user or in another mount namespace the loader would complain on standard error. */

@@ -6,7 +6,8 @@
  *   - whose LD_PRELOAD does not name the library, the entry is put in, behind those that were in front of it;
  *   - that has no FASTWRITE_* at all, those of the start are added.  A program that passes some knows what it does.
  * Nothing is put in when the environment has FASTWRITE_INHERIT=0, or this program was started with inherit = 0; when
- * the new program would only complain (it is for another machine, or the library cannot be read from where it runs);
+ * the new program would only complain (it is for another machine, or for musl, or the library cannot be read from where
+ * it runs);
  * when it is set-user-id (the loader ignores LD_PRELOAD there); and when a program that took away LD_PRELOAD alone
  * starts itself again, or a script: it might find LD_PRELOAD there again, and go on for ever.
  *
@@ -21,9 +22,12 @@
 
 /*
  * Remembers what is in force; nothing is put in before.  `library`: the path that the loader has for this library.
- * `config`: FASTWRITE_CONFIG made absolute, or "".  0 or -errno.
+ * 0 or -errno.
  */
-int inherit_start(const char *library, char *const *env, const char *config);
+struct inherit_files {
+	const char *config, *stats; /* FASTWRITE_CONFIG and FASTWRITE_STATS made absolute, or "" */
+};
+int inherit_start(const char *library, char *const *env, const struct inherit_files *files);
 
 struct inherit_target {
 	int dirfd;

@@ -48,11 +48,38 @@ static void recover_known_places(void)
 	}
 }
 
+/* `fastwrite run` says it itself, once. */
+static void say_doubts(void)
+{
+	char path[PATH_MAX];
+	char text[LOG_LINE_MAX];
+	const struct rule *rule;
+
+	if (getenv("FASTWRITE_REGISTRY"))
+		return;
+	for (uint32_t i = 0; i < config.rule_count; i++) {
+		if (config_doubt(&config, &config.rules[i], DOUBT_SEVERAL, text, sizeof text))
+			log_warn("%s", text);
+		if (log_enabled(LOG_INFO) &&
+		    config_doubt(&config, &config.rules[i], DOUBT_MISSING, text, sizeof text))
+			log_info("%s", text);
+	}
+	/* looking at every program's descriptors would cost every program */
+	for (int fd = 0; fd <= 2 && log_enabled(LOG_INFO); fd++) {
+		rule = config_rule_of_fd(&config, fd, path);
+		if (rule) {
+			config_fd_text(fd, path, rule, text, sizeof text);
+			log_info("%s", text);
+		}
+	}
+}
+
 static void start_inheriting(void)
 {
+	const struct inherit_files files = {.config = config.file, .stats = config.stats_file};
 	Dl_info own;
 
-	if (dladdr(&config, &own) == 0 || inherit_start(own.dli_fname, environ, config.file) < 0)
+	if (dladdr(&config, &own) == 0 || inherit_start(own.dli_fname, environ, &files) < 0)
 		log_warn(
 			"cannot remember the environment: programs with one of their own run without the library");
 }
@@ -98,6 +125,7 @@ __attribute__((constructor)) static void fastwrite_start(void)
 		kill_arm_children(step ? strtoul(step, NULL, 10) : 0);
 	}
 #endif
+	say_doubts();
 	recover_known_places();
 	if (config.inherit)
 		start_inheriting();

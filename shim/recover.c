@@ -13,6 +13,7 @@
 #include "recover_parse.h"
 #include "recover_rights.h"
 #include "recover_target.h"
+#include "staging_dir.h"
 #include "sys.h"
 
 #include <fcntl.h>
@@ -1246,7 +1247,7 @@ static int recover_directory(const char *dir, uint64_t only, const struct recove
 	sys.close(dirfd);
 	/* (when it is empty; what was never one of ours stays) */
 	if (r == 0 && !opt->dry_run && (is_staging_name(dir) || report->arenas > before))
-		sys.unlinkat(AT_FDCWD, dir, AT_REMOVEDIR);
+		staging_dir_remove(dir);
 	sys_restore_signals(signals);
 	return r;
 }
@@ -1296,7 +1297,7 @@ static int recover_one_file(const char *path, const struct recover_options *opt,
 	}
 	sys.close(j->dirfd);
 	if (r == 0 && !opt->dry_run && is_staging_name(dir))
-		sys.unlinkat(AT_FDCWD, dir, AT_REMOVEDIR);
+		staging_dir_remove(dir);
 	return r;
 }
 

@@ -333,7 +333,7 @@ def judge(rig: Rig, path: Path, memory: Path, status: dict, errors: dict, killed
     said = errors["preloaded"].splitlines()
     stats = [parse_stats(line) for line in said if line.startswith("fastwrite: pid ")]
     staged = sum(one.bytes for one in stats)
-    # the first process ends last, and is the last to say so
+    # the first process ends last, and is the last to say so if it has staged anything
     elsewhere = staged - stats[-1].bytes if stats else 0
     lines = [line for line in said if not line.startswith("fastwrite: pid ")]
     outcome = Outcome(staged=staged, staged_elsewhere=elsewhere, notes=lines)

@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 OWN_DIR = "fastwrite-test-"
 MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs", "devtmpfs"}
 STATS_LINE = re.compile(
-    r"^fastwrite: pid (?P<pid>\d+): (?P<writes>\d+) writes absorbed, (?P<bytes>\d+) bytes; "
+    r"^fastwrite: pid (?P<pid>\d+) \((?P<program>.*?)\), rule (?P<rule>[\w.-]+): "
+    r"(?P<writes>\d+) writes absorbed, (?P<bytes>\d+) bytes; "
     r"(?P<flushes>\d+) flushes, (?P<flush_bytes>\d+) bytes, (?P<direct_bytes>\d+) by O_DIRECT; "
     r"(?P<syncs_asked>\d+) syncs asked, (?P<syncs_done>\d+) done, (?P<journaled>\d+) by the journal; "
     r"(?P<settles>\d+) settles(?P<through>.*)$"

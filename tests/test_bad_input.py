@@ -212,5 +212,5 @@ def test_staging_that_cannot_be_written(library, program, place):
         stats="stderr",
     )
     lines = [line for line in done.stderr.splitlines() if " pid " not in line]
-    assert len(lines) == 1 and "no staging" in lines[0] and "not writable" in lines[0], done.stderr
+    assert len(lines) == 1 and "no staging" in lines[0] and "Permission denied" in lines[0], done.stderr
     check_intact(place, done)

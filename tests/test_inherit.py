@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import assert_staged, disk_dir, leftovers, run_native, run_preloaded
+from support import assert_staged, disk_dir, leftovers, parse_stats, run_native, run_preloaded
 
 # Prints its environment and writes a file in small pieces: argv[1] is the file.
 WRITER = r"""
@@ -271,12 +271,14 @@ def test_relative_configuration(library, writer):
         (place / "fw.ini").write_text(f"[rule all]\npaths = {place}/**\n")
         (place / "lib.so").symlink_to(library)
         env = {"LD_PRELOAD": "./lib.so", "FASTWRITE_CONFIG": "fw.ini", "FASTWRITE_PATHS": ""}
+        env["FASTWRITE_STATS"] = "stats"
         code = f"import os; os.chdir('/'); os.execve('{writer}', ['writer', '{place}/out'], {{}})"
         run = run_preloaded(library, [sys.executable, "-c", code], place, env=env)
         put_in, _ = split(run.stdout)
         assert {f"LD_PRELOAD={place}/./lib.so", f"FASTWRITE_CONFIG={place}/fw.ini"} <= put_in
+        assert f"FASTWRITE_STATS={place}/stats" in put_in
         assert (run.returncode, run.stderr) == (0, "")
-        assert_staged(run.stats, 10000)
+        assert_staged(parse_stats((place / "stats").read_text()), 10000)
 
 
 def test_no_loop(library, writer):

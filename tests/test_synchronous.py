@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import subprocess
+import tomllib
 
 import pytest
 from disks import disk
-from support import run_preloaded
+from support import ROOT, run_preloaded
 
 PROGRAM = r"""
 #include <fcntl.h>
@@ -35,6 +36,16 @@ def staged(library, program, place) -> int:
 def test_file_system(library, compile_c, tmp_path, options):
     with disk("ext4", tmp_path / "disk", options=options) as point:
         assert (staged(library, compile_c(PROGRAM), point) > 0) == (options == "")
+
+
+def test_documents_agree():
+    """With the tests here: configs/doctor.toml, docs/promises.md."""
+    doctor = tomllib.loads((ROOT / "configs" / "doctor.toml").read_text())
+    knob = next(k for k in doctor["knob"] if k["id"] == "writable")
+    assert "written through" in knob["risk"]
+    assert "writes these files through" in knob["case"]["sync"]["text"]
+    promises = " ".join((ROOT / "docs" / "promises.md").read_text().split())
+    assert "Where the mount (`sync`) or the file (`chattr +S`) asks for that, nothing is staged." in promises
 
 
 def test_file(library, compile_c, tmp_path):

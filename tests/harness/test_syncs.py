@@ -23,7 +23,7 @@ from harness.workdir import WorkDir
 ROOT = Path(harness.__file__).resolve().parent.parent
 SHORT = Timing(0.05, 0.1)
 LINE = (
-    "fastwrite: pid {}: {} writes absorbed, {} bytes; 3 flushes, 9 bytes, 0 by O_DIRECT; "
+    "fastwrite: pid {} (a: b), rule env: {} writes absorbed, {} bytes; 3 flushes, 9 bytes, 0 by O_DIRECT; "
     "{} syncs asked, 1 done, {} by the journal; 4 settles; 1 files written through: mmap\n"
 )
 

@@ -121,6 +121,13 @@ static void test_parse_size(void **state)
 	            {"4096", 4096},
 	            {"64K", 65536},
 	            {"64k", 65536},
+	            {"64KB", 65536},
+	            {"64kb", 65536},
+	            {"64KiB", 65536},
+	            {"16MB", 16 << 20},
+	            {"16MiB", 16 << 20},
+	            {"1GiB", 1 << 30},
+	            {"4096B", 4096},
 	            {"16M", 16 << 20},
 	            {"1G", 1 << 30},
 	            {"007K", 7 << 10},
@@ -132,8 +139,12 @@ static void test_parse_size(void **state)
 	                                  "+1",
 	                                  " 1",
 	                                  "1 ",
-	                                  "1KB",
+	                                  "1KBs",
 	                                  "1Ki",
+	                                  "1iB",
+	                                  "1Bi",
+	                                  "1 KB",
+	                                  "KB",
 	                                  "1.5M",
 	                                  "0x10",
 	                                  "1T",
@@ -551,7 +562,7 @@ static void test_bad_values(void **state)
 		{"RELAXED_MS", "-5", "1..60000"},
 		{"LAG_MS", "0", "1..60000"},
 		{"LAG_MS", "4294967297", "1..60000"},
-		{"MEM", "16MB", "1M..64G"},
+		{"MEM", "16MX", "1M..64G"},
 		{"MEM", "1023K", "1M..64G"},
 		{"MEM", "65G", "1M..64G"},
 		{"MEM", "99999999999999999999G", "1M..64G"},
@@ -569,7 +580,7 @@ static void test_bad_values(void **state)
 		{"SMALL", "65537", "512..64K"},
 		{"STDIO", "0", "on, off"},
 		{"LOG", "loud", "off, error, warn, info, debug"},
-		{"STATS", "stdout", "stderr or the absolute path"},
+		{"STATS", "stdout", "stderr or the path of a file"},
 		{"STRICT", "yes", "0, 1"},
 	};
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -712,6 +723,26 @@ static void test_stats_and_log(void **state)
 	assert_int_equal(config.log, LOG_OFF);
 }
 
+/* Relative to where the program starts; a stream that it cannot be is no file. */
+static void test_relative_stats(void **state)
+{
+	char before[PATH_MAX], real[PATH_MAX], expected[PATH_MAX + 32];
+
+	(void)state;
+	assert_non_null(getcwd(before, sizeof(before)));
+	assert_int_equal(chdir(dir), 0);
+	assert_non_null(getcwd(real, sizeof(real)));
+	with("FASTWRITE_STATS=some/stats.json");
+	load_ok();
+	snprintf(expected, sizeof(expected), "%s/some/stats.json", real);
+	assert_int_equal(config.stats, STATS_FILE);
+	assert_string_equal(config.stats_file, expected);
+	assert_int_equal(chdir(before), 0);
+	env_count = 0;
+	with("FASTWRITE_STATS=stdout");
+	load_fails(-EINVAL, "FASTWRITE_STATS", "stderr", NULL);
+}
+
 static void test_first_of_two_equal_variables(void **state)
 {
 	(void)state;
@@ -758,7 +789,7 @@ static void test_bad_files(void **state)
 		{"[defaults]\nsync = maybe\n", ":2: sync = \"maybe\"",
 	         "fdatasync, fsync, journal, relaxed, off"},
 		{"[defaults]\nsync =\n", ":2: sync = \"\"", "fdatasync"},
-		{"[defaults]\nmem = 16MB\n", ":2: mem = \"16MB\"", "1M..64G"},
+		{"[defaults]\nmem = 16MX\n", ":2: mem = \"16MX\"", "1M..64G"},
 		{"[defaults]\nblock = 100K\n", ":2: block", "power of two"},
 		{"[defaults]\n\njust words\n", ":3: ", "not a [section], a comment or key = value"},
 		{"[defaults\nsync = off\n", ":1: ", "not a [section]"},
@@ -938,6 +969,7 @@ int main(void)
 		TEST(test_unknown_variable),
 		TEST(test_strict_survives_failure),
 		TEST(test_stats_and_log),
+		TEST(test_relative_stats),
 		TEST(test_first_of_two_equal_variables),
 		TEST(test_inherit),
 		TEST(test_bad_files),

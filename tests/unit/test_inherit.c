@@ -35,7 +35,7 @@ static void start(const char *preload, const char *config)
 	               NULL};
 
 	snprintf(text, sizeof text, "LD_PRELOAD=%s", preload);
-	assert_int_equal(inherit_start(library, env, config), 0);
+	assert_int_equal(inherit_start(library, env, &(struct inherit_files){config, ""}), 0);
 	/* the program may do with its environment what it likes */
 	memset(text, 'x', sizeof text - 1);
 	memset(env[1], 'x', strlen(env[1]));

@@ -388,7 +388,7 @@ static void add(uint32_t r, const char *glob, bool exclude)
 		config.rule_count = r + 1;
 		rule->pattern_count = 0;
 	}
-	rule->patterns[rule->pattern_count++] = (struct pattern){glob, exclude};
+	rule->patterns[rule->pattern_count++] = (struct pattern){.glob = glob, .exclude = exclude};
 }
 
 static void test_order(void **state)
