@@ -41,6 +41,14 @@ static struct marks *place(void)
 
 void marks_share(void) { place(); }
 
+void marks_unshare(void)
+{
+	struct marks *m = atomic_load(&marks);
+
+	if (m)
+		sys_make_private(m, sizeof *m);
+}
+
 /* The word of the filter's bit number `which` for this file, and the bit. */
 static uint32_t place_of(uint64_t dev, uint64_t ino, int which, uint64_t *bit)
 {
