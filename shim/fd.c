@@ -158,7 +158,7 @@ static bool looks_unmatched(const char *path)
  * Bytes of the dead may be in the place `dir`.  What only living processes stage there would make every open of
  * other files ask on and on, unless somebody looks closely once in a while and remembers.
  */
-static bool place_needed(const char *dir)
+static bool place_needed(const char *dir, const struct rule *rule)
 {
 	static _Atomic time_t looked;
 	struct timespec now;
@@ -169,7 +169,7 @@ static bool place_needed(const char *dir)
 	if (now.tv_sec - atomic_load_explicit(&looked, memory_order_relaxed) <= 1)
 		return true;
 	atomic_store_explicit(&looked, now.tv_sec, memory_order_relaxed);
-	recover_dead(dir);
+	recover_dead(dir, -1, rule->set.mem_bytes);
 	return recover_needed(AT_FDCWD, dir);
 }
 
@@ -198,7 +198,7 @@ static bool staging_near(int dirfd, const char *path)
 		size_t prefix = strlen(rule->prefix);
 
 		if (rule->set.staging[0]) {
-			if (++looks > PLACES_MAX || place_needed(rule->set.staging))
+			if (++looks > PLACES_MAX || place_needed(rule->set.staging, rule))
 				return true;
 			continue;
 		}
@@ -212,7 +212,7 @@ static bool staging_near(int dirfd, const char *path)
 		if (place_repeats(i) || (n == prefix + 1 && memcmp(path, rule->prefix, prefix) == 0))
 			continue;
 		log_format(dir, PATH_MAX, "%s/" ARENA_DIR, rule->prefix);
-		if (++looks > PLACES_MAX || place_needed(dir))
+		if (++looks > PLACES_MAX || place_needed(dir, rule))
 			return true;
 		covered |= engage_config->rule_count == 1 && below_prefix(rule, path) &&
 		           stages_above(rule, path, n);
@@ -451,9 +451,9 @@ static void recover_first(const struct fd_open *op, int fd, const struct rule *r
 
 	if (engage_staging_dir(rule, path, dev, dir) < 0)
 		return;
-	files = recover_dead(dir);
+	files = recover_dead(dir, fd, rule->set.mem_bytes);
 	if (as_root && !rule->set.staging[0] && place_beside(path, dir, beside))
-		files += recover_dead(beside);
+		files += recover_dead(beside, fd, rule->set.mem_bytes);
 	/* what a dead process had written came before this open, and this open cuts it off */
 	if (files > 0 && (op->flags & O_TRUNC))
 		sys.ftruncate(fd, 0);

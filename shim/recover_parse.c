@@ -175,6 +175,21 @@ int foreign_blocks(struct foreign_arena *a, uint32_t slot)
 	return n;
 }
 
+/* Each extent has bytes of its own, behind those of the one before: what a block brings is no more than it holds. */
+static bool extents_are_apart(const struct foreign_arena *a, uint32_t index, uint32_t count)
+{
+	uint64_t end = 0;
+
+	for (uint32_t i = 0; i < count; i++) {
+		struct arena_extent e = foreign_extent(a, index, i);
+
+		if (e.pos < end)
+			return false;
+		end = (uint64_t)e.pos + e.length;
+	}
+	return true;
+}
+
 int foreign_read_block(struct foreign_arena *a, uint32_t index)
 {
 	const struct arena_block *b = &a->blocks[index];
@@ -199,7 +214,7 @@ int foreign_read_block(struct foreign_arena *a, uint32_t index)
 		    e.offset > (uint64_t)INT64_MAX - e.length)
 			return -EBADMSG;
 	}
-	return 0;
+	return extents_are_apart(a, index, count) ? 0 : -EBADMSG;
 }
 
 int foreign_store(struct foreign_arena *a, const void *word, size_t size)
