@@ -124,6 +124,9 @@ bool credentials_begin(enum credentials_change change)
 {
 	static _Atomic uint32_t changes;
 
+	/* a child that is no member of a family has nothing else of its parent */
+	if (!file_family() && !alive_vforked)
+		marks_unshare();
 	if (change == CREDENTIALS_STAY || nothing_to_do() || (engage_refused() && !family_is_shared()))
 		return false;
 	if (file_engaged() > 0 && atomic_fetch_add(&changes, 1) == CHANGES_MAX)

@@ -39,13 +39,19 @@ static struct marks *place(void)
 	return expected;
 }
 
-void marks_share(void) { place(); }
+static _Atomic bool forked; /* others may have them, too */
+
+void marks_share(void)
+{
+	place();
+	atomic_store(&forked, true);
+}
 
 void marks_unshare(void)
 {
 	struct marks *m = atomic_load(&marks);
 
-	if (m)
+	if (m && atomic_exchange(&forked, false))
 		sys_make_private(m, sizeof *m);
 }
 

@@ -53,19 +53,35 @@ static void put(int fd, char who, unsigned from, unsigned count)
 }
 /* A test that fails must not wait for ever. */
 __attribute__((constructor)) static void limit_time(void) { alarm(20); }
-/* Shared memory that this process can write to, other than a file of the program's own. */
+/* Shared memory that this process can write to, and descriptors of arenas. */
+static int maps = -1;
 static int shared_memory(void)
 {
-	char text[1 << 16];
+	static char text[1 << 18];
+	char link[64], *line, *next;
+	ssize_t n, size = 0;
 	int found = 0;
-	FILE *maps = fopen("/proc/self/maps", "r");
-	MUST(maps);
-	while (fgets(text, sizeof text, maps))
-		if (strstr(text, "rw-s")) {
-			dprintf(2, "shared: %s", text);
+	if (maps < 0)
+		maps = open("/proc/self/maps", O_RDONLY);
+	MUST(maps >= 0);
+	while ((n = read(maps, text + size, sizeof text - 1 - size)) > 0)
+		size += n;
+	MUST(size > 0);
+	text[size] = 0;
+	for (line = strtok_r(text, "\n", &next); line; line = strtok_r(NULL, "\n", &next))
+		if (strstr(line, "rw-s")) {
+			dprintf(2, "shared: %s\n", line);
 			found++;
 		}
-	fclose(maps);
+	for (int fd = 0; fd < 1024; fd++) {
+		snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+		n = readlink(link, text, 4096);
+		text[n > 0 ? n : 0] = 0;
+		if (strstr(text, ".fastwrite") || strstr(text, "memfd:")) {
+			dprintf(2, "open: %s\n", text);
+			found++;
+		}
+	}
 	return found;
 }
 /* The kernel's own view, past the library. */
@@ -173,13 +189,20 @@ int main(void)
 """
 
 
-@pytest.mark.parametrize("way", FULL)
-def test_child_shares_nothing(library, compile_c, place, way) -> None:
+SETTINGS = {
+    "": {},
+    "journal": {"sync": "journal", "journal": "1M", "visibility": "strict"},
+    "zero": {"writers": "exclusive", "prealloc_mode": "zero"},
+}
+
+
+@pytest.mark.parametrize(("way", "mode"), [*((way, "") for way in FULL), ("setuid", "journal"), ("setuid", "zero")])
+def test_child_shares_nothing(library, compile_c, place, way, mode) -> None:
     """After the change of its ids a forked child has no memory of its parent's, and both write the log through."""
     binary = program(compile_c, CHILD.replace("CHANGE", FULL[way]))
     assert run_native([binary], place).returncode == 0
     (place / "log").unlink()
-    run = run_preloaded(library, [binary], place, lag_ms=60000)
+    run = run_preloaded(library, [binary], place, lag_ms=60000, mem="1M", block="64K", **SETTINGS[mode])
     assert run.returncode == 0, run.stderr
     expected = (
         numbered("P", 30) + numbered("C", 60) + numbered("P", 30, 30) + numbered("C", 10, 60) + numbered("P", 10, 60)
@@ -188,6 +211,103 @@ def test_child_shares_nothing(library, compile_c, place, way) -> None:
     assert (place / "other").read_bytes() == numbered("P", 100)
     assert_staged(run.stats, 1500)
     assert not leftovers(place)
+
+
+WITHOUT_PROC = r"""
+int main(void)
+{
+	int fd, status;
+	MUST((fd = open("log", O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600)) >= 0 && mkdir("empty", 0755) == 0);
+	put(fd, 'P', 0, 30);
+	pid_t pid = fork();
+	if (pid == 0) {
+		MUST((maps = open("/proc/self/maps", O_RDONLY)) >= 0);
+		MUST(chroot("empty") == 0 && chdir("/") == 0 && setgid(1001) == 0 && setuid(1001) == 0);
+		put(fd, 'C', 0, 30);
+		_exit(shared_memory() ? 7 : 0);
+	}
+	MUST(waitpid(pid, &status, 0) == pid);
+	put(fd, 'P', 30, 30);
+	return WEXITSTATUS(status);
+}
+"""
+
+
+def test_child_in_an_empty_root(library, compile_c, place) -> None:
+    """chroot first, as servers do: there is no /proc then."""
+    run = run_preloaded(library, [program(compile_c, WITHOUT_PROC)], place, lag_ms=60000)
+    assert run.returncode == 0, run.stderr
+    assert (place / "log").read_bytes() == numbered("P", 30) + numbered("C", 30) + numbered("P", 30, 30)
+
+
+RAW_FORK = r"""
+int main(void)
+{
+	int fd, status;
+	MUST((fd = open("log", O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600)) >= 0);
+	put(fd, 'P', 0, 30);
+	pid_t first = fork(); /* makes a family */
+	if (first == 0)
+		_exit(0);
+	MUST(waitpid(first, &status, 0) == first);
+	pid_t pid = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+	if (pid == 0) {
+		MUST(setgid(1001) == 0 && setuid(1001) == 0);
+		put(fd, 'C', 0, 30);
+		_exit(shared_memory() ? 7 : 0);
+	}
+	MUST(waitpid(pid, &status, 0) == pid);
+	put(fd, 'P', 30, 30);
+	return WEXITSTATUS(status);
+}
+"""
+
+
+def test_child_of_a_raw_fork(library, compile_c, place) -> None:
+    run = run_preloaded(library, [program(compile_c, RAW_FORK)], place, lag_ms=60000)
+    assert run.returncode == 0, run.stderr
+    assert (place / "log").read_bytes() == numbered("P", 30) + numbered("C", 30) + numbered("P", 30, 30)
+
+
+THREADED = r"""
+static int go[2];
+static void *wait_there(void *arg)
+{
+	char byte;
+	MUST(read(go[0], &byte, 1) == 1);
+	return arg;
+}
+int main(void)
+{
+	int fd, status;
+	MUST(pipe(go) == 0 && (fd = open("log", O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600)) >= 0);
+	put(fd, 'P', 0, 30);
+	pid_t pid = fork();
+	if (pid == 0) {
+		pthread_t thread;
+		MUST(pthread_create(&thread, NULL, wait_there, NULL) == 0);
+		put(fd, 'C', 0, 30);
+		MUST(setgid(1001) == 0 && setuid(1001) == 0);
+		put(fd, 'C', 30, 30);
+		MUST(write(go[1], "x", 1) == 1 && pthread_join(thread, NULL) == 0);
+		if (size_of("log") != 90 * 20)
+			_exit(8);
+		_exit(0);
+	}
+	MUST(waitpid(pid, &status, 0) == pid);
+	put(fd, 'P', 30, 30);
+	return WEXITSTATUS(status);
+}
+"""
+
+
+def test_child_with_threads(library, compile_c, place) -> None:
+    """Its threads may hold locks in the shared memory: it stays, which is said, but nothing is staged any more."""
+    run = run_preloaded(library, [program(compile_c, THREADED)], place, lag_ms=60000)
+    assert run.returncode == 0, run.stderr
+    assert "ids change while other threads run" in run.stderr
+    assert (place / "log").read_bytes() == numbered("P", 30) + numbered("C", 60) + numbered("P", 30, 30)
+    assert run.stats.through.get("rights")
 
 
 OTHER_ORDER = r"""
