@@ -89,6 +89,31 @@ static void test_sane(void **state)
 	assert_int_equal(look(), 2);
 }
 
+/* Extents that bring the same bytes again and again would make recovery write more than the arena holds. */
+static void test_extents_that_overlap(void **state)
+{
+	const struct arena_header *h = (const struct arena_header *)(void *)image;
+	bool found = false;
+
+	(void)state;
+	for (uint32_t i = 0; i < h->block_count && !found; i++) {
+		const struct arena_block *b = (const struct arena_block *)(void *)(image + h->blocks_at) + i;
+		uint8_t *data = image + h->data_at + (size_t)i * h->block_bytes;
+		struct arena_extent *e, saved;
+
+		found = b->owner && COMMIT_COUNT(b->commit) > 10;
+		if (!found)
+			continue;
+		e = arena_extent_entry(data, h->block_bytes, 5);
+		saved = *e;
+		e->pos = arena_extent_entry(data, h->block_bytes, 4)->pos;
+		assert_int_equal(set_up(NULL), 0);
+		*e = saved;
+		assert_int_equal(look(), 1);
+	}
+	assert_true(found);
+}
+
 static void test_copy(void **state)
 {
 	struct arena_header *h = (struct arena_header *)(void *)image;
@@ -286,10 +311,15 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup(name, set_up)
 	const struct CMUnitTest tests[] = {
-		TEST(test_sane),     TEST(test_copy),
-		TEST(test_sizes),    TEST(test_header_fields),
-		TEST(test_blocks),   TEST(test_one_number_twice),
-		TEST(test_enormous), TEST(test_unfinished_chain),
+		TEST(test_sane),
+		TEST(test_extents_that_overlap),
+		TEST(test_copy),
+		TEST(test_sizes),
+		TEST(test_header_fields),
+		TEST(test_blocks),
+		TEST(test_one_number_twice),
+		TEST(test_enormous),
+		TEST(test_unfinished_chain),
 		TEST(test_fuzz),
 	};
 	return cmocka_run_group_tests(tests, group_set_up, group_tear_down);
