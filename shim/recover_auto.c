@@ -224,14 +224,10 @@ static bool is_allowed(struct errand *w, const struct statx *st, int target, uin
 
 	if (st->stx_uid == me)
 		return true;
-	if (me != 0) {
-		tell(w->dir, st, "may wait in");
-		return false;
-	}
-	if (!is_in_its_place(w->dir, st->stx_uid, target)) {
-		/* (before a file is opened its owner is not known) */
+	if (me != 0 || !is_in_its_place(w->dir, st->stx_uid, target)) {
+		/* (not by each program that starts, but when it opens a file there; and only then the file's owner is known) */
 		if (target >= 0)
-			tell(w->dir, st, "are not recovered at an open, in");
+			tell(w->dir, st, me ? "may wait in" : "are not recovered at an open, in");
 		return false;
 	}
 	w->budget = true;

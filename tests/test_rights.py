@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that change their ids: what is staged belongs to the ids that it was written with, and so does the memory."""
+"""Programs that change their ids: what is staged belongs to the ids that wrote it, and so does the memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from recovery_lab import Lab, actions, lines, root_only
-from support import assert_staged, leftovers, parse_stats, preload_env, run_native, run_preloaded
+from support import assert_staged, disk_dir, leftovers, parse_stats, preload_env, run_native, run_preloaded
 
 USER, OTHER = 1001, 1002
 RECORD = 20
@@ -105,9 +105,7 @@ def only_as_root() -> None:
 
 
 @pytest.fixture
-def place(tmp_path_factory: pytest.TempPathFactory):
-    from support import disk_dir
-
+def place():
     with disk_dir() as path:
         path.chmod(0o777)
         yield path
@@ -196,7 +194,9 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize(("way", "mode"), [*((way, "") for way in FULL), ("setuid", "journal"), ("setuid", "zero")])
+@pytest.mark.parametrize(
+    ("way", "mode"), [*((way, "") for way in FULL), ("setuid", "journal"), ("setuid", "zero")]
+)
 def test_child_shares_nothing(library, compile_c, place, way, mode) -> None:
     """After the change of its ids a forked child has no memory of its parent's, and both write the log through."""
     binary = program(compile_c, CHILD.replace("CHANGE", FULL[way]))
@@ -205,7 +205,11 @@ def test_child_shares_nothing(library, compile_c, place, way, mode) -> None:
     run = run_preloaded(library, [binary], place, lag_ms=60000, mem="1M", block="64K", **SETTINGS[mode])
     assert run.returncode == 0, run.stderr
     expected = (
-        numbered("P", 30) + numbered("C", 60) + numbered("P", 30, 30) + numbered("C", 10, 60) + numbered("P", 10, 60)
+        numbered("P", 30)
+        + numbered("C", 60)
+        + numbered("P", 30, 30)
+        + numbered("C", 10, 60)
+        + numbered("P", 10, 60)
     )
     assert (place / "log").read_bytes() == expected
     assert (place / "other").read_bytes() == numbered("P", 100)
@@ -355,12 +359,14 @@ def test_parent_gives_up_its_rights(library, compile_c, place) -> None:
     assert not leftovers(place)
 
 
-@pytest.mark.parametrize("way", ["setgroups(1, groups)", 'initgroups("root", 0)', "syscall(SYS_setgroups, 1, groups)"])
+@pytest.mark.parametrize(
+    "way", ["setgroups(1, groups)", 'initgroups("root", 0)', "syscall(SYS_setgroups, 1, groups)"]
+)
 def test_groups_alone(library, compile_c, place, way) -> None:
     """Further groups do not say whose memory this is: prefork servers that stay root go on as one family."""
     text = CHILD.replace("(CHANGE) == 0", f"({way}) == 0").replace("if (shared_memory())", "if (0)")
     text = text.replace("int main(void)\n{", "int main(void)\n{\n\tgid_t groups[] = {1001};\n\t(void)groups;")
-    text = text.replace("if (size_of(\"log\") != 120 * 20)", "if (0)")
+    text = text.replace('if (size_of("log") != 120 * 20)', "if (0)")
     run = run_preloaded(library, [program(compile_c, text)], place, lag_ms=60000)
     assert run.returncode == 0, run.stderr
     assert len((place / "log").read_bytes()) == 140 * RECORD
@@ -493,10 +499,6 @@ int main(void)
     run = run_preloaded(library, [binary], place, lag_ms=60000)
     assert run.returncode == 0, run.stderr
     assert (place / "log").read_bytes() == numbered("P", 60)
-
-
-def calls(text: str) -> list[str]:
-    return [line for line in re.findall(r"^(?:\[pid +\d+\] )?(\w+)\(", text, re.MULTILINE)]
 
 
 def test_nothing_managed_costs_nothing(library, compile_c, place) -> None:
