@@ -57,7 +57,7 @@ long apart_fork(long (*make)(const long *arguments), const long *arguments)
 		strict_after_fork();
 		journal_after_fork();
 		engage_forget(interrupted);
-		family_forget();
+		family_forget(interrupted);
 		own_fd_close_all();
 		fdtable_reset();
 		lazy_fork_child();
@@ -75,10 +75,11 @@ void apart_clone(void)
 	engage_refuse(THROUGH_FORK);
 }
 
-void apart_namespaces(int flags)
+enum credentials_change apart_namespaces(int flags)
 {
 	if (flags & CLONE_NEWPID)
 		family_end();
+	return flags & CLONE_NEWUSER ? CREDENTIALS_CHANGE : CREDENTIALS_STAY;
 }
 
 bool apart_alone(void)
@@ -89,8 +90,9 @@ bool apart_alone(void)
 	const struct sys_dirent *d;
 	uint32_t tasks = 0;
 
+	/* without /proc, as after chroot: what the kernel refuses to a process with several threads */
 	if (dir < 0)
-		return false;
+		return thread_count() == 0 && sys_raw(SYS_unshare, CLONE_THREAD, 0, 0, 0, 0, 0) == 0;
 	while ((d = sys_dir_next(&entries)) != NULL)
 		tasks += d->name[0] != '.';
 	sys.close(dir);

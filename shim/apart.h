@@ -7,6 +7,8 @@
 #ifndef FASTWRITE_APART_H
 #define FASTWRITE_APART_H
 
+#include "credentials.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -25,8 +27,8 @@ void apart_clone(void);
 bool apart_alone(void);
 
 /* The process is about to enter other namespaces (CLONE_NEW...): the children to come may have thread ids of their own
- * kind, and cannot share locks with us. */
-void apart_namespaces(int flags);
+ * kind, and cannot share locks with us.  In another user namespace it has no rights over those outside. */
+enum credentials_change apart_namespaces(int flags);
 
 /* unshare, setns, close_range(CLOSE_RANGE_UNSHARE), ...: between the two the library has no thread, unless one cannot
  * be stopped within a second.  `files`: the calling thread may leave the descriptor table that the others use. */

@@ -126,7 +126,7 @@ static int open_dir(const char *dir)
 	if (fd < 0)
 		return fd;
 	r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st);
-	if (r == 0 && (st.stx_uid != (uint32_t)sys_raw(SYS_geteuid, 0, 0, 0, 0, 0, 0) || (st.stx_mode & 022)))
+	if (r == 0 && (st.stx_uid != sys_geteuid() || (st.stx_mode & 022)))
 		r = -EPERM;
 	if (r < 0) {
 		sys.close(fd);
@@ -143,8 +143,8 @@ static void fill_header(struct arena_header *h, const struct rule *rule, const s
 	h->magic = ARENA_MAGIC;
 	h->version = ARENA_VERSION;
 	h->origin = *origin;
-	h->uid = (uint32_t)sys_raw(SYS_geteuid, 0, 0, 0, 0, 0, 0);
-	h->gid = (uint32_t)sys_raw(SYS_getegid, 0, 0, 0, 0, 0, 0);
+	h->uid = sys_geteuid();
+	h->gid = sys_getegid();
 	h->pid = sys_getpid();
 	h->pid_start = arena_pid_start(h->pid);
 	h->ino_low = (uint32_t)ino;
@@ -383,6 +383,8 @@ int arena_create_at(struct arena *a, const char *dir, const struct rule *rule,
 	}
 	a->dev = sys_dev_of(&st);
 	a->ino = st.stx_ino;
+	a->uid = sys_geteuid();
+	a->gid = sys_getegid();
 	kill_step();
 	geometry.magic = 0;
 	memcpy(a->header, &geometry, sizeof geometry);
@@ -393,11 +395,16 @@ int arena_create_at(struct arena *a, const char *dir, const struct rule *rule,
 	return 0;
 }
 
-void arena_forget(struct arena *a)
+void arena_forget(struct arena *a, int fd)
 {
 	own_forget(a);
-	sys.munmap(a->header, a->total_bytes);
-	sys.munmap(a->runs, a->runs_bytes);
+	if (fd < 0) {
+		sys.munmap(a->header, a->total_bytes);
+		sys.munmap(a->runs, a->runs_bytes);
+		return;
+	}
+	sys.mmap(a->header, a->total_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, fd, 0);
+	sys_make_private(a->runs, a->runs_bytes);
 }
 
 static void close_all(struct arena *a)

@@ -191,7 +191,8 @@ struct arena_header {
 		ino_low; /* of the arena itself, so that a copy of it is known for one; 0 with ino_high: not known */
 	uint64_t blocks_at, slots_at, data_at;
 	struct origin origin;
-	uint32_t uid, gid; /* file-system ids of the process that made it */
+	uint32_t uid,
+		gid; /* effective, and so file-system, ids of the process that made it (credentials.h) */
 	int32_t pid;
 	uint32_t ino_high;
 	uint64_t pid_start; /* clock ticks after boot, field 22 of /proc/PID/stat */
@@ -239,8 +240,9 @@ struct arena {
 	size_t runs_bytes;
 	uint64_t total_bytes;
 	uint32_t block_bytes, block_count, slot_count;
-	int fd;       /* of the process that made it; others have their own number, see engage.c */
-	uint64_t ino; /* of its file, with dev */
+	int fd;            /* of the process that made it; others have their own number, see engage.c */
+	uint64_t ino;      /* of its file, with dev */
+	uint32_t uid, gid; /* that it was made with */
 	struct family_set members; /* that have it mapped */
 	bool placed;               /* in the family's reserved places: can be joined */
 	_Atomic bool ready;
@@ -280,8 +282,9 @@ int arena_join(const struct arena *a);
 /* Unmaps and unlinks; removes the directory when that leaves it empty. */
 void arena_destroy(struct arena *a);
 
-/* Unmaps without touching anything that others use: for a child that does not belong to the family. */
-void arena_forget(struct arena *a);
+/* Nothing of it is shared with others any more, and nothing changes for them.  fd: its descriptor, when a copy is to stay
+ * in its place; else -1. */
+void arena_forget(struct arena *a, int fd);
 
 struct block_run *arena_block_take(struct arena *a);
 void arena_block_free(struct arena *a, struct block_run *run);

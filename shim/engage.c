@@ -102,13 +102,20 @@ int engage_staging_dir(const struct rule *rule, const char *path, uint64_t dev, 
 	return n + 1 >= PATH_MAX ? -ENAMETOOLONG : 0;
 }
 
+/* May this process stage what belongs there?  An arena is its maker's: who has his rights can read and forge it. */
+static bool arena_fits(const struct arena *a, const struct rule *rule, uint64_t dev)
+{
+	/* a staging directory of the user's own may lie on another file system */
+	return a->rule == rule && (a->dev == dev || rule->set.staging[0]) && a->uid == sys_geteuid() &&
+	       a->gid == sys_getegid();
+}
+
 static struct arena *arena_find(const struct rule *rule, uint64_t dev, bool *refused)
 {
 	for (uint32_t i = 0; i < engage.count; i++) {
 		struct arena *a = engage.arenas[i].arena;
 
-		/* a staging directory of the user's own may lie on another file system */
-		if (a && a->rule == rule && (a->dev == dev || rule->set.staging[0]))
+		if (a && arena_fits(a, rule, dev))
 			return a;
 		if (engage.arenas[i].refused == rule &&
 		    (engage.arenas[i].refused_dev == dev || rule->set.staging[0])) {
@@ -219,8 +226,7 @@ static void visit_join(struct arena *a, void *ctx)
 {
 	struct join *j = ctx;
 
-	if (!j->found && atomic_load(&a->ready) && a->placed && a->rule == j->rule &&
-	    (a->dev == j->dev || j->rule->set.staging[0]))
+	if (!j->found && atomic_load(&a->ready) && a->placed && arena_fits(a, j->rule, j->dev))
 		j->found = a;
 }
 
@@ -642,6 +648,24 @@ static bool may_hold(const struct arena *a, const struct file *f, int fd, const 
 	return false;
 }
 
+/*
+ * Recovery has the rights of the arena's owner, and opens the file by its path: what he may not write to would stay in
+ * the arena.  Asked as he is without capabilities, unless the process acts as somebody else for a while: then the bytes
+ * must be such as that user may read, too, since he can read the arena.
+ */
+static bool is_recoverable(const char *path)
+{
+	enum { SYS_FACCESSAT2 = 439, READ_OK = 4, WRITE_OK = 2 };
+	uint32_t u[3], g[3];
+
+	if (sys_raw(SYS_getresuid, (long)&u[0], (long)&u[1], (long)&u[2], 0, 0, 0) < 0 ||
+	    sys_raw(SYS_getresgid, (long)&g[0], (long)&g[1], (long)&g[2], 0, 0, 0) < 0)
+		return false;
+	if (u[0] == u[1] && u[1] == u[2] && g[0] == g[1] && g[1] == g[2])
+		return sys_raw(SYS_faccessat, AT_FDCWD, (long)path, WRITE_OK, 0, 0, 0) == 0;
+	return sys_raw(SYS_FACCESSAT2, AT_FDCWD, (long)path, READ_OK | WRITE_OK, AT_EACCESS, 0, 0) == 0;
+}
+
 /* LOCK_ENGAGE held.  Returns why not, or THROUGH_NONE. */
 static enum through_reason try_engage(struct file *f, struct ofd *o)
 {
@@ -665,6 +689,11 @@ static enum through_reason try_engage(struct file *f, struct ofd *o)
 		return THROUGH_STANDARD_FD;
 	if (is_synchronous(ofd_fd(o)))
 		return THROUGH_SYNC;
+	if (!is_recoverable(path)) {
+		log_info("%s is written through: user %u may not write to it by its path, to recover it",
+		         path, sys_geteuid());
+		return THROUGH_RIGHTS;
+	}
 	why = marks_why_never(f->dev, f->ino);
 	if (why == THROUGH_NONE) {
 		why = scan_descriptors(f);
@@ -1017,6 +1046,8 @@ void engage_refuse(enum through_reason why)
 	file_for_each_shared(visit_refuse, &why);
 }
 
+bool engage_refused(void) { return atomic_load(&refusal) != THROUGH_NONE; }
+
 void engage_tend(void)
 {
 	if (atomic_load(&refuse_soon) && atomic_exchange(&refuse_soon, false))
@@ -1043,6 +1074,34 @@ void engage_resume_all(enum through_reason why)
 	/* while another thread tries to exec, nothing may become staged */
 	if (atomic_fetch_sub(&engage.stopped, 1) == 1)
 		file_for_each(visit_resume, &why);
+}
+
+static void visit_abandon(struct file *f, void *ctx)
+{
+	struct file_guard g = file_lock(f);
+
+	(void)ctx;
+	/* a write that was interrupted ends where it began */
+	if (!g.nested && f->refs && f->mode == FILE_ENGAGED && f->arena && f->error < 0 &&
+	    !engage_others_have(f)) {
+		sync_note_error(f, f->error);
+		engage_abandon(f);
+	}
+	file_unlock(f, g);
+}
+
+void engage_abandon_failed(void) { file_for_each(visit_abandon, NULL); }
+
+void engage_rights_changed(enum through_reason why)
+{
+	sys_sigset signals = sys_block_signals();
+
+	lock_take(&engage.lock, LOCK_ENGAGE);
+	for (uint32_t i = 0; i < engage.count; i++)
+		engage.arenas[i].refused = NULL;
+	lock_drop(&engage.lock, LOCK_ENGAGE);
+	sys_restore_signals(signals);
+	engage_resume_all(why);
 }
 
 struct retire {
@@ -1182,9 +1241,11 @@ void engage_fork_child(void)
 
 void engage_forget(bool keep_mapped)
 {
-	for (uint32_t i = 0; i < engage.count && !keep_mapped; i++)
+	for (uint32_t i = 0; i < engage.count; i++)
 		if (engage.arenas[i].arena)
-			arena_forget(engage.arenas[i].arena);
+			arena_forget(engage.arenas[i].arena, keep_mapped ? engage.arenas[i].fd : -1);
 	journal_forget();
 	memset(&engage, 0, sizeof engage);
 }
+
+void engage_still_stopped(void) { atomic_store(&engage.stopped, 1); }

@@ -49,9 +49,17 @@ void engage_stop_all(enum through_reason why);
 /* The files that engage_stop_all(why) stopped may be engaged again (an exec failed). */
 void engage_resume_all(enum through_reason why);
 
+/* After engage_stop_all, before the process acts with other rights: what could not be flushed stays in its arena for
+ * recovery with the old ones. */
+void engage_abandon_failed(void);
+/* After engage_stop_all(why) and such a change: engage_resume_all, and what was refused with the old rights is tried anew. */
+void engage_rights_changed(enum through_reason why);
+
 /* The process does something that no file can be staged beside: all of the family are written through, those that are
  * opened later too, as long as it or a child that it forks from now on lives. */
 void engage_refuse(enum through_reason why);
+/* That has been, in this process. */
+bool engage_refused(void);
 /* By an engine thread: does what engage_file could not do about other files. */
 void engage_tend(void);
 
@@ -91,8 +99,11 @@ void engage_unpause(void);
 void engage_share(uint32_t member);
 /* In the child: as a member of the family, */
 void engage_fork_child(void);
-/* or not: no arena, nothing engaged.  (The shared memory is still there.) */
+/* or not: no arena, nothing engaged.  The memory of an arena goes, or becomes a private copy (an interrupted write goes
+ * on with it). */
 void engage_forget(bool keep_mapped);
+/* engage_stop_all was called before engage_forget, and is not over yet. */
+void engage_still_stopped(void);
 
 /* Canonical path of an open descriptor, in out[PATH_MAX]; 0 or -errno (-ENOENT: unlinked). */
 int engage_path_of(int fd, char *out);

@@ -246,8 +246,32 @@ void family_fork_child(void)
 	file_for_each(visit_own, NULL);
 }
 
-void family_forget(void)
+void family_leave(void)
 {
+	struct flock lock = {.l_type = F_UNLCK, .l_whence = SEEK_SET, .l_start = family_me, .l_len = 1};
+
+	/* (closing it is not enough where a child that no hook saw has a copy of the descriptor) */
+	sys.fcntl(member_fd, F_OFD_SETLK, (long)&lock);
+}
+
+/* The room for arenas to come, see reserve_places. */
+static void forget_places(bool keep)
+{
+	const struct family *m = file_family();
+
+	if (!m || !m->places)
+		return;
+	if (keep) {
+		sys_make_private(m->runs, m->runs_bytes * FAMILY_PLACES);
+		return;
+	}
+	sys.munmap(m->places, m->place_bytes * FAMILY_PLACES);
+	sys.munmap(m->runs, m->runs_bytes * FAMILY_PLACES);
+}
+
+void family_forget(bool keep)
+{
+	forget_places(keep);
 	member_fd = child_fd = -1; /* closed with all the others */
 	ended = false;
 }

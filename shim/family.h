@@ -95,8 +95,10 @@ void family_fork_parent(void);
 void family_fork_child(void);
 /* In the child: it was to have this description, which another thread of the parent closed meanwhile. */
 void family_give_up(struct ofd *o);
-/* In a child that does not belong to the family. */
-void family_forget(void);
+/* In a process that does not belong to the family, or no more: nothing of the memory is shared; keep: a copy stays. */
+void family_forget(bool keep);
+/* To the others this process has died. */
+void family_leave(void);
 /* The descriptor that names this process as a member was wanted by the program: it takes another.  False when fd is
  * not that one, or there is no other. */
 bool family_move_fd(int fd);

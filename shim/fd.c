@@ -159,7 +159,7 @@ static bool looks_unmatched(const char *path)
  * Bytes of the dead may be in the place `dir`.  What only living processes stage there would make every open of
  * other files ask on and on, unless somebody looks closely once in a while and remembers.
  */
-static bool place_needed(const char *dir)
+static bool place_needed(const char *dir, const struct rule *rule)
 {
 	static _Atomic time_t looked;
 	struct timespec now;
@@ -170,7 +170,7 @@ static bool place_needed(const char *dir)
 	if (now.tv_sec - atomic_load_explicit(&looked, memory_order_relaxed) <= 1)
 		return true;
 	atomic_store_explicit(&looked, now.tv_sec, memory_order_relaxed);
-	recover_dead(dir);
+	recover_dead(dir, -1, rule->set.mem_bytes);
 	return recover_needed(AT_FDCWD, dir);
 }
 
@@ -199,7 +199,7 @@ static bool staging_of_rules(void)
 			continue;
 		else
 			log_format(dir, PATH_MAX, "%s/" ARENA_DIR, rule->prefix);
-		if (++looks > PLACES_MAX || place_needed(dir))
+		if (++looks > PLACES_MAX || place_needed(dir, rule))
 			return true;
 	}
 	return false;
@@ -281,7 +281,7 @@ static const char *written_path(int dirfd, const char *path, char *out)
 
 /* Recovers what is dead in the place `dir`.  Where others live that would be asked for by every call: once in a while, as
  * the staged bytes of the living, too, are seen by others with some delay. */
-static bool place_recovered(int dirfd, const char *dir)
+static bool place_recovered(int dirfd, const char *dir, const struct rule *rule)
 {
 	enum { AGAIN_NS = 50000000 };
 	static _Atomic uint64_t looked;
@@ -300,7 +300,7 @@ static bool place_recovered(int dirfd, const char *dir)
 	fd = sys.openat(dirfd, dir, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
 	if (fd < 0)
 		return false;
-	files = engage_path_of(fd, place) == 0 ? recover_dead(place) : 0;
+	files = engage_path_of(fd, place) == 0 ? recover_dead(place, -1, rule->set.mem_bytes) : 0;
 	sys.close(fd);
 	atomic_store(&looked_at, key);
 	atomic_store(&looked, sys_now_ns());
@@ -323,12 +323,12 @@ bool fd_recover_named(int dirfd, const char *path)
 	if (!rule)
 		return false;
 	if (rule->set.staging[0])
-		return place_recovered(AT_FDCWD, rule->set.staging);
+		return place_recovered(AT_FDCWD, rule->set.staging, rule);
 	slash = strrchr(path, '/');
 	n = slash ? (size_t)(slash - path) + 1 : 0;
 	if (rule->prefix[0] && strcmp(rule->prefix, "/") != 0) {
 		log_format(dir, PATH_MAX, "%s/" ARENA_DIR, rule->prefix);
-		any = place_recovered(AT_FDCWD, dir);
+		any = place_recovered(AT_FDCWD, dir, rule);
 		if ((n == strlen(rule->prefix) + 1 && strncmp(path, rule->prefix, n - 1) == 0) ||
 		    stages_above(rule, path, n))
 			return any;
@@ -337,7 +337,7 @@ bool fd_recover_named(int dirfd, const char *path)
 		return any;
 	memcpy(dir, path, n);
 	memcpy(dir + n, ARENA_DIR, sizeof ARENA_DIR);
-	return place_recovered(dirfd, dir) || any;
+	return place_recovered(dirfd, dir, rule) || any;
 }
 
 bool fd_lease_over(struct fd_open *op)
@@ -565,9 +565,9 @@ static void recover_first(const struct fd_open *op, int fd, const struct rule *r
 
 	if (engage_staging_dir(rule, path, dev, dir) < 0)
 		return;
-	files = recover_dead(dir);
+	files = recover_dead(dir, fd, rule->set.mem_bytes);
 	if (as_root && !rule->set.staging[0] && place_beside(path, dir, beside))
-		files += recover_dead(beside);
+		files += recover_dead(beside, fd, rule->set.mem_bytes);
 	/* what a dead process had written came before this open, and this open cuts it off */
 	if (files > 0 && (op->flags & O_TRUNC))
 		sys.ftruncate(fd, 0);

@@ -69,6 +69,7 @@ static const char *const reason_names[THROUGH_COUNT] = {
 	[THROUGH_PASSED] = "descriptor passed on",
 	[THROUGH_IO_URING] = "io_uring",
 	[THROUGH_ENCRYPTED] = "encrypted",
+	[THROUGH_RIGHTS] = "rights",
 };
 
 const char *through_reason_name(enum through_reason reason)
@@ -133,8 +134,10 @@ static void leave_copy(const struct pools *p)
 	struct pools *copy = sys.mmap(NULL, sizeof *p, PROT_READ | PROT_WRITE,
 	                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
-	if (sys_is_error(copy))
+	if (sys_is_error(copy)) {
+		sys_raw(SYS_mprotect, (long)p, sizeof *p, PROT_READ, 0, 0, 0);
 		return;
+	}
 	for (uint32_t i = 0; i < p->files_used; i++) {
 		copy->files[i].mode = FILE_THROUGH;
 		copy->files[i].why = THROUGH_FORK;

@@ -3,6 +3,7 @@
 #include "hook.h"
 
 #include "apart.h"
+#include "credentials.h"
 #include "sys.h"
 
 #include <linux/capability.h>
@@ -18,23 +19,41 @@
 	errno = error; \
 	return r
 
+static int call_unshare(int flags) { APART(flags & CLONE_FILES, real.unshare(flags)); }
+static int call_setns(int fd, int type) { APART(false, real.setns(fd, type)); }
+
 EXPORT int unshare(int flags)
 {
-	apart_namespaces(flags);
-	APART(flags & CLONE_FILES, real.unshare(flags));
+	bool begun = credentials_begin(apart_namespaces(flags));
+	int r = call_unshare(flags);
+
+	credentials_end(begun);
+	return r;
 }
 
 EXPORT int setns(int fd, int type)
 {
-	apart_namespaces(type ? type : CLONE_NEWPID);
-	APART(false, real.setns(fd, type));
+	bool begun = credentials_begin(apart_namespaces(type ? type : CLONE_NEWPID | CLONE_NEWUSER));
+	int r = call_setns(fd, type);
+
+	credentials_end(begun);
+	return r;
 }
 
 /* It changes the calling thread only, and one with the old capabilities must not stay behind. */
+static int call_capset(cap_user_header_t header, const cap_user_data_t data)
+{
+	APART(false, real.capset(header, data));
+}
+
 EXPORT int capset(cap_user_header_t header, const cap_user_data_t data);
 EXPORT int capset(cap_user_header_t header, const cap_user_data_t data)
 {
-	APART(false, real.capset(header, data));
+	bool begun = credentials_begin(credentials_of_capabilities(header, data));
+	int r = call_capset(header, data);
+
+	credentials_end(begun);
+	return r;
 }
 
 /* Descriptors and arenas of ours must not keep a file system busy that the program has left. */

@@ -679,37 +679,88 @@ static long apart(long number, const long *a, bool files)
 	return r;
 }
 
+static long with_rights(enum credentials_change change, long number, const long *a, bool files)
+{
+	bool begun = credentials_begin(change);
+	long r = apart(number, a, files);
+
+	credentials_end(begun);
+	return r;
+}
+
 static long do_unshare(const long *a)
 {
-	apart_namespaces((int)a[0]);
-	return apart(SYS_unshare, a, a[0] & CLONE_FILES);
+	return with_rights(apart_namespaces((int)a[0]), SYS_unshare, a, a[0] & CLONE_FILES);
 }
 
 static long do_setns(const long *a)
 {
-	apart_namespaces(a[1] ? (int)a[1] : CLONE_NEWPID);
-	return apart(SYS_setns, a, false);
+	return with_rights(apart_namespaces(a[1] ? (int)a[1] : CLONE_NEWPID | CLONE_NEWUSER), SYS_setns, a,
+	                   false);
 }
 
 /*
- * By number these change the calling thread only: when rights are given up for good, a thread that has them must not
- * stay behind.  (A call that leaves one of the ids as it is takes them for a while, as servers do for each request.)
+ * By number these change the calling thread only.  When rights are given up for good, a thread of ours that has them must
+ * not stay behind.  A call that leaves one of the ids as it is takes them for a while, as servers do for each request.
  */
-static long given_up(long number, const long *a, int ids)
+static long given_up(long number, const long *a, int ids, enum credentials_change change)
 {
+	bool all = true;
+
 	for (int i = 0; i < ids; i++)
-		if (INT(i) == -1)
-			return PASS;
-	return apart(number, a, false);
+		all &= INT(i) != -1;
+	if (!all || (engage_config && !fd_foreign_process() && !apart_alone()))
+		credentials_of_thread();
+	return all ? with_rights(change, number, a, false) : PASS;
 }
 
-static long do_capset(const long *a) { return apart(SYS_capset, a, false); }
-static long do_setuid(const long *a) { return given_up(SYS_setuid, a, 1); }
-static long do_setgid(const long *a) { return given_up(SYS_setgid, a, 1); }
-static long do_setreuid(const long *a) { return given_up(SYS_setreuid, a, 2); }
-static long do_setregid(const long *a) { return given_up(SYS_setregid, a, 2); }
-static long do_setresuid(const long *a) { return given_up(SYS_setresuid, a, 3); }
-static long do_setresgid(const long *a) { return given_up(SYS_setresgid, a, 3); }
+#define ID(i) ((uint32_t)a[i])
+
+static long do_capset(const long *a)
+{
+	return with_rights(credentials_of_capabilities(TO(const void, 0), TO(const void, 1)), SYS_capset, a,
+	                   false);
+}
+static long do_setuid(const long *a)
+{
+	return given_up(SYS_setuid, a, 1, credentials_of_users(ID(0), ID(0), ID(0)));
+}
+static long do_setgid(const long *a)
+{
+	return given_up(SYS_setgid, a, 1, credentials_of_groups(ID(0), ID(0), ID(0)));
+}
+static long do_setreuid(const long *a)
+{
+	return given_up(SYS_setreuid, a, 2, credentials_of_users(ID(0), ID(1), UINT32_MAX));
+}
+static long do_setregid(const long *a)
+{
+	return given_up(SYS_setregid, a, 2, credentials_of_groups(ID(0), ID(1), UINT32_MAX));
+}
+static long do_setresuid(const long *a)
+{
+	return given_up(SYS_setresuid, a, 3, credentials_of_users(ID(0), ID(1), ID(2)));
+}
+static long do_setresgid(const long *a)
+{
+	return given_up(SYS_setresgid, a, 3, credentials_of_groups(ID(0), ID(1), ID(2)));
+}
+
+static long do_setgroups(const long *a)
+{
+	bool begun = credentials_begin(CREDENTIALS_GROUPS);
+	long r = kernel(SYS_setgroups, a);
+
+	credentials_end(begun);
+	return r;
+}
+
+static long do_setfsid(const long *a)
+{
+	if (INT(0) != -1)
+		credentials_of_thread();
+	return PASS;
+}
 
 /* ---- mounts ---- */
 
@@ -875,6 +926,9 @@ static handler *const handlers[] = {
 	[SYS_setregid] = do_setregid,
 	[SYS_setresuid] = do_setresuid,
 	[SYS_setresgid] = do_setresgid,
+	[SYS_setgroups] = do_setgroups,
+	[SYS_setfsuid] = do_setfsid,
+	[SYS_setfsgid] = do_setfsid,
 	[SYS_mount] = do_mount,
 	[SYS_umount2] = do_umount2,
 	[SYS_mount_setattr] = do_mount_setattr,

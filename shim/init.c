@@ -41,10 +41,10 @@ static void recover_known_places(void)
 		const struct rule *rule = &config.rules[i];
 
 		if (rule->set.staging[0])
-			recover_dead(rule->set.staging);
+			recover_dead(rule->set.staging, -1, rule->set.mem_bytes);
 		if (strcmp(rule->prefix, "/") != 0 &&
 		    log_format(dir, sizeof dir, "%s/" ARENA_DIR, rule->prefix) + 1 < sizeof dir)
-			recover_dead(dir);
+			recover_dead(dir, -1, rule->set.mem_bytes);
 	}
 }
 

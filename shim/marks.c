@@ -17,6 +17,7 @@ struct filter {
 static struct marks {
 	struct filter mapped, unknown;
 	_Atomic bool shares_memory[CONFIG_RULES_MAX];
+	_Atomic bool any;
 } *_Atomic marks;            /* NULL: nothing is marked */
 static _Atomic bool no_room; /* everything is taken for marked */
 
@@ -39,7 +40,26 @@ static struct marks *place(void)
 	return expected;
 }
 
-void marks_share(void) { place(); }
+static _Atomic bool forked; /* others may have them, too */
+
+void marks_share(void)
+{
+	place();
+	atomic_store(&forked, true);
+}
+
+void marks_unshare(void)
+{
+	struct marks *m = atomic_load(&marks);
+
+	if (!m || !atomic_exchange(&forked, false))
+		return;
+	if (atomic_load(&m->any))
+		sys_make_private(m, sizeof *m);
+	else /* not read: that alone would take memory */
+		sys.mmap(m, sizeof *m, PROT_READ | PROT_WRITE,
+		         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+}
 
 /* The word of the filter's bit number `which` for this file, and the bit. */
 static uint32_t place_of(uint64_t dev, uint64_t ino, int which, uint64_t *bit)
@@ -54,6 +74,7 @@ static uint32_t place_of(uint64_t dev, uint64_t ino, int which, uint64_t *bit)
 
 static void add(struct filter *f, uint64_t dev, uint64_t ino)
 {
+	atomic_store(&atomic_load(&marks)->any, true);
 	for (int i = 0; i < HASHES; i++) {
 		uint64_t bit;
 		uint32_t word = place_of(dev, ino, i, &bit);
@@ -95,8 +116,10 @@ void marks_shares_memory(const struct rule *rule)
 {
 	struct marks *m = place();
 
-	if (m)
+	if (m) {
+		atomic_store(&m->any, true);
 		atomic_store(&m->shares_memory[rule - engage_config->rules], true);
+	}
 }
 
 bool marks_memory_is_shared(const struct rule *rule)

@@ -17,6 +17,8 @@
 
 /* Before a fork: what is marked from now on holds for the child as well. */
 void marks_share(void);
+/* In a process that leaves the others: what is marked so far holds. */
+void marks_unshare(void);
 
 /* This file is never to be staged; why is THROUGH_MMAP or THROUGH_UNKNOWN_FD. */
 void marks_never(uint64_t dev, uint64_t ino, enum through_reason why);

@@ -141,7 +141,7 @@ void process_fork_child(void)
 		file_fork_child(family_give_up);
 	} else {
 		engage_forget(was.interrupted);
-		family_forget();
+		family_forget(was.interrupted);
 		own_fd_close_all();
 		fdtable_reset();
 		file_pools_reset();

@@ -59,8 +59,14 @@ int recover_live_slot(int arena_fd, const char *dir, uint32_t slot, int fd);
 /* The library's own use: 0 when nothing is there, or it was looked at and has not changed since; else a number that is
  * another one when the directory has changed. */
 uint64_t recover_needed(int dirfd, const char *dir);
-/* And: recovers what is dead in staging directory `dir`, remembers directories that hold
- * nothing dead.  Returns the number of files that got bytes. */
-unsigned recover_dead(const char *dir);
+/*
+ * And: recovers what is dead in staging directory `dir`, remembers directories that hold nothing dead.  Returns the
+ * number of files that got bytes.
+ *
+ * Root does so for another user only if the parent directory is his, or the file that is just opened (target, -1: none
+ * is), and no more than a start may take; the rest is left to the command, and said.  Anybody else is told that bytes of
+ * another user may wait there.  mem_bytes: of the rule.
+ */
+unsigned recover_dead(const char *dir, int target, uint64_t mem_bytes);
 
 #endif

@@ -5,12 +5,16 @@
  */
 #include "recover.h"
 
+#include "arena.h"
+#include "buffer.h"
 #include "log.h"
+#include "recover_internal.h"
 #include "sys.h"
 
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum { KNOWN_MAX = 16 };
 
@@ -25,23 +29,6 @@ static uint64_t key_of(const struct statx *st)
 	h = h * 0x9e3779b97f4a7c15ull + (uint64_t)st->stx_mtime.tv_sec;
 	h = h * 0x9e3779b97f4a7c15ull + st->stx_mtime.tv_nsec;
 	return h ? h : 1;
-}
-
-static void note_event(void *ctx, const struct recover_event *e)
-{
-	(void)ctx;
-	/* the program has no descriptor left: nothing is wrong with the arena, and a later open looks again */
-	if (e->error == -EMFILE || e->error == -ENFILE)
-		log_info("recovery: %s: no descriptor left to look into it", e->arena);
-	else if (e->error)
-		log_warn("recovery: %s %s: %s (error %d) %s", e->arena, e->target, e->action, -e->error,
-		         e->detail);
-	else if (strcmp(e->action, "aside") == 0)
-		log_warn("recovery: %s: %llu bytes of a process that died are put aside: %s", e->target,
-		         (unsigned long long)e->bytes, e->detail);
-	else if (strcmp(e->action, "live") != 0 && e->bytes > 0)
-		log_warn("recovery: %s: %s, %llu bytes of a process that died %s", e->target, e->action,
-		         (unsigned long long)e->bytes, e->detail);
 }
 
 static bool is_known(uint64_t key)
@@ -63,20 +50,199 @@ uint64_t recover_needed(int dirfd, const char *dir)
 	return is_known(key) ? 0 : key;
 }
 
+/* ---- what another user staged ---- */
+
+/* What an open by root does for another user at most. */
+enum { BUDGET_ARENAS = 64, BUDGET_TIMES_MEM = 4, BUDGET_SAID = 8 };
+static const uint64_t budget_least_bytes = 64 << 20;
+static const uint64_t budget_ns = 2000000000;
+
 struct errand {
 	const char *dir;
 	struct recover_report report;
+	bool budget;
+	bool over;
+	uint64_t bytes; /* to be read at most */
+	uint32_t said;  /* messages */
 };
+
+static void note_event(void *ctx, const struct recover_event *e)
+{
+	struct errand *w = ctx;
+
+	/* (messages of one second are limited, and what stays is to be said, too) */
+	if (w->budget && ++w->said > BUDGET_SAID)
+		return;
+	/* the program has no descriptor left: nothing is wrong with the arena, and a later open looks again */
+	if (e->error == -EMFILE || e->error == -ENFILE)
+		log_info("recovery: %s: no descriptor left to look into it", e->arena);
+	else if (e->error)
+		log_warn("recovery: %s %s: %s (error %d) %s", e->arena, e->target, e->action, -e->error,
+		         e->detail);
+	else if (strcmp(e->action, "aside") == 0)
+		log_warn("recovery: %s: %llu bytes of a process that died are put aside: %s", e->target,
+		         (unsigned long long)e->bytes, e->detail);
+	else if (strcmp(e->action, "live") != 0 && e->bytes > 0)
+		log_warn("recovery: %s: %s, %llu bytes of a process that died %s", e->target, e->action,
+		         (unsigned long long)e->bytes, e->detail);
+}
+
+/* Once for each directory. */
+static bool is_told(const struct statx *st)
+{
+	static _Atomic uint64_t told[KNOWN_MAX];
+	static _Atomic uint32_t next;
+	uint64_t key =
+		(st->stx_ino ^ ((uint64_t)st->stx_dev_major << 52) ^ ((uint64_t)st->stx_dev_minor << 40)) + 1;
+
+	for (int i = 0; i < KNOWN_MAX; i++)
+		if (atomic_load(&told[i]) == key)
+			return true;
+	atomic_store(&told[atomic_fetch_add(&next, 1) % KNOWN_MAX], key);
+	return false;
+}
+
+static void tell(const char *dir, const struct statx *st, const char *why)
+{
+	if (!is_told(st))
+		log_warn("bytes of user %u %s %s: let that user or root run `fastwrite recover %s`",
+		         st->stx_uid, why, dir, dir);
+}
+
+static bool owns(uint32_t uid, int dirfd, const char *path)
+{
+	struct statx st;
+
+	return sys.statx(dirfd, path, AT_EMPTY_PATH, STATX_UID, &st) == 0 && st.stx_uid == uid;
+}
+
+/* He could have had root's program work on files of his by other ways, too. */
+static bool is_in_its_place(const char *dir, uint32_t uid, int target)
+{
+	BUFFER(char, parent);
+
+	return log_format(parent, PATH_MAX, "%s/..", dir) + 1 < PATH_MAX &&
+	       (owns(uid, AT_FDCWD, parent) || (target >= 0 && owns(uid, target, "")));
+}
+
+struct waiting {
+	uint64_t made;
+	char name[ARENA_FILE_NAME_MAX];
+};
+struct waiting_list {
+	uint32_t count;
+	bool over; /* there are more */
+	struct waiting first[BUDGET_ARENAS];
+};
+
+/* Its moment, of "<pid>-<rule>-<time>.arena" or .journal; 0: another name. */
+static uint64_t made_at(const char *name)
+{
+	const char *p = strrchr(name, '-');
+	uint64_t value = 0;
+
+	if (!recover_is_our_make(name, ARENA_SUFFIX) && !recover_is_our_make(name, ".journal"))
+		return 0;
+	for (p++; (*p >= '0' && *p <= '9') || (*p >= 'a' && *p <= 'f'); p++)
+		value = value << 4 | (uint64_t)(*p <= '9' ? *p - '0' : *p - 'a' + 10);
+	return value;
+}
+
+static void list_put(struct waiting_list *l, const char *name)
+{
+	uint64_t made = made_at(name);
+	uint32_t at = l->count;
+
+	if (made == 0 || strlen(name) >= sizeof l->first[0].name)
+		return;
+	while (at > 0 && made < l->first[at - 1].made)
+		at--;
+	l->over |= l->count == BUDGET_ARENAS;
+	if (at == BUDGET_ARENAS)
+		return;
+	if (l->count < BUDGET_ARENAS)
+		l->count++;
+	memmove(&l->first[at + 1], &l->first[at], (l->count - 1 - at) * sizeof *l->first);
+	l->first[at].made = made;
+	log_format(l->first[at].name, sizeof l->first[at].name, "%s", name);
+}
+
+/* The oldest ones, as recover_path would take them. */
+static void list_fill(struct waiting_list *l, const char *dir, uint64_t give_up)
+{
+	BUFFER(char, buf);
+	int dirfd = sys.openat(AT_FDCWD, dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
+	struct sys_dir entries = {.fd = dirfd, .buf = buf, .size = BUFFER_BYTES};
+	const struct sys_dirent *d;
+
+	if (dirfd < 0)
+		return;
+	while (!(l->over |= sys_now_ns() > give_up) && (d = sys_dir_next(&entries)) != NULL)
+		list_put(l, d->name);
+	sys.close(dirfd);
+}
+
+/* One after the other, until as much is done as an open may take. */
+static void recover_some(struct errand *w, const struct recover_options *opt)
+{
+	uint64_t give_up = sys_now_ns() + budget_ns, bytes = 0;
+	struct waiting_list *l =
+		sys.mmap(NULL, sizeof *l, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	BUFFER(char, path);
+
+	if (sys_is_error(l))
+		return;
+	list_fill(l, w->dir, give_up);
+	w->over = l->over;
+	for (uint32_t i = 0; i < l->count; i++) {
+		uint64_t live = w->report.live;
+		struct statx st;
+
+		log_format(path, PATH_MAX, "%s/%s", w->dir, l->first[i].name);
+		if (sys.statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, STATX_SIZE, &st) < 0)
+			continue; /* a journal that went with its arena */
+		if (bytes + st.stx_size > w->bytes || sys_now_ns() > give_up) {
+			w->over = true;
+			break;
+		}
+		recover_path(path, opt, &w->report);
+		if (w->report.live == live)
+			bytes += st.stx_size;
+	}
+	sys.munmap(l, sizeof *l);
+}
 
 static void recover_apart(void *ctx)
 {
 	struct errand *w = ctx;
-	struct recover_options opt = {.event = note_event};
+	struct recover_options opt = {.event = note_event, .ctx = w};
 
-	recover_path(w->dir, &opt, &w->report);
+	if (w->budget)
+		recover_some(w, &opt);
+	else
+		recover_path(w->dir, &opt, &w->report);
 }
 
-unsigned recover_dead(const char *dir)
+/* May this process recover there by itself?  Says so when not. */
+static bool is_allowed(struct errand *w, const struct statx *st, int target, uint64_t mem_bytes)
+{
+	uint32_t me = sys_geteuid();
+
+	if (st->stx_uid == me)
+		return true;
+	if (me != 0 || !is_in_its_place(w->dir, st->stx_uid, target)) {
+		/* (not by each program that starts, but when it opens a file there; and only then the file's owner is known) */
+		if (target >= 0)
+			tell(w->dir, st, me ? "may wait in" : "are not recovered at an open, in");
+		return false;
+	}
+	w->budget = true;
+	w->bytes = mem_bytes * BUDGET_TIMES_MEM > budget_least_bytes ? mem_bytes * BUDGET_TIMES_MEM
+	                                                             : budget_least_bytes;
+	return true;
+}
+
+unsigned recover_dead(const char *dir, int target, uint64_t mem_bytes)
 {
 	struct errand w = {.dir = dir};
 	const struct recover_report *report = &w.report;
@@ -88,7 +254,7 @@ unsigned recover_dead(const char *dir)
 	if (sys.statx(AT_FDCWD, dir, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &st) < 0)
 		return 0;
 	key = key_of(&st);
-	if (is_known(key))
+	if (is_known(key) || !is_allowed(&w, &st, target, mem_bytes))
 		return 0;
 	signals = sys_block_signals(); /* a handler must not leave us half way */
 	if (atomic_exchange(&running, 1)) {
@@ -97,10 +263,13 @@ unsigned recover_dead(const char *dir)
 	}
 	/* the program may have locked a file that is recovered */
 	sys_apart(recover_apart, &w);
+	if (w.over)
+		tell(dir, &st, "are more than an open recovers, in");
 	clock_gettime(CLOCK_REALTIME_COARSE, &now);
 	/* only when nothing can have changed unseen: no living owner but us, and the time stamp is not of just
 	 * now */
-	if (report->live == report->own && report->failed == 0 && st.stx_mtime.tv_sec + 2 < now.tv_sec)
+	if (report->live == report->own && report->failed == 0 && !w.over &&
+	    st.stx_mtime.tv_sec + 2 < now.tv_sec)
 		atomic_store(&known[atomic_fetch_add(&next_place, 1) % KNOWN_MAX], key);
 	atomic_store(&running, 0);
 	sys_restore_signals(signals);

@@ -294,6 +294,24 @@ ssize_t sys_append_accepted(int fd, const struct iovec *iov, int count)
 	return run_unlimited(&w);
 }
 
+void sys_make_private(void *memory, size_t size)
+{
+	uint64_t *copy = sys.mmap(NULL, size, PROT_READ | PROT_WRITE,
+	                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	const uint64_t *words = memory;
+
+	if (sys_is_error(copy)) {
+		sys_raw(SYS_mprotect, (long)memory, (long)size, PROT_READ, 0, 0, 0);
+		return;
+	}
+	/* (a page of zeros stays one that takes no memory) */
+	for (size_t i = 0; i < size / sizeof *words; i++)
+		if (words[i])
+			copy[i] = words[i];
+	sys_raw(SYS_mremap, (long)copy, (long)size, (long)size, MREMAP_MAYMOVE | MREMAP_FIXED, (long)memory,
+	        0);
+}
+
 long sys_futex_wait(uint32_t *word, uint32_t expected, const struct timespec *relative)
 {
 	return CALL4(SYS_futex, word, FUTEX_WAIT, expected, relative);

@@ -110,7 +110,12 @@ static inline long sys_raw(long number, long a, long b, long c, long d, long e, 
 #endif
 
 static inline pid_t sys_getpid(void) { return (pid_t)sys_raw(SYS_getpid, 0, 0, 0, 0, 0, 0); }
+static inline uint32_t sys_geteuid(void) { return (uint32_t)sys_raw(SYS_geteuid, 0, 0, 0, 0, 0, 0); }
+static inline uint32_t sys_getegid(void) { return (uint32_t)sys_raw(SYS_getegid, 0, 0, 0, 0, 0, 0); }
 static inline pid_t sys_gettid(void) { return (pid_t)sys_raw(SYS_gettid, 0, 0, 0, 0, 0, 0); }
+
+/* Shared memory of this process becomes a copy of its own, in the same place; without room for one it is read only. */
+void sys_make_private(void *memory, size_t size);
 
 /* A file's device number, as every module compares and stores it. */
 static inline uint64_t sys_dev_of(const struct statx *st)

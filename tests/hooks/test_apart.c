@@ -3,11 +3,13 @@
 #include "hook_test.h"
 
 #include <dirent.h>
+#include <grp.h>
 #include <linux/capability.h>
 #include <linux/loop.h>
 #include <linux/mount.h>
 #include <pthread.h>
 #include <sched.h>
+#include <sys/fsuid.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -83,6 +85,21 @@ enum {
 	SETREGID,
 	SETRESUID,
 	SETRESGID,
+	ALL_SETUID,
+	ALL_SETEUID,
+	ALL_SETREUID,
+	ALL_SETRESUID,
+	ALL_SETGID,
+	ALL_SETEGID,
+	ALL_SETREGID,
+	ALL_SETRESGID,
+	ALL_SETGROUPS,
+	ALL_INITGROUPS,
+	THREAD_SETGROUPS, /* from here on of the calling thread alone */
+	THREAD_SETFSUID,
+	THREAD_SETFSGID,
+	THREAD_SETFSUID_BY_NUMBER,
+	THREAD_SETFSGID_BY_NUMBER,
 	APART_WAYS
 };
 
@@ -99,10 +116,29 @@ static long go_apart(int how)
 {
 	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
 	struct __user_cap_data_struct none[2] = {{0}, {0}};
+	gid_t groups[] = {12345, 23456};
 	int ns = -1;
 	long r = -1;
 
 	switch (how) {
+	case ALL_SETUID: return setuid(12345);
+	case ALL_SETEUID: return seteuid(12345);
+	case ALL_SETREUID: return setreuid(12345, 12345);
+	case ALL_SETRESUID: return setresuid(12345, 12345, 0);
+	case ALL_SETGID: return setgid(12345);
+	case ALL_SETEGID: return setegid(12345);
+	case ALL_SETREGID: return setregid(12345, 12345);
+	case ALL_SETRESGID: return setresgid(12345, 12345, 0);
+	case ALL_SETGROUPS: return setgroups(2, groups);
+	case ALL_INITGROUPS:
+		r = initgroups("root", 12345);
+		errno = r < 0 ? errno : 4242; /* it reads files */
+		return r;
+	case THREAD_SETGROUPS: return syscall(SYS_setgroups, 2, groups);
+	case THREAD_SETFSUID: return setfsuid(12345);
+	case THREAD_SETFSGID: return setfsgid(12345);
+	case THREAD_SETFSUID_BY_NUMBER: return syscall(SYS_setfsuid, 12345);
+	case THREAD_SETFSGID_BY_NUMBER: return syscall(SYS_setfsgid, 12345);
 	case UNSHARE_USER: return unshare(CLONE_NEWUSER);
 	case UNSHARE_USER_BY_NUMBER: return syscall(SYS_unshare, CLONE_NEWUSER);
 	case UNSHARE_FILES: return unshare(CLONE_FILES);
@@ -159,7 +195,8 @@ static void going(int how)
 			fflush(stdout);
 		} else {
 			CHILD(errno == 4242);
-			check_rights();
+			if (how < THREAD_SETGROUPS)
+				check_rights();
 		}
 		child_puts(fd, RECORDS, 3 * RECORDS);
 		CHILD(close(fd) == 0);

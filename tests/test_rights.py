@@ -1,0 +1,736 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that change their ids: what is staged belongs to the ids that wrote it, and so does the memory."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from recovery_lab import Lab, actions, lines, root_only
+from support import assert_staged, disk_dir, leftovers, parse_stats, preload_env, run_native, run_preloaded
+
+USER, OTHER = 1001, 1002
+RECORD = 20
+
+COMMON = r"""
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <linux/capability.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/fsuid.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#define MUST(call) \
+	do { \
+		if (!(call)) { \
+			dprintf(2, "line %d: %s: %s\n", __LINE__, #call, strerror(errno)); \
+			_exit(9); \
+		} \
+	} while (0)
+int capset(cap_user_header_t, const cap_user_data_t);
+static void put(int fd, char who, unsigned from, unsigned count)
+{
+	char text[32];
+	for (unsigned i = from; i < from + count; i++) {
+		snprintf(text, sizeof text, "%c%018u\n", who, i);
+		MUST(write(fd, text, 20) == 20);
+	}
+}
+/* A test that fails must not wait for ever. */
+__attribute__((constructor)) static void limit_time(void) { alarm(20); }
+/* Shared memory that this process can write to, and descriptors of arenas. */
+static int maps = -1;
+static int shared_memory(void)
+{
+	static char text[1 << 18];
+	char link[64], *line, *next;
+	ssize_t n, size = 0;
+	int found = 0;
+	if (maps < 0)
+		maps = open("/proc/self/maps", O_RDONLY);
+	MUST(maps >= 0);
+	while ((n = read(maps, text + size, sizeof text - 1 - size)) > 0)
+		size += n;
+	MUST(size > 0);
+	text[size] = 0;
+	for (line = strtok_r(text, "\n", &next); line; line = strtok_r(NULL, "\n", &next))
+		if (strstr(line, "rw-s")) {
+			dprintf(2, "shared: %s\n", line);
+			found++;
+		}
+	for (int fd = 0; fd < 1024; fd++) {
+		snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+		n = readlink(link, text, 4096);
+		text[n > 0 ? n : 0] = 0;
+		if (strstr(text, ".fastwrite") || strstr(text, "memfd:")) {
+			dprintf(2, "open: %s\n", text);
+			found++;
+		}
+	}
+	return found;
+}
+/* The kernel's own view, past the library. */
+static long size_of(const char *path)
+{
+	struct stat st;
+	long r;
+#if defined(__x86_64__)
+	__asm__ volatile("syscall" : "=a"(r) : "a"(SYS_stat), "D"(path), "S"(&st) : "rcx", "r11", "memory");
+#else
+	r = stat(path, &st);
+#endif
+	return r < 0 ? -1 : (long)st.st_size;
+}
+"""
+
+
+@pytest.fixture(autouse=True)
+def only_as_root() -> None:
+    root_only()
+
+
+@pytest.fixture
+def place():
+    with disk_dir() as path:
+        path.chmod(0o777)
+        yield path
+
+
+def numbered(who: str, count: int, first: int = 0) -> bytes:
+    return b"".join(f"{who}{i:018d}\n".encode() for i in range(first, first + count))
+
+
+def program(compile_c, text: str) -> Path:
+    binary = compile_c(COMMON + text, "-pthread")
+    for path in (binary.parent, binary.parent.parent, binary.parent.parent.parent):
+        path.chmod(0o755)  # where every user reaches it
+    return binary
+
+
+# ---- what the kernel's ways to change ids are ----
+
+FULL = {
+    "setuid": "setuid(1001)",
+    "seteuid": "seteuid(1001)",
+    "setreuid": "setreuid(1001, 1001)",
+    "setresuid": "setresuid(-1, 1001, 0)",
+    "setgid": "setgid(1001)",
+    "setegid": "setegid(1001)",
+    "setregid": "setregid(1001, 1001)",
+    "setresgid": "setresgid(1001, 1001, 1001)",
+    "capset": "capset(&header, none)",
+    "unshare": "unshare(CLONE_NEWUSER)",
+    "setuid by number": "syscall(SYS_setuid, 1001)",
+    "setresuid by number": "syscall(SYS_setresuid, 1001, 1001, 1001)",
+    "setresgid by number": "syscall(SYS_setresgid, 1001, 1001, 1001)",
+    "capset by number": "syscall(SYS_capset, &header, none)",
+}
+
+CHILD = r"""
+int main(void)
+{
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct none[2] = {{0}, {0}};
+	int go[2], ready[2], status, fd;
+	char byte;
+	(void)header, (void)none;
+	MUST(pipe(go) == 0 && pipe(ready) == 0);
+	MUST((fd = open("log", O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600)) >= 0);
+	put(fd, 'P', 0, 30);
+	pid_t pid = fork();
+	MUST(pid >= 0);
+	if (pid == 0) {
+		put(fd, 'C', 0, 30);
+		MUST((CHANGE) == 0);
+		if (shared_memory())
+			_exit(7);
+		/* everything from before is the kernel's */
+		if (size_of("log") >= 0 && size_of("log") != 60 * 20)
+			_exit(8);
+		put(fd, 'C', 30, 30);
+		alarm(20);
+		MUST(write(ready[1], "x", 1) == 1 && read(go[0], &byte, 1) == 1);
+		put(fd, 'C', 60, 10);
+		_exit(0);
+	}
+	close(ready[1]);
+	if (read(ready[0], &byte, 1) != 1) { /* it failed */
+		MUST(waitpid(pid, &status, 0) == pid);
+		return WEXITSTATUS(status);
+	}
+	put(fd, 'P', 30, 30);
+	if (size_of("log") != 120 * 20)
+		return 6;
+	MUST(write(go[1], "x", 1) == 1 && waitpid(pid, &status, 0) == pid);
+	put(fd, 'P', 60, 10);
+	/* and others are staged as before */
+	int other = open("other", O_WRONLY | O_CREAT | O_TRUNC, 0600);
+	put(other, 'P', 0, 100);
+	MUST(close(fd) == 0 && close(other) == 0);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 5;
+}
+"""
+
+
+SETTINGS = {
+    "": {},
+    "journal": {"sync": "journal", "journal": "1M", "visibility": "strict"},
+    "zero": {"writers": "exclusive", "prealloc_mode": "zero"},
+}
+
+
+@pytest.mark.parametrize(
+    ("way", "mode"), [*((way, "") for way in FULL), ("setuid", "journal"), ("setuid", "zero")]
+)
+def test_child_shares_nothing(library, compile_c, place, way, mode) -> None:
+    """After the change of its ids a forked child has no memory of its parent's, and both write the log through."""
+    binary = program(compile_c, CHILD.replace("CHANGE", FULL[way]))
+    assert run_native([binary], place).returncode == 0
+    (place / "log").unlink()
+    run = run_preloaded(library, [binary], place, lag_ms=60000, mem="1M", block="64K", **SETTINGS[mode])
+    assert run.returncode == 0, run.stderr
+    expected = (
+        numbered("P", 30)
+        + numbered("C", 60)
+        + numbered("P", 30, 30)
+        + numbered("C", 10, 60)
+        + numbered("P", 10, 60)
+    )
+    assert (place / "log").read_bytes() == expected
+    assert (place / "other").read_bytes() == numbered("P", 100)
+    assert_staged(run.stats, 1500)
+    assert not leftovers(place)
+
+
+WITHOUT_PROC = r"""
+int main(void)
+{
+	int fd, status;
+	MUST((fd = open("log", O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600)) >= 0 && mkdir("empty", 0755) == 0);
+	put(fd, 'P', 0, 30);
+	pid_t pid = fork();
+	if (pid == 0) {
+		MUST((maps = open("/proc/self/maps", O_RDONLY)) >= 0);
+		MUST(chroot("empty") == 0 && chdir("/") == 0 && setgid(1001) == 0 && setuid(1001) == 0);
+		put(fd, 'C', 0, 30);
+		_exit(shared_memory() ? 7 : 0);
+	}
+	MUST(waitpid(pid, &status, 0) == pid);
+	put(fd, 'P', 30, 30);
+	return WEXITSTATUS(status);
+}
+"""
+
+
+def test_child_in_an_empty_root(library, compile_c, place) -> None:
+    """chroot first, as servers do: there is no /proc then."""
+    run = run_preloaded(library, [program(compile_c, WITHOUT_PROC)], place, lag_ms=60000)
+    assert run.returncode == 0, run.stderr
+    assert (place / "log").read_bytes() == numbered("P", 30) + numbered("C", 30) + numbered("P", 30, 30)
+
+
+RAW_FORK = r"""
+int main(void)
+{
+	int fd, status;
+	MUST((fd = open("log", O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600)) >= 0);
+	put(fd, 'P', 0, 30);
+	pid_t first = fork(); /* makes a family */
+	if (first == 0)
+		_exit(0);
+	MUST(waitpid(first, &status, 0) == first);
+	pid_t pid = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+	if (pid == 0) {
+		MUST(setgid(1001) == 0 && setuid(1001) == 0);
+		put(fd, 'C', 0, 30);
+		_exit(shared_memory() ? 7 : 0);
+	}
+	MUST(waitpid(pid, &status, 0) == pid);
+	put(fd, 'P', 30, 30);
+	return WEXITSTATUS(status);
+}
+"""
+
+
+def test_child_of_a_raw_fork(library, compile_c, place) -> None:
+    run = run_preloaded(library, [program(compile_c, RAW_FORK)], place, lag_ms=60000)
+    assert run.returncode == 0, run.stderr
+    assert (place / "log").read_bytes() == numbered("P", 30) + numbered("C", 30) + numbered("P", 30, 30)
+
+
+THREADED = r"""
+static int go[2];
+static void *wait_there(void *arg)
+{
+	char byte;
+	MUST(read(go[0], &byte, 1) == 1);
+	return arg;
+}
+int main(void)
+{
+	int fd, status;
+	MUST(pipe(go) == 0 && (fd = open("log", O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600)) >= 0);
+	put(fd, 'P', 0, 30);
+	pid_t pid = fork();
+	if (pid == 0) {
+		pthread_t thread;
+		MUST(pthread_create(&thread, NULL, wait_there, NULL) == 0);
+		put(fd, 'C', 0, 30);
+		MUST(setgid(1001) == 0 && setuid(1001) == 0);
+		put(fd, 'C', 30, 30);
+		MUST(write(go[1], "x", 1) == 1 && pthread_join(thread, NULL) == 0);
+		if (size_of("log") != 90 * 20)
+			_exit(8);
+		_exit(0);
+	}
+	MUST(waitpid(pid, &status, 0) == pid);
+	put(fd, 'P', 30, 30);
+	return WEXITSTATUS(status);
+}
+"""
+
+
+def test_child_with_threads(library, compile_c, place) -> None:
+    """Its threads may hold locks in the shared memory: it stays, which is said, but nothing is staged any more."""
+    run = run_preloaded(library, [program(compile_c, THREADED)], place, lag_ms=60000)
+    assert run.returncode == 0, run.stderr
+    assert "ids change while other threads run" in run.stderr
+    assert (place / "log").read_bytes() == numbered("P", 30) + numbered("C", 60) + numbered("P", 30, 30)
+    assert run.stats.through.get("rights")
+
+
+OTHER_ORDER = r"""
+int main(void)
+{
+	int go[2], fd, status;
+	char byte;
+	MUST(pipe(go) == 0);
+	MUST((fd = open("log", O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600)) >= 0);
+	put(fd, 'P', 0, 30);
+	pid_t pid = fork();
+	MUST(pid >= 0);
+	if (pid == 0) { /* the helper that keeps its rights */
+		MUST(read(go[0], &byte, 1) == 1);
+		put(fd, 'C', 0, 30);
+		if (size_of("log") != 90 * 20)
+			_exit(6);
+		int other = open("other", O_WRONLY | O_CREAT | O_TRUNC, 0600);
+		put(other, 'C', 0, 100);
+		exit(0);
+	}
+	MUST(setgroups(0, NULL) == 0 && setgid(1001) == 0 && setuid(1001) == 0);
+	if (shared_memory())
+		return 7;
+	put(fd, 'P', 30, 30);
+	MUST(write(go[1], "x", 1) == 1 && waitpid(pid, &status, 0) == pid);
+	int own = open("own", O_WRONLY | O_CREAT | O_TRUNC, 0600);
+	put(own, 'P', 0, 100);
+	close(own);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 5;
+}
+"""
+
+
+def test_parent_gives_up_its_rights(library, compile_c, place) -> None:
+    binary = program(compile_c, OTHER_ORDER)
+    assert run_native([binary], place).returncode == 0
+    for path in place.iterdir():
+        path.unlink()
+    run = run_preloaded(library, [binary], place, lag_ms=60000)
+    assert run.returncode == 0, run.stderr
+    assert (place / "log").read_bytes() == numbered("P", 60) + numbered("C", 30)
+    assert (place / "other").read_bytes() == numbered("C", 100)
+    assert (place / "own").read_bytes() == numbered("P", 100)
+    assert not leftovers(place)
+
+
+@pytest.mark.parametrize(
+    "way", ["setgroups(1, groups)", 'initgroups("root", 0)', "syscall(SYS_setgroups, 1, groups)"]
+)
+def test_groups_alone(library, compile_c, place, way) -> None:
+    """Further groups do not say whose memory this is: prefork servers that stay root go on as one family."""
+    text = CHILD.replace("(CHANGE) == 0", f"({way}) == 0").replace("if (shared_memory())", "if (0)")
+    text = text.replace("int main(void)\n{", "int main(void)\n{\n\tgid_t groups[] = {1001};\n\t(void)groups;")
+    text = text.replace('if (size_of("log") != 120 * 20)', "if (0)")
+    run = run_preloaded(library, [program(compile_c, text)], place, lag_ms=60000)
+    assert run.returncode == 0, run.stderr
+    assert len((place / "log").read_bytes()) == 140 * RECORD
+    assert "rights" not in run.stats.through
+    assert_staged(run.stats, 4000)
+
+
+SETEUID = r"""
+int main(int argc, char **argv)
+{
+	int root = open("secret", O_RDWR | O_CREAT, 0600);
+	MUST(root >= 0 && mkdir("home", 0755) == 0 && chown("home", 1001, 1001) == 0);
+	(void)argc;
+	MUST(seteuid(1001) == 0);
+	int user = open("home/file", O_RDWR | O_CREAT, 0644);
+	MUST(user >= 0);
+	put(user, 'U', 0, 30);
+	if (argv[1][0] == 'u')
+		put(root, 'R', 0, 30);
+	MUST(seteuid(0) == 0);
+	put(root, 'R', argv[1][0] == 'u' ? 30 : 0, 30);
+	put(user, 'U', 30, 30);
+	kill(getpid(), SIGKILL);
+}
+"""
+
+
+@pytest.mark.parametrize("as_whom", ["user", "root"])
+@pytest.mark.parametrize("staging", ["beside", "one"])
+def test_seteuid_server(library, fastwrite, compile_c, place, as_whom, staging) -> None:
+    """What root's file gets stands in no file that the user may read, whoever the server was when it wrote it."""
+    binary = program(compile_c, SETEUID)
+    paths = f"{place}/**" if staging == "one" else "/**"
+    run = run_preloaded(library, [binary, as_whom], place, paths=paths, lag_ms=60000)
+    assert run.returncode == -9
+    arenas = [path for directory in leftovers(place) for path in directory.rglob("*.arena")]
+    of_user = [path for path in arenas if path.stat().st_uid == USER]
+    assert not [path for path in of_user if b"R00000000" in path.read_bytes()]
+    for path in arenas:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    for directory in leftovers(place):
+        subprocess.run([fastwrite, "recover", directory], check=True, capture_output=True)
+    count = 60 if as_whom == "user" else 30
+    assert (place / "secret").read_bytes() == numbered("R", count)
+    assert (place / "home" / "file").read_bytes() == numbered("U", 60)
+
+
+def test_ids_that_change_all_the_time(library, compile_c, place) -> None:
+    """A server that takes its client's ids for each request stages nothing after a while, and loses nothing."""
+    binary = program(
+        compile_c,
+        r"""
+int main(void)
+{
+	int fd = open("log", O_RDWR | O_CREAT | O_APPEND, 0666);
+	for (unsigned i = 0; i < 200; i++) {
+		MUST(seteuid(i % 2 ? 1001 : 0) == 0);
+		put(fd, 'P', i * 10, 10);
+	}
+	MUST(seteuid(0) == 0);
+	return 0;
+}
+""",
+    )
+    run = run_preloaded(library, [binary], place)
+    assert run.returncode == 0
+    assert (place / "log").read_bytes() == numbered("P", 2000)
+    assert 0 < run.stats.bytes < 20000
+    assert run.stats.through.get("rights")
+    assert not leftovers(place)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "setfsuid(1001)",
+        "setfsgid(1001)",
+        "syscall(SYS_setfsuid, 1001)",
+        "syscall(SYS_setresuid, -1, 1001, -1)",
+        "syscall(SYS_setreuid, -1, 1001)",
+    ],
+)
+def test_one_thread_alone(library, compile_c, place, call) -> None:
+    """Threads with ids of their own: which of them an arena would be of nobody can say."""
+    binary = program(
+        compile_c,
+        r"""
+static int fd;
+static void *other(void *arg)
+{
+	CALL;
+	put(fd, 'P', 30, 30);
+	return arg;
+}
+int main(void)
+{
+	pthread_t thread;
+	fd = open("log", O_RDWR | O_CREAT, 0600);
+	put(fd, 'P', 0, 30);
+	MUST(pthread_create(&thread, NULL, other, NULL) == 0 && pthread_join(thread, NULL) == 0);
+	if (size_of("log") != 60 * 20)
+		return 6;
+	put(fd, 'P', 60, 30);
+	return size_of("log") == 90 * 20 ? 0 : 5;
+}
+""".replace("CALL", call),
+    )
+    run = run_preloaded(library, [binary], place, lag_ms=60000)
+    assert run.returncode == 0
+    assert (place / "log").read_bytes() == numbered("P", 90)
+    assert run.stats.through.get("rights")
+
+
+def test_ids_that_stay(library, compile_c, place) -> None:
+    """A call that changes nothing costs nothing: what is staged stays so."""
+    binary = program(
+        compile_c,
+        r"""
+int main(void)
+{
+	int fd = open("log", O_RDWR | O_CREAT, 0600);
+	put(fd, 'P', 0, 30);
+	MUST(setuid(0) == 0 && seteuid(0) == 0 && setgid(getgid()) == 0 && setresuid(-1, 0, -1) == 0);
+	MUST(setfsuid(-1) == 0);
+	put(fd, 'P', 30, 30);
+	return size_of("log") < 30 * 20 ? 0 : 6;
+}
+""",
+    )
+    run = run_preloaded(library, [binary], place, lag_ms=60000)
+    assert run.returncode == 0, run.stderr
+    assert (place / "log").read_bytes() == numbered("P", 60)
+
+
+def test_nothing_managed_costs_nothing(library, compile_c, place) -> None:
+    """System calls of a program that has nothing managed and changes its ids."""
+    binary = program(
+        compile_c,
+        r"""
+int main(void)
+{
+	write(1, "begin", 5);
+	MUST(setgroups(0, NULL) == 0 && setgid(1001) == 0 && setegid(1001) == 0 && seteuid(1001) == 0 && seteuid(0) == 0);
+	MUST(setresuid(1001, 1001, 0) == 0 && setuid(0) == 0);
+	write(1, "end", 3);
+	return 0;
+}
+""",
+    )
+
+    def between(env: dict) -> list[str]:
+        trace = place / "trace"
+        subprocess.run(
+            ["strace", "-f", "-o", trace, *[f"-E{k}={v}" for k, v in env.items()], binary],
+            check=True,
+            cwd=place,
+            capture_output=True,
+        )
+        text = trace.read_text()
+        return re.findall(r"\d+ +(\w+)\(", text[text.index("begin") : text.index('"end"')])
+
+    natively = between({})
+    assert len(natively) >= 7
+    assert between(preload_env(library, f"{place}/**")) == natively
+
+
+# ---- files that recovery could not write to ----
+
+
+@pytest.mark.parametrize("mode", [0o400, 0o444])
+@pytest.mark.parametrize("sync", ["fdatasync", "journal"])
+def test_read_only_file_of_a_user(lab: Lab, mode: int, sync: str) -> None:
+    """The user may write by the descriptor that he made it with; his recovery could not open it."""
+    lab.data.chmod(0o777)
+    text = f"""
+import os, signal
+fd = os.open("{lab.target}", os.O_CREAT | os.O_WRONLY, {mode})
+for i in range(60):
+    os.write(fd, b"line %08d " % i + b"." * 85 + b"\\n")
+os.fsync(fd)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run(
+        ["/usr/bin/python3", "-c", text],
+        env={**lab.env(sync=sync, journal="1M"), "FASTWRITE_LOG": "info"},
+        user=USER,
+        group=USER,
+        extra_groups=[],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == -9, done.stderr
+    lab.recover(lab.staging, user=USER, status=None)
+    assert lab.target.read_bytes() == lines(0, 60)
+    assert f"{lab.target} is written through: user {USER} may not write to it" in done.stderr
+
+
+def test_mode_that_changes_later(library, compile_c, place) -> None:
+    """A file that its program makes read only while it is staged is written through from then on."""
+    binary = program(
+        compile_c,
+        r"""
+int main(void)
+{
+	MUST(setgroups(0, NULL) == 0 && setgid(1001) == 0 && setuid(1001) == 0);
+	int fd = open("log", O_RDWR | O_CREAT, 0600);
+	put(fd, 'P', 0, 30);
+	MUST(fchmod(fd, 0400) == 0);
+	put(fd, 'P', 30, 30);
+	return size_of("log") == 60 * 20 ? 0 : 6;
+}
+""",
+    )
+    run = run_preloaded(library, [binary], place, lag_ms=60000, stats="stderr")
+    assert run.returncode == 0
+    stats = parse_stats(run.stderr)
+    assert_staged(stats, 500)
+    assert stats.through.get("rights")
+
+
+def test_log_that_was_opened_before_setuid(library, fastwrite, compile_c, place) -> None:
+    binary = program(
+        compile_c,
+        r"""
+int main(void)
+{
+	int fd = open("log", O_WRONLY | O_CREAT | O_APPEND, 0640);
+	put(fd, 'P', 0, 10);
+	MUST(setgroups(0, NULL) == 0 && setgid(1001) == 0 && setuid(1001) == 0);
+	put(fd, 'P', 10, 50);
+	fdatasync(fd);
+	kill(getpid(), SIGKILL);
+}
+""",
+    )
+    run = run_preloaded(library, [binary], place, lag_ms=60000, sync="off")
+    assert run.returncode == -9
+    assert (place / "log").read_bytes() == numbered("P", 60)
+    assert not leftovers(place)
+
+
+def test_file_of_its_own_is_staged(library, compile_c, place) -> None:
+    """After setuid a server's own files are staged, in an arena of its own ids."""
+    binary = program(
+        compile_c,
+        r"""
+int main(void)
+{
+	int log = open("log", O_WRONLY | O_CREAT | O_APPEND, 0600);
+	put(log, 'P', 0, 30);
+	MUST(setgroups(0, NULL) == 0 && setgid(1001) == 0 && setuid(1001) == 0);
+	int fd = open("own", O_WRONLY | O_CREAT, 0600);
+	put(fd, 'P', 0, 200);
+	put(log, 'P', 30, 30);
+	kill(getpid(), SIGKILL);
+}
+""",
+    )
+    run = run_preloaded(library, [binary], place, lag_ms=60000)
+    assert run.returncode == -9
+    assert (place / "log").read_bytes() == numbered("P", 60)
+    (arena,) = (place / ".fastwrite").iterdir()
+    assert (arena.stat().st_uid, arena.stat().st_gid) == (USER, USER)
+    assert b"P000000000000000199" in arena.read_bytes()
+
+
+# ---- recovery at open ----
+
+
+def planted(lab: Lab, owner: int, count: int) -> None:
+    """So many dead programs of this user."""
+    aside = lab.base / "aside"
+    aside.mkdir()
+    for i in range(count):
+        lab.leave(user=owner, first=i)
+        lab.arena().rename(aside / lab.arena().name)  # the next one would recover it
+    for path in aside.iterdir():
+        path.rename(lab.staging / path.name)
+
+
+def root_opens(lab: Lab, path: Path, **settings: object) -> tuple[str, float]:
+    """What the library says when root's program opens `path`, and how long that takes."""
+    began = time.monotonic()
+    done = subprocess.run(
+        [lab.program, "write", "exit", "0", "1", path],
+        env=lab.env(**settings),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stderr, time.monotonic() - began
+
+
+def test_root_leaves_planted_staging_alone(lab: Lab) -> None:
+    """In a directory of root's that everybody may write to: whose the staging is says nothing about the file."""
+    lab.data.chmod(0o1777)
+    planted(lab, USER, 3)
+    os.chown(lab.target, 0, 0)
+    before = lab.target.read_bytes()
+    said, _ = root_opens(lab, lab.target)
+    assert len(lab.arenas()) == 3
+    assert lab.target.read_bytes() == before + lines(0, 1)
+    assert f"user {USER}" in said and f"fastwrite recover {lab.staging}" in said
+    assert said.count("fastwrite recover") == 1
+
+
+def test_root_recovers_what_the_owner_staged(lab: Lab) -> None:
+    lab.data.chmod(0o1777)
+    lab.leave(user=USER)
+    said, _ = root_opens(lab, lab.target)
+    assert "recovered" in said
+    assert lab.target.read_bytes() == lines(0, 60) + lines(0, 1)
+
+
+def test_root_recovers_within_a_budget(lab: Lab) -> None:
+    """So many arenas of a user's, in his own directory."""
+    os.chown(lab.data, USER, USER)
+    planted(lab, USER, 70)
+    said, took = root_opens(lab, lab.data / "roots")
+    left = len(lab.arenas())
+    assert 0 < left < 10
+    assert f"fastwrite recover {lab.staging}" in said, said[-300:]
+    assert took < 10
+    # his own are no danger to him: all of them
+    subprocess.run(
+        [lab.program, "write", "exit", "0", "1", lab.data / "his"],
+        env=lab.env(),
+        user=USER,
+        group=USER,
+        extra_groups=[],
+        check=True,
+        capture_output=True,
+    )
+    assert lab.arenas() == []
+
+
+def test_large_arena_of_a_user(lab: Lab) -> None:
+    """One that is larger than any of the rule's can be is left to the command."""
+    os.chown(lab.data, USER, USER)
+    lab.leave(user=USER, mem="128M")
+    said, _ = root_opens(lab, lab.data / "roots", mem="1M")
+    assert len(lab.arenas()) == 1
+    assert f"fastwrite recover {lab.staging}" in said
+    assert actions(lab.recover()) == ["recovered"]
+
+
+def test_second_user_is_told(lab: Lab) -> None:
+    """Bytes of the first wait, and he may not even look."""
+    lab.data.chmod(0o777)
+    lab.leave(user=USER)
+    lab.target.chmod(0o666)
+    done = subprocess.run(
+        [lab.program, "append", "exit", "0", "20", lab.target, lab.data / "second"],
+        env=lab.env(),
+        user=OTHER,
+        group=OTHER,
+        extra_groups=[],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    told = [line for line in done.stderr.splitlines() if f"user {USER}" in line]
+    assert len(told) == 1, done.stderr
+    assert f"fastwrite recover {lab.staging}" in told[0]
+    assert "no staging in" in done.stderr
+    assert lab.target.read_bytes() == lines(0, 1) + lines(0, 20)
