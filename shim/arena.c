@@ -8,6 +8,7 @@
 #include "log.h"
 #include "registry.h"
 #include "sys.h"
+#include "takeover.h"
 
 #include <fcntl.h>
 #include <stddef.h>
@@ -343,6 +344,7 @@ int arena_create_at(struct arena *a, const char *dir, const struct rule *rule,
 	}
 	a->dev = sys_dev_of(&st);
 	a->ino = st.stx_ino;
+	a->gated = takeover_possible(a->fd);
 	kill_step();
 	geometry.magic = 0;
 	memcpy(a->header, &geometry, sizeof geometry);

@@ -12,6 +12,7 @@
 #include "recover_rights.h"
 #include "recover_target.h"
 #include "sys.h"
+#include "takeover.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -23,6 +24,7 @@ struct job {
 	struct recover_report *report;
 	char *arena; /* path[PATH_MAX], for events */
 	int dirfd;   /* staging directory */
+	bool living; /* members of the arena's family live, and may have the files open, see takeover.h */
 	struct foreign_arena a;
 };
 
@@ -448,6 +450,17 @@ static int replay(struct job *j, uint32_t slot, int fd, int n, uint64_t bytes)
 	return r;
 }
 
+/* A file that is gone is still the living members' business. */
+static int open_target(const struct job *j, struct recover_target *t, const struct arena_slot *s, bool keep)
+{
+	enum { TRIES = 12 }; /* of 5 s: the kernel takes back a lease that nobody answers for within 45 */
+	int r = recover_target_open(t, s, j->dirfd, keep && !j->living);
+
+	for (int i = 1; r == -EAGAIN && j->living && i < TRIES; i++)
+		r = recover_target_open(t, s, j->dirfd, false);
+	return r;
+}
+
 /* One file of the arena.  0 when nothing of it is left to do. */
 static int recover_slot(struct job *j, uint32_t slot)
 {
@@ -468,14 +481,17 @@ static int recover_slot(struct job *j, uint32_t slot)
 		j->report->bytes += bytes;
 		return 0;
 	}
-	r = recover_target_open(t, s, j->dirfd, bytes > 0);
-	if (r == -ENOENT && bytes == 0)
+	r = open_target(j, t, s, bytes > 0);
+	if (r == -ENOENT && (bytes == 0 || j->living))
 		goto finished;
 	if (r == 0)
 		r = replay(j, slot, t->fd, n, bytes);
+	if (r == 0 && j->living && n > 0)
+		r = takeover_done(&j->a, slot, n);
 	if (r == 0 && !t->orphan)
 		r = unpad(j, slot, t->fd, n);
-	if (r == 0 && !t->orphan)
+	/* a living member may be about to write behind the end */
+	if (r == 0 && !t->orphan && !j->living)
 		trim(s, t->fd);
 	if (r == 0 && bytes > 0)
 		r = sys.fdatasync(t->fd);
@@ -493,6 +509,11 @@ static int recover_slot(struct job *j, uint32_t slot)
 		j->report->bytes += bytes;
 	}
 finished:
+	if (j->living) {
+		/* the slot stays the family's */
+		s->flags &= ~(uint32_t)SLOT_PADDED;
+		return foreign_store(&j->a, (void *)&s->flags, sizeof s->flags);
+	}
 	s->used = 0;
 	return foreign_store(&j->a, (void *)&s->used, sizeof s->used);
 }
@@ -675,6 +696,83 @@ int recover_lock_dead(int fd)
 	return r;
 }
 
+static void say_held(struct job *j, uint32_t slot, int error, int pid)
+{
+	struct arena_header *h = &j->a.header;
+	int n = foreign_blocks(&j->a, slot);
+	uint64_t bytes = 0;
+	BUFFER(char, detail);
+
+	h->program[sizeof h->program - 1] = '\0';
+	if (n < 0 || count_bytes(j, n, &bytes) < 0)
+		bytes = 0;
+	log_format(detail, BUFFER_BYTES, "%s (pid %d) holds %llu bytes staged for it%s", h->program,
+	           pid > 0 ? pid : h->pid, (unsigned long long)bytes,
+	           error == -EBUSY ? ", and is at work on it or stopped" : "");
+	tell(j, foreign_slot(&j->a, slot)->path, "failed", bytes, error, detail);
+	j->report->failed++;
+}
+
+/* What a dead member of a living family had staged there. */
+static void recover_taken(struct job *j, struct takeover *t, uint32_t slot)
+{
+	int pid = 0;
+	int r = j->opt->dry_run ? 0 : takeover_slot(t, slot, &pid);
+
+	foreign_slot(&j->a, slot)->path[ARENA_PATH_MAX - 1] = '\0';
+	if (r == 0) {
+		r = recover_slot(j, slot);
+		j->report->failed += r < 0;
+	} else if (r != -EAGAIN) {
+		say_held(j, slot, r, pid);
+	}
+	if (r < 0)
+		takeover_failed(t);
+}
+
+/* The arena is loaded, and keepers of it are dead. */
+static int take_over(struct job *j, struct takeover *t)
+{
+	BUFFER(struct recover_rights, rights);
+	int r = take_rights(j, rights);
+
+	if (r < 0)
+		return r;
+	if (!j->opt->dry_run)
+		r = takeover_seal(t, &j->a);
+	for (uint32_t i = 0; r == 0 && i < j->a.header.slot_count; i++)
+		if (takeover_concerns(t, &j->a, i))
+			recover_taken(j, t, i);
+	recover_rights_drop(rights);
+	return r;
+}
+
+/* Members of its family live.  What others had staged that are dead is recovered all the same. */
+static void recover_living(struct job *j, int fd)
+{
+	BUFFER(struct takeover, t);
+	int r = 0;
+
+	j->report->live++;
+	/* shared, as members have it: it keeps away who would recover the arena as a whole when the last one dies */
+	if (sys.flock(fd, LOCK_SH | LOCK_NB) == 0 && takeover_begin(t, fd)) {
+		r = foreign_load(&j->a, fd);
+		j->living = true;
+		if (r == 0)
+			r = take_over(j, t);
+		if (r < 0)
+			takeover_failed(t);
+		takeover_end(t);
+		foreign_unload(&j->a);
+	}
+	if (r < 0) {
+		j->report->failed++;
+		tell(j, "", "failed", 0, r, "what a dead process of a living family staged cannot be read");
+		return;
+	}
+	tell(j, "", "live", 0, 0, "its process is running");
+}
+
 static void recover_locked(struct job *j, const char *name)
 {
 	BUFFER(struct recover_rights, rights);
@@ -692,8 +790,13 @@ static void recover_locked(struct job *j, const char *name)
 	if (fd == -ENOENT)
 		return;
 	r = fd < 0 ? fd : recover_owner_allowed(j->dirfd, fd);
-	if (r == 0)
+	if (r == 0) {
 		r = recover_lock_dead(fd);
+		if (r == -EWOULDBLOCK) {
+			recover_living(j, fd);
+			goto out;
+		}
+	}
 	if (r == 0 && !sys_still_linked(fd))
 		goto out; /* somebody else was quicker */
 	if (r == 0)

@@ -6,6 +6,7 @@
 #include "engine.h"
 #include "kill.h"
 #include "sys.h"
+#include "takeover.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -263,6 +264,18 @@ static void publish(struct block_run *run, uint64_t commit)
 	kill_step();
 }
 
+/* The same for a block that has been published.  False: it is sealed, by a process outside of the family (takeover.h). */
+static bool publish_more(struct block_run *run, uint64_t commit, uint64_t more)
+{
+	bool published;
+
+	kill_step();
+	published = !(commit & COMMIT_SEALED) &&
+	            atomic_compare_exchange_strong(&run->meta->commit, &commit, more);
+	kill_step();
+	return published;
+}
+
 /* A fresh block whose first extent begins at `offset`, not yet visible to recovery (owner is 0). */
 static struct block_run *block_prepare(struct file *f, uint64_t offset, uint64_t granted,
                                        enum stage_kind kind, bool nested)
@@ -325,6 +338,16 @@ static int put_fresh(struct file *f, const struct iovec *iov, int count, size_t 
 	return 0;
 }
 
+/* `second` holds the rest of a write that is not published. */
+static void take_back(struct file *f, struct block_run *first, struct block_run *second)
+{
+	first->next = NULL;
+	f->tail = first;
+	f->blocks--;
+	arena_block_free(f->arena, second);
+	arena_blocks_freed(f->arena, 1);
+}
+
 /* The first `part` bytes end the current block, the rest begins a new one; one store publishes both. */
 static int put_split(struct file *f, const struct iovec *iov, int count, size_t n, uint64_t offset,
                      uint32_t part, uint64_t granted, enum stage_kind kind)
@@ -345,7 +368,10 @@ static int put_split(struct file *f, const struct iovec *iov, int count, size_t 
 	block_attach(f, second);
 	f->current = first; /* until it is sealed */
 	copy_in(first->base + COMMIT_LENGTH(commit), iov, count, 0, part);
-	publish(first, commit + part);
+	if (!publish_more(first, commit, commit + part)) {
+		take_back(f, first, second);
+		return put_fresh(f, iov, count, n, offset, granted, kind, false);
+	}
 	stage_seal(f);
 	f->current = second;
 	atomic_store_explicit(&second->meta->chain_block, 0, memory_order_release);
@@ -374,7 +400,8 @@ static uint32_t place_extent(const struct file *f, const struct block_run *run, 
 	return (uint32_t)pos;
 }
 
-static void put_extent(struct file *f, const struct iovec *iov, int count, size_t n, uint64_t offset,
+/* False as publish_more. */
+static bool put_extent(struct file *f, const struct iovec *iov, int count, size_t n, uint64_t offset,
                        uint64_t granted, uint32_t pos)
 {
 	struct block_run *run = f->current;
@@ -390,11 +417,13 @@ static void put_extent(struct file *f, const struct iovec *iov, int count, size_
 		arena_extent_entry(data, f->arena->block_bytes, extents - 1)->length = COMMIT_LENGTH(commit);
 	*entry = (struct arena_extent){.offset = offset, .pos = pos};
 	copy_in(data + pos, iov, count, 0, n);
-	publish(run, COMMIT_MAKE(extents + 1, n));
+	if (!publish_more(run, commit, COMMIT_MAKE(extents + 1, n)))
+		return false;
 	run->base = data + pos;
 	run->room = f->arena->block_bytes - pos - extents * ARENA_EXTENT_BYTES;
 	if (run->room > granted)
 		run->room = (uint32_t)granted;
+	return true;
 }
 
 static int put_current(struct file *f, const struct iovec *iov, int count, size_t n, uint64_t offset,
@@ -417,23 +446,25 @@ static int put_current(struct file *f, const struct iovec *iov, int count, size_
 			run->room = (uint32_t)room;
 		if (n <= run->room - length) {
 			copy_in(run->base + length, iov, count, 0, n);
-			publish(run, commit + n);
-			return 0;
+			if (publish_more(run, commit, commit + n))
+				return 0;
+			return put_fresh(f, iov, count, n, offset, granted, kind, nested);
 		}
 		if (run->room > length)
 			return put_split(f, iov, count, n, offset, run->room - length, granted, kind);
 		return put_fresh(f, iov, count, n, offset, granted, kind, nested);
 	}
 	pos = place_extent(f, run, commit, offset, n);
-	if (pos == 0)
-		return put_fresh(f, iov, count, n, offset, granted, kind, nested);
-	put_extent(f, iov, count, n, offset, granted, pos);
-	return 0;
+	if (pos != 0 && put_extent(f, iov, count, n, offset, granted, pos))
+		return 0;
+	return put_fresh(f, iov, count, n, offset, granted, kind, nested);
 }
 
 int stage_put(struct file *f, struct ofd *stream, const struct iovec *iov, int count, size_t n,
               uint64_t offset, uint64_t granted, enum stage_kind kind, bool nested)
 {
+	/* whose timer is to look after it? */
+	bool watch = !f->head || !takeover_keeps(f);
 	bool was_empty = !f->head;
 	int r;
 
@@ -441,8 +472,11 @@ int stage_put(struct file *f, struct ofd *stream, const struct iovec *iov, int c
 	f->moving_bytes = n;
 	f->moving = stream;
 	atomic_signal_fence(memory_order_seq_cst);
+	takeover_keep(f);
 	if (f->current && f->current->stream != stream)
 		stage_unstream(f);
+	if (f->current && (arena_run_commit(f->current) & COMMIT_SEALED))
+		stage_seal(f);
 	if (f->current)
 		r = put_current(f, iov, count, n, offset, granted, kind, nested);
 	else
@@ -465,7 +499,7 @@ int stage_put(struct file *f, struct ofd *stream, const struct iovec *iov, int c
 	}
 	atomic_signal_fence(memory_order_seq_cst);
 	f->moving = NULL;
-	if (was_empty)
+	if (watch)
 		engine_arm();
 	return 0;
 }
