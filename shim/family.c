@@ -3,6 +3,7 @@
 #include "family.h"
 
 #include "engage.h"
+#include "engine.h"
 #include "fdtable.h"
 #include "flush.h"
 #include "journal_file.h"
@@ -638,6 +639,21 @@ static bool is_ours_to_sweep(struct file *f, struct sweep *s)
 	return ours;
 }
 
+/* The timer of the member that looked after what is staged ticks no more, and its number is about to be another one's. */
+static void keep_for(struct file *f, const struct sweep *s)
+{
+	uint32_t keeper;
+
+	if (f->mode != FILE_ENGAGED || !f->arena || f->slot < 0 || !f->head || !file_local(f)->refs ||
+	    engage_stopped())
+		return;
+	keeper = arena_slot_at(f->arena, (uint32_t)f->slot)->keeper;
+	if (keeper != 0 && keeper <= FAMILY_MAX && family_set_has(&s->dead, keeper - 1)) {
+		takeover_keep(f);
+		engine_arm();
+	}
+}
+
 /* Drops the claims of the dead to one file; descriptions that nobody else has go. */
 static void visit_sweep(struct file *f, void *ctx)
 {
@@ -671,6 +687,7 @@ static void visit_sweep(struct file *f, void *ctx)
 		if (family_set_count(&o->holders) == 0)
 			end_description(f, o);
 	}
+	keep_for(f, s);
 	file_unlock(f, g);
 }
 

@@ -71,7 +71,7 @@ int takeover_move_fd(int (*act)(int fd), int fd);
 /* ---- recoverers ---- */
 
 struct takeover {
-	int fd; /* the arena */
+	int fd;                /* the arena */
 	bool dead[FAMILY_MAX]; /* keepers whose lock this process has now */
 	bool left;             /* something of theirs stays in the arena */
 	uint8_t *gated;        /* by slot, `slots` of them: its gate is ours */
