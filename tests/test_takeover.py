@@ -171,7 +171,7 @@ class Server:
         if library:
             self.env.update(preload_env(library, f"{place}/**", **settings))
         self.said: list[str] = []
-        with open(place / "stderr", "wb") as err:  # noqa: PTH123
+        with open(place / "stderr", "wb") as err:
             self.process = subprocess.Popen(
                 [server, place, *map(str, parts)],
                 env=self.env,
@@ -574,9 +574,20 @@ def test_flusher_that_is_stopped_is_not_overtaken(rig):
         assert content(s.place / "a") == content(s.place / "b") == records("P", STAGED)
 
 
+def wait_stopped(pid: int) -> None:
+    """All threads: what the kernel was at is done."""
+    while True:
+        stats = [stat.read_text() for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
+        if all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats):
+            return
+        time.sleep(0.0005)
+
+
 def has_gate(pid: int) -> bool:
     locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
-    return any(l[1] == "POSIX" and int(l[4]) == pid and GATES <= int(l[6]) < KEEPERS for l in locks)
+    return any(
+        lock[1] == "POSIX" and int(lock[4]) == pid and GATES <= int(lock[6]) < KEEPERS for lock in locks
+    )
 
 
 def test_worker_that_is_stopped_in_a_flush_is_not_overtaken(rig):
@@ -589,7 +600,7 @@ def test_worker_that_is_stopped_in_a_flush_is_not_overtaken(rig):
             s.send("s")
             time.sleep(chance.random() * 0.003)
             os.kill(s.worker, signal.SIGSTOP)
-            time.sleep(0.002)
+            wait_stopped(s.worker)
             if not has_gate(s.worker):
                 os.kill(s.worker, signal.SIGCONT)
                 continue
