@@ -10,6 +10,7 @@
 #include "registry.h"
 #include "staging_dir.h"
 #include "sys.h"
+#include "takeover.h"
 
 #include <fcntl.h>
 #include <stddef.h>
@@ -385,6 +386,7 @@ int arena_create_at(struct arena *a, const char *dir, const struct rule *rule,
 	a->ino = st.stx_ino;
 	a->uid = sys_geteuid();
 	a->gid = sys_getegid();
+	a->gated = takeover_possible(a->fd);
 	kill_step();
 	geometry.magic = 0;
 	memcpy(a->header, &geometry, sizeof geometry);

@@ -179,6 +179,9 @@ struct arena_slot {
 	_Atomic uint64_t
 		size; /* of the file without them; said before `done` says that the bytes are there */
 	char path[ARENA_PATH_MAX];
+	/* see takeover.h */
+	_Atomic uint32_t keeper;    /* member + 1 */
+	_Atomic uint32_t takeovers; /* by processes outside of the family */
 };
 
 struct arena_header {
@@ -204,6 +207,7 @@ struct arena_header {
 		_Atomic uint64_t counters[COUNT_MAX]; /* of files whose slot is gone */
 		_Atomic uint64_t through[32];         /* by enum through_reason */
 		_Atomic uint64_t journaled;           /* of files whose slot is gone */
+		_Atomic uint8_t keepers[FAMILY_MAX];  /* members that have kept something, see takeover.h */
 	} live;
 };
 
@@ -245,6 +249,7 @@ struct arena {
 	uint32_t uid, gid; /* that it was made with */
 	struct family_set members; /* that have it mapped */
 	bool placed;               /* in the family's reserved places: can be joined */
+	bool gated;                /* bytes of its file can be locked, see takeover.h */
 	_Atomic bool ready;
 	uint64_t dev; /* of the file system that the arena is on */
 	const struct rule *rule;

@@ -25,6 +25,7 @@
 #include "strict.h"
 #include "sync.h"
 #include "sys.h"
+#include "takeover.h"
 
 #include <fcntl.h>
 #include <linux/fs.h>
@@ -193,6 +194,7 @@ static int join(uint32_t i, struct arena *a)
 	if (fd < 0)
 		return fd;
 	engage.arenas[i].fd = fd;
+	takeover_joined(a);
 	engage.arenas[i].arena = a;
 	family_set_add(&a->members, family_me);
 	return 0;
@@ -371,6 +373,7 @@ static struct arena *arena_open(const struct rule *rule, const char *path, uint6
 	family_set_add(&a->members, family_me);
 	memory_limit_check(a->fd, a->total_bytes, a->dir);
 	engage.arenas[i].fd = a->fd;
+	takeover_joined(a);
 	engage.arenas[i].arena = a;
 	atomic_store(&engage.arenas[i].claimed, 0);
 	atomic_store(&a->ready, true);
@@ -554,6 +557,7 @@ static void fill_slot(const struct file *f, struct arena *a, uint32_t index, con
 	slot->prealloc_end = 0;
 	slot->padded_end = 0;
 	slot->size = 0;
+	slot->keeper = 0;
 	slot->flags = f->rule->set.writers == WRITERS_EXCLUSIVE ? SLOT_EXCLUSIVE : 0;
 	arena_slot_name(a, index, path);
 	atomic_store(&slot->done, done);
@@ -740,6 +744,7 @@ static enum through_reason try_engage(struct file *f, struct ofd *o)
 	f->zero_end = 0;
 	f->zero_wanted = f->zero_synced = false;
 	f->release_wanted = false;
+	f->takeovers = arena_slot_at(a, (uint32_t)slot)->takeovers;
 	probe_direct(f, &st);
 	f->lease_proves = lease_proves(ofd_fd(o));
 	atomic_signal_fence(memory_order_seq_cst);
@@ -1173,7 +1178,7 @@ bool engage_move_fd(int fd)
 	lock_take(&engage.lock, LOCK_ENGAGE);
 	for (uint32_t i = 0; i < engage.count && !moved; i++) {
 		if (engage.arenas[i].arena && engage.arenas[i].fd == fd) {
-			int other = own_fd_move(fd);
+			int other = takeover_move_fd(own_fd_move, fd);
 
 			if (other >= 0)
 				engage.arenas[i].fd = other;

@@ -3,6 +3,7 @@
 #include "family.h"
 
 #include "engage.h"
+#include "engine.h"
 #include "fdtable.h"
 #include "flush.h"
 #include "journal_file.h"
@@ -11,6 +12,7 @@
 #include "recover.h"
 #include "stage.h"
 #include "sys.h"
+#include "takeover.h"
 
 #include <fcntl.h>
 #include <linux/memfd.h>
@@ -183,6 +185,9 @@ static void visit_claim(struct file *f, void *ctx)
 	struct file_guard g = file_lock(f);
 
 	(void)ctx;
+	/* a flush that began without its gate, see takeover.h */
+	if (!f->shared && !g.nested)
+		flush_wait_idle(f);
 	f->shared = true;
 	for (struct ofd *o = f->ofds; o; o = o->next)
 		if (ofd_local(o)->refs)
@@ -242,6 +247,7 @@ void family_fork_child(void)
 	member_fd = child_fd;
 	child_fd = -1;
 	family_me = child_number;
+	takeover_forked();
 	kill_forked();
 	file_for_each(visit_own, NULL);
 }
@@ -272,6 +278,7 @@ static void forget_places(bool keep)
 void family_forget(bool keep)
 {
 	forget_places(keep);
+	takeover_forked();
 	member_fd = child_fd = -1; /* closed with all the others */
 	ended = false;
 }
@@ -357,12 +364,17 @@ static void leave_flags(struct file *f)
 	file_restore_locked(f);
 }
 
-/* No block is the slot's. */
+/* Every block of the slot is in the file. */
 static bool nothing_left(const struct file *f)
 {
-	for (uint32_t i = 0; i < f->arena->block_count; i++)
-		if (f->arena->runs[i].meta->owner == (uint32_t)f->slot + 1)
+	uint64_t done = DONE_SEQ(atomic_load(&arena_slot_at(f->arena, (uint32_t)f->slot)->done));
+
+	for (uint32_t i = 0; i < f->arena->block_count; i++) {
+		const struct arena_block *b = f->arena->runs[i].meta;
+
+		if (b->owner == (uint32_t)f->slot + 1 && b->seq > done)
 			return false;
+	}
 	return true;
 }
 
@@ -492,6 +504,7 @@ void family_repair(struct file *f)
 {
 	struct arena_slot *slot;
 	uint64_t end;
+	bool gated;
 	int fd, r;
 
 	f->damaged = true;
@@ -512,6 +525,7 @@ void family_repair(struct file *f)
 	}
 	slot = arena_slot_at(f->arena, (uint32_t)f->slot);
 	end = newest_end(f);
+	gated = takeover_gate(f);
 	r = replay(f);
 	/* whoever has no right to the file can say as much where there is nothing to bring */
 	if (r < 0 && !(nothing_left(f) && !(slot->flags & SLOT_PADDED))) {
@@ -520,6 +534,7 @@ void family_repair(struct file *f)
 			log_warn("cannot put in place what a killed process of the family wrote (error %d)",
 			         -r);
 		f->error = r;
+		takeover_ungate(f, gated);
 		end_busy(f); /* nobody waits for the dead: while it is damaged no other flush begins */
 		return;
 	}
@@ -531,7 +546,11 @@ void family_repair(struct file *f)
 		f->pinned->lost = true;
 	arena_free_slot_blocks(f->arena, (uint32_t)f->slot);
 	atomic_store(&slot->used, 1); /* a recovery by path has taken it for finished */
+	f->takeovers = slot->takeovers;
+	takeover_ungate(f, gated);
 	engage_nothing_staged(f);
+	if (!(slot->flags & SLOT_PADDED))
+		f->zero_end = 0; /* a recoverer has cut them off */
 	if (r >= 0)
 		atomic_store(&slot->prealloc_end, 0);
 	if (end > f->lsize)
@@ -560,9 +579,12 @@ static void bury(struct file *f)
 
 	if (f->mode == FILE_ENGAGED && f->arena && f->slot >= 0) {
 		int fd = engage_arena_fd(f->arena);
+		bool gated = takeover_gate(f);
 
 		if (fd >= 0 && recover_live_slot(fd, f->arena->dir, (uint32_t)f->slot, -1) == 0) {
 			arena_free_slot_blocks(f->arena, (uint32_t)f->slot);
+			takeover_ungate(f, gated);
+			gated = false;
 			engage_nothing_staged(f);
 			/* who opens it next knows nothing of them */
 			journal_retire(f, false);
@@ -570,6 +592,7 @@ static void bury(struct file *f)
 			a = f->arena;
 			slot = (uint32_t)f->slot;
 		}
+		takeover_ungate(f, gated);
 	}
 	if (f->mode == FILE_ENGAGED)
 		file_engaged_add(-1);
@@ -640,6 +663,21 @@ static bool is_ours_to_sweep(struct file *f, struct sweep *s)
 	return ours;
 }
 
+/* The timer of the member that looked after what is staged ticks no more, and its number is about to be another one's. */
+static void keep_for(struct file *f, const struct sweep *s)
+{
+	uint32_t keeper;
+
+	if (f->mode != FILE_ENGAGED || !f->arena || f->slot < 0 || !f->head || !file_local(f)->refs ||
+	    engage_stopped())
+		return;
+	keeper = arena_slot_at(f->arena, (uint32_t)f->slot)->keeper;
+	if (keeper != 0 && keeper <= FAMILY_MAX && family_set_has(&s->dead, keeper - 1)) {
+		takeover_keep(f);
+		engine_arm();
+	}
+}
+
 /* Drops the claims of the dead to one file; descriptions that nobody else has go. */
 static void visit_sweep(struct file *f, void *ctx)
 {
@@ -673,6 +711,7 @@ static void visit_sweep(struct file *f, void *ctx)
 		if (family_set_count(&o->holders) == 0)
 			end_description(f, o);
 	}
+	keep_for(f, s);
 	file_unlock(f, g);
 }
 

@@ -6,6 +6,7 @@
 #include "fdtable.h"
 #include "lease.h"
 #include "sys.h"
+#include "takeover.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -733,6 +734,8 @@ bool file_lock_again(struct file *f)
 	f->pinned = NULL;
 	if (f->shared && f->arena && file_attach && !family_set_has(&f->arena->members, family_me))
 		file_attach(f);
+	if (takeover_happened(f))
+		f->damaged = true;
 	if (f->damaged && file_repair)
 		file_repair(f);
 	if (f->flags_left)

@@ -157,6 +157,7 @@ struct file {
 	/* valid while engaged */
 	struct arena *arena;
 	int slot;                      /* -1 = none */
+	uint32_t takeovers;            /* of the slot, as far as this family knows */
 	struct block_run *head, *tail; /* staged blocks by seq; tail == current while current != NULL */
 	uint32_t blocks;
 	enum stage_kind kind;

@@ -19,6 +19,7 @@
 #include "stage.h"
 #include "strict.h"
 #include "sys.h"
+#include "takeover.h"
 
 #include <fcntl.h>
 #include <sched.h>
@@ -575,7 +576,7 @@ static void guard_again(struct file *f)
 		guard_take(f, fd);
 }
 
-static int flush_shared(struct file *f)
+static int flush_shared(struct file *f, bool gated)
 {
 	int r;
 
@@ -587,6 +588,7 @@ static int flush_shared(struct file *f)
 	if (!f->head)
 		f->staged_lo = f->staged_hi = 0;
 	f->error = r;
+	takeover_ungate(f, gated);
 	busy_give(f);
 	return r;
 }
@@ -596,6 +598,7 @@ struct flush_work {
 	struct plan p;
 	struct route rt;
 	uint64_t done; /* bytes that are in the file */
+	bool gated;
 	int r;
 };
 
@@ -619,6 +622,7 @@ static void commit(struct file *f, struct flush_work *w)
 	if (w->p.kind == STAGE_APPEND)
 		append_end(f);
 	route_leave(f, &w->rt);
+	takeover_ungate(f, w->gated);
 	atomic_store(&f->busy_io_done, 1);
 }
 
@@ -657,12 +661,20 @@ int flush_run(struct file *f, bool keep_lock)
 	next = flush_first(f);
 	if (!next || next == f->current)
 		return 0;
+	w.gated = takeover_gate(f);
+	if (takeover_happened(f)) {
+		takeover_ungate(f, w.gated);
+		f->damaged = true;
+		file_repair(f);
+		return f->damaged ? damage_error(f) : 0;
+	}
 	make_plan(f, &w.p);
 	journal_file_flushing(f, w.p.last);
 	w.r = route_find(f, &w.p, &w.rt);
 	if (w.r == 1)
-		return flush_shared(f);
+		return flush_shared(f, w.gated);
 	if (w.r < 0) {
+		takeover_ungate(f, w.gated);
 		f->error = w.r;
 		return w.r;
 	}

@@ -15,6 +15,7 @@
 #include "recover_target.h"
 #include "staging_dir.h"
 #include "sys.h"
+#include "takeover.h"
 
 #include <fcntl.h>
 #include <stddef.h>
@@ -29,6 +30,7 @@ struct job {
 	int dirfd;      /* of the arena */
 	bool in_aside;  /* that is `aside` in the staging directory */
 	bool live;      /* its other members live, and keep everybody from the slot */
+	bool living;    /* members of the arena's family live, and may have the files open, see takeover.h */
 	bool keeps;     /* a slot stays, to be put aside */
 	bool by_offset; /* appends of the slot at hand go where they were expected to land */
 	uint64_t only;  /* 0, or the inode number of the one file that is meant */
@@ -642,6 +644,11 @@ static int keep_aside(struct job *j, const struct arena_slot *s, uint64_t bytes,
 	BUFFER(char, dir);
 	BUFFER(char, detail);
 
+	if (j->living) {
+		/* the arena is in use: it cannot go anywhere */
+		tell(j, s->path, "failed", bytes, -EBUSY, why);
+		return -EBUSY;
+	}
 	log_format(dir, PATH_MAX, "%s", j->arena);
 	dir[name - j->arena] = '\0';
 	log_format(detail, BUFFER_BYTES, "%s; `fastwrite recover --force %s%s%s` writes them", why, dir,
@@ -655,6 +662,11 @@ static int keep_aside(struct job *j, const struct arena_slot *s, uint64_t bytes,
 
 static int slot_done(struct job *j, struct arena_slot *s)
 {
+	if (j->living) {
+		/* the slot stays the family's */
+		s->flags &= ~(uint32_t)SLOT_PADDED;
+		return foreign_store(&j->a, (void *)&s->flags, sizeof s->flags);
+	}
 	s->used = 0;
 	return foreign_store(&j->a, (void *)&s->used, sizeof s->used);
 }
@@ -669,8 +681,20 @@ static int finish_file(struct job *j, uint32_t slot, int fd, int n)
 		r = unpad(j, slot, fd, n);
 	else if (s->flags & SLOT_PADDED)
 		log_warn("%s: zeros may stand behind its end (prealloc_mode = zero)", s->path);
-	if (r == 0)
+	/* (a living member may be about to write behind the end) */
+	if (r == 0 && !j->living)
 		trim(j, s, fd);
+	return r;
+}
+
+/* A file that is gone is still the living members' business. */
+static int open_target(const struct job *j, struct recover_target *t, const struct arena_slot *s, bool keep)
+{
+	enum { TRIES = 12 }; /* of 5 s: the kernel takes back a lease that nobody answers for within 45 */
+	int r = recover_target_open(t, s, &j->place, keep && !j->living);
+
+	for (int i = 1; r == -EAGAIN && j->living && i < TRIES; i++)
+		r = recover_target_open(t, s, &j->place, false);
 	return r;
 }
 
@@ -701,7 +725,7 @@ static int recover_slot(struct job *j, uint32_t slot)
 	/* (whoever was killed while the path changed had nothing staged) */
 	if (!is_in_order(j, slot))
 		return j->opt->dry_run ? 0 : slot_done(j, s);
-	r = recover_target_open(t, s, &j->place, bytes > 0 && !j->opt->dry_run);
+	r = open_target(j, t, s, bytes > 0 && !j->opt->dry_run);
 	if (r == 0)
 		why = judge(j, slot, t, n);
 	if (r == 0 && why) {
@@ -716,7 +740,7 @@ static int recover_slot(struct job *j, uint32_t slot)
 		j->report->bytes += bytes;
 		return 0;
 	}
-	if (r == -ENOENT && bytes == 0)
+	if (r == -ENOENT && (bytes == 0 || j->living))
 		return slot_done(j, s);
 	if (r == 0)
 		r = replay(j, slot, t->fd, n, bytes);
@@ -724,6 +748,8 @@ static int recover_slot(struct job *j, uint32_t slot)
 		recover_target_close(t);
 		return keep_aside(j, s, bytes, "others have appended much; they may be in the file already");
 	}
+	if (r == 0 && j->living && n > 0)
+		r = takeover_done(&j->a, slot, n);
 	if (r == 0 && !t->orphan)
 		r = finish_file(j, slot, t->fd, n);
 	if (r == 0 && bytes > 0)
@@ -952,6 +978,85 @@ static void put_away(struct job *j, const char *name)
 	}
 }
 
+static void say_held(struct job *j, uint32_t slot, int error, int pid)
+{
+	struct arena_header *h = &j->a.header;
+	int n = foreign_blocks(&j->a, slot);
+	uint64_t bytes = 0;
+	BUFFER(char, detail);
+
+	h->program[sizeof h->program - 1] = '\0';
+	if (n < 0 || count_bytes(j, n, &bytes) < 0)
+		bytes = 0;
+	log_format(detail, BUFFER_BYTES, "%s (pid %d) holds %llu bytes staged for it%s", h->program,
+	           pid > 0 ? pid : h->pid, (unsigned long long)bytes,
+	           error == -EBUSY ? ", and is at work on it or stopped" : "");
+	tell(j, foreign_slot(&j->a, slot)->path, "failed", bytes, error, detail);
+	j->report->failed++;
+}
+
+/* What a dead member of a living family had staged there. */
+static void recover_taken(struct job *j, struct takeover *t, uint32_t slot)
+{
+	int pid = 0;
+	int r = j->opt->dry_run ? 0 : takeover_slot(t, slot, &pid);
+
+	foreign_slot(&j->a, slot)->path[ARENA_PATH_MAX - 1] = '\0';
+	if (r == 0) {
+		r = recover_slot(j, slot);
+		j->report->failed += r < 0;
+	} else if (r != -EAGAIN) {
+		say_held(j, slot, r, pid);
+	}
+	if (r < 0)
+		takeover_failed(t);
+}
+
+/* The arena is loaded, and keepers of it are dead. */
+static int take_over(struct job *j, struct takeover *t)
+{
+	BUFFER(struct recover_rights, rights);
+	int r = take_rights(j, rights);
+
+	if (r < 0)
+		return r;
+	if (!j->opt->dry_run)
+		r = takeover_seal(t, &j->a);
+	for (uint32_t i = 0; r == 0 && i < j->a.header.slot_count; i++)
+		if (takeover_concerns(t, &j->a, i))
+			recover_taken(j, t, i);
+	recover_rights_drop(rights);
+	return r;
+}
+
+/* Members of its family live.  What others had staged that are dead is recovered all the same. */
+static void recover_living(struct job *j, int fd)
+{
+	BUFFER(struct takeover, t);
+	int r = 0;
+
+	j->report->live++;
+	/* shared, as members have it: it keeps away who would recover the arena as a whole when the last one dies */
+	if (sys.flock(fd, LOCK_SH | LOCK_NB) == 0 && takeover_begin(t, fd)) {
+		r = foreign_load(&j->a, fd);
+		j->living = true;
+		if (r == 0)
+			r = find_place(j, fd);
+		if (r == 0)
+			r = take_over(j, t);
+		if (r < 0)
+			takeover_failed(t);
+		takeover_end(t);
+		foreign_unload(&j->a);
+	}
+	if (r < 0) {
+		j->report->failed++;
+		tell(j, "", "failed", 0, r, "what a dead process of a living family staged cannot be read");
+		return;
+	}
+	tell(j, "", "live", 0, 0, "its process is running");
+}
+
 static void recover_locked(struct job *j, const char *name)
 {
 	BUFFER(struct recover_rights, rights);
@@ -968,8 +1073,13 @@ static void recover_locked(struct job *j, const char *name)
 	if (fd == -ENOENT)
 		return;
 	r = fd < 0 ? fd : recover_owner_allowed(j->dirfd, fd);
-	if (r == 0)
+	if (r == 0) {
 		r = recover_lock_dead(fd);
+		if (r == -EWOULDBLOCK) {
+			recover_living(j, fd);
+			goto out;
+		}
+	}
 	if (r == 0 && !sys_still_linked(fd))
 		goto out; /* somebody else was quicker */
 	if (r == 0)

@@ -6,6 +6,7 @@
 #include "engine.h"
 #include "kill.h"
 #include "sys.h"
+#include "takeover.h"
 
 #include <assert.h>
 #include <fcntl.h>
@@ -297,6 +298,18 @@ static uint32_t sum_begin(const struct file *f, const struct block_run *run)
 	return arena_sum_extent(arena_sum_begin(slot, run->meta), 0, &run->meta->first);
 }
 
+/* The same for a block that has been published.  False: it is sealed, by a process outside of the family (takeover.h). */
+static bool publish_more(struct block_run *run, uint64_t commit, uint64_t more)
+{
+	bool published;
+
+	kill_step();
+	published = !(commit & COMMIT_SEALED) &&
+	            atomic_compare_exchange_strong(&run->meta->commit, &commit, more);
+	kill_step();
+	return published;
+}
+
 /* A fresh block whose first extent begins at `offset`, not yet visible to recovery (owner is 0). */
 static struct block_run *block_prepare(struct file *f, uint64_t offset, uint64_t granted,
                                        enum stage_kind kind, bool nested)
@@ -358,6 +371,16 @@ static int put_fresh(struct file *f, const struct iovec *iov, int count, size_t 
 	return 0;
 }
 
+/* `second` holds the rest of a write that is not published. */
+static void take_back(struct file *f, struct block_run *first, struct block_run *second)
+{
+	first->next = NULL;
+	f->tail = first;
+	f->blocks--;
+	arena_block_free(f->arena, second);
+	arena_blocks_freed(f->arena, 1);
+}
+
 /* The first `part` bytes end the current block, the rest begins a new one; one store publishes both. */
 static int put_split(struct file *f, const struct iovec *iov, int count, size_t n, uint64_t offset,
                      uint32_t part, uint64_t granted, enum stage_kind kind)
@@ -379,7 +402,10 @@ static int put_split(struct file *f, const struct iovec *iov, int count, size_t 
 	block_attach(f, second);
 	f->current = first; /* until it is sealed */
 	sum = copy_in(COMMIT_SUM(commit), first->base + COMMIT_LENGTH(commit), iov, count, 0, part);
-	publish(first, COMMIT_GROWN(commit, part, sum));
+	if (!publish_more(first, commit, COMMIT_GROWN(commit, part, sum))) {
+		take_back(f, first, second);
+		return put_fresh(f, iov, count, n, offset, granted, kind, false);
+	}
 	stage_seal(f);
 	f->current = second;
 	atomic_store_explicit(&second->meta->chain_block, 0, memory_order_release);
@@ -408,7 +434,8 @@ static uint32_t place_extent(const struct file *f, const struct block_run *run, 
 	return (uint32_t)pos;
 }
 
-static void put_extent(struct file *f, const struct iovec *iov, int count, size_t n, uint64_t offset,
+/* False as publish_more. */
+static bool put_extent(struct file *f, const struct iovec *iov, int count, size_t n, uint64_t offset,
                        uint64_t granted, uint32_t pos)
 {
 	struct block_run *run = f->current;
@@ -426,9 +453,11 @@ static void put_extent(struct file *f, const struct iovec *iov, int count, size_
 	*entry = (struct arena_extent){.offset = offset, .pos = pos};
 	sum = arena_sum_extent(COMMIT_SUM(commit), COMMIT_LENGTH(commit), entry);
 	sum = copy_in(sum, data + pos, iov, count, 0, n);
-	publish(run, COMMIT_MAKE(extents + 1, n, sum));
+	if (!publish_more(run, commit, COMMIT_MAKE(extents + 1, n, sum)))
+		return false;
 	run->base = data + pos;
 	run->room = extent_room(f, pos, extents, granted);
+	return true;
 }
 
 static int put_current(struct file *f, const struct iovec *iov, int count, size_t n, uint64_t offset,
@@ -449,23 +478,25 @@ static int put_current(struct file *f, const struct iovec *iov, int count, size_
 		if (n <= run->room - length) {
 			uint32_t sum = copy_in(COMMIT_SUM(commit), run->base + length, iov, count, 0, n);
 
-			publish(run, COMMIT_GROWN(commit, n, sum));
-			return 0;
+			if (publish_more(run, commit, COMMIT_GROWN(commit, n, sum)))
+				return 0;
+			return put_fresh(f, iov, count, n, offset, granted, kind, nested);
 		}
 		if (run->room > length)
 			return put_split(f, iov, count, n, offset, run->room - length, granted, kind);
 		return put_fresh(f, iov, count, n, offset, granted, kind, nested);
 	}
 	pos = place_extent(f, run, commit, offset, n);
-	if (pos == 0)
-		return put_fresh(f, iov, count, n, offset, granted, kind, nested);
-	put_extent(f, iov, count, n, offset, granted, pos);
-	return 0;
+	if (pos != 0 && put_extent(f, iov, count, n, offset, granted, pos))
+		return 0;
+	return put_fresh(f, iov, count, n, offset, granted, kind, nested);
 }
 
 int stage_put(struct file *f, struct ofd *stream, const struct iovec *iov, int count, size_t n,
               uint64_t offset, uint64_t granted, enum stage_kind kind, bool nested)
 {
+	/* whose timer is to look after it? */
+	bool watch = !f->head || !takeover_keeps(f);
 	bool was_empty = !f->head;
 	int r;
 
@@ -473,8 +504,11 @@ int stage_put(struct file *f, struct ofd *stream, const struct iovec *iov, int c
 	f->moving_bytes = n;
 	f->moving = stream;
 	atomic_signal_fence(memory_order_seq_cst);
+	takeover_keep(f);
 	if (f->current && f->current->stream != stream)
 		stage_unstream(f);
+	if (f->current && (arena_run_commit(f->current) & COMMIT_SEALED))
+		stage_seal(f);
 	if (f->current)
 		r = put_current(f, iov, count, n, offset, granted, kind, nested);
 	else
@@ -497,7 +531,7 @@ int stage_put(struct file *f, struct ofd *stream, const struct iovec *iov, int c
 	}
 	atomic_signal_fence(memory_order_seq_cst);
 	f->moving = NULL;
-	if (was_empty)
+	if (watch)
 		engine_arm();
 	return 0;
 }

@@ -248,6 +248,38 @@ static void test_extents_of_a_block_are_bounded(void **state)
 	assert_int_equal(rig_file(fd)->blocks, 2);
 }
 
+/* As a process outside of the family does it (takeover.h), at a moment of its own choice. */
+static void seal_from_outside(struct arena_block *b) { atomic_fetch_or(&b->commit, COMMIT_SEALED); }
+
+static void test_sealed_from_outside(void **state)
+{
+	enum { EACH = 300, TURNS = 60 };
+	uint8_t again[EACH];
+	uint64_t at = 100;
+
+	(void)state;
+	rig_fill(again, EACH, at);
+	rig_put(fd, at, EACH);
+	at += EACH;
+	for (int i = 0; i < TURNS; i++) {
+		struct arena_block *b = rig_file(fd)->current->meta;
+		uint64_t sealed;
+
+		seal_from_outside(b);
+		sealed = b->commit;
+		if (i % 3 == 0) {
+			assert_int_equal(rig_pwrite(fd, again, EACH, 100), EACH);
+		} else {
+			rig_put(fd, at, EACH);
+			at += EACH;
+		}
+		assert_ptr_not_equal(rig_file(fd)->current->meta, b);
+		assert_true(b->owner == 0 || b->commit == sealed);
+	}
+	assert_int_equal(rig_close(fd), 0);
+	rig_expect("out", at);
+}
+
 static void test_overlaps(void **state)
 {
 	struct file *f = rig_file(fd);
@@ -392,6 +424,7 @@ int main(void)
 		TEST(test_positional_extents),
 		TEST(test_extents_of_a_block_are_bounded),
 		TEST(test_overlaps),
+		TEST(test_sealed_from_outside),
 		TEST(test_no_block_left_waits_for_nothing),
 		TEST(test_handler_writes_too),
 		TEST(test_handler_appends_too),
