@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""python -m surroundings: containers and virtual machines in which the library must keep its promises."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from power import system
+from power.workload import FailedError
+from support import ROOT
+
+from surroundings import container, life, rootfs
+
+SKIPPED = 77
+HERE = Path(__file__).resolve().parent
+
+
+def build_life(build: Path) -> Path:
+    """The program that is killed."""
+    program = build / "tests" / "surroundings" / "life"
+    source = HERE / "life.c"
+    if program.exists() and program.stat().st_mtime > source.stat().st_mtime:
+        return program
+    program.parent.mkdir(parents=True, exist_ok=True)
+    fresh = program.with_suffix(f".{os.getpid()}")
+    flags = ("-D_GNU_SOURCE", "-std=gnu17", "-O2", "-g", "-Wall", "-Wextra")
+    subprocess.run(["cc", *flags, "-o", str(fresh), str(source)], check=True)
+    fresh.rename(program)
+    return program
+
+
+def tools_of(build: Path) -> dict[str, Path]:
+    tools = {"libfastwrite.so": build / "libfastwrite.so", "fastwrite": build / "fastwrite"}
+    for path in tools.values():
+        if not path.exists():
+            raise FailedError(f"{path} is not there; run make tests-build")
+    return {**tools, "life": build_life(build)}
+
+
+def containers(options: argparse.Namespace) -> bool:
+    """True when every round of every mode was good."""
+    good = True
+    root = (
+        rootfs.of_host(system.PLACE)
+        if options.root == "host"
+        else rootfs.of_debian(system.PLACE, options.cache)
+    )
+    print(life.HEAD, flush=True)
+    for mode in options.modes:
+        place = system.PLACE / mode
+        place.mkdir()
+        day = life.Day(mode, place, root, tools_of(options.build), options.fs, options.seed, options.still)
+        totals = day.run(options.rounds, options.verbose)
+        print(totals.line(mode), flush=True)
+        good &= not totals.failed
+        if options.rounds >= len(life.MODES) and totals.at_stake == 0 and not totals.failed:
+            print(f"FAILED {mode}: after no kill was there anything to bring back", flush=True)
+            good = False
+        shutil.rmtree(place)
+    return good
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="surroundings", description=__doc__.split(": ", 1)[1])
+    parser.add_argument("--rounds", type=int, default=0, help="of a container's life, for each mode")
+    parser.add_argument("--modes", nargs="+", choices=life.MODES, default=list(life.MODES))
+    parser.add_argument("--fs", choices=("ext4", "xfs"), default="ext4", help="of the volume")
+    parser.add_argument("--root", choices=("host", "debian"), default="host", help="of the containers")
+    parser.add_argument(
+        "--still",
+        action="store_true",
+        help="a control: one boot id, one mount, one path; only processes come and go",
+    )
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--build", type=Path, default=ROOT / "build", help="build directory to test")
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        default=ROOT / "build" / "surroundings",
+        help="for a root and a kernel that are downloaded",
+    )
+    parser.add_argument("--verbose", action="store_true", help="a line per round")
+    options = parser.parse_args()
+    options.build, options.cache = options.build.resolve(), options.cache.resolve()
+    if not options.rounds:
+        parser.error("--rounds: how many?")
+    return options
+
+
+def start() -> int:
+    options = parse()
+    for why in (system.missing(), container.missing() if options.rounds else ""):
+        if why:
+            print(f"skipped: {why}")
+            return SKIPPED
+    for name in [n for n in os.environ if n.startswith("FASTWRITE_") and not n.startswith("FASTWRITE_TEST_")]:
+        del os.environ[name]
+    os.environ.pop("LD_PRELOAD", None)
+
+    def main() -> int:
+        begun = time.monotonic()
+        try:
+            good = containers(options)
+        except FailedError as error:
+            print(f"FAILED {error}", flush=True)
+            good = False
+        print(f"{'passed' if good else 'FAILED'} in {time.monotonic() - begun:.0f} s", flush=True)
+        return 0 if good else 1
+
+    return system.contained(main)
+
+
+if __name__ == "__main__":
+    sys.exit(start())
