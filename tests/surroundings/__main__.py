@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 
 from power import system
-from power.workload import FailedError
+from power.workload import CONTROL, NATIVE, FailedError
 from support import ROOT
 
-from surroundings import container, life, rootfs
+from surroundings import container, life, losses, machine, rootfs
 
 SKIPPED = 77
 HERE = Path(__file__).resolve().parent
@@ -66,6 +66,31 @@ def containers(options: argparse.Namespace) -> bool:
     return good
 
 
+def machines(options: argparse.Namespace) -> bool:
+    """True when nothing that was promised is missing, and the control, if there was one, has lost something."""
+    good = True
+    kernel = machine.fetch_kernel(options.cache)
+    place = system.PLACE / "machine"
+    place.mkdir()
+    tools = tools_of(options.build)
+    tools["writer"] = options.build / "tests" / "power" / "writer"
+    if not tools["writer"].exists():
+        raise FailedError(f"{tools['writer']} is not there; run make power")
+    guest = losses.Guest(place, kernel, tools, options.seed)
+    print(losses.HEAD, flush=True)
+    for policy in options.sync:
+        for way, count in (("cuts", options.cuts), ("shutdowns", options.shutdowns)):
+            if not count or (way == "shutdowns" and policy == NATIVE):
+                continue
+            total = getattr(losses, way)(guest, policy, count, options.seed, options.verbose)
+            print(total.line(way, policy), flush=True)
+            good &= not total.failed
+            if way == "cuts" and policy in CONTROL and not total.lost:
+                print(f"FAILED {policy}: the control has lost nothing", flush=True)
+                good = False
+    return good
+
+
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="surroundings", description=__doc__.split(": ", 1)[1])
     parser.add_argument("--rounds", type=int, default=0, help="of a container's life, for each mode")
@@ -85,17 +110,25 @@ def parse() -> argparse.Namespace:
         default=ROOT / "build" / "surroundings",
         help="for a root and a kernel that are downloaded",
     )
+    parser.add_argument("--cuts", type=int, default=0, help="of the virtual machine's power, for each policy")
+    parser.add_argument("--shutdowns", type=int, default=0, help="of it in order, for each policy")
+    parser.add_argument(
+        "--sync", nargs="+", choices=(*losses.POLICIES, *CONTROL, NATIVE), default=list(losses.POLICIES)
+    )
     parser.add_argument("--verbose", action="store_true", help="a line per round")
     options = parser.parse_args()
     options.build, options.cache = options.build.resolve(), options.cache.resolve()
-    if not options.rounds:
-        parser.error("--rounds: how many?")
+    if not (options.rounds or options.cuts or options.shutdowns):
+        parser.error("--rounds, --cuts or --shutdowns: how many?")
     return options
 
 
 def start() -> int:
     options = parse()
-    for why in (system.missing(), container.missing() if options.rounds else ""):
+    reasons = [system.missing()]
+    reasons += [container.missing()] if options.rounds else []
+    reasons += [machine.missing(options.cache)] if options.cuts or options.shutdowns else []
+    for why in reasons:
         if why:
             print(f"skipped: {why}")
             return SKIPPED
@@ -106,7 +139,8 @@ def start() -> int:
     def main() -> int:
         begun = time.monotonic()
         try:
-            good = containers(options)
+            good = containers(options) if options.rounds else True
+            good &= machines(options) if options.cuts or options.shutdowns else True
         except FailedError as error:
             print(f"FAILED {error}", flush=True)
             good = False
