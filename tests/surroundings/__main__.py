@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -18,29 +17,15 @@ from support import ROOT
 from surroundings import container, life, losses, machine, rootfs
 
 SKIPPED = 77
-HERE = Path(__file__).resolve().parent
 
 
-def build_life(build: Path) -> Path:
-    """The program that is killed."""
-    program = build / "tests" / "surroundings" / "life"
-    source = HERE / "life.c"
-    if program.exists() and program.stat().st_mtime > source.stat().st_mtime:
-        return program
-    program.parent.mkdir(parents=True, exist_ok=True)
-    fresh = program.with_suffix(f".{os.getpid()}")
-    flags = ("-D_GNU_SOURCE", "-std=gnu17", "-O2", "-g", "-Wall", "-Wextra")
-    subprocess.run(["cc", *flags, "-o", str(fresh), str(source)], check=True)
-    fresh.rename(program)
-    return program
-
-
-def tools_of(build: Path) -> dict[str, Path]:
-    tools = {"libfastwrite.so": build / "libfastwrite.so", "fastwrite": build / "fastwrite"}
-    for path in tools.values():
+def tools_of(build: Path, *programs: str) -> dict[str, Path]:
+    """The library, its command, and programs of the tests, by their names."""
+    paths = [build / "libfastwrite.so", build / "fastwrite", *(build / "tests" / name for name in programs)]
+    for path in paths:
         if not path.exists():
             raise FailedError(f"{path} is not there; run make tests-build")
-    return {**tools, "life": build_life(build)}
+    return {path.name: path for path in paths}
 
 
 def containers(options: argparse.Namespace) -> bool:
@@ -55,7 +40,15 @@ def containers(options: argparse.Namespace) -> bool:
     for mode in options.modes:
         place = system.PLACE / mode
         place.mkdir()
-        day = life.Day(mode, place, root, tools_of(options.build), options.fs, options.seed, options.still)
+        day = life.Day(
+            mode,
+            place,
+            root,
+            tools_of(options.build, "surroundings/life"),
+            options.fs,
+            options.seed,
+            options.change,
+        )
         totals = day.run(options.rounds, options.verbose)
         print(totals.line(mode), flush=True)
         good &= not totals.failed
@@ -72,17 +65,17 @@ def machines(options: argparse.Namespace) -> bool:
     kernel = machine.fetch_kernel(options.cache)
     place = system.PLACE / "machine"
     place.mkdir()
-    tools = tools_of(options.build)
-    tools["writer"] = options.build / "tests" / "power" / "writer"
-    if not tools["writer"].exists():
-        raise FailedError(f"{tools['writer']} is not there; run make power")
+    tools = tools_of(options.build, "surroundings/life", "power/writer")
     guest = losses.Guest(place, kernel, tools, options.seed)
     print(losses.HEAD, flush=True)
     for policy in options.sync:
         for way, count in (("cuts", options.cuts), ("shutdowns", options.shutdowns)):
             if not count or (way == "shutdowns" and policy == NATIVE):
                 continue
-            total = getattr(losses, way)(guest, policy, count, options.seed, options.verbose)
+            if way == "cuts":
+                total = losses.cuts(guest, policy, count, options.seed, options.kinds, options.verbose)
+            else:
+                total = losses.shutdowns(guest, policy, count, options.seed, options.verbose)
             print(total.line(way, policy), flush=True)
             good &= not total.failed
             if way == "cuts" and policy in CONTROL and not total.lost:
@@ -98,9 +91,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--fs", choices=("ext4", "xfs"), default="ext4", help="of the volume")
     parser.add_argument("--root", choices=("host", "debian"), default="host", help="of the containers")
     parser.add_argument(
-        "--still",
-        action="store_true",
-        help="a control: one boot id, one mount, one path; only processes come and go",
+        "--change",
+        nargs="*",
+        choices=life.CHANGES,
+        default=list(life.CHANGES),
+        help="between two lives of a container; nothing for a control in which only processes come and go",
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="build directory to test")
@@ -115,6 +110,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--sync", nargs="+", choices=(*losses.POLICIES, *CONTROL, NATIVE), default=list(losses.POLICIES)
     )
+    parser.add_argument(
+        "--kinds", nargs="+", choices=losses.KINDS, default=list(losses.KINDS), help="of cut programs"
+    )
     parser.add_argument("--verbose", action="store_true", help="a line per round")
     options = parser.parse_args()
     options.build, options.cache = options.build.resolve(), options.cache.resolve()
@@ -127,7 +125,7 @@ def start() -> int:
     options = parse()
     reasons = [system.missing()]
     reasons += [container.missing()] if options.rounds else []
-    reasons += [machine.missing(options.cache)] if options.cuts or options.shutdowns else []
+    reasons += [machine.missing()] if options.cuts or options.shutdowns else []
     for why in reasons:
         if why:
             print(f"skipped: {why}")

@@ -2,8 +2,8 @@
 """One interface for containers of runc and of systemd-nspawn.
 
 A container has pid, mount, ipc and uts namespaces of its own, and runs /fw/run.sh as its first process.  The directory
-that the caller shares with it is /fw.  Each start has a boot id of its own: nspawn makes one; for runc a file with one is
-mounted over the kernel's.
+that the caller shares with it is /fw.  Each start has a boot id of its own: nspawn makes one; for runc a file with one
+is mounted over the kernel's.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Container:
                 "args": ["/bin/sh", "/fw/run.sh"],
                 "env": [PATH],
                 "cwd": "/",
-                "capabilities": {which: rights for which in ("bounding", "effective", "permitted")},
+                "capabilities": dict.fromkeys(("bounding", "effective", "permitted"), rights),
             },
             "root": {"path": str(root)},
             "hostname": "container",

@@ -28,6 +28,8 @@ from surroundings import USERS
 from surroundings.container import ENGINES, Container
 from surroundings.volume import MIB, Volume
 
+# Another boot id, by runc and nspawn in turn; another path in the container; another mount of another device.
+CHANGES = ("boot", "path", "node")
 MODES = ("plain", "users", "child")
 PLACES = ("/data", "/srv/app/files", "/var/lib/volume")
 POLICIES = ("fdatasync", "fsync", "journal", "relaxed", "off")
@@ -66,8 +68,8 @@ class Totals:
 
 
 HEAD = (
-    "| mode | rounds | kills | moves to another node | acknowledged writes | kills with bytes to bring back | these bytes "
-    "| failed rounds | s |\n|---|---|---|---|---|---|---|---|---|"
+    "| mode | rounds | kills | moves to another node | acknowledged writes | kills with bytes to bring back "
+    "| these bytes | failed rounds | s |\n|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -212,12 +214,19 @@ class Player:
 
 
 class Day:
-    """Rounds of one mode; after one that failed with a new volume.  `still`: nothing changes but the processes."""
+    """Rounds of one mode; after one that failed with a new volume.  `changes`: what does between two lives."""
 
     def __init__(
-        self, mode: str, place: Path, root: Path, tools: dict[str, Path], fs: str, seed: int, still: bool
+        self,
+        mode: str,
+        place: Path,
+        root: Path,
+        tools: dict[str, Path],
+        fs: str,
+        seed: int,
+        changes: list[str],
     ) -> None:
-        self.mode, self.place, self.root, self.fs, self.still = mode, place, root, fs, still
+        self.mode, self.place, self.root, self.fs, self.changes = mode, place, root, fs, changes
         self.dice = Random(f"{mode} {seed}")
         self.totals = Totals()
         self.shared = place / "fw"
@@ -253,7 +262,9 @@ class Day:
         while self.totals.rounds < rounds:
             self.totals.rounds += 1
             self.settle_place(volume)
-            self.engine = "runc" if self.still else list(ENGINES)[self.totals.rounds % len(ENGINES)]
+            self.engine = (
+                list(ENGINES)[self.totals.rounds % len(ENGINES)] if "boot" in self.changes else "runc"
+            )
             self.way = self.dice.choice(("open", "hand"))
             self.set = self.settings()
             self.what = f"{self.engine}, {self.inside}, recovery by {self.way}, {self.set}"
@@ -269,14 +280,14 @@ class Day:
 
     def settle_place(self, volume: Volume) -> None:
         """Where the container finds its volume this time; every other time it comes to another node."""
-        if volume.point is None or (self.dice.random() < 0.5 and not self.still):
+        if volume.point is None or ("node" in self.changes and self.dice.random() < 0.5):
             self.totals.moves += volume.point is not None
             volume.move(
                 self.place / f"node-{self.volumes}-{self.totals.rounds}-{self.dice.randrange(1 << 20)}"
             )
         self.volume = volume.point
         self.data = volume.point / "data"
-        if not (self.still and self.inside):
+        if "path" in self.changes or not self.inside:
             self.inside = self.dice.choice([where for where in PLACES if where != self.inside])
         if self.data.exists():
             return
@@ -402,7 +413,14 @@ class Day:
     def box(self, script: str) -> Container:
         for name in ("recover.status", "recover.out"):
             (self.shared / name).unlink(missing_ok=True)
-        return Container(self.engine, self.root, self.shared, {self.volume: self.inside}, script, self.still)
+        return Container(
+            self.engine,
+            self.root,
+            self.shared,
+            {self.volume: self.inside},
+            script,
+            "boot" not in self.changes,
+        )
 
     # ---- the modes ----
 

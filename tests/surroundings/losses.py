@@ -28,6 +28,7 @@ KINDS = ("append", "position", "threads", "stdio", "dsync", "create", "replace",
 POLICIES = ("fdatasync", "fsync", "journal", "relaxed")
 DATA = "/disk/data"
 LONGEST_SECONDS = 8  # until the power goes
+PACE_US = 500
 SPARE_NS = (RELAXED_MS + 1000) * 1_000_000  # `relaxed`, and a flush on a slow machine
 # As the file system is made by power.disk: nothing is written behind our back.
 MAKE_OPTIONS = ("-J", "size=4", "-E", "lazy_itable_init=0,lazy_journal_init=0")
@@ -118,31 +119,34 @@ def words(env: dict[str, str]) -> str:
 def cut(guest: Guest, disk: Disk, machine: Machine, job: Job) -> tuple[Acks, tuple[int, int]]:
     """The program writes and syncs; the power goes.  What it had been promised."""
     machine.must(f"rm -rf {DATA}; mkdir {DATA}; sync")
-    env = {} if job.policy == NATIVE else preload_env(Path("/fw/libfastwrite.so"), f"{DATA}/**", **settings(job))
-    syncs = syncs_of(job)
-    pace_us = 2000 if job.policy == RELAXED else 0
-    machine.must(
-        f"{words(env)} /fw/writer {job.kind} {DATA} /dev/acks {job.seed} {syncs} {pace_us} 1 >/run/writer 2>&1 &"
+    env = (
+        {}
+        if job.policy == NATIVE
+        else preload_env(Path("/fw/libfastwrite.so"), f"{DATA}/**", **settings(job))
     )
-    wanted = guest.dice.randrange(20, syncs) * 2 * ACK.size
-    # the background syncs of `relaxed` are to come as well
+    syncs = (20 if job.policy == RELAXED else 2) * syncs_of(job)  # it is to be busy still when the power goes
+    machine.must(
+        f"{words(env)} /fw/writer {job.kind} {DATA} /dev/acks {job.seed} {syncs} {PACE_US} 1 >/run/writer 2>&1 &"
+    )
+    wanted = guest.dice.randrange(20, 2 * syncs_of(job)) * ACK.size
     begun = time.monotonic()
-    least = begun + guest.dice.uniform(2, 4) if job.policy == RELAXED else begun
-    if not wait_until(lambda: len(machine.hear()) >= wanted and time.monotonic() > least, LONGEST_SECONDS):
-        if not machine.hear():
-            raise FailedError(f"{job}: nothing was said: {machine.run('cat /run/writer')[1]}")
+    # the background syncs of `relaxed` are to come as well
+    least = begun + guest.dice.uniform(1.5, 3.5) if job.policy == RELAXED else begun
+    wait_until(lambda: len(machine.hear()) >= wanted and time.monotonic() > least, LONGEST_SECONDS)
+    if not machine.hear():
+        raise FailedError(f"{job}: nothing was said: {machine.run('cat /run/writer')[1]}")
     time.sleep(guest.dice.random() * 0.05)
-    machine.power_off()
-    data = machine.hear()
-    flight = disk.lose_power(guest.dice, guest.dice.choice(STYLES))
-    data = data[: len(data) // ACK.size * ACK.size]
     until_ns = None
-    if job.policy == RELAXED:  # the last thing that was said is older than the loss
-        until_ns = max([ns for _, _, _, ns in ACK.iter_unpack(data)], default=0) - SPARE_NS
+    if job.policy == RELAXED:
+        until_ns = int(float(machine.must("cat /proc/uptime").split()[0]) * 1e9) - SPARE_NS
+    machine.power_off()
+    flight = disk.lose_power(guest.dice, guest.dice.choice(STYLES))
+    data = machine.hear()
+    data = data[: len(data) // ACK.size * ACK.size]
     return Acks.of([data], until_ns), flight
 
 
-def cuts(guest: Guest, policy: str, count: int, seed: int, verbose: bool) -> Totals:
+def cuts(guest: Guest, policy: str, count: int, seed: int, kinds: list[str], verbose: bool) -> Totals:
     """A boot recovers and checks what the loss before it left, and goes on to the next loss."""
     total = Totals()
     begun = time.monotonic()
@@ -154,7 +158,7 @@ def cuts(guest: Guest, policy: str, count: int, seed: int, verbose: bool) -> Tot
                     look_after_cut(guest, machine, *last, total)
                 if number == count:
                     break
-                job = Job(KINDS[(seed + number) % len(KINDS)], "ext4", policy, seed * 100_000 + number)
+                job = Job(kinds[(seed + number) % len(kinds)], "ext4", policy, seed * 100_000 + number)
                 acks, (kept, dropped) = cut(guest, disk, machine, job)
             last = (job, acks)
             total.losses += 1
@@ -191,8 +195,8 @@ def look_after_cut(guest: Guest, machine: Machine, job: Job, acks: Acks, total: 
 
 
 def shutdowns(guest: Guest, policy: str, count: int, seed: int, verbose: bool) -> Totals:
-    """Everything that a `write` returned for is promised, under each policy.  Every other time the boot unit recovers at
-    stop, before the disk is unmounted."""
+    """Everything that a `write` returned for is promised, under each policy.  Every other time the boot unit recovers
+    at stop, before the disk is unmounted."""
     total = Totals()
     begun = time.monotonic()
     for number in range(count):
@@ -209,7 +213,9 @@ def shutdowns(guest: Guest, policy: str, count: int, seed: int, verbose: bool) -
                 machine.must(f": > {DATA}/shared")
                 env = words(preload_env(Path("/fw/libfastwrite.so"), f"{DATA}/**", **chosen))
                 options = f"id=7 shared={DATA}/shared"
-                machine.must(f"{env} /fw/life {DATA} /run/log {dice.randrange(1 << 30)} 0 {options} 2>/run/life &")
+                machine.must(
+                    f"{env} /fw/life {DATA} /run/log {dice.randrange(1 << 30)} 0 {options} 2>/run/life &"
+                )
                 time.sleep(dice.uniform(0.3, 1.5))
                 machine.must("[ -e /run/log ] && ! [ -s /run/life ] || { cat /run/life; false; }")
                 save = "cd /run && tar cf - log | dd of=/dev/vdb bs=64k conv=fsync 2>/dev/null"
@@ -251,5 +257,3 @@ def take_log(place: Path) -> list[kill_model.Op]:
     if not ops:
         raise FailedError("the program had written nothing when the machine was shut down")
     return ops
-
-

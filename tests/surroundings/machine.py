@@ -6,6 +6,7 @@ It boots in two seconds without KVM.  Killing it is a loss of power: the next bo
 
 from __future__ import annotations
 
+import platform
 import shutil
 import socket
 import subprocess
@@ -21,6 +22,7 @@ MODULES = ("virtio_pci", "virtio_blk", "virtio_console")
 KERNEL_PACKAGE = "linux-image-cloud-amd64"
 COMMAND_LINE = "console=ttyS0 quiet panic=-1 mitigations=off nokaslr random.trust_cpu=on"
 PATIENCE_SECONDS = 60
+START_SECONDS = 10  # of the emulator
 OUTBOX_BYTES = 96 << 20
 END = b"\x01"
 DIRECTORIES = ("bin", "dev", "disk", "etc", "fw", "lib64", "modules", "proc", "root", "run", "sys", "tmp")
@@ -82,8 +84,10 @@ def fetch_kernel(cache: Path) -> Path:
     return cache / "kernel"
 
 
-def missing(cache: Path) -> str:
+def missing() -> str:
     """Why there is no machine; empty when there is one.  (A kernel can be fetched.)"""
+    if platform.machine() != "x86_64":
+        return f"the virtual machine is an x86_64, this is {platform.machine()}"
     for package, program in (("qemu-system-x86", EMULATOR), ("busybox-static", SHELL)):
         if not shutil.which(program):
             return f"{program} is missing (package {package}; scripts/deps machine)"
@@ -177,15 +181,14 @@ class Machine:
         if not self.outbox.exists():
             with self.outbox.open("wb") as file:
                 file.truncate(OUTBOX_BYTES)
-        listeners = {}
-        for name in ("acks", "control"):
-            (place / name).unlink(missing_ok=True)
-            listeners[name] = socket.socket(socket.AF_UNIX)
-            listeners[name].bind(str(place / name))
-            listeners[name].listen(1)
-        devices = ["-device", "virtio-serial-pci"]
-        for number, name in enumerate(listeners, 1):
-            devices += ["-chardev", f"socket,id={name},path={place / name}"]
+        self.acks = place / "acks"
+        self.acks.unlink(missing_ok=True)
+        (place / "control").unlink(missing_ok=True)
+        # ioeventfd=off, and a file: when a write to the port has returned, its bytes are in the host's kernel
+        devices = ["-device", "virtio-serial-pci,ioeventfd=off"]
+        devices += ["-chardev", f"file,id=acks,path={self.acks}"]
+        devices += ["-chardev", f"socket,id=control,path={place / 'control'}"]
+        for number, name in enumerate(("acks", "control"), 1):
             devices += ["-device", f"virtserialport,chardev={name},nr={number}"]
         disk = f"file.driver=nbd,file.server.type=unix,file.server.path={disk_address}"
         disks = ["-drive", f"{disk},format=raw,if=none,id=disk,cache=writeback"]
@@ -193,54 +196,60 @@ class Machine:
         for name in ("disk", "outbox"):
             disks += ["-device", f"virtio-blk-pci,drive={name}"]
         (vmlinuz,) = kernel.glob("boot/vmlinuz-*")
-        self.popen = subprocess.Popen(
-            [
-                *(EMULATOR, "-M", "q35", "-accel", "tcg", "-cpu", "qemu64", "-m", "384", "-no-reboot"),
-                *("-nodefaults", "-no-user-config", "-display", "none", "-serial", f"file:{self.console}"),
-                *("-kernel", str(vmlinuz), "-initrd", str(initramfs), "-append", COMMAND_LINE),
-                *disks,
-                *devices,
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            preexec_fn=system.die_with_parent,
-        )
-        self.ports = {}
-        try:
-            for name, listener in listeners.items():
-                listener.settimeout(PATIENCE_SECONDS)
-                self.ports[name] = listener.accept()[0]
-                listener.close()
-        except TimeoutError:
-            self.power_off()
-            raise FailedError(f"{EMULATOR} does not start: {self.popen.stderr.read().decode()}") from None
-        self.acks = bytearray()
-        self.ports["acks"].setblocking(False)
-        self.ports["control"].settimeout(PATIENCE_SECONDS)
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(place / "control"))
+            listener.listen(1)
+            self.popen = subprocess.Popen(
+                [
+                    *(EMULATOR, "-M", "q35", "-accel", "tcg", "-cpu", "qemu64", "-m", "384", "-no-reboot"),
+                    *(
+                        "-nodefaults",
+                        "-no-user-config",
+                        "-display",
+                        "none",
+                        "-serial",
+                        f"file:{self.console}",
+                    ),
+                    *("-kernel", str(vmlinuz), "-initrd", str(initramfs), "-append", COMMAND_LINE),
+                    *disks,
+                    *devices,
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                preexec_fn=system.die_with_parent,
+            )
+            listener.settimeout(START_SECONDS)
+            try:
+                self.control, _ = listener.accept()
+            except TimeoutError:
+                self.power_off()
+                said = self.popen.stderr.read().decode()
+                raise FailedError(f"{EMULATOR} does not start: {said}") from None
+        self.control.settimeout(PATIENCE_SECONDS)
 
     def __enter__(self) -> Machine:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.power_off()
-        for port in self.ports.values():
-            port.close()
+        self.control.close()
         self.popen.stderr.close()
 
     def run(self, command: str) -> tuple[int, str]:
         """A line for the guest's shell; its status, and what it said."""
-        control = self.ports["control"]
         said = bytearray()
         try:
-            control.sendall(command.replace("\n", "; ").encode() + b"\n")
+            self.control.sendall(command.replace("\n", "; ").encode() + b"\n")
             while not (END in said and said.endswith(b"\n")):
-                part = control.recv(65536)
+                part = self.control.recv(65536)
                 if not part:
                     raise FailedError(f"the machine ended in: {command}: {self.text()}")
                 said += part
         except TimeoutError:
-            raise FailedError(f"{PATIENCE_SECONDS} s for: {command}: {bytes(said)!r}: {self.text()}") from None
+            raise FailedError(
+                f"{PATIENCE_SECONDS} s for: {command}: {bytes(said)!r}: {self.text()}"
+            ) from None
         except ConnectionError:
             self.power_off()
             raise FailedError(f"{EMULATOR} ended: {self.popen.stderr.read().decode()}{self.text()}") from None
@@ -256,20 +265,14 @@ class Machine:
     def fetch(self, path: str, target: Path) -> None:
         """A directory or file of the guest, as a tar archive through the second disk."""
         parent, name = path.rsplit("/", 1)
-        self.must(f"cd {parent or '/'} && tar cf - {name} | dd of=/dev/vdb bs=64k conv=fsync 2>/run/dd || cat /run/dd")
+        self.must(
+            f"cd {parent or '/'} && tar cf - {name} | dd of=/dev/vdb bs=64k conv=fsync 2>/run/dd || cat /run/dd"
+        )
         subprocess.run(["tar", "xf", str(self.outbox), "-C", str(target)], check=True, capture_output=True)
 
     def hear(self) -> bytes:
         """All acknowledgements so far."""
-        while True:
-            try:
-                part = self.ports["acks"].recv(1 << 16)
-            except BlockingIOError:
-                break
-            if not part:
-                break
-            self.acks += part
-        return bytes(self.acks)
+        return self.acks.read_bytes() if self.acks.exists() else b""
 
     def power_off(self) -> None:
         """As when somebody pulls the plug.  What the guest had said before that is there still."""
@@ -279,7 +282,7 @@ class Machine:
     def shut_down(self, recover: str = "", save: str = "", grace: float = 0.2) -> None:
         """In order: programs are asked, then killed, the disk is unmounted, power goes."""
         steps = SHUT_DOWN.format(grace=grace, save=save or ":", recover=recover or ":").strip()
-        self.ports["control"].sendall(steps.replace("\n", "; ").encode() + b"\n")
+        self.control.sendall(steps.replace("\n", "; ").encode() + b"\n")
         try:
             self.popen.wait(PATIENCE_SECONDS)
         except subprocess.TimeoutExpired:

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the driver for a test, in a process of its own: whatever ends it, its namespaces end with it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import ROOT
+
+SKIPPED = 77
+PATIENCE_SECONDS = 300
+
+
+def run(build: Path, *options: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "surroundings", "--build", str(build), *options],
+        cwd=ROOT / "tests",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    if done.returncode == SKIPPED:
+        pytest.skip(done.stdout.strip().removeprefix("skipped: "))
+    assert done.returncode == 0, done.stdout
+    return done.stdout

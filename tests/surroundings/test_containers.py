@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A little of what `make soak-surroundings` does with containers; and tests of what looks at the files there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kill_model import APPEND, POSITIONAL, RECORD, Op
+
+from surroundings import container
+from surroundings.life import SHARED_NAME, Files, Shared
+from surroundings.run import run
+
+WHY_NOT = container.missing()
+contained = pytest.mark.skipif(bool(WHY_NOT), reason=f"no containers: {WHY_NOT}")
+
+
+@contained
+def test_only_processes_come_and_go(build: Path, library: Path) -> None:
+    """A control: the same boot, the same mount, the same path."""
+    run(build, "--rounds", "12", "--modes", "plain", "users", "--change")
+
+
+@contained
+@pytest.mark.parametrize("change", ["boot", "path", "node"])
+def test_one_thing_changes(build: Path, library: Path, change: str) -> None:
+    """The boot id, by runc and nspawn in turn; the path in the container; mount, device and place on the host."""
+    run(build, "--rounds", "12", "--modes", "plain", "--change", change)
+
+
+@contained
+def test_everything_changes(build: Path, library: Path) -> None:
+    run(build, "--rounds", "24", "--modes", "plain")
+
+
+@contained
+def test_two_users(build: Path, library: Path) -> None:
+    run(build, "--rounds", "12", "--modes", "users")
+
+
+@contained
+def test_an_idle_worker_lives_on(build: Path, library: Path) -> None:
+    """The master is killed, and another one starts beside its worker: in one container, then with other ones, too."""
+    run(build, "--rounds", "6", "--modes", "child", "--change")
+    run(build, "--rounds", "6", "--modes", "child")
+
+
+@contained
+def test_another_file_system(build: Path, library: Path) -> None:
+    run(build, "--rounds", "8", "--modes", "plain", "--fs", "xfs")
+
+
+# ---- what looks at the files ----
+
+
+def op(kind: int, offset: int, length: int, returned: bool = True, seed: int = 5) -> Op:
+    return Op(0, kind, offset, length, seed, returned, 1)
+
+
+def test_files_must_hold_what_was_acknowledged(tmp_path: Path) -> None:
+    first, second = op(APPEND, 0, 100, seed=3), op(APPEND, 0, 50, seed=9)
+    last = op(APPEND, 0, 10, returned=False, seed=11)
+    files = Files(0, held={0: b"before"}, since=[first, second, last])
+    whole = b"before" + first.content() + second.content()
+    path = tmp_path / "f0"
+
+    def problems(data: bytes) -> list[str]:
+        path.write_bytes(data)
+        return files.problems(tmp_path)
+
+    assert not problems(whole)
+    assert not problems(whole + last.content())
+    assert problems(whole[:-1])
+    assert problems(whole + last.content()[:-1])
+    assert problems(b"before" + second.content() + first.content())
+    assert problems(b"before")
+    assert problems(whole + b"?")
+    path.unlink()
+    assert files.problems(tmp_path)
+    assert files.missing(tmp_path) == len(whole)
+
+
+def test_older_bytes_over_newer_ones_are_found(tmp_path: Path) -> None:
+    old, new = op(POSITIONAL, 10, 50, seed=3), op(POSITIONAL, 20, 10, seed=9)
+    path = tmp_path / "f0"
+    data = bytearray(bytes(10) + old.content())
+    data[20:30] = new.content()
+    path.write_bytes(data)
+    files = Files(0, since=[old, new])
+    assert not files.problems(tmp_path)
+    files.accept(tmp_path)
+    assert not files.problems(tmp_path)
+    path.write_bytes(bytes(10) + old.content())
+    assert files.problems(tmp_path)
+    assert 0 < files.missing(tmp_path) <= 10
+
+
+def test_shared_records_are_there_once_and_in_order(tmp_path: Path) -> None:
+    path = tmp_path / SHARED_NAME
+    shared = Shared()
+    shared.note([op(RECORD, number, 64) for number in range(3)] + [op(RECORD, 3, 64, returned=False)])
+    assert shared.begun == {1: 4}
+
+    def problems(*numbers: int, rest: bytes = b"") -> list[str]:
+        records = [b"record 01 %08d " % number for number in numbers]
+        path.write_bytes(b"".join(record.ljust(63, b".") + b"\n" for record in records) + rest)
+        return shared.problems(path, [1])
+
+    assert not problems(0, 1, 2)
+    assert not problems(0, 1, 2, 3)
+    assert problems(0, 1)
+    assert problems(0, 1, 2, 2)
+    assert problems(0, 2, 1)
+    assert problems(0, 1, 2, rest=b"record 01")
