@@ -142,6 +142,8 @@ def start() -> int:
         except FailedError as error:
             print(f"FAILED {error}", flush=True)
             good = False
+        finally:
+            container.sweep()
         print(f"{'passed' if good else 'FAILED'} in {time.monotonic() - begun:.0f} s", flush=True)
         return 0 if good else 1
 

@@ -37,6 +37,11 @@ CAPABILITIES = (
 )
 PATH = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
 PATIENCE_SECONDS = 30
+OWN = "fastwrite-"
+TOKEN = uuid.uuid4().hex[:8]  # two drivers may run at a time, each with the pid 1
+CGROUPS = Path("/sys/fs/cgroup")
+NSPAWN_LEAVES = ("payload", "supervisor")
+OLD_SECONDS = 60
 OTHER_BOOT = "mount --bind /fw/boot_id /proc/sys/kernel/random/boot_id || exit 90\n"
 
 
@@ -50,6 +55,15 @@ def missing() -> str:
         if not shutil.which(program):
             return f"{program} is missing (package {package}; scripts/deps surroundings)"
     return ""
+
+
+def sweep() -> None:
+    """Empty control groups: all that is left of a driver that was killed, and what nspawn leaves."""
+    for parent in (CGROUPS, *CGROUPS.glob("*/")):
+        for path in (*parent.glob(f"{OWN}*"), *(parent / name for name in NSPAWN_LEAVES)):
+            with contextlib.suppress(OSError):  # gone, or somebody is in it
+                if path.name.startswith(OWN + TOKEN) or time.time() - path.stat().st_mtime > OLD_SECONDS:
+                    path.rmdir()
 
 
 class Container:
@@ -69,7 +83,7 @@ class Container:
         Container.count += 1
         self.engine = engine
         self.place = shared.parent
-        self.name = f"fastwrite-{os.getpid()}-{Container.count}"
+        self.name = f"{OWN}{TOKEN}-{Container.count}"
         self.said = shared / "container.out"
         (shared / "boot_id").write_text(f"{uuid.uuid4()}\n")
         (shared / "run.sh").write_text((OTHER_BOOT if engine == "runc" and not same_boot else "") + script)

@@ -139,6 +139,7 @@ def cut(guest: Guest, disk: Disk, machine: Machine, job: Job) -> tuple[Acks, tup
     until_ns = None
     if job.policy == RELAXED:
         until_ns = int(float(machine.must("cat /proc/uptime").split()[0]) * 1e9) - SPARE_NS
+        time.sleep(guest.dice.random() * 2 * RELAXED_MS / 1000)
     machine.power_off()
     flight = disk.lose_power(guest.dice, guest.dice.choice(STYLES))
     data = machine.hear()

@@ -14,9 +14,20 @@ SKIPPED = 77
 PATIENCE_SECONDS = 300
 
 
+def command(build: Path, *options: str) -> list[str]:
+    return [sys.executable, "-m", "surroundings", "--build", str(build), *options]
+
+
+def start(build: Path, *options: str) -> subprocess.Popen:
+    nowhere = subprocess.DEVNULL
+    return subprocess.Popen(
+        command(build, *options), cwd=ROOT / "tests", stdin=nowhere, stdout=nowhere, stderr=nowhere
+    )
+
+
 def run(build: Path, *options: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "surroundings", "--build", str(build), *options],
+        command(build, *options),
         cwd=ROOT / "tests",
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

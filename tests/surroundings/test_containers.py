@@ -3,14 +3,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 from kill_model import APPEND, POSITIONAL, RECORD, Op
+from power import system
 
 from surroundings import container
 from surroundings.life import SHARED_NAME, Files, Shared
-from surroundings.run import run
+from surroundings.run import run, start
 
 WHY_NOT = container.missing()
 contained = pytest.mark.skipif(bool(WHY_NOT), reason=f"no containers: {WHY_NOT}")
@@ -49,6 +53,56 @@ def test_an_idle_worker_lives_on(build: Path, library: Path) -> None:
 @contained
 def test_another_file_system(build: Path, library: Path) -> None:
     run(build, "--rounds", "8", "--modes", "plain", "--fs", "xfs")
+
+
+@contained
+def test_nothing_stays_after_a_kill(build: Path, library: Path) -> None:
+    """A driver that is killed leaves no container and no loop device."""
+
+    def descendants(pid: int) -> set[int]:
+        found = set()
+        with contextlib.suppress(OSError):
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                for child in map(int, (task / "children").read_text().split()):
+                    found |= {child} | descendants(child)
+        return found
+
+    def tmpfs_of(pids: set[int]) -> set[str]:
+        """Device numbers of the driver's own directory, where the images are."""
+        found = set()
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                mounts = [line.split() for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines()]
+                found |= {words[2] for words in mounts if words[4] == str(system.PLACE) and "tmpfs" in words}
+        return found
+
+    def loops(devices: set[str]) -> list[str]:
+        options = ["losetup", "--noheadings", "--list", "--output", "BACK-MAJ:MIN"]
+        said = subprocess.run(options, capture_output=True, text=True, check=False).stdout
+        return [line for line in map(str.strip, said.splitlines()) if line in devices]
+
+    def until(true) -> bool:
+        limit = time.monotonic() + 30
+        while not true() and time.monotonic() < limit:
+            time.sleep(0.01)
+        return bool(true())
+
+    driver = start(build, "--rounds", "100000", "--modes", "plain", "--change")
+    pids, devices = set(), set()
+    try:
+
+        def under_way() -> bool:
+            nonlocal pids, devices
+            pids = descendants(driver.pid)
+            devices = tmpfs_of(pids)
+            return len(pids) > 2 and bool(loops(devices))
+
+        assert until(under_way)
+    finally:
+        driver.kill()
+        driver.wait()
+    assert until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+    assert until(lambda: not loops(devices))
 
 
 # ---- what looks at the files ----
