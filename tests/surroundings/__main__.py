@@ -14,7 +14,7 @@ from power import system
 from power.workload import CONTROL, NATIVE, FailedError
 from support import ROOT
 
-from surroundings import container, life, losses, machine, rootfs
+from surroundings import booted, container, life, losses, machine, rootfs
 
 SKIPPED = 77
 
@@ -31,28 +31,22 @@ def tools_of(build: Path, *programs: str) -> dict[str, Path]:
 def containers(options: argparse.Namespace) -> bool:
     """True when every round of every mode was good."""
     good = True
-    root = (
-        rootfs.of_host(system.PLACE)
-        if options.root == "host"
-        else rootfs.of_debian(system.PLACE, options.cache)
-    )
+    roots: dict[str, Path] = {}
     print(life.HEAD, flush=True)
     for mode in options.modes:
         place = system.PLACE / mode
         place.mkdir()
-        day = life.Day(
-            mode,
-            place,
-            root,
-            tools_of(options.build, "surroundings/life"),
-            options.fs,
-            options.seed,
-            options.change,
-        )
+        kind = "debian" if mode == "systemd" else options.root
+        if kind not in roots:
+            make = rootfs.of_host if kind == "host" else rootfs.of_debian
+            roots[kind] = make(system.PLACE, options.cache)
+        tools = tools_of(options.build, "surroundings/life")
+        make_day = booted.BootedDay if mode == "systemd" else life.Day
+        day = make_day(mode, place, roots[kind], tools, options)
         totals = day.run(options.rounds, options.verbose)
         print(totals.line(mode), flush=True)
         good &= not totals.failed
-        if options.rounds >= len(life.MODES) and totals.at_stake == 0 and not totals.failed:
+        if options.rounds >= len(life.MODES) and not (totals.at_stake or totals.failed or options.native):
             print(f"FAILED {mode}: after no kill was there anything to bring back", flush=True)
             good = False
         shutil.rmtree(place)
@@ -97,6 +91,7 @@ def parse() -> argparse.Namespace:
         default=list(life.CHANGES),
         help="between two lives of a container; nothing for a control in which only processes come and go",
     )
+    parser.add_argument("--native", action="store_true", help="a control of the rounds: without the library")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="build directory to test")
     parser.add_argument(

@@ -77,9 +77,11 @@ class Container:
         root: Path,
         shared: Path,
         binds: dict[Path, str],
-        script: str,
+        script: str = "",
+        *,
         same_boot: bool = False,
     ) -> None:
+        """Without a script the root's own init system is started (nspawn only)."""
         Container.count += 1
         self.engine = engine
         self.place = shared.parent
@@ -87,6 +89,7 @@ class Container:
         self.said = shared / "container.out"
         (shared / "boot_id").write_text(f"{uuid.uuid4()}\n")
         (shared / "run.sh").write_text((OTHER_BOOT if engine == "runc" and not same_boot else "") + script)
+        self.booted = not script
         everything = {shared: "/fw", **binds}
         for inside in everything.values():
             (root / inside.lstrip("/")).mkdir(parents=True, exist_ok=True)
@@ -112,7 +115,7 @@ class Container:
             *("systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--console=pipe"),
             *(f"--directory={root}", f"--machine={self.name}"),
             *(f"--bind={outside}:{inside}" for outside, inside in binds.items()),
-            *("--", "/bin/sh", "/fw/run.sh"),
+            *(("--boot",) if self.booted else ("--", "/bin/sh", "/fw/run.sh")),
         ]
 
     def runc(self, root: Path, binds: dict[Path, str]) -> list[str]:
@@ -192,6 +195,11 @@ class Container:
 
     def kill(self, inner: int, number: int = signal.SIGKILL) -> None:
         os.kill(self.outer_pid(inner), number)
+
+    def shut_down(self) -> None:
+        """The init system stops its units, in order."""
+        self.kill(1, signal.SIGRTMIN + 4)
+        self.wait()
 
     def kill_all(self) -> None:
         """As when the container's first process is killed: the kernel kills the others."""

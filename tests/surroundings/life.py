@@ -8,6 +8,7 @@ under every policy.
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import re
 import shutil
@@ -30,7 +31,7 @@ from surroundings.volume import MIB, Volume
 
 # Another boot id, by runc and nspawn in turn; another path in the container; another mount of another device.
 CHANGES = ("boot", "path", "node")
-MODES = ("plain", "users", "child")
+MODES = ("plain", "users", "child", "systemd")
 PLACES = ("/data", "/srv/app/files", "/var/lib/volume")
 POLICIES = ("fdatasync", "fsync", "journal", "relaxed", "off")
 GO, EMPTY_AND_GO = 1, 2
@@ -217,17 +218,11 @@ class Day:
     """Rounds of one mode; after one that failed with a new volume.  `changes`: what does between two lives."""
 
     def __init__(
-        self,
-        mode: str,
-        place: Path,
-        root: Path,
-        tools: dict[str, Path],
-        fs: str,
-        seed: int,
-        changes: list[str],
+        self, mode: str, place: Path, root: Path, tools: dict[str, Path], options: argparse.Namespace
     ) -> None:
-        self.mode, self.place, self.root, self.fs, self.changes = mode, place, root, fs, changes
-        self.dice = Random(f"{mode} {seed}")
+        self.mode, self.place, self.root = mode, place, root
+        self.fs, self.changes, self.native = options.fs, options.change, options.native
+        self.dice = Random(f"{mode} {options.seed}")
         self.totals = Totals()
         self.shared = place / "fw"
         self.shared.mkdir(exist_ok=True)
@@ -266,6 +261,8 @@ class Day:
                 list(ENGINES)[self.totals.rounds % len(ENGINES)] if "boot" in self.changes else "runc"
             )
             self.way = self.dice.choice(("open", "hand"))
+            if self.mode == "systemd":
+                self.engine, self.way = "nspawn", "the boot unit"
             self.set = self.settings()
             self.what = f"{self.engine}, {self.inside}, recovery by {self.way}, {self.set}"
             if verbose:
@@ -320,7 +317,7 @@ class Day:
         env = preload_env(Path("/fw/libfastwrite.so"), f"{self.inside}/data/**", **self.set)
         if self.mode == "users":
             env["FASTWRITE_STAGING"] = f"{self.inside}/home-{player.uid}/staging"
-        if not preload:
+        if not preload or self.native:
             del env["LD_PRELOAD"]
         return "env " + " ".join(f"'{name}={value}'" for name, value in env.items())
 
@@ -340,7 +337,7 @@ class Day:
 
     def recovery(self) -> str:
         """By hand, as root, before anything starts; a failure is said in /fw/recover.status."""
-        if self.way == "open":
+        if self.way != "hand":
             return ""
         text = ": > /fw/recover.status; : > /fw/recover.out\n"
         for player in self.players:
@@ -413,13 +410,9 @@ class Day:
     def box(self, script: str) -> Container:
         for name in ("recover.status", "recover.out"):
             (self.shared / name).unlink(missing_ok=True)
+        same_boot = "boot" not in self.changes
         return Container(
-            self.engine,
-            self.root,
-            self.shared,
-            {self.volume: self.inside},
-            script,
-            "boot" not in self.changes,
+            self.engine, self.root, self.shared, {self.volume: self.inside}, script, same_boot=same_boot
         )
 
     # ---- the modes ----

@@ -35,6 +35,8 @@ mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
 mkdir -p /dev/shm
 for module in /modules/*; do insmod $module; done
+until [ -b /dev/vda ] && [ -b /dev/vdb ]; do sleep 0.01; done
+until [ -e /dev/vport*p1 ] && [ -e /dev/vport*p2 ]; do sleep 0.01; done
 ln -s /dev/vport*p1 /dev/acks
 ln -s /dev/vport*p2 /dev/control
 exec 3<>/dev/control

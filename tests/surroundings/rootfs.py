@@ -15,10 +15,11 @@ from surroundings import USERS
 
 EMPTY = ("dev", "etc", "fw", "proc", "root", "run", "sys", "tmp", "usr", "var")
 MERGED = ("bin", "sbin", "lib", "lib64")
+PACKAGES = "systemd,systemd-sysv"
 MS_RDONLY, MS_REMOUNT = 1, 32
 
 
-def of_host(place: Path) -> Path:
+def of_host(place: Path, _cache: Path) -> Path:
     """This system's /usr, read-only, and otherwise next to nothing.  Takes no time and no network."""
     root = place / "root"
     for name in EMPTY:
@@ -40,19 +41,25 @@ def release() -> str:
     for line in Path("/etc/os-release").read_text().splitlines():
         if line.startswith("VERSION_CODENAME="):
             return line.split("=", 1)[1].strip('"')
-    raise FailedError("/etc/os-release names no release; --root host does without")
+    return "stable"
+
+
+def kept_debian(cache: Path) -> Path:
+    """Where it is, once it is made."""
+    return cache / f"root-{release()}"
 
 
 def of_debian(place: Path, cache: Path) -> Path:
-    """A Debian of its own, made once by mmdebstrap (20 seconds); what containers write to it is forgotten."""
-    kept = cache / f"root-{release()}"
+    """A Debian of its own with systemd, made once by mmdebstrap (30 seconds); what containers write to it is
+    forgotten."""
+    kept = kept_debian(cache)
     if not kept.exists():
         if not shutil.which("mmdebstrap"):
             raise FailedError("mmdebstrap is missing (scripts/deps surroundings); --root host does without")
         fresh = kept.with_suffix(f".{os.getpid()}")
         cache.mkdir(parents=True, exist_ok=True)
         done = subprocess.run(
-            ["mmdebstrap", "--quiet", "--variant=essential", release(), str(fresh)],
+            ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={PACKAGES}", release(), str(fresh)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -62,7 +69,7 @@ def of_debian(place: Path, cache: Path) -> Path:
             shutil.rmtree(fresh, ignore_errors=True)
             raise FailedError(f"mmdebstrap: {done.stderr[-2000:]}")
         fresh.rename(kept)
-    root, upper, work = place / "root", place / "root-upper", place / "root-work"
+    root, upper, work = place / "debian", place / "debian-upper", place / "debian-work"
     for path in (root, upper, work):
         path.mkdir()
     system.mount("overlay", root, "overlay", 0, f"lowerdir={kept},upperdir={upper},workdir={work}")

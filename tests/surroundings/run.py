@@ -11,6 +11,7 @@ import pytest
 from support import ROOT
 
 SKIPPED = 77
+CACHE = ROOT / "build" / "surroundings"  # what a soak has fetched
 PATIENCE_SECONDS = 300
 
 

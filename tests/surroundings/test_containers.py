@@ -12,9 +12,9 @@ import pytest
 from kill_model import APPEND, POSITIONAL, RECORD, Op
 from power import system
 
-from surroundings import container
+from surroundings import container, rootfs
 from surroundings.life import SHARED_NAME, Files, Shared
-from surroundings.run import run, start
+from surroundings.run import CACHE, run, start
 
 WHY_NOT = container.missing()
 contained = pytest.mark.skipif(bool(WHY_NOT), reason=f"no containers: {WHY_NOT}")
@@ -24,6 +24,12 @@ contained = pytest.mark.skipif(bool(WHY_NOT), reason=f"no containers: {WHY_NOT}"
 def test_only_processes_come_and_go(build: Path, library: Path) -> None:
     """A control: the same boot, the same mount, the same path."""
     run(build, "--rounds", "12", "--modes", "plain", "users", "--change")
+
+
+@contained
+def test_without_the_library(build: Path, library: Path) -> None:
+    """A control: everything changes, and the kernel loses nothing."""
+    run(build, "--rounds", "4", "--modes", "plain", "users", "child", "--native")
 
 
 @contained
@@ -48,6 +54,15 @@ def test_an_idle_worker_lives_on(build: Path, library: Path) -> None:
     """The master is killed, and another one starts beside its worker: in one container, then with other ones, too."""
     run(build, "--rounds", "6", "--modes", "child", "--change")
     run(build, "--rounds", "6", "--modes", "child")
+
+
+@pytest.mark.skipif(
+    bool(WHY_NOT) or not rootfs.kept_debian(CACHE).exists(),
+    reason=WHY_NOT or f"no Debian below {CACHE}: make soak-surroundings makes one",
+)
+def test_the_boot_unit(build: Path, library: Path) -> None:
+    """systemd starts it before the program, and stops it after the program."""
+    run(build, "--rounds", "8", "--modes", "systemd")
 
 
 @contained

@@ -8,12 +8,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from support import ROOT
 
 from surroundings import machine, nbd
-from surroundings.run import run
+from surroundings.run import CACHE, run
 
-CACHE = ROOT / "build" / "surroundings"
 NO_KERNEL = f"no kernel below {CACHE}: make soak-surroundings fetches one"
 WHY_NOT = machine.missing() or ("" if machine.kernel_of(CACHE) else NO_KERNEL)
 bootable = pytest.mark.skipif(bool(WHY_NOT), reason=f"no virtual machine: {WHY_NOT}")
