@@ -260,7 +260,7 @@ soak-power: deps
 	$(Q)$(MAKE) --no-print-directory build-all power
 	$(Q)cd tests && $(abspath $(PYTHON)) -m power $(or $(ARGS),--soak)
 
-# As root: containers that are killed and moved, a virtual machine that loses power and is shut down; 35 minutes.
+# As root: containers that are killed and moved, a virtual machine that loses power and is shut down; 40 minutes.
 # tests/surroundings/README.md.  ARGS="--rounds 200", "--cuts 100 --sync journal", ...
 soak-surroundings: deps
 	$(Q)scripts/deps machine

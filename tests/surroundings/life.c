@@ -14,6 +14,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -167,19 +168,25 @@ static void wait_for_the_word(const int *fds)
 			die("ftruncate");
 }
 
-/* Holds every file open and does nothing, as a worker that waits for requests. */
+/* Holds every file open and does nothing, as a worker that waits for requests.  SIGTERM ends it in order. */
 static void fork_worker(void)
 {
-	pid_t pid = fork();
+	sigset_t term;
+	pid_t pid;
+	int number;
 
+	sigemptyset(&term);
+	sigaddset(&term, SIGTERM);
+	pid = fork();
 	if (pid < 0)
 		die("fork");
 	if (pid > 0) {
 		atomic_store(&ops_log->worker, (uint32_t)pid);
 		return;
 	}
-	for (;;)
-		pause();
+	if (sigprocmask(SIG_BLOCK, &term, NULL) != 0 || sigwait(&term, &number) != 0)
+		die("sigwait");
+	exit(0);
 }
 
 static void write_for_ever(struct random *r, const int *fds, uint32_t first, int shared, uint32_t number,
