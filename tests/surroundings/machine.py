@@ -22,7 +22,7 @@ MODULES = ("virtio_pci", "virtio_blk", "virtio_console")
 KERNEL_PACKAGE = "linux-image-cloud-amd64"
 COMMAND_LINE = "console=ttyS0 quiet panic=-1 mitigations=off nokaslr random.trust_cpu=on"
 PATIENCE_SECONDS = 60
-START_SECONDS = 10  # of the emulator
+START_SECONDS = 60  # of the emulator
 OUTBOX_BYTES = 96 << 20
 END = b"\x01"
 DIRECTORIES = ("bin", "dev", "disk", "etc", "fw", "lib64", "modules", "proc", "root", "run", "sys", "tmp")
