@@ -3,12 +3,14 @@
  * life DIRECTORY LOG SEED FIRST_FILE [OPTION...]
  *
  * One life of a program that is going to be killed, and started again on the same files.  It opens the files
- * f<FIRST_FILE>, ... in DIRECTORY, writes numbered records until it is killed, and keeps a log of its writes in LOG.
+ * f<FIRST_FILE>, ... in DIRECTORY, writes to them until it is killed, and keeps a log of its writes in LOG.
  * LOG is mapped shared: it survives the kill.  tests/kill_model.py reads it, and life.py says what the files must hold.
  *
  * wait           says in LOG that the files are open, and waits for the word to go on
  * child          forks a worker after the first writes; the worker has all files open and does nothing
  * shared=PATH    appends records to this file, too; id=N and next=N: the writer's number, and its next record's
+ * line=PATH      writes behind the end of this file, too, without O_APPEND; in the log it is file 99
+ * orderly        ends by exit at SIGTERM
  *
  * Ends with status 3 when a call fails, with 4 for wrong usage.
  */
@@ -54,8 +56,11 @@ struct random {
 	uint64_t state;
 };
 
+enum { LINE_FILE = 99 };
+
 static struct log *ops_log;
 static uint32_t writer;
+static volatile sig_atomic_t stopping;
 
 static uint32_t next(struct random *r, uint32_t below)
 {
@@ -189,20 +194,52 @@ static void fork_worker(void)
 	exit(0);
 }
 
-static void write_for_ever(struct random *r, const int *fds, uint32_t first, int shared, uint32_t number,
-                           int with_worker)
+static void stop(int number)
 {
-	off_t end = lseek(fds[END], 0, SEEK_END);
-	uint8_t back[64];
+	(void)number;
+	stopping = 1;
+}
+
+static off_t end_of(int fd)
+{
+	off_t end = lseek(fd, 0, SEEK_END);
 
 	if (end < 0)
 		die("lseek");
-	for (uint32_t turn = 0;; turn++) {
+	return end;
+}
+
+struct work {
+	int fds[ROLES];
+	uint32_t first;  /* number of the first file */
+	int shared;      /* -1: none */
+	uint32_t number; /* of the next record there */
+	int line;        /* -1: none */
+	int with_worker;
+};
+
+static void put_behind(int fd, off_t *end, struct random *r, int sync)
+{
+	uint32_t length = 1 + next(r, 300);
+
+	put(fd, LINE_FILE, SEQUENTIAL, (uint64_t)*end, length, 1 + next(r, 1u << 30));
+	*end += length;
+	if (sync && fsync(fd) != 0)
+		die("fsync");
+}
+
+static void write_until_stopped(struct random *r, struct work *w)
+{
+	const int *fds = w->fds;
+	off_t end = end_of(fds[END]), line_end = w->line < 0 ? 0 : end_of(w->line);
+	uint8_t back[64];
+
+	for (uint32_t turn = 0; !stopping; turn++) {
 		enum role role = next(r, ROLES);
 		uint32_t length = some_length(r), seed = 1 + next(r, 1u << 30), at = next(r, REGION);
 		enum kind kind = role == END ? SEQUENTIAL : role == REGION_OF_RECORDS ? POSITIONAL : APPEND;
 
-		put(fds[role], first + role, kind, kind == SEQUENTIAL ? (uint64_t)end : at, length, seed);
+		put(fds[role], w->first + role, kind, kind == SEQUENTIAL ? (uint64_t)end : at, length, seed);
 		if (role == END)
 			end += length;
 		if (role == SYNCED && turn % 8 == 0 && fdatasync(fds[role]) != 0)
@@ -212,9 +249,11 @@ static void write_for_ever(struct random *r, const int *fds, uint32_t first, int
 		if (role == REGION_OF_RECORDS && turn % 16 == 0 &&
 		    pread(fds[role], back, sizeof back, at) < 0)
 			die("pread");
-		if (shared >= 0 && turn % 2)
-			put_numbered(shared, number++);
-		if (with_worker && turn == FORK_AFTER)
+		if (w->shared >= 0 && turn % 2)
+			put_numbered(w->shared, w->number++);
+		if (w->line >= 0 && turn % 4 == 0)
+			put_behind(w->line, &line_end, r, turn % 64 == 0);
+		if (w->with_worker && turn == FORK_AFTER)
 			fork_worker();
 		if (turn % 8 == 7)
 			nap(200); /* the files are to be read whole after every round */
@@ -235,38 +274,59 @@ static struct log *map_log(const char *path)
 	return map;
 }
 
+static int open_given(const char *path, int flags)
+{
+	int fd = open(path, flags | O_CLOEXEC);
+
+	if (fd < 0)
+		die(path);
+	return fd;
+}
+
+/* What follows NAME= in an option, or NULL. */
+static const char *value_of(const char *option, const char *name)
+{
+	size_t length = strlen(name);
+
+	return strncmp(option, name, length) == 0 && option[length] == '=' ? option + length + 1 : NULL;
+}
+
 int main(int argc, char **argv)
 {
-	int fds[ROLES], shared = -1, waits = 0, with_worker = 0;
-	uint32_t first, number = 0;
+	struct work w = {.shared = -1, .line = -1};
 	struct random r;
+	const char *value;
+	int waits = 0;
 
 	if (argc < 5)
 		return 4;
-	first = (uint32_t)atoi(argv[4]);
+	w.first = (uint32_t)atoi(argv[4]);
 	for (int i = 5; i < argc; i++) {
 		if (strcmp(argv[i], "wait") == 0)
 			waits = 1;
 		else if (strcmp(argv[i], "child") == 0)
-			with_worker = 1;
-		else if (strncmp(argv[i], "id=", 3) == 0)
-			writer = (uint32_t)atoi(argv[i] + 3);
-		else if (strncmp(argv[i], "next=", 5) == 0)
-			number = (uint32_t)atoi(argv[i] + 5);
-		else if (strncmp(argv[i], "shared=", 7) == 0)
-			shared = open(argv[i] + 7, O_WRONLY | O_APPEND | O_CLOEXEC);
+			w.with_worker = 1;
+		else if (strcmp(argv[i], "orderly") == 0)
+			signal(SIGTERM, stop);
+		else if ((value = value_of(argv[i], "id")))
+			writer = (uint32_t)atoi(value);
+		else if ((value = value_of(argv[i], "next")))
+			w.number = (uint32_t)atoi(value);
+		else if ((value = value_of(argv[i], "shared")))
+			w.shared = open_given(value, O_WRONLY | O_APPEND);
+		else if ((value = value_of(argv[i], "line")))
+			w.line = open_given(value, O_WRONLY);
 		else
 			return 4;
-		if (strncmp(argv[i], "shared=", 7) == 0 && shared < 0)
-			die(argv[i]);
 	}
 	ops_log = map_log(argv[2]);
 	atomic_store(&ops_log->pid, (uint32_t)getpid());
 	r.state = strtoull(argv[3], NULL, 10) * 977 + 1;
 	next(&r, 2);
 	for (uint32_t i = 0; i < ROLES; i++)
-		fds[i] = open_file(argv[1], first + i, i);
+		w.fds[i] = open_file(argv[1], w.first + i, i);
 	if (waits)
-		wait_for_the_word(fds);
-	write_for_ever(&r, fds, first, shared, number, with_worker);
+		wait_for_the_word(w.fds);
+	write_until_stopped(&r, &w);
+	return 0;
 }

@@ -31,7 +31,7 @@ from surroundings.volume import MIB, Volume
 
 # Another boot id, by runc and nspawn in turn; another path in the container; another mount of another device.
 CHANGES = ("boot", "path", "node")
-MODES = ("plain", "users", "child", "systemd")
+MODES = ("plain", "users", "handover", "child", "systemd")
 PLACES = ("/data", "/srv/app/files", "/var/lib/volume")
 POLICIES = ("fdatasync", "fsync", "journal", "relaxed", "off")
 GO, EMPTY_AND_GO = 1, 2
@@ -40,6 +40,7 @@ ROLES = 4
 LARGE_BYTES = 3 * MIB
 WRITING_SECONDS = 10
 SHARED_NAME = "shared"
+LINE_FILE = 99  # the log that two users write to without O_APPEND
 FAILURES_MAX = 5  # of a mode: then it is no use to go on
 LIVES = itertools.count(1)
 RECORD = re.compile(rb"record (\d\d) (\d{8}) \.+\n")
@@ -151,6 +152,13 @@ class Files:
         self.since = []
 
 
+def line_problems(path: Path, ops: list[Op]) -> str:
+    """Acknowledged writes that are not where they were made."""
+    have = path.read_bytes()
+    bad = [op for op in ops if op.returned and have[op.offset : op.offset + op.length] != op.content()]
+    return f"{path.name}: {len(bad)} of {len(ops)} acknowledged writes are not there" if bad else ""
+
+
 def differing(have: bytes, want: bytes) -> int:
     missing = max(0, len(want) - len(have))
     if have[: len(want)] == want[: len(have)]:
@@ -229,7 +237,7 @@ class Day:
         self.shared.chmod(0o777)
         for name, path in tools.items():
             shutil.copy(path, self.shared / name)
-        self.uids = USERS if mode == "users" else (0,)
+        self.uids = USERS if mode in ("users", "handover") else (0,)
         self.volumes = 0
         self.fresh()
 
@@ -290,7 +298,7 @@ class Day:
             return
         self.data.mkdir()
         self.data.chmod(0o777)
-        for uid in self.uids if self.mode == "users" else ():
+        for uid in filter(None, self.uids):
             # the library removes an empty staging directory: the user must be able to make it again
             (self.volume / f"home-{uid}").mkdir()
             shutil.chown(self.volume / f"home-{uid}", uid, uid)
@@ -315,7 +323,7 @@ class Day:
 
     def environment(self, player: Player, preload: bool = True) -> str:
         env = preload_env(Path("/fw/libfastwrite.so"), f"{self.inside}/data/**", **self.set)
-        if self.mode == "users":
+        if player.uid:
             env["FASTWRITE_STAGING"] = f"{self.inside}/home-{player.uid}/staging"
         if not preload or self.native:
             del env["LD_PRELOAD"]
@@ -341,7 +349,7 @@ class Day:
             return ""
         text = ": > /fw/recover.status; : > /fw/recover.out\n"
         for player in self.players:
-            where = f"{self.inside}/data" if self.mode != "users" else "--all"
+            where = "--all" if player.uid else f"{self.inside}/data"
             text += (
                 f"{self.environment(player, preload=False)} /fw/fastwrite recover {where} >> /fw/recover.out 2>&1 "
                 "|| echo $? >> /fw/recover.status\n"
@@ -478,6 +486,68 @@ class Day:
         fresh = gate.with_suffix(".new")
         fresh.write_text(self.numbered_from(player))
         fresh.rename(gate)
+
+    def handover(self) -> None:
+        """One user's program is killed; another user's goes on at the end of the same log, and ends in order.  What the
+        first one had staged is older: it must not come over it."""
+        first, second = self.dice.sample(self.players, 2)
+        line = self.data / f"line-{self.totals.rounds}"
+        line.touch()
+        line.chmod(0o666)
+        gates = [self.shared / f"go-{turn}" for turn in range(2)]
+        script = ""
+        for gate, player, way in zip(gates, (first, second), ("", "orderly"), strict=True):
+            gate.unlink(missing_ok=True)
+            script += f"until [ -s /fw/{gate.name} ]; do sleep 0.01; done\n"
+            options = (f"line={self.inside}/data/{line.name}", way, f"$(cat /fw/{gate.name})")
+            script += f"{self.program(player, *options)}\n"
+        ops = []
+        # what is to be recovered waits until the second user is done
+        way, self.way = self.way, ""
+        with self.box(script) as box:
+            for gate, player in zip(gates, (first, second), strict=True):
+                self.open_gate(gate, player)
+                box.until(lambda log=player.log: word(log, OPENED_AT), "the files were open")
+                say(player.log, GO_AT, GO)
+                self.let_write(box, player, least=100)
+                pid = word(player.log, PID_AT)
+                box.kill(pid, signal.SIGKILL if player is first else signal.SIGTERM)
+                if player is first:
+                    box.until(lambda pid=pid: not box.has(pid), "the first one was gone")
+                else:
+                    box.wait()
+                ops.append([op for op in kill_model.read_log(player.log) if op.file == LINE_FILE])
+                self.over([player])
+        newer = line_problems(line, ops[1])
+        if newer:
+            raise FailedError(f"after an orderly end: {newer} ({self.what})")
+        self.bring_back(first, way)
+        newer = line_problems(line, ops[1])
+        # put aside, or waiting for somebody to decide
+        kept = [path.name for path in self.volume.glob("home-*/staging/**/*") if path.is_file()]
+        older = line_problems(line, ops[0])
+        if newer:
+            raise FailedError(f"older bytes over newer ones: {newer}; {self.what}; said: {self.said()}")
+        if older and not any(line.name in name or name.endswith(".arena") for name in kept):
+            raise FailedError(f"neither there nor put aside: {older}; {self.what}; said: {self.said()}")
+        for path in self.volume.glob("home-*/staging"):
+            shutil.rmtree(path)
+        self.check(self.players, "after the recovery")
+
+    def bring_back(self, player: Player, way: str) -> None:
+        """By hand, or by the same user's next program."""
+        self.way = way
+        log = player.log
+        script = self.recovery() or f"{self.program(player)} &\nwait\n"
+        with self.box(script) as box:
+            if way == "open":
+                box.until(lambda: word(player.log, OPENED_AT), "the files were open")
+                box.kill_all()
+                player.log.unlink()
+            box.wait()
+        player.log = log
+        # older bytes that were put aside are a failure to `recover`, and no loss
+        (self.shared / "recover.status").unlink(missing_ok=True)
 
     def only_recovery(self) -> None:
         with self.box(self.recovery()) as box:

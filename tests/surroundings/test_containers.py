@@ -29,7 +29,7 @@ def test_only_processes_come_and_go(build: Path, library: Path) -> None:
 @contained
 def test_without_the_library(build: Path, library: Path) -> None:
     """A control: everything changes, and the kernel loses nothing."""
-    run(build, "--rounds", "4", "--modes", "plain", "users", "child", "--native")
+    run(build, "--rounds", "4", "--modes", "plain", "users", "handover", "child", "--native")
 
 
 @contained
@@ -47,6 +47,13 @@ def test_everything_changes(build: Path, library: Path) -> None:
 @contained
 def test_two_users(build: Path, library: Path) -> None:
     run(build, "--rounds", "12", "--modes", "users")
+
+
+@contained
+def test_a_log_goes_to_another_user(build: Path, library: Path) -> None:
+    """What the first user's dead program had staged is older than what the second one wrote."""
+    run(build, "--rounds", "8", "--modes", "handover", "--change")
+    run(build, "--rounds", "8", "--modes", "handover")
 
 
 @contained
