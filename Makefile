@@ -78,6 +78,7 @@ HOOK_SRC := $(sort $(wildcard tests/hooks/*.c))
 HOOK_BIN := $(patsubst tests/hooks/%.c,$(BUILD)/tests/%,$(HOOK_SRC))
 POWER_SRC := $(sort $(wildcard tests/power/*.c))
 POWER_BIN := $(patsubst tests/power/%.c,$(BUILD)/tests/power/%,$(POWER_SRC))
+SURROUNDINGS_BIN := $(BUILD)/tests/surroundings/life
 
 LIBRARY := $(BUILD)/libfastwrite.so
 COMMAND := $(BUILD)/fastwrite
@@ -86,7 +87,7 @@ CORE := $(BUILD)/core.a
 
 # ---- build ----
 
-.PHONY: all library command tests-build units hooks power
+.PHONY: all library command tests-build units hooks power surroundings
 all: deps-build
 	$(Q)$(MAKE) --no-print-directory build-all
 
@@ -139,10 +140,11 @@ $(COMMAND): $(CLI_OBJ) $(CORE)
 
 # ---- tests ----
 
-tests-build: build-all units hooks power
+tests-build: build-all units hooks power surroundings
 units: $(UNIT_BIN)
 hooks: $(HOOK_BIN)
 power: $(POWER_BIN)
+surroundings: $(SURROUNDINGS_BIN)
 
 $(BUILD)/tests/unit/%: tests/unit/%.c $(CORE) $(BUILD)/.flags
 	@mkdir -p $(@D)
@@ -164,6 +166,11 @@ $(BUILD)/tests/power/%: tests/power/%.c $(BUILD)/.flags
 	@mkdir -p $(@D)
 	$(call say,POWER,$@)
 	$(Q)$(CC) -D_GNU_SOURCE -std=gnu17 -O2 -g -Wall -Wextra $(DEPGEN) -MF $@.d -pthread -o $@ $< $(POWER_FLAGS)
+
+$(BUILD)/tests/surroundings/%: tests/surroundings/%.c $(BUILD)/.flags
+	@mkdir -p $(@D)
+	$(call say,LIFE,$@)
+	$(Q)$(CC) -D_GNU_SOURCE -std=gnu17 -O2 -g -Wall -Wextra $(DEPGEN) -MF $@.d -o $@ $<
 
 # Unit tests run in the debug build, which has the kill steps; everything preloaded in the release build.
 .PHONY: test test-unit test-python check-exports
@@ -234,8 +241,8 @@ soak-fuzz: deps-fuzz
 	$(Q)python3 tests/run_fuzz.py --build $(FUZZ_BUILD) --seconds $${FASTWRITE_SOAK_SECONDS:-3600} $(ARGS)
 
 # For hours: what `make test` does for a minute.  FASTWRITE_SOAK_SECONDS: how long each part takes.
-.PHONY: soak soak-differential soak-programs soak-power
-soak: soak-differential soak-programs soak-power
+.PHONY: soak soak-differential soak-programs soak-power soak-surroundings
+soak: soak-differential soak-programs soak-power soak-surroundings
 soak-differential: deps
 	$(Q)$(MAKE) --no-print-directory build-all
 	$(Q)$(MAKE) --no-print-directory DEBUG=1 build-all
@@ -252,6 +259,13 @@ soak-programs: deps
 soak-power: deps
 	$(Q)$(MAKE) --no-print-directory build-all power
 	$(Q)cd tests && $(abspath $(PYTHON)) -m power $(or $(ARGS),--soak)
+
+# As root: containers that are killed and moved, a virtual machine that loses power and is shut down; 40 minutes.
+# tests/surroundings/README.md.  ARGS="--rounds 200", "--cuts 100 --sync journal", ...
+soak-surroundings: deps
+	$(Q)scripts/deps machine
+	$(Q)$(MAKE) --no-print-directory build-all power surroundings
+	$(Q)cd tests && $(abspath $(PYTHON)) -m surroundings $(or $(ARGS),--rounds 200 --cuts 100 --shutdowns 20)
 
 # ---- laboratory ----
 
@@ -284,7 +298,7 @@ bench-cost: deps-test
 
 .PHONY: deps deps-build deps-test deps-lint deps-fuzz
 deps:
-	$(Q)scripts/deps build test python
+	$(Q)scripts/deps build test python surroundings
 deps-build:
 	$(Q)scripts/deps build
 deps-test:
@@ -350,7 +364,7 @@ help:
 	'make test-unit    the unit tests only; with SAN=asan|tsan|ubsan under that sanitizer' \
 	'make fuzz         libFuzzer on arenas for FASTWRITE_FUZZ_SECONDS=60 in all (installs clang)' \
 	'make soak         the long tests, an hour each by default: FASTWRITE_SOAK_SECONDS=N; alone: soak-differential,' \
-	'                  soak-fuzz, soak-programs, soak-power' \
+	'                  soak-fuzz, soak-programs, soak-power, soak-surroundings' \
 	'make soak-programs  real programs: databases, loggers, daemons, fio, stress-ng; ARGS="sqlite git" ...' \
 	'make test-glibc   the hook programs with the C libraries of other Debian releases (downloads them)' \
 	'make experiment   the published experiments, natively and with the library; ARGS="--scale full" ...' \
@@ -366,4 +380,4 @@ help:
 	'V=1 shows the commands, DEBUG=1 builds build-debug/ with kill steps, SAN=asan|tsan|ubsan build-SAN/.'
 
 -include $(wildcard $(FUZZ_BUILD)/*.d $(FUZZ_BUILD)/obj/*.d $(BUILD)/obj/*.d $(BUILD)/tests/*.d $(BUILD)/tests/unit/*.d \
-	$(BUILD)/tests/power/*.d)
+	$(BUILD)/tests/power/*.d $(BUILD)/tests/surroundings/*.d)
