@@ -435,6 +435,13 @@ static void remove_name(void *ctx)
 	if (dirfd >= 0) {
 		removal->r = sys.unlinkat(dirfd, removal->a->name, 0);
 		sys.close(dirfd);
+	} else if (dirfd == -EMFILE || dirfd == -ENFILE) {
+		/* (the number that it has may lie beyond the limit: to close it would not help) */
+		BUFFER(char, path);
+
+		if (log_format(path, BUFFER_BYTES, "%s/%s", removal->a->dir, removal->a->name) + 1 <
+		    BUFFER_BYTES)
+			removal->r = sys.unlinkat(AT_FDCWD, path, 0);
 	}
 }
 
@@ -448,12 +455,6 @@ void arena_destroy(struct arena *a)
 		sys_apart(remove_name, &removal);
 	else
 		remove_name(&removal);
-	if (removal.r == -EMFILE || removal.r == -ENFILE) {
-		/* nothing is in it: the number that it has will do */
-		own_fd_close(a->fd);
-		a->fd = -1;
-		remove_name(&removal);
-	}
 	removed = removal.r;
 	/* The process has given up the rights that it was made with: the next one that has them removes the empty file. */
 	if (removed < 0 && a->fd >= 0)

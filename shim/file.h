@@ -62,7 +62,7 @@ enum through_reason {
 	THROUGH_PASSED,    /* another process got the description by a message */
 	THROUGH_IO_URING,  /* the process has an io_uring, which reads and writes where nobody sees it */
 	THROUGH_ENCRYPTED, /* its file system encrypts it, and not the arena, or by another key */
-	THROUGH_RIGHTS,   /* recovery could not write to it, or the process changes its ids (credentials.h) */
+	THROUGH_RIGHTS, /* recovery could not write to it, or the process changes its ids (credentials.h) */
 	THROUGH_COUNT
 };
 const char *through_reason_name(enum through_reason reason);

@@ -462,7 +462,8 @@ static long change_file(int fd, const long *a) { return change(meta_release_fd(f
 
 static long change_named(int dirfd, const char *path, int flags, const long *a)
 {
-	return change(!path && (flags & AT_EMPTY_PATH) ? meta_release_fd(dirfd) : meta_release_at(dirfd, path), a);
+	return change(
+		!path && (flags & AT_EMPTY_PATH) ? meta_release_fd(dirfd) : meta_release_at(dirfd, path), a);
 }
 
 static long do_ftruncate(const long *a) { return changed_fd(SYS_ftruncate, a); }

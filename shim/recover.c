@@ -32,6 +32,7 @@ struct job {
 	bool live;      /* its other members live, and keep everybody from the slot */
 	bool living;    /* members of the arena's family live, and may have the files open, see takeover.h */
 	bool keeps;     /* a slot stays, to be put aside */
+	bool moved;     /* it has been */
 	bool by_offset; /* appends of the slot at hand go where they were expected to land */
 	uint64_t only;  /* 0, or the inode number of the one file that is meant */
 	enum origin_verdict where;
@@ -969,7 +970,7 @@ static void put_away(struct job *j, const char *name)
 
 	if (!j->keeps)
 		r = sys.unlinkat(j->dirfd, name, 0);
-	else if (!j->in_aside && !j->only)
+	else if (!j->in_aside && !j->only && !j->moved)
 		r = recover_put_aside(&j->a, j->dirfd, name);
 	if (r < 0 && r != -ENOENT) {
 		j->report->failed++;
@@ -1102,6 +1103,9 @@ static void recover_locked(struct job *j, const char *name)
 			r = take_rights(j, rights);
 		if (r == 0) {
 			r = recover_loaded(j);
+			/* the directory for it must be the owner's; or, where others stage as well, root's */
+			if (r == 0 && j->keeps && !j->in_aside && !j->only && !j->opt->dry_run)
+				j->moved = recover_put_aside(&j->a, j->dirfd, name) == 0;
 			recover_rights_drop(rights);
 		} else {
 			j->report->failed++;

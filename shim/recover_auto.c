@@ -87,26 +87,30 @@ static void note_event(void *ctx, const struct recover_event *e)
 		         (unsigned long long)e->bytes, e->detail);
 }
 
-/* Once for each directory. */
+static _Atomic uint64_t told[KNOWN_MAX]; /* directories, by is_told */
+static _Atomic uint32_t told_next;
+
+static uint64_t place_of(const struct statx *st)
+{
+	return (st->stx_ino ^ ((uint64_t)st->stx_dev_major << 52) ^ ((uint64_t)st->stx_dev_minor << 40)) + 1;
+}
+
+/* Something is left to the command there, and this process has said so. */
 static bool is_told(const struct statx *st)
 {
-	static _Atomic uint64_t told[KNOWN_MAX];
-	static _Atomic uint32_t next;
-	uint64_t key =
-		(st->stx_ino ^ ((uint64_t)st->stx_dev_major << 52) ^ ((uint64_t)st->stx_dev_minor << 40)) + 1;
-
 	for (int i = 0; i < KNOWN_MAX; i++)
-		if (atomic_load(&told[i]) == key)
+		if (atomic_load(&told[i]) == place_of(st))
 			return true;
-	atomic_store(&told[atomic_fetch_add(&next, 1) % KNOWN_MAX], key);
 	return false;
 }
 
 static void tell(const char *dir, const struct statx *st, const char *why)
 {
-	if (!is_told(st))
-		log_warn("bytes of user %u %s %s: let that user or root run `fastwrite recover %s`",
-		         st->stx_uid, why, dir, dir);
+	if (is_told(st))
+		return;
+	atomic_store(&told[atomic_fetch_add(&told_next, 1) % KNOWN_MAX], place_of(st));
+	log_warn("bytes of user %u %s %s: let that user or root run `fastwrite recover %s`", st->stx_uid, why,
+	         dir, dir);
 }
 
 static bool owns(uint32_t uid, int dirfd, const char *path)
@@ -223,13 +227,17 @@ static void recover_apart(void *ctx)
 		recover_path(w->dir, &opt, &w->report);
 }
 
-/* May this process recover there by itself?  Says so when not. */
-static bool is_allowed(struct errand *w, const struct statx *st, int target, uint64_t mem_bytes)
+/* May this process recover there by itself?  Says so when not.  (Its frame is no part of a recovery's.) */
+__attribute__((noinline)) static bool is_allowed(struct errand *w, const struct statx *st, int target,
+                                                 uint64_t mem_bytes)
 {
 	uint32_t me = sys_geteuid();
 
 	if (st->stx_uid == me)
 		return true;
+	/* (the budget is one for the process, however often it looks) */
+	if (is_told(st))
+		return false;
 	if (me != 0 || !is_in_its_place(w->dir, st->stx_uid, target)) {
 		/* (not by each program that starts, but when it opens a file there; and only then the file's owner is known) */
 		if (target >= 0)

@@ -815,6 +815,7 @@ static int load_waiting(const struct scan *s, const char *name, struct foreign_a
 static void recover_loaded(struct scan *s, const char *name, bool replay)
 {
 	BUFFER(struct recover_rights, rights);
+	bool moved = false;
 	struct statx st;
 	int r = sys.statx(s->fd, "", AT_EMPTY_PATH, STATX_UID, &st);
 
@@ -828,13 +829,15 @@ static void recover_loaded(struct scan *s, const char *name, bool replay)
 	r = take_batch(s);
 	if (r == 0)
 		r = recover_entries(s, replay);
+	if (r == 0 && s->keeps && !s->in_aside && !s->opt->dry_run)
+		moved = recover_move_aside(s->dirfd, name) == 0;
 	recover_rights_drop(rights);
 	if (r < 0 && !s->told) {
 		s->report->failed++;
 		tell(s, "", "failed", 0, r,
 		     r == -EBADMSG ? "damaged; left alone" : "cannot be read; left alone");
 	}
-	if (r == 0 && s->keeps && !s->in_aside && !s->opt->dry_run) {
+	if (r == 0 && s->keeps && !s->in_aside && !moved && !s->opt->dry_run) {
 		r = recover_move_aside(s->dirfd, name);
 		if (r < 0) {
 			s->report->failed++;

@@ -102,7 +102,8 @@ static int open_renamed(int dirfd, const struct wanted *w, bool *proved)
 
 int recover_keeping_dir(int staging_fd, const char *name)
 {
-	struct statx staging, st;
+	struct statx st;
+	uint32_t owner;
 	int dir, r;
 
 	kill_step();
@@ -113,10 +114,11 @@ int recover_keeping_dir(int staging_fd, const char *name)
 	dir = sys.openat(staging_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
 	if (dir < 0)
 		return dir;
-	r = sys.statx(dir, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st);
+	r = sys.statx(staging_fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st);
+	owner = st.stx_uid;
 	if (r == 0)
-		r = sys.statx(staging_fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &staging);
-	if (r == 0 && (st.stx_uid != staging.stx_uid || (st.stx_mode & 022)))
+		r = sys.statx(dir, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st);
+	if (r == 0 && (st.stx_uid != owner || (st.stx_mode & 022)))
 		r = -EPERM;
 	if (r == 0)
 		return dir;

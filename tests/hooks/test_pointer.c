@@ -348,6 +348,13 @@ static const struct call calls[] = {
 	CALL(clone, PID | LAST, CALLBACK, STACK, SIGCHLD | CLONE_PARENT_SETTID, 0, ROOM, 0, ROOM)
 	CALL(__clone, PID | LAST, CALLBACK, ROOM, SIGCHLD, 0, 0, 0, 0)
 	CALL(capset, INT, ROOM, ROOM)
+	CALL(socketpair, INT, AF_UNIX, SOCK_STREAM, 0, ROOM)
+	CALL(accept, INT, SOCKET, ROOM, ROOM)
+	CALL(accept4, INT, SOCKET, ROOM, ROOM, 0)
+	CALL(pipe, INT, ROOM)
+	CALL(pipe2, INT, ROOM, O_CLOEXEC)
+	CALL(setgroups, INT, 2, ROOM)
+	CALL(initgroups, INT, NOWHERE, 0)
 	CALL(umount, INT, NOWHERE)
 	CALL(umount2, INT, NOWHERE, 0)
 	CALL(mount, INT, NOWHERE, NOWHERE, NOWHERE, 0, ROOM)
@@ -462,7 +469,9 @@ static const char without_pointers[] =
 	" lseek lseek64 __lseek llseek fsync fdatasync sync syncfs sync_file_range"
 	" ftruncate ftruncate64 fallocate fallocate64 posix_fallocate posix_fallocate64"
 	" fchmod fchown mmap mmap64 flock lockf lockf64 tmpfile tmpfile64 syscall"
-	" _Fork vfork __vfork _exit _Exit quick_exit unshare setns login_tty daemon ulimit vlimit ";
+	" _Fork vfork __vfork _exit _Exit quick_exit unshare setns login_tty daemon ulimit vlimit"
+	" socket epoll_create epoll_create1 eventfd setuid seteuid setreuid setresuid setgid setegid setregid setresgid"
+	" setfsuid setfsgid ";
 
 /* ---- wild pointers ---- */
 

@@ -291,8 +291,9 @@ static int lock_memory(uint64_t limit)
 	alive_set();
 	fd_set_process();
 	fd = rig_open("out", O_WRONLY);
-	if (setrlimit(RLIMIT_MEMLOCK, &most) < 0 || (getuid() == 0 && setresuid(65534, 65534, 65534) < 0) ||
-	    mlockall(MCL_FUTURE) < 0)
+	/* (what that user may not write to is not staged) */
+	if (setrlimit(RLIMIT_MEMLOCK, &most) < 0 || (getuid() == 0 && fchown(fd, 65534, 65534) < 0) ||
+	    (getuid() == 0 && setresuid(65534, 65534, 65534) < 0) || mlockall(MCL_FUTURE) < 0)
 		return 10;
 	rig_put(fd, 0, 100);
 	rig_put(fd, 100, 100);
