@@ -52,6 +52,14 @@ int cli_recover_given(const char *path, const struct recover_options *opt, struc
 /* Every staging place that the configuration leads to; how many could not be looked at (each was told of). */
 int cli_recover_all(const struct config *c, const struct recover_options *opt, struct recover_report *total);
 
+/* ---- cli_waiting ---- */
+
+/* Names the bytes of dead processes that wait in the places of the configuration, or for the file `path` of a rule; into the open
+ * array of `json`, or as text when that is NULL.  How many files have some. */
+struct json;
+int cli_waiting_all(const struct config *c, struct json *json);
+int cli_waiting_for(const struct rule *rule, const char *path, struct json *json);
+
 /* ---- cli_util ---- */
 
 /* "fastwrite VERB: text" on stderr. */

@@ -192,6 +192,10 @@ static int report_file(const struct config *c, const char *name, const char *pat
 		json_bool(j, "excluded", pattern != NULL && pattern->exclude);
 		if (managed)
 			cli_json_settings(j, c, rule);
+		json_open(j, "waiting", '[');
+		if (managed)
+			cli_waiting_for(rule, path, j);
+		json_close(j, ']');
 		json_close(j, '}');
 	} else if (never != NULL) {
 		printf("%s: not managed: %s\n", path, never);
@@ -203,6 +207,7 @@ static int report_file(const struct config *c, const char *name, const char *pat
 	} else {
 		printf("%s: rule %s, by %s\n", path, rule->name, pattern->glob);
 		cli_print_settings(c, rule);
+		cli_waiting_for(rule, path, NULL);
 	}
 	return managed ? CLI_OK : CLI_NO_RULE;
 }

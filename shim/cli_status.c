@@ -13,7 +13,8 @@ static const char doc[] =
 	"files were written through.  Programs of other users are shown to root only.  What is staged is exact; "
 	"the counters are brought up to date with every block that is flushed.  With visibility = strict a file's "
 	"lease is \"held\" while bytes are staged, and \"busy\" while somebody else has the file open, so that it "
-	"is written through.\n"
+	"is written through.  With a configuration (FASTWRITE_CONFIG, FASTWRITE_PATHS) also the bytes of dead programs "
+	"that wait to be recovered, by file.\n"
 	"\v"
 	"Exit status: 0 shown, also when there is none; 1 it could not be read, 2 wrong usage.";
 
@@ -149,7 +150,7 @@ static void json_file(void *ctx, const struct status_file *f)
 	json_close(j, '}');
 }
 
-static int show_json(void)
+static int show_json(const struct config *c)
 {
 	struct json_output o = {.json = {.out = stdout}};
 	const struct status_visitor visitor = {json_arena, json_file, &o};
@@ -159,17 +160,23 @@ static int show_json(void)
 	int rc = status_visit(&visitor);
 	json_end_arena(&o);
 	json_close(&o.json, ']');
+	json_open(&o.json, "waiting", '[');
+	if (c != NULL)
+		cli_waiting_all(c, &o.json);
+	json_close(&o.json, ']');
 	json_close(&o.json, '}');
 	return rc;
 }
 
-static int show_text(void)
+static int show_text(const struct config *c)
 {
 	const struct status_visitor visitor = {text_arena, text_file, NULL};
 	int rc = status_visit(&visitor);
 
 	if (rc == 0)
 		printf("no running program stages writes\n");
+	if (c != NULL)
+		cli_waiting_all(c, NULL);
 	return rc;
 }
 
@@ -180,7 +187,9 @@ int cli_status(int argc, char **argv)
 
 	if (argp_parse(&argp, argc, argv, 0, NULL, &as_json) != 0)
 		return CLI_USAGE;
-	int rc = as_json ? show_json() : show_text();
+	/* (without a configuration nobody knows where to look) */
+	const struct config *c = cli_load_config_quietly();
+	int rc = as_json ? show_json(c) : show_text(c);
 	if (rc < 0) {
 		cli_error("cannot read the running programs: %s", strerror(-rc));
 		return CLI_FAILED;

@@ -92,10 +92,21 @@ static bool has_ignore_only(int dirfd)
 	return entries.filled == 0 && is_our_ignore(dirfd);
 }
 
+/* One of the user's choice may stand where its owner cannot make it again: another user, root for instance, leaves it. */
+static bool may_remove(const char *dir)
+{
+	struct statx st;
+
+	return is_ours(dir) || (sys.statx(AT_FDCWD, dir, AT_SYMLINK_NOFOLLOW, STATX_UID, &st) == 0 &&
+	                        st.stx_uid == (uint32_t)sys_raw(SYS_geteuid, 0, 0, 0, 0, 0, 0));
+}
+
 void staging_dir_remove(const char *dir)
 {
 	int dirfd;
 
+	if (!may_remove(dir))
+		return;
 	/* fails with -ENOTEMPTY while others use it: that is the test */
 	if (sys.unlinkat(AT_FDCWD, dir, AT_REMOVEDIR) != -ENOTEMPTY || !is_ours(dir))
 		return;
