@@ -84,20 +84,23 @@ static int open_candidate(int dirfd, const char *name, const struct wanted *w, b
 }
 
 /* Renamed, by logrotate for example: the same inode under another name in the same directory. */
-static int open_renamed(int dirfd, const struct wanted *w, bool *proved)
+static int open_renamed(int pathfd, const struct wanted *w, bool *proved)
 {
 	BUFFER(char, buf);
+	int dirfd = sys.openat(pathfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
 	struct sys_dir entries = {.fd = dirfd, .buf = buf, .size = BUFFER_BYTES};
 	const struct sys_dirent *d;
+	int fd = -ENOENT;
 
-	while ((d = sys_dir_next(&entries)) != NULL) {
-		int fd = d->ino == w->slot->ino ? open_candidate(dirfd, d->name, w, proved) : -ENOENT;
-
-		if (fd != -ENOENT)
-			return fd;
-	}
-	return entries.filled < 0 ? (int)entries.filled
-	                          : -ENOENT; /* after an error nobody knows whether the file is there */
+	if (dirfd < 0)
+		return dirfd;
+	while (fd == -ENOENT && (d = sys_dir_next(&entries)) != NULL)
+		fd = d->ino == w->slot->ino ? open_candidate(dirfd, d->name, w, proved) : -ENOENT;
+	/* after an error nobody knows whether the file is there */
+	if (fd == -ENOENT && entries.filled < 0)
+		fd = (int)entries.filled;
+	sys.close(dirfd);
+	return fd;
 }
 
 int recover_keeping_dir(int staging_fd, const char *name)
@@ -168,7 +171,8 @@ static int make_orphan(struct recover_target *t, const struct arena_slot *slot, 
  * process has something open. */
 static int open_directory(int from, const char *path)
 {
-	struct open_how how = {.flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC,
+	/* (a directory that may not be listed is good enough for a file that is at its path) */
+	struct open_how how = {.flags = O_PATH | O_DIRECTORY | O_CLOEXEC,
 	                       .resolve = RESOLVE_NO_MAGICLINKS | (from == AT_FDCWD ? 0 : RESOLVE_BENEATH)};
 	int fd = (int)sys_raw(SYS_openat2, from, (long)path, (long)&how, sizeof how, 0, 0);
 

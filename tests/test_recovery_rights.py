@@ -271,3 +271,17 @@ while True:
             assert user_lab.target.read_bytes() == lines(0, COUNT)
         shutil.rmtree(user_lab.staging, ignore_errors=True)
         user_lab.target.unlink()
+
+
+def test_directory_that_may_not_be_listed(user_lab: Lab) -> None:
+    """Its owner may go through it, and so find the file at its path."""
+    inner = user_lab.data / "inner"
+    inner.mkdir()
+    os.chown(inner, NOBODY, NOBODY)
+    user_lab.target = inner / "log"
+    user_lab.leave(user=NOBODY)
+    os.chown(inner, 0, 0)
+    inner.chmod(0o711)
+    report = user_lab.recover()
+    assert report["recovered"] == 1, report
+    assert user_lab.target.read_bytes() == lines(0, COUNT)
