@@ -22,7 +22,6 @@ WHOLE = lines(0, COUNT)
 SMALL = 8 << 20
 
 
-
 @pytest.fixture
 def volume(lab: Lab) -> Iterator[Callable[..., Path]]:
     """volume(kind, …): a file system of its own as the place of lab.data."""
@@ -60,7 +59,14 @@ def unmount(point: Path) -> None:
 
 def rebooted(lab: Lab, *arguments: object) -> subprocess.CompletedProcess:
     """`fastwrite recover` under a kernel with another id, started at this moment."""
-    argv = [sys.executable, REBOOTED, lab.base / "boot_id", lab.command, "recover", *(arguments or (lab.data,))]
+    argv = [
+        sys.executable,
+        REBOOTED,
+        lab.base / "boot_id",
+        lab.command,
+        "recover",
+        *(arguments or (lab.data,)),
+    ]
     return subprocess.run([str(a) for a in argv], capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -355,7 +361,12 @@ def test_no_magic_link_is_followed(lab: Lab) -> None:
     lab.arena().write_bytes(content)
     before = lab.target.read_bytes()
     done = subprocess.run(
-        [lab.command, "recover", lab.data], cwd=lab.data, capture_output=True, text=True, timeout=60, check=False
+        [lab.command, "recover", lab.data],
+        cwd=lab.data,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 1, done.stdout
     assert lab.target.read_bytes() == before

@@ -196,7 +196,7 @@ def mounted(device: Loop, kind: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def another_boot() -> Iterator[None]:
-    """Programs that are started meanwhile take the kernel for another one: it has another id, and was started at another
+    """Programs that are started meanwhile take the kernel for another one, with another id, started at another
     time."""
     identity = PLACE / "boot_id"
     identity.write_text(f"{uuid.uuid4()}\n")
