@@ -561,14 +561,22 @@ void arena_blocks_freed(struct arena *a, uint32_t count)
 		sys_futex_wake((uint32_t *)&a->freed_events, (int)count);
 }
 
-/* What of the path, which lies below the directory that the staging directory is in, stands behind that; 0: it does
- * not. */
-static uint32_t path_below(const struct arena *a, const char *path)
+/*
+ * From the staging directory up to the directory that it and the path have in common, and from there down: a volume that
+ * has both may be mounted elsewhere later.
+ */
+static void name_from_staging(const struct arena *a, struct arena_slot *s)
 {
-	const char *end = strrchr(a->dir, '/');
-	size_t n = end ? (size_t)(end - a->dir) : 0;
+	size_t common = 0, i = 0;
 
-	return end && strncmp(path, a->dir, n) == 0 && path[n] == '/' && path[n + 1] ? (uint32_t)n + 1 : 0;
+	for (; a->dir[i] && a->dir[i] == s->path[i]; i++)
+		if (a->dir[i] == '/')
+			common = i;
+	s->below = (uint16_t)(common + 1);
+	s->up = 0;
+	for (i = common; a->dir[i]; i++)
+		if (a->dir[i] == '/' && a->dir[i + 1] && a->dir[i + 1] != '/')
+			s->up++;
 }
 
 void arena_slot_name(const struct arena *a, uint32_t index, const char *path)
@@ -579,8 +587,10 @@ void arena_slot_name(const struct arena *a, uint32_t index, const char *path)
 	kill_step();
 	memset(s->path, 0, sizeof s->path);
 	memcpy(s->path, path, strlen(path));
+	s->below = s->up = 0;
 	/* (on another file system it is another volume, which may be mounted elsewhere by itself) */
-	s->below = s->dev == a->dev ? path_below(a, path) : 0;
+	if (s->dev == a->dev)
+		name_from_staging(a, s);
 	kill_step();
 	atomic_store_explicit(&s->used, used, memory_order_release);
 }

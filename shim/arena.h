@@ -160,8 +160,9 @@ struct arena_slot {
 	uint32_t generation;  /* FS_IOC_GETVERSION, 0 = not known */
 	uint64_t handle_hash; /* of the file handle (name_to_handle_at), 0 = not known */
 	struct arena_guard guard;
-	uint32_t
-		below; /* path + below is relative to the parent of the staging directory; 0 = the file is not below it */
+	uint16_t
+		below; /* path + below is relative to the directory that is `up` above the staging directory; 0 = to none */
+	uint16_t up;
 	_Atomic uint32_t flush_active; /* enum append_flush: an append has begun, see flush_from */
 	_Atomic uint64_t done;       /* DONE_MAKE: blocks up to this seq are in the file, and so are the first
 					`skip` bytes of the next one */

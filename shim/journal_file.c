@@ -117,7 +117,8 @@ static uint8_t *put_name(struct file *f, uint8_t *at)
 	                            .path_bytes = path_bytes,
 	                            .handle_hash = slot->handle_hash,
 	                            .generation = slot->generation,
-	                            .below = slot->below};
+	                            .below = slot->below,
+	                            .up = slot->up};
 	struct journal_entry e = {.type = JOURNAL_NAME,
 	                          .length = (uint32_t)sizeof name + path_bytes,
 	                          .file = f->journal.number};

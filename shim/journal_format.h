@@ -93,7 +93,7 @@ struct journal_name {
 	uint32_t path_bytes; /* NUL included */
 	uint64_t handle_hash;
 	uint32_t generation;
-	uint32_t below; /* as in arena_slot, as is what stands before it */
+	uint16_t below, up; /* as in arena_slot */
 };
 
 _Static_assert(sizeof(struct journal_batch) == 48, "batch header");

@@ -33,6 +33,7 @@ struct job {
 	bool living;    /* members of the arena's family live, and may have the files open, see takeover.h */
 	bool keeps;     /* a slot stays, to be put aside */
 	bool moved;     /* it has been */
+	int found;      /* blocks of the slot at hand that are in the file, see recover_appended */
 	bool by_offset; /* appends of the slot at hand go where they were expected to land */
 	uint64_t only;  /* 0, or the inode number of the one file that is meant */
 	enum origin_verdict where;
@@ -404,12 +405,25 @@ static int replay_append(struct job *j, uint32_t slot, int fd, int n, uint64_t t
 	return 0;
 }
 
-/* Space reserved beyond the end goes back, if nobody else has the file open. */
+/* The time of change of the file as it is, again.  False: this user may not set it. */
+static bool set_time(int fd, const struct statx *st)
+{
+	struct timespec times[2] = {{.tv_nsec = UTIME_OMIT},
+	                            {.tv_sec = st->stx_mtime.tv_sec, .tv_nsec = st->stx_mtime.tv_nsec}};
+
+	return sys_raw(SYS_utimensat, fd, 0, (long)times, 0, 0, 0) == 0;
+}
+
+/*
+ * Space reserved beyond the end goes back, if nobody else has the file open.  The file keeps its time of change: another
+ * arena with bytes for it knows the file by that.
+ */
 static void trim(const struct job *j, const struct arena_slot *s, int fd)
 {
 	struct statx st;
 
-	if (!(s->flags & SLOT_PREALLOCATED) || sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st) < 0)
+	if (!(s->flags & SLOT_PREALLOCATED) ||
+	    sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE | STATX_MTIME, &st) < 0 || !set_time(fd, &st))
 		return;
 	/* (what another kernel was promised counts no more) */
 	if ((s->flags & SLOT_EXCLUSIVE) && j->where == ORIGIN_SAME) {
@@ -419,6 +433,7 @@ static void trim(const struct job *j, const struct arena_slot *s, int fd)
 			sys.ftruncate(fd, (off_t)st.stx_size);
 		lease_drop_own(fd);
 	}
+	set_time(fd, &st);
 }
 
 static bool only_zeros(int fd, uint64_t from, uint64_t to)
@@ -576,9 +591,6 @@ static bool went_back(const struct arena_guard *g, const struct statx *st)
 	       (c->tv_sec < g->mtime_sec || (c->tv_sec == g->mtime_sec && c->tv_nsec < g->mtime_nsec));
 }
 
-/* In the copy of a slot: the guard held before the journal beside the arena was replayed. */
-enum { GUARD_HELD = 2 };
-
 /*
  * May the blocks of the slot be replayed into the file, which was found?  NULL, or why not.
  *
@@ -604,7 +616,18 @@ static const char *judge(struct job *j, uint32_t slot, const struct recover_targ
 		return NULL;
 	if (same && went_back(&s->guard, &st))
 		return NULL;
-	j->by_offset = !same && s->guard.known == GUARD_HELD && only_adds(j, t->fd, n, st.stx_size);
+	/* in one boot, whatever others wrote: behind the end of a file that has not been cut there is nothing of theirs */
+	if (j->where != ORIGIN_OTHER && is_positional(j, slot) && t->proved && s->guard.known &&
+	    st.stx_size >= s->guard.size && lowest(j, n) >= st.stx_size)
+		return NULL;
+	if (j->where == ORIGIN_MOUNT && !is_positional(j, slot) && t->proved && s->guard.known) {
+		int found = recover_appended(&j->a, n, DONE_SKIP(s->done), t->fd, s->guard.size, st.stx_size);
+
+		j->found = found > 0 ? found : 0;
+		if (found >= 0)
+			return NULL;
+	}
+	j->by_offset = !same && s->guard.known == RECOVER_GUARD_HELD && only_adds(j, t->fd, n, st.stx_size);
 	if (j->by_offset)
 		return NULL;
 	if (guard_holds(&s->guard, &st))
@@ -626,7 +649,7 @@ static void note_held(struct job *j)
 			continue;
 		if (sys.statx(t->fd, "", AT_EMPTY_PATH, STATX_SIZE | STATX_MTIME, &st) == 0 &&
 		    guard_holds(&s->guard, &st))
-			s->guard.known = GUARD_HELD;
+			s->guard.known = RECOVER_GUARD_HELD;
 		recover_target_close(t);
 	}
 }
@@ -672,6 +695,18 @@ static int slot_done(struct job *j, struct arena_slot *s)
 	return foreign_store(&j->a, (void *)&s->used, sizeof s->used);
 }
 
+/* The first blocks are in the file: how many. */
+static int drop_found(struct job *j, struct arena_slot *s, int n)
+{
+	int found = j->found;
+
+	if (found == 0)
+		return 0;
+	s->done = DONE_MAKE(j->a.blocks[j->a.order[found - 1]].seq, 0);
+	memmove(j->a.order, j->a.order + found, (size_t)(n - found) * sizeof *j->a.order);
+	return found;
+}
+
 /* Everything is in the file: its end is as the program left it. */
 static int finish_file(struct job *j, uint32_t slot, int fd, int n)
 {
@@ -711,6 +746,7 @@ static int recover_slot(struct job *j, uint32_t slot)
 	const char *why = NULL;
 
 	j->by_offset = false;
+	j->found = 0;
 	s->path[ARENA_PATH_MAX - 1] = '\0';
 	if (r == -EILSEQ && !j->live) {
 		j->a.unchecked = true;
@@ -733,6 +769,7 @@ static int recover_slot(struct job *j, uint32_t slot)
 		recover_target_close(t);
 		return keep_aside(j, s, bytes, why);
 	}
+	n -= drop_found(j, s, n);
 	if (j->opt->dry_run) {
 		if (r == 0)
 			recover_target_close(t);
@@ -960,7 +997,7 @@ static void journal_first(struct job *j, const char *name)
 	log_format(dir, PATH_MAX, "%s", j->arena);
 	*strrchr(dir, '/') = '\0';
 	note_held(j);
-	recover_journal(dir, j->dirfd, journal, j->in_aside, j->opt, j->report);
+	recover_journal(dir, j->dirfd, journal, j->in_aside, &j->a, j->opt, j->report);
 }
 
 /* Nothing in the arena waits for another try of its own. */
@@ -1280,8 +1317,8 @@ static int recover_all_in(const char *dir, int dirfd, const struct sort *sort,
 			                  .only = sort->only};
 			if (sort->journals) {
 				if (!sort->only)
-					recover_journal(dir, dirfd, q->entries[i].name, sort->in_aside, opt,
-					                report);
+					recover_journal(dir, dirfd, q->entries[i].name, sort->in_aside, NULL,
+					                opt, report);
 				continue;
 			}
 			log_format(arena, PATH_MAX, "%s/%s", dir, q->entries[i].name);
@@ -1372,13 +1409,13 @@ static void recover_one(struct job *j, const char *dir, const char *name)
 	BUFFER(char, journal);
 
 	if (is_journal_name(name)) {
-		recover_journal(dir, j->dirfd, name, j->in_aside, j->opt, j->report);
+		recover_journal(dir, j->dirfd, name, j->in_aside, NULL, j->opt, j->report);
 		return;
 	}
 	recover_arena(j, name);
 	journal_name_of(name, journal);
 	if (sys_raw(SYS_faccessat, j->dirfd, (long)journal, 0, 0, 0, 0) == 0)
-		recover_journal(dir, j->dirfd, journal, j->in_aside, j->opt, j->report);
+		recover_journal(dir, j->dirfd, journal, j->in_aside, NULL, j->opt, j->report);
 }
 
 static int recover_one_file(const char *path, const struct recover_options *opt,

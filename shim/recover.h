@@ -17,11 +17,12 @@ struct recover_report {
 	uint64_t live;      /* left alone: their process lives */
 	uint64_t own;       /* of these, the calling process's own */
 	uint64_t recovered; /* files that got bytes */
-	uint64_t unsynced;  /* of `aside`: left by another boot, which promised nothing of them */
-	uint64_t aside;     /* files whose bytes were put aside, or wait there: somebody has to decide */
-	uint64_t orphans;   /* files that are gone; their bytes were put aside */
-	uint64_t failed;    /* files or arenas left as they are, run again */
-	uint64_t bytes;     /* written, or with dry_run: to be written */
+	uint64_t
+		unsynced; /* of `aside`: nothing was promised of them, or they are kept for safety's sake alone */
+	uint64_t aside;   /* files whose bytes were put aside, or wait there: somebody has to decide */
+	uint64_t orphans; /* files that are gone; their bytes were put aside */
+	uint64_t failed;  /* files or arenas left as they are, run again */
+	uint64_t bytes;   /* written, or with dry_run: to be written */
 };
 
 struct recover_event {

@@ -5,6 +5,7 @@
 
 #include "origin.h"
 #include "recover.h"
+#include "recover_parse.h"
 
 /* Locks a dead arena or journal for its recovery; 0, -EWOULDBLOCK: it is alive; or -errno.  Waits for other recoverers. */
 int recover_lock_dead(int fd);
@@ -17,6 +18,10 @@ int recover_owner_allowed(int dirfd, int fd);
  * other -errno: that cannot be found out, and nothing is thrown away for it.  *where: what is known of the kernel and the
  * mount that it was made on. */
 int recover_maker(int fd, const struct origin *then, int pid, uint64_t pid_start, enum origin_verdict *where);
+/* Of the n > 0 blocks of appends in a->order, without the first `skip` bytes of the first one: how many of the first ones
+ * stand whole in [from, size) of the file; RECOVER_DOUBT: it looks as if others were there, or a part of one; -errno. */
+#define RECOVER_DOUBT (-ETIME)
+int recover_appended(struct foreign_arena *a, int n, uint32_t skip, int fd, uint64_t from, uint64_t size);
 /* All n bytes, which were accepted by a process that is dead: at `offset`, or at the end.  0 or -errno; *written: bytes that
  * got into the file, also when the rest did not. */
 int recover_write_all(int fd, const uint8_t *p, uint64_t n, uint64_t offset, bool append, uint64_t *written);
@@ -27,6 +32,9 @@ int recover_write_all(int fd, const uint8_t *p, uint64_t n, uint64_t offset, boo
  * what a crash from now on would lose.  Then it is removed.
  */
 void recover_journal(const char *dir, int dirfd, const char *name, bool in_aside,
-                     const struct recover_options *opt, struct recover_report *report);
+                     const struct foreign_arena *held, const struct recover_options *opt,
+                     struct recover_report *report);
+/* In the copy of a slot of `held`, the arena beside the journal (or NULL): its file is as the guard says. */
+enum { RECOVER_GUARD_HELD = 2 };
 
 #endif

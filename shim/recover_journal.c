@@ -35,9 +35,10 @@ struct entry_file {
 	uint64_t ino;
 	int64_t btime_sec; /* one inode number may be of a file that is gone, and of a new one */
 	uint32_t btime_nsec;
-	int result;                 /* -errno of what was done for it */
-	bool aside;                 /* nobody can say whether its entries are older than the file */
-	int64_t first_ns;           /* when the first of the entries that count was written */
+	int result;       /* -errno of what was done for it */
+	bool aside;       /* nobody can say whether its entries are older than the file */
+	bool held;        /* but the arena says that it has what they have: they are kept for safety's sake */
+	int64_t first_ns; /* when the first of the entries that count was written */
 	uint64_t void_seq, void_at; /* entries before this place do not count */
 	uint64_t bytes;             /* of those that do */
 	int fd_plus_1;
@@ -64,9 +65,10 @@ struct scan {
 	uint64_t newest;
 	int open_files;
 	bool told;
-	int64_t boot_ns;                /* of this kernel */
-	struct journal_replay replayed; /* by recoveries that began before, if in this boot */
-	struct foreign_arena *waiting;  /* of the same process: its recovery failed for some files */
+	int64_t boot_ns;                  /* of this kernel */
+	struct journal_replay replayed;   /* by recoveries that began before, if in this boot */
+	const struct foreign_arena *held; /* the arena beside it, where files may be as that says */
+	struct foreign_arena *waiting;    /* of the same process: its recovery failed for some files */
 };
 
 static void tell(const struct scan *s, const char *target, const char *action, uint64_t bytes, int error,
@@ -333,6 +335,7 @@ static int load_name(const struct scan *s, const struct entry_file *file, struct
 	slot->generation = name.generation;
 	slot->handle_hash = name.handle_hash;
 	slot->below = name.below;
+	slot->up = name.up;
 	return 0;
 }
 
@@ -453,6 +456,18 @@ static bool may_be_older(const struct scan *s, const struct entry_file *file, co
 	return changed >= (s->where == ORIGIN_OTHER ? s->boot_ns : file->first_ns);
 }
 
+/* The arena says what the file is like, and the file is so (RECOVER_GUARD_HELD). */
+static bool is_as_held(const struct scan *s, const struct entry_file *file)
+{
+	for (uint32_t i = 0; s->held && i < s->held->header.slot_count; i++) {
+		const struct arena_slot *slot = foreign_slot(s->held, i);
+
+		if (slot->used && slot->ino == file->ino && slot->guard.known == RECOVER_GUARD_HELD)
+			return true;
+	}
+	return false;
+}
+
 /* Before anything is replayed, since that changes the files. */
 static int judge_files(struct scan *s)
 {
@@ -468,6 +483,7 @@ static int judge_files(struct scan *s)
 			continue; /* gone, or an error that the replay meets, too */
 		file->aside =
 			sys.statx(fd, "", AT_EMPTY_PATH, STATX_MTIME, &st) < 0 || may_be_older(s, file, &st);
+		file->held = file->aside && s->where == ORIGIN_MOUNT && is_as_held(s, file);
 	}
 	return 0;
 }
@@ -585,6 +601,7 @@ static void report_file(struct scan *s, struct entry_file *file, bool replayed)
 		slot->path[0] = '\0';
 	if (file->aside) {
 		s->report->aside++;
+		s->report->unsynced += file->held || s->in_aside; /* (told before) */
 		tell(s, slot->path, "aside", file->bytes, 0,
 		     "synced by sync = journal before another boot or mount, and the file was written since; "
 		     "`fastwrite recover --force` with the journal's name writes them");
@@ -873,7 +890,8 @@ static int note_boot(struct scan *s)
 }
 
 void recover_journal(const char *dir, int dirfd, const char *name, bool in_aside,
-                     const struct recover_options *opt, struct recover_report *report)
+                     const struct foreign_arena *held, const struct recover_options *opt,
+                     struct recover_report *report)
 {
 	BUFFER(char, path);
 	BUFFER(struct scan, s);
@@ -882,7 +900,12 @@ void recover_journal(const char *dir, int dirfd, const char *name, bool in_aside
 	int r;
 
 	log_format(path, BUFFER_BYTES, "%s/%s", dir, name);
-	*s = (struct scan){.opt = opt, .report = report, .path = path, .dirfd = dirfd, .in_aside = in_aside};
+	*s = (struct scan){.opt = opt,
+	                   .report = report,
+	                   .path = path,
+	                   .dirfd = dirfd,
+	                   .in_aside = in_aside,
+	                   .held = held};
 	s->place.staging_fd =
 		in_aside ? sys.openat(dirfd, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0) : dirfd;
 	report->arenas++;

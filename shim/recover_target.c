@@ -184,6 +184,28 @@ static int open_directory(int from, const char *path)
 	return sys.openat(from, path, (int)how.flags, 0);
 }
 
+/* The directory that is so many above the staging directory, on the same volume; -ENOENT: that is mounted in another way. */
+static int open_above(const struct recover_place *place, uint32_t up)
+{
+	static const char ups[] = "../../../../../../../../../../../../../../../..";
+	char path[sizeof ups];
+	struct statx st;
+	int fd, r;
+
+	if (up == 0 || up > sizeof ups / 3)
+		return -ENOENT;
+	memcpy(path, ups, 3 * (size_t)up - 1);
+	path[3 * up - 1] = '\0';
+	fd = sys.openat(place->staging_fd, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+	if (fd < 0)
+		return fd;
+	r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st);
+	if (r == 0 && sys_dev_of(&st) == place->dev_now)
+		return fd;
+	sys.close(fd);
+	return r < 0 ? r : -ENOENT;
+}
+
 /*
  * The directory that the slot's path names, and the name in it; `below` as in arena_slot.  fd, -ENOENT: it is gone,
  * RECOVER_ELSEWHERE, -errno.
@@ -204,7 +226,7 @@ static int open_parent(const struct wanted *w, uint32_t below, char *path, const
 		fd = open_directory(AT_FDCWD, path[0] ? path : "/");
 		return fd == -ENOENT || fd == -ENOTDIR ? RECOVER_ELSEWHERE : fd;
 	}
-	from = sys.openat(w->place->staging_fd, "..", O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+	from = open_above(w->place, w->slot->up);
 	if (from < 0)
 		return from;
 	fd = open_directory(from, slash < path + below ? "." : path + below);

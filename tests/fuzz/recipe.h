@@ -206,7 +206,8 @@ static void recipe_set_slot(struct recipe *r)
 	s->guard.known = 1;
 	s->guard.mtime_sec = WORLD_MTIME + (who >> 6 & 1);
 	recipe_set_path(s, (unsigned)recipe_take(r, 1));
-	s->below = who & 128 ? (uint32_t)(strrchr(world_path(""), '/') - world_path("")) + 6 : 0;
+	s->up = 1;
+	s->below = who & 128 ? (uint16_t)(strrchr(world_path(""), '/') - world_path("")) + 6 : 0;
 	s->flags = (uint32_t)recipe_take(r, 1);
 }
 
