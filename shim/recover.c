@@ -560,6 +560,29 @@ static bool has_bytes(int fd, const uint8_t *p, uint64_t length, uint64_t offset
 	return true;
 }
 
+/*
+ * The n blocks in j->a.order, in their order, go on from `end` without a gap.  After another boot or mount a gap may be a
+ * block whose entry did not reach the disk: zeros, or bytes in another order, would stand there that nobody wrote.
+ */
+static bool is_gapless(struct job *j, int n, uint64_t end)
+{
+	for (int i = 0; i < n; i++) {
+		uint32_t index = j->a.order[i];
+
+		for (uint32_t e = 0;
+		     foreign_read_block(&j->a, index) == 0 && e < COMMIT_COUNT(j->a.blocks[index].commit);
+		     e++) {
+			struct arena_extent x = foreign_extent(&j->a, index, e);
+
+			if (x.offset > end)
+				return false;
+			if (x.offset + x.length > end)
+				end = x.offset + x.length;
+		}
+	}
+	return true;
+}
+
 /* Where the n blocks in j->a.order have bytes below `size`, the file has the same ones. */
 static bool only_adds(struct job *j, int fd, int n, uint64_t size)
 {
@@ -603,7 +626,7 @@ static const char *judge(struct job *j, uint32_t slot, const struct recover_targ
 {
 	const struct arena_slot *s = foreign_slot(&j->a, slot);
 	struct statx st;
-	bool same = j->where == ORIGIN_SAME;
+	bool same = j->where == ORIGIN_SAME, holds;
 
 	if (n == 0 || j->live || j->opt->force || t->orphan)
 		return NULL;
@@ -611,8 +634,13 @@ static const char *judge(struct job *j, uint32_t slot, const struct recover_targ
 		return NULL;
 	if (sys.statx(t->fd, "", AT_EMPTY_PATH, STATX_SIZE | STATX_MTIME | STATX_CTIME, &st) < 0)
 		return "the file cannot be looked at";
-	if (guard_holds(&s->guard, &st) &&
-	    (same || !(s->flags & SLOT_SYNCED) || lowest(j, n) >= s->guard.size))
+	if (!same && !is_gapless(j, n, is_positional(j, slot) ? st.stx_size : lowest(j, n)))
+		return "after another boot or mount something is missing between them";
+	holds = guard_holds(&s->guard, &st);
+	/* a flush that was under way when the power went may have left anything */
+	if (j->where == ORIGIN_OTHER && s->guard.begun_ns != 0)
+		holds = false;
+	if (holds && (same || !(s->flags & SLOT_SYNCED) || lowest(j, n) >= s->guard.size))
 		return NULL;
 	if (same && went_back(&s->guard, &st))
 		return NULL;
@@ -627,10 +655,11 @@ static const char *judge(struct job *j, uint32_t slot, const struct recover_targ
 		if (found >= 0)
 			return NULL;
 	}
-	j->by_offset = !same && s->guard.known == RECOVER_GUARD_HELD && only_adds(j, t->fd, n, st.stx_size);
+	j->by_offset = j->where == ORIGIN_MOUNT && s->guard.known == RECOVER_GUARD_HELD &&
+	               only_adds(j, t->fd, n, st.stx_size);
 	if (j->by_offset)
 		return NULL;
-	if (guard_holds(&s->guard, &st))
+	if (holds)
 		return "after another boot or mount they may be older than what was synced";
 	return same ? "the file has been changed since"
 	            : "after another boot or mount the file is not as it was left";
@@ -755,9 +784,14 @@ static int recover_slot(struct job *j, uint32_t slot)
 	}
 	if (r == 0 && damaged && !j->opt->force)
 		return keep_aside(j, s, bytes, "damaged: the checksum does not fit");
-	if (r < 0 || (n > 0 && !is_in_order(j, slot))) {
-		tell(j, s->path, "failed", 0, r < 0 ? r : -EBADMSG, "damaged");
-		return r < 0 ? r : -EBADMSG;
+	if (r == 0 && n > 0 && !is_in_order(j, slot))
+		r = -EBADMSG;
+	/* (after another boot or mount its pages may be of different moments) */
+	if (r == -EBADMSG && j->where != ORIGIN_SAME && !j->live && !j->living && !j->opt->force)
+		return keep_aside(j, s, bytes, "damaged: it did not reach the disk as a whole");
+	if (r < 0) {
+		tell(j, s->path, "failed", 0, r, "damaged");
+		return r;
 	}
 	/* (whoever was killed while the path changed had nothing staged) */
 	if (!is_in_order(j, slot))

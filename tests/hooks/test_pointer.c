@@ -122,6 +122,11 @@ struct call {
 #define CALL(name, how, ...) {#name, -1, how, COUNT(__VA_ARGS__), {__VA_ARGS__}},
 #define NUMBER(name, how, ...) {"by number: " #name, SYS_##name, how, COUNT(__VA_ARGS__), {__VA_ARGS__}},
 
+/* (older headers lack it) */
+#ifndef SYS_cachestat
+#define SYS_cachestat 451
+#endif
+
 #define AT AT_FDCWD
 /* clang-format off */
 static const struct call calls[] = {
@@ -425,6 +430,8 @@ static const struct call calls[] = {
 	NUMBER(removexattrat, INT, FD, PATH, AT_EMPTY_PATH, DATA)
 	NUMBER(file_setattr, INT, FD, PATH, ROOM, 24, AT_EMPTY_PATH)
 	NUMBER(swapon, INT, NOWHERE, 0)
+	NUMBER(setgroups, INT, 2, ROOM)
+	NUMBER(cachestat, INT, FD, ROOM, ROOM, 0)
 	NUMBER(setrlimit, INT | NO_ODD, RLIMIT_FSIZE, ROOM)
 	NUMBER(prlimit64, INT | NO_ODD, 0, RLIMIT_FSIZE, ROOM, ROOM)
 	NUMBER(fstat, INT, FD, ROOM)

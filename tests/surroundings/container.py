@@ -36,7 +36,9 @@ CAPABILITIES = (
     "SYS_ADMIN",
 )
 PATH = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
-PATIENCE_SECONDS = 90  # a lease that a killed process left on a description of a living one is waited for, 45 s
+PATIENCE_SECONDS = (
+    90  # a lease that a killed process left on a description of a living one is waited for, 45 s
+)
 OWN = "fastwrite-"
 TOKEN = uuid.uuid4().hex[:8]  # two drivers may run at a time, each with the pid 1
 CGROUPS = Path("/sys/fs/cgroup")
