@@ -414,26 +414,30 @@ static bool set_time(int fd, const struct statx *st)
 	return sys_raw(SYS_utimensat, fd, 0, (long)times, 0, 0, 0) == 0;
 }
 
-/*
- * Space reserved beyond the end goes back, if nobody else has the file open.  The file keeps its time of change: another
- * arena with bytes for it knows the file by that.
- */
-static void trim(const struct job *j, const struct arena_slot *s, int fd)
+/* The file keeps its time of change: another arena with bytes for it knows the file by that. */
+static void trim_unseen(int fd)
 {
 	struct statx st;
 
-	if (!(s->flags & SLOT_PREALLOCATED) ||
-	    sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE | STATX_MTIME, &st) < 0 || !set_time(fd, &st))
+	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE | STATX_MTIME, &st) == 0 && set_time(fd, &st)) {
+		sys.ftruncate(fd, (off_t)st.stx_size);
+		set_time(fd, &st);
+	}
+}
+
+/* Space reserved beyond the end goes back, if nobody else has the file open. */
+static void trim(const struct job *j, const struct arena_slot *s, int fd)
+{
+	if (!(s->flags & SLOT_PREALLOCATED))
 		return;
 	/* (what another kernel was promised counts no more) */
 	if ((s->flags & SLOT_EXCLUSIVE) && j->where == ORIGIN_SAME) {
-		sys.ftruncate(fd, (off_t)st.stx_size);
+		trim_unseen(fd);
 	} else if (lease_proves(fd) && lease_take_own(fd) == 0) {
-		if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st) == 0 && lease_holds(fd))
-			sys.ftruncate(fd, (off_t)st.stx_size);
+		if (lease_holds(fd))
+			trim_unseen(fd);
 		lease_drop_own(fd);
 	}
-	set_time(fd, &st);
 }
 
 static bool only_zeros(int fd, uint64_t from, uint64_t to)

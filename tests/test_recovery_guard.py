@@ -8,6 +8,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -340,8 +341,6 @@ def test_the_arena_tells_its_origin(lab: Lab) -> None:
     (boot_ns,) = struct.unpack_from("<q", header, 80)
     major_minor = struct.unpack_from("<Q", header, 104)[0]
     st = lab.arena().stat()
-    import time
-
     now = time.clock_gettime_ns(time.CLOCK_REALTIME) - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     assert abs(boot_ns - now) < 2_000_000
     assert (major_minor >> 32, major_minor & 0xFFFFFFFF) == (os.major(st.st_dev), os.minor(st.st_dev))
@@ -370,3 +369,14 @@ def test_no_magic_link_is_followed(lab: Lab) -> None:
     )
     assert done.returncode == 1, done.stdout
     assert lab.target.read_bytes() == before
+
+
+@pytest.mark.parametrize("mode", ["write", "append"])
+def test_recovery_changes_no_time_when_it_gives_space_back(lab: Lab, mode: str) -> None:
+    """Reserved space is cut off without a trace: the time is that of the last write."""
+    before_ns = time.time_ns() - 10**9
+    lab.leave(mode=mode)
+    assert lab.recover()["recovered"] == 1
+    st = lab.target.stat()
+    assert st.st_blocks * 512 < 1 << 16, "the space was not given back"
+    assert before_ns < st.st_mtime_ns <= time.time_ns()
