@@ -263,7 +263,7 @@ struct arena {
 	_Atomic uint32_t files;        /* files that hold blocks */
 	_Atomic uint32_t freed_events; /* futex: raised when a block becomes free */
 	_Atomic uint32_t waiters;
-	uint32_t slots_used;
+	_Atomic uint32_t slots_used;
 	struct journal journal;
 	_Atomic bool retired;
 };

@@ -638,8 +638,9 @@ static const char *judge(struct job *j, uint32_t slot, const struct recover_targ
 		return NULL;
 	if (sys.statx(t->fd, "", AT_EMPTY_PATH, STATX_SIZE | STATX_MTIME | STATX_CTIME, &st) < 0)
 		return "the file cannot be looked at";
-	if (!same && !is_gapless(j, n, is_positional(j, slot) ? st.stx_size : lowest(j, n)))
-		return "after another boot or mount something is missing between them";
+	if (j->where == ORIGIN_OTHER &&
+	    !is_gapless(j, n, is_positional(j, slot) ? st.stx_size : lowest(j, n)))
+		return "after another boot something is missing between them";
 	holds = guard_holds(&s->guard, &st);
 	/* a flush that was under way when the power went may have left anything */
 	if (j->where == ORIGIN_OTHER && s->guard.begun_ns != 0)
@@ -660,7 +661,7 @@ static const char *judge(struct job *j, uint32_t slot, const struct recover_targ
 			return NULL;
 	}
 	j->by_offset = j->where == ORIGIN_MOUNT && s->guard.known == RECOVER_GUARD_HELD &&
-	               only_adds(j, t->fd, n, st.stx_size);
+	               is_gapless(j, n, st.stx_size) && only_adds(j, t->fd, n, st.stx_size);
 	if (j->by_offset)
 		return NULL;
 	if (holds)

@@ -133,6 +133,7 @@ NOT_UNDER_TSAN = {
     "the thread sanitizer hangs in it",
     "test_step": "a signal between any two instructions: the thread sanitizer delivers them where it likes",
     "test_preempt": "two threads that race for files and descriptors, which is what it is about",
+    "test_pointer": "wild pointers: the sanitizer itself reads what they point to",
 }
 
 
