@@ -13,6 +13,14 @@ enum { CHANGE_NS_MAX = 1000000000 };
 
 static struct arena_slot *slot_of(const struct file *f) { return arena_slot_at(f->arena, (uint32_t)f->slot); }
 
+void guard_fill(struct arena_guard *g, const struct statx *st)
+{
+	g->size = st->stx_size;
+	g->mtime_sec = st->stx_mtime.tv_sec;
+	g->mtime_nsec = st->stx_mtime.tv_nsec;
+	atomic_store_explicit(&g->known, 1, memory_order_release);
+}
+
 /* False: with what it says now the file counts as changed, and its bytes are put aside. */
 static bool fill(struct arena_guard *g, int fd)
 {
@@ -20,10 +28,7 @@ static bool fill(struct arena_guard *g, int fd)
 
 	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE | STATX_MTIME, &st) < 0)
 		return false;
-	g->size = st.stx_size;
-	g->mtime_sec = st.stx_mtime.tv_sec;
-	g->mtime_nsec = st.stx_mtime.tv_nsec;
-	atomic_store_explicit(&g->known, 1, memory_order_release);
+	guard_fill(g, &st);
 	return true;
 }
 

@@ -16,6 +16,9 @@
 
 #include <sys/stat.h>
 
+/* What st says of size and time; the stamps stay. */
+void guard_fill(struct arena_guard *g, const struct statx *st);
+
 /* Takes the guard anew; fd: any descriptor of f. */
 void guard_take(struct file *f, int fd);
 

@@ -118,10 +118,7 @@ static void stamp_ends(struct job *j, struct arena_slot *s, int fd)
 	if (j->live || g->begun_ns == 0 ||
 	    sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE | STATX_MTIME, &st) < 0)
 		return;
-	g->size = st.stx_size;
-	g->mtime_sec = st.stx_mtime.tv_sec;
-	g->mtime_nsec = st.stx_mtime.tv_nsec;
-	g->known = 1;
+	guard_fill(g, &st);
 	/* (as long as the stamp stands the file counts as ours for a moment) */
 	if (foreign_store(&j->a, g, offsetof(struct arena_guard, begun_ns)) < 0)
 		return;
@@ -1274,7 +1271,7 @@ struct queue {
 };
 
 /* "<pid>-<rule>-<time>.arena" or .journal; other names come first. */
-static uint64_t time_in_name(const char *name)
+uint64_t recover_time_in_name(const char *name)
 {
 	const char *p = recover_is_our_make(name, ARENA_SUFFIX) || recover_is_our_make(name, JOURNAL_SUFFIX)
 	                        ? strrchr(name, '-') + 1
@@ -1298,7 +1295,7 @@ static void queue_put(struct queue *q, const char *name)
 	BUFFER(struct queue_entry, e);
 	uint32_t at = q->count;
 
-	e->made = time_in_name(name);
+	e->made = recover_time_in_name(name);
 	log_format(e->name, sizeof e->name, "%s", name);
 	if (q->last.name[0] && !made_before(&q->last, e))
 		return;

@@ -139,22 +139,9 @@ struct waiting_list {
 	struct waiting first[BUDGET_ARENAS];
 };
 
-/* Its moment, of "<pid>-<rule>-<time>.arena" or .journal; 0: another name. */
-static uint64_t made_at(const char *name)
-{
-	const char *p = strrchr(name, '-');
-	uint64_t value = 0;
-
-	if (!recover_is_our_make(name, ARENA_SUFFIX) && !recover_is_our_make(name, ".journal"))
-		return 0;
-	for (p++; (*p >= '0' && *p <= '9') || (*p >= 'a' && *p <= 'f'); p++)
-		value = value << 4 | (uint64_t)(*p <= '9' ? *p - '0' : *p - 'a' + 10);
-	return value;
-}
-
 static void list_put(struct waiting_list *l, const char *name)
 {
-	uint64_t made = made_at(name);
+	uint64_t made = recover_time_in_name(name);
 	uint32_t at = l->count;
 
 	if (made == 0 || strlen(name) >= sizeof l->first[0].name)

@@ -11,6 +11,8 @@
 int recover_lock_dead(int fd);
 /* "<pid>-<rule>-<time>" and the suffix: such files are made by this library and by nobody else. */
 bool recover_is_our_make(const char *name, const char *suffix);
+/* When it was made, by the wall clock in ns, as its name says; 0: another name. */
+uint64_t recover_time_in_name(const char *name);
 /* A regular file with one name in the directory, of the directory's owner, which this process's user may recover: 0 or
  * -errno. */
 int recover_owner_allowed(int dirfd, int fd);
