@@ -40,6 +40,8 @@ MODES: dict[str, dict[str, str]] = {
     "default": {},
     "smallest": {"FASTWRITE_MEM": "1M", "FASTWRITE_BLOCK": "64K", "FASTWRITE_LAG_MS": "1"},
 }
+# A directory that no rule matches, for tests of what the library does to other files.
+PATHS = "!/data/outside/**:/data/**"
 # Writes that must have been absorbed, so that no program passes with the library asleep.
 AT_LEAST = {"test_stdio": 3000, "test_stdio_model": 10000}
 # Programs that cannot be built against an older C library, or its headers of the kernel.
@@ -217,7 +219,7 @@ def run_program(
     """One program; settings: of the library, None runs natively.  Its totals, and what was wrong."""
     variables = ["CMOCKA_MESSAGE_OUTPUT=TAP", "LD_LIBRARY_PATH=/build/lib"]
     if settings is not None:
-        settings = {"FASTWRITE_PATHS": "/data/**", "FASTWRITE_STATS": "stderr", **settings}
+        settings = {"FASTWRITE_PATHS": PATHS, "FASTWRITE_STATS": "stderr", **settings}
         variables += [f"{name}={value}" for name, value in settings.items()]
         variables.append("LD_PRELOAD=/build/libfastwrite.so")
     work = Path(tempfile.mkdtemp(prefix="fastwrite-glibc-", dir=disk_base()))

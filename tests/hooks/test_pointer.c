@@ -849,6 +849,8 @@ static int work(bool staged, int from)
 	if (!staged && chdir("outside") < 0)
 		return 97;
 	utmpname("utmp");
+	dlopen("librt.so.1", RTLD_NOW | RTLD_GLOBAL); /* before glibc 2.34: shm_open, aio_read, forkpty */
+	dlopen("libutil.so.1", RTLD_NOW | RTLD_GLOBAL);
 	dlopen("libaio.so.1", RTLD_NOW | RTLD_GLOBAL);
 	dlopen("liburing.so.2", RTLD_NOW | RTLD_GLOBAL);
 	if (socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, world.sockets) < 0)
