@@ -61,11 +61,13 @@ LIBS := -pthread -ldl
 
 # ---- sources ----
 
-CLI_SRC := $(sort $(wildcard shim/cli_*.c))
-LIB_SRC := $(sort $(filter-out $(CLI_SRC),$(wildcard shim/*.c) $(wildcard shim/*.S)))
-# Preload concerns: everything else is the core, which the command and the unit tests link.
-PRELOAD_SRC := $(wildcard shim/hook_*.c shim/init.c shim/real.c shim/*.S)
-CORE_SRC := $(filter-out $(PRELOAD_SRC),$(LIB_SRC))
+# A folder is a layer; calls go down only (tests/test_layers.py).
+CORE_LAYERS := process descriptors sync staging flush recovery format config base
+CLI_SRC := $(sort $(wildcard shim/command/*.c))
+HOOKS_SRC := $(sort $(wildcard shim/hooks/*.c shim/hooks/*.S))
+# What the command and the unit tests link.
+CORE_SRC := $(sort $(foreach layer,$(CORE_LAYERS),$(wildcard shim/$(layer)/*.c)))
+LIB_SRC := $(HOOKS_SRC) $(CORE_SRC)
 
 objects = $(patsubst shim/%,$(BUILD)/obj/%.o,$(basename $(1)))
 LIB_OBJ := $(call objects,$(LIB_SRC))
@@ -111,7 +113,7 @@ $(BUILD)/obj/%.o: shim/%.c $(BUILD)/.flags
 
 # The sanitizer's own start calls these, before it is ready for anybody.
 ifeq ($(SAN),tsan)
-$(call objects,shim/hook_size.c shim/hook_move.c shim/real.c): C_ALL += -fno-sanitize=thread
+$(call objects,shim/hooks/size.c shim/hooks/move.c shim/hooks/real.c): C_ALL += -fno-sanitize=thread
 endif
 
 $(BUILD)/obj/%.o: shim/%.S $(BUILD)/.flags
@@ -120,7 +122,7 @@ $(BUILD)/obj/%.o: shim/%.S $(BUILD)/.flags
 	$(Q)$(CC) $(CPPFLAGS) $(C_ALL) $(DEPGEN) -c -o $@ $<
 
 # Only what hooks.def lists leaves the library.
-$(EXPORTS): scripts/exports $(wildcard shim/hooks.def)
+$(EXPORTS): scripts/exports shim/hooks/hooks.def
 	@mkdir -p $(@D)
 	$(call say,GEN,$@)
 	$(Q)scripts/exports --map > $@
@@ -310,7 +312,7 @@ deps-fuzz:
 
 # ---- style ----
 
-C_STYLE := $(wildcard shim/*.[ch] tests/*/*.[ch] harness/workloads/*.[ch])
+C_STYLE := $(wildcard shim/*/*.[ch] tests/*/*.[ch] harness/workloads/*.[ch])
 .PHONY: lint format
 lint: deps-lint
 	$(call say,LINT,clang-format)

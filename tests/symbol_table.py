@@ -87,7 +87,7 @@ def load(path: Path) -> Table:
 
 def hooked() -> dict[str, str]:
     """Name -> kind, of everything in hooks.def."""
-    return {m[2]: m[1] for m in HOOK.finditer((ROOT / "shim" / "hooks.def").read_text())}
+    return {m[2]: m[1] for m in HOOK.finditer((ROOT / "shim" / "hooks" / "hooks.def").read_text())}
 
 
 def judge(

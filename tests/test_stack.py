@@ -59,10 +59,11 @@ class Frames:
         self.calls: dict[str, set[str]] = {}
         self.known: dict[tuple[str, frozenset[str]], tuple[int, tuple[str, ...]]] = {}
         self.reached: dict[str, frozenset[str]] = {}
-        for source in sorted((ROOT / "shim").glob("*.c")):
-            if source.name.startswith("cli_"):
+        for source in sorted((ROOT / "shim").glob("*/*.c")):
+            layer = source.parent.name
+            if layer == "command":
                 continue
-            out = directory / f"{source.stem}.o"
+            out = directory / f"{layer}-{source.stem}.o"
             command = ["cc", "-D_GNU_SOURCE", '-DFASTWRITE_VERSION="0"', f"-I{ROOT / 'shim'}", *FLAGS]
             done = subprocess.run(
                 [*command, "-fcallgraph-info=su", "-c", "-o", str(out), str(source)],

@@ -46,7 +46,7 @@ def test_every_function_of_the_c_library(glibc, libc_table):
     complain(
         *st.judge(libc_table, names, set(st.hooked()), glibc.version, glibc.arch),
         "tests/symbols/libc.toml",
-        "shim/hooks.def",
+        "shim/hooks/hooks.def",
     )
 
 
@@ -82,7 +82,7 @@ def test_hooked_functions_exist(glibc):
 
 def test_functions_of_several_versions(glibc):
     """dlsym before glibc 2.36 finds the oldest: those that differ are asked for by version."""
-    text = (ROOT / "shim" / "real.c").read_text()
+    text = (ROOT / "shim" / "hooks" / "real.c").read_text()
     by_version = dict(re.findall(r'\{"(\w+)", "(GLIBC_[\d.]+)"\}', text))
     for name in set(st.hooked()) & set(glibc.symbols):
         nodes = {node: where for node, where in glibc.symbols[name].items() if node != "GLIBC_PRIVATE"}
@@ -99,7 +99,7 @@ def test_functions_of_several_versions(glibc):
 
 
 def handled() -> set[str]:
-    source = (ROOT / "shim" / "hook_syscall.c").read_text()
+    source = (ROOT / "shim" / "hooks" / "syscall.c").read_text()
     return set(re.findall(r"^\t\[SYS_(\w+)\] = ", source, re.MULTILINE))
 
 

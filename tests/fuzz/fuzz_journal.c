@@ -9,7 +9,7 @@
  */
 #include "outcome.h"
 
-#include "journal_format.h"
+#include "format/journal_format.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -2,7 +2,7 @@
 /* fuzz_status: whatever stands in the arena of a process, looking at it ends, and what is shown is text. */
 #include "recipe.h"
 
-#include "status.h"
+#include "recovery/status.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

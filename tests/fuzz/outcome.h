@@ -8,7 +8,7 @@
 
 #include "world.h"
 
-#include "recover.h"
+#include "recovery/recover.h"
 
 enum { LOOK_MAX = 256 << 10, ORPHANS_MAX = 64 };
 

@@ -14,8 +14,8 @@
 #ifndef FASTWRITE_FUZZ_WORLD_H
 #define FASTWRITE_FUZZ_WORLD_H
 
-#include "arena.h"
-#include "sys.h"
+#include "base/sys.h"
+#include "staging/arena.h"
 
 #include <dirent.h>
 #include <fcntl.h>

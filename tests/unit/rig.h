@@ -6,17 +6,17 @@
 #ifndef FASTWRITE_TEST_RIG_H
 #define FASTWRITE_TEST_RIG_H
 
-#include "alive.h"
-#include "config.h"
-#include "engage.h"
-#include "engine.h"
-#include "fd.h"
-#include "fdtable.h"
-#include "file.h"
-#include "flush.h"
-#include "io.h"
-#include "stage.h"
-#include "sys.h"
+#include "base/sys.h"
+#include "config/config.h"
+#include "descriptors/fd.h"
+#include "descriptors/fdtable.h"
+#include "descriptors/file.h"
+#include "descriptors/io.h"
+#include "flush/engine.h"
+#include "flush/flush.h"
+#include "process/fork_guard.h"
+#include "staging/attach.h"
+#include "staging/stage.h"
 
 #include <fcntl.h>
 #include <setjmp.h>

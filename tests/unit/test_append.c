@@ -2,8 +2,8 @@
 /* append: O_APPEND with and without the proof that nobody else has the file open. */
 #include "rig.h"
 
-#include "append.h"
-#include "lease.h"
+#include "flush/append.h"
+#include "flush/lease.h"
 
 static int set_up(void **state)
 {

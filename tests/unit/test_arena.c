@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* arena: geometry, creation and what can go wrong with it, blocks and slots. */
-#include "crc32c.h"
+#include "base/crc32c.h"
 #include "rig.h"
 
 #include <signal.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* config: sources and their order, every value's limits, every bad line. */
-#include "config.h"
-#include "rule.h"
-#include "sys.h"
+#include "base/sys.h"
+#include "config/config.h"
+#include "config/rule.h"
 
 #include <fcntl.h>
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* fdtable: small and large numbers, the end of the table, searching. */
-#include "fdtable.h"
+#include "descriptors/fdtable.h"
 
 #include <errno.h>
 #include <setjmp.h>

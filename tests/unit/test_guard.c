@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "guard.h"
-#include "identity.h"
-#include "origin.h"
+#include "format/identity.h"
+#include "format/origin.h"
+#include "staging/guard.h"
 
 #include "rig.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* inherit: what is put into an environment, where, and when nothing is. */
-#include "inherit.h"
+#include "process/inherit.h"
 
 #include <fcntl.h>
 #include <limits.h>

@@ -2,9 +2,9 @@
 /* journal: what goes to the log and what to the file, and failures of either. */
 #include "rig.h"
 
-#include "journal.h"
-#include "journal_file.h"
-#include "sync.h"
+#include "sync/journal.h"
+#include "sync/journal_file.h"
+#include "sync/sync.h"
 
 #include <pthread.h>
 #include <time.h>

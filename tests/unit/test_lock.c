@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* lock: exclusion, nesting in the owner's thread, owners that die. */
-#include "lock.h"
+#include "base/lock.h"
 
 #include <pthread.h>
 #include <sched.h>

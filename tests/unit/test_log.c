@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* log: the formatter, the rate limit, and that a message harms nothing. */
-#include "log.h"
+#include "base/log.h"
 
 #include <errno.h>
 #include <fcntl.h>

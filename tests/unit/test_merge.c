@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* merge: against a byte array that the extents are painted into one after another. */
-#include "merge.h"
+#include "flush/merge.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,8 +2,8 @@
 /* prealloc: room is reserved before bytes are accepted, and given back. */
 #include "rig.h"
 
-#include "prealloc.h"
-#include "sync.h"
+#include "flush/prealloc.h"
+#include "sync/sync.h"
 
 #include <pthread.h>
 #include <sys/prctl.h>

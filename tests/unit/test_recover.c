@@ -3,7 +3,7 @@
  * somebody else wrote. */
 #include "rig.h"
 
-#include "recover.h"
+#include "recovery/recover.h"
 
 enum { DONE_BYTES = 100 }; /* the first write passes through */
 

@@ -2,7 +2,7 @@
 /* recover_parse: nothing that stands in an arena file makes it read beyond its memory; run it with SAN=asan. */
 #include "rig.h"
 
-#include "recover_parse.h"
+#include "recovery/parse.h"
 
 enum { FUZZ_TURNS = 3000 };
 

@@ -2,7 +2,7 @@
 /* recover_rights: which groups a user has, and that root has his rights and no others until it takes its own back. */
 #include "rig.h"
 
-#include "recover_rights.h"
+#include "recovery/rights.h"
 
 #include <grp.h>
 #include <linux/capability.h>

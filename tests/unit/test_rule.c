@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* rule: the glob language, validity of patterns, order of rules. */
-#include "rule.h"
+#include "config/rule.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,9 +2,9 @@
 /* sync: which call goes to the device under which policy, and failures that are told once. */
 #include "rig.h"
 
-#include "engage.h"
-#include "meta.h"
-#include "sync.h"
+#include "descriptors/by_name.h"
+#include "staging/attach.h"
+#include "sync/sync.h"
 
 #include <fcntl.h>
 

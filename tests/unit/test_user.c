@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* user: what can be read is told from what cannot, to the byte. */
-#include "user.h"
+#include "base/user.h"
 
 #include <setjmp.h>
 #include <signal.h>

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+/* handler: see base/handler.h.  The stack is read by a system call, since nobody knows where it ends. */
+#include "base/handler.h"
+
+#include "base/sys.h"
+
+#include <signal.h>
+#include <stddef.h>
+#include <ucontext.h>
+
+/* Handlers that use more stack than that themselves are not found. */
+enum { SEARCH_BYTES = 1 << 20, CHUNK_BYTES = 2048 };
+
+static bool read_words(uintptr_t from, void *words, size_t size)
+{
+	struct iovec here = {words, size}, there = {(void *)from, size};
+
+	return sys_raw(SYS_process_vm_readv, sys_getpid(), (long)&here, 1, (long)&there, 1, 0) == (long)size;
+}
+
+#if defined(__x86_64__)
+/* The segment registers of a 64-bit program, which the kernel saves as one word; the context begins with flags that
+ * have three bits and a link that it leaves 0. */
+enum { MARK_STEP = 16, MARK_AT = 8 };
+
+static bool is_mark(uint64_t word) { return (word & 0xffff00000000ffffu) == 0x002b000000000033u; }
+
+static bool is_frame(uintptr_t mark)
+{
+	uint64_t head[2];
+
+	return read_words(mark - offsetof(ucontext_t, uc_mcontext.gregs[REG_CSGSFS]), head, sizeof head) &&
+	       head[0] < 8 && head[1] == 0;
+}
+#elif defined(__aarch64__)
+/* Magic number and size of the record with the vector registers, the first behind the others. */
+enum { MARK_STEP = 16, MARK_AT = 0 };
+
+static bool is_mark(uint64_t word) { return word == 0x0000021046508001u; }
+
+static bool is_frame(uintptr_t mark)
+{
+	(void)mark;
+	return true;
+}
+#endif
+
+static bool search(uintptr_t from)
+{
+	uint64_t words[CHUNK_BYTES / sizeof(uint64_t)];
+	uintptr_t end = from + SEARCH_BYTES, own = (uintptr_t)__builtin_thread_pointer();
+
+	from -= from % MARK_STEP;
+	/* the C library keeps what it knows of a thread at the upper end of its stack */
+	if (own > from && own < end)
+		end = own;
+	for (uintptr_t at = from; at < end;) {
+		size_t size = CHUNK_BYTES - at % CHUNK_BYTES; /* never across a page's end */
+
+		if (!read_words(at, words, size))
+			return at == from; /* the end of the stack, or not allowed at all */
+		for (size_t i = 0; i < size / sizeof *words; i++)
+			if ((at + i * sizeof *words) % MARK_STEP == MARK_AT && is_mark(words[i]) &&
+			    is_frame(at + i * sizeof *words))
+				return true;
+		at += size;
+	}
+	return false;
+}
+
+bool handler_runs(void)
+{
+	stack_t stack;
+
+	/* (not within the function with the buffer: such a stack may be small) */
+	if (sys_raw(SYS_sigaltstack, 0, (long)&stack, 0, 0, 0, 0) == 0 && (stack.ss_flags & SS_ONSTACK))
+		return true;
+	return search((uintptr_t)__builtin_frame_address(0));
+}

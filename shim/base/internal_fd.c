@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * own_fd: the library's own descriptors.  They sit high in the descriptor range, close on exec, and the
+ * program's close, dup2, close_range and closefrom do not reach them.
+ */
+#include "base/sys.h"
+#include "process/fork_guard.h"
+#include "staging/arena.h"
+
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <sys/resource.h>
+
+enum { OWN_FD_MAX = 1 << 16 };
+
+/* one bit per descriptor number; only numbers below OWN_FD_MAX are used */
+static _Atomic uint64_t own_bits[OWN_FD_MAX / 64];
+
+static int lowest_number(void)
+{
+	struct {
+		uint64_t soft, hard;
+	} limit = {1024, 1024};
+	uint64_t top;
+
+	sys_raw(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, (long)&limit, 0, 0);
+	/* Not the very top of a huge limit: the kernel's table grows with the highest number in use. */
+	top = limit.soft < 4096 ? limit.soft : 4096;
+	return (int)(top / 2);
+}
+
+int own_fd_raise(int fd)
+{
+	int min = lowest_number();
+	long high = -EMFILE;
+
+	while (min > 2 && (high = sys.fcntl(fd, F_DUPFD_CLOEXEC, min)) < 0)
+		min /= 2;
+	sys.close(fd);
+	if (high < 0)
+		return (int)high;
+	if (high >= OWN_FD_MAX) {
+		sys.close((int)high);
+		return -EMFILE;
+	}
+	atomic_fetch_or(&own_bits[high / 64], 1ull << (high % 64));
+	return (int)high;
+}
+
+int own_fd_move(int fd)
+{
+	long other = sys.fcntl(fd, F_DUPFD_CLOEXEC, fd + 1);
+
+	if (other < 0)
+		other = sys.fcntl(fd, F_DUPFD_CLOEXEC, 3);
+	if (other < 0)
+		other = sys_dup_beyond(fd);
+	if (other < 0)
+		return (int)other;
+	if (other >= OWN_FD_MAX) {
+		sys.close((int)other);
+		return -EMFILE;
+	}
+	atomic_fetch_or(&own_bits[other / 64], 1ull << (other % 64));
+	own_fd_close(fd);
+	return (int)other;
+}
+
+bool own_fd_is(int fd)
+{
+	return fd >= 0 && fd < OWN_FD_MAX && !alive_vforked &&
+	       (atomic_load_explicit(&own_bits[fd / 64], memory_order_relaxed) >> (fd % 64) & 1);
+}
+
+void own_fd_close(int fd)
+{
+	if (fd < 0)
+		return;
+	atomic_fetch_and(&own_bits[fd / 64], ~(1ull << (fd % 64)));
+	sys.close(fd);
+}
+
+void own_fd_close_copies(void)
+{
+	for (int word = 0; word < OWN_FD_MAX / 64; word++)
+		for (uint64_t bits = atomic_load(&own_bits[word]); bits; bits &= bits - 1)
+			sys.close(word * 64 + __builtin_ctzll(bits));
+}
+
+void own_fd_close_all(void)
+{
+	for (int word = 0; word < OWN_FD_MAX / 64; word++)
+		while (own_bits[word])
+			own_fd_close(word * 64 + __builtin_ctzll(own_bits[word]));
+}

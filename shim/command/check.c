@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+/* cli_check: `fastwrite check`: can it work for this program, which rule applies to this file. */
+#include "command/command.h"
+
+#include "config/rule.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { OPTION_PROGRAM = 0x100, OPTION_FILE };
+
+struct check_args {
+	bool as_json;
+	int forced; /* OPTION_PROGRAM, OPTION_FILE, or 0 */
+	char **names;
+	int count;
+};
+
+static const char doc[] =
+	"For a program: says whether libfastwrite.so can work in it.  For any other path: says which rule "
+	"applies to the file, existing or not, and with which settings.\n"
+	"\v"
+	"An argument without '/' is looked for in PATH first.  Scripts are followed to their interpreter.\n"
+	"\n"
+	"Exit status: 0 it works, a rule applies; 1 it cannot work, or there is no such thing; 2 wrong usage "
+	"or "
+	"configuration; 3 no rule applies to a file.  Of several arguments the first status that is not 0 "
+	"counts.";
+
+static const struct argp_option options[] = {
+	{"json", 'j', NULL, 0, "Print JSON, an array with one object per argument", 0},
+	{"program", OPTION_PROGRAM, NULL, 0, "Take every argument as a program", 0},
+	{"file", OPTION_FILE, NULL, 0, "Take every argument as a file that is written", 0},
+	{0},
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+	struct check_args *args = state->input;
+
+	(void)arg;
+	switch (key) {
+	case 'j': args->as_json = true; return 0;
+	case OPTION_PROGRAM:
+	case OPTION_FILE: args->forced = key; return 0;
+	case ARGP_KEY_ARGS:
+		args->names = state->argv + state->next;
+		args->count = state->argc - state->next;
+		return 0;
+	case ARGP_KEY_NO_ARGS: argp_error(state, "a PROGRAM or PATH is missing"); return 0;
+	default: return ARGP_ERR_UNKNOWN;
+	}
+}
+
+/* ---- programs ---- */
+
+static const char *const kind_names[] = {
+	[PROGRAM_DYNAMIC] = "dynamic", [PROGRAM_STATIC] = "static", [PROGRAM_FOREIGN] = "foreign",
+	[PROGRAM_SCRIPT] = "script",   [PROGRAM_OTHER] = "other",   [PROGRAM_BROKEN] = "damaged",
+};
+
+enum { NOTES_MAX = 6 };
+
+/* The tables that shim/hooks/stream_table.c changes; the program gets the C library that this command has. */
+static bool has_stream_tables(void)
+{
+	return dlsym(RTLD_DEFAULT, "_IO_file_jumps") && dlsym(RTLD_DEFAULT, "_IO_wfile_jumps") &&
+	       dlsym(RTLD_DEFAULT, "_IO_file_write");
+}
+
+/* What to know of a program that works otherwise; the number of texts in notes[NOTES_MAX]. */
+static int collect_notes(const struct program *p, const char **notes)
+{
+	int count = 0;
+
+	if (p->libaio)
+		notes[count++] = "it uses libaio: a file that it reads or writes that way is written through "
+				 "from then on";
+	if (p->liburing)
+		notes[count++] = "it uses io_uring (liburing): as soon as it makes a ring, nothing of it is "
+				 "staged any more";
+	if (p->io_uring_code)
+		notes[count++] =
+			"it seems to make an io_uring by instructions of its own, which nothing can see: a "
+			"ring is found only when it is there before a file begins to be staged; leave files "
+			"that it writes through a ring out of the rules";
+	if (cli_streams_off())
+		notes[count++] =
+			"stdio = off: files that get a stream (fopen, freopen, fdopen) are written through";
+	else if (!has_stream_tables())
+		notes[count++] =
+			"this C library does not show how its streams write: files that get one (fopen, "
+			"freopen, fdopen) are written through";
+	if (p->raised && !p->privileged)
+		notes[count++] =
+			"it is setuid, setgid or has file capabilities: it works for you, while for users "
+			"whose privileges it raises the loader ignores LD_PRELOAD";
+	return count;
+}
+
+static void json_program(struct json *j, const char *name, const char *path, const struct program *p,
+                         const char *obstacle, const char *const *notes, int note_count)
+{
+	json_open(j, NULL, '{');
+	json_text(j, "name", name);
+	json_text(j, "program", path);
+	json_text(j, "kind", kind_names[p->kind]);
+	json_bool(j, "works", obstacle == NULL);
+	json_text(j, "obstacle", obstacle);
+	json_open(j, "notes", '[');
+	for (int i = 0; i < note_count; i++)
+		json_text(j, NULL, notes[i]);
+	json_close(j, ']');
+	json_bool(j, "go", p->go);
+	json_bool(j, "musl", p->musl);
+	json_bool(j, "privileged", p->privileged);
+	json_bool(j, "libaio", p->libaio);
+	json_bool(j, "liburing", p->liburing);
+	json_bool(j, "io_uring_code", p->io_uring_code);
+	json_close(j, '}');
+}
+
+static int report_program(const char *name, const char *path, const struct program *p, struct json *j)
+{
+	const char *obstacle = program_obstacle(p);
+	const char *notes[NOTES_MAX];
+	int note_count = collect_notes(p, notes);
+
+	if (obstacle == NULL && p->kind == PROGRAM_OTHER)
+		obstacle = "neither an ELF file nor a script with a #! line";
+	if (j != NULL) {
+		json_program(j, name, path, p, obstacle, notes, note_count);
+		return obstacle == NULL ? CLI_OK : CLI_FAILED;
+	}
+	printf("%s: ", name);
+	if (strcmp(name, path) != 0)
+		printf("%s: ", path);
+	printf("%s\n", obstacle != NULL ? obstacle : "dynamically linked; libfastwrite.so can work in it");
+	for (int i = 0; i < note_count && obstacle == NULL; i++)
+		printf("%s: note: %s\n", name, notes[i]);
+	return obstacle == NULL ? CLI_OK : CLI_FAILED;
+}
+
+/* ---- files ---- */
+
+/* Why a path is never managed, whatever the rules say; NULL = it can be. */
+static const char *unmanageable(const char *path)
+{
+	struct stat st;
+
+	if (strstr(path, "/.fastwrite/") != NULL)
+		return "it lies in a .fastwrite directory, which is never managed";
+	if (stat(path, &st) != 0 || S_ISREG(st.st_mode))
+		return NULL;
+	return S_ISDIR(st.st_mode) ? "it is a directory; only regular files are managed"
+	                           : "it is not a regular file; only regular files are managed";
+}
+
+/* The pattern that decides, or NULL. */
+static const struct pattern *deciding_pattern(const struct config *c, const char *path,
+                                              const struct rule **rule)
+{
+	for (uint32_t r = 0; r < c->rule_count; r++) {
+		for (uint32_t i = 0; i < c->rules[r].pattern_count; i++) {
+			if (rule_glob(c->rules[r].patterns[i].glob, path)) {
+				*rule = &c->rules[r];
+				return &c->rules[r].patterns[i];
+			}
+		}
+	}
+	return NULL;
+}
+
+static int report_file(const struct config *c, const char *name, const char *path, struct json *j)
+{
+	const struct rule *rule = NULL;
+	const struct pattern *pattern = deciding_pattern(c, path, &rule);
+	const char *never = unmanageable(path);
+	bool managed = never == NULL && pattern != NULL && !pattern->exclude;
+
+	if (j != NULL) {
+		json_open(j, NULL, '{');
+		json_text(j, "name", name);
+		json_text(j, "file", path);
+		json_bool(j, "managed", managed);
+		json_text(j, "reason", never);
+		json_text(j, "rule", pattern != NULL ? rule->name : NULL);
+		json_text(j, "pattern", pattern != NULL ? pattern->glob : NULL);
+		json_bool(j, "excluded", pattern != NULL && pattern->exclude);
+		if (managed)
+			cli_json_settings(j, c, rule);
+		json_open(j, "waiting", '[');
+		if (managed)
+			cli_waiting_for(rule, path, j);
+		json_close(j, ']');
+		json_close(j, '}');
+	} else if (never != NULL) {
+		printf("%s: not managed: %s\n", path, never);
+	} else if (pattern == NULL) {
+		printf("%s: not managed: no rule applies%s\n", path,
+		       c->rule_count == 0 ? " (there is none; set FASTWRITE_PATHS or FASTWRITE_CONFIG)" : "");
+	} else if (pattern->exclude) {
+		printf("%s: not managed: excluded by !%s of rule %s\n", path, pattern->glob, rule->name);
+	} else {
+		printf("%s: rule %s, by %s\n", path, rule->name, pattern->glob);
+		cli_print_settings(c, rule);
+		cli_waiting_for(rule, path, NULL);
+	}
+	return managed ? CLI_OK : CLI_NO_RULE;
+}
+
+/* ---- which of the two ---- */
+
+static bool looks_like_program(const char *name, char *path)
+{
+	struct program p;
+
+	if (cli_find_program(name, path) != 0)
+		return false;
+	if (strchr(name, '/') == NULL)
+		return true;
+	return program_inspect(path, &p) == 0 && p.kind != PROGRAM_OTHER;
+}
+
+static int fail(const char *name, const char *why, struct json *j)
+{
+	if (j != NULL) {
+		json_open(j, NULL, '{');
+		json_text(j, "name", name);
+		json_text(j, "error", why);
+		json_close(j, '}');
+	} else {
+		cli_error("%s: %s", name, why);
+	}
+	return CLI_FAILED;
+}
+
+static int check_one(const struct check_args *args, const char *name, struct json *j)
+{
+	static const struct config *c; /* loaded when the first file is asked for: programs need none */
+	char path[PATH_MAX];
+	struct stat st;
+	struct program p;
+
+	if (args->forced != OPTION_FILE) {
+		if (looks_like_program(name, path)) {
+			char interpreter[PATH_MAX];
+
+			if (program_lacks_interpreter(path, interpreter)) {
+				char why[PATH_MAX + 64];
+
+				snprintf(why, sizeof(why), "its interpreter %s does not exist", interpreter);
+				return fail(name, why, j);
+			}
+			int rc = program_resolve(path, &p);
+			return rc != 0 ? fail(name, strerror(-rc), j) : report_program(name, path, &p, j);
+		}
+		if (args->forced == OPTION_PROGRAM) {
+			int rc = cli_find_program(name, path);
+			return fail(name,
+			            rc == -EACCES ? "not executable"
+			            : rc == 0     ? "not a program"
+			                          : "no such program",
+			            j);
+		}
+		if (strchr(name, '/') == NULL && stat(name, &st) != 0)
+			return fail(name,
+			            "neither a program in PATH nor a file here (write ./NAME for a file to "
+			            "be made)",
+			            j);
+	}
+	if (c == NULL) {
+		c = cli_load_config();
+		if (c == NULL)
+			return CLI_USAGE;
+		if (j == NULL)
+			cli_say_doubts(c, false);
+	}
+	int rc = cli_canonical(name, path);
+	return rc != 0 ? fail(name, strerror(-rc), j) : report_file(c, name, path, j);
+}
+
+int cli_check(int argc, char **argv)
+{
+	static const struct argp_child children[] = {{&cli_settings_argp, 0, NULL, 0}, {0}};
+	static const struct argp argp = {.options = options,
+	                                 .parser = parse,
+	                                 .args_doc = "PROGRAM|PATH...",
+	                                 .doc = doc,
+	                                 .children = children};
+	struct check_args args = {0};
+	struct json json = {.out = stdout};
+	int status = CLI_OK;
+
+	if (argp_parse(&argp, argc, argv, 0, NULL, &args) != 0)
+		return CLI_USAGE;
+	struct json *j = args.as_json ? &json : NULL;
+	if (j != NULL)
+		json_open(j, NULL, '[');
+	for (int i = 0; i < args.count; i++) {
+		int one = check_one(&args, args.names[i], j);
+		if (status == CLI_OK)
+			status = one;
+		if (one == CLI_USAGE)
+			break;
+	}
+	if (j != NULL)
+		json_close(j, ']');
+	return status;
+}

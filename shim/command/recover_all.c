@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * cli_recover_all: the places where programs may have staged.
+ *
+ * `fastwrite recover PATH`: what the directory has, or the one of the file.  The rule that staged may have begun further up:
+ * who asks for the directory of his database is not to hear that there is nothing while bytes for it wait above.  They are
+ * named, not brought: what lies in several places has an order that only their owner knows.  And nothing is searched for
+ * below: copies of staging (backups, images, containers' layers) look like staging, and would put old bytes over new ones.
+ *
+ * `fastwrite recover --all`: every place under this configuration.  That is the directory that `staging` names, the one in
+ * a rule's own directory, and for files that are on another file system, or where the rule's directory cannot be written
+ * to, the one beside them: these are searched for as deep as the rule's patterns reach.
+ */
+#include "command/command.h"
+
+#include "config/rule.h"
+#include "recovery/recover.h"
+#include "staging/arena.h"
+
+#include <errno.h>
+#include <fts.h>
+#include <linux/magic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+struct place {
+	dev_t dev;
+	ino_t ino;
+};
+
+struct walk {
+	const struct recover_options *opt;
+	struct recover_report *report;
+	struct place *seen; /* several patterns lead to one place */
+	size_t seen_count;
+	int failed;
+};
+
+static int remember(struct walk *w, const struct stat *st)
+{
+	struct place *grown;
+
+	for (size_t i = 0; i < w->seen_count; i++)
+		if (w->seen[i].dev == st->st_dev && w->seen[i].ino == st->st_ino)
+			return 1;
+	grown = realloc(w->seen, (w->seen_count + 1) * sizeof(*grown));
+	if (grown == NULL)
+		return -ENOMEM;
+	w->seen = grown;
+	w->seen[w->seen_count++] = (struct place){st->st_dev, st->st_ino};
+	return 0;
+}
+
+static void fail(struct walk *w, const char *path, int error)
+{
+	cli_error("%s: %s", path, cli_recover_reason(error));
+	w->failed++;
+}
+
+/* A staging directory, if it is there. */
+static void recover_place(struct walk *w, const char *dir)
+{
+	struct stat st;
+	int rc = lstat(dir, &st) == 0 ? remember(w, &st) : -errno;
+
+	if (rc == 0)
+		rc = cli_recover_path(dir, w->opt, w->report);
+	/* gone meanwhile, or not there: then nothing is staged */
+	if (rc < 0 && rc != -ENOENT && rc != -ENOTDIR)
+		fail(w, dir, rc);
+	else if (rc == -ENOTDIR && lstat(dir, &st) == 0)
+		fail(w, dir, rc);
+}
+
+/* Made up by the kernel: no files that anybody stages for. */
+static bool is_made_up(const char *path)
+{
+	static const long kinds[] = {PROC_SUPER_MAGIC,    SYSFS_MAGIC,        CGROUP_SUPER_MAGIC,
+	                             CGROUP2_SUPER_MAGIC, DEVPTS_SUPER_MAGIC, DEBUGFS_MAGIC,
+	                             TRACEFS_MAGIC,       SECURITYFS_MAGIC,   BPF_FS_MAGIC,
+	                             PSTOREFS_MAGIC,      EFIVARFS_MAGIC,     BINFMTFS_MAGIC};
+	struct statfs st;
+
+	if (statfs(path, &st) != 0)
+		return false;
+	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++)
+		if (st.f_type == kinds[i])
+			return true;
+	return false;
+}
+
+enum { ANY_DEPTH = -1 };
+
+/* How many directories below its literal prefix may files lie that the pattern matches?  `rest` begins with '/'. */
+static int depth_of(const char *rest)
+{
+	int slashes = 0;
+
+	if (strstr(rest, "**") != NULL)
+		return ANY_DEPTH;
+	for (; *rest != '\0'; rest++)
+		slashes += *rest == '/';
+	return slashes > 0 ? slashes - 1 : 0;
+}
+
+static void search(struct walk *w, char *top, int depth)
+{
+	char *const tops[] = {top, NULL};
+	FTS *fts = fts_open(tops, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
+	FTSENT *e;
+
+	if (fts == NULL) {
+		fail(w, top, -errno);
+		return;
+	}
+	while ((e = fts_read(fts)) != NULL) {
+		switch (e->fts_info) {
+		case FTS_D:
+			if (strcmp(e->fts_name, ARENA_DIR) == 0 && e->fts_level > 0) {
+				recover_place(w, e->fts_path);
+				fts_set(fts, e, FTS_SKIP);
+			} else if ((depth != ANY_DEPTH && e->fts_level > depth) ||
+			           ((e->fts_level == 0 || e->fts_dev != e->fts_parent->fts_dev) &&
+			            is_made_up(e->fts_path))) {
+				fts_set(fts, e, FTS_SKIP);
+			}
+			break;
+		case FTS_SL: /* a staging directory is none when it is a link, and is not quietly passed over */
+			if (strcmp(e->fts_name, ARENA_DIR) == 0)
+				recover_place(w, e->fts_path);
+			break;
+		case FTS_DNR:
+		case FTS_NS:
+		case FTS_ERR:
+			if (e->fts_errno != ENOENT && e->fts_errno != ENOTDIR)
+				fail(w, e->fts_path, -e->fts_errno);
+			break;
+		default: break;
+		}
+	}
+	if (errno != 0)
+		fail(w, top, -errno);
+	fts_close(fts);
+}
+
+static void recover_rule(struct walk *w, const struct rule *rule)
+{
+	char path[PATH_MAX];
+
+	if (rule->set.staging[0] != '\0') {
+		recover_place(w, rule->set.staging);
+		return;
+	}
+	/* where files of all its patterns stage, as long as they are on one file system */
+	if (strcmp(rule->prefix, "/") != 0 && strlen(rule->prefix) + sizeof("/" ARENA_DIR) <= sizeof(path)) {
+		snprintf(path, sizeof(path), "%.*s/" ARENA_DIR, (int)(sizeof(path) - sizeof("/" ARENA_DIR)),
+		         rule->prefix);
+		recover_place(w, path);
+	}
+	for (uint32_t i = 0; i < rule->pattern_count; i++) {
+		const char *glob = rule->patterns[i].glob;
+
+		if (rule->patterns[i].exclude)
+			continue;
+		size_t prefix = rule_literal_split(glob, path);
+		search(w, path, depth_of(glob + prefix));
+	}
+}
+
+int cli_recover_all(const struct config *c, const struct recover_options *opt, struct recover_report *report)
+{
+	struct walk w = {.opt = opt, .report = report};
+
+	for (uint32_t i = 0; i < c->rule_count; i++)
+		recover_rule(&w, &c->rules[i]);
+	free(w.seen);
+	return w.failed;
+}
+
+/* What a look at a staging directory found for a path, or below it. */
+struct found {
+	const char *path;
+	bool any;
+};
+
+static void on_found(void *ctx, const struct recover_event *e)
+{
+	struct found *f = ctx;
+	size_t length = strlen(f->path);
+
+	if (strncmp(e->target, f->path, length) != 0 ||
+	    (e->target[length] != '\0' && e->target[length] != '/'))
+		return;
+	f->any |= strcmp(e->action, "nothing") != 0 && strcmp(e->action, "live") != 0;
+}
+
+/* Where everybody may make a staging directory, only those of root and of the owner of what is asked for are looked at: no
+ * stranger's shall hold up or fail somebody's recovery. */
+static bool is_strangers(const char *place, uid_t of, uid_t owner)
+{
+	char parent[PATH_MAX];
+	struct stat st;
+
+	if (geteuid() != 0)
+		return of != geteuid();
+	snprintf(parent, sizeof(parent), "%.*s/", (int)(strlen(place) - strlen("/" ARENA_DIR)), place);
+	return of != 0 && of != owner && (stat(parent, &st) != 0 || (st.st_mode & S_IWOTH));
+}
+
+/* Does a staging directory above hold bytes for `path`?  Also true when that cannot be found out. */
+static bool look_at(const char *place, const char *path, uid_t owner)
+{
+	struct recover_report report = {0};
+	struct found found = {.path = path};
+	const struct recover_options look = {.dry_run = true, .event = on_found, .ctx = &found};
+	struct stat st;
+	int rc;
+
+	if (lstat(place, &st) != 0 || !S_ISDIR(st.st_mode))
+		return false;
+	if (is_strangers(place, st.st_uid, owner)) {
+		cli_error("%s: not looked at: it is another user's", place);
+		return false;
+	}
+	rc = recover_path(place, &look, &report);
+	if (rc < 0 && rc != -ENOENT) {
+		cli_error("%s: %s", place, cli_recover_reason(rc));
+		return true;
+	}
+	if (found.any)
+		cli_error("%s: bytes for it are staged in %s; to bring them, recover %.*s", path, place,
+		          (int)(strlen(place) - strlen("/" ARENA_DIR)), place);
+	return found.any;
+}
+
+/* Of an absolute path: 0 for what is in the root directory. */
+static size_t parent_length(const char *path, size_t length)
+{
+	while (length > 0 && path[length - 1] != '/')
+		length--;
+	return length > 0 ? length - 1 : 0;
+}
+
+/* The staging directories above the one that recover_path looks at: how many hold something for `path`. */
+static int look_above(const char *path, bool is_dir, uid_t owner)
+{
+	char place[PATH_MAX];
+	size_t n = strcmp(path, "/") == 0 ? 0 : strlen(path);
+	int count = 0;
+
+	if (!is_dir)
+		n = parent_length(path, n);
+	while (n > 0) {
+		n = parent_length(path, n);
+		if (n + sizeof("/" ARENA_DIR) > sizeof(place))
+			continue;
+		snprintf(place, sizeof(place), "%.*s/" ARENA_DIR, (int)n, path);
+		count += look_at(place, path, owner);
+	}
+	return count;
+}
+
+/* A staging directory, an arena or an orphan: that, and nothing else. */
+static bool in_staging(const char *path)
+{
+	for (const char *p = path; (p = strstr(p, ARENA_DIR)) != NULL; p += strlen(ARENA_DIR))
+		if ((p == path || p[-1] == '/') &&
+		    (p[strlen(ARENA_DIR)] == '/' || p[strlen(ARENA_DIR)] == '\0'))
+			return true;
+	return false;
+}
+
+/* As it was given, absolute, without links looked up; false where that says nothing. */
+static bool literal(const char *given, char *out)
+{
+	size_t n = 0;
+	int more;
+
+	if (strstr(given, "..") != NULL)
+		return false;
+	while (strncmp(given, "./", 2) == 0)
+		given += 2;
+	if (strcmp(given, ".") == 0)
+		given = "";
+	if (given[0] != '/') {
+		if (getcwd(out, PATH_MAX) == NULL)
+			return false;
+		n = strlen(out);
+		out[n++] = '/';
+	}
+	more = snprintf(out + n, PATH_MAX - n, "%s", given);
+	if (more < 0 || (size_t)more >= PATH_MAX - n)
+		return false;
+	n += (size_t)more;
+	while (n > 1 && out[n - 1] == '/')
+		out[--n] = '\0';
+	return true;
+}
+
+int cli_recover_given(const char *given, const struct recover_options *opt, struct recover_report *report)
+{
+	char path[PATH_MAX], other[PATH_MAX];
+	struct stat st = {0}, itself;
+	bool is_dir = stat(given, &st) == 0 && S_ISDIR(st.st_mode);
+	bool known = literal(given, path);
+	bool canonical = cli_canonical(given, other) == 0;
+	/* a directory may be named by a link, a staging directory not */
+	bool linked = is_dir && canonical && known && !in_staging(path) && lstat(path, &itself) == 0 &&
+	              S_ISLNK(itself.st_mode);
+	/* absolute: what is told of is named in full */
+	int failed = 0, rc = cli_recover_path(linked ? other : known ? path : given, opt, report);
+
+	if (rc < 0) {
+		cli_error("%s: %s", given, cli_recover_reason(rc));
+		failed++;
+	}
+	if (known && in_staging(path))
+		return failed;
+	if (known)
+		failed += look_above(path, is_dir, st.st_uid);
+	if (canonical && !in_staging(other) && (!known || strcmp(path, other) != 0))
+		failed += look_above(other, is_dir, st.st_uid);
+	return failed;
+}

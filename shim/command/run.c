@@ -1,0 +1,526 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * cli_run: `fastwrite run CMD`: starts the program with the library preloaded, stands between it and the
+ * signals, and recovers after its death, whichever it was.
+ */
+#include "command/command.h"
+
+#include "recovery/recover.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <link.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { OPTION_STATS = 0x100, OPTION_STRICT };
+
+struct run_args {
+	bool strict;
+	bool verbose;
+	char **command;
+};
+
+static const char doc[] =
+	"Runs CMD with libfastwrite.so preloaded and recovers what it left in staging when it dies, however "
+	"it "
+	"dies.\n"
+	"\v"
+	"Signals sent to `fastwrite run' are passed on to CMD.  A program in which nothing can be preloaded "
+	"(static, setuid, Go, musl, 32 bit) runs as it is, with a warning; with --strict it is not started.\n"
+	"\n"
+	"Exit status: that of CMD; when a signal ended CMD, the same signal ends `fastwrite run' (128 + its "
+	"number "
+	"in a shell).  125 fastwrite itself failed or refused, 126 CMD cannot be executed, 127 CMD was not "
+	"found, "
+	"2 wrong usage.";
+
+static const struct argp_option options[] = {
+	{"stats", OPTION_STATS, "FILE", OPTION_ARG_OPTIONAL, "Print counters at exit (FASTWRITE_STATS)", 1},
+	{"strict", OPTION_STRICT, NULL, 0,
+         "Do not start CMD when the configuration is wrong or preloading cannot work (FASTWRITE_STRICT=1)",
+         1},
+	{"verbose", 'v', NULL, 0, "Say what recovery did even when it had nothing to do", 1},
+	{0},
+};
+
+static void set_stats(const char *file, struct argp_state *state)
+{
+	char path[PATH_MAX];
+
+	if (file == NULL) {
+		setenv("FASTWRITE_STATS", "stderr", 1);
+		return;
+	}
+	if (cli_canonical(file, path) != 0)
+		argp_error(state, "--stats=%s: the directory of this file does not exist", file);
+	setenv("FASTWRITE_STATS", path, 1);
+}
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+	struct run_args *args = state->input;
+
+	switch (key) {
+	case OPTION_STATS: set_stats(arg, state); return 0;
+	case OPTION_STRICT: setenv("FASTWRITE_STRICT", "1", 1); return 0;
+	case 'v': args->verbose = true; return 0;
+	case ARGP_KEY_ARG:
+		args->command = state->argv + state->next - 1;
+		state->next = state->argc; /* the rest is the program's */
+		return 0;
+	case ARGP_KEY_NO_ARGS:
+		argp_error(state, "a program is missing: fastwrite run [OPTION...] [--] CMD [ARGUMENT...]");
+		return 0;
+	default: return ARGP_ERR_UNKNOWN;
+	}
+}
+
+/* ---- the library ---- */
+
+/* The first candidate that is there; out[PATH_MAX]. */
+static bool find_library(char *out)
+{
+	static const char *const beside[] = {"libfastwrite.so", "../lib/libfastwrite.so"};
+	static const char *const places[] = {"/usr/local/lib/libfastwrite.so", "/usr/lib/libfastwrite.so"};
+	const char *given = getenv("FASTWRITE_LIB");
+	char own[PATH_MAX];
+	char candidate[PATH_MAX + 64];
+
+	if (given != NULL && *given != '\0') {
+		if (realpath(given, out) != NULL && access(out, R_OK) == 0)
+			return true;
+		cli_error(
+			"FASTWRITE_LIB = \"%s\": cannot be read: %m; the path of libfastwrite.so is allowed",
+			given);
+		return false;
+	}
+	ssize_t n = readlink("/proc/self/exe", own, sizeof(own) - 1);
+	if (n > 0) {
+		own[n] = '\0';
+		*strrchr(own, '/') = '\0';
+		for (size_t i = 0; i < sizeof(beside) / sizeof(beside[0]); i++) {
+			snprintf(candidate, sizeof(candidate), "%s/%s", own, beside[i]);
+			if (realpath(candidate, out) != NULL && access(out, R_OK) == 0)
+				return true;
+		}
+	}
+	for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+		if (realpath(places[i], out) != NULL && access(out, R_OK) == 0)
+			return true;
+	}
+	cli_error("libfastwrite.so was found neither beside the command nor in /usr/local/lib or /usr/lib; "
+	          "name it "
+	          "with FASTWRITE_LIB=/path/libfastwrite.so");
+	return false;
+}
+
+/*
+ * The loaders of both C libraries read LD_PRELOAD.  musl's ends a program when it can open a library that was built for
+ * glibc.  It does not fill in $LIB, and passes over a path that does not exist: with $LIB in it, programs of musl start,
+ * and pass the entry on to those of glibc.
+ */
+#define GLIBC_ONLY "/$LIB/../../../../../.."
+
+/* Does that lead to the root directory here?  It does when our own C library is found there. */
+static bool can_hide_from_musl(void)
+{
+	void *libc = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
+	char real[PATH_MAX], path[PATH_MAX + sizeof(GLIBC_ONLY)];
+	struct link_map *map;
+
+	if (libc == NULL || dlinfo(libc, RTLD_DI_LINKMAP, &map) != 0 || realpath(map->l_name, real) == NULL)
+		return false;
+	snprintf(path, sizeof(path), GLIBC_ONLY "%s", real);
+	void *found = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
+	if (found != NULL)
+		dlclose(found);
+	return found != NULL;
+}
+
+/* `list` behind its first entry when that is `entry`, else `list`. */
+static const char *behind_first(const char *list, const char *entry)
+{
+	size_t length = strlen(entry);
+
+	if (strncmp(list, entry, length) != 0 || strchr(": ", list[length]) == NULL)
+		return list; /* strchr also takes the end */
+	return list + length + strspn(list + length, ": ");
+}
+
+/* Puts the library in front of LD_PRELOAD, but for a program that it would keep from starting, or disturb. */
+static bool set_preload(const struct program *p)
+{
+	char library[PATH_MAX];
+	char entry[PATH_MAX + sizeof(GLIBC_ONLY)];
+	const char *old = getenv("LD_PRELOAD");
+	bool hides = can_hide_from_musl();
+	char *value;
+
+	if (!find_library(library))
+		return false;
+	if (strpbrk(library, ": ") != NULL) {
+		cli_error("%s: the loader cannot preload from a path with a blank or ':'; move it or link to "
+		          "it",
+		          library);
+		return false;
+	}
+	snprintf(entry, sizeof(entry), "%s%s", hides ? GLIBC_ONLY : "", library);
+	old = behind_first(behind_first(old != NULL ? old : "", library), entry);
+	if (p->kind == PROGRAM_FOREIGN || (p->musl && !hides))
+		entry[0] = '\0';
+	if (asprintf(&value, "%s%s%s", entry, *entry && *old ? ":" : "", old) < 0)
+		return false;
+	setenv("LD_PRELOAD", value, 1);
+	free(value);
+	return true;
+}
+
+/* ---- before the start ---- */
+
+/* 0, or the exit status with which to refuse. */
+static int check_program(const char *name, bool strict, struct program *p)
+{
+	char path[PATH_MAX];
+	char interpreter[PATH_MAX];
+	int rc = cli_find_program(name, path);
+
+	if (rc == -EACCES) {
+		cli_error("%s: not executable; check its mode, or name another program", name);
+		return CLI_RUN_NOT_EXECUTABLE;
+	}
+	if (rc != 0) {
+		cli_error("%s: %s", name,
+		          strchr(name, '/') != NULL ? "no such program" : "no such program in PATH");
+		return CLI_RUN_NOT_FOUND;
+	}
+	if (program_lacks_interpreter(path, interpreter)) {
+		cli_error("%s: its interpreter %s does not exist", path, interpreter);
+		return CLI_RUN_NOT_EXECUTABLE;
+	}
+	if (program_resolve(path, p) != 0 || program_obstacle(p) == NULL)
+		return 0;
+	cli_error("%s: %s", path, program_obstacle(p));
+	if (strict) {
+		cli_error("not started, since FASTWRITE_STRICT=1");
+		return CLI_RUN_FAILED;
+	}
+	cli_error("running it without libfastwrite.so's help");
+	return 0;
+}
+
+/* The program, or a child of it, may start elsewhere. */
+static void make_absolute(const char *variable)
+{
+	const char *value = getenv(variable);
+	char directory[PATH_MAX];
+	char *path;
+
+	if (value == NULL || *value == '\0' || *value == '/' || strcmp(value, "stderr") == 0 ||
+	    strcmp(value, "stdout") == 0 || getcwd(directory, sizeof(directory)) == NULL ||
+	    asprintf(&path, "%s/%s", directory, value) < 0)
+		return;
+	setenv(variable, path, 1);
+	free(path);
+}
+
+/* A wrong configuration is reported by the library in the program itself; here only what it cannot do:
+ * refuse with a status of its own, and say that nothing is configured. */
+static int check_configuration(bool strict)
+{
+	const char *paths = getenv("FASTWRITE_PATHS");
+	const char *file = getenv("FASTWRITE_CONFIG");
+
+	const struct config *config = strict ? cli_load_config() : cli_load_config_quietly();
+
+	if (strict && config == NULL) {
+		cli_error("not started, since FASTWRITE_STRICT=1");
+		return CLI_RUN_FAILED;
+	}
+	if (config != NULL)
+		cli_say_doubts(config, true);
+	if ((paths == NULL || *paths == '\0') && (file == NULL || *file == '\0'))
+		cli_error(
+			"no rule: nothing will be staged; set FASTWRITE_PATHS (-p) or FASTWRITE_CONFIG (-c)");
+	return 0;
+}
+
+/* The file into which the library writes the path of every arena it makes; out[PATH_MAX]. */
+static bool make_registry(char *out)
+{
+	const char *dir = getenv("TMPDIR");
+
+	if (dir == NULL || dir[0] != '/' || access(dir, W_OK | X_OK) != 0)
+		dir = "/tmp";
+	if (snprintf(out, PATH_MAX, "%s/fastwrite-run-XXXXXX", dir) >= PATH_MAX)
+		return false;
+	int fd = mkostemp(out, O_CLOEXEC);
+	if (fd < 0) {
+		cli_error("cannot make a file in %s: %m; set TMPDIR to a writable directory", dir);
+		return false;
+	}
+	close(fd);
+	setenv("FASTWRITE_REGISTRY", out, 1);
+	return true;
+}
+
+/* ---- the child and its signals ---- */
+
+static const int forwarded[] = {SIGHUP,   SIGINT,    SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGPIPE,
+                                SIGWINCH, SIGVTALRM, SIGPROF, SIGIO,   SIGPWR,  SIGURG,  SIGCONT};
+
+static void signal_set(sigset_t *set)
+{
+	sigemptyset(set);
+	sigaddset(set, SIGCHLD);
+	for (size_t i = 0; i < sizeof(forwarded) / sizeof(forwarded[0]); i++)
+		sigaddset(set, forwarded[i]);
+	for (int s = SIGRTMIN; s <= SIGRTMAX; s++)
+		sigaddset(set, s);
+}
+
+/* Starts the command; its exec error comes back through a pipe.  The pid, or -errno. */
+static pid_t start(char **command, const sigset_t *mask, const struct sigaction *chld)
+{
+	int report[2];
+	int error = 0;
+
+	if (pipe2(report, O_CLOEXEC) != 0)
+		return -errno;
+	pid_t child = fork();
+	if (child < 0) {
+		error = errno;
+		close(report[0]);
+		close(report[1]);
+		return -error;
+	}
+	if (child == 0) {
+		sigaction(SIGCHLD, chld, NULL);
+		sigprocmask(SIG_SETMASK, mask, NULL);
+		execvp(command[0], command);
+		error = errno;
+		ssize_t n = write(report[1], &error, sizeof(error));
+		_exit(n == sizeof(error) ? CLI_RUN_FAILED : CLI_RUN_NOT_FOUND);
+	}
+	close(report[1]);
+	ssize_t n;
+	do
+		n = read(report[0], &error, sizeof(error));
+	while (n < 0 && errno == EINTR);
+	close(report[0]);
+	if (n != sizeof(error))
+		return child;
+	waitpid(child, NULL, 0);
+	return -error;
+}
+
+/* Job control: a child stopped by the terminal stops us too, so that the shell takes over.  A plain SIGSTOP
+ * does not: whoever sent it to the child continues the child, and nobody would continue us. */
+static void follow_stop(int stop_signal)
+{
+	if (stop_signal != SIGTSTP && stop_signal != SIGTTIN && stop_signal != SIGTTOU)
+		return;
+	int terminal = open("/dev/tty", O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+	if (terminal < 0)
+		return;
+	close(terminal);
+	raise(SIGSTOP);
+}
+
+/* Sent by the terminal's driver to the whole foreground group: the child has it already. */
+static bool is_group_signal(int number)
+{
+	return number == SIGINT || number == SIGQUIT || number == SIGHUP || number == SIGWINCH;
+}
+
+/* Waits for the end of the child; its wait status. */
+static int attend(pid_t child, const sigset_t *set)
+{
+	siginfo_t info;
+	int status;
+
+	for (;;) {
+		if (sigwaitinfo(set, &info) < 0)
+			continue;
+		if (info.si_signo != SIGCHLD) {
+			if (info.si_code <= 0 || !is_group_signal(info.si_signo))
+				kill(child, info.si_signo);
+			continue;
+		}
+		/* Others than the child: what init has to reap, should we be it. */
+		pid_t pid;
+		while ((pid = waitpid(-1, &status, WUNTRACED | WNOHANG)) > 0) {
+			if (pid != child)
+				continue;
+			if (!WIFSTOPPED(status))
+				return status;
+			follow_stop(WSTOPSIG(status));
+		}
+	}
+}
+
+/* ---- afterwards ---- */
+
+/* True when the same has been said of this file in an earlier try. */
+static bool said_before(const struct recover_event *e)
+{
+	enum { SAID_MAX = 64 };
+	static uint64_t said[SAID_MAX];
+	static unsigned count;
+	uint64_t h = 14695981039346656037ull;
+
+	for (const char *p = e->arena; *p; p++)
+		h = (h ^ (unsigned char)*p) * 1099511628211ull;
+	for (const char *p = e->target; *p; p++)
+		h = (h ^ (unsigned char)*p) * 1099511628211ull;
+	for (unsigned i = 0; i < count && i < SAID_MAX; i++)
+		if (said[i] == h)
+			return true;
+	said[count++ % SAID_MAX] = h;
+	return false;
+}
+
+static void on_event(void *ctx, const struct recover_event *e)
+{
+	const struct run_args *args = ctx;
+	const char *name = e->target[0] != '\0' ? e->target : e->arena;
+	const char *joint = e->detail[0] != '\0' ? ": " : "";
+	char detail[PATH_MAX];
+
+	if (strcmp(e->action, "live") == 0 || said_before(e))
+		return; /* it is tried again */
+	if (strcmp(e->action, "failed") == 0)
+		cli_error("recovery of %s failed: %s%s%s; run: fastwrite recover %s", name,
+		          strerror(-e->error), joint, e->detail, e->arena);
+	else if (strcmp(e->action, "orphaned") == 0)
+		cli_error("%s is gone; %llu bytes of it kept%s%s", name, (unsigned long long)e->bytes, joint,
+		          cli_recover_detail(e, detail));
+	else if (args->verbose)
+		cli_error("%s %s, %llu bytes", e->action, name, (unsigned long long)e->bytes);
+}
+
+/* Recovers every arena that the registry lists and that is still there; the number of those that live. */
+static uint64_t recover_once(const char *registry, struct run_args *args, uint64_t *bytes)
+{
+	const struct recover_options opt = {.event = on_event, .ctx = args};
+	struct recover_report report = {0};
+	FILE *list = fopen(registry, "re");
+	char *line = NULL;
+	size_t size = 0;
+	ssize_t length;
+
+	while (list != NULL && (length = getline(&line, &size, list)) > 0) {
+		if (line[length - 1] == '\n')
+			line[length - 1] = '\0';
+		if (line[0] != '/' || access(line, F_OK) != 0)
+			continue;
+		int rc = cli_recover_path(line, &opt, &report);
+		if (rc < 0 && rc != -ENOENT)
+			cli_error("cannot recover %s: %s; run: fastwrite recover %s", line, strerror(-rc),
+			          line);
+	}
+	free(line);
+	if (list != NULL)
+		fclose(list);
+	*bytes += report.bytes;
+	return report.live;
+}
+
+/* A signal that ended CMD may have been meant for its descendants, too (the OOM killer, a container that is stopped):
+ * who is about to die is waited for. */
+static void recover_listed(const char *registry, struct run_args *args, bool killed)
+{
+	enum { TRIES_MAX = 100 };
+	const struct timespec nap = {.tv_nsec = 20000000};
+	uint64_t bytes = 0;
+	uint64_t live = recover_once(registry, args, &bytes);
+
+	for (int i = 0; i < TRIES_MAX && killed && live > 0; i++) {
+		nanosleep(&nap, NULL);
+		live = recover_once(registry, args, &bytes);
+	}
+	unlink(registry);
+	if (bytes > 0)
+		cli_error("recovered %llu bytes", (unsigned long long)bytes);
+	else if (args->verbose)
+		cli_error("nothing to recover");
+	if (live > 0 && (killed || args->verbose))
+		cli_error(
+			"processes that the program left go on staging; should they be killed, run: fastwrite "
+			"recover");
+}
+
+/* Ends as the child did. */
+static int end_like(int status)
+{
+	const struct rlimit none = {0, 0};
+	sigset_t set;
+
+	if (WIFEXITED(status))
+		return WEXITSTATUS(status);
+	/* Its core file must not be overwritten by one of ours. */
+	setrlimit(RLIMIT_CORE, &none);
+	signal(WTERMSIG(status), SIG_DFL);
+	fflush(NULL);
+	raise(WTERMSIG(status));
+	sigemptyset(&set);
+	sigaddset(&set, WTERMSIG(status));
+	sigprocmask(SIG_UNBLOCK, &set, NULL);
+	return 128 + WTERMSIG(status);
+}
+
+static int run_command(struct run_args *args, const char *registry)
+{
+	const struct sigaction plain = {.sa_handler = SIG_DFL};
+	struct sigaction chld;
+	sigset_t set;
+	sigset_t before;
+
+	signal_set(&set);
+	sigprocmask(SIG_BLOCK, &set, &before);
+	sigaction(SIGCHLD, &plain, &chld); /* an inherited SIG_IGN would hide the child's end from us */
+	pid_t child = start(args->command, &before, &chld);
+	if (child < 0) {
+		unlink(registry);
+		sigprocmask(SIG_SETMASK, &before, NULL);
+		cli_error("%s: %s", args->command[0], strerror(-child));
+		return child == -ENOENT ? CLI_RUN_NOT_FOUND : CLI_RUN_NOT_EXECUTABLE;
+	}
+	int status = attend(child, &set);
+	recover_listed(registry, args, WIFSIGNALED(status));
+	return end_like(status);
+}
+
+int cli_run(int argc, char **argv)
+{
+	static const struct argp_child children[] = {{&cli_settings_argp, 0, NULL, 0}, {0}};
+	static const struct argp argp = {.options = options,
+	                                 .parser = parse,
+	                                 .args_doc = "[--] CMD [ARGUMENT...]",
+	                                 .doc = doc,
+	                                 .children = children};
+	struct run_args args = {0};
+	struct program program = {0};
+	char registry[PATH_MAX];
+
+	if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &args) != 0)
+		return CLI_USAGE;
+	make_absolute("FASTWRITE_CONFIG");
+	make_absolute("FASTWRITE_STATS");
+	const char *strict = getenv("FASTWRITE_STRICT");
+	args.strict = strict != NULL && strcmp(strict, "1") == 0;
+	int refused = check_program(args.command[0], args.strict, &program);
+	if (refused == 0)
+		refused = check_configuration(args.strict);
+	if (refused != 0)
+		return refused;
+	if (!set_preload(&program) || !make_registry(registry))
+		return CLI_RUN_FAILED;
+	return run_command(&args, registry);
+}

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+/* cli_status: `fastwrite status`: arguments and output; the reading is in status. */
+#include "command/command.h"
+
+#include "recovery/status.h"
+#include "staging/stats.h"
+
+#include <string.h>
+
+static const char doc[] =
+	"Shows every running program that stages writes: what it absorbed, flushed and synced, per file, and "
+	"why "
+	"files were written through.  Programs of other users are shown to root only.  What is staged is exact; "
+	"the counters are brought up to date with every block that is flushed.  With visibility = strict a file's "
+	"lease is \"held\" while bytes are staged, and \"busy\" while somebody else has the file open, so that it "
+	"is written through.  With a configuration (FASTWRITE_CONFIG, FASTWRITE_PATHS) also the bytes of dead programs "
+	"that wait to be recovered, by file.\n"
+	"\v"
+	"Exit status: 0 shown, also when there is none; 1 it could not be read, 2 wrong usage.";
+
+static const struct argp_option options[] = {
+	{"json", 'j', NULL, 0, "Print JSON", 0},
+	{0},
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+	bool *as_json = state->input;
+
+	switch (key) {
+	case 'j': *as_json = true; return 0;
+	case ARGP_KEY_ARG: argp_error(state, "unexpected argument \"%s\"", arg); return 0;
+	default: return ARGP_ERR_UNKNOWN;
+	}
+}
+
+/* With visibility = strict; NULL otherwise. */
+static const char *lease_state(const struct status_file *f)
+{
+	if (!(f->flags & SLOT_STRICT))
+		return NULL;
+	if (f->flags & SLOT_LEASED)
+		return "held";
+	return f->flags & SLOT_LEASE_BUSY ? "busy" : "none";
+}
+
+/* ---- text ---- */
+
+static void print_counters(const uint64_t *counters)
+{
+	for (int i = 0; i < COUNT_ALL; i++)
+		printf("%s%s %llu", i > 0 ? ", " : "", stats_counter_name(i),
+		       (unsigned long long)counters[i]);
+	putchar('\n');
+}
+
+static void text_arena(void *ctx, const struct status_arena *a)
+{
+	char total[32];
+
+	(void)ctx;
+	printf("%d ", a->pid);
+	cli_put_name(stdout, a->program);
+	printf("  rule ");
+	cli_put_name(stdout, a->rule);
+	printf("  %u of %u blocks, %s\n  arena    ", a->blocks_used, a->block_count,
+	       config_size_text(a->total_bytes, total, sizeof(total)));
+	cli_put_name(stdout, a->path);
+	printf("\n  all      ");
+	print_counters(a->counters);
+	for (int i = 1; i < THROUGH_COUNT; i++) {
+		if (a->through[i] != 0)
+			printf("  through  %s: %llu\n", through_reason_name((enum through_reason)i),
+			       (unsigned long long)a->through[i]);
+	}
+}
+
+static void text_file(void *ctx, const struct status_file *f)
+{
+	(void)ctx;
+	printf("  file     ");
+	cli_put_name(stdout, f->path);
+	printf("\n           staged %llu, ", (unsigned long long)f->staged_bytes);
+	if (lease_state(f))
+		printf("lease %s, ", lease_state(f));
+	print_counters(f->counters);
+}
+
+/* ---- JSON ---- */
+
+struct json_output {
+	struct json json;
+	bool in_arena;
+};
+
+static void json_counters(struct json *j, const uint64_t *counters)
+{
+	json_open(j, "counters", '{');
+	for (int i = 0; i < COUNT_ALL; i++)
+		json_number(j, stats_counter_name(i), (long long)counters[i]);
+	json_close(j, '}');
+}
+
+static void json_end_arena(struct json_output *o)
+{
+	if (!o->in_arena)
+		return;
+	json_close(&o->json, ']');
+	json_close(&o->json, '}');
+	o->in_arena = false;
+}
+
+static void json_arena(void *ctx, const struct status_arena *a)
+{
+	struct json_output *o = ctx;
+	struct json *j = &o->json;
+
+	json_end_arena(o);
+	json_open(j, NULL, '{');
+	json_number(j, "pid", a->pid);
+	json_text(j, "program", a->program);
+	json_number(j, "uid", a->uid);
+	json_text(j, "rule", a->rule);
+	json_text(j, "arena", a->path);
+	json_number(j, "total_bytes", (long long)a->total_bytes);
+	json_number(j, "block_bytes", a->block_bytes);
+	json_number(j, "blocks", a->block_count);
+	json_number(j, "blocks_used", a->blocks_used);
+	json_counters(j, a->counters);
+	json_open(j, "through", '{');
+	for (int i = 1; i < THROUGH_COUNT; i++) {
+		if (a->through[i] != 0)
+			json_number(j, through_reason_name((enum through_reason)i), (long long)a->through[i]);
+	}
+	json_close(j, '}');
+	json_open(j, "files", '[');
+	o->in_arena = true;
+}
+
+static void json_file(void *ctx, const struct status_file *f)
+{
+	struct json *j = &((struct json_output *)ctx)->json;
+
+	json_open(j, NULL, '{');
+	json_text(j, "path", f->path);
+	json_number(j, "staged_bytes", (long long)f->staged_bytes);
+	if (lease_state(f))
+		json_text(j, "lease", lease_state(f));
+	json_counters(j, f->counters);
+	json_close(j, '}');
+}
+
+static int show_json(const struct config *c)
+{
+	struct json_output o = {.json = {.out = stdout}};
+	const struct status_visitor visitor = {json_arena, json_file, &o};
+
+	json_open(&o.json, NULL, '{');
+	json_open(&o.json, "arenas", '[');
+	int rc = status_visit(&visitor);
+	json_end_arena(&o);
+	json_close(&o.json, ']');
+	json_open(&o.json, "waiting", '[');
+	if (c != NULL)
+		cli_waiting_all(c, &o.json);
+	json_close(&o.json, ']');
+	json_close(&o.json, '}');
+	return rc;
+}
+
+static int show_text(const struct config *c)
+{
+	const struct status_visitor visitor = {text_arena, text_file, NULL};
+	int rc = status_visit(&visitor);
+
+	if (rc == 0)
+		printf("no running program stages writes\n");
+	if (c != NULL)
+		cli_waiting_all(c, NULL);
+	return rc;
+}
+
+int cli_status(int argc, char **argv)
+{
+	static const struct argp argp = {.options = options, .parser = parse, .doc = doc};
+	bool as_json = false;
+
+	if (argp_parse(&argp, argc, argv, 0, NULL, &as_json) != 0)
+		return CLI_USAGE;
+	/* (without a configuration nobody knows where to look) */
+	const struct config *c = cli_load_config_quietly();
+	int rc = as_json ? show_json(c) : show_text(c);
+	if (rc < 0) {
+		cli_error("cannot read the running programs: %s", strerror(-rc));
+		return CLI_FAILED;
+	}
+	return CLI_OK;
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+/* cli_waiting: bytes of dead processes that nobody has brought to their files yet.  Looks only, changes nothing. */
+#include "command/command.h"
+
+#include "recovery/recover.h"
+
+#include <string.h>
+
+struct look {
+	const char *path; /* NULL, or of the one file that is asked for */
+	struct json *json;
+	int count;
+};
+
+static bool is_waiting(const struct look *l, const struct recover_event *e)
+{
+	if (e->bytes == 0 || strcmp(e->action, "live") == 0 || strcmp(e->action, "nothing") == 0)
+		return false;
+	return l->path == NULL || strcmp(l->path, e->target) == 0;
+}
+
+static void on_event(void *ctx, const struct recover_event *e)
+{
+	struct look *l = ctx;
+
+	if (!is_waiting(l, e))
+		return;
+	l->count++;
+	if (l->json != NULL) {
+		json_open(l->json, NULL, '{');
+		json_text(l->json, "path", e->target);
+		json_number(l->json, "bytes", (long long)e->bytes);
+		json_text(l->json, "arena", e->arena);
+		json_text(l->json, "detail", e->detail[0] != '\0' ? e->detail : NULL);
+		json_close(l->json, '}');
+		return;
+	}
+	printf("waiting    ");
+	cli_put_name(stdout, e->target);
+	printf("  %llu bytes of a process that died", (unsigned long long)e->bytes);
+	/* (what is put aside names its own command) */
+	if (e->detail[0] != '\0') {
+		printf("  (");
+		cli_put_name(stdout, e->detail);
+		putchar(')');
+	} else {
+		printf("; `fastwrite recover ");
+		cli_put_name(stdout, e->arena);
+		printf("` writes them");
+	}
+	putchar('\n');
+}
+
+int cli_waiting_all(const struct config *c, struct json *json)
+{
+	struct look look = {.json = json};
+	struct recover_report report = {0};
+	const struct recover_options opt = {.dry_run = true, .event = on_event, .ctx = &look};
+
+	cli_recover_all(c, &opt, &report);
+	return look.count;
+}
+
+int cli_waiting_for(const struct rule *rule, const char *path, struct json *json)
+{
+	struct look look = {.path = path, .json = json};
+	struct recover_report report = {0};
+	const struct recover_options opt = {.dry_run = true, .event = on_event, .ctx = &look};
+
+	if (rule->set.staging[0] != '\0') {
+		cli_recover_path(rule->set.staging, &opt, &report);
+		return look.count;
+	}
+	/* in the rule's directory, or beside the file; once where these are one */
+	if (strcmp(rule->prefix, "/") != 0)
+		cli_recover_path(rule->prefix, &opt, &report);
+	if (look.count == 0)
+		cli_recover_path(path, &opt, &report);
+	return look.count;
+}

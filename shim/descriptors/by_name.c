@@ -1,0 +1,621 @@
+// SPDX-License-Identifier: Apache-2.0
+/* meta: see descriptors/by_name.h. */
+#include "descriptors/by_name.h"
+
+#include "base/buffer.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "config/rule.h"
+#include "descriptors/fd.h"
+#include "descriptors/fdtable.h"
+#include "descriptors/never_staged.h"
+#include "descriptors/unresolved.h"
+#include "flush/flush.h"
+#include "staging/attach.h"
+#include "staging/stage.h"
+#include "sync/journal_file.h"
+#include "sync/sync.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/sysmacros.h>
+
+static bool identify(int dirfd, const char *path, bool follow, struct statx *st)
+{
+	return path && sys.statx(dirfd, path, follow ? 0 : AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, st) == 0;
+}
+
+typedef int action(struct file *f, bool nested, const void *ctx);
+
+/* Runs `act` on the file of this identity, if it is engaged; its result, 0 when there is none. */
+static int with_file(uint64_t dev, uint64_t ino, action *act, const void *ctx)
+{
+	struct file *f = file_find(dev, ino);
+	struct file_guard g;
+	int r = 0;
+
+	if (!f || f->mode != FILE_ENGAGED)
+		return 0;
+	g = file_lock(f);
+	if (g.nested)
+		stage_interrupt(f);
+	if (f->refs && f->mode == FILE_ENGAGED && f->arena && f->dev == dev && f->ino == ino)
+		r = act(f, g.nested, ctx);
+	file_unlock(f, g);
+	return r;
+}
+
+static int act_settle(struct file *f, bool nested, const void *ctx)
+{
+	(void)ctx;
+	return f->head || f->zero_end ? flush_show(f, nested) : 0;
+}
+
+static int act_release(struct file *f, bool nested, const void *ctx)
+{
+	(void)ctx;
+	return engage_release(f, nested);
+}
+
+static int act_through(struct file *f, bool nested, const void *why)
+{
+	return engage_through(f, *(const enum through_reason *)why, nested);
+}
+static const enum through_reason unlinked = THROUGH_UNLINKED;
+
+static bool is_engaged(uint64_t dev, uint64_t ino)
+{
+	const struct file *f = meta_idle() ? NULL : file_find(dev, ino);
+
+	return f && f->mode == FILE_ENGAGED;
+}
+
+bool meta_settle_identity(uint64_t dev, uint64_t ino, uint32_t releases)
+{
+	bool engaged = is_engaged(dev, ino);
+
+	if (engaged)
+		with_file(dev, ino, act_settle, NULL);
+	return engaged || meta_releases() != releases;
+}
+
+static struct timespec time_of(struct statx_timestamp t)
+{
+	return (struct timespec){.tv_sec = t.tv_sec, .tv_nsec = t.tv_nsec};
+}
+
+void meta_refresh_stat(struct stat *st)
+{
+	uint64_t dev = ((uint64_t)major(st->st_dev) << 32) | minor(st->st_dev);
+	struct file_guard g;
+	struct statx now;
+	struct file *f;
+
+	if (meta_idle())
+		return;
+	f = file_find(dev, st->st_ino);
+	if (!f || f->mode != FILE_ENGAGED)
+		return;
+	g = file_lock(f);
+	if (g.nested)
+		stage_interrupt(f);
+	/* also when nothing is staged now: it may have been flushed since they looked */
+	if (f->mode == FILE_ENGAGED && f->dev == dev && f->ino == st->st_ino &&
+	    flush_show(f, g.nested) == 0 && file_fd(f) >= 0 &&
+	    sys.statx(file_fd(f), "", AT_EMPTY_PATH, STATX_BASIC_STATS, &now) == 0) {
+		st->st_size = (off_t)now.stx_size;
+		st->st_blocks = (blkcnt_t)now.stx_blocks;
+		st->st_mtim = time_of(now.stx_mtime);
+		st->st_ctim = time_of(now.stx_ctime);
+	}
+	file_unlock(f, g);
+}
+
+bool meta_settle_stat(uint64_t st_dev, uint64_t st_ino, uint32_t releases)
+{
+	return meta_settle_identity(((uint64_t)major(st_dev) << 32) | minor(st_dev), st_ino, releases);
+}
+
+static void settle(uint64_t dev, uint64_t ino) { (void)meta_settle_identity(dev, ino, 0); }
+
+/* Its entries in the journal know it by its name, and a name that goes may come back after a crash. */
+static int act_rename(struct file *f, bool nested, const void *ctx)
+{
+	int r = act_settle(f, nested, ctx);
+
+	return r < 0 ? r : journal_retire(f, nested);
+}
+static void before_rename(uint64_t dev, uint64_t ino) { with_file(dev, ino, act_rename, NULL); }
+
+void meta_settle_path(int dirfd, const char *path, bool follow)
+{
+	struct statx st;
+
+	if (!meta_idle() && identify(dirfd, path, follow, &st))
+		settle(sys_dev_of(&st), st.stx_ino);
+}
+
+/* Where (dirfd, path) is.  0 or -errno. */
+static int path_at(int dirfd, const char *path, bool follow, char *out)
+{
+	int fd = sys.openat(dirfd, path, O_PATH | O_CLOEXEC | (follow ? 0 : O_NOFOLLOW), 0);
+	int r;
+
+	if (fd < 0)
+		return fd;
+	r = engage_path_of(fd, out);
+	sys.close(fd);
+	return r;
+}
+
+/* True when a rule has the file under the name that it has now. */
+static bool is_matched(int dirfd, const char *path, bool follow)
+{
+	BUFFER(char, found);
+	int r = path[0] ? path_at(dirfd, path, follow, found) : engage_path_of(dirfd, found);
+
+	return r == 0 && rule_match(engage_config, found);
+}
+
+/*
+ * A file is about to get another name.  Descriptors that members of the family opened while no rule had it are known to
+ * nobody, and whoever stages it under the new name would not find them.
+ */
+static void before_other_name(int dirfd, const char *path, bool follow, const struct statx *st)
+{
+	if (family_is_shared() && (st->stx_mode & S_IFMT) == S_IFREG &&
+	    (st->stx_nlink == 0 || !is_matched(dirfd, path, follow)))
+		meta_never(sys_dev_of(st), st->stx_ino, THROUGH_UNKNOWN_FD);
+}
+
+int meta_release_fd(int fd)
+{
+	struct ofd *o = lazy_used(fd);
+	struct statx st;
+	struct file *f;
+
+	/* one that is not known may be of a staged file all the same: O_PATH */
+	if (!o && (meta_idle() || sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) < 0))
+		return 0;
+	if (!o)
+		return with_file(sys_dev_of(&st), st.stx_ino, act_release, NULL);
+	f = atomic_load(&o->file);
+	return with_file(f->dev, f->ino, act_release, NULL);
+}
+
+int meta_release_at(int dirfd, const char *path)
+{
+	struct statx st;
+
+	/* (without a path it is the descriptor itself: what the path is like only the kernel may look at) */
+	if (dirfd >= 0)
+		lazy_use(dirfd);
+	if (meta_idle() || !path || sys.statx(dirfd, path, AT_EMPTY_PATH, STATX_INO, &st) < 0)
+		return 0;
+	return with_file(sys_dev_of(&st), st.stx_ino, act_release, NULL);
+}
+
+/* ---- changes ---- */
+
+static void change_begin(struct meta_change *c)
+{
+	c->begun = engage_config && !alive_elsewhere();
+	if (c->begun) {
+		c->signals = sys_block_signals();
+		file_change_begin();
+	}
+}
+
+int meta_change_fd(struct meta_change *c, int fd)
+{
+	change_begin(c);
+	return meta_release_fd(fd);
+}
+
+int meta_change_path(struct meta_change *c, const char *path)
+{
+	struct statx st;
+
+	/* (only the kernel can tell whether the path may be looked at) */
+	if (engage_config && !alive_elsewhere() && identify(AT_FDCWD, path, true, &st))
+		(void)fd_recover_named(AT_FDCWD, path);
+	change_begin(c);
+	return meta_release_path(path);
+}
+
+bool meta_asks_again(struct meta_change *c)
+{
+	c->begun = false;
+	for (uint32_t i = 0; i < engage_config->rule_count && !c->begun; i++)
+		if (engage_config->rules[i].set.prealloc_mode == PREALLOC_ZERO)
+			change_begin(c);
+	return c->begun;
+}
+
+void meta_change_end(struct meta_change *c)
+{
+	if (c->begun) {
+		file_change_end();
+		sys_restore_signals(c->signals);
+	}
+}
+
+/* ---- names ---- */
+
+struct everywhere {
+	action *act;
+	const void *ctx;
+};
+
+/* A directory: every file may be below it, of other members of the family, too. */
+static void visit_named(struct file *f, void *ctx)
+{
+	const struct everywhere *e = ctx;
+
+	with_file(f->dev, f->ino, e->act, e->ctx);
+}
+
+static void name_all(action *act, const void *ctx)
+{
+	struct everywhere e = {.act = act, .ctx = ctx};
+
+	if (!meta_idle())
+		file_for_each_shared(visit_named, &e);
+}
+
+static void visit_relaxed(struct file *f, void *ctx)
+{
+	(void)ctx;
+	sync_relaxed_named(f->dev, f->ino);
+}
+
+/* What is below a directory that gets another name. */
+static void before_tree(void)
+{
+	name_all(act_rename, NULL);
+	if (!meta_idle())
+		file_for_each_shared(visit_relaxed, NULL);
+}
+
+static void visit_full_sync(struct file *f, void *ctx)
+{
+	(void)ctx;
+	file_named(f->dev, f->ino);
+}
+
+void meta_rename_prepare(struct meta_rename *r, int fromfd, const char *from, int tofd, const char *to,
+                         bool exchange)
+{
+	bool staged = false;
+	struct statx st;
+
+	*r = (struct meta_rename){
+		.watch = engage_config && !alive_elsewhere(), .exchange = exchange, .tofd = tofd, .to = to};
+	if (!r->watch)
+		return;
+	/* what another thread would stage now would be looked for under the old name */
+	change_begin(&r->change);
+	r->holds = !meta_idle();
+	if (r->holds)
+		file_hold();
+	if (identify(fromfd, from, false, &st)) {
+		(void)fd_recover_named(fromfd, from);
+		r->dev = sys_dev_of(&st);
+		r->ino = st.stx_ino;
+		r->tree = (st.stx_mode & S_IFMT) == S_IFDIR;
+		staged = is_engaged(r->dev, r->ino);
+		if (r->tree)
+			before_tree();
+		before_other_name(fromfd, from, false, &st);
+		before_rename(r->dev, r->ino);
+		sync_relaxed_named(r->dev, r->ino);
+	}
+	if ((exchange || !meta_idle()) && identify(tofd, to, false, &st)) {
+		r->old_dev = sys_dev_of(&st);
+		r->old_ino = st.stx_ino;
+		staged |= exchange && is_engaged(r->old_dev, r->old_ino);
+		/* (two directories may be exchanged) */
+		if ((st.stx_mode & S_IFMT) == S_IFDIR && !r->tree) {
+			r->tree = true;
+			before_tree();
+		}
+		before_rename(r->old_dev, r->old_ino);
+		if (exchange) {
+			before_other_name(tofd, to, false, &st);
+			sync_relaxed_named(r->old_dev, r->old_ino);
+		}
+	}
+	if (meta_idle() || r->ino == 0 || (!r->tree && !staged))
+		return;
+	r->from = buffer_take();
+	if (path_at(fromfd, from, false, r->from) < 0)
+		r->from[0] = '\0';
+}
+
+/* What a rename did to paths; each is empty when it is not known. */
+struct move {
+	const char *from, *to;
+	bool exchange;
+};
+
+/* The path behind `from` behind `to` instead, when it is there. */
+static bool replant(const char *path, const char *from, const char *to, char *out)
+{
+	size_t n = strlen(from);
+
+	if (n == 0 || !to[0] || strncmp(path, from, n) != 0 || (path[n] != '\0' && path[n] != '/'))
+		return false;
+	log_format(out, PATH_MAX, "%s%s", to, path + n);
+	return true;
+}
+
+/*
+ * A path of the file.  A descriptor has it, unless the name that it was opened by is gone, or only other members of the
+ * family have one: then what the slot says, and what has been done to that, if the file is there.
+ */
+static bool path_now(const struct file *f, const struct move *m, char *out)
+{
+	const char *old = arena_slot_at(f->arena, (uint32_t)f->slot)->path;
+	struct statx st;
+
+	if (file_fd(f) >= 0 && engage_path_of(file_fd(f), out) == 0)
+		return strlen(out) < ARENA_PATH_MAX;
+	if (!replant(old, m->from, m->to, out) && (!m->exchange || !replant(old, m->to, m->from, out)))
+		log_format(out, PATH_MAX, "%s", old);
+	return strlen(out) < ARENA_PATH_MAX && identify(AT_FDCWD, out, false, &st) && st.stx_ino == f->ino &&
+	       sys_dev_of(&st) == f->dev;
+}
+
+/* Not while bytes are staged: whoever is killed in between leaves an entry without a path. */
+static void set_path(struct file *f, const char *path, bool nested)
+{
+	if (flush_first(f) && (flush_settle(f, nested) < 0 || f->mode != FILE_ENGAGED || flush_first(f)))
+		return;
+	arena_slot_name(f->arena, (uint32_t)f->slot, path);
+}
+
+static void note_new_path(struct file *f, const struct move *m, bool nested)
+{
+	BUFFER(char, path);
+	bool known = path_now(f, m, path);
+
+	journal_file_named(f, known);
+	if (known) /* else recovery finds it by inode in the old directory, or keeps the bytes aside */
+		set_path(f, path, nested);
+}
+
+static int act_named(struct file *f, bool nested, const void *ctx)
+{
+	int r = flush_settle(f, nested);
+
+	/* (somebody may have synced it since it was looked at before the call) */
+	if (r == 0)
+		r = journal_retire(f, nested);
+	if (r == 0 && f->mode == FILE_ENGAGED && f->arena && (!nested || !flush_first(f)))
+		note_new_path(f, ctx, nested);
+	else
+		journal_file_named(f, false);
+	return r;
+}
+
+/* The new name is durable only after a full fsync. */
+static void named(uint64_t dev, uint64_t ino, const struct move *m)
+{
+	file_named(dev, ino);
+	with_file(dev, ino, act_named, m);
+}
+
+static void renamed(const struct meta_rename *r)
+{
+	BUFFER(char, to);
+	struct move m = {.from = r->from ? r->from : "", .to = to, .exchange = r->exchange};
+
+	if (!r->from || path_at(r->tofd, r->to, false, to) < 0)
+		to[0] = '\0';
+	if (r->tree) {
+		name_all(act_named, &m);
+		file_for_each_shared(visit_full_sync, NULL);
+	}
+	named(r->dev, r->ino, &m);
+	if (!r->old_ino || (r->old_ino == r->ino && r->old_dev == r->dev))
+		return;
+	if (r->exchange)
+		named(r->old_dev, r->old_ino, &m);
+	else
+		with_file(r->old_dev, r->old_ino, act_through, &unlinked);
+}
+
+void meta_rename_done(struct meta_rename *r, bool done)
+{
+	if (done && r->ino)
+		renamed(r);
+	if (r->from)
+		buffer_give(r->from);
+	if (r->holds)
+		file_unhold();
+	meta_change_end(&r->change);
+}
+
+void meta_link_prepare(int dirfd, const char *path, bool follow)
+{
+	struct statx st;
+
+	/* (linkat may name the descriptor itself) */
+	if (!engage_config || alive_elsewhere() || !path ||
+	    sys.statx(dirfd, path, AT_EMPTY_PATH | (follow ? 0 : AT_SYMLINK_NOFOLLOW), STATX_BASIC_STATS,
+	              &st) < 0)
+		return;
+	(void)fd_recover_named(dirfd, path);
+	before_other_name(dirfd, path, follow, &st);
+	settle(sys_dev_of(&st), st.stx_ino);
+	sync_relaxed_named(sys_dev_of(&st), st.stx_ino);
+}
+
+/* The old name is good until it is removed, and nobody may tell the new one then. */
+static int act_linked(struct file *f, bool nested, const void *ctx)
+{
+	const char *path = ctx;
+	int r = flush_settle(f, nested);
+
+	if (r == 0 && f->mode == FILE_ENGAGED && f->arena && !flush_first(f) && strlen(path) < ARENA_PATH_MAX)
+		set_path(f, path, nested);
+	return r;
+}
+
+void meta_link_done(int tofd, const char *to)
+{
+	struct statx st;
+
+	if (!engage_config || alive_elsewhere() || !identify(tofd, to, false, &st))
+		return;
+	file_named(sys_dev_of(&st), st.stx_ino);
+	if (is_engaged(sys_dev_of(&st), st.stx_ino)) {
+		BUFFER(char, path);
+
+		if (path_at(tofd, to, false, path) == 0)
+			with_file(sys_dev_of(&st), st.stx_ino, act_linked, path);
+	}
+}
+
+void meta_unlink_prepare(struct meta_unlink *u, int dirfd, const char *path)
+{
+	struct statx st;
+
+	*u = (struct meta_unlink){0};
+	if (meta_idle() || !identify(dirfd, path, false, &st))
+		return;
+	u->dev = sys_dev_of(&st);
+	u->ino = st.stx_ino;
+	u->last = st.stx_nlink <= 1;
+	before_rename(u->dev, u->ino);
+}
+
+void meta_unlink_done(const struct meta_unlink *u)
+{
+	static const struct move none = {.from = "", .to = ""};
+
+	if (u->ino && u->last)
+		with_file(u->dev, u->ino, act_through, &unlinked);
+	else if (u->ino)
+		with_file(u->dev, u->ino, act_named, &none);
+}
+
+bool meta_rmdir_again(int dirfd, const char *path)
+{
+	BUFFER(char, dir);
+	size_t n;
+
+	if (!engage_config || !path || alive_elsewhere() || path_at(dirfd, path, false, dir) < 0)
+		return false;
+	n = strlen(dir);
+	if (n + sizeof ARENA_DIR + 1 >= PATH_MAX)
+		return false;
+	memcpy(dir + n, "/" ARENA_DIR, sizeof ARENA_DIR + 1);
+	return engage_retire_dir(dir);
+}
+
+struct settle_all {
+	uint64_t dev; /* whose errors count */
+	int r;
+	bool sync; /* the kernel is about to sync them all: entries in a journal would bring older bytes back */
+};
+
+static void visit_settle(struct file *f, void *ctx)
+{
+	struct settle_all *all = ctx;
+	struct file_guard g;
+
+	if (f->mode != FILE_ENGAGED)
+		return;
+	g = file_lock(f);
+	if (g.nested)
+		stage_interrupt(f);
+	if (f->mode == FILE_ENGAGED && f->arena) {
+		int r = flush_settle(f, g.nested);
+
+		if (r == 0 && all->sync)
+			r = journal_retire(f, g.nested);
+		if (r < 0 && all->r == 0 && f->dev == all->dev)
+			all->r = r;
+	}
+	file_unlock(f, g);
+}
+
+void meta_settle_all(void)
+{
+	struct settle_all all = {0};
+
+	if (!meta_idle())
+		file_for_each(visit_settle, &all);
+}
+
+/* What others are told through that memory may be about any file of the rule. */
+static void shares_memory(const char *path)
+{
+	const struct rule *rule = rule_match(engage_config, path);
+	struct settle_all all = {0};
+
+	if (!rule)
+		return;
+	marks_shares_memory(rule);
+	if (!meta_idle())
+		file_for_each_shared(visit_settle, &all);
+}
+
+void meta_never(uint64_t dev, uint64_t ino, enum through_reason why)
+{
+	/* first: whoever engages it now is seen below, and whoever comes later sees this */
+	marks_never(dev, ino, why);
+	if (alive_vforked)
+		file_give_up(dev, ino, why); /* what our parent has, too */
+	with_file(dev, ino, act_through, &why);
+}
+
+void meta_unknown_fd(uint64_t dev, uint64_t ino)
+{
+	const enum through_reason why = THROUGH_UNKNOWN_FD;
+
+	with_file(dev, ino, act_through, &why);
+}
+
+void meta_map(int fd, bool shares)
+{
+	BUFFER(char, path);
+	struct statx st;
+
+	if (!engage_config || fd < 0 || sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO, &st) < 0 ||
+	    (st.stx_mode & S_IFMT) != S_IFREG)
+		return;
+	if (shares && engage_path_of(fd, path) == 0)
+		shares_memory(path);
+	/* whatever its name is now: it may get another one that a rule has */
+	meta_never(sys_dev_of(&st), st.stx_ino, THROUGH_MMAP);
+}
+
+/* Of all members of the family, as the kernel syncs what all processes wrote. */
+void meta_settle_for_sync(void)
+{
+	struct settle_all all = {.sync = true};
+
+	if (!meta_idle())
+		file_for_each_shared(visit_settle, &all);
+}
+
+int meta_settle_for_syncfs(int fd)
+{
+	struct settle_all all = {.sync = true};
+	struct statx st;
+
+	if (meta_idle())
+		return 0;
+	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) == 0)
+		all.dev = sys_dev_of(&st);
+	file_for_each_shared(visit_settle, &all);
+	return all.r;
+}
+
+void meta_limit_changes(void)
+{
+	stage_limit_changes();
+	meta_settle_all();
+}

@@ -1,0 +1,1475 @@
+// SPDX-License-Identifier: Apache-2.0
+/* fd: see descriptors/fd.h. */
+#include "descriptors/fd.h"
+
+#include "base/buffer.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "config/rule.h"
+#include "descriptors/by_name.h"
+#include "descriptors/fd_passing.h"
+#include "descriptors/unresolved.h"
+#include "flush/engine.h"
+#include "flush/flush.h"
+#include "flush/prealloc.h"
+#include "flush/visibility.h"
+#include "process/apart.h"
+#include "process/fork_guard.h"
+#include "recovery/recover.h"
+#include "staging/attach.h"
+#include "staging/stage.h"
+#include "staging/staging_policy.h"
+#include "staging/stats.h"
+#include "sync/journal_file.h"
+#include "sync/sync.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+static pid_t process_id;
+static bool as_root; /* when the process began */
+/* Since the last fork: files that no rule has now, but may have under another name. */
+static _Atomic bool unmatched_opened;
+bool fd_streams_seen;
+
+void fd_set_process(void)
+{
+	process_id = sys_getpid();
+	file_repair = family_repair;
+	file_attach = engage_attach;
+	as_root |= sys_raw(SYS_geteuid, 0, 0, 0, 0, 0, 0) == 0;
+}
+bool fd_own_process(void) { return sys_getpid() == process_id; }
+bool fd_foreign_process(void) { return alive_elsewhere() || !fd_own_process(); }
+
+static struct file *file_of(struct ofd *o) { return atomic_load_explicit(&o->file, memory_order_acquire); }
+
+/* The file of fd, without its lock: for what an atomic of it says.  NULL when fd is not managed. */
+static struct file *file_now(int fd)
+{
+	struct ofd *o = alive_here() ? fdtable_get(fd) : NULL;
+
+	return o ? file_of(o) : NULL;
+}
+
+/* Locks the file of fd; NULL when fd is not managed.  *o is what fd refers to. */
+static struct file *lock_fd(int fd, struct ofd **o, struct file_guard *g)
+{
+	if (!alive_here())
+		return NULL;
+	for (;;) {
+		struct file *f;
+
+		*o = fdtable_get(fd);
+		if (!*o)
+			return NULL;
+		f = file_of(*o);
+		*g = file_lock(f);
+		if (fdtable_get(fd) == *o && file_of(*o) == f) {
+			if (g->nested)
+				stage_interrupt(f);
+			return f;
+		}
+		file_unlock(f, *g);
+	}
+}
+
+/* Before an open that cuts the file found by identity; 0 or -errno. */
+static long settle_identity(uint64_t dev, uint64_t ino)
+{
+	struct file *f = file_find(dev, ino);
+	struct file_guard g;
+	long r;
+
+	if (!f || f->mode != FILE_ENGAGED)
+		return 0;
+	g = file_lock(f);
+	if (g.nested)
+		stage_interrupt(f);
+	r = flush_settle(f, g.nested);
+	/* a replay would bring back what is about to be cut off */
+	if (r == 0)
+		r = journal_retire(f, g.nested);
+	file_unlock(f, g);
+	return r;
+}
+
+enum { LAST_DIR_MAX = 256 };
+/* The directory of this thread's last open whose files stage in the place of the rule above them. */
+static __thread char last_dir[LAST_DIR_MAX];
+
+/* True when files in the directory path[0..n) stage in the place of `rule`: the same file system, writable.  Root may
+ * recover what other users staged, who may have had to stage elsewhere. */
+static bool stages_above(const struct rule *rule, const char *path, size_t n)
+{
+	BUFFER(char, dir);
+	BUFFER(char, place);
+	struct statx st;
+
+	if (as_root || path[0] != '/' || n >= LAST_DIR_MAX)
+		return false;
+	if (memcmp(last_dir, path, n) == 0 && last_dir[n] == '\0')
+		return true;
+	memcpy(dir, path, n);
+	dir[n] = '\0';
+	if (sys.statx(AT_FDCWD, dir, 0, STATX_INO, &st) < 0 ||
+	    engage_staging_dir(rule, path, sys_dev_of(&st), place) < 0)
+		return false;
+	log_format(dir, PATH_MAX, "%s/" ARENA_DIR, rule->prefix);
+	if (strcmp(dir, place) != 0)
+		return false;
+	memcpy(last_dir, path, n);
+	last_dir[n] = '\0';
+	return true;
+}
+
+/* More looks than this cost more than finding out path and rule. */
+enum { PLACES_MAX = 3 };
+
+/* The rule's place is one that an earlier rule has, too. */
+static bool place_repeats(uint32_t i)
+{
+	const struct rule *rules = engage_config->rules;
+
+	return i > 0 && !rules[i - 1].set.staging[0] && strcmp(rules[i - 1].prefix, rules[i].prefix) == 0;
+}
+
+static bool below_prefix(const struct rule *rule, const char *path)
+{
+	size_t n = strlen(rule->prefix);
+
+	return strncmp(path, rule->prefix, n) == 0 && (n == 1 || path[n] == '/');
+}
+
+/* The path names nothing in the directory of any rule; through a link it may be in one all the same. */
+static bool looks_unmatched(const char *path)
+{
+	if (path[0] != '/')
+		return false;
+	for (uint32_t i = 0; i < engage_config->rule_count; i++)
+		if (below_prefix(&engage_config->rules[i], path))
+			return false;
+	return true;
+}
+
+/*
+ * Bytes of the dead may be in the place `dir`.  What only living processes stage there would make every open of
+ * other files ask on and on, unless somebody looks closely once in a while and remembers.
+ */
+static bool place_needed(const char *dir, const struct rule *rule)
+{
+	static _Atomic time_t looked;
+	struct timespec now;
+
+	if (!recover_needed(AT_FDCWD, dir))
+		return false;
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+	if (now.tv_sec - atomic_load_explicit(&looked, memory_order_relaxed) <= 1)
+		return true;
+	atomic_store_explicit(&looked, now.tv_sec, memory_order_relaxed);
+	recover_dead(dir, -1, rule->set.mem_bytes);
+	return recover_needed(AT_FDCWD, dir);
+}
+
+static bool is_link(int dirfd, const char *path)
+{
+	struct statx st;
+
+	return sys.statx(dirfd, path, AT_SYMLINK_NOFOLLOW, STATX_TYPE, &st) == 0 && S_ISLNK(st.stx_mode);
+}
+
+/*
+ * Might a dead process have left bytes in one of the places that the rules use?  (Where everything stages beside itself there
+ * is none.)
+ */
+static bool staging_of_rules(void)
+{
+	BUFFER(char, dir);
+	int looks = 0;
+
+	for (uint32_t i = 0; i < engage_config->rule_count; i++) {
+		const struct rule *rule = &engage_config->rules[i];
+
+		if (rule->set.staging[0])
+			log_format(dir, PATH_MAX, "%s", rule->set.staging);
+		else if (strlen(rule->prefix) <= 1 || place_repeats(i))
+			continue;
+		else
+			log_format(dir, PATH_MAX, "%s/" ARENA_DIR, rule->prefix);
+		if (++looks > PLACES_MAX || place_needed(dir, rule))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * The same for the directory that a path names, unless it is one of those places, or its file system makes these the only
+ * ones.  The path as the program wrote it may be relative or lead through links, and so into any rule.
+ */
+static bool staging_beside(int dirfd, const char *path)
+{
+	const char *slash = strrchr(path, '/');
+	BUFFER(char, dir);
+	size_t n = slash ? (size_t)(slash - path) + 1 : 0;
+	bool covered = false;
+
+	for (uint32_t i = 0; i < engage_config->rule_count; i++) {
+		const struct rule *rule = &engage_config->rules[i];
+		size_t prefix = strlen(rule->prefix);
+
+		if (rule->set.staging[0])
+			continue;
+		if (prefix <= 1) {
+			/* where a link in the last component leads is not looked at below */
+			if (is_link(dirfd, path))
+				return true;
+			continue;
+		}
+		covered |= (n == prefix + 1 && memcmp(path, rule->prefix, prefix) == 0) ||
+		           (engage_config->rule_count == 1 && below_prefix(rule, path) &&
+		            stages_above(rule, path, n));
+	}
+	if (covered)
+		return false;
+	if (n + sizeof ARENA_DIR >= PATH_MAX)
+		return true;
+	memcpy(dir, path, n);
+	memcpy(dir + n, ARENA_DIR, sizeof ARENA_DIR);
+	return recover_needed(dirfd, dir);
+}
+
+/* The kernel has accepted the path. */
+static void look_at_path(struct fd_open *op)
+{
+	op->looks = false;
+	if (op->flags & O_TRUNC)
+		op->lazy = !staging_beside(op->dirfd, op->path);
+	else
+		op->unsure |= looks_unmatched(op->path) || staging_of_rules() ||
+		              staging_beside(op->dirfd, op->path);
+}
+
+/*
+ * The path as it is written, made absolute.  (Where relative ones begin is found out once: after a chdir a file that a rule
+ * has may not be recognised, or one that no rule has, which is looked for in vain.)
+ */
+static const char *written_path(int dirfd, const char *path, char *out)
+{
+	static char start[LAST_DIR_MAX];
+	static _Atomic uint32_t found; /* 0: not asked; 1: somebody does; 2: here it is; 3: unknown */
+	uint32_t expected = 0;
+
+	if (path[0] == '/')
+		return path;
+	if (dirfd != AT_FDCWD || path[0] == '\0')
+		return NULL;
+	if (atomic_load(&found) == 0 && atomic_compare_exchange_strong(&found, &expected, 1)) {
+		long n = sys_raw(SYS_getcwd, (long)start, sizeof start, 0, 0, 0, 0);
+
+		atomic_store(&found, n > 1 && start[0] == '/' ? 2 : 3);
+	}
+	if (atomic_load(&found) != 2)
+		return NULL;
+	if (path[0] == '.' && path[1] == '/')
+		path += 2;
+	log_format(out, PATH_MAX, "%s/%s", start[1] ? start : "", path);
+	return out;
+}
+
+/* Recovers what is dead in the place `dir`.  Where others live that would be asked for by every call: once in a while, as
+ * the staged bytes of the living, too, are seen by others with some delay. */
+static bool place_recovered(int dirfd, const char *dir, const struct rule *rule)
+{
+	enum { AGAIN_NS = 50000000 };
+	static _Atomic uint64_t looked;
+	static _Atomic uint64_t looked_at;
+	BUFFER(char, place);
+	uint64_t now, key;
+	unsigned files;
+	int fd;
+
+	key = recover_needed(dirfd, dir);
+	if (!key)
+		return false;
+	now = sys_now_ns();
+	if (atomic_load(&looked_at) == key && now - atomic_load(&looked) < AGAIN_NS)
+		return false;
+	fd = sys.openat(dirfd, dir, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
+	if (fd < 0)
+		return false;
+	files = engage_path_of(fd, place) == 0 ? recover_dead(place, -1, rule->set.mem_bytes) : 0;
+	sys.close(fd);
+	atomic_store(&looked_at, key);
+	atomic_store(&looked, sys_now_ns());
+	return files > 0;
+}
+
+bool fd_recover_named(int dirfd, const char *path)
+{
+	BUFFER(char, text);
+	BUFFER(char, dir);
+	const struct rule *rule;
+	const char *written, *slash;
+	bool any = false;
+	size_t n;
+
+	if (!engage_config || !path || alive_elsewhere())
+		return false;
+	written = written_path(dirfd, path, text);
+	rule = written ? rule_match(engage_config, written) : NULL;
+	if (!rule)
+		return false;
+	if (rule->set.staging[0])
+		return place_recovered(AT_FDCWD, rule->set.staging, rule);
+	slash = strrchr(path, '/');
+	n = slash ? (size_t)(slash - path) + 1 : 0;
+	if (rule->prefix[0] && strcmp(rule->prefix, "/") != 0) {
+		log_format(dir, PATH_MAX, "%s/" ARENA_DIR, rule->prefix);
+		any = place_recovered(AT_FDCWD, dir, rule);
+		if ((n == strlen(rule->prefix) + 1 && strncmp(path, rule->prefix, n - 1) == 0) ||
+		    stages_above(rule, path, n))
+			return any;
+	}
+	if (n + sizeof ARENA_DIR > PATH_MAX)
+		return any;
+	memcpy(dir, path, n);
+	memcpy(dir + n, ARENA_DIR, sizeof ARENA_DIR);
+	return place_recovered(dirfd, dir, rule) || any;
+}
+
+bool fd_lease_over(struct fd_open *op)
+{
+	enum { WAITS_MAX = 200 }; /* the lease may be another program's */
+	uint32_t releases = file_releases();
+	struct file_guard g;
+	struct statx st;
+	struct file *f;
+	bool waited;
+
+	if (!(op->flags & O_NONBLOCK) || !op->path || op->waits++ >= WAITS_MAX)
+		return false;
+	if (releases != op->releases) {
+		op->releases = releases; /* what it met may have been the lease under which that was done */
+		return true;
+	}
+	if (meta_idle() || sys.statx(op->dirfd, op->path, 0, STATX_INO, &st) < 0)
+		return false;
+	f = file_find(sys_dev_of(&st), st.stx_ino);
+	if (!f || f->mode != FILE_ENGAGED)
+		return false;
+	g = file_lock(f);
+	waited = !g.nested;
+	if (waited)
+		flush_wait_idle(f);
+	file_unlock(f, g);
+	strict_before_open(op->dirfd, op->path);
+	return waited;
+}
+
+/* Where the offset of what is appended is known beforehand. */
+static bool any_exclusive(void)
+{
+	for (uint32_t i = 0; i < engage_config->rule_count; i++)
+		if (engage_config->rules[i].set.writers == WRITERS_EXCLUSIVE)
+			return true;
+	return false;
+}
+
+/* What another thread stages between this and the kernel's cut would be put behind what is no more.  (Nobody leaves it for
+ * good meanwhile, neither by a jump nor cancelled.) */
+static void before_cut(struct fd_open *op, uint64_t dev, uint64_t ino)
+{
+	const struct file *f = file_find(dev, ino);
+
+	if ((!f || f->mode != FILE_ENGAGED) && !any_exclusive())
+		return;
+	op->cuts = true;
+	op->signals = sys_block_signals();
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &op->cancels);
+	file_change_begin();
+	f = file_find(dev, ino);
+	op->holds = f && f->mode == FILE_ENGAGED;
+	if (op->holds) {
+		file_hold();
+		settle_identity(dev, ino);
+	}
+}
+
+bool fd_open_cuts_some(const struct fd_open *op)
+{
+	return op->watch && (op->flags & O_TRUNC) && (file_engaged() > 0 || any_exclusive());
+}
+
+static void cuts_at(struct fd_open *op, int dirfd, const char *path, int flags)
+{
+	struct statx st;
+
+	if (sys.statx(dirfd, path, flags, STATX_INO | STATX_TYPE, &st) == 0 &&
+	    (st.stx_mode & S_IFMT) == S_IFREG)
+		before_cut(op, sys_dev_of(&st), st.stx_ino);
+}
+
+void fd_open_cuts(struct fd_open *op, int target) { cuts_at(op, target, "", AT_EMPTY_PATH); }
+
+void fd_open_end(struct fd_open *op)
+{
+	if (!op->cuts)
+		return;
+	if (op->holds)
+		file_unhold();
+	file_change_end();
+	pthread_setcancelstate(op->cancels, NULL);
+	sys_restore_signals(op->signals);
+}
+
+void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
+{
+	bool writes = (flags & O_ACCMODE) != O_RDONLY;
+	/* Who stages looks for other descriptors in its own process only: what this one will read must be known by
+	 * then, whoever stages. */
+	bool shared = family_is_shared();
+
+	op->flags = flags;
+	op->looks = op->lazy = op->unsure = op->late = op->resolving = op->reader = op->cuts = false;
+	op->releases = file_releases();
+	op->dirfd = dirfd;
+	op->path = path;
+	op->waits = 0;
+	op->before = (struct timespec){0};
+	op->regular = engage_config && !(flags & (O_PATH | O_DIRECTORY)) && !alive_elsewhere();
+	/* in a family any reader counts: another member may stage what it is to see */
+	op->watch = op->regular && (writes || shared || file_engaged() > 0);
+	if (!op->watch)
+		return;
+	if (flags & O_CREAT)
+		clock_gettime(CLOCK_REALTIME_COARSE, &op->before);
+	if (path && fd_open_cuts_some(op))
+		cuts_at(op, dirfd, path, 0);
+	strict_before_open(dirfd, path);
+	if ((!writes && !shared) || (flags & (O_SYNC | O_DSYNC)))
+		return;
+	op->unsure = shared;
+	if (!writes || (flags & (O_CREAT | O_EXCL)) == (O_CREAT | O_EXCL)) {
+		op->lazy = true; /* nobody has left bytes for a file that this very open makes */
+	} else if (path && (flags & O_TRUNC)) {
+		/* what this open cuts off must be in place before it, even if the process dies right after */
+		op->looks = !staging_of_rules();
+	} else if (path) {
+		/* most of these are nobody's: they are asked about when they are used */
+		op->looks = !shared;
+		op->lazy = true;
+	}
+}
+
+static bool created_now(const struct fd_open *op, const struct statx *st)
+{
+	if (!(op->flags & O_CREAT) || (st->stx_size != 0 && !op->late))
+		return false;
+	if (op->flags & O_EXCL)
+		return true;
+	if (!(st->stx_mask & STATX_BTIME))
+		return true; /* cannot tell: the safe side is a real fsync */
+	return st->stx_btime.tv_sec > op->before.tv_sec ||
+	       (st->stx_btime.tv_sec == op->before.tv_sec && st->stx_btime.tv_nsec >= op->before.tv_nsec);
+}
+
+/* Nobody can have staged bytes for a file that this open made.  Without a birth time only O_EXCL proves it. */
+static bool certainly_new(const struct fd_open *op, const struct statx *st)
+{
+	return created_now(op, st) && ((op->flags & O_EXCL) || (st->stx_mask & STATX_BTIME));
+}
+
+static uint32_t direct_mask(int flags, const struct statx *st)
+{
+	uint32_t align = ARENA_PAGE;
+
+	if (!(flags & O_DIRECT))
+		return 0;
+#ifdef STATX_DIOALIGN
+	if ((st->stx_mask & STATX_DIOALIGN) && st->stx_dio_offset_align && st->stx_dio_mem_align)
+		align = st->stx_dio_offset_align > st->stx_dio_mem_align ? st->stx_dio_offset_align
+		                                                         : st->stx_dio_mem_align;
+#else
+	(void)st;
+#endif
+	return align - 1;
+}
+
+static void add_description(struct file *f, int fd, const struct fd_open *op, const struct statx *st)
+{
+	long flags = sys.fcntl(fd, F_GETFL, 0);
+	struct file_guard g;
+	struct ofd *o;
+
+	if (flags < 0)
+		return;
+	g = file_lock(f);
+	if (g.nested)
+		stage_interrupt(f);
+	o = ofd_new(f, fd, (int)flags);
+	if (o) {
+		ofd_set_align(o, direct_mask((int)flags, st));
+		if (created_now(op, st))
+			f->full_sync = true;
+		if (f->mode == FILE_ENGAGED && f->arena && (op->flags & O_TRUNC)) {
+			/* the kernel cut the file under what we know of it */
+			f->prealloc_end = 0;
+			journal_file_changed(f);
+			f->zero_never = true;
+			if (f->zero_end && !g.nested)
+				flush_wait_idle(f);
+			if (f->zero_end && !flush_first(f)) {
+				/* that came between the settling and the cut */
+				f->ksize = 0;
+				prealloc_zeros_cut(f);
+			}
+			if (!flush_first(f))
+				engage_refresh(f, fd);
+		}
+		if (fdtable_set(fd, o) < 0) {
+			engage_through(f, THROUGH_UNKNOWN_FD, g.nested);
+			ofd_release(o);
+			file_put(f);
+		} else if (fd_is_standard(fd) && o->writable) {
+			engage_through(f, THROUGH_STANDARD_FD, g.nested);
+		}
+	} else {
+		/* no room to keep track of it */
+		engage_through(f, THROUGH_UNKNOWN_FD, g.nested);
+		file_put(f);
+	}
+	file_unlock(f, g);
+}
+
+/* Beside the file: where those stage who may not write to the rule's own directory. */
+static bool place_beside(const char *path, const char *other, char *dir)
+{
+	size_t n = (size_t)(strrchr(path, '/') - path) + 1;
+
+	if (n + sizeof ARENA_DIR > PATH_MAX)
+		return false;
+	memcpy(dir, path, n);
+	memcpy(dir + n, ARENA_DIR, sizeof ARENA_DIR);
+	return strcmp(dir, other) != 0;
+}
+
+static void recover_first(const struct fd_open *op, int fd, const struct rule *rule, const char *path,
+                          uint64_t dev)
+{
+	BUFFER(char, dir);
+	BUFFER(char, beside);
+	unsigned files;
+
+	if (engage_staging_dir(rule, path, dev, dir) < 0)
+		return;
+	files = recover_dead(dir, fd, rule->set.mem_bytes);
+	if (as_root && !rule->set.staging[0] && place_beside(path, dir, beside))
+		files += recover_dead(beside, fd, rule->set.mem_bytes);
+	/* what a dead process had written came before this open, and this open cuts it off */
+	if (files > 0 && (op->flags & O_TRUNC))
+		sys.ftruncate(fd, 0);
+}
+
+/* fd is another description of a file that is staged: it must be known at once. */
+static bool is_engaged(int fd)
+{
+	struct statx st;
+	struct file *f;
+
+	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) < 0)
+		return true;
+	f = file_find(sys_dev_of(&st), st.stx_ino);
+	return f && f->mode == FILE_ENGAGED;
+}
+
+static bool others_hold_it(const struct file *f, const struct ofd *o)
+{
+	return f->shared && family_set_others(&o->holders);
+}
+
+/* The kernel has just given the number out: it was closed while another thread put a managed descriptor there.  (Unless
+ * that happened just now, and whose it is nobody can say.) */
+static void entry_is_stale(int fd)
+{
+	struct file_guard g;
+	struct ofd *o;
+	struct file *f = lock_fd(fd, &o, &g);
+	bool last;
+
+	if (!f)
+		return;
+	fdtable_clear(fd);
+	/* not by this one positions are to be set: it is another file's */
+	if (ofd_fd(o) == fd && (ofd_local(o)->fd = fdtable_find(o, fd)) < 0)
+		ofd_local(o)->refs = 0;
+	else if (ofd_local(o)->refs > 0)
+		ofd_local(o)->refs--;
+	last = ofd_local(o)->refs == 0 && !others_hold_it(f, o);
+	if (last) {
+		stage_unstream(f);
+		o->pos_mode = POS_KERNEL; /* it is nobody's */
+	}
+	engage_through(f, THROUGH_UNKNOWN_FD, g.nested);
+	if (last && f->mode != FILE_ENGAGED) {
+		if (file_local(f)->refs == 1)
+			flush_close_own(f);
+		ofd_release(o);
+		file_put(f);
+	}
+	file_unlock(f, g);
+}
+
+void fd_opened(struct fd_open *op, int fd)
+{
+	const struct rule *rule = NULL;
+	BUFFER(char, path);
+	bool writes = (op->flags & O_ACCMODE) != O_RDONLY;
+	struct statx st;
+	sys_sigset signals;
+	struct file *f;
+
+	if (!op->watch || fd_foreign_process())
+		return;
+	if (op->looks)
+		look_at_path(op);
+	if (!op->late && !op->resolving && fdtable_get(fd))
+		entry_is_stale(fd);
+	if (op->lazy && (meta_idle() || !is_engaged(fd)) && lazy_note(fd, op->flags, &op->before, op->unsure))
+		return;
+	/* Of a descriptor with this number that was closed behind our back.  One that is being resolved must not look
+	 * like one that never was noted before the table shows it: writes would pass by uncounted. */
+	if (!op->late && !op->resolving)
+		lazy_clear(fd);
+	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME | 0x2000u /* DIOALIGN */, &st) <
+	            0 ||
+	    (st.stx_mode & S_IFMT) != S_IFREG)
+		return;
+	if (writes || op->reader || family_is_shared()) {
+		if (st.stx_nlink > 0 && engage_path_of(fd, path) == 0)
+			rule = rule_match(engage_config, path);
+		if (writes && rule && !op->late && !certainly_new(op, &st))
+			recover_first(op, fd, rule, path, sys_dev_of(&st));
+	}
+	if (!rule) {
+		/* not ours by path; but it may be another name, or a reader, of a file that is */
+		f = file_find(sys_dev_of(&st), st.stx_ino);
+		if (!f) {
+			atomic_store_explicit(&unmatched_opened, true, memory_order_relaxed);
+			return;
+		}
+		rule = f->rule;
+	}
+	/* before it is asked again: a signal handler may have forked, and this be the child */
+	signals = sys_block_signals();
+	if (fd_foreign_process() || file_pools_init() < 0 || alive_set() < 0) {
+		sys_restore_signals(signals);
+		return;
+	}
+	/* What only dead members of the family hold is not written through for their sake; it may even be another file,
+	 * whose number this one has got. */
+	if (family_is_shared()) {
+		f = file_find(sys_dev_of(&st), st.stx_ino);
+		if (f && f->mode == FILE_THROUGH)
+			family_sweep();
+	}
+	f = file_get(sys_dev_of(&st), st.stx_ino, rule);
+	if (f) {
+		stats_used(rule);
+		add_description(f, fd, op, &st);
+	}
+	sys_restore_signals(signals);
+}
+
+void fd_resolve(int fd, int flags, const struct timespec *before, bool unused, bool written)
+{
+	struct fd_open op = {
+		.flags = flags,
+		.watch = true,
+		.before = *before,
+		.unsure = unused,
+		.late = !unused,
+		.resolving = true,
+	};
+	struct ofd *o;
+
+	fd_opened(&op, fd);
+	o = fdtable_get(fd);
+	if (o && !unused && written)
+		atomic_fetch_add(&file_of(o)->small_seen, 1);
+}
+
+/* Nobody sees what is read and written by this descriptor.  Who engages the file from now on finds that out by himself,
+ * unless it is another process (`elsewhere`), which may not have the descriptor. */
+static void mark_unknown(int fd, bool elsewhere)
+{
+	struct statx st;
+
+	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO, &st) < 0)
+		return;
+	if ((st.stx_mode & S_IFMT) == S_IFREG && elsewhere)
+		meta_never(sys_dev_of(&st), st.stx_ino, THROUGH_UNKNOWN_FD);
+	else if ((st.stx_mode & S_IFMT) == S_IFREG)
+		meta_unknown_fd(sys_dev_of(&st), st.stx_ino);
+	else if ((st.stx_mode & S_IFMT) == 0 && pass_is_io_uring(fd))
+		engage_refuse(THROUGH_IO_URING);
+}
+
+void fd_fork_prepare(void)
+{
+	struct fd_open op = {.flags = O_RDONLY, .watch = true, .late = true, .reader = true};
+	bool first = !family_is_shared();
+	struct sys_dir entries;
+	BUFFER(char, buf);
+	const struct sys_dirent *d;
+	int dir;
+
+	/* in a family what came since is known, or was marked as it came, except for files that no rule had */
+	if (!atomic_exchange(&unmatched_opened, false) && !first)
+		return;
+	dir = sys.openat(AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+	if (dir < 0) {
+		atomic_store(&unmatched_opened, true);
+		return;
+	}
+	entries = (struct sys_dir){.fd = dir, .buf = buf, .size = BUFFER_BYTES};
+	while ((d = sys_dir_next(&entries)) != NULL) {
+		int fd = sys_dirent_fd(d);
+		long flags;
+
+		if (fd < 0 || fd == dir || own_fd_is(fd) || fdtable_get(fd))
+			continue;
+		flags = sys.fcntl(fd, F_GETFL, 0);
+		if (flags < 0 || (flags & O_PATH))
+			continue;
+		if (first && (flags & O_ACCMODE) == O_RDONLY)
+			fd_opened(&op, fd);
+		if (!fdtable_get(fd))
+			mark_unknown(fd, true);
+	}
+	sys.close(dir);
+}
+
+struct spare {
+	bool any;
+};
+
+static void visit_spare(struct file *f, void *ctx)
+{
+	struct spare *s = ctx;
+	struct file_guard g;
+
+	if (file_own_fd(f) < 0)
+		return;
+	g = file_lock(f);
+	if (!g.nested && file_own_fd(f) >= 0 && !atomic_load(&f->busy)) {
+		flush_close_own(f);
+		s->any = true;
+	}
+	file_unlock(f, g);
+}
+
+static bool vacate(int fd);
+
+/* One of ours that is in use gets a number beyond the limit; there is no other that is free. */
+static bool move_own(void)
+{
+	struct rlimit64 limit = {.rlim_cur = 0};
+
+	sys_raw(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, (long)&limit, 0, 0);
+	for (int fd = 0; limit.rlim_cur > 0; fd++) {
+		fd = fd_next_own((unsigned)fd, (unsigned)limit.rlim_cur - 1);
+		if (fd < 0)
+			return false;
+		if (vacate(fd))
+			return true;
+	}
+	return false;
+}
+
+bool fd_spare_own(void)
+{
+	struct spare s = {.any = false};
+
+	if (alive_elsewhere())
+		return false;
+	file_for_each(visit_spare, &s);
+	return s.any || engage_retire_dir(NULL) || family_spare() || move_own();
+}
+
+/* The last descriptor that this process has of a description; other members of the family go on with it. */
+static long leave_description(struct file *f, struct ofd *o, int fd, bool nested)
+{
+	long r = flush_settle(f, nested);
+
+	if (o->pos_mode == POS_STREAM)
+		stage_unstream(f);
+	if (o->pos_mode == POS_USER) {
+		sys.lseek(fd, o->pos, SEEK_SET);
+		o->pos_mode = POS_KERNEL;
+	}
+	family_set_remove(&o->holders, family_me);
+	if (file_local(f)->refs == 1) {
+		if (!nested)
+			flush_wait_idle(f);
+		flush_close_own(f);
+	}
+	file_leave(f);
+	return r;
+}
+
+static bool is_last_writer(const struct file *f, const struct ofd *o)
+{
+	if (!o->writable)
+		return false;
+	for (const struct ofd *other = f->ofds; other; other = other->next)
+		if (other != o && other->writable)
+			return false;
+	return true;
+}
+
+/*
+ * What another thread still writes by a number that is about to be closed passes us by once the table does not show it:
+ * everything is in the kernel by then, and nothing is left to be cut off.  An error comes up again later.  With other
+ * descriptors of the description, which scripts make and close all the time, it would cost too much.
+ */
+static void settle_before_forgotten(struct file *f, struct ofd *o, bool nested)
+{
+	enum { TRIES = 4 }; /* each may let another thread stage */
+	bool releases = is_last_writer(f, o) && !others_hold_it(f, o);
+
+	if (ofd_local(o)->refs > 1)
+		return;
+	if (releases)
+		habit_closed(f);
+	for (int i = 0; i < TRIES && f->mode == FILE_ENGAGED && f->arena; i++) {
+		long r = releases ? engage_release(f, nested) : flush_hand_over(f, nested);
+
+		if (r < 0 || nested || !flush_first(f))
+			return;
+	}
+}
+
+/* File lock held: the table no longer shows fd after that.  The last descriptor of a description settles the file. */
+static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
+{
+	bool alone = f->ofds == o && !o->next;
+	bool last = false; /* the last description that can write */
+	long r = 0;
+
+	settle_before_forgotten(f, o, nested);
+	if (fdtable_get(fd) != o)
+		return 0; /* another thread has closed it meanwhile */
+	fdtable_clear(fd);
+	if (--ofd_local(o)->refs > 0) {
+		if (ofd_local(o)->fd == fd) {
+			int other = fdtable_find(o, fd);
+
+			if (other >= 0)
+				ofd_local(o)->fd = other;
+		}
+		/* closing any descriptor drops the process's POSIX locks: others may come in */
+		return f->no_own_fd ? flush_settle(f, nested) : 0;
+	}
+	*ofd_local(o) = (struct ofd_local){.fd = fd, .refs = 1}; /* it is still open, and needed below */
+	if (others_hold_it(f, o)) {
+		if (f->relaxed_due_ns)
+			sync_relaxed_due(f); /* the others may never look after it */
+		r = leave_description(f, o, fd, nested);
+		ofd_local(o)->refs = 0;
+		return r;
+	}
+	if (o->writable) {
+		last = is_last_writer(f, o);
+		r = last ? engage_release(f, nested) : flush_hand_over(f, nested);
+		if (!last && f->leased == o)
+			journal_retire(f, nested);
+		if (!last && f->leased == o)
+			strict_drop(f); /* with bytes that cannot be written; it ends with the description */
+	}
+	if (!o->writable && alone && f->mode == FILE_ENGAGED) {
+		/* the writers were other members, and are dead */
+		last = true;
+		r = !f->head || flush_possible(f) ? engage_release(f, nested) : -EBADF;
+	}
+	/* (a descriptor that only reads may have been synced, too) */
+	if (f->relaxed_due_ns && (last || file_local(f)->refs == 1))
+		sync_relaxed_now(f);
+	if (r == 0 && (o->writable || file_local(f)->refs == 1)) {
+		r = sync_error_take(f, o);
+	}
+	/* readers may stay; nobody is left who could write the bytes */
+	if (r < 0 && last && f->mode == FILE_ENGAGED && f->arena && (f->head || f->damaged))
+		engage_abandon(f);
+	if (!o->writable && last)
+		r = 0;
+	if (last) {
+		journal_retire(f, nested); /* its positions may be out of reach */
+		journal_file_keep(f);
+	}
+	if (file_local(f)->refs == 1)
+		flush_close_own(f);
+	if (last && f->mode == FILE_ENGAGED && f->release_wanted && !f->left) {
+		/* a signal handler closes it: somebody must give back its place when the interrupted write is over */
+		ofd_local(o)->refs = 0;
+		o->writable = false;
+		f->left = o;
+		return r;
+	}
+	ofd_release(o);
+	file_put(f);
+	return r;
+}
+
+/* Descriptors by which locks were taken, for their close; those from LAZY_FDS on count as one. */
+static _Atomic uint64_t locked[LAZY_FDS / 64 + 1];
+
+static _Atomic uint64_t *locked_word(int fd, uint64_t *bit)
+{
+	unsigned at = (unsigned)fd < LAZY_FDS ? (unsigned)fd : LAZY_FDS;
+
+	*bit = 1ull << (at % 64);
+	return &locked[at / 64];
+}
+
+static bool is_locked(int fd)
+{
+	uint64_t bit;
+	const _Atomic uint64_t *word = locked_word(fd, &bit);
+
+	return atomic_load_explicit(word, memory_order_relaxed) & bit;
+}
+
+static void before_close(int fd)
+{
+	uint64_t bit;
+	_Atomic uint64_t *word = locked_word(fd, &bit);
+
+	if (!is_locked(fd) || fd_foreign_process())
+		return;
+	if ((unsigned)fd < LAZY_FDS)
+		atomic_fetch_and(word, ~bit);
+	meta_settle_all();
+}
+
+bool fd_any_known(void) { return lazy_any() || alive_here(); }
+
+static long forget(int fd)
+{
+	struct file_guard g;
+	struct file *f;
+	struct ofd *o;
+	long r;
+
+	if (!fdtable_get(fd) || fd_foreign_process())
+		return FD_PASS;
+	f = lock_fd(fd, &o, &g);
+	if (!f)
+		return FD_PASS;
+	r = drop_descriptor(f, o, fd, g.nested);
+	file_unlock(f, g);
+	return r < 0 ? r : FD_PASS;
+}
+
+long fd_close_prepare(int fd)
+{
+	if (own_fd_is(fd))
+		return -EBADF;
+	if (fd < 0)
+		return FD_PASS;
+	before_close(fd);
+	lazy_end(fd);
+	return forget(fd);
+}
+
+long fd_close(int fd)
+{
+	sys_sigset signals = sys_block_signals();
+	long staged, r;
+	bool blocked;
+
+	before_close(fd);
+	blocked = lazy_block(fd);
+	staged = forget(fd);
+	r = sys.close(fd);
+	if (blocked)
+		lazy_unblock(fd);
+	sys_restore_signals(signals);
+	/* the descriptor is gone in any case; what could not be written is the error that matters */
+	return r == 0 && staged != FD_PASS ? staged : r;
+}
+
+void fd_dup_begin(struct fd_copy *c, int oldfd)
+{
+	lazy_resolve(oldfd);
+	c->oldfd = oldfd;
+	c->turn = fdtable_turn(oldfd);
+	c->o = fdtable_get(oldfd);
+}
+
+/* The number still means what it did before the call.  Whoever replaces it clears the entry before the kernel does so; or,
+ * where there was none, lets everybody who asks wait until there is one (fd_dup_onto_prepare). */
+static bool copied_is_known(const struct fd_copy *c)
+{
+	if (fdtable_get(c->oldfd) != c->o || fdtable_turn(c->oldfd) != c->turn)
+		return false;
+	return c->o || (!lazy_is(c->oldfd) && (c->oldfd < LAZY_FDS || !file_held()));
+}
+
+/* They have the same description now. */
+static void share_description(const struct fd_copy *c, int newfd)
+{
+	struct file_guard g;
+	struct file *f;
+	struct ofd *o;
+
+	if ((!c->o && copied_is_known(c)) || fd_foreign_process())
+		return;
+	f = c->o ? lock_fd(c->oldfd, &o, &g) : NULL;
+	if (!copied_is_known(c)) {
+		if (f)
+			file_unlock(f, g);
+		mark_unknown(newfd, family_is_shared());
+		return;
+	}
+	if (!f)
+		return;
+	if (fdtable_set(newfd, o) < 0)
+		engage_through(f, THROUGH_UNKNOWN_FD, g.nested);
+	else
+		ofd_local(o)->refs++;
+	if (fd_is_standard(newfd) && o->writable)
+		engage_through(f, THROUGH_STANDARD_FD, g.nested);
+	file_unlock(f, g);
+}
+
+void fd_dup_done(const struct fd_copy *c, int newfd)
+{
+	if (newfd >= 0 && c->oldfd != newfd) {
+		/* of a descriptor with this number that was closed behind our back */
+		lazy_clear(newfd);
+		if (fdtable_get(newfd))
+			entry_is_stale(newfd);
+		share_description(c, newfd);
+	}
+}
+
+struct vacate {
+	int fd;
+};
+
+static void visit_vacate(struct file *f, void *ctx)
+{
+	const struct vacate *v = ctx;
+	struct file_guard g;
+
+	if (file_own_fd(f) != v->fd)
+		return;
+	g = file_lock(f);
+	if (!g.nested) {
+		flush_wait_idle(f);
+		if (file_own_fd(f) == v->fd)
+			flush_close_own(f);
+	}
+	file_unlock(f, g);
+}
+
+/* The program wants a number that one of our descriptors has; false when it cannot be given. */
+static bool vacate(int fd)
+{
+	struct vacate v = {.fd = fd};
+
+	file_for_each(visit_vacate, &v);
+	return !own_fd_is(fd) || engage_move_fd(fd) || journal_move_fd(fd) || family_move_fd(fd);
+}
+
+/* dup2 onto a descriptor that is open will succeed, unless a sandbox refuses it. */
+static bool can_replace(int oldfd, int newfd)
+{
+	struct rlimit64 limit = {.rlim_cur = RLIM64_INFINITY};
+
+	sys_raw(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, (long)&limit, 0, 0);
+	return (uint64_t)newfd < limit.rlim_cur && sys.fcntl(oldfd, F_GETFD, 0) >= 0;
+}
+
+/* Writes by this number that are in the kernel without a lock of ours, or just before, are to be over; not for ever: of a
+ * pipe nobody may read. */
+static void let_writes_end(int fd, const struct file *f)
+{
+	enum { PAUSES = 20 * LAZY_YIELDS };
+
+	for (int i = 0; i < PAUSES && (lazy_inflight(fd) > 0 || (f && atomic_load(&f->inflight) > 0)); i++)
+		lazy_pause();
+}
+
+long fd_dup_onto_prepare(struct fd_dup_onto *d, int oldfd, int newfd)
+{
+	*d = (struct fd_dup_onto){.newfd = newfd};
+	if (own_fd_is(oldfd) || (own_fd_is(newfd) && !vacate(newfd)))
+		return -EBADF;
+	/* before newfd is blocked: two threads would wait for each other's numbers */
+	fd_dup_begin(&d->copy, oldfd);
+	if (oldfd == newfd)
+		return FD_PASS;
+	d->forgotten = fdtable_get(newfd) || lazy_is(newfd);
+	d->holds = (d->forgotten || d->copy.o) && can_replace(oldfd, newfd);
+	d->forgotten &= d->holds;
+	if (d->holds) {
+		const struct file *f;
+
+		/* What another thread writes by that number, as to a log that is being replaced, waits until it is known what
+		 * that has become: where it goes something may be staged. */
+		d->signals = sys_block_signals();
+		before_close(newfd);
+		d->blocked = lazy_block(newfd);
+		f = file_now(newfd);
+		/* dup2 reports no error of the close that it implies */
+		forget(newfd);
+		let_writes_end(newfd, f);
+		if (!d->blocked) {
+			/* nobody waits: so nothing is staged */
+			file_hold();
+			fd_hand_over(oldfd);
+		}
+	} else if (is_locked(newfd) && can_replace(oldfd, newfd)) {
+		before_close(newfd); /* the locks go with it */
+	}
+	return FD_PASS;
+}
+
+/* fd was to be closed, and was not: positions and locks that it was known to have are forgotten. */
+static void still_open(int fd)
+{
+	long flags = sys.fcntl(fd, F_GETFL, 0);
+	struct fd_open op = {.flags = (int)flags, .watch = true, .late = true, .reader = true};
+
+	if (flags < 0)
+		return;
+	fd_opened(&op, fd);
+	fd_use_unmodelled(fd, THROUGH_UNKNOWN_FD);
+}
+
+void fd_dup_onto_done(const struct fd_dup_onto *d, bool made)
+{
+	if (d->holds) {
+		if (made)
+			share_description(&d->copy, d->newfd);
+		if (d->blocked)
+			lazy_unblock(d->newfd);
+		else
+			file_unhold();
+		sys_restore_signals(d->signals);
+	} else {
+		fd_dup_done(&d->copy, made ? d->newfd : -1);
+	}
+	if (!made && d->forgotten)
+		still_open(d->newfd);
+}
+
+/* Settles and forgets managed descriptors in the range. */
+static void close_range_prepare(unsigned from, unsigned to)
+{
+	if (fd_foreign_process())
+		return;
+	for (unsigned fd = from; fd <= to && fd < LAZY_FDS; fd++) {
+		before_close((int)fd);
+		lazy_end((int)fd);
+	}
+	if (to >= LAZY_FDS)
+		before_close(LAZY_FDS); /* and all after it */
+	for (int fd = fdtable_next(from, to); fd >= 0; fd = fdtable_next((unsigned)fd + 1, to))
+		fd_close_prepare(fd);
+}
+
+int fd_next_own(unsigned at, unsigned to)
+{
+	enum { OWN_TOP = 1 << 16 };
+
+	for (; at <= to && at < OWN_TOP; at++)
+		if (own_fd_is((int)at))
+			return (int)at;
+	return -1;
+}
+
+static long close_around_own(unsigned at, unsigned to, int flags,
+                             long (*next)(unsigned from, unsigned to, int flags))
+{
+	for (;;) {
+		int own = fd_next_own(at, to);
+		long r;
+
+		if (own < 0)
+			return at <= to ? next(at, to, flags) : 0;
+		r = (unsigned)own > at ? next(at, (unsigned)own - 1, flags) : 0;
+		if (r < 0)
+			return r;
+		if ((unsigned)own == to)
+			return 0;
+		at = (unsigned)own + 1;
+	}
+}
+
+long fd_close_range(unsigned from, unsigned to, int flags,
+                    long (*next)(unsigned from, unsigned to, int flags))
+{
+	struct apart apart = {.stopped = false};
+	long r;
+
+	if (from > to || (flags & (int)~(CLOSE_RANGE_CLOEXEC | CLOSE_RANGE_UNSHARE)))
+		return next(from, to, flags);
+	if (flags & CLOSE_RANGE_UNSHARE)
+		apart = apart_begin(true);
+	/* old kernels and sandboxes refuse it: asked for a descriptor that cannot exist, before any is forgotten */
+	r = flags & CLOSE_RANGE_CLOEXEC ? 0 : next(~0u, ~0u, flags);
+	if (r == 0 && !(flags & CLOSE_RANGE_CLOEXEC))
+		close_range_prepare(from, to);
+	if (r == 0)
+		r = close_around_own(from, to, flags, next);
+	apart_end(apart);
+	return r;
+}
+
+long fd_hand_over(int fd)
+{
+	struct file_guard g;
+	struct file *f;
+	struct ofd *o;
+	long r = 0;
+
+	lazy_use(fd);
+	f = lock_fd(fd, &o, &g);
+	if (!f)
+		return 0;
+	if (f->mode == FILE_ENGAGED && f->arena) {
+		r = flush_hand_over(f, g.nested);
+		/* whoever has had the lock may have written */
+		if (r == 0 && f->mode == FILE_ENGAGED && f->arena && !flush_first(f))
+			engage_refresh(f, fd);
+	}
+	file_unlock(f, g);
+	return r;
+}
+
+void fd_use_unmodelled(int fd, int why)
+{
+	struct file_guard g;
+	struct file *f;
+	struct ofd *o;
+
+	lazy_forget(fd);
+	/* (asynchronous calls come by the hundred thousand) */
+	f = file_now(fd);
+	if (f && atomic_load(&f->mode) == FILE_THROUGH)
+		return;
+	f = lock_fd(fd, &o, &g);
+	if (!f)
+		return;
+	if (f->mode != FILE_THROUGH) {
+		if (o->writable)
+			engage_through(f, (enum through_reason)why, g.nested);
+		else if (why == THROUGH_STDIO)
+			engage_through(f, THROUGH_STDIO, g.nested); /* a stream that reads past us */
+		else
+			flush_settle(f, g.nested);
+	}
+	file_unlock(f, g);
+}
+
+void fd_use_stdio(int fd)
+{
+	struct statx st;
+	struct file *f;
+
+	lazy_forget(fd);
+	if (alive_elsewhere())
+		return;
+	if (fdtable_get(fd)) {
+		fd_use_unmodelled(fd, THROUGH_STDIO);
+		return;
+	}
+	/* a stream of its own (fopen): it writes where we do not see it */
+	if (file_engaged() == 0 || sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) < 0)
+		return;
+	f = file_find(sys_dev_of(&st), st.stx_ino);
+	if (f) {
+		struct file_guard g = file_lock(f);
+
+		if (g.nested)
+			stage_interrupt(f);
+		if (f->refs && f->mode == FILE_ENGAGED)
+			engage_through(f, THROUGH_STDIO, g.nested);
+		file_unlock(f, g);
+	}
+}
+
+/*
+ * Nothing of the file is staged, and whatever becomes so from now on will know of the lock: there is nothing to do for
+ * another one.  Without the file's lock: a database takes several for each transaction.
+ */
+static bool lock_is_known(int fd)
+{
+	struct file *f = file_now(fd);
+
+	return f && atomic_load(&f->mode) != FILE_ENGAGED && f->cooperates && f->no_own_fd &&
+	       file_own_fd(f) < 0;
+}
+
+/* POSIX locks are lost when any descriptor of the file is closed: ours must be gone before one is taken. */
+static long before_lock(struct file *f, bool nested)
+{
+	long r = 0;
+
+	if (f->mode == FILE_ENGAGED && f->arena)
+		r = flush_hand_over(f, nested);
+	if (r == 0) {
+		flush_close_own(f);
+		f->no_own_fd = true;
+	}
+	return r;
+}
+
+bool fd_lock_changes_nothing(int fd)
+{
+	uint64_t bit;
+
+	return !engage_config || fd < 0 ||
+	       (meta_idle() && (atomic_load(locked_word(fd, &bit)) & bit) && !lazy_is(fd) &&
+	        (!fdtable_get(fd) || lock_is_known(fd)));
+}
+
+long fd_before_lock(int fd, bool releases)
+{
+	_Atomic uint64_t *word;
+	struct file_guard g;
+	uint64_t bit;
+	struct file *f;
+	struct ofd *o;
+	long r = 0;
+
+	if (!engage_config || fd < 0)
+		return 0;
+	word = locked_word(fd, &bit);
+	/* nothing would be changed: no need to ask the kernel whose process this is */
+	if ((releases ? meta_idle() : (atomic_load(word) & bit) != 0) && !lazy_is(fd) && lock_is_known(fd))
+		return 0;
+	/* (while nothing is staged, whose process this is matters only where the memory is somebody else's) */
+	if (meta_idle() ? alive_elsewhere() : fd_foreign_process())
+		return 0;
+	if (releases)
+		meta_settle_all();
+	else
+		atomic_fetch_or(word, bit);
+	lazy_resolve(fd);
+	if (lock_is_known(fd))
+		return 0;
+	f = lock_fd(fd, &o, &g);
+	if (!f)
+		return 0;
+	if (f->mode == FILE_ENGAGED && f->arena)
+		r = flush_hand_over(f, g.nested);
+	if (r == 0 && !releases)
+		f->cooperates = true;
+	file_unlock(f, g);
+	return r;
+}
+
+long fd_before_posix_lock(int fd)
+{
+	struct file_guard g;
+	struct file *f;
+	struct ofd *o;
+	long r = 0;
+
+	f = lock_fd(fd, &o, &g);
+	if (!f)
+		return 0;
+	r = before_lock(f, g.nested);
+	file_unlock(f, g);
+	return r;
+}
+
+void fd_locked(int fd)
+{
+	if (!lock_is_known(fd))
+		fd_hand_over(fd);
+}
+
+long fd_fcntl(int fd, struct ofd *o, int cmd, long arg)
+{
+	enum { OLD_SETLK = F_SETLK, OLD_SETLKW = F_SETLKW };
+	struct file *f;
+	struct file_guard g;
+	long r = FD_PASS;
+
+	switch (cmd) {
+	case OLD_SETLK:
+	case OLD_SETLKW:
+	case F_OFD_SETLK:
+	case F_OFD_SETLKW:
+		if (lock_is_known(fd))
+			return FD_PASS;
+		break;
+	case F_GETFL:
+	case F_SETFL:
+	case F_SETLEASE:
+	case F_SETSIG:
+	case F_SETOWN:
+	case F_SETOWN_EX:
+	case F_NOTIFY:
+	case F_GETLEASE:
+	case F_GETSIG:
+	case F_GETOWN:
+	case F_GETOWN_EX: break;
+	default: return FD_PASS;
+	}
+	f = lock_fd(fd, &o, &g);
+	if (!f)
+		return FD_PASS;
+	switch (cmd) {
+	case F_GETFL:
+		/* while a flush is under way the kernel's flags may be ours, and the lock keeps one from beginning */
+		r = f->busy_program_fd ? o->flags : sys.fcntl(fd, F_GETFL, 0);
+		if (r >= 0 && f->leased == o)
+			r &= ~(long)O_ASYNC | o->flags; /* which the kernel sets with a lease */
+		break;
+	case F_SETFL: {
+		struct statx st = {0};
+
+		r = engage_release(f, g.nested);
+		if (r < 0)
+			break;
+		r = sys.fcntl(fd, F_SETFL, arg);
+		if (r == 0) {
+			long now = sys.fcntl(fd, F_GETFL, 0);
+
+			o->flags = now >= 0 ? (int)now : o->flags;
+			sys.statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | 0x2000u, &st);
+			ofd_set_align(o, direct_mask(o->flags, &st));
+		}
+		break;
+	}
+	case F_SETLEASE:
+	case F_SETSIG:
+	case F_SETOWN:
+	case F_SETOWN_EX:
+	case F_NOTIFY:
+		r = engage_through(f, THROUGH_IOCTL, g.nested);
+		r = r < 0 ? r : FD_PASS;
+		break;
+	case F_GETLEASE:
+	case F_GETSIG:
+	case F_GETOWN:
+	case F_GETOWN_EX:
+		/* what we lease, and whom the kernel tells, is none of the program's */
+		flush_hand_over(f, g.nested);
+		journal_retire(f, g.nested);
+		strict_drop(f);
+		r = sys.fcntl(fd, cmd, arg);
+		break;
+	default: r = before_lock(f, g.nested); r = r < 0 ? r : FD_PASS;
+	}
+	file_unlock(f, g);
+	return r;
+}

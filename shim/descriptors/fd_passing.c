@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+/* pass: see descriptors/fd_passing.h. */
+#include "descriptors/fd_passing.h"
+
+#include "base/log.h"
+#include "base/sys.h"
+#include "base/user.h"
+#include "descriptors/by_name.h"
+#include "descriptors/fd.h"
+#include "descriptors/io.h"
+#include "descriptors/unresolved.h"
+#include "staging/attach.h"
+
+#include <fcntl.h>
+#include <string.h>
+
+static void sent(int fd) { fd_use_unmodelled(fd, THROUGH_PASSED); }
+
+/* Calls back with each descriptor in the control data, which can be read. */
+static void for_each_right(const struct msghdr *message, void (*act)(int fd))
+{
+	const struct msghdr *m = message;
+
+	if (m->msg_controllen < sizeof(struct cmsghdr))
+		return;
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR((struct msghdr *)(uintptr_t)m, c)) {
+		size_t room = m->msg_controllen - (size_t)((char *)c - (char *)m->msg_control);
+		size_t n;
+
+		if (c->cmsg_len < sizeof *c || c->cmsg_len > room)
+			return; /* the kernel takes it for an error, or has cut it short */
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+			continue;
+		n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+		for (size_t i = 0; i < n; i++) {
+			int fd;
+
+			memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
+			act(fd);
+		}
+	}
+}
+
+void pass_sent(const struct msghdr *message)
+{
+	struct user_pages pages = USER_PAGES_INIT;
+
+	if (engage_config && fd_any_known() && user_reads(&pages, message, sizeof *message) &&
+	    user_reads(&pages, message->msg_control, message->msg_controllen))
+		for_each_right(message, sent);
+}
+
+void pass_all_sent(const struct mmsghdr *messages, unsigned count)
+{
+	struct user_pages pages = USER_PAGES_INIT;
+
+	if (!engage_config || !fd_any_known())
+		return;
+	for (unsigned i = 0; i < count && user_reads(&pages, &messages[i], sizeof messages[i]); i++)
+		pass_sent(&messages[i].msg_hdr);
+}
+
+void pass_received(const struct msghdr *message)
+{
+	if (engage_config)
+		for_each_right(message, pass_arrived);
+}
+
+void pass_all_received(const struct mmsghdr *messages, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++)
+		pass_received(&messages[i].msg_hdr);
+}
+
+bool pass_is_io_uring(int fd)
+{
+	static const char wanted[] = "anon_inode:[io_uring]";
+	char link[64], text[sizeof wanted];
+
+	log_format(link, sizeof link, "/proc/self/fd/%d", fd);
+	return sys.readlinkat(AT_FDCWD, link, text, sizeof text) == (ssize_t)sizeof wanted - 1 &&
+	       memcmp(text, wanted, sizeof wanted - 1) == 0;
+}
+
+void pass_arrived(int fd)
+{
+	struct statx st;
+
+	if (!engage_config || fd_foreign_process())
+		return;
+	lazy_clear(fd); /* of a descriptor with this number that was closed behind our back */
+	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO, &st) < 0)
+		return;
+	if ((st.stx_mode & S_IFMT) != S_IFREG) {
+		if ((st.stx_mode & S_IFMT) == 0 && pass_is_io_uring(fd))
+			engage_refuse(THROUGH_IO_URING);
+		return;
+	}
+	/* A file that is not engaged is searched for such descriptors when it would be, but by who engages it, in its own
+	 * process. */
+	if (family_is_shared())
+		meta_never(sys_dev_of(&st), st.stx_ino, THROUGH_UNKNOWN_FD);
+	else
+		meta_unknown_fd(sys_dev_of(&st), st.stx_ino);
+}

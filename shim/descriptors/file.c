@@ -1,0 +1,751 @@
+// SPDX-License-Identifier: Apache-2.0
+/* file: see descriptors/file.h. */
+#include "descriptors/file.h"
+
+#include "base/sys.h"
+#include "descriptors/fdtable.h"
+#include "flush/lease.h"
+#include "process/fork_guard.h"
+#include "staging/takeover.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { HASH_SIZE = 1 << 14 };
+
+/* Shared anonymous memory, so that the members of a family can use one copy of it; untouched pages cost
+ * nothing. */
+struct pools {
+	struct family family;
+	struct lock lock;
+	struct file *free_files;
+	struct ofd *free_ofds;
+	_Atomic uint32_t files_used, ofds_used; /* high-water marks */
+	struct lock hash_lock;
+	struct file *hash[HASH_SIZE]; /* by identity */
+	_Atomic uint32_t engaged, releases;
+	struct file files[FILE_POOL];
+	struct ofd ofds[OFD_POOL];
+	_Atomic uint32_t arena_taken[FILE_ARENAS]; /* by this member, + 1 */
+	struct arena arenas[FILE_ARENAS];
+	_Atomic uint64_t epoch;
+	_Atomic uint64_t attributes;
+	uint8_t journal_buffers[FILE_ARENAS][2 * JOURNAL_BATCH_MAX] __attribute__((aligned(ARENA_PAGE)));
+};
+
+static struct pools *_Atomic pools;
+static _Atomic uint64_t
+	attributes_here; /* changes that this process made; `pools` has those before it, too */
+uint32_t family_me;
+struct file_local file_locals[FILE_POOL];
+struct ofd_local ofd_locals[OFD_POOL];
+void (*file_repair)(struct file *f);
+void (*file_attach)(struct file *f);
+_Atomic uint32_t file_holds;
+_Atomic uint32_t file_changes;
+
+static const char *const reason_names[THROUGH_COUNT] = {
+	[THROUGH_NONE] = "none",
+	[THROUGH_FORK] = "fork",
+	[THROUGH_EXEC] = "exec",
+	[THROUGH_MMAP] = "mmap",
+	[THROUGH_STDIO] = "stdio",
+	[THROUGH_STANDARD_FD] = "standard descriptor",
+	[THROUGH_UNKNOWN_FD] = "unknown descriptor",
+	[THROUGH_SPLICE] = "splice or sendfile",
+	[THROUGH_UNLINKED] = "unlinked",
+	[THROUGH_NO_ARENA] = "no arena",
+	[THROUGH_NO_THREAD] = "no thread",
+	[THROUGH_NO_PREALLOC] = "no fallocate",
+	[THROUGH_PATH] = "path",
+	[THROUGH_AIO] = "asynchronous I/O",
+	[THROUGH_IOCTL] = "ioctl",
+	[THROUGH_SYNC] = "synchronous",
+	[THROUGH_EXIT] = "exit",
+	[THROUGH_NO_LEASE] = "no lease",
+	[THROUGH_LEASE_BUSY] = "lease busy",
+	[THROUGH_INHERITED] = "inherited descriptor",
+	[THROUGH_CLONE] = "clone",
+	[THROUGH_PASSED] = "descriptor passed on",
+	[THROUGH_IO_URING] = "io_uring",
+	[THROUGH_ENCRYPTED] = "encrypted",
+	[THROUGH_RIGHTS] = "rights",
+};
+
+const char *through_reason_name(enum through_reason reason)
+{
+	return (unsigned)reason < THROUGH_COUNT ? reason_names[reason] : "?";
+}
+
+static const char *const reason_texts[THROUGH_COUNT] = {
+	[THROUGH_FORK] = "processes that were forked have it open, and do not share the staging",
+	[THROUGH_EXEC] = "a program was started that has its descriptor",
+	[THROUGH_MMAP] = "the program has mapped it",
+	[THROUGH_STDIO] = "a stream of the C library reads or writes it in a way that is not seen",
+	[THROUGH_STANDARD_FD] = "it is open as standard input, output or error",
+	[THROUGH_UNKNOWN_FD] = "the process has a descriptor of it that the library did not see opened",
+	[THROUGH_SPLICE] = "splice or sendfile moves its data inside the kernel",
+	[THROUGH_UNLINKED] = "its name was removed",
+	[THROUGH_NO_ARENA] = "there is no staging for its rule",
+	[THROUGH_NO_THREAD] = "the library's thread could not be started",
+	[THROUGH_NO_PREALLOC] = "its file system cannot reserve space (fallocate)",
+	[THROUGH_PATH] = "its path is not known, or is too long",
+	[THROUGH_AIO] = "it is used with asynchronous I/O",
+	[THROUGH_IOCTL] = "an ioctl was made on it that may read or write it",
+	[THROUGH_SYNC] = "the file, or its file system, is synchronous (mount -o sync, chattr +S)",
+	[THROUGH_EXIT] = "the process ends",
+	[THROUGH_NO_LEASE] = "visibility is strict, and there are no leases here",
+	[THROUGH_LEASE_BUSY] = "visibility is strict, and another process has it open",
+	[THROUGH_INHERITED] = "another program has its descriptor",
+	[THROUGH_CLONE] = "the process shares memory or descriptors by a clone of its own",
+	[THROUGH_PASSED] = "its descriptor was passed to another process",
+	[THROUGH_IO_URING] = "the process has an io_uring, which reads and writes unseen",
+};
+
+const char *through_reason_text(enum through_reason reason)
+{
+	return reason > THROUGH_NONE && reason < THROUGH_COUNT ? reason_texts[reason] : "?";
+}
+
+int file_pools_init(void)
+{
+	struct pools *expected = NULL;
+	struct pools *p;
+
+	if (atomic_load(&pools))
+		return 0;
+	p = sys.mmap(NULL, sizeof *p, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+	             0);
+	if (sys_is_error(p))
+		return (int)(intptr_t)p;
+	if (atomic_compare_exchange_strong(&pools, &expected, p))
+		atomic_fetch_add(&p->attributes, atomic_load(&attributes_here));
+	else
+		sys.munmap(p, sizeof *p);
+	return 0;
+}
+
+/*
+ * A call that a signal handler interrupted goes on in the child with what it has found in the table before.  It must
+ * find that there, and nothing that the parent goes on with: a copy in which no file is managed takes its place.
+ */
+static void leave_copy(const struct pools *p)
+{
+	struct pools *copy = sys.mmap(NULL, sizeof *p, PROT_READ | PROT_WRITE,
+	                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (sys_is_error(copy)) {
+		sys_raw(SYS_mprotect, (long)p, sizeof *p, PROT_READ, 0, 0, 0);
+		return;
+	}
+	for (uint32_t i = 0; i < p->files_used; i++) {
+		copy->files[i].mode = FILE_THROUGH;
+		copy->files[i].why = THROUGH_FORK;
+		copy->files[i].rule = p->files[i].rule;
+	}
+	memcpy(copy->ofds, p->ofds, p->ofds_used * sizeof *p->ofds);
+	sys_raw(SYS_mremap, (long)copy, sizeof *p, sizeof *p, MREMAP_MAYMOVE | MREMAP_FIXED, (long)p, 0);
+}
+
+void file_pools_reset(void)
+{
+	struct pools *p = atomic_exchange(&pools, NULL);
+
+	family_me = 0;
+	file_holds = file_changes = 0; /* of other threads of the parent */
+	if (!p)
+		return;
+	for (uint32_t i = 0; i < p->files_used; i++)
+		file_locals[i] = (struct file_local){0};
+	for (uint32_t i = 0; i < p->ofds_used; i++)
+		ofd_locals[i] = (struct ofd_local){0};
+	leave_copy(p);
+}
+
+void file_fork_child(void (*given)(struct ofd *o))
+{
+	struct pools *p = atomic_load(&pools);
+
+	file_holds = file_changes = 0; /* of other threads of the parent */
+	/* other threads of the parent may have been about to open or close something */
+	for (uint32_t i = 0; i < p->files_used; i++)
+		file_locals[i] = (struct file_local){0};
+	for (uint32_t i = 0; i < p->ofds_used; i++)
+		ofd_locals[i].refs = 0;
+	for (int fd = fdtable_next(0, ~0u); fd >= 0; fd = fdtable_next((unsigned)fd + 1, ~0u)) {
+		struct ofd *o = fdtable_get(fd);
+
+		if (ofd_local(o)->refs++ == 0) {
+			ofd_local(o)->fd = fd;
+			file_local(atomic_load(&o->file))->refs++;
+		}
+	}
+	for (uint32_t i = 0; i < p->ofds_used; i++)
+		if (ofd_locals[i].refs == 0 && family_set_has(&p->ofds[i].holders, family_me))
+			given(&p->ofds[i]);
+}
+
+struct family *file_family(void)
+{
+	struct pools *p = atomic_load(&pools);
+
+	return p ? &p->family : NULL;
+}
+
+bool file_any(void)
+{
+	struct pools *p = atomic_load(&pools);
+
+	return p && p->files_used > 0;
+}
+
+struct arena *file_arena_take(void)
+{
+	struct pools *p = atomic_load(&pools);
+
+	for (uint32_t i = 0; i < FILE_ARENAS; i++) {
+		uint32_t expected = 0;
+
+		if (atomic_compare_exchange_strong(&p->arena_taken[i], &expected, family_me + 1))
+			return &p->arenas[i];
+	}
+	return NULL;
+}
+
+uint32_t file_arena_taker(const struct arena *a)
+{
+	struct pools *p = atomic_load(&pools);
+
+	return atomic_load(&p->arena_taken[a - p->arenas]) - 1;
+}
+
+void file_arena_give(const struct arena *a)
+{
+	struct pools *p = atomic_load(&pools);
+
+	atomic_store(&p->arena_taken[a - p->arenas], 0);
+}
+
+uint64_t file_epoch(void) { return atomic_load(&atomic_load(&pools)->epoch); }
+
+void file_epoch_raise(void)
+{
+	struct pools *p = atomic_load(&pools);
+
+	if (p)
+		atomic_fetch_add(&p->epoch, 1);
+}
+
+uint64_t file_attributes(void) { return atomic_load(&atomic_load(&pools)->attributes); }
+
+void file_attributes_changed(void)
+{
+	struct pools *p;
+
+	/* in this order: the pools that are made meanwhile count it */
+	atomic_fetch_add(&attributes_here, 1);
+	p = atomic_load(&pools);
+	if (p)
+		atomic_fetch_add(&p->attributes, 1);
+}
+
+uint8_t *file_journal_buffers(const struct arena *a)
+{
+	return atomic_load(&pools)->journal_buffers[file_arena_index(a)];
+}
+
+uint32_t file_arena_index(const struct arena *a) { return (uint32_t)(a - atomic_load(&pools)->arenas); }
+
+void file_arena_for_each(void (*visit)(struct arena *a, void *ctx), void *ctx)
+{
+	struct pools *p = atomic_load(&pools);
+
+	for (uint32_t i = 0; p && i < FILE_ARENAS; i++)
+		if (atomic_load(&p->arena_taken[i]))
+			visit(&p->arenas[i], ctx);
+}
+
+uint32_t file_engaged(void)
+{
+	struct pools *p = atomic_load_explicit(&pools, memory_order_relaxed);
+
+	return p ? atomic_load_explicit(&p->engaged, memory_order_relaxed) : 0;
+}
+
+void file_engaged_add(int n)
+{
+	struct pools *p = atomic_load(&pools);
+
+	if (n < 0)
+		atomic_fetch_add(&p->releases, 1);
+	atomic_fetch_add(&p->engaged, (uint32_t)n);
+}
+
+void file_engaged_begin(void) { atomic_fetch_add(&atomic_load(&pools)->engaged, 1); }
+void file_engaged_undo(void) { atomic_fetch_sub(&atomic_load(&pools)->engaged, 1); }
+
+uint32_t file_releases(void)
+{
+	const struct pools *p = atomic_load(&pools);
+
+	return p ? atomic_load(&p->releases) : 0;
+}
+
+static struct file **hash_bucket(struct pools *p, uint64_t dev, uint64_t ino)
+{
+	uint64_t h = (ino ^ (dev << 32) ^ dev) * 0x9e3779b97f4a7c15ull;
+
+	return &p->hash[h >> 50];
+}
+_Static_assert(HASH_SIZE == 1 << 14, "hash_bucket takes the 14 upper bits");
+
+static struct file *hash_lookup(struct pools *p, uint64_t dev, uint64_t ino)
+{
+	struct file *f = *hash_bucket(p, dev, ino);
+
+	while (f && (f->dev != dev || f->ino != ino))
+		f = f->hash_next;
+	return f;
+}
+
+static void hash_add(struct pools *p, struct file *f)
+{
+	struct file **bucket = hash_bucket(p, f->dev, f->ino);
+
+	f->hash_next = *bucket;
+	__atomic_store_n(bucket, f, __ATOMIC_RELEASE); /* file_find looks without the lock */
+}
+
+static void hash_remove(struct pools *p, const struct file *f)
+{
+	struct file **link = hash_bucket(p, f->dev, f->ino);
+
+	while (*link && *link != f)
+		link = &(*link)->hash_next;
+	if (*link)
+		__atomic_store_n(link, f->hash_next, __ATOMIC_RELEASE);
+}
+
+/* A free one, with its lock: who holds that still looks at what it was through a stale pointer, and is not waited for,
+ * since the lock belongs before those that we have. */
+static struct file *take_free(struct pools *p)
+{
+	struct file **link = &p->free_files;
+	struct file *f = NULL;
+
+	lock_take(&p->lock, LOCK_POOL);
+	while (*link && !lock_try(&(*link)->lock, lock_self()))
+		link = &(*link)->hash_next;
+	if (*link) {
+		f = *link;
+		*link = f->hash_next;
+	} else if (p->files_used < FILE_POOL && lock_try(&p->files[p->files_used].lock, lock_self())) {
+		f = &p->files[p->files_used];
+		f->index = p->files_used++;
+	}
+	lock_drop(&p->lock, LOCK_POOL);
+	return f;
+}
+
+/* Files that are not known any more, or not yet, and whose next sync is to be an fsync: hashes of their identities. */
+enum { UNSYNCED = 4096, UNSYNCED_PROBES = 64 };
+static _Atomic uint64_t unsynced[UNSYNCED]; /* 0 = empty */
+static _Atomic bool unsynced_full;          /* there was no room: any file may be one of them */
+
+static uint64_t unsynced_key(uint64_t dev, uint64_t ino)
+{
+	uint64_t h = (ino ^ (dev << 40) ^ (dev >> 24)) * 0x9e3779b97f4a7c15ull;
+
+	return h ? h : 1;
+}
+
+static bool unsynced_exchange(uint64_t key, uint64_t old, uint64_t new)
+{
+	bool any = false;
+
+	for (uint32_t i = 0; i < UNSYNCED_PROBES && !(any && new); i++) {
+		_Atomic uint64_t *place = &unsynced[((key >> 32) + i) % UNSYNCED];
+		uint64_t expected = old;
+
+		any |= atomic_load(place) == old && atomic_compare_exchange_strong(place, &expected, new);
+	}
+	return any;
+}
+
+static void unsynced_add(uint64_t dev, uint64_t ino)
+{
+	uint64_t key = unsynced_key(dev, ino);
+
+	unsynced_exchange(key, key, 0); /* there once at most */
+	if (!unsynced_exchange(key, 0, key))
+		atomic_store(&unsynced_full, true);
+}
+
+static bool unsynced_take(uint64_t dev, uint64_t ino)
+{
+	uint64_t key = unsynced_key(dev, ino);
+
+	return unsynced_exchange(key, key, 0) || atomic_load(&unsynced_full);
+}
+
+static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const struct rule *rule)
+{
+	struct file *f = take_free(p);
+
+	if (!f)
+		return NULL;
+	/* the lock word and the event counter stay: others may still look at them through a stale pointer */
+	f->dev = dev;
+	f->ino = ino;
+	f->rule = rule;
+	f->through_wanted = THROUGH_NONE;
+	f->release_wanted = false;
+	f->left = NULL;
+	f->why = THROUGH_NONE;
+	f->give_up = THROUGH_NONE;
+	f->ofds = NULL;
+	f->refs = 0;
+	f->shared = atomic_load(&p->family.highest) > 0;
+	f->damaged = f->flags_left = false;
+	f->cooperates = false;
+	f->mode = FILE_PASSIVE;
+	f->inflight = 0;
+	f->small_seen = 0;
+	f->engage_after = FILE_ENGAGE_AFTER;
+	f->habit = (struct habit){.hole = UINT64_MAX};
+	f->current = NULL;
+	f->arena = NULL;
+	f->slot = -1;
+	f->head = f->tail = NULL;
+	f->blocks = 0;
+	f->staged_lo = f->staged_hi = 0;
+	f->ksize = f->lsize = 0;
+	f->sparse = f->direct_ok = false;
+	f->no_own_fd = false;
+	f->leased = NULL;
+	f->lease_wait_us = 0;
+	f->lease_retry_ns = 0;
+	f->lease_pass = false;
+	f->prealloc_start = f->prealloc_end = f->prealloc_step = 0;
+	f->no_trim = false;
+	f->zero_end = 0;
+	f->zero_wasted = 0;
+	f->zero_wanted = f->zero_never = f->zero_synced = false;
+	f->full_sync = unsynced_take(dev, ino);
+	f->names_given = 0;
+	f->attributes_synced = 0;
+	f->changed = 1;
+	f->durable = f->durable_epoch = 0;
+	f->no_journal = false;
+	f->journal.arena = NULL;
+	f->journal.nameless = false;
+	f->journal.first = f->journal.last = 0;
+	f->journal.block_seq = f->journal.block_commit = 0;
+	f->journal.puts = f->journal.void_ticket = f->journal.asked_ns = 0;
+	f->journal.asked = 0;
+	f->journal.failed = 0;
+	f->relaxed_due_ns = 0;
+	f->error = 0;
+	f->sync_error = 0;
+	f->sync_errors = 0;
+	f->sync_told = true;
+	f->append_skip = 0;
+	f->idle_waiters = 0;
+	f->moving = NULL;
+	f->lag_due = false;
+	f->lag_seq = 0;
+	f->writes = f->bytes = 0;
+	f->pinned = NULL;
+	/* it may still be in the engine's queue */
+	file_set_own_fd(f, -1);
+	file_local(f)->refs = 0;
+	lock_drop_fast(&f->lock, lock_self());
+	hash_add(p, f);
+	return f;
+}
+
+static void add_ref(struct file *f)
+{
+	atomic_fetch_add(&f->refs, 1);
+	file_local(f)->refs++;
+}
+
+struct file *file_get(uint64_t dev, uint64_t ino, const struct rule *rule)
+{
+	struct pools *p = atomic_load(&pools);
+	struct file *f;
+
+	lock_take(&p->hash_lock, LOCK_HASH);
+	f = hash_lookup(p, dev, ino);
+	if (!f)
+		f = file_make(p, dev, ino, rule);
+	if (f)
+		add_ref(f);
+	lock_drop(&p->hash_lock, LOCK_HASH);
+	return f;
+}
+
+void file_ref(struct file *f)
+{
+	struct pools *p = atomic_load(&pools);
+
+	lock_take(&p->hash_lock, LOCK_HASH);
+	add_ref(f);
+	lock_drop(&p->hash_lock, LOCK_HASH);
+}
+
+struct file *file_find(uint64_t dev, uint64_t ino)
+{
+	struct pools *p = atomic_load(&pools);
+	sys_sigset signals;
+	struct file *f;
+
+	/* most files are not ours, and most buckets empty */
+	if (!p || !alive_here() || !__atomic_load_n(hash_bucket(p, dev, ino), __ATOMIC_ACQUIRE))
+		return NULL;
+	signals = sys_block_signals();
+	lock_take(&p->hash_lock, LOCK_HASH);
+	f = hash_lookup(p, dev, ino);
+	lock_drop(&p->hash_lock, LOCK_HASH);
+	sys_restore_signals(signals);
+	return f;
+}
+
+/* LOCK_HASH held. */
+static bool drop_ref(struct pools *p, struct file *f)
+{
+	if (atomic_fetch_sub(&f->refs, 1) > 1)
+		return false;
+	hash_remove(p, f);
+	if (f->full_sync)
+		unsynced_add(f->dev, f->ino);
+	f->mode = FILE_THROUGH;
+	f->dev = f->ino = 0;
+	lock_take(&p->lock, LOCK_POOL);
+	f->hash_next = p->free_files;
+	p->free_files = f;
+	lock_drop(&p->lock, LOCK_POOL);
+	return true;
+}
+
+void file_put(struct file *f)
+{
+	struct pools *p = atomic_load(&pools);
+
+	lock_take(&p->hash_lock, LOCK_HASH);
+	file_local(f)->refs--;
+	drop_ref(p, f);
+	lock_drop(&p->hash_lock, LOCK_HASH);
+}
+
+void file_named(uint64_t dev, uint64_t ino)
+{
+	struct file *f = file_find(dev, ino);
+	struct file_guard g;
+	bool known;
+
+	if (!f) {
+		unsynced_add(dev, ino);
+		return;
+	}
+	g = file_lock(f);
+	known = f->refs && f->dev == dev && f->ino == ino;
+	if (known) {
+		f->full_sync = true;
+		f->names_given++;
+	} else {
+		unsynced_add(dev, ino);
+	}
+	file_unlock(f, g);
+}
+
+void file_leave(struct file *f) { file_local(f)->refs--; }
+
+bool file_put_dead(struct file *f)
+{
+	struct pools *p = atomic_load(&pools);
+	bool last;
+
+	lock_take(&p->hash_lock, LOCK_HASH);
+	last = drop_ref(p, f);
+	lock_drop(&p->hash_lock, LOCK_HASH);
+	return last;
+}
+
+int file_fd(const struct file *f)
+{
+	for (const struct ofd *o = f->ofds; o; o = o->next)
+		if (ofd_fd(o) >= 0)
+			return ofd_fd(o);
+	return -1;
+}
+
+void ofd_set_align(struct ofd *o, uint32_t mask)
+{
+	o->align_mask = mask;
+	o->fast_mask = ofd_syncs(o) ? UINT32_MAX : mask;
+}
+
+struct ofd *ofd_new(struct file *f, int fd, int flags)
+{
+	struct pools *p = atomic_load(&pools);
+	struct ofd *o;
+
+	lock_take(&p->lock, LOCK_POOL);
+	o = p->free_ofds;
+	if (o) {
+		p->free_ofds = o->next;
+	} else if (p->ofds_used < OFD_POOL) {
+		o = &p->ofds[p->ofds_used];
+		o->index = p->ofds_used++;
+	}
+	lock_drop(&p->lock, LOCK_POOL);
+	if (!o)
+		return NULL;
+	o->flags = flags;
+	*ofd_local(o) = (struct ofd_local){.fd = fd, .refs = 1};
+	o->holders = (struct family_set){0};
+	family_set_add(&o->holders, family_me);
+	ofd_set_align(o, 0);
+	o->pos_mode = POS_KERNEL;
+	o->pos = 0;
+	o->lent = OFD_OWN;
+	o->readable = (flags & O_ACCMODE) != O_WRONLY;
+	o->writable = (flags & O_ACCMODE) != O_RDONLY;
+	o->errors_told = f->sync_told ? f->sync_errors : f->sync_errors - 1;
+	o->next = f->ofds;
+	atomic_store_explicit(&o->file, f, memory_order_release);
+	/* a member may be killed anywhere, and others go on with the list */
+	atomic_signal_fence(memory_order_seq_cst);
+	f->ofds = o;
+	return o;
+}
+
+void ofd_left(struct ofd *o)
+{
+	atomic_store(&o->lent, OFD_LEFT);
+	atomic_store(&atomic_load(&o->file)->flags_left, true);
+}
+
+void file_restore_locked(struct file *f)
+{
+	bool left = false;
+
+	for (struct ofd *o = f->ofds; o; o = o->next) {
+		if (o->lent != OFD_LEFT)
+			continue;
+		if (ofd_fd(o) < 0 || sys.fcntl(ofd_fd(o), F_SETFL, o->flags) < 0) {
+			left = true;
+			continue;
+		}
+		lease_drop(ofd_fd(o));
+		o->lent = OFD_OWN;
+	}
+	atomic_store(&f->flags_left, left);
+}
+
+void file_restore_slow(struct file *f) { file_unlock(f, file_lock(f)); }
+
+void ofd_release(struct ofd *o)
+{
+	struct pools *p = atomic_load(&pools);
+	struct file *f = atomic_load(&o->file);
+	struct ofd **link = &f->ofds;
+
+	while (*link != o)
+		link = &(*link)->next;
+	*link = o->next;
+	ofd_local(o)->refs = 0;
+	atomic_signal_fence(memory_order_seq_cst);
+	lock_take(&p->lock, LOCK_POOL);
+	o->next = p->free_ofds;
+	p->free_ofds = o;
+	lock_drop(&p->lock, LOCK_POOL);
+}
+
+void file_for_each(void (*visit)(struct file *f, void *ctx), void *ctx)
+{
+	struct pools *p = atomic_load(&pools);
+
+	if (!p || !alive_here())
+		return;
+	for (uint32_t i = 0; i < p->files_used; i++)
+		if (file_locals[i].refs)
+			visit(&p->files[i], ctx);
+}
+
+void file_for_each_shared(void (*visit)(struct file *f, void *ctx), void *ctx)
+{
+	struct pools *p = atomic_load(&pools);
+
+	for (uint32_t i = 0; p && i < p->files_used; i++)
+		if (p->files[i].refs)
+			visit(&p->files[i], ctx);
+}
+
+bool file_give_up(uint64_t dev, uint64_t ino, enum through_reason why)
+{
+	struct pools *p = atomic_load(&pools);
+	bool known = false;
+
+	for (uint32_t i = 0; p && i < p->files_used; i++) {
+		struct file *f = &p->files[i];
+
+		if (file_locals[i].refs && f->dev == dev && f->ino == ino) {
+			atomic_store(&f->give_up, why);
+			known = true;
+		}
+	}
+	return known;
+}
+
+void file_give_up_all(enum through_reason why)
+{
+	struct pools *p = atomic_load(&pools);
+
+	for (uint32_t i = 0; p && i < p->files_used; i++)
+		if (file_locals[i].refs)
+			atomic_store(&p->files[i].give_up, why);
+}
+
+struct file_guard file_lock(struct file *f)
+{
+	struct file_guard g = {.signals = sys_block_signals()};
+
+	g.nested = file_lock_again(f);
+	return g;
+}
+
+bool file_retake(struct file *f)
+{
+	enum lock_result r = lock_take(&f->lock, LOCK_FILE);
+
+	if (r == LOCK_INHERITED)
+		f->damaged = true;
+	return r == LOCK_NESTED;
+}
+
+bool file_lock_again(struct file *f)
+{
+	if (file_retake(f))
+		return true;
+	/* whoever was interrupted has left the lock since: nobody copies into that block any more */
+	f->pinned = NULL;
+	if (f->shared && f->arena && file_attach && !family_set_has(&f->arena->members, family_me))
+		file_attach(f);
+	if (takeover_happened(f))
+		f->damaged = true;
+	if (f->damaged && file_repair)
+		file_repair(f);
+	if (f->flags_left)
+		file_restore_locked(f);
+	return false;
+}
+
+void file_unlock(struct file *f, struct file_guard g)
+{
+	if (!g.nested)
+		lock_drop(&f->lock, LOCK_FILE);
+	sys_restore_signals(g.signals);
+}

@@ -1,0 +1,667 @@
+// SPDX-License-Identifier: Apache-2.0
+/* io: see descriptors/io.h. */
+#include "descriptors/io.h"
+
+#include "base/sys.h"
+#include "base/user.h"
+#include "descriptors/unresolved.h"
+#include "flush/engine.h"
+#include "flush/flush.h"
+#include "flush/prealloc.h"
+#include "flush/visibility.h"
+#include "staging/attach.h"
+#include "staging/guard.h"
+#include "staging/staging_policy.h"
+#include "sync/journal_file.h"
+#include "sync/sync.h"
+
+#include <fcntl.h>
+
+/* Sum of the lengths, or -1 when the kernel should judge the vector.  `ours`: it is not the program's own. */
+static ssize_t vector_size(const struct iovec *iov, int count, bool ours)
+{
+	size_t n = 0;
+
+	if (count <= 0 || count > 1024 || (!ours && !user_readable(iov, (size_t)count * sizeof *iov)))
+		return -1;
+	for (int i = 0; i < count; i++) {
+		if (iov[i].iov_len > SSIZE_MAX - n)
+			return -1;
+		if (iov[i].iov_len > 0 && !io_plausible(iov[i].iov_base, iov[i].iov_len))
+			return -1;
+		n += iov[i].iov_len;
+	}
+	return (ssize_t)n;
+}
+
+/* The kernel writes what is in front of a buffer that cannot be read. */
+static bool buffers_readable(const struct iovec *iov, int count)
+{
+	struct user_pages pages = USER_PAGES_INIT;
+
+	for (int i = 0; i < count; i++)
+		if (!user_reads(&pages, iov[i].iov_base, iov[i].iov_len))
+			return false;
+	return true;
+}
+
+static long kernel_writev(int fd, const struct iovec *iov, int count, off_t offset)
+{
+	if (offset == IO_NO_OFFSET)
+		return sys.writev(fd, iov, count);
+	return sys.pwritev(fd, iov, count, offset);
+}
+
+static long kernel_readv(int fd, const struct iovec *iov, int count, off_t offset)
+{
+	if (offset == IO_NO_OFFSET)
+		return sys.readv(fd, iov, count);
+	return sys.preadv(fd, iov, count, offset);
+}
+
+static uint32_t small_limit(const struct file *f)
+{
+	uint32_t half = f->rule->set.block_bytes / 2;
+
+	return f->rule->set.small_bytes < half ? f->rule->set.small_bytes : half;
+}
+
+/* True when `o` is what fd refers to now, and f its file. */
+static bool still_valid(int fd, const struct ofd *o, struct file *f)
+{
+	return fdtable_get(fd) == o && atomic_load(&((struct ofd *)(uintptr_t)o)->file) == f;
+}
+
+/* Writes to a passive file go to the kernel without any lock of ours; engage_file waits for none to be under
+ * way.  IO_PASS when the file is not passive any more. */
+static long write_passive(struct file *f, int fd, const struct ofd *o, const struct iovec *iov, int count,
+                          off_t offset)
+{
+	long r;
+
+	stage_pass_begin(f);
+	/* (what the number means by now may have something staged: a signal handler put it there) */
+	if (atomic_load(&f->mode) == FILE_PASSIVE && still_valid(fd, o, f))
+		r = kernel_writev(fd, iov, count, offset);
+	else
+		r = IO_PASS;
+	stage_pass_end(f);
+	return r;
+}
+
+/* O_DIRECT has rules about alignment, and breaking them must fail as it does natively. */
+static bool direct_aligned(const struct ofd *o, const struct iovec *iov, int count, uint64_t offset)
+{
+	uint32_t mask = o->align_mask;
+
+	if (mask == 0)
+		return true;
+	if (offset & mask)
+		return false;
+	for (int i = 0; i < count; i++)
+		if (((uintptr_t)iov[i].iov_base | iov[i].iov_len) & mask)
+			return false;
+	return true;
+}
+
+/* File lock held: settle, and let the kernel do this one. */
+static long write_kernel(struct file *f, int fd, const struct iovec *iov, int count, off_t offset,
+                         bool nested)
+{
+	long r = flush_hand_over(f, nested);
+
+	if (r < 0)
+		return r;
+	journal_file_changed(f);
+	r = kernel_writev(fd, iov, count, offset);
+	/* (in a signal handler something may be staged still: its offsets were given by the old size) */
+	if (f->mode == FILE_ENGAGED && f->arena && !flush_first(f))
+		engage_refresh(f, fd);
+	return r;
+}
+
+static enum stage_kind kind_of(const struct file *f, const struct ofd *o)
+{
+	return (o->flags & O_APPEND) && f->rule->set.writers != WRITERS_EXCLUSIVE ? STAGE_APPEND
+	                                                                          : STAGE_POSITIONAL;
+}
+
+/*
+ * File lock held, f engaged: stages, or writes through the kernel.  -EAGAIN: no block is free, wait and come
+ * again.
+ */
+static long write_engaged(struct file *f, struct ofd *o, int fd, const struct iovec *iov, int count, size_t n,
+                          off_t offset, bool nested)
+{
+	bool stream = offset == IO_NO_OFFSET;
+	bool append = o->flags & O_APPEND;
+	enum stage_kind kind = kind_of(f, o);
+	uint64_t limit = sys_file_limit();
+	uint64_t at, granted = 0;
+	off_t position;
+	long r;
+
+	atomic_store(&stage_fast_most, limit != UINT64_MAX && family_is_shared() ? 0 : STAGE_FAST_MOST);
+	if (f->through_wanted || f->release_wanted) {
+		r = f->through_wanted ? engage_through(f, f->through_wanted, nested)
+		                      : engage_release(f, nested);
+		if (r < 0)
+			return r;
+		return f->mode == FILE_ENGAGED ? write_kernel(f, fd, iov, count, offset, nested)
+		                               : kernel_writev(fd, iov, count, offset);
+	}
+	if (engage_stopped())
+		return write_kernel(f, fd, iov, count, offset, nested);
+	if (habit_gives_back(f)) {
+		r = engage_release(f, nested);
+		if (r < 0)
+			return r;
+		if (f->mode != FILE_ENGAGED)
+			return kernel_writev(fd, iov, count, offset);
+	}
+	if (f->error) {
+		/* an earlier flush failed: accept nothing new before that is mended */
+		r = flush_settle(f, nested);
+		if (r < 0)
+			return r;
+	}
+	/* the kernel appends whatever pwrite says, and leaves the position alone: rare enough to ask it */
+	if (n > small_limit(f) || (append && !stream) || file_held())
+		return write_kernel(f, fd, iov, count, offset, nested);
+	if (f->head && f->kind != kind) {
+		r = flush_settle(f, nested);
+		if (r < 0)
+			return r;
+	}
+	if (strict_is(f)) {
+		r = strict_hold(f, o, nested);
+		if (r <= 0 && strict_for_journal(f)) {
+			/* without a lease there is no journal, for now or for good, and that is all */
+			if (r < 0)
+				strict_not_for_journal(f);
+			r = 1;
+		}
+		if (r < 0) {
+			r = engage_through(f, (enum through_reason) - r, nested);
+			return r < 0 ? r : kernel_writev(fd, iov, count, offset);
+		}
+		if (r == 0) {
+			r = write_kernel(f, fd, iov, count, offset, nested);
+			if (r >= 0 && !nested)
+				strict_pass(f);
+			return r;
+		}
+	}
+	if (append) {
+		at = stage_logical_size(f);
+		/* some file systems judge an append by the position that it will not go to */
+		if (o->align_mask && ((uint64_t)stage_position(f, o) & o->align_mask))
+			return write_kernel(f, fd, iov, count, offset, nested);
+	} else {
+		position = stream ? stage_position(f, o) : offset;
+		if (position < 0)
+			return write_kernel(f, fd, iov, count, offset, nested);
+		at = (uint64_t)position;
+	}
+	if (at + n > (uint64_t)INT64_MAX || !direct_aligned(o, iov, count, at) || at + n > limit)
+		return write_kernel(f, fd, iov, count, offset, nested);
+	/* nothing is staged that nobody would look after: the threads end when there is nothing to do, and none is made
+	 * in a signal handler */
+	if (!f->head && engine_tid() == 0 && !engine_arm())
+		return write_kernel(f, fd, iov, count, offset, nested);
+	r = prealloc_reserve(f, fd, at, n, f->arena->block_bytes + n, &granted);
+	if ((r == -ENOSPC || r == -EDQUOT) && engage_release_reserved())
+		r = prealloc_reserve(f, fd, at, n, f->arena->block_bytes + n, &granted);
+	if (r < 0) {
+		if (r == -EOPNOTSUPP || r == -ENOSYS) {
+			r = engage_through(f, THROUGH_NO_PREALLOC, nested);
+			return r < 0 ? r : kernel_writev(fd, iov, count, offset);
+		}
+		/* full: settle, give back what we reserved, and let the kernel give the exact answer */
+		r = engage_release(f, nested);
+		if (r < 0)
+			return r;
+		if (f->mode != FILE_ENGAGED)
+			return kernel_writev(fd, iov, count, offset);
+		return write_kernel(f, fd, iov, count, offset, nested);
+	}
+	if (granted > limit - at)
+		granted = limit - at;
+	if (!f->head)
+		guard_begin(f, fd);
+	r = stage_put(f, stream ? o : NULL, iov, count, n, at, granted, kind, nested);
+	if (r == 0 && file_own_fd(f) < 0)
+		flush_open_own(f, fd);
+	return r < 0 ? r : (long)n;
+}
+
+struct steal {
+	struct arena *arena;
+	const struct file *except;
+	bool done;
+	bool busy; /* somebody is at work on a file that may hold blocks */
+};
+
+static void visit_steal(struct file *f, void *ctx)
+{
+	struct steal *s = ctx;
+	uint32_t tid = lock_self();
+
+	if (s->done || f == s->except || atomic_load_explicit(&f->mode, memory_order_relaxed) != FILE_ENGAGED)
+		return;
+	if (!lock_try(&f->lock, tid)) {
+		s->busy = true;
+		return;
+	}
+	f->pinned = NULL;
+	if (f->mode == FILE_ENGAGED && f->arena == s->arena && f->head) {
+		s->busy |= atomic_load(&f->busy) != 0;
+		if (!atomic_load(&f->busy) && !f->damaged && flush_possible(f)) {
+			stage_seal(f);
+			s->done = flush_run(f, true) == 0;
+		}
+	}
+	lock_drop_fast(&f->lock, tid);
+}
+
+enum { OTHERS_MS = 500 };
+
+static void wait_for_block(struct arena *a, uint32_t seen)
+{
+	struct timespec tick = {.tv_nsec = 2000000};
+
+	atomic_fetch_add(&a->waiters, 1);
+	if (atomic_load(&a->free_count) <= 1)
+		sys_futex_wait((uint32_t *)&a->freed_events, seen, &tick);
+	atomic_fetch_sub(&a->waiters, 1);
+}
+
+/*
+ * No block was free.  No lock held, signals blocked.  A background flush of this file is waited for; else its
+ * sealed blocks are written by this very thread, or somebody else's; else we wait until one is freed.  1: nobody will
+ * free one, since those who hold them all cannot be flushed, or have been closed so.
+ */
+static long make_room(struct file *f, struct arena *a, uint64_t since_ns)
+{
+	uint32_t seen = atomic_load(&a->freed_events);
+	struct steal s = {.arena = a, .except = f};
+	long r = 0;
+
+	file_lock_again(f);
+	if (family_flusher_died(f))
+		file_repair(f);
+	if (f->mode == FILE_ENGAGED && f->arena == a && f->head && !atomic_load(&f->busy)) {
+		if (f->head == f->current && f->blocks == 1)
+			stage_seal(f);
+		r = flush_run(f, false);
+		lock_drop(&f->lock, LOCK_FILE);
+		return r;
+	}
+	if (f->mode == FILE_ENGAGED && f->arena == a && atomic_load(&f->busy)) {
+		lock_drop(&f->lock, LOCK_FILE);
+		wait_for_block(a, seen);
+		return 0;
+	}
+	lock_drop(&f->lock, LOCK_FILE);
+	file_for_each(visit_steal, &s);
+	if (s.done || atomic_load(&a->free_count) > 1)
+		return 0;
+	/* perhaps a member that died holds them */
+	if (family_is_shared())
+		family_sweep();
+	/* those of other members are not seen from here */
+	if (!s.busy && (!family_is_shared() || atomic_load(&a->files) == 0 ||
+	                sys_now_ns() - since_ns > OTHERS_MS * 1000000ull))
+		return 1;
+	wait_for_block(a, seen);
+	return 0;
+}
+
+/* File lock held.  There is no block for f, nor will there be soon. */
+static long give_up_staging(struct file *f, bool *may_engage)
+{
+	long r = engage_release(f, false);
+
+	if (r == 0 && f->mode == FILE_PASSIVE)
+		f->engage_after = FILE_ENGAGE_LATER;
+	*may_engage = false;
+	return r;
+}
+
+static long write_locked(int fd, struct ofd *o, struct file *f, const struct iovec *iov, int count, size_t n,
+                         off_t offset, bool may_engage)
+{
+	struct file_guard g;
+	uint64_t since_ns = 0;
+	struct arena *a;
+	long r;
+
+	/* in the child of a handler that interrupted us the lock is the parent's */
+	if (!still_valid(fd, o, f))
+		return IO_PASS;
+	g = file_lock(f);
+	for (;;) {
+		if (g.nested)
+			stage_interrupt(f);
+		if (!still_valid(fd, o, f)) {
+			r = IO_PASS;
+			break;
+		}
+		if (f->mode == FILE_PASSIVE && may_engage && !g.nested) {
+			may_engage = false;
+			engage_file(f, o);
+			continue;
+		}
+		if (f->mode == FILE_THROUGH) {
+			r = IO_PASS;
+			break;
+		}
+		if (f->mode == FILE_PASSIVE || !f->arena) {
+			r = kernel_writev(fd, iov, count, offset);
+			break;
+		}
+		r = write_engaged(f, o, fd, iov, count, n, offset, g.nested);
+		if (r != -EAGAIN) {
+			if (r >= 0 && f->mode == FILE_ENGAGED && f->arena && flush_worth(f))
+				engine_kick(f);
+			break;
+		}
+		if (g.nested) {
+			/* cannot wait here; what is staged before it goes out first, then the kernel takes it */
+			r = write_kernel(f, fd, iov, count, offset, true);
+			break;
+		}
+		a = f->arena;
+		if (atomic_load(&a->lost) + 2 > a->block_count) {
+			/* none will ever be free */
+			r = engage_through(f, THROUGH_NO_ARENA, false);
+			if (r < 0)
+				break;
+			continue;
+		}
+		lock_drop(&f->lock, LOCK_FILE);
+		if (!since_ns)
+			since_ns = sys_now_ns();
+		r = make_room(f, a, since_ns);
+		file_lock_again(f);
+		if (r > 0)
+			r = give_up_staging(f, &may_engage);
+		if (r < 0)
+			break;
+	}
+	file_unlock(f, g);
+	return r;
+}
+
+static long write_any(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset, bool ours,
+                      bool staged)
+{
+	struct file *f = atomic_load_explicit(&o->file, memory_order_acquire);
+	bool small;
+	ssize_t n;
+	long r;
+
+	if (!alive_here())
+		return IO_PASS;
+	file_restore(f);
+	if (atomic_load(&f->mode) == FILE_THROUGH || !o->writable)
+		return IO_PASS;
+	n = vector_size(iov, count, ours);
+	small = n > 0 && (size_t)n <= small_limit(f) && staged && (offset >= 0 || offset == IO_NO_OFFSET);
+	if (atomic_load(&f->mode) == FILE_PASSIVE) {
+		/* the first small write passes through: most files get no other */
+		if (!small || atomic_fetch_add(&f->small_seen, 1) + 1 < f->engage_after) {
+			r = write_passive(f, fd, o, iov, count, offset);
+			if (r != IO_PASS)
+				return r;
+		}
+	}
+	if (strict_passes(f)) {
+		r = still_valid(fd, o, f) ? kernel_writev(fd, iov, count, offset) : IO_PASS;
+		strict_passed(f);
+		return r;
+	}
+	if (!small || (!ours && !buffers_readable(iov, count))) {
+		/* engaged meanwhile, or for other descriptions: settle first, the kernel does the rest */
+		struct file_guard g = file_lock(f);
+
+		if (g.nested)
+			stage_interrupt(f);
+		if (!still_valid(fd, o, f) || f->mode == FILE_THROUGH)
+			r = IO_PASS;
+		else if (f->mode == FILE_ENGAGED)
+			r = write_kernel(f, fd, iov, count, offset, g.nested);
+		else
+			r = kernel_writev(fd, iov, count, offset); /* under the lock it stays passive */
+		file_unlock(f, g);
+		return r;
+	}
+	return write_locked(fd, o, f, iov, count, (size_t)n, offset, true);
+}
+
+/* A write that asks to be durable: the kernel's own way, or staged and then what a sync would do by the rule. */
+static long write_synced(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset, bool ours)
+{
+	uint32_t releases = file_releases();
+	bool staged = sync_is_promise(o);
+	long r = write_any(fd, o, iov, count, offset, ours, staged);
+
+	if (r > 0 && staged) {
+		/* when that fails the bytes stay accepted, and the call fails, as the kernel's would */
+		int synced = sync_written(fd, o, releases);
+
+		return synced < 0 ? synced : r;
+	}
+	return r;
+}
+
+/*
+ * Nothing was done.  Because the number means another description by now (a signal handler, or another thread, has
+ * closed it, or put another one in its place)?  Then the call is that one's, which may have something staged.
+ */
+static bool is_another(int fd, struct ofd **o)
+{
+	struct ofd *now = lazy_moved(fd);
+
+	if (!now || now == *o)
+		return false;
+	*o = now;
+	return true;
+}
+
+static long write_vector(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset, bool ours)
+{
+	long r;
+
+	do
+		r = ofd_syncs(o) ? write_synced(fd, o, iov, count, offset, ours)
+		                 : write_any(fd, o, iov, count, offset, ours, true);
+	while (r == IO_PASS && is_another(fd, &o));
+	return r;
+}
+
+long io_writev(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset)
+{
+	return write_vector(fd, o, iov, count, offset, false);
+}
+
+long io_write_at(int fd, struct ofd *o, const void *buf, size_t n, off_t offset)
+{
+	struct iovec iov = {.iov_base = (void *)(uintptr_t)buf, .iov_len = n};
+
+	return write_vector(fd, o, &iov, 1, offset, true);
+}
+
+long io_writev_synced(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset)
+{
+	long r;
+
+	do
+		r = sync_is_promise(o) ? write_synced(fd, o, iov, count, offset, false) : IO_PASS;
+	while (r == IO_PASS && is_another(fd, &o));
+	return r;
+}
+
+/* May a flush change the flags of a description of the program's?  One of its own has O_DIRECT for itself.  Or may zeros
+ * be written that nobody here is to see? */
+static bool read_is_disturbed(const struct file *f)
+{
+	if (file_own_fd(f) < 0 || f->rule->set.prealloc_mode == PREALLOC_ZERO)
+		return true;
+	for (const struct ofd *o = f->ofds; o; o = o->next)
+		if (o->flags & O_APPEND)
+			return true;
+	return false;
+}
+
+/* The position of a passive file is the kernel's, and whoever engages it would take the one from before for good: such
+ * calls are counted as writes are.  True: it stays passive, and fd its, until stage_pass_end. */
+static bool passive_begin(struct file *f, int fd, const struct ofd *o)
+{
+	if (atomic_load(&f->mode) != FILE_PASSIVE)
+		return false;
+	stage_pass_begin(f);
+	if (atomic_load(&f->mode) == FILE_PASSIVE && still_valid(fd, o, f))
+		return true;
+	stage_pass_end(f);
+	return false;
+}
+
+/* What moves the position takes the lock, too, when the file has just been engaged, and is not any more. */
+static bool is_locked_for(struct file *f, bool moves)
+{
+	enum file_mode mode = atomic_load(&f->mode);
+
+	return mode == FILE_ENGAGED || (moves && mode == FILE_PASSIVE);
+}
+
+static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset, bool ours)
+{
+	struct file *f = atomic_load_explicit(&o->file, memory_order_acquire);
+	struct file_guard g;
+	ssize_t n;
+	long r = IO_PASS;
+
+	if (!alive_here())
+		return IO_PASS;
+	file_restore(f);
+	if (offset == IO_NO_OFFSET && passive_begin(f, fd, o)) {
+		r = kernel_readv(fd, iov, count, IO_NO_OFFSET);
+		stage_pass_end(f);
+		return r;
+	}
+	if (!is_locked_for(f, offset == IO_NO_OFFSET))
+		return IO_PASS;
+	n = vector_size(iov, count, ours);
+	g = file_lock(f);
+	if (g.nested)
+		stage_interrupt(f);
+	if (!still_valid(fd, o, f) || f->mode == FILE_THROUGH)
+		goto out;
+	if (f->mode != FILE_ENGAGED || !f->arena) {
+		if (offset == IO_NO_OFFSET)
+			r = kernel_readv(fd, iov, count, offset); /* under the lock it stays passive */
+		goto out;
+	}
+	if (f->busy_program_fd && !g.nested)
+		flush_wait_idle(f); /* the flags of the program's description are not its own right now */
+	if (offset == IO_NO_OFFSET) {
+		off_t at = stage_position(f, o);
+
+		if (at < 0 || n < 0 || stage_overlaps(f, (uint64_t)at, (uint64_t)n)) {
+			r = flush_show(f, g.nested);
+			if (r < 0)
+				goto out;
+		}
+		/* under the lock: a write of another thread on this description must see the new position */
+		stage_unstream(f);
+		if (o->pos_mode != POS_KERNEL) {
+			sys.lseek(fd, o->pos, SEEK_SET);
+			o->pos_mode = POS_KERNEL;
+		}
+		r = kernel_readv(fd, iov, count, offset);
+	} else {
+		if (offset < 0 || n < 0 || stage_overlaps(f, (uint64_t)offset, (uint64_t)n))
+			r = flush_show(f, g.nested);
+		if (r < 0 && r != IO_PASS)
+			goto out;
+		/* under the lock: a flush that began before the read did would leave O_DIRECT's rules to it */
+		r = read_is_disturbed(f) ? kernel_readv(fd, iov, count, offset) : IO_PASS;
+	}
+out:
+	file_unlock(f, g);
+	return r;
+}
+
+static long read_vector(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset, bool ours)
+{
+	long r;
+
+	do
+		r = read_any(fd, o, iov, count, offset, ours);
+	while (r == IO_PASS && is_another(fd, &o));
+	return r;
+}
+
+long io_readv(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset)
+{
+	return read_vector(fd, o, iov, count, offset, false);
+}
+
+long io_read_at(int fd, struct ofd *o, void *buf, size_t n, off_t offset)
+{
+	struct iovec iov = {.iov_base = buf, .iov_len = n};
+
+	return read_vector(fd, o, &iov, 1, offset, true);
+}
+
+static long seek_any(int fd, struct ofd *o, off_t offset, int whence)
+{
+	struct file *f = atomic_load_explicit(&o->file, memory_order_acquire);
+	struct file_guard g;
+	long r = IO_PASS;
+
+	if (!alive_here())
+		return IO_PASS;
+	if (passive_begin(f, fd, o)) {
+		r = sys.lseek(fd, offset, whence);
+		stage_pass_end(f);
+		return r;
+	}
+	if (!is_locked_for(f, true))
+		return IO_PASS;
+	g = file_lock(f);
+	if (g.nested)
+		stage_interrupt(f);
+	if (!still_valid(fd, o, f) || f->mode == FILE_THROUGH)
+		goto out;
+	if (f->mode != FILE_ENGAGED || !f->arena) {
+		r = sys.lseek(fd, offset, whence);
+	} else {
+		/* where an append will land, and the size, are only known when it is in the kernel */
+		if (whence != SEEK_SET && (whence != SEEK_CUR || (o->flags & O_APPEND))) {
+			r = flush_show(f, g.nested);
+			if (r < 0)
+				goto out;
+		}
+		stage_unstream(f);
+		if (o->pos_mode != POS_KERNEL) {
+			sys.lseek(fd, o->pos, SEEK_SET);
+			o->pos_mode = POS_KERNEL;
+		}
+		r = sys.lseek(fd, offset, whence);
+	}
+out:
+	file_unlock(f, g);
+	return r;
+}
+
+long io_lseek(int fd, struct ofd *o, off_t offset, int whence)
+{
+	long r;
+
+	do
+		r = seek_any(fd, o, offset, whence);
+	while (r == IO_PASS && is_another(fd, &o));
+	return r;
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * io: read, write and seek on managed descriptors.
+ *
+ * Every function returns what the system call would, -errno for failure, or IO_PASS: nothing was done and
+ * nothing stands in the way, let the program's own call go to the C library.
+ */
+#ifndef FASTWRITE_IO_H
+#define FASTWRITE_IO_H
+
+#include "descriptors/fdtable.h"
+#include "staging/stage.h"
+
+#include <limits.h>
+
+#define IO_PASS LONG_MIN
+#define IO_NO_OFFSET ((off_t) - 1) /* use and move the description's own position */
+
+long io_writev(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset);
+/* The same from one buffer, which is not asked about: a wild one is a segmentation fault if it is staged. */
+long io_write_at(int fd, struct ofd *o, const void *buf, size_t n, off_t offset);
+/* The same as io_writev for a write that must be durable when it returns (RWF_DSYNC, RWF_SYNC).  IO_PASS unless the rule's policy
+ * for syncs lets it be staged; a description of O_SYNC or O_DSYNC does not need to be named so. */
+long io_writev_synced(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset);
+long io_readv(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset);
+long io_read_at(int fd, struct ofd *o, void *buf, size_t n, off_t offset);
+long io_lseek(int fd, struct ofd *o, off_t offset, int whence);
+
+/* Addresses that no program can own: the kernel must say EFAULT, we would fault. */
+static inline bool io_plausible(const void *p, size_t n)
+{
+	uintptr_t from = (uintptr_t)p;
+
+	return from >= 4096 && from + n >= from && from + n < (uintptr_t)1 << 56;
+}
+
+static inline long io_synced(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset,
+                             int flags)
+{
+	if ((flags & ~(RWF_DSYNC | RWF_SYNC)) || offset < -1)
+		return IO_PASS;
+	return io_writev_synced(fd, o, iov, count, offset);
+}
+
+static inline long io_write(int fd, struct ofd *o, const void *buf, size_t n)
+{
+	/* n - 1: a write of nothing is the kernel's business */
+	if (__builtin_expect(n - 1 < atomic_load_explicit(&stage_fast_most, memory_order_relaxed), 1) &&
+	    io_plausible(buf, n) && stage_fast(o, fd, buf, n))
+		return (long)n;
+	return io_write_at(fd, o, buf, n, IO_NO_OFFSET);
+}
+
+#endif

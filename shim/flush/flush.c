@@ -1,0 +1,904 @@
+// SPDX-License-Identifier: Apache-2.0
+/* flush: see flush/flush.h. */
+#include "flush/flush.h"
+
+#include "base/buffer.h"
+#include "base/kill.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "flush/append.h"
+#include "flush/device_speed.h"
+#include "flush/direct_io.h"
+#include "flush/engine.h"
+#include "flush/lease.h"
+#include "flush/merge.h"
+#include "flush/prealloc.h"
+#include "flush/visibility.h"
+#include "staging/attach.h"
+#include "staging/guard.h"
+#include "staging/stage.h"
+#include "staging/staging_policy.h"
+#include "staging/takeover.h"
+#include "sync/journal_file.h"
+
+#include <fcntl.h>
+#include <sched.h>
+
+/* The blocks of one flush, as taken from the head of the file. */
+struct plan {
+	struct block_run *first, *last;
+	uint64_t last_seq;
+	uint64_t offset; /* of the first byte, when it is one stretch */
+	uint64_t bytes;
+	bool stretch;  /* one extent per block, each beginning where the one before ended */
+	uint32_t skip; /* bytes of the first block that are in the file already */
+	enum stage_kind kind;
+};
+
+bool flush_worth(const struct file *f)
+{
+	uint32_t sealed = f->blocks - (f->current ? 1 : 0);
+	uint32_t files = atomic_load_explicit(&f->arena->files, memory_order_relaxed);
+	uint32_t share = f->arena->block_count / (files ? files : 1);
+	uint32_t run = FLUSH_RUN_BYTES / f->arena->block_bytes;
+	uint32_t enough = share / 4 < run ? share / 4 : run;
+
+	/* the whole run, or a quarter of what this file may have of the memory */
+	return sealed > 0 && sealed >= enough && !atomic_load(&f->busy);
+}
+
+int flush_program_fd(const struct file *f)
+{
+	/* staged appends go out through a description that appends */
+	bool append = f->head && f->kind == STAGE_APPEND;
+
+	for (const struct ofd *o = f->ofds; o; o = o->next)
+		if (o->writable && ofd_fd(o) >= 0 && (!append || (o->flags & O_APPEND)))
+			return ofd_fd(o);
+	return -1;
+}
+
+void flush_close_own(struct file *f)
+{
+	own_fd_close(file_own_fd(f));
+	file_set_own_fd(f, -1);
+}
+
+int flush_is_the_file(const struct file *f, int fd)
+{
+	struct statx st;
+	int r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st);
+
+	if (r == -EBADF)
+		return 0;
+	return r < 0 ? r : st.stx_ino == f->ino && sys_dev_of(&st) == f->dev;
+}
+
+/* By the program's descriptor, or, when this process has none, where the slot says that the file is. */
+static int open_again(const struct file *f, int program_fd, int flags)
+{
+	char path[64];
+	int fd = -EBADF;
+
+	if (program_fd >= 0) {
+		log_format(path, sizeof path, "/proc/self/fd/%d", program_fd);
+		fd = sys.openat(AT_FDCWD, path, flags, 0);
+	} else {
+		fd = sys.openat(AT_FDCWD, arena_slot_at(f->arena, (uint32_t)f->slot)->path,
+		                flags | O_NOFOLLOW | O_NONBLOCK, 0);
+	}
+	if (fd >= 0 && flush_is_the_file(f, fd) != 1) {
+		sys.close(fd);
+		fd = -ESTALE;
+	}
+	return fd < 0 ? fd : own_fd_raise(fd);
+}
+
+/* Our own description appends or not, as what is staged needs it; nobody else has it, so it can be told to.  An append
+ * is as long as it is, and O_DIRECT not for it. */
+static bool own_fits(struct file *f)
+{
+	struct file_local *local = file_local(f);
+	int flags = f->kind == STAGE_APPEND ? O_WRONLY | O_APPEND : local->own_flags & ~O_APPEND;
+
+	if (file_own_fd(f) < 0)
+		return false;
+	if (local->own_flags != flags) {
+		if (sys.fcntl(file_own_fd(f), F_SETFL, flags) < 0)
+			return false;
+		local->own_flags = flags;
+	}
+	return true;
+}
+
+/* A second description of the file, so that O_DIRECT and O_APPEND of the program's own one stay untouched. */
+static void open_own(struct file *f, int program_fd)
+{
+	int flags = O_WRONLY | (f->kind == STAGE_APPEND ? O_APPEND : 0);
+	int fd;
+
+	if (own_fits(f))
+		return;
+	if (program_fd >= 0 && f->no_own_fd)
+		return;
+	flush_close_own(f);
+	fd = open_again(f, program_fd, flags | O_CLOEXEC);
+	if (fd < 0)
+		return;
+	file_set_own_fd(f, fd);
+	file_local(f)->own_flags = flags;
+}
+
+void flush_open_own(struct file *f, int fd)
+{
+	if (f->kind != STAGE_APPEND && file_own_fd(f) < 0)
+		open_own(f, fd);
+}
+
+/* flush_program_fd, and the number still means this file: a program may close descriptors where nobody sees it.
+ * -EBADF: there is none; another -errno: the file system fails. */
+static int trusted_program_fd(struct file *f)
+{
+	for (;;) {
+		int fd = flush_program_fd(f);
+		int is = fd < 0 ? -EBADF : flush_is_the_file(f, fd);
+
+		if (is != 0)
+			return is < 0 ? is : fd;
+		log_info("descriptor %d does not name its file any more", fd);
+		for (struct ofd *o = f->ofds; o; o = o->next)
+			if (ofd_fd(o) == fd)
+				ofd_local(o)->refs = 0;
+	}
+}
+
+bool flush_possible(struct file *f)
+{
+	if (flush_program_fd(f) >= 0)
+		return true;
+	open_own(f, -1);
+	/* it has another name by now, or none */
+	if (file_own_fd(f) < 0 && file_fd(f) >= 0)
+		open_own(f, file_fd(f));
+	return file_own_fd(f) >= 0;
+}
+
+struct block_run *flush_first(const struct file *f)
+{
+	struct block_run *run = f->head;
+
+	while (run && run->flushed)
+		run = run->next;
+	return run;
+}
+
+static void make_plan(struct file *f, struct plan *p)
+{
+	struct block_run *run = flush_first(f);
+	uint64_t end;
+
+	*p = (struct plan){.first = run, .skip = f->append_skip, .kind = f->kind};
+	p->stretch = COMMIT_COUNT(arena_run_commit(run)) == 1;
+	p->offset = run->meta->first.offset + p->skip;
+	end = run->meta->first.offset;
+	for (; run && run != f->current; run = run->next) {
+		uint64_t commit = arena_run_commit(run);
+
+		if (run != p->first && (!p->stretch || COMMIT_COUNT(commit) != 1 ||
+		                        run->meta->first.offset != end || p->bytes >= FLUSH_RUN_BYTES))
+			break;
+		end += COMMIT_LENGTH(commit);
+		p->bytes += COMMIT_LENGTH(commit);
+		p->last = run;
+		p->last_seq = run->meta->seq;
+	}
+	p->bytes -= p->skip;
+}
+
+static int write_stretch(const struct plan *p, struct flush_target *t, uint64_t *done)
+{
+	uint64_t offset = p->offset;
+	uint32_t skip = p->skip;
+	struct block_run *run = p->first;
+
+	for (;;) {
+		BUFFER(struct iovec, iov);
+		uint64_t bytes = 0;
+		int count = 0, r;
+
+		for (;; run = run->next) {
+			uint32_t length = COMMIT_LENGTH(arena_run_commit(run));
+
+			iov[count].iov_base = run->base + skip;
+			iov[count++].iov_len = length - skip;
+			bytes += length - skip;
+			skip = 0;
+			if (run == p->last || count == FLUSH_IOV_MAX)
+				break;
+		}
+		r = flush_io_write(t, iov, count, offset, done);
+		if (r < 0 || run == p->last)
+			return r;
+		run = run->next;
+		offset += bytes;
+	}
+}
+
+struct merge_source {
+	const struct file *f;
+	const struct block_run *run;
+	uint64_t commit;
+};
+
+static struct arena_extent source_extent(const void *ctx, uint32_t i)
+{
+	const struct merge_source *s = ctx;
+
+	return arena_extent_get(s->run->meta, arena_block_data(s->f->arena, s->run->index),
+	                        s->f->arena->block_bytes, s->commit, i);
+}
+
+static int write_pieces(uint8_t *data, const struct arena_extent *pieces, uint32_t n, struct flush_target *t,
+                        uint64_t *done)
+{
+	for (uint32_t i = 0; i < n;) {
+		BUFFER(struct iovec, iov);
+		uint64_t offset = pieces[i].offset;
+		uint64_t end = offset;
+		int count = 0, r;
+
+		/* neighbours in the file go out together */
+		for (; i < n && count < FLUSH_IOV_MAX && pieces[i].offset == end; i++) {
+			iov[count].iov_base = data + pieces[i].pos;
+			iov[count++].iov_len = pieces[i].length;
+			end += pieces[i].length;
+		}
+		r = flush_io_write(t, iov, count, offset, done);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+/* Room for the pieces of a few blocks at once: too much for the stack of a program's thread. */
+enum { SCRATCH_COUNT = 8 };
+static struct arena_extent scratch[SCRATCH_COUNT][MERGE_MAX];
+static _Atomic uint32_t scratch_taken[SCRATCH_COUNT];
+
+static int scratch_take(void)
+{
+	for (;;) {
+		for (int i = 0; i < SCRATCH_COUNT; i++)
+			if (!atomic_exchange(&scratch_taken[i], 1))
+				return i;
+		sys_raw(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
+	}
+}
+
+static int write_scattered(const struct file *f, const struct plan *p, struct flush_target *t, uint64_t *done)
+{
+	struct merge_source source = {.f = f, .run = p->first, .commit = arena_run_commit(p->first)};
+	int which = scratch_take();
+	uint32_t n = merge_extents(source_extent, &source, COMMIT_COUNT(source.commit), scratch[which]);
+	int r = write_pieces(arena_block_data(f->arena, p->first->index), scratch[which], n, t, done);
+
+	atomic_store(&scratch_taken[which], 0);
+	return r;
+}
+
+/* Blocks of the plan are in the file: say so in the slot with one store, then free them, oldest first. */
+static void retire(struct file *f, const struct plan *p)
+{
+	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
+
+	kill_step();
+	atomic_store_explicit(&slot->done, DONE_MAKE(p->last_seq, 0), memory_order_release);
+	f->append_skip = 0;
+	kill_step();
+	for (struct block_run *run = p->first;; run = run->next) {
+		run->flushed = true;
+		if (run == p->last)
+			break;
+	}
+}
+
+void flush_free_done(struct file *f)
+{
+	struct arena *a = f->arena;
+	uint32_t freed = 0;
+
+	for (; f->head && f->head->flushed && f->head != f->pinned; freed++) {
+		struct block_run *run = f->head;
+
+		f->head = run->next;
+		if (!f->head)
+			f->tail = NULL;
+		if (--f->blocks == 0)
+			atomic_fetch_sub_explicit(&a->files, 1, memory_order_relaxed);
+		arena_block_free(a, run);
+	}
+	if (freed > 0)
+		arena_blocks_freed(a, freed);
+	if (!f->head && !journal_file_holds(f))
+		strict_drop(f);
+}
+
+static uint64_t plan_end(const struct file *f, const struct plan *p)
+{
+	struct merge_source source = {.f = f, .run = p->first, .commit = arena_run_commit(p->first)};
+	uint64_t end = 0;
+
+	if (p->stretch)
+		return p->offset + p->bytes;
+	for (uint32_t i = 0; i < COMMIT_COUNT(source.commit); i++) {
+		struct arena_extent e = source_extent(&source, i);
+
+		if (e.offset + e.length > end)
+			end = e.offset + e.length;
+	}
+	return end;
+}
+
+static uint64_t plan_begin(const struct file *f, const struct plan *p)
+{
+	struct merge_source source = {.f = f, .run = p->first, .commit = arena_run_commit(p->first)};
+	uint64_t begin = p->offset;
+
+	for (uint32_t i = 0; !p->stretch && i < COMMIT_COUNT(source.commit); i++) {
+		struct arena_extent e = source_extent(&source, i);
+
+		if (e.offset < begin)
+			begin = e.offset;
+	}
+	return begin;
+}
+
+static void busy_take(struct file *f)
+{
+	atomic_store(&f->busy_io_done, 0);
+	atomic_store(&f->busy_member, family_me);
+	atomic_fetch_add(&f->busy_turn, 1);
+	atomic_store(&f->busy, lock_self());
+}
+
+static void busy_give(struct file *f)
+{
+	f->busy_program_fd = false;
+	atomic_store(&f->busy, 0);
+	atomic_fetch_add(&f->busy_events, 1);
+	if (f->idle_waiters > 0)
+		sys_futex_wake((uint32_t *)&f->busy_events, 1 << 20);
+}
+
+void flush_wait_idle(struct file *f)
+{
+	struct timespec tick = {.tv_nsec = 100000000};
+
+	f->idle_waiters++;
+	while (atomic_load(&f->busy)) {
+		uint32_t seen = atomic_load(&f->busy_events);
+
+		if (!atomic_load(&f->busy))
+			break;
+		lock_drop(&f->lock, LOCK_FILE);
+		sys_futex_wait((uint32_t *)&f->busy_events, seen, &tick);
+		file_lock_again(f);
+		if (family_flusher_died(f))
+			file_repair(f);
+	}
+	if (f->idle_waiters > 0)
+		f->idle_waiters--;
+}
+
+struct route {
+	struct flush_target target;
+	struct ofd *lent; /* the program's description: its flags, and the lease, are given back afterwards */
+	bool leased;
+	bool own;
+};
+
+static bool wants_direct(const struct file *f)
+{
+	enum flush_mode mode = f->rule->set.flush;
+
+	return f->direct_ok &&
+	       (mode == FLUSH_DIRECT || (mode == FLUSH_AUTO && pace_choose(f->dev) == PACE_DIRECT));
+}
+
+static uint64_t direct_min(const struct file *f)
+{
+	return f->rule->set.flush == FLUSH_DIRECT ? ARENA_PAGE : FLUSH_DIRECT_MIN;
+}
+
+void flush_lend(struct ofd *o) { atomic_store(&o->lent, OFD_LENT); }
+
+static struct ofd *lend(const struct file *f, int fd)
+{
+	struct ofd *o = f->ofds;
+
+	while (ofd_fd(o) != fd)
+		o = o->next;
+	flush_lend(o);
+	return o;
+}
+
+void flush_give_back(struct ofd *o, int flags)
+{
+	if (flags == o->flags)
+		atomic_store(&o->lent, OFD_OWN);
+	else
+		ofd_left(o);
+}
+
+/*
+ * Through the program's own description, its flags changed for the length of the flush.  What was appended goes out by
+ * the kernel's own append: a lease says that this is at the offset that was assumed, but when it is lost meanwhile (the
+ * flusher was stopped for too long) it comes behind what others have appended, and overwrites nothing.
+ */
+static void route_program_fd(struct file *f, struct route *rt, int fd)
+{
+	rt->lent = lend(f, fd);
+	rt->target = (struct flush_target){.fd = fd, .flags = rt->lent->flags};
+	f->busy_program_fd = true;
+	flush_io_set_flags(&rt->target,
+	                   rt->lent->flags & ~(f->kind == STAGE_APPEND ? O_DIRECT : O_APPEND | O_DIRECT));
+}
+
+bool flush_take_lease(const struct file *f, int fd)
+{
+	struct ofd *o;
+
+	if (!f->lease_proves || atomic_load(&f->busy))
+		return false; /* (a flusher may have lent it, and leased it) */
+	o = lend(f, fd);
+	if (lease_take_own(fd) == 0)
+		return true;
+	flush_give_back(o, o->flags);
+	return false;
+}
+
+void flush_give_lease(const struct file *f, int fd)
+{
+	struct ofd *o = lend(f, fd);
+
+	lease_drop_own(fd);
+	flush_give_back(o, o->flags);
+}
+
+/*
+ * Decides how the plan goes out.  0, or 1 when only the kernel's own append will do, or -errno.
+ */
+static int route_find(struct file *f, const struct plan *p, struct route *rt)
+{
+	bool own = f->kind != STAGE_APPEND && own_fits(f);
+	int fd = own ? -1 : trusted_program_fd(f);
+	struct statx st;
+
+	*rt = (struct route){.lent = NULL};
+	if (fd < 0 && fd != -EBADF && !own)
+		return fd;
+	if (fd < 0 && !own) {
+		open_own(f, -1);
+		if (file_own_fd(f) < 0)
+			return -EBADF;
+	}
+	if (f->kind == STAGE_APPEND) {
+		if (!strict_proves(f)) {
+			if (fd < 0 || f->leased || f->rule->set.writers == WRITERS_SHARED ||
+			    !flush_take_lease(f, fd))
+				return 1;
+			rt->leased = true;
+		}
+		if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st) < 0 || st.stx_size != p->offset) {
+			if (rt->leased)
+				flush_give_lease(f, fd);
+			return 1;
+		}
+		append_begin(f, APPEND_AT_BASE, p->offset, p->bytes);
+		route_program_fd(f, rt, fd);
+	} else {
+		/* our own threads run beside the program, whose next descriptor must get the lowest number */
+		if (!engine_is_self())
+			open_own(f, fd);
+		if (own_fits(f)) {
+			rt->own = true;
+			rt->target = (struct flush_target){.fd = file_own_fd(f),
+			                                   .flags = file_local(f)->own_flags};
+		} else {
+			route_program_fd(f, rt, fd);
+		}
+	}
+	rt->target.direct_ok = wants_direct(f);
+	rt->target.direct_min = direct_min(f);
+	return 0;
+}
+
+static void route_leave(struct file *f, struct route *rt)
+{
+	if (rt->own)
+		file_local(f)->own_flags = rt->target.flags;
+	if (rt->lent)
+		flush_io_set_flags(&rt->target, rt->lent->flags);
+	if (rt->leased)
+		lease_drop_own(rt->target.fd);
+	if (rt->lent)
+		flush_give_back(rt->lent, rt->target.flags);
+	if (rt->target.direct_refused && rt->target.direct_bytes == 0)
+		f->direct_ok = false;
+	if (rt->target.direct_bytes > 0)
+		pace_note(f->dev, PACE_DIRECT, rt->target.direct_bytes, rt->target.direct_ns);
+	if (rt->target.buffered_bytes > 0)
+		pace_note(f->dev, PACE_BUFFERED, rt->target.buffered_bytes, rt->target.buffered_ns);
+}
+
+static void count_flush(const struct file *f, const struct plan *p, const struct route *rt)
+{
+	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
+
+	atomic_fetch_add_explicit(&slot->counters[COUNT_FLUSHES], 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&slot->counters[COUNT_FLUSH_BYTES], p->bytes, memory_order_relaxed);
+	atomic_fetch_add_explicit(&slot->counters[COUNT_DIRECT_BYTES], rt->target.direct_bytes,
+	                          memory_order_relaxed);
+}
+
+void flush_note_done(struct file *f, struct block_run *first, uint64_t bytes)
+{
+	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
+	uint64_t left = bytes + f->append_skip;
+	uint64_t seq = DONE_SEQ(atomic_load(&slot->done));
+
+	for (struct block_run *run = first; run && left > 0; run = run->next) {
+		uint32_t length = COMMIT_LENGTH(arena_run_commit(run));
+
+		if (left < length)
+			break;
+		left -= length;
+		seq = run->meta->seq;
+		run->flushed = true;
+	}
+	f->append_skip = (uint32_t)left;
+	kill_step();
+	atomic_store_explicit(&slot->done, DONE_MAKE(seq, left), memory_order_release);
+	kill_step();
+}
+
+/* What is still staged counts from the file as it is now. */
+static void guard_again(struct file *f)
+{
+	int fd;
+
+	if (f->mode != FILE_ENGAGED || !f->arena || !f->head)
+		return;
+	fd = file_fd(f);
+	if (fd < 0)
+		fd = file_own_fd(f);
+	if (fd >= 0)
+		guard_take(f, fd);
+}
+
+static int flush_shared(struct file *f, bool gated)
+{
+	int r;
+
+	busy_take(f);
+	journal_file_changed(f);
+	guard_change(f);
+	r = append_shared(f);
+	guard_again(f);
+	if (!f->head)
+		f->staged_lo = f->staged_hi = 0;
+	f->error = r;
+	takeover_ungate(f, gated);
+	busy_give(f);
+	return r;
+}
+
+/* A flush from its plan to its end; on the stack of the flusher. */
+struct flush_work {
+	struct plan p;
+	struct route rt;
+	uint64_t done; /* bytes that are in the file */
+	bool gated;
+	int r;
+};
+
+/*
+ * The bytes are in the kernel or not: what only the holder of the token may do about it, with or without the file
+ * lock.  Afterwards the descriptions are the program's again, and the slot says what is in the file.
+ */
+static void commit(struct file *f, struct flush_work *w)
+{
+	f->result = (struct flush_result){.end = plan_end(f, &w->p), .bytes = w->p.bytes, .r = w->r};
+	if (f->zero_end && f->result.end > arena_slot_at(f->arena, (uint32_t)f->slot)->size)
+		atomic_store_explicit(&arena_slot_at(f->arena, (uint32_t)f->slot)->size, f->result.end,
+		                      memory_order_release);
+	if (w->r == 0) {
+		count_flush(f, &w->p, &w->rt);
+		retire(f, &w->p);
+	} else if (w->p.kind == STAGE_APPEND) {
+		/* it stopped half way: what is in the file stays there, and is not written again */
+		flush_note_done(f, w->p.first, w->done);
+	}
+	if (w->p.kind == STAGE_APPEND)
+		append_end(f);
+	route_leave(f, &w->rt);
+	takeover_ungate(f, w->gated);
+	atomic_store(&f->busy_io_done, 1);
+}
+
+/* File lock held: the rest. */
+static void finish(struct file *f)
+{
+	const struct flush_result *result = &f->result;
+
+	flush_free_done(f);
+	guard_again(f);
+	if (result->r == 0) {
+		if (result->end > f->ksize)
+			f->ksize = result->end;
+		if (!f->head)
+			f->staged_lo = f->staged_hi = 0;
+	} else if (f->error == 0) {
+		log_warn("flush of %llu bytes failed: error %d; they stay staged",
+		         (unsigned long long)result->bytes, -result->r);
+	}
+	f->error = result->r;
+	busy_give(f);
+}
+
+/* What a killed member of the family left could not be put in place: nothing may come before it. */
+static int damage_error(const struct file *f) { return f->error ? f->error : -EIO; }
+
+int flush_run(struct file *f, bool keep_lock)
+{
+	struct flush_work w = {.done = 0};
+	struct block_run *next;
+	uint32_t turn;
+
+	if (f->damaged)
+		return damage_error(f);
+	flush_free_done(f);
+	next = flush_first(f);
+	if (!next || next == f->current)
+		return 0;
+	w.gated = takeover_gate(f);
+	if (takeover_happened(f)) {
+		takeover_ungate(f, w.gated);
+		f->damaged = true;
+		file_repair(f);
+		return f->damaged ? damage_error(f) : 0;
+	}
+	make_plan(f, &w.p);
+	journal_file_flushing(f, w.p.last);
+	w.r = route_find(f, &w.p, &w.rt);
+	if (w.r == 1)
+		return flush_shared(f, w.gated);
+	if (w.r < 0) {
+		takeover_ungate(f, w.gated);
+		f->error = w.r;
+		return w.r;
+	}
+	busy_take(f);
+	turn = atomic_load(&f->busy_turn);
+	if (!keep_lock)
+		lock_drop(&f->lock, LOCK_FILE);
+	if (w.p.kind == STAGE_POSITIONAL && plan_begin(f, &w.p) < f->ksize)
+		guard_overwrote(f);
+	w.rt.target.guard = &arena_slot_at(f->arena, (uint32_t)f->slot)->guard;
+	kill_step();
+	w.r = w.p.stretch ? write_stretch(&w.p, &w.rt.target, &w.done)
+	                  : write_scattered(f, &w.p, &w.rt.target, &w.done);
+	commit(f, &w);
+	if (!keep_lock)
+		file_retake(f);
+	/* unless a signal handler that could not wait for us has done it */
+	if (atomic_load(&f->busy) && atomic_load(&f->busy_turn) == turn) {
+		if (f->damaged)
+			busy_give(f);
+		else
+			finish(f);
+	}
+	if (f->damaged)
+		file_repair(f);
+	return w.r;
+}
+
+/*
+ * In a signal handler that interrupted the holder of the lock.  A flusher at work cannot finish, for it needs our
+ * lock; but once its input and output is done we can do that for it.  Everything must go out before we return:
+ * what the caller does next in the kernel comes behind it.
+ */
+static int settle_nested(struct file *f)
+{
+	while (atomic_load(&f->busy) && !atomic_load(&f->busy_io_done)) {
+		sys_raw(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
+		if (family_flusher_died(f))
+			file_repair(f);
+	}
+	if (atomic_load(&f->busy))
+		finish(f);
+	while (flush_first(f) && flush_first(f) != f->current) {
+		int r = flush_run(f, true);
+
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+/*
+ * Other members of the family write the file, this process cannot (it has only readers of it, or no rights to it): they
+ * flush it, by their timers at the latest.  The lock is dropped and taken again.  -EIO: they are dead.
+ */
+static int settle_elsewhere(struct file *f)
+{
+	for (int tries = 1; f->mode == FILE_ENGAGED && f->head && !flush_possible(f); tries++) {
+		stage_seal(f);
+		f->lag_due = true;
+		lock_drop(&f->lock, LOCK_FILE);
+		sys_nap(1000000);
+		if (tries % 64 == 0)
+			family_sweep();
+		file_lock_again(f);
+		if (f->mode == FILE_ENGAGED && f->damaged)
+			return damage_error(f);
+		if (tries % 64 == 0 && f->mode == FILE_ENGAGED && f->head && !engage_others_have(f) &&
+		    !flush_possible(f))
+			return -EIO;
+	}
+	return 0;
+}
+
+/* Nothing is staged, and nobody is at work on the file. */
+static void cut_zeros(struct file *f, bool keep)
+{
+	if (f->zero_end && !keep)
+		prealloc_zeros_cut(f);
+}
+
+static int settle(struct file *f, bool nested, bool keep_zeros)
+{
+	stage_seal(f);
+	if (nested) {
+		int r = settle_nested(f);
+
+		if (r == 0 && !flush_first(f))
+			cut_zeros(f, keep_zeros);
+		return r;
+	}
+	for (;;) {
+		int r;
+
+		if (atomic_load(&f->busy)) {
+			flush_wait_idle(f);
+			/* the world may have changed while the lock was free */
+			if (f->mode != FILE_ENGAGED || !f->arena)
+				return 0;
+			if (f->damaged)
+				return damage_error(f);
+			stage_seal(f);
+			continue;
+		}
+		if (!f->head) {
+			cut_zeros(f, keep_zeros);
+			return 0;
+		}
+		r = flush_run(f, true);
+		if (r < 0)
+			return r;
+	}
+}
+
+/* Whoever else has the file may be able to repair it when this process has no right to, and tries by his timer, a second
+ * apart at most unless `lag_ms` is longer.  (An engine thread has other files to look after.) */
+static int settle_damaged(struct file *f, bool nested)
+{
+	enum { TRIES = 250, PAUSE_NS = 10000000 };
+	bool waits = !nested && !engine_is_self();
+
+	for (int tries = 0; f->damaged && waits && tries < TRIES && engage_others_have(f); tries++) {
+		if (f->error != -EACCES && f->error != -EPERM && f->error != -EBADF)
+			break;
+		lock_drop(&f->lock, LOCK_FILE);
+		sys_nap(PAUSE_NS);
+		file_lock_again(f);
+	}
+	return f->damaged ? damage_error(f) : 0;
+}
+
+static int settle_file(struct file *f, bool nested, bool keep_zeros)
+{
+	struct arena_slot *slot;
+	int r;
+
+	if (f->mode == FILE_ENGAGED && f->damaged) {
+		r = settle_damaged(f, nested);
+		if (r < 0)
+			return r;
+	}
+	if (f->mode != FILE_ENGAGED || (!f->head && (!f->zero_end || keep_zeros)))
+		return 0;
+	slot = arena_slot_at(f->arena, (uint32_t)f->slot);
+	atomic_fetch_add_explicit(&slot->counters[COUNT_SETTLES], 1, memory_order_relaxed);
+	if (f->shared && !flush_possible(f)) {
+		return nested ? 0 : settle_elsewhere(f);
+	}
+	r = settle(f, nested, keep_zeros);
+	/* another member's file: we do not keep it open */
+	if (file_local(f)->refs == 0 && !atomic_load(&f->busy))
+		flush_close_own(f);
+	return r;
+}
+
+int flush_settle(struct file *f, bool nested) { return settle_file(f, nested, false); }
+
+int flush_settle_for_sync(struct file *f, bool nested) { return settle_file(f, nested, true); }
+
+void flush_zeros(struct file *f)
+{
+	uint64_t from, to;
+
+	f->zero_wanted = false;
+	while (!atomic_load(&f->busy) && prealloc_zeros_next(f, &from, &to)) {
+		int fd = file_own_fd(f);
+		uint32_t turn;
+		int r;
+
+		busy_take(f);
+		turn = atomic_load(&f->busy_turn);
+		guard_change(f);
+		lock_drop(&f->lock, LOCK_FILE);
+		r = prealloc_zeros_write(fd, from, to);
+		f->result = (struct flush_result){.r = 0};
+		atomic_store(&f->busy_io_done, 1);
+		file_retake(f);
+		if (atomic_load(&f->busy) && atomic_load(&f->busy_turn) == turn)
+			busy_give(f);
+		if (f->damaged)
+			file_repair(f);
+		guard_again(f);
+		if (f->mode != FILE_ENGAGED || f->zero_end != to)
+			return; /* a signal handler has cut them off */
+		if (r < 0)
+			f->zero_never = true; /* they are cut off with the next settle */
+		else
+			prealloc_zeros_done(f, from, to);
+		if (f->idle_waiters > 0) {
+			/* a sync of the program comes first */
+			f->zero_wanted = true;
+			engine_kick(f);
+			return;
+		}
+	}
+}
+
+int flush_show(struct file *f, bool nested)
+{
+	habit_looked(f);
+	return flush_settle(f, nested);
+}
+
+int flush_hand_over(struct file *f, bool nested)
+{
+	int r;
+
+	for (;;) {
+		r = flush_settle(f, nested);
+		if (nested)
+			break;
+		flush_wait_idle(f);
+		if (r < 0 || !f->head)
+			break; /* (while it waited somebody may have staged more) */
+	}
+	if (!f->head && !journal_file_holds(f))
+		strict_drop(f); /* taken, and then nothing was staged */
+	stage_unstream(f);
+	for (struct ofd *o = f->ofds; o; o = o->next) {
+		/* of one that only other members have, they have the position */
+		if (o->pos_mode == POS_KERNEL || ofd_fd(o) < 0)
+			continue;
+		sys.lseek(ofd_fd(o), o->pos, SEEK_SET);
+		o->pos_mode = POS_KERNEL;
+	}
+	return r;
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * journal_format: what a journal file looks like.  Little-endian machine words; the machine that wrote it reads it.
+ *
+ *   header (4096) | half 0 | half 1
+ *
+ * A half is a sequence of *batches* from its start, each a multiple of journal_header.unit long, each written by one
+ * device write.  Their numbers (`seq`) rise by one from batch to batch, from one half to the other as well.  The
+ * sequence of a half ends where a batch has the wrong number or checksum: what follows is older, or was being written
+ * when the power went.
+ *
+ * A batch holds *entries*, one behind the other, each a multiple of 8 bytes.  The place of an entry, (seq of its batch,
+ * offset in the batch), orders all entries of a journal.  Entries name files by a number; JOURNAL_NAME says which file
+ * that is, and stands in each half before the first other entry of that number.
+ *
+ * JOURNAL_VOID makes all entries of a file void that stand before a given place: their bytes are durable in the file,
+ * and the file may have changed since by ways that the journal does not see.
+ *
+ * Used by: journal (writes), recover_journal (trusts nothing).
+ */
+#ifndef FASTWRITE_JOURNAL_FORMAT_H
+#define FASTWRITE_JOURNAL_FORMAT_H
+
+#include "config/config.h"
+#include "format/origin.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define JOURNAL_MAGIC 0x4e524a4e57545346ull       /* "FSTWNJRN" */
+#define JOURNAL_BATCH_MAGIC 0x4843425457545346ull /* "FSTWTBCH" */
+#define JOURNAL_SUFFIX ".journal"
+
+enum {
+	JOURNAL_VERSION = 3,
+	JOURNAL_HEADER_BYTES = 4096,
+	JOURNAL_BATCH_MAX = 256 << 10, /* bytes of a batch */
+	JOURNAL_UNIT_MIN = 512,
+	JOURNAL_UNIT_MAX = 4096,
+};
+
+struct journal_header {
+	uint64_t magic;
+	uint32_t version;
+	uint32_t checksum; /* CRC32C of this struct with checksum = 0 */
+	uint64_t total_bytes;
+	uint64_t half_bytes; /* a multiple of `unit` */
+	uint32_t unit;       /* a power of two */
+	int32_t pid;
+	uint64_t pid_start;   /* as in arena_header */
+	uint8_t id[16];       /* random: blocks of an older journal are none of this one */
+	struct origin origin; /* of the arena beside it */
+	uint32_t uid, gid;
+	char rule[CONFIG_NAME_MAX];
+	char program[64];
+	uint64_t ino; /* of the journal itself, so that a copy of it is known for one; 0: not known */
+};
+
+/* In the header's block: the recoveries that have changed files.  Of use in the same boot only. */
+struct journal_replay {
+	int64_t boot_ns;            /* of the kernel, as in struct origin; 0: there was none */
+	int64_t begun_ns, again_ns; /* CLOCK_REALTIME_COARSE when the first and the last change began */
+};
+enum {
+	JOURNAL_REPLAY_AT = 2048,
+	JOURNAL_REPLAY_SLACK_NS = 1000000000, /* from `again_ns` to the file's own time */
+};
+
+struct journal_batch {
+	uint64_t magic;
+	uint64_t seq;
+	uint8_t id[16];    /* of the journal */
+	uint32_t checksum; /* CRC32C of the first `bytes` bytes of the batch with checksum = 0 */
+	uint32_t bytes; /* this header and the entries; the rest up to the next multiple of `unit` is zeros */
+	int64_t written_ns; /* CLOCK_REALTIME_COARSE */
+};
+
+enum journal_type { JOURNAL_NAME = 1, JOURNAL_DATA = 2, JOURNAL_VOID = 3 };
+
+struct journal_entry {
+	uint32_t type;
+	uint32_t length; /* of the content that follows, without padding */
+	uint64_t file;
+	uint64_t offset; /* JOURNAL_DATA: in the file; JOURNAL_VOID: seq of the place */
+	uint64_t where;  /* JOURNAL_VOID: offset in the batch of the place */
+};
+
+/* Content of JOURNAL_NAME; the path follows, absolute, with its NUL. */
+struct journal_name {
+	uint64_t ino;
+	int64_t btime_sec;
+	uint32_t btime_nsec;
+	uint32_t path_bytes; /* NUL included */
+	uint64_t handle_hash;
+	uint32_t generation;
+	uint16_t below, up; /* as in arena_slot */
+};
+
+_Static_assert(sizeof(struct journal_batch) == 48, "batch header");
+_Static_assert(sizeof(struct journal_entry) == 32, "entry header");
+_Static_assert(sizeof(struct journal_header) <= JOURNAL_REPLAY_AT, "header");
+
+static inline uint64_t journal_half_at(const struct journal_header *h, unsigned half)
+{
+	return JOURNAL_HEADER_BYTES + half * h->half_bytes;
+}
+static inline uint32_t journal_entry_bytes(uint32_t length)
+{
+	return (uint32_t)sizeof(struct journal_entry) + ((length + 7) & ~7u);
+}
+
+#endif

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+/* origin: see format/origin.h. */
+#include "format/origin.h"
+
+#include "base/buffer.h"
+#include "base/log.h"
+#include "base/sys.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/vfs.h>
+
+/* glibc 2.36 and its kernel headers lack them. */
+enum { MNT_ID_UNIQUE = 0x4000, MNT_ID_AT = 0x90 };
+_Static_assert(offsetof(struct statx, stx_dev_minor) + 4 == MNT_ID_AT, "stx_mnt_id follows stx_dev_minor");
+
+/* This kernel's id, as far as the kernel, or who put a file over it, says. */
+static int boot_id(uint8_t out[16])
+{
+	char text[64];
+	ssize_t n = sys_read_file("/proc/sys/kernel/random/boot_id", text, sizeof text);
+	int nibbles = 0;
+
+	if (n < 0)
+		return (int)n;
+	memset(out, 0, 16);
+	for (ssize_t i = 0; i < n && nibbles < 32; i++) {
+		int c = text[i];
+		int v;
+
+		if (c >= '0' && c <= '9')
+			v = c - '0';
+		else if (c >= 'a' && c <= 'f')
+			v = c - 'a' + 10;
+		else
+			continue;
+		out[nibbles / 2] = (uint8_t)((out[nibbles / 2] << 4) | v);
+		nibbles++;
+	}
+	return nibbles == 32 ? 0 : -EINVAL;
+}
+
+static int64_t clock_ns(clockid_t clock)
+{
+	struct timespec now;
+
+	clock_gettime(clock, &now);
+	return now.tv_sec * 1000000000ll + now.tv_nsec;
+}
+
+/* The two clocks differ by a constant until the wall clock is stepped.  Of several looks the quickest one counts: between
+ * its two readings nothing came in between. */
+static int64_t boot_ns(void)
+{
+	enum { LOOKS = 5 };
+	int64_t best = 0, best_took = INT64_MAX;
+
+	for (int i = 0; i < LOOKS; i++) {
+		int64_t before = clock_ns(CLOCK_BOOTTIME);
+		int64_t wall = clock_ns(CLOCK_REALTIME);
+		int64_t took = clock_ns(CLOCK_BOOTTIME) - before;
+
+		if (took < best_took) {
+			best_took = took;
+			best = wall - before - took / 2;
+		}
+	}
+	return best;
+}
+
+/*
+ * ext4 and xfs make a directory in sysfs for each mounted file system.  The kernel numbers such directories anew
+ * whenever they are made, so that its number names this life of the file system, whatever mounts of it there are.
+ */
+static uint64_t super_id(int fd, const struct statx *st)
+{
+	enum { EXT4 = 0xef53, XFS = 0x58465342 };
+	BUFFER(char, text);
+	char path[64];
+	struct statfs fs;
+	struct statx entry;
+	const char *name;
+	ssize_t n;
+
+	if (sys_raw(SYS_fstatfs, fd, (long)&fs, 0, 0, 0, 0) < 0 || (fs.f_type != EXT4 && fs.f_type != XFS))
+		return 0;
+	log_format(path, sizeof path, "/sys/dev/block/%u:%u", st->stx_dev_major, st->stx_dev_minor);
+	n = sys.readlinkat(AT_FDCWD, path, text, PATH_MAX - 1);
+	if (n <= 0)
+		return 0;
+	text[n] = '\0';
+	name = strrchr(text, '/');
+	log_format(path, sizeof path, "/sys/fs/%s%s", fs.f_type == XFS ? "xfs" : "ext4", name ? name : "");
+	if (!name || sys.statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, STATX_INO, &entry) < 0)
+		return 0;
+	return entry.stx_ino;
+}
+
+int origin_here(int fd, struct origin *out)
+{
+	struct origin o = {.boot_ns = boot_ns()};
+	struct statx st;
+	int r = boot_id(o.boot_id);
+
+	if (r == 0)
+		r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | MNT_ID_UNIQUE, &st);
+	if (r < 0)
+		return r;
+	o.dev = sys_dev_of(&st);
+	if (st.stx_mask & MNT_ID_UNIQUE)
+		memcpy(&o.mount_id, (const uint8_t *)&st + MNT_ID_AT, sizeof o.mount_id);
+	o.super_id = super_id(fd, &st);
+	*out = o;
+	return 0;
+}
+
+static bool same_kernel(const struct origin *a, const struct origin *b)
+{
+	int64_t apart = (int64_t)((uint64_t)a->boot_ns - (uint64_t)b->boot_ns); /* either may be made up */
+
+	/* With the moment another one the id alone proves nothing: an image may carry a fixed one.  With the moment the same
+	 * the id is a container's. */
+	return apart >= -ORIGIN_SLACK_NS && apart <= ORIGIN_SLACK_NS;
+}
+
+enum origin_verdict origin_compare(const struct origin *then, const struct origin *now)
+{
+	if (!same_kernel(then, now))
+		return ORIGIN_OTHER;
+	if (then->super_id && now->super_id)
+		return then->super_id == now->super_id ? ORIGIN_SAME : ORIGIN_MOUNT;
+	if (then->mount_id && now->mount_id)
+		return then->mount_id == now->mount_id ? ORIGIN_SAME : ORIGIN_MOUNT;
+	return then->dev == now->dev ? ORIGIN_SAME : ORIGIN_MOUNT;
+}

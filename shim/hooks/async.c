@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * hook_async: the kernel's asynchronous I/O: libaio's io_submit, liburing's ways to make a ring.
+ *
+ * A ring reads and writes through shared memory, without a call that could be seen: a process that has one gets
+ * nothing staged.  What liburing does with a ring afterwards is then of no interest, which is as well, since it makes
+ * its system calls by itself.
+ *
+ * These functions are not the C library's.  A program that has them in a library which it loaded for itself finds
+ * ours first, and RTLD_NEXT then finds none: io_submit is one system call, made here; a ring is made by whichever
+ * liburing is loaded.
+ */
+#include "hooks/hook.h"
+
+#include "base/sys.h"
+#include "base/user.h"
+#include "staging/attach.h"
+
+#include <dlfcn.h>
+#include <linux/aio_abi.h>
+
+void hook_before_submit(long count, struct iocb *const *list)
+{
+	struct user_pages pages = USER_PAGES_INIT;
+
+	if (!engage_config || !fd_any_known())
+		return;
+	/* up to one that the kernel cannot read, either */
+	for (long i = 0; i < count && user_reads(&pages, &list[i], sizeof list[i]) &&
+	                 user_reads(&pages, list[i], sizeof *list[i]);
+	     i++)
+		hook_before_aio((int)list[i]->aio_fildes);
+}
+
+EXPORT int io_submit(aio_context_t context, long count, struct iocb **list);
+EXPORT int io_submit(aio_context_t context, long count, struct iocb **list)
+{
+	hook_before_submit(count, list);
+	if (real.io_submit)
+		return real.io_submit(context, count, list);
+	return (int)sys_raw(SYS_io_submit, (long)context, count, (long)list, 0, 0, 0);
+}
+
+void hook_ring_made(void)
+{
+	int before = errno;
+
+	engage_refuse(THROUGH_IO_URING);
+	errno = before;
+}
+
+/* A liburing that is loaded, but not where everybody finds it. */
+static void *find_liburing(const char *name)
+{
+	static const char *const files[] = {"liburing.so.2", "liburing.so.1"};
+	int before = errno;
+	void *found = NULL;
+
+	for (size_t i = 0; i < sizeof files / sizeof *files && !found; i++) {
+		void *library = dlopen(files[i], RTLD_LAZY | RTLD_NOLOAD);
+
+		if (library) {
+			found = dlsym(library, name);
+			dlclose(library);
+		}
+	}
+	dlerror();
+	errno = before;
+	return found;
+}
+
+/* Returns -errno as all of liburing does; ENOSYS: no liburing, which says that there are no rings. */
+#define MAKE_RING(name, ...) \
+	int r; \
+	if (!real.name) \
+		real.name = (__typeof__(real.name))(uintptr_t)find_liburing(#name); \
+	r = real.name ? real.name(__VA_ARGS__) : -ENOSYS; \
+	if (r >= 0) \
+		hook_ring_made(); \
+	return r
+
+EXPORT int io_uring_setup(unsigned entries, void *params);
+EXPORT int io_uring_queue_init(unsigned entries, void *ring, unsigned flags);
+EXPORT int io_uring_queue_init_params(unsigned entries, void *ring, void *params);
+EXPORT int io_uring_queue_init_mem(unsigned entries, void *ring, void *params, void *memory, size_t size);
+EXPORT int io_uring_queue_mmap(int fd, void *params, void *ring);
+
+EXPORT int io_uring_setup(unsigned entries, void *params) { MAKE_RING(io_uring_setup, entries, params); }
+EXPORT int io_uring_queue_init(unsigned entries, void *ring, unsigned flags)
+{
+	MAKE_RING(io_uring_queue_init, entries, ring, flags);
+}
+EXPORT int io_uring_queue_init_params(unsigned entries, void *ring, void *params)
+{
+	MAKE_RING(io_uring_queue_init_params, entries, ring, params);
+}
+EXPORT int io_uring_queue_init_mem(unsigned entries, void *ring, void *params, void *memory, size_t size)
+{
+	MAKE_RING(io_uring_queue_init_mem, entries, ring, params, memory, size);
+}
+/* of a ring that somebody else made and passed on */
+EXPORT int io_uring_queue_mmap(int fd, void *params, void *ring)
+{
+	MAKE_RING(io_uring_queue_mmap, fd, params, ring);
+}

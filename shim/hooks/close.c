@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+/* hook_close: descriptors are duplicated and closed; fcntl. */
+#include "hooks/hook.h"
+
+#include "base/sys.h"
+#include "base/user.h"
+#include "hooks/cancel.h"
+#include "staging/attach.h"
+
+#include <fcntl.h>
+#include <stdarg.h>
+#include <unistd.h>
+
+EXPORT int close(int fd)
+{
+	long staged;
+	int r;
+
+	if (own_fd_is(fd))
+		return (int)hook_result(-EBADF);
+	if (fdtable_get(fd)) {
+		cancel_point(); /* before the descriptor is forgotten */
+		return (int)hook_result(fd_close(fd));
+	}
+	staged = fd_close_prepare(fd);
+	r = real.close(fd);
+	/* the descriptor is gone in any case; what could not be written is the error that matters */
+	return r == 0 && staged != FD_PASS ? (int)hook_result(staged) : r;
+}
+
+static long next_close_range(unsigned from, unsigned to, int flags)
+{
+	int r;
+
+	if (!real.close_range)
+		return sys_raw(SYS_close_range, from, to, flags, 0, 0, 0);
+	r = real.close_range(from, to, flags);
+	return r < 0 ? -errno : r;
+}
+
+EXPORT int close_range(unsigned from, unsigned to, int flags)
+{
+	return (int)hook_result(fd_close_range(from, to, flags, next_close_range));
+}
+
+EXPORT void closefrom(int from)
+{
+	if (from < 0)
+		from = 0;
+	if (real.closefrom && meta_idle() && fd_next_own((unsigned)from, ~0u) < 0 &&
+	    fdtable_next((unsigned)from, ~0u) < 0)
+		real.closefrom(from);
+	else
+		close_range((unsigned)from, ~0u, 0);
+}
+
+EXPORT int dup(int oldfd)
+{
+	struct fd_copy c;
+	int fd, before = errno;
+
+	if (own_fd_is(oldfd))
+		return (int)hook_result(-EBADF);
+	do {
+		fd_dup_begin(&c, oldfd);
+		fd = real.dup(oldfd);
+		fd_dup_done(&c, fd);
+	} while (fd < 0 && hook_again(before));
+	return fd;
+}
+
+EXPORT int dup2(int oldfd, int newfd)
+{
+	struct fd_dup_onto d;
+	int r;
+
+	if (fd_dup_onto_prepare(&d, oldfd, newfd) == -EBADF)
+		return (int)hook_result(-EBADF);
+	r = real.dup2(oldfd, newfd);
+	fd_dup_onto_done(&d, r >= 0);
+	return r;
+}
+
+EXPORT int dup3(int oldfd, int newfd, int flags)
+{
+	struct fd_dup_onto d;
+	int r;
+
+	if (flags & ~O_CLOEXEC)
+		return real.dup3(oldfd, newfd, flags); /* which the kernel refuses */
+	if (fd_dup_onto_prepare(&d, oldfd, newfd) == -EBADF)
+		return (int)hook_result(-EBADF);
+	r = real.dup3(oldfd, newfd, flags);
+	fd_dup_onto_done(&d, r >= 0);
+	return r;
+}
+
+static bool is_lock(int cmd)
+{
+	return cmd == F_SETLK || cmd == F_SETLKW || cmd == F_OFD_SETLK || cmd == F_OFD_SETLKW;
+}
+
+/* We lease files too, and must not do it behind the program's own lease. */
+static bool is_lease(int cmd)
+{
+	return cmd == F_SETLEASE || cmd == F_SETSIG || cmd == F_SETOWN || cmd == F_SETOWN_EX ||
+	       cmd == F_NOTIFY;
+}
+
+static long copied(long (*next)(int fd, int cmd, long arg), int fd, int cmd, long arg)
+{
+	struct fd_copy c;
+	long copy;
+
+	do {
+		fd_dup_begin(&c, fd);
+		copy = next(fd, cmd, arg);
+		fd_dup_done(&c, (int)copy);
+	} while (copy == -EMFILE && fd_spare_own());
+	return copy;
+}
+
+static long before_fcntl_lock(int fd, const struct flock *lock)
+{
+	if (fd_lock_changes_nothing(fd))
+		return 0;
+	return fd_before_lock(fd, user_readable(lock, sizeof *lock) && lock->l_type == F_UNLCK);
+}
+
+long hook_fcntl(long (*next)(int fd, int cmd, long arg), int fd, int cmd, long arg)
+{
+	struct ofd *o;
+	long r;
+
+	if (cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC)
+		return own_fd_is(fd) ? -EBADF : copied(next, fd, cmd, arg);
+	if (is_lock(cmd)) {
+		r = before_fcntl_lock(fd, (const struct flock *)(uintptr_t)arg);
+		if (r < 0)
+			return r;
+	} else if (is_lease(cmd) || cmd == F_SETFL) {
+		lazy_resolve(fd); /* (whoever did it meanwhile would go on with the old flags) */
+	}
+	o = fdtable_get(fd);
+	if (__builtin_expect(!o, 1)) {
+		if (own_fd_is(fd))
+			return -EBADF;
+		/* a lock through a descriptor that we do not manage: closing one of ours would drop it */
+		if (engage_config && is_lock(cmd) && !alive_vforked)
+			meta_map(fd, false);
+		return next(fd, cmd, arg);
+	}
+	r = fd_fcntl(fd, o, cmd, arg);
+	if (r != FD_PASS)
+		return r;
+	r = next(fd, cmd, arg);
+	if (r >= 0 && is_lock(cmd))
+		fd_locked(fd);
+	return r;
+}
+
+/* What is asked about must be the program's, not that of a lease of ours. */
+void hook_before_owner(int fd)
+{
+	struct ofd *o = fdtable_get(fd);
+
+	if (o)
+		fd_fcntl(fd, o, F_GETOWN, 0);
+}
+
+/* A process group comes back as its negative: no error. */
+static int owner_of(int (*next)(int fd, int cmd, long arg), int fd)
+{
+	hook_before_owner(fd);
+	return next(fd, F_GETOWN, 0);
+}
+
+#define NEXT_FCNTL(name) \
+	static long next_##name(int fd, int cmd, long arg) \
+	{ \
+		int r = real.name(fd, cmd, arg); \
+		return r == -1 ? -errno : r; \
+	}
+NEXT_FCNTL(fcntl)
+NEXT_FCNTL(fcntl64)
+
+EXPORT int fcntl(int fd, int cmd, ...)
+{
+	va_list list;
+	long arg;
+
+	va_start(list, cmd);
+	arg = va_arg(list, long);
+	va_end(list);
+	if (cmd == F_GETOWN)
+		return owner_of(real.fcntl, fd);
+	return (int)hook_result(hook_fcntl(next_fcntl, fd, cmd, arg));
+}
+
+EXPORT int fcntl64(int fd, int cmd, ...)
+{
+	va_list list;
+	long arg;
+
+	va_start(list, cmd);
+	arg = va_arg(list, long);
+	va_end(list);
+	if (cmd == F_GETOWN)
+		return owner_of(real.fcntl64, fd);
+	return (int)hook_result(hook_fcntl(next_fcntl64, fd, cmd, arg));
+}
+
+#define ALIAS_OF(name) EXPORT __attribute__((alias(#name), copy(name)))
+ALIAS_OF(close) int __close(int fd);
+ALIAS_OF(dup2) int __dup2(int oldfd, int newfd);
+ALIAS_OF(fcntl) int __fcntl(int fd, int cmd, ...);

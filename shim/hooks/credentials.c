@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+/* hook_credentials: the process changes its ids, or gives up capabilities (hooks/namespaces.c). */
+#include "hooks/hook.h"
+
+#include "process/credentials.h"
+
+#include <grp.h>
+#include <sys/fsuid.h>
+#include <unistd.h>
+
+#define STAYS UINT32_MAX
+
+#define CHANGE(what, call) \
+	bool begun = credentials_begin(what); \
+	int r = (call); \
+	credentials_end(begun); \
+	return r
+
+EXPORT int setuid(uid_t uid) { CHANGE(credentials_of_users(uid, uid, uid), real.setuid(uid)); }
+EXPORT int seteuid(uid_t uid) { CHANGE(credentials_of_users(STAYS, uid, STAYS), real.seteuid(uid)); }
+EXPORT int setreuid(uid_t real_id, uid_t effective)
+{
+	CHANGE(credentials_of_users(real_id, effective, STAYS), real.setreuid(real_id, effective));
+}
+EXPORT int setresuid(uid_t real_id, uid_t effective, uid_t saved)
+{
+	CHANGE(credentials_of_users(real_id, effective, saved), real.setresuid(real_id, effective, saved));
+}
+
+EXPORT int setgid(gid_t gid) { CHANGE(credentials_of_groups(gid, gid, gid), real.setgid(gid)); }
+EXPORT int setegid(gid_t gid) { CHANGE(credentials_of_groups(STAYS, gid, STAYS), real.setegid(gid)); }
+EXPORT int setregid(gid_t real_id, gid_t effective)
+{
+	CHANGE(credentials_of_groups(real_id, effective, STAYS), real.setregid(real_id, effective));
+}
+EXPORT int setresgid(gid_t real_id, gid_t effective, gid_t saved)
+{
+	CHANGE(credentials_of_groups(real_id, effective, saved), real.setresgid(real_id, effective, saved));
+}
+
+EXPORT int setgroups(size_t count, const gid_t *groups)
+{
+	CHANGE(CREDENTIALS_GROUPS, real.setgroups(count, groups));
+}
+EXPORT int initgroups(const char *user, gid_t group)
+{
+	CHANGE(CREDENTIALS_GROUPS, real.initgroups(user, group));
+}
+
+/* Of the calling thread alone.  (An id that nobody has asks which one it is.) */
+EXPORT int setfsuid(uid_t uid)
+{
+	if (uid != STAYS)
+		credentials_of_thread();
+	return real.setfsuid(uid);
+}
+EXPORT int setfsgid(gid_t gid)
+{
+	if (gid != STAYS)
+		credentials_of_thread();
+	return real.setfsgid(gid);
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+/* hook_handle: descriptors that are opened by something else than a path, or that other processes send or get. */
+#include "hooks/hook.h"
+
+#include "base/sys.h"
+#include "base/user.h"
+#include "descriptors/fd_passing.h"
+#include "hooks/cancel.h"
+#include "staging/attach.h"
+
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <sys/fanotify.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* Which file it will be is not known beforehand, so a truncating open settles all of them. */
+static void prepare_unnamed(struct fd_open *op, int flags)
+{
+	if (flags & O_TRUNC)
+		meta_settle_all();
+	fd_open_prepare(op, AT_FDCWD, NULL, flags);
+}
+
+/* Nobody stages for what it is to cut. */
+static void hold_off(struct fd_open *op, long target)
+{
+	if (target < 0)
+		return; /* none, or no descriptor is left for asking */
+	fd_open_cuts(op, (int)target);
+	sys.close((int)target);
+}
+
+void hook_by_handle_prepare(struct fd_open *op, int mountfd, const struct file_handle *handle, int flags)
+{
+	prepare_unnamed(op, flags);
+	if (fd_open_cuts_some(op))
+		hold_off(op,
+		         sys_raw(SYS_open_by_handle_at, mountfd, (long)handle, O_PATH | O_CLOEXEC, 0, 0, 0));
+}
+
+#define OPEN_PREPARED(again, call) \
+	do \
+		fd = (call); \
+	while (fd < 0 && (again)); \
+	if (fd >= 0 && fd_open_concerns(&op)) \
+		fd_opened(&op, fd); \
+	fd_open_end(&op); \
+	return fd
+
+EXPORT int open_by_handle_at(int mountfd, struct file_handle *handle, int flags)
+{
+	struct fd_open op;
+	int fd, before = errno;
+
+	if (flags & O_TRUNC)
+		cancel_point(); /* not in the middle (fd_open_end) */
+	hook_by_handle_prepare(&op, mountfd, handle, flags);
+	OPEN_PREPARED(hook_again(before), real.open_by_handle_at(mountfd, handle, flags));
+}
+
+/* Where POSIX shared memory lies, as the C library has it: PATH_MAX bytes; NULL for names that it refuses. */
+static const char *shm_path(const char *name, char *path)
+{
+	size_t n = sizeof "/dev/shm/" - 1;
+
+	if (!name)
+		return NULL;
+	memcpy(path, "/dev/shm/", n);
+	while (*name == '/')
+		name++;
+	while (*name && n + 1 < PATH_MAX)
+		path[n++] = *name++;
+	path[n] = '\0';
+	return *name ? NULL : path;
+}
+
+EXPORT int shm_open(const char *name, int flags, mode_t mode)
+{
+	char path[PATH_MAX];
+	struct fd_open op;
+	int fd, before = errno;
+
+	/* (the C library adds that flag: the open waits for no lease) */
+	fd_open_prepare(&op, AT_FDCWD, shm_path(name, path), flags | O_NONBLOCK);
+	OPEN_PREPARED(hook_open_again(&op, before), real.shm_open(name, flags, mode));
+}
+
+EXPORT int shm_unlink(const char *name)
+{
+	char room[PATH_MAX];
+	const char *path = meta_idle() ? NULL : shm_path(name, room);
+	struct meta_unlink u = {0};
+	int r;
+
+	if (path)
+		meta_unlink_prepare(&u, AT_FDCWD, path);
+	r = real.shm_unlink(name);
+	if (r == 0)
+		meta_unlink_done(&u);
+	return r;
+}
+
+static int next_openat2(int dirfd, const char *path, void *how, size_t size)
+{
+	if (real.openat2)
+		return real.openat2(dirfd, path, how, size);
+	return (int)hook_result(sys_raw(SYS_openat2, dirfd, (long)path, (long)how, (long)size, 0, 0));
+}
+
+void hook_openat2_prepare(struct fd_open *op, int dirfd, const char *path, const void *how, size_t size)
+{
+	struct open_how copy = {.flags = O_RDONLY};
+
+	/* what is wrong with it is for the kernel to say */
+	if (size >= sizeof copy && user_readable(how, sizeof copy))
+		copy = *(const struct open_how *)how;
+	if (copy.resolve == 0) {
+		fd_open_prepare(op, dirfd, path, (int)copy.flags);
+		return;
+	}
+	/* the path may lead elsewhere for it than for us */
+	prepare_unnamed(op, (int)copy.flags);
+	if (!fd_open_cuts_some(op))
+		return;
+	copy.flags = O_PATH | O_CLOEXEC | (copy.flags & O_NOFOLLOW);
+	copy.mode = 0;
+	hold_off(op, sys_raw(SYS_openat2, dirfd, (long)path, (long)&copy, sizeof copy, 0, 0));
+}
+
+EXPORT int openat2(int dirfd, const char *path, struct open_how *how, size_t size);
+EXPORT int openat2(int dirfd, const char *path, struct open_how *how, size_t size)
+{
+	struct fd_open op;
+	int fd, before = errno;
+
+	if (real.openat2)
+		cancel_point(); /* not in the middle (fd_open_end) */
+	hook_openat2_prepare(&op, dirfd, path, how, size);
+	OPEN_PREPARED(hook_open_again(&op, before), next_openat2(dirfd, path, how, size));
+}
+
+/* The events of such a group bring descriptors along, at any moment and on any file. */
+EXPORT int fanotify_init(unsigned flags, unsigned event_flags)
+{
+	int fd = real.fanotify_init(flags, event_flags);
+	int before = errno;
+
+	if (fd >= 0 && !(flags & FAN_REPORT_FID)) {
+		engage_refuse(THROUGH_UNKNOWN_FD);
+		errno = before;
+	}
+	return fd;
+}
+
+EXPORT ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
+{
+	pass_sent(message);
+	return real.sendmsg(fd, message, flags);
+}
+
+EXPORT int sendmmsg(int fd, struct mmsghdr *messages, unsigned count, int flags)
+{
+	pass_all_sent(messages, count);
+	return real.sendmmsg(fd, messages, count, flags);
+}
+
+/* The result of a call that brought descriptors; looking at them must not touch errno. */
+#define RECEIVED(type, call, look) \
+	type r = (call); \
+	int before = errno; \
+	if (r >= 0) \
+		look; \
+	errno = before; \
+	return r
+
+EXPORT ssize_t recvmsg(int fd, struct msghdr *message, int flags)
+{
+	RECEIVED(ssize_t, real.recvmsg(fd, message, flags), pass_received(message));
+}
+
+EXPORT int recvmmsg(int fd, struct mmsghdr *messages, unsigned count, int flags, struct timespec *timeout)
+{
+	RECEIVED(int, real.recvmmsg(fd, messages, count, flags, timeout),
+	         pass_all_received(messages, (unsigned)r));
+}
+
+EXPORT int pidfd_getfd(int pidfd, int fd, unsigned flags);
+EXPORT int pidfd_getfd(int pidfd, int fd, unsigned flags)
+{
+	RECEIVED(int,
+	         real.pidfd_getfd ? real.pidfd_getfd(pidfd, fd, flags)
+	                          : (int)hook_result(sys_raw(SYS_pidfd_getfd, pidfd, fd, flags, 0, 0, 0)),
+	         pass_arrived(r));
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+/* hook: what the exported symbols share.  A hook asks the core and turns its answer into -1 and errno. */
+#ifndef FASTWRITE_HOOK_H
+#define FASTWRITE_HOOK_H
+
+#include "descriptors/by_name.h"
+#include "descriptors/fd.h"
+#include "descriptors/fdtable.h"
+#include "descriptors/io.h"
+#include "descriptors/unresolved.h"
+#include "hooks/real.h"
+
+#include <errno.h>
+#include <sys/socket.h>
+
+/* Declared by glibc from 2.34 on. */
+#if !__GLIBC_PREREQ(2, 34)
+extern int close_range(unsigned from, unsigned to, int flags);
+extern void closefrom(int from);
+extern int execveat(int dirfd, const char *path, char *const argv[], char *const env[], int flags);
+extern pid_t _Fork(void);
+#endif
+/* From 2.36 on. */
+#if !__GLIBC_PREREQ(2, 36)
+struct mount_attr;
+extern int mount_setattr(int dirfd, const char *path, unsigned flags, struct mount_attr *attributes,
+                         size_t size);
+#endif
+
+/* The headers promise that paths are not NULL; programs pass NULL all the same, and the kernel answers. */
+#pragma GCC diagnostic ignored "-Wnonnull-compare"
+
+#define EXPORT __attribute__((visibility("default")))
+
+/* What a hook and its system call by number (hooks/syscall.c) have in common; -errno for failure. */
+long hook_fcntl(long (*next)(int fd, int cmd, long arg), int fd, int cmd, long arg);
+void hook_before_owner(int fd);
+int hook_before_ioctl(int fd, unsigned long request, const void *arg);
+/* It gives the file other contents and another size: to be made within a meta_change. */
+bool hook_ioctl_clones(unsigned long request);
+/* It sets attributes of the file. */
+bool hook_ioctl_sets(unsigned long request);
+void hook_before_copy(int in, int out);
+void hook_before_aio(int fd);
+void hook_by_handle_prepare(struct fd_open *op, int mountfd, const struct file_handle *handle, int flags);
+void hook_openat2_prepare(struct fd_open *op, int dirfd, const char *path, const void *how, size_t size);
+struct iocb;
+void hook_before_submit(long count, struct iocb *const *list);
+void hook_ring_made(void);
+void hook_before_detach(void);
+
+/* What a file is like is asked by `call`, into r.  When that does not fit what is staged, or was a moment ago, `settle` makes
+ * it fit, and it is asked once more. */
+#define HOOK_ASK(r, call, settle) \
+	uint32_t releases = meta_releases(); \
+	r = (call); \
+	if (r == 0 && meta_outdated(releases) && (settle)) { \
+		struct meta_change again; \
+		if (meta_asks_again(&again)) \
+			(void)(settle); \
+		r = (call); \
+		meta_change_end(&again); \
+	}
+#define HOOK_SETTLE_STAT(out) meta_settle_stat((out)->st_dev, (out)->st_ino, releases)
+#define HOOK_SETTLE_STATX(out) meta_settle_identity(sys_dev_of(out), (out)->stx_ino, releases)
+
+/* The exported write, for hooks that put out what they made: reached by no other library's symbol. */
+extern ssize_t hook_write(int fd, const void *buf, size_t size) __attribute__((visibility("hidden")));
+
+/* A call failed for want of a descriptor: true when one of ours was given up and it is to be tried again, with the
+ * errno that the program had before. */
+static inline bool hook_again(int before)
+{
+	if (errno != EMFILE || !fd_spare_own())
+		return false;
+	errno = before;
+	return true;
+}
+
+/* After a failed open: one that does not wait may have met the lease of a flush of ours. */
+static inline bool hook_open_again(struct fd_open *op, int before)
+{
+	if (hook_again(before))
+		return true;
+	if (errno != EAGAIN || !fd_lease_over(op))
+		return false;
+	errno = before;
+	return true;
+}
+
+/* -errno from the core -> what a C library function returns.  errno is left alone on success. */
+static inline long hook_result(long r)
+{
+	if (__builtin_expect(r < 0, 0)) {
+		errno = (int)-r;
+		return -1;
+	}
+	return r;
+}
+
+#endif

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+/* init: the library comes and goes. */
+#include "base/kill.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "config/config.h"
+#include "descriptors/fd.h"
+#include "flush/engine.h"
+#include "hooks/real.h"
+#include "hooks/stream_table.h"
+#include "process/inherit.h"
+#include "process/process.h"
+#include "process/registry.h"
+#include "recovery/recover.h"
+#include "staging/attach.h"
+#include "staging/stats.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct config config;
+
+static void wrong_configuration(const char *error)
+{
+	log_error("%s%s", error,
+	          config.strict ? " (FASTWRITE_STRICT=1: not started)"
+	                        : "; nothing is managed, the program runs as it is");
+	if (config.strict)
+		sys_raw(SYS_exit_group, 2, 0, 0, 0, 0, 0);
+}
+
+/* Bytes of processes that died are put in place before the program can look at the files. */
+static void recover_known_places(void)
+{
+	char dir[PATH_MAX];
+
+	for (uint32_t i = 0; i < config.rule_count; i++) {
+		const struct rule *rule = &config.rules[i];
+
+		if (rule->set.staging[0])
+			recover_dead(rule->set.staging, -1, rule->set.mem_bytes);
+		if (strcmp(rule->prefix, "/") != 0 &&
+		    log_format(dir, sizeof dir, "%s/" ARENA_DIR, rule->prefix) + 1 < sizeof dir)
+			recover_dead(dir, -1, rule->set.mem_bytes);
+	}
+}
+
+/* `fastwrite run` says it itself, once. */
+static void say_doubts(void)
+{
+	char path[PATH_MAX];
+	char text[LOG_LINE_MAX];
+	const struct rule *rule;
+
+	if (getenv("FASTWRITE_REGISTRY"))
+		return;
+	for (uint32_t i = 0; i < config.rule_count; i++) {
+		if (config_doubt(&config, &config.rules[i], DOUBT_SEVERAL, text, sizeof text))
+			log_warn("%s", text);
+		if (log_enabled(LOG_INFO) &&
+		    config_doubt(&config, &config.rules[i], DOUBT_MISSING, text, sizeof text))
+			log_info("%s", text);
+	}
+	/* looking at every program's descriptors would cost every program */
+	for (int fd = 0; fd <= 2 && log_enabled(LOG_INFO); fd++) {
+		rule = config_rule_of_fd(&config, fd, path);
+		if (rule) {
+			config_fd_text(fd, path, rule, text, sizeof text);
+			log_info("%s", text);
+		}
+	}
+}
+
+static void start_inheriting(void)
+{
+	const struct inherit_files files = {.config = config.file, .stats = config.stats_file};
+	Dl_info own;
+
+	if (dladdr(&config, &own) == 0 || inherit_start(own.dli_fname, environ, &files) < 0)
+		log_warn(
+			"cannot remember the environment: programs with one of their own run without the library");
+}
+
+static void set_pace(void)
+{
+	uint32_t pace = UINT32_MAX;
+
+	for (uint32_t i = 0; i < config.rule_count; i++) {
+		const struct settings *set = &config.rules[i].set;
+
+		if (set->lag_ms < pace)
+			pace = set->lag_ms;
+		if (set->sync == SYNC_RELAXED && set->relaxed_ms < pace)
+			pace = set->relaxed_ms;
+	}
+	engine_set_pace(pace);
+}
+
+__attribute__((constructor)) static void fastwrite_start(void)
+{
+	char error[CONFIG_ERROR_MAX];
+
+	log_start();
+	real_resolve();
+	if (config_load(&config, environ, error) < 0) {
+		wrong_configuration(error);
+		return;
+	}
+	log_set_level(config.log);
+	if (config.rule_count == 0)
+		return;
+	fd_set_process();
+	set_pace();
+	registry_set(getenv("FASTWRITE_REGISTRY"));
+	stats_set(&config);
+#ifdef FASTWRITE_DEBUG
+	{
+		const char *step = getenv("FASTWRITE_KILL_STEP");
+
+		kill_arm(step ? strtoul(step, NULL, 10) : 0);
+		step = getenv("FASTWRITE_KILL_CHILD_STEP");
+		kill_arm_children(step ? strtoul(step, NULL, 10) : 0);
+	}
+#endif
+	say_doubts();
+	recover_known_places();
+	if (config.inherit)
+		start_inheriting();
+	if (config.rules[0].set.stdio == STDIO_ON)
+		slots_install();
+	if (pthread_atfork(process_fork_prepare, process_fork_parent, process_fork_child) != 0) {
+		log_error("cannot watch fork; nothing is managed");
+		return;
+	}
+	engage_config = &config;
+}
+
+/* Later exit handlers may still write: everything is settled here, and written through from now on. */
+__attribute__((destructor)) static void fastwrite_stop(void) { process_exit(); }

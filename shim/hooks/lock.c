@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+/* hook_lock: locks hand a file from one process to another, so it is settled before and refreshed after. */
+#include "hooks/hook.h"
+
+#include <sys/file.h>
+#include <unistd.h>
+
+EXPORT int flock(int fd, int operation)
+{
+	long before = fd_before_lock(fd, operation & LOCK_UN);
+	int r = before < 0 ? (int)hook_result(before) : real.flock(fd, operation);
+
+	if (r == 0 && fdtable_get(fd))
+		fd_locked(fd);
+	return r;
+}
+
+/* lockf is fcntl(F_SETLK) inside the C library: the same trap with descriptors of ours (see descriptors/fd.c) */
+static int lock_region(int (*next)(int, int, off_t), int fd, int cmd, off_t length)
+{
+	struct ofd *o;
+	long before;
+	int r;
+
+	before = fd_before_lock(fd, cmd == F_ULOCK);
+	if (before < 0)
+		return (int)hook_result(before);
+	o = fdtable_get(fd);
+	if (!o) {
+		if (!alive_vforked)
+			meta_map(fd, false);
+		return next(fd, cmd, length);
+	}
+	before = fd_before_posix_lock(fd);
+	if (before < 0)
+		return (int)hook_result(before);
+	r = next(fd, cmd, length);
+	if (r == 0)
+		fd_locked(fd);
+	return r;
+}
+
+EXPORT int lockf(int fd, int cmd, off_t length) { return lock_region(real.lockf, fd, cmd, length); }
+EXPORT int lockf64(int fd, int cmd, off64_t length) { return lock_region(real.lockf64, fd, cmd, length); }

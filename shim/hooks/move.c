@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+/* hook_move: ways to move a file's bytes around write and read. */
+#include "hooks/hook.h"
+
+#include "base/sys.h"
+#include "base/user.h"
+#include "staging/attach.h"
+
+#include <aio.h>
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <linux/loop.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/sendfile.h>
+#include <unistd.h>
+
+/*
+ * Memory allocators call mmap while dlsym, which we need to find the real mmap, waits for their memory: the
+ * anonymous case goes straight to the kernel.
+ */
+static void *map(void *addr, size_t length, int prot, int flags, int fd, off_t offset)
+{
+	long r;
+
+	if (!(flags & MAP_ANONYMOUS) && engage_config)
+		meta_map(fd, (flags & MAP_SHARED) && (prot & PROT_WRITE));
+	r = sys_raw(SYS_mmap, (long)addr, (long)length, prot, flags, fd, offset);
+	return r < 0 && r > -4096 ? (void *)hook_result(r) : (void *)r;
+}
+
+EXPORT void *mmap(void *addr, size_t length, int prot, int flags, int fd, off_t offset)
+{
+	return map(addr, length, prot, flags, fd, offset);
+}
+
+EXPORT void *mmap64(void *addr, size_t length, int prot, int flags, int fd, off64_t offset)
+{
+	return map(addr, length, prot, flags, fd, offset);
+}
+
+void hook_before_copy(int in, int out)
+{
+	/* one that is only noted could be engaged by another thread while the copy moves its position */
+	lazy_resolve(in);
+	lazy_resolve(out);
+	if (fdtable_get(in))
+		fd_use_unmodelled(in, THROUGH_SPLICE);
+	if (fdtable_get(out))
+		fd_use_unmodelled(out, THROUGH_SPLICE);
+}
+
+EXPORT ssize_t sendfile(int out, int in, off_t *offset, size_t count)
+{
+	hook_before_copy(in, out);
+	return real.sendfile(out, in, offset, count);
+}
+
+EXPORT ssize_t sendfile64(int out, int in, off64_t *offset, size_t count)
+{
+	hook_before_copy(in, out);
+	return real.sendfile64(out, in, offset, count);
+}
+
+EXPORT ssize_t splice(int in, off64_t *in_offset, int out, off64_t *out_offset, size_t size, unsigned flags)
+{
+	hook_before_copy(in, out);
+	return real.splice(in, in_offset, out, out_offset, size, flags);
+}
+
+EXPORT ssize_t copy_file_range(int in, off64_t *in_offset, int out, off64_t *out_offset, size_t size,
+                               unsigned flags)
+{
+	hook_before_copy(in, out);
+	return real.copy_file_range(in, in_offset, out, out_offset, size, flags);
+}
+
+/* A descriptor inside the structure that an ioctl takes: its first number is at `offset`. */
+static int fd_inside(const void *arg, size_t offset)
+{
+	int fd = -1;
+
+	if (user_readable((const char *)arg + offset, sizeof fd))
+		memcpy(&fd, (const char *)arg + offset, sizeof fd);
+	return fd;
+}
+
+/* What an ioctl means for files other than the one it is made on. */
+static void ioctl_others(unsigned long request, const void *arg)
+{
+	enum { BTRFS = 0x94, EXT4_MOVE = 15, XFS_EXCHANGE = 129 };
+
+	switch (request) {
+	case LOOP_SET_FD:
+	case LOOP_CHANGE_FD: fd_use_unmodelled((int)(intptr_t)arg, THROUGH_IOCTL); return;
+	case LOOP_CONFIGURE: fd_use_unmodelled(fd_inside(arg, 0), THROUGH_IOCTL); return;
+	default: break;
+	}
+	/* clones, snapshots, exchanged extents, a frozen file system: they take what is in the kernel */
+	switch (_IOC_TYPE(request)) {
+	case 'f':
+		if (_IOC_NR(request) == EXT4_MOVE)
+			meta_release_fd(fd_inside(arg, sizeof(uint32_t)));
+		meta_settle_all();
+		return;
+	case 'X':
+		if (_IOC_NR(request) == XFS_EXCHANGE)
+			meta_release_fd(fd_inside(arg, 0));
+		meta_settle_all();
+		return;
+	case BTRFS:
+		lazy_use_all(); /* the source, for which another member of the family may stage */
+		meta_settle_all();
+		return;
+	default: return;
+	}
+}
+
+bool hook_ioctl_clones(unsigned long request) { return request == FICLONE || request == FICLONERANGE; }
+
+bool hook_ioctl_sets(unsigned long request)
+{
+	return request == FS_IOC_SETFLAGS || request == FS_IOC_FSSETXATTR || request == FS_IOC_SETVERSION;
+}
+
+int hook_before_ioctl(int fd, unsigned long request, const void *arg)
+{
+	if (engage_config)
+		ioctl_others(request, arg);
+	return meta_release_fd(fd);
+}
+
+EXPORT int ioctl(int fd, unsigned long request, ...)
+{
+	struct meta_change change = {.begun = false};
+	va_list list;
+	void *arg;
+	int r;
+
+	va_start(list, request);
+	arg = va_arg(list, void *);
+	va_end(list);
+	if (hook_ioctl_clones(request))
+		meta_change_fd(&change, fd); /* (again below, which says how it ends) */
+	r = hook_before_ioctl(fd, request, arg);
+	r = r < 0 ? (int)hook_result(r) : real.ioctl(fd, request, arg);
+	if (r == 0 && hook_ioctl_sets(request))
+		file_attributes_changed();
+	meta_change_end(&change);
+	return r;
+}
+
+void hook_before_aio(int fd) { fd_use_unmodelled(fd, THROUGH_AIO); }
+
+EXPORT int aio_read(struct aiocb *cb)
+{
+	hook_before_aio(cb->aio_fildes);
+	return real.aio_read(cb);
+}
+
+EXPORT int aio_read64(struct aiocb64 *cb)
+{
+	hook_before_aio(cb->aio_fildes);
+	return real.aio_read64((struct aiocb *)(void *)cb);
+}
+
+EXPORT int aio_write(struct aiocb *cb)
+{
+	hook_before_aio(cb->aio_fildes);
+	return real.aio_write(cb);
+}
+
+/* The C library looks at nothing else when that is wrong. */
+static void before_aio_fsync(int operation, int const *fd)
+{
+	if (operation == O_SYNC || operation == O_DSYNC)
+		hook_before_aio(*fd);
+}
+
+EXPORT int aio_fsync(int operation, struct aiocb *cb)
+{
+	before_aio_fsync(operation, &cb->aio_fildes);
+	return real.aio_fsync(operation, cb);
+}
+
+EXPORT int aio_fsync64(int operation, struct aiocb64 *cb)
+{
+	before_aio_fsync(operation, &cb->aio_fildes);
+	return real.aio_fsync64(operation, (struct aiocb *)(void *)cb);
+}
+
+EXPORT int aio_write64(struct aiocb64 *cb)
+{
+	hook_before_aio(cb->aio_fildes);
+	return real.aio_write64((struct aiocb *)(void *)cb);
+}
+
+static void before_list(int mode, struct aiocb *const list[], int count)
+{
+	if (mode != LIO_WAIT && mode != LIO_NOWAIT)
+		return; /* and the C library looks at nothing else */
+	for (int i = 0; i < count; i++)
+		if (list[i])
+			hook_before_aio(list[i]->aio_fildes);
+}
+
+EXPORT int lio_listio(int mode, struct aiocb *const list[], int count, struct sigevent *event)
+{
+	before_list(mode, list, count);
+	return real.lio_listio(mode, list, count, event);
+}
+
+EXPORT int lio_listio64(int mode, struct aiocb64 *const list[], int count, struct sigevent *event)
+{
+	struct aiocb *const *same = (struct aiocb *const *)(const void *)list;
+
+	before_list(mode, same, count);
+	return real.lio_listio64(mode, same, count, event);
+}

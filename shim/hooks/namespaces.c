@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+/* hook_apart: namespaces, capabilities, mounts: calls that mind the library's threads or its open files. */
+#include "hooks/hook.h"
+
+#include "base/sys.h"
+#include "process/apart.h"
+#include "process/credentials.h"
+
+#include <linux/capability.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/swap.h>
+
+#define APART(files, call) \
+	struct apart apart = apart_begin(files); \
+	int r = (call); \
+	int error = errno; \
+	apart_end(apart); \
+	errno = error; \
+	return r
+
+static int call_unshare(int flags) { APART(flags & CLONE_FILES, real.unshare(flags)); }
+static int call_setns(int fd, int type) { APART(false, real.setns(fd, type)); }
+
+EXPORT int unshare(int flags)
+{
+	bool begun = credentials_begin(apart_namespaces(flags));
+	int r = call_unshare(flags);
+
+	credentials_end(begun);
+	return r;
+}
+
+EXPORT int setns(int fd, int type)
+{
+	bool begun = credentials_begin(apart_namespaces(type ? type : CLONE_NEWPID | CLONE_NEWUSER));
+	int r = call_setns(fd, type);
+
+	credentials_end(begun);
+	return r;
+}
+
+/* It changes the calling thread only, and one with the old capabilities must not stay behind. */
+static int call_capset(cap_user_header_t header, const cap_user_data_t data)
+{
+	APART(false, real.capset(header, data));
+}
+
+EXPORT int capset(cap_user_header_t header, const cap_user_data_t data);
+EXPORT int capset(cap_user_header_t header, const cap_user_data_t data)
+{
+	bool begun = credentials_begin(credentials_of_capabilities(header, data));
+	int r = call_capset(header, data);
+
+	credentials_end(begun);
+	return r;
+}
+
+/* Descriptors and arenas of ours must not keep a file system busy that the program has left. */
+#define UNLESS_BUSY(call) \
+	int before = errno; \
+	int r = (call); \
+	while (r < 0 && errno == EBUSY && fd_spare_own()) { \
+		errno = before; \
+		r = (call); \
+	} \
+	return r
+
+EXPORT int umount(const char *target) { UNLESS_BUSY(real.umount(target)); }
+
+EXPORT int umount2(const char *target, int flags)
+{
+	if (flags & MNT_DETACH)
+		hook_before_detach();
+	UNLESS_BUSY(real.umount2(target, flags));
+}
+
+/* (remounted read-only) */
+EXPORT int mount(const char *source, const char *target, const char *type, unsigned long flags,
+                 const void *data)
+{
+	UNLESS_BUSY(real.mount(source, target, type, flags, data));
+}
+
+static int next_mount_setattr(int dirfd, const char *path, unsigned flags, void *attributes, size_t size)
+{
+	if (real.mount_setattr)
+		return real.mount_setattr(dirfd, path, flags, attributes, size);
+	return (int)hook_result(
+		sys_raw(SYS_mount_setattr, dirfd, (long)path, flags, (long)attributes, (long)size, 0));
+}
+
+EXPORT int mount_setattr(int dirfd, const char *path, unsigned flags, struct mount_attr *attributes,
+                         size_t size)
+{
+	UNLESS_BUSY(next_mount_setattr(dirfd, path, flags, attributes, size));
+}
+
+/* What is staged for files there would have no path to be recovered by. */
+void hook_before_detach(void)
+{
+	while (fd_spare_own())
+		;
+}
+
+/* The kernel refuses writes to a swap file from then on. */
+EXPORT int swapon(const char *path, int flags)
+{
+	int released = meta_release_path(path);
+
+	return released < 0 ? (int)hook_result(released) : real.swapon(path, flags);
+}

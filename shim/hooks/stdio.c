@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * hook_stdio: streams come and go, and dprintf.  What a stream does to its descriptor is seen by hook_slots; here
+ * the descriptor is made known, as an open makes it.  When streams are not seen (fd_streams_seen) a file that gets
+ * one is settled and written through.
+ */
+#include "hooks/hook.h"
+
+#include "hooks/cancel.h"
+
+#include "base/log.h"
+#include "base/sys.h"
+#include "hooks/stream_table.h"
+
+#include <fcntl.h>
+#include <mntent.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+/* ---- streams that are not seen ---- */
+
+static FILE *unseen_made(FILE *stream)
+{
+	int before = errno;
+
+	if (stream) {
+		int fd = fileno(stream);
+
+		if (fd >= 0)
+			fd_use_stdio(fd);
+		errno = before;
+	}
+	return stream;
+}
+
+/* ---- a stream is made ---- */
+
+struct mode {
+	int flags;   /* as of an open; -1: there is no such mode */
+	bool mapped; /* 'm': may read by a mapping that nobody sees */
+};
+
+/* Characters of a mode that fopen and fdopen look at. */
+enum { FOPEN_LOOKS_AT = 7, FDOPEN_LOOKS_AT = 5 };
+
+static struct mode mode_of(const char *text, int length)
+{
+	struct mode m = {0};
+
+	switch (text[0]) {
+	case 'r': m.flags = O_RDONLY; break;
+	case 'w': m.flags = O_WRONLY | O_CREAT | O_TRUNC; break;
+	case 'a': m.flags = O_WRONLY | O_CREAT | O_APPEND; break;
+	default: m.flags = -1; return m;
+	}
+	for (int i = 1; i < length && text[i]; i++) {
+		switch (text[i]) {
+		case '+': m.flags = (m.flags & ~O_ACCMODE) | O_RDWR; break;
+		case 'x': m.flags |= O_EXCL; break;
+		case 'e': m.flags |= O_CLOEXEC; break;
+		case 'm': m.mapped = true; break;
+		}
+	}
+	return m;
+}
+
+static void before_open(struct fd_open *op, const struct mode *m, const char *path)
+{
+	if (m->flags & O_TRUNC)
+		cancel_point(); /* not in the middle (fd_open_end) */
+	fd_open_prepare(op, AT_FDCWD, path, m->flags);
+	/* the stream's position is set to the end as the kernel knows it */
+	if (path && (m->flags & O_APPEND))
+		meta_settle_path(AT_FDCWD, path, true);
+}
+
+static FILE *after_open(struct fd_open *op, const struct mode *m, FILE *stream)
+{
+	if (stream && m->mapped)
+		fd_use_stdio(stream->_fileno);
+	else if (stream && fd_open_concerns(op))
+		fd_opened(op, stream->_fileno);
+	fd_open_end(op);
+	return stream;
+}
+
+static FILE *open_stream(FILE *(*next)(const char *, const char *), const char *path, const char *mode)
+{
+	struct mode m = mode_of(mode, FOPEN_LOOKS_AT);
+	struct fd_open op;
+	FILE *stream;
+	int before;
+
+	if (m.flags < 0)
+		return next(path, mode);
+	if (!fd_streams_seen) {
+		/* a mode that truncates must not cut off staged bytes that are older than it */
+		if (path)
+			meta_settle_path(AT_FDCWD, path, true);
+		return unseen_made(next(path, mode));
+	}
+	before = errno;
+	before_open(&op, &m, path);
+	do
+		stream = next(path, mode);
+	while (!stream && hook_again(before));
+	return after_open(&op, &m, stream);
+}
+
+EXPORT FILE *fopen(const char *path, const char *mode) { return open_stream(real.fopen, path, mode); }
+EXPORT FILE *fopen64(const char *path, const char *mode) { return open_stream(real.fopen64, path, mode); }
+EXPORT FILE *setmntent(const char *path, const char *mode) { return open_stream(real.setmntent, path, mode); }
+
+static FILE *open_nameless(FILE *(*next)(void))
+{
+	static const struct mode m = {.flags = O_RDWR | O_CREAT | O_EXCL};
+	struct fd_open op;
+	FILE *stream;
+	int before;
+
+	if (!fd_streams_seen)
+		return unseen_made(next());
+	before = errno;
+	before_open(&op, &m, NULL);
+	do
+		stream = next();
+	while (!stream && hook_again(before));
+	return after_open(&op, &m, stream);
+}
+
+EXPORT FILE *tmpfile(void) { return open_nameless(real.tmpfile); }
+EXPORT FILE *tmpfile64(void) { return open_nameless(real.tmpfile64); }
+
+/* ---- a stream changes its file ---- */
+
+static FILE *unseen_reopen(FILE *(*next)(const char *, const char *, FILE *), const char *path,
+                           const char *mode, FILE *stream)
+{
+	int before = errno;
+	int fd = stream ? fileno(stream) : -1;
+
+	if (path)
+		meta_settle_path(AT_FDCWD, path, true);
+	if (fd >= 0 && path)
+		fd_close_prepare(fd);
+	errno = before;
+	return unseen_made(next(path, mode, stream));
+}
+
+/* Reopening needs one descriptor more than the old one, and closes the stream if there is none. */
+static void make_room(int fd)
+{
+	long copy = sys.fcntl(fd, F_DUPFD_CLOEXEC, 0);
+
+	if (copy >= 0)
+		sys.close((int)copy);
+	else if (copy == -EMFILE)
+		fd_spare_own();
+}
+
+/* The stream is locked.  What it holds goes out while its descriptor is still known; then that is as good as
+ * closed, since the C library replaces and closes it by internal calls. */
+static FILE *reopen_locked(FILE *(*next)(const char *, const char *, FILE *), const char *path,
+                           const char *mode, FILE *stream)
+{
+	struct mode m = mode_of(mode, FOPEN_LOOKS_AT);
+	int before = errno;
+	char same[64];
+	struct fd_open op;
+	int fd;
+
+	fflush_unlocked(stream);
+	fd = fileno_unlocked(stream);
+	log_format(same, sizeof same, "/proc/self/fd/%d", fd);
+	if (m.flags >= 0)
+		before_open(&op, &m, path ? path : same);
+	if (fd >= 0) {
+		make_room(fd);
+		fd_close_prepare(fd);
+	}
+	errno = before;
+	stream = next(path, mode, stream);
+	return m.flags >= 0 ? after_open(&op, &m, stream) : stream;
+}
+
+static FILE *reopen_stream(FILE *(*next)(const char *, const char *, FILE *), const char *path,
+                           const char *mode, FILE *stream)
+{
+	FILE *result;
+
+	if (!fd_streams_seen)
+		return unseen_reopen(next, path, mode, stream);
+	if (stream->_flags & _IO_USER_LOCK)
+		return reopen_locked(next, path, mode, stream);
+	flockfile(stream);
+	result = reopen_locked(next, path, mode, stream);
+	funlockfile(stream);
+	return result;
+}
+
+EXPORT FILE *freopen(const char *path, const char *mode, FILE *stream)
+{
+	return reopen_stream(real.freopen, path, mode, stream);
+}
+
+EXPORT FILE *freopen64(const char *path, const char *mode, FILE *stream)
+{
+	return reopen_stream(real.freopen64, path, mode, stream);
+}
+
+/* ---- a stream on a descriptor ---- */
+
+/* Mode "a" makes the descriptor append by an internal call: done before, where it is seen.  True when that was
+ * necessary: then the C library would have gone to the end, too, unless the stream is to be read as well. */
+static bool make_appending(int fd, struct ofd *o, int flags)
+{
+	/* o->flags does not know what a program that inherited the description has set */
+	long now = fd_fcntl(fd, o, F_GETFL, 0);
+	int access = (int)now & O_ACCMODE;
+
+	return now >= 0 && !(now & O_APPEND) && (access == O_RDWR || access == (flags & O_ACCMODE)) &&
+	       fd_fcntl(fd, o, F_SETFL, now | O_APPEND) == 0 && (flags & O_ACCMODE) == O_WRONLY;
+}
+
+EXPORT FILE *fdopen(int fd, const char *mode)
+{
+	struct mode m = mode_of(mode, FDOPEN_LOOKS_AT);
+	struct ofd *o = lazy_used(fd);
+	bool to_end = false;
+	FILE *stream;
+
+	if (own_fd_is(fd) && m.flags >= 0) {
+		errno = EBADF;
+		return NULL;
+	}
+	if ((o || lazy_is(fd)) && m.flags >= 0) {
+		if (!fd_streams_seen || m.mapped)
+			fd_use_stdio(fd);
+		else if (o && (m.flags & O_APPEND))
+			to_end = make_appending(fd, o, m.flags);
+	}
+	stream = real.fdopen(fd, mode);
+	if (stream && to_end)
+		lseek(fd, 0, SEEK_END);
+	return stream;
+}
+
+EXPORT int fclose(FILE *stream)
+{
+	int before = errno;
+	int fd = stream && !slots_see(stream) ? fileno(stream) : -1;
+
+	/* it closes the descriptor by an internal call */
+	if (fd >= 0 && (fdtable_get(fd) || lazy_is(fd)))
+		fd_close_prepare(fd);
+	errno = before;
+	return real.fclose(stream);
+}
+
+/* ---- dprintf ---- */
+
+/*
+ * Some versions of the C library print into a stream of their own, others write pieces by internal calls; either
+ * way the file gets the same bytes.  Here they are made in memory and go out in one write.  Whatever does not fit
+ * in a small buffer gets a mapping: like the C library's own, this must not need its allocator.
+ */
+struct print {
+	int fd;
+	int flag; /* of the fortified form; -1: the plain one */
+	const char *format;
+};
+
+extern int __vsnprintf_chk(char *buf, size_t size, int flag, size_t room, const char *format, va_list args);
+
+static int print_format(const struct print *p, char *buf, size_t size, va_list args)
+{
+	va_list copy;
+	int n;
+
+	va_copy(copy, args);
+	n = p->flag < 0 ? vsnprintf(buf, size, p->format, copy)
+	                : __vsnprintf_chk(buf, size, p->flag, size, p->format, copy);
+	va_end(copy);
+	return n;
+}
+
+/* 0 or -1 and errno. */
+static int print_put(int fd, const char *text, size_t size)
+{
+	while (size > 0) {
+		ssize_t n = hook_write(fd, text, size);
+
+		if (n < 0 && errno != EINTR)
+			return -1;
+		if (n > 0) {
+			text += n;
+			size -= (size_t)n;
+		}
+	}
+	return 0;
+}
+
+static int print_large(const struct print *p, int n, va_list args, bool *printed)
+{
+	size_t size = (size_t)n + 1;
+	char *buf = sys.mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	int before = errno;
+	int r = -1;
+
+	*printed = false;
+	if (sys_is_error(buf))
+		return -1;
+	/* another thread may have changed what it prints */
+	if (print_format(p, buf, size, args) == n) {
+		errno = before;
+		*printed = true;
+		r = print_put(p->fd, buf, (size_t)n) < 0 ? -1 : n;
+	}
+	sys.munmap(buf, size);
+	return r;
+}
+
+/* The result, or *printed is false: nothing was done, and the C library is to do it. */
+static int print(const struct print *p, va_list args, bool *printed)
+{
+	struct ofd *o = fdtable_get(p->fd);
+	int before = errno;
+	char buf[1024];
+	int n, r;
+
+	*printed = false;
+	if (!o && !lazy_is(p->fd))
+		return -1;
+	if (!fd_streams_seen || p->fd == 2) {
+		fd_use_stdio(p->fd);
+		return -1;
+	}
+	n = print_format(p, buf, sizeof buf, args);
+	errno = before;
+	if (n >= 0 && (size_t)n < sizeof buf) {
+		*printed = true;
+		r = print_put(p->fd, buf, (size_t)n) < 0 ? -1 : n;
+	} else {
+		r = n < 0 ? -1 : print_large(p, n, args, printed);
+	}
+	if (!*printed) {
+		/* what it prints before it fails is for the C library to say */
+		fd_use_stdio(p->fd);
+		errno = before;
+	} else if (r >= 0) {
+		errno = before;
+	}
+	return r;
+}
+
+static int print_plain(int fd, const char *format, va_list args)
+{
+	struct print p = {.fd = fd, .flag = -1, .format = format};
+	bool printed;
+	int r = print(&p, args, &printed);
+
+	return printed ? r : real.vdprintf(fd, format, args);
+}
+
+static int print_fortified(int fd, int flag, const char *format, va_list args)
+{
+	struct print p = {.fd = fd, .flag = flag > 0 ? flag : 0, .format = format};
+	bool printed;
+	int r = print(&p, args, &printed);
+
+	return printed ? r : real.__vdprintf_chk(fd, flag, format, args);
+}
+
+EXPORT int vdprintf(int fd, const char *format, va_list args) { return print_plain(fd, format, args); }
+
+EXPORT int dprintf(int fd, const char *format, ...)
+{
+	va_list args;
+	int r;
+
+	va_start(args, format);
+	r = print_plain(fd, format, args);
+	va_end(args);
+	return r;
+}
+
+EXPORT int __vdprintf_chk(int fd, int flag, const char *format, va_list args);
+EXPORT int __dprintf_chk(int fd, int flag, const char *format, ...);
+
+EXPORT int __vdprintf_chk(int fd, int flag, const char *format, va_list args)
+{
+	return print_fortified(fd, flag, format, args);
+}
+
+EXPORT int __dprintf_chk(int fd, int flag, const char *format, ...)
+{
+	va_list args;
+	int r;
+
+	va_start(args, format);
+	r = print_fortified(fd, flag, format, args);
+	va_end(args);
+	return r;
+}
+
+#define ALIAS_OF(name) EXPORT __attribute__((alias(#name), copy(name)))
+ALIAS_OF(setmntent) FILE *__setmntent(const char *path, const char *mode);

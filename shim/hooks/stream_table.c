@@ -1,0 +1,540 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * hook_slots: what the C library's streams do to descriptors.
+ *
+ * fprintf, fread and fclose reach the kernel by calls inside the C library that no exported symbol intercepts.
+ * But every file stream calls its read, write, seek, close and stat through one of two tables, one for narrow and
+ * one for wide streams.  At the start their entries are found by value and replaced in place, so that existing
+ * streams follow too and the library's own check of where a table lies still holds.
+ *
+ * Each function here does what the one it replaces does, for descriptors that are managed or noted (descriptors/unresolved.h); all
+ * others go to the replaced function.  How write keeps a stream's books differs between versions of the C library,
+ * so it is learnt from the replaced function itself, on a stream made up for the purpose.  Nothing is taken for
+ * granted: before the first file is managed, each entry must be seen to work on a pipe; otherwise all is put back,
+ * and files that get a stream are written through.
+ */
+#include "hooks/stream_table.h"
+
+#include "base/log.h"
+#include "base/sys.h"
+#include "hooks/hook.h"
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <fcntl.h>
+#include <link.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <wchar.h>
+
+enum slot { SLOT_READ, SLOT_WRITE, SLOT_SEEK, SLOT_CLOSE, SLOT_STAT, SLOTS };
+enum { TABLES = 2, ALL_SLOTS = (1 << SLOTS) - 1 };
+
+static const char *const table_symbols[TABLES] = {"_IO_file_jumps", "_IO_wfile_jumps"};
+
+static struct {
+	uintptr_t table[TABLES];
+	_Atomic uintptr_t *place[TABLES][SLOTS];
+	uintptr_t replaced[SLOTS];
+	/* glibc 2.42 and later: 64-bit word of a FILE that counts the bytes written; 0 when there is none */
+	size_t counter;
+	/* it was not the C library's fault: no /proc, no descriptor */
+	bool poor;
+} slots;
+
+/* While the entries are tried: which of them were called for one of these descriptors. */
+static struct {
+	bool on;
+	int fds[2];
+	unsigned seen;
+} trial;
+
+static void note(const FILE *stream, enum slot which)
+{
+	if (__builtin_expect(trial.on, 0) &&
+	    (stream->_fileno == trial.fds[0] || stream->_fileno == trial.fds[1]))
+		trial.seen |= 1u << which;
+}
+
+#define REPLACED(slot, result, ...) ((result(*)(__VA_ARGS__))slots.replaced[slot])
+
+static ssize_t next_write(FILE *stream, const void *data, ssize_t size)
+{
+	return REPLACED(SLOT_WRITE, ssize_t, FILE *, const void *, ssize_t)(stream, data, size);
+}
+
+/* ---- the functions ---- */
+
+/* What write does to the stream itself when `done` bytes went out, and then perhaps one call failed. */
+static void keep_books(FILE *stream, ssize_t done, bool failed)
+{
+	if (failed)
+		stream->_flags |= _IO_ERR_SEEN;
+	if (stream->_offset >= 0)
+		stream->_offset += done;
+	if (slots.counter) {
+		uint64_t *counter = (uint64_t *)(void *)((char *)stream + slots.counter);
+
+		*counter += (uint64_t)done;
+	}
+}
+
+/* One write of a managed or noted descriptor: bytes or -errno, or IO_PASS: the rest is for the C library, and
+ * *counted says whether lazy_written must follow. */
+static long put(int fd, const void *data, size_t size, uint32_t *counted)
+{
+	struct ofd *o = fdtable_get(fd);
+
+	*counted = 0;
+	if (!o && lazy_is(fd))
+		o = lazy_write(fd, size, counted);
+	return o ? io_write(fd, o, data, size) : IO_PASS;
+}
+
+static bool written_through(int fd)
+{
+	struct ofd *o = fdtable_get(fd);
+
+	return (!o && !lazy_is(fd) && !fdtable_get(fd)) ||
+	       (o && atomic_load(&atomic_load(&o->file)->mode) == FILE_THROUGH);
+}
+
+static ssize_t slot_write(FILE *stream, const void *data, ssize_t size)
+{
+	int fd = stream->_fileno;
+	ssize_t done = 0;
+	bool failed = false;
+	int asks = 0;
+
+	if (!lazy_is(fd) && !fdtable_get(fd)) {
+		note(stream, SLOT_WRITE);
+		return next_write(stream, data, size);
+	}
+	while (done < size && !failed) {
+		const char *rest = (const char *)data + done;
+		uint32_t counted;
+		long r = put(fd, rest, (size_t)(size - done), &counted);
+
+		if (r == IO_PASS && !counted && asks++ < ASK_TRIES && !written_through(fd))
+			continue; /* it may be something else by now (fd_dup_onto_prepare) */
+		if (r == IO_PASS) {
+			keep_books(stream, done, false);
+			r = next_write(stream, rest, size - done);
+			if (counted)
+				lazy_written(fd, counted);
+			return r < 0 ? r : done + r;
+		}
+		failed = r < 0;
+		if (failed)
+			errno = (int)-r;
+		else
+			done += r;
+	}
+	keep_books(stream, done, failed);
+	return done;
+}
+
+static ssize_t slot_read(FILE *stream, void *data, ssize_t size)
+{
+	int fd = stream->_fileno;
+	struct ofd *o = lazy_moved(fd);
+	long r = o ? io_read_at(fd, o, data, (size_t)size, IO_NO_OFFSET) : IO_PASS;
+
+	if (r != IO_PASS)
+		return hook_result(r);
+	note(stream, SLOT_READ);
+	return REPLACED(SLOT_READ, ssize_t, FILE *, void *, ssize_t)(stream, data, size);
+}
+
+static off64_t slot_seek(FILE *stream, off64_t offset, int whence)
+{
+	int fd = stream->_fileno;
+	struct ofd *o = lazy_moved(fd);
+	long r = o ? io_lseek(fd, o, offset, whence) : IO_PASS;
+
+	if (r != IO_PASS)
+		return hook_result(r);
+	note(stream, SLOT_SEEK);
+	return REPLACED(SLOT_SEEK, off64_t, FILE *, off64_t, int)(stream, offset, whence);
+}
+
+static int slot_close(FILE *stream)
+{
+	long staged = FD_PASS;
+	int r;
+
+	if (fdtable_get(stream->_fileno) || lazy_is(stream->_fileno))
+		staged = fd_close_prepare(stream->_fileno);
+	else
+		note(stream, SLOT_CLOSE);
+	r = REPLACED(SLOT_CLOSE, int, FILE *)(stream);
+	return r == 0 && staged != FD_PASS ? (int)hook_result(staged) : r;
+}
+
+static int slot_stat(FILE *stream, void *out)
+{
+	int (*next)(FILE *, void *) = REPLACED(SLOT_STAT, int, FILE *, void *);
+	const struct stat *st = out;
+	int r;
+
+	lazy_use(stream->_fileno);
+	HOOK_ASK(r, next(stream, out), HOOK_SETTLE_STAT(st))
+	note(stream, SLOT_STAT);
+	return r;
+}
+
+static const char *const slot_symbols[SLOTS] = {
+	[SLOT_READ] = "_IO_file_read",   [SLOT_WRITE] = "_IO_file_write", [SLOT_SEEK] = "_IO_file_seek",
+	[SLOT_CLOSE] = "_IO_file_close", [SLOT_STAT] = "_IO_file_stat",
+};
+
+static uintptr_t ours(enum slot which)
+{
+	switch (which) {
+	case SLOT_READ: return (uintptr_t)slot_read;
+	case SLOT_WRITE: return (uintptr_t)slot_write;
+	case SLOT_SEEK: return (uintptr_t)slot_seek;
+	case SLOT_CLOSE: return (uintptr_t)slot_close;
+	default: return (uintptr_t)slot_stat;
+	}
+}
+
+/* ---- finding ---- */
+
+/* The one entry of a table that holds `function`; NULL when there is none, or another. */
+static _Atomic uintptr_t *find_entry(_Atomic uintptr_t *table, size_t entries, uintptr_t function)
+{
+	_Atomic uintptr_t *found = NULL;
+
+	for (size_t i = 0; i < entries; i++) {
+		if (atomic_load(&table[i]) != function)
+			continue;
+		if (found)
+			return NULL;
+		found = &table[i];
+	}
+	return found;
+}
+
+static bool find_table(int table)
+{
+	void *start = dlsym(RTLD_NEXT, table_symbols[table]);
+	const Elf64_Sym *symbol;
+	Dl_info info;
+
+	if (!start || !dladdr1(start, &info, (void **)&symbol, RTLD_DL_SYMENT) || !symbol ||
+	    info.dli_saddr != start)
+		return false;
+	slots.table[table] = (uintptr_t)start;
+	for (int which = 0; which < SLOTS; which++) {
+		_Atomic uintptr_t *place =
+			find_entry(start, symbol->st_size / sizeof *place, slots.replaced[which]);
+
+		if (!place)
+			return false;
+		slots.place[table][which] = place;
+	}
+	return true;
+}
+
+static bool find_all(void)
+{
+	for (int which = 0; which < SLOTS; which++) {
+		slots.replaced[which] = (uintptr_t)dlsym(RTLD_NEXT, slot_symbols[which]);
+		if (!slots.replaced[which])
+			return false;
+	}
+	return find_table(0) && find_table(1);
+}
+
+/* ---- replacing ---- */
+
+/* One character after the other of /proc/self/maps. */
+struct maps {
+	int fd;
+	char buf[1024];
+	ssize_t size, at;
+};
+
+static int next_char(struct maps *m)
+{
+	if (m->at == m->size) {
+		do
+			m->size = sys.read(m->fd, m->buf, sizeof m->buf);
+		while (m->size == -EINTR);
+		m->at = 0;
+		if (m->size <= 0) {
+			m->size = 0;
+			return -1;
+		}
+	}
+	return (unsigned char)m->buf[m->at++];
+}
+
+/* A number in hexadecimal and the one character behind it; false at the end. */
+static bool next_number(struct maps *m, uintptr_t *out)
+{
+	int c = next_char(m);
+
+	for (*out = 0; (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); c = next_char(m))
+		*out = *out * 16 + (uintptr_t)(c <= '9' ? c - '0' : c - 'a' + 10);
+	return c >= 0;
+}
+
+/* How the page at `address` is protected now, or -1. */
+static int protection_of(uintptr_t address)
+{
+	struct maps m = {.fd = sys.openat(AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC, 0)};
+	uintptr_t from, to;
+	int found = -1;
+
+	if (m.fd < 0) {
+		slots.poor = true;
+		return -1;
+	}
+	while (found < 0 && next_number(&m, &from) && next_number(&m, &to)) {
+		int prot = (next_char(&m) == 'r') * PROT_READ;
+		int c;
+
+		prot |= (next_char(&m) == 'w') * PROT_WRITE;
+		prot |= (next_char(&m) == 'x') * PROT_EXEC;
+		if (address >= from && address < to)
+			found = prot;
+		while ((c = next_char(&m)) >= 0 && c != '\n')
+			;
+	}
+	sys.close(m.fd);
+	return found;
+}
+
+/* The page that is writable just now. */
+struct window {
+	uintptr_t page;
+	int prot; /* as it was, and will be again */
+};
+
+static long protect(uintptr_t page, int prot)
+{
+	return sys_raw(SYS_mprotect, (long)page, (long)getauxval(AT_PAGESZ), prot, 0, 0, 0);
+}
+
+static void window_close(struct window *w)
+{
+	if (w->page && !(w->prot & PROT_WRITE))
+		protect(w->page, w->prot);
+	w->page = 0;
+}
+
+static bool window_move(struct window *w, uintptr_t address)
+{
+	uintptr_t page = address & ~(uintptr_t)(getauxval(AT_PAGESZ) - 1);
+
+	if (w->page == page)
+		return true;
+	window_close(w);
+	w->prot = protection_of(page);
+	if (w->prot < 0 || (!(w->prot & PROT_WRITE) && protect(page, w->prot | PROT_WRITE) < 0))
+		return false;
+	w->page = page;
+	return true;
+}
+
+/* Puts our functions into the tables, or the former ones back. */
+static bool exchange(bool back)
+{
+	struct window w = {0};
+	bool done = true;
+
+	for (int table = 0; table < TABLES && done; table++) {
+		for (int which = 0; which < SLOTS && done; which++) {
+			_Atomic uintptr_t *place = slots.place[table][which];
+
+			done = window_move(&w, (uintptr_t)place);
+			if (done)
+				atomic_store(place, back ? slots.replaced[which] : ours((enum slot)which));
+		}
+	}
+	window_close(&w);
+	return done;
+}
+
+/* ---- trying ---- */
+
+/* A FILE that only write's own part is done to: no lock, no list, no buffer. */
+union books {
+	FILE stream;
+	uint64_t words[sizeof(FILE) / sizeof(uint64_t)];
+};
+_Static_assert(sizeof(FILE) % sizeof(uint64_t) == 0, "a FILE is seen as words");
+
+static void books_open(union books *b, int fd)
+{
+	memset(b, 0, sizeof *b);
+	b->stream._fileno = fd;
+	b->stream._offset = 1000;
+}
+
+/* What the C library's write counts in besides the offset. */
+static void learn_counter(const union books *before, const union books *after, ssize_t size)
+{
+	for (size_t i = 0; i < sizeof before->words / sizeof *before->words; i++) {
+		size_t at = i * sizeof *before->words;
+
+		if (at != offsetof(FILE, _offset) && after->words[i] - before->words[i] == (uint64_t)size)
+			slots.counter = at;
+	}
+}
+
+/* True when keep_books does to a stream what the C library does, after a write to `to` and a failed one to
+ * `from` (which cannot be written to). */
+static bool learn_books(int from, int to)
+{
+	static const char data[3] = "abc";
+	union books mine, theirs;
+	char back[sizeof data];
+	bool same;
+
+	books_open(&mine, to);
+	books_open(&theirs, to);
+	if (next_write(&theirs.stream, data, sizeof data) != sizeof data ||
+	    sys.read(from, back, sizeof back) != sizeof back || memcmp(back, data, sizeof data) != 0)
+		return false;
+	learn_counter(&mine, &theirs, sizeof data);
+	keep_books(&mine.stream, sizeof data, false);
+	same = memcmp(&mine, &theirs, sizeof mine) == 0;
+	books_open(&mine, from);
+	books_open(&theirs, from);
+	same = same && next_write(&theirs.stream, data, sizeof data) == 0;
+	keep_books(&mine.stream, 0, true);
+	return same && memcmp(&mine, &theirs, sizeof mine) == 0;
+}
+
+/* Writes a line to one stream and reads it from the other; a pipe cannot seek. */
+static bool use_streams(FILE *in, FILE *out, bool wide)
+{
+	static const wchar_t wide_line[] = L"wide\n";
+	static const char line[] = "narrow\n";
+	wchar_t wide_back[8] = L"";
+	char back[8] = "";
+
+	if (wide)
+		return fputws(wide_line, out) >= 0 && fflush(out) == 0 && fgetws(wide_back, 8, in) &&
+		       wcscmp(wide_back, wide_line) == 0 && fseek(out, 0, SEEK_END) < 0;
+	return fputs(line, out) >= 0 && fflush(out) == 0 && fgets(back, 8, in) && strcmp(back, line) == 0 &&
+	       fseek(out, 0, SEEK_END) < 0;
+}
+
+/* Every entry of one table is called, and does what it should, for streams on the two ends of a pipe. */
+static bool try_table(const int fds[2], bool wide)
+{
+	char in_buffer[64], out_buffer[64];
+	FILE *in = real.fdopen(fds[0], "r");
+	FILE *out = real.fdopen(fds[1], "w");
+	bool fine = in && out;
+
+	trial.fds[0] = fds[0];
+	trial.fds[1] = fds[1];
+	trial.seen = 0;
+	trial.on = true;
+	if (fine)
+		fine = setvbuf(in, in_buffer, _IOFBF, sizeof in_buffer) == 0 &&
+		       setvbuf(out, out_buffer, _IOFBF, sizeof out_buffer) == 0 && use_streams(in, out, wide);
+	if (out)
+		fine = real.fclose(out) == 0 && fine;
+	else
+		sys.close(fds[1]);
+	if (in)
+		fine = real.fclose(in) == 0 && fine;
+	else
+		sys.close(fds[0]);
+	trial.on = false;
+	return fine && trial.seen == ALL_SLOTS;
+}
+
+static bool make_pipe(int fds[2])
+{
+	bool made = sys_raw(SYS_pipe2, (long)fds, O_CLOEXEC | O_NONBLOCK, 0, 0, 0, 0) == 0;
+
+	slots.poor |= !made;
+	return made;
+}
+
+static bool try_books(void)
+{
+	int fds[2];
+	bool fine;
+
+	if (!make_pipe(fds))
+		return false;
+	fine = learn_books(fds[0], fds[1]);
+	sys.close(fds[0]);
+	sys.close(fds[1]);
+	return fine;
+}
+
+static bool try_tables(void)
+{
+	int fds[2];
+
+	for (int wide = 0; wide < TABLES; wide++)
+		if (!make_pipe(fds) || !try_table(fds, wide))
+			return false;
+	return true;
+}
+
+/* ---- all of it ---- */
+
+/* In the debug build a test makes one step fail. */
+static bool spoiled(const char *step)
+{
+#ifdef FASTWRITE_DEBUG
+	const char *chosen = getenv("FASTWRITE_TEST_SLOTS");
+
+	return chosen && strcmp(chosen, step) == 0;
+#else
+	(void)step;
+	return false;
+#endif
+}
+
+static const char *install(void)
+{
+	const char *why = NULL;
+
+	if (spoiled("find") || !find_all())
+		return "their tables were not found in this C library";
+	if (spoiled("books") || !try_books())
+		return "this C library writes them in a way that is not known";
+	if (spoiled("exchange") || !exchange(false))
+		why = "their tables cannot be changed";
+	else if (!try_tables() || spoiled("try"))
+		why = "they did not pass the check at the start";
+	if (why)
+		exchange(true);
+	return why;
+}
+
+void slots_install(void)
+{
+	int before = errno;
+	const char *why;
+
+	why = install();
+	dlerror(); /* nothing that the program asked for */
+	fd_streams_seen = why == NULL;
+	if (why)
+		log_line(slots.poor ? LOG_INFO : LOG_WARN,
+		         "files with a stream (FILE) are written through: %s%s", why,
+		         slots.poor ? " (no /proc, or no descriptor to spare)" : "");
+	errno = before;
+}
+
+bool slots_see(const FILE *stream)
+{
+	/* the C library puts the address of the table behind what programs know of a FILE */
+	uintptr_t table = *(const uintptr_t *)(const void *)(stream + 1);
+
+	return fd_streams_seen && (table == slots.table[0] || table == slots.table[1]);
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+/* hook_sync: durability calls. */
+#include "hooks/hook.h"
+
+#include "hooks/cancel.h"
+#include "sync/sync.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+EXPORT int fsync(int fd)
+{
+	struct ofd *o;
+
+	lazy_resolve(fd);
+	o = fdtable_get(fd);
+	if (!o)
+		return real.fsync(fd);
+	cancel_point();
+	return (int)hook_result(sync_file(fd, o, true));
+}
+
+EXPORT int fdatasync(int fd)
+{
+	struct ofd *o;
+
+	lazy_resolve(fd);
+	o = fdtable_get(fd);
+	if (!o)
+		return real.fdatasync(fd);
+	cancel_point();
+	return (int)hook_result(sync_file(fd, o, false));
+}
+
+EXPORT void sync(void)
+{
+	meta_settle_for_sync();
+	real.sync();
+}
+
+EXPORT int syncfs(int fd)
+{
+	int failed = meta_settle_for_syncfs(fd);
+	int r = real.syncfs(fd);
+
+	return r == 0 && failed < 0 ? (int)hook_result(failed) : r;
+}
+
+EXPORT int sync_file_range(int fd, off64_t offset, off64_t length, unsigned flags)
+{
+	long r = fd_hand_over(fd);
+
+	return r < 0 ? (int)hook_result(r) : real.sync_file_range(fd, offset, length, flags);
+}
+
+EXPORT int msync(void *addr, size_t length, int flags)
+{
+	/* a mapped file is never staged (hooks/move.c): its own pages are all there is to sync */
+	return real.msync(addr, length, flags);
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * hook_system: functions of the C library that open, write, duplicate or fork by calls of their own inside, on files
+ * that the program may have staged.
+ */
+#include "hooks/hook.h"
+
+#include "process/process.h"
+#include "staging/attach.h"
+
+#include <execinfo.h>
+#include <mntent.h>
+#include <pty.h>
+#include <string.h>
+#include <ulimit.h>
+#include <unistd.h>
+#include <utmp.h>
+#include <utmpx.h>
+#include <wordexp.h>
+
+/* Standard descriptors are replaced inside: what they meant before is forgotten. */
+static void forget_standard(int except)
+{
+	int before = errno;
+
+	for (int fd = 0; fd <= 2; fd++)
+		if (fd != except)
+			fd_close_prepare(fd);
+	errno = before;
+}
+
+/* Where that can only be done afterwards, in the child: nothing may be staged that would then go to what is in their
+ * place. */
+static void before_standard(void)
+{
+	int before = errno;
+
+	for (int fd = 0; fd <= 2; fd++)
+		if (fdtable_get(fd) || lazy_is(fd))
+			fd_use_unmodelled(fd, THROUGH_STANDARD_FD);
+	errno = before;
+}
+
+EXPORT int login_tty(int fd)
+{
+	int r;
+
+	before_standard();
+	r = real.login_tty(fd);
+	if (r == 0)
+		forget_standard(fd);
+	return r;
+}
+
+EXPORT pid_t forkpty(int *master, char *name, const struct termios *terminal, const struct winsize *size)
+{
+	pid_t pid;
+
+	before_standard();
+	pid = real.forkpty(master, name, terminal, size);
+	if (pid == 0)
+		forget_standard(-1);
+	return pid;
+}
+
+/* The parent ends inside, by an _exit that nobody sees: it must leave no arena behind. */
+EXPORT int daemon(int nochdir, int noclose)
+{
+	int r;
+
+	if (!noclose)
+		before_standard();
+	engage_retire_dir(NULL);
+	process_forks_and_ends = true;
+	r = real.daemon(nochdir, noclose);
+	process_forks_and_ends = false;
+	if (r == 0 && !noclose)
+		forget_standard(-1);
+	return r;
+}
+
+/* Command substitution starts a shell. */
+EXPORT int wordexp(const char *words, wordexp_t *expansion, int flags)
+{
+	if (!(flags & WRDE_NOCMD) && words && (strchr(words, '`') || strstr(words, "$(")))
+		process_spawn_prepare();
+	return real.wordexp(words, expansion, flags);
+}
+
+EXPORT void backtrace_symbols_fd(void *const *addresses, int count, int fd)
+{
+	int before = errno;
+
+	if (fdtable_get(fd) || lazy_is(fd))
+		fd_use_unmodelled(fd, THROUGH_STDIO);
+	errno = before;
+	real.backtrace_symbols_fd(addresses, count, fd);
+}
+
+static void settle_all(void)
+{
+	int before = errno;
+
+	meta_settle_all();
+	errno = before;
+}
+
+static void limit_changes(void)
+{
+	int before = errno;
+
+	meta_limit_changes();
+	errno = before;
+}
+
+EXPORT long ulimit(int command, ...)
+{
+	va_list list;
+	long limit;
+
+	va_start(list, command);
+	limit = va_arg(list, long);
+	va_end(list);
+	if (command == UL_SETFSIZE)
+		limit_changes();
+	return real.ulimit(command, limit);
+}
+
+EXPORT int vlimit(int resource, int value);
+EXPORT int vlimit(int resource, int value)
+{
+	limit_changes();
+	return real.vlimit(resource, value);
+}
+
+/* Records of logins are appended and rewritten behind the program's back. */
+#define SETTLED(call) \
+	settle_all(); \
+	return call
+
+EXPORT struct utmp *pututline(const struct utmp *entry) { SETTLED(real.pututline(entry)); }
+EXPORT struct utmpx *pututxline(const struct utmpx *entry) { SETTLED(real.pututxline(entry)); }
+EXPORT void updwtmp(const char *path, const struct utmp *entry) { SETTLED(real.updwtmp(path, entry)); }
+EXPORT void updwtmpx(const char *path, const struct utmpx *entry) { SETTLED(real.updwtmpx(path, entry)); }
+EXPORT void login(const struct utmp *entry) { SETTLED(real.login(entry)); }
+EXPORT int logout(const char *line) { SETTLED(real.logout(line)); }
+EXPORT void logwtmp(const char *line, const char *name, const char *host)
+{
+	SETTLED(real.logwtmp(line, name, host));
+}
+
+#define ALIAS_OF(name) EXPORT __attribute__((alias(#name), copy(name)))
+ALIAS_OF(backtrace_symbols_fd) void __backtrace_symbols_fd(void *const *addresses, int count, int fd);

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * hook_thread: threads are cancelled, and handlers leave a write by a jump.  Natively `write` and its kin are
+ * cancellation points; those that the library answers itself ask as soon as anybody was ever cancelled.
+ */
+#include "hooks/hook.h"
+
+#include "base/user.h"
+#include "hooks/cancel.h"
+#include "staging/stage.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <ucontext.h>
+
+_Atomic bool cancel_used;
+
+EXPORT int pthread_cancel(pthread_t thread)
+{
+	atomic_store(&cancel_used, true);
+	return real.pthread_cancel(thread);
+}
+
+/* Where the stack pointer will be.  0, which leaves nothing, where the C library's secret is not known. */
+static uintptr_t jump_target(const struct __jmp_buf_tag *env)
+{
+#if defined(__x86_64__)
+	enum { STACK_POINTER = 6 };
+	uintptr_t secret, mangled = (uintptr_t)env->__jmpbuf[STACK_POINTER];
+
+	__asm__("movq %%fs:0x30, %0" : "=r"(secret)); /* tcbhead_t.pointer_guard */
+	return (mangled >> 17 | mangled << 47) ^ secret;
+#else
+	(void)env;
+	return 0;
+#endif
+}
+
+static uintptr_t context_target(const ucontext_t *context)
+{
+#if defined(__x86_64__)
+	return (uintptr_t)context->uc_mcontext.gregs[REG_RSP];
+#elif defined(__aarch64__)
+	return (uintptr_t)context->uc_mcontext.sp;
+#endif
+}
+
+#define JUMP(name) \
+	EXPORT __attribute__((noreturn)) void name(struct __jmp_buf_tag env[1], int value) \
+	{ \
+		if (__builtin_expect(stage_frames != NULL, 0)) \
+			stage_left(jump_target(env)); \
+		real.name(env, value); \
+		__builtin_unreachable(); \
+	}
+
+EXPORT void __longjmp_chk(struct __jmp_buf_tag env[1], int value);
+JUMP(longjmp)
+JUMP(_longjmp)
+JUMP(siglongjmp)
+JUMP(__longjmp_chk)
+
+EXPORT int setcontext(const ucontext_t *context)
+{
+	if (__builtin_expect(stage_frames != NULL, 0) && user_readable(context, sizeof *context))
+		stage_left(context_target(context));
+	return real.setcontext(context);
+}

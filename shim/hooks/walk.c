@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * hook_walk: walks through directory trees.  The C library asks for sizes by calls of its own inside these, so what
+ * they found about a staged file is brought up to date before the program sees it.
+ */
+#include "hooks/hook.h"
+
+#include "staging/attach.h"
+
+#include <fts.h>
+#include <ftw.h>
+
+/*
+ * The functions take no context for the callback.  One walk may be made inside the callback of another, in the same
+ * thread; a callback may also leave by longjmp or an exception, and the pointer is then stale until the next walk
+ * sets it: it is followed inside a walk only.
+ */
+struct walk {
+	__ftw_func_t each;
+	__nftw_func_t each_at;
+};
+static __thread const struct walk *walk;
+
+static int visit(const char *path, const struct stat *found, int type)
+{
+	struct stat now = *found;
+
+	if (type == FTW_F)
+		meta_refresh_stat(&now);
+	return walk->each(path, &now, type);
+}
+
+static int visit_at(const char *path, const struct stat *found, int type, struct FTW *where)
+{
+	struct stat now = *found;
+
+	if (type == FTW_F)
+		meta_refresh_stat(&now);
+	return walk->each_at(path, &now, type, where);
+}
+
+#define WALK(member, function, by, call, unwatched) \
+	const struct walk this = {.member = (function)}; \
+	const struct walk *outer = walk; \
+	int r; \
+	if (!engage_config || !(function)) \
+		return unwatched; \
+	walk = &this; \
+	r = (call); \
+	walk = outer; \
+	return r
+
+EXPORT int ftw(const char *path, __ftw_func_t each, int descriptors)
+{
+	WALK(each, each, visit, real.ftw(path, visit, descriptors), real.ftw(path, each, descriptors));
+}
+
+EXPORT int nftw(const char *path, __nftw_func_t each, int descriptors, int flags)
+{
+	WALK(each_at, each, visit_at, real.nftw(path, visit_at, descriptors, flags),
+	     real.nftw(path, each, descriptors, flags));
+}
+
+/* On LP64 both structures are one. */
+_Static_assert(sizeof(struct stat) == sizeof(struct stat64), "stat64");
+
+EXPORT int ftw64(const char *path, __ftw64_func_t each, int descriptors)
+{
+	__ftw_func_t same = (__ftw_func_t)(void (*)(void))each;
+
+	WALK(each, same, visit, real.ftw64(path, visit, descriptors), real.ftw64(path, same, descriptors));
+}
+
+EXPORT int nftw64(const char *path, __nftw64_func_t each, int descriptors, int flags)
+{
+	__nftw_func_t same = (__nftw_func_t)(void (*)(void))each;
+
+	WALK(each_at, same, visit_at, real.nftw64(path, visit_at, descriptors, flags),
+	     real.nftw64(path, same, descriptors, flags));
+}
+
+static FTSENT *refreshed(FTSENT *entry)
+{
+	if (entry && entry->fts_info == FTS_F && entry->fts_statp)
+		meta_refresh_stat(entry->fts_statp);
+	return entry;
+}
+
+static FTSENT *all_refreshed(FTSENT *list)
+{
+	for (FTSENT *e = list; e; e = e->fts_link)
+		refreshed(e);
+	return list;
+}
+
+/* The program sorts by what is found, inside the call. */
+static void before_sort(const FTS *walk_state)
+{
+	if (walk_state && walk_state->fts_compar)
+		meta_settle_all();
+}
+
+EXPORT FTS *fts_open(char *const *paths, int options, int (*compare)(const FTSENT **, const FTSENT **))
+{
+	if (compare)
+		meta_settle_all();
+	return real.fts_open(paths, options, compare);
+}
+
+EXPORT FTSENT *fts_read(FTS *state)
+{
+	before_sort(state);
+	return refreshed(real.fts_read(state));
+}
+
+EXPORT FTSENT *fts_children(FTS *state, int options)
+{
+	before_sort(state);
+	return all_refreshed(real.fts_children(state, options));
+}
+
+EXPORT FTS64 *fts64_open(char *const *paths, int options,
+                         int (*compare)(const FTSENT64 **, const FTSENT64 **))
+{
+	if (compare)
+		meta_settle_all();
+	return (FTS64 *)(void *)real.fts64_open(
+		paths, options, (int (*)(const FTSENT **, const FTSENT **))(void (*)(void))compare);
+}
+
+EXPORT FTSENT64 *fts64_read(FTS64 *state)
+{
+	before_sort((const FTS *)(const void *)state);
+	return (FTSENT64 *)(void *)refreshed(real.fts64_read((FTS *)(void *)state));
+}
+
+EXPORT FTSENT64 *fts64_children(FTS64 *state, int options)
+{
+	before_sort((const FTS *)(const void *)state);
+	return (FTSENT64 *)(void *)all_refreshed(real.fts64_children((FTS *)(void *)state, options));
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+/* apart: see process/apart.h. */
+#include "process/apart.h"
+
+#include "base/lock.h"
+#include "base/sys.h"
+#include "base/thread.h"
+#include "descriptors/by_name.h"
+#include "descriptors/fd.h"
+#include "descriptors/fdtable.h"
+#include "descriptors/unresolved.h"
+#include "flush/engine.h"
+#include "flush/visibility.h"
+#include "staging/arena.h"
+#include "staging/attach.h"
+#include "staging/stage.h"
+
+#include <fcntl.h>
+#include <sched.h>
+
+static void visit_fork(struct file *f, void *ctx)
+{
+	struct file_guard g;
+
+	(void)ctx;
+	if (f->mode == FILE_THROUGH)
+		return;
+	g = file_lock(f);
+	if (g.nested)
+		stage_interrupt(f);
+	if (f->refs && f->mode != FILE_THROUGH)
+		engage_through(f, THROUGH_FORK, g.nested);
+	file_unlock(f, g);
+}
+
+long apart_fork(long (*make)(const long *arguments), const long *arguments)
+{
+	sys_sigset signals;
+	bool interrupted;
+	long r;
+
+	if (!engage_config || fd_foreign_process())
+		return make(arguments);
+	signals = sys_block_signals();
+	engage_pause();
+	lazy_clear_all();
+	interrupted = stage_forks();
+	file_for_each(visit_fork, NULL);
+	r = make(arguments);
+	if (r != 0) {
+		engage_unpause();
+	} else {
+		/* The kernel wiped the alive page: nothing here is managed any more. */
+		lock_after_fork();
+		thread_after_fork();
+		engine_after_fork();
+		strict_after_fork();
+		journal_after_fork();
+		engage_forget(interrupted);
+		family_forget(interrupted);
+		own_fd_close_all();
+		fdtable_reset();
+		lazy_fork_child();
+		file_pools_reset();
+	}
+	sys_restore_signals(signals);
+	return r;
+}
+
+void apart_clone(void)
+{
+	if (!engage_config || fd_foreign_process())
+		return;
+	lazy_clear_all();
+	engage_refuse(THROUGH_FORK);
+}
+
+enum credentials_change apart_namespaces(int flags)
+{
+	if (flags & CLONE_NEWPID)
+		family_end();
+	return flags & CLONE_NEWUSER ? CREDENTIALS_CHANGE : CREDENTIALS_STAY;
+}
+
+bool apart_alone(void)
+{
+	char buf[1024] __attribute__((aligned(8)));
+	int dir = sys.openat(AT_FDCWD, "/proc/self/task", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+	struct sys_dir entries = {.fd = dir, .buf = buf, .size = sizeof buf};
+	const struct sys_dirent *d;
+	uint32_t tasks = 0;
+
+	/* without /proc, as after chroot: what the kernel refuses to a process with several threads */
+	if (dir < 0)
+		return thread_count() == 0 && sys_raw(SYS_unshare, CLONE_THREAD, 0, 0, 0, 0, 0) == 0;
+	while ((d = sys_dir_next(&entries)) != NULL)
+		tasks += d->name[0] != '.';
+	sys.close(dir);
+	return entries.filled == 0 && tasks == thread_count() + 1;
+}
+
+struct apart apart_begin(bool files)
+{
+	struct apart a = {.stopped = false};
+
+	if (!engage_config || fd_foreign_process())
+		return a;
+	/* descriptors then mean one thing here and another there */
+	if (files && !apart_alone())
+		engage_refuse(THROUGH_UNKNOWN_FD);
+	if (thread_count() == 0)
+		return a;
+	meta_settle_all();
+	a.signals = sys_block_signals();
+	engage_pause();
+	strict_stop();
+	journal_stop();
+	engine_stop();
+	a.stopped = true;
+	return a;
+}
+
+void apart_end(struct apart a)
+{
+	if (!a.stopped)
+		return;
+	engage_unpause();
+	if (engine_resume() < 0)
+		engage_refuse(THROUGH_NO_THREAD);
+	sys_restore_signals(a.signals);
+}

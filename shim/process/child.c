@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+/* child: see process/child.h. */
+#include "process/child.h"
+
+#include "base/lock.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "descriptors/fdtable.h"
+#include "descriptors/unresolved.h"
+#include "flush/flush.h"
+#include "flush/prealloc.h"
+#include "process/fork_guard.h"
+#include "process/inherit.h"
+#include "staging/arena.h"
+#include "staging/attach.h"
+#include "staging/stage.h"
+#include "sync/journal_file.h"
+
+#include <fcntl.h>
+
+enum { STRAYS_MAX = 8 };
+
+/* What a vfork child leaves for the parent; on the storage of the thread that both are. */
+static __thread struct {
+	bool known;    /* it went the way of a hooked exec or exit */
+	bool too_many; /* strays */
+	uint32_t strays;
+	struct {
+		uint64_t dev, ino;
+	} stray[STRAYS_MAX]; /* regular files open for writing that its new program has */
+} left;
+
+static void inherit_all(void)
+{
+	file_give_up_all(THROUGH_INHERITED);
+	left.too_many = true;
+}
+
+/* ---- before, in and after a child of vfork ---- */
+
+static void visit_hold(struct file *f, void *ctx)
+{
+	struct file_guard g;
+
+	(void)ctx;
+	file_restore(f);
+	if (f->mode == FILE_THROUGH)
+		return;
+	/* the lock even if nothing is staged: somebody may be about to engage it who has not seen the hold */
+	g = file_lock(f);
+	if (g.nested)
+		stage_interrupt(f);
+	/* nothing holds the others of the family back while the new program begins */
+	if (engage_others_have(f) && engage_stays_open(f))
+		engage_through(f, THROUGH_INHERITED, g.nested);
+	else if (f->mode == FILE_ENGAGED && f->arena)
+		flush_hand_over(f, g.nested);
+	file_unlock(f, g);
+}
+
+void child_vfork_prepare(struct child_vfork *v)
+{
+	*v = (struct child_vfork){.signals = sys_block_signals(), .tid = lock_tid, .outer = alive_vforked};
+	left.known = false;
+	if (alive_elsewhere())
+		return;
+	left.too_many = false;
+	left.strays = 0;
+	file_hold();
+	file_for_each(visit_hold, NULL);
+}
+
+void child_vfork_child(const struct child_vfork *v)
+{
+	lock_tid = 0;
+	alive_vforked = true;
+	/* they would be closed by exec, too; and until then be in the way of the child's own numbers and locks */
+	if (!v->outer)
+		own_fd_close_copies();
+	sys_restore_signals(v->signals);
+}
+
+/* The child had the same descriptions, and may have changed their flags. */
+static bool flags_changed(const struct file *f)
+{
+	enum { STATUS = O_APPEND | O_DIRECT | O_SYNC | O_DSYNC };
+
+	for (const struct ofd *o = f->ofds; o; o = o->next)
+		if (ofd_fd(o) >= 0 && ((sys.fcntl(ofd_fd(o), F_GETFL, 0) ^ o->flags) & STATUS))
+			return true;
+	return false;
+}
+
+static void refresh(struct file *f)
+{
+	int fd = flush_program_fd(f);
+
+	journal_file_changed(f);
+	if (flush_first(f) || fd < 0)
+		return;
+	engage_refresh(f, fd);
+	/* holes where space was reserved: it may have been cut off */
+	if (f->sparse)
+		prealloc_trim(f, fd);
+}
+
+static void visit_unhold(struct file *f, void *ctx)
+{
+	enum through_reason why;
+	struct file_guard g;
+
+	(void)ctx;
+	if (f->refs == 0)
+		return;
+	g = file_lock(f);
+	if (g.nested)
+		stage_interrupt(f);
+	why = atomic_exchange(&f->give_up, THROUGH_NONE);
+	if (f->refs != 0 && f->mode != FILE_THROUGH) {
+		if (why == THROUGH_NONE && flags_changed(f))
+			why = THROUGH_INHERITED;
+		if (why != THROUGH_NONE)
+			engage_through(f, why, g.nested);
+		else if (f->mode == FILE_ENGAGED && f->arena)
+			refresh(f);
+	}
+	file_unlock(f, g);
+}
+
+static bool is_stray(int fd)
+{
+	struct statx st;
+
+	if (left.too_many || sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) < 0)
+		return true;
+	for (uint32_t i = 0; i < left.strays; i++)
+		if (left.stray[i].dev == sys_dev_of(&st) && left.stray[i].ino == st.stx_ino)
+			return true;
+	return false;
+}
+
+void child_vfork_parent(const struct child_vfork *v, bool made)
+{
+	lock_tid = v->tid;
+	alive_vforked = v->outer;
+	if (made && !left.known)
+		inherit_all(); /* killed, or a system call that no hook saw: who knows what it passed on */
+	left.known = false;
+	inherit_release(); /* the child took it, and did not come back */
+	if (!alive_elsewhere()) {
+		if (left.strays > 0 || left.too_many)
+			for (int fd = lazy_next(0); fd >= 0; fd = lazy_next(fd + 1))
+				if (is_stray(fd))
+					lazy_clear(fd);
+		file_for_each(visit_unhold, NULL);
+		file_unhold();
+	}
+	sys_restore_signals(v->signals);
+}
+
+/* ---- in the child ---- */
+
+static void note_stray(uint64_t dev, uint64_t ino)
+{
+	if (left.strays == STRAYS_MAX) {
+		left.too_many = true;
+		return;
+	}
+	left.stray[left.strays].dev = dev;
+	left.stray[left.strays++].ino = ino;
+}
+
+/* A descriptor that the new program gets: could it write to a file that is staged here? */
+static void note_inherited(int fd)
+{
+	long flags = sys.fcntl(fd, F_GETFD, 0);
+	struct statx st;
+
+	if (flags < 0 || (flags & FD_CLOEXEC))
+		return;
+	flags = sys.fcntl(fd, F_GETFL, 0);
+	if (flags < 0 || (flags & O_PATH) || (flags & O_ACCMODE) == O_RDONLY)
+		return;
+	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO, &st) < 0) {
+		inherit_all();
+	} else if ((st.stx_mode & S_IFMT) == S_IFREG) {
+		file_give_up(sys_dev_of(&st), st.stx_ino, THROUGH_INHERITED);
+		note_stray(sys_dev_of(&st), st.stx_ino);
+	}
+}
+
+void child_exec_prepare(void)
+{
+	char buf[1024] __attribute__((aligned(8)));
+	struct sys_dir entries = {.buf = buf, .size = sizeof buf};
+	const struct sys_dirent *d;
+
+	left.known = true;
+	if (!alive_page && !lazy_any())
+		return; /* nothing is managed */
+	entries.fd = sys.openat(AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+	if (entries.fd < 0) {
+		inherit_all();
+		return;
+	}
+	while ((d = sys_dir_next(&entries)) != NULL)
+		if (sys_dirent_fd(d) >= 0)
+			note_inherited(sys_dirent_fd(d));
+	if (entries.filled < 0)
+		inherit_all();
+	sys.close(entries.fd);
+}
+
+void child_exec_failed(void) { left.known = false; }
+void child_forks(void) { inherit_all(); }
+void child_ends(void) { left.known = true; }
+
+/* ---- programs that the C library starts for us ---- */
+
+/* Descriptors that a set of file actions duplicates: by number, since only the C library knows when the numbers are
+ * looked up.  Forgotten when no set is left. */
+static struct {
+	struct lock lock; /* LOCK_QUEUE */
+	uint32_t sets;
+	bool high; /* one from FDTABLE_CHUNK on */
+	uint64_t low[FDTABLE_CHUNK / 64];
+} named;
+
+static void actions(int made, int fd)
+{
+	sys_sigset signals = sys_block_signals();
+
+	lock_take(&named.lock, LOCK_QUEUE);
+	named.sets += (uint32_t)made;
+	if (made < 0 && named.sets == 0) {
+		named.high = false;
+		for (int i = 0; i < FDTABLE_CHUNK / 64; i++)
+			named.low[i] = 0;
+	}
+	if (fd >= FDTABLE_CHUNK)
+		named.high = true;
+	else if (fd >= 0)
+		named.low[fd / 64] |= 1ull << (fd % 64);
+	lock_drop(&named.lock, LOCK_QUEUE);
+	sys_restore_signals(signals);
+}
+
+void child_actions_made(void) { actions(1, -1); }
+void child_actions_gone(void) { actions(-1, -1); }
+void child_actions_dup(int fd) { actions(0, fd); }
+
+static bool is_named(int fd)
+{
+	return fd >= FDTABLE_CHUNK ? named.high : named.low[fd / 64] >> (fd % 64) & 1;
+}
+
+static bool inherits(int fd, bool by_actions)
+{
+	return !(sys.fcntl(fd, F_GETFD, 0) & FD_CLOEXEC) || (by_actions && is_named(fd));
+}
+
+static void visit_spawn(struct file *f, void *ctx)
+{
+	enum through_reason why;
+	struct file_guard g;
+
+	(void)ctx;
+	file_restore(f);
+	if (f->refs == 0 || f->mode == FILE_THROUGH)
+		return;
+	g = file_lock(f);
+	if (g.nested)
+		stage_interrupt(f);
+	why = atomic_exchange(&f->give_up, THROUGH_NONE);
+	if (f->refs != 0 && why != THROUGH_NONE)
+		engage_through(f, why, g.nested);
+	else if (f->mode == FILE_ENGAGED && f->arena)
+		flush_hand_over(f, g.nested);
+	file_unlock(f, g);
+}
+
+void child_spawn_prepare(bool by_actions)
+{
+	if (alive_vforked) {
+		child_exec_prepare();
+		child_exec_failed(); /* it is still to come to its own end */
+		if (by_actions)
+			inherit_all();
+		return;
+	}
+	for (int fd = lazy_next(0); fd >= 0; fd = lazy_next(fd + 1))
+		if (inherits(fd, by_actions))
+			lazy_forget(fd);
+	for (int fd = fdtable_next(0, ~0u); fd >= 0; fd = fdtable_next((unsigned)fd + 1, ~0u)) {
+		struct ofd *o = fdtable_get(fd);
+
+		if (o && o->writable && inherits(fd, by_actions))
+			atomic_store(&atomic_load(&o->file)->give_up, THROUGH_INHERITED);
+	}
+	file_for_each(visit_spawn, NULL);
+}
+
+void child_give_up(void)
+{
+	log_info("memory or descriptors are about to be shared by clone: nothing is staged any more");
+	engage_stop_all(THROUGH_CLONE);
+	lazy_clear_all();
+	alive_stop();
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * child: children that share our memory, and what a new program inherits.
+ *
+ * A child of vfork runs in our memory, with its own copy of the descriptor table, while the thread that made it
+ * waits.  From before it is made until it has gone, everything is settled and *held*: other threads' writes go to
+ * the kernel in their turn.  So the child's calls can all pass to the kernel, and nothing that it does touches what
+ * is known here (process/fork_guard.h, alive_vforked).  What must follow from its doings is noted in struct file.give_up and done
+ * by the parent when it wakes up.
+ *
+ * A program that inherits a description shares its offset and goes on writing to it unseen: the file is written
+ * through from then on.  Nothing could prove that the last holder has gone: a lease counts descriptions, not
+ * processes; /proc shows neither all processes nor descriptors in flight.
+ */
+#ifndef FASTWRITE_CHILD_H
+#define FASTWRITE_CHILD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Around vfork, and around a clone that works alike.  No malloc, and the child takes no lock. */
+struct child_vfork {
+	uint64_t signals;
+	uint32_t tid;
+	bool outer; /* the caller is such a child itself */
+};
+void child_vfork_prepare(struct child_vfork *v);
+void child_vfork_child(const struct child_vfork *v);
+void child_vfork_parent(const struct child_vfork *v, bool made);
+
+/* In such a child. */
+void child_exec_prepare(void); /* notes what the new program inherits */
+void child_exec_failed(void);
+void child_forks(void); /* notes that everything is inherited */
+void child_ends(void);
+
+/* Before posix_spawn and the like, in the process itself.  `actions`: with file actions, which may duplicate what
+ * adddup2 named since the last set of actions was given up. */
+void child_spawn_prepare(bool actions);
+void child_actions_made(void);
+void child_actions_gone(void);
+void child_actions_dup(int fd);
+
+/* A clone is about to share memory or descriptors in a way that none of the above covers: settles everything and
+ * manages nothing any more, on either side. */
+void child_give_up(void);
+
+#endif

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+/* credentials: see process/credentials.h. */
+#include "process/credentials.h"
+
+#include "base/log.h"
+#include "base/sys.h"
+#include "descriptors/fd.h"
+#include "descriptors/fdtable.h"
+#include "descriptors/never_staged.h"
+#include "descriptors/unresolved.h"
+#include "flush/engine.h"
+#include "flush/visibility.h"
+#include "process/apart.h"
+#include "process/fork_guard.h"
+#include "staging/attach.h"
+#include "staging/stage.h"
+
+#include <linux/capability.h>
+
+/* A program that changes its ids for each request would flush and make an arena each time. */
+enum { CHANGES_MAX = 16 };
+
+/* Nothing is managed and nobody forked, or this process manages nothing. */
+static bool nothing_to_do(void) { return !file_family() || !engage_config || fd_foreign_process(); }
+
+static enum credentials_change of_ids(long number, const uint32_t wanted[3])
+{
+	uint32_t now[3];
+
+	if (nothing_to_do())
+		return CREDENTIALS_STAY;
+	if (sys_raw(number, (long)&now[0], (long)&now[1], (long)&now[2], 0, 0, 0) < 0)
+		return CREDENTIALS_CHANGE;
+	for (int i = 0; i < 3; i++)
+		if (wanted[i] != UINT32_MAX && wanted[i] != now[i])
+			return CREDENTIALS_CHANGE;
+	return CREDENTIALS_STAY;
+}
+
+enum credentials_change credentials_of_users(uint32_t real, uint32_t effective, uint32_t saved)
+{
+	return of_ids(SYS_getresuid, (uint32_t[3]){real, effective, saved});
+}
+
+enum credentials_change credentials_of_groups(uint32_t real, uint32_t effective, uint32_t saved)
+{
+	return of_ids(SYS_getresgid, (uint32_t[3]){real, effective, saved});
+}
+
+/* What the program passed, if it can be read. */
+static bool read_program(void *out, const void *from, size_t size)
+{
+	struct iovec here = {out, size}, there = {(void *)(uintptr_t)from, size};
+
+	return sys_raw(SYS_process_vm_readv, sys_getpid(), (long)&here, 1, (long)&there, 1, 0) == (long)size;
+}
+
+/* What is permitted can be raised and lowered at any time: only giving it up, or getting more, is a change. */
+enum credentials_change credentials_of_capabilities(const void *header, const void *data)
+{
+	struct __user_cap_header_struct h = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct wanted[2], now[2];
+
+	if (nothing_to_do())
+		return CREDENTIALS_STAY;
+	if (!read_program(&h, header, sizeof h) || h.version != _LINUX_CAPABILITY_VERSION_3 ||
+	    !read_program(wanted, data, sizeof wanted))
+		return CREDENTIALS_CHANGE;
+	h.pid = 0;
+	if (sys_raw(SYS_capget, (long)&h, (long)now, 0, 0, 0, 0) < 0)
+		return CREDENTIALS_CHANGE;
+	return wanted[0].permitted == now[0].permitted && wanted[1].permitted == now[1].permitted
+	               ? CREDENTIALS_STAY
+	               : CREDENTIALS_CHANGE;
+}
+
+static void visit_through(struct file *f, void *ctx)
+{
+	struct file_guard g = file_lock(f);
+
+	(void)ctx;
+	if (f->refs && f->mode != FILE_THROUGH)
+		engage_through(f, THROUGH_RIGHTS, g.nested);
+	file_unlock(f, g);
+}
+
+/* Other members live.  To them this process is as one that was killed with everything flushed. */
+static void leave_family(void)
+{
+	sys_sigset signals;
+
+	file_for_each(visit_through, NULL);
+	strict_stop();
+	journal_stop();
+	engine_stop();
+	signals = sys_block_signals();
+	/* Another thread, or the one that a signal handler interrupted, may hold a lock in the shared memory: the others
+	 * would wait for it until that thread ends. */
+	if (!apart_alone() || stage_forks()) {
+		sys_restore_signals(signals);
+		engine_resume();
+		engage_refuse(THROUGH_RIGHTS);
+		log_warn(
+			"ids change while other threads run: memory is still shared with processes of other rights");
+		return;
+	}
+	lazy_clear_all();
+	family_leave();
+	strict_after_fork();
+	journal_after_fork();
+	engine_after_fork();
+	engage_forget(false);
+	engage_still_stopped();
+	family_forget(false);
+	marks_unshare();
+	own_fd_close_all();
+	fdtable_reset();
+	lazy_fork_child();
+	file_pools_reset();
+	sys_restore_signals(signals);
+}
+
+bool credentials_begin(enum credentials_change change)
+{
+	static _Atomic uint32_t changes;
+
+	/* a child that is no member of a family has nothing else of its parent */
+	if (!file_family() && !alive_vforked)
+		marks_unshare();
+	if (change == CREDENTIALS_STAY || nothing_to_do() || (engage_refused() && !family_is_shared()))
+		return false;
+	if (file_engaged() > 0 && atomic_fetch_add(&changes, 1) == CHANGES_MAX)
+		engage_refuse(THROUGH_RIGHTS);
+	engage_stop_all(THROUGH_RIGHTS);
+	if (!family_is_shared() || family_spare())
+		engage_abandon_failed();
+	else if (change == CREDENTIALS_CHANGE)
+		leave_family();
+	return true;
+}
+
+void credentials_end(bool begun)
+{
+	if (begun)
+		engage_rights_changed(THROUGH_RIGHTS);
+}
+
+void credentials_of_thread(void)
+{
+	if (engage_config && !alive_elsewhere())
+		engage_refuse(THROUGH_RIGHTS);
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * family: a process and its forked descendants, as long as they do not exec.
+ *
+ * They share files as the kernel does: files, descriptions, their positions and what is staged for them live in
+ * shared memory at the same addresses, under the same locks, in the same arenas, whoever opened them and when.  An
+ * arena that is made after a fork is mapped by the other members when they come upon it, in a place that was kept
+ * free for it since the first fork.
+ *
+ * Membership.  Each member has a number, and for as long as it lives a lock on that byte of a memory file, through an
+ * open file description that only it has: the kernel drops the lock when the process ends in any way, and when it
+ * execs, since the descriptor is close-on-exec.  A parent takes the lock for its child before it forks, and the
+ * child's claim to every description with it; nothing can be released in between.
+ *
+ * A dead member leaves claims to descriptions (family_sweep withdraws them), and perhaps a lock, the flush token, or
+ * blocks.  What it published is whole in the arena, as after any kill (staging/arena.h).  Whoever finds its lock or token
+ * first puts the file's staged bytes in place by the same code that recovers a dead process's arena, and goes on from
+ * an empty staging (family_repair).
+ */
+#ifndef FASTWRITE_FAMILY_H
+#define FASTWRITE_FAMILY_H
+
+#include "base/lock.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { FAMILY_MAX = 256, FAMILY_WORDS = FAMILY_MAX / 64 };
+
+struct ofd;
+
+/* A set of members. */
+struct family_set {
+	_Atomic uint64_t words[FAMILY_WORDS];
+};
+
+enum family_state {
+	MEMBER_FREE,
+	MEMBER_LIVE,
+	MEMBER_EXITING, /* will stage nothing more */
+};
+
+struct family {
+	struct lock lock;                   /* LOCK_FAMILY */
+	_Atomic uint32_t state[FAMILY_MAX]; /* enum family_state */
+	_Atomic uint32_t highest;           /* number ever used; 0 = nobody forked */
+	/* Room at the same address in every member, for an arena that one of them makes after the fork: one piece for
+	 * each of the first FAMILY_PLACES arenas of the pool.  NULL: there was none. */
+	uint8_t *places;
+	uint64_t place_bytes;
+	uint8_t *runs; /* and for its table of blocks */
+	uint64_t runs_bytes;
+	struct family_set refusing; /* members that nothing can be staged beside, see engage_refuse */
+	_Atomic uint32_t refusal;   /* enum through_reason: why, as one of them has it */
+};
+enum { FAMILY_PLACES = 16 };
+
+struct file;
+struct arena;
+
+extern uint32_t family_me; /* this process's number; the first process has 0 */
+
+static inline void family_set_add(struct family_set *s, uint32_t member)
+{
+	atomic_fetch_or(&s->words[member / 64], 1ull << (member % 64));
+}
+static inline void family_set_remove(struct family_set *s, uint32_t member)
+{
+	atomic_fetch_and(&s->words[member / 64], ~(1ull << (member % 64)));
+}
+static inline bool family_set_has(const struct family_set *s, uint32_t member)
+{
+	return atomic_load(&s->words[member / 64]) >> (member % 64) & 1;
+}
+/* True when somebody other than this process is in it who has not died.  Asks the kernel only if there is somebody.
+ * Among members that exit at the same time the others do not count: the last one clears up. */
+bool family_set_others(const struct family_set *s);
+/* True when every member of `a` is in `b`. */
+bool family_set_within(const struct family_set *a, const struct family_set *b);
+
+uint32_t family_set_count(const struct family_set *s);
+
+/* Other members have lived at some time: what is shared may be in use elsewhere. */
+bool family_is_shared(void);
+
+/* Where an arena may be made so that other members can join it; NULLs when nobody forked, or there is no room. */
+void family_place(const struct arena *a, void **map, void **runs);
+
+/* Before a fork: a number for the child, and its claims to all that this process has.  False: the child cannot
+ * belong to the family (no number is free, no memory file). */
+bool family_fork_prepare(void);
+/* Afterwards, when it said true. */
+void family_fork_parent(void);
+void family_fork_child(void);
+/* In the child: it was to have this description, which another thread of the parent closed meanwhile. */
+void family_give_up(struct ofd *o);
+/* In a process that does not belong to the family, or no more: nothing of the memory is shared; keep: a copy stays. */
+void family_forget(bool keep);
+/* To the others this process has died. */
+void family_leave(void);
+/* The descriptor that names this process as a member was wanted by the program: it takes another.  False when fd is
+ * not that one, or there is no other. */
+bool family_move_fd(int fd);
+
+/* The program needs descriptors: ours goes when nobody else of the family lives.  True when it was closed. */
+bool family_spare(void);
+
+/* This process ends, and stages nothing more. */
+void family_exiting(void);
+
+/* Withdraws what dead members claim.  No lock held, signals blocked. */
+void family_sweep(void);
+
+/* Nothing can be staged beside that member (enum through_reason says why). */
+void family_refuse(uint32_t member, uint32_t why);
+/* Why nothing can be staged beside another member, enum through_reason. */
+uint32_t family_refused(void);
+
+/* True when that member is another process and has died. */
+bool family_member_died(uint32_t member);
+
+/* True when the flusher of f is another process that has died.  File lock held or not. */
+bool family_flusher_died(const struct file *f);
+
+/* From now on children do not belong to the family: they live in another pid namespace, say, where the thread ids in
+ * our locks mean other threads. */
+void family_end(void);
+
+/* Repair as described above; file lock held.  Installed as file_repair. */
+void family_repair(struct file *f);
+
+#endif

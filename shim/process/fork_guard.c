@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+/* alive: see process/fork_guard.h. */
+#include "process/fork_guard.h"
+
+#include "base/sys.h"
+
+#include <sys/mman.h>
+
+enum { PAGE_BYTES = 4096 };
+
+_Atomic uint32_t *_Atomic alive_page;
+__thread bool alive_vforked;
+static _Atomic uint32_t stopped; /* stays 0 */
+
+void alive_stop(void) { atomic_store(&alive_page, &stopped); }
+
+int alive_set(void)
+{
+	_Atomic uint32_t *page = atomic_load(&alive_page), *expected = NULL;
+
+	if (page == &stopped)
+		return -ECHILD;
+
+	if (!page) {
+		page = sys.mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		if (sys_is_error((void *)page))
+			return (int)(intptr_t)page;
+		if (sys_raw(SYS_madvise, (long)page, PAGE_BYTES, MADV_WIPEONFORK, 0, 0, 0) < 0) {
+			sys.munmap((void *)page, PAGE_BYTES);
+			return -ENOSYS;
+		}
+		/* before anyone can see it: 0 would say that we are somebody's child */
+		atomic_store(page, 1);
+		if (!atomic_compare_exchange_strong(&alive_page, &expected, page)) {
+			sys.munmap((void *)page, PAGE_BYTES);
+			page = expected;
+		}
+	}
+	atomic_store(page, 1);
+	return 0;
+}

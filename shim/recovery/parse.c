@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+/* recover_parse: see recovery/parse.h. */
+#include "recovery/parse.h"
+
+#include "base/kill.h"
+#include "base/sys.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+
+static bool all_zero(const void *p, size_t n)
+{
+	const uint8_t *b = p;
+
+	while (n > 0 && *b == 0) {
+		b++;
+		n--;
+	}
+	return n == 0;
+}
+
+static bool header_sane(const struct arena_header *h, uint64_t file_size)
+{
+	struct arena_header expected = {0};
+
+	if (h->magic != ARENA_MAGIC || h->version != ARENA_VERSION || h->checksum != arena_header_checksum(h))
+		return false;
+	if (h->block_bytes < 64 * 1024 || h->block_bytes > 4 * 1024 * 1024 ||
+	    (h->block_bytes & (h->block_bytes - 1)) != 0)
+		return false;
+	/* the geometry follows from the size: anything else was not made by arena_create */
+	if (h->total_bytes != file_size || !arena_geometry(file_size, h->block_bytes, &expected))
+		return false;
+	return h->block_count == expected.block_count && h->slot_count == expected.slot_count &&
+	       h->blocks_at == expected.blocks_at && h->slots_at == expected.slots_at &&
+	       h->data_at == expected.data_at && h->total_bytes == expected.total_bytes;
+}
+
+static int take_memory(struct foreign_arena *a)
+{
+	uint64_t blocks = (uint64_t)a->header.block_count * ARENA_BLOCK_ENTRY_BYTES;
+	uint64_t slots = (uint64_t)a->header.slot_count * ARENA_SLOT_BYTES;
+	uint64_t indexes = (uint64_t)a->header.block_count * sizeof *a->order;
+	uint8_t *p;
+
+	/* (there are as many slots as blocks) */
+	a->memory_bytes = blocks + slots + 3 * indexes + a->header.block_bytes;
+	p = sys.mmap(NULL, a->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (sys_is_error(p))
+		return (int)(intptr_t)p;
+	a->memory = p;
+	a->data = p;
+	a->slots = a->data + a->header.block_bytes;
+	a->blocks = (struct arena_block *)(void *)(a->slots + slots);
+	a->order = (uint32_t *)(void *)((uint8_t *)a->blocks + blocks);
+	a->first = a->order + a->header.block_count;
+	a->next = a->first + a->header.block_count;
+	return 0;
+}
+
+/* So that no slot costs a look at all blocks: an arena may have very many of both. */
+static void list_blocks(struct foreign_arena *a)
+{
+	for (uint32_t i = a->header.block_count; i-- > 0;) {
+		uint32_t owner = a->blocks[i].owner;
+
+		if (owner == 0 || owner > a->header.slot_count)
+			continue;
+		a->next[i] = a->first[owner - 1];
+		a->first[owner - 1] = i + 1;
+	}
+}
+
+int foreign_load(struct foreign_arena *a, int fd)
+{
+	struct statx st;
+	uint64_t ino;
+	int r;
+
+	memset(a, 0, sizeof *a);
+	a->fd = fd;
+	r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE | STATX_INO, &st);
+	if (r < 0)
+		return r;
+	a->size = st.stx_size;
+	if (a->size == 0)
+		return -ENODATA;
+	if (a->size < ARENA_PAGE)
+		return -EBADMSG;
+	r = sys_read_all(fd, &a->header, sizeof a->header, 0);
+	if (r < 0)
+		return r;
+	if (all_zero(&a->header.magic, sizeof a->header.magic))
+		return -ENODATA; /* the magic number is stored before any slot can be taken */
+	if (!header_sane(&a->header, a->size))
+		return a->header.checksum == 0 && a->header.magic == ARENA_MAGIC ? -ENODATA : -EBADMSG;
+	ino = (uint64_t)a->header.ino_high << 32 | a->header.ino_low;
+	if (ino != 0 && ino != st.stx_ino)
+		return -ESTALE;
+	r = take_memory(a);
+	if (r == 0)
+		r = sys_read_all(fd, a->blocks, (uint64_t)a->header.block_count * ARENA_BLOCK_ENTRY_BYTES,
+		                 a->header.blocks_at);
+	if (r == 0)
+		r = sys_read_all(fd, a->slots, (uint64_t)a->header.slot_count * ARENA_SLOT_BYTES,
+		                 a->header.slots_at);
+	if (r < 0)
+		foreign_unload(a);
+	else
+		list_blocks(a);
+	return r;
+}
+
+void foreign_unload(struct foreign_arena *a)
+{
+	if (a->memory)
+		sys.munmap(a->memory, a->memory_bytes);
+	a->memory = NULL;
+}
+
+/* A block that was split off an unfinished write counts only when the block before it was published. */
+static bool chain_holds(const struct foreign_arena *a, const struct arena_block *b)
+{
+	uint32_t which = b->chain_block;
+	const struct arena_block *first;
+
+	if (which == 0)
+		return true;
+	if (which > a->header.block_count)
+		return false;
+	first = &a->blocks[which - 1];
+	/* freed and taken again: then it had been published, and the chain was about to be undone */
+	if (first->owner != b->owner || first->seq != b->chain_seq)
+		return true;
+	return COMMIT_REACH(first->commit) >= b->chain_commit;
+}
+
+/* Shell sort: in place, no recursion, and mostly sorted input costs little. */
+static void sort_by_seq(struct foreign_arena *a, int n)
+{
+	for (int gap = n / 2; gap > 0; gap /= 2) {
+		for (int i = gap; i < n; i++) {
+			uint32_t moving = a->order[i];
+			int at = i;
+
+			for (; at >= gap && a->blocks[a->order[at - gap]].seq > a->blocks[moving].seq;
+			     at -= gap)
+				a->order[at] = a->order[at - gap];
+			a->order[at] = moving;
+		}
+	}
+}
+
+int foreign_blocks(struct foreign_arena *a, uint32_t slot)
+{
+	uint64_t done = DONE_SEQ(foreign_slot(a, slot)->done);
+	int n = 0;
+
+	for (uint32_t at = a->first[slot]; at != 0; at = a->next[at - 1]) {
+		const uint32_t i = at - 1;
+		const struct arena_block *b = &a->blocks[i];
+
+		if (COMMIT_COUNT(b->commit) == 0 || b->seq <= done || !chain_holds(a, b))
+			continue;
+		if (b->kind != STAGE_POSITIONAL && b->kind != STAGE_APPEND)
+			return -EBADMSG;
+		a->order[n++] = i;
+	}
+	sort_by_seq(a, n);
+	/* numbers are given once: with two alike nobody could say what is done when the first of them is */
+	for (int i = 1; i < n; i++)
+		if (a->blocks[a->order[i]].seq == a->blocks[a->order[i - 1]].seq)
+			return -EBADMSG;
+	return n;
+}
+
+/* Within the block and behind one another, as stage places them: each byte of the block stands in one of them at most. */
+static bool extents_sane(const struct foreign_arena *a, uint32_t index)
+{
+	uint32_t count = COMMIT_COUNT(a->blocks[index].commit);
+	uint32_t table = (count - 1) * ARENA_EXTENT_BYTES;
+	uint64_t end = 0;
+
+	for (uint32_t i = 0; i < count; i++) {
+		struct arena_extent e = foreign_extent(a, index, i);
+
+		if (e.pos < end || e.length == 0 || e.offset > (uint64_t)INT64_MAX - e.length)
+			return false;
+		end = (uint64_t)e.pos + e.length;
+		if (end > a->header.block_bytes - table)
+			return false;
+	}
+	return count > 0;
+}
+
+static bool sum_fits(const struct foreign_arena *a, uint32_t index)
+{
+	const struct arena_block *b = &a->blocks[index];
+
+	return arena_sum_block(foreign_slot(a, b->owner - 1), b, a->data, a->header.block_bytes, b->commit) ==
+	       COMMIT_SUM(b->commit);
+}
+
+int foreign_read_block(struct foreign_arena *a, uint32_t index)
+{
+	uint32_t owner = a->blocks[index].owner;
+
+	if (owner == 0 || owner > a->header.slot_count || COMMIT_COUNT(a->blocks[index].commit) == 0)
+		return -EBADMSG;
+	if (a->in_data != index + 1) {
+		int r = sys_read_all(a->fd, a->data, a->header.block_bytes,
+		                     a->header.data_at + (uint64_t)index * a->header.block_bytes);
+
+		if (r < 0) {
+			a->in_data = 0;
+			return r;
+		}
+		a->in_data = index + 1;
+		a->sum_fits = extents_sane(a, index) && sum_fits(a, index);
+	}
+	if (!extents_sane(a, index))
+		return -EBADMSG;
+	return a->sum_fits || a->unchecked ? 0 : -EILSEQ;
+}
+
+int foreign_store(struct foreign_arena *a, const void *word, size_t size)
+{
+	struct iovec iov = {.iov_base = (void *)(uintptr_t)word, .iov_len = size};
+	uint64_t at = a->header.slots_at + (uint64_t)((const uint8_t *)word - a->slots);
+	ssize_t n;
+
+	kill_step();
+	n = sys_pwritev_accepted(a->fd, &iov, 1, (off_t)at);
+	kill_step();
+	return n < 0 ? (int)n : n == (ssize_t)size ? 0 : -EIO;
+}

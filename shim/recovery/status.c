@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+/* status: see recovery/status.h. */
+#include "recovery/status.h"
+
+#include "base/log.h"
+#include "base/sys.h"
+#include "recovery/parse.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint32_t blocks_used(const struct foreign_arena *a)
+{
+	uint32_t used = 0;
+
+	for (uint32_t i = 0; i < a->header.block_count; i++)
+		used += a->blocks[i].owner != 0;
+	return used;
+}
+
+/* Bytes of a slot that are staged: from the entries only, the file may be written at this moment. */
+static uint64_t staged_bytes(struct foreign_arena *a, uint32_t slot)
+{
+	uint64_t bytes = 0;
+	int n = foreign_blocks(a, slot);
+
+	for (int i = 0; i < n; i++) {
+		uint32_t index = a->order[i];
+
+		if (foreign_read_block(a, index) < 0)
+			continue;
+		for (uint32_t e = 0; e < COMMIT_COUNT(a->blocks[index].commit); e++)
+			bytes += foreign_extent(a, index, e).length;
+	}
+	return bytes;
+}
+
+static void visit_slots(struct foreign_arena *a, const struct status_visitor *v)
+{
+	for (uint32_t i = 0; i < a->header.slot_count; i++) {
+		struct arena_slot *s = foreign_slot(a, i);
+		struct status_file f = {.path = s->path};
+
+		if (!s->used)
+			continue;
+		s->path[ARENA_PATH_MAX - 1] = '\0';
+		f.staged_bytes = staged_bytes(a, i);
+		f.flags = s->flags;
+		for (int c = 0; c < COUNT_MAX; c++)
+			f.counters[c] = s->counters[c];
+		f.counters[COUNT_JOURNALED] = s->journaled;
+		v->file(v->ctx, &f);
+	}
+}
+
+static void visit_arena(struct foreign_arena *a, const char *path, const struct status_visitor *v)
+{
+	struct status_arena out = {
+		.path = path,
+		.pid = a->header.pid,
+		.uid = a->header.uid,
+		.program = a->header.program,
+		.rule = a->header.rule,
+		.total_bytes = a->header.total_bytes,
+		.block_bytes = a->header.block_bytes,
+		.block_count = a->header.block_count,
+		.blocks_used = blocks_used(a),
+	};
+
+	a->header.program[sizeof a->header.program - 1] = '\0';
+	a->header.rule[sizeof a->header.rule - 1] = '\0';
+	for (int c = 0; c < COUNT_MAX; c++) {
+		out.counters[c] = a->header.live.counters[c];
+		for (uint32_t i = 0; i < a->header.slot_count; i++)
+			if (foreign_slot(a, i)->used)
+				out.counters[c] += foreign_slot(a, i)->counters[c];
+	}
+	out.counters[COUNT_JOURNALED] = a->header.live.journaled;
+	for (uint32_t i = 0; i < a->header.slot_count; i++)
+		if (foreign_slot(a, i)->used)
+			out.counters[COUNT_JOURNALED] += foreign_slot(a, i)->journaled;
+	for (int t = 0; t < THROUGH_COUNT; t++)
+		out.through[t] = a->header.live.through[t];
+	v->arena(v->ctx, &out);
+	visit_slots(a, v);
+}
+
+int status_visit_fd(int fd, int pid, const char *path, const struct status_visitor *v)
+{
+	struct foreign_arena a;
+	int shown = 0;
+
+	if (foreign_load(&a, fd) < 0)
+		return 0;
+	if (pid == 0 || a.header.pid == pid) {
+		visit_arena(&a, path, v);
+		shown = 1;
+	}
+	foreign_unload(&a);
+	return shown;
+}
+
+/* Through the mapping, so that it works from another mount namespace; by path where that is not allowed. */
+static int open_arena(const char *pid, const char *range, const char *path)
+{
+	char link[128];
+	int fd;
+
+	log_format(link, sizeof link, "/proc/%s/map_files/%s", pid, range);
+	fd = sys.openat(AT_FDCWD, link, O_RDONLY | O_CLOEXEC, 0);
+	return fd >= 0 ? fd : sys.openat(AT_FDCWD, path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC, 0);
+}
+
+static int visit_mapping(const char *pid, char *line, const struct status_visitor *v)
+{
+	char *path = strchr(line, '/');
+	char *range_end = strchr(line, ' ');
+	size_t n = path ? strcspn(path, "\n") : 0;
+	int fd, shown;
+
+	if (!path || !range_end || n < sizeof ARENA_SUFFIX || !strstr(line, " rw-s 00000000 "))
+		return 0; /* madvise may have cut the mapping in two: its beginning stands for it */
+	path[n] = '\0';
+	*range_end = '\0';
+	if (strcmp(path + n - sizeof ARENA_SUFFIX + 1, ARENA_SUFFIX) != 0)
+		return 0;
+	fd = open_arena(pid, line, path);
+	if (fd < 0)
+		return 0;
+	/* a forked child may have the mapping of its parent's arena still: show each arena under its maker */
+	shown = status_visit_fd(fd, atoi(pid), path, v);
+	sys.close(fd);
+	return shown;
+}
+
+static int visit_process(const char *pid, const struct status_visitor *v)
+{
+	char path[64];
+	char *line = NULL;
+	size_t room = 0;
+	int shown = 0;
+	FILE *maps;
+
+	log_format(path, sizeof path, "/proc/%s/maps", pid);
+	maps = fopen(path, "re");
+	if (!maps)
+		return 0; /* gone, or not ours to look at */
+	while (getline(&line, &room, maps) > 0)
+		if (strstr(line, ARENA_SUFFIX))
+			shown += visit_mapping(pid, line, v);
+	free(line);
+	fclose(maps);
+	return shown;
+}
+
+int status_visit(const struct status_visitor *v)
+{
+	DIR *proc = opendir("/proc");
+	struct dirent *d;
+	int shown = 0;
+
+	if (!proc)
+		return -errno;
+	while ((d = readdir(proc)) != NULL)
+		if (d->d_name[0] >= '0' && d->d_name[0] <= '9')
+			shown += visit_process(d->d_name, v);
+	closedir(proc);
+	return shown;
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * status: what the running programs stage and write, read from the counters in their arenas.  Arenas are found
+ * through the mappings of the processes that the caller may look at; nothing is locked or changed.
+ *
+ * Called by: `fastwrite status`.
+ */
+#ifndef FASTWRITE_STATUS_H
+#define FASTWRITE_STATUS_H
+
+#include "descriptors/file.h"
+#include "staging/arena.h"
+
+struct status_arena {
+	const char *path;
+	int pid;
+	uint32_t uid;
+	const char *program;
+	const char *rule;
+	uint64_t total_bytes;
+	uint32_t block_bytes;
+	uint32_t block_count;
+	uint32_t blocks_used;
+	uint64_t counters[COUNT_ALL];    /* of all files, those that are closed included */
+	uint64_t through[THROUGH_COUNT]; /* by enum through_reason */
+};
+
+struct status_file {
+	const char *path;
+	uint64_t staged_bytes; /* accepted and not yet in the file */
+	uint32_t flags;        /* enum slot_flags */
+	uint64_t counters[COUNT_ALL];
+};
+
+struct status_visitor {
+	void (*arena)(void *ctx, const struct status_arena *a);
+	void (*file)(void *ctx, const struct status_file *f); /* those of the arena before */
+	void *ctx;
+};
+
+/* Visits every live arena, arena by arena.  The number of arenas, or -errno. */
+int status_visit(const struct status_visitor *v);
+
+/* Visits the arena in an open file when process `pid` made it (0: whoever did).  1, or 0: not one of that kind. */
+int status_visit_fd(int fd, int pid, const char *path, const struct status_visitor *v);
+
+#endif

@@ -1,0 +1,634 @@
+// SPDX-License-Identifier: Apache-2.0
+/* arena: see staging/arena.h.  This file is the live side: create, destroy, hand out blocks and slots. */
+#include "staging/arena.h"
+
+#include "base/buffer.h"
+#include "base/crc32c.h"
+#include "base/kill.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "flush/engine.h"
+#include "process/registry.h"
+#include "staging/staging_dir.h"
+#include "staging/takeover.h"
+
+#include <fcntl.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/vfs.h>
+
+uint32_t arena_header_checksum(const struct arena_header *h)
+{
+	return crc32c_around(h, offsetof(struct arena_header, live), offsetof(struct arena_header, checksum));
+}
+
+uint32_t arena_sum_begin(const struct arena_slot *s, const struct arena_block *b)
+{
+	const struct {
+		uint64_t seq, ino;
+		int64_t btime_sec;
+		uint32_t btime_nsec, generation;
+		uint64_t kind;
+	} what = {b->seq, s->ino, s->btime_sec, s->btime_nsec, s->generation, b->kind};
+
+	return crc32c(0, &what, sizeof what);
+}
+
+uint32_t arena_sum_extent(uint32_t sum, uint32_t before, const struct arena_extent *e)
+{
+	const struct arena_extent place = {.offset = e->offset, .pos = e->pos, .length = before};
+
+	return crc32c(sum, &place, sizeof place);
+}
+
+uint32_t arena_sum_block(const struct arena_slot *s, const struct arena_block *b, uint8_t *data,
+                         uint32_t block_bytes, uint64_t commit)
+{
+	uint32_t sum = arena_sum_begin(s, b);
+	uint32_t before = 0;
+
+	for (uint32_t i = 0; i < COMMIT_COUNT(commit); i++) {
+		struct arena_extent e = arena_extent_get(b, data, block_bytes, commit, i);
+
+		sum = arena_sum_extent(sum, before, &e);
+		sum = crc32c(sum, data + e.pos, e.length);
+		before = e.length;
+	}
+	return sum;
+}
+
+uint64_t arena_pid_start(pid_t pid)
+{
+	char path[64];
+	BUFFER(char, text);
+	char *p;
+	uint64_t value = 0;
+
+	log_format(path, sizeof path, "/proc/%d/stat", (int)pid);
+	if (sys_read_file(path, text, BUFFER_BYTES) < 0)
+		return 0;
+	p = strrchr(text, ')'); /* the command name may hold anything, also ") " */
+	if (!p || p[1] != ' ' || p[2] == 'Z' || p[2] == 'X')
+		return 0;
+	/* after ')' come the fields from number 3 on; the start time is number 22 */
+	for (int field = 2; field < 22; field++) {
+		p = strchr(p + 1, ' ');
+		if (!p)
+			return 0;
+	}
+	for (p++; *p >= '0' && *p <= '9'; p++)
+		value = value * 10 + (uint64_t)(*p - '0');
+	return value;
+}
+
+bool arena_geometry(uint64_t mem_bytes, uint32_t block_bytes, struct arena_header *out)
+{
+	uint64_t blocks = mem_bytes / block_bytes;
+
+	/* a file that claims to be an arena may have any size */
+	if (blocks > ARENA_BLOCKS_MAX)
+		blocks = ARENA_BLOCKS_MAX;
+	/* shrink until tables and blocks fit into the budget together */
+	for (; blocks >= 8; blocks--) {
+		uint64_t blocks_at = ARENA_PAGE;
+		uint64_t slots_at = blocks_at + blocks * ARENA_BLOCK_ENTRY_BYTES;
+		uint64_t data_at = slots_at + blocks * ARENA_SLOT_BYTES;
+
+		slots_at = (slots_at + ARENA_PAGE - 1) / ARENA_PAGE * ARENA_PAGE;
+		data_at = slots_at + blocks * ARENA_SLOT_BYTES;
+		data_at = (data_at + ARENA_PAGE - 1) / ARENA_PAGE * ARENA_PAGE;
+		if (data_at + blocks * block_bytes > mem_bytes)
+			continue;
+		out->block_bytes = block_bytes;
+		out->block_count = (uint32_t)blocks;
+		out->slot_count = (uint32_t)blocks;
+		out->blocks_at = blocks_at;
+		out->slots_at = slots_at;
+		out->data_at = data_at;
+		out->total_bytes = data_at + blocks * block_bytes;
+		return true;
+	}
+	return false;
+}
+
+/* Opens the staging directory, making it when it is missing.  fd or -errno. */
+static int open_dir(const char *dir)
+{
+	struct statx st;
+	int fd, made, r;
+
+	made = sys.mkdirat(AT_FDCWD, dir, 0700);
+	if (made < 0 && made != -EEXIST)
+		return made;
+	fd = sys.openat(AT_FDCWD, dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
+	if (fd < 0)
+		return fd;
+	r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st);
+	if (r == 0 && (st.stx_uid != sys_geteuid() || (st.stx_mode & 022)))
+		r = -EPERM;
+	if (r < 0) {
+		sys.close(fd);
+		return r;
+	}
+	if (made == 0)
+		staging_dir_made(fd, dir);
+	return fd;
+}
+
+static void fill_header(struct arena_header *h, const struct rule *rule, const struct origin *origin,
+                        uint64_t ino)
+{
+	h->magic = ARENA_MAGIC;
+	h->version = ARENA_VERSION;
+	h->origin = *origin;
+	h->uid = sys_geteuid();
+	h->gid = sys_getegid();
+	h->pid = sys_getpid();
+	h->pid_start = arena_pid_start(h->pid);
+	h->ino_low = (uint32_t)ino;
+	h->ino_high = (uint32_t)(ino >> 32);
+	log_format(h->rule, sizeof h->rule, "%s", rule->name);
+	if (sys_read_file("/proc/self/comm", h->program, sizeof h->program) > 0) {
+		char *end = strchr(h->program, '\n');
+
+		if (end)
+			*end = '\0';
+	}
+	h->checksum = arena_header_checksum(h);
+}
+
+/* Creates NAME in the directory: "<pid>-<rule>-<time>.arena", locked before anyone can see it complete.  The time, by
+ * which recovery orders them, is that of the wall clock: the others begin anew with each boot. */
+static int create_file(struct arena *a, int dirfd, const struct rule *rule)
+{
+	for (unsigned attempt = 0; attempt < 100; attempt++) {
+		int fd, r;
+
+		log_format(a->name, sizeof a->name, "%d-%s-%llx" ARENA_SUFFIX, (int)sys_getpid(), rule->name,
+		           (unsigned long long)((uint64_t)sys_wall_ns() + attempt));
+		/* first, so that whoever is killed in between leaves nothing that nobody knows of */
+		registry_note(a);
+		fd = sys.openat(dirfd, a->name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+		if (fd == -EEXIST)
+			continue;
+		if (fd < 0)
+			return fd;
+		fd = own_fd_raise(fd);
+		if (fd < 0)
+			return fd;
+		/* shared: every member of the family that maps it locks it; whoever wants to recover it needs it alone */
+		r = sys.flock(fd, LOCK_SH | LOCK_NB);
+		if (r == 0 && sys_still_linked(fd))
+			return fd;
+		/* before it was locked, somebody took the still empty file for a dead arena: bytes staged in it would die
+		 * with us */
+		own_fd_close(fd);
+	}
+	return -EEXIST;
+}
+
+/*
+ * A file system that never writes in place needs new space whenever a mapped page is written again: on a full disk
+ * that is SIGBUS, whatever was allocated.  An overlay tells nothing of what is below it, but passes on the request
+ * not to copy, which only such file systems know.
+ */
+static bool copies_on_write(int fd)
+{
+	enum { NOCOW = 0x00800000, SET_FLAGS = 0x40086602, OVERLAY = 0x794c7630 };
+	int flags = NOCOW;
+	struct statfs st;
+
+	if (sys_raw(SYS_fstatfs, fd, (long)&st, 0, 0, 0, 0) < 0)
+		return false;
+	return sys_copies_on_write((unsigned)st.f_type) ||
+	       (st.f_type == OVERLAY && sys_raw(SYS_ioctl, fd, SET_FLAGS, (long)&flags, 0, 0, 0) == 0);
+}
+
+static void link_free_blocks(struct arena *a)
+{
+	a->free_blocks = NULL;
+	for (uint32_t i = a->block_count; i-- > 0;) {
+		struct block_run *run = &a->runs[i];
+
+		run->meta = &a->blocks[i];
+		run->index = i;
+		run->next = a->free_blocks;
+		a->free_blocks = run;
+	}
+	a->free_count = a->block_count;
+}
+
+static void unmap(const struct arena *a)
+{
+	/* a place stays reserved */
+	if (a->placed)
+		sys.mmap(a->header, a->total_bytes, PROT_NONE,
+		         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+	else
+		sys.munmap(a->header, a->total_bytes);
+}
+
+static int map_file(struct arena *a, const struct arena_header *geometry, const struct arena_place *place)
+{
+	void *map = sys.mmap(place->map, geometry->total_bytes, PROT_READ | PROT_WRITE,
+	                     MAP_SHARED | (place->map ? MAP_FIXED : 0), a->fd, 0);
+	size_t runs_bytes = sizeof *a->runs * geometry->block_count;
+	void *runs = place->runs;
+
+	if (sys_is_error(map))
+		return (int)(intptr_t)map;
+	a->placed = place->map != NULL;
+	a->header = map;
+	a->total_bytes = geometry->total_bytes;
+	if (!runs)
+		runs = sys.mmap(NULL, runs_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (sys_is_error(runs)) {
+		unmap(a);
+		return (int)(intptr_t)runs;
+	}
+	memset(runs, 0, runs_bytes);
+	a->runs = runs;
+	a->runs_bytes = runs_bytes;
+	a->block_bytes = geometry->block_bytes;
+	a->block_count = geometry->block_count;
+	a->slot_count = geometry->slot_count;
+	a->blocks = (struct arena_block *)(void *)((uint8_t *)map + geometry->blocks_at);
+	a->slots = (uint8_t *)map + geometry->slots_at;
+	a->data = (uint8_t *)map + geometry->data_at;
+	link_free_blocks(a);
+	return 0;
+}
+
+enum { OWN_MAX = 64 };
+static struct arena *_Atomic own[OWN_MAX];
+
+static void own_note(struct arena *a)
+{
+	for (int i = 0; i < OWN_MAX; i++) {
+		struct arena *expected = NULL;
+
+		if (atomic_compare_exchange_strong(&own[i], &expected, a))
+			return;
+	}
+}
+
+static void own_forget(struct arena *a)
+{
+	for (int i = 0; i < OWN_MAX; i++) {
+		struct arena *expected = a;
+
+		atomic_compare_exchange_strong(&own[i], &expected, NULL);
+	}
+}
+
+bool arena_is_own(const char *name)
+{
+	for (int i = 0; i < OWN_MAX; i++) {
+		struct arena *a = atomic_load(&own[i]);
+
+		if (a && strcmp(a->name, name) == 0)
+			return true;
+	}
+	return false;
+}
+
+int arena_create(struct arena *a, const char *dir, const struct rule *rule)
+{
+	return arena_create_at(a, dir, rule, &(struct arena_place){0});
+}
+
+int arena_join(const struct arena *a)
+{
+	BUFFER(char, path);
+	struct statx st;
+	void *map;
+	int fd, r;
+
+	log_format(path, BUFFER_BYTES, "%s/%s", a->dir, a->name);
+	fd = sys.openat(AT_FDCWD, path, O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0);
+	if (fd < 0)
+		return fd;
+	fd = own_fd_raise(fd);
+	if (fd < 0)
+		return fd;
+	r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st);
+	if (r == 0 && (st.stx_ino != a->ino || sys_dev_of(&st) != a->dev))
+		r = -ESTALE;
+	if (r == 0)
+		r = sys.flock(fd, LOCK_SH | LOCK_NB);
+	if (r == 0 && !sys_still_linked(fd))
+		r = -ESTALE; /* recovered in between */
+	if (r == 0) {
+		map = sys.mmap(a->header, a->total_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
+		               0);
+		r = sys_is_error(map) ? (int)(intptr_t)map : 0;
+	}
+	if (r == 0) {
+		own_note((struct arena *)(uintptr_t)a);
+		return fd;
+	}
+	own_fd_close(fd);
+	return r;
+}
+
+int arena_create_at(struct arena *a, const char *dir, const struct rule *rule,
+                    const struct arena_place *place)
+{
+	enum { REMOVED_MAX = 100 };
+	struct arena_header geometry = {0};
+	struct sys_quiet quiet;
+	struct origin origin;
+	struct statx st;
+	int dirfd, r;
+
+	if (!arena_geometry(rule->set.mem_bytes, rule->set.block_bytes, &geometry))
+		return -EINVAL;
+	memset(a, 0, sizeof *a);
+	a->fd = -1;
+	a->rule = rule;
+	log_format(a->dir, sizeof a->dir, "%s", dir);
+	for (int attempt = 0;; attempt++) {
+		dirfd = open_dir(dir);
+		a->fd = dirfd < 0 ? dirfd : create_file(a, dirfd, rule);
+		/* another process, at its end, may have removed the directory, empty until now, under us */
+		if (a->fd != -ENOENT || attempt == REMOVED_MAX)
+			break;
+		if (dirfd >= 0)
+			sys.close(dirfd);
+	}
+	if (a->fd < 0) {
+		if (dirfd >= 0)
+			sys.close(dirfd);
+		return a->fd;
+	}
+	kill_step();
+	/* allocated now, so that a full disk can never become SIGBUS later */
+	r = copies_on_write(a->fd) ? ARENA_COPIES : origin_here(a->fd, &origin);
+	sys_quiet_begin(&quiet);
+	if (r == 0)
+		r = sys.fallocate(a->fd, 0, 0, (off_t)geometry.total_bytes);
+	sys_quiet_end(&quiet);
+	if (r == 0)
+		r = sys.statx(a->fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st);
+	if (r == 0)
+		r = map_file(a, &geometry, place);
+	if (r < 0) {
+		sys.unlinkat(dirfd, a->name, 0);
+		own_fd_close(a->fd);
+		sys.close(dirfd);
+		staging_dir_remove(dir);
+		return r;
+	}
+	a->dev = sys_dev_of(&st);
+	a->ino = st.stx_ino;
+	a->uid = sys_geteuid();
+	a->gid = sys_getegid();
+	a->gated = takeover_possible(a->fd);
+	kill_step();
+	geometry.magic = 0;
+	memcpy(a->header, &geometry, sizeof geometry);
+	fill_header(a->header, rule, &origin, a->ino);
+	kill_step();
+	sys.close(dirfd);
+	own_note(a);
+	return 0;
+}
+
+void arena_forget(struct arena *a, int fd)
+{
+	own_forget(a);
+	if (fd < 0) {
+		sys.munmap(a->header, a->total_bytes);
+		sys.munmap(a->runs, a->runs_bytes);
+		return;
+	}
+	sys.mmap(a->header, a->total_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, fd, 0);
+	sys_make_private(a->runs, a->runs_bytes);
+}
+
+static void close_all(struct arena *a)
+{
+	own_forget(a);
+	unmap(a);
+	if (!a->placed)
+		sys.munmap(a->runs, a->runs_bytes);
+	own_fd_close(a->fd);
+	a->header = NULL;
+	a->fd = -1;
+}
+
+struct removal {
+	const struct arena *a;
+	int r;
+};
+
+static void remove_name(void *ctx)
+{
+	struct removal *removal = ctx;
+	int dirfd = sys.openat(AT_FDCWD, removal->a->dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
+
+	kill_step();
+	removal->r = dirfd;
+	if (dirfd >= 0) {
+		removal->r = sys.unlinkat(dirfd, removal->a->name, 0);
+		sys.close(dirfd);
+	} else if (dirfd == -EMFILE || dirfd == -ENFILE) {
+		/* (the number that it has may lie beyond the limit: to close it would not help) */
+		BUFFER(char, path);
+
+		if (log_format(path, BUFFER_BYTES, "%s/%s", removal->a->dir, removal->a->name) + 1 <
+		    BUFFER_BYTES)
+			removal->r = sys.unlinkat(AT_FDCWD, path, 0);
+	}
+}
+
+void arena_destroy(struct arena *a)
+{
+	struct removal removal = {.a = a};
+	int removed;
+
+	/* the engine runs beside the program, whose next descriptor must get the lowest number */
+	if (engine_is_self())
+		sys_apart(remove_name, &removal);
+	else
+		remove_name(&removal);
+	removed = removal.r;
+	/* The process has given up the rights that it was made with: the next one that has them removes the empty file. */
+	if (removed < 0 && a->fd >= 0)
+		sys.ftruncate(a->fd, 0);
+	kill_step();
+	close_all(a);
+	staging_dir_remove(a->dir);
+}
+
+struct block_run *arena_block_take(struct arena *a)
+{
+	struct block_run *run;
+
+	lock_take(&a->lock, LOCK_ARENA);
+	run = a->free_blocks;
+	if (run) {
+		/* first, so that a member that dies here leaves it findable */
+		run->taker = family_me + 1;
+		atomic_signal_fence(memory_order_seq_cst);
+		a->free_blocks = run->next;
+		run->next = NULL;
+		atomic_fetch_sub_explicit(&a->free_count, 1, memory_order_relaxed);
+	}
+	lock_drop(&a->lock, LOCK_ARENA);
+	return run;
+}
+
+/* LOCK_ARENA held. */
+static void put_free(struct arena *a, struct block_run *run)
+{
+	run->next = a->free_blocks;
+	atomic_signal_fence(memory_order_seq_cst);
+	a->free_blocks = run;
+	atomic_signal_fence(memory_order_seq_cst);
+	run->taker = 0;
+	atomic_fetch_add_explicit(&a->free_count, 1, memory_order_relaxed);
+}
+
+void arena_block_free(struct arena *a, struct block_run *run)
+{
+	/* (as long as it is in no list it has a taker, see arena_reclaim_blocks) */
+	run->taker = family_me + 1;
+	/* owner first: from here on recovery does not look at the rest of the entry */
+	atomic_store_explicit(&run->meta->owner, 0, memory_order_release);
+	kill_step();
+	run->stream = NULL;
+	/* it stays sealed: whoever was interrupted before it looked at the commit word finds that it may not publish */
+	if (run->lost) {
+		atomic_fetch_add(&a->lost, 1);
+		return;
+	}
+	atomic_store_explicit(&run->meta->commit, 0, memory_order_release);
+	lock_take(&a->lock, LOCK_ARENA);
+	put_free(a, run);
+	lock_drop(&a->lock, LOCK_ARENA);
+}
+
+static bool is_free(const struct arena *a, const struct block_run *run)
+{
+	for (const struct block_run *r = a->free_blocks; r; r = r->next)
+		if (r == run)
+			return true;
+	return false;
+}
+
+void arena_reclaim_blocks(struct arena *a, const struct family_set *dead)
+{
+	uint32_t count = 0;
+
+	lock_take(&a->lock, LOCK_ARENA);
+	for (uint32_t i = 0; i < a->block_count; i++) {
+		struct block_run *run = &a->runs[i];
+
+		if (run->taker && family_set_has(dead, run->taker - 1) && run->meta->owner == 0 &&
+		    !run->lost && !is_free(a, run))
+			put_free(a, run);
+	}
+	/* a member that died between the list and its count */
+	for (const struct block_run *r = a->free_blocks; r; r = r->next)
+		count++;
+	atomic_store(&a->free_count, count);
+	lock_drop(&a->lock, LOCK_ARENA);
+	arena_blocks_freed(a, count);
+}
+
+void arena_free_slot_blocks(struct arena *a, uint32_t slot)
+{
+	uint32_t freed = 0;
+
+	for (uint32_t i = 0; i < a->block_count; i++) {
+		if (a->runs[i].meta->owner != slot + 1)
+			continue;
+		a->runs[i].flushed = true;
+		arena_block_free(a, &a->runs[i]);
+		freed++;
+	}
+	arena_blocks_freed(a, freed);
+}
+
+void arena_blocks_freed(struct arena *a, uint32_t count)
+{
+	atomic_fetch_add(&a->freed_events, 1);
+	if (atomic_load(&a->waiters))
+		sys_futex_wake((uint32_t *)&a->freed_events, (int)count);
+}
+
+/*
+ * From the staging directory up to the directory that it and the path have in common, and from there down: a volume that
+ * has both may be mounted elsewhere later.
+ */
+static void name_from_staging(const struct arena *a, struct arena_slot *s)
+{
+	size_t common = 0, i = 0;
+
+	for (; a->dir[i] && a->dir[i] == s->path[i]; i++)
+		if (a->dir[i] == '/')
+			common = i;
+	s->below = (uint16_t)(common + 1);
+	s->up = 0;
+	for (i = common; a->dir[i]; i++)
+		if (a->dir[i] == '/' && a->dir[i + 1] && a->dir[i + 1] != '/')
+			s->up++;
+}
+
+void arena_slot_name(const struct arena *a, uint32_t index, const char *path)
+{
+	struct arena_slot *s = arena_slot_at(a, index);
+	uint32_t used = atomic_exchange(&s->used, 0);
+
+	kill_step();
+	memset(s->path, 0, sizeof s->path);
+	memcpy(s->path, path, strlen(path));
+	s->below = s->up = 0;
+	/* (on another file system it is another volume, which may be mounted elsewhere by itself) */
+	if (s->dev == a->dev)
+		name_from_staging(a, s);
+	kill_step();
+	atomic_store_explicit(&s->used, used, memory_order_release);
+}
+
+int arena_slot_take(struct arena *a)
+{
+	int found = -ENOSPC;
+
+	lock_take(&a->lock, LOCK_ARENA);
+	for (uint32_t i = 0; a->slots_used < a->slot_count && i < a->slot_count; i++) {
+		struct arena_slot *s = arena_slot_at(a, i);
+
+		/* `used` is set by the caller once the slot is filled; `taken` marks it as taken */
+		if (s->taken == 0) {
+			s->taken = 1;
+			a->slots_used++;
+			found = (int)i;
+			break;
+		}
+	}
+	lock_drop(&a->lock, LOCK_ARENA);
+	return found;
+}
+
+void arena_slot_free(struct arena *a, uint32_t index)
+{
+	struct arena_slot *s = arena_slot_at(a, index);
+
+	for (int i = 0; i < COUNT_MAX; i++) {
+		atomic_fetch_add_explicit(&a->header->live.counters[i], s->counters[i], memory_order_relaxed);
+		s->counters[i] = 0;
+	}
+	atomic_fetch_add_explicit(&a->header->live.journaled, s->journaled, memory_order_relaxed);
+	s->journaled = 0;
+	atomic_store_explicit(&s->used, 0, memory_order_release);
+	kill_step();
+	lock_take(&a->lock, LOCK_ARENA);
+	s->taken = 0;
+	a->slots_used--;
+	lock_drop(&a->lock, LOCK_ARENA);
+}

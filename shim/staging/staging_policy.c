@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+/* habit: see staging/staging_policy.h. */
+#include "staging/staging_policy.h"
+
+#include "config/config.h"
+#include "staging/arena.h"
+
+enum {
+	LOOKS_MAX = 8, /* in a row */
+	HOLES_MAX = 16,
+	TIMES_MAX = 6,
+	HOLE_WRITES = 4,
+	LOOK_WRITES = 2,
+	SYNCS_MAX = 8,
+	SYNCS_FEW = 3,                 /* the same with adapt = on */
+	SYNC_WRITES = 16,              /* what to settle costs, in writes that the kernel takes */
+	AFTER_SYNCS = SYNC_WRITES + 1, /* small writes without a sync between them, until it is tried again */
+	NAMES = 256,
+};
+
+/* Hashes of the names of files that were synced after every few writes, each where its hash says.  What gets lost here
+ * is found out again, what is wrong costs AFTER_SYNCS writes that are not staged. */
+static _Atomic uint64_t names[NAMES];
+
+static uint64_t hash_of(const char *path)
+{
+	uint64_t h = 0xcbf29ce484222325;
+
+	for (; *path; path++)
+		h = (h ^ (unsigned char)*path) * 0x100000001b3;
+	return h;
+}
+
+static uint32_t one_more(const struct file *f, uint32_t times, uint64_t few)
+{
+	return f->head == f->current && f->writes <= few ? times + 1 : 0;
+}
+
+void habit_looked(struct file *f)
+{
+	if (f->mode == FILE_ENGAGED && f->head)
+		f->habit.looks = one_more(f, f->habit.looks, LOOK_WRITES);
+}
+
+void habit_hole(struct file *f, uint64_t offset)
+{
+	uint64_t since = f->writes < f->habit.writes ? f->writes : f->writes - f->habit.writes;
+
+	if (since == 0 && offset == f->habit.hole)
+		return; /* the same write once more: there was no block for it */
+	f->habit.holes = since <= HOLE_WRITES ? f->habit.holes + 1 : 0;
+	f->habit.writes = f->writes;
+	f->habit.hole = offset;
+}
+
+static bool adapts(const struct file *f) { return f->rule->set.adapt == ADAPT_ON; }
+
+/* Zeros that stand ready make a sync cheap, if the bytes come to them at once and by one way. */
+static bool asks_device(const struct settings *set)
+{
+	return (set->sync == SYNC_FSYNC || set->sync == SYNC_FDATASYNC) &&
+	       set->prealloc_mode != PREALLOC_ZERO;
+}
+
+static void remember(const struct file *f)
+{
+	uint64_t h = hash_of(arena_slot_at(f->arena, (uint32_t)f->slot)->path);
+
+	atomic_store_explicit(&names[h % NAMES], h, memory_order_relaxed);
+}
+
+void habit_synced(struct file *f)
+{
+	bool asks = adapts(f) && asks_device(&f->rule->set);
+
+	if (asks && f->mode == FILE_PASSIVE && f->small_seen > 0 && f->engage_after <= AFTER_SYNCS) {
+		f->engage_after = AFTER_SYNCS;
+		f->small_seen = 0;
+	}
+	if (f->mode != FILE_ENGAGED || !f->arena)
+		return;
+	f->habit.asked++;
+	if (!f->head)
+		return;
+	f->habit.syncs = one_more(f, f->habit.syncs, SYNC_WRITES);
+	if (asks && f->habit.syncs > 0)
+		remember(f);
+}
+
+void habit_closed(struct file *f)
+{
+	if (f->mode == FILE_ENGAGED && f->arena && f->habit.asked > 0 && f->habit.asked <= SYNCS_FEW &&
+	    f->habit.syncs == f->habit.asked && (!f->head || one_more(f, 0, SYNC_WRITES)))
+		remember(f);
+}
+
+bool habit_gives_back(struct file *f)
+{
+	bool adapt = adapts(f);
+	bool looks = !f->head && f->habit.looks >= LOOKS_MAX;
+	bool syncs =
+		!f->head && f->habit.syncs >= (adapt ? SYNCS_FEW : SYNCS_MAX) && asks_device(&f->rule->set);
+	bool holes = adapt && f->habit.holes >= HOLES_MAX;
+
+	if (!looks && !syncs && !holes)
+		return false;
+	f->engage_after = adapt && !looks && !holes ? AFTER_SYNCS : FILE_ENGAGE_LATER;
+	if (adapt && (looks || holes)) {
+		/* it is tried less and less often */
+		f->engage_after <<= f->habit.times;
+		f->habit.times += f->habit.times < TIMES_MAX;
+	}
+	f->habit.looks = f->habit.syncs = f->habit.holes = 0;
+	return true;
+}
+
+bool habit_allows(struct file *f, const char *path)
+{
+	uint64_t h;
+
+	if (f->engage_after >= AFTER_SYNCS || !adapts(f))
+		return true;
+	h = hash_of(path);
+	if (atomic_load_explicit(&names[h % NAMES], memory_order_relaxed) != h)
+		return true;
+	f->engage_after = AFTER_SYNCS;
+	return false;
+}

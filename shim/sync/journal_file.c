@@ -1,0 +1,551 @@
+// SPDX-License-Identifier: Apache-2.0
+/* journal_file: see sync/journal_file.h. */
+#include "sync/journal_file.h"
+
+#include "base/kill.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "flush/flush.h"
+#include "flush/visibility.h"
+#include "staging/stage.h"
+#include "sync/sync.h"
+
+#include <string.h>
+
+enum {
+	PUT_MAX = 128 << 10, /* more is cheaper to write once, to the file */
+	IDLE_NS = 1000000000,
+	ASKED_MIN = 2, /* syncs of a file before the journal takes them */
+};
+
+static uint64_t commit_of(const struct block_run *run)
+{
+	return COMMIT_REACH(atomic_load_explicit(&run->meta->commit, memory_order_acquire));
+}
+
+static bool covered(const struct file *f, const struct block_run *run)
+{
+	return run->meta->seq < f->journal.block_seq ||
+	       (run->meta->seq == f->journal.block_seq && commit_of(run) <= f->journal.block_commit);
+}
+
+void journal_file_flushing(struct file *f, const struct block_run *last)
+{
+	if (!covered(f, last))
+		journal_file_changed(f);
+}
+
+void journal_file_begin(struct file *f)
+{
+	journal_file_changed(f);
+	f->journal.block_seq = f->journal.block_commit = 0;
+	f->journal.nameless = false;
+}
+
+void journal_file_named(struct file *f, bool known)
+{
+	f->journal.named = 0;
+	f->journal.nameless = !known;
+}
+
+static bool clean(const struct file *f)
+{
+	return f->changed == f->durable && f->durable_epoch == file_epoch() && !f->full_sync &&
+	       !file_attributes_due(f) && !f->error;
+}
+
+bool journal_file_alone(const struct file *f)
+{
+	return f->rule->set.writers == WRITERS_EXCLUSIVE || (journal_file_leases(f) && strict_proves(f));
+}
+
+/* ---- putting ---- */
+
+/* What is staged and not yet in the journal: from extent `extent` of the first block on, without its first `skip`
+ * bytes. */
+struct fresh {
+	struct block_run *first;
+	uint32_t extent, skip;
+	uint64_t bytes; /* of the entries */
+};
+
+static struct arena_extent extent_of(const struct file *f, const struct block_run *run, uint64_t commit,
+                                     uint32_t i)
+{
+	return arena_extent_get(run->meta, arena_block_data(f->arena, run->index), f->arena->block_bytes,
+	                        commit, i);
+}
+
+static void find_fresh(const struct file *f, struct fresh *n)
+{
+	struct block_run *run = f->head;
+
+	*n = (struct fresh){0};
+	while (run && covered(f, run))
+		run = run->next;
+	n->first = run;
+	if (run && run->meta->seq == f->journal.block_seq && f->journal.block_commit != 0) {
+		n->extent = COMMIT_COUNT(f->journal.block_commit) - 1;
+		n->skip = COMMIT_LENGTH(f->journal.block_commit);
+	}
+	for (; run && n->bytes <= PUT_MAX; run = run->next) {
+		uint64_t commit = commit_of(run);
+		uint32_t skip = run == n->first ? n->skip : 0;
+
+		for (uint32_t i = run == n->first ? n->extent : 0; i < COMMIT_COUNT(commit); i++, skip = 0)
+			n->bytes += journal_entry_bytes(extent_of(f, run, commit, i).length - skip);
+	}
+}
+
+static uint8_t *put_entry(uint8_t *at, const struct journal_entry *e, const void *content)
+{
+	uint32_t bytes = journal_entry_bytes(e->length);
+
+	memcpy(at, e, sizeof *e);
+	memcpy(at + sizeof *e, content, e->length);
+	memset(at + sizeof *e + e->length, 0, bytes - sizeof *e - e->length);
+	return at + bytes;
+}
+
+static uint8_t *put_name(struct file *f, uint8_t *at)
+{
+	const struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
+	uint32_t path_bytes = (uint32_t)strlen(slot->path) + 1;
+	struct journal_name name = {.ino = f->ino,
+	                            .btime_sec = slot->btime_sec,
+	                            .btime_nsec = slot->btime_nsec,
+	                            .path_bytes = path_bytes,
+	                            .handle_hash = slot->handle_hash,
+	                            .generation = slot->generation,
+	                            .below = slot->below,
+	                            .up = slot->up};
+	struct journal_entry e = {.type = JOURNAL_NAME,
+	                          .length = (uint32_t)sizeof name + path_bytes,
+	                          .file = f->journal.number};
+	uint32_t bytes = journal_entry_bytes(e.length);
+
+	memset(at, 0, bytes);
+	memcpy(at, &e, sizeof e);
+	memcpy(at + sizeof e, &name, sizeof name);
+	memcpy(at + sizeof e + sizeof name, slot->path, path_bytes);
+	return at + bytes;
+}
+
+static uint32_t name_bytes(const struct file *f)
+{
+	const struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
+
+	return journal_entry_bytes((uint32_t)(sizeof(struct journal_name) + strlen(slot->path) + 1));
+}
+
+/* The last block that was put, and what of it. */
+struct reached {
+	uint64_t seq, commit;
+};
+
+static uint8_t *put_fresh(const struct file *f, const struct fresh *n, uint8_t *at, struct reached *reached)
+{
+	uint32_t skip = n->skip;
+
+	for (struct block_run *run = n->first; run; run = run->next) {
+		uint64_t commit = commit_of(run);
+		const uint8_t *data = arena_block_data(f->arena, run->index);
+
+		for (uint32_t i = run == n->first ? n->extent : 0; i < COMMIT_COUNT(commit); i++, skip = 0) {
+			struct arena_extent x = extent_of(f, run, commit, i);
+			struct journal_entry e = {.type = JOURNAL_DATA,
+			                          .length = x.length - skip,
+			                          .file = f->journal.number,
+			                          .offset = x.offset + skip};
+
+			if (e.length > 0)
+				at = put_entry(at, &e, data + x.pos + skip);
+		}
+		*reached = (struct reached){.seq = run->meta->seq, .commit = commit};
+	}
+	return at;
+}
+
+/* Room, waited for if the batch is full.  With the journal's lock when 0. */
+static int reserve(struct arena *a, uint32_t bytes, bool bulk, uint8_t **out)
+{
+	uint64_t ticket;
+	int r;
+
+	while ((r = journal_reserve(a, bytes, bulk, out, &ticket)) == -EAGAIN) {
+		r = journal_wait(a, ticket);
+		if (r < 0)
+			return r;
+	}
+	return r;
+}
+
+static bool put(struct file *f, const struct fresh *n, uint64_t *ticket)
+{
+	struct arena *a = f->arena;
+	struct reached reached = {0};
+	uint8_t *begin, *at;
+	uint64_t half;
+
+	/* (the staged bytes stay what they are: nobody stages or frees without the file's lock) */
+	if (reserve(a, (uint32_t)n->bytes + name_bytes(f), true, &begin) < 0)
+		return false;
+	at = begin;
+	half = journal_half_seq(a);
+	if (!journal_file_counts(f)) {
+		f->journal.number = journal_new_file(a);
+		f->journal.named = 0;
+	}
+	if (f->journal.named != half)
+		at = put_name(f, at);
+	at = put_fresh(f, n, at, &reached);
+	/* First: whoever frees the other half must see entries that are about to be there, and whoever goes on with the
+	 * file of a member that is killed here has to make them void. */
+	f->journal.puts++;
+	if (!journal_file_counts(f)) {
+		f->journal.first = f->journal.last = journal_next(a);
+		atomic_fetch_add(&a->journal.files, 1);
+		f->journal.arena = a;
+	}
+	*ticket = f->journal.last = journal_commit(a, (uint32_t)(at - begin));
+	f->journal.named = half;
+	f->journal.block_seq = reached.seq;
+	f->journal.block_commit = reached.commit;
+	return true;
+}
+
+bool journal_file_sync(struct file *f, uint64_t *ticket)
+{
+	struct arena *a = f->arena;
+	struct fresh n;
+
+	f->journal.asked_ns = sys_now_ns();
+	/* the last entries cost a sync of the file when it is closed */
+	if (f->journal.asked < ASKED_MIN) {
+		f->journal.asked++;
+		return false;
+	}
+	if (f->mode != FILE_ENGAGED || f->through_wanted || f->release_wanted || f->journal.nameless || !a ||
+	    a->dev != f->dev || !journal_file_alone(f) || !journal_ready(a) || !clean(f) ||
+	    (journal_file_counts(f) && f->journal.arena != a))
+		return false;
+	find_fresh(f, &n);
+	/* (nothing is new, and the file has been synced: a device that has failed since must be asked to say so) */
+	if (n.bytes > PUT_MAX || (n.bytes == 0 && !journal_file_counts(f)))
+		return false;
+	if (n.bytes == 0) {
+		/* What was synced by itself, and then perhaps by another thread, is safe from a replay only when the old
+		 * entries are void. */
+		*ticket = f->journal.last > f->journal.void_ticket ? f->journal.last : f->journal.void_ticket;
+		return true;
+	}
+	return put(f, &n, ticket);
+}
+
+/* ---- making void ---- */
+
+static void forget(struct file *f)
+{
+	if (f->journal.arena)
+		atomic_fetch_sub(&f->journal.arena->journal.files, 1);
+	f->journal.arena = NULL;
+	f->journal.first = f->journal.last = 0;
+	f->journal.void_ticket = 0;
+}
+
+static int put_new_void(struct file *f, struct journal_place place, uint64_t puts)
+{
+	struct journal_entry e = {
+		.type = JOURNAL_VOID, .file = f->journal.number, .offset = place.seq, .where = place.at};
+	uint8_t *at;
+	int r = reserve(f->journal.arena, sizeof e, false, &at);
+
+	if (r < 0)
+		return r;
+	memcpy(at, &e, sizeof e);
+	f->journal.void_place = place;
+	f->journal.void_puts = puts;
+	f->journal.void_ticket = journal_commit(f->journal.arena, sizeof e);
+	return 0;
+}
+
+/* Entries of f before `place`, where `puts` stand, are to be void: 0 with f->journal.void_ticket, or -errno. */
+static int put_void(struct file *f, struct journal_place place, uint64_t puts)
+{
+	/* room is kept for one of each file */
+	if (f->journal.void_ticket != 0 && f->journal.void_puts >= puts)
+		return 0;
+	return put_new_void(f, place, puts);
+}
+
+/* The void entry is durable. */
+static void voided(struct file *f)
+{
+	if (f->journal.void_puts == f->journal.puts) {
+		forget(f);
+		return;
+	}
+	if (f->journal.first < f->journal.void_place.seq)
+		f->journal.first = f->journal.void_place.seq;
+	f->journal.void_ticket = 0;
+}
+
+void journal_file_keep(struct file *f)
+{
+	if (!journal_file_counts(f))
+		return;
+	atomic_store(&f->journal.arena->journal.keep, true);
+	forget(f);
+}
+
+void journal_file_sync_begin(struct file *f, struct journal_sync *s)
+{
+	*s = (struct journal_sync){.arena = f->journal.arena,
+	                           .changed = f->changed,
+	                           .epoch = file_epoch(),
+	                           .puts = f->journal.puts};
+	if (s->arena)
+		s->place = journal_here(s->arena);
+}
+
+/* The journal that holds, or held, entries of f could not be written, and has not been removed yet. */
+static struct arena *abandoning(const struct file *f, const struct journal_sync *s)
+{
+	struct arena *a = s->arena ? s->arena : f->arena;
+
+	return a && atomic_load(&a->journal.abandon_due) ? a : NULL;
+}
+
+/* Its thread is about to sync all its files and to remove it.  Until then a replay may overwrite what was synced. */
+static int wait_abandoned(struct file *f, const struct arena *a)
+{
+	enum { NAPS_MAX = 5000 };
+
+	for (int i = 0; i < NAPS_MAX; i++) {
+		if (f->journal.arena != a && !atomic_load(&a->journal.abandon_due))
+			return 0;
+		lock_drop(&f->lock, LOCK_FILE);
+		sys_nap(1000000);
+		file_lock_again(f);
+	}
+	return -EIO;
+}
+
+/* Everything up to s is on the device; before it may be relied on, old entries are void or about to be. */
+static void note_durable(struct file *f, const struct journal_sync *s)
+{
+	if (s->changed > f->durable)
+		f->durable = s->changed;
+	if (s->epoch > f->durable_epoch)
+		f->durable_epoch = s->epoch;
+}
+
+int journal_file_sync_done(struct file *f, const struct journal_sync *s, bool keep_lock)
+{
+	const struct arena *a;
+	uint64_t ticket;
+	int r;
+
+	/* (or somebody else has made them void meanwhile, and has more to do) */
+	if (!s->arena || f->journal.arena != s->arena) {
+		note_durable(f, s);
+		a = abandoning(f, s);
+		return a && !keep_lock ? wait_abandoned(f, a) : 0;
+	}
+	r = put_void(f, s->place, s->puts);
+	if (r == 0) {
+		note_durable(f, s);
+		ticket = f->journal.void_ticket;
+		journal_hold(s->arena);
+		if (!keep_lock)
+			lock_drop(&f->lock, LOCK_FILE);
+		r = journal_wait(s->arena, ticket);
+		journal_unhold(s->arena);
+		if (!keep_lock)
+			file_lock_again(f);
+		if (r == 0 && f->journal.arena == s->arena && f->journal.void_ticket == ticket)
+			voided(f);
+	}
+	if (r < 0 && !keep_lock && atomic_load(&s->arena->journal.state) == JOURNAL_OFF)
+		r = wait_abandoned(f, s->arena);
+	return r < 0 ? -EIO : 0;
+}
+
+/* A descriptor to sync the file by; -1 = none. */
+static int sync_fd(struct file *f)
+{
+	int fd = file_own_fd(f) >= 0 ? file_own_fd(f) : file_fd(f);
+
+	if (fd < 0 && flush_possible(f))
+		fd = file_own_fd(f);
+	return fd;
+}
+
+/* Everything of the file on the device.  -errno of the sync. */
+static int sync_now(struct file *f, struct journal_sync *s)
+{
+	int fd = sync_fd(f);
+
+	if (fd < 0)
+		return -EBADF;
+	journal_file_sync_begin(f, s);
+	kill_step();
+	return f->full_sync ? sys.fsync(fd) : sys.fdatasync(fd);
+}
+
+void journal_file_failed(struct file *f, int error)
+{
+	if (!journal_file_counts(f))
+		return;
+	f->journal.failed = error;
+	atomic_store(&f->journal.arena->journal.keep, true);
+}
+
+/* Settled: on the device, too, and *s is what that covers.  0 or -errno. */
+static int make_durable(struct file *f, struct journal_sync *s)
+{
+	int r = f->journal.failed ? f->journal.failed : sync_now(f, s);
+
+	if (r == 0) {
+		f->full_sync = false;
+	} else if (r != -EBADF && f->journal.failed == 0) {
+		sync_note_error(f, r);
+		journal_file_failed(f, r);
+	}
+	return r;
+}
+
+int journal_retire(struct file *f, bool nested)
+{
+	struct journal_sync s;
+	int r;
+
+	if (!journal_file_counts(f))
+		return 0;
+	r = flush_settle(f, nested);
+	if (r < 0)
+		return r;
+	/* (the lock may have been free meanwhile; in a signal handler a block may be left) */
+	if (!journal_file_counts(f))
+		return 0;
+	r = make_durable(f, &s);
+	if (r < 0) {
+		log_error(
+			"a file with entries in the journal of %s cannot be made durable (error %d); they are kept",
+			f->journal.arena->dir, -r);
+		journal_file_keep(f);
+		return 0;
+	}
+	if (journal_file_sync_done(f, &s, true) < 0) {
+		/* all that they say is in the file, but a crash now would write it there again */
+		log_error("entries of the journal in %s cannot be made void", s.arena->dir);
+		forget(f);
+	}
+	return 0;
+}
+
+uint64_t journal_file_idle_at(const struct file *f)
+{
+	return journal_file_holds(f) ? f->journal.asked_ns + IDLE_NS : UINT64_MAX;
+}
+
+void journal_file_rest(struct file *f)
+{
+	journal_retire(f, false);
+	if (!f->head && !journal_file_counts(f))
+		strict_drop(f);
+	f->journal.asked_ns = sys_now_ns(); /* what could not be done is not tried at once again */
+}
+
+/* ---- checkpoint ---- */
+
+struct checkpoint {
+	struct arena *arena;
+	uint64_t kept_from; /* entries before it are to go */
+	uint64_t ticket;    /* of the last void entry */
+	bool left;          /* some could not */
+};
+
+static bool concerns(const struct file *f, const struct checkpoint *c)
+{
+	return f->journal.arena == c->arena && f->journal.first < c->kept_from;
+}
+
+/* File lock held, which may be free meanwhile. */
+static bool concerned_and_durable(struct file *f, const struct checkpoint *c, struct journal_sync *s)
+{
+	return concerns(f, c) && flush_settle(f, false) == 0 && concerns(f, c) && make_durable(f, s) == 0;
+}
+
+static void visit_void(struct file *f, void *ctx)
+{
+	struct checkpoint *c = ctx;
+	struct file_guard g;
+	struct journal_sync s;
+
+	if (!concerns(f, c))
+		return;
+	g = file_lock(f);
+	if (concerned_and_durable(f, c, &s) && journal_file_counts(f) && put_void(f, s.place, s.puts) == 0) {
+		note_durable(f, &s);
+		c->ticket = f->journal.void_ticket;
+	}
+	file_unlock(f, g);
+}
+
+static void visit_voided(struct file *f, void *ctx)
+{
+	struct checkpoint *c = ctx;
+	struct file_guard g;
+
+	if (!concerns(f, c))
+		return;
+	g = file_lock(f);
+	if (concerns(f, c) && f->journal.void_ticket != 0 && f->journal.void_ticket <= c->ticket)
+		voided(f);
+	file_unlock(f, g);
+}
+
+static void visit_abandon(struct file *f, void *ctx)
+{
+	struct checkpoint *c = ctx;
+	struct file_guard g;
+	struct journal_sync s;
+
+	if (!concerns(f, c))
+		return;
+	g = file_lock(f);
+	if (concerned_and_durable(f, c, &s))
+		forget(f);
+	file_unlock(f, g);
+}
+
+static void visit_left(struct file *f, void *ctx)
+{
+	struct checkpoint *c = ctx;
+
+	c->left |= concerns(f, c);
+}
+
+bool journal_file_abandon(struct arena *a)
+{
+	struct checkpoint c = {.arena = a, .kept_from = UINT64_MAX};
+
+	file_for_each(visit_abandon, &c);
+	file_for_each_shared(visit_left, &c);
+	return !c.left;
+}
+
+void journal_file_checkpoint(struct arena *a)
+{
+	struct checkpoint c = {.arena = a, .kept_from = journal_kept_from(a)};
+
+	file_for_each(visit_void, &c);
+	if (c.ticket && journal_wait(a, c.ticket) < 0)
+		return;
+	file_for_each(visit_voided, &c);
+	/* of other members of the family as well: the dead ones', too, until they are swept */
+	file_for_each_shared(visit_left, &c);
+	if (!c.left)
+		journal_free_before(a, c.kept_from);
+}

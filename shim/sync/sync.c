@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+/* sync: see sync/sync.h. */
+#include "sync/sync.h"
+
+#include "base/sys.h"
+#include "descriptors/fdtable.h"
+#include "descriptors/unresolved.h"
+#include "flush/engine.h"
+#include "flush/flush.h"
+#include "flush/prealloc.h"
+#include "staging/guard.h"
+#include "staging/stage.h"
+#include "staging/staging_policy.h"
+#include "sync/journal_file.h"
+
+#include <fcntl.h>
+
+static void count(struct file *f, enum slot_counter which)
+{
+	if (f->arena && f->slot >= 0)
+		atomic_fetch_add_explicit(&arena_slot_at(f->arena, (uint32_t)f->slot)->counters[which], 1,
+		                          memory_order_relaxed);
+}
+
+static int device_sync(int fd, bool full) { return full ? sys.fsync(fd) : sys.fdatasync(fd); }
+
+/* The kernel's rule for errors of writeback: a description that was there, or came before anybody was told, is told. */
+void sync_note_error(struct file *f, int error)
+{
+	f->sync_error = error;
+	f->sync_errors++;
+	f->sync_told = false;
+}
+
+int sync_error_take(struct file *f, struct ofd *o)
+{
+	if (o->errors_told == f->sync_errors)
+		return 0;
+	o->errors_told = f->sync_errors;
+	f->sync_told = true;
+	return f->sync_error;
+}
+
+/* False: no thread is there to do it. */
+static bool relaxed_arm(struct file *f)
+{
+	if (f->relaxed_due_ns == 0)
+		f->relaxed_due_ns = sys_now_ns() + f->rule->set.relaxed_ms * 1000000ull;
+	return engine_arm();
+}
+
+bool sync_is_promise(const struct ofd *o)
+{
+	const struct file *f = atomic_load_explicit(&o->file, memory_order_acquire);
+
+	switch (f->rule->set.sync) {
+	case SYNC_RELAXED:
+	case SYNC_JOURNAL: return true;
+	/* appends that the kernel places go out through the program's description, which may be O_SYNC */
+	case SYNC_OFF: return !(o->flags & O_APPEND) || f->rule->set.writers == WRITERS_EXCLUSIVE;
+	default: return false;
+	}
+}
+
+/* Not staged, nor was it since: the kernel has synced it by the description's own flags. */
+static bool synced_by_flags(struct file *f, const struct ofd *o, uint32_t releases)
+{
+	struct file_guard g;
+	bool done;
+
+	if (!(o->flags & (O_SYNC | O_DSYNC)) || atomic_load(&f->mode) == FILE_ENGAGED)
+		return false;
+	g = file_lock(f);
+	/* (what another thread has given back was flushed, and no more) */
+	done = f->mode != FILE_ENGAGED && file_releases() == releases;
+	file_unlock(f, g);
+	return done;
+}
+
+int sync_written(int fd, struct ofd *o, uint32_t releases)
+{
+	struct file *f = atomic_load_explicit(&o->file, memory_order_acquire);
+	struct file_guard g;
+	int r = 0;
+
+	if (journal_file_is(f))
+		return synced_by_flags(f, o, releases) ? 0 : sync_file(fd, o, false);
+	g = file_lock(f);
+	if (g.nested)
+		stage_interrupt(f);
+	if (fdtable_get(fd) == o && atomic_load(&o->file) == f) {
+		count(f, COUNT_SYNCS_ASKED);
+		/* relaxed: no need to settle before it is due */
+		if (f->rule->set.sync == SYNC_RELAXED)
+			relaxed_arm(f);
+		else if (f->arena)
+			r = flush_settle(f, g.nested);
+	}
+	file_unlock(f, g);
+	return r;
+}
+
+/* File lock held, everything staged is in the kernel.  1 = the device must be asked, without the lock. */
+static int by_policy(struct file *f, bool *full)
+{
+	switch (f->rule->set.sync) {
+	case SYNC_OFF: return 0;
+	case SYNC_RELAXED: return !relaxed_arm(f); /* nobody would do it later */
+	case SYNC_FSYNC: return 1;
+	case SYNC_JOURNAL: *full = f->full_sync || file_attributes_due(f); return 1;
+	case SYNC_FDATASYNC:
+	/* also when the program says fdatasync: whoever syncs the file next would not know of the name */
+	default: *full = f->full_sync || (*full && file_attributes_due(f)); return 1;
+	}
+}
+
+/* An fsync succeeded that began when names and attributes were these.  The last look at the attributes counts: what a
+ * sync that began earlier has covered is less. */
+static void full_sync_done(struct file *f, uint32_t names, uint64_t attributes)
+{
+	if (f->names_given == names)
+		f->full_sync = false;
+	if (f->attributes_synced < attributes)
+		f->attributes_synced = attributes;
+}
+
+/* The file itself, without its lock, which is not held afterwards.  0 or -errno. */
+static int sync_device(struct file *f, const struct ofd *o, int fd, bool full, struct file_guard g)
+{
+	bool journal = journal_file_is(f);
+	uint32_t names = f->names_given;
+	uint64_t attributes = file_attributes();
+	struct journal_sync s = {0};
+	int r;
+
+	r = guard_synced(f);
+	if (r == 0 && journal)
+		journal_file_sync_begin(f, &s);
+	file_unlock(f, g);
+	if (r < 0)
+		return r;
+	r = device_sync(fd, full);
+	if (!journal && !full)
+		return r;
+	g = file_lock(f);
+	if (fdtable_get(fd) == o) {
+		if (r < 0)
+			journal_file_failed(f, r);
+		else if (full)
+			full_sync_done(f, names, attributes);
+		if (r == 0 && journal)
+			r = journal_file_sync_done(f, &s, g.nested);
+	}
+	file_unlock(f, g);
+	return r;
+}
+
+/* By the journal alone: true, with *r, and the lock is free; otherwise the lock is held again. */
+static bool sync_journal(struct file *f, struct file_guard *g, int *r)
+{
+	struct arena *a = f->arena;
+	uint64_t ticket;
+
+	if (g->nested || !journal_file_sync(f, &ticket))
+		return false;
+	atomic_fetch_add_explicit(&arena_slot_at(a, (uint32_t)f->slot)->journaled, 1, memory_order_relaxed);
+	/* signals stay blocked: a handler that syncs must not find its own thread in the journal */
+	journal_hold(a);
+	lock_drop(&f->lock, LOCK_FILE);
+	*r = journal_wait(a, ticket);
+	journal_unhold(a);
+	if (*r == 0) {
+		sys_restore_signals(g->signals);
+		return true;
+	}
+	/* what was put there may not be durable */
+	file_lock_again(f);
+	journal_file_changed(f);
+	return false;
+}
+
+int sync_file(int fd, struct ofd *o, bool full)
+{
+	struct file *f = atomic_load_explicit(&o->file, memory_order_acquire);
+	struct file_guard g = file_lock(f);
+	int r = 0;
+
+	/* while the lock was waited for, another thread may have put another file on the number */
+	for (int i = 0; fdtable_get(fd) != o && i < ASK_TRIES; i++) {
+		file_unlock(f, g);
+		o = lazy_moved(fd);
+		if (!o)
+			return full ? sys.fsync(fd) : sys.fdatasync(fd);
+		f = atomic_load_explicit(&o->file, memory_order_acquire);
+		g = file_lock(f);
+	}
+	if (g.nested)
+		stage_interrupt(f);
+	if (fdtable_get(fd) == o)
+		r = sync_error_take(f, o);
+	if (r < 0 || fdtable_get(fd) != o || f->mode == FILE_THROUGH) {
+		file_unlock(f, g);
+		return r < 0 ? r : full ? sys.fsync(fd) : sys.fdatasync(fd);
+	}
+	count(f, COUNT_SYNCS_ASKED);
+	habit_synced(f);
+	if (journal_file_is(f) && sync_journal(f, &g, &r))
+		return r;
+	if (f->arena)
+		r = flush_settle_for_sync(f, g.nested);
+	if (r == 0)
+		r = f->journal.failed ? f->journal.failed : by_policy(f, &full);
+	if (r == 1 && !f->zero_wanted && prealloc_zeros_wanted(f)) {
+		f->zero_wanted = true;
+		prealloc_zeros_used(f);
+		engine_kick(f);
+	}
+	if (r == 1) {
+		count(f, COUNT_SYNCS_DONE);
+		return sync_device(f, o, fd, full, g);
+	}
+	file_unlock(f, g);
+	return r;
+}
+
+/* By this descriptor; -1: members of the family who have one do it. */
+static void relaxed_sync(struct file *f, int fd)
+{
+	uint64_t attributes = file_attributes();
+	bool full = f->full_sync || file_attributes_due(f);
+	int r;
+
+	if (fd < 0)
+		return;
+	f->relaxed_due_ns = 0;
+	count(f, COUNT_SYNCS_DONE);
+	r = guard_synced(f);
+	if (r == 0)
+		r = device_sync(fd, full);
+	if (r < 0)
+		sync_note_error(f, r);
+	else if (full)
+		full_sync_done(f, f->names_given, attributes);
+}
+
+/* What was written with O_SYNC may be staged still.  False: it could not be written, and is due again later. */
+static bool relaxed_settle(struct file *f)
+{
+	if (!f->arena || f->mode != FILE_ENGAGED || flush_settle(f, false) >= 0)
+		return true;
+	/* the next write or sync is told; the bytes stay staged */
+	f->relaxed_due_ns = 0;
+	relaxed_arm(f);
+	return false;
+}
+
+void sync_relaxed_due(struct file *f)
+{
+	if (relaxed_settle(f))
+		sync_relaxed_now(f);
+}
+
+void sync_relaxed_now(struct file *f) { relaxed_sync(f, file_fd(f)); /* one that only reads will do */ }
+
+void sync_relaxed_named(uint64_t dev, uint64_t ino)
+{
+	struct file *f = file_find(dev, ino);
+	struct file_guard g;
+
+	if (!f || f->relaxed_due_ns == 0)
+		return;
+	g = file_lock(f);
+	if (g.nested)
+		stage_interrupt(f);
+	if (f->refs && f->dev == dev && f->ino == ino && f->relaxed_due_ns && relaxed_settle(f)) {
+		int fd = file_fd(f);
+
+		/* before the name changes, and not when whoever has it comes to it */
+		if (fd < 0 && f->mode == FILE_ENGAGED && f->arena && flush_possible(f))
+			fd = file_own_fd(f);
+		relaxed_sync(f, fd);
+	}
+	file_unlock(f, g);
+}

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+/* sync: what fsync and fdatasync of a managed file do, by the rule's policy.  See the table in docs/promises.md. */
+#ifndef FASTWRITE_SYNC_H
+#define FASTWRITE_SYNC_H
+
+#include "descriptors/file.h"
+
+/* The program called fsync (full) or fdatasync on fd, which refers to o.  0 or -errno. */
+int sync_file(int fd, struct ofd *o, bool full);
+/* File lock held: the -errno of a background sync that failed and that o has not been told of, or 0. */
+int sync_error_take(struct file *f, struct ofd *o);
+/* File lock held: one has failed. */
+void sync_note_error(struct file *f, int error);
+/* The policy lets a sync return before the file has the bytes on the device, so that a synced write through o need not go
+ * there. */
+bool sync_is_promise(const struct ofd *o);
+/* Such a write was accepted: what a sync does by the policy.  0 or -errno. */
+int sync_written(int fd, struct ofd *o, uint32_t releases);
+/* File lock held: does the background sync that a relaxed fsync or write promised, if this process has a descriptor. */
+void sync_relaxed_due(struct file *f);
+/* The same for what is in the kernel. */
+void sync_relaxed_now(struct file *f);
+/* The same without waiting until it is due, for a file that is about to get another name: the name could become durable
+ * before the bytes do, and with it the end of what had the name until now. */
+void sync_relaxed_named(uint64_t dev, uint64_t ino);
+
+#endif

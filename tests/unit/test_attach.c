@@ -1,0 +1,473 @@
+// SPDX-License-Identifier: Apache-2.0
+/* engage: which files are staged, from when on, and what must be written through. */
+#include "descriptors/never_staged.h"
+#include "rig.h"
+
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+static int set_up(void **state)
+{
+	(void)state;
+	rig_start(NULL);
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	(void)state;
+	rig_stop();
+	return 0;
+}
+
+static void through(int fd, enum through_reason why)
+{
+	rig_put(fd, 0, 100);
+	rig_put(fd, 100, 100);
+	rig_put(fd, 200, 100);
+	assert_int_equal(rig_file(fd)->mode, FILE_THROUGH);
+	assert_int_equal(rig_file(fd)->why, why);
+	assert_true(file_engaged() == 0);
+}
+
+static void test_the_second_write_engages(void **state)
+{
+	int fd = rig_open("out", O_WRONLY);
+
+	(void)state;
+	assert_int_equal(rig_file(fd)->mode, FILE_PASSIVE);
+	assert_int_equal(access(rig_path(".fastwrite"), F_OK), -1);
+	rig_put(fd, 0, 100);
+	assert_int_equal(rig_file(fd)->mode, FILE_PASSIVE);
+	assert_int_equal(access(rig_path(".fastwrite"), F_OK), -1);
+	rig_put(fd, 100, 100);
+	assert_int_equal(rig_file(fd)->mode, FILE_ENGAGED);
+	assert_int_equal(rig_slot(fd)->used, 1);
+	assert_string_equal(rig_slot(fd)->path, rig_path("out"));
+	assert_int_equal(rig_close(fd), 0);
+	rig_expect("out", 200);
+}
+
+static void test_large_writes_never_do(void **state)
+{
+	static uint8_t large[100000];
+	int fd = rig_open("out", O_WRONLY);
+
+	(void)state;
+	for (int i = 0; i < 5; i++)
+		assert_int_equal(rig_write(fd, large, sizeof large), sizeof large);
+	assert_int_equal(rig_file(fd)->mode, FILE_PASSIVE);
+}
+
+static void test_released_and_engaged_again(void **state)
+{
+	int fd = rig_open("out", O_WRONLY);
+	struct file *f = rig_file(fd);
+	struct file_guard g;
+
+	(void)state;
+	rig_put(fd, 0, 100);
+	rig_put(fd, 100, 100);
+	g = file_lock(f);
+	assert_int_equal(engage_release(f, false), 0);
+	file_unlock(f, g);
+	assert_int_equal(f->mode, FILE_PASSIVE);
+	rig_expect("out", 200);
+	rig_put(fd, 200, 100);
+	rig_put(fd, 300, 100);
+	assert_int_equal(f->mode, FILE_ENGAGED);
+	assert_int_equal(rig_close(fd), 0);
+	rig_expect("out", 400);
+}
+
+static void test_release_that_fails_keeps_it_engaged(void **state)
+{
+	int fd = rig_open("out", O_WRONLY);
+	struct file *f = rig_file(fd);
+	struct file_guard g;
+
+	(void)state;
+	rig_put(fd, 0, 100);
+	rig_put(fd, 100, 100);
+	faults.pwritev = (struct fault){.at = 1, .error = EIO};
+	faults.pwritev.calls = 0;
+	g = file_lock(f);
+	assert_int_equal(engage_through(f, THROUGH_EXEC, false), -EIO);
+	file_unlock(f, g);
+	assert_int_equal(f->mode, FILE_ENGAGED);
+	assert_non_null(f->head);
+	rig_faults_clear();
+	assert_int_equal(rig_close(fd), 0);
+	rig_expect("out", 200);
+}
+
+static void test_unlinked(void **state)
+{
+	int fd = rig_open("out", O_WRONLY);
+
+	(void)state;
+	unlink(rig_path("out"));
+	through(fd, THROUGH_UNLINKED);
+}
+
+/* While it is open; asked again less and less often. */
+static void test_unknown_descriptor(void **state)
+{
+	int other = open(rig_path("out"), O_RDWR | O_CREAT, 0644);
+	int fd = rig_open("out", O_WRONLY);
+	struct file *f = rig_file(fd);
+	uint64_t at = 0;
+
+	(void)state;
+	for (; at < 4000; at += 100) {
+		rig_put(fd, at, 100);
+		assert_int_equal(f->mode, FILE_PASSIVE);
+		assert_true(file_engaged() == 0);
+	}
+	assert_int_equal(f->why, THROUGH_UNKNOWN_FD);
+	assert_in_range(f->engage_after, 32, 64);
+	close(other);
+	for (; at < 12000; at += 100)
+		rig_put(fd, at, 100);
+	assert_int_equal(f->mode, FILE_ENGAGED);
+	assert_int_equal(rig_close(fd), 0);
+	rig_expect("out", 12000);
+}
+
+static void test_mapped(void **state)
+{
+	int fd = rig_open("out", O_RDWR);
+
+	(void)state;
+	marks_never(rig_file(fd)->dev, rig_file(fd)->ino, THROUGH_MMAP);
+	through(fd, THROUGH_MMAP);
+}
+
+static void test_no_reservation(void **state)
+{
+	int fd = rig_open("out", O_WRONLY);
+
+	(void)state;
+	/* the arena's own is the first */
+	faults.fallocate = (struct fault){.at = 2, .count = 100, .error = EOPNOTSUPP};
+	through(fd, THROUGH_NO_PREALLOC);
+	rig_expect("out", 300);
+}
+
+/* What becomes of a file whose descriptor is copied to `number`. */
+static enum file_mode with_standard(int number, enum through_reason *why)
+{
+	int saved = dup(number);
+	int fd = rig_open("out", O_WRONLY);
+	struct fd_copy c;
+
+	fflush(stdout);
+	fd_dup_begin(&c, fd);
+	assert_int_equal(dup2(fd, number), number);
+	fd_dup_done(&c, number);
+	rig_put(fd, 0, 100);
+	rig_put(fd, 100, 100);
+	enum file_mode mode = (enum file_mode)rig_file(fd)->mode;
+	*why = rig_file(fd)->why;
+	fd_close_prepare(number);
+	dup2(saved, number);
+	close(saved);
+	assert_int_equal(rig_close(fd), 0);
+	rig_expect("out", 200);
+	unlink(rig_path("out"));
+	return mode;
+}
+
+static void test_standard_descriptor(void **state)
+{
+	enum through_reason why;
+
+	(void)state;
+	for (int number = 0; number <= 2; number++) {
+		assert_int_equal(with_standard(number, &why), FILE_THROUGH);
+		assert_int_equal(why, THROUGH_STANDARD_FD);
+	}
+}
+
+/* With streams seen only 2 is left, where the C library's own messages go. */
+static void test_standard_descriptor_with_streams(void **state)
+{
+	enum through_reason why;
+
+	(void)state;
+	fd_streams_seen = true;
+	enum file_mode in = with_standard(0, &why), out = with_standard(1, &why),
+		       err = with_standard(2, &why);
+	fd_streams_seen = false;
+	assert_int_equal(in, FILE_ENGAGED);
+	assert_int_equal(out, FILE_ENGAGED);
+	assert_int_equal(err, FILE_THROUGH);
+	assert_int_equal(why, THROUGH_STANDARD_FD);
+}
+
+static void test_staging_directory(void **state)
+{
+	static struct rule rule = {.name = "r"};
+	char out[PATH_MAX];
+	struct statx st;
+
+	(void)state;
+	assert_int_equal(sys_kernel.statx(AT_FDCWD, rig_dir, 0, STATX_BASIC_STATS, &st), 0);
+	uint64_t dev = ((uint64_t)st.stx_dev_major << 32) | st.stx_dev_minor;
+	snprintf(rule.prefix, sizeof rule.prefix, "%s", rig_dir);
+	assert_int_equal(engage_staging_dir(&rule, rig_path("deep/file"), dev, out), 0);
+	assert_string_equal(out, rig_path(".fastwrite"));
+	assert_int_equal(engage_staging_dir(&rule, rig_path("deep/file"), dev + 1, out), 0);
+	assert_string_equal(out, rig_path("deep/.fastwrite"));
+	snprintf(rule.set.staging, sizeof rule.set.staging, "/dev/shm/x");
+	assert_int_equal(engage_staging_dir(&rule, rig_path("deep/file"), dev, out), 0);
+	assert_string_equal(out, "/dev/shm/x");
+}
+
+/* Creation fails: said once, written through from then on.  Last, for a rule stays refused. */
+static void test_no_arena(void **state)
+{
+	int fd = rig_open("out", O_WRONLY);
+
+	(void)state;
+	faults.fallocate = (struct fault){.at = 1, .error = ENOSPC};
+	faults.fallocate.calls = 0;
+	through(fd, THROUGH_NO_ARENA);
+	rig_expect("out", 300);
+	assert_int_equal(access(rig_path(".fastwrite"), F_OK), -1);
+}
+
+/* The last writer's close fails while a reader stays: the bytes stay in the arena, the bookkeeping does not. */
+static void test_failed_close_with_a_reader_left(void **state)
+{
+	int fd = rig_open("out", O_WRONLY);
+	char command[1200];
+	struct arena *a;
+	int reader, slot;
+
+	(void)state;
+	rig_put(fd, 0, 100);
+	rig_put(fd, 100, 100);
+	assert_int_equal(rig_file(fd)->mode, FILE_ENGAGED);
+	a = rig_file(fd)->arena;
+	slot = rig_file(fd)->slot;
+	reader = rig_open("out", O_RDONLY);
+	faults.pwritev = (struct fault){.at = 1, .count = 1 << 20, .error = ENOSPC};
+	assert_int_equal(rig_close(fd), -ENOSPC);
+	assert_int_equal(file_engaged(), 0);
+	assert_int_equal(rig_file(reader)->mode, FILE_THROUGH);
+	assert_int_equal(rig_close(reader), 0);
+	/* for `fastwrite recover`; here it is in the way of the next test */
+	snprintf(command, sizeof command, "ls '%s'/*.arena >/dev/null && rm -r '%s'", rig_path(".fastwrite"),
+	         rig_path(".fastwrite"));
+	assert_int_equal(system(command), 0);
+	arena_slot_free(a, (uint32_t)slot);
+}
+
+enum { ARENA_BYTES = 1 << 20, LOCKABLE = 6 << 20 };
+
+/* The kernel's count of this process's locked memory, in KiB. */
+static long locked_kib(void)
+{
+	char line[200];
+	FILE *status = fopen("/proc/self/status", "r");
+	long kib = -1;
+
+	while (fgets(line, sizeof line, status))
+		if (sscanf(line, "VmLck: %ld", &kib) == 1)
+			break;
+	fclose(status);
+	return kib;
+}
+
+/* In a child that has no privilege: root may lock as much as it likes. */
+static int lock_memory(uint64_t limit)
+{
+	struct rlimit most = {.rlim_cur = limit, .rlim_max = limit};
+	int fd, status;
+
+	alive_set();
+	fd_set_process();
+	fd = rig_open("out", O_WRONLY);
+	/* (what that user may not write to is not staged) */
+	if (setrlimit(RLIMIT_MEMLOCK, &most) < 0 || (getuid() == 0 && fchown(fd, 65534, 65534) < 0) ||
+	    (getuid() == 0 && setresuid(65534, 65534, 65534) < 0) || mlockall(MCL_FUTURE) < 0)
+		return 10;
+	rig_put(fd, 0, 100);
+	rig_put(fd, 100, 100);
+	rig_put(fd, 200, 100);
+	status = rig_file(fd)->mode == FILE_ENGAGED ? 1 : rig_file(fd)->why == THROUGH_NO_ARENA ? 2 : 3;
+	/* what this program maps is its own business; ours would be seen */
+	if (status == 1 && locked_kib() * 1024 >= ARENA_BYTES / 2)
+		status = 4;
+	rig_close(fd);
+	engage_stop_all(THROUGH_EXIT);
+	return status;
+}
+
+static int in_child(uint64_t limit, char *said, size_t size)
+{
+	int ends[2], status;
+	ssize_t n, at = 0;
+	pid_t pid;
+
+	assert_int_equal(chmod(rig_dir, 0777), 0);
+	assert_int_equal(pipe(ends), 0);
+	pid = fork();
+	if (pid == 0) {
+		dup2(ends[1], 2);
+		_exit(lock_memory(limit));
+	}
+	close(ends[1]);
+	while ((n = read(ends[0], said + at, size - 1 - (size_t)at)) > 0)
+		at += n;
+	said[at] = '\0';
+	close(ends[0]);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFEXITED(status));
+	if (WEXITSTATUS(status) > 4)
+		print_message("%s\n", said);
+	unlink(rig_path("out"));
+	return WEXITSTATUS(status);
+}
+
+/* mlockall(MCL_FUTURE): what the library maps must not use up what the program may lock; where nothing can be mapped the
+ * file is the kernel's, and nobody need hear of it. */
+static void test_locked_memory(void **state)
+{
+	char said[1000];
+
+	(void)state;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+	/* what the sanitizer maps for itself would have to be locked, too */
+	print_message("skipped: memory cannot be locked under this sanitizer\n");
+	skip();
+#endif
+	assert_int_equal(in_child(LOCKABLE, said, sizeof said), 1);
+	assert_string_equal(said, "");
+	assert_int_equal(in_child(ARENA_BYTES / 2, said, sizeof said), 2);
+	assert_string_equal(said, "");
+}
+
+static _Atomic bool written;
+
+static void *write_some(void *name)
+{
+	int fd = rig_open(name, O_WRONLY);
+
+	for (int i = 0; i < 20; i++)
+		rig_put(fd, (uint64_t)i * 100, 100);
+	assert_int_equal(rig_close(fd), 0);
+	atomic_store(&written, true);
+	return NULL;
+}
+
+static void in_time(pthread_t thread)
+{
+	for (int i = 0; i < 1000 && !atomic_load(&written); i++)
+		sys_nap(10000000);
+	if (!atomic_load(&written))
+		fail_msg("a write waits for blocks that nobody flushes");
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	atomic_store(&written, false);
+}
+
+/* Each of many files has a block of its own, as many as there are but the one for signal handlers. */
+static int stage_in_all_blocks(int *fds, int most, struct arena **a)
+{
+	int n = 0;
+
+	do {
+		char name[16];
+
+		assert_true(n < most);
+		snprintf(name, sizeof name, "full%d", n);
+		fds[n] = rig_open(name, O_WRONLY);
+		rig_put(fds[n], 0, 100);
+		rig_put(fds[n], 100, 100);
+		*a = rig_file(fds[n])->arena;
+	} while ((*a)->free_count > 1 && ++n);
+	return n + 1;
+}
+
+/* Their flushes fail, and then the program closes them: the blocks stay theirs. */
+static void test_all_blocks_abandoned(void **state)
+{
+	int fds[64], slots[64], n;
+	struct arena *a;
+	pthread_t thread;
+	char command[1200];
+
+	(void)state;
+	n = stage_in_all_blocks(fds, 64, &a);
+	faults.pwritev = (struct fault){.at = 1, .count = 1 << 20, .error = ENOSPC};
+	for (int i = 0; i < n; i++) {
+		slots[i] = rig_file(fds[i])->slot;
+		assert_int_equal(rig_close(fds[i]), -ENOSPC);
+	}
+	/* while the disk is full, and when it has room again */
+	assert_int_equal(pthread_create(&thread, NULL, write_some, "other"), 0);
+	in_time(thread);
+	rig_expect("other", 2000);
+	rig_faults_clear();
+	assert_int_equal(pthread_create(&thread, NULL, write_some, "another"), 0);
+	in_time(thread);
+	rig_expect("another", 2000);
+	for (int i = 0; i < n; i++) {
+		arena_free_slot_blocks(a, (uint32_t)slots[i]);
+		arena_slot_free(a, (uint32_t)slots[i]);
+	}
+	snprintf(command, sizeof command, "ls '%s'/*.arena >/dev/null && rm -r '%s'", rig_path(".fastwrite"),
+	         rig_path(".fastwrite"));
+	assert_int_equal(system(command), 0);
+}
+
+/* The same while they are open still. */
+static void test_all_blocks_fail(void **state)
+{
+	struct arena *a;
+	pthread_t thread;
+	int fds[64], n;
+
+	(void)state;
+	n = stage_in_all_blocks(fds, 64, &a);
+	faults.pwritev = (struct fault){.at = 1, .count = 1 << 20, .error = ENOSPC};
+	assert_int_equal(pthread_create(&thread, NULL, write_some, "other"), 0);
+	in_time(thread);
+	rig_expect("other", 2000);
+	rig_faults_clear();
+	for (int i = 0; i < n; i++) {
+		char name[16];
+
+		assert_int_equal(rig_close(fds[i]), 0);
+		snprintf(name, sizeof name, "full%d", i);
+		rig_expect(name, 200);
+	}
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+	const struct CMUnitTest tests[] = {
+		TEST(test_the_second_write_engages),
+		TEST(test_large_writes_never_do),
+		TEST(test_released_and_engaged_again),
+		TEST(test_release_that_fails_keeps_it_engaged),
+		TEST(test_unlinked),
+		TEST(test_unknown_descriptor),
+		TEST(test_no_reservation),
+		TEST(test_failed_close_with_a_reader_left),
+		TEST(test_locked_memory),
+		TEST(test_all_blocks_fail),
+		TEST(test_all_blocks_abandoned),
+		TEST(test_standard_descriptor),
+		TEST(test_standard_descriptor_with_streams),
+		TEST(test_staging_directory),
+		TEST(test_no_arena),
+		/* behind all others: the inode is remembered, and the file system uses it again */
+		TEST(test_mapped),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

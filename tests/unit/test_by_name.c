@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+/* meta: an answer about a file that was given while bytes were staged is not the last word. */
+#include "rig.h"
+
+#include "descriptors/by_name.h"
+
+static int set_up(void **state)
+{
+	(void)state;
+	rig_start(NULL);
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	(void)state;
+	rig_stop();
+	return 0;
+}
+
+static int staged_file(void)
+{
+	int fd = rig_open("out", O_WRONLY);
+
+	rig_put(fd, 0, 100);
+	rig_put(fd, 100, 900);
+	assert_int_equal(rig_kernel_size("out"), 100);
+	return fd;
+}
+
+static void test_staged_bytes_are_settled(void **state)
+{
+	int fd = staged_file();
+	struct file *f = rig_file(fd);
+	uint32_t releases = meta_releases();
+
+	(void)state;
+	assert_true(meta_outdated(releases));
+	assert_true(meta_settle_identity(f->dev, f->ino, releases));
+	assert_int_equal(rig_kernel_size("out"), 1000);
+}
+
+/* The timer was quicker: what the kernel said before is outdated all the same. */
+static void test_settled_meanwhile(void **state)
+{
+	int fd = staged_file();
+	struct file *f = rig_file(fd);
+	uint32_t releases = meta_releases();
+
+	(void)state;
+	assert_int_equal(rig_settle(fd), 0);
+	assert_true(meta_outdated(releases));
+	assert_true(meta_settle_identity(f->dev, f->ino, releases));
+}
+
+static void test_given_back_meanwhile(void **state)
+{
+	int fd = staged_file();
+	struct file *f = rig_file(fd);
+	uint32_t releases = meta_releases();
+
+	(void)state;
+	assert_int_equal(meta_release_fd(fd), 0);
+	assert_int_equal(f->mode, FILE_PASSIVE);
+	assert_true(meta_idle());
+	assert_true(meta_outdated(releases));
+	assert_true(meta_settle_identity(f->dev, f->ino, releases));
+}
+
+static void test_other_files_are_asked_once(void **state)
+{
+	int fd = staged_file();
+	struct file *f = rig_file(fd);
+	uint32_t releases = meta_releases();
+
+	(void)state;
+	assert_false(meta_settle_identity(f->dev, f->ino + 1, releases));
+	assert_int_equal(rig_kernel_size("out"), 100);
+	rig_close(fd);
+	assert_false(meta_outdated(meta_releases()));
+}
+
+/* syncfs reports what could not be written, unless it is on another file system. */
+static void test_syncfs_is_told(void **state)
+{
+	int fd = staged_file();
+	int elsewhere = open("/proc/self/stat", O_RDONLY);
+
+	(void)state;
+	faults.pwritev = (struct fault){.at = 1, .count = 1000, .error = ENOSPC};
+	assert_int_equal(meta_settle_for_syncfs(fd), -ENOSPC);
+	assert_int_equal(meta_settle_for_syncfs(elsewhere), 0);
+	assert_int_equal(rig_kernel_size("out"), 100);
+	rig_faults_clear();
+	assert_int_equal(meta_settle_for_syncfs(elsewhere), 0);
+	rig_expect("out", 1000);
+	assert_int_equal(meta_settle_for_syncfs(fd), 0);
+	close(elsewhere);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_syncfs_is_told, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_staged_bytes_are_settled, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_settled_meanwhile, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_given_back_meanwhile, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_other_files_are_asked_once, set_up, tear_down),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
