@@ -381,5 +381,5 @@ help:
 	'' \
 	'V=1 shows the commands, DEBUG=1 builds build-debug/ with kill steps, SAN=asan|tsan|ubsan build-SAN/.'
 
--include $(wildcard $(FUZZ_BUILD)/*.d $(FUZZ_BUILD)/obj/*.d $(BUILD)/obj/*.d $(BUILD)/tests/*.d $(BUILD)/tests/unit/*.d \
+-include $(wildcard $(FUZZ_BUILD)/*.d $(FUZZ_BUILD)/obj/*/*.d $(BUILD)/obj/*/*.d $(BUILD)/tests/*.d $(BUILD)/tests/unit/*.d \
 	$(BUILD)/tests/power/*.d $(BUILD)/tests/surroundings/*.d)

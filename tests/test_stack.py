@@ -131,7 +131,7 @@ def test_fits_on_a_small_stack(frames, call):
 
 
 def test_the_tool_sees_the_ways_down(frames):
-    """It follows write into the engagement and a flush."""
+    """It follows write into the attachment and a flush."""
     seen: set[str] = set()
     todo = ["write"]
     while todo:
@@ -142,7 +142,7 @@ def test_the_tool_sees_the_ways_down(frames):
     names = {plain(title) for title in seen}
     assert {
         "flush_run",
-        "engage_file",
+        "attach_file",
         "stage_put",
         "arena_create_at",
         "recover_locked",

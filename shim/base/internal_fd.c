@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * own_fd: the library's own descriptors.  They sit high in the descriptor range, close on exec, and the
+ * internal_fd: the library's own descriptors.  They sit high in the descriptor range, close on exec, and the
  * program's close, dup2, close_range and closefrom do not reach them.
  */
 #include "base/sys.h"
@@ -29,7 +29,7 @@ static int lowest_number(void)
 	return (int)(top / 2);
 }
 
-int own_fd_raise(int fd)
+int internal_fd_raise(int fd)
 {
 	int min = lowest_number();
 	long high = -EMFILE;
@@ -47,7 +47,7 @@ int own_fd_raise(int fd)
 	return (int)high;
 }
 
-int own_fd_move(int fd)
+int internal_fd_move(int fd)
 {
 	long other = sys.fcntl(fd, F_DUPFD_CLOEXEC, fd + 1);
 
@@ -62,17 +62,17 @@ int own_fd_move(int fd)
 		return -EMFILE;
 	}
 	atomic_fetch_or(&own_bits[other / 64], 1ull << (other % 64));
-	own_fd_close(fd);
+	internal_fd_close(fd);
 	return (int)other;
 }
 
-bool own_fd_is(int fd)
+bool internal_fd_is(int fd)
 {
-	return fd >= 0 && fd < OWN_FD_MAX && !alive_vforked &&
+	return fd >= 0 && fd < OWN_FD_MAX && !fork_guard_vforked &&
 	       (atomic_load_explicit(&own_bits[fd / 64], memory_order_relaxed) >> (fd % 64) & 1);
 }
 
-void own_fd_close(int fd)
+void internal_fd_close(int fd)
 {
 	if (fd < 0)
 		return;
@@ -80,16 +80,16 @@ void own_fd_close(int fd)
 	sys.close(fd);
 }
 
-void own_fd_close_copies(void)
+void internal_fd_close_copies(void)
 {
 	for (int word = 0; word < OWN_FD_MAX / 64; word++)
 		for (uint64_t bits = atomic_load(&own_bits[word]); bits; bits &= bits - 1)
 			sys.close(word * 64 + __builtin_ctzll(bits));
 }
 
-void own_fd_close_all(void)
+void internal_fd_close_all(void)
 {
 	for (int word = 0; word < OWN_FD_MAX / 64; word++)
 		while (own_bits[word])
-			own_fd_close(word * 64 + __builtin_ctzll(own_bits[word]));
+			internal_fd_close(word * 64 + __builtin_ctzll(own_bits[word]));
 }

@@ -68,9 +68,9 @@ static void text_arena(void *ctx, const struct status_arena *a)
 	cli_put_name(stdout, a->path);
 	printf("\n  all      ");
 	print_counters(a->counters);
-	for (int i = 1; i < THROUGH_COUNT; i++) {
+	for (int i = 1; i < BYPASS_COUNT; i++) {
 		if (a->through[i] != 0)
-			printf("  through  %s: %llu\n", through_reason_name((enum through_reason)i),
+			printf("  through  %s: %llu\n", bypass_reason_name((enum bypass_reason)i),
 			       (unsigned long long)a->through[i]);
 	}
 }
@@ -128,9 +128,9 @@ static void json_arena(void *ctx, const struct status_arena *a)
 	json_number(j, "blocks_used", a->blocks_used);
 	json_counters(j, a->counters);
 	json_open(j, "through", '{');
-	for (int i = 1; i < THROUGH_COUNT; i++) {
+	for (int i = 1; i < BYPASS_COUNT; i++) {
 		if (a->through[i] != 0)
-			json_number(j, through_reason_name((enum through_reason)i), (long long)a->through[i]);
+			json_number(j, bypass_reason_name((enum bypass_reason)i), (long long)a->through[i]);
 	}
 	json_close(j, '}');
 	json_open(j, "files", '[');

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* meta: see descriptors/by_name.h. */
+/* by_name: see descriptors/by_name.h. */
 #include "descriptors/by_name.h"
 
 #include "base/buffer.h"
@@ -27,7 +27,7 @@ static bool identify(int dirfd, const char *path, bool follow, struct statx *st)
 
 typedef int action(struct file *f, bool nested, const void *ctx);
 
-/* Runs `act` on the file of this identity, if it is engaged; its result, 0 when there is none. */
+/* Runs `act` on the file of this identity, if it is attached; its result, 0 when there is none. */
 static int with_file(uint64_t dev, uint64_t ino, action *act, const void *ctx)
 {
 	struct file *f = file_find(dev, ino);
@@ -54,29 +54,29 @@ static int act_settle(struct file *f, bool nested, const void *ctx)
 static int act_release(struct file *f, bool nested, const void *ctx)
 {
 	(void)ctx;
-	return engage_release(f, nested);
+	return detach_file(f, nested);
 }
 
 static int act_through(struct file *f, bool nested, const void *why)
 {
-	return engage_through(f, *(const enum through_reason *)why, nested);
+	return attach_bypass(f, *(const enum bypass_reason *)why, nested);
 }
-static const enum through_reason unlinked = THROUGH_UNLINKED;
+static const enum bypass_reason unlinked = BYPASS_UNLINKED;
 
-static bool is_engaged(uint64_t dev, uint64_t ino)
+static bool is_attached(uint64_t dev, uint64_t ino)
 {
-	const struct file *f = meta_idle() ? NULL : file_find(dev, ino);
+	const struct file *f = by_name_idle() ? NULL : file_find(dev, ino);
 
 	return f && f->mode == FILE_ENGAGED;
 }
 
-bool meta_settle_identity(uint64_t dev, uint64_t ino, uint32_t releases)
+bool by_name_settle_identity(uint64_t dev, uint64_t ino, uint32_t releases)
 {
-	bool engaged = is_engaged(dev, ino);
+	bool attached = is_attached(dev, ino);
 
-	if (engaged)
+	if (attached)
 		with_file(dev, ino, act_settle, NULL);
-	return engaged || meta_releases() != releases;
+	return attached || by_name_releases() != releases;
 }
 
 static struct timespec time_of(struct statx_timestamp t)
@@ -84,14 +84,14 @@ static struct timespec time_of(struct statx_timestamp t)
 	return (struct timespec){.tv_sec = t.tv_sec, .tv_nsec = t.tv_nsec};
 }
 
-void meta_refresh_stat(struct stat *st)
+void by_name_refresh_stat(struct stat *st)
 {
 	uint64_t dev = ((uint64_t)major(st->st_dev) << 32) | minor(st->st_dev);
 	struct file_guard g;
 	struct statx now;
 	struct file *f;
 
-	if (meta_idle())
+	if (by_name_idle())
 		return;
 	f = file_find(dev, st->st_ino);
 	if (!f || f->mode != FILE_ENGAGED)
@@ -111,12 +111,12 @@ void meta_refresh_stat(struct stat *st)
 	file_unlock(f, g);
 }
 
-bool meta_settle_stat(uint64_t st_dev, uint64_t st_ino, uint32_t releases)
+bool by_name_settle_stat(uint64_t st_dev, uint64_t st_ino, uint32_t releases)
 {
-	return meta_settle_identity(((uint64_t)major(st_dev) << 32) | minor(st_dev), st_ino, releases);
+	return by_name_settle_identity(((uint64_t)major(st_dev) << 32) | minor(st_dev), st_ino, releases);
 }
 
-static void settle(uint64_t dev, uint64_t ino) { (void)meta_settle_identity(dev, ino, 0); }
+static void settle(uint64_t dev, uint64_t ino) { (void)by_name_settle_identity(dev, ino, 0); }
 
 /* Its entries in the journal know it by its name, and a name that goes may come back after a crash. */
 static int act_rename(struct file *f, bool nested, const void *ctx)
@@ -127,11 +127,11 @@ static int act_rename(struct file *f, bool nested, const void *ctx)
 }
 static void before_rename(uint64_t dev, uint64_t ino) { with_file(dev, ino, act_rename, NULL); }
 
-void meta_settle_path(int dirfd, const char *path, bool follow)
+void by_name_settle_path(int dirfd, const char *path, bool follow)
 {
 	struct statx st;
 
-	if (!meta_idle() && identify(dirfd, path, follow, &st))
+	if (!by_name_idle() && identify(dirfd, path, follow, &st))
 		settle(sys_dev_of(&st), st.stx_ino);
 }
 
@@ -143,7 +143,7 @@ static int path_at(int dirfd, const char *path, bool follow, char *out)
 
 	if (fd < 0)
 		return fd;
-	r = engage_path_of(fd, out);
+	r = attach_path_of(fd, out);
 	sys.close(fd);
 	return r;
 }
@@ -152,9 +152,9 @@ static int path_at(int dirfd, const char *path, bool follow, char *out)
 static bool is_matched(int dirfd, const char *path, bool follow)
 {
 	BUFFER(char, found);
-	int r = path[0] ? path_at(dirfd, path, follow, found) : engage_path_of(dirfd, found);
+	int r = path[0] ? path_at(dirfd, path, follow, found) : attach_path_of(dirfd, found);
 
-	return r == 0 && rule_match(engage_config, found);
+	return r == 0 && rule_match(attach_config, found);
 }
 
 /*
@@ -165,17 +165,17 @@ static void before_other_name(int dirfd, const char *path, bool follow, const st
 {
 	if (family_is_shared() && (st->stx_mode & S_IFMT) == S_IFREG &&
 	    (st->stx_nlink == 0 || !is_matched(dirfd, path, follow)))
-		meta_never(sys_dev_of(st), st->stx_ino, THROUGH_UNKNOWN_FD);
+		by_name_never(sys_dev_of(st), st->stx_ino, BYPASS_UNKNOWN_FD);
 }
 
-int meta_release_fd(int fd)
+int by_name_release_fd(int fd)
 {
-	struct ofd *o = lazy_used(fd);
+	struct ofd *o = unresolved_used(fd);
 	struct statx st;
 	struct file *f;
 
 	/* one that is not known may be of a staged file all the same: O_PATH */
-	if (!o && (meta_idle() || sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) < 0))
+	if (!o && (by_name_idle() || sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) < 0))
 		return 0;
 	if (!o)
 		return with_file(sys_dev_of(&st), st.stx_ino, act_release, NULL);
@@ -183,56 +183,56 @@ int meta_release_fd(int fd)
 	return with_file(f->dev, f->ino, act_release, NULL);
 }
 
-int meta_release_at(int dirfd, const char *path)
+int by_name_release_at(int dirfd, const char *path)
 {
 	struct statx st;
 
 	/* (without a path it is the descriptor itself: what the path is like only the kernel may look at) */
 	if (dirfd >= 0)
-		lazy_use(dirfd);
-	if (meta_idle() || !path || sys.statx(dirfd, path, AT_EMPTY_PATH, STATX_INO, &st) < 0)
+		unresolved_use(dirfd);
+	if (by_name_idle() || !path || sys.statx(dirfd, path, AT_EMPTY_PATH, STATX_INO, &st) < 0)
 		return 0;
 	return with_file(sys_dev_of(&st), st.stx_ino, act_release, NULL);
 }
 
 /* ---- changes ---- */
 
-static void change_begin(struct meta_change *c)
+static void change_begin(struct by_name_change *c)
 {
-	c->begun = engage_config && !alive_elsewhere();
+	c->begun = attach_config && !fork_guard_elsewhere();
 	if (c->begun) {
 		c->signals = sys_block_signals();
 		file_change_begin();
 	}
 }
 
-int meta_change_fd(struct meta_change *c, int fd)
+int by_name_change_fd(struct by_name_change *c, int fd)
 {
 	change_begin(c);
-	return meta_release_fd(fd);
+	return by_name_release_fd(fd);
 }
 
-int meta_change_path(struct meta_change *c, const char *path)
+int by_name_change_path(struct by_name_change *c, const char *path)
 {
 	struct statx st;
 
 	/* (only the kernel can tell whether the path may be looked at) */
-	if (engage_config && !alive_elsewhere() && identify(AT_FDCWD, path, true, &st))
+	if (attach_config && !fork_guard_elsewhere() && identify(AT_FDCWD, path, true, &st))
 		(void)fd_recover_named(AT_FDCWD, path);
 	change_begin(c);
-	return meta_release_path(path);
+	return by_name_release_path(path);
 }
 
-bool meta_asks_again(struct meta_change *c)
+bool by_name_asks_again(struct by_name_change *c)
 {
 	c->begun = false;
-	for (uint32_t i = 0; i < engage_config->rule_count && !c->begun; i++)
-		if (engage_config->rules[i].set.prealloc_mode == PREALLOC_ZERO)
+	for (uint32_t i = 0; i < attach_config->rule_count && !c->begun; i++)
+		if (attach_config->rules[i].set.prealloc_mode == PREALLOC_ZERO)
 			change_begin(c);
 	return c->begun;
 }
 
-void meta_change_end(struct meta_change *c)
+void by_name_change_end(struct by_name_change *c)
 {
 	if (c->begun) {
 		file_change_end();
@@ -259,7 +259,7 @@ static void name_all(action *act, const void *ctx)
 {
 	struct everywhere e = {.act = act, .ctx = ctx};
 
-	if (!meta_idle())
+	if (!by_name_idle())
 		file_for_each_shared(visit_named, &e);
 }
 
@@ -273,7 +273,7 @@ static void visit_relaxed(struct file *f, void *ctx)
 static void before_tree(void)
 {
 	name_all(act_rename, NULL);
-	if (!meta_idle())
+	if (!by_name_idle())
 		file_for_each_shared(visit_relaxed, NULL);
 }
 
@@ -283,19 +283,21 @@ static void visit_full_sync(struct file *f, void *ctx)
 	file_named(f->dev, f->ino);
 }
 
-void meta_rename_prepare(struct meta_rename *r, int fromfd, const char *from, int tofd, const char *to,
-                         bool exchange)
+void by_name_rename_prepare(struct by_name_rename *r, int fromfd, const char *from, int tofd, const char *to,
+                            bool exchange)
 {
 	bool staged = false;
 	struct statx st;
 
-	*r = (struct meta_rename){
-		.watch = engage_config && !alive_elsewhere(), .exchange = exchange, .tofd = tofd, .to = to};
+	*r = (struct by_name_rename){.watch = attach_config && !fork_guard_elsewhere(),
+	                             .exchange = exchange,
+	                             .tofd = tofd,
+	                             .to = to};
 	if (!r->watch)
 		return;
 	/* what another thread would stage now would be looked for under the old name */
 	change_begin(&r->change);
-	r->holds = !meta_idle();
+	r->holds = !by_name_idle();
 	if (r->holds)
 		file_hold();
 	if (identify(fromfd, from, false, &st)) {
@@ -303,17 +305,17 @@ void meta_rename_prepare(struct meta_rename *r, int fromfd, const char *from, in
 		r->dev = sys_dev_of(&st);
 		r->ino = st.stx_ino;
 		r->tree = (st.stx_mode & S_IFMT) == S_IFDIR;
-		staged = is_engaged(r->dev, r->ino);
+		staged = is_attached(r->dev, r->ino);
 		if (r->tree)
 			before_tree();
 		before_other_name(fromfd, from, false, &st);
 		before_rename(r->dev, r->ino);
 		sync_relaxed_named(r->dev, r->ino);
 	}
-	if ((exchange || !meta_idle()) && identify(tofd, to, false, &st)) {
+	if ((exchange || !by_name_idle()) && identify(tofd, to, false, &st)) {
 		r->old_dev = sys_dev_of(&st);
 		r->old_ino = st.stx_ino;
-		staged |= exchange && is_engaged(r->old_dev, r->old_ino);
+		staged |= exchange && is_attached(r->old_dev, r->old_ino);
 		/* (two directories may be exchanged) */
 		if ((st.stx_mode & S_IFMT) == S_IFDIR && !r->tree) {
 			r->tree = true;
@@ -325,7 +327,7 @@ void meta_rename_prepare(struct meta_rename *r, int fromfd, const char *from, in
 			sync_relaxed_named(r->old_dev, r->old_ino);
 		}
 	}
-	if (meta_idle() || r->ino == 0 || (!r->tree && !staged))
+	if (by_name_idle() || r->ino == 0 || (!r->tree && !staged))
 		return;
 	r->from = buffer_take();
 	if (path_at(fromfd, from, false, r->from) < 0)
@@ -358,7 +360,7 @@ static bool path_now(const struct file *f, const struct move *m, char *out)
 	const char *old = arena_slot_at(f->arena, (uint32_t)f->slot)->path;
 	struct statx st;
 
-	if (file_fd(f) >= 0 && engage_path_of(file_fd(f), out) == 0)
+	if (file_fd(f) >= 0 && attach_path_of(file_fd(f), out) == 0)
 		return strlen(out) < ARENA_PATH_MAX;
 	if (!replant(old, m->from, m->to, out) && (!m->exchange || !replant(old, m->to, m->from, out)))
 		log_format(out, PATH_MAX, "%s", old);
@@ -405,7 +407,7 @@ static void named(uint64_t dev, uint64_t ino, const struct move *m)
 	with_file(dev, ino, act_named, m);
 }
 
-static void renamed(const struct meta_rename *r)
+static void renamed(const struct by_name_rename *r)
 {
 	BUFFER(char, to);
 	struct move m = {.from = r->from ? r->from : "", .to = to, .exchange = r->exchange};
@@ -425,7 +427,7 @@ static void renamed(const struct meta_rename *r)
 		with_file(r->old_dev, r->old_ino, act_through, &unlinked);
 }
 
-void meta_rename_done(struct meta_rename *r, bool done)
+void by_name_rename_done(struct by_name_rename *r, bool done)
 {
 	if (done && r->ino)
 		renamed(r);
@@ -433,15 +435,15 @@ void meta_rename_done(struct meta_rename *r, bool done)
 		buffer_give(r->from);
 	if (r->holds)
 		file_unhold();
-	meta_change_end(&r->change);
+	by_name_change_end(&r->change);
 }
 
-void meta_link_prepare(int dirfd, const char *path, bool follow)
+void by_name_link_prepare(int dirfd, const char *path, bool follow)
 {
 	struct statx st;
 
 	/* (linkat may name the descriptor itself) */
-	if (!engage_config || alive_elsewhere() || !path ||
+	if (!attach_config || fork_guard_elsewhere() || !path ||
 	    sys.statx(dirfd, path, AT_EMPTY_PATH | (follow ? 0 : AT_SYMLINK_NOFOLLOW), STATX_BASIC_STATS,
 	              &st) < 0)
 		return;
@@ -462,14 +464,14 @@ static int act_linked(struct file *f, bool nested, const void *ctx)
 	return r;
 }
 
-void meta_link_done(int tofd, const char *to)
+void by_name_link_done(int tofd, const char *to)
 {
 	struct statx st;
 
-	if (!engage_config || alive_elsewhere() || !identify(tofd, to, false, &st))
+	if (!attach_config || fork_guard_elsewhere() || !identify(tofd, to, false, &st))
 		return;
 	file_named(sys_dev_of(&st), st.stx_ino);
-	if (is_engaged(sys_dev_of(&st), st.stx_ino)) {
+	if (is_attached(sys_dev_of(&st), st.stx_ino)) {
 		BUFFER(char, path);
 
 		if (path_at(tofd, to, false, path) == 0)
@@ -477,12 +479,12 @@ void meta_link_done(int tofd, const char *to)
 	}
 }
 
-void meta_unlink_prepare(struct meta_unlink *u, int dirfd, const char *path)
+void by_name_unlink_prepare(struct by_name_unlink *u, int dirfd, const char *path)
 {
 	struct statx st;
 
-	*u = (struct meta_unlink){0};
-	if (meta_idle() || !identify(dirfd, path, false, &st))
+	*u = (struct by_name_unlink){0};
+	if (by_name_idle() || !identify(dirfd, path, false, &st))
 		return;
 	u->dev = sys_dev_of(&st);
 	u->ino = st.stx_ino;
@@ -490,7 +492,7 @@ void meta_unlink_prepare(struct meta_unlink *u, int dirfd, const char *path)
 	before_rename(u->dev, u->ino);
 }
 
-void meta_unlink_done(const struct meta_unlink *u)
+void by_name_unlink_done(const struct by_name_unlink *u)
 {
 	static const struct move none = {.from = "", .to = ""};
 
@@ -500,18 +502,18 @@ void meta_unlink_done(const struct meta_unlink *u)
 		with_file(u->dev, u->ino, act_named, &none);
 }
 
-bool meta_rmdir_again(int dirfd, const char *path)
+bool by_name_rmdir_again(int dirfd, const char *path)
 {
 	BUFFER(char, dir);
 	size_t n;
 
-	if (!engage_config || !path || alive_elsewhere() || path_at(dirfd, path, false, dir) < 0)
+	if (!attach_config || !path || fork_guard_elsewhere() || path_at(dirfd, path, false, dir) < 0)
 		return false;
 	n = strlen(dir);
 	if (n + sizeof ARENA_DIR + 1 >= PATH_MAX)
 		return false;
 	memcpy(dir + n, "/" ARENA_DIR, sizeof ARENA_DIR + 1);
-	return engage_retire_dir(dir);
+	return attach_retire_dir(dir);
 }
 
 struct settle_all {
@@ -541,72 +543,72 @@ static void visit_settle(struct file *f, void *ctx)
 	file_unlock(f, g);
 }
 
-void meta_settle_all(void)
+void by_name_settle_all(void)
 {
 	struct settle_all all = {0};
 
-	if (!meta_idle())
+	if (!by_name_idle())
 		file_for_each(visit_settle, &all);
 }
 
 /* What others are told through that memory may be about any file of the rule. */
 static void shares_memory(const char *path)
 {
-	const struct rule *rule = rule_match(engage_config, path);
+	const struct rule *rule = rule_match(attach_config, path);
 	struct settle_all all = {0};
 
 	if (!rule)
 		return;
-	marks_shares_memory(rule);
-	if (!meta_idle())
+	never_staged_shares_memory(rule);
+	if (!by_name_idle())
 		file_for_each_shared(visit_settle, &all);
 }
 
-void meta_never(uint64_t dev, uint64_t ino, enum through_reason why)
+void by_name_never(uint64_t dev, uint64_t ino, enum bypass_reason why)
 {
-	/* first: whoever engages it now is seen below, and whoever comes later sees this */
-	marks_never(dev, ino, why);
-	if (alive_vforked)
+	/* first: whoever attaches it now is seen below, and whoever comes later sees this */
+	never_staged_never(dev, ino, why);
+	if (fork_guard_vforked)
 		file_give_up(dev, ino, why); /* what our parent has, too */
 	with_file(dev, ino, act_through, &why);
 }
 
-void meta_unknown_fd(uint64_t dev, uint64_t ino)
+void by_name_unknown_fd(uint64_t dev, uint64_t ino)
 {
-	const enum through_reason why = THROUGH_UNKNOWN_FD;
+	const enum bypass_reason why = BYPASS_UNKNOWN_FD;
 
 	with_file(dev, ino, act_through, &why);
 }
 
-void meta_map(int fd, bool shares)
+void by_name_map(int fd, bool shares)
 {
 	BUFFER(char, path);
 	struct statx st;
 
-	if (!engage_config || fd < 0 || sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO, &st) < 0 ||
+	if (!attach_config || fd < 0 || sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO, &st) < 0 ||
 	    (st.stx_mode & S_IFMT) != S_IFREG)
 		return;
-	if (shares && engage_path_of(fd, path) == 0)
+	if (shares && attach_path_of(fd, path) == 0)
 		shares_memory(path);
 	/* whatever its name is now: it may get another one that a rule has */
-	meta_never(sys_dev_of(&st), st.stx_ino, THROUGH_MMAP);
+	by_name_never(sys_dev_of(&st), st.stx_ino, BYPASS_MMAP);
 }
 
 /* Of all members of the family, as the kernel syncs what all processes wrote. */
-void meta_settle_for_sync(void)
+void by_name_settle_for_sync(void)
 {
 	struct settle_all all = {.sync = true};
 
-	if (!meta_idle())
+	if (!by_name_idle())
 		file_for_each_shared(visit_settle, &all);
 }
 
-int meta_settle_for_syncfs(int fd)
+int by_name_settle_for_syncfs(int fd)
 {
 	struct settle_all all = {.sync = true};
 	struct statx st;
 
-	if (meta_idle())
+	if (by_name_idle())
 		return 0;
 	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) == 0)
 		all.dev = sys_dev_of(&st);
@@ -614,8 +616,8 @@ int meta_settle_for_syncfs(int fd)
 	return all.r;
 }
 
-void meta_limit_changes(void)
+void by_name_limit_changes(void)
 {
 	stage_limit_changes();
-	meta_settle_all();
+	by_name_settle_all();
 }

@@ -39,18 +39,18 @@ void fd_set_process(void)
 {
 	process_id = sys_getpid();
 	file_repair = family_repair;
-	file_attach = engage_attach;
+	file_attach = attach_to_arena;
 	as_root |= sys_raw(SYS_geteuid, 0, 0, 0, 0, 0, 0) == 0;
 }
 bool fd_own_process(void) { return sys_getpid() == process_id; }
-bool fd_foreign_process(void) { return alive_elsewhere() || !fd_own_process(); }
+bool fd_foreign_process(void) { return fork_guard_elsewhere() || !fd_own_process(); }
 
 static struct file *file_of(struct ofd *o) { return atomic_load_explicit(&o->file, memory_order_acquire); }
 
 /* The file of fd, without its lock: for what an atomic of it says.  NULL when fd is not managed. */
 static struct file *file_now(int fd)
 {
-	struct ofd *o = alive_here() ? fdtable_get(fd) : NULL;
+	struct ofd *o = fork_guard_here() ? fdtable_get(fd) : NULL;
 
 	return o ? file_of(o) : NULL;
 }
@@ -58,7 +58,7 @@ static struct file *file_now(int fd)
 /* Locks the file of fd; NULL when fd is not managed.  *o is what fd refers to. */
 static struct file *lock_fd(int fd, struct ofd **o, struct file_guard *g)
 {
-	if (!alive_here())
+	if (!fork_guard_here())
 		return NULL;
 	for (;;) {
 		struct file *f;
@@ -116,7 +116,7 @@ static bool stages_above(const struct rule *rule, const char *path, size_t n)
 	memcpy(dir, path, n);
 	dir[n] = '\0';
 	if (sys.statx(AT_FDCWD, dir, 0, STATX_INO, &st) < 0 ||
-	    engage_staging_dir(rule, path, sys_dev_of(&st), place) < 0)
+	    attach_staging_dir(rule, path, sys_dev_of(&st), place) < 0)
 		return false;
 	log_format(dir, PATH_MAX, "%s/" ARENA_DIR, rule->prefix);
 	if (strcmp(dir, place) != 0)
@@ -132,7 +132,7 @@ enum { PLACES_MAX = 3 };
 /* The rule's place is one that an earlier rule has, too. */
 static bool place_repeats(uint32_t i)
 {
-	const struct rule *rules = engage_config->rules;
+	const struct rule *rules = attach_config->rules;
 
 	return i > 0 && !rules[i - 1].set.staging[0] && strcmp(rules[i - 1].prefix, rules[i].prefix) == 0;
 }
@@ -149,8 +149,8 @@ static bool looks_unmatched(const char *path)
 {
 	if (path[0] != '/')
 		return false;
-	for (uint32_t i = 0; i < engage_config->rule_count; i++)
-		if (below_prefix(&engage_config->rules[i], path))
+	for (uint32_t i = 0; i < attach_config->rule_count; i++)
+		if (below_prefix(&attach_config->rules[i], path))
 			return false;
 	return true;
 }
@@ -190,8 +190,8 @@ static bool staging_of_rules(void)
 	BUFFER(char, dir);
 	int looks = 0;
 
-	for (uint32_t i = 0; i < engage_config->rule_count; i++) {
-		const struct rule *rule = &engage_config->rules[i];
+	for (uint32_t i = 0; i < attach_config->rule_count; i++) {
+		const struct rule *rule = &attach_config->rules[i];
 
 		if (rule->set.staging[0])
 			log_format(dir, PATH_MAX, "%s", rule->set.staging);
@@ -216,8 +216,8 @@ static bool staging_beside(int dirfd, const char *path)
 	size_t n = slash ? (size_t)(slash - path) + 1 : 0;
 	bool covered = false;
 
-	for (uint32_t i = 0; i < engage_config->rule_count; i++) {
-		const struct rule *rule = &engage_config->rules[i];
+	for (uint32_t i = 0; i < attach_config->rule_count; i++) {
+		const struct rule *rule = &attach_config->rules[i];
 		size_t prefix = strlen(rule->prefix);
 
 		if (rule->set.staging[0])
@@ -229,7 +229,7 @@ static bool staging_beside(int dirfd, const char *path)
 			continue;
 		}
 		covered |= (n == prefix + 1 && memcmp(path, rule->prefix, prefix) == 0) ||
-		           (engage_config->rule_count == 1 && below_prefix(rule, path) &&
+		           (attach_config->rule_count == 1 && below_prefix(rule, path) &&
 		            stages_above(rule, path, n));
 	}
 	if (covered)
@@ -300,7 +300,7 @@ static bool place_recovered(int dirfd, const char *dir, const struct rule *rule)
 	fd = sys.openat(dirfd, dir, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
 	if (fd < 0)
 		return false;
-	files = engage_path_of(fd, place) == 0 ? recover_dead(place, -1, rule->set.mem_bytes) : 0;
+	files = attach_path_of(fd, place) == 0 ? recover_dead(place, -1, rule->set.mem_bytes) : 0;
 	sys.close(fd);
 	atomic_store(&looked_at, key);
 	atomic_store(&looked, sys_now_ns());
@@ -316,10 +316,10 @@ bool fd_recover_named(int dirfd, const char *path)
 	bool any = false;
 	size_t n;
 
-	if (!engage_config || !path || alive_elsewhere())
+	if (!attach_config || !path || fork_guard_elsewhere())
 		return false;
 	written = written_path(dirfd, path, text);
-	rule = written ? rule_match(engage_config, written) : NULL;
+	rule = written ? rule_match(attach_config, written) : NULL;
 	if (!rule)
 		return false;
 	if (rule->set.staging[0])
@@ -355,7 +355,7 @@ bool fd_lease_over(struct fd_open *op)
 		op->releases = releases; /* what it met may have been the lease under which that was done */
 		return true;
 	}
-	if (meta_idle() || sys.statx(op->dirfd, op->path, 0, STATX_INO, &st) < 0)
+	if (by_name_idle() || sys.statx(op->dirfd, op->path, 0, STATX_INO, &st) < 0)
 		return false;
 	f = file_find(sys_dev_of(&st), st.stx_ino);
 	if (!f || f->mode != FILE_ENGAGED)
@@ -365,15 +365,15 @@ bool fd_lease_over(struct fd_open *op)
 	if (waited)
 		flush_wait_idle(f);
 	file_unlock(f, g);
-	strict_before_open(op->dirfd, op->path);
+	visibility_before_open(op->dirfd, op->path);
 	return waited;
 }
 
 /* Where the offset of what is appended is known beforehand. */
 static bool any_exclusive(void)
 {
-	for (uint32_t i = 0; i < engage_config->rule_count; i++)
-		if (engage_config->rules[i].set.writers == WRITERS_EXCLUSIVE)
+	for (uint32_t i = 0; i < attach_config->rule_count; i++)
+		if (attach_config->rules[i].set.writers == WRITERS_EXCLUSIVE)
 			return true;
 	return false;
 }
@@ -400,7 +400,7 @@ static void before_cut(struct fd_open *op, uint64_t dev, uint64_t ino)
 
 bool fd_open_cuts_some(const struct fd_open *op)
 {
-	return op->watch && (op->flags & O_TRUNC) && (file_engaged() > 0 || any_exclusive());
+	return op->watch && (op->flags & O_TRUNC) && (file_attached() > 0 || any_exclusive());
 }
 
 static void cuts_at(struct fd_open *op, int dirfd, const char *path, int flags)
@@ -439,16 +439,16 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 	op->path = path;
 	op->waits = 0;
 	op->before = (struct timespec){0};
-	op->regular = engage_config && !(flags & (O_PATH | O_DIRECTORY)) && !alive_elsewhere();
+	op->regular = attach_config && !(flags & (O_PATH | O_DIRECTORY)) && !fork_guard_elsewhere();
 	/* in a family any reader counts: another member may stage what it is to see */
-	op->watch = op->regular && (writes || shared || file_engaged() > 0);
+	op->watch = op->regular && (writes || shared || file_attached() > 0);
 	if (!op->watch)
 		return;
 	if (flags & O_CREAT)
 		clock_gettime(CLOCK_REALTIME_COARSE, &op->before);
 	if (path && fd_open_cuts_some(op))
 		cuts_at(op, dirfd, path, 0);
-	strict_before_open(dirfd, path);
+	visibility_before_open(dirfd, path);
 	if ((!writes && !shared) || (flags & (O_SYNC | O_DSYNC)))
 		return;
 	op->unsure = shared;
@@ -527,18 +527,18 @@ static void add_description(struct file *f, int fd, const struct fd_open *op, co
 				prealloc_zeros_cut(f);
 			}
 			if (!flush_first(f))
-				engage_refresh(f, fd);
+				attach_refresh(f, fd);
 		}
 		if (fdtable_set(fd, o) < 0) {
-			engage_through(f, THROUGH_UNKNOWN_FD, g.nested);
+			attach_bypass(f, BYPASS_UNKNOWN_FD, g.nested);
 			ofd_release(o);
 			file_put(f);
 		} else if (fd_is_standard(fd) && o->writable) {
-			engage_through(f, THROUGH_STANDARD_FD, g.nested);
+			attach_bypass(f, BYPASS_STANDARD_FD, g.nested);
 		}
 	} else {
 		/* no room to keep track of it */
-		engage_through(f, THROUGH_UNKNOWN_FD, g.nested);
+		attach_bypass(f, BYPASS_UNKNOWN_FD, g.nested);
 		file_put(f);
 	}
 	file_unlock(f, g);
@@ -563,7 +563,7 @@ static void recover_first(const struct fd_open *op, int fd, const struct rule *r
 	BUFFER(char, beside);
 	unsigned files;
 
-	if (engage_staging_dir(rule, path, dev, dir) < 0)
+	if (attach_staging_dir(rule, path, dev, dir) < 0)
 		return;
 	files = recover_dead(dir, fd, rule->set.mem_bytes);
 	if (as_root && !rule->set.staging[0] && place_beside(path, dir, beside))
@@ -574,7 +574,7 @@ static void recover_first(const struct fd_open *op, int fd, const struct rule *r
 }
 
 /* fd is another description of a file that is staged: it must be known at once. */
-static bool is_engaged(int fd)
+static bool is_attached(int fd)
 {
 	struct statx st;
 	struct file *f;
@@ -612,7 +612,7 @@ static void entry_is_stale(int fd)
 		stage_unstream(f);
 		o->pos_mode = POS_KERNEL; /* it is nobody's */
 	}
-	engage_through(f, THROUGH_UNKNOWN_FD, g.nested);
+	attach_bypass(f, BYPASS_UNKNOWN_FD, g.nested);
 	if (last && f->mode != FILE_ENGAGED) {
 		if (file_local(f)->refs == 1)
 			flush_close_own(f);
@@ -637,19 +637,20 @@ void fd_opened(struct fd_open *op, int fd)
 		look_at_path(op);
 	if (!op->late && !op->resolving && fdtable_get(fd))
 		entry_is_stale(fd);
-	if (op->lazy && (meta_idle() || !is_engaged(fd)) && lazy_note(fd, op->flags, &op->before, op->unsure))
+	if (op->lazy && (by_name_idle() || !is_attached(fd)) &&
+	    unresolved_note(fd, op->flags, &op->before, op->unsure))
 		return;
 	/* Of a descriptor with this number that was closed behind our back.  One that is being resolved must not look
 	 * like one that never was noted before the table shows it: writes would pass by uncounted. */
 	if (!op->late && !op->resolving)
-		lazy_clear(fd);
+		unresolved_clear(fd);
 	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME | 0x2000u /* DIOALIGN */, &st) <
 	            0 ||
 	    (st.stx_mode & S_IFMT) != S_IFREG)
 		return;
 	if (writes || op->reader || family_is_shared()) {
-		if (st.stx_nlink > 0 && engage_path_of(fd, path) == 0)
-			rule = rule_match(engage_config, path);
+		if (st.stx_nlink > 0 && attach_path_of(fd, path) == 0)
+			rule = rule_match(attach_config, path);
 		if (writes && rule && !op->late && !certainly_new(op, &st))
 			recover_first(op, fd, rule, path, sys_dev_of(&st));
 	}
@@ -664,7 +665,7 @@ void fd_opened(struct fd_open *op, int fd)
 	}
 	/* before it is asked again: a signal handler may have forked, and this be the child */
 	signals = sys_block_signals();
-	if (fd_foreign_process() || file_pools_init() < 0 || alive_set() < 0) {
+	if (fd_foreign_process() || file_pools_init() < 0 || fork_guard_set() < 0) {
 		sys_restore_signals(signals);
 		return;
 	}
@@ -701,7 +702,7 @@ void fd_resolve(int fd, int flags, const struct timespec *before, bool unused, b
 		atomic_fetch_add(&file_of(o)->small_seen, 1);
 }
 
-/* Nobody sees what is read and written by this descriptor.  Who engages the file from now on finds that out by himself,
+/* Nobody sees what is read and written by this descriptor.  Who attaches the file from now on finds that out by himself,
  * unless it is another process (`elsewhere`), which may not have the descriptor. */
 static void mark_unknown(int fd, bool elsewhere)
 {
@@ -710,11 +711,11 @@ static void mark_unknown(int fd, bool elsewhere)
 	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO, &st) < 0)
 		return;
 	if ((st.stx_mode & S_IFMT) == S_IFREG && elsewhere)
-		meta_never(sys_dev_of(&st), st.stx_ino, THROUGH_UNKNOWN_FD);
+		by_name_never(sys_dev_of(&st), st.stx_ino, BYPASS_UNKNOWN_FD);
 	else if ((st.stx_mode & S_IFMT) == S_IFREG)
-		meta_unknown_fd(sys_dev_of(&st), st.stx_ino);
-	else if ((st.stx_mode & S_IFMT) == 0 && pass_is_io_uring(fd))
-		engage_refuse(THROUGH_IO_URING);
+		by_name_unknown_fd(sys_dev_of(&st), st.stx_ino);
+	else if ((st.stx_mode & S_IFMT) == 0 && fd_passing_is_io_uring(fd))
+		attach_refuse(BYPASS_IO_URING);
 }
 
 void fd_fork_prepare(void)
@@ -739,7 +740,7 @@ void fd_fork_prepare(void)
 		int fd = sys_dirent_fd(d);
 		long flags;
 
-		if (fd < 0 || fd == dir || own_fd_is(fd) || fdtable_get(fd))
+		if (fd < 0 || fd == dir || internal_fd_is(fd) || fdtable_get(fd))
 			continue;
 		flags = sys.fcntl(fd, F_GETFL, 0);
 		if (flags < 0 || (flags & O_PATH))
@@ -793,10 +794,10 @@ bool fd_spare_own(void)
 {
 	struct spare s = {.any = false};
 
-	if (alive_elsewhere())
+	if (fork_guard_elsewhere())
 		return false;
 	file_for_each(visit_spare, &s);
-	return s.any || engage_retire_dir(NULL) || family_spare() || move_own();
+	return s.any || attach_retire_dir(NULL) || family_spare() || move_own();
 }
 
 /* The last descriptor that this process has of a description; other members of the family go on with it. */
@@ -843,9 +844,9 @@ static void settle_before_forgotten(struct file *f, struct ofd *o, bool nested)
 	if (ofd_local(o)->refs > 1)
 		return;
 	if (releases)
-		habit_closed(f);
+		staging_policy_closed(f);
 	for (int i = 0; i < TRIES && f->mode == FILE_ENGAGED && f->arena; i++) {
-		long r = releases ? engage_release(f, nested) : flush_hand_over(f, nested);
+		long r = releases ? detach_file(f, nested) : flush_hand_over(f, nested);
 
 		if (r < 0 || nested || !flush_first(f))
 			return;
@@ -883,16 +884,17 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 	}
 	if (o->writable) {
 		last = is_last_writer(f, o);
-		r = last ? engage_release(f, nested) : flush_hand_over(f, nested);
+		r = last ? detach_file(f, nested) : flush_hand_over(f, nested);
 		if (!last && f->leased == o)
 			journal_retire(f, nested);
 		if (!last && f->leased == o)
-			strict_drop(f); /* with bytes that cannot be written; it ends with the description */
+			visibility_drop(
+				f); /* with bytes that cannot be written; it ends with the description */
 	}
 	if (!o->writable && alone && f->mode == FILE_ENGAGED) {
 		/* the writers were other members, and are dead */
 		last = true;
-		r = !f->head || flush_possible(f) ? engage_release(f, nested) : -EBADF;
+		r = !f->head || flush_possible(f) ? detach_file(f, nested) : -EBADF;
 	}
 	/* (a descriptor that only reads may have been synced, too) */
 	if (f->relaxed_due_ns && (last || file_local(f)->refs == 1))
@@ -902,7 +904,7 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 	}
 	/* readers may stay; nobody is left who could write the bytes */
 	if (r < 0 && last && f->mode == FILE_ENGAGED && f->arena && (f->head || f->damaged))
-		engage_abandon(f);
+		attach_abandon(f);
 	if (!o->writable && last)
 		r = 0;
 	if (last) {
@@ -923,12 +925,12 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 	return r;
 }
 
-/* Descriptors by which locks were taken, for their close; those from LAZY_FDS on count as one. */
-static _Atomic uint64_t locked[LAZY_FDS / 64 + 1];
+/* Descriptors by which locks were taken, for their close; those from UNRESOLVED_FDS on count as one. */
+static _Atomic uint64_t locked[UNRESOLVED_FDS / 64 + 1];
 
 static _Atomic uint64_t *locked_word(int fd, uint64_t *bit)
 {
-	unsigned at = (unsigned)fd < LAZY_FDS ? (unsigned)fd : LAZY_FDS;
+	unsigned at = (unsigned)fd < UNRESOLVED_FDS ? (unsigned)fd : UNRESOLVED_FDS;
 
 	*bit = 1ull << (at % 64);
 	return &locked[at / 64];
@@ -949,12 +951,12 @@ static void before_close(int fd)
 
 	if (!is_locked(fd) || fd_foreign_process())
 		return;
-	if ((unsigned)fd < LAZY_FDS)
+	if ((unsigned)fd < UNRESOLVED_FDS)
 		atomic_fetch_and(word, ~bit);
-	meta_settle_all();
+	by_name_settle_all();
 }
 
-bool fd_any_known(void) { return lazy_any() || alive_here(); }
+bool fd_any_known(void) { return unresolved_any() || fork_guard_here(); }
 
 static long forget(int fd)
 {
@@ -975,12 +977,12 @@ static long forget(int fd)
 
 long fd_close_prepare(int fd)
 {
-	if (own_fd_is(fd))
+	if (internal_fd_is(fd))
 		return -EBADF;
 	if (fd < 0)
 		return FD_PASS;
 	before_close(fd);
-	lazy_end(fd);
+	unresolved_end(fd);
 	return forget(fd);
 }
 
@@ -991,11 +993,11 @@ long fd_close(int fd)
 	bool blocked;
 
 	before_close(fd);
-	blocked = lazy_block(fd);
+	blocked = unresolved_block(fd);
 	staged = forget(fd);
 	r = sys.close(fd);
 	if (blocked)
-		lazy_unblock(fd);
+		unresolved_unblock(fd);
 	sys_restore_signals(signals);
 	/* the descriptor is gone in any case; what could not be written is the error that matters */
 	return r == 0 && staged != FD_PASS ? staged : r;
@@ -1003,7 +1005,7 @@ long fd_close(int fd)
 
 void fd_dup_begin(struct fd_copy *c, int oldfd)
 {
-	lazy_resolve(oldfd);
+	unresolved_resolve(oldfd);
 	c->oldfd = oldfd;
 	c->turn = fdtable_turn(oldfd);
 	c->o = fdtable_get(oldfd);
@@ -1015,7 +1017,7 @@ static bool copied_is_known(const struct fd_copy *c)
 {
 	if (fdtable_get(c->oldfd) != c->o || fdtable_turn(c->oldfd) != c->turn)
 		return false;
-	return c->o || (!lazy_is(c->oldfd) && (c->oldfd < LAZY_FDS || !file_held()));
+	return c->o || (!unresolved_is(c->oldfd) && (c->oldfd < UNRESOLVED_FDS || !file_held()));
 }
 
 /* They have the same description now. */
@@ -1037,11 +1039,11 @@ static void share_description(const struct fd_copy *c, int newfd)
 	if (!f)
 		return;
 	if (fdtable_set(newfd, o) < 0)
-		engage_through(f, THROUGH_UNKNOWN_FD, g.nested);
+		attach_bypass(f, BYPASS_UNKNOWN_FD, g.nested);
 	else
 		ofd_local(o)->refs++;
 	if (fd_is_standard(newfd) && o->writable)
-		engage_through(f, THROUGH_STANDARD_FD, g.nested);
+		attach_bypass(f, BYPASS_STANDARD_FD, g.nested);
 	file_unlock(f, g);
 }
 
@@ -1049,7 +1051,7 @@ void fd_dup_done(const struct fd_copy *c, int newfd)
 {
 	if (newfd >= 0 && c->oldfd != newfd) {
 		/* of a descriptor with this number that was closed behind our back */
-		lazy_clear(newfd);
+		unresolved_clear(newfd);
 		if (fdtable_get(newfd))
 			entry_is_stale(newfd);
 		share_description(c, newfd);
@@ -1082,7 +1084,7 @@ static bool vacate(int fd)
 	struct vacate v = {.fd = fd};
 
 	file_for_each(visit_vacate, &v);
-	return !own_fd_is(fd) || engage_move_fd(fd) || journal_move_fd(fd) || family_move_fd(fd);
+	return !internal_fd_is(fd) || attach_move_fd(fd) || journal_move_fd(fd) || family_move_fd(fd);
 }
 
 /* dup2 onto a descriptor that is open will succeed, unless a sandbox refuses it. */
@@ -1098,22 +1100,23 @@ static bool can_replace(int oldfd, int newfd)
  * pipe nobody may read. */
 static void let_writes_end(int fd, const struct file *f)
 {
-	enum { PAUSES = 20 * LAZY_YIELDS };
+	enum { PAUSES = 20 * UNRESOLVED_YIELDS };
 
-	for (int i = 0; i < PAUSES && (lazy_inflight(fd) > 0 || (f && atomic_load(&f->inflight) > 0)); i++)
-		lazy_pause();
+	for (int i = 0; i < PAUSES && (unresolved_inflight(fd) > 0 || (f && atomic_load(&f->inflight) > 0));
+	     i++)
+		unresolved_pause();
 }
 
 long fd_dup_onto_prepare(struct fd_dup_onto *d, int oldfd, int newfd)
 {
 	*d = (struct fd_dup_onto){.newfd = newfd};
-	if (own_fd_is(oldfd) || (own_fd_is(newfd) && !vacate(newfd)))
+	if (internal_fd_is(oldfd) || (internal_fd_is(newfd) && !vacate(newfd)))
 		return -EBADF;
 	/* before newfd is blocked: two threads would wait for each other's numbers */
 	fd_dup_begin(&d->copy, oldfd);
 	if (oldfd == newfd)
 		return FD_PASS;
-	d->forgotten = fdtable_get(newfd) || lazy_is(newfd);
+	d->forgotten = fdtable_get(newfd) || unresolved_is(newfd);
 	d->holds = (d->forgotten || d->copy.o) && can_replace(oldfd, newfd);
 	d->forgotten &= d->holds;
 	if (d->holds) {
@@ -1123,7 +1126,7 @@ long fd_dup_onto_prepare(struct fd_dup_onto *d, int oldfd, int newfd)
 		 * that has become: where it goes something may be staged. */
 		d->signals = sys_block_signals();
 		before_close(newfd);
-		d->blocked = lazy_block(newfd);
+		d->blocked = unresolved_block(newfd);
 		f = file_now(newfd);
 		/* dup2 reports no error of the close that it implies */
 		forget(newfd);
@@ -1148,7 +1151,7 @@ static void still_open(int fd)
 	if (flags < 0)
 		return;
 	fd_opened(&op, fd);
-	fd_use_unmodelled(fd, THROUGH_UNKNOWN_FD);
+	fd_use_unmodelled(fd, BYPASS_UNKNOWN_FD);
 }
 
 void fd_dup_onto_done(const struct fd_dup_onto *d, bool made)
@@ -1157,7 +1160,7 @@ void fd_dup_onto_done(const struct fd_dup_onto *d, bool made)
 		if (made)
 			share_description(&d->copy, d->newfd);
 		if (d->blocked)
-			lazy_unblock(d->newfd);
+			unresolved_unblock(d->newfd);
 		else
 			file_unhold();
 		sys_restore_signals(d->signals);
@@ -1173,12 +1176,12 @@ static void close_range_prepare(unsigned from, unsigned to)
 {
 	if (fd_foreign_process())
 		return;
-	for (unsigned fd = from; fd <= to && fd < LAZY_FDS; fd++) {
+	for (unsigned fd = from; fd <= to && fd < UNRESOLVED_FDS; fd++) {
 		before_close((int)fd);
-		lazy_end((int)fd);
+		unresolved_end((int)fd);
 	}
-	if (to >= LAZY_FDS)
-		before_close(LAZY_FDS); /* and all after it */
+	if (to >= UNRESOLVED_FDS)
+		before_close(UNRESOLVED_FDS); /* and all after it */
 	for (int fd = fdtable_next(from, to); fd >= 0; fd = fdtable_next((unsigned)fd + 1, to))
 		fd_close_prepare(fd);
 }
@@ -1188,7 +1191,7 @@ int fd_next_own(unsigned at, unsigned to)
 	enum { OWN_TOP = 1 << 16 };
 
 	for (; at <= to && at < OWN_TOP; at++)
-		if (own_fd_is((int)at))
+		if (internal_fd_is((int)at))
 			return (int)at;
 	return -1;
 }
@@ -1238,7 +1241,7 @@ long fd_hand_over(int fd)
 	struct ofd *o;
 	long r = 0;
 
-	lazy_use(fd);
+	unresolved_use(fd);
 	f = lock_fd(fd, &o, &g);
 	if (!f)
 		return 0;
@@ -1246,7 +1249,7 @@ long fd_hand_over(int fd)
 		r = flush_hand_over(f, g.nested);
 		/* whoever has had the lock may have written */
 		if (r == 0 && f->mode == FILE_ENGAGED && f->arena && !flush_first(f))
-			engage_refresh(f, fd);
+			attach_refresh(f, fd);
 	}
 	file_unlock(f, g);
 	return r;
@@ -1258,7 +1261,7 @@ void fd_use_unmodelled(int fd, int why)
 	struct file *f;
 	struct ofd *o;
 
-	lazy_forget(fd);
+	unresolved_forget(fd);
 	/* (asynchronous calls come by the hundred thousand) */
 	f = file_now(fd);
 	if (f && atomic_load(&f->mode) == FILE_THROUGH)
@@ -1268,9 +1271,9 @@ void fd_use_unmodelled(int fd, int why)
 		return;
 	if (f->mode != FILE_THROUGH) {
 		if (o->writable)
-			engage_through(f, (enum through_reason)why, g.nested);
-		else if (why == THROUGH_STDIO)
-			engage_through(f, THROUGH_STDIO, g.nested); /* a stream that reads past us */
+			attach_bypass(f, (enum bypass_reason)why, g.nested);
+		else if (why == BYPASS_STDIO)
+			attach_bypass(f, BYPASS_STDIO, g.nested); /* a stream that reads past us */
 		else
 			flush_settle(f, g.nested);
 	}
@@ -1282,15 +1285,15 @@ void fd_use_stdio(int fd)
 	struct statx st;
 	struct file *f;
 
-	lazy_forget(fd);
-	if (alive_elsewhere())
+	unresolved_forget(fd);
+	if (fork_guard_elsewhere())
 		return;
 	if (fdtable_get(fd)) {
-		fd_use_unmodelled(fd, THROUGH_STDIO);
+		fd_use_unmodelled(fd, BYPASS_STDIO);
 		return;
 	}
 	/* a stream of its own (fopen): it writes where we do not see it */
-	if (file_engaged() == 0 || sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) < 0)
+	if (file_attached() == 0 || sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) < 0)
 		return;
 	f = file_find(sys_dev_of(&st), st.stx_ino);
 	if (f) {
@@ -1299,7 +1302,7 @@ void fd_use_stdio(int fd)
 		if (g.nested)
 			stage_interrupt(f);
 		if (f->refs && f->mode == FILE_ENGAGED)
-			engage_through(f, THROUGH_STDIO, g.nested);
+			attach_bypass(f, BYPASS_STDIO, g.nested);
 		file_unlock(f, g);
 	}
 }
@@ -1334,8 +1337,8 @@ bool fd_lock_changes_nothing(int fd)
 {
 	uint64_t bit;
 
-	return !engage_config || fd < 0 ||
-	       (meta_idle() && (atomic_load(locked_word(fd, &bit)) & bit) && !lazy_is(fd) &&
+	return !attach_config || fd < 0 ||
+	       (by_name_idle() && (atomic_load(locked_word(fd, &bit)) & bit) && !unresolved_is(fd) &&
 	        (!fdtable_get(fd) || lock_is_known(fd)));
 }
 
@@ -1348,20 +1351,21 @@ long fd_before_lock(int fd, bool releases)
 	struct ofd *o;
 	long r = 0;
 
-	if (!engage_config || fd < 0)
+	if (!attach_config || fd < 0)
 		return 0;
 	word = locked_word(fd, &bit);
 	/* nothing would be changed: no need to ask the kernel whose process this is */
-	if ((releases ? meta_idle() : (atomic_load(word) & bit) != 0) && !lazy_is(fd) && lock_is_known(fd))
+	if ((releases ? by_name_idle() : (atomic_load(word) & bit) != 0) && !unresolved_is(fd) &&
+	    lock_is_known(fd))
 		return 0;
 	/* (while nothing is staged, whose process this is matters only where the memory is somebody else's) */
-	if (meta_idle() ? alive_elsewhere() : fd_foreign_process())
+	if (by_name_idle() ? fork_guard_elsewhere() : fd_foreign_process())
 		return 0;
 	if (releases)
-		meta_settle_all();
+		by_name_settle_all();
 	else
 		atomic_fetch_or(word, bit);
-	lazy_resolve(fd);
+	unresolved_resolve(fd);
 	if (lock_is_known(fd))
 		return 0;
 	f = lock_fd(fd, &o, &g);
@@ -1437,7 +1441,7 @@ long fd_fcntl(int fd, struct ofd *o, int cmd, long arg)
 	case F_SETFL: {
 		struct statx st = {0};
 
-		r = engage_release(f, g.nested);
+		r = detach_file(f, g.nested);
 		if (r < 0)
 			break;
 		r = sys.fcntl(fd, F_SETFL, arg);
@@ -1455,7 +1459,7 @@ long fd_fcntl(int fd, struct ofd *o, int cmd, long arg)
 	case F_SETOWN:
 	case F_SETOWN_EX:
 	case F_NOTIFY:
-		r = engage_through(f, THROUGH_IOCTL, g.nested);
+		r = attach_bypass(f, BYPASS_IOCTL, g.nested);
 		r = r < 0 ? r : FD_PASS;
 		break;
 	case F_GETLEASE:
@@ -1465,7 +1469,7 @@ long fd_fcntl(int fd, struct ofd *o, int cmd, long arg)
 		/* what we lease, and whom the kernel tells, is none of the program's */
 		flush_hand_over(f, g.nested);
 		journal_retire(f, g.nested);
-		strict_drop(f);
+		visibility_drop(f);
 		r = sys.fcntl(fd, cmd, arg);
 		break;
 	default: r = before_lock(f, g.nested); r = r < 0 ? r : FD_PASS;

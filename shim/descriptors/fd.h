@@ -27,13 +27,13 @@ struct fd_open {
 	bool lazy;      /* nothing is staged near it: it is enough to note the descriptor */
 	bool unsure;    /* lazy, but until its first use only */
 	bool late;      /* fd_resolve: the program may have written since */
-	bool resolving; /* in the middle of lazy_resolve, which says when it is over */
+	bool resolving; /* in the middle of unresolved_resolve, which says when it is over */
 	bool reader;    /* to be known although it is read only */
 	int dirfd;      /* of the call, for as long as it lasts */
 	const char *path;
 	unsigned waits; /* see fd_lease_over */
 	uint32_t releases;
-	bool cuts;   /* no file is engaged until fd_open_end */
+	bool cuts;   /* no file is attached until fd_open_end */
 	bool holds;  /* nor is anything staged: this one is */
 	int cancels; /* the thread's state before */
 	uint64_t signals;
@@ -53,7 +53,7 @@ void fd_open_end(struct fd_open *op);
 bool fd_lease_over(struct fd_open *op);
 /* After the kernel opened fd. */
 void fd_opened(struct fd_open *op, int fd);
-/* Is that to be called?  Asked after the call: a file that this open is to read may have been engaged since by somebody
+/* Is that to be called?  Asked after the call: a file that this open is to read may have been attached since by somebody
  * who looked for other descriptors before there was this one. */
 static inline bool fd_open_concerns(struct fd_open *op)
 {
@@ -61,9 +61,9 @@ static inline bool fd_open_concerns(struct fd_open *op)
 		(void)fd_recover_named(op->dirfd, op->path);
 	if (op->watch || !op->regular)
 		return op->watch;
-	/* the kernel showed the descriptor before, and who engages counts before it searches: one of us sees the other */
+	/* the kernel showed the descriptor before, and who attaches counts before it searches: one of us sees the other */
 	atomic_thread_fence(memory_order_seq_cst);
-	return op->watch = file_engaged() > 0;
+	return op->watch = file_attached() > 0;
 }
 /* The same, later: the descriptor was only noted (descriptors/unresolved.h).  Unless `unused` it may have been used, and its first write is
  * over if `written`. */
@@ -114,7 +114,7 @@ long fd_fcntl(int fd, struct ofd *o, int cmd, long arg);
 /*
  * Any lock through fd is about to be taken, or released.  What a lock guards may be other files than the one that it
  * is on: before it is released, by an unlock or a close, everything is settled.  A managed file that is locked is
- * shared with others from now on (strict_is).  0 or -errno
+ * shared with others from now on (visibility_is).  0 or -errno
  */
 long fd_before_lock(int fd, bool releases);
 /* True when that would do nothing, whether the lock is taken or released. */

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* pass: see descriptors/fd_passing.h. */
+/* fd_passing: see descriptors/fd_passing.h. */
 #include "descriptors/fd_passing.h"
 
 #include "base/log.h"
@@ -14,7 +14,7 @@
 #include <fcntl.h>
 #include <string.h>
 
-static void sent(int fd) { fd_use_unmodelled(fd, THROUGH_PASSED); }
+static void sent(int fd) { fd_use_unmodelled(fd, BYPASS_PASSED); }
 
 /* Calls back with each descriptor in the control data, which can be read. */
 static void for_each_right(const struct msghdr *message, void (*act)(int fd))
@@ -41,38 +41,38 @@ static void for_each_right(const struct msghdr *message, void (*act)(int fd))
 	}
 }
 
-void pass_sent(const struct msghdr *message)
+void fd_passing_sent(const struct msghdr *message)
 {
 	struct user_pages pages = USER_PAGES_INIT;
 
-	if (engage_config && fd_any_known() && user_reads(&pages, message, sizeof *message) &&
+	if (attach_config && fd_any_known() && user_reads(&pages, message, sizeof *message) &&
 	    user_reads(&pages, message->msg_control, message->msg_controllen))
 		for_each_right(message, sent);
 }
 
-void pass_all_sent(const struct mmsghdr *messages, unsigned count)
+void fd_passing_all_sent(const struct mmsghdr *messages, unsigned count)
 {
 	struct user_pages pages = USER_PAGES_INIT;
 
-	if (!engage_config || !fd_any_known())
+	if (!attach_config || !fd_any_known())
 		return;
 	for (unsigned i = 0; i < count && user_reads(&pages, &messages[i], sizeof messages[i]); i++)
-		pass_sent(&messages[i].msg_hdr);
+		fd_passing_sent(&messages[i].msg_hdr);
 }
 
-void pass_received(const struct msghdr *message)
+void fd_passing_received(const struct msghdr *message)
 {
-	if (engage_config)
-		for_each_right(message, pass_arrived);
+	if (attach_config)
+		for_each_right(message, fd_passing_arrived);
 }
 
-void pass_all_received(const struct mmsghdr *messages, unsigned count)
+void fd_passing_all_received(const struct mmsghdr *messages, unsigned count)
 {
 	for (unsigned i = 0; i < count; i++)
-		pass_received(&messages[i].msg_hdr);
+		fd_passing_received(&messages[i].msg_hdr);
 }
 
-bool pass_is_io_uring(int fd)
+bool fd_passing_is_io_uring(int fd)
 {
 	static const char wanted[] = "anon_inode:[io_uring]";
 	char link[64], text[sizeof wanted];
@@ -82,24 +82,24 @@ bool pass_is_io_uring(int fd)
 	       memcmp(text, wanted, sizeof wanted - 1) == 0;
 }
 
-void pass_arrived(int fd)
+void fd_passing_arrived(int fd)
 {
 	struct statx st;
 
-	if (!engage_config || fd_foreign_process())
+	if (!attach_config || fd_foreign_process())
 		return;
-	lazy_clear(fd); /* of a descriptor with this number that was closed behind our back */
+	unresolved_clear(fd); /* of a descriptor with this number that was closed behind our back */
 	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO, &st) < 0)
 		return;
 	if ((st.stx_mode & S_IFMT) != S_IFREG) {
-		if ((st.stx_mode & S_IFMT) == 0 && pass_is_io_uring(fd))
-			engage_refuse(THROUGH_IO_URING);
+		if ((st.stx_mode & S_IFMT) == 0 && fd_passing_is_io_uring(fd))
+			attach_refuse(BYPASS_IO_URING);
 		return;
 	}
-	/* A file that is not engaged is searched for such descriptors when it would be, but by who engages it, in its own
+	/* A file that is not attached is searched for such descriptors when it would be, but by who attaches it, in its own
 	 * process. */
 	if (family_is_shared())
-		meta_never(sys_dev_of(&st), st.stx_ino, THROUGH_UNKNOWN_FD);
+		by_name_never(sys_dev_of(&st), st.stx_ino, BYPASS_UNKNOWN_FD);
 	else
-		meta_unknown_fd(sys_dev_of(&st), st.stx_ino);
+		by_name_unknown_fd(sys_dev_of(&st), st.stx_ino);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * pass: descriptors that go to other processes or come from them.  A description that two processes hold has one
+ * fd_passing: descriptors that go to other processes or come from them.  A description that two processes hold has one
  * offset, in the kernel: its file is written through.
  */
 #ifndef FASTWRITE_PASS_H
@@ -10,15 +10,15 @@
 #include <sys/socket.h>
 
 /* Before sendmsg, sendmmsg: what their SCM_RIGHTS name is passed on.  The messages may lie anywhere. */
-void pass_sent(const struct msghdr *message);
-void pass_all_sent(const struct mmsghdr *messages, unsigned count);
+void fd_passing_sent(const struct msghdr *message);
+void fd_passing_all_sent(const struct mmsghdr *messages, unsigned count);
 /* After recvmsg, recvmmsg: what came with so many. */
-void pass_received(const struct msghdr *message);
-void pass_all_received(const struct mmsghdr *messages, unsigned count);
+void fd_passing_received(const struct msghdr *message);
+void fd_passing_all_received(const struct mmsghdr *messages, unsigned count);
 
 /* One descriptor of unknown origin: written through; when it is an io_uring, so is everything else. */
-void pass_arrived(int fd);
+void fd_passing_arrived(int fd);
 /* True when fd is an io_uring. */
-bool pass_is_io_uring(int fd);
+bool fd_passing_is_io_uring(int fd);
 
 #endif

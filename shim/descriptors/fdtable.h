@@ -35,7 +35,7 @@ static inline struct ofd *fdtable_get(int fd)
 {
 	struct ofd *o = fdtable_entry(fd);
 
-	return __builtin_expect(o && alive_elsewhere(), 0) ? NULL : o;
+	return __builtin_expect(o && fork_guard_elsewhere(), 0) ? NULL : o;
 }
 
 /* 0, -EMFILE for a number beyond the table, -ENOMEM. */

@@ -24,7 +24,7 @@ struct pools {
 	_Atomic uint32_t files_used, ofds_used; /* high-water marks */
 	struct lock hash_lock;
 	struct file *hash[HASH_SIZE]; /* by identity */
-	_Atomic uint32_t engaged, releases;
+	_Atomic uint32_t attached, releases;
 	struct file files[FILE_POOL];
 	struct ofd ofds[OFD_POOL];
 	_Atomic uint32_t arena_taken[FILE_ARENAS]; /* by this member, + 1 */
@@ -45,67 +45,67 @@ void (*file_attach)(struct file *f);
 _Atomic uint32_t file_holds;
 _Atomic uint32_t file_changes;
 
-static const char *const reason_names[THROUGH_COUNT] = {
-	[THROUGH_NONE] = "none",
-	[THROUGH_FORK] = "fork",
-	[THROUGH_EXEC] = "exec",
-	[THROUGH_MMAP] = "mmap",
-	[THROUGH_STDIO] = "stdio",
-	[THROUGH_STANDARD_FD] = "standard descriptor",
-	[THROUGH_UNKNOWN_FD] = "unknown descriptor",
-	[THROUGH_SPLICE] = "splice or sendfile",
-	[THROUGH_UNLINKED] = "unlinked",
-	[THROUGH_NO_ARENA] = "no arena",
-	[THROUGH_NO_THREAD] = "no thread",
-	[THROUGH_NO_PREALLOC] = "no fallocate",
-	[THROUGH_PATH] = "path",
-	[THROUGH_AIO] = "asynchronous I/O",
-	[THROUGH_IOCTL] = "ioctl",
-	[THROUGH_SYNC] = "synchronous",
-	[THROUGH_EXIT] = "exit",
-	[THROUGH_NO_LEASE] = "no lease",
-	[THROUGH_LEASE_BUSY] = "lease busy",
-	[THROUGH_INHERITED] = "inherited descriptor",
-	[THROUGH_CLONE] = "clone",
-	[THROUGH_PASSED] = "descriptor passed on",
-	[THROUGH_IO_URING] = "io_uring",
-	[THROUGH_ENCRYPTED] = "encrypted",
-	[THROUGH_RIGHTS] = "rights",
+static const char *const reason_names[BYPASS_COUNT] = {
+	[BYPASS_NONE] = "none",
+	[BYPASS_FORK] = "fork",
+	[BYPASS_EXEC] = "exec",
+	[BYPASS_MMAP] = "mmap",
+	[BYPASS_STDIO] = "stdio",
+	[BYPASS_STANDARD_FD] = "standard descriptor",
+	[BYPASS_UNKNOWN_FD] = "unknown descriptor",
+	[BYPASS_SPLICE] = "splice or sendfile",
+	[BYPASS_UNLINKED] = "unlinked",
+	[BYPASS_NO_ARENA] = "no arena",
+	[BYPASS_NO_THREAD] = "no thread",
+	[BYPASS_NO_PREALLOC] = "no fallocate",
+	[BYPASS_PATH] = "path",
+	[BYPASS_AIO] = "asynchronous I/O",
+	[BYPASS_IOCTL] = "ioctl",
+	[BYPASS_SYNC] = "synchronous",
+	[BYPASS_EXIT] = "exit",
+	[BYPASS_NO_LEASE] = "no lease",
+	[BYPASS_LEASE_BUSY] = "lease busy",
+	[BYPASS_INHERITED] = "inherited descriptor",
+	[BYPASS_CLONE] = "clone",
+	[BYPASS_PASSED] = "descriptor passed on",
+	[BYPASS_IO_URING] = "io_uring",
+	[BYPASS_ENCRYPTED] = "encrypted",
+	[BYPASS_RIGHTS] = "rights",
 };
 
-const char *through_reason_name(enum through_reason reason)
+const char *bypass_reason_name(enum bypass_reason reason)
 {
-	return (unsigned)reason < THROUGH_COUNT ? reason_names[reason] : "?";
+	return (unsigned)reason < BYPASS_COUNT ? reason_names[reason] : "?";
 }
 
-static const char *const reason_texts[THROUGH_COUNT] = {
-	[THROUGH_FORK] = "processes that were forked have it open, and do not share the staging",
-	[THROUGH_EXEC] = "a program was started that has its descriptor",
-	[THROUGH_MMAP] = "the program has mapped it",
-	[THROUGH_STDIO] = "a stream of the C library reads or writes it in a way that is not seen",
-	[THROUGH_STANDARD_FD] = "it is open as standard input, output or error",
-	[THROUGH_UNKNOWN_FD] = "the process has a descriptor of it that the library did not see opened",
-	[THROUGH_SPLICE] = "splice or sendfile moves its data inside the kernel",
-	[THROUGH_UNLINKED] = "its name was removed",
-	[THROUGH_NO_ARENA] = "there is no staging for its rule",
-	[THROUGH_NO_THREAD] = "the library's thread could not be started",
-	[THROUGH_NO_PREALLOC] = "its file system cannot reserve space (fallocate)",
-	[THROUGH_PATH] = "its path is not known, or is too long",
-	[THROUGH_AIO] = "it is used with asynchronous I/O",
-	[THROUGH_IOCTL] = "an ioctl was made on it that may read or write it",
-	[THROUGH_SYNC] = "the file, or its file system, is synchronous (mount -o sync, chattr +S)",
-	[THROUGH_EXIT] = "the process ends",
-	[THROUGH_NO_LEASE] = "visibility is strict, and there are no leases here",
-	[THROUGH_LEASE_BUSY] = "visibility is strict, and another process has it open",
-	[THROUGH_INHERITED] = "another program has its descriptor",
-	[THROUGH_CLONE] = "the process shares memory or descriptors by a clone of its own",
-	[THROUGH_PASSED] = "its descriptor was passed to another process",
-	[THROUGH_IO_URING] = "the process has an io_uring, which reads and writes unseen",
+static const char *const reason_texts[BYPASS_COUNT] = {
+	[BYPASS_FORK] = "processes that were forked have it open, and do not share the staging",
+	[BYPASS_EXEC] = "a program was started that has its descriptor",
+	[BYPASS_MMAP] = "the program has mapped it",
+	[BYPASS_STDIO] = "a stream of the C library reads or writes it in a way that is not seen",
+	[BYPASS_STANDARD_FD] = "it is open as standard input, output or error",
+	[BYPASS_UNKNOWN_FD] = "the process has a descriptor of it that the library did not see opened",
+	[BYPASS_SPLICE] = "splice or sendfile moves its data inside the kernel",
+	[BYPASS_UNLINKED] = "its name was removed",
+	[BYPASS_NO_ARENA] = "there is no staging for its rule",
+	[BYPASS_NO_THREAD] = "the library's thread could not be started",
+	[BYPASS_NO_PREALLOC] = "its file system cannot reserve space (fallocate)",
+	[BYPASS_PATH] = "its path is not known, or is too long",
+	[BYPASS_AIO] = "it is used with asynchronous I/O",
+	[BYPASS_IOCTL] = "an ioctl was made on it that may read or write it",
+	[BYPASS_SYNC] = "the file, or its file system, is synchronous (mount -o sync, chattr +S)",
+	[BYPASS_EXIT] = "the process ends",
+	[BYPASS_NO_LEASE] = "visibility is strict, and there are no leases here",
+	[BYPASS_LEASE_BUSY] = "visibility is strict, and another process has it open",
+	[BYPASS_INHERITED] = "another program has its descriptor",
+	[BYPASS_CLONE] = "the process shares memory or descriptors by a clone of its own",
+	[BYPASS_PASSED] = "its descriptor was passed to another process",
+	[BYPASS_IO_URING] = "the process has an io_uring, which reads and writes unseen",
 };
 
-const char *through_reason_text(enum through_reason reason)
+const char *bypass_reason_text(enum bypass_reason reason)
 {
-	return reason > THROUGH_NONE && reason < THROUGH_COUNT ? reason_texts[reason] : "?";
+	return reason > BYPASS_NONE && reason < BYPASS_COUNT ? reason_texts[reason] : "?";
 }
 
 int file_pools_init(void)
@@ -141,7 +141,7 @@ static void leave_copy(const struct pools *p)
 	}
 	for (uint32_t i = 0; i < p->files_used; i++) {
 		copy->files[i].mode = FILE_THROUGH;
-		copy->files[i].why = THROUGH_FORK;
+		copy->files[i].why = BYPASS_FORK;
 		copy->files[i].rule = p->files[i].rule;
 	}
 	memcpy(copy->ofds, p->ofds, p->ofds_used * sizeof *p->ofds);
@@ -266,11 +266,11 @@ void file_arena_for_each(void (*visit)(struct arena *a, void *ctx), void *ctx)
 			visit(&p->arenas[i], ctx);
 }
 
-uint32_t file_engaged(void)
+uint32_t file_attached(void)
 {
 	struct pools *p = atomic_load_explicit(&pools, memory_order_relaxed);
 
-	return p ? atomic_load_explicit(&p->engaged, memory_order_relaxed) : 0;
+	return p ? atomic_load_explicit(&p->attached, memory_order_relaxed) : 0;
 }
 
 void file_engaged_add(int n)
@@ -279,11 +279,11 @@ void file_engaged_add(int n)
 
 	if (n < 0)
 		atomic_fetch_add(&p->releases, 1);
-	atomic_fetch_add(&p->engaged, (uint32_t)n);
+	atomic_fetch_add(&p->attached, (uint32_t)n);
 }
 
-void file_engaged_begin(void) { atomic_fetch_add(&atomic_load(&pools)->engaged, 1); }
-void file_engaged_undo(void) { atomic_fetch_sub(&atomic_load(&pools)->engaged, 1); }
+void file_engaged_begin(void) { atomic_fetch_add(&atomic_load(&pools)->attached, 1); }
+void file_engaged_undo(void) { atomic_fetch_sub(&atomic_load(&pools)->attached, 1); }
 
 uint32_t file_releases(void)
 {
@@ -399,11 +399,11 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->dev = dev;
 	f->ino = ino;
 	f->rule = rule;
-	f->through_wanted = THROUGH_NONE;
+	f->bypass_wanted = BYPASS_NONE;
 	f->release_wanted = false;
 	f->left = NULL;
-	f->why = THROUGH_NONE;
-	f->give_up = THROUGH_NONE;
+	f->why = BYPASS_NONE;
+	f->give_up = BYPASS_NONE;
 	f->ofds = NULL;
 	f->refs = 0;
 	f->shared = atomic_load(&p->family.highest) > 0;
@@ -412,7 +412,7 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->mode = FILE_PASSIVE;
 	f->inflight = 0;
 	f->small_seen = 0;
-	f->engage_after = FILE_ENGAGE_AFTER;
+	f->attach_after = FILE_ENGAGE_AFTER;
 	f->habit = (struct habit){.hole = UINT64_MAX};
 	f->current = NULL;
 	f->arena = NULL;
@@ -502,7 +502,7 @@ struct file *file_find(uint64_t dev, uint64_t ino)
 	struct file *f;
 
 	/* most files are not ours, and most buckets empty */
-	if (!p || !alive_here() || !__atomic_load_n(hash_bucket(p, dev, ino), __ATOMIC_ACQUIRE))
+	if (!p || !fork_guard_here() || !__atomic_load_n(hash_bucket(p, dev, ino), __ATOMIC_ACQUIRE))
 		return NULL;
 	signals = sys_block_signals();
 	lock_take(&p->hash_lock, LOCK_HASH);
@@ -668,7 +668,7 @@ void file_for_each(void (*visit)(struct file *f, void *ctx), void *ctx)
 {
 	struct pools *p = atomic_load(&pools);
 
-	if (!p || !alive_here())
+	if (!p || !fork_guard_here())
 		return;
 	for (uint32_t i = 0; i < p->files_used; i++)
 		if (file_locals[i].refs)
@@ -684,7 +684,7 @@ void file_for_each_shared(void (*visit)(struct file *f, void *ctx), void *ctx)
 			visit(&p->files[i], ctx);
 }
 
-bool file_give_up(uint64_t dev, uint64_t ino, enum through_reason why)
+bool file_give_up(uint64_t dev, uint64_t ino, enum bypass_reason why)
 {
 	struct pools *p = atomic_load(&pools);
 	bool known = false;
@@ -700,7 +700,7 @@ bool file_give_up(uint64_t dev, uint64_t ino, enum through_reason why)
 	return known;
 }
 
-void file_give_up_all(enum through_reason why)
+void file_give_up_all(enum bypass_reason why)
 {
 	struct pools *p = atomic_load(&pools);
 

@@ -37,40 +37,40 @@ enum file_mode {
 };
 
 /* Why a file is written through; index of the counters in arena_header.live.through. */
-enum through_reason {
-	THROUGH_NONE,
-	THROUGH_FORK,
-	THROUGH_EXEC,
-	THROUGH_MMAP,
-	THROUGH_STDIO,
-	THROUGH_STANDARD_FD, /* a descriptor that the C library writes to names it (descriptors/fd.h) */
-	THROUGH_UNKNOWN_FD,  /* the process holds a descriptor on it that the library did not see opened */
-	THROUGH_SPLICE,
-	THROUGH_UNLINKED,
-	THROUGH_NO_ARENA,
-	THROUGH_NO_THREAD,
-	THROUGH_NO_PREALLOC,
-	THROUGH_PATH,
-	THROUGH_AIO,
-	THROUGH_IOCTL,
-	THROUGH_SYNC, /* the file system, or the file, is synchronous */
-	THROUGH_EXIT,
-	THROUGH_NO_LEASE,   /* visibility = strict, and no leases here */
-	THROUGH_LEASE_BUSY, /* visibility = strict, while somebody else has it open */
-	THROUGH_INHERITED,  /* another program has a description of it */
-	THROUGH_CLONE,
-	THROUGH_PASSED,    /* another process got the description by a message */
-	THROUGH_IO_URING,  /* the process has an io_uring, which reads and writes where nobody sees it */
-	THROUGH_ENCRYPTED, /* its file system encrypts it, and not the arena, or by another key */
-	THROUGH_RIGHTS, /* recovery could not write to it, or the process changes its ids (process/credentials.h) */
-	THROUGH_COUNT
+enum bypass_reason {
+	BYPASS_NONE,
+	BYPASS_FORK,
+	BYPASS_EXEC,
+	BYPASS_MMAP,
+	BYPASS_STDIO,
+	BYPASS_STANDARD_FD, /* a descriptor that the C library writes to names it (descriptors/fd.h) */
+	BYPASS_UNKNOWN_FD,  /* the process holds a descriptor on it that the library did not see opened */
+	BYPASS_SPLICE,
+	BYPASS_UNLINKED,
+	BYPASS_NO_ARENA,
+	BYPASS_NO_THREAD,
+	BYPASS_NO_PREALLOC,
+	BYPASS_PATH,
+	BYPASS_AIO,
+	BYPASS_IOCTL,
+	BYPASS_SYNC, /* the file system, or the file, is synchronous */
+	BYPASS_EXIT,
+	BYPASS_NO_LEASE,   /* visibility = strict, and no leases here */
+	BYPASS_LEASE_BUSY, /* visibility = strict, while somebody else has it open */
+	BYPASS_INHERITED,  /* another program has a description of it */
+	BYPASS_CLONE,
+	BYPASS_PASSED,    /* another process got the description by a message */
+	BYPASS_IO_URING,  /* the process has an io_uring, which reads and writes where nobody sees it */
+	BYPASS_ENCRYPTED, /* its file system encrypts it, and not the arena, or by another key */
+	BYPASS_RIGHTS, /* recovery could not write to it, or the process changes its ids (process/credentials.h) */
+	BYPASS_COUNT
 };
-const char *through_reason_name(enum through_reason reason);
+const char *bypass_reason_name(enum bypass_reason reason);
 /* The same as a sentence behind "PATH is not staged: ". */
-const char *through_reason_text(enum through_reason reason);
+const char *bypass_reason_text(enum bypass_reason reason);
 
 enum {
-	FILE_ENGAGE_AFTER = 2,    /* the first small write passes through, the second engages */
+	FILE_ENGAGE_AFTER = 2,    /* the first small write passes through, the second attaches */
 	FILE_ENGAGE_LATER = 1024, /* when it did not pay, or could not be */
 };
 
@@ -108,10 +108,10 @@ struct ofd_local {
 
 /* What this process has of a file. */
 struct file_local {
-	_Atomic uint32_t refs;     /* descriptions; 0: the file is none of this process's business */
-	_Atomic int own_fd_plus_1; /* our own description on it, 0 = none: all of this begins as zeros */
-	int own_flags;             /* its status flags now */
-	_Atomic uint32_t queued;   /* in the engine's queue */
+	_Atomic uint32_t refs;          /* descriptions; 0: the file is none of this process's business */
+	_Atomic int internal_fd_plus_1; /* our own description on it, 0 = none: all of this begins as zeros */
+	int own_flags;                  /* its status flags now */
+	_Atomic uint32_t queued;        /* in the engine's queue */
 	struct file *queue_next;
 };
 
@@ -127,7 +127,7 @@ struct file {
 	_Atomic uint32_t mode;         /* enum file_mode */
 	_Atomic uint32_t inflight;     /* kernel calls under way on a passive file, or with lease_pass */
 	_Atomic uint32_t small_seen;   /* small writes while passive */
-	_Atomic uint32_t engage_after; /* the small write of this number engages */
+	_Atomic uint32_t attach_after; /* the small write of this number attaches */
 	struct habit {
 		uint32_t looks, syncs; /* in a row that came after few writes */
 		uint32_t asked;        /* syncs while it was staged */
@@ -143,18 +143,18 @@ struct file {
 	struct ofd *ofds;
 	_Atomic uint32_t refs;   /* descriptions, of all members */
 	_Atomic bool shared;     /* has been inherited: other processes may have it, too */
-	_Atomic bool cooperates; /* the program has locked it: see strict_is */
+	_Atomic bool cooperates; /* the program has locked it: see visibility_is */
 	_Atomic bool damaged;    /* a member died with the lock or the flush token: see family_repair */
 	struct ofd *left;        /* closed by a signal handler, and kept until that is done */
-	bool release_wanted;     /* stage nothing more before it has been released (engage_release) */
+	bool release_wanted;     /* stage nothing more before it has been released (detach_file) */
 	_Atomic uint32_t
-		through_wanted; /* enum through_reason: stage nothing more; written through as soon as that can
+		bypass_wanted; /* enum bypass_reason: stage nothing more; written through as soon as that can
 					    be */
 	const struct rule *rule;
-	enum through_reason why;
-	_Atomic uint32_t give_up; /* enum through_reason: what process/child.h wants done with it */
+	enum bypass_reason why;
+	_Atomic uint32_t give_up; /* enum bypass_reason: what process/child.h wants done with it */
 
-	/* valid while engaged */
+	/* valid while attached */
 	struct arena *arena;
 	int slot;                      /* -1 = none */
 	uint32_t takeovers;            /* of the slot, as far as this family knows */
@@ -250,8 +250,11 @@ extern struct ofd_local ofd_locals[OFD_POOL];
 
 static inline struct file_local *file_local(const struct file *f) { return &file_locals[f->index]; }
 static inline struct ofd_local *ofd_local(const struct ofd *o) { return &ofd_locals[o->index]; }
-static inline int file_own_fd(const struct file *f) { return file_local(f)->own_fd_plus_1 - 1; }
-static inline void file_set_own_fd(const struct file *f, int fd) { file_local(f)->own_fd_plus_1 = fd + 1; }
+static inline int file_own_fd(const struct file *f) { return file_local(f)->internal_fd_plus_1 - 1; }
+static inline void file_set_own_fd(const struct file *f, int fd)
+{
+	file_local(f)->internal_fd_plus_1 = fd + 1;
+}
 /* A descriptor of this process that refers to o; -1 when only other members have one. */
 static inline int ofd_fd(const struct ofd *o) { return ofd_local(o)->refs ? ofd_local(o)->fd : -1; }
 /* Any descriptor of this process on the file, -1 when there is none. */
@@ -308,8 +311,8 @@ static inline void file_restore(struct file *f)
 }
 void ofd_release(struct ofd *o); /* file lock held; removes it from the file, not the file's reference */
 
-/* Files that are engaged, in the whole family: 0 means that no metadata hook has work. */
-uint32_t file_engaged(void);
+/* Files that are attached, in the whole family: 0 means that no metadata hook has work. */
+uint32_t file_attached(void);
 void file_engaged_add(int n);
 /* One more, before it is known whether it can be; and none after all. */
 void file_engaged_begin(void);
@@ -346,11 +349,11 @@ extern void (*file_attach)(struct file *f);
 
 /* For a child that has our memory and must not take locks: the file of this identity is to be written through, with
  * child_vfork_parent.  False when it is not known. */
-bool file_give_up(uint64_t dev, uint64_t ino, enum through_reason why);
-void file_give_up_all(enum through_reason why);
+bool file_give_up(uint64_t dev, uint64_t ino, enum bypass_reason why);
+void file_give_up_all(enum bypass_reason why);
 
-/* While held, nothing is staged and nothing becomes engaged.  Counted.  Who holds first and then sees a file that is
- * not engaged knows that it stays so; of one that is, he takes the lock (engage_file says so before it looks here). */
+/* While held, nothing is staged and nothing becomes attached.  Counted.  Who holds first and then sees a file that is
+ * not attached knows that it stays so; of one that is, he takes the lock (attach_file says so before it looks here). */
 extern _Atomic uint32_t file_holds;
 static inline void file_hold(void)
 {

@@ -72,7 +72,7 @@ static bool still_valid(int fd, const struct ofd *o, struct file *f)
 	return fdtable_get(fd) == o && atomic_load(&((struct ofd *)(uintptr_t)o)->file) == f;
 }
 
-/* Writes to a passive file go to the kernel without any lock of ours; engage_file waits for none to be under
+/* Writes to a passive file go to the kernel without any lock of ours; attach_file waits for none to be under
  * way.  IO_PASS when the file is not passive any more. */
 static long write_passive(struct file *f, int fd, const struct ofd *o, const struct iovec *iov, int count,
                           off_t offset)
@@ -116,7 +116,7 @@ static long write_kernel(struct file *f, int fd, const struct iovec *iov, int co
 	r = kernel_writev(fd, iov, count, offset);
 	/* (in a signal handler something may be staged still: its offsets were given by the old size) */
 	if (f->mode == FILE_ENGAGED && f->arena && !flush_first(f))
-		engage_refresh(f, fd);
+		attach_refresh(f, fd);
 	return r;
 }
 
@@ -127,11 +127,11 @@ static enum stage_kind kind_of(const struct file *f, const struct ofd *o)
 }
 
 /*
- * File lock held, f engaged: stages, or writes through the kernel.  -EAGAIN: no block is free, wait and come
+ * File lock held, f attached: stages, or writes through the kernel.  -EAGAIN: no block is free, wait and come
  * again.
  */
-static long write_engaged(struct file *f, struct ofd *o, int fd, const struct iovec *iov, int count, size_t n,
-                          off_t offset, bool nested)
+static long write_attached(struct file *f, struct ofd *o, int fd, const struct iovec *iov, int count,
+                           size_t n, off_t offset, bool nested)
 {
 	bool stream = offset == IO_NO_OFFSET;
 	bool append = o->flags & O_APPEND;
@@ -142,18 +142,17 @@ static long write_engaged(struct file *f, struct ofd *o, int fd, const struct io
 	long r;
 
 	atomic_store(&stage_fast_most, limit != UINT64_MAX && family_is_shared() ? 0 : STAGE_FAST_MOST);
-	if (f->through_wanted || f->release_wanted) {
-		r = f->through_wanted ? engage_through(f, f->through_wanted, nested)
-		                      : engage_release(f, nested);
+	if (f->bypass_wanted || f->release_wanted) {
+		r = f->bypass_wanted ? attach_bypass(f, f->bypass_wanted, nested) : detach_file(f, nested);
 		if (r < 0)
 			return r;
 		return f->mode == FILE_ENGAGED ? write_kernel(f, fd, iov, count, offset, nested)
 		                               : kernel_writev(fd, iov, count, offset);
 	}
-	if (engage_stopped())
+	if (attach_stopped())
 		return write_kernel(f, fd, iov, count, offset, nested);
-	if (habit_gives_back(f)) {
-		r = engage_release(f, nested);
+	if (staging_policy_gives_back(f)) {
+		r = detach_file(f, nested);
 		if (r < 0)
 			return r;
 		if (f->mode != FILE_ENGAGED)
@@ -173,22 +172,22 @@ static long write_engaged(struct file *f, struct ofd *o, int fd, const struct io
 		if (r < 0)
 			return r;
 	}
-	if (strict_is(f)) {
-		r = strict_hold(f, o, nested);
-		if (r <= 0 && strict_for_journal(f)) {
+	if (visibility_is(f)) {
+		r = visibility_hold(f, o, nested);
+		if (r <= 0 && visibility_for_journal(f)) {
 			/* without a lease there is no journal, for now or for good, and that is all */
 			if (r < 0)
-				strict_not_for_journal(f);
+				visibility_not_for_journal(f);
 			r = 1;
 		}
 		if (r < 0) {
-			r = engage_through(f, (enum through_reason) - r, nested);
+			r = attach_bypass(f, (enum bypass_reason) - r, nested);
 			return r < 0 ? r : kernel_writev(fd, iov, count, offset);
 		}
 		if (r == 0) {
 			r = write_kernel(f, fd, iov, count, offset, nested);
 			if (r >= 0 && !nested)
-				strict_pass(f);
+				visibility_pass(f);
 			return r;
 		}
 	}
@@ -210,15 +209,15 @@ static long write_engaged(struct file *f, struct ofd *o, int fd, const struct io
 	if (!f->head && engine_tid() == 0 && !engine_arm())
 		return write_kernel(f, fd, iov, count, offset, nested);
 	r = prealloc_reserve(f, fd, at, n, f->arena->block_bytes + n, &granted);
-	if ((r == -ENOSPC || r == -EDQUOT) && engage_release_reserved())
+	if ((r == -ENOSPC || r == -EDQUOT) && detach_reserved())
 		r = prealloc_reserve(f, fd, at, n, f->arena->block_bytes + n, &granted);
 	if (r < 0) {
 		if (r == -EOPNOTSUPP || r == -ENOSYS) {
-			r = engage_through(f, THROUGH_NO_PREALLOC, nested);
+			r = attach_bypass(f, BYPASS_NO_PREALLOC, nested);
 			return r < 0 ? r : kernel_writev(fd, iov, count, offset);
 		}
 		/* full: settle, give back what we reserved, and let the kernel give the exact answer */
-		r = engage_release(f, nested);
+		r = detach_file(f, nested);
 		if (r < 0)
 			return r;
 		if (f->mode != FILE_ENGAGED)
@@ -318,18 +317,18 @@ static long make_room(struct file *f, struct arena *a, uint64_t since_ns)
 }
 
 /* File lock held.  There is no block for f, nor will there be soon. */
-static long give_up_staging(struct file *f, bool *may_engage)
+static long give_up_staging(struct file *f, bool *may_attach)
 {
-	long r = engage_release(f, false);
+	long r = detach_file(f, false);
 
 	if (r == 0 && f->mode == FILE_PASSIVE)
-		f->engage_after = FILE_ENGAGE_LATER;
-	*may_engage = false;
+		f->attach_after = FILE_ENGAGE_LATER;
+	*may_attach = false;
 	return r;
 }
 
 static long write_locked(int fd, struct ofd *o, struct file *f, const struct iovec *iov, int count, size_t n,
-                         off_t offset, bool may_engage)
+                         off_t offset, bool may_attach)
 {
 	struct file_guard g;
 	uint64_t since_ns = 0;
@@ -347,9 +346,9 @@ static long write_locked(int fd, struct ofd *o, struct file *f, const struct iov
 			r = IO_PASS;
 			break;
 		}
-		if (f->mode == FILE_PASSIVE && may_engage && !g.nested) {
-			may_engage = false;
-			engage_file(f, o);
+		if (f->mode == FILE_PASSIVE && may_attach && !g.nested) {
+			may_attach = false;
+			attach_file(f, o);
 			continue;
 		}
 		if (f->mode == FILE_THROUGH) {
@@ -360,7 +359,7 @@ static long write_locked(int fd, struct ofd *o, struct file *f, const struct iov
 			r = kernel_writev(fd, iov, count, offset);
 			break;
 		}
-		r = write_engaged(f, o, fd, iov, count, n, offset, g.nested);
+		r = write_attached(f, o, fd, iov, count, n, offset, g.nested);
 		if (r != -EAGAIN) {
 			if (r >= 0 && f->mode == FILE_ENGAGED && f->arena && flush_worth(f))
 				engine_kick(f);
@@ -374,7 +373,7 @@ static long write_locked(int fd, struct ofd *o, struct file *f, const struct iov
 		a = f->arena;
 		if (atomic_load(&a->lost) + 2 > a->block_count) {
 			/* none will ever be free */
-			r = engage_through(f, THROUGH_NO_ARENA, false);
+			r = attach_bypass(f, BYPASS_NO_ARENA, false);
 			if (r < 0)
 				break;
 			continue;
@@ -385,7 +384,7 @@ static long write_locked(int fd, struct ofd *o, struct file *f, const struct iov
 		r = make_room(f, a, since_ns);
 		file_lock_again(f);
 		if (r > 0)
-			r = give_up_staging(f, &may_engage);
+			r = give_up_staging(f, &may_attach);
 		if (r < 0)
 			break;
 	}
@@ -401,7 +400,7 @@ static long write_any(int fd, struct ofd *o, const struct iovec *iov, int count,
 	ssize_t n;
 	long r;
 
-	if (!alive_here())
+	if (!fork_guard_here())
 		return IO_PASS;
 	file_restore(f);
 	if (atomic_load(&f->mode) == FILE_THROUGH || !o->writable)
@@ -410,19 +409,19 @@ static long write_any(int fd, struct ofd *o, const struct iovec *iov, int count,
 	small = n > 0 && (size_t)n <= small_limit(f) && staged && (offset >= 0 || offset == IO_NO_OFFSET);
 	if (atomic_load(&f->mode) == FILE_PASSIVE) {
 		/* the first small write passes through: most files get no other */
-		if (!small || atomic_fetch_add(&f->small_seen, 1) + 1 < f->engage_after) {
+		if (!small || atomic_fetch_add(&f->small_seen, 1) + 1 < f->attach_after) {
 			r = write_passive(f, fd, o, iov, count, offset);
 			if (r != IO_PASS)
 				return r;
 		}
 	}
-	if (strict_passes(f)) {
+	if (visibility_passes(f)) {
 		r = still_valid(fd, o, f) ? kernel_writev(fd, iov, count, offset) : IO_PASS;
-		strict_passed(f);
+		visibility_passed(f);
 		return r;
 	}
 	if (!small || (!ours && !buffers_readable(iov, count))) {
-		/* engaged meanwhile, or for other descriptions: settle first, the kernel does the rest */
+		/* attached meanwhile, or for other descriptions: settle first, the kernel does the rest */
 		struct file_guard g = file_lock(f);
 
 		if (g.nested)
@@ -461,7 +460,7 @@ static long write_synced(int fd, struct ofd *o, const struct iovec *iov, int cou
  */
 static bool is_another(int fd, struct ofd **o)
 {
-	struct ofd *now = lazy_moved(fd);
+	struct ofd *now = unresolved_moved(fd);
 
 	if (!now || now == *o)
 		return false;
@@ -514,7 +513,7 @@ static bool read_is_disturbed(const struct file *f)
 	return false;
 }
 
-/* The position of a passive file is the kernel's, and whoever engages it would take the one from before for good: such
+/* The position of a passive file is the kernel's, and whoever attaches it would take the one from before for good: such
  * calls are counted as writes are.  True: it stays passive, and fd its, until stage_pass_end. */
 static bool passive_begin(struct file *f, int fd, const struct ofd *o)
 {
@@ -527,7 +526,7 @@ static bool passive_begin(struct file *f, int fd, const struct ofd *o)
 	return false;
 }
 
-/* What moves the position takes the lock, too, when the file has just been engaged, and is not any more. */
+/* What moves the position takes the lock, too, when the file has just been attached, and is not any more. */
 static bool is_locked_for(struct file *f, bool moves)
 {
 	enum file_mode mode = atomic_load(&f->mode);
@@ -542,7 +541,7 @@ static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, 
 	ssize_t n;
 	long r = IO_PASS;
 
-	if (!alive_here())
+	if (!fork_guard_here())
 		return IO_PASS;
 	file_restore(f);
 	if (offset == IO_NO_OFFSET && passive_begin(f, fd, o)) {
@@ -621,7 +620,7 @@ static long seek_any(int fd, struct ofd *o, off_t offset, int whence)
 	struct file_guard g;
 	long r = IO_PASS;
 
-	if (!alive_here())
+	if (!fork_guard_here())
 		return IO_PASS;
 	if (passive_begin(f, fd, o)) {
 		r = sys.lseek(fd, offset, whence);

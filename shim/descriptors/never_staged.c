@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* marks: see descriptors/never_staged.h. */
+/* never_staged: see descriptors/never_staged.h. */
 #include "descriptors/never_staged.h"
 
 #include "base/sys.h"
@@ -42,13 +42,13 @@ static struct marks *place(void)
 
 static _Atomic bool forked; /* others may have them, too */
 
-void marks_share(void)
+void never_staged_share(void)
 {
 	place();
 	atomic_store(&forked, true);
 }
 
-void marks_unshare(void)
+void never_staged_unshare(void)
 {
 	struct marks *m = atomic_load(&marks);
 
@@ -95,38 +95,38 @@ static bool has(const struct filter *f, uint64_t dev, uint64_t ino)
 	return true;
 }
 
-void marks_never(uint64_t dev, uint64_t ino, enum through_reason why)
+void never_staged_never(uint64_t dev, uint64_t ino, enum bypass_reason why)
 {
 	struct marks *m = place();
 
 	if (m)
-		add(why == THROUGH_MMAP ? &m->mapped : &m->unknown, dev, ino);
+		add(why == BYPASS_MMAP ? &m->mapped : &m->unknown, dev, ino);
 }
 
-enum through_reason marks_why_never(uint64_t dev, uint64_t ino)
+enum bypass_reason never_staged_why_never(uint64_t dev, uint64_t ino)
 {
 	const struct marks *m = atomic_load(&marks);
 
 	if (atomic_load(&no_room) || (m && has(&m->mapped, dev, ino)))
-		return THROUGH_MMAP;
-	return m && has(&m->unknown, dev, ino) ? THROUGH_UNKNOWN_FD : THROUGH_NONE;
+		return BYPASS_MMAP;
+	return m && has(&m->unknown, dev, ino) ? BYPASS_UNKNOWN_FD : BYPASS_NONE;
 }
 
-void marks_shares_memory(const struct rule *rule)
+void never_staged_shares_memory(const struct rule *rule)
 {
 	struct marks *m = place();
 
 	if (m) {
 		atomic_store(&m->any, true);
-		atomic_store(&m->shares_memory[rule - engage_config->rules], true);
+		atomic_store(&m->shares_memory[rule - attach_config->rules], true);
 	}
 }
 
-bool marks_memory_is_shared(const struct rule *rule)
+bool never_staged_memory_is_shared(const struct rule *rule)
 {
 	const struct marks *m = atomic_load_explicit(&marks, memory_order_relaxed);
 
 	return atomic_load_explicit(&no_room, memory_order_relaxed) ||
 	       (m &&
-	        atomic_load_explicit(&m->shares_memory[rule - engage_config->rules], memory_order_relaxed));
+	        atomic_load_explicit(&m->shares_memory[rule - attach_config->rules], memory_order_relaxed));
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * marks: what stays true of a file or a rule whether or not anybody has a managed description of it: that the file is
+ * never_staged: what stays true of a file or a rule whether or not anybody has a managed description of it: that the file is
  * mapped, or open where no call is seen.
  *
  * A process and all that it forks share the marks, for mappings and descriptors are inherited, and who stages a file
@@ -8,7 +8,7 @@
  * always room, and in it an answer may be wrong to the safe side only, for about one file in twenty when a million
  * have been marked.
  *
- * Called by: meta, fd, pass (to mark), engage, strict (to look), process (before a fork).
+ * Called by: meta, fd, pass (to mark), attach, strict (to look), process (before a fork).
  */
 #ifndef FASTWRITE_MARKS_H
 #define FASTWRITE_MARKS_H
@@ -16,17 +16,17 @@
 #include "descriptors/file.h"
 
 /* Before a fork: what is marked from now on holds for the child as well. */
-void marks_share(void);
+void never_staged_share(void);
 /* In a process that leaves the others: what is marked so far holds. */
-void marks_unshare(void);
+void never_staged_unshare(void);
 
-/* This file is never to be staged; why is THROUGH_MMAP or THROUGH_UNKNOWN_FD. */
-void marks_never(uint64_t dev, uint64_t ino, enum through_reason why);
-/* One of the two, or THROUGH_NONE. */
-enum through_reason marks_why_never(uint64_t dev, uint64_t ino);
+/* This file is never to be staged; why is BYPASS_MMAP or BYPASS_UNKNOWN_FD. */
+void never_staged_never(uint64_t dev, uint64_t ino, enum bypass_reason why);
+/* One of the two, or BYPASS_NONE. */
+enum bypass_reason never_staged_why_never(uint64_t dev, uint64_t ino);
 
 /* Others are told by memory what is written to the files of this rule, see flush/visibility.h. */
-void marks_shares_memory(const struct rule *rule);
-bool marks_memory_is_shared(const struct rule *rule);
+void never_staged_shares_memory(const struct rule *rule);
+bool never_staged_memory_is_shared(const struct rule *rule);
 
 #endif

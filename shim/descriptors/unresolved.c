@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* lazy: see descriptors/unresolved.h. */
+/* unresolved: see descriptors/unresolved.h. */
 #include "descriptors/unresolved.h"
 
 #include "base/sys.h"
@@ -8,37 +8,37 @@
 
 enum { PATIENCE = 100 };
 
-struct lazy lazy_fds[LAZY_FDS];
+struct lazy unresolved_fds[UNRESOLVED_FDS];
 static _Atomic int highest = -1;
 
 static uint32_t turn_of(const struct lazy *l) { return (uint32_t)(atomic_load(&l->inflight) >> 32); }
 
-bool lazy_note(int fd, int flags, const struct timespec *before, bool unsure)
+bool unresolved_note(int fd, int flags, const struct timespec *before, bool unsure)
 {
 	struct lazy *l;
 	int seen = atomic_load(&highest);
 
-	if (fd < 0 || fd >= LAZY_FDS || fd_is_standard(fd))
+	if (fd < 0 || fd >= UNRESOLVED_FDS || fd_is_standard(fd))
 		return false;
 	while (seen < fd && !atomic_compare_exchange_weak(&highest, &seen, fd))
 		;
-	l = &lazy_fds[fd];
+	l = &unresolved_fds[fd];
 	/* behind whoever used the number before: its thread has stored the state last */
-	atomic_exchange(&l->state, LAZY_NONE);
+	atomic_exchange(&l->state, UNRESOLVED_NONE);
 	l->flags = flags;
 	l->before = *before;
 	atomic_store(&l->seen, 0);
 	atomic_store(&l->inflight, (uint64_t)(turn_of(l) + 1 ? turn_of(l) + 1 : 1) << 32);
-	atomic_store(&l->state, unsure ? LAZY_UNSURE : LAZY_NOTED);
+	atomic_store(&l->state, unsure ? UNRESOLVED_UNSURE : UNRESOLVED_NOTED);
 	return true;
 }
 
-void lazy_pause(void)
+void unresolved_pause(void)
 {
 	static __thread unsigned paused;
 	const struct timespec nap = {.tv_nsec = 50000};
 
-	if (++paused % LAZY_YIELDS)
+	if (++paused % UNRESOLVED_YIELDS)
 		sys_raw(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
 	else
 		sys_raw(SYS_nanosleep, (long)&nap, 0, 0, 0, 0, 0);
@@ -50,76 +50,76 @@ void lazy_pause(void)
  */
 static bool waits(void)
 {
-	if (stage_frames || alive_elsewhere())
+	if (stage_frames || fork_guard_elsewhere())
 		return false;
-	lazy_pause();
+	unresolved_pause();
 	return true;
 }
 
 /* From noted, or nothing, to `to`. */
-static bool end_as(int fd, enum lazy_state to)
+static bool end_as(int fd, enum unresolved_state to)
 {
 	uint32_t state;
 
-	if ((unsigned)fd >= LAZY_FDS || alive_vforked)
+	if ((unsigned)fd >= UNRESOLVED_FDS || fork_guard_vforked)
 		return false;
 	for (;;) {
-		state = atomic_load(&lazy_fds[fd].state);
-		if (state == LAZY_RESOLVING) {
+		state = atomic_load(&unresolved_fds[fd].state);
+		if (state == UNRESOLVED_RESOLVING) {
 			if (!waits())
 				return false;
-		} else if (atomic_compare_exchange_strong(&lazy_fds[fd].state, &state, to)) {
+		} else if (atomic_compare_exchange_strong(&unresolved_fds[fd].state, &state, to)) {
 			return true;
 		}
 	}
 }
 
-void lazy_end(int fd) { end_as(fd, LAZY_NONE); }
-bool lazy_block(int fd) { return end_as(fd, LAZY_RESOLVING); }
+void unresolved_end(int fd) { end_as(fd, UNRESOLVED_NONE); }
+bool unresolved_block(int fd) { return end_as(fd, UNRESOLVED_RESOLVING); }
 
-void lazy_unblock(int fd)
+void unresolved_unblock(int fd)
 {
-	uint32_t blocked = LAZY_RESOLVING;
+	uint32_t blocked = UNRESOLVED_RESOLVING;
 
 	/* (whoever got the number from the kernel since may have noted it) */
-	atomic_compare_exchange_strong(&lazy_fds[fd].state, &blocked, LAZY_NONE);
+	atomic_compare_exchange_strong(&unresolved_fds[fd].state, &blocked, UNRESOLVED_NONE);
 }
 
-bool lazy_any(void) { return atomic_load(&highest) >= 0; }
+bool unresolved_any(void) { return atomic_load(&highest) >= 0; }
 
-int lazy_next(int from)
+int unresolved_next(int from)
 {
 	int top = atomic_load(&highest);
 
 	for (int fd = from; fd <= top; fd++)
-		if (lazy_is(fd))
+		if (unresolved_is(fd))
 			return fd;
 	return -1;
 }
 
-void lazy_use_all(void)
+void unresolved_use_all(void)
 {
-	for (int fd = lazy_next(0); fd >= 0; fd = lazy_next(fd + 1))
-		lazy_use(fd);
+	for (int fd = unresolved_next(0); fd >= 0; fd = unresolved_next(fd + 1))
+		unresolved_use(fd);
 }
 
-void lazy_clear_all(void)
+void unresolved_clear_all(void)
 {
-	lazy_use_all(); /* bytes of a dead process come first, whoever writes then */
-	for (int fd = lazy_next(0); fd >= 0; fd = lazy_next(fd + 1))
-		lazy_clear(fd);
+	unresolved_use_all(); /* bytes of a dead process come first, whoever writes then */
+	for (int fd = unresolved_next(0); fd >= 0; fd = unresolved_next(fd + 1))
+		unresolved_clear(fd);
 }
 
-void lazy_fork_child(void)
+void unresolved_fork_child(void)
 {
 	/* (not up to `highest`: what was copied of it may be older than what was copied here) */
-	for (int fd = 0; fd < LAZY_FDS; fd++) {
-		struct lazy *l = &lazy_fds[fd];
+	for (int fd = 0; fd < UNRESOLVED_FDS; fd++) {
+		struct lazy *l = &unresolved_fds[fd];
 
-		if (atomic_load_explicit(&l->state, memory_order_relaxed) != LAZY_NONE)
-			atomic_store(&l->state, LAZY_NONE);
+		if (atomic_load_explicit(&l->state, memory_order_relaxed) != UNRESOLVED_NONE)
+			atomic_store(&l->state, UNRESOLVED_NONE);
 		/* what other threads were writing */
-		if (lazy_inflight(fd) > 0)
+		if (unresolved_inflight(fd) > 0)
 			atomic_store(&l->inflight, (uint64_t)turn_of(l) << 32);
 	}
 }
@@ -127,20 +127,20 @@ void lazy_fork_child(void)
 /* At most `mine` writes may be under way: the caller's own.  True when the descriptor is resolved. */
 static bool resolve(int fd, uint32_t mine)
 {
-	struct lazy *l = &lazy_fds[fd];
+	struct lazy *l = &unresolved_fds[fd];
 	sys_sigset signals = sys_block_signals();
 	uint32_t before = atomic_load(&l->state);
 	uint32_t expected = before;
 	bool done = false;
 
-	if ((before == LAZY_NOTED || before == LAZY_UNSURE) &&
-	    atomic_compare_exchange_strong(&l->state, &expected, LAZY_RESOLVING)) {
+	if ((before == UNRESOLVED_NOTED || before == UNRESOLVED_UNSURE) &&
+	    atomic_compare_exchange_strong(&l->state, &expected, UNRESOLVED_RESOLVING)) {
 		/* a write of another thread, in the kernel at this moment, would move offset and size under us */
-		done = lazy_inflight(fd) <= mine;
+		done = unresolved_inflight(fd) <= mine;
 		if (done)
-			fd_resolve(fd, l->flags, &l->before, before == LAZY_UNSURE,
+			fd_resolve(fd, l->flags, &l->before, before == UNRESOLVED_UNSURE,
 			           atomic_load(&l->seen) > 0);
-		atomic_store(&l->state, done ? LAZY_NONE : before);
+		atomic_store(&l->state, done ? UNRESOLVED_NONE : before);
 	}
 	sys_restore_signals(signals);
 	return done;
@@ -158,28 +158,28 @@ static void leave(struct lazy *l, uint32_t turn)
 		;
 }
 
-struct ofd *lazy_write(int fd, size_t size, uint32_t *counted)
+struct ofd *unresolved_write(int fd, size_t size, uint32_t *counted)
 {
-	struct lazy *l = &lazy_fds[fd];
+	struct lazy *l = &unresolved_fds[fd];
 	uint32_t state, turn;
 
 	*counted = 0;
-	if (atomic_load(&l->state) == LAZY_UNSURE) {
-		lazy_resolve(fd);
+	if (atomic_load(&l->state) == UNRESOLVED_UNSURE) {
+		unresolved_resolve(fd);
 		return fdtable_get(fd);
 	}
 	turn = enter(l);
-	while ((state = atomic_load(&l->state)) == LAZY_RESOLVING || turn_of(l) != turn) {
+	while ((state = atomic_load(&l->state)) == UNRESOLVED_RESOLVING || turn_of(l) != turn) {
 		leave(l, turn);
 		/* (what the table shows is what it still is) */
-		if (fdtable_get(fd) || (state == LAZY_RESOLVING && !waits()))
+		if (fdtable_get(fd) || (state == UNRESOLVED_RESOLVING && !waits()))
 			return fdtable_get(fd);
 		turn = enter(l);
 	}
 	/* large writes count, too: a descriptor that no rule matches shall not be asked about for ever */
-	if (state == LAZY_NOTED && size > 0 && atomic_fetch_add(&l->seen, 1) > 0 && resolve(fd, 1))
-		state = LAZY_NONE;
-	if (state == LAZY_NONE) {
+	if (state == UNRESOLVED_NOTED && size > 0 && atomic_fetch_add(&l->seen, 1) > 0 && resolve(fd, 1))
+		state = UNRESOLVED_NONE;
+	if (state == UNRESOLVED_NONE) {
 		leave(l, turn);
 		return fdtable_get(fd);
 	}
@@ -187,18 +187,19 @@ struct ofd *lazy_write(int fd, size_t size, uint32_t *counted)
 	return NULL;
 }
 
-void lazy_written(int fd, uint32_t counted) { leave(&lazy_fds[fd], counted); }
+void unresolved_written(int fd, uint32_t counted) { leave(&unresolved_fds[fd], counted); }
 
-void lazy_resolve(int fd)
+void unresolved_resolve(int fd)
 {
-	for (int tries = 0; lazy_is(fd) && !resolve(fd, 0); tries++) {
-		uint32_t expected = LAZY_NOTED;
+	for (int tries = 0; unresolved_is(fd) && !resolve(fd, 0); tries++) {
+		uint32_t expected = UNRESOLVED_NOTED;
 
 		/* A write that is under way for so long waits in the kernel, for a pipe's reader, say; or a signal
 		 * handler has left it for good.  Nobody must wait for it: it stays what it is natively. */
 		if (tries >= PATIENCE)
-			atomic_compare_exchange_strong(&lazy_fds[fd].state, &expected, LAZY_NONE);
-		if (fdtable_get(fd) || (!waits() && atomic_load(&lazy_fds[fd].state) == LAZY_RESOLVING))
+			atomic_compare_exchange_strong(&unresolved_fds[fd].state, &expected, UNRESOLVED_NONE);
+		if (fdtable_get(fd) ||
+		    (!waits() && atomic_load(&unresolved_fds[fd].state) == UNRESOLVED_RESOLVING))
 			return; /* (what the table shows is what it still is) */
 	}
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * lazy: descriptors that were opened for writing and have not been asked about yet.
+ * unresolved: descriptors that were opened for writing and have not been asked about yet.
  *
  * Most files get one write and are closed: finding out their path and rule would cost more than it can gain.  So an
  * open only notes the descriptor here; the calls pass to the C library; the second write, or another call that
- * needs to know, resolves it (fd_resolve).  Where a dead process may have left bytes for the file (LAZY_UNSURE) that
+ * needs to know, resolves it (fd_resolve).  Where a dead process may have left bytes for the file (UNRESOLVED_UNSURE) that
  * is the first call that reads, writes, moves or measures; so it is for all in a family (process/family.h), where another
  * member may stage for the file, and there descriptors that only read are noted, too.  Only descriptors that an open of
  * this process made, and that have been neither duplicated nor inherited since, are noted.  Lock-free; descriptors from
- * LAZY_FDS on are never lazy.
+ * UNRESOLVED_FDS on are never lazy.
  */
 #ifndef FASTWRITE_LAZY_H
 #define FASTWRITE_LAZY_H
@@ -17,11 +17,11 @@
 
 #include <time.h>
 
-enum { LAZY_FDS = 1024 };
+enum { UNRESOLVED_FDS = 1024 };
 /* What a call passes on may have become something else just now (fd_dup_onto_prepare): so often that is asked again.  What
  * does so all the time is for the kernel to name. */
 enum { ASK_TRIES = 8 };
-enum lazy_state { LAZY_NONE, LAZY_NOTED, LAZY_UNSURE, LAZY_RESOLVING };
+enum unresolved_state { UNRESOLVED_NONE, UNRESOLVED_NOTED, UNRESOLVED_UNSURE, UNRESOLVED_RESOLVING };
 
 struct lazy {
 	_Atomic uint32_t state;
@@ -33,107 +33,110 @@ struct lazy {
 	struct timespec before; /* the open, by the coarse clock */
 };
 
-extern struct lazy lazy_fds[LAZY_FDS];
+extern struct lazy unresolved_fds[UNRESOLVED_FDS];
 
 /* A note goes after the table shows what the descriptor turned out to be: who finds no note and then nothing in the
  * table knows that it is not managed.  The other way round it may have been resolved in between. */
-static inline bool lazy_is(int fd)
+static inline bool unresolved_is(int fd)
 {
-	return (unsigned)fd < LAZY_FDS &&
-	       __builtin_expect(atomic_load_explicit(&lazy_fds[fd].state, memory_order_acquire) != LAZY_NONE,
+	return (unsigned)fd < UNRESOLVED_FDS &&
+	       __builtin_expect(atomic_load_explicit(&unresolved_fds[fd].state, memory_order_acquire) !=
+	                                UNRESOLVED_NONE,
 	                        0) &&
-	       !alive_vforked;
+	       !fork_guard_vforked;
 }
 
-/* Lets other threads run: yields, and every LAZY_YIELDS-th time sleeps 50 µs (what is waited for may take as long as a
+/* Lets other threads run: yields, and every UNRESOLVED_YIELDS-th time sleeps 50 µs (what is waited for may take as long as a
  * flush; and where threads have priorities, yielding may let nobody else run). */
-enum { LAZY_YIELDS = 64 };
-void lazy_pause(void);
+enum { UNRESOLVED_YIELDS = 64 };
+void unresolved_pause(void);
 
 /* False when fd cannot be lazy. */
-bool lazy_note(int fd, int flags, const struct timespec *before, bool unsure);
-static inline void lazy_clear(int fd)
+bool unresolved_note(int fd, int flags, const struct timespec *before, bool unsure);
+static inline void unresolved_clear(int fd)
 {
-	uint32_t state = LAZY_NOTED;
+	uint32_t state = UNRESOLVED_NOTED;
 
 	/* (not what is blocked, or being found out) */
-	if (lazy_is(fd) && !atomic_compare_exchange_strong(&lazy_fds[fd].state, &state, LAZY_NONE) &&
-	    state == LAZY_UNSURE)
-		atomic_compare_exchange_strong(&lazy_fds[fd].state, &state, LAZY_NONE);
+	if (unresolved_is(fd) &&
+	    !atomic_compare_exchange_strong(&unresolved_fds[fd].state, &state, UNRESOLVED_NONE) &&
+	    state == UNRESOLVED_UNSURE)
+		atomic_compare_exchange_strong(&unresolved_fds[fd].state, &state, UNRESOLVED_NONE);
 }
 /*
  * fd is about to be closed, or something else takes its number: what another thread is just finding out about it comes
  * first, and the table may show it then; it is not noted any more.
  */
-void lazy_end(int fd);
+void unresolved_end(int fd);
 /* The same, and whoever uses fd from now on waits until it is unblocked.  All signals of this thread are blocked meanwhile.
- * False when that cannot be had: numbers from LAZY_FDS on, and in a signal handler that the other thread may wait for. */
-bool lazy_block(int fd);
-void lazy_unblock(int fd);
+ * False when that cannot be had: numbers from UNRESOLVED_FDS on, and in a signal handler that the other thread may wait for. */
+bool unresolved_block(int fd);
+void unresolved_unblock(int fd);
 /* False when none has ever been noted. */
-bool lazy_any(void);
+bool unresolved_any(void);
 /* The lowest noted descriptor from `from` on, or -1. */
-int lazy_next(int from);
-/* lazy_used of all. */
-void lazy_use_all(void);
+int unresolved_next(int from);
+/* unresolved_used of all. */
+void unresolved_use_all(void);
 /* fork, exec: the descriptions are shared from now on. */
-void lazy_clear_all(void);
+void unresolved_clear_all(void);
 
 /* In the child of a fork: what other threads have noted since then may mean other descriptors than the child has. */
-void lazy_fork_child(void);
+void unresolved_fork_child(void);
 
 /*
  * A write of `size` bytes to fd is about to be made.  The description that fd refers to when it is managed now;
- * NULL: pass the call on, and call lazy_written afterwards when *counted is not 0.
+ * NULL: pass the call on, and call unresolved_written afterwards when *counted is not 0.
  */
-struct ofd *lazy_write(int fd, size_t size, uint32_t *counted);
-void lazy_written(int fd, uint32_t counted);
+struct ofd *unresolved_write(int fd, size_t size, uint32_t *counted);
+void unresolved_written(int fd, uint32_t counted);
 /* Such calls under way. */
-static inline uint32_t lazy_inflight(int fd)
+static inline uint32_t unresolved_inflight(int fd)
 {
-	return (unsigned)fd < LAZY_FDS ? (uint32_t)atomic_load(&lazy_fds[fd].inflight) : 0;
+	return (unsigned)fd < UNRESOLVED_FDS ? (uint32_t)atomic_load(&unresolved_fds[fd].inflight) : 0;
 }
 
 /* Resolves fd now, if it is lazy. */
-void lazy_resolve(int fd);
+void unresolved_resolve(int fd);
 
 /* Before a call that lets a noted descriptor be: all that read, move or measure. */
-static inline void lazy_use(int fd)
+static inline void unresolved_use(int fd)
 {
-	if (__builtin_expect((unsigned)fd < LAZY_FDS, 1) &&
-	    __builtin_expect(atomic_load_explicit(&lazy_fds[fd].state, memory_order_acquire) >= LAZY_UNSURE,
+	if (__builtin_expect((unsigned)fd < UNRESOLVED_FDS, 1) &&
+	    __builtin_expect(atomic_load_explicit(&unresolved_fds[fd].state, memory_order_acquire) >=
+	                             UNRESOLVED_UNSURE,
 	                     0))
-		lazy_resolve(fd);
+		unresolved_resolve(fd);
 }
 
 /* The same; the description that fd refers to when it is managed. */
-static inline struct ofd *lazy_used(int fd)
+static inline struct ofd *unresolved_used(int fd)
 {
 	struct ofd *o = fdtable_get(fd);
 
 	if (__builtin_expect(o != NULL, 0))
 		return o;
-	lazy_use(fd);
+	unresolved_use(fd);
 	return fdtable_get(fd); /* another thread may have found it out since */
 }
 
 /* The same before a call that moves the position: whoever resolved fd meanwhile would take the old one for good. */
-static inline struct ofd *lazy_moved(int fd)
+static inline struct ofd *unresolved_moved(int fd)
 {
 	struct ofd *o = fdtable_get(fd);
 
 	if (__builtin_expect(o != NULL, 0))
 		return o;
-	if (lazy_is(fd))
-		lazy_resolve(fd);
+	if (unresolved_is(fd))
+		unresolved_resolve(fd);
 	return fdtable_get(fd);
 }
 
 /* fd is about to be used in ways that are not seen: it is not noted any more.  Managed or not, it is as before. */
-static inline void lazy_forget(int fd)
+static inline void unresolved_forget(int fd)
 {
-	if (!lazy_used(fd))
-		lazy_clear(fd);
+	if (!unresolved_used(fd))
+		unresolved_clear(fd);
 }
 
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* pace: see flush/device_speed.h. */
+/* device_speed: see flush/device_speed.h. */
 #include "flush/device_speed.h"
 
 #include <stdatomic.h>
@@ -37,11 +37,11 @@ static struct device *find(uint64_t dev, bool make)
 	return NULL;
 }
 
-enum pace_way pace_choose(uint64_t dev)
+enum device_speed_way device_speed_choose(uint64_t dev)
 {
 	struct device *d = find(dev, false);
 	uint64_t direct, buffered;
-	enum pace_way way;
+	enum device_speed_way way;
 
 	if (!d)
 		return PACE_DIRECT;
@@ -55,7 +55,7 @@ enum pace_way pace_choose(uint64_t dev)
 	return way;
 }
 
-void pace_note(uint64_t dev, enum pace_way way, uint64_t bytes, uint64_t ns)
+void device_speed_note(uint64_t dev, enum device_speed_way way, uint64_t bytes, uint64_t ns)
 {
 	struct device *d = bytes >= 1024 ? find(dev, true) : NULL;
 	uint64_t now, before;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * pace: how fast a device takes flushes, by O_DIRECT and through the page cache.
+ * device_speed: how fast a device takes flushes, by O_DIRECT and through the page cache.
  *
  * A device that is much slower than memory makes a program wait that writes by O_DIRECT, while the page cache would
  * take a burst at once and write it back in its own time.  When too much in it is dirty the kernel makes writers wait,
@@ -12,12 +12,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum pace_way { PACE_DIRECT, PACE_BUFFERED };
+enum device_speed_way { PACE_DIRECT, PACE_BUFFERED };
 
 /* By which way the next flush to the device (as in sys_dev_of) goes; now and then the slower one, to measure it. */
-enum pace_way pace_choose(uint64_t dev);
+enum device_speed_way device_speed_choose(uint64_t dev);
 
 /* A flush of so many bytes took so many nanoseconds. */
-void pace_note(uint64_t dev, enum pace_way way, uint64_t bytes, uint64_t ns);
+void device_speed_note(uint64_t dev, enum device_speed_way way, uint64_t bytes, uint64_t ns);
 
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* flush_io: see flush/direct_io.h. */
+/* direct_io: see flush/direct_io.h. */
 #include "flush/direct_io.h"
 
 #include "base/buffer.h"
@@ -11,7 +11,7 @@
 
 #include <fcntl.h>
 
-void flush_io_set_flags(struct flush_target *t, int flags)
+void direct_io_set_flags(struct flush_target *t, int flags)
 {
 	if (t->flags != flags && sys.fcntl(t->fd, F_SETFL, flags) == 0)
 		t->flags = flags;
@@ -83,8 +83,8 @@ static bool congruent(const struct iovec *iov, int count, uint64_t offset)
 	return true;
 }
 
-int flush_io_write(struct flush_target *t, const struct iovec *iov, int count, uint64_t offset,
-                   uint64_t *done)
+int direct_io_write(struct flush_target *t, const struct iovec *iov, int count, uint64_t offset,
+                    uint64_t *done)
 {
 	uint64_t size = 0, head, middle, began = 0;
 	bool buffered;
@@ -102,7 +102,7 @@ int flush_io_write(struct flush_target *t, const struct iovec *iov, int count, u
 	if (buffered)
 		began = sys_now_ns();
 	if (head > 0 && middle > 0) {
-		flush_io_set_flags(t, t->flags & ~O_DIRECT);
+		direct_io_set_flags(t, t->flags & ~O_DIRECT);
 		r = write_part(t, iov, count, 0, head, offset, done);
 		if (r < 0)
 			return r;
@@ -113,7 +113,7 @@ int flush_io_write(struct flush_target *t, const struct iovec *iov, int count, u
 		uint64_t before = *done;
 
 		began = sys_now_ns();
-		flush_io_set_flags(t, t->flags | O_DIRECT);
+		direct_io_set_flags(t, t->flags | O_DIRECT);
 		r = write_part(t, iov, count, head, middle, offset, done);
 		t->direct_bytes += *done - before;
 		t->direct_ns += sys_now_ns() - began;
@@ -127,7 +127,7 @@ int flush_io_write(struct flush_target *t, const struct iovec *iov, int count, u
 		}
 	}
 	if (head + middle < size) {
-		flush_io_set_flags(t, t->flags & ~O_DIRECT);
+		direct_io_set_flags(t, t->flags & ~O_DIRECT);
 		r = write_part(t, iov, count, head + middle, size - head - middle, offset, done);
 		if (r < 0)
 			return r;

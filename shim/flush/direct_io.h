@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * flush_io: bytes in memory -> one stretch of a file, by O_DIRECT in its aligned middle where that pays.
+ * direct_io: bytes in memory -> one stretch of a file, by O_DIRECT in its aligned middle where that pays.
  */
 #ifndef FASTWRITE_FLUSH_IO_H
 #define FASTWRITE_FLUSH_IO_H
@@ -29,10 +29,10 @@ struct flush_target {
  * from `offset` on without a gap, also on failure.  0 or -errno.  The description's flags may be left with
  * O_DIRECT switched; t->flags says how.
  */
-int flush_io_write(struct flush_target *t, const struct iovec *iov, int count, uint64_t offset,
-                   uint64_t *done);
+int direct_io_write(struct flush_target *t, const struct iovec *iov, int count, uint64_t offset,
+                    uint64_t *done);
 
 /* Sets the description's flags to exactly `flags`. */
-void flush_io_set_flags(struct flush_target *t, int flags);
+void direct_io_set_flags(struct flush_target *t, int flags);
 
 #endif

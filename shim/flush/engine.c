@@ -26,8 +26,8 @@ static struct {
 	_Atomic bool armed;              /* the timer ticks, or has been told to */
 	_Atomic bool stopping;           /* engine_stop is under way: all leave, none starts */
 	_Atomic uint32_t tids[TIDS_MAX]; /* of helpers that run or have just ended */
-	uint32_t pace_ms;
-} engine = {.pace_ms = 100};
+	uint32_t device_speed_ms;
+} engine = {.device_speed_ms = 100};
 
 static __thread bool is_engine, is_leader;
 
@@ -35,7 +35,7 @@ bool engine_is_self(void) { return is_engine; }
 
 pid_t engine_tid(void) { return thread_one_id(&engine.leader); }
 
-void engine_set_pace(uint32_t lag_ms) { engine.pace_ms = lag_ms ? lag_ms : 1; }
+void engine_set_pace(uint32_t lag_ms) { engine.device_speed_ms = lag_ms ? lag_ms : 1; }
 
 static void wake(int count)
 {
@@ -99,10 +99,10 @@ static void flush_file(struct file *f)
 		f->lag_due = false;
 		flush_runs(f);
 	}
-	if (f->through_wanted)
-		engage_through(f, f->through_wanted, false);
+	if (f->bypass_wanted)
+		attach_bypass(f, f->bypass_wanted, false);
 	else if (f->release_wanted)
-		engage_release(f, false);
+		detach_file(f, false);
 	if (f->zero_wanted && file_local(f)->refs)
 		flush_zeros(f);
 	if (f->relaxed_due_ns && f->relaxed_due_ns <= sys_now_ns())
@@ -173,7 +173,7 @@ static void visit_file(struct file *f, void *ctx)
 		}
 		note_deadline(d, deadline);
 	}
-	if (f->through_wanted || f->release_wanted)
+	if (f->bypass_wanted || f->release_wanted)
 		engine_kick(f);
 	if (journal_file_idle_at(f) <= d->now)
 		engine_kick(f);
@@ -226,8 +226,8 @@ static bool engine_watches(void)
 static uint64_t timer_scan(bool *idle, bool *waits)
 {
 	struct due d = {.now = sys_now_ns(), .next = UINT64_MAX};
-	uint64_t least = step_ns(engine.pace_ms);
-	uint64_t most = engine.pace_ms * 750000ull;
+	uint64_t least = step_ns(engine.device_speed_ms);
+	uint64_t most = engine.device_speed_ms * 750000ull;
 	uint64_t wait;
 
 	file_for_each(visit_file, &d);
@@ -323,7 +323,7 @@ static void work(void)
 		struct file *f = queue_pop();
 		uint64_t now;
 
-		engage_tend();
+		attach_tend();
 		if (f)
 			flush_file(f);
 		now = sys_now_ns();
@@ -342,7 +342,7 @@ static void work(void)
 		if (f)
 			continue;
 		if (is_leader && idle && now - last_work >= patience && !atomic_load(&engine.stopping))
-			engage_retire_idle();
+			attach_retire_idle();
 		if ((now - last_work >= patience || atomic_load(&engine.stopping)) && try_leave())
 			return;
 		fall_asleep(seen, is_leader ? next_scan : now + patience);

@@ -60,7 +60,7 @@ int flush_program_fd(const struct file *f)
 
 void flush_close_own(struct file *f)
 {
-	own_fd_close(file_own_fd(f));
+	internal_fd_close(file_own_fd(f));
 	file_set_own_fd(f, -1);
 }
 
@@ -91,7 +91,7 @@ static int open_again(const struct file *f, int program_fd, int flags)
 		sys.close(fd);
 		fd = -ESTALE;
 	}
-	return fd < 0 ? fd : own_fd_raise(fd);
+	return fd < 0 ? fd : internal_fd_raise(fd);
 }
 
 /* Our own description appends or not, as what is staged needs it; nobody else has it, so it can be told to.  An append
@@ -216,7 +216,7 @@ static int write_stretch(const struct plan *p, struct flush_target *t, uint64_t 
 			if (run == p->last || count == FLUSH_IOV_MAX)
 				break;
 		}
-		r = flush_io_write(t, iov, count, offset, done);
+		r = direct_io_write(t, iov, count, offset, done);
 		if (r < 0 || run == p->last)
 			return r;
 		run = run->next;
@@ -253,7 +253,7 @@ static int write_pieces(uint8_t *data, const struct arena_extent *pieces, uint32
 			iov[count++].iov_len = pieces[i].length;
 			end += pieces[i].length;
 		}
-		r = flush_io_write(t, iov, count, offset, done);
+		r = direct_io_write(t, iov, count, offset, done);
 		if (r < 0)
 			return r;
 	}
@@ -320,7 +320,7 @@ void flush_free_done(struct file *f)
 	if (freed > 0)
 		arena_blocks_freed(a, freed);
 	if (!f->head && !journal_file_holds(f))
-		strict_drop(f);
+		visibility_drop(f);
 }
 
 static uint64_t plan_end(const struct file *f, const struct plan *p)
@@ -402,7 +402,7 @@ static bool wants_direct(const struct file *f)
 	enum flush_mode mode = f->rule->set.flush;
 
 	return f->direct_ok &&
-	       (mode == FLUSH_DIRECT || (mode == FLUSH_AUTO && pace_choose(f->dev) == PACE_DIRECT));
+	       (mode == FLUSH_DIRECT || (mode == FLUSH_AUTO && device_speed_choose(f->dev) == PACE_DIRECT));
 }
 
 static uint64_t direct_min(const struct file *f)
@@ -440,8 +440,8 @@ static void route_program_fd(struct file *f, struct route *rt, int fd)
 	rt->lent = lend(f, fd);
 	rt->target = (struct flush_target){.fd = fd, .flags = rt->lent->flags};
 	f->busy_program_fd = true;
-	flush_io_set_flags(&rt->target,
-	                   rt->lent->flags & ~(f->kind == STAGE_APPEND ? O_DIRECT : O_APPEND | O_DIRECT));
+	direct_io_set_flags(&rt->target,
+	                    rt->lent->flags & ~(f->kind == STAGE_APPEND ? O_DIRECT : O_APPEND | O_DIRECT));
 }
 
 bool flush_take_lease(const struct file *f, int fd)
@@ -483,7 +483,7 @@ static int route_find(struct file *f, const struct plan *p, struct route *rt)
 			return -EBADF;
 	}
 	if (f->kind == STAGE_APPEND) {
-		if (!strict_proves(f)) {
+		if (!visibility_proves(f)) {
 			if (fd < 0 || f->leased || f->rule->set.writers == WRITERS_SHARED ||
 			    !flush_take_lease(f, fd))
 				return 1;
@@ -518,7 +518,7 @@ static void route_leave(struct file *f, struct route *rt)
 	if (rt->own)
 		file_local(f)->own_flags = rt->target.flags;
 	if (rt->lent)
-		flush_io_set_flags(&rt->target, rt->lent->flags);
+		direct_io_set_flags(&rt->target, rt->lent->flags);
 	if (rt->leased)
 		lease_drop_own(rt->target.fd);
 	if (rt->lent)
@@ -526,9 +526,9 @@ static void route_leave(struct file *f, struct route *rt)
 	if (rt->target.direct_refused && rt->target.direct_bytes == 0)
 		f->direct_ok = false;
 	if (rt->target.direct_bytes > 0)
-		pace_note(f->dev, PACE_DIRECT, rt->target.direct_bytes, rt->target.direct_ns);
+		device_speed_note(f->dev, PACE_DIRECT, rt->target.direct_bytes, rt->target.direct_ns);
 	if (rt->target.buffered_bytes > 0)
-		pace_note(f->dev, PACE_BUFFERED, rt->target.buffered_bytes, rt->target.buffered_ns);
+		device_speed_note(f->dev, PACE_BUFFERED, rt->target.buffered_bytes, rt->target.buffered_ns);
 }
 
 static void count_flush(const struct file *f, const struct plan *p, const struct route *rt)
@@ -742,7 +742,7 @@ static int settle_elsewhere(struct file *f)
 		file_lock_again(f);
 		if (f->mode == FILE_ENGAGED && f->damaged)
 			return damage_error(f);
-		if (tries % 64 == 0 && f->mode == FILE_ENGAGED && f->head && !engage_others_have(f) &&
+		if (tries % 64 == 0 && f->mode == FILE_ENGAGED && f->head && !attach_others_have(f) &&
 		    !flush_possible(f))
 			return -EIO;
 	}
@@ -796,7 +796,7 @@ static int settle_damaged(struct file *f, bool nested)
 	enum { TRIES = 250, PAUSE_NS = 10000000 };
 	bool waits = !nested && !engine_is_self();
 
-	for (int tries = 0; f->damaged && waits && tries < TRIES && engage_others_have(f); tries++) {
+	for (int tries = 0; f->damaged && waits && tries < TRIES && attach_others_have(f); tries++) {
 		if (f->error != -EACCES && f->error != -EPERM && f->error != -EBADF)
 			break;
 		lock_drop(&f->lock, LOCK_FILE);
@@ -874,7 +874,7 @@ void flush_zeros(struct file *f)
 
 int flush_show(struct file *f, bool nested)
 {
-	habit_looked(f);
+	staging_policy_looked(f);
 	return flush_settle(f, nested);
 }
 
@@ -891,7 +891,7 @@ int flush_hand_over(struct file *f, bool nested)
 			break; /* (while it waited somebody may have staged more) */
 	}
 	if (!f->head && !journal_file_holds(f))
-		strict_drop(f); /* taken, and then nothing was staged */
+		visibility_drop(f); /* taken, and then nothing was staged */
 	stage_unstream(f);
 	for (struct ofd *o = f->ofds; o; o = o->next) {
 		/* of one that only other members have, they have the position */

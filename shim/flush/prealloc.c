@@ -179,7 +179,7 @@ int prealloc_reserve(struct file *f, int fd, uint64_t offset, uint64_t need, uin
 		return 0;
 	}
 	if (offset >= f->prealloc_start && offset + need <= f->prealloc_end) {
-		habit_no_hole(f);
+		staging_policy_no_hole(f);
 		*granted = f->prealloc_end - offset;
 		return 0;
 	}
@@ -189,10 +189,10 @@ int prealloc_reserve(struct file *f, int fd, uint64_t offset, uint64_t need, uin
 	    (f->prealloc_end && (offset < f->prealloc_start || offset > f->prealloc_end))) {
 		if (offset > logical)
 			f->sparse = true;
-		habit_hole(f, offset);
+		staging_policy_hole(f, offset);
 		return reserve_pages(f, fd, offset, need, granted);
 	}
-	habit_no_hole(f);
+	staging_policy_no_hole(f);
 	r = reserve_ahead(f, fd, offset, need);
 	if (r == 0)
 		*granted = f->prealloc_end - offset;
@@ -249,7 +249,7 @@ static bool none_passes(struct file *f)
 {
 	enum { NAPS_MAX = 50 };
 
-	for (int naps = 0; !strict_stop_passing(f); naps++) {
+	for (int naps = 0; !visibility_stop_passing(f); naps++) {
 		if (naps == NAPS_MAX)
 			return false;
 		sys_nap(1000000);
@@ -294,7 +294,7 @@ void prealloc_rest(struct file *f)
 {
 	int fd = flush_program_fd(f);
 
-	if (f->prealloc_end <= f->ksize || f->zero_end || fd < 0 || f->shared || strict_is(f))
+	if (f->prealloc_end <= f->ksize || f->zero_end || fd < 0 || f->shared || visibility_is(f))
 		return;
 	flush_close_own(f); /* it would refuse the lease; a write opens it again */
 	if (!flush_take_lease(f, fd))
@@ -340,16 +340,16 @@ bool prealloc_zeros_wanted(struct file *f)
 	const struct settings *set;
 	uint64_t end;
 
-	/* (who holds, or stops, is about to show the files to somebody; what is not engaged may have been closed) */
+	/* (who holds, or stops, is about to show the files to somebody; what is not attached may have been closed) */
 	if (f->mode != FILE_ENGAGED || !f->arena || f->release_wanted || f->error || file_held() ||
-	    file_changing() || engage_stopped())
+	    file_changing() || attach_stopped())
 		return false;
 	set = &f->rule->set;
 	/* (with a journal a sync does not touch the file) */
 	if (set->prealloc_mode != PREALLOC_ZERO || set->sync == SYNC_JOURNAL || f->zero_never ||
 	    set->writers != WRITERS_EXCLUSIVE || f->shared || f->sparse || f->no_own_fd ||
 	    file_own_fd(f) < 0 || (file_local(f)->own_flags & O_APPEND) ||
-	    f->zero_wasted >= ZERO_WASTED_MAX || strict_is(f))
+	    f->zero_wasted >= ZERO_WASTED_MAX || visibility_is(f))
 		return false;
 	/* only what is at the end of the file is of use */
 	end = stage_logical_size(f);

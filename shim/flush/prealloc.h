@@ -17,7 +17,7 @@ int prealloc_reserve(struct file *f, int fd, uint64_t offset, uint64_t need, uin
 /* Gives back what was reserved beyond the end of the file, if nobody else has it open.  Nothing is staged. */
 void prealloc_trim(struct file *f, int fd);
 
-/* The same of a file that stays engaged, in the engine: it has not been written for a while.  What cannot be given back
+/* The same of a file that stays attached, in the engine: it has not been written for a while.  What cannot be given back
  * now is at the next time. */
 void prealloc_rest(struct file *f);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* strict: see flush/visibility.h. */
+/* visibility: see flush/visibility.h. */
 #include "flush/visibility.h"
 
 #include "base/log.h"
@@ -38,15 +38,18 @@ static bool lease_intact(const struct ofd *o) { return o && ofd_fd(o) >= 0 && le
 /* A lease that another member of the family has is that one's business. */
 static bool lease_is_ours(const struct file *f) { return f->leased && ofd_fd(f->leased) >= 0; }
 
-static bool strict_by_itself(const struct file *f)
+static bool visibility_by_itself(const struct file *f)
 {
 	return f->rule->set.visibility == VISIBILITY_STRICT || f->cooperates ||
-	       marks_memory_is_shared(f->rule);
+	       never_staged_memory_is_shared(f->rule);
 }
 
-bool strict_for_journal(const struct file *f) { return journal_file_leases(f) && !strict_by_itself(f); }
+bool visibility_for_journal(const struct file *f)
+{
+	return journal_file_leases(f) && !visibility_by_itself(f);
+}
 
-void strict_not_for_journal(struct file *f)
+void visibility_not_for_journal(struct file *f)
 {
 	f->no_journal = true;
 	/* (who locks the file needs it so for other reasons, and is strict by himself) */
@@ -54,7 +57,7 @@ void strict_not_for_journal(struct file *f)
 		f->no_own_fd = false;
 }
 
-bool strict_is(const struct file *f) { return strict_by_itself(f) || journal_file_leases(f); }
+bool visibility_is(const struct file *f) { return visibility_by_itself(f) || journal_file_leases(f); }
 
 static struct arena_slot *slot_of(const struct file *f)
 {
@@ -84,7 +87,7 @@ static void back_off(struct file *f)
 		f->lease_wait_us *= 2;
 	f->lease_retry_ns = sys_now_ns() + f->lease_wait_us * 1000ull;
 	if (slot && !(atomic_fetch_or(&slot->flags, SLOT_BUSY_SEEN) & SLOT_BUSY_SEEN))
-		atomic_fetch_add(&f->arena->header->live.through[THROUGH_LEASE_BUSY], 1);
+		atomic_fetch_add(&f->arena->header->live.through[BYPASS_LEASE_BUSY], 1);
 	show_state(f, SLOT_LEASE_BUSY);
 }
 
@@ -104,7 +107,7 @@ static void give_way(struct file *f, bool nested)
 	if (!same_file(f, dev, ino))
 		return;
 	journal_retire(f, nested);
-	strict_drop(f);
+	visibility_drop(f);
 	if (f->mode == FILE_ENGAGED)
 		back_off(f);
 }
@@ -191,7 +194,7 @@ static void say_refusal(const struct file *f, int error)
 			error);
 }
 
-void strict_pass(struct file *f)
+void visibility_pass(struct file *f)
 {
 	/* another member of the family may still have to hand a position over */
 	for (const struct ofd *o = f->ofds; o; o = o->next)
@@ -202,7 +205,7 @@ void strict_pass(struct file *f)
 		atomic_store(&f->lease_pass, true);
 }
 
-bool strict_passes(struct file *f)
+bool visibility_passes(struct file *f)
 {
 	if (!atomic_load_explicit(&f->lease_pass, memory_order_relaxed))
 		return false;
@@ -213,30 +216,30 @@ bool strict_passes(struct file *f)
 	return false;
 }
 
-bool strict_stop_passing(struct file *f)
+bool visibility_stop_passing(struct file *f)
 {
 	atomic_store(&f->lease_pass, false);
 	return atomic_load(&f->inflight) == 0;
 }
 
-int strict_hold(struct file *f, struct ofd *o, bool nested)
+int visibility_hold(struct file *f, struct ofd *o, bool nested)
 {
 	int r;
 
 	if (f->leased)
 		return 1;
 	if (family_set_count(&o->holders) > 1)
-		return -THROUGH_FORK; /* it was opened while another thread forked */
+		return -BYPASS_FORK; /* it was opened while another thread forked */
 	/* (staged without a lease: the kernel took it away from a process that was stopped for too long, or the
 	 * bytes could not be written when somebody opened the file) */
 	if (nested || f->head || (f->lease_wait_us && sys_now_ns() < f->lease_retry_ns))
 		return 0;
-	if (!strict_stop_passing(f))
+	if (!visibility_stop_passing(f))
 		return 0;
 	if (!f->lease_proves) {
-		if (!strict_for_journal(f))
+		if (!visibility_for_journal(f))
 			say_refusal(f, EOPNOTSUPP);
-		return -THROUGH_NO_LEASE;
+		return -BYPASS_NO_LEASE;
 	}
 	flush_close_own(f);
 	f->no_own_fd = true;
@@ -244,14 +247,14 @@ int strict_hold(struct file *f, struct ofd *o, bool nested)
 	if (r == -EDEADLK)
 		return 0; /* in a signal handler: with a later write */
 	if (r < 0)
-		return -THROUGH_NO_THREAD;
+		return -BYPASS_NO_THREAD;
 	r = lease_take_for(ofd_fd(o), r);
 	if (r < 0) {
 		watcher_release();
 		if (r != -EAGAIN) {
-			if (!strict_for_journal(f))
+			if (!visibility_for_journal(f))
 				say_refusal(f, -r);
-			return -THROUGH_NO_LEASE;
+			return -BYPASS_NO_LEASE;
 		}
 		back_off(f);
 		return 0;
@@ -261,14 +264,14 @@ int strict_hold(struct file *f, struct ofd *o, bool nested)
 	f->journal.asked_ns = sys_now_ns();
 	journal_file_changed(f);
 	/* others may have written, and cut off what we had reserved */
-	engage_refresh(f, ofd_fd(o));
+	attach_refresh(f, ofd_fd(o));
 	if (f->lease_wait_us)
 		prealloc_again(f, ofd_fd(o));
 	f->lease_wait_us = 0;
 	return 1;
 }
 
-void strict_drop_slow(struct file *f)
+void visibility_drop_slow(struct file *f)
 {
 	if (!lease_is_ours(f))
 		return;
@@ -278,9 +281,9 @@ void strict_drop_slow(struct file *f)
 	watcher_release();
 }
 
-bool strict_proves(const struct file *f) { return lease_intact(f->leased); }
+bool visibility_proves(const struct file *f) { return lease_intact(f->leased); }
 
-void strict_before_open(int dirfd, const char *path)
+void visibility_before_open(int dirfd, const char *path)
 {
 	struct file_guard g;
 	struct statx st;
@@ -300,24 +303,24 @@ void strict_before_open(int dirfd, const char *path)
 	file_unlock(f, g);
 }
 
-void strict_fork(struct file *f, bool nested)
+void visibility_fork(struct file *f, bool nested)
 {
-	if (!strict_is(f) || f->mode == FILE_THROUGH)
+	if (!visibility_is(f) || f->mode == FILE_THROUGH)
 		return;
-	if (strict_for_journal(f)) {
+	if (visibility_for_journal(f)) {
 		/* staged as any other from now on, and its syncs go to the file */
 		journal_retire(f, nested);
 		if (f->leased && flush_settle(f, nested) < 0)
-			engage_through(f, THROUGH_FORK, nested);
-		strict_drop(f);
-		strict_not_for_journal(f);
+			attach_bypass(f, BYPASS_FORK, nested);
+		visibility_drop(f);
+		visibility_not_for_journal(f);
 		return;
 	}
-	engage_through(f, THROUGH_FORK, nested);
-	strict_drop(f);
+	attach_bypass(f, BYPASS_FORK, nested);
+	visibility_drop(f);
 }
 
-void strict_after_fork(void)
+void visibility_after_fork(void)
 {
 	thread_one_after_fork(&watcher.thread);
 	watcher.held = 0;
@@ -339,7 +342,7 @@ static void visit_give_way(struct file *f, void *ctx)
 	file_unlock(f, g);
 }
 
-void strict_stop(void)
+void visibility_stop(void)
 {
 	sys_sigset signals;
 

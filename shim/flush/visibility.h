@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * strict: `visibility = strict`: nobody who opens a file finds it without what was staged for it.
+ * visibility: `visibility = strict`: nobody who opens a file finds it without what was staged for it.
  *
  * While bytes are staged a write lease is held on the program's own description (flush/lease.h).  The kernel grants it
  * only while nobody else has the file open, and lets an open by anybody else wait until it is dropped.  A thread of
@@ -11,7 +11,7 @@
  * that has the lease); nothing staged means no lease.  The library has no description of its own on such a file: the
  * kernel would take it for somebody else's.
  *
- * Called by: io (before bytes are accepted), flush (proof of being alone; drop), fd, process, engage.
+ * Called by: io (before bytes are accepted), flush (proof of being alone; drop), fd, process, attach.
  */
 #ifndef FASTWRITE_STRICT_H
 #define FASTWRITE_STRICT_H
@@ -24,53 +24,53 @@
  * written without asking the kernel for it: one of them locks the file, or writes to shared memory in a file of the
  * rule (a database's index of its log, for instance).
  */
-bool strict_is(const struct file *f);
+bool visibility_is(const struct file *f);
 /* Strict for no other reason than that its syncs go to the journal (sync/journal_file.h). */
-bool strict_for_journal(const struct file *f);
+bool visibility_for_journal(const struct file *f);
 /* File lock held: it does without a lease, and without the journal, from now on. */
-void strict_not_for_journal(struct file *f);
+void visibility_not_for_journal(struct file *f);
 
 /*
- * File lock held, f engaged.  1 when bytes may be staged; 0 when they must be written through this time, since
- * somebody else has the file open; -(enum through_reason) when the file cannot be staged at all (no leases here, which
+ * File lock held, f attached.  1 when bytes may be staged; 0 when they must be written through this time, since
+ * somebody else has the file open; -(enum bypass_reason) when the file cannot be staged at all (no leases here, which
  * is said once).  The sizes in f may change.
  */
-int strict_hold(struct file *f, struct ofd *o, bool nested);
+int visibility_hold(struct file *f, struct ofd *o, bool nested);
 
-/* File lock held, after strict_hold said 0: everything is the kernel's; until it is time to ask again there is no
+/* File lock held, after visibility_hold said 0: everything is the kernel's; until it is time to ask again there is no
  * need for the lock. */
-void strict_pass(struct file *f);
-/* Without the lock: may a write go to the kernel now?  If so it counts in f->inflight until strict_passed. */
-bool strict_passes(struct file *f);
-static inline void strict_passed(struct file *f) { stage_pass_end(f); }
+void visibility_pass(struct file *f);
+/* Without the lock: may a write go to the kernel now?  If so it counts in f->inflight until visibility_passed. */
+bool visibility_passes(struct file *f);
+static inline void visibility_passed(struct file *f) { stage_pass_end(f); }
 /* File lock held: no more such writes begin.  False: some are under way still. */
-bool strict_stop_passing(struct file *f);
+bool visibility_stop_passing(struct file *f);
 
 /* File lock held: gives the lease back, if there is one. */
-void strict_drop_slow(struct file *f);
-static inline void strict_drop(struct file *f)
+void visibility_drop_slow(struct file *f);
+static inline void visibility_drop(struct file *f)
 {
 	if (__builtin_expect(atomic_load_explicit(&f->leased, memory_order_relaxed) != NULL, 0))
-		strict_drop_slow(f);
+		visibility_drop_slow(f);
 }
 
 /* File lock held: true when the lease is held and nobody waits for it, so that nobody else has the file open. */
-bool strict_proves(const struct file *f);
+bool visibility_proves(const struct file *f);
 
 /* This process is about to open `path`: a lease of its own must not make it wait, nor fail with O_NONBLOCK. */
-void strict_before_open(int dirfd, const char *path);
+void visibility_before_open(int dirfd, const char *path);
 
 /*
  * File lock held, before a fork: a child shares the description and with it the lease, so that the kernel would not
  * take it for somebody else.  A strict file is written through by both from now on.  Descriptors that are open at
  * that time must never become strict files later.
  */
-void strict_fork(struct file *f, bool nested);
+void visibility_fork(struct file *f, bool nested);
 /* In the child of a fork: no watcher runs, no lease is held. */
-void strict_after_fork(void);
+void visibility_after_fork(void);
 
 /* Settles every leased file and ends the watcher, which comes back by itself with the next lease; no lock held.
  * For calls that the kernel refuses to processes with several threads. */
-void strict_stop(void);
+void visibility_stop(void);
 
 #endif

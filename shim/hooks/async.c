@@ -23,7 +23,7 @@ void hook_before_submit(long count, struct iocb *const *list)
 {
 	struct user_pages pages = USER_PAGES_INIT;
 
-	if (!engage_config || !fd_any_known())
+	if (!attach_config || !fd_any_known())
 		return;
 	/* up to one that the kernel cannot read, either */
 	for (long i = 0; i < count && user_reads(&pages, &list[i], sizeof list[i]) &&
@@ -45,7 +45,7 @@ void hook_ring_made(void)
 {
 	int before = errno;
 
-	engage_refuse(THROUGH_IO_URING);
+	attach_refuse(BYPASS_IO_URING);
 	errno = before;
 }
 

@@ -21,16 +21,16 @@ static int changed(int r)
 }
 
 #define BY_FD(fd, call) \
-	int released = meta_release_fd(fd); \
+	int released = by_name_release_fd(fd); \
 	return released < 0 ? (int)hook_result(released) : changed(call)
 
 #define BY_PATH(dirfd, path, call) \
-	int released = meta_release_at(dirfd, path); \
+	int released = by_name_release_at(dirfd, path); \
 	return released < 0 ? (int)hook_result(released) : changed(call)
 
 /* Without a path the call is about the descriptor. */
 #define BY_PATH_OR_FD(dirfd, path, call) \
-	int released = (path) ? meta_release_at(dirfd, path) : meta_release_fd(dirfd); \
+	int released = (path) ? by_name_release_at(dirfd, path) : by_name_release_fd(dirfd); \
 	return released < 0 ? (int)hook_result(released) : changed(call)
 
 EXPORT int fchmod(int fd, mode_t mode) { BY_FD(fd, real.fchmod(fd, mode)); }

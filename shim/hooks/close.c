@@ -16,7 +16,7 @@ EXPORT int close(int fd)
 	long staged;
 	int r;
 
-	if (own_fd_is(fd))
+	if (internal_fd_is(fd))
 		return (int)hook_result(-EBADF);
 	if (fdtable_get(fd)) {
 		cancel_point(); /* before the descriptor is forgotten */
@@ -47,7 +47,7 @@ EXPORT void closefrom(int from)
 {
 	if (from < 0)
 		from = 0;
-	if (real.closefrom && meta_idle() && fd_next_own((unsigned)from, ~0u) < 0 &&
+	if (real.closefrom && by_name_idle() && fd_next_own((unsigned)from, ~0u) < 0 &&
 	    fdtable_next((unsigned)from, ~0u) < 0)
 		real.closefrom(from);
 	else
@@ -59,7 +59,7 @@ EXPORT int dup(int oldfd)
 	struct fd_copy c;
 	int fd, before = errno;
 
-	if (own_fd_is(oldfd))
+	if (internal_fd_is(oldfd))
 		return (int)hook_result(-EBADF);
 	do {
 		fd_dup_begin(&c, oldfd);
@@ -133,21 +133,21 @@ long hook_fcntl(long (*next)(int fd, int cmd, long arg), int fd, int cmd, long a
 	long r;
 
 	if (cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC)
-		return own_fd_is(fd) ? -EBADF : copied(next, fd, cmd, arg);
+		return internal_fd_is(fd) ? -EBADF : copied(next, fd, cmd, arg);
 	if (is_lock(cmd)) {
 		r = before_fcntl_lock(fd, (const struct flock *)(uintptr_t)arg);
 		if (r < 0)
 			return r;
 	} else if (is_lease(cmd) || cmd == F_SETFL) {
-		lazy_resolve(fd); /* (whoever did it meanwhile would go on with the old flags) */
+		unresolved_resolve(fd); /* (whoever did it meanwhile would go on with the old flags) */
 	}
 	o = fdtable_get(fd);
 	if (__builtin_expect(!o, 1)) {
-		if (own_fd_is(fd))
+		if (internal_fd_is(fd))
 			return -EBADF;
 		/* a lock through a descriptor that we do not manage: closing one of ours would drop it */
-		if (engage_config && is_lock(cmd) && !alive_vforked)
-			meta_map(fd, false);
+		if (attach_config && is_lock(cmd) && !fork_guard_vforked)
+			by_name_map(fd, false);
 		return next(fd, cmd, arg);
 	}
 	r = fd_fcntl(fd, o, cmd, arg);

@@ -293,9 +293,9 @@ EXPORT int clone(int (*start)(void *), void *stack, int flags, void *arg, ...)
 	tls = va_arg(list, void *);
 	child_tid = va_arg(list, pid_t *);
 	va_end(list);
-	if (!engage_config || !start || !takes_words(stack) || alive_elsewhere() ||
+	if (!attach_config || !start || !takes_words(stack) || fork_guard_elsewhere() ||
 	    s.kind == CLONE_LIKE_THREAD) {
-		if (alive_vforked)
+		if (fork_guard_vforked)
 			child_forks();
 		return real.clone(start, stack, flags, arg, parent_tid, tls, child_tid);
 	}

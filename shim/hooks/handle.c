@@ -19,7 +19,7 @@
 static void prepare_unnamed(struct fd_open *op, int flags)
 {
 	if (flags & O_TRUNC)
-		meta_settle_all();
+		by_name_settle_all();
 	fd_open_prepare(op, AT_FDCWD, NULL, flags);
 }
 
@@ -90,15 +90,15 @@ EXPORT int shm_open(const char *name, int flags, mode_t mode)
 EXPORT int shm_unlink(const char *name)
 {
 	char room[PATH_MAX];
-	const char *path = meta_idle() ? NULL : shm_path(name, room);
-	struct meta_unlink u = {0};
+	const char *path = by_name_idle() ? NULL : shm_path(name, room);
+	struct by_name_unlink u = {0};
 	int r;
 
 	if (path)
-		meta_unlink_prepare(&u, AT_FDCWD, path);
+		by_name_unlink_prepare(&u, AT_FDCWD, path);
 	r = real.shm_unlink(name);
 	if (r == 0)
-		meta_unlink_done(&u);
+		by_name_unlink_done(&u);
 	return r;
 }
 
@@ -148,7 +148,7 @@ EXPORT int fanotify_init(unsigned flags, unsigned event_flags)
 	int before = errno;
 
 	if (fd >= 0 && !(flags & FAN_REPORT_FID)) {
-		engage_refuse(THROUGH_UNKNOWN_FD);
+		attach_refuse(BYPASS_UNKNOWN_FD);
 		errno = before;
 	}
 	return fd;
@@ -156,13 +156,13 @@ EXPORT int fanotify_init(unsigned flags, unsigned event_flags)
 
 EXPORT ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
 {
-	pass_sent(message);
+	fd_passing_sent(message);
 	return real.sendmsg(fd, message, flags);
 }
 
 EXPORT int sendmmsg(int fd, struct mmsghdr *messages, unsigned count, int flags)
 {
-	pass_all_sent(messages, count);
+	fd_passing_all_sent(messages, count);
 	return real.sendmmsg(fd, messages, count, flags);
 }
 
@@ -177,13 +177,13 @@ EXPORT int sendmmsg(int fd, struct mmsghdr *messages, unsigned count, int flags)
 
 EXPORT ssize_t recvmsg(int fd, struct msghdr *message, int flags)
 {
-	RECEIVED(ssize_t, real.recvmsg(fd, message, flags), pass_received(message));
+	RECEIVED(ssize_t, real.recvmsg(fd, message, flags), fd_passing_received(message));
 }
 
 EXPORT int recvmmsg(int fd, struct mmsghdr *messages, unsigned count, int flags, struct timespec *timeout)
 {
 	RECEIVED(int, real.recvmmsg(fd, messages, count, flags, timeout),
-	         pass_all_received(messages, (unsigned)r));
+	         fd_passing_all_received(messages, (unsigned)r));
 }
 
 EXPORT int pidfd_getfd(int pidfd, int fd, unsigned flags);
@@ -192,5 +192,5 @@ EXPORT int pidfd_getfd(int pidfd, int fd, unsigned flags)
 	RECEIVED(int,
 	         real.pidfd_getfd ? real.pidfd_getfd(pidfd, fd, flags)
 	                          : (int)hook_result(sys_raw(SYS_pidfd_getfd, pidfd, fd, flags, 0, 0, 0)),
-	         pass_arrived(r));
+	         fd_passing_arrived(r));
 }

@@ -36,7 +36,7 @@ extern int mount_setattr(int dirfd, const char *path, unsigned flags, struct mou
 long hook_fcntl(long (*next)(int fd, int cmd, long arg), int fd, int cmd, long arg);
 void hook_before_owner(int fd);
 int hook_before_ioctl(int fd, unsigned long request, const void *arg);
-/* It gives the file other contents and another size: to be made within a meta_change. */
+/* It gives the file other contents and another size: to be made within a by_name_change. */
 bool hook_ioctl_clones(unsigned long request);
 /* It sets attributes of the file. */
 bool hook_ioctl_sets(unsigned long request);
@@ -52,17 +52,17 @@ void hook_before_detach(void);
 /* What a file is like is asked by `call`, into r.  When that does not fit what is staged, or was a moment ago, `settle` makes
  * it fit, and it is asked once more. */
 #define HOOK_ASK(r, call, settle) \
-	uint32_t releases = meta_releases(); \
+	uint32_t releases = by_name_releases(); \
 	r = (call); \
-	if (r == 0 && meta_outdated(releases) && (settle)) { \
-		struct meta_change again; \
-		if (meta_asks_again(&again)) \
+	if (r == 0 && by_name_outdated(releases) && (settle)) { \
+		struct by_name_change again; \
+		if (by_name_asks_again(&again)) \
 			(void)(settle); \
 		r = (call); \
-		meta_change_end(&again); \
+		by_name_change_end(&again); \
 	}
-#define HOOK_SETTLE_STAT(out) meta_settle_stat((out)->st_dev, (out)->st_ino, releases)
-#define HOOK_SETTLE_STATX(out) meta_settle_identity(sys_dev_of(out), (out)->stx_ino, releases)
+#define HOOK_SETTLE_STAT(out) by_name_settle_stat((out)->st_dev, (out)->st_ino, releases)
+#define HOOK_SETTLE_STATX(out) by_name_settle_identity(sys_dev_of(out), (out)->stx_ino, releases)
 
 /* The exported write, for hooks that put out what they made: reached by no other library's symbol. */
 extern ssize_t hook_write(int fd, const void *buf, size_t size) __attribute__((visibility("hidden")));

@@ -135,7 +135,7 @@ __attribute__((constructor)) static void fastwrite_start(void)
 		log_error("cannot watch fork; nothing is managed");
 		return;
 	}
-	engage_config = &config;
+	attach_config = &config;
 }
 
 /* Later exit handlers may still write: everything is settled here, and written through from now on. */

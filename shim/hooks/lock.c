@@ -27,8 +27,8 @@ static int lock_region(int (*next)(int, int, off_t), int fd, int cmd, off_t leng
 		return (int)hook_result(before);
 	o = fdtable_get(fd);
 	if (!o) {
-		if (!alive_vforked)
-			meta_map(fd, false);
+		if (!fork_guard_vforked)
+			by_name_map(fd, false);
 		return next(fd, cmd, length);
 	}
 	before = fd_before_posix_lock(fd);

@@ -25,8 +25,8 @@ static void *map(void *addr, size_t length, int prot, int flags, int fd, off_t o
 {
 	long r;
 
-	if (!(flags & MAP_ANONYMOUS) && engage_config)
-		meta_map(fd, (flags & MAP_SHARED) && (prot & PROT_WRITE));
+	if (!(flags & MAP_ANONYMOUS) && attach_config)
+		by_name_map(fd, (flags & MAP_SHARED) && (prot & PROT_WRITE));
 	r = sys_raw(SYS_mmap, (long)addr, (long)length, prot, flags, fd, offset);
 	return r < 0 && r > -4096 ? (void *)hook_result(r) : (void *)r;
 }
@@ -43,13 +43,13 @@ EXPORT void *mmap64(void *addr, size_t length, int prot, int flags, int fd, off6
 
 void hook_before_copy(int in, int out)
 {
-	/* one that is only noted could be engaged by another thread while the copy moves its position */
-	lazy_resolve(in);
-	lazy_resolve(out);
+	/* one that is only noted could be attached by another thread while the copy moves its position */
+	unresolved_resolve(in);
+	unresolved_resolve(out);
 	if (fdtable_get(in))
-		fd_use_unmodelled(in, THROUGH_SPLICE);
+		fd_use_unmodelled(in, BYPASS_SPLICE);
 	if (fdtable_get(out))
-		fd_use_unmodelled(out, THROUGH_SPLICE);
+		fd_use_unmodelled(out, BYPASS_SPLICE);
 }
 
 EXPORT ssize_t sendfile(int out, int in, off_t *offset, size_t count)
@@ -94,25 +94,25 @@ static void ioctl_others(unsigned long request, const void *arg)
 
 	switch (request) {
 	case LOOP_SET_FD:
-	case LOOP_CHANGE_FD: fd_use_unmodelled((int)(intptr_t)arg, THROUGH_IOCTL); return;
-	case LOOP_CONFIGURE: fd_use_unmodelled(fd_inside(arg, 0), THROUGH_IOCTL); return;
+	case LOOP_CHANGE_FD: fd_use_unmodelled((int)(intptr_t)arg, BYPASS_IOCTL); return;
+	case LOOP_CONFIGURE: fd_use_unmodelled(fd_inside(arg, 0), BYPASS_IOCTL); return;
 	default: break;
 	}
 	/* clones, snapshots, exchanged extents, a frozen file system: they take what is in the kernel */
 	switch (_IOC_TYPE(request)) {
 	case 'f':
 		if (_IOC_NR(request) == EXT4_MOVE)
-			meta_release_fd(fd_inside(arg, sizeof(uint32_t)));
-		meta_settle_all();
+			by_name_release_fd(fd_inside(arg, sizeof(uint32_t)));
+		by_name_settle_all();
 		return;
 	case 'X':
 		if (_IOC_NR(request) == XFS_EXCHANGE)
-			meta_release_fd(fd_inside(arg, 0));
-		meta_settle_all();
+			by_name_release_fd(fd_inside(arg, 0));
+		by_name_settle_all();
 		return;
 	case BTRFS:
-		lazy_use_all(); /* the source, for which another member of the family may stage */
-		meta_settle_all();
+		unresolved_use_all(); /* the source, for which another member of the family may stage */
+		by_name_settle_all();
 		return;
 	default: return;
 	}
@@ -127,14 +127,14 @@ bool hook_ioctl_sets(unsigned long request)
 
 int hook_before_ioctl(int fd, unsigned long request, const void *arg)
 {
-	if (engage_config)
+	if (attach_config)
 		ioctl_others(request, arg);
-	return meta_release_fd(fd);
+	return by_name_release_fd(fd);
 }
 
 EXPORT int ioctl(int fd, unsigned long request, ...)
 {
-	struct meta_change change = {.begun = false};
+	struct by_name_change change = {.begun = false};
 	va_list list;
 	void *arg;
 	int r;
@@ -143,16 +143,16 @@ EXPORT int ioctl(int fd, unsigned long request, ...)
 	arg = va_arg(list, void *);
 	va_end(list);
 	if (hook_ioctl_clones(request))
-		meta_change_fd(&change, fd); /* (again below, which says how it ends) */
+		by_name_change_fd(&change, fd); /* (again below, which says how it ends) */
 	r = hook_before_ioctl(fd, request, arg);
 	r = r < 0 ? (int)hook_result(r) : real.ioctl(fd, request, arg);
 	if (r == 0 && hook_ioctl_sets(request))
 		file_attributes_changed();
-	meta_change_end(&change);
+	by_name_change_end(&change);
 	return r;
 }
 
-void hook_before_aio(int fd) { fd_use_unmodelled(fd, THROUGH_AIO); }
+void hook_before_aio(int fd) { fd_use_unmodelled(fd, BYPASS_AIO); }
 
 EXPORT int aio_read(struct aiocb *cb)
 {

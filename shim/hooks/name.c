@@ -7,11 +7,11 @@
 #include <unistd.h>
 
 #define RENAME(fromfd, from, tofd, to, exchange, call) \
-	struct meta_rename move; \
+	struct by_name_rename move; \
 	int r; \
-	meta_rename_prepare(&move, fromfd, from, tofd, to, exchange); \
+	by_name_rename_prepare(&move, fromfd, from, tofd, to, exchange); \
 	r = (call); \
-	meta_rename_done(&move, r == 0); \
+	by_name_rename_done(&move, r == 0); \
 	return r
 
 EXPORT int rename(const char *from, const char *to)
@@ -32,10 +32,10 @@ EXPORT int renameat2(int fromfd, const char *from, int tofd, const char *to, uns
 
 #define LINK(fromfd, from, follow, tofd, to, call) \
 	int r; \
-	meta_link_prepare(fromfd, from, follow); \
+	by_name_link_prepare(fromfd, from, follow); \
 	r = (call); \
 	if (r == 0) \
-		meta_link_done(tofd, to); \
+		by_name_link_done(tofd, to); \
 	return r
 
 EXPORT int link(const char *from, const char *to)
@@ -50,13 +50,13 @@ EXPORT int linkat(int fromfd, const char *from, int tofd, const char *to, int fl
 
 EXPORT int unlink(const char *path)
 {
-	struct meta_unlink u;
+	struct by_name_unlink u;
 	int r;
 
-	meta_unlink_prepare(&u, AT_FDCWD, path);
+	by_name_unlink_prepare(&u, AT_FDCWD, path);
 	r = real.unlink(path);
 	if (r == 0)
-		meta_unlink_done(&u);
+		by_name_unlink_done(&u);
 	return r;
 }
 
@@ -64,7 +64,7 @@ EXPORT int unlink(const char *path)
 #define RMDIR(dirfd, path, call) \
 	int before = errno; \
 	int r = (call); \
-	if (r < 0 && (errno == ENOTEMPTY || errno == EEXIST) && meta_rmdir_again(dirfd, path)) { \
+	if (r < 0 && (errno == ENOTEMPTY || errno == EEXIST) && by_name_rmdir_again(dirfd, path)) { \
 		errno = before; \
 		r = (call); \
 	} \
@@ -79,29 +79,29 @@ static int remove_directory(int dirfd, const char *path, int flags)
 
 EXPORT int unlinkat(int dirfd, const char *path, int flags)
 {
-	struct meta_unlink u;
+	struct by_name_unlink u;
 	int r;
 
 	if (flags & AT_REMOVEDIR)
 		return remove_directory(dirfd, path, flags);
-	meta_unlink_prepare(&u, dirfd, path);
+	by_name_unlink_prepare(&u, dirfd, path);
 	r = real.unlinkat(dirfd, path, flags);
 	if (r == 0)
-		meta_unlink_done(&u);
+		by_name_unlink_done(&u);
 	return r;
 }
 
 EXPORT int remove(const char *path)
 {
-	struct meta_unlink u;
+	struct by_name_unlink u;
 	int before = errno;
 	int r;
 
-	meta_unlink_prepare(&u, AT_FDCWD, path);
+	by_name_unlink_prepare(&u, AT_FDCWD, path);
 	r = real.remove(path);
 	if (r == 0) {
-		meta_unlink_done(&u);
-	} else if ((errno == ENOTEMPTY || errno == EEXIST) && meta_rmdir_again(AT_FDCWD, path)) {
+		by_name_unlink_done(&u);
+	} else if ((errno == ENOTEMPTY || errno == EEXIST) && by_name_rmdir_again(AT_FDCWD, path)) {
 		errno = before;
 		r = real.remove(path);
 	}

@@ -106,7 +106,7 @@ void hook_before_detach(void)
 /* The kernel refuses writes to a swap file from then on. */
 EXPORT int swapon(const char *path, int flags)
 {
-	int released = meta_release_path(path);
+	int released = by_name_release_path(path);
 
 	return released < 0 ? (int)hook_result(released) : real.swapon(path, flags);
 }

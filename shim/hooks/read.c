@@ -15,7 +15,10 @@ static long readv_managed(int fd, struct ofd *o, const struct iovec *iov, int co
 }
 
 /* What the call is about: it moves the position when no offset is given. */
-static inline struct ofd *read_from(int fd, bool moves) { return moves ? lazy_moved(fd) : lazy_used(fd); }
+static inline struct ofd *read_from(int fd, bool moves)
+{
+	return moves ? unresolved_moved(fd) : unresolved_used(fd);
+}
 
 #define READ_VECTOR(fd, iov, count, offset, next) \
 	struct ofd *o = read_from(fd, (offset) == IO_NO_OFFSET); \
@@ -104,11 +107,11 @@ EXPORT ssize_t preadv64(int fd, const struct iovec *iov, int count, off64_t offs
 /* At the position, which nobody may take over meanwhile. */
 static long read_with(int fd, const struct iovec *iov, int count, int flags)
 {
-	struct meta_change change;
-	long r = meta_change_fd(&change, fd);
+	struct by_name_change change;
+	long r = by_name_change_fd(&change, fd);
 
 	r = r < 0 ? r : sys_raw(SYS_preadv2, fd, (long)iov, count, -1, -1, flags);
-	meta_change_end(&change);
+	by_name_change_end(&change);
 	return r;
 }
 
@@ -144,7 +147,7 @@ static __attribute__((noinline)) off_t seek_managed(int fd, struct ofd *o, off_t
 
 EXPORT off_t lseek(int fd, off_t offset, int whence)
 {
-	struct ofd *o = lazy_moved(fd);
+	struct ofd *o = unresolved_moved(fd);
 
 	return __builtin_expect(o != NULL, 0) ? seek_managed(fd, o, offset, whence)
 	                                      : real.lseek(fd, offset, whence);
@@ -152,7 +155,7 @@ EXPORT off_t lseek(int fd, off_t offset, int whence)
 
 EXPORT off64_t lseek64(int fd, off64_t offset, int whence)
 {
-	struct ofd *o = lazy_moved(fd);
+	struct ofd *o = unresolved_moved(fd);
 	long r = o ? io_lseek(fd, o, offset, whence) : IO_PASS;
 
 	return r == IO_PASS ? real.lseek64(fd, offset, whence) : hook_result(r);

@@ -10,30 +10,30 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* The kernel's call after the file was given back, and before it may be engaged again. */
+/* The kernel's call after the file was given back, and before it may be attached again. */
 #define CHANGE(prepare, next) \
-	struct meta_change change; \
+	struct by_name_change change; \
 	int r = prepare; \
 	r = r < 0 ? (int)hook_result(r) : (int)(next); \
 	journal_touched(); \
-	meta_change_end(&change); \
+	by_name_change_end(&change); \
 	return r
 
 EXPORT int ftruncate(int fd, off_t length)
 {
-	CHANGE(meta_change_fd(&change, fd), real.ftruncate(fd, length));
+	CHANGE(by_name_change_fd(&change, fd), real.ftruncate(fd, length));
 }
 EXPORT int ftruncate64(int fd, off64_t length)
 {
-	CHANGE(meta_change_fd(&change, fd), real.ftruncate64(fd, length));
+	CHANGE(by_name_change_fd(&change, fd), real.ftruncate64(fd, length));
 }
 EXPORT int truncate(const char *path, off_t length)
 {
-	CHANGE(meta_change_path(&change, path), real.truncate(path, length));
+	CHANGE(by_name_change_path(&change, path), real.truncate(path, length));
 }
 EXPORT int truncate64(const char *path, off64_t length)
 {
-	CHANGE(meta_change_path(&change, path), real.truncate64(path, length));
+	CHANGE(by_name_change_path(&change, path), real.truncate64(path, length));
 }
 
 /* The C library's own may be cancelled in the middle, and would leave the change without an end. */
@@ -41,7 +41,7 @@ static int allocate(int fd, int mode, off64_t offset, off64_t length)
 {
 	cancel_point();
 	{
-		CHANGE(meta_change_fd(&change, fd),
+		CHANGE(by_name_change_fd(&change, fd),
 		       hook_result(sys_raw(SYS_fallocate, fd, mode, offset, length, 0, 0)));
 	}
 }
@@ -58,13 +58,13 @@ EXPORT int fallocate64(int fd, int mode, off64_t offset, off64_t length)
 static int allocate_posix(int (*next)(int fd, off64_t offset, off64_t length), int fd, off64_t offset,
                           off64_t length)
 {
-	struct meta_change change;
-	int r = meta_change_fd(&change, fd);
+	struct by_name_change change;
+	int r = by_name_change_fd(&change, fd);
 
 	if (r == 0)
 		r = (int)sys_raw(SYS_fallocate, fd, 0, offset, length, 0, 0);
 	journal_touched();
-	meta_change_end(&change);
+	by_name_change_end(&change);
 	if (r != -EOPNOTSUPP)
 		return -r;
 	/* then the C library writes, which takes its time, and where nothing is staged either */
@@ -84,7 +84,7 @@ EXPORT int posix_fallocate64(int fd, off64_t offset, off64_t length)
 static void before_limit(int resource, const struct rlimit *limit)
 {
 	if (resource == RLIMIT_FSIZE && limit)
-		meta_limit_changes();
+		by_name_limit_changes();
 }
 
 EXPORT int setrlimit(__rlimit_resource_t resource, const struct rlimit *limit)

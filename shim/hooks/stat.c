@@ -42,12 +42,12 @@ EXPORT int lstat64(const char *path, struct stat64 *out)
 }
 EXPORT int fstat(int fd, struct stat *out)
 {
-	lazy_use(fd);
+	unresolved_use(fd);
 	ASK(real.fstat(fd, out), out);
 }
 EXPORT int fstat64(int fd, struct stat64 *out)
 {
-	lazy_use(fd);
+	unresolved_use(fd);
 	ASK(real.fstat64(fd, OLD(out)), out);
 }
 EXPORT int fstatat(int dirfd, const char *path, struct stat *out, int flags)
@@ -86,12 +86,12 @@ EXPORT int __lxstat64(int version, const char *path, struct stat64 *out)
 }
 EXPORT int __fxstat(int version, int fd, struct stat *out)
 {
-	lazy_use(fd);
+	unresolved_use(fd);
 	ASK(real.__fxstat(version, fd, out), out);
 }
 EXPORT int __fxstat64(int version, int fd, struct stat64 *out)
 {
-	lazy_use(fd);
+	unresolved_use(fd);
 	ASK(real.__fxstat64(version, fd, OLD(out)), out);
 }
 EXPORT int __fxstatat(int version, int dirfd, const char *path, struct stat *out, int flags)

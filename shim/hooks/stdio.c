@@ -73,7 +73,7 @@ static void before_open(struct fd_open *op, const struct mode *m, const char *pa
 	fd_open_prepare(op, AT_FDCWD, path, m->flags);
 	/* the stream's position is set to the end as the kernel knows it */
 	if (path && (m->flags & O_APPEND))
-		meta_settle_path(AT_FDCWD, path, true);
+		by_name_settle_path(AT_FDCWD, path, true);
 }
 
 static FILE *after_open(struct fd_open *op, const struct mode *m, FILE *stream)
@@ -98,7 +98,7 @@ static FILE *open_stream(FILE *(*next)(const char *, const char *), const char *
 	if (!fd_streams_seen) {
 		/* a mode that truncates must not cut off staged bytes that are older than it */
 		if (path)
-			meta_settle_path(AT_FDCWD, path, true);
+			by_name_settle_path(AT_FDCWD, path, true);
 		return unseen_made(next(path, mode));
 	}
 	before = errno;
@@ -142,7 +142,7 @@ static FILE *unseen_reopen(FILE *(*next)(const char *, const char *, FILE *), co
 	int fd = stream ? fileno(stream) : -1;
 
 	if (path)
-		meta_settle_path(AT_FDCWD, path, true);
+		by_name_settle_path(AT_FDCWD, path, true);
 	if (fd >= 0 && path)
 		fd_close_prepare(fd);
 	errno = before;
@@ -227,15 +227,15 @@ static bool make_appending(int fd, struct ofd *o, int flags)
 EXPORT FILE *fdopen(int fd, const char *mode)
 {
 	struct mode m = mode_of(mode, FDOPEN_LOOKS_AT);
-	struct ofd *o = lazy_used(fd);
+	struct ofd *o = unresolved_used(fd);
 	bool to_end = false;
 	FILE *stream;
 
-	if (own_fd_is(fd) && m.flags >= 0) {
+	if (internal_fd_is(fd) && m.flags >= 0) {
 		errno = EBADF;
 		return NULL;
 	}
-	if ((o || lazy_is(fd)) && m.flags >= 0) {
+	if ((o || unresolved_is(fd)) && m.flags >= 0) {
 		if (!fd_streams_seen || m.mapped)
 			fd_use_stdio(fd);
 		else if (o && (m.flags & O_APPEND))
@@ -253,7 +253,7 @@ EXPORT int fclose(FILE *stream)
 	int fd = stream && !slots_see(stream) ? fileno(stream) : -1;
 
 	/* it closes the descriptor by an internal call */
-	if (fd >= 0 && (fdtable_get(fd) || lazy_is(fd)))
+	if (fd >= 0 && (fdtable_get(fd) || unresolved_is(fd)))
 		fd_close_prepare(fd);
 	errno = before;
 	return real.fclose(stream);
@@ -331,7 +331,7 @@ static int print(const struct print *p, va_list args, bool *printed)
 	int n, r;
 
 	*printed = false;
-	if (!o && !lazy_is(p->fd))
+	if (!o && !unresolved_is(p->fd))
 		return -1;
 	if (!fd_streams_seen || p->fd == 2) {
 		fd_use_stdio(p->fd);

@@ -82,14 +82,14 @@ static void keep_books(FILE *stream, ssize_t done, bool failed)
 }
 
 /* One write of a managed or noted descriptor: bytes or -errno, or IO_PASS: the rest is for the C library, and
- * *counted says whether lazy_written must follow. */
+ * *counted says whether unresolved_written must follow. */
 static long put(int fd, const void *data, size_t size, uint32_t *counted)
 {
 	struct ofd *o = fdtable_get(fd);
 
 	*counted = 0;
-	if (!o && lazy_is(fd))
-		o = lazy_write(fd, size, counted);
+	if (!o && unresolved_is(fd))
+		o = unresolved_write(fd, size, counted);
 	return o ? io_write(fd, o, data, size) : IO_PASS;
 }
 
@@ -97,7 +97,7 @@ static bool written_through(int fd)
 {
 	struct ofd *o = fdtable_get(fd);
 
-	return (!o && !lazy_is(fd) && !fdtable_get(fd)) ||
+	return (!o && !unresolved_is(fd) && !fdtable_get(fd)) ||
 	       (o && atomic_load(&atomic_load(&o->file)->mode) == FILE_THROUGH);
 }
 
@@ -108,7 +108,7 @@ static ssize_t slot_write(FILE *stream, const void *data, ssize_t size)
 	bool failed = false;
 	int asks = 0;
 
-	if (!lazy_is(fd) && !fdtable_get(fd)) {
+	if (!unresolved_is(fd) && !fdtable_get(fd)) {
 		note(stream, SLOT_WRITE);
 		return next_write(stream, data, size);
 	}
@@ -123,7 +123,7 @@ static ssize_t slot_write(FILE *stream, const void *data, ssize_t size)
 			keep_books(stream, done, false);
 			r = next_write(stream, rest, size - done);
 			if (counted)
-				lazy_written(fd, counted);
+				unresolved_written(fd, counted);
 			return r < 0 ? r : done + r;
 		}
 		failed = r < 0;
@@ -139,7 +139,7 @@ static ssize_t slot_write(FILE *stream, const void *data, ssize_t size)
 static ssize_t slot_read(FILE *stream, void *data, ssize_t size)
 {
 	int fd = stream->_fileno;
-	struct ofd *o = lazy_moved(fd);
+	struct ofd *o = unresolved_moved(fd);
 	long r = o ? io_read_at(fd, o, data, (size_t)size, IO_NO_OFFSET) : IO_PASS;
 
 	if (r != IO_PASS)
@@ -151,7 +151,7 @@ static ssize_t slot_read(FILE *stream, void *data, ssize_t size)
 static off64_t slot_seek(FILE *stream, off64_t offset, int whence)
 {
 	int fd = stream->_fileno;
-	struct ofd *o = lazy_moved(fd);
+	struct ofd *o = unresolved_moved(fd);
 	long r = o ? io_lseek(fd, o, offset, whence) : IO_PASS;
 
 	if (r != IO_PASS)
@@ -165,7 +165,7 @@ static int slot_close(FILE *stream)
 	long staged = FD_PASS;
 	int r;
 
-	if (fdtable_get(stream->_fileno) || lazy_is(stream->_fileno))
+	if (fdtable_get(stream->_fileno) || unresolved_is(stream->_fileno))
 		staged = fd_close_prepare(stream->_fileno);
 	else
 		note(stream, SLOT_CLOSE);
@@ -179,7 +179,7 @@ static int slot_stat(FILE *stream, void *out)
 	const struct stat *st = out;
 	int r;
 
-	lazy_use(stream->_fileno);
+	unresolved_use(stream->_fileno);
 	HOOK_ASK(r, next(stream, out), HOOK_SETTLE_STAT(st))
 	note(stream, SLOT_STAT);
 	return r;

@@ -13,7 +13,7 @@ EXPORT int fsync(int fd)
 {
 	struct ofd *o;
 
-	lazy_resolve(fd);
+	unresolved_resolve(fd);
 	o = fdtable_get(fd);
 	if (!o)
 		return real.fsync(fd);
@@ -25,7 +25,7 @@ EXPORT int fdatasync(int fd)
 {
 	struct ofd *o;
 
-	lazy_resolve(fd);
+	unresolved_resolve(fd);
 	o = fdtable_get(fd);
 	if (!o)
 		return real.fdatasync(fd);
@@ -35,13 +35,13 @@ EXPORT int fdatasync(int fd)
 
 EXPORT void sync(void)
 {
-	meta_settle_for_sync();
+	by_name_settle_for_sync();
 	real.sync();
 }
 
 EXPORT int syncfs(int fd)
 {
-	int failed = meta_settle_for_syncfs(fd);
+	int failed = by_name_settle_for_syncfs(fd);
 	int r = real.syncfs(fd);
 
 	return r == 0 && failed < 0 ? (int)hook_result(failed) : r;

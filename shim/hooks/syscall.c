@@ -56,19 +56,19 @@
 static long kernel(long number, const long *a) { return sys_raw(number, a[0], a[1], a[2], a[3], a[4], a[5]); }
 
 /* The call that was prepared. */
-static long changed(struct meta_change *c, int prepared, long number, const long *a)
+static long changed(struct by_name_change *c, int prepared, long number, const long *a)
 {
 	long r = prepared < 0 ? prepared : kernel(number, a);
 
 	journal_touched();
-	meta_change_end(c);
+	by_name_change_end(c);
 	return r;
 }
 
 static long changed_fd(long number, const long *a)
 {
-	struct meta_change c;
-	int prepared = meta_change_fd(&c, INT(0));
+	struct by_name_change c;
+	int prepared = by_name_change_fd(&c, INT(0));
 
 	return changed(&c, prepared, number, a);
 }
@@ -130,7 +130,7 @@ static long do_close(const long *a)
 {
 	long staged, r;
 
-	if (own_fd_is(INT(0)))
+	if (internal_fd_is(INT(0)))
 		return -EBADF;
 	if (fdtable_get(INT(0)))
 		return fd_close(INT(0));
@@ -156,7 +156,7 @@ static long do_dup(const long *a)
 	struct fd_copy c;
 	long fd;
 
-	if (own_fd_is(INT(0)))
+	if (internal_fd_is(INT(0)))
 		return -EBADF;
 	fd_dup_begin(&c, INT(0));
 	fd = kernel(SYS_dup, a);
@@ -191,13 +191,13 @@ static long do_fcntl(const long *a)
 
 static long do_sendmsg(const long *a)
 {
-	pass_sent(TO(const struct msghdr, 1));
+	fd_passing_sent(TO(const struct msghdr, 1));
 	return PASS;
 }
 
 static long do_sendmmsg(const long *a)
 {
-	pass_all_sent(TO(const struct mmsghdr, 1), (unsigned)a[2]);
+	fd_passing_all_sent(TO(const struct mmsghdr, 1), (unsigned)a[2]);
 	return PASS;
 }
 
@@ -206,7 +206,7 @@ static long do_recvmsg(const long *a)
 	long r = kernel(SYS_recvmsg, a);
 
 	if (r >= 0)
-		pass_received(TO(const struct msghdr, 1));
+		fd_passing_received(TO(const struct msghdr, 1));
 	return r;
 }
 
@@ -215,7 +215,7 @@ static long do_recvmmsg(const long *a)
 	long r = kernel(SYS_recvmmsg, a);
 
 	if (r >= 0)
-		pass_all_received(TO(const struct mmsghdr, 1), (unsigned)r);
+		fd_passing_all_received(TO(const struct mmsghdr, 1), (unsigned)r);
 	return r;
 }
 
@@ -224,7 +224,7 @@ static long do_pidfd_getfd(const long *a)
 	long fd = kernel(SYS_pidfd_getfd, a);
 
 	if (fd >= 0)
-		pass_arrived((int)fd);
+		fd_passing_arrived((int)fd);
 	return fd;
 }
 
@@ -233,7 +233,7 @@ static long do_fanotify_init(const long *a)
 	long fd = kernel(SYS_fanotify_init, a);
 
 	if (fd >= 0 && !(a[0] & FAN_REPORT_FID))
-		engage_refuse(THROUGH_UNKNOWN_FD);
+		attach_refuse(BYPASS_UNKNOWN_FD);
 	return fd;
 }
 
@@ -244,14 +244,14 @@ _Static_assert(IO_PASS == PASS && FD_PASS == PASS, "one word for passing on");
 /* What fd is, as far as that is ours, after `was` had nothing to say about it. */
 static struct ofd *asked_again(int fd, const struct ofd *was)
 {
-	struct ofd *now = lazy_moved(fd);
+	struct ofd *now = unresolved_moved(fd);
 
-	return now != was || lazy_is(fd) ? now : NULL;
+	return now != was || unresolved_is(fd) ? now : NULL;
 }
 
 static long do_write(const long *a)
 {
-	struct ofd *o = lazy_moved(INT(0));
+	struct ofd *o = unresolved_moved(INT(0));
 	long r = PASS;
 
 	for (int i = 0; o && r == PASS && i < ASK_TRIES; i++) {
@@ -263,7 +263,7 @@ static long do_write(const long *a)
 
 static long write_vector(const long *a, const struct iovec *iov, int count, off_t offset)
 {
-	struct ofd *o = lazy_moved(INT(0));
+	struct ofd *o = unresolved_moved(INT(0));
 	long r = PASS;
 
 	for (int i = 0; o && r == PASS && i < ASK_TRIES; i++) {
@@ -275,7 +275,7 @@ static long write_vector(const long *a, const struct iovec *iov, int count, off_
 
 static long do_pwrite64(const long *a)
 {
-	struct ofd *o = a[3] >= 0 ? lazy_moved(INT(0)) : NULL;
+	struct ofd *o = a[3] >= 0 ? unresolved_moved(INT(0)) : NULL;
 	long r = PASS;
 
 	for (int i = 0; o && r == PASS && i < ASK_TRIES; i++) {
@@ -302,7 +302,7 @@ static long do_pwritev2(const long *a)
 
 	if (a[5] == 0)
 		return a[3] >= -1 ? write_vector(a, TO(const struct iovec, 1), INT(2), a[3]) : PASS;
-	o = lazy_moved(INT(0));
+	o = unresolved_moved(INT(0));
 	if (!o)
 		return PASS;
 	r = io_synced(INT(0), o, TO(const struct iovec, 1), INT(2), a[3], INT(5));
@@ -313,21 +313,21 @@ static long do_pwritev2(const long *a)
 
 static long read_vector(const long *a, const struct iovec *iov, int count, off_t offset)
 {
-	struct ofd *o = offset == IO_NO_OFFSET ? lazy_moved(INT(0)) : lazy_used(INT(0));
+	struct ofd *o = offset == IO_NO_OFFSET ? unresolved_moved(INT(0)) : unresolved_used(INT(0));
 
 	return o ? io_readv(INT(0), o, iov, count, offset) : PASS;
 }
 
 static long do_read(const long *a)
 {
-	struct ofd *o = lazy_moved(INT(0));
+	struct ofd *o = unresolved_moved(INT(0));
 
 	return o ? io_read_at(INT(0), o, TO(void, 1), (size_t)a[2], IO_NO_OFFSET) : PASS;
 }
 
 static long do_pread64(const long *a)
 {
-	struct ofd *o = a[3] >= 0 ? lazy_used(INT(0)) : NULL;
+	struct ofd *o = a[3] >= 0 ? unresolved_used(INT(0)) : NULL;
 
 	return o ? io_read_at(INT(0), o, TO(void, 1), (size_t)a[2], a[3]) : PASS;
 }
@@ -348,7 +348,7 @@ static long do_preadv2(const long *a)
 
 	if (a[5] == 0)
 		return a[3] >= -1 ? read_vector(a, TO(const struct iovec, 1), INT(2), a[3]) : PASS;
-	if (a[3] == -1 && lazy_moved(INT(0)))
+	if (a[3] == -1 && unresolved_moved(INT(0)))
 		return changed_fd(SYS_preadv2, a);
 	r = fd_hand_over(INT(0));
 	return r < 0 ? r : PASS;
@@ -356,14 +356,14 @@ static long do_preadv2(const long *a)
 
 static long do_lseek(const long *a)
 {
-	struct ofd *o = lazy_moved(INT(0));
+	struct ofd *o = unresolved_moved(INT(0));
 
 	return o ? io_lseek(INT(0), o, a[1], INT(2)) : PASS;
 }
 
 static long synced(int fd, bool full)
 {
-	struct ofd *o = lazy_moved(fd);
+	struct ofd *o = unresolved_moved(fd);
 
 	return o ? sync_file(fd, o, full) : PASS;
 }
@@ -374,13 +374,13 @@ static long do_fdatasync(const long *a) { return synced(INT(0), false); }
 static long do_sync(const long *a)
 {
 	(void)a;
-	meta_settle_for_sync();
+	by_name_settle_for_sync();
 	return PASS;
 }
 
 static long do_syncfs(const long *a)
 {
-	long failed = meta_settle_for_syncfs(INT(0));
+	long failed = by_name_settle_for_syncfs(INT(0));
 	long r = kernel(SYS_syncfs, a);
 
 	return r == 0 ? failed : r;
@@ -397,7 +397,7 @@ static long do_sync_file_range(const long *a)
 static long do_mmap(const long *a)
 {
 	if (!(a[3] & MAP_ANONYMOUS))
-		meta_map(INT(4), (a[3] & MAP_SHARED) && (a[2] & PROT_WRITE));
+		by_name_map(INT(4), (a[3] & MAP_SHARED) && (a[2] & PROT_WRITE));
 	return PASS;
 }
 
@@ -415,11 +415,11 @@ static long do_splice(const long *a)
 
 static long do_ioctl(const long *a)
 {
-	struct meta_change c;
+	struct by_name_change c;
 	int r;
 
 	if (hook_ioctl_clones((unsigned long)a[1])) {
-		r = meta_change_fd(&c, INT(0));
+		r = by_name_change_fd(&c, INT(0));
 		return changed(&c,
 		               r < 0 ? r : hook_before_ioctl(INT(0), (unsigned long)a[1], TO(const void, 2)),
 		               SYS_ioctl, a);
@@ -458,20 +458,21 @@ static long do_flock(const long *a)
 
 /* ---- size, space, attributes ---- */
 
-static long change_file(int fd, const long *a) { return change(meta_release_fd(fd), a); }
+static long change_file(int fd, const long *a) { return change(by_name_release_fd(fd), a); }
 
 static long change_named(int dirfd, const char *path, int flags, const long *a)
 {
-	return change(
-		!path && (flags & AT_EMPTY_PATH) ? meta_release_fd(dirfd) : meta_release_at(dirfd, path), a);
+	return change(!path && (flags & AT_EMPTY_PATH) ? by_name_release_fd(dirfd)
+	                                               : by_name_release_at(dirfd, path),
+	              a);
 }
 
 static long do_ftruncate(const long *a) { return changed_fd(SYS_ftruncate, a); }
 
 static long do_truncate(const long *a)
 {
-	struct meta_change c;
-	int r = meta_change_path(&c, PATH(0));
+	struct by_name_change c;
+	int r = by_name_change_path(&c, PATH(0));
 
 	return changed(&c, r, SYS_truncate, a);
 }
@@ -500,14 +501,14 @@ static long do_file_setattr(const long *a) { return change_named(INT(0), PATH(1)
 static long do_setrlimit(const long *a)
 {
 	if (INT(0) == RLIMIT_FSIZE)
-		meta_limit_changes();
+		by_name_limit_changes();
 	return PASS;
 }
 
 static long do_prlimit64(const long *a)
 {
 	if (INT(1) == RLIMIT_FSIZE && a[2])
-		meta_limit_changes();
+		by_name_limit_changes();
 	return PASS;
 }
 
@@ -550,12 +551,12 @@ static long do_statx(const long *a)
 static long renamed(long number, const long *a, int fromfd, const char *from, int tofd, const char *to,
                     bool exchange)
 {
-	struct meta_rename move;
+	struct by_name_rename move;
 	long r;
 
-	meta_rename_prepare(&move, fromfd, from, tofd, to, exchange);
+	by_name_rename_prepare(&move, fromfd, from, tofd, to, exchange);
 	r = kernel(number, a);
-	meta_rename_done(&move, r == 0);
+	by_name_rename_done(&move, r == 0);
 	return r;
 }
 
@@ -569,25 +570,25 @@ static long linked(long number, const long *a, int tofd, const char *to)
 	long r = kernel(number, a);
 
 	if (r == 0)
-		meta_link_done(tofd, to);
+		by_name_link_done(tofd, to);
 	return r;
 }
 
 static long do_linkat(const long *a)
 {
-	meta_link_prepare(INT(0), PATH(1), a[4] & AT_SYMLINK_FOLLOW);
+	by_name_link_prepare(INT(0), PATH(1), a[4] & AT_SYMLINK_FOLLOW);
 	return linked(SYS_linkat, a, INT(2), PATH(3));
 }
 
 static long unlinked(long number, const long *a, int dirfd, const char *path)
 {
-	struct meta_unlink u;
+	struct by_name_unlink u;
 	long r;
 
-	meta_unlink_prepare(&u, dirfd, path);
+	by_name_unlink_prepare(&u, dirfd, path);
 	r = kernel(number, a);
 	if (r == 0)
-		meta_unlink_done(&u);
+		by_name_unlink_done(&u);
 	return r;
 }
 
@@ -595,7 +596,7 @@ static long removed(long number, const long *a, int dirfd, const char *path)
 {
 	long r = kernel(number, a);
 
-	if ((r == -ENOTEMPTY || r == -EEXIST) && meta_rmdir_again(dirfd, path))
+	if ((r == -ENOTEMPTY || r == -EEXIST) && by_name_rmdir_again(dirfd, path))
 		r = kernel(number, a);
 	return r;
 }
@@ -663,11 +664,11 @@ static long do_exit_group(const long *a)
 /* The end of one thread, and of the process when it is the last: our own would only make it wait. */
 static long do_exit(const long *a)
 {
-	if (engage_config && apart_alone()) {
+	if (attach_config && apart_alone()) {
 		process_exit();
 		return kernel(SYS_exit_group, a);
 	}
-	meta_settle_all();
+	by_name_settle_all();
 	return PASS;
 }
 
@@ -710,7 +711,7 @@ static long given_up(long number, const long *a, int ids, enum credentials_chang
 
 	for (int i = 0; i < ids; i++)
 		all &= INT(i) != -1;
-	if (!all || (engage_config && !fd_foreign_process() && !apart_alone()))
+	if (!all || (attach_config && !fd_foreign_process() && !apart_alone()))
 		credentials_of_thread();
 	return all ? with_rights(change, number, a, false) : PASS;
 }
@@ -824,7 +825,7 @@ static long do_renameat(const long *a)
 #ifdef SYS_link
 static long do_link(const long *a)
 {
-	meta_link_prepare(AT_FDCWD, PATH(0), false);
+	by_name_link_prepare(AT_FDCWD, PATH(0), false);
 	return linked(SYS_link, a, AT_FDCWD, PATH(1));
 }
 #endif
@@ -987,7 +988,7 @@ go_on *hook_syscall(long *call)
 	unsigned long number = (unsigned long)call[0];
 	long r = PASS;
 
-	if (engage_config && number < sizeof handlers / sizeof *handlers && handlers[number])
+	if (attach_config && number < sizeof handlers / sizeof *handlers && handlers[number])
 		r = handlers[number](call + 1);
 	if (r == PASS)
 		return real_ready ? real.syscall : syscall_here;

@@ -36,8 +36,8 @@ static void before_standard(void)
 	int before = errno;
 
 	for (int fd = 0; fd <= 2; fd++)
-		if (fdtable_get(fd) || lazy_is(fd))
-			fd_use_unmodelled(fd, THROUGH_STANDARD_FD);
+		if (fdtable_get(fd) || unresolved_is(fd))
+			fd_use_unmodelled(fd, BYPASS_STANDARD_FD);
 	errno = before;
 }
 
@@ -70,7 +70,7 @@ EXPORT int daemon(int nochdir, int noclose)
 
 	if (!noclose)
 		before_standard();
-	engage_retire_dir(NULL);
+	attach_retire_dir(NULL);
 	process_forks_and_ends = true;
 	r = real.daemon(nochdir, noclose);
 	process_forks_and_ends = false;
@@ -91,8 +91,8 @@ EXPORT void backtrace_symbols_fd(void *const *addresses, int count, int fd)
 {
 	int before = errno;
 
-	if (fdtable_get(fd) || lazy_is(fd))
-		fd_use_unmodelled(fd, THROUGH_STDIO);
+	if (fdtable_get(fd) || unresolved_is(fd))
+		fd_use_unmodelled(fd, BYPASS_STDIO);
 	errno = before;
 	real.backtrace_symbols_fd(addresses, count, fd);
 }
@@ -101,7 +101,7 @@ static void settle_all(void)
 {
 	int before = errno;
 
-	meta_settle_all();
+	by_name_settle_all();
 	errno = before;
 }
 
@@ -109,7 +109,7 @@ static void limit_changes(void)
 {
 	int before = errno;
 
-	meta_limit_changes();
+	by_name_limit_changes();
 	errno = before;
 }
 

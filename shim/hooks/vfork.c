@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* hook_vfork: see hooks/vfork.h. */
+/* vfork: see hooks/vfork.h. */
 #include "hooks/vfork.h"
 
 #include "hooks/hook.h"
@@ -49,7 +49,7 @@ struct vfork_slot *hook_vfork_enter(pid_t (**next)(void))
 #endif
 	}
 	*next = real.vfork;
-	if (!engage_config || depth == NESTED_MAX)
+	if (!attach_config || depth == NESTED_MAX)
 		return NULL;
 	slot = &slots[depth++];
 	slot->next = real.vfork;

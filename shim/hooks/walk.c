@@ -26,7 +26,7 @@ static int visit(const char *path, const struct stat *found, int type)
 	struct stat now = *found;
 
 	if (type == FTW_F)
-		meta_refresh_stat(&now);
+		by_name_refresh_stat(&now);
 	return walk->each(path, &now, type);
 }
 
@@ -35,7 +35,7 @@ static int visit_at(const char *path, const struct stat *found, int type, struct
 	struct stat now = *found;
 
 	if (type == FTW_F)
-		meta_refresh_stat(&now);
+		by_name_refresh_stat(&now);
 	return walk->each_at(path, &now, type, where);
 }
 
@@ -43,7 +43,7 @@ static int visit_at(const char *path, const struct stat *found, int type, struct
 	const struct walk this = {.member = (function)}; \
 	const struct walk *outer = walk; \
 	int r; \
-	if (!engage_config || !(function)) \
+	if (!attach_config || !(function)) \
 		return unwatched; \
 	walk = &this; \
 	r = (call); \
@@ -82,7 +82,7 @@ EXPORT int nftw64(const char *path, __nftw64_func_t each, int descriptors, int f
 static FTSENT *refreshed(FTSENT *entry)
 {
 	if (entry && entry->fts_info == FTS_F && entry->fts_statp)
-		meta_refresh_stat(entry->fts_statp);
+		by_name_refresh_stat(entry->fts_statp);
 	return entry;
 }
 
@@ -97,13 +97,13 @@ static FTSENT *all_refreshed(FTSENT *list)
 static void before_sort(const FTS *walk_state)
 {
 	if (walk_state && walk_state->fts_compar)
-		meta_settle_all();
+		by_name_settle_all();
 }
 
 EXPORT FTS *fts_open(char *const *paths, int options, int (*compare)(const FTSENT **, const FTSENT **))
 {
 	if (compare)
-		meta_settle_all();
+		by_name_settle_all();
 	return real.fts_open(paths, options, compare);
 }
 
@@ -123,7 +123,7 @@ EXPORT FTS64 *fts64_open(char *const *paths, int options,
                          int (*compare)(const FTSENT64 **, const FTSENT64 **))
 {
 	if (compare)
-		meta_settle_all();
+		by_name_settle_all();
 	return (FTS64 *)(void *)real.fts64_open(
 		paths, options, (int (*)(const FTSENT **, const FTSENT **))(void (*)(void))compare);
 }

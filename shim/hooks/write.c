@@ -14,12 +14,12 @@
 #define PASS_LAZY(fd, size, o, next) \
 	do { \
 		uint32_t counted; \
-		if (lazy_is(fd)) { \
-			(o) = lazy_write(fd, size, &counted); \
+		if (unresolved_is(fd)) { \
+			(o) = unresolved_write(fd, size, &counted); \
 			if (!(o)) { \
 				ssize_t passed = (next); \
 				if (counted) \
-					lazy_written(fd, counted); \
+					unresolved_written(fd, counted); \
 				return passed; \
 			} \
 		} else { \
@@ -30,7 +30,7 @@
 /* Written through: nothing else is to be asked. */
 static bool is_through(int fd, struct ofd *o)
 {
-	return atomic_load(&atomic_load(&o->file)->mode) == FILE_THROUGH && !lazy_is(fd) &&
+	return atomic_load(&atomic_load(&o->file)->mode) == FILE_THROUGH && !unresolved_is(fd) &&
 	       fdtable_get(fd) == o;
 }
 
@@ -70,7 +70,7 @@ EXPORT ssize_t write(int fd, const void *buf, size_t size)
 
 	if (__builtin_expect(o != NULL, 0))
 		return write_managed(fd, o, buf, size);
-	if (lazy_is(fd))
+	if (unresolved_is(fd))
 		return write_noted(fd, buf, size);
 	/* it may have become known since */
 	o = fdtable_get(fd);
@@ -100,7 +100,7 @@ static __attribute__((noinline)) ssize_t write_at(ssize_t (*next)(int, const voi
 /* A negative offset is an error for the kernel to name, and -1 means something else to io_writev. */
 #define WRITE_AT(next, fd, buf, size, offset) \
 	struct ofd *o = fdtable_get(fd); \
-	if (__builtin_expect(o || lazy_is(fd) || fdtable_get(fd), 0) && (offset) >= 0) \
+	if (__builtin_expect(o || unresolved_is(fd) || fdtable_get(fd), 0) && (offset) >= 0) \
 		return write_at(next, fd, o, buf, size, offset); \
 	return (next)(fd, buf, size, offset)
 
@@ -136,12 +136,12 @@ EXPORT ssize_t pwritev64(int fd, const struct iovec *iov, int count, off64_t off
 /* Not the C library's, which may be cancelled in the middle. */
 static long write_with(int fd, const struct iovec *iov, int count, off64_t offset, int flags)
 {
-	struct meta_change change;
-	long r = meta_change_fd(&change, fd);
+	struct by_name_change change;
+	long r = by_name_change_fd(&change, fd);
 
 	r = r < 0 ? r : sys_raw(SYS_pwritev2, fd, (long)iov, count, offset, 0, flags);
 	journal_touched();
-	meta_change_end(&change);
+	by_name_change_end(&change);
 	return r;
 }
 

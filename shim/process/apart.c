@@ -29,7 +29,7 @@ static void visit_fork(struct file *f, void *ctx)
 	if (g.nested)
 		stage_interrupt(f);
 	if (f->refs && f->mode != FILE_THROUGH)
-		engage_through(f, THROUGH_FORK, g.nested);
+		attach_bypass(f, BYPASS_FORK, g.nested);
 	file_unlock(f, g);
 }
 
@@ -39,28 +39,28 @@ long apart_fork(long (*make)(const long *arguments), const long *arguments)
 	bool interrupted;
 	long r;
 
-	if (!engage_config || fd_foreign_process())
+	if (!attach_config || fd_foreign_process())
 		return make(arguments);
 	signals = sys_block_signals();
-	engage_pause();
-	lazy_clear_all();
+	attach_pause();
+	unresolved_clear_all();
 	interrupted = stage_forks();
 	file_for_each(visit_fork, NULL);
 	r = make(arguments);
 	if (r != 0) {
-		engage_unpause();
+		attach_unpause();
 	} else {
 		/* The kernel wiped the alive page: nothing here is managed any more. */
 		lock_after_fork();
 		thread_after_fork();
 		engine_after_fork();
-		strict_after_fork();
+		visibility_after_fork();
 		journal_after_fork();
-		engage_forget(interrupted);
+		attach_forget(interrupted);
 		family_forget(interrupted);
-		own_fd_close_all();
+		internal_fd_close_all();
 		fdtable_reset();
-		lazy_fork_child();
+		unresolved_fork_child();
 		file_pools_reset();
 	}
 	sys_restore_signals(signals);
@@ -69,10 +69,10 @@ long apart_fork(long (*make)(const long *arguments), const long *arguments)
 
 void apart_clone(void)
 {
-	if (!engage_config || fd_foreign_process())
+	if (!attach_config || fd_foreign_process())
 		return;
-	lazy_clear_all();
-	engage_refuse(THROUGH_FORK);
+	unresolved_clear_all();
+	attach_refuse(BYPASS_FORK);
 }
 
 enum credentials_change apart_namespaces(int flags)
@@ -103,17 +103,17 @@ struct apart apart_begin(bool files)
 {
 	struct apart a = {.stopped = false};
 
-	if (!engage_config || fd_foreign_process())
+	if (!attach_config || fd_foreign_process())
 		return a;
 	/* descriptors then mean one thing here and another there */
 	if (files && !apart_alone())
-		engage_refuse(THROUGH_UNKNOWN_FD);
+		attach_refuse(BYPASS_UNKNOWN_FD);
 	if (thread_count() == 0)
 		return a;
-	meta_settle_all();
+	by_name_settle_all();
 	a.signals = sys_block_signals();
-	engage_pause();
-	strict_stop();
+	attach_pause();
+	visibility_stop();
 	journal_stop();
 	engine_stop();
 	a.stopped = true;
@@ -124,8 +124,8 @@ void apart_end(struct apart a)
 {
 	if (!a.stopped)
 		return;
-	engage_unpause();
+	attach_unpause();
 	if (engine_resume() < 0)
-		engage_refuse(THROUGH_NO_THREAD);
+		attach_refuse(BYPASS_NO_THREAD);
 	sys_restore_signals(a.signals);
 }

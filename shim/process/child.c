@@ -32,7 +32,7 @@ static __thread struct {
 
 static void inherit_all(void)
 {
-	file_give_up_all(THROUGH_INHERITED);
+	file_give_up_all(BYPASS_INHERITED);
 	left.too_many = true;
 }
 
@@ -46,13 +46,13 @@ static void visit_hold(struct file *f, void *ctx)
 	file_restore(f);
 	if (f->mode == FILE_THROUGH)
 		return;
-	/* the lock even if nothing is staged: somebody may be about to engage it who has not seen the hold */
+	/* the lock even if nothing is staged: somebody may be about to attach it who has not seen the hold */
 	g = file_lock(f);
 	if (g.nested)
 		stage_interrupt(f);
 	/* nothing holds the others of the family back while the new program begins */
-	if (engage_others_have(f) && engage_stays_open(f))
-		engage_through(f, THROUGH_INHERITED, g.nested);
+	if (attach_others_have(f) && attach_stays_open(f))
+		attach_bypass(f, BYPASS_INHERITED, g.nested);
 	else if (f->mode == FILE_ENGAGED && f->arena)
 		flush_hand_over(f, g.nested);
 	file_unlock(f, g);
@@ -60,9 +60,10 @@ static void visit_hold(struct file *f, void *ctx)
 
 void child_vfork_prepare(struct child_vfork *v)
 {
-	*v = (struct child_vfork){.signals = sys_block_signals(), .tid = lock_tid, .outer = alive_vforked};
+	*v = (struct child_vfork){
+		.signals = sys_block_signals(), .tid = lock_tid, .outer = fork_guard_vforked};
 	left.known = false;
-	if (alive_elsewhere())
+	if (fork_guard_elsewhere())
 		return;
 	left.too_many = false;
 	left.strays = 0;
@@ -73,10 +74,10 @@ void child_vfork_prepare(struct child_vfork *v)
 void child_vfork_child(const struct child_vfork *v)
 {
 	lock_tid = 0;
-	alive_vforked = true;
+	fork_guard_vforked = true;
 	/* they would be closed by exec, too; and until then be in the way of the child's own numbers and locks */
 	if (!v->outer)
-		own_fd_close_copies();
+		internal_fd_close_copies();
 	sys_restore_signals(v->signals);
 }
 
@@ -98,7 +99,7 @@ static void refresh(struct file *f)
 	journal_file_changed(f);
 	if (flush_first(f) || fd < 0)
 		return;
-	engage_refresh(f, fd);
+	attach_refresh(f, fd);
 	/* holes where space was reserved: it may have been cut off */
 	if (f->sparse)
 		prealloc_trim(f, fd);
@@ -106,7 +107,7 @@ static void refresh(struct file *f)
 
 static void visit_unhold(struct file *f, void *ctx)
 {
-	enum through_reason why;
+	enum bypass_reason why;
 	struct file_guard g;
 
 	(void)ctx;
@@ -115,12 +116,12 @@ static void visit_unhold(struct file *f, void *ctx)
 	g = file_lock(f);
 	if (g.nested)
 		stage_interrupt(f);
-	why = atomic_exchange(&f->give_up, THROUGH_NONE);
+	why = atomic_exchange(&f->give_up, BYPASS_NONE);
 	if (f->refs != 0 && f->mode != FILE_THROUGH) {
-		if (why == THROUGH_NONE && flags_changed(f))
-			why = THROUGH_INHERITED;
-		if (why != THROUGH_NONE)
-			engage_through(f, why, g.nested);
+		if (why == BYPASS_NONE && flags_changed(f))
+			why = BYPASS_INHERITED;
+		if (why != BYPASS_NONE)
+			attach_bypass(f, why, g.nested);
 		else if (f->mode == FILE_ENGAGED && f->arena)
 			refresh(f);
 	}
@@ -142,16 +143,16 @@ static bool is_stray(int fd)
 void child_vfork_parent(const struct child_vfork *v, bool made)
 {
 	lock_tid = v->tid;
-	alive_vforked = v->outer;
+	fork_guard_vforked = v->outer;
 	if (made && !left.known)
 		inherit_all(); /* killed, or a system call that no hook saw: who knows what it passed on */
 	left.known = false;
 	inherit_release(); /* the child took it, and did not come back */
-	if (!alive_elsewhere()) {
+	if (!fork_guard_elsewhere()) {
 		if (left.strays > 0 || left.too_many)
-			for (int fd = lazy_next(0); fd >= 0; fd = lazy_next(fd + 1))
+			for (int fd = unresolved_next(0); fd >= 0; fd = unresolved_next(fd + 1))
 				if (is_stray(fd))
-					lazy_clear(fd);
+					unresolved_clear(fd);
 		file_for_each(visit_unhold, NULL);
 		file_unhold();
 	}
@@ -184,7 +185,7 @@ static void note_inherited(int fd)
 	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO, &st) < 0) {
 		inherit_all();
 	} else if ((st.stx_mode & S_IFMT) == S_IFREG) {
-		file_give_up(sys_dev_of(&st), st.stx_ino, THROUGH_INHERITED);
+		file_give_up(sys_dev_of(&st), st.stx_ino, BYPASS_INHERITED);
 		note_stray(sys_dev_of(&st), st.stx_ino);
 	}
 }
@@ -196,7 +197,7 @@ void child_exec_prepare(void)
 	const struct sys_dirent *d;
 
 	left.known = true;
-	if (!alive_page && !lazy_any())
+	if (!fork_guard_page && !unresolved_any())
 		return; /* nothing is managed */
 	entries.fd = sys.openat(AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
 	if (entries.fd < 0) {
@@ -261,7 +262,7 @@ static bool inherits(int fd, bool by_actions)
 
 static void visit_spawn(struct file *f, void *ctx)
 {
-	enum through_reason why;
+	enum bypass_reason why;
 	struct file_guard g;
 
 	(void)ctx;
@@ -271,9 +272,9 @@ static void visit_spawn(struct file *f, void *ctx)
 	g = file_lock(f);
 	if (g.nested)
 		stage_interrupt(f);
-	why = atomic_exchange(&f->give_up, THROUGH_NONE);
-	if (f->refs != 0 && why != THROUGH_NONE)
-		engage_through(f, why, g.nested);
+	why = atomic_exchange(&f->give_up, BYPASS_NONE);
+	if (f->refs != 0 && why != BYPASS_NONE)
+		attach_bypass(f, why, g.nested);
 	else if (f->mode == FILE_ENGAGED && f->arena)
 		flush_hand_over(f, g.nested);
 	file_unlock(f, g);
@@ -281,21 +282,21 @@ static void visit_spawn(struct file *f, void *ctx)
 
 void child_spawn_prepare(bool by_actions)
 {
-	if (alive_vforked) {
+	if (fork_guard_vforked) {
 		child_exec_prepare();
 		child_exec_failed(); /* it is still to come to its own end */
 		if (by_actions)
 			inherit_all();
 		return;
 	}
-	for (int fd = lazy_next(0); fd >= 0; fd = lazy_next(fd + 1))
+	for (int fd = unresolved_next(0); fd >= 0; fd = unresolved_next(fd + 1))
 		if (inherits(fd, by_actions))
-			lazy_forget(fd);
+			unresolved_forget(fd);
 	for (int fd = fdtable_next(0, ~0u); fd >= 0; fd = fdtable_next((unsigned)fd + 1, ~0u)) {
 		struct ofd *o = fdtable_get(fd);
 
 		if (o && o->writable && inherits(fd, by_actions))
-			atomic_store(&atomic_load(&o->file)->give_up, THROUGH_INHERITED);
+			atomic_store(&atomic_load(&o->file)->give_up, BYPASS_INHERITED);
 	}
 	file_for_each(visit_spawn, NULL);
 }
@@ -303,7 +304,7 @@ void child_spawn_prepare(bool by_actions)
 void child_give_up(void)
 {
 	log_info("memory or descriptors are about to be shared by clone: nothing is staged any more");
-	engage_stop_all(THROUGH_CLONE);
-	lazy_clear_all();
-	alive_stop();
+	attach_stop_all(BYPASS_CLONE);
+	unresolved_clear_all();
+	fork_guard_stop();
 }

@@ -21,7 +21,7 @@
 enum { CHANGES_MAX = 16 };
 
 /* Nothing is managed and nobody forked, or this process manages nothing. */
-static bool nothing_to_do(void) { return !file_family() || !engage_config || fd_foreign_process(); }
+static bool nothing_to_do(void) { return !file_family() || !attach_config || fd_foreign_process(); }
 
 static enum credentials_change of_ids(long number, const uint32_t wanted[3])
 {
@@ -80,7 +80,7 @@ static void visit_through(struct file *f, void *ctx)
 
 	(void)ctx;
 	if (f->refs && f->mode != FILE_THROUGH)
-		engage_through(f, THROUGH_RIGHTS, g.nested);
+		attach_bypass(f, BYPASS_RIGHTS, g.nested);
 	file_unlock(f, g);
 }
 
@@ -90,7 +90,7 @@ static void leave_family(void)
 	sys_sigset signals;
 
 	file_for_each(visit_through, NULL);
-	strict_stop();
+	visibility_stop();
 	journal_stop();
 	engine_stop();
 	signals = sys_block_signals();
@@ -99,23 +99,23 @@ static void leave_family(void)
 	if (!apart_alone() || stage_forks()) {
 		sys_restore_signals(signals);
 		engine_resume();
-		engage_refuse(THROUGH_RIGHTS);
+		attach_refuse(BYPASS_RIGHTS);
 		log_warn(
 			"ids change while other threads run: memory is still shared with processes of other rights");
 		return;
 	}
-	lazy_clear_all();
+	unresolved_clear_all();
 	family_leave();
-	strict_after_fork();
+	visibility_after_fork();
 	journal_after_fork();
 	engine_after_fork();
-	engage_forget(false);
-	engage_still_stopped();
+	attach_forget(false);
+	attach_still_stopped();
 	family_forget(false);
-	marks_unshare();
-	own_fd_close_all();
+	never_staged_unshare();
+	internal_fd_close_all();
 	fdtable_reset();
-	lazy_fork_child();
+	unresolved_fork_child();
 	file_pools_reset();
 	sys_restore_signals(signals);
 }
@@ -125,15 +125,15 @@ bool credentials_begin(enum credentials_change change)
 	static _Atomic uint32_t changes;
 
 	/* a child that is no member of a family has nothing else of its parent */
-	if (!file_family() && !alive_vforked)
-		marks_unshare();
-	if (change == CREDENTIALS_STAY || nothing_to_do() || (engage_refused() && !family_is_shared()))
+	if (!file_family() && !fork_guard_vforked)
+		never_staged_unshare();
+	if (change == CREDENTIALS_STAY || nothing_to_do() || (attach_refused() && !family_is_shared()))
 		return false;
-	if (file_engaged() > 0 && atomic_fetch_add(&changes, 1) == CHANGES_MAX)
-		engage_refuse(THROUGH_RIGHTS);
-	engage_stop_all(THROUGH_RIGHTS);
+	if (file_attached() > 0 && atomic_fetch_add(&changes, 1) == CHANGES_MAX)
+		attach_refuse(BYPASS_RIGHTS);
+	attach_stop_all(BYPASS_RIGHTS);
 	if (!family_is_shared() || family_spare())
-		engage_abandon_failed();
+		attach_abandon_failed();
 	else if (change == CREDENTIALS_CHANGE)
 		leave_family();
 	return true;
@@ -142,11 +142,11 @@ bool credentials_begin(enum credentials_change change)
 void credentials_end(bool begun)
 {
 	if (begun)
-		engage_rights_changed(THROUGH_RIGHTS);
+		attach_rights_changed(BYPASS_RIGHTS);
 }
 
 void credentials_of_thread(void)
 {
-	if (engage_config && !alive_elsewhere())
-		engage_refuse(THROUGH_RIGHTS);
+	if (attach_config && !fork_guard_elsewhere())
+		attach_refuse(BYPASS_RIGHTS);
 }

@@ -88,7 +88,7 @@ uint32_t family_set_count(const struct family_set *s)
 	return (uint32_t)n;
 }
 
-static int raise_owned(long fd) { return fd < 0 ? (int)fd : own_fd_raise((int)fd); }
+static int raise_owned(long fd) { return fd < 0 ? (int)fd : internal_fd_raise((int)fd); }
 
 /* Address space for the arenas to come; without it each member makes its own. */
 static void reserve_places(struct family *m)
@@ -97,8 +97,8 @@ static void reserve_places(struct family *m)
 	uint64_t most = 0, blocks = 0;
 	void *places, *runs;
 
-	for (uint32_t i = 0; i < engage_config->rule_count; i++) {
-		const struct rule *rule = &engage_config->rules[i];
+	for (uint32_t i = 0; i < attach_config->rule_count; i++) {
+		const struct rule *rule = &attach_config->rules[i];
 
 		if (!arena_geometry(rule->set.mem_bytes, rule->set.block_bytes, &geometry))
 			continue;
@@ -147,7 +147,7 @@ static bool found(void)
 	if (member_fd < 0)
 		return false;
 	if (set_lock(member_fd, family_me) < 0) {
-		own_fd_close(member_fd);
+		internal_fd_close(member_fd);
 		member_fd = -1;
 		return false;
 	}
@@ -165,7 +165,7 @@ static int open_for_child(uint32_t number)
 	log_format(path, sizeof path, "/proc/self/fd/%d", member_fd);
 	fd = raise_owned(sys.openat(AT_FDCWD, path, O_RDWR | O_CLOEXEC, 0));
 	if (fd >= 0 && set_lock(fd, number) < 0) {
-		own_fd_close(fd);
+		internal_fd_close(fd);
 		fd = -1;
 	}
 	return fd;
@@ -222,14 +222,14 @@ bool family_fork_prepare(void)
 	lock_drop(&m->lock, LOCK_FAMILY);
 	if (child_fd < 0)
 		return false;
-	engage_share(child_number);
+	attach_share(child_number);
 	file_for_each(visit_claim, NULL);
 	return true;
 }
 
 void family_fork_parent(void)
 {
-	own_fd_close(child_fd);
+	internal_fd_close(child_fd);
 	child_fd = -1;
 	kill_arm_children(0);
 }
@@ -237,13 +237,13 @@ void family_fork_parent(void)
 static void visit_own(struct file *f, void *ctx)
 {
 	(void)ctx;
-	own_fd_close(file_own_fd(f));
+	internal_fd_close(file_own_fd(f));
 	file_set_own_fd(f, -1);
 }
 
 void family_fork_child(void)
 {
-	own_fd_close(member_fd);
+	internal_fd_close(member_fd);
 	member_fd = child_fd;
 	child_fd = -1;
 	family_me = child_number;
@@ -289,7 +289,7 @@ bool family_move_fd(int fd)
 
 	if (fd != member_fd)
 		return false;
-	other = own_fd_move(fd); /* the lock belongs to the description, not to the number */
+	other = internal_fd_move(fd); /* the lock belongs to the description, not to the number */
 	if (other < 0)
 		return false;
 	member_fd = other;
@@ -309,7 +309,7 @@ bool family_spare(void)
 		alone &= i == family_me || atomic_load(&m->state[i]) == MEMBER_FREE;
 	if (alone) {
 		atomic_store(&m->highest, 0);
-		own_fd_close(member_fd);
+		internal_fd_close(member_fd);
 		member_fd = -1;
 	}
 	lock_drop(&m->lock, LOCK_FAMILY);
@@ -330,7 +330,7 @@ uint32_t family_refused(void)
 {
 	struct family *m = file_family();
 
-	return m && family_set_others(&m->refusing) ? atomic_load(&m->refusal) : THROUGH_NONE;
+	return m && family_set_others(&m->refusing) ? atomic_load(&m->refusal) : BYPASS_NONE;
 }
 
 bool family_member_died(uint32_t member) { return is_dead(member); }
@@ -461,7 +461,7 @@ static int replay(struct file *f)
 {
 	bool own;
 	int fd = repair_fd(f, &own);
-	int r = recover_live_slot(engage_arena_fd(f->arena), f->arena->dir, (uint32_t)f->slot, fd);
+	int r = recover_live_slot(attach_arena_fd(f->arena), f->arena->dir, (uint32_t)f->slot, fd);
 
 	if (own)
 		sys.close(fd);
@@ -496,7 +496,7 @@ static bool come_to_rest(struct file *f)
 		if (!f->damaged)
 			return false;
 		if (f->shared)
-			engage_attach(f);
+			attach_to_arena(f);
 	}
 }
 
@@ -514,7 +514,7 @@ void family_repair(struct file *f)
 	leave_flags(f);
 	if (f->mode != FILE_ENGAGED || !f->arena || f->slot < 0) {
 		if (f->mode == FILE_ENGAGED) {
-			/* he was about to engage it, or had given it back */
+			/* he was about to attach it, or had given it back */
 			f->arena = NULL;
 			f->mode = FILE_PASSIVE;
 			file_engaged_add(-1);
@@ -548,7 +548,7 @@ void family_repair(struct file *f)
 	atomic_store(&slot->used, 1); /* a recovery by path has taken it for finished */
 	f->takeovers = slot->takeovers;
 	takeover_ungate(f, gated);
-	engage_nothing_staged(f);
+	attach_nothing_staged(f);
 	if (!(slot->flags & SLOT_PADDED))
 		f->zero_end = 0; /* a recoverer has cut them off */
 	if (r >= 0)
@@ -558,7 +558,7 @@ void family_repair(struct file *f)
 	fd = file_fd(f);
 	/* (with zeros behind the end the kernel's size is not the file's) */
 	if (fd >= 0 && !f->zero_end)
-		engage_refresh(f, fd);
+		attach_refresh(f, fd);
 	else
 		f->ksize = f->lsize;
 	end_busy(f);
@@ -578,14 +578,14 @@ static void bury(struct file *f)
 	uint32_t slot = 0;
 
 	if (f->mode == FILE_ENGAGED && f->arena && f->slot >= 0) {
-		int fd = engage_arena_fd(f->arena);
+		int fd = attach_arena_fd(f->arena);
 		bool gated = takeover_gate(f);
 
 		if (fd >= 0 && recover_live_slot(fd, f->arena->dir, (uint32_t)f->slot, -1) == 0) {
 			arena_free_slot_blocks(f->arena, (uint32_t)f->slot);
 			takeover_ungate(f, gated);
 			gated = false;
-			engage_nothing_staged(f);
+			attach_nothing_staged(f);
 			/* who opens it next knows nothing of them */
 			journal_retire(f, false);
 			flush_close_own(f);
@@ -596,7 +596,7 @@ static void bury(struct file *f)
 	}
 	if (f->mode == FILE_ENGAGED)
 		file_engaged_add(-1);
-	engage_leave_arena(f);
+	attach_leave_arena(f);
 	/* only now may another file have it */
 	if (a)
 		arena_slot_free(a, slot);
@@ -655,7 +655,7 @@ static bool is_ours_to_sweep(struct file *f, struct sweep *s)
 {
 	sys_sigset signals = sys_block_signals();
 	bool nested = file_retake(f);
-	bool ours = nested || !is_concerned(f, s) || engage_reaches(f);
+	bool ours = nested || !is_concerned(f, s) || attach_reaches(f);
 
 	if (!nested)
 		lock_drop(&f->lock, LOCK_FILE);
@@ -669,7 +669,7 @@ static void keep_for(struct file *f, const struct sweep *s)
 	uint32_t keeper;
 
 	if (f->mode != FILE_ENGAGED || !f->arena || f->slot < 0 || !f->head || !file_local(f)->refs ||
-	    engage_stopped())
+	    attach_stopped())
 		return;
 	keeper = arena_slot_at(f->arena, (uint32_t)f->slot)->keeper;
 	if (keeper != 0 && keeper <= FAMILY_MAX && family_set_has(&s->dead, keeper - 1)) {
@@ -735,7 +735,7 @@ static void visit_arena(struct arena *a, void *ctx)
 		atomic_store(&a->ready, false);
 		file_arena_give(a);
 	} else {
-		if (engage_arena_fd(a) >= 0)
+		if (attach_arena_fd(a) >= 0)
 			arena_reclaim_blocks(a, &s->dead);
 		journal_bury(a, &s->dead);
 	}

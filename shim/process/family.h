@@ -51,8 +51,8 @@ struct family {
 	uint64_t place_bytes;
 	uint8_t *runs; /* and for its table of blocks */
 	uint64_t runs_bytes;
-	struct family_set refusing; /* members that nothing can be staged beside, see engage_refuse */
-	_Atomic uint32_t refusal;   /* enum through_reason: why, as one of them has it */
+	struct family_set refusing; /* members that nothing can be staged beside, see attach_refuse */
+	_Atomic uint32_t refusal;   /* enum bypass_reason: why, as one of them has it */
 };
 enum { FAMILY_PLACES = 16 };
 
@@ -112,9 +112,9 @@ void family_exiting(void);
 /* Withdraws what dead members claim.  No lock held, signals blocked. */
 void family_sweep(void);
 
-/* Nothing can be staged beside that member (enum through_reason says why). */
+/* Nothing can be staged beside that member (enum bypass_reason says why). */
 void family_refuse(uint32_t member, uint32_t why);
-/* Why nothing can be staged beside another member, enum through_reason. */
+/* Why nothing can be staged beside another member, enum bypass_reason. */
 uint32_t family_refused(void);
 
 /* True when that member is another process and has died. */

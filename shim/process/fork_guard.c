@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* alive: see process/fork_guard.h. */
+/* fork_guard: see process/fork_guard.h. */
 #include "process/fork_guard.h"
 
 #include "base/sys.h"
@@ -8,15 +8,15 @@
 
 enum { PAGE_BYTES = 4096 };
 
-_Atomic uint32_t *_Atomic alive_page;
-__thread bool alive_vforked;
+_Atomic uint32_t *_Atomic fork_guard_page;
+__thread bool fork_guard_vforked;
 static _Atomic uint32_t stopped; /* stays 0 */
 
-void alive_stop(void) { atomic_store(&alive_page, &stopped); }
+void fork_guard_stop(void) { atomic_store(&fork_guard_page, &stopped); }
 
-int alive_set(void)
+int fork_guard_set(void)
 {
-	_Atomic uint32_t *page = atomic_load(&alive_page), *expected = NULL;
+	_Atomic uint32_t *page = atomic_load(&fork_guard_page), *expected = NULL;
 
 	if (page == &stopped)
 		return -ECHILD;
@@ -31,7 +31,7 @@ int alive_set(void)
 		}
 		/* before anyone can see it: 0 would say that we are somebody's child */
 		atomic_store(page, 1);
-		if (!atomic_compare_exchange_strong(&alive_page, &expected, page)) {
+		if (!atomic_compare_exchange_strong(&fork_guard_page, &expected, page)) {
 			sys.munmap((void *)page, PAGE_BYTES);
 			page = expected;
 		}

@@ -32,8 +32,8 @@ static void visit_fork(struct file *f, void *ctx)
 	if (g.nested)
 		stage_interrupt(f);
 	if (f->refs && f->mode != FILE_THROUGH) {
-		strict_fork(f, g.nested);
-		engage_through(f, THROUGH_FORK, g.nested);
+		visibility_fork(f, g.nested);
+		attach_bypass(f, BYPASS_FORK, g.nested);
 	}
 	file_unlock(f, g);
 }
@@ -41,10 +41,10 @@ static void visit_fork(struct file *f, void *ctx)
 /* The descriptions are shared from now on: what is only noted has to be known. */
 static void resolve_noted(void)
 {
-	for (int fd = 0; fd < LAZY_FDS; fd++)
-		if (lazy_is(fd))
-			lazy_resolve(fd);
-	lazy_clear_all();
+	for (int fd = 0; fd < UNRESOLVED_FDS; fd++)
+		if (unresolved_is(fd))
+			unresolved_resolve(fd);
+	unresolved_clear_all();
 }
 
 static void visit_before(struct file *f, void *ctx)
@@ -52,15 +52,15 @@ static void visit_before(struct file *f, void *ctx)
 	bool nested = file_lock_again(f); /* signals are blocked */
 
 	*(bool *)ctx = true;
-	if (f->refs && (strict_is(f) || f->rule->set.prealloc_mode == PREALLOC_ZERO)) {
+	if (f->refs && (visibility_is(f) || f->rule->set.prealloc_mode == PREALLOC_ZERO)) {
 		if (nested)
 			stage_interrupt(f);
 		/* others will have it, too */
 		f->zero_never = true;
 		if (f->zero_end)
 			flush_settle(f, nested);
-		if (strict_is(f))
-			strict_fork(f, nested);
+		if (visibility_is(f))
+			visibility_fork(f, nested);
 	}
 	if (!nested)
 		lock_drop(&f->lock, LOCK_FILE);
@@ -71,28 +71,28 @@ void process_fork_prepare(void)
 	sys_sigset signals;
 	bool member, any = false, interrupted;
 
-	if (!engage_config)
+	if (!attach_config)
 		return;
-	if (alive_vforked)
+	if (fork_guard_vforked)
 		child_forks();
 	if (fd_foreign_process())
 		return;
 	signals = sys_block_signals();
-	marks_share();
+	never_staged_share();
 	resolve_noted();
 	fd_fork_prepare();
 	file_for_each(visit_before, &any);
 	if (any)
 		engine_start(); /* watches over what a child may leave when it is killed */
-	engage_pause();
-	/* what another thread has engaged meanwhile; what it may still open is not staged before the fork, and seen
+	attach_pause();
+	/* what another thread has attached meanwhile; what it may still open is not staged before the fork, and seen
 	 * to be shared afterwards */
 	file_for_each(visit_before, &any);
 	interrupted = stage_forks();
 	/* first: what is not changed since then is claimed for the child, too */
 	fdtable_fork_prepare();
 	/* (who has managed nothing yet is asked about what its children stage) */
-	member = !interrupted && alive_set() == 0 && family_fork_prepare();
+	member = !interrupted && fork_guard_set() == 0 && family_fork_prepare();
 	if (!member)
 		file_for_each(visit_fork, NULL);
 	engine_fork_prepare();
@@ -104,14 +104,14 @@ void process_fork_parent(void)
 {
 	struct process_fork was = forking;
 
-	if (!was.watch || alive_vforked)
+	if (!was.watch || fork_guard_vforked)
 		return;
 	forking.watch = 0;
 	engine_fork_parent();
 	if (was.member)
 		family_fork_parent();
 	stage_limit_changes();
-	engage_unpause();
+	attach_unpause();
 	/* the child may come to its end before us, and would leave the arena to us */
 	if (process_forks_and_ends)
 		family_exiting();
@@ -122,27 +122,27 @@ void process_fork_child(void)
 {
 	struct process_fork was = forking;
 
-	if (!was.watch || alive_vforked)
+	if (!was.watch || fork_guard_vforked)
 		return;
 	forking.watch = 0;
 	lock_after_fork();
 	thread_after_fork();
 	engine_after_fork();
-	strict_after_fork();
+	visibility_after_fork();
 	journal_after_fork();
-	alive_set();
+	fork_guard_set();
 	fd_set_process();
 	stage_limit_changes();
-	lazy_fork_child();
+	unresolved_fork_child();
 	if (was.member) {
 		fdtable_fork_child();
 		family_fork_child();
-		engage_fork_child();
+		attach_fork_child();
 		file_fork_child(family_give_up);
 	} else {
-		engage_forget(was.interrupted);
+		attach_forget(was.interrupted);
 		family_forget(was.interrupted);
-		own_fd_close_all();
+		internal_fd_close_all();
 		fdtable_reset();
 		file_pools_reset();
 	}
@@ -152,46 +152,46 @@ void process_fork_child(void)
 
 void process_exec_prepare(void)
 {
-	if (!engage_config)
+	if (!attach_config)
 		return;
-	if (alive_vforked)
+	if (fork_guard_vforked)
 		child_exec_prepare();
 	else if (!fd_foreign_process())
-		engage_stop_all(THROUGH_EXEC);
-	else if (alive_here())
+		attach_stop_all(BYPASS_EXEC);
+	else if (fork_guard_here())
 		child_spawn_prepare(false); /* made by a system call that no hook saw */
 }
 
 void process_exec_failed(void)
 {
-	if (!engage_config)
+	if (!attach_config)
 		return;
-	if (alive_vforked)
+	if (fork_guard_vforked)
 		child_exec_failed();
 	else if (!fd_foreign_process())
-		engage_resume_all(THROUGH_EXEC);
+		attach_resume_all(BYPASS_EXEC);
 }
 
 void process_spawn_prepare(void)
 {
-	if (engage_config)
+	if (attach_config)
 		child_spawn_prepare(false);
 }
 
 void process_spawn_actions_prepare(void)
 {
-	if (engage_config)
+	if (attach_config)
 		child_spawn_prepare(true);
 }
 
 void process_exit(void)
 {
-	if (!engage_config)
+	if (!attach_config)
 		return;
-	if (alive_vforked)
+	if (fork_guard_vforked)
 		child_ends();
 	else if (fd_own_process()) {
-		engage_stop_all(THROUGH_EXIT);
+		attach_stop_all(BYPASS_EXIT);
 		stats_report();
 	}
 }

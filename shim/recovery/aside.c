@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* recover_aside: see recovery/aside.h. */
+/* aside: see recovery/aside.h. */
 #include "recovery/aside.h"
 
 #include "base/kill.h"

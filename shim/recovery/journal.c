@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* recover_journal: see recovery/internal.h and format/journal_format.h.  Everything read here is untrusted. */
+/* internal: see recovery/internal.h and format/journal_format.h.  Everything read here is untrusted. */
 #include "recovery/internal.h"
 
 #include "base/buffer.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* recover_parse: see recovery/parse.h. */
+/* parse: see recovery/parse.h. */
 #include "recovery/parse.h"
 
 #include "base/kill.h"

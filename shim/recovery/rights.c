@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* recover_rights: see recovery/rights.h. */
+/* rights: see recovery/rights.h. */
 #include "recovery/rights.h"
 
 #include "base/buffer.h"

@@ -82,7 +82,7 @@ static void visit_arena(struct foreign_arena *a, const char *path, const struct 
 	for (uint32_t i = 0; i < a->header.slot_count; i++)
 		if (foreign_slot(a, i)->used)
 			out.counters[COUNT_JOURNALED] += foreign_slot(a, i)->journaled;
-	for (int t = 0; t < THROUGH_COUNT; t++)
+	for (int t = 0; t < BYPASS_COUNT; t++)
 		out.through[t] = a->header.live.through[t];
 	v->arena(v->ctx, &out);
 	visit_slots(a, v);

@@ -21,8 +21,8 @@ struct status_arena {
 	uint32_t block_bytes;
 	uint32_t block_count;
 	uint32_t blocks_used;
-	uint64_t counters[COUNT_ALL];    /* of all files, those that are closed included */
-	uint64_t through[THROUGH_COUNT]; /* by enum through_reason */
+	uint64_t counters[COUNT_ALL];   /* of all files, those that are closed included */
+	uint64_t through[BYPASS_COUNT]; /* by enum bypass_reason */
 };
 
 struct status_file {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* recover_target: see recovery/target.h. */
+/* target: see recovery/target.h. */
 #include "recovery/target.h"
 
 #include "base/buffer.h"

@@ -176,7 +176,7 @@ static int create_file(struct arena *a, int dirfd, const struct rule *rule)
 			continue;
 		if (fd < 0)
 			return fd;
-		fd = own_fd_raise(fd);
+		fd = internal_fd_raise(fd);
 		if (fd < 0)
 			return fd;
 		/* shared: every member of the family that maps it locks it; whoever wants to recover it needs it alone */
@@ -185,7 +185,7 @@ static int create_file(struct arena *a, int dirfd, const struct rule *rule)
 			return fd;
 		/* before it was locked, somebody took the still empty file for a dead arena: bytes staged in it would die
 		 * with us */
-		own_fd_close(fd);
+		internal_fd_close(fd);
 	}
 	return -EEXIST;
 }
@@ -311,7 +311,7 @@ int arena_join(const struct arena *a)
 	fd = sys.openat(AT_FDCWD, path, O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0);
 	if (fd < 0)
 		return fd;
-	fd = own_fd_raise(fd);
+	fd = internal_fd_raise(fd);
 	if (fd < 0)
 		return fd;
 	r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st);
@@ -330,7 +330,7 @@ int arena_join(const struct arena *a)
 		own_note((struct arena *)(uintptr_t)a);
 		return fd;
 	}
-	own_fd_close(fd);
+	internal_fd_close(fd);
 	return r;
 }
 
@@ -377,7 +377,7 @@ int arena_create_at(struct arena *a, const char *dir, const struct rule *rule,
 		r = map_file(a, &geometry, place);
 	if (r < 0) {
 		sys.unlinkat(dirfd, a->name, 0);
-		own_fd_close(a->fd);
+		internal_fd_close(a->fd);
 		sys.close(dirfd);
 		staging_dir_remove(dir);
 		return r;
@@ -415,7 +415,7 @@ static void close_all(struct arena *a)
 	unmap(a);
 	if (!a->placed)
 		sys.munmap(a->runs, a->runs_bytes);
-	own_fd_close(a->fd);
+	internal_fd_close(a->fd);
 	a->header = NULL;
 	a->fd = -1;
 }

@@ -206,7 +206,7 @@ struct arena_header {
 	struct {
 		_Atomic uint64_t next_seq;
 		_Atomic uint64_t counters[COUNT_MAX]; /* of files whose slot is gone */
-		_Atomic uint64_t through[32];         /* by enum through_reason */
+		_Atomic uint64_t through[32];         /* by enum bypass_reason */
 		_Atomic uint64_t journaled;           /* of files whose slot is gone */
 		_Atomic uint8_t
 			keepers[FAMILY_MAX]; /* members that have kept something, see staging/takeover.h */
@@ -363,15 +363,15 @@ uint64_t arena_pid_start(pid_t pid);
 
 /* Moves an own descriptor to the high end of the descriptor range, close-on-exec; the new number or -errno
  * (the old one is closed in both cases). */
-int own_fd_raise(int fd);
+int internal_fd_raise(int fd);
 /* Gives another number to an own descriptor; the new one, or -errno and nothing changed. */
-int own_fd_move(int fd);
+int internal_fd_move(int fd);
 /* Own descriptors are shielded from the program.  Lock-free. */
-bool own_fd_is(int fd);
-void own_fd_close(int fd);
+bool internal_fd_is(int fd);
+void internal_fd_close(int fd);
 /* In a child with its own descriptor table and our memory: closes its copies of them. */
-void own_fd_close_copies(void);
+void internal_fd_close_copies(void);
 /* In the child of a fork: closes all of them. */
-void own_fd_close_all(void);
+void internal_fd_close_all(void);
 
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* engage: see staging/attach.h. */
+/* attach: see staging/attach.h. */
 #include "staging/attach.h"
 
 #include "base/buffer.h"
@@ -37,7 +37,7 @@
 
 enum { ARENAS_MAX = 32 };
 
-const struct config *engage_config;
+const struct config *attach_config;
 
 static struct {
 	struct lock lock; /* LOCK_ENGAGE */
@@ -50,15 +50,15 @@ static struct {
 		uint64_t refused_dev;
 	} arenas[ARENAS_MAX];
 	_Atomic uint32_t count;
-	/* by so many (execs under way, exit): nothing becomes engaged, and in files that are nothing is staged any more */
+	/* by so many (execs under way, exit): nothing becomes attached, and in files that are nothing is staged any more */
 	_Atomic uint32_t stopped;
-} engage;
+} attach;
 
-/* Why nothing is staged any more where this process, and those that it forks, live; THROUGH_NONE = it is. */
+/* Why nothing is staged any more where this process, and those that it forks, live; BYPASS_NONE = it is. */
 static _Atomic uint32_t refusal;
 static _Atomic bool refuse_soon; /* an io_uring was seen where no other file can be locked */
 
-int engage_path_of(int fd, char *out)
+int attach_path_of(int fd, char *out)
 {
 	static const char gone[] = " (deleted)";
 	char link[64];
@@ -76,7 +76,7 @@ int engage_path_of(int fd, char *out)
 	return 0;
 }
 
-int engage_staging_dir(const struct rule *rule, const char *path, uint64_t dev, char *out)
+int attach_staging_dir(const struct rule *rule, const char *path, uint64_t dev, char *out)
 {
 	struct statx st;
 	size_t n;
@@ -113,13 +113,13 @@ static bool arena_fits(const struct arena *a, const struct rule *rule, uint64_t 
 
 static struct arena *arena_find(const struct rule *rule, uint64_t dev, bool *refused)
 {
-	for (uint32_t i = 0; i < engage.count; i++) {
-		struct arena *a = engage.arenas[i].arena;
+	for (uint32_t i = 0; i < attach.count; i++) {
+		struct arena *a = attach.arenas[i].arena;
 
 		if (a && arena_fits(a, rule, dev))
 			return a;
-		if (engage.arenas[i].refused == rule &&
-		    (engage.arenas[i].refused_dev == dev || rule->set.staging[0])) {
+		if (attach.arenas[i].refused == rule &&
+		    (attach.arenas[i].refused_dev == dev || rule->set.staging[0])) {
 			*refused = true;
 			return NULL;
 		}
@@ -128,18 +128,18 @@ static struct arena *arena_find(const struct rule *rule, uint64_t dev, bool *ref
 }
 
 /* FASTWRITE_LOG = info.  At an exec or exit every file goes that way. */
-static void say_through(const struct file *f, enum through_reason why)
+static void say_through(const struct file *f, enum bypass_reason why)
 {
 	BUFFER(char, path);
 
-	if (!log_enabled(LOG_INFO) || why == THROUGH_EXEC || why == THROUGH_EXIT)
+	if (!log_enabled(LOG_INFO) || why == BYPASS_EXEC || why == BYPASS_EXIT)
 		return;
 	for (const struct ofd *o = f->ofds; o; o = o->next) {
 		path[0] = '\0';
 		if (ofd_fd(o) >= 0)
-			engage_path_of(ofd_fd(o), path);
+			attach_path_of(ofd_fd(o), path);
 		if (path[0] == '/') {
-			log_info("%s is not staged: %s", path, through_reason_text(why));
+			log_info("%s is not staged: %s", path, bypass_reason_text(why));
 			return;
 		}
 	}
@@ -193,9 +193,9 @@ static int join(uint32_t i, struct arena *a)
 
 	if (fd < 0)
 		return fd;
-	engage.arenas[i].fd = fd;
+	attach.arenas[i].fd = fd;
 	takeover_joined(a);
-	engage.arenas[i].arena = a;
+	attach.arenas[i].arena = a;
 	family_set_add(&a->members, family_me);
 	return 0;
 }
@@ -206,11 +206,11 @@ static int claim_entry(void)
 	for (uint32_t i = 0; i < ARENAS_MAX; i++) {
 		uint32_t expected = 0;
 
-		if (!engage.arenas[i].arena && !engage.arenas[i].refused &&
-		    atomic_compare_exchange_strong(&engage.arenas[i].claimed, &expected, 1)) {
-			uint32_t seen = atomic_load(&engage.count);
+		if (!attach.arenas[i].arena && !attach.arenas[i].refused &&
+		    atomic_compare_exchange_strong(&attach.arenas[i].claimed, &expected, 1)) {
+			uint32_t seen = atomic_load(&attach.count);
 
-			while (seen <= i && !atomic_compare_exchange_weak(&engage.count, &seen, i + 1))
+			while (seen <= i && !atomic_compare_exchange_weak(&attach.count, &seen, i + 1))
 				;
 			return (int)i;
 		}
@@ -251,7 +251,7 @@ static struct arena *arena_of_family(const struct rule *rule, uint64_t dev, bool
 		if (i >= 0 && join((uint32_t)i, j.found) < 0)
 			j.found = NULL;
 		if (i >= 0)
-			atomic_store(&engage.arenas[i].claimed, 0);
+			atomic_store(&attach.arenas[i].claimed, 0);
 		else
 			j.found = NULL;
 	}
@@ -268,11 +268,11 @@ static int join_of_file(const struct file *f)
 	if (i < 0)
 		return r;
 	r = join((uint32_t)i, f->arena);
-	atomic_store(&engage.arenas[i].claimed, 0);
+	atomic_store(&attach.arenas[i].claimed, 0);
 	return r;
 }
 
-void engage_nothing_staged(struct file *f)
+void attach_nothing_staged(struct file *f)
 {
 	f->current = f->head = f->tail = NULL;
 	if (f->blocks > 0 && f->arena)
@@ -286,9 +286,9 @@ void engage_nothing_staged(struct file *f)
 	f->damaged = false;
 }
 
-void engage_leave_arena(struct file *f)
+void attach_leave_arena(struct file *f)
 {
-	engage_nothing_staged(f);
+	attach_nothing_staged(f);
 	journal_file_keep(f);
 	f->zero_end = 0; /* recovery cuts them off */
 	f->arena = NULL;
@@ -300,7 +300,7 @@ void engage_leave_arena(struct file *f)
 static void forget_staged(struct file *f, bool recovered)
 {
 	f->arena = NULL; /* it may be another one by now */
-	engage_leave_arena(f);
+	attach_leave_arena(f);
 	f->busy = 0;
 	f->leased = NULL;
 	/* those that staged there are gone with their holders */
@@ -308,19 +308,19 @@ static void forget_staged(struct file *f, bool recovered)
 		o->pos_mode = POS_KERNEL;
 	if (f->mode == FILE_ENGAGED) {
 		f->mode = recovered ? FILE_PASSIVE : FILE_THROUGH;
-		f->why = recovered ? THROUGH_NONE : THROUGH_FORK;
+		f->why = recovered ? BYPASS_NONE : BYPASS_FORK;
 		file_engaged_add(-1);
 	}
 }
 
-bool engage_reaches(const struct file *f)
+bool attach_reaches(const struct file *f)
 {
-	/* (with nobody else there engage_attach waits for nobody) */
+	/* (with nobody else there attach_to_arena waits for nobody) */
 	return !f->arena || family_set_has(&f->arena->members, family_me) ||
 	       !family_set_others(&f->arena->members) || join_of_file(f) == 0;
 }
 
-void engage_attach(struct file *f)
+void attach_to_arena(struct file *f)
 {
 	while (f->arena && !family_set_has(&f->arena->members, family_me)) {
 		int r = join_of_file(f);
@@ -334,7 +334,7 @@ void engage_attach(struct file *f)
 		/* It cannot be reached from here (another user, another root directory): who staged it has to write it,
 		 * and everybody writes the file through from then on.  Or somebody is just recovering it. */
 		if (r != -EWOULDBLOCK)
-			f->through_wanted = THROUGH_FORK;
+			f->bypass_wanted = BYPASS_FORK;
 		lock_drop(&f->lock, LOCK_FILE);
 		sys_nap(2000000);
 		file_retake(f);
@@ -353,45 +353,45 @@ static struct arena *arena_open(const struct rule *rule, const char *path, uint6
 		return NULL;
 	a = file_arena_take();
 	if (!a) {
-		atomic_store(&engage.arenas[i].claimed, 0);
+		atomic_store(&attach.arenas[i].claimed, 0);
 		return NULL;
 	}
 	family_place(a, &place.map, &place.runs);
-	r = engage_staging_dir(rule, path, dev, dir);
+	r = attach_staging_dir(rule, path, dev, dir);
 	if (r == 0)
 		r = arena_create_at(a, dir, rule, &place);
 	if (r < 0) {
 		file_arena_give(a);
 		if (r != -EMFILE && r != -ENFILE && r != -EFBIG && r != -EAGAIN) {
-			engage.arenas[i].refused = rule;
-			engage.arenas[i].refused_dev = dev;
+			attach.arenas[i].refused = rule;
+			attach.arenas[i].refused_dev = dev;
 			say_refused(rule, dir, r);
 		} /* else: the program's own doing (EAGAIN: mlockall); another file may have more luck */
-		atomic_store(&engage.arenas[i].claimed, 0);
+		atomic_store(&attach.arenas[i].claimed, 0);
 		return NULL;
 	}
 	family_set_add(&a->members, family_me);
 	memory_limit_check(a->fd, a->total_bytes, a->dir);
-	engage.arenas[i].fd = a->fd;
+	attach.arenas[i].fd = a->fd;
 	takeover_joined(a);
-	engage.arenas[i].arena = a;
-	atomic_store(&engage.arenas[i].claimed, 0);
+	attach.arenas[i].arena = a;
+	atomic_store(&attach.arenas[i].claimed, 0);
 	atomic_store(&a->ready, true);
 	return a;
 }
 
-int engage_arena_fd(const struct arena *a)
+int attach_arena_fd(const struct arena *a)
 {
-	for (uint32_t i = 0; i < engage.count; i++)
-		if (engage.arenas[i].arena == a)
-			return engage.arenas[i].fd;
+	for (uint32_t i = 0; i < attach.count; i++)
+		if (attach.arenas[i].arena == a)
+			return attach.arenas[i].fd;
 	return -1;
 }
 
 /* LOCK_ENGAGE held.  Removes arena i if it holds nothing and nobody else has it. */
 static bool arena_close(uint32_t i)
 {
-	struct arena *a = engage.arenas[i].arena;
+	struct arena *a = attach.arenas[i].arena;
 	struct family *m = file_family();
 	bool closes;
 
@@ -401,7 +401,7 @@ static bool arena_close(uint32_t i)
 	/* of members that end at the same time each takes the others for gone: one of them has removed it, and the
 	 * entry may be another arena's by now */
 	if (!atomic_load(&a->ready) || !family_set_has(&a->members, family_me)) {
-		engage.arenas[i].arena = NULL;
+		attach.arenas[i].arena = NULL;
 		lock_drop(&m->lock, LOCK_FAMILY);
 		return false;
 	}
@@ -409,10 +409,10 @@ static bool arena_close(uint32_t i)
 	closes = a->slots_used == 0 && !family_set_others(&a->members);
 	if (closes) {
 		atomic_store(&a->ready, false);
-		engage.arenas[i].arena = NULL;
+		attach.arenas[i].arena = NULL;
 		stats_add(a);
 		journal_destroy(a);
-		a->fd = engage.arenas[i].fd;
+		a->fd = attach.arenas[i].fd;
 		arena_destroy(a);
 		file_arena_give(a);
 	}
@@ -438,16 +438,16 @@ static bool is_modelled(long flags)
 /* A descriptor that this process opened and has not been asked about yet: a second description of the file. */
 static bool adopt_noted(struct file *f, int fd)
 {
-	struct lazy *l = &lazy_fds[fd];
+	struct lazy *l = &unresolved_fds[fd];
 	uint32_t before = atomic_load(&l->state);
 	uint32_t expected = before;
 	bool adopted = false;
 
-	if ((before != LAZY_NOTED && before != LAZY_UNSURE) ||
-	    !atomic_compare_exchange_strong(&l->state, &expected, LAZY_RESOLVING))
+	if ((before != UNRESOLVED_NOTED && before != UNRESOLVED_UNSURE) ||
+	    !atomic_compare_exchange_strong(&l->state, &expected, UNRESOLVED_RESOLVING))
 		return false;
 	/* Only now nobody closes it: is it still what was looked at? */
-	if (lazy_inflight(fd) == 0 && flush_is_the_file(f, fd) == 1) {
+	if (unresolved_inflight(fd) == 0 && flush_is_the_file(f, fd) == 1) {
 		long flags = sys.fcntl(fd, F_GETFL, 0);
 		struct ofd *o;
 
@@ -458,7 +458,7 @@ static bool adopt_noted(struct file *f, int fd)
 		if (!adopted)
 			file_put(f);
 	}
-	atomic_store(&l->state, adopted ? LAZY_NONE : before);
+	atomic_store(&l->state, adopted ? UNRESOLVED_NONE : before);
 	return adopted;
 }
 
@@ -470,37 +470,37 @@ static bool harmless_fd(struct file *f, int fd)
 
 	if (flags < 0 || (flags & O_PATH))
 		return true;
-	return lazy_is(fd) && !fd_is_standard(fd) && is_modelled(flags) && adopt_noted(f, fd);
+	return unresolved_is(fd) && !fd_is_standard(fd) && is_modelled(flags) && adopt_noted(f, fd);
 }
 
 /*
  * Looks for descriptors on the file that came by ways the library does not see: inherited, received over a
- * socket, made by fopen or a raw system call; and for an io_uring.  Why not to engage, or THROUGH_NONE.
+ * socket, made by fopen or a raw system call; and for an io_uring.  Why not to attach, or BYPASS_NONE.
  */
-static enum through_reason scan_descriptors(struct file *f)
+static enum bypass_reason scan_descriptors(struct file *f)
 {
 	BUFFER(char, buf);
 	int dir = sys.openat(AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
 	struct sys_dir entries = {.fd = dir, .buf = buf, .size = BUFFER_BYTES};
-	enum through_reason why = THROUGH_NONE;
+	enum bypass_reason why = BYPASS_NONE;
 	const struct sys_dirent *d;
 	struct statx st;
 
 	if (dir < 0)
-		return THROUGH_UNKNOWN_FD;
-	while (why == THROUGH_NONE && (d = sys_dir_next(&entries)) != NULL) {
+		return BYPASS_UNKNOWN_FD;
+	while (why == BYPASS_NONE && (d = sys_dir_next(&entries)) != NULL) {
 		int fd = sys_dirent_fd(d);
 
-		if (fd < 0 || fd == dir || own_fd_is(fd) || fdtable_get(fd) ||
+		if (fd < 0 || fd == dir || internal_fd_is(fd) || fdtable_get(fd) ||
 		    sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO | STATX_TYPE, &st) < 0)
 			continue;
 		if (st.stx_ino == f->ino && sys_dev_of(&st) == f->dev)
-			why = harmless_fd(f, fd) ? THROUGH_NONE : THROUGH_UNKNOWN_FD;
-		else if ((st.stx_mode & S_IFMT) == 0 && pass_is_io_uring(fd))
-			why = THROUGH_IO_URING;
+			why = harmless_fd(f, fd) ? BYPASS_NONE : BYPASS_UNKNOWN_FD;
+		else if ((st.stx_mode & S_IFMT) == 0 && fd_passing_is_io_uring(fd))
+			why = BYPASS_IO_URING;
 	}
 	if (entries.filled < 0)
-		why = THROUGH_UNKNOWN_FD;
+		why = BYPASS_UNKNOWN_FD;
 	sys.close(dir);
 	return why;
 }
@@ -509,18 +509,18 @@ static enum through_reason scan_descriptors(struct file *f)
  * A descriptor is unknown.  Another thread may be about to open the file, or to write, and will soon have said so; or it
  * will be closed: so it is tried again, less and less often.
  */
-static enum through_reason engage_later(struct file *f)
+static enum bypass_reason attach_later(struct file *f)
 {
 	enum { FIRST = 16, MOST = 1 << 20 };
-	uint32_t after = f->engage_after;
+	uint32_t after = f->attach_after;
 
-	if (f->why != THROUGH_UNKNOWN_FD) {
-		stats_through(f->rule, THROUGH_UNKNOWN_FD);
-		say_through(f, THROUGH_UNKNOWN_FD);
+	if (f->why != BYPASS_UNKNOWN_FD) {
+		stats_through(f->rule, BYPASS_UNKNOWN_FD);
+		say_through(f, BYPASS_UNKNOWN_FD);
 	}
-	f->why = THROUGH_UNKNOWN_FD;
-	f->engage_after = after < FIRST ? FIRST : after < MOST ? 2 * after : after;
-	return THROUGH_COUNT;
+	f->why = BYPASS_UNKNOWN_FD;
+	f->attach_after = after < FIRST ? FIRST : after < MOST ? 2 * after : after;
+	return BYPASS_COUNT;
 }
 
 static bool has_standard_fd(const struct file *f)
@@ -578,7 +578,7 @@ static void probe_direct(struct file *f, const struct statx *st)
 #endif
 }
 
-static void become_through(struct file *f, enum through_reason why)
+static void become_through(struct file *f, enum bypass_reason why)
 {
 	if (f->mode != FILE_THROUGH) {
 		stats_through(f->rule, why);
@@ -600,7 +600,7 @@ static bool has_holes(const struct file *f, const struct statx *st)
 }
 
 /* Members that share a description write to where the other one stages, without looking twice (stage_fast); the
- * others map the arena when they come to the file (engage_attach). */
+ * others map the arena when they come to the file (attach_to_arena). */
 static bool mapped_by_all(const struct file *f, const struct arena *a)
 {
 	for (const struct ofd *o = f->ofds; o; o = o->next)
@@ -642,7 +642,7 @@ static bool may_hold(const struct arena *a, const struct file *f, int fd, const 
 	if (!(st->stx_attributes & STATX_ATTR_ENCRYPTED))
 		return true;
 	size = encryption_of(fd, &there);
-	if (size > 0 && encryption_of(engage_arena_fd(a), &here) == size &&
+	if (size > 0 && encryption_of(attach_arena_fd(a), &here) == size &&
 	    memcmp(&here.policy, &there.policy, (size_t)size) == 0)
 		return true;
 	if (!atomic_exchange(&told, true))
@@ -670,11 +670,11 @@ static bool is_recoverable(const char *path)
 	return sys_raw(SYS_FACCESSAT2, AT_FDCWD, (long)path, READ_OK | WRITE_OK, AT_EACCESS, 0, 0) == 0;
 }
 
-/* LOCK_ENGAGE held.  Returns why not, or THROUGH_NONE. */
-static enum through_reason try_engage(struct file *f, struct ofd *o)
+/* LOCK_ENGAGE held.  Returns why not, or BYPASS_NONE. */
+static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 {
 	BUFFER(char, path);
-	enum through_reason why;
+	enum bypass_reason why;
 	bool busy = false;
 	struct statx st;
 	struct arena *a;
@@ -682,54 +682,54 @@ static enum through_reason try_engage(struct file *f, struct ofd *o)
 
 	if (sys.statx(ofd_fd(o), "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME | 0x2000u /* DIOALIGN */,
 	              &st) < 0)
-		return THROUGH_PATH;
+		return BYPASS_PATH;
 	if (st.stx_nlink == 0)
-		return THROUGH_UNLINKED;
-	if (engage_path_of(ofd_fd(o), path) < 0 || strlen(path) >= ARENA_PATH_MAX)
-		return THROUGH_PATH;
-	if (!habit_allows(f, path))
-		return THROUGH_COUNT;
+		return BYPASS_UNLINKED;
+	if (attach_path_of(ofd_fd(o), path) < 0 || strlen(path) >= ARENA_PATH_MAX)
+		return BYPASS_PATH;
+	if (!staging_policy_allows(f, path))
+		return BYPASS_COUNT;
 	if (has_standard_fd(f))
-		return THROUGH_STANDARD_FD;
+		return BYPASS_STANDARD_FD;
 	if (is_synchronous(ofd_fd(o)))
-		return THROUGH_SYNC;
+		return BYPASS_SYNC;
 	if (!is_recoverable(path)) {
 		log_info("%s is written through: user %u may not write to it by its path, to recover it",
 		         path, sys_geteuid());
-		return THROUGH_RIGHTS;
+		return BYPASS_RIGHTS;
 	}
-	why = marks_why_never(f->dev, f->ino);
-	if (why == THROUGH_NONE) {
+	why = never_staged_why_never(f->dev, f->ino);
+	if (why == BYPASS_NONE) {
 		why = scan_descriptors(f);
 		/* (in a family others would look for it in their own process only) */
-		if (why == THROUGH_UNKNOWN_FD && !family_is_shared())
-			return engage_later(f);
+		if (why == BYPASS_UNKNOWN_FD && !family_is_shared())
+			return attach_later(f);
 	}
-	if (why == THROUGH_IO_URING) {
+	if (why == BYPASS_IO_URING) {
 		atomic_store(&refuse_soon, true);
 		engine_nudge();
 	}
-	if (why != THROUGH_NONE)
+	if (why != BYPASS_NONE)
 		return why;
 	r = engine_start();
 	if (r < 0) /* in a signal handler: with a later write */
-		return r == -EDEADLK ? THROUGH_COUNT : THROUGH_NO_THREAD;
+		return r == -EDEADLK ? BYPASS_COUNT : BYPASS_NO_THREAD;
 	a = arena_for(f, path, &busy);
 	if (busy)
-		return THROUGH_COUNT;
+		return BYPASS_COUNT;
 	if (!a)
-		return THROUGH_NO_ARENA;
+		return BYPASS_NO_ARENA;
 	if (!may_hold(a, f, ofd_fd(o), &st))
-		return THROUGH_ENCRYPTED;
+		return BYPASS_ENCRYPTED;
 	if (f->shared && !mapped_by_all(f, a)) {
-		f->engage_after = FILE_ENGAGE_LATER;
-		return THROUGH_COUNT;
+		f->attach_after = FILE_ENGAGE_LATER;
+		return BYPASS_COUNT;
 	}
 	slot = arena_slot_take(a);
 	if (slot < 0 && slot_reclaim(a))
 		slot = arena_slot_take(a);
 	if (slot < 0)
-		return THROUGH_COUNT; /* all in use by busy files: stay passive, try again with a later write */
+		return BYPASS_COUNT; /* all in use by busy files: stay passive, try again with a later write */
 	/* before it is the file's: a repair of one that is killed here must not take what the slot's last owner left for it */
 	fill_slot(f, a, (uint32_t)slot, path, ofd_fd(o), &st);
 	f->arena = a;
@@ -750,25 +750,25 @@ static enum through_reason try_engage(struct file *f, struct ofd *o)
 	atomic_signal_fence(memory_order_seq_cst);
 	f->slot = slot;
 	kill_step();
-	return THROUGH_NONE;
+	return BYPASS_NONE;
 }
 
 /* Here or by another member of the family who lives. */
-static enum through_reason refused(void)
+static enum bypass_reason refused(void)
 {
-	enum through_reason why = atomic_load(&refusal);
+	enum bypass_reason why = atomic_load(&refusal);
 
-	return why == THROUGH_NONE ? family_refused() : why;
+	return why == BYPASS_NONE ? family_refused() : why;
 }
 
-bool engage_file(struct file *f, struct ofd *o)
+bool attach_file(struct file *f, struct ofd *o)
 {
-	enum through_reason why;
+	enum bypass_reason why;
 
-	if (atomic_load(&engage.stopped) || file_held() || !o->writable)
+	if (atomic_load(&attach.stopped) || file_held() || !o->writable)
 		return false;
 	why = refused();
-	if (why != THROUGH_NONE) {
+	if (why != BYPASS_NONE) {
 		become_through(f, why);
 		return false;
 	}
@@ -780,19 +780,19 @@ bool engage_file(struct file *f, struct ofd *o)
 	 * whoever holds it may wait for this file's lock, or this may be a signal handler that interrupted somebody whom
 	 * the holder waits for. */
 	if (atomic_load(&f->inflight) != 0 || file_held() || file_changing() ||
-	    !lock_try(&engage.lock, lock_self())) {
+	    !lock_try(&attach.lock, lock_self())) {
 		atomic_store(&f->mode, FILE_PASSIVE);
 		file_engaged_undo();
 		return false;
 	}
-	why = try_engage(f, o);
-	lock_drop_fast(&engage.lock, lock_self());
-	if (why == THROUGH_NONE)
+	why = try_attach(f, o);
+	lock_drop_fast(&attach.lock, lock_self());
+	if (why == BYPASS_NONE)
 		return true;
 	f->arena = NULL;
 	f->slot = -1;
 	f->small_seen = 0;
-	if (why == THROUGH_COUNT)
+	if (why == BYPASS_COUNT)
 		f->mode = FILE_PASSIVE;
 	else
 		become_through(f, why);
@@ -800,7 +800,7 @@ bool engage_file(struct file *f, struct ofd *o)
 	return false;
 }
 
-bool engage_stopped(void) { return atomic_load_explicit(&engage.stopped, memory_order_relaxed); }
+bool attach_stopped(void) { return atomic_load_explicit(&attach.stopped, memory_order_relaxed); }
 
 /* The kernel's offset of every description is right, or will be after a hand-over by this process. */
 static bool positions_reachable(const struct file *f)
@@ -811,7 +811,7 @@ static bool positions_reachable(const struct file *f)
 	return true;
 }
 
-void engage_refresh(struct file *f, int fd)
+void attach_refresh(struct file *f, int fd)
 {
 	struct statx st;
 
@@ -823,7 +823,7 @@ void engage_refresh(struct file *f, int fd)
 		journal_file_changed(f);
 }
 
-int engage_release(struct file *f, bool nested)
+int detach_file(struct file *f, bool nested)
 {
 	struct arena *a;
 	uint32_t slot;
@@ -847,7 +847,7 @@ int engage_release(struct file *f, bool nested)
 		f->release_wanted = true;
 		return 0;
 	}
-	strict_drop(f);
+	visibility_drop(f);
 	flush_close_own(f);
 	fd = flush_program_fd(f);
 	if (fd >= 0)
@@ -867,7 +867,7 @@ int engage_release(struct file *f, bool nested)
 	kill_step();
 	arena_slot_free(a, slot);
 	/* the engine removes it when it has been of no use for a while */
-	if (a->slots_used == 0 && !engage_stopped())
+	if (a->slots_used == 0 && !attach_stopped())
 		engine_arm();
 	f->small_seen = 0;
 	f->mode = FILE_PASSIVE;
@@ -882,33 +882,33 @@ int engage_release(struct file *f, bool nested)
 	return 0;
 }
 
-int engage_through(struct file *f, enum through_reason why, bool nested)
+int attach_bypass(struct file *f, enum bypass_reason why, bool nested)
 {
 	struct arena *a = f->arena;
-	int r = engage_release(f, nested);
+	int r = detach_file(f, nested);
 
 	if (r == 0 && f->mode == FILE_ENGAGED && f->arena) {
 		/* until whoever can do it does, nothing more is staged (descriptors/io.c) */
-		f->through_wanted = why;
+		f->bypass_wanted = why;
 	} else if (r == 0 && f->mode == FILE_PASSIVE) {
 		f->mode = FILE_THROUGH;
 		f->why = why;
 		say_through(f, why);
 		/* at the end of the process nothing of it need be written any more */
-		if (a && why != THROUGH_EXIT)
+		if (a && why != BYPASS_EXIT)
 			atomic_fetch_add(&a->header->live.through[why], 1);
 	}
 	return r;
 }
 
-void engage_abandon(struct file *f)
+void attach_abandon(struct file *f)
 {
 	log_error(
 		"closing %s with bytes that cannot be written (error %d): they stay in %s, see `fastwrite recover`",
 		arena_slot_at(f->arena, (uint32_t)f->slot)->path, -f->error, f->arena->dir);
 	flush_close_own(f);
-	strict_drop(f);
-	engage_leave_arena(f);
+	visibility_drop(f);
+	attach_leave_arena(f);
 	f->mode = FILE_THROUGH;
 	file_engaged_add(-1);
 }
@@ -932,7 +932,7 @@ static void visit_idle(struct file *f, void *ctx)
 	if (f->mode == FILE_ENGAGED && f->arena && !f->head && !atomic_load(&f->busy) && !f->damaged &&
 	    (!f->shared || family_set_has(&f->arena->members, family_me)) &&
 	    (!i->arena || f->arena == i->arena) && (!i->reserved || f->prealloc_end != 0))
-		i->done |= engage_release(f, true) == 0;
+		i->done |= detach_file(f, true) == 0;
 	lock_drop_fast(&f->lock, tid);
 }
 
@@ -944,7 +944,7 @@ static bool slot_reclaim(struct arena *a)
 	return i.done;
 }
 
-bool engage_release_reserved(void)
+bool detach_reserved(void)
 {
 	struct idle i = {.reserved = true, .all = true};
 
@@ -953,12 +953,12 @@ bool engage_release_reserved(void)
 }
 
 struct stop {
-	enum through_reason why;
+	enum bypass_reason why;
 	bool failed;
 };
 
 /* Others of the family go on with it: they must find everything in the kernel's hands. */
-bool engage_others_have(const struct file *f)
+bool attach_others_have(const struct file *f)
 {
 	for (const struct ofd *o = f->ofds; f->shared && o; o = o->next)
 		if (family_set_others(&o->holders))
@@ -966,7 +966,7 @@ bool engage_others_have(const struct file *f)
 	return false;
 }
 
-bool engage_stays_open(const struct file *f)
+bool attach_stays_open(const struct file *f)
 {
 	for (int fd = fdtable_next(0, ~0u); fd >= 0; fd = fdtable_next((unsigned)fd + 1, ~0u)) {
 		struct ofd *o = fdtable_get(fd);
@@ -988,8 +988,8 @@ static void visit_stop(struct file *f, void *ctx)
 	if (g.nested)
 		stage_interrupt(f);
 	if (f->refs != 0 && f->mode != FILE_THROUGH) {
-		if (!engage_others_have(f) || (s->why == THROUGH_EXEC && engage_stays_open(f)))
-			r = engage_through(f, s->why, g.nested);
+		if (!attach_others_have(f) || (s->why == BYPASS_EXEC && attach_stays_open(f)))
+			r = attach_bypass(f, s->why, g.nested);
 		else if (f->arena)
 			r = flush_hand_over(f, g.nested);
 	}
@@ -1000,25 +1000,25 @@ static void visit_stop(struct file *f, void *ctx)
 	file_unlock(f, g);
 }
 
-void engage_stop_all(enum through_reason why)
+void attach_stop_all(enum bypass_reason why)
 {
 	struct stop s = {.why = why};
 	sys_sigset signals;
 
-	atomic_fetch_add(&engage.stopped, 1);
+	atomic_fetch_add(&attach.stopped, 1);
 	/* first: whoever comes to have a file now sees that */
-	if (why == THROUGH_EXEC && !file_any())
+	if (why == BYPASS_EXEC && !file_any())
 		return;
 	signals = sys_block_signals();
-	if (why == THROUGH_EXIT)
+	if (why == BYPASS_EXIT)
 		family_exiting();
 	if (family_is_shared())
 		family_sweep();
 	file_for_each(visit_stop, &s);
-	lock_take(&engage.lock, LOCK_ENGAGE);
-	for (uint32_t i = 0; file_family() && i < engage.count; i++)
+	lock_take(&attach.lock, LOCK_ENGAGE);
+	for (uint32_t i = 0; file_family() && i < attach.count; i++)
 		arena_close(i);
-	lock_drop(&engage.lock, LOCK_ENGAGE);
+	lock_drop(&attach.lock, LOCK_ENGAGE);
 	if (s.failed)
 		log_warn(
 			"some bytes could not be written; they stay in the staging directory, see `fastwrite recover`");
@@ -1027,41 +1027,41 @@ void engage_stop_all(enum through_reason why)
 
 static void visit_refuse(struct file *f, void *ctx)
 {
-	const enum through_reason *why = ctx;
+	const enum bypass_reason *why = ctx;
 	struct file_guard g = file_lock(f);
 
 	if (g.nested)
 		stage_interrupt(f);
 	if (f->refs != 0 && f->mode != FILE_THROUGH)
-		engage_through(f, *why, g.nested);
+		attach_bypass(f, *why, g.nested);
 	file_unlock(f, g);
 }
 
-void engage_refuse(enum through_reason why)
+void attach_refuse(enum bypass_reason why)
 {
-	uint32_t none = THROUGH_NONE;
+	uint32_t none = BYPASS_NONE;
 
-	if (!engage_config)
+	if (!attach_config)
 		return;
-	/* first: whoever engages a file now is seen below, and whoever comes later sees this */
+	/* first: whoever attaches a file now is seen below, and whoever comes later sees this */
 	atomic_compare_exchange_strong(&refusal, &none, why);
-	if (alive_elsewhere())
+	if (fork_guard_elsewhere())
 		return;
 	family_refuse(family_me, why);
 	file_for_each_shared(visit_refuse, &why);
 }
 
-bool engage_refused(void) { return atomic_load(&refusal) != THROUGH_NONE; }
+bool attach_refused(void) { return atomic_load(&refusal) != BYPASS_NONE; }
 
-void engage_tend(void)
+void attach_tend(void)
 {
 	if (atomic_load(&refuse_soon) && atomic_exchange(&refuse_soon, false))
-		engage_refuse(THROUGH_IO_URING);
+		attach_refuse(BYPASS_IO_URING);
 }
 
 static void visit_resume(struct file *f, void *ctx)
 {
-	enum through_reason why = *(enum through_reason *)ctx;
+	enum bypass_reason why = *(enum bypass_reason *)ctx;
 	struct file_guard g;
 
 	g = file_lock(f);
@@ -1069,15 +1069,15 @@ static void visit_resume(struct file *f, void *ctx)
 		f->mode = FILE_PASSIVE;
 		f->small_seen = 0;
 	}
-	if (f->through_wanted == why)
-		f->through_wanted = THROUGH_NONE;
+	if (f->bypass_wanted == why)
+		f->bypass_wanted = BYPASS_NONE;
 	file_unlock(f, g);
 }
 
-void engage_resume_all(enum through_reason why)
+void attach_resume_all(enum bypass_reason why)
 {
 	/* while another thread tries to exec, nothing may become staged */
-	if (atomic_fetch_sub(&engage.stopped, 1) == 1)
+	if (atomic_fetch_sub(&attach.stopped, 1) == 1)
 		file_for_each(visit_resume, &why);
 }
 
@@ -1088,25 +1088,25 @@ static void visit_abandon(struct file *f, void *ctx)
 	(void)ctx;
 	/* a write that was interrupted ends where it began */
 	if (!g.nested && f->refs && f->mode == FILE_ENGAGED && f->arena && f->error < 0 &&
-	    !engage_others_have(f)) {
+	    !attach_others_have(f)) {
 		sync_note_error(f, f->error);
-		engage_abandon(f);
+		attach_abandon(f);
 	}
 	file_unlock(f, g);
 }
 
-void engage_abandon_failed(void) { file_for_each(visit_abandon, NULL); }
+void attach_abandon_failed(void) { file_for_each(visit_abandon, NULL); }
 
-void engage_rights_changed(enum through_reason why)
+void attach_rights_changed(enum bypass_reason why)
 {
 	sys_sigset signals = sys_block_signals();
 
-	lock_take(&engage.lock, LOCK_ENGAGE);
-	for (uint32_t i = 0; i < engage.count; i++)
-		engage.arenas[i].refused = NULL;
-	lock_drop(&engage.lock, LOCK_ENGAGE);
+	lock_take(&attach.lock, LOCK_ENGAGE);
+	for (uint32_t i = 0; i < attach.count; i++)
+		attach.arenas[i].refused = NULL;
+	lock_drop(&attach.lock, LOCK_ENGAGE);
 	sys_restore_signals(signals);
-	engage_resume_all(why);
+	attach_resume_all(why);
 }
 
 struct retire {
@@ -1122,25 +1122,25 @@ static void visit_retire(struct file *f, void *ctx)
 		return;
 	g = file_lock(f);
 	if (!g.nested && f->mode == FILE_ENGAGED && f->arena == r->arena)
-		engage_release(f, false);
+		detach_file(f, false);
 	file_unlock(f, g);
 }
 
-bool engage_retire_dir(const char *dir)
+bool attach_retire_dir(const char *dir)
 {
 	sys_sigset signals = sys_block_signals();
 	bool any = false;
 
-	for (uint32_t i = 0; i < engage.count; i++) {
-		struct retire r = {.arena = engage.arenas[i].arena};
+	for (uint32_t i = 0; i < attach.count; i++) {
+		struct retire r = {.arena = attach.arenas[i].arena};
 
 		if (!r.arena || (dir && strcmp(r.arena->dir, dir) != 0))
 			continue;
 		file_for_each(visit_retire, &r);
-		lock_take(&engage.lock, LOCK_ENGAGE);
-		if (engage.arenas[i].arena == r.arena)
+		lock_take(&attach.lock, LOCK_ENGAGE);
+		if (attach.arenas[i].arena == r.arena)
 			any |= arena_close(i);
-		lock_drop(&engage.lock, LOCK_ENGAGE);
+		lock_drop(&attach.lock, LOCK_ENGAGE);
 	}
 	sys_restore_signals(signals);
 	return any;
@@ -1158,39 +1158,39 @@ static void visit_rest(struct file *f, void *ctx)
 	lock_drop_fast(&f->lock, tid);
 }
 
-void engage_retire_idle(void)
+void attach_retire_idle(void)
 {
 	file_for_each(visit_rest, NULL);
 	/* (whoever has it may wait for this thread to end) */
-	if (!lock_try(&engage.lock, lock_self()))
+	if (!lock_try(&attach.lock, lock_self()))
 		return;
-	for (uint32_t i = 0; i < engage.count; i++)
-		if (engage.arenas[i].arena && engage.arenas[i].arena->slots_used == 0)
+	for (uint32_t i = 0; i < attach.count; i++)
+		if (attach.arenas[i].arena && attach.arenas[i].arena->slots_used == 0)
 			arena_close(i);
-	lock_drop_fast(&engage.lock, lock_self());
+	lock_drop_fast(&attach.lock, lock_self());
 }
 
-bool engage_move_fd(int fd)
+bool attach_move_fd(int fd)
 {
 	sys_sigset signals = sys_block_signals();
 	bool moved = false;
 
-	lock_take(&engage.lock, LOCK_ENGAGE);
-	for (uint32_t i = 0; i < engage.count && !moved; i++) {
-		if (engage.arenas[i].arena && engage.arenas[i].fd == fd) {
-			int other = takeover_move_fd(own_fd_move, fd);
+	lock_take(&attach.lock, LOCK_ENGAGE);
+	for (uint32_t i = 0; i < attach.count && !moved; i++) {
+		if (attach.arenas[i].arena && attach.arenas[i].fd == fd) {
+			int other = takeover_move_fd(internal_fd_move, fd);
 
 			if (other >= 0)
-				engage.arenas[i].fd = other;
+				attach.arenas[i].fd = other;
 			moved = other >= 0;
 		}
 	}
-	lock_drop(&engage.lock, LOCK_ENGAGE);
+	lock_drop(&attach.lock, LOCK_ENGAGE);
 	sys_restore_signals(signals);
 	return moved;
 }
 
-/* A file that is inherited before it is engaged needs an arena that both sides have. */
+/* A file that is inherited before it is attached needs an arena that both sides have. */
 static void visit_arena(struct file *f, void *ctx)
 {
 	BUFFER(char, path);
@@ -1205,7 +1205,7 @@ static void visit_arena(struct file *f, void *ctx)
 	/* other threads open and close meanwhile */
 	g = file_lock(f);
 	for (const struct ofd *o = f->ofds; o && !rule && f->mode == FILE_PASSIVE; o = o->next)
-		if (o->writable && ofd_fd(o) >= 0 && engage_path_of(ofd_fd(o), path) == 0) {
+		if (o->writable && ofd_fd(o) >= 0 && attach_path_of(ofd_fd(o), path) == 0) {
 			rule = f->rule;
 			dev = f->dev;
 		}
@@ -1214,43 +1214,43 @@ static void visit_arena(struct file *f, void *ctx)
 		arena_open(rule, path, dev);
 }
 
-void engage_pause(void)
+void attach_pause(void)
 {
-	lock_take(&engage.lock, LOCK_ENGAGE);
-	if (!engage_stopped())
+	lock_take(&attach.lock, LOCK_ENGAGE);
+	if (!attach_stopped())
 		file_for_each(visit_arena, NULL);
 }
 
-void engage_unpause(void) { lock_drop(&engage.lock, LOCK_ENGAGE); }
+void attach_unpause(void) { lock_drop(&attach.lock, LOCK_ENGAGE); }
 
-void engage_share(uint32_t member)
+void attach_share(uint32_t member)
 {
-	enum through_reason why = atomic_load(&refusal);
+	enum bypass_reason why = atomic_load(&refusal);
 
-	if (why != THROUGH_NONE) {
+	if (why != BYPASS_NONE) {
 		family_refuse(family_me, why);
 		family_refuse(member, why);
 	}
-	for (uint32_t i = 0; i < engage.count; i++)
-		if (engage.arenas[i].arena)
-			family_set_add(&engage.arenas[i].arena->members, member);
+	for (uint32_t i = 0; i < attach.count; i++)
+		if (attach.arenas[i].arena)
+			family_set_add(&attach.arenas[i].arena->members, member);
 }
 
-void engage_fork_child(void)
+void attach_fork_child(void)
 {
-	engage.lock.word = 0;
-	engage.stopped = false;
+	attach.lock.word = 0;
+	attach.stopped = false;
 	for (uint32_t i = 0; i < ARENAS_MAX; i++)
-		engage.arenas[i].claimed = 0;
+		attach.arenas[i].claimed = 0;
 }
 
-void engage_forget(bool keep_mapped)
+void attach_forget(bool keep_mapped)
 {
-	for (uint32_t i = 0; i < engage.count; i++)
-		if (engage.arenas[i].arena)
-			arena_forget(engage.arenas[i].arena, keep_mapped ? engage.arenas[i].fd : -1);
+	for (uint32_t i = 0; i < attach.count; i++)
+		if (attach.arenas[i].arena)
+			arena_forget(attach.arenas[i].arena, keep_mapped ? attach.arenas[i].fd : -1);
 	journal_forget();
-	memset(&engage, 0, sizeof engage);
+	memset(&attach, 0, sizeof attach);
 }
 
-void engage_still_stopped(void) { atomic_store(&engage.stopped, 1); }
+void attach_still_stopped(void) { atomic_store(&attach.stopped, 1); }

@@ -2,7 +2,7 @@
 /*
  * memory_limit: what this process's memory control group may use.  An arena in memory (tmpfs) counts against it.
  *
- * Called by: engage.
+ * Called by: attach.
  */
 #ifndef FASTWRITE_MEMORY_LIMIT_H
 #define FASTWRITE_MEMORY_LIMIT_H

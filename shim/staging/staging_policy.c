@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* habit: see staging/staging_policy.h. */
+/* staging_policy: see staging/staging_policy.h. */
 #include "staging/staging_policy.h"
 
 #include "config/config.h"
@@ -36,13 +36,13 @@ static uint32_t one_more(const struct file *f, uint32_t times, uint64_t few)
 	return f->head == f->current && f->writes <= few ? times + 1 : 0;
 }
 
-void habit_looked(struct file *f)
+void staging_policy_looked(struct file *f)
 {
 	if (f->mode == FILE_ENGAGED && f->head)
 		f->habit.looks = one_more(f, f->habit.looks, LOOK_WRITES);
 }
 
-void habit_hole(struct file *f, uint64_t offset)
+void staging_policy_hole(struct file *f, uint64_t offset)
 {
 	uint64_t since = f->writes < f->habit.writes ? f->writes : f->writes - f->habit.writes;
 
@@ -69,12 +69,12 @@ static void remember(const struct file *f)
 	atomic_store_explicit(&names[h % NAMES], h, memory_order_relaxed);
 }
 
-void habit_synced(struct file *f)
+void staging_policy_synced(struct file *f)
 {
 	bool asks = adapts(f) && asks_device(&f->rule->set);
 
-	if (asks && f->mode == FILE_PASSIVE && f->small_seen > 0 && f->engage_after <= AFTER_SYNCS) {
-		f->engage_after = AFTER_SYNCS;
+	if (asks && f->mode == FILE_PASSIVE && f->small_seen > 0 && f->attach_after <= AFTER_SYNCS) {
+		f->attach_after = AFTER_SYNCS;
 		f->small_seen = 0;
 	}
 	if (f->mode != FILE_ENGAGED || !f->arena)
@@ -87,14 +87,14 @@ void habit_synced(struct file *f)
 		remember(f);
 }
 
-void habit_closed(struct file *f)
+void staging_policy_closed(struct file *f)
 {
 	if (f->mode == FILE_ENGAGED && f->arena && f->habit.asked > 0 && f->habit.asked <= SYNCS_FEW &&
 	    f->habit.syncs == f->habit.asked && (!f->head || one_more(f, 0, SYNC_WRITES)))
 		remember(f);
 }
 
-bool habit_gives_back(struct file *f)
+bool staging_policy_gives_back(struct file *f)
 {
 	bool adapt = adapts(f);
 	bool looks = !f->head && f->habit.looks >= LOOKS_MAX;
@@ -104,25 +104,25 @@ bool habit_gives_back(struct file *f)
 
 	if (!looks && !syncs && !holes)
 		return false;
-	f->engage_after = adapt && !looks && !holes ? AFTER_SYNCS : FILE_ENGAGE_LATER;
+	f->attach_after = adapt && !looks && !holes ? AFTER_SYNCS : FILE_ENGAGE_LATER;
 	if (adapt && (looks || holes)) {
 		/* it is tried less and less often */
-		f->engage_after <<= f->habit.times;
+		f->attach_after <<= f->habit.times;
 		f->habit.times += f->habit.times < TIMES_MAX;
 	}
 	f->habit.looks = f->habit.syncs = f->habit.holes = 0;
 	return true;
 }
 
-bool habit_allows(struct file *f, const char *path)
+bool staging_policy_allows(struct file *f, const char *path)
 {
 	uint64_t h;
 
-	if (f->engage_after >= AFTER_SYNCS || !adapts(f))
+	if (f->attach_after >= AFTER_SYNCS || !adapts(f))
 		return true;
 	h = hash_of(path);
 	if (atomic_load_explicit(&names[h % NAMES], memory_order_relaxed) != h)
 		return true;
-	f->engage_after = AFTER_SYNCS;
+	f->attach_after = AFTER_SYNCS;
 	return false;
 }

@@ -14,7 +14,7 @@
 struct tally {
 	_Atomic bool used; /* a file of the rule was written to, or might have been */
 	uint64_t totals[COUNT_ALL];
-	_Atomic uint64_t through[THROUGH_COUNT];
+	_Atomic uint64_t through[BYPASS_COUNT];
 };
 
 static const struct config *config;
@@ -56,7 +56,7 @@ void stats_add(const struct arena *a)
 	for (int i = 0; i < COUNT_MAX; i++)
 		t->totals[i] += a->header->live.counters[i];
 	t->totals[COUNT_JOURNALED] += a->header->live.journaled;
-	for (int i = 0; i < THROUGH_COUNT; i++)
+	for (int i = 0; i < BYPASS_COUNT; i++)
 		t->through[i] += a->header->live.through[i];
 }
 
@@ -74,7 +74,7 @@ void stats_used(const struct rule *rule)
 		atomic_store(&t->used, true);
 }
 
-void stats_through(const struct rule *rule, enum through_reason why)
+void stats_through(const struct rule *rule, enum bypass_reason why)
 {
 	struct tally *t = tally_of(rule);
 
@@ -112,11 +112,11 @@ static size_t compose(const struct tally *t, const char *program, const char *ru
 		COUNTED(t, COUNT_SYNCS_ASKED), COUNTED(t, COUNT_SYNCS_DONE), COUNTED(t, COUNT_JOURNALED),
 		COUNTED(t, COUNT_SETTLES));
 
-	for (int i = 1; i < THROUGH_COUNT; i++)
+	for (int i = 1; i < BYPASS_COUNT; i++)
 		if (t->through[i])
 			n += log_format(text + n, size - n, "; %llu files written through: %s",
 			                (unsigned long long)t->through[i],
-			                through_reason_name((enum through_reason)i));
+			                bypass_reason_name((enum bypass_reason)i));
 	n += log_format(text + n, size - n, "\n");
 	return n;
 }
@@ -132,11 +132,11 @@ static size_t compose_json(const struct tally *t, const char *program, const cha
 	for (int i = 0; i < COUNT_ALL; i++)
 		n += log_format(text + n, size - n, ", \"%s\": %llu", counter_names[i], COUNTED(t, i));
 	n += log_format(text + n, size - n, ", \"through\": {");
-	for (int i = 1; i < THROUGH_COUNT; i++) {
+	for (int i = 1; i < BYPASS_COUNT; i++) {
 		if (!t->through[i])
 			continue;
 		n += log_format(text + n, size - n, "%s\"%s\": %llu", comma,
-		                through_reason_name((enum through_reason)i),
+		                bypass_reason_name((enum bypass_reason)i),
 		                (unsigned long long)t->through[i]);
 		comma = ", ";
 	}

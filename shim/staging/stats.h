@@ -14,7 +14,7 @@ void stats_forget(void);
 /* This process has a file of this rule. */
 void stats_used(const struct rule *rule);
 /* A file of this rule is written through that has no arena to count it in. */
-void stats_through(const struct rule *rule, enum through_reason why);
+void stats_through(const struct rule *rule, enum bypass_reason why);
 /* "writes", "bytes", ...: by enum slot_counter. */
 const char *stats_counter_name(int counter);
 /* Writes the summary once, if asked for; raw writes only. */

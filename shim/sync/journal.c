@@ -138,7 +138,7 @@ static int open_file(const struct arena *a, int flags)
 
 	path_of(a, path);
 	fd = sys.openat(AT_FDCWD, path, O_RDWR | O_DIRECT | O_NOFOLLOW | O_CLOEXEC | flags, 0600);
-	return fd < 0 ? fd : own_fd_raise(fd);
+	return fd < 0 ? fd : internal_fd_raise(fd);
 }
 
 static void remove_file(const struct arena *a)
@@ -184,7 +184,7 @@ static void open_new(struct arena *a)
 	if (r == 0 && !sys_still_linked(fd))
 		r = -ESTALE; /* a recovery has taken the empty file for a dead one's */
 	if (r < 0) {
-		own_fd_close(fd);
+		internal_fd_close(fd);
 		if (r == -ESTALE || r == -EWOULDBLOCK) {
 			atomic_store(&j->state, JOURNAL_NONE);
 			return;
@@ -211,7 +211,7 @@ static bool open_known(const struct arena *a)
 		return false;
 	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) < 0 || st.stx_ino != a->journal.ino ||
 	    sys_dev_of(&st) != a->journal.dev || sys.flock(fd, LOCK_SH | LOCK_NB) < 0) {
-		own_fd_close(fd);
+		internal_fd_close(fd);
 		return false;
 	}
 	atomic_store(&fds[file_arena_index(a)], fd + 1);
@@ -741,7 +741,7 @@ void journal_destroy(struct arena *a)
 	if (fd >= 0 && !atomic_load(&j->keep))
 		sys.ftruncate(fd, 0);
 	if (fd >= 0)
-		own_fd_close(fd);
+		internal_fd_close(fd);
 	atomic_store(&fds[file_arena_index(a)], 0);
 	atomic_store(&j->state, JOURNAL_NONE);
 }
@@ -774,7 +774,7 @@ static void visit_move(struct arena *a, void *ctx)
 		sys_nap(100000);
 		take(j);
 	}
-	other = own_fd_move(m->fd);
+	other = internal_fd_move(m->fd);
 	if (other >= 0)
 		atomic_store(&fds[file_arena_index(a)], other + 1);
 	m->done = other >= 0;

@@ -16,7 +16,7 @@
  * Filling a new file with zeros and freeing a half take long: a thread of their own does that, which ends when nothing
  * is left to do.
  *
- * Called by: journal_file, sync, engage, fd.  Lock: LOCK_JOURNAL, inside the file lock.
+ * Called by: journal_file, sync, attach, fd.  Lock: LOCK_JOURNAL, inside the file lock.
  */
 #ifndef FASTWRITE_JOURNAL_H
 #define FASTWRITE_JOURNAL_H

@@ -56,7 +56,7 @@ static bool clean(const struct file *f)
 
 bool journal_file_alone(const struct file *f)
 {
-	return f->rule->set.writers == WRITERS_EXCLUSIVE || (journal_file_leases(f) && strict_proves(f));
+	return f->rule->set.writers == WRITERS_EXCLUSIVE || (journal_file_leases(f) && visibility_proves(f));
 }
 
 /* ---- putting ---- */
@@ -225,7 +225,7 @@ bool journal_file_sync(struct file *f, uint64_t *ticket)
 		f->journal.asked++;
 		return false;
 	}
-	if (f->mode != FILE_ENGAGED || f->through_wanted || f->release_wanted || f->journal.nameless || !a ||
+	if (f->mode != FILE_ENGAGED || f->bypass_wanted || f->release_wanted || f->journal.nameless || !a ||
 	    a->dev != f->dev || !journal_file_alone(f) || !journal_ready(a) || !clean(f) ||
 	    (journal_file_counts(f) && f->journal.arena != a))
 		return false;
@@ -453,7 +453,7 @@ void journal_file_rest(struct file *f)
 {
 	journal_retire(f, false);
 	if (!f->head && !journal_file_counts(f))
-		strict_drop(f);
+		visibility_drop(f);
 	f->journal.asked_ns = sys_now_ns(); /* what could not be done is not tried at once again */
 }
 

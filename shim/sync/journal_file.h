@@ -45,7 +45,7 @@ static inline void journal_file_changed(struct file *f) { f->changed++; }
 void journal_file_flushing(struct file *f, const struct block_run *last);
 /* It got another name, or lost one: entries from now on name it anew; `known`: by what its slot says. */
 void journal_file_named(struct file *f, bool known);
-/* Becomes engaged: nothing is known of what came before. */
+/* Becomes attached: nothing is known of what came before. */
 void journal_file_begin(struct file *f);
 
 /* The program asks for a sync.  True when waiting for *ticket (journal_wait) is all that it takes;

@@ -188,7 +188,7 @@ int sync_file(int fd, struct ofd *o, bool full)
 	/* while the lock was waited for, another thread may have put another file on the number */
 	for (int i = 0; fdtable_get(fd) != o && i < ASK_TRIES; i++) {
 		file_unlock(f, g);
-		o = lazy_moved(fd);
+		o = unresolved_moved(fd);
 		if (!o)
 			return full ? sys.fsync(fd) : sys.fdatasync(fd);
 		f = atomic_load_explicit(&o->file, memory_order_acquire);
@@ -203,7 +203,7 @@ int sync_file(int fd, struct ofd *o, bool full)
 		return r < 0 ? r : full ? sys.fsync(fd) : sys.fdatasync(fd);
 	}
 	count(f, COUNT_SYNCS_ASKED);
-	habit_synced(f);
+	staging_policy_synced(f);
 	if (journal_file_is(f) && sync_journal(f, &g, &r))
 		return r;
 	if (f->arena)

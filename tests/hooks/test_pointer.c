@@ -1027,7 +1027,7 @@ static void every_hook_has_a_line(void **state)
 #define OPTIONAL(result, name, parameters, arguments) #name,
 #define VARIADIC(result, name, base) #name,
 #define ALIAS(result, name, of) #name,
-#include "../../shim/hooks.def"
+#include "../../shim/hooks/hooks.def"
 	};
 	int missing = 0;
 

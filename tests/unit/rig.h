@@ -200,7 +200,7 @@ __attribute__((unused)) static void rig_start(const char *setting, ...)
 	rig_faults_clear();
 	rig_hook_system();
 	fd_set_process();
-	engage_config = &rig_config;
+	attach_config = &rig_config;
 }
 
 __attribute__((unused)) static const char *rig_path(const char *name)
@@ -331,8 +331,8 @@ __attribute__((unused)) static void rig_stop(void)
 	rig_faults_clear();
 	for (int fd = fdtable_next(3, ~0u); fd >= 0; fd = fdtable_next((unsigned)fd + 1, ~0u))
 		rig_close(fd);
-	engage_stop_all(THROUGH_EXEC);
-	engage_resume_all(THROUGH_EXEC);
+	attach_stop_all(BYPASS_EXEC);
+	attach_resume_all(BYPASS_EXEC);
 	sys = sys_kernel;
 	assert_int_not_equal(access(rig_path(".fastwrite"), F_OK), 0);
 	snprintf(command, sizeof command, "rm -rf '%s'", rig_dir);

@@ -241,7 +241,7 @@ static void test_flags_that_a_dead_flusher_left(void **state)
 	g = file_lock(f);
 	damaged = f->damaged;
 	o->pos_mode = POS_KERNEL; /* it is an append's, and goes with the next one */
-	r = engage_through(f, THROUGH_FORK, false);
+	r = attach_bypass(f, BYPASS_FORK, false);
 	flags = fcntl(fd, F_GETFL);
 	/* who has it writes */
 	ofd_local(o)->refs = 1;

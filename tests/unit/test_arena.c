@@ -132,7 +132,7 @@ static void test_create(void **state)
 	other = open(path, O_RDWR);
 	assert_int_equal(flock(other, LOCK_EX | LOCK_NB), -1);
 	close(other);
-	assert_true(own_fd_is(arena.fd));
+	assert_true(internal_fd_is(arena.fd));
 	assert_true(arena_is_own(arena.name));
 	arena_destroy(&arena);
 	assert_false(arena_is_own(arena.name));

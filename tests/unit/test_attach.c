@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* engage: which files are staged, from when on, and what must be written through. */
+/* attach: which files are staged, from when on, and what must be written through. */
 #include "descriptors/never_staged.h"
 #include "rig.h"
 
@@ -22,14 +22,14 @@ static int tear_down(void **state)
 	return 0;
 }
 
-static void through(int fd, enum through_reason why)
+static void through(int fd, enum bypass_reason why)
 {
 	rig_put(fd, 0, 100);
 	rig_put(fd, 100, 100);
 	rig_put(fd, 200, 100);
 	assert_int_equal(rig_file(fd)->mode, FILE_THROUGH);
 	assert_int_equal(rig_file(fd)->why, why);
-	assert_true(file_engaged() == 0);
+	assert_true(file_attached() == 0);
 }
 
 static void test_the_second_write_engages(void **state)
@@ -71,7 +71,7 @@ static void test_released_and_engaged_again(void **state)
 	rig_put(fd, 0, 100);
 	rig_put(fd, 100, 100);
 	g = file_lock(f);
-	assert_int_equal(engage_release(f, false), 0);
+	assert_int_equal(detach_file(f, false), 0);
 	file_unlock(f, g);
 	assert_int_equal(f->mode, FILE_PASSIVE);
 	rig_expect("out", 200);
@@ -82,7 +82,7 @@ static void test_released_and_engaged_again(void **state)
 	rig_expect("out", 400);
 }
 
-static void test_release_that_fails_keeps_it_engaged(void **state)
+static void test_release_that_fails_keeps_it_attached(void **state)
 {
 	int fd = rig_open("out", O_WRONLY);
 	struct file *f = rig_file(fd);
@@ -94,7 +94,7 @@ static void test_release_that_fails_keeps_it_engaged(void **state)
 	faults.pwritev = (struct fault){.at = 1, .error = EIO};
 	faults.pwritev.calls = 0;
 	g = file_lock(f);
-	assert_int_equal(engage_through(f, THROUGH_EXEC, false), -EIO);
+	assert_int_equal(attach_bypass(f, BYPASS_EXEC, false), -EIO);
 	file_unlock(f, g);
 	assert_int_equal(f->mode, FILE_ENGAGED);
 	assert_non_null(f->head);
@@ -109,7 +109,7 @@ static void test_unlinked(void **state)
 
 	(void)state;
 	unlink(rig_path("out"));
-	through(fd, THROUGH_UNLINKED);
+	through(fd, BYPASS_UNLINKED);
 }
 
 /* While it is open; asked again less and less often. */
@@ -124,10 +124,10 @@ static void test_unknown_descriptor(void **state)
 	for (; at < 4000; at += 100) {
 		rig_put(fd, at, 100);
 		assert_int_equal(f->mode, FILE_PASSIVE);
-		assert_true(file_engaged() == 0);
+		assert_true(file_attached() == 0);
 	}
-	assert_int_equal(f->why, THROUGH_UNKNOWN_FD);
-	assert_in_range(f->engage_after, 32, 64);
+	assert_int_equal(f->why, BYPASS_UNKNOWN_FD);
+	assert_in_range(f->attach_after, 32, 64);
 	close(other);
 	for (; at < 12000; at += 100)
 		rig_put(fd, at, 100);
@@ -141,8 +141,8 @@ static void test_mapped(void **state)
 	int fd = rig_open("out", O_RDWR);
 
 	(void)state;
-	marks_never(rig_file(fd)->dev, rig_file(fd)->ino, THROUGH_MMAP);
-	through(fd, THROUGH_MMAP);
+	never_staged_never(rig_file(fd)->dev, rig_file(fd)->ino, BYPASS_MMAP);
+	through(fd, BYPASS_MMAP);
 }
 
 static void test_no_reservation(void **state)
@@ -152,12 +152,12 @@ static void test_no_reservation(void **state)
 	(void)state;
 	/* the arena's own is the first */
 	faults.fallocate = (struct fault){.at = 2, .count = 100, .error = EOPNOTSUPP};
-	through(fd, THROUGH_NO_PREALLOC);
+	through(fd, BYPASS_NO_PREALLOC);
 	rig_expect("out", 300);
 }
 
 /* What becomes of a file whose descriptor is copied to `number`. */
-static enum file_mode with_standard(int number, enum through_reason *why)
+static enum file_mode with_standard(int number, enum bypass_reason *why)
 {
 	int saved = dup(number);
 	int fd = rig_open("out", O_WRONLY);
@@ -182,19 +182,19 @@ static enum file_mode with_standard(int number, enum through_reason *why)
 
 static void test_standard_descriptor(void **state)
 {
-	enum through_reason why;
+	enum bypass_reason why;
 
 	(void)state;
 	for (int number = 0; number <= 2; number++) {
 		assert_int_equal(with_standard(number, &why), FILE_THROUGH);
-		assert_int_equal(why, THROUGH_STANDARD_FD);
+		assert_int_equal(why, BYPASS_STANDARD_FD);
 	}
 }
 
 /* With streams seen only 2 is left, where the C library's own messages go. */
 static void test_standard_descriptor_with_streams(void **state)
 {
-	enum through_reason why;
+	enum bypass_reason why;
 
 	(void)state;
 	fd_streams_seen = true;
@@ -204,7 +204,7 @@ static void test_standard_descriptor_with_streams(void **state)
 	assert_int_equal(in, FILE_ENGAGED);
 	assert_int_equal(out, FILE_ENGAGED);
 	assert_int_equal(err, FILE_THROUGH);
-	assert_int_equal(why, THROUGH_STANDARD_FD);
+	assert_int_equal(why, BYPASS_STANDARD_FD);
 }
 
 static void test_staging_directory(void **state)
@@ -217,12 +217,12 @@ static void test_staging_directory(void **state)
 	assert_int_equal(sys_kernel.statx(AT_FDCWD, rig_dir, 0, STATX_BASIC_STATS, &st), 0);
 	uint64_t dev = ((uint64_t)st.stx_dev_major << 32) | st.stx_dev_minor;
 	snprintf(rule.prefix, sizeof rule.prefix, "%s", rig_dir);
-	assert_int_equal(engage_staging_dir(&rule, rig_path("deep/file"), dev, out), 0);
+	assert_int_equal(attach_staging_dir(&rule, rig_path("deep/file"), dev, out), 0);
 	assert_string_equal(out, rig_path(".fastwrite"));
-	assert_int_equal(engage_staging_dir(&rule, rig_path("deep/file"), dev + 1, out), 0);
+	assert_int_equal(attach_staging_dir(&rule, rig_path("deep/file"), dev + 1, out), 0);
 	assert_string_equal(out, rig_path("deep/.fastwrite"));
 	snprintf(rule.set.staging, sizeof rule.set.staging, "/dev/shm/x");
-	assert_int_equal(engage_staging_dir(&rule, rig_path("deep/file"), dev, out), 0);
+	assert_int_equal(attach_staging_dir(&rule, rig_path("deep/file"), dev, out), 0);
 	assert_string_equal(out, "/dev/shm/x");
 }
 
@@ -234,7 +234,7 @@ static void test_no_arena(void **state)
 	(void)state;
 	faults.fallocate = (struct fault){.at = 1, .error = ENOSPC};
 	faults.fallocate.calls = 0;
-	through(fd, THROUGH_NO_ARENA);
+	through(fd, BYPASS_NO_ARENA);
 	rig_expect("out", 300);
 	assert_int_equal(access(rig_path(".fastwrite"), F_OK), -1);
 }
@@ -256,7 +256,7 @@ static void test_failed_close_with_a_reader_left(void **state)
 	reader = rig_open("out", O_RDONLY);
 	faults.pwritev = (struct fault){.at = 1, .count = 1 << 20, .error = ENOSPC};
 	assert_int_equal(rig_close(fd), -ENOSPC);
-	assert_int_equal(file_engaged(), 0);
+	assert_int_equal(file_attached(), 0);
 	assert_int_equal(rig_file(reader)->mode, FILE_THROUGH);
 	assert_int_equal(rig_close(reader), 0);
 	/* for `fastwrite recover`; here it is in the way of the next test */
@@ -288,7 +288,7 @@ static int lock_memory(uint64_t limit)
 	struct rlimit most = {.rlim_cur = limit, .rlim_max = limit};
 	int fd, status;
 
-	alive_set();
+	fork_guard_set();
 	fd_set_process();
 	fd = rig_open("out", O_WRONLY);
 	/* (what that user may not write to is not staged) */
@@ -298,12 +298,12 @@ static int lock_memory(uint64_t limit)
 	rig_put(fd, 0, 100);
 	rig_put(fd, 100, 100);
 	rig_put(fd, 200, 100);
-	status = rig_file(fd)->mode == FILE_ENGAGED ? 1 : rig_file(fd)->why == THROUGH_NO_ARENA ? 2 : 3;
+	status = rig_file(fd)->mode == FILE_ENGAGED ? 1 : rig_file(fd)->why == BYPASS_NO_ARENA ? 2 : 3;
 	/* what this program maps is its own business; ours would be seen */
 	if (status == 1 && locked_kib() * 1024 >= ARENA_BYTES / 2)
 		status = 4;
 	rig_close(fd);
-	engage_stop_all(THROUGH_EXIT);
+	attach_stop_all(BYPASS_EXIT);
 	return status;
 }
 
@@ -454,7 +454,7 @@ int main(void)
 		TEST(test_the_second_write_engages),
 		TEST(test_large_writes_never_do),
 		TEST(test_released_and_engaged_again),
-		TEST(test_release_that_fails_keeps_it_engaged),
+		TEST(test_release_that_fails_keeps_it_attached),
 		TEST(test_unlinked),
 		TEST(test_unknown_descriptor),
 		TEST(test_no_reservation),

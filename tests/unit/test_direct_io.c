@@ -35,7 +35,7 @@ static int write_range(struct flush_target *t, uint64_t from, uint64_t n, uint64
 	uint64_t cut = ((from + n / 2) / ARENA_PAGE) * ARENA_PAGE - from;
 	struct iovec iov[2] = {{memory + from, cut}, {memory + from + cut, n - cut}};
 
-	return flush_io_write(t, iov, 2, from, done);
+	return direct_io_write(t, iov, 2, from, done);
 }
 
 static struct flush_target target(bool direct)
@@ -116,7 +116,7 @@ static void test_memory_that_is_not_congruent(void **state)
 	uint64_t done = 0;
 
 	(void)state;
-	assert_int_equal(flush_io_write(&t, &iov, 1, 0, &done), 0);
+	assert_int_equal(direct_io_write(&t, &iov, 1, 0, &done), 0);
 	assert_int_equal(t.direct_bytes, 0);
 	assert_int_equal(done, SIZE - 1);
 }

@@ -156,8 +156,8 @@ static void test_close_that_cannot_write_keeps_the_bytes(void **state)
 	assert_int_equal(rig_close(fd), -ENOSPC);
 	rig_faults_clear();
 	/* the arena stays, for a recovery after the end of the process */
-	engage_stop_all(THROUGH_EXEC);
-	engage_resume_all(THROUGH_EXEC);
+	attach_stop_all(BYPASS_EXEC);
+	attach_resume_all(BYPASS_EXEC);
 	assert_int_equal(access(rig_path(".fastwrite"), F_OK), 0);
 	snprintf(command, sizeof command, "test $(ls %s/.fastwrite/*.arena | wc -l) = 1", rig_dir);
 	assert_int_equal(system(command), 0);

@@ -286,12 +286,12 @@ static void test_no_room_for_an_arena(void **state)
 		rig_put(fd, 0, 100);
 		rig_put(fd, 100, 100);
 		assert_int_equal(rig_file(fd)->mode, FILE_THROUGH);
-		assert_int_equal(rig_file(fd)->why, THROUGH_NO_ARENA);
+		assert_int_equal(rig_file(fd)->why, BYPASS_NO_ARENA);
 		rig_put(fd, 200, 100);
 		rig_expect("out", 300);
 		assert_int_equal(rig_close(fd), 0);
 		/* the staging directory is gone, too (rig_stop looks), and the refusal is forgotten for the next */
-		engage_forget(true);
+		attach_forget(true);
 	}
 }
 

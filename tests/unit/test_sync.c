@@ -118,12 +118,12 @@ static int relaxed_file(void)
 /* A durable name without durable bytes would cost what it stood for before. */
 static void test_relaxed_before_rename(void **state)
 {
-	struct meta_rename move;
+	struct by_name_rename move;
 
 	(void)state;
 	relaxed_file();
-	meta_rename_prepare(&move, AT_FDCWD, rig_path("out"), AT_FDCWD, "/nowhere", false);
-	meta_rename_done(&move, false);
+	by_name_rename_prepare(&move, AT_FDCWD, rig_path("out"), AT_FDCWD, "/nowhere", false);
+	by_name_rename_done(&move, false);
 	expect_calls(1, 0);
 }
 
@@ -131,20 +131,20 @@ static void test_relaxed_before_link(void **state)
 {
 	(void)state;
 	relaxed_file();
-	meta_link_prepare(AT_FDCWD, rig_path("out"), false);
+	by_name_link_prepare(AT_FDCWD, rig_path("out"), false);
 	expect_calls(1, 0);
 }
 
 /* Also of a file that is written through by now. */
 static void test_relaxed_given_back_before_rename(void **state)
 {
-	struct meta_rename move;
+	struct by_name_rename move;
 	int fd = relaxed_file();
 
 	(void)state;
-	assert_int_equal(meta_release_fd(fd), 0);
-	meta_rename_prepare(&move, AT_FDCWD, rig_path("out"), AT_FDCWD, "/nowhere", false);
-	meta_rename_done(&move, false);
+	assert_int_equal(by_name_release_fd(fd), 0);
+	by_name_rename_prepare(&move, AT_FDCWD, rig_path("out"), AT_FDCWD, "/nowhere", false);
+	by_name_rename_done(&move, false);
 	expect_calls(1, 0);
 }
 
@@ -153,9 +153,9 @@ static void test_relaxed_at_the_end(void **state)
 {
 	(void)state;
 	relaxed_file();
-	engage_stop_all(THROUGH_EXEC);
+	attach_stop_all(BYPASS_EXEC);
 	expect_calls(1, 0);
-	engage_resume_all(THROUGH_EXEC);
+	attach_resume_all(BYPASS_EXEC);
 }
 
 static void test_relaxed_given_back_at_the_end(void **state)
@@ -165,11 +165,11 @@ static void test_relaxed_given_back_at_the_end(void **state)
 	struct file_guard g = file_lock(f);
 
 	(void)state;
-	assert_int_equal(engage_through(f, THROUGH_MMAP, false), 0);
+	assert_int_equal(attach_bypass(f, BYPASS_MMAP, false), 0);
 	file_unlock(f, g);
-	engage_stop_all(THROUGH_EXEC);
+	attach_stop_all(BYPASS_EXEC);
 	expect_calls(1, 0);
-	engage_resume_all(THROUGH_EXEC);
+	attach_resume_all(BYPASS_EXEC);
 }
 
 /* What was written through a descriptor that is closed can be synced by one that only reads. */
@@ -266,7 +266,7 @@ static void test_background_failure_is_told_to_each(void **state)
 	assert_int_equal(sync_file(other, fdtable_get(other), true), 0);
 	/* also when the file is written through by now */
 	g = file_lock(f);
-	assert_int_equal(engage_through(f, THROUGH_IOCTL, g.nested), 0);
+	assert_int_equal(attach_bypass(f, BYPASS_IOCTL, g.nested), 0);
 	file_unlock(f, g);
 	assert_int_equal(sync_file(fd, fdtable_get(fd), true), -EIO);
 	assert_int_equal(sync_file(fd, fdtable_get(fd), true), 0);
@@ -293,13 +293,13 @@ static void give_names(void)
 {
 	char from[512];
 	const char *to;
-	struct meta_rename move;
+	struct by_name_rename move;
 
 	snprintf(from, sizeof from, "%s", rig_path("out"));
 	to = rig_path("other");
-	meta_rename_prepare(&move, AT_FDCWD, from, AT_FDCWD, to, false);
+	by_name_rename_prepare(&move, AT_FDCWD, from, AT_FDCWD, to, false);
 	assert_int_equal(rename(from, to), 0);
-	meta_rename_done(&move, true);
+	by_name_rename_done(&move, true);
 }
 
 /* The file is not known while it gets its name: later, its first sync is an fsync all the same. */

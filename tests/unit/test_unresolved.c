@@ -15,7 +15,7 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
 	(void)state;
-	lazy_clear_all();
+	unresolved_clear_all();
 	rig_stop();
 	return 0;
 }
@@ -30,7 +30,7 @@ static int open_noted(const char *name, int flags)
 	assert_true(fd >= 0);
 	fd_opened(&op, fd);
 	fd_open_end(&op);
-	assert_true(lazy_is(fd));
+	assert_true(unresolved_is(fd));
 	assert_null(fdtable_get(fd));
 	return fd;
 }
@@ -42,15 +42,15 @@ static void test_second_small_write_resolves(void **state)
 	struct ofd *o;
 
 	(void)state;
-	assert_null(lazy_write(fd, 100, &counted));
+	assert_null(unresolved_write(fd, 100, &counted));
 	assert_true(counted);
-	lazy_written(fd, counted);
-	o = lazy_write(fd, 100, &counted);
+	unresolved_written(fd, counted);
+	o = unresolved_write(fd, 100, &counted);
 	assert_non_null(o);
 	assert_false(counted);
-	assert_false(lazy_is(fd));
+	assert_false(unresolved_is(fd));
 	assert_ptr_equal(o, fdtable_get(fd));
-	/* the first one is counted: this one engages */
+	/* the first one is counted: this one attaches */
 	assert_int_equal(rig_write(fd, "x", 1), 1);
 	assert_int_equal(atomic_load(&o->file)->mode, FILE_ENGAGED);
 	assert_int_equal(rig_close(fd), 0);
@@ -64,16 +64,16 @@ static void test_second_large_write_resolves(void **state)
 	struct ofd *o;
 
 	(void)state;
-	assert_null(lazy_write(fd, 1 << 20, &counted));
+	assert_null(unresolved_write(fd, 1 << 20, &counted));
 	assert_true(counted);
-	lazy_written(fd, counted);
-	assert_null(lazy_write(fd, 0, &counted)); /* nothing is written: does not count */
+	unresolved_written(fd, counted);
+	assert_null(unresolved_write(fd, 0, &counted)); /* nothing is written: does not count */
 	assert_true(counted);
-	lazy_written(fd, counted);
-	o = lazy_write(fd, 1 << 20, &counted);
+	unresolved_written(fd, counted);
+	o = unresolved_write(fd, 1 << 20, &counted);
 	assert_non_null(o);
 	assert_false(counted);
-	assert_false(lazy_is(fd));
+	assert_false(unresolved_is(fd));
 	assert_int_equal(atomic_load(&o->file)->mode, FILE_PASSIVE);
 	assert_int_equal(rig_close(fd), 0);
 }
@@ -84,13 +84,13 @@ static void test_not_while_another_write_is_under_way(void **state)
 	uint32_t counted;
 
 	(void)state;
-	assert_null(lazy_write(fd, 10, &counted)); /* another thread's, not over yet */
+	assert_null(unresolved_write(fd, 10, &counted)); /* another thread's, not over yet */
 	assert_true(counted);
-	assert_null(lazy_write(fd, 10, &counted));
+	assert_null(unresolved_write(fd, 10, &counted));
 	assert_true(counted);
-	lazy_written(fd, counted);
-	lazy_written(fd, counted);
-	assert_non_null(lazy_write(fd, 10, &counted));
+	unresolved_written(fd, counted);
+	unresolved_written(fd, counted);
+	assert_non_null(unresolved_write(fd, 10, &counted));
 	assert_int_equal(rig_close(fd), 0);
 }
 
@@ -102,18 +102,18 @@ static void test_a_write_left_from_before(void **state)
 	uint32_t before, counted;
 
 	(void)state;
-	assert_null(lazy_write(fd, 10, &before));
+	assert_null(unresolved_write(fd, 10, &before));
 	assert_int_not_equal(before, 0);
 	assert_int_equal(rig_close(fd), 0);
 	assert_int_equal(open_noted("b", O_WRONLY | O_CREAT), fd);
-	assert_null(lazy_write(fd, 10, &counted));
-	lazy_written(fd, before); /* counts for nothing */
-	assert_int_equal(lazy_inflight(fd), 1);
-	lazy_written(fd, counted);
-	assert_int_equal(lazy_inflight(fd), 0);
-	lazy_written(fd, counted);
-	assert_int_equal(lazy_inflight(fd), 0);
-	lazy_resolve(fd);
+	assert_null(unresolved_write(fd, 10, &counted));
+	unresolved_written(fd, before); /* counts for nothing */
+	assert_int_equal(unresolved_inflight(fd), 1);
+	unresolved_written(fd, counted);
+	assert_int_equal(unresolved_inflight(fd), 0);
+	unresolved_written(fd, counted);
+	assert_int_equal(unresolved_inflight(fd), 0);
+	unresolved_resolve(fd);
 	assert_non_null(fdtable_get(fd));
 	assert_int_equal(rig_close(fd), 0);
 }
@@ -127,7 +127,7 @@ static void test_a_number_closed_behind_our_back(void **state)
 		struct stat st;
 
 		(void)state;
-		lazy_resolve(fd);
+		unresolved_resolve(fd);
 		assert_int_equal(rig_write(fd, "one", 3), 3);
 		assert_int_equal(rig_write(fd, "two", 3), 3);
 		if (copies) {
@@ -138,7 +138,7 @@ static void test_a_number_closed_behind_our_back(void **state)
 		assert_int_equal(close(fd), 0);
 		assert_int_equal(open_noted("b", O_RDWR | O_CREAT), fd);
 		assert_int_equal(lseek(fd, 0, SEEK_CUR), 0);
-		lazy_resolve(fd);
+		unresolved_resolve(fd);
 		assert_int_equal(rig_write(fd, "b", 1), 1);
 		assert_int_equal(rig_write(fd, "b", 1), 1);
 		assert_int_equal(rig_close(fd), 0);
@@ -160,7 +160,7 @@ static int replaced_fd;
 /* Another thread closes the descriptor and opens another file in the moment after it was looked at. */
 static long replace_fcntl(int fd, int cmd, long arg)
 {
-	if (cmd == F_GETFL && fd == replaced_fd && lazy_is(fd)) {
+	if (cmd == F_GETFL && fd == replaced_fd && unresolved_is(fd)) {
 		sys.fcntl = sys_kernel.fcntl;
 		assert_int_equal(rig_close(fd), 0);
 		assert_int_equal(open_noted("b", O_WRONLY | O_CREAT), fd);
@@ -174,12 +174,12 @@ static void test_a_number_replaced_while_it_is_adopted(void **state)
 
 	(void)state;
 	replaced_fd = open_noted("a", O_WRONLY);
-	lazy_resolve(first);
+	unresolved_resolve(first);
 	assert_int_equal(rig_write(first, "one", 3), 3);
 	sys.fcntl = replace_fcntl;
 	assert_int_equal(rig_write(first, "two", 3), 3);
 	assert_ptr_equal(sys.fcntl, sys_kernel.fcntl);
-	lazy_resolve(replaced_fd);
+	unresolved_resolve(replaced_fd);
 	assert_non_null(fdtable_get(replaced_fd));
 	assert_ptr_not_equal(atomic_load(&fdtable_get(replaced_fd)->file),
 	                     atomic_load(&fdtable_get(first)->file));
@@ -192,13 +192,13 @@ static int watched_fd;
 
 static ssize_t watch_readlinkat(int dirfd, const char *path, char *buf, size_t size)
 {
-	noted_meanwhile = noted_meanwhile && (lazy_is(watched_fd) || fdtable_get(watched_fd));
+	noted_meanwhile = noted_meanwhile && (unresolved_is(watched_fd) || fdtable_get(watched_fd));
 	return sys_kernel.readlinkat(dirfd, path, buf, size);
 }
 
 static int watch_statx(int dirfd, const char *path, int flags, unsigned mask, struct statx *out)
 {
-	noted_meanwhile = noted_meanwhile && (lazy_is(watched_fd) || fdtable_get(watched_fd));
+	noted_meanwhile = noted_meanwhile && (unresolved_is(watched_fd) || fdtable_get(watched_fd));
 	return sys_kernel.statx(dirfd, path, flags, mask, out);
 }
 
@@ -210,12 +210,12 @@ static void test_noted_until_the_table_shows_it(void **state)
 
 	(void)state;
 	watched_fd = open_noted("a", O_WRONLY | O_CREAT);
-	assert_null(lazy_write(watched_fd, 100, &counted));
-	lazy_written(watched_fd, counted);
+	assert_null(unresolved_write(watched_fd, 100, &counted));
+	unresolved_written(watched_fd, counted);
 	noted_meanwhile = true;
 	sys.readlinkat = watch_readlinkat;
 	sys.statx = watch_statx;
-	assert_non_null(lazy_write(watched_fd, 100, &counted));
+	assert_non_null(unresolved_write(watched_fd, 100, &counted));
 	sys.readlinkat = sys_kernel.readlinkat;
 	sys.statx = sys_kernel.statx;
 	assert_true(noted_meanwhile);
@@ -236,12 +236,12 @@ static void test_unmatched_file_is_forgotten(void **state)
 	unlink(path);
 	fd_opened(&op, fd);
 	fd_open_end(&op);
-	assert_true(lazy_is(fd));
-	assert_null(lazy_write(fd, 10, &counted));
-	lazy_written(fd, counted);
-	assert_null(lazy_write(fd, 10, &counted));
+	assert_true(unresolved_is(fd));
+	assert_null(unresolved_write(fd, 10, &counted));
+	unresolved_written(fd, counted);
+	assert_null(unresolved_write(fd, 10, &counted));
 	assert_false(counted);
-	assert_false(lazy_is(fd));
+	assert_false(unresolved_is(fd));
 	close(fd);
 }
 
@@ -255,7 +255,7 @@ static void test_duplicates_share_one_description(void **state)
 	fd_dup_begin(&c, fd);
 	copy = dup(fd);
 	fd_dup_done(&c, copy);
-	assert_false(lazy_is(fd));
+	assert_false(unresolved_is(fd));
 	assert_non_null(fdtable_get(fd));
 	assert_ptr_equal(fdtable_get(fd), fdtable_get(copy));
 	assert_int_equal(rig_close(copy), 0);
@@ -269,14 +269,14 @@ static void test_second_description_is_adopted(void **state)
 	struct ofd *o;
 
 	(void)state;
-	lazy_resolve(first);
+	unresolved_resolve(first);
 	o = fdtable_get(first);
 	assert_non_null(o);
 	assert_int_equal(rig_write(first, "one", 3), 3);
 	assert_int_equal(rig_write(first, "two", 3), 3);
-	/* engaged: the other description had to be found and registered */
+	/* attached: the other description had to be found and registered */
 	assert_int_equal(atomic_load(&o->file)->mode, FILE_ENGAGED);
-	assert_false(lazy_is(second));
+	assert_false(unresolved_is(second));
 	assert_non_null(fdtable_get(second));
 	assert_ptr_equal(atomic_load(&fdtable_get(second)->file), atomic_load(&o->file));
 	assert_int_equal(rig_close(second), 0);
@@ -290,19 +290,19 @@ static void test_created_file_is_remembered(void **state)
 	(void)state;
 	/* not empty any more when it is asked about */
 	assert_int_equal(write(fd, "bytes", 5), 5);
-	lazy_resolve(fd);
+	unresolved_resolve(fd);
 	assert_true(atomic_load(&fdtable_get(fd)->file)->full_sync);
 	assert_int_equal(rig_close(fd), 0);
 	/* also when it was closed meanwhile, until it has been synced */
 	fd = open_noted("new", O_WRONLY);
-	lazy_resolve(fd);
+	unresolved_resolve(fd);
 	assert_true(atomic_load(&fdtable_get(fd)->file)->full_sync);
 	assert_int_equal(sync_file(fd, fdtable_get(fd), true), 0);
 	assert_int_equal(rig_close(fd), 0);
 
 	usleep(50000); /* the coarse clock ticks */
 	fd = open_noted("new", O_WRONLY | O_CREAT);
-	lazy_resolve(fd);
+	unresolved_resolve(fd);
 	assert_false(atomic_load(&fdtable_get(fd)->file)->full_sync);
 	assert_int_equal(rig_close(fd), 0);
 }
@@ -313,9 +313,9 @@ static void test_clear_all(void **state)
 	uint32_t counted;
 
 	(void)state;
-	lazy_clear_all();
-	assert_false(lazy_is(fd));
-	assert_null(lazy_write(fd, 10, &counted));
+	unresolved_clear_all();
+	assert_false(unresolved_is(fd));
+	assert_null(unresolved_write(fd, 10, &counted));
 	assert_false(counted);
 	close(fd);
 }

@@ -291,7 +291,7 @@ static void test_refused_while_busy(void **state)
 	assert_int_equal(fcntl(fd, F_GETOWN), 0);
 	put_until_staged(fd, 5100);
 	assert_int_equal(faults.fcntl_lease.calls, 4);
-	assert_int_equal(rig_file(fd)->arena->header->live.through[THROUGH_LEASE_BUSY], 1);
+	assert_int_equal(rig_file(fd)->arena->header->live.through[BYPASS_LEASE_BUSY], 1);
 }
 
 static void test_no_leases_at_all(void **state)
@@ -305,7 +305,7 @@ static void test_no_leases_at_all(void **state)
 		assert_int_equal(rig_kernel_size("out"), at + 100);
 	}
 	assert_int_equal(rig_file(fd)->mode, FILE_THROUGH);
-	assert_int_equal(rig_file(fd)->why, THROUGH_NO_LEASE);
+	assert_int_equal(rig_file(fd)->why, BYPASS_NO_LEASE);
 	assert_int_equal(faults.fcntl_lease.calls, 1);
 }
 
@@ -408,7 +408,7 @@ static void test_stop(void **state)
 	unsigned before = threads();
 
 	(void)state;
-	strict_stop();
+	visibility_stop();
 	assert_int_equal(threads(), before - 1);
 	assert_null(rig_file(fd)->head);
 	assert_int_equal(rig_kernel_size("out"), 5000);
@@ -441,10 +441,10 @@ static void test_fork_writes_through(void **state)
 	struct file_guard g = file_lock(rig_file(fd));
 
 	(void)state;
-	strict_fork(rig_file(fd), false);
+	visibility_fork(rig_file(fd), false);
 	file_unlock(rig_file(fd), g);
 	assert_int_equal(rig_file(fd)->mode, FILE_THROUGH);
-	assert_int_equal(rig_file(fd)->why, THROUGH_FORK);
+	assert_int_equal(rig_file(fd)->why, BYPASS_FORK);
 	assert_int_equal(fcntl(fd, F_GETLEASE), F_UNLCK);
 	rig_put(fd, 5000, 100);
 	assert_int_equal(rig_kernel_size("out"), 5100);
@@ -462,7 +462,7 @@ static void test_shared_description(void **state)
 		assert_int_equal(rig_kernel_size("out"), at + 100);
 	}
 	assert_int_equal(rig_file(fd)->mode, FILE_THROUGH);
-	assert_int_equal(rig_file(fd)->why, THROUGH_FORK);
+	assert_int_equal(rig_file(fd)->why, BYPASS_FORK);
 	family_set_remove(&fdtable_get(fd)->holders, 7);
 }
 
