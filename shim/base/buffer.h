@@ -2,22 +2,22 @@
 /*
  * buffer: buffers of a path's size that do not lie on the stack.
  *
- * A thread of the program may have 16 KiB of stack in all, and a signal handler half of that: what the library
- * needs beyond a few hundred bytes it takes from here.  Lock-free, and there is always one to have: when a small
- * fixed number is in use the next one is mapped.  Called by everything below the hooks.
+ * A thread of the program may have 16 KiB of stack, and a signal handler half of that.  So the library takes
+ * every buffer of more than a few hundred bytes from here.  Lock-free.  buffer_take never fails: when all 32
+ * fixed buffers are in use it maps another one.  Called by everything below the hooks.
  */
 #ifndef FASTWRITE_BUFFER_H
 #define FASTWRITE_BUFFER_H
 
 enum { BUFFER_BYTES = 4096 + 512 };
 
-/* BUFFER_BYTES, aligned for anything, whatever is in them. */
+/* BUFFER_BYTES, aligned to 64, not cleared. */
 void *buffer_take(void);
 void buffer_give(void *buffer);
 
 static inline void buffer_leave(void *variable) { buffer_give(*(void **)variable); }
 
-/* type *name, until the end of the block; the type is no larger than a buffer */
+/* Declares `type *name`, valid until the end of the block.  sizeof(type) <= BUFFER_BYTES. */
 #define BUFFER(type, name) \
 	_Static_assert(sizeof(type) <= BUFFER_BYTES, "too large for a buffer"); \
 	type *name __attribute__((cleanup(buffer_leave))) = buffer_take()

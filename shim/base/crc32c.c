@@ -12,7 +12,7 @@ enum { POLYNOMIAL = 0x82f63b78u };
 static uint32_t table[8][256];
 static _Atomic bool table_ready;
 
-/* Idempotent: threads that come at the same time store the same values. */
+/* Idempotent: threads that run this at the same time store the same values. */
 static void make_table(void)
 {
 	for (uint32_t b = 0; b < 256; b++) {
@@ -55,9 +55,9 @@ uint32_t crc32c_table(uint32_t crc, const void *data, size_t size)
 
 #if defined(__x86_64__)
 /*
- * The instruction takes 8 bytes per cycle but answers after three: three thirds of the data are summed side by side.
- * power[k] brings the sum of one third past 8k bytes of the next ones: it is x^(64k - 33) modulo the polynomial, since a
- * product of two 32-bit polynomials that the instruction sums comes out multiplied by x^33.
+ * The instruction accepts 8 bytes per cycle but has a latency of three cycles.  So three thirds of the data
+ * are summed in parallel.  power[k] moves the sum of one third past 8k bytes: it is x^(64k - 33) modulo the
+ * polynomial, because the instruction multiplies a product of two 32-bit polynomials by x^33.
  */
 enum { THIRD_WORDS_MIN = 3, THIRD_WORDS_MAX = 171 }; /* 4 KiB are one turn */
 static uint32_t power[2 * THIRD_WORDS_MAX + 1];
@@ -82,8 +82,8 @@ BY_PROCESSOR static inline uint64_t multiply(uint64_t crc, uint32_t by)
 	return (uint64_t)__builtin_ia32_pclmulqdq128((pair){(long long)crc, 0}, (pair){by, 0}, 0)[0];
 }
 
-/* `size` bytes, at most 8, from `at` on.  Loaded once: what is stored and what is summed is the same, also when the source
- * changes. */
+/* Copies at most 8 bytes from offset `at` and returns them.  Each byte is loaded once, so that the stored and
+ * the summed bytes are equal even if the source changes. */
 __attribute__((always_inline)) static inline uint64_t take(uint8_t *to, const uint8_t *from, size_t at,
                                                            size_t size)
 {
@@ -96,7 +96,7 @@ __attribute__((always_inline)) static inline uint64_t take(uint8_t *to, const ui
 	return word;
 }
 
-/* The last 1 to 7 bytes in one step: as many zero bytes before them as make a word leave a sum of 0 what it is. */
+/* The last 1 to 7 bytes in one step.  Zero bytes in front fill the word; they leave a sum of 0 unchanged. */
 __attribute__((always_inline)) BY_PROCESSOR static inline uint64_t sum_tail(uint64_t state, uint8_t *to,
                                                                             const uint8_t *from, size_t size)
 {
@@ -117,7 +117,7 @@ __attribute__((always_inline)) BY_PROCESSOR static inline uint64_t sum_tail(uint
 	return (state >> bits) ^ __builtin_ia32_crc32di(0, (state ^ word) << (64 - bits));
 }
 
-/* Sums, and with `to` copies. */
+/* Sums; also copies if `to` is not NULL. */
 __attribute__((always_inline)) BY_PROCESSOR static inline uint32_t by_processor(uint32_t crc, uint8_t *to,
                                                                                 const uint8_t *from,
                                                                                 size_t size)
@@ -195,7 +195,7 @@ static uint32_t copy_by_processor(uint32_t crc, uint8_t *to, const uint8_t *from
 static bool processor_can(void) { return getauxval(AT_HWCAP) & (1u << 7); }
 #endif
 
-/* cpuid is slow where it is emulated */
+/* asked once: cpuid is slow in a virtual machine */
 static _Atomic enum { UNKNOWN, TABLE, PROCESSOR } how;
 
 __attribute__((noinline)) static bool find_out(void)

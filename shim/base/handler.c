@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* handler: see base/handler.h.  The stack is read by a system call, since nobody knows where it ends. */
+/* handler: see base/handler.h.  Reads the stack by a system call, because its end is not known. */
 #include "base/handler.h"
 
 #include "base/sys.h"
@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <ucontext.h>
 
-/* Handlers that use more stack than that themselves are not found. */
+/* A handler that itself uses more stack than this is not found. */
 enum { SEARCH_BYTES = 1 << 20, CHUNK_BYTES = 2048 };
 
 static bool read_words(uintptr_t from, void *words, size_t size)
@@ -19,8 +19,8 @@ static bool read_words(uintptr_t from, void *words, size_t size)
 }
 
 #if defined(__x86_64__)
-/* The segment registers of a 64-bit program, which the kernel saves as one word; the context begins with flags that
- * have three bits and a link that it leaves 0. */
+/* The kernel saves the segment registers of a 64-bit program as one word.  The context begins with flags of
+ * three bits and a link that is 0. */
 enum { MARK_STEP = 16, MARK_AT = 8 };
 
 static bool is_mark(uint64_t word) { return (word & 0xffff00000000ffffu) == 0x002b000000000033u; }
@@ -33,7 +33,7 @@ static bool is_frame(uintptr_t mark)
 	       head[0] < 8 && head[1] == 0;
 }
 #elif defined(__aarch64__)
-/* Magic number and size of the record with the vector registers, the first behind the others. */
+/* Magic number and size of the record of the vector registers, the first record of the frame's extensions. */
 enum { MARK_STEP = 16, MARK_AT = 0 };
 
 static bool is_mark(uint64_t word) { return word == 0x0000021046508001u; }
@@ -51,14 +51,14 @@ static bool search(uintptr_t from)
 	uintptr_t end = from + SEARCH_BYTES, own = (uintptr_t)__builtin_thread_pointer();
 
 	from -= from % MARK_STEP;
-	/* the C library keeps what it knows of a thread at the upper end of its stack */
+	/* the thread control block lies at the upper end of the stack */
 	if (own > from && own < end)
 		end = own;
 	for (uintptr_t at = from; at < end;) {
-		size_t size = CHUNK_BYTES - at % CHUNK_BYTES; /* never across a page's end */
+		size_t size = CHUNK_BYTES - at % CHUNK_BYTES; /* not across the end of a page */
 
 		if (!read_words(at, words, size))
-			return at == from; /* the end of the stack, or not allowed at all */
+			return at == from; /* the stack's end; or reading is forbidden: in doubt, true */
 		for (size_t i = 0; i < size / sizeof *words; i++)
 			if ((at + i * sizeof *words) % MARK_STEP == MARK_AT && is_mark(words[i]) &&
 			    is_frame(at + i * sizeof *words))
@@ -72,7 +72,7 @@ bool handler_runs(void)
 {
 	stack_t stack;
 
-	/* (not within the function with the buffer: such a stack may be small) */
+	/* before search(), which needs a buffer: an alternate stack may be small */
 	if (sys_raw(SYS_sigaltstack, 0, (long)&stack, 0, 0, 0, 0) == 0 && (stack.ss_flags & SS_ONSTACK))
 		return true;
 	return search((uintptr_t)__builtin_frame_address(0));

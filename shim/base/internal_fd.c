@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * internal_fd: the library's own descriptors.  They sit high in the descriptor range, close on exec, and the
- * program's close, dup2, close_range and closefrom do not reach them.
+ * internal_fd: the library's own descriptors.  They have high numbers and are close-on-exec.  The program's
+ * close, dup2, close_range and closefrom leave them open.
  */
 #include "base/sys.h"
 #include "process/fork_guard.h"
@@ -13,7 +13,7 @@
 
 enum { OWN_FD_MAX = 1 << 16 };
 
-/* one bit per descriptor number; only numbers below OWN_FD_MAX are used */
+/* one bit per descriptor, for descriptors below OWN_FD_MAX */
 static _Atomic uint64_t own_bits[OWN_FD_MAX / 64];
 
 static int lowest_number(void)
@@ -24,7 +24,7 @@ static int lowest_number(void)
 	uint64_t top;
 
 	sys_raw(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, (long)&limit, 0, 0);
-	/* Not the very top of a huge limit: the kernel's table grows with the highest number in use. */
+	/* not the top of a huge limit: the kernel's table grows with the highest descriptor in use */
 	top = limit.soft < 4096 ? limit.soft : 4096;
 	return (int)(top / 2);
 }

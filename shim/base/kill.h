@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * kill: marked steps for the exhaustive kill-point tests.  In a debug build the process kills itself with
- * SIGKILL at the N-th marked step, N from FASTWRITE_KILL_STEP, or the first child that it forks at its own N-th from
- * FASTWRITE_KILL_CHILD_STEP; in a release build the marks are nothing.
+ * kill: marked steps for the exhaustive kill-point tests.
+ *
+ * In a debug build the process kills itself with SIGKILL at its N-th marked step, N from FASTWRITE_KILL_STEP.
+ * With FASTWRITE_KILL_CHILD_STEP the first child that it forks does so, at that child's N-th step.  A release
+ * build contains no marks.
  */
 #ifndef FASTWRITE_KILL_H
 #define FASTWRITE_KILL_H
 
 #ifdef FASTWRITE_DEBUG
 void kill_step(void);
-/* 0 disarms.  The number of steps passed since the last kill_arm is kept for kill_steps_seen. */
+/* 0 disarms.  kill_steps_seen returns the number of steps since the last kill_arm. */
 void kill_arm(unsigned long step);
 unsigned long kill_steps_seen(void);
-/* The same in the child that is forked next; 0 disarms. */
+/* Arms the next forked child; 0 disarms. */
 void kill_arm_children(unsigned long step);
 /* In the child, after the fork. */
 void kill_forked(void);

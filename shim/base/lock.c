@@ -10,7 +10,7 @@
 
 __thread uint32_t lock_tid;
 
-/* The kernel hands the lock over where the thread sanitizer cannot see it. */
+/* The kernel hands the lock over; the thread sanitizer does not see that. */
 #ifdef __SANITIZE_THREAD__
 #include <sanitizer/tsan_interface.h>
 #define KERNEL_GAVE(l) __tsan_acquire(l)
@@ -36,7 +36,7 @@ void lock_given(struct lock *l)
 #define KERNEL_TAKES(l) (void)(l)
 #endif
 
-/* of one pause instruction each, some 40 ns: about as long as going to sleep and waking up takes */
+/* one pause instruction each, some 40 ns; together about the time of a sleep and a wake-up */
 enum { SPINS_MAX = 1000 };
 
 #ifdef FASTWRITE_DEBUG
@@ -44,7 +44,7 @@ static __thread uint32_t held_ranks; /* bit r: a lock of rank r is held by this 
 
 static void rank_enter(enum lock_rank rank)
 {
-	/* a lock may only be taken while nothing of its own or a later rank is held */
+	/* the thread holds no lock of this rank or a later one */
 	assert((held_ranks >> rank) == 0);
 	held_ranks |= 1u << rank;
 }
@@ -79,8 +79,8 @@ static long try_pi(_Atomic uint32_t *word)
 	return sys_raw(SYS_futex, (long)word, FUTEX_TRYLOCK_PI, 0, 0, 0, 0);
 }
 
-/* What the kernel says of an owner: there is no thread of this number, or it is one of its own.  (A filter of system calls
- * may say -EPERM of everything.) */
+/* The kernel's answer about an owner means: no such thread, or a kernel thread.  (A seccomp filter may answer
+ * -EPERM to every call.) */
 static bool says_gone(long r)
 {
 	_Atomic uint32_t nobodys = 0;
@@ -88,7 +88,7 @@ static bool says_gone(long r)
 	return r == -ESRCH || (r == -EPERM && try_pi(&nobodys) == 0);
 }
 
-/* The kernel judges a word of our own that this thread has. */
+/* Asks the kernel about the owner `tid`, by a word that only this thread uses. */
 static bool is_gone(uint32_t tid)
 {
 	_Atomic uint32_t word = tid;
@@ -100,8 +100,9 @@ enum lock_result lock_take(struct lock *l, enum lock_rank rank)
 {
 	uint32_t tid = lock_self();
 
-	/* Held for tens of nanoseconds by a writer, again and again: sleeping would make it hand the lock over to a
-	 * thread that has yet to wake up, and stall both.  Who finds others asleep queues up behind them. */
+	/* A writer holds the lock for tens of nanoseconds at a time.  If we slept, its unlock would hand the
+	 * lock to a thread that has yet to wake up, and both would stall.  So spin, unless other threads
+	 * sleep already. */
 	for (int spins = 0; spins < SPINS_MAX; spins++) {
 		uint32_t word = atomic_load_explicit(&l->word, memory_order_relaxed);
 
@@ -120,11 +121,12 @@ enum lock_result lock_take(struct lock *l, enum lock_rank rank)
 
 		if (r < 0 && r != -EDEADLK) {
 			/*
-			 * The owner's thread is gone and nobody slept: take its place by hand.  What it published is whole
-			 * (see staging/stage.h); the rest it never acknowledged.  But another one may have been here first: what
-			 * the word says by now is not what the kernel judged.  So that owner must be gone for sure, then
-			 * nobody may sleep, to whom the kernel hands the lock over; and in one step, for who comes in between
-			 * must not think that all is well.
+			 * The owner is dead and no thread slept: replace it by hand.  All that it published
+			 * is whole (see staging/stage.h); it acknowledged nothing else.  Another thread may
+			 * have replaced it first, so the word may name an owner that the kernel has not
+			 * judged.  Three things make this safe: the kernel says that this owner is dead; no
+			 * thread sleeps, to which the kernel would hand the lock; and one compare-and-swap
+			 * takes the lock, so that no other thread sees it free.
 			 */
 			uint32_t word = atomic_load_explicit(&l->word, memory_order_relaxed);
 
@@ -151,7 +153,7 @@ enum lock_result lock_take(struct lock *l, enum lock_rank rank)
 			lock_taken(l);
 			if (!(word & FUTEX_OWNER_DIED))
 				break;
-			/* the flag is for us alone: the next one finds everything in order */
+			/* clear the flag: the next owner finds the data repaired */
 			while (!atomic_compare_exchange_weak(&l->word, &word,
 			                                     word & ~(uint32_t)FUTEX_OWNER_DIED))
 				;
@@ -169,7 +171,8 @@ void lock_drop_slow(struct lock *l)
 {
 	uint32_t word = atomic_load_explicit(&l->word, memory_order_relaxed);
 
-	/* FUTEX_OWNER_DIED stays behind when the kernel handed us a dead owner's lock: it is only a flag */
+	/* the word may still have FUTEX_OWNER_DIED, if the kernel handed us a dead owner's lock; that is only
+	 * a flag */
 	if (!(word & FUTEX_WAITERS) && atomic_compare_exchange_strong(&l->word, &word, 0))
 		return;
 	KERNEL_TAKES(l);

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * lock: one 32-bit word, owner's thread id inside, FUTEX_LOCK_PI underneath.
+ * lock: a 32-bit futex word that holds the owner's thread id; FUTEX_LOCK_PI when contended.
  *
- * Uncontended lock and unlock are one compare-and-swap each and no system call.  The owner's id in the word
- * tells a signal handler that it interrupted the owner (LOCK_NESTED), and lets the kernel name a dead owner.
+ * Uncontended lock and unlock are one compare-and-swap each, without a system call.  By the owner's id a
+ * signal handler sees that it interrupted the owner (LOCK_NESTED), and the kernel finds out that an owner is
+ * dead.
  *
  * Lock order (outermost first; debug builds assert it):
- *   LOCK_ENGAGE  one of the process: fork, exec and the first engagement of a file
- *   LOCK_FAMILY  one of the family: members come and go
+ *   LOCK_ENGAGE  one per process: fork, exec and attaching a file
+ *   LOCK_FAMILY  one per family: processes join and leave
  *   LOCK_FILE    one per file; never two at once
  *   LOCK_JOURNAL one per journal: the batch that is being filled
- *   LOCK_ARENA   one per arena: block and slot allocation
- *   LOCK_HASH    one of the family: files by identity
- *   LOCK_POOL    one of the family: file and open file description structures, members
- *   LOCK_QUEUE   one of the process: the flush engine's queue
+ *   LOCK_ARENA   one per arena: allocation of blocks and file entries
+ *   LOCK_HASH    one per family: files by identity
+ *   LOCK_POOL    one per family: structures of files, open file descriptions and processes
+ *   LOCK_QUEUE   one per process: the queue of the worker threads
  */
 #ifndef FASTWRITE_LOCK_H
 #define FASTWRITE_LOCK_H
@@ -36,13 +37,13 @@ enum lock_rank {
 struct lock {
 	_Atomic uint32_t word; /* 0 free, else owner's thread id, FUTEX_WAITERS set when others sleep */
 #ifdef __SANITIZE_THREAD__
-	_Atomic uint32_t last; /* member of the family that gave it back, + 1 */
+	_Atomic uint32_t last; /* index of the process that last released it, + 1 */
 #endif
 };
 
 /*
- * The thread sanitizer does not see what another process does with shared memory.  Who takes a lock that another
- * process had comes after everything that this one gave any lock back for, since the other one may have seen that.
+ * For the thread sanitizer, which sees no other process.  Acquiring a lock last held by another process
+ * synchronises with all our earlier releases: the other process may have seen what they published.
  */
 #ifdef __SANITIZE_THREAD__
 void lock_taken(struct lock *l);
@@ -55,10 +56,11 @@ static inline void lock_given(struct lock *l) { (void)l; }
 enum lock_result {
 	LOCK_TAKEN,
 	LOCK_NESTED,
-	LOCK_INHERITED, /* taken; its last owner died with it, so what it protects may be half changed */
+	LOCK_INHERITED, /* taken; its owner died while holding it, so the protected data may be half changed
+	                 */
 };
 
-extern __thread uint32_t lock_tid; /* this thread's id, 0 = not asked for yet */
+extern __thread uint32_t lock_tid; /* this thread's id, 0 = not known yet */
 uint32_t lock_tid_slow(void);
 
 static inline uint32_t lock_self(void)
@@ -79,7 +81,7 @@ static inline bool lock_try(struct lock *l, uint32_t tid)
 	return true;
 }
 
-/* What a processor likes to hear between two looks at a word that another one will change. */
+/* The processor's hint for a spin loop. */
 static inline void lock_pause(void)
 {
 #if defined(__x86_64__)
@@ -88,11 +90,11 @@ static inline void lock_pause(void)
 	__asm__ volatile("yield");
 #endif
 }
-/* The thread that owns it, 0 = none. */
+/* Thread id of the owner, 0 = none. */
 uint32_t lock_owner(const struct lock *l);
 
-/* Takes the lock, or returns LOCK_NESTED when this very thread owns it already: the caller runs in a signal
- * handler that interrupted the owner, and must not unlock. */
+/* Takes the lock.  LOCK_NESTED: this thread owns it already, because the caller runs in a signal handler that
+ * interrupted the owner; the caller must not unlock. */
 enum lock_result lock_take(struct lock *l, enum lock_rank rank);
 
 void lock_drop_slow(struct lock *l);
@@ -101,7 +103,8 @@ static inline void lock_drop_fast(struct lock *l, uint32_t tid)
 {
 	uint32_t expected = tid;
 
-	/* a handler that interrupted the owner has forked, and this is the child: the lock is the parent's */
+	/* a signal handler that interrupted the owner forked, and this is the child: the parent owns the lock
+	 */
 	if (__builtin_expect(*(volatile uint32_t *)&lock_tid != tid, 0))
 		return;
 	lock_given(l);
@@ -112,7 +115,7 @@ static inline void lock_drop_fast(struct lock *l, uint32_t tid)
 
 void lock_drop(struct lock *l, enum lock_rank rank);
 
-/* In the child of a fork: the calling thread has a new id, and no lock of the parent is ours. */
+/* In the child of a fork: the thread has a new id and owns none of the parent's locks. */
 void lock_after_fork(void);
 
 #endif

@@ -11,7 +11,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-/* What tells one file from another, also when an inode number is given out again. */
+/* Tells one file from another, even if an inode number is used again. */
 struct identity {
 	uint64_t dev, ino;
 	int64_t born_sec;
@@ -103,7 +103,8 @@ size_t log_vformat(char *buf, size_t size, const char *format, va_list args)
 			break;
 		case '%': put(&o, '%'); break;
 		default:
-			/* Not ours: stop, since the arguments behind it can no longer be told apart. */
+			/* Not a format of ours: stop, because the positions of later arguments are unknown.
+			 */
 			put_text(&o, "%(bad format)");
 			goto end;
 		}
@@ -154,7 +155,8 @@ static bool identify_stderr(struct identity *id)
 
 void log_start(void) { stderr_is = identify_stderr(&stderr_at_start) ? STDERR_KNOWN : STDERR_CLOSED; }
 
-/* Descriptor 2 may be a data file by now.  (A thread that replaces it between this look and the write is not seen.) */
+/* Descriptor 2 may name a data file by now.  (Another thread may still replace it between this check and the
+ * write.) */
 static bool stderr_is_the_same(void)
 {
 	struct identity now;
@@ -165,7 +167,7 @@ static bool stderr_is_the_same(void)
 	       now.born_sec == stderr_at_start.born_sec && now.born_nsec == stderr_at_start.born_nsec;
 }
 
-/* write(2) to descriptor 2 that cannot kill the program. */
+/* A write(2) to descriptor 2 that raises no signal. */
 static void write_stderr(const char *line, size_t size)
 {
 	struct sys_quiet quiet;
@@ -195,8 +197,8 @@ void log_text(const char *text, size_t size)
 		write_stderr(text, size);
 }
 
-/* May one more line go out in this second?  *lost = lines dropped since the last one that went out in an
- * earlier second. */
+/* May one more line go out in this second?  *lost: the lines dropped since a line last went out in an earlier
+ * second. */
 static bool budget_take(uint64_t *lost)
 {
 	/* + 1: the initial 0 is never the current second */

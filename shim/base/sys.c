@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* sys: see base/sys.h.  Raw system calls, so that no interposed symbol and no errno is involved. */
+/* sys: see base/sys.h.  Raw system calls: no interposed symbol, no errno. */
 #include "base/sys.h"
 
 #include <fcntl.h>
@@ -87,7 +87,7 @@ static void *k_mmap(void *addr, size_t size, int prot, int flags, int fd, off_t 
 {
 	void *p = (void *)CALL6(SYS_mmap, addr, size, prot, flags, fd, offset);
 
-	/* after mlockall(MCL_FUTURE) it would count as what the program has locked, which is limited */
+	/* after mlockall(MCL_FUTURE) it would count against the program's RLIMIT_MEMLOCK */
 	if (!sys_is_error(p))
 		CALL2(SYS_munlock, p, size);
 	return p;
@@ -163,15 +163,15 @@ static struct limit limit_of(int resource)
 uint64_t sys_file_limit(void) { return limit_of(RLIMIT_FSIZE).soft; }
 
 struct errand {
-	int resource;       /* whose limit is in the way */
-	struct limit limit; /* that is wanted; if it is not to be had, what the hard limit allows */
+	int resource;       /* RLIMIT_... that is too low */
+	struct limit limit; /* wanted; at most the hard limit if that cannot be raised */
 	long number, a, b, c, d, e, f;
 	volatile long result;
 };
 
 static __attribute__((noinline, noreturn)) void run_errand(struct errand *w)
 {
-	/* of this task alone: it has the program's memory and descriptors, but not its limits */
+	/* this task shares the program's memory and descriptors, but not its limits */
 	if (CALL4(SYS_prlimit64, 0, w->resource, &w->limit, 0) < 0 &&
 	    CALL4(SYS_prlimit64, 0, w->resource, 0, &w->limit) == 0) {
 		w->limit.soft = w->limit.hard;
@@ -182,8 +182,8 @@ static __attribute__((noinline, noreturn)) void run_errand(struct errand *w)
 		CALL1(SYS_exit_group, 0);
 }
 
-/* On this very stack, on which nothing happens until it has ended.  No signal says so, and no wait() of the program's
- * finds it. */
+/* The task runs on this stack while the caller waits.  Its end raises no signal, and no wait() of the program
+ * sees it. */
 static __attribute__((noinline)) long run_beside(struct errand *w, long refused)
 {
 	long pid = CALL1(SYS_clone, CLONE_VM | CLONE_VFORK | CLONE_FILES | CLONE_FS);
@@ -197,7 +197,7 @@ static __attribute__((noinline)) long run_beside(struct errand *w, long refused)
 	return w->result;
 }
 
-/* The size of files is not limited for it. */
+/* Runs it without RLIMIT_FSIZE. */
 static long run_unlimited(struct errand *w)
 {
 	w->resource = RLIMIT_FSIZE;
@@ -207,7 +207,7 @@ static long run_unlimited(struct errand *w)
 
 int sys_dup_beyond(int fd)
 {
-	enum { ROOM = 64 }; /* for others that are there already */
+	enum { ROOM = 64 }; /* for descriptors that are above the limit already */
 	struct limit now = limit_of(RLIMIT_NOFILE);
 	sys_sigset signals;
 	long r;
@@ -237,7 +237,8 @@ static __attribute__((noinline, noreturn)) void run_apart(void (*act)(void *ctx)
 
 __attribute__((noinline)) void sys_apart(void (*act)(void *ctx), void *ctx)
 {
-	/* as above, but with a copy of the descriptors: another owner of locks, to the kernel */
+	/* as above, but with a copy of the descriptor table: to the kernel a different owner of POSIX locks
+	 */
 	long pid = CALL1(SYS_clone, CLONE_VM | CLONE_VFORK | CLONE_FS);
 
 	if (pid == 0)
@@ -304,7 +305,7 @@ void sys_make_private(void *memory, size_t size)
 		sys_raw(SYS_mprotect, (long)memory, (long)size, PROT_READ, 0, 0, 0);
 		return;
 	}
-	/* (a page of zeros stays one that takes no memory) */
+	/* skip zero words, so that a page of zeros takes no memory */
 	for (size_t i = 0; i < size / sizeof *words; i++)
 		if (words[i])
 			copy[i] = words[i];
@@ -331,7 +332,7 @@ uint64_t sys_now_ns(void)
 {
 	struct timespec now;
 
-	/* vDSO: async-signal-safe, and cannot fail for this clock */
+	/* by the vDSO: async-signal-safe, never fails for this clock */
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }

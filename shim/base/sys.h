@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * sys: the only door from the core to the kernel.
+ * sys: the system-call table, the only way from the core to the kernel.
  *
- * Every entry takes the system call's arguments and returns its result, or -errno; the C library's errno is
- * never touched and no entry is a cancellation point.  Tests replace single entries to inject short writes,
+ * Every entry takes the system call's arguments and returns its result or -errno.  The C library's errno is
+ * never touched, and no entry is a cancellation point.  Tests replace single entries to inject short writes,
  * EINTR, ENOSPC and EIO.  `sys` starts as a copy of `sys_kernel`.
  */
 #ifndef FASTWRITE_SYS_H
@@ -114,16 +114,17 @@ static inline uint32_t sys_geteuid(void) { return (uint32_t)sys_raw(SYS_geteuid,
 static inline uint32_t sys_getegid(void) { return (uint32_t)sys_raw(SYS_getegid, 0, 0, 0, 0, 0, 0); }
 static inline pid_t sys_gettid(void) { return (pid_t)sys_raw(SYS_gettid, 0, 0, 0, 0, 0, 0); }
 
-/* Shared memory of this process becomes a copy of its own, in the same place; without room for one it is read only. */
+/* Replaces shared memory by a private copy at the same address.  Without memory for the copy it becomes
+ * read-only. */
 void sys_make_private(void *memory, size_t size);
 
-/* A file's device number, as every module compares and stores it. */
+/* A file's device number in the form that all modules compare and store. */
 static inline uint64_t sys_dev_of(const struct statx *st)
 {
 	return ((uint64_t)st->stx_dev_major << 32) | st->stx_dev_minor;
 }
 
-/* One entry of what sys.getdents fills the buffer with. */
+/* One directory entry of sys.getdents. */
 struct sys_dirent {
 	uint64_t ino;
 	int64_t off;
@@ -132,19 +133,19 @@ struct sys_dirent {
 	char name[];
 };
 
-/* The entries of the directory `fd` from its position on; the caller gives a buffer, aligned for sys_dirent. */
+/* Reads the directory `fd` from its position on.  The caller's buffer is aligned for sys_dirent. */
 struct sys_dir {
 	int fd;
 	void *buf;
 	size_t size;
-	ssize_t at, filled; /* filled < 0: -errno, and the rest is not known */
+	ssize_t at, filled; /* filled < 0: -errno; the remaining entries are not known */
 };
-/* The next one, until the next call; NULL after the last, or when they cannot be read. */
+/* The next entry, valid until the next call; NULL after the last one, or on an error. */
 const struct sys_dirent *sys_dir_next(struct sys_dir *d);
-/* Of /proc/self/fd; -1: no number. */
+/* The descriptor that an entry of /proc/self/fd names; -1: none. */
 int sys_dirent_fd(const struct sys_dirent *d);
 
-/* The kernel's signal set: one bit for each of 64 signals, also those that the C library hides. */
+/* The kernel's signal set: one bit for each of 64 signals, including those that the C library hides. */
 typedef uint64_t sys_sigset;
 
 static inline sys_sigset sys_block_signals(void)
@@ -162,8 +163,9 @@ static inline void sys_restore_signals(sys_sigset old)
 }
 
 /*
- * Around calls of our own that may raise SIGPIPE or SIGXFSZ, which would kill the program: what they raise is taken
- * back before the program's mask is restored.  One that was pending before stays pending.
+ * Encloses our own calls that may raise SIGPIPE or SIGXFSZ, which would kill the program.  A signal raised
+ * between begin and end is taken back before the program's mask is restored.  A signal that was pending
+ * before stays pending.
  */
 struct sys_quiet {
 	sys_sigset before, pending;
@@ -171,13 +173,13 @@ struct sys_quiet {
 void sys_quiet_begin(struct sys_quiet *q);
 void sys_quiet_end(const struct sys_quiet *q);
 
-/* RLIMIT_FSIZE now: the kernel answers EFBIG and SIGXFSZ to what goes beyond. */
+/* RLIMIT_FSIZE now.  To a write beyond it the kernel answers EFBIG and SIGXFSZ. */
 uint64_t sys_file_limit(void);
 
 /*
- * For bytes that were accepted already, by another member of the family or a process that has died: the limit of this
- * process on the size of files was not theirs.  Like the entries above, but what ends beyond the limit is written by a
- * task of its own, without one; -EFBIG when there can be none.  Signals blocked.
+ * Write bytes that another process accepted: a living one of the family, or a dead one.  RLIMIT_FSIZE of this
+ * process did not apply to it.  A write that ends beyond the limit is made by a separate task without the
+ * limit; -EFBIG if that task cannot be made.  Otherwise as the entries above.  Signals blocked.
  */
 ssize_t sys_pwritev_accepted(int fd, const struct iovec *iov, int count, off_t offset);
 ssize_t sys_pwritev2_accepted(int fd, const struct iovec *iov, int count, off_t offset, int flags);
@@ -186,22 +188,23 @@ ssize_t sys_append_accepted(int fd, const struct iovec *iov, int count);
 long sys_futex_wait(uint32_t *word, uint32_t expected, const struct timespec *relative);
 void sys_futex_wake(uint32_t *word, int count);
 
-/* On a file system of this statfs.f_type a page that is written again gets a new place. */
+/* A file system of this statfs.f_type writes a changed page to a new place. */
 bool sys_copies_on_write(unsigned kind);
 
 /* CLOCK_MONOTONIC in nanoseconds. */
 uint64_t sys_now_ns(void);
-/* CLOCK_REALTIME_COARSE: never later than the time stamp that a change of a file gets from now on. */
+/* CLOCK_REALTIME_COARSE.  Never later than the time stamp of a file that is changed from now on. */
 int64_t sys_wall_ns(void);
 
-/* A copy of the descriptor, close-on-exec, with a number that RLIMIT_NOFILE keeps from the program.  -errno when it has
- * one already, or may not raise the limit for a moment in a task beside this process. */
+/* Duplicates fd, close-on-exec, to a descriptor above RLIMIT_NOFILE, which the program cannot use itself.  A
+ * separate task raises the limit for a moment.  -errno if it may not, or if fd lies above the limit already.
+ */
 int sys_dup_beyond(int fd);
 
 /*
- * Calls `act` where closing a descriptor drops none of this process's POSIX locks: in a child with the same memory and a
- * copy of the descriptors, while this thread waits.  Where no child can be had (RLIMIT_NPROC, seccomp), right here.  Signals
- * are blocked.
+ * Calls `act` in a child with the same memory and a copy of the descriptors, while this thread waits. Closing
+ * a descriptor there drops none of this process's POSIX locks.  If no child can be made (RLIMIT_NPROC,
+ * seccomp), calls `act` here.  Signals are blocked.
  */
 void sys_apart(void (*act)(void *ctx), void *ctx);
 
@@ -212,13 +215,13 @@ static inline void sys_nap(uint64_t ns)
 	sys_raw(SYS_nanosleep, (long)&nap, 0, 0, 0, 0, 0);
 }
 
-/* Reads a whole small file into buf, NUL-terminates; bytes read or -errno. */
+/* Reads a small file into buf and NUL-terminates it.  Bytes read, or -errno. */
 ssize_t sys_read_file(const char *path, char *buf, size_t size);
 
-/* All `size` bytes at `offset`: 0; -EBADMSG: the file ends before; other -errno. */
+/* Reads exactly `size` bytes at `offset`.  0; -EBADMSG: the file ends before; other -errno. */
 int sys_read_all(int fd, void *buf, uint64_t size, uint64_t offset);
 
-/* The file has its one name: nobody has removed it since it was made. */
+/* True if the file's link count is 1: its name has not been removed. */
 bool sys_still_linked(int fd);
 
 #endif

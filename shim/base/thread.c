@@ -26,7 +26,7 @@ static void *thread_main(void *run)
 	return NULL;
 }
 
-/* 0 or the error; EINVAL: the stack is too small. */
+/* 0 or the error number; EINVAL: the stack is too small. */
 static int make_with(size_t stack, void *(*run)(void *))
 {
 	pthread_attr_t attr;
@@ -53,7 +53,7 @@ int thread_make(void *(*run)(void *))
 
 	if (handler_runs())
 		return -EDEADLK;
-	/* the C library takes what the program has of thread-local variables from it, and says nowhere how much */
+	/* the program's thread-local variables take part of the stack; the C library does not say how much */
 	for (r = make_with(stack, run); r == EINVAL && stack < STACK_MOST; stack *= 2)
 		r = make_with(2 * stack, run);
 	return -r;
@@ -76,10 +76,10 @@ pid_t thread_one_id(const struct thread_one *t)
 	return word == THREAD_CHANGES ? 0 : (pid_t)word;
 }
 
-/* None ran, and it is for the caller to start one. */
+/* Starts the thread, unless another caller does so now. */
 static int start(struct thread_one *t, void *(*run)(void *))
 {
-	/* a handler of this thread would wait for what it has interrupted */
+	/* a signal handler of this thread would wait for the start that it interrupted */
 	sys_sigset signals = sys_block_signals();
 	uint32_t none = 0;
 	int r = 0;
@@ -95,7 +95,7 @@ static int start(struct thread_one *t, void *(*run)(void *))
 
 int thread_one_need(struct thread_one *t, void *(*run)(void *))
 {
-	/* (counted, not timed: the process may be stopped meanwhile) */
+	/* counted, not timed: the process may be stopped meanwhile */
 	enum { TRIES = 200, PAUSE_NS = 50000000 };
 	struct timespec pause = {.tv_nsec = PAUSE_NS};
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * thread: how the library makes its own threads, and the signal that they use among themselves and the kernel.
+ * thread: the library's own threads, and the one signal that they wait for.
  *
- * They must be invisible to the program's signals.  So they block everything but SIGSETXID, by which the C
- * library makes every thread follow a setuid: one that blocked it would hang the program's setuid for ever.  And
- * they wait for no signal that the program may use: what is pending for the process is handed to whoever asks
- * first, and would be missing where the program waits for it.
+ * The program's signals must not reach these threads.  So they block all signals but SIGSETXID: the C library
+ * sends it to every thread when one calls setuid, and waits until each has answered.  They wait for no signal
+ * that the program may use: a signal pending for the process goes to the first thread that asks, and the
+ * program would miss it.
  */
 #ifndef FASTWRITE_THREAD_H
 #define FASTWRITE_THREAD_H
@@ -17,48 +17,50 @@
 #include <sys/types.h>
 #include <time.h>
 
-/* The C library keeps it from programs and sends it to single threads only, to cancel them; ours are never
+/* SIGCANCEL: hidden from programs by the C library, which sends it to cancel a thread.  Our threads are never
  * cancelled. */
 enum { THREAD_SIGNAL = 32 };
 
-/* The kernel knows a thread of this process by that id. */
+/* True if this process has a thread of that id. */
 bool thread_lives(uint32_t tid);
-/* Starts a detached thread with a small stack.  Called with all signals blocked.  0 or -errno; -EDEADLK in a signal
- * handler, where none may be made (base/handler.h). */
+/* Starts a detached thread with a small stack.  Called with all signals blocked.  0 or -errno; -EDEADLK in a
+ * signal handler, where no thread may be started (base/handler.h). */
 int thread_make(void *(*run)(void *));
-/* How many of them run in this process. */
+/* How many such threads run in this process. */
 unsigned thread_count(void);
-/* In the child of a fork: none. */
+/* In the child of a fork, which has none. */
 void thread_after_fork(void);
-/* The first thing that it calls. */
+/* Each thread calls this first. */
 void thread_begin(void);
 /*
- * A thread of which one runs at a time: it is started when somebody needs it, and ends by itself when nobody does.
+ * A thread that runs at most once at a time.  It starts on demand and ends by itself when it has nothing to
+ * do.
  *
- * Its word says what it is: its id, 0 when none runs, THREAD_CHANGES while one starts or looks whether it may end.
- * Whoever needs it notes that first and looks at the word then; a thread that may end changes the word first and looks
- * for such notes then.  So either it stays, or the other one waits for its end and starts the next.
+ * Its state word is the thread id, 0 when none runs, or THREAD_CHANGES while the thread starts or checks
+ * whether it may end.  A caller that needs the thread first publishes its work, then reads the word.  A
+ * thread that may end first sets THREAD_CHANGES, then looks for work.  So either the thread sees the work, or
+ * the caller sees the change, waits for the end and starts the next thread.
  */
 enum { THREAD_CHANGES = ~0u };
 struct thread_one {
 	_Atomic uint32_t word; /* futex */
-	_Atomic uint32_t
-		last; /* id of the one that began last: the kernel knows it a little longer than the word */
+	_Atomic uint32_t last; /* id of the last thread: it exists a little longer than `word` says */
 };
-/* Its id, 0 = none runs. */
+/* Its thread id, 0 = none runs. */
 pid_t thread_one_id(const struct thread_one *t);
-/* Starts it if need be; its id, or -errno as thread_make, -EAGAIN when it does not begin in time. */
+/* Starts it unless it runs.  Its thread id, -errno of thread_make, or -EAGAIN if it does not begin in time.
+ */
 int thread_one_need(struct thread_one *t, void *(*run)(void *));
-/* In that thread, instead of thread_begin. */
+/* Called in that thread, instead of thread_begin. */
 void thread_one_begin(struct thread_one *t);
-/* True when it may end, and is to return at once.  `needed` looks for notes of those who need it. */
+/* True if the thread may end; it must then return at once.  `needed` looks for work. */
 bool thread_one_leave(struct thread_one *t, bool (*needed)(void));
-/* None runs, and the kernel knows none any more. */
+/* True if none runs and the last one has left the kernel, too. */
 bool thread_one_gone(const struct thread_one *t);
-/* In the child of a fork: none runs. */
+/* In the child of a fork, where none runs. */
 void thread_one_after_fork(struct thread_one *t);
 
-/* Takes one THREAD_SIGNAL that was sent to this thread; 1, 0 when none came in time, or -errno (-EINTR). */
+/* Waits for a THREAD_SIGNAL sent to this thread.  1, 0 on timeout, or -errno (-EINTR). */
 int thread_wait_signal(siginfo_t *info, const struct timespec *relative);
 
 #endif

@@ -7,8 +7,8 @@
 #include <string.h>
 
 /*
- * rt_sigprocmask reads the new set before it finds that there is no such change as -1.  (process_vm_readv, which is
- * made for reading, is what sandboxes forbid.  This call they allow, and the library makes it everywhere.)
+ * rt_sigprocmask reads the new set before it rejects the operation -1 with EINVAL.  (process_vm_readv would
+ * be the obvious call, but sandboxes forbid it.  They allow this one, which the library needs anyway.)
  */
 static bool ask(uintptr_t page) { return sys_raw(SYS_rt_sigprocmask, -1, (long)page, 0, 8, 0, 0) == -EINVAL; }
 

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * user: can memory that the program passed to a call be read?  If not, the call must fail with EFAULT, as it
- * does natively, and not kill the program.
+ * does natively, instead of killing the program.
  *
- * The library asks here before it looks at something that the kernel has not accepted yet.  One system call for
- * each page reads memory there and changes nothing.  What cannot be read is left to the kernel's judgement.
- * (Another thread may unmap the memory right after that.  What such a call does is not certain natively, either.)
+ * The library asks here before it reads an argument that the kernel has not accepted yet: one system call per
+ * page, which changes nothing.  A call with unreadable memory goes to the kernel, which returns the error.
+ * (Another thread may unmap the memory right after the check.  Natively the outcome of such a call is not
+ * certain, either.)
  *
- * Called by hooks and the core on slow paths.  No lock, no memory of its own.
+ * Called by hooks and the core on slow paths.  Takes no lock and no memory.
  */
 #ifndef FASTWRITE_USER_H
 #define FASTWRITE_USER_H
@@ -18,18 +19,18 @@
 
 enum { USER_PAGE = 4096, USER_PAGES = 8 };
 
-/* Pages that were readable a moment ago: several looks in one call need not ask for each. */
+/* Pages found readable during this call, so that each page is asked for once. */
 struct user_pages {
 	uintptr_t known[USER_PAGES];
 	unsigned next;
 };
 
-/* That of this function's frame is known from the start: what a caller passes is often close to it. */
+/* The page of this function's frame is readable: arguments often lie there. */
 #define USER_PAGES_INIT {.known = {(uintptr_t)__builtin_frame_address(0) & -(uintptr_t)USER_PAGE}, .next = 1}
 
-/* True when all n bytes at p can be read. */
+/* True if all n bytes at p can be read. */
 bool user_reads(struct user_pages *pages, const void *p, size_t n);
-/* The same for a string and its end. */
+/* The same for a string with its NUL. */
 bool user_reads_string(struct user_pages *pages, const char *s);
 /* The same for a list of strings that ends with NULL. */
 bool user_reads_list(char *const *list);
