@@ -56,8 +56,7 @@ static inline void lock_given(struct lock *l) { (void)l; }
 enum lock_result {
 	LOCK_TAKEN,
 	LOCK_NESTED,
-	LOCK_INHERITED, /* taken; its owner died while holding it, so the protected data may be half changed
-	                 */
+	LOCK_INHERITED, /* taken; its owner died while holding it, its data may be half changed */
 };
 
 extern __thread uint32_t lock_tid; /* this thread's id, 0 = not known yet */
