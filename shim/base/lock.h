@@ -102,8 +102,7 @@ static inline void lock_drop_fast(struct lock *l, uint32_t tid)
 {
 	uint32_t expected = tid;
 
-	/* a signal handler that interrupted the owner forked, and this is the child: the parent owns the lock
-	 */
+	/* a signal handler forked, and this is the child: the parent owns the lock */
 	if (__builtin_expect(*(volatile uint32_t *)&lock_tid != tid, 0))
 		return;
 	lock_given(l);

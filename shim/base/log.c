@@ -103,8 +103,7 @@ size_t log_vformat(char *buf, size_t size, const char *format, va_list args)
 			break;
 		case '%': put(&o, '%'); break;
 		default:
-			/* Not a format of ours: stop, because the positions of later arguments are unknown.
-			 */
+			/* Not a format of ours: stop: the positions of later arguments are unknown. */
 			put_text(&o, "%(bad format)");
 			goto end;
 		}

@@ -237,8 +237,7 @@ static __attribute__((noinline, noreturn)) void run_apart(void (*act)(void *ctx)
 
 __attribute__((noinline)) void sys_apart(void (*act)(void *ctx), void *ctx)
 {
-	/* as above, but with a copy of the descriptor table: to the kernel a different owner of POSIX locks
-	 */
+	/* as above, but with a copy of the descriptors: to the kernel another owner of POSIX locks */
 	long pid = CALL1(SYS_clone, CLONE_VM | CLONE_VFORK | CLONE_FS);
 
 	if (pid == 0)

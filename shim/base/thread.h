@@ -48,8 +48,7 @@ struct thread_one {
 };
 /* Its thread id, 0 = none runs. */
 pid_t thread_one_id(const struct thread_one *t);
-/* Starts it unless it runs.  Its thread id, -errno of thread_make, or -EAGAIN if it does not begin in time.
- */
+/* Starts it unless it runs.  Its thread id, -errno of thread_make, or -EAGAIN if it does not begin. */
 int thread_one_need(struct thread_one *t, void *(*run)(void *));
 /* Called in that thread, instead of thread_begin. */
 void thread_one_begin(struct thread_one *t);

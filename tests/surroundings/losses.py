@@ -85,7 +85,8 @@ class Guest:
     @contextmanager
     def boot(self, disk: Disk) -> Iterator[Machine]:
         with Machine(self.place, self.kernel, self.initramfs, disk.address) as machine:
-            machine.must(f"mount -t ext4 /dev/vda /disk && mkdir -p {DATA}")
+            machine.must(f"mount -t ext4 /dev/vda /disk || {{ dmesg | tail -20; false; }}")
+            machine.must(f"mkdir -p {DATA}")
             yield machine
 
     @contextmanager

@@ -20,7 +20,7 @@ EMULATOR = "qemu-system-x86_64"
 SHELL = "busybox"
 MODULES = ("virtio_pci", "virtio_blk", "virtio_console")
 KERNEL_PACKAGE = "linux-image-cloud-amd64"
-COMMAND_LINE = "console=ttyS0 quiet panic=-1 mitigations=off nokaslr random.trust_cpu=on"
+COMMAND_LINE = "console=ttyS0 quiet panic=-1 mitigations=off nokaslr random.trust_cpu=on no_timer_check"
 PATIENCE_SECONDS = 60
 START_SECONDS = 60  # of the emulator
 OUTBOX_BYTES = 96 << 20
