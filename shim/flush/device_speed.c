@@ -7,10 +7,10 @@
 
 enum {
 	DEVICES = 16,
-	SLOW = 8000, /* nanoseconds per KiB, 128 MB/s: a faster device is no reason to use the page cache */
-	MARGIN = 2,  /* so many times as fast the page cache must be */
-	AGAIN = 64,  /* flushes until the slower way is measured again */
-	SHARE = 4,   /* of the new figure in the mean */
+	SLOW = 8000, /* nanoseconds per KiB, 128 MB/s: a faster device always gets O_DIRECT */
+	MARGIN = 2,  /* how many times as fast the page cache must be */
+	AGAIN = 64,  /* flushes between two measurements of the slower way */
+	SHARE = 4,   /* the new figure counts 1/SHARE in the mean */
 	NS_MAX = 1 << 24,
 };
 
@@ -44,14 +44,14 @@ enum device_speed_way device_speed_choose(uint64_t dev)
 	enum device_speed_way way;
 
 	if (!d)
-		return PACE_DIRECT;
-	direct = atomic_load_explicit(&d->ns[PACE_DIRECT], memory_order_relaxed);
-	buffered = atomic_load_explicit(&d->ns[PACE_BUFFERED], memory_order_relaxed);
+		return DEVICE_SPEED_DIRECT;
+	direct = atomic_load_explicit(&d->ns[DEVICE_SPEED_DIRECT], memory_order_relaxed);
+	buffered = atomic_load_explicit(&d->ns[DEVICE_SPEED_BUFFERED], memory_order_relaxed);
 	if (direct < SLOW)
-		return PACE_DIRECT;
-	way = buffered * MARGIN < direct ? PACE_BUFFERED : PACE_DIRECT;
+		return DEVICE_SPEED_DIRECT;
+	way = buffered * MARGIN < direct ? DEVICE_SPEED_BUFFERED : DEVICE_SPEED_DIRECT;
 	if (buffered && atomic_fetch_add_explicit(&d->turn, 1, memory_order_relaxed) % AGAIN == AGAIN - 1)
-		way = way == PACE_DIRECT ? PACE_BUFFERED : PACE_DIRECT;
+		way = way == DEVICE_SPEED_DIRECT ? DEVICE_SPEED_BUFFERED : DEVICE_SPEED_DIRECT;
 	return way;
 }
 
@@ -65,7 +65,7 @@ void device_speed_note(uint64_t dev, enum device_speed_way way, uint64_t bytes, 
 	now = ns / (bytes / 1024);
 	now = now > NS_MAX ? NS_MAX : now == 0 ? 1 : now;
 	before = atomic_load_explicit(&d->ns[way], memory_order_relaxed);
-	/* (of two at a time one may be forgotten) */
+	/* of two concurrent figures one may be lost */
 	atomic_store_explicit(&d->ns[way], (uint32_t)(before ? (before * (SHARE - 1) + now) / SHARE : now),
 	                      memory_order_relaxed);
 }

@@ -2,9 +2,9 @@
 /*
  * device_speed: how fast a device takes flushes, by O_DIRECT and through the page cache.
  *
- * A device that is much slower than memory makes a program wait that writes by O_DIRECT, while the page cache would
- * take a burst at once and write it back in its own time.  When too much in it is dirty the kernel makes writers wait,
- * and O_DIRECT is no worse.  Which of the two it is shows in the time that flushes take.
+ * On a slow device an O_DIRECT write makes the program wait, while the page cache takes a burst at once and
+ * writes it back later.  When too many pages are dirty, the kernel throttles buffered writes, and O_DIRECT is
+ * no slower.  The measured time of the flushes decides between the two.
  */
 #ifndef FASTWRITE_PACE_H
 #define FASTWRITE_PACE_H
@@ -12,12 +12,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum device_speed_way { PACE_DIRECT, PACE_BUFFERED };
+enum device_speed_way { DEVICE_SPEED_DIRECT, DEVICE_SPEED_BUFFERED };
 
-/* By which way the next flush to the device (as in sys_dev_of) goes; now and then the slower one, to measure it. */
+/* The way of the next flush to the device (as in sys_dev_of).  Every 64th time the slower way, to measure it
+ * again. */
 enum device_speed_way device_speed_choose(uint64_t dev);
 
-/* A flush of so many bytes took so many nanoseconds. */
+/* Records a flush of `bytes` that took `ns` nanoseconds. */
 void device_speed_note(uint64_t dev, enum device_speed_way way, uint64_t bytes, uint64_t ns);
 
 #endif

@@ -17,7 +17,7 @@ void direct_io_set_flags(struct flush_target *t, int flags)
 		t->flags = flags;
 }
 
-/* The part of iov that is `size` bytes long and begins `skip` bytes in; entries written to out. */
+/* Puts the `size` bytes of iov after the first `skip` bytes into `out`; returns the number of its entries. */
 static int slice(const struct iovec *iov, int count, uint64_t skip, uint64_t size, struct iovec *out)
 {
 	int n = 0;
@@ -40,7 +40,7 @@ static int slice(const struct iovec *iov, int count, uint64_t skip, uint64_t siz
 	return n;
 }
 
-/* Writes all `size` bytes from `skip` on, through short writes and EINTR. */
+/* Writes all `size` bytes after the first `skip`; repeats after a short write and EINTR. */
 static int write_part(const struct flush_target *t, const struct iovec *iov, int count, uint64_t skip,
                       uint64_t size, uint64_t offset, uint64_t *done)
 {
@@ -50,7 +50,7 @@ static int write_part(const struct flush_target *t, const struct iovec *iov, int
 		int n = slice(iov, count, skip, size, part);
 		ssize_t r;
 
-		/* anew for each call: see staging/guard.h */
+		/* before each call: see staging/guard.h */
 		if (t->guard)
 			guard_stamp(t->guard);
 		r = sys_pwritev_accepted(t->fd, part, n, (off_t)(offset + skip));
@@ -69,8 +69,8 @@ static int write_part(const struct flush_target *t, const struct iovec *iov, int
 	return 0;
 }
 
-/* Can [from, to) of the file go out by O_DIRECT: memory congruent with the file modulo a page, and the
- * pieces cut at page boundaries only? */
+/* True if O_DIRECT accepts the layout: memory and file offsets are equal modulo a page, and entries are split
+ * at page boundaries only. */
 static bool congruent(const struct iovec *iov, int count, uint64_t offset)
 {
 	for (int i = 0; i < count; i++) {
@@ -118,7 +118,7 @@ int direct_io_write(struct flush_target *t, const struct iovec *iov, int count, 
 		t->direct_bytes += *done - before;
 		t->direct_ns += sys_now_ns() - began;
 		if (r == -EINVAL) {
-			/* refused: the rest of the middle goes through the page cache */
+			/* refused: write the rest of the middle through the page cache */
 			t->direct_ok = false;
 			t->direct_refused = true;
 			middle = *done - before;

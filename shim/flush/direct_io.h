@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * direct_io: bytes in memory -> one stretch of a file, by O_DIRECT in its aligned middle where that pays.
+ * direct_io: writes bytes from memory to one range of a file, its aligned middle by O_DIRECT if that pays.
  */
 #ifndef FASTWRITE_FLUSH_IO_H
 #define FASTWRITE_FLUSH_IO_H
@@ -13,26 +13,26 @@ struct arena_guard;
 
 struct flush_target {
 	int fd;
-	struct arena_guard *guard; /* of the file; NULL: none */
-	int flags;      /* status flags of fd's description now; with O_APPEND its end is at the offset */
-	bool direct_ok; /* O_DIRECT may be tried; cleared when the file system refuses it */
-	bool direct_refused;   /* out: it did */
-	uint64_t direct_min;   /* smallest aligned middle worth it */
+	struct arena_guard *guard; /* the file's guard; NULL: none */
+	int flags;             /* current status flags of fd; with O_APPEND the file must end at the offset */
+	bool direct_ok;        /* try O_DIRECT; cleared when the file system refuses it */
+	bool direct_refused;   /* out: the file system refused it */
+	uint64_t direct_min;   /* smallest aligned middle that pays */
 	uint64_t direct_bytes; /* out: bytes written by O_DIRECT */
-	uint64_t direct_ns;    /* out: and how long that took */
-	/* out: the same of stretches of at least direct_min that went through the page cache */
+	uint64_t direct_ns;    /* out: and their time */
+	/* out: the same for ranges of at least direct_min through the page cache */
 	uint64_t buffered_bytes, buffered_ns;
 };
 
 /*
- * Writes iov[0..count) (at most FLUSH_IOV_MAX) to [offset, ...).  *done counts the bytes that are in the file
- * from `offset` on without a gap, also on failure.  0 or -errno.  The description's flags may be left with
- * O_DIRECT switched; t->flags says how.
+ * Writes iov[0..count), count <= FLUSH_IOV_MAX, at `offset`.  0 or -errno.  *done: the bytes that are in the
+ * file from `offset` on without a gap, also on failure.  May leave O_DIRECT set or cleared in the
+ * description; t->flags says which.
  */
 int direct_io_write(struct flush_target *t, const struct iovec *iov, int count, uint64_t offset,
                     uint64_t *done);
 
-/* Sets the description's flags to exactly `flags`. */
+/* Sets the status flags of the description to `flags`. */
 void direct_io_set_flags(struct flush_target *t, int flags);
 
 #endif

@@ -94,8 +94,8 @@ static int open_again(const struct file *f, int program_fd, int flags)
 	return fd < 0 ? fd : internal_fd_raise(fd);
 }
 
-/* Our own description appends or not, as what is staged needs it; nobody else has it, so it can be told to.  An append
- * is as long as it is, and O_DIRECT not for it. */
+/* Our own description appends or not, as what is staged needs it; nobody else has it, so it can be told to.
+ * An append is as long as it is, and O_DIRECT not for it. */
 static bool own_fits(struct file *f)
 {
 	struct file_local *local = file_local(f);
@@ -135,8 +135,8 @@ void flush_open_own(struct file *f, int fd)
 		open_own(f, fd);
 }
 
-/* flush_program_fd, and the number still means this file: a program may close descriptors where nobody sees it.
- * -EBADF: there is none; another -errno: the file system fails. */
+/* flush_program_fd, and the number still means this file: a program may close descriptors where nobody sees
+ * it. -EBADF: there is none; another -errno: the file system fails. */
 static int trusted_program_fd(struct file *f)
 {
 	for (;;) {
@@ -401,8 +401,8 @@ static bool wants_direct(const struct file *f)
 {
 	enum flush_mode mode = f->rule->set.flush;
 
-	return f->direct_ok &&
-	       (mode == FLUSH_DIRECT || (mode == FLUSH_AUTO && device_speed_choose(f->dev) == PACE_DIRECT));
+	return f->direct_ok && (mode == FLUSH_DIRECT ||
+	                        (mode == FLUSH_AUTO && device_speed_choose(f->dev) == DEVICE_SPEED_DIRECT));
 }
 
 static uint64_t direct_min(const struct file *f)
@@ -431,9 +431,10 @@ void flush_give_back(struct ofd *o, int flags)
 }
 
 /*
- * Through the program's own description, its flags changed for the length of the flush.  What was appended goes out by
- * the kernel's own append: a lease says that this is at the offset that was assumed, but when it is lost meanwhile (the
- * flusher was stopped for too long) it comes behind what others have appended, and overwrites nothing.
+ * Through the program's own description, its flags changed for the length of the flush.  What was appended
+ * goes out by the kernel's own append: a lease says that this is at the offset that was assumed, but when it
+ * is lost meanwhile (the flusher was stopped for too long) it comes behind what others have appended, and
+ * overwrites nothing.
  */
 static void route_program_fd(struct file *f, struct route *rt, int fd)
 {
@@ -526,9 +527,10 @@ static void route_leave(struct file *f, struct route *rt)
 	if (rt->target.direct_refused && rt->target.direct_bytes == 0)
 		f->direct_ok = false;
 	if (rt->target.direct_bytes > 0)
-		device_speed_note(f->dev, PACE_DIRECT, rt->target.direct_bytes, rt->target.direct_ns);
+		device_speed_note(f->dev, DEVICE_SPEED_DIRECT, rt->target.direct_bytes, rt->target.direct_ns);
 	if (rt->target.buffered_bytes > 0)
-		device_speed_note(f->dev, PACE_BUFFERED, rt->target.buffered_bytes, rt->target.buffered_ns);
+		device_speed_note(f->dev, DEVICE_SPEED_BUFFERED, rt->target.buffered_bytes,
+		                  rt->target.buffered_ns);
 }
 
 static void count_flush(const struct file *f, const struct plan *p, const struct route *rt)
@@ -603,8 +605,8 @@ struct flush_work {
 };
 
 /*
- * The bytes are in the kernel or not: what only the holder of the token may do about it, with or without the file
- * lock.  Afterwards the descriptions are the program's again, and the slot says what is in the file.
+ * The bytes are in the kernel or not: what only the holder of the token may do about it, with or without the
+ * file lock.  Afterwards the descriptions are the program's again, and the slot says what is in the file.
  */
 static void commit(struct file *f, struct flush_work *w)
 {
@@ -704,9 +706,9 @@ int flush_run(struct file *f, bool keep_lock)
 }
 
 /*
- * In a signal handler that interrupted the holder of the lock.  A flusher at work cannot finish, for it needs our
- * lock; but once its input and output is done we can do that for it.  Everything must go out before we return:
- * what the caller does next in the kernel comes behind it.
+ * In a signal handler that interrupted the holder of the lock.  A flusher at work cannot finish, for it needs
+ * our lock; but once its input and output is done we can do that for it.  Everything must go out before we
+ * return: what the caller does next in the kernel comes behind it.
  */
 static int settle_nested(struct file *f)
 {
@@ -727,8 +729,9 @@ static int settle_nested(struct file *f)
 }
 
 /*
- * Other members of the family write the file, this process cannot (it has only readers of it, or no rights to it): they
- * flush it, by their timers at the latest.  The lock is dropped and taken again.  -EIO: they are dead.
+ * Other members of the family write the file, this process cannot (it has only readers of it, or no rights to
+ * it): they flush it, by their timers at the latest.  The lock is dropped and taken again.  -EIO: they are
+ * dead.
  */
 static int settle_elsewhere(struct file *f)
 {
@@ -789,8 +792,9 @@ static int settle(struct file *f, bool nested, bool keep_zeros)
 	}
 }
 
-/* Whoever else has the file may be able to repair it when this process has no right to, and tries by his timer, a second
- * apart at most unless `lag_ms` is longer.  (An engine thread has other files to look after.) */
+/* Whoever else has the file may be able to repair it when this process has no right to, and tries by his
+ * timer, a second apart at most unless `lag_ms` is longer.  (An engine thread has other files to look after.)
+ */
 static int settle_damaged(struct file *f, bool nested)
 {
 	enum { TRIES = 250, PAUSE_NS = 10000000 };

@@ -13,14 +13,14 @@ int lease_take_for(int fd, pid_t tid)
 	struct f_owner_ex owner = {.type = F_OWNER_TID, .pid = tid};
 	long r;
 
-	/* F_UNLCK forgets the signal, and the default one, SIGIO, would end the program: name ours every time */
+	/* F_UNLCK resets the signal to SIGIO, which would end the program: set ours every time */
 	r = sys.fcntl(fd, F_SETSIG, THREAD_SIGNAL);
 	if (r == 0)
 		r = sys.fcntl(fd, F_SETOWN_EX, (long)&owner);
 	if (r == 0)
 		r = sys.fcntl(fd, F_SETLEASE, F_WRLCK);
 	if (r < 0) {
-		/* as F_UNLCK does it: the program may ask */
+		/* reset them as F_UNLCK does: the program may ask for them */
 		sys.fcntl(fd, F_SETSIG, 0);
 		sys.fcntl(fd, F_SETOWN, 0);
 	}
@@ -39,8 +39,8 @@ void lease_drop_own(int fd)
 	lease_drop(fd);
 	while (thread_wait_signal(&info, &none) > 0) {
 		if (info.si_code > 0)
-			continue; /* the kernel's: somebody has been waiting for the lease */
-		/* somebody cancels this thread: the C library must see that */
+			continue; /* from the kernel: another process waited for the lease */
+		/* pthread_cancel of this thread: the C library must get the signal */
 		sys_raw(SYS_tgkill, sys_getpid(), sys_gettid(), THREAD_SIGNAL, 0, 0, 0);
 		break;
 	}

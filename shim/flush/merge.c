@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* merge: see flush/merge.h.  From the newest extent to the oldest, each adds only what no newer one covers. */
+/* merge: see flush/merge.h.  From the newest extent to the oldest, each adds only the parts that no newer one
+ * covers. */
 #include "flush/merge.h"
 
 #include <assert.h>
 #include <string.h>
 
-/* First piece that ends after `offset`. */
+/* The first piece that ends after `offset`. */
 static uint32_t first_after(const struct arena_extent *pieces, uint32_t n, uint64_t offset)
 {
 	uint32_t lo = 0, hi = n;

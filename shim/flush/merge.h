@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* merge: the extents of one block, in writing order -> disjoint pieces in file order, the newest wins. */
+/* merge: turns the extents of one block, in writing order, into disjoint pieces in file order.  The newest
+ * bytes win. */
 #ifndef FASTWRITE_MERGE_H
 #define FASTWRITE_MERGE_H
 
@@ -8,7 +9,7 @@
 /* n extents can make at most 2n - 1 pieces */
 enum { MERGE_MAX = 2 * ARENA_EXTENTS_MAX };
 
-/* pieces[MERGE_MAX]; returns how many.  `get` gives extent i < count, the oldest first. */
+/* Fills pieces[MERGE_MAX] and returns their number.  `get` returns extent i < count, the oldest first. */
 uint32_t merge_extents(struct arena_extent (*get)(const void *ctx, uint32_t i), const void *ctx,
                        uint32_t count, struct arena_extent *pieces);
 

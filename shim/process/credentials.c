@@ -17,10 +17,10 @@
 
 #include <linux/capability.h>
 
-/* A program that changes its ids for each request would flush and make an arena each time. */
+/* A program that changes its ids for each request would make an arena each time: it stages no more. */
 enum { CHANGES_MAX = 16 };
 
-/* Nothing is managed and nobody forked, or this process manages nothing. */
+/* No file was managed and no child forked; or this process manages nothing. */
 static bool nothing_to_do(void) { return !file_family() || !attach_config || fd_foreign_process(); }
 
 static enum credentials_change of_ids(long number, const uint32_t wanted[3])
@@ -47,7 +47,7 @@ enum credentials_change credentials_of_groups(uint32_t real, uint32_t effective,
 	return of_ids(SYS_getresgid, (uint32_t[3]){real, effective, saved});
 }
 
-/* What the program passed, if it can be read. */
+/* Copies the program's argument; false if it cannot be read. */
 static bool read_program(void *out, const void *from, size_t size)
 {
 	struct iovec here = {out, size}, there = {(void *)(uintptr_t)from, size};
@@ -55,7 +55,8 @@ static bool read_program(void *out, const void *from, size_t size)
 	return sys_raw(SYS_process_vm_readv, sys_getpid(), (long)&here, 1, (long)&there, 1, 0) == (long)size;
 }
 
-/* What is permitted can be raised and lowered at any time: only giving it up, or getting more, is a change. */
+/* Effective capabilities can change at any time within the permitted ones.  So only a change of the permitted
+ * ones counts. */
 enum credentials_change credentials_of_capabilities(const void *header, const void *data)
 {
 	struct __user_cap_header_struct h = {.version = _LINUX_CAPABILITY_VERSION_3};
@@ -84,7 +85,7 @@ static void visit_through(struct file *f, void *ctx)
 	file_unlock(f, g);
 }
 
-/* Other members live.  To them this process is as one that was killed with everything flushed. */
+/* Leaves a family with other living processes.  To them it looks killed, with everything flushed. */
 static void leave_family(void)
 {
 	sys_sigset signals;
@@ -94,8 +95,8 @@ static void leave_family(void)
 	journal_stop();
 	engine_stop();
 	signals = sys_block_signals();
-	/* Another thread, or the one that a signal handler interrupted, may hold a lock in the shared memory: the others
-	 * would wait for it until that thread ends. */
+	/* Another thread, or a thread interrupted by a signal handler, may hold a lock in the shared memory.
+	 * The other processes would wait for it until that thread ends. */
 	if (!apart_alone() || stage_forks()) {
 		sys_restore_signals(signals);
 		engine_resume();
@@ -124,7 +125,7 @@ bool credentials_begin(enum credentials_change change)
 {
 	static _Atomic uint32_t changes;
 
-	/* a child that is no member of a family has nothing else of its parent */
+	/* a child outside of the family shares nothing else with its parent */
 	if (!file_family() && !fork_guard_vforked)
 		never_staged_unshare();
 	if (change == CREDENTIALS_STAY || nothing_to_do() || (attach_refused() && !family_is_shared()))

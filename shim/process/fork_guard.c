@@ -29,7 +29,7 @@ int fork_guard_set(void)
 			sys.munmap((void *)page, PAGE_BYTES);
 			return -ENOSYS;
 		}
-		/* before anyone can see it: 0 would say that we are somebody's child */
+		/* before other threads see the page: 0 would mean that we are a child */
 		atomic_store(page, 1);
 		if (!atomic_compare_exchange_strong(&fork_guard_page, &expected, page)) {
 			sys.munmap((void *)page, PAGE_BYTES);

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * fork_guard: a page that the kernel wipes in every child that has its own copy of our memory, however it was made.
- * A child that no fork handler prepared (a raw clone) would otherwise take the shared arena for its own.
+ * fork_guard: a page that the kernel wipes in every child with its own copy of our memory (MADV_WIPEONFORK).
+ *
+ * It marks the child of a raw clone, which no fork handler prepared.  Without it that child would use the
+ * parent's arena as its own.
  */
 #ifndef FASTWRITE_ALIVE_H
 #define FASTWRITE_ALIVE_H
@@ -12,7 +14,7 @@
 
 extern _Atomic uint32_t *_Atomic fork_guard_page;
 
-/* 1 in the process that called fork_guard_set, -1 in a descendant with memory of its own, 0 before. */
+/* 1 in the process that called fork_guard_set, -1 in a descendant with its own memory, 0 before the call. */
 static inline int fork_guard_state(void)
 {
 	_Atomic uint32_t *page = atomic_load_explicit(&fork_guard_page, memory_order_acquire);
@@ -21,21 +23,21 @@ static inline int fork_guard_state(void)
 }
 
 /*
- * True in a child of vfork (or of a clone that works alike) until it execs or ends: it runs in our memory, on the
- * storage of the thread that waits for it, with descriptors of its own.  What it does must not touch what is
- * known about ours.
+ * True in a child of vfork, or of a clone with CLONE_VM | CLONE_VFORK, until it execs or ends.  The child
+ * runs in our memory, with the thread-local storage of the waiting thread, and with its own descriptors.  It
+ * must not change what the library knows about our descriptors.
  */
 extern __thread bool fork_guard_vforked;
 
-/* This process manages files from now on; 0 or -errno, and without it nothing may be managed. */
+/* Marks this process as one that manages files.  0 or -errno; on failure it must manage none. */
 int fork_guard_set(void);
-/* This process never manages anything again: its memory and descriptors are shared in ways that the library
- * cannot follow.  Everything must have been settled. */
+/* This process manages no file from now on, because it shares its memory and descriptors in a way that the
+ * library cannot follow.  Everything must be drained before. */
 void fork_guard_stop(void);
 
-/* True when this process called fork_guard_set; a few loads and a branch. */
+/* True if this process called fork_guard_set; a few loads and a branch. */
 static inline bool fork_guard_here(void) { return fork_guard_state() > 0 && !fork_guard_vforked; }
-/* True when only an ancestor did, or the process that shares its memory with us. */
+/* True if only an ancestor called it, or the process that shares its memory with us. */
 static inline bool fork_guard_elsewhere(void) { return fork_guard_vforked || fork_guard_state() < 0; }
 
 #endif

@@ -38,7 +38,7 @@ static void visit_fork(struct file *f, void *ctx)
 	file_unlock(f, g);
 }
 
-/* The descriptions are shared from now on: what is only noted has to be known. */
+/* Parent and child share the descriptions from now on, so every unresolved descriptor must be resolved. */
 static void resolve_noted(void)
 {
 	for (int fd = 0; fd < UNRESOLVED_FDS; fd++)
@@ -55,7 +55,7 @@ static void visit_before(struct file *f, void *ctx)
 	if (f->refs && (visibility_is(f) || f->rule->set.prealloc_mode == PREALLOC_ZERO)) {
 		if (nested)
 			stage_interrupt(f);
-		/* others will have it, too */
+		/* the child will have it, too */
 		f->zero_never = true;
 		if (f->zero_end)
 			flush_settle(f, nested);
@@ -83,15 +83,15 @@ void process_fork_prepare(void)
 	fd_fork_prepare();
 	file_for_each(visit_before, &any);
 	if (any)
-		engine_start(); /* watches over what a child may leave when it is killed */
+		engine_start(); /* flushes what a killed child leaves */
 	attach_pause();
-	/* what another thread has attached meanwhile; what it may still open is not staged before the fork, and seen
-	 * to be shared afterwards */
+	/* once more, for files that another thread attached meanwhile.  A file that it opens from now on is
+	 * not staged before the fork; afterwards it is seen to be shared. */
 	file_for_each(visit_before, &any);
 	interrupted = stage_forks();
-	/* first: what is not changed since then is claimed for the child, too */
+	/* before the family: an entry not changed since then is claimed for the child, too */
 	fdtable_fork_prepare();
-	/* (who has managed nothing yet is asked about what its children stage) */
+	/* also in a process without a managed file: its children may stage */
 	member = !interrupted && fork_guard_set() == 0 && family_fork_prepare();
 	if (!member)
 		file_for_each(visit_fork, NULL);
@@ -112,7 +112,7 @@ void process_fork_parent(void)
 		family_fork_parent();
 	stage_limit_changes();
 	attach_unpause();
-	/* the child may come to its end before us, and would leave the arena to us */
+	/* the child may end before us and would leave the arena to us */
 	if (process_forks_and_ends)
 		family_exiting();
 	sys_restore_signals(was.signals);
@@ -159,7 +159,7 @@ void process_exec_prepare(void)
 	else if (!fd_foreign_process())
 		attach_stop_all(BYPASS_EXEC);
 	else if (fork_guard_here())
-		child_spawn_prepare(false); /* made by a system call that no hook saw */
+		child_spawn_prepare(false); /* a child of a raw clone */
 }
 
 void process_exec_failed(void)

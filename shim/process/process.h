@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * process: fork, exec, exit.  Before any of them the files are settled; see the comments at each function for
- * what may be staged afterwards.
+ * process: fork, exec, exit.  Each drains the files first.  The comment at each function says what may be
+ * staged afterwards.
  */
 #ifndef FASTWRITE_PROCESS_H
 #define FASTWRITE_PROCESS_H
@@ -12,29 +12,29 @@
 struct process_fork {
 	uint64_t signals;
 	bool watch;
-	bool member;      /* the child belongs to the family */
-	bool interrupted; /* a write goes on when the handler that forked returns, in the child, too */
+	bool member;      /* the child joins the family */
+	bool interrupted; /* a signal handler forked during a write, which continues in parent and child */
 };
-/* Around fork.  What is open now both sides go on staging together (process/family.h); if that cannot be, both write it
- * through, and only files opened later are staged. */
+/* Around fork.  Parent and child go on staging the files that are open now (process/family.h).  If they
+ * cannot share them, both bypass these files and stage only files opened later. */
 void process_fork_prepare(void);
 void process_fork_parent(void);
 void process_fork_child(void);
 
-/* The parent of this thread's next fork will end at once, where nobody sees it. */
+/* The parent of this thread's next fork ends right after it, unseen by any hook (daemon). */
 extern __thread bool process_forks_and_ends;
 
-/* Before execve: everything settled, all arenas gone.  After a failed one: as before. */
+/* Before execve: drains everything and removes all arenas.  After a failed execve: staging goes on. */
 void process_exec_prepare(void);
 void process_exec_failed(void);
 
-/* Before posix_spawn, system, popen: settled; descriptions that the new program inherits (see process/child.h) are written
- * through from now on, since it shares their offset. */
+/* Before posix_spawn, system, popen: drains everything.  Files whose descriptions the new program inherits
+ * (see process/child.h) are bypassed from now on, because it shares their offset. */
 void process_spawn_prepare(void);
-/* The same with file actions. */
+/* The same for posix_spawn with file actions. */
 void process_spawn_actions_prepare(void);
 
-/* Normal end or _exit: everything settled and arenas gone; later writes go to the kernel directly. */
+/* exit and _exit: drains everything and removes all arenas.  Later writes go to the kernel. */
 void process_exit(void);
 
 #endif

@@ -15,7 +15,7 @@ static char registry_path[PATH_MAX];
 void registry_set(const char *path)
 {
 	if (path && log_format(registry_path, sizeof registry_path, "%s", path) + 1 >= sizeof registry_path)
-		registry_path[0] = '\0'; /* no path that `run` made */
+		registry_path[0] = '\0'; /* too long: not a path of `run` */
 }
 
 void registry_note(const struct arena *a)
@@ -41,7 +41,7 @@ void registry_note(const struct arena *a)
 	sys.close(fd);
 }
 
-/* Is `line`, line feeds around it, in the file? */
+/* Does the file contain `line`, which begins and ends with a line feed? */
 static bool has_line(int fd, const char *line)
 {
 	BUFFER(char, text);
@@ -54,7 +54,7 @@ static bool has_line(int fd, const char *line)
 
 		if (memmem(text, filled, line, length))
 			return true;
-		/* it may go on in the next piece */
+		/* it may continue in the next piece */
 		kept = filled < length ? filled : length;
 		memmove(text, text + filled - kept, kept);
 		at += n;
@@ -76,7 +76,7 @@ bool registry_say_once(const char *rule, int error)
 	if (fd < 0)
 		return true;
 	n = log_format(line, sizeof line, "\n#no staging, rule %s, error %d\n", rule, error);
-	/* (who cannot wait says it once more) */
+	/* without the lock the message may appear twice */
 	said = sys.flock(fd, LOCK_EX) == 0 && has_line(fd, line);
 	sys_quiet_begin(&quiet);
 	if (!said && sys.write(fd, line, n) != (ssize_t)n)

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * registry: `fastwrite run` passes a file name in FASTWRITE_REGISTRY; every arena that is made under it adds its
- * path as a line, so that `run` can recover after any death.  What one process has said for all of them is there, too:
- * a line that begins with '#'.
+ * registry: the arenas made under one `fastwrite run`.
+ *
+ * `fastwrite run` passes a file name in FASTWRITE_REGISTRY.  Each process adds a line with the path of each
+ * arena that it makes, so that `run` can recover after any death.  A line that begins with '#' is a message
+ * that one process printed for all.
  */
 #ifndef FASTWRITE_REGISTRY_H
 #define FASTWRITE_REGISTRY_H
 
 #include "staging/arena.h"
 
-/* NULL or "" = nobody listens.  The text is copied: programs overwrite their
- * environment to show a title. */
+/* NULL or "" = no registry.  The text is copied, because programs overwrite their environment. */
 void registry_set(const char *path);
 void registry_note(const struct arena *a);
-/* True for the first process under that `run` that asks with these words, and where there is no `run`. */
+/* True for the first process of a `run` that calls this with these arguments, and always without a `run`. */
 bool registry_say_once(const char *rule, int error);
 
 #endif

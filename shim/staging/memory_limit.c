@@ -21,7 +21,7 @@ static bool in_memory(int fd)
 	       ((unsigned)st.f_type == TMPFS || (unsigned)st.f_type == (unsigned)RAMFS);
 }
 
-/* A number in a small file; UINT64_MAX for what is none ("max"), or cannot be read. */
+/* The number in a small file.  UINT64_MAX if there is none ("max") or the file cannot be read. */
 static uint64_t number_in(const char *path)
 {
 	uint64_t n = 0;
@@ -34,7 +34,7 @@ static uint64_t number_in(const char *path)
 	return n;
 }
 
-/* The least limit of the group and of those that it is part of. */
+/* The lowest limit of the group and its parents. */
 static uint64_t least_of(const char *root, char *group, const char *file)
 {
 	uint64_t least = UINT64_MAX;
@@ -63,7 +63,7 @@ static uint64_t limit(void)
 
 	if (sys_read_file("/proc/self/cgroup", text, BUFFER_BYTES) <= 0)
 		return least;
-	/* 0::/GROUP, or for the older kind NUMBER:memory:/GROUP */
+	/* version 2: 0::/GROUP, version 1: NUMBER:memory:/GROUP */
 	for (line = text; (end = strchr(line, '\n')) != NULL; line = end + 1) {
 		char *group;
 		uint64_t n = UINT64_MAX;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * memory_limit: what this process's memory control group may use.  An arena in memory (tmpfs) counts against it.
+ * memory_limit: the limit of this process's memory control group.  An arena on tmpfs counts against it.
  *
  * Called by: attach.
  */
@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-/* Says once, on stderr, when an arena of so many bytes behind `fd` lies in memory, and the limit leaves little besides. */
+/* Warns once if the arena behind `fd` lies in memory and `bytes` is over a quarter of the limit. */
 void memory_limit_check(int fd, uint64_t bytes, const char *dir);
 
 #endif

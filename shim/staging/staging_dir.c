@@ -14,7 +14,7 @@
 #define IGNORE ".gitignore"
 static const char ignore_all[] = "*\n";
 
-/* A directory of the user's own choice is the user's. */
+/* True if the library chose the name of this directory, not the user. */
 static bool is_ours(const char *dir)
 {
 	const char *slash = strrchr(dir, '/');
@@ -36,7 +36,7 @@ static bool in_work_tree(const char *dir)
 		while (n > 0 && path[n - 1] != '/')
 			n--;
 		if (n == 0)
-			return false; /* relative: not of the live side */
+			return false; /* relative: not from the live side */
 		n--;
 		memcpy(path + n, git, sizeof git);
 		if (sys_raw(SYS_faccessat, AT_FDCWD, (long)path, 0 /* F_OK */, 0, 0, 0) == 0)
@@ -51,7 +51,8 @@ static void make_ignore(int dirfd)
 	struct sys_quiet quiet;
 
 	if (fd < 0)
-		return; /* another process was first, or it has removed the directory, or there is no space: not needed */
+		return; /* another process was first or removed the directory, or there is no space: go
+		           without */
 	kill_step();
 	sys_quiet_begin(&quiet);
 	if (sys.write(fd, ignore_all, sizeof ignore_all - 1) < 0)
@@ -66,7 +67,7 @@ void staging_dir_made(int dirfd, const char *dir)
 		make_ignore(dirfd);
 }
 
-/* Ours: as make_ignore wrote it, or was killed before it could. */
+/* True if make_ignore wrote it, or was killed between creating and writing it. */
 static bool is_our_ignore(int dirfd)
 {
 	char text[sizeof ignore_all];
@@ -92,7 +93,8 @@ static bool has_ignore_only(int dirfd)
 	return entries.filled == 0 && is_our_ignore(dirfd);
 }
 
-/* One of the user's choice may stand where its owner cannot make it again: another user, root for instance, leaves it. */
+/* A directory chosen by the user may lie where its owner cannot create it again.  Only the owner removes it,
+ * not root. */
 static bool may_remove(const char *dir)
 {
 	struct statx st;
@@ -107,7 +109,7 @@ void staging_dir_remove(const char *dir)
 
 	if (!may_remove(dir))
 		return;
-	/* fails with -ENOTEMPTY while others use it: that is the test */
+	/* fails with -ENOTEMPTY while other processes use it */
 	if (sys.unlinkat(AT_FDCWD, dir, AT_REMOVEDIR) != -ENOTEMPTY || !is_ours(dir))
 		return;
 	dirfd = sys.openat(AT_FDCWD, dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
@@ -117,7 +119,7 @@ void staging_dir_remove(const char *dir)
 		kill_step();
 		sys.unlinkat(dirfd, IGNORE, 0);
 		kill_step();
-		/* somebody has begun to use it meanwhile: back with it, unless the directory is gone */
+		/* another process began to use the directory: put the file back */
 		if (sys.unlinkat(AT_FDCWD, dir, AT_REMOVEDIR) == -ENOTEMPTY)
 			make_ignore(dirfd);
 	}

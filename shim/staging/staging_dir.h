@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * staging_dir: what the staging directory beside the data has of its own, and how it goes.
+ * staging_dir: the .gitignore of the staging directory, and the removal of that directory.
  *
- * In a work tree of git it has a .gitignore, so that nobody adds it by accident.  Outside of one that would be a file made
- * and removed for nothing by every short program.
+ * In a git work tree the directory gets a .gitignore, so that no user adds it by accident.  Elsewhere it gets
+ * none: every short program would create and remove that file for nothing.
  *
  * Used by: arena (live side), recover.
  */
 #ifndef FASTWRITE_STAGING_DIR_H
 #define FASTWRITE_STAGING_DIR_H
 
-/* After the directory `dir`, open as dirfd, has been made. */
+/* Called after the directory `dir`, open as dirfd, was created. */
 void staging_dir_made(int dirfd, const char *dir);
 
-/* Removes the directory when nothing is in it but our .gitignore.  Others may use it, or remove it, at the same time. */
+/* Removes the directory if it contains nothing but our .gitignore.  Other processes may use or remove it
+ * meanwhile. */
 void staging_dir_remove(const char *dir);
 
 #endif

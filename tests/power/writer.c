@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * writer KIND DIRECTORY ACKS SEED SYNCS PACE_US LINGER: writes records whose place and bytes follow from the seed
- * (content.py knows them, too), syncs now and then, and says in ACKS which syncs have returned.
+ * writer KIND DIRECTORY ACKS SEED SYNCS DEVICE_SPEED_US LINGER: writes records whose place and bytes follow
+ * from the seed (content.py knows them, too), syncs now and then, and says in ACKS which syncs have returned.
  *
- * LINGER = 1: it is going to be killed.  It goes on syncing and acknowledging when it is done, and after an error, so
- * that a sync that succeeds after power is gone is found out.
+ * LINGER = 1: it is going to be killed.  It goes on syncing and acknowledging when it is done, and after an
+ * error, so that a sync that succeeds after power is gone is found out.
  */
 #include <aio.h>
 #include <errno.h>
@@ -39,8 +39,8 @@ enum {
 };
 enum salt { SALT_LENGTH, SALT_BYTES, SALT_OFFSET, SALT_SYNC, SALT_SYNC_KIND, SALT_SINGLE, SALT_ROTATE };
 
-/* What stands in ACKS.  BEGIN: records up to `seq` may be written from now on; TRY: a sync is about to be called;
- * SYNCED: it has returned, records before `seq` are safe; SINGLE: the one `seq` is. */
+/* What stands in ACKS.  BEGIN: records up to `seq` may be written from now on; TRY: a sync is about to be
+ * called; SYNCED: it has returned, records before `seq` are safe; SINGLE: the one `seq` is. */
 enum { ACK_BEGIN = 'B', ACK_TRY = 'T', ACK_SYNCED = 'S', ACK_SINGLE = 'W' };
 
 struct ack {
@@ -118,7 +118,8 @@ static off_t offset_of(uint32_t file, uint64_t seq)
 	return (off_t)(h & 1 ? at / 512 * 512 : at);
 }
 
-/* What is synced after every few records is left to the kernel under fdatasync and fsync (habit.h): of two files one. */
+/* What is synced after every few records is left to the kernel under fdatasync and fsync (habit.h): of two
+ * files one. */
 static bool sync_after(uint32_t file, uint64_t seq)
 {
 	return chance(file, seq, SALT_SYNC) % ((file + variant) % 2 ? 8 : 40) == 0;
@@ -196,7 +197,8 @@ static bool write_record(struct stream *s)
 	return true;
 }
 
-/* There syncfs and sync do not flush the device when its log has nothing new to write, with and without the library. */
+/* There syncfs and sync do not flush the device when its log has nothing new to write, with and without the
+ * library. */
 static bool is_xfs(int fd)
 {
 	struct statfs st;
@@ -516,7 +518,7 @@ int main(int argc, char **argv)
 	const char *kind;
 
 	if (argc != 8) {
-		fprintf(stderr, "usage: writer KIND DIRECTORY ACKS SEED SYNCS PACE_US LINGER\n");
+		fprintf(stderr, "usage: writer KIND DIRECTORY ACKS SEED SYNCS DEVICE_SPEED_US LINGER\n");
 		return 2;
 	}
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
