@@ -248,7 +248,7 @@ soak: soak-differential soak-programs soak-power soak-surroundings
 soak-differential: deps
 	$(Q)$(MAKE) --no-print-directory build-all
 	$(Q)$(MAKE) --no-print-directory DEBUG=1 build-all
-	$(Q)$(PYTHON) tests/machine.py soak $(ARGS)
+	$(Q)PYTHONPATH=tests $(PYTHON) -m tools.machine soak $(ARGS)
 
 # Real programs, each natively, with the library, and with kill -9 and recovery; some 40 minutes.  docs/programs.md is
 # its last result.  ARGS: names, --quick, --kills N, --markdown FILE, --list.
@@ -284,7 +284,7 @@ apps: deps
 bench: deps
 	$(Q)$(MAKE) --no-print-directory build-all
 	$(Q)$(PYTHON) -m harness bench $(ARGS)
-	$(Q)python3 tests/cost.py --build build
+	$(Q)PYTHONPATH=tests python3 -m tools.cost --build build
 	$(Q)$(PYTHON) -m harness sync $(SYNC_ARGS)
 
 # What it compares with is used when it is there: libeatmydata (Debian: eatmydata), PostgreSQL (postgresql).
@@ -294,7 +294,7 @@ bench-sync: deps
 
 bench-cost: deps-test
 	$(Q)$(MAKE) --no-print-directory build-all
-	$(Q)python3 tests/cost.py --build build $(ARGS)
+	$(Q)PYTHONPATH=tests python3 -m tools.cost --build build $(ARGS)
 
 # ---- what must be there ----
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from recovery_lab import KILL, Lab
-from support import default_signals, disk_dir
+from lib.recovery_lab import KILL, Lab
+from lib.support import default_signals, disk_dir
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -10,83 +10,19 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
-from dataclasses import dataclass, field
 from pathlib import Path
 
-import support
+from lib import support
+from lib.support import clean_environment
+from lib.tap import Totals, parse_tap
 
 ROOT = Path(__file__).resolve().parent.parent
 TIMEOUT_SECONDS = 180  # of one program
 # Children forked while there are threads must go on; each would wait a second for late races when it ends.
 TSAN_OPTIONS = f"die_after_fork=0:atexit_sleep_ms=0:suppressions={ROOT / 'tests' / 'tsan.supp'}"
-SKIP_EXIT_CODE = 77
-TAP_LINE = re.compile(r"^(?P<bad>not )?ok (?P<number>\d+)(?: - | # | )?(?P<rest>.*)$")
-TAP_PLAN = re.compile(r"^1\.\.(?P<count>\d+)")
-
-
-@dataclass
-class Totals:
-    """Counts of single tests; `notes` are the skipped ones with their reasons."""
-
-    passed: int = 0
-    failed: int = 0
-    skipped: int = 0
-    notes: list[str] = field(default_factory=list)
-
-    def add(self, other: Totals) -> None:
-        self.passed += other.passed
-        self.failed += other.failed
-        self.skipped += other.skipped
-        self.notes += other.notes
-
-    def line(self) -> str:
-        return f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
-
-
-def parse_tap(name: str, output: str, returncode: int) -> Totals:
-    """Counts a TAP stream.  Tests that were planned and never reported count as failed."""
-    totals = Totals()
-    planned = 0
-    reported = 0
-    before: list[str] = []
-    for line in output.splitlines():
-        if plan := TAP_PLAN.match(line):
-            planned += int(plan["count"])
-        elif result := TAP_LINE.match(line):
-            reported += 1
-            rest = result["rest"]
-            if "SKIP" in line:
-                totals.skipped += 1
-                reason = "; ".join(before) or "no reason given"
-                totals.notes.append(f"{name} {rest.replace('SKIP', '').strip(' #-')}: {reason}")
-            elif result["bad"]:
-                totals.failed += 1
-            else:
-                totals.passed += 1
-            before = []
-        elif line.strip() and not line.startswith("#"):
-            before.append(line.strip())
-    if reported == 0 and planned == 0 and returncode == SKIP_EXIT_CODE:
-        totals.skipped += 1
-        totals.notes.append(f"{name}: {'; '.join(before) or 'no reason given'}")
-        return totals
-    totals.failed += max(0, planned - reported)
-    if returncode != 0 and totals.failed == 0:
-        totals.failed += 1
-    if reported == 0 and planned == 0 and returncode == 0:
-        totals.passed += 1
-    return totals
-
-
-def clean_environment(**extra: str) -> dict[str, str]:
-    """The caller's environment without what would steer the library under test."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith("FASTWRITE_") and k != "LD_PRELOAD"}
-    env.update(extra)
-    return env
 
 
 def run_units(build: Path) -> Totals:

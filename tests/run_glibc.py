@@ -25,8 +25,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from run_all import Totals, clean_environment, parse_tap
-from support import complaints, disk_base, parse_stats
+from lib.support import clean_environment, complaints, disk_base, parse_stats
+from lib.tap import Totals, parse_tap
 
 ROOT = Path(__file__).resolve().parent.parent
 RELEASES = ("bullseye", "bookworm", "trixie", "sid")

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support import assert_staged, disk_dir, run_preloaded
+from lib.support import assert_staged, disk_dir, run_preloaded
 
 PROGRAM = r"""
 #include <fcntl.h>

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support import disk_dir, file_system
+from lib.support import disk_dir, file_system
 
 ROOT = Path(__file__).resolve().parent.parent
 VERBS = ["run", "recover", "status", "config", "check"]

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program pays that matches nothing: counted here, timed by `make bench` (tests/cost.py)."""
+"""What a program pays that matches nothing: counted here, timed by `make bench` (tests/tools/cost.py)."""
 
 from __future__ import annotations
 
 import shutil
 
-import cost
 import pytest
-from support import disk_dir
+from lib.support import disk_dir
+from tools import cost
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from disks import MIB, device_of, disk, remount, run_or_skip, shut_down
-from support import assert_staged, preload_env, run_native, run_preloaded
+from lib.disks import MIB, device_of, disk, remount, run_or_skip, shut_down
+from lib.support import assert_staged, preload_env, run_native, run_preloaded
 
 PROGRAM = r"""
 #include <errno.h>

@@ -16,9 +16,9 @@ import subprocess
 import sys
 import time
 
-import machine
 import pytest
-from support import ROOT, disk_base
+from lib.support import ROOT, disk_base
+from tools import machine
 
 SEED = int(os.environ.get("FASTWRITE_TEST_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
 SECONDS = float(os.environ.get("FASTWRITE_TEST_SECONDS", "50"))
@@ -166,7 +166,7 @@ def test_mounts_of_the_dead_are_cleaned_up():
     if os.geteuid() != 0:
         pytest.skip("needs root for mounting")
     program = (
-        "import machine, time\n"
+        "import time\nfrom tools import machine\n"
         "with machine.place_on('tmpfs') as place:\n"
         "    print(place.base, flush=True)\n"
         "    time.sleep(60)\n"

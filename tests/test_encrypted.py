@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support import ROOT, assert_staged, disk_dir, run_preloaded
+from lib.support import ROOT, assert_staged, disk_dir, run_preloaded
 
 ADD_KEY, SET_POLICY = 0xC0506617, 0x800C6613
 SECRET = b"line 00000"

@@ -8,7 +8,7 @@ import shutil
 import sys
 
 import pytest
-from support import assert_staged, disk_dir, leftovers, run_native, run_preloaded
+from lib.support import assert_staged, disk_dir, leftovers, run_native, run_preloaded
 
 # Parent and children write in turns to one description that the children get as their standard output.
 PYTHON = """

@@ -7,7 +7,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from support import preload_env
+from lib.support import preload_env
 
 PROGRAM = r"""
 #include <fcntl.h>

@@ -10,8 +10,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from recovery_lab import NOBODY, root_only
-from support import disk_dir, preload_env
+from lib.recovery_lab import NOBODY, root_only
+from lib.support import disk_dir, preload_env
 
 LONG = os.environ.get("FASTWRITE_TEST_LONG") == "1"
 STRIDE = 1 if LONG else 4

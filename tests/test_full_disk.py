@@ -7,8 +7,8 @@ import errno
 import subprocess
 
 import pytest
-from disks import MIB, disk, run_or_skip
-from support import assert_staged, leftovers, run_native, run_preloaded
+from lib.disks import MIB, disk, run_or_skip
+from lib.support import assert_staged, leftovers, run_native, run_preloaded
 
 PROGRAM = r"""
 #include <errno.h>

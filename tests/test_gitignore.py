@@ -8,7 +8,7 @@ import shutil
 import subprocess
 
 import pytest
-from support import disk_dir, leftovers, preload_env
+from lib.support import disk_dir, leftovers, preload_env
 
 # Writes so many lines to argv[1], then waits for the end of its input, closes and ends; argv[3]: so many times.
 PROGRAM = r"""

@@ -10,8 +10,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from run_all import parse_tap
-from support import ROOT, Run, assert_staged, complaints, disk_dir, leftovers, run_native, run_preloaded
+from lib.support import ROOT, Run, assert_staged, complaints, disk_dir, leftovers, run_native, run_preloaded
+from lib.tap import parse_tap
 
 PROGRAMS = sorted(path.stem for path in (ROOT / "tests" / "hooks").glob("*.c"))
 MODES = {

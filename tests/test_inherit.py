@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import assert_staged, disk_dir, leftovers, parse_stats, run_native, run_preloaded
+from lib.support import assert_staged, disk_dir, leftovers, parse_stats, run_native, run_preloaded
 
 # Prints its environment and writes a file in small pieces: argv[1] is the file.
 WRITER = r"""

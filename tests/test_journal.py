@@ -17,12 +17,12 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from disks import disk, remount, shut_down
-from recovery_lab import of_no_inode
-from support import ROOT, disk_dir, file_system, preload_env
+from lib.disks import disk, remount, shut_down
+from lib.recovery_lab import of_no_inode
+from lib.support import ROOT, disk_dir, file_system, preload_env
 
 STEPS = ROOT / "tests" / "journal" / "steps.c"
-REBOOTED = Path(__file__).resolve().parent / "rebooted.py"
+REBOOTED = ROOT / "tests" / "lib" / "rebooted.py"
 CREATE = os.O_RDWR | os.O_CREAT
 READY = b"FSTWNJRN"
 SMALL = 512

@@ -16,10 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import kill_model
 import pytest
-from recovery_lab import of_no_inode
-from support import disk_dir, preload_env
+from lib import kill_model
+from lib.recovery_lab import of_no_inode
+from lib.support import disk_dir, preload_env
 
 LONG = os.environ.get("FASTWRITE_TEST_LONG") == "1"
 SOURCE = Path(__file__).resolve().parent / "kill" / "workload.c"

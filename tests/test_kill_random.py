@@ -19,9 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import kill_model
 import pytest
-from support import disk_dir, preload_env
+from lib import kill_model
+from lib.support import disk_dir, preload_env
 
 KILLS = int(os.environ.get("FASTWRITE_TEST_KILLS", "200"))
 SOURCE = Path(__file__).resolve().parent / "kill" / "workload.c"

@@ -7,7 +7,7 @@ import os
 import subprocess
 
 import pytest
-from support import disk_dir, preload_env
+from lib.support import disk_dir, preload_env
 
 PROGRAM = r"""
 #include <fcntl.h>

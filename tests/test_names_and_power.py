@@ -10,7 +10,7 @@ import subprocess
 import time
 
 import pytest
-from disks import MIB, disk, remount, shut_down
+from lib.disks import MIB, disk, remount, shut_down
 from test_journal import STEPS, all_ended, recover, recover_raw
 
 SIZE = {"ext4": 64 * MIB, "xfs": 320 * MIB}

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support import ROOT, assert_staged, disk_dir, leftovers, parse_stats, preload_env
+from lib.support import ROOT, assert_staged, disk_dir, leftovers, parse_stats, preload_env
 
 WAITS = r"""
 #include <fcntl.h>

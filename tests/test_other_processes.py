@@ -14,8 +14,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from processes import Program, compile_other
-from support import assert_staged, disk_dir
+from lib.processes import Program, compile_other
+from lib.support import assert_staged, disk_dir
 
 # The longer version: FASTWRITE_TEST_SCALE=20.
 SCALE = int(os.environ.get("FASTWRITE_TEST_SCALE", "1"))

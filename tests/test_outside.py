@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from support import assert_staged, disk_dir, file_system, leftovers, run_native, run_preloaded
+from lib.support import assert_staged, disk_dir, file_system, leftovers, run_native, run_preloaded
 
 WRITER = r"""
 #define _GNU_SOURCE

@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
+from lib.support import ROOT, preload_env
 from power import system
 from power.acks import ACK, Acks
 from power.check import Check
 from power.content import Content
-from support import ROOT, preload_env
 
 WHY_NOT = system.missing()
 powerful = pytest.mark.skipif(bool(WHY_NOT), reason=f"no power to lose: {WHY_NOT}")

@@ -10,8 +10,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from recovery_lab import COUNT, NOBODY, Lab, as_user, lines, root_only
-from support import ROOT
+from lib.recovery_lab import COUNT, NOBODY, Lab, as_user, lines, root_only
+from lib.support import ROOT
 
 
 class Site:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from recovery_lab import COUNT, LINE, Lab, lines
+from lib.recovery_lab import COUNT, LINE, Lab, lines
 
 
 def recover_text(lab: Lab, *arguments: str) -> str:

@@ -8,7 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from support import disk_dir, preload_env, run_preloaded
+from lib.support import disk_dir, preload_env, run_preloaded
 
 LEAVE = Path(__file__).resolve().parent / "kill" / "leave.c"
 LINES = 1000

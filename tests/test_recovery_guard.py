@@ -14,10 +14,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from disks import disk, run_or_skip, shut_down
-from recovery_lab import COUNT, LINE, Lab, actions, lines, root_only
+from lib.disks import disk, run_or_skip, shut_down
+from lib.recovery_lab import COUNT, LINE, Lab, actions, lines, root_only
+from lib.support import ROOT
 
-REBOOTED = Path(__file__).resolve().parent / "rebooted.py"
+REBOOTED = ROOT / "tests" / "lib" / "rebooted.py"
 STAGED = (COUNT - 1) * LINE
 WHOLE = lines(0, COUNT)
 SMALL = 8 << 20

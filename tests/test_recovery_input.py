@@ -12,7 +12,7 @@ import subprocess
 import time
 
 import pytest
-from recovery_lab import (
+from lib.recovery_lab import (
     CHECKED_BYTES,
     COUNT,
     DATA_AT,

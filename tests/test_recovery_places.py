@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from recovery_lab import (
+from lib.recovery_lab import (
     APPEND_SOMEWHERE,
     COUNT,
     LINE,

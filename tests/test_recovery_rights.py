@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from recovery_lab import (
+from lib.recovery_lab import (
     COUNT,
     LINE,
     NOBODY,

@@ -11,8 +11,16 @@ import time
 from pathlib import Path
 
 import pytest
-from recovery_lab import Lab, actions, lines, root_only
-from support import assert_staged, disk_dir, leftovers, parse_stats, preload_env, run_native, run_preloaded
+from lib.recovery_lab import Lab, actions, lines, root_only
+from lib.support import (
+    assert_staged,
+    disk_dir,
+    leftovers,
+    parse_stats,
+    preload_env,
+    run_native,
+    run_preloaded,
+)
 
 USER, OTHER = 1001, 1002
 RECORD = 20

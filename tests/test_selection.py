@@ -8,7 +8,7 @@ import re
 import subprocess
 
 import pytest
-from support import disk_dir, preload_env, run_preloaded
+from lib.support import disk_dir, preload_env, run_preloaded
 
 # argv: reason file...: writes a line to each file a thousand times, and does before what keeps it from being staged.
 PROGRAM = r"""

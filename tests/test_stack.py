@@ -13,7 +13,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support import ROOT
+from lib.support import ROOT
 
 LIMIT_BYTES = 6 << 10
 # what a thread does with files, or a handler may do

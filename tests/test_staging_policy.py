@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from support import disk_dir, leftovers, run_preloaded
+from lib.support import disk_dir, leftovers, run_preloaded
 
 # habit PATH FILES SYNCS WRITES TAIL: FILES times, makes PATH anew, SYNCS times writes WRITES records and syncs, then
 # writes TAIL more of them; all but the last one is removed.

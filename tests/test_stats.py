@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from support import disk_dir, parse_stats, run_preloaded
+from lib.support import disk_dir, parse_stats, run_preloaded
 
 # Writes a line to each argument so many times; `mapped` in front maps the next one.
 PROGRAM = r"""

@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from support import assert_staged, disk_dir, leftovers, preload_env, run_native, run_preloaded
+from lib.support import assert_staged, disk_dir, leftovers, preload_env, run_native, run_preloaded
 
 LINES = 3000
 # writer DIRECTORY: 4 x LINES line-buffered lines, by fprintf, printf, fwprintf and dprintf

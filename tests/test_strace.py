@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from support import disk_dir, leftovers, run_preloaded
+from lib.support import disk_dir, leftovers, run_preloaded
 
 pytestmark = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 

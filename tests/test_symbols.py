@@ -13,8 +13,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import symbol_table as st
-from support import ROOT
+from lib import symbol_table as st
+from lib.support import ROOT
 
 TABLES = ROOT / "tests" / "symbols"
 DIRECTORIES = [

@@ -7,8 +7,8 @@ import subprocess
 import tomllib
 
 import pytest
-from disks import disk
-from support import ROOT, run_preloaded
+from lib.disks import disk
+from lib.support import ROOT, run_preloaded
 
 PROGRAM = r"""
 #include <fcntl.h>

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support import disk_dir, preload_env
+from lib.support import disk_dir, preload_env
 
 LONG = os.environ.get("FASTWRITE_TEST_LONG") == "1"
 ROUNDS = 200 if LONG else 40

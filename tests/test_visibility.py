@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 import pytest
-from processes import Program, compile_other
-from support import assert_staged, disk_dir, file_system
+from lib.processes import Program, compile_other
+from lib.support import assert_staged, disk_dir, file_system
 
 # 1,000 views of a strict file take some five seconds; FASTWRITE_TEST_TRIES=100000 for a long look.
 TRIES = int(os.environ.get("FASTWRITE_TEST_TRIES", "1000"))

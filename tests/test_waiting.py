@@ -8,7 +8,7 @@ import os
 import subprocess
 
 import pytest
-from recovery_lab import COUNT, LINE, Lab, lines
+from lib.recovery_lab import COUNT, LINE, Lab, lines
 
 STAGED = (COUNT - 1) * LINE
 

@@ -9,8 +9,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from disks import MIB, disk
-from support import assert_staged, disk_dir, leftovers, run_native, run_preloaded
+from lib.disks import MIB, disk
+from lib.support import assert_staged, disk_dir, leftovers, run_native, run_preloaded
 
 PROGRAM = r"""
 #define _GNU_SOURCE

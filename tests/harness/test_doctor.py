@@ -16,9 +16,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from disks import disk, run_or_skip
+from lib.disks import disk, run_or_skip
+from lib.support import ROOT, disk_dir
 from rich.console import Console
-from support import ROOT, disk_dir
 
 from harness import doctor, doctor_view
 from harness.doctor import LEVELS

@@ -4,7 +4,7 @@
  *
  * Writes to files in DIR and keeps a log of it in LOG, a file that is mapped shared, so that the log survives
  * whatever kills this program: before each write what is about to be written, after it that it returned.  The
- * log is read by tests/kill_model.py, which says what the files must hold.
+ * log is read by tests/lib/kill_model.py, which says what the files must hold.
  *
  * Ends with status 3 when a call fails, with 4 for wrong usage.
  */
@@ -60,7 +60,7 @@ static void die(const char *what)
 	_exit(3);
 }
 
-/* The same as pattern() in tests/kill_model.py. */
+/* The same as pattern() in tests/lib/kill_model.py. */
 static void fill(uint8_t *to, uint32_t length, uint32_t seed)
 {
 	if (seed == 0) {

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from support import ROOT
+from lib.support import ROOT
 
 from power import cuts, shutdown, system
 from power.system import PLACE

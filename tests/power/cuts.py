@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from support import Stats
+from lib.support import Stats
 
 from power.acks import Acks, sync_times
 from power.check import Verdict

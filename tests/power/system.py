@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from rebooted import started_as_before, started_now
+from lib.rebooted import started_as_before, started_now
 
 PLACE = Path("/mnt")  # ours within the namespace
 DISK = (

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from support import Stats, parse_stats, preload_env
+from lib.support import Stats, parse_stats, preload_env
 
 from power.acks import Acks
 from power.check import Check, Verdict

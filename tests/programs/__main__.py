@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from support import ROOT, default_signals
+from lib.support import ROOT, default_signals
 
 from programs import catalog, table
 from programs.case import Row, take

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from support import Stats, disk_base, leftovers, parse_stats, preload_env
+from lib.support import Stats, disk_base, leftovers, parse_stats, preload_env
 
 NATIVE, SHIM, KILL = "native", "shim", "kill"
 # How bytes come back after a death: `fastwrite run` does it, `fastwrite recover` by hand, or the library in the

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import platform
 
-from support import disk_base, file_system
+from lib.support import disk_base, file_system
 
 from programs.case import Row
 from programs.place import KILL, NATIVE, SHIM

@@ -10,9 +10,9 @@ import sys
 import time
 from pathlib import Path
 
+from lib.support import ROOT
 from power import system
 from power.workload import CONTROL, NATIVE, FailedError
-from support import ROOT
 
 from surroundings import booted, container, life, losses, machine, rootfs
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from support import ROOT
+from lib.support import ROOT
 
 from surroundings.container import Container
 from surroundings.life import PID_AT, Day, word

@@ -4,7 +4,7 @@
  *
  * One life of a program that is going to be killed, and started again on the same files.  It opens the files
  * f<FIRST_FILE>, ... in DIRECTORY, writes to them until it is killed, and keeps a log of its writes in LOG.
- * LOG is mapped shared: it survives the kill.  tests/kill_model.py reads it, and life.py says what the files must hold.
+ * LOG is mapped shared: it survives the kill.  tests/lib/kill_model.py reads it, and life.py says what the files must hold.
  *
  * wait           says in LOG that the files are open, and waits for the word to go on
  * child          forks a worker after the first writes; the worker has all files open and does nothing
@@ -81,7 +81,7 @@ static void nap(long us)
 	nanosleep(&t, NULL);
 }
 
-/* The same as Op.content() in tests/kill_model.py. */
+/* The same as Op.content() in tests/lib/kill_model.py. */
 static void fill(uint8_t *to, uint32_t length, uint32_t seed)
 {
 	for (uint32_t i = 0; i < length; i++)

@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-import kill_model
-from kill_model import Op
+from lib import kill_model
+from lib.kill_model import Op
+from lib.support import preload_env
 from power.workload import FailedError
-from support import preload_env
 
 from surroundings import USERS
 from surroundings.container import ENGINES, Container

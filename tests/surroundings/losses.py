@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-import kill_model
+from lib import kill_model
+from lib.support import preload_env
 from power.acks import ACK, Acks
 from power.check import Check, Verdict
 from power.content import Content
 from power.workload import CONTROL, NATIVE, RELAXED, RELAXED_MS, FailedError, Job, settings, syncs_of
-from support import preload_env
 
 from surroundings.life import Files, Shared
 from surroundings.machine import Machine, make_initramfs, wait_until

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import ROOT
+from lib.support import ROOT
 
 SKIPPED = 77
 CACHE = ROOT / "build" / "surroundings"  # what a soak has fetched

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from kill_model import APPEND, POSITIONAL, RECORD, Op
+from lib.kill_model import APPEND, POSITIONAL, RECORD, Op
 from power import system
 
 from surroundings import container, rootfs

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 OWN_DIR = "fastwrite-test-"
 MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs", "devtmpfs"}
 STATS_LINE = re.compile(
@@ -78,6 +78,13 @@ def parse_stats(text: str) -> Stats:
         for count, why in THROUGH.findall(match["through"]):
             stats.through[why] = stats.through.get(why, 0) + int(count)
     return stats
+
+
+def clean_environment(**extra: str) -> dict[str, str]:
+    """The caller's environment without what would steer the library under test."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("FASTWRITE_") and k != "LD_PRELOAD"}
+    env.update(extra)
+    return env
 
 
 def default_signals() -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What prealloc_mode does for syncs: appends of 4 KiB with an fdatasync each, in turns, on a disk of its own.
 
-    python tests/prealloc_bench.py [--records N] [--rounds N] [--dir DIR] [--library FILE] [--image]
+    PYTHONPATH=tests python -m tools.prealloc_bench [--records N] [--rounds N] [--dir DIR] [--library FILE] [--image]
 
 For the native program and every mode: time and journal commits per sync, medians over the rounds.  With --image on ext4
 in a loop device below DIR (needs root); else DIR itself, where others may commit, too.
@@ -19,8 +19,8 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-import disks
-from support import ROOT, disk_base, preload_env
+from lib import disks
+from lib.support import ROOT, disk_base, preload_env
 
 PROGRAM = r"""
 #include <fcntl.h>

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drives the machine of tests/differential/: random sequences of file operations, natively and under the library.
 
-    python tests/machine.py run --fs ext4 xfs --sequences 10000 [--seed N] [--family] [--keep-going]
-    python tests/machine.py replay build/differential/LIST.ops
+    PYTHONPATH=tests python -m tools.machine run --fs ext4 xfs --sequences 10000 [--seed N] [--family] [--keep-going]
+    PYTHONPATH=tests python -m tools.machine replay build/differential/LIST.ops
 
 A batch is one start of the machine: many sequences under one setting, both drawn from the seed.  What the two runs
 note (results, errno, sizes, offsets, content) and what they leave in the file system must be the same.  A batch that
@@ -29,8 +29,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from run_all import clean_environment
-from support import ROOT, disk_base, leftovers, parse_stats, preload_env
+from lib.support import ROOT, clean_environment, disk_base, leftovers, parse_stats, preload_env
 
 SOURCES = ROOT / "tests" / "differential"
 KEPT = ROOT / "build" / "differential"
@@ -486,7 +485,7 @@ class Difference:
             text = f"({text.count(chr(10))} lines)\n"
         return (
             f"{self.kind}, seed {self.seed}: {self.what}\n"
-            f"again: .venv/bin/python tests/machine.py replay {self.path.relative_to(ROOT)}\n{text}"
+            f"again: PYTHONPATH=tests .venv/bin/python -m tools.machine replay {self.path.relative_to(ROOT)}\n{text}"
         )
 
 

@@ -11,9 +11,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support import preload_env
 
-KILL = Path(__file__).resolve().parent / "kill"
+from lib.support import ROOT, preload_env
+
+KILL = ROOT / "tests" / "kill"
 NOBODY = 65534
 LINE = 100
 COUNT = 60

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 HOOK = re.compile(r"^(HOOK|OPTIONAL|VARIADIC|ALIAS)\([^,]*, *(\w+)", re.MULTILINE)
 TOKEN = re.compile(r"^(?P<pattern>[\w*?\[\]-]+)(?:@(?P<before><)?(?P<version>\d+\.\d+))?$")
 # Where the C library's functions are; what 2.34 merged into libc keeps a name and no function of its own.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python rebooted.py FILE CMD…` runs CMD where the kernel has another boot id and was started at this moment.
+"""`rebooted.py FILE CMD…` runs CMD where the kernel has another boot id and was started at this moment.
 
 FILE becomes the boot id's file.  Needs root.  The exit status is that of CMD, 128 + N after signal N."""
 

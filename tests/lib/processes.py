@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from support import ROOT, Stats, parse_stats, preload_env
+from lib.support import ROOT, Stats, parse_stats, preload_env
 
 OTHERS = ROOT / "tests" / "others"
 

@@ -5,7 +5,7 @@
 Instructions are counted by callgrind and are the same everywhere; times are medians of pairs, natively and
 with the library in turn.  Exit status 1 when a limit is missed.  Uses the standard library only.
 
-    tests/cost.py [--build build] [--pairs 15]
+    PYTHONPATH=tests python -m tools.cost [--build build] [--pairs 15]
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 MORE_INSTRUCTIONS = {"write": 30}  # promised; the others shall not be far from it
 MORE_INSTRUCTIONS_OTHERS = 60
 MORE_OPEN_NS = 1000
