@@ -156,7 +156,7 @@ $(BUILD)/tests/unit/%: tests/unit/%.c $(CORE) $(BUILD)/.flags
 
 # Programs of their own: compiled as anybody's would be, without the library's flags.
 $(BUILD)/tests/test_async: HOOK_LIBS := -laio -luring
-$(BUILD)/tests/test_unseen: HOOK_LIBS := -luring
+$(BUILD)/tests/test_unhooked: HOOK_LIBS := -luring
 $(BUILD)/tests/%: tests/hooks/%.c $(BUILD)/.flags
 	@mkdir -p $(@D)
 	$(call say,HOOK,$@)

@@ -46,9 +46,9 @@ PATHS = "!/data/outside/**:/data/**"
 AT_LEAST = {"test_stdio": 3000, "test_stdio_model": 10000}
 # Programs that cannot be built against an older C library, or its headers of the kernel.
 NEWER = {
-    "test_apart": ("2.36", "about mount_setattr and others that it does not have"),
+    "test_namespaces": ("2.36", "about mount_setattr and others that it does not have"),
     "test_async": ("2.36", "needs a liburing of its time"),
-    "test_unseen": ("2.36", "needs a liburing of its time"),
+    "test_unhooked": ("2.36", "needs a liburing of its time"),
     "test_handle": ("2.36", "about pidfd_getfd and others that it does not have"),
 }
 # Programs that are about the library's own instructions, not about the C library's.

@@ -32,7 +32,7 @@ MODES = {
     },
 }
 # Other descriptions of the same file append too in these programs, which `exclusive` promises away.
-NOT_EXCLUSIVE = {"test_exec", "test_family", "test_name", "test_process"}
+NOT_EXCLUSIVE = {"test_exec", "test_family", "test_name", "test_fork"}
 
 
 def check(program: str, run: Run) -> None:
