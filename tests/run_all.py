@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from functools import partial
 from pathlib import Path
 
 from lib import support
-from lib.support import clean_environment
+from lib.jobs import Job, Outcome, Times, run_jobs, workers
+from lib.support import clean_environment, too_slow
 from lib.tap import Totals, parse_tap
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,43 +28,42 @@ TIMEOUT_SECONDS = 180  # of one program
 TSAN_OPTIONS = f"die_after_fork=0:atexit_sleep_ms=0:suppressions={ROOT / 'tests' / 'tsan.supp'}"
 
 
-def run_units(build: Path) -> Totals:
-    totals = Totals()
-    programs = sorted(
-        p for p in (build / "tests" / "unit").glob("test_*") if p.suffix == "" and os.access(p, os.X_OK)
-    )
-    sources = {p.stem for p in (ROOT / "tests" / "unit").glob("test_*.c")}
-    for program in programs:
-        if program.name not in sources:
-            continue  # left over from a source that is gone
+# These take longest: begun first, so that none of them is left over for the end.
+LONG = ("test_log", "test_engine", "test_stage", "test_fuzz_corpus")
+
+
+def run_unit(program: Path) -> Outcome:
+    if not program.exists():
+        return Outcome(Totals(failed=1), "not built")
+    # in a group of its own, so that what it started dies with it
+    with subprocess.Popen(
+        [str(program)],
+        cwd=ROOT,
+        env=clean_environment(CMOCKA_MESSAGE_OUTPUT="TAP"),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
         try:
-            done = subprocess.run(
-                [str(program)],
-                cwd=ROOT,
-                env=clean_environment(CMOCKA_MESSAGE_OUTPUT="TAP"),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=TIMEOUT_SECONDS,
-                check=False,
-            )
-            output, returncode = done.stdout.decode(errors="replace"), done.returncode
-        except subprocess.TimeoutExpired as stopped:
-            output = (stopped.stdout or b"").decode(errors="replace")
-            output += f"\nstopped after {TIMEOUT_SECONDS} s\n"
-            returncode = -9
-        one = parse_tap(program.name, output, returncode)
-        print(f"{program.name}: {one.line()}", flush=True)
-        if one.failed:
-            print(output, flush=True)
-            if returncode < 0:
-                print(f"{program.name}: died of signal {-returncode}", flush=True)
-        totals.add(one)
-    missing = sources - {p.name for p in programs}
-    for name in sorted(missing):
-        print(f"{name}: not built", flush=True)
-        totals.failed += 1
-    return totals
+            output, _ = process.communicate(timeout=TIMEOUT_SECONDS)
+            slow = ""
+        except subprocess.TimeoutExpired:
+            slow = too_slow(TIMEOUT_SECONDS, program.name)
+            os.killpg(process.pid, signal.SIGKILL)
+            output, _ = process.communicate()
+    totals = parse_tap(program.name, output, process.returncode)
+    if slow:
+        totals.fail(slow)
+    return Outcome(totals, output)
+
+
+def unit_jobs(build: Path) -> list[Job]:
+    names = sorted(path.stem for path in (ROOT / "tests" / "unit").glob("test_*.c"))
+    names.sort(key=lambda name: name not in LONG)
+    return [Job(name, partial(run_unit, build / "tests" / "unit" / name)) for name in names]
 
 
 NOT_UNDER_TSAN = {
@@ -73,40 +75,32 @@ NOT_UNDER_TSAN = {
 }
 
 
-def run_hooks(build: Path) -> Totals:
-    """The hook programs with the library, both under a sanitizer: its report is a failure."""
-    totals = Totals()
-    for source in sorted((ROOT / "tests" / "hooks").glob("test_*.c")):
-        program = build / "tests" / source.stem
-        if "tsan" in build.name and source.stem in NOT_UNDER_TSAN:
-            totals.skipped += 1
-            totals.notes.append(f"{source.stem}: {NOT_UNDER_TSAN[source.stem]}")
-            continue
-        with support.disk_dir() as place:
-            try:
-                run = support.run_preloaded(
-                    build / "libfastwrite.so",
-                    [program],
-                    place,
-                    timeout=TIMEOUT_SECONDS,
-                    env=clean_environment(CMOCKA_MESSAGE_OUTPUT="TAP", TSAN_OPTIONS=TSAN_OPTIONS),
-                )
-            except subprocess.TimeoutExpired as stopped:
-                print(f"{program.name}, preloaded: stopped after {TIMEOUT_SECONDS} s", flush=True)
-                print(stopped.output, stopped.stderr, sep="\n", flush=True)
-                totals.failed += 1
-                continue
-        one = parse_tap(program.name, run.stdout, run.returncode)
-        if "Sanitizer" in run.stderr and one.failed == 0:
-            one.failed += 1
-        if run.stats.bytes < 1000:
-            print(f"{program.name}: hardly anything was staged: {run.stats}", flush=True)
-            one.failed += 1
-        print(f"{program.name}, preloaded: {one.line()}", flush=True)
-        if one.failed:
-            print(run.stdout, run.stderr, sep="\n", flush=True)
-        totals.add(one)
-    return totals
+def run_hook(build: Path, name: str) -> Outcome:
+    """A hook program with the library, both under a sanitizer: its report is a failure."""
+    if "tsan" in build.name and name in NOT_UNDER_TSAN:
+        return Outcome(Totals(skipped=1, notes=[f"{name}: {NOT_UNDER_TSAN[name]}"]))
+    with support.disk_dir() as place:
+        try:
+            run = support.run_preloaded(
+                build / "libfastwrite.so",
+                [build / "tests" / name],
+                place,
+                timeout=TIMEOUT_SECONDS,
+                env=clean_environment(CMOCKA_MESSAGE_OUTPUT="TAP", TSAN_OPTIONS=TSAN_OPTIONS),
+            )
+        except subprocess.TimeoutExpired as stopped:
+            return Outcome(Totals(failed=1, wrong=[str(stopped)]), f"{stopped.output}\n{stopped.stderr}")
+    totals = parse_tap(name, run.stdout, run.returncode)
+    if "Sanitizer" in run.stderr:
+        totals.fail(f"{name}: the sanitizer complains")
+    if run.stats.bytes < 1000:
+        totals.fail(f"{name}: hardly anything was staged: {run.stats}")
+    return Outcome(totals, f"{run.stdout}\n{run.stderr}")
+
+
+def hook_jobs(build: Path) -> list[Job]:
+    names = sorted(path.stem for path in (ROOT / "tests" / "hooks").glob("test_*.c"))
+    return [Job(f"{name}, preloaded", partial(run_hook, build, name)) for name in names]
 
 
 def run_exports(build: Path) -> Totals:
@@ -116,35 +110,41 @@ def run_exports(build: Path) -> Totals:
     return Totals(passed=int(done.returncode == 0), failed=int(done.returncode != 0))
 
 
-def parse_junit(path: Path) -> Totals:
+def parse_junit(path: Path, times: Times) -> Totals:
     totals = Totals()
-    for suite in ElementTree.parse(path).getroot().iter("testsuite"):
+    root = ElementTree.parse(path).getroot()
+    for suite in root.iter("testsuite"):
         tests = int(suite.get("tests", 0))
         bad = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
         skipped = int(suite.get("skipped", 0))
         totals.add(Totals(tests - bad - skipped, bad, skipped))
-    for case in ElementTree.parse(path).getroot().iter("testcase"):
-        for skip in case.iter("skipped"):
-            totals.notes.append(f"{case.get('classname')}.{case.get('name')}: {skip.get('message')}")
+    for case in root.iter("testcase"):
+        name = f"{case.get('classname')}.{case.get('name')}"
+        times.add(name, float(case.get("time", 0)))
+        totals.notes += [f"{name}: {skip.get('message')}" for skip in case.iter("skipped")]
     return totals
 
 
-def run_pytest(build: Path, arguments: list[str]) -> Totals:
+def run_pytest(build: Path, arguments: list[str], times: Times) -> Totals:
+    """First side by side, then one after another the tests that need the machine for themselves (marker `alone`)."""
+    totals = Totals()
     report = build / "pytest.xml"
-    report.unlink(missing_ok=True)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *arguments],
-        cwd=ROOT,
-        env=clean_environment(
-            FASTWRITE_TEST_BUILD=str(build), FASTWRITE_TEST_BUILD_DEBUG=str(ROOT / "build-debug")
-        ),
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
-    totals = parse_junit(report) if report.exists() else Totals()
-    if done.returncode not in (0, 5) and totals.failed == 0:
-        print(f"pytest ended with status {done.returncode}", flush=True)
-        totals.failed += 1
+    for which in (["-n", str(workers()), "-m", "not alone"], ["-n", "0", "-m", "alone"]):
+        report.unlink(missing_ok=True)
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *which, *arguments],
+            cwd=ROOT,
+            env=clean_environment(
+                FASTWRITE_TEST_BUILD=str(build), FASTWRITE_TEST_BUILD_DEBUG=str(ROOT / "build-debug")
+            ),
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+        one = parse_junit(report, times) if report.exists() else Totals()
+        if done.returncode not in (0, 5) and one.failed == 0:
+            one.fail(f"pytest ended with status {done.returncode}")
+            print(*one.wrong, sep="\n", flush=True)
+        totals.add(one)
     return totals
 
 
@@ -161,16 +161,19 @@ def main() -> int:
     support.default_signals()
     build = options.build.resolve()
     totals = Totals()
+    times = Times()
     if options.units:
-        totals.add(run_units(options.units.resolve()))
+        totals.add(run_jobs(unit_jobs(options.units.resolve()), times))
     if options.hooks:
-        totals.add(run_hooks(options.hooks.resolve()))
+        totals.add(run_jobs(hook_jobs(options.hooks.resolve()), times))
     if options.exports:
         totals.add(run_exports(build))
     if options.python:
-        totals.add(run_pytest(build, options.pytest_arguments))
+        totals.add(run_pytest(build, options.pytest_arguments, times))
     for note in totals.notes:
         print(f"skipped: {note}")
+    print(times.table())
+    times.hand_on()
     print(totals.line(), flush=True)
     return 1 if totals.failed else 0
 

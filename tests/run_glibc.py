@@ -23,9 +23,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from lib.support import clean_environment, complaints, disk_base, parse_stats
+from lib.jobs import Job, Outcome, Times, run_jobs
+from lib.support import clean_environment, complaints, disk_base, parse_stats, too_slow
 from lib.tap import Totals, parse_tap
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,6 +46,8 @@ MODES: dict[str, dict[str, str]] = {
 PATHS = "!/data/outside/**:/data/**"
 # Writes that must have been absorbed, so that no program passes with the library asleep.
 AT_LEAST = {"test_stdio": 3000, "test_stdio_model": 10000}
+# These take longest: begun first.
+LONG = ("test_pointer", "test_family", "test_thread", "test_exec")
 # Programs that cannot be built against an older C library, or its headers of the kernel.
 NEWER = {
     "test_namespaces": ("2.36", "about mount_setattr and others that it does not have"),
@@ -214,9 +218,9 @@ def namespace() -> list[str]:
 
 
 def run_program(
-    system: System, build: Path, program: str, settings: dict[str, str] | None
-) -> tuple[Totals, str]:
-    """One program; settings: of the library, None runs natively.  Its totals, and what was wrong."""
+    system: System, enter: list[str], build: Path, program: str, mode: str, settings: dict[str, str] | None
+) -> Outcome:
+    """One program; settings: of the library, None runs natively."""
     variables = ["CMOCKA_MESSAGE_OUTPUT=TAP", "LD_LIBRARY_PATH=/build/lib"]
     if settings is not None:
         settings = {"FASTWRITE_PATHS": PATHS, "FASTWRITE_STATS": "stderr", **settings}
@@ -226,9 +230,9 @@ def run_program(
     try:
         inside = ["sh", "-c", ENTER, "sh", system.root, work, build, *variables, f"/build/tests/{program}"]
         try:
-            done = call([*namespace(), *inside], PROGRAM_TIMEOUT_SECONDS)
+            done = call([*enter, *inside], PROGRAM_TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
-            return Totals(failed=1), f"stopped after {PROGRAM_TIMEOUT_SECONDS} s"
+            return Outcome(Totals(failed=1, wrong=[too_slow(PROGRAM_TIMEOUT_SECONDS, program)]))
         totals = parse_tap(program, done.stdout, done.returncode)
         # a program's children may end a moment after it
         limit = time.monotonic() + 5
@@ -236,20 +240,18 @@ def run_program(
             time.sleep(0.05)
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    wrong = []
-    if totals.failed or totals.passed == 0:
-        wrong.append(f"status {done.returncode}\n{done.stdout}\n{done.stderr}")
+    if totals.passed == 0 and totals.failed == 0:
+        totals.fail("nothing was tested")
     if settings is not None:
         stats = parse_stats(done.stderr)
         if said := complaints(program, done.stderr):
-            wrong.append(f"the library said: {said[0]}")
+            totals.fail(f"the library said: {said[0]}")
         if stats.bytes < 1000 or stats.writes < AT_LEAST.get(program, 0):
-            wrong.append(f"only {stats.writes} writes were staged, {stats.bytes} bytes")
+            totals.fail(f"only {stats.writes} writes were staged, {stats.bytes} bytes")
     if left:
-        wrong.append(f"left behind: {' '.join(left)}")
-    if wrong and totals.failed == 0:
-        totals.failed += 1
-    return totals, "\n".join(wrong)
+        totals.fail(f"left behind: {' '.join(left)}")
+    totals.notes = [f"glibc {system.version}, {mode}: {note}" for note in totals.notes]
+    return Outcome(totals, f"status {done.returncode}\n{done.stdout}\n{done.stderr}")
 
 
 def build_for(system: System, programs: list[str]) -> Path:
@@ -278,7 +280,8 @@ def number(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
 
 
-def run_release(system: System, build: Path, own: str) -> Totals:
+def jobs_of(system: System, enter: list[str], build: Path, own: str) -> tuple[list[Job], Totals]:
+    """What is to be run in a release, and what is skipped there."""
     totals = Totals()
     programs = sorted(path.stem for path in (ROOT / "tests" / "hooks").glob("*.c"))
     for program, reason in NOT_HERE.items():
@@ -292,14 +295,15 @@ def run_release(system: System, build: Path, own: str) -> Totals:
                 totals.add(Totals(skipped=1, notes=[f"glibc {system.version}: {program}: {reason}"]))
         build = build_for(system, programs)
     lend_libraries(build, programs)
-    for program in programs:
-        for mode, settings in {"native": None, **MODES}.items():
-            one, wrong = run_program(system, build, program, settings)
-            if wrong:
-                print(f"glibc {system.version}: {program}, {mode}: {wrong}", flush=True)
-            one.notes = [f"glibc {system.version}, {mode}: {note}" for note in one.notes]
-            totals.add(one)
-    return totals
+    jobs = [
+        Job(
+            f"glibc {system.version}: {program}, {mode}",
+            partial(run_program, system, enter, build, program, mode, settings),
+        )
+        for program in sorted(programs, key=lambda program: program not in LONG)
+        for mode, settings in {"native": None, **MODES}.items()
+    ]
+    return jobs, totals
 
 
 def main() -> int:
@@ -315,7 +319,7 @@ def main() -> int:
     libc = ctypes.CDLL(None)
     libc.gnu_get_libc_version.restype = ctypes.c_char_p
     own = libc.gnu_get_libc_version().decode()
-    totals, covered = Totals(), []
+    totals, covered, jobs = Totals(), [], []
     for release in options.releases:
         try:
             for tool in ("apt-get", "dpkg-deb", "unshare", "chroot"):
@@ -323,20 +327,22 @@ def main() -> int:
                     raise UnavailableError(f"{tool} is not installed")
             if not KEYRING.exists():
                 raise UnavailableError(f"{KEYRING} is not there")
-            namespace()
+            enter = namespace()
             system = prepare(release, cache_base(), options.mirror)
         except UnavailableError as reason:
             totals.add(Totals(skipped=1, notes=[f"{release}: {reason}"]))
             continue
-        began = time.monotonic()
-        one = run_release(system, options.build.resolve(), own)
-        seconds = time.monotonic() - began
-        print(f"glibc {system.version} ({release}): {one.line()}, {seconds:.0f} s", flush=True)
+        more, skipped = jobs_of(system, enter, options.build.resolve(), own)
+        jobs += more
+        totals.add(skipped)
         covered.append(f"{system.version} ({release})")
-        totals.add(one)
+    times = Times()
+    totals.add(run_jobs(jobs, times))
     for note in totals.notes:
         print(f"skipped: {note}")
     print(f"covered: glibc {', '.join(covered) or 'none'}; built here with {own}")
+    print(times.table())
+    times.hand_on()
     print(totals.line(), flush=True)
     return 1 if totals.failed else 0
 

@@ -9,7 +9,8 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,9 +83,41 @@ def parse_stats(text: str) -> Stats:
 
 def clean_environment(**extra: str) -> dict[str, str]:
     """The caller's environment without what would steer the library under test."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith("FASTWRITE_") and k != "LD_PRELOAD"}
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if name != "LD_PRELOAD" and (not name.startswith("FASTWRITE_") or name.startswith("FASTWRITE_TEST_"))
+    }
     env.update(extra)
     return env
+
+
+def on_this_machine(seconds: float) -> str:
+    return (
+        f"{round(seconds, 1):g} s on a machine with load {os.getloadavg()[0]:.1f} "
+        f"on {len(os.sched_getaffinity(0))} processors"
+    )
+
+
+def too_slow(seconds: float, what: str) -> str:
+    """A time limit has passed: says what tells a loaded machine from a fault."""
+    return f"too slow: {on_this_machine(seconds)}: {what}"
+
+
+class TooSlowError(subprocess.TimeoutExpired):
+    """A program that did not end in time."""
+
+    def __str__(self) -> str:
+        return too_slow(self.timeout, " ".join(str(part) for part in self.cmd))
+
+
+def wait_for(condition: Callable[[], object], what: str, seconds: float = 60) -> None:
+    """Returns as soon as `condition()` holds."""
+    limit = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > limit:
+            raise AssertionError(too_slow(seconds, f"waited for {what}"))
+        time.sleep(0.01)
 
 
 def default_signals() -> None:
@@ -133,7 +166,7 @@ def kill_in(place: Path) -> None:
 
 
 def run_native(command: list[str | Path], cwd: Path, timeout: float = 120, **env: str) -> Run:
-    """The program as it is.  When it hangs, it and its children in a directory of its own are killed; TimeoutExpired
+    """The program as it is.  When it hangs, it and its children in a directory of its own are killed; TooSlowError
     has what it said."""
     arguments = [str(part) for part in command]
     with subprocess.Popen(
@@ -154,7 +187,7 @@ def run_native(command: list[str | Path], cwd: Path, timeout: float = 120, **env
                 kill_in(cwd)  # who else has the pipes
             if isinstance(stopped, subprocess.TimeoutExpired):
                 out, err = process.communicate(timeout=10)
-                raise subprocess.TimeoutExpired(arguments, timeout, out, err) from None
+                raise TooSlowError(arguments, timeout, out, err) from None
             raise
     return Run(process.returncode, out, err, Stats())
 
