@@ -272,11 +272,11 @@ soak-surroundings: deps
 # ---- laboratory ----
 
 .PHONY: experiment apps bench bench-cost bench-sync
-experiment: deps
+experiment: deps-lab
 	$(Q)$(MAKE) --no-print-directory build-all
 	$(Q)$(PYTHON) -m harness experiment $(ARGS)
 
-apps: deps
+apps: deps-lab
 	$(Q)scripts/deps apps
 	$(Q)$(MAKE) --no-print-directory build-all
 	$(Q)$(PYTHON) -m harness suite apps $(ARGS)
@@ -288,7 +288,7 @@ bench: deps
 	$(Q)$(PYTHON) -m harness sync $(SYNC_ARGS)
 
 # What it compares with is used when it is there: libeatmydata (Debian: eatmydata), PostgreSQL (postgresql).
-bench-sync: deps
+bench-sync: deps-lab
 	$(Q)$(MAKE) --no-print-directory build-all
 	$(Q)$(PYTHON) -m harness sync $(ARGS)
 
@@ -298,15 +298,18 @@ bench-cost: deps-test
 
 # ---- what must be there ----
 
-.PHONY: deps deps-build deps-test deps-lint deps-fuzz
+.PHONY: deps deps-build deps-test deps-lint deps-fuzz deps-lab
 deps:
-	$(Q)scripts/deps build test python surroundings
+	$(Q)scripts/deps build test python-test surroundings
 deps-build:
 	$(Q)scripts/deps build
 deps-test:
 	$(Q)scripts/deps build test
+# What a run of the laboratory needs, without what only tests need.
+deps-lab:
+	$(Q)scripts/deps build lab python
 deps-lint:
-	$(Q)scripts/deps build lint python
+	$(Q)scripts/deps build lint python-test
 deps-fuzz:
 	$(Q)scripts/deps build fuzz
 
