@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -19,24 +18,19 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from harness import (
-    aa,
-    catalog,
-    claims,
-    comparison,
-    doctor_view,
-    session,
-    shim,
-    sync_table,
-    syncs,
-    sysctls,
-)
-from harness import bench as bench_targets
-from harness import doctor as examination
 from harness.ab import command as ab_command
-from harness.model import KINDS, NATIVE, VARIANTS, LabError
-from harness.store import RunStore
-from harness.variants import shimmed
+from harness.core import shim, sysctls
+from harness.core.model import Experiment, LabError
+from harness.core.store import RunStore
+from harness.doctor import examination
+from harness.doctor import view as doctor_view
+from harness.options import Asked, options
+from harness.report import claims, comparison
+from harness.report import control as aa
+from harness.report import targets as bench_targets
+from harness.run import catalog, session
+from harness.sync import benchmark as syncs
+from harness.sync import table as sync_table
 
 EXIT_FAILED, EXIT_REFUSED, EXIT_INTERRUPTED = 1, 2, 130
 
@@ -49,32 +43,6 @@ app = typer.Typer(
 console = Console()
 if not console.is_terminal:
     console = Console(width=160)
-
-Dir = Annotated[
-    Path, typer.Option("--dir", help="Work directory on the disk under test: new, empty, or left by us.")
-]
-Out = Annotated[
-    Path | None, typer.Option("--out", help="Result directory (default: results/<time>-<suite>).")
-]
-Scale = Annotated[
-    str, typer.Option("--scale", help="tiny (smoke test), small (minutes), full (published size).")
-]
-Pairs = Annotated[int, typer.Option("--pairs", min=1, max=1000, help="Interleaved rounds of measured legs.")]
-Kills = Annotated[int, typer.Option("--kills", min=1, max=1000, help="kill -9 legs per row and variant.")]
-Seed = Annotated[int, typer.Option("--seed", help="Decides orders and kill moments.")]
-Limit = Annotated[
-    int, typer.Option("--limit-mib", min=8, help="Memory limit of the memory-limited legs, MiB.")
-]
-Only = Annotated[str, typer.Option("--kinds", help="Kinds of leg, comma-separated: measure, memory, kill.")]
-ALL_KINDS = ",".join(KINDS)
-NoShim = Annotated[bool, typer.Option("--no-shim", help="Native legs only.")]
-NoWarm = Annotated[bool, typer.Option("--no-warm", help="Do not touch free memory before the first leg.")]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Print bytes to be written and estimated time; touch nothing.")
-]
-Resume = Annotated[Path | None, typer.Option("--resume", help="Go on with the run in this result directory.")]
-
-WORK = Path("lab-work")
 
 
 @app.command("list")
@@ -100,22 +68,16 @@ def _list() -> int:
     return 0
 
 
+RUN = ("scale", "pairs", "kills", "seed", "limit_mib", "kinds", "no_shim", "no_warm", "directory", "out",
+       "dry_run", "resume")  # fmt: skip
+
+
 @app.command()
+@options(*RUN)
 def run(
-    ids: Annotated[list[str] | None, typer.Argument(help="Experiment ids or suites (see list).")] = None,
-    every: Annotated[bool, typer.Option("--all", help="All experiments of all article suites.")] = False,
-    scale: Scale = "small",
-    pairs: Pairs = 3,
-    kills: Kills = 2,
-    seed: Seed = 1,
-    limit_mib: Limit = 64,
-    kinds: Only = ALL_KINDS,
-    no_shim: NoShim = False,
-    no_warm: NoWarm = False,
-    directory: Dir = WORK,
-    out: Out = None,
-    dry_run: DryRun = False,
-    resume: Resume = None,
+    asked: Asked,
+    ids: Annotated[list[str] | None, typer.Argument(help="Suites or experiment ids (see list).")] = None,
+    every: Annotated[bool, typer.Option("--all", help="All suites but bench.")] = False,
     sysctl: Annotated[
         list[str] | None,
         typer.Option(
@@ -132,128 +94,67 @@ def run(
         str, typer.Option("--remote-dir", help="With --hosts: a directory that every host has.")
     ] = "",
 ) -> None:
-    """Run chosen experiments (--all: every suite but bench), or go on with an interrupted run (--resume)."""
+    """Run suites or single experiments, or go on with an interrupted run (--resume)."""
 
     def go() -> int:
-        if resume:
-            return _resume(resume, directory)
         loaded = catalog.load()
+        if asked.resume:
+            return _resume(asked)
         if every:
             experiments = tuple(e for e in loaded.experiments if e.suite != "bench")
         elif ids:
             experiments = loaded.select(ids)
         else:
             raise LabError("which experiments? give ids or suites (see `list`), --all, or --resume DIR")
-        suites = sorted({e.suite for e in experiments})
-        suite = suites[0] if len(suites) == 1 else "all"
-        settings = _settings(suite, scale, seed, pairs, kills, limit_mib, kinds, no_shim, no_warm)
-        settings = replace(
-            settings, sysctls=sysctls.parse(sysctl or ()), hosts=(hosts, shim_hosts, remote_dir)
-        )
-        return _execute(settings, experiments, directory, out, dry_run)
+        elsewhere = {"sysctls": sysctls.parse(sysctl or ()), "hosts": (hosts, shim_hosts, remote_dir)}
+        return _run(asked, experiments, **elsewhere)
 
     _guard(go)
 
 
 @app.command()
-def suite(
-    name: Annotated[str, typer.Argument(help="Name of the suite (see list): 000, apps ...")],
-    scale: Scale = "small",
-    pairs: Pairs = 3,
-    kills: Kills = 2,
-    seed: Seed = 1,
-    limit_mib: Limit = 64,
-    kinds: Only = ALL_KINDS,
-    no_shim: NoShim = False,
-    no_warm: NoWarm = False,
-    directory: Dir = WORK,
-    out: Out = None,
-    dry_run: DryRun = False,
-) -> None:
-    """All experiments of one suite; go on with an interrupted run by `run --resume`."""
-
-    def go() -> int:
-        settings = _settings(name, scale, seed, pairs, kills, limit_mib, kinds, no_shim, no_warm)
-        return _execute(settings, catalog.load().suite(name), directory, out, dry_run)
-
-    _guard(go)
+@options(*RUN)
+def suite(asked: Asked, name: Annotated[str, typer.Argument(help="Name of the suite (see list).")]) -> None:
+    """The same as `run NAME`."""
+    _guard(lambda: _resume(asked) if asked.resume else _run(asked, catalog.load().suite(name)))
 
 
 @app.command()
-def experiment(
-    scale: Scale = "small",
-    pairs: Pairs = 3,
-    kills: Kills = 2,
-    seed: Seed = 1,
-    limit_mib: Limit = 64,
-    kinds: Only = ALL_KINDS,
-    no_shim: NoShim = False,
-    no_warm: NoWarm = False,
-    directory: Dir = WORK,
-    out: Out = None,
-    dry_run: DryRun = False,
-    resume: Resume = None,
-) -> None:
-    """All of part 000, natively and under the shim, verified, with table and report (make experiment)."""
-
-    def go() -> int:
-        if resume:
-            return _resume(resume, directory)
-        settings = _settings("000", scale, seed, pairs, kills, limit_mib, kinds, no_shim, no_warm)
-        return _execute(settings, catalog.load().suite("000"), directory, out, dry_run)
-
-    _guard(go)
+@options(*RUN)
+def experiment(asked: Asked) -> None:
+    """The same as `run 000`: part 000, natively and under the shim, verified (make experiment)."""
+    _guard(lambda: _resume(asked) if asked.resume else _run(asked, catalog.load().suite("000")))
 
 
 @app.command()
-def bench(
-    scale: Scale = "small",
-    pairs: Pairs = 5,
-    seed: Seed = 1,
-    no_warm: NoWarm = False,
-    directory: Dir = WORK,
-    out: Out = None,
-    dry_run: DryRun = False,
-) -> None:
+@options("scale", "seed", "no_warm", "directory", "out", "dry_run", "resume", pairs=5)
+def bench(asked: Asked) -> None:
     """Measure the project's targets in one interleaved session: target, measured, interval, pass."""
 
     def go() -> int:
-        loaded = catalog.load()
-        settings = session.Settings(
-            suite="bench", scale=scale, seed=seed, pairs=pairs, kinds=("measure",), warm=not no_warm
-        )
-        experiments = loaded.suite("bench")
-        if dry_run:
-            session.dry_run(console, settings, experiments)
-            return 0
-        store = session.run(console, settings, experiments, directory, out)
-        found = session.conclude(console, [store], experiments, store.directory)
-        results = bench_targets.evaluate(loaded.targets, store.samples)
-        console.print(bench_targets.table(results))
-        missed = [r for r in results if r.verdict != bench_targets.PASS]
-        return EXIT_FAILED if found.failed or missed else 0
+        if asked.resume:
+            return _resume(asked)
+        return _run(asked, catalog.load().suite("bench"), kinds=("measure",))
 
     _guard(go)
 
 
 @app.command()
+@options("seed", "no_warm", "directory", pairs=7)
 def sync(
+    asked: Asked,
     cells: Annotated[
         str,
         typer.Option("--cells", help="Only these, comma-separated: floor, append-1, sqlite, postgres-8 ..."),
     ] = "",
-    pairs: Pairs = 7,
     seconds: Annotated[float, typer.Option("--seconds", min=0.01, help="Measured time of a leg.")] = 3.0,
     warmup: Annotated[float, typer.Option("--warmup", min=0, help="Time before it, not counted.")] = 1.0,
-    seed: Seed = 1,
-    no_warm: NoWarm = False,
     fresh: Annotated[
         str,
         typer.Option(
             "--fresh", help="ext4 or xfs: on a new one on a loop device, not on --dir's own. Needs root."
         ),
     ] = "",
-    directory: Dir = WORK,
     out: Annotated[
         Path | None, typer.Option("--out", help="JSON with every sample (default: results/<time>-sync.json).")
     ] = None,
@@ -271,9 +172,11 @@ def sync(
             if fresh and fresh not in syncs.FRESH:
                 raise LabError(f"--fresh: '{fresh}' is none of {', '.join(syncs.FRESH)}")
             chosen = syncs.choose(cells)
-            settings = syncs.Settings(chosen, pairs, seconds, warmup, seed, not no_warm, fresh)
+            settings = syncs.Settings(
+                chosen, asked.pairs, seconds, warmup, asked.seed, not asked.no_warm, fresh
+            )
             target = out or session.default_out("sync").with_suffix(".json")
-            found = syncs.run(console, settings, directory, target)
+            found = syncs.run(console, settings, asked.directory, target)
         for table in sync_table.terminal(found):
             console.print(table)
         results = sync_table.targets(found)
@@ -311,28 +214,25 @@ def report(
 
 
 @app.command("aa")
+@options("seed", "no_warm", "directory", "out", "dry_run", "resume", pairs=6, scale="short")
 def control(
+    asked: Asked,
     ids: Annotated[list[str] | None, typer.Argument(help="Experiments (default: AA).")] = None,
     runs: Annotated[int, typer.Option("--runs", min=1, help="Comparisons of a row with itself.")] = 20,
-    pairs: Annotated[int, typer.Option("--pairs", min=2, help="Interleaved pairs of each.")] = 6,
-    scale: Scale = "short",
-    seed: Seed = 1,
-    no_warm: NoWarm = False,
-    directory: Dir = WORK,
-    out: Out = None,
-    dry_run: DryRun = False,
 ) -> None:
     """The A/A control: how often does the method find a difference between a program and itself?
 
-    Exit status 1 when more than one verdict in ten is false. Go on with an interrupted one by `run --resume`.
+    Exit status 1 when more than one verdict in ten is false.
     """
 
     def go() -> int:
+        if asked.resume:
+            return _resume(asked)
+        if asked.pairs < 2:
+            raise LabError("--pairs: a comparison needs at least 2")
         chosen = [aa.control_of(e) for e in catalog.load().select(ids or ["AA"])]
-        settings = session.Settings(
-            "aa", scale, seed, runs * pairs, kinds=("measure",), warm=not no_warm, rounds_per_run=pairs
-        )
-        return _execute(settings, chosen, directory, out, dry_run)
+        rounds = {"pairs": runs * asked.pairs, "rounds_per_run": asked.pairs}
+        return _run(asked, chosen, suite="aa", kinds=("measure",), **rounds)
 
     _guard(go)
 
@@ -409,7 +309,9 @@ def doctor(
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
+@options("directory", pairs=7)
 def ab(
+    asked: Asked,
     cmd: Annotated[
         list[str], typer.Argument(metavar="-- CMD...", help="The command; {dir} is its directory.")
     ],
@@ -420,7 +322,6 @@ def ab(
     prepare: Annotated[
         str, typer.Option("--prepare", help="Shell command before each run, in its directory.")
     ] = "",
-    pairs: Pairs = 7,
     paths: Annotated[
         list[str] | None,
         typer.Option("--paths", help="Patterns of a rule of yours, relative ones below the copy."),
@@ -444,7 +345,6 @@ def ab(
     ignore_failure: Annotated[
         bool, typer.Option("--ignore-failure", help="CMD may end with any status.")
     ] = False,
-    directory: Dir = WORK,
     out: Annotated[
         Path | None, typer.Option("--out", help="Write ab.json and ab.md into this directory.")
     ] = None,
@@ -453,48 +353,45 @@ def ab(
 
     def go() -> int:
         settings = ab_command.settings(
-            cmd, source, prepare, pairs, paths, rule, config, compare, durability, apply, ignore_failure
+            cmd, source, prepare, asked.pairs, paths, rule, config, compare, durability, apply, ignore_failure
         )
-        record = ab_command.run(console, settings, directory, out)
+        record = ab_command.run(console, settings, asked.directory, out)
         return EXIT_FAILED if record.differences else 0
 
     _guard(go)
 
 
-def _settings(suite, scale, seed, pairs, kills, limit_mib, kinds, no_shim, no_warm) -> session.Settings:
-    chosen = tuple(k.strip() for k in kinds.split(",") if k.strip())
-    for kind in chosen:
-        if kind not in KINDS:
-            raise LabError(f"--kinds: '{kind}' is none of {', '.join(KINDS)}")
-    variants = tuple(v for v in VARIANTS if not (no_shim and shimmed(v)))
-    return session.Settings(
-        suite, scale, seed, pairs, kills, limit_mib << 20, variants or (NATIVE,), chosen, not no_warm
-    )
-
-
-def _execute(settings, experiments, directory: Path, out: Path | None, dry: bool) -> int:
-    if dry:
+def _run(asked: Asked, experiments: Sequence[Experiment], suite: str = "", **more) -> int:
+    """A new run of these experiments; more: settings that no option gives."""
+    suites = {e.suite for e in experiments}
+    settings = asked.settings(suite or (suites.pop() if len(suites) == 1 else "all"), **more)
+    if asked.dry_run:
         session.dry_run(console, settings, experiments)
         return 0
-    return _conclude(session.run(console, settings, experiments, directory, out), experiments)
+    return _conclude(session.run(console, settings, experiments, asked.directory, asked.out))
 
 
-def _resume(out: Path, directory: Path) -> int:
-    experiments = catalog.load().experiments
-    return _conclude(session.resume(console, experiments, directory, out), experiments)
+def _resume(asked: Asked) -> int:
+    return _conclude(session.resume(console, catalog.load().experiments, asked.directory, asked.resume))
 
 
-def _conclude(store: RunStore, experiments) -> int:
-    found = session.conclude(console, [store], experiments, store.directory)
+def _conclude(store: RunStore) -> int:
+    """Tables and result files of a run, and what its kind of run is judged by."""
+    loaded = catalog.load()
+    found = session.conclude(console, [store], loaded.experiments, store.directory)
+    failed = found.failed
+    if store.settings["suite"] == "bench":
+        results = bench_targets.evaluate(loaded.targets, store.samples)
+        console.print(bench_targets.table(results))
+        failed |= any(r.verdict != bench_targets.PASS for r in results)
     pairs = store.settings["rounds_per_run"]
-    wrong = False
     for row in found.rows if pairs else ():
         told = aa.runs(row.experiment, store.samples, pairs)
         if told:
             console.print(aa.table(row.experiment, told))
             console.print(aa.sentence(told), highlight=False)
-            wrong |= sum(run.wrong for run in told) > aa.allowed(len(told))
-    return EXIT_FAILED if found.failed or wrong else 0
+            failed |= sum(run.wrong for run in told) > aa.allowed(len(told))
+    return EXIT_FAILED if failed else 0
 
 
 def _guard(work: Callable[[], int], say: bool = True) -> None:

@@ -15,7 +15,7 @@ from harness.ab import session, show
 from harness.ab.advice import DURABILITY
 from harness.ab.runs import Job
 from harness.ab.session import APPLY, Record, Settings
-from harness.model import LabError
+from harness.core.model import LabError
 
 JSON, MARKDOWN = "ab.json", "ab.md"
 

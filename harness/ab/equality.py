@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.shim import STAGING_NAME
+from harness.core.shim import STAGING_NAME
 
 BYTES, LINES, EXCLUDED = "byte for byte", "the same lines in any order", "excluded"
 STANDARD_OUTPUT = "standard output"

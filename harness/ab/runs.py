@@ -13,12 +13,12 @@ from pathlib import Path
 
 from harness.ab import equality, trace, twin
 from harness.ab.equality import Left
-from harness.clock import Clock
-from harness.executor import Command, RealExecutor
-from harness.model import LabError
-from harness.sampler import SECTOR_BYTES, parse_diskstats
-from harness.shim import Counters, Shim, counters
-from harness.workdir import WorkDir
+from harness.core.clock import Clock
+from harness.core.executor import Command, RealExecutor
+from harness.core.model import LabError
+from harness.core.sampler import SECTOR_BYTES, parse_diskstats
+from harness.core.shim import Counters, Shim, counters
+from harness.core.workdir import WorkDir
 
 PLACEHOLDER = "{dir}"
 ERROR_CHARACTERS = 300

@@ -12,16 +12,16 @@ from pathlib import Path
 
 from rich.console import Console
 
-from harness import build, environment, interrupt, shim, statistics
 from harness.ab import advice, equality, predict, profile, story, trace, twin
 from harness.ab.advice import NO, TRY, USE, Advice, Rule
 from harness.ab.predict import Prediction
 from harness.ab.profile import Profile
 from harness.ab.runs import PLACEHOLDER, Bench, Job, Run
-from harness.clock import RealClock
-from harness.executor import Command, RealExecutor
-from harness.model import LabError
-from harness.workdir import WorkDir
+from harness.core import build, environment, interrupt, shim, statistics
+from harness.core.clock import RealClock
+from harness.core.executor import Command, RealExecutor
+from harness.core.model import LabError
+from harness.core.workdir import WorkDir
 
 FORMAT = 1
 APPLY = ("auto", "always", "never")

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from harness import present, statistics
 from harness.ab import equality
 from harness.ab.predict import Prediction
 from harness.ab.profile import File
 from harness.ab.runs import Run
 from harness.ab.session import Record, portable
+from harness.core import statistics
+from harness.report import present
 
 FILES_MAX = 12
 CALLS_MAX = 14

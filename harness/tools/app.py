@@ -7,18 +7,17 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 
-from harness import drive, shim
-from harness.app_cells import cell
-from harness.cells import LegError, Programs
-from harness.clock import RealClock
-from harness.executor import Executor, RealExecutor
-from harness.model import LabError, Leg, Outcome, UnavailableError, Verification
+from harness import ROOT
+from harness.apps import drive
+from harness.apps.cells import cell
+from harness.core import shim
+from harness.core.cell import LegError, Programs
+from harness.core.clock import RealClock
+from harness.core.executor import Executor, RealExecutor
+from harness.core.model import LabError, Leg, Outcome, UnavailableError, Verification
+from harness.core.variants import OWN
 from harness.tools.base import Params, Place, Plain, Size
-from harness.variants import OWN
-
-ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 class AppTool(Plain):
@@ -55,7 +54,12 @@ class AppTool(Plain):
         )  # fmt: skip
 
     def argv(self, place: Place, params: Params, size: Size) -> tuple[str, ...]:
-        return sys.executable, "-m", "harness.drive", json.dumps(asdict(self._request(place, params, size)))
+        return (
+            sys.executable,
+            "-m",
+            "harness.apps.drive",
+            json.dumps(asdict(self._request(place, params, size))),
+        )
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
         return {drive.ENVIRONMENT: json.dumps(dict(env)), "PYTHONPATH": str(ROOT)}

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from harness.executor import Command, Executor
-from harness.model import LabError, Leg, Outcome, Verification
+from harness.core.executor import Command, Executor
+from harness.core.model import LabError, Leg, Outcome, Verification
 
 Params = Mapping[str, object]
 Size = Mapping[str, int]

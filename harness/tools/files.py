@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from harness.executor import Executor
-from harness.model import Outcome, Verification
+from harness.core.executor import Executor
+from harness.core.model import Outcome, Verification
 from harness.tools import base
 from harness.tools.base import Params, Place, Size
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from harness.executor import Command, Executor
-from harness.model import LabError, Leg, Outcome, Verification
+from harness.core.executor import Command, Executor
+from harness.core.model import LabError, Leg, Outcome, Verification
 from harness.tools import fio_blocks
 from harness.tools.base import Params, Place, Size, Tool
 

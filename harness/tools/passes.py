@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from harness.executor import Executor
-from harness.model import SHIM, Leg, Outcome, Verification
+from harness.core.executor import Executor
+from harness.core.model import SHIM, Leg, Outcome, Verification
 from harness.tools import base
 from harness.tools.base import Params, Place, Size
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from harness.executor import Command, Executor
-from harness.model import KILL, MEMORY, SHIM, LabError, Leg, Outcome, Verification
+from harness.core.executor import Command, Executor
+from harness.core.model import KILL, MEMORY, SHIM, LabError, Leg, Outcome, Verification
 from harness.tools import base
 from harness.tools.base import Params, Place, Size, Tool
 

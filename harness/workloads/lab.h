@@ -11,7 +11,7 @@
  * Progress file.  One page of header, then one 64-byte slot per thread, mapped MAP_SHARED.  A thread
  * stores the number of records whose write has returned into its slot after each return; the page is
  * the kernel's, so the count survives SIGKILL and is the acknowledged-writes log of the kill test.
- * The harness reads the same bytes (harness/progress.py): change both together.
+ * The harness reads the same bytes (harness/core/progress.py): change both together.
  */
 #ifndef LAB_H
 #define LAB_H

@@ -9,8 +9,9 @@ sys.path.insert(0, str(ROOT))
 
 import pytest  # noqa: E402
 
-from harness import build, catalog  # noqa: E402
-from harness.executor import RealExecutor  # noqa: E402
+from harness.core import build  # noqa: E402
+from harness.core.executor import RealExecutor  # noqa: E402
+from harness.run import catalog  # noqa: E402
 
 
 @pytest.fixture(scope="session")

@@ -7,13 +7,13 @@ import json
 import struct
 from pathlib import Path
 
-from harness.cgroup import IO, Cgroups
-from harness.environment import IDENTITY
-from harness.execution import Bench
-from harness.executor import Completed
-from harness.progress import DONE, HEADER_BYTES, MAGIC, SLOT_BYTES, WRITING
+from harness.core.cgroup import IO, Cgroups
+from harness.core.environment import IDENTITY
+from harness.core.executor import Completed
+from harness.core.progress import DONE, HEADER_BYTES, MAGIC, SLOT_BYTES, WRITING
+from harness.core.workdir import WorkDir
+from harness.run.execution import Bench
 from harness.tools import Place
-from harness.workdir import WorkDir
 
 
 class FakeClock:

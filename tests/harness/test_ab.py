@@ -11,13 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import harness
-from harness import shim
+from harness import ROOT
 from harness.ab import advice, command, equality, predict, profile, session, story, trace, twin
 from harness.ab.equality import Digest, Left
-from harness.model import LabError
+from harness.core import shim
+from harness.core.model import LabError
 
-ROOT = Path(harness.__file__).resolve().parent.parent
 PYTHON = "/usr/bin/python3" if Path("/usr/bin/python3").exists() else sys.executable
 
 

@@ -11,18 +11,21 @@ from pathlib import Path
 
 import pytest
 
-import harness
-from harness import app_cells, catalog, drive, environment, shim, variant_table, variants
-from harness.cells import LegError, Measured, Place, Programs, Timing, socket_directory
-from harness.clock import RealClock
-from harness.executor import RealExecutor
-from harness.model import EATMYDATA, NATIVE, OWN, SHIM, SHIM_JOURNAL, LabError, Leg, UnavailableError
-from harness.samples import Samples
-from harness.summary import summarize
+from harness import ROOT
+from harness.apps import cells as app_cells
+from harness.apps import drive
+from harness.core import environment, shim, variants
+from harness.core.cell import LegError, Measured, Place, Programs, Timing, socket_directory
+from harness.core.clock import RealClock
+from harness.core.executor import RealExecutor
+from harness.core.model import EATMYDATA, NATIVE, OWN, SHIM, SHIM_JOURNAL, LabError, Leg, UnavailableError
+from harness.core.samples import Samples
+from harness.report import variant_table
+from harness.report.summary import summarize
+from harness.run import catalog
 from harness.tools import TOOLS
 from harness.workloads import latency
 
-ROOT = Path(harness.__file__).resolve().parent.parent
 SHORT = Timing(0.05, 0.2)
 APPS = [e for e in catalog.load().experiments if e.suite == "apps"]
 

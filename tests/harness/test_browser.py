@@ -9,7 +9,8 @@ from dataclasses import replace
 import lab_fakes as fakes
 import pytest
 
-from harness import report, summary
+from harness.report import page as report
+from harness.report import summary
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (make deps)")
 

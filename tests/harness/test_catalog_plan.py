@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from harness import catalog, plan
-from harness.model import KILL, MEASURE, MEMORY, LabError
+from harness.core.model import KILL, MEASURE, MEMORY, LabError
+from harness.run import catalog, plan
 
 GOOD = """
 suite = "x"

@@ -20,10 +20,11 @@ from lib.disks import disk, run_or_skip
 from lib.support import ROOT, disk_dir
 from rich.console import Console
 
-from harness import doctor, doctor_view
-from harness.doctor import LEVELS
-from harness.doctor_system import System
-from harness.model import LabError
+from harness.core.model import LabError
+from harness.doctor import examination as doctor
+from harness.doctor import view as doctor_view
+from harness.doctor.examination import LEVELS
+from harness.doctor.system import System
 
 MIB, GIB = 1 << 20, 1 << 30
 HERE = "/srv/data"

@@ -8,14 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
-import harness
-from harness.workdir import MARKER
-
-ROOT = Path(harness.__file__).resolve().parent.parent
+from harness import ROOT
+from harness.core.workdir import MARKER
 
 TINY = ["--scale", "tiny", "--no-shim", "--no-warm", "--pairs", "1", "--kills", "1"]
 

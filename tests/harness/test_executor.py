@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from harness import interrupt
-from harness.executor import Command, RealExecutor
-from harness.model import LabError
+from harness.core import interrupt
+from harness.core.executor import Command, RealExecutor
+from harness.core.model import LabError
 
 
 @pytest.fixture

@@ -8,17 +8,17 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import lab_fakes as fakes
 import pytest
 
-import harness
-from harness import catalog, hosts, report, summary
-from harness.executor import Completed
-from harness.model import LabError
+from harness import ROOT
+from harness.core.executor import Completed
+from harness.core.model import LabError
+from harness.report import page as report
+from harness.report import summary
+from harness.run import catalog, hosts
 
-ROOT = Path(harness.__file__).resolve().parent.parent
 needs_fio = pytest.mark.skipif(shutil.which("fio") is None, reason="no fio here")
 
 
@@ -136,10 +136,10 @@ def test_two_servers_are_measured_verified_and_left_empty(tmp_path, servers):
 @needs_fio
 def test_what_is_not_as_written_on_a_host_fails_the_leg(tmp_path, servers, experiments):
     """The files of one host are damaged between the run and the check, on the host's side."""
-    from harness.clock import RealClock
-    from harness.executor import RealExecutor
-    from harness.model import Leg
-    from harness.plan import size_of
+    from harness.core.clock import RealClock
+    from harness.core.executor import RealExecutor
+    from harness.core.model import Leg
+    from harness.run.plan import size_of
 
     remote = tmp_path / "remote"
     remote.mkdir()

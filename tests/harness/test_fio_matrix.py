@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import lab_fakes as fakes
 import numpy as np
@@ -17,13 +16,16 @@ import pytest
 from rich.console import Console
 
 import harness
-from harness import catalog, charts, environment, judge, live, plan, report, summary
-from harness.cgroup import IO, PREFIX, Cgroup, Cgroups
-from harness.executor import Command, RealExecutor
-from harness.model import Claim, LabError
-from harness.runner import Runner
-from harness.samples import Samples
-from harness.store import RunStore
+from harness.core import environment
+from harness.core.cgroup import IO, PREFIX, Cgroup, Cgroups
+from harness.core.executor import Command, RealExecutor
+from harness.core.model import Claim, LabError
+from harness.core.samples import Samples
+from harness.core.store import RunStore
+from harness.report import charts, judge, summary
+from harness.report import page as report
+from harness.run import catalog, live, plan
+from harness.run.runner import Runner
 from harness.tools import TOOLS, Place, fio_blocks
 
 FIO = TOOLS["fio"]
@@ -346,7 +348,7 @@ def test_direct_writes_in_a_throttled_group_are_slow(tmp_path):
 @needs_fio
 def test_a_slow_disk_goes_with_its_run_also_after_kill_9(tmp_path):
     needs_slow_disk(tmp_path)
-    root = Path(harness.__file__).resolve().parent.parent
+    root = harness.ROOT
     work = tmp_path / "work"
     argv = [sys.executable, "-m", "harness", "run", "002-slow-sync-seq-direct", "--scale", "tiny", "--no-shim",
             "--no-warm", "--dir", str(work)]  # fmt: skip

@@ -13,9 +13,12 @@ from html.parser import HTMLParser
 import lab_fakes as fakes
 import pytest
 
-from harness import charts, judge, live, outputs, overview, present, report, statistics, summary
-from harness.model import Claim
-from harness.samples import Samples, latencies
+from harness.core import statistics
+from harness.core.model import Claim
+from harness.core.samples import Samples, latencies
+from harness.report import charts, judge, outputs, overview, present, summary
+from harness.report import page as report
+from harness.run import live
 
 
 def rounds(experiment, variant, *rates, **more):

@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from harness import catalog, judge, mounts, sampler
-from harness.executor import RealExecutor
-from harness.model import Claim, LabError, MountSpec, UnavailableError
-from harness.samples import Samples
-from harness.workdir import MARKER, WorkDir
+from harness import ROOT
+from harness.core import mounts, sampler
+from harness.core.executor import RealExecutor
+from harness.core.model import Claim, LabError, MountSpec, UnavailableError
+from harness.core.samples import Samples
+from harness.core.workdir import MARKER, WorkDir
+from harness.report import judge
+from harness.run import catalog
 
-ROOT = Path(mounts.__file__).resolve().parent.parent
 MIB = {"tiny": 16}
 
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 import lab_fakes as fakes
 import pytest
 
-from harness import plan
-from harness.execution import TICK_SECONDS, Execution
-from harness.model import KILL, MEASURE, MEMORY
-from harness.runner import Runner
-from harness.shim import Shim
-from harness.store import RunStore
+from harness.core.model import KILL, MEASURE, MEMORY
+from harness.core.shim import Shim
+from harness.core.store import RunStore
+from harness.run import plan
+from harness.run.execution import TICK_SECONDS, Execution
+from harness.run.runner import Runner
 
 
 class Told:

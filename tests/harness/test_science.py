@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from harness import aa, claims, comparison, live, noise, plan, session, statistics
-from harness.model import CONTROL, HIGHER, LOWER, NATIVE, Claim, LabError
-from harness.store import RunStore
+from harness.core import noise, statistics
+from harness.core.model import CONTROL, HIGHER, LOWER, NATIVE, Claim, LabError
+from harness.core.store import RunStore
+from harness.report import claims, comparison
+from harness.report import control as aa
+from harness.run import live, plan, session
 
 
 def store(directory, samples=(), **changes):

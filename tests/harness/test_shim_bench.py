@@ -2,9 +2,11 @@
 import lab_fakes as fakes
 import pytest
 
-from harness import bench, catalog, shim, warm
-from harness.executor import Completed
-from harness.model import LabError, Target
+from harness.core import shim, warm
+from harness.core.executor import Completed
+from harness.core.model import LabError, Target
+from harness.report import targets as bench
+from harness.run import catalog
 
 
 class Answers:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness import statistics
+from harness.core import statistics
 
 FIGURES = st.lists(st.floats(1, 1e6), min_size=2, max_size=12)
 

@@ -4,8 +4,8 @@ import json
 import lab_fakes as fakes
 import pytest
 
-from harness.model import LabError
-from harness.store import RUN, SAMPLES, RunStore, merge, read_samples
+from harness.core.model import LabError
+from harness.core.store import RUN, SAMPLES, RunStore, merge, read_samples
 
 
 def test_samples_survive_and_are_done(tmp_path):

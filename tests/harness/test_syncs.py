@@ -11,16 +11,19 @@ from pathlib import Path
 
 import pytest
 
-import harness
-from harness import bench, build, environment, shim, sync_cells, sync_table, syncs
-from harness.cells import LegError, Measured, Place, Programs, Timing
-from harness.clock import RealClock
-from harness.executor import Command, RealExecutor
-from harness.model import FAILED, OK, SKIPPED, LabError
-from harness.progress import HEADER_BYTES
-from harness.workdir import WorkDir
+from harness import ROOT, WORKLOADS
+from harness.core import build, environment, shim
+from harness.core.cell import LegError, Measured, Place, Programs, Timing
+from harness.core.clock import RealClock
+from harness.core.executor import Command, RealExecutor
+from harness.core.model import FAILED, OK, SKIPPED, LabError
+from harness.core.progress import HEADER_BYTES
+from harness.core.workdir import WorkDir
+from harness.report import targets as bench
+from harness.sync import benchmark as syncs
+from harness.sync import cells as sync_cells
+from harness.sync import table as sync_table
 
-ROOT = Path(harness.__file__).resolve().parent.parent
 SHORT = Timing(0.05, 0.1)
 LINE = (
     "fastwrite: pid {} (a: b), rule env: {} writes absorbed, {} bytes; 3 flushes, 9 bytes, 0 by O_DIRECT; "
@@ -353,7 +356,7 @@ def test_the_verb_runs_and_shows_a_record_again(tmp_path):
 
 
 def test_the_workload_sources_are_part_of_a_run():
-    assert (build.SOURCES / "commits.py").exists() and "lab-syncs" in build.PROGRAMS
+    assert (WORKLOADS / "commits.py").exists() and "lab-syncs" in build.PROGRAMS
 
 
 def test_an_ext4_without_a_journal_is_called_that():

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from harness import sysctls
-from harness.model import LabError
-from harness.workdir import MARKER, WorkDir
+from harness.core import sysctls
+from harness.core.model import LabError
+from harness.core.workdir import MARKER, WorkDir
 
 NOW = {
     "dirty_ratio": "20", "dirty_background_ratio": "0", "dirty_bytes": "0",

@@ -7,11 +7,11 @@ from pathlib import Path
 import lab_fakes as fakes
 import pytest
 
-from harness import environment, sampler
-from harness.cgroup import Cgroups, leftover
-from harness.model import LabError
-from harness.progress import ProgressReader
-from harness.workdir import MARKER, MARKER_NEW, WorkDir, process_start
+from harness.core import environment, sampler
+from harness.core.cgroup import Cgroups, leftover
+from harness.core.model import LabError
+from harness.core.progress import ProgressReader
+from harness.core.workdir import MARKER, MARKER_NEW, WorkDir, process_start
 
 
 def test_a_new_directory_is_made_and_removed(tmp_path):
@@ -194,7 +194,7 @@ def test_an_interrupt_while_the_directory_is_taken_gives_it_back(tmp_path, monke
     assert not (tmp_path / "w").exists()
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "letter").write_text("dear")
-    monkeypatch.setattr("harness.workdir._refuse_wrong_kind", interrupted)
+    monkeypatch.setattr("harness.core.workdir._refuse_wrong_kind", interrupted)
     with pytest.raises(KeyboardInterrupt), WorkDir(tmp_path / "theirs"):
         pass
     assert (tmp_path / "theirs" / "letter").exists()

@@ -9,7 +9,7 @@ import subprocess
 import lab_fakes as fakes
 import pytest
 
-from harness.progress import DONE, ProgressReader
+from harness.core.progress import DONE, ProgressReader
 
 THREADS, RECORDS, BYTES, WINDOW = 3, 22, 4096, 16384
 FILE_BYTES = RECORDS * BYTES

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Does our sample reproduce what the source claims? Pure: samples in, verdicts out.
+
+A claim about a share, a jitter or a loss can be decided on another machine; a claim about a device's
+absolute speed cannot. A share below its band is not held against the article when the program had
+used up the processors here: then the disk was not what was measured, and the reason says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from harness.core import statistics
+from harness.core.model import KILL, MEASURE, RATE, Claim, Experiment
+from harness.core.samples import Samples, app_series, cpu_share, device_series, figure_of, pair_of
+
+REPRODUCES, CONTRADICTS, NOT_COMPARABLE, UNDECIDED = (
+    "reproduces",
+    "contradicts",
+    "not comparable",
+    "not decided",
+)
+NO_CLAIM = "–"
+CPU_BOUND_SHARE = 0.80
+WORST_CASES = ("lost_kill", "lost_exit", "hwm_kb")
+"""Measures of which one sample can decide: what a method loses or holds, not how fast it is."""
+
+
+@dataclass(frozen=True)
+class ClaimResult:
+    """ours, low, high: our figure and its interval in `unit` (None: there is none); legs: its source."""
+
+    claim: Claim
+    ours: float | None
+    low: float | None
+    high: float | None
+    verdict: str
+    reason: str
+    legs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Context:
+    experiment: Experiment
+    claim: Claim
+    samples: Samples
+
+
+def judge(experiment: Experiment, claim: Claim, samples: Samples, scale: str, cpus: int) -> ClaimResult:
+    """The verdict on one claim."""
+    found = _judge(experiment, claim, samples, scale, cpus)
+    return replace(found, reason="; ".join(filter(None, (found.reason, _own_data(claim)))))
+
+
+def _judge(experiment: Experiment, claim: Claim, samples: Samples, scale: str, cpus: int) -> ClaimResult:
+    values, legs = MEASURES[claim.measure](_Context(experiment, claim, samples))
+    if not values:
+        return ClaimResult(claim, None, None, None, NOT_COMPARABLE, claim.reason or "no samples", ())
+    middle = statistics.interval(values)
+    result = (claim, middle.median, middle.low, middle.high)
+    if claim.needs_scale and scale != claim.needs_scale:
+        return ClaimResult(
+            *result, NOT_COMPARABLE, f"decided at --scale {claim.needs_scale} only: {claim.reason}", legs
+        )
+    if claim.low is None and claim.high is None:
+        return ClaimResult(*result, NOT_COMPARABLE, claim.reason, legs)
+    if claim.measure not in WORST_CASES and middle.n < statistics.PAIRS_MIN:
+        few = f"{middle.n} of the {statistics.PAIRS_MIN} samples that a verdict needs"
+        return ClaimResult(*result, UNDECIDED, few, legs)
+    verdict, reason = _against_band(claim, middle)
+    if (
+        verdict == CONTRADICTS
+        and claim.measure == "share"
+        and claim.low is not None
+        and middle.high < claim.low
+    ):
+        busy = _cpu_share(experiment, claim, samples, cpus)
+        if busy is not None and busy > CPU_BOUND_SHARE:
+            return ClaimResult(
+                *result, NOT_COMPARABLE,
+                f"the program kept {cpus} processors {busy:.0%} busy here (64 cores there): "
+                "the disk is not what limits it", legs,
+            )  # fmt: skip
+    return ClaimResult(*result, verdict, reason or claim.reason, legs)
+
+
+def overall(results: list[ClaimResult]) -> tuple[str, str]:
+    """One verdict for a row, with the reason that decided it."""
+    for verdict in (CONTRADICTS, UNDECIDED, REPRODUCES):
+        for result in results:
+            if result.verdict == verdict:
+                return verdict, result.claim.text
+    if results:
+        return NOT_COMPARABLE, results[0].reason
+    return NO_CLAIM, "the article has no such row"
+
+
+def _against_band(claim: Claim, middle: statistics.Interval) -> tuple[str, str]:
+    low = claim.low if claim.low is not None else float("-inf")
+    high = claim.high if claim.high is not None else float("inf")
+    if middle.low > high or middle.high < low:
+        return CONTRADICTS, ""
+    if low <= middle.median <= high:
+        return REPRODUCES, ""
+    return UNDECIDED, "the interval reaches into the band, the median is outside it"
+
+
+def _own_data(claim: Claim) -> str:
+    """A remark when the source's own figure lies outside the band that its claim asks for."""
+    if claim.published is None:
+        return ""
+    low = claim.low if claim.low is not None else float("-inf")
+    high = claim.high if claim.high is not None else float("inf")
+    if low <= claim.published <= high:
+        return ""
+    return f"the article's own figures do not carry the claim ({claim.published:.4g})"
+
+
+def _cpu_share(experiment: Experiment, claim: Claim, samples: Samples, cpus: int) -> float | None:
+    shares = [cpu_share(s, cpus) for s in samples.of(experiment.id, MEASURE, claim.variant)]
+    known = [s for s in shares if s is not None]
+    return statistics.interval(known).median if known else None
+
+
+_Found = tuple[list[float], tuple[str, ...]]
+
+
+def _legs(samples: list[dict]) -> tuple[str, ...]:
+    return tuple(s["leg"] for s in samples)
+
+
+def _rate(context: _Context) -> _Found:
+    found = context.samples.of(context.experiment.id, MEASURE, context.claim.variant)
+    return [s[RATE] for s in found], _legs(found)
+
+
+def _figure(context: _Context) -> _Found:
+    """The main figure, or the claim's own field."""
+    claim, field = context.claim, context.claim.field or context.experiment.figure
+    found = [
+        (s, value)
+        for s in context.samples.of(context.experiment.id, MEASURE, claim.variant)
+        if (value := figure_of(s, field)) is not None
+    ]
+    return [value for _, value in found], _legs([s for s, _ in found])
+
+
+def _share(context: _Context) -> _Found:
+    """Rate over the rate of `of` in the same round."""
+    return _paired(context, RATE, context.claim.of, RATE)
+
+
+def _ratio(context: _Context) -> _Found:
+    """Figure over the figure of the same round of `of` (or of the experiment's own legs of `of_variant`)."""
+    claim = context.claim
+    field = claim.field or context.experiment.figure
+    return _paired(context, field, claim.of or context.experiment.id, claim.of_field or field)
+
+
+def _paired(context: _Context, field: str, of: str, of_field: str) -> _Found:
+    samples, claim, own = context.samples, context.claim, context.experiment.id
+    ours, theirs = samples.paired((own, claim.variant), (of, claim.of_variant), field, of_field)
+    found = samples.of(own, MEASURE, claim.variant) + samples.of(of, MEASURE, claim.of_variant)
+    return [a / b for a, b in zip(ours, theirs, strict=True)], tuple(dict.fromkeys(_legs(found)))
+
+
+def _at_best(context: _Context) -> _Found:
+    """The claim's field of the leg with the highest main figure of a matrix, in every round."""
+    claim, figure = context.claim, context.experiment.figure
+    found = [
+        s
+        for s in context.samples.measured_cells(claim.among, claim.variant)
+        if figure_of(s, figure) is not None and figure_of(s, claim.field) is not None
+    ]
+    rounds = dict.fromkeys(pair_of(s) for s in found)
+    best = [max((s for s in found if pair_of(s) == r), key=lambda s: figure_of(s, figure)) for r in rounds]
+    return [figure_of(s, claim.field) for s in best], _legs(best)
+
+
+def _jitters(context: _Context, experiment: str) -> list[tuple[dict, statistics.Jitter]]:
+    """Of the device's bandwidth, as in the article's vmstat charts."""
+    out = []
+    for sample in context.samples.of(experiment, MEASURE, context.claim.variant):
+        found = statistics.jitter(*device_series(sample))
+        if found:
+            out.append((sample, found))
+    return out
+
+
+def _cv(context: _Context) -> _Found:
+    found = _jitters(context, context.experiment.id)
+    return [j.cv for _, j in found], _legs([s for s, _ in found])
+
+
+def _cv_over(context: _Context) -> _Found:
+    ours = _jitters(context, context.experiment.id)
+    theirs = _jitters(context, context.claim.of)
+    pairs = [(a.cv / b.cv) for (_, a), (_, b) in zip(ours, theirs, strict=False) if b.cv > 0]
+    return pairs, _legs([s for s, _ in ours + theirs])
+
+
+def _stall(context: _Context) -> _Found:
+    """Seconds below a tenth of the median of the program's bandwidth."""
+    found = [
+        (s, j)
+        for s in context.samples.of(context.experiment.id, MEASURE, context.claim.variant)
+        if (j := statistics.jitter(*app_series(s)))
+    ]
+    return [j.stall_seconds for _, j in found], _legs([s for s, _ in found])
+
+
+def _hwm_kb(context: _Context) -> _Found:
+    found = [
+        s
+        for s in context.samples.of(context.experiment.id, MEASURE, context.claim.variant)
+        if s["memory"].get("vm_hwm_kb") is not None
+    ]
+    return [float(s["memory"]["vm_hwm_kb"]) for s in found], _legs(found)
+
+
+def _lost_kill(context: _Context) -> _Found:
+    """The worst of all kills: what a kill may cost is a maximum, not a median."""
+    found = context.samples.of(context.experiment.id, KILL, context.claim.variant)
+    return [float(max(s["kill"]["lost_bytes"] for s in found))] if found else [], _legs(found)
+
+
+def _lost_exit(context: _Context) -> _Found:
+    found = context.samples.of(context.experiment.id, MEASURE, context.claim.variant)
+    return [float(s["verification"]["lost_bytes"]) for s in found], _legs(found)
+
+
+def _none(context: _Context) -> _Found:
+    return [], ()
+
+
+MEASURES: dict[str, Callable[[_Context], _Found]] = {
+    "rate": _rate,
+    "figure": _figure,
+    "share": _share,
+    "ratio": _ratio,
+    "at_best": _at_best,
+    "cv": _cv,
+    "cv_over": _cv_over,
+    "stall": _stall,
+    "hwm_kb": _hwm_kb,
+    "lost_kill": _lost_kill,
+    "lost_exit": _lost_exit,
+    "none": _none,
+}

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How figures are written, the same in the terminal, Markdown, CSV and the page. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.core.model import FAILED, NATIVE, SKIPPED
+from harness.core.statistics import Comparison, Interval
+from harness.report.judge import ClaimResult
+from harness.report.summary import Figures, Kills, Limited, Row
+
+NONE = "–"
+HEADERS = (
+    "id",
+    "what",
+    "published",
+    "unit",
+    "native",
+    "shim",
+    "ratio",
+    "kill -9: lost",
+    "limited MB/s",
+    "article",
+)
+
+
+def number(value: float) -> str:
+    """Three significant digits at least, no decimals from 100 on."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    if value >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2f}"
+
+
+def interval(found: Interval | None) -> str:
+    if found is None:
+        return NONE
+    if found.n < 2:
+        return number(found.median)
+    return f"{number(found.median)} [{number(found.low)}, {number(found.high)}]"
+
+
+def figure(figures: Figures | None) -> str:
+    return interval(figures.figure) if figures else NONE
+
+
+def ratio(found: Comparison | None) -> str:
+    if found is None:
+        return NONE
+    if found.n < 2:
+        return f"{found.ratio:.2f}× ({found.verdict})"
+    return f"{found.ratio:.2f}× [{found.low:.2f}, {found.high:.2f}] {found.verdict}"
+
+
+def byte_count(value: float | None) -> str:
+    """Bytes with a binary unit, exact below 1 KiB."""
+    if value is None:
+        return NONE
+    for unit, step in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if value >= step:
+            return f"{number(value / step)} {unit}"
+    return f"{value:.0f} B"
+
+
+def kills(found: Kills | None) -> str:
+    if found is None:
+        return NONE
+    text = byte_count(found.lost_bytes)
+    return f"{text} ({found.failed} FAILED)" if found.failed else text
+
+
+def limited(found: Limited | None) -> str:
+    if found is None:
+        return NONE
+    if found.status == SKIPPED:
+        return "skipped"
+    if found.status == FAILED:
+        return "FAILED"
+    return number(found.rate or 0)
+
+
+def both(row: Row, cells: dict, show) -> str:
+    """native / shim (or native / control) of something that is kept per variant."""
+    names = [v for v in row.experiment.variants if v in cells]
+    return " / ".join(show(cells[v]) for v in names) if names else NONE
+
+
+def published(row: Row) -> str:
+    return row.experiment.published.text or NONE
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """One row of HEADERS. A row that failed shows no figures beside the word."""
+    verdict = row.verdict if row.status != FAILED else "FAILED"
+    return (
+        row.experiment.id,
+        row.experiment.title,
+        published(row),
+        row.experiment.figure_unit,
+        figure(row.figures.get(NATIVE)),
+        figure(row.figures.get(row.compared)),
+        ratio(row.comparison),
+        both(row, row.kills, kills),
+        both(row, row.limited, limited),
+        verdict,
+    )
+
+
+def duration(seconds: float) -> str:
+    """Rounded as far as an estimate is worth."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min"
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table; a cell may hold anything but a line break."""
+
+    def line(texts: Sequence[str]) -> str:
+        return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |"
+
+    return [line(headers), "|" + "---|" * len(headers), *(line(row) for row in rows)]
+
+
+def claim_interval(result: ClaimResult) -> str:
+    """Our figure for a claim, with its interval where it has one."""
+    text = claim_figure(result.ours, result.claim.unit)
+    if result.low is None or result.low == result.high:
+        return text
+    return f"{text} [{claim_figure(result.low, '')}, {claim_figure(result.high, '')}]"
+
+
+def claim_figure(value: float | None, unit: str) -> str:
+    if value is None:
+        return NONE
+    if unit == "bytes":
+        return byte_count(value)
+    return f"{number(value)} {unit}".strip()
