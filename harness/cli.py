@@ -127,7 +127,7 @@ def experiment(asked: Asked) -> None:
 
 
 @app.command()
-@options("scale", "seed", "no_warm", "directory", "out", "dry_run", "resume", pairs=5)
+@options("scale", "seed", "no_warm", "directory", "out", "pairs", "dry_run", "resume")
 def bench(asked: Asked) -> None:
     """Measure the project's targets in one interleaved session: target, measured, interval, pass."""
 
@@ -255,7 +255,10 @@ def compare_runs(
             console.print(f"[yellow]the runs differ:[/] {escape(line)}", highlight=False, soft_wrap=True)
         experiments = session.measured_by(stores[0].settings, catalog.load().experiments)
         found = comparison.lines(experiments, *stores)
-        console.print(comparison.table(found))
+        if any(line.found for line in found):
+            console.print(comparison.table(found))
+        else:
+            console.print(f"{one} and {other} have no measured row in common")
         if markdown:
             markdown.write_text(comparison.markdown(*stores, apart, found))
         return 0

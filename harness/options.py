@@ -32,7 +32,7 @@ class Asked:
     ] = "small"
     pairs: Annotated[
         int, typer.Option("--pairs", min=1, max=1000, help="Interleaved rounds of measured legs.")
-    ] = 3
+    ] = 5
     kills: Annotated[
         int, typer.Option("--kills", min=1, max=1000, help="kill -9 legs per row and variant.")
     ] = 2

@@ -72,7 +72,11 @@ class Claim:
     field, of_field -- sample fields that are taken instead of the main figures, or ""
     of_variant -- whose legs a ratio is taken of
     among   -- name of the matrix whose best cell is asked for (measure "at_best")
-    low, high -- our figure reproduces the claim inside [low, high]; None = open
+    low, high -- the band that the claim asks for; None = open
+    neutral -- the figure of no effect, from which the band lies in the article's direction; None = there is none
+    today   -- what has changed since, so that the kernel or device of today may answer otherwise; "" = nothing
+    place   -- where the article says it: table and row, chart, or a sentence in our words
+    own     -- the claim is not the article's: whose it is, or that it is ours
     needs_scale -- decided only at this scale, otherwise "not comparable" with `reason`
     reason  -- why the figure cannot be compared at all (measure "none"), or the caveat
     """
@@ -91,6 +95,10 @@ class Claim:
     of_field: str = ""
     of_variant: str = NATIVE
     among: str = ""
+    neutral: float | None = None
+    today: str = ""
+    place: str = ""
+    own: str = ""
 
 
 @dataclass(frozen=True)

@@ -2,21 +2,21 @@
 """Pure functions from samples to statements. No input, no output, no clock.
 
 Ratios are paired: pair i is (baseline_i, candidate_i) from one round, run next to each other, so that a
-slow hour slows both. The median ratio carries a BCa bootstrap interval; Wilcoxon's signed-rank test on
-the log ratios says whether the sign could be chance. Below six pairs that test cannot reach 5 %
-whatever the data, and a paired t test on the log ratios decides instead (and is named).
+slow hour slows both. An interval holds the true value in 95 % of all runs. It is the inverse of a test: below six
+values of Student's t test, from six on of Wilcoxon's signed-rank test, which outliers do not disturb but which cannot
+reach 95 % with fewer. Positive values are judged by their logarithms. A verdict asks the interval and nothing
+else, so that no table shows an interval that its verdict denies.
 """
 
 from __future__ import annotations
 
-import itertools
+import functools
 import math
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import optimize, stats
 
 from harness.core.model import HIGHER, LOWER
 
@@ -24,10 +24,13 @@ CONFIDENCE = 0.95
 SIGNIFICANCE = 0.05
 PAIRS_MIN = 3
 """Two ratios that happen to be alike would look certain."""
-WILCOXON_PAIRS_MIN = 6
+RANKS_MIN = 6
+"""Values from which Wilcoxon's signed-rank test can reach 5 %."""
 MANN_WHITNEY_MIN = 4
 """Values per side from which that test can reach 5 %."""
-RESAMPLES = 4999
+POWER = 0.80
+LOG_MAX = 700.0
+"""Keeps the exponential of a hopeless interval finite."""
 NOISE_CV = 0.10
 STALL_SHARE = 0.10
 
@@ -36,28 +39,37 @@ FASTER, SLOWER, INCONCLUSIVE = "faster", "slower", "inconclusive"
 
 @dataclass(frozen=True)
 class Interval:
-    """Median of a sample with its interval; low = high = median for a single value."""
+    """Median of a sample with its 95 % interval; low = high = median for a single value."""
 
     n: int
     median: float
     low: float
     high: float
 
+    @property
+    def known(self) -> bool:
+        """Is there an interval at all?"""
+        return self.n > 1
+
 
 @dataclass(frozen=True)
 class Comparison:
     """Candidate against baseline. ratio > 1 means that the candidate is the better one: its figure over the
-    baseline's, or the baseline's over its where a lower figure is better (latencies, times)."""
+    baseline's, or the baseline's over its where a lower figure is better (latencies, times).
+
+    p -- of the test that the interval is the inverse of; detectable -- the smallest true ratio above 1 that would
+    have been found with a probability of POWER (None: too few pairs for any)
+    """
 
     n: int
     ratio: float
     low: float
     high: float
-    p_wilcoxon: float
-    p_decision: float
+    p: float
     test: str
     verdict: str
     ratios: tuple[float, ...]
+    detectable: float | None = None
 
 
 @dataclass(frozen=True)
@@ -91,51 +103,92 @@ def median(values: Sequence[float]) -> float:
     return float(np.median(values))
 
 
-def interval(values: Sequence[float], seed: int = 0) -> Interval:
-    """Median with a 95 % BCa bootstrap interval; ValueError for an empty sample."""
+def interval(values: Sequence[float]) -> Interval:
+    """Median with its 95 % interval; ValueError for an empty sample."""
     if not values:
         raise ValueError("no samples")
     array = np.asarray(values, dtype=float)
     middle = float(np.median(array))
     if len(array) < 2 or np.ptp(array) == 0:
         return Interval(len(array), middle, middle, middle)
-    low, high = _bootstrap((array,), np.median, seed)
-    # In samples of a few values the correction can push an end past the median itself.
-    low, high = max(min(low, middle), array.min()), min(max(high, middle), array.max())
-    return Interval(len(array), middle, float(low), float(high))
+    positive = bool(array.min() > 0)
+    low, high = _bounds(np.log(array) if positive else array)
+    if positive:
+        low, high = math.exp(low), math.exp(min(high, LOG_MAX))
+    elif array.min() >= 0:
+        low = max(low, 0.0)  # of counts and seconds, none of which is negative
+    return Interval(len(array), middle, min(low, middle), max(high, middle))
 
 
-def _bootstrap(data: tuple[np.ndarray, ...], statistic: Callable, seed: int) -> tuple[float, float]:
-    """BCa where it is defined; percentile where the jackknife of a tiny sample degenerates. A sample of one
-    value has nothing to draw from: then all values are what the interval reaches over."""
-    if any(len(array) < 2 for array in data):
-        return _extremes(data, statistic)
-    for method in ("BCa", "percentile"):
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")
-            found = stats.bootstrap(
-                data,
-                statistic,
-                confidence_level=CONFIDENCE,
-                n_resamples=RESAMPLES,
-                method=method,
-                rng=np.random.default_rng(seed),
-            ).confidence_interval
-        if math.isfinite(found.low) and math.isfinite(found.high):
-            return float(found.low), float(found.high)
-    return _extremes(data, statistic)
+def _bounds(array: np.ndarray) -> tuple[float, float]:
+    """Ends of the interval for the middle of a symmetric distribution."""
+    n = len(array)
+    if n < RANKS_MIN:
+        half = _quantile(n, (1 + CONFIDENCE) / 2) * float(np.std(array, ddof=1)) / math.sqrt(n)
+        return float(np.mean(array)) - half, float(np.mean(array)) + half
+    averages = np.sort((array[:, None] + array[None, :])[np.triu_indices(n)] / 2)
+    cut = _signed_ranks_cut(n)
+    return float(averages[cut]), float(averages[-1 - cut])
 
 
-def _extremes(data: tuple[np.ndarray, ...], statistic: Callable) -> tuple[float, float]:
-    """Smallest and largest value of the statistic over the ends of the samples."""
-    ends = itertools.product(*(([array.min()], [array.max()]) for array in data))
-    found = [float(statistic(*one_of_each)) for one_of_each in ends]
-    return min(found), max(found)
+@functools.cache
+def _quantile(n: int, level: float) -> float:
+    """Student's t for n values."""
+    return float(stats.t.ppf(level, n - 1))
 
 
-def compare(
-    baseline: Sequence[float], candidate: Sequence[float], seed: int = 0, better: str = HIGHER
-) -> Comparison:
+@functools.cache
+def _signed_ranks_cut(n: int) -> int:
+    """How many of the sorted pairwise averages lie outside of the interval, at each end."""
+    counts = np.ones(1)
+    for rank in range(1, n + 1):  # in how many ways do the ranks of some of the values sum up to each number?
+        longer = np.zeros(len(counts) + rank)
+        longer[: len(counts)] += counts
+        longer[rank:] += counts
+        counts = longer / 2
+    below = np.cumsum(counts)
+    return int(np.searchsorted(below, (1 - CONFIDENCE) / 2, side="right")) - 1
+
+
+@functools.cache
+def _mann_whitney_cut(one: int, other: int) -> int:
+    """The same for the sorted differences of two samples."""
+    # ways[i] -- distribution of the statistic for i values of the first sample, as the second one grows
+    ways = [np.ones(1) for _ in range(one + 1)]
+    for _ in range(other):
+        for i in range(1, one + 1):
+            longer = np.zeros(max(len(ways[i]) + i, len(ways[i - 1])))
+            longer[i : i + len(ways[i])] += ways[i]
+            longer[: len(ways[i - 1])] += ways[i - 1]
+            ways[i] = longer
+    below = np.cumsum(ways[one]) / ways[one].sum()
+    return int(np.searchsorted(below, (1 - CONFIDENCE) / 2, side="right")) - 1
+
+
+def _detectable(n: int, low: float, high: float) -> float | None:
+    """The ratio that the test would have found with a probability of POWER, given the interval's width."""
+    if n < PAIRS_MIN:
+        return None
+    half = (math.log(high) - math.log(low)) / 2
+    return math.exp(min(half * _widths_for_power(n), LOG_MAX))
+
+
+@functools.cache
+def _widths_for_power(n: int) -> float:
+    """Half widths of an interval between 1 and a ratio that is found with a probability of POWER. The spread of a
+    few values is more often below the true one than above; the median of that error is taken out."""
+    limit = _quantile(n, (1 + CONFIDENCE) / 2)
+    shift = optimize.brentq(lambda x: stats.nct.sf(limit, n - 1, x) - POWER, 0.1, 20)
+    return float(shift) / limit / math.sqrt(stats.chi2.median(n - 1) / (n - 1))
+
+
+def _verdict(pairs: int, low: float, high: float) -> str:
+    if pairs < PAIRS_MIN or low <= 1 <= high:
+        return INCONCLUSIVE
+    return FASTER if low > 1 else SLOWER
+
+
+def compare(baseline: Sequence[float], candidate: Sequence[float], better: str = HIGHER) -> Comparison:
     """Paired comparison of positive figures. ValueError unless there are equally many of each."""
     if len(baseline) != len(candidate) or not baseline:
         raise ValueError(f"{len(baseline)} and {len(candidate)} values do not make pairs")
@@ -144,28 +197,20 @@ def compare(
     if better == LOWER:
         baseline, candidate = candidate, baseline
     ratios = [c / b for b, c in zip(baseline, candidate, strict=True)]
-    middle = interval(ratios, seed)
-    logs = np.log(ratios)
-    p_wilcoxon = _wilcoxon(logs)
-    test, p_decision = "wilcoxon", p_wilcoxon
-    if len(ratios) < WILCOXON_PAIRS_MIN:
-        test, p_decision = "paired t on log ratios", _paired_t(logs)
-    verdict = INCONCLUSIVE
-    certain = len(ratios) >= PAIRS_MIN and p_decision < SIGNIFICANCE
-    if certain and middle.low > 1:
-        verdict = FASTER
-    elif certain and middle.high < 1:
-        verdict = SLOWER
+    found, logs = interval(ratios), np.log(ratios)
+    test, p = "paired t on log ratios", _paired_t(logs)
+    if len(ratios) >= RANKS_MIN:
+        test, p = "wilcoxon", _wilcoxon(logs)
     return Comparison(
         len(ratios),
-        middle.median,
-        middle.low,
-        middle.high,
-        p_wilcoxon,
-        p_decision,
+        found.median,
+        found.low,
+        found.high,
+        p,
         test,
-        verdict,
+        _verdict(len(ratios), found.low, found.high),
         tuple(ratios),
+        _detectable(len(ratios), found.low, found.high),
     )
 
 
@@ -184,39 +229,44 @@ def _paired_t(logs: np.ndarray) -> float:
 
 
 def compare_independent(
-    baseline: Sequence[float], candidate: Sequence[float], seed: int = 0, better: str = HIGHER
+    baseline: Sequence[float], candidate: Sequence[float], better: str = HIGHER
 ) -> Independent:
     """Positive figures of two sessions, which make no pairs. ValueError when a side is empty or not positive."""
     if not baseline or not candidate or min(*baseline, *candidate) <= 0:
         raise ValueError("ratios need positive figures on both sides")
-    one, other = np.asarray(baseline, dtype=float), np.asarray(candidate, dtype=float)
     if better == LOWER:
-        one, other = other, one
-    ratio = float(np.median(other) / np.median(one))
-    low, high = _bootstrap((one, other), _ratio_of_medians, seed)
-    low, high = min(low, ratio), max(high, ratio)
-    test, p = "Mann-Whitney", float(stats.mannwhitneyu(one, other).pvalue)
+        baseline, candidate = candidate, baseline
+    ratio = float(np.median(candidate) / np.median(baseline))
+    one, other = np.log(baseline), np.log(candidate)
     if min(len(one), len(other)) < MANN_WHITNEY_MIN:
-        test, p = "Welch's t on logarithms", _welch(np.log(one), np.log(other))
-    verdict = INCONCLUSIVE
-    certain = min(len(one), len(other)) >= PAIRS_MIN and p < SIGNIFICANCE
-    if certain and low > 1:
-        verdict = FASTER
-    elif certain and high < 1:
-        verdict = SLOWER
-    return Independent(ratio, low, high, p, test, verdict)
+        test, (p, low, high) = "Welch's t on logarithms", _welch(one, other)
+    else:
+        test, (p, low, high) = "Mann-Whitney", _mann_whitney(one, other)
+    few = min(len(one), len(other))
+    if few > 1:
+        low, high = min(math.exp(low), ratio), max(math.exp(min(high, LOG_MAX)), ratio)
+    else:
+        low = high = ratio
+    return Independent(ratio, low, high, p, test, _verdict(few, low, high))
 
 
-def _ratio_of_medians(one, other, axis=-1):
-    return np.median(other, axis=axis) / np.median(one, axis=axis)
+def _mann_whitney(one: np.ndarray, other: np.ndarray) -> tuple[float, float, float]:
+    """p, and the ends of the interval of the shift."""
+    differences = np.sort((other[:, None] - one[None, :]).ravel())
+    cut = _mann_whitney_cut(len(one), len(other))
+    return float(stats.mannwhitneyu(one, other).pvalue), differences[cut], differences[-1 - cut]
 
 
-def _welch(one: np.ndarray, other: np.ndarray) -> float:
+def _welch(one: np.ndarray, other: np.ndarray) -> tuple[float, float, float]:
+    """p, and the ends of the interval of the shift; of single values neither."""
+    shift = float(np.mean(other) - np.mean(one))
     if len(one) < 2 or len(other) < 2:
-        return 1.0
+        return 1.0, shift, shift
     if np.ptp(one) == 0 and np.ptp(other) == 0:
-        return 1.0 if one[0] == other[0] else 0.0
-    return float(stats.ttest_ind(one, other, equal_var=False).pvalue)
+        return (1.0 if shift == 0 else 0.0), shift, shift
+    found = stats.ttest_ind(other, one, equal_var=False)
+    ends = found.confidence_interval(CONFIDENCE)
+    return float(found.pvalue), float(ends.low), float(ends.high)
 
 
 def rates(times: Sequence[float], counts: Sequence[float]) -> list[float]:

@@ -14,8 +14,17 @@ from harness.core.model import Claim, Experiment, LabError
 from harness.core.store import RunStore, merge
 from harness.report import judge, present, summary
 
-HEADERS = ("claim", "article's figure", "ours", "verdict", "reason", "from")
-VERDICTS = (judge.REPRODUCES, judge.CONTRADICTS, judge.NOT_COMPARABLE, judge.UNDECIDED)
+HEADERS = (
+    "claim",
+    "in the article",
+    "its figure",
+    "ours",
+    "direction",
+    "size",
+    "verdict",
+    "reason",
+    "from",
+)
 NOT_MEASURED = "not measured in these runs"
 LEGS_NAMED_MAX = 2
 
@@ -68,15 +77,18 @@ def _unmeasured(claim: Claim) -> judge.ClaimResult:
 
 
 def counts(found: Sequence[Entry]) -> Mapping[str, int]:
-    return {verdict: sum(e.result.verdict == verdict for e in found) for verdict in VERDICTS}
+    return {verdict: sum(e.result.verdict == verdict for e in found) for verdict in judge.VERDICTS}
 
 
 def cells(entry: Entry) -> tuple[str, ...]:
     result = entry.result
     return (
         result.claim.text,
+        present.claim_place(result.claim),
         present.claim_figure(result.claim.published, result.claim.unit),
         present.claim_interval(result),
+        result.direction or present.NONE,
+        result.size or present.NONE,
         result.verdict,
         result.reason,
         source(entry),
@@ -110,7 +122,7 @@ def markdown(found: Sequence[Entry], stores: Sequence[RunStore]) -> str:
         "where another machine can decide it, and the reason says why where it cannot.",
         "",
         *present.markdown_table(
-            ("article", *VERDICTS),
+            ("article", *judge.VERDICTS),
             [(suite, *(str(n) for n in counts(part).values())) for suite, part in by_suite.items()],
         ),
     ]

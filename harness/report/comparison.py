@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two runs against each other: the same rows measured at two times, or with two builds of the shim. Pure.
 
-Legs of two sessions make no pairs, so medians are compared: their ratio with a bootstrap interval, and the
-Mann-Whitney test. What drifts between sessions stands in both sides' native legs; the row "shim / native"
-compares the ratios that were paired inside each session, from which it has gone.
+Legs of two sessions make no pairs, so medians are compared: their ratio with the interval of the Mann-Whitney test.
+What drifts between sessions stands in every plain figure, so these get no verdict; the row "shim / native" compares
+the ratios that were paired inside each session, from which the drift has gone, and is judged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.table import Table
 
@@ -27,7 +27,8 @@ HEADERS = ("row", "variant", "unit", "A", "B", "B against A", "p", "verdict", "w
 
 @dataclass(frozen=True)
 class Line:
-    """One row and variant in both runs; found is None when it cannot be compared, and `reason` says why."""
+    """One row and variant in both runs; found is None when it cannot be compared, and `reason` says why. judged:
+    the figures are ratios that were paired inside each session."""
 
     experiment: Experiment
     variant: str
@@ -36,6 +37,7 @@ class Line:
     other: statistics.Interval | None
     found: statistics.Independent | None
     reason: str = ""
+    judged: bool = False
 
 
 def check(one: RunStore, other: RunStore, anyway: bool) -> list[str]:
@@ -79,7 +81,7 @@ def _gain(experiment: Experiment, variant: str, sides: Sequence[Samples], apart:
             return None
         found = statistics.compare(native, ours, better=experiment.figure_better)
         ratios.append(list(found.ratios))
-    return _line(experiment, f"{variant} / native", "×", HIGHER, ratios, apart)
+    return replace(_line(experiment, f"{variant} / native", "×", HIGHER, ratios, apart), judged=True)
 
 
 def _line(experiment, variant, unit, better, values, apart: bool) -> Line:
@@ -99,6 +101,12 @@ def _definition(name: str, settings: Mapping) -> tuple:
     return tuple(settings.get(key, {}).get(name) for key in ("sizes", "params"))
 
 
+def verdict(line: Line) -> str:
+    if line.found is None:
+        return "not compared"
+    return line.found.verdict if line.judged else present.NONE
+
+
 def cells(line: Line) -> tuple[str, ...]:
     found = line.found
     return (
@@ -109,7 +117,7 @@ def cells(line: Line) -> tuple[str, ...]:
         present.interval(line.other),
         f"{found.ratio:.2f}× [{found.low:.2f}, {found.high:.2f}]" if found else present.NONE,
         f"{found.p:.3f}" if found else present.NONE,
-        found.verdict if found else "not compared",
+        verdict(line),
         line.reason,
     )
 
@@ -120,7 +128,7 @@ def table(found: Sequence[Line]) -> Table:
         out.add_column(name, overflow="fold", justify="right" if name in ("A", "B", "p") else "left")
     styles = {statistics.FASTER: "green", statistics.SLOWER: "red"}
     for line in found:
-        out.add_row(*cells(line), style=styles.get(line.found.verdict) if line.found else "dim")
+        out.add_row(*cells(line), style=styles.get(verdict(line)) if line.found else "dim")
     return out
 
 

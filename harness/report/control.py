@@ -71,7 +71,7 @@ def table(experiment: Experiment, found: Sequence[Run]) -> Table:
         c = run.comparison
         out.add_row(
             str(run.number), f"{run.rounds[0]}–{run.rounds[1]}", str(c.n),
-            f"{c.ratio:.3f} [{c.low:.3f}, {c.high:.3f}]", f"{c.p_decision:.3f}", c.test,
+            f"{c.ratio:.3f} [{c.low:.3f}, {c.high:.3f}]", f"{c.p:.3f}", c.test,
             f"{c.verdict} (false)" if run.wrong else c.verdict, style="red" if run.wrong else None,
         )  # fmt: skip
     return out

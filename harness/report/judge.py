@@ -1,9 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Does our sample reproduce what the source claims? Pure: samples in, verdicts out.
 
-A claim about a share, a jitter or a loss can be decided on another machine; a claim about a device's
-absolute speed cannot. A share below its band is not held against the article when the program had
-used up the processors here: then the disk was not what was measured, and the reason says so.
+One rule for all claims. Only the 95 % interval of our figure decides, never the median. There are two answers:
+
+direction  Where does the interval lie, seen from "no effect" (`neutral`, 1 for ratios)? The article's direction is
+           the side of its band: same, opposite; "no effect" when the interval lies within 5 % of neutral; else open.
+size       Where does it lie, seen from the band? same: inside; larger, smaller: outside, away from neutral or towards
+           it; other: outside of a band that has no direction; else open.
+
+  direction        size       verdict
+  opposite, none   any        contradicts ("no longer so" where `today` names what has changed since)
+  same             same       reproduces
+  same             larger     stronger
+  same or open     smaller    weaker
+  –                same       reproduces
+  –                other      contradicts ("no longer so" likewise)
+  all else                    not decided
+
+A claim about a device's absolute speed is not comparable. A share below its band is not held against the article
+when the program had used up the processors here: then the disk was not what was measured, and the reason says so.
 """
 
 from __future__ import annotations
@@ -15,21 +30,29 @@ from harness.core import statistics
 from harness.core.model import KILL, MEASURE, RATE, Claim, Experiment
 from harness.core.samples import Samples, app_series, cpu_share, device_series, figure_of, pair_of
 
-REPRODUCES, CONTRADICTS, NOT_COMPARABLE, UNDECIDED = (
-    "reproduces",
-    "contradicts",
-    "not comparable",
-    "not decided",
-)
+REPRODUCES, WEAKER, STRONGER = "reproduces", "weaker", "stronger"
+CONTRADICTS, NO_LONGER, UNDECIDED = "contradicts", "no longer so", "not decided"
+NOT_COMPARABLE = "not comparable"
+VERDICTS = (REPRODUCES, STRONGER, WEAKER, CONTRADICTS, NO_LONGER, UNDECIDED, NOT_COMPARABLE)
+
+SAME, OPPOSITE, NO_EFFECT, OPEN = "same", "opposite", "no effect", "open"
+LARGER, SMALLER, OTHER = "larger", "smaller", "other"
+NOT_ASKED = ""
+"""Of the direction of a claim that has none, and of both before anything is measured."""
+NO_EFFECT_SHARE = 0.05
+
 NO_CLAIM = "–"
 CPU_BOUND_SHARE = 0.80
+RATIOS = ("ratio", "cv_over")
+"""Measures whose neutral figure is 1."""
 WORST_CASES = ("lost_kill", "lost_exit", "hwm_kb")
 """Measures of which one sample can decide: what a method loses or holds, not how fast it is."""
 
 
 @dataclass(frozen=True)
 class ClaimResult:
-    """ours, low, high: our figure and its interval in `unit` (None: there is none); legs: its source."""
+    """ours, low, high: our figure and its interval in `unit` (None: there is none); legs: its source; direction,
+    size: the two answers that the verdict is made of."""
 
     claim: Claim
     ours: float | None
@@ -38,6 +61,8 @@ class ClaimResult:
     verdict: str
     reason: str
     legs: tuple[str, ...]
+    direction: str = NOT_ASKED
+    size: str = NOT_ASKED
 
 
 @dataclass(frozen=True)
@@ -68,7 +93,9 @@ def _judge(experiment: Experiment, claim: Claim, samples: Samples, scale: str, c
     if claim.measure not in WORST_CASES and middle.n < statistics.PAIRS_MIN:
         few = f"{middle.n} of the {statistics.PAIRS_MIN} samples that a verdict needs"
         return ClaimResult(*result, UNDECIDED, few, legs)
-    verdict, reason = _against_band(claim, middle)
+    direction, size = direction_of(claim, middle), size_of(claim, middle)
+    verdict, reason = _verdict(claim, direction, size)
+    decided = ClaimResult(*result, verdict, reason, legs, direction, size)
     if (
         verdict == CONTRADICTS
         and claim.measure == "share"
@@ -77,17 +104,17 @@ def _judge(experiment: Experiment, claim: Claim, samples: Samples, scale: str, c
     ):
         busy = _cpu_share(experiment, claim, samples, cpus)
         if busy is not None and busy > CPU_BOUND_SHARE:
-            return ClaimResult(
-                *result, NOT_COMPARABLE,
-                f"the program kept {cpus} processors {busy:.0%} busy here (64 cores there): "
-                "the disk is not what limits it", legs,
+            return replace(
+                decided, verdict=NOT_COMPARABLE, direction=NOT_ASKED, size=NOT_ASKED,
+                reason=f"the program kept {cpus} processors {busy:.0%} busy here (64 cores there): "
+                "the disk is not what limits it",
             )  # fmt: skip
-    return ClaimResult(*result, verdict, reason or claim.reason, legs)
+    return decided
 
 
 def overall(results: list[ClaimResult]) -> tuple[str, str]:
-    """One verdict for a row, with the reason that decided it."""
-    for verdict in (CONTRADICTS, UNDECIDED, REPRODUCES):
+    """One verdict for a row: that of its claim that most needs a look, with the claim that decided it."""
+    for verdict in (CONTRADICTS, NO_LONGER, WEAKER, UNDECIDED, STRONGER, REPRODUCES):
         for result in results:
             if result.verdict == verdict:
                 return verdict, result.claim.text
@@ -96,22 +123,71 @@ def overall(results: list[ClaimResult]) -> tuple[str, str]:
     return NO_CLAIM, "the article has no such row"
 
 
-def _against_band(claim: Claim, middle: statistics.Interval) -> tuple[str, str]:
-    low = claim.low if claim.low is not None else float("-inf")
-    high = claim.high if claim.high is not None else float("inf")
-    if middle.low > high or middle.high < low:
-        return CONTRADICTS, ""
-    if low <= middle.median <= high:
-        return REPRODUCES, ""
-    return UNDECIDED, "the interval reaches into the band, the median is outside it"
+def _band(claim: Claim) -> tuple[float, float]:
+    return (
+        claim.low if claim.low is not None else float("-inf"),
+        claim.high if claim.high is not None else float("inf"),
+    )
+
+
+def _side(claim: Claim) -> int:
+    """On which side of neutral the article's band lies; 0: on both, or the claim has no neutral."""
+    low, high = _band(claim)
+    if claim.neutral is None or low < claim.neutral < high:
+        return 0
+    return 1 if low >= claim.neutral else -1
+
+
+def direction_of(claim: Claim, ours: statistics.Interval) -> str:
+    """Is our effect in the article's direction?"""
+    side = _side(claim)
+    if not side:
+        return NOT_ASKED
+    none_low, none_high = claim.neutral / (1 + NO_EFFECT_SHARE), claim.neutral * (1 + NO_EFFECT_SHARE)
+    if ours.low > claim.neutral or ours.high < claim.neutral:
+        return SAME if (ours.low > claim.neutral) == (side > 0) else OPPOSITE
+    return NO_EFFECT if none_low <= ours.low and ours.high <= none_high else OPEN
+
+
+def size_of(claim: Claim, ours: statistics.Interval) -> str:
+    """Is our effect as large as the article's?"""
+    low, high = _band(claim)
+    if low <= ours.low and ours.high <= high:
+        return SAME
+    if low <= ours.high and ours.low <= high:
+        return OPEN
+    above = ours.low > high
+    side = _side(claim)
+    if not side:
+        return OTHER
+    return LARGER if above == (side > 0) else SMALLER
+
+
+def _verdict(claim: Claim, direction: str, size: str) -> tuple[str, str]:
+    """The table at the head of this file; with a reason where the two answers need one."""
+    denied = direction in (OPPOSITE, NO_EFFECT) or size == OTHER
+    if denied and claim.today:
+        return NO_LONGER, claim.today
+    if denied:
+        return CONTRADICTS, claim.reason
+    if size == SMALLER and direction == OPEN:
+        return WEAKER, "; ".join(filter(None, ("there may be no effect at all", claim.reason)))
+    if size == SMALLER:
+        return WEAKER, claim.reason
+    if size == SAME and direction in (SAME, NOT_ASKED):
+        return REPRODUCES, claim.reason
+    if size == LARGER and direction == SAME:
+        return STRONGER, claim.reason
+    if direction == SAME:
+        return UNDECIDED, "the direction is the article's, the interval reaches over the end of its band"
+    return UNDECIDED, "the interval reaches over the end of the band"
 
 
 def _own_data(claim: Claim) -> str:
     """A remark when the source's own figure lies outside the band that its claim asks for."""
     if claim.published is None:
         return ""
-    low = claim.low if claim.low is not None else float("-inf")
-    high = claim.high if claim.high is not None else float("inf")
+    low, high = _band(claim)
     if low <= claim.published <= high:
         return ""
     return f"the article's own figures do not carry the claim ({claim.published:.4g})"
@@ -211,12 +287,13 @@ def _stall(context: _Context) -> _Found:
 
 
 def _hwm_kb(context: _Context) -> _Found:
+    """The worst of all legs."""
     found = [
         s
         for s in context.samples.of(context.experiment.id, MEASURE, context.claim.variant)
         if s["memory"].get("vm_hwm_kb") is not None
     ]
-    return [float(s["memory"]["vm_hwm_kb"]) for s in found], _legs(found)
+    return [float(max(s["memory"]["vm_hwm_kb"] for s in found))] if found else [], _legs(found)
 
 
 def _lost_kill(context: _Context) -> _Found:

@@ -21,6 +21,9 @@ CSV_FIELDS = (
     "iops", "lat_mean_us", "lat_p50_us", "lat_p95_us", "lat_p99_us", "lat_p999_us", "lat_p9999_us",
     "dirty_after_exit_bytes",
 )  # fmt: skip
+CLAIM_HEADERS = (
+    "row", "claim", "in the article", "its figure", "ours", "direction", "size", "verdict", "reason",
+)  # fmt: skip
 
 
 def samples_csv(samples: Sequence[dict]) -> str:
@@ -78,9 +81,7 @@ def markdown(settings: dict, summary: Summary, samples: Sequence[dict]) -> str:
         *variant_table.markdown(summary.rows, Samples(samples)),
         "## Claims",
         "",
-        *present.markdown_table(
-            ("row", "claim", "published", "ours", "verdict", "reason"), claim_cells(summary.rows)
-        ),
+        *present.markdown_table(CLAIM_HEADERS, claim_cells(summary.rows)),
     ]
     for title, found in (("Failures and skips", _reasons(summary)), ("Warnings", list(summary.warnings))):
         if found:
@@ -89,22 +90,22 @@ def markdown(settings: dict, summary: Summary, samples: Sequence[dict]) -> str:
 
 
 def claim_cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    out = []
-    for row in rows:
-        for result in row.claims:
-            claim = result.claim
-            published = present.claim_figure(claim.published, claim.unit)
-            out.append(
-                (
-                    row.experiment.id,
-                    claim.text,
-                    published,
-                    present.claim_interval(result),
-                    result.verdict,
-                    result.reason,
-                )
-            )
-    return out
+    """A line of CLAIM_HEADERS for every claim."""
+    return [
+        (
+            row.experiment.id,
+            result.claim.text,
+            present.claim_place(result.claim),
+            present.claim_figure(result.claim.published, result.claim.unit),
+            present.claim_interval(result),
+            result.direction or present.NONE,
+            result.size or present.NONE,
+            result.verdict,
+            result.reason,
+        )
+        for row in rows
+        for result in row.claims
+    ]
 
 
 def _reasons(summary: Summary) -> list[str]:

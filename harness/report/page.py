@@ -73,6 +73,7 @@ def render(settings: dict, summary: Summary, recorded: Sequence[dict]) -> str:
         summary=summary,
         present=present,
         variant_headers=variant_table.HEADERS,
+        claim_headers=outputs.CLAIM_HEADERS,
         cards=overview.cards(summary),
         named_max=overview.NAMED_MAX,
         ratios_max=RATIOS_SHOWN_MAX,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.core.model import FAILED, NATIVE, SKIPPED
+from harness.core.model import FAILED, NATIVE, SKIPPED, Claim
 from harness.core.statistics import Comparison, Interval
 from harness.report.judge import ClaimResult
 from harness.report.summary import Figures, Kills, Limited, Row
@@ -19,6 +19,7 @@ HEADERS = (
     "native",
     "shim",
     "ratio",
+    "could find",
     "kill -9: lost",
     "limited MB/s",
     "article",
@@ -52,6 +53,13 @@ def ratio(found: Comparison | None) -> str:
     if found.n < 2:
         return f"{found.ratio:.2f}× ({found.verdict})"
     return f"{found.ratio:.2f}× [{found.low:.2f}, {found.high:.2f}] {found.verdict}"
+
+
+def detectable(found: Comparison | None) -> str:
+    """The smallest ratio that such a run finds in four of five cases."""
+    if found is None or found.detectable is None:
+        return NONE
+    return f"{found.detectable:.2f}×" if found.detectable < 10 else "> 10×"
 
 
 def byte_count(value: float | None) -> str:
@@ -102,6 +110,7 @@ def cells(row: Row) -> tuple[str, ...]:
         figure(row.figures.get(NATIVE)),
         figure(row.figures.get(row.compared)),
         ratio(row.comparison),
+        detectable(row.comparison),
         both(row, row.kills, kills),
         both(row, row.limited, limited),
         verdict,
@@ -142,3 +151,8 @@ def claim_figure(value: float | None, unit: str) -> str:
     if unit == "bytes":
         return byte_count(value)
     return f"{number(value)} {unit}".strip()
+
+
+def claim_place(claim: Claim) -> str:
+    """Where the article says it; of a claim that is not the article's, whose it is."""
+    return f"not of the article: {claim.own}" if claim.own else claim.place or NONE

@@ -28,7 +28,7 @@ from harness.core.model import (
     Target,
 )  # fmt: skip
 from harness.core.mounts import MKFS, QUEUE_ORDER
-from harness.report.judge import MEASURES
+from harness.report.judge import MEASURES, RATIOS
 from harness.run import matrix
 from harness.tools import TOOLS
 
@@ -41,7 +41,7 @@ _EXPERIMENT_KEYS = {
 }  # fmt: skip
 _CLAIM_KEYS = {
     "text", "measure", "variant", "of", "published", "low", "high", "unit", "needs_scale", "reason", "field",
-    "of_field", "of_variant", "among",
+    "of_field", "of_variant", "among", "neutral", "today", "place", "own",
 }  # fmt: skip
 _MOUNT_KEYS = {"filesystem", "mib", "mkfs", "options", "remount", "queue", "cold", "may_refuse"}
 _TARGET_KEYS = {"id", "text", "numerator", "denominator", "at_least", "at_most", "unit"}
@@ -183,7 +183,7 @@ def _claim(where: str, table: Mapping) -> Claim:
     measure = _need(f"{where}: claim", table, "measure", str)
     if measure not in MEASURES:
         raise LabError(f"{where}: claim measure '{measure}' is none of {', '.join(MEASURES)}")
-    return Claim(**table)
+    return Claim(**{"neutral": 1.0 if measure in RATIOS else None, **table})
 
 
 def _target(where: str, table: Mapping) -> Target:

@@ -43,7 +43,7 @@ class Settings:
     suite: str
     scale: str = "small"
     seed: int = 1
-    pairs: int = 3
+    pairs: int = 5
     kills: int = 2
     memory_limit_bytes: int = 64 << 20
     variants: tuple[str, ...] = VARIANTS

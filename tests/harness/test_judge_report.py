@@ -94,8 +94,52 @@ def test_claims_wait_for_their_scale(experiments, samples):
     ],
 )
 def test_bands(values, low, high, verdict):
-    claim = Claim("t", "share", low=low, high=high)
-    assert judge._against_band(claim, statistics.interval(values))[0] == verdict
+    claim, ours = Claim("t", "share", low=low, high=high), statistics.interval(values)
+    assert judge._verdict(claim, judge.direction_of(claim, ours), judge.size_of(claim, ours))[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("ours", "low", "high", "direction", "size", "verdict"),
+    [
+        # the article: 1.5 to 2.7 times as much
+        ((1.6, 2.5), 1.5, 2.7, judge.SAME, judge.SAME, judge.REPRODUCES),
+        ((3.0, 4.0), 1.5, 2.7, judge.SAME, judge.LARGER, judge.STRONGER),
+        ((1.1, 1.4), 1.5, 2.7, judge.SAME, judge.SMALLER, judge.WEAKER),
+        ((0.9, 1.4), 1.5, 2.7, judge.OPEN, judge.SMALLER, judge.WEAKER),
+        ((0.97, 1.04), 1.5, 2.7, judge.NO_EFFECT, judge.SMALLER, judge.CONTRADICTS),
+        ((0.5, 0.9), 1.5, 2.7, judge.OPPOSITE, judge.SMALLER, judge.CONTRADICTS),
+        ((1.2, 1.9), 1.5, 2.7, judge.SAME, judge.OPEN, judge.UNDECIDED),
+        ((2.0, 9.0), 1.5, 2.7, judge.SAME, judge.OPEN, judge.UNDECIDED),
+        ((0.8, 1.9), 1.5, 2.7, judge.OPEN, judge.OPEN, judge.UNDECIDED),
+        # the article: a third to two thirds
+        ((0.4, 0.6), 0.33, 0.67, judge.SAME, judge.SAME, judge.REPRODUCES),
+        ((0.1, 0.2), 0.33, 0.67, judge.SAME, judge.LARGER, judge.STRONGER),
+        ((0.7, 0.9), 0.33, 0.67, judge.SAME, judge.SMALLER, judge.WEAKER),
+        ((1.1, 1.9), 0.33, 0.67, judge.OPPOSITE, judge.SMALLER, judge.CONTRADICTS),
+        # the article: faster, without a figure
+        ((1.01, 1.02), 1.0, None, judge.SAME, judge.SAME, judge.REPRODUCES),
+        ((0.9, 1.2), 1.0, None, judge.OPEN, judge.OPEN, judge.UNDECIDED),
+        ((0.98, 1.01), 1.0, None, judge.NO_EFFECT, judge.OPEN, judge.CONTRADICTS),
+        ((0.8, 0.9), 1.0, None, judge.OPPOSITE, judge.SMALLER, judge.CONTRADICTS),
+        # the article: about the same
+        ((0.9, 1.1), 0.75, 1.33, judge.NOT_ASKED, judge.SAME, judge.REPRODUCES),
+        ((1.4, 1.5), 0.75, 1.33, judge.NOT_ASKED, judge.OTHER, judge.CONTRADICTS),
+        ((1.1, 1.5), 0.75, 1.33, judge.NOT_ASKED, judge.OPEN, judge.UNDECIDED),
+    ],
+)
+def test_direction_and_size_are_two_answers_by_the_interval(ours, low, high, direction, size, verdict):
+    claim = Claim("t", "ratio", low=low, high=high, neutral=1.0)
+    for median in ours:  # the median has no say
+        found = statistics.Interval(5, median, *ours)
+        assert (judge.direction_of(claim, found), judge.size_of(claim, found)) == (direction, size)
+        assert judge._verdict(claim, direction, size)[0] == verdict
+
+
+def test_what_has_changed_since_is_no_contradiction(experiments):
+    samples = [{**fakes.measured("E1", "native", n, 500), "outcome": {"refused": 1}} for n in (1, 2, 3)]
+    claim = Claim("accepted", "figure", field="refused", high=0, today="refused since Linux 4.0")
+    found = judge.judge(experiments["E1"], claim, Samples(samples), "tiny", 2)
+    assert found.verdict == judge.NO_LONGER and found.reason.startswith("refused since Linux 4.0")
 
 
 def test_a_failed_leg_fails_its_row_and_shows_no_verdict(experiments, samples):
