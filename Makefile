@@ -250,7 +250,7 @@ soak-differential: deps
 	$(Q)$(MAKE) --no-print-directory DEBUG=1 build-all
 	$(Q)PYTHONPATH=tests $(PYTHON) -m tools.machine soak $(ARGS)
 
-# Real programs, each natively, with the library, and with kill -9 and recovery; some 40 minutes.  docs/programs.md is
+# Real programs, each natively, with the library, and with kill -9 and recovery; some 40 minutes.  docs/results/programs.md is
 # its last result.  ARGS: names, --quick, --kills N, --markdown FILE, --list.
 soak-programs: deps
 	$(Q)scripts/deps programs

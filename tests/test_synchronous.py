@@ -39,13 +39,13 @@ def test_file_system(library, compile_c, tmp_path, options):
 
 
 def test_documents_agree():
-    """With the tests here: configs/doctor.toml, docs/promises.md."""
+    """With the tests here: configs/doctor.toml, docs/guarantees.md."""
     doctor = tomllib.loads((ROOT / "configs" / "doctor.toml").read_text())
     knob = next(k for k in doctor["knob"] if k["id"] == "writable")
     assert "written through" in knob["risk"]
     assert "writes these files through" in knob["case"]["sync"]["text"]
-    promises = " ".join((ROOT / "docs" / "promises.md").read_text().split())
-    assert "Where the mount (`sync`) or the file (`chattr +S`) asks for that, nothing is staged." in promises
+    guarantees = " ".join((ROOT / "docs" / "guarantees.md").read_text().split())
+    assert "Where the mount (`sync`) or the file (`chattr +S`) asks for that, nothing is staged." in guarantees
 
 
 def test_file(library, compile_c, tmp_path):

@@ -2,7 +2,7 @@
 """Which rule of the shim suits what a command does, or why none does. Pure.
 
 Durability is never weakened unless it was asked for: `same` leaves `sync` at its default, `recovered` may use the
-journal (nothing synced is lost, once recovery has run), `relaxed` and `off` are what they say (docs/promises.md).
+journal (nothing synced is lost, once recovery has run), `relaxed` and `off` are what they say (docs/guarantees.md).
 """
 
 from __future__ import annotations

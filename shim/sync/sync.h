@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* sync: what fsync and fdatasync of a managed file do, by the rule's policy.  See the table in docs/promises.md. */
+/* sync: what fsync and fdatasync of a managed file do, by the rule's policy.  See the table in docs/guarantees.md. */
 #ifndef FASTWRITE_SYNC_H
 #define FASTWRITE_SYNC_H
 

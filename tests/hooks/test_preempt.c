@@ -1080,7 +1080,7 @@ static bool is_vague(int writer, int other)
 	       /* which number a copy gets, the one just closed or one above, when the library has a file open for a moment */
 	       (writer == WRITER_COPIES && has_step(does, does_close)) ||
 	       /* the kernel does not copy a file into itself at one go; and who goes on with a number that was closed, and
-	        * that an open is just getting, writes beside what is staged (docs/promises.md) */
+	        * that an open is just getting, writes beside what is staged (docs/guarantees.md) */
 	       (writer == WRITER_TAKES_BACK &&
 	        (has_step(does, does_sendfile) || has_step(does, does_copy_into) ||
 	         strcmp(others[other].name, "closes") == 0));

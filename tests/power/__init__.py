@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes power away from file systems on which programs write and sync: see docs/power-loss.md."""
+"""Takes power away from file systems on which programs write and sync: see docs/results/power-loss.md."""

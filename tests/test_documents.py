@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documents name what is there: files, headings, functions, keys and their defaults."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from support import ROOT
+
+DOCUMENTS = sorted(
+    path
+    for path in ROOT.rglob("*.md")
+    if not {part for part in path.relative_to(ROOT).parts[:-1] if part.startswith((".", "build", "lab-work"))}
+    and "results" not in path.relative_to(ROOT).parts[:1]
+)
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
+CONFIGURATION = ROOT / "docs" / "configuration.md"
+MANUAL = ROOT / "docs" / "fastwrite.1"
+EXAMPLE = ROOT / "configs" / "fastwrite.ini.example"
+NAME = lambda path: str(path.relative_to(ROOT))  # noqa: E731
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+
+
+def anchors(path: Path) -> set[str]:
+    """The names that GitHub gives to headings."""
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ (.+)$", without_code(path.read_text()), re.M):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        slug = re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")
+        number = 0
+        while (name := f"{slug}-{number}" if number else slug) in found:
+            number += 1
+        found.add(name)
+    return found
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=NAME)
+def test_links_lead_somewhere(path):
+    text = without_code(path.read_text())
+    targets = re.findall(r"\]\(([^)\s]+)\)|(?:src|srcset|href)=\"([^\"]+)\"", text)
+    for target in (first or second for first, second in targets):
+        if re.match(r"[a-z]+:", target):
+            continue
+        file, _, anchor = target.partition("#")
+        to = (path.parent / file) if file else path
+        assert to.exists(), f"{target}: no such file"
+        if anchor and to.suffix == ".md":
+            assert anchor in anchors(to), f"{target}: no such heading"
+
+
+def sources() -> str:
+    return "\n".join(
+        p.read_text() for p in sorted((ROOT / "shim").rglob("*")) if p.suffix in (".c", ".h", ".S")
+    )
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=NAME)
+def test_files_that_are_named_exist(path):
+    """A path counts from the root or from shim/; a name alone may stand in any folder of the sources."""
+    if path.name == "CHANGELOG.md":
+        pytest.skip("tells of files that are gone")
+    names = set(
+        re.findall(r"`([\w./-]+/[\w.-]+\.\w+|[\w-]+\.(?:c|h|S|def|py))`", without_code(path.read_text()))
+    )
+    for name in sorted(names):
+        if {"X", "NAME"} & set(Path(name).stem.split("_")) or name.startswith(("/", ".", "~")) or name.isupper():
+            continue
+        if "/" in name:
+            assert (ROOT / name).exists() or (ROOT / "shim" / name).exists(), f"{name}: no such file"
+        else:
+            found = [p for folder in ("shim", "tests", "harness") for p in (ROOT / folder).rglob(name)]
+            assert found, f"{name}: no such file"
+
+
+def test_functions_that_are_named_exist():
+    code = sources()
+    for name in sorted(set(re.findall(r"\b([a-z][a-z0-9_]+)\(\)", ARCHITECTURE.read_text()))):
+        assert re.search(rf"\b{name}\(", code), f"{name}(): not in shim/"
+    for name in sorted(set(re.findall(r"`([A-Z]+(?:_[A-Z]+)+)`", ARCHITECTURE.read_text()))):
+        assert re.search(rf"\b{name}\b", code), f"{name}: not in shim/"
+
+
+def test_lock_order_is_that_of_the_code():
+    lock = (ROOT / "shim" / "base" / "lock.h").read_text()
+    order = re.findall(r"LOCK_[A-Z]+", re.search(r"enum lock_rank \{(.*?)\}", lock, re.S)[1])
+    assert re.findall(r"^\| `(LOCK_[A-Z]+)`", ARCHITECTURE.read_text(), re.M) == order
+
+
+def test_layers_are_the_folders():
+    folders = {p.name for p in (ROOT / "shim").iterdir() if p.is_dir()}
+    assert set(re.findall(r"^\| `([a-z]+)/`", ARCHITECTURE.read_text(), re.M)) == folders
+
+
+# ---- every key in every document ----
+
+
+@pytest.fixture
+def cli(fastwrite):
+    def run(*arguments: object) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [fastwrite, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=60
+        )
+
+    return run
+
+
+def told(cli) -> dict[str, str]:
+    """Key and default, as the command says them."""
+    rule = json.loads(cli("config", "--json", "-p", "/x/**").stdout)["rules"][0]
+    return {key: setting["value"] for key, setting in rule["settings"].items()}
+
+
+def allowed_by_code() -> dict[str, str]:
+    text = (ROOT / "shim" / "config" / "key.c").read_text()
+    return dict(re.findall(r'\.name = "([a-z_]+)",\s*\.allowed = "([^"]+)"', text))
+
+
+def key_table() -> dict[str, tuple[str, str]]:
+    rows = re.findall(r"^\| \[`([a-z_]+)`\]\(#\1\) \| (.*?) \| (.*?) \|$", CONFIGURATION.read_text(), re.M)
+    return {key: (values.replace("`", ""), default.replace("`", "")) for key, values, default in rows}
+
+
+def test_configuration_names_every_key(cli):
+    table = key_table()
+    assert list(table) == ["paths", *told(cli), "inherit"]
+    for key, default in told(cli).items():
+        assert table[key][1] == (default or "beside the data"), key
+    for key, allowed in allowed_by_code().items():
+        assert table[key][0] == re.sub(r" \((a size|milliseconds).*\)$", "", allowed), key
+
+
+def test_configuration_has_an_example_for_every_key():
+    sections = re.findall(r"^### ([a-z_]+)\n(.*?)(?=^##)", CONFIGURATION.read_text(), re.M | re.S)
+    assert [name for name, _ in sections] == list(key_table())
+    for name, text in sections:
+        assert re.search(rf"^({name} = |FASTWRITE_{name.upper()}=)", text, re.M), name
+
+
+def test_examples_of_the_configuration_are_right(cli, tmp_path):
+    for block in re.findall(r"^```ini\n(.*?)^```$", CONFIGURATION.read_text(), re.M | re.S):
+        ini = tmp_path / "one.ini"
+        everywhere = "[rule x]\npaths = /x/**\n[defaults]\n"
+        # what an example needs that stands in another section of the page
+        ini.write_text(everywhere + block + ("mem = 64M\n" if block.startswith("block") else ""))
+        done = cli("config", "-c", ini)
+        assert done.returncode == 0, done.stderr
+
+
+def test_variables_of_the_configuration_are_those_of_the_code():
+    code = (ROOT / "shim" / "config" / "config.c").read_text()
+    variables = re.search(r"variables\[\] = \{(.*?)\}", code, re.S)[1]
+    documented = set(re.findall(r"^### FASTWRITE_([A-Z]+)$", CONFIGURATION.read_text(), re.M))
+    assert set(re.findall(r'"([A-Z]+)"', variables)) - {"PATHS"} <= documented
+    assert documented <= {*re.findall(r'"([A-Z_]+)"', code)}
+
+
+def test_example_file_names_every_key(cli):
+    text = EXAMPLE.read_text()
+    assert re.findall(r"^;([a-z_]+) = ", text, re.M) == list(key_table())[1:]
+    for key, value in re.findall(r"^;([a-z_]+) = (.*)$", text, re.M):
+        if key not in ("staging", "inherit"):
+            assert value == told(cli)[key], key
+
+
+def test_manual_names_every_key(cli):
+    keys = MANUAL.read_text().split(".SS Keys", 1)[1].split(".SH ", 1)[0]
+    assert re.findall(r"^\.TP\n\.B ([a-z_]+)$", keys, re.M) == list(told(cli))
+    text = re.sub(r"\\f[BIR]|\\", "", MANUAL.read_text())
+    for variable in ("PATHS", "CONFIG", "STRICT", "STATS", "LOG", "INHERIT", "LIB"):
+        assert f"FASTWRITE_{variable}" in text
+
+
+# ---- the reasons ----
+
+
+def test_guarantees_name_every_reason():
+    code = (ROOT / "shim" / "descriptors" / "file.c").read_text()
+    names = re.search(r"reason_names\[.*?\] = \{(.*?)\};", code, re.S)[1]
+    text = (ROOT / "docs" / "guarantees.md").read_text()
+    table = text.split("| reason |", 1)[1].split("\n\n", 1)[0]
+    documented = set(
+        re.findall(r"`([^`]+)`", "\n".join(line.split("|")[1] for line in table.splitlines()[2:]))
+    )
+    assert documented == set(re.findall(r'"([^"]+)"', names)) - {"none"}
