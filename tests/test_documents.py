@@ -70,7 +70,11 @@ def test_files_that_are_named_exist(path):
         re.findall(r"`([\w./-]+/[\w.-]+\.\w+|[\w-]+\.(?:c|h|S|def|py))`", without_code(path.read_text()))
     )
     for name in sorted(names):
-        if {"X", "NAME"} & set(Path(name).stem.split("_")) or name.startswith(("/", ".", "~")) or name.isupper():
+        if (
+            {"X", "NAME"} & set(Path(name).stem.split("_"))
+            or name.startswith(("/", ".", "~"))
+            or name.isupper()
+        ):
             continue
         if "/" in name:
             assert (ROOT / name).exists() or (ROOT / "shim" / name).exists(), f"{name}: no such file"
