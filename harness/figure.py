@@ -3,8 +3,8 @@
 
     python -m harness.figure BENCH_DIRECTORY SYNC_JSON [OUT]
 
-BENCH_DIRECTORY is the result of `make bench`, SYNC_JSON that of `make bench-sync`. OUT (docs/results) gets speed.csv with
-the samples that count, and speed-light.svg and speed-dark.svg, which depend on nothing but speed.csv.
+BENCH_DIRECTORY is the result of `make bench`, SYNC_JSON that of `make bench-sync`. OUT (docs/results) gets the samples
+that count, speed.csv, and two drawings that depend on nothing else, speed-light.svg and speed-dark.svg.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
+
 from harness import figure
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
