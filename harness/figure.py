@@ -45,7 +45,7 @@ PALETTES: Mapping[str, Mapping[str, str]] = {
     "dark": {"ink": "#e6ebf1", "muted": "#9aa7b5", "grid": "#323c47", "bar": "#35b8a3", "one": "#8e9bab"},
 }
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif"
-WIDTH, LEFT, RIGHT, TOP, STEP, BAR = 760, 240, 200, 34, 34, 16
+WIDTH, LEFT, RIGHT, TOP, STEP, BAR = 770, 240, 220, 34, 34, 16
 
 
 # samples
@@ -133,7 +133,7 @@ def draw(lines: Sequence[Mapping[str, str]], palette: Mapping[str, str]) -> str:
         )
         x = LEFT + max(width, high) + 8
         out.append(_text(x, middle + 4, f"{bar.ratio:.1f}×", palette["ink"], ' font-weight="600"'))
-        out.append(_text(x + 42, middle + 4, bar.absolute, palette["muted"], ' font-size="12"'))
+        out.append(_text(x + 52, middle + 4, bar.absolute, palette["muted"], ' font-size="12"'))
     return "\n".join([*out, "</svg>"]) + "\n"
 
 
