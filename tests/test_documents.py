@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support import ROOT
+from lib.support import ROOT
 
 DOCUMENTS = sorted(
     path

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import figure
+from harness.report import figure
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The figure on top of the README: how many times as fast, from recorded samples.
 
-    python -m harness.figure BENCH_DIRECTORY SYNC_JSON [OUT]
+    python -m harness.report.figure BENCH_DIRECTORY SYNC_JSON [OUT]
 
 BENCH_DIRECTORY is the result of `make bench`, SYNC_JSON that of `make bench-sync`. OUT (docs/results) gets the samples
 that count, speed.csv, and two drawings that depend on nothing else, speed-light.svg and speed-dark.svg.
