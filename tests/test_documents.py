@@ -193,3 +193,28 @@ def test_guarantees_name_every_reason():
         re.findall(r"`([^`]+)`", "\n".join(line.split("|")[1] for line in table.splitlines()[2:]))
     )
     assert documented == set(re.findall(r'"([^"]+)"', names)) - {"none"}
+
+
+# ---- the README's try ----
+
+
+def test_try_of_the_readme(fastwrite, tmp_path):
+    """Its commands, in another directory: the library stages, and recovery brings what a killed program had staged."""
+    text = (ROOT / "README.md").read_text()
+    commands = re.search(r"^## Try it.*?^```sh\n(.*?)^```$", text, re.M | re.S)[1]
+    (tmp_path / "build").symlink_to(fastwrite.parent)
+    done = subprocess.run(
+        ["bash", "-c", commands.replace("/tmp/", f"{tmp_path}/")],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "999999 writes absorbed, 99999900 bytes" in done.stdout
+    told, before, *recovered, after = done.stdout.splitlines()[1:]
+    assert (told, after) == ("100000", "100000")
+    assert int(before) < 100000
+    assert re.search(r"recovered +\S+/fw/count +\d+ bytes", "\n".join(recovered))
+    assert not (tmp_path / "fw").exists()
