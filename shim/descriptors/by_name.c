@@ -17,8 +17,12 @@
 #include "sync/sync.h"
 
 #include <fcntl.h>
+#include <linux/fiemap.h>
+#include <linux/fs.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/sysmacros.h>
+#include <sys/vfs.h>
 
 static bool identify(int dirfd, const char *path, bool follow, struct statx *st)
 {
@@ -183,6 +187,44 @@ int by_name_release_fd(int fd)
 	return with_file(f->dev, f->ino, act_release, NULL);
 }
 
+/* FIEMAP to the end of the file and no further, in the program's own memory, to which the kernel has just written. */
+static void map_up_to(int fd, uint64_t end, struct fiemap *map)
+{
+	uint64_t length = map->fm_length;
+	struct fiemap_extent *last;
+
+	if (map->fm_start >= end) {
+		map->fm_mapped_extents = 0;
+		return;
+	}
+	map->fm_length = end - map->fm_start;
+	if (sys_raw(SYS_ioctl, fd, FS_IOC_FIEMAP, (long)map, 0, 0, 0) == 0 && map->fm_mapped_extents > 0 &&
+	    map->fm_extent_count > 0) {
+		last = &map->fm_extents[map->fm_mapped_extents - 1];
+		/* (older kernels say it only of what nothing at all follows) */
+		if (map->fm_mapped_extents < map->fm_extent_count || last->fe_logical + last->fe_length >= end)
+			last->fe_flags |= FIEMAP_EXTENT_LAST;
+	}
+	map->fm_length = length;
+}
+
+void by_name_extents_asked(int fd, struct fiemap *map)
+{
+	struct ofd *o = attach_config ? fdtable_get(fd) : NULL;
+	uint64_t kept = o ? atomic_load(&atomic_load(&o->file)->kept_end) : 0;
+	struct statfs space;
+	struct statx st;
+	uint64_t end;
+
+	if (kept == 0 || map->fm_length == 0 || map->fm_flags & FIEMAP_FLAG_XATTR ||
+	    sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st) < 0 ||
+	    sys_raw(SYS_fstatfs, fd, (long)&space, 0, 0, 0, 0) < 0)
+		return;
+	end = (st.stx_size + (uint64_t)space.f_bsize - 1) / (uint64_t)space.f_bsize * (uint64_t)space.f_bsize;
+	if (end < kept && (map->fm_start >= end || map->fm_length > end - map->fm_start))
+		map_up_to(fd, end, map);
+}
+
 int by_name_release_at(int dirfd, const char *path)
 {
 	struct statx st;
@@ -208,8 +250,16 @@ static void change_begin(struct by_name_change *c)
 
 int by_name_change_fd(struct by_name_change *c, int fd)
 {
+	struct ofd *o;
+	int r;
+
 	change_begin(c);
-	return by_name_release_fd(fd);
+	r = by_name_release_fd(fd);
+	/* what the program reserves there itself is its own */
+	o = attach_config ? fdtable_get(fd) : NULL;
+	if (r == 0 && o)
+		atomic_load(&o->file)->kept_end = 0;
+	return r;
 }
 
 int by_name_change_path(struct by_name_change *c, const char *path)

@@ -45,6 +45,10 @@ static inline int by_name_release_path(const char *path)
 	return by_name_release_at(-100 /* AT_FDCWD */, path);
 }
 
+/* FIEMAP of fd has succeeded: the answer without what the library could not give back behind the end of the file. */
+struct fiemap;
+void by_name_extents_asked(int fd, struct fiemap *map);
+
 /*
  * The same for a call that changes size, contents or position: until its end no file is attached, for what is looked up
  * then would be wrong.  All signals of the thread are blocked meanwhile, so that no handler leaves it for good.

@@ -429,6 +429,7 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->lease_pass = false;
 	f->prealloc_start = f->prealloc_end = f->prealloc_step = 0;
 	f->no_trim = false;
+	f->kept_end = 0;
 	f->zero_end = 0;
 	f->zero_wasted = 0;
 	f->zero_wanted = f->zero_never = f->zero_synced = false;

@@ -231,8 +231,9 @@ static void cut(struct file *f, int fd)
 	bool exclusive = f->rule->set.writers == WRITERS_EXCLUSIVE;
 	struct statx st;
 
-	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st) == 0 && st.stx_size < f->prealloc_end)
-		truncate_unseen(fd, st.stx_size, exclusive);
+	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st) == 0 && st.stx_size < f->prealloc_end &&
+	    truncate_unseen(fd, st.stx_size, exclusive) == 0)
+		f->kept_end = 0;
 }
 
 static void forget(struct file *f)
@@ -277,6 +278,7 @@ void prealloc_trim(struct file *f, int fd)
 
 	if (f->prealloc_end == 0)
 		return;
+	f->kept_end = f->prealloc_end;
 	/* an append between statx and ftruncate would be cut off: of our own threads that write without the lock, and of
 	 * others, so only while nobody else has it */
 	if (none_passes(f)) {

@@ -38,8 +38,8 @@ void hook_before_owner(int fd);
 int hook_before_ioctl(int fd, unsigned long request, const void *arg);
 /* It gives the file other contents and another size: to be made within a by_name_change. */
 bool hook_ioctl_clones(unsigned long request);
-/* It sets attributes of the file. */
-bool hook_ioctl_sets(unsigned long request);
+/* It has succeeded. */
+void hook_after_ioctl(int fd, unsigned long request, void *arg);
 void hook_before_copy(int in, int out);
 void hook_before_aio(int fd);
 void hook_by_handle_prepare(struct fd_open *op, int mountfd, const struct file_handle *handle, int flags);

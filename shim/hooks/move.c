@@ -8,6 +8,7 @@
 
 #include <aio.h>
 #include <fcntl.h>
+#include <linux/fiemap.h>
 #include <linux/fs.h>
 #include <linux/loop.h>
 #include <stdarg.h>
@@ -120,9 +121,12 @@ static void ioctl_others(unsigned long request, const void *arg)
 
 bool hook_ioctl_clones(unsigned long request) { return request == FICLONE || request == FICLONERANGE; }
 
-bool hook_ioctl_sets(unsigned long request)
+void hook_after_ioctl(int fd, unsigned long request, void *arg)
 {
-	return request == FS_IOC_SETFLAGS || request == FS_IOC_FSSETXATTR || request == FS_IOC_SETVERSION;
+	if (request == FS_IOC_SETFLAGS || request == FS_IOC_FSSETXATTR || request == FS_IOC_SETVERSION)
+		file_attributes_changed();
+	else if (request == FS_IOC_FIEMAP)
+		by_name_extents_asked(fd, arg);
 }
 
 int hook_before_ioctl(int fd, unsigned long request, const void *arg)
@@ -146,8 +150,8 @@ EXPORT int ioctl(int fd, unsigned long request, ...)
 		by_name_change_fd(&change, fd); /* (again below, which says how it ends) */
 	r = hook_before_ioctl(fd, request, arg);
 	r = r < 0 ? (int)hook_result(r) : real.ioctl(fd, request, arg);
-	if (r == 0 && hook_ioctl_sets(request))
-		file_attributes_changed();
+	if (r == 0)
+		hook_after_ioctl(fd, request, arg);
 	by_name_change_end(&change);
 	return r;
 }

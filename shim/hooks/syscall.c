@@ -416,18 +416,20 @@ static long do_splice(const long *a)
 static long do_ioctl(const long *a)
 {
 	struct by_name_change c;
-	int r;
+	long r;
 
 	if (hook_ioctl_clones((unsigned long)a[1])) {
 		r = by_name_change_fd(&c, INT(0));
-		return changed(&c,
-		               r < 0 ? r : hook_before_ioctl(INT(0), (unsigned long)a[1], TO(const void, 2)),
-		               SYS_ioctl, a);
+		if (r == 0)
+			r = hook_before_ioctl(INT(0), (unsigned long)a[1], TO(const void, 2));
+		return changed(&c, (int)r, SYS_ioctl, a);
 	}
 	r = hook_before_ioctl(INT(0), (unsigned long)a[1], TO(const void, 2));
-	if (r == 0 && hook_ioctl_sets((unsigned long)a[1]))
-		return change(0, a);
-	return r < 0 ? r : PASS;
+	if (r == 0)
+		r = kernel(SYS_ioctl, a);
+	if (r == 0)
+		hook_after_ioctl(INT(0), (unsigned long)a[1], TO(void, 2));
+	return r;
 }
 
 static long do_io_submit(const long *a)

@@ -12,6 +12,8 @@
 #include <aio.h>
 #include <ftw.h>
 #include <linux/aio_abi.h>
+#include <linux/fiemap.h>
+#include <linux/fs.h>
 #include <linux/openat2.h>
 #include <linux/sched.h>
 #include <sched.h>
@@ -285,6 +287,7 @@ static const struct call calls[] = {
 	CALL(copy_file_range, LONG, FD, OFFSET, FD, OFFSET, 10, 0)
 	CALL(ioctl, INT, FD, FIONREAD, ROOM)
 	CALL(ioctl, INT, FD, _IOWR('f', 15, long[5]), ROOM)
+	CALL(ioctl, INT, FD, FS_IOC_FIEMAP, ROOM)
 	CALL(ioctl, INT, FD, _IOWR('X', 129, long[9]), ROOM)
 	CALL(ioctl, INT, FD, 0x4C0A /* LOOP_CONFIGURE */, ROOM)
 	CALL(aio_read, INT, CB)
@@ -412,6 +415,7 @@ static const struct call calls[] = {
 	NUMBER(splice, LONG, FD, OFFSET, SOCKET, 0, 10, 0)
 	NUMBER(copy_file_range, LONG, FD, OFFSET, FD, OFFSET, 10, 0)
 	NUMBER(ioctl, INT, FD, _IOWR('f', 15, long[5]), ROOM)
+	NUMBER(ioctl, INT, FD, FS_IOC_FIEMAP, ROOM)
 	NUMBER(io_submit, LONG, AIO, 1, IOCBS)
 	NUMBER(io_submit, LONG, AIO, 2, IOCBS_ENTRY)
 	NUMBER(io_uring_setup, NEW_FD | LAST, 0, ROOM)
