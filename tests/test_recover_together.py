@@ -4,14 +4,19 @@
 from __future__ import annotations
 
 import fcntl
+import os
+import signal
 import subprocess
 import time
 from pathlib import Path
 
+import pytest
+from lib.recovery_lab import COUNT, actions, lines
 from lib.support import disk_dir, preload_env, run_preloaded
 
 LEAVE = Path(__file__).resolve().parent / "kill" / "leave.c"
 LINES = 1000
+BREAK = Path("/proc/sys/fs/lease-break-time")
 READER = """
 #include <fcntl.h>
 #include <stdio.h>
@@ -71,3 +76,27 @@ def test_a_living_arena_is_not_waited_for(library, compile_c):
         finally:
             owner.terminate()
             owner.wait()
+
+
+@pytest.fixture
+def short_break():
+    """Unanswered leases end sooner than after 45 s, but later than most waiting does."""
+    if not os.access(BREAK, os.W_OK):
+        pytest.skip("the time for leases cannot be set")
+    old = BREAK.read_text()
+    try:
+        BREAK.write_text("8")
+        yield
+    finally:
+        BREAK.write_text(old)
+
+
+def test_a_lease_that_nobody_answers_for(lab, short_break):
+    """A killed flush leaves its lease on a description that an idle worker keeps open."""
+    lab.leave()
+    with lab.target.open("r+b") as held:
+        # (told by no signal)
+        fcntl.fcntl(held, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        assert actions(lab.recover()) == ["recovered"]
+    assert lab.target.read_bytes() == lines(0, COUNT)

@@ -760,8 +760,8 @@ static int open_target(const struct job *j, struct recover_target *t, const stru
 	enum { TRIES = 12 }; /* of 5 s: the kernel takes back a lease that nobody answers for within 45 */
 	int r = recover_target_open(t, s, &j->place, keep && !j->living);
 
-	for (int i = 1; r == -EAGAIN && j->living && i < TRIES; i++)
-		r = recover_target_open(t, s, &j->place, false);
+	for (int i = 1; r == -EAGAIN && i < TRIES; i++)
+		r = recover_target_open(t, s, &j->place, keep && !j->living);
 	return r;
 }
 
