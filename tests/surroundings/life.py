@@ -393,10 +393,15 @@ class Day:
             box.until(lambda log=player.log: word(log, OPENED_AT), "the files were open")
         self.check(players, when)
         for player in players:
-            large = any(len(data) > LARGE_BYTES for data in player.files.held.values())
-            if large:
-                player.files.held = dict.fromkeys(player.files.held, b"")
-            say(player.log, GO_AT, EMPTY_AND_GO if large else GO)
+            self.go(player)
+
+    @staticmethod
+    def go(player: Player) -> None:
+        """Large files are emptied first, so that the volume never fills."""
+        large = any(len(data) > LARGE_BYTES for data in player.files.held.values())
+        if large:
+            player.files.held = dict.fromkeys(player.files.held, b"")
+        say(player.log, GO_AT, EMPTY_AND_GO if large else GO)
 
     def let_write(self, box: Container, player: Player, least: int = 40) -> None:
         wanted = self.dice.randrange(least, 900)
@@ -508,7 +513,7 @@ class Day:
             for gate, player in zip(gates, (first, second), strict=True):
                 self.open_gate(gate, player)
                 box.until(lambda log=player.log: word(log, OPENED_AT), "the files were open")
-                say(player.log, GO_AT, GO)
+                self.go(player)
                 self.let_write(box, player, least=100)
                 pid = word(player.log, PID_AT)
                 box.kill(pid, signal.SIGKILL if player is first else signal.SIGTERM)
@@ -533,6 +538,7 @@ class Day:
         for path in self.volume.glob("home-*/staging"):
             shutil.rmtree(path)
         self.check(self.players, "after the recovery")
+        line.unlink()
 
     def bring_back(self, player: Player, way: str) -> None:
         """By hand, or by the same user's next program."""
