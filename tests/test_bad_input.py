@@ -89,16 +89,16 @@ def test_wrong_setting(start, place, name):
 
 def test_the_least_memory_stages(start, place):
     """`block` follows `mem` unless it is set."""
-    done = start({"FASTWRITE_MEM": "1M", "FASTWRITE_STRICT": "1"})
+    done = start({"FASTWRITE_MEM": "1M", "FASTWRITE_ON_ERROR": "stop"})
     check_intact(place, done)
     assert done.stderr == ""
     assert_staged(done.stats, 9000)
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_strict_does_not_start(start, place, name):
+def test_on_error_stop_does_not_start(start, place, name):
     env, words = WRONG[name]
-    done = start({**env, "FASTWRITE_STRICT": "1"})
+    done = start({**env, "FASTWRITE_ON_ERROR": "stop"})
     line = one_line(done)
     assert all(word in line for word in words), line
     assert done.returncode not in (0, 7)
@@ -124,8 +124,8 @@ def test_wrong_file(start, place, text, words):
     line = one_line(done)
     assert all(word in line for word in ["fastwrite.ini", *words]), line
     check_intact(place, done)
-    strict = start({"FASTWRITE_CONFIG": str(config), "FASTWRITE_STRICT": "1"})
-    assert strict.returncode not in (0, 7) and strict.stdout == ""
+    stopped = start({"FASTWRITE_CONFIG": str(config), "FASTWRITE_ON_ERROR": "stop"})
+    assert stopped.returncode not in (0, 7) and stopped.stdout == ""
 
 
 def test_file_that_cannot_be_read(start, place):

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from lib.support import disk_dir, file_system
+from lib.support import disk_dir
 
 ROOT = Path(__file__).resolve().parent.parent
 VERBS = ["run", "recover", "status", "config", "check"]
@@ -105,6 +105,7 @@ def test_every_verb_has_help(cli, verb):
         (["run", "--stats=/not/there/x", "true"], "/not/there/x"),
         (["recover"], "a PATH is missing"),
         (["status", "x"], 'unexpected argument "x"'),
+        (["run", "--on-error=never", "true"], "allowed: warn, stop"),
         (["config", "x"], 'unexpected argument "x"'),
         (["check"], "a PROGRAM or PATH is missing"),
     ],
@@ -190,20 +191,22 @@ def test_config_text(cli, tmp_path):
     assert re.search(rf"^  lag_ms +7 +{ini}:2$", done.stdout, re.M)
     assert re.search(r"^  mem +32M +environment$", done.stdout, re.M)
     assert re.search(r"^  block +128K +default$", done.stdout, re.M)
-    assert re.search(r"^inherit 1 \(default\)$", done.stdout, re.M)
+    assert re.search(r"^inherit +1 \(default\)$", done.stdout, re.M)
     ini.write_text("[defaults]\ninherit = 0\n")
-    assert f"\ninherit 0 ({ini}:2)\n" in cli("config", "-c", ini).stdout
-    assert "\ninherit 1 (environment)\n" in cli("config", "-c", ini, env={"FASTWRITE_INHERIT": "1"}).stdout
+    assert f"\ninherit  0 ({ini}:2)\n" in cli("config", "-c", ini).stdout
+    assert "\ninherit  1 (environment)\n" in cli("config", "-c", ini, env={"FASTWRITE_INHERIT": "1"}).stdout
 
 
 def test_config_json(cli, tmp_path):
     ini = tmp_path / "fw.ini"
     ini.write_text(f"[rule wal]\npaths = !{tmp_path}/a/**:{tmp_path}/**\nsync = fsync\n")
-    done = cli("config", "--json", "-c", ini, "-p", "/env/**", "-o", "mem=32M", env={"FASTWRITE_STRICT": "1"})
+    done = cli(
+        "config", "--json", "-c", ini, "-p", "/env/**", "-o", "mem=32M", env={"FASTWRITE_ON_ERROR": "stop"}
+    )
     assert done.returncode == 0
     told = json.loads(done.stdout)
     assert told["file"] == str(ini)
-    assert told["strict"] is True
+    assert (told["on_error"], told["strict"]) == ("stop", True)
     assert told["inherit"] is True
     assert [r["name"] for r in told["rules"]] == ["env", "wal"]
     wal = told["rules"][1]
@@ -232,54 +235,6 @@ def test_config_json_keeps_odd_bytes(cli):
     done = cli("config", "--json", env={k.decode(): os.fsdecode(v) for k, v in env.items()})
     glob = json.loads(done.stdout)["rules"][0]["paths"][0]["glob"]
     assert os.fsencode(glob) == odd.replace(b"\\", b"\\\\")
-
-
-METHODS = [
-    "append, fsync",
-    "append, fdatasync",
-    "written zeros, fdatasync",
-    "written zeros, O_DSYNC",
-    "written zeros, O_DIRECT|O_DSYNC",
-]
-
-
-def test_config_probe(cli):
-    """Every method is measured, the cheapest is named, and nothing is left behind."""
-    with disk_dir() as place:
-        (place / "data").mkdir()
-        done = cli("config", "--json", "--probe", "-p", f"{place}/data/**")
-        assert (done.returncode, done.stderr) == (0, "")
-        (told,) = json.loads(done.stdout)["probe"]
-        assert told["directory"] == str(place / "data")
-        assert told["durable"] is True
-        assert [method["name"] for method in told["methods"]] == METHODS
-        costs = {method["name"]: method["median_us"] for method in told["methods"] if "error" not in method}
-        assert min(costs.values()) > 0
-        assert costs[told["cheapest"]] == min(costs.values())
-        done = cli("config", "--probe", place)
-        assert done.returncode == 0, done.stderr
-        assert f"\nprobe {place}: 4 KiB made durable, median of " in done.stdout
-        assert "\n  cheapest: " in done.stdout
-        assert os.listdir(place) == ["data"]
-        assert os.listdir(place / "data") == []
-
-
-def test_config_probe_in_memory(cli):
-    if file_system(Path("/dev/shm")) != "tmpfs":
-        pytest.skip("/dev/shm is no tmpfs")
-    done = cli("config", "--probe", "/dev/shm", "--json")
-    told = json.loads(done.stdout)["probe"][0]
-    assert (told["durable"], told["cheapest"]) == (False, None)
-    assert "in memory: nothing is durable here" in cli("config", "--probe", "/dev/shm").stdout
-
-
-def test_config_probe_fails(cli, tmp_path):
-    done = cli("config", "--probe", tmp_path / "none" / "at" / "all")
-    assert done.returncode == 1
-    assert "cannot measure there: No such file or directory" in done.stderr
-    done = cli("config", "--probe", "/proc")
-    assert done.returncode == 1
-    assert done.stderr.startswith("fastwrite config: /proc: cannot measure there: ")
 
 
 def test_config_without_rules(cli):
@@ -370,19 +325,43 @@ def test_unreadable_configuration_file(cli, fastwrite, tmp_path):
     assert "permission" in one_line(done.stderr)
 
 
-def test_wrong_configuration_in_the_program(library):
-    """The library says it in one line and leaves the program alone; strict stops it."""
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("FASTWRITE_ON_ERROR", "stop"), ("FASTWRITE_STRICT", "1")],
+    ids=["new", "old name"],
+)
+def test_wrong_configuration_in_the_program(library, variable, value):
+    """The library says it in one line and leaves the program alone; if asked, it stops it."""
     env = {"PATH": os.environ["PATH"], "LD_PRELOAD": str(library), "FASTWRITE_MEM": "16 MB"}
     done = subprocess.run(["/bin/echo", "ran"], env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "ran\n")
     line = one_line(done.stderr)
     assert line.startswith("fastwrite: ")
     assert "FASTWRITE_MEM" in line
-    env["FASTWRITE_STRICT"] = "1"
+    env[variable] = value
     done = subprocess.run(["/bin/echo", "ran"], env=env, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert done.stdout == ""
     assert "FASTWRITE_MEM" in done.stderr
+
+
+def test_the_old_name_of_on_error(cli, library):
+    """It works, and one line says the new name: of the library, or once of `fastwrite run`."""
+    notice = "FASTWRITE_STRICT is the old name of FASTWRITE_ON_ERROR = stop; it still works"
+    env = {"FASTWRITE_STRICT": "1", **RULE}
+    preloaded = {"PATH": os.environ["PATH"], "LD_PRELOAD": str(library), **env}
+    done = subprocess.run(["/bin/true"], env=preloaded, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, f"fastwrite: {notice}\n")
+    done = cli("run", "sh", "-c", "/bin/true; /bin/true", env=env)
+    assert (done.returncode, done.stderr) == (0, f"fastwrite run: {notice}\n")
+    done = cli("config", env=env)
+    assert re.search(r"^on_error +stop$", done.stdout, re.M)
+    assert done.stderr == f"fastwrite config: {notice}\n"
+    done = cli("run", "--strict", "sh", "-c", "echo $FASTWRITE_ON_ERROR", env=RULE)
+    assert (done.returncode, done.stdout) == (0, "stop\n")
+    assert (
+        one_line(done.stderr) == "fastwrite run: --strict is the old name of --on-error=stop; it still works"
+    )
 
 
 def test_example_file_is_right_and_complete(cli, tmp_path):
@@ -472,11 +451,7 @@ def test_check_go_program(cli, compile_c):
     done = cli("check", compile_c(section + NOTHING))
     assert done.returncode == 1
     assert "Go program" in done.stdout
-    note = """
-        __attribute__((section(".note.go.buildid"), used, aligned(4)))
-        static const struct { unsigned name, desc, type; char text[4], id[4]; } note = {4, 4, 4, "Go", "abc"};
-    """
-    done = cli("check", compile_c(note + NOTHING, "-static"))
+    done = cli("check", compile_c(section + NOTHING, "-static"))
     assert done.returncode == 1
     assert "Go program" in done.stdout
 
@@ -536,85 +511,6 @@ def test_check_library_notes(cli, compile_c, tmp_path):
         assert re.search(rf"note: it uses .*{part}", done.stdout)
 
 
-RING_BY_INSTRUCTION = r"""
-#include <linux/io_uring.h>
-#include <stdint.h>
-int main(void)
-{
-	static struct io_uring_params params;
-#if defined(__x86_64__)
-	long result = 425;
-	__asm__ volatile("syscall" : "+a"(result) : "D"(8L), "S"(&params) : "rcx", "r11", "memory");
-#else
-	register long x8 __asm__("x8") = 425;
-	register long x0 __asm__("x0") = 8;
-	register void *x1 __asm__("x1") = &params;
-	__asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1) : "memory");
-	long result = x0;
-#endif
-	return result < 0;
-}
-"""
-RING_BY_NUMBER = r"""
-#include <linux/io_uring.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-int main(void)
-{
-	static struct io_uring_params params;
-	return syscall(SYS_io_uring_setup, 8, &params) < 0;
-}
-"""
-RING_BY_LIBRARY = r"""
-#include <liburing.h>
-int main(void)
-{
-	struct io_uring ring;
-	return io_uring_queue_init(8, &ring, 0) < 0;
-}
-"""
-
-
-def has_liburing() -> bool:
-    return Path("/usr/include/liburing.h").exists()
-
-
-@pytest.mark.parametrize(
-    ("source", "flags", "noted"),
-    [
-        (RING_BY_INSTRUCTION, ["-O2"], ["instructions of its own"]),
-        (RING_BY_INSTRUCTION, ["-O0"], ["instructions of its own"]),
-        (RING_BY_NUMBER, ["-O2"], []),
-        (RING_BY_LIBRARY, ["-luring"], ["liburing"]),
-        (RING_BY_LIBRARY, ["-Wl,-Bstatic", "-luring", "-Wl,-Bdynamic"], ["instructions of its own"]),
-        (RING_BY_LIBRARY, ["-Wl,-Bstatic", "-luring", "-Wl,-Bdynamic", "-s"], ["instructions of its own"]),
-        (NOTHING, [], []),
-    ],
-    ids=["instruction", "unoptimized", "by number", "liburing", "static", "static and stripped", "none"],
-)
-def test_check_rings(cli, compile_c, source, flags, noted):
-    if "-luring" in flags and not has_liburing():
-        pytest.skip("liburing-dev is not installed")
-    program = compile_c(source, *flags)
-    done = cli("check", program)
-    assert done.returncode == 0
-    notes = [line for line in done.stdout.splitlines() if "note:" in line]
-    assert len(notes) == len(noted), notes
-    assert all(text in note for text, note in zip(noted, notes, strict=True)), notes
-    (found,) = json.loads(cli("check", "--json", program).stdout)
-    assert found["io_uring_code"] == ("instructions of its own" in noted)
-    assert found["liburing"] == ("liburing" in noted)
-
-
-@pytest.mark.parametrize("name", ["bash", "ls", "tar", "perl", "git"])
-def test_check_finds_no_ring_where_there_is_none(cli, name):
-    path = shutil.which(name)
-    if path is None:
-        pytest.skip(f"{name} is not installed")
-    (found,) = json.loads(cli("check", "--json", "--program", path).stdout)
-    assert not found["io_uring_code"]
-
-
 def test_check_setuid_program(cli, compile_c):
     if os.geteuid() != 0:
         pytest.skip("needs root, to make a program that belongs to somebody else")
@@ -629,7 +525,7 @@ def test_check_setuid_program(cli, compile_c):
         done = cli("check", program)
         assert done.returncode == 1
         assert "setuid" in done.stdout
-        done = cli("run", "-p", "/data/**", "--strict", "--", program)
+        done = cli("run", "-p", "/data/**", "--on-error=stop", "--", program)
         assert done.returncode == 125
         assert "setuid" in done.stderr
         os.chown(program, 0, 0)
@@ -822,7 +718,7 @@ def test_run_static_program(cli, compile_c):
     done = cli("run", program, env=RULE)
     assert done.returncode == 5
     assert "statically linked" in done.stderr
-    for env, options in (({"FASTWRITE_STRICT": "1"}, []), ({}, ["--strict"])):
+    for env, options in (({"FASTWRITE_ON_ERROR": "stop"}, []), ({}, ["--on-error=stop"])):
         done = cli("run", *options, program, env={**RULE, **env})
         assert done.returncode == 125
         assert "statically linked" in done.stderr
@@ -869,7 +765,7 @@ def test_run_musl_program(cli, musl_program, compile_c):
         assert done.stderr.count("\n") == 2, done.stderr
         assert stats.read_text().count(" 999 writes absorbed") == 1, stats.read_text()
         assert (place / "m").read_bytes() == (place / "g").read_bytes() == b"0123456789\n" * 1000
-        done = cli("run", "--strict", *settings, musl_program, place / "n")
+        done = cli("run", "--on-error=stop", *settings, musl_program, place / "n")
         assert done.returncode == 125
         assert not (place / "n").exists()
 
@@ -926,7 +822,7 @@ def test_run_wrong_configuration(cli):
     done = cli("run", "echo", "ran", env=bad)
     assert (done.returncode, done.stdout) == (0, "ran\n")
     assert "FASTWRITE_SYNC" in one_line(done.stderr)
-    done = cli("run", "--strict", "echo", "ran", env=bad)
+    done = cli("run", "--on-error=stop", "echo", "ran", env=bad)
     assert (done.returncode, done.stdout) == (125, "")
     assert "FASTWRITE_SYNC" in done.stderr
 
@@ -947,7 +843,7 @@ def test_run_options_reach_the_program(cli, tmp_path):
         "-o",
         "relaxed_ms=9",
         f"--stats={tmp_path}/s",
-        "--strict",
+        "--on-error=stop",
         "env",
     )
     assert {
@@ -955,10 +851,10 @@ def test_run_options_reach_the_program(cli, tmp_path):
         "FASTWRITE_SYNC=off",
         "FASTWRITE_RELAXED_MS=9",
         f"FASTWRITE_STATS={tmp_path}/s",
-        "FASTWRITE_STRICT=1",
+        "FASTWRITE_ON_ERROR=stop",
     } <= set(done.stdout.splitlines())
     # options behind the program are the program's
-    assert cli("run", "echo", "-p", "x", "--strict", env=RULE).stdout == "-p x --strict\n"
+    assert cli("run", "echo", "-p", "x", "--verbose", env=RULE).stdout == "-p x --verbose\n"
 
 
 def start(fastwrite: Path, tmp_path: Path, *command: str, **keywords) -> subprocess.Popen:

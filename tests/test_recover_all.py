@@ -89,7 +89,7 @@ def test_bytes_that_wait_above_are_named(site: Site, where: str) -> None:
         report = site.recover(*how, f"{base}/{where}", status=1)
         assert report["arenas"] == 0
         assert (
-            f"bytes for it are staged in {base}/data/.fastwrite; to bring them, recover {base}/data\n"
+            f"bytes for it are staged in {base}/data/.fastwrite; to write them, recover {base}/data\n"
             in report["stderr"]
         )
     assert site.recover(base / "data")["recovered"] == 1
@@ -196,7 +196,7 @@ def test_staging_of_somebody_else_above_is_told_of(site: Site) -> None:
         **as_user(NOBODY),
     )
     assert done.returncode == 0
-    assert f"{base}/data/.fastwrite: not looked at: it is another user's" in done.stderr
+    assert f"{base}/data/.fastwrite: not looked at: it belongs to another user" in done.stderr
     site.recover(base / "data")
     site.check()
 

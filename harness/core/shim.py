@@ -39,7 +39,7 @@ class Shim:
         return {
             "LD_PRELOAD": str(self.library),
             "FASTWRITE_PATHS": f"{data}/{pattern}",
-            "FASTWRITE_STRICT": "1",
+            "FASTWRITE_ON_ERROR": "stop",
             **extra,
         }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* cli_check: `fastwrite check`: can it work for this program, which rule applies to this file. */
+/* check: `fastwrite check`, can the library work in this program, which rule applies to this file. */
 #include "command/command.h"
 
 #include "config/rule.h"
@@ -21,14 +21,13 @@ struct check_args {
 
 static const char doc[] =
 	"For a program: says whether libfastwrite.so can work in it.  For any other path: says which rule "
-	"applies to the file, existing or not, and with which settings.\n"
-	"\v"
-	"An argument without '/' is looked for in PATH first.  Scripts are followed to their interpreter.\n"
+	"applies to the file, which need not exist, and with which settings.\n"
+	"\vAn argument without '/' is looked for in PATH first.  Scripts are followed to their "
+	"interpreter.\n"
 	"\n"
-	"Exit status: 0 it works, a rule applies; 1 it cannot work, or there is no such thing; 2 wrong usage "
-	"or "
-	"configuration; 3 no rule applies to a file.  Of several arguments the first status that is not 0 "
-	"counts.";
+	"Exit status: 0 it works, or a rule applies; 1 it cannot work, or does not exist; 2 wrong usage or "
+	"configuration; 3 no rule applies to a file.  With several arguments, the first status that is not "
+	"0.";
 
 static const struct argp_option options[] = {
 	{"json", 'j', NULL, 0, "Print JSON, an array with one object per argument", 0},
@@ -64,40 +63,39 @@ static const char *const kind_names[] = {
 
 enum { NOTES_MAX = 6 };
 
-/* The tables that shim/hooks/stream_table.c changes; the program gets the C library that this command has. */
+/* The tables that hooks/stream_table.c changes.  The program gets the same C library as this command. */
 static bool has_stream_tables(void)
 {
 	return dlsym(RTLD_DEFAULT, "_IO_file_jumps") && dlsym(RTLD_DEFAULT, "_IO_wfile_jumps") &&
 	       dlsym(RTLD_DEFAULT, "_IO_file_write");
 }
 
-/* What to know of a program that works otherwise; the number of texts in notes[NOTES_MAX]. */
+/*
+ * What the library does not do in a program that it can work in.  Returns the number of texts in
+ * notes[NOTES_MAX].
+ */
 static int collect_notes(const struct program *p, const char **notes)
 {
 	int count = 0;
 
 	if (p->libaio)
-		notes[count++] = "it uses libaio: a file that it reads or writes that way is written through "
-				 "from then on";
+		notes[count++] =
+			"it uses libaio: a file that it reads or writes that way bypasses staging from then "
+			"on";
 	if (p->liburing)
-		notes[count++] = "it uses io_uring (liburing): as soon as it makes a ring, nothing of it is "
-				 "staged any more";
-	if (p->io_uring_code)
 		notes[count++] =
-			"it seems to make an io_uring by instructions of its own, which nothing can see: a "
-			"ring is found only when it is there before a file begins to be staged; leave files "
-			"that it writes through a ring out of the rules";
+			"it uses io_uring (liburing): once it makes a ring, all its files bypass staging";
 	if (cli_streams_off())
-		notes[count++] =
-			"stdio = off: files that get a stream (fopen, freopen, fdopen) are written through";
+		notes[count++] = "stdio = off: files with a stream (fopen, freopen, fdopen) bypass staging";
 	else if (!has_stream_tables())
 		notes[count++] =
-			"this C library does not show how its streams write: files that get one (fopen, "
-			"freopen, fdopen) are written through";
+			"this C library does not show how its streams write: files with a stream (fopen, "
+			"freopen, fdopen) bypass staging";
 	if (p->raised && !p->privileged)
 		notes[count++] =
-			"it is setuid, setgid or has file capabilities: it works for you, while for users "
-			"whose privileges it raises the loader ignores LD_PRELOAD";
+			"it is setuid, setgid or has file capabilities: the library works for you, but not "
+			"for users whose privileges the program raises, since the loader then ignores "
+			"LD_PRELOAD";
 	return count;
 }
 
@@ -119,7 +117,6 @@ static void json_program(struct json *j, const char *name, const char *path, con
 	json_bool(j, "privileged", p->privileged);
 	json_bool(j, "libaio", p->libaio);
 	json_bool(j, "liburing", p->liburing);
-	json_bool(j, "io_uring_code", p->io_uring_code);
 	json_close(j, '}');
 }
 
@@ -146,7 +143,7 @@ static int report_program(const char *name, const char *path, const struct progr
 
 /* ---- files ---- */
 
-/* Why a path is never managed, whatever the rules say; NULL = it can be. */
+/* Why a path is never managed, whatever the rules say; NULL when it can be. */
 static const char *unmanageable(const char *path)
 {
 	struct stat st;
@@ -268,8 +265,8 @@ static int check_one(const struct check_args *args, const char *name, struct jso
 		}
 		if (strchr(name, '/') == NULL && stat(name, &st) != 0)
 			return fail(name,
-			            "neither a program in PATH nor a file here (write ./NAME for a file to "
-			            "be made)",
+			            "neither a program in PATH nor a file here (for a new file write "
+			            "./NAME)",
 			            j);
 	}
 	if (c == NULL) {
@@ -277,7 +274,7 @@ static int check_one(const struct check_args *args, const char *name, struct jso
 		if (c == NULL)
 			return CLI_USAGE;
 		if (j == NULL)
-			cli_say_doubts(c, false);
+			cli_say_notices(c, false);
 	}
 	int rc = cli_canonical(name, path);
 	return rc != 0 ? fail(name, strerror(-rc), j) : report_file(c, name, path, j);

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * cli: the `fastwrite` command.  cli_main picks the verb; each verb is one file with its argp parser.  Unlike
- * the core, the command uses stdio and malloc freely.
+ * command: `fastwrite`.  main.c picks the verb; each verb is one file with its argp parser.  Unlike the
+ * library, the command uses stdio and malloc freely.
+ *
+ * Verbs (run, recover, status, config, check) call the files below them, and these call down only: waiting.c
+ * -> places.c -> recover_path.c; settings.c, elf.c; util.c.
  */
 #ifndef FASTWRITE_CLI_H
 #define FASTWRITE_CLI_H
@@ -11,7 +14,7 @@
 #include <argp.h>
 #include <stdio.h>
 
-/* Exit statuses; `run` adds those that env and timeout use. */
+/* Exit statuses; those of `run` are the ones of env and timeout. */
 enum {
 	CLI_OK = 0,
 	CLI_FAILED = 1,
@@ -28,107 +31,79 @@ int cli_status(int argc, char **argv);
 int cli_config(int argc, char **argv);
 int cli_check(int argc, char **argv);
 
-/* ---- cli_recover ---- */
+struct json;
+
+/* ---- waiting.c ---- */
+
+/*
+ * Prints the bytes of dead processes that wait to be recovered: in all places of the configuration, or for
+ * the file `path` of a rule.  As text, or (json not NULL) into its open array.  Changes nothing.
+ */
+void cli_waiting_all(const struct config *c, struct json *json);
+void cli_waiting_for(const struct rule *rule, const char *path, struct json *json);
+
+/* ---- places.c: where programs may have staged ---- */
 
 struct recover_options;
 struct recover_report;
 
-/* recover_path, its report added to *total; a path without staging is nothing wrong. */
+/* Both add to *total and return the number of places that failed; each was named on standard error. */
+
+/*
+ * A PATH of the command line.  Staging directories above it are only looked at; one that holds bytes for PATH
+ * counts as failed.
+ */
+int cli_recover_given(const char *path, const struct recover_options *opt, struct recover_report *total);
+/* Every place that the configuration leads to. */
+int cli_recover_all(const struct config *c, const struct recover_options *opt, struct recover_report *total);
+
+/* ---- recover_path.c ---- */
+
+/* recover_path, added to *total; a path without staging is no error. */
 int cli_recover_path(const char *path, const struct recover_options *opt, struct recover_report *total);
 
-/* What an event says besides, in full: of "orphaned" the path of what was put aside.  buf[PATH_MAX]; returns it. */
+/* The detail of an event with full paths.  buf[PATH_MAX]; returns it. */
 struct recover_event;
 const char *cli_recover_detail(const struct recover_event *e, char *buf);
 
 /* Text for -errno of a path. */
 const char *cli_recover_reason(int rc);
 
-/* ---- cli_recover_all ---- */
-
-/* The same for a PATH of the command line, and a look at the staging above it; how many places failed, or hold bytes for it
- * that were not brought (each was told of). */
-int cli_recover_given(const char *path, const struct recover_options *opt, struct recover_report *total);
-
-/* Every staging place that the configuration leads to; how many could not be looked at (each was told of). */
-int cli_recover_all(const struct config *c, const struct recover_options *opt, struct recover_report *total);
-
-/* ---- cli_waiting ---- */
-
-/* Names the bytes of dead processes that wait in the places of the configuration, or for the file `path` of a rule; into the open
- * array of `json`, or as text when that is NULL.  How many files have some. */
-struct json;
-int cli_waiting_all(const struct config *c, struct json *json);
-int cli_waiting_for(const struct rule *rule, const char *path, struct json *json);
-
-/* ---- cli_util ---- */
-
-/* "fastwrite VERB: text" on stderr. */
-void cli_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* The verb that cli_error names. */
-void cli_set_verb(const char *verb);
-
-/* Absolute path of program `name` as execvp would find it into out[PATH_MAX].  0, -ENOENT, or -EACCES when
- * something by that name is there and cannot be executed. */
-int cli_find_program(const char *name, char *out);
-
-/* `path` made absolute and canonical into out[PATH_MAX]; its last component need not exist.  0 or -errno. */
-int cli_canonical(const char *path, char *out);
-
-/* Names in a form that cannot steer a terminal: control bytes as '?'. */
-void cli_put_name(FILE *out, const char *name);
-
-/* JSON writing: commas and quotes are taken care of.  key = NULL inside arrays and at the top. */
-struct json {
-	FILE *out;
-	unsigned depth;
-	bool comma;
-};
-void json_open(struct json *j, const char *key, char bracket);      /* '{' or '[' */
-void json_close(struct json *j, char bracket);                      /* '}' or ']'; ends the line at the top */
-void json_text(struct json *j, const char *key, const char *value); /* NULL = null */
-void json_number(struct json *j, const char *key, long long value);
-void json_bool(struct json *j, const char *key, bool value);
-
-/* ---- cli_settings: options that several verbs share, and the configuration they lead to ---- */
+/* ---- settings.c: options that several verbs share, and the configuration they lead to ---- */
 
 /* -c FILE, -p GLOBS, -o KEY=VALUE: set the FASTWRITE_ variables of this process. */
 extern const struct argp cli_settings_argp;
 /* One of them was given. */
 extern bool cli_settings_given;
 
-/* Loads the configuration from the environment; prints the error line.  NULL on failure. */
+/* Loads the configuration from the environment.  NULL when it is wrong; the first prints why. */
 const struct config *cli_load_config(void);
-
-/* Says what of the rules may not have been meant; `descriptors`: of this process's standard descriptors, too. */
-void cli_say_doubts(const struct config *c, bool descriptors);
-
-/* The same as cli_load_config, without a word. */
 const struct config *cli_load_config_quietly(void);
 
-/* True when there is a configuration, it is right, and says stdio = off.  Prints nothing. */
+/* FASTWRITE_ON_ERROR = stop, also when another variable is wrong.  Prints nothing. */
+bool cli_stops_on_error(void);
+
+/* There are rules, and stdio = off.  Prints nothing. */
 bool cli_streams_off(void);
 
-/* "default", "environment", "FILE:LINE" into buf; returns buf. */
-const char *cli_origin(const struct config *c, const struct rule *rule, enum config_key key, char *buf,
-                       size_t size);
+/* Prints probable mistakes; `descriptors`: also those of this process's standard descriptors. */
+void cli_say_notices(const struct config *c, bool descriptors);
 
-/* The settings of a rule, one line a key / one member a key. */
+/* "default", "environment", "FILE:LINE" into buf; returns buf. */
+const char *cli_origin(const struct config *c, struct config_origin origin, char *buf, size_t size);
+
+/* The settings of a rule, a line or a member for each key. */
 void cli_print_settings(const struct config *c, const struct rule *rule);
 void cli_json_settings(struct json *j, const struct config *c, const struct rule *rule);
 
-/* ---- cli_probe ---- */
-
-/* Measures in `dir` what each way to make 4 KiB durable costs, and prints it: as text, or as an object into j. */
-int cli_probe(const char *dir, struct json *j);
-
-/* ---- cli_elf: what kind of program a file is ---- */
+/* ---- elf.c: what kind of program a file is ---- */
 
 enum program_kind {
 	PROGRAM_DYNAMIC, /* ELF of this machine with a dynamic loader */
 	PROGRAM_STATIC,
 	PROGRAM_FOREIGN, /* ELF of another machine or word size */
 	PROGRAM_SCRIPT,  /* begins with "#!" */
-	PROGRAM_OTHER,   /* nothing of these */
+	PROGRAM_OTHER,   /* none of these */
 	PROGRAM_BROKEN,  /* an ELF file that contradicts itself */
 };
 
@@ -139,27 +114,58 @@ struct program {
 	bool go;
 	bool musl;
 	bool raised;     /* setuid, setgid or with file capabilities */
-	bool privileged; /* the same, and it takes effect for the caller */
+	bool privileged; /* the same, and it raises the caller's privileges */
 	bool libaio;
 	bool liburing;
-	bool io_uring_code; /* it seems to make an io_uring by machine instructions of its own */
 };
-
-/* cli_code: does this machine code seem to make an io_uring without a library? */
-bool code_makes_io_uring(const unsigned char *code, size_t size);
 
 /* 0 or -errno when the file cannot be read. */
 int program_inspect(const char *path, struct program *out);
 
-/* True when the kernel would not find the interpreter of a program, script or ELF file, which is then in out[PATH_MAX];
- * its error says that of the program. */
+/*
+ * True when the interpreter of a script or an ELF file does not exist; its name is then in out[PATH_MAX]. 
+ * (The kernel's error reads as if the program did not exist.)
+ */
 bool program_lacks_interpreter(const char *path, char *out);
 
-/* Can libfastwrite.so work in it?  NULL, or why not; a static text that follows "NAME: ". */
+/* Why libfastwrite.so cannot work in it, a text that follows "NAME: "; NULL when it can. */
 const char *program_obstacle(const struct program *p);
 
-/* Follows scripts to the ELF file that the kernel will start (an interpreter, env's argument).  path[PATH_MAX]
- * is replaced by it.  0 or -errno. */
+/*
+ * Follows scripts to the ELF file that the kernel will start: the interpreter, or the program that env
+ * starts. path[PATH_MAX] is replaced by it.  0 or -errno.
+ */
 int program_resolve(char *path, struct program *out);
+
+/* ---- util.c ---- */
+
+/* "fastwrite VERB: text" on standard error. */
+void cli_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* The verb that cli_error names. */
+void cli_set_verb(const char *verb);
+
+/*
+ * Path of program `name` as execvp would find it, canonical, into out[PATH_MAX].  0, -ENOENT, or -EACCES when
+ * there is something by that name that cannot be executed.
+ */
+int cli_find_program(const char *name, char *out);
+
+/* `path` made canonical into out[PATH_MAX]; its last component need not exist.  0 or -errno. */
+int cli_canonical(const char *path, char *out);
+
+/* A name that cannot steer a terminal: control bytes as '?'. */
+void cli_put_name(FILE *out, const char *name);
+
+/* JSON.  Commas and quotes are taken care of.  key = NULL inside arrays and at the top. */
+struct json {
+	FILE *out;
+	unsigned depth;
+	bool comma;
+};
+void json_open(struct json *j, const char *key, char bracket);      /* '{' or '[' */
+void json_close(struct json *j, char bracket);                      /* '}' or ']'; ends the line at the top */
+void json_text(struct json *j, const char *key, const char *value); /* NULL = null */
+void json_number(struct json *j, const char *key, long long value);
+void json_bool(struct json *j, const char *key, bool value);
 
 #endif

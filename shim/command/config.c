@@ -1,54 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-/* cli_config: `fastwrite config`: the settings in force per rule, and where each comes from. */
+/* config: `fastwrite config`, the settings in force for each rule and where each comes from. */
 #include "command/command.h"
 
-#include <string.h>
-
 static const char doc[] =
-	"Prints the settings in force for every rule and where each value comes from: a built-in default, "
-	"the "
-	"environment, or a line of the configuration file.\n"
-	"\v"
-	"--probe measures what making 4 KiB durable costs by each method, in DIRECTORY or in the directory of "
-	"every rule; it takes about two seconds for each and writes some megabytes there.\n"
-	"\n"
-	"Exit status: 0 the configuration is right, 1 a directory cannot be probed, 2 the configuration is wrong (one "
-	"line on standard error says what).";
-
-struct config_args {
-	bool as_json;
-	bool probe;
-	const char *dir; /* to probe, NULL = those of the rules */
-};
+	"Prints the settings in force for every rule, and where each value comes from: a built-in default, "
+	"the environment, or a line of the configuration file.\n"
+	"\vExit status: 0 the configuration is valid; 2 it is not, and one line on standard error says why.";
 
 static const struct argp_option options[] = {
 	{"json", 'j', NULL, 0, "Print JSON", 0},
-	{"probe", 'P', NULL, 0, "Measure the methods of sync", 0},
 	{0},
 };
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
-	struct config_args *args = state->input;
+	bool *as_json = state->input;
 
 	switch (key) {
-	case ARGP_KEY_INIT: return 0;
-	case 'j': args->as_json = true; return 0;
-	case 'P': args->probe = true; return 0;
-	case ARGP_KEY_ARG:
-		if (args->dir != NULL)
-			argp_error(state, "unexpected argument \"%s\"", arg);
-		args->dir = arg;
-		return 0;
-	case ARGP_KEY_END:
-		if (args->dir != NULL && !args->probe)
-			argp_error(state, "unexpected argument \"%s\"", args->dir);
-		return 0;
+	case 'j': *as_json = true; return 0;
+	case ARGP_KEY_ARG: argp_error(state, "unexpected argument \"%s\"", arg); return 0;
 	default: return ARGP_ERR_UNKNOWN;
 	}
 }
-
-static const char *const log_names[] = {"off", "error", "warn", "info", "debug"};
 
 static const char *stats_text(const struct config *c)
 {
@@ -57,23 +30,23 @@ static const char *stats_text(const struct config *c)
 
 static void print_text(const struct config *c)
 {
-	printf("file    %s\n", c->file[0] != '\0' ? c->file : "none (FASTWRITE_CONFIG)");
-	printf("strict  %d\nlog     %s\nstats   %s\n", c->strict, log_names[c->log], stats_text(c));
-	printf("inherit %d (", c->inherit);
-	if (c->inherit_line != 0)
-		printf("%s:%u)\n", c->file, c->inherit_line);
-	else
-		printf("%s)\n", config_source_name(c->inherit_source));
+	char origin[PATH_MAX + 32];
+
+	printf("file     %s\n", c->file[0] != '\0' ? c->file : "none (FASTWRITE_CONFIG)");
+	printf("on_error %s\n", config_word(KEY_ON_ERROR, c->on_error));
+	printf("log      %s\n", config_word(KEY_LOG, c->log));
+	printf("stats    %s\n", stats_text(c));
+	printf("inherit  %s (%s)\n", config_word(KEY_INHERIT, c->inherit),
+	       cli_origin(c, c->origin[KEY_INHERIT], origin, sizeof(origin)));
 	if (c->rule_count == 0)
 		printf("\nno rule: nothing is staged; set FASTWRITE_PATHS or FASTWRITE_CONFIG\n");
 	for (uint32_t r = 0; r < c->rule_count; r++) {
 		const struct rule *rule = &c->rules[r];
 
-		printf("\nrule %s", rule->name);
-		if (rule->paths_line != 0)
-			printf(" (%s:%u)\n", c->file, rule->paths_line);
-		else
-			printf(" (FASTWRITE_PATHS)\n");
+		printf("\nrule %s (%s)\n", rule->name,
+		       rule->paths_origin.source == SOURCE_ENV
+		               ? "FASTWRITE_PATHS"
+		               : cli_origin(c, rule->paths_origin, origin, sizeof(origin)));
 		for (uint32_t i = 0; i < rule->pattern_count; i++)
 			printf("  %-14s %s%s\n", i == 0 ? "paths" : "", rule->patterns[i].exclude ? "!" : "",
 			       rule->patterns[i].glob);
@@ -81,36 +54,15 @@ static void print_text(const struct config *c)
 	}
 }
 
-/* Rules may share a directory. */
-static bool prefix_seen(const struct config *c, uint32_t r)
-{
-	for (uint32_t i = 0; i < r; i++)
-		if (strcmp(c->rules[i].prefix, c->rules[r].prefix) == 0)
-			return true;
-	return false;
-}
-
-static int probe(const struct config *c, const struct config_args *args, struct json *j)
-{
-	int status = CLI_OK;
-
-	if (args->dir != NULL)
-		return cli_probe(args->dir, j);
-	for (uint32_t r = 0; r < c->rule_count; r++)
-		if (!prefix_seen(c, r) && cli_probe(c->rules[r].prefix, j) != CLI_OK)
-			status = CLI_FAILED;
-	return status;
-}
-
-static int print_json(const struct config *c, const struct config_args *args)
+static void print_json(const struct config *c)
 {
 	struct json j = {.out = stdout};
-	int status = CLI_OK;
 
 	json_open(&j, NULL, '{');
 	json_text(&j, "file", c->file[0] != '\0' ? c->file : NULL);
-	json_bool(&j, "strict", c->strict);
-	json_text(&j, "log", log_names[c->log]);
+	json_text(&j, "on_error", config_word(KEY_ON_ERROR, c->on_error));
+	json_bool(&j, "strict", c->on_error == ON_ERROR_STOP); /* its old name */
+	json_text(&j, "log", config_word(KEY_LOG, c->log));
 	json_text(&j, "stats", stats_text(c));
 	json_bool(&j, "inherit", c->inherit);
 	json_open(&j, "rules", '[');
@@ -119,8 +71,8 @@ static int print_json(const struct config *c, const struct config_args *args)
 
 		json_open(&j, NULL, '{');
 		json_text(&j, "name", rule->name);
-		if (rule->paths_line != 0)
-			json_number(&j, "line", rule->paths_line);
+		if (rule->paths_origin.line != 0)
+			json_number(&j, "line", rule->paths_origin.line);
 		json_text(&j, "prefix", rule->prefix);
 		json_open(&j, "paths", '[');
 		for (uint32_t i = 0; i < rule->pattern_count; i++) {
@@ -134,35 +86,26 @@ static int print_json(const struct config *c, const struct config_args *args)
 		json_close(&j, '}');
 	}
 	json_close(&j, ']');
-	if (args->probe) {
-		json_open(&j, "probe", '[');
-		status = probe(c, args, &j);
-		json_close(&j, ']');
-	}
 	json_close(&j, '}');
-	return status;
 }
 
 int cli_config(int argc, char **argv)
 {
 	static const struct argp_child children[] = {{&cli_settings_argp, 0, NULL, 0}, {0}};
 	static const struct argp argp = {
-		.options = options,
-		.parser = parse,
-		.args_doc = "[DIRECTORY]",
-		.doc = doc,
-		.children = children,
-	};
-	struct config_args args = {0};
+		.options = options, .parser = parse, .doc = doc, .children = children};
+	bool as_json = false;
 
-	if (argp_parse(&argp, argc, argv, 0, NULL, &args) != 0)
+	if (argp_parse(&argp, argc, argv, 0, NULL, &as_json) != 0)
 		return CLI_USAGE;
 	const struct config *c = cli_load_config();
 	if (c == NULL)
 		return CLI_USAGE;
-	if (args.as_json)
-		return print_json(c, &args);
-	cli_say_doubts(c, false);
-	print_text(c);
-	return args.probe ? probe(c, &args, NULL) : CLI_OK;
+	if (as_json) {
+		print_json(c);
+	} else {
+		cli_say_notices(c, false);
+		print_text(c);
+	}
+	return CLI_OK;
 }

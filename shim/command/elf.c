@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * cli_elf: what kind of program a file is, and whether a preloaded library can work in it.  The file is
- * somebody else's: every offset in it is checked before it is followed.
+ * elf: what kind of program a file is, and whether a preloaded library can work in it.  The file is
+ * untrusted: every offset in it is checked before it is followed.
  */
 #include "command/command.h"
 
@@ -29,7 +29,7 @@ struct image {
 	const Elf64_Phdr *segments;
 };
 
-/* `length` bytes at `offset`, or NULL when the file does not have them all. */
+/* `length` bytes at `offset`, or NULL when they reach beyond the file. */
 static const void *at(const struct image *image, uint64_t offset, uint64_t length)
 {
 	if (offset > image->size || length > image->size - offset)
@@ -87,27 +87,6 @@ static void read_needed(const struct image *image, const Elf64_Phdr *segment, st
 	}
 }
 
-/* Go leaves a note of its own in every binary. */
-static bool has_go_note(const struct image *image, const Elf64_Phdr *segment)
-{
-	uint64_t done = 0;
-
-	while (segment->p_filesz - done >= sizeof(Elf64_Nhdr)) {
-		const Elf64_Nhdr *note = at(image, segment->p_offset + done, sizeof(*note));
-		if (note == NULL || (uintptr_t)note % _Alignof(Elf64_Nhdr) != 0)
-			return false;
-		uint64_t name = (uint64_t)(note->n_namesz + 3ull) & ~3ull;
-		uint64_t step = sizeof(*note) + name + ((note->n_descsz + 3ull) & ~3ull);
-		const char *text = at(image, segment->p_offset + done + sizeof(*note), note->n_namesz);
-		if (text != NULL && note->n_namesz == 4 && memcmp(text, "Go\0\0", 4) == 0)
-			return true;
-		if (step > segment->p_filesz - done)
-			return false;
-		done += step;
-	}
-	return false;
-}
-
 static bool has_section(const struct image *image, const char *wanted)
 {
 	const Elf64_Ehdr *h = image->header;
@@ -157,15 +136,9 @@ static enum program_kind read_elf(struct image *image, struct program *out)
 			out->musl = out->musl || strstr(loader, "ld-musl") != NULL;
 		} else if (s->p_type == PT_DYNAMIC) {
 			read_needed(image, s, out);
-		} else if (s->p_type == PT_LOAD && (s->p_flags & PF_X) != 0) {
-			const unsigned char *code = at(image, s->p_offset, s->p_filesz);
-			if (code != NULL && code_makes_io_uring(code, s->p_filesz))
-				out->io_uring_code = true;
-		} else if (s->p_type == PT_NOTE) {
-			out->go = out->go || has_go_note(image, s);
 		}
 	}
-	out->go = out->go || has_section(image, ".go.buildinfo");
+	out->go = has_section(image, ".go.buildinfo");
 	return kind;
 }
 
@@ -191,8 +164,9 @@ static enum program_kind read_script(const struct image *image, struct program *
 	return length > 0 ? PROGRAM_SCRIPT : PROGRAM_OTHER;
 }
 
-/* Does the kernel raise privileges for it, so that the loader ignores LD_PRELOAD?  Not when they are raised to
- * what the caller has anyway. */
+/*
+ * The loader ignores LD_PRELOAD when the kernel raises privileges, but not when the caller has them anyway.
+ */
 static void read_privileges(int fd, const struct stat *st, struct program *out)
 {
 	bool setuid = (st->st_mode & S_ISUID) != 0;
@@ -238,33 +212,23 @@ int program_inspect(const char *path, struct program *out)
 
 const char *program_obstacle(const struct program *p)
 {
-	switch (p->kind) {
-	case PROGRAM_STATIC:
-		if (p->go)
-			return "a Go program, statically linked: it makes system calls by itself and loads "
-			       "no library, "
-			       "so that nothing can be preloaded";
+	if (p->kind == PROGRAM_BROKEN)
+		return "a damaged ELF file";
+	if (p->kind == PROGRAM_FOREIGN)
+		return "built for another machine or word size than libfastwrite.so, which its loader leaves "
+		       "out; use a build for this machine";
+	if (p->go)
+		return "a Go program: it makes system calls itself instead of calling the C library, so that "
+		       "its writes are not seen";
+	if (p->kind == PROGRAM_STATIC)
 		return "statically linked: it loads no library, so that nothing can be preloaded; use a "
 		       "dynamically linked build";
-	case PROGRAM_FOREIGN:
-		return "built for another machine or word size than libfastwrite.so, which the loader then "
-		       "leaves "
-		       "out; use a build for this machine";
-	case PROGRAM_BROKEN: return "a damaged ELF file";
-	default: break;
-	}
-	if (p->go)
-		return "a Go program: it makes system calls by itself instead of calling the C library, so "
-		       "that its "
-		       "writes are not seen";
 	if (p->privileged)
 		return "setuid, setgid or with file capabilities: the loader ignores LD_PRELOAD for it; run "
-		       "it "
-		       "without the raised privileges, or as the user it switches to";
+		       "it without the raised privileges, or as the user it switches to";
 	if (p->musl)
 		return "linked with musl instead of glibc: libfastwrite.so cannot be loaded into it; use a "
-		       "glibc "
-		       "build";
+		       "glibc build";
 	return NULL;
 }
 

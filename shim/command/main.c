@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* cli_main: `fastwrite VERB ...`. */
+/* main: `fastwrite VERB ...`. */
 #include "command/command.h"
 
 #include "base/kill.h"
@@ -25,21 +25,20 @@ static const struct verb verbs[] = {
 };
 
 static const char doc[] =
-	"Runs programs with their small writes staged in memory and written in large blocks, and looks after "
-	"what they left.\n"
-	"\v"
-	"Verbs:\n"
-	"  run      run a program under libfastwrite.so; recovers after any death of it\n"
-	"  recover  bring bytes that a dead program left in staging into its files\n"
-	"  status   what the running programs stage and write\n"
-	"  config   the settings in force, and where each comes from\n"
+	"Runs programs with their small writes staged in memory and written in large blocks, and recovers "
+	"what they leave behind when they are killed.\n"
+	"\vVerbs:\n"
+	"  run      run a program with libfastwrite.so; recover if it is killed\n"
+	"  recover  write the staged bytes of dead programs to their files\n"
+	"  status   show what the running programs stage and write\n"
+	"  config   show the settings in force, and where each comes from\n"
 	"  check    can it work for this program?  which rule applies to this file?\n"
 	"\n"
-	"`fastwrite help VERB' or `fastwrite VERB --help' says more.  Files are chosen by FASTWRITE_PATHS or by the file that "
-	"FASTWRITE_CONFIG names; without either nothing is staged.\n"
+	"`fastwrite help VERB' or `fastwrite VERB --help' says more.  FASTWRITE_PATHS, or the file that "
+	"FASTWRITE_CONFIG names, selects the files to stage; without either nothing is staged.\n"
 	"\n"
-	"Exit status: 0 done, 1 something failed, 2 wrong usage or configuration, 3 no rule applies (check); "
-	"run: that of the program.";
+	"Exit status: 0 done, 1 something failed, 2 wrong usage or configuration, 3 no rule applies "
+	"(check); run: that of the program.";
 
 struct main_args {
 	const struct verb *verb;
@@ -57,12 +56,12 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 				args->verb = &verbs[i];
 		}
 		if (args->verb == NULL)
-			argp_error(
-				state,
-				"unknown verb \"%s\"; allowed: run, recover, status, config, check, help, version",
-				arg);
+			argp_error(state,
+			           "unknown verb \"%s\"; allowed: run, recover, status, config, check, help, "
+			           "version",
+			           arg);
 		args->at = state->next - 1;
-		state->next = state->argc; /* the rest is the verb's */
+		state->next = state->argc; /* the rest is for the verb */
 		return 0;
 	case ARGP_KEY_NO_ARGS:
 		argp_error(state,
@@ -72,7 +71,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	}
 }
 
-/* `help', `help VERB' and `version' for those who look for words. */
+/* `help', `help VERB' and `version' as words. */
 static void words_to_options(int argc, char **argv)
 {
 	static char help[] = "--help", version[] = "--version";
@@ -104,7 +103,7 @@ int main(int argc, char **argv)
 	snprintf(name, sizeof(name), "fastwrite %s", args.verb->name);
 	argv[args.at] = name;
 #ifdef FASTWRITE_DEBUG
-	/* of `run', the step is the program's */
+	/* with `run' the step is the program's */
 	if (args.verb->run == cli_recover && getenv("FASTWRITE_KILL_STEP") != NULL)
 		kill_arm(strtoul(getenv("FASTWRITE_KILL_STEP"), NULL, 10));
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* cli_recover: `fastwrite recover`: arguments and output; the work is in recover. */
+/* recover: `fastwrite recover`, arguments and output; shim/recovery does the work. */
 #include "command/command.h"
 
 #include "recovery/recover.h"
@@ -18,27 +18,25 @@ struct recover_args {
 };
 
 static const char doc[] =
-	"Brings bytes that a dead program left in staging into its files.  A PATH is an arena file, a "
-	"staging directory (.fastwrite), a directory that has one, or a file beside which there is one.  "
-	"What is staged for PATH in a directory above it is named, and is a failure: recover that one.  "
-	"Nothing is searched for below.  Arenas of running programs are left alone.  It may be interrupted "
+	"Writes the staged bytes of dead programs to their files.  A PATH is an arena file, a staging "
+	"directory (.fastwrite), a directory that has one, or a file beside one.  Bytes for PATH in a "
+	"staging directory above it are named, and count as a failure: recover that directory.  Directories "
+	"below PATH are not searched.  Arenas of running programs are left alone.  It may be interrupted "
 	"and run again.\n"
-	"With --all, or a configuration instead of a PATH, every place is looked at where programs may have "
-	"staged under that configuration.\n"
-	"\v"
-	"What happens to an arena or file: live (in use, left alone), recovered, nothing (all bytes were "
-	"there), "
-	"orphaned (the file is gone; its bytes are kept under .fastwrite/orphans/), aside (the file was "
-	"changed after the program died, or its bytes may be older than what was synced: they are kept under "
-	".fastwrite/aside/ and written with --force), failed.\n"
+	"With --all, or with a configuration instead of a PATH, it looks at every place where programs may "
+	"have staged under that configuration.\n"
+	"\vThe result for each arena or file: live (in use, left alone), recovered, nothing (no byte was "
+	"missing), orphaned (the file is gone; its bytes are kept under .fastwrite/orphans/), aside (the "
+	"file was changed after the program died, or the bytes may be older than what was synced; they are "
+	"kept under .fastwrite/aside/, and --force writes them), failed.\n"
 	"\n"
-	"Exit status: 0 done or nothing to do (also when bytes of another boot that no sync covered are put "
-	"aside), 1 something failed or is put aside, 2 wrong usage.";
+	"Exit status: 0 done, or nothing to do, or only bytes of an earlier boot that no sync covered were "
+	"put aside; 1 something failed or was put aside; 2 wrong usage.";
 
 static const struct argp_option options[] = {
-	{"all", 'a', NULL, 0,
-         "Look at every place that the configuration (FASTWRITE_CONFIG, FASTWRITE_PATHS) names", 0},
-	{"force", 'f', NULL, 0, "Write what was put aside, too, over what the file has now", 0},
+	{"all", 'a', NULL, 0, "Look at every place of the configuration (FASTWRITE_CONFIG, FASTWRITE_PATHS)",
+         0},
+	{"force", 'f', NULL, 0, "Also write what was put aside, over what the file has now", 0},
 	{"dry-run", 'n', NULL, 0, "Say what would be done, change nothing", 0},
 	{"json", 'j', NULL, 0, "Print JSON", 0},
 	{"quiet", 'q', NULL, 0, "Print failures only", 0},
@@ -63,49 +61,20 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case ARGP_KEY_END:
 		args->all |= args->count == 0 && cli_settings_given;
 		if (args->count == 0 && !args->all)
-			argp_error(
-				state,
-				"a PATH is missing: an arena, a directory, or a file that was written to; or "
-				"--all");
+			argp_error(state,
+			           "a PATH is missing: an arena, a directory or a file that was written to; "
+			           "or --all");
 		if (args->count > 0 && (args->all || cli_settings_given))
-			argp_error(state, "a PATH and a configuration: only one of them says where to look");
+			argp_error(state, "give a PATH or a configuration, not both");
 		return 0;
 	default: return ARGP_ERR_UNKNOWN;
 	}
-}
-
-int cli_recover_path(const char *path, const struct recover_options *opt, struct recover_report *total)
-{
-	struct recover_report one = {0};
-	int rc = recover_path(path, opt, &one);
-
-	total->arenas += one.arenas;
-	total->live += one.live;
-	total->recovered += one.recovered;
-	total->aside += one.aside;
-	total->unsynced += one.unsynced;
-	total->orphans += one.orphans;
-	total->failed += one.failed;
-	total->bytes += one.bytes;
-	return rc == -ENODATA ? 0 : rc;
 }
 
 struct output {
 	const struct recover_args *args;
 	struct json *json;
 };
-
-const char *cli_recover_detail(const struct recover_event *e, char *buf)
-{
-	const char *slash = strrchr(e->arena, '/');
-
-	if (strcmp(e->action, "orphaned") != 0 || e->detail[0] == '/' || slash == NULL)
-		snprintf(buf, PATH_MAX, "%s", e->detail);
-	else
-		snprintf(buf, PATH_MAX, "%.*s/%s%s", (int)(slash - e->arena), e->arena,
-		         strncmp(e->detail, "orphans/", 8) == 0 ? "" : "orphans/", e->detail);
-	return buf;
-}
 
 static void on_event(void *ctx, const struct recover_event *e)
 {
@@ -144,23 +113,7 @@ static void on_event(void *ctx, const struct recover_event *e)
 	fputc('\n', out);
 }
 
-const char *cli_recover_reason(int rc)
-{
-	switch (-rc) {
-	case ENOENT: return "no such file or directory; nothing was recovered";
-	case EACCES:
-	case EPERM:
-		return "permission is missing; run it as the owner of the staging, or as root.  Others must not be "
-		       "able to write to its directory (chmod go-w)";
-	case ENOTDIR:
-	case ELOOP:
-		return "the staging directory is not a directory (a link, perhaps); nothing was recovered";
-	case EINVAL: return "not an arena, a directory or a file that was staged";
-	default: return strerror(-rc);
-	}
-}
-
-/* Those that are not 0; false when all are. */
+/* The counts that are not 0; false when all are 0. */
 static bool print_counts(const struct recover_report *r)
 {
 	const struct {
@@ -230,8 +183,8 @@ int cli_recover(int argc, char **argv)
 	if (args.all && (config = cli_load_config()) == NULL)
 		return CLI_USAGE;
 	if (args.all && config->rule_count == 0) {
-		cli_error(
-			"no rule says where to look; set FASTWRITE_CONFIG or FASTWRITE_PATHS, or give --config or --paths");
+		cli_error("no rule says where to look; give --config or --paths, or set FASTWRITE_CONFIG or "
+		          "FASTWRITE_PATHS");
 		return CLI_USAGE;
 	}
 	struct output output = {&args, args.as_json ? &json : NULL};

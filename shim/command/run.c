@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * cli_run: `fastwrite run CMD`: starts the program with the library preloaded, stands between it and the
- * signals, and recovers after its death, whichever it was.
+ * run: `fastwrite run CMD` starts the program with the library preloaded, passes signals on to it, and
+ * recovers after its death.
  */
 #include "command/command.h"
 
@@ -19,33 +19,32 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { OPTION_STATS = 0x100, OPTION_STRICT };
+enum { OPTION_STATS = 0x100, OPTION_ON_ERROR, OPTION_STRICT };
 
 struct run_args {
-	bool strict;
+	bool stop_on_error;
 	bool verbose;
 	char **command;
 };
 
 static const char doc[] =
-	"Runs CMD with libfastwrite.so preloaded and recovers what it left in staging when it dies, however "
-	"it "
-	"dies.\n"
-	"\v"
-	"Signals sent to `fastwrite run' are passed on to CMD.  A program in which nothing can be preloaded "
-	"(static, setuid, Go, musl, 32 bit) runs as it is, with a warning; with --strict it is not started.\n"
+	"Runs CMD with libfastwrite.so preloaded.  When a signal kills CMD, its staged bytes are "
+	"recovered.\n"
+	"\vSignals sent to `fastwrite run' are passed on to CMD.  A program in which nothing can be "
+	"preloaded (static, setuid, Go, musl, 32 bit) runs as it is, with a warning; with --on-error=stop "
+	"it is not started.\n"
 	"\n"
 	"Exit status: that of CMD; when a signal ended CMD, the same signal ends `fastwrite run' (128 + its "
-	"number "
-	"in a shell).  125 fastwrite itself failed or refused, 126 CMD cannot be executed, 127 CMD was not "
-	"found, "
-	"2 wrong usage.";
+	"number in a shell).  125 fastwrite itself failed or refused, 126 CMD cannot be executed, 127 CMD "
+	"was not found, 2 wrong usage.";
 
 static const struct argp_option options[] = {
 	{"stats", OPTION_STATS, "FILE", OPTION_ARG_OPTIONAL, "Print counters at exit (FASTWRITE_STATS)", 1},
-	{"strict", OPTION_STRICT, NULL, 0,
-         "Do not start CMD when the configuration is wrong or preloading cannot work (FASTWRITE_STRICT=1)",
+	{"on-error", OPTION_ON_ERROR, "warn|stop", 0,
+         "What to do when the configuration is wrong or nothing can be preloaded: start CMD without the "
+         "library, or do not start it (FASTWRITE_ON_ERROR)",
          1},
+	{"strict", OPTION_STRICT, NULL, OPTION_HIDDEN, NULL, 1}, /* its old name */
 	{"verbose", 'v', NULL, 0, "Say what recovery did even when it had nothing to do", 1},
 	{0},
 };
@@ -69,11 +68,19 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 	switch (key) {
 	case OPTION_STATS: set_stats(arg, state); return 0;
-	case OPTION_STRICT: setenv("FASTWRITE_STRICT", "1", 1); return 0;
+	case OPTION_STRICT:
+		cli_error("--strict is the old name of --on-error=stop; it still works");
+		setenv("FASTWRITE_ON_ERROR", "stop", 1);
+		return 0;
+	case OPTION_ON_ERROR:
+		if (strcmp(arg, "warn") != 0 && strcmp(arg, "stop") != 0)
+			argp_error(state, "--on-error=%s: allowed: warn, stop", arg);
+		setenv("FASTWRITE_ON_ERROR", arg, 1);
+		return 0;
 	case 'v': args->verbose = true; return 0;
 	case ARGP_KEY_ARG:
 		args->command = state->argv + state->next - 1;
-		state->next = state->argc; /* the rest is the program's */
+		state->next = state->argc; /* the rest is for the program */
 		return 0;
 	case ARGP_KEY_NO_ARGS:
 		argp_error(state, "a program is missing: fastwrite run [OPTION...] [--] CMD [ARGUMENT...]");
@@ -84,7 +91,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 /* ---- the library ---- */
 
-/* The first candidate that is there; out[PATH_MAX]. */
+/* The first candidate that exists into out[PATH_MAX]. */
 static bool find_library(char *out)
 {
 	static const char *const beside[] = {"libfastwrite.so", "../lib/libfastwrite.so"};
@@ -96,9 +103,8 @@ static bool find_library(char *out)
 	if (given != NULL && *given != '\0') {
 		if (realpath(given, out) != NULL && access(out, R_OK) == 0)
 			return true;
-		cli_error(
-			"FASTWRITE_LIB = \"%s\": cannot be read: %m; the path of libfastwrite.so is allowed",
-			given);
+		cli_error("FASTWRITE_LIB = \"%s\": cannot be read: %m; give the path of libfastwrite.so",
+		          given);
 		return false;
 	}
 	ssize_t n = readlink("/proc/self/exe", own, sizeof(own) - 1);
@@ -115,20 +121,19 @@ static bool find_library(char *out)
 		if (realpath(places[i], out) != NULL && access(out, R_OK) == 0)
 			return true;
 	}
-	cli_error("libfastwrite.so was found neither beside the command nor in /usr/local/lib or /usr/lib; "
-	          "name it "
+	cli_error("libfastwrite.so is neither beside the command nor in /usr/local/lib or /usr/lib; name it "
 	          "with FASTWRITE_LIB=/path/libfastwrite.so");
 	return false;
 }
 
 /*
- * The loaders of both C libraries read LD_PRELOAD.  musl's ends a program when it can open a library that was built for
- * glibc.  It does not fill in $LIB, and passes over a path that does not exist: with $LIB in it, programs of musl start,
- * and pass the entry on to those of glibc.
+ * Both C libraries' loaders read LD_PRELOAD.  musl's ends a program when it can open a library that was built
+ * for glibc, but it passes over a path that does not exist, and does not fill in $LIB.  So an entry with $LIB
+ * in it lets programs of musl start, and they pass it on to programs of glibc.
  */
 #define GLIBC_ONLY "/$LIB/../../../../../.."
 
-/* Does that lead to the root directory here?  It does when our own C library is found there. */
+/* Does that lead to the root directory?  Only if our own C library is found that way. */
 static bool can_hide_from_musl(void)
 {
 	void *libc = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
@@ -144,17 +149,17 @@ static bool can_hide_from_musl(void)
 	return found != NULL;
 }
 
-/* `list` behind its first entry when that is `entry`, else `list`. */
+/* `list` without its first entry when that is `entry`. */
 static const char *behind_first(const char *list, const char *entry)
 {
 	size_t length = strlen(entry);
 
 	if (strncmp(list, entry, length) != 0 || strchr(": ", list[length]) == NULL)
-		return list; /* strchr also takes the end */
+		return list; /* strchr finds the terminating NUL, too */
 	return list + length + strspn(list + length, ": ");
 }
 
-/* Puts the library in front of LD_PRELOAD, but for a program that it would keep from starting, or disturb. */
+/* Puts the library in front of LD_PRELOAD, except for a program that would not start with it. */
 static bool set_preload(const struct program *p)
 {
 	char library[PATH_MAX];
@@ -166,9 +171,10 @@ static bool set_preload(const struct program *p)
 	if (!find_library(library))
 		return false;
 	if (strpbrk(library, ": ") != NULL) {
-		cli_error("%s: the loader cannot preload from a path with a blank or ':'; move it or link to "
-		          "it",
-		          library);
+		cli_error(
+			"%s: the loader cannot preload from a path with a blank or ':'; move the library or "
+			"link to it",
+			library);
 		return false;
 	}
 	snprintf(entry, sizeof(entry), "%s%s", hides ? GLIBC_ONLY : "", library);
@@ -184,8 +190,10 @@ static bool set_preload(const struct program *p)
 
 /* ---- before the start ---- */
 
+#define NOT_STARTED "not started (FASTWRITE_ON_ERROR = stop)"
+
 /* 0, or the exit status with which to refuse. */
-static int check_program(const char *name, bool strict, struct program *p)
+static int check_program(const char *name, bool stop_on_error, struct program *p)
 {
 	char path[PATH_MAX];
 	char interpreter[PATH_MAX];
@@ -207,11 +215,11 @@ static int check_program(const char *name, bool strict, struct program *p)
 	if (program_resolve(path, p) != 0 || program_obstacle(p) == NULL)
 		return 0;
 	cli_error("%s: %s", path, program_obstacle(p));
-	if (strict) {
-		cli_error("not started, since FASTWRITE_STRICT=1");
+	if (stop_on_error) {
+		cli_error(NOT_STARTED);
 		return CLI_RUN_FAILED;
 	}
-	cli_error("running it without libfastwrite.so's help");
+	cli_error("started without libfastwrite.so");
 	return 0;
 }
 
@@ -230,28 +238,28 @@ static void make_absolute(const char *variable)
 	free(path);
 }
 
-/* A wrong configuration is reported by the library in the program itself; here only what it cannot do:
- * refuse with a status of its own, and say that nothing is configured. */
-static int check_configuration(bool strict)
+/* The library reports a wrong configuration in the program.  Here only: refuse to start, notices once for the
+ * whole job, and the case that nothing is configured.  0, or the exit status. */
+static int check_configuration(bool stop_on_error)
 {
 	const char *paths = getenv("FASTWRITE_PATHS");
 	const char *file = getenv("FASTWRITE_CONFIG");
 
-	const struct config *config = strict ? cli_load_config() : cli_load_config_quietly();
+	const struct config *config = stop_on_error ? cli_load_config() : cli_load_config_quietly();
 
-	if (strict && config == NULL) {
-		cli_error("not started, since FASTWRITE_STRICT=1");
+	if (stop_on_error && config == NULL) {
+		cli_error(NOT_STARTED);
 		return CLI_RUN_FAILED;
 	}
 	if (config != NULL)
-		cli_say_doubts(config, true);
+		cli_say_notices(config, true);
 	if ((paths == NULL || *paths == '\0') && (file == NULL || *file == '\0'))
 		cli_error(
 			"no rule: nothing will be staged; set FASTWRITE_PATHS (-p) or FASTWRITE_CONFIG (-c)");
 	return 0;
 }
 
-/* The file into which the library writes the path of every arena it makes; out[PATH_MAX]. */
+/* Makes the file to which the library appends the path of every arena that it makes; out[PATH_MAX]. */
 static bool make_registry(char *out)
 {
 	const char *dir = getenv("TMPDIR");
@@ -285,7 +293,7 @@ static void signal_set(sigset_t *set)
 		sigaddset(set, s);
 }
 
-/* Starts the command; its exec error comes back through a pipe.  The pid, or -errno. */
+/* Starts the command.  The pid, or -errno; a pipe brings back the error of exec. */
 static pid_t start(char **command, const sigset_t *mask, const struct sigaction *chld)
 {
 	int report[2];
@@ -320,8 +328,10 @@ static pid_t start(char **command, const sigset_t *mask, const struct sigaction 
 	return -error;
 }
 
-/* Job control: a child stopped by the terminal stops us too, so that the shell takes over.  A plain SIGSTOP
- * does not: whoever sent it to the child continues the child, and nobody would continue us. */
+/*
+ * Job control: when the terminal stops the child we stop too, so that the shell takes over.  Not after a
+ * plain SIGSTOP: its sender continues the child only, and nobody would continue us.
+ */
 static void follow_stop(int stop_signal)
 {
 	if (stop_signal != SIGTSTP && stop_signal != SIGTTIN && stop_signal != SIGTTOU)
@@ -333,7 +343,7 @@ static void follow_stop(int stop_signal)
 	raise(SIGSTOP);
 }
 
-/* Sent by the terminal's driver to the whole foreground group: the child has it already. */
+/* The terminal sends these to the whole foreground group: the child has got them already. */
 static bool is_group_signal(int number)
 {
 	return number == SIGINT || number == SIGQUIT || number == SIGHUP || number == SIGWINCH;
@@ -353,7 +363,7 @@ static int attend(pid_t child, const sigset_t *set)
 				kill(child, info.si_signo);
 			continue;
 		}
-		/* Others than the child: what init has to reap, should we be it. */
+		/* as process 1 of a container we reap other processes, too */
 		pid_t pid;
 		while ((pid = waitpid(-1, &status, WUNTRACED | WNOHANG)) > 0) {
 			if (pid != child)
@@ -367,25 +377,6 @@ static int attend(pid_t child, const sigset_t *set)
 
 /* ---- afterwards ---- */
 
-/* True when the same has been said of this file in an earlier try. */
-static bool said_before(const struct recover_event *e)
-{
-	enum { SAID_MAX = 64 };
-	static uint64_t said[SAID_MAX];
-	static unsigned count;
-	uint64_t h = 14695981039346656037ull;
-
-	for (const char *p = e->arena; *p; p++)
-		h = (h ^ (unsigned char)*p) * 1099511628211ull;
-	for (const char *p = e->target; *p; p++)
-		h = (h ^ (unsigned char)*p) * 1099511628211ull;
-	for (unsigned i = 0; i < count && i < SAID_MAX; i++)
-		if (said[i] == h)
-			return true;
-	said[count++ % SAID_MAX] = h;
-	return false;
-}
-
 static void on_event(void *ctx, const struct recover_event *e)
 {
 	const struct run_args *args = ctx;
@@ -393,8 +384,8 @@ static void on_event(void *ctx, const struct recover_event *e)
 	const char *joint = e->detail[0] != '\0' ? ": " : "";
 	char detail[PATH_MAX];
 
-	if (strcmp(e->action, "live") == 0 || said_before(e))
-		return; /* it is tried again */
+	if (strcmp(e->action, "live") == 0)
+		return; /* tried again */
 	if (strcmp(e->action, "failed") == 0)
 		cli_error("recovery of %s failed: %s%s%s; run: fastwrite recover %s", name,
 		          strerror(-e->error), joint, e->detail, e->arena);
@@ -405,55 +396,79 @@ static void on_event(void *ctx, const struct recover_event *e)
 		cli_error("%s %s, %llu bytes", e->action, name, (unsigned long long)e->bytes);
 }
 
-/* Recovers every arena that the registry lists and that is still there; the number of those that live. */
-static uint64_t recover_once(const char *registry, struct run_args *args, uint64_t *bytes)
+/* The arenas that the registry lists, line by line. */
+struct listed {
+	const char *registry;
+	bool *done; /* by line: its process is dead, and the arena was tried */
+	size_t count;
+	struct recover_report report;
+};
+
+/* True when it need not be tried again. */
+static bool recover_arena(struct listed *l, const char *path, struct run_args *args)
 {
 	const struct recover_options opt = {.event = on_event, .ctx = args};
-	struct recover_report report = {0};
-	FILE *list = fopen(registry, "re");
+	uint64_t live = l->report.live;
+	int rc;
+
+	if (path[0] != '/' || access(path, F_OK) != 0)
+		return true;
+	rc = cli_recover_path(path, &opt, &l->report);
+	if (rc < 0 && rc != -ENOENT)
+		cli_error("cannot recover %s: %s; run: fastwrite recover %s", path, strerror(-rc), path);
+	return l->report.live == live;
+}
+
+/* Tries every arena that is not done.  Processes that live may add lines. */
+static void recover_once(struct listed *l, struct run_args *args)
+{
+	FILE *list = fopen(l->registry, "re");
 	char *line = NULL;
 	size_t size = 0;
 	ssize_t length;
 
-	while (list != NULL && (length = getline(&line, &size, list)) > 0) {
+	l->report.live = 0;
+	for (size_t i = 0; list != NULL && (length = getline(&line, &size, list)) > 0; i++) {
+		if (i == l->count) {
+			bool *grown = realloc(l->done, i + 1);
+
+			if (grown == NULL)
+				break;
+			l->done = grown;
+			l->done[l->count++] = false;
+		}
 		if (line[length - 1] == '\n')
 			line[length - 1] = '\0';
-		if (line[0] != '/' || access(line, F_OK) != 0)
-			continue;
-		int rc = cli_recover_path(line, &opt, &report);
-		if (rc < 0 && rc != -ENOENT)
-			cli_error("cannot recover %s: %s; run: fastwrite recover %s", line, strerror(-rc),
-			          line);
+		if (!l->done[i])
+			l->done[i] = recover_arena(l, line, args);
 	}
 	free(line);
 	if (list != NULL)
 		fclose(list);
-	*bytes += report.bytes;
-	return report.live;
 }
 
-/* A signal that ended CMD may have been meant for its descendants, too (the OOM killer, a container that is stopped):
- * who is about to die is waited for. */
+/* The signal that ended CMD may have been meant for its descendants, too (the OOM killer, a stopped
+ * container): wait a moment for their deaths. */
 static void recover_listed(const char *registry, struct run_args *args, bool killed)
 {
 	enum { TRIES_MAX = 100 };
 	const struct timespec nap = {.tv_nsec = 20000000};
-	uint64_t bytes = 0;
-	uint64_t live = recover_once(registry, args, &bytes);
+	struct listed l = {.registry = registry};
 
-	for (int i = 0; i < TRIES_MAX && killed && live > 0; i++) {
+	recover_once(&l, args);
+	for (int i = 0; i < TRIES_MAX && killed && l.report.live > 0; i++) {
 		nanosleep(&nap, NULL);
-		live = recover_once(registry, args, &bytes);
+		recover_once(&l, args);
 	}
 	unlink(registry);
-	if (bytes > 0)
-		cli_error("recovered %llu bytes", (unsigned long long)bytes);
+	free(l.done);
+	if (l.report.bytes > 0)
+		cli_error("recovered %llu bytes", (unsigned long long)l.report.bytes);
 	else if (args->verbose)
 		cli_error("nothing to recover");
-	if (live > 0 && (killed || args->verbose))
-		cli_error(
-			"processes that the program left go on staging; should they be killed, run: fastwrite "
-			"recover");
+	if (l.report.live > 0 && (killed || args->verbose))
+		cli_error("processes that CMD started go on staging; if they are killed, run: fastwrite "
+		          "recover");
 }
 
 /* Ends as the child did. */
@@ -464,7 +479,7 @@ static int end_like(int status)
 
 	if (WIFEXITED(status))
 		return WEXITSTATUS(status);
-	/* Its core file must not be overwritten by one of ours. */
+	/* our core file must not overwrite that of the child */
 	setrlimit(RLIMIT_CORE, &none);
 	signal(WTERMSIG(status), SIG_DFL);
 	fflush(NULL);
@@ -513,11 +528,10 @@ int cli_run(int argc, char **argv)
 		return CLI_USAGE;
 	make_absolute("FASTWRITE_CONFIG");
 	make_absolute("FASTWRITE_STATS");
-	const char *strict = getenv("FASTWRITE_STRICT");
-	args.strict = strict != NULL && strcmp(strict, "1") == 0;
-	int refused = check_program(args.command[0], args.strict, &program);
+	args.stop_on_error = cli_stops_on_error();
+	int refused = check_program(args.command[0], args.stop_on_error, &program);
 	if (refused == 0)
-		refused = check_configuration(args.strict);
+		refused = check_configuration(args.stop_on_error);
 	if (refused != 0)
 		return refused;
 	if (!set_preload(&program) || !make_registry(registry))

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* cli_settings: the configuration as the command sees it: the same environment that a program would get. */
+/* settings: the configuration as the command sees it, from the environment that a program would get. */
 #include "command/command.h"
 
-#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -25,37 +24,18 @@ static void set_config_file(const char *file, struct argp_state *state)
 	setenv("FASTWRITE_CONFIG", path, 1);
 }
 
-static void fail_unknown_key(struct argp_state *state, const char *name)
-{
-	char known[512];
-	size_t used = 0;
-
-	for (int key = 0; key < KEY_COUNT; key++)
-		used += (size_t)snprintf(known + used, sizeof(known) - used, "%s%s", key > 0 ? ", " : "",
-		                         config_key_name((enum config_key)key));
-	argp_error(state, "unknown key \"%s\"; allowed: %s", name, known);
-}
-
 static void set_key(const char *text, struct argp_state *state)
 {
-	char name[64];
-	char variable[80] = "FASTWRITE_";
+	char name[64], variable[80], known[CONFIG_ERROR_MAX];
 	const char *equals = strchr(text, '=');
-	bool found = false;
 
 	if (equals == NULL || (size_t)(equals - text) >= sizeof(name))
 		argp_error(state, "-o %s: KEY=VALUE is expected", text);
-	memcpy(name, text, (size_t)(equals - text));
-	name[equals - text] = '\0';
-	for (int key = 0; key < KEY_COUNT; key++)
-		found = found || strcmp(name, config_key_name((enum config_key)key)) == 0;
-	if (!found)
-		fail_unknown_key(state, name);
-	size_t used = strlen(variable);
-	for (const char *c = name; *c != '\0'; c++)
-		variable[used++] = (char)toupper((unsigned char)*c);
-	variable[used] = '\0';
-	setenv(variable, equals + 1, 1);
+	snprintf(name, sizeof(name), "%.*s", (int)(equals - text), text);
+	if (config_rule_key(name) < 0)
+		argp_error(state, "unknown key \"%s\"; allowed: %s", name,
+		           config_rule_keys(known, sizeof(known)));
+	setenv(config_variable(name, variable, sizeof(variable)), equals + 1, 1);
 }
 
 static const struct argp_option options[] = {
@@ -81,22 +61,24 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 const struct argp cli_settings_argp = {.options = options, .parser = parse};
 
-const struct config *cli_load_config(void)
-{
-	char error[CONFIG_ERROR_MAX];
-
-	if (config_load(&config, environ, error) != 0) {
-		cli_error("%s", error);
-		return NULL;
-	}
-	return &config;
-}
-
 const struct config *cli_load_config_quietly(void)
 {
-	char error[CONFIG_ERROR_MAX];
+	return config_load(&config, environ) == 0 ? &config : NULL;
+}
 
-	return config_load(&config, environ, error) == 0 ? &config : NULL;
+const struct config *cli_load_config(void)
+{
+	const struct config *c = cli_load_config_quietly();
+
+	if (c == NULL)
+		cli_error("%s", config.error);
+	return c;
+}
+
+bool cli_stops_on_error(void)
+{
+	cli_load_config_quietly();
+	return config.on_error == ON_ERROR_STOP;
 }
 
 bool cli_streams_off(void)
@@ -106,46 +88,23 @@ bool cli_streams_off(void)
 	return c != NULL && c->rule_count > 0 && c->rules[0].set.stdio == STDIO_OFF;
 }
 
-/* Once for each rule. */
-static void say_descriptors(const struct config *c)
+static void say_notice(void *ctx, enum log_level level, const char *text)
 {
-	bool said[CONFIG_RULES_MAX] = {0};
-	char path[PATH_MAX];
-	char text[PATH_MAX + 256];
-
-	for (int fd = 0; fd <= 2; fd++) {
-		const struct rule *rule = config_rule_of_fd(c, fd, path);
-
-		if (rule == NULL || said[rule - c->rules])
-			continue;
-		said[rule - c->rules] = true;
-		config_fd_text(fd, path, rule, text, sizeof(text));
-		cli_error("%s", text);
-	}
+	(void)ctx, (void)level;
+	cli_error("%s", text);
 }
 
-void cli_say_doubts(const struct config *c, bool descriptors)
+void cli_say_notices(const struct config *c, bool descriptors)
 {
-	char text[PATH_MAX + 256];
-
-	for (uint32_t i = 0; i < c->rule_count; i++) {
-		if (config_doubt(c, &c->rules[i], DOUBT_SEVERAL, text, sizeof(text)))
-			cli_error("%s", text);
-		if (config_doubt(c, &c->rules[i], DOUBT_MISSING, text, sizeof(text)))
-			cli_error("%s", text);
-	}
-	if (descriptors)
-		say_descriptors(c);
+	config_notices(c, descriptors, say_notice, NULL);
 }
 
-const char *cli_origin(const struct config *c, const struct rule *rule, enum config_key key, char *buf,
-                       size_t size)
+const char *cli_origin(const struct config *c, struct config_origin origin, char *buf, size_t size)
 {
-	switch (rule->source[key]) {
-	case SOURCE_FILE:
-	case SOURCE_RULE: snprintf(buf, size, "%s:%u", c->file, rule->line[key]); break;
-	default: snprintf(buf, size, "%s", config_source_name(rule->source[key]));
-	}
+	if (origin.line != 0)
+		snprintf(buf, size, "%s:%u", c->file, origin.line);
+	else
+		snprintf(buf, size, "%s", config_source_name(origin.source));
 	return buf;
 }
 
@@ -155,10 +114,9 @@ void cli_print_settings(const struct config *c, const struct rule *rule)
 		char value[PATH_MAX];
 		char origin[PATH_MAX + 32];
 
-		config_value_text(&rule->set, (enum config_key)key, value, sizeof(value));
-		cli_origin(c, rule, (enum config_key)key, origin, sizeof(origin));
-		printf("  %-14s %-12s %s\n", config_key_name((enum config_key)key),
-		       value[0] != '\0' ? value : "(beside data)", origin);
+		config_value_text(&rule->set, key, value, sizeof(value));
+		printf("  %-14s %-12s %s\n", config_key_name(key), value[0] != '\0' ? value : "(beside data)",
+		       cli_origin(c, rule->origin[key], origin, sizeof(origin)));
 	}
 }
 
@@ -166,15 +124,15 @@ void cli_json_settings(struct json *j, const struct config *c, const struct rule
 {
 	json_open(j, "settings", '{');
 	for (int key = 0; key < KEY_COUNT; key++) {
+		const struct config_origin *origin = &rule->origin[key];
 		char value[PATH_MAX];
 
-		config_value_text(&rule->set, (enum config_key)key, value, sizeof(value));
-		json_open(j, config_key_name((enum config_key)key), '{');
-		json_text(j, "value", value);
-		json_text(j, "source", config_source_name(rule->source[key]));
-		if (rule->line[key] != 0) {
+		json_open(j, config_key_name(key), '{');
+		json_text(j, "value", config_value_text(&rule->set, key, value, sizeof(value)));
+		json_text(j, "source", config_source_name(origin->source));
+		if (origin->line != 0) {
 			json_text(j, "file", c->file);
-			json_number(j, "line", rule->line[key]);
+			json_number(j, "line", origin->line);
 		}
 		json_close(j, '}');
 	}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* cli_status: `fastwrite status`: arguments and output; the reading is in status. */
+/* status: `fastwrite status`, arguments and output; recovery/status.c reads the counters. */
 #include "command/command.h"
 
 #include "recovery/status.h"
@@ -8,15 +8,13 @@
 #include <string.h>
 
 static const char doc[] =
-	"Shows every running program that stages writes: what it absorbed, flushed and synced, per file, and "
-	"why "
-	"files were written through.  Programs of other users are shown to root only.  What is staged is exact; "
-	"the counters are brought up to date with every block that is flushed.  With visibility = strict a file's "
-	"lease is \"held\" while bytes are staged, and \"busy\" while somebody else has the file open, so that it "
-	"is written through.  With a configuration (FASTWRITE_CONFIG, FASTWRITE_PATHS) also the bytes of dead programs "
-	"that wait to be recovered, by file.\n"
-	"\v"
-	"Exit status: 0 shown, also when there is none; 1 it could not be read, 2 wrong usage.";
+	"Shows every running program that stages writes: what it absorbed, flushed and synced, in all and "
+	"by file, and why files bypass staging.  Only root sees the programs of other users.  The number of "
+	"staged bytes is exact; the counters are updated whenever a block is flushed.  With visibility = "
+	"strict, a file's lease is \"held\" while bytes are staged, and \"busy\" while another process has "
+	"the file open, which then bypasses staging.  With a configuration (FASTWRITE_CONFIG, "
+	"FASTWRITE_PATHS) it also shows, by file, the bytes of dead programs that wait to be recovered.\n"
+	"\vExit status: 0 shown, also when there is none; 1 /proc could not be read; 2 wrong usage.";
 
 static const struct argp_option options[] = {
 	{"json", 'j', NULL, 0, "Print JSON", 0},
@@ -34,7 +32,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	}
 }
 
-/* With visibility = strict; NULL otherwise. */
+/* NULL unless visibility = strict. */
 static const char *lease_state(const struct status_file *f)
 {
 	if (!(f->flags & SLOT_STRICT))
@@ -70,7 +68,7 @@ static void text_arena(void *ctx, const struct status_arena *a)
 	print_counters(a->counters);
 	for (int i = 1; i < BYPASS_COUNT; i++) {
 		if (a->through[i] != 0)
-			printf("  through  %s: %llu\n", bypass_reason_name((enum bypass_reason)i),
+			printf("  bypassed %s: %llu\n", bypass_reason_name((enum bypass_reason)i),
 			       (unsigned long long)a->through[i]);
 	}
 }
@@ -187,11 +185,11 @@ int cli_status(int argc, char **argv)
 
 	if (argp_parse(&argp, argc, argv, 0, NULL, &as_json) != 0)
 		return CLI_USAGE;
-	/* (without a configuration nobody knows where to look) */
+	/* NULL: no configuration says where bytes may wait */
 	const struct config *c = cli_load_config_quietly();
 	int rc = as_json ? show_json(c) : show_text(c);
 	if (rc < 0) {
-		cli_error("cannot read the running programs: %s", strerror(-rc));
+		cli_error("cannot read /proc: %s", strerror(-rc));
 		return CLI_FAILED;
 	}
 	return CLI_OK;

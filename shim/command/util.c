@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* cli_util: messages, paths and JSON of the command. */
+/* util: messages, paths and JSON of the command. */
 #include "command/command.h"
 
 #include <errno.h>
@@ -114,7 +114,7 @@ int cli_canonical(const char *path, char *out)
 
 /* ---- JSON ---- */
 
-/* Length of the valid UTF-8 sequence at s, 0 = not one. */
+/* Length of the UTF-8 sequence at s, 0 when it is not valid. */
 static size_t utf8_length(const unsigned char *s)
 {
 	size_t length = s[0] < 0x80 ? 1 : s[0] >= 0xc2 && s[0] < 0xe0 ? 2 : (s[0] & 0xf0) == 0xe0 ? 3 : 0;
@@ -132,8 +132,10 @@ static size_t utf8_length(const unsigned char *s)
 	return length;
 }
 
-/* A byte of a path that is no UTF-8 becomes a lone low surrogate, as Python's surrogateescape has it, so that
- * the path can be got back. */
+/*
+ * A byte that is not UTF-8 becomes a lone low surrogate, from which Python's surrogateescape restores the
+ * path.
+ */
 static void put_string(FILE *out, const char *text)
 {
 	const unsigned char *s = (const unsigned char *)text;

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* cli_waiting: bytes of dead processes that nobody has brought to their files yet.  Looks only, changes nothing. */
+/*
+ * cli_waiting: bytes of dead processes that nobody has brought to their files yet.  Looks only, changes
+ * nothing.
+ */
 #include "command/command.h"
 
 #include "recovery/recover.h"
@@ -7,9 +10,9 @@
 #include <string.h>
 
 struct look {
-	const char *path; /* NULL, or of the one file that is asked for */
+	const char *path; /* of the one file to look for, NULL = all */
 	struct json *json;
-	int count;
+	bool found;
 };
 
 static bool is_waiting(const struct look *l, const struct recover_event *e)
@@ -25,7 +28,7 @@ static void on_event(void *ctx, const struct recover_event *e)
 
 	if (!is_waiting(l, e))
 		return;
-	l->count++;
+	l->found = true;
 	if (l->json != NULL) {
 		json_open(l->json, NULL, '{');
 		json_text(l->json, "path", e->target);
@@ -38,7 +41,7 @@ static void on_event(void *ctx, const struct recover_event *e)
 	printf("waiting    ");
 	cli_put_name(stdout, e->target);
 	printf("  %llu bytes of a process that died", (unsigned long long)e->bytes);
-	/* (what is put aside names its own command) */
+	/* the detail of bytes that were put aside names the command that writes them */
 	if (e->detail[0] != '\0') {
 		printf("  (");
 		cli_put_name(stdout, e->detail);
@@ -51,17 +54,16 @@ static void on_event(void *ctx, const struct recover_event *e)
 	putchar('\n');
 }
 
-int cli_waiting_all(const struct config *c, struct json *json)
+void cli_waiting_all(const struct config *c, struct json *json)
 {
 	struct look look = {.json = json};
 	struct recover_report report = {0};
 	const struct recover_options opt = {.dry_run = true, .event = on_event, .ctx = &look};
 
 	cli_recover_all(c, &opt, &report);
-	return look.count;
 }
 
-int cli_waiting_for(const struct rule *rule, const char *path, struct json *json)
+void cli_waiting_for(const struct rule *rule, const char *path, struct json *json)
 {
 	struct look look = {.path = path, .json = json};
 	struct recover_report report = {0};
@@ -69,12 +71,11 @@ int cli_waiting_for(const struct rule *rule, const char *path, struct json *json
 
 	if (rule->set.staging[0] != '\0') {
 		cli_recover_path(rule->set.staging, &opt, &report);
-		return look.count;
+		return;
 	}
-	/* in the rule's directory, or beside the file; once where these are one */
+	/* in the rule's directory or beside the file; these may be the same */
 	if (strcmp(rule->prefix, "/") != 0)
 		cli_recover_path(rule->prefix, &opt, &report);
-	if (look.count == 0)
+	if (!look.found)
 		cli_recover_path(path, &opt, &report);
-	return look.count;
 }

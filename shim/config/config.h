@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * config: what the user asked for, parsed once, immutable afterwards.
+ * config: what the user asked for; parsed once, constant afterwards.
  *
- * Sources, later ones win: built-in defaults, [defaults] of the INI file named by FASTWRITE_CONFIG,
- * FASTWRITE_<KEY> environment variables; a [rule NAME] section overrides all of them for its own
- * patterns.  FASTWRITE_PATHS makes one more rule, named "env", that is matched before the file's rules.
- * An empty variable counts as unset.
+ * Sources in rising order: built-in defaults, [defaults] of the INI file that FASTWRITE_CONFIG names,
+ * variables FASTWRITE_<KEY>, [rule NAME] of the file for its own patterns.  FASTWRITE_PATHS makes one more
+ * rule, "env", which is matched before those of the file.  An empty variable counts as unset.
  *
- * Called by: init (the preloaded library) and the `fastwrite` command.  No stdio, no locale and no malloc,
- * files are read with raw system calls; all storage is inside struct config, which is large: static, not
- * on a stack.
+ * Called by the preloaded library at its start and by the `fastwrite` command.  No stdio, locale or malloc:
+ * the file is read by raw system calls.  struct config holds everything and is large: static, never on a
+ * stack.
+ *
+ * Parts, each calling only those behind it: config.c (order of sources, checks across keys), file.c (INI
+ * file), paths.c (pattern lists), key.c (table of keys), error.c (the error line), rule.c (matching).
+ * notice.c looks at a loaded configuration for probable mistakes.
  */
 #ifndef FASTWRITE_CONFIG_H
 #define FASTWRITE_CONFIG_H
@@ -26,7 +29,7 @@ enum {
 	CONFIG_NAME_MAX = 64,     /* bytes of a rule's name, NUL included */
 };
 
-enum sync_policy { SYNC_FDATASYNC, SYNC_FSYNC, SYNC_RELAXED, SYNC_OFF, SYNC_JOURNAL };
+enum sync_policy { SYNC_FDATASYNC, SYNC_FSYNC, SYNC_JOURNAL, SYNC_RELAXED, SYNC_OFF };
 enum writers_mode { WRITERS_AUTO, WRITERS_EXCLUSIVE, WRITERS_SHARED };
 enum flush_mode { FLUSH_AUTO, FLUSH_DIRECT, FLUSH_BUFFERED };
 enum prealloc_mode { PREALLOC_KEEP, PREALLOC_OFF, PREALLOC_ZERO };
@@ -37,11 +40,15 @@ enum stdio_mode { STDIO_ON, STDIO_OFF };
 /* The part of `mem` that config takes for the arena's tables: mem >= 8 * block + this. */
 #define CONFIG_TABLES_BYTES (UINT64_C(512) << 10)
 
-/* Where a value came from; shown by `fastwrite config`. */
+/* Where a value came from. */
 enum config_source { SOURCE_DEFAULT, SOURCE_FILE, SOURCE_ENV, SOURCE_RULE };
+struct config_origin {
+	enum config_source source;
+	uint32_t line; /* of config.file, for SOURCE_FILE and SOURCE_RULE */
+};
 
-/* Keys that may differ per rule (stdio may not).  KEY_COUNT values, one entry each in struct rule.source. */
 enum config_key {
+	/* members of struct settings */
 	KEY_SYNC,
 	KEY_RELAXED_MS,
 	KEY_JOURNAL,
@@ -57,7 +64,16 @@ enum config_key {
 	KEY_SMALL,
 	KEY_ADAPT,
 	KEY_STDIO,
-	KEY_COUNT
+	KEY_COUNT,
+	/* members of struct config: one value for the process */
+	KEY_INHERIT = KEY_COUNT,
+	KEY_STRICT, /* the old name of on_error */
+	KEY_ON_ERROR,
+	KEY_LOG,
+	KEY_STATS,
+	KEY_CONFIG,
+	KEY_PATHS,
+	KEY_ALL
 };
 
 struct settings {
@@ -79,9 +95,9 @@ struct settings {
 };
 
 struct pattern {
-	const char *glob; /* absolute, symlinks of its literal directory resolved; points into config.text */
+	const char *glob; /* absolute, links in its literal directory resolved; points into config.text */
 	bool exclude;     /* written with a leading '!' */
-	bool several;     /* looks like several, with blanks or commas between them */
+	bool several;     /* looks like several patterns with blanks or commas between them */
 	bool missing;     /* its literal directory does not exist (yet) */
 };
 
@@ -90,64 +106,69 @@ struct rule {
 	struct pattern patterns[CONFIG_PATTERNS_MAX];
 	uint32_t pattern_count;
 	struct settings set;
-	enum config_source source[KEY_COUNT];
-	uint32_t line[KEY_COUNT]; /* line of c->file for SOURCE_FILE and SOURCE_RULE, else 0 */
-	uint32_t paths_line;      /* likewise for its patterns; 0 = FASTWRITE_PATHS */
-	char prefix[PATH_MAX];    /* deepest literal directory of the first including pattern, no trailing '/'
-	                          except for "/" itself */
+	struct config_origin origin[KEY_COUNT];
+	struct config_origin paths_origin;
+	char prefix
+		[PATH_MAX]; /* literal directory of the first including pattern: "/", or no '/' at its end */
 };
 
+enum on_error { ON_ERROR_WARN, ON_ERROR_STOP };
 enum stats_target { STATS_NONE, STATS_STDERR, STATS_FILE };
 enum log_level { LOG_OFF, LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
+enum inherit_mode { INHERIT_OFF, INHERIT_ON };
 
 struct config {
 	struct rule rules[CONFIG_RULES_MAX];
 	uint32_t rule_count;
-	enum stats_target stats;   /* FASTWRITE_STATS = stderr | file */
+	struct settings base;                 /* for rules that do not set a key themselves */
+	struct config_origin origin[KEY_ALL]; /* of base, and of the keys of the process */
+	enum on_error on_error;    /* FASTWRITE_ON_ERROR = warn | stop: about a wrong configuration */
+	enum log_level log;        /* FASTWRITE_LOG = off | error | warn | info | debug */
+	enum inherit_mode inherit; /* inherit = 0 | 1, see process/inherit.h */
+	enum stats_target stats;   /* FASTWRITE_STATS = stderr | FILE */
 	char stats_file[PATH_MAX]; /* absolute */
 	bool stats_json;           /* its name ends in .json */
-	enum log_level log;        /* FASTWRITE_LOG = off | error | warn (default) | info | debug */
-	bool strict;               /* FASTWRITE_STRICT = 0 | 1: a wrong configuration stops the start */
-	bool inherit; /* FASTWRITE_INHERIT, inherit in [defaults] = 0 | 1 (default), see process/inherit.h */
-	enum config_source inherit_source;
-	uint32_t inherit_line; /* of c->file for SOURCE_FILE */
-	char file[PATH_MAX];   /* FASTWRITE_CONFIG made absolute, "" = none */
-	char text[64 * 1024];  /* pattern storage */
+	char file[PATH_MAX];       /* FASTWRITE_CONFIG made absolute, "" = none */
+	char text[64 * 1024];      /* storage of patterns */
 	size_t text_used;
+	char error[CONFIG_ERROR_MAX]; /* one line without its newline, "" = none */
 };
 
 /*
- * Fills *c from `env` (NULL-terminated "K=V" vector, as environ).  Returns 0, or -EINVAL / -ENOENT /
- * -EACCES / -E2BIG with one line (no newline) in error[CONFIG_ERROR_MAX] that names the key, the value and
- * what is allowed.  On failure c->rule_count is 0 and c->strict is still right.
- * A FASTWRITE_* variable that is not a known key is an error ("unknown key"), except those in the
- * reserved list: FASTWRITE_REGISTRY (set by `fastwrite run`), FASTWRITE_LIB (read by it),
- * FASTWRITE_KILL_STEP (debug builds), and FASTWRITE_TEST_*.
+ * Fills *c from `env` (NULL-terminated "K=V" vector, as environ).  Returns 0, or -EINVAL / -ENOENT / -EACCES
+ * / -E2BIG / the error of reading; c->error then names the key, its value and what is allowed, c->rule_count
+ * is 0, and c->on_error and c->log are right.  A FASTWRITE_* variable that is no key is an error, except
+ * FASTWRITE_REGISTRY (set by `fastwrite run`), FASTWRITE_LIB (read by it), FASTWRITE_KILL_STEP and
+ * FASTWRITE_KILL_CHILD_STEP (debug builds), and FASTWRITE_TEST_*.
  */
-int config_load(struct config *c, char *const *env, char *error);
+int config_load(struct config *c, char *const *env);
 
-/* What the author of a rule may not have meant: a text that follows "fastwrite: ", false when there is nothing to say. */
-enum config_doubt {
-	DOUBT_SEVERAL, /* patterns that are separated by something else than ':' */
-	DOUBT_MISSING, /* a directory that does not exist */
-};
-bool config_doubt(const struct config *c, const struct rule *rule, enum config_doubt which, char *out,
-                  size_t size);
-/* The rule that names the file behind descriptor fd, when it can be written to by it; its path is then in out[PATH_MAX].
- * A file whose descriptor a program is given is not staged. */
-const struct rule *config_rule_of_fd(const struct config *c, int fd, char *out);
-/* "standard output is PATH, ...": what to say of descriptor fd <= 2 then. */
-void config_fd_text(int fd, const char *path, const struct rule *rule, char *out, size_t size);
+/*
+ * Calls `say` with a line for each probable mistake of a loaded configuration; LOG_INFO: it may well be
+ * meant.  `descriptors`: also for a standard descriptor of this process that is open on a file of a rule,
+ * which keeps the file from being staged.
+ */
+void config_notices(const struct config *c, bool descriptors,
+                    void (*say)(void *ctx, enum log_level level, const char *text), void *ctx);
 
-/* Text of an enum or size value for people, into buf; returns buf.  key < KEY_COUNT. */
+/* Text of a value for people, into buf; returns buf.  key < KEY_COUNT. */
 const char *config_value_text(const struct settings *s, enum config_key key, char *buf, size_t size);
+/* "relaxed_ms" */
 const char *config_key_name(enum config_key key);
-const char *config_key_allowed(enum config_key key);
+/* "relaxed_ms" -> "FASTWRITE_RELAXED_MS" in buf; returns buf (64 bytes are enough for a key). */
+const char *config_variable(const char *key, char *buf, size_t size);
+/* The key of a rule by its name, or -1. */
+int config_rule_key(const char *name);
+/* "sync, relaxed_ms, ...", the keys of a rule, in buf; returns buf (CONFIG_ERROR_MAX bytes are enough). */
+const char *config_rule_keys(char *buf, size_t size);
+/* The spelling of an enum's value. */
+const char *config_word(enum config_key key, unsigned value);
 const char *config_source_name(enum config_source source);
 
-/* "64K" -> 65536.  Accepts K, M, G, with B or iB behind them (binary all of them), no sign, no blanks.  0, or -EINVAL, *out untouched. */
+/* "64K" -> 65536.  Units K, M, G, also with B or iB behind them, are binary; no sign, no blanks.
+ * 0, or -EINVAL and *out is left alone. */
 int config_parse_size(const char *text, uint64_t *out);
-/* 65536 -> "64K", exact; returns buf (24 bytes are always enough). */
+/* 65536 -> "64K", exact; returns buf (24 bytes are enough). */
 const char *config_size_text(uint64_t bytes, char *buf, size_t size);
 
 #endif

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * config_file: the INI file.  inih does the parsing; this file feeds it one line at a time from a raw
- * descriptor (no FILE is made, and the line number is known in every callback) and keeps the sections,
- * which inih does not report when they are empty.
+ * file: the INI file.  inih parses the lines.  This file reads them by raw system calls, one at a time, so
+ * that each callback knows its line number, and keeps the section, since inih does not report an empty one.
  */
 #include "config/internal.h"
 
@@ -15,69 +14,53 @@
 
 enum {
 	FILE_MAX = 1 << 20,  /* bytes of a configuration file */
-	INI_LINE_MAX = 8192, /* bytes of a line, where inih lets us say so */
+	INI_LINE_MAX = 8192, /* bytes of a line, where inih lets us choose */
 	RULE_NAME_MAX = 40,  /* inih keeps 49 bytes of a section's name */
 };
 
-/* Variables of the packaged inih; absent from builds that fix these when they are compiled. */
+/* A variable of the packaged inih; builds that fix it at compile time have none. */
 extern int ini_max_line __attribute__((weak));
 
 enum section { SECTION_NONE, SECTION_DEFAULTS, SECTION_RULE };
 
 struct reader {
-	struct loader *l;
-	struct origin at; /* file and line at hand */
+	struct config *c;
+	uint32_t line;
+	int rc; /* 0, or the error; then nothing more is read */
 	int fd;
 	char buf[4096];
 	size_t pos;
 	size_t used;
 	size_t total;
 	enum section section;
-	struct rule *rule; /* of SECTION_RULE */
-	struct layer layer;
+	struct rule *rule; /* NULL in [defaults] */
 };
 
-/* Next byte, or -1 at the end or after an error (recorded). */
-static int next_byte(struct reader *r)
+static struct config_origin here(const struct reader *r)
 {
-	if (r->pos == r->used) {
-		ssize_t n;
-		do
-			n = sys.read(r->fd, r->buf, sizeof(r->buf));
-		while (n == -EINTR);
-		if (n < 0) {
-			config_fail(r->l, (int)n, &r->at, "cannot be read (error %d)", (int)-n);
-			return -1;
-		}
-		r->total += (size_t)n;
-		if (r->total > FILE_MAX) {
-			config_fail(r->l, -E2BIG, &r->at, "larger than a configuration can be (1M)");
-			return -1;
-		}
-		r->pos = 0;
-		r->used = (size_t)n;
-		if (n == 0)
-			return -1;
-	}
-	return (unsigned char)r->buf[r->pos++];
+	return (struct config_origin){r->section == SECTION_RULE ? SOURCE_RULE : SOURCE_FILE, r->line};
 }
 
-static bool is_blank(char byte) { return byte == ' ' || byte == '\t' || byte == '\r'; }
+/* An error in the line at hand. */
+#define fail(r, code, ...) \
+	((r)->rc = config_fail((r)->c, (code), &(struct setting){.origin = here(r)}, __VA_ARGS__))
 
-/* Every rule must have patterns; called when its section ends. */
-static void end_section(struct reader *r)
+/* ---- sections ---- */
+
+/* Each rule must have patterns. */
+static int end_section(struct reader *r)
 {
-	if (r->section != SECTION_RULE || r->l->status != 0)
-		return;
-	const struct origin at = {.file = r->at.file, .line = r->rule->paths_line};
-	if (r->rule->pattern_count == 0)
-		config_fail(r->l, -EINVAL, &at, "rule \"%s\" has no paths; add paths = /dir/**",
-		            r->rule->name);
-	else
-		config_finish_patterns(r->l, r->rule, &at);
+	const struct rule *rule = r->rule;
+
+	if (rule == NULL || r->rc != 0)
+		return r->rc;
+	if (rule->pattern_count > 0)
+		return r->rc = config_finish_patterns(r->c, r->rule);
+	r->line = rule->paths_origin.line;
+	return fail(r, -EINVAL, "rule \"%s\" has no paths; add paths = /dir/**", rule->name);
 }
 
-static bool name_is_sane(const char *name)
+static bool name_is_valid(const char *name)
 {
 	static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
 	size_t length = strlen(name);
@@ -85,76 +68,141 @@ static bool name_is_sane(const char *name)
 	return length > 0 && length <= RULE_NAME_MAX && strspn(name, allowed) == length;
 }
 
-static void begin_rule(struct reader *r, const char *name)
+struct rule *config_add_rule(struct config *c, const char *name, struct config_origin origin)
 {
-	struct config *c = r->l->c;
+	struct rule *rule;
 
-	if (!name_is_sane(name)) {
-		config_fail(r->l, -EINVAL, &r->at,
-		            "rule name \"%s\": allowed are 1..40 letters, digits, '.', '_' and '-'", name);
-		return;
-	}
-	if (strcmp(name, "env") == 0) {
-		config_fail(r->l, -EINVAL, &r->at,
-		            "rule name \"env\" belongs to FASTWRITE_PATHS; use another");
-		return;
-	}
-	for (uint32_t i = 0; i < c->rule_count; i++) {
-		if (strcmp(c->rules[i].name, name) == 0) {
-			config_fail(r->l, -EINVAL, &r->at, "rule \"%s\" is there twice; names must differ",
-			            name);
-			return;
-		}
-	}
-	if (c->rule_count == CONFIG_RULES_MAX) {
-		config_fail(r->l, -E2BIG, &r->at, "too many rules; at most %d are allowed", CONFIG_RULES_MAX);
-		return;
-	}
-	r->rule = &c->rules[c->rule_count++];
-	log_format(r->rule->name, sizeof(r->rule->name), "%s", name);
-	r->rule->pattern_count = 0;
-	r->rule->paths_line = r->at.line;
-	memset(r->rule->source, 0, sizeof(r->rule->source));
-	memset(r->rule->line, 0, sizeof(r->rule->line));
-	r->layer = (struct layer){&r->rule->set, r->rule->source, r->rule->line};
-	r->section = SECTION_RULE;
+	if (c->rule_count == CONFIG_RULES_MAX)
+		return NULL;
+	rule = &c->rules[c->rule_count++];
+	log_format(rule->name, sizeof(rule->name), "%s", name);
+	rule->pattern_count = 0;
+	rule->paths_origin = origin;
+	memset(rule->origin, 0, sizeof(rule->origin));
+	return rule;
 }
 
-/* `line` begins with '['.  A missing ']' is left for inih to report. */
-static void begin_section(struct reader *r, char *line)
+static int begin_rule(struct reader *r, const char *name)
+{
+	if (!name_is_valid(name))
+		return fail(r, -EINVAL,
+		            "rule name \"%s\": allowed are 1..40 letters, digits, '.', '_' and '-'", name);
+	if (strcmp(name, "env") == 0)
+		return fail(r, -EINVAL, "rule name \"env\" belongs to FASTWRITE_PATHS; use another");
+	for (uint32_t i = 0; i < r->c->rule_count; i++)
+		if (strcmp(r->c->rules[i].name, name) == 0)
+			return fail(r, -EINVAL, "rule \"%s\" is there twice; names must differ", name);
+	r->section = SECTION_RULE;
+	r->rule = config_add_rule(r->c, name, here(r));
+	if (r->rule == NULL)
+		return fail(r, -E2BIG, "too many rules; at most %d are allowed", CONFIG_RULES_MAX);
+	return 0;
+}
+
+static bool is_blank(char byte) { return byte == ' ' || byte == '\t' || byte == '\r'; }
+
+/* `line` begins with '['.  inih reports a missing ']'. */
+static int begin_section(struct reader *r, char *line)
 {
 	char *name = line + 1;
 	char *end = strchr(name, ']');
+	int rc;
 
 	if (end == NULL)
-		return;
+		return 0;
 	const char *tail = end + 1;
 	while (is_blank(*tail))
 		tail++;
-	if (*tail != '\0' && *tail != ';' && *tail != '#') {
-		config_fail(r->l, -EINVAL, &r->at, "text after the ']' of a section");
-		return;
-	}
-	end_section(r);
-	if (r->l->status != 0)
-		return;
+	if (*tail != '\0' && *tail != ';' && *tail != '#')
+		return fail(r, -EINVAL, "text after the ']' of a section");
+	if (end_section(r) != 0)
+		return r->rc;
 	*end = '\0';
-	r->section = SECTION_NONE;
-	if (strcmp(name, "defaults") == 0) {
-		r->section = SECTION_DEFAULTS;
-		r->layer = (struct layer){&r->l->base, r->l->base_source, r->l->base_line};
-	} else if (strncmp(name, "rule ", 5) == 0) {
-		begin_rule(r, name + 5);
-	} else {
-		config_fail(r->l, -EINVAL, &r->at, "unknown section [%s]; allowed: [defaults], [rule NAME]",
-		            name);
-	}
+	r->section = SECTION_DEFAULTS;
+	r->rule = NULL;
+	if (strncmp(name, "rule ", 5) == 0)
+		rc = begin_rule(r, name + 5);
+	else if (strcmp(name, "defaults") == 0)
+		rc = 0;
+	else
+		rc = fail(r, -EINVAL, "unknown section [%s]; allowed: [defaults], [rule NAME]", name);
 	*end = ']';
+	return rc;
+}
+
+/* ---- keys ---- */
+
+static int fail_unknown_key(struct reader *r, const char *name)
+{
+	char known[CONFIG_ERROR_MAX];
+
+	config_rule_keys(known, sizeof(known));
+	return fail(r, -EINVAL, "unknown key \"%s\"; allowed: %s%s%s", name, r->rule != NULL ? "paths, " : "",
+	            known, r->rule != NULL ? "" : ", inherit");
+}
+
+static int take_paths(struct reader *r, const char *value)
+{
+	if (r->rule == NULL)
+		return fail(r, -EINVAL, "key \"paths\" is allowed in a [rule NAME] only");
+	if (r->rule->pattern_count == 0)
+		r->rule->paths_origin = here(r);
+	return r->rc = config_add_patterns(r->c, r->rule, value, here(r));
+}
+
+static int take_value(struct reader *r, const char *name, const char *value)
+{
+	char variable[64];
+	int key = config_key_find(name);
+
+	if (r->section == SECTION_NONE)
+		return fail(r, -EINVAL,
+		            "key \"%s\" stands before any section; allowed: [defaults], [rule NAME]", name);
+	if (key < 0)
+		return fail_unknown_key(r, name);
+	if (key == KEY_PATHS)
+		return take_paths(r, value);
+	if (config_key_scope(key) == SCOPE_ENVIRONMENT)
+		return fail(
+			r, -EINVAL, "key \"%s\" is not allowed in a file; use the variable %s", name,
+			config_variable(key == KEY_STRICT ? "on_error" : name, variable, sizeof(variable)));
+	if (config_key_scope(key) == SCOPE_DEFAULTS && r->rule != NULL)
+		return r->rc = config_fail(r->c, -EINVAL, &(struct setting){here(r), name, value},
+		                           "allowed in [defaults] only: it is the same for all rules");
+	const struct config_origin *before = r->rule != NULL ? &r->rule->origin[key] : &r->c->origin[key];
+	if (before->source == here(r).source)
+		return fail(r, -EINVAL, "key \"%s\" is there twice (first in line %u)", name, before->line);
+	return r->rc = config_set(r->c, r->rule, key, value, here(r));
+}
+
+/* ---- lines ---- */
+
+/* Next byte, or -1 at the end or after an error. */
+static int next_byte(struct reader *r)
+{
+	if (r->pos == r->used) {
+		ssize_t n;
+		do
+			n = sys.read(r->fd, r->buf, sizeof(r->buf));
+		while (n == -EINTR);
+		if (n < 0)
+			fail(r, (int)n, "cannot be read (error %d)", (int)-n);
+		if (n <= 0)
+			return -1;
+		r->total += (size_t)n;
+		if (r->total > FILE_MAX) {
+			fail(r, -E2BIG, "larger than a configuration can be (1M)");
+			return -1;
+		}
+		r->pos = 0;
+		r->used = (size_t)n;
+	}
+	return (unsigned char)r->buf[r->pos++];
 }
 
 /*
- * The line source of inih, as fgets.  Leading blanks are dropped, so that an indented key is a key on every
- * build of inih and never the continuation of the line before.
+ * The line source of inih, as fgets.  Leading blanks are dropped, so that an indented key is a key with every
+ * build of inih and never continues the line before.
  */
 static char *read_line(char *line, int size, void *stream)
 {
@@ -163,93 +211,27 @@ static char *read_line(char *line, int size, void *stream)
 	int used = 0;
 	int byte;
 
-	if (r->l->status != 0)
+	if (r->rc != 0)
 		return NULL;
-	r->at.line++;
+	r->line++;
 	while ((byte = next_byte(r)) >= 0 && byte != '\n') {
-		if (byte == '\0') {
-			config_fail(r->l, -EINVAL, &r->at, "a NUL byte: not a text file");
-			return NULL;
-		}
 		if (used == 0 && is_blank((char)byte))
 			continue;
-		if (used + 1 >= size) {
-			config_fail(r->l, -EINVAL, &r->at,
-			            "line too long (at most %d bytes); give paths on several lines",
-			            size - 1);
+		if (byte == '\0')
+			fail(r, -EINVAL, "a NUL byte: not a text file");
+		else if (used + 1 >= size)
+			fail(r, -EINVAL, "line too long (at most %d bytes); give paths on several lines",
+			     size - 1);
+		if (r->rc != 0)
 			return NULL;
-		}
 		line[used++] = (char)byte;
-		if (r->at.line == 1 && used == 3 && memcmp(line, bom, 3) == 0)
+		if (r->line == 1 && used == 3 && memcmp(line, bom, 3) == 0)
 			used = 0;
 	}
 	line[used] = '\0';
-	if (r->l->status != 0 || (byte < 0 && used == 0))
+	if (r->rc != 0 || (byte < 0 && used == 0))
 		return NULL;
-	if (line[0] == '[')
-		begin_section(r, line);
-	return r->l->status != 0 ? NULL : line;
-}
-
-static int fail_unknown_key(struct reader *r, const char *name)
-{
-	char known[CONFIG_ERROR_MAX];
-	size_t used = 0;
-
-	if (strcmp(name, "stats") == 0 || strcmp(name, "log") == 0 || strcmp(name, "strict") == 0)
-		return config_fail(r->l, -EINVAL, &r->at,
-		                   "key \"%s\" is not allowed in a file; use the variable FASTWRITE_%s", name,
-		                   name[0] == 'l'   ? "LOG"
-		                   : name[2] == 'a' ? "STATS"
-		                                    : "STRICT");
-	for (int key = 0; key < KEY_COUNT; key++)
-		used += log_format(known + used, sizeof(known) - used, "%s%s", key > 0 ? ", " : "",
-		                   config_key_name((enum config_key)key));
-	return config_fail(r->l, -EINVAL, &r->at, "unknown key \"%s\"; allowed: %s%s%s", name,
-	                   r->section == SECTION_RULE ? "paths, " : "", known,
-	                   r->section == SECTION_RULE ? "" : ", inherit");
-}
-
-static int take_paths(struct reader *r, const char *value)
-{
-	if (r->section != SECTION_RULE)
-		return config_fail(r->l, -EINVAL, &r->at, "key \"paths\" is allowed in a [rule NAME] only");
-	if (r->rule->pattern_count == 0)
-		r->rule->paths_line = r->at.line;
-	return config_add_patterns(r->l, r->rule, value, &r->at, "paths");
-}
-
-static int take_inherit(struct reader *r, const char *value)
-{
-	const struct config *c = r->l->c;
-
-	if (r->section != SECTION_DEFAULTS)
-		return config_fail(r->l, -EINVAL, &r->at, "key \"inherit\" is allowed in [defaults] only");
-	if (c->inherit_source == SOURCE_FILE)
-		return config_fail(r->l, -EINVAL, &r->at, "key \"inherit\" is there twice (first in line %u)",
-		                   c->inherit_line);
-	return config_set_inherit(r->l, value, &r->at, SOURCE_FILE);
-}
-
-static int take_value(struct reader *r, const char *name, const char *value)
-{
-	enum config_source source = r->section == SECTION_RULE ? SOURCE_RULE : SOURCE_FILE;
-
-	if (r->section == SECTION_NONE)
-		return config_fail(r->l, -EINVAL, &r->at,
-		                   "key \"%s\" stands before any section; allowed: [defaults], [rule NAME]",
-		                   name);
-	if (strcmp(name, "paths") == 0)
-		return take_paths(r, value);
-	if (strcmp(name, "inherit") == 0)
-		return take_inherit(r, value);
-	int key = config_key_find(name);
-	if (key < 0)
-		return fail_unknown_key(r, name);
-	if (r->layer.source[key] == source)
-		return config_fail(r->l, -EINVAL, &r->at, "key \"%s\" is there twice (first in line %u)",
-		                   name, r->layer.line[key]);
-	return config_set(r->l, &r->layer, (enum config_key)key, value, &r->at, source);
+	return line[0] == '[' && begin_section(r, line) != 0 ? NULL : line;
 }
 
 static int handle(void *user, const char *section, const char *name, const char *value)
@@ -257,9 +239,7 @@ static int handle(void *user, const char *section, const char *name, const char 
 	struct reader *r = user;
 
 	(void)section;
-	if (r->l->status != 0)
-		return 0;
-	return take_value(r, name, value != NULL ? value : "") == 0;
+	return r->rc == 0 && take_value(r, name, value != NULL ? value : "") == 0;
 }
 
 static int parse(struct reader *r)
@@ -273,19 +253,17 @@ static int parse(struct reader *r)
 	int bad_line = ini_parse_stream(read_line, r, handle, r);
 	if (&ini_max_line != NULL)
 		ini_max_line = line_max;
-	/* inih goes on behind a line that it cannot read, so an error of ours may be a later one. */
-	if (bad_line > 0 && (r->l->status == 0 || (uint32_t)bad_line < r->l->status_line)) {
-		r->l->status = 0;
-		r->at.line = (uint32_t)bad_line;
-		return config_fail(r->l, -EINVAL, &r->at, "not a [section], a comment or key = value");
+	/* inih goes on behind a line that it cannot read, so an error of ours may be a later one */
+	if (bad_line > 0 && (r->rc == 0 || (uint32_t)bad_line < r->line)) {
+		r->line = (uint32_t)bad_line;
+		return fail(r, -EINVAL, "not a [section], a comment or key = value");
 	}
-	end_section(r);
-	return r->l->status;
+	return end_section(r);
 }
 
-static int fail_open(struct loader *l, int code)
+static int fail_open(struct config *c, int code)
 {
-	const struct origin at = {.variable = "FASTWRITE_CONFIG"};
+	const struct setting at = {{.source = SOURCE_ENV}, "config", c->file};
 	const char *why = "it cannot be opened";
 
 	if (code == -ENOENT || code == -ENOTDIR)
@@ -294,24 +272,24 @@ static int fail_open(struct loader *l, int code)
 		why = "permission to read it is missing";
 	else if (code == -EISDIR)
 		why = "it is not a regular file";
-	config_fail_value(l, &at, NULL, l->c->file, "%s; a readable INI file is allowed", why);
-	l->status = code == -ENOENT || code == -EACCES ? code : -EINVAL;
-	return l->status;
+	return config_fail(c, code == -ENOENT || code == -EACCES ? code : -EINVAL, &at,
+	                   "%s; a readable INI file is allowed", why);
 }
 
-int config_read_file(struct loader *l)
+int config_read_file(struct config *c)
 {
-	struct reader r = {.l = l, .at = {.file = l->c->file}};
+	struct reader r = {.c = c};
 	struct statx st;
+	int rc;
 
-	/* O_NONBLOCK: a FIFO must not stop the program's start. */
-	r.fd = sys.openat(AT_FDCWD, l->c->file, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0);
+	/* O_NONBLOCK: a FIFO must not stop the program's start */
+	r.fd = sys.openat(AT_FDCWD, c->file, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0);
 	if (r.fd < 0)
-		return fail_open(l, r.fd);
-	int rc = sys.statx(r.fd, "", AT_EMPTY_PATH, STATX_TYPE, &st);
+		return fail_open(c, r.fd);
+	rc = sys.statx(r.fd, "", AT_EMPTY_PATH, STATX_TYPE, &st);
 	if (rc == 0 && !S_ISREG(st.stx_mode))
 		rc = -EISDIR;
-	rc = rc == 0 ? parse(&r) : fail_open(l, rc);
+	rc = rc == 0 ? parse(&r) : fail_open(c, rc);
 	sys.close(r.fd);
 	return rc;
 }

@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/*
- * config_key: the table of keys that may differ per rule.  The one place where a key's name, limits,
- * spelling and default stand.
- */
+/* key: the table of keys.  The one place where a key's name, kind, limits, spelling and default stand. */
 #include "config/internal.h"
 
 #include "base/log.h"
@@ -10,200 +7,108 @@
 #include <errno.h>
 #include <string.h>
 
-enum kind { KIND_ENUM, KIND_COUNT32, KIND_SIZE32, KIND_SIZE64, KIND_DIRECTORY };
+enum kind { KIND_WORD, KIND_COUNT, KIND_SIZE, KIND_DIRECTORY, KIND_OTHER };
 
+#define LENGTH(a) (sizeof(a) / sizeof((a)[0]))
 #define KIB(n) (UINT64_C(n) << 10)
 #define MIB(n) (UINT64_C(n) << 20)
 #define GIB(n) (UINT64_C(n) << 30)
 
 struct spec {
 	const char *name;
-	const char *allowed;
 	enum kind kind;
-	size_t offset;
+	enum key_scope scope;
+	size_t offset; /* in struct settings, or in struct config for keys of the process */
 	size_t size;
-	uint64_t min;
-	uint64_t max;
+	const char *preset;   /* the default, and the example in messages */
+	const char *words[5]; /* KIND_WORD: spelling of value 0, 1, ... */
+	uint64_t min, max;    /* KIND_COUNT, KIND_SIZE */
 	bool power_of_two;
-	bool for_all; /* cannot differ per rule */
-	const char *preset;
-	const char *words[5]; /* KIND_ENUM: spelling of value 0, 1, ... */
-	const char *later[2]; /* a word of a later version, and what to use until then */
 };
 
-#define MEMBER(m) .offset = offsetof(struct settings, m), .size = sizeof(((struct settings *)0)->m)
+#define AT(type, m) .offset = offsetof(type, m), .size = sizeof(((type *)0)->m)
+#define IN_RULE(m) AT(struct settings, m), .scope = SCOPE_RULE
+#define IN_DEFAULTS(type, m) AT(type, m), .scope = SCOPE_DEFAULTS
+#define IN_ENVIRONMENT(m) AT(struct config, m), .scope = SCOPE_ENVIRONMENT
+#define WORDS(...) .kind = KIND_WORD, .words = {__VA_ARGS__}
+#define COUNT(least, most) .kind = KIND_COUNT, .min = (least), .max = (most)
+#define SIZE(least, most) .kind = KIND_SIZE, .min = (least), .max = (most)
 
-static const struct spec specs[KEY_COUNT] = {
-	[KEY_SYNC] =
-		{
-			.name = "sync",
-			.allowed = "fdatasync, fsync, journal, relaxed, off",
-			.kind = KIND_ENUM,
-			MEMBER(sync),
-			.preset = "fdatasync",
-			.words = {"fdatasync", "fsync", "relaxed", "off", "journal"},
-		},
-	[KEY_RELAXED_MS] =
-		{
-			.name = "relaxed_ms",
-			.allowed = "1..60000 (milliseconds)",
-			.kind = KIND_COUNT32,
-			MEMBER(relaxed_ms),
-			.min = 1,
-			.max = 60000,
-			.preset = "50",
-		},
-	[KEY_JOURNAL] =
-		{
-			.name = "journal",
-			.allowed = "1M..4G (a size such as 16M)",
-			.kind = KIND_SIZE64,
-			MEMBER(journal_bytes),
-			.min = MIB(1),
-			.max = GIB(4),
-			.preset = "64M",
-		},
-	[KEY_MEM] =
-		{
-			.name = "mem",
-			.allowed = "1M..64G (a size such as 16M)",
-			.kind = KIND_SIZE64,
-			MEMBER(mem_bytes),
-			.min = MIB(1),
-			.max = GIB(64),
-			.preset = "16M",
-		},
-	[KEY_BLOCK] =
-		{
-			.name = "block",
-			.allowed = "64K..4M, a power of two (a size such as 128K)",
-			.kind = KIND_SIZE32,
-			MEMBER(block_bytes),
-			.min = KIB(64),
-			.max = MIB(4),
-			.power_of_two = true,
-			.preset = "128K",
-		},
-	[KEY_LAG_MS] =
-		{
-			.name = "lag_ms",
-			.allowed = "1..60000 (milliseconds)",
-			.kind = KIND_COUNT32,
-			MEMBER(lag_ms),
-			.min = 1,
-			.max = 60000,
-			.preset = "100",
-		},
-	[KEY_VISIBILITY] =
-		{
-			.name = "visibility",
-			.allowed = "lag, strict",
-			.kind = KIND_ENUM,
-			MEMBER(visibility),
-			.preset = "lag",
-			.words = {"lag", "strict"},
-		},
-	[KEY_WRITERS] =
-		{
-			.name = "writers",
-			.allowed = "auto, exclusive, shared",
-			.kind = KIND_ENUM,
-			MEMBER(writers),
-			.preset = "auto",
-			.words = {"auto", "exclusive", "shared"},
-		},
-	[KEY_FLUSH] =
-		{
-			.name = "flush",
-			.allowed = "auto, direct, buffered",
-			.kind = KIND_ENUM,
-			MEMBER(flush),
-			.preset = "auto",
-			.words = {"auto", "direct", "buffered"},
-		},
-	[KEY_PREALLOC] =
-		{
-			.name = "prealloc",
-			.allowed = "0..16G (a size such as 64M)",
-			.kind = KIND_SIZE64,
-			MEMBER(prealloc_bytes),
-			.min = 0,
-			.max = GIB(16),
-			.preset = "64M",
-		},
-	[KEY_PREALLOC_MODE] =
-		{
-			.name = "prealloc_mode",
-			.allowed = "keep, off, zero",
-			.kind = KIND_ENUM,
-			MEMBER(prealloc_mode),
-			.preset = "keep",
-			.words = {"keep", "off", "zero"},
-		},
-	[KEY_STAGING] =
-		{
-			.name = "staging",
-			.allowed = "an absolute directory",
-			.kind = KIND_DIRECTORY,
-			MEMBER(staging),
-			.preset = "",
-		},
-	[KEY_SMALL] =
-		{
-			.name = "small",
-			.allowed = "512..64K (a size such as 4K)",
-			.kind = KIND_SIZE32,
-			MEMBER(small_bytes),
-			.min = 512,
-			.max = KIB(64),
-			.preset = "64K",
-		},
-	[KEY_ADAPT] =
-		{
-			.name = "adapt",
-			.allowed = "on, off",
-			.kind = KIND_ENUM,
-			MEMBER(adapt),
-			.preset = "on",
-			.words = {"on", "off"},
-		},
-	[KEY_STDIO] =
-		{
-			.name = "stdio",
-			.allowed = "on, off",
-			.kind = KIND_ENUM,
-			MEMBER(stdio),
-			.for_all = true,
-			.preset = "on",
-			.words = {"on", "off"},
-		},
+/* clang-format off */
+static const struct spec specs[KEY_ALL] = {
+	[KEY_SYNC] = {"sync", IN_RULE(sync), .preset = "fdatasync",
+		WORDS("fdatasync", "fsync", "journal", "relaxed", "off")},
+	[KEY_RELAXED_MS] = {"relaxed_ms", IN_RULE(relaxed_ms), .preset = "50", COUNT(1, 60000)},
+	[KEY_JOURNAL] = {"journal", IN_RULE(journal_bytes), .preset = "64M", SIZE(MIB(1), GIB(4))},
+	[KEY_MEM] = {"mem", IN_RULE(mem_bytes), .preset = "16M", SIZE(MIB(1), GIB(64))},
+	[KEY_BLOCK] = {"block", IN_RULE(block_bytes), .preset = "128K", SIZE(KIB(64), MIB(4)),
+		.power_of_two = true},
+	[KEY_LAG_MS] = {"lag_ms", IN_RULE(lag_ms), .preset = "100", COUNT(1, 60000)},
+	[KEY_VISIBILITY] = {"visibility", IN_RULE(visibility), .preset = "lag", WORDS("lag", "strict")},
+	[KEY_WRITERS] = {"writers", IN_RULE(writers), .preset = "auto", WORDS("auto", "exclusive", "shared")},
+	[KEY_FLUSH] = {"flush", IN_RULE(flush), .preset = "auto", WORDS("auto", "direct", "buffered")},
+	[KEY_PREALLOC] = {"prealloc", IN_RULE(prealloc_bytes), .preset = "64M", SIZE(0, GIB(16))},
+	[KEY_PREALLOC_MODE] = {"prealloc_mode", IN_RULE(prealloc_mode), .preset = "keep",
+		WORDS("keep", "off", "zero")},
+	[KEY_STAGING] = {"staging", IN_RULE(staging), .preset = "", .kind = KIND_DIRECTORY},
+	[KEY_SMALL] = {"small", IN_RULE(small_bytes), .preset = "64K", SIZE(512, KIB(64))},
+	[KEY_ADAPT] = {"adapt", IN_RULE(adapt), .preset = "on", WORDS("on", "off")},
+	[KEY_STDIO] = {"stdio", IN_DEFAULTS(struct settings, stdio), .preset = "on", WORDS("on", "off")},
+
+	[KEY_INHERIT] = {"inherit", IN_DEFAULTS(struct config, inherit), .preset = "1", WORDS("0", "1")},
+	[KEY_STRICT] = {"strict", IN_ENVIRONMENT(on_error), .preset = "0", WORDS("0", "1")},
+	[KEY_ON_ERROR] = {"on_error", IN_ENVIRONMENT(on_error), .preset = "warn", WORDS("warn", "stop")},
+	[KEY_LOG] = {"log", IN_ENVIRONMENT(log), .preset = "warn",
+		WORDS("off", "error", "warn", "info", "debug")},
+	[KEY_STATS] = {"stats", .kind = KIND_OTHER, .scope = SCOPE_ENVIRONMENT},
+	[KEY_CONFIG] = {"config", .kind = KIND_OTHER, .scope = SCOPE_ENVIRONMENT},
+	[KEY_PATHS] = {"paths", .kind = KIND_OTHER, .scope = SCOPE_RULE},
 };
+/* clang-format on */
 
 const char *config_key_name(enum config_key key) { return specs[key].name; }
 
-const char *config_key_allowed(enum config_key key) { return specs[key].allowed; }
-
-bool config_key_for_all(enum config_key key) { return specs[key].for_all; }
+enum key_scope config_key_scope(enum config_key key) { return specs[key].scope; }
 
 int config_key_find(const char *name)
 {
-	for (int key = 0; key < KEY_COUNT; key++) {
+	for (int key = 0; key < KEY_ALL; key++)
 		if (strcmp(specs[key].name, name) == 0)
 			return key;
-	}
 	return -1;
 }
 
+int config_rule_key(const char *name)
+{
+	int key = config_key_find(name);
+
+	return key < KEY_COUNT ? key : -1;
+}
+
+const char *config_rule_keys(char *buf, size_t size)
+{
+	size_t used = 0;
+
+	for (int key = 0; key < KEY_COUNT; key++)
+		used += log_format(buf + used, size - used, "%s%s", key > 0 ? ", " : "", specs[key].name);
+	return buf;
+}
+
+const char *config_word(enum config_key key, unsigned value) { return specs[key].words[value]; }
+
 const char *config_source_name(enum config_source source)
 {
-	switch (source) {
-	case SOURCE_FILE: return "file";
-	case SOURCE_ENV: return "environment";
-	case SOURCE_RULE: return "rule";
-	case SOURCE_DEFAULT: break;
-	}
-	return "default";
+	static const char *const names[] = {
+		[SOURCE_DEFAULT] = "default",
+		[SOURCE_FILE] = "file",
+		[SOURCE_ENV] = "environment",
+		[SOURCE_RULE] = "rule",
+	};
+
+	return names[source];
 }
+
+/* ---- numbers ---- */
 
 static int parse_digits(const char **text, uint64_t *out)
 {
@@ -270,98 +175,117 @@ const char *config_size_text(uint64_t bytes, char *buf, size_t size)
 	return buf;
 }
 
-static int parse_number(const struct spec *spec, const char *text, uint64_t *out)
-{
-	uint64_t value;
-	int rc = spec->kind == KIND_COUNT32 ? parse_digits(&text, &value) : config_parse_size(text, &value);
+/* ---- values ---- */
 
-	if (rc == 0 && spec->kind == KIND_COUNT32 && *text != '\0')
-		rc = -EINVAL;
-	if (rc != 0)
-		return rc;
-	if (value < spec->min || value > spec->max)
-		return -EINVAL;
-	if (spec->power_of_two && (value & (value - 1)) != 0)
-		return -EINVAL;
-	*out = value;
+/* What may stand there, for people. */
+static void put_allowed(const struct spec *spec, char *out, size_t size)
+{
+	char min[24], max[24];
+	size_t used = 0;
+
+	switch (spec->kind) {
+	case KIND_WORD:
+		for (size_t i = 0; i < LENGTH(spec->words) && spec->words[i] != NULL; i++)
+			used += log_format(out + used, size - used, "%s%s", i > 0 ? ", " : "",
+			                   spec->words[i]);
+		break;
+	case KIND_COUNT:
+		log_format(out, size, "%llu..%llu (milliseconds)", (unsigned long long)spec->min,
+		           (unsigned long long)spec->max);
+		break;
+	case KIND_SIZE:
+		log_format(out, size, "%s..%s%s (a size such as %s)",
+		           config_size_text(spec->min, min, sizeof(min)),
+		           config_size_text(spec->max, max, sizeof(max)),
+		           spec->power_of_two ? ", a power of two" : "", spec->preset);
+		break;
+	default: log_format(out, size, "an absolute directory");
+	}
+}
+
+static bool parse_word(const struct spec *spec, const char *text, uint64_t *out)
+{
+	for (size_t i = 0; i < LENGTH(spec->words) && spec->words[i] != NULL; i++) {
+		if (strcmp(spec->words[i], text) == 0) {
+			*out = i;
+			return true;
+		}
+	}
+	return false;
+}
+
+static bool parse_number(const struct spec *spec, const char *text, uint64_t *out)
+{
+	bool is_number = spec->kind == KIND_COUNT ? parse_digits(&text, out) == 0 && *text == '\0'
+	                                          : config_parse_size(text, out) == 0;
+
+	return is_number && *out >= spec->min && *out <= spec->max &&
+	       (!spec->power_of_two || (*out & (*out - 1)) == 0);
+}
+
+static uint64_t fetch(const struct spec *spec, const void *values)
+{
+	const char *member = (const char *)values + spec->offset;
+	uint64_t value = 0;
+
+	/* little endian: the low bytes of a wider number are the number */
+	memcpy(&value, member, spec->size);
+	return value;
+}
+
+/* False: *values is left alone. */
+static bool parse(const struct spec *spec, const char *text, void *values)
+{
+	char *member = (char *)values + spec->offset;
+	uint64_t value;
+
+	if (spec->kind == KIND_DIRECTORY) {
+		size_t length = strlen(text);
+
+		if (length >= spec->size || (length > 0 && text[0] != '/'))
+			return false;
+		memcpy(member, text, length + 1);
+		return true;
+	}
+	if (!(spec->kind == KIND_WORD ? parse_word(spec, text, &value) : parse_number(spec, text, &value)))
+		return false;
+	memcpy(member, &value, spec->size);
+	return true;
+}
+
+int config_set(struct config *c, struct rule *rule, enum config_key key, const char *text,
+               struct config_origin origin)
+{
+	const struct setting at = {origin, specs[key].name, text};
+	void *values = key >= KEY_COUNT ? (void *)c : rule != NULL ? &rule->set : &c->base;
+	char allowed[128];
+
+	if (!parse(&specs[key], text, values)) {
+		put_allowed(&specs[key], allowed, sizeof(allowed));
+		return config_fail(c, -EINVAL, &at, "allowed: %s", allowed);
+	}
+	(rule != NULL ? rule->origin : c->origin)[key] = origin;
 	return 0;
 }
 
-static int parse_word(const struct spec *spec, const char *text, uint64_t *out, const char **refused)
+void config_set_defaults(struct config *c)
 {
-	for (uint64_t i = 0; i < sizeof(spec->words) / sizeof(spec->words[0]) && spec->words[i] != NULL;
-	     i++) {
-		if (strcmp(spec->words[i], text) == 0) {
-			*out = i;
-			return 0;
-		}
+	memset(c->origin, 0, sizeof(c->origin));
+	for (int key = 0; key < KEY_ALL; key++)
+		if (specs[key].kind != KIND_OTHER)
+			(void)parse(&specs[key], specs[key].preset, key < KEY_COUNT ? (void *)&c->base : c);
+}
+
+void config_set_from_base(const struct config *c, struct rule *rule)
+{
+	for (int key = 0; key < KEY_COUNT; key++) {
+		const struct spec *spec = &specs[key];
+
+		if (rule->origin[key].source == SOURCE_RULE)
+			continue;
+		memcpy((char *)&rule->set + spec->offset, (const char *)&c->base + spec->offset, spec->size);
+		rule->origin[key] = c->origin[key];
 	}
-	if (spec->later[0] != NULL && strcmp(spec->later[0], text) == 0)
-		*refused = spec->later[1];
-	return -EINVAL;
-}
-
-static void store(const struct spec *spec, uint64_t value, struct settings *set)
-{
-	char *member = (char *)set + spec->offset;
-
-	if (spec->size == sizeof(uint64_t)) {
-		memcpy(member, &value, sizeof(value));
-	} else {
-		uint32_t narrow = (uint32_t)value;
-		_Static_assert(sizeof(enum sync_policy) == sizeof(narrow), "enums are stored as 32 bits");
-		memcpy(member, &narrow, sizeof(narrow));
-	}
-}
-
-static uint64_t fetch(const struct spec *spec, const struct settings *set)
-{
-	const char *member = (const char *)set + spec->offset;
-	uint64_t value;
-	uint32_t narrow;
-
-	if (spec->size == sizeof(value)) {
-		memcpy(&value, member, sizeof(value));
-		return value;
-	}
-	memcpy(&narrow, member, sizeof(narrow));
-	return narrow;
-}
-
-int config_key_parse(enum config_key key, const char *text, struct settings *set, const char **refused)
-{
-	const struct spec *spec = &specs[key];
-	uint64_t value = 0;
-	int rc;
-
-	*refused = NULL;
-	if (spec->kind == KIND_DIRECTORY) {
-		size_t length = strlen(text);
-		if (length >= spec->size || (length > 0 && text[0] != '/'))
-			return -EINVAL;
-		memcpy((char *)set + spec->offset, text, length + 1);
-		return 0;
-	}
-	rc = spec->kind == KIND_ENUM ? parse_word(spec, text, &value, refused)
-	                             : parse_number(spec, text, &value);
-	if (rc == 0)
-		store(spec, value, set);
-	return rc;
-}
-
-void config_key_copy(enum config_key key, const struct settings *from, struct settings *to)
-{
-	const struct spec *spec = &specs[key];
-
-	memcpy((char *)to + spec->offset, (const char *)from + spec->offset, spec->size);
-}
-
-void config_key_defaults(struct settings *set)
-{
-	const char *refused;
-
-	for (int key = 0; key < KEY_COUNT; key++)
-		(void)config_key_parse((enum config_key)key, specs[key].preset, set, &refused);
 }
 
 const char *config_value_text(const struct settings *s, enum config_key key, char *buf, size_t size)
@@ -369,11 +293,10 @@ const char *config_value_text(const struct settings *s, enum config_key key, cha
 	const struct spec *spec = &specs[key];
 
 	switch (spec->kind) {
-	case KIND_DIRECTORY: log_format(buf, size, "%s", (const char *)s + spec->offset); break;
-	case KIND_ENUM: log_format(buf, size, "%s", spec->words[fetch(spec, s)]); break;
-	case KIND_COUNT32: log_format(buf, size, "%llu", (unsigned long long)fetch(spec, s)); break;
-	case KIND_SIZE32:
-	case KIND_SIZE64: config_size_text(fetch(spec, s), buf, size); break;
+	case KIND_WORD: log_format(buf, size, "%s", spec->words[fetch(spec, s)]); break;
+	case KIND_COUNT: log_format(buf, size, "%llu", (unsigned long long)fetch(spec, s)); break;
+	case KIND_SIZE: config_size_text(fetch(spec, s), buf, size); break;
+	default: log_format(buf, size, "%s", (const char *)s + spec->offset); break;
 	}
 	return buf;
 }

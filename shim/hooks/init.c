@@ -23,12 +23,14 @@
 
 static struct config config;
 
-static void wrong_configuration(const char *error)
+static void wrong_configuration(void)
 {
-	log_error("%s%s", error,
-	          config.strict ? " (FASTWRITE_STRICT=1: not started)"
-	                        : "; nothing is managed, the program runs as it is");
-	if (config.strict)
+	bool stop = config.on_error == ON_ERROR_STOP;
+
+	log_error("%s%s", config.error,
+	          stop ? "; not started (FASTWRITE_ON_ERROR = stop)"
+	               : "; nothing is staged, the program runs as it is");
+	if (stop)
 		sys_raw(SYS_exit_group, 2, 0, 0, 0, 0, 0);
 }
 
@@ -48,30 +50,10 @@ static void recover_known_places(void)
 	}
 }
 
-/* `fastwrite run` says it itself, once. */
-static void say_doubts(void)
+static void say_notice(void *ctx, enum log_level level, const char *text)
 {
-	char path[PATH_MAX];
-	char text[LOG_LINE_MAX];
-	const struct rule *rule;
-
-	if (getenv("FASTWRITE_REGISTRY"))
-		return;
-	for (uint32_t i = 0; i < config.rule_count; i++) {
-		if (config_doubt(&config, &config.rules[i], DOUBT_SEVERAL, text, sizeof text))
-			log_warn("%s", text);
-		if (log_enabled(LOG_INFO) &&
-		    config_doubt(&config, &config.rules[i], DOUBT_MISSING, text, sizeof text))
-			log_info("%s", text);
-	}
-	/* looking at every program's descriptors would cost every program */
-	for (int fd = 0; fd <= 2 && log_enabled(LOG_INFO); fd++) {
-		rule = config_rule_of_fd(&config, fd, path);
-		if (rule) {
-			config_fd_text(fd, path, rule, text, sizeof text);
-			log_info("%s", text);
-		}
-	}
+	(void)ctx;
+	log_line(level, "%s", text);
 }
 
 static void start_inheriting(void)
@@ -101,12 +83,10 @@ static void set_pace(void)
 
 __attribute__((constructor)) static void fastwrite_start(void)
 {
-	char error[CONFIG_ERROR_MAX];
-
 	log_start();
 	real_resolve();
-	if (config_load(&config, environ, error) < 0) {
-		wrong_configuration(error);
+	if (config_load(&config, environ) < 0) {
+		wrong_configuration();
 		return;
 	}
 	log_set_level(config.log);
@@ -125,7 +105,9 @@ __attribute__((constructor)) static void fastwrite_start(void)
 		kill_arm_children(step ? strtoul(step, NULL, 10) : 0);
 	}
 #endif
-	say_doubts();
+	/* `fastwrite run` says them itself, once; looking at every program's descriptors would cost every program */
+	if (!getenv("FASTWRITE_REGISTRY"))
+		config_notices(&config, log_enabled(LOG_INFO), say_notice, NULL);
 	recover_known_places();
 	if (config.inherit)
 		start_inheriting();

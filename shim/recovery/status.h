@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * status: what the running programs stage and write, read from the counters in their arenas.  Arenas are found
- * through the mappings of the processes that the caller may look at; nothing is locked or changed.
+ * status: what the running programs stage and write, read from the counters in their arenas.  Arenas are
+ * found through the mappings of the processes that the caller may look at; nothing is locked or changed.
  *
  * Called by: `fastwrite status`.
  */
@@ -41,7 +41,10 @@ struct status_visitor {
 /* Visits every live arena, arena by arena.  The number of arenas, or -errno. */
 int status_visit(const struct status_visitor *v);
 
-/* Visits the arena in an open file when process `pid` made it (0: whoever did).  1, or 0: not one of that kind. */
+/*
+ * Visits the arena in an open file when process `pid` made it (0: whoever did).  1, or 0: not one of that
+ * kind.
+ */
 int status_visit_fd(int fd, int pid, const char *path, const struct status_visitor *v);
 
 #endif

@@ -105,8 +105,8 @@ static size_t compose(const struct tally *t, const char *program, const char *ru
 {
 	size_t n = log_format(
 		text, size,
-		"fastwrite: pid %d (%s), rule %s: %llu writes absorbed, %llu bytes; %llu flushes, %llu bytes, "
-		"%llu by O_DIRECT; %llu syncs asked, %llu done, %llu by the journal; %llu settles",
+		"fastwrite: pid %d (%s), rule %s: %llu writes absorbed, %llu bytes; %llu flushes, %llu "
+		"bytes, %llu by O_DIRECT; %llu syncs asked, %llu done, %llu by the journal; %llu settles",
 		(int)sys_getpid(), program, rule, COUNTED(t, COUNT_WRITES), COUNTED(t, COUNT_BYTES),
 		COUNTED(t, COUNT_FLUSHES), COUNTED(t, COUNT_FLUSH_BYTES), COUNTED(t, COUNT_DIRECT_BYTES),
 		COUNTED(t, COUNT_SYNCS_ASKED), COUNTED(t, COUNT_SYNCS_DONE), COUNTED(t, COUNT_JOURNALED),
@@ -136,8 +136,7 @@ static size_t compose_json(const struct tally *t, const char *program, const cha
 		if (!t->through[i])
 			continue;
 		n += log_format(text + n, size - n, "%s\"%s\": %llu", comma,
-		                bypass_reason_name((enum bypass_reason)i),
-		                (unsigned long long)t->through[i]);
+		                bypass_reason_name((enum bypass_reason)i), (unsigned long long)t->through[i]);
 		comma = ", ";
 	}
 	n += log_format(text + n, size - n, "}}\n");

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* stats: the summary at exit, FASTWRITE_STATS = stderr | FILE: a line for each rule that had something to do. */
+/*
+ * stats: the summary at exit, FASTWRITE_STATS = stderr | FILE: a line for each rule that had something to do.
+ */
 #ifndef FASTWRITE_STATS_H
 #define FASTWRITE_STATS_H
 

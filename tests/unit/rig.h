@@ -178,7 +178,7 @@ __attribute__((unused)) static bool rig_on_tmpfs(void)
 /* Settings as "FASTWRITE_KEY=value", NULL at the end; everything in the fresh directory is managed. */
 __attribute__((unused)) static void rig_start(const char *setting, ...)
 {
-	char paths[300], error[CONFIG_ERROR_MAX];
+	char paths[300];
 	char *env[RIG_ENV_MAX] = {paths, (char[]){"FASTWRITE_MEM=1M"}, (char[]){"FASTWRITE_BLOCK=64K"},
 	                          (char[]){"FASTWRITE_LAG_MS=60000"}, (char[]){"FASTWRITE_LOG=off"}};
 	int n = 5;
@@ -195,8 +195,8 @@ __attribute__((unused)) static void rig_start(const char *setting, ...)
 	assert_non_null(mkdtemp(rig_dir));
 	snprintf(paths, sizeof paths, "FASTWRITE_PATHS=%s/**", rig_dir);
 	rig_turn = (rig_turn + 1) % RIG_CONFIGS;
-	if (config_load(&rig_config, env, error) < 0)
-		fail_msg("%s", error);
+	if (config_load(&rig_config, env) < 0)
+		fail_msg("%s", rig_config.error);
 	rig_faults_clear();
 	rig_hook_system();
 	fd_set_process();

@@ -15,7 +15,6 @@
 #include <cmocka.h>
 
 static struct config config;
-static char error[CONFIG_ERROR_MAX];
 static char dir[64];  /* fresh directory of each test, canonical */
 static char file[96]; /* a configuration in it */
 
@@ -74,27 +73,27 @@ static void write_file(const char *text)
 
 static void load_ok(void)
 {
-	int rc = config_load(&config, env, error);
+	int rc = config_load(&config, env);
 
 	if (rc != 0)
-		fail_msg("refused: %d %s", rc, error);
-	assert_string_equal(error, "");
+		fail_msg("refused: %d %s", rc, config.error);
+	assert_string_equal(config.error, "");
 }
 
 /* Fails with one line that holds all of the parts (NULL-terminated). */
 static void load_fails(int code, const char *part, ...)
 {
 	va_list args;
-	int rc = config_load(&config, env, error);
+	int rc = config_load(&config, env);
 
 	assert_int_equal(config.rule_count, 0);
 	if (rc != code)
-		fail_msg("returned %d instead of %d: \"%s\"", rc, code, error);
-	assert_null(strchr(error, '\n'));
+		fail_msg("returned %d instead of %d: \"%s\"", rc, code, config.error);
+	assert_null(strchr(config.error, '\n'));
 	va_start(args, part);
 	for (; part != NULL; part = va_arg(args, const char *)) {
-		if (strstr(error, part) == NULL)
-			fail_msg("\"%s\" does not say \"%s\"", error, part);
+		if (strstr(config.error, part) == NULL)
+			fail_msg("\"%s\" does not say \"%s\"", config.error, part);
 	}
 	va_end(args);
 	env_count = 0;
@@ -194,9 +193,9 @@ static void test_nothing_configured(void **state)
 	assert_int_equal(config.rule_count, 0);
 	assert_int_equal(config.stats, STATS_NONE);
 	assert_int_equal(config.log, LOG_WARN);
-	assert_false(config.strict);
+	assert_int_equal(config.on_error, ON_ERROR_WARN);
 	assert_string_equal(config.file, "");
-	assert_int_equal(config_load(&config, NULL, error), 0);
+	assert_int_equal(config_load(&config, NULL), 0);
 }
 
 static void test_defaults(void **state)
@@ -216,8 +215,8 @@ static void test_defaults(void **state)
 	assert_string_equal(config.rules[0].prefix, dir);
 	for (int key = 0; key < KEY_COUNT; key++) {
 		assert_string_equal(value(0, (enum config_key)key), texts[key]);
-		assert_int_equal(config.rules[0].source[key], SOURCE_DEFAULT);
-		assert_int_equal(config.rules[0].line[key], 0);
+		assert_int_equal(config.rules[0].origin[key].source, SOURCE_DEFAULT);
+		assert_int_equal(config.rules[0].origin[key].line, 0);
 	}
 	assert_int_equal(config.rules[0].set.sync, SYNC_FDATASYNC);
 	assert_int_equal(config.rules[0].set.block_bytes, 128 << 10);
@@ -242,7 +241,7 @@ static void test_every_key_from_environment(void **state)
 	load_ok();
 	for (int key = 0; key < KEY_COUNT; key++) {
 		assert_string_equal(value(0, (enum config_key)key), texts[key]);
-		assert_int_equal(config.rules[0].source[key], SOURCE_ENV);
+		assert_int_equal(config.rules[0].origin[key].source, SOURCE_ENV);
 	}
 	assert_int_equal(config.rules[0].set.sync, SYNC_RELAXED);
 	assert_int_equal(config.rules[0].set.relaxed_ms, 7);
@@ -272,17 +271,17 @@ static void test_order_of_sources(void **state)
 	assert_int_equal(config.rule_count, 2);
 	assert_string_equal(config.rules[0].name, "env");
 	assert_string_equal(config.rules[1].name, "wal");
-	assert_int_equal(config.rules[1].paths_line, 2);
+	assert_int_equal(config.rules[1].paths_origin.line, 2);
 
 	assert_string_equal(value(0, KEY_SYNC), "off");
-	assert_int_equal(config.rules[0].source[KEY_SYNC], SOURCE_FILE);
-	assert_int_equal(config.rules[0].line[KEY_SYNC], 6);
+	assert_int_equal(config.rules[0].origin[KEY_SYNC].source, SOURCE_FILE);
+	assert_int_equal(config.rules[0].origin[KEY_SYNC].line, 6);
 	assert_string_equal(value(1, KEY_SYNC), "fsync");
-	assert_int_equal(config.rules[1].source[KEY_SYNC], SOURCE_RULE);
-	assert_int_equal(config.rules[1].line[KEY_SYNC], 3);
+	assert_int_equal(config.rules[1].origin[KEY_SYNC].source, SOURCE_RULE);
+	assert_int_equal(config.rules[1].origin[KEY_SYNC].line, 3);
 	for (uint32_t r = 0; r < 2; r++) {
 		assert_string_equal(value(r, KEY_MEM), "64M");
-		assert_int_equal(config.rules[r].source[KEY_MEM], SOURCE_ENV);
+		assert_int_equal(config.rules[r].origin[KEY_MEM].source, SOURCE_ENV);
 		assert_string_equal(value(r, KEY_LAG_MS), "5");
 		assert_string_equal(value(r, KEY_BLOCK), "128K");
 	}
@@ -313,6 +312,7 @@ static void test_empty_variables_count_as_unset(void **state)
 	with("FASTWRITE_STATS=");
 	with("FASTWRITE_LOG=");
 	with("FASTWRITE_STRICT=");
+	with("FASTWRITE_ON_ERROR=");
 	load_ok();
 	assert_int_equal(config.rule_count, 0);
 }
@@ -342,7 +342,7 @@ static void test_file_syntax(void **state)
 	assert_string_equal(value(0, KEY_SYNC), "fsync");
 	assert_string_equal(value(0, KEY_MEM), "32M");
 	assert_string_equal(value(0, KEY_SMALL), "1K");
-	assert_int_equal(config.rules[0].line[KEY_SMALL], 7);
+	assert_int_equal(config.rules[0].origin[KEY_SMALL].line, 7);
 	assert_int_equal(config.rules[0].pattern_count, 4);
 	assert_true(config.rules[0].patterns[2].exclude);
 	assert_ptr_equal(rule_match(&config, "/a/x:y"), &config.rules[0]);
@@ -582,6 +582,7 @@ static void test_bad_values(void **state)
 		{"LOG", "loud", "off, error, warn, info, debug"},
 		{"STATS", "stdout", "stderr or the path of a file"},
 		{"STRICT", "yes", "0, 1"},
+		{"ON_ERROR", "1", "warn, stop"},
 	};
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		char name[64], shown[64];
@@ -649,7 +650,7 @@ static void test_block_follows_mem(void **state)
 		with("FASTWRITE_MEM=%s", cases[i].mem);
 		load_ok();
 		assert_int_equal(config.rules[0].set.block_bytes, cases[i].block);
-		assert_int_equal(config.rules[0].source[KEY_BLOCK], SOURCE_DEFAULT);
+		assert_int_equal(config.rules[0].origin[KEY_BLOCK].source, SOURCE_DEFAULT);
 	}
 	env_count = 0;
 	write_file("[rule a]\npaths = /a/**\nmem = 1M\n[rule b]\npaths = /b/**\n");
@@ -666,7 +667,7 @@ static void test_stdio_is_not_for_a_rule(void **state)
 	load_ok();
 	assert_string_equal(value(0, KEY_STDIO), "off");
 	assert_int_equal(config.rules[0].set.stdio, STDIO_OFF);
-	assert_int_equal(config.rules[0].source[KEY_STDIO], SOURCE_FILE);
+	assert_int_equal(config.rules[0].origin[KEY_STDIO].source, SOURCE_FILE);
 	with("FASTWRITE_STDIO=on");
 	load_ok();
 	assert_int_equal(config.rules[0].set.stdio, STDIO_ON);
@@ -679,7 +680,7 @@ static void test_unknown_variable(void **state)
 {
 	(void)state;
 	with("FASTWRITE_SYNK=off");
-	load_fails(-EINVAL, "FASTWRITE_SYNK", "unknown key", "SYNC", "PREALLOC_MODE", "STRICT", "SMALL",
+	load_fails(-EINVAL, "FASTWRITE_SYNK", "unknown key", "SYNC", "PREALLOC_MODE", "ON_ERROR", "SMALL",
 	           NULL);
 	with("FASTWRITE_sync=off");
 	load_fails(-EINVAL, "FASTWRITE_sync", "unknown key", NULL);
@@ -693,17 +694,53 @@ static void test_unknown_variable(void **state)
 	load_ok();
 }
 
-static void test_strict_survives_failure(void **state)
+static void test_on_error_survives_failure(void **state)
+{
+	static const struct {
+		const char *variable;
+		enum on_error expected;
+	} cases[] = {
+		{"FASTWRITE_ON_ERROR=stop", ON_ERROR_STOP},
+		{"FASTWRITE_ON_ERROR=warn", ON_ERROR_WARN},
+		{"FASTWRITE_STRICT=1", ON_ERROR_STOP}, /* the old name */
+		{"FASTWRITE_STRICT=0", ON_ERROR_WARN},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		with("%s", cases[i].variable);
+		with("FASTWRITE_SYNC=bad");
+		load_fails(-EINVAL, "FASTWRITE_SYNC", NULL);
+		assert_int_equal(config.on_error, cases[i].expected);
+	}
+	with("FASTWRITE_STRICT=1");
+	with("FASTWRITE_ON_ERROR=warn");
+	load_ok();
+	assert_int_equal(config.on_error, ON_ERROR_WARN);
+}
+
+static char noticed[4096];
+
+static void note(void *ctx, enum log_level level, const char *text)
+{
+	(void)ctx;
+	snprintf(noticed + strlen(noticed), sizeof(noticed) - strlen(noticed), "%d %s\n", level, text);
+}
+
+static void test_old_name_is_told(void **state)
 {
 	(void)state;
+	with("FASTWRITE_ON_ERROR=stop");
+	load_ok();
+	noticed[0] = '\0';
+	config_notices(&config, false, note, NULL);
+	assert_string_equal(noticed, "");
+	env_count = 0;
 	with("FASTWRITE_STRICT=1");
-	with("FASTWRITE_SYNC=bad");
-	load_fails(-EINVAL, "FASTWRITE_SYNC", NULL);
-	assert_true(config.strict);
-	with("FASTWRITE_SYNC=bad");
-	with("FASTWRITE_STRICT=0");
-	load_fails(-EINVAL, "FASTWRITE_SYNC", NULL);
-	assert_false(config.strict);
+	load_ok();
+	config_notices(&config, false, note, NULL);
+	assert_string_equal(noticed, "2 FASTWRITE_STRICT is the old name of FASTWRITE_ON_ERROR = stop; "
+	                             "it still works\n");
 }
 
 static void test_stats_and_log(void **state)
@@ -760,17 +797,17 @@ static void test_inherit(void **state)
 	with("FASTWRITE_PATHS=/x/**");
 	load_ok();
 	assert_true(config.inherit);
-	assert_int_equal(config.inherit_source, SOURCE_DEFAULT);
+	assert_int_equal(config.origin[KEY_INHERIT].source, SOURCE_DEFAULT);
 	write_file("[defaults]\n\ninherit = 0\n");
 	load_ok();
 	assert_false(config.inherit);
-	assert_int_equal(config.inherit_source, SOURCE_FILE);
-	assert_int_equal(config.inherit_line, 3);
+	assert_int_equal(config.origin[KEY_INHERIT].source, SOURCE_FILE);
+	assert_int_equal(config.origin[KEY_INHERIT].line, 3);
 	with("FASTWRITE_INHERIT=1");
 	load_ok();
 	assert_true(config.inherit);
-	assert_int_equal(config.inherit_source, SOURCE_ENV);
-	assert_int_equal(config.inherit_line, 0);
+	assert_int_equal(config.origin[KEY_INHERIT].source, SOURCE_ENV);
+	assert_int_equal(config.origin[KEY_INHERIT].line, 0);
 	env_count = 0;
 	env[0] = NULL;
 	with("FASTWRITE_INHERIT=off");
@@ -814,7 +851,8 @@ static void test_bad_files(void **state)
 		{"[rule a]\npaths=/a\nsync=off\nsync=off\n", ":4: ", "twice (first in line 3)"},
 		{"[defaults]\nlog = debug\n", ":2: ", "FASTWRITE_LOG"},
 		{"[defaults]\nstats = stderr\n", ":2: ", "FASTWRITE_STATS"},
-		{"[defaults]\nstrict = 1\n", ":2: ", "FASTWRITE_STRICT"},
+		{"[defaults]\nstrict = 1\n", ":2: ", "FASTWRITE_ON_ERROR"},
+		{"[defaults]\non_error = stop\n", ":2: ", "FASTWRITE_ON_ERROR"},
 		{"[defaults]\ninherit = yes\n", ":2: inherit = \"yes\"", "allowed: 0, 1"},
 		{"[defaults]\ninherit = 0\ninherit = 1\n", ":3: ", "twice (first in line 2)"},
 		{"[rule a]\npaths=/a\ninherit = 0\n", ":3: ", "[defaults] only"},
@@ -917,7 +955,7 @@ static void test_leaves_no_descriptor_open(void **state)
 	load_ok();
 	assert_int_equal(open_descriptors(), before);
 	write_file("[rule a]\npaths = bad\n");
-	assert_int_equal(config_load(&config, env, error), -EINVAL);
+	assert_int_equal(config_load(&config, env), -EINVAL);
 	assert_int_equal(open_descriptors(), before);
 }
 
@@ -967,7 +1005,8 @@ int main(void)
 		TEST(test_stdio_is_not_for_a_rule),
 		TEST(test_stdio_is_not_for_a_rule),
 		TEST(test_unknown_variable),
-		TEST(test_strict_survives_failure),
+		TEST(test_on_error_survives_failure),
+		TEST(test_old_name_is_told),
 		TEST(test_stats_and_log),
 		TEST(test_relative_stats),
 		TEST(test_first_of_two_equal_variables),

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * cli_recover_all: the places where programs may have staged.
+ * places: the staging directories that `fastwrite recover` looks at.
  *
- * `fastwrite recover PATH`: what the directory has, or the one of the file.  The rule that staged may have begun further up:
- * who asks for the directory of his database is not to hear that there is nothing while bytes for it wait above.  They are
- * named, not brought: what lies in several places has an order that only their owner knows.  And nothing is searched for
- * below: copies of staging (backups, images, containers' layers) look like staging, and would put old bytes over new ones.
+ * recover PATH: the one in the directory, or the one beside the file.  Those above PATH are looked at but not
+ * recovered: a rule may begin there, and its bytes for PATH must not stay unnoticed.  Bytes in several places
+ * have an order that only their owner knows.  Directories below PATH are not searched: a copy of a staging
+ * directory (backup, image, container layer) would put old bytes over new ones.
  *
- * `fastwrite recover --all`: every place under this configuration.  That is the directory that `staging` names, the one in
- * a rule's own directory, and for files that are on another file system, or where the rule's directory cannot be written
- * to, the one beside them: these are searched for as deep as the rule's patterns reach.
+ * recover --all: the directory that `staging` names; the one in a rule's own directory; and those beside the
+ * files, which are used on another file system or where the rule's directory is not writable.  These are
+ * searched for as deep as the rule's patterns reach.
  */
 #include "command/command.h"
 
@@ -34,11 +34,12 @@ struct place {
 struct walk {
 	const struct recover_options *opt;
 	struct recover_report *report;
-	struct place *seen; /* several patterns lead to one place */
+	struct place *seen; /* several patterns may lead to one place */
 	size_t seen_count;
 	int failed;
 };
 
+/* 0, 1 when it is known already, or -ENOMEM. */
 static int remember(struct walk *w, const struct stat *st)
 {
 	struct place *grown;
@@ -60,7 +61,7 @@ static void fail(struct walk *w, const char *path, int error)
 	w->failed++;
 }
 
-/* A staging directory, if it is there. */
+/* A staging directory, which need not exist. */
 static void recover_place(struct walk *w, const char *dir)
 {
 	struct stat st;
@@ -68,33 +69,25 @@ static void recover_place(struct walk *w, const char *dir)
 
 	if (rc == 0)
 		rc = cli_recover_path(dir, w->opt, w->report);
-	/* gone meanwhile, or not there: then nothing is staged */
-	if (rc < 0 && rc != -ENOENT && rc != -ENOTDIR)
-		fail(w, dir, rc);
-	else if (rc == -ENOTDIR && lstat(dir, &st) == 0)
+	/* when it does not exist, nothing is staged */
+	if (rc < 0 && rc != -ENOENT && (rc != -ENOTDIR || lstat(dir, &st) == 0))
 		fail(w, dir, rc);
 }
 
-/* Made up by the kernel: no files that anybody stages for. */
-static bool is_made_up(const char *path)
+/* Other file systems of the kernel are mounted below these. */
+static bool is_proc_or_sys(const char *path)
 {
-	static const long kinds[] = {PROC_SUPER_MAGIC,    SYSFS_MAGIC,        CGROUP_SUPER_MAGIC,
-	                             CGROUP2_SUPER_MAGIC, DEVPTS_SUPER_MAGIC, DEBUGFS_MAGIC,
-	                             TRACEFS_MAGIC,       SECURITYFS_MAGIC,   BPF_FS_MAGIC,
-	                             PSTOREFS_MAGIC,      EFIVARFS_MAGIC,     BINFMTFS_MAGIC};
 	struct statfs st;
 
-	if (statfs(path, &st) != 0)
-		return false;
-	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++)
-		if (st.f_type == kinds[i])
-			return true;
-	return false;
+	return statfs(path, &st) == 0 && (st.f_type == PROC_SUPER_MAGIC || st.f_type == SYSFS_MAGIC);
 }
 
 enum { ANY_DEPTH = -1 };
 
-/* How many directories below its literal prefix may files lie that the pattern matches?  `rest` begins with '/'. */
+/*
+ * How many directories below its literal prefix may files lie that the pattern matches?  `rest` begins with
+ * '/'.
+ */
 static int depth_of(const char *rest)
 {
 	int slashes = 0;
@@ -124,11 +117,11 @@ static void search(struct walk *w, char *top, int depth)
 				fts_set(fts, e, FTS_SKIP);
 			} else if ((depth != ANY_DEPTH && e->fts_level > depth) ||
 			           ((e->fts_level == 0 || e->fts_dev != e->fts_parent->fts_dev) &&
-			            is_made_up(e->fts_path))) {
+			            is_proc_or_sys(e->fts_path))) {
 				fts_set(fts, e, FTS_SKIP);
 			}
 			break;
-		case FTS_SL: /* a staging directory is none when it is a link, and is not quietly passed over */
+		case FTS_SL: /* a link is no staging directory: recover_place reports that */
 			if (strcmp(e->fts_name, ARENA_DIR) == 0)
 				recover_place(w, e->fts_path);
 			break;
@@ -154,7 +147,7 @@ static void recover_rule(struct walk *w, const struct rule *rule)
 		recover_place(w, rule->set.staging);
 		return;
 	}
-	/* where files of all its patterns stage, as long as they are on one file system */
+	/* the usual place: for files of all its patterns on this file system */
 	if (strcmp(rule->prefix, "/") != 0 && strlen(rule->prefix) + sizeof("/" ARENA_DIR) <= sizeof(path)) {
 		snprintf(path, sizeof(path), "%.*s/" ARENA_DIR, (int)(sizeof(path) - sizeof("/" ARENA_DIR)),
 		         rule->prefix);
@@ -180,7 +173,9 @@ int cli_recover_all(const struct config *c, const struct recover_options *opt, s
 	return w.failed;
 }
 
-/* What a look at a staging directory found for a path, or below it. */
+/* ---- one PATH ---- */
+
+/* Whether a staging directory holds bytes for `path`, or below it. */
 struct found {
 	const char *path;
 	bool any;
@@ -197,9 +192,11 @@ static void on_found(void *ctx, const struct recover_event *e)
 	f->any |= strcmp(e->action, "nothing") != 0 && strcmp(e->action, "live") != 0;
 }
 
-/* Where everybody may make a staging directory, only those of root and of the owner of what is asked for are looked at: no
- * stranger's shall hold up or fail somebody's recovery. */
-static bool is_strangers(const char *place, uid_t of, uid_t owner)
+/*
+ * Where everybody may make a staging directory, only those of root and of the owner of what is asked for are
+ * looked at: no stranger's shall hold up or fail somebody's recovery.
+ */
+static bool is_of_another_user(const char *place, uid_t of, uid_t owner)
 {
 	char parent[PATH_MAX];
 	struct stat st;
@@ -210,7 +207,7 @@ static bool is_strangers(const char *place, uid_t of, uid_t owner)
 	return of != 0 && of != owner && (stat(parent, &st) != 0 || (st.st_mode & S_IWOTH));
 }
 
-/* Does a staging directory above hold bytes for `path`?  Also true when that cannot be found out. */
+/* Does this staging directory hold bytes for `path`?  Also true when it cannot be read. */
 static bool look_at(const char *place, const char *path, uid_t owner)
 {
 	struct recover_report report = {0};
@@ -221,8 +218,8 @@ static bool look_at(const char *place, const char *path, uid_t owner)
 
 	if (lstat(place, &st) != 0 || !S_ISDIR(st.st_mode))
 		return false;
-	if (is_strangers(place, st.st_uid, owner)) {
-		cli_error("%s: not looked at: it is another user's", place);
+	if (is_of_another_user(place, st.st_uid, owner)) {
+		cli_error("%s: not looked at: it belongs to another user", place);
 		return false;
 	}
 	rc = recover_path(place, &look, &report);
@@ -231,12 +228,12 @@ static bool look_at(const char *place, const char *path, uid_t owner)
 		return true;
 	}
 	if (found.any)
-		cli_error("%s: bytes for it are staged in %s; to bring them, recover %.*s", path, place,
+		cli_error("%s: bytes for it are staged in %s; to write them, recover %.*s", path, place,
 		          (int)(strlen(place) - strlen("/" ARENA_DIR)), place);
 	return found.any;
 }
 
-/* Of an absolute path: 0 for what is in the root directory. */
+/* Length of the parent's path; 0 for the root directory. */
 static size_t parent_length(const char *path, size_t length)
 {
 	while (length > 0 && path[length - 1] != '/')
@@ -244,7 +241,7 @@ static size_t parent_length(const char *path, size_t length)
 	return length > 0 ? length - 1 : 0;
 }
 
-/* The staging directories above the one that recover_path looks at: how many hold something for `path`. */
+/* How many staging directories above the one that recover_path looks at hold bytes for `path`. */
 static int look_above(const char *path, bool is_dir, uid_t owner)
 {
 	char place[PATH_MAX];
@@ -263,7 +260,7 @@ static int look_above(const char *path, bool is_dir, uid_t owner)
 	return count;
 }
 
-/* A staging directory, an arena or an orphan: that, and nothing else. */
+/* A staging directory, or an arena or orphan in one: nothing above it can matter. */
 static bool in_staging(const char *path)
 {
 	for (const char *p = path; (p = strstr(p, ARENA_DIR)) != NULL; p += strlen(ARENA_DIR))
@@ -273,7 +270,7 @@ static bool in_staging(const char *path)
 	return false;
 }
 
-/* As it was given, absolute, without links looked up; false where that says nothing. */
+/* `given` made absolute, with its links kept; false for a path with "..", which then may mean another one. */
 static bool literal(const char *given, char *out)
 {
 	size_t n = 0;
@@ -307,10 +304,10 @@ int cli_recover_given(const char *given, const struct recover_options *opt, stru
 	bool is_dir = stat(given, &st) == 0 && S_ISDIR(st.st_mode);
 	bool known = literal(given, path);
 	bool canonical = cli_canonical(given, other) == 0;
-	/* a directory may be named by a link, a staging directory not */
+	/* a directory may be given as a link, a staging directory may not */
 	bool linked = is_dir && canonical && known && !in_staging(path) && lstat(path, &itself) == 0 &&
 	              S_ISLNK(itself.st_mode);
-	/* absolute: what is told of is named in full */
+	/* absolute, so that messages have full paths */
 	int failed = 0, rc = cli_recover_path(linked ? other : known ? path : given, opt, report);
 
 	if (rc < 0) {
