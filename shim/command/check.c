@@ -70,10 +70,7 @@ static bool has_stream_tables(void)
 	       dlsym(RTLD_DEFAULT, "_IO_file_write");
 }
 
-/*
- * What the library does not do in a program that it can work in.  Returns the number of texts in
- * notes[NOTES_MAX].
- */
+/* What the library does not do in a program in which it works.  The number of texts in notes[NOTES_MAX]. */
 static int collect_notes(const struct program *p, const char **notes)
 {
 	int count = 0;
@@ -156,25 +153,10 @@ static const char *unmanageable(const char *path)
 	                           : "it is not a regular file; only regular files are managed";
 }
 
-/* The pattern that decides, or NULL. */
-static const struct pattern *deciding_pattern(const struct config *c, const char *path,
-                                              const struct rule **rule)
-{
-	for (uint32_t r = 0; r < c->rule_count; r++) {
-		for (uint32_t i = 0; i < c->rules[r].pattern_count; i++) {
-			if (rule_glob(c->rules[r].patterns[i].glob, path)) {
-				*rule = &c->rules[r];
-				return &c->rules[r].patterns[i];
-			}
-		}
-	}
-	return NULL;
-}
-
 static int report_file(const struct config *c, const char *name, const char *path, struct json *j)
 {
 	const struct rule *rule = NULL;
-	const struct pattern *pattern = deciding_pattern(c, path, &rule);
+	const struct pattern *pattern = rule_decide(c, path, &rule);
 	const char *never = unmanageable(path);
 	bool managed = never == NULL && pattern != NULL && !pattern->exclude;
 

@@ -164,9 +164,7 @@ static enum program_kind read_script(const struct image *image, struct program *
 	return length > 0 ? PROGRAM_SCRIPT : PROGRAM_OTHER;
 }
 
-/*
- * The loader ignores LD_PRELOAD when the kernel raises privileges, but not when the caller has them anyway.
- */
+/* The loader ignores LD_PRELOAD if the kernel raises privileges, unless the caller has them anyway. */
 static void read_privileges(int fd, const struct stat *st, struct program *out)
 {
 	bool setuid = (st->st_mode & S_ISUID) != 0;

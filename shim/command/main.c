@@ -28,7 +28,7 @@ static const char doc[] =
 	"Runs programs with their small writes staged in memory and written in large blocks, and recovers "
 	"what they leave behind when they are killed.\n"
 	"\vVerbs:\n"
-	"  run      run a program with libfastwrite.so; recover if it is killed\n"
+	"  run      run a program with libfastwrite.so; recover after its death\n"
 	"  recover  write the staged bytes of dead programs to their files\n"
 	"  status   show what the running programs stage and write\n"
 	"  config   show the settings in force, and where each comes from\n"

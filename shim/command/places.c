@@ -84,10 +84,7 @@ static bool is_proc_or_sys(const char *path)
 
 enum { ANY_DEPTH = -1 };
 
-/*
- * How many directories below its literal prefix may files lie that the pattern matches?  `rest` begins with
- * '/'.
- */
+/* How deep below its literal directory a pattern reaches.  `rest` is what follows the directory: "/...". */
 static int depth_of(const char *rest)
 {
 	int slashes = 0;
@@ -193,8 +190,8 @@ static void on_found(void *ctx, const struct recover_event *e)
 }
 
 /*
- * Where everybody may make a staging directory, only those of root and of the owner of what is asked for are
- * looked at: no stranger's shall hold up or fail somebody's recovery.
+ * Where everybody may make a staging directory, only those of root and of the owner of PATH count.  Another
+ * user's must not delay a recovery or make it fail.
  */
 static bool is_of_another_user(const char *place, uid_t of, uid_t owner)
 {

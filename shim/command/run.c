@@ -28,8 +28,7 @@ struct run_args {
 };
 
 static const char doc[] =
-	"Runs CMD with libfastwrite.so preloaded.  When a signal kills CMD, its staged bytes are "
-	"recovered.\n"
+	"Runs CMD with libfastwrite.so preloaded, and recovers what it leaves staged, however it ends.\n"
 	"\vSignals sent to `fastwrite run' are passed on to CMD.  A program in which nothing can be "
 	"preloaded (static, setuid, Go, musl, 32 bit) runs as it is, with a warning; with --on-error=stop "
 	"it is not started.\n"

@@ -132,10 +132,7 @@ static size_t utf8_length(const unsigned char *s)
 	return length;
 }
 
-/*
- * A byte that is not UTF-8 becomes a lone low surrogate, from which Python's surrogateescape restores the
- * path.
- */
+/* A byte that is not UTF-8 becomes a lone low surrogate, as with Python's surrogateescape. */
 static void put_string(FILE *out, const char *text)
 {
 	const unsigned char *s = (const unsigned char *)text;

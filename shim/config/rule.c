@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * rule: path patterns.  See config/rule.h for the language.
+ * rule: see config/rule.h.
  *
- * The matcher keeps two places to come back to: the last '*' of the component at hand and the last '**'.
- * An older one never needs to be tried again once a newer one is open: '*' cannot leave its component, so
- * the component's end is the same however the older star was filled, and whatever an older '**' could have
- * taken more, the newer one can take as well.
+ * The matcher keeps two places to come back to: the last '*' of the component at hand and the last '**'. 
+ * Earlier ones need no second try.  '*' cannot leave its component, so the component ends at the same place
+ * however earlier stars were filled.  And what an earlier '**' could take more, the last one can take as
+ * well.
  */
 #include "config/rule.h"
 
@@ -13,8 +13,7 @@
 
 enum { COMPONENT_MAX = 255 };
 
-/* Takes one bracket set at *glob ("[...]") and tests `byte`; *glob moves behind it.  The set is known to be
- * well formed. */
+/* Does the set at *glob ("[...]", valid) match `byte`?  *glob moves behind it. */
 static bool set_takes(const char **glob, unsigned char byte)
 {
 	const char *g = *glob + 1;
@@ -43,7 +42,7 @@ static bool set_takes(const char **glob, unsigned char byte)
 	return byte != '/' && found != negated;
 }
 
-/* Takes one single-byte element of the pattern at *glob; *glob moves behind it when it accepts `byte`. */
+/* Does the element at *glob match `byte`?  Then *glob moves behind it. */
 static bool element_takes(const char **glob, unsigned char byte)
 {
 	const char *g = *glob;
@@ -71,11 +70,11 @@ static bool element_takes(const char **glob, unsigned char byte)
 	return true;
 }
 
-/* An open '**': where the pattern goes on and how much of the path it has taken so far. */
+/* An open '**': where the pattern goes on, and where in the path. */
 struct deep {
 	const char *glob; /* NULL = none open */
 	const char *path;
-	bool whole_dirs; /* written as a component of its own with more behind it: takes whole directories */
+	bool whole_dirs; /* a component of its own that is not the last: matches whole directories */
 };
 
 static const char *deep_open(struct deep *deep, const char *glob, const char *at, const char *path)
@@ -121,7 +120,7 @@ bool rule_glob(const char *glob, const char *path)
 			star_path = p;
 			continue;
 		}
-		/* At the end of the path a longer '*' or '**' would only leave less for the rest. */
+		/* at the end of the path, a longer '*' or '**' would leave even less for the rest */
 		if (*p == '\0')
 			return *g == '\0';
 		if (element_takes(&g, (unsigned char)*p)) {
@@ -139,21 +138,30 @@ bool rule_glob(const char *glob, const char *path)
 	}
 }
 
-const struct rule *rule_match(const struct config *c, const char *path)
+const struct pattern *rule_decide(const struct config *c, const char *path, const struct rule **rule)
 {
-	if (c->rule_count == 0 || strstr(path, "/.fastwrite/") != NULL)
-		return NULL;
 	for (uint32_t r = 0; r < c->rule_count; r++) {
-		const struct rule *rule = &c->rules[r];
-		for (uint32_t i = 0; i < rule->pattern_count; i++) {
-			if (rule_glob(rule->patterns[i].glob, path))
-				return rule->patterns[i].exclude ? NULL : rule;
+		for (uint32_t i = 0; i < c->rules[r].pattern_count; i++) {
+			if (rule_glob(c->rules[r].patterns[i].glob, path)) {
+				*rule = &c->rules[r];
+				return &c->rules[r].patterns[i];
+			}
 		}
 	}
 	return NULL;
 }
 
-/* Checks the set at *glob; *glob moves to its ']'.  Returns NULL or what is wrong. */
+const struct rule *rule_match(const struct config *c, const char *path)
+{
+	const struct rule *rule = NULL;
+	const struct pattern *pattern = NULL;
+
+	if (c->rule_count > 0 && strstr(path, "/.fastwrite/") == NULL)
+		pattern = rule_decide(c, path, &rule);
+	return pattern != NULL && !pattern->exclude ? rule : NULL;
+}
+
+/* What is wrong with the set at *glob, or NULL; then *glob moves to its ']'. */
 static const char *set_problem(const char **glob)
 {
 	const char *g = *glob + 1;
@@ -182,7 +190,7 @@ static const char *set_problem(const char **glob)
 	return NULL;
 }
 
-/* Checks one component [*glob, next '/' or end); *glob moves to its end.  Returns NULL or what is wrong. */
+/* What is wrong with the component at *glob, or NULL; then *glob moves to its end. */
 static const char *component_problem(const char **glob)
 {
 	static const char own[] = ".fastwrite";

@@ -2,30 +2,36 @@
 /*
  * rule: does a canonical path belong to a rule?
  *
- * Globs: '*', '?' and [set] match bytes within one path component; '**' crosses directories: as the last
- * component it is everything below, as one in the middle any number of directories, none included; a
- * backslash takes the next byte literally; '!' before a pattern excludes.  A leading dot is nothing special.
+ * '*', '?' and [set] match bytes within one path component.  '**' crosses directories: as the last component
+ * it matches everything below, as another one any number of directories, also none.  A backslash takes the
+ * next byte literally.  '!' before a pattern excludes.  A leading dot is not special.
  *
- * Rules are tried in order and patterns of a rule in order; the first pattern that matches decides:
- * an including one selects its rule, an excluding one says "not managed" for good.
+ * Rules are tried in order, and the patterns of each rule in order.  The first pattern that matches decides:
+ * the path belongs to its rule or, if it excludes, to none.
+ *
  * Pure functions, async-signal-safe, no allocation.
- *
- * Called by: fdtable and file at open, config when it checks patterns, `fastwrite check`.
  */
 #ifndef FASTWRITE_RULE_H
 #define FASTWRITE_RULE_H
 
 #include "config/config.h"
 
-/* Glob match of one valid pattern (without its '!') against an absolute canonical path.  Bounded
- * backtracking: at most one '*' and one '**' are ever open, so polynomial, never exponential. */
+/*
+ * Does one valid pattern (without its '!') match an absolute canonical path?  Polynomial time: at most one
+ * '*' and one '**' are ever open.
+ */
 bool rule_glob(const char *glob, const char *path);
 
-/* First rule that includes `path`, or NULL.  Files inside a ".fastwrite" directory never match. */
+/* The rule that `path` belongs to, or NULL.  Files in a ".fastwrite" directory belong to none. */
 const struct rule *rule_match(const struct config *c, const char *path);
 
-/* True when the pattern can match some path (absolute, no empty or "." / ".." component, sane sets).
- * When false, *why is a static text that follows "cannot match: ". */
+/* The pattern that decides about `path`, and *rule that it stands in; NULL when none matches. */
+const struct pattern *rule_decide(const struct config *c, const char *path, const struct rule **rule);
+
+/*
+ * Can the pattern match any path (absolute, no empty, "." or ".." component, valid sets)?  When not, *why is
+ * a static text that follows "cannot match: ".
+ */
 bool rule_pattern_valid(const char *glob, const char **why);
 
 /* Deepest directory that every match of `glob` lies in, no wildcard in it; out[PATH_MAX]. */
