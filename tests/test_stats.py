@@ -48,7 +48,7 @@ def test_nothing_to_say(library, compile_c, place):
 
 
 def test_program_and_rule(library, compile_c, place):
-    """Files that are open at the end were not "written through: exit"."""
+    """Files that are open at the end were not "bypassed: exit"."""
     config = place / "fw.ini"
     config.write_text(f"[rule one]\npaths = {place}/a\n[rule two]\npaths = {place}/[bm]\n")
     program = compile_c(PROGRAM)
@@ -58,8 +58,8 @@ def test_program_and_rule(library, compile_c, place):
     assert len(lines) == 2
     assert f" ({program.name}), rule one: 999 writes absorbed, " in lines[0]
     assert f" ({program.name}), rule two: 999 writes absorbed, " in lines[1]
-    assert "written through" not in lines[0]
-    assert lines[1].endswith("; 1 files written through: mmap")
+    assert "bypassed" not in lines[0]
+    assert lines[1].endswith("; 1 files bypassed: mmap")
     assert parse_stats(run.stderr).through == {"mmap": 1}
 
 

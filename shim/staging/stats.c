@@ -10,9 +10,9 @@
 #include <fcntl.h>
 #include <string.h>
 
-/* By rule: what the arenas that are gone have counted. */
+/* For each rule: the counters of its arenas that are gone. */
 struct tally {
-	_Atomic bool used; /* a file of the rule was written to, or might have been */
+	_Atomic bool used; /* the process had a file of the rule */
 	uint64_t totals[COUNT_ALL];
 	_Atomic uint64_t through[BYPASS_COUNT];
 };
@@ -37,7 +37,7 @@ const char *stats_counter_name(int counter) { return counter_names[counter]; }
 
 void stats_set(const struct config *c) { config = c; }
 
-/* NULL when nobody asks. */
+/* NULL when there is no summary. */
 static struct tally *tally_of(const struct rule *rule)
 {
 	if (!config || config->stats == STATS_NONE || rule < config->rules ||
@@ -114,14 +114,14 @@ static size_t compose(const struct tally *t, const char *program, const char *ru
 
 	for (int i = 1; i < BYPASS_COUNT; i++)
 		if (t->through[i])
-			n += log_format(text + n, size - n, "; %llu files written through: %s",
+			n += log_format(text + n, size - n, "; %llu files bypassed: %s",
 			                (unsigned long long)t->through[i],
 			                bypass_reason_name((enum bypass_reason)i));
 	n += log_format(text + n, size - n, "\n");
 	return n;
 }
 
-/* One object, one line: none of the names needs escaping. */
+/* One object on one line.  No name needs escaping. */
 static size_t compose_json(const struct tally *t, const char *program, const char *rule, char *text,
                            size_t size)
 {
@@ -173,7 +173,7 @@ static void report_to(int fd)
 void stats_report(void)
 {
 	bool any = false;
-	int fd = -1; /* standard error */
+	int fd = -1; /* -1: standard error */
 
 	if (!config || config->stats == STATS_NONE || atomic_exchange(&said, true))
 		return;

@@ -1,25 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-/*
- * stats: the summary at exit, FASTWRITE_STATS = stderr | FILE: a line for each rule that had something to do.
- */
+/* stats: the summary at exit, FASTWRITE_STATS = stderr | FILE, with a line for each rule that was used. */
 #ifndef FASTWRITE_STATS_H
 #define FASTWRITE_STATS_H
 
 #include "descriptors/file.h"
 
-/* Whose FASTWRITE_STATS to follow; NULL = none. */
+/* The configuration with FASTWRITE_STATS; NULL = no summary. */
 void stats_set(const struct config *c);
-/* Adds an arena's totals; called before it is destroyed. */
+/* Adds the counters of an arena that is about to be destroyed. */
 void stats_add(const struct arena *a);
-/* In the child of a fork: the totals so far are the parent's to report. */
+/* In the child of a fork: the parent reports the counters so far. */
 void stats_forget(void);
-/* This process has a file of this rule. */
+/* The process has a file of this rule. */
 void stats_used(const struct rule *rule);
-/* A file of this rule is written through that has no arena to count it in. */
+/* Counts a file of this rule that bypasses staging and has no arena to count it in. */
 void stats_through(const struct rule *rule, enum bypass_reason why);
-/* "writes", "bytes", ...: by enum slot_counter. */
+/* "writes", "bytes", ..., by enum slot_counter. */
 const char *stats_counter_name(int counter);
-/* Writes the summary once, if asked for; raw writes only. */
+/* Writes the summary once, by raw writes. */
 void stats_report(void);
 
 #endif

@@ -25,7 +25,7 @@ STATS_LINE = re.compile(
     r"(?P<syncs_asked>\d+) syncs asked, (?P<syncs_done>\d+) done, (?P<journaled>\d+) by the journal; "
     r"(?P<settles>\d+) settles(?P<through>.*)$"
 )
-THROUGH = re.compile(r"; (\d+) files written through: ([^;]+)")
+THROUGH = re.compile(r"; (\d+) files bypassed: ([^;]+)")
 
 # What the library may say in a hook program, which does there what calls for it.
 SAYS = {  # they kill processes whose arena nobody else has
