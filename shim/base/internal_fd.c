@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/*
- * internal_fd: the library's own descriptors.  They have high numbers and are close-on-exec.  The program's
- * close, dup2, close_range and closefrom leave them open.
- */
+/* internal_fd: see base/internal_fd.h. */
+#include "base/internal_fd.h"
+
+#include "base/fork_guard.h"
 #include "base/sys.h"
-#include "process/fork_guard.h"
-#include "staging/arena.h"
 
 #include <fcntl.h>
 #include <stdatomic.h>

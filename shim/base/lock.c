@@ -3,7 +3,6 @@
 #include "base/lock.h"
 
 #include "base/sys.h"
-#include "process/family.h"
 
 #include <assert.h>
 #include <linux/futex.h>

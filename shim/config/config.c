@@ -12,6 +12,8 @@
 
 #define PREFIX "FASTWRITE_"
 
+const struct config *live_config;
+
 /* Variables that are no keys: for the command and for tests. */
 static const char *const reserved[] = {"REGISTRY", "LIB", "KILL_STEP", "KILL_CHILD_STEP"};
 

@@ -143,6 +143,9 @@ struct config {
  */
 int config_load(struct config *c, char *const *env);
 
+/* The configuration in force; set once by hooks/init.c before any file is managed.  NULL: nothing is ever staged. */
+extern const struct config *live_config;
+
 /*
  * Calls `say` with a line for each probable mistake of a loaded configuration; LOG_INFO: it may well be
  * meant.  `descriptors`: also for a standard descriptor of this process that is open on a file of a rule,

@@ -2,16 +2,21 @@
 /* by_name: see descriptors/by_name.h. */
 #include "descriptors/by_name.h"
 
+#include "attach/attach.h"
+#include "attach/stop.h"
 #include "base/buffer.h"
+#include "base/fd_link.h"
+#include "base/fork_guard.h"
 #include "base/log.h"
 #include "base/sys.h"
 #include "config/rule.h"
 #include "descriptors/fd.h"
-#include "descriptors/fdtable.h"
-#include "descriptors/never_staged.h"
 #include "descriptors/unresolved.h"
+#include "files/family.h"
+#include "files/fdtable.h"
+#include "files/gate.h"
+#include "files/never_staged.h"
 #include "flush/flush.h"
-#include "staging/attach.h"
 #include "staging/stage.h"
 #include "sync/journal_file.h"
 #include "sync/sync.h"
@@ -147,7 +152,7 @@ static int path_at(int dirfd, const char *path, bool follow, char *out)
 
 	if (fd < 0)
 		return fd;
-	r = attach_path_of(fd, out);
+	r = fd_link_path(fd, out);
 	sys.close(fd);
 	return r;
 }
@@ -156,9 +161,9 @@ static int path_at(int dirfd, const char *path, bool follow, char *out)
 static bool is_matched(int dirfd, const char *path, bool follow)
 {
 	BUFFER(char, found);
-	int r = path[0] ? path_at(dirfd, path, follow, found) : attach_path_of(dirfd, found);
+	int r = path[0] ? path_at(dirfd, path, follow, found) : fd_link_path(dirfd, found);
 
-	return r == 0 && rule_match(attach_config, found);
+	return r == 0 && rule_match(live_config, found);
 }
 
 /*
@@ -241,10 +246,10 @@ int by_name_release_at(int dirfd, const char *path)
 
 static void change_begin(struct by_name_change *c)
 {
-	c->begun = attach_config && !fork_guard_elsewhere();
+	c->begun = live_config && !fork_guard_elsewhere();
 	if (c->begun) {
 		c->signals = sys_block_signals();
-		file_change_begin();
+		gate_change_begin();
 	}
 }
 
@@ -267,7 +272,7 @@ int by_name_change_path(struct by_name_change *c, const char *path)
 	struct statx st;
 
 	/* (only the kernel can tell whether the path may be looked at) */
-	if (attach_config && !fork_guard_elsewhere() && identify(AT_FDCWD, path, true, &st))
+	if (live_config && !fork_guard_elsewhere() && identify(AT_FDCWD, path, true, &st))
 		(void)fd_recover_named(AT_FDCWD, path);
 	change_begin(c);
 	return by_name_release_path(path);
@@ -276,8 +281,8 @@ int by_name_change_path(struct by_name_change *c, const char *path)
 bool by_name_asks_again(struct by_name_change *c)
 {
 	c->begun = false;
-	for (uint32_t i = 0; i < attach_config->rule_count && !c->begun; i++)
-		if (attach_config->rules[i].set.prealloc_mode == PREALLOC_ZERO)
+	for (uint32_t i = 0; i < live_config->rule_count && !c->begun; i++)
+		if (live_config->rules[i].set.prealloc_mode == PREALLOC_ZERO)
 			change_begin(c);
 	return c->begun;
 }
@@ -285,7 +290,7 @@ bool by_name_asks_again(struct by_name_change *c)
 void by_name_change_end(struct by_name_change *c)
 {
 	if (c->begun) {
-		file_change_end();
+		gate_change_end();
 		sys_restore_signals(c->signals);
 	}
 }
@@ -339,7 +344,7 @@ void by_name_rename_prepare(struct by_name_rename *r, int fromfd, const char *fr
 	bool staged = false;
 	struct statx st;
 
-	*r = (struct by_name_rename){.watch = attach_config && !fork_guard_elsewhere(),
+	*r = (struct by_name_rename){.watch = live_config && !fork_guard_elsewhere(),
 	                             .exchange = exchange,
 	                             .tofd = tofd,
 	                             .to = to};
@@ -349,7 +354,7 @@ void by_name_rename_prepare(struct by_name_rename *r, int fromfd, const char *fr
 	change_begin(&r->change);
 	r->holds = !by_name_idle();
 	if (r->holds)
-		file_hold();
+		gate_hold();
 	if (identify(fromfd, from, false, &st)) {
 		(void)fd_recover_named(fromfd, from);
 		r->dev = sys_dev_of(&st);
@@ -410,7 +415,7 @@ static bool path_now(const struct file *f, const struct move *m, char *out)
 	const char *old = arena_slot_at(f->arena, (uint32_t)f->slot)->path;
 	struct statx st;
 
-	if (file_fd(f) >= 0 && attach_path_of(file_fd(f), out) == 0)
+	if (file_fd(f) >= 0 && fd_link_path(file_fd(f), out) == 0)
 		return strlen(out) < ARENA_PATH_MAX;
 	if (!replant(old, m->from, m->to, out) && (!m->exchange || !replant(old, m->to, m->from, out)))
 		log_format(out, PATH_MAX, "%s", old);
@@ -484,7 +489,7 @@ void by_name_rename_done(struct by_name_rename *r, bool done)
 	if (r->from)
 		buffer_give(r->from);
 	if (r->holds)
-		file_unhold();
+		gate_unhold();
 	by_name_change_end(&r->change);
 }
 
@@ -493,7 +498,7 @@ void by_name_link_prepare(int dirfd, const char *path, bool follow)
 	struct statx st;
 
 	/* (linkat may name the descriptor itself) */
-	if (!attach_config || fork_guard_elsewhere() || !path ||
+	if (!live_config || fork_guard_elsewhere() || !path ||
 	    sys.statx(dirfd, path, AT_EMPTY_PATH | (follow ? 0 : AT_SYMLINK_NOFOLLOW), STATX_BASIC_STATS,
 	              &st) < 0)
 		return;
@@ -518,7 +523,7 @@ void by_name_link_done(int tofd, const char *to)
 {
 	struct statx st;
 
-	if (!attach_config || fork_guard_elsewhere() || !identify(tofd, to, false, &st))
+	if (!live_config || fork_guard_elsewhere() || !identify(tofd, to, false, &st))
 		return;
 	file_named(sys_dev_of(&st), st.stx_ino);
 	if (is_attached(sys_dev_of(&st), st.stx_ino)) {
@@ -557,7 +562,7 @@ bool by_name_rmdir_again(int dirfd, const char *path)
 	BUFFER(char, dir);
 	size_t n;
 
-	if (!attach_config || !path || fork_guard_elsewhere() || path_at(dirfd, path, false, dir) < 0)
+	if (!live_config || !path || fork_guard_elsewhere() || path_at(dirfd, path, false, dir) < 0)
 		return false;
 	n = strlen(dir);
 	if (n + sizeof ARENA_DIR + 1 >= PATH_MAX)
@@ -604,7 +609,7 @@ void by_name_settle_all(void)
 /* What others are told through that memory may be about any file of the rule. */
 static void shares_memory(const char *path)
 {
-	const struct rule *rule = rule_match(attach_config, path);
+	const struct rule *rule = rule_match(live_config, path);
 	struct settle_all all = {0};
 
 	if (!rule)
@@ -635,10 +640,10 @@ void by_name_map(int fd, bool shares)
 	BUFFER(char, path);
 	struct statx st;
 
-	if (!attach_config || fd < 0 || sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO, &st) < 0 ||
+	if (!live_config || fd < 0 || sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO, &st) < 0 ||
 	    (st.stx_mode & S_IFMT) != S_IFREG)
 		return;
-	if (shares && attach_path_of(fd, path) == 0)
+	if (shares && fd_link_path(fd, path) == 0)
 		shares_memory(path);
 	/* whatever its name is now: it may get another one that a rule has */
 	by_name_never(sys_dev_of(&st), st.stx_ino, BYPASS_MMAP);

@@ -6,8 +6,8 @@
 #ifndef FASTWRITE_META_H
 #define FASTWRITE_META_H
 
-#include "descriptors/file.h"
-#include "process/fork_guard.h"
+#include "base/fork_guard.h"
+#include "files/file.h"
 
 #include <stdbool.h>
 #include <sys/stat.h>
@@ -98,7 +98,7 @@ bool by_name_rmdir_again(int dirfd, const char *path);
 
 /* A file mapping of fd is about to be made. */
 void by_name_map(int fd, bool shares);
-/* The file is mapped, or open where no call is seen: never to be staged again, by nobody of the family (descriptors/never_staged.h). */
+/* The file is mapped, or open where no call is seen: never to be staged again, by nobody of the family (files/never_staged.h). */
 void by_name_never(uint64_t dev, uint64_t ino, enum bypass_reason why);
 /* There is a descriptor on the file that the library did not see opened: not to be staged while that may be open. */
 void by_name_unknown_fd(uint64_t dev, uint64_t ino);

@@ -2,21 +2,30 @@
 /* fd: see descriptors/fd.h. */
 #include "descriptors/fd.h"
 
+#include "attach/attach.h"
+#include "attach/repair.h"
+#include "attach/stop.h"
+#include "attach/timer.h"
 #include "base/buffer.h"
+#include "base/fd_link.h"
+#include "base/fork_guard.h"
+#include "base/internal_fd.h"
 #include "base/log.h"
 #include "base/sys.h"
 #include "config/rule.h"
 #include "descriptors/by_name.h"
 #include "descriptors/fd_passing.h"
 #include "descriptors/unresolved.h"
-#include "flush/engine.h"
+#include "files/family.h"
+#include "files/fdtable.h"
+#include "files/gate.h"
+#include "files/workers.h"
 #include "flush/flush.h"
 #include "flush/prealloc.h"
 #include "flush/visibility.h"
 #include "process/apart.h"
-#include "process/fork_guard.h"
 #include "recovery/recover.h"
-#include "staging/attach.h"
+#include "staging/arenas.h"
 #include "staging/stage.h"
 #include "staging/staging_policy.h"
 #include "staging/stats.h"
@@ -38,8 +47,8 @@ bool fd_streams_seen;
 void fd_set_process(void)
 {
 	process_id = sys_getpid();
-	file_repair = family_repair;
-	file_attach = attach_to_arena;
+	repair_set();
+	timer_set();
 	as_root |= sys_raw(SYS_geteuid, 0, 0, 0, 0, 0, 0) == 0;
 }
 bool fd_own_process(void) { return sys_getpid() == process_id; }
@@ -116,7 +125,7 @@ static bool stages_above(const struct rule *rule, const char *path, size_t n)
 	memcpy(dir, path, n);
 	dir[n] = '\0';
 	if (sys.statx(AT_FDCWD, dir, 0, STATX_INO, &st) < 0 ||
-	    attach_staging_dir(rule, path, sys_dev_of(&st), place) < 0)
+	    arenas_staging_dir(rule, path, sys_dev_of(&st), place) < 0)
 		return false;
 	log_format(dir, PATH_MAX, "%s/" ARENA_DIR, rule->prefix);
 	if (strcmp(dir, place) != 0)
@@ -132,7 +141,7 @@ enum { PLACES_MAX = 3 };
 /* The rule's place is one that an earlier rule has, too. */
 static bool place_repeats(uint32_t i)
 {
-	const struct rule *rules = attach_config->rules;
+	const struct rule *rules = live_config->rules;
 
 	return i > 0 && !rules[i - 1].set.staging[0] && strcmp(rules[i - 1].prefix, rules[i].prefix) == 0;
 }
@@ -149,8 +158,8 @@ static bool looks_unmatched(const char *path)
 {
 	if (path[0] != '/')
 		return false;
-	for (uint32_t i = 0; i < attach_config->rule_count; i++)
-		if (below_prefix(&attach_config->rules[i], path))
+	for (uint32_t i = 0; i < live_config->rule_count; i++)
+		if (below_prefix(&live_config->rules[i], path))
 			return false;
 	return true;
 }
@@ -190,8 +199,8 @@ static bool staging_of_rules(void)
 	BUFFER(char, dir);
 	int looks = 0;
 
-	for (uint32_t i = 0; i < attach_config->rule_count; i++) {
-		const struct rule *rule = &attach_config->rules[i];
+	for (uint32_t i = 0; i < live_config->rule_count; i++) {
+		const struct rule *rule = &live_config->rules[i];
 
 		if (rule->set.staging[0])
 			log_format(dir, PATH_MAX, "%s", rule->set.staging);
@@ -216,8 +225,8 @@ static bool staging_beside(int dirfd, const char *path)
 	size_t n = slash ? (size_t)(slash - path) + 1 : 0;
 	bool covered = false;
 
-	for (uint32_t i = 0; i < attach_config->rule_count; i++) {
-		const struct rule *rule = &attach_config->rules[i];
+	for (uint32_t i = 0; i < live_config->rule_count; i++) {
+		const struct rule *rule = &live_config->rules[i];
 		size_t prefix = strlen(rule->prefix);
 
 		if (rule->set.staging[0])
@@ -229,7 +238,7 @@ static bool staging_beside(int dirfd, const char *path)
 			continue;
 		}
 		covered |= (n == prefix + 1 && memcmp(path, rule->prefix, prefix) == 0) ||
-		           (attach_config->rule_count == 1 && below_prefix(rule, path) &&
+		           (live_config->rule_count == 1 && below_prefix(rule, path) &&
 		            stages_above(rule, path, n));
 	}
 	if (covered)
@@ -300,7 +309,7 @@ static bool place_recovered(int dirfd, const char *dir, const struct rule *rule)
 	fd = sys.openat(dirfd, dir, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
 	if (fd < 0)
 		return false;
-	files = attach_path_of(fd, place) == 0 ? recover_dead(place, -1, rule->set.mem_bytes) : 0;
+	files = fd_link_path(fd, place) == 0 ? recover_dead(place, -1, rule->set.mem_bytes) : 0;
 	sys.close(fd);
 	atomic_store(&looked_at, key);
 	atomic_store(&looked, sys_now_ns());
@@ -316,10 +325,10 @@ bool fd_recover_named(int dirfd, const char *path)
 	bool any = false;
 	size_t n;
 
-	if (!attach_config || !path || fork_guard_elsewhere())
+	if (!live_config || !path || fork_guard_elsewhere())
 		return false;
 	written = written_path(dirfd, path, text);
-	rule = written ? rule_match(attach_config, written) : NULL;
+	rule = written ? rule_match(live_config, written) : NULL;
 	if (!rule)
 		return false;
 	if (rule->set.staging[0])
@@ -372,8 +381,8 @@ bool fd_lease_over(struct fd_open *op)
 /* Where the offset of what is appended is known beforehand. */
 static bool any_exclusive(void)
 {
-	for (uint32_t i = 0; i < attach_config->rule_count; i++)
-		if (attach_config->rules[i].set.writers == WRITERS_EXCLUSIVE)
+	for (uint32_t i = 0; i < live_config->rule_count; i++)
+		if (live_config->rules[i].set.writers == WRITERS_EXCLUSIVE)
 			return true;
 	return false;
 }
@@ -389,11 +398,11 @@ static void before_cut(struct fd_open *op, uint64_t dev, uint64_t ino)
 	op->cuts = true;
 	op->signals = sys_block_signals();
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &op->cancels);
-	file_change_begin();
+	gate_change_begin();
 	f = file_find(dev, ino);
 	op->holds = f && f->mode == FILE_ENGAGED;
 	if (op->holds) {
-		file_hold();
+		gate_hold();
 		settle_identity(dev, ino);
 	}
 }
@@ -419,8 +428,8 @@ void fd_open_end(struct fd_open *op)
 	if (!op->cuts)
 		return;
 	if (op->holds)
-		file_unhold();
-	file_change_end();
+		gate_unhold();
+	gate_change_end();
 	pthread_setcancelstate(op->cancels, NULL);
 	sys_restore_signals(op->signals);
 }
@@ -439,7 +448,7 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 	op->path = path;
 	op->waits = 0;
 	op->before = (struct timespec){0};
-	op->regular = attach_config && !(flags & (O_PATH | O_DIRECTORY)) && !fork_guard_elsewhere();
+	op->regular = live_config && !(flags & (O_PATH | O_DIRECTORY)) && !fork_guard_elsewhere();
 	/* in a family any reader counts: another member may stage what it is to see */
 	op->watch = op->regular && (writes || shared || file_attached() > 0);
 	if (!op->watch)
@@ -563,7 +572,7 @@ static void recover_first(const struct fd_open *op, int fd, const struct rule *r
 	BUFFER(char, beside);
 	unsigned files;
 
-	if (attach_staging_dir(rule, path, dev, dir) < 0)
+	if (arenas_staging_dir(rule, path, dev, dir) < 0)
 		return;
 	files = recover_dead(dir, fd, rule->set.mem_bytes);
 	if (as_root && !rule->set.staging[0] && place_beside(path, dir, beside))
@@ -649,8 +658,8 @@ void fd_opened(struct fd_open *op, int fd)
 	    (st.stx_mode & S_IFMT) != S_IFREG)
 		return;
 	if (writes || op->reader || family_is_shared()) {
-		if (st.stx_nlink > 0 && attach_path_of(fd, path) == 0)
-			rule = rule_match(attach_config, path);
+		if (st.stx_nlink > 0 && fd_link_path(fd, path) == 0)
+			rule = rule_match(live_config, path);
 		if (writes && rule && !op->late && !certainly_new(op, &st))
 			recover_first(op, fd, rule, path, sys_dev_of(&st));
 	}
@@ -674,7 +683,7 @@ void fd_opened(struct fd_open *op, int fd)
 	if (family_is_shared()) {
 		f = file_find(sys_dev_of(&st), st.stx_ino);
 		if (f && f->mode == FILE_THROUGH)
-			family_sweep();
+			repair_sweep();
 	}
 	f = file_get(sys_dev_of(&st), st.stx_ino, rule);
 	if (f) {
@@ -714,7 +723,7 @@ static void mark_unknown(int fd, bool elsewhere)
 		by_name_never(sys_dev_of(&st), st.stx_ino, BYPASS_UNKNOWN_FD);
 	else if ((st.stx_mode & S_IFMT) == S_IFREG)
 		by_name_unknown_fd(sys_dev_of(&st), st.stx_ino);
-	else if ((st.stx_mode & S_IFMT) == 0 && fd_passing_is_io_uring(fd))
+	else if ((st.stx_mode & S_IFMT) == 0 && fd_link_is_io_uring(fd))
 		attach_refuse(BYPASS_IO_URING);
 }
 
@@ -797,7 +806,7 @@ bool fd_spare_own(void)
 	if (fork_guard_elsewhere())
 		return false;
 	file_for_each(visit_spare, &s);
-	return s.any || attach_retire_dir(NULL) || family_spare() || move_own();
+	return s.any || attach_retire_dir(NULL) || repair_spare() || move_own();
 }
 
 /* The last descriptor that this process has of a description; other members of the family go on with it. */
@@ -1017,7 +1026,7 @@ static bool copied_is_known(const struct fd_copy *c)
 {
 	if (fdtable_get(c->oldfd) != c->o || fdtable_turn(c->oldfd) != c->turn)
 		return false;
-	return c->o || (!unresolved_is(c->oldfd) && (c->oldfd < UNRESOLVED_FDS || !file_held()));
+	return c->o || (!unresolved_is(c->oldfd) && (c->oldfd < UNRESOLVED_FDS || !gate_held()));
 }
 
 /* They have the same description now. */
@@ -1084,7 +1093,7 @@ static bool vacate(int fd)
 	struct vacate v = {.fd = fd};
 
 	file_for_each(visit_vacate, &v);
-	return !internal_fd_is(fd) || attach_move_fd(fd) || journal_move_fd(fd) || family_move_fd(fd);
+	return !internal_fd_is(fd) || arenas_move_fd(fd) || journal_move_fd(fd) || family_move_fd(fd);
 }
 
 /* dup2 onto a descriptor that is open will succeed, unless a sandbox refuses it. */
@@ -1133,7 +1142,7 @@ long fd_dup_onto_prepare(struct fd_dup_onto *d, int oldfd, int newfd)
 		let_writes_end(newfd, f);
 		if (!d->blocked) {
 			/* nobody waits: so nothing is staged */
-			file_hold();
+			gate_hold();
 			fd_hand_over(oldfd);
 		}
 	} else if (is_locked(newfd) && can_replace(oldfd, newfd)) {
@@ -1162,7 +1171,7 @@ void fd_dup_onto_done(const struct fd_dup_onto *d, bool made)
 		if (d->blocked)
 			unresolved_unblock(d->newfd);
 		else
-			file_unhold();
+			gate_unhold();
 		sys_restore_signals(d->signals);
 	} else {
 		fd_dup_done(&d->copy, made ? d->newfd : -1);
@@ -1337,7 +1346,7 @@ bool fd_lock_changes_nothing(int fd)
 {
 	uint64_t bit;
 
-	return !attach_config || fd < 0 ||
+	return !live_config || fd < 0 ||
 	       (by_name_idle() && (atomic_load(locked_word(fd, &bit)) & bit) && !unresolved_is(fd) &&
 	        (!fdtable_get(fd) || lock_is_known(fd)));
 }
@@ -1351,7 +1360,7 @@ long fd_before_lock(int fd, bool releases)
 	struct ofd *o;
 	long r = 0;
 
-	if (!attach_config || fd < 0)
+	if (!live_config || fd < 0)
 		return 0;
 	word = locked_word(fd, &bit);
 	/* nothing would be changed: no need to ask the kernel whose process this is */

@@ -5,7 +5,7 @@
 #ifndef FASTWRITE_FD_H
 #define FASTWRITE_FD_H
 
-#include "descriptors/fdtable.h"
+#include "files/fdtable.h"
 
 #include <limits.h>
 #include <stdatomic.h>
@@ -69,7 +69,7 @@ static inline bool fd_open_concerns(struct fd_open *op)
  * over if `written`. */
 void fd_resolve(int fd, int flags, const struct timespec *before, bool unused, bool written);
 /* Before a fork.  Another member of the family may stage what our descriptors are to see, or write: before the first
- * one those that only read become known, and what stays unknown is never staged by anybody (descriptors/never_staged.h). */
+ * one those that only read become known, and what stays unknown is never staged by anybody (files/never_staged.h). */
 void fd_fork_prepare(void);
 /* The process ran out of descriptors: closes those of ours that can be spared.  True when one was. */
 bool fd_spare_own(void);

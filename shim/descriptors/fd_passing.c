@@ -2,6 +2,9 @@
 /* fd_passing: see descriptors/fd_passing.h. */
 #include "descriptors/fd_passing.h"
 
+#include "attach/attach.h"
+#include "attach/stop.h"
+#include "base/fd_link.h"
 #include "base/log.h"
 #include "base/sys.h"
 #include "base/user.h"
@@ -9,7 +12,7 @@
 #include "descriptors/fd.h"
 #include "descriptors/io.h"
 #include "descriptors/unresolved.h"
-#include "staging/attach.h"
+#include "files/family.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -45,7 +48,7 @@ void fd_passing_sent(const struct msghdr *message)
 {
 	struct user_pages pages = USER_PAGES_INIT;
 
-	if (attach_config && fd_any_known() && user_reads(&pages, message, sizeof *message) &&
+	if (live_config && fd_any_known() && user_reads(&pages, message, sizeof *message) &&
 	    user_reads(&pages, message->msg_control, message->msg_controllen))
 		for_each_right(message, sent);
 }
@@ -54,7 +57,7 @@ void fd_passing_all_sent(const struct mmsghdr *messages, unsigned count)
 {
 	struct user_pages pages = USER_PAGES_INIT;
 
-	if (!attach_config || !fd_any_known())
+	if (!live_config || !fd_any_known())
 		return;
 	for (unsigned i = 0; i < count && user_reads(&pages, &messages[i], sizeof messages[i]); i++)
 		fd_passing_sent(&messages[i].msg_hdr);
@@ -62,7 +65,7 @@ void fd_passing_all_sent(const struct mmsghdr *messages, unsigned count)
 
 void fd_passing_received(const struct msghdr *message)
 {
-	if (attach_config)
+	if (live_config)
 		for_each_right(message, fd_passing_arrived);
 }
 
@@ -72,27 +75,17 @@ void fd_passing_all_received(const struct mmsghdr *messages, unsigned count)
 		fd_passing_received(&messages[i].msg_hdr);
 }
 
-bool fd_passing_is_io_uring(int fd)
-{
-	static const char wanted[] = "anon_inode:[io_uring]";
-	char link[64], text[sizeof wanted];
-
-	log_format(link, sizeof link, "/proc/self/fd/%d", fd);
-	return sys.readlinkat(AT_FDCWD, link, text, sizeof text) == (ssize_t)sizeof wanted - 1 &&
-	       memcmp(text, wanted, sizeof wanted - 1) == 0;
-}
-
 void fd_passing_arrived(int fd)
 {
 	struct statx st;
 
-	if (!attach_config || fd_foreign_process())
+	if (!live_config || fd_foreign_process())
 		return;
 	unresolved_clear(fd); /* of a descriptor with this number that was closed behind our back */
 	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO, &st) < 0)
 		return;
 	if ((st.stx_mode & S_IFMT) != S_IFREG) {
-		if ((st.stx_mode & S_IFMT) == 0 && fd_passing_is_io_uring(fd))
+		if ((st.stx_mode & S_IFMT) == 0 && fd_link_is_io_uring(fd))
 			attach_refuse(BYPASS_IO_URING);
 		return;
 	}

@@ -6,7 +6,6 @@
 #ifndef FASTWRITE_PASS_H
 #define FASTWRITE_PASS_H
 
-#include <stdbool.h>
 #include <sys/socket.h>
 
 /* Before sendmsg, sendmmsg: what their SCM_RIGHTS name is passed on.  The messages may lie anywhere. */
@@ -18,7 +17,5 @@ void fd_passing_all_received(const struct mmsghdr *messages, unsigned count);
 
 /* One descriptor of unknown origin: written through; when it is an io_uring, so is everything else. */
 void fd_passing_arrived(int fd);
-/* True when fd is an io_uring. */
-bool fd_passing_is_io_uring(int fd);
 
 #endif

@@ -2,14 +2,19 @@
 /* io: see descriptors/io.h. */
 #include "descriptors/io.h"
 
+#include "attach/attach.h"
+#include "attach/repair.h"
+#include "base/fork_guard.h"
 #include "base/sys.h"
 #include "base/user.h"
 #include "descriptors/unresolved.h"
-#include "flush/engine.h"
+#include "files/family.h"
+#include "files/fdtable.h"
+#include "files/gate.h"
+#include "files/workers.h"
 #include "flush/flush.h"
 #include "flush/prealloc.h"
 #include "flush/visibility.h"
-#include "staging/attach.h"
 #include "staging/guard.h"
 #include "staging/staging_policy.h"
 #include "sync/journal_file.h"
@@ -149,7 +154,7 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 		return f->mode == FILE_ENGAGED ? write_kernel(f, fd, iov, count, offset, nested)
 		                               : kernel_writev(fd, iov, count, offset);
 	}
-	if (attach_stopped())
+	if (gate_stopped())
 		return write_kernel(f, fd, iov, count, offset, nested);
 	if (staging_policy_gives_back(f)) {
 		r = detach_file(f, nested);
@@ -165,7 +170,7 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 			return r;
 	}
 	/* the kernel appends whatever pwrite says, and leaves the position alone: rare enough to ask it */
-	if (n > small_limit(f) || (append && !stream) || file_held())
+	if (n > small_limit(f) || (append && !stream) || gate_held())
 		return write_kernel(f, fd, iov, count, offset, nested);
 	if (f->head && f->kind != kind) {
 		r = flush_settle(f, nested);
@@ -206,7 +211,7 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 		return write_kernel(f, fd, iov, count, offset, nested);
 	/* nothing is staged that nobody would look after: the threads end when there is nothing to do, and none is made
 	 * in a signal handler */
-	if (!f->head && engine_tid() == 0 && !engine_arm())
+	if (!f->head && workers_tid() == 0 && !workers_arm())
 		return write_kernel(f, fd, iov, count, offset, nested);
 	r = prealloc_reserve(f, fd, at, n, f->arena->block_bytes + n, &granted);
 	if ((r == -ENOSPC || r == -EDQUOT) && detach_reserved())
@@ -287,7 +292,7 @@ static long make_room(struct file *f, struct arena *a, uint64_t since_ns)
 	long r = 0;
 
 	file_lock_again(f);
-	if (family_flusher_died(f))
+	if (file_flusher_died(f))
 		file_repair(f);
 	if (f->mode == FILE_ENGAGED && f->arena == a && f->head && !atomic_load(&f->busy)) {
 		if (f->head == f->current && f->blocks == 1)
@@ -307,7 +312,7 @@ static long make_room(struct file *f, struct arena *a, uint64_t since_ns)
 		return 0;
 	/* perhaps a member that died holds them */
 	if (family_is_shared())
-		family_sweep();
+		repair_sweep();
 	/* those of other members are not seen from here */
 	if (!s.busy && (!family_is_shared() || atomic_load(&a->files) == 0 ||
 	                sys_now_ns() - since_ns > OTHERS_MS * 1000000ull))
@@ -362,7 +367,7 @@ static long write_locked(int fd, struct ofd *o, struct file *f, const struct iov
 		r = write_attached(f, o, fd, iov, count, n, offset, g.nested);
 		if (r != -EAGAIN) {
 			if (r >= 0 && f->mode == FILE_ENGAGED && f->arena && flush_worth(f))
-				engine_kick(f);
+				workers_kick(f);
 			break;
 		}
 		if (g.nested) {

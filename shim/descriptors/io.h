@@ -8,7 +8,7 @@
 #ifndef FASTWRITE_IO_H
 #define FASTWRITE_IO_H
 
-#include "descriptors/fdtable.h"
+#include "files/fdtable.h"
 #include "staging/stage.h"
 
 #include <limits.h>

@@ -2,8 +2,10 @@
 /* unresolved: see descriptors/unresolved.h. */
 #include "descriptors/unresolved.h"
 
+#include "base/fork_guard.h"
 #include "base/sys.h"
 #include "descriptors/fd.h"
+#include "files/fdtable.h"
 #include "staging/stage.h"
 
 enum { PATIENCE = 100 };

@@ -5,7 +5,7 @@
  * Most files get one write and are closed: finding out their path and rule would cost more than it can gain.  So an
  * open only notes the descriptor here; the calls pass to the C library; the second write, or another call that
  * needs to know, resolves it (fd_resolve).  Where a dead process may have left bytes for the file (UNRESOLVED_UNSURE) that
- * is the first call that reads, writes, moves or measures; so it is for all in a family (process/family.h), where another
+ * is the first call that reads, writes, moves or measures; so it is for all in a family (files/family.h), where another
  * member may stage for the file, and there descriptors that only read are noted, too.  Only descriptors that an open of
  * this process made, and that have been neither duplicated nor inherited since, are noted.  Lock-free; descriptors from
  * UNRESOLVED_FDS on are never lazy.
@@ -13,7 +13,7 @@
 #ifndef FASTWRITE_LAZY_H
 #define FASTWRITE_LAZY_H
 
-#include "descriptors/fdtable.h"
+#include "files/fdtable.h"
 
 #include <time.h>
 

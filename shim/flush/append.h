@@ -5,7 +5,7 @@
 #ifndef FASTWRITE_APPEND_H
 #define FASTWRITE_APPEND_H
 
-#include "descriptors/file.h"
+#include "files/file.h"
 
 /*
  * Level 2: appends everything staged with the kernel's own O_APPEND, in calls that hold whole program writes

@@ -2,19 +2,20 @@
 /* flush: see flush/flush.h. */
 #include "flush/flush.h"
 
+#include "attach/attach.h"
 #include "base/buffer.h"
+#include "base/internal_fd.h"
 #include "base/kill.h"
+#include "base/lease.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "files/workers.h"
 #include "flush/append.h"
 #include "flush/device_speed.h"
 #include "flush/direct_io.h"
-#include "flush/engine.h"
-#include "flush/lease.h"
 #include "flush/merge.h"
 #include "flush/prealloc.h"
 #include "flush/visibility.h"
-#include "staging/attach.h"
 #include "staging/guard.h"
 #include "staging/stage.h"
 #include "staging/staging_policy.h"
@@ -383,7 +384,7 @@ void flush_wait_idle(struct file *f)
 		lock_drop(&f->lock, LOCK_FILE);
 		sys_futex_wait((uint32_t *)&f->busy_events, seen, &tick);
 		file_lock_again(f);
-		if (family_flusher_died(f))
+		if (file_flusher_died(f))
 			file_repair(f);
 	}
 	if (f->idle_waiters > 0)
@@ -499,7 +500,7 @@ static int route_find(struct file *f, const struct plan *p, struct route *rt)
 		route_program_fd(f, rt, fd);
 	} else {
 		/* our own threads run beside the program, whose next descriptor must get the lowest number */
-		if (!engine_is_self())
+		if (!workers_is_self())
 			open_own(f, fd);
 		if (own_fits(f)) {
 			rt->own = true;
@@ -714,7 +715,7 @@ static int settle_nested(struct file *f)
 {
 	while (atomic_load(&f->busy) && !atomic_load(&f->busy_io_done)) {
 		sys_raw(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
-		if (family_flusher_died(f))
+		if (file_flusher_died(f))
 			file_repair(f);
 	}
 	if (atomic_load(&f->busy))
@@ -741,11 +742,12 @@ static int settle_elsewhere(struct file *f)
 		lock_drop(&f->lock, LOCK_FILE);
 		sys_nap(1000000);
 		if (tries % 64 == 0)
-			family_sweep();
+			if (file_care)
+				file_care->sweep();
 		file_lock_again(f);
 		if (f->mode == FILE_ENGAGED && f->damaged)
 			return damage_error(f);
-		if (tries % 64 == 0 && f->mode == FILE_ENGAGED && f->head && !attach_others_have(f) &&
+		if (tries % 64 == 0 && f->mode == FILE_ENGAGED && f->head && !file_others_have(f) &&
 		    !flush_possible(f))
 			return -EIO;
 	}
@@ -798,9 +800,9 @@ static int settle(struct file *f, bool nested, bool keep_zeros)
 static int settle_damaged(struct file *f, bool nested)
 {
 	enum { TRIES = 250, PAUSE_NS = 10000000 };
-	bool waits = !nested && !engine_is_self();
+	bool waits = !nested && !workers_is_self();
 
-	for (int tries = 0; f->damaged && waits && tries < TRIES && attach_others_have(f); tries++) {
+	for (int tries = 0; f->damaged && waits && tries < TRIES && file_others_have(f); tries++) {
 		if (f->error != -EACCES && f->error != -EPERM && f->error != -EBADF)
 			break;
 		lock_drop(&f->lock, LOCK_FILE);
@@ -870,7 +872,7 @@ void flush_zeros(struct file *f)
 		if (f->idle_waiters > 0) {
 			/* a sync of the program comes first */
 			f->zero_wanted = true;
-			engine_kick(f);
+			workers_kick(f);
 			return;
 		}
 	}

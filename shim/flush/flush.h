@@ -8,7 +8,7 @@
 #ifndef FASTWRITE_FLUSH_H
 #define FASTWRITE_FLUSH_H
 
-#include "descriptors/file.h"
+#include "files/file.h"
 
 /*
  * Flushes a run of blocks from the head of the file: neighbours that form one stretch of the file go out as

@@ -2,13 +2,14 @@
 /* prealloc: see flush/prealloc.h. */
 #include "flush/prealloc.h"
 
+#include "attach/attach.h"
 #include "base/kill.h"
+#include "base/lease.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "files/gate.h"
 #include "flush/flush.h"
-#include "flush/lease.h"
 #include "flush/visibility.h"
-#include "staging/attach.h"
 #include "staging/guard.h"
 #include "staging/stage.h"
 #include "staging/staging_policy.h"
@@ -343,8 +344,8 @@ bool prealloc_zeros_wanted(struct file *f)
 	uint64_t end;
 
 	/* (who holds, or stops, is about to show the files to somebody; what is not attached may have been closed) */
-	if (f->mode != FILE_ENGAGED || !f->arena || f->release_wanted || f->error || file_held() ||
-	    file_changing() || attach_stopped())
+	if (f->mode != FILE_ENGAGED || !f->arena || f->release_wanted || f->error || gate_held() ||
+	    gate_changing() || gate_stopped())
 		return false;
 	set = &f->rule->set;
 	/* (with a journal a sync does not touch the file) */

@@ -6,7 +6,7 @@
 #ifndef FASTWRITE_PREALLOC_H
 #define FASTWRITE_PREALLOC_H
 
-#include "descriptors/file.h"
+#include "files/file.h"
 
 /* Reserves [offset, offset + need) and, when it is cheap, up to `want` bytes; *granted (>= need) says how
  * many.  fd: a writable descriptor.  -ENOSPC, -EDQUOT, -EFBIG: the kernel must decide; -EOPNOTSUPP: this file

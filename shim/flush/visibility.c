@@ -2,16 +2,16 @@
 /* visibility: see flush/visibility.h. */
 #include "flush/visibility.h"
 
+#include "attach/attach.h"
+#include "base/lease.h"
 #include "base/log.h"
 #include "base/sys.h"
 #include "base/thread.h"
-#include "descriptors/fdtable.h"
-#include "descriptors/never_staged.h"
+#include "files/family.h"
+#include "files/fdtable.h"
+#include "files/never_staged.h"
 #include "flush/flush.h"
-#include "flush/lease.h"
 #include "flush/prealloc.h"
-#include "process/family.h"
-#include "staging/attach.h"
 #include "staging/stage.h"
 #include "sync/journal_file.h"
 

@@ -2,7 +2,7 @@
 /*
  * visibility: `visibility = strict`: nobody who opens a file finds it without what was staged for it.
  *
- * While bytes are staged a write lease is held on the program's own description (flush/lease.h).  The kernel grants it
+ * While bytes are staged a write lease is held on the program's own description (base/lease.h).  The kernel grants it
  * only while nobody else has the file open, and lets an open by anybody else wait until it is dropped.  A thread of
  * our own, the watcher, is told; it settles the file, drops the lease, and the open goes on.  As long as somebody
  * else has the file open no lease is granted, and the file is written through.
@@ -16,7 +16,7 @@
 #ifndef FASTWRITE_STRICT_H
 #define FASTWRITE_STRICT_H
 
-#include "descriptors/file.h"
+#include "files/file.h"
 #include "staging/stage.h"
 
 /*

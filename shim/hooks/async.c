@@ -12,9 +12,10 @@
  */
 #include "hooks/hook.h"
 
+#include "attach/attach.h"
+#include "attach/stop.h"
 #include "base/sys.h"
 #include "base/user.h"
-#include "staging/attach.h"
 
 #include <dlfcn.h>
 #include <linux/aio_abi.h>
@@ -23,7 +24,7 @@ void hook_before_submit(long count, struct iocb *const *list)
 {
 	struct user_pages pages = USER_PAGES_INIT;
 
-	if (!attach_config || !fd_any_known())
+	if (!live_config || !fd_any_known())
 		return;
 	/* up to one that the kernel cannot read, either */
 	for (long i = 0; i < count && user_reads(&pages, &list[i], sizeof list[i]) &&

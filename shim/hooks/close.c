@@ -2,10 +2,13 @@
 /* hook_close: descriptors are duplicated and closed; fcntl. */
 #include "hooks/hook.h"
 
+#include "attach/attach.h"
+#include "base/fork_guard.h"
+#include "base/internal_fd.h"
 #include "base/sys.h"
 #include "base/user.h"
+#include "files/fdtable.h"
 #include "hooks/cancel.h"
-#include "staging/attach.h"
 
 #include <fcntl.h>
 #include <stdarg.h>
@@ -146,7 +149,7 @@ long hook_fcntl(long (*next)(int fd, int cmd, long arg), int fd, int cmd, long a
 		if (internal_fd_is(fd))
 			return -EBADF;
 		/* a lock through a descriptor that we do not manage: closing one of ours would drop it */
-		if (attach_config && is_lock(cmd) && !fork_guard_vforked)
+		if (live_config && is_lock(cmd) && !fork_guard_vforked)
 			by_name_map(fd, false);
 		return next(fd, cmd, arg);
 	}

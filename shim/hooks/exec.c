@@ -2,11 +2,12 @@
 /* hook_exec: other programs start, this one ends.  fork is seen through pthread_atfork (hooks/init.c). */
 #include "hooks/hook.h"
 
+#include "attach/attach.h"
+#include "base/fork_guard.h"
 #include "base/user.h"
 #include "process/child.h"
 #include "process/inherit.h"
 #include "process/process.h"
-#include "staging/attach.h"
 
 #include <alloca.h>
 #include <fcntl.h>
@@ -293,7 +294,7 @@ EXPORT int clone(int (*start)(void *), void *stack, int flags, void *arg, ...)
 	tls = va_arg(list, void *);
 	child_tid = va_arg(list, pid_t *);
 	va_end(list);
-	if (!attach_config || !start || !takes_words(stack) || fork_guard_elsewhere() ||
+	if (!live_config || !start || !takes_words(stack) || fork_guard_elsewhere() ||
 	    s.kind == CLONE_LIKE_THREAD) {
 		if (fork_guard_vforked)
 			child_forks();

@@ -2,11 +2,12 @@
 /* hook_handle: descriptors that are opened by something else than a path, or that other processes send or get. */
 #include "hooks/hook.h"
 
+#include "attach/attach.h"
+#include "attach/stop.h"
 #include "base/sys.h"
 #include "base/user.h"
 #include "descriptors/fd_passing.h"
 #include "hooks/cancel.h"
-#include "staging/attach.h"
 
 #include <fcntl.h>
 #include <linux/openat2.h>

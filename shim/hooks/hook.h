@@ -5,9 +5,9 @@
 
 #include "descriptors/by_name.h"
 #include "descriptors/fd.h"
-#include "descriptors/fdtable.h"
 #include "descriptors/io.h"
 #include "descriptors/unresolved.h"
+#include "files/fdtable.h"
 #include "hooks/real.h"
 
 #include <errno.h>

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 /* init: the library comes and goes. */
+#include "attach/attach.h"
 #include "base/kill.h"
 #include "base/log.h"
 #include "base/sys.h"
 #include "config/config.h"
 #include "descriptors/fd.h"
-#include "flush/engine.h"
+#include "files/workers.h"
 #include "hooks/real.h"
 #include "hooks/stream_table.h"
 #include "process/inherit.h"
 #include "process/process.h"
-#include "process/registry.h"
 #include "recovery/recover.h"
-#include "staging/attach.h"
+#include "staging/registry.h"
 #include "staging/stats.h"
 
 #include <dlfcn.h>
@@ -78,7 +78,7 @@ static void set_pace(void)
 		if (set->sync == SYNC_RELAXED && set->relaxed_ms < pace)
 			pace = set->relaxed_ms;
 	}
-	engine_set_pace(pace);
+	workers_set_pace(pace);
 }
 
 __attribute__((constructor)) static void fastwrite_start(void)
@@ -117,7 +117,7 @@ __attribute__((constructor)) static void fastwrite_start(void)
 		log_error("cannot watch fork; nothing is managed");
 		return;
 	}
-	attach_config = &config;
+	live_config = &config;
 }
 
 /* Later exit handlers may still write: everything is settled here, and written through from now on. */

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* hook_lock: locks hand a file from one process to another, so it is settled before and refreshed after. */
+#include "base/fork_guard.h"
+#include "files/fdtable.h"
 #include "hooks/hook.h"
 
 #include <sys/file.h>

@@ -2,9 +2,10 @@
 /* hook_move: ways to move a file's bytes around write and read. */
 #include "hooks/hook.h"
 
+#include "attach/attach.h"
 #include "base/sys.h"
 #include "base/user.h"
-#include "staging/attach.h"
+#include "files/fdtable.h"
 
 #include <aio.h>
 #include <fcntl.h>
@@ -26,7 +27,7 @@ static void *map(void *addr, size_t length, int prot, int flags, int fd, off_t o
 {
 	long r;
 
-	if (!(flags & MAP_ANONYMOUS) && attach_config)
+	if (!(flags & MAP_ANONYMOUS) && live_config)
 		by_name_map(fd, (flags & MAP_SHARED) && (prot & PROT_WRITE));
 	r = sys_raw(SYS_mmap, (long)addr, (long)length, prot, flags, fd, offset);
 	return r < 0 && r > -4096 ? (void *)hook_result(r) : (void *)r;
@@ -131,7 +132,7 @@ void hook_after_ioctl(int fd, unsigned long request, void *arg)
 
 int hook_before_ioctl(int fd, unsigned long request, const void *arg)
 {
-	if (attach_config)
+	if (live_config)
 		ioctl_others(request, arg);
 	return by_name_release_fd(fd);
 }

@@ -6,10 +6,11 @@
  */
 #include "hooks/hook.h"
 
-#include "hooks/cancel.h"
-
+#include "base/internal_fd.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "files/fdtable.h"
+#include "hooks/cancel.h"
 #include "hooks/stream_table.h"
 
 #include <fcntl.h>

@@ -17,6 +17,7 @@
 
 #include "base/log.h"
 #include "base/sys.h"
+#include "files/fdtable.h"
 #include "hooks/hook.h"
 
 #include <dlfcn.h>

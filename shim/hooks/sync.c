@@ -2,6 +2,7 @@
 /* hook_sync: durability calls. */
 #include "hooks/hook.h"
 
+#include "files/fdtable.h"
 #include "hooks/cancel.h"
 #include "sync/sync.h"
 

@@ -8,15 +8,17 @@
  * it does by `kernel`: none of the C library's functions may be called for it, for they are cancellation points, and
  * other preloaded libraries may change what they do.
  */
-#include "hooks/hook.h"
-#include "sync/journal_file.h"
-
+#include "attach/attach.h"
+#include "attach/stop.h"
+#include "base/internal_fd.h"
 #include "base/sys.h"
 #include "base/user.h"
 #include "descriptors/fd_passing.h"
+#include "files/fdtable.h"
+#include "hooks/hook.h"
 #include "process/apart.h"
 #include "process/process.h"
-#include "staging/attach.h"
+#include "sync/journal_file.h"
 #include "sync/sync.h"
 
 #include <fcntl.h>
@@ -666,7 +668,7 @@ static long do_exit_group(const long *a)
 /* The end of one thread, and of the process when it is the last: our own would only make it wait. */
 static long do_exit(const long *a)
 {
-	if (attach_config && apart_alone()) {
+	if (live_config && apart_alone()) {
 		process_exit();
 		return kernel(SYS_exit_group, a);
 	}
@@ -713,7 +715,7 @@ static long given_up(long number, const long *a, int ids, enum credentials_chang
 
 	for (int i = 0; i < ids; i++)
 		all &= INT(i) != -1;
-	if (!all || (attach_config && !fd_foreign_process() && !apart_alone()))
+	if (!all || (live_config && !fd_foreign_process() && !apart_alone()))
 		credentials_of_thread();
 	return all ? with_rights(change, number, a, false) : PASS;
 }
@@ -990,7 +992,7 @@ go_on *hook_syscall(long *call)
 	unsigned long number = (unsigned long)call[0];
 	long r = PASS;
 
-	if (attach_config && number < sizeof handlers / sizeof *handlers && handlers[number])
+	if (live_config && number < sizeof handlers / sizeof *handlers && handlers[number])
 		r = handlers[number](call + 1);
 	if (r == PASS)
 		return real_ready ? real.syscall : syscall_here;

@@ -5,8 +5,10 @@
  */
 #include "hooks/hook.h"
 
+#include "attach/attach.h"
+#include "attach/stop.h"
+#include "files/fdtable.h"
 #include "process/process.h"
-#include "staging/attach.h"
 
 #include <execinfo.h>
 #include <mntent.h>

@@ -4,9 +4,9 @@
 
 #include "hooks/hook.h"
 
+#include "attach/attach.h"
 #include "process/child.h"
 #include "process/process.h"
-#include "staging/attach.h"
 
 #ifdef __SANITIZE_THREAD__
 #include <dlfcn.h>
@@ -49,7 +49,7 @@ struct vfork_slot *hook_vfork_enter(pid_t (**next)(void))
 #endif
 	}
 	*next = real.vfork;
-	if (!attach_config || depth == NESTED_MAX)
+	if (!live_config || depth == NESTED_MAX)
 		return NULL;
 	slot = &slots[depth++];
 	slot->next = real.vfork;

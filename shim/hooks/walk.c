@@ -5,7 +5,7 @@
  */
 #include "hooks/hook.h"
 
-#include "staging/attach.h"
+#include "attach/attach.h"
 
 #include <fts.h>
 #include <ftw.h>
@@ -43,7 +43,7 @@ static int visit_at(const char *path, const struct stat *found, int type, struct
 	const struct walk this = {.member = (function)}; \
 	const struct walk *outer = walk; \
 	int r; \
-	if (!attach_config || !(function)) \
+	if (!live_config || !(function)) \
 		return unwatched; \
 	walk = &this; \
 	r = (call); \

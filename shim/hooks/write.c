@@ -3,6 +3,7 @@
 #include "hooks/hook.h"
 
 #include "base/sys.h"
+#include "files/fdtable.h"
 #include "hooks/cancel.h"
 #include "sync/journal_file.h"
 

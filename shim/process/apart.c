@@ -2,17 +2,20 @@
 /* apart: see process/apart.h. */
 #include "process/apart.h"
 
+#include "attach/attach.h"
+#include "attach/stop.h"
+#include "base/internal_fd.h"
 #include "base/lock.h"
 #include "base/sys.h"
 #include "base/thread.h"
 #include "descriptors/by_name.h"
 #include "descriptors/fd.h"
-#include "descriptors/fdtable.h"
 #include "descriptors/unresolved.h"
-#include "flush/engine.h"
+#include "files/family.h"
+#include "files/fdtable.h"
+#include "files/workers.h"
 #include "flush/visibility.h"
 #include "staging/arena.h"
-#include "staging/attach.h"
 #include "staging/stage.h"
 
 #include <fcntl.h>
@@ -39,7 +42,7 @@ long apart_fork(long (*make)(const long *arguments), const long *arguments)
 	bool interrupted;
 	long r;
 
-	if (!attach_config || fd_foreign_process())
+	if (!live_config || fd_foreign_process())
 		return make(arguments);
 	signals = sys_block_signals();
 	attach_pause();
@@ -53,11 +56,11 @@ long apart_fork(long (*make)(const long *arguments), const long *arguments)
 		/* The kernel wiped the alive page: nothing here is managed any more. */
 		lock_after_fork();
 		thread_after_fork();
-		engine_after_fork();
+		workers_after_fork();
 		visibility_after_fork();
 		journal_after_fork();
 		attach_forget(interrupted);
-		family_forget(interrupted);
+		family_forget();
 		internal_fd_close_all();
 		fdtable_reset();
 		unresolved_fork_child();
@@ -69,7 +72,7 @@ long apart_fork(long (*make)(const long *arguments), const long *arguments)
 
 void apart_clone(void)
 {
-	if (!attach_config || fd_foreign_process())
+	if (!live_config || fd_foreign_process())
 		return;
 	unresolved_clear_all();
 	attach_refuse(BYPASS_FORK);
@@ -103,7 +106,7 @@ struct apart apart_begin(bool files)
 {
 	struct apart a = {.stopped = false};
 
-	if (!attach_config || fd_foreign_process())
+	if (!live_config || fd_foreign_process())
 		return a;
 	/* descriptors then mean one thing here and another there */
 	if (files && !apart_alone())
@@ -115,7 +118,7 @@ struct apart apart_begin(bool files)
 	attach_pause();
 	visibility_stop();
 	journal_stop();
-	engine_stop();
+	workers_stop();
 	a.stopped = true;
 	return a;
 }
@@ -125,7 +128,7 @@ void apart_end(struct apart a)
 	if (!a.stopped)
 		return;
 	attach_unpause();
-	if (engine_resume() < 0)
+	if (workers_resume() < 0)
 		attach_refuse(BYPASS_NO_THREAD);
 	sys_restore_signals(a.signals);
 }

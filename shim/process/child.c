@@ -2,17 +2,20 @@
 /* child: see process/child.h. */
 #include "process/child.h"
 
+#include "attach/attach.h"
+#include "attach/stop.h"
+#include "base/fork_guard.h"
+#include "base/internal_fd.h"
 #include "base/lock.h"
 #include "base/log.h"
 #include "base/sys.h"
-#include "descriptors/fdtable.h"
 #include "descriptors/unresolved.h"
+#include "files/fdtable.h"
+#include "files/gate.h"
 #include "flush/flush.h"
 #include "flush/prealloc.h"
-#include "process/fork_guard.h"
 #include "process/inherit.h"
 #include "staging/arena.h"
-#include "staging/attach.h"
 #include "staging/stage.h"
 #include "sync/journal_file.h"
 
@@ -51,7 +54,7 @@ static void visit_hold(struct file *f, void *ctx)
 	if (g.nested)
 		stage_interrupt(f);
 	/* nothing holds the others of the family back while the new program begins */
-	if (attach_others_have(f) && attach_stays_open(f))
+	if (file_others_have(f) && attach_stays_open(f))
 		attach_bypass(f, BYPASS_INHERITED, g.nested);
 	else if (f->mode == FILE_ENGAGED && f->arena)
 		flush_hand_over(f, g.nested);
@@ -67,7 +70,7 @@ void child_vfork_prepare(struct child_vfork *v)
 		return;
 	left.too_many = false;
 	left.strays = 0;
-	file_hold();
+	gate_hold();
 	file_for_each(visit_hold, NULL);
 }
 
@@ -154,7 +157,7 @@ void child_vfork_parent(const struct child_vfork *v, bool made)
 				if (is_stray(fd))
 					unresolved_clear(fd);
 		file_for_each(visit_unhold, NULL);
-		file_unhold();
+		gate_unhold();
 	}
 	sys_restore_signals(v->signals);
 }

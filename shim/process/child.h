@@ -5,7 +5,7 @@
  * A child of vfork runs in our memory, with its own copy of the descriptor table, while the thread that made it
  * waits.  From before it is made until it has gone, everything is settled and *held*: other threads' writes go to
  * the kernel in their turn.  So the child's calls can all pass to the kernel, and nothing that it does touches what
- * is known here (process/fork_guard.h, fork_guard_vforked).  What must follow from its doings is noted in struct file.give_up and done
+ * is known here (base/fork_guard.h, fork_guard_vforked).  What must follow from its doings is noted in struct file.give_up and done
  * by the parent when it wakes up.
  *
  * A program that inherits a description shares its offset and goes on writing to it unseen: the file is written

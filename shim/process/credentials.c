@@ -2,17 +2,21 @@
 /* credentials: see process/credentials.h. */
 #include "process/credentials.h"
 
+#include "attach/attach.h"
+#include "attach/repair.h"
+#include "attach/stop.h"
+#include "base/fork_guard.h"
+#include "base/internal_fd.h"
 #include "base/log.h"
 #include "base/sys.h"
 #include "descriptors/fd.h"
-#include "descriptors/fdtable.h"
-#include "descriptors/never_staged.h"
 #include "descriptors/unresolved.h"
-#include "flush/engine.h"
+#include "files/family.h"
+#include "files/fdtable.h"
+#include "files/never_staged.h"
+#include "files/workers.h"
 #include "flush/visibility.h"
 #include "process/apart.h"
-#include "process/fork_guard.h"
-#include "staging/attach.h"
 #include "staging/stage.h"
 
 #include <linux/capability.h>
@@ -21,7 +25,7 @@
 enum { CHANGES_MAX = 16 };
 
 /* No file was managed and no child forked; or this process manages nothing. */
-static bool nothing_to_do(void) { return !file_family() || !attach_config || fd_foreign_process(); }
+static bool nothing_to_do(void) { return !file_family() || !live_config || fd_foreign_process(); }
 
 static enum credentials_change of_ids(long number, const uint32_t wanted[3])
 {
@@ -93,13 +97,13 @@ static void leave_family(void)
 	file_for_each(visit_through, NULL);
 	visibility_stop();
 	journal_stop();
-	engine_stop();
+	workers_stop();
 	signals = sys_block_signals();
 	/* Another thread, or a thread interrupted by a signal handler, may hold a lock in the shared memory.
 	 * The other processes would wait for it until that thread ends. */
 	if (!apart_alone() || stage_forks()) {
 		sys_restore_signals(signals);
-		engine_resume();
+		workers_resume();
 		attach_refuse(BYPASS_RIGHTS);
 		log_warn(
 			"ids change while other threads run: memory is still shared with processes of other rights");
@@ -109,10 +113,10 @@ static void leave_family(void)
 	family_leave();
 	visibility_after_fork();
 	journal_after_fork();
-	engine_after_fork();
+	workers_after_fork();
 	attach_forget(false);
 	attach_still_stopped();
-	family_forget(false);
+	family_forget();
 	never_staged_unshare();
 	internal_fd_close_all();
 	fdtable_reset();
@@ -133,7 +137,7 @@ bool credentials_begin(enum credentials_change change)
 	if (file_attached() > 0 && atomic_fetch_add(&changes, 1) == CHANGES_MAX)
 		attach_refuse(BYPASS_RIGHTS);
 	attach_stop_all(BYPASS_RIGHTS);
-	if (!family_is_shared() || family_spare())
+	if (!family_is_shared() || repair_spare())
 		attach_abandon_failed();
 	else if (change == CREDENTIALS_CHANGE)
 		leave_family();
@@ -148,6 +152,6 @@ void credentials_end(bool begun)
 
 void credentials_of_thread(void)
 {
-	if (attach_config && !fork_guard_elsewhere())
+	if (live_config && !fork_guard_elsewhere())
 		attach_refuse(BYPASS_RIGHTS);
 }

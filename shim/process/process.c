@@ -2,19 +2,24 @@
 /* process: see process/process.h. */
 #include "process/process.h"
 
+#include "attach/attach.h"
+#include "attach/repair.h"
+#include "attach/stop.h"
+#include "base/fork_guard.h"
+#include "base/internal_fd.h"
+#include "base/kill.h"
 #include "base/sys.h"
 #include "base/thread.h"
 #include "descriptors/fd.h"
-#include "descriptors/fdtable.h"
-#include "descriptors/never_staged.h"
 #include "descriptors/unresolved.h"
-#include "flush/engine.h"
+#include "files/family.h"
+#include "files/fdtable.h"
+#include "files/never_staged.h"
+#include "files/workers.h"
 #include "flush/flush.h"
 #include "flush/visibility.h"
 #include "process/child.h"
-#include "process/family.h"
-#include "process/fork_guard.h"
-#include "staging/attach.h"
+#include "staging/arenas.h"
 #include "staging/stage.h"
 #include "staging/stats.h"
 
@@ -66,12 +71,54 @@ static void visit_before(struct file *f, void *ctx)
 		lock_drop(&f->lock, LOCK_FILE);
 }
 
+static void visit_claim(struct file *f, void *ctx)
+{
+	/* other threads open and close meanwhile */
+	struct file_guard g = file_lock(f);
+
+	/* a flush that began without its gate, see staging/takeover.h */
+	if (!f->shared && !g.nested)
+		flush_wait_idle(f);
+	f->shared = true;
+	for (struct ofd *o = f->ofds; o; o = o->next)
+		if (ofd_local(o)->refs)
+			family_set_add(&o->holders, *(const uint32_t *)ctx);
+	file_unlock(f, g);
+}
+
+/* A member for the child, and its claims to all that this process has.  False: the child cannot belong to the family. */
+static bool claim_for_child(void)
+{
+	int found = family_found();
+	uint32_t child;
+
+	if (found < 0)
+		return false;
+	if (found > 0)
+		arenas_reserve_places();
+	if (!family_has_room())
+		repair_sweep();
+	child = family_child_begin();
+	if (child == FAMILY_MAX)
+		return false;
+	attach_share(child);
+	file_for_each(visit_claim, &child);
+	return true;
+}
+
+static void visit_own(struct file *f, void *ctx)
+{
+	(void)ctx;
+	internal_fd_close(file_own_fd(f));
+	file_set_own_fd(f, -1);
+}
+
 void process_fork_prepare(void)
 {
 	sys_sigset signals;
 	bool member, any = false, interrupted;
 
-	if (!attach_config)
+	if (!live_config)
 		return;
 	if (fork_guard_vforked)
 		child_forks();
@@ -83,7 +130,7 @@ void process_fork_prepare(void)
 	fd_fork_prepare();
 	file_for_each(visit_before, &any);
 	if (any)
-		engine_start(); /* flushes what a killed child leaves */
+		workers_start(); /* flushes what a killed child leaves */
 	attach_pause();
 	/* once more, for files that another thread attached meanwhile.  A file that it opens from now on is
 	 * not staged before the fork; afterwards it is seen to be shared. */
@@ -92,10 +139,10 @@ void process_fork_prepare(void)
 	/* before the family: an entry not changed since then is claimed for the child, too */
 	fdtable_fork_prepare();
 	/* also in a process without a managed file: its children may stage */
-	member = !interrupted && fork_guard_set() == 0 && family_fork_prepare();
+	member = !interrupted && fork_guard_set() == 0 && claim_for_child();
 	if (!member)
 		file_for_each(visit_fork, NULL);
-	engine_fork_prepare();
+	workers_fork_prepare();
 	forking = (struct process_fork){
 		.signals = signals, .watch = 1, .member = member, .interrupted = interrupted};
 }
@@ -107,9 +154,11 @@ void process_fork_parent(void)
 	if (!was.watch || fork_guard_vforked)
 		return;
 	forking.watch = 0;
-	engine_fork_parent();
-	if (was.member)
+	workers_fork_parent();
+	if (was.member) {
 		family_fork_parent();
+		kill_arm_children(0);
+	}
 	stage_limit_changes();
 	attach_unpause();
 	/* the child may end before us and would leave the arena to us */
@@ -127,7 +176,7 @@ void process_fork_child(void)
 	forking.watch = 0;
 	lock_after_fork();
 	thread_after_fork();
-	engine_after_fork();
+	workers_after_fork();
 	visibility_after_fork();
 	journal_after_fork();
 	fork_guard_set();
@@ -137,11 +186,13 @@ void process_fork_child(void)
 	if (was.member) {
 		fdtable_fork_child();
 		family_fork_child();
+		kill_forked();
+		file_for_each(visit_own, NULL);
 		attach_fork_child();
-		file_fork_child(family_give_up);
+		file_fork_child(repair_give_up);
 	} else {
 		attach_forget(was.interrupted);
-		family_forget(was.interrupted);
+		family_forget();
 		internal_fd_close_all();
 		fdtable_reset();
 		file_pools_reset();
@@ -152,7 +203,7 @@ void process_fork_child(void)
 
 void process_exec_prepare(void)
 {
-	if (!attach_config)
+	if (!live_config)
 		return;
 	if (fork_guard_vforked)
 		child_exec_prepare();
@@ -164,7 +215,7 @@ void process_exec_prepare(void)
 
 void process_exec_failed(void)
 {
-	if (!attach_config)
+	if (!live_config)
 		return;
 	if (fork_guard_vforked)
 		child_exec_failed();
@@ -174,19 +225,19 @@ void process_exec_failed(void)
 
 void process_spawn_prepare(void)
 {
-	if (attach_config)
+	if (live_config)
 		child_spawn_prepare(false);
 }
 
 void process_spawn_actions_prepare(void)
 {
-	if (attach_config)
+	if (live_config)
 		child_spawn_prepare(true);
 }
 
 void process_exit(void)
 {
-	if (!attach_config)
+	if (!live_config)
 		return;
 	if (fork_guard_vforked)
 		child_ends();

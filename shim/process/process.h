@@ -15,7 +15,7 @@ struct process_fork {
 	bool member;      /* the child joins the family */
 	bool interrupted; /* a signal handler forked during a write, which continues in parent and child */
 };
-/* Around fork.  Parent and child go on staging the files that are open now (process/family.h).  If they
+/* Around fork.  Parent and child go on staging the files that are open now (files/family.h).  If they
  * cannot share them, both bypass these files and stage only files opened later. */
 void process_fork_prepare(void);
 void process_fork_parent(void);

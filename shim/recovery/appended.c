@@ -6,9 +6,8 @@
  * arena as it was: none of its bytes is in the file.  A forced one may leave an older arena: then its blocks are in the
  * file, whole, or the last one in part, at the very end.  (recovery/internal.h says what is returned.)
  */
-#include "recovery/internal.h"
-
 #include "base/sys.h"
+#include "recovery/internal.h"
 
 #include <errno.h>
 #include <string.h>

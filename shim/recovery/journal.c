@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 /* internal: see recovery/internal.h and format/journal_format.h.  Everything read here is untrusted. */
-#include "recovery/internal.h"
-
+#include "sync/journal.h"
 #include "base/buffer.h"
 #include "base/kill.h"
 #include "base/log.h"
 #include "base/sys.h"
 #include "recovery/aside.h"
+#include "recovery/internal.h"
 #include "recovery/parse.h"
 #include "recovery/rights.h"
 #include "recovery/target.h"
 #include "staging/arena.h"
-#include "sync/journal.h"
 
 #include <fcntl.h>
 #include <string.h>

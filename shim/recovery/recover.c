@@ -4,9 +4,9 @@
 
 #include "base/buffer.h"
 #include "base/kill.h"
+#include "base/lease.h"
 #include "base/log.h"
 #include "base/sys.h"
-#include "flush/lease.h"
 #include "recovery/aside.h"
 #include "recovery/internal.h"
 #include "recovery/parse.h"

@@ -8,7 +8,7 @@
 #ifndef FASTWRITE_STATUS_H
 #define FASTWRITE_STATUS_H
 
-#include "descriptors/file.h"
+#include "files/file.h"
 #include "staging/arena.h"
 
 struct status_arena {

@@ -4,11 +4,12 @@
 
 #include "base/buffer.h"
 #include "base/crc32c.h"
+#include "base/internal_fd.h"
 #include "base/kill.h"
 #include "base/log.h"
 #include "base/sys.h"
-#include "flush/engine.h"
-#include "process/registry.h"
+#include "files/workers.h"
+#include "staging/registry.h"
 #include "staging/staging_dir.h"
 #include "staging/takeover.h"
 
@@ -451,7 +452,7 @@ void arena_destroy(struct arena *a)
 	int removed;
 
 	/* the engine runs beside the program, whose next descriptor must get the lowest number */
-	if (engine_is_self())
+	if (workers_is_self())
 		sys_apart(remove_name, &removal);
 	else
 		remove_name(&removal);

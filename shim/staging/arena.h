@@ -32,10 +32,11 @@
 #ifndef FASTWRITE_ARENA_H
 #define FASTWRITE_ARENA_H
 
+#include "base/internal_fd.h"
 #include "base/lock.h"
 #include "config/config.h"
+#include "files/family.h"
 #include "format/origin.h"
-#include "process/family.h"
 #include "sync/journal.h"
 
 #include <errno.h>
@@ -246,7 +247,7 @@ struct arena {
 	size_t runs_bytes;
 	uint64_t total_bytes;
 	uint32_t block_bytes, block_count, slot_count;
-	int fd;       /* of the process that made it; others have their own number, see staging/attach.c */
+	int fd;       /* of the process that made it; others have their own number, see attach/attach.c */
 	uint64_t ino; /* of its file, with dev */
 	uint32_t uid, gid;         /* that it was made with */
 	struct family_set members; /* that have it mapped */
@@ -360,18 +361,5 @@ uint32_t arena_sum_block(const struct arena_slot *s, const struct arena_block *b
 
 /* Start time of a process in clock ticks after boot, 0 when it does not exist or waits to be reaped. */
 uint64_t arena_pid_start(pid_t pid);
-
-/* Moves an own descriptor to the high end of the descriptor range, close-on-exec; the new number or -errno
- * (the old one is closed in both cases). */
-int internal_fd_raise(int fd);
-/* Gives another number to an own descriptor; the new one, or -errno and nothing changed. */
-int internal_fd_move(int fd);
-/* Own descriptors are shielded from the program.  Lock-free. */
-bool internal_fd_is(int fd);
-void internal_fd_close(int fd);
-/* In a child with its own descriptor table and our memory: closes its copies of them. */
-void internal_fd_close_copies(void);
-/* In the child of a fork: closes all of them. */
-void internal_fd_close_all(void);
 
 #endif

@@ -12,7 +12,7 @@
 #ifndef FASTWRITE_GUARD_H
 #define FASTWRITE_GUARD_H
 
-#include "descriptors/file.h"
+#include "files/file.h"
 
 #include <sys/stat.h>
 

@@ -5,7 +5,7 @@
 #include "base/buffer.h"
 #include "base/kill.h"
 #include "base/sys.h"
-#include "flush/engine.h"
+#include "files/workers.h"
 #include "staging/takeover.h"
 
 #include <assert.h>
@@ -532,6 +532,6 @@ int stage_put(struct file *f, struct ofd *stream, const struct iovec *iov, int c
 	atomic_signal_fence(memory_order_seq_cst);
 	f->moving = NULL;
 	if (watch)
-		engine_arm();
+		workers_arm();
 	return 0;
 }

@@ -12,8 +12,8 @@
 #define FASTWRITE_STAGE_H
 
 #include "base/crc32c.h"
-#include "descriptors/fdtable.h"
-#include "descriptors/file.h"
+#include "files/fdtable.h"
+#include "files/file.h"
 
 #include <string.h>
 #include <sys/uio.h>

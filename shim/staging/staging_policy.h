@@ -8,7 +8,7 @@
 #ifndef FASTWRITE_HABIT_H
 #define FASTWRITE_HABIT_H
 
-#include "descriptors/file.h"
+#include "files/file.h"
 
 /* File lock held, before what is staged goes out: the program wants to see it. */
 void staging_policy_looked(struct file *f);

@@ -5,7 +5,7 @@
 #include "base/buffer.h"
 #include "base/log.h"
 #include "base/sys.h"
-#include "descriptors/file.h"
+#include "files/file.h"
 
 #include <fcntl.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 #ifndef FASTWRITE_STATS_H
 #define FASTWRITE_STATS_H
 
-#include "descriptors/file.h"
+#include "files/file.h"
 
 /* The configuration with FASTWRITE_STATS; NULL = no summary. */
 void stats_set(const struct config *c);

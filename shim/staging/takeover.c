@@ -2,9 +2,10 @@
 /* takeover: see staging/takeover.h. */
 #include "staging/takeover.h"
 
+#include "attach/attach.h"
 #include "base/kill.h"
 #include "base/sys.h"
-#include "staging/attach.h"
+#include "staging/arenas.h"
 
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -49,7 +50,7 @@ void takeover_keep_slow(struct file *f)
 
 	if (f->arena->gated && !(atomic_load(&kept) & bit)) {
 		/* a recoverer may have it, who looks after a dead member that had our number */
-		if (lock_byte(attach_arena_fd(f->arena), F_SETLKW, F_WRLCK,
+		if (lock_byte(arenas_fd(f->arena), F_SETLKW, F_WRLCK,
 		              TAKEOVER_KEEPERS_AT + (off_t)family_me) == 0)
 			atomic_store(&f->arena->header->live.keepers[family_me], 1);
 		atomic_fetch_or(&kept, bit);
@@ -66,7 +67,7 @@ bool takeover_gate(const struct file *f)
 		atomic_fetch_sub(&gates, 1);
 		sys_nap(50000);
 	}
-	lock_byte(attach_arena_fd(f->arena), F_SETLKW, F_WRLCK, TAKEOVER_GATES_AT + f->slot);
+	lock_byte(arenas_fd(f->arena), F_SETLKW, F_WRLCK, TAKEOVER_GATES_AT + f->slot);
 	return true;
 }
 
@@ -74,7 +75,7 @@ void takeover_ungate(const struct file *f, bool gated)
 {
 	if (!gated)
 		return;
-	lock_byte(attach_arena_fd(f->arena), F_SETLK, F_UNLCK, TAKEOVER_GATES_AT + f->slot);
+	lock_byte(arenas_fd(f->arena), F_SETLK, F_UNLCK, TAKEOVER_GATES_AT + f->slot);
 	atomic_fetch_sub(&gates, 1);
 }
 

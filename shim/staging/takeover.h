@@ -26,7 +26,7 @@
 #ifndef FASTWRITE_TAKEOVER_H
 #define FASTWRITE_TAKEOVER_H
 
-#include "descriptors/file.h"
+#include "files/file.h"
 #include "recovery/parse.h"
 
 #define TAKEOVER_GATES_AT ((off_t)1 << 40)

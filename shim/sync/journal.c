@@ -4,13 +4,14 @@
 
 #include "base/buffer.h"
 #include "base/crc32c.h"
+#include "base/internal_fd.h"
 #include "base/kill.h"
 #include "base/log.h"
 #include "base/sys.h"
 #include "base/thread.h"
-#include "descriptors/file.h"
-#include "flush/engine.h"
-#include "process/family.h"
+#include "files/family.h"
+#include "files/file.h"
+#include "files/workers.h"
 #include "staging/arena.h"
 #include "sync/journal_file.h"
 
@@ -205,7 +206,7 @@ static void open_new(struct arena *a)
 static bool open_known(const struct arena *a)
 {
 	struct statx st;
-	int fd = engine_is_self() ? -EBADF : open_file(a, 0);
+	int fd = workers_is_self() ? -EBADF : open_file(a, 0);
 
 	if (fd < 0)
 		return false;
@@ -224,7 +225,8 @@ bool journal_ready(struct arena *a)
 
 	if (state == JOURNAL_READY)
 		return local_fd(a) >= 0 || open_known(a);
-	if (state == JOURNAL_NONE && !engine_is_self() && atomic_fetch_add(&a->journal.asked, 1) >= ASKED_MIN)
+	if (state == JOURNAL_NONE && !workers_is_self() &&
+	    atomic_fetch_add(&a->journal.asked, 1) >= ASKED_MIN)
 		open_new(a);
 	else if (state == JOURNAL_OPENED && local_fd(a) >= 0)
 		nudge();

@@ -118,7 +118,7 @@ uint64_t journal_kept_from(struct arena *a);
 
 /* The other half of a's journal is to be freed: journal_file_checkpoint runs soon, in a thread of its own. */
 void journal_free_soon(struct arena *a);
-/* Ends that thread, as engine_stop does; returns when the kernel knows it no more. */
+/* Ends that thread, as workers_stop does; returns when the kernel knows it no more. */
 void journal_stop(void);
 /* In the child of a fork. */
 void journal_after_fork(void);

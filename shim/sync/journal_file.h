@@ -19,7 +19,7 @@
 #ifndef FASTWRITE_JOURNAL_FILE_H
 #define FASTWRITE_JOURNAL_FILE_H
 
-#include "descriptors/file.h"
+#include "files/file.h"
 
 static inline bool journal_file_is(const struct file *f) { return f->rule->set.sync == SYNC_JOURNAL; }
 /* Leases are needed for the journal's sake. */

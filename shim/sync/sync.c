@@ -3,9 +3,9 @@
 #include "sync/sync.h"
 
 #include "base/sys.h"
-#include "descriptors/fdtable.h"
 #include "descriptors/unresolved.h"
-#include "flush/engine.h"
+#include "files/fdtable.h"
+#include "files/workers.h"
 #include "flush/flush.h"
 #include "flush/prealloc.h"
 #include "staging/guard.h"
@@ -46,7 +46,7 @@ static bool relaxed_arm(struct file *f)
 {
 	if (f->relaxed_due_ns == 0)
 		f->relaxed_due_ns = sys_now_ns() + f->rule->set.relaxed_ms * 1000000ull;
-	return engine_arm();
+	return workers_arm();
 }
 
 bool sync_is_promise(const struct ofd *o)
@@ -213,7 +213,7 @@ int sync_file(int fd, struct ofd *o, bool full)
 	if (r == 1 && !f->zero_wanted && prealloc_zeros_wanted(f)) {
 		f->zero_wanted = true;
 		prealloc_zeros_used(f);
-		engine_kick(f);
+		workers_kick(f);
 	}
 	if (r == 1) {
 		count(f, COUNT_SYNCS_DONE);

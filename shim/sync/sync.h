@@ -3,7 +3,7 @@
 #ifndef FASTWRITE_SYNC_H
 #define FASTWRITE_SYNC_H
 
-#include "descriptors/file.h"
+#include "files/file.h"
 
 /* The program called fsync (full) or fdatasync on fd, which refers to o.  0 or -errno. */
 int sync_file(int fd, struct ofd *o, bool full);

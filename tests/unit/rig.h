@@ -6,16 +6,17 @@
 #ifndef FASTWRITE_TEST_RIG_H
 #define FASTWRITE_TEST_RIG_H
 
+#include "attach/attach.h"
+#include "attach/stop.h"
+#include "base/fork_guard.h"
 #include "base/sys.h"
 #include "config/config.h"
 #include "descriptors/fd.h"
-#include "descriptors/fdtable.h"
-#include "descriptors/file.h"
 #include "descriptors/io.h"
-#include "flush/engine.h"
+#include "files/fdtable.h"
+#include "files/file.h"
+#include "files/workers.h"
 #include "flush/flush.h"
-#include "process/fork_guard.h"
-#include "staging/attach.h"
 #include "staging/stage.h"
 
 #include <fcntl.h>
@@ -200,7 +201,7 @@ __attribute__((unused)) static void rig_start(const char *setting, ...)
 	rig_faults_clear();
 	rig_hook_system();
 	fd_set_process();
-	attach_config = &rig_config;
+	live_config = &rig_config;
 }
 
 __attribute__((unused)) static const char *rig_path(const char *name)

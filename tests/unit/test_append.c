@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /* append: O_APPEND with and without the proof that nobody else has the file open. */
+#include "attach/attach.h"
+#include "files/fdtable.h"
 #include "rig.h"
 
+#include "base/lease.h"
 #include "flush/append.h"
-#include "flush/lease.h"
 
 static int set_up(void **state)
 {

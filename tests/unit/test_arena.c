@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* arena: geometry, creation and what can go wrong with it, blocks and slots. */
 #include "base/crc32c.h"
+#include "base/internal_fd.h"
 #include "rig.h"
 
 #include <signal.h>

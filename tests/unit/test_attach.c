@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /* attach: which files are staged, from when on, and what must be written through. */
-#include "descriptors/never_staged.h"
+#include "attach/attach.h"
+#include "attach/stop.h"
+#include "base/fork_guard.h"
+#include "files/never_staged.h"
 #include "rig.h"
+#include "staging/arenas.h"
 
 #include <pthread.h>
 #include <sys/mman.h>
@@ -217,12 +221,12 @@ static void test_staging_directory(void **state)
 	assert_int_equal(sys_kernel.statx(AT_FDCWD, rig_dir, 0, STATX_BASIC_STATS, &st), 0);
 	uint64_t dev = ((uint64_t)st.stx_dev_major << 32) | st.stx_dev_minor;
 	snprintf(rule.prefix, sizeof rule.prefix, "%s", rig_dir);
-	assert_int_equal(attach_staging_dir(&rule, rig_path("deep/file"), dev, out), 0);
+	assert_int_equal(arenas_staging_dir(&rule, rig_path("deep/file"), dev, out), 0);
 	assert_string_equal(out, rig_path(".fastwrite"));
-	assert_int_equal(attach_staging_dir(&rule, rig_path("deep/file"), dev + 1, out), 0);
+	assert_int_equal(arenas_staging_dir(&rule, rig_path("deep/file"), dev + 1, out), 0);
 	assert_string_equal(out, rig_path("deep/.fastwrite"));
 	snprintf(rule.set.staging, sizeof rule.set.staging, "/dev/shm/x");
-	assert_int_equal(attach_staging_dir(&rule, rig_path("deep/file"), dev, out), 0);
+	assert_int_equal(arenas_staging_dir(&rule, rig_path("deep/file"), dev, out), 0);
 	assert_string_equal(out, "/dev/shm/x");
 }
 

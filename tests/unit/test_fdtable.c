@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* fdtable: small and large numbers, the end of the table, searching. */
-#include "descriptors/fdtable.h"
+#include "files/fdtable.h"
 
 #include <errno.h>
 #include <setjmp.h>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* flush: failures keep the bytes, order is kept, the program's description is left as it was. */
+#include "attach/stop.h"
 #include "rig.h"
 
 static int set_up(void **state)

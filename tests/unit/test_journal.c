@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* journal: what goes to the log and what to the file, and failures of either. */
+#include "files/fdtable.h"
 #include "rig.h"
 
 #include "sync/journal.h"

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /* prealloc: room is reserved before bytes are accepted, and given back. */
+#include "attach/stop.h"
+#include "base/lease.h"
+#include "files/fdtable.h"
+#include "files/workers.h"
 #include "rig.h"
 
 #include "flush/prealloc.h"
@@ -57,9 +61,9 @@ static void test_trimmed_long_after_the_last_write(void **state)
 	rig_put(fd, 0, 100);
 	rig_put(fd, 100, 100);
 	assert_int_equal(rig_settle(fd), 0);
-	for (int i = 0; i < 1000 && engine_tid() != 0; i++)
+	for (int i = 0; i < 1000 && workers_tid() != 0; i++)
 		sys_nap(10000000);
-	assert_int_equal(engine_tid(), 0);
+	assert_int_equal(workers_tid(), 0);
 	assert_int_equal(rig_close(fd), 0);
 	rig_expect("out", 200);
 	assert_true(allocated("out") <= 8192);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* stage: what is published, where it lies, and signal handlers that interrupt it. */
+#include "files/fdtable.h"
 #include "rig.h"
 
 #include <pthread.h>

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /* sync: which call goes to the device under which policy, and failures that are told once. */
+#include "attach/stop.h"
+#include "files/fdtable.h"
 #include "rig.h"
 
+#include "attach/attach.h"
 #include "descriptors/by_name.h"
-#include "staging/attach.h"
 #include "sync/sync.h"
 
 #include <fcntl.h>

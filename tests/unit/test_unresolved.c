@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* lazy: a descriptor is asked about by its second small write, or by who needs to know. */
+#include "files/fdtable.h"
 #include "rig.h"
 
 #include "descriptors/unresolved.h"

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /* strict: who opens the file finds everything; while somebody has it open nothing is staged. */
+#include "files/fdtable.h"
 #include "rig.h"
 
+#include "base/lease.h"
 #include "base/thread.h"
-#include "flush/lease.h"
+#include "files/family.h"
 #include "flush/visibility.h"
-#include "process/family.h"
 
 #include <dirent.h>
 #include <sys/resource.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* lease: see flush/lease.h. */
-#include "flush/lease.h"
+/* lease: see base/lease.h. */
+#include "base/lease.h"
 
 #include "base/sys.h"
 #include "base/thread.h"

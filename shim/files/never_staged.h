@@ -13,7 +13,7 @@
 #ifndef FASTWRITE_MARKS_H
 #define FASTWRITE_MARKS_H
 
-#include "descriptors/file.h"
+#include "files/file.h"
 
 /* Before a fork: what is marked from now on holds for the child as well. */
 void never_staged_share(void);

@@ -12,10 +12,10 @@
  * execs, since the descriptor is close-on-exec.  A parent takes the lock for its child before it forks, and the
  * child's claim to every description with it; nothing can be released in between.
  *
- * A dead member leaves claims to descriptions (family_sweep withdraws them), and perhaps a lock, the flush token, or
+ * A dead member leaves claims to descriptions (attach/repair.h withdraws them), and perhaps a lock, the flush token, or
  * blocks.  What it published is whole in the arena, as after any kill (staging/arena.h).  Whoever finds its lock or token
  * first puts the file's staged bytes in place by the same code that recovers a dead process's arena, and goes on from
- * an empty staging (family_repair).
+ * an empty staging (attach/repair.h).
  */
 #ifndef FASTWRITE_FAMILY_H
 #define FASTWRITE_FAMILY_H
@@ -27,8 +27,6 @@
 #include <stdint.h>
 
 enum { FAMILY_MAX = 256, FAMILY_WORDS = FAMILY_MAX / 64 };
-
-struct ofd;
 
 /* A set of members. */
 struct family_set {
@@ -51,13 +49,10 @@ struct family {
 	uint64_t place_bytes;
 	uint8_t *runs; /* and for its table of blocks */
 	uint64_t runs_bytes;
-	struct family_set refusing; /* members that nothing can be staged beside, see attach_refuse */
+	struct family_set refusing; /* members that nothing can be staged beside, see attach/stop.h */
 	_Atomic uint32_t refusal;   /* enum bypass_reason: why, as one of them has it */
 };
 enum { FAMILY_PLACES = 16 };
-
-struct file;
-struct arena;
 
 extern uint32_t family_me; /* this process's number; the first process has 0 */
 
@@ -84,33 +79,29 @@ uint32_t family_set_count(const struct family_set *s);
 /* Other members have lived at some time: what is shared may be in use elsewhere. */
 bool family_is_shared(void);
 
-/* Where an arena may be made so that other members can join it; NULLs when nobody forked, or there is no room. */
-void family_place(const struct arena *a, void **map, void **runs);
-
-/* Before a fork: a number for the child, and its claims to all that this process has.  False: the child cannot
- * belong to the family (no number is free, no memory file). */
-bool family_fork_prepare(void);
-/* Afterwards, when it said true. */
+/* The process's own number: the first fork makes the memory file.  1: it did so now, 0: it was there, -1: no child can
+ * belong to the family. */
+int family_found(void);
+/* Before a fork: a number for the child, whose lock it has; FAMILY_MAX: there is none. */
+bool family_has_room(void);
+uint32_t family_child_begin(void);
+/* Afterwards, when there was one. */
 void family_fork_parent(void);
 void family_fork_child(void);
-/* In the child: it was to have this description, which another thread of the parent closed meanwhile. */
-void family_give_up(struct ofd *o);
-/* In a process that does not belong to the family, or no more: nothing of the memory is shared; keep: a copy stays. */
-void family_forget(bool keep);
+/* In a process that does not belong to the family, or no more. */
+void family_forget(void);
 /* To the others this process has died. */
 void family_leave(void);
 /* The descriptor that names this process as a member was wanted by the program: it takes another.  False when fd is
  * not that one, or there is no other. */
 bool family_move_fd(int fd);
 
-/* The program needs descriptors: ours goes when nobody else of the family lives.  True when it was closed. */
-bool family_spare(void);
+/* Closes that descriptor when nobody else lives; true when it did. */
+bool family_can_close(void);
+bool family_close_alone(void);
 
 /* This process ends, and stages nothing more. */
 void family_exiting(void);
-
-/* Withdraws what dead members claim.  No lock held, signals blocked. */
-void family_sweep(void);
 
 /* Nothing can be staged beside that member (enum bypass_reason says why). */
 void family_refuse(uint32_t member, uint32_t why);
@@ -120,14 +111,8 @@ uint32_t family_refused(void);
 /* True when that member is another process and has died. */
 bool family_member_died(uint32_t member);
 
-/* True when the flusher of f is another process that has died.  File lock held or not. */
-bool family_flusher_died(const struct file *f);
-
 /* From now on children do not belong to the family: they live in another pid namespace, say, where the thread ids in
  * our locks mean other threads. */
 void family_end(void);
-
-/* Repair as described above; file lock held.  Installed as file_repair. */
-void family_repair(struct file *f);
 
 #endif

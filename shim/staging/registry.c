@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* registry: see process/registry.h. */
-#include "process/registry.h"
+/* registry: see staging/registry.h. */
+#include "staging/registry.h"
 
 #include "base/buffer.h"
 #include "base/log.h"

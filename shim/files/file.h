@@ -5,7 +5,7 @@
  * Both structures are type-stable: never unmapped, reused only through the pools, so a thread that holds a
  * stale pointer may still take the lock in it and find out under the lock that it is stale.
  *
- * The pools are shared memory: the members of a family (process/family.h) use one copy of them, so that a file is the same
+ * The pools are shared memory: the members of a family (files/family.h) use one copy of them, so that a file is the same
  * to all of them whoever opened it.  What differs from process to process, such as descriptor numbers, is in
  * file_locals and ofd_locals.
  *
@@ -21,7 +21,7 @@
 
 #include "base/lock.h"
 #include "config/config.h"
-#include "process/family.h"
+#include "files/family.h"
 #include "staging/arena.h"
 
 #include <fcntl.h>
@@ -167,7 +167,7 @@ struct file {
 	bool sparse;    /* bytes below ksize may be holes */
 	_Atomic bool
 		no_own_fd; /* POSIX locks of the program, which closing a descriptor of ours would drop; or strict */
-	bool lease_proves; /* see flush/lease.h */
+	bool lease_proves; /* see base/lease.h */
 	bool direct_ok;    /* O_DIRECT works here, with at most 4096 of alignment */
 
 	/* visibility = strict, see flush/visibility.h */
@@ -343,35 +343,32 @@ void file_arena_give(const struct arena *a);
 uint32_t file_arena_index(const struct arena *a);
 void file_arena_for_each(void (*visit)(struct arena *a, void *ctx), void *ctx);
 
-/* What file_lock calls, with the lock held, when a member died while it had the lock or the flush token. */
-extern void (*file_repair)(struct file *f);
-/* The same, when another member staged for f in an arena that this process has not mapped yet. */
-extern void (*file_attach)(struct file *f);
+/* What only the layers above can do for a file; attach/repair.c says how, before any file is managed.  Tests of single
+ * modules do without. */
+struct file_care {
+	/* With the lock held: a member died while it had the lock or the flush token. */
+	void (*repair)(struct file *f);
+	/* The same: another member staged for f in an arena that this process has not mapped yet. */
+	void (*attach)(struct file *f);
+	/* No lock held: withdraws what dead members claim. */
+	void (*sweep)(void);
+};
+extern const struct file_care *file_care;
+static inline void file_repair(struct file *f)
+{
+	if (file_care)
+		file_care->repair(f);
+}
+
+/* The flusher of f is another process that has died.  File lock held or not. */
+bool file_flusher_died(const struct file *f);
+/* Other members of the family have the file, too. */
+bool file_others_have(const struct file *f);
 
 /* For a child that has our memory and must not take locks: the file of this identity is to be written through, with
  * child_vfork_parent.  False when it is not known. */
 bool file_give_up(uint64_t dev, uint64_t ino, enum bypass_reason why);
 void file_give_up_all(enum bypass_reason why);
-
-/* While held, nothing is staged and nothing becomes attached.  Counted.  Who holds first and then sees a file that is
- * not attached knows that it stays so; of one that is, he takes the lock (attach_file says so before it looks here). */
-extern _Atomic uint32_t file_holds;
-static inline void file_hold(void)
-{
-	atomic_fetch_add(&file_holds, 1);
-	atomic_thread_fence(memory_order_seq_cst);
-}
-static inline void file_unhold(void) { atomic_fetch_sub(&file_holds, 1); }
-static inline bool file_held(void) { return atomic_load(&file_holds) > 0; }
-/* The same without the first half: what is staged stays so, and more may be staged for the same files. */
-extern _Atomic uint32_t file_changes;
-static inline void file_change_begin(void)
-{
-	atomic_fetch_add(&file_changes, 1);
-	atomic_thread_fence(memory_order_seq_cst);
-}
-static inline void file_change_end(void) { atomic_fetch_sub(&file_changes, 1); }
-static inline bool file_changing(void) { return atomic_load(&file_changes) > 0; }
 
 /* File lock with all signals of this thread blocked.  `nested`: this thread held it already (we are in a
  * signal handler that interrupted the fast path). */

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* fdtable: see descriptors/fdtable.h. */
-#include "descriptors/fdtable.h"
+/* fdtable: see files/fdtable.h. */
+#include "files/fdtable.h"
 
 #include "base/sys.h"
 

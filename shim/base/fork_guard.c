@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* fork_guard: see process/fork_guard.h. */
-#include "process/fork_guard.h"
+/* fork_guard: see base/fork_guard.h. */
+#include "base/fork_guard.h"
 
 #include "base/sys.h"
 

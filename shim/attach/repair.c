@@ -1,358 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-/* family: see process/family.h. */
-#include "process/family.h"
+/* repair: see attach/repair.h. */
+#include "attach/repair.h"
 
-#include "base/kill.h"
+#include "attach/attach.h"
 #include "base/log.h"
 #include "base/sys.h"
-#include "descriptors/fdtable.h"
-#include "flush/engine.h"
+#include "files/family.h"
+#include "files/gate.h"
+#include "files/workers.h"
 #include "flush/flush.h"
 #include "recovery/recover.h"
-#include "staging/attach.h"
+#include "staging/arenas.h"
 #include "staging/stage.h"
 #include "staging/takeover.h"
 #include "sync/journal_file.h"
 
 #include <fcntl.h>
-#include <linux/memfd.h>
-#include <sys/mman.h>
-
-static int member_fd = -1; /* names this process as a member */
-static int child_fd = -1;  /* during a fork: the child's */
-static uint32_t child_number;
-static bool ended;
-
-static long set_lock(int fd, uint32_t member)
-{
-	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = member, .l_len = 1};
-
-	return sys.fcntl(fd, F_OFD_SETLK, (long)&lock);
-}
-
-/* Nobody has the lock of that number.  When the kernel does not answer, somebody might. */
-static bool is_dead(uint32_t member)
-{
-	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = member, .l_len = 1};
-
-	return member != family_me && member_fd >= 0 && sys.fcntl(member_fd, F_OFD_GETLK, (long)&lock) == 0 &&
-	       lock.l_type == F_UNLCK;
-}
-
-bool family_is_shared(void)
-{
-	struct family *m = file_family();
-
-	return m && atomic_load_explicit(&m->highest, memory_order_relaxed) > 0;
-}
-
-bool family_set_others(const struct family_set *s)
-{
-	struct family *m = file_family();
-	bool leaving;
-
-	if (!family_is_shared())
-		return false;
-	leaving = atomic_load(&m->state[family_me]) == MEMBER_EXITING;
-	for (uint32_t word = 0; word < FAMILY_WORDS; word++) {
-		for (uint64_t bits = atomic_load(&s->words[word]); bits; bits &= bits - 1) {
-			uint32_t member = word * 64 + (uint32_t)__builtin_ctzll(bits);
-
-			if (member == family_me ||
-			    (leaving && atomic_load(&m->state[member]) == MEMBER_EXITING))
-				continue;
-			if (!is_dead(member))
-				return true;
-		}
-	}
-	return false;
-}
-
-bool family_set_within(const struct family_set *a, const struct family_set *b)
-{
-	for (uint32_t word = 0; word < FAMILY_WORDS; word++) {
-		for (uint64_t bits = atomic_load(&a->words[word]) & ~atomic_load(&b->words[word]); bits;
-		     bits &= bits - 1)
-			if (!is_dead(word * 64 + (uint32_t)__builtin_ctzll(bits)))
-				return false;
-	}
-	return true;
-}
-
-uint32_t family_set_count(const struct family_set *s)
-{
-	int n = 0;
-
-	for (uint32_t word = 0; word < FAMILY_WORDS; word++)
-		n += __builtin_popcountll(atomic_load(&s->words[word]));
-	return (uint32_t)n;
-}
-
-static int raise_owned(long fd) { return fd < 0 ? (int)fd : internal_fd_raise((int)fd); }
-
-/* Address space for the arenas to come; without it each member makes its own. */
-static void reserve_places(struct family *m)
-{
-	struct arena_header geometry;
-	uint64_t most = 0, blocks = 0;
-	void *places, *runs;
-
-	for (uint32_t i = 0; i < attach_config->rule_count; i++) {
-		const struct rule *rule = &attach_config->rules[i];
-
-		if (!arena_geometry(rule->set.mem_bytes, rule->set.block_bytes, &geometry))
-			continue;
-		if (geometry.total_bytes > most)
-			most = geometry.total_bytes;
-		if (geometry.block_count > blocks)
-			blocks = geometry.block_count;
-	}
-	most = (most + ARENA_PAGE - 1) / ARENA_PAGE * ARENA_PAGE;
-	m->runs_bytes = (blocks * sizeof(struct block_run) + ARENA_PAGE - 1) / ARENA_PAGE * ARENA_PAGE;
-	m->place_bytes = most;
-	places = sys.mmap(NULL, most * FAMILY_PLACES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-	                  -1, 0);
-	if (sys_is_error(places))
-		return;
-	runs = sys.mmap(NULL, m->runs_bytes * FAMILY_PLACES, PROT_READ | PROT_WRITE,
-	                MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (sys_is_error(runs)) {
-		sys.munmap(places, most * FAMILY_PLACES);
-		return;
-	}
-	m->runs = runs;
-	m->places = places;
-}
-
-void family_place(const struct arena *a, void **map, void **runs)
-{
-	struct family *m = file_family();
-	uint32_t i = file_arena_index(a);
-
-	*map = *runs = NULL;
-	if (!m->places || i >= FAMILY_PLACES)
-		return;
-	*map = m->places + i * m->place_bytes;
-	*runs = m->runs + i * m->runs_bytes;
-}
-
-/* The first fork: a memory file, and our own number's lock. */
-static bool found(void)
-{
-	struct family *m = file_family();
-
-	if (member_fd >= 0)
-		return true;
-	member_fd = raise_owned(sys_raw(SYS_memfd_create, (long)"fastwrite-family", MFD_CLOEXEC, 0, 0, 0, 0));
-	if (member_fd < 0)
-		return false;
-	if (set_lock(member_fd, family_me) < 0) {
-		internal_fd_close(member_fd);
-		member_fd = -1;
-		return false;
-	}
-	atomic_store(&m->state[family_me], MEMBER_LIVE);
-	reserve_places(m);
-	return true;
-}
-
-/* A description of the memory file that the child alone will have. */
-static int open_for_child(uint32_t number)
-{
-	char path[64];
-	int fd;
-
-	log_format(path, sizeof path, "/proc/self/fd/%d", member_fd);
-	fd = raise_owned(sys.openat(AT_FDCWD, path, O_RDWR | O_CLOEXEC, 0));
-	if (fd >= 0 && set_lock(fd, number) < 0) {
-		internal_fd_close(fd);
-		fd = -1;
-	}
-	return fd;
-}
-
-static uint32_t free_number(struct family *m)
-{
-	for (uint32_t i = 0; i < FAMILY_MAX; i++)
-		if (i != family_me && atomic_load(&m->state[i]) == MEMBER_FREE)
-			return i;
-	return FAMILY_MAX;
-}
-
-static void visit_claim(struct file *f, void *ctx)
-{
-	/* other threads open and close meanwhile */
-	struct file_guard g = file_lock(f);
-
-	(void)ctx;
-	/* a flush that began without its gate, see staging/takeover.h */
-	if (!f->shared && !g.nested)
-		flush_wait_idle(f);
-	f->shared = true;
-	for (struct ofd *o = f->ofds; o; o = o->next)
-		if (ofd_local(o)->refs)
-			family_set_add(&o->holders, child_number);
-	file_unlock(f, g);
-}
-
-bool family_fork_prepare(void)
-{
-	struct family *m = file_family();
-
-	if (ended || (!m && file_pools_init() < 0))
-		return false;
-	m = file_family();
-	if (!found())
-		return false;
-	child_number = free_number(m);
-	if (child_number == FAMILY_MAX) {
-		family_sweep();
-		child_number = free_number(m);
-	}
-	if (child_number == FAMILY_MAX)
-		return false;
-	lock_take(&m->lock, LOCK_FAMILY);
-	/* another member may have taken it since */
-	child_fd = atomic_load(&m->state[child_number]) == MEMBER_FREE ? open_for_child(child_number) : -1;
-	if (child_fd >= 0) {
-		atomic_store(&m->state[child_number], MEMBER_LIVE);
-		if (atomic_load(&m->highest) < child_number)
-			atomic_store(&m->highest, child_number);
-	}
-	lock_drop(&m->lock, LOCK_FAMILY);
-	if (child_fd < 0)
-		return false;
-	attach_share(child_number);
-	file_for_each(visit_claim, NULL);
-	return true;
-}
-
-void family_fork_parent(void)
-{
-	internal_fd_close(child_fd);
-	child_fd = -1;
-	kill_arm_children(0);
-}
-
-static void visit_own(struct file *f, void *ctx)
-{
-	(void)ctx;
-	internal_fd_close(file_own_fd(f));
-	file_set_own_fd(f, -1);
-}
-
-void family_fork_child(void)
-{
-	internal_fd_close(member_fd);
-	member_fd = child_fd;
-	child_fd = -1;
-	family_me = child_number;
-	takeover_forked();
-	kill_forked();
-	file_for_each(visit_own, NULL);
-}
-
-void family_leave(void)
-{
-	struct flock lock = {.l_type = F_UNLCK, .l_whence = SEEK_SET, .l_start = family_me, .l_len = 1};
-
-	/* (closing it is not enough where a child that no hook saw has a copy of the descriptor) */
-	sys.fcntl(member_fd, F_OFD_SETLK, (long)&lock);
-}
-
-/* The room for arenas to come, see reserve_places. */
-static void forget_places(bool keep)
-{
-	const struct family *m = file_family();
-
-	if (!m || !m->places)
-		return;
-	if (keep) {
-		sys_make_private(m->runs, m->runs_bytes * FAMILY_PLACES);
-		return;
-	}
-	sys.munmap(m->places, m->place_bytes * FAMILY_PLACES);
-	sys.munmap(m->runs, m->runs_bytes * FAMILY_PLACES);
-}
-
-void family_forget(bool keep)
-{
-	forget_places(keep);
-	takeover_forked();
-	member_fd = child_fd = -1; /* closed with all the others */
-	ended = false;
-}
-
-bool family_move_fd(int fd)
-{
-	int other;
-
-	if (fd != member_fd)
-		return false;
-	other = internal_fd_move(fd); /* the lock belongs to the description, not to the number */
-	if (other < 0)
-		return false;
-	member_fd = other;
-	return true;
-}
-
-bool family_spare(void)
-{
-	struct family *m = file_family();
-	bool alone = true;
-
-	if (!m || member_fd < 0 || child_fd >= 0)
-		return false;
-	family_sweep();
-	lock_take(&m->lock, LOCK_FAMILY);
-	for (uint32_t i = 0; i < FAMILY_MAX; i++)
-		alone &= i == family_me || atomic_load(&m->state[i]) == MEMBER_FREE;
-	if (alone) {
-		atomic_store(&m->highest, 0);
-		internal_fd_close(member_fd);
-		member_fd = -1;
-	}
-	lock_drop(&m->lock, LOCK_FAMILY);
-	return alone;
-}
-
-void family_refuse(uint32_t member, uint32_t why)
-{
-	struct family *m = file_family();
-
-	if (!m)
-		return; /* nobody forked */
-	atomic_store(&m->refusal, why);
-	family_set_add(&m->refusing, member);
-}
-
-uint32_t family_refused(void)
-{
-	struct family *m = file_family();
-
-	return m && family_set_others(&m->refusing) ? atomic_load(&m->refusal) : BYPASS_NONE;
-}
-
-bool family_member_died(uint32_t member) { return is_dead(member); }
-
-void family_exiting(void)
-{
-	struct family *m = file_family();
-
-	if (family_is_shared())
-		atomic_store(&m->state[family_me], MEMBER_EXITING);
-}
-
-void family_end(void) { ended = true; }
-
-bool family_flusher_died(const struct file *f)
-{
-	uint32_t member = atomic_load_explicit(&f->busy_member, memory_order_relaxed);
-
-	return f->shared && atomic_load(&f->busy) && member != family_me && is_dead(member);
-}
-
-/* ---- repair ---- */
 
 /* Descriptions may have been left with a flush's flags, or under its lease; not all of them are here. */
 static void leave_flags(struct file *f)
@@ -461,7 +124,7 @@ static int replay(struct file *f)
 {
 	bool own;
 	int fd = repair_fd(f, &own);
-	int r = recover_live_slot(attach_arena_fd(f->arena), f->arena->dir, (uint32_t)f->slot, fd);
+	int r = recover_live_slot(arenas_fd(f->arena), f->arena->dir, (uint32_t)f->slot, fd);
 
 	if (own)
 		sys.close(fd);
@@ -487,7 +150,7 @@ static bool come_to_rest(struct file *f)
 		journal_file_changed(f);
 		if (f->mode == FILE_ENGAGED && f->arena && f->slot >= 0)
 			settle_positions(f);
-		if (!atomic_load(&f->busy) || family_flusher_died(f))
+		if (!atomic_load(&f->busy) || file_flusher_died(f))
 			return true;
 		seen = atomic_load(&f->busy_events);
 		lock_drop(&f->lock, LOCK_FILE);
@@ -500,7 +163,7 @@ static bool come_to_rest(struct file *f)
 	}
 }
 
-void family_repair(struct file *f)
+static void repair_file(struct file *f)
 {
 	struct arena_slot *slot;
 	uint64_t end;
@@ -578,7 +241,7 @@ static void bury(struct file *f)
 	uint32_t slot = 0;
 
 	if (f->mode == FILE_ENGAGED && f->arena && f->slot >= 0) {
-		int fd = attach_arena_fd(f->arena);
+		int fd = arenas_fd(f->arena);
 		bool gated = takeover_gate(f);
 
 		if (fd >= 0 && recover_live_slot(fd, f->arena->dir, (uint32_t)f->slot, -1) == 0) {
@@ -620,7 +283,7 @@ static void end_description(struct file *f, struct ofd *o)
 	file_put_dead(f);
 }
 
-void family_give_up(struct ofd *o)
+void repair_give_up(struct ofd *o)
 {
 	struct file *f = atomic_load(&o->file);
 	struct file_guard g = file_lock(f);
@@ -669,12 +332,12 @@ static void keep_for(struct file *f, const struct sweep *s)
 	uint32_t keeper;
 
 	if (f->mode != FILE_ENGAGED || !f->arena || f->slot < 0 || !f->head || !file_local(f)->refs ||
-	    attach_stopped())
+	    gate_stopped())
 		return;
 	keeper = arena_slot_at(f->arena, (uint32_t)f->slot)->keeper;
 	if (keeper != 0 && keeper <= FAMILY_MAX && family_set_has(&s->dead, keeper - 1)) {
 		takeover_keep(f);
-		engine_arm();
+		workers_arm();
 	}
 }
 
@@ -700,9 +363,9 @@ static void visit_sweep(struct file *f, void *ctx)
 		file_unlock(f, g);
 		return;
 	}
-	if (family_flusher_died(f)) {
+	if (file_flusher_died(f)) {
 		f->damaged = true;
-		family_repair(f);
+		repair_file(f);
 	}
 	for (struct ofd *o = f->ofds; o; o = next) {
 		next = o->next;
@@ -735,13 +398,13 @@ static void visit_arena(struct arena *a, void *ctx)
 		atomic_store(&a->ready, false);
 		file_arena_give(a);
 	} else {
-		if (attach_arena_fd(a) >= 0)
+		if (arenas_fd(a) >= 0)
 			arena_reclaim_blocks(a, &s->dead);
 		journal_bury(a, &s->dead);
 	}
 }
 
-void family_sweep(void)
+void repair_sweep(void)
 {
 	struct family *m = file_family();
 	struct sweep s = {.any = false};
@@ -749,7 +412,7 @@ void family_sweep(void)
 	if (!family_is_shared() || lock_take(&m->lock, LOCK_FAMILY) == LOCK_NESTED)
 		return;
 	for (uint32_t i = 0; i < FAMILY_MAX; i++) {
-		if (atomic_load(&m->state[i]) == MEMBER_FREE || !is_dead(i))
+		if (atomic_load(&m->state[i]) == MEMBER_FREE || !family_member_died(i))
 			continue;
 		family_set_add(&s.dead, i);
 		s.any = true;
@@ -764,4 +427,20 @@ void family_sweep(void)
 			}
 	}
 	lock_drop(&m->lock, LOCK_FAMILY);
+}
+
+bool repair_spare(void)
+{
+	if (!family_can_close())
+		return false;
+	repair_sweep();
+	return family_close_alone();
+}
+
+void repair_set(void)
+{
+	static const struct file_care care = {
+		.repair = repair_file, .attach = attach_to_arena, .sweep = repair_sweep};
+
+	file_care = &care;
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* never_staged: see descriptors/never_staged.h. */
-#include "descriptors/never_staged.h"
+/* never_staged: see files/never_staged.h. */
+#include "files/never_staged.h"
 
+#include "attach/attach.h"
 #include "base/sys.h"
-#include "staging/attach.h"
 
 #include <sys/mman.h>
 
@@ -118,7 +118,7 @@ void never_staged_shares_memory(const struct rule *rule)
 
 	if (m) {
 		atomic_store(&m->any, true);
-		atomic_store(&m->shares_memory[rule - attach_config->rules], true);
+		atomic_store(&m->shares_memory[rule - live_config->rules], true);
 	}
 }
 
@@ -128,5 +128,5 @@ bool never_staged_memory_is_shared(const struct rule *rule)
 
 	return atomic_load_explicit(&no_room, memory_order_relaxed) ||
 	       (m &&
-	        atomic_load_explicit(&m->shares_memory[rule - attach_config->rules], memory_order_relaxed));
+	        atomic_load_explicit(&m->shares_memory[rule - live_config->rules], memory_order_relaxed));
 }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* engine: whoever needs its thread just when it ends gets another one. */
+/* workers: whoever needs its thread just when it ends gets another one. */
+#include "attach/timer.h"
+#include "files/workers.h"
 #include "rig.h"
 
 #include <pthread.h>
@@ -13,7 +15,7 @@ static void *call(void *arg)
 {
 	(void)arg;
 	while (!atomic_load(&over)) {
-		if (engine_start() < 0)
+		if (workers_start() < 0)
 			break;
 		atomic_fetch_add(&calls, 1);
 	}
@@ -30,9 +32,10 @@ static void test_start_at_its_end(void **state)
 	int ends = -1;
 
 	(void)state;
+	timer_set();
 	assert_int_equal(pthread_create(&caller, NULL, call, NULL), 0);
 	while (ends < ENDS) {
-		pid_t now = engine_tid();
+		pid_t now = workers_tid();
 
 		if (now && now != tid) {
 			tid = now;
@@ -42,7 +45,7 @@ static void test_start_at_its_end(void **state)
 			moved = sys_now_ns();
 		seen = atomic_load(&calls);
 		if (sys_now_ns() - moved > PATIENCE_S * 1000000000ull)
-			fail_msg("engine_start has not returned for %d s, after end %d of the thread",
+			fail_msg("workers_start has not returned for %d s, after end %d of the thread",
 			         PATIENCE_S, ends + 1);
 		sys_nap(1000000);
 	}
@@ -90,9 +93,9 @@ static void test_arena_of_no_file_goes(void **state)
 	rig_put(other, 0, 100);
 	rig_put(other, 100, 100);
 	assert_int_equal(rig_settle(other), 0);
-	for (int i = 0; i < 500 && engine_tid() != 0; i++)
+	for (int i = 0; i < 500 && workers_tid() != 0; i++)
 		sys_nap(10000000);
-	assert_int_equal(engine_tid(), 0);
+	assert_int_equal(workers_tid(), 0);
 	assert_int_equal(access(rig_path(".fastwrite"), F_OK), 0);
 	assert_int_equal(rig_close(other), 0);
 	assert_true(arena_goes());

@@ -8,8 +8,8 @@
 #ifndef FASTWRITE_FDTABLE_H
 #define FASTWRITE_FDTABLE_H
 
-#include "descriptors/file.h"
-#include "process/fork_guard.h"
+#include "base/fork_guard.h"
+#include "files/file.h"
 
 enum { FDTABLE_CHUNK = 1024, FDTABLE_CHUNKS = 1024 };
 

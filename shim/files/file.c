@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-/* file: see descriptors/file.h. */
-#include "descriptors/file.h"
+/* file: see files/file.h. */
+#include "files/file.h"
 
+#include "base/fork_guard.h"
+#include "base/lease.h"
 #include "base/sys.h"
-#include "descriptors/fdtable.h"
-#include "flush/lease.h"
-#include "process/fork_guard.h"
+#include "files/family.h"
+#include "files/fdtable.h"
+#include "files/gate.h"
 #include "staging/takeover.h"
 
 #include <fcntl.h>
@@ -40,10 +42,8 @@ static _Atomic uint64_t
 uint32_t family_me;
 struct file_local file_locals[FILE_POOL];
 struct ofd_local ofd_locals[OFD_POOL];
-void (*file_repair)(struct file *f);
-void (*file_attach)(struct file *f);
-_Atomic uint32_t file_holds;
-_Atomic uint32_t file_changes;
+const struct file_care *file_care;
+struct gate gate;
 
 static const char *const reason_names[BYPASS_COUNT] = {
 	[BYPASS_NONE] = "none",
@@ -153,7 +153,7 @@ void file_pools_reset(void)
 	struct pools *p = atomic_exchange(&pools, NULL);
 
 	family_me = 0;
-	file_holds = file_changes = 0; /* of other threads of the parent */
+	gate_fork_child();
 	if (!p)
 		return;
 	for (uint32_t i = 0; i < p->files_used; i++)
@@ -167,7 +167,7 @@ void file_fork_child(void (*given)(struct ofd *o))
 {
 	struct pools *p = atomic_load(&pools);
 
-	file_holds = file_changes = 0; /* of other threads of the parent */
+	gate_fork_child();
 	/* other threads of the parent may have been about to open or close something */
 	for (uint32_t i = 0; i < p->files_used; i++)
 		file_locals[i] = (struct file_local){0};
@@ -574,6 +574,21 @@ bool file_put_dead(struct file *f)
 	return last;
 }
 
+bool file_flusher_died(const struct file *f)
+{
+	uint32_t member = atomic_load_explicit(&f->busy_member, memory_order_relaxed);
+
+	return f->shared && atomic_load(&f->busy) && member != family_me && family_member_died(member);
+}
+
+bool file_others_have(const struct file *f)
+{
+	for (const struct ofd *o = f->ofds; f->shared && o; o = o->next)
+		if (family_set_others(&o->holders))
+			return true;
+	return false;
+}
+
 int file_fd(const struct file *f)
 {
 	for (const struct ofd *o = f->ofds; o; o = o->next)
@@ -733,11 +748,11 @@ bool file_lock_again(struct file *f)
 		return true;
 	/* whoever was interrupted has left the lock since: nobody copies into that block any more */
 	f->pinned = NULL;
-	if (f->shared && f->arena && file_attach && !family_set_has(&f->arena->members, family_me))
-		file_attach(f);
+	if (f->shared && f->arena && file_care && !family_set_has(&f->arena->members, family_me))
+		file_care->attach(f);
 	if (takeover_happened(f))
 		f->damaged = true;
-	if (f->damaged && file_repair)
+	if (f->damaged)
 		file_repair(f);
 	if (f->flags_left)
 		file_restore_locked(f);

@@ -1,0 +1,617 @@
+// SPDX-License-Identifier: Apache-2.0
+/* attach: see attach/attach.h. */
+#include "attach/attach.h"
+
+#include "attach/stop.h"
+#include "base/buffer.h"
+#include "base/fd_link.h"
+#include "base/fork_guard.h"
+#include "base/internal_fd.h"
+#include "base/kill.h"
+#include "base/lease.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "descriptors/fd.h"
+#include "descriptors/fd_passing.h"
+#include "descriptors/unresolved.h"
+#include "files/family.h"
+#include "files/fdtable.h"
+#include "files/gate.h"
+#include "files/never_staged.h"
+#include "files/workers.h"
+#include "flush/flush.h"
+#include "flush/prealloc.h"
+#include "flush/visibility.h"
+#include "format/identity.h"
+#include "staging/arenas.h"
+#include "staging/memory_limit.h"
+#include "staging/registry.h"
+#include "staging/stage.h"
+#include "staging/staging_policy.h"
+#include "staging/stats.h"
+#include "staging/takeover.h"
+#include "sync/journal_file.h"
+#include "sync/sync.h"
+
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <linux/fscrypt.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/statvfs.h>
+#include <sys/vfs.h>
+
+/* FASTWRITE_LOG = info.  At an exec or exit every file goes that way. */
+static void say_through(const struct file *f, enum bypass_reason why)
+{
+	BUFFER(char, path);
+
+	if (!log_enabled(LOG_INFO) || why == BYPASS_EXEC || why == BYPASS_EXIT)
+		return;
+	for (const struct ofd *o = f->ofds; o; o = o->next) {
+		path[0] = '\0';
+		if (ofd_fd(o) >= 0)
+			fd_link_path(ofd_fd(o), path);
+		if (path[0] == '/') {
+			log_info("%s is not staged: %s", path, bypass_reason_text(why));
+			return;
+		}
+	}
+}
+
+void attach_nothing_staged(struct file *f)
+{
+	f->current = f->head = f->tail = NULL;
+	if (f->blocks > 0 && f->arena)
+		atomic_fetch_sub(&f->arena->files, 1);
+	f->blocks = 0;
+	f->staged_lo = f->staged_hi = 0;
+	f->append_skip = 0;
+	f->error = 0;
+	f->prealloc_end = 0;
+	f->moving = NULL;
+	f->damaged = false;
+}
+
+void attach_leave_arena(struct file *f)
+{
+	attach_nothing_staged(f);
+	journal_file_keep(f);
+	f->zero_end = 0; /* recovery cuts them off */
+	f->arena = NULL;
+	f->slot = -1;
+	f->small_seen = 0;
+}
+
+/* All who had the arena are dead, and it has been recovered as a whole, or will be: nothing is staged for f here. */
+static void forget_staged(struct file *f, bool recovered)
+{
+	f->arena = NULL; /* it may be another one by now */
+	attach_leave_arena(f);
+	f->busy = 0;
+	f->leased = NULL;
+	/* those that staged there are gone with their holders */
+	for (struct ofd *o = f->ofds; o; o = o->next)
+		o->pos_mode = POS_KERNEL;
+	if (f->mode == FILE_ENGAGED) {
+		f->mode = recovered ? FILE_PASSIVE : FILE_THROUGH;
+		f->why = recovered ? BYPASS_NONE : BYPASS_FORK;
+		file_engaged_add(-1);
+	}
+}
+
+bool attach_reaches(const struct file *f)
+{
+	/* (with nobody else there attach_to_arena waits for nobody) */
+	return !f->arena || family_set_has(&f->arena->members, family_me) ||
+	       !family_set_others(&f->arena->members) || arenas_join(f) == 0;
+}
+
+void attach_to_arena(struct file *f)
+{
+	while (f->arena && !family_set_has(&f->arena->members, family_me)) {
+		int r = arenas_join(f);
+
+		if (r == 0)
+			return;
+		if (r != -EWOULDBLOCK && !family_set_others(&f->arena->members)) {
+			forget_staged(f, r == -ENOENT || r == -ESTALE);
+			return;
+		}
+		/* It cannot be reached from here (another user, another root directory): who staged it has to write it,
+		 * and everybody writes the file through from then on.  Or somebody is just recovering it. */
+		if (r != -EWOULDBLOCK)
+			f->bypass_wanted = BYPASS_FORK;
+		lock_drop(&f->lock, LOCK_FILE);
+		sys_nap(2000000);
+		file_retake(f);
+	}
+}
+
+static bool is_modelled(long flags)
+{
+	return flags >= 0 && !(flags & (O_PATH | O_DIRECT | O_SYNC | O_DSYNC));
+}
+
+/* A descriptor that this process opened and has not been asked about yet: a second description of the file. */
+static bool adopt_noted(struct file *f, int fd)
+{
+	struct lazy *l = &unresolved_fds[fd];
+	uint32_t before = atomic_load(&l->state);
+	uint32_t expected = before;
+	bool adopted = false;
+
+	if ((before != UNRESOLVED_NOTED && before != UNRESOLVED_UNSURE) ||
+	    !atomic_compare_exchange_strong(&l->state, &expected, UNRESOLVED_RESOLVING))
+		return false;
+	/* Only now nobody closes it: is it still what was looked at? */
+	if (unresolved_inflight(fd) == 0 && flush_is_the_file(f, fd) == 1) {
+		long flags = sys.fcntl(fd, F_GETFL, 0);
+		struct ofd *o;
+
+		/* the reference first: who is killed in between leaves one too many, not one too few */
+		file_ref(f);
+		o = is_modelled(flags) ? ofd_new(f, fd, (int)flags) : NULL;
+		adopted = o && fdtable_set(fd, o) == 0;
+		if (!adopted)
+			file_put(f);
+	}
+	atomic_store(&l->state, adopted ? UNRESOLVED_NONE : before);
+	return adopted;
+}
+
+/* A descriptor that the library did not see opened: who uses it, and how, is unknown.  (A stdio stream that
+ * reads the file would not see what is staged.)  O_PATH ones can neither read nor write. */
+static bool harmless_fd(struct file *f, int fd)
+{
+	long flags = sys.fcntl(fd, F_GETFL, 0);
+
+	if (flags < 0 || (flags & O_PATH))
+		return true;
+	return unresolved_is(fd) && !fd_is_standard(fd) && is_modelled(flags) && adopt_noted(f, fd);
+}
+
+/*
+ * Looks for descriptors on the file that came by ways the library does not see: inherited, received over a
+ * socket, made by fopen or a raw system call; and for an io_uring.  Why not to attach, or BYPASS_NONE.
+ */
+static enum bypass_reason scan_descriptors(struct file *f)
+{
+	BUFFER(char, buf);
+	int dir = sys.openat(AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+	struct sys_dir entries = {.fd = dir, .buf = buf, .size = BUFFER_BYTES};
+	enum bypass_reason why = BYPASS_NONE;
+	const struct sys_dirent *d;
+	struct statx st;
+
+	if (dir < 0)
+		return BYPASS_UNKNOWN_FD;
+	while (why == BYPASS_NONE && (d = sys_dir_next(&entries)) != NULL) {
+		int fd = sys_dirent_fd(d);
+
+		if (fd < 0 || fd == dir || internal_fd_is(fd) || fdtable_get(fd) ||
+		    sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO | STATX_TYPE, &st) < 0)
+			continue;
+		if (st.stx_ino == f->ino && sys_dev_of(&st) == f->dev)
+			why = harmless_fd(f, fd) ? BYPASS_NONE : BYPASS_UNKNOWN_FD;
+		else if ((st.stx_mode & S_IFMT) == 0 && fd_link_is_io_uring(fd))
+			why = BYPASS_IO_URING;
+	}
+	if (entries.filled < 0)
+		why = BYPASS_UNKNOWN_FD;
+	sys.close(dir);
+	return why;
+}
+
+/*
+ * A descriptor is unknown.  Another thread may be about to open the file, or to write, and will soon have said so; or it
+ * will be closed: so it is tried again, less and less often.
+ */
+static enum bypass_reason attach_later(struct file *f)
+{
+	enum { FIRST = 16, MOST = 1 << 20 };
+	uint32_t after = f->attach_after;
+
+	if (f->why != BYPASS_UNKNOWN_FD) {
+		stats_through(f->rule, BYPASS_UNKNOWN_FD);
+		say_through(f, BYPASS_UNKNOWN_FD);
+	}
+	f->why = BYPASS_UNKNOWN_FD;
+	f->attach_after = after < FIRST ? FIRST : after < MOST ? 2 * after : after;
+	return BYPASS_COUNT;
+}
+
+static bool has_standard_fd(const struct file *f)
+{
+	for (int fd = 0; fd <= 2; fd++) {
+		struct ofd *o = fdtable_get(fd);
+
+		if (fd_is_standard(fd) && o && atomic_load(&o->file) == f && o->writable)
+			return true;
+	}
+	return false;
+}
+
+static void fill_slot(const struct file *f, struct arena *a, uint32_t index, const char *path, int fd,
+                      const struct statx *st)
+{
+	struct arena_slot *slot = arena_slot_at(a, index);
+	/* the blocks of the slot's last owner are done with; those to come have larger numbers */
+	uint64_t done = DONE_MAKE(atomic_load(&a->header->live.next_seq), 0);
+
+	struct identity id;
+
+	identity_of(fd, st, &id);
+	slot->dev = f->dev;
+	slot->ino = f->ino;
+	slot->btime_sec = id.btime_sec;
+	slot->btime_nsec = id.btime_nsec;
+	slot->generation = id.generation;
+	slot->handle_hash = id.handle_hash;
+	slot->guard.known = 0;
+	slot->guard.begun_ns = 0;
+	slot->flush_active = APPEND_NONE;
+	slot->flush_base = 0;
+	slot->prealloc_end = 0;
+	slot->padded_end = 0;
+	slot->size = 0;
+	slot->keeper = 0;
+	slot->flags = f->rule->set.writers == WRITERS_EXCLUSIVE ? SLOT_EXCLUSIVE : 0;
+	arena_slot_name(a, index, path);
+	atomic_store(&slot->done, done);
+	kill_step();
+	atomic_store_explicit(&slot->used, 1, memory_order_release);
+	kill_step();
+}
+
+static void probe_direct(struct file *f, const struct statx *st)
+{
+	f->direct_ok = true; /* tried, and EINVAL says no */
+#ifdef STATX_DIOALIGN
+	if (st->stx_mask & STATX_DIOALIGN)
+		f->direct_ok = st->stx_dio_mem_align != 0 && st->stx_dio_mem_align <= ARENA_PAGE &&
+		               st->stx_dio_offset_align != 0 && st->stx_dio_offset_align <= ARENA_PAGE;
+#else
+	(void)st;
+#endif
+}
+
+static void become_through(struct file *f, enum bypass_reason why)
+{
+	if (f->mode != FILE_THROUGH) {
+		stats_through(f->rule, why);
+		say_through(f, why);
+	}
+	f->mode = FILE_THROUGH;
+	f->why = why;
+}
+
+static bool slot_reclaim(struct arena *a);
+
+/* Fewer blocks than bytes; what we reserved behind the end does not count. */
+static bool has_holes(const struct file *f, const struct statx *st)
+{
+	uint64_t allocated = st->stx_blocks * 512ull;
+	uint64_t behind = f->prealloc_end > st->stx_size ? f->prealloc_end - st->stx_size : 0;
+
+	return allocated < st->stx_size + behind;
+}
+
+/* Writes are to be durable when they return, whatever the description says: mount -o sync, chattr +S. */
+static bool is_synchronous(int fd)
+{
+	struct statfs st;
+	int flags = 0;
+
+	if (sys_raw(SYS_fstatfs, fd, (long)&st, 0, 0, 0, 0) == 0 && (st.f_flags & ST_SYNCHRONOUS))
+		return true;
+	return sys_raw(SYS_ioctl, fd, FS_IOC_GETFLAGS, (long)&flags, 0, 0, 0) == 0 && (flags & FS_SYNC_FL);
+}
+
+/*
+ * Recovery has the rights of the arena's owner, and opens the file by its path: what he may not write to would stay in
+ * the arena.  Asked as he is without capabilities, unless the process acts as somebody else for a while: then the bytes
+ * must be such as that user may read, too, since he can read the arena.
+ */
+static bool is_recoverable(const char *path)
+{
+	enum { SYS_FACCESSAT2 = 439, READ_OK = 4, WRITE_OK = 2 };
+	uint32_t u[3], g[3];
+
+	if (sys_raw(SYS_getresuid, (long)&u[0], (long)&u[1], (long)&u[2], 0, 0, 0) < 0 ||
+	    sys_raw(SYS_getresgid, (long)&g[0], (long)&g[1], (long)&g[2], 0, 0, 0) < 0)
+		return false;
+	if (u[0] == u[1] && u[1] == u[2] && g[0] == g[1] && g[1] == g[2])
+		return sys_raw(SYS_faccessat, AT_FDCWD, (long)path, WRITE_OK, 0, 0, 0) == 0;
+	return sys_raw(SYS_FACCESSAT2, AT_FDCWD, (long)path, READ_OK | WRITE_OK, AT_EACCESS, 0, 0) == 0;
+}
+
+/* LOCK_ENGAGE held.  Returns why not, or BYPASS_NONE. */
+static enum bypass_reason try_attach(struct file *f, struct ofd *o)
+{
+	BUFFER(char, path);
+	enum bypass_reason why;
+	bool busy = false;
+	struct statx st;
+	struct arena *a;
+	int slot, r;
+
+	if (sys.statx(ofd_fd(o), "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME | 0x2000u /* DIOALIGN */,
+	              &st) < 0)
+		return BYPASS_PATH;
+	if (st.stx_nlink == 0)
+		return BYPASS_UNLINKED;
+	if (fd_link_path(ofd_fd(o), path) < 0 || strlen(path) >= ARENA_PATH_MAX)
+		return BYPASS_PATH;
+	if (!staging_policy_allows(f, path))
+		return BYPASS_COUNT;
+	if (has_standard_fd(f))
+		return BYPASS_STANDARD_FD;
+	if (is_synchronous(ofd_fd(o)))
+		return BYPASS_SYNC;
+	if (!is_recoverable(path)) {
+		log_info("%s is written through: user %u may not write to it by its path, to recover it",
+		         path, sys_geteuid());
+		return BYPASS_RIGHTS;
+	}
+	why = never_staged_why_never(f->dev, f->ino);
+	if (why == BYPASS_NONE) {
+		why = scan_descriptors(f);
+		/* (in a family others would look for it in their own process only) */
+		if (why == BYPASS_UNKNOWN_FD && !family_is_shared())
+			return attach_later(f);
+	}
+	if (why == BYPASS_IO_URING) {
+		attach_refuse_soon(why);
+	}
+	if (why != BYPASS_NONE)
+		return why;
+	r = workers_start();
+	if (r < 0) /* in a signal handler: with a later write */
+		return r == -EDEADLK ? BYPASS_COUNT : BYPASS_NO_THREAD;
+	a = arenas_for(f, path, &busy);
+	if (busy)
+		return BYPASS_COUNT;
+	if (!a)
+		return BYPASS_NO_ARENA;
+	if (!arenas_may_hold(a, f, ofd_fd(o), &st))
+		return BYPASS_ENCRYPTED;
+	if (f->shared && !arenas_mapped_by_all(f, a)) {
+		f->attach_after = FILE_ENGAGE_LATER;
+		return BYPASS_COUNT;
+	}
+	slot = arena_slot_take(a);
+	if (slot < 0 && slot_reclaim(a))
+		slot = arena_slot_take(a);
+	if (slot < 0)
+		return BYPASS_COUNT; /* all in use by busy files: stay passive, try again with a later write */
+	/* before it is the file's: a repair of one that is killed here must not take what the slot's last owner left for it */
+	fill_slot(f, a, (uint32_t)slot, path, ofd_fd(o), &st);
+	f->arena = a;
+	f->ksize = f->lsize = st.stx_size;
+	f->prealloc_end = 0;
+	f->sparse = has_holes(f, &st);
+	f->staged_lo = f->staged_hi = 0;
+	f->error = 0;
+	f->append_skip = 0;
+	f->prealloc_step = 0;
+	journal_file_begin(f);
+	f->zero_end = 0;
+	f->zero_wanted = f->zero_synced = false;
+	f->release_wanted = false;
+	f->takeovers = arena_slot_at(a, (uint32_t)slot)->takeovers;
+	probe_direct(f, &st);
+	f->lease_proves = lease_proves(ofd_fd(o));
+	atomic_signal_fence(memory_order_seq_cst);
+	f->slot = slot;
+	kill_step();
+	return BYPASS_NONE;
+}
+
+/* Here or by another member of the family who lives. */
+static enum bypass_reason refused(void)
+{
+	enum bypass_reason why = gate_refusal();
+
+	return why == BYPASS_NONE ? family_refused() : why;
+}
+
+bool attach_file(struct file *f, struct ofd *o)
+{
+	enum bypass_reason why;
+
+	if (gate_stopped() || gate_held() || !o->writable)
+		return false;
+	why = refused();
+	if (why != BYPASS_NONE) {
+		become_through(f, why);
+		return false;
+	}
+	/* First of all: who opens the file after the search for descriptors is to see that he must say so, and so does
+	 * whoever is about to change what is looked up below. */
+	file_engaged_begin();
+	atomic_store(&f->mode, FILE_ENGAGED);
+	/* When another thread is inside the kernel with this file the next write tries again.  The lock is only tried:
+	 * whoever holds it may wait for this file's lock, or this may be a signal handler that interrupted somebody whom
+	 * the holder waits for. */
+	if (atomic_load(&f->inflight) != 0 || gate_held() || gate_changing() || !arenas_try()) {
+		atomic_store(&f->mode, FILE_PASSIVE);
+		file_engaged_undo();
+		return false;
+	}
+	why = try_attach(f, o);
+	arenas_unlock_tried();
+	if (why == BYPASS_NONE)
+		return true;
+	f->arena = NULL;
+	f->slot = -1;
+	f->small_seen = 0;
+	if (why == BYPASS_COUNT)
+		f->mode = FILE_PASSIVE;
+	else
+		become_through(f, why);
+	file_engaged_undo();
+	return false;
+}
+
+/* The kernel's offset of every description is right, or will be after a hand-over by this process. */
+static bool positions_reachable(const struct file *f)
+{
+	for (const struct ofd *o = f->ofds; o; o = o->next)
+		if (o->pos_mode != POS_KERNEL && ofd_fd(o) < 0)
+			return false;
+	return true;
+}
+
+void attach_refresh(struct file *f, int fd)
+{
+	struct statx st;
+
+	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE | STATX_BLOCKS, &st) < 0)
+		return;
+	f->ksize = f->lsize = st.stx_size;
+	f->sparse = has_holes(f, &st);
+	if (!journal_file_alone(f))
+		journal_file_changed(f);
+}
+
+int detach_file(struct file *f, bool nested)
+{
+	struct arena *a;
+	uint32_t slot;
+	int r, fd;
+
+	if (f->mode != FILE_ENGAGED || !f->arena)
+		return 0;
+	r = flush_hand_over(f, nested);
+	if (r < 0)
+		return r;
+	if (f->mode != FILE_ENGAGED || !f->arena || flush_first(f))
+		return 0; /* somebody else was quicker, or others have to write it */
+	/* what the caller does next must not be undone by a replay, whoever gives the file back */
+	r = journal_retire(f, nested);
+	if (r < 0)
+		return r;
+	if (f->mode != FILE_ENGAGED || !f->arena || flush_first(f))
+		return 0;
+	if (!positions_reachable(f)) {
+		/* another member has to do it; until then nothing is staged by what was known before */
+		f->release_wanted = true;
+		return 0;
+	}
+	visibility_drop(f);
+	flush_close_own(f);
+	fd = flush_program_fd(f);
+	if (fd >= 0)
+		prealloc_trim(f, fd);
+	if (f->head) {
+		/* a signal handler leaves the block behind that the interrupted write may copy into */
+		f->release_wanted = true;
+		return 0;
+	}
+	f->release_wanted = false;
+	a = f->arena;
+	slot = (uint32_t)f->slot;
+	/* before anybody else may have it: who is killed here leaves no file behind with a slot of another one */
+	f->slot = -1;
+	f->arena = NULL;
+	atomic_signal_fence(memory_order_seq_cst);
+	kill_step();
+	arena_slot_free(a, slot);
+	/* the engine removes it when it has been of no use for a while */
+	if (a->slots_used == 0 && !gate_stopped())
+		workers_arm();
+	f->small_seen = 0;
+	f->mode = FILE_PASSIVE;
+	file_engaged_add(-1);
+	if (f->left && family_set_has(&f->left->holders, family_me)) {
+		struct ofd *o = f->left;
+
+		f->left = NULL;
+		ofd_release(o);
+		file_put(f);
+	}
+	return 0;
+}
+
+int attach_bypass(struct file *f, enum bypass_reason why, bool nested)
+{
+	struct arena *a = f->arena;
+	int r = detach_file(f, nested);
+
+	if (r == 0 && f->mode == FILE_ENGAGED && f->arena) {
+		/* until whoever can do it does, nothing more is staged (descriptors/io.c) */
+		f->bypass_wanted = why;
+	} else if (r == 0 && f->mode == FILE_PASSIVE) {
+		f->mode = FILE_THROUGH;
+		f->why = why;
+		say_through(f, why);
+		/* at the end of the process nothing of it need be written any more */
+		if (a && why != BYPASS_EXIT)
+			atomic_fetch_add(&a->header->live.through[why], 1);
+	}
+	return r;
+}
+
+void attach_abandon(struct file *f)
+{
+	log_error(
+		"closing %s with bytes that cannot be written (error %d): they stay in %s, see `fastwrite recover`",
+		arena_slot_at(f->arena, (uint32_t)f->slot)->path, -f->error, f->arena->dir);
+	flush_close_own(f);
+	visibility_drop(f);
+	attach_leave_arena(f);
+	f->mode = FILE_THROUGH;
+	file_engaged_add(-1);
+}
+
+/* Files with nothing staged, other than the caller's: their locks are only tried. */
+struct idle {
+	struct arena *arena; /* NULL = any */
+	bool reserved;       /* only those that hold reserved space */
+	bool all;            /* every one of them, or just the first */
+	bool done;
+};
+
+static void visit_idle(struct file *f, void *ctx)
+{
+	struct idle *i = ctx;
+	uint32_t tid = lock_self();
+
+	if ((i->done && !i->all) || f->mode != FILE_ENGAGED || !lock_try(&f->lock, tid))
+		return;
+	/* (an arena of another member may not be mapped here) */
+	if (f->mode == FILE_ENGAGED && f->arena && !f->head && !atomic_load(&f->busy) && !f->damaged &&
+	    (!f->shared || family_set_has(&f->arena->members, family_me)) &&
+	    (!i->arena || f->arena == i->arena) && (!i->reserved || f->prealloc_end != 0))
+		i->done |= detach_file(f, true) == 0;
+	lock_drop_fast(&f->lock, tid);
+}
+
+static bool slot_reclaim(struct arena *a)
+{
+	struct idle i = {.arena = a};
+
+	file_for_each(visit_idle, &i);
+	return i.done;
+}
+
+bool detach_reserved(void)
+{
+	struct idle i = {.reserved = true, .all = true};
+
+	file_for_each(visit_idle, &i);
+	return i.done;
+}
+
+bool attach_stays_open(const struct file *f)
+{
+	for (int fd = fdtable_next(0, ~0u); fd >= 0; fd = fdtable_next((unsigned)fd + 1, ~0u)) {
+		struct ofd *o = fdtable_get(fd);
+
+		if (o && o->writable && atomic_load(&o->file) == f &&
+		    !(sys.fcntl(fd, F_GETFD, 0) & FD_CLOEXEC))
+			return true;
+	}
+	return false;
+}

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+/* stop: see attach/stop.h. */
+#include "attach/stop.h"
+
+#include "attach/attach.h"
+#include "attach/repair.h"
+#include "base/buffer.h"
+#include "base/fd_link.h"
+#include "base/fork_guard.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "files/family.h"
+#include "files/gate.h"
+#include "files/workers.h"
+#include "flush/flush.h"
+#include "flush/prealloc.h"
+#include "staging/arenas.h"
+#include "staging/stage.h"
+#include "sync/sync.h"
+
+#include <string.h>
+
+/* LOCK_ENGAGE held.  Removes arena i if it holds nothing and nobody else has it. */
+static bool arena_close(uint32_t i)
+{
+	struct arena *a = arenas_close_begin(i);
+
+	if (!a)
+		return false;
+	journal_destroy(a);
+	arenas_close_end(a);
+	return true;
+}
+
+struct stop {
+	enum bypass_reason why;
+	bool failed;
+};
+
+static void visit_stop(struct file *f, void *ctx)
+{
+	struct stop *s = ctx;
+	struct file_guard g;
+	int r = 0;
+
+	g = file_lock(f);
+	if (g.nested)
+		stage_interrupt(f);
+	if (f->refs != 0 && f->mode != FILE_THROUGH) {
+		if (!file_others_have(f) || (s->why == BYPASS_EXEC && attach_stays_open(f)))
+			r = attach_bypass(f, s->why, g.nested);
+		else if (f->arena)
+			r = flush_hand_over(f, g.nested);
+	}
+	/* the thread that would do it later ends with this program */
+	if (f->refs != 0 && f->relaxed_due_ns)
+		sync_relaxed_due(f);
+	s->failed |= r < 0;
+	file_unlock(f, g);
+}
+
+void attach_stop_all(enum bypass_reason why)
+{
+	struct stop s = {.why = why};
+	sys_sigset signals;
+
+	gate_stop();
+	/* first: whoever comes to have a file now sees that */
+	if (why == BYPASS_EXEC && !file_any())
+		return;
+	signals = sys_block_signals();
+	if (why == BYPASS_EXIT)
+		family_exiting();
+	if (family_is_shared())
+		repair_sweep();
+	file_for_each(visit_stop, &s);
+	arenas_lock();
+	for (uint32_t i = 0; file_family() && i < arenas_count(); i++)
+		arena_close(i);
+	arenas_unlock();
+	if (s.failed)
+		log_warn(
+			"some bytes could not be written; they stay in the staging directory, see `fastwrite recover`");
+	sys_restore_signals(signals);
+}
+
+static void visit_refuse(struct file *f, void *ctx)
+{
+	const enum bypass_reason *why = ctx;
+	struct file_guard g = file_lock(f);
+
+	if (g.nested)
+		stage_interrupt(f);
+	if (f->refs != 0 && f->mode != FILE_THROUGH)
+		attach_bypass(f, *why, g.nested);
+	file_unlock(f, g);
+}
+
+void attach_refuse(enum bypass_reason why)
+{
+	if (!live_config)
+		return;
+	/* first: whoever attaches a file now is seen below, and whoever comes later sees this */
+	gate_refuse(why);
+	if (fork_guard_elsewhere())
+		return;
+	family_refuse(family_me, why);
+	file_for_each_shared(visit_refuse, &why);
+}
+
+static _Atomic uint32_t refuse_soon; /* enum bypass_reason */
+
+void attach_refuse_soon(enum bypass_reason why)
+{
+	atomic_store(&refuse_soon, why);
+	workers_nudge();
+}
+
+void attach_tend(void)
+{
+	if (atomic_load(&refuse_soon) != BYPASS_NONE)
+		attach_refuse(atomic_exchange(&refuse_soon, BYPASS_NONE));
+}
+
+bool attach_refused(void) { return gate_refusal() != BYPASS_NONE; }
+
+static void visit_resume(struct file *f, void *ctx)
+{
+	enum bypass_reason why = *(enum bypass_reason *)ctx;
+	struct file_guard g;
+
+	g = file_lock(f);
+	if (f->mode == FILE_THROUGH && f->why == why) {
+		f->mode = FILE_PASSIVE;
+		f->small_seen = 0;
+	}
+	if (f->bypass_wanted == why)
+		f->bypass_wanted = BYPASS_NONE;
+	file_unlock(f, g);
+}
+
+void attach_resume_all(enum bypass_reason why)
+{
+	/* while another thread tries to exec, nothing may become staged */
+	if (gate_resume())
+		file_for_each(visit_resume, &why);
+}
+
+static void visit_abandon(struct file *f, void *ctx)
+{
+	struct file_guard g = file_lock(f);
+
+	(void)ctx;
+	/* a write that was interrupted ends where it began */
+	if (!g.nested && f->refs && f->mode == FILE_ENGAGED && f->arena && f->error < 0 &&
+	    !file_others_have(f)) {
+		sync_note_error(f, f->error);
+		attach_abandon(f);
+	}
+	file_unlock(f, g);
+}
+
+void attach_abandon_failed(void) { file_for_each(visit_abandon, NULL); }
+
+void attach_rights_changed(enum bypass_reason why)
+{
+	sys_sigset signals = sys_block_signals();
+
+	arenas_forget_refused();
+	sys_restore_signals(signals);
+	attach_resume_all(why);
+}
+
+struct retire {
+	struct arena *arena;
+};
+
+static void visit_retire(struct file *f, void *ctx)
+{
+	struct retire *r = ctx;
+	struct file_guard g;
+
+	if (f->mode != FILE_ENGAGED)
+		return;
+	g = file_lock(f);
+	if (!g.nested && f->mode == FILE_ENGAGED && f->arena == r->arena)
+		detach_file(f, false);
+	file_unlock(f, g);
+}
+
+bool attach_retire_dir(const char *dir)
+{
+	sys_sigset signals = sys_block_signals();
+	bool any = false;
+
+	for (uint32_t i = 0; i < arenas_count(); i++) {
+		struct retire r = {.arena = arenas_at(i)};
+
+		if (!r.arena || (dir && strcmp(r.arena->dir, dir) != 0))
+			continue;
+		file_for_each(visit_retire, &r);
+		arenas_lock();
+		if (arenas_at(i) == r.arena)
+			any |= arena_close(i);
+		arenas_unlock();
+	}
+	sys_restore_signals(signals);
+	return any;
+}
+
+static void visit_rest(struct file *f, void *ctx)
+{
+	uint32_t tid = lock_self();
+
+	(void)ctx;
+	if (f->mode != FILE_ENGAGED || !lock_try(&f->lock, tid))
+		return;
+	if (f->mode == FILE_ENGAGED && f->arena && !f->head && !atomic_load(&f->busy) && !f->damaged)
+		prealloc_rest(f);
+	lock_drop_fast(&f->lock, tid);
+}
+
+void attach_retire_idle(void)
+{
+	file_for_each(visit_rest, NULL);
+	/* (whoever has it may wait for this thread to end) */
+	if (!arenas_try())
+		return;
+	for (uint32_t i = 0; i < arenas_count(); i++)
+		if (arenas_at(i) && arenas_at(i)->slots_used == 0)
+			arena_close(i);
+	arenas_unlock_tried();
+}
+
+/* A file that is inherited before it is attached needs an arena that both sides have. */
+static void visit_arena(struct file *f, void *ctx)
+{
+	BUFFER(char, path);
+	const struct rule *rule = NULL;
+	struct file_guard g;
+	uint64_t dev = 0;
+
+	(void)ctx;
+	if (f->mode != FILE_PASSIVE)
+		return;
+	/* other threads open and close meanwhile */
+	g = file_lock(f);
+	for (const struct ofd *o = f->ofds; o && !rule && f->mode == FILE_PASSIVE; o = o->next)
+		if (o->writable && ofd_fd(o) >= 0 && fd_link_path(ofd_fd(o), path) == 0) {
+			rule = f->rule;
+			dev = f->dev;
+		}
+	file_unlock(f, g);
+	if (rule)
+		arenas_prepare(rule, path, dev);
+}
+
+void attach_pause(void)
+{
+	arenas_lock();
+	if (!gate_stopped())
+		file_for_each(visit_arena, NULL);
+}
+
+void attach_unpause(void) { arenas_unlock(); }
+
+void attach_share(uint32_t member)
+{
+	enum bypass_reason why = gate_refusal();
+
+	if (why != BYPASS_NONE) {
+		family_refuse(family_me, why);
+		family_refuse(member, why);
+	}
+	arenas_share(member);
+}
+
+void attach_fork_child(void)
+{
+	arenas_fork_child();
+	gate.stopped = 0;
+}
+
+void attach_forget(bool keep_mapped)
+{
+	arenas_forget(keep_mapped);
+	journal_forget();
+	gate.stopped = 0;
+}
+
+void attach_still_stopped(void) { atomic_store(&gate.stopped, 1); }

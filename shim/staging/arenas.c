@@ -1,0 +1,473 @@
+// SPDX-License-Identifier: Apache-2.0
+/* arenas: see staging/arenas.h. */
+#include "staging/arenas.h"
+
+#include "base/buffer.h"
+#include "base/internal_fd.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "config/config.h"
+#include "files/family.h"
+#include "staging/memory_limit.h"
+#include "staging/registry.h"
+#include "staging/stats.h"
+#include "staging/takeover.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <linux/fscrypt.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { ARENAS_MAX = 32 };
+
+static struct {
+	struct lock lock; /* LOCK_ENGAGE */
+	struct {
+		struct arena *arena;      /* in shared memory; NULL = free, or refused */
+		int fd;                   /* this process's descriptor of it */
+		_Atomic uint32_t claimed; /* somebody fills it */
+		/* creation failed: written through, said once */
+		const struct rule *refused;
+		uint64_t refused_dev;
+	} entries[ARENAS_MAX];
+	_Atomic uint32_t count;
+} arenas;
+
+void arenas_lock(void) { lock_take(&arenas.lock, LOCK_ENGAGE); }
+bool arenas_try(void) { return lock_try(&arenas.lock, lock_self()); }
+void arenas_unlock(void) { lock_drop(&arenas.lock, LOCK_ENGAGE); }
+void arenas_unlock_tried(void) { lock_drop_fast(&arenas.lock, lock_self()); }
+
+uint32_t arenas_count(void) { return arenas.count; }
+struct arena *arenas_at(uint32_t i) { return arenas.entries[i].arena; }
+
+int arenas_staging_dir(const struct rule *rule, const char *path, uint64_t dev, char *out)
+{
+	struct statx st;
+	size_t n;
+
+	if (rule->set.staging[0]) {
+		log_format(out, PATH_MAX, "%s", rule->set.staging);
+		return 0;
+	}
+	/* the rule's own directory if it can hold the staging, else the file's */
+	if (strcmp(rule->prefix, "/") != 0 && rule->prefix[0] &&
+	    sys.statx(AT_FDCWD, rule->prefix, 0, STATX_BASIC_STATS, &st) == 0 && sys_dev_of(&st) == dev &&
+	    sys_raw(SYS_faccessat, AT_FDCWD, (long)rule->prefix, 2 /* W_OK */, 0, 0, 0) == 0) {
+		n = log_format(out, PATH_MAX, "%s/" ARENA_DIR, rule->prefix);
+	} else {
+		const char *slash = strrchr(path, '/');
+
+		n = (size_t)(slash - path);
+		if (n + sizeof ARENA_DIR + 1 >= PATH_MAX)
+			return -ENAMETOOLONG;
+		memcpy(out, path, n);
+		memcpy(out + n, "/" ARENA_DIR, sizeof ARENA_DIR + 1);
+		n = 0;
+	}
+	return n + 1 >= PATH_MAX ? -ENAMETOOLONG : 0;
+}
+
+/* May this process stage what belongs there?  An arena is its maker's: who has his rights can read and forge it. */
+static bool arena_fits(const struct arena *a, const struct rule *rule, uint64_t dev)
+{
+	/* a staging directory of the user's own may lie on another file system */
+	return a->rule == rule && (a->dev == dev || rule->set.staging[0]) && a->uid == sys_geteuid() &&
+	       a->gid == sys_getegid();
+}
+
+static struct arena *arena_find(const struct rule *rule, uint64_t dev, bool *refused)
+{
+	for (uint32_t i = 0; i < arenas.count; i++) {
+		struct arena *a = arenas.entries[i].arena;
+
+		if (a && arena_fits(a, rule, dev))
+			return a;
+		if (arenas.entries[i].refused == rule &&
+		    (arenas.entries[i].refused_dev == dev || rule->set.staging[0])) {
+			*refused = true;
+			return NULL;
+		}
+	}
+	return NULL;
+}
+
+/* Why there can be no staging in a directory, and what to do about it. */
+static const struct {
+	int error;
+	const char *text, *cure;
+} refusals[] = {
+	{EPERM, "the directory belongs to somebody else, or others may write to it",
+         "give it to this user, with mode 0700, or "},
+	{EACCES, "Permission denied (EACCES)", "let this user write there, or "},
+	{ENOENT, "No such file or directory (ENOENT)", "make the directory that it is to be in, or "},
+	{ENOTDIR, "Not a directory (ENOTDIR)", "remove what is in its place, or "},
+	{ELOOP, "a symbolic link (ELOOP)", "remove what is in its place, or "},
+	{ENOSPC, "No space left on device (ENOSPC)", "free some, set a smaller `mem`, or "},
+	{EDQUOT, "Disk quota exceeded (EDQUOT)", "free some space, set a smaller `mem`, or "},
+	{ENOMEM, "Cannot allocate memory (ENOMEM)", "set a smaller `mem`, or "},
+	{EROFS, "Read-only file system (EROFS)", ""},
+	{EIO, "Input/output error (EIO)", ""},
+	{EOPNOTSUPP, "fallocate is not supported there (EOPNOTSUPP)", ""},
+	{-ARENA_COPIES, "a file system that copies on write", ""},
+};
+
+/* Once for all processes of `fastwrite run`, else once for each. */
+static void say_refused(const struct rule *rule, const char *dir, int r)
+{
+	const char *text = "it cannot be used", *cure = "";
+	char number[32];
+
+	if (!registry_say_once(rule->name, -r))
+		return;
+	log_format(number, sizeof number, " (error %d)", -r);
+	for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
+		if (refusals[i].error != -r)
+			continue;
+		text = refusals[i].text;
+		cure = refusals[i].cure;
+		number[0] = '\0';
+	}
+	log_warn(
+		"rule %s: no staging in %s: %s%s; its files are written through: %sset `staging` to another directory",
+		rule->name, dir, text, number, cure);
+}
+
+/* Entry i of the table, which the caller has claimed.  0 or -errno. */
+static int join(uint32_t i, struct arena *a)
+{
+	int fd = arena_join(a);
+
+	if (fd < 0)
+		return fd;
+	arenas.entries[i].fd = fd;
+	takeover_joined(a);
+	arenas.entries[i].arena = a;
+	family_set_add(&a->members, family_me);
+	return 0;
+}
+
+/* A place in the table; only threads with LOCK_ENGAGE, or with the lock of a file whose arena is not mapped, come. */
+static int claim_entry(void)
+{
+	for (uint32_t i = 0; i < ARENAS_MAX; i++) {
+		uint32_t expected = 0;
+
+		if (!arenas.entries[i].arena && !arenas.entries[i].refused &&
+		    atomic_compare_exchange_strong(&arenas.entries[i].claimed, &expected, 1)) {
+			uint32_t seen = atomic_load(&arenas.count);
+
+			while (seen <= i && !atomic_compare_exchange_weak(&arenas.count, &seen, i + 1))
+				;
+			return (int)i;
+		}
+	}
+	return -1;
+}
+
+struct join {
+	const struct rule *rule;
+	uint64_t dev;
+	struct arena *found;
+};
+
+static void visit_join(struct arena *a, void *ctx)
+{
+	struct join *j = ctx;
+
+	if (!j->found && atomic_load(&a->ready) && a->placed && arena_fits(a, j->rule, j->dev))
+		j->found = a;
+}
+
+/* The arena that another member has for this rule.  NULL: none, or *busy. */
+static struct arena *arena_of_family(const struct rule *rule, uint64_t dev, bool *busy)
+{
+	struct join j = {.rule = rule, .dev = dev};
+	struct family *m = file_family();
+	int i;
+
+	if (!family_is_shared())
+		return NULL;
+	/* whoever has it may be about to remove one; a file lock is held here, so that it is only tried */
+	*busy = !lock_try(&m->lock, lock_self());
+	if (*busy)
+		return NULL;
+	file_arena_for_each(visit_join, &j);
+	if (j.found) {
+		i = claim_entry();
+		if (i >= 0 && join((uint32_t)i, j.found) < 0)
+			j.found = NULL;
+		if (i >= 0)
+			atomic_store(&arenas.entries[i].claimed, 0);
+		else
+			j.found = NULL;
+	}
+	lock_drop_fast(&m->lock, lock_self());
+	return j.found;
+}
+
+/* 0, or -errno. */
+int arenas_join(const struct file *f)
+{
+	int i = f->arena->placed ? claim_entry() : -1;
+	int r = -EACCES;
+
+	if (i < 0)
+		return r;
+	r = join((uint32_t)i, f->arena);
+	atomic_store(&arenas.entries[i].claimed, 0);
+	return r;
+}
+
+/* Where an arena may be made so that other members can join it; NULLs when nobody forked, or there is no room. */
+static void find_place(const struct arena *a, struct arena_place *place)
+{
+	const struct family *m = file_family();
+	uint32_t i = file_arena_index(a);
+
+	if (!m->places || i >= FAMILY_PLACES)
+		return;
+	place->map = m->places + i * m->place_bytes;
+	place->runs = m->runs + i * m->runs_bytes;
+}
+
+static struct arena *arena_open(const struct rule *rule, const char *path, uint64_t dev)
+{
+	struct arena_place place = {0};
+	BUFFER(char, dir);
+	struct arena *a;
+	int i = claim_entry();
+	int r;
+
+	if (i < 0)
+		return NULL;
+	a = file_arena_take();
+	if (!a) {
+		atomic_store(&arenas.entries[i].claimed, 0);
+		return NULL;
+	}
+	find_place(a, &place);
+	r = arenas_staging_dir(rule, path, dev, dir);
+	if (r == 0)
+		r = arena_create_at(a, dir, rule, &place);
+	if (r < 0) {
+		file_arena_give(a);
+		if (r != -EMFILE && r != -ENFILE && r != -EFBIG && r != -EAGAIN) {
+			arenas.entries[i].refused = rule;
+			arenas.entries[i].refused_dev = dev;
+			say_refused(rule, dir, r);
+		} /* else: the program's own doing (EAGAIN: mlockall); another file may have more luck */
+		atomic_store(&arenas.entries[i].claimed, 0);
+		return NULL;
+	}
+	family_set_add(&a->members, family_me);
+	memory_limit_check(a->fd, a->total_bytes, a->dir);
+	arenas.entries[i].fd = a->fd;
+	takeover_joined(a);
+	arenas.entries[i].arena = a;
+	atomic_store(&arenas.entries[i].claimed, 0);
+	atomic_store(&a->ready, true);
+	return a;
+}
+
+int arenas_fd(const struct arena *a)
+{
+	for (uint32_t i = 0; i < arenas.count; i++)
+		if (arenas.entries[i].arena == a)
+			return arenas.entries[i].fd;
+	return -1;
+}
+
+struct arena *arenas_close_begin(uint32_t i)
+{
+	struct arena *a = arenas.entries[i].arena;
+	struct family *m = file_family();
+
+	if (!a)
+		return NULL;
+	lock_take(&m->lock, LOCK_FAMILY);
+	/* of members that end at the same time each takes the others for gone: one of them has removed it, and the
+	 * entry may be another arena's by now */
+	if (!atomic_load(&a->ready) || !family_set_has(&a->members, family_me)) {
+		arenas.entries[i].arena = NULL;
+		lock_drop(&m->lock, LOCK_FAMILY);
+		return NULL;
+	}
+	/* bytes that could not be flushed wait there for `fastwrite recover` */
+	if (a->slots_used > 0 || family_set_others(&a->members)) {
+		lock_drop(&m->lock, LOCK_FAMILY);
+		return NULL;
+	}
+	atomic_store(&a->ready, false);
+	arenas.entries[i].arena = NULL;
+	a->fd = arenas.entries[i].fd;
+	stats_add(a);
+	return a;
+}
+
+void arenas_close_end(struct arena *a)
+{
+	arena_destroy(a);
+	file_arena_give(a);
+	lock_drop(&file_family()->lock, LOCK_FAMILY);
+}
+
+struct arena *arenas_for(struct file *f, const char *path, bool *busy)
+{
+	bool refused = false;
+	struct arena *a = arena_find(f->rule, f->dev, &refused);
+
+	if (!a && !refused)
+		a = arena_of_family(f->rule, f->dev, busy);
+	return a || refused || *busy ? a : arena_open(f->rule, path, f->dev);
+}
+
+bool arenas_mapped_by_all(const struct file *f, const struct arena *a)
+{
+	for (const struct ofd *o = f->ofds; o; o = o->next)
+		if (family_set_count(&o->holders) > 1 && !family_set_within(&o->holders, &a->members))
+			return false;
+	return true;
+}
+
+/* The policy that the file system encrypts it by; its size, or -errno. */
+static long encryption_of(int fd, struct fscrypt_get_policy_ex_arg *policy)
+{
+	long r;
+
+	memset(policy, 0, sizeof *policy);
+	policy->policy_size = sizeof policy->policy;
+	r = sys_raw(SYS_ioctl, fd, FS_IOC_GET_ENCRYPTION_POLICY_EX, (long)policy, 0, 0, 0);
+	return r < 0 ? r : (long)policy->policy_size;
+}
+
+bool arenas_may_hold(const struct arena *a, const struct file *f, int fd, const struct statx *st)
+{
+	static _Atomic bool told;
+	struct fscrypt_get_policy_ex_arg here, there;
+	long size;
+
+	if (!(st->stx_attributes & STATX_ATTR_ENCRYPTED))
+		return true;
+	size = encryption_of(fd, &there);
+	if (size > 0 && encryption_of(arenas_fd(a), &here) == size &&
+	    memcmp(&here.policy, &there.policy, (size_t)size) == 0)
+		return true;
+	if (!atomic_exchange(&told, true))
+		log_warn(
+			"rule %s: encrypted files are not staged in %s, which is not encrypted, or by another key; they are written through",
+			f->rule->name, a->dir);
+	return false;
+}
+
+bool arenas_move_fd(int fd)
+{
+	sys_sigset signals = sys_block_signals();
+	bool moved = false;
+
+	arenas_lock();
+	for (uint32_t i = 0; i < arenas.count && !moved; i++) {
+		if (arenas.entries[i].arena && arenas.entries[i].fd == fd) {
+			int other = takeover_move_fd(internal_fd_move, fd);
+
+			if (other >= 0)
+				arenas.entries[i].fd = other;
+			moved = other >= 0;
+		}
+	}
+	arenas_unlock();
+	sys_restore_signals(signals);
+	return moved;
+}
+
+void arenas_prepare(const struct rule *rule, const char *path, uint64_t dev)
+{
+	bool refused = false;
+
+	if (!arena_find(rule, dev, &refused) && !refused)
+		arena_open(rule, path, dev);
+}
+
+void arenas_share(uint32_t member)
+{
+	for (uint32_t i = 0; i < arenas.count; i++)
+		if (arenas.entries[i].arena)
+			family_set_add(&arenas.entries[i].arena->members, member);
+}
+
+void arenas_fork_child(void)
+{
+	arenas.lock.word = 0;
+	for (uint32_t i = 0; i < ARENAS_MAX; i++)
+		arenas.entries[i].claimed = 0;
+	takeover_forked();
+}
+
+void arenas_reserve_places(void)
+{
+	struct family *m = file_family();
+	struct arena_header geometry;
+	uint64_t most = 0, blocks = 0;
+	void *places, *runs;
+
+	for (uint32_t i = 0; i < live_config->rule_count; i++) {
+		const struct rule *rule = &live_config->rules[i];
+
+		if (!arena_geometry(rule->set.mem_bytes, rule->set.block_bytes, &geometry))
+			continue;
+		if (geometry.total_bytes > most)
+			most = geometry.total_bytes;
+		if (geometry.block_count > blocks)
+			blocks = geometry.block_count;
+	}
+	most = (most + ARENA_PAGE - 1) / ARENA_PAGE * ARENA_PAGE;
+	m->runs_bytes = (blocks * sizeof(struct block_run) + ARENA_PAGE - 1) / ARENA_PAGE * ARENA_PAGE;
+	m->place_bytes = most;
+	places = sys.mmap(NULL, most * FAMILY_PLACES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+	                  -1, 0);
+	if (sys_is_error(places))
+		return;
+	runs = sys.mmap(NULL, m->runs_bytes * FAMILY_PLACES, PROT_READ | PROT_WRITE,
+	                MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (sys_is_error(runs)) {
+		sys.munmap(places, most * FAMILY_PLACES);
+		return;
+	}
+	m->runs = runs;
+	m->places = places;
+}
+
+/* The room for arenas to come, see reserve_places. */
+static void forget_places(bool keep)
+{
+	const struct family *m = file_family();
+
+	if (!m || !m->places)
+		return;
+	if (keep) {
+		sys_make_private(m->runs, m->runs_bytes * FAMILY_PLACES);
+		return;
+	}
+	sys.munmap(m->places, m->place_bytes * FAMILY_PLACES);
+	sys.munmap(m->runs, m->runs_bytes * FAMILY_PLACES);
+}
+
+void arenas_forget(bool keep_mapped)
+{
+	for (uint32_t i = 0; i < arenas.count; i++)
+		if (arenas.entries[i].arena)
+			arena_forget(arenas.entries[i].arena, keep_mapped ? arenas.entries[i].fd : -1);
+	memset(&arenas, 0, sizeof arenas);
+	forget_places(keep_mapped);
+	takeover_forked();
+}
+
+void arenas_forget_refused(void)
+{
+	arenas_lock();
+	for (uint32_t i = 0; i < arenas.count; i++)
+		arenas.entries[i].refused = NULL;
+	arenas_unlock();
+}
