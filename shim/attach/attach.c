@@ -362,7 +362,8 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 			return attach_later(f);
 	}
 	if (why == BYPASS_IO_URING) {
-		attach_refuse_soon(why);
+		atomic_store(&gate.soon, why);
+		workers_nudge();
 	}
 	if (why != BYPASS_NONE)
 		return why;

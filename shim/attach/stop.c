@@ -108,18 +108,10 @@ void attach_refuse(enum bypass_reason why)
 	file_for_each_shared(visit_refuse, &why);
 }
 
-static _Atomic uint32_t refuse_soon; /* enum bypass_reason */
-
-void attach_refuse_soon(enum bypass_reason why)
-{
-	atomic_store(&refuse_soon, why);
-	workers_nudge();
-}
-
 void attach_tend(void)
 {
-	if (atomic_load(&refuse_soon) != BYPASS_NONE)
-		attach_refuse(atomic_exchange(&refuse_soon, BYPASS_NONE));
+	if (atomic_load(&gate.soon) != BYPASS_NONE)
+		attach_refuse(atomic_exchange(&gate.soon, BYPASS_NONE));
 }
 
 bool attach_refused(void) { return gate_refusal() != BYPASS_NONE; }
@@ -154,7 +146,7 @@ static void visit_abandon(struct file *f, void *ctx)
 	/* a write that was interrupted ends where it began */
 	if (!g.nested && f->refs && f->mode == FILE_ENGAGED && f->arena && f->error < 0 &&
 	    !file_others_have(f)) {
-		sync_note_error(f, f->error);
+		file_note_sync_error(f, f->error);
 		attach_abandon(f);
 	}
 	file_unlock(f, g);

@@ -22,11 +22,9 @@ void attach_rights_changed(enum bypass_reason why);
 /* The process does something that no file can be staged beside: all of the family are written through, those that are
  * opened later too, as long as it or a child that it forks from now on lives. */
 void attach_refuse(enum bypass_reason why);
-/* Soon, by a worker: where no other file can be locked. */
-void attach_refuse_soon(enum bypass_reason why);
 /* That has been, in this process. */
 bool attach_refused(void);
-/* By a worker: does that. */
+/* By a worker: does that for gate.soon. */
 void attach_tend(void);
 
 /* Removes idle arenas in directory `dir` (a staging directory), NULL: everywhere; for rmdir, and when the

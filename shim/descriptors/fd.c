@@ -6,6 +6,7 @@
 #include "attach/repair.h"
 #include "attach/stop.h"
 #include "attach/timer.h"
+#include "attach/watcher.h"
 #include "base/buffer.h"
 #include "base/fd_link.h"
 #include "base/fork_guard.h"
@@ -23,7 +24,6 @@
 #include "flush/flush.h"
 #include "flush/prealloc.h"
 #include "flush/visibility.h"
-#include "process/apart.h"
 #include "recovery/recover.h"
 #include "staging/arenas.h"
 #include "staging/stage.h"
@@ -42,7 +42,6 @@ static pid_t process_id;
 static bool as_root; /* when the process began */
 /* Since the last fork: files that no rule has now, but may have under another name. */
 static _Atomic bool unmatched_opened;
-bool fd_streams_seen;
 
 void fd_set_process(void)
 {
@@ -374,7 +373,7 @@ bool fd_lease_over(struct fd_open *op)
 	if (waited)
 		flush_wait_idle(f);
 	file_unlock(f, g);
-	visibility_before_open(op->dirfd, op->path);
+	watcher_before_open(op->dirfd, op->path);
 	return waited;
 }
 
@@ -457,7 +456,7 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 		clock_gettime(CLOCK_REALTIME_COARSE, &op->before);
 	if (path && fd_open_cuts_some(op))
 		cuts_at(op, dirfd, path, 0);
-	visibility_before_open(dirfd, path);
+	watcher_before_open(dirfd, path);
 	if ((!writes && !shared) || (flags & (O_SYNC | O_DSYNC)))
 		return;
 	op->unsure = shared;
@@ -909,7 +908,7 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 	if (f->relaxed_due_ns && (last || file_local(f)->refs == 1))
 		sync_relaxed_now(f);
 	if (r == 0 && (o->writable || file_local(f)->refs == 1)) {
-		r = sync_error_take(f, o);
+		r = file_take_sync_error(f, o);
 	}
 	/* readers may stay; nobody is left who could write the bytes */
 	if (r < 0 && last && f->mode == FILE_ENGAGED && f->arena && (f->head || f->damaged))
@@ -1226,20 +1225,16 @@ static long close_around_own(unsigned at, unsigned to, int flags,
 long fd_close_range(unsigned from, unsigned to, int flags,
                     long (*next)(unsigned from, unsigned to, int flags))
 {
-	struct apart apart = {.stopped = false};
 	long r;
 
 	if (from > to || (flags & (int)~(CLOSE_RANGE_CLOEXEC | CLOSE_RANGE_UNSHARE)))
 		return next(from, to, flags);
-	if (flags & CLOSE_RANGE_UNSHARE)
-		apart = apart_begin(true);
 	/* old kernels and sandboxes refuse it: asked for a descriptor that cannot exist, before any is forgotten */
 	r = flags & CLOSE_RANGE_CLOEXEC ? 0 : next(~0u, ~0u, flags);
 	if (r == 0 && !(flags & CLOSE_RANGE_CLOEXEC))
 		close_range_prepare(from, to);
 	if (r == 0)
 		r = close_around_own(from, to, flags, next);
-	apart_end(apart);
 	return r;
 }
 

@@ -123,11 +123,6 @@ bool fd_lock_changes_nothing(int fd);
 long fd_before_posix_lock(int fd);
 /* The lock was taken, or released. */
 void fd_locked(int fd);
-/* Set once at the start: the C library's streams make their calls through the library (hooks/stream_table.c). */
-extern bool fd_streams_seen;
-/* A descriptor that the C library itself writes to: its messages go to 2 by internal calls, and so does what
- * streams that are not seen write to 0 and 1. */
-static inline bool fd_is_standard(int fd) { return fd == 2 || ((unsigned)fd < 2 && !fd_streams_seen); }
 /* A stream that is not seen was made on fd, or raw output bypasses write: written through from now on. */
 void fd_use_stdio(int fd);
 /* Something outside the model is about to use the descriptor: written through from now on. */

@@ -4,6 +4,7 @@
 
 #include "attach/attach.h"
 #include "attach/repair.h"
+#include "attach/watcher.h"
 #include "base/fork_guard.h"
 #include "base/sys.h"
 #include "base/user.h"
@@ -178,7 +179,7 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 			return r;
 	}
 	if (visibility_is(f)) {
-		r = visibility_hold(f, o, nested);
+		r = watcher_hold(f, o, nested);
 		if (r <= 0 && visibility_for_journal(f)) {
 			/* without a lease there is no journal, for now or for good, and that is all */
 			if (r < 0)
@@ -443,6 +444,18 @@ static long write_any(int fd, struct ofd *o, const struct iovec *iov, int count,
 	return write_locked(fd, o, f, iov, count, (size_t)n, offset, true);
 }
 
+long io_sync(int fd, struct ofd *o, bool full)
+{
+	for (int i = 0; o && i <= ASK_TRIES; i++) {
+		int r = sync_file(fd, o, full);
+
+		if (r != SYNC_ANOTHER)
+			return r;
+		o = unresolved_moved(fd);
+	}
+	return full ? sys.fsync(fd) : sys.fdatasync(fd);
+}
+
 /* A write that asks to be durable: the kernel's own way, or staged and then what a sync would do by the rule. */
 static long write_synced(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset, bool ours)
 {
@@ -452,8 +465,10 @@ static long write_synced(int fd, struct ofd *o, const struct iovec *iov, int cou
 
 	if (r > 0 && staged) {
 		/* when that fails the bytes stay accepted, and the call fails, as the kernel's would */
-		int synced = sync_written(fd, o, releases);
+		long synced = sync_written(fd, o, releases);
 
+		if (synced == SYNC_ANOTHER)
+			synced = io_sync(fd, o, false);
 		return synced < 0 ? synced : r;
 	}
 	return r;

@@ -24,6 +24,8 @@ long io_write_at(int fd, struct ofd *o, const void *buf, size_t n, off_t offset)
 long io_writev_synced(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset);
 long io_readv(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset);
 long io_read_at(int fd, struct ofd *o, void *buf, size_t n, off_t offset);
+/* fsync (full) or fdatasync. */
+long io_sync(int fd, struct ofd *o, bool full);
 long io_lseek(int fd, struct ofd *o, off_t offset, int whence);
 
 /* Addresses that no program can own: the kernel must say EFAULT, we would fault. */

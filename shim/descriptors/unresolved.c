@@ -10,7 +10,6 @@
 
 enum { PATIENCE = 100 };
 
-struct lazy unresolved_fds[UNRESOLVED_FDS];
 static _Atomic int highest = -1;
 
 static uint32_t turn_of(const struct lazy *l) { return (uint32_t)(atomic_load(&l->inflight) >> 32); }

@@ -17,35 +17,9 @@
 
 #include <time.h>
 
-enum { UNRESOLVED_FDS = 1024 };
 /* What a call passes on may have become something else just now (fd_dup_onto_prepare): so often that is asked again.  What
  * does so all the time is for the kernel to name. */
 enum { ASK_TRIES = 8 };
-enum unresolved_state { UNRESOLVED_NONE, UNRESOLVED_NOTED, UNRESOLVED_UNSURE, UNRESOLVED_RESOLVING };
-
-struct lazy {
-	_Atomic uint32_t state;
-	/* Writes under way in the kernel, and above them how often the number was noted: those that an earlier descriptor
-	 * with this number has left, or a signal handler for good, are none of the later one's. */
-	_Atomic uint64_t inflight;
-	_Atomic uint32_t seen;  /* writes of at least one byte */
-	int flags;              /* of the open */
-	struct timespec before; /* the open, by the coarse clock */
-};
-
-extern struct lazy unresolved_fds[UNRESOLVED_FDS];
-
-/* A note goes after the table shows what the descriptor turned out to be: who finds no note and then nothing in the
- * table knows that it is not managed.  The other way round it may have been resolved in between. */
-static inline bool unresolved_is(int fd)
-{
-	return (unsigned)fd < UNRESOLVED_FDS &&
-	       __builtin_expect(atomic_load_explicit(&unresolved_fds[fd].state, memory_order_acquire) !=
-	                                UNRESOLVED_NONE,
-	                        0) &&
-	       !fork_guard_vforked;
-}
-
 /* Lets other threads run: yields, and every UNRESOLVED_YIELDS-th time sleeps 50 µs (what is waited for may take as long as a
  * flush; and where threads have priorities, yielding may let nobody else run). */
 enum { UNRESOLVED_YIELDS = 64 };
@@ -90,12 +64,6 @@ void unresolved_fork_child(void);
  */
 struct ofd *unresolved_write(int fd, size_t size, uint32_t *counted);
 void unresolved_written(int fd, uint32_t counted);
-/* Such calls under way. */
-static inline uint32_t unresolved_inflight(int fd)
-{
-	return (unsigned)fd < UNRESOLVED_FDS ? (uint32_t)atomic_load(&unresolved_fds[fd].inflight) : 0;
-}
-
 /* Resolves fd now, if it is lazy. */
 void unresolved_resolve(int fd);
 

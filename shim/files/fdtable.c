@@ -9,6 +9,8 @@
 struct ofd *_Atomic fdtable_first[FDTABLE_CHUNK];
 struct ofd *_Atomic *_Atomic fdtable_chunks[FDTABLE_CHUNKS];
 static _Atomic int highest = -1;
+struct lazy unresolved_fds[UNRESOLVED_FDS];
+bool fd_streams_seen;
 
 /* How often an entry has changed, times two; odd while it does. */
 struct turns {

@@ -11,6 +11,8 @@
 #include "base/fork_guard.h"
 #include "files/file.h"
 
+#include <time.h>
+
 enum { FDTABLE_CHUNK = 1024, FDTABLE_CHUNKS = 1024 };
 
 extern struct ofd *_Atomic fdtable_first[FDTABLE_CHUNK];
@@ -56,4 +58,43 @@ int fdtable_find(const struct ofd *o, int except);
 /* Lowest managed descriptor in [from, to], or -1. */
 int fdtable_next(unsigned from, unsigned to);
 
+/* ---- descriptors that were opened for writing and have not been asked about yet, see descriptors/unresolved.h ---- */
+
+enum { UNRESOLVED_FDS = 1024 };
+enum unresolved_state { UNRESOLVED_NONE, UNRESOLVED_NOTED, UNRESOLVED_UNSURE, UNRESOLVED_RESOLVING };
+
+struct lazy {
+	_Atomic uint32_t state;
+	/* Writes under way in the kernel, and above them how often the number was noted: those that an earlier descriptor
+	 * with this number has left, or a signal handler for good, are none of the later one's. */
+	_Atomic uint64_t inflight;
+	_Atomic uint32_t seen;  /* writes of at least one byte */
+	int flags;              /* of the open */
+	struct timespec before; /* the open, by the coarse clock */
+};
+
+extern struct lazy unresolved_fds[UNRESOLVED_FDS];
+
+/* A note goes after the table shows what the descriptor turned out to be: who finds no note and then nothing in the
+ * table knows that it is not managed.  The other way round it may have been resolved in between. */
+static inline bool unresolved_is(int fd)
+{
+	return (unsigned)fd < UNRESOLVED_FDS &&
+	       __builtin_expect(atomic_load_explicit(&unresolved_fds[fd].state, memory_order_acquire) !=
+	                                UNRESOLVED_NONE,
+	                        0) &&
+	       !fork_guard_vforked;
+}
+
+/* Such calls under way. */
+static inline uint32_t unresolved_inflight(int fd)
+{
+	return (unsigned)fd < UNRESOLVED_FDS ? (uint32_t)atomic_load(&unresolved_fds[fd].inflight) : 0;
+}
+
+/* Set once at the start: the C library's streams make their calls through the library (hooks/stream_table.c). */
+extern bool fd_streams_seen;
+/* A descriptor that the C library itself writes to: its messages go to 2 by internal calls, and so does what
+ * streams that are not seen write to 0 and 1. */
+static inline bool fd_is_standard(int fd) { return fd == 2 || ((unsigned)fd < 2 && !fd_streams_seen); }
 #endif

@@ -765,3 +765,20 @@ void file_unlock(struct file *f, struct file_guard g)
 		lock_drop(&f->lock, LOCK_FILE);
 	sys_restore_signals(g.signals);
 }
+
+/* The kernel's rule for errors of writeback: a description that was there, or came before anybody was told, is told. */
+void file_note_sync_error(struct file *f, int error)
+{
+	f->sync_error = error;
+	f->sync_errors++;
+	f->sync_told = false;
+}
+
+int file_take_sync_error(struct file *f, struct ofd *o)
+{
+	if (o->errors_told == f->sync_errors)
+		return 0;
+	o->errors_told = f->sync_errors;
+	f->sync_told = true;
+	return f->sync_error;
+}

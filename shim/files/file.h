@@ -97,7 +97,7 @@ struct ofd {
 	off_t pos;
 	bool writable, readable;
 	_Atomic uint32_t lent; /* enum ofd_lent */
-	uint32_t errors_told;  /* of file.sync_errors, see sync_error_take */
+	uint32_t errors_told;  /* of file.sync_errors, see file_take_sync_error */
 };
 
 /* What this process has of a description. */
@@ -384,4 +384,8 @@ bool file_lock_again(struct file *f);
 bool file_retake(struct file *f);
 void file_unlock(struct file *f, struct file_guard g);
 
+/* File lock held: the -errno of a background sync that failed and that o has not been told of, or 0. */
+int file_take_sync_error(struct file *f, struct ofd *o);
+/* File lock held: one has failed. */
+void file_note_sync_error(struct file *f, int error);
 #endif

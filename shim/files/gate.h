@@ -18,6 +18,8 @@ struct gate {
 	_Atomic uint32_t stopped;
 	/* enum bypass_reason: why nothing is staged any more where this process, and those that it forks, live */
 	_Atomic uint32_t refusal;
+	_Atomic uint32_t
+		soon; /* the same, seen where no other file can be locked: attach/stop.h refuses for it */
 };
 extern struct gate gate;
 

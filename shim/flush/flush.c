@@ -28,7 +28,6 @@
 /* The blocks of one flush, as taken from the head of the file. */
 struct plan {
 	struct block_run *first, *last;
-	uint64_t last_seq;
 	uint64_t offset; /* of the first byte, when it is one stretch */
 	uint64_t bytes;
 	bool stretch;  /* one extent per block, each beginning where the one before ended */
@@ -46,131 +45,6 @@ bool flush_worth(const struct file *f)
 
 	/* the whole run, or a quarter of what this file may have of the memory */
 	return sealed > 0 && sealed >= enough && !atomic_load(&f->busy);
-}
-
-int flush_program_fd(const struct file *f)
-{
-	/* staged appends go out through a description that appends */
-	bool append = f->head && f->kind == STAGE_APPEND;
-
-	for (const struct ofd *o = f->ofds; o; o = o->next)
-		if (o->writable && ofd_fd(o) >= 0 && (!append || (o->flags & O_APPEND)))
-			return ofd_fd(o);
-	return -1;
-}
-
-void flush_close_own(struct file *f)
-{
-	internal_fd_close(file_own_fd(f));
-	file_set_own_fd(f, -1);
-}
-
-int flush_is_the_file(const struct file *f, int fd)
-{
-	struct statx st;
-	int r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st);
-
-	if (r == -EBADF)
-		return 0;
-	return r < 0 ? r : st.stx_ino == f->ino && sys_dev_of(&st) == f->dev;
-}
-
-/* By the program's descriptor, or, when this process has none, where the slot says that the file is. */
-static int open_again(const struct file *f, int program_fd, int flags)
-{
-	char path[64];
-	int fd = -EBADF;
-
-	if (program_fd >= 0) {
-		log_format(path, sizeof path, "/proc/self/fd/%d", program_fd);
-		fd = sys.openat(AT_FDCWD, path, flags, 0);
-	} else {
-		fd = sys.openat(AT_FDCWD, arena_slot_at(f->arena, (uint32_t)f->slot)->path,
-		                flags | O_NOFOLLOW | O_NONBLOCK, 0);
-	}
-	if (fd >= 0 && flush_is_the_file(f, fd) != 1) {
-		sys.close(fd);
-		fd = -ESTALE;
-	}
-	return fd < 0 ? fd : internal_fd_raise(fd);
-}
-
-/* Our own description appends or not, as what is staged needs it; nobody else has it, so it can be told to.
- * An append is as long as it is, and O_DIRECT not for it. */
-static bool own_fits(struct file *f)
-{
-	struct file_local *local = file_local(f);
-	int flags = f->kind == STAGE_APPEND ? O_WRONLY | O_APPEND : local->own_flags & ~O_APPEND;
-
-	if (file_own_fd(f) < 0)
-		return false;
-	if (local->own_flags != flags) {
-		if (sys.fcntl(file_own_fd(f), F_SETFL, flags) < 0)
-			return false;
-		local->own_flags = flags;
-	}
-	return true;
-}
-
-/* A second description of the file, so that O_DIRECT and O_APPEND of the program's own one stay untouched. */
-static void open_own(struct file *f, int program_fd)
-{
-	int flags = O_WRONLY | (f->kind == STAGE_APPEND ? O_APPEND : 0);
-	int fd;
-
-	if (own_fits(f))
-		return;
-	if (program_fd >= 0 && f->no_own_fd)
-		return;
-	flush_close_own(f);
-	fd = open_again(f, program_fd, flags | O_CLOEXEC);
-	if (fd < 0)
-		return;
-	file_set_own_fd(f, fd);
-	file_local(f)->own_flags = flags;
-}
-
-void flush_open_own(struct file *f, int fd)
-{
-	if (f->kind != STAGE_APPEND && file_own_fd(f) < 0)
-		open_own(f, fd);
-}
-
-/* flush_program_fd, and the number still means this file: a program may close descriptors where nobody sees
- * it. -EBADF: there is none; another -errno: the file system fails. */
-static int trusted_program_fd(struct file *f)
-{
-	for (;;) {
-		int fd = flush_program_fd(f);
-		int is = fd < 0 ? -EBADF : flush_is_the_file(f, fd);
-
-		if (is != 0)
-			return is < 0 ? is : fd;
-		log_info("descriptor %d does not name its file any more", fd);
-		for (struct ofd *o = f->ofds; o; o = o->next)
-			if (ofd_fd(o) == fd)
-				ofd_local(o)->refs = 0;
-	}
-}
-
-bool flush_possible(struct file *f)
-{
-	if (flush_program_fd(f) >= 0)
-		return true;
-	open_own(f, -1);
-	/* it has another name by now, or none */
-	if (file_own_fd(f) < 0 && file_fd(f) >= 0)
-		open_own(f, file_fd(f));
-	return file_own_fd(f) >= 0;
-}
-
-struct block_run *flush_first(const struct file *f)
-{
-	struct block_run *run = f->head;
-
-	while (run && run->flushed)
-		run = run->next;
-	return run;
 }
 
 static void make_plan(struct file *f, struct plan *p)
@@ -191,7 +65,6 @@ static void make_plan(struct file *f, struct plan *p)
 		end += COMMIT_LENGTH(commit);
 		p->bytes += COMMIT_LENGTH(commit);
 		p->last = run;
-		p->last_seq = run->meta->seq;
 	}
 	p->bytes -= p->skip;
 }
@@ -287,43 +160,6 @@ static int write_scattered(const struct file *f, const struct plan *p, struct fl
 	return r;
 }
 
-/* Blocks of the plan are in the file: say so in the slot with one store, then free them, oldest first. */
-static void retire(struct file *f, const struct plan *p)
-{
-	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
-
-	kill_step();
-	atomic_store_explicit(&slot->done, DONE_MAKE(p->last_seq, 0), memory_order_release);
-	f->append_skip = 0;
-	kill_step();
-	for (struct block_run *run = p->first;; run = run->next) {
-		run->flushed = true;
-		if (run == p->last)
-			break;
-	}
-}
-
-void flush_free_done(struct file *f)
-{
-	struct arena *a = f->arena;
-	uint32_t freed = 0;
-
-	for (; f->head && f->head->flushed && f->head != f->pinned; freed++) {
-		struct block_run *run = f->head;
-
-		f->head = run->next;
-		if (!f->head)
-			f->tail = NULL;
-		if (--f->blocks == 0)
-			atomic_fetch_sub_explicit(&a->files, 1, memory_order_relaxed);
-		arena_block_free(a, run);
-	}
-	if (freed > 0)
-		arena_blocks_freed(a, freed);
-	if (!f->head && !journal_file_holds(f))
-		visibility_drop(f);
-}
-
 static uint64_t plan_end(const struct file *f, const struct plan *p)
 {
 	struct merge_source source = {.f = f, .run = p->first, .commit = arena_run_commit(p->first)};
@@ -411,26 +247,6 @@ static uint64_t direct_min(const struct file *f)
 	return f->rule->set.flush == FLUSH_DIRECT ? ARENA_PAGE : FLUSH_DIRECT_MIN;
 }
 
-void flush_lend(struct ofd *o) { atomic_store(&o->lent, OFD_LENT); }
-
-static struct ofd *lend(const struct file *f, int fd)
-{
-	struct ofd *o = f->ofds;
-
-	while (ofd_fd(o) != fd)
-		o = o->next;
-	flush_lend(o);
-	return o;
-}
-
-void flush_give_back(struct ofd *o, int flags)
-{
-	if (flags == o->flags)
-		atomic_store(&o->lent, OFD_OWN);
-	else
-		ofd_left(o);
-}
-
 /*
  * Through the program's own description, its flags changed for the length of the flush.  What was appended
  * goes out by the kernel's own append: a lease says that this is at the offset that was assumed, but when it
@@ -439,32 +255,11 @@ void flush_give_back(struct ofd *o, int flags)
  */
 static void route_program_fd(struct file *f, struct route *rt, int fd)
 {
-	rt->lent = lend(f, fd);
+	rt->lent = flush_lend_fd(f, fd);
 	rt->target = (struct flush_target){.fd = fd, .flags = rt->lent->flags};
 	f->busy_program_fd = true;
 	direct_io_set_flags(&rt->target,
 	                    rt->lent->flags & ~(f->kind == STAGE_APPEND ? O_DIRECT : O_APPEND | O_DIRECT));
-}
-
-bool flush_take_lease(const struct file *f, int fd)
-{
-	struct ofd *o;
-
-	if (!f->lease_proves || atomic_load(&f->busy))
-		return false; /* (a flusher may have lent it, and leased it) */
-	o = lend(f, fd);
-	if (lease_take_own(fd) == 0)
-		return true;
-	flush_give_back(o, o->flags);
-	return false;
-}
-
-void flush_give_lease(const struct file *f, int fd)
-{
-	struct ofd *o = lend(f, fd);
-
-	lease_drop_own(fd);
-	flush_give_back(o, o->flags);
 }
 
 /*
@@ -472,15 +267,15 @@ void flush_give_lease(const struct file *f, int fd)
  */
 static int route_find(struct file *f, const struct plan *p, struct route *rt)
 {
-	bool own = f->kind != STAGE_APPEND && own_fits(f);
-	int fd = own ? -1 : trusted_program_fd(f);
+	bool own = f->kind != STAGE_APPEND && flush_own_fits(f);
+	int fd = own ? -1 : flush_trusted_fd(f);
 	struct statx st;
 
 	*rt = (struct route){.lent = NULL};
 	if (fd < 0 && fd != -EBADF && !own)
 		return fd;
 	if (fd < 0 && !own) {
-		open_own(f, -1);
+		flush_reopen_own(f, -1);
 		if (file_own_fd(f) < 0)
 			return -EBADF;
 	}
@@ -501,8 +296,8 @@ static int route_find(struct file *f, const struct plan *p, struct route *rt)
 	} else {
 		/* our own threads run beside the program, whose next descriptor must get the lowest number */
 		if (!workers_is_self())
-			open_own(f, fd);
-		if (own_fits(f)) {
+			flush_reopen_own(f, fd);
+		if (flush_own_fits(f)) {
 			rt->own = true;
 			rt->target = (struct flush_target){.fd = file_own_fd(f),
 			                                   .flags = file_local(f)->own_flags};
@@ -542,27 +337,6 @@ static void count_flush(const struct file *f, const struct plan *p, const struct
 	atomic_fetch_add_explicit(&slot->counters[COUNT_FLUSH_BYTES], p->bytes, memory_order_relaxed);
 	atomic_fetch_add_explicit(&slot->counters[COUNT_DIRECT_BYTES], rt->target.direct_bytes,
 	                          memory_order_relaxed);
-}
-
-void flush_note_done(struct file *f, struct block_run *first, uint64_t bytes)
-{
-	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
-	uint64_t left = bytes + f->append_skip;
-	uint64_t seq = DONE_SEQ(atomic_load(&slot->done));
-
-	for (struct block_run *run = first; run && left > 0; run = run->next) {
-		uint32_t length = COMMIT_LENGTH(arena_run_commit(run));
-
-		if (left < length)
-			break;
-		left -= length;
-		seq = run->meta->seq;
-		run->flushed = true;
-	}
-	f->append_skip = (uint32_t)left;
-	kill_step();
-	atomic_store_explicit(&slot->done, DONE_MAKE(seq, left), memory_order_release);
-	kill_step();
 }
 
 /* What is still staged counts from the file as it is now. */
@@ -617,7 +391,7 @@ static void commit(struct file *f, struct flush_work *w)
 		                      memory_order_release);
 	if (w->r == 0) {
 		count_flush(f, &w->p, &w->rt);
-		retire(f, &w->p);
+		flush_retire(f, w->p.first, w->p.last);
 	} else if (w->p.kind == STAGE_APPEND) {
 		/* it stopped half way: what is in the file stays there, and is not written again */
 		flush_note_done(f, w->p.first, w->done);

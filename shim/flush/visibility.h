@@ -17,6 +17,7 @@
 #define FASTWRITE_STRICT_H
 
 #include "files/file.h"
+#include "flush/logged.h"
 #include "staging/stage.h"
 
 /*
@@ -30,14 +31,7 @@ bool visibility_for_journal(const struct file *f);
 /* File lock held: it does without a lease, and without the journal, from now on. */
 void visibility_not_for_journal(struct file *f);
 
-/*
- * File lock held, f attached.  1 when bytes may be staged; 0 when they must be written through this time, since
- * somebody else has the file open; -(enum bypass_reason) when the file cannot be staged at all (no leases here, which
- * is said once).  The sizes in f may change.
- */
-int visibility_hold(struct file *f, struct ofd *o, bool nested);
-
-/* File lock held, after visibility_hold said 0: everything is the kernel's; until it is time to ask again there is no
+/* File lock held, after watcher_hold said 0: everything is the kernel's; until it is time to ask again there is no
  * need for the lock. */
 void visibility_pass(struct file *f);
 /* Without the lock: may a write go to the kernel now?  If so it counts in f->inflight until visibility_passed. */
@@ -54,23 +48,19 @@ static inline void visibility_drop(struct file *f)
 		visibility_drop_slow(f);
 }
 
+extern _Atomic uint32_t visibility_leases; /* that this process holds, or is about to take */
+/* A lease that another member of the family has is that one's business. */
+bool visibility_lease_is_ours(const struct file *f);
+/* Held, and nobody has asked for it. */
+bool visibility_lease_intact(const struct ofd *o);
+struct arena_slot *visibility_slot(const struct file *f);
+/* What `fastwrite status` shows. */
+void visibility_show(const struct file *f, uint32_t state);
+
 /* File lock held: true when the lease is held and nobody waits for it, so that nobody else has the file open. */
 bool visibility_proves(const struct file *f);
 
-/* This process is about to open `path`: a lease of its own must not make it wait, nor fail with O_NONBLOCK. */
-void visibility_before_open(int dirfd, const char *path);
-
-/*
- * File lock held, before a fork: a child shares the description and with it the lease, so that the kernel would not
- * take it for somebody else.  A strict file is written through by both from now on.  Descriptors that are open at
- * that time must never become strict files later.
- */
-void visibility_fork(struct file *f, bool nested);
-/* In the child of a fork: no watcher runs, no lease is held. */
-void visibility_after_fork(void);
-
-/* Settles every leased file and ends the watcher, which comes back by itself with the next lease; no lock held.
- * For calls that the kernel refuses to processes with several threads. */
-void visibility_stop(void);
+/* Nobody outside the family can change the file unseen: others wait for a lease, or the rule says that there are none. */
+bool journal_file_alone(const struct file *f);
 
 #endif

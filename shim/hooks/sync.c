@@ -19,7 +19,7 @@ EXPORT int fsync(int fd)
 	if (!o)
 		return real.fsync(fd);
 	cancel_point();
-	return (int)hook_result(sync_file(fd, o, true));
+	return (int)hook_result(io_sync(fd, o, true));
 }
 
 EXPORT int fdatasync(int fd)
@@ -31,7 +31,7 @@ EXPORT int fdatasync(int fd)
 	if (!o)
 		return real.fdatasync(fd);
 	cancel_point();
-	return (int)hook_result(sync_file(fd, o, false));
+	return (int)hook_result(io_sync(fd, o, false));
 }
 
 EXPORT void sync(void)

@@ -150,7 +150,7 @@ static long next_close_range(unsigned from, unsigned to, int flags)
 
 static long do_close_range(const long *a)
 {
-	return fd_close_range((unsigned)a[0], (unsigned)a[1], INT(2), next_close_range);
+	return apart_close_range((unsigned)a[0], (unsigned)a[1], INT(2), next_close_range);
 }
 
 static long do_dup(const long *a)
@@ -367,7 +367,7 @@ static long synced(int fd, bool full)
 {
 	struct ofd *o = unresolved_moved(fd);
 
-	return o ? sync_file(fd, o, full) : PASS;
+	return o ? io_sync(fd, o, full) : PASS;
 }
 
 static long do_fsync(const long *a) { return synced(INT(0), true); }

@@ -4,6 +4,7 @@
 
 #include "attach/attach.h"
 #include "attach/stop.h"
+#include "attach/watcher.h"
 #include "base/internal_fd.h"
 #include "base/lock.h"
 #include "base/sys.h"
@@ -57,7 +58,7 @@ long apart_fork(long (*make)(const long *arguments), const long *arguments)
 		lock_after_fork();
 		thread_after_fork();
 		workers_after_fork();
-		visibility_after_fork();
+		watcher_after_fork();
 		journal_after_fork();
 		attach_forget(interrupted);
 		family_forget();
@@ -116,7 +117,7 @@ struct apart apart_begin(bool files)
 	by_name_settle_all();
 	a.signals = sys_block_signals();
 	attach_pause();
-	visibility_stop();
+	watcher_stop();
 	journal_stop();
 	workers_stop();
 	a.stopped = true;
@@ -131,4 +132,18 @@ void apart_end(struct apart a)
 	if (workers_resume() < 0)
 		attach_refuse(BYPASS_NO_THREAD);
 	sys_restore_signals(a.signals);
+}
+
+long apart_close_range(unsigned from, unsigned to, int flags,
+                       long (*next)(unsigned from, unsigned to, int flags))
+{
+	const unsigned known = CLOSE_RANGE_CLOEXEC | CLOSE_RANGE_UNSHARE;
+	struct apart apart = {.stopped = false};
+	long r;
+
+	if (from <= to && (flags & CLOSE_RANGE_UNSHARE) && !((unsigned)flags & ~known))
+		apart = apart_begin(true);
+	r = fd_close_range(from, to, flags, next);
+	apart_end(apart);
+	return r;
 }

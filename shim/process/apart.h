@@ -39,4 +39,8 @@ struct apart {
 struct apart apart_begin(bool files);
 void apart_end(struct apart a);
 
+/* close_range by `next`, see descriptors/fd.h; CLOSE_RANGE_UNSHARE gives this thread descriptors of its own. */
+long apart_close_range(unsigned from, unsigned to, int flags,
+                       long (*next)(unsigned from, unsigned to, int flags));
+
 #endif

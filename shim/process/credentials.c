@@ -5,6 +5,7 @@
 #include "attach/attach.h"
 #include "attach/repair.h"
 #include "attach/stop.h"
+#include "attach/watcher.h"
 #include "base/fork_guard.h"
 #include "base/internal_fd.h"
 #include "base/log.h"
@@ -95,7 +96,7 @@ static void leave_family(void)
 	sys_sigset signals;
 
 	file_for_each(visit_through, NULL);
-	visibility_stop();
+	watcher_stop();
 	journal_stop();
 	workers_stop();
 	signals = sys_block_signals();
@@ -111,7 +112,7 @@ static void leave_family(void)
 	}
 	unresolved_clear_all();
 	family_leave();
-	visibility_after_fork();
+	watcher_after_fork();
 	journal_after_fork();
 	workers_after_fork();
 	attach_forget(false);

@@ -5,6 +5,7 @@
 #include "attach/attach.h"
 #include "attach/repair.h"
 #include "attach/stop.h"
+#include "attach/watcher.h"
 #include "base/fork_guard.h"
 #include "base/internal_fd.h"
 #include "base/kill.h"
@@ -37,7 +38,7 @@ static void visit_fork(struct file *f, void *ctx)
 	if (g.nested)
 		stage_interrupt(f);
 	if (f->refs && f->mode != FILE_THROUGH) {
-		visibility_fork(f, g.nested);
+		watcher_fork(f, g.nested);
 		attach_bypass(f, BYPASS_FORK, g.nested);
 	}
 	file_unlock(f, g);
@@ -65,7 +66,7 @@ static void visit_before(struct file *f, void *ctx)
 		if (f->zero_end)
 			flush_settle(f, nested);
 		if (visibility_is(f))
-			visibility_fork(f, nested);
+			watcher_fork(f, nested);
 	}
 	if (!nested)
 		lock_drop(&f->lock, LOCK_FILE);
@@ -177,7 +178,7 @@ void process_fork_child(void)
 	lock_after_fork();
 	thread_after_fork();
 	workers_after_fork();
-	visibility_after_fork();
+	watcher_after_fork();
 	journal_after_fork();
 	fork_guard_set();
 	fd_set_process();

@@ -18,23 +18,6 @@ enum {
 	ASKED_MIN = 2, /* syncs of a file before the journal takes them */
 };
 
-static uint64_t commit_of(const struct block_run *run)
-{
-	return COMMIT_REACH(atomic_load_explicit(&run->meta->commit, memory_order_acquire));
-}
-
-static bool covered(const struct file *f, const struct block_run *run)
-{
-	return run->meta->seq < f->journal.block_seq ||
-	       (run->meta->seq == f->journal.block_seq && commit_of(run) <= f->journal.block_commit);
-}
-
-void journal_file_flushing(struct file *f, const struct block_run *last)
-{
-	if (!covered(f, last))
-		journal_file_changed(f);
-}
-
 void journal_file_begin(struct file *f)
 {
 	journal_file_changed(f);
@@ -52,11 +35,6 @@ static bool clean(const struct file *f)
 {
 	return f->changed == f->durable && f->durable_epoch == file_epoch() && !f->full_sync &&
 	       !file_attributes_due(f) && !f->error;
-}
-
-bool journal_file_alone(const struct file *f)
-{
-	return f->rule->set.writers == WRITERS_EXCLUSIVE || (journal_file_leases(f) && visibility_proves(f));
 }
 
 /* ---- putting ---- */
@@ -81,7 +59,7 @@ static void find_fresh(const struct file *f, struct fresh *n)
 	struct block_run *run = f->head;
 
 	*n = (struct fresh){0};
-	while (run && covered(f, run))
+	while (run && logged_covers(f, run))
 		run = run->next;
 	n->first = run;
 	if (run && run->meta->seq == f->journal.block_seq && f->journal.block_commit != 0) {
@@ -89,7 +67,7 @@ static void find_fresh(const struct file *f, struct fresh *n)
 		n->skip = COMMIT_LENGTH(f->journal.block_commit);
 	}
 	for (; run && n->bytes <= PUT_MAX; run = run->next) {
-		uint64_t commit = commit_of(run);
+		uint64_t commit = logged_commit_of(run);
 		uint32_t skip = run == n->first ? n->skip : 0;
 
 		for (uint32_t i = run == n->first ? n->extent : 0; i < COMMIT_COUNT(commit); i++, skip = 0)
@@ -148,7 +126,7 @@ static uint8_t *put_fresh(const struct file *f, const struct fresh *n, uint8_t *
 	uint32_t skip = n->skip;
 
 	for (struct block_run *run = n->first; run; run = run->next) {
-		uint64_t commit = commit_of(run);
+		uint64_t commit = logged_commit_of(run);
 		const uint8_t *data = arena_block_data(f->arena, run->index);
 
 		for (uint32_t i = run == n->first ? n->extent : 0; i < COMMIT_COUNT(commit); i++, skip = 0) {
@@ -409,7 +387,7 @@ static int make_durable(struct file *f, struct journal_sync *s)
 	if (r == 0) {
 		f->full_sync = false;
 	} else if (r != -EBADF && f->journal.failed == 0) {
-		sync_note_error(f, r);
+		file_note_sync_error(f, r);
 		journal_file_failed(f, r);
 	}
 	return r;

@@ -19,30 +19,8 @@
 #ifndef FASTWRITE_JOURNAL_FILE_H
 #define FASTWRITE_JOURNAL_FILE_H
 
-#include "files/file.h"
+#include "flush/logged.h"
 
-static inline bool journal_file_is(const struct file *f) { return f->rule->set.sync == SYNC_JOURNAL; }
-/* Leases are needed for the journal's sake. */
-static inline bool journal_file_leases(const struct file *f)
-{
-	return journal_file_is(f) && f->rule->set.writers != WRITERS_EXCLUSIVE && !f->no_journal;
-}
-static inline bool journal_file_counts(const struct file *f) { return f->journal.arena != NULL; }
-
-/* The lease outlives what is staged: taken anew, it would say nothing about the time between.  So does that of a strict
- * file whose rule needs none for the journal: what is found out anew then counts as a change. */
-static inline bool journal_file_holds(const struct file *f)
-{
-	return journal_file_counts(f) || (journal_file_is(f) && !f->no_journal && f->leased);
-}
-
-/* Nobody outside the family can change the file unseen: others wait for a lease, or the rule says that there are none. */
-bool journal_file_alone(const struct file *f);
-
-/* Something reaches the file, or is about to, that is not in the journal. */
-static inline void journal_file_changed(struct file *f) { f->changed++; }
-/* Staged bytes up to this block's end are being flushed. */
-void journal_file_flushing(struct file *f, const struct block_run *last);
 /* It got another name, or lost one: entries from now on name it anew; `known`: by what its slot says. */
 void journal_file_named(struct file *f, bool known);
 /* Becomes attached: nothing is known of what came before. */

@@ -24,23 +24,6 @@ static void count(struct file *f, enum slot_counter which)
 
 static int device_sync(int fd, bool full) { return full ? sys.fsync(fd) : sys.fdatasync(fd); }
 
-/* The kernel's rule for errors of writeback: a description that was there, or came before anybody was told, is told. */
-void sync_note_error(struct file *f, int error)
-{
-	f->sync_error = error;
-	f->sync_errors++;
-	f->sync_told = false;
-}
-
-int sync_error_take(struct file *f, struct ofd *o)
-{
-	if (o->errors_told == f->sync_errors)
-		return 0;
-	o->errors_told = f->sync_errors;
-	f->sync_told = true;
-	return f->sync_error;
-}
-
 /* False: no thread is there to do it. */
 static bool relaxed_arm(struct file *f)
 {
@@ -183,22 +166,17 @@ int sync_file(int fd, struct ofd *o, bool full)
 {
 	struct file *f = atomic_load_explicit(&o->file, memory_order_acquire);
 	struct file_guard g = file_lock(f);
-	int r = 0;
+	int r;
 
 	/* while the lock was waited for, another thread may have put another file on the number */
-	for (int i = 0; fdtable_get(fd) != o && i < ASK_TRIES; i++) {
+	if (fdtable_get(fd) != o) {
 		file_unlock(f, g);
-		o = unresolved_moved(fd);
-		if (!o)
-			return full ? sys.fsync(fd) : sys.fdatasync(fd);
-		f = atomic_load_explicit(&o->file, memory_order_acquire);
-		g = file_lock(f);
+		return SYNC_ANOTHER;
 	}
 	if (g.nested)
 		stage_interrupt(f);
-	if (fdtable_get(fd) == o)
-		r = sync_error_take(f, o);
-	if (r < 0 || fdtable_get(fd) != o || f->mode == FILE_THROUGH) {
+	r = file_take_sync_error(f, o);
+	if (r < 0 || f->mode == FILE_THROUGH) {
 		file_unlock(f, g);
 		return r < 0 ? r : full ? sys.fsync(fd) : sys.fdatasync(fd);
 	}
@@ -238,7 +216,7 @@ static void relaxed_sync(struct file *f, int fd)
 	if (r == 0)
 		r = device_sync(fd, full);
 	if (r < 0)
-		sync_note_error(f, r);
+		file_note_sync_error(f, r);
 	else if (full)
 		full_sync_done(f, f->names_given, attributes);
 }

@@ -5,16 +5,16 @@
 
 #include "files/file.h"
 
-/* The program called fsync (full) or fdatasync on fd, which refers to o.  0 or -errno. */
+#include <limits.h>
+
+/* fd refers to another description by now, and nothing was done. */
+enum { SYNC_ANOTHER = INT_MIN };
+/* The program called fsync (full) or fdatasync on fd, which refers to o.  0 or -errno, or SYNC_ANOTHER. */
 int sync_file(int fd, struct ofd *o, bool full);
-/* File lock held: the -errno of a background sync that failed and that o has not been told of, or 0. */
-int sync_error_take(struct file *f, struct ofd *o);
-/* File lock held: one has failed. */
-void sync_note_error(struct file *f, int error);
 /* The policy lets a sync return before the file has the bytes on the device, so that a synced write through o need not go
  * there. */
 bool sync_is_promise(const struct ofd *o);
-/* Such a write was accepted: what a sync does by the policy.  0 or -errno. */
+/* Such a write was accepted: what a sync does by the policy.  0 or -errno, or SYNC_ANOTHER. */
 int sync_written(int fd, struct ofd *o, uint32_t releases);
 /* File lock held: does the background sync that a relaxed fsync or write promised, if this process has a descriptor. */
 void sync_relaxed_due(struct file *f);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* strict: who opens the file finds everything; while somebody has it open nothing is staged. */
+#include "attach/watcher.h"
 #include "files/fdtable.h"
 #include "rig.h"
 
@@ -409,7 +410,7 @@ static void test_stop(void **state)
 	unsigned before = threads();
 
 	(void)state;
-	visibility_stop();
+	watcher_stop();
 	assert_int_equal(threads(), before - 1);
 	assert_null(rig_file(fd)->head);
 	assert_int_equal(rig_kernel_size("out"), 5000);
@@ -442,7 +443,7 @@ static void test_fork_writes_through(void **state)
 	struct file_guard g = file_lock(rig_file(fd));
 
 	(void)state;
-	visibility_fork(rig_file(fd), false);
+	watcher_fork(rig_file(fd), false);
 	file_unlock(rig_file(fd), g);
 	assert_int_equal(rig_file(fd)->mode, FILE_THROUGH);
 	assert_int_equal(rig_file(fd)->why, BYPASS_FORK);

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+/* watcher: see attach/watcher.h. */
+#include "attach/watcher.h"
+
+#include "attach/attach.h"
+#include "base/lease.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "base/thread.h"
+#include "files/fdtable.h"
+#include "flush/flush.h"
+#include "flush/prealloc.h"
+#include "flush/visibility.h"
+#include "staging/stage.h"
+#include "sync/journal_file.h"
+
+#include <fcntl.h>
+
+enum {
+	TICK_MS = 100,
+	QUIET_TICKS = 10, /* so many without a lease: the watcher ends */
+	RETRY_FIRST_US = 500,
+	RETRY_MOST_US = 16000,
+};
+
+static struct {
+	struct thread_one thread;
+	_Atomic bool stop;
+} watcher;
+
+static _Atomic bool refusal_said;
+
+/* Somebody else has the file open: when to ask again. */
+static void back_off(struct file *f)
+{
+	struct arena_slot *slot = visibility_slot(f);
+
+	if (!f->lease_wait_us)
+		f->lease_wait_us = RETRY_FIRST_US;
+	else if (f->lease_wait_us < RETRY_MOST_US)
+		f->lease_wait_us *= 2;
+	f->lease_retry_ns = sys_now_ns() + f->lease_wait_us * 1000ull;
+	if (slot && !(atomic_fetch_or(&slot->flags, SLOT_BUSY_SEEN) & SLOT_BUSY_SEEN))
+		atomic_fetch_add(&f->arena->header->live.through[BYPASS_LEASE_BUSY], 1);
+	visibility_show(f, SLOT_LEASE_BUSY);
+}
+
+static bool same_file(const struct file *f, uint64_t dev, uint64_t ino)
+{
+	return f->dev == dev && f->ino == ino;
+}
+
+/* File lock held: everything out, then whoever waits may go on.  What cannot be written (the disk is full, say)
+ * would not become visible by waiting. */
+static void give_way(struct file *f, bool nested)
+{
+	uint64_t dev = f->dev, ino = f->ino;
+
+	flush_settle(f, nested);
+	/* (the lock may have been free meanwhile) */
+	if (!same_file(f, dev, ino))
+		return;
+	journal_retire(f, nested);
+	visibility_drop(f);
+	if (f->mode == FILE_ENGAGED)
+		back_off(f);
+}
+
+static bool answer_file(struct file *f)
+{
+	struct file_guard g;
+	bool answered = false;
+
+	if (!atomic_load(&f->leased))
+		return false;
+	g = file_lock(f);
+	if (visibility_lease_is_ours(f) && !visibility_lease_intact(f->leased)) {
+		give_way(f, false);
+		answered = true;
+	}
+	file_unlock(f, g);
+	return answered;
+}
+
+static void visit_answer(struct file *f, void *ctx)
+{
+	(void)ctx;
+	answer_file(f);
+}
+
+/* The kernel names the descriptor by which the lease was taken; it may be closed by now, or another file's. */
+static void answer(const siginfo_t *info)
+{
+	struct ofd *o = info->si_code > 0 ? fdtable_get(info->si_fd) : NULL;
+
+	if (!o || !answer_file(atomic_load(&o->file)))
+		file_for_each(visit_answer, NULL);
+}
+
+static bool any_held(void) { return atomic_load(&visibility_leases) > 0; }
+
+static void *watch(void *arg)
+{
+	uint32_t quiet = 0;
+
+	(void)arg;
+	thread_one_begin(&watcher.thread);
+	for (;;) {
+		struct timespec tick = {.tv_nsec = TICK_MS * 1000000};
+		siginfo_t info;
+		int r = thread_wait_signal(&info, &tick);
+
+		if (r > 0)
+			answer(&info);
+		else if (r == 0 && atomic_load(&visibility_leases) > 0)
+			/* the kernel sends something else when too many signals are queued */
+			file_for_each(visit_answer, NULL);
+		quiet = atomic_load(&visibility_leases) > 0 ? 0 : quiet + (r == 0);
+		if ((quiet >= QUIET_TICKS || atomic_load(&watcher.stop)) &&
+		    thread_one_leave(&watcher.thread, any_held))
+			return NULL;
+	}
+}
+
+/* One more lease: the watcher's thread id, or -errno. */
+static int need_watcher(void)
+{
+	int r;
+
+	atomic_fetch_add(&visibility_leases, 1);
+	r = thread_one_need(&watcher.thread, watch);
+	if (r < 0)
+		atomic_fetch_sub(&visibility_leases, 1);
+	return r;
+}
+
+static void say_refusal(const struct file *f, int error)
+{
+	if (!atomic_exchange(&refusal_said, true))
+		log_warn(
+			"rule %s: visibility = strict, but no lease can be had on %s: %s (error %d); such files are "
+			"written through",
+			f->rule->name, visibility_slot(f) ? visibility_slot(f)->path : "a file",
+			error == EACCES ? "it belongs to another user"
+					: "its file system has none that counts",
+			error);
+}
+
+int watcher_hold(struct file *f, struct ofd *o, bool nested)
+{
+	int r;
+
+	if (f->leased)
+		return 1;
+	if (family_set_count(&o->holders) > 1)
+		return -BYPASS_FORK; /* it was opened while another thread forked */
+	/* (staged without a lease: the kernel took it away from a process that was stopped for too long, or the
+	 * bytes could not be written when somebody opened the file) */
+	if (nested || f->head || (f->lease_wait_us && sys_now_ns() < f->lease_retry_ns))
+		return 0;
+	if (!visibility_stop_passing(f))
+		return 0;
+	if (!f->lease_proves) {
+		if (!visibility_for_journal(f))
+			say_refusal(f, EOPNOTSUPP);
+		return -BYPASS_NO_LEASE;
+	}
+	flush_close_own(f);
+	f->no_own_fd = true;
+	r = need_watcher();
+	if (r == -EDEADLK)
+		return 0; /* in a signal handler: with a later write */
+	if (r < 0)
+		return -BYPASS_NO_THREAD;
+	r = lease_take_for(ofd_fd(o), r);
+	if (r < 0) {
+		atomic_fetch_sub(&visibility_leases, 1);
+		if (r != -EAGAIN) {
+			if (!visibility_for_journal(f))
+				say_refusal(f, -r);
+			return -BYPASS_NO_LEASE;
+		}
+		back_off(f);
+		return 0;
+	}
+	atomic_store_explicit(&f->leased, o, memory_order_relaxed);
+	visibility_show(f, SLOT_LEASED);
+	f->journal.asked_ns = sys_now_ns();
+	journal_file_changed(f);
+	/* others may have written, and cut off what we had reserved */
+	attach_refresh(f, ofd_fd(o));
+	if (f->lease_wait_us)
+		prealloc_again(f, ofd_fd(o));
+	f->lease_wait_us = 0;
+	return 1;
+}
+
+void watcher_before_open(int dirfd, const char *path)
+{
+	struct file_guard g;
+	struct statx st;
+	struct file *f;
+
+	if (atomic_load_explicit(&visibility_leases, memory_order_relaxed) == 0 || !path ||
+	    sys.statx(dirfd, path, 0, STATX_INO, &st) < 0)
+		return;
+	f = file_find(sys_dev_of(&st), st.stx_ino);
+	if (!f || !atomic_load(&f->leased))
+		return;
+	g = file_lock(f);
+	if (g.nested)
+		stage_interrupt(f);
+	if (visibility_lease_is_ours(f) && same_file(f, sys_dev_of(&st), st.stx_ino))
+		give_way(f, g.nested);
+	file_unlock(f, g);
+}
+
+void watcher_fork(struct file *f, bool nested)
+{
+	if (!visibility_is(f) || f->mode == FILE_THROUGH)
+		return;
+	if (visibility_for_journal(f)) {
+		/* staged as any other from now on, and its syncs go to the file */
+		journal_retire(f, nested);
+		if (f->leased && flush_settle(f, nested) < 0)
+			attach_bypass(f, BYPASS_FORK, nested);
+		visibility_drop(f);
+		visibility_not_for_journal(f);
+		return;
+	}
+	attach_bypass(f, BYPASS_FORK, nested);
+	visibility_drop(f);
+}
+
+void watcher_after_fork(void)
+{
+	thread_one_after_fork(&watcher.thread);
+	visibility_leases = 0;
+	watcher.stop = false;
+}
+
+static void visit_give_way(struct file *f, void *ctx)
+{
+	struct file_guard g;
+
+	(void)ctx;
+	if (!atomic_load(&f->leased))
+		return;
+	g = file_lock(f);
+	if (g.nested)
+		stage_interrupt(f);
+	if (visibility_lease_is_ours(f))
+		give_way(f, g.nested);
+	file_unlock(f, g);
+}
+
+void watcher_stop(void)
+{
+	sys_sigset signals;
+
+	if (thread_one_gone(&watcher.thread))
+		return;
+	signals = sys_block_signals();
+	atomic_store(&watcher.stop, true);
+	file_for_each(visit_give_way, NULL);
+	/* it may be about to begin */
+	while (!thread_one_gone(&watcher.thread)) {
+		pid_t tid = thread_one_id(&watcher.thread);
+
+		if (tid && atomic_load(&visibility_leases) > 0)
+			file_for_each(visit_give_way, NULL);
+		else if (tid)
+			sys_raw(SYS_tgkill, sys_getpid(), tid, THREAD_SIGNAL, 0, 0, 0);
+		sys_nap(100000);
+	}
+	atomic_store(&watcher.stop, false);
+	sys_restore_signals(signals);
+}

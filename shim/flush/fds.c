@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+/* fds: see flush/fds.h. */
+#include "flush/fds.h"
+
+#include "base/internal_fd.h"
+#include "base/lease.h"
+#include "base/log.h"
+#include "base/sys.h"
+
+#include <fcntl.h>
+
+int flush_program_fd(const struct file *f)
+{
+	/* staged appends go out through a description that appends */
+	bool append = f->head && f->kind == STAGE_APPEND;
+
+	for (const struct ofd *o = f->ofds; o; o = o->next)
+		if (o->writable && ofd_fd(o) >= 0 && (!append || (o->flags & O_APPEND)))
+			return ofd_fd(o);
+	return -1;
+}
+
+void flush_close_own(struct file *f)
+{
+	internal_fd_close(file_own_fd(f));
+	file_set_own_fd(f, -1);
+}
+
+int flush_is_the_file(const struct file *f, int fd)
+{
+	struct statx st;
+	int r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st);
+
+	if (r == -EBADF)
+		return 0;
+	return r < 0 ? r : st.stx_ino == f->ino && sys_dev_of(&st) == f->dev;
+}
+
+/* By the program's descriptor, or, when this process has none, where the slot says that the file is. */
+static int open_again(const struct file *f, int program_fd, int flags)
+{
+	char path[64];
+	int fd = -EBADF;
+
+	if (program_fd >= 0) {
+		log_format(path, sizeof path, "/proc/self/fd/%d", program_fd);
+		fd = sys.openat(AT_FDCWD, path, flags, 0);
+	} else {
+		fd = sys.openat(AT_FDCWD, arena_slot_at(f->arena, (uint32_t)f->slot)->path,
+		                flags | O_NOFOLLOW | O_NONBLOCK, 0);
+	}
+	if (fd >= 0 && flush_is_the_file(f, fd) != 1) {
+		sys.close(fd);
+		fd = -ESTALE;
+	}
+	return fd < 0 ? fd : internal_fd_raise(fd);
+}
+
+/* Our own description appends or not, as what is staged needs it; nobody else has it, so it can be told to.
+ * An append is as long as it is, and O_DIRECT not for it. */
+bool flush_own_fits(struct file *f)
+{
+	struct file_local *local = file_local(f);
+	int flags = f->kind == STAGE_APPEND ? O_WRONLY | O_APPEND : local->own_flags & ~O_APPEND;
+
+	if (file_own_fd(f) < 0)
+		return false;
+	if (local->own_flags != flags) {
+		if (sys.fcntl(file_own_fd(f), F_SETFL, flags) < 0)
+			return false;
+		local->own_flags = flags;
+	}
+	return true;
+}
+
+/* A second description of the file, so that O_DIRECT and O_APPEND of the program's own one stay untouched. */
+void flush_reopen_own(struct file *f, int program_fd)
+{
+	int flags = O_WRONLY | (f->kind == STAGE_APPEND ? O_APPEND : 0);
+	int fd;
+
+	if (flush_own_fits(f))
+		return;
+	if (program_fd >= 0 && f->no_own_fd)
+		return;
+	flush_close_own(f);
+	fd = open_again(f, program_fd, flags | O_CLOEXEC);
+	if (fd < 0)
+		return;
+	file_set_own_fd(f, fd);
+	file_local(f)->own_flags = flags;
+}
+
+void flush_open_own(struct file *f, int fd)
+{
+	if (f->kind != STAGE_APPEND && file_own_fd(f) < 0)
+		flush_reopen_own(f, fd);
+}
+
+/* flush_program_fd, and the number still means this file: a program may close descriptors where nobody sees
+ * it. -EBADF: there is none; another -errno: the file system fails. */
+int flush_trusted_fd(struct file *f)
+{
+	for (;;) {
+		int fd = flush_program_fd(f);
+		int is = fd < 0 ? -EBADF : flush_is_the_file(f, fd);
+
+		if (is != 0)
+			return is < 0 ? is : fd;
+		log_info("descriptor %d does not name its file any more", fd);
+		for (struct ofd *o = f->ofds; o; o = o->next)
+			if (ofd_fd(o) == fd)
+				ofd_local(o)->refs = 0;
+	}
+}
+
+bool flush_possible(struct file *f)
+{
+	if (flush_program_fd(f) >= 0)
+		return true;
+	flush_reopen_own(f, -1);
+	/* it has another name by now, or none */
+	if (file_own_fd(f) < 0 && file_fd(f) >= 0)
+		flush_reopen_own(f, file_fd(f));
+	return file_own_fd(f) >= 0;
+}
+
+void flush_lend(struct ofd *o) { atomic_store(&o->lent, OFD_LENT); }
+
+struct ofd *flush_lend_fd(const struct file *f, int fd)
+{
+	struct ofd *o = f->ofds;
+
+	while (ofd_fd(o) != fd)
+		o = o->next;
+	flush_lend(o);
+	return o;
+}
+
+void flush_give_back(struct ofd *o, int flags)
+{
+	if (flags == o->flags)
+		atomic_store(&o->lent, OFD_OWN);
+	else
+		ofd_left(o);
+}
+
+bool flush_take_lease(const struct file *f, int fd)
+{
+	struct ofd *o;
+
+	if (!f->lease_proves || atomic_load(&f->busy))
+		return false; /* (a flusher may have lent it, and leased it) */
+	o = flush_lend_fd(f, fd);
+	if (lease_take_own(fd) == 0)
+		return true;
+	flush_give_back(o, o->flags);
+	return false;
+}
+
+void flush_give_lease(const struct file *f, int fd)
+{
+	struct ofd *o = flush_lend_fd(f, fd);
+
+	lease_drop_own(fd);
+	flush_give_back(o, o->flags);
+}
