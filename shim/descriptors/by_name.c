@@ -215,7 +215,7 @@ static void map_up_to(int fd, uint64_t end, struct fiemap *map)
 
 void by_name_extents_asked(int fd, struct fiemap *map)
 {
-	struct ofd *o = attach_config ? fdtable_get(fd) : NULL;
+	struct ofd *o = live_config ? fdtable_get(fd) : NULL;
 	uint64_t kept = o ? atomic_load(&atomic_load(&o->file)->kept_end) : 0;
 	struct statfs space;
 	struct statx st;
@@ -261,7 +261,7 @@ int by_name_change_fd(struct by_name_change *c, int fd)
 	change_begin(c);
 	r = by_name_release_fd(fd);
 	/* what the program reserves there itself is its own */
-	o = attach_config ? fdtable_get(fd) : NULL;
+	o = live_config ? fdtable_get(fd) : NULL;
 	if (r == 0 && o)
 		atomic_load(&o->file)->kept_end = 0;
 	return r;
