@@ -101,6 +101,8 @@ static const char *const reason_texts[BYPASS_COUNT] = {
 	[BYPASS_CLONE] = "the process shares memory or descriptors by a clone of its own",
 	[BYPASS_PASSED] = "its descriptor was passed to another process",
 	[BYPASS_IO_URING] = "the process has an io_uring, which reads and writes unseen",
+	[BYPASS_ENCRYPTED] = "it is encrypted, and the staging is not, or by another key",
+	[BYPASS_RIGHTS] = "recovery could not write to it by its path, or the process changes its ids",
 };
 
 const char *bypass_reason_text(enum bypass_reason reason)
