@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# make            build/libfastwrite.so and build/fastwrite
+# make            build/libfastwrite.so and build/fastwrite; make deps installs what that needs
 # make help       the other targets
 #
 # V=1             show the commands
@@ -10,6 +10,14 @@
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := all
+
+# What only compiles uses all processors.  Other goals do one thing after another, and call make for such.
+COMPILING := all build-all library command tests-build units hooks power surroundings fuzz-build check-build check-tests
+ifeq ($(filter-out $(COMPILING),$(or $(MAKECMDGOALS),all)),)
+ifeq ($(findstring jobserver,$(MAKEFLAGS) $(shell echo "$$MAKEFLAGS")),)
+MAKEFLAGS += -j$(shell nproc) --output-sync=target
+endif
+endif
 
 VERSION := 0.1.0
 
@@ -90,18 +98,20 @@ CORE := $(BUILD)/core.a
 
 # ---- build ----
 
-.PHONY: all library command tests-build units hooks power surroundings
-all: deps-build
-	$(Q)$(MAKE) --no-print-directory build-all
-
-.PHONY: build-all
+.PHONY: all build-all library command check-build
+all: build-all
 build-all: $(LIBRARY) $(COMMAND)
 library: $(LIBRARY)
 command: $(COMMAND)
 
+# Nothing is installed here: what is missing is named before the compiler misses it.
+HOST_CC = $(filter-out --sysroot=% -B% -L%,$(CC))
+check-build:
+	$(Q)CC='$(HOST_CC)' scripts/deps --check build
+
 # The flags are part of what an object depends on: another V, CC or CFLAGS rebuilds what it changes.
 FLAGS_NOW = $(CC) $(CPPFLAGS) $(C_ALL) $(LDFLAGS)
-$(BUILD)/.flags: force
+$(BUILD)/.flags: force | check-build
 	@mkdir -p $(@D)
 	@printf '%s\n' '$(subst ','\'',$(FLAGS_NOW))' | cmp -s - $@ || printf '%s\n' '$(subst ','\'',$(FLAGS_NOW))' > $@
 .PHONY: force
@@ -143,11 +153,16 @@ $(COMMAND): $(CLI_OBJ) $(CORE)
 
 # ---- tests ----
 
+.PHONY: tests-build units hooks power surroundings check-tests
 tests-build: build-all units hooks power surroundings
 units: $(UNIT_BIN)
 hooks: $(HOOK_BIN)
 power: $(POWER_BIN)
 surroundings: $(SURROUNDINGS_BIN)
+$(UNIT_BIN) $(HOOK_BIN) $(POWER_BIN): | check-tests
+
+check-tests:
+	$(Q)CC='$(HOST_CC)' scripts/deps --check build test
 
 $(BUILD)/tests/unit/%: tests/unit/%.c $(CORE) $(BUILD)/.flags
 	@mkdir -p $(@D)
@@ -320,9 +335,8 @@ C_STYLE := $(wildcard shim/*/*.[ch] tests/*/*.[ch] harness/workloads/*.[ch])
 .PHONY: lint format
 lint: deps-lint
 	$(call say,LINT,clang-format)
-	$(Q)bad=0; for f in $(C_STYLE); do \
-		.venv/bin/clang-format --dry-run -Werror $$f 2>/dev/null || { echo "$$f: not formatted" >&2; bad=1; }; \
-	done; [ $$bad -eq 0 ] || { echo 'make format puts it right' >&2; exit 1; }
+	$(Q)printf '%s\n' $(C_STYLE) | xargs -P "$$(nproc)" -n 24 .venv/bin/clang-format --dry-run -Werror || \
+		{ echo 'make format puts it right' >&2; exit 1; }
 	$(call say,LINT,cppcheck)
 	$(Q)scripts/lint-c
 	$(call say,LINT,ruff)
@@ -365,7 +379,7 @@ distclean: clean
 
 help:
 	@printf '%s\n' \
-	'make              build/libfastwrite.so and build/fastwrite (installs what the build lacks, by apt)' \
+	'make              build/libfastwrite.so and build/fastwrite, with all processors; installs nothing' \
 	'make test         unit tests, hook programs, command and laboratory tests; ends with the totals' \
 	'make test-unit    the unit tests only; with SAN=asan|tsan|ubsan under that sanitizer' \
 	'make fuzz         libFuzzer on arenas for FASTWRITE_FUZZ_SECONDS=60 in all (installs clang)' \
@@ -380,7 +394,7 @@ help:
 	'make bench-sync   of these, what a synced write costs; SQLite, and PostgreSQL if it is there' \
 	'make lint         formatting and static checks; make format repairs the formatting' \
 	'make install      into PREFIX ($(PREFIX)), below DESTDIR; make uninstall takes it away again' \
-	'make deps         installs what build, tests and laboratory need; deps-build, deps-lint likewise' \
+	'make deps         installs what build, tests and laboratory need, by apt and pip; deps-build, deps-lint likewise' \
 	'make clean        removes what was built; distclean the Python parts too' \
 	'' \
 	'V=1 shows the commands, DEBUG=1 builds build-debug/ with kill steps, SAN=asan|tsan|ubsan build-SAN/.'

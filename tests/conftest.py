@@ -38,7 +38,6 @@ LONG = (
 
 def pytest_configure(config: pytest.Config) -> None:
     """Tests must not run under the library by accident, nor with its settings, nor with signals ignored."""
-    config.addinivalue_line("markers", "alone: measures, or changes what all programs share: runs by itself")
     if hasattr(config.option, "maxschedchunk") and config.option.maxschedchunk is None:
         config.option.maxschedchunk = 1  # a worker that is free takes the next test
     default_signals()

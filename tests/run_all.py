@@ -126,25 +126,21 @@ def parse_junit(path: Path, times: Times) -> Totals:
 
 
 def run_pytest(build: Path, arguments: list[str], times: Times) -> Totals:
-    """First side by side, then one after another the tests that need the machine for themselves (marker `alone`)."""
-    totals = Totals()
     report = build / "pytest.xml"
-    for which in (["-n", str(workers()), "-m", "not alone"], ["-n", "0", "-m", "alone"]):
-        report.unlink(missing_ok=True)
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *which, *arguments],
-            cwd=ROOT,
-            env=clean_environment(
-                FASTWRITE_TEST_BUILD=str(build), FASTWRITE_TEST_BUILD_DEBUG=str(ROOT / "build-debug")
-            ),
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
-        one = parse_junit(report, times) if report.exists() else Totals()
-        if done.returncode not in (0, 5) and one.failed == 0:
-            one.fail(f"pytest ended with status {done.returncode}")
-            print(*one.wrong, sep="\n", flush=True)
-        totals.add(one)
+    report.unlink(missing_ok=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-n", str(workers()), f"--junitxml={report}", *arguments],
+        cwd=ROOT,
+        env=clean_environment(
+            FASTWRITE_TEST_BUILD=str(build), FASTWRITE_TEST_BUILD_DEBUG=str(ROOT / "build-debug")
+        ),
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    totals = parse_junit(report, times) if report.exists() else Totals()
+    if done.returncode not in (0, 5) and totals.failed == 0:
+        totals.fail(f"pytest ended with status {done.returncode}")
+        print(*totals.wrong, sep="\n", flush=True)
     return totals
 
 
