@@ -10,6 +10,8 @@
  */
 #include "hook_test.h"
 
+#include <limits.h>
+#include <linux/futex.h>
 #include <linux/openat2.h>
 #include <pthread.h>
 #include <sched.h>
@@ -694,6 +696,19 @@ static bool processes; /* two of them, instead of two threads */
 #define runs (shared->run)
 #define stamp (shared->clock)
 
+/* Between processes, and without a spin: both processors are wanted elsewhere. */
+static void set_and_wake(_Atomic int *word, int value)
+{
+	atomic_store(word, value);
+	raw_call(SYS_futex, (long)word, FUTEX_WAKE, INT_MAX, 0);
+}
+
+static void wait_while(_Atomic int *word, int value)
+{
+	while (atomic_load(word) == value)
+		raw_call(SYS_futex, (long)word, FUTEX_WAIT, value, 0);
+}
+
 static void do_step(struct world *w, const struct does *d, struct done *done)
 {
 	memset(done->text, 0, sizeof done->text);
@@ -713,8 +728,7 @@ static void do_run(struct run *r)
 static void *stopped_main(void *arg)
 {
 	atomic_store(&shared->tid, (int)raw_call(SYS_gettid, 0, 0, 0, 0));
-	while (!atomic_load(&shared->go_on))
-		raw_call(SYS_sched_yield, 0, 0, 0, 0);
+	wait_while(&shared->go_on, 0);
 	atomic_store(&shared->counts, 1);
 	do_run(arg);
 	atomic_store(&shared->counts, 2);
@@ -724,8 +738,7 @@ static void *stopped_main(void *arg)
 
 static void *other_main(void *arg)
 {
-	while (!atomic_load(&shared->other_may))
-		raw_call(SYS_sched_yield, 0, 0, 0, 0);
+	wait_while(&shared->other_may, 0);
 	do_run(arg);
 	atomic_store(&shared->other_done, 1);
 	return NULL;
@@ -751,8 +764,8 @@ static pid_t second_process(struct world *w)
 	if (pid > 0)
 		return pid;
 	for (;;) {
-		while ((command = atomic_load(&shared->command)) == 0)
-			raw_call(SYS_sched_yield, 0, 0, 0, 0);
+		wait_while(&shared->command, 0);
+		command = atomic_load(&shared->command);
 		if (command < 0)
 			_exit(0);
 		if (command > HALF) {
@@ -761,15 +774,15 @@ static pid_t second_process(struct world *w)
 			do_step(w, &runs[1].does[command - 1], &shared->done);
 			seen = -1;
 		}
-		atomic_store(&shared->command, 0);
+		set_and_wake(&shared->command, 0);
 	}
 }
 
 static void tell_second_process(int command)
 {
-	atomic_store(&shared->command, command);
-	while (command > 0 && atomic_load(&shared->command))
-		raw_call(SYS_sched_yield, 0, 0, 0, 0);
+	set_and_wake(&shared->command, command);
+	if (command > 0)
+		wait_while(&shared->command, command);
 }
 
 /* One order, on files that nobody stages: the number of steps that gave the same. */
@@ -1023,7 +1036,7 @@ static bool preempt(const char *const *args, int memory, int stop)
 	}
 	OK(ptrace(PTRACE_INTERRUPT, shared->tid, 0, 0));
 	assert_int_equal(waitpid(shared->tid, &status, __WALL), shared->tid);
-	atomic_store(&shared->go_on, 1);
+	set_and_wake(&shared->go_on, 1);
 	while (seen < stop && !over) {
 		OK(ptrace(PTRACE_SYSCALL, shared->tid, 0, 0));
 		assert_int_equal(waitpid(shared->tid, &status, __WALL), shared->tid);
@@ -1032,7 +1045,7 @@ static bool preempt(const char *const *args, int memory, int stop)
 		over = atomic_load(&shared->counts) == 2;
 		seen += atomic_load(&shared->counts) == 1 && !is_neutral(shared->tid);
 	}
-	atomic_store(&shared->other_may, 1);
+	set_and_wake(&shared->other_may, 1);
 	if (!over)
 		comes(&shared->other_done, BLOCKED_US);
 	OK(ptrace(PTRACE_DETACH, shared->tid, 0, 0));
