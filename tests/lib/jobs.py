@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs test programs side by side, counts what they report, and remembers how long each took."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lib.tap import Totals
+
+SHOWN = 12
+
+
+def workers() -> int:
+    """How many programs run at a time.  Most tests wait for a disk or a timer: more than there are processors."""
+    return int(os.environ.get("FASTWRITE_TEST_JOBS") or 2 * len(os.sched_getaffinity(0)))
+
+
+@dataclass
+class Times:
+    """Seconds by name.  FASTWRITE_TEST_TIMES: a file that gets a line for each, for .ci/run's own table."""
+
+    taken: list[tuple[float, str]] = field(default_factory=list)
+
+    def add(self, name: str, seconds: float) -> None:
+        self.taken.append((seconds, name))
+
+    def table(self) -> str:
+        slowest = sorted(self.taken, reverse=True)[:SHOWN]
+        return "\n".join(["slowest:", *(f"{seconds:8.1f} s  {name}" for seconds, name in slowest)])
+
+    def hand_on(self) -> None:
+        if path := os.environ.get("FASTWRITE_TEST_TIMES"):
+            with Path(path).open("a") as file:
+                file.writelines(f"{seconds:.1f}\t{name}\n" for seconds, name in self.taken)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a program reported; `said` is shown when something failed."""
+
+    totals: Totals
+    said: str = ""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A program, or one way to run it."""
+
+    name: str
+    run: Callable[[], Outcome]
+
+
+def run_jobs(jobs: Iterable[Job], times: Times) -> Totals:
+    """All of them, in about this order; each is shown when it ends."""
+
+    def timed(job: Job) -> tuple[Outcome, float]:
+        begun = time.monotonic()
+        outcome = job.run()
+        return outcome, time.monotonic() - begun
+
+    totals = Totals()
+    with ThreadPoolExecutor(workers()) as pool:
+        running = {pool.submit(timed, job): job for job in jobs}
+        for future in as_completed(running):
+            name = running[future].name
+            outcome, seconds = future.result()
+            times.add(name, seconds)
+            print(f"{name}: {outcome.totals.line()}, {seconds:.1f} s", flush=True)
+            if outcome.totals.failed:
+                print(*outcome.totals.wrong, outcome.said, sep="\n", flush=True)
+            totals.add(outcome.totals)
+    return totals
