@@ -188,7 +188,7 @@ class Execution:
         left_kb = max(0, self._dirty_kb() - base_kb)
         drain = self._drain(base_kb)
         extras = self._extras()
-        outcome = self._tool.parse(done.stdout, self._experiment.params)
+        outcome = self._tool.parse(done.stdout, self._experiment.params, bench.place)
         found = self._verify(outcome)
         problem = self._judge_exit(found)
         fields = {

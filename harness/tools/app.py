@@ -64,7 +64,7 @@ class AppTool(Plain):
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
         return {drive.ENVIRONMENT: json.dumps(dict(env)), "PYTHONPATH": str(ROOT)}
 
-    def parse(self, stdout: str, params: Params) -> Outcome:
+    def parse(self, stdout: str, params: Params, place: Place | None = None) -> Outcome:
         try:
             raw = json.loads(stdout)
             return Outcome(raw["count"] * int(params["bytes"]), raw["seconds"], raw["seconds"], raw)

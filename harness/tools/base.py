@@ -56,8 +56,8 @@ class Tool(Protocol):
         """Variables of the leg's command, from those that put a program under the leg's variant."""
         return env
 
-    def parse(self, stdout: str, params: Params) -> Outcome:
-        """LabError when the output is not what the tool prints."""
+    def parse(self, stdout: str, params: Params, place: Place | None = None) -> Outcome:
+        """What the timed command printed, and left below `place.control`. LabError when it is not the tool's."""
 
     def recover(self, executor: Executor, place: Place, params: Params, size: Size) -> dict | None:
         """The workload's own recovery after a kill, if it has one."""

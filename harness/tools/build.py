@@ -30,7 +30,7 @@ class BuildTool(base.Plain):
     def argv(self, place: Place, params: Params, size: Size) -> tuple[str, ...]:
         return (*_common(place, params, size), "--progress", str(place.progress))
 
-    def parse(self, stdout: str, params: Params) -> Outcome:
+    def parse(self, stdout: str, params: Params, place: Place | None = None) -> Outcome:
         return base.outcome("lab-build", stdout)
 
     def verify(

@@ -30,7 +30,7 @@ class FilesTool(base.Plain):
             "--rounds", str(params.get("rounds", 1)),
         )  # fmt: skip
 
-    def parse(self, stdout: str, params: Params) -> Outcome:
+    def parse(self, stdout: str, params: Params, place: Place | None = None) -> Outcome:
         return base.outcome("lab-files", stdout)
 
     def verify(

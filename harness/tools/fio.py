@@ -4,14 +4,19 @@
 What the files hold is described in fio_blocks.py. A read leg first lays its files out, untimed; a leg with
 `overwrite` does so with content that can be told from the new one. After a leg that wrote, its files are compared
 whole, and there must be exactly as many bytes of the new content as fio says that it wrote: fio writes every block at
-most once (its random map). In a stamped read leg fio compares every block that it reads, and ends with an error at
+most once (its random map). A write leg ends with a sync of its files, inside fio's own time (end_fsync; `end_sync =
+false` leaves it out, as the articles do): both sides of a ratio then end with their bytes on the disk. fio's log of its
+bandwidth says when the last write had returned, so that the figure without the sync is known, too.
+
+In a stamped read leg fio compares every block that it reads, and ends with an error at
 the first that is not as it was laid out; it reads every block at most once, too.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from harness.core.executor import Command, Executor
 from harness.core.model import LabError, Leg, Outcome, Verification
@@ -19,16 +24,19 @@ from harness.tools import fio_blocks
 from harness.tools.base import Params, Place, Size, Tool
 
 NAME = "data-fio"
+LOG, LOG_STEP_MS = "fio-log", 10
 READS = ("read", "randread")
 PERCENTILES = {"50": "p50", "95": "p95", "99": "p99", "99.9": "p999", "99.99": "p9999"}
 
 
 class FioTool(Tool):
     """Params: rw (read, write, randread, randwrite), bs, iodepth, ioengine, direct, fallocate; stamped (contents with
-    offsets); overwrite (write into files that are there).
+    offsets); overwrite (write into files that are there); end_sync (default true: write legs end with a sync).
     Sizes: jobs, mib_per_job or total_mib (shared evenly by the jobs), runtime_ms (at most so long)."""
 
-    PARAMS = frozenset({"rw", "bs", "iodepth", "ioengine", "direct", "fallocate", "stamped", "overwrite"})
+    PARAMS = frozenset(
+        {"rw", "bs", "iodepth", "ioengine", "direct", "fallocate", "stamped", "overwrite", "end_sync"}
+    )
     SIZES = frozenset({"jobs", "mib_per_job", "total_mib", "runtime_ms"})
 
     def leg_size(self, size: Size, leg: Leg) -> Size:
@@ -50,9 +58,14 @@ class FioTool(Tool):
             raise LabError(f"fio could not lay out its files: {done.stderr.strip()[:300]}")
 
     def argv(self, place: Place, params: Params, size: Size) -> tuple[str, ...]:
-        return _local(place, timed_options(params, size))
+        options = timed_options(params, size)
+        if synced(params):
+            for log in _logs(place):
+                log.unlink()
+            options += (f"--write_bw_log={place.control / LOG}", f"--log_avg_msec={LOG_STEP_MS}")
+        return _local(place, options)
 
-    def parse(self, stdout: str, params: Params) -> Outcome:
+    def parse(self, stdout: str, params: Params, place: Place | None = None) -> Outcome:
         raw = printed(stdout)
         try:
             if raw["jobs"][0]["error"]:
@@ -60,7 +73,7 @@ class FioTool(Tool):
             kept = {"fio": raw["fio version"], **figures(raw["jobs"][0], params)}
         except (KeyError, IndexError) as error:
             raise LabError(f"fio printed no result: {stdout[:200]!r}") from error
-        return outcome(kept)
+        return outcome(kept, written_ms(_logs(place)) if place and synced(params) else None)
 
     def recover(self, executor: Executor, place: Place, params: Params, size: Size) -> dict | None:
         return None
@@ -107,6 +120,21 @@ def reads(params: Params) -> bool:
     return params["rw"] in READS
 
 
+def synced(params: Params) -> bool:
+    """Has the timed job the sync of its files in its time?"""
+    return not reads(params) and bool(params.get("end_sync", True))
+
+
+def _logs(place: Place) -> list[Path]:
+    return sorted(place.control.glob(f"{LOG}_bw*.log"))
+
+
+def written_ms(logs: Sequence[Path]) -> int | None:
+    """When the last job had written its last block, from the jobs' bandwidth logs; None when there are none."""
+    lines = [text.splitlines()[-1] for log in logs if (text := log.read_text().strip())]
+    return max((int(line.split(",")[0]) for line in lines), default=None)
+
+
 def printed(stdout: str) -> dict:
     """The JSON in what fio printed, which may have other lines before it. LabError when there is none."""
     try:
@@ -121,8 +149,9 @@ def timed_options(params: Params, size: Size, limited: bool = True) -> tuple[str
         *_options(params, size),
         *((f"--runtime={size['runtime_ms']}ms",) if limited else ()),
         *_content(params, fio_blocks.NEW),
+        *(("--end_fsync=1",) if synced(params) else ()),
         "--lat_percentiles=1",
-        "--clat_percentiles=0",
+        "--clat_percentiles=1",
         f"--percentile_list={':'.join(PERCENTILES)}",
     )
 
@@ -187,16 +216,19 @@ def _comparing(pattern: str) -> tuple[str, ...]:
     )
 
 
-def outcome(kept: Mapping) -> Outcome:
-    seconds = kept["runtime_ms"] / 1000
-    return Outcome(kept["io_bytes"], seconds, seconds, kept)
+def outcome(kept: Mapping, written: int | None = None) -> Outcome:
+    """kept: what figures() made; written: milliseconds until the last write, where the final sync came behind it."""
+    whole = kept["runtime_ms"]
+    written = min(written or whole, whole)
+    own = {"iops_without_sync": kept["iops"] * whole / written} if written else {}
+    return Outcome(kept["io_bytes"], written / 1000, whole / 1000, {**kept, **own})
 
 
 def figures(job: Mapping, params: Params) -> dict:
-    """What a sample keeps of a job. Latency in microseconds, submission included, over all of its processes."""
+    """What a sample keeps of a job. Latency in microseconds over all of its processes: lat_ with the submission,
+    clat_ from the submission's end to the completion, which is what fio prints first."""
     side = job["read" if reads(params) else "write"]
-    latency, jobs = side["lat_ns"], int(job["job options"].get("numjobs", 1))
-    found = {float(k): v for k, v in latency.get("percentile", {}).items()}
+    jobs = int(job["job options"].get("numjobs", 1))
     return {
         "direction": "read" if reads(params) else "write",
         "io_bytes": side["io_bytes"],
@@ -205,8 +237,16 @@ def figures(job: Mapping, params: Params) -> dict:
         "jobs": jobs,
         "iodepth": int(params["iodepth"]),
         "outstanding": jobs * int(params["iodepth"]),
-        "lat_mean_us": latency["mean"] / 1000,
-        **{f"lat_{name}_us": found[float(p)] / 1000 for p, name in PERCENTILES.items() if float(p) in found},
+        **_latencies("lat", side["lat_ns"]),
+        **_latencies("clat", side["clat_ns"]),
         "user_percent": job["usr_cpu"],
         "system_percent": job["sys_cpu"],
     }
+
+
+def _latencies(kind: str, told: Mapping) -> dict[str, float]:
+    found = {float(k): v for k, v in told.get("percentile", {}).items()}
+    shares = {
+        f"{kind}_{name}_us": found[float(p)] / 1000 for p, name in PERCENTILES.items() if float(p) in found
+    }
+    return {f"{kind}_mean_us": told["mean"] / 1000, **shares}

@@ -40,7 +40,7 @@ class PassesTool(base.Plain):
     def argv(self, place: Place, params: Params, size: Size) -> tuple[str, ...]:
         return (*_common(place, params, size), "--progress", str(place.progress))
 
-    def parse(self, stdout: str, params: Params) -> Outcome:
+    def parse(self, stdout: str, params: Params, place: Place | None = None) -> Outcome:
         return base.outcome("lab-passes", stdout)
 
     def verify(

@@ -33,7 +33,7 @@ class ReadTool(base.Plain):
             *(word for name in sorted(params) for word in (f"--{name}", str(params[name]))),
         )  # fmt: skip
 
-    def parse(self, stdout: str, params: Params) -> Outcome:
+    def parse(self, stdout: str, params: Params, place: Place | None = None) -> Outcome:
         return base.outcome("lab-read", stdout)
 
     def verify(

@@ -59,7 +59,7 @@ class WriterTool(Tool):
             *(("--pause-us", str(size["pause_us"])) if "pause_us" in size else ()),
         )  # fmt: skip
 
-    def parse(self, stdout: str, params: Params) -> Outcome:
+    def parse(self, stdout: str, params: Params, place: Place | None = None) -> Outcome:
         return base.outcome("lab-writer", stdout)
 
     def recover(self, executor: Executor, place: Place, params: Params, size: Size) -> dict | None:

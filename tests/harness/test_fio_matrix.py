@@ -26,7 +26,7 @@ from harness.report import charts, judge, summary
 from harness.report import page as report
 from harness.run import catalog, live, plan
 from harness.run.runner import Runner
-from harness.tools import TOOLS, Place, fio_blocks
+from harness.tools import TOOLS, Place, fio, fio_blocks
 
 FIO = TOOLS["fio"]
 BLOCK = 4096
@@ -85,8 +85,37 @@ def ran(tmp_path, params, size=SIZE):
     FIO.prepare(executor, place, params, size)
     done = executor.run(Command(FIO.argv(place, params, size)))
     assert done.returncode == 0, done.stderr
-    outcome = FIO.parse(done.stdout, params)
+    outcome = FIO.parse(done.stdout, params, place)
     return outcome, FIO.verify(executor, place, params, size, outcome)
+
+
+@needs_fio
+def test_the_final_sync_is_inside_the_time(tmp_path):
+    size = {"jobs": 2, "total_mib": 64, "runtime_ms": 20000}
+    outcome, found = ran(tmp_path, PARAMS, size)
+    assert found.ok and 0 < outcome.seconds < outcome.seconds_with_sync
+    raw = outcome.raw
+    assert raw["iops_without_sync"] * outcome.seconds == pytest.approx(
+        raw["iops"] * outcome.seconds_with_sync
+    )
+    place = Place(tmp_path, tmp_path, tmp_path)
+    published = {**PARAMS, "end_sync": False}
+    assert "--end_fsync=1" in FIO.argv(place, PARAMS, size)
+    assert "--end_fsync=1" not in FIO.argv(place, published, size)
+    reads = {**PARAMS, "rw": "randread"}
+    assert not any("log" in option or "fsync" in option for option in FIO.argv(place, reads, size))
+
+
+def test_the_last_write_of_all_jobs_ends_the_writing(tmp_path):
+    (tmp_path / "fio-log_bw.1.log").write_text("10, 5, 1, 0, 0\n967, 5, 1, 0, 0\n")
+    (tmp_path / "fio-log_bw.2.log").write_text("10, 5, 1, 0, 0\n1024, 5, 1, 0, 0\n")
+    (tmp_path / "fio-log_bw.3.log").write_text("")
+    assert fio.written_ms(sorted(tmp_path.glob("*.log"))) == 1024 and fio.written_ms([]) is None
+    kept = {"runtime_ms": 2048, "io_bytes": 4096, "iops": 100.0}
+    found = fio.outcome(kept, 1024)
+    assert (found.seconds, found.seconds_with_sync) == (1.024, 2.048) and found.raw[
+        "iops_without_sync"
+    ] == 200
 
 
 @needs_fio
