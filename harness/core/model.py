@@ -56,11 +56,13 @@ class MountSpec:
 
 @dataclass(frozen=True)
 class Published:
-    """A figure as the source gives it. `value` is None where the source has only words or a chart."""
+    """A figure as the source gives it. `value` is None where the source has only words or a chart. source: whose
+    figure it is when it is not the article's."""
 
     value: float | None
     unit: str
     text: str
+    source: str = ""
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,15 @@ size       Where does it lie, seen from the band? same: inside; larger, smaller:
            it; other: outside of a band that has no direction; else open.
 
   direction        size       verdict
-  opposite, none   any        contradicts ("no longer so" where `today` names what has changed since)
+  opposite, none   any        contradicts
   same             same       reproduces
   same             larger     stronger
   same or open     smaller    weaker
   –                same       reproduces
-  –                other      contradicts ("no longer so" likewise)
+  –                other      contradicts
   all else                    not decided
+
+Instead of "contradicts" and "weaker" it is "no longer so" where `today` names what has changed since.
 
 A claim about a device's absolute speed is not comparable. A share below its band is not held against the article
 when the program had used up the processors here: then the disk was not what was measured, and the reason says so.
@@ -27,7 +29,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from harness.core import statistics
-from harness.core.model import KILL, MEASURE, RATE, Claim, Experiment
+from harness.core.model import KILL, MEASURE, MEMORY, RATE, Claim, Experiment
 from harness.core.samples import Samples, app_series, cpu_share, device_series, figure_of, pair_of
 
 REPRODUCES, WEAKER, STRONGER = "reproduces", "weaker", "stronger"
@@ -43,7 +45,7 @@ NO_EFFECT_SHARE = 0.05
 
 NO_CLAIM = "–"
 CPU_BOUND_SHARE = 0.80
-RATIOS = ("ratio", "cv_over")
+RATIOS = ("ratio", "cv_over", "limited")
 """Measures whose neutral figure is 1."""
 WORST_CASES = ("lost_kill", "lost_exit", "hwm_kb")
 """Measures of which one sample can decide: what a method loses or holds, not how fast it is."""
@@ -113,7 +115,9 @@ def _judge(experiment: Experiment, claim: Claim, samples: Samples, scale: str, c
 
 
 def overall(results: list[ClaimResult]) -> tuple[str, str]:
-    """One verdict for a row: that of its claim that most needs a look, with the claim that decided it."""
+    """One verdict for a row: that of its claim that most needs a look, with the claim that decided it. Claims that
+    are not the article's have no say."""
+    results = [r for r in results if not r.claim.own]
     for verdict in (CONTRADICTS, NO_LONGER, WEAKER, UNDECIDED, STRONGER, REPRODUCES):
         for result in results:
             if result.verdict == verdict:
@@ -166,7 +170,7 @@ def size_of(claim: Claim, ours: statistics.Interval) -> str:
 def _verdict(claim: Claim, direction: str, size: str) -> tuple[str, str]:
     """The table at the head of this file; with a reason where the two answers need one."""
     denied = direction in (OPPOSITE, NO_EFFECT) or size == OTHER
-    if denied and claim.today:
+    if (denied or size == SMALLER) and claim.today:
         return NO_LONGER, claim.today
     if denied:
         return CONTRADICTS, claim.reason
@@ -286,6 +290,15 @@ def _stall(context: _Context) -> _Found:
     return [j.stall_seconds for _, j in found], _legs([s for s, _ in found])
 
 
+def _limited(context: _Context) -> _Found:
+    """Rate inside the memory limit over the rate without it in the same round."""
+    samples, claim, own = context.samples, context.claim, context.experiment.id
+    inside, outside = (samples.of(own, kind, claim.variant) for kind in (MEMORY, MEASURE))
+    rates = {pair_of(s): s[RATE] for s in outside}
+    found = [(s, rates[pair_of(s)]) for s in inside if rates.get(pair_of(s))]
+    return [s[RATE] / rate for s, rate in found], _legs([s for s, _ in found] + outside)
+
+
 def _hwm_kb(context: _Context) -> _Found:
     """The worst of all legs."""
     found = [
@@ -320,6 +333,7 @@ MEASURES: dict[str, Callable[[_Context], _Found]] = {
     "cv": _cv,
     "cv_over": _cv_over,
     "stall": _stall,
+    "limited": _limited,
     "hwm_kb": _hwm_kb,
     "lost_kill": _lost_kill,
     "lost_exit": _lost_exit,

@@ -15,6 +15,7 @@ HEADERS = (
     "id",
     "what",
     "published",
+    "whose figure",
     "unit",
     "native",
     "shim",
@@ -99,6 +100,14 @@ def published(row: Row) -> str:
     return row.experiment.published.text or NONE
 
 
+def whose(row: Row) -> str:
+    """Who has published the figure: the row's article, where nobody else is named."""
+    found = row.experiment.published
+    if found.value is None:
+        return NONE
+    return found.source or row.experiment.source.partition(",")[0] or NONE
+
+
 def cells(row: Row) -> tuple[str, ...]:
     """One row of HEADERS. A row that failed shows no figures beside the word."""
     verdict = row.verdict if row.status != FAILED else "FAILED"
@@ -106,6 +115,7 @@ def cells(row: Row) -> tuple[str, ...]:
         row.experiment.id,
         row.experiment.title,
         published(row),
+        whose(row),
         row.experiment.figure_unit,
         figure(row.figures.get(NATIVE)),
         figure(row.figures.get(row.compared)),

@@ -66,7 +66,7 @@ class Kills:
 
 @dataclass(frozen=True)
 class Limited:
-    """The memory-limited leg of one variant."""
+    """The memory-limited legs of one variant."""
 
     status: str
     reason: str
@@ -230,16 +230,18 @@ def _kills(found: list[dict]) -> Kills | None:
 
 
 def _limited(found: list[dict]) -> Limited | None:
+    """All of the memory-limited legs: the median rate, the highest peak; failed when one is."""
     if not found:
         return None
-    last = found[-1]
-    memory = last.get("memory") or {}
+    worst = next((s for s in found if s["status"] == FAILED), found[-1])
+    memories = [s.get("memory") or {} for s in found]
+    rates = [s["rate_mb_s"] for s in found if "rate_mb_s" in s]
     return Limited(
-        last["status"],
-        last.get("reason", ""),
-        last.get("rate_mb_s"),
-        memory.get("cgroup_peak_bytes"),
-        memory.get("limit_bytes"),
+        worst["status"],
+        worst.get("reason", ""),
+        statistics.median(rates) if rates else None,
+        _largest(memories, "cgroup_peak_bytes"),
+        memories[-1].get("limit_bytes"),
         tuple(s["leg"] for s in found),
     )
 

@@ -124,7 +124,7 @@ def _experiment(where: str, suite: str, source: str, table: Mapping) -> Experime
     for scale, size in sizes.items():
         _check_keys(f"{where}: size.{scale}", size, tool.SIZES)
     published = _need(where, table, "published", dict)
-    _check_keys(f"{where}: published", published, {"value", "unit", "text"})
+    _check_keys(f"{where}: published", published, {"value", "unit", "text", "source"})
     role = table.get("shim_role", "gain")
     if role not in _ROLES:
         raise LabError(f"{where}: shim_role '{role}' is none of {', '.join(_ROLES)}")
@@ -146,7 +146,7 @@ def _experiment(where: str, suite: str, source: str, table: Mapping) -> Experime
         kinds=_subset(where, "kinds", table.get("kinds", ["measure"]), KINDS),
         params=dict(table.get("params", {})),
         sizes={scale: dict(size) for scale, size in sizes.items()},
-        published=Published(published.get("value"), published.get("unit", ""), published.get("text", "")),
+        published=Published(**{"value": None, "unit": "", "text": "", **published}),
         claims=tuple(_claim(where, c) for c in table.get("claim", [])),
         note=table.get("note", ""),
         shim_role=role,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -203,7 +203,7 @@ class Execution:
             **extras,
         }
         if not problem:
-            fields |= times(outcome)
+            fields |= times(outcome) | amplification(collect.series["written_sectors"], outcome.bytes)
         if done.stderr.strip():
             fields["stderr"] = done.stderr.strip()[-2000:]
         return fields
@@ -368,6 +368,14 @@ def times(outcome: Outcome) -> dict:
         "write_rate_mb_s": round(rate_mb_s(outcome.bytes, outcome.seconds), 3),
         "outcome": dict(outcome.raw),
     }
+
+
+def amplification(sectors: Sequence[int | None], byte_count: int) -> dict:
+    """What the device wrote until the program had ended, over what the program wrote; {} when nobody counted."""
+    known = [n for n in sectors if n is not None]
+    if len(known) < 2 or not byte_count:
+        return {}
+    return {"amplification": round((known[-1] - known[0]) * sampler.SECTOR_BYTES / byte_count, 4)}
 
 
 def _trim(series: dict[str, list], found: Progress | None) -> dict:

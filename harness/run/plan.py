@@ -21,6 +21,8 @@ VERIFY_MB_S = 850.0
 """Verifying what was written, and removing it."""
 OVERHEAD_SECONDS = 0.15
 DEFAULT_MB_S = 600.0
+MEMORY_LEGS_MAX = 3
+"""As many as a verdict needs."""
 KILL_SHARE = 0.5
 """A kill comes at a uniformly random point of the run: on average half of the bytes are written."""
 
@@ -54,7 +56,7 @@ def make(
             raise LabError(
                 f"{experiment.id}: no size for scale '{scale}'; it has: {', '.join(experiment.sizes)}"
             )
-    repeats = {MEASURE: pairs, MEMORY: 1, KILL: kills}
+    repeats = {MEASURE: pairs, MEMORY: min(pairs, MEMORY_LEGS_MAX), KILL: kills}
     legs: list[Leg] = []
     for kind in (MEASURE, MEMORY, KILL):
         if kind in kinds:

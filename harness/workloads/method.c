@@ -66,6 +66,26 @@ static void write_put(struct job *job)
 	job->base += bytes;
 }
 
+static void fwrite_open(struct job *job)
+{
+	job->fd = open_data(job, 0);
+	job->stream = fdopen(job->fd, "w");
+	if (!job->stream)
+		lab_die("fdopen");
+}
+
+static void fwrite_put(struct job *job)
+{
+	if (fwrite(job->record, job->options->record_bytes, 1, job->stream) != 1)
+		lab_die("fwrite of %llu bytes", (unsigned long long)job->options->record_bytes);
+}
+
+static void fwrite_finish(struct job *job)
+{
+	if (fflush(job->stream))
+		lab_die("fflush");
+}
+
 static char *map_window(int fd, uint64_t bytes, uint64_t offset)
 {
 	void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)offset);
@@ -176,6 +196,7 @@ const struct method *method_find(const char *name)
 {
 	static const struct method methods[] = {
 		{"write", write_open, write_put, finish_nothing},
+		{"fwrite", fwrite_open, fwrite_put, fwrite_finish},
 		{"mmap", mmap_open, mmap_put, mmap_finish},
 		{"batch", batch_open, batch_put, window_finish},
 		{"anon", anon_open, window_put, window_finish},

@@ -5,6 +5,7 @@
  * finish (bring what is still staged by the method itself into the file; not the sync).
  *
  *   write  E1, E2 and controls: one write(2) per record, or pwrite when the file is preallocated
+ *   fwrite the same through the buffer of the C library
  *   mmap   E3: memcpy into a MAP_SHARED window of the file, munmap and mmap per window
  *   batch  E4: memcpy into one reused MAP_SHARED window of a second file, O_DIRECT pwrite when it is full
  *   anon   control: the same from anonymous memory
@@ -13,6 +14,8 @@
 #define METHOD_H
 
 #include "lab.h"
+
+#include <stdio.h>
 
 struct options {
 	const char *dir;
@@ -40,6 +43,7 @@ struct job {
 	char *window;  /* mmap: window of the file; batch: of batchN; anon: memory */
 	uint64_t fill; /* bytes in the window */
 	uint64_t base; /* file offset of the window (mmap), next file offset (batch, anon, write) */
+	FILE *stream;  /* fwrite */
 	struct batch_header *header; /* batch, fixed form only */
 };
 

@@ -369,6 +369,16 @@ static void write_records(struct state *s, uint64_t pass, struct buffers *buffer
 	free(buffer);
 }
 
+/* What the file system has assigned to a file. */
+static uint64_t assigned_bytes(int fd)
+{
+	struct stat st;
+
+	if (fstat(fd, &st))
+		lab_die("fstat");
+	return (uint64_t)st.st_blocks * 512;
+}
+
 static double seconds(uint64_t from_ns, uint64_t to_ns) { return (double)(to_ns - from_ns) / 1e9; }
 
 static void run(const struct options *options)
@@ -396,6 +406,7 @@ static void run(const struct options *options)
 		allocate(s.fd, options, path);
 	}
 	uint64_t allocated_ns = lab_now_ns();
+	uint64_t allocated = pooled ? 0 : assigned_bytes(s.fd);
 
 	if (s.progress) {
 		atomic_store(&s.progress->header.start_ns, allocated_ns);
@@ -437,9 +448,10 @@ static void run(const struct options *options)
 		synced += seconds(begin_ns[pass], end_ns[pass]);
 	}
 	getrusage(RUSAGE_SELF, &usage);
-	printf("{\"bytes\": %llu, \"seconds_allocate\": %.6f, \"seconds_first\": %.6f, ",
+	printf("{\"bytes\": %llu, \"seconds_allocate\": %.6f, \"allocated_bytes\": %llu, "
+	       "\"seconds_first\": %.6f, ",
 	       (unsigned long long)(total_bytes(options) * options->passes), seconds(start_ns, allocated_ns),
-	       seconds(begin_ns[0], end_ns[0]));
+	       (unsigned long long)allocated, seconds(begin_ns[0], end_ns[0]));
 	if (last)
 		printf("\"seconds_second\": %.6f, ", seconds(begin_ns[last], end_ns[last]));
 	printf("\"seconds\": %.6f, \"seconds_with_sync\": %.6f, \"writes\": %llu, \"syncs\": %llu, "

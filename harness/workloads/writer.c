@@ -38,7 +38,7 @@ struct worker {
 
 static void usage(FILE *to)
 {
-	fputs("usage: lab-writer --dir DIR [--method write|mmap|batch|anon] [--threads N] [--records N]\n"
+	fputs("usage: lab-writer --dir DIR [--method write|fwrite|mmap|batch|anon] [--threads N] [--records N]\n"
 	      "                  [--record-bytes N] [--window BYTES] [--append] [--direct] [--prealloc]\n"
 	      "                  [--verbatim] [--sync] [--pause-us N] [--progress FILE]\n"
 	      "                  [--recover]\n",
@@ -149,10 +149,11 @@ static void report(const struct options *options, const uint64_t at[5], struct m
 	       (unsigned long long)peak.file);
 	printf("\"rss_shmem_base_kb\": %llu, \"rss_shmem_peak_kb\": %llu, ", (unsigned long long)base.shmem,
 	       (unsigned long long)peak.shmem);
-	printf("\"user_seconds\": %.6f, \"system_seconds\": %.6f, \"switches\": %ld}\n",
+	printf("\"user_seconds\": %.6f, \"system_seconds\": %.6f, \"switches\": %ld, "
+	       "\"minor_faults\": %ld}\n",
 	       (double)usage.ru_utime.tv_sec + (double)usage.ru_utime.tv_usec / 1e6,
 	       (double)usage.ru_stime.tv_sec + (double)usage.ru_stime.tv_usec / 1e6,
-	       usage.ru_nvcsw + usage.ru_nivcsw);
+	       usage.ru_nvcsw + usage.ru_nivcsw, usage.ru_minflt);
 }
 
 static void run(const struct options *options, const struct method *method)
@@ -213,7 +214,7 @@ static void run(const struct options *options, const struct method *method)
 
 static void check(const struct options *options, const struct method *method)
 {
-	bool windowed = strcmp(method->name, "write") != 0;
+	bool windowed = strcmp(method->name, "write") && strcmp(method->name, "fwrite");
 
 	if (!options->dir)
 		lab_usage("--dir is missing");
@@ -301,7 +302,7 @@ int main(int argc, char **argv)
 	const struct method *method = method_find(name);
 
 	if (!method)
-		lab_usage("--method: '%s' is none of write, mmap, batch, anon", name);
+		lab_usage("--method: '%s' is none of write, fwrite, mmap, batch, anon", name);
 	if (optind != argc)
 		lab_usage("unexpected argument '%s'", argv[optind]);
 	check(&options, method);

@@ -53,6 +53,10 @@ def test_shares_name_rows_that_exist(experiments):
     for experiment in experiments.values():
         for claim in experiment.claims:
             assert not claim.of or claim.of in experiments
+            # a reader can look it up, or is told that it is not the article's
+            assert bool(claim.place) != bool(claim.own), f"{experiment.id}: {claim.text}"
+            if claim.neutral is not None and claim.published is not None:
+                assert (claim.low or 0) < (claim.high or float("inf"))
 
 
 @pytest.mark.parametrize(
