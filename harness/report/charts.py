@@ -50,6 +50,8 @@ ROWS_PER_CHART_MAX = 30
 SINGLE_CHARTS_MAX = 24
 """Charts of single rows per suite; rows beyond are in the tables and the data."""
 SERIES_POINTS_MIN = 5
+RATIO_DRAWN_MIN = 0.02
+LOG_TICKS_MIN, LOG_TICKS_MAX = 3, 9
 
 _STYLE = {
     "svg.fonttype": "none",
@@ -69,8 +71,8 @@ _STYLE = {
     "grid.linewidth": 0.6,
     "xtick.color": ROLES["muted"],
     "ytick.color": ROLES["muted"],
-    "xtick.major.size": 0,
-    "ytick.major.size": 0,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
     "xtick.minor.size": 0,
     "ytick.minor.size": 0,
     "legend.frameon": False,
@@ -158,7 +160,7 @@ def gains(rows: Sequence[Row], samples: Samples) -> list[Drawing]:
             drawn = svg(figure, f"gains-{_suite(rows)}-{number}", "Ratios to native with intervals")
             drawings.append(
                 Drawing(
-                    "What the shim changes", drawn, "Hollow: ratio 1 expected. Right of the line is better."
+                    "What the shim changes", drawn, "Hollow: no gain expected. Right of the line is better."
                 )
             )
     return drawings
@@ -169,21 +171,24 @@ def _verdict_colour(found: statistics.Comparison) -> str:
 
 
 def _logarithmic(axes, values: Sequence[float]) -> None:
-    """Ticks that people read: 0.5, 1, 2, 5, 10 ... around what is drawn."""
-    low, high = min(*values, 0.8), max(*values, 1.25)
+    """Ratios around 1. Intervals of too few pairs run out of the drawing."""
+    low, high = max(min(*values, 0.8), RATIO_DRAWN_MIN), min(max(*values, 1.25), 1 / RATIO_DRAWN_MIN)
     axes.set_xscale("log")
     axes.set_xlim(low / 1.08, high * 1.08)
-    wide = high / low > 60
-    steps = (1,) if wide else (1, 2, 5)
-    ticks = [
-        m * 10.0**e
-        for e in range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
-        for m in steps
-    ]
-    ticks = [t for t in ticks if low / 1.08 <= t <= high * 1.08]
-    axes.xaxis.set_major_locator(FixedLocator(ticks))
-    axes.xaxis.set_minor_locator(NullLocator())
+    _log_ticks(axes.xaxis, low / 1.08, high * 1.08)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}×"))
+
+
+def _log_ticks(axis, low: float, high: float) -> None:
+    """Ticks that people read: 0.5, 1, 2, 5, 10 ...; at least two of them."""
+    for steps in ((1,), (1, 2, 5), range(1, 10), [n / 5 for n in range(5, 50)]):
+        powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        ticks = [m * 10.0**e for e in powers for m in steps]
+        ticks = [t for t in ticks if low <= t <= high]
+        if len(ticks) >= LOG_TICKS_MIN:
+            break
+    axis.set_major_locator(FixedLocator(ticks if len(ticks) < LOG_TICKS_MAX else ticks[:: len(ticks) // 4]))
+    axis.set_minor_locator(NullLocator())
 
 
 # figures
@@ -339,10 +344,10 @@ def _latency(experiment: Experiment, curves: dict[str, _Curve]) -> str:
             axes.errorbar(x, y, yerr=error, color=colour(variant), linewidth=1.6, marker="o", markersize=3.5,
                           elinewidth=0.9, capsize=2, label=variant)  # fmt: skip
         axes.set_yscale("log")
+        _log_ticks(axes.yaxis, *axes.get_ylim())
         axes.set_xticks(range(len(percentiles)), [f"p{p:g}" for p in percentiles])
         axes.set_ylabel("µs")
         axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.0f}" if v >= 1 else f"{v:g}"))
-        axes.yaxis.set_minor_locator(NullLocator())
         figure.legend(loc="outside upper center", ncols=3, fontsize=8)
         return svg(figure, f"latency-{experiment.id}", f"Latency by percentile, {experiment.id}")
 

@@ -29,7 +29,8 @@ class Card:
 
 @dataclass(frozen=True)
 class SuiteLine:
-    """Counts of a suite's rows; gain: median of the ratios of rows in which a gain is expected."""
+    """Counts of a suite's rows; gain: median of the ratios of rows in which a gain is expected; reproduced,
+    contradicted: claims that came out as the article says (or stronger), and otherwise (weaker, no longer so)."""
 
     suite: str
     rows: int
@@ -60,7 +61,7 @@ def _line(suite: str, rows: Sequence[Row]) -> SuiteLine:
     found = compared(rows)
     verdicts = [r.comparison.verdict for r in found]
     gains = [r for r in found if r.experiment.shim_role == "gain"]
-    claims = [c.verdict for r in rows for c in r.claims]
+    claims = [c.verdict for r in rows for c in r.claims if not c.claim.own]
     return SuiteLine(
         suite=suite,
         rows=len(rows),
@@ -71,8 +72,8 @@ def _line(suite: str, rows: Sequence[Row]) -> SuiteLine:
         best=_best(gains),
         failed=sum(r.status == FAILED for r in rows),
         skipped=sum(r.status == SKIPPED for r in rows),
-        reproduced=claims.count(judge.REPRODUCES),
-        contradicted=claims.count(judge.CONTRADICTS),
+        reproduced=sum(c in (judge.REPRODUCES, judge.STRONGER) for c in claims),
+        contradicted=sum(c in (judge.CONTRADICTS, judge.NO_LONGER, judge.WEAKER) for c in claims),
     )
 
 
@@ -99,16 +100,25 @@ def _helps(rows: Sequence[Row]) -> Card:
         if max(r.comparison.n for r in gains) < statistics.PAIRS_MIN:
             words += f" Fewer than {statistics.PAIRS_MIN} pairs decide nothing."
         return Card("What helps?", "0 faster", words, tuple(r.experiment.id for r in gains))
-    middle = statistics.median([r.comparison.ratio for r in faster])
-    c = best.comparison
-    return Card(
-        "What helps?",
-        f"{middle:.1f}×",
-        f"is the median gain of the {len(faster)} of {present.plural(len(gains), 'row')} that are certainly "
-        f"faster under the shim; most: {best.experiment.id}, {c.ratio:.1f}× [{c.low:.1f}, {c.high:.1f}].",
-        tuple(r.experiment.id for r in sorted(faster, key=lambda r: -r.comparison.ratio)),
-        GOOD,
+    verdicts = [r.comparison.verdict for r in gains]
+    least = min(gains, key=lambda r: r.comparison.ratio)
+    words = (
+        f"is what the median of the {present.plural(len(gains), 'row')} gains in which a gain is expected: "
+        f"{len(faster)} certainly faster, {verdicts.count(statistics.SLOWER)} slower, "
+        f"{verdicts.count(statistics.INCONCLUSIVE)} open; most: {_named(best)}; least: {_named(least)}."
     )
+    middle = statistics.median([r.comparison.ratio for r in gains])
+    ids = tuple(r.experiment.id for r in sorted(faster, key=lambda r: -r.comparison.ratio))
+    return Card("What helps?", _times(middle), words, ids, GOOD if middle > 1 else PLAIN)
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.1f}×" if ratio >= 2 else f"{ratio:.2f}×"
+
+
+def _named(row: Row) -> str:
+    c = row.comparison
+    return f"{row.experiment.id}, {_times(c.ratio)} [{c.low:.2f}, {c.high:.2f}]"
 
 
 def _does_not(rows: Sequence[Row]) -> Card:
@@ -119,28 +129,41 @@ def _does_not(rows: Sequence[Row]) -> Card:
     same = [r for r in found if r.comparison.verdict == statistics.INCONCLUSIVE]
     if not found:
         return Card("What does not?", present.NONE, "Nothing was compared.")
-    words = f"In {present.plural(len(same), 'row')} no difference is certain."
+    words = f"In {present.plural(len(same), 'row')} no difference is certain"
+    known = [r.comparison.detectable for r in same if r.comparison.detectable]
+    words += f"; the median of them could have found {statistics.median(known):.2f}×." if known else "."
     if not slower:
         return Card("What does not?", "0 slower", words, tuple(r.experiment.id for r in same))
-    c = slower[0].comparison
-    words = (
-        f"Certainly slower under the shim; worst: {slower[0].experiment.id}, {c.ratio:.2f}× "
-        f"[{c.low:.2f}, {c.high:.2f}]. {words}"
-    )
+    words = f"Certainly slower under the shim; worst: {_named(slower[0])}. {words}"
     return Card("What does not?", f"{len(slower)} slower", words, tuple(r.experiment.id for r in slower), BAD)
 
 
 def _lost(rows: Sequence[Row]) -> Card:
-    """Acknowledged bytes after kill -9, apart from what a program keeps in a batch of its own."""
+    """Acknowledged bytes after kill -9. What a program keeps in a buffer of its own is named apart: it is lost with
+    the program, natively as well."""
     count, lost, ids = _kills(rows, SHIM)
-    native_count, native_lost, _ = _kills(rows, NATIVE)
+    native_count, native_lost, native_ids = _kills(rows, NATIVE)
+    own = _lost_by_the_method(rows)
     if not count and not native_count:
-        return Card("What is lost?", present.NONE, "This run has no kill -9 legs.")
+        return Card("What is lost?", present.NONE, own or "This run has no kill -9 legs.")
     natively = f"natively {present.byte_count(native_lost)} in {present.plural(native_count, 'kill')}"
+    words = f"of acknowledged data after {present.plural(count, 'kill')} -9 under the shim; {natively}. {own}"
     if not count:
-        return Card("What is lost?", present.byte_count(native_lost), f"of acknowledged data: {natively}.")
-    words = f"of acknowledged data after {present.plural(count, 'kill')} -9 under the shim; {natively}."
-    return Card("What is lost?", present.byte_count(lost), words, ids, BAD if lost else GOOD)
+        words, lost, ids = f"of acknowledged data: {natively}. {own}", native_lost, native_ids
+    return Card("What is lost?", present.byte_count(lost), words.strip(), ids, BAD if lost else GOOD)
+
+
+def _lost_by_the_method(rows: Sequence[Row]) -> str:
+    """A sentence on the rows whose method may lose something."""
+    found = [r for r in rows if r.kills and any(r.experiment.may_lose.get(v) for v in r.kills)]
+    if not found:
+        return ""
+    lost = {v: sum(r.kills[v].lost_bytes for r in found if v in r.kills) for v in (NATIVE, SHIM)}
+    names = ", ".join(r.experiment.id for r in found)
+    return (
+        f"Not counted: {names}, whose own buffers die with the program; they lost "
+        f"{present.byte_count(lost[NATIVE])} natively, {present.byte_count(lost[SHIM])} under the shim."
+    )
 
 
 def _kills(rows: Sequence[Row], variant: str) -> tuple[int, int, tuple[str, ...]]:

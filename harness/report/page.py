@@ -20,7 +20,8 @@ from harness.report.summary import Row, Summary
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 RATIOS_SHOWN_MAX = 40
 OPEN_ROWS_MAX = 40
-"""Suites are unfolded from the start while there are not more rows than this in the whole page."""
+"""Suites are unfolded from the start while there are not more rows than this in the whole page, or one suite only.
+Of an unfolded suite the table and the charts of all rows are seen; the rest of it is folded."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def render(settings: dict, summary: Summary, recorded: Sequence[dict]) -> str:
         facts=facts,
         compared=len(overview.compared(summary.rows)),
         suites=[_suite(line, summary, samples) for line in lines],
-        unfolded=len(summary.rows) <= OPEN_ROWS_MAX,
+        unfolded=len(summary.rows) <= OPEN_ROWS_MAX or len(lines) == 1,
         claim_counts=_claim_counts(summary),
         legs=[_leg(s, experiments.get(s["experiment"])) for s in recorded],
         downloads=_downloads(settings, summary, recorded),
@@ -90,12 +91,7 @@ def render(settings: dict, summary: Summary, recorded: Sequence[dict]) -> str:
 def _suite(line: overview.SuiteLine, summary: Summary, samples: Samples) -> Suite:
     rows = [row for row in summary.rows if row.experiment.suite == line.suite]
     texts = [present.cells(row) for row in rows]
-    # a column that no row of the suite has anything in only takes room
-    used = [
-        i
-        for i, header in enumerate(present.HEADERS)
-        if header != "unit" and any(cells[i] != present.NONE for cells in texts)
-    ]
+    used = [i for i in present.columns(rows) if present.HEADERS[i] != "unit"]
     return Suite(
         name=line.suite,
         line=line,
@@ -124,6 +120,8 @@ def _cell(row: Row, header: str, text: str) -> Cell:
         sort = row.comparison.ratio
     elif header == "published":
         sort = row.experiment.published.value
+    if header == "article" and text not in (present.NONE, "FAILED"):
+        return Cell(header, text, small=row.verdict_reason)
     unit = row.experiment.figure_unit if header in ("native", "shim") and head != present.NONE else ""
     return Cell(header, head, unit, f"[{rest}" if bracket else "", sort)
 
@@ -163,6 +161,8 @@ def _claim_counts(summary: Summary) -> dict[str, int]:
     counts: dict[str, int] = {}
     for row in summary.rows:
         for result in row.claims:
+            if result.claim.own:
+                continue
             counts[result.verdict] = counts.get(result.verdict, 0) + 1
     return counts
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from harness.core.model import FAILED, NATIVE, SKIPPED, Claim
@@ -28,12 +29,14 @@ HEADERS = (
 
 
 def number(value: float) -> str:
-    """Three significant digits at least, no decimals from 100 on."""
+    """Three significant digits; two below 1, however small; no decimals from 100 on."""
     if value >= 100:
         return f"{value:,.0f}"
     if value >= 10:
         return f"{value:.1f}"
-    return f"{value:.2f}"
+    if value >= 0.1 or value <= 0:
+        return f"{value:.2f}"
+    return f"{value:.{1 - math.floor(math.log10(value))}f}"
 
 
 def interval(found: Interval | None) -> str:
@@ -125,6 +128,17 @@ def cells(row: Row) -> tuple[str, ...]:
         both(row, row.limited, limited),
         verdict,
     )
+
+
+def columns(rows: Sequence[Row]) -> list[int]:
+    """Places of those HEADERS under which a row has anything; whose a figure is only where it is not the article's."""
+    texts = [cells(row) for row in rows]
+    others = any(row.experiment.published.source for row in rows)
+    return [
+        i
+        for i, header in enumerate(HEADERS)
+        if any(text[i] != NONE for text in texts) and (others or header != "whose figure")
+    ]
 
 
 def duration(seconds: float) -> str:

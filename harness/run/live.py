@@ -193,10 +193,12 @@ class Live:
 def table(rows: tuple[Row, ...], title: str) -> Table:
     """The closing table."""
     out = Table(title=title, title_justify="left", caption_justify="left", show_lines=False)
-    for header in present.HEADERS:
+    used = present.columns(rows)
+    for header in (present.HEADERS[i] for i in used):
         right = header in ("native", "shim", "limited MB/s")
         out.add_column(header, justify="right" if right else "left", overflow="fold")
     for row in rows:
         style = "red" if row.status == FAILED else None
-        out.add_row(*(escape(cell) for cell in present.cells(row)), style=style)
+        cells = present.cells(row)
+        out.add_row(*(escape(cells[i]) for i in used), style=style)
     return out

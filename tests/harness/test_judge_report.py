@@ -259,6 +259,28 @@ def test_the_summary_is_red_where_it_must_be(experiments, samples):
     assert "1 leg failed" in sure.sentence and "FALSE" in sure.sentence and sure.tone == overview.BAD
 
 
+def test_what_a_method_loses_by_itself_is_named_beside_what_is_lost(experiments, samples):
+    kills = [fakes.killed("E4", "shim", n, lost=65536) for n in (1, 2)]
+    lost = overview.cards(summed(experiments, samples + kills))[2]
+    assert lost.figure == "0 B" and lost.tone == overview.GOOD
+    assert "Not counted: E4," in lost.sentence
+    assert "they lost 8.00 KiB natively, 128 KiB under the shim" in lost.sentence
+
+
+def test_what_helps_is_what_the_median_row_gains(experiments, samples):
+    more = rounds("E2", "shim", 700, 720, 690) + rounds("E2-prealloc", "native", 100, 101, 102)
+    more += rounds("E2-prealloc", "shim", 50, 51, 50)
+    helps, does_not = overview.cards(summed(experiments, samples + more))[:2]
+    assert helps.figure == "1.00×" and helps.tone == overview.PLAIN
+    assert "1 certainly faster, 1 slower, 1 open; most: E1, 3.0×" in helps.sentence
+    assert "least: E2-prealloc, 0.50×" in helps.sentence
+    assert "worst: E2-prealloc, 0.50×" in does_not.sentence and "could have found 1.00×" in does_not.sentence
+
+
+def test_the_table_says_which_claim_decided(page):
+    assert '<small class="decided">kill -9 loses nothing</small>' in page
+
+
 def test_the_summary_of_nothing(experiments):
     cards = overview.cards(summed(experiments, rounds("E1", "native", 500)))
     assert [c.figure for c in cards[:3]] == ["–", "–", "–"]
@@ -266,6 +288,7 @@ def test_the_summary_of_nothing(experiments):
 
 def test_numbers_read_well():
     assert [present.number(v) for v in (0.1234, 12.34, 1234.5)] == ["0.12", "12.3", "1,234"]
+    assert [present.number(v) for v in (0, 0.0512, 0.00123)] == ["0.00", "0.051", "0.0012"]
     assert [present.byte_count(v) for v in (None, 0, 1023, 4096, 5 << 20)] == [
         "–",
         "0 B",
