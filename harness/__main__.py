@@ -1,7 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m harness`."""
+"""`python -m harness`. What must be there is checked here, before anything that needs it is imported."""
 
-from harness.cli import app
+import sys
+
+PYTHON_LEAST = (3, 11)
+
+if sys.version_info < PYTHON_LEAST:
+    least, own = (".".join(map(str, version[:2])) for version in (PYTHON_LEAST, sys.version_info))
+    sys.exit(f"harness: needs Python {least} or newer; this is {own}")
+
+try:
+    from harness.cli import app
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] == "harness":
+        raise
+    sys.exit(
+        f"harness: the Python package '{error.name}' is missing; make deps-lab installs all of them into .venv"
+    )
 
 if __name__ == "__main__":
     app(prog_name="python -m harness")

@@ -7,6 +7,7 @@ danger); 2 the request cannot be carried out (one line says why); 130 interrupte
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -33,6 +34,7 @@ from harness.sync import benchmark as syncs
 from harness.sync import table as sync_table
 
 EXIT_FAILED, EXIT_REFUSED, EXIT_INTERRUPTED = 1, 2, 130
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 app = typer.Typer(
     add_completion=False,
@@ -46,16 +48,19 @@ if not console.is_terminal:
 
 
 @app.command("list")
-def list_experiments() -> None:
-    """Show every experiment: id, what it does, variants, published figure."""
-    _guard(_list)
+def list_experiments(
+    ids: Annotated[list[str] | None, typer.Argument(help="Suites or experiment ids (default: all).")] = None,
+) -> None:
+    """Show experiments: id, what each does, variants, kinds of leg, published figure."""
+    _guard(lambda: _list(ids or ()))
 
 
-def _list() -> int:
+def _list(ids: Sequence[str]) -> int:
+    loaded = catalog.load()
     table = Table(title="Experiments", title_justify="left")
     for name in ("suite", "id", "what", "variants", "legs", "published"):
         table.add_column(name, overflow="fold")
-    for experiment in catalog.load().experiments:
+    for experiment in loaded.select(ids) if ids else loaded.experiments:
         table.add_row(
             experiment.suite,
             experiment.id,
@@ -140,7 +145,7 @@ def bench(asked: Asked) -> None:
 
 
 @app.command()
-@options("seed", "no_warm", "directory", pairs=7)
+@options("seed", "no_warm", "directory", "resume", pairs=7)
 def sync(
     asked: Asked,
     cells: Annotated[
@@ -168,6 +173,8 @@ def sync(
     def go() -> int:
         if record:
             found = syncs.Record.load(record)
+        elif asked.resume:
+            found = syncs.resume(console, asked.directory, asked.resume)
         else:
             if fresh and fresh not in syncs.FRESH:
                 raise LabError(f"--fresh: '{fresh}' is none of {', '.join(syncs.FRESH)}")
@@ -176,7 +183,7 @@ def sync(
                 chosen, asked.pairs, seconds, warmup, asked.seed, not asked.no_warm, fresh
             )
             target = out or session.default_out("sync").with_suffix(".json")
-            found = syncs.run(console, settings, asked.directory, target)
+            found = syncs.run(console, settings, asked.work, target)
         for table in sync_table.terminal(found):
             console.print(table)
         results = sync_table.targets(found)
@@ -358,7 +365,7 @@ def ab(
         settings = ab_command.settings(
             cmd, source, prepare, asked.pairs, paths, rule, config, compare, durability, apply, ignore_failure
         )
-        record = ab_command.run(console, settings, asked.directory, out)
+        record = ab_command.run(console, settings, asked.work, out)
         return EXIT_FAILED if record.differences else 0
 
     _guard(go)
@@ -371,7 +378,7 @@ def _run(asked: Asked, experiments: Sequence[Experiment], suite: str = "", **mor
     if asked.dry_run:
         session.dry_run(console, settings, experiments)
         return 0
-    return _conclude(session.run(console, settings, experiments, asked.directory, asked.out))
+    return _conclude(session.run(console, settings, experiments, asked.work, asked.out))
 
 
 def _resume(asked: Asked) -> int:
@@ -408,6 +415,12 @@ def _guard(work: Callable[[], int], say: bool = True) -> None:
         console.print(
             f"[bold red]harness:[/] {escape(str(error))}", highlight=False, soft_wrap=True, markup=True
         )
+        code = EXIT_REFUSED
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        where = f": {error.filename}" if error.filename else ""
+        console.print(f"[bold red]harness:[/] {error.strerror}{where}", highlight=False, soft_wrap=True)
         code = EXIT_REFUSED
     except KeyboardInterrupt:
         console.print("[yellow]interrupted; the work directory is clean[/]")

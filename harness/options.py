@@ -18,9 +18,8 @@ import typer
 
 from harness.core.model import KINDS, NATIVE, VARIANTS, LabError
 from harness.core.variants import shimmed
+from harness.core.workdir import WORK
 from harness.run import session
-
-WORK = Path("lab-work")
 
 
 @dataclass(frozen=True)
@@ -48,8 +47,13 @@ class Asked:
         bool, typer.Option("--no-warm", help="Do not touch free memory before the first leg.")
     ] = False
     directory: Annotated[
-        Path, typer.Option("--dir", help="Work directory on the disk under test: new, empty, or left by us.")
-    ] = WORK
+        Path | None,
+        typer.Option(
+            "--dir",
+            help="Work directory on the disk under test: new, empty, or left by us.",
+            show_default=f"{WORK}; with --resume that of the run",
+        ),
+    ] = None
     out: Annotated[
         Path | None, typer.Option("--out", help="Result directory (default: results/<time>-<suite>).")
     ] = None
@@ -59,6 +63,11 @@ class Asked:
     resume: Annotated[
         Path | None, typer.Option("--resume", help="Go on with the run in this result directory.")
     ] = None
+
+    @property
+    def work(self) -> Path:
+        """The work directory of a new run."""
+        return self.directory or WORK
 
     def settings(self, suite: str, **more) -> session.Settings:
         """A run's settings; more: fields that no option gives. LabError for an unknown kind of leg."""

@@ -19,6 +19,8 @@ from pathlib import Path
 from harness.core import cgroup, mounts, sysctls
 from harness.core.model import LabError
 
+WORK = Path("lab-work")
+"""Where legs work when nobody says where."""
 MARKER = ".fastwrite-lab.json"
 MARKER_NEW = MARKER + ".new"
 PARTS = ("data", "control")

@@ -47,6 +47,16 @@ class Runner:
             self._store.append(sample)
             self._observer.leg_ended(sample)
 
+    def skipped(self) -> dict[str, list[str]]:
+        """Rows that cannot be run here at all, known before the first leg, by reason."""
+        found: dict[str, dict[str, None]] = {}
+        for leg in self._plan.legs:
+            if not shimmed(leg.variant) and (
+                reason := self._why_skip(self._experiments[leg.experiment], leg)
+            ):
+                found.setdefault(reason, {})[leg.experiment] = None
+        return {reason: list(rows) for reason, rows in found.items()}
+
     def _leg(self, experiment: Experiment, leg: Leg, size) -> dict:
         head = {
             "leg": leg.id,
@@ -75,6 +85,8 @@ class Runner:
     def _why_skip(self, experiment: Experiment, leg: Leg) -> str:
         if self._bench.hosts:
             return hosts.why_skip(self._bench.hosts, experiment, leg)
+        if missing := TOOLS[experiment.tool].missing(experiment.params):
+            return missing
         if shimmed(leg.variant) and isinstance(self._bench.shim, str):
             return f"no shim: {self._bench.shim}"
         if leg.kind == MEMORY and self._bench.cgroups.parent is None:

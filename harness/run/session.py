@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from harness.apps import cells as app_cells
@@ -20,7 +21,7 @@ from harness.core.model import KINDS, VARIANTS, Experiment, LabError, MountSpec,
 from harness.core.mounts import Mounts
 from harness.core.samples import Samples
 from harness.core.store import RunStore, merge
-from harness.core.workdir import WorkDir
+from harness.core.workdir import WORK, WorkDir
 from harness.report import control as aa
 from harness.report import outputs, present, summary, variant_table
 from harness.report import page as report
@@ -31,6 +32,7 @@ from harness.tools import Place
 
 RESULTS = Path("results")
 WARNINGS_SHOWN = 20
+ROWS_NAMED_MAX = 4
 
 
 @dataclass(frozen=True)
@@ -120,10 +122,11 @@ def run(
 
 
 def resume(
-    console: Console, catalog_experiments: Sequence[Experiment], directory: Path, out: Path
+    console: Console, catalog_experiments: Sequence[Experiment], directory: Path | None, out: Path
 ) -> RunStore:
-    """Go on with an interrupted run, with its own settings."""
+    """Go on with an interrupted run, with its own settings; directory: None for the one that it had."""
     stored = RunStore.open(out).settings
+    directory = directory or Path(stored.get("directory", WORK))
     settings = Settings(
         suite=stored["suite"],
         scale=stored["scale"],
@@ -176,7 +179,7 @@ def _run(
             store = RunStore.resume(out, machine)
         else:
             store = RunStore.create(
-                out or default_out(settings.suite), _stored(settings, experiments, machine)
+                out or default_out(settings.suite), _stored(settings, experiments, machine, directory)
             )
         bench = Bench(
             executor=executor,
@@ -191,6 +194,13 @@ def _run(
             mounts=Mounts(executor, work.path, work.note_queues),
             hosts=elsewhere,
         )
+        by_id = {e.id: e for e in experiments}
+        observer = live.Live(console, clock, made, by_id)
+        runner = Runner(bench, made, by_id, store, observer)
+        for reason, rows in runner.skipped().items():
+            console.print(
+                f"[yellow]skipped:[/] {_few(rows)}: {escape(reason)}", highlight=False, soft_wrap=True
+            )
         console.print(
             f"{estimate.legs} legs, {present.byte_count(estimate.bytes)}, about "
             f"{present.duration(estimate.seconds)}; samples go to {store.directory}",
@@ -203,8 +213,8 @@ def _run(
         elif settings.warm:
             warm.touch(warm.amount(estimate.footprint_bytes))
         try:
-            with live.Live(console, clock, made, {e.id: e for e in experiments}) as observer:
-                Runner(bench, made, {e.id: e for e in experiments}, store, observer).run()
+            with observer:
+                runner.run()
             after = shim.find()
             if (
                 isinstance(found, shim.Shim)
@@ -213,9 +223,14 @@ def _run(
             ):
                 store.note("the shim was rebuilt while the run went on: its figures mix two builds")
         except KeyboardInterrupt:
-            console.print(f"\ngo on with: python -m harness run --resume {store.directory} --dir {directory}")
+            console.print(f"\ngo on with: python -m harness run --resume {store.directory}")
             raise
     return store
+
+
+def _few(rows: Sequence[str]) -> str:
+    more = f" and {len(rows) - ROWS_NAMED_MAX} more" if len(rows) > ROWS_NAMED_MAX else ""
+    return ", ".join(rows[:ROWS_NAMED_MAX]) + more
 
 
 def conclude(
@@ -272,7 +287,7 @@ def _plain(value: Mapping | MountSpec) -> dict:
     return asdict(value) if isinstance(value, MountSpec) else dict(value)
 
 
-def _stored(settings: Settings, experiments: Sequence[Experiment], machine: dict) -> dict:
+def _stored(settings: Settings, experiments: Sequence[Experiment], machine: dict, directory: Path) -> dict:
     return {
         "suite": settings.suite,
         "scale": settings.scale,
@@ -289,6 +304,7 @@ def _stored(settings: Settings, experiments: Sequence[Experiment], machine: dict
         "rounds_per_run": settings.rounds_per_run,
         "sysctls": dict(settings.sysctls),
         "hosts": list(settings.hosts),
+        "directory": str(directory.absolute()),
         "started": RealClock().now(),
         "environment": machine,
     }

@@ -29,7 +29,7 @@ from harness.core.executor import RealExecutor
 from harness.core.model import FAILED, OK, SKIPPED, LabError, MountSpec
 from harness.core.mounts import Mounts
 from harness.core.variants import NO_EATMYDATA, NOTHING, RECOVERED, RELAXED, UNWRITTEN, eatmydata
-from harness.core.workdir import WorkDir
+from harness.core.workdir import WORK, WorkDir
 from harness.sync import cells as sync_cells
 
 FORMAT = 1
@@ -221,8 +221,21 @@ def _figures(measured: Measured) -> dict:
     return {**asdict(measured), "rate": measured.rate}
 
 
-def run(console: Console, settings: Settings, directory: Path, out: Path) -> Record:
-    """A whole benchmark; `out` has every sample so far at any time."""
+def resume(console: Console, directory: Path | None, out: Path) -> Record:
+    """Go on with an interrupted benchmark, with its own settings; directory: None for the one that it had."""
+    earlier = Record.load(out)
+    stored = dict(earlier.settings)
+    stored.pop("started")
+    directory = directory or Path(stored.pop("directory", WORK))
+    stored.pop("directory", None)
+    settings = Settings(**{**stored, "cells": tuple(stored["cells"])})
+    return run(console, settings, directory, out, earlier)
+
+
+def run(
+    console: Console, settings: Settings, directory: Path, out: Path, earlier: Record | None = None
+) -> Record:
+    """A whole benchmark, or what `earlier` has not yet; `out` has every sample so far at any time."""
     executor, clock = RealExecutor(), RealClock()
     programs = build.programs(executor)
     workloads = sync_cells.all_cells(Programs(executor, clock))
@@ -238,10 +251,18 @@ def run(console: Console, settings: Settings, directory: Path, out: Path) -> Rec
         bench = Bench(work, disk, workloads, programs, shim.find(), eatmydata())
         machine = {**environment.gather(disk), **sync_cells.versions()}
         machine["eatmydata"] = bench.eatmydata.resolve().name if bench.eatmydata else None
-        record = Record({**asdict(settings), "started": clock.now()}, machine)
+        kept = {**asdict(settings), "directory": str(directory.absolute()), "started": clock.now()}
+        record = Record(kept, machine)
+        if earlier:
+            apart = environment.differences(earlier.environment, machine)
+            if apart:
+                raise LabError(f"{out}: cannot be resumed here, they differ in:\n  " + "\n  ".join(apart))
+            record = earlier
         if settings.warm:
             warm.touch(warm.amount(WARM_BYTES))
-        legs = list(_possible(bench, plan(settings), record))
+        done = {(s["cell"], s["variant"], s["round"]) for s in record.samples}
+        left = [leg for leg in plan(settings) if (leg.cell, leg.variant.name, leg.round) not in done]
+        legs = list(_possible(bench, left, record))
         for name, reason in record.skipped.items():
             console.print(
                 f"[yellow]skipped:[/] {escape(name)}: {escape(reason)}", highlight=False, soft_wrap=True
@@ -251,7 +272,12 @@ def run(console: Console, settings: Settings, directory: Path, out: Path) -> Rec
             f"{len(legs)} legs, about {minutes:.0f} min; samples go to {out}", highlight=False, soft_wrap=True
         )
         try:
+            if earlier is None:
+                record.save(out)
             _run_all(console, bench, legs, Timing(settings.warmup, settings.seconds), record, out)
+        except KeyboardInterrupt:
+            console.print(f"\ngo on with: python -m harness sync --resume {out}", soft_wrap=True)
+            raise
         finally:
             record.save(out)
     return record

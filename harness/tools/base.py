@@ -38,6 +38,10 @@ class Tool(Protocol):
 
     def leg_size(self, size: Size, leg: Leg) -> Size: ...
 
+    def missing(self, params: Params) -> str:
+        """What it needs and this machine does not have, known before anything runs; "" for nothing."""
+        return ""
+
     def total_bytes(self, params: Params, size: Size) -> int:
         """Bytes that one leg writes in all (preparation included)."""
 

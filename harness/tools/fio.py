@@ -15,6 +15,7 @@ the first that is not as it was laid out; it reads every block at most once, too
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -38,6 +39,9 @@ class FioTool(Tool):
         {"rw", "bs", "iodepth", "ioengine", "direct", "fallocate", "stamped", "overwrite", "end_sync"}
     )
     SIZES = frozenset({"jobs", "mib_per_job", "total_mib", "runtime_ms"})
+
+    def missing(self, params: Params) -> str:
+        return "" if shutil.which("fio") else "fio is not installed (Debian: apt-get install fio)"
 
     def leg_size(self, size: Size, leg: Leg) -> Size:
         return size

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One way to say things: the verbs' options, what a resumed run remembers, what is said when something is missing."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from typer.main import get_command
+
+from harness import ROOT
+from harness.cli import app
+from harness.run import plan, runner
+from harness.tools import TOOLS
+
+RUNS = ("run", "suite", "experiment", "bench", "aa")
+TINY = ("--scale", "tiny", "--no-shim", "--no-warm", "--kinds", "measure", "--pairs", "2")
+
+
+def verb(name):
+    return {option.opts[0]: option for option in get_command(app).commands[name].params}
+
+
+def harness(*args, **more):
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    argv = [sys.executable, "-m", "harness", *map(str, args)]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False, env=env, **more)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_all_runs_have_the_same_options(name):
+    assert {"--pairs", "--out", "--resume", "--dir", "--scale", "--seed", "--no-warm", "--dry-run"} <= set(
+        verb(name)
+    )
+    assert {option.help for option in verb(name).values()} >= {verb("run")["--resume"].help}
+
+
+def test_every_verb_that_measures_can_be_told_where_how_often_and_whereto():
+    for name in (*RUNS, "sync", "ab"):
+        assert {"--pairs", "--out", "--dir"} <= set(verb(name))
+    assert "--resume" in verb("sync")
+    assert verb("run")["--pairs"].default == verb("bench")["--pairs"].default == 5
+    assert verb("aa")["--pairs"].default == 6 and verb("sync")["--pairs"].default == 7
+
+
+def test_a_suite_is_listed_alone():
+    done = harness("list", "004")
+    assert done.returncode == 0 and "004-R-psync-1x1" in done.stdout and "E4-fixed" not in done.stdout
+    assert harness("list", "nothing").returncode == 2
+
+
+def test_a_resumed_run_works_where_it_worked_before(tmp_path):
+    done = harness("run", "E1", *TINY, "--dir", tmp_path / "w", "--out", tmp_path / "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    store = tmp_path / "out" / "samples.jsonl"
+    lines = store.read_text().splitlines()
+    store.write_text("\n".join(lines[:1]) + "\n")
+    settings = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert settings["directory"] == str(tmp_path / "w")
+    (tmp_path / "lab-work").write_text("in the way")
+    done = harness("run", "--resume", tmp_path / "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(store.read_text().splitlines()) == len(lines)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a small file system needs root")
+def test_a_full_result_disk_is_one_line(tmp_path):
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "none", str(small)], check=True)
+    try:
+        done = harness("run", "E1", *TINY, "--pairs", "9", "--dir", tmp_path / "w", "--out", small / "out")
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "No space left on device" in done.stdout and "Traceback" not in done.stdout + done.stderr
+    assert not (tmp_path / "w").exists()
+
+
+def started(words):
+    argv = [
+        sys.executable,
+        "-c",
+        f"import runpy, sys; {words}; runpy.run_module('harness', run_name='__main__')",
+    ]
+    return subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, check=False)
+
+
+def test_an_old_python_is_one_line():
+    done = started("sys.version_info = (3, 9, 2)")
+    assert done.returncode == 1 and done.stderr == "harness: needs Python 3.11 or newer; this is 3.9\n"
+
+
+def test_a_missing_package_is_one_line():
+    done = started("sys.modules['rich'] = None")
+    assert done.returncode == 1 and done.stderr.startswith("harness: the Python package 'rich")
+    assert done.stderr.count("\n") == 1 and "make deps-lab" in done.stderr
+
+
+def test_a_missing_fio_is_known_before_the_start_and_skips_its_rows(monkeypatch, experiments):
+    monkeypatch.setattr("harness.tools.fio.shutil.which", lambda name: None)
+    assert "apt-get install fio" in TOOLS["fio"].missing({}) and not TOOLS["writer"].missing({})
+
+    class Bench:
+        hosts, shim = None, "no library"
+
+    chosen = [experiments["B2"], experiments["AA"]]
+    made = plan.make(chosen, suite="000", scale="tiny", seed=1, pairs=2, kills=1, memory_limit_bytes=1,
+                     variants=("native", "control"), kinds=("measure",))  # fmt: skip
+    found = runner.Runner(Bench(), made, {e.id: e for e in chosen}, None, None).skipped()
+    assert list(found.values()) == [["B2"]] and "fio" in next(iter(found))
