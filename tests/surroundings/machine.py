@@ -21,8 +21,8 @@ SHELL = "busybox"
 MODULES = ("virtio_pci", "virtio_blk", "virtio_console")
 KERNEL_PACKAGE = "linux-image-cloud-amd64"
 COMMAND_LINE = "console=ttyS0 quiet panic=-1 mitigations=off nokaslr random.trust_cpu=on no_timer_check"
-PATIENCE_SECONDS = 60
-START_SECONDS = 60  # of the emulator
+PATIENCE_SECONDS = 300  # an emulated processor on a busy host
+START_SECONDS = 120  # of the emulator
 OUTBOX_BYTES = 96 << 20
 END = b"\x01"
 DIRECTORIES = ("bin", "dev", "disk", "etc", "fw", "lib64", "modules", "proc", "root", "run", "sys", "tmp")
