@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* file: the reasons why a file is bypassed have a name and a sentence each. */
-#include "descriptors/file.h"
+#include "files/file.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
