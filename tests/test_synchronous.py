@@ -45,7 +45,9 @@ def test_documents_agree():
     assert "written through" in knob["risk"]
     assert "writes these files through" in knob["case"]["sync"]["text"]
     guarantees = " ".join((ROOT / "docs" / "guarantees.md").read_text().split())
-    assert "Where the mount (`sync`) or the file (`chattr +S`) asks for that, nothing is staged." in guarantees
+    assert (
+        "Where the mount (`sync`) or the file (`chattr +S`) asks for that, nothing is staged." in guarantees
+    )
 
 
 def test_file(library, compile_c, tmp_path):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""transactions.py JOURNAL_MODE DIRECTORY ACKS SEED SYNCS DEVICE_SPEED_US LINGER: numbered SQLite transactions, acknowledged as
+"""transactions.py JOURNAL_MODE DIRECTORY ACKS SEED SYNCS PACE_US LINGER: numbered SQLite transactions, acknowledged as
 writer.c does.  It runs by itself, under the library or natively."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * writer KIND DIRECTORY ACKS SEED SYNCS DEVICE_SPEED_US LINGER: writes records whose place and bytes follow
+ * writer KIND DIRECTORY ACKS SEED SYNCS PACE_US LINGER: writes records whose place and bytes follow
  * from the seed (content.py knows them, too), syncs now and then, and says in ACKS which syncs have returned.
  *
  * LINGER = 1: it is going to be killed.  It goes on syncing and acknowledging when it is done, and after an
@@ -518,7 +518,7 @@ int main(int argc, char **argv)
 	const char *kind;
 
 	if (argc != 8) {
-		fprintf(stderr, "usage: writer KIND DIRECTORY ACKS SEED SYNCS DEVICE_SPEED_US LINGER\n");
+		fprintf(stderr, "usage: writer KIND DIRECTORY ACKS SEED SYNCS PACE_US LINGER\n");
 		return 2;
 	}
 	prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -28,7 +28,7 @@ KINDS = ("append", "position", "threads", "stdio", "dsync", "create", "replace",
 POLICIES = ("fdatasync", "fsync", "journal", "relaxed")
 DATA = "/disk/data"
 LONGEST_SECONDS = 8  # until the power goes
-DEVICE_SPEED_US = 500
+PACE_US = 500
 SPARE_NS = (RELAXED_MS + 1000) * 1_000_000  # `relaxed`, and a flush on a slow machine
 # As the file system is made by power.disk: nothing is written behind our back.
 MAKE_OPTIONS = ("-J", "size=4", "-E", "lazy_itable_init=0,lazy_journal_init=0")
@@ -85,7 +85,7 @@ class Guest:
     @contextmanager
     def boot(self, disk: Disk) -> Iterator[Machine]:
         with Machine(self.place, self.kernel, self.initramfs, disk.address) as machine:
-            machine.must(f"mount -t ext4 /dev/vda /disk || {{ dmesg | tail -20; false; }}")
+            machine.must("mount -t ext4 /dev/vda /disk || { dmesg | tail -20; false; }")
             machine.must(f"mkdir -p {DATA}")
             yield machine
 
@@ -126,7 +126,7 @@ def cut(guest: Guest, disk: Disk, machine: Machine, job: Job) -> tuple[Acks, tup
         env = preload_env(Path("/fw/libfastwrite.so"), f"{DATA}/**", **settings(job))
     syncs = (20 if job.policy == RELAXED else 2) * syncs_of(job)  # it is to be busy still when the power goes
     machine.must(
-        f"{words(env)} /fw/writer {job.kind} {DATA} /dev/acks {job.seed} {syncs} {DEVICE_SPEED_US} 1 >/run/writer 2>&1 &"
+        f"{words(env)} /fw/writer {job.kind} {DATA} /dev/acks {job.seed} {syncs} {PACE_US} 1 >/run/writer 2>&1 &"
     )
     wanted = guest.dice.randrange(20, 2 * syncs_of(job)) * ACK.size
     begun = time.monotonic()
