@@ -76,12 +76,10 @@ extern const struct argp cli_settings_argp;
 /* One of them was given. */
 extern bool cli_settings_given;
 
-/* Loads the configuration from the environment.  NULL when it is wrong; the first prints why. */
+/* Loads the configuration from the environment.  When it is wrong: prints why, NULL. */
 const struct config *cli_load_config(void);
-const struct config *cli_load_config_quietly(void);
-
-/* FASTWRITE_ON_ERROR = stop, also when another variable is wrong.  Prints nothing. */
-bool cli_stops_on_error(void);
+/* The same without a word.  When it is wrong: false, and (*c)->error says why. */
+bool cli_load_config_quietly(const struct config **c);
 
 /* There are rules, and stdio = off.  Prints nothing. */
 bool cli_streams_off(void);

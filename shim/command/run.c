@@ -22,7 +22,6 @@
 enum { OPTION_STATS = 0x100, OPTION_ON_ERROR, OPTION_STRICT };
 
 struct run_args {
-	bool stop_on_error;
 	bool verbose;
 	char **command;
 };
@@ -222,37 +221,29 @@ static int check_program(const char *name, bool stop_on_error, struct program *p
 	return 0;
 }
 
-/* The program, or a child of it, may start elsewhere. */
-static void make_absolute(const char *variable)
+/* Relative paths would mean other files where the program, or a child of it, starts. */
+static void make_paths_absolute(const struct config *c)
 {
-	const char *value = getenv(variable);
-	char directory[PATH_MAX];
-	char *path;
-
-	if (value == NULL || *value == '\0' || *value == '/' || strcmp(value, "stderr") == 0 ||
-	    strcmp(value, "stdout") == 0 || getcwd(directory, sizeof(directory)) == NULL ||
-	    asprintf(&path, "%s/%s", directory, value) < 0)
-		return;
-	setenv(variable, path, 1);
-	free(path);
+	if (c->file[0] != '\0')
+		setenv("FASTWRITE_CONFIG", c->file, 1);
+	if (c->stats_file[0] != '\0')
+		setenv("FASTWRITE_STATS", c->stats_file, 1);
 }
 
-/* The library reports a wrong configuration in the program.  Here only: refuse to start, notices once for the
- * whole job, and the case that nothing is configured.  0, or the exit status. */
-static int check_configuration(bool stop_on_error)
+/*
+ * The library reports a wrong configuration in the program.  Here only: refuse to start, and notices once for
+ * the job.  0, or the exit status.
+ */
+static int check_configuration(const struct config *c, bool valid)
 {
-	const char *paths = getenv("FASTWRITE_PATHS");
-	const char *file = getenv("FASTWRITE_CONFIG");
-
-	const struct config *config = stop_on_error ? cli_load_config() : cli_load_config_quietly();
-
-	if (stop_on_error && config == NULL) {
+	if (!valid && c->on_error == ON_ERROR_STOP) {
+		cli_error("%s", c->error);
 		cli_error(NOT_STARTED);
 		return CLI_RUN_FAILED;
 	}
-	if (config != NULL)
-		cli_say_notices(config, true);
-	if ((paths == NULL || *paths == '\0') && (file == NULL || *file == '\0'))
+	if (valid)
+		cli_say_notices(c, true);
+	if (valid && c->rule_count == 0)
 		cli_error(
 			"no rule: nothing will be staged; set FASTWRITE_PATHS (-p) or FASTWRITE_CONFIG (-c)");
 	return 0;
@@ -383,89 +374,73 @@ static void on_event(void *ctx, const struct recover_event *e)
 	const char *joint = e->detail[0] != '\0' ? ": " : "";
 	char detail[PATH_MAX];
 
-	if (strcmp(e->action, "live") == 0)
-		return; /* tried again */
 	if (strcmp(e->action, "failed") == 0)
 		cli_error("recovery of %s failed: %s%s%s; run: fastwrite recover %s", name,
 		          strerror(-e->error), joint, e->detail, e->arena);
 	else if (strcmp(e->action, "orphaned") == 0)
 		cli_error("%s is gone; %llu bytes of it kept%s%s", name, (unsigned long long)e->bytes, joint,
 		          cli_recover_detail(e, detail));
-	else if (args->verbose)
+	else if (args->verbose && strcmp(e->action, "live") != 0)
 		cli_error("%s %s, %llu bytes", e->action, name, (unsigned long long)e->bytes);
 }
 
-/* The arenas that the registry lists, line by line. */
-struct listed {
-	const char *registry;
-	bool *done; /* by line: its process is dead, and the arena was tried */
-	size_t count;
-	struct recover_report report;
-};
-
-/* True when it need not be tried again. */
-static bool recover_arena(struct listed *l, const char *path, struct run_args *args)
+/* Recovers, or with dry_run looks at, every arena that the registry lists. */
+static void each_listed(const char *registry, const struct recover_options *opt,
+                        struct recover_report *report)
 {
-	const struct recover_options opt = {.event = on_event, .ctx = args};
-	uint64_t live = l->report.live;
-	int rc;
-
-	if (path[0] != '/' || access(path, F_OK) != 0)
-		return true;
-	rc = cli_recover_path(path, &opt, &l->report);
-	if (rc < 0 && rc != -ENOENT)
-		cli_error("cannot recover %s: %s; run: fastwrite recover %s", path, strerror(-rc), path);
-	return l->report.live == live;
-}
-
-/* Tries every arena that is not done.  Processes that live may add lines. */
-static void recover_once(struct listed *l, struct run_args *args)
-{
-	FILE *list = fopen(l->registry, "re");
+	FILE *list = fopen(registry, "re");
 	char *line = NULL;
 	size_t size = 0;
 	ssize_t length;
 
-	l->report.live = 0;
-	for (size_t i = 0; list != NULL && (length = getline(&line, &size, list)) > 0; i++) {
-		if (i == l->count) {
-			bool *grown = realloc(l->done, i + 1);
-
-			if (grown == NULL)
-				break;
-			l->done = grown;
-			l->done[l->count++] = false;
-		}
+	while (list != NULL && (length = getline(&line, &size, list)) > 0) {
 		if (line[length - 1] == '\n')
 			line[length - 1] = '\0';
-		if (!l->done[i])
-			l->done[i] = recover_arena(l, line, args);
+		if (line[0] != '/' || access(line, F_OK) != 0)
+			continue;
+		int rc = cli_recover_path(line, opt, report);
+		if (rc < 0 && rc != -ENOENT && !opt->dry_run)
+			cli_error("cannot recover %s: %s; run: fastwrite recover %s", line, strerror(-rc),
+			          line);
 	}
 	free(line);
 	if (list != NULL)
 		fclose(list);
 }
 
-/* The signal that ended CMD may have been meant for its descendants, too (the OOM killer, a stopped
- * container): wait a moment for their deaths. */
+/*
+ * The signal that killed CMD may be meant for its descendants, too (the OOM killer, a stopped container):
+ * wait for their deaths, two seconds at most.
+ */
+static void wait_for_descendants(const char *registry)
+{
+	const struct recover_options look = {.dry_run = true};
+
+	for (long ms = 8; ms <= 1024; ms *= 2) {
+		const struct timespec nap = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
+		struct recover_report report = {0};
+
+		each_listed(registry, &look, &report);
+		if (report.live == 0)
+			return;
+		nanosleep(&nap, NULL);
+	}
+}
+
 static void recover_listed(const char *registry, struct run_args *args, bool killed)
 {
-	enum { TRIES_MAX = 100 };
-	const struct timespec nap = {.tv_nsec = 20000000};
-	struct listed l = {.registry = registry};
+	const struct recover_options opt = {.event = on_event, .ctx = args};
+	struct recover_report report = {0};
 
-	recover_once(&l, args);
-	for (int i = 0; i < TRIES_MAX && killed && l.report.live > 0; i++) {
-		nanosleep(&nap, NULL);
-		recover_once(&l, args);
-	}
+	if (killed)
+		wait_for_descendants(registry);
+	each_listed(registry, &opt, &report);
 	unlink(registry);
-	free(l.done);
-	if (l.report.bytes > 0)
-		cli_error("recovered %llu bytes", (unsigned long long)l.report.bytes);
+	if (report.bytes > 0)
+		cli_error("recovered %llu bytes", (unsigned long long)report.bytes);
 	else if (args->verbose)
 		cli_error("nothing to recover");
-	if (l.report.live > 0 && (killed || args->verbose))
+	if (report.live > 0 && (killed || args->verbose))
 		cli_error("processes that CMD started go on staging; if they are killed, run: fastwrite "
 		          "recover");
 }
@@ -525,12 +500,12 @@ int cli_run(int argc, char **argv)
 
 	if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &args) != 0)
 		return CLI_USAGE;
-	make_absolute("FASTWRITE_CONFIG");
-	make_absolute("FASTWRITE_STATS");
-	args.stop_on_error = cli_stops_on_error();
-	int refused = check_program(args.command[0], args.stop_on_error, &program);
+	const struct config *config;
+	bool valid = cli_load_config_quietly(&config);
+	make_paths_absolute(config);
+	int refused = check_program(args.command[0], config->on_error == ON_ERROR_STOP, &program);
 	if (refused == 0)
-		refused = check_configuration(args.stop_on_error);
+		refused = check_configuration(config, valid);
 	if (refused != 0)
 		return refused;
 	if (!set_preload(&program) || !make_registry(registry))

@@ -8,22 +8,6 @@
 
 static struct config config;
 
-static void set_config_file(const char *file, struct argp_state *state)
-{
-	char path[PATH_MAX];
-
-	/* absolute: the program may run elsewhere */
-	if (file[0] == '/' || getcwd(path, sizeof(path)) == NULL) {
-		setenv("FASTWRITE_CONFIG", file, 1);
-		return;
-	}
-	size_t used = strlen(path);
-	if (used + 1 + strlen(file) >= sizeof(path))
-		argp_error(state, "--config: the path is too long");
-	snprintf(path + used, sizeof(path) - used, "/%s", file);
-	setenv("FASTWRITE_CONFIG", path, 1);
-}
-
 static void set_key(const char *text, struct argp_state *state)
 {
 	char name[64], variable[80], known[CONFIG_ERROR_MAX];
@@ -52,7 +36,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	if (key == 'c' || key == 'p' || key == 'o')
 		cli_settings_given = true;
 	switch (key) {
-	case 'c': set_config_file(arg, state); return 0;
+	case 'c': setenv("FASTWRITE_CONFIG", arg, 1); return 0;
 	case 'p': setenv("FASTWRITE_PATHS", arg, 1); return 0;
 	case 'o': set_key(arg, state); return 0;
 	default: return ARGP_ERR_UNKNOWN;
@@ -61,31 +45,27 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 const struct argp cli_settings_argp = {.options = options, .parser = parse};
 
-const struct config *cli_load_config_quietly(void)
+bool cli_load_config_quietly(const struct config **c)
 {
-	return config_load(&config, environ) == 0 ? &config : NULL;
+	*c = &config;
+	return config_load(&config, environ) == 0;
 }
 
 const struct config *cli_load_config(void)
 {
-	const struct config *c = cli_load_config_quietly();
+	const struct config *c;
 
-	if (c == NULL)
-		cli_error("%s", config.error);
-	return c;
-}
-
-bool cli_stops_on_error(void)
-{
-	cli_load_config_quietly();
-	return config.on_error == ON_ERROR_STOP;
+	if (cli_load_config_quietly(&c))
+		return c;
+	cli_error("%s", c->error);
+	return NULL;
 }
 
 bool cli_streams_off(void)
 {
-	const struct config *c = cli_load_config_quietly();
+	const struct config *c;
 
-	return c != NULL && c->rule_count > 0 && c->rules[0].set.stdio == STDIO_OFF;
+	return cli_load_config_quietly(&c) && c->rule_count > 0 && c->rules[0].set.stdio == STDIO_OFF;
 }
 
 static void say_notice(void *ctx, enum log_level level, const char *text)

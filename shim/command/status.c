@@ -185,8 +185,10 @@ int cli_status(int argc, char **argv)
 
 	if (argp_parse(&argp, argc, argv, 0, NULL, &as_json) != 0)
 		return CLI_USAGE;
-	/* NULL: no configuration says where bytes may wait */
-	const struct config *c = cli_load_config_quietly();
+	const struct config *c;
+
+	if (!cli_load_config_quietly(&c))
+		c = NULL; /* nothing says where bytes may wait */
 	int rc = as_json ? show_json(c) : show_text(c);
 	if (rc < 0) {
 		cli_error("cannot read /proc: %s", strerror(-rc));

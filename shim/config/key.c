@@ -128,24 +128,17 @@ static int parse_digits(const char **text, uint64_t *out)
 	return 0;
 }
 
-static bool same_letter(char byte, char small) { return byte == small || byte == small - 'a' + 'A'; }
-
 /* "", B, K, KB, KiB, M, ...: the power of two, or -1.  Capital or small, always binary. */
 static int unit_shift(const char *unit)
 {
-	int shift = same_letter(*unit, 'k')   ? 10
-	            : same_letter(*unit, 'm') ? 20
-	            : same_letter(*unit, 'g') ? 30
-	                                      : 0;
+	static const char units[] = "kKmMgG";
+	const char *at = *unit != '\0' ? strchr(units, *unit) : NULL;
 
-	if (shift > 0) {
+	if (at != NULL)
+		unit += unit[1] == 'i' && unit[2] != '\0' ? 2 : 1;
+	if (*unit == 'b' || *unit == 'B')
 		unit++;
-		if (*unit == 'i' && same_letter(unit[1], 'b'))
-			unit++;
-	}
-	if (same_letter(*unit, 'b'))
-		unit++;
-	return *unit == '\0' ? shift : -1;
+	return *unit != '\0' ? -1 : at != NULL ? (int)(at - units) / 2 * 10 + 10 : 0;
 }
 
 int config_parse_size(const char *text, uint64_t *out)
