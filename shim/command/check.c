@@ -61,7 +61,7 @@ static const char *const kind_names[] = {
 	[PROGRAM_SCRIPT] = "script",   [PROGRAM_OTHER] = "other",   [PROGRAM_BROKEN] = "damaged",
 };
 
-enum { NOTES_MAX = 6 };
+enum { NOTES_MAX = 4 };
 
 /* The tables that hooks/stream_table.c changes.  The program gets the same C library as this command. */
 static bool has_stream_tables(void)
@@ -193,17 +193,6 @@ static int report_file(const struct config *c, const char *name, const char *pat
 
 /* ---- which of the two ---- */
 
-static bool looks_like_program(const char *name, char *path)
-{
-	struct program p;
-
-	if (cli_find_program(name, path) != 0)
-		return false;
-	if (strchr(name, '/') == NULL)
-		return true;
-	return program_inspect(path, &p) == 0 && p.kind != PROGRAM_OTHER;
-}
-
 static int fail(const char *name, const char *why, struct json *j)
 {
 	if (j != NULL) {
@@ -217,40 +206,26 @@ static int fail(const char *name, const char *why, struct json *j)
 	return CLI_FAILED;
 }
 
-static int check_one(const struct check_args *args, const char *name, struct json *j)
+static int check_program(const char *name, char *path, struct json *j)
 {
-	static const struct config *c; /* loaded when the first file is asked for: programs need none */
-	char path[PATH_MAX];
-	struct stat st;
+	char interpreter[PATH_MAX], why[PATH_MAX + 64];
 	struct program p;
+	int rc;
 
-	if (args->forced != OPTION_FILE) {
-		if (looks_like_program(name, path)) {
-			char interpreter[PATH_MAX];
-
-			if (program_lacks_interpreter(path, interpreter)) {
-				char why[PATH_MAX + 64];
-
-				snprintf(why, sizeof(why), "its interpreter %s does not exist", interpreter);
-				return fail(name, why, j);
-			}
-			int rc = program_resolve(path, &p);
-			return rc != 0 ? fail(name, strerror(-rc), j) : report_program(name, path, &p, j);
-		}
-		if (args->forced == OPTION_PROGRAM) {
-			int rc = cli_find_program(name, path);
-			return fail(name,
-			            rc == -EACCES ? "not executable"
-			            : rc == 0     ? "not a program"
-			                          : "no such program",
-			            j);
-		}
-		if (strchr(name, '/') == NULL && stat(name, &st) != 0)
-			return fail(name,
-			            "neither a program in PATH nor a file here (for a new file write "
-			            "./NAME)",
-			            j);
+	if (program_lacks_interpreter(path, interpreter)) {
+		snprintf(why, sizeof(why), "its interpreter %s does not exist", interpreter);
+		return fail(name, why, j);
 	}
+	rc = program_resolve(path, &p);
+	return rc != 0 ? fail(name, strerror(-rc), j) : report_program(name, path, &p, j);
+}
+
+static int check_file(const char *name, struct json *j)
+{
+	static const struct config *c; /* loaded for the first file: programs need none */
+	char path[PATH_MAX];
+	int rc;
+
 	if (c == NULL) {
 		c = cli_load_config();
 		if (c == NULL)
@@ -258,8 +233,33 @@ static int check_one(const struct check_args *args, const char *name, struct jso
 		if (j == NULL)
 			cli_say_notices(c, false);
 	}
-	int rc = cli_canonical(name, path);
+	rc = cli_canonical(name, path);
 	return rc != 0 ? fail(name, strerror(-rc), j) : report_file(c, name, path, j);
+}
+
+static int check_one(const struct check_args *args, const char *name, struct json *j)
+{
+	bool bare = strchr(name, '/') == NULL;
+	char path[PATH_MAX];
+	struct stat st;
+	struct program p;
+	int rc;
+
+	if (args->forced == OPTION_FILE)
+		return check_file(name, j);
+	rc = cli_find_program(name, path);
+	if (rc == 0 && (bare || (program_inspect(path, &p) == 0 && p.kind != PROGRAM_OTHER)))
+		return check_program(name, path, j);
+	if (args->forced == OPTION_PROGRAM)
+		return fail(name,
+		            rc == -EACCES ? "not executable"
+		            : rc == 0     ? "not a program"
+		                          : "no such program",
+		            j);
+	if (bare && stat(name, &st) != 0)
+		return fail(name, "neither a program in PATH nor a file here (for a new file write ./NAME)",
+		            j);
+	return check_file(name, j);
 }
 
 int cli_check(int argc, char **argv)
