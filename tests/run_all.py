@@ -29,7 +29,7 @@ TSAN_OPTIONS = f"die_after_fork=0:atexit_sleep_ms=0:suppressions={ROOT / 'tests'
 
 
 # These take longest: begun first, so that none of them is left over for the end.
-LONG = ("test_log", "test_engine", "test_stage", "test_fuzz_corpus")
+LONG = ("test_log", "test_workers", "test_stage", "test_fuzz_corpus")
 
 
 def run_unit(program: Path) -> Outcome:
