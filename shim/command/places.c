@@ -14,8 +14,8 @@
 #include "command/command.h"
 
 #include "config/rule.h"
+#include "format/arena_format.h"
 #include "recovery/recover.h"
-#include "staging/arena.h"
 
 #include <errno.h>
 #include <fts.h>

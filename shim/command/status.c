@@ -47,8 +47,7 @@ static const char *lease_state(const struct status_file *f)
 static void print_counters(const uint64_t *counters)
 {
 	for (int i = 0; i < COUNT_ALL; i++)
-		printf("%s%s %llu", i > 0 ? ", " : "", stats_counter_name(i),
-		       (unsigned long long)counters[i]);
+		printf("%s%s %llu", i > 0 ? ", " : "", counter_name(i), (unsigned long long)counters[i]);
 	putchar('\n');
 }
 
@@ -95,7 +94,7 @@ static void json_counters(struct json *j, const uint64_t *counters)
 {
 	json_open(j, "counters", '{');
 	for (int i = 0; i < COUNT_ALL; i++)
-		json_number(j, stats_counter_name(i), (long long)counters[i]);
+		json_number(j, counter_name(i), (long long)counters[i]);
 	json_close(j, '}');
 }
 

@@ -13,7 +13,7 @@
  * child's claim to every description with it; nothing can be released in between.
  *
  * A dead member leaves claims to descriptions (attach/repair.h withdraws them), and perhaps a lock, the flush token, or
- * blocks.  What it published is whole in the arena, as after any kill (staging/arena.h).  Whoever finds its lock or token
+ * blocks.  What it published is whole in the arena, as after any kill (format/arena_format.h).  Whoever finds its lock or token
  * first puts the file's staged bytes in place by the same code that recovers a dead process's arena, and goes on from
  * an empty staging (attach/repair.h).
  */

@@ -36,39 +36,6 @@ enum file_mode {
 	FILE_THROUGH, /* written through for good, or until the last descriptor is closed */
 };
 
-/* Why a file is written through; index of the counters in arena_header.live.through. */
-enum bypass_reason {
-	BYPASS_NONE,
-	BYPASS_FORK,
-	BYPASS_EXEC,
-	BYPASS_MMAP,
-	BYPASS_STDIO,
-	BYPASS_STANDARD_FD, /* a descriptor that the C library writes to names it (descriptors/fd.h) */
-	BYPASS_UNKNOWN_FD,  /* the process holds a descriptor on it that the library did not see opened */
-	BYPASS_SPLICE,
-	BYPASS_UNLINKED,
-	BYPASS_NO_ARENA,
-	BYPASS_NO_THREAD,
-	BYPASS_NO_PREALLOC,
-	BYPASS_PATH,
-	BYPASS_AIO,
-	BYPASS_IOCTL,
-	BYPASS_SYNC, /* the file system, or the file, is synchronous */
-	BYPASS_EXIT,
-	BYPASS_NO_LEASE,   /* visibility = strict, and no leases here */
-	BYPASS_LEASE_BUSY, /* visibility = strict, while somebody else has it open */
-	BYPASS_INHERITED,  /* another program has a description of it */
-	BYPASS_CLONE,
-	BYPASS_PASSED,    /* another process got the description by a message */
-	BYPASS_IO_URING,  /* the process has an io_uring, which reads and writes where nobody sees it */
-	BYPASS_ENCRYPTED, /* its file system encrypts it, and not the arena, or by another key */
-	BYPASS_RIGHTS, /* recovery could not write to it, or the process changes its ids (process/credentials.h) */
-	BYPASS_COUNT
-};
-const char *bypass_reason_name(enum bypass_reason reason);
-/* The same as a sentence behind "PATH is not staged: ". */
-const char *bypass_reason_text(enum bypass_reason reason);
-
 enum {
 	FILE_ENGAGE_AFTER = 2,    /* the first small write passes through, the second attaches */
 	FILE_ENGAGE_LATER = 1024, /* when it did not pay, or could not be */

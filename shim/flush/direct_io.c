@@ -50,7 +50,7 @@ static int write_part(const struct flush_target *t, const struct iovec *iov, int
 		int n = slice(iov, count, skip, size, part);
 		ssize_t r;
 
-		/* before each call: see staging/guard.h */
+		/* before each call: see format/guard_format.h */
 		if (t->guard)
 			guard_stamp(t->guard);
 		r = sys_pwritev_accepted(t->fd, part, n, (off_t)(offset + skip));

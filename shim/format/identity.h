@@ -8,7 +8,7 @@
 #ifndef FASTWRITE_IDENTITY_H
 #define FASTWRITE_IDENTITY_H
 
-#include "staging/arena.h"
+#include "format/arena_format.h"
 
 #include <stdbool.h>
 #include <sys/stat.h>

@@ -109,4 +109,12 @@ static inline uint32_t journal_entry_bytes(uint32_t length)
 	return (uint32_t)sizeof(struct journal_entry) + ((length + 7) & ~7u);
 }
 
+/* The name of the journal beside the arena of this name, and the other way round; NAME_MAX + 1 bytes. */
+void journal_name_of(const char *arena_name, char *out);
+void journal_arena_of(const char *journal_name, char *out);
+
+/* CRC32C of a header or batch with its checksum field taken as 0. */
+uint32_t journal_header_checksum(const struct journal_header *h);
+uint32_t journal_batch_checksum(const struct journal_batch *b);
+
 #endif

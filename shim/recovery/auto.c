@@ -3,12 +3,12 @@
  * recover_auto: recovery at open.  A directory that was looked at and has not changed since needs no second
  * look, unless an arena in it belonged to a process that still lived then.
  */
+#include "recovery/recover.h"
+
 #include "base/buffer.h"
 #include "base/log.h"
 #include "base/sys.h"
 #include "recovery/internal.h"
-#include "recovery/recover.h"
-#include "staging/arena.h"
 
 #include <fcntl.h>
 #include <stdatomic.h>

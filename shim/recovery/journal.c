@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 /* internal: see recovery/internal.h and format/journal_format.h.  Everything read here is untrusted. */
-#include "sync/journal.h"
+#include "recovery/internal.h"
+
 #include "base/buffer.h"
 #include "base/kill.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "format/journal_format.h"
 #include "recovery/aside.h"
-#include "recovery/internal.h"
+#include "recovery/own_arena.h"
 #include "recovery/parse.h"
 #include "recovery/rights.h"
 #include "recovery/target.h"
-#include "staging/arena.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -792,21 +793,12 @@ static int take_batch(struct scan *s)
 	return 0;
 }
 
-/* The name of the arena beside it. */
-static void arena_name_of(const char *name, char *out)
-{
-	size_t n = strlen(name) - (sizeof JOURNAL_SUFFIX - 1);
-
-	memcpy(out, name, n);
-	memcpy(out + n, ARENA_SUFFIX, sizeof ARENA_SUFFIX);
-}
-
 static bool is_own(const char *name)
 {
 	BUFFER(char, arena);
 
-	arena_name_of(name, arena);
-	return arena_is_own(arena);
+	journal_arena_of(name, arena);
+	return own_arena_is(arena);
 }
 
 /*
@@ -818,7 +810,7 @@ static int load_waiting(const struct scan *s, const char *name, struct foreign_a
 	BUFFER(char, arena);
 	int fd, r;
 
-	arena_name_of(name, arena);
+	journal_arena_of(name, arena);
 	fd = sys.openat(s->dirfd, arena, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
 	if (fd < 0)
 		return fd == -ENOENT ? 0 : fd;

@@ -6,7 +6,7 @@
 #ifndef FASTWRITE_RECOVER_PARSE_H
 #define FASTWRITE_RECOVER_PARSE_H
 
-#include "staging/arena.h"
+#include "format/arena_format.h"
 
 struct foreign_arena {
 	int fd;

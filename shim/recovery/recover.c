@@ -6,16 +6,18 @@
 #include "base/kill.h"
 #include "base/lease.h"
 #include "base/log.h"
+#include "base/pid.h"
 #include "base/sys.h"
+#include "format/guard_format.h"
+#include "format/journal_format.h"
+#include "format/staging_dir.h"
 #include "recovery/aside.h"
 #include "recovery/internal.h"
+#include "recovery/own_arena.h"
 #include "recovery/parse.h"
 #include "recovery/rights.h"
+#include "recovery/takeover.h"
 #include "recovery/target.h"
-#include "staging/guard.h"
-#include "staging/staging_dir.h"
-#include "staging/takeover.h"
-#include "sync/journal.h"
 
 #include <fcntl.h>
 #include <stddef.h>
@@ -30,7 +32,7 @@ struct job {
 	int dirfd;     /* of the arena */
 	bool in_aside; /* that is `aside` in the staging directory */
 	bool live;     /* its other members live, and keep everybody from the slot */
-	bool living; /* members of the arena's family live, and may have the files open, see staging/takeover.h */
+	bool living; /* members of the arena's family live, and may have the files open, see format/takeover_format.h */
 	bool keeps;     /* a slot stays, to be put aside */
 	bool moved;     /* it has been */
 	int found;      /* blocks of the slot at hand that are in the file, see recover_appended */
@@ -973,7 +975,7 @@ int recover_maker(int fd, const struct origin *then, int pid, uint64_t pid_start
 	*where = origin_compare(then, &now);
 	if (*where == ORIGIN_OTHER)
 		return 0;
-	return pid != sys_getpid() && pid_start != 0 && arena_pid_start(pid) == pid_start ? -EWOULDBLOCK : 0;
+	return pid != sys_getpid() && pid_start != 0 && pid_start_time(pid) == pid_start ? -EWOULDBLOCK : 0;
 }
 
 static int take_rights(struct job *j, struct recover_rights *rights)
@@ -1073,7 +1075,7 @@ static void say_held(struct job *j, uint32_t slot, int error, int pid)
 static void recover_taken(struct job *j, struct takeover *t, uint32_t slot)
 {
 	int pid = 0;
-	int r = j->opt->dry_run ? 0 : takeover_slot(t, slot, &pid);
+	int r = j->opt->dry_run ? 0 : takeover_allowed(t, slot, &pid);
 
 	foreign_slot(&j->a, slot)->path[ARENA_PATH_MAX - 1] = '\0';
 	if (r == 0) {
@@ -1137,7 +1139,7 @@ static void recover_locked(struct job *j, const char *name)
 	int fd, r;
 
 	j->report->arenas++;
-	if (arena_is_own(name)) {
+	if (own_arena_is(name)) {
 		/* live, and opening and closing it would be work for nothing */
 		j->report->live++;
 		j->report->own++;

@@ -8,8 +8,7 @@
 #ifndef FASTWRITE_STATUS_H
 #define FASTWRITE_STATUS_H
 
-#include "files/file.h"
-#include "staging/arena.h"
+#include "format/arena_format.h"
 
 struct status_arena {
 	const char *path;

@@ -8,7 +8,7 @@
 #ifndef FASTWRITE_RECOVER_TARGET_H
 #define FASTWRITE_RECOVER_TARGET_H
 
-#include "staging/arena.h"
+#include "format/arena_format.h"
 
 /* Where the arena, or the journal, stands. */
 struct recover_place {

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-/* arena: see staging/arena.h.  This file is the live side: create, destroy, hand out blocks and slots. */
+/* arena: see staging/arena.h. */
 #include "staging/arena.h"
 
 #include "base/buffer.h"
-#include "base/crc32c.h"
 #include "base/internal_fd.h"
 #include "base/kill.h"
 #include "base/log.h"
+#include "base/pid.h"
 #include "base/sys.h"
 #include "files/workers.h"
+#include "format/staging_dir.h"
+#include "recovery/own_arena.h"
 #include "staging/registry.h"
-#include "staging/staging_dir.h"
 #include "staging/takeover.h"
 
 #include <fcntl.h>
@@ -20,100 +21,6 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/vfs.h>
-
-uint32_t arena_header_checksum(const struct arena_header *h)
-{
-	return crc32c_around(h, offsetof(struct arena_header, live), offsetof(struct arena_header, checksum));
-}
-
-uint32_t arena_sum_begin(const struct arena_slot *s, const struct arena_block *b)
-{
-	const struct {
-		uint64_t seq, ino;
-		int64_t btime_sec;
-		uint32_t btime_nsec, generation;
-		uint64_t kind;
-	} what = {b->seq, s->ino, s->btime_sec, s->btime_nsec, s->generation, b->kind};
-
-	return crc32c(0, &what, sizeof what);
-}
-
-uint32_t arena_sum_extent(uint32_t sum, uint32_t before, const struct arena_extent *e)
-{
-	const struct arena_extent place = {.offset = e->offset, .pos = e->pos, .length = before};
-
-	return crc32c(sum, &place, sizeof place);
-}
-
-uint32_t arena_sum_block(const struct arena_slot *s, const struct arena_block *b, uint8_t *data,
-                         uint32_t block_bytes, uint64_t commit)
-{
-	uint32_t sum = arena_sum_begin(s, b);
-	uint32_t before = 0;
-
-	for (uint32_t i = 0; i < COMMIT_COUNT(commit); i++) {
-		struct arena_extent e = arena_extent_get(b, data, block_bytes, commit, i);
-
-		sum = arena_sum_extent(sum, before, &e);
-		sum = crc32c(sum, data + e.pos, e.length);
-		before = e.length;
-	}
-	return sum;
-}
-
-uint64_t arena_pid_start(pid_t pid)
-{
-	char path[64];
-	BUFFER(char, text);
-	char *p;
-	uint64_t value = 0;
-
-	log_format(path, sizeof path, "/proc/%d/stat", (int)pid);
-	if (sys_read_file(path, text, BUFFER_BYTES) < 0)
-		return 0;
-	p = strrchr(text, ')'); /* the command name may hold anything, also ") " */
-	if (!p || p[1] != ' ' || p[2] == 'Z' || p[2] == 'X')
-		return 0;
-	/* after ')' come the fields from number 3 on; the start time is number 22 */
-	for (int field = 2; field < 22; field++) {
-		p = strchr(p + 1, ' ');
-		if (!p)
-			return 0;
-	}
-	for (p++; *p >= '0' && *p <= '9'; p++)
-		value = value * 10 + (uint64_t)(*p - '0');
-	return value;
-}
-
-bool arena_geometry(uint64_t mem_bytes, uint32_t block_bytes, struct arena_header *out)
-{
-	uint64_t blocks = mem_bytes / block_bytes;
-
-	/* a file that claims to be an arena may have any size */
-	if (blocks > ARENA_BLOCKS_MAX)
-		blocks = ARENA_BLOCKS_MAX;
-	/* shrink until tables and blocks fit into the budget together */
-	for (; blocks >= 8; blocks--) {
-		uint64_t blocks_at = ARENA_PAGE;
-		uint64_t slots_at = blocks_at + blocks * ARENA_BLOCK_ENTRY_BYTES;
-		uint64_t data_at = slots_at + blocks * ARENA_SLOT_BYTES;
-
-		slots_at = (slots_at + ARENA_PAGE - 1) / ARENA_PAGE * ARENA_PAGE;
-		data_at = slots_at + blocks * ARENA_SLOT_BYTES;
-		data_at = (data_at + ARENA_PAGE - 1) / ARENA_PAGE * ARENA_PAGE;
-		if (data_at + blocks * block_bytes > mem_bytes)
-			continue;
-		out->block_bytes = block_bytes;
-		out->block_count = (uint32_t)blocks;
-		out->slot_count = (uint32_t)blocks;
-		out->blocks_at = blocks_at;
-		out->slots_at = slots_at;
-		out->data_at = data_at;
-		out->total_bytes = data_at + blocks * block_bytes;
-		return true;
-	}
-	return false;
-}
 
 /* Opens the staging directory, making it when it is missing.  fd or -errno. */
 static int open_dir(const char *dir)
@@ -148,7 +55,7 @@ static void fill_header(struct arena_header *h, const struct rule *rule, const s
 	h->uid = sys_geteuid();
 	h->gid = sys_getegid();
 	h->pid = sys_getpid();
-	h->pid_start = arena_pid_start(h->pid);
+	h->pid_start = pid_start_time(h->pid);
 	h->ino_low = (uint32_t)ino;
 	h->ino_high = (uint32_t)(ino >> 32);
 	log_format(h->rule, sizeof h->rule, "%s", rule->name);
@@ -263,39 +170,6 @@ static int map_file(struct arena *a, const struct arena_header *geometry, const 
 	return 0;
 }
 
-enum { OWN_MAX = 64 };
-static struct arena *_Atomic own[OWN_MAX];
-
-static void own_note(struct arena *a)
-{
-	for (int i = 0; i < OWN_MAX; i++) {
-		struct arena *expected = NULL;
-
-		if (atomic_compare_exchange_strong(&own[i], &expected, a))
-			return;
-	}
-}
-
-static void own_forget(struct arena *a)
-{
-	for (int i = 0; i < OWN_MAX; i++) {
-		struct arena *expected = a;
-
-		atomic_compare_exchange_strong(&own[i], &expected, NULL);
-	}
-}
-
-bool arena_is_own(const char *name)
-{
-	for (int i = 0; i < OWN_MAX; i++) {
-		struct arena *a = atomic_load(&own[i]);
-
-		if (a && strcmp(a->name, name) == 0)
-			return true;
-	}
-	return false;
-}
-
 int arena_create(struct arena *a, const char *dir, const struct rule *rule)
 {
 	return arena_create_at(a, dir, rule, &(struct arena_place){0});
@@ -328,7 +202,7 @@ int arena_join(const struct arena *a)
 		r = sys_is_error(map) ? (int)(intptr_t)map : 0;
 	}
 	if (r == 0) {
-		own_note((struct arena *)(uintptr_t)a);
+		own_arena_note(a->name);
 		return fd;
 	}
 	internal_fd_close(fd);
@@ -394,13 +268,13 @@ int arena_create_at(struct arena *a, const char *dir, const struct rule *rule,
 	fill_header(a->header, rule, &origin, a->ino);
 	kill_step();
 	sys.close(dirfd);
-	own_note(a);
+	own_arena_note(a->name);
 	return 0;
 }
 
 void arena_forget(struct arena *a, int fd)
 {
-	own_forget(a);
+	own_arena_forget(a->name);
 	if (fd < 0) {
 		sys.munmap(a->header, a->total_bytes);
 		sys.munmap(a->runs, a->runs_bytes);
@@ -412,7 +286,7 @@ void arena_forget(struct arena *a, int fd)
 
 static void close_all(struct arena *a)
 {
-	own_forget(a);
+	own_arena_forget(a->name);
 	unmap(a);
 	if (!a->placed)
 		sys.munmap(a->runs, a->runs_bytes);

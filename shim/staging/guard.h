@@ -1,23 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * guard: what a staged file was like after the library's own last change of it (struct arena_guard).
+ * guard: notes the size and time of a staged file after each change that the library makes (format/guard_format.h).
  *
- * Recovery replays bytes at a position only onto a file that nobody else has changed since.  The guard is taken when
- * the first bytes are staged, and after each flush that leaves more of them staged.  Around each change of the
- * library's own stands a time stamp, so that a kill between the change and the new guard is not taken for somebody
- * else's change.
+ * The guard is taken when the first bytes are staged, and after each flush that leaves more bytes staged.
  *
- * Called by: io, flush, prealloc, sync (live side); guard_holds by recover.  File lock held, or the flush token.
+ * Called by: io, flush, prealloc, sync.  File lock or flush token held.
  */
 #ifndef FASTWRITE_GUARD_H
 #define FASTWRITE_GUARD_H
 
 #include "files/file.h"
-
-#include <sys/stat.h>
-
-/* What st says of size and time; the stamps stay. */
-void guard_fill(struct arena_guard *g, const struct statx *st);
+#include "format/guard_format.h"
 
 /* Takes the guard anew; fd: any descriptor of f. */
 void guard_take(struct file *f, int fd);
@@ -27,7 +20,6 @@ void guard_take(struct file *f, int fd);
 void guard_begin(struct file *f, int fd);
 
 /* A change of the library's own is about to reach the kernel. */
-void guard_stamp(struct arena_guard *g);
 void guard_change(struct file *f);
 
 /* A flush wrote below the end that the file had. */
@@ -39,8 +31,5 @@ void guard_overwrote(struct file *f);
  * the first sync after an overwrite.  0 or -errno.
  */
 int guard_synced(struct file *f);
-
-/* True when the file with this state has not been changed by anybody else. */
-bool guard_holds(const struct arena_guard *g, const struct statx *st);
 
 #endif

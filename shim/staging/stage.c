@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* stage: see staging/stage.h; the commit protocol is in staging/arena.h. */
+/* stage: see staging/stage.h; the commit protocol is in format/arena_format.h. */
 #include "staging/stage.h"
 
 #include "base/buffer.h"
@@ -298,7 +298,7 @@ static uint32_t sum_begin(const struct file *f, const struct block_run *run)
 	return arena_sum_extent(arena_sum_begin(slot, run->meta), 0, &run->meta->first);
 }
 
-/* The same for a block that has been published.  False: it is sealed, by a process outside of the family (staging/takeover.h). */
+/* The same for a block that has been published.  False: it is sealed, by a process outside of the family (format/takeover_format.h). */
 static bool publish_more(struct block_run *run, uint64_t commit, uint64_t more)
 {
 	bool published;

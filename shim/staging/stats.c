@@ -21,20 +21,6 @@ static const struct config *config;
 static struct tally tallies[CONFIG_RULES_MAX];
 static _Atomic bool said;
 
-static const char *const counter_names[COUNT_ALL] = {
-	[COUNT_WRITES] = "writes",
-	[COUNT_BYTES] = "bytes",
-	[COUNT_FLUSHES] = "flushes",
-	[COUNT_FLUSH_BYTES] = "flush_bytes",
-	[COUNT_DIRECT_BYTES] = "direct_bytes",
-	[COUNT_SYNCS_ASKED] = "syncs_asked",
-	[COUNT_SYNCS_DONE] = "syncs_done",
-	[COUNT_SETTLES] = "settles",
-	[COUNT_JOURNALED] = "syncs_by_journal",
-};
-
-const char *stats_counter_name(int counter) { return counter_names[counter]; }
-
 void stats_set(const struct config *c) { config = c; }
 
 /* NULL when there is no summary. */
@@ -130,7 +116,7 @@ static size_t compose_json(const struct tally *t, const char *program, const cha
 	                      (int)sys_getpid(), program, rule);
 
 	for (int i = 0; i < COUNT_ALL; i++)
-		n += log_format(text + n, size - n, ", \"%s\": %llu", counter_names[i], COUNTED(t, i));
+		n += log_format(text + n, size - n, ", \"%s\": %llu", counter_name(i), COUNTED(t, i));
 	n += log_format(text + n, size - n, ", \"through\": {");
 	for (int i = 1; i < BYPASS_COUNT; i++) {
 		if (!t->through[i])

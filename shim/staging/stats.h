@@ -15,8 +15,6 @@ void stats_forget(void);
 void stats_used(const struct rule *rule);
 /* Counts a file of this rule that bypasses staging and has no arena to count it in. */
 void stats_through(const struct rule *rule, enum bypass_reason why);
-/* "writes", "bytes", ..., by enum slot_counter. */
-const char *stats_counter_name(int counter);
 /* Writes the summary once, by raw writes. */
 void stats_report(void);
 

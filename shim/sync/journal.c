@@ -3,7 +3,6 @@
 #include "sync/journal.h"
 
 #include "base/buffer.h"
-#include "base/crc32c.h"
 #include "base/internal_fd.h"
 #include "base/kill.h"
 #include "base/log.h"
@@ -61,26 +60,6 @@ static int local_fd(const struct arena *a) { return atomic_load(&fds[file_arena_
 static uint8_t *batch_buffer(const struct arena *a, uint64_t seq)
 {
 	return file_journal_buffers(a) + (seq & 1) * JOURNAL_BATCH_MAX;
-}
-
-void journal_name_of(const char *arena_name, char *out)
-{
-	size_t n = strlen(arena_name), s = sizeof ARENA_SUFFIX - 1;
-
-	if (n >= s && strcmp(arena_name + n - s, ARENA_SUFFIX) == 0)
-		n -= s;
-	memcpy(out, arena_name, n);
-	memcpy(out + n, JOURNAL_SUFFIX, sizeof JOURNAL_SUFFIX);
-}
-
-uint32_t journal_header_checksum(const struct journal_header *h)
-{
-	return crc32c_around(h, sizeof *h, offsetof(struct journal_header, checksum));
-}
-
-uint32_t journal_batch_checksum(const struct journal_batch *b)
-{
-	return crc32c_around(b, b->bytes, offsetof(struct journal_batch, checksum));
 }
 
 /* ---- making it ---- */

@@ -132,11 +132,4 @@ void journal_forget(void);
 /* The program wants the number that a descriptor of ours has. */
 bool journal_move_fd(int fd);
 
-/* The name of the journal of the arena with this name; NAME_MAX + 1 bytes. */
-void journal_name_of(const char *arena_name, char *out);
-
-/* CRC32C of a header or batch with its checksum field taken as 0. */
-uint32_t journal_header_checksum(const struct journal_header *h);
-uint32_t journal_batch_checksum(const struct journal_batch *b);
-
 #endif

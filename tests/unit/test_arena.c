@@ -2,6 +2,8 @@
 /* arena: geometry, creation and what can go wrong with it, blocks and slots. */
 #include "base/crc32c.h"
 #include "base/internal_fd.h"
+#include "base/pid.h"
+#include "recovery/own_arena.h"
 #include "rig.h"
 
 #include <signal.h>
@@ -134,9 +136,9 @@ static void test_create(void **state)
 	assert_int_equal(flock(other, LOCK_EX | LOCK_NB), -1);
 	close(other);
 	assert_true(internal_fd_is(arena.fd));
-	assert_true(arena_is_own(arena.name));
+	assert_true(own_arena_is(arena.name));
 	arena_destroy(&arena);
-	assert_false(arena_is_own(arena.name));
+	assert_false(own_arena_is(arena.name));
 	assert_int_equal(access(dir, F_OK), -1);
 }
 
@@ -267,14 +269,14 @@ static void test_process_start(void **state)
 	pid_t child;
 
 	(void)state;
-	assert_true(arena_pid_start(getpid()) > 0);
+	assert_true(pid_start_time(getpid()) > 0);
 	child = fork();
 	if (child == 0)
 		_exit(0);
 	assert_int_equal(waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT), 0);
-	assert_int_equal(arena_pid_start(child), 0); /* a zombie is dead */
+	assert_int_equal(pid_start_time(child), 0); /* a zombie is dead */
 	waitpid(child, NULL, 0);
-	assert_int_equal(arena_pid_start(child), 0);
+	assert_int_equal(pid_start_time(child), 0);
 }
 
 int main(void)

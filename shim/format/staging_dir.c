@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* staging_dir: see staging/staging_dir.h. */
-#include "staging/staging_dir.h"
+/* staging_dir: see format/staging_dir.h. */
+#include "format/staging_dir.h"
 
 #include "base/buffer.h"
 #include "base/kill.h"
 #include "base/log.h"
 #include "base/sys.h"
-#include "staging/arena.h"
+#include "format/arena_format.h"
 
 #include <fcntl.h>
 #include <string.h>

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+/* arena_format: see format/arena_format.h. */
+#include "format/arena_format.h"
+
+#include "base/crc32c.h"
+
+uint32_t arena_header_checksum(const struct arena_header *h)
+{
+	return crc32c_around(h, offsetof(struct arena_header, live), offsetof(struct arena_header, checksum));
+}
+
+uint32_t arena_sum_begin(const struct arena_slot *s, const struct arena_block *b)
+{
+	const struct {
+		uint64_t seq, ino;
+		int64_t btime_sec;
+		uint32_t btime_nsec, generation;
+		uint64_t kind;
+	} what = {b->seq, s->ino, s->btime_sec, s->btime_nsec, s->generation, b->kind};
+
+	return crc32c(0, &what, sizeof what);
+}
+
+uint32_t arena_sum_extent(uint32_t sum, uint32_t before, const struct arena_extent *e)
+{
+	const struct arena_extent place = {.offset = e->offset, .pos = e->pos, .length = before};
+
+	return crc32c(sum, &place, sizeof place);
+}
+
+uint32_t arena_sum_block(const struct arena_slot *s, const struct arena_block *b, uint8_t *data,
+                         uint32_t block_bytes, uint64_t commit)
+{
+	uint32_t sum = arena_sum_begin(s, b);
+	uint32_t before = 0;
+
+	for (uint32_t i = 0; i < COMMIT_COUNT(commit); i++) {
+		struct arena_extent e = arena_extent_get(b, data, block_bytes, commit, i);
+
+		sum = arena_sum_extent(sum, before, &e);
+		sum = crc32c(sum, data + e.pos, e.length);
+		before = e.length;
+	}
+	return sum;
+}
+
+bool arena_geometry(uint64_t mem_bytes, uint32_t block_bytes, struct arena_header *out)
+{
+	uint64_t blocks = mem_bytes / block_bytes;
+
+	/* (a file that claims to be an arena may have any size) */
+	if (blocks > ARENA_BLOCKS_MAX)
+		blocks = ARENA_BLOCKS_MAX;
+	/* fewer and fewer, until tables and blocks fit together */
+	for (; blocks >= 8; blocks--) {
+		uint64_t blocks_at = ARENA_PAGE;
+		uint64_t slots_at = blocks_at + blocks * ARENA_BLOCK_ENTRY_BYTES;
+		uint64_t data_at = slots_at + blocks * ARENA_SLOT_BYTES;
+
+		slots_at = (slots_at + ARENA_PAGE - 1) / ARENA_PAGE * ARENA_PAGE;
+		data_at = slots_at + blocks * ARENA_SLOT_BYTES;
+		data_at = (data_at + ARENA_PAGE - 1) / ARENA_PAGE * ARENA_PAGE;
+		if (data_at + blocks * block_bytes > mem_bytes)
+			continue;
+		out->block_bytes = block_bytes;
+		out->block_count = (uint32_t)blocks;
+		out->slot_count = (uint32_t)blocks;
+		out->blocks_at = blocks_at;
+		out->slots_at = slots_at;
+		out->data_at = data_at;
+		out->total_bytes = data_at + blocks * block_bytes;
+		return true;
+	}
+	return false;
+}

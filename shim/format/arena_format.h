@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * arena_format: the layout of an arena file, in which a process stages what it has not yet written to its files.
+ *
+ *   header (4096) | block table (64 B each) | file table (1024 B each) | blocks (block_bytes each)
+ *
+ * All parts start at multiples of 4096.  Words are little-endian; only the same machine reads what it wrote.
+ *
+ * A *file entry* (arena_slot) names one target file.  A *block* holds extents of one file entry.  Extent 0 of a block is
+ * in its table entry.  Extents 1 to n-1 are 16-byte entries that grow down from the end of the block, while data grows
+ * up from its start.
+ *
+ * Commit protocol.  One 64-bit store to arena_block.commit publishes a write: it makes the last extent longer, or it
+ * counts one extent more, whose entry is complete by then.  A write that is split over two blocks fills the second block
+ * first.  There `chain_*` names the first block and the commit value that makes the second block count.  The store to
+ * the first block's commit word then publishes both.  So after a kill between any two instructions either the whole
+ * write is there or nothing of it.  Published bytes are never overwritten in place.
+ *
+ * Checksum.  The commit word also carries a CRC32C of everything that it publishes: one store publishes both.  The
+ * kernel writes the pages of this file to a disk in any order.  After another boot, or on another machine, the checksum
+ * tells a whole block from a torn one.  It starts with the identity of block and file (arena_sum_begin).  For each
+ * extent follow its place (arena_sum_extent) and its bytes as they stand here.  The length of an extent is in the commit
+ * word; it is summed when the next extent begins.  `owner` and `chain_*` are not covered, because they change later.
+ *
+ * Blocks of a file entry are ordered by `seq`.  Those up to the seq in `done` are in the file already: recovery skips
+ * them, whether they were freed or not.
+ *
+ * Used by: staging and flush (the live side), recovery (dead and foreign arenas; trusts nothing of what it reads).
+ */
+#ifndef FASTWRITE_ARENA_FORMAT_H
+#define FASTWRITE_ARENA_FORMAT_H
+
+#include "config/config.h"
+#include "format/counters.h"
+#include "format/origin.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define ARENA_MAGIC 0x41524e4157545346ull /* "FSTWANRA" */
+
+enum {
+	ARENA_VERSION = 2,
+	ARENA_PAGE = 4096,
+	ARENA_PATH_MAX = 768,    /* bytes of a target's path, NUL included; a longer one bypasses staging */
+	ARENA_EXTENT_BYTES = 16, /* one entry at a block's end */
+	ARENA_EXTENTS_MAX = 511, /* extents of one block, the one in the table included */
+	ARENA_EXTENT_MAX = (1 << 22) - ARENA_PAGE, /* bytes of one */
+	ARENA_SLOT_BYTES = 1024,
+	ARENA_BLOCK_ENTRY_BYTES = 64,
+	ARENA_FILE_NAME_MAX = 128,
+	ARENA_BLOCKS_MAX = 1 << 20,
+	ARENA_KEEPERS_MAX = 256, /* processes of a family */
+};
+#define ARENA_DIR ".fastwrite"
+#define ARENA_SUFFIX ".arena"
+
+/* arena_block.commit */
+#define COMMIT_SUM(c) ((uint32_t)(c))                        /* CRC32C */
+#define COMMIT_LENGTH(c) ((uint32_t)((c) >> 32) & 0x3fffffu) /* bytes of the last extent */
+#define COMMIT_COUNT(c) ((uint32_t)((c) >> 54) & 0x1ffu)     /* extents, 0 = nothing published */
+#define COMMIT_SEALED (1ull << 63)                           /* no more growth */
+#define COMMIT_MAKE(count, length, sum) \
+	(((uint64_t)(count) << 54) | ((uint64_t)(length) << 32) | (uint32_t)(sum))
+/* With n bytes more in the last extent. */
+#define COMMIT_GROWN(c, n, sum) ((((c) >> 32) + (n)) << 32 | (uint32_t)(sum))
+/* Count and length.  Only these may be compared; they grow with each commit of the block. */
+#define COMMIT_REACH(c) ((c) & ~(COMMIT_SEALED | 0xffffffffull))
+
+/* arena_slot.done */
+#define DONE_SKIP_BITS 24
+#define DONE_MAKE(seq, skip) (((uint64_t)(seq) << DONE_SKIP_BITS) | (uint64_t)(skip))
+#define DONE_SEQ(d) ((d) >> DONE_SKIP_BITS)
+#define DONE_SKIP(d) ((uint32_t)((d) & ((1u << DONE_SKIP_BITS) - 1)))
+
+enum stage_kind {
+	STAGE_POSITIONAL = 1, /* the program chose the offsets: replay writes there */
+	STAGE_APPEND =
+		2, /* O_APPEND with writers = auto or shared: the offsets are where we expect to land */
+};
+
+struct arena_extent {
+	uint64_t offset; /* in the file */
+	uint32_t pos;    /* in the block */
+	uint32_t length; /* not of the last extent, whose length is in the commit word */
+};
+
+struct arena_block {
+	_Atomic uint32_t owner; /* index of the file entry + 1, 0 = free */
+	uint32_t kind;          /* enum stage_kind */
+	uint64_t seq;
+	_Atomic uint64_t commit;
+	struct arena_extent first;
+	_Atomic uint32_t chain_block; /* index + 1 of the block that publishes this one, 0 = not chained */
+	uint32_t opened_pad;
+	uint64_t chain_seq;
+	uint64_t chain_commit; /* this block counts once the COMMIT_REACH of that one is not below this */
+};
+
+/* An append of which nothing, a part or all may be in the file. */
+enum append_flush {
+	APPEND_NONE,
+	APPEND_AT_BASE,   /* under a lease: its bytes are at flush_base or not in the file */
+	APPEND_SOMEWHERE, /* the kernel chose the place: flush_base, or behind what others appended */
+};
+
+/*
+ * Size and time of a target after the library last changed it.  They tell recovery whether anybody else has written
+ * since.  While the library is changing the file, `begun_ns` is not 0, and size and time are those from before or after
+ * that change.  Functions: format/guard_format.h.
+ */
+struct arena_guard {
+	uint64_t size;
+	int64_t mtime_sec;
+	uint32_t mtime_nsec;
+	_Atomic uint32_t known; /* the fields above have been filled in */
+	_Atomic uint64_t
+		begun_ns; /* CLOCK_REALTIME_COARSE when the first change began, 0 = none is under way */
+	_Atomic uint64_t again_ns; /* and when the last change began */
+};
+
+enum slot_flags {
+	SLOT_EXCLUSIVE = 1 << 0, /* writers = exclusive: appends replay at their offset */
+	SLOT_PREALLOCATED = 1 << 1,
+	SLOT_PADDED = 1 << 6,
+	SLOT_OVERWROTE = 1 << 7, /* a flush wrote below the end of the file */
+	SLOT_SYNCED = 1 << 8,    /* and a sync was answered after that, see guard_synced in staging/guard.h */
+	/* for `fastwrite status` only */
+	SLOT_STRICT = 1 << 2,
+	SLOT_LEASED = 1 << 3,     /* bytes are staged; an open by others waits until they are in the file */
+	SLOT_LEASE_BUSY = 1 << 4, /* somebody else has it open: writes bypass staging */
+	SLOT_BUSY_SEEN = 1 << 5,  /* counted */
+};
+
+struct arena_slot {
+	_Atomic uint32_t used;
+	_Atomic uint32_t flags;
+	uint64_t dev, ino;
+	int64_t btime_sec; /* birth time, 0/0 when the file system has none */
+	uint32_t btime_nsec;
+	uint32_t generation;  /* FS_IOC_GETVERSION, 0 = not known */
+	uint64_t handle_hash; /* of the file handle (name_to_handle_at), 0 = not known */
+	struct arena_guard guard;
+	/* path + below is relative to the directory that is `up` levels above the staging directory; 0: to none */
+	uint16_t below;
+	uint16_t up;
+	_Atomic uint32_t flush_active; /* enum append_flush: an append has begun, see flush_from */
+	/* DONE_MAKE: in the file are all blocks up to this seq, and the first `skip` bytes of the next one */
+	_Atomic uint64_t done;
+	_Atomic uint64_t flush_base; /* file size before that append */
+	_Atomic uint64_t prealloc_end;
+	_Atomic uint64_t counters[COUNT_MAX];
+	/* `done` when that append began.  The append is over when `done` differs: one store to `done` ends it. */
+	_Atomic uint64_t flush_from;
+	_Atomic uint64_t flush_bytes; /* that it was to write */
+	uint64_t taken;               /* the entry is a file's, filled in or not */
+	_Atomic uint64_t journaled;   /* syncs that the journal answered */
+	/* prealloc_mode = zero, with SLOT_PADDED: zeros stand behind the end of the file, up to padded_end at most */
+	_Atomic uint64_t padded_end;
+	_Atomic uint64_t size; /* of the file without them; stored before `done` counts the bytes */
+	char path[ARENA_PATH_MAX];
+	/* see format/takeover_format.h */
+	_Atomic uint32_t keeper;    /* number of a process in its family, + 1 */
+	_Atomic uint32_t takeovers; /* by processes outside of the family */
+};
+
+struct arena_header {
+	uint64_t magic;
+	uint32_t version;
+	uint32_t checksum; /* CRC32C of this struct with checksum = 0, up to `live` */
+	uint64_t total_bytes;
+	uint32_t block_bytes, block_count, slot_count;
+	uint32_t ino_low; /* of the arena file: tells the arena from a copy; 0 with ino_high = 0: not known */
+	uint64_t blocks_at, slots_at, data_at;
+	struct origin origin;
+	uint32_t uid, gid; /* effective ids of the process that made it (process/credentials.h) */
+	int32_t pid;
+	uint32_t ino_high;
+	uint64_t pid_start; /* clock ticks after boot, field 22 of /proc/PID/stat */
+	char rule[CONFIG_NAME_MAX];
+	char program[64];
+	/* Changes while the arena lives, so the checksum does not cover it. */
+	struct {
+		_Atomic uint64_t next_seq;
+		_Atomic uint64_t counters[COUNT_MAX];       /* of files whose entry is gone */
+		_Atomic uint64_t through[32];               /* by enum bypass_reason */
+		_Atomic uint64_t journaled;                 /* of files whose entry is gone */
+		_Atomic uint8_t keepers[ARENA_KEEPERS_MAX]; /* see format/takeover_format.h */
+	} live;
+};
+
+_Static_assert(sizeof(struct arena_extent) == ARENA_EXTENT_BYTES, "extent entry");
+_Static_assert(sizeof(struct arena_block) == ARENA_BLOCK_ENTRY_BYTES, "block entry");
+_Static_assert(sizeof(struct arena_slot) <= ARENA_SLOT_BYTES, "file entry");
+_Static_assert(sizeof(struct arena_header) <= ARENA_PAGE, "header");
+_Static_assert(COMMIT_COUNT(COMMIT_MAKE(ARENA_EXTENTS_MAX, 0, 0)) == ARENA_EXTENTS_MAX, "extent count");
+_Static_assert(COMMIT_LENGTH(COMMIT_MAKE(0, ARENA_EXTENT_MAX, 0)) == ARENA_EXTENT_MAX, "extent length");
+
+/* The layout of an arena of at most mem_bytes.  False when fewer than 8 blocks would fit. */
+bool arena_geometry(uint64_t mem_bytes, uint32_t block_bytes, struct arena_header *out);
+
+/* Entry of extent i >= 1 in the data of a block. */
+static inline struct arena_extent *arena_extent_entry(uint8_t *data, uint32_t block_bytes, uint32_t i)
+{
+	return (struct arena_extent *)(void *)(data + block_bytes - (size_t)i * ARENA_EXTENT_BYTES);
+}
+
+/* Extent i < COMMIT_COUNT(commit) of a block whose commit word is `commit`. */
+static inline struct arena_extent arena_extent_get(const struct arena_block *b, uint8_t *data,
+                                                   uint32_t block_bytes, uint64_t commit, uint32_t i)
+{
+	struct arena_extent e = i == 0 ? b->first : *arena_extent_entry(data, block_bytes, i);
+
+	if (i + 1 == COMMIT_COUNT(commit))
+		e.length = COMMIT_LENGTH(commit);
+	return e;
+}
+
+uint32_t arena_header_checksum(const struct arena_header *h);
+
+/* The checksum of a block before its first extent: the identity of block and file.  So a block entry, a file entry and
+ * data from different moments do not fit together. */
+uint32_t arena_sum_begin(const struct arena_slot *s, const struct arena_block *b);
+/* Adds the place of an extent.  `before`: length of the extent before it, 0 for the first one. */
+uint32_t arena_sum_extent(uint32_t sum, uint32_t before, const struct arena_extent *e);
+/* The whole checksum for a commit word whose extents lie within the block. */
+uint32_t arena_sum_block(const struct arena_slot *s, const struct arena_block *b, uint8_t *data,
+                         uint32_t block_bytes, uint64_t commit);
+
+#endif

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+/* counters: see format/counters.h. */
+#include "format/counters.h"
+
+static const char *const counter_names[COUNT_ALL] = {
+	[COUNT_WRITES] = "writes",
+	[COUNT_BYTES] = "bytes",
+	[COUNT_FLUSHES] = "flushes",
+	[COUNT_FLUSH_BYTES] = "flush_bytes",
+	[COUNT_DIRECT_BYTES] = "direct_bytes",
+	[COUNT_SYNCS_ASKED] = "syncs_asked",
+	[COUNT_SYNCS_DONE] = "syncs_done",
+	[COUNT_SETTLES] = "settles",
+	[COUNT_JOURNALED] = "syncs_by_journal",
+};
+
+const char *counter_name(enum slot_counter counter) { return counter_names[counter]; }
+
+static const char *const reason_names[BYPASS_COUNT] = {
+	[BYPASS_NONE] = "none",
+	[BYPASS_FORK] = "fork",
+	[BYPASS_EXEC] = "exec",
+	[BYPASS_MMAP] = "mmap",
+	[BYPASS_STDIO] = "stdio",
+	[BYPASS_STANDARD_FD] = "standard descriptor",
+	[BYPASS_UNKNOWN_FD] = "unknown descriptor",
+	[BYPASS_SPLICE] = "splice or sendfile",
+	[BYPASS_UNLINKED] = "unlinked",
+	[BYPASS_NO_ARENA] = "no arena",
+	[BYPASS_NO_THREAD] = "no thread",
+	[BYPASS_NO_PREALLOC] = "no fallocate",
+	[BYPASS_PATH] = "path",
+	[BYPASS_AIO] = "asynchronous I/O",
+	[BYPASS_IOCTL] = "ioctl",
+	[BYPASS_SYNC] = "synchronous",
+	[BYPASS_EXIT] = "exit",
+	[BYPASS_NO_LEASE] = "no lease",
+	[BYPASS_LEASE_BUSY] = "lease busy",
+	[BYPASS_INHERITED] = "inherited descriptor",
+	[BYPASS_CLONE] = "clone",
+	[BYPASS_PASSED] = "descriptor passed on",
+	[BYPASS_IO_URING] = "io_uring",
+	[BYPASS_ENCRYPTED] = "encrypted",
+	[BYPASS_RIGHTS] = "rights",
+};
+
+const char *bypass_reason_name(enum bypass_reason reason)
+{
+	return (unsigned)reason < BYPASS_COUNT ? reason_names[reason] : "?";
+}
+
+static const char *const reason_texts[BYPASS_COUNT] = {
+	[BYPASS_FORK] = "processes that were forked have it open, and do not share the staging",
+	[BYPASS_EXEC] = "a program was started that has its descriptor",
+	[BYPASS_MMAP] = "the program has mapped it",
+	[BYPASS_STDIO] = "a stream of the C library reads or writes it in a way that is not seen",
+	[BYPASS_STANDARD_FD] = "it is open as standard input, output or error",
+	[BYPASS_UNKNOWN_FD] = "the process has a descriptor of it that the library did not see opened",
+	[BYPASS_SPLICE] = "splice or sendfile moves its data inside the kernel",
+	[BYPASS_UNLINKED] = "its name was removed",
+	[BYPASS_NO_ARENA] = "there is no staging for its rule",
+	[BYPASS_NO_THREAD] = "the library's thread could not be started",
+	[BYPASS_NO_PREALLOC] = "its file system cannot reserve space (fallocate)",
+	[BYPASS_PATH] = "its path is not known, or is too long",
+	[BYPASS_AIO] = "it is used with asynchronous I/O",
+	[BYPASS_IOCTL] = "an ioctl was made on it that may read or write it",
+	[BYPASS_SYNC] = "the file, or its file system, is synchronous (mount -o sync, chattr +S)",
+	[BYPASS_EXIT] = "the process ends",
+	[BYPASS_NO_LEASE] = "visibility is strict, and there are no leases here",
+	[BYPASS_LEASE_BUSY] = "visibility is strict, and another process has it open",
+	[BYPASS_INHERITED] = "another program has its descriptor",
+	[BYPASS_CLONE] = "the process shares memory or descriptors by a clone of its own",
+	[BYPASS_PASSED] = "its descriptor was passed to another process",
+	[BYPASS_IO_URING] = "the process has an io_uring, which reads and writes unseen",
+	[BYPASS_ENCRYPTED] = "it is encrypted, and the staging is not, or by another key",
+	[BYPASS_RIGHTS] = "recovery could not write to it by its path, or the process changes its ids",
+};
+
+const char *bypass_reason_text(enum bypass_reason reason)
+{
+	return reason > BYPASS_NONE && reason < BYPASS_COUNT ? reason_texts[reason] : "?";
+}
