@@ -1,31 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * arena_format: the layout of an arena file, in which a process stages what it has not yet written to its files.
+ * arena_format: the layout of an arena file, in which a process stages what it has not yet written to its
+ * files.
  *
  *   header (4096) | block table (64 B each) | file table (1024 B each) | blocks (block_bytes each)
  *
  * All parts start at multiples of 4096.  Words are little-endian; only the same machine reads what it wrote.
  *
- * A *file entry* (arena_slot) names one target file.  A *block* holds extents of one file entry.  Extent 0 of a block is
- * in its table entry.  Extents 1 to n-1 are 16-byte entries that grow down from the end of the block, while data grows
- * up from its start.
+ * A *file entry* (arena_slot) names one target file.  A *block* holds extents of one file entry.  Extent 0 of
+ * a block is in its table entry.  Extents 1 to n-1 are 16-byte entries that grow down from the end of the
+ * block, while data grows up from its start.
  *
- * Commit protocol.  One 64-bit store to arena_block.commit publishes a write: it makes the last extent longer, or it
- * counts one extent more, whose entry is complete by then.  A write that is split over two blocks fills the second block
- * first.  There `chain_*` names the first block and the commit value that makes the second block count.  The store to
- * the first block's commit word then publishes both.  So after a kill between any two instructions either the whole
- * write is there or nothing of it.  Published bytes are never overwritten in place.
+ * Commit protocol.  One 64-bit store to arena_block.commit publishes a write: it makes the last extent
+ * longer, or it counts one extent more, whose entry is complete by then.  A write that is split over two
+ * blocks fills the second block first.  There `chain_*` names the first block and the commit value that makes
+ * the second block count.  The store to the first block's commit word then publishes both.  So after a kill
+ * between any two instructions either the whole write is there or nothing of it.  Published bytes are never
+ * overwritten in place.
  *
- * Checksum.  The commit word also carries a CRC32C of everything that it publishes: one store publishes both.  The
- * kernel writes the pages of this file to a disk in any order.  After another boot, or on another machine, the checksum
- * tells a whole block from a torn one.  It starts with the identity of block and file (arena_sum_begin).  For each
- * extent follow its place (arena_sum_extent) and its bytes as they stand here.  The length of an extent is in the commit
- * word; it is summed when the next extent begins.  `owner` and `chain_*` are not covered, because they change later.
+ * Checksum.  The commit word also carries a CRC32C of everything that it publishes: one store publishes both.
+ * The kernel writes the pages of this file to a disk in any order.  After another boot, or on another
+ * machine, the checksum tells a whole block from a torn one.  It starts with the identity of block and file
+ * (arena_sum_begin).  For each extent follow its place (arena_sum_extent) and its bytes as they stand here.
+ * The length of an extent is in the commit word; it is summed when the next extent begins.  `owner` and
+ * `chain_*` are not covered, because they change later.
  *
- * Blocks of a file entry are ordered by `seq`.  Those up to the seq in `done` are in the file already: recovery skips
- * them, whether they were freed or not.
+ * Blocks of a file entry are ordered by `seq`.  Those up to the seq in `done` are in the file already:
+ * recovery skips them, whether they were freed or not.
  *
- * Used by: staging and flush (the live side), recovery (dead and foreign arenas; trusts nothing of what it reads).
+ * Used by: staging and flush (the live side), recovery (dead and foreign arenas; trusts nothing of what it
+ * reads).
  */
 #ifndef FASTWRITE_ARENA_FORMAT_H
 #define FASTWRITE_ARENA_FORMAT_H
@@ -107,9 +111,9 @@ enum append_flush {
 };
 
 /*
- * Size and time of a target after the library last changed it.  They tell recovery whether anybody else has written
- * since.  While the library is changing the file, `begun_ns` is not 0, and size and time are those from before or after
- * that change.  Functions: format/guard_format.h.
+ * Size and time of a target after the library last changed it.  They tell recovery whether anybody else has
+ * written since.  While the library is changing the file, `begun_ns` is not 0, and size and time are those
+ * from before or after that change.  Functions: format/guard_format.h.
  */
 struct arena_guard {
 	uint64_t size;
@@ -143,7 +147,8 @@ struct arena_slot {
 	uint32_t generation;  /* FS_IOC_GETVERSION, 0 = not known */
 	uint64_t handle_hash; /* of the file handle (name_to_handle_at), 0 = not known */
 	struct arena_guard guard;
-	/* path + below is relative to the directory that is `up` levels above the staging directory; 0: to none */
+	/* path + below is relative to the directory that is `up` levels above the staging directory; 0: to
+	 * none */
 	uint16_t below;
 	uint16_t up;
 	_Atomic uint32_t flush_active; /* enum append_flush: an append has begun, see flush_from */
@@ -152,12 +157,14 @@ struct arena_slot {
 	_Atomic uint64_t flush_base; /* file size before that append */
 	_Atomic uint64_t prealloc_end;
 	_Atomic uint64_t counters[COUNT_MAX];
-	/* `done` when that append began.  The append is over when `done` differs: one store to `done` ends it. */
+	/* `done` when that append began.  The append is over when `done` differs: one store to `done` ends
+	 * it. */
 	_Atomic uint64_t flush_from;
 	_Atomic uint64_t flush_bytes; /* that it was to write */
 	uint64_t taken;               /* the entry is a file's, filled in or not */
 	_Atomic uint64_t journaled;   /* syncs that the journal answered */
-	/* prealloc_mode = zero, with SLOT_PADDED: zeros stand behind the end of the file, up to padded_end at most */
+	/* prealloc_mode = zero, with SLOT_PADDED: zeros stand behind the end of the file, up to padded_end at
+	 * most */
 	_Atomic uint64_t padded_end;
 	_Atomic uint64_t size; /* of the file without them; stored before `done` counts the bytes */
 	char path[ARENA_PATH_MAX];
@@ -220,8 +227,8 @@ static inline struct arena_extent arena_extent_get(const struct arena_block *b, 
 
 uint32_t arena_header_checksum(const struct arena_header *h);
 
-/* The checksum of a block before its first extent: the identity of block and file.  So a block entry, a file entry and
- * data from different moments do not fit together. */
+/* The checksum of a block before its first extent: the identity of block and file.  So a block entry, a file
+ * entry and data from different moments do not fit together. */
 uint32_t arena_sum_begin(const struct arena_slot *s, const struct arena_block *b);
 /* Adds the place of an extent.  `before`: length of the extent before it, 0 for the first one. */
 uint32_t arena_sum_extent(uint32_t sum, uint32_t before, const struct arena_extent *e);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * counters: what an arena counts, for each file and for all of them.  The numbers are indexes in the arena's file.
+ * counters: what an arena counts, for each file and for all of them.  The numbers are indexes in the arena's
+ * file.
  *
  * Used by: staging and stats (count), `fastwrite status` (shows).
  */
@@ -51,7 +52,8 @@ enum bypass_reason {
 	BYPASS_PASSED,    /* another process got the description by a message */
 	BYPASS_IO_URING,  /* the process has an io_uring, which reads and writes where nobody sees it */
 	BYPASS_ENCRYPTED, /* its file system encrypts it, but not the arena, or with another key */
-	BYPASS_RIGHTS, /* recovery could not write to it, or the process changes its ids (process/credentials.h) */
+	BYPASS_RIGHTS,    /* recovery could not write to it, or the process changes its ids
+	                     (process/credentials.h) */
 	BYPASS_COUNT
 };
 const char *bypass_reason_name(enum bypass_reason reason);

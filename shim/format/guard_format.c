@@ -5,7 +5,8 @@
 #include "base/kill.h"
 #include "base/sys.h"
 
-/* From our stamp to the kernel's: one system call that is not held up.  If it takes longer, the file counts as changed. */
+/* From our stamp to the kernel's: one system call that is not held up.  If it takes longer, the file counts
+ * as changed. */
 enum { CHANGE_NS_MAX = 1000000000 };
 
 void guard_fill(struct arena_guard *g, const struct statx *st)

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * guard_format: has anybody else changed a file since the library last did?  The answer is in struct arena_guard, in the
- * file's entry in the arena.
+ * guard_format: has anybody else changed a file since the library last did?  The answer is in struct
+ * arena_guard, in the file's entry in the arena.
  *
- * Recovery replays bytes at an offset only if nobody else has changed the file.  The guard holds the file's size and
- * time after the library's last change.  The library stamps the guard with the time before each of its own changes.  So
- * a kill between the change and the new guard is not taken for somebody else's change.
+ * Recovery replays bytes at an offset only if nobody else has changed the file.  The guard holds the file's
+ * size and time after the library's last change.  The library stamps the guard with the time before each of
+ * its own changes.  So a kill between the change and the new guard is not taken for somebody else's change.
  *
  * Used by: guard (the live side), recovery.
  */

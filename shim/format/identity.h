@@ -2,8 +2,8 @@
 /*
  * identity: which file it is, beyond the inode number: numbers are used again.
  *
- * Birth times are missing on some file systems (ext4 with inodes of 128 bytes), generations and file handles on
- * others.  Each sign counts where both sides have it.
+ * Birth times are missing on some file systems (ext4 with inodes of 128 bytes), generations and file handles
+ * on others.  Each sign counts where both sides have it.
  */
 #ifndef FASTWRITE_IDENTITY_H
 #define FASTWRITE_IDENTITY_H

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * journal_format: what a journal file looks like.  Little-endian machine words; the machine that wrote it reads it.
+ * journal_format: what a journal file looks like.  Little-endian machine words; the machine that wrote it
+ * reads it.
  *
  *   header (4096) | half 0 | half 1
  *
- * A half is a sequence of *batches* from its start, each a multiple of journal_header.unit long, each written by one
- * device write.  Their numbers (`seq`) rise by one from batch to batch, from one half to the other as well.  The
- * sequence of a half ends where a batch has the wrong number or checksum: what follows is older, or was being written
- * when the power went.
+ * A half is a sequence of *batches* from its start, each a multiple of journal_header.unit long, each written
+ * by one device write.  Their numbers (`seq`) rise by one from batch to batch, from one half to the other as
+ * well.  The sequence of a half ends where a batch has the wrong number or checksum: what follows is older,
+ * or was being written when the power went.
  *
- * A batch holds *entries*, one behind the other, each a multiple of 8 bytes.  The place of an entry, (seq of its batch,
- * offset in the batch), orders all entries of a journal.  Entries name files by a number; JOURNAL_NAME says which file
- * that is, and stands in each half before the first other entry of that number.
+ * A batch holds *entries*, one behind the other, each a multiple of 8 bytes.  The place of an entry, (seq of
+ * its batch, offset in the batch), orders all entries of a journal.  Entries name files by a number;
+ * JOURNAL_NAME says which file that is, and stands in each half before the first other entry of that number.
  *
- * JOURNAL_VOID makes all entries of a file void that stand before a given place: their bytes are durable in the file,
- * and the file may have changed since by ways that the journal does not see.
+ * JOURNAL_VOID makes all entries of a file void that stand before a given place: their bytes are durable in
+ * the file, and the file may have changed since by ways that the journal does not see.
  *
  * Used by: journal (writes), recover_journal (trusts nothing).
  */

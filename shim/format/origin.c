@@ -48,8 +48,8 @@ static int64_t clock_ns(clockid_t clock)
 	return now.tv_sec * 1000000000ll + now.tv_nsec;
 }
 
-/* The two clocks differ by a constant until the wall clock is stepped.  Of several looks the quickest one counts: between
- * its two readings nothing came in between. */
+/* The two clocks differ by a constant until the wall clock is stepped.  Of several looks the quickest one
+ * counts: between its two readings nothing came in between. */
 static int64_t boot_ns(void)
 {
 	enum { LOOKS = 5 };
@@ -69,8 +69,9 @@ static int64_t boot_ns(void)
 }
 
 /*
- * ext4 and xfs make a directory in sysfs for each mounted file system.  The kernel numbers such directories anew
- * whenever they are made, so that its number names this life of the file system, whatever mounts of it there are.
+ * ext4 and xfs make a directory in sysfs for each mounted file system.  The kernel numbers such directories
+ * anew whenever they are made, so that its number names this life of the file system, whatever mounts of it
+ * there are.
  */
 static uint64_t super_id(int fd, const struct statx *st)
 {
@@ -118,8 +119,8 @@ static bool same_kernel(const struct origin *a, const struct origin *b)
 {
 	int64_t apart = (int64_t)((uint64_t)a->boot_ns - (uint64_t)b->boot_ns); /* either may be made up */
 
-	/* With the moment another one the id alone proves nothing: an image may carry a fixed one.  With the moment the same
-	 * the id is a container's. */
+	/* With the moment another one the id alone proves nothing: an image may carry a fixed one.  With the
+	 * moment the same the id is a container's. */
 	return apart >= -ORIGIN_SLACK_NS && apart <= ORIGIN_SLACK_NS;
 }
 

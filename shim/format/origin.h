@@ -2,9 +2,10 @@
 /*
  * origin: where an arena or a journal was made: which kernel, which mount, which device.
  *
- * The boot id alone lies: containers get one of their own, images carry a fixed one.  So it is held against the moment
- * of the boot, which no step but one of the wall clock changes, and against the mount of the file: a file system that
- * was shut down by force and mounted again in the same boot has lost what it had not written.
+ * The boot id alone lies: containers get one of their own, images carry a fixed one.  So it is held against
+ * the moment of the boot, which no step but one of the wall clock changes, and against the mount of the file:
+ * a file system that was shut down by force and mounted again in the same boot has lost what it had not
+ * written.
  *
  * Only ORIGIN_SAME says that everything stored in the file's pages is still there.
  */
@@ -21,8 +22,8 @@ struct origin {
 	uint64_t dev;      /* as sys_dev_of gives it */
 };
 
-/* Two readings of boot_ns in one boot lie no further apart: more than a reading takes, also on a busy machine, and less
- * than any two boots. */
+/* Two readings of boot_ns in one boot lie no further apart: more than a reading takes, also on a busy
+ * machine, and less than any two boots. */
 enum { ORIGIN_SLACK_NS = 2000000 };
 
 enum origin_verdict {

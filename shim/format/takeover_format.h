@@ -1,28 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * takeover_format: how a process outside of a family flushes what a dead process of the family has staged, while others
- * of the family live.
+ * takeover_format: how a process outside of a family flushes what a dead process of the family has staged,
+ * while others of the family live.
  *
- * All processes of a family hold its arenas.  So one idle worker would keep everything that its dead master has staged
- * from recovery.  Instead a recoverer acts as one more flusher of the file.  It meets the family in the arena's file,
- * the only thing that both have:
+ * All processes of a family hold its arenas.  So one idle worker would keep everything that its dead master
+ * has staged from recovery.  Instead a recoverer acts as one more flusher of the file.  It meets the family
+ * in the arena's file, the only thing that both have:
  *
- * - Keeper.  The file entry names the process that last staged on the slow path (`keeper`); its timer flushes in time.
- *   A keeper holds the lock on byte KEEPERS_AT + its number in the family until it ends.  This is a POSIX lock: it
- *   belongs to one process, is not inherited, is visible across pid namespaces, and the kernel drops it however the
- *   process ends.  A recoverer that gets this lock knows that the keeper is dead.
- * - Gate.  A process that flushes a file entry holds the lock on byte GATES_AT + index of the entry, from its look at
- *   `done` until `done` counts what it wrote.  So no two processes write at the same time, and nobody overtakes a
- *   process that is stopped in the middle of a write.
- * - Seal.  With the gate the recoverer seals the entry's blocks, so that no process stages into what it writes.  The fast
- *   path publishes by an instruction that another processor may split (stage_publish_fast).  membarrier waits until
- *   every such instruction is over.  Then the recoverer looks at the seals again.
- * - `takeovers` counts the take-overs of an entry.  A process of the family compares it under the file lock or with the
- *   gate.  If it has changed, the process repairs the file as after the death of a process of its own (family_repair):
- *   it flushes what is left, if the recoverer was killed, and starts again with nothing staged.
+ * - Keeper.  The file entry names the process that last staged on the slow path (`keeper`); its timer flushes
+ * in time. A keeper holds the lock on byte KEEPERS_AT + its number in the family until it ends.  This is a
+ * POSIX lock: it belongs to one process, is not inherited, is visible across pid namespaces, and the kernel
+ * drops it however the process ends.  A recoverer that gets this lock knows that the keeper is dead.
+ * - Gate.  A process that flushes a file entry holds the lock on byte GATES_AT + index of the entry, from its
+ * look at `done` until `done` counts what it wrote.  So no two processes write at the same time, and nobody
+ * overtakes a process that is stopped in the middle of a write.
+ * - Seal.  With the gate the recoverer seals the entry's blocks, so that no process stages into what it
+ * writes.  The fast path publishes by an instruction that another processor may split (stage_publish_fast).
+ * membarrier waits until every such instruction is over.  Then the recoverer looks at the seals again.
+ * - `takeovers` counts the take-overs of an entry.  A process of the family compares it under the file lock
+ * or with the gate.  If it has changed, the process repairs the file as after the death of a process of its
+ * own (family_repair): it flushes what is left, if the recoverer was killed, and starts again with nothing
+ * staged.
  *
- * A recoverer frees nothing and waits for no lock of the family.  It does no harm to a family that is at work.  So a
- * keeper may lose its lock (when the program wants the number of our descriptor).
+ * A recoverer frees nothing and waits for no lock of the family.  It does no harm to a family that is at
+ * work.  So a keeper may lose its lock (when the program wants the number of our descriptor).
  *
  * Used by: staging/takeover (the family), recovery/takeover (the recoverer).
  */

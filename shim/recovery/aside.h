@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * recover_aside: arenas and journals with bytes that nobody may replay without being told to.  They move to a directory
- * of their own in the staging directory, so that no program that starts looks at them again.
+ * recover_aside: arenas and journals with bytes that nobody may replay without being told to.  They move to a
+ * directory of their own in the staging directory, so that no program that starts looks at them again.
  */
 #ifndef FASTWRITE_RECOVER_ASIDE_H
 #define FASTWRITE_RECOVER_ASIDE_H

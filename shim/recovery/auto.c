@@ -8,7 +8,8 @@
 #include "base/buffer.h"
 #include "base/log.h"
 #include "base/sys.h"
-#include "recovery/internal.h"
+#include "format/arena_format.h"
+#include "recovery/names.h"
 
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -72,7 +73,8 @@ static void note_event(void *ctx, const struct recover_event *e)
 	/* (messages of one second are limited, and what stays is to be said, too) */
 	if (w->budget && ++w->said > BUDGET_SAID)
 		return;
-	/* the program has no descriptor left: nothing is wrong with the arena, and a later open looks again */
+	/* the program has no descriptor left: nothing is wrong with the arena, and a later open looks again
+	 */
 	if (e->error == -EMFILE || e->error == -ENFILE)
 		log_info("recovery: %s: no descriptor left to look into it", e->arena);
 	else if (e->error)
@@ -128,37 +130,8 @@ static bool is_in_its_place(const char *dir, uint32_t uid, int target)
 	       (owns(uid, AT_FDCWD, parent) || (target >= 0 && owns(uid, target, "")));
 }
 
-struct waiting {
-	uint64_t made;
-	char name[ARENA_FILE_NAME_MAX];
-};
-struct waiting_list {
-	uint32_t count;
-	bool over; /* there are more */
-	struct waiting first[BUDGET_ARENAS];
-};
-
-static void list_put(struct waiting_list *l, const char *name)
-{
-	uint64_t made = recover_time_in_name(name);
-	uint32_t at = l->count;
-
-	if (made == 0 || strlen(name) >= sizeof l->first[0].name)
-		return;
-	while (at > 0 && made < l->first[at - 1].made)
-		at--;
-	l->over |= l->count == BUDGET_ARENAS;
-	if (at == BUDGET_ARENAS)
-		return;
-	if (l->count < BUDGET_ARENAS)
-		l->count++;
-	memmove(&l->first[at + 1], &l->first[at], (l->count - 1 - at) * sizeof *l->first);
-	l->first[at].made = made;
-	log_format(l->first[at].name, sizeof l->first[at].name, "%s", name);
-}
-
 /* The oldest ones, as recover_path would take them. */
-static void list_fill(struct waiting_list *l, const char *dir, uint64_t give_up)
+static void list_fill(struct name_list *l, const char *dir, uint64_t give_up)
 {
 	BUFFER(char, buf);
 	int dirfd = sys.openat(AT_FDCWD, dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
@@ -168,7 +141,8 @@ static void list_fill(struct waiting_list *l, const char *dir, uint64_t give_up)
 	if (dirfd < 0)
 		return;
 	while (!(l->over |= sys_now_ns() > give_up) && (d = sys_dir_next(&entries)) != NULL)
-		list_put(l, d->name);
+		if (names_time(d->name) != 0 && strlen(d->name) < ARENA_FILE_NAME_MAX)
+			names_put(l, d->name);
 	sys.close(dirfd);
 }
 
@@ -176,19 +150,20 @@ static void list_fill(struct waiting_list *l, const char *dir, uint64_t give_up)
 static void recover_some(struct errand *w, const struct recover_options *opt)
 {
 	uint64_t give_up = sys_now_ns() + budget_ns, bytes = 0;
-	struct waiting_list *l =
+	struct name_list *l =
 		sys.mmap(NULL, sizeof *l, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	BUFFER(char, path);
 
 	if (sys_is_error(l))
 		return;
+	l->room = BUDGET_ARENAS;
 	list_fill(l, w->dir, give_up);
 	w->over = l->over;
 	for (uint32_t i = 0; i < l->count; i++) {
 		uint64_t live = w->report.live;
 		struct statx st;
 
-		log_format(path, PATH_MAX, "%s/%s", w->dir, l->first[i].name);
+		log_format(path, PATH_MAX, "%s/%s", w->dir, l->entries[i].name);
 		if (sys.statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, STATX_SIZE, &st) < 0)
 			continue; /* a journal that went with its arena */
 		if (bytes + st.stx_size > w->bytes || sys_now_ns() > give_up) {
@@ -225,7 +200,8 @@ __attribute__((noinline)) static bool is_allowed(struct errand *w, const struct 
 	if (is_told(st))
 		return false;
 	if (me != 0 || !is_in_its_place(w->dir, st->stx_uid, target)) {
-		/* (not by each program that starts, but when it opens a file there; and only then the file's owner is known) */
+		/* (not by each program that starts, but when it opens a file there; and only then the file's
+		 * owner is known) */
 		if (target >= 0)
 			tell(w->dir, st, me ? "may wait in" : "are not recovered at an open, in");
 		return false;
@@ -260,8 +236,8 @@ unsigned recover_dead(const char *dir, int target, uint64_t mem_bytes)
 	if (w.over)
 		tell(dir, &st, "are more than an open recovers, in");
 	clock_gettime(CLOCK_REALTIME_COARSE, &now);
-	/* only when nothing can have changed unseen: no living owner but us, and the time stamp is not of just
-	 * now */
+	/* only when nothing can have changed unseen: no living owner but us, and the time stamp is not of
+	 * just now */
 	if (report->live == report->own && report->failed == 0 && !w.over &&
 	    st.stx_mtime.tv_sec + 2 < now.tv_sec)
 		atomic_store(&known[atomic_fetch_add(&next_place, 1) % KNOWN_MAX], key);

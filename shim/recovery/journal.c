@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* internal: see recovery/internal.h and format/journal_format.h.  Everything read here is untrusted. */
-#include "recovery/internal.h"
+/* journal: see recovery/journal.h and format/journal_format.h.  Everything read here is untrusted. */
+#include "recovery/journal.h"
 
 #include "base/buffer.h"
 #include "base/kill.h"
@@ -8,6 +8,10 @@
 #include "base/sys.h"
 #include "format/journal_format.h"
 #include "recovery/aside.h"
+#include "recovery/bytes.h"
+#include "recovery/claim.h"
+#include "recovery/judge.h"
+#include "recovery/names.h"
 #include "recovery/own_arena.h"
 #include "recovery/parse.h"
 #include "recovery/rights.h"
@@ -115,8 +119,8 @@ static int load_header(struct scan *s)
 }
 
 /*
- * The batch at this place of the half, whole and with the right checksum, in s->batch.  `seq` 0 = any.  1; 0: there is
- * none; -errno: it cannot be read, and who knows what stands there.
+ * The batch at this place of the half, whole and with the right checksum, in s->batch.  `seq` 0 = any.  1; 0:
+ * there is none; -errno: it cannot be read, and who knows what stands there.
  */
 static int read_batch(struct scan *s, unsigned half, uint64_t at, uint64_t seq)
 {
@@ -263,7 +267,8 @@ static int visit_collect(struct scan *s, const struct found *f)
 		file->btime_nsec = name.btime_nsec;
 		return 0;
 	case JOURNAL_DATA:
-		/* each half names the files of its entries; what was named in a half that is gone counts no more */
+		/* each half names the files of its entries; what was named in a half that is gone counts no
+		 * more */
 		return f->e.offset > (uint64_t)INT64_MAX - f->e.length ? -EBADMSG : 0;
 	case JOURNAL_VOID:
 		if (file->number && (f->e.offset > file->void_seq ||
@@ -427,19 +432,21 @@ static void note_replay(struct scan *s)
 		return;
 	if (!p->boot_ns) {
 		p->begun_ns = now;
-		/* what somebody else has written up to now is not younger than that; what is written here is */
+		/* what somebody else has written up to now is not younger than that; what is written here is
+		 */
 		sys_nap(TICK_NS);
 		now = sys_wall_ns();
 	}
 	p->boot_ns = s->boot_ns;
 	p->again_ns = now;
-	recover_write_all(s->fd, (const uint8_t *)p, sizeof *p, JOURNAL_REPLAY_AT, false, &written);
+	bytes_write(s->fd, (const uint8_t *)p, sizeof *p, JOURNAL_REPLAY_AT, false, &written);
 }
 
 /*
- * May the entries be older than the file?  After another boot: when the file was changed in this one, by a program that
- * did not wait for recovery.  After another mount in the same boot nobody can tell a loss of power from an orderly
- * end: only a file that nobody has written since its first entry is sure to lack them all.
+ * May the entries be older than the file?  After another boot: when the file was changed in this one, by a
+ * program that did not wait for recovery.  After another mount in the same boot nobody can tell a loss of
+ * power from an orderly end: only a file that nobody has written since its first entry is sure to lack them
+ * all.
  */
 static bool may_be_older(const struct scan *s, const struct entry_file *file, const struct statx *st)
 {
@@ -456,13 +463,13 @@ static bool may_be_older(const struct scan *s, const struct entry_file *file, co
 	return changed >= (s->where == ORIGIN_OTHER ? s->boot_ns : file->first_ns);
 }
 
-/* The arena says what the file is like, and the file is so (RECOVER_GUARD_HELD). */
+/* The arena says what the file is like, and the file is so (JUDGE_HELD). */
 static bool is_as_held(const struct scan *s, const struct entry_file *file)
 {
 	for (uint32_t i = 0; s->held && i < s->held->header.slot_count; i++) {
-		const struct arena_slot *slot = foreign_slot(s->held, i);
+		const struct arena_slot *slot = foreign_entry(s->held, i);
 
-		if (slot->used && slot->ino == file->ino && slot->guard.known == RECOVER_GUARD_HELD)
+		if (slot->used && slot->ino == file->ino && slot->guard.known == JUDGE_HELD)
 			return true;
 	}
 	return false;
@@ -508,8 +515,8 @@ static int visit_replay(struct scan *s, const struct found *f)
 	if (file->appends)
 		there = appended(fd, f->content, f->e.length, f->e.offset);
 	file->result = there < 0 ? (int)there
-	                         : recover_write_all(fd, f->content + there, f->e.length - (uint64_t)there,
-	                                             f->e.offset + (uint64_t)there, file->appends, &written);
+	                         : bytes_write(fd, f->content + there, f->e.length - (uint64_t)there,
+	                                       f->e.offset + (uint64_t)there, file->appends, &written);
 	return 0;
 }
 
@@ -517,13 +524,13 @@ static int visit_replay(struct scan *s, const struct found *f)
 static int write_durably(const struct scan *s, uint64_t bytes, uint64_t at)
 {
 	uint64_t written;
-	int r = recover_write_all(s->fd, s->batch, bytes, at, false, &written);
+	int r = bytes_write(s->fd, s->batch, bytes, at, false, &written);
 
 	return r < 0 ? r : sys.fdatasync(s->fd);
 }
 
-/* What stands behind a damaged batch was never read, and must not be when another one takes the place of that: it would
- * be the next one in number. */
+/* What stands behind a damaged batch was never read, and must not be when another one takes the place of
+ * that: it would be the next one in number. */
 static int end_chain(const struct scan *s, uint64_t at, uint64_t end)
 {
 	static const struct journal_batch none;
@@ -536,7 +543,7 @@ static int end_chain(const struct scan *s, uint64_t at, uint64_t end)
 	r = sys_read_all(s->fd, &next, sizeof next, at);
 	if (r < 0 || next.magic != JOURNAL_BATCH_MAGIC)
 		return r;
-	r = recover_write_all(s->fd, (const uint8_t *)&none, sizeof none, at, false, &written);
+	r = bytes_write(s->fd, (const uint8_t *)&none, sizeof none, at, false, &written);
 	return r < 0 ? r : sys.fdatasync(s->fd);
 }
 
@@ -566,8 +573,8 @@ static int put_batch(struct scan *s, struct chain *c, uint32_t used)
 	return r;
 }
 
-/* Files that are done are done for good: a second run, for those that failed, must not write the old bytes over what
- * came since. */
+/* Files that are done are done for good: a second run, for those that failed, must not write the old bytes
+ * over what came since. */
 static int void_done(struct scan *s)
 {
 	struct chain *c = s->chains[1].batches ? &s->chains[1] : &s->chains[0];
@@ -617,7 +624,8 @@ static void report_file(struct scan *s, struct entry_file *file, bool replayed)
 	}
 }
 
-/* Does the arena hold bytes of the file?  What it was given later comes before what the journal says of it. */
+/* Does the arena hold bytes of the file?  What it was given later comes before what the journal says of it.
+ */
 static bool waits_for_arena(const struct scan *s, const struct entry_file *file)
 {
 	BUFFER(struct arena_slot, name);
@@ -625,7 +633,7 @@ static bool waits_for_arena(const struct scan *s, const struct entry_file *file)
 	if (!s->waiting || load_name(s, file, name) < 0)
 		return s->waiting != NULL;
 	for (uint32_t i = 0; i < s->waiting->header.slot_count; i++) {
-		const struct arena_slot *slot = foreign_slot(s->waiting, i);
+		const struct arena_slot *slot = foreign_entry(s->waiting, i);
 
 		if (slot->used && slot->ino == name->ino)
 			return true;
@@ -649,8 +657,9 @@ static const struct entry_file **failed_at(const struct scan *s, const struct en
 }
 
 /*
- * Several numbers may be of one file: of one time that it was open each.  Where one of them failed, the others are left in
- * the journal as well.  Otherwise its bytes, when they are tried again, would come over newer ones.
+ * Several numbers may be of one file: of one time that it was open each.  Where one of them failed, the
+ * others are left in the journal as well.  Otherwise its bytes, when they are tried again, would come over
+ * newer ones.
  */
 static void fail_together(struct scan *s)
 {
@@ -774,8 +783,8 @@ static int recover_entries(struct scan *s, bool replay)
 	return r;
 }
 
-/* Before it is removed: that may be lost with the power, and what it holds must not come back over what the files get
- * from now on. */
+/* Before it is removed: that may be lost with the power, and what it holds must not come back over what the
+ * files get from now on. */
 static int end_for_good(struct scan *s)
 {
 	memset(s->batch, 0, JOURNAL_HEADER_BYTES);
@@ -802,8 +811,8 @@ static bool is_own(const char *name)
 }
 
 /*
- * The arena of the same process, still there in the same boot: its recovery failed for some files, and of those the journal
- * keeps what was synced.  1: loaded, *a; 0: there is none; or -errno.
+ * The arena of the same process, still there in the same boot: its recovery failed for some files, and of
+ * those the journal keeps what was synced.  1: loaded, *a; 0: there is none; or -errno.
  */
 static int load_waiting(const struct scan *s, const char *name, struct foreign_arena *a)
 {
@@ -911,15 +920,15 @@ void recover_journal(const char *dir, int dirfd, const char *name, bool in_aside
 	if (s->fd == -ENOENT && !in_aside)
 		return;
 	sys_quiet_begin(&quiet);
-	r = s->fd < 0 ? s->fd : recover_owner_allowed(dirfd, s->fd);
+	r = s->fd < 0 ? s->fd : claim_file_allowed(dirfd, s->fd);
 	if (r == 0)
-		r = recover_lock_dead(s->fd);
+		r = claim_lock(s->fd);
 	if (r == 0 && !sys_still_linked(s->fd))
 		goto out;
 	if (r == 0)
 		r = load_header(s);
 	if (r == 0)
-		r = recover_maker(s->fd, &s->header.origin, s->header.pid, s->header.pid_start, &s->where);
+		r = claim_maker(s->fd, &s->header.origin, s->header.pid, s->header.pid_start, &s->where);
 	if (r == 0)
 		r = note_boot(s);
 	if (r == -EWOULDBLOCK) {
@@ -940,16 +949,14 @@ void recover_journal(const char *dir, int dirfd, const char *name, bool in_aside
 			sys.close(arena->fd);
 			foreign_unload(arena);
 		}
-	} else if (r == -ENODATA && recover_is_our_make(name, JOURNAL_SUFFIX)) {
+	} else if (r == -ENODATA && names_is_ours(name, JOURNAL_SUFFIX)) {
 		if (!opt->dry_run)
 			sys.unlinkat(dirfd, name, 0);
 	} else {
 		report->failed++;
 		tell(s, "", "failed", 0, r,
 		     r == -EBADMSG || r == -ENODATA ? "not a journal of this version, or damaged; left alone"
-		     : r == -ESTALE ? "a copy: what it holds may be older than the files; left alone"
-		     : r == -EPERM  ? "not its directory's owner's, or others may write to it; left alone"
-		                    : "cannot be read; left alone");
+		                                    : claim_refusal(r));
 	}
 out:
 	if (s->fd >= 0)

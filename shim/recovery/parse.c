@@ -51,8 +51,8 @@ static int take_memory(struct foreign_arena *a)
 		return (int)(intptr_t)p;
 	a->memory = p;
 	a->data = p;
-	a->slots = a->data + a->header.block_bytes;
-	a->blocks = (struct arena_block *)(void *)(a->slots + slots);
+	a->entries = a->data + a->header.block_bytes;
+	a->blocks = (struct arena_block *)(void *)(a->entries + slots);
 	a->order = (uint32_t *)(void *)((uint8_t *)a->blocks + blocks);
 	a->first = a->order + a->header.block_count;
 	a->next = a->first + a->header.block_count;
@@ -103,7 +103,7 @@ int foreign_load(struct foreign_arena *a, int fd)
 		r = sys_read_all(fd, a->blocks, (uint64_t)a->header.block_count * ARENA_BLOCK_ENTRY_BYTES,
 		                 a->header.blocks_at);
 	if (r == 0)
-		r = sys_read_all(fd, a->slots, (uint64_t)a->header.slot_count * ARENA_SLOT_BYTES,
+		r = sys_read_all(fd, a->entries, (uint64_t)a->header.slot_count * ARENA_SLOT_BYTES,
 		                 a->header.slots_at);
 	if (r < 0)
 		foreign_unload(a);
@@ -152,12 +152,12 @@ static void sort_by_seq(struct foreign_arena *a, int n)
 	}
 }
 
-int foreign_blocks(struct foreign_arena *a, uint32_t slot)
+int foreign_blocks(struct foreign_arena *a, uint32_t entry)
 {
-	uint64_t done = DONE_SEQ(foreign_slot(a, slot)->done);
+	uint64_t done = DONE_SEQ(foreign_entry(a, entry)->done);
 	int n = 0;
 
-	for (uint32_t at = a->first[slot]; at != 0; at = a->next[at - 1]) {
+	for (uint32_t at = a->first[entry]; at != 0; at = a->next[at - 1]) {
 		const uint32_t i = at - 1;
 		const struct arena_block *b = &a->blocks[i];
 
@@ -175,7 +175,8 @@ int foreign_blocks(struct foreign_arena *a, uint32_t slot)
 	return n;
 }
 
-/* Within the block and behind one another, as stage places them: each byte of the block stands in one of them at most. */
+/* Within the block and behind one another, as stage places them: each byte of the block stands in one of them
+ * at most. */
 static bool extents_sane(const struct foreign_arena *a, uint32_t index)
 {
 	uint32_t count = COMMIT_COUNT(a->blocks[index].commit);
@@ -198,8 +199,8 @@ static bool sum_fits(const struct foreign_arena *a, uint32_t index)
 {
 	const struct arena_block *b = &a->blocks[index];
 
-	return arena_sum_block(foreign_slot(a, b->owner - 1), b, a->data, a->header.block_bytes, b->commit) ==
-	       COMMIT_SUM(b->commit);
+	return arena_sum_block(foreign_entry(a, b->owner - 1), b, a->data, a->header.block_bytes,
+	                       b->commit) == COMMIT_SUM(b->commit);
 }
 
 int foreign_read_block(struct foreign_arena *a, uint32_t index)
@@ -224,10 +225,31 @@ int foreign_read_block(struct foreign_arena *a, uint32_t index)
 	return a->sum_fits || a->unchecked ? 0 : -EILSEQ;
 }
 
+int foreign_count_bytes(struct foreign_arena *a, int n, uint64_t *bytes)
+{
+	*bytes = 0;
+	for (int i = 0; i < n; i++) {
+		uint32_t index = a->order[i];
+		int r = foreign_read_block(a, index);
+
+		if (r < 0)
+			return r;
+		for (uint32_t k = 0; k < COMMIT_COUNT(a->blocks[index].commit); k++)
+			*bytes += foreign_extent(a, index, k).length;
+	}
+	return 0;
+}
+
+bool foreign_is_positional(const struct foreign_arena *a, uint32_t entry)
+{
+	return a->blocks[a->order[0]].kind == STAGE_POSITIONAL ||
+	       (foreign_entry(a, entry)->flags & SLOT_EXCLUSIVE);
+}
+
 int foreign_store(struct foreign_arena *a, const void *word, size_t size)
 {
 	struct iovec iov = {.iov_base = (void *)(uintptr_t)word, .iov_len = size};
-	uint64_t at = a->header.slots_at + (uint64_t)((const uint8_t *)word - a->slots);
+	uint64_t at = a->header.slots_at + (uint64_t)((const uint8_t *)word - a->entries);
 	ssize_t n;
 
 	kill_step();

@@ -3,8 +3,9 @@
  * recover_rights: who we are while an arena is recovered.
  *
  * Root acts with the rights of the arena's owner and no more: his user and groups on the file system, and no
- * capability.  Which group a file has says nothing about its owner (a directory may hand its group on), so the groups
- * are those that /etc/passwd and /etc/group give him; a user whom these do not know acts without any.
+ * capability.  Which group a file has says nothing about its owner (a directory may hand its group on), so
+ * the groups are those that /etc/passwd and /etc/group give him; a user whom these do not know acts without
+ * any.
  */
 #ifndef FASTWRITE_RECOVER_RIGHTS_H
 #define FASTWRITE_RECOVER_RIGHTS_H

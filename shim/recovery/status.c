@@ -41,7 +41,7 @@ static uint64_t staged_bytes(struct foreign_arena *a, uint32_t slot)
 static void visit_slots(struct foreign_arena *a, const struct status_visitor *v)
 {
 	for (uint32_t i = 0; i < a->header.slot_count; i++) {
-		struct arena_slot *s = foreign_slot(a, i);
+		struct arena_slot *s = foreign_entry(a, i);
 		struct status_file f = {.path = s->path};
 
 		if (!s->used)
@@ -75,13 +75,13 @@ static void visit_arena(struct foreign_arena *a, const char *path, const struct 
 	for (int c = 0; c < COUNT_MAX; c++) {
 		out.counters[c] = a->header.live.counters[c];
 		for (uint32_t i = 0; i < a->header.slot_count; i++)
-			if (foreign_slot(a, i)->used)
-				out.counters[c] += foreign_slot(a, i)->counters[c];
+			if (foreign_entry(a, i)->used)
+				out.counters[c] += foreign_entry(a, i)->counters[c];
 	}
 	out.counters[COUNT_JOURNALED] = a->header.live.journaled;
 	for (uint32_t i = 0; i < a->header.slot_count; i++)
-		if (foreign_slot(a, i)->used)
-			out.counters[COUNT_JOURNALED] += foreign_slot(a, i)->journaled;
+		if (foreign_entry(a, i)->used)
+			out.counters[COUNT_JOURNALED] += foreign_entry(a, i)->journaled;
 	for (int t = 0; t < BYPASS_COUNT; t++)
 		out.through[t] = a->header.live.through[t];
 	v->arena(v->ctx, &out);

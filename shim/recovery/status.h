@@ -40,10 +40,8 @@ struct status_visitor {
 /* Visits every live arena, arena by arena.  The number of arenas, or -errno. */
 int status_visit(const struct status_visitor *v);
 
-/*
- * Visits the arena in an open file when process `pid` made it (0: whoever did).  1, or 0: not one of that
- * kind.
- */
+/* Visits the arena in an open file when process `pid` made it (0: whoever did).  1, or 0: not one of that
+ * kind. */
 int status_visit_fd(int fd, int pid, const char *path, const struct status_visitor *v);
 
 #endif

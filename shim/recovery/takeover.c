@@ -38,7 +38,8 @@ static bool has_kept(int fd, uint32_t process)
 	return sys_read_all(fd, &is, sizeof is, (uint64_t)keeper_at(process)) == 0 && is;
 }
 
-/* The process has kept something and is dead; we hold its lock now.  Waits while another recoverer holds it. */
+/* The process has kept something and is dead; we hold its lock now.  Waits while another recoverer holds it.
+ */
 static bool is_dead(int fd, uint32_t process)
 {
 	enum { NAPS_MAX = 10000 };
@@ -75,7 +76,7 @@ bool takeover_begin(struct takeover *t, int fd)
 
 bool takeover_concerns(const struct takeover *t, struct foreign_arena *a, uint32_t entry)
 {
-	const struct arena_slot *s = foreign_slot(a, entry);
+	const struct arena_slot *s = foreign_entry(a, entry);
 	uint32_t keeper = s->keeper;
 
 	return s->used && keeper != 0 && keeper <= ARENA_KEEPERS_MAX && t->dead[keeper - 1] &&
@@ -83,8 +84,9 @@ bool takeover_concerns(const struct takeover *t, struct foreign_arena *a, uint32
 }
 
 /*
- * Sets COMMIT_SEALED in a word of the mapped arena, atomically with what the family does to it.  The kernel does it,
- * because to the kernel a file that shrinks is an error and no SIGBUS: the arena may belong to another user.
+ * Sets COMMIT_SEALED in a word of the mapped arena, atomically with what the family does to it.  The kernel
+ * does it, because to the kernel a file that shrinks is an error and no SIGBUS: the arena may belong to
+ * another user.
  */
 static int seal(uint64_t *commit)
 {
@@ -122,13 +124,14 @@ static int load_again(const struct takeover *t, struct foreign_arena *a)
 	return foreign_load(a, t->fd);
 }
 
-/* First announces the take-over to the family (`takeovers`), then seals the blocks.  How many it sealed, or -errno. */
+/* First announces the take-over to the family (`takeovers`), then seals the blocks.  How many it sealed, or
+ * -errno. */
 static int seal_gated(const struct takeover *t, struct foreign_arena *a, uint8_t *map, bool announce)
 {
 	int sealed = 0;
 
 	for (uint32_t i = 0; i < t->entries; i++) {
-		struct arena_slot *s = foreign_slot(a, i);
+		struct arena_slot *s = foreign_entry(a, i);
 		int r = 0;
 
 		if (!t->gated[i] || !takeover_concerns(t, a, i))
@@ -227,14 +230,14 @@ int takeover_allowed(const struct takeover *t, uint32_t entry, int *pid)
 
 int takeover_done(struct foreign_arena *a, uint32_t entry, int n)
 {
-	struct arena_slot *s = foreign_slot(a, entry);
+	struct arena_slot *s = foreign_entry(a, entry);
 
 	s->done = DONE_MAKE(a->blocks[a->order[n - 1]].seq, 0);
 	return foreign_store(a, (void *)&s->done, sizeof s->done);
 }
 
-/* Nothing that they staged is left: the next recoverer need not look again.  A new process with such a number waits for
- * the lock before it stores that it keeps something. */
+/* Nothing that they staged is left: the next recoverer need not look again.  A new process with such a number
+ * waits for the lock before it stores that it keeps something. */
 static void forget_keepers(const struct takeover *t)
 {
 	uint8_t none = 0;

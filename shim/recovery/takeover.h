@@ -19,20 +19,21 @@ struct takeover {
 	int error; /* -errno: the blocks could not be sealed */
 };
 
-/* fd: an arena whose family lives, open for reading and writing.  True when one of its keepers has died.  Waits for other
- * recoverers.  takeover_end must follow; it gives back every lock. */
+/* fd: an arena whose family lives, open for reading and writing.  True when one of its keepers has died.
+ * Waits for other recoverers.  takeover_end must follow; it gives back every lock. */
 bool takeover_begin(struct takeover *t, int fd);
 /* The keeper of the file entry is dead, and blocks of the entry are damaged or not yet in the file. */
 bool takeover_concerns(const struct takeover *t, struct foreign_arena *a, uint32_t entry);
 /*
- * `a`: the arena, loaded.  Takes the gates of the entries that takeover_concerns, seals their blocks and loads `a` again.
- * 0, or -errno: then `a` is not loaded any more.
+ * `a`: the arena, loaded.  Takes the gates of the entries that takeover_concerns, seals their blocks and
+ * loads `a` again. 0, or -errno: then `a` is not loaded any more.
  */
 int takeover_seal(struct takeover *t, struct foreign_arena *a);
-/* After that, for an entry that takeover_concerns.  0: we may flush it.  -EBUSY: process *pid is flushing it (0: not known
- * which).  -EAGAIN: the family is at work on it and needs no help.  Other -errno. */
+/* After that, for an entry that takeover_concerns.  0: we may flush it.  -EBUSY: process *pid is flushing it
+ * (0: not known which).  -EAGAIN: the family is at work on it and needs no help.  Other -errno. */
 int takeover_allowed(const struct takeover *t, uint32_t entry, int *pid);
-/* The first n > 0 blocks in a->order, all of this entry, are in the file: counts them in `done`.  0 or -errno. */
+/* The first n > 0 blocks in a->order, all of this entry, are in the file: counts them in `done`.  0 or
+ * -errno. */
 int takeover_done(struct foreign_arena *a, uint32_t entry, int n);
 /* An entry could not be flushed. */
 static inline void takeover_failed(struct takeover *t) { t->left = true; }

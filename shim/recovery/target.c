@@ -18,7 +18,8 @@ struct wanted {
 	struct identity id;
 };
 
-/* 0; -ENOENT: another file, or none; other -errno: that cannot be found out.  `name` "": the file behind fd. */
+/* 0; -ENOENT: another file, or none; other -errno: that cannot be found out.  `name` "": the file behind fd.
+ */
 static int is_target(int fd, const char *name, const struct wanted *w, bool *proved)
 {
 	bool own_volume = w->slot->dev == w->place->dev_then;
@@ -44,8 +45,8 @@ static int is_target(int fd, const char *name, const struct wanted *w, bool *pro
 	return own_volume || (!*proved && !name[0]) ? -ENOENT : 0;
 }
 
-/* Without blocking, since the name may be a FIFO's.  -EAGAIN is somebody's lease, who has been told and lets go
- * soon. */
+/* Without blocking, since the name may be a FIFO's.  -EAGAIN is somebody's lease, who has been told and lets
+ * go soon. */
 static int open_patiently(int dirfd, const char *name, int flags)
 {
 	enum { TRIES = 5000 };
@@ -63,7 +64,8 @@ static int open_candidate(int dirfd, const char *name, const struct wanted *w, b
 
 	if (!name[0])
 		return -ENOENT;
-	/* first, because an open alone may do something: it breaks leases, and a device's may mean anything */
+	/* first, because an open alone may do something: it breaks leases, and a device's may mean anything
+	 */
 	r = is_target(dirfd, name, w, proved);
 	if (r < 0)
 		return r;
@@ -130,8 +132,9 @@ int recover_keeping_dir(int staging_fd, const char *name)
 }
 
 /*
- * The same name for the same file whenever it is recovered, also when that was interrupted, and another one for every
- * other file: inode numbers are used again, and one staging directory may serve several file systems.
+ * The same name for the same file whenever it is recovered, also when that was interrupted, and another one
+ * for every other file: inode numbers are used again, and one staging directory may serve several file
+ * systems.
  */
 static void name_orphan(char *out, const struct arena_slot *slot)
 {
@@ -167,8 +170,8 @@ static int make_orphan(struct recover_target *t, const struct arena_slot *slot, 
 	return r;
 }
 
-/* The directory `path`, beneath `from` unless that is AT_FDCWD, and through no magic link of /proc: those lead wherever a
- * process has something open. */
+/* The directory `path`, beneath `from` unless that is AT_FDCWD, and through no magic link of /proc: those
+ * lead wherever a process has something open. */
 static int open_directory(int from, const char *path)
 {
 	/* (a directory that may not be listed is good enough for a file that is at its path) */
@@ -184,7 +187,8 @@ static int open_directory(int from, const char *path)
 	return sys.openat(from, path, (int)how.flags, 0);
 }
 
-/* The directory that is so many above the staging directory, on the same volume; -ENOENT: that is mounted in another way. */
+/* The directory that is so many above the staging directory, on the same volume; -ENOENT: that is mounted in
+ * another way. */
 static int open_above(const struct recover_place *place, uint32_t up)
 {
 	static const char ups[] = "../../../../../../../../../../../../../../../..";
@@ -207,8 +211,8 @@ static int open_above(const struct recover_place *place, uint32_t up)
 }
 
 /*
- * The directory that the slot's path names, and the name in it; `below` as in arena_slot.  fd, -ENOENT: it is gone,
- * RECOVER_ELSEWHERE, -errno.
+ * The directory that the slot's path names, and the name in it; `below` as in arena_slot.  fd, -ENOENT: it is
+ * gone, RECOVER_ELSEWHERE, -errno.
  */
 static int open_parent(const struct wanted *w, uint32_t below, char *path, const char **name)
 {

@@ -2,8 +2,9 @@
 /*
  * recover_target: the file that a slot names: at its path, or renamed within its directory, or put aside.
  *
- * A path below the directory that the staging directory is in counts from there: the volume may be mounted elsewhere
- * now, and a copy of it is a volume of its own.  Device numbers count from the one that the arena was made on.
+ * A path below the directory that the staging directory is in counts from there: the volume may be mounted
+ * elsewhere now, and a copy of it is a volume of its own.  Device numbers count from the one that the arena
+ * was made on.
  */
 #ifndef FASTWRITE_RECOVER_TARGET_H
 #define FASTWRITE_RECOVER_TARGET_H
@@ -17,8 +18,8 @@ struct recover_place {
 	uint64_t dev_now;
 };
 
-/* recover_target_open: the directory of the target does not exist here.  It may exist in another mount namespace, or its
- * volume may not be mounted. */
+/* recover_target_open: the directory of the target does not exist here.  It may exist in another mount
+ * namespace, or its volume may not be mounted. */
 #define RECOVER_ELSEWHERE (-EXDEV)
 
 struct recover_target {
@@ -33,8 +34,8 @@ int recover_target_open(struct recover_target *t, const struct arena_slot *slot,
                         const struct recover_place *place, bool keep);
 void recover_target_close(struct recover_target *t);
 
-/* A directory for what recovery keeps, in the staging directory: made when missing, of the owner of the staging
- * directory, for nobody else to write.  fd or -errno. */
+/* A directory for what recovery keeps, in the staging directory: made when missing, of the owner of the
+ * staging directory, for nobody else to write.  fd or -errno. */
 int recover_keeping_dir(int staging_fd, const char *name);
 
 #endif

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * takeover: what the processes of a family do so that a recoverer outside of it may flush what a dead one of them staged
- * (format/takeover_format.h): they name the keeper of each file, and hold the file's gate while they flush it.
+ * takeover: what the processes of a family do so that a recoverer outside of it may flush what a dead one of
+ * them staged (format/takeover_format.h): they name the keeper of each file, and hold the file's gate while
+ * they flush it.
  *
  * Called by: stage (keeper), flush (gate), file (takeovers that have happened).
  */
@@ -36,7 +37,8 @@ static inline bool takeover_happened(const struct file *f)
 	                            memory_order_relaxed) != f->takeovers;
 }
 
-/* Around every flush of f.  Waits for a recoverer that holds the gate.  File lock or flush token held, signals blocked. */
+/* Around every flush of f.  Waits for a recoverer that holds the gate.  File lock or flush token held,
+ * signals blocked. */
 bool takeover_gate(const struct file *f);
 void takeover_ungate(const struct file *f, bool gated); /* `gated`: what takeover_gate returned */
 

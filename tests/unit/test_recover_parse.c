@@ -252,7 +252,7 @@ static void test_flipped_entry(void **state)
 	for (int i = 0; i < 2; i++) {
 		uint32_t index = whole.order[i];
 		struct arena_block *b = &whole.blocks[index];
-		struct arena_slot *slot = foreign_slot(&whole, b->owner - 1);
+		struct arena_slot *slot = foreign_entry(&whole, b->owner - 1);
 		uint64_t commit = b->commit;
 
 		flip_each(index, &b->seq, sizeof b->seq);

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+/* bytes: compares and writes what a file holds. */
+#ifndef FASTWRITE_RECOVERY_BYTES_H
+#define FASTWRITE_RECOVERY_BYTES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Writes all n bytes, which a dead process was told are accepted: at `offset`, or at the end.  0 or -errno.
+ * *written: how many of them are in the file now, also after an error. */
+int bytes_write(int fd, const uint8_t *p, uint64_t n, uint64_t offset, bool append, uint64_t *written);
+
+/* The file holds the n bytes at p at `offset`.  False also when it cannot be read. */
+bool bytes_equal(int fd, const uint8_t *p, uint64_t n, uint64_t offset);
+
+/* The file holds zeros in [from, to).  False also when it cannot be read. */
+bool bytes_are_zeros(int fd, uint64_t from, uint64_t to);
+
+#endif

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+/* claim: see recovery/claim.h. */
+#include "recovery/claim.h"
+
+#include "base/pid.h"
+#include "base/sys.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+
+static uint32_t effective_uid(void) { return (uint32_t)sys_raw(SYS_geteuid, 0, 0, 0, 0, 0, 0); }
+
+int claim_dir_allowed(int dirfd)
+{
+	uint32_t me = effective_uid();
+	struct statx st;
+	int r = sys.statx(dirfd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st);
+
+	if (r < 0)
+		return r;
+	return (me == 0 || st.stx_uid == me) && !(st.stx_mode & 022) ? 0 : -EPERM;
+}
+
+int claim_file_allowed(int dirfd, int fd)
+{
+	uint32_t me = effective_uid();
+	struct statx st, dir;
+	int r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st);
+
+	if (r == 0)
+		r = sys.statx(dirfd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &dir);
+	if (r < 0)
+		return r;
+	if ((st.stx_mode & S_IFMT) != S_IFREG || st.stx_nlink > 1)
+		return -EBADMSG;
+	/* (a file of another user that was moved here is no arena of the directory's owner) */
+	if ((st.stx_mode & 022) || (st.stx_uid != dir.stx_uid && dir.stx_uid != 0))
+		return -EPERM;
+	return me == 0 || me == st.stx_uid ? 0 : -EPERM;
+}
+
+int claim_lock(int fd)
+{
+	enum { NAPS_MAX = 10000 };
+	int r = sys.flock(fd, LOCK_EX | LOCK_NB);
+
+	for (int i = 0; r == -EWOULDBLOCK && i < NAPS_MAX; i++) {
+		/* no recoverer has it (any more): only a family can share it with us */
+		if (sys.flock(fd, LOCK_SH | LOCK_NB) == 0)
+			return sys.flock(fd, LOCK_EX | LOCK_NB);
+		sys_nap(1000000);
+		r = sys.flock(fd, LOCK_EX | LOCK_NB);
+	}
+	return r;
+}
+
+int claim_maker(int fd, const struct origin *then, int pid, uint64_t pid_start, enum origin_verdict *where)
+{
+	struct origin now;
+	int r = origin_here(fd, &now);
+
+	if (r < 0)
+		return r;
+	*where = origin_compare(then, &now);
+	if (*where == ORIGIN_OTHER)
+		return 0;
+	return pid != sys_getpid() && pid_start != 0 && pid_start_time(pid) == pid_start ? -EWOULDBLOCK : 0;
+}
+
+const char *claim_refusal(int error)
+{
+	switch (error) {
+	case -ESTALE: return "a copy: what it holds may be older than the files; left alone";
+	case -EPERM: return "not its directory's owner's, or others may write to it; left alone";
+	default: return "cannot be read; left alone";
+	}
+}

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * claim: may this process recover an arena or a journal, and is the process that made it dead?
+ *
+ * The kernel vouches for the owner of a file; what its header claims proves nothing.
+ */
+#ifndef FASTWRITE_RECOVERY_CLAIM_H
+#define FASTWRITE_RECOVERY_CLAIM_H
+
+#include "format/origin.h"
+
+/* A staging directory: it is ours, or we are root, and nobody else may write to it.  0 or -errno. */
+int claim_dir_allowed(int dirfd);
+/* fd: an arena or a journal in dirfd.  It must be a regular file with one name that only its owner may write
+ * to.  That must be the owner of the directory, unless that is root.  And it must be us, unless we are root.
+ * 0, -EBADMSG, -EPERM, other -errno. */
+int claim_file_allowed(int dirfd, int fd);
+
+/*
+ * Locks a dead arena or journal for its recovery.  0; -EWOULDBLOCK: the processes of its family live, and
+ * share the lock; other -errno.  Waits while another process recovers it: the caller must find the files
+ * complete, and must not write to them before.
+ */
+int claim_lock(int fd);
+
+/* fd: an arena or a journal; then, pid, pid_start: from its header.  0: the process that made it is dead;
+ * -EWOULDBLOCK: it runs; other -errno: that cannot be found out.  *where: is it still the same boot and
+ * mount? */
+int claim_maker(int fd, const struct origin *then, int pid, uint64_t pid_start, enum origin_verdict *where);
+
+/* Why an arena or a journal is left alone: a sentence for the errors above. */
+const char *claim_refusal(int error);
+
+#endif

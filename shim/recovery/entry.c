@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+/* entry: see recovery/entry.h. */
+#include "recovery/entry.h"
+
+#include "base/buffer.h"
+#include "base/sys.h"
+#include "recovery/appended.h"
+#include "recovery/judge.h"
+#include "recovery/replay.h"
+#include "recovery/takeover.h"
+
+#include <fcntl.h>
+#include <string.h>
+
+/* A process that was killed while it changed the path had nothing staged. */
+static bool has_path(const struct arena_slot *e) { return e->path[0] == '/'; }
+
+static int entry_done(struct recover_job *j, struct arena_slot *e)
+{
+	if (j->family_lives) {
+		/* the entry remains the family's */
+		e->flags &= ~(uint32_t)SLOT_PADDED;
+		return foreign_store(&j->a, (void *)&e->flags, sizeof e->flags);
+	}
+	e->used = 0;
+	return foreign_store(&j->a, (void *)&e->used, sizeof e->used);
+}
+
+/* The first `found` of the n blocks are in the file.  How many are left, in j->a.order. */
+static int drop_found(struct recover_job *j, struct arena_slot *e, int n, int found)
+{
+	if (found > 0) {
+		e->done = DONE_MAKE(j->a.blocks[j->a.order[found - 1]].seq, 0);
+		memmove(j->a.order, j->a.order + found, (size_t)(n - found) * sizeof *j->a.order);
+	}
+	return n - found;
+}
+
+/* When the file is gone, a living family decides what becomes of its bytes. */
+static int open_target(const struct recover_job *j, struct recover_target *t, const struct arena_slot *e,
+                       bool keep)
+{
+	enum {
+		TRIES = 12
+	}; /* of 5 s: after 45 s the kernel takes back a lease whose holder does not answer */
+	int r = recover_target_open(t, e, &j->place, keep && !j->family_lives);
+
+	for (int i = 1; r == -EAGAIN && i < TRIES; i++)
+		r = recover_target_open(t, e, &j->place, keep && !j->family_lives);
+	return r;
+}
+
+/* Blocks and bytes of the entry.  0; -errno: they make no sense, or cannot be read.  *damage: why they are
+ * put aside. */
+static int load_blocks(struct recover_job *j, uint32_t entry, int *n, uint64_t *bytes, const char **damage)
+{
+	int r;
+
+	*damage = NULL;
+	*bytes = 0;
+	*n = foreign_blocks(&j->a, entry);
+	r = *n < 0 ? *n : foreign_count_bytes(&j->a, *n, bytes);
+	if (r == -EILSEQ && !j->by_family) {
+		j->a.unchecked = true;
+		r = foreign_count_bytes(&j->a, *n, bytes);
+		j->a.unchecked = j->opt->force;
+		if (r == 0 && !j->opt->force) {
+			*damage = "damaged: the checksum does not fit";
+			return 0;
+		}
+	}
+	if (r == 0 && *n > 0 && !has_path(foreign_entry(&j->a, entry)))
+		r = -EBADMSG;
+	/* (after another boot or mount the arena's pages may be of different moments) */
+	if (r == -EBADMSG && j->where != ORIGIN_SAME && !j->by_family && !j->family_lives && !j->opt->force)
+		*damage = "damaged: it did not reach the disk as a whole";
+	return r;
+}
+
+/* The replay is over: the file gets its end and is synced. */
+static int finish(struct recover_job *j, uint32_t entry, const struct recover_target *t, int n,
+                  uint64_t bytes)
+{
+	int r = j->family_lives && n > 0 ? takeover_done(&j->a, entry, n) : 0;
+
+	if (r == 0 && !t->orphan)
+		r = replay_finish(j, entry, t->fd, n);
+	return r == 0 && bytes > 0 ? sys.fdatasync(t->fd) : r;
+}
+
+static const char *failure(const struct recover_target *t, int error)
+{
+	if (t->orphan)
+		return "it is gone, and its bytes cannot be put aside; left in the arena";
+	if (error == RECOVER_ELSEWHERE)
+		return "its directory is not there: mounted elsewhere, or in a container?  left in the arena";
+	return "left in the arena";
+}
+
+static int recover_dry(const struct recover_job *j, const struct arena_slot *e, uint64_t bytes)
+{
+	job_tell(j, e->path, bytes ? "recovered" : "nothing", bytes, 0, "");
+	j->report->recovered += bytes > 0;
+	j->report->bytes += bytes;
+	return 0;
+}
+
+static void tell_done(const struct recover_job *j, const struct arena_slot *e, const struct recover_target *t,
+                      uint64_t bytes)
+{
+	job_tell(j, e->path, t->orphan ? "orphaned" : "recovered", bytes, 0, t->orphan ? t->path : "");
+	j->report->orphans += t->orphan;
+	j->report->recovered += !t->orphan;
+	j->report->bytes += bytes;
+}
+
+/* Into the target, which open_target has opened, or failed to (`opened`). */
+static int recover_to(struct recover_job *j, uint32_t entry, struct recover_target *t, int opened,
+                      uint64_t bytes, int n)
+{
+	struct arena_slot *e = foreign_entry(&j->a, entry);
+	struct judgement judged = {0};
+	int r = opened;
+
+	if (r == 0)
+		judged = judge(j, entry, t, n);
+	if (judged.aside)
+		return job_keep(j, e, bytes, judged.aside);
+	n = drop_found(j, e, n, judged.found);
+	if (j->opt->dry_run)
+		return recover_dry(j, e, bytes);
+	if (r == -ENOENT && (bytes == 0 || j->family_lives))
+		return entry_done(j, e);
+	if (r == 0)
+		r = replay_blocks(j, entry, t->fd, n, bytes,
+		                  judged.by_offset || (n > 0 && foreign_is_positional(&j->a, entry)));
+	if (r == APPENDED_DOUBT && !j->by_family)
+		return job_keep(j, e, bytes,
+		                "others have appended much; the staged bytes may be in the file already");
+	if (r == 0)
+		r = finish(j, entry, t, n, bytes);
+	if (r < 0 && t->fd >= 0 && !t->orphan)
+		replay_stopped(j, entry, t->fd);
+	if (r < 0) {
+		job_tell(j, e->path, "failed", bytes, r, failure(t, r));
+		return r;
+	}
+	if (bytes > 0)
+		tell_done(j, e, t, bytes);
+	return entry_done(j, e);
+}
+
+int entry_recover(struct recover_job *j, uint32_t entry)
+{
+	struct arena_slot *e = foreign_entry(&j->a, entry);
+	BUFFER(struct recover_target, t);
+	const char *damage;
+	uint64_t bytes;
+	int n, r;
+
+	e->path[ARENA_PATH_MAX - 1] = '\0';
+	r = load_blocks(j, entry, &n, &bytes, &damage);
+	if (damage)
+		return job_keep(j, e, bytes, damage);
+	if (r < 0) {
+		job_tell(j, e->path, "failed", 0, r, "damaged");
+		return r;
+	}
+	if (!has_path(e))
+		return j->opt->dry_run ? 0 : entry_done(j, e);
+	r = open_target(j, t, e, bytes > 0 && !j->opt->dry_run);
+	r = recover_to(j, entry, t, r, bytes, n);
+	recover_target_close(t);
+	return r;
+}
+
+int entry_recover_into(struct recover_job *j, uint32_t entry, int fd)
+{
+	long flags = sys.fcntl(fd, F_GETFL, 0);
+	off_t offset = sys.lseek(fd, 0, SEEK_CUR);
+	int n = foreign_blocks(&j->a, entry);
+	bool at_offsets = n > 0 && foreign_is_positional(&j->a, entry);
+	uint64_t bytes = 0;
+	int r = n < 0 ? n : foreign_count_bytes(&j->a, n, &bytes);
+
+	if (r == 0 && flags < 0)
+		r = (int)flags;
+	if (r == 0 && n > 0)
+		r = (int)sys.fcntl(fd, F_SETFL, flags & ~(at_offsets ? O_APPEND | O_DIRECT : O_DIRECT));
+	if (r == 0)
+		r = replay_blocks(j, entry, fd, n, bytes, at_offsets);
+	sys.fcntl(fd, F_SETFL, flags);
+	sys.lseek(fd, offset, SEEK_SET);
+	return r;
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+/* judge: see recovery/judge.h. */
+#include "recovery/judge.h"
+
+#include "base/buffer.h"
+#include "base/sys.h"
+#include "format/guard_format.h"
+#include "recovery/appended.h"
+#include "recovery/bytes.h"
+
+#include <fcntl.h>
+
+/* The lowest offset of the n blocks in j->a.order. */
+static uint64_t lowest(struct recover_job *j, int n)
+{
+	uint64_t low = UINT64_MAX;
+
+	for (int i = 0; i < n; i++) {
+		uint32_t index = j->a.order[i];
+
+		for (uint32_t e = 0;
+		     foreign_read_block(&j->a, index) == 0 && e < COMMIT_COUNT(j->a.blocks[index].commit);
+		     e++)
+			if (foreign_extent(&j->a, index, e).offset < low)
+				low = foreign_extent(&j->a, index, e).offset;
+	}
+	return low;
+}
+
+/*
+ * The n blocks in j->a.order continue from `end`, in their order, without a gap.  After another boot or mount
+ * a gap may be a block whose entry did not reach the disk.  Zeros or bytes in another order would stand
+ * there, which nobody wrote.
+ */
+static bool is_gapless(struct recover_job *j, int n, uint64_t end)
+{
+	for (int i = 0; i < n; i++) {
+		uint32_t index = j->a.order[i];
+
+		for (uint32_t e = 0;
+		     foreign_read_block(&j->a, index) == 0 && e < COMMIT_COUNT(j->a.blocks[index].commit);
+		     e++) {
+			struct arena_extent x = foreign_extent(&j->a, index, e);
+
+			if (x.offset > end)
+				return false;
+			if (x.offset + x.length > end)
+				end = x.offset + x.length;
+		}
+	}
+	return true;
+}
+
+/* Where the n blocks in j->a.order lie below `size`, the file holds the same bytes. */
+static bool only_adds(struct recover_job *j, int fd, int n, uint64_t size)
+{
+	for (int i = 0; i < n; i++) {
+		uint32_t index = j->a.order[i];
+
+		if (foreign_read_block(&j->a, index) < 0)
+			return false;
+		for (uint32_t e = 0; e < COMMIT_COUNT(j->a.blocks[index].commit); e++) {
+			struct arena_extent x = foreign_extent(&j->a, index, e);
+			uint64_t below = x.offset >= size ? 0 : size - x.offset;
+
+			if (!bytes_equal(fd, j->a.data + x.pos, below < x.length ? below : x.length,
+			                 x.offset))
+				return false;
+		}
+	}
+	return true;
+}
+
+/*
+ * The file is older than its guard, and nobody has touched it since: its file system, which is not the
+ * arena's, has lost what it had not written.  (A copy that was put back has a change time of its own.)
+ */
+static bool went_back(const struct arena_guard *g, const struct statx *st)
+{
+	const struct statx_timestamp *c = &st->stx_ctime;
+
+	return g->known &&
+	       (c->tv_sec < g->mtime_sec || (c->tv_sec == g->mtime_sec && c->tv_nsec < g->mtime_nsec));
+}
+
+static struct judgement aside(const char *why) { return (struct judgement){.aside = why}; }
+
+struct judgement judge(struct recover_job *j, uint32_t entry, const struct recover_target *t, int n)
+{
+	const struct judgement replay = {0};
+	const struct arena_slot *e = foreign_entry(&j->a, entry);
+	bool same = j->where == ORIGIN_SAME, other_boot = j->where == ORIGIN_OTHER, positional, as_left;
+	struct statx st;
+
+	if (n == 0 || j->by_family || j->opt->force || t->orphan)
+		return replay;
+	positional = foreign_is_positional(&j->a, entry);
+	if (same && t->proved && !positional)
+		return replay;
+	if (sys.statx(t->fd, "", AT_EMPTY_PATH, STATX_SIZE | STATX_MTIME | STATX_CTIME, &st) < 0)
+		return aside("the file cannot be examined");
+	if (other_boot && !is_gapless(j, n, positional ? st.stx_size : lowest(j, n)))
+		return aside("after another boot there is a gap between the staged bytes");
+	as_left = guard_holds(&e->guard, &st) && !(other_boot && e->guard.begun_ns != 0);
+	if (as_left && (same || !(e->flags & SLOT_SYNCED) || lowest(j, n) >= e->guard.size))
+		return replay;
+	if (same && went_back(&e->guard, &st))
+		return replay;
+	/* in one boot nothing of others stands behind the end of a file that was not cut */
+	if (!other_boot && positional && t->proved && e->guard.known && st.stx_size >= e->guard.size &&
+	    lowest(j, n) >= st.stx_size)
+		return replay;
+	if (j->where == ORIGIN_MOUNT && !positional && t->proved && e->guard.known) {
+		int found = appended_blocks(&j->a, n, t->fd, DONE_SKIP(e->done), e->guard.size, st.stx_size);
+
+		if (found >= 0)
+			return (struct judgement){.found = found};
+	}
+	if (j->where == ORIGIN_MOUNT && e->guard.known == JUDGE_HELD && is_gapless(j, n, st.stx_size) &&
+	    only_adds(j, t->fd, n, st.stx_size))
+		return (struct judgement){.by_offset = true};
+	if (as_left)
+		return aside(
+			"after another boot or mount the staged bytes may be older than what was synced");
+	return aside(same ? "the file has been changed since"
+	                  : "after another boot or mount the file is not as it was left");
+}
+
+void judge_note_held(struct recover_job *j)
+{
+	for (uint32_t i = 0; i < j->a.header.slot_count; i++) {
+		struct arena_slot *e = foreign_entry(&j->a, i);
+		BUFFER(struct recover_target, t);
+		struct statx st;
+
+		e->path[ARENA_PATH_MAX - 1] = '\0';
+		if (!e->used || e->path[0] != '/' || recover_target_open(t, e, &j->place, false) < 0)
+			continue;
+		if (sys.statx(t->fd, "", AT_EMPTY_PATH, STATX_SIZE | STATX_MTIME, &st) == 0 &&
+		    guard_holds(&e->guard, &st))
+			e->guard.known = JUDGE_HELD;
+		recover_target_close(t);
+	}
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * judge: may the blocks of a file entry be replayed into the file that was found for it?
+ *
+ * In the same boot and mount the arena is complete.  Then bytes at an offset wait only for the answer to one
+ * question: has anybody else written the file since?  After another boot or mount the arena may be older than
+ * the file.  Then it counts if the file is just as the guard in the arena says.  A synced overwrite spoils
+ * that: the file's time does not show it.
+ *
+ * The first row that fits decides.  "Proved": more than the inode number says that it is the file.  "As
+ * left": size and time are those of the guard, or of a change of our own that was under way.
+ *
+ *      boot, mount   blocks      the file                                               verdict
+ *    -------------------------------------------------------------------------------------------------------
+ *     1 any           any         no blocks, forced, asked by the family, or gone        replay
+ *     2 same          appends     proved                                                 replay
+ *     3 any           any         cannot be examined                                     put aside
+ *     4 other boot    any         the blocks leave a gap                                 put aside
+ *     5 same          any         as left                                                replay
+ *     6 other         any         as left; no overwrite was synced, or all blocks lie    replay
+ *                                 behind the guard's size
+ *     7 same          any         older than the guard: its own file system has lost     replay
+ *                                 what it had not written
+ *     8 same boot     at offsets  proved, not cut, all blocks lie behind its end         replay
+ *     9 other mount   appends     proved, and it shows which blocks it has               replay the others
+ *    10 other mount   any         was as left before the journal was replayed; blocks    replay at offsets
+ *                                 leave no gap and overwrite equal bytes only
+ *    11 any           any         anything else                                          put aside
+ *
+ * "As left" after another boot also means that no change of our own was under way: that may have left
+ * anything.
+ */
+#ifndef FASTWRITE_RECOVERY_JUDGE_H
+#define FASTWRITE_RECOVERY_JUDGE_H
+
+#include "recovery/job.h"
+
+struct judgement {
+	const char *aside; /* why the blocks are put aside; NULL: they may be replayed */
+	int found;         /* row 9: so many of the first blocks are in the file */
+	bool by_offset;    /* row 10: appends go to the offsets where they were expected to land */
+};
+
+/* n: blocks of the entry, in j->a.order. */
+struct judgement judge(struct recover_job *j, uint32_t entry, const struct recover_target *t, int n);
+
+/* Before the journal beside the arena is replayed, which changes the files: which entries' files are as left?
+ * Their guards (in memory) get JUDGE_HELD in `known`. */
+enum { JUDGE_HELD = 2 };
+void judge_note_held(struct recover_job *j);
+
+#endif

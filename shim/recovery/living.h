@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * living: the recovery of an arena whose family lives, for the dead processes of that family.
+ *
+ * A process outside of the family comes through recover_path and takes over (recovery/takeover.h).  The
+ * family itself calls recover_live_slot (recovery/recover.h).
+ */
+#ifndef FASTWRITE_RECOVERY_LIVING_H
+#define FASTWRITE_RECOVERY_LIVING_H
+
+#include "recovery/job.h"
+
+/* fd: the arena, not loaded.  Counts and reports everything. */
+void living_recover(struct recover_job *j, int fd);
+
+#endif
