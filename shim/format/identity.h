@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * identity: which file it is, beyond the inode number: numbers are used again.
+ * identity: tells a file from a later one with the same inode number.
  *
- * Birth times are missing on some file systems (ext4 with inodes of 128 bytes), generations and file handles
- * on others.  Each sign counts where both sides have it.
+ * Some file systems have no birth times (ext4 with inodes of 128 bytes), others no generations or file
+ * handles.  Each of these signs counts if both sides have it.
  */
 #ifndef FASTWRITE_IDENTITY_H
 #define FASTWRITE_IDENTITY_H
@@ -21,18 +21,18 @@ struct identity {
 	uint64_t handle_hash; /* of type and bytes of the file handle, 0: not known */
 };
 
-/* Of the file behind fd, whose statx (with STATX_INO and STATX_BTIME asked for) is st. */
+/* The identity of the file behind fd.  st: its statx with STATX_INO and STATX_BTIME. */
 void identity_of(int fd, const struct statx *st, struct identity *out);
 
-/* By statx alone. */
+/* The same from statx alone: fewer signs. */
 void identity_by_stat(const struct statx *st, struct identity *out);
 
 void identity_of_slot(const struct arena_slot *slot, struct identity *out);
 
-/* No sign says that these are two files. */
+/* No sign says that a and b are two files. */
 bool identity_same(const struct identity *a, const struct identity *b);
 
-/* And one beside the inode number says that they are one. */
+/* And at least one sign beside the inode number says that they are one file. */
 bool identity_proved(const struct identity *a, const struct identity *b);
 
 #endif

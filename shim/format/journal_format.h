@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * journal_format: what a journal file looks like.  Little-endian machine words; the machine that wrote it
- * reads it.
+ * journal_format: the layout of a journal file.  Words are little-endian; only the same machine reads what it
+ * wrote.
  *
  *   header (4096) | half 0 | half 1
  *
- * A half is a sequence of *batches* from its start, each a multiple of journal_header.unit long, each written
- * by one device write.  Their numbers (`seq`) rise by one from batch to batch, from one half to the other as
- * well.  The sequence of a half ends where a batch has the wrong number or checksum: what follows is older,
- * or was being written when the power went.
+ * A half is a sequence of *batches*.  Each is a multiple of journal_header.unit long and is written by one
+ * device write. Their `seq` rises by one from batch to batch, also from one half to the other.  The sequence
+ * ends where a batch has another seq or a wrong checksum: what follows is older, or was being written when
+ * the power failed.
  *
- * A batch holds *entries*, one behind the other, each a multiple of 8 bytes.  The place of an entry, (seq of
- * its batch, offset in the batch), orders all entries of a journal.  Entries name files by a number;
- * JOURNAL_NAME says which file that is, and stands in each half before the first other entry of that number.
+ * A batch holds *entries*, one behind the other, each a multiple of 8 bytes.  All entries of a journal are
+ * ordered by their place: seq of the batch, offset in the batch.  Entries name files by a number.  A
+ * JOURNAL_NAME entry says which file that is; in each half it stands before the other entries with that
+ * number.
  *
- * JOURNAL_VOID makes all entries of a file void that stand before a given place: their bytes are durable in
- * the file, and the file may have changed since by ways that the journal does not see.
+ * JOURNAL_VOID makes the entries of a file before a given place void: their bytes are durable in the file,
+ * and the file may have changed since in ways that the journal does not see.
  *
- * Used by: journal (writes), recover_journal (trusts nothing).
+ * Used by: sync/journal (writes it), recovery/journal (reads it, trusts nothing).
  */
 #ifndef FASTWRITE_JOURNAL_FORMAT_H
 #define FASTWRITE_JOURNAL_FORMAT_H
@@ -49,22 +50,22 @@ struct journal_header {
 	uint32_t unit;       /* a power of two */
 	int32_t pid;
 	uint64_t pid_start;   /* as in arena_header */
-	uint8_t id[16];       /* random: blocks of an older journal are none of this one */
+	uint8_t id[16];       /* random: tells batches of this journal from those of an older one */
 	struct origin origin; /* of the arena beside it */
 	uint32_t uid, gid;
 	char rule[CONFIG_NAME_MAX];
 	char program[64];
-	uint64_t ino; /* of the journal itself, so that a copy of it is known for one; 0: not known */
+	uint64_t ino; /* of the journal file: tells the journal from a copy; 0: not known */
 };
 
-/* In the header's block: the recoveries that have changed files.  Of use in the same boot only. */
+/* In the block of the header: when recoveries changed files.  Counts in the same boot only. */
 struct journal_replay {
-	int64_t boot_ns;            /* of the kernel, as in struct origin; 0: there was none */
+	int64_t boot_ns;            /* of the kernel, as in struct origin; 0: there was no recovery */
 	int64_t begun_ns, again_ns; /* CLOCK_REALTIME_COARSE when the first and the last change began */
 };
 enum {
 	JOURNAL_REPLAY_AT = 2048,
-	JOURNAL_REPLAY_SLACK_NS = 1000000000, /* from `again_ns` to the file's own time */
+	JOURNAL_REPLAY_SLACK_NS = 1000000000, /* between `again_ns` and the file's time */
 };
 
 struct journal_batch {
@@ -82,8 +83,8 @@ struct journal_entry {
 	uint32_t type;
 	uint32_t length; /* of the content that follows, without padding */
 	uint64_t file;
-	uint64_t offset; /* JOURNAL_DATA: in the file; JOURNAL_VOID: seq of the place */
-	uint64_t where;  /* JOURNAL_VOID: offset in the batch of the place */
+	uint64_t offset; /* JOURNAL_DATA: in the file; JOURNAL_VOID: of the place, its seq */
+	uint64_t where;  /* JOURNAL_VOID: of the place, its offset in the batch */
 };
 
 /* Content of JOURNAL_NAME; the path follows, absolute, with its NUL. */

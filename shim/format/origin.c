@@ -14,7 +14,7 @@
 enum { MNT_ID_UNIQUE = 0x4000, MNT_ID_AT = 0x90 };
 _Static_assert(offsetof(struct statx, stx_dev_minor) + 4 == MNT_ID_AT, "stx_mnt_id follows stx_dev_minor");
 
-/* This kernel's id, as far as the kernel, or who put a file over it, says. */
+/* The boot id.  (A file may be mounted over it: it alone proves nothing.) */
 static int boot_id(uint8_t out[16])
 {
 	char text[64];
@@ -48,8 +48,8 @@ static int64_t clock_ns(clockid_t clock)
 	return now.tv_sec * 1000000000ll + now.tv_nsec;
 }
 
-/* The two clocks differ by a constant until the wall clock is stepped.  Of several looks the quickest one
- * counts: between its two readings nothing came in between. */
+/* When the kernel booted: the clocks differ by a constant until the wall clock is stepped.  The quickest of
+ * several readings counts: it was interrupted least. */
 static int64_t boot_ns(void)
 {
 	enum { LOOKS = 5 };
@@ -69,9 +69,8 @@ static int64_t boot_ns(void)
 }
 
 /*
- * ext4 and xfs make a directory in sysfs for each mounted file system.  The kernel numbers such directories
- * anew whenever they are made, so that its number names this life of the file system, whatever mounts of it
- * there are.
+ * ext4 and xfs make a directory in sysfs for each mounted file system.  Its inode number is new each time. So
+ * the number stands for the time from mount to unmount, however many mounts of the file system there are.
  */
 static uint64_t super_id(int fd, const struct statx *st)
 {
@@ -117,10 +116,9 @@ int origin_here(int fd, struct origin *out)
 
 static bool same_kernel(const struct origin *a, const struct origin *b)
 {
-	int64_t apart = (int64_t)((uint64_t)a->boot_ns - (uint64_t)b->boot_ns); /* either may be made up */
+	int64_t apart = (int64_t)((uint64_t)a->boot_ns - (uint64_t)b->boot_ns); /* (either may be forged) */
 
-	/* With the moment another one the id alone proves nothing: an image may carry a fixed one.  With the
-	 * moment the same the id is a container's. */
+	/* (the ids are not compared: an image may carry a fixed one, a container has one of its own) */
 	return apart >= -ORIGIN_SLACK_NS && apart <= ORIGIN_SLACK_NS;
 }
 

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * origin: where an arena or a journal was made: which kernel, which mount, which device.
+ * origin: the kernel, the mount and the device on which an arena or a journal was made.
  *
- * The boot id alone lies: containers get one of their own, images carry a fixed one.  So it is held against
- * the moment of the boot, which no step but one of the wall clock changes, and against the mount of the file:
- * a file system that was shut down by force and mounted again in the same boot has lost what it had not
- * written.
+ * The boot id alone may lie: containers get one of their own, images carry a fixed one.  So the time of the
+ * boot counts, which only a step of the wall clock changes.  The mount counts as well: a file system that was
+ * shut down by force and mounted again in the same boot has lost what it had not written.
  *
- * Only ORIGIN_SAME says that everything stored in the file's pages is still there.
+ * Only with ORIGIN_SAME everything that was stored in the file's pages is sure to be there.
  */
 #ifndef FASTWRITE_ORIGIN_H
 #define FASTWRITE_ORIGIN_H
@@ -18,21 +17,21 @@ struct origin {
 	uint8_t boot_id[16];
 	int64_t boot_ns;   /* CLOCK_REALTIME at CLOCK_BOOTTIME 0 */
 	uint64_t mount_id; /* STATX_MNT_ID_UNIQUE, 0 = not known */
-	uint64_t super_id; /* of the mounted file system's entry below /sys/fs, 0 = not known */
+	uint64_t super_id; /* inode of the mounted file system's directory in /sys/fs, 0 = not known */
 	uint64_t dev;      /* as sys_dev_of gives it */
 };
 
-/* Two readings of boot_ns in one boot lie no further apart: more than a reading takes, also on a busy
- * machine, and less than any two boots. */
+/* Two readings of boot_ns in one boot differ by less: more than a reading takes on a busy machine, less than
+ * a boot. */
 enum { ORIGIN_SLACK_NS = 2000000 };
 
 enum origin_verdict {
 	ORIGIN_SAME,  /* the same kernel has had the file system mounted all the time */
 	ORIGIN_MOUNT, /* the same kernel, but perhaps another mount of the file system */
-	ORIGIN_OTHER, /* another kernel, or nobody can say */
+	ORIGIN_OTHER, /* another kernel, or unknown */
 };
 
-/* Of the file behind fd, here and now: 0 or -errno. */
+/* The origin of a file made now where fd is.  0 or -errno. */
 int origin_here(int fd, struct origin *out);
 
 enum origin_verdict origin_compare(const struct origin *then, const struct origin *now);

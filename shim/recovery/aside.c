@@ -8,7 +8,7 @@
 
 #include <fcntl.h>
 
-/* It may stay for long.  (A file system that cannot punch holes keeps the space.) */
+/* The arena may stay for long.  (A file system that cannot punch holes keeps the space.) */
 static void give_back_space(const struct foreign_arena *a)
 {
 	const struct arena_header *h = &a->header;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * recover_auto: recovery at open.  A directory that was looked at and has not changed since needs no second
- * look, unless an arena in it belonged to a process that still lived then.
+ * auto: recovery when a program opens a file.  A directory that was examined and has not changed since needs
+ * no second look, unless an arena in it belonged to a living process then.
  */
 #include "recovery/recover.h"
 
@@ -18,7 +18,7 @@
 
 enum { KNOWN_MAX = 16 };
 
-static _Atomic uint64_t known[KNOWN_MAX]; /* hash of device, inode and modification time; 0 = empty */
+static _Atomic uint64_t known[KNOWN_MAX]; /* directories to skip: hash of device, inode and time; 0 = free */
 static _Atomic uint32_t next_place;
 static _Atomic uint32_t running;
 
@@ -50,33 +50,32 @@ uint64_t recover_needed(int dirfd, const char *dir)
 	return is_known(key) ? 0 : key;
 }
 
-/* ---- what another user staged ---- */
+/* ---- arenas of another user ---- */
 
-/* What an open by root does for another user at most. */
+/* The most that an open by root does for another user. */
 enum { BUDGET_ARENAS = 64, BUDGET_TIMES_MEM = 4, BUDGET_SAID = 8 };
 static const uint64_t budget_least_bytes = 64 << 20;
 static const uint64_t budget_ns = 2000000000;
 
-struct errand {
+struct run {
 	const char *dir;
 	struct recover_report report;
 	bool budget;
 	bool over;
-	uint64_t bytes; /* to be read at most */
-	uint32_t said;  /* messages */
+	uint64_t bytes; /* the most to be read */
+	uint32_t said;  /* messages so far */
 };
 
 static void note_event(void *ctx, const struct recover_event *e)
 {
-	struct errand *w = ctx;
+	struct run *w = ctx;
 
-	/* (messages of one second are limited, and what stays is to be said, too) */
+	/* (messages of one second are limited; keep some for what stays) */
 	if (w->budget && ++w->said > BUDGET_SAID)
 		return;
-	/* the program has no descriptor left: nothing is wrong with the arena, and a later open looks again
-	 */
+	/* the program has no descriptor left: nothing is wrong with the arena, a later open tries again */
 	if (e->error == -EMFILE || e->error == -ENFILE)
-		log_info("recovery: %s: no descriptor left to look into it", e->arena);
+		log_info("recovery: %s: no descriptor left to read it", e->arena);
 	else if (e->error)
 		log_warn("recovery: %s %s: %s (error %d) %s", e->arena, e->target, e->action, -e->error,
 		         e->detail);
@@ -88,7 +87,7 @@ static void note_event(void *ctx, const struct recover_event *e)
 		         (unsigned long long)e->bytes, e->detail);
 }
 
-static _Atomic uint64_t told[KNOWN_MAX]; /* directories, by is_told */
+static _Atomic uint64_t told[KNOWN_MAX]; /* directories, see is_told */
 static _Atomic uint32_t told_next;
 
 static uint64_t place_of(const struct statx *st)
@@ -96,7 +95,7 @@ static uint64_t place_of(const struct statx *st)
 	return (st->stx_ino ^ ((uint64_t)st->stx_dev_major << 52) ^ ((uint64_t)st->stx_dev_minor << 40)) + 1;
 }
 
-/* Something is left to the command there, and this process has said so. */
+/* This process has logged that something in the directory is left to the command. */
 static bool is_told(const struct statx *st)
 {
 	for (int i = 0; i < KNOWN_MAX; i++)
@@ -121,7 +120,7 @@ static bool owns(uint32_t uid, int dirfd, const char *path)
 	return sys.statx(dirfd, path, AT_EMPTY_PATH, STATX_UID, &st) == 0 && st.stx_uid == uid;
 }
 
-/* He could have had root's program work on files of his by other ways, too. */
+/* The user could make root's program work on files of theirs by other means, too. */
 static bool is_in_its_place(const char *dir, uint32_t uid, int target)
 {
 	BUFFER(char, parent);
@@ -130,7 +129,7 @@ static bool is_in_its_place(const char *dir, uint32_t uid, int target)
 	       (owns(uid, AT_FDCWD, parent) || (target >= 0 && owns(uid, target, "")));
 }
 
-/* The oldest ones, as recover_path would take them. */
+/* The oldest names, in the order of recover_path. */
 static void list_fill(struct name_list *l, const char *dir, uint64_t give_up)
 {
 	BUFFER(char, buf);
@@ -146,8 +145,8 @@ static void list_fill(struct name_list *l, const char *dir, uint64_t give_up)
 	sys.close(dirfd);
 }
 
-/* One after the other, until as much is done as an open may take. */
-static void recover_some(struct errand *w, const struct recover_options *opt)
+/* One after the other, until the budget of an open is spent. */
+static void recover_some(struct run *w, const struct recover_options *opt)
 {
 	uint64_t give_up = sys_now_ns() + budget_ns, bytes = 0;
 	struct name_list *l =
@@ -165,7 +164,7 @@ static void recover_some(struct errand *w, const struct recover_options *opt)
 
 		log_format(path, PATH_MAX, "%s/%s", w->dir, l->entries[i].name);
 		if (sys.statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, STATX_SIZE, &st) < 0)
-			continue; /* a journal that went with its arena */
+			continue; /* (a journal that was removed with its arena) */
 		if (bytes + st.stx_size > w->bytes || sys_now_ns() > give_up) {
 			w->over = true;
 			break;
@@ -179,7 +178,7 @@ static void recover_some(struct errand *w, const struct recover_options *opt)
 
 static void recover_apart(void *ctx)
 {
-	struct errand *w = ctx;
+	struct run *w = ctx;
 	struct recover_options opt = {.event = note_event, .ctx = w};
 
 	if (w->budget)
@@ -188,20 +187,20 @@ static void recover_apart(void *ctx)
 		recover_path(w->dir, &opt, &w->report);
 }
 
-/* May this process recover there by itself?  Says so when not.  (Its frame is no part of a recovery's.) */
-__attribute__((noinline)) static bool is_allowed(struct errand *w, const struct statx *st, int target,
+/* May this process recover there on its own?  Logs when not.  (noinline: keeps the stack of a recovery small)
+ */
+__attribute__((noinline)) static bool is_allowed(struct run *w, const struct statx *st, int target,
                                                  uint64_t mem_bytes)
 {
 	uint32_t me = sys_geteuid();
 
 	if (st->stx_uid == me)
 		return true;
-	/* (the budget is one for the process, however often it looks) */
+	/* (the process has one budget, however often it looks) */
 	if (is_told(st))
 		return false;
 	if (me != 0 || !is_in_its_place(w->dir, st->stx_uid, target)) {
-		/* (not by each program that starts, but when it opens a file there; and only then the file's
-		 * owner is known) */
+		/* (only when the program opens a file there: then the owner of the file is known) */
 		if (target >= 0)
 			tell(w->dir, st, me ? "may wait in" : "are not recovered at an open, in");
 		return false;
@@ -214,7 +213,7 @@ __attribute__((noinline)) static bool is_allowed(struct errand *w, const struct 
 
 unsigned recover_dead(const char *dir, int target, uint64_t mem_bytes)
 {
-	struct errand w = {.dir = dir};
+	struct run w = {.dir = dir};
 	const struct recover_report *report = &w.report;
 	struct statx st;
 	struct timespec now;
@@ -226,18 +225,17 @@ unsigned recover_dead(const char *dir, int target, uint64_t mem_bytes)
 	key = key_of(&st);
 	if (is_known(key) || !is_allowed(&w, &st, target, mem_bytes))
 		return 0;
-	signals = sys_block_signals(); /* a handler must not leave us half way */
+	signals = sys_block_signals(); /* (a signal handler must not leave a recovery half way) */
 	if (atomic_exchange(&running, 1)) {
 		sys_restore_signals(signals);
-		return 0; /* another thread is at it, or we are inside our own recovery */
+		return 0; /* another thread recovers, or we are inside our own recovery */
 	}
-	/* the program may have locked a file that is recovered */
+	/* in a process of its own: the program may hold POSIX locks on a file that is recovered */
 	sys_apart(recover_apart, &w);
 	if (w.over)
 		tell(dir, &st, "are more than an open recovers, in");
 	clock_gettime(CLOCK_REALTIME_COARSE, &now);
-	/* only when nothing can have changed unseen: no living owner but us, and the time stamp is not of
-	 * just now */
+	/* only when no change can go unseen: no other process lives, and the time is not that of just now */
 	if (report->live == report->own && report->failed == 0 && !w.over &&
 	    st.stx_mtime.tv_sec + 2 < now.tv_sec)
 		atomic_store(&known[atomic_fetch_add(&next_place, 1) % KNOWN_MAX], key);

@@ -29,7 +29,7 @@ static bool header_sane(const struct arena_header *h, uint64_t file_size)
 	if (h->block_bytes < 64 * 1024 || h->block_bytes > 4 * 1024 * 1024 ||
 	    (h->block_bytes & (h->block_bytes - 1)) != 0)
 		return false;
-	/* the geometry follows from the size: anything else was not made by arena_create */
+	/* (the size determines the layout: arena_create makes no other) */
 	if (h->total_bytes != file_size || !arena_geometry(file_size, h->block_bytes, &expected))
 		return false;
 	return h->block_count == expected.block_count && h->slot_count == expected.slot_count &&
@@ -44,7 +44,7 @@ static int take_memory(struct foreign_arena *a)
 	uint64_t indexes = (uint64_t)a->header.block_count * sizeof *a->order;
 	uint8_t *p;
 
-	/* (there are as many slots as blocks) */
+	/* (there are as many file entries as blocks) */
 	a->memory_bytes = blocks + slots + 3 * indexes + a->header.block_bytes;
 	p = sys.mmap(NULL, a->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (sys_is_error(p))
@@ -59,7 +59,8 @@ static int take_memory(struct foreign_arena *a)
 	return 0;
 }
 
-/* So that no slot costs a look at all blocks: an arena may have very many of both. */
+/* Lists the blocks of each entry, so that no entry costs a look at all blocks: an arena may have very many of
+ * both. */
 static void list_blocks(struct foreign_arena *a)
 {
 	for (uint32_t i = a->header.block_count; i-- > 0;) {
@@ -92,7 +93,7 @@ int foreign_load(struct foreign_arena *a, int fd)
 	if (r < 0)
 		return r;
 	if (all_zero(&a->header.magic, sizeof a->header.magic))
-		return -ENODATA; /* the magic number is stored before any slot can be taken */
+		return -ENODATA; /* (the magic number is stored before any entry can be taken) */
 	if (!header_sane(&a->header, a->size))
 		return a->header.checksum == 0 && a->header.magic == ARENA_MAGIC ? -ENODATA : -EBADMSG;
 	ino = (uint64_t)a->header.ino_high << 32 | a->header.ino_low;
@@ -119,7 +120,7 @@ void foreign_unload(struct foreign_arena *a)
 	a->memory = NULL;
 }
 
-/* A block that was split off an unfinished write counts only when the block before it was published. */
+/* The second block of a split write counts only when the first one has published it. */
 static bool chain_holds(const struct foreign_arena *a, const struct arena_block *b)
 {
 	uint32_t which = b->chain_block;
@@ -130,13 +131,13 @@ static bool chain_holds(const struct foreign_arena *a, const struct arena_block 
 	if (which > a->header.block_count)
 		return false;
 	first = &a->blocks[which - 1];
-	/* freed and taken again: then it had been published, and the chain was about to be undone */
+	/* the first block was freed: then it had published this one, and the chain was about to be undone */
 	if (first->owner != b->owner || first->seq != b->chain_seq)
 		return true;
 	return COMMIT_REACH(first->commit) >= b->chain_commit;
 }
 
-/* Shell sort: in place, no recursion, and mostly sorted input costs little. */
+/* Shell sort: in place, no recursion, cheap for input that is mostly sorted. */
 static void sort_by_seq(struct foreign_arena *a, int n)
 {
 	for (int gap = n / 2; gap > 0; gap /= 2) {
@@ -168,15 +169,15 @@ int foreign_blocks(struct foreign_arena *a, uint32_t entry)
 		a->order[n++] = i;
 	}
 	sort_by_seq(a, n);
-	/* numbers are given once: with two alike nobody could say what is done when the first of them is */
+	/* each seq is given once: with two alike `done` would be ambiguous */
 	for (int i = 1; i < n; i++)
 		if (a->blocks[a->order[i]].seq == a->blocks[a->order[i - 1]].seq)
 			return -EBADMSG;
 	return n;
 }
 
-/* Within the block and behind one another, as stage places them: each byte of the block stands in one of them
- * at most. */
+/* The extents lie within the block, one behind the other, as stage places them: no byte of the block is in
+ * two of them. */
 static bool extents_sane(const struct foreign_arena *a, uint32_t index)
 {
 	uint32_t count = COMMIT_COUNT(a->blocks[index].commit);

@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 
-/* ---- the files that say who belongs to which group ---- */
+/* ---- /etc/passwd and /etc/group ---- */
 
 struct field {
 	const char *text;
@@ -33,13 +33,13 @@ static bool field_number(const struct field *f, uint32_t *out)
 		value = value * 10 + (uint64_t)(f->text[i] - '0');
 	}
 	*out = (uint32_t)value;
-	/* the last number stands for "no change" */
+	/* (the highest number means "no change") */
 	return f->size > 0 && value < UINT32_MAX;
 }
 
 enum { FIELDS = 4 };
 
-/* The first fields of the next line; false at the end.  Lines with fewer have empty ones. */
+/* The first fields of the next line; fields that it lacks are empty.  False at the end. */
 static bool next_line(const char **at, const char *end, struct field fields[FIELDS])
 {
 	const char *p = *at;
@@ -61,7 +61,7 @@ static bool next_line(const char **at, const char *end, struct field fields[FIEL
 	return true;
 }
 
-/* Is `name` in the list of members, separated by commas? */
+/* Is `name` in the list, which commas separate? */
 static bool is_member(const struct field *list, const struct field *name)
 {
 	const char *p = list->text;
@@ -144,7 +144,7 @@ static void text_forget(const struct text *t)
 		sys.munmap(t->at, t->room);
 }
 
-/* How many, 0 = not known, or -errno. */
+/* How many groups; 0: the user is not listed; or -errno. */
 static int groups_of(uint32_t uid, uint32_t groups[RECOVER_GROUPS_MAX])
 {
 	struct text passwd, group = {0};
@@ -159,9 +159,10 @@ static int groups_of(uint32_t uid, uint32_t groups[RECOVER_GROUPS_MAX])
 	return r;
 }
 
-/* ---- this thread: the system calls, not the C library's functions, which change every thread ---- */
+/* ---- the rights of this thread: by system calls, since the C library's functions change every thread ----
+ */
 
-/* Owns nothing that matters, by convention. */
+/* nogroup, which by convention owns nothing that matters */
 enum { NO_GROUP = 65534 };
 
 static long capabilities(int number, struct recover_rights *r, bool none)
@@ -203,7 +204,7 @@ int recover_rights_take(struct recover_rights *r, uint32_t uid)
 		return (int)n;
 	r->group_count = (int)n;
 	n = capabilities(SYS_capget, r, false);
-	/* root's own further groups may open what the owner cannot */
+	/* root's supplementary groups may open what the owner cannot */
 	if (n == 0 && (count > 0 || r->group_count > 0))
 		n = sys_raw(SYS_setgroups, count, (long)groups, 0, 0, 0, 0);
 	if (n < 0)
@@ -214,7 +215,7 @@ int recover_rights_take(struct recover_rights *r, uint32_t uid)
 	sys_raw(SYS_prctl, PR_GET_PDEATHSIG, (long)&r->death_signal, 0, 0, 0, 0);
 	sys_raw(SYS_setfsgid, groups[0], 0, 0, 0, 0, 0);
 	sys_raw(SYS_setfsuid, uid, 0, 0, 0, 0, 0);
-	/* they return what it was before and never an error: asked once more */
+	/* (they return the id before, never an error: ask again) */
 	n = (uint32_t)sys_raw(SYS_setfsgid, groups[0], 0, 0, 0, 0, 0) == groups[0] &&
 	                    (uint32_t)sys_raw(SYS_setfsuid, uid, 0, 0, 0, 0, 0) == uid
 	            ? capabilities(SYS_capset, r, true)
@@ -232,7 +233,7 @@ void recover_rights_drop(struct recover_rights *r)
 	sys_raw(SYS_setfsuid, 0, 0, 0, 0, 0, 0);
 	sys_raw(SYS_setfsgid, sys_raw(SYS_getegid, 0, 0, 0, 0, 0, 0), 0, 0, 0, 0, 0);
 	sys_raw(SYS_setgroups, r->group_count, (long)r->groups, 0, 0, 0, 0);
-	/* (setfsuid has raised those of the file system; they may have been fewer) */
+	/* (setfsuid has raised the capabilities for file access; there may have been fewer) */
 	capabilities(SYS_capset, r, false);
 	if (r->dumpable == 1)
 		sys_raw(SYS_prctl, PR_SET_DUMPABLE, 1, 0, 0, 0, 0);

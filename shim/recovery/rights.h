@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * recover_rights: who we are while an arena is recovered.
+ * rights: recovery acts with the rights of the arena's owner.
  *
- * Root acts with the rights of the arena's owner and no more: his user and groups on the file system, and no
- * capability.  Which group a file has says nothing about its owner (a directory may hand its group on), so
- * the groups are those that /etc/passwd and /etc/group give him; a user whom these do not know acts without
- * any.
+ * Root takes the owner's user and groups for file access and gives up all capabilities.  The groups are those
+ * that /etc/passwd and /etc/group list for the user.  (The group of a file proves nothing: a directory may
+ * hand its group on.) A user who is not listed there has no groups.
  */
 #ifndef FASTWRITE_RECOVER_RIGHTS_H
 #define FASTWRITE_RECOVER_RIGHTS_H
@@ -17,18 +16,19 @@
 enum { RECOVER_GROUPS_MAX = 256 };
 struct recover_rights {
 	bool changed;
-	int group_count; /* what we had: */
+	int group_count; /* before: */
 	uint32_t groups[RECOVER_GROUPS_MAX];
-	/* what the kernel takes away with every change of rights */
+	/* the kernel resets these at every change of rights */
 	int dumpable, death_signal;
 	uint32_t capabilities[2][3]; /* effective, permitted, inheritable; low and high words */
 };
 
-/* For this thread.  0, or -errno and nothing is changed. */
+/* For this thread only.  0, or -errno and nothing has changed. */
 int recover_rights_take(struct recover_rights *r, uint32_t uid);
 void recover_rights_drop(struct recover_rights *r);
 
-/* The groups of a user, his own first; how many, 0 = not known.  passwd, group: the texts of these files. */
+/* The groups of a user, the primary one first.  How many; 0: the user is not listed.  passwd, group: the
+ * texts of these files. */
 int recover_rights_groups(uint32_t uid, const char *passwd, size_t passwd_size, const char *group,
                           size_t group_size, uint32_t groups[RECOVER_GROUPS_MAX]);
 

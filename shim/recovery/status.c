@@ -21,11 +21,11 @@ static uint32_t blocks_used(const struct foreign_arena *a)
 	return used;
 }
 
-/* Bytes of a slot that are staged: from the entries only, the file may be written at this moment. */
-static uint64_t staged_bytes(struct foreign_arena *a, uint32_t slot)
+/* Bytes staged for a file entry.  (From the arena alone: the file may be written at this moment.) */
+static uint64_t staged_bytes(struct foreign_arena *a, uint32_t entry)
 {
 	uint64_t bytes = 0;
-	int n = foreign_blocks(a, slot);
+	int n = foreign_blocks(a, entry);
 
 	for (int i = 0; i < n; i++) {
 		uint32_t index = a->order[i];
@@ -38,7 +38,7 @@ static uint64_t staged_bytes(struct foreign_arena *a, uint32_t slot)
 	return bytes;
 }
 
-static void visit_slots(struct foreign_arena *a, const struct status_visitor *v)
+static void visit_entries(struct foreign_arena *a, const struct status_visitor *v)
 {
 	for (uint32_t i = 0; i < a->header.slot_count; i++) {
 		struct arena_slot *s = foreign_entry(a, i);
@@ -85,7 +85,7 @@ static void visit_arena(struct foreign_arena *a, const char *path, const struct 
 	for (int t = 0; t < BYPASS_COUNT; t++)
 		out.through[t] = a->header.live.through[t];
 	v->arena(v->ctx, &out);
-	visit_slots(a, v);
+	visit_entries(a, v);
 }
 
 int status_visit_fd(int fd, int pid, const char *path, const struct status_visitor *v)
@@ -103,7 +103,7 @@ int status_visit_fd(int fd, int pid, const char *path, const struct status_visit
 	return shown;
 }
 
-/* Through the mapping, so that it works from another mount namespace; by path where that is not allowed. */
+/* Through the mapping, which works from another mount namespace; by path where that is not allowed. */
 static int open_arena(const char *pid, const char *range, const char *path)
 {
 	char link[128];
@@ -122,7 +122,7 @@ static int visit_mapping(const char *pid, char *line, const struct status_visito
 	int fd, shown;
 
 	if (!path || !range_end || n < sizeof ARENA_SUFFIX || !strstr(line, " rw-s 00000000 "))
-		return 0; /* madvise may have cut the mapping in two: its beginning stands for it */
+		return 0; /* (madvise may have cut the mapping in two: the first part counts) */
 	path[n] = '\0';
 	*range_end = '\0';
 	if (strcmp(path + n - sizeof ARENA_SUFFIX + 1, ARENA_SUFFIX) != 0)
@@ -130,7 +130,8 @@ static int visit_mapping(const char *pid, char *line, const struct status_visito
 	fd = open_arena(pid, line, path);
 	if (fd < 0)
 		return 0;
-	/* a forked child may have the mapping of its parent's arena still: show each arena under its maker */
+	/* (a forked child may still map its parent's arena: show each arena once, under the process that made
+	 * it) */
 	shown = status_visit_fd(fd, atoi(pid), path, v);
 	sys.close(fd);
 	return shown;
@@ -147,7 +148,7 @@ static int visit_process(const char *pid, const struct status_visitor *v)
 	log_format(path, sizeof path, "/proc/%s/maps", pid);
 	maps = fopen(path, "re");
 	if (!maps)
-		return 0; /* gone, or not ours to look at */
+		return 0; /* (gone, or we may not examine it) */
 	while (getline(&line, &room, maps) > 0)
 		if (strstr(line, ARENA_SUFFIX))
 			shown += visit_mapping(pid, line, v);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * status: what the running programs stage and write, read from the counters in their arenas.  Arenas are
- * found through the mappings of the processes that the caller may look at; nothing is locked or changed.
+ * status: what running programs stage and write, from the counters in their arenas.  It finds arenas by the
+ * mappings of processes that the caller may examine.  It locks and changes nothing.
  *
  * Called by: `fastwrite status`.
  */
@@ -20,7 +20,7 @@ struct status_arena {
 	uint32_t block_bytes;
 	uint32_t block_count;
 	uint32_t blocks_used;
-	uint64_t counters[COUNT_ALL];   /* of all files, those that are closed included */
+	uint64_t counters[COUNT_ALL];   /* of all files, also those that are closed */
 	uint64_t through[BYPASS_COUNT]; /* by enum bypass_reason */
 };
 
@@ -33,15 +33,15 @@ struct status_file {
 
 struct status_visitor {
 	void (*arena)(void *ctx, const struct status_arena *a);
-	void (*file)(void *ctx, const struct status_file *f); /* those of the arena before */
+	void (*file)(void *ctx, const struct status_file *f); /* of the last arena visited */
 	void *ctx;
 };
 
-/* Visits every live arena, arena by arena.  The number of arenas, or -errno. */
+/* Visits every live arena.  The number of arenas, or -errno. */
 int status_visit(const struct status_visitor *v);
 
-/* Visits the arena in an open file when process `pid` made it (0: whoever did).  1, or 0: not one of that
- * kind. */
+/* Visits the arena in an open file.  1; 0: it is none, or another process than `pid` made it (0: any
+ * process). */
 int status_visit_fd(int fd, int pid, const char *path, const struct status_visitor *v);
 
 #endif

@@ -18,8 +18,8 @@ struct wanted {
 	struct identity id;
 };
 
-/* 0; -ENOENT: another file, or none; other -errno: that cannot be found out.  `name` "": the file behind fd.
- */
+/* Is it the wanted file?  0; -ENOENT: another file, or none; other -errno: unknown.  `name` "": the file
+ * behind fd. */
 static int is_target(int fd, const char *name, const struct wanted *w, bool *proved)
 {
 	bool own_volume = w->slot->dev == w->place->dev_then;
@@ -41,12 +41,12 @@ static int is_target(int fd, const char *name, const struct wanted *w, bool *pro
 		return -ENOENT;
 	if (sys_dev_of(&st) == (own_volume ? w->place->dev_now : w->slot->dev))
 		return 0;
-	/* Another volume than the arena's gets another number when it is mounted anew. */
+	/* (a volume other than the arena's gets a new number with every mount) */
 	return own_volume || (!*proved && !name[0]) ? -ENOENT : 0;
 }
 
-/* Without blocking, since the name may be a FIFO's.  -EAGAIN is somebody's lease, who has been told and lets
- * go soon. */
+/* Without blocking, because the name may be a FIFO's.  -EAGAIN: a process holds a lease, was told, and drops
+ * it soon. */
 static int open_patiently(int dirfd, const char *name, int flags)
 {
 	enum { TRIES = 5000 };
@@ -64,19 +64,19 @@ static int open_candidate(int dirfd, const char *name, const struct wanted *w, b
 
 	if (!name[0])
 		return -ENOENT;
-	/* first, because an open alone may do something: it breaks leases, and a device's may mean anything
+	/* before the open, which alone may have effects: it breaks leases, and on a device it may do anything
 	 */
 	r = is_target(dirfd, name, w, proved);
 	if (r < 0)
 		return r;
 	fd = open_patiently(dirfd, name, O_RDWR | flags);
-	if (fd == -EPERM) { /* append-only */
+	if (fd == -EPERM) { /* an append-only file */
 		flags |= O_APPEND;
 		fd = open_patiently(dirfd, name, O_RDWR | flags);
 	}
 	if (fd == -EACCES)
 		fd = open_patiently(dirfd, name, O_WRONLY | flags);
-	/* again, because another file may have got the name meanwhile */
+	/* again, because the name may be another file's by now */
 	r = fd < 0 ? 0 : is_target(fd, "", w, proved);
 	if (r < 0) {
 		sys.close(fd);
@@ -85,7 +85,7 @@ static int open_candidate(int dirfd, const char *name, const struct wanted *w, b
 	return fd == -ELOOP || fd == -ENXIO || fd == -EISDIR ? -ENOENT : fd;
 }
 
-/* Renamed, by logrotate for example: the same inode under another name in the same directory. */
+/* A file that was renamed, as logrotate does: the same inode under another name in the same directory. */
 static int open_renamed(int pathfd, const struct wanted *w, bool *proved)
 {
 	BUFFER(char, buf);
@@ -98,7 +98,7 @@ static int open_renamed(int pathfd, const struct wanted *w, bool *proved)
 		return dirfd;
 	while (fd == -ENOENT && (d = sys_dir_next(&entries)) != NULL)
 		fd = d->ino == w->slot->ino ? open_candidate(dirfd, d->name, w, proved) : -ENOENT;
-	/* after an error nobody knows whether the file is there */
+	/* (after an error it is unknown whether the file is there) */
 	if (fd == -ENOENT && entries.filled < 0)
 		fd = (int)entries.filled;
 	sys.close(dirfd);
@@ -132,13 +132,13 @@ int recover_keeping_dir(int staging_fd, const char *name)
 }
 
 /*
- * The same name for the same file whenever it is recovered, also when that was interrupted, and another one
- * for every other file: inode numbers are used again, and one staging directory may serve several file
- * systems.
+ * One file gets the same name at every recovery, also after an interrupted one; every other file gets another
+ * name.  The inode number alone does not do: it is used again, and one staging directory may serve several
+ * file systems.
  */
 static void name_orphan(char *out, const struct arena_slot *slot)
 {
-	enum { BASE_MAX = 200 }; /* with what stands before it no more than a name may have */
+	enum { BASE_MAX = 200 }; /* with the numbers before it, no longer than a name may be */
 	const char *base = strrchr(slot->path, '/') + 1;
 	uint64_t which = slot->dev * 0x9e3779b97f4a7c15ull + (uint64_t)slot->btime_sec;
 
@@ -170,16 +170,16 @@ static int make_orphan(struct recover_target *t, const struct arena_slot *slot, 
 	return r;
 }
 
-/* The directory `path`, beneath `from` unless that is AT_FDCWD, and through no magic link of /proc: those
- * lead wherever a process has something open. */
+/* Opens the directory `path`, beneath `from` unless that is AT_FDCWD.  Follows no magic link of /proc: those
+ * lead to whatever a process has open. */
 static int open_directory(int from, const char *path)
 {
-	/* (a directory that may not be listed is good enough for a file that is at its path) */
+	/* (O_PATH: a directory that we may not list is good enough for a file at its path) */
 	struct open_how how = {.flags = O_PATH | O_DIRECTORY | O_CLOEXEC,
 	                       .resolve = RESOLVE_NO_MAGICLINKS | (from == AT_FDCWD ? 0 : RESOLVE_BENEATH)};
 	int fd = (int)sys_raw(SYS_openat2, from, (long)path, (long)&how, sizeof how, 0, 0);
 
-	/* (older kernels, and filters that do not know the call) */
+	/* (older kernels and filters do not know the call) */
 	if (fd != -ENOSYS && fd != -EPERM)
 		return fd;
 	if (strncmp(path, "/proc/", 6) == 0)
@@ -187,8 +187,8 @@ static int open_directory(int from, const char *path)
 	return sys.openat(from, path, (int)how.flags, 0);
 }
 
-/* The directory that is so many above the staging directory, on the same volume; -ENOENT: that is mounted in
- * another way. */
+/* The directory `up` levels above the staging directory, on the same volume.  fd; -ENOENT: the volume is
+ * mounted differently now; other -errno. */
 static int open_above(const struct recover_place *place, uint32_t up)
 {
 	static const char ups[] = "../../../../../../../../../../../../../../../..";
@@ -211,8 +211,8 @@ static int open_above(const struct recover_place *place, uint32_t up)
 }
 
 /*
- * The directory that the slot's path names, and the name in it; `below` as in arena_slot.  fd, -ENOENT: it is
- * gone, RECOVER_ELSEWHERE, -errno.
+ * The directory that the entry's path names, and *name in it; `below` as in arena_slot.  fd; -ENOENT: it is
+ * gone; RECOVER_ELSEWHERE; other -errno.
  */
 static int open_parent(const struct wanted *w, uint32_t below, char *path, const char **name)
 {
@@ -238,7 +238,7 @@ static int open_parent(const struct wanted *w, uint32_t below, char *path, const
 	return fd == -ENOTDIR || fd == -ELOOP || fd == -EXDEV ? -ENOENT : fd;
 }
 
-/* The file at the path, or renamed within the directory. */
+/* The file at its path, or renamed within the directory. */
 static int open_at_path(const struct wanted *w, uint32_t below, bool *proved)
 {
 	BUFFER(char, path);
@@ -267,7 +267,7 @@ int recover_target_open(struct recover_target *t, const struct arena_slot *slot,
 	identity_of_slot(slot, &w.id);
 	fd = open_at_path(&w, slot->below, &t->proved);
 	if (fd == -ENOENT && slot->below > 0) {
-		/* the staging directory was moved; (a copy of the volume is told by its device) */
+		/* the staging directory was moved (a copy of the volume has another device number) */
 		fd = open_at_path(&w, 0, &t->proved);
 		if (fd == RECOVER_ELSEWHERE)
 			fd = -ENOENT;

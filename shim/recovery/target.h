@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * recover_target: the file that a slot names: at its path, or renamed within its directory, or put aside.
+ * target: finds the file that a file entry names: at its path, or renamed within its directory.  For a file
+ * that is gone it makes an orphan.
  *
- * A path below the directory that the staging directory is in counts from there: the volume may be mounted
- * elsewhere now, and a copy of it is a volume of its own.  Device numbers count from the one that the arena
- * was made on.
+ * A path below the directory of the staging directory counts from there: the volume may be mounted elsewhere
+ * now, and a copy of it is a volume of its own.  Device numbers are compared with that of the arena.
  */
 #ifndef FASTWRITE_RECOVER_TARGET_H
 #define FASTWRITE_RECOVER_TARGET_H
 
 #include "format/arena_format.h"
 
-/* Where the arena, or the journal, stands. */
+/* Where the arena or journal is. */
 struct recover_place {
 	int staging_fd;
-	uint64_t dev_then; /* of the file system that it was made on, as the kernel of then numbered it */
-	uint64_t dev_now;
+	uint64_t dev_then; /* number of its file system when it was made */
+	uint64_t dev_now;  /* number of its file system now */
 };
 
 /* recover_target_open: the directory of the target does not exist here.  It may exist in another mount
@@ -24,18 +24,18 @@ struct recover_place {
 
 struct recover_target {
 	int fd;      /* O_RDWR, or O_WRONLY when reading is not allowed; -1 = none */
-	bool orphan; /* the file is gone: fd is a new one under orphans/ in the staging directory */
+	bool orphan; /* the file is gone: fd is a new file in orphans/ in the staging directory */
 	bool proved; /* more than the inode number says that it is the file */
 	char path[PATH_MAX];
 };
 
-/* 0; -ENOENT: gone, and `keep` was false so that nothing was put aside; RECOVER_ELSEWHERE; other -errno. */
+/* 0; -ENOENT: the file is gone, and without `keep` no orphan was made; RECOVER_ELSEWHERE; other -errno. */
 int recover_target_open(struct recover_target *t, const struct arena_slot *slot,
                         const struct recover_place *place, bool keep);
 void recover_target_close(struct recover_target *t);
 
-/* A directory for what recovery keeps, in the staging directory: made when missing, of the owner of the
- * staging directory, for nobody else to write.  fd or -errno. */
+/* A directory in the staging directory for what recovery keeps.  It is made when missing.  It must belong to
+ * the owner of the staging directory, and nobody else may write to it.  fd or -errno. */
 int recover_keeping_dir(int staging_fd, const char *name);
 
 #endif

@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: Apache-2.0
+/* journal_replay: see recovery/journal_replay.h. */
+#include "recovery/journal_replay.h"
+
+#include "base/buffer.h"
+#include "base/kill.h"
+#include "base/sys.h"
+#include "recovery/bytes.h"
+#include "recovery/journal_files.h"
+#include "recovery/judge.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+
+/* Of n bytes for an append-only file: how many are there; -EPERM: others stand in their place. */
+static int64_t appended(int fd, const uint8_t *p, uint64_t n, uint64_t offset)
+{
+	uint8_t have[512];
+	struct statx st;
+	int r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st);
+
+	if (r < 0)
+		return r;
+	if (offset > st.stx_size)
+		return -EPERM;
+	if (n > st.stx_size - offset)
+		n = st.stx_size - offset;
+	for (uint64_t done = 0, part; done < n; done += part) {
+		part = n - done < sizeof have ? n - done : sizeof have;
+		r = sys_read_all(fd, have, part, offset + done);
+		if (r < 0)
+			return r;
+		if (memcmp(have, p + done, part) != 0)
+			return -EPERM;
+	}
+	return (int64_t)n;
+}
+
+int journal_replay_load(struct journal_scan *s)
+{
+	struct journal_replay *p = &s->replayed;
+	int r = sys_read_all(s->fd, p, sizeof *p, JOURNAL_REPLAY_AT);
+	int64_t apart = (int64_t)((uint64_t)p->boot_ns - (uint64_t)s->boot_ns);
+
+	if (r < 0)
+		return r;
+	if (apart < -ORIGIN_SLACK_NS || apart > ORIGIN_SLACK_NS)
+		*p = (struct journal_replay){.boot_ns = 0};
+	return 0;
+}
+
+/* We are about to change a file: notes the time, so that the next recovery knows our changes. */
+static void note_replay(struct journal_scan *s)
+{
+	enum { STEP_NS = 100000000, TICK_NS = 20000000 /* of the coarse clock, at least */ };
+	struct journal_replay *p = &s->replayed;
+	int64_t now = sys_wall_ns();
+	uint64_t written;
+
+	if (p->boot_ns && now >= p->again_ns && now - p->again_ns < STEP_NS)
+		return;
+	if (!p->boot_ns) {
+		p->begun_ns = now;
+		/* so that what others wrote up to now has an older time than what we write */
+		sys_nap(TICK_NS);
+		now = sys_wall_ns();
+	}
+	p->boot_ns = s->boot_ns;
+	p->again_ns = now;
+	bytes_write(s->fd, (const uint8_t *)p, sizeof *p, JOURNAL_REPLAY_AT, false, &written);
+}
+
+/*
+ * May the entries be older than the file?  After another boot: yes if the file was changed in this boot, by a
+ * program that did not wait for recovery.  After another mount in the same boot nobody can tell a loss of
+ * power from an orderly end. Then only a file that nobody has written since its first entry is sure to lack
+ * them all.
+ */
+static bool may_be_older(const struct journal_scan *s, const struct entry_file *file, const struct statx *st)
+{
+	int64_t changed = st->stx_mtime.tv_sec * 1000000000ll + st->stx_mtime.tv_nsec;
+
+	if (s->opt->force)
+		return false;
+	if (s->in_aside)
+		return true; /* judged once; the file's time may show no more why it was put aside */
+	/* changed by a recovery that was killed */
+	if (s->replayed.boot_ns && changed > s->replayed.begun_ns &&
+	    changed <= s->replayed.again_ns + JOURNAL_REPLAY_SLACK_NS)
+		return false;
+	return changed >= (s->where == ORIGIN_OTHER ? s->boot_ns : file->first_ns);
+}
+
+/* The file is as the arena left it (judge_note_held). */
+static bool is_as_held(const struct journal_scan *s, const struct entry_file *file)
+{
+	for (uint32_t i = 0; s->held && i < s->held->header.slot_count; i++) {
+		const struct arena_slot *e = foreign_entry(s->held, i);
+
+		if (e->used && e->ino == file->ino && e->guard.known == JUDGE_HELD)
+			return true;
+	}
+	return false;
+}
+
+/* Before anything is replayed, because that changes the files. */
+static void judge_files(struct journal_scan *s)
+{
+	for (uint64_t i = 0; i < s->file_places; i++) {
+		struct entry_file *file = &s->files[i];
+		struct statx st;
+		int fd;
+
+		if (!file->number || !file->bytes)
+			continue;
+		fd = files_open(s, file, false);
+		if (fd < 0)
+			continue; /* (gone, or an error that the replay meets, too) */
+		file->aside =
+			sys.statx(fd, "", AT_EMPTY_PATH, STATX_MTIME, &st) < 0 || may_be_older(s, file, &st);
+		file->held = file->aside && s->where == ORIGIN_MOUNT && is_as_held(s, file);
+	}
+}
+
+static int visit_replay(struct journal_scan *s, const struct journal_found *f)
+{
+	struct entry_file *file = files_of_entry(s, f);
+	int64_t there = 0;
+	uint64_t written;
+	int fd;
+
+	if (!file || file->result < 0 || file->aside)
+		return 0;
+	fd = files_open(s, file, true);
+	/* (without the note the next recovery in this boot puts aside what this one leaves) */
+	if (fd >= 0)
+		note_replay(s);
+	if (fd < 0) {
+		file->result = fd;
+		return 0;
+	}
+	if (file->appends)
+		there = appended(fd, f->content, f->e.length, f->e.offset);
+	file->result = there < 0 ? (int)there
+	                         : bytes_write(fd, f->content + there, f->e.length - (uint64_t)there,
+	                                       f->e.offset + (uint64_t)there, file->appends, &written);
+	return 0;
+}
+
+/* Makes the entries of files that are done void: the next run, for the files that failed, must not write
+ * these old bytes over newer ones. */
+static int void_done(struct journal_scan *s)
+{
+	struct journal_chain *c = s->chains[1].batches ? &s->chains[1] : &s->chains[0];
+	uint64_t behind = s->newest + 1; /* all that was found here */
+	uint32_t used = sizeof(struct journal_batch);
+	int r = 0;
+
+	memset(s->batch, 0, JOURNAL_BATCH_MAX);
+	for (uint64_t i = 0; i < s->file_places && r == 0; i++) {
+		const struct entry_file *file = &s->files[i];
+		struct journal_entry e = {.type = JOURNAL_VOID, .file = file->number, .offset = behind};
+
+		if (!e.file || !file->bytes || file->result < 0 || file->waits || file->aside)
+			continue;
+		if (used + sizeof e > JOURNAL_BATCH_MAX) {
+			r = scan_put_batch(s, c, used);
+			used = sizeof(struct journal_batch);
+		}
+		memcpy(s->batch + used, &e, sizeof e);
+		used += (uint32_t)sizeof e;
+	}
+	return r < 0 ? r : scan_put_batch(s, c, used);
+}
+
+static void report_file(struct journal_scan *s, struct entry_file *file, bool replayed)
+{
+	BUFFER(struct arena_slot, name);
+
+	if (files_load_name(s, file, name) < 0)
+		name->path[0] = '\0';
+	if (file->aside) {
+		s->report->aside++;
+		s->report->unsynced += file->held || s->in_aside; /* (told before) */
+		scan_tell(
+			s, name->path, "aside", file->bytes, 0,
+			"synced by sync = journal before another boot or mount, and the file was written since; "
+			"`fastwrite recover --force` with the journal's name writes them");
+	} else if (file->result < 0) {
+		s->report->failed++;
+		scan_tell(s, name->path, "failed", file->bytes, file->result, "left in the journal");
+	} else if (replayed) {
+		scan_tell(s, name->path, file->orphan ? "orphaned" : "recovered", file->bytes, 0,
+		          "synced before the power went");
+		s->report->orphans += file->orphan;
+		s->report->recovered += !file->orphan;
+		s->report->bytes += file->bytes;
+	}
+}
+
+/* Does the arena still hold bytes of the file?  Until they are in the file, its entries must stay. */
+static bool waits_for_arena(const struct journal_scan *s, const struct entry_file *file)
+{
+	BUFFER(struct arena_slot, name);
+
+	if (!s->waiting || files_load_name(s, file, name) < 0)
+		return s->waiting != NULL;
+	for (uint32_t i = 0; i < s->waiting->header.slot_count; i++) {
+		const struct arena_slot *e = foreign_entry(s->waiting, i);
+
+		if (e->used && e->ino == name->ino)
+			return true;
+	}
+	return false;
+}
+
+/* The place of the file, by inode and birth time, in a list of as many places as s->files has. */
+static const struct entry_file **failed_at(const struct journal_scan *s, const struct entry_file **list,
+                                           const struct entry_file *file)
+{
+	uint64_t i = (file->ino ^ (uint64_t)file->btime_nsec << 32) * 0x9e3779b97f4a7c15ull;
+
+	for (i &= s->file_places - 1; list[i]; i = (i + 1) & (s->file_places - 1))
+		if (list[i]->ino == file->ino && list[i]->btime_sec == file->btime_sec &&
+		    list[i]->btime_nsec == file->btime_nsec)
+			break;
+	return &list[i];
+}
+
+/*
+ * A file that was opened several times has several numbers.  If one of them failed, the others are left in
+ * the journal as well.  Otherwise the next try would write the bytes of the failed one over newer bytes.
+ */
+static void fail_together(struct journal_scan *s)
+{
+	uint64_t bytes = s->file_places * sizeof(struct entry_file *);
+	const struct entry_file **list = NULL;
+
+	for (uint64_t i = 0; i < s->file_places; i++) {
+		const struct entry_file *file = &s->files[i];
+
+		if (!files_has_bytes(file) || file->waits || file->result == 0)
+			continue;
+		if (!list)
+			list = sys.mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+			                0);
+		if (sys_is_error(list))
+			break;
+		*failed_at(s, list, file) = file;
+	}
+	if (!list)
+		return;
+	for (uint64_t i = 0; i < s->file_places; i++) {
+		struct entry_file *file = &s->files[i];
+		const struct entry_file *failed;
+
+		if (!files_has_bytes(file) || file->waits || file->result < 0)
+			continue;
+		failed = sys_is_error(list) ? NULL : *failed_at(s, list, file);
+		if (sys_is_error(list) || failed)
+			file->result = failed ? failed->result : (int)(intptr_t)list;
+	}
+	if (!sys_is_error(list))
+		sys.munmap(list, bytes);
+}
+
+/* 0 when the journal may be removed. */
+static int finish_files(struct journal_scan *s, bool replay)
+{
+	int failed = 0, done = 0;
+
+	for (uint64_t i = 0; i < s->file_places; i++) {
+		struct entry_file *file = &s->files[i];
+
+		if (!files_has_bytes(file))
+			continue;
+		file->waits = waits_for_arena(s, file);
+		if (!file->waits && !file->aside && file->result == 0) {
+			int fd = files_open(s, file, replay);
+
+			file->result = fd == -ENOENT && !replay ? 0 : fd < 0 ? fd : sys.fdatasync(fd);
+			kill_step();
+		}
+		files_close(s, file);
+	}
+	fail_together(s);
+	for (uint64_t i = 0; i < s->file_places; i++) {
+		struct entry_file *file = &s->files[i];
+
+		if (!files_has_bytes(file))
+			continue;
+		if (file->waits) {
+			failed = -EBUSY; /* (reported by the recovery of that arena) */
+			continue;
+		}
+		report_file(s, file, replay);
+		if (file->aside)
+			s->keeps = true;
+		else if (file->result < 0)
+			failed = file->result;
+		else
+			done++;
+	}
+	if ((failed || s->keeps) && done) {
+		int r = void_done(s);
+
+		if (r < 0) {
+			s->report->failed++;
+			scan_tell(
+				s, "", "failed", 0, r,
+				"files that are done cannot be marked so: another recovery would write to them again");
+		}
+	}
+	return failed;
+}
+
+int journal_replay_all(struct journal_scan *s, bool replay)
+{
+	int r = scan_find_chains(s);
+
+	if (r < 0)
+		return r;
+	if (s->chains[0].batches && s->chains[1].batches &&
+	    s->chains[0].first_seq + s->chains[0].batches != s->chains[1].first_seq)
+		scan_tell(s, "", "damaged", 0, -EBADMSG, "batches are missing; the others are used");
+	r = files_collect(s);
+	if (r < 0)
+		return r;
+	if (replay)
+		judge_files(s);
+	if (s->opt->dry_run) {
+		files_close_all(s);
+		for (uint64_t i = 0; i < s->file_places; i++)
+			if (s->files[i].bytes)
+				report_file(s, &s->files[i], replay);
+		return 0;
+	}
+	if (replay)
+		r = scan_walk(s, visit_replay);
+	if (r == 0) {
+		s->told = true;
+		r = finish_files(s, replay);
+	}
+	files_close_all(s);
+	return r;
+}

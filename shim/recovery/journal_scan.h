@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * journal_scan: reads a journal (format/journal_format.h) that another process wrote, and writes batches of
+ * its own. Nothing that it reads is trusted.
+ */
+#ifndef FASTWRITE_RECOVERY_JOURNAL_SCAN_H
+#define FASTWRITE_RECOVERY_JOURNAL_SCAN_H
+
+#include "format/journal_format.h"
+#include "recovery/parse.h"
+#include "recovery/recover.h"
+#include "recovery/target.h"
+
+/* The batches of one half. */
+struct journal_chain {
+	unsigned half;
+	uint64_t first_seq, batches;
+	uint64_t end; /* offset in the half behind the last batch */
+};
+struct entry_file;
+
+/* The recovery of one journal. */
+struct journal_scan {
+	const struct recover_options *opt;
+	struct recover_report *report;
+	const char *path; /* of the journal, for events */
+	int fd, dirfd;
+	struct recover_place place;
+	enum origin_verdict where;
+	bool in_aside;
+	bool keeps; /* some entries stay in the journal, to be put aside */
+	struct journal_header header;
+	uint8_t *batch;                 /* JOURNAL_BATCH_MAX */
+	struct journal_chain chains[2]; /* the older half first */
+	struct entry_file *files;       /* recovery/journal_files.h; open addressing */
+	uint64_t file_places;           /* a power of two */
+	uint64_t names;                 /* entries of type JOURNAL_NAME */
+	uint64_t newest;                /* seq of the newest batch */
+	int open_files;
+	bool told;                        /* for each file it was reported what became of it */
+	int64_t boot_ns;                  /* when this kernel booted */
+	struct journal_replay replayed;   /* by earlier recoveries in this boot */
+	const struct foreign_arena *held; /* the arena beside it: which files are as left; or NULL */
+	struct foreign_arena *waiting; /* the same arena, when its recovery failed for some files; or NULL */
+};
+
+/* An entry and its place. */
+struct journal_found {
+	struct journal_entry e;
+	const uint8_t *content;
+	uint64_t content_at; /* in the journal file */
+	uint64_t seq, at;    /* the place: seq of the batch, offset in the batch */
+};
+
+typedef int journal_visitor(struct journal_scan *s, const struct journal_found *f);
+
+/* An event for the caller of recover_path. */
+void scan_tell(const struct journal_scan *s, const char *target, const char *action, uint64_t bytes,
+               int error, const char *detail);
+
+/* Loads and checks the header.  0; -ENODATA: its process died before it was complete; -EBADMSG; -ESTALE: a
+ * copy of a journal; other -errno. */
+int scan_load_header(struct journal_scan *s);
+/* Memory for one batch.  0 or -errno. */
+int scan_take_batch(struct journal_scan *s);
+/* Finds the batches of both halves.  0 or -errno. */
+int scan_find_chains(struct journal_scan *s);
+/* Calls `visit` for every entry, in order, until it returns -errno.  That, or 0. */
+int scan_walk(struct journal_scan *s, journal_visitor *visit);
+
+/* Adds a batch at the end of the chain: `used` bytes in s->batch, which gets its header here, and zeros
+ * afterwards.  0 or -errno. */
+int scan_put_batch(struct journal_scan *s, struct journal_chain *c, uint32_t used);
+/* Before the journal is removed, its header is overwritten durably: a loss of power may bring a removed file
+ * back, and its entries must not overwrite what the files get from now on.  0 or -errno. */
+int scan_end_for_good(struct journal_scan *s);
+
+#endif
