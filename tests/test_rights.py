@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import stat
+import struct
 import subprocess
 import time
 from pathlib import Path
@@ -24,6 +26,7 @@ from lib.support import (
 
 USER, OTHER = 1001, 1002
 RECORD = 20
+ROUNDS = 100 if os.environ.get("FASTWRITE_TEST_LONG") == "1" else 6
 
 COMMON = r"""
 #define _GNU_SOURCE
@@ -121,6 +124,22 @@ def place():
 
 def numbered(who: str, count: int, first: int = 0) -> bytes:
     return b"".join(f"{who}{i:018d}\n".encode() for i in range(first, first + count))
+
+
+def wait_for_the_last(place: Path) -> None:
+    """Until no process is in `place`."""
+    for _ in range(2000):
+        if not any(is_in(pid, place) for pid in Path("/proc").glob("[0-9]*")):
+            return
+        time.sleep(0.01)
+    raise AssertionError("a process does not end")
+
+
+def is_in(process: Path, place: Path) -> bool:
+    try:
+        return (process / "cwd").readlink() == place
+    except OSError:
+        return False
 
 
 def program(compile_c, text: str) -> Path:
@@ -320,6 +339,159 @@ def test_child_with_threads(library, compile_c, place) -> None:
     assert "ids change while other threads run" in run.stderr
     assert (place / "log").read_bytes() == numbered("P", 30) + numbered("C", 60) + numbered("P", 30, 30)
     assert run.stats.through.get("rights")
+
+
+WRITING_THREADS = r"""
+enum { THREADS = 4, RECORDS = 1500 };
+/* How many records were accepted: in the log, in each thread's own file, in the one that it opens afterwards. */
+struct accepted {
+	_Atomic unsigned log, own, later;
+};
+static struct accepted *accepted; /* of each thread, and last of the other process */
+static int log_fd;
+static _Atomic int changed;
+static int for_ever, alone;
+static void put_next(int fd, char who, _Atomic unsigned *n)
+{
+	put(fd, who, *n, 1);
+	*n += 1;
+}
+static int open_own(const char *kind, int number)
+{
+	char name[16];
+	int fd;
+	snprintf(name, sizeof name, "%s%d", kind, number);
+	MUST((fd = open(name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) >= 0);
+	return fd;
+}
+static void *write_records(void *arg)
+{
+	int number = (int)(long)arg, own = open_own("own", number), later = -1;
+	struct accepted *mine = accepted + number;
+	char name[16];
+	snprintf(name, sizeof name, "own%d", number);
+	for (int i = 0; i < RECORDS || !changed || for_ever; i++) {
+		put_next(log_fd, 'A' + (char)number, &mine->log);
+		put_next(own, 'A' + (char)number, &mine->own);
+		/* written through, or staged by the new ids */
+		if (later >= 0 && !alone)
+			MUST(size_of(name) == 20 * (long)mine->own);
+		if (later < 0 && changed)
+			later = open_own("later", number);
+		if (later >= 0)
+			put_next(later, 'A' + (char)number, &mine->later);
+		if (i % 64 == 63)
+			usleep(100);
+	}
+	if (later >= 0)
+		close(later);
+	close(own);
+	return NULL;
+}
+static void change_among_threads(unsigned wait_us)
+{
+	pthread_t threads[THREADS];
+	for (long i = 0; i < THREADS; i++)
+		MUST(pthread_create(&threads[i], NULL, write_records, (void *)i) == 0);
+	usleep(wait_us);
+	MUST(setgid(1001) == 0 && setuid(1001) == 0);
+	changed = 1;
+	for (int i = 0; i < THREADS; i++)
+		MUST(pthread_join(threads[i], NULL) == 0);
+}
+/* threads COUNTERS child|parent|alone WAIT_US KILL_US: who changes ids, when, and when it is killed (0: never) */
+int main(int argc, char **argv)
+{
+	int status = 0, file = open(argv[1], O_RDWR), is_child = argv[2][0] == 'c';
+	unsigned wait_us = (unsigned)atoi(argv[3]), kill_us = (unsigned)atoi(argv[4]);
+	pid_t pid = 0, changing;
+	(void)argc;
+	for_ever = kill_us > 0;
+	alone = argv[2][0] == 'a';
+	accepted = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+	MUST(accepted != MAP_FAILED && close(file) == 0);
+	MUST((log_fd = open("log", O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) >= 0);
+	for (int i = 0; i < 30; i++)
+		put_next(log_fd, 'P', &accepted[THREADS].log);
+	if (!alone)
+		MUST((pid = fork()) >= 0);
+	if (alone || (pid == 0) == is_child) {
+		change_among_threads(wait_us);
+		if (pid > 0)
+			MUST(waitpid(pid, &status, 0) == pid && WIFEXITED(status));
+		return WEXITSTATUS(status);
+	}
+	changing = is_child ? pid : getppid();
+	for (unsigned i = 0, us = 0; i < RECORDS || kill_us; i++) {
+		put_next(log_fd, 'P', &accepted[THREADS].log);
+		usleep(50);
+		us += 50;
+		if (kill_us && us >= kill_us) {
+			MUST(kill(changing, SIGKILL) == 0);
+			break;
+		}
+	}
+	for (int i = 0; i < 100; i++)
+		put_next(log_fd, 'P', &accepted[THREADS].log);
+	if (is_child)
+		MUST(waitpid(pid, &status, 0) == pid);
+	if (kill_us)
+		return is_child && !(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) ? 5 : 0;
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 6;
+}
+"""
+THREADS = "ABCD"
+
+
+def consecutive(data: bytes, who: str, accepted: int, killed: bool) -> bool:
+    """All accepted records in order; and when its process was killed perhaps one that it was not told of."""
+    mine = b"".join(record for record in data.splitlines(keepends=True) if record[:1] == who.encode())
+    return mine == numbered(who, accepted) or (killed and mine == numbered(who, accepted + 1))
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["exits", "killed"])
+@pytest.mark.parametrize("who", ["child", "parent", "alone"])
+def test_ids_change_while_threads_write(library, fastwrite, compile_c, tmp_path, who, killed) -> None:
+    """Through the C library, which has all threads follow: nothing is lost, nobody crashes."""
+    if who == "alone" and killed:
+        pytest.skip("nobody is there to kill it")
+    binary = program(compile_c, WRITING_THREADS)
+    counters = tmp_path / "counters"
+    dice = random.Random(f"{who} {killed}")
+    for _ in range(ROUNDS):
+        counters.write_bytes(bytes(4096))
+        wait = dice.choice((0, 300, 3000, 20000))
+        end = wait + dice.randrange(1, 30000) if killed else 0
+        with disk_dir() as place:
+            place.chmod(0o777)
+            what = f"{who}, change after {wait} us, killed after {end} us"
+            command = [binary, counters, who, wait, end]
+            settings = {"mem": "1M", "block": "64K", "lag_ms": dice.choice((1, 60000))}
+            run = run_preloaded(library, command, place, **settings)
+            gone = killed and who == "parent"
+            assert run.returncode == (-9 if gone else 0), f"{what}: {run.stderr}"
+            if killed:
+                wait_for_the_last(place)
+                done = subprocess.run(
+                    [fastwrite, "recover", place], capture_output=True, text=True, check=False
+                )
+                assert done.returncode in (0, 1), f"{what}: {done.stdout}{done.stderr}"
+                assert "failed" not in done.stdout, f"{what}: {done.stdout}{done.stderr}"
+            else:
+                if who == "child":  # who has changed its ids may not write to the file of the statistics
+                    assert_staged(run.stats, 100)
+                # (the parent may not remove what it made as root, and its child is gone)
+                assert who == "parent" or not leftovers(place), what
+            accepted = list(struct.iter_unpack("<3I", counters.read_bytes()[: 12 * (len(THREADS) + 1)]))
+            log = (place / "log").read_bytes()
+            assert len(log) % RECORD == 0
+            assert consecutive(log, "P", accepted[len(THREADS)][0], killed), what
+            for number, name in enumerate(THREADS):
+                assert consecutive(log, name, accepted[number][0], killed), f"{what}: log of {name}"
+                for kind, count in zip(("own", "later"), accepted[number][1:], strict=True):
+                    path = place / f"{kind}{number}"
+                    data = path.read_bytes() if path.exists() else b""
+                    assert consecutive(data, name, count, killed), f"{what}: {path.name}"
 
 
 OTHER_ORDER = r"""
