@@ -30,6 +30,7 @@ ROUNDS = 100 if os.environ.get("FASTWRITE_TEST_LONG") == "1" else 6
 
 COMMON = r"""
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
@@ -42,6 +43,7 @@ COMMON = r"""
 #include <string.h>
 #include <sys/fsuid.h>
 #include <sys/mman.h>
+#include <sys/ptrace.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -492,6 +494,64 @@ def test_ids_change_while_threads_write(library, fastwrite, compile_c, tmp_path,
                     path = place / f"{kind}{number}"
                     data = path.read_bytes() if path.exists() else b""
                     assert consecutive(data, name, count, killed), f"{what}: {path.name}"
+
+
+LATE_THREAD = r"""
+/* The thread of `pid` that is not its first; stopped. */
+static int stop_thread(pid_t pid)
+{
+	char name[64];
+	struct dirent *d;
+	int status, tid = 0;
+	snprintf(name, sizeof name, "/proc/%d/task", pid);
+	DIR *tasks = opendir(name);
+	MUST(tasks);
+	while ((d = readdir(tasks)))
+		if (atoi(d->d_name) > 0 && atoi(d->d_name) != pid)
+			tid = atoi(d->d_name);
+	closedir(tasks);
+	MUST(tid && ptrace(PTRACE_SEIZE, tid, NULL, NULL) == 0 && ptrace(PTRACE_INTERRUPT, tid, NULL, NULL) == 0);
+	MUST(waitpid(tid, &status, __WALL) == tid && WIFSTOPPED(status));
+	return tid;
+}
+int main(void)
+{
+	int fd, go[2], ready[2], status, tid;
+	char byte;
+	MUST(pipe(go) == 0 && pipe(ready) == 0);
+	MUST((fd = open("log", O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600)) >= 0);
+	put(fd, 'P', 0, 30);
+	pid_t pid = fork();
+	if (pid == 0) {
+		put(fd, 'C', 0, 30);
+		int own = open("own", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+		put(own, 'C', 0, 30);
+		MUST(write(ready[1], "x", 1) == 1 && read(go[0], &byte, 1) == 1);
+		MUST(setgid(1001) == 0 && setuid(1001) == 0);
+		put(fd, 'C', 30, 30);
+		usleep(200000);
+		_exit(0);
+	}
+	MUST(read(ready[0], &byte, 1) == 1);
+	tid = stop_thread(pid);
+	MUST(write(go[1], "x", 1) == 1);
+	sleep(3);
+	MUST(ptrace(PTRACE_DETACH, tid, NULL, NULL) == 0);
+	MUST(waitpid(pid, &status, 0) == pid);
+	put(fd, 'P', 30, 30);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 8;
+}
+"""
+
+
+def test_a_thread_of_the_library_is_late(library, compile_c, place) -> None:
+    """It is not scheduled for longer than the change of ids waits, and must find its memory afterwards."""
+    run = run_preloaded(library, [program(compile_c, LATE_THREAD)], place, lag_ms=60000, log="info")
+    assert run.returncode == 0, run.stderr
+    assert "ids change while other threads run" in run.stderr
+    assert "the process changes its ids" in run.stderr
+    assert "(null)" not in run.stderr
+    assert (place / "log").read_bytes() == numbered("P", 30) + numbered("C", 60) + numbered("P", 30, 30)
 
 
 OTHER_ORDER = r"""

@@ -10,6 +10,7 @@
 #include "base/internal_fd.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "base/thread.h"
 #include "descriptors/fd.h"
 #include "descriptors/unresolved.h"
 #include "files/family.h"
@@ -101,8 +102,9 @@ static void leave_family(void)
 	workers_stop();
 	signals = sys_block_signals();
 	/* Another thread, or a thread interrupted by a signal handler, may hold a lock in the shared memory.
-	 * The other processes would wait for it until that thread ends. */
-	if (!apart_alone() || stage_forks()) {
+	 * The other processes would wait for it until that thread ends.  A thread of the library that is late
+	 * (it was not scheduled) still uses that memory. */
+	if (thread_count() > 0 || !apart_alone() || stage_forks()) {
 		sys_restore_signals(signals);
 		workers_resume();
 		attach_refuse(BYPASS_RIGHTS);
