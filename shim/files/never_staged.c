@@ -2,8 +2,8 @@
 /* never_staged: see files/never_staged.h. */
 #include "files/never_staged.h"
 
-#include "attach/attach.h"
 #include "base/sys.h"
+#include "config/config.h"
 
 #include <sys/mman.h>
 

@@ -2,7 +2,6 @@
 /* flush: see flush/flush.h. */
 #include "flush/flush.h"
 
-#include "attach/attach.h"
 #include "base/buffer.h"
 #include "base/internal_fd.h"
 #include "base/kill.h"
@@ -13,6 +12,7 @@
 #include "flush/append.h"
 #include "flush/device_speed.h"
 #include "flush/direct_io.h"
+#include "flush/logged.h"
 #include "flush/merge.h"
 #include "flush/prealloc.h"
 #include "flush/visibility.h"
@@ -20,7 +20,6 @@
 #include "staging/stage.h"
 #include "staging/staging_policy.h"
 #include "staging/takeover.h"
-#include "sync/journal_file.h"
 
 #include <fcntl.h>
 #include <sched.h>

@@ -2,7 +2,6 @@
 /* prealloc: see flush/prealloc.h. */
 #include "flush/prealloc.h"
 
-#include "attach/attach.h"
 #include "base/kill.h"
 #include "base/lease.h"
 #include "base/log.h"

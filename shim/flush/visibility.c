@@ -2,7 +2,6 @@
 /* visibility: see flush/visibility.h. */
 #include "flush/visibility.h"
 
-#include "attach/attach.h"
 #include "base/lease.h"
 #include "base/log.h"
 #include "base/sys.h"
@@ -13,7 +12,6 @@
 #include "flush/flush.h"
 #include "flush/prealloc.h"
 #include "staging/stage.h"
-#include "sync/journal_file.h"
 
 #include <fcntl.h>
 

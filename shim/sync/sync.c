@@ -3,7 +3,6 @@
 #include "sync/sync.h"
 
 #include "base/sys.h"
-#include "descriptors/unresolved.h"
 #include "files/fdtable.h"
 #include "files/workers.h"
 #include "flush/flush.h"
