@@ -303,6 +303,7 @@ def doctor(
     directory: Annotated[Path, typer.Argument(help="The directory whose disk is to be looked at.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     brief: Annotated[bool, typer.Option("--brief", help="The table only, without explanations.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Every knob with all that is known of it.")] = False,
 ) -> None:
     """Explain what decides how fast and how safe writes to a directory are. Changes nothing."""
 
@@ -312,7 +313,7 @@ def doctor(
             typer.echo(json.dumps(found.as_dict(), indent=2))
         else:
             width = console.width if console.is_terminal else 80
-            console.print(doctor_view.render(found, brief), width=width, highlight=False)
+            console.print(doctor_view.render(found, brief, full), width=width, highlight=False)
         return EXIT_FAILED if found.level == "danger" else 0
 
     _guard(go, say=not as_json)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import platform
 import tomllib
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from harness import ROOT
@@ -24,13 +24,19 @@ NONE = "-"  # of a text: there is nothing to say
 LEVELS = ("ok", "hint", "warning", "danger")
 
 _WORDS = ("title", "article", "today", "effect", "risk", "command", "permanent")
+_ADVICE = ("command", "permanent")
+_CASE_KEYS = {"level", "text", "follows", *_ADVICE}
 _KEYS = {"id", "group", "measure", "on", "case", *_WORDS}
 
 
 @dataclass(frozen=True)
 class Case:
+    """words: command and permanent where the case has its own. follows: knobs that it only repeats the danger of."""
+
     level: str
     text: str
+    words: Mapping[str, str] = field(default_factory=dict)
+    follows: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -135,9 +141,10 @@ def _knob(where: str, table: Mapping, groups: list[str], common: Mapping[str, Ca
 def _cases(where: str, tables: Mapping) -> dict[str, Case]:
     out = {}
     for name, table in tables.items():
-        if set(table) != {"level", "text"} or table["level"] not in LEVELS:
+        if not {"level", "text"} <= set(table) <= _CASE_KEYS or table["level"] not in LEVELS:
             raise LabError(f"{where}: case '{name}' needs text and a level of {', '.join(LEVELS)}")
-        out[name] = Case(table["level"], table["text"])
+        words = {key: table[key] for key in _ADVICE if key in table}
+        out[name] = Case(table["level"], table["text"], words, tuple(table.get("follows", ())))
     return out
 
 
@@ -150,7 +157,8 @@ def examine(directory: Path, system: System | None = None, knobs: tuple[Knob, ..
     directory = system.resolve(directory)
     scene = Scene(directory, system, follow(system, directory))
     words = _words(scene)
-    findings = tuple(_finding(knob, scene, words) for knob in knobs or load())
+    knobs = knobs or load()
+    findings = _one_danger_for_one_cause(knobs, [_finding(knob, scene, words) for knob in knobs])
     kernel = system.read("/proc/sys/kernel/osrelease") or platform.release()
     return Examination(directory, kernel, findings, tuple(scene.stack.layers), dict(system.unread))
 
@@ -164,7 +172,43 @@ def _words(scene: Scene) -> dict[str, str]:
         "point": scene.volume.mount.point,
         "device": f"/dev/{device}" if device else scene.volume.mount.source,
         "disk": disks[0].name if disks else "DISK",
+        "ask_cache": _ask_cache(disks[0].name) if disks else NONE,
     }
+
+
+def _ask_cache(disk: str) -> str:
+    """How a disk itself is asked for its write cache. A virtual one cannot be: the host's setting decides."""
+    if disk.startswith("nvme"):
+        return f"nvme get-feature -f 6 /dev/{disk}"
+    if disk.startswith("sd"):
+        return f"hdparm -W /dev/{disk}"
+    return NONE
+
+
+def _one_danger_for_one_cause(knobs: Sequence[Knob], findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """A danger that only repeats that of another knob becomes a hint that names it."""
+    dangers = {f.id: f.title for f in findings if f.level == "danger"}
+    out = []
+    for knob, found in zip(knobs, findings, strict=True):
+        cause = next((name for name in knob.cases[found.case].follows if name in dangers), None)
+        if cause and found.level == "danger":
+            text = f"Follows from: {dangers[cause]}. {found.text}"
+            found = replace(found, level="hint", text=text, command=NONE, permanent=NONE)
+        out.append(found)
+    return tuple(out)
+
+
+def _advice(words: Mapping[str, str], level: str, case: str, point: str) -> dict[str, str]:
+    """Command and permanent change, only where something is to be changed, and none that cannot work: the root
+    cannot be unmounted from within."""
+    if level == "ok" or case == UNREAD:
+        return dict.fromkeys(_ADVICE, NONE)
+    out = {key: words[key] for key in _ADVICE}
+    steps = out["command"].split(" && ")
+    if point == "/" and steps[0] == "umount /":
+        steps = [step for step in steps[1:] if not step.startswith("mount ")]
+        out["command"] = f"{' && '.join(steps)}   # from a rescue system" if steps else NONE
+    return out
 
 
 def _finding(knob: Knob, scene: Scene, words: Mapping[str, str]) -> Finding:
@@ -174,12 +218,14 @@ def _finding(knob: Knob, scene: Scene, words: Mapping[str, str]) -> Finding:
     said = [knob.cases[name].text for name in worst if name == case or knob.cases[name].level != "ok"]
     if case == UNREAD:
         said.append(str(found.data))
-    texts = {**knob.words, **knob.on.get(scene.volume.kind, {})}
+    level = knob.cases[case].level
+    texts = {**knob.words, **knob.on.get(scene.volume.kind, {}), **knob.cases[case].words}
     filled = {key: text.format_map({**words, **found.words}) for key, text in texts.items()}
+    filled |= _advice(filled, level, case, words["point"])
     return Finding(
         id=knob.id,
         group=knob.group,
-        level=knob.cases[case].level,
+        level=level,
         case=case,
         value=found.value,
         data=found.data,

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An examination as text: a table of all knobs, then each knob in full, worst first. Fits 80 columns."""
+"""An examination as text: a table of all knobs, then the dangers in full and what else is worth a look in short.
+Fits 80 columns."""
 
 from __future__ import annotations
 
@@ -16,17 +17,35 @@ from harness.doctor.scene import ABSENT
 STYLES = {"ok": "green", "hint": "cyan", "warning": "yellow", "danger": "bold red"}
 
 
-def render(found: Examination, brief: bool = False) -> RenderableType:
+def render(found: Examination, brief: bool = False, full: bool = False) -> RenderableType:
+    """brief: the table only; full: every knob with all that is known of it."""
     parts: list[RenderableType] = [*_head(found), "", overview(found)]
-    if not brief:
-        for finding in sorted(found.findings, key=lambda f: -LEVELS.index(f.level)):
-            if finding.case != ABSENT:
-                parts += ["", *_details(finding)]
+    worst_first = sorted(found.findings, key=lambda f: -LEVELS.index(f.level))
+    for finding in worst_first if not brief else ():
+        if finding.level == "danger" or (full and finding.case != ABSENT):
+            parts += ["", *_details(finding)]
+    rest = [f for f in worst_first if f.level in ("warning", "hint")]
+    if rest and not brief and not full:
+        parts += ["", short(rest)]
     if found.unread:
         parts += ["", "Not read:"]
         parts += [Text(f"  {what}: {why}", style="dim") for what, why in found.unread.items()]
     parts += ["", verdict(found)]
     return Group(*parts)
+
+
+def short(findings: list[Finding]) -> Table:
+    """Warnings and hints: what is so, and what changes it."""
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold", max_width=22)
+    table.add_column(overflow="fold", ratio=1)
+    for finding in findings:
+        said = Text(finding.text)
+        if finding.command != NONE:
+            said.append(f"\n{finding.command}", style="bold")
+        table.add_row(_level(finding.level), Text(f"{finding.title}: {finding.value}"), said)
+    return table
 
 
 def _head(found: Examination) -> Iterator[RenderableType]:

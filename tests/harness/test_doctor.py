@@ -461,7 +461,9 @@ def test_the_settings_of_the_article_are_dangers_and_warnings(machine):
     machine.queue("read_ahead_kb", 512)
     machine.queue("scheduler", "[none]")
     levels = {f.id: f.level for f in findings(machine).values()}
-    assert {k for k, v in levels.items() if v == "danger"} == {"barrier", "data", "write_cache"}
+    # the cache is no second danger: it follows from the barriers
+    assert {k for k, v in levels.items() if v == "danger"} == {"barrier", "data"}
+    assert findings(machine)["write_cache"].text.startswith("Follows from: write barriers")
     assert {k for k, v in levels.items() if v == "warning"} == {
         "async_commit", "commit", "dirty", "dirty_background", "writeback_interval", "dirty_expire", "sync_journal",
     }  # fmt: skip
@@ -542,7 +544,7 @@ def test_the_text_fits_80_columns_and_has_everything(machine, change):
     examined = doctor.examine(Path(HERE), machine)
     console = Console(width=80, file=None, record=True, force_terminal=False)
     with console.capture() as capture:
-        console.print(doctor_view.render(examined), highlight=False)
+        console.print(doctor_view.render(examined, full=True), highlight=False)
     text = capture.get()
     assert max(map(len, text.splitlines())) <= 80
     flat = re.sub(r"\s+", "", text)
@@ -558,6 +560,55 @@ def test_the_text_fits_80_columns_and_has_everything(machine, change):
             ):
                 assert part == "-" or re.sub(r"\s+", "", part) in flat, (finding.id, part)
     assert text.rstrip().splitlines()[-1].endswith(".")
+
+
+@pytest.mark.parametrize(
+    "change", [nothing, btrfs(), on("tmpfs"), overlay("ext4"), lambda m: m.loop_on("tmpfs")]
+)
+def test_dangers_are_told_in_full_and_the_rest_in_short(machine, change):
+    change(machine)
+    examined = doctor.examine(Path(HERE), machine)
+    console = Console(width=80, file=None, record=True, force_terminal=False)
+    with console.capture() as capture:
+        console.print(doctor_view.render(examined), highlight=False)
+    text = capture.get()
+    assert max(map(len, text.splitlines())) <= 80
+    flat = re.sub(r"\s+", "", text)
+    for finding in examined.findings:
+        if finding.level == "danger":
+            assert re.sub(r"\s+", "", finding.risk) in flat
+        elif finding.level == "ok":
+            assert finding.command == finding.permanent == "-"
+            assert finding.today == "-" or re.sub(r"\s+", "", finding.today) not in flat
+
+
+DANGEROUS = ("mkfs", "umount / ", "hdparm -W /dev/vd", "swapoff")
+
+
+@pytest.mark.parametrize("change", [nothing, btrfs(), on("tmpfs"), overlay("ext4"), overlay("tmpfs"), xfs])
+def test_no_command_fits_badly(machine, change):
+    change(machine)
+    for finding in findings(machine).values():
+        assert not finding.command.startswith(DANGEROUS), finding
+        assert finding.level != "ok" or finding.command == "-", finding
+        assert "tmpfs" not in finding.command.split(), finding
+
+
+def test_the_root_is_not_unmounted_from_within():
+    words = {"command": "umount / && e2fsck -f /dev/x && tune2fs -O has_journal /dev/x", "permanent": "-"}
+    told = doctor._advice(words, "danger", "none", "/")["command"]
+    assert told.startswith("e2fsck -f /dev/x && tune2fs") and "rescue system" in told and "umount" not in told
+    words = {"command": "umount / && mount -o data=ordered /dev/x /", "permanent": "rootflags="}
+    assert doctor._advice(words, "danger", "writeback", "/") == {"command": "-", "permanent": "rootflags="}
+    assert doctor._advice(words, "danger", "writeback", "/srv")["command"].startswith("umount / ")
+    assert doctor._advice(words, "ok", "ordered", "/srv") == {"command": "-", "permanent": "-"}
+
+
+@pytest.mark.parametrize(
+    ("disk", "command"), [("sda", "hdparm"), ("nvme0n1", "nvme"), ("vda", "-"), ("loop0", "-")]
+)
+def test_a_disk_is_asked_in_its_own_way(disk, command):
+    assert doctor._ask_cache(disk).split()[0] == command
 
 
 def test_the_json_has_what_the_text_has(machine):
