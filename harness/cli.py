@@ -320,7 +320,7 @@ def doctor(
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
-@options("directory", pairs=7)
+@options("directory", "pairs")
 def ab(
     asked: Asked,
     cmd: Annotated[
@@ -329,6 +329,9 @@ def ab(
     source: Annotated[
         Path | None,
         typer.Option("--in", help="Each run gets a fresh copy of this directory (default: an empty one)."),
+    ] = None,
+    stdin: Annotated[
+        Path | None, typer.Option("--stdin", help="Standard input of each run (default: empty).")
     ] = None,
     prepare: Annotated[
         str, typer.Option("--prepare", help="Shell command before each run, in its directory.")
@@ -364,7 +367,18 @@ def ab(
 
     def go() -> int:
         settings = ab_command.settings(
-            cmd, source, prepare, asked.pairs, paths, rule, config, compare, durability, apply, ignore_failure
+            cmd,
+            source,
+            prepare,
+            asked.pairs,
+            paths,
+            rule,
+            config,
+            compare,
+            durability,
+            apply,
+            ignore_failure,
+            stdin,
         )
         record = ab_command.run(console, settings, asked.work, out)
         return EXIT_FAILED if record.differences else 0

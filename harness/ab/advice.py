@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from harness.ab.predict import Prediction
 from harness.ab.profile import SMALL_BYTES, File, Profile
+from harness.core.statistics import FASTER, SLOWER, Comparison
 
 DURABILITY = {"same": None, "recovered": "journal", "relaxed": "relaxed", "off": "off"}
 PATTERNS_MAX = 6
@@ -188,6 +189,27 @@ def verdict(advice: Advice, prediction: Prediction | None, profile: Profile) -> 
         return TRY, f"Perhaps: {gain}, predicted to run {_figures(prediction)}; more --pairs tell it apart."
     besides = " Besides: " + "; ".join(advice.obstacles) + "." if advice.obstacles else ""
     return NO, f"The shim will not help: {gain}, predicted to run {_figures(prediction)}.{besides}"
+
+
+def gains(comparison: Comparison) -> bool:
+    """Is what was measured worth a rule?"""
+    return comparison.verdict == FASTER and comparison.ratio >= GAIN_MIN
+
+
+def measured(comparison: Comparison, predicted: str, differences: bool) -> str:
+    """The sentence once there is a measurement, which has the last word; predicted: the sentence before it."""
+    figures = f"{comparison.ratio:.2f} times as fast [{comparison.low:.2f}, {comparison.high:.2f}]"
+    before = f" Before that: {predicted[0].lower()}{predicted[1:]}" if predicted else ""
+    if differences:
+        return f"Not recommended: under the rule the command left something else.{before}"
+    if gains(comparison):
+        return f"Recommended: measured to run {figures}.{before}"
+    if comparison.verdict == SLOWER:
+        return f"Not recommended: measured to run {figures}.{before}"
+    if comparison.verdict == FASTER:
+        return f"Not worth a rule: measured to run {figures}.{before}"
+    least = f"; {comparison.detectable:.2f} times would have been found" if comparison.detectable else ""
+    return f"Not decided: measured to run {figures}{least}; more --pairs tell it apart.{before}"
 
 
 def _seconds(prediction: Prediction) -> str:

@@ -32,6 +32,7 @@ def settings(
     durability: str,
     apply: str,
     ignore_failure: bool,
+    stdin: Path | None = None,
 ) -> Settings:
     """What was asked for, checked. LabError."""
     for name, value, allowed in (("durability", durability, tuple(DURABILITY)), ("apply", apply, APPLY)):
@@ -47,11 +48,13 @@ def settings(
         raise LabError("--rule: which files? give --paths, or --config")
     if source is not None and not source.is_dir():
         raise LabError(f"{source}: not a directory")
+    if stdin is not None and not stdin.is_file():
+        raise LabError(f"--stdin: {stdin}: not a file")
     first = argv[0] if argv else ""
     if shutil.which(first) is None and not (source and (source / first).exists()) and "{dir}" not in first:
         raise LabError(f"{first}: not found")
     patterns = tuple(p for text in paths or () for p in text.split(":") if p)
-    job = Job(tuple(argv), source, prepare, tuple(compare or ()))
+    job = Job(tuple(argv), source, prepare, tuple(compare or ()), stdin and stdin.absolute())
     return Settings(job, pairs, patterns, found, config, durability, apply, ignore_failure)
 
 

@@ -28,12 +28,14 @@ RESULTS = ("result", "output", "errors", "statistics")
 
 @dataclass(frozen=True)
 class Job:
-    """What is compared. source: the directory that every run gets a copy of (None: an empty one)."""
+    """What is compared. source: the directory that every run gets a copy of (None: an empty one); stdin: the file
+    that every run reads as its standard input (None: it is empty)."""
 
     argv: tuple[str, ...]
     source: Path | None = None
     prepare: str = ""
     compare: tuple[str, ...] = ()
+    stdin: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ class Bench:
         found = self._measure((*argv, "timed") if timed else argv, self._env(rule), made.directories)
         counted = twin.read_tally(tally.read_bytes())
         if found.status != 0:
-            raise LabError(f"the replay ended with {found.status}: {self._said()}")
+            raise LabError(f"the replay ended with {found.status}: {self.said()}")
         return found, counted
 
     def _env(self, rule: Mapping[str, str] | None) -> dict[str, str]:
@@ -112,8 +114,8 @@ class Bench:
         # strace gives the variables to the command and stays without the shim itself.
         given = [word for name, value in self._env(rule).items() for word in ("-E", f"{name}={value}")]
         found = self._measure((*before, *given, "--", *self.argv), {})
-        if found.status == 1 and "strace:" in self._said():
-            raise LabError(f"strace may not trace here: {self._said()}")
+        if found.status == 1 and "strace:" in self.said():
+            raise LabError(f"strace may not trace here: {self.said()}")
 
     def fresh(self) -> equality.State:
         """A new copy of the directory, prepared, with nothing of what was before on its way to the disk."""
@@ -141,6 +143,7 @@ class Bench:
             os.makedirs(directory, exist_ok=True)
         result, out, err, statistics = (self.control / name for name in RESULTS)
         given = [word for name, value in env.items() for word in ("--env", f"{name}={value}")]
+        given = [*(("--stdin", str(self._job.stdin)) if self._job.stdin else ()), *given]
         launch = [str(self._programs / "lab-launch"), "--result", str(result), "--stdout", str(out), "--stderr",
                   str(err), *given, "--", *argv]  # fmt: skip
         sectors = self._sectors()
@@ -161,7 +164,8 @@ class Bench:
             left, counters(text) if env else None, text,
         )  # fmt: skip
 
-    def _said(self) -> str:
+    def said(self) -> str:
+        """The end of what the last run wrote to standard error."""
         return (self.control / "errors").read_text(errors="replace").strip()[-ERROR_CHARACTERS:]
 
     def _settle(self) -> float:

@@ -7,13 +7,15 @@ import json
 import math
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from rich.console import Console
+from rich.status import Status
 
 from harness.ab import advice, equality, predict, profile, story, trace, twin
-from harness.ab.advice import NO, TRY, USE, Advice, Rule
+from harness.ab.advice import NO, USE, Advice, Rule
 from harness.ab.predict import Prediction
 from harness.ab.profile import Profile
 from harness.ab.runs import PLACEHOLDER, Bench, Job, Run
@@ -25,9 +27,9 @@ from harness.core.workdir import WorkDir
 
 FORMAT = 1
 APPLY = ("auto", "always", "never")
-PLAIN_RUNS = 3
-ROUNDS_MIN, ROUNDS_MAX = 7, 15
-FIT_REPEATS_MAX, FIT_SECONDS = 5, 2.0
+PLAIN_RUNS = 2
+ROUNDS_MIN, ROUNDS_MAX = 5, 15
+FIT_REPEATS_MAX, FIT_SECONDS = 5, 0.6
 ROUND = COMMAND, REPLAY_NATIVE, REPLAY_SHIM = "command", "replayed natively", "replayed under the rule"
 FAILED_SHARE = 0.01
 SPACE_FACTOR = 3
@@ -137,10 +139,11 @@ class Record:
 
     @property
     def recommended(self) -> bool:
-        """By the prediction, or by the measurement where the prediction left it open."""
+        """The measurement has the last word; without one the prediction. Never where outputs differ."""
         comparison = self.comparison
-        measured = comparison is not None and comparison.verdict == statistics.FASTER
-        return self.verdict == USE or (self.verdict == TRY and measured)
+        if comparison is None:
+            return self.verdict == USE
+        return advice.gains(comparison) and not self.differences
 
     @property
     def within(self) -> bool | None:
@@ -185,6 +188,12 @@ def _check_space(work: WorkDir, source: Path | None) -> None:
     work.check_space(SPACE_FACTOR * size + SPACE_BYTES, SPACE_FACTOR * len(files))
 
 
+class _Silent:
+    """In place of a status where there is no terminal."""
+
+    def update(self, text: str) -> None: ...
+
+
 class _Session:
     def __init__(self, console: Console, settings: Settings, bench: Bench, built: shim.Shim, executor: RealExecutor,
                  record: Record) -> None:  # fmt: skip
@@ -195,13 +204,19 @@ class _Session:
     def run(self) -> None:
         record, settings = self._record, self._settings
         own = self._own_rule() if settings.own_rule else None
-        self._plain()
-        with self._console.status("tracing"):
+        self._plain(1)
+        with self._step("tracing"):
             told = story.tell(trace.read(self._bench.trace()), record.root)
         record.profile = profile.make(told)
         record.cannot = self._obstacles(record.profile)
         record.advice = advice.advise(record.profile, record.cannot, settings.durability)
         advised = own or record.advice.rule
+        if advised is None and settings.apply != "always":
+            # nothing to predict and nothing to measure: the trace has answered
+            record.verdict, record.sentence = advice.verdict(record.advice, None, record.profile)
+            self._note()
+            return
+        self._plain(PLAIN_RUNS)
         rule = advised or advice.anyway(record.root)
         if record.profile.files:
             self._predict(told, rule)
@@ -214,7 +229,8 @@ class _Session:
         record.rule = rule if measured else advised
         if measured:
             self._pairs(rule)
-        with self._console.status("counting system calls"):
+            record.sentence = advice.measured(record.comparison, record.sentence, bool(record.differences))
+        with self._step("counting system calls"):
             record.counts["native"] = self._bench.count(None)
             if measured:
                 record.counts["shim"] = self._bench.count(self._env(rule))
@@ -244,16 +260,25 @@ class _Session:
             found["FASTWRITE_CONFIG"] = str(self._config)
         return found
 
-    def _plain(self) -> None:
-        """A run to warm up, and some more: how long it takes, and whether it leaves the same each time."""
-        with self._console.status("native runs") as status:
-            for number in range(1 + PLAIN_RUNS):
+    def _step(self, text: str) -> Status | nullcontext:
+        """What is going on: a line that changes on a terminal, one that stays in a pipe."""
+        if self._console.is_terminal:
+            return self._console.status(text)
+        self._console.print(f"{text} ...", highlight=False, soft_wrap=True)
+        return nullcontext(_Silent())
+
+    def _plain(self, count: int) -> None:
+        """Native runs, the first to warm up: how long it takes, and whether it leaves the same each time."""
+        with self._step("native runs") as status:
+            for _ in range(count):
                 found = self._bench.run()
                 self._record.plain.append(found)
-                status.update(f"native run {number + 1}: {found.seconds:.3f} s")
+                status.update(f"native run {len(self._record.plain)}: {found.seconds:.3f} s")
                 if found.status != 0 and not self._settings.ignore_failure:
+                    words = f": {self._bench.said()}" if self._bench.said() else ""
                     raise LabError(
-                        f"the command ended with {found.status}; --ignore-failure compares it all the same"
+                        f"the command ended with {found.status}{words}\n"
+                        "(--ignore-failure compares it all the same)"
                     )
 
     def _obstacles(self, found: Profile) -> dict[str, str]:
@@ -272,7 +297,7 @@ class _Session:
         seconds = statistics.interval([r.seconds for r in plain]).median
         waits = min(1.0, seconds / told.seconds)
         repeats = min(FIT_REPEATS_MAX, math.ceil(FIT_SECONDS / seconds))
-        with self._console.status("calibrating: the command's calls replayed") as status:
+        with self._step("calibrating: the command's calls replayed") as status:
             bare = twin.script(told, idle=False)
             prefix = bench.control / "replayed"
             bench.replay(bare, 0.0, traced=prefix)
@@ -333,7 +358,7 @@ class _Session:
     def _pairs(self, rule: Rule) -> None:
         """ABBA: whoever is first in one pair is second in the next."""
         record, env = self._record, self._env(rule)
-        with self._console.status("pairs") as status:
+        with self._step("pairs") as status:
             for number in range(self._settings.pairs):
                 status.update(f"pair {number + 1} of {self._settings.pairs}")
                 for shimmed in (False, True) if number % 2 == 0 else (True, False):

@@ -105,7 +105,7 @@ def _integrity(record: Record) -> str:
 
 def _times(record: Record) -> Block | None:
     if not record.shimmed:
-        runs = record.plain[1:]
+        runs = record.plain[1:] or record.plain
         rows = [
             (name, _middle(runs, get, show), "", "") for name, get, show in _FIGURES if _values(runs, get)
         ]

@@ -26,7 +26,7 @@
 enum { VARIABLES_MAX = 64, CANNOT_EXECUTE = 127 };
 
 struct order {
-	const char *result, *out, *err;
+	const char *result, *in, *out, *err;
 	char *variables[VARIABLES_MAX];
 	int variable_count;
 	char **command;
@@ -52,7 +52,7 @@ static void redirect(const char *path, int to)
 
 	if (!path)
 		return;
-	fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+	fd = open(path, (to ? O_WRONLY | O_CREAT | O_TRUNC : O_RDONLY) | O_CLOEXEC, 0644);
 	if (fd < 0 || dup2(fd, to) < 0)
 		_exit(CANNOT_EXECUTE);
 }
@@ -61,6 +61,7 @@ static void redirect(const char *path, int to)
 static void become(const struct order *order, int failed)
 {
 	prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+	redirect(order->in, 0);
 	redirect(order->out, 1);
 	redirect(order->err, 2);
 	for (int i = 0; i < order->variable_count; i++)
@@ -103,17 +104,18 @@ static int kill_rest(void)
 
 static struct order parse(int argc, char **argv)
 {
-	static const struct option options[] = {{"result", required_argument, NULL, 'r'},
-	                                        {"stdout", required_argument, NULL, 'o'},
-	                                        {"stderr", required_argument, NULL, 'e'},
-	                                        {"env", required_argument, NULL, 'v'},
-	                                        {NULL, 0, NULL, 0}};
+	static const struct option options[] = {
+		{"result", required_argument, NULL, 'r'}, {"stdin", required_argument, NULL, 'i'},
+		{"stdout", required_argument, NULL, 'o'}, {"stderr", required_argument, NULL, 'e'},
+		{"env", required_argument, NULL, 'v'},    {NULL, 0, NULL, 0}};
 	struct order order = {0};
 	int c;
 
 	while ((c = getopt_long(argc, argv, "+", options, NULL)) != -1) {
 		if (c == 'r')
 			order.result = optarg;
+		else if (c == 'i')
+			order.in = optarg;
 		else if (c == 'o')
 			order.out = optarg;
 		else if (c == 'e')
@@ -125,7 +127,8 @@ static struct order parse(int argc, char **argv)
 	}
 	order.command = argv + optind;
 	if (!order.result || !order.command[0]) {
-		fputs("usage: lab-launch --result FILE [--stdout FILE] [--stderr FILE] [--env NAME=VALUE] -- CMD\n",
+		fputs("usage: lab-launch --result FILE [--stdin FILE] [--stdout FILE] [--stderr FILE] "
+		      "[--env NAME=VALUE] -- CMD\n",
 		      stderr);
 		exit(2);
 	}

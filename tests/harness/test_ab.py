@@ -14,7 +14,7 @@ import pytest
 from harness import ROOT
 from harness.ab import advice, command, equality, predict, profile, session, story, trace, twin
 from harness.ab.equality import Digest, Left
-from harness.core import shim
+from harness.core import shim, statistics
 from harness.core.model import LabError
 
 PYTHON = "/usr/bin/python3" if Path("/usr/bin/python3").exists() else sys.executable
@@ -297,6 +297,23 @@ def test_verdicts_follow_the_interval():
     )
 
 
+@pytest.mark.parametrize(
+    ("native", "ruled", "differences", "begins"),
+    [
+        ([1.0, 1.01, 0.99], [0.34, 0.33, 0.335], False, "Recommended: measured to run 2.96"),
+        ([1.0, 1.01, 0.99], [0.34, 0.33, 0.335], True, "Not recommended: under the rule the command left"),
+        ([1.0, 1.01, 0.99], [1.5, 1.52, 1.51], False, "Not recommended: measured"),
+        ([1.0, 1.3, 0.8], [1.0, 1.0, 1.0], False, "Not decided: measured"),
+        ([1.0, 1.0, 1.0], [0.99, 0.99, 0.99], False, "Not worth a rule: measured"),
+    ],
+)
+def test_the_measurement_has_the_last_word(native, ruled, differences, begins):
+    compared = statistics.compare([1 / s for s in native], [1 / s for s in ruled])
+    said = advice.measured(compared, "Perhaps: predicted to run 1.2 times as fast.", differences)
+    assert said.startswith(begins) and "Before that: perhaps: predicted" in said
+    assert advice.gains(compared) == (ruled[0] == 0.34)
+
+
 def a_run(status=0, **files):
     return Left({n: Digest(b, lines, 5) for n, (b, lines) in files.items()}, status)
 
@@ -436,3 +453,24 @@ def test_a_rule_of_the_user_that_is_wrong_is_refused(tmp_path):
 def test_a_command_that_fails_is_refused(tmp_path):
     done = ab(tmp_path, "--", "sh", "-c", "exit 4")
     assert done.returncode == 2 and "ended with 4" in done.stdout
+    done = ab(tmp_path, "--", "sh", "-c", "echo it is broken >&2; exit 4")
+    assert done.returncode == 2 and "ended with 4: it is broken" in done.stdout
+
+
+def test_standard_input_is_given_to_every_run(tmp_path):
+    (tmp_path / "in").write_text("three\nlittle\nlines\n")
+    shell = "test $(wc -c) -eq 19"
+    assert ab(tmp_path, "--stdin", tmp_path / "in", "--", "sh", "-c", shell).returncode == 0
+    assert ab(tmp_path, "--", "sh", "-c", shell).returncode == 2
+    done = ab(tmp_path, "--stdin", tmp_path / "none", "--", "true")
+    assert done.returncode == 2 and "not a file" in done.stdout
+
+
+def test_what_cannot_be_helped_is_answered_by_the_trace_and_in_a_pipe_steps_are_told(tmp_path):
+    done = ab(tmp_path, "--", "dd", "if=/dev/zero", "of=big", "bs=1M", "count=2", "status=none")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (
+        "tracing ..." in done.stdout and "calibrating" not in done.stdout and "pairs ..." not in done.stdout
+    )
+    found = json.loads((tmp_path / "out" / "ab.json").read_text())
+    assert len(found["plain"]) == 1 and found["verdict"] == "no" and not found["shimmed"]
