@@ -39,8 +39,8 @@
 #include <unistd.h>
 
 static pid_t process_id;
-static bool as_root; /* when the process began */
-/* Since the last fork: files that no rule has now, but may have under another name. */
+static bool as_root; /* at any fd_set_process so far */
+/* Since the last fork: a file was opened that no rule matches.  Under another name a rule may match it. */
 static _Atomic bool unmatched_opened;
 
 void fd_set_process(void)
@@ -55,7 +55,7 @@ bool fd_foreign_process(void) { return fork_guard_elsewhere() || !fd_own_process
 
 static struct file *file_of(struct ofd *o) { return atomic_load_explicit(&o->file, memory_order_acquire); }
 
-/* The file of fd, without its lock: for what an atomic of it says.  NULL when fd is not managed. */
+/* The file of fd, without its lock: only its atomics may be read.  NULL when fd is not managed. */
 static struct file *file_now(int fd)
 {
 	struct ofd *o = fork_guard_here() ? fdtable_get(fd) : NULL;
@@ -63,7 +63,7 @@ static struct file *file_now(int fd)
 	return o ? file_of(o) : NULL;
 }
 
-/* Locks the file of fd; NULL when fd is not managed.  *o is what fd refers to. */
+/* Locks the file of fd; NULL when fd is not managed.  *o is the description of fd. */
 static struct file *lock_fd(int fd, struct ofd **o, struct file_guard *g)
 {
 	if (!fork_guard_here())
@@ -85,7 +85,7 @@ static struct file *lock_fd(int fd, struct ofd **o, struct file_guard *g)
 	}
 }
 
-/* Before an open that cuts the file found by identity; 0 or -errno. */
+/* Drains the file with this identity before an open cuts it.  0 or -errno. */
 static long settle_identity(uint64_t dev, uint64_t ino)
 {
 	struct file *f = file_find(dev, ino);
@@ -98,7 +98,7 @@ static long settle_identity(uint64_t dev, uint64_t ino)
 	if (g.nested)
 		stage_interrupt(f);
 	r = flush_settle(f, g.nested);
-	/* a replay would bring back what is about to be cut off */
+	/* a replay of the log would bring back the bytes that are about to be cut off */
 	if (r == 0)
 		r = journal_retire(f, g.nested);
 	file_unlock(f, g);
@@ -106,11 +106,11 @@ static long settle_identity(uint64_t dev, uint64_t ino)
 }
 
 enum { LAST_DIR_MAX = 256 };
-/* The directory of this thread's last open whose files stage in the place of the rule above them. */
+/* Directory of this thread's last open whose files stage in the directory of the rule's prefix. */
 static __thread char last_dir[LAST_DIR_MAX];
 
-/* True when files in the directory path[0..n) stage in the place of `rule`: the same file system, writable.  Root may
- * recover what other users staged, who may have had to stage elsewhere. */
+/* True if files in the directory path[0..n) stage in the directory of `rule`: same file system, and writable.
+ * Never true for root.  Root may recover bytes of other users, who may have staged elsewhere. */
 static bool stages_above(const struct rule *rule, const char *path, size_t n)
 {
 	BUFFER(char, dir);
@@ -134,10 +134,10 @@ static bool stages_above(const struct rule *rule, const char *path, size_t n)
 	return true;
 }
 
-/* More looks than this cost more than finding out path and rule. */
+/* More checks than these cost more than a lookup of path and rule. */
 enum { PLACES_MAX = 3 };
 
-/* The rule's place is one that an earlier rule has, too. */
+/* True if the previous rule has the same staging directory. */
 static bool place_repeats(uint32_t i)
 {
 	const struct rule *rules = live_config->rules;
@@ -152,7 +152,8 @@ static bool below_prefix(const struct rule *rule, const char *path)
 	return strncmp(path, rule->prefix, n) == 0 && (n == 1 || path[n] == '/');
 }
 
-/* The path names nothing in the directory of any rule; through a link it may be in one all the same. */
+/* True if the path as written lies below no rule's prefix.  Through a symlink a rule may match the file all
+ * the same. */
 static bool looks_unmatched(const char *path)
 {
 	if (path[0] != '/')
@@ -164,8 +165,9 @@ static bool looks_unmatched(const char *path)
 }
 
 /*
- * Bytes of the dead may be in the place `dir`.  What only living processes stage there would make every open of
- * other files ask on and on, unless somebody looks closely once in a while and remembers.
+ * True if dead processes may have left bytes in the staging directory `dir`.  Arenas of living processes look
+ * the same from here.  So once in a while the dead ones are recovered, and recovery remembers which arenas
+ * live.
  */
 static bool place_needed(const char *dir, const struct rule *rule)
 {
@@ -190,8 +192,8 @@ static bool is_link(int dirfd, const char *path)
 }
 
 /*
- * Might a dead process have left bytes in one of the places that the rules use?  (Where everything stages beside itself there
- * is none.)
+ * True if dead processes may have left bytes in the staging directory of any rule.  (A rule whose files all
+ * stage beside themselves has no such directory.)
  */
 static bool staging_of_rules(void)
 {
@@ -214,8 +216,9 @@ static bool staging_of_rules(void)
 }
 
 /*
- * The same for the directory that a path names, unless it is one of those places, or its file system makes these the only
- * ones.  The path as the program wrote it may be relative or lead through links, and so into any rule.
+ * The same for the directory of the file `path`.  False if it is a rule's own directory, or if its files can
+ * stage only there.  The path may be relative or lead through symlinks, and so into the directory of any
+ * rule.
  */
 static bool staging_beside(int dirfd, const char *path)
 {
@@ -231,7 +234,7 @@ static bool staging_beside(int dirfd, const char *path)
 		if (rule->set.staging[0])
 			continue;
 		if (prefix <= 1) {
-			/* where a link in the last component leads is not looked at below */
+			/* below, nothing follows a symlink in the last component */
 			if (is_link(dirfd, path))
 				return true;
 			continue;
@@ -249,7 +252,7 @@ static bool staging_beside(int dirfd, const char *path)
 	return recover_needed(dirfd, dir);
 }
 
-/* The kernel has accepted the path. */
+/* Called after the kernel has accepted the path. */
 static void look_at_path(struct fd_open *op)
 {
 	op->looks = false;
@@ -261,13 +264,13 @@ static void look_at_path(struct fd_open *op)
 }
 
 /*
- * The path as it is written, made absolute.  (Where relative ones begin is found out once: after a chdir a file that a rule
- * has may not be recognised, or one that no rule has, which is looked for in vain.)
+ * The path as written, made absolute; NULL: not possible.  The working directory is asked for once.  After a
+ * chdir a relative path may match the wrong rule or none.  That costs a needless recovery, or a later one.
  */
 static const char *written_path(int dirfd, const char *path, char *out)
 {
 	static char start[LAST_DIR_MAX];
-	static _Atomic uint32_t found; /* 0: not asked; 1: somebody does; 2: here it is; 3: unknown */
+	static _Atomic uint32_t found; /* 0: not asked; 1: a thread asks; 2: known; 3: unknown */
 	uint32_t expected = 0;
 
 	if (path[0] == '/')
@@ -287,8 +290,9 @@ static const char *written_path(int dirfd, const char *path, char *out)
 	return out;
 }
 
-/* Recovers what is dead in the place `dir`.  Where others live that would be asked for by every call: once in a while, as
- * the staged bytes of the living, too, are seen by others with some delay. */
+/* Recovers the dead processes in the staging directory `dir`.  Living ones make recover_needed true on every
+ * call, so a repeated answer counts only once in 50 ms.  Their staged bytes, too, become visible with a
+ * delay. */
 static bool place_recovered(int dirfd, const char *dir, const struct rule *rule)
 {
 	enum { AGAIN_NS = 50000000 };
@@ -350,7 +354,7 @@ bool fd_recover_named(int dirfd, const char *path)
 
 bool fd_lease_over(struct fd_open *op)
 {
-	enum { WAITS_MAX = 200 }; /* the lease may be another program's */
+	enum { WAITS_MAX = 200 }; /* the lease may belong to another program */
 	uint32_t releases = file_releases();
 	struct file_guard g;
 	struct statx st;
@@ -360,7 +364,7 @@ bool fd_lease_over(struct fd_open *op)
 	if (!(op->flags & O_NONBLOCK) || !op->path || op->waits++ >= WAITS_MAX)
 		return false;
 	if (releases != op->releases) {
-		op->releases = releases; /* what it met may have been the lease under which that was done */
+		op->releases = releases; /* the open may have met the lease of the flush before that detach */
 		return true;
 	}
 	if (by_name_idle() || sys.statx(op->dirfd, op->path, 0, STATX_INO, &st) < 0)
@@ -377,7 +381,7 @@ bool fd_lease_over(struct fd_open *op)
 	return waited;
 }
 
-/* Where the offset of what is appended is known beforehand. */
+/* True if any rule promises exclusive writers.  Its appends get their offsets when they are staged. */
 static bool any_exclusive(void)
 {
 	for (uint32_t i = 0; i < live_config->rule_count; i++)
@@ -386,8 +390,8 @@ static bool any_exclusive(void)
 	return false;
 }
 
-/* What another thread stages between this and the kernel's cut would be put behind what is no more.  (Nobody leaves it for
- * good meanwhile, neither by a jump nor cancelled.) */
+/* Between the drain and the kernel's cut no thread may stage: its bytes would land behind the new end.
+ * Signals and cancellation are off meanwhile, so that the thread cannot leave the gate closed. */
 static void before_cut(struct fd_open *op, uint64_t dev, uint64_t ino)
 {
 	const struct file *f = file_find(dev, ino);
@@ -436,8 +440,8 @@ void fd_open_end(struct fd_open *op)
 void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 {
 	bool writes = (flags & O_ACCMODE) != O_RDONLY;
-	/* Who stages looks for other descriptors in its own process only: what this one will read must be known by
-	 * then, whoever stages. */
+	/* A process that attaches a file searches only its own descriptors.  So in a family, readers must be
+	 * known, too. */
 	bool shared = family_is_shared();
 
 	op->flags = flags;
@@ -448,7 +452,7 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 	op->waits = 0;
 	op->before = (struct timespec){0};
 	op->regular = live_config && !(flags & (O_PATH | O_DIRECTORY)) && !fork_guard_elsewhere();
-	/* in a family any reader counts: another member may stage what it is to see */
+	/* in a family every reader counts: another process may stage bytes that it reads */
 	op->watch = op->regular && (writes || shared || file_attached() > 0);
 	if (!op->watch)
 		return;
@@ -461,12 +465,13 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 		return;
 	op->unsure = shared;
 	if (!writes || (flags & (O_CREAT | O_EXCL)) == (O_CREAT | O_EXCL)) {
-		op->lazy = true; /* nobody has left bytes for a file that this very open makes */
+		op->lazy = true; /* a dead process cannot have left bytes for a file that this open creates */
 	} else if (path && (flags & O_TRUNC)) {
-		/* what this open cuts off must be in place before it, even if the process dies right after */
+		/* recover the bytes that this open cuts off before the cut, even if the process dies right
+		 * after it */
 		op->looks = !staging_of_rules();
 	} else if (path) {
-		/* most of these are nobody's: they are asked about when they are used */
+		/* rules match few of these files: they are examined at their first use */
 		op->looks = !shared;
 		op->lazy = true;
 	}
@@ -479,12 +484,13 @@ static bool created_now(const struct fd_open *op, const struct statx *st)
 	if (op->flags & O_EXCL)
 		return true;
 	if (!(st->stx_mask & STATX_BTIME))
-		return true; /* cannot tell: the safe side is a real fsync */
+		return true; /* unknown: then a real fsync is the safe choice */
 	return st->stx_btime.tv_sec > op->before.tv_sec ||
 	       (st->stx_btime.tv_sec == op->before.tv_sec && st->stx_btime.tv_nsec >= op->before.tv_nsec);
 }
 
-/* Nobody can have staged bytes for a file that this open made.  Without a birth time only O_EXCL proves it. */
+/* This open certainly created the file, so nobody has staged bytes for it.  Without a birth time only O_EXCL
+ * proves that. */
 static bool certainly_new(const struct fd_open *op, const struct statx *st)
 {
 	return created_now(op, st) && ((op->flags & O_EXCL) || (st->stx_mask & STATX_BTIME));
@@ -523,14 +529,14 @@ static void add_description(struct file *f, int fd, const struct fd_open *op, co
 		if (created_now(op, st))
 			f->full_sync = true;
 		if (f->mode == FILE_ENGAGED && f->arena && (op->flags & O_TRUNC)) {
-			/* the kernel cut the file under what we know of it */
+			/* the kernel cut the file: forget its old size and reservation */
 			f->prealloc_end = 0;
 			journal_file_changed(f);
 			f->zero_never = true;
 			if (f->zero_end && !g.nested)
 				flush_wait_idle(f);
 			if (f->zero_end && !flush_first(f)) {
-				/* that came between the settling and the cut */
+				/* zeros were written ahead between the drain and the cut */
 				f->ksize = 0;
 				prealloc_zeros_cut(f);
 			}
@@ -545,14 +551,14 @@ static void add_description(struct file *f, int fd, const struct fd_open *op, co
 			attach_bypass(f, BYPASS_STANDARD_FD, g.nested);
 		}
 	} else {
-		/* no room to keep track of it */
+		/* no memory for the description */
 		attach_bypass(f, BYPASS_UNKNOWN_FD, g.nested);
 		file_put(f);
 	}
 	file_unlock(f, g);
 }
 
-/* Beside the file: where those stage who may not write to the rule's own directory. */
+/* The staging directory beside the file.  A user who may not write to the rule's directory stages there. */
 static bool place_beside(const char *path, const char *other, char *dir)
 {
 	size_t n = (size_t)(strrchr(path, '/') - path) + 1;
@@ -576,12 +582,12 @@ static void recover_first(const struct fd_open *op, int fd, const struct rule *r
 	files = recover_dead(dir, fd, rule->set.mem_bytes);
 	if (as_root && !rule->set.staging[0] && place_beside(path, dir, beside))
 		files += recover_dead(beside, fd, rule->set.mem_bytes);
-	/* what a dead process had written came before this open, and this open cuts it off */
+	/* a dead process wrote its bytes before this open, and this open cuts them off */
 	if (files > 0 && (op->flags & O_TRUNC))
 		sys.ftruncate(fd, 0);
 }
 
-/* fd is another description of a file that is staged: it must be known at once. */
+/* fd is another description of an attached file: it must be registered at once */
 static bool is_attached(int fd)
 {
 	struct statx st;
@@ -598,8 +604,8 @@ static bool others_hold_it(const struct file *f, const struct ofd *o)
 	return f->shared && family_set_others(&o->holders);
 }
 
-/* The kernel has just given the number out: it was closed while another thread put a managed descriptor there.  (Unless
- * that happened just now, and whose it is nobody can say.) */
+/* The kernel has just returned fd, but the table still shows an old description: the program closed fd
+ * unseen, or another thread has just replaced it.  Removes the entry and bypasses its file. */
 static void entry_is_stale(int fd)
 {
 	struct file_guard g;
@@ -610,7 +616,7 @@ static void entry_is_stale(int fd)
 	if (!f)
 		return;
 	fdtable_clear(fd);
-	/* not by this one positions are to be set: it is another file's */
+	/* fd belongs to another file now: it must not set this description's position */
 	if (ofd_fd(o) == fd && (ofd_local(o)->fd = fdtable_find(o, fd)) < 0)
 		ofd_local(o)->refs = 0;
 	else if (ofd_local(o)->refs > 0)
@@ -618,7 +624,7 @@ static void entry_is_stale(int fd)
 	last = ofd_local(o)->refs == 0 && !others_hold_it(f, o);
 	if (last) {
 		stage_unstream(f);
-		o->pos_mode = POS_KERNEL; /* it is nobody's */
+		o->pos_mode = POS_KERNEL; /* no descriptor is left whose position could be set */
 	}
 	attach_bypass(f, BYPASS_UNKNOWN_FD, g.nested);
 	if (last && f->mode != FILE_ENGAGED) {
@@ -648,8 +654,8 @@ void fd_opened(struct fd_open *op, int fd)
 	if (op->lazy && (by_name_idle() || !is_attached(fd)) &&
 	    unresolved_note(fd, op->flags, &op->before, op->unsure))
 		return;
-	/* Of a descriptor with this number that was closed behind our back.  One that is being resolved must not look
-	 * like one that never was noted before the table shows it: writes would pass by uncounted. */
+	/* An earlier descriptor of this number may have been closed unseen.  A descriptor that is being
+	 * resolved keeps its state until the table shows it.  Otherwise writes would pass uncounted. */
 	if (!op->late && !op->resolving)
 		unresolved_clear(fd);
 	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME | 0x2000u /* DIOALIGN */, &st) <
@@ -663,7 +669,7 @@ void fd_opened(struct fd_open *op, int fd)
 			recover_first(op, fd, rule, path, sys_dev_of(&st));
 	}
 	if (!rule) {
-		/* not ours by path; but it may be another name, or a reader, of a file that is */
+		/* no rule matches the path, but fd may be another name, or a reader, of an attached file */
 		f = file_find(sys_dev_of(&st), st.stx_ino);
 		if (!f) {
 			atomic_store_explicit(&unmatched_opened, true, memory_order_relaxed);
@@ -671,14 +677,14 @@ void fd_opened(struct fd_open *op, int fd)
 		}
 		rule = f->rule;
 	}
-	/* before it is asked again: a signal handler may have forked, and this be the child */
+	/* checked again with signals blocked: a signal handler may have forked, and this may be the child */
 	signals = sys_block_signals();
 	if (fd_foreign_process() || file_pools_init() < 0 || fork_guard_set() < 0) {
 		sys_restore_signals(signals);
 		return;
 	}
-	/* What only dead members of the family hold is not written through for their sake; it may even be another file,
-	 * whose number this one has got. */
+	/* A file may be bypassed only because of processes of the family that are dead.  It may even be an
+	 * older file with the same inode number.  So repair the dead ones first. */
 	if (family_is_shared()) {
 		f = file_find(sys_dev_of(&st), st.stx_ino);
 		if (f && f->mode == FILE_THROUGH)
@@ -710,8 +716,9 @@ void fd_resolve(int fd, int flags, const struct timespec *before, bool unused, b
 		atomic_fetch_add(&file_of(o)->small_seen, 1);
 }
 
-/* Nobody sees what is read and written by this descriptor.  Who attaches the file from now on finds that out by himself,
- * unless it is another process (`elsewhere`), which may not have the descriptor. */
+/* The library does not see reads and writes through fd.  A later attach in this process searches for such
+ * descriptors itself.  An attach in another process (`elsewhere`) may not have the descriptor, so the file is
+ * never staged. */
 static void mark_unknown(int fd, bool elsewhere)
 {
 	struct statx st;
@@ -735,7 +742,7 @@ void fd_fork_prepare(void)
 	const struct sys_dirent *d;
 	int dir;
 
-	/* in a family what came since is known, or was marked as it came, except for files that no rule had */
+	/* after the first fork all are known or marked, except files that no rule matched */
 	if (!atomic_exchange(&unmatched_opened, false) && !first)
 		return;
 	dir = sys.openat(AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
@@ -782,7 +789,7 @@ static void visit_spare(struct file *f, void *ctx)
 
 static bool vacate(int fd);
 
-/* One of ours that is in use gets a number beyond the limit; there is no other that is free. */
+/* Moves one internal descriptor that is in use beyond RLIMIT_NOFILE, because no idle one is left to close. */
 static bool move_own(void)
 {
 	struct rlimit64 limit = {.rlim_cur = 0};
@@ -808,7 +815,7 @@ bool fd_spare_own(void)
 	return s.any || attach_retire_dir(NULL) || repair_spare() || move_own();
 }
 
-/* The last descriptor that this process has of a description; other members of the family go on with it. */
+/* Closes this process's last descriptor of a description that other processes of the family still hold. */
 static long leave_description(struct file *f, struct ofd *o, int fd, bool nested)
 {
 	long r = flush_settle(f, nested);
@@ -840,13 +847,14 @@ static bool is_last_writer(const struct file *f, const struct ofd *o)
 }
 
 /*
- * What another thread still writes by a number that is about to be closed passes us by once the table does not show it:
- * everything is in the kernel by then, and nothing is left to be cut off.  An error comes up again later.  With other
- * descriptors of the description, which scripts make and close all the time, it would cost too much.
+ * Drains the file before the table forgets its descriptor.  Another thread may still write through the
+ * descriptor.  After the table forgets it, this write bypasses the library.  So everything must be in the
+ * kernel by then.  The next drain reports an error again.  If the description has more descriptors, nothing
+ * is drained: scripts close such duplicates all the time.
  */
 static void settle_before_forgotten(struct file *f, struct ofd *o, bool nested)
 {
-	enum { TRIES = 4 }; /* each may let another thread stage */
+	enum { TRIES = 4 }; /* another thread may stage after each try */
 	bool releases = is_last_writer(f, o) && !others_hold_it(f, o);
 
 	if (ofd_local(o)->refs > 1)
@@ -861,11 +869,11 @@ static void settle_before_forgotten(struct file *f, struct ofd *o, bool nested)
 	}
 }
 
-/* File lock held: the table no longer shows fd after that.  The last descriptor of a description settles the file. */
+/* File lock held.  Removes fd from the table.  The last descriptor of a description drains the file. */
 static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 {
 	bool alone = f->ofds == o && !o->next;
-	bool last = false; /* the last description that can write */
+	bool last = false; /* o is the last description that can write */
 	long r = 0;
 
 	settle_before_forgotten(f, o, nested);
@@ -879,13 +887,14 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 			if (other >= 0)
 				ofd_local(o)->fd = other;
 		}
-		/* closing any descriptor drops the process's POSIX locks: others may come in */
+		/* closing any descriptor drops the process's POSIX locks: other programs may use the file
+		 * now */
 		return f->no_own_fd ? flush_settle(f, nested) : 0;
 	}
-	*ofd_local(o) = (struct ofd_local){.fd = fd, .refs = 1}; /* it is still open, and needed below */
+	*ofd_local(o) = (struct ofd_local){.fd = fd, .refs = 1}; /* fd is still open, and needed below */
 	if (others_hold_it(f, o)) {
 		if (f->relaxed_due_ns)
-			sync_relaxed_due(f); /* the others may never look after it */
+			sync_relaxed_due(f); /* the other processes may never run its relaxed sync */
 		r = leave_description(f, o, fd, nested);
 		ofd_local(o)->refs = 0;
 		return r;
@@ -895,34 +904,35 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 		r = last ? detach_file(f, nested) : flush_hand_over(f, nested);
 		if (!last && f->leased == o)
 			journal_retire(f, nested);
+		/* some bytes cannot be written; the lease ends with its description */
 		if (!last && f->leased == o)
-			visibility_drop(
-				f); /* with bytes that cannot be written; it ends with the description */
+			visibility_drop(f);
 	}
 	if (!o->writable && alone && f->mode == FILE_ENGAGED) {
-		/* the writers were other members, and are dead */
+		/* the writers were in other processes of the family, which are dead */
 		last = true;
 		r = !f->head || flush_possible(f) ? detach_file(f, nested) : -EBADF;
 	}
-	/* (a descriptor that only reads may have been synced, too) */
+	/* a descriptor that only reads may have been synced, too */
 	if (f->relaxed_due_ns && (last || file_local(f)->refs == 1))
 		sync_relaxed_now(f);
 	if (r == 0 && (o->writable || file_local(f)->refs == 1)) {
 		r = file_take_sync_error(f, o);
 	}
-	/* readers may stay; nobody is left who could write the bytes */
+	/* only readers remain: no descriptor can write the staged bytes any more */
 	if (r < 0 && last && f->mode == FILE_ENGAGED && f->arena && (f->head || f->damaged))
 		attach_abandon(f);
 	if (!o->writable && last)
 		r = 0;
 	if (last) {
-		journal_retire(f, nested); /* its positions may be out of reach */
+		journal_retire(f, nested); /* a later replay might not find the file */
 		journal_file_keep(f);
 	}
 	if (file_local(f)->refs == 1)
 		flush_close_own(f);
 	if (last && f->mode == FILE_ENGAGED && f->release_wanted && !f->left) {
-		/* a signal handler closes it: somebody must give back its place when the interrupted write is over */
+		/* a signal handler closes fd: the interrupted write must release the description when it is
+		 * over */
 		ofd_local(o)->refs = 0;
 		o->writable = false;
 		f->left = o;
@@ -933,7 +943,8 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 	return r;
 }
 
-/* Descriptors by which locks were taken, for their close; those from UNRESOLVED_FDS on count as one. */
+/* Descriptors through which locks were taken; those from UNRESOLVED_FDS on share one bit.  Their close drains
+ * all files. */
 static _Atomic uint64_t locked[UNRESOLVED_FDS / 64 + 1];
 
 static _Atomic uint64_t *locked_word(int fd, uint64_t *bit)
@@ -1007,7 +1018,8 @@ long fd_close(int fd)
 	if (blocked)
 		unresolved_unblock(fd);
 	sys_restore_signals(signals);
-	/* the descriptor is gone in any case; what could not be written is the error that matters */
+	/* close frees the descriptor even on failure; the error of the staged bytes matters more than its
+	 * own */
 	return r == 0 && staged != FD_PASS ? staged : r;
 }
 
@@ -1019,8 +1031,9 @@ void fd_dup_begin(struct fd_copy *c, int oldfd)
 	c->o = fdtable_get(oldfd);
 }
 
-/* The number still means what it did before the call.  Whoever replaces it clears the entry before the kernel does so; or,
- * where there was none, lets everybody who asks wait until there is one (fd_dup_onto_prepare). */
+/* True if oldfd still refers to the same description as before the call.  A thread that replaces a
+ * descriptor clears its entry first.  If there was no entry, it makes all threads that ask wait
+ * (fd_dup_onto_prepare). */
 static bool copied_is_known(const struct fd_copy *c)
 {
 	if (fdtable_get(c->oldfd) != c->o || fdtable_turn(c->oldfd) != c->turn)
@@ -1028,7 +1041,7 @@ static bool copied_is_known(const struct fd_copy *c)
 	return c->o || (!unresolved_is(c->oldfd) && (c->oldfd < UNRESOLVED_FDS || !gate_held()));
 }
 
-/* They have the same description now. */
+/* Registers newfd as a descriptor of oldfd's description. */
 static void share_description(const struct fd_copy *c, int newfd)
 {
 	struct file_guard g;
@@ -1058,7 +1071,7 @@ static void share_description(const struct fd_copy *c, int newfd)
 void fd_dup_done(const struct fd_copy *c, int newfd)
 {
 	if (newfd >= 0 && c->oldfd != newfd) {
-		/* of a descriptor with this number that was closed behind our back */
+		/* an earlier descriptor of this number may have been closed unseen */
 		unresolved_clear(newfd);
 		if (fdtable_get(newfd))
 			entry_is_stale(newfd);
@@ -1086,7 +1099,8 @@ static void visit_vacate(struct file *f, void *ctx)
 	file_unlock(f, g);
 }
 
-/* The program wants a number that one of our descriptors has; false when it cannot be given. */
+/* The program wants the number of an internal descriptor: moves or closes ours.  False if that is
+ * impossible. */
 static bool vacate(int fd)
 {
 	struct vacate v = {.fd = fd};
@@ -1095,7 +1109,7 @@ static bool vacate(int fd)
 	return !internal_fd_is(fd) || arenas_move_fd(fd) || journal_move_fd(fd) || family_move_fd(fd);
 }
 
-/* dup2 onto a descriptor that is open will succeed, unless a sandbox refuses it. */
+/* True if dup2 from oldfd onto newfd will succeed, unless a sandbox refuses it. */
 static bool can_replace(int oldfd, int newfd)
 {
 	struct rlimit64 limit = {.rlim_cur = RLIM64_INFINITY};
@@ -1104,8 +1118,8 @@ static bool can_replace(int oldfd, int newfd)
 	return (uint64_t)newfd < limit.rlim_cur && sys.fcntl(oldfd, F_GETFD, 0) >= 0;
 }
 
-/* Writes by this number that are in the kernel without a lock of ours, or just before, are to be over; not for ever: of a
- * pipe nobody may read. */
+/* Waits until writes through fd that hold no lock of ours are over.  Not forever: a write to a pipe may wait
+ * for a reader that never comes. */
 static void let_writes_end(int fd, const struct file *f)
 {
 	enum { PAUSES = 20 * UNRESOLVED_YIELDS };
@@ -1120,7 +1134,7 @@ long fd_dup_onto_prepare(struct fd_dup_onto *d, int oldfd, int newfd)
 	*d = (struct fd_dup_onto){.newfd = newfd};
 	if (internal_fd_is(oldfd) || (internal_fd_is(newfd) && !vacate(newfd)))
 		return -EBADF;
-	/* before newfd is blocked: two threads would wait for each other's numbers */
+	/* before newfd is blocked: otherwise two threads could wait for each other's descriptors */
 	fd_dup_begin(&d->copy, oldfd);
 	if (oldfd == newfd)
 		return FD_PASS;
@@ -1130,8 +1144,8 @@ long fd_dup_onto_prepare(struct fd_dup_onto *d, int oldfd, int newfd)
 	if (d->holds) {
 		const struct file *f;
 
-		/* What another thread writes by that number, as to a log that is being replaced, waits until it is known what
-		 * that has become: where it goes something may be staged. */
+		/* Another thread may write to newfd just now, for example to a log file that is being
+		 * rotated.  It must wait until newfd's new file is known: that file may have staged bytes. */
 		d->signals = sys_block_signals();
 		before_close(newfd);
 		d->blocked = unresolved_block(newfd);
@@ -1140,17 +1154,18 @@ long fd_dup_onto_prepare(struct fd_dup_onto *d, int oldfd, int newfd)
 		forget(newfd);
 		let_writes_end(newfd, f);
 		if (!d->blocked) {
-			/* nobody waits: so nothing is staged */
+			/* nothing makes other threads wait for newfd: so nothing may be staged */
 			gate_hold();
 			fd_hand_over(oldfd);
 		}
 	} else if (is_locked(newfd) && can_replace(oldfd, newfd)) {
-		before_close(newfd); /* the locks go with it */
+		before_close(newfd); /* the close of newfd drops its locks */
 	}
 	return FD_PASS;
 }
 
-/* fd was to be closed, and was not: positions and locks that it was known to have are forgotten. */
+/* dup2 failed, and newfd stays open.  The library has forgotten its position and its locks: bypass its
+ * file. */
 static void still_open(int fd)
 {
 	long flags = sys.fcntl(fd, F_GETFL, 0);
@@ -1179,7 +1194,7 @@ void fd_dup_onto_done(const struct fd_dup_onto *d, bool made)
 		still_open(d->newfd);
 }
 
-/* Settles and forgets managed descriptors in the range. */
+/* Drains and forgets all descriptors in the range. */
 static void close_range_prepare(unsigned from, unsigned to)
 {
 	if (fd_foreign_process())
@@ -1189,7 +1204,7 @@ static void close_range_prepare(unsigned from, unsigned to)
 		unresolved_end((int)fd);
 	}
 	if (to >= UNRESOLVED_FDS)
-		before_close(UNRESOLVED_FDS); /* and all after it */
+		before_close(UNRESOLVED_FDS); /* the bit of all higher descriptors */
 	for (int fd = fdtable_next(from, to); fd >= 0; fd = fdtable_next((unsigned)fd + 1, to))
 		fd_close_prepare(fd);
 }
@@ -1229,7 +1244,8 @@ long fd_close_range(unsigned from, unsigned to, int flags,
 
 	if (from > to || (flags & (int)~(CLOSE_RANGE_CLOEXEC | CLOSE_RANGE_UNSHARE)))
 		return next(from, to, flags);
-	/* old kernels and sandboxes refuse it: asked for a descriptor that cannot exist, before any is forgotten */
+	/* Old kernels and sandboxes refuse close_range.  A call with an impossible range finds that out
+	 * before any descriptor is forgotten. */
 	r = flags & CLOSE_RANGE_CLOEXEC ? 0 : next(~0u, ~0u, flags);
 	if (r == 0 && !(flags & CLOSE_RANGE_CLOEXEC))
 		close_range_prepare(from, to);
@@ -1251,7 +1267,7 @@ long fd_hand_over(int fd)
 		return 0;
 	if (f->mode == FILE_ENGAGED && f->arena) {
 		r = flush_hand_over(f, g.nested);
-		/* whoever has had the lock may have written */
+		/* the previous owner of the program's lock may have written */
 		if (r == 0 && f->mode == FILE_ENGAGED && f->arena && !flush_first(f))
 			attach_refresh(f, fd);
 	}
@@ -1266,7 +1282,7 @@ void fd_use_unmodelled(int fd, int why)
 	struct ofd *o;
 
 	unresolved_forget(fd);
-	/* (asynchronous calls come by the hundred thousand) */
+	/* asynchronous calls come by the hundred thousand: no lock for them */
 	f = file_now(fd);
 	if (f && atomic_load(&f->mode) == FILE_THROUGH)
 		return;
@@ -1277,7 +1293,7 @@ void fd_use_unmodelled(int fd, int why)
 		if (o->writable)
 			attach_bypass(f, (enum bypass_reason)why, g.nested);
 		else if (why == BYPASS_STDIO)
-			attach_bypass(f, BYPASS_STDIO, g.nested); /* a stream that reads past us */
+			attach_bypass(f, BYPASS_STDIO, g.nested); /* a stream that reads past the library */
 		else
 			flush_settle(f, g.nested);
 	}
@@ -1296,7 +1312,7 @@ void fd_use_stdio(int fd)
 		fd_use_unmodelled(fd, BYPASS_STDIO);
 		return;
 	}
-	/* a stream of its own (fopen): it writes where we do not see it */
+	/* a stream with its own description (fopen): the library does not see its writes */
 	if (file_attached() == 0 || sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) < 0)
 		return;
 	f = file_find(sys_dev_of(&st), st.stx_ino);
@@ -1312,8 +1328,8 @@ void fd_use_stdio(int fd)
 }
 
 /*
- * Nothing of the file is staged, and whatever becomes so from now on will know of the lock: there is nothing to do for
- * another one.  Without the file's lock: a database takes several for each transaction.
+ * True if another lock on the file needs no action: nothing of it is staged, and any later staging respects
+ * locks.  Takes no file lock, because a database takes several locks per transaction.
  */
 static bool lock_is_known(int fd)
 {
@@ -1323,7 +1339,8 @@ static bool lock_is_known(int fd)
 	       file_own_fd(f) < 0;
 }
 
-/* POSIX locks are lost when any descriptor of the file is closed: ours must be gone before one is taken. */
+/* Closing any descriptor of a file drops the process's POSIX locks on it.  So our own descriptor must be
+ * closed before the program takes one. */
 static long before_lock(struct file *f, bool nested)
 {
 	long r = 0;
@@ -1358,11 +1375,11 @@ long fd_before_lock(int fd, bool releases)
 	if (!live_config || fd < 0)
 		return 0;
 	word = locked_word(fd, &bit);
-	/* nothing would be changed: no need to ask the kernel whose process this is */
+	/* nothing to do: saves the system call that identifies the process */
 	if ((releases ? by_name_idle() : (atomic_load(word) & bit) != 0) && !unresolved_is(fd) &&
 	    lock_is_known(fd))
 		return 0;
-	/* (while nothing is staged, whose process this is matters only where the memory is somebody else's) */
+	/* while nothing is staged, only a child that shares our memory must be told apart */
 	if (by_name_idle() ? fork_guard_elsewhere() : fd_foreign_process())
 		return 0;
 	if (releases)
@@ -1437,10 +1454,11 @@ long fd_fcntl(int fd, struct ofd *o, int cmd, long arg)
 		return FD_PASS;
 	switch (cmd) {
 	case F_GETFL:
-		/* while a flush is under way the kernel's flags may be ours, and the lock keeps one from beginning */
+		/* A running flush may have changed the kernel's flags.  The file lock keeps a new flush from
+		 * starting. */
 		r = f->busy_program_fd ? o->flags : sys.fcntl(fd, F_GETFL, 0);
 		if (r >= 0 && f->leased == o)
-			r &= ~(long)O_ASYNC | o->flags; /* which the kernel sets with a lease */
+			r &= ~(long)O_ASYNC | o->flags; /* the kernel sets O_ASYNC with a lease */
 		break;
 	case F_SETFL: {
 		struct statx st = {0};
@@ -1470,7 +1488,7 @@ long fd_fcntl(int fd, struct ofd *o, int cmd, long arg)
 	case F_GETSIG:
 	case F_GETOWN:
 	case F_GETOWN_EX:
-		/* what we lease, and whom the kernel tells, is none of the program's */
+		/* the program must not see our lease, nor the thread that the kernel signals for it */
 		flush_hand_over(f, g.nested);
 		journal_retire(f, g.nested);
 		visibility_drop(f);

@@ -13,125 +13,130 @@
 
 #define FD_PASS LONG_MIN
 
-/* A call that only looks has succeeded, or one that changes will be made.  If a rule has the path, as far as the path itself
- * says that, what a dead process left for the file is put in place.  True when a file got bytes: to be looked at once more. */
+/* If a rule matches `path` as written, recovers the bytes that a dead process staged for the file.  Called
+ * after a call that only looks has succeeded, or before a call that changes the file.  True if a file got
+ * bytes: the caller repeats its look. */
 bool fd_recover_named(int dirfd, const char *path);
 
-/* What must be known before the kernel opens a file. */
+/* State of one open call, from fd_open_prepare to fd_open_end. */
 struct fd_open {
 	int flags;
-	bool watch;             /* fd_opened has something to do */
-	bool regular;           /* it may be a regular file, to read or to write: see fd_open_concerns */
-	struct timespec before; /* coarse clock: a file born later was made by this open */
-	bool looks;     /* whether it is lazy the path says: not read before the kernel has accepted it */
-	bool lazy;      /* nothing is staged near it: it is enough to note the descriptor */
-	bool unsure;    /* lazy, but until its first use only */
-	bool late;      /* fd_resolve: the program may have written since */
-	bool resolving; /* in the middle of unresolved_resolve, which says when it is over */
-	bool reader;    /* to be known although it is read only */
-	int dirfd;      /* of the call, for as long as it lasts */
+	bool watch;             /* fd_opened must be called */
+	bool regular;           /* may be a regular file: see fd_open_concerns */
+	struct timespec before; /* coarse clock; a file with a later birth time was made by this open */
+	bool looks;     /* the path decides about `lazy`; it is read only after the kernel accepted it */
+	bool lazy;      /* no dead process left bytes for the file: note the descriptor as unresolved */
+	bool unsure;    /* noted, but resolved at the first use of any kind */
+	bool late;      /* called from fd_resolve: the program may have written since the open */
+	bool resolving; /* called from unresolved_resolve, which changes the state of fd itself */
+	bool reader;    /* register it although it only reads */
+	int dirfd;      /* of the call; valid until fd_open_end */
 	const char *path;
-	unsigned waits; /* see fd_lease_over */
+	unsigned waits; /* retries of fd_lease_over */
 	uint32_t releases;
-	bool cuts;   /* no file is attached until fd_open_end */
-	bool holds;  /* nor is anything staged: this one is */
-	int cancels; /* the thread's state before */
+	bool cuts;   /* O_TRUNC: no file may be attached until fd_open_end */
+	bool holds;  /* and nothing may be staged: this file is attached */
+	int cancels; /* the thread's cancel state before */
 	uint64_t signals;
 };
 
-/* Before an open: O_TRUNC of a file with staged bytes settles it first.  False in `watch` when the open cannot
- * matter to us.  `path` stays until fd_open_end, and may be anything: only the kernel reads it. */
+/* Before an open.  Drains the staged bytes of a file that O_TRUNC is about to cut.  `watch` is false if the
+ * open cannot concern the library.  `path` must stay valid until fd_open_end.  It may be an invalid pointer:
+ * only the kernel reads it. */
 void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags);
-/* The same, between that and the call, when a path does not tell which file it is: would it be cut, and if so which one?
- * `target` is an O_PATH descriptor on it. */
+/* Called between prepare and the open if no path names the file.  fd_open_cuts_some: could O_TRUNC cut a file
+ * that matters?  fd_open_cuts drains the file; `target` is an O_PATH descriptor of it. */
 bool fd_open_cuts_some(const struct fd_open *op);
 void fd_open_cuts(struct fd_open *op, int target);
-/* After the call, and fd_opened if it succeeded. */
+/* After the call.  Call fd_opened first if the open succeeded. */
 void fd_open_end(struct fd_open *op);
-/* The open failed with EAGAIN: true when it may have met the lease that a flush of ours takes for the length of a write,
- * which is over now.  (Without O_NONBLOCK the kernel waits for that.) */
+/* The open failed with EAGAIN.  True: repeat it, because it may have met the lease of one of our own flushes,
+ * which has ended.  (Without O_NONBLOCK the kernel waits for the end of the lease.) */
 bool fd_lease_over(struct fd_open *op);
 /* After the kernel opened fd. */
 void fd_opened(struct fd_open *op, int fd);
-/* Is that to be called?  Asked after the call: a file that this open is to read may have been attached since by somebody
- * who looked for other descriptors before there was this one. */
+/* Asked after the open: must fd_opened be called?  Another thread may have attached the file since the
+ * prepare, and before this descriptor existed. */
 static inline bool fd_open_concerns(struct fd_open *op)
 {
 	if (op->regular && (op->flags & (O_ACCMODE | O_TRUNC)) == O_RDONLY)
 		(void)fd_recover_named(op->dirfd, op->path);
 	if (op->watch || !op->regular)
 		return op->watch;
-	/* the kernel showed the descriptor before, and who attaches counts before it searches: one of us sees the other */
+	/* The kernel published the descriptor before this fence.  An attach counts the file before it
+	 * searches for descriptors.  So one of the two sees the other. */
 	atomic_thread_fence(memory_order_seq_cst);
 	return op->watch = file_attached() > 0;
 }
-/* The same, later: the descriptor was only noted (descriptors/unresolved.h).  Unless `unused` it may have been used, and its first write is
- * over if `written`. */
+/* Resolves a noted descriptor (descriptors/unresolved.h).  `unused`: no write has been counted.  `written`:
+ * its first write is over. */
 void fd_resolve(int fd, int flags, const struct timespec *before, bool unused, bool written);
-/* Before a fork.  Another member of the family may stage what our descriptors are to see, or write: before the first
- * one those that only read become known, and what stays unknown is never staged by anybody (files/never_staged.h). */
+/* Before a fork.  Another process of the family may stage bytes that our descriptors read.  So before the
+ * first fork the read-only descriptors are registered.  A file with a descriptor that cannot be registered is
+ * never staged (files/never_staged.h). */
 void fd_fork_prepare(void);
-/* The process ran out of descriptors: closes those of ours that can be spared.  True when one was. */
+/* The process ran out of descriptors: closes internal descriptors that can be spared.  True if it closed
+ * one. */
 bool fd_spare_own(void);
 
-/* Before close: FD_PASS, or an error that close must report although the descriptor is closed. */
+/* Before close: FD_PASS, or the error that close must report although the kernel closes the descriptor. */
 long fd_close_prepare(int fd);
-/* close of a managed descriptor: 0 or -errno.  Who uses the number meanwhile waits: what is put there before the kernel has
- * closed it would be taken for managed when it is gone. */
+/* Closes a managed descriptor: 0 or -errno.  Other threads that use `fd` wait until the kernel has closed it.
+ * Otherwise a new descriptor of the same number would be taken for the managed one. */
 long fd_close(int fd);
-/* False: no descriptor is noted or managed. */
+/* False: no descriptor is unresolved or managed. */
 bool fd_any_known(void);
-/* A descriptor is about to be copied, and another thread may put another one on its number meanwhile. */
+/* A descriptor to be duplicated.  Another thread may replace it at any time. */
 struct fd_copy {
 	int oldfd;
-	uint32_t turn; /* of the table's entry */
-	struct ofd *o; /* which that was, NULL: none */
+	uint32_t turn; /* generation of the table's entry */
+	struct ofd *o; /* its description, NULL: not managed */
 };
 void fd_dup_begin(struct fd_copy *c, int oldfd);
-/* The kernel made `newfd` a duplicate of it, or (negative) did not. */
+/* The kernel made `newfd` a duplicate.  Negative: the call failed. */
 void fd_dup_done(const struct fd_copy *c, int newfd);
 /* dup2 or dup3 */
 struct fd_dup_onto {
 	struct fd_copy copy;
 	int newfd;
-	bool forgotten; /* newfd was known */
-	bool holds;     /* who uses newfd meanwhile waits ... */
-	bool blocked;   /* ... or else nothing is staged */
+	bool forgotten; /* newfd was managed or unresolved */
+	bool holds;     /* newfd is replaced under our control */
+	bool blocked;   /* threads that use newfd wait; otherwise the gate is held */
 	uint64_t signals;
 };
-/* Before the call, which closes newfd.  -EBADF: newfd is ours, pretend it is out of range. */
+/* Before dup2 or dup3, which close newfd.  -EBADF: newfd is internal; report it as out of range. */
 long fd_dup_onto_prepare(struct fd_dup_onto *d, int oldfd, int newfd);
-/* After it; `made`: it succeeded. */
+/* After the call; `made`: it succeeded. */
 void fd_dup_onto_done(const struct fd_dup_onto *d, bool made);
-/* close_range by `next` (0 or -errno), of what lies between our own descriptors. */
+/* close_range by `next` (0 or -errno), which leaves the internal descriptors open. */
 long fd_close_range(unsigned from, unsigned to, int flags,
                     long (*next)(unsigned from, unsigned to, int flags));
-/* Own descriptors in [from, to], ascending: next one at or after `at`, or -1. */
+/* The next internal descriptor in [at, to], or -1. */
 int fd_next_own(unsigned at, unsigned to);
 
 /* fcntl of a managed descriptor; `arg` as passed.  FD_PASS, or the result. */
 long fd_fcntl(int fd, struct ofd *o, int cmd, long arg);
 /*
- * Any lock through fd is about to be taken, or released.  What a lock guards may be other files than the one that it
- * is on: before it is released, by an unlock or a close, everything is settled.  A managed file that is locked is
- * shared with others from now on (visibility_is).  0 or -errno
+ * Before a lock is taken or released through fd.  A lock may guard other files than its own.  So before a
+ * release, by an unlock or a close, all files are drained.  From the first lock on, a managed file counts as
+ * shared with other programs (visibility_is).  0 or -errno.
  */
 long fd_before_lock(int fd, bool releases);
-/* True when that would do nothing, whether the lock is taken or released. */
+/* True if fd_before_lock would do nothing, for taking as well as for releasing. */
 bool fd_lock_changes_nothing(int fd);
-/* lockf is about to be called. 0 or -errno */
+/* Before lockf.  0 or -errno. */
 long fd_before_posix_lock(int fd);
-/* The lock was taken, or released. */
+/* After a lock was taken or released. */
 void fd_locked(int fd);
-/* A stream that is not seen was made on fd, or raw output bypasses write: written through from now on. */
+/* A stdio stream that the library does not see uses fd.  Its file is bypassed from now on. */
 void fd_use_stdio(int fd);
-/* Something outside the model is about to use the descriptor: written through from now on. */
+/* A call that the library does not model is about to use fd.  Its file is bypassed from now on. */
 void fd_use_unmodelled(int fd, int why);
-/* flock, lockf: another process may be handed the file; settle. 0 or -errno */
+/* flock, lockf: another process may use the file next.  Drains it.  0 or -errno. */
 long fd_hand_over(int fd);
-/* True in a child that has our memory but descriptors of its own, and once nothing is managed any more. */
+/* True in a child that has our memory but its own descriptors, and after fork_guard_stop. */
 bool fd_foreign_process(void);
-/* True in the process that called fd_set_process last. */
+/* True in the process that last called fd_set_process. */
 bool fd_own_process(void);
 void fd_set_process(void);
 

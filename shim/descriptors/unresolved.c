@@ -24,7 +24,8 @@ bool unresolved_note(int fd, int flags, const struct timespec *before, bool unsu
 	while (seen < fd && !atomic_compare_exchange_weak(&highest, &seen, fd))
 		;
 	l = &unresolved_fds[fd];
-	/* behind whoever used the number before: its thread has stored the state last */
+	/* A thread that used an earlier descriptor of this number stored the state last.  The exchange orders
+	 * our stores after its. */
 	atomic_exchange(&l->state, UNRESOLVED_NONE);
 	l->flags = flags;
 	l->before = *before;
@@ -46,8 +47,9 @@ void unresolved_pause(void)
 }
 
 /*
- * Another thread finds out what a number is, or replaces it.  That is waited for, unless this is the child of a fork that no
- * hook saw, or a signal handler: the one it interrupted may hold what the other thread waits for.
+ * Another thread resolves or replaces a descriptor: waits a moment for it.  Does not wait in the child of a
+ * fork that no hook saw.  Nor in a signal handler: the interrupted code may hold a lock that the other thread
+ * needs.
  */
 static bool waits(void)
 {
@@ -57,7 +59,7 @@ static bool waits(void)
 	return true;
 }
 
-/* From noted, or nothing, to `to`. */
+/* Changes the state of fd to `to`, once no other thread resolves fd.  False if it cannot wait. */
 static bool end_as(int fd, enum unresolved_state to)
 {
 	uint32_t state;
@@ -82,7 +84,7 @@ void unresolved_unblock(int fd)
 {
 	uint32_t blocked = UNRESOLVED_RESOLVING;
 
-	/* (whoever got the number from the kernel since may have noted it) */
+	/* another thread may have got the same descriptor from the kernel and noted it */
 	atomic_compare_exchange_strong(&unresolved_fds[fd].state, &blocked, UNRESOLVED_NONE);
 }
 
@@ -106,26 +108,27 @@ void unresolved_use_all(void)
 
 void unresolved_clear_all(void)
 {
-	unresolved_use_all(); /* bytes of a dead process come first, whoever writes then */
+	unresolved_use_all(); /* recover a dead process's bytes before any process writes */
 	for (int fd = unresolved_next(0); fd >= 0; fd = unresolved_next(fd + 1))
 		unresolved_clear(fd);
 }
 
 void unresolved_fork_child(void)
 {
-	/* (not up to `highest`: what was copied of it may be older than what was copied here) */
+	/* `highest` may have been copied before the notes were */
 	for (int fd = 0; fd < UNRESOLVED_FDS; fd++) {
 		struct lazy *l = &unresolved_fds[fd];
 
 		if (atomic_load_explicit(&l->state, memory_order_relaxed) != UNRESOLVED_NONE)
 			atomic_store(&l->state, UNRESOLVED_NONE);
-		/* what other threads were writing */
+		/* writes of the parent's other threads */
 		if (unresolved_inflight(fd) > 0)
 			atomic_store(&l->inflight, (uint64_t)turn_of(l) << 32);
 	}
 }
 
-/* At most `mine` writes may be under way: the caller's own.  True when the descriptor is resolved. */
+/* Resolves fd unless more than `mine` writes are under way; `mine` are the caller's own.  True if it was
+ * resolved. */
 static bool resolve(int fd, uint32_t mine)
 {
 	struct lazy *l = &unresolved_fds[fd];
@@ -136,7 +139,8 @@ static bool resolve(int fd, uint32_t mine)
 
 	if ((before == UNRESOLVED_NOTED || before == UNRESOLVED_UNSURE) &&
 	    atomic_compare_exchange_strong(&l->state, &expected, UNRESOLVED_RESOLVING)) {
-		/* a write of another thread, in the kernel at this moment, would move offset and size under us */
+		/* a write of another thread, now in the kernel, would change offset and size during the
+		 * lookup */
 		done = unresolved_inflight(fd) <= mine;
 		if (done)
 			fd_resolve(fd, l->flags, &l->before, before == UNRESOLVED_UNSURE,
@@ -147,7 +151,7 @@ static bool resolve(int fd, uint32_t mine)
 	return done;
 }
 
-/* Counted as one of those in the kernel. */
+/* Counts a write that goes to the kernel.  Returns the generation of the note. */
 static uint32_t enter(struct lazy *l) { return (uint32_t)(atomic_fetch_add(&l->inflight, 1) >> 32); }
 
 static void leave(struct lazy *l, uint32_t turn)
@@ -172,12 +176,13 @@ struct ofd *unresolved_write(int fd, size_t size, uint32_t *counted)
 	turn = enter(l);
 	while ((state = atomic_load(&l->state)) == UNRESOLVED_RESOLVING || turn_of(l) != turn) {
 		leave(l, turn);
-		/* (what the table shows is what it still is) */
+		/* an entry of the table is valid */
 		if (fdtable_get(fd) || (state == UNRESOLVED_RESOLVING && !waits()))
 			return fdtable_get(fd);
 		turn = enter(l);
 	}
-	/* large writes count, too: a descriptor that no rule matches shall not be asked about for ever */
+	/* Large writes count, too.  Otherwise a descriptor that no rule matches would be asked about
+	 * forever. */
 	if (state == UNRESOLVED_NOTED && size > 0 && atomic_fetch_add(&l->seen, 1) > 0 && resolve(fd, 1))
 		state = UNRESOLVED_NONE;
 	if (state == UNRESOLVED_NONE) {
@@ -195,12 +200,12 @@ void unresolved_resolve(int fd)
 	for (int tries = 0; unresolved_is(fd) && !resolve(fd, 0); tries++) {
 		uint32_t expected = UNRESOLVED_NOTED;
 
-		/* A write that is under way for so long waits in the kernel, for a pipe's reader, say; or a signal
-		 * handler has left it for good.  Nobody must wait for it: it stays what it is natively. */
+		/* A write that takes so long waits in the kernel, for example for a pipe's reader.  Or a
+		 * signal handler has left it with longjmp.  No thread may wait for it: fd stays unmanaged. */
 		if (tries >= PATIENCE)
 			atomic_compare_exchange_strong(&unresolved_fds[fd].state, &expected, UNRESOLVED_NONE);
 		if (fdtable_get(fd) ||
 		    (!waits() && atomic_load(&unresolved_fds[fd].state) == UNRESOLVED_RESOLVING))
-			return; /* (what the table shows is what it still is) */
+			return; /* an entry of the table is valid */
 	}
 }
