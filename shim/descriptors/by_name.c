@@ -36,7 +36,7 @@ static bool identify(int dirfd, const char *path, bool follow, struct statx *st)
 
 typedef int action(struct file *f, bool nested, const void *ctx);
 
-/* Runs `act` on the file of this identity, if it is attached; its result, 0 when there is none. */
+/* Runs `act` on the file with this identity if it is attached.  Result of `act`, or 0. */
 static int with_file(uint64_t dev, uint64_t ino, action *act, const void *ctx)
 {
 	struct file *f = file_find(dev, ino);
@@ -108,7 +108,7 @@ void by_name_refresh_stat(struct stat *st)
 	g = file_lock(f);
 	if (g.nested)
 		stage_interrupt(f);
-	/* also when nothing is staged now: it may have been flushed since they looked */
+	/* also if nothing is staged now: a flush may have ended after the stat call */
 	if (f->mode == FILE_ENGAGED && f->dev == dev && f->ino == st->st_ino &&
 	    flush_show(f, g.nested) == 0 && file_fd(f) >= 0 &&
 	    sys.statx(file_fd(f), "", AT_EMPTY_PATH, STATX_BASIC_STATS, &now) == 0) {
@@ -127,7 +127,8 @@ bool by_name_settle_stat(uint64_t st_dev, uint64_t st_ino, uint32_t releases)
 
 static void settle(uint64_t dev, uint64_t ino) { (void)by_name_settle_identity(dev, ino, 0); }
 
-/* Its entries in the journal know it by its name, and a name that goes may come back after a crash. */
+/* Entries of the log identify the file by its name.  After a crash the old name may be back, or name another
+ * file. */
 static int act_rename(struct file *f, bool nested, const void *ctx)
 {
 	int r = act_settle(f, nested, ctx);
@@ -144,7 +145,7 @@ void by_name_settle_path(int dirfd, const char *path, bool follow)
 		settle(sys_dev_of(&st), st.stx_ino);
 }
 
-/* Where (dirfd, path) is.  0 or -errno. */
+/* Canonical path of (dirfd, path).  0 or -errno. */
 static int path_at(int dirfd, const char *path, bool follow, char *out)
 {
 	int fd = sys.openat(dirfd, path, O_PATH | O_CLOEXEC | (follow ? 0 : O_NOFOLLOW), 0);
@@ -157,7 +158,7 @@ static int path_at(int dirfd, const char *path, bool follow, char *out)
 	return r;
 }
 
-/* True when a rule has the file under the name that it has now. */
+/* True if a rule matches the file's present name. */
 static bool is_matched(int dirfd, const char *path, bool follow)
 {
 	BUFFER(char, found);
@@ -167,8 +168,9 @@ static bool is_matched(int dirfd, const char *path, bool follow)
 }
 
 /*
- * A file is about to get another name.  Descriptors that members of the family opened while no rule had it are known to
- * nobody, and whoever stages it under the new name would not find them.
+ * The file is about to get another name.  While no rule matched it, processes of the family may have opened
+ * it, and nothing recorded these descriptors.  A process that stages it under the new name would not find
+ * them.  So it is never staged.
  */
 static void before_other_name(int dirfd, const char *path, bool follow, const struct statx *st)
 {
@@ -183,7 +185,7 @@ int by_name_release_fd(int fd)
 	struct statx st;
 	struct file *f;
 
-	/* one that is not known may be of a staged file all the same: O_PATH */
+	/* an unmanaged descriptor may refer to an attached file: O_PATH */
 	if (!o && (by_name_idle() || sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) < 0))
 		return 0;
 	if (!o)
@@ -192,7 +194,7 @@ int by_name_release_fd(int fd)
 	return with_file(f->dev, f->ino, act_release, NULL);
 }
 
-/* FIEMAP to the end of the file and no further, in the program's own memory, to which the kernel has just written. */
+/* Repeats FIEMAP up to the end of the file only.  The kernel has just written to `map`, so it is writable. */
 static void map_up_to(int fd, uint64_t end, struct fiemap *map)
 {
 	uint64_t length = map->fm_length;
@@ -206,8 +208,9 @@ static void map_up_to(int fd, uint64_t end, struct fiemap *map)
 	if (sys_raw(SYS_ioctl, fd, FS_IOC_FIEMAP, (long)map, 0, 0, 0) == 0 && map->fm_mapped_extents > 0 &&
 	    map->fm_extent_count > 0) {
 		last = &map->fm_extents[map->fm_mapped_extents - 1];
-		/* (older kernels say it only of what nothing at all follows) */
-		if (map->fm_mapped_extents < map->fm_extent_count || last->fe_logical + last->fe_length >= end)
+		/* older kernels set the flag only if no extent at all follows */
+		if (map->fm_mapped_extents < map->fm_extent_count ||
+		    last->fe_logical + last->fe_length >= end)
 			last->fe_flags |= FIEMAP_EXTENT_LAST;
 	}
 	map->fm_length = length;
@@ -234,7 +237,7 @@ int by_name_release_at(int dirfd, const char *path)
 {
 	struct statx st;
 
-	/* (without a path it is the descriptor itself: what the path is like only the kernel may look at) */
+	/* without a path dirfd is the file; only the kernel may read the path */
 	if (dirfd >= 0)
 		unresolved_use(dirfd);
 	if (by_name_idle() || !path || sys.statx(dirfd, path, AT_EMPTY_PATH, STATX_INO, &st) < 0)
@@ -260,7 +263,7 @@ int by_name_change_fd(struct by_name_change *c, int fd)
 
 	change_begin(c);
 	r = by_name_release_fd(fd);
-	/* what the program reserves there itself is its own */
+	/* what the program reserves itself is its own */
 	o = live_config ? fdtable_get(fd) : NULL;
 	if (r == 0 && o)
 		atomic_load(&o->file)->kept_end = 0;
@@ -271,7 +274,7 @@ int by_name_change_path(struct by_name_change *c, const char *path)
 {
 	struct statx st;
 
-	/* (only the kernel can tell whether the path may be looked at) */
+	/* only the kernel can tell whether the path may be read */
 	if (live_config && !fork_guard_elsewhere() && identify(AT_FDCWD, path, true, &st))
 		(void)fd_recover_named(AT_FDCWD, path);
 	change_begin(c);
@@ -302,7 +305,8 @@ struct everywhere {
 	const void *ctx;
 };
 
-/* A directory: every file may be below it, of other members of the family, too. */
+/* Runs the action on all files, including those of other processes: any of them may be below the renamed
+ * directory. */
 static void visit_named(struct file *f, void *ctx)
 {
 	const struct everywhere *e = ctx;
@@ -324,7 +328,7 @@ static void visit_relaxed(struct file *f, void *ctx)
 	sync_relaxed_named(f->dev, f->ino);
 }
 
-/* What is below a directory that gets another name. */
+/* Prepares the files below a directory that is about to be renamed. */
 static void before_tree(void)
 {
 	name_all(act_rename, NULL);
@@ -350,7 +354,7 @@ void by_name_rename_prepare(struct by_name_rename *r, int fromfd, const char *fr
 	                             .to = to};
 	if (!r->watch)
 		return;
-	/* what another thread would stage now would be looked for under the old name */
+	/* bytes that another thread stages now would be recovered under the old name */
 	change_begin(&r->change);
 	r->holds = !by_name_idle();
 	if (r->holds)
@@ -371,7 +375,7 @@ void by_name_rename_prepare(struct by_name_rename *r, int fromfd, const char *fr
 		r->old_dev = sys_dev_of(&st);
 		r->old_ino = st.stx_ino;
 		staged |= exchange && is_attached(r->old_dev, r->old_ino);
-		/* (two directories may be exchanged) */
+		/* an exchange may concern two directories */
 		if ((st.stx_mode & S_IFMT) == S_IFDIR && !r->tree) {
 			r->tree = true;
 			before_tree();
@@ -389,13 +393,13 @@ void by_name_rename_prepare(struct by_name_rename *r, int fromfd, const char *fr
 		r->from[0] = '\0';
 }
 
-/* What a rename did to paths; each is empty when it is not known. */
+/* The paths of a rename; an empty one is unknown. */
 struct move {
 	const char *from, *to;
 	bool exchange;
 };
 
-/* The path behind `from` behind `to` instead, when it is there. */
+/* If `path` is `from` or lies below it, writes the path with `to` instead.  False otherwise. */
 static bool replant(const char *path, const char *from, const char *to, char *out)
 {
 	size_t n = strlen(from);
@@ -407,8 +411,9 @@ static bool replant(const char *path, const char *from, const char *to, char *ou
 }
 
 /*
- * A path of the file.  A descriptor has it, unless the name that it was opened by is gone, or only other members of the
- * family have one: then what the slot says, and what has been done to that, if the file is there.
+ * Path of the file after the rename.  Asks a descriptor if this process has one.  Otherwise the old name may
+ * be gone, or only other processes have the file open.  Then applies the rename to the path in the file
+ * entry, and checks that the file is there.
  */
 static bool path_now(const struct file *f, const struct move *m, char *out)
 {
@@ -423,7 +428,7 @@ static bool path_now(const struct file *f, const struct move *m, char *out)
 	       sys_dev_of(&st) == f->dev;
 }
 
-/* Not while bytes are staged: whoever is killed in between leaves an entry without a path. */
+/* Drains the file first: a process killed in the middle of the change leaves a file entry without a path. */
 static void set_path(struct file *f, const char *path, bool nested)
 {
 	if (flush_first(f) && (flush_settle(f, nested) < 0 || f->mode != FILE_ENGAGED || flush_first(f)))
@@ -437,7 +442,8 @@ static void note_new_path(struct file *f, const struct move *m, bool nested)
 	bool known = path_now(f, m, path);
 
 	journal_file_named(f, known);
-	if (known) /* else recovery finds it by inode in the old directory, or keeps the bytes aside */
+	/* else recovery finds it by inode in the old directory, or keeps the bytes in a separate file */
+	if (known)
 		set_path(f, path, nested);
 }
 
@@ -445,7 +451,7 @@ static int act_named(struct file *f, bool nested, const void *ctx)
 {
 	int r = flush_settle(f, nested);
 
-	/* (somebody may have synced it since it was looked at before the call) */
+	/* another thread may have synced the file since the prepare */
 	if (r == 0)
 		r = journal_retire(f, nested);
 	if (r == 0 && f->mode == FILE_ENGAGED && f->arena && (!nested || !flush_first(f)))
@@ -497,7 +503,7 @@ void by_name_link_prepare(int dirfd, const char *path, bool follow)
 {
 	struct statx st;
 
-	/* (linkat may name the descriptor itself) */
+	/* linkat may name the descriptor itself */
 	if (!live_config || fork_guard_elsewhere() || !path ||
 	    sys.statx(dirfd, path, AT_EMPTY_PATH | (follow ? 0 : AT_SYMLINK_NOFOLLOW), STATX_BASIC_STATS,
 	              &st) < 0)
@@ -508,7 +514,8 @@ void by_name_link_prepare(int dirfd, const char *path, bool follow)
 	sync_relaxed_named(sys_dev_of(&st), st.stx_ino);
 }
 
-/* The old name is good until it is removed, and nobody may tell the new one then. */
+/* The old name may be removed later, when the new one can no longer be found out.  So the file entry gets the
+ * new one now. */
 static int act_linked(struct file *f, bool nested, const void *ctx)
 {
 	const char *path = ctx;
@@ -572,9 +579,10 @@ bool by_name_rmdir_again(int dirfd, const char *path)
 }
 
 struct settle_all {
-	uint64_t dev; /* whose errors count */
+	uint64_t dev; /* file system whose errors are reported */
 	int r;
-	bool sync; /* the kernel is about to sync them all: entries in a journal would bring older bytes back */
+	/* the kernel is about to sync all files: a replay of the log would bring back older bytes */
+	bool sync;
 };
 
 static void visit_settle(struct file *f, void *ctx)
@@ -606,7 +614,8 @@ void by_name_settle_all(void)
 		file_for_each(visit_settle, &all);
 }
 
-/* What others are told through that memory may be about any file of the rule. */
+/* Processes that share this memory may tell each other about any file of its rule.  So these files count as
+ * shared from now on. */
 static void shares_memory(const char *path)
 {
 	const struct rule *rule = rule_match(live_config, path);
@@ -621,10 +630,10 @@ static void shares_memory(const char *path)
 
 void by_name_never(uint64_t dev, uint64_t ino, enum bypass_reason why)
 {
-	/* first: whoever attaches it now is seen below, and whoever comes later sees this */
+	/* mark first: an attach that is under way is found below, and a later one finds the mark */
 	never_staged_never(dev, ino, why);
 	if (fork_guard_vforked)
-		file_give_up(dev, ino, why); /* what our parent has, too */
+		file_give_up(dev, ino, why); /* for our parent, with which this vfork child shares memory */
 	with_file(dev, ino, act_through, &why);
 }
 
@@ -645,11 +654,11 @@ void by_name_map(int fd, bool shares)
 		return;
 	if (shares && fd_link_path(fd, path) == 0)
 		shares_memory(path);
-	/* whatever its name is now: it may get another one that a rule has */
+	/* also if no rule matches its present name: it may get another name */
 	by_name_never(sys_dev_of(&st), st.stx_ino, BYPASS_MMAP);
 }
 
-/* Of all members of the family, as the kernel syncs what all processes wrote. */
+/* The kernel syncs the writes of all processes, so this concerns the whole family. */
 void by_name_settle_for_sync(void)
 {
 	struct settle_all all = {.sync = true};

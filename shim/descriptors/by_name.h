@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * by_name: calls that see or change a file from outside its descriptors: by name, by size, all at once.
- * While no file is attached each of them is one load and a branch.
+ * by_name: calls that see or change a file other than through its descriptors: by name, by size, or all files
+ * at once.  While no file is attached each of them is one load and a branch.
  */
 #ifndef FASTWRITE_META_H
 #define FASTWRITE_META_H
@@ -15,9 +15,9 @@
 static inline bool by_name_idle(void) { return file_attached() == 0 || fork_guard_elsewhere(); }
 
 /*
- * A stat call learns only by its answer which file it is about.  Bytes that were staged when it was made may be in
- * the file a moment later (the timer, another thread), and nothing is staged any more when we look: so every answer
- * about a staged file, or that a file was given back behind, is asked for again.
+ * Only the answer of a stat call tells which file it is about.  Bytes staged at the time of the call may
+ * reach the file a moment later, flushed by the timer or another thread.  So a call is repeated if its answer
+ * is about an attached file, or if a file was detached meanwhile.
  */
 static inline uint32_t by_name_releases(void) { return file_releases(); }
 static inline bool by_name_outdated(uint32_t releases)
@@ -25,33 +25,36 @@ static inline bool by_name_outdated(uint32_t releases)
 	return !by_name_idle() || by_name_releases() != releases;
 }
 
-/* Settles the file with this identity; true when what was asked before (`releases` is from then) may be wrong. */
+/* Drains the file with this identity.  True if an earlier answer may be wrong; `releases` is from before that
+ * answer. */
 bool by_name_settle_identity(uint64_t dev, uint64_t ino, uint32_t releases);
-/* The same by st_dev as struct stat shows it. */
+/* The same; `st_dev` as in struct stat. */
 bool by_name_settle_stat(uint64_t st_dev, uint64_t st_ino, uint32_t releases);
-/* What the C library found out by itself: when it is about an attached file, settles that and brings size, blocks
- * and times up to date. */
+/* The C library made the stat call itself.  If *st is about an attached file, drains it and updates size,
+ * blocks and times. */
 void by_name_refresh_stat(struct stat *st);
-/* Settles the file that (dirfd, path) names now; `follow` the last symlink. */
+/* Drains the file that (dirfd, path) names; `follow` the last symlink. */
 void by_name_settle_path(int dirfd, const char *path, bool follow);
 
-/* ftruncate, fallocate, ioctl, times, ... by a descriptor, be it O_PATH: its file is settled, and passive until small writes
- * come again.  0 or -errno. */
+/* Before ftruncate, fallocate, ioctl, times and the like through a descriptor, which may be O_PATH.  Drains
+ * and detaches its file until small writes come again.  0 or -errno. */
 int by_name_release_fd(int fd);
-/* The same for the file named by a path (truncate, chmod, utimes); symlinks are followed, and "" names dirfd itself. */
+/* The same for a path (truncate, chmod, utimes).  Follows symlinks; "" names dirfd itself. */
 int by_name_release_at(int dirfd, const char *path);
 static inline int by_name_release_path(const char *path)
 {
 	return by_name_release_at(-100 /* AT_FDCWD */, path);
 }
 
-/* FIEMAP of fd has succeeded: the answer without what the library could not give back behind the end of the file. */
+/* FIEMAP of fd has succeeded.  Removes from the answer the space behind the end of the file that the library
+ * reserved and could not give back. */
 struct fiemap;
 void by_name_extents_asked(int fd, struct fiemap *map);
 
 /*
- * The same for a call that changes size, contents or position: until its end no file is attached, for what is looked up
- * then would be wrong.  All signals of the thread are blocked meanwhile, so that no handler leaves it for good.
+ * The same for a call that changes size, contents or position.  No file is attached until by_name_change_end,
+ * because an attach would read values that are about to change.  The thread's signals are blocked meanwhile,
+ * so that no handler leaves the call with longjmp.
  */
 struct by_name_change {
 	uint64_t signals;
@@ -60,26 +63,27 @@ struct by_name_change {
 int by_name_change_fd(struct by_name_change *c, int fd);
 int by_name_change_path(struct by_name_change *c, const char *path);
 void by_name_change_end(struct by_name_change *c);
-/* Before a stat call is made again: true when the file must be settled once more, since zeros could have been written ahead
- * of its end (prealloc_mode = zero), which they are not until by_name_change_end. */
+/* Before a stat call is repeated.  With prealloc_mode = zero, zeros may have been written ahead of the end of
+ * the file.  True: drain the file once more; no zeros are written until by_name_change_end. */
 bool by_name_asks_again(struct by_name_change *c);
 
-/* link: before, the file is settled, and durable as far as `relaxed` has promised it; and after success. */
+/* link.  Before: drains the file, and makes durable what `relaxed` has promised.  After: only if the call
+ * succeeded. */
 void by_name_link_prepare(int dirfd, const char *path, bool follow);
 void by_name_link_done(int tofd, const char *to);
 
-/* rename: before (target about to be replaced, or exchanged) and after (paths changed). */
+/* rename.  Before: the target may be replaced or exchanged.  After: paths have changed. */
 struct by_name_rename {
 	bool watch;
 	bool exchange;
-	bool holds;                   /* nothing is staged meanwhile */
+	bool holds;                   /* nothing is staged until done */
 	struct by_name_change change; /* and nothing is attached */
-	uint64_t dev, ino;            /* of what is renamed, 0 = not ours */
-	uint64_t old_dev, old_ino;    /* of what is replaced, or gets its name */
-	bool tree;                    /* a directory */
+	uint64_t dev, ino;            /* identity of the renamed file, 0: no such file */
+	uint64_t old_dev, old_ino;    /* identity of the replaced or exchanged file */
+	bool tree;                    /* a directory is moved */
 	int tofd;
 	const char *to;
-	char *from; /* where it was; NULL: nothing is staged for it */
+	char *from; /* path before; NULL: no attached file is concerned */
 };
 void by_name_rename_prepare(struct by_name_rename *r, int fromfd, const char *from, int tofd, const char *to,
                             bool exchange);
@@ -87,30 +91,33 @@ void by_name_rename_done(struct by_name_rename *r, bool renamed);
 
 /* unlink: before, and after success. */
 struct by_name_unlink {
-	bool last; /* the only name */
+	bool last; /* the file has no other name */
 	uint64_t dev, ino;
 };
 void by_name_unlink_prepare(struct by_name_unlink *u, int dirfd, const char *path);
 void by_name_unlink_done(const struct by_name_unlink *u);
 
-/* rmdir failed with ENOTEMPTY: true when that was our staging directory and it is gone now. */
+/* rmdir failed with ENOTEMPTY.  True if only our staging directory was in the way, and it has been
+ * removed. */
 bool by_name_rmdir_again(int dirfd, const char *path);
 
-/* A file mapping of fd is about to be made. */
+/* Before fd is mapped; `shares`: with MAP_SHARED. */
 void by_name_map(int fd, bool shares);
-/* The file is mapped, or open where no call is seen: never to be staged again, by nobody of the family (files/never_staged.h). */
+/* The file is mapped, or is open where the library sees no call.  No process of the family ever stages it
+ * (files/never_staged.h). */
 void by_name_never(uint64_t dev, uint64_t ino, enum bypass_reason why);
-/* There is a descriptor on the file that the library did not see opened: not to be staged while that may be open. */
+/* A descriptor on the file exists that the library did not see opened.  Bypasses the file. */
 void by_name_unknown_fd(uint64_t dev, uint64_t ino);
 
-/* Every attached file settled, before what may concern any of them. */
+/* Drains all attached files of this process, before a call that may concern any of them. */
 void by_name_settle_all(void);
-/* The same for sync, and their entries in the journal are made void: it makes newer bytes durable. */
+/* The same before sync, for the whole family.  Voids their entries in the log, because a replay would bring
+ * back bytes older than the synced ones. */
 void by_name_settle_for_sync(void);
-/* The same for syncfs(fd), which reports errors: the first -errno of a file on the same file system, or 0. */
+/* The same for syncfs(fd), which reports errors.  The first -errno of a file on that file system, or 0. */
 int by_name_settle_for_syncfs(int fd);
 
-/* Before RLIMIT_FSIZE changes: a lower one must not hit bytes that were accepted under the higher one. */
+/* Before RLIMIT_FSIZE changes.  A lower limit must not hit bytes that were accepted under the higher one. */
 void by_name_limit_changes(void);
 
 #endif

@@ -19,7 +19,7 @@
 
 static void sent(int fd) { fd_use_unmodelled(fd, BYPASS_PASSED); }
 
-/* Calls back with each descriptor in the control data, which can be read. */
+/* Calls `act` with each descriptor in the control data, which must be readable. */
 static void for_each_right(const struct msghdr *message, void (*act)(int fd))
 {
 	const struct msghdr *m = message;
@@ -31,7 +31,7 @@ static void for_each_right(const struct msghdr *message, void (*act)(int fd))
 		size_t n;
 
 		if (c->cmsg_len < sizeof *c || c->cmsg_len > room)
-			return; /* the kernel takes it for an error, or has cut it short */
+			return; /* the kernel rejects it, or has truncated it */
 		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
 			continue;
 		n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
@@ -81,7 +81,7 @@ void fd_passing_arrived(int fd)
 
 	if (!live_config || fd_foreign_process())
 		return;
-	unresolved_clear(fd); /* of a descriptor with this number that was closed behind our back */
+	unresolved_clear(fd); /* an earlier descriptor of this number may have been closed unseen */
 	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO, &st) < 0)
 		return;
 	if ((st.stx_mode & S_IFMT) != S_IFREG) {
@@ -89,8 +89,8 @@ void fd_passing_arrived(int fd)
 			attach_refuse(BYPASS_IO_URING);
 		return;
 	}
-	/* A file that is not attached is searched for such descriptors when it would be, but by who attaches it, in its own
-	 * process. */
+	/* An attach searches for such descriptors, but only in its own process.  In a family another process
+	 * may attach the file. */
 	if (family_is_shared())
 		by_name_never(sys_dev_of(&st), st.stx_ino, BYPASS_UNKNOWN_FD);
 	else

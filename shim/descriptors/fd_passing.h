@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * fd_passing: descriptors that go to other processes or come from them.  A description that two processes hold has one
- * offset, in the kernel: its file is written through.
+ * fd_passing: descriptors that are sent to other processes or received from them.  The kernel keeps one
+ * offset for a description that two processes hold.  So its file is bypassed.
  */
 #ifndef FASTWRITE_PASS_H
 #define FASTWRITE_PASS_H
 
 #include <sys/socket.h>
 
-/* Before sendmsg, sendmmsg: what their SCM_RIGHTS name is passed on.  The messages may lie anywhere. */
+/* Before sendmsg, sendmmsg: bypasses the files of the SCM_RIGHTS descriptors.  The messages may lie at
+ * invalid addresses. */
 void fd_passing_sent(const struct msghdr *message);
 void fd_passing_all_sent(const struct mmsghdr *messages, unsigned count);
-/* After recvmsg, recvmmsg: what came with so many. */
+/* After recvmsg, recvmmsg: handles the descriptors that have arrived. */
 void fd_passing_received(const struct msghdr *message);
 void fd_passing_all_received(const struct mmsghdr *messages, unsigned count);
 
-/* One descriptor of unknown origin: written through; when it is an io_uring, so is everything else. */
+/* A descriptor of unknown origin: bypasses its file.  If it is an io_uring, nothing is staged any more. */
 void fd_passing_arrived(int fd);
 
 #endif

@@ -23,7 +23,7 @@
 
 #include <fcntl.h>
 
-/* Sum of the lengths, or -1 when the kernel should judge the vector.  `ours`: it is not the program's own. */
+/* Sum of the lengths, or -1 if the kernel must judge the vector.  `ours`: the library made the vector. */
 static ssize_t vector_size(const struct iovec *iov, int count, bool ours)
 {
 	size_t n = 0;
@@ -40,7 +40,7 @@ static ssize_t vector_size(const struct iovec *iov, int count, bool ours)
 	return (ssize_t)n;
 }
 
-/* The kernel writes what is in front of a buffer that cannot be read. */
+/* If a buffer is unreadable, the kernel must make the write: it writes the buffers before that one. */
 static bool buffers_readable(const struct iovec *iov, int count)
 {
 	struct user_pages pages = USER_PAGES_INIT;
@@ -72,21 +72,21 @@ static uint32_t small_limit(const struct file *f)
 	return f->rule->set.small_bytes < half ? f->rule->set.small_bytes : half;
 }
 
-/* True when `o` is what fd refers to now, and f its file. */
+/* True if fd still refers to `o`, and o to f. */
 static bool still_valid(int fd, const struct ofd *o, struct file *f)
 {
 	return fdtable_get(fd) == o && atomic_load(&((struct ofd *)(uintptr_t)o)->file) == f;
 }
 
-/* Writes to a passive file go to the kernel without any lock of ours; attach_file waits for none to be under
- * way.  IO_PASS when the file is not passive any more. */
+/* Writes to a passive file go to the kernel without our lock.  attach_file waits until none is under way.
+ * IO_PASS if the file is no longer passive. */
 static long write_passive(struct file *f, int fd, const struct ofd *o, const struct iovec *iov, int count,
                           off_t offset)
 {
 	long r;
 
 	stage_pass_begin(f);
-	/* (what the number means by now may have something staged: a signal handler put it there) */
+	/* a signal handler may have closed fd and opened a staged file as fd */
 	if (atomic_load(&f->mode) == FILE_PASSIVE && still_valid(fd, o, f))
 		r = kernel_writev(fd, iov, count, offset);
 	else
@@ -95,7 +95,7 @@ static long write_passive(struct file *f, int fd, const struct ofd *o, const str
 	return r;
 }
 
-/* O_DIRECT has rules about alignment, and breaking them must fail as it does natively. */
+/* A write that breaks the alignment rules of O_DIRECT must fail as it does natively. */
 static bool direct_aligned(const struct ofd *o, const struct iovec *iov, int count, uint64_t offset)
 {
 	uint32_t mask = o->align_mask;
@@ -110,7 +110,7 @@ static bool direct_aligned(const struct ofd *o, const struct iovec *iov, int cou
 	return true;
 }
 
-/* File lock held: settle, and let the kernel do this one. */
+/* File lock held.  Drains the file, then makes the write in the kernel. */
 static long write_kernel(struct file *f, int fd, const struct iovec *iov, int count, off_t offset,
                          bool nested)
 {
@@ -120,7 +120,7 @@ static long write_kernel(struct file *f, int fd, const struct iovec *iov, int co
 		return r;
 	journal_file_changed(f);
 	r = kernel_writev(fd, iov, count, offset);
-	/* (in a signal handler something may be staged still: its offsets were given by the old size) */
+	/* in a signal handler bytes may still be staged; their offsets depend on the old size */
 	if (f->mode == FILE_ENGAGED && f->arena && !flush_first(f))
 		attach_refresh(f, fd);
 	return r;
@@ -133,8 +133,8 @@ static enum stage_kind kind_of(const struct file *f, const struct ofd *o)
 }
 
 /*
- * File lock held, f attached: stages, or writes through the kernel.  -EAGAIN: no block is free, wait and come
- * again.
+ * File lock held, f attached: stages the write, or makes it in the kernel.  -EAGAIN: no block is free; wait
+ * and try again.
  */
 static long write_attached(struct file *f, struct ofd *o, int fd, const struct iovec *iov, int count,
                            size_t n, off_t offset, bool nested)
@@ -165,12 +165,12 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 			return kernel_writev(fd, iov, count, offset);
 	}
 	if (f->error) {
-		/* an earlier flush failed: accept nothing new before that is mended */
+		/* an earlier flush failed: accept nothing before a flush succeeds */
 		r = flush_settle(f, nested);
 		if (r < 0)
 			return r;
 	}
-	/* the kernel appends whatever pwrite says, and leaves the position alone: rare enough to ask it */
+	/* pwrite with O_APPEND appends and leaves the position alone: rare, so the kernel does it */
 	if (n > small_limit(f) || (append && !stream) || gate_held())
 		return write_kernel(f, fd, iov, count, offset, nested);
 	if (f->head && f->kind != kind) {
@@ -181,7 +181,7 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 	if (visibility_is(f)) {
 		r = watcher_hold(f, o, nested);
 		if (r <= 0 && visibility_for_journal(f)) {
-			/* without a lease there is no journal, for now or for good, and that is all */
+			/* without a lease only the log is impossible; staging goes on */
 			if (r < 0)
 				visibility_not_for_journal(f);
 			r = 1;
@@ -199,7 +199,7 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 	}
 	if (append) {
 		at = stage_logical_size(f);
-		/* some file systems judge an append by the position that it will not go to */
+		/* some file systems check the alignment of the position, although an append goes elsewhere */
 		if (o->align_mask && ((uint64_t)stage_position(f, o) & o->align_mask))
 			return write_kernel(f, fd, iov, count, offset, nested);
 	} else {
@@ -210,8 +210,8 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 	}
 	if (at + n > (uint64_t)INT64_MAX || !direct_aligned(o, iov, count, at) || at + n > limit)
 		return write_kernel(f, fd, iov, count, offset, nested);
-	/* nothing is staged that nobody would look after: the threads end when there is nothing to do, and none is made
-	 * in a signal handler */
+	/* Nothing is staged without a thread that flushes it.  The threads end when they have nothing to do,
+	 * and a signal handler cannot start one. */
 	if (!f->head && workers_tid() == 0 && !workers_arm())
 		return write_kernel(f, fd, iov, count, offset, nested);
 	r = prealloc_reserve(f, fd, at, n, f->arena->block_bytes + n, &granted);
@@ -222,7 +222,7 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 			r = attach_bypass(f, BYPASS_NO_PREALLOC, nested);
 			return r < 0 ? r : kernel_writev(fd, iov, count, offset);
 		}
-		/* full: settle, give back what we reserved, and let the kernel give the exact answer */
+		/* No space: drain, give back our reservation, and let the kernel return the exact error. */
 		r = detach_file(f, nested);
 		if (r < 0)
 			return r;
@@ -244,7 +244,7 @@ struct steal {
 	struct arena *arena;
 	const struct file *except;
 	bool done;
-	bool busy; /* somebody is at work on a file that may hold blocks */
+	bool busy; /* another thread works on a file that may hold blocks */
 };
 
 static void visit_steal(struct file *f, void *ctx)
@@ -282,9 +282,10 @@ static void wait_for_block(struct arena *a, uint32_t seen)
 }
 
 /*
- * No block was free.  No lock held, signals blocked.  A background flush of this file is waited for; else its
- * sealed blocks are written by this very thread, or somebody else's; else we wait until one is freed.  1: nobody will
- * free one, since those who hold them all cannot be flushed, or have been closed so.
+ * No block was free.  No lock held, signals blocked.  If a background flush of this file is under way, waits
+ * for it.  Otherwise flushes sealed blocks of this file, or of another one, in this thread.  Otherwise waits
+ * until a block is freed.  Returns 1 if no block will be freed: the files that hold them cannot be flushed,
+ * or were closed with bytes that cannot be written.
  */
 static long make_room(struct file *f, struct arena *a, uint64_t since_ns)
 {
@@ -311,10 +312,10 @@ static long make_room(struct file *f, struct arena *a, uint64_t since_ns)
 	file_for_each(visit_steal, &s);
 	if (s.done || atomic_load(&a->free_count) > 1)
 		return 0;
-	/* perhaps a member that died holds them */
+	/* perhaps a dead process of the family holds the blocks */
 	if (family_is_shared())
 		repair_sweep();
-	/* those of other members are not seen from here */
+	/* files that only other processes have are not visible here */
 	if (!s.busy && (!family_is_shared() || atomic_load(&a->files) == 0 ||
 	                sys_now_ns() - since_ns > OTHERS_MS * 1000000ull))
 		return 1;
@@ -322,7 +323,7 @@ static long make_room(struct file *f, struct arena *a, uint64_t since_ns)
 	return 0;
 }
 
-/* File lock held.  There is no block for f, nor will there be soon. */
+/* File lock held.  No block is free for f, nor will one be soon. */
 static long give_up_staging(struct file *f, bool *may_attach)
 {
 	long r = detach_file(f, false);
@@ -341,7 +342,7 @@ static long write_locked(int fd, struct ofd *o, struct file *f, const struct iov
 	struct arena *a;
 	long r;
 
-	/* in the child of a handler that interrupted us the lock is the parent's */
+	/* a signal handler that interrupted us may have forked; in the child the lock is the parent's */
 	if (!still_valid(fd, o, f))
 		return IO_PASS;
 	g = file_lock(f);
@@ -372,13 +373,13 @@ static long write_locked(int fd, struct ofd *o, struct file *f, const struct iov
 			break;
 		}
 		if (g.nested) {
-			/* cannot wait here; what is staged before it goes out first, then the kernel takes it */
+			/* cannot wait here: drain the earlier bytes, then the kernel makes the write */
 			r = write_kernel(f, fd, iov, count, offset, true);
 			break;
 		}
 		a = f->arena;
 		if (atomic_load(&a->lost) + 2 > a->block_count) {
-			/* none will ever be free */
+			/* lost blocks never become free again */
 			r = attach_bypass(f, BYPASS_NO_ARENA, false);
 			if (r < 0)
 				break;
@@ -414,7 +415,7 @@ static long write_any(int fd, struct ofd *o, const struct iovec *iov, int count,
 	n = vector_size(iov, count, ours);
 	small = n > 0 && (size_t)n <= small_limit(f) && staged && (offset >= 0 || offset == IO_NO_OFFSET);
 	if (atomic_load(&f->mode) == FILE_PASSIVE) {
-		/* the first small write passes through: most files get no other */
+		/* the first small write goes to the kernel: most files get no second one */
 		if (!small || atomic_fetch_add(&f->small_seen, 1) + 1 < f->attach_after) {
 			r = write_passive(f, fd, o, iov, count, offset);
 			if (r != IO_PASS)
@@ -427,7 +428,8 @@ static long write_any(int fd, struct ofd *o, const struct iovec *iov, int count,
 		return r;
 	}
 	if (!small || (!ours && !buffers_readable(iov, count))) {
-		/* attached meanwhile, or for other descriptions: settle first, the kernel does the rest */
+		/* The file is attached, perhaps by another description.  Drain it; the kernel makes the
+		 * write. */
 		struct file_guard g = file_lock(f);
 
 		if (g.nested)
@@ -437,7 +439,7 @@ static long write_any(int fd, struct ofd *o, const struct iovec *iov, int count,
 		else if (f->mode == FILE_ENGAGED)
 			r = write_kernel(f, fd, iov, count, offset, g.nested);
 		else
-			r = kernel_writev(fd, iov, count, offset); /* under the lock it stays passive */
+			r = kernel_writev(fd, iov, count, offset); /* the lock keeps it passive */
 		file_unlock(f, g);
 		return r;
 	}
@@ -456,7 +458,7 @@ long io_sync(int fd, struct ofd *o, bool full)
 	return full ? sys.fsync(fd) : sys.fdatasync(fd);
 }
 
-/* A write that asks to be durable: the kernel's own way, or staged and then what a sync would do by the rule. */
+/* A write that must be durable: made by the kernel, or staged and then synced by the rule's policy. */
 static long write_synced(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset, bool ours)
 {
 	uint32_t releases = file_releases();
@@ -464,7 +466,7 @@ static long write_synced(int fd, struct ofd *o, const struct iovec *iov, int cou
 	long r = write_any(fd, o, iov, count, offset, ours, staged);
 
 	if (r > 0 && staged) {
-		/* when that fails the bytes stay accepted, and the call fails, as the kernel's would */
+		/* if the sync fails the bytes stay accepted and the call fails, as in the kernel */
 		long synced = sync_written(fd, o, releases);
 
 		if (synced == SYNC_ANOTHER)
@@ -475,8 +477,9 @@ static long write_synced(int fd, struct ofd *o, const struct iovec *iov, int cou
 }
 
 /*
- * Nothing was done.  Because the number means another description by now (a signal handler, or another thread, has
- * closed it, or put another one in its place)?  Then the call is that one's, which may have something staged.
+ * The call returned IO_PASS.  True if fd refers to another description by now: a signal handler or another
+ * thread has closed or replaced fd.  The call must then be repeated for that description, which may have
+ * staged bytes.
  */
 static bool is_another(int fd, struct ofd **o)
 {
@@ -521,8 +524,9 @@ long io_writev_synced(int fd, struct ofd *o, const struct iovec *iov, int count,
 	return r;
 }
 
-/* May a flush change the flags of a description of the program's?  One of its own has O_DIRECT for itself.  Or may zeros
- * be written that nobody here is to see? */
+/* True if a read without the lock could be disturbed: by a flush that changes the flags of the program's
+ * description, or by zeros written ahead of the end of the file.  A flush through our own descriptor changes
+ * no flags of the program. */
 static bool read_is_disturbed(const struct file *f)
 {
 	if (file_own_fd(f) < 0 || f->rule->set.prealloc_mode == PREALLOC_ZERO)
@@ -533,8 +537,9 @@ static bool read_is_disturbed(const struct file *f)
 	return false;
 }
 
-/* The position of a passive file is the kernel's, and whoever attaches it would take the one from before for good: such
- * calls are counted as writes are.  True: it stays passive, and fd its, until stage_pass_end. */
+/* The kernel keeps the position of a passive file.  An attach during the call would keep the old position.
+ * So such calls are counted like writes.  True: the file stays passive, and fd its descriptor, until
+ * stage_pass_end. */
 static bool passive_begin(struct file *f, int fd, const struct ofd *o)
 {
 	if (atomic_load(&f->mode) != FILE_PASSIVE)
@@ -546,7 +551,7 @@ static bool passive_begin(struct file *f, int fd, const struct ofd *o)
 	return false;
 }
 
-/* What moves the position takes the lock, too, when the file has just been attached, and is not any more. */
+/* A call that moves the position also takes the lock if the file was attached a moment ago. */
 static bool is_locked_for(struct file *f, bool moves)
 {
 	enum file_mode mode = atomic_load(&f->mode);
@@ -579,11 +584,11 @@ static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, 
 		goto out;
 	if (f->mode != FILE_ENGAGED || !f->arena) {
 		if (offset == IO_NO_OFFSET)
-			r = kernel_readv(fd, iov, count, offset); /* under the lock it stays passive */
+			r = kernel_readv(fd, iov, count, offset); /* the lock keeps it passive */
 		goto out;
 	}
 	if (f->busy_program_fd && !g.nested)
-		flush_wait_idle(f); /* the flags of the program's description are not its own right now */
+		flush_wait_idle(f); /* a flush has changed the flags of the program's description for now */
 	if (offset == IO_NO_OFFSET) {
 		off_t at = stage_position(f, o);
 
@@ -592,7 +597,7 @@ static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, 
 			if (r < 0)
 				goto out;
 		}
-		/* under the lock: a write of another thread on this description must see the new position */
+		/* under the lock: another thread's write on this description must see the new position */
 		stage_unstream(f);
 		if (o->pos_mode != POS_KERNEL) {
 			sys.lseek(fd, o->pos, SEEK_SET);
@@ -604,7 +609,7 @@ static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, 
 			r = flush_show(f, g.nested);
 		if (r < 0 && r != IO_PASS)
 			goto out;
-		/* under the lock: a flush that began before the read did would leave O_DIRECT's rules to it */
+		/* under the lock: a flush that starts first would impose O_DIRECT's rules on this read */
 		r = read_is_disturbed(f) ? kernel_readv(fd, iov, count, offset) : IO_PASS;
 	}
 out:
@@ -657,7 +662,7 @@ static long seek_any(int fd, struct ofd *o, off_t offset, int whence)
 	if (f->mode != FILE_ENGAGED || !f->arena) {
 		r = sys.lseek(fd, offset, whence);
 	} else {
-		/* where an append will land, and the size, are only known when it is in the kernel */
+		/* the end of the file, and of an append, is known only when everything is in the kernel */
 		if (whence != SEEK_SET && (whence != SEEK_CUR || (o->flags & O_APPEND))) {
 			r = flush_show(f, g.nested);
 			if (r < 0)

@@ -2,8 +2,8 @@
 /*
  * io: read, write and seek on managed descriptors.
  *
- * Every function returns what the system call would, -errno for failure, or IO_PASS: nothing was done and
- * nothing stands in the way, let the program's own call go to the C library.
+ * Every function returns what the system call would: -errno for failure.  IO_PASS means that nothing was
+ * done, and that the caller should make the program's own call through the C library.
  */
 #ifndef FASTWRITE_IO_H
 #define FASTWRITE_IO_H
@@ -17,10 +17,11 @@
 #define IO_NO_OFFSET ((off_t) - 1) /* use and move the description's own position */
 
 long io_writev(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset);
-/* The same from one buffer, which is not asked about: a wild one is a segmentation fault if it is staged. */
+/* The same from one buffer, which is not checked: if the write is staged, an invalid pointer raises
+ * SIGSEGV. */
 long io_write_at(int fd, struct ofd *o, const void *buf, size_t n, off_t offset);
-/* The same as io_writev for a write that must be durable when it returns (RWF_DSYNC, RWF_SYNC).  IO_PASS unless the rule's policy
- * for syncs lets it be staged; a description of O_SYNC or O_DSYNC does not need to be named so. */
+/* As io_writev, for a write that must be durable when it returns (RWF_DSYNC, RWF_SYNC).  IO_PASS unless the
+ * rule's sync policy lets it be staged.  A description with O_SYNC or O_DSYNC needs only io_writev. */
 long io_writev_synced(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset);
 long io_readv(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset);
 long io_read_at(int fd, struct ofd *o, void *buf, size_t n, off_t offset);
@@ -28,7 +29,8 @@ long io_read_at(int fd, struct ofd *o, void *buf, size_t n, off_t offset);
 long io_sync(int fd, struct ofd *o, bool full);
 long io_lseek(int fd, struct ofd *o, off_t offset, int whence);
 
-/* Addresses that no program can own: the kernel must say EFAULT, we would fault. */
+/* False for addresses outside of user space.  The library would fault on them, whereas the kernel must return
+ * EFAULT. */
 static inline bool io_plausible(const void *p, size_t n)
 {
 	uintptr_t from = (uintptr_t)p;
@@ -46,7 +48,7 @@ static inline long io_synced(int fd, struct ofd *o, const struct iovec *iov, int
 
 static inline long io_write(int fd, struct ofd *o, const void *buf, size_t n)
 {
-	/* n - 1: a write of nothing is the kernel's business */
+	/* n - 1: a write of 0 bytes goes to the kernel */
 	if (__builtin_expect(n - 1 < atomic_load_explicit(&stage_fast_most, memory_order_relaxed), 1) &&
 	    io_plausible(buf, n) && stage_fast(o, fd, buf, n))
 		return (long)n;
