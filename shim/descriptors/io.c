@@ -78,7 +78,7 @@ static bool still_valid(int fd, const struct ofd *o, struct file *f)
 	return fdtable_get(fd) == o && atomic_load(&((struct ofd *)(uintptr_t)o)->file) == f;
 }
 
-/* Writes to a passive file go to the kernel without our lock.  attach_file waits until none is under way.
+/* Writes to a passive file go to the kernel without our lock.  attach_file attaches nothing meanwhile.
  * IO_PASS if the file is no longer passive. */
 static long write_passive(struct file *f, int fd, const struct ofd *o, const struct iovec *iov, int count,
                           off_t offset)

@@ -31,7 +31,7 @@ void append_end(struct file *f)
 	kill_step();
 }
 
-/* An O_APPEND description of the program, so that the kernel picks the offset. */
+/* A description of the program with O_APPEND, or NULL. */
 static struct ofd *append_ofd(const struct file *f)
 {
 	for (struct ofd *o = f->ofds; o; o = o->next)
@@ -54,11 +54,11 @@ struct batch {
 	struct iovec iov[FLUSH_IOV_MAX];
 	int count;
 	uint64_t bytes;
-	uint64_t offset; /* that was assumed for its first byte */
+	uint64_t offset; /* assumed file offset of the first byte */
 };
 
-/* Whole program writes from the head of the file: as many blocks as fit; a write that goes on in the block
- * behind the last one stays out. */
+/* Collects whole writes of the program from the head of the file, as many blocks as fit.  Leaves out the part
+ * of a write that continues in a block that does not fit. */
 static void gather(struct file *f, struct batch *b)
 {
 	uint32_t skip = f->append_skip;
@@ -82,8 +82,9 @@ static void gather(struct file *f, struct batch *b)
 }
 
 /*
- * The `n` bytes assumed at `offset` went to the `n` bytes before `end`: descriptions whose last write lies among
- * them stand behind it there.  `used`, which the kernel moves with every append, gets its place at the end.
+ * The `n` bytes with the assumed offset `offset` are now in the `n` bytes before `end`.  Moves each
+ * description whose last write lies among them to the end of that write.  The kernel moves the position of
+ * `used` with every append; its final position goes to *used_position.
  */
 static void reposition(struct file *f, const struct ofd *used, uint64_t offset, uint64_t n, uint64_t end,
                        off_t *used_position)
@@ -110,8 +111,8 @@ int append_shared(struct file *f)
 {
 	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
 	struct ofd *o = append_ofd(f);
-	int fd =
-		o ? ofd_fd(o) : file_own_fd(f); /* one that nobody else has, when only other members append */
+	/* the internal descriptor if only other processes have a description with O_APPEND */
+	int fd = o ? ofd_fd(o) : file_own_fd(f);
 	int flags = o ? o->flags : O_WRONLY | O_APPEND;
 	bool buffered = false;
 	off_t position = 0;
@@ -127,7 +128,7 @@ int append_shared(struct file *f)
 		BUFFER(struct batch, b);
 		ssize_t n;
 
-		/* recovery could not tell what is there already without it */
+		/* recovery needs the size to tell which bytes are already in the file */
 		r = file_size(fd, &base);
 		if (r < 0)
 			break;
@@ -139,7 +140,7 @@ int append_shared(struct file *f)
 			continue;
 		}
 		if (n == -EINVAL && (flags & O_DIRECT) && !buffered) {
-			/* others appended meanwhile, and the end of the file is not aligned any more */
+			/* another process has appended, and the end of the file is no longer aligned */
 			append_end(f);
 			if (o)
 				flush_lend(o);

@@ -65,7 +65,7 @@ void device_speed_note(uint64_t dev, enum device_speed_way way, uint64_t bytes, 
 	now = ns / (bytes / 1024);
 	now = now > NS_MAX ? NS_MAX : now == 0 ? 1 : now;
 	before = atomic_load_explicit(&d->ns[way], memory_order_relaxed);
-	/* of two concurrent figures one may be lost */
+	/* two concurrent updates may lose one measurement */
 	atomic_store_explicit(&d->ns[way], (uint32_t)(before ? (before * (SHARE - 1) + now) / SHARE : now),
 	                      memory_order_relaxed);
 }

@@ -11,7 +11,7 @@
 
 int flush_program_fd(const struct file *f)
 {
-	/* staged appends go out through a description that appends */
+	/* only a description with O_APPEND can flush staged appends */
 	bool append = f->head && f->kind == STAGE_APPEND;
 
 	for (const struct ofd *o = f->ofds; o; o = o->next)
@@ -36,7 +36,7 @@ int flush_is_the_file(const struct file *f, int fd)
 	return r < 0 ? r : st.stx_ino == f->ino && sys_dev_of(&st) == f->dev;
 }
 
-/* By the program's descriptor, or, when this process has none, where the slot says that the file is. */
+/* Opens f through program_fd, or by the path in the file entry if program_fd is -1. */
 static int open_again(const struct file *f, int program_fd, int flags)
 {
 	char path[64];
@@ -56,8 +56,7 @@ static int open_again(const struct file *f, int program_fd, int flags)
 	return fd < 0 ? fd : internal_fd_raise(fd);
 }
 
-/* Our own description appends or not, as what is staged needs it; nobody else has it, so it can be told to.
- * An append is as long as it is, and O_DIRECT not for it. */
+/* O_DIRECT never suits an append, whose size is not aligned. */
 bool flush_own_fits(struct file *f)
 {
 	struct file_local *local = file_local(f);
@@ -73,7 +72,7 @@ bool flush_own_fits(struct file *f)
 	return true;
 }
 
-/* A second description of the file, so that O_DIRECT and O_APPEND of the program's own one stay untouched. */
+/* A second description, so that O_DIRECT and O_APPEND of the program's own one stay untouched. */
 void flush_reopen_own(struct file *f, int program_fd)
 {
 	int flags = O_WRONLY | (f->kind == STAGE_APPEND ? O_APPEND : 0);
@@ -97,8 +96,6 @@ void flush_open_own(struct file *f, int fd)
 		flush_reopen_own(f, fd);
 }
 
-/* flush_program_fd, and the number still means this file: a program may close descriptors where nobody sees
- * it. -EBADF: there is none; another -errno: the file system fails. */
 int flush_trusted_fd(struct file *f)
 {
 	for (;;) {
@@ -119,7 +116,7 @@ bool flush_possible(struct file *f)
 	if (flush_program_fd(f) >= 0)
 		return true;
 	flush_reopen_own(f, -1);
-	/* it has another name by now, or none */
+	/* the file was renamed or unlinked */
 	if (file_own_fd(f) < 0 && file_fd(f) >= 0)
 		flush_reopen_own(f, file_fd(f));
 	return file_own_fd(f) >= 0;
@@ -150,7 +147,7 @@ bool flush_take_lease(const struct file *f, int fd)
 	struct ofd *o;
 
 	if (!f->lease_proves || atomic_load(&f->busy))
-		return false; /* (a flusher may have lent it, and leased it) */
+		return false; /* a running flush may hold this lease already */
 	o = flush_lend_fd(f, fd);
 	if (lease_take_own(fd) == 0)
 		return true;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * fds: the descriptors that a flush writes by: one of the program's, whose flags and lease it borrows, or one of our own.
+ * fds: the descriptor through which a flush writes.  It is one of the program's, whose flags and lease the
+ * flush borrows, or an internal one.
  *
  * All functions: file lock held, signals blocked.
  */
@@ -9,40 +10,41 @@
 
 #include "files/file.h"
 
-/* fd is open on f: 1, 0, or -errno when the file system does not say. */
+/* True if fd refers to f: 1, 0, or -errno if the file system fails. */
 int flush_is_the_file(const struct file *f, int fd);
 
 /* A descriptor of the program on f that can be written to, or -1. */
 int flush_program_fd(const struct file *f);
 
-/* This process can write what is staged: it has a descriptor, or could open one. */
+/* True if this process has a descriptor through which it can write the staged bytes, or can open one. */
 bool flush_possible(struct file *f);
 
-/* The same, and the number still means this file: a program may close descriptors where nobody sees it.
- * -EBADF: there is none; another -errno: the file system fails. */
+/* As flush_program_fd, and checked: a program may have closed the descriptor unseen.  -EBADF: no descriptor;
+ * other -errno: the file system fails. */
 int flush_trusted_fd(struct file *f);
 
-/* Opens it, through a descriptor of the program.  For a thread of the program: descriptors that come and go in others
- * would change the numbers that the program gets. */
+/* Opens an internal description of the file through the program's `fd`.  Only called in a thread of the
+ * program: in a thread of ours it could take the lowest free number just before the program's own open. */
 void flush_open_own(struct file *f, int fd);
 /* Closes our own description on the file. */
 void flush_close_own(struct file *f);
 
-/* Our own description, if there is one, appends or not, as what is staged needs it; nobody else has it, so that it can be
- * told to. */
+/* Gives the internal description the O_APPEND flag that the staged bytes need.  No other process has it, so
+ * its flags may change.  False: there is none. */
 bool flush_own_fits(struct file *f);
-/* Opens one that does: by program_fd, or, when this process has none, where the slot says that the file is. */
+/* Makes sure of a fitting internal description.  Opens it through program_fd, or by the path in the file
+ * entry if program_fd is -1. */
 void flush_reopen_own(struct file *f, int program_fd);
 
-/* File lock or token held: the description's flags, or the lease on it, are a flush's from now on, and whoever finds us
- * dead knows it. */
+/* File lock or flush token held.  A flush borrows the description's flags, or the lease on it.  If this
+ * process dies, the mark shows others what it borrowed. */
 void flush_lend(struct ofd *o);
-/* The description that this descriptor of the program refers to. */
+/* The same for the description of the program's descriptor `fd`; returns it. */
 struct ofd *flush_lend_fd(const struct file *f, int fd);
-/* For a moment, by the holder of the file lock: proof that nobody else has the file open; false: there is none. */
+/* File lock held.  Takes a lease for a moment: true proves that no other description of the file exists. */
 bool flush_take_lease(const struct file *f, int fd);
 void flush_give_lease(const struct file *f, int fd);
-/* That is over; `flags` are those that the kernel has now, the program's if all went well. */
+/* Ends flush_lend.  `flags` are the kernel's flags now; the program's own if they could be restored. */
 void flush_give_back(struct ofd *o, int flags);
 
 #endif

@@ -27,10 +27,10 @@
 /* The blocks of one flush, as taken from the head of the file. */
 struct plan {
 	struct block_run *first, *last;
-	uint64_t offset; /* of the first byte, when it is one stretch */
+	uint64_t offset; /* of the first byte, if `stretch` */
 	uint64_t bytes;
-	bool stretch;  /* one extent per block, each beginning where the one before ended */
-	uint32_t skip; /* bytes of the first block that are in the file already */
+	bool stretch;  /* one extent per block, each contiguous with the one before */
+	uint32_t skip; /* bytes of the first block that are already in the file */
 	enum stage_kind kind;
 };
 
@@ -42,7 +42,7 @@ bool flush_worth(const struct file *f)
 	uint32_t run = FLUSH_RUN_BYTES / f->arena->block_bytes;
 	uint32_t enough = share / 4 < run ? share / 4 : run;
 
-	/* the whole run, or a quarter of what this file may have of the memory */
+	/* a whole run, or a quarter of the blocks that are this file's share */
 	return sealed > 0 && sealed >= enough && !atomic_load(&f->busy);
 }
 
@@ -120,7 +120,7 @@ static int write_pieces(uint8_t *data, const struct arena_extent *pieces, uint32
 		uint64_t end = offset;
 		int count = 0, r;
 
-		/* neighbours in the file go out together */
+		/* pieces that are contiguous in the file go out together */
 		for (; i < n && count < FLUSH_IOV_MAX && pieces[i].offset == end; i++) {
 			iov[count].iov_base = data + pieces[i].pos;
 			iov[count++].iov_len = pieces[i].length;
@@ -133,7 +133,7 @@ static int write_pieces(uint8_t *data, const struct arena_extent *pieces, uint32
 	return 0;
 }
 
-/* Room for the pieces of a few blocks at once: too much for the stack of a program's thread. */
+/* Buffers for the pieces of several blocks at once: too large for the stack of a program's thread. */
 enum { SCRATCH_COUNT = 8 };
 static struct arena_extent scratch[SCRATCH_COUNT][MERGE_MAX];
 static _Atomic uint32_t scratch_taken[SCRATCH_COUNT];
@@ -228,7 +228,7 @@ void flush_wait_idle(struct file *f)
 
 struct route {
 	struct flush_target target;
-	struct ofd *lent; /* the program's description: its flags, and the lease, are given back afterwards */
+	struct ofd *lent; /* the program's description whose flags, and perhaps a lease, are borrowed */
 	bool leased;
 	bool own;
 };
@@ -247,10 +247,10 @@ static uint64_t direct_min(const struct file *f)
 }
 
 /*
- * Through the program's own description, its flags changed for the length of the flush.  What was appended
- * goes out by the kernel's own append: a lease says that this is at the offset that was assumed, but when it
- * is lost meanwhile (the flusher was stopped for too long) it comes behind what others have appended, and
- * overwrites nothing.
+ * Flushes through the program's own description, with changed flags for as long as the flush lasts.  Staged
+ * appends go out as appends of the kernel.  A lease proves that they land at the assumed offset.  The flusher
+ * may be stopped for so long that it loses the lease.  Then they land behind the appends of other processes,
+ * and overwrite nothing.
  */
 static void route_program_fd(struct file *f, struct route *rt, int fd)
 {
@@ -261,9 +261,7 @@ static void route_program_fd(struct file *f, struct route *rt, int fd)
 	                    rt->lent->flags & ~(f->kind == STAGE_APPEND ? O_DIRECT : O_APPEND | O_DIRECT));
 }
 
-/*
- * Decides how the plan goes out.  0, or 1 when only the kernel's own append will do, or -errno.
- */
+/* Decides how the plan goes out.  0; 1 if only an append of the kernel will do; or -errno. */
 static int route_find(struct file *f, const struct plan *p, struct route *rt)
 {
 	bool own = f->kind != STAGE_APPEND && flush_own_fits(f);
@@ -293,7 +291,8 @@ static int route_find(struct file *f, const struct plan *p, struct route *rt)
 		append_begin(f, APPEND_AT_BASE, p->offset, p->bytes);
 		route_program_fd(f, rt, fd);
 	} else {
-		/* our own threads run beside the program, whose next descriptor must get the lowest number */
+		/* A worker thread opens no descriptor: it could take the lowest free number just before the
+		 * program's own open. */
 		if (!workers_is_self())
 			flush_reopen_own(f, fd);
 		if (flush_own_fits(f)) {
@@ -338,7 +337,7 @@ static void count_flush(const struct file *f, const struct plan *p, const struct
 	                          memory_order_relaxed);
 }
 
-/* What is still staged counts from the file as it is now. */
+/* Records the present state of the file for the bytes that are still staged (staging/guard.h). */
 static void guard_again(struct file *f)
 {
 	int fd;
@@ -369,18 +368,19 @@ static int flush_shared(struct file *f, bool gated)
 	return r;
 }
 
-/* A flush from its plan to its end; on the stack of the flusher. */
+/* A flush from plan to end.  It lies on the stack of the flusher. */
 struct flush_work {
 	struct plan p;
 	struct route rt;
-	uint64_t done; /* bytes that are in the file */
+	uint64_t done; /* bytes written to the file */
 	bool gated;
 	int r;
 };
 
 /*
- * The bytes are in the kernel or not: what only the holder of the token may do about it, with or without the
- * file lock.  Afterwards the descriptions are the program's again, and the slot says what is in the file.
+ * After the write, successful or not: the steps that only the holder of the flush token may take, with or
+ * without the file lock.  Afterwards the borrowed flags are restored, and the file entry says what is in the
+ * file.
  */
 static void commit(struct file *f, struct flush_work *w)
 {
@@ -392,7 +392,8 @@ static void commit(struct file *f, struct flush_work *w)
 		count_flush(f, &w->p, &w->rt);
 		flush_retire(f, w->p.first, w->p.last);
 	} else if (w->p.kind == STAGE_APPEND) {
-		/* it stopped half way: what is in the file stays there, and is not written again */
+		/* an append stopped half way: record the bytes in the file, so that they are not written
+		 * again */
 		flush_note_done(f, w->p.first, w->done);
 	}
 	if (w->p.kind == STAGE_APPEND)
@@ -402,7 +403,7 @@ static void commit(struct file *f, struct flush_work *w)
 	atomic_store(&f->busy_io_done, 1);
 }
 
-/* File lock held: the rest. */
+/* File lock held: ends the flush. */
 static void finish(struct file *f)
 {
 	const struct flush_result *result = &f->result;
@@ -422,7 +423,7 @@ static void finish(struct file *f)
 	busy_give(f);
 }
 
-/* What a killed member of the family left could not be put in place: nothing may come before it. */
+/* The bytes of a killed process of the family could not be recovered.  No later bytes may overtake them. */
 static int damage_error(const struct file *f) { return f->error ? f->error : -EIO; }
 
 int flush_run(struct file *f, bool keep_lock)
@@ -467,7 +468,7 @@ int flush_run(struct file *f, bool keep_lock)
 	commit(f, &w);
 	if (!keep_lock)
 		file_retake(f);
-	/* unless a signal handler that could not wait for us has done it */
+	/* a signal handler that could not wait for us may have ended the flush */
 	if (atomic_load(&f->busy) && atomic_load(&f->busy_turn) == turn) {
 		if (f->damaged)
 			busy_give(f);
@@ -480,9 +481,9 @@ int flush_run(struct file *f, bool keep_lock)
 }
 
 /*
- * In a signal handler that interrupted the holder of the lock.  A flusher at work cannot finish, for it needs
- * our lock; but once its input and output is done we can do that for it.  Everything must go out before we
- * return: what the caller does next in the kernel comes behind it.
+ * Drains in a signal handler that interrupted the holder of the lock.  A flusher at work cannot end its
+ * flush, because it needs that lock.  After its write is done we end the flush for it.  Everything must be in
+ * the kernel before we return, because the caller's next step relies on that.
  */
 static int settle_nested(struct file *f)
 {
@@ -503,8 +504,8 @@ static int settle_nested(struct file *f)
 }
 
 /*
- * Other members of the family write the file, this process cannot (it has only readers of it, or no rights to
- * it): they flush it, by their timers at the latest.  The lock is dropped and taken again.  -EIO: they are
+ * This process cannot write the file: it only reads it, or lacks the rights.  Other processes of the family
+ * flush it, at the latest when their timers fire.  Drops and retakes the lock.  -EIO: those processes are
  * dead.
  */
 static int settle_elsewhere(struct file *f)
@@ -527,7 +528,7 @@ static int settle_elsewhere(struct file *f)
 	return 0;
 }
 
-/* Nothing is staged, and nobody is at work on the file. */
+/* Nothing is staged, and no flusher is at work. */
 static void cut_zeros(struct file *f, bool keep)
 {
 	if (f->zero_end && !keep)
@@ -549,7 +550,7 @@ static int settle(struct file *f, bool nested, bool keep_zeros)
 
 		if (atomic_load(&f->busy)) {
 			flush_wait_idle(f);
-			/* the world may have changed while the lock was free */
+			/* anything may have changed while the lock was free */
 			if (f->mode != FILE_ENGAGED || !f->arena)
 				return 0;
 			if (f->damaged)
@@ -567,9 +568,9 @@ static int settle(struct file *f, bool nested, bool keep_zeros)
 	}
 }
 
-/* Whoever else has the file may be able to repair it when this process has no right to, and tries by his
- * timer, a second apart at most unless `lag_ms` is longer.  (An engine thread has other files to look after.)
- */
+/* This process lacks the rights to repair the file.  Waits a while for another process of the family, which
+ * tries with its timer: at most a second apart unless `lag_ms` is longer.  Worker threads do not wait,
+ * because they serve other files, too. */
 static int settle_damaged(struct file *f, bool nested)
 {
 	enum { TRIES = 250, PAUSE_NS = 10000000 };
@@ -603,7 +604,7 @@ static int settle_file(struct file *f, bool nested, bool keep_zeros)
 		return nested ? 0 : settle_elsewhere(f);
 	}
 	r = settle(f, nested, keep_zeros);
-	/* another member's file: we do not keep it open */
+	/* another process's file: this one does not keep it open */
 	if (file_local(f)->refs == 0 && !atomic_load(&f->busy))
 		flush_close_own(f);
 	return r;
@@ -637,13 +638,13 @@ void flush_zeros(struct file *f)
 			file_repair(f);
 		guard_again(f);
 		if (f->mode != FILE_ENGAGED || f->zero_end != to)
-			return; /* a signal handler has cut them off */
+			return; /* a signal handler has cut the zeros off */
 		if (r < 0)
-			f->zero_never = true; /* they are cut off with the next settle */
+			f->zero_never = true; /* the next drain cuts the zeros off */
 		else
 			prealloc_zeros_done(f, from, to);
 		if (f->idle_waiters > 0) {
-			/* a sync of the program comes first */
+			/* a sync of the program waits: it comes first */
 			f->zero_wanted = true;
 			workers_kick(f);
 			return;
@@ -667,13 +668,13 @@ int flush_hand_over(struct file *f, bool nested)
 			break;
 		flush_wait_idle(f);
 		if (r < 0 || !f->head)
-			break; /* (while it waited somebody may have staged more) */
+			break; /* nothing left; otherwise another thread has staged more during the wait */
 	}
 	if (!f->head && !journal_file_holds(f))
-		visibility_drop(f); /* taken, and then nothing was staged */
+		visibility_drop(f); /* the lease was taken, but then nothing was staged */
 	stage_unstream(f);
 	for (struct ofd *o = f->ofds; o; o = o->next) {
-		/* of one that only other members have, they have the position */
+		/* a process of the family that has the description restores its position */
 		if (o->pos_mode == POS_KERNEL || ofd_fd(o) < 0)
 			continue;
 		sys.lseek(ofd_fd(o), o->pos, SEEK_SET);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * flush: staged blocks -> file.
+ * flush: writes staged blocks to the file.
  *
- * One flusher per file at a time, by the busy token; blocks go out in seq order; a block is freed only after
- * its bytes are in the kernel and slot.done says so.  All functions: file lock held, signals blocked.
+ * One flusher per file at a time; it holds the busy token.  Blocks go out in the order of seq.  A block is
+ * freed only after its bytes are in the kernel and slot.done says so.  All functions: file lock held, signals
+ * blocked.
  */
 #ifndef FASTWRITE_FLUSH_H
 #define FASTWRITE_FLUSH_H
@@ -12,30 +13,31 @@
 #include "flush/fds.h"
 
 /*
- * Flushes a run of blocks from the head of the file: neighbours that form one stretch of the file go out as
- * one write, of at most FLUSH_RUN_BYTES.  The current block is flushed only after it was sealed.
- * `keep_lock`: hold the file lock all the time; otherwise it is dropped around the device's work.
- * The caller has seen f->busy == 0.  0, or -errno (nothing freed beyond what is in the file; also latched).
+ * Flushes a run of blocks from the head of the file.  Blocks whose bytes are contiguous in the file go out as
+ * one write of at most FLUSH_RUN_BYTES.  The current block is flushed only after it was sealed.  `keep_lock`:
+ * never drop the file lock; otherwise it is dropped during the write.  The caller has seen f->busy == 0.  0,
+ * or -errno, also stored in f->error; only blocks that are in the file have been freed.
  */
 int flush_run(struct file *f, bool keep_lock);
 
-/* Flushes everything that is staged at the time of the call and later, until nothing is staged.  May drop
- * and retake the lock while another flusher finishes; never does so when `nested`. */
+/* Drains the file: flushes until nothing is staged, including bytes staged during the call.  May drop and
+ * retake the lock while another flusher finishes; never does so when `nested`. */
 int flush_settle(struct file *f, bool nested);
 
-/* The same for a sync: zeros that stand ahead of the end of the file (prealloc_mode = zero) stay. */
+/* The same for a sync, but keeps the zeros that were written ahead of the end of the file (prealloc_mode =
+ * zero). */
 int flush_settle_for_sync(struct file *f, bool nested);
 
-/* In a thread of the engine: writes such zeros.  Drops and retakes the lock. */
+/* Called in a worker thread: writes such zeros.  Drops and retakes the lock. */
 void flush_zeros(struct file *f);
 
-/* Enough blocks are sealed that a background flush pays, and nobody is at it. */
+/* True if enough blocks are sealed for a background flush, and no flusher is at work. */
 bool flush_worth(const struct file *f);
 
-/* flush_settle because the program looks (read, seek, stat); see staging/staging_policy.h. */
+/* Drains the file because the program looks at it (read, seek, stat); see staging/staging_policy.h. */
 int flush_show(struct file *f, bool nested);
 
-/* flush_settle, then every description's offset is the kernel's business again. */
+/* Drains the file, then gives the position of every description back to the kernel. */
 int flush_hand_over(struct file *f, bool nested);
 
 /* Waits until no flusher works on f; drops and retakes the lock. */

@@ -18,7 +18,7 @@
 
 enum {
 	STEP_FIRST = 1 << 20,
-	FREE_SHARE = 16, /* a step takes at most 1/16 of the free space */
+	FREE_SHARE = 16, /* a step takes at most 1/FREE_SHARE of the free space */
 	COPYING_MIN = 16 << 20,
 };
 
@@ -35,7 +35,7 @@ static int keep_size(int fd, uint64_t from, uint64_t to)
 	return r;
 }
 
-/* Some file systems count what is reserved behind the end against RLIMIT_FSIZE, and send its signal. */
+/* Some file systems count a reservation behind the end against RLIMIT_FSIZE, and raise SIGXFSZ. */
 static uint64_t within_limit(uint64_t end)
 {
 	uint64_t limit = sys_file_limit();
@@ -43,7 +43,7 @@ static uint64_t within_limit(uint64_t end)
 	return end < limit ? end : limit;
 }
 
-/* The same for a file that has bytes staged: xfs gives it a new time of change. */
+/* keep_size for a file that may have staged bytes. xfs changes its ctime, so the guard is updated. */
 static int reserve(struct file *f, int fd, uint64_t from, uint64_t to)
 {
 	int r;
@@ -52,13 +52,13 @@ static int reserve(struct file *f, int fd, uint64_t from, uint64_t to)
 		return keep_size(fd, from, to);
 	guard_change(f);
 	r = keep_size(fd, from, to);
-	/* (whoever is just writing takes it when that is done) */
+	/* a flush that is under way updates the guard when it ends */
 	if (!atomic_load(&f->busy))
 		guard_take(f, fd);
 	return r;
 }
 
-/* Bytes may fall into holes: reserve the pages that they touch and no more, so that the file stays sparse. */
+/* Bytes may fall into holes.  Reserves only the pages that they touch, so that the file stays sparse. */
 static int reserve_pages(struct file *f, int fd, uint64_t offset, uint64_t need, uint64_t *granted)
 {
 	uint64_t end = within_limit(page_ceil(offset + need));
@@ -80,7 +80,7 @@ static void note_reserved(struct file *f, uint64_t end)
 
 struct space {
 	uint64_t bytes; /* free */
-	uint64_t share; /* of these, for one step: more would make others see a disk full before it is */
+	uint64_t share; /* most for one step: a larger one would make the disk look full to other programs */
 	bool copies;
 };
 
@@ -97,8 +97,8 @@ static struct space free_space(int fd)
 	                      .copies = sys_copies_on_write((unsigned)st.f_type)};
 }
 
-/* Could what is reserved be given back now?  Somebody else's open file, or his ownership of it, lasts in most cases.
- * (A description of our own refuses the lease, too, but then the question was asked before.) */
+/* True if a reservation could be given back now.  Another process that has the file open, or owns it, usually
+ * keeps it.  With an internal description the kernel refuses the lease; then the earlier answer holds. */
 static bool can_trim(struct file *f)
 {
 	int fd = flush_program_fd(f);
@@ -112,7 +112,8 @@ static bool can_trim(struct file *f)
 	return !f->no_trim;
 }
 
-/* The file grows at its end: reserve ahead, in doubling steps; when the disk is nearly full, ever less. */
+/* The file grows at its end.  Reserves ahead in doubling steps, and ever less on a disk that is nearly
+ * full. */
 static int reserve_ahead(struct file *f, int fd, uint64_t offset, uint64_t need)
 {
 	uint64_t start = f->prealloc_end > page_floor(offset) ? f->prealloc_end : page_floor(offset);
@@ -123,7 +124,7 @@ static int reserve_ahead(struct file *f, int fd, uint64_t offset, uint64_t need)
 	uint64_t end;
 	int r;
 
-	/* what may have to stay */
+	/* this reservation may have to stay for good */
 	if (step > f->arena->block_bytes && !can_trim(f))
 		step = f->arena->block_bytes;
 	if (step > most)
@@ -132,8 +133,8 @@ static int reserve_ahead(struct file *f, int fd, uint64_t offset, uint64_t need)
 		step = space.share;
 	if (least < offset + need)
 		return -EFBIG;
-	/* a page that is written again needs a new place there, which no reservation promises: on such a disk that is all
-	 * but full the kernel itself answers each write */
+	/* On a file system that copies on write, an overwritten page needs new space, which no reservation
+	 * promises.  If such a disk is nearly full, the kernel must answer each write. */
 	if (space.copies && space.bytes < COPYING_MIN)
 		return -ENOSPC;
 	end = within_limit(page_ceil(start + step));
@@ -141,7 +142,7 @@ static int reserve_ahead(struct file *f, int fd, uint64_t offset, uint64_t need)
 		end = least;
 	if (f->prealloc_end == 0)
 		f->prealloc_start = start;
-	/* noted before it is done: recovery may trim too much room, never too little */
+	/* recorded first: recovery may trim too much space, never too little */
 	note_reserved(f, end);
 	kill_step();
 	for (;;) {
@@ -183,8 +184,8 @@ int prealloc_reserve(struct file *f, int fd, uint64_t offset, uint64_t need, uin
 		*granted = f->prealloc_end - offset;
 		return 0;
 	}
-	/* into a hole, of the file or behind its end; or what was reserved lies elsewhere, behind a hole: nothing to build
-	 * on */
+	/* The write goes into a hole, within the file or behind its end.  Or the reservation lies elsewhere,
+	 * and cannot be extended to this offset. */
 	if (offset < size || offset > logical ||
 	    (f->prealloc_end && (offset < f->prealloc_start || offset > f->prealloc_end))) {
 		if (offset > logical)
@@ -199,7 +200,7 @@ int prealloc_reserve(struct file *f, int fd, uint64_t offset, uint64_t need, uin
 	return r;
 }
 
-/* Not the program's doing: its file keeps the time of its last write, if we may set one. */
+/* The program did not ask for this change: restores the mtime if possible. */
 static int truncate_unseen(int fd, uint64_t size, bool exclusive)
 {
 	struct statx before, after;
@@ -208,7 +209,7 @@ static int truncate_unseen(int fd, uint64_t size, bool exclusive)
 	if (r < 0)
 		return r;
 	kill_step();
-	/* as late as can be: others may have appended since the size was asked for */
+	/* checked as late as possible: another process may have appended since the caller read the size */
 	if (!exclusive && !lease_holds(fd))
 		return -EAGAIN;
 	r = sys.ftruncate(fd, (off_t)size);
@@ -245,7 +246,8 @@ static void forget(struct file *f)
 		                      memory_order_relaxed);
 }
 
-/* Writes that need no lock have come to their end.  Not for ever: a killed member of the family may have been at one. */
+/* Waits until no write without the lock is under way.  Not forever: a killed process may be counted in
+ * f->inflight. */
 static bool none_passes(struct file *f)
 {
 	enum { NAPS_MAX = 50 };
@@ -258,8 +260,8 @@ static bool none_passes(struct file *f)
 	return true;
 }
 
-/* `exclusive` says that others do not write, but one of our threads may be about to open the file with O_TRUNC: that
- * takes a moment, unlike those who only look. */
+/* `exclusive` says that no other process writes.  But one of our threads may be opening the file with O_TRUNC,
+ * and then the kernel refuses the lease for a moment.  So tries a few times. */
 static bool lease_soon(const struct file *f, int fd)
 {
 	enum { TRIES = 3 };
@@ -279,8 +281,8 @@ void prealloc_trim(struct file *f, int fd)
 	if (f->prealloc_end == 0)
 		return;
 	f->kept_end = f->prealloc_end;
-	/* an append between statx and ftruncate would be cut off: of our own threads that write without the lock, and of
-	 * others, so only while nobody else has it */
+	/* An append between statx and ftruncate would be cut off.  So no write may pass without the lock, and
+	 * no other process may have the file open. */
 	if (none_passes(f)) {
 		bool leased = exclusive ? lease_soon(f, fd) : flush_take_lease(f, fd);
 
@@ -298,7 +300,7 @@ void prealloc_rest(struct file *f)
 
 	if (f->prealloc_end <= f->ksize || f->zero_end || fd < 0 || f->shared || visibility_is(f))
 		return;
-	flush_close_own(f); /* it would refuse the lease; a write opens it again */
+	flush_close_own(f); /* the kernel would refuse the lease; the next write opens it again */
 	if (!flush_take_lease(f, fd))
 		return;
 	cut(f, fd);
@@ -313,7 +315,7 @@ void prealloc_again(struct file *f, int fd)
 	if (f->ksize >= f->prealloc_start && within_limit(f->prealloc_end) == f->prealloc_end &&
 	    keep_size(fd, page_floor(f->ksize), f->prealloc_end) == 0)
 		return;
-	/* begin anew at the new end */
+	/* start anew at the new end of the file */
 	cut(f, fd);
 	forget(f);
 }
@@ -321,14 +323,14 @@ void prealloc_again(struct file *f, int fd)
 /* ---- zeros ahead ---- */
 
 enum {
-	ZERO_STRETCH = 1 << 20, /* what a sync of the program may have to wait for */
+	ZERO_STRETCH = 1 << 20, /* a sync of the program may have to wait for so many bytes */
 	ZERO_WASTED_MAX = 4,
 #ifndef FALLOC_FL_WRITE_ZEROES
 	FALLOC_FL_WRITE_ZEROES = 0x80,
 #endif
 };
 
-/* As far ahead as the zeros are to stand. */
+/* Distance from the end of the file up to which zeros are written. */
 static uint64_t zeros_ahead(const struct file *f)
 {
 	uint64_t step = f->prealloc_step ? f->prealloc_step : STEP_FIRST;
@@ -342,18 +344,19 @@ bool prealloc_zeros_wanted(struct file *f)
 	const struct settings *set;
 	uint64_t end;
 
-	/* (who holds, or stops, is about to show the files to somebody; what is not attached may have been closed) */
+	/* A closed gate announces that files are about to be shown to other processes.  Such a file may not
+	 * be seen with zeros. */
 	if (f->mode != FILE_ENGAGED || !f->arena || f->release_wanted || f->error || gate_held() ||
 	    gate_changing() || gate_stopped())
 		return false;
 	set = &f->rule->set;
-	/* (with a journal a sync does not touch the file) */
+	/* with a log, a sync does not touch the file */
 	if (set->prealloc_mode != PREALLOC_ZERO || set->sync == SYNC_JOURNAL || f->zero_never ||
 	    set->writers != WRITERS_EXCLUSIVE || f->shared || f->sparse || f->no_own_fd ||
 	    file_own_fd(f) < 0 || (file_local(f)->own_flags & O_APPEND) ||
 	    f->zero_wasted >= ZERO_WASTED_MAX || visibility_is(f))
 		return false;
-	/* only what is at the end of the file is of use */
+	/* zeros help only at the end of the file */
 	end = stage_logical_size(f);
 	return f->zero_end < end + zeros_ahead(f) / 2;
 }
@@ -369,11 +372,11 @@ bool prealloc_zeros_next(struct file *f, uint64_t *from, uint64_t *to)
 	end = stage_logical_size(f);
 	*from = f->zero_end > end ? f->zero_end : page_ceil(end);
 	*to = within_limit(page_floor(*from + ZERO_STRETCH)) / ARENA_PAGE * ARENA_PAGE;
-	/* noted before it is done, as the zeros are: recovery looks for them there, and for nothing else */
+	/* Recorded before the zeros are written: recovery looks for them only in a file with this record. */
 	atomic_fetch_or_explicit(&slot->flags, SLOT_PREALLOCATED, memory_order_release);
 	if (*to <= *from || *to - *from > free_space(file_own_fd(f)).share ||
 	    reserve(f, file_own_fd(f), *from, *to) < 0) {
-		f->zero_never = true; /* a full disk: no more luxury */
+		f->zero_never = true; /* the disk is nearly full: do without zeros */
 		return false;
 	}
 	if (f->zero_end == 0)
@@ -437,14 +440,14 @@ void prealloc_zeros_cut(struct file *f)
 	int r = -EBADF;
 
 	if (f->ksize >= f->zero_end) {
-		r = 0; /* used up */
+		r = 0; /* all zeros are used up */
 	} else if (fd >= 0) {
 		f->zero_wasted++;
 		r = truncate_unseen(fd, f->ksize, true);
-		/* what was synced has that size on the device, too */
+		/* the synced size on the device includes the zeros: sync the new one */
 		if (r == 0 && f->zero_synced)
 			r = sys.fdatasync(fd);
-		/* what was reserved behind them has gone with them */
+		/* the reservation behind the zeros is cut off, too */
 		forget(f);
 	}
 	if (r < 0)

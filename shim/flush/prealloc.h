@@ -8,41 +8,43 @@
 
 #include "files/file.h"
 
-/* Reserves [offset, offset + need) and, when it is cheap, up to `want` bytes; *granted (>= need) says how
- * many.  fd: a writable descriptor.  -ENOSPC, -EDQUOT, -EFBIG: the kernel must decide; -EOPNOTSUPP: this file
- * system cannot reserve. */
+/* Reserves [offset, offset + need), and if that is cheap up to `want` bytes.  *granted (>= need) is the
+ * number reserved.  fd: a writable descriptor.  -ENOSPC, -EDQUOT, -EFBIG: the kernel must decide;
+ * -EOPNOTSUPP: this file system cannot reserve. */
 int prealloc_reserve(struct file *f, int fd, uint64_t offset, uint64_t need, uint64_t want,
                      uint64_t *granted);
 
-/* Gives back what was reserved beyond the end of the file, if nobody else has it open.  Nothing is staged. */
+/* Nothing is staged.  Gives back the reservation beyond the end of the file, unless another process has it
+ * open. */
 void prealloc_trim(struct file *f, int fd);
 
-/* The same of a file that stays attached, in the engine: it has not been written for a while.  What cannot be given back
- * now is at the next time. */
+/* The same in a worker thread, for a file that stays attached and was not written for a while.  If it fails
+ * it is tried again later. */
 void prealloc_rest(struct file *f);
 
-/* After others had the file open, and now nobody else can: what was reserved behind its end may have been cut off. */
+/* Other processes had the file open, and no longer have.  They may have cut off the reservation: renews or
+ * forgets it. */
 void prealloc_again(struct file *f, int fd);
 
 /*
- * prealloc_mode = zero.  An fdatasync after an append has the file system commit its journal, for the size and the
- * blocks that are new; over zeros that were written before it has not.  So the engine writes zeros ahead of the end of
- * a file that is synced often, and the kernel's size is theirs (zero_end) until somebody looks at it: flush_settle cuts
- * them off.  Only with writers = exclusive, since whoever else appended would do so behind them, and only while the file
- * belongs to this process alone.
+ * prealloc_mode = zero.  After an append, fdatasync makes the file system commit its journal, for the new
+ * size and the new blocks.  After an overwrite of zeros it does not.  So a worker thread writes zeros ahead
+ * of the end of a file that is synced often.  The kernel's size then includes them (zero_end) until the
+ * program looks at the file: flush_settle cuts them off.  Only with writers = exclusive, because other
+ * processes would append behind the zeros.  Only while the file belongs to this process alone.
  */
 
-/* After a sync: do so few zeros stand ahead that more are to be written? */
+/* After a sync: true if so few zeros are left that more must be written. */
 bool prealloc_zeros_wanted(struct file *f);
-/* The next stretch of zeros, with room reserved for it and noted for recovery.  False: none, at least now. */
+/* The next stretch of zeros: reserved, and recorded for recovery.  False: none, at least now. */
 bool prealloc_zeros_next(struct file *f, uint64_t *from, uint64_t *to);
-/* Without the lock: writes them and has them on the device.  0 or -errno. */
+/* Without the lock: writes the zeros and syncs them.  0 or -errno. */
 int prealloc_zeros_write(int fd, uint64_t from, uint64_t to);
-/* They stand. */
+/* The zeros are on the device. */
 void prealloc_zeros_done(struct file *f, uint64_t from, uint64_t to);
-/* Some of them are used up, and more are asked for: next time further ahead. */
+/* The program has used some zeros and needs more: doubles the distance. */
 void prealloc_zeros_used(struct file *f);
-/* Cuts them off.  Nothing is staged, nobody flushes. */
+/* Cuts the zeros off.  Nothing is staged, and no flusher is at work. */
 void prealloc_zeros_cut(struct file *f);
 
 #endif

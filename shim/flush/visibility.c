@@ -17,10 +17,9 @@
 
 _Atomic uint32_t visibility_leases;
 
-/* F_WRLCK: held and not asked for.  While somebody waits the kernel says what it will become. */
+/* While a process waits for the file, F_GETLEASE returns the type that the lease will become. */
 bool visibility_lease_intact(const struct ofd *o) { return o && ofd_fd(o) >= 0 && lease_holds(ofd_fd(o)); }
 
-/* A lease that another member of the family has is that one's business. */
 bool visibility_lease_is_ours(const struct file *f) { return f->leased && ofd_fd(f->leased) >= 0; }
 
 static bool visibility_by_itself(const struct file *f)
@@ -37,7 +36,7 @@ bool visibility_for_journal(const struct file *f)
 void visibility_not_for_journal(struct file *f)
 {
 	f->no_journal = true;
-	/* (who locks the file needs it so for other reasons, and is strict by himself) */
+	/* a file that the program locks is strict anyway, and has no_own_fd for its own reasons */
 	if (!f->leased)
 		f->no_own_fd = false;
 }
@@ -49,7 +48,6 @@ struct arena_slot *visibility_slot(const struct file *f)
 	return f->arena && f->slot >= 0 ? arena_slot_at(f->arena, (uint32_t)f->slot) : NULL;
 }
 
-/* What `fastwrite status` shows. */
 void visibility_show(const struct file *f, uint32_t state)
 {
 	struct arena_slot *slot = visibility_slot(f);
@@ -63,11 +61,11 @@ void visibility_show(const struct file *f, uint32_t state)
 
 void visibility_pass(struct file *f)
 {
-	/* another member of the family may still have to hand a position over */
+	/* another process of the family may still have to restore a position */
 	for (const struct ofd *o = f->ofds; o; o = o->next)
 		if (o->pos_mode != POS_KERNEL)
 			return;
-	/* (with a journal each write counts, see file->changed) */
+	/* with a log each write must be counted, see file->changed */
 	if (f->mode == FILE_ENGAGED && !f->head && f->lease_wait_us && !journal_file_is(f))
 		atomic_store(&f->lease_pass, true);
 }

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * visibility: `visibility = strict`: nobody who opens a file finds it without what was staged for it.
+ * visibility: with `visibility = strict`, an open of a file by any process finds all bytes staged for it.
  *
- * While bytes are staged a write lease is held on the program's own description (base/lease.h).  The kernel grants it
- * only while nobody else has the file open, and lets an open by anybody else wait until it is dropped.  A thread of
- * our own, the watcher, is told; it settles the file, drops the lease, and the open goes on.  As long as somebody
- * else has the file open no lease is granted, and the file is written through.
+ * While bytes are staged the library holds a write lease on the program's own description (base/lease.h).
+ * The kernel grants it only if no other description of the file exists.  It makes an open by another process
+ * wait until the lease is dropped, and signals our watcher thread.  The watcher drains the file and drops the
+ * lease; then the open continues.  As long as another process has the file open there is no lease, and the
+ * file is bypassed.
  *
- * What always holds under the file lock: a strict file stages only while it is leased (file->leased, the description
- * that has the lease); nothing staged means no lease.  The library has no description of its own on such a file: the
- * kernel would take it for somebody else's.
+ * Invariants under the file lock: a strict file stages only while it is leased (file->leased is the
+ * description with the lease).  If nothing is staged there is no lease.  The library has no internal
+ * description of such a file, because the kernel would refuse the lease.
  *
- * Called by: io (before bytes are accepted), flush (proof of being alone; drop), fd, process, attach.
+ * Called by: io (before bytes are accepted), flush (proof, drop), fd, process, attach.
  */
 #ifndef FASTWRITE_STRICT_H
 #define FASTWRITE_STRICT_H
@@ -21,26 +22,27 @@
 #include "staging/stage.h"
 
 /*
- * Strict by its rule, or because the family shows that it works on it together with others, who then know what was
- * written without asking the kernel for it: one of them locks the file, or writes to shared memory in a file of the
- * rule (a database's index of its log, for instance).
+ * True if the file must behave as strict.  Either its rule says so, or the program shares it with other
+ * programs that know of each other's writes without asking the kernel: the family locks the file, or writes
+ * to shared memory in a file of the same rule (for example a database's index of its log).
  */
 bool visibility_is(const struct file *f);
-/* Strict for no other reason than that its syncs go to the journal (sync/journal_file.h). */
+/* True if the file is strict only because its syncs go to the log (sync/journal_file.h). */
 bool visibility_for_journal(const struct file *f);
-/* File lock held: it does without a lease, and without the journal, from now on. */
+/* File lock held: the file does without lease and log from now on. */
 void visibility_not_for_journal(struct file *f);
 
-/* File lock held, after watcher_hold said 0: everything is the kernel's; until it is time to ask again there is no
- * need for the lock. */
+/* File lock held, after watcher_hold returned 0: nothing is staged.  Until the next try for a lease, writes
+ * need not take the lock. */
 void visibility_pass(struct file *f);
-/* Without the lock: may a write go to the kernel now?  If so it counts in f->inflight until visibility_passed. */
+/* Without the lock: true if a write may go to the kernel now.  It then counts in f->inflight until
+ * visibility_passed. */
 bool visibility_passes(struct file *f);
 static inline void visibility_passed(struct file *f) { stage_pass_end(f); }
-/* File lock held: no more such writes begin.  False: some are under way still. */
+/* File lock held: no more such writes begin.  False: some are still under way. */
 bool visibility_stop_passing(struct file *f);
 
-/* File lock held: gives the lease back, if there is one. */
+/* File lock held: drops the lease if there is one. */
 void visibility_drop_slow(struct file *f);
 static inline void visibility_drop(struct file *f)
 {
@@ -48,19 +50,20 @@ static inline void visibility_drop(struct file *f)
 		visibility_drop_slow(f);
 }
 
-extern _Atomic uint32_t visibility_leases; /* that this process holds, or is about to take */
-/* A lease that another member of the family has is that one's business. */
+extern _Atomic uint32_t visibility_leases; /* leases that this process holds or is about to take */
+/* False if another process of the family holds the lease. */
 bool visibility_lease_is_ours(const struct file *f);
-/* Held, and nobody has asked for it. */
+/* True if the lease is held and no process waits for the file. */
 bool visibility_lease_intact(const struct ofd *o);
 struct arena_slot *visibility_slot(const struct file *f);
-/* What `fastwrite status` shows. */
+/* Shows the state in `fastwrite status`. */
 void visibility_show(const struct file *f, uint32_t state);
 
-/* File lock held: true when the lease is held and nobody waits for it, so that nobody else has the file open. */
+/* File lock held: true if the lease is intact, so that no other process has the file open. */
 bool visibility_proves(const struct file *f);
 
-/* Nobody outside the family can change the file unseen: others wait for a lease, or the rule says that there are none. */
+/* True if no process outside the family can change the file unseen: because of a lease, or because the rule
+ * promises exclusive writers. */
 bool journal_file_alone(const struct file *f);
 
 #endif
