@@ -270,15 +270,15 @@ int by_name_change_fd(struct by_name_change *c, int fd)
 	return r;
 }
 
-int by_name_change_path(struct by_name_change *c, const char *path)
+int by_name_change_at(struct by_name_change *c, int dirfd, const char *path)
 {
 	struct statx st;
 
 	/* only the kernel can tell whether the path may be read */
-	if (live_config && !fork_guard_elsewhere() && identify(AT_FDCWD, path, true, &st))
-		(void)fd_recover_named(AT_FDCWD, path);
+	if (live_config && !fork_guard_elsewhere() && identify(dirfd, path, true, &st))
+		(void)fd_recover_named(dirfd, path);
 	change_begin(c);
-	return by_name_release_path(path);
+	return by_name_release_at(dirfd, path);
 }
 
 bool by_name_asks_again(struct by_name_change *c)

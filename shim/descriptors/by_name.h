@@ -61,7 +61,7 @@ struct by_name_change {
 	bool begun;
 };
 int by_name_change_fd(struct by_name_change *c, int fd);
-int by_name_change_path(struct by_name_change *c, const char *path);
+int by_name_change_at(struct by_name_change *c, int dirfd, const char *path);
 void by_name_change_end(struct by_name_change *c);
 /* Before a stat call is repeated.  With prealloc_mode = zero, zeros may have been written ahead of the end of
  * the file.  True: drain the file once more; no zeros are written until by_name_change_end. */

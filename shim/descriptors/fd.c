@@ -1300,6 +1300,37 @@ void fd_use_unmodelled(int fd, int why)
 	file_unlock(f, g);
 }
 
+long fd_bypass_call(int fd, long number, const long *a)
+{
+	struct file_guard g;
+	struct file *f;
+	struct ofd *o;
+	long r;
+
+	unresolved_forget(fd);
+	f = file_now(fd);
+	if (f)
+		file_restore(f);
+	if (!f || atomic_load(&f->mode) == FILE_THROUGH)
+		return FD_PASS;
+	f = lock_fd(fd, &o, &g);
+	if (!f)
+		return FD_PASS;
+	r = attach_bypass(f, BYPASS_SYSCALL, g.nested);
+	if (r == 0 && f->mode == FILE_ENGAGED) {
+		/* A write that this signal handler interrupted, or another process, has to end the staging: it must know
+		 * what the kernel has by then. */
+		journal_file_changed(f);
+		r = sys_raw(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+		if (f->arena && !flush_first(f))
+			attach_refresh(f, fd);
+	} else if (r == 0) {
+		r = FD_PASS;
+	}
+	file_unlock(f, g);
+	return r;
+}
+
 void fd_use_stdio(int fd)
 {
 	struct statx st;

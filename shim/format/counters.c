@@ -42,6 +42,7 @@ static const char *const reason_names[BYPASS_COUNT] = {
 	[BYPASS_IO_URING] = "io_uring",
 	[BYPASS_ENCRYPTED] = "encrypted",
 	[BYPASS_RIGHTS] = "rights",
+	[BYPASS_SYSCALL] = "system call by number",
 };
 
 const char *bypass_reason_name(enum bypass_reason reason)
@@ -74,6 +75,7 @@ static const char *const reason_texts[BYPASS_COUNT] = {
 	[BYPASS_IO_URING] = "the process has an io_uring, which reads and writes unseen",
 	[BYPASS_ENCRYPTED] = "it is encrypted, and the staging is not, or by another key",
 	[BYPASS_RIGHTS] = "recovery could not write to it by its path, or the process changes its ids",
+	[BYPASS_SYSCALL] = "the program reads or writes it by syscall()",
 };
 
 const char *bypass_reason_text(enum bypass_reason reason)

@@ -54,6 +54,7 @@ enum bypass_reason {
 	BYPASS_ENCRYPTED, /* its file system encrypts it, but not the arena, or with another key */
 	BYPASS_RIGHTS,    /* recovery could not write to it, or the process changes its ids
 	                     (process/credentials.h) */
+	BYPASS_SYSCALL,   /* it is read or written by syscall() */
 	BYPASS_COUNT
 };
 const char *bypass_reason_name(enum bypass_reason reason);

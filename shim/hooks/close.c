@@ -9,7 +9,7 @@
 #include "base/user.h"
 #include "files/fdtable.h"
 #include "hooks/cancel.h"
-#include "process/apart.h"
+#include "process/namespaces.h"
 
 #include <fcntl.h>
 #include <stdarg.h>
@@ -44,7 +44,7 @@ static long next_close_range(unsigned from, unsigned to, int flags)
 
 EXPORT int close_range(unsigned from, unsigned to, int flags)
 {
-	return (int)hook_result(apart_close_range(from, to, flags, next_close_range));
+	return (int)hook_result(namespaces_close_range(from, to, flags, next_close_range));
 }
 
 EXPORT void closefrom(int from)

@@ -1,57 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
-/* hook_apart: namespaces, capabilities, mounts: calls that mind the library's threads or its open files. */
+/* namespaces: namespaces, capabilities, mounts: calls that mind the library's threads or its open files. */
 #include "hooks/hook.h"
 
 #include "base/sys.h"
-#include "process/apart.h"
 #include "process/credentials.h"
+#include "process/namespaces.h"
 
 #include <linux/capability.h>
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/swap.h>
 
-#define APART(files, call) \
-	struct apart apart = apart_begin(files); \
-	int r = (call); \
-	int error = errno; \
-	apart_end(apart); \
-	errno = error; \
-	return r
-
-static int call_unshare(int flags) { APART(flags & CLONE_FILES, real.unshare(flags)); }
-static int call_setns(int fd, int type) { APART(false, real.setns(fd, type)); }
-
 EXPORT int unshare(int flags)
 {
-	bool begun = credentials_begin(apart_namespaces(flags));
-	int r = call_unshare(flags);
+	bool begun = credentials_begin(namespaces_change(flags));
+	struct namespaces_state state = namespaces_begin(flags & CLONE_FILES);
+	int r = real.unshare(flags);
 
+	namespaces_end(state);
 	credentials_end(begun);
 	return r;
 }
 
 EXPORT int setns(int fd, int type)
 {
-	bool begun = credentials_begin(apart_namespaces(type ? type : CLONE_NEWPID | CLONE_NEWUSER));
-	int r = call_setns(fd, type);
+	bool begun = credentials_begin(namespaces_change(type ? type : CLONE_NEWPID | CLONE_NEWUSER));
+	struct namespaces_state state = namespaces_begin(false);
+	int r = real.setns(fd, type);
 
+	namespaces_end(state);
 	credentials_end(begun);
 	return r;
 }
 
 /* It changes the calling thread only, and one with the old capabilities must not stay behind. */
-static int call_capset(cap_user_header_t header, const cap_user_data_t data)
-{
-	APART(false, real.capset(header, data));
-}
-
 EXPORT int capset(cap_user_header_t header, const cap_user_data_t data);
 EXPORT int capset(cap_user_header_t header, const cap_user_data_t data)
 {
 	bool begun = credentials_begin(credentials_of_capabilities(header, data));
-	int r = call_capset(header, data);
+	struct namespaces_state state = namespaces_begin(false);
+	int r = real.capset(header, data);
 
+	namespaces_end(state);
 	credentials_end(begun);
 	return r;
 }

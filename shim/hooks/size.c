@@ -29,11 +29,11 @@ EXPORT int ftruncate64(int fd, off64_t length)
 }
 EXPORT int truncate(const char *path, off_t length)
 {
-	CHANGE(by_name_change_path(&change, path), real.truncate(path, length));
+	CHANGE(by_name_change_at(&change, AT_FDCWD, path), real.truncate(path, length));
 }
 EXPORT int truncate64(const char *path, off64_t length)
 {
-	CHANGE(by_name_change_path(&change, path), real.truncate64(path, length));
+	CHANGE(by_name_change_at(&change, AT_FDCWD, path), real.truncate64(path, length));
 }
 
 /* The C library's own may be cancelled in the middle, and would leave the change without an end. */

@@ -18,7 +18,7 @@
 #include "files/never_staged.h"
 #include "files/workers.h"
 #include "flush/visibility.h"
-#include "process/apart.h"
+#include "process/namespaces.h"
 #include "staging/stage.h"
 
 #include <linux/capability.h>
@@ -104,7 +104,7 @@ static void leave_family(void)
 	/* Another thread, or a thread interrupted by a signal handler, may hold a lock in the shared memory.
 	 * The other processes would wait for it until that thread ends.  A thread of the library that is late
 	 * (it was not scheduled) still uses that memory. */
-	if (thread_count() > 0 || !apart_alone() || stage_forks()) {
+	if (thread_count() > 0 || !namespaces_one_thread() || stage_forks()) {
 		sys_restore_signals(signals);
 		workers_resume();
 		attach_refuse(BYPASS_RIGHTS);

@@ -114,7 +114,8 @@ static void visit_own(struct file *f, void *ctx)
 	file_set_own_fd(f, -1);
 }
 
-void process_fork_prepare(void)
+/* `managed`: the child is to be managed, too. */
+static void fork_prepare(bool managed)
 {
 	sys_sigset signals;
 	bool member, any = false, interrupted;
@@ -140,13 +141,15 @@ void process_fork_prepare(void)
 	/* before the family: an entry not changed since then is claimed for the child, too */
 	fdtable_fork_prepare();
 	/* also in a process without a managed file: its children may stage */
-	member = !interrupted && fork_guard_set() == 0 && claim_for_child();
+	member = managed && !interrupted && fork_guard_set() == 0 && claim_for_child();
 	if (!member)
 		file_for_each(visit_fork, NULL);
 	workers_fork_prepare();
 	forking = (struct process_fork){
 		.signals = signals, .watch = 1, .member = member, .interrupted = interrupted};
 }
+
+void process_fork_prepare(void) { fork_prepare(true); }
 
 void process_fork_parent(void)
 {
@@ -168,7 +171,7 @@ void process_fork_parent(void)
 	sys_restore_signals(was.signals);
 }
 
-void process_fork_child(void)
+static void fork_child(bool managed)
 {
 	struct process_fork was = forking;
 
@@ -180,8 +183,10 @@ void process_fork_child(void)
 	workers_after_fork();
 	watcher_after_fork();
 	journal_after_fork();
-	fork_guard_set();
-	fd_set_process();
+	if (managed) {
+		fork_guard_set();
+		fd_set_process();
+	}
 	stage_limit_changes();
 	unresolved_fork_child();
 	if (was.member) {
@@ -200,6 +205,29 @@ void process_fork_child(void)
 	}
 	stats_forget();
 	sys_restore_signals(was.signals);
+}
+
+void process_fork_child(void) { fork_child(true); }
+
+long process_raw_fork(long (*call)(long number, const long *arguments), long number, const long *arguments)
+{
+	long r;
+
+	fork_prepare(false);
+	r = call(number, arguments);
+	if (r == 0)
+		fork_child(false);
+	else
+		process_fork_parent();
+	return r;
+}
+
+void process_raw_clone(void)
+{
+	if (!live_config || fd_foreign_process())
+		return;
+	unresolved_clear_all();
+	attach_refuse(BYPASS_FORK);
 }
 
 void process_exec_prepare(void)

@@ -21,6 +21,15 @@ void process_fork_prepare(void);
 void process_fork_parent(void);
 void process_fork_child(void);
 
+/*
+ * A fork by system call: `call` makes it.  The C library prepared nothing for the child, which may not start a thread: it
+ * never stages anything.  What is open now both sides write through.
+ */
+long process_raw_fork(long (*call)(long number, const long *arguments), long number, const long *arguments);
+/* Before any other clone by system call.  Both sides may go on in the same memory with the same thread-local variables:
+ * nothing is staged from now on. */
+void process_raw_clone(void);
+
 /* The parent of this thread's next fork ends right after it, unseen by any hook (daemon). */
 extern __thread bool process_forks_and_ends;
 
