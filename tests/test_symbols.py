@@ -84,15 +84,26 @@ def test_functions_of_several_versions(glibc):
     """dlsym before glibc 2.36 finds the oldest: those that differ are asked for by version."""
     text = (ROOT / "shim" / "hooks" / "real.c").read_text()
     by_version = dict(re.findall(r'\{"(\w+)", "(GLIBC_[\d.]+)"\}', text))
-    for name in set(st.hooked()) & set(glibc.symbols):
+    looked_up = {name for name, kind in st.hooked().items() if kind != "ALIAS"}
+    for name in looked_up & set(glibc.symbols):
         nodes = {node: where for node, where in glibc.symbols[name].items() if node != "GLIBC_PRIVATE"}
         if len(set(nodes.values())) < 2 or glibc.arch != "x86_64":
             continue
         assert name in by_version, (
-            f"{name} has several versions: {nodes}; add it to `versioned` in shim/real.c"
+            f"{name} has several versions: {nodes}; add it to `versioned` in shim/hooks/real.c"
         )
         newest = max(nodes, key=lambda node: [int(part) for part in node[6:].split(".")])
         assert nodes[by_version[name]] == nodes[newest], f"{name}: {by_version[name]} of {nodes}"
+
+
+def test_functions_of_64_bits(glibc):
+    """A name that ends in 64 is an alias of ours where it is one in the C library, or does the same there."""
+    same = {"__open64_2", "__openat64_2", "__pread64_chk", "posix_fallocate64", "freopen64"}
+    text = (ROOT / "shim" / "hooks" / "hooks.def").read_text()
+    for name, base in re.findall(r"^ALIAS\(auto, (\w*64\w*), (\w+)\)", text, re.MULTILINE):
+        if name in same or name not in glibc.symbols or base not in glibc.symbols:
+            continue
+        assert set(glibc.symbols[name].values()) & set(glibc.symbols[base].values()), f"{name}, {base}"
 
 
 # ---- system calls ----
@@ -124,7 +135,7 @@ def test_every_system_call():
     table = st.load(TABLES / "syscalls.toml")
     arch = os.uname().machine
     without, several, stale = st.judge(table, names, handled(), version, arch)
-    complain(without, several, stale, "tests/symbols/syscalls.toml", "shim/hook_syscall.c")
+    complain(without, several, stale, "tests/symbols/syscalls.toml", "shim/hooks/syscall.c")
 
 
 def test_every_handler_is_called():

@@ -172,21 +172,12 @@ void hook_before_owner(int fd)
 		fd_fcntl(fd, o, F_GETOWN, 0);
 }
 
-/* A process group comes back as its negative: no error. */
-static int owner_of(int (*next)(int fd, int cmd, long arg), int fd)
+static long next_fcntl(int fd, int cmd, long arg)
 {
-	hook_before_owner(fd);
-	return next(fd, F_GETOWN, 0);
-}
+	int r = real.fcntl(fd, cmd, arg);
 
-#define NEXT_FCNTL(name) \
-	static long next_##name(int fd, int cmd, long arg) \
-	{ \
-		int r = real.name(fd, cmd, arg); \
-		return r == -1 ? -errno : r; \
-	}
-NEXT_FCNTL(fcntl)
-NEXT_FCNTL(fcntl64)
+	return r == -1 ? -errno : r;
+}
 
 EXPORT int fcntl(int fd, int cmd, ...)
 {
@@ -196,25 +187,14 @@ EXPORT int fcntl(int fd, int cmd, ...)
 	va_start(list, cmd);
 	arg = va_arg(list, long);
 	va_end(list);
-	if (cmd == F_GETOWN)
-		return owner_of(real.fcntl, fd);
-	return (int)hook_result(hook_fcntl(next_fcntl, fd, cmd, arg));
+	if (cmd != F_GETOWN)
+		return (int)hook_result(hook_fcntl(next_fcntl, fd, cmd, arg));
+	/* a process group comes back as its negative: no error */
+	hook_before_owner(fd);
+	return real.fcntl(fd, F_GETOWN, 0);
 }
 
-EXPORT int fcntl64(int fd, int cmd, ...)
-{
-	va_list list;
-	long arg;
-
-	va_start(list, cmd);
-	arg = va_arg(list, long);
-	va_end(list);
-	if (cmd == F_GETOWN)
-		return owner_of(real.fcntl64, fd);
-	return (int)hook_result(hook_fcntl(next_fcntl64, fd, cmd, arg));
-}
-
-#define ALIAS_OF(name) EXPORT __attribute__((alias(#name), copy(name)))
-ALIAS_OF(close) int __close(int fd);
-ALIAS_OF(dup2) int __dup2(int oldfd, int newfd);
-ALIAS_OF(fcntl) int __fcntl(int fd, int cmd, ...);
+ALIAS_OF(__close, close);
+ALIAS_OF(__dup2, dup2);
+ALIAS_OF(__fcntl, fcntl);
+TWIN(fcntl64, fcntl);

@@ -334,5 +334,4 @@ EXPORT void quick_exit(int status)
 	__builtin_unreachable();
 }
 
-#define ALIAS_OF(name) EXPORT __attribute__((alias(#name), copy(name)))
-ALIAS_OF(clone) int __clone(int (*start)(void *), void *stack, int flags, void *arg, ...);
+ALIAS_OF(__clone, clone);

@@ -31,6 +31,11 @@ extern int mount_setattr(int dirfd, const char *path, unsigned flags, struct mou
 #pragma GCC diagnostic ignored "-Wnonnull-compare"
 
 #define EXPORT __attribute__((visibility("default")))
+/* The same function under another name. */
+#define ALIAS_OF(other, name) extern __typeof(name) other EXPORT __attribute__((alias(#name)))
+/* The name that ends in 64, as the headers declare it: off_t, struct stat, struct rlimit have 64 bits in both. */
+#define TWIN(name64, name) extern __typeof(name64) name64 EXPORT __attribute__((alias(#name)))
+#pragma GCC diagnostic ignored "-Wattribute-alias"
 
 /* What a hook and its system call by number (hooks/syscall.c) have in common; -errno for failure. */
 long hook_fcntl(long (*next)(int fd, int cmd, long arg), int fd, int cmd, long arg);

@@ -43,4 +43,5 @@ static int lock_region(int (*next)(int, int, off_t), int fd, int cmd, off_t leng
 }
 
 EXPORT int lockf(int fd, int cmd, off_t length) { return lock_region(real.lockf, fd, cmd, length); }
-EXPORT int lockf64(int fd, int cmd, off64_t length) { return lock_region(real.lockf64, fd, cmd, length); }
+
+TWIN(lockf64, lockf);

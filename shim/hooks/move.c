@@ -38,11 +38,6 @@ EXPORT void *mmap(void *addr, size_t length, int prot, int flags, int fd, off_t 
 	return map(addr, length, prot, flags, fd, offset);
 }
 
-EXPORT void *mmap64(void *addr, size_t length, int prot, int flags, int fd, off64_t offset)
-{
-	return map(addr, length, prot, flags, fd, offset);
-}
-
 void hook_before_copy(int in, int out)
 {
 	/* one that is only noted could be attached by another thread while the copy moves its position */
@@ -58,12 +53,6 @@ EXPORT ssize_t sendfile(int out, int in, off_t *offset, size_t count)
 {
 	hook_before_copy(in, out);
 	return real.sendfile(out, in, offset, count);
-}
-
-EXPORT ssize_t sendfile64(int out, int in, off64_t *offset, size_t count)
-{
-	hook_before_copy(in, out);
-	return real.sendfile64(out, in, offset, count);
 }
 
 EXPORT ssize_t splice(int in, off64_t *in_offset, int out, off64_t *out_offset, size_t size, unsigned flags)
@@ -165,12 +154,6 @@ EXPORT int aio_read(struct aiocb *cb)
 	return real.aio_read(cb);
 }
 
-EXPORT int aio_read64(struct aiocb64 *cb)
-{
-	hook_before_aio(cb->aio_fildes);
-	return real.aio_read64((struct aiocb *)(void *)cb);
-}
-
 EXPORT int aio_write(struct aiocb *cb)
 {
 	hook_before_aio(cb->aio_fildes);
@@ -190,18 +173,6 @@ EXPORT int aio_fsync(int operation, struct aiocb *cb)
 	return real.aio_fsync(operation, cb);
 }
 
-EXPORT int aio_fsync64(int operation, struct aiocb64 *cb)
-{
-	before_aio_fsync(operation, &cb->aio_fildes);
-	return real.aio_fsync64(operation, (struct aiocb *)(void *)cb);
-}
-
-EXPORT int aio_write64(struct aiocb64 *cb)
-{
-	hook_before_aio(cb->aio_fildes);
-	return real.aio_write64((struct aiocb *)(void *)cb);
-}
-
 static void before_list(int mode, struct aiocb *const list[], int count)
 {
 	if (mode != LIO_WAIT && mode != LIO_NOWAIT)
@@ -217,10 +188,9 @@ EXPORT int lio_listio(int mode, struct aiocb *const list[], int count, struct si
 	return real.lio_listio(mode, list, count, event);
 }
 
-EXPORT int lio_listio64(int mode, struct aiocb64 *const list[], int count, struct sigevent *event)
-{
-	struct aiocb *const *same = (struct aiocb *const *)(const void *)list;
-
-	before_list(mode, same, count);
-	return real.lio_listio64(mode, same, count, event);
-}
+TWIN(mmap64, mmap);
+TWIN(sendfile64, sendfile);
+TWIN(aio_read64, aio_read);
+TWIN(aio_write64, aio_write);
+TWIN(aio_fsync64, aio_fsync);
+TWIN(lio_listio64, lio_listio);

@@ -62,27 +62,12 @@ EXPORT ssize_t pread(int fd, void *buf, size_t size, off_t offset)
 	READ_BUFFER(fd, buf, size, offset, real.pread(fd, buf, size, offset));
 }
 
-EXPORT ssize_t pread64(int fd, void *buf, size_t size, off64_t offset)
-{
-	if (offset < 0)
-		return real.pread64(fd, buf, size, offset);
-	READ_BUFFER(fd, buf, size, offset, real.pread64(fd, buf, size, offset));
-}
-
 EXPORT ssize_t __pread_chk(int fd, void *buf, size_t size, off_t offset, size_t room);
 EXPORT ssize_t __pread_chk(int fd, void *buf, size_t size, off_t offset, size_t room)
 {
 	if (size > room || offset < 0)
 		return real.__pread_chk(fd, buf, size, offset, room);
 	READ_BUFFER(fd, buf, size, offset, real.__pread_chk(fd, buf, size, offset, room));
-}
-
-EXPORT ssize_t __pread64_chk(int fd, void *buf, size_t size, off_t offset, size_t room);
-EXPORT ssize_t __pread64_chk(int fd, void *buf, size_t size, off_t offset, size_t room)
-{
-	if (size > room || offset < 0)
-		return real.__pread64_chk(fd, buf, size, offset, room);
-	READ_BUFFER(fd, buf, size, offset, real.__pread64_chk(fd, buf, size, offset, room));
 }
 
 EXPORT ssize_t readv(int fd, const struct iovec *iov, int count)
@@ -95,13 +80,6 @@ EXPORT ssize_t preadv(int fd, const struct iovec *iov, int count, off_t offset)
 	if (offset < 0)
 		return real.preadv(fd, iov, count, offset);
 	READ_VECTOR(fd, iov, count, offset, real.preadv(fd, iov, count, offset));
-}
-
-EXPORT ssize_t preadv64(int fd, const struct iovec *iov, int count, off64_t offset)
-{
-	if (offset < 0)
-		return real.preadv64(fd, iov, count, offset);
-	READ_VECTOR(fd, iov, count, offset, real.preadv64(fd, iov, count, offset));
 }
 
 /* At the position, which nobody may take over meanwhile. */
@@ -133,11 +111,6 @@ EXPORT ssize_t preadv2(int fd, const struct iovec *iov, int count, off_t offset,
 	READ_FLAGS(fd, iov, count, offset, flags, real.preadv2(fd, iov, count, offset, flags));
 }
 
-EXPORT ssize_t preadv64v2(int fd, const struct iovec *iov, int count, off64_t offset, int flags)
-{
-	READ_FLAGS(fd, iov, count, offset, flags, real.preadv64v2(fd, iov, count, offset, flags));
-}
-
 static __attribute__((noinline)) off_t seek_managed(int fd, struct ofd *o, off_t offset, int whence)
 {
 	long r = io_lseek(fd, o, offset, whence);
@@ -153,16 +126,12 @@ EXPORT off_t lseek(int fd, off_t offset, int whence)
 	                                      : real.lseek(fd, offset, whence);
 }
 
-EXPORT off64_t lseek64(int fd, off64_t offset, int whence)
-{
-	struct ofd *o = unresolved_moved(fd);
-	long r = o ? io_lseek(fd, o, offset, whence) : IO_PASS;
-
-	return r == IO_PASS ? real.lseek64(fd, offset, whence) : hook_result(r);
-}
-
-#define ALIAS_OF(name) EXPORT __attribute__((alias(#name), copy(name)))
-ALIAS_OF(read) ssize_t __read(int fd, void *buf, size_t size);
-ALIAS_OF(pread64) ssize_t __pread64(int fd, void *buf, size_t size, off64_t offset);
-ALIAS_OF(lseek) off_t __lseek(int fd, off_t offset, int whence);
-ALIAS_OF(lseek64) off64_t llseek(int fd, off64_t offset, int whence);
+ALIAS_OF(__read, read);
+ALIAS_OF(__pread64, pread);
+ALIAS_OF(__lseek, lseek);
+ALIAS_OF(llseek, lseek);
+TWIN(pread64, pread);
+ALIAS_OF(__pread64_chk, __pread_chk);
+TWIN(preadv64, preadv);
+TWIN(preadv64v2, preadv2);
+TWIN(lseek64, lseek);

@@ -15,8 +15,7 @@ static const struct {
 	const char *name, *version;
 } versioned[] = {
 	{"posix_spawn", "GLIBC_2.15"}, {"posix_spawnp", "GLIBC_2.15"}, {"lio_listio", "GLIBC_2.4"},
-	{"lio_listio64", "GLIBC_2.4"}, {"quick_exit", "GLIBC_2.24"},   {"nftw", "GLIBC_2.3.3"},
-	{"nftw64", "GLIBC_2.3.3"},
+	{"quick_exit", "GLIBC_2.24"},  {"nftw", "GLIBC_2.3.3"},
 };
 
 _Atomic bool real_ready;
@@ -66,10 +65,8 @@ static const struct {
 	const char *name;
 	void *function;
 } stand_ins[] = {
-	OLD(stat, old_stat),       OLD(stat64, old_stat),       OLD(lstat, old_lstat),
-	OLD(lstat64, old_lstat),   OLD(fstat, old_fstat),       OLD(fstat64, old_fstat),
-	OLD(fstatat, old_fstatat), OLD(fstatat64, old_fstatat), OLD(execveat, old_execveat),
-	OLD(_Fork, old_fork),
+	OLD(stat, old_stat),       OLD(lstat, old_lstat),       OLD(fstat, old_fstat),
+	OLD(fstatat, old_fstatat), OLD(execveat, old_execveat), OLD(_Fork, old_fork),
 };
 
 static void *resolve(const char *name)

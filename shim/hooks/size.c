@@ -23,17 +23,9 @@ EXPORT int ftruncate(int fd, off_t length)
 {
 	CHANGE(by_name_change_fd(&change, fd), real.ftruncate(fd, length));
 }
-EXPORT int ftruncate64(int fd, off64_t length)
-{
-	CHANGE(by_name_change_fd(&change, fd), real.ftruncate64(fd, length));
-}
 EXPORT int truncate(const char *path, off_t length)
 {
 	CHANGE(by_name_change_at(&change, AT_FDCWD, path), real.truncate(path, length));
-}
-EXPORT int truncate64(const char *path, off64_t length)
-{
-	CHANGE(by_name_change_at(&change, AT_FDCWD, path), real.truncate64(path, length));
 }
 
 /* The C library's own may be cancelled in the middle, and would leave the change without an end. */
@@ -46,10 +38,6 @@ static int allocate(int fd, int mode, off64_t offset, off64_t length)
 	}
 }
 EXPORT int fallocate(int fd, int mode, off_t offset, off_t length)
-{
-	return allocate(fd, mode, offset, length);
-}
-EXPORT int fallocate64(int fd, int mode, off64_t offset, off64_t length)
 {
 	return allocate(fd, mode, offset, length);
 }
@@ -76,10 +64,6 @@ EXPORT int posix_fallocate(int fd, off_t offset, off_t length)
 {
 	return allocate_posix(real.posix_fallocate, fd, offset, length);
 }
-EXPORT int posix_fallocate64(int fd, off64_t offset, off64_t length)
-{
-	return allocate_posix(real.posix_fallocate64, fd, offset, length);
-}
 
 static void before_limit(int resource, const struct rlimit *limit)
 {
@@ -93,21 +77,15 @@ EXPORT int setrlimit(__rlimit_resource_t resource, const struct rlimit *limit)
 	return real.setrlimit((int)resource, limit);
 }
 
-EXPORT int setrlimit64(__rlimit_resource_t resource, const struct rlimit64 *limit)
-{
-	before_limit((int)resource, (const struct rlimit *)limit);
-	return real.setrlimit64((int)resource, (const struct rlimit *)limit);
-}
-
 EXPORT int prlimit(pid_t pid, enum __rlimit_resource resource, const struct rlimit *limit, struct rlimit *old)
 {
 	before_limit((int)resource, limit);
 	return real.prlimit(pid, (int)resource, limit, old);
 }
 
-EXPORT int prlimit64(pid_t pid, enum __rlimit_resource resource, const struct rlimit64 *limit,
-                     struct rlimit64 *old)
-{
-	before_limit((int)resource, (const struct rlimit *)limit);
-	return real.prlimit64(pid, (int)resource, (const struct rlimit *)limit, (struct rlimit *)old);
-}
+TWIN(ftruncate64, ftruncate);
+TWIN(truncate64, truncate);
+TWIN(fallocate64, fallocate);
+TWIN(posix_fallocate64, posix_fallocate);
+TWIN(setrlimit64, setrlimit);
+TWIN(prlimit64, prlimit);

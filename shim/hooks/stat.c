@@ -28,79 +28,41 @@
 #define OLD(out) ((struct stat *)(void *)(out))
 
 EXPORT int stat(const char *path, struct stat *out) { ASK_NAMED(AT_FDCWD, path, real.stat(path, out), out); }
-EXPORT int stat64(const char *path, struct stat64 *out)
-{
-	ASK_NAMED(AT_FDCWD, path, real.stat64(path, OLD(out)), out);
-}
 EXPORT int lstat(const char *path, struct stat *out)
 {
 	ASK_NAMED(AT_FDCWD, path, real.lstat(path, out), out);
-}
-EXPORT int lstat64(const char *path, struct stat64 *out)
-{
-	ASK_NAMED(AT_FDCWD, path, real.lstat64(path, OLD(out)), out);
 }
 EXPORT int fstat(int fd, struct stat *out)
 {
 	unresolved_use(fd);
 	ASK(real.fstat(fd, out), out);
 }
-EXPORT int fstat64(int fd, struct stat64 *out)
-{
-	unresolved_use(fd);
-	ASK(real.fstat64(fd, OLD(out)), out);
-}
 EXPORT int fstatat(int dirfd, const char *path, struct stat *out, int flags)
 {
 	ASK_NAMED(dirfd, path, real.fstatat(dirfd, path, out, flags), out);
 }
-EXPORT int fstatat64(int dirfd, const char *path, struct stat64 *out, int flags)
-{
-	ASK_NAMED(dirfd, path, real.fstatat64(dirfd, path, OLD(out), flags), out);
-}
 
 EXPORT int __xstat(int version, const char *path, struct stat *out);
-EXPORT int __xstat64(int version, const char *path, struct stat64 *out);
 EXPORT int __lxstat(int version, const char *path, struct stat *out);
-EXPORT int __lxstat64(int version, const char *path, struct stat64 *out);
 EXPORT int __fxstat(int version, int fd, struct stat *out);
-EXPORT int __fxstat64(int version, int fd, struct stat64 *out);
 EXPORT int __fxstatat(int version, int dirfd, const char *path, struct stat *out, int flags);
-EXPORT int __fxstatat64(int version, int dirfd, const char *path, struct stat64 *out, int flags);
 
 EXPORT int __xstat(int version, const char *path, struct stat *out)
 {
 	ASK_NAMED(AT_FDCWD, path, real.__xstat(version, path, out), out);
 }
-EXPORT int __xstat64(int version, const char *path, struct stat64 *out)
-{
-	ASK_NAMED(AT_FDCWD, path, real.__xstat64(version, path, OLD(out)), out);
-}
 EXPORT int __lxstat(int version, const char *path, struct stat *out)
 {
 	ASK_NAMED(AT_FDCWD, path, real.__lxstat(version, path, out), out);
-}
-EXPORT int __lxstat64(int version, const char *path, struct stat64 *out)
-{
-	ASK_NAMED(AT_FDCWD, path, real.__lxstat64(version, path, OLD(out)), out);
 }
 EXPORT int __fxstat(int version, int fd, struct stat *out)
 {
 	unresolved_use(fd);
 	ASK(real.__fxstat(version, fd, out), out);
 }
-EXPORT int __fxstat64(int version, int fd, struct stat64 *out)
-{
-	unresolved_use(fd);
-	ASK(real.__fxstat64(version, fd, OLD(out)), out);
-}
 EXPORT int __fxstatat(int version, int dirfd, const char *path, struct stat *out, int flags)
 {
 	ASK_NAMED(dirfd, path, real.__fxstatat(version, dirfd, path, out, flags), out);
-}
-EXPORT int __fxstatat64(int version, int dirfd, const char *path, struct stat64 *out, int flags)
-{
-	ASK_NAMED(dirfd, path, real.__fxstatat64(version, dirfd, path, OLD(out), flags), out);
 }
 
 EXPORT int statx(int dirfd, const char *path, int flags, unsigned mask, struct statx *out)
@@ -112,3 +74,12 @@ EXPORT int statx(int dirfd, const char *path, int flags, unsigned mask, struct s
 		r = real.statx(dirfd, path, flags, mask, out);
 	return r;
 }
+
+TWIN(stat64, stat);
+TWIN(lstat64, lstat);
+TWIN(fstat64, fstat);
+TWIN(fstatat64, fstatat);
+ALIAS_OF(__xstat64, __xstat);
+ALIAS_OF(__lxstat64, __lxstat);
+ALIAS_OF(__fxstat64, __fxstat);
+ALIAS_OF(__fxstatat64, __fxstatat);

@@ -111,7 +111,6 @@ static FILE *open_stream(FILE *(*next)(const char *, const char *), const char *
 }
 
 EXPORT FILE *fopen(const char *path, const char *mode) { return open_stream(real.fopen, path, mode); }
-EXPORT FILE *fopen64(const char *path, const char *mode) { return open_stream(real.fopen64, path, mode); }
 EXPORT FILE *setmntent(const char *path, const char *mode) { return open_stream(real.setmntent, path, mode); }
 
 static FILE *open_nameless(FILE *(*next)(void))
@@ -132,7 +131,6 @@ static FILE *open_nameless(FILE *(*next)(void))
 }
 
 EXPORT FILE *tmpfile(void) { return open_nameless(real.tmpfile); }
-EXPORT FILE *tmpfile64(void) { return open_nameless(real.tmpfile64); }
 
 /* ---- a stream changes its file ---- */
 
@@ -204,11 +202,6 @@ static FILE *reopen_stream(FILE *(*next)(const char *, const char *, FILE *), co
 EXPORT FILE *freopen(const char *path, const char *mode, FILE *stream)
 {
 	return reopen_stream(real.freopen, path, mode, stream);
-}
-
-EXPORT FILE *freopen64(const char *path, const char *mode, FILE *stream)
-{
-	return reopen_stream(real.freopen64, path, mode, stream);
 }
 
 /* ---- a stream on a descriptor ---- */
@@ -406,5 +399,7 @@ EXPORT int __dprintf_chk(int fd, int flag, const char *format, ...)
 	return r;
 }
 
-#define ALIAS_OF(name) EXPORT __attribute__((alias(#name), copy(name)))
-ALIAS_OF(setmntent) FILE *__setmntent(const char *path, const char *mode);
+ALIAS_OF(__setmntent, setmntent);
+TWIN(fopen64, fopen);
+TWIN(freopen64, freopen);
+TWIN(tmpfile64, tmpfile);

@@ -151,5 +151,4 @@ EXPORT void logwtmp(const char *line, const char *name, const char *host)
 	SETTLED(real.logwtmp(line, name, host));
 }
 
-#define ALIAS_OF(name) EXPORT __attribute__((alias(#name), copy(name)))
-ALIAS_OF(backtrace_symbols_fd) void __backtrace_symbols_fd(void *const *addresses, int count, int fd);
+ALIAS_OF(__backtrace_symbols_fd, backtrace_symbols_fd);

@@ -64,21 +64,6 @@ EXPORT int nftw(const char *path, __nftw_func_t each, int descriptors, int flags
 /* On LP64 both structures are one. */
 _Static_assert(sizeof(struct stat) == sizeof(struct stat64), "stat64");
 
-EXPORT int ftw64(const char *path, __ftw64_func_t each, int descriptors)
-{
-	__ftw_func_t same = (__ftw_func_t)(void (*)(void))each;
-
-	WALK(each, same, visit, real.ftw64(path, visit, descriptors), real.ftw64(path, same, descriptors));
-}
-
-EXPORT int nftw64(const char *path, __nftw64_func_t each, int descriptors, int flags)
-{
-	__nftw_func_t same = (__nftw_func_t)(void (*)(void))each;
-
-	WALK(each_at, same, visit_at, real.nftw64(path, visit_at, descriptors, flags),
-	     real.nftw64(path, same, descriptors, flags));
-}
-
 static FTSENT *refreshed(FTSENT *entry)
 {
 	if (entry && entry->fts_info == FTS_F && entry->fts_statp)
@@ -119,23 +104,8 @@ EXPORT FTSENT *fts_children(FTS *state, int options)
 	return all_refreshed(real.fts_children(state, options));
 }
 
-EXPORT FTS64 *fts64_open(char *const *paths, int options,
-                         int (*compare)(const FTSENT64 **, const FTSENT64 **))
-{
-	if (compare)
-		by_name_settle_all();
-	return (FTS64 *)(void *)real.fts64_open(
-		paths, options, (int (*)(const FTSENT **, const FTSENT **))(void (*)(void))compare);
-}
-
-EXPORT FTSENT64 *fts64_read(FTS64 *state)
-{
-	before_sort((const FTS *)(const void *)state);
-	return (FTSENT64 *)(void *)refreshed(real.fts64_read((FTS *)(void *)state));
-}
-
-EXPORT FTSENT64 *fts64_children(FTS64 *state, int options)
-{
-	before_sort((const FTS *)(const void *)state);
-	return (FTSENT64 *)(void *)all_refreshed(real.fts64_children((FTS *)(void *)state, options));
-}
+TWIN(ftw64, ftw);
+TWIN(nftw64, nftw);
+TWIN(fts64_open, fts_open);
+TWIN(fts64_read, fts_read);
+TWIN(fts64_children, fts_children);

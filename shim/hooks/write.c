@@ -110,11 +110,6 @@ EXPORT ssize_t pwrite(int fd, const void *buf, size_t size, off_t offset)
 	WRITE_AT(real.pwrite, fd, buf, size, offset);
 }
 
-EXPORT ssize_t pwrite64(int fd, const void *buf, size_t size, off64_t offset)
-{
-	WRITE_AT(real.pwrite64, fd, buf, size, offset);
-}
-
 EXPORT ssize_t writev(int fd, const struct iovec *iov, int count)
 {
 	WRITE_VECTOR(fd, iov, count, IO_NO_OFFSET, real.writev(fd, iov, count));
@@ -125,13 +120,6 @@ EXPORT ssize_t pwritev(int fd, const struct iovec *iov, int count, off_t offset)
 	if (offset < 0)
 		return real.pwritev(fd, iov, count, offset);
 	WRITE_VECTOR(fd, iov, count, offset, real.pwritev(fd, iov, count, offset));
-}
-
-EXPORT ssize_t pwritev64(int fd, const struct iovec *iov, int count, off64_t offset)
-{
-	if (offset < 0)
-		return real.pwritev64(fd, iov, count, offset);
-	WRITE_VECTOR(fd, iov, count, offset, real.pwritev64(fd, iov, count, offset));
 }
 
 /* Not the C library's, which may be cancelled in the middle. */
@@ -169,12 +157,9 @@ EXPORT ssize_t pwritev2(int fd, const struct iovec *iov, int count, off_t offset
 	WRITE_FLAGS(fd, iov, count, offset, flags, real.pwritev2(fd, iov, count, offset, flags));
 }
 
-EXPORT ssize_t pwritev64v2(int fd, const struct iovec *iov, int count, off64_t offset, int flags)
-{
-	WRITE_FLAGS(fd, iov, count, offset, flags, real.pwritev64v2(fd, iov, count, offset, flags));
-}
-
-#define ALIAS_OF(name) EXPORT __attribute__((alias(#name), copy(name)))
-ALIAS_OF(write) ssize_t __write(int fd, const void *buf, size_t size);
+ALIAS_OF(__write, write);
 extern __typeof(write) hook_write __attribute__((alias("write"), copy(write), visibility("hidden")));
-ALIAS_OF(pwrite64) ssize_t __pwrite64(int fd, const void *buf, size_t size, off64_t offset);
+ALIAS_OF(__pwrite64, pwrite);
+TWIN(pwrite64, pwrite);
+TWIN(pwritev64, pwritev);
+TWIN(pwritev64v2, pwritev2);
