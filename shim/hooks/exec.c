@@ -17,52 +17,71 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* The environment for the program at (`in_dir`, `file`): `env`, or what process/inherit.h makes of it, on the stack. */
-#define ENVIRONMENT(in, made, env, in_dir, file, searched) \
-	const struct inherit_target to = {.dirfd = (in_dir), .path = (file), .search = (searched)}; \
-	struct inherit in; \
-	char *const *made; \
-	inherit_look(&in, env, &to); \
-	made = inherit_fill(&in, in.bytes > 0 && in.bytes <= INHERIT_STACK_MAX ? alloca(in.bytes) : NULL)
+typedef int next_exec(const struct inherit_target *to, char *const argv[], char *const env[]);
 
-/* `call` uses the environment `made`, `plain` the program's own: the kernel may find that ours is too large. */
-#define EXEC(env, in_dir, file, searched, plain, call) \
-	ENVIRONMENT(in, made, env, in_dir, file, searched); \
-	int r; \
-	process_exec_prepare(); \
-	r = in.bytes > 0 ? (call) : (plain); \
-	if (r < 0 && in.bytes > 0 && errno == E2BIG) \
-		r = (plain); \
-	inherit_release(); \
-	process_exec_failed(); \
-	return r
+static int by_path(const struct inherit_target *to, char *const argv[], char *const env[])
+{
+	return real.execve(to->path, argv, env);
+}
+static int by_search(const struct inherit_target *to, char *const argv[], char *const env[])
+{
+	return real.execvpe(to->path, argv, env);
+}
+static int by_fd(const struct inherit_target *to, char *const argv[], char *const env[])
+{
+	return real.fexecve(to->dirfd, argv, env);
+}
+static int by_dir(const struct inherit_target *to, char *const argv[], char *const env[])
+{
+	return real.execveat(to->dirfd, to->path, argv, env, to->flags);
+}
+
+static int execute(next_exec *next, const struct inherit_target *to, char *const argv[], char *const env[])
+{
+	char *const *made = inherit_environment(env, to);
+	int r;
+
+	process_exec_prepare();
+	r = next(to, argv, made);
+	if (r < 0 && made != env && errno == E2BIG)
+		r = next(to, argv, env);
+	inherit_release();
+	process_exec_failed();
+	return r;
+}
+
+static int execute_path(const char *path, char *const argv[], char *const env[])
+{
+	return execute(by_path, &(struct inherit_target){.dirfd = AT_FDCWD, .path = path}, argv, env);
+}
+static int execute_searched(const char *file, char *const argv[], char *const env[])
+{
+	const struct inherit_target to = {.dirfd = AT_FDCWD, .path = file, .search = true};
+
+	return execute(by_search, &to, argv, env);
+}
 
 EXPORT int execve(const char *path, char *const argv[], char *const env[])
 {
-	EXEC(env, AT_FDCWD, path, false, real.execve(path, argv, env), real.execve(path, argv, made));
+	return execute_path(path, argv, env);
 }
-EXPORT int execv(const char *path, char *const argv[])
-{
-	EXEC(environ, AT_FDCWD, path, false, real.execv(path, argv), real.execve(path, argv, made));
-}
-EXPORT int execvp(const char *file, char *const argv[])
-{
-	EXEC(environ, AT_FDCWD, file, true, real.execvp(file, argv), real.execvpe(file, argv, made));
-}
+EXPORT int execv(const char *path, char *const argv[]) { return execute_path(path, argv, environ); }
+EXPORT int execvp(const char *file, char *const argv[]) { return execute_searched(file, argv, environ); }
 EXPORT int execvpe(const char *file, char *const argv[], char *const env[])
 {
-	EXEC(env, AT_FDCWD, file, true, real.execvpe(file, argv, env), real.execvpe(file, argv, made));
+	return execute_searched(file, argv, env);
 }
 EXPORT int fexecve(int fd, char *const argv[], char *const env[])
 {
 	if (!env)
 		return real.fexecve(fd, argv, env); /* which the C library refuses */
-	EXEC(env, fd, "", false, real.fexecve(fd, argv, env), real.fexecve(fd, argv, made));
+	return execute(by_fd, &(struct inherit_target){.dirfd = fd, .path = ""}, argv, env);
 }
 EXPORT int execveat(int dirfd, const char *path, char *const argv[], char *const env[], int flags)
 {
-	EXEC(env, dirfd, path, false, real.execveat(dirfd, path, argv, env, flags),
-	     real.execveat(dirfd, path, argv, made, flags));
+	const struct inherit_target to = {.dirfd = dirfd, .path = path, .flags = flags};
+
+	return execute(by_dir, &to, argv, env);
 }
 
 static size_t count_args(va_list list)
@@ -92,14 +111,14 @@ EXPORT int execl(const char *path, const char *arg, ...)
 {
 	COLLECT(arg, arg, argv);
 	va_end(list);
-	EXEC(environ, AT_FDCWD, path, false, real.execv(path, argv), real.execve(path, argv, made));
+	return execute_path(path, argv, environ);
 }
 
 EXPORT int execlp(const char *file, const char *arg, ...)
 {
 	COLLECT(arg, arg, argv);
 	va_end(list);
-	EXEC(environ, AT_FDCWD, file, true, real.execvp(file, argv), real.execvpe(file, argv, made));
+	return execute_searched(file, argv, environ);
 }
 
 EXPORT int execle(const char *path, const char *arg, ...)
@@ -110,56 +129,46 @@ EXPORT int execle(const char *path, const char *arg, ...)
 	(void)va_arg(list, char *); /* the NULL that ends the arguments */
 	env = va_arg(list, char *const *);
 	va_end(list);
-	EXEC(env, AT_FDCWD, path, false, real.execve(path, argv, env), real.execve(path, argv, made));
+	return execute_path(path, argv, env);
 }
 
-/* Not tried again: the file actions may not bear it.  So it must be certain that the kernel takes it. */
-#define SPAWN(file, searched, call) \
-	ENVIRONMENT(in, made, env, AT_FDCWD, file, searched); \
-	int r; \
-	if (actions) \
-		process_spawn_actions_prepare(); \
-	else \
-		process_spawn_prepare(); \
-	if (in.bytes > 0 && !inherit_fits(&in, argv)) \
-		made = env; \
-	r = (call); \
-	inherit_release(); \
-	return r
-
-EXPORT int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions,
-                       const posix_spawnattr_t *attr, char *const argv[], char *const env[])
-{
-	SPAWN(path, false, real.posix_spawn(pid, path, actions, attr, argv, made));
-}
-
-EXPORT int posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions,
-                        const posix_spawnattr_t *attr, char *const argv[], char *const env[])
-{
-	SPAWN(file, true, real.posix_spawnp(pid, file, actions, attr, argv, made));
-}
-
-/* glibc 2.39; who finds our symbol on an older one is told that there is no such thing. */
-EXPORT int pidfd_spawn(int *pidfd, const char *path, const posix_spawn_file_actions_t *actions,
+typedef int next_spawn(int *pid, const char *path, const posix_spawn_file_actions_t *actions,
                        const posix_spawnattr_t *attr, char *const argv[], char *const env[]);
-EXPORT int pidfd_spawnp(int *pidfd, const char *file, const posix_spawn_file_actions_t *actions,
-                        const posix_spawnattr_t *attr, char *const argv[], char *const env[]);
 
-EXPORT int pidfd_spawn(int *pidfd, const char *path, const posix_spawn_file_actions_t *actions,
-                       const posix_spawnattr_t *attr, char *const argv[], char *const env[])
+static int spawn(next_spawn *next, bool search, int *pid, const char *path,
+                 const posix_spawn_file_actions_t *actions, const posix_spawnattr_t *attr, char *const argv[],
+                 char *const env[])
 {
-	if (!real.pidfd_spawn)
-		return ENOSYS;
-	SPAWN(path, false, real.pidfd_spawn(pidfd, path, actions, attr, argv, made));
+	const struct inherit_target to = {.dirfd = AT_FDCWD, .path = path, .search = search};
+	char *const *made;
+	int r;
+
+	if (!next)
+		return ENOSYS; /* pidfd_spawn before glibc 2.39 */
+	made = inherit_environment(env, &to);
+	if (actions)
+		process_spawn_actions_prepare();
+	else
+		process_spawn_prepare();
+	r = next(pid, path, actions, attr, argv, made);
+	if (r == E2BIG && made != env)
+		r = next(pid, path, actions, attr, argv, env);
+	inherit_release();
+	return r;
 }
 
-EXPORT int pidfd_spawnp(int *pidfd, const char *file, const posix_spawn_file_actions_t *actions,
-                        const posix_spawnattr_t *attr, char *const argv[], char *const env[])
-{
-	if (!real.pidfd_spawnp)
-		return ENOSYS;
-	SPAWN(file, true, real.pidfd_spawnp(pidfd, file, actions, attr, argv, made));
-}
+#define SPAWN(name, search) \
+	EXPORT int name(int *pid, const char *path, const posix_spawn_file_actions_t *actions, \
+	                const posix_spawnattr_t *attr, char *const argv[], char *const env[]) \
+	{ \
+		return spawn(real.name, search, pid, path, actions, attr, argv, env); \
+	}
+
+next_spawn pidfd_spawn, pidfd_spawnp;
+SPAWN(posix_spawn, false)
+SPAWN(posix_spawnp, true)
+SPAWN(pidfd_spawn, false)
+SPAWN(pidfd_spawnp, true)
 
 EXPORT int posix_spawn_file_actions_init(posix_spawn_file_actions_t *actions)
 {
@@ -182,35 +191,16 @@ EXPORT int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t *actions,
 	return real.posix_spawn_file_actions_adddup2(actions, fd, newfd);
 }
 
-static const char *shell_command(const char *command)
-{
-	static const struct inherit_target shell = {.dirfd = AT_FDCWD, .path = "/bin/sh"};
-	struct inherit in;
-
-	if (!command)
-		return NULL;
-	inherit_look(&in, environ, &shell);
-	return inherit_command(&in, command);
-}
-
 EXPORT int system(const char *command)
 {
-	int r;
-
 	process_spawn_prepare();
-	r = real.system(shell_command(command));
-	inherit_release();
-	return r;
+	return real.system(command);
 }
 
 EXPORT FILE *popen(const char *command, const char *mode)
 {
-	FILE *stream;
-
 	process_spawn_prepare();
-	stream = real.popen(shell_command(command), mode);
-	inherit_release();
-	return stream;
+	return real.popen(command, mode);
 }
 
 /* fork without the handlers of pthread_atfork */

@@ -2,16 +2,15 @@
 /* inherit: see process/inherit.h. */
 #include "process/inherit.h"
 
-#include "base/log.h"
 #include "base/sys.h"
 #include "base/user.h"
 
 #include <elf.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #define PRELOAD "LD_PRELOAD="
@@ -24,22 +23,12 @@ enum { OUR_MACHINE = EM_X86_64 };
 enum { OUR_MACHINE = EM_AARCH64 };
 #endif
 
-enum {
-	ARG_STRING_MAX = 128 << 10, /* one string, for the kernel */
-	ARGS_ALWAYS = 96 << 10,     /* all of them: never refused */
-	ARGS_MARGIN = 8 << 10,
-	COMMAND_MAX = 64 << 10,
-};
-
 /* What was in force at the start; in memory of its own. */
 static struct {
-	bool on;
-	const char *library; /* absolute */
-	const char *given;   /* its entry in LD_PRELOAD as it was written, NULL = it had none */
-	const char *entry;   /* what is put in for it */
-	const char *before;  /* the part of LD_PRELOAD in front of it */
+	const char *library; /* absolute; NULL: nothing is remembered */
+	const char *entry;   /* its entry of LD_PRELOAD, NULL: it had none */
 	char **variables;    /* FASTWRITE_*, whole entries */
-	size_t variable_count, variable_bytes;
+	size_t variable_count;
 } start;
 
 static __thread struct {
@@ -47,37 +36,14 @@ static __thread struct {
 	size_t size;
 } mapped;
 
+static bool is_variable(const char *entry)
+{
+	return strncmp(entry, PREFIX, sizeof PREFIX - 1) == 0 && strchr(entry, '=');
+}
+static bool is_preload(const char *entry) { return strncmp(entry, PRELOAD, sizeof PRELOAD - 1) == 0; }
+static bool is_named(const char *entry, const char *name) { return strncmp(entry, name, strlen(name)) == 0; }
+
 /* ---- entries of LD_PRELOAD ---- */
-
-struct piece {
-	const char *at;
-	size_t length;
-};
-
-/* The next entry of a list; false at the end. */
-static bool next_entry(const char **list, struct piece *entry)
-{
-	*list += strspn(*list, separators);
-	entry->at = *list;
-	entry->length = strcspn(*list, separators);
-	*list += entry->length;
-	return entry->length > 0;
-}
-
-static bool same_text(const struct piece *entry, const char *text)
-{
-	return text && strncmp(entry->at, text, entry->length) == 0 && text[entry->length] == '\0';
-}
-
-static bool contains(const char *list, const struct piece *wanted)
-{
-	struct piece entry;
-
-	while (next_entry(&list, &entry))
-		if (entry.length == wanted->length && memcmp(entry.at, wanted->at, entry.length) == 0)
-			return true;
-	return false;
-}
 
 static const char *base_name(const char *path, size_t length)
 {
@@ -86,48 +52,28 @@ static const char *base_name(const char *path, size_t length)
 	return slash ? slash + 1 : path;
 }
 
-/* The loader searches for it, or fills in a part of it ($LIB): only the name of the file can be compared. */
-static bool is_found_by_loader(const struct piece *entry)
+/* The entry of a list that names the library, and its length; NULL: there is none.  The loader may search for it, or fill
+ * in a part of it ($LIB): only the name of the file can be compared. */
+static const char *find_entry(const char *list, const char *library, size_t *length)
 {
-	return !memchr(entry->at, '/', entry->length) || memchr(entry->at, '$', entry->length);
-}
+	const char *wanted = base_name(library, strlen(library));
 
-static bool same_base(const struct piece *entry, const char *library)
-{
-	const char *at = base_name(entry->at, entry->length);
-	const struct piece base = {at, (size_t)(entry->at + entry->length - at)};
+	for (;; list += *length) {
+		const char *base;
+		size_t n;
 
-	return base.length > 0 && same_text(&base, base_name(library, strlen(library)));
-}
-
-/* By the names that it goes under: what the loader was told, where it found it, or its bare name. */
-static bool names_library(const struct piece *entry)
-{
-	return same_text(entry, start.library) || same_text(entry, start.given) ||
-	       same_text(entry, start.entry) ||
-	       (is_found_by_loader(entry) && same_base(entry, start.library));
+		list += strspn(list, separators);
+		*length = strcspn(list, separators);
+		if (*length == 0)
+			return NULL;
+		base = base_name(list, *length);
+		n = (size_t)(list + *length - base);
+		if (n == strlen(wanted) && memcmp(base, wanted, n) == 0)
+			return list;
+	}
 }
 
 /* ---- the start ---- */
-
-/* Is this entry, as the user wrote it, the file that the loader took us from? */
-static bool is_library(const struct piece *entry, const char *library)
-{
-	char path[PATH_MAX];
-	struct statx a, b;
-
-	if (same_text(entry, library))
-		return true;
-	if (is_found_by_loader(entry))
-		return same_base(entry, library);
-	if (entry->length >= sizeof path)
-		return false;
-	memcpy(path, entry->at, entry->length);
-	path[entry->length] = '\0';
-	return sys.statx(AT_FDCWD, path, 0, STATX_INO, &a) == 0 &&
-	       sys.statx(AT_FDCWD, library, 0, STATX_INO, &b) == 0 && a.stx_ino == b.stx_ino &&
-	       sys_dev_of(&a) == sys_dev_of(&b);
-}
 
 /* Memory for what is remembered: strings and pointers. */
 struct store {
@@ -163,14 +109,6 @@ static int absolute(const char *path, char *out)
 	return 0;
 }
 
-static bool is_variable(const char *entry)
-{
-	return strncmp(entry, PREFIX, sizeof PREFIX - 1) == 0 && strchr(entry, '=');
-}
-static bool is_preload(const char *entry) { return strncmp(entry, PRELOAD, sizeof PRELOAD - 1) == 0; }
-
-static bool is_named(const char *entry, const char *name) { return strncmp(entry, name, strlen(name)) == 0; }
-
 static void keep_variables(struct store *s, char *const *env, const struct inherit_files *files)
 {
 	for (; *env; env++) {
@@ -191,8 +129,19 @@ static void keep_variables(struct store *s, char *const *env, const struct inher
 			keep(s, *env, strlen(*env));
 		}
 		start.variables[start.variable_count++] = kept;
-		start.variable_bytes += (size_t)(s->at - kept);
 	}
+}
+
+static void keep_entry(struct store *s, const char *list, const char *library)
+{
+	size_t length;
+	const char *given = list ? find_entry(list, library, &length) : NULL;
+
+	/* what the loader fills in stays to be filled in, since other loaders (of musl) must pass over it */
+	if (given && memchr(given, '$', length))
+		start.entry = keep(s, given, length);
+	else if (given)
+		start.entry = start.library;
 }
 
 /* The last one counts, for the loader. */
@@ -206,21 +155,6 @@ static const char *preload_of(char *const *env)
 	return found;
 }
 
-static void keep_entry(struct store *s, const char *list, const char *library)
-{
-	const char *rest = list;
-	struct piece entry;
-
-	while (rest && next_entry(&rest, &entry)) {
-		if (!is_library(&entry, library))
-			continue;
-		start.given = keep(s, entry.at, entry.length);
-		start.entry = memchr(entry.at, '$', entry.length) ? start.given : start.library;
-		start.before = keep(s, list, (size_t)(entry.at - list));
-		return;
-	}
-}
-
 int inherit_start(const char *library, char *const *env, const struct inherit_files *files)
 {
 	const char *list = preload_of(env);
@@ -232,8 +166,7 @@ int inherit_start(const char *library, char *const *env, const struct inherit_fi
 
 	if (r < 0)
 		return r;
-	bytes = strlen(path) + strlen(files->config) + strlen(files->stats) + 64 +
-	        (list ? 2 * strlen(list) + 2 : 0);
+	bytes = strlen(path) + strlen(files->config) + strlen(files->stats) + (list ? strlen(list) : 0) + 64;
 	for (char *const *e = env; *e; e++) {
 		if (!is_variable(*e))
 			continue;
@@ -247,10 +180,9 @@ int inherit_start(const char *library, char *const *env, const struct inherit_fi
 	memset(&start, 0, sizeof start);
 	start.variables = memory;
 	s = (struct store){.at = (char *)(start.variables + count)};
-	start.library = keep(&s, path, strlen(path));
 	keep_variables(&s, env, files);
-	keep_entry(&s, list, library);
-	start.on = true;
+	start.library = keep(&s, path, strlen(path));
+	keep_entry(&s, list, path);
 	return 0;
 }
 
@@ -284,23 +216,18 @@ static bool search_path(char *const *env, const char *file, char *out)
 	}
 }
 
-/* Its loader ends a program that is given a library of glibc.  The loader's name stands behind the program headers. */
-static bool is_musl(const unsigned char *head, ssize_t n)
+/* Programs that must not get our entry: those of other machines, whose loader would complain, and those of musl, whose
+ * loader ends a program that is given a library of glibc.  The loader's name stands behind the program headers. */
+static bool refuses(const unsigned char *head, ssize_t n)
 {
-	static const char loader[] = "/ld-musl-";
-
-	return n > SELFMAG && memcmp(head, ELFMAG, SELFMAG) == 0 &&
-	       memmem(head, (size_t)n, loader, sizeof loader - 1) != NULL;
-}
-
-static bool other_machine(const unsigned char *head, ssize_t n)
-{
-	uint16_t machine;
+	static const char musl[] = "/ld-musl-";
+	uint16_t machine; /* e_machine, in all formats at the same place */
 
 	if (n < 20 || memcmp(head, ELFMAG, SELFMAG) != 0)
 		return false;
 	memcpy(&machine, head + 18, sizeof machine);
-	return head[EI_CLASS] != ELFCLASS64 || machine != OUR_MACHINE;
+	return machine != OUR_MACHINE ||
+	       (start.entry && !strchr(start.entry, '$') && memmem(head, (size_t)n, musl, sizeof musl - 1));
 }
 
 static bool is_this_program(const struct statx *st)
@@ -312,7 +239,7 @@ static bool is_this_program(const struct statx *st)
 }
 
 /* What can be found out about the new program; `again`: it is this one, or a script, which may be this one. */
-static bool takes_preload(const struct inherit_target *to, char *const *own_env, bool *again)
+static bool takes_preload(const struct inherit_target *to, char *const *env, bool *again)
 {
 	unsigned char head[1024] = {0};
 	char found[PATH_MAX];
@@ -322,29 +249,27 @@ static bool takes_preload(const struct inherit_target *to, char *const *own_env,
 	int fd;
 
 	*again = false;
-	if (!path || !user_string_readable(path))
+	if (!user_string_readable(path))
 		return true;
 	if (to->search && !strchr(path, '/')) {
-		if (!search_path(own_env, path, found))
+		if (!search_path(env, path, found))
 			return true;
 		path = found;
 	}
 	if (sys.statx(to->dirfd, path, AT_EMPTY_PATH, STATX_BASIC_STATS, &st) < 0 ||
 	    (st.stx_mode & S_IFMT) != S_IFREG)
 		return true; /* exec will say why not */
+	/* set-user-id: the loader ignores LD_PRELOAD there */
 	if (st.stx_mode & S_ISUID || (st.stx_mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP))
 		return false;
-	if (path[0] == '\0') {
-		n = sys.pread(to->dirfd, head, sizeof head, 0);
-	} else {
-		fd = sys.openat(to->dirfd, path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0);
-		if (fd >= 0) {
-			n = sys.pread(fd, head, sizeof head, 0);
-			sys.close(fd);
-		}
-	}
+	fd = path[0] ? (int)sys.openat(to->dirfd, path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0)
+	             : to->dirfd;
+	if (fd >= 0)
+		n = sys.pread(fd, head, sizeof head, 0);
+	if (fd >= 0 && path[0])
+		sys.close(fd);
 	*again = (n >= 2 && memcmp(head, "#!", 2) == 0) || is_this_program(&st);
-	return !other_machine(head, n) && !(is_musl(head, n) && start.entry && !strchr(start.entry, '$'));
+	return !refuses(head, n);
 }
 
 /* After a chroot, a change of the user or in another mount namespace the loader would complain on standard error. */
@@ -357,129 +282,67 @@ static bool library_readable(void)
 	return fd >= 0;
 }
 
-/* ---- the decision ---- */
+/* ---- the new environment ---- */
 
-static const char *const nothing[] = {NULL};
-
-static bool has_entry(const char *list)
+/* `count` entries of `env` and what is missing; `list`: its LD_PRELOAD at `at`, or NULL.  NULL: there is no memory. */
+static char *const *extended(char *const *env, size_t count, bool entry, bool variables, size_t at,
+                             const char *list)
 {
-	struct piece entry;
+	size_t text_bytes =
+		sizeof PRELOAD + (entry ? strlen(start.entry) : 0) + (list ? strlen(list) + 1 : 0);
+	size_t bytes = (count + start.variable_count + 2) * sizeof(char *) + text_bytes;
+	char **made = sys.mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *text = (char *)made + bytes - text_bytes;
 
-	while (next_entry(&list, &entry))
-		if (names_library(&entry))
-			return true;
-	return false;
+	if (sys_is_error(made))
+		return NULL;
+	inherit_release();
+	mapped.at = made;
+	mapped.size = bytes;
+	memcpy(made, env, count * sizeof *env);
+	if (entry) {
+		made[list ? at : count++] = text;
+		text = stpcpy(text, PRELOAD);
+		if (list && *list) {
+			text = stpcpy(text, list);
+			*text++ = ':';
+		}
+		strcpy(text, start.entry);
+	}
+	for (size_t i = 0; variables && i < start.variable_count; i++)
+		made[count++] = start.variables[i];
+	return made;
 }
 
-static size_t new_bytes(const struct inherit *in)
+char *const *inherit_environment(char *const *env, const struct inherit_target *to)
 {
-	bool replaces = in->preload < in->count;
-	size_t bytes = (in->count + 1) * sizeof(char *);
-
-	if (in->entry)
-		bytes += strlen(replaces ? in->env[in->preload] : PRELOAD) + strlen(start.entry) + 2 +
-		         (replaces ? 0 : sizeof(char *));
-	if (in->variables)
-		bytes += start.variable_count * sizeof(char *);
-	return bytes;
-}
-
-void inherit_look(struct inherit *in, char *const *env, const struct inherit_target *to)
-{
-	bool any_variable = false, off = false, again;
+	static char *const none[] = {NULL};
+	bool any_variable = false, off = false, again, entry, variables;
+	char *const *made, *const *from = env ? env : none;
+	size_t count = 0, at = 0, length;
 	const char *list = NULL;
 
-	*in = (struct inherit){.env = env ? env : (char *const *)nothing};
 	/* (its own environment every program looks into by itself) */
-	if (!start.on || (env && env != environ && !user_reads_list(env)))
-		return;
-	for (; in->env[in->count]; in->count++) {
-		const char *e = in->env[in->count];
+	if (!start.library || (env && env != environ && !user_reads_list(env)))
+		return env;
+	for (; from[count]; count++) {
+		const char *e = from[count];
 
 		if (is_preload(e)) {
 			list = e + sizeof PRELOAD - 1;
-			in->preload = in->count;
+			at = count;
 		} else if (is_variable(e)) {
 			any_variable = true;
 			off |= strcmp(e, PREFIX "INHERIT=0") == 0;
 		}
 	}
-	if (!list)
-		in->preload = in->count;
-	in->entry = start.entry && !(list && has_entry(list));
-	in->variables = !any_variable && start.variable_count > 0;
-	if ((!in->entry && !in->variables) || off || !takes_preload(to, in->env, &again) ||
-	    (again && in->entry && !list && any_variable) || !library_readable()) {
-		in->entry = in->variables = false;
-		return;
-	}
-	in->bytes = new_bytes(in);
-	if (in->entry && in->preload < in->count &&
-	    strlen(in->env[in->preload]) + strlen(start.entry) + 2 > ARG_STRING_MAX)
-		in->bytes = 0;
-}
-
-/* ---- carrying it out ---- */
-
-/* LD_PRELOAD with our entry in its place: behind the last of those that it followed at the start. */
-static void merge(const char *list, char *out)
-{
-	const char *rest = list;
-	struct piece entry;
-	size_t head = 0;
-
-	while (next_entry(&rest, &entry))
-		if (contains(start.before, &entry))
-			head = (size_t)(entry.at + entry.length - list);
-	memcpy(out, list, head);
-	out += head;
-	if (head > 0)
-		*out++ = ':';
-	memcpy(out, start.entry, strlen(start.entry));
-	out += strlen(start.entry);
-	/* behind a head the list goes on with a separator */
-	if (list[head] != '\0' && !strchr(separators, list[head]))
-		*out++ = ':';
-	memcpy(out, list + head, strlen(list + head) + 1);
-}
-
-/* So many bytes of memory that inherit_release gives back; NULL when there is none. */
-static void *map_room(size_t bytes)
-{
-	void *room = sys.mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	if (sys_is_error(room))
-		return NULL;
-	inherit_release();
-	mapped.at = room;
-	mapped.size = bytes;
-	return room;
-}
-
-char *const *inherit_fill(const struct inherit *in, void *room)
-{
-	char **env = in->bytes == 0 || room ? room : map_room(in->bytes);
-	size_t n = in->count;
-	char *text;
-
-	if (in->bytes == 0 || !env)
-		return in->env;
-	for (size_t i = 0; i < n; i++)
-		env[i] = in->env[i];
-	if (in->entry) {
-		bool replaces = in->preload < in->count;
-		const char *old = replaces ? in->env[in->preload] : PRELOAD;
-
-		text = (char *)env + in->bytes - (strlen(old) + strlen(start.entry) + 2);
-		memcpy(text, PRELOAD, sizeof PRELOAD - 1);
-		merge(old + sizeof PRELOAD - 1, text + sizeof PRELOAD - 1);
-		env[replaces ? in->preload : n++] = text;
-	}
-	if (in->variables)
-		for (size_t i = 0; i < start.variable_count; i++)
-			env[n++] = start.variables[i];
-	env[n] = NULL;
-	return env;
+	entry = start.entry && !(list && find_entry(list, start.library, &length));
+	variables = !any_variable && start.variable_count > 0;
+	if ((!entry && !variables) || off || !takes_preload(to, from, &again) ||
+	    (again && entry && !list && any_variable) || !library_readable())
+		return env;
+	made = extended(from, count, entry, variables, at, list);
+	return made ? made : env;
 }
 
 void inherit_release(void)
@@ -487,88 +350,4 @@ void inherit_release(void)
 	if (mapped.at)
 		sys.munmap(mapped.at, mapped.size);
 	mapped.at = NULL;
-}
-
-static size_t strings_bytes(char *const *list)
-{
-	size_t bytes = sizeof(char *);
-
-	for (; list && *list; list++)
-		bytes += strlen(*list) + 1 + sizeof(char *);
-	return bytes;
-}
-
-bool inherit_fits(const struct inherit *in, char *const *argv)
-{
-	struct {
-		uint64_t soft, hard;
-	} stack = {UINT64_MAX, UINT64_MAX};
-	uint64_t most = 6 << 20;
-	size_t bytes = in->bytes + start.variable_bytes;
-
-	if (argv && !user_reads_list(argv))
-		return false;
-	bytes += strings_bytes(in->env) + strings_bytes(argv);
-	if (bytes <= ARGS_ALWAYS)
-		return true;
-	sys_raw(SYS_prlimit64, 0, RLIMIT_STACK, 0, (long)&stack, 0, 0);
-	if (stack.soft / 4 < most)
-		most = stack.soft / 4;
-	return bytes + ARGS_MARGIN + PATH_MAX <= most;
-}
-
-/* ---- commands for a shell ---- */
-
-/* NAME='value' with a blank in front; the length. */
-static size_t put_assignment(const char *entry, char *out)
-{
-	static const char quote[] = "'\\''";
-	const char *value = strchr(entry, '=') + 1;
-	size_t n = 0;
-
-	if (strspn(entry, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") != (size_t)(value - entry) - 1)
-		return 0; /* no name for a shell */
-	out[n++] = ' ';
-	memcpy(out + n, entry, (size_t)(value - entry));
-	n += (size_t)(value - entry);
-	out[n++] = '\'';
-	for (; *value; value++) {
-		if (*value == '\'') {
-			memcpy(out + n, quote, sizeof quote - 1);
-			n += sizeof quote - 1;
-		} else {
-			out[n++] = *value;
-		}
-	}
-	out[n++] = '\'';
-	return n;
-}
-
-const char *inherit_command(const struct inherit *in, const char *command)
-{
-	static const char export[] = "export";
-	size_t length, most, n;
-	char *const *env;
-	char *room, *out;
-
-	/* where the shell might take the command for an option, or the kernel refuse it, it stays as it is */
-	if (in->bytes == 0 || !user_string_readable(command) || command[0] == '-' || command[0] == '+')
-		return command;
-	length = strlen(command);
-	most = in->bytes + 4 * (in->bytes + start.variable_bytes) + length + 64;
-	if (most > COMMAND_MAX)
-		return command;
-	room = map_room(most);
-	if (!room)
-		return command;
-	env = inherit_fill(in, room);
-	out = room + in->bytes;
-	memcpy(out, export, sizeof export);
-	n = sizeof export - 1;
-	for (size_t i = 0; env[i]; i++)
-		if (i >= in->count || (in->entry && i == in->preload))
-			n += put_assignment(env[i], out + n);
-	memcpy(out + n, "; ", 2);
-	memcpy(out + n + 2, command, length + 1);
-	return out;
 }
