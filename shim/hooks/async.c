@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * hook_async: the kernel's asynchronous I/O: libaio's io_submit, liburing's ways to make a ring.
+ * async: the kernel's asynchronous I/O: libaio's io_submit, liburing's ways to make a ring.
  *
  * A ring reads and writes through shared memory, without a call that could be seen: a process that has one gets
  * nothing staged.  What liburing does with a ring afterwards is then of no interest, which is as well, since it makes
@@ -70,15 +70,18 @@ static void *find_liburing(const char *name)
 	return found;
 }
 
-/* Returns -errno as all of liburing does; ENOSYS: no liburing, which says that there are no rings. */
-#define MAKE_RING(name, ...) \
-	int r; \
-	if (!real.name) \
-		real.name = (__typeof__(real.name))(uintptr_t)find_liburing(#name); \
-	r = real.name ? real.name(__VA_ARGS__) : -ENOSYS; \
-	if (r >= 0) \
-		hook_ring_made(); \
-	return r
+/* The function of liburing; NULL: there is none. */
+#define FOUND(name) \
+	(real.name ? real.name : (real.name = (__typeof__(real.name))(uintptr_t)find_liburing(#name)))
+/* Without liburing: there are no rings.  (All of liburing returns -errno.) */
+enum { NO_RING = -ENOSYS };
+
+static int ring(int r)
+{
+	if (r >= 0)
+		hook_ring_made();
+	return r;
+}
 
 EXPORT int io_uring_setup(unsigned entries, void *params);
 EXPORT int io_uring_queue_init(unsigned entries, void *ring, unsigned flags);
@@ -86,21 +89,28 @@ EXPORT int io_uring_queue_init_params(unsigned entries, void *ring, void *params
 EXPORT int io_uring_queue_init_mem(unsigned entries, void *ring, void *params, void *memory, size_t size);
 EXPORT int io_uring_queue_mmap(int fd, void *params, void *ring);
 
-EXPORT int io_uring_setup(unsigned entries, void *params) { MAKE_RING(io_uring_setup, entries, params); }
-EXPORT int io_uring_queue_init(unsigned entries, void *ring, unsigned flags)
+EXPORT int io_uring_setup(unsigned entries, void *params)
 {
-	MAKE_RING(io_uring_queue_init, entries, ring, flags);
+	return ring(FOUND(io_uring_setup) ? real.io_uring_setup(entries, params) : NO_RING);
 }
-EXPORT int io_uring_queue_init_params(unsigned entries, void *ring, void *params)
+EXPORT int io_uring_queue_init(unsigned entries, void *ring_of, unsigned flags)
 {
-	MAKE_RING(io_uring_queue_init_params, entries, ring, params);
+	return ring(FOUND(io_uring_queue_init) ? real.io_uring_queue_init(entries, ring_of, flags) : NO_RING);
 }
-EXPORT int io_uring_queue_init_mem(unsigned entries, void *ring, void *params, void *memory, size_t size)
+EXPORT int io_uring_queue_init_params(unsigned entries, void *ring_of, void *params)
 {
-	MAKE_RING(io_uring_queue_init_mem, entries, ring, params, memory, size);
+	return ring(FOUND(io_uring_queue_init_params)
+	                    ? real.io_uring_queue_init_params(entries, ring_of, params)
+	                    : NO_RING);
+}
+EXPORT int io_uring_queue_init_mem(unsigned entries, void *ring_of, void *params, void *memory, size_t size)
+{
+	return ring(FOUND(io_uring_queue_init_mem)
+	                    ? real.io_uring_queue_init_mem(entries, ring_of, params, memory, size)
+	                    : NO_RING);
 }
 /* of a ring that somebody else made and passed on */
-EXPORT int io_uring_queue_mmap(int fd, void *params, void *ring)
+EXPORT int io_uring_queue_mmap(int fd, void *params, void *ring_of)
 {
-	MAKE_RING(io_uring_queue_mmap, fd, params, ring);
+	return ring(FOUND(io_uring_queue_mmap) ? real.io_uring_queue_mmap(fd, params, ring_of) : NO_RING);
 }

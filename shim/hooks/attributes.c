@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * hook_attr: modes, owners, times, extended attributes.  A write that reached the kernel after one of these
+ * attributes: modes, owners, times, extended attributes.  A write that reached the kernel after one of these
  * would undo part of it (modification time, set-id bits), so everything staged goes first.
  */
 #include "hooks/hook.h"
@@ -20,79 +20,92 @@ static int changed(int r)
 	return r;
 }
 
-#define BY_FD(fd, call) \
-	int released = by_name_release_fd(fd); \
-	return released < 0 ? (int)hook_result(released) : changed(call)
-
-#define BY_PATH(dirfd, path, call) \
-	int released = by_name_release_at(dirfd, path); \
-	return released < 0 ? (int)hook_result(released) : changed(call)
+static bool ready_fd(int fd) { return hook_ready(by_name_release_fd(fd)); }
 
 /* Without a path the call is about the descriptor. */
-#define BY_PATH_OR_FD(dirfd, path, call) \
-	int released = (path) ? by_name_release_at(dirfd, path) : by_name_release_fd(dirfd); \
-	return released < 0 ? (int)hook_result(released) : changed(call)
+static bool ready(int dirfd, const char *path)
+{
+	return path ? hook_ready(by_name_release_at(dirfd, path)) : ready_fd(dirfd);
+}
 
-EXPORT int fchmod(int fd, mode_t mode) { BY_FD(fd, real.fchmod(fd, mode)); }
-EXPORT int chmod(const char *path, mode_t mode) { BY_PATH(AT_FDCWD, path, real.chmod(path, mode)); }
+EXPORT int fchmod(int fd, mode_t mode) { return ready_fd(fd) ? changed(real.fchmod(fd, mode)) : -1; }
+EXPORT int chmod(const char *path, mode_t mode)
+{
+	return ready(AT_FDCWD, path) ? changed(real.chmod(path, mode)) : -1;
+}
 EXPORT int fchmodat(int dirfd, const char *path, mode_t mode, int flags)
 {
-	BY_PATH_OR_FD(dirfd, path, real.fchmodat(dirfd, path, mode, flags));
+	return ready(dirfd, path) ? changed(real.fchmodat(dirfd, path, mode, flags)) : -1;
 }
-EXPORT int fchown(int fd, uid_t uid, gid_t gid) { BY_FD(fd, real.fchown(fd, uid, gid)); }
+EXPORT int fchown(int fd, uid_t uid, gid_t gid)
+{
+	return ready_fd(fd) ? changed(real.fchown(fd, uid, gid)) : -1;
+}
 EXPORT int chown(const char *path, uid_t uid, gid_t gid)
 {
-	BY_PATH(AT_FDCWD, path, real.chown(path, uid, gid));
+	return ready(AT_FDCWD, path) ? changed(real.chown(path, uid, gid)) : -1;
 }
 EXPORT int lchown(const char *path, uid_t uid, gid_t gid)
 {
-	BY_PATH(AT_FDCWD, path, real.lchown(path, uid, gid));
+	return ready(AT_FDCWD, path) ? changed(real.lchown(path, uid, gid)) : -1;
 }
 EXPORT int fchownat(int dirfd, const char *path, uid_t uid, gid_t gid, int flags)
 {
-	BY_PATH_OR_FD(dirfd, path, real.fchownat(dirfd, path, uid, gid, flags));
+	return ready(dirfd, path) ? changed(real.fchownat(dirfd, path, uid, gid, flags)) : -1;
 }
-EXPORT int futimens(int fd, const struct timespec times[2]) { BY_FD(fd, real.futimens(fd, times)); }
+EXPORT int futimens(int fd, const struct timespec times[2])
+{
+	return ready_fd(fd) ? changed(real.futimens(fd, times)) : -1;
+}
 EXPORT int utimensat(int dirfd, const char *path, const struct timespec times[2], int flags)
 {
-	BY_PATH_OR_FD(dirfd, path, real.utimensat(dirfd, path, times, flags));
+	return ready(dirfd, path) ? changed(real.utimensat(dirfd, path, times, flags)) : -1;
 }
-EXPORT int futimes(int fd, const struct timeval times[2]) { BY_FD(fd, real.futimes(fd, times)); }
+EXPORT int futimes(int fd, const struct timeval times[2])
+{
+	return ready_fd(fd) ? changed(real.futimes(fd, times)) : -1;
+}
 EXPORT int utimes(const char *path, const struct timeval times[2])
 {
-	BY_PATH(AT_FDCWD, path, real.utimes(path, times));
+	return ready(AT_FDCWD, path) ? changed(real.utimes(path, times)) : -1;
 }
 EXPORT int lutimes(const char *path, const struct timeval times[2])
 {
-	BY_PATH(AT_FDCWD, path, real.lutimes(path, times));
+	return ready(AT_FDCWD, path) ? changed(real.lutimes(path, times)) : -1;
 }
 EXPORT int futimesat(int dirfd, const char *path, const struct timeval times[2])
 {
-	BY_PATH_OR_FD(dirfd, path, real.futimesat(dirfd, path, times));
+	return ready(dirfd, path) ? changed(real.futimesat(dirfd, path, times)) : -1;
 }
 EXPORT int utime(const char *path, const struct utimbuf *times)
 {
-	BY_PATH(AT_FDCWD, path, real.utime(path, times));
+	return ready(AT_FDCWD, path) ? changed(real.utime(path, times)) : -1;
 }
 EXPORT int fsetxattr(int fd, const char *name, const void *value, size_t size, int flags)
 {
-	BY_FD(fd, real.fsetxattr(fd, name, value, size, flags));
+	return ready_fd(fd) ? changed(real.fsetxattr(fd, name, value, size, flags)) : -1;
 }
 EXPORT int setxattr(const char *path, const char *name, const void *value, size_t size, int flags)
 {
-	BY_PATH(AT_FDCWD, path, real.setxattr(path, name, value, size, flags));
+	return ready(AT_FDCWD, path) ? changed(real.setxattr(path, name, value, size, flags)) : -1;
 }
 EXPORT int lsetxattr(const char *path, const char *name, const void *value, size_t size, int flags)
 {
-	BY_PATH(AT_FDCWD, path, real.lsetxattr(path, name, value, size, flags));
+	return ready(AT_FDCWD, path) ? changed(real.lsetxattr(path, name, value, size, flags)) : -1;
 }
-EXPORT int lchmod(const char *path, mode_t mode) { BY_PATH(AT_FDCWD, path, real.lchmod(path, mode)); }
-EXPORT int fremovexattr(int fd, const char *name) { BY_FD(fd, real.fremovexattr(fd, name)); }
+EXPORT int lchmod(const char *path, mode_t mode)
+{
+	return ready(AT_FDCWD, path) ? changed(real.lchmod(path, mode)) : -1;
+}
+EXPORT int fremovexattr(int fd, const char *name)
+{
+	return ready_fd(fd) ? changed(real.fremovexattr(fd, name)) : -1;
+}
 EXPORT int removexattr(const char *path, const char *name)
 {
-	BY_PATH(AT_FDCWD, path, real.removexattr(path, name));
+	return ready(AT_FDCWD, path) ? changed(real.removexattr(path, name)) : -1;
 }
 EXPORT int lremovexattr(const char *path, const char *name)
 {
-	BY_PATH(AT_FDCWD, path, real.lremovexattr(path, name));
+	return ready(AT_FDCWD, path) ? changed(real.lremovexattr(path, name)) : -1;
 }

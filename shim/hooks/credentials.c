@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* hook_credentials: the process changes its ids, or gives up capabilities (hooks/namespaces.c). */
+/* credentials: the process changes its ids, or gives up capabilities (hooks/namespaces.c). */
 #include "hooks/hook.h"
 
 #include "process/credentials.h"
@@ -10,41 +10,73 @@
 
 #define STAYS UINT32_MAX
 
-#define CHANGE(what, call) \
-	bool begun = credentials_begin(what); \
-	int r = (call); \
-	credentials_end(begun); \
-	return r
+static int ended(bool begun, int r)
+{
+	credentials_end(begun);
+	return r;
+}
 
-EXPORT int setuid(uid_t uid) { CHANGE(credentials_of_users(uid, uid, uid), real.setuid(uid)); }
-EXPORT int seteuid(uid_t uid) { CHANGE(credentials_of_users(STAYS, uid, STAYS), real.seteuid(uid)); }
+EXPORT int setuid(uid_t uid)
+{
+	bool begun = credentials_begin(credentials_of_users(uid, uid, uid));
+
+	return ended(begun, real.setuid(uid));
+}
+EXPORT int seteuid(uid_t uid)
+{
+	bool begun = credentials_begin(credentials_of_users(STAYS, uid, STAYS));
+
+	return ended(begun, real.seteuid(uid));
+}
 EXPORT int setreuid(uid_t real_id, uid_t effective)
 {
-	CHANGE(credentials_of_users(real_id, effective, STAYS), real.setreuid(real_id, effective));
+	bool begun = credentials_begin(credentials_of_users(real_id, effective, STAYS));
+
+	return ended(begun, real.setreuid(real_id, effective));
 }
 EXPORT int setresuid(uid_t real_id, uid_t effective, uid_t saved)
 {
-	CHANGE(credentials_of_users(real_id, effective, saved), real.setresuid(real_id, effective, saved));
+	bool begun = credentials_begin(credentials_of_users(real_id, effective, saved));
+
+	return ended(begun, real.setresuid(real_id, effective, saved));
 }
 
-EXPORT int setgid(gid_t gid) { CHANGE(credentials_of_groups(gid, gid, gid), real.setgid(gid)); }
-EXPORT int setegid(gid_t gid) { CHANGE(credentials_of_groups(STAYS, gid, STAYS), real.setegid(gid)); }
+EXPORT int setgid(gid_t gid)
+{
+	bool begun = credentials_begin(credentials_of_groups(gid, gid, gid));
+
+	return ended(begun, real.setgid(gid));
+}
+EXPORT int setegid(gid_t gid)
+{
+	bool begun = credentials_begin(credentials_of_groups(STAYS, gid, STAYS));
+
+	return ended(begun, real.setegid(gid));
+}
 EXPORT int setregid(gid_t real_id, gid_t effective)
 {
-	CHANGE(credentials_of_groups(real_id, effective, STAYS), real.setregid(real_id, effective));
+	bool begun = credentials_begin(credentials_of_groups(real_id, effective, STAYS));
+
+	return ended(begun, real.setregid(real_id, effective));
 }
 EXPORT int setresgid(gid_t real_id, gid_t effective, gid_t saved)
 {
-	CHANGE(credentials_of_groups(real_id, effective, saved), real.setresgid(real_id, effective, saved));
+	bool begun = credentials_begin(credentials_of_groups(real_id, effective, saved));
+
+	return ended(begun, real.setresgid(real_id, effective, saved));
 }
 
 EXPORT int setgroups(size_t count, const gid_t *groups)
 {
-	CHANGE(CREDENTIALS_GROUPS, real.setgroups(count, groups));
+	bool begun = credentials_begin(CREDENTIALS_GROUPS);
+
+	return ended(begun, real.setgroups(count, groups));
 }
 EXPORT int initgroups(const char *user, gid_t group)
 {
-	CHANGE(CREDENTIALS_GROUPS, real.initgroups(user, group));
+	bool begun = credentials_begin(CREDENTIALS_GROUPS);
+
+	return ended(begun, real.initgroups(user, group));
 }
 
 /* Of the calling thread alone.  (An id that nobody has asks which one it is.) */

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* hook_handle: descriptors that are opened by something else than a path, or that other processes send or get. */
+/* handle: descriptors that are opened by something else than a path, or that other processes send or get. */
 #include "hooks/hook.h"
 
 #include "attach/attach.h"
@@ -41,15 +41,6 @@ void hook_by_handle_prepare(struct fd_open *op, int mountfd, const struct file_h
 		         sys_raw(SYS_open_by_handle_at, mountfd, (long)handle, O_PATH | O_CLOEXEC, 0, 0, 0));
 }
 
-#define OPEN_PREPARED(again, call) \
-	do \
-		fd = (call); \
-	while (fd < 0 && (again)); \
-	if (fd >= 0 && fd_open_concerns(&op)) \
-		fd_opened(&op, fd); \
-	fd_open_end(&op); \
-	return fd
-
 EXPORT int open_by_handle_at(int mountfd, struct file_handle *handle, int flags)
 {
 	struct fd_open op;
@@ -58,7 +49,10 @@ EXPORT int open_by_handle_at(int mountfd, struct file_handle *handle, int flags)
 	if (flags & O_TRUNC)
 		cancel_point(); /* not in the middle (fd_open_end) */
 	hook_by_handle_prepare(&op, mountfd, handle, flags);
-	OPEN_PREPARED(hook_again(before), real.open_by_handle_at(mountfd, handle, flags));
+	do
+		fd = real.open_by_handle_at(mountfd, handle, flags);
+	while (fd < 0 && hook_again(before));
+	return hook_opened(&op, fd);
 }
 
 /* Where POSIX shared memory lies, as the C library has it: PATH_MAX bytes; NULL for names that it refuses. */
@@ -85,7 +79,10 @@ EXPORT int shm_open(const char *name, int flags, mode_t mode)
 
 	/* (the C library adds that flag: the open waits for no lease) */
 	fd_open_prepare(&op, AT_FDCWD, shm_path(name, path), flags | O_NONBLOCK);
-	OPEN_PREPARED(hook_open_again(&op, before), real.shm_open(name, flags, mode));
+	do
+		fd = real.shm_open(name, flags, mode);
+	while (fd < 0 && hook_open_again(&op, before));
+	return hook_opened(&op, fd);
 }
 
 EXPORT int shm_unlink(const char *name)
@@ -139,7 +136,10 @@ EXPORT int openat2(int dirfd, const char *path, struct open_how *how, size_t siz
 	if (real.openat2)
 		cancel_point(); /* not in the middle (fd_open_end) */
 	hook_openat2_prepare(&op, dirfd, path, how, size);
-	OPEN_PREPARED(hook_open_again(&op, before), next_openat2(dirfd, path, how, size));
+	do
+		fd = next_openat2(dirfd, path, how, size);
+	while (fd < 0 && hook_open_again(&op, before));
+	return hook_opened(&op, fd);
 }
 
 /* The events of such a group bring descriptors along, at any moment and on any file. */
@@ -167,31 +167,38 @@ EXPORT int sendmmsg(int fd, struct mmsghdr *messages, unsigned count, int flags)
 	return real.sendmmsg(fd, messages, count, flags);
 }
 
-/* The result of a call that brought descriptors; looking at them must not touch errno. */
-#define RECEIVED(type, call, look) \
-	type r = (call); \
-	int before = errno; \
-	if (r >= 0) \
-		look; \
-	errno = before; \
-	return r
-
+/* (Looking at what came must not touch errno.) */
 EXPORT ssize_t recvmsg(int fd, struct msghdr *message, int flags)
 {
-	RECEIVED(ssize_t, real.recvmsg(fd, message, flags), fd_passing_received(message));
+	ssize_t r = real.recvmsg(fd, message, flags);
+	int before = errno;
+
+	if (r >= 0)
+		fd_passing_received(message);
+	errno = before;
+	return r;
 }
 
 EXPORT int recvmmsg(int fd, struct mmsghdr *messages, unsigned count, int flags, struct timespec *timeout)
 {
-	RECEIVED(int, real.recvmmsg(fd, messages, count, flags, timeout),
-	         fd_passing_all_received(messages, (unsigned)r));
+	int r = real.recvmmsg(fd, messages, count, flags, timeout);
+	int before = errno;
+
+	if (r >= 0)
+		fd_passing_all_received(messages, (unsigned)r);
+	errno = before;
+	return r;
 }
 
 EXPORT int pidfd_getfd(int pidfd, int fd, unsigned flags);
 EXPORT int pidfd_getfd(int pidfd, int fd, unsigned flags)
 {
-	RECEIVED(int,
-	         real.pidfd_getfd ? real.pidfd_getfd(pidfd, fd, flags)
-	                          : (int)hook_result(sys_raw(SYS_pidfd_getfd, pidfd, fd, flags, 0, 0, 0)),
-	         fd_passing_arrived(r));
+	int r = real.pidfd_getfd ? real.pidfd_getfd(pidfd, fd, flags)
+	                         : (int)hook_result(sys_raw(SYS_pidfd_getfd, pidfd, fd, flags, 0, 0, 0));
+	int before = errno;
+
+	if (r >= 0)
+		fd_passing_arrived(r);
+	errno = before;
+	return r;
 }

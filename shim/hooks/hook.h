@@ -54,20 +54,26 @@ void hook_before_submit(long count, struct iocb *const *list);
 void hook_ring_made(void);
 void hook_before_detach(void);
 
-/* What a file is like is asked by `call`, into r.  When that does not fit what is staged, or was a moment ago, `settle` makes
- * it fit, and it is asked once more. */
-#define HOOK_ASK(r, call, settle) \
-	uint32_t releases = by_name_releases(); \
-	r = (call); \
-	if (r == 0 && by_name_outdated(releases) && (settle)) { \
-		struct by_name_change again; \
-		if (by_name_asks_again(&again)) \
-			(void)(settle); \
-		r = (call); \
-		by_name_change_end(&again); \
-	}
-#define HOOK_SETTLE_STAT(out) by_name_settle_stat((out)->st_dev, (out)->st_ino, releases)
-#define HOOK_SETTLE_STATX(out) by_name_settle_identity(sys_dev_of(out), (out)->stx_ino, releases)
+/*
+ * Around a call that looks at a file.  When what it found does not fit what is staged, or was a moment ago, that is
+ * flushed, and the call is made once more; and so it is when a dead process has left bytes for the path (NULL: none):
+ *
+ *	struct hook_look look = hook_look();
+ *	do
+ *		r = CALL;
+ *	while (hook_looks_again(&look, r, DIRFD, PATH, OUT));
+ */
+struct hook_look {
+	uint32_t releases;
+	enum { LOOK_FIRST, LOOK_SETTLED, LOOK_LAST } state;
+	struct by_name_change change;
+};
+static inline struct hook_look hook_look(void)
+{
+	return (struct hook_look){.releases = by_name_releases(), .state = LOOK_FIRST};
+}
+bool hook_looks_again(struct hook_look *look, long r, int dirfd, const char *path, const struct stat *out);
+bool hook_looks_again_x(struct hook_look *look, long r, int dirfd, const char *path, const struct statx *out);
 
 /* The exported write, for hooks that put out what they made: reached by no other library's symbol. */
 extern ssize_t hook_write(int fd, const void *buf, size_t size) __attribute__((visibility("hidden")));
@@ -93,6 +99,15 @@ static inline bool hook_open_again(struct fd_open *op, int before)
 	return true;
 }
 
+/* The open is over; fd or -1. */
+static inline int hook_opened(struct fd_open *op, int fd)
+{
+	if (fd >= 0 && fd_open_concerns(op))
+		fd_opened(op, fd);
+	fd_open_end(op);
+	return fd;
+}
+
 /* -errno from the core -> what a C library function returns.  errno is left alone on success. */
 static inline long hook_result(long r)
 {
@@ -102,5 +117,8 @@ static inline long hook_result(long r)
 	}
 	return r;
 }
+
+/* True when the core has prepared a call; otherwise errno says why not. */
+static inline bool hook_ready(long prepared) { return hook_result(prepared) >= 0; }
 
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* hook_lock: locks hand a file from one process to another, so it is settled before and refreshed after. */
+/* lock: locks hand a file from one process to another, so it is settled before and refreshed after. */
 #include "base/fork_guard.h"
 #include "files/fdtable.h"
 #include "hooks/hook.h"
@@ -18,7 +18,7 @@ EXPORT int flock(int fd, int operation)
 }
 
 /* lockf is fcntl(F_SETLK) inside the C library: the same trap with descriptors of ours (see descriptors/fd.c) */
-static int lock_region(int (*next)(int, int, off_t), int fd, int cmd, off_t length)
+EXPORT int lockf(int fd, int cmd, off_t length)
 {
 	struct ofd *o;
 	long before;
@@ -31,17 +31,15 @@ static int lock_region(int (*next)(int, int, off_t), int fd, int cmd, off_t leng
 	if (!o) {
 		if (!fork_guard_vforked)
 			by_name_map(fd, false);
-		return next(fd, cmd, length);
+		return real.lockf(fd, cmd, length);
 	}
 	before = fd_before_posix_lock(fd);
 	if (before < 0)
 		return (int)hook_result(before);
-	r = next(fd, cmd, length);
+	r = real.lockf(fd, cmd, length);
 	if (r == 0)
 		fd_locked(fd);
 	return r;
 }
-
-EXPORT int lockf(int fd, int cmd, off_t length) { return lock_region(real.lockf, fd, cmd, length); }
 
 TWIN(lockf64, lockf);

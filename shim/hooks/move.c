@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* hook_move: ways to move a file's bytes around write and read. */
+/* move: ways to move a file's bytes around write and read. */
 #include "hooks/hook.h"
 
 #include "attach/attach.h"
@@ -23,7 +23,7 @@
  * Memory allocators call mmap while dlsym, which we need to find the real mmap, waits for their memory: the
  * anonymous case goes straight to the kernel.
  */
-static void *map(void *addr, size_t length, int prot, int flags, int fd, off_t offset)
+EXPORT void *mmap(void *addr, size_t length, int prot, int flags, int fd, off_t offset)
 {
 	long r;
 
@@ -31,11 +31,6 @@ static void *map(void *addr, size_t length, int prot, int flags, int fd, off_t o
 		by_name_map(fd, (flags & MAP_SHARED) && (prot & PROT_WRITE));
 	r = sys_raw(SYS_mmap, (long)addr, (long)length, prot, flags, fd, offset);
 	return r < 0 && r > -4096 ? (void *)hook_result(r) : (void *)r;
-}
-
-EXPORT void *mmap(void *addr, size_t length, int prot, int flags, int fd, off_t offset)
-{
-	return map(addr, length, prot, flags, fd, offset);
 }
 
 void hook_before_copy(int in, int out)
@@ -160,16 +155,11 @@ EXPORT int aio_write(struct aiocb *cb)
 	return real.aio_write(cb);
 }
 
-/* The C library looks at nothing else when that is wrong. */
-static void before_aio_fsync(int operation, int const *fd)
-{
-	if (operation == O_SYNC || operation == O_DSYNC)
-		hook_before_aio(*fd);
-}
-
 EXPORT int aio_fsync(int operation, struct aiocb *cb)
 {
-	before_aio_fsync(operation, &cb->aio_fildes);
+	/* (when the operation is wrong the C library looks at nothing else) */
+	if (operation == O_SYNC || operation == O_DSYNC)
+		hook_before_aio(cb->aio_fildes);
 	return real.aio_fsync(operation, cb);
 }
 

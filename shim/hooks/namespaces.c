@@ -47,29 +47,38 @@ EXPORT int capset(cap_user_header_t header, const cap_user_data_t data)
 }
 
 /* Descriptors and arenas of ours must not keep a file system busy that the program has left. */
-#define UNLESS_BUSY(call) \
-	int before = errno; \
-	int r = (call); \
-	while (r < 0 && errno == EBUSY && fd_spare_own()) { \
-		errno = before; \
-		r = (call); \
-	} \
-	return r
+static bool busy_no_more(int r, int before)
+{
+	if (r >= 0 || errno != EBUSY || !fd_spare_own())
+		return false;
+	errno = before;
+	return true;
+}
 
-EXPORT int umount(const char *target) { UNLESS_BUSY(real.umount(target)); }
+/* The result of the call. */
+#define UNLESS_BUSY(call) \
+	({ \
+		int r_, before_ = errno; \
+		do \
+			r_ = (call); \
+		while (busy_no_more(r_, before_)); \
+		r_; \
+	})
+
+EXPORT int umount(const char *target) { return UNLESS_BUSY(real.umount(target)); }
 
 EXPORT int umount2(const char *target, int flags)
 {
 	if (flags & MNT_DETACH)
 		hook_before_detach();
-	UNLESS_BUSY(real.umount2(target, flags));
+	return UNLESS_BUSY(real.umount2(target, flags));
 }
 
 /* (remounted read-only) */
 EXPORT int mount(const char *source, const char *target, const char *type, unsigned long flags,
                  const void *data)
 {
-	UNLESS_BUSY(real.mount(source, target, type, flags, data));
+	return UNLESS_BUSY(real.mount(source, target, type, flags, data));
 }
 
 static int next_mount_setattr(int dirfd, const char *path, unsigned flags, void *attributes, size_t size)
@@ -83,7 +92,7 @@ static int next_mount_setattr(int dirfd, const char *path, unsigned flags, void 
 EXPORT int mount_setattr(int dirfd, const char *path, unsigned flags, struct mount_attr *attributes,
                          size_t size)
 {
-	UNLESS_BUSY(next_mount_setattr(dirfd, path, flags, attributes, size));
+	return UNLESS_BUSY(next_mount_setattr(dirfd, path, flags, attributes, size));
 }
 
 /* What is staged for files there would have no path to be recovered by. */

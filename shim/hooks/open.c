@@ -11,78 +11,79 @@
 /* The kernel looks at the mode only for these, and the caller passes one only for them. */
 static bool takes_mode(int flags) { return (flags & O_CREAT) || (flags & O_TMPFILE) == O_TMPFILE; }
 
-#define TAKE_MODE(flags, mode) \
-	mode_t mode = 0; \
-	if (takes_mode(flags)) { \
-		va_list list; \
-		va_start(list, flags); \
-		mode = va_arg(list, mode_t); \
-		va_end(list); \
-	}
+static int open_at(int dirfd, const char *path, int flags, mode_t mode)
+{
+	int fd, before = errno;
+	struct fd_open op;
 
-#define OPEN_AND_REGISTER(dirfd, path, flags, call) \
-	struct fd_open op; \
-	int fd, before = errno; \
-	if ((flags) & O_TRUNC) \
-		cancel_point(); /* not in the middle (fd_open_end) */ \
-	fd_open_prepare(&op, dirfd, path, flags); \
-	do \
-		fd = (call); \
-	while (fd < 0 && hook_open_again(&op, before)); \
-	if (fd >= 0 && fd_open_concerns(&op)) \
-		fd_opened(&op, fd); \
-	fd_open_end(&op); \
-	return fd
+	if (flags & O_TRUNC)
+		cancel_point(); /* not in the middle (fd_open_end) */
+	fd_open_prepare(&op, dirfd, path, flags);
+	do
+		fd = dirfd == AT_FDCWD ? real.open(path, flags, mode) : real.openat(dirfd, path, flags, mode);
+	while (fd < 0 && hook_open_again(&op, before));
+	return hook_opened(&op, fd);
+}
 
 EXPORT int open(const char *path, int flags, ...)
 {
-	TAKE_MODE(flags, mode)
-	OPEN_AND_REGISTER(AT_FDCWD, path, flags, real.open(path, flags, mode));
+	mode_t mode = 0;
+	va_list list;
+
+	va_start(list, flags);
+	if (takes_mode(flags))
+		mode = va_arg(list, mode_t);
+	va_end(list);
+	return open_at(AT_FDCWD, path, flags, mode);
 }
 
 EXPORT int openat(int dirfd, const char *path, int flags, ...)
 {
-	TAKE_MODE(flags, mode)
-	OPEN_AND_REGISTER(dirfd, path, flags, real.openat(dirfd, path, flags, mode));
+	mode_t mode = 0;
+	va_list list;
+
+	va_start(list, flags);
+	if (takes_mode(flags))
+		mode = va_arg(list, mode_t);
+	va_end(list);
+	return open_at(dirfd, path, flags, mode);
 }
 
 EXPORT int creat(const char *path, mode_t mode)
 {
-	OPEN_AND_REGISTER(AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC, real.creat(path, mode));
+	return open_at(AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC, mode);
 }
 
-/* What open becomes in programs built with _FORTIFY_SOURCE; no header declares them for us. */
+/* What open becomes in programs built with _FORTIFY_SOURCE; no header declares them for us.  The C library's own ends a
+ * program that passes no mode where one is needed. */
 EXPORT int __open_2(const char *path, int flags);
 EXPORT int __openat_2(int dirfd, const char *path, int flags);
 
 EXPORT int __open_2(const char *path, int flags)
 {
-	OPEN_AND_REGISTER(AT_FDCWD, path, flags, real.__open_2(path, flags));
+	return takes_mode(flags) ? real.__open_2(path, flags) : open_at(AT_FDCWD, path, flags, 0);
 }
 
 EXPORT int __openat_2(int dirfd, const char *path, int flags)
 {
-	OPEN_AND_REGISTER(dirfd, path, flags, real.__openat_2(dirfd, path, flags));
-}
-
-enum { MADE_HERE = O_RDWR | O_CREAT | O_EXCL };
-
-EXPORT int mkstemp(char *template) { OPEN_AND_REGISTER(AT_FDCWD, NULL, MADE_HERE, real.mkstemp(template)); }
-
-EXPORT int mkostemp(char *template, int flags)
-{
-	OPEN_AND_REGISTER(AT_FDCWD, NULL, MADE_HERE | flags, real.mkostemp(template, flags));
-}
-
-EXPORT int mkstemps(char *template, int suffix)
-{
-	OPEN_AND_REGISTER(AT_FDCWD, NULL, MADE_HERE, real.mkstemps(template, suffix));
+	return takes_mode(flags) ? real.__openat_2(dirfd, path, flags) : open_at(dirfd, path, flags, 0);
 }
 
 EXPORT int mkostemps(char *template, int suffix, int flags)
 {
-	OPEN_AND_REGISTER(AT_FDCWD, NULL, MADE_HERE | flags, real.mkostemps(template, suffix, flags));
+	int fd, before = errno;
+	struct fd_open op;
+
+	fd_open_prepare(&op, AT_FDCWD, NULL, O_RDWR | O_CREAT | O_EXCL | flags);
+	do
+		fd = real.mkostemps(template, suffix, flags);
+	while (fd < 0 && hook_open_again(&op, before));
+	return hook_opened(&op, fd);
 }
+
+EXPORT int mkstemp(char *template) { return mkostemps(template, 0, 0); }
+EXPORT int mkostemp(char *template, int flags) { return mkostemps(template, 0, flags); }
+EXPORT int mkstemps(char *template, int suffix) { return mkostemps(template, suffix, 0); }
 
 ALIAS_OF(__open, open);
 ALIAS_OF(__open64, open);

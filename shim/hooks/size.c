@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* hook_size: file size, space, and the limits on them. */
+/* size: file size, space, and the limits on them. */
 #include "hooks/hook.h"
 
 #include "base/sys.h"
@@ -10,59 +10,58 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* The kernel's call after the file was given back, and before it may be attached again. */
-#define CHANGE(prepare, next) \
-	struct by_name_change change; \
-	int r = prepare; \
-	r = r < 0 ? (int)hook_result(r) : (int)(next); \
-	journal_touched(); \
-	by_name_change_end(&change); \
-	return r
+/* After the kernel's call on a file that was given back, which may be attached again from now on. */
+static int changed(struct by_name_change *change, int r)
+{
+	journal_touched();
+	by_name_change_end(change);
+	return r;
+}
 
 EXPORT int ftruncate(int fd, off_t length)
 {
-	CHANGE(by_name_change_fd(&change, fd), real.ftruncate(fd, length));
+	struct by_name_change change;
+	bool ready = hook_ready(by_name_change_fd(&change, fd));
+
+	return changed(&change, ready ? real.ftruncate(fd, length) : -1);
 }
+
 EXPORT int truncate(const char *path, off_t length)
 {
-	CHANGE(by_name_change_at(&change, AT_FDCWD, path), real.truncate(path, length));
+	struct by_name_change change;
+	bool ready = hook_ready(by_name_change_at(&change, AT_FDCWD, path));
+
+	return changed(&change, ready ? real.truncate(path, length) : -1);
 }
 
 /* The C library's own may be cancelled in the middle, and would leave the change without an end. */
-static int allocate(int fd, int mode, off64_t offset, off64_t length)
-{
-	cancel_point();
-	{
-		CHANGE(by_name_change_fd(&change, fd),
-		       hook_result(sys_raw(SYS_fallocate, fd, mode, offset, length, 0, 0)));
-	}
-}
 EXPORT int fallocate(int fd, int mode, off_t offset, off_t length)
 {
-	return allocate(fd, mode, offset, length);
+	struct by_name_change change;
+	long r;
+
+	cancel_point();
+	r = by_name_change_fd(&change, fd);
+	if (r == 0)
+		r = sys_raw(SYS_fallocate, fd, mode, offset, length, 0, 0);
+	return changed(&change, (int)hook_result(r));
 }
 
 /* It returns its error instead of setting errno. */
-static int allocate_posix(int (*next)(int fd, off64_t offset, off64_t length), int fd, off64_t offset,
-                          off64_t length)
+EXPORT int posix_fallocate(int fd, off_t offset, off_t length)
 {
 	struct by_name_change change;
 	int r = by_name_change_fd(&change, fd);
 
 	if (r == 0)
 		r = (int)sys_raw(SYS_fallocate, fd, 0, offset, length, 0, 0);
-	journal_touched();
-	by_name_change_end(&change);
+	r = changed(&change, r);
 	if (r != -EOPNOTSUPP)
 		return -r;
 	/* then the C library writes, which takes its time, and where nothing is staged either */
-	r = next(fd, offset, length);
+	r = real.posix_fallocate(fd, offset, length);
 	journal_touched();
 	return r;
-}
-EXPORT int posix_fallocate(int fd, off_t offset, off_t length)
-{
-	return allocate_posix(real.posix_fallocate, fd, offset, length);
 }
 
 static void before_limit(int resource, const struct rlimit *limit)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * hook_stat: the stat family, with the entry points of glibc before 2.33.  The kernel is asked first; when the
- * answer is about a staged file that is settled and asked again.
+ * stat: the stat family, with the entry points of glibc before 2.33.  The kernel is asked first.  When the answer is about
+ * a staged file, that is flushed, and the kernel is asked again.
  */
 #include "hooks/hook.h"
 
@@ -11,35 +11,38 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
-#define ASK(call, out) \
-	int r; \
-	HOOK_ASK(r, call, HOOK_SETTLE_STAT(out)) \
-	return r
-
-/* By a path: a dead process may have left bytes for the file.  (The path is looked at when the kernel has taken it.) */
-#define ASK_NAMED(dirfd, path, call, out) \
-	int r; \
-	HOOK_ASK(r, call, HOOK_SETTLE_STAT(out)) \
-	if (r == 0 && fd_recover_named(dirfd, path)) \
-		r = (call); \
-	return r
-
-/* On LP64 both structures are one. */
-#define OLD(out) ((struct stat *)(void *)(out))
-
-EXPORT int stat(const char *path, struct stat *out) { ASK_NAMED(AT_FDCWD, path, real.stat(path, out), out); }
-EXPORT int lstat(const char *path, struct stat *out)
+static bool looks_again(struct hook_look *look, bool found, int dirfd, const char *path, uint64_t dev,
+                        uint64_t ino)
 {
-	ASK_NAMED(AT_FDCWD, path, real.lstat(path, out), out);
+	switch (look->state) {
+	case LOOK_FIRST:
+		look->state = LOOK_SETTLED;
+		look->change.begun = false;
+		if (!found || !by_name_outdated(look->releases) ||
+		    !by_name_settle_identity(dev, ino, look->releases))
+			break;
+		if (by_name_asks_again(&look->change))
+			(void)by_name_settle_identity(dev, ino, look->releases);
+		return true;
+	case LOOK_SETTLED: by_name_change_end(&look->change); break;
+	case LOOK_LAST: return false;
+	}
+	look->state = LOOK_LAST;
+	return found && path && fd_recover_named(dirfd, path);
 }
-EXPORT int fstat(int fd, struct stat *out)
+
+bool hook_looks_again(struct hook_look *look, long r, int dirfd, const char *path, const struct stat *out)
 {
-	unresolved_use(fd);
-	ASK(real.fstat(fd, out), out);
+	/* (what a call that failed was given may be anything) */
+	uint64_t dev = r == 0 ? (uint64_t)major(out->st_dev) << 32 | minor(out->st_dev) : 0;
+
+	return looks_again(look, r == 0, dirfd, path, dev, r == 0 ? out->st_ino : 0);
 }
-EXPORT int fstatat(int dirfd, const char *path, struct stat *out, int flags)
+
+bool hook_looks_again_x(struct hook_look *look, long r, int dirfd, const char *path, const struct statx *out)
 {
-	ASK_NAMED(dirfd, path, real.fstatat(dirfd, path, out, flags), out);
+	return looks_again(look, r == 0, dirfd, path, r == 0 ? sys_dev_of(out) : 0,
+	                   r == 0 ? out->stx_ino : 0);
 }
 
 EXPORT int __xstat(int version, const char *path, struct stat *out);
@@ -47,31 +50,104 @@ EXPORT int __lxstat(int version, const char *path, struct stat *out);
 EXPORT int __fxstat(int version, int fd, struct stat *out);
 EXPORT int __fxstatat(int version, int dirfd, const char *path, struct stat *out, int flags);
 
+EXPORT int stat(const char *path, struct stat *out)
+{
+	struct hook_look look = hook_look();
+	int r;
+
+	do
+		r = real.stat(path, out);
+	while (hook_looks_again(&look, r, AT_FDCWD, path, out));
+	return r;
+}
+
+EXPORT int lstat(const char *path, struct stat *out)
+{
+	struct hook_look look = hook_look();
+	int r;
+
+	do
+		r = real.lstat(path, out);
+	while (hook_looks_again(&look, r, AT_FDCWD, path, out));
+	return r;
+}
+
+EXPORT int fstat(int fd, struct stat *out)
+{
+	struct hook_look look = hook_look();
+	int r;
+
+	unresolved_use(fd);
+	do
+		r = real.fstat(fd, out);
+	while (hook_looks_again(&look, r, fd, NULL, out));
+	return r;
+}
+
+EXPORT int fstatat(int dirfd, const char *path, struct stat *out, int flags)
+{
+	struct hook_look look = hook_look();
+	int r;
+
+	do
+		r = real.fstatat(dirfd, path, out, flags);
+	while (hook_looks_again(&look, r, dirfd, path, out));
+	return r;
+}
+
 EXPORT int __xstat(int version, const char *path, struct stat *out)
 {
-	ASK_NAMED(AT_FDCWD, path, real.__xstat(version, path, out), out);
+	struct hook_look look = hook_look();
+	int r;
+
+	do
+		r = real.__xstat(version, path, out);
+	while (hook_looks_again(&look, r, AT_FDCWD, path, out));
+	return r;
 }
+
 EXPORT int __lxstat(int version, const char *path, struct stat *out)
 {
-	ASK_NAMED(AT_FDCWD, path, real.__lxstat(version, path, out), out);
+	struct hook_look look = hook_look();
+	int r;
+
+	do
+		r = real.__lxstat(version, path, out);
+	while (hook_looks_again(&look, r, AT_FDCWD, path, out));
+	return r;
 }
+
 EXPORT int __fxstat(int version, int fd, struct stat *out)
 {
+	struct hook_look look = hook_look();
+	int r;
+
 	unresolved_use(fd);
-	ASK(real.__fxstat(version, fd, out), out);
+	do
+		r = real.__fxstat(version, fd, out);
+	while (hook_looks_again(&look, r, fd, NULL, out));
+	return r;
 }
+
 EXPORT int __fxstatat(int version, int dirfd, const char *path, struct stat *out, int flags)
 {
-	ASK_NAMED(dirfd, path, real.__fxstatat(version, dirfd, path, out, flags), out);
+	struct hook_look look = hook_look();
+	int r;
+
+	do
+		r = real.__fxstatat(version, dirfd, path, out, flags);
+	while (hook_looks_again(&look, r, dirfd, path, out));
+	return r;
 }
 
 EXPORT int statx(int dirfd, const char *path, int flags, unsigned mask, struct statx *out)
 {
+	struct hook_look look = hook_look();
 	int r;
 
-	HOOK_ASK(r, real.statx(dirfd, path, flags, mask, out), HOOK_SETTLE_STATX(out))
-	if (r == 0 && fd_recover_named(dirfd, path))
+	do
 		r = real.statx(dirfd, path, flags, mask, out);
+	while (hook_looks_again_x(&look, r, dirfd, path, out));
 	return r;
 }
 

@@ -113,7 +113,7 @@ static FILE *open_stream(FILE *(*next)(const char *, const char *), const char *
 EXPORT FILE *fopen(const char *path, const char *mode) { return open_stream(real.fopen, path, mode); }
 EXPORT FILE *setmntent(const char *path, const char *mode) { return open_stream(real.setmntent, path, mode); }
 
-static FILE *open_nameless(FILE *(*next)(void))
+EXPORT FILE *tmpfile(void)
 {
 	static const struct mode m = {.flags = O_RDWR | O_CREAT | O_EXCL};
 	struct fd_open op;
@@ -121,21 +121,18 @@ static FILE *open_nameless(FILE *(*next)(void))
 	int before;
 
 	if (!fd_streams_seen)
-		return unseen_made(next());
+		return unseen_made(real.tmpfile());
 	before = errno;
 	before_open(&op, &m, NULL);
 	do
-		stream = next();
+		stream = real.tmpfile();
 	while (!stream && hook_again(before));
 	return after_open(&op, &m, stream);
 }
 
-EXPORT FILE *tmpfile(void) { return open_nameless(real.tmpfile); }
-
 /* ---- a stream changes its file ---- */
 
-static FILE *unseen_reopen(FILE *(*next)(const char *, const char *, FILE *), const char *path,
-                           const char *mode, FILE *stream)
+static FILE *unseen_reopen(const char *path, const char *mode, FILE *stream)
 {
 	int before = errno;
 	int fd = stream ? fileno(stream) : -1;
@@ -145,7 +142,7 @@ static FILE *unseen_reopen(FILE *(*next)(const char *, const char *, FILE *), co
 	if (fd >= 0 && path)
 		fd_close_prepare(fd);
 	errno = before;
-	return unseen_made(next(path, mode, stream));
+	return unseen_made(real.freopen(path, mode, stream));
 }
 
 /* Reopening needs one descriptor more than the old one, and closes the stream if there is none. */
@@ -161,8 +158,7 @@ static void make_room(int fd)
 
 /* The stream is locked.  What it holds goes out while its descriptor is still known; then that is as good as
  * closed, since the C library replaces and closes it by internal calls. */
-static FILE *reopen_locked(FILE *(*next)(const char *, const char *, FILE *), const char *path,
-                           const char *mode, FILE *stream)
+static FILE *reopen_locked(const char *path, const char *mode, FILE *stream)
 {
 	struct mode m = mode_of(mode, FOPEN_LOOKS_AT);
 	int before = errno;
@@ -180,28 +176,22 @@ static FILE *reopen_locked(FILE *(*next)(const char *, const char *, FILE *), co
 		fd_close_prepare(fd);
 	}
 	errno = before;
-	stream = next(path, mode, stream);
+	stream = real.freopen(path, mode, stream);
 	return m.flags >= 0 ? after_open(&op, &m, stream) : stream;
-}
-
-static FILE *reopen_stream(FILE *(*next)(const char *, const char *, FILE *), const char *path,
-                           const char *mode, FILE *stream)
-{
-	FILE *result;
-
-	if (!fd_streams_seen)
-		return unseen_reopen(next, path, mode, stream);
-	if (stream->_flags & _IO_USER_LOCK)
-		return reopen_locked(next, path, mode, stream);
-	flockfile(stream);
-	result = reopen_locked(next, path, mode, stream);
-	funlockfile(stream);
-	return result;
 }
 
 EXPORT FILE *freopen(const char *path, const char *mode, FILE *stream)
 {
-	return reopen_stream(real.freopen, path, mode, stream);
+	FILE *result;
+
+	if (!fd_streams_seen)
+		return unseen_reopen(path, mode, stream);
+	if (stream->_flags & _IO_USER_LOCK)
+		return reopen_locked(path, mode, stream);
+	flockfile(stream);
+	result = reopen_locked(path, mode, stream);
+	funlockfile(stream);
+	return result;
 }
 
 /* ---- a stream on a descriptor ---- */

@@ -177,11 +177,13 @@ static int slot_close(FILE *stream)
 static int slot_stat(FILE *stream, void *out)
 {
 	int (*next)(FILE *, void *) = REPLACED(SLOT_STAT, int, FILE *, void *);
-	const struct stat *st = out;
+	struct hook_look look = hook_look();
 	int r;
 
 	unresolved_use(stream->_fileno);
-	HOOK_ASK(r, next(stream, out), HOOK_SETTLE_STAT(st))
+	do
+		r = next(stream, out);
+	while (hook_looks_again(&look, r, stream->_fileno, NULL, out));
 	note(stream, SLOT_STAT);
 	return r;
 }

@@ -297,28 +297,20 @@ static long limits(long number, const long *a, const signed char *at)
 
 /* ---- looking at a file: path at[1] below directory at[0], into at[2] ---- */
 
-static bool recovered(const long *a, const signed char *at)
-{
-	return at[1] != NO && fd_recover_named(fd_of(a, at[0]), path_of(a, at[1]));
-}
-
-/* (The structure of the system call is the one of the C library.) */
+/* (The structures of the system calls are those of the C library.) */
 static long looks(long number, const long *a, const signed char *at)
 {
-	const struct stat *out = pointer_of(a, at[2]);
+	const char *path = path_of(a, at[1]);
+	struct hook_look look = hook_look();
+	void *out = pointer_of(a, at[2]);
+	int dirfd = fd_of(a, at[0]);
 	long r;
 
-	HOOK_ASK(r, kernel(number, a), HOOK_SETTLE_STAT(out))
-	return r == 0 && recovered(a, at) ? kernel(number, a) : r;
-}
-
-static long looks_extended(long number, const long *a, const signed char *at)
-{
-	const struct statx *out = pointer_of(a, at[2]);
-	long r;
-
-	HOOK_ASK(r, kernel(number, a), HOOK_SETTLE_STATX(out))
-	return r == 0 && recovered(a, at) ? kernel(number, a) : r;
+	do
+		r = kernel(number, a);
+	while (number == SYS_statx ? hook_looks_again_x(&look, r, dirfd, path, out)
+	                           : hook_looks_again(&look, r, dirfd, path, out));
+	return r;
 }
 
 /* ---- names: path at[1] below directory at[0]; the new one: at[3], at[2] ---- */
@@ -564,7 +556,7 @@ static const struct {
 	[SYS_prlimit64] = {limits, {1}},
 	[SYS_fstat] = {looks, {0, NO, 1}},
 	[SYS_newfstatat] = {looks, {0, 1, 2}},
-	[SYS_statx] = {looks_extended, {0, 1, 4}},
+	[SYS_statx] = {looks, {0, 1, 4}},
 	[SYS_renameat2] = {renames, {0, 1, 2, 3}},
 	[SYS_linkat] = {links, {0, 1, 2, 3}},
 	[SYS_unlinkat] = {unlinks, {0, 1}},

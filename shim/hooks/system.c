@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * hook_system: functions of the C library that open, write, duplicate or fork by calls of their own inside, on files
+ * system: functions of the C library that open, write, duplicate or fork by calls of their own inside, on files
  * that the program may have staged.
  */
 #include "hooks/hook.h"
@@ -136,19 +136,46 @@ EXPORT int vlimit(int resource, int value)
 }
 
 /* Records of logins are appended and rewritten behind the program's back. */
-#define SETTLED(call) \
-	settle_all(); \
-	return call
+EXPORT struct utmp *pututline(const struct utmp *entry)
+{
+	settle_all();
+	return real.pututline(entry);
+}
 
-EXPORT struct utmp *pututline(const struct utmp *entry) { SETTLED(real.pututline(entry)); }
-EXPORT struct utmpx *pututxline(const struct utmpx *entry) { SETTLED(real.pututxline(entry)); }
-EXPORT void updwtmp(const char *path, const struct utmp *entry) { SETTLED(real.updwtmp(path, entry)); }
-EXPORT void updwtmpx(const char *path, const struct utmpx *entry) { SETTLED(real.updwtmpx(path, entry)); }
-EXPORT void login(const struct utmp *entry) { SETTLED(real.login(entry)); }
-EXPORT int logout(const char *line) { SETTLED(real.logout(line)); }
+EXPORT struct utmpx *pututxline(const struct utmpx *entry)
+{
+	settle_all();
+	return real.pututxline(entry);
+}
+
+EXPORT void updwtmp(const char *path, const struct utmp *entry)
+{
+	settle_all();
+	real.updwtmp(path, entry);
+}
+
+EXPORT void updwtmpx(const char *path, const struct utmpx *entry)
+{
+	settle_all();
+	real.updwtmpx(path, entry);
+}
+
+EXPORT void login(const struct utmp *entry)
+{
+	settle_all();
+	real.login(entry);
+}
+
+EXPORT int logout(const char *line)
+{
+	settle_all();
+	return real.logout(line);
+}
+
 EXPORT void logwtmp(const char *line, const char *name, const char *host)
 {
-	SETTLED(real.logwtmp(line, name, host));
+	settle_all();
+	real.logwtmp(line, name, host);
 }
 
 ALIAS_OF(__backtrace_symbols_fd, backtrace_symbols_fd);

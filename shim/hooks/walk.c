@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * hook_walk: walks through directory trees.  The C library asks for sizes by calls of its own inside these, so what
+ * walk: walks through directory trees.  The C library asks for sizes by calls of its own inside these, so what
  * they found about a staged file is brought up to date before the program sees it.
  */
 #include "hooks/hook.h"
@@ -39,30 +39,31 @@ static int visit_at(const char *path, const struct stat *found, int type, struct
 	return walk->each_at(path, &now, type, where);
 }
 
-#define WALK(member, function, by, call, unwatched) \
-	const struct walk this = {.member = (function)}; \
-	const struct walk *outer = walk; \
-	int r; \
-	if (!live_config || !(function)) \
-		return unwatched; \
-	walk = &this; \
-	r = (call); \
-	walk = outer; \
-	return r
-
 EXPORT int ftw(const char *path, __ftw_func_t each, int descriptors)
 {
-	WALK(each, each, visit, real.ftw(path, visit, descriptors), real.ftw(path, each, descriptors));
+	const struct walk this = {.each = each}, *outer = walk;
+	int r;
+
+	if (!live_config || !each)
+		return real.ftw(path, each, descriptors);
+	walk = &this;
+	r = real.ftw(path, visit, descriptors);
+	walk = outer;
+	return r;
 }
 
 EXPORT int nftw(const char *path, __nftw_func_t each, int descriptors, int flags)
 {
-	WALK(each_at, each, visit_at, real.nftw(path, visit_at, descriptors, flags),
-	     real.nftw(path, each, descriptors, flags));
-}
+	const struct walk this = {.each_at = each}, *outer = walk;
+	int r;
 
-/* On LP64 both structures are one. */
-_Static_assert(sizeof(struct stat) == sizeof(struct stat64), "stat64");
+	if (!live_config || !each)
+		return real.nftw(path, each, descriptors, flags);
+	walk = &this;
+	r = real.nftw(path, visit_at, descriptors, flags);
+	walk = outer;
+	return r;
+}
 
 static FTSENT *refreshed(FTSENT *entry)
 {

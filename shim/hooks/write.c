@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* hook_write: write and its relatives. */
+/* write: write and its relatives. */
 #include "hooks/hook.h"
 
 #include "base/sys.h"
@@ -10,23 +10,58 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-/* The table shows nothing.  If fd is only noted, either the call passes on, or `o` is what fd turned out to be; if
- * not, it may have become known since the table was looked at. */
-#define PASS_LAZY(fd, size, o, next) \
-	do { \
-		uint32_t counted; \
-		if (unresolved_is(fd)) { \
-			(o) = unresolved_write(fd, size, &counted); \
-			if (!(o)) { \
-				ssize_t passed = (next); \
-				if (counted) \
-					unresolved_written(fd, counted); \
-				return passed; \
-			} \
-		} else { \
-			(o) = fdtable_get(fd); \
-		} \
-	} while (0)
+/* A write that may be about a managed file. */
+struct write_call {
+	enum { WRITE, WRITE_AT, WRITE_VECTOR, WRITE_VECTOR_AT, WRITE_FLAGS } kind;
+	int fd;
+	const void *buf; /* of WRITE, WRITE_AT */
+	size_t size;     /* of others: how many bytes are counted for a noted descriptor, 0 = none */
+	const struct iovec *iov;
+	int count;
+	off_t offset;
+	int flags; /* of WRITE_FLAGS */
+};
+
+static ssize_t pass(const struct write_call *c)
+{
+	switch (c->kind) {
+	case WRITE: return real.write(c->fd, c->buf, c->size);
+	case WRITE_AT: return real.pwrite(c->fd, c->buf, c->size, c->offset);
+	case WRITE_VECTOR: return real.writev(c->fd, c->iov, c->count);
+	case WRITE_VECTOR_AT: return real.pwritev(c->fd, c->iov, c->count, c->offset);
+	default: return real.pwritev2(c->fd, c->iov, c->count, c->offset, c->flags);
+	}
+}
+
+/* Flags change durability and position rules: flush, and let the kernel do it, unless they ask for a sync that the rule
+ * lets come later.  (Not by the C library's function, which may be cancelled in the middle.) */
+static long write_flags(const struct write_call *c, struct ofd *o)
+{
+	struct by_name_change change;
+	long r = io_synced(c->fd, o, c->iov, c->count, c->offset, c->flags);
+
+	if (r != IO_PASS)
+		return r;
+	r = by_name_change_fd(&change, c->fd);
+	if (r == 0)
+		r = sys_raw(SYS_pwritev2, c->fd, (long)c->iov, c->count, c->offset, 0, c->flags);
+	journal_touched();
+	by_name_change_end(&change);
+	return r;
+}
+
+static long write_to(const struct write_call *c, struct ofd *o)
+{
+	switch (c->kind) {
+	case WRITE: return io_write(c->fd, o, c->buf, c->size);
+	case WRITE_AT: return io_write_at(c->fd, o, c->buf, c->size, c->offset);
+	case WRITE_FLAGS:
+		if (c->flags != 0)
+			return write_flags(c, o);
+		return c->offset >= -1 ? io_writev(c->fd, o, c->iov, c->count, c->offset) : IO_PASS;
+	default: return io_writev(c->fd, o, c->iov, c->count, c->offset);
+	}
+}
 
 /* Written through: nothing else is to be asked. */
 static bool is_through(int fd, struct ofd *o)
@@ -35,34 +70,50 @@ static bool is_through(int fd, struct ofd *o)
 	       fdtable_get(fd) == o;
 }
 
-/* See ASK_TRIES. */
-#define ASK(fd, size, o, call, next) \
-	do { \
-		long asked; \
-		cancel_point(); \
-		for (int tries = 0; (o) && tries < ASK_TRIES; tries++) { \
-			asked = (call); \
-			if (asked != IO_PASS) \
-				return hook_result(asked); \
-			if (is_through(fd, o)) \
-				break; \
-			PASS_LAZY(fd, size, o, next); \
-		} \
-		return (next); \
-	} while (0)
+/* What the table does not show may be noted; what is not noted may have become known since the table was looked at. */
+static bool is_known(int fd) { return fdtable_get(fd) || unresolved_is(fd) || fdtable_get(fd); }
 
-/* Apart from the hooks, so that a call that is not ours saves no registers and makes no frame for them. */
-static __attribute__((noinline)) ssize_t write_managed(int fd, struct ofd *o, const void *buf, size_t size)
+/* Of a descriptor that is known.  It may become another one at any moment: see ASK_TRIES.  Apart from the hooks, so that
+ * a call that is not ours saves no registers and makes no frame. */
+static __attribute__((noinline)) ssize_t write_known(const struct write_call *c)
 {
-	ASK(fd, size, o, io_write(fd, o, buf, size), real.write(fd, buf, size));
+	bool asked = false;
+
+	for (int tries = 0; tries < ASK_TRIES; tries++) {
+		uint32_t counted = 0;
+		bool noted = unresolved_is(c->fd);
+		struct ofd *o = noted ? unresolved_write(c->fd, c->size, &counted) : fdtable_get(c->fd);
+		long r;
+
+		if (!o) {
+			r = pass(c);
+			if (counted)
+				unresolved_written(c->fd, counted);
+			return r;
+		}
+		if (!asked)
+			cancel_point();
+		asked = true;
+		r = write_to(c, o);
+		if (r != IO_PASS)
+			return hook_result(r);
+		if (is_through(c->fd, o))
+			break;
+	}
+	return pass(c);
 }
 
-static __attribute__((noinline)) ssize_t write_noted(int fd, const void *buf, size_t size)
+static __attribute__((noinline)) ssize_t write_managed(int fd, struct ofd *o, const void *buf, size_t size)
 {
-	struct ofd *o;
+	long r;
 
-	PASS_LAZY(fd, size, o, real.write(fd, buf, size));
-	return o ? write_managed(fd, o, buf, size) : real.write(fd, buf, size);
+	cancel_point();
+	r = io_write(fd, o, buf, size);
+	if (r != IO_PASS)
+		return hook_result(r);
+	if (is_through(fd, o))
+		return real.write(fd, buf, size);
+	return write_known(&(struct write_call){.kind = WRITE, .fd = fd, .buf = buf, .size = size});
 }
 
 EXPORT ssize_t write(int fd, const void *buf, size_t size)
@@ -71,90 +122,57 @@ EXPORT ssize_t write(int fd, const void *buf, size_t size)
 
 	if (__builtin_expect(o != NULL, 0))
 		return write_managed(fd, o, buf, size);
-	if (unresolved_is(fd))
-		return write_noted(fd, buf, size);
-	/* it may have become known since */
-	o = fdtable_get(fd);
-	if (__builtin_expect(o != NULL, 0))
-		return write_managed(fd, o, buf, size);
+	if (__builtin_expect(is_known(fd), 0))
+		return write_known(&(struct write_call){.kind = WRITE, .fd = fd, .buf = buf, .size = size});
 	return real.write(fd, buf, size);
 }
 
-#define WRITE_VECTOR(fd, iov, count, offset, next) \
-	struct ofd *o = fdtable_get(fd); \
-	if (!o) \
-		PASS_LAZY(fd, 1, o, next); \
-	if (!o) \
-		return (next); \
-	ASK(fd, 1, o, io_writev(fd, o, iov, count, offset), next)
-
-static __attribute__((noinline)) ssize_t write_at(ssize_t (*next)(int, const void *, size_t, off_t), int fd,
-                                                  struct ofd *o, const void *buf, size_t size, off_t offset)
-{
-	if (!o)
-		PASS_LAZY(fd, size, o, next(fd, buf, size, offset));
-	if (!o)
-		return next(fd, buf, size, offset);
-	ASK(fd, size, o, io_write_at(fd, o, buf, size, offset), next(fd, buf, size, offset));
-}
-
-/* A negative offset is an error for the kernel to name, and -1 means something else to io_writev. */
-#define WRITE_AT(next, fd, buf, size, offset) \
-	struct ofd *o = fdtable_get(fd); \
-	if (__builtin_expect(o || unresolved_is(fd) || fdtable_get(fd), 0) && (offset) >= 0) \
-		return write_at(next, fd, o, buf, size, offset); \
-	return (next)(fd, buf, size, offset)
-
+/* (A negative offset is an error for the kernel to name, and -1 means something else to io_writev.) */
 EXPORT ssize_t pwrite(int fd, const void *buf, size_t size, off_t offset)
 {
-	WRITE_AT(real.pwrite, fd, buf, size, offset);
+	if (__builtin_expect(is_known(fd), 0) && offset >= 0)
+		return write_known(&(struct write_call){
+			.kind = WRITE_AT, .fd = fd, .buf = buf, .size = size, .offset = offset});
+	return real.pwrite(fd, buf, size, offset);
 }
 
 EXPORT ssize_t writev(int fd, const struct iovec *iov, int count)
 {
-	WRITE_VECTOR(fd, iov, count, IO_NO_OFFSET, real.writev(fd, iov, count));
+	if (__builtin_expect(is_known(fd), 0))
+		return write_known(&(struct write_call){.kind = WRITE_VECTOR,
+		                                        .fd = fd,
+		                                        .size = 1,
+		                                        .iov = iov,
+		                                        .count = count,
+		                                        .offset = IO_NO_OFFSET});
+	return real.writev(fd, iov, count);
 }
 
 EXPORT ssize_t pwritev(int fd, const struct iovec *iov, int count, off_t offset)
 {
-	if (offset < 0)
-		return real.pwritev(fd, iov, count, offset);
-	WRITE_VECTOR(fd, iov, count, offset, real.pwritev(fd, iov, count, offset));
+	if (__builtin_expect(is_known(fd), 0) && offset >= 0)
+		return write_known(&(struct write_call){.kind = WRITE_VECTOR_AT,
+		                                        .fd = fd,
+		                                        .size = 1,
+		                                        .iov = iov,
+		                                        .count = count,
+		                                        .offset = offset});
+	return real.pwritev(fd, iov, count, offset);
 }
-
-/* Not the C library's, which may be cancelled in the middle. */
-static long write_with(int fd, const struct iovec *iov, int count, off64_t offset, int flags)
-{
-	struct by_name_change change;
-	long r = by_name_change_fd(&change, fd);
-
-	r = r < 0 ? r : sys_raw(SYS_pwritev2, fd, (long)iov, count, offset, 0, flags);
-	journal_touched();
-	by_name_change_end(&change);
-	return r;
-}
-
-/* Flags change durability and position rules per call: settle and let the kernel do it, unless they ask for a sync
- * that the rule lets come later. */
-#define WRITE_FLAGS(fd, iov, count, offset, flags, next) \
-	struct ofd *o = fdtable_get(fd); \
-	long r = IO_PASS; \
-	if (!o) \
-		PASS_LAZY(fd, ((flags) & ~(RWF_DSYNC | RWF_SYNC)) == 0 ? 1 : 0, o, next); \
-	if (o) \
-		cancel_point(); \
-	if (o && (flags) != 0) { \
-		r = io_synced(fd, o, iov, count, offset, flags); \
-		if (r == IO_PASS) \
-			r = write_with(fd, iov, count, offset, flags); \
-	} else if (o && (offset) >= -1) { \
-		r = io_writev(fd, o, iov, count, offset); \
-	} \
-	return r == IO_PASS ? (next) : hook_result(r)
 
 EXPORT ssize_t pwritev2(int fd, const struct iovec *iov, int count, off_t offset, int flags)
 {
-	WRITE_FLAGS(fd, iov, count, offset, flags, real.pwritev2(fd, iov, count, offset, flags));
+	bool plain = (flags & ~(RWF_DSYNC | RWF_SYNC)) == 0;
+
+	if (__builtin_expect(is_known(fd), 0))
+		return write_known(&(struct write_call){.kind = WRITE_FLAGS,
+		                                        .fd = fd,
+		                                        .size = plain ? 1 : 0,
+		                                        .iov = iov,
+		                                        .count = count,
+		                                        .offset = offset,
+		                                        .flags = flags});
+	return real.pwritev2(fd, iov, count, offset, flags);
 }
 
 ALIAS_OF(__write, write);
