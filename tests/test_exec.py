@@ -212,3 +212,48 @@ def test_two_threads_exec_at_once(library, compile_c):
             assert count <= len(data) // 11 <= count + 1
             assert data[: count * 11] == b"0123456789\n" * count
             assert not leftovers(place)
+
+
+def test_vfork_stays_vfork(library):
+    """A large Python process starts programs without copying its page tables (hooks/vfork.h has the figures)."""
+    code = (
+        "import os, subprocess\n"
+        "fd = os.open('a', os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC)\n"
+        "for _ in range(5):\n"
+        "    [os.write(fd, b'0123456789') for _ in range(50)]\n"
+        "    subprocess.run(['true'], check=True)\n"
+    )
+    with disk_dir() as place:
+        trace = place.parent / f"{place.name}.strace"
+        try:
+            run = run_preloaded(
+                library,
+                [
+                    "strace",
+                    "-qq",
+                    "-o",
+                    trace,
+                    "-e",
+                    "trace=process",
+                    "-E",
+                    f"LD_PRELOAD={library}",
+                    sys.executable,
+                    "-c",
+                    code,
+                ],
+                place,
+                env={"LD_PRELOAD": ""},
+                lag_ms=60000,
+            )
+            assert run.returncode == 0, run.stderr
+            children = [
+                line
+                for line in trace.read_text().splitlines()
+                if "fork(" in line or ("SIGCHLD" in line and "clone" in line)
+            ]
+        finally:
+            trace.unlink(missing_ok=True)
+        assert len(children) == 5
+        assert all("vfork(" in line or "CLONE_VFORK" in line for line in children), children
+        assert (place / "a").read_bytes() == b"0123456789" * 250
+        assert_staged(run.stats, 2000)

@@ -113,6 +113,13 @@ void unresolved_clear_all(void)
 		unresolved_clear(fd);
 }
 
+void unresolved_resolve_all(void)
+{
+	for (int fd = unresolved_next(0); fd >= 0; fd = unresolved_next(fd + 1))
+		unresolved_resolve(fd);
+	unresolved_clear_all();
+}
+
 void unresolved_fork_child(void)
 {
 	/* `highest` may have been copied before the notes were */

@@ -170,21 +170,6 @@ SPAWN(posix_spawnp, true)
 SPAWN(pidfd_spawn, false)
 SPAWN(pidfd_spawnp, true)
 
-EXPORT int posix_spawn_file_actions_init(posix_spawn_file_actions_t *actions)
-{
-	int r = real.posix_spawn_file_actions_init(actions);
-
-	if (r == 0)
-		child_actions_made();
-	return r;
-}
-
-EXPORT int posix_spawn_file_actions_destroy(posix_spawn_file_actions_t *actions)
-{
-	child_actions_gone();
-	return real.posix_spawn_file_actions_destroy(actions);
-}
-
 EXPORT int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t *actions, int fd, int newfd)
 {
 	child_actions_dup(fd);

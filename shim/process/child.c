@@ -21,23 +21,10 @@
 
 #include <fcntl.h>
 
-enum { STRAYS_MAX = 8 };
+/* The child of this thread's vfork went the way of a hooked exec or exit.  (On the storage of the thread that both are.) */
+static __thread bool known;
 
-/* What a vfork child leaves for the parent; on the storage of the thread that both are. */
-static __thread struct {
-	bool known;    /* it went the way of a hooked exec or exit */
-	bool too_many; /* strays */
-	uint32_t strays;
-	struct {
-		uint64_t dev, ino;
-	} stray[STRAYS_MAX]; /* regular files open for writing that its new program has */
-} left;
-
-static void inherit_all(void)
-{
-	file_give_up_all(BYPASS_INHERITED);
-	left.too_many = true;
-}
+static void inherit_all(void) { file_give_up_all(BYPASS_INHERITED); }
 
 /* ---- before, in and after a child of vfork ---- */
 
@@ -65,11 +52,11 @@ void child_vfork_prepare(struct child_vfork *v)
 {
 	*v = (struct child_vfork){
 		.signals = sys_block_signals(), .tid = lock_tid, .outer = fork_guard_vforked};
-	left.known = false;
+	known = false;
 	if (fork_guard_elsewhere())
 		return;
-	left.too_many = false;
-	left.strays = 0;
+	/* what is only noted could not be bypassed afterwards */
+	unresolved_resolve_all();
 	gate_hold();
 	file_for_each(visit_hold, NULL);
 }
@@ -131,31 +118,15 @@ static void visit_unhold(struct file *f, void *ctx)
 	file_unlock(f, g);
 }
 
-static bool is_stray(int fd)
-{
-	struct statx st;
-
-	if (left.too_many || sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) < 0)
-		return true;
-	for (uint32_t i = 0; i < left.strays; i++)
-		if (left.stray[i].dev == sys_dev_of(&st) && left.stray[i].ino == st.stx_ino)
-			return true;
-	return false;
-}
-
 void child_vfork_parent(const struct child_vfork *v, bool made)
 {
 	lock_tid = v->tid;
 	fork_guard_vforked = v->outer;
-	if (made && !left.known)
+	if (made && !known)
 		inherit_all(); /* killed, or a system call that no hook saw: who knows what it passed on */
-	left.known = false;
+	known = false;
 	inherit_release(); /* the child took it, and did not come back */
 	if (!fork_guard_elsewhere()) {
-		if (left.strays > 0 || left.too_many)
-			for (int fd = unresolved_next(0); fd >= 0; fd = unresolved_next(fd + 1))
-				if (is_stray(fd))
-					unresolved_clear(fd);
 		file_for_each(visit_unhold, NULL);
 		gate_unhold();
 	}
@@ -163,16 +134,6 @@ void child_vfork_parent(const struct child_vfork *v, bool made)
 }
 
 /* ---- in the child ---- */
-
-static void note_stray(uint64_t dev, uint64_t ino)
-{
-	if (left.strays == STRAYS_MAX) {
-		left.too_many = true;
-		return;
-	}
-	left.stray[left.strays].dev = dev;
-	left.stray[left.strays++].ino = ino;
-}
 
 /* A descriptor that the new program gets: could it write to a file that is staged here? */
 static void note_inherited(int fd)
@@ -185,12 +146,10 @@ static void note_inherited(int fd)
 	flags = sys.fcntl(fd, F_GETFL, 0);
 	if (flags < 0 || (flags & O_PATH) || (flags & O_ACCMODE) == O_RDONLY)
 		return;
-	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO, &st) < 0) {
+	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO, &st) < 0)
 		inherit_all();
-	} else if ((st.stx_mode & S_IFMT) == S_IFREG) {
+	else if ((st.stx_mode & S_IFMT) == S_IFREG)
 		file_give_up(sys_dev_of(&st), st.stx_ino, BYPASS_INHERITED);
-		note_stray(sys_dev_of(&st), st.stx_ino);
-	}
 }
 
 void child_exec_prepare(void)
@@ -199,7 +158,7 @@ void child_exec_prepare(void)
 	struct sys_dir entries = {.buf = buf, .size = sizeof buf};
 	const struct sys_dirent *d;
 
-	left.known = true;
+	known = true;
 	if (!fork_guard_page && !unresolved_any())
 		return; /* nothing is managed */
 	entries.fd = sys.openat(AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
@@ -215,47 +174,31 @@ void child_exec_prepare(void)
 	sys.close(entries.fd);
 }
 
-void child_exec_failed(void) { left.known = false; }
+void child_exec_failed(void) { known = false; }
 void child_forks(void) { inherit_all(); }
-void child_ends(void) { left.known = true; }
+void child_ends(void) { known = true; }
 
 /* ---- programs that the C library starts for us ---- */
 
-/* Descriptors that a set of file actions duplicates: by number, since only the C library knows when the numbers are
- * looked up.  Forgotten when no set is left. */
+/* Descriptors that file actions duplicate: by number, since only the C library knows when the numbers are looked up.  They
+ * are never forgotten: a file that gets such a number later is bypassed at the next spawn with actions. */
 static struct {
-	struct lock lock; /* LOCK_QUEUE */
-	uint32_t sets;
-	bool high; /* one from FDTABLE_CHUNK on */
-	uint64_t low[FDTABLE_CHUNK / 64];
+	_Atomic bool high; /* one from FDTABLE_CHUNK on */
+	_Atomic uint64_t low[FDTABLE_CHUNK / 64];
 } named;
 
-static void actions(int made, int fd)
+void child_actions_dup(int fd)
 {
-	sys_sigset signals = sys_block_signals();
-
-	lock_take(&named.lock, LOCK_QUEUE);
-	named.sets += (uint32_t)made;
-	if (made < 0 && named.sets == 0) {
-		named.high = false;
-		for (int i = 0; i < FDTABLE_CHUNK / 64; i++)
-			named.low[i] = 0;
-	}
 	if (fd >= FDTABLE_CHUNK)
-		named.high = true;
+		atomic_store(&named.high, true);
 	else if (fd >= 0)
-		named.low[fd / 64] |= 1ull << (fd % 64);
-	lock_drop(&named.lock, LOCK_QUEUE);
-	sys_restore_signals(signals);
+		atomic_fetch_or(&named.low[fd / 64], 1ull << (fd % 64));
 }
-
-void child_actions_made(void) { actions(1, -1); }
-void child_actions_gone(void) { actions(-1, -1); }
-void child_actions_dup(int fd) { actions(0, fd); }
 
 static bool is_named(int fd)
 {
-	return fd >= FDTABLE_CHUNK ? named.high : named.low[fd / 64] >> (fd % 64) & 1;
+	return fd >= FDTABLE_CHUNK ? atomic_load(&named.high)
+	                           : atomic_load(&named.low[fd / 64]) >> (fd % 64) & 1;
 }
 
 static bool inherits(int fd, bool by_actions)

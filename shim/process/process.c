@@ -44,15 +44,6 @@ static void visit_fork(struct file *f, void *ctx)
 	file_unlock(f, g);
 }
 
-/* Parent and child share the descriptions from now on, so every unresolved descriptor must be resolved. */
-static void resolve_noted(void)
-{
-	for (int fd = 0; fd < UNRESOLVED_FDS; fd++)
-		if (unresolved_is(fd))
-			unresolved_resolve(fd);
-	unresolved_clear_all();
-}
-
 static void visit_before(struct file *f, void *ctx)
 {
 	bool nested = file_lock_again(f); /* signals are blocked */
@@ -128,7 +119,7 @@ static void fork_prepare(bool managed)
 		return;
 	signals = sys_block_signals();
 	never_staged_share();
-	resolve_noted();
+	unresolved_resolve_all();
 	fd_fork_prepare();
 	file_for_each(visit_before, &any);
 	if (any)
