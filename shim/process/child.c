@@ -9,6 +9,7 @@
 #include "base/lock.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "descriptors/fd.h"
 #include "descriptors/unresolved.h"
 #include "files/fdtable.h"
 #include "files/gate.h"
@@ -127,6 +128,9 @@ void child_vfork_parent(const struct child_vfork *v, bool made)
 	known = false;
 	inherit_release(); /* the child took it, and did not come back */
 	if (!fork_guard_elsewhere()) {
+		/* opened by other threads meanwhile: the new program may have them */
+		for (int fd = unresolved_next(0); fd >= 0 && made; fd = unresolved_next(fd + 1))
+			fd_use_unmodelled(fd, BYPASS_INHERITED);
 		file_for_each(visit_unhold, NULL);
 		gate_unhold();
 	}
