@@ -2,13 +2,13 @@
 /*
  * async: the kernel's asynchronous I/O: libaio's io_submit, liburing's ways to make a ring.
  *
- * A ring reads and writes through shared memory, without a call that could be seen: a process that has one gets
- * nothing staged.  What liburing does with a ring afterwards is then of no interest, which is as well, since it makes
- * its system calls by itself.
+ * A ring reads and writes through shared memory, without a call that could be seen.  So a process that has a
+ * ring stages nothing, and what liburing does with the ring afterwards does not matter.
  *
- * These functions are not the C library's.  A program that has them in a library which it loaded for itself finds
- * ours first, and RTLD_NEXT then finds none: io_submit is one system call, made here; a ring is made by whichever
- * liburing is loaded.
+ *
+ * These functions are not the C library's.  A program that has them in a library which it loaded for itself
+ * finds ours first, and RTLD_NEXT then finds none: io_submit is one system call, made here; a ring is made by
+ * whichever liburing is loaded.
  */
 #include "hooks/hook.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* hook_close: descriptors are duplicated and closed; fcntl. */
+/* close: descriptors are duplicated and closed; fcntl. */
 #include "hooks/hook.h"
 
 #include "attach/attach.h"

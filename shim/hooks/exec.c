@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* hook_exec: other programs start, this one ends.  fork is seen through pthread_atfork (hooks/init.c). */
+/* exec: other programs start, this one ends.  fork is seen through pthread_atfork (hooks/init.c). */
 #include "hooks/hook.h"
 
 #include "attach/attach.h"

@@ -33,7 +33,7 @@ extern int mount_setattr(int dirfd, const char *path, unsigned flags, struct mou
 #define EXPORT __attribute__((visibility("default")))
 /* The same function under another name. */
 #define ALIAS_OF(other, name) extern __typeof(name) other EXPORT __attribute__((alias(#name)))
-/* The name that ends in 64, as the headers declare it: off_t, struct stat, struct rlimit have 64 bits in both. */
+/* The name that ends in 64, as the headers declare it.  All sizes and offsets have 64 bits in both. */
 #define TWIN(name64, name) extern __typeof(name64) name64 EXPORT __attribute__((alias(#name)))
 #pragma GCC diagnostic ignored "-Wattribute-alias"
 
@@ -55,8 +55,9 @@ void hook_ring_made(void);
 void hook_before_detach(void);
 
 /*
- * Around a call that looks at a file.  When what it found does not fit what is staged, or was a moment ago, that is
- * flushed, and the call is made once more; and so it is when a dead process has left bytes for the path (NULL: none):
+ * Around a call that looks at a file: stat, fstat, statx.  The call is made again
+ *   - when the file has staged bytes, or had some a moment ago: they are drained first;
+ *   - when a dead process has left bytes for the path (NULL: do not look for any): they are recovered first.
  *
  *	struct hook_look look = hook_look();
  *	do
@@ -78,8 +79,8 @@ bool hook_looks_again_x(struct hook_look *look, long r, int dirfd, const char *p
 /* The exported write, for hooks that put out what they made: reached by no other library's symbol. */
 extern ssize_t hook_write(int fd, const void *buf, size_t size) __attribute__((visibility("hidden")));
 
-/* A call failed for want of a descriptor: true when one of ours was given up and it is to be tried again, with the
- * errno that the program had before. */
+/* A call failed.  True: it lacked a descriptor, one of ours was closed, and it is to be made again.  errno is
+ * then what it was before. */
 static inline bool hook_again(int before)
 {
 	if (errno != EMFILE || !fd_spare_own())

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* lock: locks hand a file from one process to another, so it is settled before and refreshed after. */
+/* lock: a lock hands a file from one process to another: drain it before, look at it again afterwards. */
 #include "base/fork_guard.h"
 #include "files/fdtable.h"
 #include "hooks/hook.h"
@@ -17,7 +17,7 @@ EXPORT int flock(int fd, int operation)
 	return r;
 }
 
-/* lockf is fcntl(F_SETLK) inside the C library: the same trap with descriptors of ours (see descriptors/fd.c) */
+/* lockf is fcntl(F_SETLK) inside the C library: closing a descriptor of ours would drop the lock, too. */
 EXPORT int lockf(int fd, int cmd, off_t length)
 {
 	struct ofd *o;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* hook_old: names that programs built before 2000 have for the functions that make and close streams. */
+/* old: names that programs built before 2000 have for the functions that make and close streams. */
 #include "hooks/hook.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* hook_open: the functions that make descriptors. */
+/* open: the functions that make descriptors. */
 #include "hooks/hook.h"
 
 #include "hooks/cancel.h"
@@ -54,8 +54,8 @@ EXPORT int creat(const char *path, mode_t mode)
 	return open_at(AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC, mode);
 }
 
-/* What open becomes in programs built with _FORTIFY_SOURCE; no header declares them for us.  The C library's own ends a
- * program that passes no mode where one is needed. */
+/* What open becomes in programs built with _FORTIFY_SOURCE; no header declares them for us.  The C library's
+ * own ends a program that passes no mode where one is needed. */
 EXPORT int __open_2(const char *path, int flags);
 EXPORT int __openat_2(int dirfd, const char *path, int flags);
 

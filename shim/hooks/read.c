@@ -8,13 +8,13 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-/* What the call is about: it moves the position when no offset is given. */
+/* The description that fd refers to, if it is managed.  `moves`: the call moves the position. */
 static inline struct ofd *read_from(int fd, bool moves)
 {
 	return moves ? unresolved_moved(fd) : unresolved_used(fd);
 }
 
-/* Apart from the hooks, so that a call that is not ours saves no registers and makes no frame for it. */
+/* Not inlined: a call that is not ours saves no registers and makes no frame for it. */
 static __attribute__((noinline)) long read_managed(int fd, struct ofd *o, void *buf, size_t size,
                                                    off_t offset)
 {

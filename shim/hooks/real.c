@@ -10,7 +10,7 @@
 #include <fcntl.h>
 #include <string.h>
 
-/* Symbols with an older incompatible version beside the current one: dlsym before glibc 2.36 returns the oldest. */
+/* Symbols with several incompatible versions: dlsym before glibc 2.36 returns the oldest. */
 static const struct {
 	const char *name, *version;
 } versioned[] = {
@@ -20,8 +20,8 @@ static const struct {
 
 _Atomic bool real_ready;
 /*
- * glibc has the stat family as functions from 2.33 on, execveat and _Fork from 2.34 on.  With an older one a program
- * finds ours only when it looks for them at run time; then they do what the kernel does.
+ * glibc has the stat family as functions from 2.33 on, execveat and _Fork from 2.34 on.  With an older one a
+ * program finds ours only when it looks for them at run time; then they do what the kernel does.
  */
 static long answer(long r)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * real: the functions behind the interposed symbols: the next definition in the search order, which is the C
- * library's or that of another preloaded library.  Only hook_*.c uses them.
+ * library's or that of another preloaded library.  Only files of shim/hooks use them.
  */
 #ifndef FASTWRITE_REAL_H
 #define FASTWRITE_REAL_H
@@ -45,8 +45,8 @@ struct real {
 
 extern struct real real;
 
-/* Resolves all at once; called by the constructor.  Before that each pointer resolves itself when used; those of
- * OPTIONAL symbols are NULL. */
+/* Resolves all at once; called by the constructor.  Before that each pointer resolves itself when used; those
+ * of OPTIONAL symbols are NULL. */
 void real_resolve(void);
 /* The constructor has done so. */
 extern _Atomic bool real_ready;

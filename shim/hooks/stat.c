@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * stat: the stat family, with the entry points of glibc before 2.33.  The kernel is asked first.  When the answer is about
- * a staged file, that is flushed, and the kernel is asked again.
+ * stat: the stat family, with the entry points of glibc before 2.33.  Run the call.
+ * If the file has staged bytes, drain them and run it again.
  */
 #include "hooks/hook.h"
 

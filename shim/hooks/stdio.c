@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * hook_stdio: streams come and go, and dprintf.  What a stream does to its descriptor is seen by hook_slots; here
- * the descriptor is made known, as an open makes it.  When streams are not seen (fd_streams_seen) a file that gets
- * one is settled and written through.
+ * stdio: streams come and go, and dprintf.  What a stream does to its descriptor is seen by stream_table;
+ * here the descriptor is made known, as an open makes it.  When streams are not seen (fd_streams_seen) a file
+ * that gets one is settled and written through.
  */
 #include "hooks/hook.h"
 
@@ -196,8 +196,8 @@ EXPORT FILE *freopen(const char *path, const char *mode, FILE *stream)
 
 /* ---- a stream on a descriptor ---- */
 
-/* Mode "a" makes the descriptor append by an internal call: done before, where it is seen.  True when that was
- * necessary: then the C library would have gone to the end, too, unless the stream is to be read as well. */
+/* Mode "a" makes the descriptor append by an internal call.  Do it before, where it is seen.  True when that
+ * was necessary; then the C library would have gone to the end, too, unless the stream is read as well. */
 static bool make_appending(int fd, struct ofd *o, int flags)
 {
 	/* o->flags does not know what a program that inherited the description has set */
@@ -246,9 +246,9 @@ EXPORT int fclose(FILE *stream)
 /* ---- dprintf ---- */
 
 /*
- * Some versions of the C library print into a stream of their own, others write pieces by internal calls; either
- * way the file gets the same bytes.  Here they are made in memory and go out in one write.  Whatever does not fit
- * in a small buffer gets a mapping: like the C library's own, this must not need its allocator.
+ * Some versions of the C library print into a stream of their own, others write pieces by internal calls;
+ * either way the file gets the same bytes.  Here they are made in memory and go out in one write.  Whatever
+ * does not fit in a small buffer gets a mapping: like the C library's own, this must not need its allocator.
  */
 struct print {
 	int fd;

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * hook_slots: what the C library's streams do to descriptors.
+ * stream_table: what the C library's streams do to descriptors.
  *
- * fprintf, fread and fclose reach the kernel by calls inside the C library that no exported symbol intercepts.
- * But every file stream calls its read, write, seek, close and stat through one of two tables, one for narrow and
- * one for wide streams.  At the start their entries are found by value and replaced in place, so that existing
- * streams follow too and the library's own check of where a table lies still holds.
+ * fprintf, fread and fclose reach the kernel by calls inside the C library that no exported symbol
+ * intercepts.  But every file stream calls its read, write, seek, close and stat through one of two tables,
+ * one for narrow and one for wide streams.  At the start their entries are found by value and replaced in
+ * place, so that existing streams follow too and the library's own check of where a table lies still holds.
  *
- * Each function here does what the one it replaces does, for descriptors that are managed or noted (descriptors/unresolved.h); all
- * others go to the replaced function.  How write keeps a stream's books differs between versions of the C library,
- * so it is learnt from the replaced function itself, on a stream made up for the purpose.  Nothing is taken for
- * granted: before the first file is managed, each entry must be seen to work on a pipe; otherwise all is put back,
- * and files that get a stream are written through.
+ * Each function here does what the one it replaces does, for descriptors that are managed or noted
+ * (descriptors/unresolved.h); all others go to the replaced function.  How write keeps a stream's books
+ * differs between versions of the C library, so it is learnt from the replaced function itself, on a stream
+ * made up for the purpose.  Nothing is taken for granted: before the first file is managed, each entry must
+ * be seen to work on a pipe; otherwise all is put back, and files that get a stream are written through.
  */
 #include "hooks/stream_table.h"
 

@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-/* Puts our functions into the stream tables and tries them; fd_streams_seen says whether that worked, and if not
- * the tables are as they were and a message says why.  Called by init. */
+/* Puts our functions into the stream tables and tries them; fd_streams_seen says whether that worked, and if
+ * not the tables are as they were and a message says why.  Called by init. */
 void slots_install(void);
 
 /* True when this stream is one of those whose calls are seen. */

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* hook_sync: durability calls. */
+/* sync: durability calls. */
 #include "hooks/hook.h"
 
 #include "files/fdtable.h"

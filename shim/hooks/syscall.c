@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * syscall: syscall(), the C library's way to make system calls by number.  A table names what must be done for each
- * number that matters to managed files; all others pass (tests/symbols/syscalls.toml says why).
+ * syscall: syscall(), the C library's way to make system calls by number.  A table names what must be done
+ * for each number that matters to managed files; all others pass (tests/symbols/syscalls.toml says why).
  *
- * Programs that use numbers are rare, so "write through" is the answer where it can be.  A file whose descriptor is read
- * or written by number is bypassed from then on.  Some numbers must do what the function of their name does:
- *   - what makes and closes descriptors, renames and removes files: the tables of the library would be wrong otherwise;
- *   - stat and statx, which libuv (Node) and Rust call by number for each file: bypassing would end all staging there;
+ * Programs that use numbers are rare, so "write through" is the answer where it can be.  A file whose
+ * descriptor is read or written by number is bypassed from then on.  Some numbers must do what the function
+ * of their name does:
+ *   - what makes and closes descriptors, renames and removes files: the tables of the library would be wrong
+ *     otherwise;
+ *   - stat and statx, which libuv (Node) and Rust call by number for each file: bypassing would end all
+ *     staging there;
  *   - fsync and fdatasync: an error of an earlier flush must be reported;
  *   - fork, exec and exit: what is staged must not be written twice, nor lost.
  *
- * A handler gets the number and the arguments.  It returns the result, -errno for failure, or PASS: make the call with
- * registers and stack as the caller left them.  A handler with work to do afterwards makes the call itself, by `kernel`.
- * The C library's functions would be cancellation points, and other preloaded libraries may change what they do.
+ * A handler gets the number and the arguments.  It returns the result, -errno for failure, or PASS: make the
+ * call with registers and stack as the caller left them.  A handler with work to do afterwards makes the call
+ * itself, by `kernel`.  The C library's functions would be cancellation points, and other preloaded libraries
+ * may change what they do.
  */
 #include "hooks/hook.h"
 
@@ -68,7 +72,8 @@ enum { NUMBER_MISSING = -1 };
 #define OLD_CREAT NUMBER_MISSING
 #endif
 
-/* `at` says which arguments the handler is about: at[0] is the first of them, and so on.  NO: the call has none. */
+/* at[]: the numbers of the arguments that the handler needs, in the order that it says.  NO: the call has no
+ * such argument. */
 enum { NO = -1, AT_MAX = 4 };
 typedef long handler(long number, const long *a, const signed char *at);
 
@@ -373,8 +378,8 @@ static long executes(long number, const long *a, const signed char *at)
 	return r < 0 ? -errno : r;
 }
 
-/* A plain fork: the child goes on with a copy of everything.  Other children return on a stack of their own, or on this
- * one before we do, so the call must pass. */
+/* A plain fork: the child gets a copy of everything.  All other calls must pass: their child returns on a
+ * stack of its own, or on this one before its parent does. */
 static bool is_fork(uint64_t flags, uint64_t stack)
 {
 	const uint64_t sharing = CLONE_VM | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SETTLS;
@@ -406,7 +411,7 @@ static long clones(long number, const long *a, const signed char *at)
 	return PASS;
 }
 
-/* The end of one thread, and of the process when it is the last: our own would only make it wait. */
+/* The end of one thread.  The last thread of the program ends the process: ours would keep it alive. */
 static long exits(long number, const long *a, const signed char *at)
 {
 	if (number == SYS_exit_group || namespaces_one_thread()) {
@@ -417,7 +422,7 @@ static long exits(long number, const long *a, const signed char *at)
 	return PASS;
 }
 
-/* While the library has no thread; `files`: the calling thread may leave the descriptor table. */
+/* Makes the call while the library has no thread.  `files`: see namespaces_begin. */
 static long without_threads(long number, const long *a, bool files)
 {
 	struct namespaces_state state = namespaces_begin(files);
@@ -443,8 +448,9 @@ static long enters(long number, const long *a, const signed char *at)
 }
 
 /*
- * By number these change the calling thread only; the ids are the first at[0] arguments.  Threads of ours with the old
- * rights must not stay behind.  Other threads of the program may, and so may an id: then nothing is staged any more.
+ * By number these change the calling thread only.  The ids are the first at[0] arguments.  No thread of the
+ * library may keep the old rights.  When another thread of the program keeps them, or one of the ids stays,
+ * nothing is staged any more.
  */
 static long gives_up(long number, const long *a, const signed char *at)
 {

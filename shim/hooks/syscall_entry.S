@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * syscall_entry: the exported syscall().  Some system calls return twice, or on another stack, so none may be made
- * from within a C function: hook_syscall (hooks/syscall.c) looks at the call and either answers it or names the
- * function to go on with, which then finds registers and stack as the caller left them.
+ * syscall_entry: the exported syscall().  Some system calls return twice, or on another stack, so none may be
+ * made from within a C function: hook_syscall (hooks/syscall.c) looks at the call and either answers it or
+ * names the function to go on with, which then finds registers and stack as the caller left them.
  *
  * syscall_here is that function while the C library's own is not known yet: the system call itself.
  */

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * system: functions of the C library that open, write, duplicate or fork by calls of their own inside, on files
- * that the program may have staged.
+ * system: functions of the C library that open, write, duplicate or fork by calls of their own inside, on
+ * files that the program may have staged.
  */
 #include "hooks/hook.h"
 
@@ -31,8 +31,8 @@ static void forget_standard(int except)
 	errno = before;
 }
 
-/* Where that can only be done afterwards, in the child: nothing may be staged that would then go to what is in their
- * place. */
+/* Where the standard descriptors are replaced in a child, which forgets them afterwards: nothing may be
+ * staged for them, or it would go to the new ones. */
 static void before_standard(void)
 {
 	int before = errno;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * hook_thread: threads are cancelled, and handlers leave a write by a jump.  Natively `write` and its kin are
+ * thread: threads are cancelled, and handlers leave a write by a jump.  Natively `write` and its kin are
  * cancellation points; those that the library answers itself ask as soon as anybody was ever cancelled.
  */
 #include "hooks/hook.h"

@@ -43,7 +43,7 @@ struct vfork_slot *hook_vfork_enter(pid_t (**next)(void))
 	if (!atomic_exchange(&resolved, true)) {
 		real_resolve();
 #ifdef __SANITIZE_THREAD__
-		/* the sanitizer's is a fork: not what is to be tested, and its child would not tell us anything */
+		/* the sanitizer replaces vfork by fork, which is not what is to be tested */
 		real.vfork = (pid_t(*)(void))(uintptr_t)dlsym(dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD),
 		                                              "vfork");
 #endif

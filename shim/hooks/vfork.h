@@ -2,11 +2,13 @@
 /*
  * vfork: between hooks/vfork_entry.S, which is vfork, and the core.
  *
- * vfork is not replaced by fork, which copies the page tables.  A Python process of 500 MB that starts 200 programs by
- * `subprocess` took 1.0 to 1.7 ms for each with vfork, and 64 to 125 ms with fork (tests/test_exec.py counts it).
+ * vfork is not replaced by fork, which copies the page tables.  A Python process of 500 MB that starts 200
+ * programs by `subprocess` took 1.0 to 1.7 ms for each with vfork, and 64 to 125 ms with fork
+ * (tests/test_exec.py counts it).
  *
- * vfork returns twice on one stack: the child returns first and uses the frames that its parent returns into later.
- * Only registers and what lies outside the stack survive, so the return address waits in a slot of the thread.
+ * vfork returns twice on one stack: the child returns first and uses the frames that its parent returns into
+ * later.  Only registers and what lies outside the stack survive, so the return address waits in a slot of
+ * the thread.
  */
 #ifndef FASTWRITE_HOOK_VFORK_H
 #define FASTWRITE_HOOK_VFORK_H

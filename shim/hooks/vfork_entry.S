@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * vfork_entry: hooks/vfork.h says how and why.  While the vfork behind this one runs, the stack is as its caller left it, and a
- * callee-saved register names the slot in which return address and register wait.
+ * vfork_entry: hooks/vfork.h says how and why.  While the vfork behind this one runs, the stack is as its
+ * caller left it, and a callee-saved register names the slot in which return address and register wait.
  */
 #include "hooks/vfork.h"
 

@@ -33,8 +33,8 @@ static ssize_t pass(const struct write_call *c)
 	}
 }
 
-/* Flags change durability and position rules: flush, and let the kernel do it, unless they ask for a sync that the rule
- * lets come later.  (Not by the C library's function, which may be cancelled in the middle.) */
+/* Flags change the rules of durability and position: drain, and let the kernel write, unless they ask for a
+ * sync that the rule lets come later.  (The C library's function may be cancelled in the middle.) */
 static long write_flags(const struct write_call *c, struct ofd *o)
 {
 	struct by_name_change change;
@@ -63,17 +63,17 @@ static long write_to(const struct write_call *c, struct ofd *o)
 	}
 }
 
-/* Written through: nothing else is to be asked. */
+/* Bypassed: nothing else is to be asked. */
 static bool is_through(int fd, struct ofd *o)
 {
 	return atomic_load(&atomic_load(&o->file)->mode) == FILE_THROUGH && !unresolved_is(fd) &&
 	       fdtable_get(fd) == o;
 }
 
-/* What the table does not show may be noted; what is not noted may have become known since the table was looked at. */
+/* Managed or unresolved.  The table again at last: the descriptor may have been resolved in between. */
 static bool is_known(int fd) { return fdtable_get(fd) || unresolved_is(fd) || fdtable_get(fd); }
 
-/* Of a descriptor that is known.  It may become another one at any moment: see ASK_TRIES.  Apart from the hooks, so that
+/* A write to a descriptor that is known, and may become another one at any moment (ASK_TRIES).  Not inlined:
  * a call that is not ours saves no registers and makes no frame. */
 static __attribute__((noinline)) ssize_t write_known(const struct write_call *c)
 {

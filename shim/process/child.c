@@ -22,7 +22,7 @@
 
 #include <fcntl.h>
 
-/* The child of this thread's vfork went the way of a hooked exec or exit.  (On the storage of the thread that both are.) */
+/* The child of this thread's vfork ended by a hooked exec or exit.  (Both use the storage of one thread.) */
 static __thread bool known;
 
 static void inherit_all(void) { file_give_up_all(BYPASS_INHERITED); }
@@ -37,11 +37,11 @@ static void visit_hold(struct file *f, void *ctx)
 	file_restore(f);
 	if (f->mode == FILE_THROUGH)
 		return;
-	/* the lock even if nothing is staged: somebody may be about to attach it who has not seen the hold */
+	/* the lock even if nothing is staged: a thread that has not seen the hold may be attaching the file */
 	g = file_lock(f);
 	if (g.nested)
 		stage_interrupt(f);
-	/* nothing holds the others of the family back while the new program begins */
+	/* other processes of the family are not held while the new program begins */
 	if (file_others_have(f) && attach_stays_open(f))
 		attach_bypass(f, BYPASS_INHERITED, g.nested);
 	else if (f->mode == FILE_ENGAGED && f->arena)
@@ -66,7 +66,7 @@ void child_vfork_child(const struct child_vfork *v)
 {
 	lock_tid = 0;
 	fork_guard_vforked = true;
-	/* they would be closed by exec, too; and until then be in the way of the child's own numbers and locks */
+	/* until exec closes them they would be in the way of the child's own descriptors and locks */
 	if (!v->outer)
 		internal_fd_close_copies();
 	sys_restore_signals(v->signals);
@@ -124,7 +124,7 @@ void child_vfork_parent(const struct child_vfork *v, bool made)
 	lock_tid = v->tid;
 	fork_guard_vforked = v->outer;
 	if (made && !known)
-		inherit_all(); /* killed, or a system call that no hook saw: who knows what it passed on */
+		inherit_all(); /* killed, or a system call that no hook saw: any file may be inherited */
 	known = false;
 	inherit_release(); /* the child took it, and did not come back */
 	if (!fork_guard_elsewhere()) {
@@ -184,8 +184,9 @@ void child_ends(void) { known = true; }
 
 /* ---- programs that the C library starts for us ---- */
 
-/* Descriptors that file actions duplicate: by number, since only the C library knows when the numbers are looked up.  They
- * are never forgotten: a file that gets such a number later is bypassed at the next spawn with actions. */
+/* Descriptors that file actions duplicate: by number, since only the C library knows when the numbers are
+ * looked up.  They are never forgotten: a file that gets such a number later is bypassed at the next spawn
+ * with actions. */
 static struct {
 	_Atomic bool high; /* one from FDTABLE_CHUNK on */
 	_Atomic uint64_t low[FDTABLE_CHUNK / 64];

@@ -2,15 +2,15 @@
 /*
  * child: children that share our memory, and what a new program inherits.
  *
- * A child of vfork runs in our memory, with its own copy of the descriptor table.  The thread that made it waits.
- * Before the child is made everything is flushed and *held*, until the child has gone: other threads' writes go to the
- * kernel.  So all calls of the child can pass to the kernel.  Nothing that the child does touches what is known here
- * (base/fork_guard.h, fork_guard_vforked).  Files that must be bypassed because of the child are noted in struct
- * file.give_up; the parent bypasses them when it wakes up.
+ * A child of vfork runs in our memory, with its own copy of the descriptor table.  The thread that made it
+ * waits.  Before the child is made everything is flushed and *held*, until the child has gone: other threads'
+ * writes go to the kernel.  So all calls of the child can pass to the kernel.  Nothing that the child does
+ * touches what is known here (base/fork_guard.h, fork_guard_vforked).  Files that must be bypassed because
+ * of the child are noted in struct file.give_up; the parent bypasses them when it wakes up.
  *
- * A program that inherits a description shares its offset, and its writes are not seen: the file is bypassed from then
- * on.  Nothing proves that the last holder has gone: a lease counts descriptions, not processes; /proc shows neither all
- * processes nor descriptors in flight.
+ * A program that inherits a description shares its offset, and its writes are not seen: the file is bypassed
+ * from then on.  Nothing proves that the last holder has gone: a lease counts descriptions, not processes;
+ * /proc shows neither all processes nor descriptors in flight.
  */
 #ifndef FASTWRITE_CHILD_H
 #define FASTWRITE_CHILD_H
@@ -34,13 +34,13 @@ void child_exec_failed(void);
 void child_forks(void); /* notes that everything is inherited */
 void child_ends(void);
 
-/* Before posix_spawn and the like, in the process itself.  `actions`: with file actions, which may duplicate any number
- * that adddup2 was ever told. */
+/* Before posix_spawn and the like, in the process itself.  `actions`: with file actions, which may duplicate
+ * any number that adddup2 was ever told. */
 void child_spawn_prepare(bool actions);
 void child_actions_dup(int fd);
 
-/* A clone is about to share memory or descriptors in a way that none of the above covers: settles everything and
- * manages nothing any more, on either side. */
+/* A clone is about to share memory or descriptors in a way that none of the above covers: settles everything
+ * and manages nothing any more, on either side. */
 void child_give_up(void);
 
 #endif

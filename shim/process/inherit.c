@@ -52,8 +52,8 @@ static const char *base_name(const char *path, size_t length)
 	return slash ? slash + 1 : path;
 }
 
-/* The entry of a list that names the library, and its length; NULL: there is none.  The loader may search for it, or fill
- * in a part of it ($LIB): only the name of the file can be compared. */
+/* The entry of a list that names the library, and its length; NULL: there is none.  The loader may search for
+ * it, or fill in a part of it ($LIB): only the name of the file can be compared. */
 static const char *find_entry(const char *list, const char *library, size_t *length)
 {
 	const char *wanted = base_name(library, strlen(library));
@@ -216,8 +216,9 @@ static bool search_path(char *const *env, const char *file, char *out)
 	}
 }
 
-/* Programs that must not get our entry: those of other machines, whose loader would complain, and those of musl, whose
- * loader ends a program that is given a library of glibc.  The loader's name stands behind the program headers. */
+/* Programs that must not get our entry: those of other machines, whose loader would complain, and those of
+ * musl, whose loader ends a program that is given a library of glibc.  The loader's name stands behind the
+ * program headers. */
 static bool refuses(const unsigned char *head, ssize_t n)
 {
 	static const char musl[] = "/ld-musl-";
@@ -238,7 +239,7 @@ static bool is_this_program(const struct statx *st)
 	       sys_dev_of(&own) == sys_dev_of(st);
 }
 
-/* What can be found out about the new program; `again`: it is this one, or a script, which may be this one. */
+/* May the new program be given the library?  `again`: it is this program, or a script, which may be. */
 static bool takes_preload(const struct inherit_target *to, char *const *env, bool *again)
 {
 	unsigned char head[1024] = {0};
@@ -272,7 +273,8 @@ static bool takes_preload(const struct inherit_target *to, char *const *env, boo
 	return !refuses(head, n);
 }
 
-/* After a chroot, a change of the user or in another mount namespace the loader would complain on standard error. */
+/* After a chroot, a change of the user or in another mount namespace the loader would complain on standard
+ * error. */
 static bool library_readable(void)
 {
 	int fd = sys.openat(AT_FDCWD, start.library, O_RDONLY | O_CLOEXEC, 0);
@@ -284,7 +286,8 @@ static bool library_readable(void)
 
 /* ---- the new environment ---- */
 
-/* `count` entries of `env` and what is missing; `list`: its LD_PRELOAD at `at`, or NULL.  NULL: there is no memory. */
+/* The `count` entries of `env`, and those that are missing.  `list`: its LD_PRELOAD, at `at`, or NULL.
+ * NULL: there is no memory. */
 static char *const *extended(char *const *env, size_t count, bool entry, bool variables, size_t at,
                              const char *list)
 {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * namespaces: unshare, setns, capset, close_range(CLOSE_RANGE_UNSHARE).  The kernel refuses some of these to a process
- * with several threads, and others change the calling thread only.  So the library has no thread meanwhile.
+ * namespaces: unshare, setns, capset, close_range(CLOSE_RANGE_UNSHARE).  The kernel refuses some of these to
+ * a process with several threads, and others change the calling thread only.  So the library has no thread
+ * meanwhile.
  *
- * Afterwards staging goes on.  Daemons drop capabilities by capset when they start (BIND, squid, chrony), and write
- * their logs for months after that.
+ * Afterwards staging goes on.  Daemons drop capabilities by capset when they start (BIND, squid, chrony), and
+ * write their logs for months after that.
  */
 #ifndef FASTWRITE_NAMESPACES_H
 #define FASTWRITE_NAMESPACES_H
@@ -17,12 +18,13 @@
 /* True when the program has one thread.  False when that cannot be told. */
 bool namespaces_one_thread(void);
 
-/* The process is about to enter other namespaces (CLONE_NEW...): the children to come may have thread ids of their own
- * kind, and cannot share locks with us.  In another user namespace it has no rights over those outside. */
+/* The process is about to enter other namespaces (CLONE_NEW...): the children to come may have thread ids of
+ * their own kind, and cannot share locks with us.  In another user namespace it has no rights over those
+ * outside. */
 enum credentials_change namespaces_change(int flags);
 
-/* Before and after the call.  Between the two the library has no thread, unless one cannot be stopped within a second;
- * errno is kept.  `files`: the calling thread may leave the descriptor table that the others use. */
+/* Before and after the call.  Between the two the library has no thread, unless one cannot be stopped within
+ * a second.  errno is kept.  `files`: the calling thread may leave the others' descriptor table. */
 struct namespaces_state {
 	uint64_t signals;
 	bool stopped;
