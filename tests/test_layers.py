@@ -21,7 +21,7 @@ CIRCLE_MAX = 3
 # Edges that point up and are known.  The list only shrinks: an entry without such an edge fails, too.
 KNOWN: set[tuple[str, str]] = set()
 # Circles of more than CIRCLE_MAX modules that are known, by their size.
-KNOWN_CIRCLES: list[int] = [4]
+KNOWN_CIRCLES: list[int] = []
 
 
 def layers() -> dict[str, int]:

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from lib.recovery_lab import Lab, actions, lines, root_only
+from lib.recovery_lab import Lab, actions, as_user, lines, root_only
 from lib.support import (
     assert_staged,
     disk_dir,
@@ -151,6 +151,66 @@ def program(compile_c, text: str) -> Path:
     return binary
 
 
+# Parent and child append to one log: 30 records of the parent, the child's, 30 of the parent.
+CHILD_AND_LOG = r"""
+BEFORE
+int main(void)
+{
+	int fd, status;
+	MUST((fd = open("log", O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600)) >= 0);
+	put(fd, 'P', 0, 30);
+	PREPARE
+	pid_t pid = FORK;
+	if (pid == 0) {
+		CHILD
+	}
+	MUST(waitpid(pid, &status, 0) == pid);
+	put(fd, 'P', 30, 30);
+	return WEXITSTATUS(status);
+}
+"""
+
+
+@pytest.fixture
+def run_text(library, compile_c, place):
+    """Compiles a program, runs it in `place` with nothing flushed by the timer, and checks how it ends."""
+
+    def run(text: str, status: int = 0, **settings: object):
+        done = run_preloaded(library, [program(compile_c, text)], place, **{"lag_ms": 60000, **settings})
+        assert done.returncode == status, done.stderr
+        return done
+
+    return run
+
+
+@pytest.fixture
+def run_child(run_text, place):
+    """The same with CHILD_AND_LOG; the child writes `count` records."""
+
+    def run(child: str, count: int, before: str = "", prepare: str = "", fork: str = "fork()"):
+        parts = {"BEFORE": before, "PREPARE": prepare, "FORK": fork, "CHILD": child}
+        done = run_text(re.sub(r"\b(BEFORE|PREPARE|FORK|CHILD)\b", lambda m: parts[m[0]], CHILD_AND_LOG))
+        written = numbered("P", 30) + numbered("C", count) + numbered("P", 30, 30)
+        assert (place / "log").read_bytes() == written
+        return done
+
+    return run
+
+
+def run_as(user: int, argv: list, env: dict[str, str], status: int = 0) -> str:
+    """Runs a program as this user, who has one group; what it says."""
+    done = subprocess.run(
+        argv,
+        env=env,
+        **as_user(user),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == status, done.stderr
+    return done.stderr
+
+
 # ---- what the kernel's ways to change ids are ----
 
 FULL = {
@@ -246,77 +306,42 @@ def test_child_shares_nothing(library, compile_c, place, way, mode) -> None:
     assert not leftovers(place)
 
 
-WITHOUT_PROC = r"""
-int main(void)
-{
-	int fd, status;
-	MUST((fd = open("log", O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600)) >= 0 && mkdir("empty", 0755) == 0);
-	put(fd, 'P', 0, 30);
-	pid_t pid = fork();
-	if (pid == 0) {
+def test_child_in_an_empty_root(run_child) -> None:
+    """chroot first, as servers do: there is no /proc then."""
+    run_child(
+        r"""
 		MUST((maps = open("/proc/self/maps", O_RDONLY)) >= 0);
 		MUST(chroot("empty") == 0 && chdir("/") == 0 && setgid(1001) == 0 && setuid(1001) == 0);
 		put(fd, 'C', 0, 30);
 		_exit(shared_memory() ? 7 : 0);
-	}
-	MUST(waitpid(pid, &status, 0) == pid);
-	put(fd, 'P', 30, 30);
-	return WEXITSTATUS(status);
-}
-"""
+""",
+        30,
+        prepare='MUST(mkdir("empty", 0755) == 0);',
+    )
 
 
-def test_child_in_an_empty_root(library, compile_c, place) -> None:
-    """chroot first, as servers do: there is no /proc then."""
-    run = run_preloaded(library, [program(compile_c, WITHOUT_PROC)], place, lag_ms=60000)
-    assert run.returncode == 0, run.stderr
-    assert (place / "log").read_bytes() == numbered("P", 30) + numbered("C", 30) + numbered("P", 30, 30)
-
-
-RAW_FORK = r"""
-int main(void)
-{
-	int fd, status;
-	MUST((fd = open("log", O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600)) >= 0);
-	put(fd, 'P', 0, 30);
+def test_child_of_a_raw_fork(run_child) -> None:
+    run_child(
+        r"""
+		MUST(setgid(1001) == 0 && setuid(1001) == 0);
+		put(fd, 'C', 0, 30);
+		_exit(shared_memory() ? 7 : 0);
+""",
+        30,
+        prepare=r"""
 	pid_t first = fork(); /* makes a family */
 	if (first == 0)
 		_exit(0);
 	MUST(waitpid(first, &status, 0) == first);
-	pid_t pid = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
-	if (pid == 0) {
-		MUST(setgid(1001) == 0 && setuid(1001) == 0);
-		put(fd, 'C', 0, 30);
-		_exit(shared_memory() ? 7 : 0);
-	}
-	MUST(waitpid(pid, &status, 0) == pid);
-	put(fd, 'P', 30, 30);
-	return WEXITSTATUS(status);
-}
-"""
+""",
+        fork="(pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0)",
+    )
 
 
-def test_child_of_a_raw_fork(library, compile_c, place) -> None:
-    run = run_preloaded(library, [program(compile_c, RAW_FORK)], place, lag_ms=60000)
-    assert run.returncode == 0, run.stderr
-    assert (place / "log").read_bytes() == numbered("P", 30) + numbered("C", 30) + numbered("P", 30, 30)
-
-
-THREADED = r"""
-static int go[2];
-static void *wait_there(void *arg)
-{
-	char byte;
-	MUST(read(go[0], &byte, 1) == 1);
-	return arg;
-}
-int main(void)
-{
-	int fd, status;
-	MUST(pipe(go) == 0 && (fd = open("log", O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600)) >= 0);
-	put(fd, 'P', 0, 30);
-	pid_t pid = fork();
-	if (pid == 0) {
+def test_child_with_threads(run_child) -> None:
+    """Its threads may hold locks in the shared memory: it stays, which is said, but nothing is staged any more."""
+    run = run_child(
+        r"""
 		pthread_t thread;
 		MUST(pthread_create(&thread, NULL, wait_there, NULL) == 0);
 		put(fd, 'C', 0, 30);
@@ -326,20 +351,20 @@ int main(void)
 		if (size_of("log") != 90 * 20)
 			_exit(8);
 		_exit(0);
-	}
-	MUST(waitpid(pid, &status, 0) == pid);
-	put(fd, 'P', 30, 30);
-	return WEXITSTATUS(status);
+""",
+        60,
+        before=r"""
+static int go[2];
+static void *wait_there(void *arg)
+{
+	char byte;
+	MUST(read(go[0], &byte, 1) == 1);
+	return arg;
 }
-"""
-
-
-def test_child_with_threads(library, compile_c, place) -> None:
-    """Its threads may hold locks in the shared memory: it stays, which is said, but nothing is staged any more."""
-    run = run_preloaded(library, [program(compile_c, THREADED)], place, lag_ms=60000)
-    assert run.returncode == 0, run.stderr
+""",
+        prepare="MUST(pipe(go) == 0);",
+    )
     assert "ids change while other threads run" in run.stderr
-    assert (place / "log").read_bytes() == numbered("P", 30) + numbered("C", 60) + numbered("P", 30, 30)
     assert run.stats.through.get("rights")
 
 
@@ -602,13 +627,12 @@ def test_parent_gives_up_its_rights(library, compile_c, place) -> None:
 @pytest.mark.parametrize(
     "way", ["setgroups(1, groups)", 'initgroups("root", 0)', "syscall(SYS_setgroups, 1, groups)"]
 )
-def test_groups_alone(library, compile_c, place, way) -> None:
+def test_groups_alone(run_text, place, way) -> None:
     """Further groups do not say whose memory this is: prefork servers that stay root go on as one family."""
     text = CHILD.replace("(CHANGE) == 0", f"({way}) == 0").replace("if (shared_memory())", "if (0)")
     text = text.replace("int main(void)\n{", "int main(void)\n{\n\tgid_t groups[] = {1001};\n\t(void)groups;")
     text = text.replace('if (size_of("log") != 120 * 20)', "if (0)")
-    run = run_preloaded(library, [program(compile_c, text)], place, lag_ms=60000)
-    assert run.returncode == 0, run.stderr
+    run = run_text(text)
     assert len((place / "log").read_bytes()) == 140 * RECORD
     assert "rights" not in run.stats.through
     assert_staged(run.stats, 4000)
@@ -689,10 +713,9 @@ int main(void)
         "syscall(SYS_setreuid, -1, 1001)",
     ],
 )
-def test_one_thread_alone(library, compile_c, place, call) -> None:
+def test_one_thread_alone(run_text, place, call) -> None:
     """Threads with ids of their own: which of them an arena would be of nobody can say."""
-    binary = program(
-        compile_c,
+    run = run_text(
         r"""
 static int fd;
 static void *other(void *arg)
@@ -714,16 +737,13 @@ int main(void)
 }
 """.replace("CALL", call),
     )
-    run = run_preloaded(library, [binary], place, lag_ms=60000)
-    assert run.returncode == 0
     assert (place / "log").read_bytes() == numbered("P", 90)
     assert run.stats.through.get("rights")
 
 
-def test_ids_that_stay(library, compile_c, place) -> None:
+def test_ids_that_stay(run_text, place) -> None:
     """A call that changes nothing costs nothing: what is staged stays so."""
-    binary = program(
-        compile_c,
+    run_text(
         r"""
 int main(void)
 {
@@ -736,8 +756,6 @@ int main(void)
 }
 """,
     )
-    run = run_preloaded(library, [binary], place, lag_ms=60000)
-    assert run.returncode == 0, run.stderr
     assert (place / "log").read_bytes() == numbered("P", 60)
 
 
@@ -789,26 +807,16 @@ for i in range(60):
 os.fsync(fd)
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    done = subprocess.run(
-        ["/usr/bin/python3", "-c", text],
-        env={**lab.env(sync=sync, journal="1M"), "FASTWRITE_LOG": "info"},
-        user=USER,
-        group=USER,
-        extra_groups=[],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == -9, done.stderr
+    env = {**lab.env(sync=sync, journal="1M"), "FASTWRITE_LOG": "info"}
+    said = run_as(USER, ["/usr/bin/python3", "-c", text], env, status=-9)
     lab.recover(lab.staging, user=USER, status=None)
     assert lab.target.read_bytes() == lines(0, 60)
-    assert f"{lab.target} is written through: user {USER} may not write to it" in done.stderr
+    assert f"{lab.target} is written through: user {USER} may not write to it" in said
 
 
-def test_mode_that_changes_later(library, compile_c, place) -> None:
+def test_mode_that_changes_later(run_text, place) -> None:
     """A file that its program makes read only while it is staged is written through from then on."""
-    binary = program(
-        compile_c,
+    run = run_text(
         r"""
 int main(void)
 {
@@ -820,9 +828,8 @@ int main(void)
 	return size_of("log") == 60 * 20 ? 0 : 6;
 }
 """,
+        stats="stderr",
     )
-    run = run_preloaded(library, [binary], place, lag_ms=60000, stats="stderr")
-    assert run.returncode == 0
     stats = parse_stats(run.stderr)
     assert_staged(stats, 500)
     assert stats.through.get("rights")
@@ -849,10 +856,9 @@ int main(void)
     assert not leftovers(place)
 
 
-def test_file_of_its_own_is_staged(library, compile_c, place) -> None:
+def test_file_of_its_own_is_staged(run_text, place) -> None:
     """After setuid a server's own files are staged, in an arena of its own ids."""
-    binary = program(
-        compile_c,
+    run_text(
         r"""
 int main(void)
 {
@@ -865,9 +871,8 @@ int main(void)
 	kill(getpid(), SIGKILL);
 }
 """,
+        -9,
     )
-    run = run_preloaded(library, [binary], place, lag_ms=60000)
-    assert run.returncode == -9
     assert (place / "log").read_bytes() == numbered("P", 60)
     (arena,) = (place / ".fastwrite").iterdir()
     assert (arena.stat().st_uid, arena.stat().st_gid) == (USER, USER)
@@ -932,15 +937,7 @@ def test_root_recovers_within_a_budget(lab: Lab) -> None:
     assert f"fastwrite recover {lab.staging}" in said, said[-300:]
     assert took < 10
     # his own are no danger to him: all of them
-    subprocess.run(
-        [lab.program, "write", "exit", "0", "1", lab.data / "his"],
-        env=lab.env(),
-        user=USER,
-        group=USER,
-        extra_groups=[],
-        check=True,
-        capture_output=True,
-    )
+    run_as(USER, [lab.program, "write", "exit", "0", "1", lab.data / "his"], lab.env())
     assert lab.arenas() == []
 
 
@@ -959,18 +956,10 @@ def test_second_user_is_told(lab: Lab) -> None:
     lab.data.chmod(0o777)
     lab.leave(user=USER)
     lab.target.chmod(0o666)
-    done = subprocess.run(
-        [lab.program, "append", "exit", "0", "20", lab.target, lab.data / "second"],
-        env=lab.env(),
-        user=OTHER,
-        group=OTHER,
-        extra_groups=[],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    told = [line for line in done.stderr.splitlines() if f"user {USER}" in line]
-    assert len(told) == 1, done.stderr
+    argv = [lab.program, "append", "exit", "0", "20", lab.target, lab.data / "second"]
+    said = run_as(OTHER, argv, lab.env())
+    told = [line for line in said.splitlines() if f"user {USER}" in line]
+    assert len(told) == 1, said
     assert f"fastwrite recover {lab.staging}" in told[0]
-    assert "no staging in" in done.stderr
+    assert "no staging in" in said
     assert lab.target.read_bytes() == lines(0, 1) + lines(0, 20)

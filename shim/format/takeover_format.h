@@ -25,7 +25,7 @@
  * A recoverer frees nothing and waits for no lock of the family.  It does no harm to a family that is at
  * work.  So a keeper may lose its lock (when the program wants the number of our descriptor).
  *
- * Used by: staging/takeover (the family), recovery/takeover (the recoverer).
+ * Used by: staging/takeover (the family), recovery/living (the recoverer).
  */
 #ifndef FASTWRITE_TAKEOVER_FORMAT_H
 #define FASTWRITE_TAKEOVER_FORMAT_H

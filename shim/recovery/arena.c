@@ -14,7 +14,6 @@
 #include "recovery/judge.h"
 #include "recovery/living.h"
 #include "recovery/names.h"
-#include "recovery/own_arena.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -165,7 +164,7 @@ void recover_arena(struct recover_job *j, const char *name)
 	int fd;
 
 	j->report->arenas++;
-	if (own_arena_is(name)) {
+	if (claim_is_own(name)) {
 		/* (opening it, or closing it, would be work for nothing) */
 		j->report->live++;
 		j->report->own++;

@@ -6,7 +6,43 @@
 #include "base/sys.h"
 
 #include <fcntl.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <string.h>
 #include <sys/file.h>
+
+enum { OWN_MAX = 64 };
+static const char *_Atomic own[OWN_MAX];
+
+void claim_note_own(const char *name)
+{
+	for (int i = 0; i < OWN_MAX; i++) {
+		const char *expected = NULL;
+
+		if (atomic_compare_exchange_strong(&own[i], &expected, name))
+			return;
+	}
+}
+
+void claim_forget_own(const char *name)
+{
+	for (int i = 0; i < OWN_MAX; i++) {
+		const char *expected = name;
+
+		atomic_compare_exchange_strong(&own[i], &expected, NULL);
+	}
+}
+
+bool claim_is_own(const char *name)
+{
+	for (int i = 0; i < OWN_MAX; i++) {
+		const char *mine = atomic_load(&own[i]);
+
+		if (mine && strcmp(mine, name) == 0)
+			return true;
+	}
+	return false;
+}
 
 static uint32_t effective_uid(void) { return (uint32_t)sys_raw(SYS_geteuid, 0, 0, 0, 0, 0, 0); }
 

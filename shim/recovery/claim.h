@@ -9,6 +9,17 @@
 
 #include "format/origin.h"
 
+#include <stdbool.h>
+
+/*
+ * The arenas that this process has mapped, by file name: its own recovery leaves them alone.  The pid in a
+ * file name proves nothing: in a container the process that died may have had the same one.  Any thread, also
+ * in a signal handler.
+ */
+void claim_note_own(const char *name); /* `name` stays where it is until it is forgotten */
+void claim_forget_own(const char *name);
+bool claim_is_own(const char *name);
+
 /* A staging directory: it is ours, or we are root, and nobody else may write to it.  0 or -errno. */
 int claim_dir_allowed(int dirfd);
 /* fd: an arena or a journal in dirfd.  It must be a regular file with one name that only its owner may write

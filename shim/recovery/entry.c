@@ -7,7 +7,6 @@
 #include "recovery/appended.h"
 #include "recovery/judge.h"
 #include "recovery/replay.h"
-#include "recovery/takeover.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -77,11 +76,20 @@ static int load_blocks(struct recover_job *j, uint32_t entry, int *n, uint64_t *
 	return r;
 }
 
+/* All n blocks, in j->a.order, are in the file. */
+static int count_done(struct recover_job *j, uint32_t entry, int n)
+{
+	struct arena_slot *e = foreign_entry(&j->a, entry);
+
+	e->done = DONE_MAKE(j->a.blocks[j->a.order[n - 1]].seq, 0);
+	return foreign_store(&j->a, (void *)&e->done, sizeof e->done);
+}
+
 /* The replay is over: the file gets its end and is synced. */
 static int finish(struct recover_job *j, uint32_t entry, const struct recover_target *t, int n,
                   uint64_t bytes)
 {
-	int r = j->family_lives && n > 0 ? takeover_done(&j->a, entry, n) : 0;
+	int r = j->family_lives && n > 0 ? count_done(j, entry, n) : 0;
 
 	if (r == 0 && !t->orphan)
 		r = replay_finish(j, entry, t->fd, n);

@@ -16,7 +16,7 @@ struct recover_job {
 	bool in_aside;     /* that is `aside` in the staging directory */
 	bool by_family;    /* the family itself asks, and keeps everybody from the file entry */
 	bool family_lives; /* we are outside of a family that lives and may have the files open
-	                      (recovery/takeover.h) */
+	                      (recovery/living.h) */
 	bool keeps;        /* some entry stays in the arena, to be put aside */
 	bool moved;        /* the arena has been put aside */
 	uint64_t only;     /* 0, or the inode number of the one file that is meant */

@@ -8,10 +8,8 @@
 #include "base/sys.h"
 #include "recovery/aside.h"
 #include "recovery/claim.h"
-#include "recovery/journal_files.h"
 #include "recovery/journal_replay.h"
 #include "recovery/names.h"
-#include "recovery/own_arena.h"
 #include "recovery/rights.h"
 
 #include <fcntl.h>
@@ -22,7 +20,7 @@ static bool is_own(const char *name)
 	BUFFER(char, arena);
 
 	journal_arena_of(name, arena);
-	return own_arena_is(arena);
+	return claim_is_own(arena);
 }
 
 /*

@@ -6,7 +6,7 @@
 #include "base/kill.h"
 #include "base/sys.h"
 #include "recovery/bytes.h"
-#include "recovery/journal_files.h"
+#include "recovery/journal_scan.h"
 #include "recovery/judge.h"
 
 #include <fcntl.h>

@@ -17,7 +17,25 @@ struct journal_chain {
 	uint64_t first_seq, batches;
 	uint64_t end; /* offset in the half behind the last batch */
 };
-struct entry_file;
+/* A file that entries name. */
+struct entry_file {
+	uint64_t number;  /* that entries name it by; 0 = free place */
+	uint64_t name_at; /* content of its last JOURNAL_NAME, in the journal file */
+	uint32_t name_bytes;
+	uint64_t ino;
+	int64_t btime_sec; /* tells a new file with the inode number of one that is gone */
+	uint32_t btime_nsec;
+	int result; /* 0 or -errno: what became of it */
+	bool aside; /* its entries may be older than the file */
+	bool held;  /* the arena says that it has what the entries have: they are kept only for safety */
+	int64_t first_ns;           /* when the first entry that counts was written */
+	uint64_t void_seq, void_at; /* entries before this place do not count */
+	uint64_t bytes;             /* in the entries that count */
+	int fd_plus_1;
+	bool orphan;
+	bool appends; /* append-only: the kernel writes at its end only */
+	bool waits;   /* the arena still has bytes of it: its entries stay */
+};
 
 /* The recovery of one journal. */
 struct journal_scan {
@@ -32,7 +50,7 @@ struct journal_scan {
 	struct journal_header header;
 	uint8_t *batch;                 /* JOURNAL_BATCH_MAX */
 	struct journal_chain chains[2]; /* the older half first */
-	struct entry_file *files;       /* recovery/journal_files.h; open addressing */
+	struct entry_file *files;       /* open addressing */
 	uint64_t file_places;           /* a power of two */
 	uint64_t names;                 /* entries of type JOURNAL_NAME */
 	uint64_t newest;                /* seq of the newest batch */
@@ -74,5 +92,23 @@ int scan_put_batch(struct journal_scan *s, struct journal_chain *c, uint32_t use
 /* Before the journal is removed, its header is overwritten durably: a loss of power may bring a removed file
  * back, and its entries must not overwrite what the files get from now on.  0 or -errno. */
 int scan_end_for_good(struct journal_scan *s);
+
+/* ---- files ---- */
+
+static inline bool files_has_bytes(const struct entry_file *file) { return file->number && file->bytes; }
+
+/* Fills the table s->files: three walks over the entries.  0 or -errno. */
+int files_collect(struct journal_scan *s);
+void files_forget(struct journal_scan *s);
+/* The file of a JOURNAL_DATA entry that counts; else NULL. */
+struct entry_file *files_of_entry(const struct journal_scan *s, const struct journal_found *f);
+
+/* What the journal says of the file, in the form that recover_target_open takes.  0 or -errno. */
+int files_load_name(const struct journal_scan *s, const struct entry_file *file, struct arena_slot *out);
+/* A descriptor of the file, or -errno.  -ENOENT only without `keep`: else a file that is gone becomes an
+ * orphan. */
+int files_open(struct journal_scan *s, struct entry_file *file, bool keep);
+void files_close(struct journal_scan *s, struct entry_file *file);
+void files_close_all(struct journal_scan *s);
 
 #endif

@@ -3,13 +3,281 @@
 #include "recovery/living.h"
 
 #include "base/buffer.h"
+#include "base/kill.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "format/takeover_format.h"
 #include "recovery/entry.h"
-#include "recovery/takeover.h"
 
 #include <fcntl.h>
+#include <linux/futex.h>
+#include <string.h>
 #include <sys/file.h>
+#include <sys/mman.h>
+
+/* ---- the take-over ---- */
+
+struct takeover {
+	int fd;                       /* of the arena */
+	bool dead[ARENA_KEEPERS_MAX]; /* keepers whose lock we hold now */
+	bool left;                    /* something that they staged stays in the arena */
+	uint8_t *gated;               /* for each of `entries` file entries: we hold its gate */
+	uint32_t entries;
+	int error; /* -errno: the blocks could not be sealed */
+};
+
+enum { MEMBARRIER_GLOBAL = 1 };
+
+/* The lock belongs to our open file description: no close of another descriptor drops it. */
+static bool take(int fd, off_t at) { return takeover_lock_byte(fd, F_OFD_SETLK, F_WRLCK, at) == 0; }
+
+/* The pid of the lock's owner; 0: it is in another pid namespace; -1: a recoverer; -ESRCH: there is none. */
+static int owner_of(int fd, off_t at)
+{
+	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = at, .l_len = 1};
+
+	if (sys.fcntl(fd, F_OFD_GETLK, (long)&lock) < 0)
+		return 0;
+	return lock.l_type == F_UNLCK ? -ESRCH : lock.l_pid;
+}
+
+static off_t keeper_at(uint32_t process)
+{
+	return (off_t)(offsetof(struct arena_header, live.keepers) + process);
+}
+
+static bool has_kept(int fd, uint32_t process)
+{
+	uint8_t is;
+
+	return sys_read_all(fd, &is, sizeof is, (uint64_t)keeper_at(process)) == 0 && is;
+}
+
+/* The process has kept something and is dead; we hold its lock now.  Waits while another recoverer holds it.
+ */
+static bool is_dead(int fd, uint32_t process)
+{
+	enum { NAPS_MAX = 10000 };
+	off_t at = TAKEOVER_KEEPERS_AT + (off_t)process;
+
+	for (int i = 0; i < NAPS_MAX && has_kept(fd, process); i++) {
+		int owner;
+
+		if (take(fd, at))
+			return true;
+		owner = owner_of(fd, at);
+		if (owner != -1 && owner != -ESRCH)
+			return false;
+		sys_nap(1000000);
+	}
+	return false;
+}
+
+/* fd: an arena whose family lives, open for reading and writing.  True when one of its keepers has died.
+ * Waits for other recoverers.  takeover_end must follow; it gives back every lock. */
+static bool takeover_begin(struct takeover *t, int fd)
+{
+	uint8_t keepers[ARENA_KEEPERS_MAX];
+	bool any = false;
+
+	memset(t, 0, sizeof *t);
+	t->fd = fd;
+	if (sys_read_all(fd, keepers, sizeof keepers, (uint64_t)keeper_at(0)) < 0)
+		return false;
+	for (uint32_t i = 0; i < ARENA_KEEPERS_MAX; i++) {
+		t->dead[i] = keepers[i] && is_dead(fd, i);
+		any |= t->dead[i];
+	}
+	return any;
+}
+
+/* The keeper of the file entry is dead, and blocks of the entry are damaged or not yet in the file. */
+static bool takeover_concerns(const struct takeover *t, struct foreign_arena *a, uint32_t entry)
+{
+	const struct arena_slot *s = foreign_entry(a, entry);
+	uint32_t keeper = s->keeper;
+
+	return s->used && keeper != 0 && keeper <= ARENA_KEEPERS_MAX && t->dead[keeper - 1] &&
+	       foreign_blocks(a, entry) != 0;
+}
+
+/*
+ * Sets COMMIT_SEALED in a word of the mapped arena, atomically with what the family does to it.  The kernel
+ * does it, because to the kernel a file that shrinks is an error and no SIGBUS: the arena may belong to
+ * another user.
+ */
+static int seal(uint64_t *commit)
+{
+	const uint32_t op = (uint32_t)(FUTEX_OP_OR | FUTEX_OP_OPARG_SHIFT) << 28 | 31u << 12;
+	uint32_t nobody = 0;
+	long r = sys_raw(SYS_futex, (long)&nobody, FUTEX_WAKE_OP, 0, 0, (long)((uint32_t *)commit + 1), op);
+
+	return r < 0 ? (int)r : 0;
+}
+_Static_assert(COMMIT_SEALED == 1ull << 63, "seal() sets the uppermost bit");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "seal() finds it in the second half");
+
+/* Seals the blocks of one file entry.  How many were not sealed yet, or -errno. */
+static int seal_entry(const struct foreign_arena *a, uint32_t entry, uint8_t *map)
+{
+	int sealed = 0;
+
+	for (uint32_t at = a->first[entry]; at != 0; at = a->next[at - 1]) {
+		uint64_t where = a->header.blocks_at + (uint64_t)(at - 1) * ARENA_BLOCK_ENTRY_BYTES;
+		int r;
+
+		if (a->blocks[at - 1].commit & COMMIT_SEALED)
+			continue;
+		r = seal((uint64_t *)(void *)(map + where + offsetof(struct arena_block, commit)));
+		if (r < 0)
+			return r;
+		sealed++;
+	}
+	return sealed;
+}
+
+static int load_again(const struct takeover *t, struct foreign_arena *a)
+{
+	foreign_unload(a);
+	return foreign_load(a, t->fd);
+}
+
+/* First announces the take-over to the family (`takeovers`), then seals the blocks.  How many it sealed, or
+ * -errno. */
+static int seal_gated(const struct takeover *t, struct foreign_arena *a, uint8_t *map, bool announce)
+{
+	int sealed = 0;
+
+	for (uint32_t i = 0; i < t->entries; i++) {
+		struct arena_slot *s = foreign_entry(a, i);
+		int r = 0;
+
+		if (!t->gated[i] || !takeover_concerns(t, a, i))
+			continue;
+		if (announce) {
+			s->takeovers++;
+			r = foreign_store(a, (void *)&s->takeovers, sizeof s->takeovers);
+		}
+		if (r == 0)
+			r = seal_entry(a, i, map);
+		if (r < 0)
+			return r;
+		sealed += r;
+	}
+	return sealed;
+}
+
+/* Repeats until a second look finds every block sealed.  0, or -errno; *loaded: `a` is loaded. */
+static int seal_all(const struct takeover *t, struct foreign_arena *a, bool *loaded)
+{
+	enum { TRIES = 20 };
+	const uint64_t tables = a->header.data_at;
+	uint8_t *map = sys.mmap(NULL, tables, PROT_READ | PROT_WRITE, MAP_SHARED, t->fd, 0);
+	int r = sys_is_error(map) ? (int)(intptr_t)map : -EAGAIN;
+
+	for (int i = 0; r == -EAGAIN && i < TRIES; i++) {
+		int left = seal_gated(t, a, map, i == 0);
+
+		kill_step();
+		if (left < 0 || (left == 0 && i > 0)) {
+			r = left;
+			break;
+		}
+		left = (int)sys_raw(SYS_membarrier, MEMBARRIER_GLOBAL, 0, 0, 0, 0, 0);
+		if (left < 0)
+			r = left;
+		left = load_again(t, a);
+		*loaded = left == 0;
+		if (left < 0)
+			r = left;
+	}
+	if (!sys_is_error(map))
+		sys.munmap(map, tables);
+	return r;
+}
+
+/* True when we hold at least one. */
+static bool take_gates(struct takeover *t, struct foreign_arena *a)
+{
+	const uint64_t patience = 1000000000u, until = sys_now_ns() + patience;
+	bool any = false;
+
+	for (uint32_t i = 0; i < t->entries; i++) {
+		if (!takeover_concerns(t, a, i))
+			continue;
+		while (!(t->gated[i] = take(t->fd, TAKEOVER_GATES_AT + (off_t)i)) && sys_now_ns() < until)
+			sys_nap(1000000);
+		any |= t->gated[i];
+	}
+	return any;
+}
+
+/*
+ * `a`: the arena, loaded.  Takes the gates of the entries that takeover_concerns, seals their blocks and
+ * loads `a` again. 0, or -errno: then `a` is not loaded any more.
+ */
+static int takeover_seal(struct takeover *t, struct foreign_arena *a)
+{
+	uint32_t entries = a->header.slot_count;
+	uint8_t *gated = sys.mmap(NULL, entries, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	bool loaded = true;
+
+	if (sys_is_error(gated)) {
+		t->error = (int)(intptr_t)gated;
+		return 0;
+	}
+	t->gated = gated;
+	t->entries = entries;
+	if (!take_gates(t, a))
+		return 0;
+	/* (what was loaded before may be out of date) */
+	t->error = load_again(t, a);
+	loaded = t->error == 0;
+	if (loaded)
+		t->error = seal_all(t, a, &loaded);
+	return loaded ? 0 : t->error;
+}
+
+/* After that, for an entry that takeover_concerns.  0: we may flush it.  -EBUSY: process *pid is flushing it
+ * (0: not known which).  -EAGAIN: the family is at work on it and needs no help.  Other -errno. */
+static int takeover_allowed(const struct takeover *t, uint32_t entry, int *pid)
+{
+	int owner;
+
+	*pid = 0;
+	if (t->error < 0 || t->gated[entry])
+		return t->error;
+	owner = owner_of(t->fd, TAKEOVER_GATES_AT + (off_t)entry);
+	*pid = owner > 0 ? owner : 0;
+	return -EBUSY;
+}
+
+/* Nothing that they staged is left: the next recoverer need not look again.  A new process with such a number
+ * waits for the lock before it stores that it keeps something. */
+static void forget_keepers(const struct takeover *t)
+{
+	uint8_t none = 0;
+	struct iovec iov = {.iov_base = &none, .iov_len = sizeof none};
+
+	for (uint32_t i = 0; i < ARENA_KEEPERS_MAX; i++)
+		if (t->dead[i])
+			sys.pwritev(t->fd, &iov, 1, keeper_at(i));
+}
+
+static void takeover_end(struct takeover *t)
+{
+	struct flock all = {.l_type = F_UNLCK, .l_whence = SEEK_SET, .l_start = TAKEOVER_GATES_AT};
+
+	kill_step();
+	if (t->gated && !t->left && t->error == 0)
+		forget_keepers(t);
+	if (t->gated)
+		sys.munmap(t->gated, t->entries);
+	t->gated = NULL;
+	sys.fcntl(t->fd, F_OFD_SETLK, (long)&all);
+}
+
+/* ---- the recovery ---- */
 
 /* A process of the family keeps us from the entry. */
 static void tell_held(struct recover_job *j, uint32_t entry, int error, int pid)
@@ -42,7 +310,7 @@ static void recover_taken(struct recover_job *j, struct takeover *t, uint32_t en
 		tell_held(j, entry, r, pid);
 	}
 	if (r < 0)
-		takeover_failed(t);
+		t->left = true;
 }
 
 /* The arena is loaded. */
@@ -78,7 +346,7 @@ void living_recover(struct recover_job *j, int fd)
 		if (r == 0)
 			r = take_over(j, t);
 		if (r < 0)
-			takeover_failed(t);
+			t->left = true;
 		takeover_end(t);
 		foreign_unload(&j->a);
 	}

@@ -7,7 +7,7 @@
  * the rights of the arena's owner.  It can be killed anywhere and run again.
  *
  *   recover, auto      which arenas and journals, in which order (names)
- *   arena, living      one arena, dead or with a living family (claim, own_arena, takeover)
+ *   arena, living      one arena, dead or with a living family (claim)
  *   entry              one file entry of an arena: its file (target), judge, replay
  *   judge, appended    may the staged bytes be replayed?  Which appends does the file have already?
  *   replay             the bytes into the file

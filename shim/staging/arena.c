@@ -10,7 +10,7 @@
 #include "base/sys.h"
 #include "files/workers.h"
 #include "format/staging_dir.h"
-#include "recovery/own_arena.h"
+#include "recovery/claim.h"
 #include "staging/registry.h"
 #include "staging/takeover.h"
 
@@ -202,7 +202,7 @@ int arena_join(const struct arena *a)
 		r = sys_is_error(map) ? (int)(intptr_t)map : 0;
 	}
 	if (r == 0) {
-		own_arena_note(a->name);
+		claim_note_own(a->name);
 		return fd;
 	}
 	internal_fd_close(fd);
@@ -268,13 +268,13 @@ int arena_create_at(struct arena *a, const char *dir, const struct rule *rule,
 	fill_header(a->header, rule, &origin, a->ino);
 	kill_step();
 	sys.close(dirfd);
-	own_arena_note(a->name);
+	claim_note_own(a->name);
 	return 0;
 }
 
 void arena_forget(struct arena *a, int fd)
 {
-	own_arena_forget(a->name);
+	claim_forget_own(a->name);
 	if (fd < 0) {
 		sys.munmap(a->header, a->total_bytes);
 		sys.munmap(a->runs, a->runs_bytes);
@@ -286,7 +286,7 @@ void arena_forget(struct arena *a, int fd)
 
 static void close_all(struct arena *a)
 {
-	own_arena_forget(a->name);
+	claim_forget_own(a->name);
 	unmap(a);
 	if (!a->placed)
 		sys.munmap(a->runs, a->runs_bytes);

@@ -3,7 +3,7 @@
 #include "base/crc32c.h"
 #include "base/internal_fd.h"
 #include "base/pid.h"
-#include "recovery/own_arena.h"
+#include "recovery/claim.h"
 #include "rig.h"
 
 #include <signal.h>
@@ -136,9 +136,9 @@ static void test_create(void **state)
 	assert_int_equal(flock(other, LOCK_EX | LOCK_NB), -1);
 	close(other);
 	assert_true(internal_fd_is(arena.fd));
-	assert_true(own_arena_is(arena.name));
+	assert_true(claim_is_own(arena.name));
 	arena_destroy(&arena);
-	assert_false(own_arena_is(arena.name));
+	assert_false(claim_is_own(arena.name));
 	assert_int_equal(access(dir, F_OK), -1);
 }
 
