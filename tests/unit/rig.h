@@ -340,4 +340,19 @@ __attribute__((unused)) static void rig_stop(void)
 	assert_int_equal(system(command), 0);
 }
 
+/* The set-up of a test that needs no settings, and the tear-down of any test. */
+__attribute__((unused)) static int rig_set_up(void **state)
+{
+	(void)state;
+	rig_start(NULL);
+	return 0;
+}
+
+__attribute__((unused)) static int rig_tear_down(void **state)
+{
+	(void)state;
+	rig_stop();
+	return 0;
+}
+
 #endif

@@ -7,20 +7,6 @@
 #include "base/lease.h"
 #include "flush/append.h"
 
-static int set_up(void **state)
-{
-	(void)state;
-	rig_start(NULL);
-	return 0;
-}
-
-static int tear_down(void **state)
-{
-	(void)state;
-	rig_stop();
-	return 0;
-}
-
 static int staged_file(int flags, uint64_t n)
 {
 	int fd = rig_open("out", O_WRONLY | O_APPEND | flags);
@@ -371,7 +357,7 @@ static void test_leases_that_prove_nothing(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, rig_set_up, rig_tear_down)
 	const struct CMUnitTest tests[] = {
 		TEST(test_leased),
 		TEST(test_lease_refused),

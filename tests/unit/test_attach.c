@@ -12,20 +12,6 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-static int set_up(void **state)
-{
-	(void)state;
-	rig_start(NULL);
-	return 0;
-}
-
-static int tear_down(void **state)
-{
-	(void)state;
-	rig_stop();
-	return 0;
-}
-
 static void through(int fd, enum bypass_reason why)
 {
 	rig_put(fd, 0, 100);
@@ -453,7 +439,7 @@ static void test_all_blocks_fail(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, rig_set_up, rig_tear_down)
 	const struct CMUnitTest tests[] = {
 		TEST(test_the_second_write_engages),
 		TEST(test_large_writes_never_do),

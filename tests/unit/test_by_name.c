@@ -4,20 +4,6 @@
 
 #include "descriptors/by_name.h"
 
-static int set_up(void **state)
-{
-	(void)state;
-	rig_start(NULL);
-	return 0;
-}
-
-static int tear_down(void **state)
-{
-	(void)state;
-	rig_stop();
-	return 0;
-}
-
 static int staged_file(void)
 {
 	int fd = rig_open("out", O_WRONLY);
@@ -101,11 +87,11 @@ static void test_syncfs_is_told(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(test_syncfs_is_told, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_staged_bytes_are_settled, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_settled_meanwhile, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_given_back_meanwhile, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_other_files_are_asked_once, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_syncfs_is_told, rig_set_up, rig_tear_down),
+		cmocka_unit_test_setup_teardown(test_staged_bytes_are_settled, rig_set_up, rig_tear_down),
+		cmocka_unit_test_setup_teardown(test_settled_meanwhile, rig_set_up, rig_tear_down),
+		cmocka_unit_test_setup_teardown(test_given_back_meanwhile, rig_set_up, rig_tear_down),
+		cmocka_unit_test_setup_teardown(test_other_files_are_asked_once, rig_set_up, rig_tear_down),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,20 +3,6 @@
 #include "attach/stop.h"
 #include "rig.h"
 
-static int set_up(void **state)
-{
-	(void)state;
-	rig_start(NULL);
-	return 0;
-}
-
-static int tear_down(void **state)
-{
-	(void)state;
-	rig_stop();
-	return 0;
-}
-
 static int staged_file(int flags, uint64_t n)
 {
 	int fd = rig_open("out", flags);
@@ -184,7 +170,7 @@ static void test_hand_over_moves_the_offset(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, rig_set_up, rig_tear_down)
 	const struct CMUnitTest tests[] = {
 		TEST(test_settle),
 		TEST(test_failure_keeps_the_bytes),

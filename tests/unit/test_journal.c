@@ -21,13 +21,6 @@ static int set_up(void **state)
 	return 0;
 }
 
-static int tear_down(void **state)
-{
-	(void)state;
-	rig_stop();
-	return 0;
-}
-
 static void skip_without_disk(void)
 {
 	if (rig_on_tmpfs()) {
@@ -256,17 +249,18 @@ static void test_threads_share_writes(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(test_one_write_per_sync, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_one_write_per_sync, set_up, rig_tear_down),
 		cmocka_unit_test_setup_teardown(test_what_was_not_in_the_journal_goes_to_the_file, set_up,
-	                                        tear_down),
-		cmocka_unit_test_setup_teardown(test_much_goes_to_the_file, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_a_short_write_is_continued, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_without_a_journal_the_file_is_synced, set_up, tear_down),
+	                                        rig_tear_down),
+		cmocka_unit_test_setup_teardown(test_much_goes_to_the_file, set_up, rig_tear_down),
+		cmocka_unit_test_setup_teardown(test_a_short_write_is_continued, set_up, rig_tear_down),
+		cmocka_unit_test_setup_teardown(test_without_a_journal_the_file_is_synced, set_up,
+	                                        rig_tear_down),
 		cmocka_unit_test_setup_teardown(test_a_failed_sync_of_the_file_is_told_and_entries_stay,
-	                                        set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_halves_change, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_a_name_that_changes, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_threads_share_writes, set_up, tear_down),
+	                                        set_up, rig_tear_down),
+		cmocka_unit_test_setup_teardown(test_halves_change, set_up, rig_tear_down),
+		cmocka_unit_test_setup_teardown(test_a_name_that_changes, set_up, rig_tear_down),
+		cmocka_unit_test_setup_teardown(test_threads_share_writes, set_up, rig_tear_down),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

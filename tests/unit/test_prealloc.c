@@ -14,20 +14,6 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-static int set_up(void **state)
-{
-	(void)state;
-	rig_start(NULL);
-	return 0;
-}
-
-static int tear_down(void **state)
-{
-	(void)state;
-	rig_stop();
-	return 0;
-}
-
 static uint64_t allocated(const char *name)
 {
 	struct stat st;
@@ -505,7 +491,7 @@ static void test_no_zeros_for_others_to_append_to(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, rig_set_up, rig_tear_down)
 	const struct CMUnitTest tests[] = {
 		TEST(test_ahead_and_trimmed),
 		TEST(test_not_trimmed_under_a_write),

@@ -17,13 +17,6 @@ static int set_up(void **state)
 	return 0;
 }
 
-static int tear_down(void **state)
-{
-	(void)state;
-	rig_stop();
-	return 0;
-}
-
 /*
  * A copy of the arena as it stands is put beside it under another name and as another process's: that is what a
  * death at this moment leaves.  The program's own is then closed without a trace in the file.
@@ -549,7 +542,7 @@ static void test_search_reads_a_block_once(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, rig_tear_down)
 	const struct CMUnitTest tests[] = {
 		TEST(test_not_begun),
 		TEST(test_all_there),

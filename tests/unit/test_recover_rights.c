@@ -113,13 +113,6 @@ static int set_up(void **state)
 	return 0;
 }
 
-static int tear_down(void **state)
-{
-	(void)state;
-	rig_stop();
-	return 0;
-}
-
 static void test_rights(void **state)
 {
 	struct recover_rights r;
@@ -180,7 +173,7 @@ static void test_root_stays_root(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, rig_tear_down)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_groups),
 		cmocka_unit_test(test_cut_anywhere),

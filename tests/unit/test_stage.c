@@ -18,13 +18,6 @@ static int set_up(void **state)
 	return 0;
 }
 
-static int tear_down(void **state)
-{
-	(void)state;
-	rig_stop();
-	return 0;
-}
-
 /* Every block of the file carries the checksum of what it publishes at this moment. */
 static void expect_sums(int of)
 {
@@ -414,7 +407,7 @@ static void test_handler_settles(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, rig_tear_down)
 	const struct CMUnitTest tests[] = {
 		TEST(test_sums_after_each_put),
 		TEST(test_sums_of_a_buffer_that_changes),

@@ -10,20 +10,6 @@
 
 #include <fcntl.h>
 
-static int set_up(void **state)
-{
-	(void)state;
-	rig_start(NULL);
-	return 0;
-}
-
-static int tear_down(void **state)
-{
-	(void)state;
-	rig_stop();
-	return 0;
-}
-
 static int staged_file(enum sync_policy policy)
 {
 	int fd;
@@ -371,7 +357,7 @@ static void test_attributes_changed_during_a_sync(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, rig_set_up, rig_tear_down)
 	const struct CMUnitTest tests[] = {
 		TEST(test_fdatasync),
 		TEST(test_renamed_while_unknown),

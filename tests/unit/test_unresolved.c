@@ -6,13 +6,6 @@
 #include "descriptors/unresolved.h"
 #include "sync/sync.h"
 
-static int set_up(void **state)
-{
-	(void)state;
-	rig_start(NULL);
-	return 0;
-}
-
 static int tear_down(void **state)
 {
 	(void)state;
@@ -323,7 +316,7 @@ static void test_clear_all(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, rig_set_up, tear_down)
 	const struct CMUnitTest tests[] = {
 		TEST(test_second_small_write_resolves),
 		TEST(test_second_large_write_resolves),

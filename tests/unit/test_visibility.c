@@ -30,13 +30,6 @@ static int set_up(void **state)
 	return 0;
 }
 
-static int tear_down(void **state)
-{
-	(void)state;
-	rig_stop();
-	return 0;
-}
-
 /* Bytes of the pattern from 0 to n, the last ones staged under a lease. */
 static int staged_file(int flags, uint64_t n)
 {
@@ -490,7 +483,7 @@ static void test_flags_and_owner_are_the_programs(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, rig_tear_down)
 	const struct CMUnitTest tests[] = {
 		TEST(test_reader),
 		TEST(test_writer),

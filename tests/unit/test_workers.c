@@ -53,20 +53,6 @@ static void test_start_at_its_end(void **state)
 	pthread_join(caller, NULL);
 }
 
-static int set_up(void **state)
-{
-	(void)state;
-	rig_start(NULL);
-	return 0;
-}
-
-static int tear_down(void **state)
-{
-	(void)state;
-	rig_stop();
-	return 0;
-}
-
 static bool arena_goes(void)
 {
 	for (int i = 0; i < 500; i++) {
@@ -107,7 +93,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_start_at_its_end),
-		cmocka_unit_test_setup_teardown(test_arena_of_no_file_goes, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_arena_of_no_file_goes, rig_set_up, rig_tear_down),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
