@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* recover: an append that was under way is found in the file whole, in part or not at all, and never in what
- * somebody else wrote. */
+/* recover: recovery finds an append that was under way in the file: whole, in part or not at all, and never
+ * in bytes that others wrote. */
 #include "rig.h"
 
 #include "recovery/recover.h"
 
-enum { DONE_BYTES = 100 }; /* the first write passes through */
+enum { DONE_BYTES = 100 }; /* the first write bypasses staging */
 
 static char arena_path[PATH_MAX + 64];
 
@@ -17,10 +17,8 @@ static int set_up(void **state)
 	return 0;
 }
 
-/*
- * A copy of the arena as it stands is put beside it under another name and as another process's: that is what a
- * death at this moment leaves.  The program's own is then closed without a trace in the file.
- */
+/* What a death at this moment leaves: a copy of the arena beside it, with another name and another process's
+ * pid. */
 static void die_now(int fd)
 {
 	struct arena *a = rig_file(fd)->arena;
@@ -36,6 +34,26 @@ static void die_now(int fd)
 	assert_int_equal(write(out, copy, a->total_bytes), (ssize_t)a->total_bytes);
 	close(out);
 	free(copy);
+}
+
+/* The bytes that are staged here go nowhere: this process is the dead one. */
+static void lose_staged(int fd)
+{
+	struct file *f = rig_file(fd);
+	struct file_guard g = file_lock(f);
+
+	stage_seal(f);
+	for (struct block_run *run = f->head; run; run = run->next)
+		run->flushed = true;
+	flush_free_done(f);
+	file_unlock(f, g);
+}
+
+/* A fresh directory, for the next turn of a loop. */
+static void start_again(void **state)
+{
+	rig_stop();
+	set_up(state);
 }
 
 static int last_error;
@@ -81,15 +99,7 @@ static int append_begun(size_t n, uint32_t how, uint64_t base)
 	slot->flush_active = how;
 	die_now(fd);
 	slot->flush_active = APPEND_NONE;
-	/* what is staged here goes nowhere: this process is the dead one */
-	struct file *f = rig_file(fd);
-	struct file_guard g = file_lock(f);
-
-	stage_seal(f);
-	for (struct block_run *run = f->head; run; run = run->next)
-		run->flushed = true;
-	flush_free_done(f);
-	file_unlock(f, g);
+	lose_staged(fd);
 	return fd;
 }
 
@@ -108,6 +118,18 @@ static void raw_pattern(uint64_t from, size_t n)
 	rig_fill(buf, n, from);
 	raw_append(buf, n);
 	free(buf);
+}
+
+/* The file has `total` bytes, and from `at` on the staged ones. */
+static void expect_staged_at(size_t at, ssize_t total)
+{
+	uint8_t have[21000];
+	int fd = open(rig_path("out"), O_RDONLY);
+
+	assert_int_equal(read(fd, have, sizeof have), total);
+	close(fd);
+	for (size_t i = 0; i < 20000; i++)
+		assert_int_equal(have[at + i], rig_byte(DONE_BYTES + i));
 }
 
 static void test_not_begun(void **state)
@@ -136,12 +158,10 @@ static void test_up_to_a_page(void **state)
 	rig_expect("out", 20100);
 }
 
-/* Others' line begins like ours: ours was not begun, and nothing of it may be taken for written. */
+/* Another program's line begins like ours.  Our append was not begun: nothing counts as written. */
 static void test_foreign_line_with_our_beginning(void **state)
 {
 	uint8_t line[60];
-	uint8_t have[21000];
-	int fd;
 
 	(void)state;
 	append_begun(20000, APPEND_SOMEWHERE, DONE_BYTES);
@@ -149,29 +169,19 @@ static void test_foreign_line_with_our_beginning(void **state)
 	memset(line + 30, '!', 30);
 	raw_append(line, sizeof line);
 	recover_now();
-	fd = open(rig_path("out"), O_RDONLY);
-	assert_int_equal(read(fd, have, sizeof have), 20160);
-	close(fd);
-	for (uint64_t i = 0; i < 20000; i++)
-		assert_int_equal(have[160 + i], rig_byte(DONE_BYTES + i));
+	expect_staged_at(160, 20160);
 }
 
-/* Others' bytes end with our first byte. */
+/* The bytes of another program end with our first byte. */
 static void test_foreign_end_is_our_beginning(void **state)
 {
 	uint8_t tail[2] = {'!', rig_byte(DONE_BYTES)};
-	uint8_t have[21000];
-	int fd;
 
 	(void)state;
 	append_begun(20000, APPEND_SOMEWHERE, DONE_BYTES);
 	raw_append(tail, 2);
 	recover_now();
-	fd = open(rig_path("out"), O_RDONLY);
-	assert_int_equal(read(fd, have, sizeof have), 20102);
-	close(fd);
-	for (uint64_t i = 0; i < 20000; i++)
-		assert_int_equal(have[102 + i], rig_byte(DONE_BYTES + i));
+	expect_staged_at(102, 20102);
 }
 
 static void test_ours_between_foreign_ones(void **state)
@@ -185,7 +195,7 @@ static void test_ours_between_foreign_ones(void **state)
 	assert_int_equal(rig_kernel_size("out"), 20112);
 }
 
-/* `done` has moved on since the append began: it is over, and what is staged now is more of the same bytes. */
+/* `done` has changed since the append began: it is over.  Equal bytes that are staged now are new ones. */
 static void test_append_that_was_over(void **state)
 {
 	static uint8_t same[20000];
@@ -210,8 +220,8 @@ static void test_append_that_was_over(void **state)
 
 static struct {
 	int error, at;   /* the at-th call from now fails */
-	size_t most;     /* and the one before it is short */
-	const char *end; /* of what openat and statx are asked for */
+	size_t most;     /* and the call before it is short */
+	const char *end; /* openat and statx fail for paths that end so */
 	int calls;
 } fail;
 
@@ -272,7 +282,7 @@ static ssize_t fail_getdents(int fd, void *buf, size_t size)
 	return strcmp(where, rig_dir) == 0 ? -fail.error : sys_kernel.getdents(fd, buf, size);
 }
 
-/* Recovers with the fault, which must fail with its error and leave the arena, and then without. */
+/* Recovers with the fault: that fails with its error and leaves the arena.  Then recovers without. */
 static void recover_twice(int error)
 {
 	struct recover_report report = recover_once();
@@ -285,7 +295,7 @@ static void recover_twice(int error)
 	recover_now();
 }
 
-/* What is staged there is lost to this process, as to any that died. */
+/* Staged bytes of a process that died. */
 static void leave_staged(bool append, size_t n)
 {
 	int fd;
@@ -298,17 +308,10 @@ static void leave_staged(bool append, size_t n)
 	rig_put(fd, 0, DONE_BYTES);
 	rig_put(fd, DONE_BYTES, n);
 	die_now(fd);
-	struct file *f = rig_file(fd);
-	struct file_guard g = file_lock(f);
-
-	stage_seal(f);
-	for (struct block_run *run = f->head; run; run = run->next)
-		run->flushed = true;
-	flush_free_done(f);
-	file_unlock(f, g);
+	lose_staged(fd);
 }
 
-/* A disk that takes a part of an append, which ends anywhere, and no more: the rest of it goes behind that part. */
+/* A disk takes a part of an append and is full then: the next recovery appends the rest. */
 static void test_disk_full_in_an_append(void **state)
 {
 	(void)state;
@@ -321,12 +324,11 @@ static void test_disk_full_in_an_append(void **state)
 		recover_twice(ENOSPC);
 		rig_expect("out", 20100);
 		unlink(rig_path("out"));
-		rig_stop();
-		set_up(state);
+		start_again(state);
 	}
 }
 
-/* What recovery notes of an append in the arena is cut short between any two words: each byte is there once. */
+/* Recovery's notes of an append are cut short between any two words: each byte is in the file once. */
 static void test_note_of_an_append_cut_short(void **state)
 {
 	unsigned failed = 0;
@@ -336,7 +338,7 @@ static void test_note_of_an_append_cut_short(void **state)
 			struct recover_report report;
 
 			append_begun(20000, APPEND_SOMEWHERE, DONE_BYTES);
-			raw_pattern(DONE_BYTES, 8192 - DONE_BYTES); /* of which so much was done */
+			raw_pattern(DONE_BYTES, 8192 - DONE_BYTES); /* (so much of it was done) */
 			fail.error = EIO;
 			fail.most = most;
 			fail.at = at + (most > 0);
@@ -348,8 +350,7 @@ static void test_note_of_an_append_cut_short(void **state)
 				recover_now();
 			rig_expect("out", 20100);
 			unlink(rig_path("out"));
-			rig_stop();
-			set_up(state);
+			start_again(state);
 		}
 	assert_true(failed > 7);
 }
@@ -367,8 +368,7 @@ static void test_disk_full_at_positions(void **state)
 		sys.pwritev = fail_pwritev;
 		recover_twice(errors[i]);
 		rig_expect("out", 20100);
-		rig_stop();
-		set_up(state);
+		start_again(state);
 	}
 }
 
@@ -386,19 +386,18 @@ static void test_sync_fails(void **state)
 static void test_arena_cannot_be_read(void **state)
 {
 	(void)state;
-	for (int at = 1; at <= 4; at++) { /* header, blocks, slots, data */
+	for (int at = 1; at <= 4; at++) { /* header, blocks, file entries, data */
 		leave_staged(at % 2, 20000);
 		fail.error = EIO;
 		fail.at = at;
 		sys.pread = fail_pread;
 		recover_twice(EIO);
 		rig_expect("out", 20100);
-		rig_stop();
-		set_up(state);
+		start_again(state);
 	}
 }
 
-/* As where /proc is not mounted, or with no descriptor left: nobody knows whether this is another boot. */
+/* Without /proc, or with no descriptor left, it is unknown whether this is another boot. */
 static void test_boot_cannot_be_found_out(void **state)
 {
 	(void)state;
@@ -410,8 +409,8 @@ static void test_boot_cannot_be_found_out(void **state)
 	rig_expect("out", 20100);
 }
 
-/* A file that cannot be looked at is not a file that is gone. */
-static void test_target_cannot_be_looked_at(void **state)
+/* A file that cannot be examined is not gone. */
+static void test_target_cannot_be_examined(void **state)
 {
 	(void)state;
 	leave_staged(false, 20000);
@@ -455,7 +454,7 @@ static int fail_statx_of_out(int dirfd, const char *path, int flags, unsigned ma
 	               : sys_kernel.statx(dirfd, path, flags, mask, out);
 }
 
-/* A part of an append may be in the file, and whether it is cannot be found out: it is not appended again. */
+/* A part of an append may be in the file, but the file cannot be read: nothing is appended. */
 static void test_append_cannot_be_searched(void **state)
 {
 	(void)state;
@@ -472,12 +471,11 @@ static void test_append_cannot_be_searched(void **state)
 			sys.pread = fail_pread_of_out;
 		recover_twice(EIO);
 		assert_int_equal(rig_kernel_size("out"), at % 2 ? 20107 : 20100);
-		rig_stop();
-		set_up(state);
+		start_again(state);
 	}
 }
 
-/* Somebody puts another file, or a link to one, under the target's name after it was looked at and before the open. */
+/* Between the check and the open the target's name becomes another file's, or a link to one. */
 static const char *swap_for;
 
 static int swap_openat(int dirfd, const char *path, int flags, mode_t mode)
@@ -516,12 +514,12 @@ static void test_swapped_between_check_and_open(void **state)
 		sys = sys_kernel;
 		rig_expect("moved", 20100);
 		assert_int_equal(rig_kernel_size(i ? "out" : "other"), 8);
-		rig_stop();
-		set_up(state);
+		start_again(state);
 	}
 }
 
-/* Others' bytes match the beginning of ours at very many places: the search must not read the arena for each. */
+/* The bytes of others match the beginning of ours at very many places: the search must not read the arena for
+ * each. */
 static void test_search_reads_a_block_once(void **state)
 {
 	static uint8_t alike[20000];
@@ -557,7 +555,7 @@ int main(void)
 		TEST(test_sync_fails),
 		TEST(test_arena_cannot_be_read),
 		TEST(test_boot_cannot_be_found_out),
-		TEST(test_target_cannot_be_looked_at),
+		TEST(test_target_cannot_be_examined),
 		TEST(test_directory_cannot_be_searched),
 		TEST(test_append_cannot_be_searched),
 		TEST(test_swapped_between_check_and_open),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* recover_parse: nothing that stands in an arena file makes it read beyond its memory; run it with SAN=asan. */
+/* parse: no content of an arena file makes it read beyond its memory; run it with SAN=asan. */
 #include "rig.h"
 
 #include "recovery/parse.h"
@@ -27,7 +27,7 @@ static int group_set_up(void **state)
 	memcpy(image, rig_file(file)->arena->header, image_bytes);
 	fd = open(rig_path("image"), O_RDWR | O_CREAT, 0600);
 	rig_close(file);
-	/* it is none that was copied */
+	/* (no inode: the image is not a copy of an arena) */
 	struct arena_header *h = (struct arena_header *)(void *)image;
 	h->ino_low = h->ino_high = 0;
 	h->checksum = arena_header_checksum(h);
@@ -50,7 +50,7 @@ static int set_up(void **state)
 	       ftruncate(fd, (off_t)image_bytes) != 0;
 }
 
-/* Looks at everything as a recovery does; how many blocks made sense. */
+/* Reads everything as a recovery does.  How many blocks make sense. */
 static int look(void)
 {
 	struct foreign_arena a;
@@ -157,7 +157,7 @@ static void test_header_fields(void **state)
 	assert_int_equal(foreign_load(&a, fd), -EBADMSG);
 }
 
-/* Sets a field of the head block and expects that it is refused. */
+/* Changes a field of the first block, which must be refused then. */
 static void refused(void (*damage)(struct arena_block *b, struct foreign_arena *a, uint32_t index))
 {
 	struct foreign_arena a;
@@ -193,7 +193,7 @@ DAMAGER(offset_overflows, b->first.offset = UINT64_MAX - 5)
 DAMAGER(offset_too_large, b->first.offset = INT64_MAX)
 DAMAGER(unknown_kind, b->kind = 77)
 DAMAGER(of_no_file, b->owner = 0)
-DAMAGER(of_a_slot_that_is_not_there, b->owner = a->header.slot_count + 1)
+DAMAGER(of_an_entry_beyond_the_table, b->owner = a->header.slot_count + 1)
 
 static void test_blocks(void **state)
 {
@@ -208,7 +208,7 @@ static void test_blocks(void **state)
 	refused(offset_too_large);
 	refused(unknown_kind);
 	refused(of_no_file);
-	refused(of_a_slot_that_is_not_there);
+	refused(of_an_entry_beyond_the_table);
 }
 
 /* ---- checksums ---- */
@@ -227,7 +227,7 @@ static int read_again(uint32_t index)
 	return foreign_read_block(&whole, index);
 }
 
-/* Each bit of a word in memory; the block must not be believed with any of them flipped. */
+/* With any bit of the word in memory flipped the block must be refused. */
 static void flip_each(uint32_t index, void *word, size_t size)
 {
 	uint8_t *bytes = word;
@@ -269,7 +269,7 @@ static void test_flipped_entry(void **state)
 			b->commit = commit ^ 1ull << bit;
 			assert_true(read_again(index) < 0);
 		}
-		b->commit = commit ^ COMMIT_SEALED; /* says nothing about the bytes */
+		b->commit = commit ^ COMMIT_SEALED; /* (not part of the checksum) */
 		assert_int_equal(read_again(index), 0);
 	}
 	foreign_unload(&whole);
@@ -289,7 +289,7 @@ static int read_flipped(uint32_t index, uint32_t at, unsigned bit)
 	return r;
 }
 
-/* Is the byte at `at` of the block one that the commit word publishes? */
+/* Does the commit word publish the byte at `at` of the block? */
 static bool is_published(uint32_t index, uint32_t at)
 {
 	uint32_t count = COMMIT_COUNT(whole.blocks[index].commit);
@@ -302,7 +302,7 @@ static bool is_published(uint32_t index, uint32_t at)
 		if (at >= e.pos && at < e.pos + e.length)
 			return true;
 	}
-	/* the length of the last one is in the commit word */
+	/* (the length of the last extent is in the commit word) */
 	return entry < count &&
 	       !(entry == count - 1 && (at % ARENA_EXTENT_BYTES) >= offsetof(struct arena_extent, length));
 }
@@ -319,7 +319,7 @@ static void test_flipped_data(void **state)
 			bool counts;
 			int r;
 
-			/* all of the extent entries, and of the rest each so many bytes */
+			/* all of the extent entries; of the rest one byte in `few` */
 			if (at % few && at < whole.header.block_bytes - 40 * ARENA_EXTENT_BYTES)
 				continue;
 			assert_int_equal(read_again(index), 0);
@@ -334,7 +334,7 @@ static void test_flipped_data(void **state)
 	foreign_unload(&whole);
 }
 
-/* Data that is whole, but of another time: the block was freed and taken again before the pages reached the disk. */
+/* Whole data from another moment: the block was freed and taken again before its pages reached the disk. */
 static void test_block_of_another_time(void **state)
 {
 	const struct arena_header *h = (const void *)image;
@@ -353,12 +353,12 @@ static void test_block_of_another_time(void **state)
 	                        (off_t)(h->data_at + (uint64_t)b * h->block_bytes)),
 	                 h->block_bytes);
 	assert_true(read_again(b) < 0);
-	whole.blocks[a].owner = 2; /* of a slot that is another file's */
+	whole.blocks[a].owner = 2; /* the entry of another file */
 	assert_int_equal(read_again(a), -EILSEQ);
 	foreign_unload(&whole);
 }
 
-/* Overlapping extents would bring the same bytes many times. */
+/* Overlapping extents would write the same bytes many times. */
 static void test_overlapping_extents(void **state)
 {
 	struct arena_extent *first, *second;
@@ -380,7 +380,7 @@ static void test_overlapping_extents(void **state)
 	foreign_unload(&a);
 }
 
-static void test_one_number_twice(void **state)
+static void test_one_seq_twice(void **state)
 {
 	struct foreign_arena a;
 
@@ -392,7 +392,7 @@ static void test_one_number_twice(void **state)
 	foreign_unload(&a);
 }
 
-/* Files of any size may claim to be arenas: no more work for a large one than for the largest arena. */
+/* A file of any size may claim to be an arena: it costs no more work than the largest arena. */
 static void test_enormous(void **state)
 {
 	struct arena_header h = {0};
@@ -425,10 +425,10 @@ static void test_unfinished_chain(void **state)
 	a.blocks[second].chain_block = first + 1;
 	a.blocks[second].chain_seq = a.blocks[first].seq;
 	a.blocks[second].chain_commit = COMMIT_REACH(a.blocks[first].commit) + (1ull << 32);
-	assert_int_equal(foreign_blocks(&a, 0), 1); /* the first one was never published that far */
+	assert_int_equal(foreign_blocks(&a, 0), 1); /* (the first block was never published that far) */
 	a.blocks[second].chain_commit = COMMIT_REACH(a.blocks[first].commit);
 	assert_int_equal(foreign_blocks(&a, 0), 2);
-	a.blocks[first].commit ^= 0xffffffff; /* the checksum says nothing about how far */
+	a.blocks[first].commit ^= 0xffffffff; /* (the checksum does not count as reach) */
 	assert_int_equal(foreign_blocks(&a, 0), 2);
 	a.blocks[first].commit &= ~0xffffffffull;
 	assert_int_equal(foreign_blocks(&a, 0), 2);
@@ -468,7 +468,7 @@ int main(void)
 		TEST(test_sizes),
 		TEST(test_header_fields),
 		TEST(test_blocks),
-		TEST(test_one_number_twice),
+		TEST(test_one_seq_twice),
 		TEST(test_enormous),
 		TEST(test_unfinished_chain),
 		TEST(test_fuzz),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* recover_rights: which groups a user has, and that root has his rights and no others until it takes its own back. */
+/* recover_rights: which groups a user has, and that root has his rights and no others until it takes its own
+ * back. */
 #include "rig.h"
 
 #include "recovery/rights.h"
