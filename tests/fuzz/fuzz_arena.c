@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * fuzz_arena: whatever stands in an arena file, recovery ends, writes nothing but staged bytes into nothing but the
- * files that the slots name, none of a file of which a block is torn, and when it failed in the middle, running it again brings what it would have brought.
+ * fuzz_arena: whatever an arena file holds, recovery ends.  It writes staged bytes only, and only to the
+ * files that the entries name.  It writes nothing for a file with a torn block.  When it fails in the middle,
+ * a second run writes what the first would have written.
  */
 #include "outcome.h"
 #include "recipe.h"
@@ -17,7 +18,7 @@ static void arena_look(struct outcome *o, const struct recipe *r)
 	fuzz_look(o, &e);
 }
 
-/* Targets, arena and surroundings as the input wants them. */
+/* Makes targets, arena and surroundings as the input says. */
 static bool arena_prepare(struct recipe *r, const uint8_t *data, size_t size)
 {
 	static const uint8_t *const content[WORLD_TARGETS] = {world_content[0], world_content[1],

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * fuzz_journal: whatever stands in a journal file, recovery ends, and writes nothing but what entries say into nothing
- * but the files that they name; of a journal that is sound it writes what a plain reading of journal_format.h says; a
- * second run adds nothing, and when the first failed in the middle the second brings the same.
+ * fuzz_journal: whatever a journal file holds, recovery ends.  It writes only what entries say, and only to
+ * the files that they name.  For a sound journal it writes what a plain reading of journal_format.h says.  A
+ * second run adds nothing. When the first run fails in the middle, the second one writes the same as one run
+ * without a failure.
  *
- * An input is a list of operations, each one byte and its arguments, little-endian; what is missing is zero.  Checksums
- * are made right, unless a batch says otherwise.  See the seeds of make_corpus.py.
+ * An input is a list of operations: one byte each and its arguments, little-endian; missing bytes are zero.
+ * Checksums are made right, unless a batch says otherwise.  The seeds of make_corpus.py are examples.
  */
 #include "outcome.h"
 
@@ -19,11 +20,12 @@ enum { LEDGER_HALF_UNITS = 32, LEDGER_MAX = JOURNAL_HEADER_BYTES + 2 * LEDGER_HA
 
 enum ledger_op {
 	LEDGER_GEOMETRY, /* u8 unit, u8 units of a half */
-	LEDGER_BATCH, /* u8 half, u16 seq, u8 flags: 1 wrong sum, 2 wrong id, 4 where the last one of the half is */
-	LEDGER_NAME,    /* u8 file, u8 identity, u8 path */
-	LEDGER_DATA,    /* u8 file, u32 offset, u16 length, u8 start of the pattern */
-	LEDGER_VOID,    /* u8 file, u16 seq, u16 where */
-	LEDGER_ENTRY,   /* u32 type, u32 length, u64 file, u64 offset, u64 where: no content */
+	LEDGER_BATCH, /* u8 half, u16 seq, u8 flags: 1 wrong sum, 2 wrong id, 4 where the last one of the half
+	                 is */
+	LEDGER_NAME,  /* u8 file, u8 identity, u8 path */
+	LEDGER_DATA,  /* u8 file, u32 offset, u16 length, u8 start of the pattern */
+	LEDGER_VOID,  /* u8 file, u16 seq, u16 where */
+	LEDGER_ENTRY, /* u32 type, u32 length, u64 file, u64 offset, u64 where: no content */
 	LEDGER_HEADER,  /* u8 field, u64 */
 	LEDGER_PATCH,   /* u32 at, u8 length, bytes: anywhere, after everything else */
 	LEDGER_SIZE,    /* u32: the file's size */
@@ -40,7 +42,7 @@ struct ledger {
 	uint32_t used; /* bytes of the batch that is being made, 0 = none */
 	uint32_t half, batch_flags;
 	uint64_t seq;
-	bool plain; /* nothing but batches that are sound, of another boot, and the world is as it was */
+	bool plain; /* only sound batches, from another boot, and the world has not changed */
 	bool patched, sized, fault;
 	const uint8_t *patches[16], *headers[8];
 	int patch_count, header_count;
@@ -237,10 +239,10 @@ static void ledger_step(struct ledger *l)
 		e.where = ledger_take(l, 8);
 		ledger_entry(l, &e, 0);
 		l->plain = false;
-		/* its content may be another entry */
+		/* (its content may be another entry) */
 		l->expected.mixed = true;
 		break;
-	case LEDGER_HEADER: /* at last: the batches are made by what it says now */
+	case LEDGER_HEADER: /* (at the end: the batches are made by what it says now) */
 		if (l->header_count < 8)
 			l->headers[l->header_count++] = l->at;
 		ledger_take(l, 1);
@@ -300,7 +302,7 @@ static void ledger_patch(const struct ledger *l)
 	}
 }
 
-/* The journal file in fd, which is empty. */
+/* Fills the journal file in fd, which is empty. */
 static void ledger_build(struct ledger *l, const uint8_t *data, size_t size, int fd)
 {
 	enum { OPS_MAX = 200 };
@@ -398,7 +400,7 @@ static bool read_half(struct reading *g, unsigned half)
 	return true;
 }
 
-/* What the targets should have become; false: the journal says too much to be read plainly. */
+/* What the targets should hold now.  False: the journal holds too much to be read plainly. */
 static bool ledger_wanted(const struct ledger *l, uint8_t out[WORLD_TARGETS][LOOK_MAX],
                           long length[WORLD_TARGETS])
 {

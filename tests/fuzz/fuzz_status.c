@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* fuzz_status: whatever stands in the arena of a process, looking at it ends, and what is shown is text. */
+/* fuzz_status: whatever the arena of a process holds, status reads it, ends, and shows only text. */
 #include "recipe.h"
 
 #include "recovery/status.h"
@@ -27,7 +27,7 @@ static void status_see_file(void *ctx, const struct status_file *f)
 
 	require(strlen(f->path) < ARENA_PATH_MAX, "not text");
 	require(f->staged_bytes <= s->total, "%llu bytes", (unsigned long long)f->staged_bytes);
-	require(++s->files <= s->blocks, "more files than slots");
+	require(++s->files <= s->blocks, "more files than entries");
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * outcome: what the fuzz targets of recovery share: a call that fails, changes of the world around what is recovered, a
- * run, and what is there afterwards.
+ * outcome: what the fuzz targets of recovery share: a call that fails, changes of the world around what is
+ * recovered, a run, and what is there afterwards.
  */
 #ifndef FASTWRITE_FUZZ_OUTCOME_H
 #define FASTWRITE_FUZZ_OUTCOME_H

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * recipe: bytes of a fuzzer -> an arena file, and what else is to happen.
+ * recipe: turns the bytes of a fuzzer into an arena file and other events.
  *
- * The first byte is how: RECIPE_RAW = the rest is the arena file as it stands; else the rest is a list of operations
- * on an arena that is sound: sealed header, empty tables, no data.  Each operation is one byte and its arguments,
- * little-endian; what is missing at the end is zero.  The checksums of header and blocks are made right at the end, so
- * that what an input changes gets past them; a block's is not when its number of extents has RECIPE_TORN.  The arguments are those that the seeds of make_corpus.py show.
+ * The first byte is how: RECIPE_RAW = the rest is the arena file as it stands; else the rest is a list of
+ * operations on an arena that is sound: sealed header, empty tables, no data.  Each operation is one byte and
+ * its arguments, little-endian; what is missing at the end is zero.  At the end the checksums of header and
+ * blocks are made right, so that changes of an input get past them; but not that of a block whose number of
+ * extents has RECIPE_TORN.  The seeds of make_corpus.py are examples.
  */
 #ifndef FASTWRITE_FUZZ_RECIPE_H
 #define FASTWRITE_FUZZ_RECIPE_H
@@ -47,12 +48,12 @@ struct recipe {
 	int world_count;
 	bool fault;
 	uint32_t content_bytes[WORLD_TARGETS];
-	bool named[WORLD_TARGETS]; /* some slot has this target's identity */
-	bool unlike;               /* anything that a process makes: see recipe_unlike */
+	bool named[WORLD_TARGETS]; /* some file entry has this target's identity */
+	bool unlike;               /* no process makes such an arena, see recipe_unlike */
 	uint16_t entries[256];     /* highest entry of each block's table that was written */
 	bool torn[256];            /* by block: its checksum is wrong */
-	bool nothing_whole;        /* each slot has a block that is torn: nothing may come of any */
-	bool mixed;                /* an entry lies where data may be: staged bytes may be any */
+	bool nothing_whole;        /* each file entry has a torn block: nothing may be written */
+	bool mixed; /* an extent entry lies where data may be: staged bytes may have any value */
 };
 
 enum { RECIPE_HEAD_MAX = 512 << 10 };
@@ -381,8 +382,8 @@ static void recipe_step(struct recipe *r, int fd)
 	}
 }
 
-/* Two slots of one file; or blocks of both kinds in one slot, where a file is settled before its kind changes.  A fault
- * then decides what is brought first. */
+/* Two entries for one file; or blocks of both kinds in one entry, although a process drains a file before its
+ * kind changes. Then a fault decides which bytes are written first. */
 static bool recipe_unlike(const struct recipe *r)
 {
 	for (uint32_t i = 0; i < r->geometry.slot_count; i++) {
@@ -405,7 +406,8 @@ static bool recipe_unlike(const struct recipe *r)
 	return false;
 }
 
-/* Which targets do the slots name?  False when one names a file that nobody may touch: the input says nothing then. */
+/* Which targets do the entries name?  False: one names a file that must not be touched, so the input is of no
+ * use. */
 static bool recipe_names(struct recipe *r)
 {
 	for (uint32_t i = 0; i < r->geometry.slot_count; i++) {
@@ -420,7 +422,7 @@ static bool recipe_names(struct recipe *r)
 	return true;
 }
 
-/* With extents that lie in the block. */
+/* All extents lie in the block. */
 static bool recipe_can_sum(const struct arena_block *b, uint8_t *data, uint32_t block_bytes)
 {
 	uint32_t count = COMMIT_COUNT(b->commit);
@@ -453,7 +455,7 @@ static void recipe_seal_blocks(const struct recipe *r, int fd)
 	}
 }
 
-/* Has the slot a block that counts, and is torn? */
+/* Does the file entry have a torn block that counts? */
 static bool recipe_slot_torn(const struct recipe *r, uint32_t slot)
 {
 	for (uint32_t i = 0; i < r->geometry.block_count; i++) {
@@ -480,7 +482,7 @@ static bool recipe_nothing_whole(const struct recipe *r)
 	return any;
 }
 
-/* The files are as the slots say that they were left. */
+/* The files are as left, by the guards in the entries. */
 static void recipe_guards(const struct recipe *r)
 {
 	for (uint32_t i = 0; i < r->geometry.slot_count; i++)
@@ -489,8 +491,8 @@ static void recipe_guards(const struct recipe *r)
 				recipe_slot(r, i)->guard.size = r->content_bytes[t];
 }
 
-/* The arena file in fd, which is empty.  False: an input that cannot be used.  The world has been reset once, since the
- * identity of the targets goes into the slots. */
+/* Fills the arena file in fd, which is empty.  False: the input is of no use.  The world was reset before,
+ * because the identities of the targets go into the entries. */
 static bool recipe_build(struct recipe *r, const uint8_t *data, size_t size, int fd)
 {
 	*r = (struct recipe){.at = data, .end = data + size, .seal = true};

@@ -2,20 +2,20 @@
 /*
  * world: the files that a fuzz target may and may not touch, in a private directory on a memory file system.
  *
- *   ROOT/above                     never touched, like everything of the next three
+ *   ROOT/above                     never touched, like everything in the next three lines
  *   ROOT/outside/victim, .../dir/inside
  *   ROOT/data/beside, link -> ../outside/victim, dirlink -> ../outside
- *   ROOT/data/t0 t1 t2             the files that staged bytes may be for: made anew for every input
+ *   ROOT/data/t0 t1 t2             the targets of staged bytes: made anew for every input
  *   ROOT/data/.fastwrite           staging
  *
- * What the files have at first is 7-bit text, what an input stages has the high bit (or is zero), so that a byte that
- * came from neither is found.  Included once by each fuzz target.
+ * At first the files hold 7-bit text; bytes that an input stages have the high bit set or are zero.  So a
+ * byte from neither is found.  Included once by each fuzz target.
  */
 #ifndef FASTWRITE_FUZZ_WORLD_H
 #define FASTWRITE_FUZZ_WORLD_H
 
 #include "base/sys.h"
-#include "staging/arena.h"
+#include "format/arena_format.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -36,7 +36,7 @@ struct world_id {
 };
 
 static char world_root[256];
-static char world_staged[64];                                   /* what is recovered */
+static char world_staged[64];                                   /* the arena or journal that is recovered */
 static uint8_t world_content[WORLD_TARGETS][WORLD_CONTENT_MAX]; /* of the targets, at first */
 static struct world_id world_targets[WORLD_TARGETS];
 static struct statx world_sentinels[WORLD_SENTINELS];
@@ -55,7 +55,7 @@ static const char *const world_sentinel_names[WORLD_SENTINELS] = {
 		} \
 	} while (0)
 
-/* Absolute path of a file of the world; the text is good until the fourth call from now. */
+/* Absolute path of a file of the world, valid until the fourth call from now. */
 static const char *world_path(const char *name)
 {
 	static char paths[4][1024];
@@ -153,7 +153,7 @@ static void world_reset(const uint8_t *const content[WORLD_TARGETS], const uint3
 		struct statx st;
 		int fd;
 
-		/* a new inode only when it was taken away */
+		/* (a new inode only if the file was removed) */
 		if (statx(AT_FDCWD, world_target_path(t), AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &st) != 0 ||
 		    st.stx_ino != id->ino)
 			world_remove_tree(world_target_path(t));
@@ -171,7 +171,7 @@ static void world_reset(const uint8_t *const content[WORLD_TARGETS], const uint3
 	require(mkdir(world_path("data/.fastwrite"), 0700) == 0, "staging");
 }
 
-/* True when an entry that names this inode would name a file that must not be touched. */
+/* True when the inode is that of a file that must not be touched. */
 static bool world_is_sentinel(uint64_t ino)
 {
 	for (int i = 0; i < WORLD_SENTINELS; i++)
@@ -197,7 +197,7 @@ static void world_check_sentinels(void)
 	}
 }
 
-/* Nothing in data/ but what belongs there. */
+/* data/ holds only what belongs there. */
 static void world_check_names(void)
 {
 	static const char *const known[] = {".",  "..", "beside", "link",       "dirlink",
@@ -216,7 +216,7 @@ static void world_check_names(void)
 	closedir(dir);
 }
 
-/* A file's bytes (at most max of them; holes in huge files are not looked at) into buf; how many, -1 = no such file. */
+/* Reads at most max bytes of a file into buf.  How many, -1 = no such file.  Skips holes of huge files. */
 static long world_read(const char *path, uint8_t *buf, size_t max)
 {
 	int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
