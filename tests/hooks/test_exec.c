@@ -1277,6 +1277,8 @@ int main(int argc, char **argv)
 
 	if (argc >= 4)
 		return as_program(argc, argv);
+	if (argc == 2)
+		cmocka_set_test_filter(argv[1]);
 	if (readlink("/proc/self/exe", self, sizeof self - 1) < 0)
 		return 1;
 	return cmocka_run_group_tests(tests, NULL, NULL);
