@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from lib.support import disk_dir
+from lib.support import disk_dir, wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
 VERBS = ["run", "recover", "status", "config", "check"]
@@ -917,13 +917,6 @@ def child_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 
 
-def wait_for(condition, seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.02)
-
-
 def state_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
 
@@ -932,7 +925,7 @@ def test_run_waits_for_a_stopped_program(fastwrite, tmp_path):
     process = start(fastwrite, tmp_path, "sh", "-c", "echo ready; sleep 0.3; exit 6")
     child = child_of(process.pid)
     os.kill(child, signal.SIGSTOP)
-    wait_for(lambda: state_of(child) == "T")
+    wait_for(lambda: state_of(child) == "T", "the child to stop")
     time.sleep(0.5)
     assert process.poll() is None
     assert state_of(process.pid) != "T"
@@ -945,7 +938,7 @@ def test_run_notices_death_while_stopped(fastwrite, tmp_path):
     process = start(fastwrite, tmp_path, "sh", "-c", "echo ready; exec sleep 30")
     child = child_of(process.pid)
     os.kill(child, signal.SIGSTOP)
-    wait_for(lambda: state_of(child) == "T")
+    wait_for(lambda: state_of(child) == "T", "the child to stop")
     os.kill(child, signal.SIGKILL)
     process.communicate(timeout=20)
     assert process.returncode == -signal.SIGKILL

@@ -19,7 +19,7 @@ from random import Random
 import pytest
 from lib.disks import disk, remount, shut_down
 from lib.recovery_lab import of_no_inode
-from lib.support import ROOT, disk_dir, file_system, preload_env
+from lib.support import ROOT, disk_dir, file_system, preload_env, too_slow, wait_for
 
 STEPS = ROOT / "tests" / "journal" / "steps.c"
 REBOOTED = ROOT / "tests" / "lib" / "rebooted.py"
@@ -438,10 +438,8 @@ def test_strict_files_sync_by_the_journal_after_they_were_flushed(steps, place, 
     for _ in range(20):
         one.write(9, "a")
         one.sync(9)
-        deadline = time.monotonic() + 30
-        while (place / "log").stat().st_size < n + SMALL:  # (asking for the size breaks no lease)
-            assert time.monotonic() < deadline, "not flushed"
-            time.sleep(0.001)
+        # (asking for the size breaks no lease)
+        wait_for(lambda: (place / "log").stat().st_size >= n + SMALL, "a flush")  # noqa: B023
         n += SMALL
     one.end()
     by_journal = int(re.search(r"(\d+) by the journal", statistics.read_text())[1])
@@ -764,7 +762,8 @@ def test_members_are_killed_while_they_write_for_all(steps, fastwrite, place, tm
         one.write(9, "a")
         one.sync(9)
         assert stays.do("fsync", 9) == 0
-        assert time.monotonic() - begin < 5
+        took = time.monotonic() - begin
+        assert took < 5, too_slow(took, "it waited for who is gone")
         other.write(9, "b")
         other.sync(9)
         assert one.do("dismiss", 0) == 0

@@ -11,6 +11,7 @@ import time
 
 import pytest
 from lib.disks import MIB, disk, remount, shut_down
+from lib.support import wait_for
 from test_journal import STEPS, all_ended, recover, recover_raw
 
 SIZE = {"ext4": 64 * MIB, "xfs": 320 * MIB}
@@ -99,11 +100,8 @@ def test_written_while_the_file_is_renamed(steps, fastwrite, tmp_path):
         tracer = subprocess.Popen([*command, *inject])
         time.sleep(0.5)
         assert one.do("rename_beside", point / "a/file", point / "b/file") == 0
-        deadline = time.monotonic() + 20
-        while not (point / "b/file").exists():
-            assert tracer.poll() is None, "strace may not trace here"
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_for(lambda: (point / "b/file").exists() or tracer.poll() is not None, "the new name")
+        assert tracer.poll() is None, "strace may not trace here"
         for _ in range(4):
             one.write(9, "A")
         one.kill()

@@ -7,11 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from lib.support import ROOT, preload_env
+from lib.support import ROOT, preload_env, wait_for
 from power import system
 from power.acks import ACK, Acks
 from power.check import Check
@@ -75,12 +74,6 @@ def test_nothing_stays_after_a_kill(build: Path, library: Path) -> None:
         options = ["losetup", "--noheadings", "--output", "BACK-INO,BACK-MAJ:MIN", device]
         return subprocess.run(options, capture_output=True, text=True, check=False).stdout
 
-    def until(true) -> bool:
-        limit = time.monotonic() + 30
-        while not true() and time.monotonic() < limit:
-            time.sleep(0.01)
-        return bool(true())
-
     driver = subprocess.Popen(
         command(build, "--cuts", "1000", "--sync", "fdatasync", "--fs", "ext4"),
         cwd=ROOT / "tests",
@@ -100,12 +93,12 @@ def test_nothing_stays_after_a_kill(build: Path, library: Path) -> None:
                     first, image = pid, backing(device)
             return bool(image)
 
-        assert until(under_way)
+        wait_for(under_way, "a cut")
     finally:
         driver.send_signal(signal.SIGKILL)
         driver.wait()
-    assert until(lambda: not os.path.exists(f"/proc/{first}"))
-    assert until(lambda: backing(device) != image), f"{device} is still there"
+    wait_for(lambda: not os.path.exists(f"/proc/{first}"), f"the end of {first}")
+    wait_for(lambda: backing(device) != image, f"{device} to go away")
 
 
 # ---- the check itself ----

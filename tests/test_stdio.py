@@ -8,12 +8,11 @@ import re
 import shutil
 import signal
 import subprocess
-import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from lib.support import assert_staged, disk_dir, leftovers, preload_env, run_native, run_preloaded
+from lib.support import assert_staged, disk_dir, leftovers, preload_env, run_native, run_preloaded, wait_for
 
 LINES = 3000
 # writer DIRECTORY: 4 x LINES line-buffered lines, by fprintf, printf, fwprintf and dprintf
@@ -398,9 +397,11 @@ def test_killed(library, fastwrite, place, compile_c, kind):
     env = preload_env(library, f"{place}/data/**", lag_ms=60000)
     process = subprocess.Popen([program, kind, path, acknowledged], env={**os.environ, **env})
     try:
-        deadline = time.monotonic() + 60
-        while not acknowledged.exists() or count_of(acknowledged) < 20000:
-            assert process.poll() is None and time.monotonic() < deadline
+        wait_for(
+            lambda: (acknowledged.exists() and count_of(acknowledged) >= 20000) or process.poll() is not None,
+            "20000 records",
+        )
+        assert process.poll() is None
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()

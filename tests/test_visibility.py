@@ -9,12 +9,11 @@ import resource
 import signal
 import subprocess
 import threading
-import time
 from pathlib import Path
 
 import pytest
 from lib.processes import Program, compile_other
-from lib.support import assert_staged, disk_dir, file_system
+from lib.support import assert_staged, disk_dir, file_system, wait_for
 
 # 1,000 views of a strict file take some five seconds; FASTWRITE_TEST_TRIES=100000 for a long look.
 TRIES = int(os.environ.get("FASTWRITE_TEST_TRIES", "1000"))
@@ -183,11 +182,12 @@ def test_status_names_the_lease(library, fastwrite, compile_c, place):
             text = subprocess.run([fastwrite, "status"], capture_output=True, text=True, check=True).stdout
             assert "lease busy, " in text
             assert "through  lease busy: 1" in text
-        deadline = time.monotonic() + 60
-        while arena_of(fastwrite, w.pid)["files"][0]["lease"] != "held":
-            assert time.monotonic() < deadline
+
+        def leased() -> bool:
             w.ask("w 1")
-            time.sleep(0.01)
+            return arena_of(fastwrite, w.pid)["files"][0]["lease"] == "held"
+
+        wait_for(leased, "a lease")
         w.finish()
 
 

@@ -6,10 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from lib.support import wait_for
 
 from harness import ROOT
 from harness.apps import cells as app_cells
@@ -314,20 +314,22 @@ def test_a_server_does_not_outlive_the_laboratory(tmp_path, place, number):
     argv = [sys.executable, "-m", "harness", "run", "APP-REDIS-ALWAYS", "--scale", "full", "--no-warm",
             "--dir", str(work), "--out", str(tmp_path / "out")]  # fmt: skip
     process = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
     try:
-        while not any(words.startswith("/usr/bin/redis-server") or "redis-benchmark" in words
-                      for words in running(work)):  # fmt: skip
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.02)
+
+        def serves() -> bool:
+            return any(
+                words.startswith("/usr/bin/redis-server") or "redis-benchmark" in words
+                for words in running(work)
+            )
+
+        wait_for(lambda: serves() or process.poll() is not None, "a server")
+        assert process.poll() is None
         process.send_signal(number)
         process.wait(60)
     finally:
         process.kill()
         process.wait()
-    while found := running(work):
-        assert time.monotonic() < deadline, found
-        time.sleep(0.02)
+    wait_for(lambda: not running(work), "the end of all")
     assert work.exists() == (number == signal.SIGKILL)
     if number == signal.SIGKILL:
         done = run_harness("run", "APP-PYTHON", "--scale", "tiny", "--pairs", "1", "--no-warm", "--dir", work,

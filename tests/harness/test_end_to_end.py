@@ -7,9 +7,9 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
+from lib.support import wait_for
 
 from harness import ROOT
 from harness.core.workdir import MARKER
@@ -98,10 +98,8 @@ def start_long(tmp_path):
     argv = [sys.executable, "-m", "harness", "run", "E1", "--scale", "tiny", "--no-shim", "--no-warm",
             "--pairs", "1000", "--kinds", "measure", "--dir", str(work), "--out", str(out)]  # fmt: skip
     process = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    deadline = time.monotonic() + 60
-    while not (out / "samples.jsonl").exists():
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: (out / "samples.jsonl").exists() or process.poll() is not None, "the first sample")
+    assert process.poll() is None
     return process, work, out
 
 

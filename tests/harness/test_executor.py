@@ -4,6 +4,7 @@ import signal
 import time
 
 import pytest
+from lib.support import too_slow
 
 from harness.core import interrupt
 from harness.core.executor import Command, RealExecutor
@@ -24,17 +25,23 @@ def test_output_status_and_environment(executor):
     assert (done.returncode, done.stdout, done.stderr, done.killed) == (3, "out y\n", "err\n", False)
 
 
-def test_ticks_come_while_it_runs_and_the_end_is_seen_at_once(executor):
+def test_ticks_come_while_it_runs(executor):
     pids = []
     done = executor.run(sh("sleep 0.3"), 0.05, lambda pid: pids.append(pid) or False)
-    assert 4 <= len(pids) <= 8 and len(set(pids)) == 1
-    assert 0.3 <= done.seconds < 0.6
+    assert 4 <= len(pids) <= done.seconds / 0.05 + 2 and len(set(pids)) == 1
+
+
+def test_the_end_is_seen_at_once_not_at_the_next_tick(executor):
+    done = executor.run(sh("sleep 0.3"), 20, lambda _: False)
+    assert 0.3 <= done.seconds < 10, too_slow(done.seconds, "sleep 0.3")
 
 
 def test_a_tick_can_kill_the_whole_group(executor):
     start = time.monotonic()
     done = executor.run(sh("sleep 30 & sleep 30"), 0.02, lambda _: time.monotonic() - start > 0.1)
-    assert done.killed and done.returncode == -9 and done.seconds < 5
+    assert done.killed and done.returncode == -9 and done.seconds < 5, too_slow(
+        done.seconds, "it was to be killed"
+    )
 
 
 def test_what_interrupts_the_wait_leaves_no_process(executor):
@@ -75,7 +82,8 @@ def test_an_interrupt_during_the_fork_is_not_lost(executor, interrupts, number):
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         executor.run(sh("sleep 30"), 0.02, lambda _: False)
-    assert time.monotonic() - start < 10
+    took = time.monotonic() - start
+    assert took < 10, too_slow(took, "it was interrupted")
 
 
 def test_a_missing_program_is_one_clear_line(executor):

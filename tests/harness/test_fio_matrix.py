@@ -7,12 +7,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import lab_fakes as fakes
 import numpy as np
 import pytest
+from lib.support import wait_for
 from rich.console import Console
 
 import harness
@@ -385,10 +385,10 @@ def test_a_slow_disk_goes_with_its_run_also_after_kill_9(tmp_path):
         [*argv, "--pairs", "500", "--out", str(tmp_path / "a")], cwd=root, stdout=subprocess.DEVNULL
     ) as process:
         mine = f"{PREFIX}{process.pid}-slow"
-        deadline = time.monotonic() + 30
-        while not any(mine in g for g in slow_groups()):
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_for(
+            lambda: any(mine in g for g in slow_groups()) or process.poll() is not None, "the slow group"
+        )
+        assert process.poll() is None
         process.send_signal(signal.SIGKILL)
     assert any(mine in g for g in slow_groups())
     done = subprocess.run([*argv, "--pairs", "1", "--out", str(tmp_path / "b")], cwd=root, capture_output=True,

@@ -6,10 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from lib.support import wait_for
 
 from harness import ROOT
 from harness.core import mounts, sampler
@@ -197,10 +197,8 @@ def test_a_killed_run_is_cleaned_up_at_the_next_start(tmp_path, make):
     work = tmp_path / "other"
     long = ["001-range-fsync-j", "--no-shim", "--scale", "tiny", "--pairs", "500", "--dir", work]
     process = harness(*long, "--out", tmp_path / "one")
-    deadline = time.monotonic() + 60
-    while not mounts.mounted_below(work):
-        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
-        time.sleep(0.01)
+    wait_for(lambda: mounts.mounted_below(work) or process.poll() is not None, "a mount")
+    assert process.poll() is None, process.communicate()
     process.kill()
     process.communicate()
     # what the kill has met may be between a mount and the next one
@@ -225,10 +223,8 @@ def test_an_interrupt_leaves_no_mount(tmp_path, make):
     work = tmp_path / "other"
     process = harness("001-range-fsync-j", "--no-shim", "--scale", "tiny", "--pairs", "500", "--dir", work,
                       "--out", tmp_path / "one")  # fmt: skip
-    deadline = time.monotonic() + 60
-    while not mounts.mounted_below(work):
-        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
-        time.sleep(0.01)
+    wait_for(lambda: mounts.mounted_below(work) or process.poll() is not None, "a mount")
+    assert process.poll() is None, process.communicate()
     process.send_signal(signal.SIGINT)
     text, _ = process.communicate(timeout=60)
     assert process.returncode == 130, text

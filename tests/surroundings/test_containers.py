@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 from lib.kill_model import APPEND, POSITIONAL, RECORD, Op
+from lib.support import wait_for
 from power import system
 
 from surroundings import container, rootfs
@@ -103,12 +103,6 @@ def test_nothing_stays_after_a_kill(build: Path, library: Path) -> None:
         said = subprocess.run(options, capture_output=True, text=True, check=False).stdout
         return [line for line in map(str.strip, said.splitlines()) if line in devices]
 
-    def until(true) -> bool:
-        limit = time.monotonic() + 30
-        while not true() and time.monotonic() < limit:
-            time.sleep(0.01)
-        return bool(true())
-
     driver = start(build, "--rounds", "100000", "--modes", "plain", "--change")
     pids, devices = set(), set()
     try:
@@ -119,12 +113,12 @@ def test_nothing_stays_after_a_kill(build: Path, library: Path) -> None:
             devices = tmpfs_of(pids)
             return len(pids) > 2 and bool(loops(devices))
 
-        assert until(under_way)
+        wait_for(under_way, "a container")
     finally:
         driver.kill()
         driver.wait()
-    assert until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
-    assert until(lambda: not loops(devices))
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the end of all")
+    wait_for(lambda: not loops(devices), "the devices to go away")
 
 
 # ---- what looks at the files ----
