@@ -152,7 +152,7 @@ def refused(start, place: Path, staging: Path) -> str:
     line = one_line(done)
     check_intact(place, done)
     assert done.stats.writes == 0
-    assert "no staging" in line and str(staging) in line and "written through" in line
+    assert "no staging" in line and str(staging) in line and "bypassed" in line
     return line
 
 

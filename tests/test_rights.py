@@ -812,7 +812,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     said = run_as(USER, ["/usr/bin/python3", "-c", text], env, status=-9)
     lab.recover(lab.staging, user=USER, status=None)
     assert lab.target.read_bytes() == lines(0, 60)
-    assert f"{lab.target} is written through: user {USER} may not write to it" in said
+    assert f"{lab.target} is bypassed: recovery could not write to it by its path as user {USER}" in said
 
 
 def test_mode_that_changes_later(run_text, place) -> None:

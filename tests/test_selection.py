@@ -80,21 +80,21 @@ def test_not_staged_because(library, compile_c, place, case, reason):
     for name in "ab":
         (place / name).unlink(missing_ok=True)
     told = run_preloaded(library, program, place, log="info")
-    lines = [line for line in told.stderr.splitlines() if "not staged" in line]
+    lines = [line for line in told.stderr.splitlines() if " is bypassed: " in line]
     if reason is None:
         assert lines == []
         return
     assert len(lines) == 2, told.stderr
     for line, name in zip(lines, "ab", strict=True):
         assert line.startswith(f"fastwrite: {place}/{name}")
-        assert f" is not staged: {reason}" in line
+        assert f" is bypassed: {reason}" in line
 
 
 def test_not_staged_since_it_is_standard_error(library, compile_c, place):
     """The line would go into the file itself: it is not written, there or elsewhere."""
     told = run_preloaded(library, [compile_c(PROGRAM), "standard", "a"], place, log="info")
     assert told.returncode == 0
-    assert " is not staged" not in told.stderr + (place / "a").read_text()
+    assert " is bypassed" not in told.stderr + (place / "a").read_text()
 
 
 def test_no_staging_is_said_once_for_a_job(run, compile_c, place):

@@ -46,7 +46,7 @@ int main(int argc, char **argv)
 """
 NAMES = ("fprintf", "printf", "fwprintf", "dprintf")
 STEPS = ("find", "books", "exchange", "try")
-MESSAGE = "fastwrite: files with a stream (FILE) are written through: "
+MESSAGE = "fastwrite: files with a stream (FILE) are bypassed: "
 
 
 @pytest.fixture(scope="module")

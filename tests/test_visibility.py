@@ -181,7 +181,7 @@ def test_status_names_the_lease(library, fastwrite, compile_c, place):
             assert len(reader.read()) == 1000
             text = subprocess.run([fastwrite, "status"], capture_output=True, text=True, check=True).stdout
             assert "lease busy, " in text
-            assert "through  lease busy: 1" in text
+            assert "bypassed lease busy: 1" in text
 
         def leased() -> bool:
             w.ask("w 1")

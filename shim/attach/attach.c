@@ -50,7 +50,7 @@ static void say_through(const struct file *f, enum bypass_reason why)
 		if (ofd_fd(o) >= 0)
 			fd_link_path(ofd_fd(o), path);
 		if (path[0] == '/') {
-			log_info("%s is not staged: %s", path, bypass_reason_text(why));
+			log_info("%s is bypassed: %s", path, bypass_reason_text(why));
 			return;
 		}
 	}
@@ -347,8 +347,8 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 	if (is_synchronous(ofd_fd(o)))
 		return BYPASS_SYNC;
 	if (!is_recoverable(path)) {
-		log_info("%s is written through: user %u may not write to it by its path, to recover it",
-		         path, sys_geteuid());
+		log_info("%s is bypassed: recovery could not write to it by its path as user %u", path,
+		         sys_geteuid());
 		return BYPASS_RIGHTS;
 	}
 	why = never_staged_why_never(f->dev, f->ino);

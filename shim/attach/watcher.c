@@ -139,10 +139,10 @@ static void say_refusal(const struct file *f, int error)
 	if (!atomic_exchange(&refusal_said, true))
 		log_warn(
 			"rule %s: visibility = strict, but no lease can be had on %s: %s (error %d); such files are "
-			"written through",
+			"bypassed",
 			f->rule->name, visibility_slot(f) ? visibility_slot(f)->path : "a file",
 			error == EACCES ? "it belongs to another user"
-					: "its file system has none that counts",
+					: "its file system has no leases that others respect",
 			error);
 }
 

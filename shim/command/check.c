@@ -77,17 +77,16 @@ static int collect_notes(const struct program *p, const char **notes)
 
 	if (p->libaio)
 		notes[count++] =
-			"it uses libaio: a file that it reads or writes that way bypasses staging from then "
-			"on";
+			"it uses libaio: a file that it reads or writes that way is bypassed from then on";
 	if (p->liburing)
 		notes[count++] =
-			"it uses io_uring (liburing): once it makes a ring, all its files bypass staging";
+			"it uses io_uring (liburing): once it makes a ring, all its files are bypassed";
 	if (cli_streams_off())
-		notes[count++] = "stdio = off: files with a stream (fopen, freopen, fdopen) bypass staging";
+		notes[count++] = "stdio = off: files with a stream (fopen, freopen, fdopen) are bypassed";
 	else if (!has_stream_tables())
 		notes[count++] =
 			"this C library does not show how its streams write: files with a stream (fopen, "
-			"freopen, fdopen) bypass staging";
+			"freopen, fdopen) are bypassed";
 	if (p->raised && !p->privileged)
 		notes[count++] =
 			"it is setuid, setgid or has file capabilities: the library works for you, but not "

@@ -9,10 +9,10 @@
 
 static const char doc[] =
 	"Shows every running program that stages writes: what it absorbed, flushed and synced, in all and "
-	"by file, and why files bypass staging.  Only root sees the programs of other users.  The number of "
+	"by file, and why files are bypassed.  Only root sees the programs of other users.  The number of "
 	"staged bytes is exact; the counters are updated whenever a block is flushed.  With visibility = "
 	"strict, a file's lease is \"held\" while bytes are staged, and \"busy\" while another process has "
-	"the file open, which then bypasses staging.  With a configuration (FASTWRITE_CONFIG, "
+	"the file open, which is then bypassed.  With a configuration (FASTWRITE_CONFIG, "
 	"FASTWRITE_PATHS) it also shows, by file, the bytes of dead programs that wait to be recovered.\n"
 	"\vExit status: 0 shown, also when there is none; 1 /proc could not be read; 2 wrong usage.";
 

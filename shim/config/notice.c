@@ -85,7 +85,7 @@ static void standard_descriptors(struct notices *n)
 			continue;
 		said = rule;
 		log_format(n->text, sizeof(n->text),
-		           "standard %s is %s, a file of rule %s; it bypasses staging, since "
+		           "standard %s is %s, a file of rule %s; it is bypassed, since "
 		           "the program does not open it itself",
 		           names[fd], path, rule->name);
 		n->say(n->ctx, LOG_INFO, n->text);

@@ -528,9 +528,8 @@ void slots_install(void)
 	dlerror(); /* nothing that the program asked for */
 	fd_streams_seen = why == NULL;
 	if (why)
-		log_line(slots.poor ? LOG_INFO : LOG_WARN,
-		         "files with a stream (FILE) are written through: %s%s", why,
-		         slots.poor ? " (no /proc, or no descriptor to spare)" : "");
+		log_line(slots.poor ? LOG_INFO : LOG_WARN, "files with a stream (FILE) are bypassed: %s%s",
+		         why, slots.poor ? " (no /proc, or no descriptor to spare)" : "");
 	errno = before;
 }
 

@@ -131,7 +131,7 @@ static void say_refused(const struct rule *rule, const char *dir, int r)
 		number[0] = '\0';
 	}
 	log_warn(
-		"rule %s: no staging in %s: %s%s; its files are written through: %sset `staging` to another directory",
+		"rule %s: no staging in %s: %s%s; its files are bypassed: %sset `staging` to another directory",
 		rule->name, dir, text, number, cure);
 }
 
@@ -357,7 +357,7 @@ bool arenas_may_hold(const struct arena *a, const struct file *f, int fd, const 
 		return true;
 	if (!atomic_exchange(&told, true))
 		log_warn(
-			"rule %s: encrypted files are not staged in %s, which is not encrypted, or by another key; they are written through",
+			"rule %s: encrypted files are not staged in %s, which is not encrypted, or by another key; they are bypassed",
 			f->rule->name, a->dir);
 	return false;
 }
