@@ -127,8 +127,8 @@ bool by_name_settle_stat(uint64_t st_dev, uint64_t st_ino, uint32_t releases)
 
 static void settle(uint64_t dev, uint64_t ino) { (void)by_name_settle_identity(dev, ino, 0); }
 
-/* Entries of the log identify the file by its name.  After a crash the old name may be back, or name another
- * file. */
+/* Entries of the journal identify the file by its name.  After a crash the old name may be back, or name
+ * another file. */
 static int act_rename(struct file *f, bool nested, const void *ctx)
 {
 	int r = act_settle(f, nested, ctx);
@@ -581,7 +581,7 @@ bool by_name_rmdir_again(int dirfd, const char *path)
 struct settle_all {
 	uint64_t dev; /* file system whose errors are reported */
 	int r;
-	/* the kernel is about to sync all files: a replay of the log would bring back older bytes */
+	/* the kernel is about to sync all files: a replay of the journal would bring back older bytes */
 	bool sync;
 };
 

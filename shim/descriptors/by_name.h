@@ -111,8 +111,8 @@ void by_name_unknown_fd(uint64_t dev, uint64_t ino);
 
 /* Drains all attached files of this process, before a call that may concern any of them. */
 void by_name_settle_all(void);
-/* The same before sync, for the whole family.  Voids their entries in the log, because a replay would bring
- * back bytes older than the synced ones. */
+/* The same before sync, for the whole family.  Voids their entries in the journal, because a replay would
+ * bring back bytes older than the synced ones. */
 void by_name_settle_for_sync(void);
 /* The same for syncfs(fd), which reports errors.  The first -errno of a file on that file system, or 0. */
 int by_name_settle_for_syncfs(int fd);

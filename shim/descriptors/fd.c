@@ -98,7 +98,7 @@ static long settle_identity(uint64_t dev, uint64_t ino)
 	if (g.nested)
 		stage_interrupt(f);
 	r = flush_settle(f, g.nested);
-	/* a replay of the log would bring back the bytes that are about to be cut off */
+	/* a replay of the journal would bring back the bytes that are about to be cut off */
 	if (r == 0)
 		r = journal_retire(f, g.nested);
 	file_unlock(f, g);

@@ -181,7 +181,7 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 	if (visibility_is(f)) {
 		r = watcher_hold(f, o, nested);
 		if (r <= 0 && visibility_for_journal(f)) {
-			/* without a lease only the log is impossible; staging goes on */
+			/* without a lease only the journal is impossible; staging goes on */
 			if (r < 0)
 				visibility_not_for_journal(f);
 			r = 1;

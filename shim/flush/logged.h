@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * logged: which of a file's staged bytes are in the log (sync/journal_file.h), for the flush.
+ * logged: which of a file's staged bytes are in the journal (sync/journal_file.h), for the flush.
  *
  * All functions: file lock held.
  */
@@ -10,7 +10,7 @@
 #include "files/file.h"
 
 static inline bool journal_file_is(const struct file *f) { return f->rule->set.sync == SYNC_JOURNAL; }
-/* True if the log needs a lease on the file. */
+/* True if the journal needs a lease on the file. */
 static inline bool journal_file_leases(const struct file *f)
 {
 	return journal_file_is(f) && f->rule->set.writers != WRITERS_EXCLUSIVE && !f->no_journal;
@@ -18,20 +18,20 @@ static inline bool journal_file_leases(const struct file *f)
 static inline bool journal_file_counts(const struct file *f) { return f->journal.arena != NULL; }
 
 /* The lease is kept after the staged bytes are flushed: a new lease would say nothing about the time between.
- * The same holds for a file with visibility = strict whose rule needs no lease for the log.  There a new
+ * The same holds for a file with visibility = strict whose rule needs no lease for the journal.  There a new
  * lease counts as a change. */
 static inline bool journal_file_holds(const struct file *f)
 {
 	return journal_file_counts(f) || (journal_file_is(f) && !f->no_journal && f->leased);
 }
 
-/* Bytes that are not in the log reach the file, or are about to. */
+/* Bytes that are not in the journal reach the file, or are about to. */
 static inline void journal_file_changed(struct file *f) { f->changed++; }
 /* Staged bytes up to the end of block `last` are being flushed. */
 void journal_file_flushing(struct file *f, const struct block_run *last);
 /* The block's commit word in the form that journal.block_commit has. */
 uint64_t logged_commit_of(const struct block_run *run);
-/* True if the log has all bytes of the block. */
+/* True if the journal has all bytes of the block. */
 bool logged_covers(const struct file *f, const struct block_run *run);
 
 #endif

@@ -260,8 +260,8 @@ static bool none_passes(struct file *f)
 	return true;
 }
 
-/* `exclusive` says that no other process writes.  But one of our threads may be opening the file with O_TRUNC,
- * and then the kernel refuses the lease for a moment.  So tries a few times. */
+/* `exclusive` says that no other process writes.  But one of our threads may be opening the file with
+ * O_TRUNC, and then the kernel refuses the lease for a moment.  So tries a few times. */
 static bool lease_soon(const struct file *f, int fd)
 {
 	enum { TRIES = 3 };
@@ -350,7 +350,7 @@ bool prealloc_zeros_wanted(struct file *f)
 	    gate_changing() || gate_stopped())
 		return false;
 	set = &f->rule->set;
-	/* with a log, a sync does not touch the file */
+	/* with a journal, a sync does not touch the file */
 	if (set->prealloc_mode != PREALLOC_ZERO || set->sync == SYNC_JOURNAL || f->zero_never ||
 	    set->writers != WRITERS_EXCLUSIVE || f->shared || f->sparse || f->no_own_fd ||
 	    file_own_fd(f) < 0 || (file_local(f)->own_flags & O_APPEND) ||

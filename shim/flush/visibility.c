@@ -65,7 +65,7 @@ void visibility_pass(struct file *f)
 	for (const struct ofd *o = f->ofds; o; o = o->next)
 		if (o->pos_mode != POS_KERNEL)
 			return;
-	/* with a log each write must be counted, see file->changed */
+	/* with a journal each write must be counted, see file->changed */
 	if (f->mode == FILE_ENGAGED && !f->head && f->lease_wait_us && !journal_file_is(f))
 		atomic_store(&f->lease_pass, true);
 }

@@ -27,9 +27,9 @@
  * to shared memory in a file of the same rule (for example a database's index of its log).
  */
 bool visibility_is(const struct file *f);
-/* True if the file is strict only because its syncs go to the log (sync/journal_file.h). */
+/* True if the file is strict only because its syncs go to the journal (sync/journal_file.h). */
 bool visibility_for_journal(const struct file *f);
-/* File lock held: the file does without lease and log from now on. */
+/* File lock held: the file does without lease and journal from now on. */
 void visibility_not_for_journal(struct file *f);
 
 /* File lock held, after watcher_hold returned 0: nothing is staged.  Until the next try for a lease, writes

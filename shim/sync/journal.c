@@ -22,15 +22,15 @@
 
 enum {
 	HEADER = sizeof(struct journal_batch),
-	ASKED_MIN = 8,        /* syncs before a file is made for them */
+	ASKED_MIN = 8,        /* syncs before a journal is made */
 	ROOM_KEPT = 64 << 10, /* of each half, for entries that free the other one; and a unit per file */
 	ZEROS_BYTES = JOURNAL_BATCH_MAX,
 	PROBES = 7,
 };
 
-/* This process's descriptors, by the arena's number.  + 1, 0 = none. */
+/* This process's descriptor + 1 of each arena's journal, 0 = none. */
 static _Atomic int fds[FILE_ARENAS];
-/* Threads of this process that journal_hold it. */
+/* Threads of this process between journal_hold and journal_unhold. */
 static _Atomic uint32_t holds[FILE_ARENAS];
 
 static struct {
@@ -45,7 +45,7 @@ static struct journal_cursor *cursor(struct journal *j)
 	return &j->cursors[atomic_load_explicit(&j->which, memory_order_acquire) & 1];
 }
 
-/* With the lock: in one step, whatever kills us. */
+/* With the lock.  Atomic, even if this process is killed. */
 static void cursor_set(struct journal *j, const struct journal_cursor *next)
 {
 	uint32_t which = atomic_load_explicit(&j->which, memory_order_relaxed);
@@ -62,9 +62,9 @@ static uint8_t *batch_buffer(const struct arena *a, uint64_t seq)
 	return file_journal_buffers(a) + (seq & 1) * JOURNAL_BATCH_MAX;
 }
 
-/* ---- making it ---- */
+/* ---- creation ---- */
 
-/* A sync of what lies in memory, or elsewhere, is not ours to make cheaper. */
+/* False if the bytes lie in memory or on another machine: a journal would not make syncs cheaper. */
 static bool file_system_has_disk(int fd)
 {
 	enum { TMPFS = 0x01021994, RAMFS = 0x858458f6, NFS = 0x6969, FUSE = 0x65735546, V9FS = 0x01021997 };
@@ -136,7 +136,7 @@ static void refuse(struct arena *a, int error, const char *why)
 	         why, -error);
 }
 
-/* In a thread of the program, since the descriptor has a low number for a moment. */
+/* In a thread of the program, because the descriptor has a low number for a moment. */
 static void open_new(struct arena *a)
 {
 	struct journal *j = &a->journal;
@@ -162,7 +162,7 @@ static void open_new(struct arena *a)
 	if (r == 0 && !file_system_has_disk(fd))
 		r = -EOPNOTSUPP;
 	if (r == 0 && !sys_still_linked(fd))
-		r = -ESTALE; /* a recovery has taken the empty file for a dead one's */
+		r = -ESTALE; /* a recovery has removed the empty file as a dead process's */
 	if (r < 0) {
 		internal_fd_close(fd);
 		if (r == -ESTALE || r == -EWOULDBLOCK) {
@@ -181,7 +181,7 @@ static void open_new(struct arena *a)
 	nudge();
 }
 
-/* A journal that another member made. */
+/* Opens a journal that another process made. */
 static bool open_known(const struct arena *a)
 {
 	struct statx st;
@@ -212,14 +212,14 @@ bool journal_ready(struct arena *a)
 	return false;
 }
 
-/* All of `bytes`, durable when it returns 0.  `buffer` is aligned. */
+/* Writes all `bytes`; they are durable when it returns 0.  `buffer` is aligned. */
 static int write_durably(int fd, const void *buffer, uint64_t bytes, uint64_t at, bool by_fdatasync)
 {
 	const uint8_t *p = buffer;
 
 	while (bytes > 0) {
 		struct iovec iov = {.iov_base = (void *)(uintptr_t)p, .iov_len = bytes};
-		/* a limit of the program's is none of the journal's */
+		/* RLIMIT_FSIZE of the program does not apply to the journal */
 		ssize_t r = by_fdatasync ? sys_pwritev_accepted(fd, &iov, 1, (off_t)at)
 		                         : sys_pwritev2_accepted(fd, &iov, 1, (off_t)at, RWF_DSYNC);
 
@@ -291,7 +291,7 @@ static int fill_header(struct arena *a, int fd, struct journal_header *h)
 	return 0;
 }
 
-/* Real zeros: a write into allocated but unwritten space is a change of metadata. */
+/* Writes real zeros: a later write into unwritten extents would change metadata. */
 static int write_zeros(int fd, void *zeros, uint64_t total)
 {
 	for (uint64_t at = 0; at < total;) {
@@ -320,7 +320,7 @@ static int sync_directories(const struct arena *a)
 
 	log_format(path, BUFFER_BYTES, "%s", a->dir);
 	slash = strrchr(path, '/');
-	/* the file's entry, and that of the directory, which may be as new */
+	/* the journal's directory entry, and that of its directory, which may be new, too */
 	for (int i = 0; i < 2 && r == 0; i++) {
 		int fd = sys.openat(AT_FDCWD, path[0] ? path : "/", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
 
@@ -336,7 +336,7 @@ static int sync_directories(const struct arena *a)
 static int prepare(struct arena *a, int fd)
 {
 	struct journal *j = &a->journal;
-	uint8_t *buffer = file_journal_buffers(a); /* zeros: nothing has been put yet */
+	uint8_t *buffer = file_journal_buffers(a); /* still zeros: no entry has been put yet */
 	struct journal_header *h = (struct journal_header *)(void *)(buffer + JOURNAL_BATCH_MAX);
 	struct sys_quiet quiet;
 	int r = fill_header(a, fd, h);
@@ -356,7 +356,7 @@ static int prepare(struct arena *a, int fd)
 		return r;
 	j->by_fdatasync = median_cost(fd, buffer, true) < median_cost(fd, buffer, false) / 10 * 9;
 	kill_step();
-	/* last: before it nothing here can be taken for a journal */
+	/* last: until then the file is not a valid journal */
 	r = write_durably(fd, h, JOURNAL_HEADER_BYTES, 0, true);
 	memset(h, 0, sizeof *h);
 	return r;
@@ -372,7 +372,7 @@ static void make(struct arena *a)
 		return;
 	r = prepare(a, fd);
 	if (r == -ECANCELED) {
-		/* begun anew when it is needed again */
+		/* start again when it is needed */
 		atomic_store(&j->state, JOURNAL_OPENED);
 		return;
 	}
@@ -471,7 +471,7 @@ struct journal_place journal_here(struct arena *a)
 
 /* ---- writing ---- */
 
-/* With the lock: the batch that was filled is complete, the next one begins. */
+/* With the lock: completes the current batch and begins the next. */
 static void seal(struct arena *a)
 {
 	struct journal *j = &a->journal;
@@ -501,11 +501,11 @@ static void wake_waiters(struct journal *j, uint64_t done)
 	if (atomic_load(&j->waiters) == 0)
 		return;
 	sys_futex_wake((uint32_t *)&j->events[done & 1], 1 << 20);
-	/* one of those who wait for the next batch writes it */
+	/* one thread that waits for the next batch writes it */
 	sys_futex_wake((uint32_t *)&j->events[(done + 1) & 1], 1);
 }
 
-/* With the lock, and as the leader; dropped and taken again. */
+/* With the lock, as the leader.  Drops and retakes the lock. */
 static void write_batch(struct arena *a)
 {
 	struct journal *j = &a->journal;
@@ -520,7 +520,7 @@ static void write_batch(struct arena *a)
 	}
 	written = c.writing_seq;
 	drop(j);
-	/* whoever wrote it before us and was killed had put the same sum there */
+	/* a killed leader may have stored the same checksum already */
 	b = (struct journal_batch *)(void *)batch_buffer(a, c.writing_seq);
 	b->checksum = journal_batch_checksum(b);
 	kill_step();
@@ -578,7 +578,7 @@ int journal_wait(struct arena *a, uint64_t ticket)
 			continue;
 		}
 		if (local_fd(a) < 0) {
-			/* (the journal was ready when the caller put something: its descriptor went meanwhile) */
+			/* the descriptor was closed after the caller put its entries */
 			drop(j);
 			if (!open_known(a))
 				return -EIO;
@@ -625,7 +625,7 @@ void journal_free_soon(struct arena *a)
 	enum { AGAIN_NS = 100000000 };
 	uint64_t now = sys_now_ns();
 
-	/* what could not be freed is not asked for with every sync */
+	/* after a failure, not every sync asks again */
 	if (now - atomic_load(&a->journal.checkpoint_ns) < AGAIN_NS)
 		return;
 	atomic_store(&a->journal.checkpoint_ns, now);
@@ -635,7 +635,7 @@ void journal_free_soon(struct arena *a)
 
 /* ---- the thread ---- */
 
-/* Entries cannot be made void any more, so the file goes with all of them. */
+/* Void entries cannot be written any more, so the file is removed with all its entries. */
 static void abandon(struct arena *a)
 {
 	if (atomic_load(&a->journal.keep))
@@ -699,7 +699,7 @@ void journal_after_fork(void)
 		holds[i] = 0;
 }
 
-/* ---- its end ---- */
+/* ---- removal ---- */
 
 void journal_destroy(struct arena *a)
 {
@@ -709,7 +709,7 @@ void journal_destroy(struct arena *a)
 
 	if (state == JOURNAL_NONE)
 		return;
-	/* it may just be filled with zeros */
+	/* the thread may be filling it with zeros */
 	if (state == JOURNAL_PREPARING)
 		journal_stop();
 	while (atomic_load(&holds[file_arena_index(a)]) > 0)
@@ -718,7 +718,8 @@ void journal_destroy(struct arena *a)
 	if (!atomic_load(&j->keep))
 		remove_file(a);
 	kill_step();
-	/* the rights to remove it may have been given up: nothing in it is needed, and the next one who may removes it */
+	/* This process may have lost the right to remove the file.  No entry is needed: truncate it, and a
+	 * later recovery removes it. */
 	if (fd >= 0 && !atomic_load(&j->keep))
 		sys.ftruncate(fd, 0);
 	if (fd >= 0)
@@ -738,7 +739,7 @@ struct move {
 	bool done;
 };
 
-/* Nobody writes by the number, and nobody will before it is another one's. */
+/* No thread writes through the descriptor while it gets another number. */
 static void visit_move(struct arena *a, void *ctx)
 {
 	struct journal *j = &a->journal;

@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * journal: the preallocated log that makes a sync durable with one device write.
+ * journal: a preallocated file in which one device write makes a sync durable.
  *
- * One file per arena, beside it, really written with zeros beforehand: overwriting it changes no metadata, so that a
- * write needs nothing of the file system.  Threads and processes of a family put entries (format/journal_format.h) into the
- * batch that is being filled; whoever waits for it first writes it for all, while the next one fills.  Batches become
- * durable in the order of their numbers.
+ * One file per arena, beside it, filled with real zeros in advance.  An overwrite then changes no metadata,
+ * so a write needs no work of the file system.  Threads and processes of a family put entries
+ * (format/journal_format.h) into the current batch.  The first that waits writes the batch for all, while the
+ * next batch fills.  Batches become durable in the order of their numbers.
  *
- * The file has two halves.  When one is full the other is used, after every file with live entries in it has been made
- * durable by itself (sync/journal_file.h).  Until then entries are refused, and a sync costs what it costs without a journal.
+ * The file has two halves.  When one is full the other is used, after each file with live entries in it has
+ * been synced by itself (sync/journal_file.h).  Until then entries are refused, and a sync costs as much as
+ * without a journal.
  *
- * Everything here is in memory that the family shares.  A member that is killed with the lock leaves the cursor as it
- * was before or after its change, never between; a batch that it was writing is written again by the next one.
+ * All state lies in memory that the family shares.  If a process is killed while it holds the lock, the
+ * cursor is as before or after its change, never between.  The next writer repeats a batch that the dead
+ * process was writing.
  *
- * Filling a new file with zeros and freeing a half take long: a thread of their own does that, which ends when nothing
- * is left to do.
+ * A separate thread fills a new file with zeros and frees a half, because both take long.  It ends when it
+ * has nothing to do.
  *
  * Called by: journal_file, sync, attach, fd.  Lock: LOCK_JOURNAL, inside the file lock.
  */
@@ -34,102 +36,106 @@ struct family_set;
 
 enum journal_state {
 	JOURNAL_NONE,
-	JOURNAL_OPENED,    /* the file exists; the engine is to fill it */
-	JOURNAL_PREPARING, /* it does */
+	JOURNAL_OPENED,    /* the file exists; the thread is to fill it */
+	JOURNAL_PREPARING, /* the thread fills it */
 	JOURNAL_READY,
-	JOURNAL_OFF, /* cannot be made, or could not be written: every sync goes to the file */
+	JOURNAL_OFF, /* impossible, or a write failed: every sync goes to the file */
 };
 
 struct journal_cursor {
-	uint64_t seq;      /* of the batch that is being filled */
-	uint32_t used;     /* bytes in it, its header included; 0 = nothing yet */
-	uint32_t half;     /* it goes there */
-	uint64_t head;     /* at this offset in the half */
-	uint64_t half_seq; /* of the first batch in that half */
-	uint64_t old_seq;  /* of the first batch in the other half; 0 = nothing in it is needed any more */
-	/* the batch that is being written; bytes 0 = none.  `seq - 1`, unless none was ever */
+	uint64_t seq;      /* number of the batch that is being filled */
+	uint32_t used;     /* bytes in it, header included; 0 = empty */
+	uint32_t half;     /* half that it goes to */
+	uint64_t head;     /* its offset in that half */
+	uint64_t half_seq; /* number of the first batch in that half */
+	uint64_t old_seq;  /* the same in the other half; 0 = no entry there is needed */
+	/* The batch that is being written, always seq - 1; bytes 0 = none. */
 	uint64_t writing_seq;
-	uint64_t writing_at; /* in the file */
+	uint64_t writing_at; /* its offset in the file */
 	uint32_t writing_bytes;
 };
 
 struct journal {
 	struct lock lock;
 	_Atomic uint32_t state; /* enum journal_state */
-	_Atomic uint32_t asked; /* syncs that could have used one */
-	uint64_t dev, ino;      /* of its file */
+	_Atomic uint32_t asked; /* syncs that could have used a journal */
+	uint64_t dev, ino;      /* identity of the journal's file */
 	uint8_t id[16];
 	uint64_t half_bytes;
 	uint32_t unit;
-	bool by_fdatasync; /* cheaper here than a write with RWF_DSYNC */
-	/* lock: */
+	bool by_fdatasync; /* write + fdatasync is cheaper here than RWF_DSYNC */
+	/* under the lock: */
 	struct journal_cursor cursors[2];
-	_Atomic uint32_t which; /* of them */
+	_Atomic uint32_t which; /* index of the valid cursor */
 	uint64_t next_file;
-	_Atomic uint32_t files;   /* with entries that count */
-	_Atomic uint64_t durable; /* all batches up to this one are */
-	_Atomic uint32_t leader;  /* thread id that writes, 0 = none */
+	_Atomic uint32_t files;   /* files with entries that count */
+	_Atomic uint64_t durable; /* all batches up to this one are durable */
+	_Atomic uint32_t leader;  /* id of the writing thread, 0 = none */
 	uint32_t leader_member;
-	_Atomic uint32_t waiters;       /* asleep */
-	_Atomic uint32_t events[2];     /* futex: a batch with an even, odd number is done */
-	_Atomic bool keep;              /* entries of it may be needed for ever: never to be removed */
-	_Atomic bool abandon_due;       /* it could not be written: to be removed once nothing in it counts */
-	_Atomic bool checkpoint_due;    /* the other half is to be freed */
-	_Atomic uint64_t checkpoint_ns; /* when that was last said */
+	_Atomic uint32_t waiters;       /* sleeping threads */
+	_Atomic uint32_t events[2];     /* futex: a batch with an even or odd number is done */
+	_Atomic bool keep;              /* recovery may need its entries: never remove the file */
+	_Atomic bool abandon_due;       /* a write failed: remove the file once no entry counts */
+	_Atomic bool checkpoint_due;    /* free the other half */
+	_Atomic uint64_t checkpoint_ns; /* time of the last such request */
 };
 
-/* A place in the journal, see format/journal_format.h. */
+/* A position in the journal, see format/journal_format.h. */
 struct journal_place {
 	uint64_t seq;
 	uint32_t at;
 };
 
-/* True when entries can be put.  Otherwise, if it has not been tried yet, it is made, by the engine: in a thread of the
- * program only (descriptors).  File lock held. */
+/* File lock held.  True if entries can be put.  Otherwise makes the journal if that was not tried yet, but
+ * only in a thread of the program, because it opens a descriptor. */
 bool journal_ready(struct arena *a);
 
 /*
- * Room for `bytes` of entries in the batch that is being filled.  `bulk`: bytes of files, which leave some room for
- * other entries.  0: *out is where they go, and the lock is held until journal_commit; -EAGAIN: wait for batch *ticket
- * and try again; -ENOSPC: the other half is still needed.  -EIO: the journal cannot be written.
+ * Reserves `bytes` for entries in the current batch.  `bulk`: file contents, which leave some room for other
+ * entries.  0: put them at *out; the lock is held until journal_commit.  -EAGAIN: wait for batch *ticket and
+ * try again.  -ENOSPC: the other half is still needed.  -EIO: the journal cannot be written.
  */
 int journal_reserve(struct arena *a, uint32_t bytes, bool bulk, uint8_t **out, uint64_t *ticket);
-/* With the lock of journal_reserve: its half, by the number of its first batch; a number for one more file. */
+/* With the lock of journal_reserve: the current half, named by its first batch; the number that
+ * journal_commit will return; a number for a new file. */
 uint64_t journal_half_seq(const struct arena *a);
-uint64_t journal_next(const struct arena *a); /* what journal_commit will return */
+uint64_t journal_next(const struct arena *a);
 uint64_t journal_new_file(struct arena *a);
-/* `bytes` entries stand at *out.  The number of the batch. */
+/* `bytes` of entries are at *out.  Returns the number of the batch. */
 uint64_t journal_commit(struct arena *a, uint32_t bytes);
 
-/* Everything that is put from now on stands behind this place. */
+/* All entries put from now on lie behind this place. */
 struct journal_place journal_here(struct arena *a);
 
-/* While somebody waits without a lock of a file that the journal is for: it stays.  Signals blocked. */
+/* Enclose a wait without the lock of a file of this journal: the journal is not destroyed meanwhile.  Signals
+ * blocked. */
 void journal_hold(const struct arena *a);
 void journal_unhold(const struct arena *a);
 
-/* Until batch `ticket` is durable: 0, or -EIO when it may not be. */
+/* Waits until batch `ticket` is durable.  0, or -EIO if it may not be. */
 int journal_wait(struct arena *a, uint64_t ticket);
 
-/* Nothing before batch `seq` is needed any more. */
+/* No entry before batch `seq` is needed any more. */
 void journal_free_before(struct arena *a, uint64_t seq);
-/* The seq from which on entries are in the half in use; those before keep the other half. */
+/* First batch of the current half.  Entries before it occupy the other half. */
 uint64_t journal_kept_from(struct arena *a);
 
-/* The other half of a's journal is to be freed: journal_file_checkpoint runs soon, in a thread of its own. */
+/* Asks the thread to run journal_file_checkpoint, which frees the other half. */
 void journal_free_soon(struct arena *a);
-/* Ends that thread, as workers_stop does; returns when the kernel knows it no more. */
+/* Ends the thread; returns when it has left the kernel. */
 void journal_stop(void);
 /* In the child of a fork. */
 void journal_after_fork(void);
-/* Family lock held: these members are dead, and their numbers are about to be given to others. */
+/* Family lock held: these processes are dead, and their numbers are about to be reused. */
 void journal_bury(struct arena *a, const struct family_set *dead);
 
-/* The arena goes, and nobody else has it.  Removes the file, unless it must be kept. */
+/* The arena is about to be removed, and no other process has it.  Removes the journal's file unless it must
+ * be kept. */
 void journal_destroy(struct arena *a);
-/* In a process that does not belong to the family. */
+/* In a process that has left the family. */
 void journal_forget(void);
-/* The program wants the number that a descriptor of ours has. */
+/* The program wants the number of an internal descriptor: moves it.  False: it is not the journal's, or
+ * cannot be moved. */
 bool journal_move_fd(int fd);
 
 #endif

@@ -13,9 +13,9 @@
 #include <string.h>
 
 enum {
-	PUT_MAX = 128 << 10, /* more is cheaper to write once, to the file */
+	PUT_MAX = 128 << 10, /* it is cheaper to write more bytes once, to the file */
 	IDLE_NS = 1000000000,
-	ASKED_MIN = 2, /* syncs of a file before the journal takes them */
+	ASKED_MIN = 2, /* syncs of a file before it uses the journal */
 };
 
 void journal_file_begin(struct file *f)
@@ -39,8 +39,8 @@ static bool clean(const struct file *f)
 
 /* ---- putting ---- */
 
-/* What is staged and not yet in the journal: from extent `extent` of the first block on, without its first `skip`
- * bytes. */
+/* Staged bytes that are not in the journal: from extent `extent` of the first block on, without its first
+ * `skip` bytes. */
 struct fresh {
 	struct block_run *first;
 	uint32_t extent, skip;
@@ -144,7 +144,7 @@ static uint8_t *put_fresh(const struct file *f, const struct fresh *n, uint8_t *
 	return at;
 }
 
-/* Room, waited for if the batch is full.  With the journal's lock when 0. */
+/* Reserves room, and waits if the batch is full.  On success the journal's lock is held. */
 static int reserve(struct arena *a, uint32_t bytes, bool bulk, uint8_t **out)
 {
 	uint64_t ticket;
@@ -165,7 +165,7 @@ static bool put(struct file *f, const struct fresh *n, uint64_t *ticket)
 	uint8_t *begin, *at;
 	uint64_t half;
 
-	/* (the staged bytes stay what they are: nobody stages or frees without the file's lock) */
+	/* the file lock is held, so the staged bytes stay as they are */
 	if (reserve(a, (uint32_t)n->bytes + name_bytes(f), true, &begin) < 0)
 		return false;
 	at = begin;
@@ -177,8 +177,9 @@ static bool put(struct file *f, const struct fresh *n, uint64_t *ticket)
 	if (f->journal.named != half)
 		at = put_name(f, at);
 	at = put_fresh(f, n, at, &reached);
-	/* First: whoever frees the other half must see entries that are about to be there, and whoever goes on with the
-	 * file of a member that is killed here has to make them void. */
+	/* Update the file first.  A thread that frees the other half must see the entries that are about
+	 * to be there.  If this process is killed here, the process that goes on with the file must void
+	 * them. */
 	f->journal.puts++;
 	if (!journal_file_counts(f)) {
 		f->journal.first = f->journal.last = journal_next(a);
@@ -198,7 +199,7 @@ bool journal_file_sync(struct file *f, uint64_t *ticket)
 	struct fresh n;
 
 	f->journal.asked_ns = sys_now_ns();
-	/* the last entries cost a sync of the file when it is closed */
+	/* a file with entries costs one more sync when it is closed */
 	if (f->journal.asked < ASKED_MIN) {
 		f->journal.asked++;
 		return false;
@@ -208,12 +209,12 @@ bool journal_file_sync(struct file *f, uint64_t *ticket)
 	    (journal_file_counts(f) && f->journal.arena != a))
 		return false;
 	find_fresh(f, &n);
-	/* (nothing is new, and the file has been synced: a device that has failed since must be asked to say so) */
+	/* nothing is new and the file itself was synced: ask the device, which may have failed since */
 	if (n.bytes > PUT_MAX || (n.bytes == 0 && !journal_file_counts(f)))
 		return false;
 	if (n.bytes == 0) {
-		/* What was synced by itself, and then perhaps by another thread, is safe from a replay only when the old
-		 * entries are void. */
+		/* A sync of the file itself is safe from a replay only when the old entries are void.
+		 * Another thread may be voiding them. */
 		*ticket = f->journal.last > f->journal.void_ticket ? f->journal.last : f->journal.void_ticket;
 		return true;
 	}
@@ -247,10 +248,11 @@ static int put_new_void(struct file *f, struct journal_place place, uint64_t put
 	return 0;
 }
 
-/* Entries of f before `place`, where `puts` stand, are to be void: 0 with f->journal.void_ticket, or -errno. */
+/* Voids the entries of f before `place`, of which there are `puts`.  0 with f->journal.void_ticket, or
+ * -errno. */
 static int put_void(struct file *f, struct journal_place place, uint64_t puts)
 {
-	/* room is kept for one of each file */
+	/* the journal reserves room for one such entry per file */
 	if (f->journal.void_ticket != 0 && f->journal.void_puts >= puts)
 		return 0;
 	return put_new_void(f, place, puts);
@@ -286,7 +288,7 @@ void journal_file_sync_begin(struct file *f, struct journal_sync *s)
 		s->place = journal_here(s->arena);
 }
 
-/* The journal that holds, or held, entries of f could not be written, and has not been removed yet. */
+/* The arena whose journal has, or had, entries of f, if that journal failed and has not been removed yet. */
 static struct arena *abandoning(const struct file *f, const struct journal_sync *s)
 {
 	struct arena *a = s->arena ? s->arena : f->arena;
@@ -294,7 +296,8 @@ static struct arena *abandoning(const struct file *f, const struct journal_sync 
 	return a && atomic_load(&a->journal.abandon_due) ? a : NULL;
 }
 
-/* Its thread is about to sync all its files and to remove it.  Until then a replay may overwrite what was synced. */
+/* The journal's thread is about to sync all its files and to remove it.  Until then a replay could overwrite
+ * synced bytes. */
 static int wait_abandoned(struct file *f, const struct arena *a)
 {
 	enum { NAPS_MAX = 5000 };
@@ -309,7 +312,7 @@ static int wait_abandoned(struct file *f, const struct arena *a)
 	return -EIO;
 }
 
-/* Everything up to s is on the device; before it may be relied on, old entries are void or about to be. */
+/* Everything up to s is on the device.  The caller voids old entries before the program may rely on it. */
 static void note_durable(struct file *f, const struct journal_sync *s)
 {
 	if (s->changed > f->durable)
@@ -324,7 +327,7 @@ int journal_file_sync_done(struct file *f, const struct journal_sync *s, bool ke
 	uint64_t ticket;
 	int r;
 
-	/* (or somebody else has made them void meanwhile, and has more to do) */
+	/* another thread may have voided them meanwhile */
 	if (!s->arena || f->journal.arena != s->arena) {
 		note_durable(f, s);
 		a = abandoning(f, s);
@@ -349,7 +352,7 @@ int journal_file_sync_done(struct file *f, const struct journal_sync *s, bool ke
 	return r < 0 ? -EIO : 0;
 }
 
-/* A descriptor to sync the file by; -1 = none. */
+/* A descriptor through which the file can be synced, -1: none. */
 static int sync_fd(struct file *f)
 {
 	int fd = file_own_fd(f) >= 0 ? file_own_fd(f) : file_fd(f);
@@ -359,7 +362,7 @@ static int sync_fd(struct file *f)
 	return fd;
 }
 
-/* Everything of the file on the device.  -errno of the sync. */
+/* Syncs the file.  -errno of the sync. */
 static int sync_now(struct file *f, struct journal_sync *s)
 {
 	int fd = sync_fd(f);
@@ -379,7 +382,7 @@ void journal_file_failed(struct file *f, int error)
 	atomic_store(&f->journal.arena->journal.keep, true);
 }
 
-/* Settled: on the device, too, and *s is what that covers.  0 or -errno. */
+/* The file is drained: syncs it.  *s is what that covers.  0 or -errno. */
 static int make_durable(struct file *f, struct journal_sync *s)
 {
 	int r = f->journal.failed ? f->journal.failed : sync_now(f, s);
@@ -403,7 +406,7 @@ int journal_retire(struct file *f, bool nested)
 	r = flush_settle(f, nested);
 	if (r < 0)
 		return r;
-	/* (the lock may have been free meanwhile; in a signal handler a block may be left) */
+	/* the lock may have been free meanwhile; in a signal handler a block may be left */
 	if (!journal_file_counts(f))
 		return 0;
 	r = make_durable(f, &s);
@@ -415,7 +418,7 @@ int journal_retire(struct file *f, bool nested)
 		return 0;
 	}
 	if (journal_file_sync_done(f, &s, true) < 0) {
-		/* all that they say is in the file, but a crash now would write it there again */
+		/* the file has all their bytes, but after a crash now a replay would overwrite later ones */
 		log_error("entries of the journal in %s cannot be made void", s.arena->dir);
 		forget(f);
 	}
@@ -432,16 +435,16 @@ void journal_file_rest(struct file *f)
 	journal_retire(f, false);
 	if (!f->head && !journal_file_counts(f))
 		visibility_drop(f);
-	f->journal.asked_ns = sys_now_ns(); /* what could not be done is not tried at once again */
+	f->journal.asked_ns = sys_now_ns(); /* do not retry a failure at once */
 }
 
 /* ---- checkpoint ---- */
 
 struct checkpoint {
 	struct arena *arena;
-	uint64_t kept_from; /* entries before it are to go */
-	uint64_t ticket;    /* of the last void entry */
-	bool left;          /* some could not */
+	uint64_t kept_from; /* entries before it are to be voided */
+	uint64_t ticket;    /* batch of the last void entry */
+	bool left;          /* some entries still count */
 };
 
 static bool concerns(const struct file *f, const struct checkpoint *c)
@@ -449,7 +452,7 @@ static bool concerns(const struct file *f, const struct checkpoint *c)
 	return f->journal.arena == c->arena && f->journal.first < c->kept_from;
 }
 
-/* File lock held, which may be free meanwhile. */
+/* File lock held; it may be free meanwhile. */
 static bool concerned_and_durable(struct file *f, const struct checkpoint *c, struct journal_sync *s)
 {
 	return concerns(f, c) && flush_settle(f, false) == 0 && concerns(f, c) && make_durable(f, s) == 0;
@@ -522,7 +525,7 @@ void journal_file_checkpoint(struct arena *a)
 	if (c.ticket && journal_wait(a, c.ticket) < 0)
 		return;
 	file_for_each(visit_voided, &c);
-	/* of other members of the family as well: the dead ones', too, until they are swept */
+	/* also files of other processes; those of dead ones count until the dead are swept */
 	file_for_each_shared(visit_left, &c);
 	if (!c.left)
 		journal_free_before(a, c.kept_from);

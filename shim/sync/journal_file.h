@@ -2,17 +2,17 @@
 /*
  * journal_file: what `sync = journal` means for one file.
  *
- * A sync puts the staged bytes that are new since the last one into the journal (sync/journal.h); they stay staged, and go
- * to the file as any others do.  That is enough only while these bytes are all that the file lacks on the device.  So
- * file->changed counts what reaches the kernel without having been in the journal: writes that pass, flushes of bytes
- * that no sync has asked for yet, whatever happened while the file was not staged.  While something is counted that no
- * sync has covered, a sync goes to the file itself.
+ * A sync puts the staged bytes that are new since the last one into the journal (sync/journal.h).  They stay
+ * staged, and reach the file later, like all staged bytes.  This suffices only while the device lacks no
+ * other bytes of the file.  So file->changed counts what reaches the kernel without being in the journal:
+ * bypassing writes, flushes of bytes not synced yet, and changes while the file was not attached.  If such a
+ * change is not covered by a sync of the file itself, the next sync goes to the file.
  *
- * Entries that count (file->journal.arena) are replayed after a crash.  They may not overwrite what came later by
- * other ways.  So after a sync of the file itself its entries are made void, in the journal, before the sync returns;
- * and before anything changes the file that a replay would undo or mix with (truncation, another name, another
- * program), the file is synced and its entries made void (journal_retire).  Other programs are kept out by a lease as
- * long as entries count, or by the rule's word (`writers = exclusive`).
+ * Entries that count (file->journal.arena) are replayed after a crash.  The replay must not overwrite later
+ * changes that went other ways.  So after a sync of the file itself, its entries are voided in the journal
+ * before the sync returns.  Before a truncation, a rename or an access by another program, the file is synced
+ * and its entries are voided (journal_retire).  As long as entries count, a lease keeps other programs out,
+ * or the rule promises `writers = exclusive`.
  *
  * All functions: file lock held, signals blocked, unless said otherwise.
  */
@@ -21,50 +21,53 @@
 
 #include "flush/logged.h"
 
-/* It got another name, or lost one: entries from now on name it anew; `known`: by what its slot says. */
+/* The file got another name, or lost one: later entries record the name anew.  `known`: the file entry has
+ * it. */
 void journal_file_named(struct file *f, bool known);
-/* Becomes attached: nothing is known of what came before. */
+/* The file becomes attached: assumes unsynced changes. */
 void journal_file_begin(struct file *f);
 
-/* The program asks for a sync.  True when waiting for *ticket (journal_wait) is all that it takes;
- * false when the file itself must be synced. */
+/* The program asks for a sync.  True: wait for *ticket (journal_wait), and nothing else.  False: sync the
+ * file itself. */
 bool journal_file_sync(struct file *f, uint64_t *ticket);
 
-/* Around a sync of the file itself, with everything staged before in the kernel. */
+/* begin and done enclose a sync of the file itself.  Everything staged before is in the kernel. */
 struct journal_sync {
-	struct arena *arena; /* of entries that count, NULL = none do */
+	struct arena *arena; /* with entries that count, NULL: none */
 	uint64_t changed, epoch, puts;
 	struct journal_place place;
 };
 void journal_file_sync_begin(struct file *f, struct journal_sync *s);
-/* It succeeded.  May drop and take the lock unless `keep_lock`.  0, or -EIO when old entries could not be made void. */
+/* After a successful sync.  May drop and retake the lock unless `keep_lock`.  0, or -EIO if old entries could
+ * not be voided. */
 int journal_file_sync_done(struct file *f, const struct journal_sync *s, bool keep_lock);
 
-/* Settles, syncs, and makes the entries void.  0, or -errno when bytes cannot be flushed; what the sync itself meets is
- * reported by the next sync of the program. */
+/* Drains the file, syncs it, and voids its entries.  0, or -errno if bytes cannot be flushed.  The program's
+ * next sync reports an error of the sync itself. */
 int journal_retire(struct file *f, bool nested);
-/* No sync was asked for since a second.  Then entries are made void and the lease goes, so that nobody has to wait who
- * opens the file.  idle_at: when that will be, UINT64_MAX = there is nothing to do. */
+/* After a second without a sync, journal_file_rest voids the entries and drops the lease, so that an open by
+ * another program need not wait.  idle_at: time for that, UINT64_MAX: nothing to do. */
 uint64_t journal_file_idle_at(const struct file *f);
 void journal_file_rest(struct file *f);
 
 /*
- * A sync of the file failed: what the kernel then forgets may have been synced before, by the journal, and the next one
- * may succeed.  While the file is open no sync of the file itself is believed, and its entries stay.
+ * A sync of the file failed.  The kernel may then forget bytes that an earlier sync made durable by the
+ * journal, and may report success for the next sync.  So until the file is closed, no sync of the file itself
+ * is believed, and its entries stay.
  */
 void journal_file_failed(struct file *f, int error);
 
-/* No process has the file any more, or its entries cannot be made void: they are kept for recovery. */
+/* No process has the file any more, or its entries cannot be voided: keeps them for recovery. */
 void journal_file_keep(struct file *f);
 
-/* No lock held: the journal could not be written.  Syncs the files that have entries in it, which then count no more.
- * True when no file of the family has any. */
+/* No lock held, the journal could not be written.  Syncs the files with entries in it; these entries then
+ * count no more.  True if no file of the family has any left. */
 bool journal_file_abandon(struct arena *a);
 
-/* No lock held: frees the half of the journal that is not in use, as far as this process can. */
+/* No lock held: frees the unused half of the journal, as far as this process can. */
 void journal_file_checkpoint(struct arena *a);
 
-/* No lock held: a call has changed some file, after it was given back for that. */
+/* No lock held: a call has changed some file, which was detached before the call. */
 static inline void journal_touched(void) { file_epoch_raise(); }
 
 #endif

@@ -23,7 +23,7 @@ static void count(struct file *f, enum slot_counter which)
 
 static int device_sync(int fd, bool full) { return full ? sys.fsync(fd) : sys.fdatasync(fd); }
 
-/* False: no thread is there to do it. */
+/* False if no thread can make the sync later. */
 static bool relaxed_arm(struct file *f)
 {
 	if (f->relaxed_due_ns == 0)
@@ -38,13 +38,14 @@ bool sync_is_promise(const struct ofd *o)
 	switch (f->rule->set.sync) {
 	case SYNC_RELAXED:
 	case SYNC_JOURNAL: return true;
-	/* appends that the kernel places go out through the program's description, which may be O_SYNC */
+	/* the kernel places these appends through the program's description, which may have O_SYNC */
 	case SYNC_OFF: return !(o->flags & O_APPEND) || f->rule->set.writers == WRITERS_EXCLUSIVE;
 	default: return false;
 	}
 }
 
-/* Not staged, nor was it since: the kernel has synced it by the description's own flags. */
+/* True if the file was never staged during the write, so that the kernel synced it by the description's
+ * flags. */
 static bool synced_by_flags(struct file *f, const struct ofd *o, uint32_t releases)
 {
 	struct file_guard g;
@@ -53,7 +54,7 @@ static bool synced_by_flags(struct file *f, const struct ofd *o, uint32_t releas
 	if (!(o->flags & (O_SYNC | O_DSYNC)) || atomic_load(&f->mode) == FILE_ENGAGED)
 		return false;
 	g = file_lock(f);
-	/* (what another thread has given back was flushed, and no more) */
+	/* another thread may have detached the file, which flushes but does not sync */
 	done = f->mode != FILE_ENGAGED && file_releases() == releases;
 	file_unlock(f, g);
 	return done;
@@ -72,7 +73,7 @@ int sync_written(int fd, struct ofd *o, uint32_t releases)
 		stage_interrupt(f);
 	if (fdtable_get(fd) == o && atomic_load(&o->file) == f) {
 		count(f, COUNT_SYNCS_ASKED);
-		/* relaxed: no need to settle before it is due */
+		/* relaxed: drained only when the sync is due */
 		if (f->rule->set.sync == SYNC_RELAXED)
 			relaxed_arm(f);
 		else if (f->arena)
@@ -82,22 +83,22 @@ int sync_written(int fd, struct ofd *o, uint32_t releases)
 	return r;
 }
 
-/* File lock held, everything staged is in the kernel.  1 = the device must be asked, without the lock. */
+/* File lock held, everything staged is in the kernel.  1: ask the device, without the lock. */
 static int by_policy(struct file *f, bool *full)
 {
 	switch (f->rule->set.sync) {
 	case SYNC_OFF: return 0;
-	case SYNC_RELAXED: return !relaxed_arm(f); /* nobody would do it later */
+	case SYNC_RELAXED: return !relaxed_arm(f); /* no thread can make the sync later */
 	case SYNC_FSYNC: return 1;
 	case SYNC_JOURNAL: *full = f->full_sync || file_attributes_due(f); return 1;
 	case SYNC_FDATASYNC:
-	/* also when the program says fdatasync: whoever syncs the file next would not know of the name */
+	/* also if the program calls fdatasync: the new name must become durable */
 	default: *full = f->full_sync || (*full && file_attributes_due(f)); return 1;
 	}
 }
 
-/* An fsync succeeded that began when names and attributes were these.  The last look at the attributes counts: what a
- * sync that began earlier has covered is less. */
+/* A full sync succeeded that began at these counts of names and attributes.  Keeps the larger count of
+ * attributes, because a sync that began earlier covers fewer changes. */
 static void full_sync_done(struct file *f, uint32_t names, uint64_t attributes)
 {
 	if (f->names_given == names)
@@ -106,7 +107,7 @@ static void full_sync_done(struct file *f, uint32_t names, uint64_t attributes)
 		f->attributes_synced = attributes;
 }
 
-/* The file itself, without its lock, which is not held afterwards.  0 or -errno. */
+/* Syncs the file itself.  Releases the lock, and does not retake it.  0 or -errno. */
 static int sync_device(struct file *f, const struct ofd *o, int fd, bool full, struct file_guard g)
 {
 	bool journal = journal_file_is(f);
@@ -137,7 +138,7 @@ static int sync_device(struct file *f, const struct ofd *o, int fd, bool full, s
 	return r;
 }
 
-/* By the journal alone: true, with *r, and the lock is free; otherwise the lock is held again. */
+/* Syncs by the journal alone.  True: *r is the result, and the lock is released.  False: the lock is held. */
 static bool sync_journal(struct file *f, struct file_guard *g, int *r)
 {
 	struct arena *a = f->arena;
@@ -146,7 +147,7 @@ static bool sync_journal(struct file *f, struct file_guard *g, int *r)
 	if (g->nested || !journal_file_sync(f, &ticket))
 		return false;
 	atomic_fetch_add_explicit(&arena_slot_at(a, (uint32_t)f->slot)->journaled, 1, memory_order_relaxed);
-	/* signals stay blocked: a handler that syncs must not find its own thread in the journal */
+	/* signals stay blocked: a handler that syncs would wait for its own thread */
 	journal_hold(a);
 	lock_drop(&f->lock, LOCK_FILE);
 	*r = journal_wait(a, ticket);
@@ -155,7 +156,7 @@ static bool sync_journal(struct file *f, struct file_guard *g, int *r)
 		sys_restore_signals(g->signals);
 		return true;
 	}
-	/* what was put there may not be durable */
+	/* the entries may not be durable */
 	file_lock_again(f);
 	journal_file_changed(f);
 	return false;
@@ -167,7 +168,7 @@ int sync_file(int fd, struct ofd *o, bool full)
 	struct file_guard g = file_lock(f);
 	int r;
 
-	/* while the lock was waited for, another thread may have put another file on the number */
+	/* another thread may have replaced fd while this one waited for the lock */
 	if (fdtable_get(fd) != o) {
 		file_unlock(f, g);
 		return SYNC_ANOTHER;
@@ -200,7 +201,7 @@ int sync_file(int fd, struct ofd *o, bool full)
 	return r;
 }
 
-/* By this descriptor; -1: members of the family who have one do it. */
+/* Syncs through this descriptor.  -1: processes of the family that have one sync the file. */
 static void relaxed_sync(struct file *f, int fd)
 {
 	uint64_t attributes = file_attributes();
@@ -220,12 +221,13 @@ static void relaxed_sync(struct file *f, int fd)
 		full_sync_done(f, f->names_given, attributes);
 }
 
-/* What was written with O_SYNC may be staged still.  False: it could not be written, and is due again later. */
+/* Drains bytes that were written with O_SYNC and staged.  False: impossible now; the sync is due again
+ * later. */
 static bool relaxed_settle(struct file *f)
 {
 	if (!f->arena || f->mode != FILE_ENGAGED || flush_settle(f, false) >= 0)
 		return true;
-	/* the next write or sync is told; the bytes stay staged */
+	/* the next write or sync reports the error; the bytes stay staged */
 	f->relaxed_due_ns = 0;
 	relaxed_arm(f);
 	return false;
@@ -237,7 +239,7 @@ void sync_relaxed_due(struct file *f)
 		sync_relaxed_now(f);
 }
 
-void sync_relaxed_now(struct file *f) { relaxed_sync(f, file_fd(f)); /* one that only reads will do */ }
+void sync_relaxed_now(struct file *f) { relaxed_sync(f, file_fd(f)); /* a read-only descriptor suffices */ }
 
 void sync_relaxed_named(uint64_t dev, uint64_t ino)
 {
@@ -252,7 +254,7 @@ void sync_relaxed_named(uint64_t dev, uint64_t ino)
 	if (f->refs && f->dev == dev && f->ino == ino && f->relaxed_due_ns && relaxed_settle(f)) {
 		int fd = file_fd(f);
 
-		/* before the name changes, and not when whoever has it comes to it */
+		/* sync before the name changes; the process with a descriptor might be too late */
 		if (fd < 0 && f->mode == FILE_ENGAGED && f->arena && flush_possible(f))
 			fd = file_own_fd(f);
 		relaxed_sync(f, fd);
