@@ -26,7 +26,7 @@ void hook_before_submit(long count, struct iocb *const *list)
 
 	if (!live_config || !fd_any_known())
 		return;
-	/* up to one that the kernel cannot read, either */
+	/* up to the first unreadable entry: the kernel stops there, too */
 	for (long i = 0; i < count && user_reads(&pages, &list[i], sizeof list[i]) &&
 	                 user_reads(&pages, list[i], sizeof *list[i]);
 	     i++)
@@ -50,7 +50,7 @@ void hook_ring_made(void)
 	errno = before;
 }
 
-/* A liburing that is loaded, but not where everybody finds it. */
+/* A liburing that was loaded with local scope. */
 static void *find_liburing(const char *name)
 {
 	static const char *const files[] = {"liburing.so.2", "liburing.so.1"};
@@ -109,7 +109,7 @@ EXPORT int io_uring_queue_init_mem(unsigned entries, void *ring_of, void *params
 	                    ? real.io_uring_queue_init_mem(entries, ring_of, params, memory, size)
 	                    : NO_RING);
 }
-/* of a ring that somebody else made and passed on */
+/* the ring of another process */
 EXPORT int io_uring_queue_mmap(int fd, void *params, void *ring_of)
 {
 	return ring(FOUND(io_uring_queue_mmap) ? real.io_uring_queue_mmap(fd, params, ring_of) : NO_RING);

@@ -12,7 +12,7 @@
 #include <unistd.h>
 #include <utime.h>
 
-/* The next fsync of a file has more to do than fdatasync. */
+/* Counts a change of attributes: the next fsync must do more than fdatasync. */
 static int changed(int r)
 {
 	if (r == 0)
@@ -22,7 +22,7 @@ static int changed(int r)
 
 static bool ready_fd(int fd) { return hook_ready(by_name_release_fd(fd)); }
 
-/* Without a path the call is about the descriptor. */
+/* Without a path the call concerns the descriptor. */
 static bool ready(int dirfd, const char *path)
 {
 	return path ? hook_ready(by_name_release_at(dirfd, path)) : ready_fd(dirfd);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* cancel: calls that are answered without the C library are cancellation points all the same. */
+/* cancel: makes calls that the library answers without the C library cancellation points, as POSIX
+ * requires. */
 #ifndef FASTWRITE_CANCEL_H
 #define FASTWRITE_CANCEL_H
 
@@ -7,10 +8,10 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/* Somebody called pthread_cancel. */
+/* A thread has called pthread_cancel. */
 extern _Atomic bool cancel_used;
 
-/* At the entry of a hook, where nothing is held. */
+/* Called at the entry of a hook, where no lock is held. */
 static inline void cancel_point(void)
 {
 	if (__builtin_expect(atomic_load_explicit(&cancel_used, memory_order_relaxed), 0))

@@ -28,7 +28,8 @@ EXPORT int close(int fd)
 	}
 	staged = fd_close_prepare(fd);
 	r = real.close(fd);
-	/* the descriptor is gone in any case; what could not be written is the error that matters */
+	/* close frees the descriptor even on failure; the error of the staged bytes matters more than its
+	 * own */
 	return r == 0 && staged != FD_PASS ? (int)hook_result(staged) : r;
 }
 
@@ -91,7 +92,7 @@ EXPORT int dup3(int oldfd, int newfd, int flags)
 	int r;
 
 	if (flags & ~O_CLOEXEC)
-		return real.dup3(oldfd, newfd, flags); /* which the kernel refuses */
+		return real.dup3(oldfd, newfd, flags); /* the kernel refuses these flags */
 	if (fd_dup_onto_prepare(&d, oldfd, newfd) == -EBADF)
 		return (int)hook_result(-EBADF);
 	r = real.dup3(oldfd, newfd, flags);
@@ -104,7 +105,7 @@ static bool is_lock(int cmd)
 	return cmd == F_SETLK || cmd == F_SETLKW || cmd == F_OFD_SETLK || cmd == F_OFD_SETLKW;
 }
 
-/* We lease files too, and must not do it behind the program's own lease. */
+/* The library takes leases, too, and must not replace the program's own. */
 static bool is_lease(int cmd)
 {
 	return cmd == F_SETLEASE || cmd == F_SETSIG || cmd == F_SETOWN || cmd == F_SETOWN_EX ||
@@ -143,13 +144,15 @@ long hook_fcntl(long (*next)(int fd, int cmd, long arg), int fd, int cmd, long a
 		if (r < 0)
 			return r;
 	} else if (is_lease(cmd) || cmd == F_SETFL) {
-		unresolved_resolve(fd); /* (whoever did it meanwhile would go on with the old flags) */
+		/* another thread that resolved fd during the call would keep the old flags */
+		unresolved_resolve(fd);
 	}
 	o = fdtable_get(fd);
 	if (__builtin_expect(!o, 1)) {
 		if (internal_fd_is(fd))
 			return -EBADF;
-		/* a lock through a descriptor that we do not manage: closing one of ours would drop it */
+		/* a lock through an unmanaged descriptor: if we opened and closed the file, the lock would be
+		 * lost */
 		if (live_config && is_lock(cmd) && !fork_guard_vforked)
 			by_name_map(fd, false);
 		return next(fd, cmd, arg);
@@ -163,7 +166,7 @@ long hook_fcntl(long (*next)(int fd, int cmd, long arg), int fd, int cmd, long a
 	return r;
 }
 
-/* What is asked about must be the program's, not that of a lease of ours. */
+/* The program must see its own owner, not the one that our lease has set. */
 void hook_before_owner(int fd)
 {
 	struct ofd *o = fdtable_get(fd);

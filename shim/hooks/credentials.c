@@ -79,7 +79,7 @@ EXPORT int initgroups(const char *user, gid_t group)
 	return ended(begun, real.initgroups(user, group));
 }
 
-/* Of the calling thread alone.  (An id that nobody has asks which one it is.) */
+/* Concerns the calling thread only.  A program passes the id -1 to ask for the current one. */
 EXPORT int setfsuid(uid_t uid)
 {
 	if (uid != STAYS)

@@ -16,7 +16,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Which file it will be is not known beforehand, so a truncating open settles all of them. */
+/* An open whose file is not known beforehand: O_TRUNC drains all files. */
 static void prepare_unnamed(struct fd_open *op, int flags)
 {
 	if (flags & O_TRUNC)
@@ -24,11 +24,11 @@ static void prepare_unnamed(struct fd_open *op, int flags)
 	fd_open_prepare(op, AT_FDCWD, NULL, flags);
 }
 
-/* Nobody stages for what it is to cut. */
+/* Keeps all threads from staging for the file that the open is about to cut. */
 static void hold_off(struct fd_open *op, long target)
 {
 	if (target < 0)
-		return; /* none, or no descriptor is left for asking */
+		return; /* no such file, or no free descriptor */
 	fd_open_cuts(op, (int)target);
 	sys.close((int)target);
 }
@@ -47,7 +47,7 @@ EXPORT int open_by_handle_at(int mountfd, struct file_handle *handle, int flags)
 	int fd, before = errno;
 
 	if (flags & O_TRUNC)
-		cancel_point(); /* not in the middle (fd_open_end) */
+		cancel_point(); /* a cancellation between here and fd_open_end would leave the gate closed */
 	hook_by_handle_prepare(&op, mountfd, handle, flags);
 	do
 		fd = real.open_by_handle_at(mountfd, handle, flags);
@@ -55,7 +55,8 @@ EXPORT int open_by_handle_at(int mountfd, struct file_handle *handle, int flags)
 	return hook_opened(&op, fd);
 }
 
-/* Where POSIX shared memory lies, as the C library has it: PATH_MAX bytes; NULL for names that it refuses. */
+/* Path of POSIX shared memory, as the C library builds it: PATH_MAX bytes.  NULL for names that it
+ * refuses. */
 static const char *shm_path(const char *name, char *path)
 {
 	size_t n = sizeof "/dev/shm/" - 1;
@@ -77,7 +78,7 @@ EXPORT int shm_open(const char *name, int flags, mode_t mode)
 	struct fd_open op;
 	int fd, before = errno;
 
-	/* (the C library adds that flag: the open waits for no lease) */
+	/* the C library adds O_NONBLOCK: its open does not wait for a lease */
 	fd_open_prepare(&op, AT_FDCWD, shm_path(name, path), flags | O_NONBLOCK);
 	do
 		fd = real.shm_open(name, flags, mode);
@@ -111,14 +112,14 @@ void hook_openat2_prepare(struct fd_open *op, int dirfd, const char *path, const
 {
 	struct open_how copy = {.flags = O_RDONLY};
 
-	/* what is wrong with it is for the kernel to say */
+	/* the kernel reports the error in `how` */
 	if (size >= sizeof copy && user_readable(how, sizeof copy))
 		copy = *(const struct open_how *)how;
 	if (copy.resolve == 0) {
 		fd_open_prepare(op, dirfd, path, (int)copy.flags);
 		return;
 	}
-	/* the path may lead elsewhere for it than for us */
+	/* with `resolve` the kernel may follow the path to another file than our stat would */
 	prepare_unnamed(op, (int)copy.flags);
 	if (!fd_open_cuts_some(op))
 		return;
@@ -134,7 +135,7 @@ EXPORT int openat2(int dirfd, const char *path, struct open_how *how, size_t siz
 	int fd, before = errno;
 
 	if (real.openat2)
-		cancel_point(); /* not in the middle (fd_open_end) */
+		cancel_point(); /* a cancellation between here and fd_open_end would leave the gate closed */
 	hook_openat2_prepare(&op, dirfd, path, how, size);
 	do
 		fd = next_openat2(dirfd, path, how, size);
@@ -142,7 +143,7 @@ EXPORT int openat2(int dirfd, const char *path, struct open_how *how, size_t siz
 	return hook_opened(&op, fd);
 }
 
-/* The events of such a group bring descriptors along, at any moment and on any file. */
+/* The events of such a group carry descriptors, at any time and of any file. */
 EXPORT int fanotify_init(unsigned flags, unsigned event_flags)
 {
 	int fd = real.fanotify_init(flags, event_flags);

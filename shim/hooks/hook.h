@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* hook: what the exported symbols share.  A hook asks the core and turns its answer into -1 and errno. */
+/* hook: shared by the exported symbols.  A hook asks the core, and turns its answer into -1 and errno. */
 #ifndef FASTWRITE_HOOK_H
 #define FASTWRITE_HOOK_H
 
@@ -20,14 +20,15 @@ extern void closefrom(int from);
 extern int execveat(int dirfd, const char *path, char *const argv[], char *const env[], int flags);
 extern pid_t _Fork(void);
 #endif
-/* From 2.36 on. */
+/* glibc declares it from 2.36 on. */
 #if !__GLIBC_PREREQ(2, 36)
 struct mount_attr;
 extern int mount_setattr(int dirfd, const char *path, unsigned flags, struct mount_attr *attributes,
                          size_t size);
 #endif
 
-/* The headers promise that paths are not NULL; programs pass NULL all the same, and the kernel answers. */
+/* The headers promise that paths are not NULL.  Programs pass NULL all the same, and the kernel returns
+ * EFAULT. */
 #pragma GCC diagnostic ignored "-Wnonnull-compare"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -37,13 +38,13 @@ extern int mount_setattr(int dirfd, const char *path, unsigned flags, struct mou
 #define TWIN(name64, name) extern __typeof(name64) name64 EXPORT __attribute__((alias(#name)))
 #pragma GCC diagnostic ignored "-Wattribute-alias"
 
-/* What a hook and its system call by number (hooks/syscall.c) have in common; -errno for failure. */
+/* Shared by a hook and its system call made by number (hooks/syscall.c); -errno for failure. */
 long hook_fcntl(long (*next)(int fd, int cmd, long arg), int fd, int cmd, long arg);
 void hook_before_owner(int fd);
 int hook_before_ioctl(int fd, unsigned long request, const void *arg);
-/* It gives the file other contents and another size: to be made within a by_name_change. */
+/* True if the ioctl changes contents and size of the file: make it within a by_name_change. */
 bool hook_ioctl_clones(unsigned long request);
-/* It has succeeded. */
+/* After the ioctl has succeeded. */
 void hook_after_ioctl(int fd, unsigned long request, void *arg);
 void hook_before_copy(int in, int out);
 void hook_before_aio(int fd);
@@ -76,7 +77,7 @@ static inline struct hook_look hook_look(void)
 bool hook_looks_again(struct hook_look *look, long r, int dirfd, const char *path, const struct stat *out);
 bool hook_looks_again_x(struct hook_look *look, long r, int dirfd, const char *path, const struct statx *out);
 
-/* The exported write, for hooks that put out what they made: reached by no other library's symbol. */
+/* The exported write, for hooks that write what they have made.  No other library can interpose this name. */
 extern ssize_t hook_write(int fd, const void *buf, size_t size) __attribute__((visibility("hidden")));
 
 /* A call failed.  True: it lacked a descriptor, one of ours was closed, and it is to be made again.  errno is
@@ -89,7 +90,8 @@ static inline bool hook_again(int before)
 	return true;
 }
 
-/* After a failed open: one that does not wait may have met the lease of a flush of ours. */
+/* The same after a failed open.  An open with O_NONBLOCK may also have met the lease of one of our
+ * flushes. */
 static inline bool hook_open_again(struct fd_open *op, int before)
 {
 	if (hook_again(before))
@@ -109,7 +111,7 @@ static inline int hook_opened(struct fd_open *op, int fd)
 	return fd;
 }
 
-/* -errno from the core -> what a C library function returns.  errno is left alone on success. */
+/* Turns -errno of the core into the result of a C library function.  Leaves errno alone on success. */
 static inline long hook_result(long r)
 {
 	if (__builtin_expect(r < 0, 0)) {

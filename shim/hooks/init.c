@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* init: the library comes and goes. */
+/* init: the library's constructor and destructor. */
 #include "attach/attach.h"
 #include "base/kill.h"
 #include "base/log.h"
@@ -34,7 +34,7 @@ static void wrong_configuration(void)
 		sys_raw(SYS_exit_group, 2, 0, 0, 0, 0, 0);
 }
 
-/* Bytes of processes that died are put in place before the program can look at the files. */
+/* Recovers the bytes of dead processes before the program can look at its files. */
 static void recover_known_places(void)
 {
 	char dir[PATH_MAX];
@@ -120,5 +120,5 @@ __attribute__((constructor)) static void fastwrite_start(void)
 	live_config = &config;
 }
 
-/* Later exit handlers may still write: everything is settled here, and written through from now on. */
+/* Later exit handlers may still write.  So everything is drained here, and bypassed from now on. */
 __attribute__((destructor)) static void fastwrite_stop(void) { process_exit(); }

@@ -20,8 +20,8 @@
 #include <unistd.h>
 
 /*
- * Memory allocators call mmap while dlsym, which we need to find the real mmap, waits for their memory: the
- * anonymous case goes straight to the kernel.
+ * Memory allocators call mmap. dlsym, with which we would find the real mmap, may wait for such an allocator.
+ * So the mapping is made by a system call.
  */
 EXPORT void *mmap(void *addr, size_t length, int prot, int flags, int fd, off_t offset)
 {
@@ -35,7 +35,7 @@ EXPORT void *mmap(void *addr, size_t length, int prot, int flags, int fd, off_t 
 
 void hook_before_copy(int in, int out)
 {
-	/* one that is only noted could be attached by another thread while the copy moves its position */
+	/* otherwise another thread could attach it while the copy moves its position */
 	unresolved_resolve(in);
 	unresolved_resolve(out);
 	if (fdtable_get(in))
@@ -63,7 +63,7 @@ EXPORT ssize_t copy_file_range(int in, off64_t *in_offset, int out, off64_t *out
 	return real.copy_file_range(in, in_offset, out, out_offset, size, flags);
 }
 
-/* A descriptor inside the structure that an ioctl takes: its first number is at `offset`. */
+/* A descriptor inside the argument of an ioctl, at `offset`. */
 static int fd_inside(const void *arg, size_t offset)
 {
 	int fd = -1;
@@ -73,7 +73,7 @@ static int fd_inside(const void *arg, size_t offset)
 	return fd;
 }
 
-/* What an ioctl means for files other than the one it is made on. */
+/* Handles files other than the one on which the ioctl is made. */
 static void ioctl_others(unsigned long request, const void *arg)
 {
 	enum { BTRFS = 0x94, EXT4_MOVE = 15, XFS_EXCHANGE = 129 };
@@ -84,7 +84,7 @@ static void ioctl_others(unsigned long request, const void *arg)
 	case LOOP_CONFIGURE: fd_use_unmodelled(fd_inside(arg, 0), BYPASS_IOCTL); return;
 	default: break;
 	}
-	/* clones, snapshots, exchanged extents, a frozen file system: they take what is in the kernel */
+	/* clones, snapshots, exchanged extents, a frozen file system: they see only what is in the kernel */
 	switch (_IOC_TYPE(request)) {
 	case 'f':
 		if (_IOC_NR(request) == EXT4_MOVE)
@@ -97,7 +97,8 @@ static void ioctl_others(unsigned long request, const void *arg)
 		by_name_settle_all();
 		return;
 	case BTRFS:
-		unresolved_use_all(); /* the source, for which another member of the family may stage */
+		/* the source of the clone, for which another process of the family may stage */
+		unresolved_use_all();
 		by_name_settle_all();
 		return;
 	default: return;
@@ -132,7 +133,7 @@ EXPORT int ioctl(int fd, unsigned long request, ...)
 	arg = va_arg(list, void *);
 	va_end(list);
 	if (hook_ioctl_clones(request))
-		by_name_change_fd(&change, fd); /* (again below, which says how it ends) */
+		by_name_change_fd(&change, fd); /* called again below, where its result is used */
 	r = hook_before_ioctl(fd, request, arg);
 	r = r < 0 ? (int)hook_result(r) : real.ioctl(fd, request, arg);
 	if (r == 0)
@@ -166,7 +167,7 @@ EXPORT int aio_fsync(int operation, struct aiocb *cb)
 static void before_list(int mode, struct aiocb *const list[], int count)
 {
 	if (mode != LIO_WAIT && mode != LIO_NOWAIT)
-		return; /* and the C library looks at nothing else */
+		return; /* with an invalid mode the C library does not read the list */
 	for (int i = 0; i < count; i++)
 		if (list[i])
 			hook_before_aio(list[i]->aio_fildes);

@@ -8,7 +8,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 
-/* The kernel looks at the mode only for these, and the caller passes one only for them. */
+/* The caller passes a mode only with these flags. */
 static bool takes_mode(int flags) { return (flags & O_CREAT) || (flags & O_TMPFILE) == O_TMPFILE; }
 
 static int open_at(int dirfd, const char *path, int flags, mode_t mode)
@@ -17,7 +17,7 @@ static int open_at(int dirfd, const char *path, int flags, mode_t mode)
 	struct fd_open op;
 
 	if (flags & O_TRUNC)
-		cancel_point(); /* not in the middle (fd_open_end) */
+		cancel_point(); /* a later cancellation would leave the gate closed */
 	fd_open_prepare(&op, dirfd, path, flags);
 	do
 		fd = dirfd == AT_FDCWD ? real.open(path, flags, mode) : real.openat(dirfd, path, flags, mode);

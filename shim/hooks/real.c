@@ -53,7 +53,7 @@ static int old_execveat(int dirfd, const char *path, char *const argv[], char *c
 	return (int)answer(sys_raw(SYS_execveat, dirfd, (long)path, (long)argv, (long)env, flags, 0));
 }
 
-/* What the C library keeps of its process could not be put right in the child. */
+/* The child could not correct what the C library knows about its process. */
 static pid_t old_fork(void)
 {
 	errno = ENOSYS;
@@ -84,7 +84,7 @@ static void *resolve(const char *name)
 	return found;
 }
 
-/* Somebody calls a function that this C library does not have. */
+/* For a function that this C library does not have. */
 static void *resolve_or_die(const char *name)
 {
 	void *found = resolve(name);
@@ -100,7 +100,7 @@ static void *resolve_or_die(const char *name)
 #define ALIAS(result, name, of)
 #define OPTIONAL(result, name, parameters, arguments)
 
-/* First use before the constructor ran: resolve this one, then go on. */
+/* A use before the constructor ran: resolves this function, then calls it. */
 #define HOOK(result, name, parameters, arguments) \
 	static result first_##name parameters \
 	{ \
@@ -128,6 +128,6 @@ void real_resolve(void)
 		real.name = (result(*) parameters)(uintptr_t)found;
 #include "hooks/hooks.def"
 #undef HOOK
-	dlerror(); /* what was not found is none of the program's errors */
+	dlerror(); /* the program must not see the errors of our lookups */
 	real_ready = true;
 }

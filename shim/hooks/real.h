@@ -48,7 +48,7 @@ extern struct real real;
 /* Resolves all at once; called by the constructor.  Before that each pointer resolves itself when used; those
  * of OPTIONAL symbols are NULL. */
 void real_resolve(void);
-/* The constructor has done so. */
+/* real_resolve is done. */
 extern _Atomic bool real_ready;
 
 #endif

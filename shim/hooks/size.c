@@ -34,7 +34,7 @@ EXPORT int truncate(const char *path, off_t length)
 	return changed(&change, ready ? real.truncate(path, length) : -1);
 }
 
-/* The C library's own may be cancelled in the middle, and would leave the change without an end. */
+/* The C library's function may be cancelled inside, and the change would never end. */
 EXPORT int fallocate(int fd, int mode, off_t offset, off_t length)
 {
 	struct by_name_change change;
@@ -47,7 +47,7 @@ EXPORT int fallocate(int fd, int mode, off_t offset, off_t length)
 	return changed(&change, (int)hook_result(r));
 }
 
-/* It returns its error instead of setting errno. */
+/* posix_fallocate returns its error instead of setting errno. */
 EXPORT int posix_fallocate(int fd, off_t offset, off_t length)
 {
 	struct by_name_change change;
@@ -58,7 +58,7 @@ EXPORT int posix_fallocate(int fd, off_t offset, off_t length)
 	r = changed(&change, r);
 	if (r != -EOPNOTSUPP)
 		return -r;
-	/* then the C library writes, which takes its time, and where nothing is staged either */
+	/* The C library then writes to the file, which takes long.  Nothing is staged for this file. */
 	r = real.posix_fallocate(fd, offset, length);
 	journal_touched();
 	return r;

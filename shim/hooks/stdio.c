@@ -20,7 +20,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* ---- streams that are not seen ---- */
+/* ---- streams that the library does not see ---- */
 
 static FILE *unseen_made(FILE *stream)
 {
@@ -39,11 +39,11 @@ static FILE *unseen_made(FILE *stream)
 /* ---- a stream is made ---- */
 
 struct mode {
-	int flags;   /* as of an open; -1: there is no such mode */
-	bool mapped; /* 'm': may read by a mapping that nobody sees */
+	int flags;   /* flags of open; -1: invalid mode */
+	bool mapped; /* 'm': may read through a mapping, which the library does not see */
 };
 
-/* Characters of a mode that fopen and fdopen look at. */
+/* How many characters of a mode fopen and fdopen read. */
 enum { FOPEN_LOOKS_AT = 7, FDOPEN_LOOKS_AT = 5 };
 
 static struct mode mode_of(const char *text, int length)
@@ -70,9 +70,9 @@ static struct mode mode_of(const char *text, int length)
 static void before_open(struct fd_open *op, const struct mode *m, const char *path)
 {
 	if (m->flags & O_TRUNC)
-		cancel_point(); /* not in the middle (fd_open_end) */
+		cancel_point(); /* a later cancellation would leave the gate closed */
 	fd_open_prepare(op, AT_FDCWD, path, m->flags);
-	/* the stream's position is set to the end as the kernel knows it */
+	/* the C library sets the stream's position to the end that the kernel knows */
 	if (path && (m->flags & O_APPEND))
 		by_name_settle_path(AT_FDCWD, path, true);
 }
@@ -97,7 +97,7 @@ static FILE *open_stream(FILE *(*next)(const char *, const char *), const char *
 	if (m.flags < 0)
 		return next(path, mode);
 	if (!fd_streams_seen) {
-		/* a mode that truncates must not cut off staged bytes that are older than it */
+		/* a mode that truncates must not cut off bytes before they are in the file */
 		if (path)
 			by_name_settle_path(AT_FDCWD, path, true);
 		return unseen_made(next(path, mode));
@@ -145,7 +145,8 @@ static FILE *unseen_reopen(const char *path, const char *mode, FILE *stream)
 	return unseen_made(real.freopen(path, mode, stream));
 }
 
-/* Reopening needs one descriptor more than the old one, and closes the stream if there is none. */
+/* freopen needs one more descriptor, and closes the stream if there is none.  Closes an internal one if
+ * necessary. */
 static void make_room(int fd)
 {
 	long copy = sys.fcntl(fd, F_DUPFD_CLOEXEC, 0);
@@ -156,8 +157,8 @@ static void make_room(int fd)
 		fd_spare_own();
 }
 
-/* The stream is locked.  What it holds goes out while its descriptor is still known; then that is as good as
- * closed, since the C library replaces and closes it by internal calls. */
+/* The stream is locked.  Flushes it while its descriptor is still known.  Then treats the descriptor as
+ * closed, because the C library replaces and closes it by internal calls. */
 static FILE *reopen_locked(const char *path, const char *mode, FILE *stream)
 {
 	struct mode m = mode_of(mode, FOPEN_LOOKS_AT);
@@ -200,7 +201,7 @@ EXPORT FILE *freopen(const char *path, const char *mode, FILE *stream)
  * was necessary; then the C library would have gone to the end, too, unless the stream is read as well. */
 static bool make_appending(int fd, struct ofd *o, int flags)
 {
-	/* o->flags does not know what a program that inherited the description has set */
+	/* another program that inherited the description may have changed its flags */
 	long now = fd_fcntl(fd, o, F_GETFL, 0);
 	int access = (int)now & O_ACCMODE;
 
@@ -236,7 +237,7 @@ EXPORT int fclose(FILE *stream)
 	int before = errno;
 	int fd = stream && !slots_see(stream) ? fileno(stream) : -1;
 
-	/* it closes the descriptor by an internal call */
+	/* fclose closes the descriptor by an internal call */
 	if (fd >= 0 && (fdtable_get(fd) || unresolved_is(fd)))
 		fd_close_prepare(fd);
 	errno = before;
@@ -252,7 +253,7 @@ EXPORT int fclose(FILE *stream)
  */
 struct print {
 	int fd;
-	int flag; /* of the fortified form; -1: the plain one */
+	int flag; /* of the fortified form; -1: the plain form */
 	const char *format;
 };
 
@@ -296,7 +297,7 @@ static int print_large(const struct print *p, int n, va_list args, bool *printed
 	*printed = false;
 	if (sys_is_error(buf))
 		return -1;
-	/* another thread may have changed what it prints */
+	/* another thread may have changed the arguments */
 	if (print_format(p, buf, size, args) == n) {
 		errno = before;
 		*printed = true;
@@ -306,7 +307,7 @@ static int print_large(const struct print *p, int n, va_list args, bool *printed
 	return r;
 }
 
-/* The result, or *printed is false: nothing was done, and the C library is to do it. */
+/* Returns the result of dprintf.  *printed false: nothing was done, and the C library must do it. */
 static int print(const struct print *p, va_list args, bool *printed)
 {
 	struct ofd *o = fdtable_get(p->fd);
@@ -330,7 +331,7 @@ static int print(const struct print *p, va_list args, bool *printed)
 		r = n < 0 ? -1 : print_large(p, n, args, printed);
 	}
 	if (!*printed) {
-		/* what it prints before it fails is for the C library to say */
+		/* the C library decides what is printed before the failure */
 		fd_use_stdio(p->fd);
 		errno = before;
 	} else if (r >= 0) {

@@ -39,13 +39,13 @@ static struct {
 	uintptr_t table[TABLES];
 	_Atomic uintptr_t *place[TABLES][SLOTS];
 	uintptr_t replaced[SLOTS];
-	/* glibc 2.42 and later: 64-bit word of a FILE that counts the bytes written; 0 when there is none */
+	/* glibc 2.42 and later: offset in a FILE of the 64-bit count of bytes written; 0 = none */
 	size_t counter;
-	/* it was not the C library's fault: no /proc, no descriptor */
+	/* the C library is not the reason: no /proc, or no free descriptor */
 	bool poor;
 } slots;
 
-/* While the entries are tried: which of them were called for one of these descriptors. */
+/* During the test: which entries were called for one of these descriptors. */
 static struct {
 	bool on;
 	int fds[2];
@@ -68,7 +68,7 @@ static ssize_t next_write(FILE *stream, const void *data, ssize_t size)
 
 /* ---- the functions ---- */
 
-/* What write does to the stream itself when `done` bytes went out, and then perhaps one call failed. */
+/* Updates the stream as write does after `done` bytes went out.  `failed`: one more call failed. */
 static void keep_books(FILE *stream, ssize_t done, bool failed)
 {
 	if (failed)
@@ -82,8 +82,8 @@ static void keep_books(FILE *stream, ssize_t done, bool failed)
 	}
 }
 
-/* One write of a managed or noted descriptor: bytes or -errno, or IO_PASS: the rest is for the C library, and
- * *counted says whether unresolved_written must follow. */
+/* One write to a managed or noted descriptor: bytes or -errno.  IO_PASS: the C library must write the rest.
+ * If *counted is not 0, unresolved_written must follow. */
 static long put(int fd, const void *data, size_t size, uint32_t *counted)
 {
 	struct ofd *o = fdtable_get(fd);
@@ -119,7 +119,7 @@ static ssize_t slot_write(FILE *stream, const void *data, ssize_t size)
 		long r = put(fd, rest, (size_t)(size - done), &counted);
 
 		if (r == IO_PASS && !counted && asks++ < ASK_TRIES && !written_through(fd))
-			continue; /* it may be something else by now (fd_dup_onto_prepare) */
+			continue; /* fd may refer to another description by now (fd_dup_onto_prepare) */
 		if (r == IO_PASS) {
 			keep_books(stream, done, false);
 			r = next_write(stream, rest, size - done);
@@ -204,9 +204,9 @@ static uintptr_t ours(enum slot which)
 	}
 }
 
-/* ---- finding ---- */
+/* ---- find ---- */
 
-/* The one entry of a table that holds `function`; NULL when there is none, or another. */
+/* The only entry of a table that holds `function`; NULL if there is none or more than one. */
 static _Atomic uintptr_t *find_entry(_Atomic uintptr_t *table, size_t entries, uintptr_t function)
 {
 	_Atomic uintptr_t *found = NULL;
@@ -252,9 +252,9 @@ static bool find_all(void)
 	return find_table(0) && find_table(1);
 }
 
-/* ---- replacing ---- */
+/* ---- replace ---- */
 
-/* One character after the other of /proc/self/maps. */
+/* Reads /proc/self/maps character by character. */
 struct maps {
 	int fd;
 	char buf[1024];
@@ -276,7 +276,7 @@ static int next_char(struct maps *m)
 	return (unsigned char)m->buf[m->at++];
 }
 
-/* A number in hexadecimal and the one character behind it; false at the end. */
+/* Reads a hexadecimal number and the character behind it; false at the end. */
 static bool next_number(struct maps *m, uintptr_t *out)
 {
 	int c = next_char(m);
@@ -286,7 +286,7 @@ static bool next_number(struct maps *m, uintptr_t *out)
 	return c >= 0;
 }
 
-/* How the page at `address` is protected now, or -1. */
+/* Protection of the page at `address`, or -1. */
 static int protection_of(uintptr_t address)
 {
 	struct maps m = {.fd = sys.openat(AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC, 0)};
@@ -312,10 +312,10 @@ static int protection_of(uintptr_t address)
 	return found;
 }
 
-/* The page that is writable just now. */
+/* The page that is writable for now. */
 struct window {
 	uintptr_t page;
-	int prot; /* as it was, and will be again */
+	int prot; /* its protection before, restored afterwards */
 };
 
 static long protect(uintptr_t page, int prot)
@@ -344,7 +344,7 @@ static bool window_move(struct window *w, uintptr_t address)
 	return true;
 }
 
-/* Puts our functions into the tables, or the former ones back. */
+/* Puts our functions into the tables, or restores the former ones. */
 static bool exchange(bool back)
 {
 	struct window w = {0};
@@ -363,9 +363,9 @@ static bool exchange(bool back)
 	return done;
 }
 
-/* ---- trying ---- */
+/* ---- test ---- */
 
-/* A FILE that only write's own part is done to: no lock, no list, no buffer. */
+/* A FILE for write alone: without lock, list and buffer. */
 union books {
 	FILE stream;
 	uint64_t words[sizeof(FILE) / sizeof(uint64_t)];
@@ -379,7 +379,7 @@ static void books_open(union books *b, int fd)
 	b->stream._offset = 1000;
 }
 
-/* What the C library's write counts in besides the offset. */
+/* Finds the word besides the offset in which the C library's write counts bytes. */
 static void learn_counter(const union books *before, const union books *after, ssize_t size)
 {
 	for (size_t i = 0; i < sizeof before->words / sizeof *before->words; i++) {
@@ -390,8 +390,8 @@ static void learn_counter(const union books *before, const union books *after, s
 	}
 }
 
-/* True when keep_books does to a stream what the C library does, after a write to `to` and a failed one to
- * `from` (which cannot be written to). */
+/* True if keep_books changes a stream exactly as the C library does: after a write to `to`, and after a
+ * failed write to `from`, the reading end. */
 static bool learn_books(int from, int to)
 {
 	static const char data[3] = "abc";
@@ -414,7 +414,7 @@ static bool learn_books(int from, int to)
 	return same && memcmp(&mine, &theirs, sizeof mine) == 0;
 }
 
-/* Writes a line to one stream and reads it from the other; a pipe cannot seek. */
+/* Writes a line to one stream and reads it from the other; then a seek, which fails on a pipe. */
 static bool use_streams(FILE *in, FILE *out, bool wide)
 {
 	static const wchar_t wide_line[] = L"wide\n";
@@ -429,7 +429,7 @@ static bool use_streams(FILE *in, FILE *out, bool wide)
 	       fseek(out, 0, SEEK_END) < 0;
 }
 
-/* Every entry of one table is called, and does what it should, for streams on the two ends of a pipe. */
+/* Tests every entry of one table, with streams on both ends of a pipe. */
 static bool try_table(const int fds[2], bool wide)
 {
 	char in_buffer[64], out_buffer[64];
@@ -487,7 +487,7 @@ static bool try_tables(void)
 	return true;
 }
 
-/* ---- all of it ---- */
+/* ---- installation ---- */
 
 /* In the debug build a test makes one step fail. */
 static bool spoiled(const char *step)
@@ -525,7 +525,7 @@ void slots_install(void)
 	const char *why;
 
 	why = install();
-	dlerror(); /* nothing that the program asked for */
+	dlerror(); /* the program must not see the errors of our lookups */
 	fd_streams_seen = why == NULL;
 	if (why)
 		log_line(slots.poor ? LOG_INFO : LOG_WARN, "files with a stream (FILE) are bypassed: %s%s",
@@ -535,7 +535,7 @@ void slots_install(void)
 
 bool slots_see(const FILE *stream)
 {
-	/* the C library puts the address of the table behind what programs know of a FILE */
+	/* the C library stores the table's address behind the public part of a FILE */
 	uintptr_t table = *(const uintptr_t *)(const void *)(stream + 1);
 
 	return fd_streams_seen && (table == slots.table[0] || table == slots.table[1]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* hook_slots: the C library's streams make their calls through us; see hooks/stream_table.c. */
+/* stream_table: the C library's streams make their calls through the library; see hooks/stream_table.c. */
 #ifndef FASTWRITE_HOOK_SLOTS_H
 #define FASTWRITE_HOOK_SLOTS_H
 
@@ -10,7 +10,7 @@
  * not the tables are as they were and a message says why.  Called by init. */
 void slots_install(void);
 
-/* True when this stream is one of those whose calls are seen. */
+/* True if the library sees the calls of this stream. */
 bool slots_see(const FILE *stream);
 
 #endif

@@ -57,6 +57,6 @@ EXPORT int sync_file_range(int fd, off64_t offset, off64_t length, unsigned flag
 
 EXPORT int msync(void *addr, size_t length, int flags)
 {
-	/* a mapped file is never staged (hooks/move.c): its own pages are all there is to sync */
+	/* a mapped file is never staged (hooks/move.c), so only its own pages need a sync */
 	return real.msync(addr, length, flags);
 }

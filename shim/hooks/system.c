@@ -20,7 +20,7 @@
 #include <utmpx.h>
 #include <wordexp.h>
 
-/* Standard descriptors are replaced inside: what they meant before is forgotten. */
+/* Forgets descriptors 0 to 2, which the C library has replaced by internal calls. */
 static void forget_standard(int except)
 {
 	int before = errno;
@@ -65,7 +65,7 @@ EXPORT pid_t forkpty(int *master, char *name, const struct termios *terminal, co
 	return pid;
 }
 
-/* The parent ends inside, by an _exit that nobody sees: it must leave no arena behind. */
+/* The parent ends with an internal _exit that the library does not see.  It must leave no arena behind. */
 EXPORT int daemon(int nochdir, int noclose)
 {
 	int r;
@@ -135,7 +135,7 @@ EXPORT int vlimit(int resource, int value)
 	return real.vlimit(resource, value);
 }
 
-/* Records of logins are appended and rewritten behind the program's back. */
+/* These append and rewrite login records by internal calls. */
 EXPORT struct utmp *pututline(const struct utmp *entry)
 {
 	settle_all();

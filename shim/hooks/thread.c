@@ -21,7 +21,8 @@ EXPORT int pthread_cancel(pthread_t thread)
 	return real.pthread_cancel(thread);
 }
 
-/* Where the stack pointer will be.  0, which leaves nothing, where the C library's secret is not known. */
+/* The stack pointer after the jump.  0 if the C library's pointer guard is not known; then no frame counts as
+ * left. */
 static uintptr_t jump_target(const struct __jmp_buf_tag *env)
 {
 #if defined(__x86_64__)

@@ -79,7 +79,7 @@ static FTSENT *all_refreshed(FTSENT *list)
 	return list;
 }
 
-/* The program sorts by what is found, inside the call. */
+/* The program's compare function sees sizes inside the call. */
 static void before_sort(const FTS *walk_state)
 {
 	if (walk_state && walk_state->fts_compar)
