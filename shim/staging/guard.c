@@ -10,7 +10,8 @@
 
 static struct arena_slot *slot_of(const struct file *f) { return arena_slot_at(f->arena, (uint32_t)f->slot); }
 
-/* False: with what it says now the file counts as changed, and its bytes are put aside. */
+/* False: the guard stays as it is.  The file then counts as changed, and recovery puts the bytes into a
+ * separate file. */
 static bool fill(struct arena_guard *g, int fd)
 {
 	struct statx st;
@@ -25,7 +26,7 @@ void guard_take(struct file *f, int fd)
 {
 	struct arena_guard *g = &slot_of(f)->guard;
 
-	/* only then: until here the stamp covers the change that this guard is of */
+	/* only now: until here the stamp announces the change that the guard covers */
 	if (fill(g, fd))
 		atomic_store_explicit(&g->begun_ns, 0, memory_order_release);
 	kill_step();

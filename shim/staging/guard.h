@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * guard: notes the size and time of a staged file after each change that the library makes
+ * guard: records the size and mtime of a staged file after each change that the library makes
  * (format/guard_format.h).
  *
- * The guard is taken when the first bytes are staged, and after each flush that leaves more bytes staged.
+ * The guard is taken when the first bytes are staged, and after each flush that leaves staged bytes.
  *
  * Called by: io, flush, prealloc, sync.  File lock or flush token held.
  */
@@ -13,23 +13,23 @@
 #include "files/file.h"
 #include "format/guard_format.h"
 
-/* Takes the guard anew; fd: any descriptor of f. */
+/* Takes the guard again; fd: any descriptor of f. */
 void guard_take(struct file *f, int fd);
 
-/* The same when the first bytes are about to be staged.  Whoever is writing zeros ahead takes it again when
- * that is done. */
+/* The same before the first bytes are staged.  A thread that writes zeros ahead takes it once more when it
+ * has finished. */
 void guard_begin(struct file *f, int fd);
 
-/* A change of the library's own is about to reach the kernel. */
+/* The library is about to change the file in the kernel. */
 void guard_change(struct file *f);
 
-/* A flush wrote below the end that the file had. */
+/* A flush writes below the end that the file had before. */
 void guard_overwrote(struct file *f);
 
 /*
- * A sync of f is about to be answered.  Which time of change reaches the disk with fdatasync is up to the
- * kernel; so after a power loss nobody could tell staged bytes from older ones than were synced.  The slot
- * says so, durably, before the first sync after an overwrite.  0 or -errno.
+ * Called before a sync of f returns.  The kernel decides which mtime an fdatasync makes durable.  So after a
+ * power loss the guard cannot tell whether the file has newer bytes than the staged ones.  Before the first
+ * sync after an overwrite this is recorded durably in the file entry.  0 or -errno.
  */
 int guard_synced(struct file *f);
 

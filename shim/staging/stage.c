@@ -16,7 +16,7 @@ __thread struct stage_frame *stage_frames;
 __thread uint32_t stage_passing;
 _Atomic size_t stage_fast_most = STAGE_FAST_MOST;
 
-/* Do both addresses lie in one mapping?  False when the kernel does not say. */
+/* True if both addresses lie in one mapping.  False if the kernel does not say. */
 static bool same_mapping(uintptr_t a, uintptr_t b)
 {
 	int fd = sys.openat(AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC, 0);
@@ -50,8 +50,8 @@ static bool same_mapping(uintptr_t a, uintptr_t b)
 	return same;
 }
 
-/* Is the frame left by going on at `target`?  Then that is further up on the frame's own stack.  A handler that runs
- * on the alternate stack may jump about there, and the interrupted frame lives on. */
+/* True if a jump to `target` leaves the frame, that is, if `target` lies further up on the frame's own stack.
+ * A handler on the alternate stack may jump within that stack; then the interrupted frame lives on. */
 static bool is_left(uintptr_t frame, uintptr_t target)
 {
 	stack_t other = {.ss_flags = SS_DISABLE};
@@ -67,7 +67,8 @@ static bool is_left(uintptr_t frame, uintptr_t target)
 	return same_mapping(frame, target);
 }
 
-/* This thread owns the file's lock, and `left` is no more: was it the owner, and not a frame that lives on? */
+/* This thread owns the file's lock, and `left` has been left.  True if `left` is the owner, not a frame that
+ * lives on. */
 static bool was_owner(const struct stage_frame *left, const struct stage_frame *living)
 {
 	while (living && living->file != left->file)
@@ -89,7 +90,7 @@ static void visit_interrupted(struct file *f, void *ctx)
 bool stage_forks(void)
 {
 	file_for_each(visit_interrupted, NULL);
-	/* (not looked into: where nobody says what a jump has left, it may be no more) */
+	/* do not read the frames: on machines where jumps are not seen they may have been left */
 	return stage_frames || stage_passing > 0;
 }
 
@@ -104,7 +105,7 @@ void stage_left(uintptr_t target)
 	for (; stage_frames != living; stage_frames = stage_frames->outer) {
 		struct lock *l = &stage_frames->file->lock;
 
-		/* what it copied is published or not; nothing else was changed */
+		/* its bytes are published or not; nothing else was changed */
 		if (lock_owner(l) == tid && was_owner(stage_frames, living))
 			lock_drop_fast(l, tid);
 	}
@@ -118,7 +119,7 @@ static struct arena_extent last_extent(const struct file *f, const struct block_
 	return arena_extent_get(run->meta, data, f->arena->block_bytes, commit, COMMIT_COUNT(commit) - 1);
 }
 
-/* One past the last staged byte of the current block's last extent. */
+/* File offset of the end of the current block's last extent. */
 static uint64_t current_end(const struct file *f, const struct block_run *run)
 {
 	uint64_t commit = arena_run_commit(run);
@@ -162,7 +163,7 @@ off_t stage_position(struct file *f, struct ofd *o)
 	return sys.lseek(ofd_fd(o), 0, SEEK_CUR);
 }
 
-/* Moves what the fast path counted into the slot's counters, where `fastwrite status` sees it. */
+/* Moves the counts of the fast path to the file entry, where `fastwrite status` reads them. */
 static void publish_counters(struct file *f)
 {
 	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
@@ -172,7 +173,7 @@ static void publish_counters(struct file *f)
 }
 
 #ifdef FASTWRITE_DEBUG
-/* What is sealed would be believed after another boot. */
+/* After a reboot recovery believes a sealed block only if its checksum is right. */
 static void check_sum(const struct file *f, const struct block_run *run, uint64_t commit)
 {
 	assert(arena_sum_block(arena_slot_at(f->arena, (uint32_t)f->slot), run->meta,
@@ -228,9 +229,9 @@ bool stage_overlaps(struct file *f, uint64_t offset, uint64_t size)
 	uint64_t logical = stage_logical_size(f);
 
 	if (f->zero_end && end > logical)
-		return true; /* the kernel would show zeros there */
+		return true; /* the kernel would return zeros */
 	if (f->damaged)
-		return true; /* a killed member's bytes, who knows where */
+		return true; /* a killed process left bytes whose offsets are not known */
 	if (!f->head)
 		return false;
 	if (end > f->ksize && offset < logical)
@@ -252,7 +253,7 @@ bool stage_overlaps(struct file *f, uint64_t offset, uint64_t size)
 	return false;
 }
 
-/* Returns `sum` continued over what was copied. */
+/* Returns `sum` continued over the copied bytes. */
 static uint32_t copy_in(uint32_t sum, uint8_t *to, const struct iovec *iov, int count, size_t skip, size_t n)
 {
 	for (int i = 0; i < count && n > 0; i++) {
@@ -280,7 +281,7 @@ static void publish(struct block_run *run, uint64_t commit)
 	kill_step();
 }
 
-/* Bytes that an extent may have: that begins at `pos`, behind `extents` others, with `granted` bytes of reserved space. */
+/* Most bytes of an extent that begins at `pos`, behind `extents` others, with `granted` bytes reserved. */
 static uint32_t extent_room(const struct file *f, uint32_t pos, uint32_t extents, uint64_t granted)
 {
 	uint64_t room = (uint64_t)f->arena->block_bytes - pos - (uint64_t)extents * ARENA_EXTENT_BYTES;
@@ -290,7 +291,7 @@ static uint32_t extent_room(const struct file *f, uint32_t pos, uint32_t extents
 	return (uint32_t)(room < granted ? room : granted);
 }
 
-/* The checksum of a block that nothing has been put into. */
+/* Checksum of an empty block. */
 static uint32_t sum_begin(const struct file *f, const struct block_run *run)
 {
 	const struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
@@ -298,7 +299,8 @@ static uint32_t sum_begin(const struct file *f, const struct block_run *run)
 	return arena_sum_extent(arena_sum_begin(slot, run->meta), 0, &run->meta->first);
 }
 
-/* The same for a block that has been published.  False: it is sealed, by a process outside of the family (format/takeover_format.h). */
+/* The same for a block that is already published.  False: a process outside of the family has sealed it
+ * (format/takeover_format.h). */
 static bool publish_more(struct block_run *run, uint64_t commit, uint64_t more)
 {
 	bool published;
@@ -310,7 +312,8 @@ static bool publish_more(struct block_run *run, uint64_t commit, uint64_t more)
 	return published;
 }
 
-/* A fresh block whose first extent begins at `offset`, not yet visible to recovery (owner is 0). */
+/* Takes a block whose first extent begins at `offset`.  Recovery does not see it yet, because its owner is
+ * 0. */
 static struct block_run *block_prepare(struct file *f, uint64_t offset, uint64_t granted,
                                        enum stage_kind kind, bool nested)
 {
@@ -318,7 +321,7 @@ static struct block_run *block_prepare(struct file *f, uint64_t offset, uint64_t
 	struct block_run *run;
 	uint32_t pos = (uint32_t)(offset % ARENA_PAGE);
 
-	/* one block is kept for signal handlers, which cannot wait for the engine */
+	/* one block is kept for signal handlers, which cannot wait for a worker thread */
 	if (!nested && atomic_load_explicit(&a->free_count, memory_order_relaxed) <= 1)
 		return NULL;
 	run = arena_block_take(a);
@@ -338,7 +341,7 @@ static struct block_run *block_prepare(struct file *f, uint64_t offset, uint64_t
 	return run;
 }
 
-/* From here on the block belongs to the file, for recovery too. */
+/* Adds the block to the file, for recovery, too. */
 static void block_attach(struct file *f, struct block_run *run)
 {
 	kill_step();
@@ -355,7 +358,7 @@ static void block_attach(struct file *f, struct block_run *run)
 	f->current = run;
 }
 
-/* The whole write into a block of its own. */
+/* Puts the whole write into a block of its own. */
 static int put_fresh(struct file *f, const struct iovec *iov, int count, size_t n, uint64_t offset,
                      uint64_t granted, enum stage_kind kind, bool nested)
 {
@@ -371,7 +374,7 @@ static int put_fresh(struct file *f, const struct iovec *iov, int count, size_t 
 	return 0;
 }
 
-/* `second` holds the rest of a write that is not published. */
+/* Frees `second`, which holds the rest of a write that was not published. */
 static void take_back(struct file *f, struct block_run *first, struct block_run *second)
 {
 	first->next = NULL;
@@ -381,7 +384,8 @@ static void take_back(struct file *f, struct block_run *first, struct block_run 
 	arena_blocks_freed(f->arena, 1);
 }
 
-/* The first `part` bytes end the current block, the rest begins a new one; one store publishes both. */
+/* Puts the first `part` bytes at the end of the current block and the rest into a new one.  One store
+ * publishes both. */
 static int put_split(struct file *f, const struct iovec *iov, int count, size_t n, uint64_t offset,
                      uint32_t part, uint64_t granted, enum stage_kind kind)
 {
@@ -400,7 +404,7 @@ static int put_split(struct file *f, const struct iovec *iov, int count, size_t 
 	publish(second, COMMIT_MAKE(1, n - part, sum));
 	stage_unstream(f);
 	block_attach(f, second);
-	f->current = first; /* until it is sealed */
+	f->current = first; /* until that block is sealed */
 	sum = copy_in(COMMIT_SUM(commit), first->base + COMMIT_LENGTH(commit), iov, count, 0, part);
 	if (!publish_more(first, commit, COMMIT_GROWN(commit, part, sum))) {
 		take_back(f, first, second);
@@ -413,7 +417,7 @@ static int put_split(struct file *f, const struct iovec *iov, int count, size_t 
 	return 0;
 }
 
-/* Where in the current block an extent of n bytes could begin; 0 when it does not fit. */
+/* Position in the current block for an extent of n bytes; 0 if it does not fit. */
 static uint32_t place_extent(const struct file *f, const struct block_run *run, uint64_t commit,
                              uint64_t offset, size_t n)
 {
@@ -423,7 +427,7 @@ static uint32_t place_extent(const struct file *f, const struct block_run *run, 
 
 	if (count >= ARENA_EXTENTS_MAX)
 		return 0;
-	/* whole pages keep their place within a page, so that they can go out with O_DIRECT */
+	/* whole pages keep their offset modulo a page, so that O_DIRECT can write them */
 	if (n >= ARENA_PAGE) {
 		uint64_t want = offset % ARENA_PAGE;
 
@@ -434,7 +438,7 @@ static uint32_t place_extent(const struct file *f, const struct block_run *run, 
 	return (uint32_t)pos;
 }
 
-/* False as publish_more. */
+/* Returns false like publish_more. */
 static bool put_extent(struct file *f, const struct iovec *iov, int count, size_t n, uint64_t offset,
                        uint64_t granted, uint32_t pos)
 {
@@ -445,7 +449,8 @@ static bool put_extent(struct file *f, const struct iovec *iov, int count, size_
 	struct arena_extent *entry = arena_extent_entry(data, f->arena->block_bytes, extents);
 	uint32_t sum;
 
-	/* the length of the extent before moves from the commit word into its entry: the same number */
+	/* moves the length of the previous extent from the commit word to its entry; its value stays the
+	 * same */
 	if (extents == 1)
 		run->meta->first.length = COMMIT_LENGTH(commit);
 	else
@@ -470,7 +475,7 @@ static int put_current(struct file *f, const struct iovec *iov, int count, size_
 	uint32_t pos;
 
 	if (offset == e.offset + length) {
-		/* space may have been reserved since the extent began */
+		/* more space may have been reserved since the extent began */
 		uint32_t room = extent_room(f, e.pos, COMMIT_COUNT(commit) - 1, length + granted);
 
 		if (room > run->room)
@@ -495,7 +500,7 @@ static int put_current(struct file *f, const struct iovec *iov, int count, size_
 int stage_put(struct file *f, struct ofd *stream, const struct iovec *iov, int count, size_t n,
               uint64_t offset, uint64_t granted, enum stage_kind kind, bool nested)
 {
-	/* whose timer is to look after it? */
+	/* the timer of this process must watch the file */
 	bool watch = !f->head || !takeover_keeps(f);
 	bool was_empty = !f->head;
 	int r;

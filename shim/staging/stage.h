@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * stage: accept the program's bytes.
+ * stage: accepts the program's bytes.
  *
- * stage_fast is the whole cost of a small sequential write: one lock, one copy that also sums, one publishing
- * compare-and-swap, one unlock.  A signal handler may interrupt it anywhere and stage on the same file: the
- * handler's stage_interrupt seals the block, our compare-and-swap then fails, and the caller retries on the
- * slow path.  The bytes that the interrupted copy still writes land behind the sealed length of a block that
- * stays pinned until the next holder of the lock.
+ * stage_fast is the whole cost of a small sequential write: one lock, one copy that also computes the
+ * checksum, one compare-and-swap that publishes, one unlock.  A signal handler may interrupt it anywhere and
+ * stage on the same file.  Then the handler's stage_interrupt seals the block, our compare-and-swap fails,
+ * and the caller retries on the slow path.  The interrupted copy may still write bytes: behind the sealed
+ * length of the block, which stays pinned until the next holder of the lock.
  */
 #ifndef FASTWRITE_STAGE_H
 #define FASTWRITE_STAGE_H
@@ -19,19 +19,19 @@
 #include <sys/uio.h>
 
 /*
- * A fast path under way in this thread, on its stack; the innermost one first.  A signal handler may leave them for
- * good by longjmp, and then somebody must give back their locks (stage_left).
+ * The fast paths under way in this thread, innermost first; each frame lies on the stack.  A signal handler
+ * may leave them with longjmp.  Then stage_left releases their locks.
  */
 struct stage_frame {
 	struct stage_frame *outer;
 	struct file *file;
-	bool owns; /* the lock; said right after it was taken */
+	bool owns; /* the lock; set right after it was taken */
 };
 extern __thread struct stage_frame *stage_frames;
-extern __thread uint32_t stage_passing; /* writes of this thread that are counted in a file's inflight */
+extern __thread uint32_t stage_passing; /* how often this thread counts in any file's inflight */
 
-/* A write that goes to the kernel without the lock.  The child of a handler that forks meanwhile must not count it, too
- * (stage_forks). */
+/* Encloses a write that goes to the kernel without the lock.  A signal handler may fork meanwhile; its child
+ * must not count the write, too (stage_forks). */
 static inline void stage_pass_begin(struct file *f)
 {
 	stage_passing++;
@@ -47,23 +47,24 @@ static inline void stage_pass_end(struct file *f)
 }
 
 /*
- * This thread is about to fork.  True when it does so in a signal handler that interrupted a fast path: that goes on in
- * the child, too, with what it knows about the parent, and maybe when the parent has long done with the block.  The
- * block is never used again, and the child must not belong to the family.
+ * Called before a fork.  True if a signal handler forks that interrupted a fast path.  This fast path
+ * continues in the child, too, with the parent's block, even after the parent has finished with it.  So the
+ * block is never used again, and the child must leave the family.
  */
 bool stage_forks(void);
 
-/* This thread is about to go on where the stack pointer is `target`.  The frames that this leaves are no more. */
+/* This thread is about to jump to a frame whose stack pointer is `target`.  Removes the frames of fast paths
+ * that the jump leaves. */
 void stage_left(uintptr_t target);
 
 /*
- * Compare and swap of a commit word by the holder of the file lock.  The only other writer is a signal handler
- * of this very thread, so one instruction that no interrupt can split is enough: no bus lock, and on x86-64
- * every store is a release.
+ * Compare-and-swap of a commit word by the holder of the file lock.  Only a signal handler of this thread may
+ * also write it.  So one instruction that no signal can split is enough, without a bus lock.  On x86-64 every
+ * store is a release.
  */
 static inline bool stage_publish_fast(_Atomic uint64_t *commit, uint64_t expected, uint64_t desired)
 {
-/* (the thread sanitizer must see it happen) */
+/* the thread sanitizer must see the operation */
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
 	bool equal;
 
@@ -79,8 +80,8 @@ static inline bool stage_publish_fast(_Atomic uint64_t *commit, uint64_t expecte
 }
 
 /*
- * The unlock waits until the copied bytes have left the store buffer, and that waits for cache lines that were
- * last read by the device.  Small writes come one after another: ask for the lines of the next ones now.
+ * The unlock waits until the copied bytes have left the store buffer, which waits for cache lines that the
+ * device read last.  Small writes come in sequence, so fetch the lines of the next writes now.
  */
 static inline void stage_prefetch(const uint8_t *p)
 {
@@ -94,15 +95,15 @@ static inline void stage_prefetch(const uint8_t *p)
 }
 
 /*
- * Writes of up to this size may be staged without a look at the limit on the size of files: a block has room for no
- * more than its opener's limit allowed.  0 while that may be another member of the family with another limit; found
- * out anew by the next write that takes the slow path.
+ * Writes of up to this size may be staged without a look at RLIMIT_FSIZE, because a block has no more room
+ * than the limit of the process that opened it.  0 while that may be another process of the family with
+ * another limit.  The next write on the slow path sets it again.
  */
 enum { STAGE_FAST_MOST = 65536 };
 extern _Atomic size_t stage_fast_most;
 static inline void stage_limit_changes(void) { atomic_store(&stage_fast_most, 0); }
 
-/* True when all n bytes were accepted at the stream position of `o`. */
+/* True if all n bytes were accepted at the stream position of `o`. */
 static inline bool stage_fast(struct ofd *o, int fd, const void *buf, size_t n)
 {
 	struct file *f = atomic_load_explicit(&o->file, memory_order_acquire);
@@ -114,7 +115,8 @@ static inline bool stage_fast(struct ofd *o, int fd, const void *buf, size_t n)
 
 	stage_frames = &here;
 	atomic_signal_fence(memory_order_seq_cst);
-	/* only now: the child of a handler that forked before is a thread of its own */
+	/* only after the frame is linked: in the child of a handler that forked before, this thread has
+	 * another id */
 	tid = lock_self();
 	if (!lock_try(&f->lock, tid)) {
 		stage_frames = outer;
@@ -122,10 +124,10 @@ static inline bool stage_fast(struct ofd *o, int fd, const void *buf, size_t n)
 	}
 	here.owns = true;
 	run = atomic_load_explicit(&f->current, memory_order_relaxed);
-	/* (what a dead owner left is repaired first, on the slow path) */
+	/* what a dead owner of the lock left is repaired first, on the slow path */
 	if (run && run->stream == o && fdtable_entry(fd) == o && !(((uintptr_t)buf | n) & o->fast_mask) &&
 	    !atomic_load_explicit(&f->damaged, memory_order_relaxed)) {
-		/* the commit word first: everything read after it belongs to it, or the swap fails */
+		/* read the commit word first: everything read later belongs to it, or the swap fails */
 		uint64_t commit = atomic_load_explicit(&run->meta->commit, memory_order_acquire);
 		uint32_t length = COMMIT_LENGTH(commit);
 
@@ -145,23 +147,23 @@ static inline bool stage_fast(struct ofd *o, int fd, const void *buf, size_t n)
 
 /* All below: file lock held, signals blocked. */
 
-/* Where a stream write of `o` would begin, in the file. */
+/* File offset at which a stream write of `o` would begin. */
 off_t stage_position(struct file *f, struct ofd *o);
-/* File size with everything staged. */
+/* File size including everything staged. */
 uint64_t stage_logical_size(struct file *f);
-/* The current block grows no more; positions become POS_USER. */
+/* Closes the current block to further bytes; positions become POS_USER. */
 void stage_seal(struct file *f);
-/* After file_lock said nested: the interrupted fast path must not publish. */
+/* Called if file_lock returned nested: the interrupted fast path must not publish. */
 void stage_interrupt(struct file *f);
-/* No description of this file is in POS_STREAM afterwards. */
+/* Afterwards no description of this file is in POS_STREAM. */
 void stage_unstream(struct file *f);
-/* True when [offset, offset + size) has staged bytes, or the kernel would see end-of-file too early. */
+/* True if [offset, offset + size) has staged bytes, or if the kernel would return end-of-file too early. */
 bool stage_overlaps(struct file *f, uint64_t offset, uint64_t size);
 
 /*
- * Accepts n bytes for file offset `offset` (n at most half a block).  `stream`: the description whose
- * position moves along, or NULL.  `granted`: bytes from `offset` on that have space reserved, at least n.
- * 0, or -EAGAIN when no block is free (nothing changed).
+ * Accepts n bytes (at most half a block) for file offset `offset`.  `stream`: the description whose position
+ * moves along, or NULL.  `granted`: reserved bytes from `offset` on, at least n.  0, or -EAGAIN if no block
+ * is free; then nothing has changed.
  */
 int stage_put(struct file *f, struct ofd *stream, const struct iovec *iov, int count, size_t n,
               uint64_t offset, uint64_t granted, enum stage_kind kind, bool nested);
