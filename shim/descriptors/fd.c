@@ -165,9 +165,9 @@ static bool looks_unmatched(const char *path)
 }
 
 /*
- * True if dead processes may have left bytes in the staging directory `dir`.  Arenas of living processes look
- * the same from here.  So once in a while the dead ones are recovered, and recovery remembers which arenas
- * live.
+ * True if dead processes may have left bytes in the staging directory `dir`.  recover_needed cannot tell
+ * arenas of the living from those of the dead.  So once in a while recovery examines the directory, and
+ * recover_needed returns 0 until it changes.
  */
 static bool place_needed(const char *dir, const struct rule *rule)
 {
@@ -364,7 +364,7 @@ bool fd_lease_over(struct fd_open *op)
 	if (!(op->flags & O_NONBLOCK) || !op->path || op->waits++ >= WAITS_MAX)
 		return false;
 	if (releases != op->releases) {
-		op->releases = releases; /* the open may have met the lease of the flush before that detach */
+		op->releases = releases; /* a file was detached meanwhile: the open may have met its lease */
 		return true;
 	}
 	if (by_name_idle() || sys.statx(op->dirfd, op->path, 0, STATX_INO, &st) < 0)
@@ -489,8 +489,8 @@ static bool created_now(const struct fd_open *op, const struct statx *st)
 	       (st->stx_btime.tv_sec == op->before.tv_sec && st->stx_btime.tv_nsec >= op->before.tv_nsec);
 }
 
-/* This open certainly created the file, so nobody has staged bytes for it.  Without a birth time only O_EXCL
- * proves that. */
+/* True if this open certainly created the file, which then has no staged bytes.  Without a birth time only
+ * O_EXCL proves that. */
 static bool certainly_new(const struct fd_open *op, const struct statx *st)
 {
 	return created_now(op, st) && ((op->flags & O_EXCL) || (st->stx_mask & STATX_BTIME));
@@ -925,7 +925,7 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 	if (!o->writable && last)
 		r = 0;
 	if (last) {
-		journal_retire(f, nested); /* a later replay might not find the file */
+		journal_retire(f, nested); /* without a descriptor its entries could not be voided later */
 		journal_file_keep(f);
 	}
 	if (file_local(f)->refs == 1)

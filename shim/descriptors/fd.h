@@ -128,7 +128,8 @@ bool fd_lock_changes_nothing(int fd);
 long fd_before_posix_lock(int fd);
 /* After a lock was taken or released. */
 void fd_locked(int fd);
-/* A stdio stream that the library does not see uses fd.  Its file is bypassed from now on. */
+/* A stdio stream that the library does not see uses fd, or output that does not go through write.  Its file
+ * is bypassed from now on. */
 void fd_use_stdio(int fd);
 /* A call that the library does not model is about to use fd.  Its file is bypassed from now on. */
 void fd_use_unmodelled(int fd, int why);

@@ -40,7 +40,7 @@ static ssize_t vector_size(const struct iovec *iov, int count, bool ours)
 	return (ssize_t)n;
 }
 
-/* If a buffer is unreadable, the kernel must make the write: it writes the buffers before that one. */
+/* False: the kernel must make the write.  It writes the buffers before the first unreadable one. */
 static bool buffers_readable(const struct iovec *iov, int count)
 {
 	struct user_pages pages = USER_PAGES_INIT;

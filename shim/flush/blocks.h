@@ -15,7 +15,7 @@ struct block_run *flush_first(const struct file *f);
 /* Blocks from first to last are in the file: records that in the file entry, with one store. */
 void flush_retire(struct file *f, struct block_run *first, const struct block_run *last);
 /* The flush token is held.  `bytes` more of the staged appends are in the kernel, from `first` (flush_first)
- * on.  Marks the blocks, then records it in the file entry. */
+ * on.  Records that in the file entry; the caller may then free the blocks. */
 void flush_note_done(struct file *f, struct block_run *first, uint64_t bytes);
 
 /* Frees the blocks at the head of the file whose bytes are in the kernel. */

@@ -17,9 +17,9 @@ static inline bool journal_file_leases(const struct file *f)
 }
 static inline bool journal_file_counts(const struct file *f) { return f->journal.arena != NULL; }
 
-/* The lease is kept after the staged bytes are flushed: a new lease would say nothing about the time between.
- * The same holds for a file with visibility = strict whose rule needs no lease for the journal.  There a new
- * lease counts as a change. */
+/* True if the lease must outlive the staged bytes: a new lease would say nothing about the time between.  The
+ * same holds for a file with visibility = strict whose rule needs no lease for the journal.  There a new
+ * lease would count as a change. */
 static inline bool journal_file_holds(const struct file *f)
 {
 	return journal_file_counts(f) || (journal_file_is(f) && !f->no_journal && f->leased);

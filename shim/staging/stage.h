@@ -95,9 +95,9 @@ static inline void stage_prefetch(const uint8_t *p)
 }
 
 /*
- * Writes of up to this size may be staged without a look at RLIMIT_FSIZE, because a block has no more room
- * than the limit of the process that opened it.  0 while that may be another process of the family with
- * another limit.  The next write on the slow path sets it again.
+ * Writes of up to this size may be staged without a look at RLIMIT_FSIZE.  A block has no more room than the
+ * limit of the process that opened it.  0 while that may be another process of the family with another limit.
+ * The next write on the slow path sets it again.
  */
 enum { STAGE_FAST_MOST = 65536 };
 extern _Atomic size_t stage_fast_most;

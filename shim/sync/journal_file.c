@@ -116,7 +116,7 @@ static uint32_t name_bytes(const struct file *f)
 	return journal_entry_bytes((uint32_t)(sizeof(struct journal_name) + strlen(slot->path) + 1));
 }
 
-/* The last block that was put, and what of it. */
+/* The last block put into the journal, and its commit word then. */
 struct reached {
 	uint64_t seq, commit;
 };

@@ -14,7 +14,7 @@ int sync_file(int fd, struct ofd *o, bool full);
 /* True if the policy lets a sync return before the bytes are on the device.  Then a synced write through o
  * may be staged. */
 bool sync_is_promise(const struct ofd *o);
-/* Such a write was accepted: does what a sync does by the policy.  0 or -errno, or SYNC_ANOTHER. */
+/* After such a write was accepted: acts as a sync does under the policy.  0 or -errno, or SYNC_ANOTHER. */
 int sync_written(int fd, struct ofd *o, uint32_t releases);
 /* File lock held: makes the background sync that a relaxed fsync or write promised.  Does nothing if this
  * process has no descriptor. */
