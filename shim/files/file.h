@@ -164,7 +164,8 @@ struct file {
 	uint64_t prealloc_end;
 	uint64_t prealloc_step;
 	bool no_trim; /* it could not be given back when that was asked last */
-	_Atomic uint64_t kept_end; /* up to here it was not given back at a release; 0 = nothing, as far as is known */
+	_Atomic uint64_t
+		kept_end; /* up to here it was not given back at a release; 0 = nothing, as far as is known */
 
 	/* sync; see sync/journal_file.h */
 	uint64_t changed; /* counts what reached the kernel and no journal, and no sync has covered yet */
