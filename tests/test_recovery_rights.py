@@ -55,6 +55,26 @@ def test_group_of_a_directory_is_not_the_owners(user_lab: Lab) -> None:
     assert user_lab.target.read_bytes() == lines(0, 1)
 
 
+def test_groups_of_the_owner(user_lab: Lab, tmp_path: Path) -> None:
+    """The command looks them up: the owner may write to the file as a member of its group only."""
+    user_lab.leave(user=NOBODY)
+    os.chown(user_lab.target, 0, GROUP)
+    user_lab.target.chmod(0o660)
+    (tmp_path / "passwd").write_text(f"root:x:0:0::/:/bin/sh\nsomebody:x:{NOBODY}:{NOBODY}::/:/bin/sh\n")
+    (tmp_path / "group").write_text(f"root:x:0:\nwriters:x:{GROUP}:other,somebody\n")
+    script = 'for f in passwd group; do mount --bind "$0/$f" /etc/$f || exit 9; done; exec "$@"'
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", script, tmp_path, user_lab.command, "recover", user_lab.data],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode == 9:
+        pytest.skip("no private mounts here")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert user_lab.target.read_bytes() == lines(0, COUNT)
+
+
 def test_capabilities_are_dropped(user_lab: Lab) -> None:
     """A path that only who may trace root's processes can follow."""
     user_lab.leave(user=NOBODY)

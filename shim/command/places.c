@@ -219,7 +219,7 @@ static bool look_at(const char *place, const char *path, uid_t owner)
 		cli_error("%s: not looked at: it belongs to another user", place);
 		return false;
 	}
-	rc = recover_path(place, &look, &report);
+	rc = cli_recover_path(place, &look, &report);
 	if (rc < 0 && rc != -ENOENT) {
 		cli_error("%s: %s", place, cli_recover_reason(rc));
 		return true;

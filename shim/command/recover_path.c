@@ -3,14 +3,34 @@
 #include "command/command.h"
 
 #include "recovery/recover.h"
+#include "recovery/rights.h"
 
 #include <errno.h>
+#include <grp.h>
+#include <pwd.h>
 #include <string.h>
+
+/* From all sources of the C library (/etc/nsswitch.conf). */
+static int groups_of(uint32_t uid, uint32_t groups[RECOVER_GROUPS_MAX])
+{
+	/* cppcheck-suppress getpwuidCalled */ /* the command has one thread */
+	const struct passwd *user = getpwuid(uid);
+	int count = RECOVER_GROUPS_MAX - 1;
+
+	if (user == NULL)
+		return 0;
+	groups[0] = user->pw_gid;
+	if (getgrouplist(user->pw_name, user->pw_gid, groups + 1, &count) < 0)
+		count = RECOVER_GROUPS_MAX - 1; /* the first of them */
+	return 1 + count;
+}
 
 int cli_recover_path(const char *path, const struct recover_options *opt, struct recover_report *total)
 {
-	int rc = recover_path(path, opt, total);
+	int rc;
 
+	recover_rights_groups = groups_of;
+	rc = recover_path(path, opt, total);
 	return rc == -ENODATA ? 0 : rc;
 }
 

@@ -143,7 +143,8 @@ struct config {
  */
 int config_load(struct config *c, char *const *env);
 
-/* The configuration in force; set once by hooks/init.c before any file is managed.  NULL: nothing is ever staged. */
+/* The configuration in force; set once by hooks/init.c before any file is managed.  NULL: nothing is ever
+ * staged. */
 extern const struct config *live_config;
 
 /*

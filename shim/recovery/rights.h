@@ -2,9 +2,9 @@
 /*
  * rights: recovery acts with the rights of the arena's owner.
  *
- * Root takes the owner's user and groups for file access and gives up all capabilities.  The groups are those
- * that /etc/passwd and /etc/group list for the user.  (The group of a file proves nothing: a directory may
- * hand its group on.) A user who is not listed there has no groups.
+ * Root takes the owner's user and groups for file access and gives up all capabilities.  (The group of a file
+ * proves nothing: a directory may hand its group on.)  Only the command looks up groups; in the library, and for
+ * a user who is not known, the owner has none.
  */
 #ifndef FASTWRITE_RECOVER_RIGHTS_H
 #define FASTWRITE_RECOVER_RIGHTS_H
@@ -27,9 +27,8 @@ struct recover_rights {
 int recover_rights_take(struct recover_rights *r, uint32_t uid);
 void recover_rights_drop(struct recover_rights *r);
 
-/* The groups of a user, the primary one first.  How many; 0: the user is not listed.  passwd, group: the
- * texts of these files. */
-int recover_rights_groups(uint32_t uid, const char *passwd, size_t passwd_size, const char *group,
-                          size_t group_size, uint32_t groups[RECOVER_GROUPS_MAX]);
+/* Looks up the groups of a user, the primary one first; how many, 0 when the user is not known.  NULL in the
+ * library. */
+extern int (*recover_rights_groups)(uint32_t uid, uint32_t groups[RECOVER_GROUPS_MAX]);
 
 #endif
