@@ -38,6 +38,13 @@ static uint64_t staged_bytes(struct foreign_arena *a, uint32_t entry)
 	return bytes;
 }
 
+static void add_counters(const struct arena_slot *s, uint64_t counters[COUNT_ALL])
+{
+	for (int c = 0; c < COUNT_MAX; c++)
+		counters[c] += s->counters[c];
+	counters[COUNT_JOURNALED] += s->journaled;
+}
+
 static void visit_entries(struct foreign_arena *a, const struct status_visitor *v)
 {
 	for (uint32_t i = 0; i < a->header.slot_count; i++) {
@@ -49,9 +56,7 @@ static void visit_entries(struct foreign_arena *a, const struct status_visitor *
 		s->path[ARENA_PATH_MAX - 1] = '\0';
 		f.staged_bytes = staged_bytes(a, i);
 		f.flags = s->flags;
-		for (int c = 0; c < COUNT_MAX; c++)
-			f.counters[c] = s->counters[c];
-		f.counters[COUNT_JOURNALED] = s->journaled;
+		add_counters(s, f.counters);
 		v->file(v->ctx, &f);
 	}
 }
@@ -72,16 +77,12 @@ static void visit_arena(struct foreign_arena *a, const char *path, const struct 
 
 	a->header.program[sizeof a->header.program - 1] = '\0';
 	a->header.rule[sizeof a->header.rule - 1] = '\0';
-	for (int c = 0; c < COUNT_MAX; c++) {
+	for (int c = 0; c < COUNT_MAX; c++)
 		out.counters[c] = a->header.live.counters[c];
-		for (uint32_t i = 0; i < a->header.slot_count; i++)
-			if (foreign_entry(a, i)->used)
-				out.counters[c] += foreign_entry(a, i)->counters[c];
-	}
 	out.counters[COUNT_JOURNALED] = a->header.live.journaled;
 	for (uint32_t i = 0; i < a->header.slot_count; i++)
 		if (foreign_entry(a, i)->used)
-			out.counters[COUNT_JOURNALED] += foreign_entry(a, i)->journaled;
+			add_counters(foreign_entry(a, i), out.counters);
 	for (int t = 0; t < BYPASS_COUNT; t++)
 		out.through[t] = a->header.live.through[t];
 	v->arena(v->ctx, &out);
@@ -130,8 +131,7 @@ static int visit_mapping(const char *pid, char *line, const struct status_visito
 	fd = open_arena(pid, line, path);
 	if (fd < 0)
 		return 0;
-	/* (a forked child may still map its parent's arena: show each arena once, under the process that made
-	 * it) */
+	/* (a forked child may still map its parent's arena: it is shown under its maker) */
 	shown = status_visit_fd(fd, atoi(pid), path, v);
 	sys.close(fd);
 	return shown;
