@@ -121,7 +121,7 @@ struct program {
 int program_inspect(const char *path, struct program *out);
 
 /*
- * True when the interpreter of a script or an ELF file does not exist; its name is then in out[PATH_MAX]. 
+ * True when the interpreter of a script or an ELF file does not exist; its name is then in out[PATH_MAX].
  * (The kernel's error reads as if the program did not exist.)
  */
 bool program_lacks_interpreter(const char *path, char *out);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * config: puts the sources together, once, in the library's constructor or at the start of the command. 
+ * config: puts the sources together, once, in the library's constructor or at the start of the command.
  * Everything that can be wrong is found here: a configuration is in force as a whole or not at all.
  */
 #include "config/internal.h"

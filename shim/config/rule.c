@@ -2,7 +2,7 @@
 /*
  * rule: see config/rule.h.
  *
- * The matcher keeps two places to come back to: the last '*' of the component at hand and the last '**'. 
+ * The matcher keeps two places to come back to: the last '*' of the component at hand and the last '**'.
  * Earlier ones need no second try.  '*' cannot leave its component, so the component ends at the same place
  * however earlier stars were filled.  And what an earlier '**' could take more, the last one can take as
  * well.
