@@ -142,7 +142,7 @@ static void print_totals(const struct recover_args *args, const struct recover_r
 	if (args->quiet)
 		return;
 	if (r->arenas == 0) {
-		printf("nothing to recover%s\n", args->all ? "" : " (further below is not searched)");
+		printf("nothing to recover%s\n", args->all ? "" : " (directories below are not searched)");
 		return;
 	}
 	printf("%s%llu arenas: ", args->dry_run ? "dry run: " : "", (unsigned long long)r->arenas);
