@@ -420,7 +420,7 @@ def _conclude(store: RunStore) -> int:
 
 
 def _guard(work: Callable[[], int], say: bool = True) -> None:
-    """One line instead of a traceback for what the user can mend."""
+    """Run a verb; an error that the user can correct is one line, no traceback."""
     removed = shim.scrub(os.environ)
     if removed and say:
         console.print(f"[dim]not passed on to the legs: {', '.join(removed)}[/]")

@@ -106,7 +106,7 @@ def make(story: Story) -> Profile:
 
 
 def written_paths(story: Story) -> set[str]:
-    """Paths that somebody opened for writing."""
+    """Paths that were opened for writing."""
     return {d.path for d in story.descriptions if d.writable}
 
 

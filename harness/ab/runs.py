@@ -118,7 +118,7 @@ class Bench:
             raise LabError(f"strace may not trace here: {self.said()}")
 
     def fresh(self) -> equality.State:
-        """A new copy of the directory, prepared, with nothing of what was before on its way to the disk."""
+        """Make and prepare a new copy of the directory; all earlier writes are on the disk before it returns."""
         shutil.rmtree(self.root, ignore_errors=True)
         for name in RESULTS:
             (self.control / name).unlink(missing_ok=True)
@@ -137,7 +137,7 @@ class Bench:
 
     def _measure(self, argv: Sequence[str], env: Mapping[str, str], directories: Sequence[str] = (),
                  look: bool = False) -> Run:  # fmt: skip
-        """One run by lab-launch; look: also at what it left."""
+        """One run by lab-launch; look: record its outputs, too."""
         before = self.fresh()
         for directory in directories:
             os.makedirs(directory, exist_ok=True)

@@ -356,7 +356,7 @@ class _Session:
         }
 
     def _pairs(self, rule: Rule) -> None:
-        """ABBA: whoever is first in one pair is second in the next."""
+        """ABBA: the variant that runs first in one pair runs second in the next."""
         record, env = self._record, self._env(rule)
         with self._step("pairs") as status:
             for number in range(self._settings.pairs):

@@ -42,7 +42,7 @@ def blocks(record: Record) -> list[Block]:
 
 
 def sentences(record: Record) -> list[str]:
-    """What a busy person reads: the verdict, the rule, what was measured, integrity, notes."""
+    """The result in sentences: verdict, rule, measurement, integrity, notes."""
     out = [record.sentence]
     comparison, processor = record.comparison, record.processor_comparison
     if comparison and processor:

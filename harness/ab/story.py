@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From calls to what was done to which file, by which thread of which program. Pure.
+"""From system calls to operations: file, thread and program of each. Pure.
 
 Only files below one directory, the one that the command works in, are followed. A *node* is what one thread did
 between two `exec`: its operations on those files, in order, with the time that it spent elsewhere before each.
@@ -21,7 +21,7 @@ from harness.ab.trace import Call
 WRITING = frozenset({"O_WRONLY", "O_RDWR"})
 SYNCHRONOUS = frozenset({"O_SYNC", "O_DSYNC"})
 BLOCKED_SECONDS = 500e-6
-"""A call that took longer waited for somebody; shorter ones are the program's own work."""
+"""A longer call waited for another thread or process; a shorter one is the program's own work."""
 
 
 @dataclass(slots=True)
@@ -190,7 +190,7 @@ class _Teller:
         return self._story
 
     def _begin(self, call: Call) -> _Thread:
-        """The first call of a thread that nobody was seen to make: the command itself."""
+        """The first call of a thread without a recorded creation: the command itself."""
         node = self._new_node(self._image("", call.thread), call.thread)
         self._threads[call.thread] = _Thread(
             node, _Process(node.image, call.thread, self._story.root), call.begin

@@ -60,7 +60,7 @@ def options(prefix: Path) -> list[str]:
 
 
 def parse(thread: int, line: str) -> Call | None:
-    """A line; None for what is no finished call (a signal, an end, a call cut off by the thread's death)."""
+    """Parse one line; None without a finished call (a signal, an exit, a call that the thread did not survive)."""
     found = _LINE.match(line)
     if found is None:
         return None

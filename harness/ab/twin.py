@@ -29,7 +29,7 @@ FLAGS = {name: getattr(os, name) for name in (
     "O_WRONLY", "O_RDWR", "O_CREAT", "O_EXCL", "O_TRUNC", "O_APPEND", "O_DIRECT", "O_NOFOLLOW", "O_NOATIME",
     "O_SYNC", "O_DSYNC",
 )}  # fmt: skip
-"""Those that change what a call costs or does."""
+"""Flags that change the cost or effect of a call."""
 FIT_RUNS = 4
 FIT_SHARE = 0.02
 FIRST_GUESS = 2.0

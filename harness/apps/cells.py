@@ -133,7 +133,7 @@ class Redis(Cell):
 
 
 TICK_SECONDS = 0.001
-"""The clock of redis-benchmark: what is over sooner has no rate."""
+"""The clock of redis-benchmark: a shorter run has no rate."""
 
 
 def redis_result(out: str, count: int) -> Measured:

@@ -30,7 +30,7 @@ FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-O3", "-g", "-pthread", "-Wall", "-Wext
 
 
 def programs(executor: Executor, directory: Path = PROGRAMS_DIRECTORY) -> Path:
-    """Build what is out of date; the programs' directory. LabError with the compiler's words."""
+    """Build programs that are out of date; returns their directory. LabError with the compiler's words."""
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         raise LabError("no C compiler (cc): the workloads are C programs; install gcc or set CC")

@@ -85,7 +85,7 @@ class Cell:
         raise NotImplementedError
 
     def verify(self, place: Place, measured: Measured) -> Mapping[str, object]:
-        """Look, natively, for everything that was written: what was checked. LegError when anything is wrong."""
+        """Read everything back natively; returns what was checked. LegError for any mistake."""
         raise NotImplementedError
 
     def run(self, place: Place, timing: Timing) -> Measured:
@@ -154,9 +154,9 @@ def socket_directory(control: Path) -> Iterator[Path]:
 
 
 def counters(settings: Mapping[str, str], statistics: Path) -> shim.Counters:
-    """Was a leg under the library what it is called? settings: the library's variables. LegError when it was not.
+    """Check that a leg ran under the library with these variables, by the library's counters. LegError when not.
 
-    Where each sync asks the device, what is synced after every few writes is left to the kernel.
+    With sync = fdatasync or fsync nothing need be staged: frequent syncs leave the writes to the kernel.
     """
     text = statistics.read_text() if statistics.exists() else ""
     sync = settings.get("FASTWRITE_SYNC", "fdatasync")

@@ -33,7 +33,7 @@ OnTick = Callable[[int], bool]
 
 @dataclass(frozen=True)
 class Command:
-    """argv, variables added to the environment, the cgroup.procs files to enter first, and who runs it."""
+    """argv, variables added to the environment, the cgroup.procs files to enter first, and the user."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 
 Python raises it wherever the main thread happens to be. That may be a callback whose exceptions go nowhere: what
 modules have registered to run after a fork (a fork of a large process takes long, so a signal often comes then),
-a destructor. So the signal is noted, too, and who starts or waits for a program asks.
+a destructor. So the signal is noted, too; code that starts a program or waits for one asks for it.
 """
 
 from __future__ import annotations

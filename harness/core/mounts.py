@@ -45,7 +45,7 @@ _REFUSED = re.compile(r"unknown filesystem type|wrong fs type|bad option", re.IG
 
 @dataclass
 class Mounted:
-    """A mounted image. `told` goes into the sample: what was asked for, what the kernel made of it."""
+    """A mounted image. `told` goes into the sample: the settings asked for, and those in force."""
 
     spec: MountSpec
     point: Path
@@ -162,7 +162,7 @@ class Mounts:
             raise UnavailableError(f"remount with {spec.remount}: {said}")
 
     def _set_queue(self, mounted: Mounted) -> dict:
-        """Setting -> what was asked, what it was, what it is, and why not, when the kernel refused."""
+        """Setting -> value asked for, value before, value now, and the reason when the kernel refused."""
         queue = self._sysfs / mounted.loop / "queue"
         asked = mounted.spec.queue
         before = {name: environment.chosen(queue / name) for name in QUEUE_ORDER}

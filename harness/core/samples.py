@@ -60,7 +60,7 @@ class Samples:
 
 
 def figure_of(sample: dict, field: str) -> float | None:
-    """A field of a sample, from its top level or from what the tool said; None when it has no such field."""
+    """A field of a sample, from its top level or its outcome; None when it has no such field."""
     value = sample.get(field, (sample.get("outcome") or {}).get(field))
     return None if value is None else float(value)
 

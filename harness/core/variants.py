@@ -73,7 +73,7 @@ def environment(
     name: str, built: shim.Shim | str, data: Path, row_settings: Mapping[str, str], pattern: str
 ) -> dict[str, str]:
     """Variables that put a program under a variant; row_settings: those of the library that a row has for all.
-    UnavailableError when what it needs is not there."""
+    UnavailableError when a library that it needs is missing."""
     variant = KNOWN[name]
     if variant.preload:
         library = eatmydata()

@@ -20,7 +20,7 @@ from harness.core import cgroup, mounts, sysctls
 from harness.core.model import LabError
 
 WORK = Path("lab-work")
-"""Where legs work when nobody says where."""
+"""The default of --dir."""
 MARKER = ".fastwrite-lab.json"
 MARKER_NEW = MARKER + ".new"
 PARTS = ("data", "control")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The probes of file systems, block devices, and of what the library needs of both."""
+"""Probes of file systems and block devices, and of the library's needs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The probes of what a directory shares with the whole machine: page cache, swap, control groups."""
+"""Probes of the machine as a whole: page cache, swap, control groups."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a probe gets and what it answers: the directory with all that lies below it, and a Reading.
+"""Input and output of a probe: the directory with the layers below it, and a Reading.
 
 A probe reads the value of one knob and chooses the case whose words and level configs/doctor.toml has. It answers
 None when the machine did not let it read.

@@ -268,7 +268,7 @@ def _ext_super(text: str | None) -> tuple[tuple[str, ...] | None, int | None]:
 
 
 def _xfs_super(text: str | None) -> tuple[str, ...] | None:
-    """The switches of xfs_info that are 0 or 1, those that are on; and where the log is."""
+    """From xfs_info: the switches that are on, and the place of the log."""
     if text is None:
         return None
     switches = re.findall(r"\b(crc|finobt|sparse|rmapbt|reflink|bigtime|inobtcount|lazy-count)=1\b", text)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All that the doctor looks at goes through here: it only reads, and it remembers what it could not read, and why.
+"""Every access of the doctor to the machine. It only reads, and records each failure with its reason.
 
 Paths below /proc, /sys and the like are taken below `root`, so that tests can give it another machine. Used by
 doctor_stack and doctor_probes.

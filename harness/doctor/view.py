@@ -35,7 +35,7 @@ def render(found: Examination, brief: bool = False, full: bool = False) -> Rende
 
 
 def short(findings: list[Finding]) -> Table:
-    """Warnings and hints: what is so, and what changes it."""
+    """Warnings and hints: the finding, and the command that changes it."""
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold", max_width=22)

@@ -98,7 +98,7 @@ def colour(variant: str) -> str:
 
 
 def svg(figure, name: str, label: str) -> str:
-    """Finished SVG: themed, ids prefixed with `name`, `label` for those who cannot see it."""
+    """Finished SVG: themed, ids prefixed with `name`, `label` for screen readers."""
     out = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     figure.savefig(out, format="svg", transparent=True, metadata=nothing)

@@ -21,7 +21,7 @@ from harness.core.store import RunStore
 from harness.report import present
 
 SUBJECTS = ("shim",)
-"""Keys of the environment that two runs may differ in because their effect is what is asked for."""
+"""Environment keys that may differ between two runs, because `compare` asks for their effect."""
 HEADERS = ("row", "variant", "unit", "A", "B", "B against A", "p", "verdict", "why not")
 
 

@@ -48,7 +48,7 @@ CPU_BOUND_SHARE = 0.80
 RATIOS = ("ratio", "cv_over", "limited")
 """Measures whose neutral figure is 1."""
 WORST_CASES = ("lost_kill", "lost_exit", "hwm_kb")
-"""Measures of which one sample can decide: what a method loses or holds, not how fast it is."""
+"""One sample can decide these: they are about bytes lost or memory held, not about speed."""
 
 
 @dataclass(frozen=True)
@@ -310,7 +310,7 @@ def _hwm_kb(context: _Context) -> _Found:
 
 
 def _lost_kill(context: _Context) -> _Found:
-    """The worst of all kills: what a kill may cost is a maximum, not a median."""
+    """The worst of all kills: a loss is judged by its maximum."""
     found = context.samples.of(context.experiment.id, KILL, context.claim.variant)
     return [float(max(s["kill"]["lost_bytes"] for s in found))] if found else [], _legs(found)
 

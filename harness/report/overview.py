@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What somebody reads who has twenty seconds: what helps, what does not, what is lost, how sure that is. Pure."""
+"""The summary for a reader with twenty seconds: what helps, what does not, what is lost, how sure. Pure."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _line(suite: str, rows: Sequence[Row]) -> SuiteLine:
 
 
 def _best(rows: Sequence[Row]) -> Row | None:
-    """The largest gain of those that are no chance."""
+    """The row with the largest certain gain."""
     sure = [r for r in rows if r.comparison.verdict == statistics.FASTER]
     return max(sure, key=lambda r: r.comparison.ratio, default=None)
 

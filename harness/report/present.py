@@ -104,7 +104,7 @@ def published(row: Row) -> str:
 
 
 def whose(row: Row) -> str:
-    """Who has published the figure: the row's article, where nobody else is named."""
+    """Whose figure it is: the row's article, unless another source is named."""
     found = row.experiment.published
     if found.value is None:
         return NONE

@@ -46,7 +46,7 @@ KILL_TICK_SECONDS = 0.001
 DRAIN_SECONDS_MAX = 10.0
 DRAIN_SLACK_KB = 16 * 1024
 EXIT_SKIPPED = 77
-"""A workload ends so when the machine lacks what it needs; its last line on stderr says what."""
+"""Exit status of a workload that the machine cannot run; its last line on stderr is the reason."""
 
 
 class Observer(Protocol):
@@ -241,7 +241,7 @@ class Execution:
         return round(clock.monotonic() - start, 3)
 
     def _extras(self) -> dict:
-        """What only some legs have: the averages of a journal of their own, what the shim counted."""
+        """Fields of some legs only: averages of the leg's own journal, counters of the shim."""
         found: dict = {}
         if self._mounted:
             loop = self._mounted.loop
@@ -257,12 +257,12 @@ class Execution:
 
     def _verify(self, outcome: Outcome | None) -> Verification:
         bench = self._bench
-        if self._mounted:  # what is on the device counts, not what is in memory
+        if self._mounted:  # verify the device, not the page cache
             bench.mounts.cool(self._mounted)
         return self._tool.verify(bench.executor, bench.place, self._experiment.params, self._size, outcome)
 
     def _judge_exit(self, found: Verification) -> str:
-        """ "" when the files are as the method, at its best, leaves them; else what is wrong."""
+        """The problem with the files after a clean exit; "" when they are as the method leaves them at its best."""
         if found.ok:
             return ""
         known = self._tool.expected_exit_loss(self._experiment.params, self._size)
@@ -290,7 +290,7 @@ class Execution:
 
     def _staged_bytes(self, memory: dict) -> int | None:
         """Staging of a shim leg: the arena as sampled, or the growth of shared mappings in a leg too short
-        to sample; None when neither was seen (nothing is not what was measured). 0 for other legs."""
+        to sample; None when neither was seen, since that is no measurement of 0. 0 for other legs."""
         if not variants.shimmed(self._leg.variant):
             return 0
         mapped_kb = (memory["rss_file_growth_kb"] or 0) + (memory["rss_shmem_growth_kb"] or 0)
@@ -371,7 +371,7 @@ def times(outcome: Outcome) -> dict:
 
 
 def amplification(sectors: Sequence[int | None], byte_count: int) -> dict:
-    """What the device wrote until the program had ended, over what the program wrote; {} when nobody counted."""
+    """What the device wrote until the program had ended, over what the program wrote; {} without counters."""
     known = [n for n in sectors if n is not None]
     if len(known) < 2 or not byte_count:
         return {}

@@ -191,7 +191,7 @@ def remove(hosts: Hosts, those: Sequence[Host], jobs: int, control: Path) -> Non
 
 
 def sweep(hosts: Hosts, jobs: int, control: Path) -> None:
-    """Before the first leg: what a killed run may have left."""
+    """Before the first leg: remove the files of a killed run."""
     for those in hosts.servers.values():
         if those:
             remove(hosts, those, jobs, control)

@@ -48,7 +48,7 @@ def course(sample: dict) -> str:
 
 
 class TimeLeft:
-    """Estimates of the legs to come, corrected by what the finished ones took against their own."""
+    """Time left: estimates of the coming legs, scaled by the finished legs' actual over estimated time."""
 
     def __init__(self, expected: Mapping[str, float]) -> None:
         self._expected = dict(expected)

@@ -2,7 +2,7 @@
 """Which legs a run has, in which order, how much they write and how long that may take.
 
 Order: in every round the experiments come in a seeded random order; the legs of one experiment stand
-next to each other and swap sides from round to round (A B, B A, A B, ...; the seed picks who begins),
+next to each other and swap sides from round to round (A B, B A, A B, ...; the seed picks the first side),
 so that neither a drift of the machine nor "always second" favours one. Memory-limited and kill legs
 follow, interleaved in the same way.
 """
@@ -18,7 +18,7 @@ from harness.core.variants import shimmed
 from harness.tools import TOOLS
 
 VERIFY_MB_S = 850.0
-"""Verifying what was written, and removing it."""
+"""Speed of verification and removal."""
 OVERHEAD_SECONDS = 0.15
 DEFAULT_MB_S = 600.0
 MEMORY_LEGS_MAX = 3
@@ -99,7 +99,7 @@ def leg_seconds(experiment: Experiment, leg: Leg, scale: str) -> float:
 
 
 def estimate(plan: Plan, experiments: Sequence[Experiment]) -> Estimate:
-    """What a plan costs, from what the experiments say about themselves."""
+    """Cost of a plan, from the experiments' own estimates."""
     by_id = {e.id: e for e in experiments}
     total = footprint = files = 0
     seconds = 0.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole run, from settings to result files: what the verbs run, experiment and bench have in common."""
+"""A whole run, from settings to result files; the verbs run, suite, experiment, bench and aa use it."""
 
 from __future__ import annotations
 

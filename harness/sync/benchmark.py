@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark of syncs: what a durable write costs natively, with the library, and with those who forget it.
+"""The benchmark of syncs: what a durable write costs natively, with the library, and with libeatmydata.
 
 Every round runs every variant of every cell once, the variants of a cell next to each other in shuffled
 order, so that figures are compared in pairs. Every leg is verified; one that is wrong has no figures. Under
@@ -284,7 +284,7 @@ def run(
 
 
 def fresh_disk(executor: RealExecutor, work: WorkDir, filesystem: str) -> Path:
-    """Its loop device is direct: through the page cache of the disk below, a flush would cost what it costs there."""
+    """A new file system on a loop device with O_DIRECT, so that a flush reaches the disk below."""
     spec = MountSpec(filesystem, {"": FRESH_MIB}, direct=True)
     mounts = Mounts(executor, work.path, work.note_queues)
     if reason := mounts.why_not(spec):

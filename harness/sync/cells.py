@@ -25,7 +25,7 @@ COMMITS = WORKLOADS / "commits.py"
 
 
 def measured(answer: Mapping, **facts: object) -> Measured:
-    """From what a workload program printed."""
+    """Parse the output of a workload program."""
     latencies = {k: v for k, v in answer.items() if k.endswith("_us")}
     return Measured(
         answer["syncs"], answer["seconds"], total=answer["syncs_with_warmup"], facts=facts, **latencies
@@ -56,7 +56,7 @@ class Records(Cell):
         return "--dir", str(place.stage), "--threads", str(self._threads)
 
     def verify(self, place: Place, measured: Measured) -> dict:
-        """Every record and the size of every file; what the floor has not overwritten must be zeros still."""
+        """Check every record and every file size; space that the floor has not overwritten must be zero."""
         argv = (
             str(place.programs / "lab-verify"), *self._shape(place),
             "--records", str(2 * measured.facts["most"]), "--acked", str(place.control / "progress"),
@@ -87,7 +87,7 @@ class Sqlite(Cell):
         return measured(json.loads(done.stdout))
 
     def verify(self, place: Place, measured: Measured) -> dict:
-        """As many rows as commits, in order and with their content, and what the database says of itself."""
+        """Check one row per commit, in order and with its content; then the database's own check."""
         argv = (sys.executable, str(COMMITS), "verify", str(_database(place)))
         found = json.loads(self._programs.run((*argv, "--commits", str(measured.total))).stdout)
         if not found["ok"]:

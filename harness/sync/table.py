@@ -174,7 +174,7 @@ def markdown(record: Record) -> str:
 
 
 def _filesystem(machine: Mapping) -> str:
-    """Whether an ext4 has a journal decides what a native sync costs."""
+    """The file system's name, with or without a journal: that decides the cost of a native sync."""
     features = machine.get("filesystem_features")
     name = str(machine.get("filesystem"))
     if name != "ext4" or not features:

@@ -43,10 +43,10 @@ class Tool(Protocol):
         return ""
 
     def total_bytes(self, params: Params, size: Size) -> int:
-        """Bytes that one leg writes in all (preparation included)."""
+        """All bytes that one leg writes, preparation included."""
 
     def disk_bytes(self, params: Params, size: Size) -> int:
-        """The most that stands on the disk at one time: less than what is written where files are written over."""
+        """Peak disk use; below total_bytes where files are overwritten."""
         return self.total_bytes(params, size)
 
     def file_count(self, params: Params, size: Size) -> int: ...
@@ -57,7 +57,7 @@ class Tool(Protocol):
     def argv(self, place: Place, params: Params, size: Size) -> tuple[str, ...]: ...
 
     def environment(self, env: Mapping[str, str]) -> Mapping[str, str]:
-        """Variables of the leg's command, from those that put a program under the leg's variant."""
+        """Environment of the leg's command, given the variables of the leg's variant."""
         return env
 
     def parse(self, stdout: str, params: Params, place: Place | None = None) -> Outcome:

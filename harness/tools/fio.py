@@ -85,7 +85,7 @@ class FioTool(Tool):
     def verify(
         self, executor: Executor, place: Place, params: Params, size: Size, outcome: Outcome | None
     ) -> Verification:
-        """Every byte of every file. outcome None cannot be: fio keeps no log of what was acknowledged."""
+        """Check every byte of every file. outcome is never None: fio keeps no log of acknowledged writes."""
         total = size["jobs"] * job_bytes(size)
         owed = total if reads(params) or outcome is None else outcome.bytes
         new = held = 0
@@ -100,7 +100,7 @@ class FioTool(Tool):
             new += found.new
             held += found.new + found.old
             if found.wrong_at is not None and not problem:
-                problem = f"{path.name}, offset {found.wrong_at}: a block that nobody wrote so"
+                problem = f"{path.name}, offset {found.wrong_at}: a block with unexpected content"
         lost, extra = max(0, owed - new), max(0, new - owed)
         if params.get("overwrite"):
             lost = max(lost, total - held)

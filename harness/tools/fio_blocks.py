@@ -27,7 +27,7 @@ _SUFFIXES = {"k": 10, "m": 20, "g": 30}
 
 @dataclass(frozen=True)
 class Blocks:
-    """Bytes of a file by what they hold. wrong_at: offset of the first block that holds nothing of it, or None."""
+    """Bytes of a file by content. wrong_at: offset of the first block with unexpected content, or None."""
 
     new: int = 0
     old: int = 0
@@ -36,7 +36,7 @@ class Blocks:
 
 
 def block_bytes(text: str) -> int:
-    """fio's "4k", "1m" in bytes. ValueError for what is no size."""
+    """fio's "4k", "1m" in bytes; ValueError for any other text."""
     shift = _SUFFIXES.get(text[-1:].lower(), 0)
     return int(text[:-1] if shift else text) << shift
 
@@ -47,7 +47,7 @@ def stamp_pattern(tag: bytes) -> str:
 
 
 def count(path: Path, block: int, stamped: bool) -> Blocks:
-    """Whole file, block by block; a last partial block counts with what is there of it."""
+    """Count a whole file, block by block; of a partial last block, the bytes that exist."""
     new = old = empty = offset = 0
     size = max(block, CHUNK_BYTES // block * block)
     with open(path, "rb", buffering=0) as file:
