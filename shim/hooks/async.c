@@ -70,10 +70,10 @@ static void *find_liburing(const char *name)
 	return found;
 }
 
-/* The function of liburing; NULL: there is none. */
+/* The function of the loaded liburing, or NULL. */
 #define FOUND(name) \
 	(real.name ? real.name : (real.name = (__typeof__(real.name))(uintptr_t)find_liburing(#name)))
-/* Without liburing: there are no rings.  (All of liburing returns -errno.) */
+/* The result without a liburing, as if the kernel had no rings.  All of liburing returns -errno. */
 enum { NO_RING = -ENOSYS };
 
 static int ring(int r)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * attributes: modes, owners, times, extended attributes.  A write that reached the kernel after one of these
- * would undo part of it (modification time, set-id bits), so everything staged goes first.
+ * attributes: modes, owners, times, extended attributes.  A write that reached the kernel after such a call
+ * would undo part of it (modification time, set-id bits).  So everything staged is flushed first.
  */
 #include "hooks/hook.h"
 

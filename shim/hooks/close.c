@@ -192,7 +192,7 @@ EXPORT int fcntl(int fd, int cmd, ...)
 	va_end(list);
 	if (cmd != F_GETOWN)
 		return (int)hook_result(hook_fcntl(next_fcntl, fd, cmd, arg));
-	/* a process group comes back as its negative: no error */
+	/* the owner may be a process group, returned as a negative number, which is no error */
 	hook_before_owner(fd);
 	return real.fcntl(fd, F_GETOWN, 0);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* credentials: the process changes its ids, or gives up capabilities (hooks/namespaces.c). */
+/* credentials: the process changes its ids.  (It gives up capabilities in hooks/namespaces.c.) */
 #include "hooks/hook.h"
 
 #include "process/credentials.h"

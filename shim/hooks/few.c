@@ -10,7 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* The result of the call, which is made again while that helps. */
+/* The result of the call, which is repeated as long as an internal descriptor can be closed. */
 #define RETRY(call) \
 	({ \
 		int r_, before_ = errno; \

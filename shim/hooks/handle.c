@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* handle: descriptors that are opened by something else than a path, or that other processes send or get. */
+/* handle: descriptors that are opened without a path, or sent to and received from other processes. */
 #include "hooks/hook.h"
 
 #include "attach/attach.h"
@@ -168,7 +168,7 @@ EXPORT int sendmmsg(int fd, struct mmsghdr *messages, unsigned count, int flags)
 	return real.sendmmsg(fd, messages, count, flags);
 }
 
-/* (Looking at what came must not touch errno.) */
+/* errno must stay as the call has set it */
 EXPORT ssize_t recvmsg(int fd, struct msghdr *message, int flags)
 {
 	ssize_t r = real.recvmsg(fd, message, flags);

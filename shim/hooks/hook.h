@@ -32,7 +32,7 @@ extern int mount_setattr(int dirfd, const char *path, unsigned flags, struct mou
 #pragma GCC diagnostic ignored "-Wnonnull-compare"
 
 #define EXPORT __attribute__((visibility("default")))
-/* The same function under another name. */
+/* Exports the function under another name. */
 #define ALIAS_OF(other, name) extern __typeof(name) other EXPORT __attribute__((alias(#name)))
 /* The name that ends in 64, as the headers declare it.  All sizes and offsets have 64 bits in both. */
 #define TWIN(name64, name) extern __typeof(name64) name64 EXPORT __attribute__((alias(#name)))
@@ -102,7 +102,7 @@ static inline bool hook_open_again(struct fd_open *op, int before)
 	return true;
 }
 
-/* The open is over; fd or -1. */
+/* Ends the open; fd or -1. */
 static inline int hook_opened(struct fd_open *op, int fd)
 {
 	if (fd >= 0 && fd_open_concerns(op))
@@ -121,7 +121,7 @@ static inline long hook_result(long r)
 	return r;
 }
 
-/* True when the core has prepared a call; otherwise errno says why not. */
+/* True if the core has prepared the call; otherwise sets errno. */
 static inline bool hook_ready(long prepared) { return hook_result(prepared) >= 0; }
 
 #endif

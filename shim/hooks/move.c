@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* move: ways to move a file's bytes around write and read. */
+/* move: calls that move a file's bytes without write and read. */
 #include "hooks/hook.h"
 
 #include "attach/attach.h"
@@ -158,7 +158,7 @@ EXPORT int aio_write(struct aiocb *cb)
 
 EXPORT int aio_fsync(int operation, struct aiocb *cb)
 {
-	/* (when the operation is wrong the C library looks at nothing else) */
+	/* with an invalid operation the C library does not read the rest */
 	if (operation == O_SYNC || operation == O_DSYNC)
 		hook_before_aio(cb->aio_fildes);
 	return real.aio_fsync(operation, cb);

@@ -54,8 +54,8 @@ EXPORT int creat(const char *path, mode_t mode)
 	return open_at(AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC, mode);
 }
 
-/* What open becomes in programs built with _FORTIFY_SOURCE; no header declares them for us.  The C library's
- * own ends a program that passes no mode where one is needed. */
+/* Programs built with _FORTIFY_SOURCE call these instead of open.  No header declares them for us.  If a
+ * needed mode is missing, the C library's function ends the program. */
 EXPORT int __open_2(const char *path, int flags);
 EXPORT int __openat_2(int dirfd, const char *path, int flags);
 

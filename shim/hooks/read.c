@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* read: read and its relatives; lseek. */
+/* read: read and its variants; lseek. */
 #include "hooks/hook.h"
 
 #include "base/sys.h"
@@ -22,7 +22,7 @@ static __attribute__((noinline)) long read_managed(int fd, struct ofd *o, void *
 	return io_read_at(fd, o, buf, size, offset);
 }
 
-/* IO_PASS: let the C library do it. */
+/* IO_PASS: the C library must make the call. */
 static inline long read_buffer(int fd, void *buf, size_t size, off_t offset)
 {
 	struct ofd *o = read_from(fd, offset == IO_NO_OFFSET);
@@ -84,7 +84,7 @@ EXPORT ssize_t preadv(int fd, const struct iovec *iov, int count, off_t offset)
 	return r == IO_PASS ? real.preadv(fd, iov, count, offset) : hook_result(r);
 }
 
-/* Flags change how the kernel reads: everything is flushed first. */
+/* Flags change how the kernel reads: drains the file first. */
 static long read_flags(int fd, const struct iovec *iov, int count, off_t offset, int flags)
 {
 	struct ofd *o = read_from(fd, offset == -1);
@@ -97,7 +97,7 @@ static long read_flags(int fd, const struct iovec *iov, int count, off_t offset,
 		fd_hand_over(fd);
 		return IO_PASS;
 	}
-	/* at the position, which nobody may take over meanwhile */
+	/* no thread may attach the file during a read at the position: it would keep the old position */
 	cancel_point();
 	r = by_name_change_fd(&change, fd);
 	if (r == 0)

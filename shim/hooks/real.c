@@ -20,8 +20,8 @@ static const struct {
 
 _Atomic bool real_ready;
 /*
- * glibc has the stat family as functions from 2.33 on, execveat and _Fork from 2.34 on.  With an older one a
- * program finds ours only when it looks for them at run time; then they do what the kernel does.
+ * glibc has the stat family as functions since 2.33, execveat and _Fork since 2.34.  With an older glibc a
+ * program finds ours only if it looks for them at run time.  Then they make the system call.
  */
 static long answer(long r)
 {

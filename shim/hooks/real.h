@@ -45,8 +45,8 @@ struct real {
 
 extern struct real real;
 
-/* Resolves all at once; called by the constructor.  Before that each pointer resolves itself when used; those
- * of OPTIONAL symbols are NULL. */
+/* Resolves all pointers; called by the constructor.  Before that each pointer resolves itself at its first
+ * use; those of OPTIONAL symbols are NULL. */
 void real_resolve(void);
 /* real_resolve is done. */
 extern _Atomic bool real_ready;

@@ -10,7 +10,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* After the kernel's call on a file that was given back, which may be attached again from now on. */
+/* Called after a change of a detached file: the file may be attached again from now on. */
 static int changed(struct by_name_change *change, int r)
 {
 	journal_touched();

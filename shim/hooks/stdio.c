@@ -247,9 +247,9 @@ EXPORT int fclose(FILE *stream)
 /* ---- dprintf ---- */
 
 /*
- * Some versions of the C library print into a stream of their own, others write pieces by internal calls;
- * either way the file gets the same bytes.  Here they are made in memory and go out in one write.  Whatever
- * does not fit in a small buffer gets a mapping: like the C library's own, this must not need its allocator.
+ * Some versions of the C library print into a stream of their own.  Others write pieces by internal calls.
+ * Here the bytes are made in memory and go out in one write; the file gets the same bytes.  Output that does
+ * not fit in a small buffer gets a mapping: like the C library's own dprintf, this must not call malloc.
  */
 struct print {
 	int fd;

@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-/* Puts our functions into the stream tables and tries them; fd_streams_seen says whether that worked, and if
- * not the tables are as they were and a message says why.  Called by init. */
+/* Puts our functions into the stream tables and tests them.  If that works, sets fd_streams_seen.  Otherwise
+ * restores the tables and logs the reason.  Called by init. */
 void slots_install(void);
 
 /* True if the library sees the calls of this stream. */

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * system: functions of the C library that open, write, duplicate or fork by calls of their own inside, on
- * files that the program may have staged.
+ * system: functions of the C library that open, write, duplicate or fork by internal calls, on files that the
+ * program may have staged.
  */
 #include "hooks/hook.h"
 

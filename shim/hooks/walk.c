@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * walk: walks through directory trees.  The C library asks for sizes by calls of its own inside these, so
- * what they found about a staged file is brought up to date before the program sees it.
+ * walk: walks through directory trees.  Inside these the C library makes its stat calls by internal calls.
+ * So its answer about a staged file is corrected before the program sees it.
  */
 #include "hooks/hook.h"
 
@@ -11,9 +11,9 @@
 #include <ftw.h>
 
 /*
- * The functions take no context for the callback.  One walk may be made inside the callback of another, in
- * the same thread; a callback may also leave by longjmp or an exception, and the pointer is then stale until
- * the next walk sets it: it is followed inside a walk only.
+ * The C library passes no context to the callback.  A callback may start another walk in the same thread.  It
+ * may also leave with longjmp or an exception.  Then the pointer is stale until the next walk sets it; it is
+ * read only inside a walk.
  */
 struct walk {
 	__ftw_func_t each;

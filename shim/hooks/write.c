@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* write: write and its relatives. */
+/* write: write and its variants. */
 #include "hooks/hook.h"
 
 #include "base/sys.h"
@@ -10,16 +10,16 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-/* A write that may be about a managed file. */
+/* A write to a descriptor that may be managed. */
 struct write_call {
 	enum { WRITE, WRITE_AT, WRITE_VECTOR, WRITE_VECTOR_AT, WRITE_FLAGS } kind;
 	int fd;
-	const void *buf; /* of WRITE, WRITE_AT */
-	size_t size;     /* of others: how many bytes are counted for a noted descriptor, 0 = none */
+	const void *buf; /* WRITE, WRITE_AT */
+	size_t size;     /* others: bytes counted for a noted descriptor, 0 = none */
 	const struct iovec *iov;
 	int count;
 	off_t offset;
-	int flags; /* of WRITE_FLAGS */
+	int flags; /* WRITE_FLAGS */
 };
 
 static ssize_t pass(const struct write_call *c)
@@ -127,7 +127,7 @@ EXPORT ssize_t write(int fd, const void *buf, size_t size)
 	return real.write(fd, buf, size);
 }
 
-/* (A negative offset is an error for the kernel to name, and -1 means something else to io_writev.) */
+/* The kernel must report a negative offset, and -1 has another meaning for io_writev. */
 EXPORT ssize_t pwrite(int fd, const void *buf, size_t size, off_t offset)
 {
 	if (__builtin_expect(is_known(fd), 0) && offset >= 0)
