@@ -1318,8 +1318,8 @@ long fd_bypass_call(int fd, long number, const long *a)
 		return FD_PASS;
 	r = attach_bypass(f, BYPASS_SYSCALL, g.nested);
 	if (r == 0 && f->mode == FILE_ENGAGED) {
-		/* A write that this signal handler interrupted, or another process, has to end the staging: it must know
-		 * what the kernel has by then. */
+		/* An interrupted write of this thread, or another process, must end the staging.  It must
+		 * then know what the kernel has. */
 		journal_file_changed(f);
 		r = sys_raw(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 		if (f->arena && !flush_first(f))

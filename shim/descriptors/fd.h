@@ -133,8 +133,8 @@ void fd_locked(int fd);
 void fd_use_stdio(int fd);
 /* A call that the library does not model is about to use fd.  Its file is bypassed from now on. */
 void fd_use_unmodelled(int fd, int why);
-/* Before a system call by number that reads, writes or moves fd, with arguments `a`: its file is bypassed from now on.
- * FD_PASS: make the call; or what it returned. */
+/* For a system call by number that reads, writes or moves fd, with the arguments `a`.  Bypasses its file from
+ * now on.  FD_PASS: the caller must make the call.  Otherwise its result. */
 long fd_bypass_call(int fd, long number, const long *a);
 /* flock, lockf: another process may use the file next.  Drains it.  0 or -errno. */
 long fd_hand_over(int fd);

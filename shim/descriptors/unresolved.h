@@ -56,7 +56,8 @@ bool unresolved_any(void);
 int unresolved_next(int from);
 /* Calls unresolved_use for all noted descriptors. */
 void unresolved_use_all(void);
-/* Before fork and vfork, which share the descriptions: resolves all; forgets those that cannot be resolved. */
+/* Before fork and vfork, which share the descriptions: resolves all noted descriptors.  Removes the note of
+ * those that cannot be resolved. */
 void unresolved_resolve_all(void);
 /* Before fork and exec, which share the descriptions with another process. */
 void unresolved_clear_all(void);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * few: calls that make descriptors without a file.  The library's own descriptors count against the same
- * limit.  So it closes one of them before such a call fails for want of a number.
+ * few: calls that make descriptors of no file.  The library's internal descriptors count against the same
+ * limit.  So it closes one of them before such a call fails for lack of a descriptor.
  */
 #include "hooks/hook.h"
 

@@ -80,8 +80,8 @@ bool hook_looks_again_x(struct hook_look *look, long r, int dirfd, const char *p
 /* The exported write, for hooks that write what they have made.  No other library can interpose this name. */
 extern ssize_t hook_write(int fd, const void *buf, size_t size) __attribute__((visibility("hidden")));
 
-/* A call failed.  True: it lacked a descriptor, one of ours was closed, and it is to be made again.  errno is
- * then what it was before. */
+/* A call failed for lack of a descriptor.  True: an internal one was closed; repeat the call.  Then errno is
+ * as before it. */
 static inline bool hook_again(int before)
 {
 	if (errno != EMFILE || !fd_spare_own())

@@ -105,7 +105,7 @@ __attribute__((constructor)) static void fastwrite_start(void)
 		kill_arm_children(step ? strtoul(step, NULL, 10) : 0);
 	}
 #endif
-	/* `fastwrite run` says them itself, once: here it would cost every program */
+	/* `fastwrite run` prints the notices itself, once, instead of every program */
 	if (!getenv("FASTWRITE_REGISTRY"))
 		config_notices(&config, log_enabled(LOG_INFO), say_notice, NULL);
 	recover_known_places();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * stdio: streams come and go, and dprintf.  What a stream does to its descriptor is seen by stream_table;
- * here the descriptor is made known, as an open makes it.  When streams are not seen (fd_streams_seen) a file
- * that gets one is settled and written through.
+ * stdio: streams are made and closed, and dprintf.  hooks/stream_table.c sees what a stream does to its
+ * descriptor.  Here the descriptor becomes known, as in an open.  If the library does not see streams
+ * (fd_streams_seen), a file with a stream is drained and bypassed.
  */
 #include "hooks/hook.h"
 
@@ -197,8 +197,9 @@ EXPORT FILE *freopen(const char *path, const char *mode, FILE *stream)
 
 /* ---- a stream on a descriptor ---- */
 
-/* Mode "a" makes the descriptor append by an internal call.  Do it before, where it is seen.  True when that
- * was necessary; then the C library would have gone to the end, too, unless the stream is read as well. */
+/* Mode "a" sets O_APPEND by an internal call of the C library.  Sets it here instead, where the library sees
+ * it.  True if that was necessary.  Then the C library would have moved to the end, too, unless the stream is
+ * also read. */
 static bool make_appending(int fd, struct ofd *o, int flags)
 {
 	/* another program that inherited the description may have changed its flags */

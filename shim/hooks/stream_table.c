@@ -2,16 +2,17 @@
 /*
  * stream_table: what the C library's streams do to descriptors.
  *
- * fprintf, fread and fclose reach the kernel by calls inside the C library that no exported symbol
+ * fprintf, fread and fclose reach the kernel by calls inside the C library, which no exported symbol
  * intercepts.  But every file stream calls its read, write, seek, close and stat through one of two tables,
- * one for narrow and one for wide streams.  At the start their entries are found by value and replaced in
- * place, so that existing streams follow too and the library's own check of where a table lies still holds.
+ * one for narrow and one for wide streams.  At the start the library finds their entries by value and
+ * replaces them in place.  So existing streams follow, too, and the C library's check of a table's address
+ * still succeeds.
  *
- * Each function here does what the one it replaces does, for descriptors that are managed or noted
- * (descriptors/unresolved.h); all others go to the replaced function.  How write keeps a stream's books
- * differs between versions of the C library, so it is learnt from the replaced function itself, on a stream
- * made up for the purpose.  Nothing is taken for granted: before the first file is managed, each entry must
- * be seen to work on a pipe; otherwise all is put back, and files that get a stream are written through.
+ * Each function here does the work of the replaced one for managed and noted descriptors
+ * (descriptors/unresolved.h), and calls the replaced one for all others.  The fields of a stream that write
+ * updates differ between versions of the C library.  So the library learns them from the replaced function,
+ * on a FILE made for that purpose.  Before the first file is managed, each entry must pass a test on a pipe.
+ * Otherwise all entries are restored, and files with a stream are bypassed.
  */
 #include "hooks/stream_table.h"
 

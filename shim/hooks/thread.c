@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * thread: threads are cancelled, and handlers leave a write by a jump.  Natively `write` and its kin are
- * cancellation points; those that the library answers itself ask as soon as anybody was ever cancelled.
+ * thread: pthread_cancel, and signal handlers that leave a write with longjmp.  Natively `write` and its
+ * variants are cancellation points.  The calls that the library answers itself check for a cancellation once
+ * any thread was cancelled.
  */
 #include "hooks/hook.h"
 

@@ -33,8 +33,9 @@ static ssize_t pass(const struct write_call *c)
 	}
 }
 
-/* Flags change the rules of durability and position: drain, and let the kernel write, unless they ask for a
- * sync that the rule lets come later.  (The C library's function may be cancelled in the middle.) */
+/* Flags change durability and position for one call.  Drains the file and makes the write in the kernel,
+ * unless the flags ask for a sync that the rule's policy allows to come later.  Not through the C library,
+ * whose function may be cancelled inside. */
 static long write_flags(const struct write_call *c, struct ofd *o)
 {
 	struct by_name_change change;
@@ -63,18 +64,19 @@ static long write_to(const struct write_call *c, struct ofd *o)
 	}
 }
 
-/* Bypassed: nothing else is to be asked. */
+/* True if the file is bypassed, so that a repeated look is useless. */
 static bool is_through(int fd, struct ofd *o)
 {
 	return atomic_load(&atomic_load(&o->file)->mode) == FILE_THROUGH && !unresolved_is(fd) &&
 	       fdtable_get(fd) == o;
 }
 
-/* Managed or unresolved.  The table again at last: the descriptor may have been resolved in between. */
+/* True if fd is managed or noted.  Asks the table twice: another thread may resolve fd between the first two
+ * questions. */
 static bool is_known(int fd) { return fdtable_get(fd) || unresolved_is(fd) || fdtable_get(fd); }
 
-/* A write to a descriptor that is known, and may become another one at any moment (ASK_TRIES).  Not inlined:
- * a call that is not ours saves no registers and makes no frame. */
+/* A write to a managed or noted descriptor.  Another thread may replace it at any time: see ASK_TRIES.  A
+ * separate function, so that a call on an unmanaged descriptor saves no registers and makes no frame. */
 static __attribute__((noinline)) ssize_t write_known(const struct write_call *c)
 {
 	bool asked = false;
