@@ -1300,6 +1300,21 @@ void fd_use_unmodelled(int fd, int why)
 	file_unlock(f, g);
 }
 
+/* fd_bypass_call for a file that is bypassed.  The call is counted as a write under way: dup2 onto fd waits for
+ * it.  False: fd means something else by now. */
+static bool call_bypassed(int fd, const struct ofd *o, struct file *f, long number, const long *a, long *r)
+{
+	bool valid;
+
+	stage_pass_begin(f);
+	valid = atomic_load(&f->mode) == FILE_THROUGH && fdtable_get(fd) == o &&
+	        file_of((struct ofd *)(uintptr_t)o) == f;
+	if (valid)
+		*r = sys_raw(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+	stage_pass_end(f);
+	return valid;
+}
+
 long fd_bypass_call(int fd, long number, const long *a)
 {
 	struct file_guard g;
@@ -1307,28 +1322,30 @@ long fd_bypass_call(int fd, long number, const long *a)
 	struct ofd *o;
 	long r;
 
-	unresolved_forget(fd);
-	f = file_now(fd);
-	if (f)
+	for (int tries = 0; tries < ASK_TRIES && (o = unresolved_moved(fd)) != NULL; tries++) {
+		f = file_of(o);
 		file_restore(f);
-	if (!f || atomic_load(&f->mode) == FILE_THROUGH)
-		return FD_PASS;
-	f = lock_fd(fd, &o, &g);
-	if (!f)
-		return FD_PASS;
-	r = attach_bypass(f, BYPASS_SYSCALL, g.nested);
-	if (r == 0 && f->mode == FILE_ENGAGED) {
-		/* An interrupted write of this thread, or another process, must end the staging.  It must
-		 * then know what the kernel has. */
-		journal_file_changed(f);
-		r = sys_raw(number, a[0], a[1], a[2], a[3], a[4], a[5]);
-		if (f->arena && !flush_first(f))
-			attach_refresh(f, fd);
-	} else if (r == 0) {
-		r = FD_PASS;
+		if (call_bypassed(fd, o, f, number, a, &r))
+			return r;
+		f = lock_fd(fd, &o, &g);
+		if (!f)
+			continue;
+		r = attach_bypass(f, BYPASS_SYSCALL, g.nested);
+		if (r == 0 && f->mode == FILE_ENGAGED) {
+			/* An interrupted write of this thread, or another process, must end the staging.  It must
+			 * then know what the kernel has. */
+			journal_file_changed(f);
+			r = sys_raw(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+			if (f->arena && !flush_first(f))
+				attach_refresh(f, fd);
+		} else if (r == 0) {
+			r = FD_PASS; /* bypassed: once more */
+		}
+		file_unlock(f, g);
+		if (r != FD_PASS)
+			return r;
 	}
-	file_unlock(f, g);
-	return r;
+	return FD_PASS;
 }
 
 void fd_use_stdio(int fd)
