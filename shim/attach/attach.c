@@ -62,6 +62,7 @@ void attach_nothing_staged(struct file *f)
 	if (f->blocks > 0 && f->arena)
 		atomic_fetch_sub(&f->arena->files, 1);
 	f->blocks = 0;
+	file_due_flush(f);
 	f->staged_lo = f->staged_hi = 0;
 	f->append_skip = 0;
 	f->error = 0;

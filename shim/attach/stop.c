@@ -53,7 +53,7 @@ static void visit_stop(struct file *f, void *ctx)
 			r = flush_hand_over(f, g.nested);
 	}
 	/* the thread that would do it later ends with this program */
-	if (f->refs != 0 && f->relaxed_due_ns)
+	if (f->refs != 0 && f->due[DUE_SYNC])
 		sync_relaxed_due(f);
 	s->failed |= r < 0;
 	file_unlock(f, g);

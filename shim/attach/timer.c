@@ -15,7 +15,9 @@
 
 #include <fcntl.h>
 
-enum { WATCH_MS = 1000, RUNS_MAX = 8, LOCK_TRIES = 200 };
+enum { WATCH_MS = 1000, RUNS_MAX = 8 };
+
+static uint64_t lag_ns(const struct file *f) { return f->rule->set.lag_ms * 750000ull; }
 
 static bool more_to_flush(const struct file *f)
 {
@@ -38,7 +40,7 @@ static void flush_runs(struct file *f)
 	workers_kick(f);
 }
 
-/* Flushes what is sealed; for the timer, everything that was staged when it looked. */
+/* Flushes what is sealed, or, when it is due, everything that is staged now. */
 static void look_after(struct file *f)
 {
 	struct file_guard g = file_lock(f);
@@ -47,13 +49,15 @@ static void look_after(struct file *f)
 		file_repair(f);
 	if (file_local(f)->refs && f->mode == FILE_ENGAGED && f->arena && !atomic_load(&f->busy) &&
 	    flush_possible(f)) {
-		if (f->lag_due) {
+		if (file_is_due(f, DUE_FLUSH, sys_now_ns())) {
 			stage_seal(f);
 			if (f->tail)
 				f->lag_seq = f->tail->meta->seq;
 		}
-		f->lag_due = false;
 		flush_runs(f);
+		/* what fails is tried less often */
+		if (f->error && f->head)
+			f->due[DUE_FLUSH] = sys_now_ns() + lag_ns(f);
 	}
 	if (f->bypass_wanted)
 		attach_bypass(f, f->bypass_wanted, false);
@@ -61,85 +65,39 @@ static void look_after(struct file *f)
 		detach_file(f, false);
 	if (f->zero_wanted && file_local(f)->refs)
 		flush_zeros(f);
-	if (f->relaxed_due_ns && f->relaxed_due_ns <= sys_now_ns())
+	if (file_is_due(f, DUE_SYNC, sys_now_ns()))
 		sync_relaxed_due(f);
-	if (file_local(f)->refs && journal_file_idle_at(f) <= sys_now_ns())
+	if (file_is_due(f, DUE_LOG, sys_now_ns()) && file_local(f)->refs)
 		journal_file_rest(f);
 	file_unlock(f, g);
 }
 
-struct due {
+struct look {
 	uint64_t now;
-	uint64_t next; /* earliest deadline that lies in the future */
+	uint64_t next; /* earliest deadline */
 };
 
-static void note_deadline(struct due *d, uint64_t deadline)
-{
-	if (deadline < d->next)
-		d->next = deadline;
-}
-
-/* Writers have the lock for nanoseconds.  Whoever has it longer is in the kernel with the file, and other files
- * must not wait for that. */
-static bool lock_soon(struct file *f)
-{
-	uint32_t tid = lock_self();
-
-	for (int i = 0; i < LOCK_TRIES; i++) {
-		if (lock_try(&f->lock, tid)) {
-			f->pinned = NULL;
-			return true;
-		}
-		lock_pause();
-	}
-	return false;
-}
-
-/* Early enough that the flush, behind those of other files, is over in time. */
-static uint64_t lag_ns(const struct file *f) { return f->rule->set.lag_ms * 750000ull; }
-/* Until a file that could not be dealt with is looked at again, and between any two looks. */
-static uint64_t step_ns(uint32_t lag_ms) { return lag_ms * 125000ull; }
-
+/* Without the file's lock: its owner may be in the kernel with the file, and others must not wait for that. */
 static void visit_file(struct file *f, void *ctx)
 {
-	struct due *d = ctx;
-	uint64_t relaxed = atomic_load_explicit(&f->relaxed_due_ns, memory_order_relaxed);
+	struct look *l = ctx;
+	bool attached = atomic_load_explicit(&f->mode, memory_order_relaxed) == FILE_ENGAGED;
+	bool kick = f->flags_left || (attached && (f->bypass_wanted || f->release_wanted));
 
-	if (atomic_load_explicit(&f->flags_left, memory_order_relaxed))
-		workers_kick(f); /* taking the lock is enough */
-	if (atomic_load_explicit(&f->mode, memory_order_relaxed) != FILE_ENGAGED && relaxed == 0)
-		return;
-	if (!lock_soon(f)) {
-		/* or its holder has died: look_after finds out */
-		if (f->shared)
-			workers_kick(f);
-		note_deadline(d, d->now);
-		return;
-	}
-	if (f->damaged || file_flusher_died(f))
-		workers_kick(f);
-	if (f->mode == FILE_ENGAGED && f->head) {
-		uint64_t deadline = f->head->opened_ns + lag_ns(f);
+	/* (a lock that is held may be a dead member's) */
+	if (attached && f->shared)
+		kick |= f->damaged || file_flusher_died(f) || lock_owner(&f->lock) != 0;
+	for (int i = 0; i < DUE_COUNT; i++) {
+		uint64_t due = atomic_load_explicit(&f->due[i], memory_order_relaxed);
 
-		if (deadline <= d->now) {
-			f->lag_due = true;
-			workers_kick(f);
-			/* one that is under way is looked at again soon, one that fails less often */
-			deadline = d->now + (f->error ? lag_ns(f) : step_ns(f->rule->set.lag_ms));
-		}
-		note_deadline(d, deadline);
+		if (!due)
+			continue;
+		kick |= due <= l->now;
+		if (due < l->next)
+			l->next = due;
 	}
-	if (f->bypass_wanted || f->release_wanted)
+	if (kick)
 		workers_kick(f);
-	if (journal_file_idle_at(f) <= d->now)
-		workers_kick(f);
-	note_deadline(d, journal_file_idle_at(f) > d->now ? journal_file_idle_at(f) : d->now + lag_ns(f));
-	if (f->relaxed_due_ns && file_fd(f) >= 0) {
-		if (f->relaxed_due_ns <= d->now)
-			workers_kick(f);
-		note_deadline(d, f->relaxed_due_ns);
-	}
-	lock_drop_fast(&f->lock, lock_self());
 }
 
 static void visit_shared(struct file *f, void *ctx)
@@ -179,13 +137,13 @@ static bool family_watches(void)
 
 static uint64_t look(uint32_t pace_ms, bool *idle, bool *waits)
 {
-	struct due d = {.now = sys_now_ns(), .next = UINT64_MAX};
-	uint64_t least = step_ns(pace_ms);
+	struct look l = {.now = sys_now_ns(), .next = UINT64_MAX};
+	uint64_t least = pace_ms * 125000ull; /* between any two looks */
 	uint64_t most = pace_ms * 750000ull;
 	uint64_t wait;
 
-	file_for_each(visit_file, &d);
-	*waits = *idle = d.next == UINT64_MAX;
+	file_for_each(visit_file, &l);
+	*waits = *idle = l.next == UINT64_MAX;
 	/* another member may be killed with bytes staged in a file that we have, too */
 	if (*idle && family_watches()) {
 		*idle = false;
@@ -193,7 +151,7 @@ static uint64_t look(uint32_t pace_ms, bool *idle, bool *waits)
 	}
 	if (*idle)
 		return WORKERS_IDLE_MS * 1000000ull;
-	wait = d.next > d.now ? d.next - d.now : 0;
+	wait = l.next > l.now ? l.next - l.now : 0;
 	/* with many files something is always about to be due: look at all of them, now and then */
 	if (wait < least)
 		wait = least;

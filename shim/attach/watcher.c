@@ -185,7 +185,8 @@ int watcher_hold(struct file *f, struct ofd *o, bool nested)
 	}
 	atomic_store_explicit(&f->leased, o, memory_order_relaxed);
 	visibility_show(f, SLOT_LEASED);
-	f->journal.asked_ns = sys_now_ns();
+	if (journal_file_is(f))
+		logged_asked(f);
 	journal_file_changed(f);
 	/* others may have written, and cut off what we had reserved */
 	attach_refresh(f, ofd_fd(o));

@@ -893,7 +893,7 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 	}
 	*ofd_local(o) = (struct ofd_local){.fd = fd, .refs = 1}; /* fd is still open, and needed below */
 	if (others_hold_it(f, o)) {
-		if (f->relaxed_due_ns)
+		if (f->due[DUE_SYNC])
 			sync_relaxed_due(f); /* the other processes may never run its relaxed sync */
 		r = leave_description(f, o, fd, nested);
 		ofd_local(o)->refs = 0;
@@ -914,7 +914,7 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 		r = !f->head || flush_possible(f) ? detach_file(f, nested) : -EBADF;
 	}
 	/* a descriptor that only reads may have been synced, too */
-	if (f->relaxed_due_ns && (last || file_local(f)->refs == 1))
+	if (f->due[DUE_SYNC] && (last || file_local(f)->refs == 1))
 		sync_relaxed_now(f);
 	if (r == 0 && (o->writable || file_local(f)->refs == 1)) {
 		r = file_take_sync_error(f, o);

@@ -380,10 +380,11 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->journal.nameless = false;
 	f->journal.first = f->journal.last = 0;
 	f->journal.block_seq = f->journal.block_commit = 0;
-	f->journal.puts = f->journal.void_ticket = f->journal.asked_ns = 0;
+	f->journal.puts = f->journal.void_ticket = 0;
 	f->journal.asked = 0;
 	f->journal.failed = 0;
-	f->relaxed_due_ns = 0;
+	for (int i = 0; i < DUE_COUNT; i++)
+		f->due[i] = 0;
 	f->error = 0;
 	f->sync_error = 0;
 	f->sync_errors = 0;
@@ -391,7 +392,6 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->append_skip = 0;
 	f->idle_waiters = 0;
 	f->moving = NULL;
-	f->lag_due = false;
 	f->lag_seq = 0;
 	f->writes = f->bytes = 0;
 	f->pinned = NULL;

@@ -82,6 +82,14 @@ struct file_local {
 	struct file *queue_next;
 };
 
+/* What the timer (attach/timer.h) has to do with a file. */
+enum file_due {
+	DUE_FLUSH, /* the oldest staged block has been there for three quarters of `lag_ms` */
+	DUE_SYNC,  /* sync = relaxed: a sync was promised */
+	DUE_LOG, /* no sync was asked for since a second: entries in the log, and the lease, are needed no more */
+	DUE_COUNT
+};
+
 /* From its plan to its end: what finishing a flush takes, by whoever has the file lock. */
 struct flush_result {
 	uint64_t end;   /* of the file, at least */
@@ -104,9 +112,10 @@ struct file {
 	} habit;
 	struct block_run *_Atomic current; /* open block, what the fast path looks at */
 
-	_Atomic uint64_t dev, ino; /* these and refs: looked at through stale pointers, too */
-	uint32_t index;            /* in the pool */
-	struct file *hash_next;    /* or pool free list */
+	_Atomic uint64_t dev, ino;       /* these and refs: looked at through stale pointers, too */
+	_Atomic uint64_t due[DUE_COUNT]; /* by enum file_due: when, in nanoseconds; 0 = nothing is to do */
+	uint32_t index;                  /* in the pool */
+	struct file *hash_next;          /* or pool free list */
 	struct ofd *ofds;
 	_Atomic uint32_t refs;   /* descriptions, of all members */
 	_Atomic bool shared;     /* has been inherited: other processes may have it, too */
@@ -181,7 +190,6 @@ struct file {
 		bool nameless;               /* the name that its slot has is gone, the file is not */
 		uint64_t puts;               /* counts the times that bytes were put there */
 		uint32_t asked;              /* first syncs, counted up to a few */
-		uint64_t asked_ns;           /* a sync was asked for, or the lease taken */
 		uint64_t block_seq, block_commit; /* staged bytes up to here are in the journal */
 		struct journal_place void_place;  /* entries before it are about to be made void, */
 		uint64_t void_puts, void_ticket;  /* all of them, if no more were put since; 0 = none */
@@ -198,20 +206,32 @@ struct file {
 	bool full_sync;             /* created or renamed here: the next sync is fsync */
 	uint32_t names_given;       /* counts the renames: one may come while the device is asked */
 	uint64_t attributes_synced; /* file_attributes() at the start of the last fsync of the file itself */
-	_Atomic uint64_t relaxed_due_ns; /* 0 = none */
-	int error; /* -errno of the last flush, 0 when it succeeded; the bytes stay staged */
+	int error;                  /* -errno of the last flush, 0 when it succeeded; the bytes stay staged */
 	/* failed background syncs: every description is told of the last one, once */
 	int sync_error; /* -errno */
 	uint32_t sync_errors;
 	bool sync_told;       /* somebody was: a description that comes now is not concerned */
 	uint32_t append_skip; /* bytes of the first staged block that a partial append flush wrote */
-	bool lag_due;         /* the timer wants everything staged until now flushed */
-	uint64_t lag_seq;     /* and up to this block that is under way */
+	uint64_t lag_seq;     /* when DUE_FLUSH came last: everything up to this block is to go out */
 
 	uint64_t writes, bytes; /* absorbed; added to the slot's counters now and then */
 	struct block_run *_Atomic
 		pinned; /* block that an interrupted fast path may be copying into: not to be freed */
 };
+
+static inline bool file_is_due(const struct file *f, enum file_due what, uint64_t now)
+{
+	uint64_t due = atomic_load_explicit(&f->due[what], memory_order_relaxed);
+
+	return due && due <= now;
+}
+
+/* File lock held: a block was added to those that are staged, or some are gone.  The flush is to be over in time behind
+ * those of other files. */
+static inline void file_due_flush(struct file *f)
+{
+	f->due[DUE_FLUSH] = f->head ? f->head->opened_ns + f->rule->set.lag_ms * 750000ull : 0;
+}
 
 enum { FILE_POOL = 1 << 14, OFD_POOL = 1 << 16 };
 extern struct file_local file_locals[FILE_POOL];

@@ -45,8 +45,10 @@ void flush_free_done(struct file *f)
 			atomic_fetch_sub_explicit(&a->files, 1, memory_order_relaxed);
 		arena_block_free(a, run);
 	}
-	if (freed > 0)
+	if (freed > 0) {
+		file_due_flush(f);
 		arena_blocks_freed(a, freed);
+	}
 	if (!f->head && !journal_file_holds(f))
 		visibility_drop(f);
 }

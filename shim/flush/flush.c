@@ -512,7 +512,7 @@ static int settle_elsewhere(struct file *f)
 {
 	for (int tries = 1; f->mode == FILE_ENGAGED && f->head && !flush_possible(f); tries++) {
 		stage_seal(f);
-		f->lag_due = true;
+		f->due[DUE_FLUSH] = 1;
 		lock_drop(&f->lock, LOCK_FILE);
 		sys_nap(1000000);
 		if (tries % 64 == 0)

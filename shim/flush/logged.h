@@ -7,6 +7,7 @@
 #ifndef FASTWRITE_LOGGED_H
 #define FASTWRITE_LOGGED_H
 
+#include "base/sys.h"
 #include "files/file.h"
 
 static inline bool journal_file_is(const struct file *f) { return f->rule->set.sync == SYNC_JOURNAL; }
@@ -29,6 +30,14 @@ static inline bool journal_file_holds(const struct file *f)
 static inline void journal_file_changed(struct file *f) { f->changed++; }
 /* Staged bytes up to the end of block `last` are being flushed. */
 void journal_file_flushing(struct file *f, const struct block_run *last);
+/* A sync was asked for, or the lease taken: the log, and the lease, are needed for another second. */
+static inline void logged_asked(struct file *f)
+{
+	enum { IDLE_NS = 1000000000 };
+
+	f->due[DUE_LOG] = sys_now_ns() + IDLE_NS;
+}
+
 /* The block's commit word in the form that journal.block_commit has. */
 uint64_t logged_commit_of(const struct block_run *run);
 /* True if the journal has all bytes of the block. */

@@ -353,6 +353,8 @@ static void block_attach(struct file *f, struct block_run *run)
 	else
 		f->head = run;
 	f->tail = run;
+	if (run == f->head)
+		file_due_flush(f);
 	if (f->blocks++ == 0)
 		atomic_fetch_add_explicit(&f->arena->files, 1, memory_order_relaxed);
 	f->current = run;

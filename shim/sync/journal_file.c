@@ -14,8 +14,7 @@
 
 enum {
 	PUT_MAX = 128 << 10, /* it is cheaper to write more bytes once, to the file */
-	IDLE_NS = 1000000000,
-	ASKED_MIN = 2, /* syncs of a file before it uses the journal */
+	ASKED_MIN = 2,       /* syncs of a file before it uses the journal */
 };
 
 void journal_file_begin(struct file *f)
@@ -198,7 +197,7 @@ bool journal_file_sync(struct file *f, uint64_t *ticket)
 	struct arena *a = f->arena;
 	struct fresh n;
 
-	f->journal.asked_ns = sys_now_ns();
+	logged_asked(f);
 	/* a file with entries costs one more sync when it is closed */
 	if (f->journal.asked < ASKED_MIN) {
 		f->journal.asked++;
@@ -425,17 +424,17 @@ int journal_retire(struct file *f, bool nested)
 	return 0;
 }
 
-uint64_t journal_file_idle_at(const struct file *f)
-{
-	return journal_file_holds(f) ? f->journal.asked_ns + IDLE_NS : UINT64_MAX;
-}
-
 void journal_file_rest(struct file *f)
 {
+	f->due[DUE_LOG] = 0;
+	if (!journal_file_holds(f))
+		return;
 	journal_retire(f, false);
 	if (!f->head && !journal_file_counts(f))
 		visibility_drop(f);
-	f->journal.asked_ns = sys_now_ns(); /* do not retry a failure at once */
+	/* do not retry a failure at once */
+	if (journal_file_holds(f))
+		logged_asked(f);
 }
 
 /* ---- checkpoint ---- */

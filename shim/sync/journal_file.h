@@ -46,8 +46,7 @@ int journal_file_sync_done(struct file *f, const struct journal_sync *s, bool ke
  * next sync reports an error of the sync itself. */
 int journal_retire(struct file *f, bool nested);
 /* After a second without a sync, journal_file_rest voids the entries and drops the lease, so that an open by
- * another program need not wait.  idle_at: time for that, UINT64_MAX: nothing to do. */
-uint64_t journal_file_idle_at(const struct file *f);
+ * another program need not wait.  For DUE_LOG. */
 void journal_file_rest(struct file *f);
 
 /*

@@ -26,8 +26,8 @@ static int device_sync(int fd, bool full) { return full ? sys.fsync(fd) : sys.fd
 /* False if no thread can make the sync later. */
 static bool relaxed_arm(struct file *f)
 {
-	if (f->relaxed_due_ns == 0)
-		f->relaxed_due_ns = sys_now_ns() + f->rule->set.relaxed_ms * 1000000ull;
+	if (f->due[DUE_SYNC] == 0)
+		f->due[DUE_SYNC] = sys_now_ns() + f->rule->set.relaxed_ms * 1000000ull;
 	return workers_arm();
 }
 
@@ -210,7 +210,7 @@ static void relaxed_sync(struct file *f, int fd)
 
 	if (fd < 0)
 		return;
-	f->relaxed_due_ns = 0;
+	f->due[DUE_SYNC] = 0;
 	count(f, COUNT_SYNCS_DONE);
 	r = guard_synced(f);
 	if (r == 0)
@@ -228,7 +228,7 @@ static bool relaxed_settle(struct file *f)
 	if (!f->arena || f->mode != FILE_ENGAGED || flush_settle(f, false) >= 0)
 		return true;
 	/* the next write or sync reports the error; the bytes stay staged */
-	f->relaxed_due_ns = 0;
+	f->due[DUE_SYNC] = 0;
 	relaxed_arm(f);
 	return false;
 }
@@ -246,12 +246,12 @@ void sync_relaxed_named(uint64_t dev, uint64_t ino)
 	struct file *f = file_find(dev, ino);
 	struct file_guard g;
 
-	if (!f || f->relaxed_due_ns == 0)
+	if (!f || f->due[DUE_SYNC] == 0)
 		return;
 	g = file_lock(f);
 	if (g.nested)
 		stage_interrupt(f);
-	if (f->refs && f->dev == dev && f->ino == ino && f->relaxed_due_ns && relaxed_settle(f)) {
+	if (f->refs && f->dev == dev && f->ino == ino && f->due[DUE_SYNC] && relaxed_settle(f)) {
 		int fd = file_fd(f);
 
 		/* sync before the name changes; the process with a descriptor might be too late */

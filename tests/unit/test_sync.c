@@ -208,7 +208,7 @@ static void test_relaxed_without_a_descriptor(void **state)
 	sync_relaxed_due(f);
 	*local = was;
 	expect_calls(0, 0);
-	assert_int_not_equal(f->relaxed_due_ns, 0);
+	assert_int_not_equal(f->due[DUE_SYNC], 0);
 	file_unlock(f, g);
 }
 
