@@ -92,9 +92,8 @@ static void forget_staged(struct file *f, bool recovered)
 	for (struct ofd *o = f->ofds; o; o = o->next)
 		o->pos_mode = POS_KERNEL;
 	if (f->mode == FILE_ENGAGED) {
-		f->mode = recovered ? FILE_PASSIVE : FILE_THROUGH;
-		f->why = recovered ? BYPASS_NONE : BYPASS_FORK;
-		file_engaged_add(-1);
+		file_become(f, recovered ? FILE_PASSIVE : FILE_THROUGH,
+		            recovered ? BYPASS_NONE : BYPASS_FORK);
 	}
 }
 
@@ -274,14 +273,11 @@ static void probe_direct(struct file *f, const struct statx *st)
 #endif
 }
 
-static void become_through(struct file *f, enum bypass_reason why)
+/* Not attached, and it shall not be. */
+static void count_bypass(const struct file *f, enum bypass_reason why)
 {
-	if (f->mode != FILE_THROUGH) {
-		stats_through(f->rule, why);
-		say_through(f, why);
-	}
-	f->mode = FILE_THROUGH;
-	f->why = why;
+	stats_through(f->rule, why);
+	say_through(f, why);
 }
 
 static bool slot_reclaim(struct arena *a);
@@ -423,19 +419,18 @@ bool attach_file(struct file *f, struct ofd *o)
 		return false;
 	why = refused();
 	if (why != BYPASS_NONE) {
-		become_through(f, why);
+		count_bypass(f, why);
+		file_become(f, FILE_THROUGH, why);
 		return false;
 	}
 	/* First of all: who opens the file after the search for descriptors is to see that he must say so, and so does
 	 * whoever is about to change what is looked up below. */
-	file_engaged_begin();
-	atomic_store(&f->mode, FILE_ENGAGED);
+	file_become(f, FILE_ENGAGED, f->why);
 	/* When another thread is inside the kernel with this file the next write tries again.  The lock is only tried:
 	 * whoever holds it may wait for this file's lock, or this may be a signal handler that interrupted somebody whom
 	 * the holder waits for. */
 	if (atomic_load(&f->inflight) != 0 || gate_held() || gate_changing() || !arenas_try()) {
-		atomic_store(&f->mode, FILE_PASSIVE);
-		file_engaged_undo();
+		file_attach_undo(f, FILE_PASSIVE, f->why);
 		return false;
 	}
 	why = try_attach(f, o);
@@ -445,11 +440,10 @@ bool attach_file(struct file *f, struct ofd *o)
 	f->arena = NULL;
 	f->slot = -1;
 	f->small_seen = 0;
-	if (why == BYPASS_COUNT)
-		f->mode = FILE_PASSIVE;
-	else
-		become_through(f, why);
-	file_engaged_undo();
+	if (why != BYPASS_COUNT)
+		count_bypass(f, why);
+	file_attach_undo(f, why == BYPASS_COUNT ? FILE_PASSIVE : FILE_THROUGH,
+	                 why == BYPASS_COUNT ? f->why : why);
 	return false;
 }
 
@@ -521,8 +515,7 @@ int detach_file(struct file *f, bool nested)
 	if (a->slots_used == 0 && !gate_stopped())
 		workers_arm();
 	f->small_seen = 0;
-	f->mode = FILE_PASSIVE;
-	file_engaged_add(-1);
+	file_become(f, FILE_PASSIVE, f->why);
 	if (f->left && family_set_has(&f->left->holders, family_me)) {
 		struct ofd *o = f->left;
 
@@ -542,14 +535,20 @@ int attach_bypass(struct file *f, enum bypass_reason why, bool nested)
 		/* until whoever can do it does, nothing more is staged (descriptors/io.c) */
 		f->bypass_wanted = why;
 	} else if (r == 0 && f->mode == FILE_PASSIVE) {
-		f->mode = FILE_THROUGH;
-		f->why = why;
+		file_become(f, FILE_THROUGH, why);
 		say_through(f, why);
 		/* at the end of the process nothing of it need be written any more */
 		if (a && why != BYPASS_EXIT)
 			atomic_fetch_add(&a->header->live.through[why], 1);
 	}
 	return r;
+}
+
+int attach_as_wanted(struct file *f, bool nested)
+{
+	if (f->bypass_wanted)
+		return attach_bypass(f, f->bypass_wanted, nested);
+	return f->release_wanted ? detach_file(f, nested) : 0;
 }
 
 void attach_abandon(struct file *f)
@@ -560,8 +559,7 @@ void attach_abandon(struct file *f)
 	flush_close_own(f);
 	visibility_drop(f);
 	attach_leave_arena(f);
-	f->mode = FILE_THROUGH;
-	file_engaged_add(-1);
+	file_become(f, FILE_THROUGH, f->why);
 }
 
 /* Files with nothing staged, other than the caller's: their locks are only tried. */

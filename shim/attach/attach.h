@@ -25,6 +25,9 @@ int detach_file(struct file *f, bool nested);
  * position over, f stays attached, but nothing is staged any more (bypass_wanted). */
 int attach_bypass(struct file *f, enum bypass_reason why, bool nested);
 
+/* Does what bypass_wanted or release_wanted ask for, if they do.  0 or -errno. */
+int attach_as_wanted(struct file *f, bool nested);
+
 /* The last description goes and the staged bytes cannot be written (the disk is full, say): they stay in the
  * arena, which then outlives the process, for `fastwrite recover` or the next open. */
 void attach_abandon(struct file *f);

@@ -179,8 +179,7 @@ static void repair_file(struct file *f)
 		if (f->mode == FILE_ENGAGED) {
 			/* he was about to attach it, or had given it back */
 			f->arena = NULL;
-			f->mode = FILE_PASSIVE;
-			file_engaged_add(-1);
+			file_become(f, FILE_PASSIVE, f->why);
 		}
 		f->busy = 0;
 		f->damaged = false;
@@ -257,14 +256,12 @@ static void bury(struct file *f)
 		}
 		takeover_ungate(f, gated);
 	}
-	if (f->mode == FILE_ENGAGED)
-		file_engaged_add(-1);
 	attach_leave_arena(f);
 	/* only now may another file have it */
 	if (a)
 		arena_slot_free(a, slot);
 	f->busy = 0;
-	f->mode = FILE_THROUGH;
+	file_become(f, FILE_THROUGH, f->why);
 }
 
 /* File lock held; no process has the description any more. */

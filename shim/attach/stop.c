@@ -123,7 +123,7 @@ static void visit_resume(struct file *f, void *ctx)
 
 	g = file_lock(f);
 	if (f->mode == FILE_THROUGH && f->why == why) {
-		f->mode = FILE_PASSIVE;
+		file_become(f, FILE_PASSIVE, f->why);
 		f->small_seen = 0;
 	}
 	if (f->bypass_wanted == why)

@@ -59,10 +59,7 @@ static void look_after(struct file *f)
 		if (f->error && f->head)
 			f->due[DUE_FLUSH] = sys_now_ns() + lag_ns(f);
 	}
-	if (f->bypass_wanted)
-		attach_bypass(f, f->bypass_wanted, false);
-	else if (f->release_wanted)
-		detach_file(f, false);
+	attach_as_wanted(f, false);
 	if (f->zero_wanted && file_local(f)->refs)
 		flush_zeros(f);
 	if (file_is_due(f, DUE_SYNC, sys_now_ns()))

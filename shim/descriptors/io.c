@@ -149,7 +149,7 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 
 	atomic_store(&stage_fast_most, limit != UINT64_MAX && family_is_shared() ? 0 : STAGE_FAST_MOST);
 	if (f->bypass_wanted || f->release_wanted) {
-		r = f->bypass_wanted ? attach_bypass(f, f->bypass_wanted, nested) : detach_file(f, nested);
+		r = attach_as_wanted(f, nested);
 		if (r < 0)
 			return r;
 		return f->mode == FILE_ENGAGED ? write_kernel(f, fd, iov, count, offset, nested)

@@ -10,6 +10,7 @@
 #include "files/gate.h"
 #include "staging/takeover.h"
 
+#include <assert.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -210,17 +211,43 @@ uint32_t file_attached(void)
 	return p ? atomic_load_explicit(&p->attached, memory_order_relaxed) : 0;
 }
 
-void file_engaged_add(int n)
+static void change_mode(struct file *f, enum file_mode to, enum bypass_reason why)
 {
-	struct pools *p = atomic_load(&pools);
+#ifdef FASTWRITE_DEBUG
+	static const bool drawn[][FILE_THROUGH + 1] = {
+		[FILE_PASSIVE] = {[FILE_ENGAGED] = true, [FILE_THROUGH] = true},
+		[FILE_ENGAGED] = {[FILE_PASSIVE] = true, [FILE_THROUGH] = true},
+		[FILE_THROUGH] = {[FILE_PASSIVE] = true, [FILE_THROUGH] = true},
+	};
 
-	if (n < 0)
-		atomic_fetch_add(&p->releases, 1);
-	atomic_fetch_add(&p->attached, (uint32_t)n);
+	assert(drawn[f->mode][to]);
+	assert(lock_owner(&f->lock) == lock_self());
+	assert(to == FILE_ENGAGED || f->head == NULL);
+#endif
+	atomic_store(&f->mode, to);
+	f->why = why;
 }
 
-void file_engaged_begin(void) { atomic_fetch_add(&atomic_load(&pools)->attached, 1); }
-void file_engaged_undo(void) { atomic_fetch_sub(&atomic_load(&pools)->attached, 1); }
+void file_become(struct file *f, enum file_mode to, enum bypass_reason why)
+{
+	struct pools *p = atomic_load(&pools);
+	bool was_attached = f->mode == FILE_ENGAGED;
+
+	/* whoever opens it from now on is to say so */
+	if (to == FILE_ENGAGED)
+		atomic_fetch_add(&p->attached, 1);
+	change_mode(f, to, why);
+	if (was_attached) {
+		atomic_fetch_add(&p->releases, 1);
+		atomic_fetch_sub(&p->attached, 1);
+	}
+}
+
+void file_attach_undo(struct file *f, enum file_mode to, enum bypass_reason why)
+{
+	change_mode(f, to, why);
+	atomic_fetch_sub(&atomic_load(&pools)->attached, 1);
+}
 
 uint32_t file_releases(void)
 {

@@ -30,10 +30,23 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+/*
+ * The state of a file.  Only file_become changes it, under the file's lock, and only as drawn:
+ *
+ *              attach_file                    attach_bypass, attach_abandon, repair
+ *   PASSIVE ─────────────────► ENGAGED ──────────────────────────────────────────► THROUGH
+ *    ▲ │ ▲                        │                                                 ▲ │
+ *    │ │ └────────────────────────┘ detach_file, repair                             │ │
+ *    │ └────────────────────────────────────────────────────────────── attach_bypass┘ │
+ *    └──────────────────────────────── attach_resume_all: the exec failed, say ───────┘
+ *
+ * What a caller wants and cannot do (a signal handler, a member of the family that lacks the descriptor) is noted in
+ * bypass_wanted and release_wanted: nothing more is staged, and attach_as_wanted does it later.
+ */
 enum file_mode {
 	FILE_PASSIVE, /* nothing staged yet: calls pass to the kernel, small writes are counted */
 	FILE_ENGAGED, /* small writes are staged */
-	FILE_THROUGH, /* written through for good, or until the last descriptor is closed */
+	FILE_THROUGH, /* bypassed for good, or until the last descriptor is closed */
 };
 
 enum {
@@ -302,10 +315,10 @@ void ofd_release(struct ofd *o); /* file lock held; removes it from the file, no
 
 /* Files that are attached, in the whole family: 0 means that no metadata hook has work. */
 uint32_t file_attached(void);
-void file_engaged_add(int n);
-/* One more, before it is known whether it can be; and none after all. */
-void file_engaged_begin(void);
-void file_engaged_undo(void);
+/* File lock held.  `why`: for FILE_THROUGH; otherwise kept for whoever asks. */
+void file_become(struct file *f, enum file_mode to, enum bypass_reason why);
+/* From FILE_ENGAGED, before anything was staged: it could not be attached after all. */
+void file_attach_undo(struct file *f, enum file_mode to, enum bypass_reason why);
 /* How often one of them was given back, by any member: everything that had been staged for it was in the kernel. */
 uint32_t file_releases(void);
 

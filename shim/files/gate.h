@@ -2,7 +2,7 @@
 /*
  * gate: may bytes be staged, and files be attached?
  *
- * Whoever attaches a file says so first (file_engaged_begin, mode) and looks here then; whoever closes the gate counts
+ * Whoever attaches a file says so first (file_become) and looks here then; whoever closes the gate counts
  * first and looks at the file then.  So one of them sees the other.
  */
 #ifndef FASTWRITE_GATE_H
