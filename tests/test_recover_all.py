@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`fastwrite recover --all`, `--config`: the places that a configuration leads to; the unit that runs it at boot."""
+"""`fastwrite recover --all` and `--config`: every place of a configuration; the systemd unit that runs it at boot."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Site:
         self.config.write_text("[defaults]\nmem = 1M\nblock = 64K\nlag_ms = 60000\n" + text)
 
     def leave(self, *targets: Path, user: int | None = None) -> None:
-        """They die together: each would recover what the others left when it starts."""
+        """Kills all at once: a program that starts recovers what an earlier one left."""
         programs = []
         for target in targets:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -77,8 +77,8 @@ def site(lab: Lab) -> Site:
     "where", ["data/sub", "data/sub/wal", "data/sub/", "link", "link/wal", "file", "data/./sub"]
 )
 def test_bytes_that_wait_above_are_named(site: Site, where: str) -> None:
-    """Who names his database's directory does not know which one the rule names.  To be told that there is nothing, and
-    to start it without the library, would lose what is staged."""
+    """A user names the directory of a database; the rule names another one for staging.  After the answer "nothing
+    there" the user would start the database without the library, and staged bytes would be lost."""
     base = site.lab.base
     site.rules(f"[rule data]\npaths = {base}/data/**\n")
     site.leave(base / "data/sub/wal")
@@ -124,7 +124,7 @@ def test_a_name_that_was_given_to_a_link(site: Site) -> None:
 
 
 def test_copies_of_staging_below_are_left_alone(site: Site) -> None:
-    """A backup of a directory with its staging names the files that it was made of."""
+    """The arenas in a backup of a directory name the files of the original."""
     base = site.lab.base
     site.rules(f"[rule data]\npaths = {base}/data/**\n")
     site.leave(base / "data/wal")
@@ -150,7 +150,7 @@ def test_a_misspelt_path_is_told_of(site: Site) -> None:
 
 @pytest.mark.parametrize("what", ["directory", "link", "file", "junk"])
 def test_staging_of_strangers_above_fails_nobody(site: Site, what: str) -> None:
-    """Where everybody may make one.  Whoever runs a recovery before his program must still be able to start."""
+    """Anybody may make a staging directory there.  That must not stop a recovery that runs before a program."""
     root_only()
     base = site.lab.base
     place = base / ".fastwrite"
@@ -203,7 +203,7 @@ def test_staging_of_somebody_else_above_is_told_of(site: Site) -> None:
 
 @pytest.mark.parametrize("name", ["2024.journal", "x-1.journal", "1-x-1z.journal"])
 def test_journals_of_others_are_left_alone(site: Site, name: str) -> None:
-    """Short files of a program that calls its own ones so."""
+    """Short files of another program with the same suffix."""
     base = site.lab.base
     (base / "data").mkdir(exist_ok=True)
     ledger = base / "data" / name
@@ -341,7 +341,7 @@ def test_wrong_usage(site: Site) -> None:
 
 @pytest.fixture(scope="module")
 def unit(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As `make install` puts it into a place."""
+    """The unit as `make install` installs it."""
     place = tmp_path_factory.mktemp("install")
     done = subprocess.run(
         ["make", "-s", "-C", str(ROOT), "install", f"PREFIX={place}"],
@@ -364,7 +364,7 @@ def test_unit_is_sound(unit: Path) -> None:
 
 
 def test_unit_recovers(unit: Path, site: Site) -> None:
-    """Its command, with the capabilities that it leaves, for another user's file."""
+    """The unit's command with the unit's capabilities, for another user's file."""
     root_only()
     if not shutil.which("setpriv"):
         pytest.skip("setpriv is not there")

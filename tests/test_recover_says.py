@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text of `fastwrite recover`: full paths, and no zeros for what it removed."""
+"""The output of `fastwrite recover`: full paths, and no line of zeros for an arena that it removed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_full_path_of_what_is_put_aside(lab: Lab) -> None:
 
 
 def test_nothing_was_missing(lab: Lab) -> None:
-    """An arena that is removed since its bytes are in the file already."""
+    """An arena is removed because its bytes are in the file already."""
     lab.leave()
     copy = lab.arena().read_bytes()
     name = lab.arena().name

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program that comes while another one recovers: it waits, and finds the file complete."""
+"""A program that starts while another one recovers waits, and finds the file complete."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_an_open_waits_for_a_recovery(library, compile_c):
         assert log.stat().st_size < LINES * 100, "nothing was staged"
         (arena,) = (place / ".fastwrite").glob("*.arena")
         with arena.open("rb") as recoverer:
-            # as somebody does who is in the middle of recovering it
+            # as a process in the middle of recovering it
             fcntl.flock(recoverer, fcntl.LOCK_EX)
             reader = subprocess.Popen(
                 [compile_c(READER), log],
@@ -52,7 +52,7 @@ def test_an_open_waits_for_a_recovery(library, compile_c):
                 stdout=subprocess.PIPE,
                 text=True,
             )
-            time.sleep(0.3)  # when it does not wait, it is over by then
+            time.sleep(0.3)  # (a program that does not wait has ended by then)
         out, _ = reader.communicate(timeout=60)
         assert (reader.returncode, out) == (0, f"open\n{LINES * 100}\n")
         assert log.stat().st_size == LINES * 100

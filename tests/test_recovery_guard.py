@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recovery in a world that has moved on: files that others have written, other boots, mounts, copies of a volume."""
+"""Recovery after changes: files that others have written, other boots, mounts, copies of a volume."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SMALL = 8 << 20
 
 @pytest.fixture
 def volume(lab: Lab) -> Iterator[Callable[..., Path]]:
-    """volume(kind, …): a file system of its own as the place of lab.data."""
+    """volume(kind, …): a file system of its own for lab.data."""
     root_only()
     with ExitStack() as stack:
 
@@ -46,7 +46,7 @@ def use(lab: Lab, point: Path) -> None:
 
 @contextmanager
 def mounted_at(image: Path, point: Path) -> Iterator[Path]:
-    """The file system of the image under a device number and at a place of their own."""
+    """Mounts the image with another device number at another place."""
     point.mkdir(exist_ok=True)
     run_or_skip("mount", "-o", "loop", image, point)
     try:
@@ -60,7 +60,7 @@ def unmount(point: Path) -> None:
 
 
 def rebooted(lab: Lab, *arguments: object) -> subprocess.CompletedProcess:
-    """`fastwrite recover` under a kernel with another id, started at this moment."""
+    """`fastwrite recover` with another boot id and boot time."""
     argv = [
         sys.executable,
         REBOOTED,
@@ -73,7 +73,7 @@ def rebooted(lab: Lab, *arguments: object) -> subprocess.CompletedProcess:
 
 
 def other_id(lab: Lab, *command: object) -> subprocess.CompletedProcess:
-    """The command where the boot id is another one, as in a container; the kernel is the same."""
+    """The command with another boot id but the same kernel, as in a container."""
     fake = lab.base / "boot_id"
     fake.write_text("11111111-2222-3333-4444-555555555555\n")
     text = f'mount --bind {fake} /proc/sys/kernel/random/boot_id && exec "$@"'
@@ -168,7 +168,7 @@ def test_appends_go_behind_what_others_have_appended(lab: Lab) -> None:
 
 
 def test_a_close_that_failed_does_not_come_back(lab: Lab) -> None:
-    """What could not be written stays in the arena; the file is written anew, without the library, and keeps that."""
+    """Bytes that cannot be written stay in the arena.  The file is written anew without the library and keeps that."""
     root_only()
     staging = lab.base / "staging"
     staging.mkdir(mode=0o700)
@@ -216,7 +216,7 @@ def test_another_boot_id_of_the_same_kernel(lab: Lab) -> None:
 
 @pytest.mark.parametrize("mode", ["write", "append"])
 def test_intact_bytes_come_back_after_another_boot(lab: Lab, mode: str) -> None:
-    """An orderly reboot: nothing that reached the page cache is lost, nor is what was staged."""
+    """An orderly reboot loses nothing: neither what was in the page cache nor what was staged."""
     root_only()
     lab.leave(mode=mode)
     done = rebooted(lab)
@@ -260,7 +260,7 @@ def test_the_volume_is_mounted_elsewhere(lab: Lab, volume: Callable[..., Path], 
 
 
 def test_an_unrelated_program_of_another_mount_moves_nothing(lab: Lab, volume: Callable[..., Path]) -> None:
-    """With a staging directory of its own the arena names a path that does not exist here: it is left alone."""
+    """With a separate staging directory the arena names a path that does not exist here: it is left alone."""
     point = volume()
     staging = lab.base / "staging"
     staging.mkdir(mode=0o700)
@@ -316,10 +316,10 @@ def test_without_birth_times_a_reused_inode_gets_nothing(lab: Lab, volume: Calla
 
 
 def test_a_forced_shutdown_and_a_new_mount_in_one_boot(lab: Lab, volume: Callable[..., Path]) -> None:
-    """It is a loss of power: what the arena says may be older than what was synced, and is not believed blindly."""
+    """Like a loss of power: the arena may be older than what was synced, so it is checked first."""
     point = volume()
     lab.leave()
-    subprocess.run(["sync", "-f", str(point)], check=True)  # file and arena as they are now
+    subprocess.run(["sync", "-f", str(point)], check=True)  # (both file and arena)
     with lab.target.open("r+b") as file:
         file.write(b"S" * (3 * LINE))
         file.flush()
@@ -336,7 +336,7 @@ def test_a_forced_shutdown_and_a_new_mount_in_one_boot(lab: Lab, volume: Callabl
 
 
 def test_the_arena_tells_its_origin(lab: Lab) -> None:
-    """The moment of the boot as the clocks have it, and the device that it was made on."""
+    """The boot time by the clocks, and the device of the arena."""
     lab.leave()
     header = lab.arena().read_bytes()[:4096]
     (boot_ns,) = struct.unpack_from("<q", header, 80)
@@ -351,7 +351,7 @@ def test_the_arena_tells_its_origin(lab: Lab) -> None:
 
 
 def test_no_magic_link_is_followed(lab: Lab) -> None:
-    """A path through /proc leads wherever the recovering process has something open."""
+    """A path through /proc may lead to any file that the recovering process has open."""
     lab.leave()
     content = bytearray(lab.arena().read_bytes())
     (slots_at,) = struct.unpack_from("<Q", content, 48)
@@ -374,7 +374,7 @@ def test_no_magic_link_is_followed(lab: Lab) -> None:
 
 @pytest.mark.parametrize("mode", ["write", "append"])
 def test_recovery_changes_no_time_when_it_gives_space_back(lab: Lab, mode: str) -> None:
-    """Reserved space is cut off without a trace: the time is that of the last write."""
+    """Cutting off reserved space leaves no trace: the file keeps the time of its last write."""
     before_ns = time.time_ns() - 10**9
     lab.leave(mode=mode)
     assert lab.recover()["recovered"] == 1

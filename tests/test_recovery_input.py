@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recovery of what it should not trust: damaged and foreign arenas, targets that moved, others at work."""
+"""Recovery trusts nothing: damaged and foreign arenas, targets that moved, other processes at work."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def flip_places(arena: bytes) -> range:
 
 
 def seal_blocks_again(damaged: bytearray, arena: bytes) -> None:
-    """By the places that the sound header names."""
+    """The parts of the tables, by the offsets in the sound header."""
     sound = bytearray(damaged)
     sound[:CHECKED_BYTES] = arena[:CHECKED_BYTES]
     seal_blocks(sound)
@@ -124,7 +124,7 @@ def seal_blocks_again(damaged: bytearray, arena: bytes) -> None:
 
 @pytest.mark.parametrize("checksum", ["broken", "mended"])
 def test_flipped_bits(lab: Lab, checksum: str) -> None:
-    """No crash, and nothing written but the target and what is put aside; a mended checksum lets more in."""
+    """No crash; only the target and files put aside are written.  With a mended checksum the change gets further."""
     lab.leave()
     arena_path = lab.arena()
     arena = of_no_inode(arena_path.read_bytes())
@@ -161,8 +161,8 @@ def test_flipped_bits(lab: Lab, checksum: str) -> None:
 
 @pytest.mark.parametrize("where", ["staged", "behind"])
 def test_flipped_bits_of_data(lab: Lab, where: str) -> None:
-    """Staged bytes have a checksum: nothing of the file comes when one of them is not what it was, and the arena stays.
-    What stands behind them does not matter."""
+    """Staged bytes have a checksum: with one byte changed, nothing is written to the file and the arena stays.  Bytes
+    behind the staged ones do not count."""
     lab.leave()
     arena_path = lab.arena()
     arena = of_no_inode(arena_path.read_bytes())
@@ -190,7 +190,7 @@ def test_flipped_bits_of_data(lab: Lab, where: str) -> None:
 
 
 def test_torn_page(lab: Lab) -> None:
-    """A page that did not reach the disk: all zeros, or what another file had there."""
+    """A page that did not reach the disk: it holds zeros, or old bytes of another file."""
     lab.leave()
     arena_path = lab.arena()
     arena = of_no_inode(arena_path.read_bytes())
@@ -240,7 +240,7 @@ def test_deleted_target(lab: Lab) -> None:
 
 
 def test_replaced_target(lab: Lab) -> None:
-    """Another inode of the same name: not the file that the bytes belong to."""
+    """Another inode has the name: it is not the file that the bytes belong to."""
     lab.leave()
     other = lab.data / "new"
     other.write_bytes(b"somebody else's")
@@ -310,7 +310,7 @@ def test_read_only_target(lab: Lab) -> None:
 
 
 def test_root_acts_with_the_rights_of_the_owner(lab: Lab) -> None:
-    """An arena that names a file which its owner may not write to, not even by a group of root's."""
+    """The arena names a file that its owner may not write to; root's groups do not help."""
     root_only()
     lab.data.chmod(0o777)
     lab.leave(user=NOBODY)
@@ -355,7 +355,7 @@ def test_live_arena_is_left_alone(lab: Lab) -> None:
 
 
 def test_a_zombie_is_dead(lab: Lab) -> None:
-    """Killed, and its parent has not looked yet: its arena is nobody's."""
+    """A killed process that its parent has not reaped yet is dead: its arena is recovered."""
     program = subprocess.Popen(
         [lab.program, "write", "pause", "0", str(COUNT), lab.target], env=lab.env(), stdout=subprocess.PIPE
     )
@@ -397,7 +397,7 @@ def test_recovered_at_the_next_open(lab: Lab, mode: str) -> None:
 
 
 def test_next_program_has_the_same_pid(lab: Lab) -> None:
-    """As in a container, where it is always the same: the dead program's arena is not the new one's own."""
+    """A program with the pid of a dead one, as in containers, does not take the dead one's arena for its own."""
     lab.leave()
     script = 'mv "$1" "$2/$$-env-1f.arena" && LD_PRELOAD="$6" exec "$3" write exit "$4" "$4" "$5"'
     done = subprocess.run(
@@ -422,7 +422,7 @@ def test_next_program_has_the_same_pid(lab: Lab) -> None:
 
 
 def test_nothing_is_lost_while_others_look(lab: Lab) -> None:
-    """Programs that start together in one directory: none takes another's new arena for a dead one."""
+    """Of programs that start together in one directory none takes another one's new arena for a dead one."""
     for turn in range(ROUNDS):
         programs = [
             subprocess.Popen(

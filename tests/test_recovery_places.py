@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recovery where it cannot work at first: full and read-only places, limits, files that are gone; then it can."""
+"""Recovery where it fails at first and works later: full and read-only places, limits, files that are gone."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_unwritable_orphans(lab: Lab) -> None:
 
 @pytest.mark.parametrize("mode", ["write", "append"])
 def test_limit_of_the_file_size(lab: Lab, mode: str) -> None:
-    """What goes beyond the caller's limit is an error with a message, not a death of SIGXFSZ; the rest comes later."""
+    """Beyond the caller's RLIMIT_FSIZE it reports an error, and no SIGXFSZ ends it.  The rest is written later."""
     lab.leave(mode=mode)
     limit = 3 * LINE + 33
 
@@ -181,7 +181,7 @@ def test_limit_of_the_file_size(lab: Lab, mode: str) -> None:
 
 
 def test_file_that_may_not_be_read(lab: Lab) -> None:
-    """Is a part of the append in it already?  Nobody may look: left alone until somebody may."""
+    """A part of the append may be in a file that cannot be read: it is left alone until it can be."""
     root_only()
     lab.data.chmod(0o777)
     lab.leave(mode="append", user=NOBODY)
@@ -228,7 +228,7 @@ def test_name_as_long_as_names_can_be(lab: Lab) -> None:
 
 
 def test_two_deleted_files_of_one_number(lab: Lab) -> None:
-    """Inode numbers are used again: the bytes of one deleted file are not put over those of another."""
+    """Two deleted files had one inode number in turn: their bytes go to two orphans."""
     contents = []
     for turn in range(2):
         lab.leave(first=turn * COUNT)
@@ -268,7 +268,7 @@ def start_paused(lab: Lab, first: int, mode: str) -> subprocess.Popen:
 
 @pytest.mark.parametrize("moved", [False, True], ids=["there", "renamed"])
 def test_two_arenas_for_one_file(lab: Lab, moved: bool) -> None:
-    """Both programs' lines are there, each once and whole, each program's in its order."""
+    """The lines of both programs are there, each once and whole, and in order for each program."""
     programs = [start_paused(lab, turn * COUNT, "append") for turn in range(3)]
     for program in programs:
         program.kill()
@@ -288,7 +288,7 @@ def test_two_arenas_for_one_file(lab: Lab, moved: bool) -> None:
 
 
 def test_arenas_are_recovered_in_the_order_in_which_they_were_made(lab: Lab) -> None:
-    """Programs that wrote over each other's bytes: as if each had written when it began to."""
+    """Programs overwrote each other's bytes: the result is as if each had written when it started."""
     programs = [start_paused(lab, turn * COUNT, "write") for turn in range(7)]
     for program in programs:
         program.kill()
@@ -304,7 +304,7 @@ def test_arenas_are_recovered_in_the_order_in_which_they_were_made(lab: Lab) -> 
 
 
 def test_what_another_program_has_written_since_is_not_overwritten(lab: Lab) -> None:
-    """The last one has seen the file as it is; the bytes of the others wait for somebody who says that they count."""
+    """The file is as the last program left it; the bytes of the others wait until the user forces them."""
     programs = [start_paused(lab, turn * COUNT, "write") for turn in range(3)]
     for program in programs:
         program.kill()
@@ -319,7 +319,7 @@ def test_what_another_program_has_written_since_is_not_overwritten(lab: Lab) -> 
 
 
 def test_very_many_arenas(lab: Lab) -> None:
-    """More than are looked at in one go; what is left alone does not keep the others, and does not come again."""
+    """More arenas than one list holds: those left alone do not stop the others, and are not tried twice."""
     lab.leave()
     for i in range(300):
         (lab.staging / f"kept-{i}.arena").write_bytes(b"no arena")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recovery by root of what other users left, and of what they planted: nothing that their own rights do not give."""
+"""Root recovers what other users left or planted, with no more rights than theirs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def only_as_root() -> None:
 
 @pytest.fixture
 def user_lab(lab: Lab) -> Lab:
-    """Where any user may have data."""
+    """A directory in which any user may have data."""
     lab.data.chmod(0o1777)
     return lab
 
@@ -42,7 +42,7 @@ def details(report: dict) -> str:
 
 
 def test_group_of_a_directory_is_not_the_owners(user_lab: Lab) -> None:
-    """A directory hands its group on to whatever is made in it; its users do not belong to that group."""
+    """A directory hands its group on to new files; their owners need not belong to that group."""
     os.chown(user_lab.data, 0, GROUP)
     user_lab.data.chmod(0o3777)
     user_lab.leave(user=NOBODY)
@@ -76,7 +76,7 @@ def test_groups_of_the_owner(user_lab: Lab, tmp_path: Path) -> None:
 
 
 def test_capabilities_are_dropped(user_lab: Lab) -> None:
-    """A path that only who may trace root's processes can follow."""
+    """Only a process that may trace root's processes can follow such a path."""
     user_lab.leave(user=NOBODY)
     hidden = user_lab.base / "hidden"
     (hidden / "inner").mkdir(parents=True)
@@ -94,7 +94,7 @@ def test_capabilities_are_dropped(user_lab: Lab) -> None:
 
 
 def test_what_others_moved_here_is_no_arena(user_lab: Lab) -> None:
-    """A file of root's in a directory of a user's: he can have moved it there, and may have made up its content."""
+    """A file of root's in a user's directory: the user can have moved it there and forged its content."""
     user_lab.leave()
     os.chown(user_lab.staging, NOBODY, NOBODY)
     report = user_lab.recover(status=1)
@@ -117,7 +117,7 @@ def test_arena_that_others_may_write_to(user_lab: Lab, mode: int) -> None:
 
 
 def test_arena_named_by_its_path(user_lab: Lab) -> None:
-    """Where everybody may put files nobody knows who has put them there, whichever way they are named."""
+    """Where anybody may put files nothing proves whose they are, whatever their names."""
     user_lab.leave(user=NOBODY)
     moved = user_lab.data / user_lab.arena().name
     user_lab.arena().rename(moved)
@@ -218,7 +218,7 @@ def test_planted_orphans(user_lab: Lab, plant) -> None:
 
 @pytest.mark.parametrize("kind", ["link", "hard link", "fifo", "directory"])
 def test_planted_orphan(user_lab: Lab, kind: str) -> None:
-    """Something is there under the name that the bytes would get."""
+    """The name that the orphan would get is taken."""
     user_lab.leave()
     user_lab.target.unlink()
     saved = {path: of_no_inode(path.read_bytes()) for path in user_lab.arenas()}
@@ -258,7 +258,7 @@ def test_orphans_of_a_user_are_his(user_lab: Lab) -> None:
 
 
 def test_target_is_swapped_all_the_time(user_lab: Lab) -> None:
-    """A link to somebody else's file, now and then, under the target's name."""
+    """The target's name is now and then a link to another user's file."""
     victim = user_lab.base / "victim"
     victim.write_bytes(b"precious")
     script = """
@@ -284,7 +284,7 @@ while True:
         if kept.exists():
             kept.replace(user_lab.target)
         for orphan in (user_lab.staging / "orphans").glob("*"):
-            # it had another name at that moment: nothing is lost all the same
+            # (the file had another name at that moment: its bytes are safe there)
             assert len(orphan.read_bytes().strip(b"\0")) == (COUNT - 1) * LINE
             orphan.unlink()
         if report["recovered"]:
@@ -294,7 +294,7 @@ while True:
 
 
 def test_directory_that_may_not_be_listed(user_lab: Lab) -> None:
-    """Its owner may go through it, and so find the file at its path."""
+    """The owner may search the directory, but not list it: the file is found at its path."""
     inner = user_lab.data / "inner"
     inner.mkdir()
     os.chown(inner, NOBODY, NOBODY)

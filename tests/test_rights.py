@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that change their ids: what is staged belongs to the ids that wrote it, and so does the memory."""
+"""Programs that change their ids: staged bytes and shared memory belong to the ids that wrote them."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ int main(void)
 
 @pytest.fixture
 def run_text(library, compile_c, place):
-    """Compiles a program, runs it in `place` with nothing flushed by the timer, and checks how it ends."""
+    """Compiles a program, runs it in `place` so that the timer flushes nothing, and checks its status."""
 
     def run(text: str, status: int = 0, **settings: object):
         done = run_preloaded(library, [program(compile_c, text)], place, **{"lag_ms": 60000, **settings})
@@ -199,7 +199,7 @@ def run_child(run_text, place):
 
 
 def run_as(user: int, argv: list, env: dict[str, str], status: int = 0) -> str:
-    """Runs a program as this user, who has one group; what it says."""
+    """Runs a program as this user with one group.  What it writes to standard error."""
     done = subprocess.run(
         argv,
         env=env,
@@ -288,7 +288,7 @@ SETTINGS = {
     ("way", "mode"), [*((way, "") for way in FULL), ("setuid", "journal"), ("setuid", "zero")]
 )
 def test_child_shares_nothing(library, compile_c, place, way, mode) -> None:
-    """After the change of its ids a forked child has no memory of its parent's, and both write the log through."""
+    """After a child changes its ids it shares no memory with its parent, and the log of both is bypassed."""
     binary = program(compile_c, CHILD.replace("CHANGE", FULL[way]))
     assert run_native([binary], place).returncode == 0
     (place / "log").unlink()
@@ -308,7 +308,7 @@ def test_child_shares_nothing(library, compile_c, place, way, mode) -> None:
 
 
 def test_child_in_an_empty_root(run_child) -> None:
-    """chroot first, as servers do: there is no /proc then."""
+    """After chroot, as servers do it, there is no /proc."""
     run_child(
         r"""
 		MUST((maps = open("/proc/self/maps", O_RDONLY)) >= 0);
@@ -340,7 +340,7 @@ def test_child_of_a_raw_fork(run_child) -> None:
 
 
 def test_child_with_threads(run_child) -> None:
-    """Its threads may hold locks in the shared memory: it stays, which is said, but nothing is staged any more."""
+    """Threads may hold locks in the shared memory, so it stays mapped.  That is logged, and nothing more is staged."""
     run = run_child(
         r"""
 		pthread_t thread;
@@ -629,7 +629,7 @@ def test_parent_gives_up_its_rights(library, compile_c, place) -> None:
     "way", ["setgroups(1, groups)", 'initgroups("root", 0)', "syscall(SYS_setgroups, 1, groups)"]
 )
 def test_groups_alone(run_text, place, way) -> None:
-    """Further groups do not say whose memory this is: prefork servers that stay root go on as one family."""
+    """Supplementary groups do not count: prefork servers that stay root go on as one family."""
     text = CHILD.replace("(CHANGE) == 0", f"({way}) == 0").replace("if (shared_memory())", "if (0)")
     text = text.replace("int main(void)\n{", "int main(void)\n{\n\tgid_t groups[] = {1001};\n\t(void)groups;")
     text = text.replace('if (size_of("log") != 120 * 20)', "if (0)")
@@ -662,7 +662,7 @@ int main(int argc, char **argv)
 @pytest.mark.parametrize("as_whom", ["user", "root"])
 @pytest.mark.parametrize("staging", ["beside", "one"])
 def test_seteuid_server(library, fastwrite, compile_c, place, as_whom, staging) -> None:
-    """What root's file gets stands in no file that the user may read, whoever the server was when it wrote it."""
+    """Bytes for root's file are in no file that the user may read, whatever ids the server had when it wrote them."""
     binary = program(compile_c, SETEUID)
     paths = f"{place}/**" if staging == "one" else "/**"
     run = run_preloaded(library, [binary, as_whom], place, paths=paths, lag_ms=60000)
@@ -715,7 +715,7 @@ int main(void)
     ],
 )
 def test_one_thread_alone(run_text, place, call) -> None:
-    """Threads with ids of their own: which of them an arena would be of nobody can say."""
+    """Threads have ids of their own: an arena could belong to any of them, so nothing is staged."""
     run = run_text(
         r"""
 static int fd;
@@ -743,7 +743,7 @@ int main(void)
 
 
 def test_ids_that_stay(run_text, place) -> None:
-    """A call that changes nothing costs nothing: what is staged stays so."""
+    """A call that changes nothing costs nothing: staged bytes stay staged."""
     run_text(
         r"""
 int main(void)
@@ -761,7 +761,7 @@ int main(void)
 
 
 def test_nothing_managed_costs_nothing(library, compile_c, place) -> None:
-    """System calls of a program that has nothing managed and changes its ids."""
+    """A program without managed files changes its ids: it makes no other system calls than natively."""
     binary = program(
         compile_c,
         r"""
@@ -798,7 +798,7 @@ int main(void)
 @pytest.mark.parametrize("mode", [0o400, 0o444])
 @pytest.mark.parametrize("sync", ["fdatasync", "journal"])
 def test_read_only_file_of_a_user(lab: Lab, mode: int, sync: str) -> None:
-    """The user may write by the descriptor that he made it with; his recovery could not open it."""
+    """The user may write by the descriptor that created the file, but a recovery could not open it."""
     lab.data.chmod(0o777)
     text = f"""
 import os, signal
@@ -816,7 +816,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_mode_that_changes_later(run_text, place) -> None:
-    """A file that its program makes read only while it is staged is written through from then on."""
+    """A file that becomes read only while bytes are staged is bypassed from then on."""
     run = run_text(
         r"""
 int main(void)
@@ -884,7 +884,7 @@ int main(void)
 
 
 def planted(lab: Lab, owner: int, count: int) -> None:
-    """So many dead programs of this user."""
+    """Arenas of `count` dead programs of this user."""
     aside = lab.base / "aside"
     aside.mkdir()
     for i in range(count):
@@ -895,7 +895,7 @@ def planted(lab: Lab, owner: int, count: int) -> None:
 
 
 def root_opens(lab: Lab, path: Path, **settings: object) -> tuple[str, float]:
-    """What the library says when root's program opens `path`, and how long that takes."""
+    """What the library logs when a program of root's opens `path`, and how long that takes."""
     began = time.monotonic()
     done = subprocess.run(
         [lab.program, "write", "exit", "0", "1", path],
@@ -908,7 +908,7 @@ def root_opens(lab: Lab, path: Path, **settings: object) -> tuple[str, float]:
 
 
 def test_root_leaves_planted_staging_alone(lab: Lab) -> None:
-    """In a directory of root's that everybody may write to: whose the staging is says nothing about the file."""
+    """In a directory of root's that anybody may write to, the owner of an arena proves nothing about the file."""
     lab.data.chmod(0o1777)
     planted(lab, USER, 3)
     os.chown(lab.target, 0, 0)
@@ -929,7 +929,7 @@ def test_root_recovers_what_the_owner_staged(lab: Lab) -> None:
 
 
 def test_root_recovers_within_a_budget(lab: Lab) -> None:
-    """So many arenas of a user's, in his own directory."""
+    """Many arenas of a user in the user's own directory."""
     os.chown(lab.data, USER, USER)
     planted(lab, USER, 70)
     said, took = root_opens(lab, lab.data / "roots")
@@ -937,13 +937,13 @@ def test_root_recovers_within_a_budget(lab: Lab) -> None:
     assert 0 < left < 10
     assert f"fastwrite recover {lab.staging}" in said, said[-300:]
     assert took < 10, too_slow(took, "root recovers for two seconds at most, and tells what is left")
-    # his own are no danger to him: all of them
+    # (the user recovers all of them)
     run_as(USER, [lab.program, "write", "exit", "0", "1", lab.data / "his"], lab.env())
     assert lab.arenas() == []
 
 
 def test_large_arena_of_a_user(lab: Lab) -> None:
-    """One that is larger than any of the rule's can be is left to the command."""
+    """An arena larger than the rule allows is left to the command."""
     os.chown(lab.data, USER, USER)
     lab.leave(user=USER, mem="128M")
     said, _ = root_opens(lab, lab.data / "roots", mem="1M")
@@ -953,7 +953,7 @@ def test_large_arena_of_a_user(lab: Lab) -> None:
 
 
 def test_second_user_is_told(lab: Lab) -> None:
-    """Bytes of the first wait, and he may not even look."""
+    """Bytes of another user wait, and the program may not even list them."""
     lab.data.chmod(0o777)
     lab.leave(user=USER)
     lab.target.chmod(0o666)

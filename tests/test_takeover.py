@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The master of a prefork server is killed while a worker of it is idle: what the master staged is recovered while the
-worker lives, and whatever the worker does later is right (shim/takeover.h)."""
+"""The master of a prefork server is killed while a worker is idle.  Recovery writes what the master staged while the
+worker lives, and whatever the worker does later is right (shim/format/takeover_format.h)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROUNDS = 200 if LONG else 40
 STRIDE = 1 if LONG else 3
 RECORD, STAGED, NEWER = 20, 40, 10
 GATES, KEEPERS = 1 << 40, 1 << 41
-"""Bytes of an arena that members lock (takeover.h)."""
+"""Bytes of an arena that processes of the family lock (takeover_format.h)."""
 
 COMMON = r"""
 #include <fcntl.h>
@@ -277,7 +277,7 @@ def assert_final(s: Server, newer: int = NEWER) -> None:
 @pytest.mark.parametrize("end", ["q", "kill"])
 @pytest.mark.parametrize("case", CASES)
 def test_new_master_beside_an_idle_worker(rig, case, end):
-    """It finds everything, and nothing old is written over what it writes when the worker ends."""
+    """A new master finds everything, and when the worker ends no old bytes overwrite its new ones."""
     with serve(rig, CASES[case]) as s:
         assert_staged(s)
         s.kill_master()
@@ -295,7 +295,7 @@ def test_new_master_beside_an_idle_worker(rig, case, end):
 
 @pytest.mark.parametrize("parts", [(STAGED, 0), (2, STAGED - 2), (0, STAGED)])
 def test_command_recovers_beside_an_idle_worker(rig, parts):
-    """Whether it was staged before the fork or after it, or in files engaged after it."""
+    """Bytes staged before the fork or after it, or in files attached after it."""
     with serve(rig, {}, parts) as s:
         assert_staged(s)
         s.kill_master()
@@ -361,7 +361,7 @@ def test_worker_goes_on(rig, case, wake):
 
 
 def test_any_interleaving(rig):
-    """The worker wakes at any moment around the take-over, and again beside the new master."""
+    """The worker wakes at any moment around the take-over, and once more beside the new master."""
     recovered = 0
     for n in range(ROUNDS):
         chance = random.Random(n)
@@ -401,7 +401,7 @@ def test_any_interleaving(rig):
 
 @pytest.mark.parametrize("case", ["default", "exclusive"])
 def test_worker_writes_while_it_is_sealed(rig, case):
-    """As fast as it can, into the dead master's open block: nothing is published behind the recoverer's back."""
+    """The worker writes as fast as it can into the dead master's open block: after the seal nothing is published."""
     count, beside = 150_000, 0
     for n in range(ROUNDS // 2):
         chance = random.Random(n)
@@ -430,7 +430,7 @@ def test_worker_writes_while_it_is_sealed(rig, case):
 @pytest.mark.parametrize("wakes", [False, True])
 @pytest.mark.parametrize("case", ["default", "exclusive"])
 def test_recoverer_is_killed(rig, build_debug, case, wakes):
-    """At each marked step; then either the worker goes on, or somebody recovers again."""
+    """The recoverer is killed at each marked step.  Then the worker goes on, or the next process recovers."""
     step, deaths = 1, 0
     while True:
         with serve(rig, CASES[case]) as s:
@@ -440,7 +440,7 @@ def test_recoverer_is_killed(rig, build_debug, case, wakes):
             extra = 0
             if wakes:
                 s.ask("a0")
-                s.ask("s")  # or it stays staged, for `lag_ms`, by a member that lives
+                s.ask("s")  # or a living process keeps it staged for `lag_ms`
                 extra = 1
             again, report = s.recover()
             assert again == 0, f"{where}: {report}"
@@ -513,7 +513,7 @@ int main(int argc, char **argv)
 # (with writers = auto the dead may leave a lease to the idle worker, which the kernel takes back after 45 s)
 @pytest.mark.parametrize("case", ["shared", "exclusive", *(["default"] if LONG else [])])
 def test_killed_in_the_middle_of_its_work(build_debug, fastwrite, compile_c, case):
-    """With the file's lock, the flush token, half of an append: a member that dies at a marked step."""
+    """A process of the family dies at a marked step: with the file lock, the flush token, half of an append."""
     program = compile_c(MANY_STEPS)
     step, deaths, brought = 1, 0, 0
     while True:
@@ -554,7 +554,7 @@ def test_killed_in_the_middle_of_its_work(build_debug, fastwrite, compile_c, cas
 
 
 def test_flusher_that_is_stopped_is_not_overtaken(rig):
-    """Who holds a file's gate and does not let go keeps it, and is named."""
+    """A process that holds a file's gate keeps it, and recovery names it."""
     with serve(rig) as s:
         s.kill_master()
         with s.arena().open("r+b") as arena:
@@ -575,7 +575,7 @@ def test_flusher_that_is_stopped_is_not_overtaken(rig):
 
 
 def wait_stopped(pid: int) -> None:
-    """All threads: what the kernel was at is done."""
+    """Waits until all threads have stopped: then their system calls are over."""
     while True:
         stats = [stat.read_text() for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
         if all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats):
@@ -591,7 +591,7 @@ def has_gate(pid: int) -> bool:
 
 
 def test_worker_that_is_stopped_in_a_flush_is_not_overtaken(rig):
-    """It is left alone and named, and goes on where it was."""
+    """A stopped process is left alone and named, and goes on where it was."""
     count, tries = 90_000, 200
     for n in range(tries):
         chance = random.Random(n)
@@ -621,7 +621,7 @@ def test_worker_that_is_stopped_in_a_flush_is_not_overtaken(rig):
 
 
 def test_members_lock_what_they_keep(rig):
-    """The kernel vouches for who looks after what is staged."""
+    """A forged keeper in the arena does not count: the kernel says which process lives."""
 
     def kept(s: Server, member: int) -> bool:
         with s.arena().open("rb") as arena:

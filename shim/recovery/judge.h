@@ -7,28 +7,29 @@
  * the file.  Then it counts if the file is just as the guard in the arena says.  A synced overwrite spoils
  * that: the file's time does not show it.
  *
- * The first row that fits decides.  "Proved": more than the inode number says that it is the file.  "As
- * left": size and time are those of the guard, or of a change of our own that was under way.
+ *   where    same: the same boot and mount; mount: the same boot, another mount; boot: another boot
+ *   proved   more than the inode number says that it is the file
+ *   as left  the file has size and time of the guard, or a change of our own was under way (not after a boot:
+ *            such a change may have left anything)
  *
- *      boot, mount   blocks      the file                                               verdict
- *    -------------------------------------------------------------------------------------------------------
- *     1 any           any         no blocks, forced, asked by the family, or gone        replay
- *     2 same          appends     proved                                                 replay
- *     3 any           any         cannot be examined                                     put aside
- *     4 other boot    any         the blocks leave a gap                                 put aside
- *     5 same          any         as left                                                replay
- *     6 other         any         as left; no overwrite was synced, or all blocks lie    replay
- *                                 behind the guard's size
- *     7 same          any         older than the guard: its own file system has lost     replay
- *                                 what it had not written
- *     8 same boot     at offsets  proved, not cut, all blocks lie behind its end         replay
- *     9 other mount   appends     proved, and it shows which blocks it has               replay the others
- *    10 other mount   any         was as left before the journal was replayed; blocks    replay at offsets
- *                                 leave no gap and overwrite equal bytes only
- *    11 any           any         anything else                                          put aside
+ * The first row that fits decides.
  *
- * "As left" after another boot also means that no change of our own was under way: that may have left
- * anything.
+ *      where        blocks      the file                                                 verdict
+ *    -----------------------------------------------------------------------------------------------------
+ *     1 any         any         no blocks, forced, asked by the family, or file is gone  replay
+ *     2 same        appends     proved                                                   replay
+ *     3 any         any         cannot be examined                                       put aside
+ *     4 boot        any         the blocks leave a gap                                   put aside
+ *     5 same        any         as left                                                  replay
+ *     6 mount, boot any         as left; no overwrite was synced, or all blocks lie      replay
+ *                               behind the guard's size
+ *     7 same        any         older than the guard: its own file system has lost       replay
+ *                               what it had not written
+ *     8 same, mount at offsets  proved, not cut, all blocks lie behind its end           replay
+ *     9 mount       appends     proved, and it shows which blocks it has                 replay the others
+ *    10 mount       any         was as left before the journal was replayed; the blocks  replay at offsets
+ *                               leave no gap and overwrite equal bytes only
+ *    11 any         any         anything else                                            put aside
  */
 #ifndef FASTWRITE_RECOVERY_JUDGE_H
 #define FASTWRITE_RECOVERY_JUDGE_H

@@ -58,7 +58,7 @@ def used(log: Path) -> int:
 
 def engaged(arenas: Iterable[Path]) -> tuple[set[int], bool]:
     """Inodes of the files that the arenas have a slot for, and whether any block belongs to one of them.  See
-    struct arena_header, arena_block and arena_slot of arena.h."""
+    struct arena_header, arena_block and arena_slot of arena_format.h."""
     inodes: set[int] = set()
     staged = False
     for path in arenas:

@@ -19,7 +19,7 @@ NOBODY = 65534
 LINE = 100
 COUNT = 60
 
-# struct arena_header up to `live`, of arena.h
+# struct arena_header up to `live`, of arena_format.h
 MAGIC, CHECKSUM, BLOCK_BYTES, BLOCKS_AT, SLOTS_AT, DATA_AT = 0, 12, 24, 40, 48, 56
 BOOT_ID, BOOT_NS, MOUNT_ID, SUPER_ID, MADE_ON_DEV = 64, 80, 88, 96, 104
 CHECKED_BYTES = 64 + 48 + 8 + 8 + 8 + 64 + 64
