@@ -89,6 +89,7 @@ HOOK_SRC := $(sort $(wildcard tests/hooks/*.c))
 HOOK_BIN := $(patsubst tests/hooks/%.c,$(BUILD)/tests/%,$(HOOK_SRC))
 POWER_SRC := $(sort $(wildcard tests/power/*.c))
 POWER_BIN := $(patsubst tests/power/%.c,$(BUILD)/tests/power/%,$(POWER_SRC))
+FUZZ_CORPUS := build/fuzz-corpus/.made
 SURROUNDINGS_BIN := $(BUILD)/tests/surroundings/life
 
 LIBRARY := $(BUILD)/libfastwrite.so
@@ -155,7 +156,7 @@ $(COMMAND): $(CLI_OBJ) $(CORE)
 
 .PHONY: tests-build units hooks power surroundings check-tests
 tests-build: build-all units hooks power surroundings
-units: $(UNIT_BIN)
+units: $(UNIT_BIN) $(FUZZ_CORPUS)
 hooks: $(HOOK_BIN)
 power: $(POWER_BIN)
 surroundings: $(SURROUNDINGS_BIN)
@@ -163,6 +164,11 @@ $(UNIT_BIN) $(HOOK_BIN) $(POWER_BIN): | check-tests
 
 check-tests:
 	$(Q)CC='$(HOST_CC)' scripts/deps --check build test
+
+# The unit tests replay the inputs of the fuzzers; all builds share them.
+$(FUZZ_CORPUS): tests/fuzz/make_corpus.py tests/fuzz/grown.tar.xz $(wildcard tests/fuzz/found/*/*)
+	$(call say,GEN,$(@D))
+	$(Q)python3 $< $(@D)
 
 $(BUILD)/tests/unit/%: tests/unit/%.c $(CORE) $(BUILD)/.flags
 	@mkdir -p $(@D)
@@ -224,7 +230,7 @@ test-glibc: deps-test
 check-exports: $(LIBRARY)
 	$(Q)scripts/exports --check $(LIBRARY)
 
-# ---- fuzzing: each tests/fuzz/fuzz_NAME.c is a target, with the inputs of tests/fuzz/corpus/NAME ----
+# ---- fuzzing: each tests/fuzz/fuzz_NAME.c is a target; make_corpus.py makes the first inputs ----
 
 FUZZ_CC ?= clang
 FUZZ_BUILD := build-fuzz
@@ -249,7 +255,7 @@ $(FUZZ_BUILD)/fuzz_%: tests/fuzz/fuzz_%.c $(FUZZ_BUILD)/core.a
 		$(FUZZ_BUILD)/core.a $(STATIC_LIBS) $(LIBS)
 
 .PHONY: fuzz fuzz-build soak-fuzz
-fuzz-build: $(FUZZ_BIN)
+fuzz-build: $(FUZZ_BIN) $(FUZZ_CORPUS)
 fuzz: deps-fuzz
 	$(Q)$(MAKE) --no-print-directory fuzz-build
 	$(Q)python3 tests/run_fuzz.py --build $(FUZZ_BUILD) --seconds $(FASTWRITE_FUZZ_SECONDS) $(ARGS)

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the fuzzers for a given time in all and ends with one line: `N passed, N failed, N skipped`.
 
-Each BUILD/fuzz_NAME begins with the inputs of tests/fuzz/corpus/NAME.  New inputs are kept in BUILD/corpus/NAME, and
-what breaks a target in BUILD/found/NAME-*: `BUILD/fuzz_NAME FILE` runs it again, and says what it does with
-FASTWRITE_FUZZ_SHOW=1.
+Each BUILD/fuzz_NAME begins with the inputs that tests/fuzz/make_corpus.py makes.  New inputs are kept in
+BUILD/corpus/NAME, and what breaks a target in BUILD/found/NAME-*: `BUILD/fuzz_NAME FILE` runs it again, and says what
+it does with FASTWRITE_FUZZ_SHOW=1.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-CORPUS = ROOT / "tests" / "fuzz" / "corpus"
+CORPUS = ROOT / "build" / "fuzz-corpus"
 INPUT_SECONDS = 10
 START_SECONDS = 120
 STATISTIC = re.compile(r"^stat::(\w+):\s+(\d+)", re.M)

@@ -1,17 +1,25 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the seeds of the fuzzer into tests/fuzz/corpus: one small input for each thing that an arena can say.
+"""Makes the first inputs of the fuzzers: make_corpus.py DIR writes DIR/TARGET/... for each target.
 
-The operations are those of recipe.h.  Beside the seeds stand `grown-...`, which the fuzzer made and which reach further
-than they do, and `found-...`, which broke something once.
+`seed-...`: one small input for each thing that an arena can say, from here; the operations are those of recipe.h.
+`grown-...`: what the fuzzer made and which reaches further than they do, from grown.tar.xz; make_corpus.py --pack DIR
+puts those of DIR/TARGET there.  `found-...`: what broke something once, from found/TARGET.
 """
 
 from __future__ import annotations
 
+import fcntl
+import io
+import shutil
 import struct
+import sys
+import tarfile
 from pathlib import Path
 
-CORPUS = Path(__file__).resolve().parent / "corpus"
+HERE = Path(__file__).resolve().parent
+GROWN = HERE / "grown.tar.xz"
+TARGETS = ("arena", "journal", "status")
 RAW = b"\xff"
 (GEOMETRY, HEADER, SLOT, PATH, DONE, APPENDING, BLOCK, FIRST, CHAIN, EXTENT, DATA, PATCH, SIZE, CONTENT) = (
     range(14)
@@ -253,19 +261,53 @@ def journal_seeds() -> dict[str, bytes]:
     return seeds
 
 
-def main() -> None:
+def make_once(corpus: Path) -> None:
+    """Two builds may want it at the same time: the second one finds what the first one made."""
+    corpus.parent.mkdir(exist_ok=True)
+    with corpus.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        made = corpus / ".made"
+        inputs = (Path(__file__), GROWN, *(HERE / "found").glob("*/*"))
+        if not made.exists() or made.stat().st_mtime <= max(path.stat().st_mtime for path in inputs):
+            make(corpus)
+
+
+def make(corpus: Path) -> None:
+    shutil.rmtree(corpus, ignore_errors=True)
     seeds = arena_seeds()
     for target, chosen in (
         ("arena", seeds),
         ("status", {one: seeds[one] for one in STATUS}),
         ("journal", journal_seeds()),
     ):
-        directory = CORPUS / target
-        directory.mkdir(parents=True, exist_ok=True)
-        for old in directory.glob("seed-*"):
-            old.unlink()
+        directory = corpus / target
+        directory.mkdir(parents=True)
         for seed, content_of in chosen.items():
             (directory / f"seed-{seed}").write_bytes(content_of)
+        for found in (HERE / "found" / target).glob("found-*"):
+            shutil.copy(found, directory)
+    with tarfile.open(GROWN) as archive:
+        for member in archive:
+            (corpus / member.name).write_bytes(archive.extractfile(member).read())
+    (corpus / ".made").touch()
+
+
+def pack(corpus: Path) -> None:
+    """The same inputs make the same archive."""
+    with tarfile.open(GROWN, "w:xz", preset=9) as archive:
+        for path in sorted(path for target in TARGETS for path in (corpus / target).glob("grown-*")):
+            member = tarfile.TarInfo(f"{path.parent.name}/{path.name}")
+            member.size = path.stat().st_size
+            archive.addfile(member, io.BytesIO(path.read_bytes()))
+
+
+def main() -> None:
+    if len(sys.argv) == 3 and sys.argv[1] == "--pack":
+        pack(Path(sys.argv[2]))
+    elif len(sys.argv) == 2:
+        make_once(Path(sys.argv[1]))
+    else:
+        sys.exit("usage: make_corpus.py DIR | --pack DIR")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The inputs that the fuzzers keep (tests/fuzz/corpus), each once: what was found stays found, also without clang. */
+/* The inputs that the fuzzers keep (tests/fuzz/make_corpus.py), each once: what was found stays found, also without clang. */
 #define LLVMFuzzerTestOneInput fuzz_arena_input
 #include "../fuzz/fuzz_arena.c"
 #undef LLVMFuzzerTestOneInput
@@ -46,19 +46,19 @@ static int replay_all(const char *directory, int (*target)(const uint8_t *, size
 static void test_arenas(void **state)
 {
 	(void)state;
-	assert_true(replay_all("tests/fuzz/corpus/arena", fuzz_arena_input) > 100);
+	assert_true(replay_all("build/fuzz-corpus/arena", fuzz_arena_input) > 100);
 }
 
 static void test_journals(void **state)
 {
 	(void)state;
-	assert_true(replay_all("tests/fuzz/corpus/journal", fuzz_journal_input) > 20);
+	assert_true(replay_all("build/fuzz-corpus/journal", fuzz_journal_input) > 20);
 }
 
 static void test_status(void **state)
 {
 	(void)state;
-	assert_true(replay_all("tests/fuzz/corpus/status", fuzz_status_input) > 10);
+	assert_true(replay_all("build/fuzz-corpus/status", fuzz_status_input) > 10);
 }
 
 int main(void)
