@@ -32,7 +32,7 @@ MODES = {
     },
 }
 # Other descriptions of the same file append too in these programs, which `exclusive` promises away.
-NOT_EXCLUSIVE = {"test_exec", "test_family", "test_name", "test_fork"}
+NOT_EXCLUSIVE = {"test_exec", "test_family", "test_fork", "test_lock"}
 
 
 def check(program: str, run: Run) -> None:
@@ -96,7 +96,9 @@ def test_preloaded(build, library, program, mode):
 
 
 # Those that remove directories, or write outside their own: here the staging lies beside the first file.
-@pytest.mark.parametrize("program", ["test_name", "test_syscall", "test_handle"])
+@pytest.mark.parametrize(
+    "program", ["test_attributes", "test_handle", "test_lock", "test_name", "test_sync", "test_syscall"]
+)
 def test_staging_beside_each_file(build, library, program):
     with disk_dir() as place:
         run = run_preloaded(
