@@ -95,21 +95,37 @@ def _helps(rows: Sequence[Row]) -> Card:
         )
     faster = [r for r in gains if r.comparison.verdict == statistics.FASTER]
     best = _best(gains)
+    others = _faster_by_surprise(rows)
     if best is None:
-        words = f"In none of {present.plural(len(gains), 'row')} is a gain certain."
+        words = f"In none of {present.plural(len(gains), 'row')} is a gain certain{others}."
         if max(r.comparison.n for r in gains) < statistics.PAIRS_MIN:
             words += f" Fewer than {statistics.PAIRS_MIN} pairs decide nothing."
-        return Card("What helps?", "0 faster", words, tuple(r.experiment.id for r in gains))
+        figure = f"0 of {len(gains)}" if others else "0 faster"
+        return Card("What helps?", figure, words, tuple(r.experiment.id for r in gains))
     verdicts = [r.comparison.verdict for r in gains]
     least = min(gains, key=lambda r: r.comparison.ratio)
     words = (
         f"is what the median of the {present.plural(len(gains), 'row')} gains in which a gain is expected: "
         f"{len(faster)} certainly faster, {verdicts.count(statistics.SLOWER)} slower, "
-        f"{verdicts.count(statistics.INCONCLUSIVE)} open; most: {_named(best)}; least: {_named(least)}."
+        f"{verdicts.count(statistics.INCONCLUSIVE)} open; most: {_named(best)}; least: {_named(least)}{others}."
     )
     middle = statistics.median([r.comparison.ratio for r in gains])
     ids = tuple(r.experiment.id for r in sorted(faster, key=lambda r: -r.comparison.ratio))
     return Card("What helps?", _times(middle), words, ids, GOOD if middle > 1 else PLAIN)
+
+
+def _faster_by_surprise(rows: Sequence[Row]) -> str:
+    """Rows that are faster although no gain is expected there; the table shows them, so the card names them."""
+    found = [
+        r
+        for r in compared(rows)
+        if r.experiment.shim_role != "gain" and r.comparison.verdict == statistics.FASTER
+    ]
+    if not found:
+        return ""
+    names = ", ".join(_named(r) for r in found[:NAMED_MAX])
+    more = f" and {len(found) - NAMED_MAX} more" if len(found) > NAMED_MAX else ""
+    return f"; faster where no gain is expected: {names}{more}"
 
 
 def _times(ratio: float) -> str:

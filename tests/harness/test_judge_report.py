@@ -277,6 +277,13 @@ def test_what_helps_is_what_the_median_row_gains(experiments, samples):
     assert "worst: E2-prealloc, 0.50×" in does_not.sentence and "could have found 1.00×" in does_not.sentence
 
 
+def test_a_row_that_is_faster_by_surprise_is_named(experiments):
+    expected = rounds("E1", "native", 500, 510, 490) + rounds("E1", "shim", 505, 500, 495)
+    surprise = rounds("E3", "native", 500, 510, 490) + rounds("E3", "shim", 600, 612, 588)
+    helps = overview.cards(summed(experiments, expected + surprise))[0]
+    assert helps.figure == "0 of 1" and "faster where no gain is expected: E3, 1.20×" in helps.sentence
+
+
 def test_the_table_says_which_claim_decided(page):
     assert '<small class="decided">kill -9 loses nothing</small>' in page
 
