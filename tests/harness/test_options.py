@@ -110,3 +110,19 @@ def test_a_missing_fio_is_known_before_the_start_and_skips_its_rows(monkeypatch,
                      variants=("native", "control"), kinds=("measure",))  # fmt: skip
     found = runner.Runner(Bench(), made, {e.id: e for e in chosen}, None, None).skipped()
     assert list(found.values()) == [["B2"]] and "fio" in next(iter(found))
+
+
+def test_a_benchmark_of_syncs_is_resumed_where_it_was(tmp_path):
+    out = tmp_path / "sync.json"
+    done = harness("sync", "--cells", "floor", "--pairs", "2", "--seconds", "0.05", "--warmup", "0", "--no-warm",
+                   "--dir", tmp_path / "w", "--out", out, cwd=tmp_path)  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = json.loads(out.read_text())
+    whole = len(record["samples"])
+    kept = record["samples"][:1]
+    out.write_text(json.dumps({**record, "samples": kept}))
+    done = harness("sync", "--resume", out, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    again = json.loads(out.read_text())
+    assert len(again["samples"]) == whole == 2 and again["samples"][0] == kept[0]
+    assert again["settings"] == record["settings"] and not (tmp_path / "lab-work").exists()
