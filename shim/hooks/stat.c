@@ -155,7 +155,13 @@ TWIN(stat64, stat);
 TWIN(lstat64, lstat);
 TWIN(fstat64, fstat);
 TWIN(fstatat64, fstatat);
-ALIAS_OF(__xstat64, __xstat);
-ALIAS_OF(__lxstat64, __lxstat);
-ALIAS_OF(__fxstat64, __fxstat);
-ALIAS_OF(__fxstatat64, __fxstatat);
+/* Headers from glibc 2.33 on do not declare them. */
+int __xstat64(int version, const char *path, struct stat64 *out);
+int __lxstat64(int version, const char *path, struct stat64 *out);
+int __fxstat64(int version, int fd, struct stat64 *out);
+int __fxstatat64(int version, int dirfd, const char *path, struct stat64 *out, int flags);
+
+TWIN(__xstat64, __xstat);
+TWIN(__lxstat64, __lxstat);
+TWIN(__fxstat64, __fxstat);
+TWIN(__fxstatat64, __fxstatat);
