@@ -75,6 +75,10 @@ class UnavailableError(Exception):
     """A release cannot be tested here, and why."""
 
 
+class BuildError(Exception):
+    """What is tested cannot be built against a release."""
+
+
 @dataclass(frozen=True)
 class System:
     """An unpacked release."""
@@ -265,7 +269,7 @@ def build_for(system: System, programs: list[str]) -> Path:
         ["make", "-C", ROOT, "-s", f"-j{os.cpu_count()}", f"BUILD={build}", f"CC={compiler}", *targets]
     )
     if done.returncode != 0:
-        raise RuntimeError(f"building against {system.release} failed:\n{done.stderr}")
+        raise BuildError(f"building against {system.release} failed:\n{done.stderr}")
     return build
 
 
@@ -348,7 +352,12 @@ def main() -> int:
         except UnavailableError as reason:
             totals.add(Totals(skipped=1, notes=[f"{release}: {reason}"]))
             continue
-        more, skipped = jobs_of(system, enter, options.build.resolve(), own)
+        try:
+            more, skipped = jobs_of(system, enter, options.build.resolve(), own)
+        except BuildError as reason:
+            print(reason, flush=True)
+            totals.fail(f"{release}: not built")
+            continue
         jobs += more
         totals.add(skipped)
         covered.append(f"{system.version} ({release})")

@@ -32,8 +32,9 @@ extern int mount_setattr(int dirfd, const char *path, unsigned flags, struct mou
 #pragma GCC diagnostic ignored "-Wnonnull-compare"
 
 #define EXPORT __attribute__((visibility("default")))
-/* Exports the function under another name. */
-#define ALIAS_OF(other, name) extern __typeof(name) other EXPORT __attribute__((alias(#name)))
+/* Exports the function under another name, which older headers may declare with other types. */
+#define ALIAS_OF(other, name) \
+	extern __typeof(name) alias_##other __asm__(#other) EXPORT __attribute__((alias(#name)))
 /* The name that ends in 64, as the headers declare it.  All sizes and offsets have 64 bits in both. */
 #define TWIN(name64, name) extern __typeof(name64) name64 EXPORT __attribute__((alias(#name)))
 #pragma GCC diagnostic ignored "-Wattribute-alias"
