@@ -52,8 +52,7 @@ static void recover_loaded(struct journal_scan *s, const char *name, bool replay
 	if (r == 0)
 		r = recover_rights_take(rights, st.stx_uid);
 	if (r < 0) {
-		s->report->failed++;
-		scan_tell(s, "", "failed", 0, r, "cannot act with the rights of its owner; left alone");
+		scan_failed(s, "", 0, r, "cannot act with the rights of its owner; left alone");
 		return;
 	}
 	r = scan_take_batch(s);
@@ -63,15 +62,13 @@ static void recover_loaded(struct journal_scan *s, const char *name, bool replay
 		moved = recover_move_aside(s->dirfd, name) == 0;
 	recover_rights_drop(rights);
 	if (r < 0 && !s->told) {
-		s->report->failed++;
-		scan_tell(s, "", "failed", 0, r,
-		          r == -EBADMSG ? "damaged; left alone" : "cannot be read; left alone");
+		scan_failed(s, "", 0, r,
+		            r == -EBADMSG ? "damaged; left alone" : "cannot be read; left alone");
 	}
 	if (r == 0 && s->keeps && !s->in_aside && !moved && !s->opt->dry_run) {
 		r = recover_move_aside(s->dirfd, name);
 		if (r < 0) {
-			s->report->failed++;
-			scan_tell(s, "", "failed", 0, r, "cannot be put aside; left where it is");
+			scan_failed(s, "", 0, r, "cannot be put aside; left where it is");
 		}
 	} else if (r == 0 && !s->keeps && !s->opt->dry_run) {
 		kill_step();
@@ -80,8 +77,7 @@ static void recover_loaded(struct journal_scan *s, const char *name, bool replay
 		if (r == 0) {
 			sys.unlinkat(s->dirfd, name, 0);
 		} else {
-			s->report->failed++;
-			scan_tell(s, "", "failed", 0, r, "its files are done, but it cannot be removed");
+			scan_failed(s, "", 0, r, "its files are done, but it cannot be removed");
 		}
 	}
 	files_forget(s);
@@ -165,11 +161,10 @@ void recover_journal(const char *dir, int dirfd, const char *name, bool in_aside
 		if (!opt->dry_run)
 			sys.unlinkat(dirfd, name, 0);
 	} else {
-		report->failed++;
-		scan_tell(s, "", "failed", 0, r,
-		          r == -EBADMSG || r == -ENODATA
-		                  ? "not a journal of this version, or damaged; left alone"
-		                  : claim_refusal(r));
+		scan_failed(s, "", 0, r,
+		            r == -EBADMSG || r == -ENODATA
+		                    ? "not a journal of this version, or damaged; left alone"
+		                    : claim_refusal(r));
 	}
 out:
 	if (s->fd >= 0)

@@ -188,8 +188,7 @@ static void report_file(struct journal_scan *s, struct entry_file *file, bool re
 			"synced by sync = journal before another boot or mount, and the file was written since; "
 			"`fastwrite recover --force` with the journal's name writes them");
 	} else if (file->result < 0) {
-		s->report->failed++;
-		scan_tell(s, name->path, "failed", file->bytes, file->result, "left in the journal");
+		scan_failed(s, name->path, file->bytes, file->result, "left in the journal");
 	} else if (replayed) {
 		scan_tell(s, name->path, file->orphan ? "orphaned" : "recovered", file->bytes, 0,
 		          "synced before the power went");
@@ -306,9 +305,8 @@ static int finish_files(struct journal_scan *s, bool replay)
 		int r = void_done(s);
 
 		if (r < 0) {
-			s->report->failed++;
-			scan_tell(
-				s, "", "failed", 0, r,
+			scan_failed(
+				s, "", 0, r,
 				"files that are done cannot be marked so: another recovery would write to them again");
 		}
 	}

@@ -26,6 +26,13 @@ void scan_tell(const struct journal_scan *s, const char *target, const char *act
 		s->opt->event(s->opt->ctx, &e);
 }
 
+void scan_failed(const struct journal_scan *s, const char *target, uint64_t bytes, int error,
+                 const char *detail)
+{
+	s->report->failed++;
+	scan_tell(s, target, "failed", bytes, error, detail);
+}
+
 int scan_load_header(struct journal_scan *s)
 {
 	struct journal_header *h = &s->header;

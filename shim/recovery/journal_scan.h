@@ -75,6 +75,9 @@ typedef int journal_visitor(struct journal_scan *s, const struct journal_found *
 /* An event for the caller of recover_path. */
 void scan_tell(const struct journal_scan *s, const char *target, const char *action, uint64_t bytes,
                int error, const char *detail);
+/* The same, of something that failed; counts it. */
+void scan_failed(const struct journal_scan *s, const char *target, uint64_t bytes, int error,
+                 const char *detail);
 
 /* Loads and checks the header.  0; -ENODATA: its process died before it was complete; -EBADMSG; -ESTALE: a
  * copy of a journal; other -errno. */
