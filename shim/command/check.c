@@ -70,7 +70,7 @@ static bool has_stream_tables(void)
 	       dlsym(RTLD_DEFAULT, "_IO_file_write");
 }
 
-/* What the library does not do in a program in which it works.  The number of texts in notes[NOTES_MAX]. */
+/* Limits of the library in a program in which it works.  Returns the number of texts in notes[NOTES_MAX]. */
 static int collect_notes(const struct program *p, const char **notes)
 {
 	int count = 0;
@@ -139,7 +139,7 @@ static int report_program(const char *name, const char *path, const struct progr
 
 /* ---- files ---- */
 
-/* Why a path is never managed, whatever the rules say; NULL when it can be. */
+/* The reason why a path is never managed, whatever the rules say; NULL: it can be. */
 static const char *unmanageable(const char *path)
 {
 	struct stat st;

@@ -94,7 +94,7 @@ const char *cli_origin(const struct config *c, struct config_origin origin, char
 void cli_print_settings(const struct config *c, const struct rule *rule);
 void cli_json_settings(struct json *j, const struct config *c, const struct rule *rule);
 
-/* ---- elf.c: what kind of program a file is ---- */
+/* ---- elf.c: the kind of a program ---- */
 
 enum program_kind {
 	PROGRAM_DYNAMIC, /* ELF of this machine with a dynamic loader */

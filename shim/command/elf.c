@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * elf: what kind of program a file is, and whether a preloaded library can work in it.  The file is
+ * elf: the kind of a program, and whether a preloaded library can work in it.  The file is
  * untrusted: every offset in it is checked before it is followed.
  */
 #include "command/command.h"

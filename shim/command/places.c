@@ -84,7 +84,7 @@ static bool is_proc_or_sys(const char *path)
 
 enum { ANY_DEPTH = -1 };
 
-/* How deep below its literal directory a pattern reaches.  `rest` is what follows the directory: "/...". */
+/* How deep below its literal directory a pattern reaches.  `rest` follows the directory: "/...". */
 static int depth_of(const char *rest)
 {
 	int slashes = 0;

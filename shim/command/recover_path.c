@@ -53,7 +53,7 @@ const char *cli_recover_reason(int rc)
 	case EACCES:
 	case EPERM:
 		return "permission is missing; run it as the owner of the staging directory, or as root.  "
-		       "Nobody else may be able to write to that directory (chmod go-w)";
+		       "Others must not be able to write to that directory (chmod go-w)";
 	case ENOTDIR:
 	case ELOOP: return "the staging directory is not a directory (perhaps a link); nothing was recovered";
 	case EINVAL: return "neither an arena, nor a directory, nor a file that was staged";

@@ -320,7 +320,7 @@ static pid_t start(char **command, const sigset_t *mask, const struct sigaction 
 
 /*
  * Job control: when the terminal stops the child we stop too, so that the shell takes over.  Not after a
- * plain SIGSTOP: its sender continues the child only, and nobody would continue us.
+ * plain SIGSTOP: its sender would continue the child only.
  */
 static void follow_stop(int stop_signal)
 {

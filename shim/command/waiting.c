@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/*
- * cli_waiting: bytes of dead processes that nobody has brought to their files yet.  Looks only, changes
- * nothing.
- */
+/* waiting: prints the bytes of dead processes that wait to be recovered.  Changes nothing. */
 #include "command/command.h"
 
 #include "recovery/recover.h"

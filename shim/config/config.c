@@ -206,7 +206,7 @@ static int check_mem(struct config *c, const struct rule *rule)
 
 static int load(struct config *c, char *const *env)
 {
-	/* first those that say what happens when another is wrong */
+	/* first on_error and log, which decide how an error is reported */
 	int rc = load_keys(c, env, KEY_STRICT, KEY_STATS);
 
 	if (rc == 0)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * config: what the user asked for; parsed once, constant afterwards.
+ * config: the user's settings; parsed once, constant afterwards.
  *
  * Sources in rising order: built-in defaults, [defaults] of the INI file that FASTWRITE_CONFIG names,
  * variables FASTWRITE_<KEY>, [rule NAME] of the file for its own patterns.  FASTWRITE_PATHS makes one more

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* error: the one line that says what is wrong with a configuration. */
+/* error: composes the error line of a configuration. */
 #include "config/internal.h"
 
 #include "base/log.h"

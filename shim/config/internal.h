@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What the parts of config share while a configuration is loaded. */
+/* Shared by the parts of config while a configuration is loaded. */
 #ifndef FASTWRITE_CONFIG_INTERNAL_H
 #define FASTWRITE_CONFIG_INTERNAL_H
 
@@ -7,10 +7,7 @@
 
 /* ---- error.c ---- */
 
-/*
- * What an error is about: where it stands, and there which key and value.  NULL: the text names them, or
- * there is none.
- */
+/* The subject of an error: its place and, if not NULL, its key and value. */
 struct setting {
 	struct config_origin origin;
 	const char *key;
@@ -41,7 +38,7 @@ int config_key_find(const char *name);
 int config_set(struct config *c, struct rule *rule, enum config_key key, const char *text,
                struct config_origin origin);
 
-/* What the rule does not set itself comes from c->base. */
+/* Copies the keys that the rule does not set itself from c->base. */
 void config_set_from_base(const struct config *c, struct rule *rule);
 
 /* Every key has its default. */

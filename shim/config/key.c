@@ -170,7 +170,7 @@ const char *config_size_text(uint64_t bytes, char *buf, size_t size)
 
 /* ---- values ---- */
 
-/* What may stand there, for people. */
+/* The allowed values, for people. */
 static void put_allowed(const struct spec *spec, char *out, size_t size)
 {
 	char min[24], max[24];

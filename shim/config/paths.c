@@ -104,7 +104,7 @@ static int fail_match(struct config *c, const struct setting *at, const char *wh
 	return config_fail(c, -EINVAL, at, "cannot match: %s", why);
 }
 
-/* Of a pattern that names one file: what a link points to.  1 when there is no such file. */
+/* Resolves the links of a pattern that names one file.  1 when the file does not exist. */
 static int resolve_file(struct config *c, const struct setting *at, const char *glob, char *real)
 {
 	char path[PATH_MAX];
@@ -121,7 +121,7 @@ static int resolve_file(struct config *c, const struct setting *at, const char *
 	return resolve_existing(path, 0, real) != 0;
 }
 
-/* The literal part of the pattern, resolved, into real[PATH_MAX]; *rest: what follows it. */
+/* Resolves the literal part of the pattern into real[PATH_MAX]; *rest is the remainder. */
 static int resolve_pattern(struct config *c, const struct setting *at, const char *glob, char *real,
                            const char **rest, bool *missing)
 {

@@ -161,7 +161,7 @@ const struct rule *rule_match(const struct config *c, const char *path)
 	return pattern != NULL && !pattern->exclude ? rule : NULL;
 }
 
-/* What is wrong with the set at *glob, or NULL; then *glob moves to its ']'. */
+/* The error of the set at *glob, or NULL; then *glob moves to its ']'. */
 static const char *set_problem(const char **glob)
 {
 	const char *g = *glob + 1;
@@ -190,7 +190,7 @@ static const char *set_problem(const char **glob)
 	return NULL;
 }
 
-/* What is wrong with the component at *glob, or NULL; then *glob moves to its end. */
+/* The error of the component at *glob, or NULL; then *glob moves to its end. */
 static const char *component_problem(const char **glob)
 {
 	static const char own[] = ".fastwrite";
