@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wrong settings: one clear line, and the program runs as without the library, or, if asked, not at all."""
+"""Wrong settings: one clear line, and the program runs without staging, or, if asked, not at all."""
 
 from __future__ import annotations
 

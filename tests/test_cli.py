@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command: verbs, exit statuses, what it says about wrong input."""
+"""The command: verbs, exit statuses, messages about wrong input."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ KEYS = [
     "stdio",
 ]
 NOTHING = "int main(void) { return 0; }"
-# In front of the library's path: musl's loader does not fill in $LIB, and passes over it.
+# In front of the library's path: musl's loader does not fill in $LIB, and passes over the entry.
 GLIBC_ONLY = "/$LIB/../../../../../.."
 
 
@@ -167,7 +167,7 @@ def test_manual_has_no_markup_errors():
 
 
 def test_no_file_is_read_that_is_not_named(fastwrite, library, tmp_path):
-    """/etc/fastwrite.ini neither, by the command or the library."""
+    """Not even /etc/fastwrite.ini, neither by the command nor by the library."""
     if shutil.which("strace") is None:
         pytest.skip("strace is not installed")
     for command in (
@@ -331,7 +331,7 @@ def test_unreadable_configuration_file(cli, fastwrite, tmp_path):
     ids=["new", "old name"],
 )
 def test_wrong_configuration_in_the_program(library, variable, value):
-    """The library says it in one line and leaves the program alone; if asked, it stops it."""
+    """The library reports it in one line and leaves the program alone, or stops it if asked."""
     env = {"PATH": os.environ["PATH"], "LD_PRELOAD": str(library), "FASTWRITE_MEM": "16 MB"}
     done = subprocess.run(["/bin/echo", "ran"], env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "ran\n")
@@ -346,7 +346,7 @@ def test_wrong_configuration_in_the_program(library, variable, value):
 
 
 def test_the_old_name_of_on_error(cli, library):
-    """It works, and one line says the new name: of the library, or once of `fastwrite run`."""
+    """It works, and one line names the new one: from the library, or once from `fastwrite run`."""
     notice = "FASTWRITE_STRICT is the old name of FASTWRITE_ON_ERROR = stop; it still works"
     env = {"FASTWRITE_STRICT": "1", **RULE}
     preloaded = {"PATH": os.environ["PATH"], "LD_PRELOAD": str(library), **env}
@@ -483,7 +483,7 @@ def test_check_foreign_program(cli, compile_c, tmp_path, offset, value):
 
 
 def test_check_damaged_program(cli, compile_c, tmp_path):
-    """Cut anywhere and with any header byte turned: an answer, never a crash."""
+    """Cut anywhere, or with any header byte changed: an answer, never a crash."""
     whole = compile_c(NOTHING).read_bytes()
     program = tmp_path / "damaged"
     variants = [whole[:n] for n in (4, 5, 16, 20, 63, 64, 65, 100, 700, 1000, 4096, len(whole) - 1)]
@@ -614,7 +614,7 @@ def test_run_keeps_other_preloads(cli, library, compile_c):
 
 
 def test_run_finds_the_library(cli, fastwrite, library, tmp_path):
-    """Beside the command, in ../lib, or where it is told."""
+    """Beside the command, in ../lib, or where FASTWRITE_LIB says."""
 
     def preload_of(command: Path, **env: str) -> subprocess.CompletedProcess:
         return subprocess.run(
@@ -681,7 +681,7 @@ def test_run_not_executable(cli, tmp_path):
 
 
 def test_missing_interpreter(cli, compile_c, tmp_path):
-    """It is that which is missing, not the program."""
+    """The message names the interpreter, not the program."""
     script, second = tmp_path / "script", tmp_path / "second"
     script.write_text("#!/no/such/interpreter -x\n")
     second.write_text(f"#!{script}\n")
@@ -700,7 +700,7 @@ def test_missing_interpreter(cli, compile_c, tmp_path):
 
 
 def test_run_makes_paths_absolute(cli, compile_c, tmp_path):
-    """What is relative here would mean another file where the program, or a child of it, starts."""
+    """A relative path would mean another file where the program, or a child of it, starts."""
     (tmp_path / "fw.ini").write_text("")
     done = cli(
         "run",
@@ -754,7 +754,7 @@ def musl_program(tmp_path_factory):
 
 
 def test_run_musl_program(cli, musl_program, compile_c):
-    """It runs as it is, and what it starts has the library again."""
+    """It runs as it is; the programs that it starts have the library again."""
     glibc = compile_c(WRITES_THEN_BECOMES)
     with disk_dir() as place:
         stats = place / "stats"
@@ -772,7 +772,7 @@ def test_run_musl_program(cli, musl_program, compile_c):
 
 @pytest.mark.parametrize("how", ["run", "LD_PRELOAD"])
 def test_musl_child(cli, library, musl_program, compile_c, how):
-    """glibc, musl, glibc: the one in the middle starts, and the last one, which alone comes to an exit, has staged."""
+    """glibc starts musl starts glibc: the second starts, and the last, which alone exits, has staged."""
     glibc = compile_c(WRITES_THEN_BECOMES)
     with disk_dir() as place:
         stats = place / "stats"
@@ -792,7 +792,7 @@ def test_musl_child(cli, library, musl_program, compile_c, how):
 
 
 def test_musl_child_with_an_environment_of_its_own(library, musl_program):
-    """The library does not put in an entry that would keep it from starting."""
+    """The library does not add an entry that would keep the program from starting."""
     with disk_dir() as place:
         done = subprocess.run(
             ["env", "-i", musl_program, place / "b"],
@@ -999,7 +999,7 @@ def test_recover_nothing(cli, tmp_path):
 
 
 def test_recover_foreign_files(cli, tmp_path):
-    """Truncated and foreign staging files: named, left as they are, nothing else touched."""
+    """Truncated and foreign files in the staging directory are named and left as they are."""
     staging = tmp_path / ".fastwrite"
     staging.mkdir(mode=0o700)
     data = tmp_path / "data"
@@ -1051,7 +1051,7 @@ def test_run_recovers_after_sigkill(cli, compile_c, tmp_path):
     assert [p.name for p in data.parent.iterdir()] == ["log"]
 
 
-# What servers do to show a title in `ps`: the text of the environment moves, and its old place is overwritten.
+# Servers do this to show a title in `ps`: they move the environment and overwrite its old place.
 TITLED = WRITER.replace(
     "	int fd = open",
     """	extern char **environ;

@@ -68,7 +68,7 @@ def place():
 
 
 def run(library, program, place, how: str, data: str, **stderr):
-    """The program with a staging directory that cannot be one, which the library says."""
+    """Runs the program with a staging directory that cannot exist, which the library reports."""
     (place / "file").write_text("")
     env = preload_env(
         library, f"{place}/managed/**", staging=f"{place}/file/none", stats="stderr", log="debug"
@@ -102,14 +102,14 @@ def test_messages_go_to_the_file_that_standard_error_is(library, program, place,
 @pytest.mark.parametrize("data", ["data", "managed/data"])
 @pytest.mark.parametrize("how", ["replace", "child", "reopen", "dup2"])
 def test_no_message_gets_into_a_file_that_got_descriptor_2(library, program, place, how, data):
-    """Also when the program means it to be its new standard error: nobody can tell that from a data file."""
+    """Even if it is meant as the new standard error: it looks like any data file."""
     with (place / "said").open("w") as stderr:
         run(library, program, place, how, data, stderr=stderr)
     assert (place / data).read_text() == "data\n" * 20
 
 
 def test_no_message_gets_into_a_new_file_with_the_old_one_s_number(library, program, place):
-    """The name goes, and the inode is free when the program has closed it."""
+    """The file is unlinked, so that its inode is free once the program closes it."""
     said = place / "said"
     with said.open("w") as stderr:
         said.unlink()
@@ -118,7 +118,7 @@ def test_no_message_gets_into_a_new_file_with_the_old_one_s_number(library, prog
 
 
 def test_no_standard_error_at_the_start(library, program, place):
-    """Then what gets its number is the program's."""
+    """Then the next file with descriptor 2 belongs to the program."""
     run(library, program, place, "replace", "data", preexec_fn=lambda: os.close(2))
     assert (place / "data").read_text() == "data\n" * 20
 

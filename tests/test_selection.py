@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said when a rule does not do what its author may have meant, and how often."""
+"""Notices about rules that probably do not do what was meant, and how often they appear."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import subprocess
 import pytest
 from lib.support import disk_dir, preload_env, run_preloaded
 
-# argv: reason file...: writes a line to each file a thousand times, and does before what keeps it from being staged.
+# argv: reason file...: makes each file one that is bypassed, and writes a line to it a thousand times.
 PROGRAM = r"""
 #include <fcntl.h>
 #include <string.h>
@@ -91,14 +91,14 @@ def test_not_staged_because(library, compile_c, place, case, reason):
 
 
 def test_not_staged_since_it_is_standard_error(library, compile_c, place):
-    """The line would go into the file itself: it is not written, there or elsewhere."""
+    """The line would go into the file itself, so it is not written at all."""
     told = run_preloaded(library, [compile_c(PROGRAM), "standard", "a"], place, log="info")
     assert told.returncode == 0
     assert " is bypassed" not in told.stderr + (place / "a").read_text()
 
 
 def test_no_staging_is_said_once_for_a_job(run, compile_c, place):
-    """With the reason, as the kernel has it, and what to do."""
+    """With the kernel's error and with what to do."""
     program = compile_c(PROGRAM)
     each = " & ".join(f"'{program}' plain a{i} b{i}" for i in range(5))
     staging = place / "none" / "staging"
@@ -142,7 +142,7 @@ def test_blanks_and_commas_that_are_meant(library, run, place):
 
 
 def test_directory_that_does_not_exist(library, run, fastwrite, place):
-    """It may be made later: in the library that is worth a line of information only."""
+    """It may be made later: the library says so at level info only."""
     paths = f"!{place}/gone/**:{place}/not/there/**:{place}/a*:{place}/nor/here/*"
     assert run_preloaded(library, ["true"], place, paths=paths).stderr == ""
     for text in (
@@ -162,7 +162,7 @@ def test_directory_that_does_not_exist(library, run, fastwrite, place):
 
 
 def test_output_redirected_into_a_rule(library, fastwrite, place):
-    """The program gets a descriptor that was opened before it: such a file is not staged."""
+    """The program gets a descriptor that was opened before its start: the file is bypassed."""
     for target, said in (("log", 1), ("other", 0)):
         for command, env in (
             ([fastwrite, "run", "-p", f"{place}/log", "--", "sh", "-c", "echo text; /bin/echo more"], {}),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FASTWRITE_STATS: a line for each process and rule that had something to do, as text or as JSON."""
+"""FASTWRITE_STATS: a line for each process and rule that was used, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import pytest
 from lib.support import disk_dir, parse_stats, run_preloaded
 
-# Writes a line to each argument so many times; `mapped` in front maps the next one.
+# Writes a line to each argument a thousand times; `mapped` before a file maps it.
 PROGRAM = r"""
 #include <fcntl.h>
 #include <string.h>

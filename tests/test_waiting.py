@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""After a crash something tells: `status` and `check FILE` name the bytes that wait, by file, and change nothing."""
+"""After a crash `status` and `check FILE` name the bytes that wait, by file, and change nothing."""
 
 from __future__ import annotations
 
