@@ -69,7 +69,20 @@ def test_a_figure_of_memory_and_a_missing_leg():
 def test_every_target_of_the_catalog_names_legs_that_exist():
     loaded = catalog.load()
     legs = {(e.id, v) for e in loaded.suite("bench") for v in e.variants}
-    assert {t.id for t in loaded.targets} == {"a1", "a2", "a3", "b1", "b2", "b3", "b4", "c", "d"}
+    assert {t.id for t in loaded.targets} == {
+        "a1",
+        "a2",
+        "a3",
+        "a4",
+        "b1",
+        "b2",
+        "b3",
+        "b4",
+        "b5",
+        "b6",
+        "c",
+        "d",
+    }
     for target in loaded.targets:
         assert bench.split(target.numerator)[:2] in legs
         assert not target.denominator or bench.split(target.denominator)[:2] in legs
