@@ -289,7 +289,8 @@ def claims_of_articles(
         for entry in found:
             table.add_row(entry.experiment.suite, *(escape(cell) for cell in claims.cells(entry)))
         console.print(table)
-        told = ", ".join(f"{count} {verdict}" for verdict, count in claims.counts(found).items())
+        counted = claims.counts([entry for entry in found if not entry.result.claim.own])
+        told = ", ".join(f"{count} {verdict}" for verdict, count in counted.items())
         console.print(told, highlight=False)
         if markdown:
             markdown.write_text(claims.markdown(found, stores))

@@ -105,6 +105,13 @@ def source(entry: Entry) -> str:
     return f"{entry.experiment.id}: {legs[0]} … {legs[-1]} ({len(legs)} legs)"
 
 
+def _count_lines(by_suite: Mapping[str, Sequence[Entry]]) -> list[tuple[str, ...]]:
+    """A line of counts for each article; claims that are not an article's stand in a line of their own."""
+    lines = {suite: [e for e in part if not e.result.claim.own] for suite, part in by_suite.items()}
+    lines["beside the articles"] = [e for part in by_suite.values() for e in part if e.result.claim.own]
+    return [(name, *(str(n) for n in counts(part).values())) for name, part in lines.items() if part]
+
+
 def markdown(found: Sequence[Entry], stores: Sequence[RunStore]) -> str:
     """A page of documentation: counts per article, then one table per article."""
     by_suite: dict[str, list[Entry]] = {}
@@ -121,13 +128,14 @@ def markdown(found: Sequence[Entry], stores: Sequence[RunStore]) -> str:
         f"{stores[0].settings['started'][:10]}. Ours: median [95 % interval]; a figure is compared only "
         "where another machine can decide it, and the reason says why where it cannot.",
         "",
-        *present.markdown_table(
-            ("article", *judge.VERDICTS),
-            [(suite, *(str(n) for n in counts(part).values())) for suite, part in by_suite.items()],
-        ),
+        *present.markdown_table(("article", *judge.VERDICTS), _count_lines(by_suite)),
     ]
     for suite, part in by_suite.items():
         sources = "; ".join(dict.fromkeys(e.experiment.source for e in part))
+        own = [e for e in part if e.result.claim.own]
         lines += ["", f"## {suite}", "", f"{sources}.", ""]
-        lines += present.markdown_table(HEADERS, [cells(entry) for entry in part])
+        lines += present.markdown_table(HEADERS, [cells(e) for e in part if e not in own])
+        if own:
+            lines += ["", "Beside the article:", ""]
+            lines += present.markdown_table(HEADERS, [cells(e) for e in own])
     return "\n".join(lines) + "\n"

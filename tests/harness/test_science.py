@@ -183,6 +183,23 @@ def test_claims_of_all_rows_with_those_that_were_not_measured(tmp_path, experime
     assert "(6 legs)" in text and "E2/measure/1/native" in text
 
 
+def test_claims_beside_the_article_are_counted_apart(tmp_path, experiments):
+    row = replace(
+        experiments["E1"],
+        claims=(
+            Claim("said", "none", reason="r", place="a chart"),
+            Claim("ours", "none", reason="r", own="ours"),
+        ),
+    )
+    found = claims.entries([row], [])
+    text = claims.markdown(found, [store(tmp_path / "a")])
+    lines = text.splitlines()
+    assert any(line.startswith("| 000 | 0 ") and line.endswith("| 1 |") for line in lines)
+    assert any(line.startswith("| beside the articles | 0 ") and line.endswith("| 1 |") for line in lines)
+    assert lines.index("Beside the article:") > next(i for i, line in enumerate(lines) if "| said |" in line)
+    assert "| ours | not of the article: ours |" in text
+
+
 def test_claims_of_two_machines_make_no_common_table(tmp_path):
     one = store(tmp_path / "a", suite="000")
     other = store(tmp_path / "b", suite="001", environment=fakes.environment(cpu="other"))
