@@ -120,6 +120,17 @@ def test_calls_go_down(objects: Objects) -> None:
     assert not told, "calls that point up:\n" + "\n".join(told)
 
 
+def test_includes_go_down() -> None:
+    height = layers()
+    up = [
+        f"{path.relative_to(ROOT)} -> {header}"
+        for path in sorted((ROOT / "shim").glob("*/*.[ch]"))
+        for header in re.findall(r'^#include "(.+)"$', path.read_text(), re.MULTILINE)
+        if "/" in header and height[path.parent.name] < height[header.split("/")[0]]
+    ]
+    assert not up, "includes that point up:\n" + "\n".join(up)
+
+
 def test_no_large_circle(objects: Objects) -> None:
     circles = [circle for circle in objects.circles() if not circle[0].startswith("command/")]
     assert [circle for circle in circles if len(circle) > CIRCLE_MAX] == []

@@ -20,6 +20,7 @@
 #include "flush/prealloc.h"
 #include "flush/visibility.h"
 #include "format/identity.h"
+#include "staging/arena.h"
 #include "staging/arenas.h"
 #include "staging/memory_limit.h"
 #include "staging/registry.h"

@@ -10,9 +10,11 @@
 #include "files/workers.h"
 #include "flush/flush.h"
 #include "recovery/recover.h"
+#include "staging/arena.h"
 #include "staging/arenas.h"
 #include "staging/stage.h"
 #include "staging/takeover.h"
+#include "sync/journal.h"
 #include "sync/journal_file.h"
 
 #include <fcntl.h>

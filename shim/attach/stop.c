@@ -16,6 +16,7 @@
 #include "flush/prealloc.h"
 #include "staging/arenas.h"
 #include "staging/stage.h"
+#include "sync/journal.h"
 #include "sync/sync.h"
 
 #include <string.h>

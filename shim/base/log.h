@@ -11,10 +11,12 @@
 #ifndef FASTWRITE_LOG_H
 #define FASTWRITE_LOG_H
 
-#include "config/config.h"
-
+#include <limits.h>
 #include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
 
+enum log_level { LOG_OFF, LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
 enum { LOG_BURST = 10, LOG_LINE_MAX = 1024 };
 
 /* Remembers which file descriptor 2 names.  Without this call (command, tests) messages go to any

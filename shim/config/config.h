@@ -17,6 +17,8 @@
 #ifndef FASTWRITE_CONFIG_H
 #define FASTWRITE_CONFIG_H
 
+#include "base/log.h"
+
 #include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -114,7 +116,6 @@ struct rule {
 
 enum on_error { ON_ERROR_WARN, ON_ERROR_STOP };
 enum stats_target { STATS_NONE, STATS_STDERR, STATS_FILE };
-enum log_level { LOG_OFF, LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
 enum inherit_mode { INHERIT_OFF, INHERIT_ON };
 
 struct config {

@@ -17,6 +17,7 @@
 #include "files/gate.h"
 #include "files/never_staged.h"
 #include "flush/flush.h"
+#include "staging/arena.h"
 #include "staging/stage.h"
 #include "sync/journal_file.h"
 #include "sync/sync.h"

@@ -29,6 +29,7 @@
 #include "staging/stage.h"
 #include "staging/staging_policy.h"
 #include "staging/stats.h"
+#include "sync/journal.h"
 #include "sync/journal_file.h"
 #include "sync/sync.h"
 

@@ -8,7 +8,6 @@
 #include "files/family.h"
 #include "files/fdtable.h"
 #include "files/gate.h"
-#include "staging/takeover.h"
 
 #include <assert.h>
 #include <fcntl.h>

@@ -21,8 +21,7 @@
 
 #include "base/lock.h"
 #include "config/config.h"
-#include "files/family.h"
-#include "staging/arena.h"
+#include "files/arena_data.h"
 
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -389,4 +388,12 @@ void file_unlock(struct file *f, struct file_guard g);
 int file_take_sync_error(struct file *f, struct ofd *o);
 /* File lock held: one has failed. */
 void file_note_sync_error(struct file *f, int error);
+/* A process outside of the family has flushed staged bytes of f, or is about to. */
+static inline bool takeover_happened(const struct file *f)
+{
+	return f->shared && f->mode == FILE_ENGAGED && f->arena && f->slot >= 0 &&
+	       atomic_load_explicit(&arena_slot_at(f->arena, (uint32_t)f->slot)->takeovers,
+	                            memory_order_relaxed) != f->takeovers;
+}
+
 #endif

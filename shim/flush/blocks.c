@@ -5,6 +5,7 @@
 #include "base/kill.h"
 #include "flush/logged.h"
 #include "flush/visibility.h"
+#include "staging/arena.h"
 
 struct block_run *flush_first(const struct file *f)
 {

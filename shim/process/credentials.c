@@ -20,6 +20,7 @@
 #include "flush/visibility.h"
 #include "process/namespaces.h"
 #include "staging/stage.h"
+#include "sync/journal.h"
 
 #include <linux/capability.h>
 

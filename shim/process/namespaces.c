@@ -11,6 +11,7 @@
 #include "descriptors/fd.h"
 #include "files/family.h"
 #include "files/workers.h"
+#include "sync/journal.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -23,6 +23,7 @@
 #include "staging/arenas.h"
 #include "staging/stage.h"
 #include "staging/stats.h"
+#include "sync/journal.h"
 
 static struct process_fork forking;
 __thread bool process_forks_and_ends;

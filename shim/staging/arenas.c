@@ -8,6 +8,7 @@
 #include "base/sys.h"
 #include "config/config.h"
 #include "files/family.h"
+#include "staging/arena.h"
 #include "staging/memory_limit.h"
 #include "staging/registry.h"
 #include "staging/stats.h"

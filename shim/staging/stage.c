@@ -6,6 +6,7 @@
 #include "base/kill.h"
 #include "base/sys.h"
 #include "files/workers.h"
+#include "staging/arena.h"
 #include "staging/takeover.h"
 
 #include <assert.h>

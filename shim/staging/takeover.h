@@ -29,14 +29,6 @@ static inline void takeover_keep(struct file *f)
 		takeover_keep_slow(f);
 }
 
-/* A process outside of the family has flushed staged bytes of f, or is about to. */
-static inline bool takeover_happened(const struct file *f)
-{
-	return f->shared && f->mode == FILE_ENGAGED && f->arena && f->slot >= 0 &&
-	       atomic_load_explicit(&arena_slot_at(f->arena, (uint32_t)f->slot)->takeovers,
-	                            memory_order_relaxed) != f->takeovers;
-}
-
 /* Around every flush of f.  Waits for a recoverer that holds the gate.  File lock or flush token held,
  * signals blocked. */
 bool takeover_gate(const struct file *f);

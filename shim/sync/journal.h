@@ -23,68 +23,12 @@
 #ifndef FASTWRITE_JOURNAL_H
 #define FASTWRITE_JOURNAL_H
 
-#include "base/lock.h"
-#include "format/journal_format.h"
+#include "files/arena_data.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
-
-struct arena;
-struct family_set;
-
-enum journal_state {
-	JOURNAL_NONE,
-	JOURNAL_OPENED,    /* the file exists; the thread is to fill it */
-	JOURNAL_PREPARING, /* the thread fills it */
-	JOURNAL_READY,
-	JOURNAL_OFF, /* impossible, or a write failed: every sync goes to the file */
-};
-
-struct journal_cursor {
-	uint64_t seq;      /* number of the batch that is being filled */
-	uint32_t used;     /* bytes in it, header included; 0 = empty */
-	uint32_t half;     /* half that it goes to */
-	uint64_t head;     /* its offset in that half */
-	uint64_t half_seq; /* number of the first batch in that half */
-	uint64_t old_seq;  /* the same in the other half; 0 = no entry there is needed */
-	/* The batch that is being written, always seq - 1; bytes 0 = none. */
-	uint64_t writing_seq;
-	uint64_t writing_at; /* its offset in the file */
-	uint32_t writing_bytes;
-};
-
-struct journal {
-	struct lock lock;
-	_Atomic uint32_t state; /* enum journal_state */
-	_Atomic uint32_t asked; /* syncs that could have used a journal */
-	uint64_t dev, ino;      /* identity of the journal's file */
-	uint8_t id[16];
-	uint64_t half_bytes;
-	uint32_t unit;
-	bool by_fdatasync; /* write + fdatasync is cheaper here than RWF_DSYNC */
-	/* under the lock: */
-	struct journal_cursor cursors[2];
-	_Atomic uint32_t which; /* index of the valid cursor */
-	uint64_t next_file;
-	_Atomic uint32_t files;   /* files with entries that count */
-	_Atomic uint64_t durable; /* all batches up to this one are durable */
-	_Atomic uint32_t leader;  /* id of the writing thread, 0 = none */
-	uint32_t leader_member;
-	_Atomic uint32_t waiters;       /* sleeping threads */
-	_Atomic uint32_t events[2];     /* futex: a batch with an even or odd number is done */
-	_Atomic bool keep;              /* recovery may need its entries: never remove the file */
-	_Atomic bool abandon_due;       /* a write failed: remove the file once no entry counts */
-	_Atomic bool checkpoint_due;    /* free the other half */
-	_Atomic uint64_t checkpoint_ns; /* time of the last such request */
-};
-
-/* A position in the journal, see format/journal_format.h. */
-struct journal_place {
-	uint64_t seq;
-	uint32_t at;
-};
 
 /* File lock held.  True if entries can be put.  Otherwise makes the journal if that was not tried yet, but
  * only in a thread of the program, because it opens a descriptor. */

@@ -8,6 +8,7 @@
 #include "flush/flush.h"
 #include "flush/visibility.h"
 #include "staging/stage.h"
+#include "sync/journal.h"
 #include "sync/sync.h"
 
 #include <string.h>

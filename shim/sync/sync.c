@@ -10,6 +10,7 @@
 #include "staging/guard.h"
 #include "staging/stage.h"
 #include "staging/staging_policy.h"
+#include "sync/journal.h"
 #include "sync/journal_file.h"
 
 #include <fcntl.h>

@@ -5,6 +5,7 @@
 #include "base/pid.h"
 #include "recovery/claim.h"
 #include "rig.h"
+#include "staging/arena.h"
 
 #include <signal.h>
 #include <sys/stat.h>

@@ -5,6 +5,7 @@
 #include "base/fork_guard.h"
 #include "files/never_staged.h"
 #include "rig.h"
+#include "staging/arena.h"
 #include "staging/arenas.h"
 
 #include <pthread.h>

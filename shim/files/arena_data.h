@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * arena_data: an arena and its log as the family's processes know them, in memory that they share.  staging/arena.h
+ * and sync/journal.h say what happens to them.
+ */
+#ifndef FASTWRITE_ARENA_DATA_H
+#define FASTWRITE_ARENA_DATA_H
+
+#include "base/lock.h"
+#include "config/config.h"
+#include "files/family.h"
+#include "format/arena_format.h"
+#include "format/journal_format.h"
+
+#include <limits.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct ofd;
+
+enum journal_state {
+	JOURNAL_NONE,
+	JOURNAL_OPENED,    /* the file exists; the thread is to fill it */
+	JOURNAL_PREPARING, /* the thread fills it */
+	JOURNAL_READY,
+	JOURNAL_OFF, /* impossible, or a write failed: every sync goes to the file */
+};
+
+struct journal_cursor {
+	uint64_t seq;      /* number of the batch that is being filled */
+	uint32_t used;     /* bytes in it, header included; 0 = empty */
+	uint32_t half;     /* half that it goes to */
+	uint64_t head;     /* its offset in that half */
+	uint64_t half_seq; /* number of the first batch in that half */
+	uint64_t old_seq;  /* the same in the other half; 0 = no entry there is needed */
+	/* The batch that is being written, always seq - 1; bytes 0 = none. */
+	uint64_t writing_seq;
+	uint64_t writing_at; /* its offset in the file */
+	uint32_t writing_bytes;
+};
+
+struct journal {
+	struct lock lock;
+	_Atomic uint32_t state; /* enum journal_state */
+	_Atomic uint32_t asked; /* syncs that could have used a journal */
+	uint64_t dev, ino;      /* identity of the journal's file */
+	uint8_t id[16];
+	uint64_t half_bytes;
+	uint32_t unit;
+	bool by_fdatasync; /* write + fdatasync is cheaper here than RWF_DSYNC */
+	/* under the lock: */
+	struct journal_cursor cursors[2];
+	_Atomic uint32_t which; /* index of the valid cursor */
+	uint64_t next_file;
+	_Atomic uint32_t files;   /* files with entries that count */
+	_Atomic uint64_t durable; /* all batches up to this one are durable */
+	_Atomic uint32_t leader;  /* id of the writing thread, 0 = none */
+	uint32_t leader_member;
+	_Atomic uint32_t waiters;       /* sleeping threads */
+	_Atomic uint32_t events[2];     /* futex: a batch with an even or odd number is done */
+	_Atomic bool keep;              /* recovery may need its entries: never remove the file */
+	_Atomic bool abandon_due;       /* a write failed: remove the file once no entry counts */
+	_Atomic bool checkpoint_due;    /* free the other half */
+	_Atomic uint64_t checkpoint_ns; /* time of the last such request */
+};
+
+/* A position in the journal, see format/journal_format.h. */
+struct journal_place {
+	uint64_t seq;
+	uint32_t at;
+};
+
+/* What only the living process knows about a block.  One pointer to it is all that the fast path follows. */
+struct block_run {
+	struct arena_block *meta;
+	uint8_t *base; /* first byte of the last extent */
+	uint32_t room; /* bytes that the last extent may have */
+	uint32_t index;
+	struct ofd *stream;     /* whose position the end of the last extent is, or NULL */
+	struct block_run *next; /* of the same file, by seq; or free list */
+	uint64_t opened_ns;
+	uint32_t split_bytes;   /* bytes of a program write that ends here but began in the block before */
+	_Atomic uint32_t taker; /* member + 1 that took it and has not given it to a file yet, 0 = none */
+	bool flushed;           /* its bytes are in the file; only the freeing is left */
+	bool lost;              /* a forked child may still copy into it: never used again */
+};
+
+struct arena {
+	struct arena_header *header; /* the mapping */
+	struct arena_block *blocks;
+	uint8_t *slots;
+	uint8_t *data;
+	struct block_run *runs;
+	size_t runs_bytes;
+	uint64_t total_bytes;
+	uint32_t block_bytes, block_count, slot_count;
+	int fd;       /* of the process that made it; others have their own number, see attach/attach.c */
+	uint64_t ino; /* of its file, with dev */
+	uint32_t uid, gid;         /* that it was made with */
+	struct family_set members; /* that have it mapped */
+	bool placed;               /* in the family's reserved places: can be joined */
+	bool gated;                /* bytes of its file can be locked, see format/takeover_format.h */
+	_Atomic bool ready;
+	uint64_t dev; /* of the file system that the arena is on */
+	const struct rule *rule;
+	char dir[PATH_MAX]; /* staging directory */
+	char name[ARENA_FILE_NAME_MAX];
+	struct lock lock;
+	struct block_run *free_blocks;
+	_Atomic uint32_t free_count;
+	_Atomic uint32_t lost;         /* blocks that are never used again */
+	_Atomic uint32_t files;        /* files that hold blocks */
+	_Atomic uint32_t freed_events; /* futex: raised when a block becomes free */
+	_Atomic uint32_t waiters;
+	_Atomic uint32_t slots_used;
+	struct journal journal;
+	_Atomic bool retired;
+};
+
+static inline struct arena_slot *arena_slot_at(const struct arena *a, uint32_t index)
+{
+	return (struct arena_slot *)(void *)(a->slots + (size_t)index * ARENA_SLOT_BYTES);
+}
+static inline uint8_t *arena_block_data(const struct arena *a, uint32_t index)
+{
+	return a->data + (size_t)index * a->block_bytes;
+}
+static inline uint64_t arena_run_commit(const struct block_run *run)
+{
+	return atomic_load_explicit(&run->meta->commit, memory_order_acquire);
+}
+
+#endif
