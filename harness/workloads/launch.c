@@ -4,9 +4,9 @@
  *
  *   lab-launch --result FILE [--stdout FILE] [--stderr FILE] [--env NAME=VALUE]... -- CMD [ARGUMENT...]
  *
- * The time is from the fork to the end of CMD.  FILE gets one JSON object; the variables are set for CMD only.
- * Processes that CMD leaves behind come to this one, are killed and counted.  Its own exit status is 0 whatever
- * CMD's was, and 2 when it cannot do its work.
+ * The time is from the fork to the end of CMD.  FILE gets one JSON object; the variables are set for CMD
+ * only. Processes that CMD leaves behind come to this one, are killed and counted.  Its own exit status is 0
+ * whatever CMD's was, and 2 when it cannot do its work.
  */
 #include <dirent.h>
 #include <errno.h>

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * lab-replay: makes the calls on files again that another program was seen to make, by as many processes and
- * threads, with idle loops in place of the program's own work between them.  Written by harness/ab/twin.py, which
- * has the same format in Python.
+ * threads, with idle loops in place of the program's own work between them.  Written by harness/ab/twin.py,
+ * which has the same format in Python.
  *
  *   lab-replay SCRIPT TALLY THINK NODE [timed]
  *
- * SCRIPT: header, nodes, operations, paths (struct head and on).  A node is what one thread of one program image
- * does.  TALLY is a file of struct tally, shared by all processes.  THINK is how many turns of a loop
- * stand for a nanosecond of the program's own work.  NODE is where to begin.  `timed` adds up the time of each kind of call, which itself costs time.
+ * SCRIPT: header, nodes, operations, paths (struct head and on).  A node is what one thread of one program
+ * image does.  TALLY is a file of struct tally, shared by all processes.  THINK is how many turns of a loop
+ * stand for a nanosecond of the program's own work.  NODE is where to begin.  `timed` adds up the time of
+ * each kind of call, which itself costs time.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -6,8 +6,8 @@
  * says had returned before the kill.  Each owed record is verified, lost (absent, or all zeros) or
  * corrupt (anything else).  Behind the owed records at most one unfinished record may stand (a prefix
  * of the next one); after it the file must end, or with --tail zeros hold nothing but zeros.  With --tail
- * copied the unfinished one may have gaps of zeros: memcpy stores in an order of its own (from a source at the same
- * place in its page, the first bytes last).
+ * copied the unfinished one may have gaps of zeros: memcpy stores in an order of its own (from a source at
+ * the same place in its page, the first bytes last).
  *
  * --layout shifted is what E4 as published does: the file starts with one window that is never
  * written, and the last window stays in batchN.  Lost records are then looked for there and counted

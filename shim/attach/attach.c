@@ -69,7 +69,7 @@ void attach_nothing_staged(struct file *f)
 	f->error = 0;
 	f->prealloc_end = 0;
 	f->moving = NULL;
-	f->damaged = false;
+	f->needs_repair = false;
 }
 
 void attach_leave_arena(struct file *f)
@@ -82,7 +82,8 @@ void attach_leave_arena(struct file *f)
 	f->small_seen = 0;
 }
 
-/* All who had the arena are dead, and it has been recovered as a whole, or will be: nothing is staged for f here. */
+/* All who had the arena are dead, and it has been recovered as a whole, or will be: nothing is staged for f
+ * here. */
 static void forget_staged(struct file *f, bool recovered)
 {
 	f->arena = NULL; /* it may be another one by now */
@@ -92,8 +93,8 @@ static void forget_staged(struct file *f, bool recovered)
 	/* those that staged there are gone with their holders */
 	for (struct ofd *o = f->ofds; o; o = o->next)
 		o->pos_mode = POS_KERNEL;
-	if (f->mode == FILE_ENGAGED) {
-		file_become(f, recovered ? FILE_PASSIVE : FILE_THROUGH,
+	if (f->mode == FILE_ATTACHED) {
+		file_become(f, recovered ? FILE_PASSIVE : FILE_BYPASSED,
 		            recovered ? BYPASS_NONE : BYPASS_FORK);
 	}
 }
@@ -116,8 +117,9 @@ void attach_to_arena(struct file *f)
 			forget_staged(f, r == -ENOENT || r == -ESTALE);
 			return;
 		}
-		/* It cannot be reached from here (another user, another root directory): who staged it has to write it,
-		 * and everybody writes the file through from then on.  Or somebody is just recovering it. */
+		/* It cannot be reached from here (another user, another root directory): who staged it has to
+		 * write it, and everybody writes the file through from then on.  Or somebody is just
+		 * recovering it. */
 		if (r != -EWOULDBLOCK)
 			f->bypass_wanted = BYPASS_FORK;
 		lock_drop(&f->lock, LOCK_FILE);
@@ -131,10 +133,11 @@ static bool is_modelled(long flags)
 	return flags >= 0 && !(flags & (O_PATH | O_DIRECT | O_SYNC | O_DSYNC));
 }
 
-/* A descriptor that this process opened and has not been asked about yet: a second description of the file. */
+/* A descriptor that this process opened and has not been asked about yet: a second description of the file.
+ */
 static bool adopt_noted(struct file *f, int fd)
 {
-	struct lazy *l = &unresolved_fds[fd];
+	struct unresolved_fd *l = &unresolved_fds[fd];
 	uint32_t before = atomic_load(&l->state);
 	uint32_t expected = before;
 	bool adopted = false;
@@ -202,8 +205,8 @@ static enum bypass_reason scan_descriptors(struct file *f)
 }
 
 /*
- * A descriptor is unknown.  Another thread may be about to open the file, or to write, and will soon have said so; or it
- * will be closed: so it is tried again, less and less often.
+ * A descriptor is unknown.  Another thread may be about to open the file, or to write, and will soon have
+ * said so; or it will be closed: so it is tried again, less and less often.
  */
 static enum bypass_reason attach_later(struct file *f)
 {
@@ -304,9 +307,9 @@ static bool is_synchronous(int fd)
 }
 
 /*
- * Recovery has the rights of the arena's owner, and opens the file by its path: what he may not write to would stay in
- * the arena.  Asked as he is without capabilities, unless the process acts as somebody else for a while: then the bytes
- * must be such as that user may read, too, since he can read the arena.
+ * Recovery has the rights of the arena's owner, and opens the file by its path: what he may not write to
+ * would stay in the arena.  Asked as he is without capabilities, unless the process acts as somebody else for
+ * a while: then the bytes must be such as that user may read, too, since he can read the arena.
  */
 static bool is_recoverable(const char *path)
 {
@@ -321,7 +324,7 @@ static bool is_recoverable(const char *path)
 	return sys_raw(SYS_FACCESSAT2, AT_FDCWD, (long)path, READ_OK | WRITE_OK, AT_EACCESS, 0, 0) == 0;
 }
 
-/* LOCK_ENGAGE held.  Returns why not, or BYPASS_NONE. */
+/* LOCK_ATTACH held.  Returns why not, or BYPASS_NONE. */
 static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 {
 	BUFFER(char, path);
@@ -373,15 +376,17 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 	if (!arenas_may_hold(a, f, ofd_fd(o), &st))
 		return BYPASS_ENCRYPTED;
 	if (f->shared && !arenas_mapped_by_all(f, a)) {
-		f->attach_after = FILE_ENGAGE_LATER;
+		f->attach_after = FILE_ATTACH_LATER;
 		return BYPASS_COUNT;
 	}
 	slot = arena_slot_take(a);
 	if (slot < 0 && slot_reclaim(a))
 		slot = arena_slot_take(a);
 	if (slot < 0)
-		return BYPASS_COUNT; /* all in use by busy files: stay passive, try again with a later write */
-	/* before it is the file's: a repair of one that is killed here must not take what the slot's last owner left for it */
+		return BYPASS_COUNT; /* all in use by busy files: stay passive, try again with a later write
+		                      */
+	/* before it is the file's: a repair of one that is killed here must not take what the slot's last
+	 * owner left for it */
 	fill_slot(f, a, (uint32_t)slot, path, ofd_fd(o), &st);
 	f->arena = a;
 	f->ksize = f->lsize = st.stx_size;
@@ -394,7 +399,7 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 	journal_file_begin(f);
 	f->zero_end = 0;
 	f->zero_wanted = f->zero_synced = false;
-	f->release_wanted = false;
+	f->detach_wanted = false;
 	f->takeovers = arena_slot_at(a, (uint32_t)slot)->takeovers;
 	probe_direct(f, &st);
 	f->lease_proves = lease_proves(ofd_fd(o));
@@ -421,15 +426,15 @@ bool attach_file(struct file *f, struct ofd *o)
 	why = refused();
 	if (why != BYPASS_NONE) {
 		count_bypass(f, why);
-		file_become(f, FILE_THROUGH, why);
+		file_become(f, FILE_BYPASSED, why);
 		return false;
 	}
-	/* First of all: who opens the file after the search for descriptors is to see that he must say so, and so does
-	 * whoever is about to change what is looked up below. */
-	file_become(f, FILE_ENGAGED, f->why);
-	/* When another thread is inside the kernel with this file the next write tries again.  The lock is only tried:
-	 * whoever holds it may wait for this file's lock, or this may be a signal handler that interrupted somebody whom
-	 * the holder waits for. */
+	/* First of all: who opens the file after the search for descriptors is to see that he must say so,
+	 * and so does whoever is about to change what is looked up below. */
+	file_become(f, FILE_ATTACHED, f->why);
+	/* When another thread is inside the kernel with this file the next write tries again.  The lock is
+	 * only tried: whoever holds it may wait for this file's lock, or this may be a signal handler that
+	 * interrupted somebody whom the holder waits for. */
 	if (atomic_load(&f->inflight) != 0 || gate_held() || gate_changing() || !arenas_try()) {
 		file_attach_undo(f, FILE_PASSIVE, f->why);
 		return false;
@@ -443,7 +448,7 @@ bool attach_file(struct file *f, struct ofd *o)
 	f->small_seen = 0;
 	if (why != BYPASS_COUNT)
 		count_bypass(f, why);
-	file_attach_undo(f, why == BYPASS_COUNT ? FILE_PASSIVE : FILE_THROUGH,
+	file_attach_undo(f, why == BYPASS_COUNT ? FILE_PASSIVE : FILE_BYPASSED,
 	                 why == BYPASS_COUNT ? f->why : why);
 	return false;
 }
@@ -475,38 +480,39 @@ int detach_file(struct file *f, bool nested)
 	uint32_t slot;
 	int r, fd;
 
-	if (f->mode != FILE_ENGAGED || !f->arena)
+	if (f->mode != FILE_ATTACHED || !f->arena)
 		return 0;
-	r = flush_hand_over(f, nested);
+	r = flush_drain_and_reposition(f, nested);
 	if (r < 0)
 		return r;
-	if (f->mode != FILE_ENGAGED || !f->arena || flush_first(f))
+	if (f->mode != FILE_ATTACHED || !f->arena || flush_first(f))
 		return 0; /* somebody else was quicker, or others have to write it */
 	/* what the caller does next must not be undone by a replay, whoever gives the file back */
 	r = journal_retire(f, nested);
 	if (r < 0)
 		return r;
-	if (f->mode != FILE_ENGAGED || !f->arena || flush_first(f))
+	if (f->mode != FILE_ATTACHED || !f->arena || flush_first(f))
 		return 0;
 	if (!positions_reachable(f)) {
 		/* another member has to do it; until then nothing is staged by what was known before */
-		f->release_wanted = true;
+		f->detach_wanted = true;
 		return 0;
 	}
 	visibility_drop(f);
-	flush_close_own(f);
+	flush_close_internal(f);
 	fd = flush_program_fd(f);
 	if (fd >= 0)
 		prealloc_trim(f, fd);
 	if (f->head) {
 		/* a signal handler leaves the block behind that the interrupted write may copy into */
-		f->release_wanted = true;
+		f->detach_wanted = true;
 		return 0;
 	}
-	f->release_wanted = false;
+	f->detach_wanted = false;
 	a = f->arena;
 	slot = (uint32_t)f->slot;
-	/* before anybody else may have it: who is killed here leaves no file behind with a slot of another one */
+	/* before anybody else may have it: who is killed here leaves no file behind with a slot of another
+	 * one */
 	f->slot = -1;
 	f->arena = NULL;
 	atomic_signal_fence(memory_order_seq_cst);
@@ -532,11 +538,11 @@ int attach_bypass(struct file *f, enum bypass_reason why, bool nested)
 	struct arena *a = f->arena;
 	int r = detach_file(f, nested);
 
-	if (r == 0 && f->mode == FILE_ENGAGED && f->arena) {
+	if (r == 0 && f->mode == FILE_ATTACHED && f->arena) {
 		/* until whoever can do it does, nothing more is staged (descriptors/io.c) */
 		f->bypass_wanted = why;
 	} else if (r == 0 && f->mode == FILE_PASSIVE) {
-		file_become(f, FILE_THROUGH, why);
+		file_become(f, FILE_BYPASSED, why);
 		say_through(f, why);
 		/* at the end of the process nothing of it need be written any more */
 		if (a && why != BYPASS_EXIT)
@@ -549,7 +555,7 @@ int attach_as_wanted(struct file *f, bool nested)
 {
 	if (f->bypass_wanted)
 		return attach_bypass(f, f->bypass_wanted, nested);
-	return f->release_wanted ? detach_file(f, nested) : 0;
+	return f->detach_wanted ? detach_file(f, nested) : 0;
 }
 
 void attach_abandon(struct file *f)
@@ -557,10 +563,10 @@ void attach_abandon(struct file *f)
 	log_error(
 		"closing %s with bytes that cannot be written (error %d): they stay in %s, see `fastwrite recover`",
 		arena_slot_at(f->arena, (uint32_t)f->slot)->path, -f->error, f->arena->dir);
-	flush_close_own(f);
+	flush_close_internal(f);
 	visibility_drop(f);
 	attach_leave_arena(f);
-	file_become(f, FILE_THROUGH, f->why);
+	file_become(f, FILE_BYPASSED, f->why);
 }
 
 /* Files with nothing staged, other than the caller's: their locks are only tried. */
@@ -576,10 +582,10 @@ static void visit_idle(struct file *f, void *ctx)
 	struct idle *i = ctx;
 	uint32_t tid = lock_self();
 
-	if ((i->done && !i->all) || f->mode != FILE_ENGAGED || !lock_try(&f->lock, tid))
+	if ((i->done && !i->all) || f->mode != FILE_ATTACHED || !lock_try(&f->lock, tid))
 		return;
 	/* (an arena of another member may not be mapped here) */
-	if (f->mode == FILE_ENGAGED && f->arena && !f->head && !atomic_load(&f->busy) && !f->damaged &&
+	if (f->mode == FILE_ATTACHED && f->arena && !f->head && !atomic_load(&f->busy) && !f->needs_repair &&
 	    (!f->shared || family_set_has(&f->arena->members, family_me)) &&
 	    (!i->arena || f->arena == i->arena) && (!i->reserved || f->prealloc_end != 0))
 		i->done |= detach_file(f, true) == 0;

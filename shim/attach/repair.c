@@ -23,7 +23,7 @@
 static void leave_flags(struct file *f)
 {
 	for (struct ofd *o = f->ofds; o; o = o->next)
-		if (o->lent == OFD_LENT)
+		if (o->borrowed == OFD_BORROWED)
 			ofd_left(o);
 	f->busy_program_fd = false;
 	file_restore_locked(f);
@@ -74,7 +74,7 @@ static uint64_t newest_end(const struct file *f)
 }
 
 /* Where everybody stands: what was published has moved its writer's position. */
-static void settle_positions(struct file *f)
+static void drain_positions(struct file *f)
 {
 	struct block_run *run = f->current;
 
@@ -112,7 +112,7 @@ static int repair_fd(const struct file *f, bool *own)
 	int fd = -1;
 
 	*own = false;
-	if (!f->no_own_fd && file_fd(f) >= 0) {
+	if (!f->no_internal_fd && file_fd(f) >= 0) {
 		log_format(path, sizeof path, "/proc/self/fd/%d", file_fd(f));
 		fd = sys.openat(AT_FDCWD, path, O_RDWR | O_CLOEXEC, 0);
 		if (fd < 0)
@@ -140,8 +140,8 @@ static void end_busy(struct file *f)
 	sys_futex_wake((uint32_t *)&f->busy_events, 1 << 20);
 }
 
-/* Everybody's position is known, and a flusher that lives has come to its end; it leaves the rest to us.  File lock held,
- * dropped and taken again.  False: somebody else has repaired the file meanwhile. */
+/* Everybody's position is known, and a flusher that lives has come to its end; it leaves the rest to us. File
+ * lock held, dropped and taken again.  False: somebody else has repaired the file meanwhile. */
 static bool come_to_rest(struct file *f)
 {
 	struct timespec tick = {.tv_nsec = 10000000};
@@ -150,15 +150,15 @@ static bool come_to_rest(struct file *f)
 		uint32_t seen;
 
 		journal_file_changed(f);
-		if (f->mode == FILE_ENGAGED && f->arena && f->slot >= 0)
-			settle_positions(f);
+		if (f->mode == FILE_ATTACHED && f->arena && f->slot >= 0)
+			drain_positions(f);
 		if (!atomic_load(&f->busy) || file_flusher_died(f))
 			return true;
 		seen = atomic_load(&f->busy_events);
 		lock_drop(&f->lock, LOCK_FILE);
 		sys_futex_wait((uint32_t *)&f->busy_events, seen, &tick);
 		file_retake(f);
-		if (!f->damaged)
+		if (!f->needs_repair)
 			return false;
 		if (f->shared)
 			attach_to_arena(f);
@@ -172,19 +172,19 @@ static void repair_file(struct file *f)
 	bool gated;
 	int fd, r;
 
-	f->damaged = true;
+	f->needs_repair = true;
 	if (!come_to_rest(f))
 		return;
 	f->idle_waiters = 0;
 	leave_flags(f);
-	if (f->mode != FILE_ENGAGED || !f->arena || f->slot < 0) {
-		if (f->mode == FILE_ENGAGED) {
+	if (f->mode != FILE_ATTACHED || !f->arena || f->slot < 0) {
+		if (f->mode == FILE_ATTACHED) {
 			/* he was about to attach it, or had given it back */
 			f->arena = NULL;
 			file_become(f, FILE_PASSIVE, f->why);
 		}
 		f->busy = 0;
-		f->damaged = false;
+		f->needs_repair = false;
 		return;
 	}
 	slot = arena_slot_at(f->arena, (uint32_t)f->slot);
@@ -241,7 +241,7 @@ static void bury(struct file *f)
 	struct arena *a = NULL;
 	uint32_t slot = 0;
 
-	if (f->mode == FILE_ENGAGED && f->arena && f->slot >= 0) {
+	if (f->mode == FILE_ATTACHED && f->arena && f->slot >= 0) {
 		int fd = arenas_fd(f->arena);
 		bool gated = takeover_gate(f);
 
@@ -252,7 +252,7 @@ static void bury(struct file *f)
 			attach_nothing_staged(f);
 			/* who opens it next knows nothing of them */
 			journal_retire(f, false);
-			flush_close_own(f);
+			flush_close_internal(f);
 			a = f->arena;
 			slot = (uint32_t)f->slot;
 		}
@@ -263,7 +263,7 @@ static void bury(struct file *f)
 	if (a)
 		arena_slot_free(a, slot);
 	f->busy = 0;
-	file_become(f, FILE_THROUGH, f->why);
+	file_become(f, FILE_BYPASSED, f->why);
 }
 
 /* File lock held; no process has the description any more. */
@@ -311,8 +311,8 @@ static bool is_concerned(const struct file *f, const struct sweep *s)
 	return false;
 }
 
-/* Not one that this process cannot reach, and others can: they do it, and nobody waits for them here with a lock held that
- * they may need first. */
+/* Not one that this process cannot reach, and others can: they do it, and nobody waits for them here with a
+ * lock held that they may need first. */
 static bool is_ours_to_sweep(struct file *f, struct sweep *s)
 {
 	sys_sigset signals = sys_block_signals();
@@ -325,12 +325,13 @@ static bool is_ours_to_sweep(struct file *f, struct sweep *s)
 	return ours;
 }
 
-/* The timer of the member that looked after what is staged ticks no more, and its number is about to be another one's. */
+/* The timer of the member that looked after what is staged ticks no more, and its number is about to be
+ * another one's. */
 static void keep_for(struct file *f, const struct sweep *s)
 {
 	uint32_t keeper;
 
-	if (f->mode != FILE_ENGAGED || !f->arena || f->slot < 0 || !f->head || !file_local(f)->refs ||
+	if (f->mode != FILE_ATTACHED || !f->arena || f->slot < 0 || !f->head || !file_local(f)->refs ||
 	    gate_stopped())
 		return;
 	keeper = arena_slot_at(f->arena, (uint32_t)f->slot)->keeper;
@@ -363,7 +364,7 @@ static void visit_sweep(struct file *f, void *ctx)
 		return;
 	}
 	if (file_flusher_died(f)) {
-		f->damaged = true;
+		f->needs_repair = true;
 		repair_file(f);
 	}
 	for (struct ofd *o = f->ofds; o; o = next) {

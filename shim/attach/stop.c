@@ -21,7 +21,7 @@
 
 #include <string.h>
 
-/* LOCK_ENGAGE held.  Removes arena i if it holds nothing and nobody else has it. */
+/* LOCK_ATTACH held.  Removes arena i if it holds nothing and nobody else has it. */
 static bool arena_close(uint32_t i)
 {
 	struct arena *a = arenas_close_begin(i);
@@ -47,11 +47,11 @@ static void visit_stop(struct file *f, void *ctx)
 	g = file_lock(f);
 	if (g.nested)
 		stage_interrupt(f);
-	if (f->refs != 0 && f->mode != FILE_THROUGH) {
+	if (f->refs != 0 && f->mode != FILE_BYPASSED) {
 		if (!file_others_have(f) || (s->why == BYPASS_EXEC && attach_stays_open(f)))
 			r = attach_bypass(f, s->why, g.nested);
 		else if (f->arena)
-			r = flush_hand_over(f, g.nested);
+			r = flush_drain_and_reposition(f, g.nested);
 	}
 	/* the thread that would do it later ends with this program */
 	if (f->refs != 0 && f->due[DUE_SYNC])
@@ -92,7 +92,7 @@ static void visit_refuse(struct file *f, void *ctx)
 
 	if (g.nested)
 		stage_interrupt(f);
-	if (f->refs != 0 && f->mode != FILE_THROUGH)
+	if (f->refs != 0 && f->mode != FILE_BYPASSED)
 		attach_bypass(f, *why, g.nested);
 	file_unlock(f, g);
 }
@@ -123,7 +123,7 @@ static void visit_resume(struct file *f, void *ctx)
 	struct file_guard g;
 
 	g = file_lock(f);
-	if (f->mode == FILE_THROUGH && f->why == why) {
+	if (f->mode == FILE_BYPASSED && f->why == why) {
 		file_become(f, FILE_PASSIVE, f->why);
 		f->small_seen = 0;
 	}
@@ -145,7 +145,7 @@ static void visit_abandon(struct file *f, void *ctx)
 
 	(void)ctx;
 	/* a write that was interrupted ends where it began */
-	if (!g.nested && f->refs && f->mode == FILE_ENGAGED && f->arena && f->error < 0 &&
+	if (!g.nested && f->refs && f->mode == FILE_ATTACHED && f->arena && f->error < 0 &&
 	    !file_others_have(f)) {
 		file_note_sync_error(f, f->error);
 		attach_abandon(f);
@@ -173,10 +173,10 @@ static void visit_retire(struct file *f, void *ctx)
 	struct retire *r = ctx;
 	struct file_guard g;
 
-	if (f->mode != FILE_ENGAGED)
+	if (f->mode != FILE_ATTACHED)
 		return;
 	g = file_lock(f);
-	if (!g.nested && f->mode == FILE_ENGAGED && f->arena == r->arena)
+	if (!g.nested && f->mode == FILE_ATTACHED && f->arena == r->arena)
 		detach_file(f, false);
 	file_unlock(f, g);
 }
@@ -206,9 +206,9 @@ static void visit_rest(struct file *f, void *ctx)
 	uint32_t tid = lock_self();
 
 	(void)ctx;
-	if (f->mode != FILE_ENGAGED || !lock_try(&f->lock, tid))
+	if (f->mode != FILE_ATTACHED || !lock_try(&f->lock, tid))
 		return;
-	if (f->mode == FILE_ENGAGED && f->arena && !f->head && !atomic_load(&f->busy) && !f->damaged)
+	if (f->mode == FILE_ATTACHED && f->arena && !f->head && !atomic_load(&f->busy) && !f->needs_repair)
 		prealloc_rest(f);
 	lock_drop_fast(&f->lock, tid);
 }

@@ -21,12 +21,12 @@ static uint64_t lag_ns(const struct file *f) { return f->rule->set.lag_ms * 7500
 
 static bool more_to_flush(const struct file *f)
 {
-	return f->mode == FILE_ENGAGED && f->arena && f->head && !atomic_load(&f->busy) &&
+	return f->mode == FILE_ATTACHED && f->arena && f->head && !atomic_load(&f->busy) &&
 	       (f->head->meta->seq <= f->lag_seq || flush_worth(f));
 }
 
-/* One run after the other, without letting go of the lock in between, so that the device has something to do; but
- * not for ever, since other files wait for this thread. */
+/* One run after the other, without letting go of the lock in between, so that the device has something to do;
+ * but not for ever, since other files wait for this thread. */
 static void flush_runs(struct file *f)
 {
 	for (int runs = 0; runs < RUNS_MAX; runs++) {
@@ -47,7 +47,7 @@ static void look_after(struct file *f)
 
 	if (!g.nested && file_flusher_died(f))
 		file_repair(f);
-	if (file_local(f)->refs && f->mode == FILE_ENGAGED && f->arena && !atomic_load(&f->busy) &&
+	if (file_local(f)->refs && f->mode == FILE_ATTACHED && f->arena && !atomic_load(&f->busy) &&
 	    flush_possible(f)) {
 		if (file_is_due(f, DUE_FLUSH, sys_now_ns())) {
 			stage_seal(f);
@@ -74,16 +74,17 @@ struct look {
 	uint64_t next; /* earliest deadline */
 };
 
-/* Without the file's lock: its owner may be in the kernel with the file, and others must not wait for that. */
+/* Without the file's lock: its owner may be in the kernel with the file, and others must not wait for that.
+ */
 static void visit_file(struct file *f, void *ctx)
 {
 	struct look *l = ctx;
-	bool attached = atomic_load_explicit(&f->mode, memory_order_relaxed) == FILE_ENGAGED;
-	bool kick = f->flags_left || (attached && (f->bypass_wanted || f->release_wanted));
+	bool attached = atomic_load_explicit(&f->mode, memory_order_relaxed) == FILE_ATTACHED;
+	bool kick = f->flags_left || (attached && (f->bypass_wanted || f->detach_wanted));
 
 	/* (a lock that is held may be a dead member's) */
 	if (attached && f->shared)
-		kick |= f->damaged || file_flusher_died(f) || lock_owner(&f->lock) != 0;
+		kick |= f->needs_repair || file_flusher_died(f) || lock_owner(&f->lock) != 0;
 	for (int i = 0; i < DUE_COUNT; i++) {
 		uint64_t due = atomic_load_explicit(&f->due[i], memory_order_relaxed);
 
@@ -99,13 +100,13 @@ static void visit_file(struct file *f, void *ctx)
 
 static void visit_shared(struct file *f, void *ctx)
 {
-	if (f->shared && atomic_load_explicit(&f->mode, memory_order_relaxed) == FILE_ENGAGED)
+	if (f->shared && atomic_load_explicit(&f->mode, memory_order_relaxed) == FILE_ATTACHED)
 		*(bool *)ctx = true;
 }
 
 /*
- * Threads of the program: with none left the process is to end, and nothing of ours may keep it.  Asked without a
- * descriptor: the program's next one must have the lowest number, and this thread runs beside it.
+ * Threads of the program: with none left the process is to end, and nothing of ours may keep it.  Asked
+ * without a descriptor: the program's next one must have the lowest number, and this thread runs beside it.
  */
 static bool program_runs(void)
 {

@@ -50,19 +50,19 @@ static bool same_file(const struct file *f, uint64_t dev, uint64_t ino)
 	return f->dev == dev && f->ino == ino;
 }
 
-/* File lock held: everything out, then whoever waits may go on.  What cannot be written (the disk is full, say)
- * would not become visible by waiting. */
+/* File lock held: everything out, then whoever waits may go on.  What cannot be written (the disk is full,
+ * say) would not become visible by waiting. */
 static void give_way(struct file *f, bool nested)
 {
 	uint64_t dev = f->dev, ino = f->ino;
 
-	flush_settle(f, nested);
+	flush_drain(f, nested);
 	/* (the lock may have been free meanwhile) */
 	if (!same_file(f, dev, ino))
 		return;
 	journal_retire(f, nested);
 	visibility_drop(f);
-	if (f->mode == FILE_ENGAGED)
+	if (f->mode == FILE_ATTACHED)
 		back_off(f);
 }
 
@@ -88,7 +88,8 @@ static void visit_answer(struct file *f, void *ctx)
 	answer_file(f);
 }
 
-/* The kernel names the descriptor by which the lease was taken; it may be closed by now, or another file's. */
+/* The kernel names the descriptor by which the lease was taken; it may be closed by now, or another file's.
+ */
 static void answer(const siginfo_t *info)
 {
 	struct ofd *o = info->si_code > 0 ? fdtable_get(info->si_fd) : NULL;
@@ -154,8 +155,8 @@ int watcher_hold(struct file *f, struct ofd *o, bool nested)
 		return 1;
 	if (family_set_count(&o->holders) > 1)
 		return -BYPASS_FORK; /* it was opened while another thread forked */
-	/* (staged without a lease: the kernel took it away from a process that was stopped for too long, or the
-	 * bytes could not be written when somebody opened the file) */
+	/* (staged without a lease: the kernel took it away from a process that was stopped for too long, or
+	 * the bytes could not be written when somebody opened the file) */
 	if (nested || f->head || (f->lease_wait_us && sys_now_ns() < f->lease_retry_ns))
 		return 0;
 	if (!visibility_stop_passing(f))
@@ -165,8 +166,8 @@ int watcher_hold(struct file *f, struct ofd *o, bool nested)
 			say_refusal(f, EOPNOTSUPP);
 		return -BYPASS_NO_LEASE;
 	}
-	flush_close_own(f);
-	f->no_own_fd = true;
+	flush_close_internal(f);
+	f->no_internal_fd = true;
 	r = need_watcher();
 	if (r == -EDEADLK)
 		return 0; /* in a signal handler: with a later write */
@@ -218,12 +219,12 @@ void watcher_before_open(int dirfd, const char *path)
 
 void watcher_fork(struct file *f, bool nested)
 {
-	if (!visibility_is(f) || f->mode == FILE_THROUGH)
+	if (!visibility_is(f) || f->mode == FILE_BYPASSED)
 		return;
 	if (visibility_for_journal(f)) {
 		/* staged as any other from now on, and its syncs go to the file */
 		journal_retire(f, nested);
-		if (f->leased && flush_settle(f, nested) < 0)
+		if (f->leased && flush_drain(f, nested) < 0)
 			attach_bypass(f, BYPASS_FORK, nested);
 		visibility_drop(f);
 		visibility_not_for_journal(f);

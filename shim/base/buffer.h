@@ -6,8 +6,8 @@
  * every buffer of more than a few hundred bytes from here.  Lock-free.  buffer_take never fails: when all 32
  * fixed buffers are in use it maps another one.  Called by everything below the hooks.
  */
-#ifndef FASTWRITE_BUFFER_H
-#define FASTWRITE_BUFFER_H
+#ifndef FASTWRITE_BASE_BUFFER_H
+#define FASTWRITE_BASE_BUFFER_H
 
 enum { BUFFER_BYTES = 4096 + 512 };
 

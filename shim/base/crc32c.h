@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* crc32c: CRC-32C (Castagnoli), by the processor's instruction if it has one, else by table. */
-#ifndef FASTWRITE_CRC32C_H
-#define FASTWRITE_CRC32C_H
+#ifndef FASTWRITE_BASE_CRC32C_H
+#define FASTWRITE_BASE_CRC32C_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -2,8 +2,8 @@
 /*
  * fd_link: what /proc/self/fd says of a descriptor.
  */
-#ifndef FASTWRITE_FD_LINK_H
-#define FASTWRITE_FD_LINK_H
+#ifndef FASTWRITE_BASE_FD_LINK_H
+#define FASTWRITE_BASE_FD_LINK_H
 
 #include <stdbool.h>
 

@@ -5,8 +5,8 @@
  * It marks the child of a raw clone, which no fork handler prepared.  Without it that child would use the
  * parent's arena as its own.
  */
-#ifndef FASTWRITE_ALIVE_H
-#define FASTWRITE_ALIVE_H
+#ifndef FASTWRITE_BASE_FORK_GUARD_H
+#define FASTWRITE_BASE_FORK_GUARD_H
 
 #include <stdatomic.h>
 #include <stdbool.h>

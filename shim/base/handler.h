@@ -6,8 +6,8 @@
  * handler may have interrupted malloc while malloc's lock is held or its lists are half changed.  So the
  * library starts no thread in a handler.
  */
-#ifndef FASTWRITE_HANDLER_H
-#define FASTWRITE_HANDLER_H
+#ifndef FASTWRITE_BASE_HANDLER_H
+#define FASTWRITE_BASE_HANDLER_H
 
 #include <stdbool.h>
 

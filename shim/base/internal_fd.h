@@ -3,8 +3,8 @@
  * internal_fd: the library's own descriptors.  They have high numbers and are close-on-exec.  The program's
  * close, dup2, close_range and closefrom leave them open.
  */
-#ifndef FASTWRITE_INTERNAL_FD_H
-#define FASTWRITE_INTERNAL_FD_H
+#ifndef FASTWRITE_BASE_INTERNAL_FD_H
+#define FASTWRITE_BASE_INTERNAL_FD_H
 
 #include <stdbool.h>
 

@@ -6,8 +6,8 @@
  * With FASTWRITE_KILL_CHILD_STEP the first child that it forks does so, at that child's N-th step.  A release
  * build contains no marks.
  */
-#ifndef FASTWRITE_KILL_H
-#define FASTWRITE_KILL_H
+#ifndef FASTWRITE_BASE_KILL_H
+#define FASTWRITE_BASE_KILL_H
 
 #ifdef FASTWRITE_DEBUG
 void kill_step(void);

@@ -5,8 +5,8 @@
  * The kernel grants a write lease only while the description behind fd is the only one.  An open by another
  * process then waits until lease_drop.  Taking and dropping cost about 1.5 us together on a 6.x kernel.
  */
-#ifndef FASTWRITE_LEASE_H
-#define FASTWRITE_LEASE_H
+#ifndef FASTWRITE_BASE_LEASE_H
+#define FASTWRITE_BASE_LEASE_H
 
 #include <stdbool.h>
 #include <sys/types.h>

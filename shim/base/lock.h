@@ -7,7 +7,7 @@
  * dead.
  *
  * Lock order (outermost first; debug builds assert it):
- *   LOCK_ENGAGE  one per process: fork, exec and attaching a file
+ *   LOCK_ATTACH  one per process: fork, exec and attaching a file
  *   LOCK_FAMILY  one per family: processes join and leave
  *   LOCK_FILE    one per file; never two at once
  *   LOCK_JOURNAL one per journal: the batch that is being filled
@@ -16,15 +16,15 @@
  *   LOCK_POOL    one per family: structures of files, open file descriptions and processes
  *   LOCK_QUEUE   one per process: the queue of the worker threads
  */
-#ifndef FASTWRITE_LOCK_H
-#define FASTWRITE_LOCK_H
+#ifndef FASTWRITE_BASE_LOCK_H
+#define FASTWRITE_BASE_LOCK_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 enum lock_rank {
-	LOCK_ENGAGE = 1,
+	LOCK_ATTACH = 1,
 	LOCK_FAMILY,
 	LOCK_FILE,
 	LOCK_JOURNAL,

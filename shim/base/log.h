@@ -8,8 +8,8 @@
  * no stdio, no malloc, async-signal-safe; a closed pipe raises no SIGPIPE.  Control bytes become '?', so that
  * a line stays one line. Format: %s %c %d %u %x with l, ll or z, and %%.
  */
-#ifndef FASTWRITE_LOG_H
-#define FASTWRITE_LOG_H
+#ifndef FASTWRITE_BASE_LOG_H
+#define FASTWRITE_BASE_LOG_H
 
 #include <limits.h>
 #include <stdarg.h>

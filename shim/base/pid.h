@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* pid: when a process was started, which with its pid names it for as long as the kernel runs. */
-#ifndef FASTWRITE_PID_H
-#define FASTWRITE_PID_H
+#ifndef FASTWRITE_BASE_PID_H
+#define FASTWRITE_BASE_PID_H
 
 #include <stdint.h>
 #include <sys/types.h>

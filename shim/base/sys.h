@@ -6,8 +6,8 @@
  * never touched, and no entry is a cancellation point.  Tests replace single entries to inject short writes,
  * EINTR, ENOSPC and EIO.  `sys` starts as a copy of `sys_kernel`.
  */
-#ifndef FASTWRITE_SYS_H
-#define FASTWRITE_SYS_H
+#ifndef FASTWRITE_BASE_SYS_H
+#define FASTWRITE_BASE_SYS_H
 
 #include <errno.h>
 #include <signal.h>

@@ -7,8 +7,8 @@
  * that the program may use: a signal pending for the process goes to the first thread that asks, and the
  * program would miss it.
  */
-#ifndef FASTWRITE_THREAD_H
-#define FASTWRITE_THREAD_H
+#ifndef FASTWRITE_BASE_THREAD_H
+#define FASTWRITE_BASE_THREAD_H
 
 #include <signal.h>
 #include <stdatomic.h>

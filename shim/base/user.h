@@ -10,8 +10,8 @@
  *
  * Called by hooks and the core on slow paths.  Takes no lock and no memory.
  */
-#ifndef FASTWRITE_USER_H
-#define FASTWRITE_USER_H
+#ifndef FASTWRITE_BASE_USER_H
+#define FASTWRITE_BASE_USER_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -6,8 +6,8 @@
  * Verbs (run, recover, status, config, check) call the files below them, and these call down only: waiting.c
  * -> places.c -> recover_path.c; settings.c, elf.c; util.c.
  */
-#ifndef FASTWRITE_CLI_H
-#define FASTWRITE_CLI_H
+#ifndef FASTWRITE_COMMAND_COMMAND_H
+#define FASTWRITE_COMMAND_COMMAND_H
 
 #include "config/config.h"
 

@@ -14,8 +14,8 @@
  * file), paths.c (pattern lists), key.c (table of keys), error.c (the error line), rule.c (matching).
  * notice.c looks at a loaded configuration for probable mistakes.
  */
-#ifndef FASTWRITE_CONFIG_H
-#define FASTWRITE_CONFIG_H
+#ifndef FASTWRITE_CONFIG_CONFIG_H
+#define FASTWRITE_CONFIG_CONFIG_H
 
 #include "base/log.h"
 
@@ -110,8 +110,8 @@ struct rule {
 	struct settings set;
 	struct config_origin origin[KEY_COUNT];
 	struct config_origin paths_origin;
-	char prefix
-		[PATH_MAX]; /* literal directory of the first including pattern: "/", or no '/' at its end */
+	char prefix[PATH_MAX]; /* literal directory of the first including pattern: "/", or no '/' at its end
+	                        */
 };
 
 enum on_error { ON_ERROR_WARN, ON_ERROR_STOP };

@@ -11,8 +11,8 @@
  *
  * Pure functions, async-signal-safe, no allocation.
  */
-#ifndef FASTWRITE_RULE_H
-#define FASTWRITE_RULE_H
+#ifndef FASTWRITE_CONFIG_RULE_H
+#define FASTWRITE_CONFIG_RULE_H
 
 #include "config/config.h"
 

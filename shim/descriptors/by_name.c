@@ -44,30 +44,30 @@ static int with_file(uint64_t dev, uint64_t ino, action *act, const void *ctx)
 	struct file_guard g;
 	int r = 0;
 
-	if (!f || f->mode != FILE_ENGAGED)
+	if (!f || f->mode != FILE_ATTACHED)
 		return 0;
 	g = file_lock(f);
 	if (g.nested)
 		stage_interrupt(f);
-	if (f->refs && f->mode == FILE_ENGAGED && f->arena && f->dev == dev && f->ino == ino)
+	if (f->refs && f->mode == FILE_ATTACHED && f->arena && f->dev == dev && f->ino == ino)
 		r = act(f, g.nested, ctx);
 	file_unlock(f, g);
 	return r;
 }
 
-static int act_settle(struct file *f, bool nested, const void *ctx)
+static int act_drain(struct file *f, bool nested, const void *ctx)
 {
 	(void)ctx;
-	return f->head || f->zero_end ? flush_show(f, nested) : 0;
+	return f->head || f->zero_end ? flush_drain_for_look(f, nested) : 0;
 }
 
-static int act_release(struct file *f, bool nested, const void *ctx)
+static int act_detach(struct file *f, bool nested, const void *ctx)
 {
 	(void)ctx;
 	return detach_file(f, nested);
 }
 
-static int act_through(struct file *f, bool nested, const void *why)
+static int act_bypass(struct file *f, bool nested, const void *why)
 {
 	return attach_bypass(f, *(const enum bypass_reason *)why, nested);
 }
@@ -77,16 +77,16 @@ static bool is_attached(uint64_t dev, uint64_t ino)
 {
 	const struct file *f = by_name_idle() ? NULL : file_find(dev, ino);
 
-	return f && f->mode == FILE_ENGAGED;
+	return f && f->mode == FILE_ATTACHED;
 }
 
-bool by_name_settle_identity(uint64_t dev, uint64_t ino, uint32_t releases)
+bool by_name_drain_identity(uint64_t dev, uint64_t ino, uint32_t releases)
 {
 	bool attached = is_attached(dev, ino);
 
 	if (attached)
-		with_file(dev, ino, act_settle, NULL);
-	return attached || by_name_releases() != releases;
+		with_file(dev, ino, act_drain, NULL);
+	return attached || by_name_detaches() != releases;
 }
 
 static struct timespec time_of(struct statx_timestamp t)
@@ -104,14 +104,14 @@ void by_name_refresh_stat(struct stat *st)
 	if (by_name_idle())
 		return;
 	f = file_find(dev, st->st_ino);
-	if (!f || f->mode != FILE_ENGAGED)
+	if (!f || f->mode != FILE_ATTACHED)
 		return;
 	g = file_lock(f);
 	if (g.nested)
 		stage_interrupt(f);
 	/* also if nothing is staged now: a flush may have ended after the stat call */
-	if (f->mode == FILE_ENGAGED && f->dev == dev && f->ino == st->st_ino &&
-	    flush_show(f, g.nested) == 0 && file_fd(f) >= 0 &&
+	if (f->mode == FILE_ATTACHED && f->dev == dev && f->ino == st->st_ino &&
+	    flush_drain_for_look(f, g.nested) == 0 && file_fd(f) >= 0 &&
 	    sys.statx(file_fd(f), "", AT_EMPTY_PATH, STATX_BASIC_STATS, &now) == 0) {
 		st->st_size = (off_t)now.stx_size;
 		st->st_blocks = (blkcnt_t)now.stx_blocks;
@@ -121,24 +121,24 @@ void by_name_refresh_stat(struct stat *st)
 	file_unlock(f, g);
 }
 
-bool by_name_settle_stat(uint64_t st_dev, uint64_t st_ino, uint32_t releases)
+bool by_name_drain_stat(uint64_t st_dev, uint64_t st_ino, uint32_t releases)
 {
-	return by_name_settle_identity(((uint64_t)major(st_dev) << 32) | minor(st_dev), st_ino, releases);
+	return by_name_drain_identity(((uint64_t)major(st_dev) << 32) | minor(st_dev), st_ino, releases);
 }
 
-static void settle(uint64_t dev, uint64_t ino) { (void)by_name_settle_identity(dev, ino, 0); }
+static void settle(uint64_t dev, uint64_t ino) { (void)by_name_drain_identity(dev, ino, 0); }
 
 /* Entries of the journal identify the file by its name.  After a crash the old name may be back, or name
  * another file. */
 static int act_rename(struct file *f, bool nested, const void *ctx)
 {
-	int r = act_settle(f, nested, ctx);
+	int r = act_drain(f, nested, ctx);
 
 	return r < 0 ? r : journal_retire(f, nested);
 }
 static void before_rename(uint64_t dev, uint64_t ino) { with_file(dev, ino, act_rename, NULL); }
 
-void by_name_settle_path(int dirfd, const char *path, bool follow)
+void by_name_drain_path(int dirfd, const char *path, bool follow)
 {
 	struct statx st;
 
@@ -180,7 +180,7 @@ static void before_other_name(int dirfd, const char *path, bool follow, const st
 		by_name_never(sys_dev_of(st), st->stx_ino, BYPASS_UNKNOWN_FD);
 }
 
-int by_name_release_fd(int fd)
+int by_name_detach_fd(int fd)
 {
 	struct ofd *o = unresolved_used(fd);
 	struct statx st;
@@ -190,9 +190,9 @@ int by_name_release_fd(int fd)
 	if (!o && (by_name_idle() || sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) < 0))
 		return 0;
 	if (!o)
-		return with_file(sys_dev_of(&st), st.stx_ino, act_release, NULL);
+		return with_file(sys_dev_of(&st), st.stx_ino, act_detach, NULL);
 	f = atomic_load(&o->file);
-	return with_file(f->dev, f->ino, act_release, NULL);
+	return with_file(f->dev, f->ino, act_detach, NULL);
 }
 
 /* Repeats FIEMAP up to the end of the file only.  The kernel has just written to `map`, so it is writable. */
@@ -234,7 +234,7 @@ void by_name_extents_asked(int fd, struct fiemap *map)
 		map_up_to(fd, end, map);
 }
 
-int by_name_release_at(int dirfd, const char *path)
+int by_name_detach_at(int dirfd, const char *path)
 {
 	struct statx st;
 
@@ -243,7 +243,7 @@ int by_name_release_at(int dirfd, const char *path)
 		unresolved_use(dirfd);
 	if (by_name_idle() || !path || sys.statx(dirfd, path, AT_EMPTY_PATH, STATX_INO, &st) < 0)
 		return 0;
-	return with_file(sys_dev_of(&st), st.stx_ino, act_release, NULL);
+	return with_file(sys_dev_of(&st), st.stx_ino, act_detach, NULL);
 }
 
 /* ---- changes ---- */
@@ -263,7 +263,7 @@ int by_name_change_fd(struct by_name_change *c, int fd)
 	int r;
 
 	change_begin(c);
-	r = by_name_release_fd(fd);
+	r = by_name_detach_fd(fd);
 	/* what the program reserves itself is its own */
 	o = live_config ? fdtable_get(fd) : NULL;
 	if (r == 0 && o)
@@ -279,7 +279,7 @@ int by_name_change_at(struct by_name_change *c, int dirfd, const char *path)
 	if (live_config && !fork_guard_elsewhere() && identify(dirfd, path, true, &st))
 		(void)fd_recover_named(dirfd, path);
 	change_begin(c);
-	return by_name_release_at(dirfd, path);
+	return by_name_detach_at(dirfd, path);
 }
 
 bool by_name_asks_again(struct by_name_change *c)
@@ -401,7 +401,7 @@ struct move {
 };
 
 /* If `path` is `from` or lies below it, writes the path with `to` instead.  False otherwise. */
-static bool replant(const char *path, const char *from, const char *to, char *out)
+static bool replace_prefix(const char *path, const char *from, const char *to, char *out)
 {
 	size_t n = strlen(from);
 
@@ -423,7 +423,8 @@ static bool path_now(const struct file *f, const struct move *m, char *out)
 
 	if (file_fd(f) >= 0 && fd_link_path(file_fd(f), out) == 0)
 		return strlen(out) < ARENA_PATH_MAX;
-	if (!replant(old, m->from, m->to, out) && (!m->exchange || !replant(old, m->to, m->from, out)))
+	if (!replace_prefix(old, m->from, m->to, out) &&
+	    (!m->exchange || !replace_prefix(old, m->to, m->from, out)))
 		log_format(out, PATH_MAX, "%s", old);
 	return strlen(out) < ARENA_PATH_MAX && identify(AT_FDCWD, out, false, &st) && st.stx_ino == f->ino &&
 	       sys_dev_of(&st) == f->dev;
@@ -432,7 +433,7 @@ static bool path_now(const struct file *f, const struct move *m, char *out)
 /* Drains the file first: a process killed in the middle of the change leaves a file entry without a path. */
 static void set_path(struct file *f, const char *path, bool nested)
 {
-	if (flush_first(f) && (flush_settle(f, nested) < 0 || f->mode != FILE_ENGAGED || flush_first(f)))
+	if (flush_first(f) && (flush_drain(f, nested) < 0 || f->mode != FILE_ATTACHED || flush_first(f)))
 		return;
 	arena_slot_name(f->arena, (uint32_t)f->slot, path);
 }
@@ -450,12 +451,12 @@ static void note_new_path(struct file *f, const struct move *m, bool nested)
 
 static int act_named(struct file *f, bool nested, const void *ctx)
 {
-	int r = flush_settle(f, nested);
+	int r = flush_drain(f, nested);
 
 	/* another thread may have synced the file since the prepare */
 	if (r == 0)
 		r = journal_retire(f, nested);
-	if (r == 0 && f->mode == FILE_ENGAGED && f->arena && (!nested || !flush_first(f)))
+	if (r == 0 && f->mode == FILE_ATTACHED && f->arena && (!nested || !flush_first(f)))
 		note_new_path(f, ctx, nested);
 	else
 		journal_file_named(f, false);
@@ -486,7 +487,7 @@ static void renamed(const struct by_name_rename *r)
 	if (r->exchange)
 		named(r->old_dev, r->old_ino, &m);
 	else
-		with_file(r->old_dev, r->old_ino, act_through, &unlinked);
+		with_file(r->old_dev, r->old_ino, act_bypass, &unlinked);
 }
 
 void by_name_rename_done(struct by_name_rename *r, bool done)
@@ -520,9 +521,10 @@ void by_name_link_prepare(int dirfd, const char *path, bool follow)
 static int act_linked(struct file *f, bool nested, const void *ctx)
 {
 	const char *path = ctx;
-	int r = flush_settle(f, nested);
+	int r = flush_drain(f, nested);
 
-	if (r == 0 && f->mode == FILE_ENGAGED && f->arena && !flush_first(f) && strlen(path) < ARENA_PATH_MAX)
+	if (r == 0 && f->mode == FILE_ATTACHED && f->arena && !flush_first(f) &&
+	    strlen(path) < ARENA_PATH_MAX)
 		set_path(f, path, nested);
 	return r;
 }
@@ -560,7 +562,7 @@ void by_name_unlink_done(const struct by_name_unlink *u)
 	static const struct move none = {.from = "", .to = ""};
 
 	if (u->ino && u->last)
-		with_file(u->dev, u->ino, act_through, &unlinked);
+		with_file(u->dev, u->ino, act_bypass, &unlinked);
 	else if (u->ino)
 		with_file(u->dev, u->ino, act_named, &none);
 }
@@ -579,25 +581,25 @@ bool by_name_rmdir_again(int dirfd, const char *path)
 	return attach_retire_dir(dir);
 }
 
-struct settle_all {
+struct drain_all {
 	uint64_t dev; /* file system whose errors are reported */
 	int r;
 	/* the kernel is about to sync all files: a replay of the journal would bring back older bytes */
 	bool sync;
 };
 
-static void visit_settle(struct file *f, void *ctx)
+static void visit_drain(struct file *f, void *ctx)
 {
-	struct settle_all *all = ctx;
+	struct drain_all *all = ctx;
 	struct file_guard g;
 
-	if (f->mode != FILE_ENGAGED)
+	if (f->mode != FILE_ATTACHED)
 		return;
 	g = file_lock(f);
 	if (g.nested)
 		stage_interrupt(f);
-	if (f->mode == FILE_ENGAGED && f->arena) {
-		int r = flush_settle(f, g.nested);
+	if (f->mode == FILE_ATTACHED && f->arena) {
+		int r = flush_drain(f, g.nested);
 
 		if (r == 0 && all->sync)
 			r = journal_retire(f, g.nested);
@@ -607,12 +609,12 @@ static void visit_settle(struct file *f, void *ctx)
 	file_unlock(f, g);
 }
 
-void by_name_settle_all(void)
+void by_name_drain_all(void)
 {
-	struct settle_all all = {0};
+	struct drain_all all = {0};
 
 	if (!by_name_idle())
-		file_for_each(visit_settle, &all);
+		file_for_each(visit_drain, &all);
 }
 
 /* Processes that share this memory may tell each other about any file of its rule.  So these files count as
@@ -620,13 +622,13 @@ void by_name_settle_all(void)
 static void shares_memory(const char *path)
 {
 	const struct rule *rule = rule_match(live_config, path);
-	struct settle_all all = {0};
+	struct drain_all all = {0};
 
 	if (!rule)
 		return;
 	never_staged_shares_memory(rule);
 	if (!by_name_idle())
-		file_for_each_shared(visit_settle, &all);
+		file_for_each_shared(visit_drain, &all);
 }
 
 void by_name_never(uint64_t dev, uint64_t ino, enum bypass_reason why)
@@ -635,14 +637,14 @@ void by_name_never(uint64_t dev, uint64_t ino, enum bypass_reason why)
 	never_staged_never(dev, ino, why);
 	if (fork_guard_vforked)
 		file_give_up(dev, ino, why); /* for our parent, with which this vfork child shares memory */
-	with_file(dev, ino, act_through, &why);
+	with_file(dev, ino, act_bypass, &why);
 }
 
 void by_name_unknown_fd(uint64_t dev, uint64_t ino)
 {
 	const enum bypass_reason why = BYPASS_UNKNOWN_FD;
 
-	with_file(dev, ino, act_through, &why);
+	with_file(dev, ino, act_bypass, &why);
 }
 
 void by_name_map(int fd, bool shares)
@@ -660,29 +662,29 @@ void by_name_map(int fd, bool shares)
 }
 
 /* The kernel syncs the writes of all processes, so this concerns the whole family. */
-void by_name_settle_for_sync(void)
+void by_name_drain_for_sync(void)
 {
-	struct settle_all all = {.sync = true};
+	struct drain_all all = {.sync = true};
 
 	if (!by_name_idle())
-		file_for_each_shared(visit_settle, &all);
+		file_for_each_shared(visit_drain, &all);
 }
 
-int by_name_settle_for_syncfs(int fd)
+int by_name_drain_for_syncfs(int fd)
 {
-	struct settle_all all = {.sync = true};
+	struct drain_all all = {.sync = true};
 	struct statx st;
 
 	if (by_name_idle())
 		return 0;
 	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) == 0)
 		all.dev = sys_dev_of(&st);
-	file_for_each_shared(visit_settle, &all);
+	file_for_each_shared(visit_drain, &all);
 	return all.r;
 }
 
 void by_name_limit_changes(void)
 {
 	stage_limit_changes();
-	by_name_settle_all();
+	by_name_drain_all();
 }

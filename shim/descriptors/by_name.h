@@ -3,8 +3,8 @@
  * by_name: calls that see or change a file other than through its descriptors: by name, by size, or all files
  * at once.  While no file is attached each of them is one load and a branch.
  */
-#ifndef FASTWRITE_META_H
-#define FASTWRITE_META_H
+#ifndef FASTWRITE_DESCRIPTORS_BY_NAME_H
+#define FASTWRITE_DESCRIPTORS_BY_NAME_H
 
 #include "base/fork_guard.h"
 #include "files/file.h"
@@ -19,31 +19,31 @@ static inline bool by_name_idle(void) { return file_attached() == 0 || fork_guar
  * reach the file a moment later, flushed by the timer or another thread.  So a call is repeated if its answer
  * is about an attached file, or if a file was detached meanwhile.
  */
-static inline uint32_t by_name_releases(void) { return file_releases(); }
+static inline uint32_t by_name_detaches(void) { return file_detaches(); }
 static inline bool by_name_outdated(uint32_t releases)
 {
-	return !by_name_idle() || by_name_releases() != releases;
+	return !by_name_idle() || by_name_detaches() != releases;
 }
 
 /* Drains the file with this identity.  True if an earlier answer may be wrong; `releases` is from before that
  * answer. */
-bool by_name_settle_identity(uint64_t dev, uint64_t ino, uint32_t releases);
+bool by_name_drain_identity(uint64_t dev, uint64_t ino, uint32_t releases);
 /* The same; `st_dev` as in struct stat. */
-bool by_name_settle_stat(uint64_t st_dev, uint64_t st_ino, uint32_t releases);
+bool by_name_drain_stat(uint64_t st_dev, uint64_t st_ino, uint32_t releases);
 /* The C library made the stat call itself.  If *st is about an attached file, drains it and updates size,
  * blocks and times. */
 void by_name_refresh_stat(struct stat *st);
 /* Drains the file that (dirfd, path) names; `follow` the last symlink. */
-void by_name_settle_path(int dirfd, const char *path, bool follow);
+void by_name_drain_path(int dirfd, const char *path, bool follow);
 
 /* Before ftruncate, fallocate, ioctl, times and the like through a descriptor, which may be O_PATH.  Drains
  * and detaches its file until small writes come again.  0 or -errno. */
-int by_name_release_fd(int fd);
+int by_name_detach_fd(int fd);
 /* The same for a path (truncate, chmod, utimes).  Follows symlinks; "" names dirfd itself. */
-int by_name_release_at(int dirfd, const char *path);
-static inline int by_name_release_path(const char *path)
+int by_name_detach_at(int dirfd, const char *path);
+static inline int by_name_detach_path(const char *path)
 {
-	return by_name_release_at(-100 /* AT_FDCWD */, path);
+	return by_name_detach_at(-100 /* AT_FDCWD */, path);
 }
 
 /* FIEMAP of fd has succeeded.  Removes from the answer the space behind the end of the file that the library
@@ -110,12 +110,12 @@ void by_name_never(uint64_t dev, uint64_t ino, enum bypass_reason why);
 void by_name_unknown_fd(uint64_t dev, uint64_t ino);
 
 /* Drains all attached files of this process, before a call that may concern any of them. */
-void by_name_settle_all(void);
+void by_name_drain_all(void);
 /* The same before sync, for the whole family.  Voids their entries in the journal, because a replay would
  * bring back bytes older than the synced ones. */
-void by_name_settle_for_sync(void);
+void by_name_drain_for_sync(void);
 /* The same for syncfs(fd), which reports errors.  The first -errno of a file on that file system, or 0. */
-int by_name_settle_for_syncfs(int fd);
+int by_name_drain_for_syncfs(int fd);
 
 /* Before RLIMIT_FSIZE changes.  A lower limit must not hit bytes that were accepted under the higher one. */
 void by_name_limit_changes(void);

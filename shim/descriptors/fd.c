@@ -87,18 +87,18 @@ static struct file *lock_fd(int fd, struct ofd **o, struct file_guard *g)
 }
 
 /* Drains the file with this identity before an open cuts it.  0 or -errno. */
-static long settle_identity(uint64_t dev, uint64_t ino)
+static long drain_identity(uint64_t dev, uint64_t ino)
 {
 	struct file *f = file_find(dev, ino);
 	struct file_guard g;
 	long r;
 
-	if (!f || f->mode != FILE_ENGAGED)
+	if (!f || f->mode != FILE_ATTACHED)
 		return 0;
 	g = file_lock(f);
 	if (g.nested)
 		stage_interrupt(f);
-	r = flush_settle(f, g.nested);
+	r = flush_drain(f, g.nested);
 	/* a replay of the journal would bring back the bytes that are about to be cut off */
 	if (r == 0)
 		r = journal_retire(f, g.nested);
@@ -258,7 +258,7 @@ static void look_at_path(struct fd_open *op)
 {
 	op->looks = false;
 	if (op->flags & O_TRUNC)
-		op->lazy = !staging_beside(op->dirfd, op->path);
+		op->unresolved = !staging_beside(op->dirfd, op->path);
 	else
 		op->unsure |= looks_unmatched(op->path) || staging_of_rules() ||
 		              staging_beside(op->dirfd, op->path);
@@ -356,7 +356,7 @@ bool fd_recover_named(int dirfd, const char *path)
 bool fd_lease_over(struct fd_open *op)
 {
 	enum { WAITS_MAX = 200 }; /* the lease may belong to another program */
-	uint32_t releases = file_releases();
+	uint32_t releases = file_detaches();
 	struct file_guard g;
 	struct statx st;
 	struct file *f;
@@ -371,7 +371,7 @@ bool fd_lease_over(struct fd_open *op)
 	if (by_name_idle() || sys.statx(op->dirfd, op->path, 0, STATX_INO, &st) < 0)
 		return false;
 	f = file_find(sys_dev_of(&st), st.stx_ino);
-	if (!f || f->mode != FILE_ENGAGED)
+	if (!f || f->mode != FILE_ATTACHED)
 		return false;
 	g = file_lock(f);
 	waited = !g.nested;
@@ -397,17 +397,17 @@ static void before_cut(struct fd_open *op, uint64_t dev, uint64_t ino)
 {
 	const struct file *f = file_find(dev, ino);
 
-	if ((!f || f->mode != FILE_ENGAGED) && !any_exclusive())
+	if ((!f || f->mode != FILE_ATTACHED) && !any_exclusive())
 		return;
 	op->cuts = true;
 	op->signals = sys_block_signals();
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &op->cancels);
 	gate_change_begin();
 	f = file_find(dev, ino);
-	op->holds = f && f->mode == FILE_ENGAGED;
+	op->holds = f && f->mode == FILE_ATTACHED;
 	if (op->holds) {
 		gate_hold();
-		settle_identity(dev, ino);
+		drain_identity(dev, ino);
 	}
 }
 
@@ -446,8 +446,8 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 	bool shared = family_is_shared();
 
 	op->flags = flags;
-	op->looks = op->lazy = op->unsure = op->late = op->resolving = op->reader = op->cuts = false;
-	op->releases = file_releases();
+	op->looks = op->unresolved = op->unsure = op->late = op->resolving = op->reader = op->cuts = false;
+	op->releases = file_detaches();
 	op->dirfd = dirfd;
 	op->path = path;
 	op->waits = 0;
@@ -466,7 +466,8 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 		return;
 	op->unsure = shared;
 	if (!writes || (flags & (O_CREAT | O_EXCL)) == (O_CREAT | O_EXCL)) {
-		op->lazy = true; /* a dead process cannot have left bytes for a file that this open creates */
+		op->unresolved =
+			true; /* a dead process cannot have left bytes for a file that this open creates */
 	} else if (path && (flags & O_TRUNC)) {
 		/* recover the bytes that this open cuts off before the cut, even if the process dies right
 		 * after it */
@@ -474,7 +475,7 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 	} else if (path) {
 		/* rules match few of these files: they are examined at their first use */
 		op->looks = !shared;
-		op->lazy = true;
+		op->unresolved = true;
 	}
 }
 
@@ -529,7 +530,7 @@ static void add_description(struct file *f, int fd, const struct fd_open *op, co
 		ofd_set_align(o, direct_mask((int)flags, st));
 		if (created_now(op, st))
 			f->full_sync = true;
-		if (f->mode == FILE_ENGAGED && f->arena && (op->flags & O_TRUNC)) {
+		if (f->mode == FILE_ATTACHED && f->arena && (op->flags & O_TRUNC)) {
 			/* the kernel cut the file: forget its old size and reservation */
 			f->prealloc_end = 0;
 			journal_file_changed(f);
@@ -597,7 +598,7 @@ static bool is_attached(int fd)
 	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) < 0)
 		return true;
 	f = file_find(sys_dev_of(&st), st.stx_ino);
-	return f && f->mode == FILE_ENGAGED;
+	return f && f->mode == FILE_ATTACHED;
 }
 
 static bool others_hold_it(const struct file *f, const struct ofd *o)
@@ -628,9 +629,9 @@ static void entry_is_stale(int fd)
 		o->pos_mode = POS_KERNEL; /* no descriptor is left whose position could be set */
 	}
 	attach_bypass(f, BYPASS_UNKNOWN_FD, g.nested);
-	if (last && f->mode != FILE_ENGAGED) {
+	if (last && f->mode != FILE_ATTACHED) {
 		if (file_local(f)->refs == 1)
-			flush_close_own(f);
+			flush_close_internal(f);
 		ofd_release(o);
 		file_put(f);
 	}
@@ -652,7 +653,7 @@ void fd_opened(struct fd_open *op, int fd)
 		look_at_path(op);
 	if (!op->late && !op->resolving && fdtable_get(fd))
 		entry_is_stale(fd);
-	if (op->lazy && (by_name_idle() || !is_attached(fd)) &&
+	if (op->unresolved && (by_name_idle() || !is_attached(fd)) &&
 	    unresolved_note(fd, op->flags, &op->before, op->unsure))
 		return;
 	/* An earlier descriptor of this number may have been closed unseen.  A descriptor that is being
@@ -688,7 +689,7 @@ void fd_opened(struct fd_open *op, int fd)
 	 * older file with the same inode number.  So repair the dead ones first. */
 	if (family_is_shared()) {
 		f = file_find(sys_dev_of(&st), st.stx_ino);
-		if (f && f->mode == FILE_THROUGH)
+		if (f && f->mode == FILE_BYPASSED)
 			repair_sweep();
 	}
 	f = file_get(sys_dev_of(&st), st.stx_ino, rule);
@@ -778,11 +779,11 @@ static void visit_spare(struct file *f, void *ctx)
 	struct spare *s = ctx;
 	struct file_guard g;
 
-	if (file_own_fd(f) < 0)
+	if (file_internal_fd(f) < 0)
 		return;
 	g = file_lock(f);
-	if (!g.nested && file_own_fd(f) >= 0 && !atomic_load(&f->busy)) {
-		flush_close_own(f);
+	if (!g.nested && file_internal_fd(f) >= 0 && !atomic_load(&f->busy)) {
+		flush_close_internal(f);
 		s->any = true;
 	}
 	file_unlock(f, g);
@@ -791,13 +792,13 @@ static void visit_spare(struct file *f, void *ctx)
 static bool vacate(int fd);
 
 /* Moves one internal descriptor that is in use beyond RLIMIT_NOFILE, because no idle one is left to close. */
-static bool move_own(void)
+static bool move_internal(void)
 {
 	struct rlimit64 limit = {.rlim_cur = 0};
 
 	sys_raw(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, (long)&limit, 0, 0);
 	for (int fd = 0; limit.rlim_cur > 0; fd++) {
-		fd = fd_next_own((unsigned)fd, (unsigned)limit.rlim_cur - 1);
+		fd = fd_next_internal((unsigned)fd, (unsigned)limit.rlim_cur - 1);
 		if (fd < 0)
 			return false;
 		if (vacate(fd))
@@ -806,20 +807,20 @@ static bool move_own(void)
 	return false;
 }
 
-bool fd_spare_own(void)
+bool fd_spare_internal(void)
 {
 	struct spare s = {.any = false};
 
 	if (fork_guard_elsewhere())
 		return false;
 	file_for_each(visit_spare, &s);
-	return s.any || attach_retire_dir(NULL) || repair_spare() || move_own();
+	return s.any || attach_retire_dir(NULL) || repair_spare() || move_internal();
 }
 
 /* Closes this process's last descriptor of a description that other processes of the family still hold. */
 static long leave_description(struct file *f, struct ofd *o, int fd, bool nested)
 {
-	long r = flush_settle(f, nested);
+	long r = flush_drain(f, nested);
 
 	if (o->pos_mode == POS_STREAM)
 		stage_unstream(f);
@@ -831,7 +832,7 @@ static long leave_description(struct file *f, struct ofd *o, int fd, bool nested
 	if (file_local(f)->refs == 1) {
 		if (!nested)
 			flush_wait_idle(f);
-		flush_close_own(f);
+		flush_close_internal(f);
 	}
 	file_leave(f);
 	return r;
@@ -853,7 +854,7 @@ static bool is_last_writer(const struct file *f, const struct ofd *o)
  * kernel by then.  The next drain reports an error again.  If the description has more descriptors, nothing
  * is drained: scripts close such duplicates all the time.
  */
-static void settle_before_forgotten(struct file *f, struct ofd *o, bool nested)
+static void drain_before_forgotten(struct file *f, struct ofd *o, bool nested)
 {
 	enum { TRIES = 4 }; /* another thread may stage after each try */
 	bool releases = is_last_writer(f, o) && !others_hold_it(f, o);
@@ -862,8 +863,8 @@ static void settle_before_forgotten(struct file *f, struct ofd *o, bool nested)
 		return;
 	if (releases)
 		staging_policy_closed(f);
-	for (int i = 0; i < TRIES && f->mode == FILE_ENGAGED && f->arena; i++) {
-		long r = releases ? detach_file(f, nested) : flush_hand_over(f, nested);
+	for (int i = 0; i < TRIES && f->mode == FILE_ATTACHED && f->arena; i++) {
+		long r = releases ? detach_file(f, nested) : flush_drain_and_reposition(f, nested);
 
 		if (r < 0 || nested || !flush_first(f))
 			return;
@@ -877,7 +878,7 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 	bool last = false; /* o is the last description that can write */
 	long r = 0;
 
-	settle_before_forgotten(f, o, nested);
+	drain_before_forgotten(f, o, nested);
 	if (fdtable_get(fd) != o)
 		return 0; /* another thread has closed it meanwhile */
 	fdtable_clear(fd);
@@ -890,7 +891,7 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 		}
 		/* closing any descriptor drops the process's POSIX locks: other programs may use the file
 		 * now */
-		return f->no_own_fd ? flush_settle(f, nested) : 0;
+		return f->no_internal_fd ? flush_drain(f, nested) : 0;
 	}
 	*ofd_local(o) = (struct ofd_local){.fd = fd, .refs = 1}; /* fd is still open, and needed below */
 	if (others_hold_it(f, o)) {
@@ -902,14 +903,14 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 	}
 	if (o->writable) {
 		last = is_last_writer(f, o);
-		r = last ? detach_file(f, nested) : flush_hand_over(f, nested);
+		r = last ? detach_file(f, nested) : flush_drain_and_reposition(f, nested);
 		if (!last && f->leased == o)
 			journal_retire(f, nested);
 		/* some bytes cannot be written; the lease ends with its description */
 		if (!last && f->leased == o)
 			visibility_drop(f);
 	}
-	if (!o->writable && alone && f->mode == FILE_ENGAGED) {
+	if (!o->writable && alone && f->mode == FILE_ATTACHED) {
 		/* the writers were in other processes of the family, which are dead */
 		last = true;
 		r = !f->head || flush_possible(f) ? detach_file(f, nested) : -EBADF;
@@ -921,7 +922,7 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 		r = file_take_sync_error(f, o);
 	}
 	/* only readers remain: no descriptor can write the staged bytes any more */
-	if (r < 0 && last && f->mode == FILE_ENGAGED && f->arena && (f->head || f->damaged))
+	if (r < 0 && last && f->mode == FILE_ATTACHED && f->arena && (f->head || f->needs_repair))
 		attach_abandon(f);
 	if (!o->writable && last)
 		r = 0;
@@ -930,8 +931,8 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 		journal_file_keep(f);
 	}
 	if (file_local(f)->refs == 1)
-		flush_close_own(f);
-	if (last && f->mode == FILE_ENGAGED && f->release_wanted && !f->left) {
+		flush_close_internal(f);
+	if (last && f->mode == FILE_ATTACHED && f->detach_wanted && !f->left) {
 		/* a signal handler closes fd: the interrupted write must release the description when it is
 		 * over */
 		ofd_local(o)->refs = 0;
@@ -973,7 +974,7 @@ static void before_close(int fd)
 		return;
 	if ((unsigned)fd < UNRESOLVED_FDS)
 		atomic_fetch_and(word, ~bit);
-	by_name_settle_all();
+	by_name_drain_all();
 }
 
 bool fd_any_known(void) { return unresolved_any() || fork_guard_here(); }
@@ -1028,7 +1029,7 @@ void fd_dup_begin(struct fd_copy *c, int oldfd)
 {
 	unresolved_resolve(oldfd);
 	c->oldfd = oldfd;
-	c->turn = fdtable_turn(oldfd);
+	c->generation = fdtable_generation(oldfd);
 	c->o = fdtable_get(oldfd);
 }
 
@@ -1037,7 +1038,7 @@ void fd_dup_begin(struct fd_copy *c, int oldfd)
  * (fd_dup_onto_prepare). */
 static bool copied_is_known(const struct fd_copy *c)
 {
-	if (fdtable_get(c->oldfd) != c->o || fdtable_turn(c->oldfd) != c->turn)
+	if (fdtable_get(c->oldfd) != c->o || fdtable_generation(c->oldfd) != c->generation)
 		return false;
 	return c->o || (!unresolved_is(c->oldfd) && (c->oldfd < UNRESOLVED_FDS || !gate_held()));
 }
@@ -1089,13 +1090,13 @@ static void visit_vacate(struct file *f, void *ctx)
 	const struct vacate *v = ctx;
 	struct file_guard g;
 
-	if (file_own_fd(f) != v->fd)
+	if (file_internal_fd(f) != v->fd)
 		return;
 	g = file_lock(f);
 	if (!g.nested) {
 		flush_wait_idle(f);
-		if (file_own_fd(f) == v->fd)
-			flush_close_own(f);
+		if (file_internal_fd(f) == v->fd)
+			flush_close_internal(f);
 	}
 	file_unlock(f, g);
 }
@@ -1157,7 +1158,7 @@ long fd_dup_onto_prepare(struct fd_dup_onto *d, int oldfd, int newfd)
 		if (!d->blocked) {
 			/* nothing makes other threads wait for newfd: so nothing may be staged */
 			gate_hold();
-			fd_hand_over(oldfd);
+			fd_drain(oldfd);
 		}
 	} else if (is_locked(newfd) && can_replace(oldfd, newfd)) {
 		before_close(newfd); /* the close of newfd drops its locks */
@@ -1210,7 +1211,7 @@ static void close_range_prepare(unsigned from, unsigned to)
 		fd_close_prepare(fd);
 }
 
-int fd_next_own(unsigned at, unsigned to)
+int fd_next_internal(unsigned at, unsigned to)
 {
 	enum { OWN_TOP = 1 << 16 };
 
@@ -1220,11 +1221,11 @@ int fd_next_own(unsigned at, unsigned to)
 	return -1;
 }
 
-static long close_around_own(unsigned at, unsigned to, int flags,
-                             long (*next)(unsigned from, unsigned to, int flags))
+static long close_around_internal(unsigned at, unsigned to, int flags,
+                                  long (*next)(unsigned from, unsigned to, int flags))
 {
 	for (;;) {
-		int own = fd_next_own(at, to);
+		int own = fd_next_internal(at, to);
 		long r;
 
 		if (own < 0)
@@ -1251,11 +1252,11 @@ long fd_close_range(unsigned from, unsigned to, int flags,
 	if (r == 0 && !(flags & CLOSE_RANGE_CLOEXEC))
 		close_range_prepare(from, to);
 	if (r == 0)
-		r = close_around_own(from, to, flags, next);
+		r = close_around_internal(from, to, flags, next);
 	return r;
 }
 
-long fd_hand_over(int fd)
+long fd_drain(int fd)
 {
 	struct file_guard g;
 	struct file *f;
@@ -1266,10 +1267,10 @@ long fd_hand_over(int fd)
 	f = lock_fd(fd, &o, &g);
 	if (!f)
 		return 0;
-	if (f->mode == FILE_ENGAGED && f->arena) {
-		r = flush_hand_over(f, g.nested);
+	if (f->mode == FILE_ATTACHED && f->arena) {
+		r = flush_drain_and_reposition(f, g.nested);
 		/* the previous owner of the program's lock may have written */
-		if (r == 0 && f->mode == FILE_ENGAGED && f->arena && !flush_first(f))
+		if (r == 0 && f->mode == FILE_ATTACHED && f->arena && !flush_first(f))
 			attach_refresh(f, fd);
 	}
 	file_unlock(f, g);
@@ -1285,30 +1286,30 @@ void fd_use_unmodelled(int fd, int why)
 	unresolved_forget(fd);
 	/* asynchronous calls come by the hundred thousand: no lock for them */
 	f = file_now(fd);
-	if (f && atomic_load(&f->mode) == FILE_THROUGH)
+	if (f && atomic_load(&f->mode) == FILE_BYPASSED)
 		return;
 	f = lock_fd(fd, &o, &g);
 	if (!f)
 		return;
-	if (f->mode != FILE_THROUGH) {
+	if (f->mode != FILE_BYPASSED) {
 		if (o->writable)
 			attach_bypass(f, (enum bypass_reason)why, g.nested);
 		else if (why == BYPASS_STDIO)
 			attach_bypass(f, BYPASS_STDIO, g.nested); /* a stream that reads past the library */
 		else
-			flush_settle(f, g.nested);
+			flush_drain(f, g.nested);
 	}
 	file_unlock(f, g);
 }
 
-/* fd_bypass_call for a file that is bypassed.  The call is counted as a write under way: dup2 onto fd waits for
- * it.  False: fd means something else by now. */
+/* fd_bypass_call for a file that is bypassed.  The call is counted as a write under way: dup2 onto fd waits
+ * for it.  False: fd means something else by now. */
 static bool call_bypassed(int fd, const struct ofd *o, struct file *f, long number, const long *a, long *r)
 {
 	bool valid;
 
 	stage_pass_begin(f);
-	valid = atomic_load(&f->mode) == FILE_THROUGH && fdtable_get(fd) == o &&
+	valid = atomic_load(&f->mode) == FILE_BYPASSED && fdtable_get(fd) == o &&
 	        file_of((struct ofd *)(uintptr_t)o) == f;
 	if (valid)
 		*r = sys_raw(number, a[0], a[1], a[2], a[3], a[4], a[5]);
@@ -1332,9 +1333,9 @@ long fd_bypass_call(int fd, long number, const long *a)
 		if (!f)
 			continue;
 		r = attach_bypass(f, BYPASS_SYSCALL, g.nested);
-		if (r == 0 && f->mode == FILE_ENGAGED) {
-			/* An interrupted write of this thread, or another process, must end the staging.  It must
-			 * then know what the kernel has. */
+		if (r == 0 && f->mode == FILE_ATTACHED) {
+			/* An interrupted write of this thread, or another process, must end the staging.  It
+			 * must then know what the kernel has. */
 			journal_file_changed(f);
 			r = sys_raw(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 			if (f->arena && !flush_first(f))
@@ -1370,7 +1371,7 @@ void fd_use_stdio(int fd)
 
 		if (g.nested)
 			stage_interrupt(f);
-		if (f->refs && f->mode == FILE_ENGAGED)
+		if (f->refs && f->mode == FILE_ATTACHED)
 			attach_bypass(f, BYPASS_STDIO, g.nested);
 		file_unlock(f, g);
 	}
@@ -1384,8 +1385,8 @@ static bool lock_is_known(int fd)
 {
 	struct file *f = file_now(fd);
 
-	return f && atomic_load(&f->mode) != FILE_ENGAGED && f->cooperates && f->no_own_fd &&
-	       file_own_fd(f) < 0;
+	return f && atomic_load(&f->mode) != FILE_ATTACHED && f->cooperates && f->no_internal_fd &&
+	       file_internal_fd(f) < 0;
 }
 
 /* Closing any descriptor of a file drops the process's POSIX locks on it.  So our own descriptor must be
@@ -1394,11 +1395,11 @@ static long before_lock(struct file *f, bool nested)
 {
 	long r = 0;
 
-	if (f->mode == FILE_ENGAGED && f->arena)
-		r = flush_hand_over(f, nested);
+	if (f->mode == FILE_ATTACHED && f->arena)
+		r = flush_drain_and_reposition(f, nested);
 	if (r == 0) {
-		flush_close_own(f);
-		f->no_own_fd = true;
+		flush_close_internal(f);
+		f->no_internal_fd = true;
 	}
 	return r;
 }
@@ -1432,7 +1433,7 @@ long fd_before_lock(int fd, bool releases)
 	if (by_name_idle() ? fork_guard_elsewhere() : fd_foreign_process())
 		return 0;
 	if (releases)
-		by_name_settle_all();
+		by_name_drain_all();
 	else
 		atomic_fetch_or(word, bit);
 	unresolved_resolve(fd);
@@ -1441,8 +1442,8 @@ long fd_before_lock(int fd, bool releases)
 	f = lock_fd(fd, &o, &g);
 	if (!f)
 		return 0;
-	if (f->mode == FILE_ENGAGED && f->arena)
-		r = flush_hand_over(f, g.nested);
+	if (f->mode == FILE_ATTACHED && f->arena)
+		r = flush_drain_and_reposition(f, g.nested);
 	if (r == 0 && !releases)
 		f->cooperates = true;
 	file_unlock(f, g);
@@ -1467,7 +1468,7 @@ long fd_before_posix_lock(int fd)
 void fd_locked(int fd)
 {
 	if (!lock_is_known(fd))
-		fd_hand_over(fd);
+		fd_drain(fd);
 }
 
 long fd_fcntl(int fd, struct ofd *o, int cmd, long arg)
@@ -1538,7 +1539,7 @@ long fd_fcntl(int fd, struct ofd *o, int cmd, long arg)
 	case F_GETOWN:
 	case F_GETOWN_EX:
 		/* the program must not see our lease, nor the thread that the kernel signals for it */
-		flush_hand_over(f, g.nested);
+		flush_drain_and_reposition(f, g.nested);
 		journal_retire(f, g.nested);
 		visibility_drop(f);
 		r = sys.fcntl(fd, cmd, arg);

@@ -2,8 +2,8 @@
 /*
  * fd: descriptors come and go.  Return values as in descriptors/io.h.
  */
-#ifndef FASTWRITE_FD_H
-#define FASTWRITE_FD_H
+#ifndef FASTWRITE_DESCRIPTORS_FD_H
+#define FASTWRITE_DESCRIPTORS_FD_H
 
 #include "files/fdtable.h"
 
@@ -24,13 +24,13 @@ struct fd_open {
 	bool watch;             /* fd_opened must be called */
 	bool regular;           /* may be a regular file: see fd_open_concerns */
 	struct timespec before; /* coarse clock; a file with a later birth time was made by this open */
-	bool looks;     /* the path decides about `lazy`; it is read only after the kernel accepted it */
-	bool lazy;      /* no dead process left bytes for the file: note the descriptor as unresolved */
-	bool unsure;    /* noted, but resolved at the first use of any kind */
-	bool late;      /* called from fd_resolve: the program may have written since the open */
-	bool resolving; /* called from unresolved_resolve, which changes the state of fd itself */
-	bool reader;    /* register it although it only reads */
-	int dirfd;      /* of the call; valid until fd_open_end */
+	bool looks;      /* the path decides about `lazy`; it is read only after the kernel accepted it */
+	bool unresolved; /* no dead process left bytes for the file: note the descriptor as unresolved */
+	bool unsure;     /* noted, but resolved at the first use of any kind */
+	bool late;       /* called from fd_resolve: the program may have written since the open */
+	bool resolving;  /* called from unresolved_resolve, which changes the state of fd itself */
+	bool reader;     /* register it although it only reads */
+	int dirfd;       /* of the call; valid until fd_open_end */
 	const char *path;
 	unsigned waits; /* retries of fd_lease_over */
 	uint32_t releases;
@@ -77,7 +77,7 @@ void fd_resolve(int fd, int flags, const struct timespec *before, bool unused, b
 void fd_fork_prepare(void);
 /* The process ran out of descriptors: closes internal descriptors that can be spared.  True if it closed
  * one. */
-bool fd_spare_own(void);
+bool fd_spare_internal(void);
 
 /* Before close: FD_PASS, or the error that close must report although the kernel closes the descriptor. */
 long fd_close_prepare(int fd);
@@ -89,8 +89,8 @@ bool fd_any_known(void);
 /* A descriptor to be duplicated.  Another thread may replace it at any time. */
 struct fd_copy {
 	int oldfd;
-	uint32_t turn; /* generation of the table's entry */
-	struct ofd *o; /* its description, NULL: not managed */
+	uint32_t generation; /* generation of the table's entry */
+	struct ofd *o;       /* its description, NULL: not managed */
 };
 void fd_dup_begin(struct fd_copy *c, int oldfd);
 /* The kernel made `newfd` a duplicate.  Negative: the call failed. */
@@ -112,7 +112,7 @@ void fd_dup_onto_done(const struct fd_dup_onto *d, bool made);
 long fd_close_range(unsigned from, unsigned to, int flags,
                     long (*next)(unsigned from, unsigned to, int flags));
 /* The next internal descriptor in [at, to], or -1. */
-int fd_next_own(unsigned at, unsigned to);
+int fd_next_internal(unsigned at, unsigned to);
 
 /* fcntl of a managed descriptor; `arg` as passed.  FD_PASS, or the result. */
 long fd_fcntl(int fd, struct ofd *o, int cmd, long arg);
@@ -137,7 +137,7 @@ void fd_use_unmodelled(int fd, int why);
  * now on.  FD_PASS: the caller must make the call.  Otherwise its result. */
 long fd_bypass_call(int fd, long number, const long *a);
 /* flock, lockf: another process may use the file next.  Drains it.  0 or -errno. */
-long fd_hand_over(int fd);
+long fd_drain(int fd);
 /* True in a child that has our memory but its own descriptors, and after fork_guard_stop. */
 bool fd_foreign_process(void);
 /* True in the process that last called fd_set_process. */

@@ -3,8 +3,8 @@
  * fd_passing: descriptors that are sent to other processes or received from them.  The kernel keeps one
  * offset for a description that two processes hold.  So its file is bypassed.
  */
-#ifndef FASTWRITE_PASS_H
-#define FASTWRITE_PASS_H
+#ifndef FASTWRITE_DESCRIPTORS_FD_PASSING_H
+#define FASTWRITE_DESCRIPTORS_FD_PASSING_H
 
 #include <sys/socket.h>
 

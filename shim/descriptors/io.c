@@ -114,14 +114,14 @@ static bool direct_aligned(const struct ofd *o, const struct iovec *iov, int cou
 static long write_kernel(struct file *f, int fd, const struct iovec *iov, int count, off_t offset,
                          bool nested)
 {
-	long r = flush_hand_over(f, nested);
+	long r = flush_drain_and_reposition(f, nested);
 
 	if (r < 0)
 		return r;
 	journal_file_changed(f);
 	r = kernel_writev(fd, iov, count, offset);
 	/* in a signal handler bytes may still be staged; their offsets depend on the old size */
-	if (f->mode == FILE_ENGAGED && f->arena && !flush_first(f))
+	if (f->mode == FILE_ATTACHED && f->arena && !flush_first(f))
 		attach_refresh(f, fd);
 	return r;
 }
@@ -148,12 +148,12 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 	long r;
 
 	atomic_store(&stage_fast_most, limit != UINT64_MAX && family_is_shared() ? 0 : STAGE_FAST_MOST);
-	if (f->bypass_wanted || f->release_wanted) {
+	if (f->bypass_wanted || f->detach_wanted) {
 		r = attach_as_wanted(f, nested);
 		if (r < 0)
 			return r;
-		return f->mode == FILE_ENGAGED ? write_kernel(f, fd, iov, count, offset, nested)
-		                               : kernel_writev(fd, iov, count, offset);
+		return f->mode == FILE_ATTACHED ? write_kernel(f, fd, iov, count, offset, nested)
+		                                : kernel_writev(fd, iov, count, offset);
 	}
 	if (gate_stopped())
 		return write_kernel(f, fd, iov, count, offset, nested);
@@ -161,12 +161,12 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 		r = detach_file(f, nested);
 		if (r < 0)
 			return r;
-		if (f->mode != FILE_ENGAGED)
+		if (f->mode != FILE_ATTACHED)
 			return kernel_writev(fd, iov, count, offset);
 	}
 	if (f->error) {
 		/* an earlier flush failed: accept nothing before a flush succeeds */
-		r = flush_settle(f, nested);
+		r = flush_drain(f, nested);
 		if (r < 0)
 			return r;
 	}
@@ -174,7 +174,7 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 	if (n > small_limit(f) || (append && !stream) || gate_held())
 		return write_kernel(f, fd, iov, count, offset, nested);
 	if (f->head && f->kind != kind) {
-		r = flush_settle(f, nested);
+		r = flush_drain(f, nested);
 		if (r < 0)
 			return r;
 	}
@@ -226,7 +226,7 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 		r = detach_file(f, nested);
 		if (r < 0)
 			return r;
-		if (f->mode != FILE_ENGAGED)
+		if (f->mode != FILE_ATTACHED)
 			return kernel_writev(fd, iov, count, offset);
 		return write_kernel(f, fd, iov, count, offset, nested);
 	}
@@ -235,8 +235,8 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 	if (!f->head)
 		guard_begin(f, fd);
 	r = stage_put(f, stream ? o : NULL, iov, count, n, at, granted, kind, nested);
-	if (r == 0 && file_own_fd(f) < 0)
-		flush_open_own(f, fd);
+	if (r == 0 && file_internal_fd(f) < 0)
+		flush_open_internal(f, fd);
 	return r < 0 ? r : (long)n;
 }
 
@@ -252,16 +252,17 @@ static void visit_steal(struct file *f, void *ctx)
 	struct steal *s = ctx;
 	uint32_t tid = lock_self();
 
-	if (s->done || f == s->except || atomic_load_explicit(&f->mode, memory_order_relaxed) != FILE_ENGAGED)
+	if (s->done || f == s->except ||
+	    atomic_load_explicit(&f->mode, memory_order_relaxed) != FILE_ATTACHED)
 		return;
 	if (!lock_try(&f->lock, tid)) {
 		s->busy = true;
 		return;
 	}
 	f->pinned = NULL;
-	if (f->mode == FILE_ENGAGED && f->arena == s->arena && f->head) {
+	if (f->mode == FILE_ATTACHED && f->arena == s->arena && f->head) {
 		s->busy |= atomic_load(&f->busy) != 0;
-		if (!atomic_load(&f->busy) && !f->damaged && flush_possible(f)) {
+		if (!atomic_load(&f->busy) && !f->needs_repair && flush_possible(f)) {
 			stage_seal(f);
 			s->done = flush_run(f, true) == 0;
 		}
@@ -296,14 +297,14 @@ static long make_room(struct file *f, struct arena *a, uint64_t since_ns)
 	file_lock_again(f);
 	if (file_flusher_died(f))
 		file_repair(f);
-	if (f->mode == FILE_ENGAGED && f->arena == a && f->head && !atomic_load(&f->busy)) {
+	if (f->mode == FILE_ATTACHED && f->arena == a && f->head && !atomic_load(&f->busy)) {
 		if (f->head == f->current && f->blocks == 1)
 			stage_seal(f);
 		r = flush_run(f, false);
 		lock_drop(&f->lock, LOCK_FILE);
 		return r;
 	}
-	if (f->mode == FILE_ENGAGED && f->arena == a && atomic_load(&f->busy)) {
+	if (f->mode == FILE_ATTACHED && f->arena == a && atomic_load(&f->busy)) {
 		lock_drop(&f->lock, LOCK_FILE);
 		wait_for_block(a, seen);
 		return 0;
@@ -329,7 +330,7 @@ static long give_up_staging(struct file *f, bool *may_attach)
 	long r = detach_file(f, false);
 
 	if (r == 0 && f->mode == FILE_PASSIVE)
-		f->attach_after = FILE_ENGAGE_LATER;
+		f->attach_after = FILE_ATTACH_LATER;
 	*may_attach = false;
 	return r;
 }
@@ -358,7 +359,7 @@ static long write_locked(int fd, struct ofd *o, struct file *f, const struct iov
 			attach_file(f, o);
 			continue;
 		}
-		if (f->mode == FILE_THROUGH) {
+		if (f->mode == FILE_BYPASSED) {
 			r = IO_PASS;
 			break;
 		}
@@ -368,7 +369,7 @@ static long write_locked(int fd, struct ofd *o, struct file *f, const struct iov
 		}
 		r = write_attached(f, o, fd, iov, count, n, offset, g.nested);
 		if (r != -EAGAIN) {
-			if (r >= 0 && f->mode == FILE_ENGAGED && f->arena && flush_worth(f))
+			if (r >= 0 && f->mode == FILE_ATTACHED && f->arena && flush_worth(f))
 				workers_kick(f);
 			break;
 		}
@@ -410,7 +411,7 @@ static long write_any(int fd, struct ofd *o, const struct iovec *iov, int count,
 	if (!fork_guard_here())
 		return IO_PASS;
 	file_restore(f);
-	if (atomic_load(&f->mode) == FILE_THROUGH || !o->writable)
+	if (atomic_load(&f->mode) == FILE_BYPASSED || !o->writable)
 		return IO_PASS;
 	n = vector_size(iov, count, ours);
 	small = n > 0 && (size_t)n <= small_limit(f) && staged && (offset >= 0 || offset == IO_NO_OFFSET);
@@ -434,9 +435,9 @@ static long write_any(int fd, struct ofd *o, const struct iovec *iov, int count,
 
 		if (g.nested)
 			stage_interrupt(f);
-		if (!still_valid(fd, o, f) || f->mode == FILE_THROUGH)
+		if (!still_valid(fd, o, f) || f->mode == FILE_BYPASSED)
 			r = IO_PASS;
-		else if (f->mode == FILE_ENGAGED)
+		else if (f->mode == FILE_ATTACHED)
 			r = write_kernel(f, fd, iov, count, offset, g.nested);
 		else
 			r = kernel_writev(fd, iov, count, offset); /* the lock keeps it passive */
@@ -461,7 +462,7 @@ long io_sync(int fd, struct ofd *o, bool full)
 /* A write that must be durable: made by the kernel, or staged and then synced by the rule's policy. */
 static long write_synced(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset, bool ours)
 {
-	uint32_t releases = file_releases();
+	uint32_t releases = file_detaches();
 	bool staged = sync_is_promise(o);
 	long r = write_any(fd, o, iov, count, offset, ours, staged);
 
@@ -529,7 +530,7 @@ long io_writev_synced(int fd, struct ofd *o, const struct iovec *iov, int count,
  * no flags of the program. */
 static bool read_is_disturbed(const struct file *f)
 {
-	if (file_own_fd(f) < 0 || f->rule->set.prealloc_mode == PREALLOC_ZERO)
+	if (file_internal_fd(f) < 0 || f->rule->set.prealloc_mode == PREALLOC_ZERO)
 		return true;
 	for (const struct ofd *o = f->ofds; o; o = o->next)
 		if (o->flags & O_APPEND)
@@ -556,7 +557,7 @@ static bool is_locked_for(struct file *f, bool moves)
 {
 	enum file_mode mode = atomic_load(&f->mode);
 
-	return mode == FILE_ENGAGED || (moves && mode == FILE_PASSIVE);
+	return mode == FILE_ATTACHED || (moves && mode == FILE_PASSIVE);
 }
 
 static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset, bool ours)
@@ -580,9 +581,9 @@ static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, 
 	g = file_lock(f);
 	if (g.nested)
 		stage_interrupt(f);
-	if (!still_valid(fd, o, f) || f->mode == FILE_THROUGH)
+	if (!still_valid(fd, o, f) || f->mode == FILE_BYPASSED)
 		goto out;
-	if (f->mode != FILE_ENGAGED || !f->arena) {
+	if (f->mode != FILE_ATTACHED || !f->arena) {
 		if (offset == IO_NO_OFFSET)
 			r = kernel_readv(fd, iov, count, offset); /* the lock keeps it passive */
 		goto out;
@@ -593,7 +594,7 @@ static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, 
 		off_t at = stage_position(f, o);
 
 		if (at < 0 || n < 0 || stage_overlaps(f, (uint64_t)at, (uint64_t)n)) {
-			r = flush_show(f, g.nested);
+			r = flush_drain_for_look(f, g.nested);
 			if (r < 0)
 				goto out;
 		}
@@ -606,7 +607,7 @@ static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, 
 		r = kernel_readv(fd, iov, count, offset);
 	} else {
 		if (offset < 0 || n < 0 || stage_overlaps(f, (uint64_t)offset, (uint64_t)n))
-			r = flush_show(f, g.nested);
+			r = flush_drain_for_look(f, g.nested);
 		if (r < 0 && r != IO_PASS)
 			goto out;
 		/* under the lock: a flush that starts first would impose O_DIRECT's rules on this read */
@@ -657,14 +658,14 @@ static long seek_any(int fd, struct ofd *o, off_t offset, int whence)
 	g = file_lock(f);
 	if (g.nested)
 		stage_interrupt(f);
-	if (!still_valid(fd, o, f) || f->mode == FILE_THROUGH)
+	if (!still_valid(fd, o, f) || f->mode == FILE_BYPASSED)
 		goto out;
-	if (f->mode != FILE_ENGAGED || !f->arena) {
+	if (f->mode != FILE_ATTACHED || !f->arena) {
 		r = sys.lseek(fd, offset, whence);
 	} else {
 		/* the end of the file, and of an append, is known only when everything is in the kernel */
 		if (whence != SEEK_SET && (whence != SEEK_CUR || (o->flags & O_APPEND))) {
-			r = flush_show(f, g.nested);
+			r = flush_drain_for_look(f, g.nested);
 			if (r < 0)
 				goto out;
 		}

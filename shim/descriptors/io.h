@@ -5,8 +5,8 @@
  * Every function returns what the system call would: -errno for failure.  IO_PASS means that nothing was
  * done, and that the caller should make the program's own call through the C library.
  */
-#ifndef FASTWRITE_IO_H
-#define FASTWRITE_IO_H
+#ifndef FASTWRITE_DESCRIPTORS_IO_H
+#define FASTWRITE_DESCRIPTORS_IO_H
 
 #include "files/fdtable.h"
 #include "staging/stage.h"

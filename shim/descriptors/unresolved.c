@@ -12,11 +12,14 @@ enum { PATIENCE = 100 };
 
 static _Atomic int highest = -1;
 
-static uint32_t turn_of(const struct lazy *l) { return (uint32_t)(atomic_load(&l->inflight) >> 32); }
+static uint32_t note_generation(const struct unresolved_fd *l)
+{
+	return (uint32_t)(atomic_load(&l->inflight) >> 32);
+}
 
 bool unresolved_note(int fd, int flags, const struct timespec *before, bool unsure)
 {
-	struct lazy *l;
+	struct unresolved_fd *l;
 	int seen = atomic_load(&highest);
 
 	if (fd < 0 || fd >= UNRESOLVED_FDS || fd_is_standard(fd))
@@ -30,7 +33,7 @@ bool unresolved_note(int fd, int flags, const struct timespec *before, bool unsu
 	l->flags = flags;
 	l->before = *before;
 	atomic_store(&l->seen, 0);
-	atomic_store(&l->inflight, (uint64_t)(turn_of(l) + 1 ? turn_of(l) + 1 : 1) << 32);
+	atomic_store(&l->inflight, (uint64_t)(note_generation(l) + 1 ? note_generation(l) + 1 : 1) << 32);
 	atomic_store(&l->state, unsure ? UNRESOLVED_UNSURE : UNRESOLVED_NOTED);
 	return true;
 }
@@ -124,13 +127,13 @@ void unresolved_fork_child(void)
 {
 	/* `highest` may have been copied before the notes were */
 	for (int fd = 0; fd < UNRESOLVED_FDS; fd++) {
-		struct lazy *l = &unresolved_fds[fd];
+		struct unresolved_fd *l = &unresolved_fds[fd];
 
 		if (atomic_load_explicit(&l->state, memory_order_relaxed) != UNRESOLVED_NONE)
 			atomic_store(&l->state, UNRESOLVED_NONE);
 		/* writes of the parent's other threads */
 		if (unresolved_inflight(fd) > 0)
-			atomic_store(&l->inflight, (uint64_t)turn_of(l) << 32);
+			atomic_store(&l->inflight, (uint64_t)note_generation(l) << 32);
 	}
 }
 
@@ -138,7 +141,7 @@ void unresolved_fork_child(void)
  * resolved. */
 static bool resolve(int fd, uint32_t mine)
 {
-	struct lazy *l = &unresolved_fds[fd];
+	struct unresolved_fd *l = &unresolved_fds[fd];
 	sys_sigset signals = sys_block_signals();
 	uint32_t before = atomic_load(&l->state);
 	uint32_t expected = before;
@@ -159,44 +162,44 @@ static bool resolve(int fd, uint32_t mine)
 }
 
 /* Counts a write that goes to the kernel.  Returns the generation of the note. */
-static uint32_t enter(struct lazy *l) { return (uint32_t)(atomic_fetch_add(&l->inflight, 1) >> 32); }
+static uint32_t enter(struct unresolved_fd *l) { return (uint32_t)(atomic_fetch_add(&l->inflight, 1) >> 32); }
 
-static void leave(struct lazy *l, uint32_t turn)
+static void leave(struct unresolved_fd *l, uint32_t generation)
 {
 	uint64_t now = atomic_load(&l->inflight);
 
-	while (now >> 32 == turn && (uint32_t)now > 0 &&
+	while (now >> 32 == generation && (uint32_t)now > 0 &&
 	       !atomic_compare_exchange_weak(&l->inflight, &now, now - 1))
 		;
 }
 
 struct ofd *unresolved_write(int fd, size_t size, uint32_t *counted)
 {
-	struct lazy *l = &unresolved_fds[fd];
-	uint32_t state, turn;
+	struct unresolved_fd *l = &unresolved_fds[fd];
+	uint32_t state, generation;
 
 	*counted = 0;
 	if (atomic_load(&l->state) == UNRESOLVED_UNSURE) {
 		unresolved_resolve(fd);
 		return fdtable_get(fd);
 	}
-	turn = enter(l);
-	while ((state = atomic_load(&l->state)) == UNRESOLVED_RESOLVING || turn_of(l) != turn) {
-		leave(l, turn);
+	generation = enter(l);
+	while ((state = atomic_load(&l->state)) == UNRESOLVED_RESOLVING || note_generation(l) != generation) {
+		leave(l, generation);
 		/* an entry of the table is valid */
 		if (fdtable_get(fd) || (state == UNRESOLVED_RESOLVING && !waits()))
 			return fdtable_get(fd);
-		turn = enter(l);
+		generation = enter(l);
 	}
 	/* Large writes count, too.  Otherwise a descriptor that no rule matches would be asked about
 	 * forever. */
 	if (state == UNRESOLVED_NOTED && size > 0 && atomic_fetch_add(&l->seen, 1) > 0 && resolve(fd, 1))
 		state = UNRESOLVED_NONE;
 	if (state == UNRESOLVED_NONE) {
-		leave(l, turn);
+		leave(l, generation);
 		return fdtable_get(fd);
 	}
-	*counted = turn;
+	*counted = generation;
 	return NULL;
 }
 

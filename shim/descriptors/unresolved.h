@@ -13,8 +13,8 @@
  * Only descriptors opened by this process are noted, and only until they are duplicated or inherited.
  * Lock-free.  Descriptors from UNRESOLVED_FDS on are never noted.
  */
-#ifndef FASTWRITE_LAZY_H
-#define FASTWRITE_LAZY_H
+#ifndef FASTWRITE_DESCRIPTORS_UNRESOLVED_H
+#define FASTWRITE_DESCRIPTORS_UNRESOLVED_H
 
 #include "files/fdtable.h"
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * arena_data: an arena and its log as the family's processes know them, in memory that they share.  staging/arena.h
- * and sync/journal.h say what happens to them.
+ * arena_data: an arena and its log as the family's processes know them, in memory that they share.
+ * staging/arena.h and sync/journal.h say what happens to them.
  */
-#ifndef FASTWRITE_ARENA_DATA_H
-#define FASTWRITE_ARENA_DATA_H
+#ifndef FASTWRITE_FILES_ARENA_DATA_H
+#define FASTWRITE_FILES_ARENA_DATA_H
 
 #include "base/lock.h"
 #include "config/config.h"

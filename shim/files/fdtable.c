@@ -9,7 +9,7 @@
 struct ofd *_Atomic fdtable_first[FDTABLE_CHUNK];
 struct ofd *_Atomic *_Atomic fdtable_chunks[FDTABLE_CHUNKS];
 static _Atomic int highest = -1;
-struct lazy unresolved_fds[UNRESOLVED_FDS];
+struct unresolved_fd unresolved_fds[UNRESOLVED_FDS];
 bool fd_streams_seen;
 
 /* How often an entry has changed, times two; odd while it does. */
@@ -20,7 +20,7 @@ struct turns {
 static struct turns first_turns;
 
 /* They lie behind the entries of their chunk. */
-static struct turns *turns_of(int fd)
+static struct turns *generations_of(int fd)
 {
 	if ((unsigned)fd < FDTABLE_CHUNK)
 		return &first_turns;
@@ -49,7 +49,7 @@ static struct ofd *_Atomic *chunk_make(unsigned index)
 int fdtable_set(int fd, struct ofd *o)
 {
 	struct ofd *_Atomic *chunk = fdtable_first;
-	_Atomic uint32_t *turn;
+	_Atomic uint32_t *generation;
 	int seen;
 
 	if ((unsigned)fd >= FDTABLE_CHUNK * FDTABLE_CHUNKS)
@@ -62,21 +62,21 @@ int fdtable_set(int fd, struct ofd *o)
 	seen = atomic_load(&highest);
 	while (seen < fd && !atomic_compare_exchange_weak(&highest, &seen, fd))
 		;
-	turn = &turns_of(fd)->now[fd % FDTABLE_CHUNK];
-	atomic_fetch_add(turn, 1);
+	generation = &generations_of(fd)->now[fd % FDTABLE_CHUNK];
+	atomic_fetch_add(generation, 1);
 	atomic_store_explicit(&chunk[fd % FDTABLE_CHUNK], o, memory_order_release);
-	atomic_fetch_add(turn, 1);
+	atomic_fetch_add(generation, 1);
 	return 0;
 }
 
-uint32_t fdtable_turn(int fd)
+uint32_t fdtable_generation(int fd)
 {
 	unsigned at = (unsigned)fd;
 
 	if (at >= FDTABLE_CHUNK * FDTABLE_CHUNKS ||
 	    (at >= FDTABLE_CHUNK && !atomic_load(&fdtable_chunks[at / FDTABLE_CHUNK])))
 		return 0;
-	return atomic_load(&turns_of(fd)->now[at % FDTABLE_CHUNK]);
+	return atomic_load(&generations_of(fd)->now[at % FDTABLE_CHUNK]);
 }
 
 void fdtable_clear(int fd)
@@ -94,7 +94,7 @@ void fdtable_reset(void)
 void fdtable_fork_prepare(void)
 {
 	for (int fd = fdtable_next(0, ~0u); fd >= 0; fd = fdtable_next((unsigned)fd + 1, ~0u)) {
-		struct turns *t = turns_of(fd);
+		struct turns *t = generations_of(fd);
 		uint32_t now = atomic_load(&t->now[fd % FDTABLE_CHUNK]);
 
 		t->at_fork[fd % FDTABLE_CHUNK] = now % 2 ? now - 1 : now;
@@ -104,7 +104,7 @@ void fdtable_fork_prepare(void)
 void fdtable_fork_child(void)
 {
 	for (int fd = fdtable_next(0, ~0u); fd >= 0; fd = fdtable_next((unsigned)fd + 1, ~0u)) {
-		const struct turns *t = turns_of(fd);
+		const struct turns *t = generations_of(fd);
 
 		if (t->at_fork[fd % FDTABLE_CHUNK] != t->now[fd % FDTABLE_CHUNK])
 			fdtable_clear(fd);

@@ -64,8 +64,9 @@ int file_pools_init(void)
 }
 
 /*
- * A call that a signal handler interrupted goes on in the child with what it has found in the table before.  It must
- * find that there, and nothing that the parent goes on with: a copy in which no file is managed takes its place.
+ * A call that a signal handler interrupted goes on in the child with what it has found in the table before.
+ * It must find that there, and nothing that the parent goes on with: a copy in which no file is managed takes
+ * its place.
  */
 static void leave_copy(const struct pools *p)
 {
@@ -77,7 +78,7 @@ static void leave_copy(const struct pools *p)
 		return;
 	}
 	for (uint32_t i = 0; i < p->files_used; i++) {
-		copy->files[i].mode = FILE_THROUGH;
+		copy->files[i].mode = FILE_BYPASSED;
 		copy->files[i].why = BYPASS_FORK;
 		copy->files[i].rule = p->files[i].rule;
 	}
@@ -213,15 +214,15 @@ uint32_t file_attached(void)
 static void change_mode(struct file *f, enum file_mode to, enum bypass_reason why)
 {
 #ifdef FASTWRITE_DEBUG
-	static const bool drawn[][FILE_THROUGH + 1] = {
-		[FILE_PASSIVE] = {[FILE_ENGAGED] = true, [FILE_THROUGH] = true},
-		[FILE_ENGAGED] = {[FILE_PASSIVE] = true, [FILE_THROUGH] = true},
-		[FILE_THROUGH] = {[FILE_PASSIVE] = true, [FILE_THROUGH] = true},
+	static const bool drawn[][FILE_BYPASSED + 1] = {
+		[FILE_PASSIVE] = {[FILE_ATTACHED] = true, [FILE_BYPASSED] = true},
+		[FILE_ATTACHED] = {[FILE_PASSIVE] = true, [FILE_BYPASSED] = true},
+		[FILE_BYPASSED] = {[FILE_PASSIVE] = true, [FILE_BYPASSED] = true},
 	};
 
 	assert(drawn[f->mode][to]);
 	assert(lock_owner(&f->lock) == lock_self());
-	assert(to == FILE_ENGAGED || f->head == NULL);
+	assert(to == FILE_ATTACHED || f->head == NULL);
 #endif
 	atomic_store(&f->mode, to);
 	f->why = why;
@@ -230,10 +231,10 @@ static void change_mode(struct file *f, enum file_mode to, enum bypass_reason wh
 void file_become(struct file *f, enum file_mode to, enum bypass_reason why)
 {
 	struct pools *p = atomic_load(&pools);
-	bool was_attached = f->mode == FILE_ENGAGED;
+	bool was_attached = f->mode == FILE_ATTACHED;
 
 	/* whoever opens it from now on is to say so */
-	if (to == FILE_ENGAGED)
+	if (to == FILE_ATTACHED)
 		atomic_fetch_add(&p->attached, 1);
 	change_mode(f, to, why);
 	if (was_attached) {
@@ -248,7 +249,7 @@ void file_attach_undo(struct file *f, enum file_mode to, enum bypass_reason why)
 	atomic_fetch_sub(&atomic_load(&pools)->attached, 1);
 }
 
-uint32_t file_releases(void)
+uint32_t file_detaches(void)
 {
 	const struct pools *p = atomic_load(&pools);
 
@@ -290,8 +291,8 @@ static void hash_remove(struct pools *p, const struct file *f)
 		__atomic_store_n(link, f->hash_next, __ATOMIC_RELEASE);
 }
 
-/* A free one, with its lock: who holds that still looks at what it was through a stale pointer, and is not waited for,
- * since the lock belongs before those that we have. */
+/* A free one, with its lock: who holds that still looks at what it was through a stale pointer, and is not
+ * waited for, since the lock belongs before those that we have. */
 static struct file *take_free(struct pools *p)
 {
 	struct file **link = &p->free_files;
@@ -311,7 +312,8 @@ static struct file *take_free(struct pools *p)
 	return f;
 }
 
-/* Files that are not known any more, or not yet, and whose next sync is to be an fsync: hashes of their identities. */
+/* Files that are not known any more, or not yet, and whose next sync is to be an fsync: hashes of their
+ * identities. */
 enum { UNSYNCED = 4096, UNSYNCED_PROBES = 64 };
 static _Atomic uint64_t unsynced[UNSYNCED]; /* 0 = empty */
 static _Atomic bool unsynced_full;          /* there was no room: any file may be one of them */
@@ -363,19 +365,19 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->ino = ino;
 	f->rule = rule;
 	f->bypass_wanted = BYPASS_NONE;
-	f->release_wanted = false;
+	f->detach_wanted = false;
 	f->left = NULL;
 	f->why = BYPASS_NONE;
 	f->give_up = BYPASS_NONE;
 	f->ofds = NULL;
 	f->refs = 0;
 	f->shared = atomic_load(&p->family.highest) > 0;
-	f->damaged = f->flags_left = false;
+	f->needs_repair = f->flags_left = false;
 	f->cooperates = false;
 	f->mode = FILE_PASSIVE;
 	f->inflight = 0;
 	f->small_seen = 0;
-	f->attach_after = FILE_ENGAGE_AFTER;
+	f->attach_after = FILE_ATTACH_AFTER;
 	f->habit = (struct habit){.hole = UINT64_MAX};
 	f->current = NULL;
 	f->arena = NULL;
@@ -385,7 +387,7 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->staged_lo = f->staged_hi = 0;
 	f->ksize = f->lsize = 0;
 	f->sparse = f->direct_ok = false;
-	f->no_own_fd = false;
+	f->no_internal_fd = false;
 	f->leased = NULL;
 	f->lease_wait_us = 0;
 	f->lease_retry_ns = 0;
@@ -422,7 +424,7 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->writes = f->bytes = 0;
 	f->pinned = NULL;
 	/* it may still be in the engine's queue */
-	file_set_own_fd(f, -1);
+	file_set_internal_fd(f, -1);
 	file_local(f)->refs = 0;
 	lock_drop_fast(&f->lock, lock_self());
 	hash_add(p, f);
@@ -484,7 +486,7 @@ static bool drop_ref(struct pools *p, struct file *f)
 	hash_remove(p, f);
 	if (f->full_sync)
 		unsynced_add(f->dev, f->ino);
-	f->mode = FILE_THROUGH;
+	f->mode = FILE_BYPASSED;
 	f->dev = f->ino = 0;
 	lock_take(&p->lock, LOCK_POOL);
 	f->hash_next = p->free_files;
@@ -539,7 +541,7 @@ bool file_put_dead(struct file *f)
 
 bool file_flusher_died(const struct file *f)
 {
-	uint32_t member = atomic_load_explicit(&f->busy_member, memory_order_relaxed);
+	uint32_t member = atomic_load_explicit(&f->busy_process, memory_order_relaxed);
 
 	return f->shared && atomic_load(&f->busy) && member != family_me && family_member_died(member);
 }
@@ -589,7 +591,7 @@ struct ofd *ofd_new(struct file *f, int fd, int flags)
 	ofd_set_align(o, 0);
 	o->pos_mode = POS_KERNEL;
 	o->pos = 0;
-	o->lent = OFD_OWN;
+	o->borrowed = OFD_OWN;
 	o->readable = (flags & O_ACCMODE) != O_WRONLY;
 	o->writable = (flags & O_ACCMODE) != O_RDONLY;
 	o->errors_told = f->sync_told ? f->sync_errors : f->sync_errors - 1;
@@ -603,7 +605,7 @@ struct ofd *ofd_new(struct file *f, int fd, int flags)
 
 void ofd_left(struct ofd *o)
 {
-	atomic_store(&o->lent, OFD_LEFT);
+	atomic_store(&o->borrowed, OFD_LEFT);
 	atomic_store(&atomic_load(&o->file)->flags_left, true);
 }
 
@@ -612,14 +614,14 @@ void file_restore_locked(struct file *f)
 	bool left = false;
 
 	for (struct ofd *o = f->ofds; o; o = o->next) {
-		if (o->lent != OFD_LEFT)
+		if (o->borrowed != OFD_LEFT)
 			continue;
 		if (ofd_fd(o) < 0 || sys.fcntl(ofd_fd(o), F_SETFL, o->flags) < 0) {
 			left = true;
 			continue;
 		}
 		lease_drop(ofd_fd(o));
-		o->lent = OFD_OWN;
+		o->borrowed = OFD_OWN;
 	}
 	atomic_store(&f->flags_left, left);
 }
@@ -701,7 +703,7 @@ bool file_retake(struct file *f)
 	enum lock_result r = lock_take(&f->lock, LOCK_FILE);
 
 	if (r == LOCK_INHERITED)
-		f->damaged = true;
+		f->needs_repair = true;
 	return r == LOCK_NESTED;
 }
 
@@ -714,8 +716,8 @@ bool file_lock_again(struct file *f)
 	if (f->shared && f->arena && file_care && !family_set_has(&f->arena->members, family_me))
 		file_care->attach(f);
 	if (takeover_happened(f))
-		f->damaged = true;
-	if (f->damaged)
+		f->needs_repair = true;
+	if (f->needs_repair)
 		file_repair(f);
 	if (f->flags_left)
 		file_restore_locked(f);
@@ -729,7 +731,8 @@ void file_unlock(struct file *f, struct file_guard g)
 	sys_restore_signals(g.signals);
 }
 
-/* The kernel's rule for errors of writeback: a description that was there, or came before anybody was told, is told. */
+/* The kernel's rule for errors of writeback: a description that was there, or came before anybody was told,
+ * is told. */
 void file_note_sync_error(struct file *f, int error)
 {
 	f->sync_error = error;

@@ -5,9 +5,9 @@
  * Both structures are type-stable: never unmapped, reused only through the pools, so a thread that holds a
  * stale pointer may still take the lock in it and find out under the lock that it is stale.
  *
- * The pools are shared memory: the members of a family (files/family.h) use one copy of them, so that a file is the same
- * to all of them whoever opened it.  What differs from process to process, such as descriptor numbers, is in
- * file_locals and ofd_locals.
+ * The pools are shared memory: the members of a family (files/family.h) use one copy of them, so that a file
+ * is the same to all of them whoever opened it.  What differs from process to process, such as descriptor
+ * numbers, is in file_locals and ofd_locals.
  *
  * Position of an open file description.  POS_KERNEL: the kernel's offset is right.  POS_USER: ofd->pos is
  * right.  POS_STREAM: the end of the last extent of the file's current block is the position; there is at
@@ -16,8 +16,8 @@
  *
  * Everything in struct file is protected by file->lock unless marked atomic.
  */
-#ifndef FASTWRITE_FILE_H
-#define FASTWRITE_FILE_H
+#ifndef FASTWRITE_FILES_FILE_H
+#define FASTWRITE_FILES_FILE_H
 
 #include "base/lock.h"
 #include "config/config.h"
@@ -39,27 +39,27 @@
  *    │ └────────────────────────────────────────────────────────────── attach_bypass┘ │
  *    └──────────────────────────────── attach_resume_all: the exec failed, say ───────┘
  *
- * What a caller wants and cannot do (a signal handler, a member of the family that lacks the descriptor) is noted in
- * bypass_wanted and release_wanted: nothing more is staged, and attach_as_wanted does it later.
+ * What a caller wants and cannot do (a signal handler, a member of the family that lacks the descriptor) is
+ * noted in bypass_wanted and detach_wanted: nothing more is staged, and attach_as_wanted does it later.
  */
 enum file_mode {
-	FILE_PASSIVE, /* nothing staged yet: calls pass to the kernel, small writes are counted */
-	FILE_ENGAGED, /* small writes are staged */
-	FILE_THROUGH, /* bypassed for good, or until the last descriptor is closed */
+	FILE_PASSIVE,  /* nothing staged yet: calls pass to the kernel, small writes are counted */
+	FILE_ATTACHED, /* small writes are staged */
+	FILE_BYPASSED, /* bypassed for good, or until the last descriptor is closed */
 };
 
 enum {
-	FILE_ENGAGE_AFTER = 2,    /* the first small write passes through, the second attaches */
-	FILE_ENGAGE_LATER = 1024, /* when it did not pay, or could not be */
+	FILE_ATTACH_AFTER = 2,    /* the first small write passes through, the second attaches */
+	FILE_ATTACH_LATER = 1024, /* when it did not pay, or could not be */
 };
 
 enum pos_mode { POS_KERNEL, POS_USER, POS_STREAM };
 
 /* Whose a description's status flags and lease are. */
-enum ofd_lent {
-	OFD_OWN,  /* the program's, as ofd.flags says */
-	OFD_LENT, /* those of the flush that is under way */
-	OFD_LEFT, /* those of a flush that is over, or whose flusher died: file_lock gives them back */
+enum ofd_borrowed {
+	OFD_OWN,      /* the program's, as ofd.flags says */
+	OFD_BORROWED, /* those of the flush that is under way */
+	OFD_LEFT,     /* those of a flush that is over, or whose flusher died: file_lock gives them back */
 };
 
 struct file;
@@ -75,8 +75,8 @@ struct ofd {
 	enum pos_mode pos_mode;
 	off_t pos;
 	bool writable, readable;
-	_Atomic uint32_t lent; /* enum ofd_lent */
-	uint32_t errors_told;  /* of file.sync_errors, see file_take_sync_error */
+	_Atomic uint32_t borrowed; /* enum ofd_borrowed */
+	uint32_t errors_told;      /* of file.sync_errors, see file_take_sync_error */
 };
 
 /* What this process has of a description. */
@@ -89,7 +89,7 @@ struct ofd_local {
 struct file_local {
 	_Atomic uint32_t refs;          /* descriptions; 0: the file is none of this process's business */
 	_Atomic int internal_fd_plus_1; /* our own description on it, 0 = none: all of this begins as zeros */
-	int own_flags;                  /* its status flags now */
+	int internal_flags;             /* its status flags now */
 	_Atomic uint32_t queued;        /* in the engine's queue */
 	struct file *queue_next;
 };
@@ -98,7 +98,8 @@ struct file_local {
 enum file_due {
 	DUE_FLUSH, /* the oldest staged block has been there for three quarters of `lag_ms` */
 	DUE_SYNC,  /* sync = relaxed: a sync was promised */
-	DUE_LOG, /* no sync was asked for since a second: entries in the log, and the lease, are needed no more */
+	DUE_LOG,   /* no sync was asked for since a second: entries in the log, and the lease, are needed no
+	              more */
 	DUE_COUNT
 };
 
@@ -129,15 +130,14 @@ struct file {
 	uint32_t index;                  /* in the pool */
 	struct file *hash_next;          /* or pool free list */
 	struct ofd *ofds;
-	_Atomic uint32_t refs;   /* descriptions, of all members */
-	_Atomic bool shared;     /* has been inherited: other processes may have it, too */
-	_Atomic bool cooperates; /* the program has locked it: see visibility_is */
-	_Atomic bool damaged;    /* a member died with the lock or the flush token: see family_repair */
-	struct ofd *left;        /* closed by a signal handler, and kept until that is done */
-	bool release_wanted;     /* stage nothing more before it has been released (detach_file) */
-	_Atomic uint32_t
-		bypass_wanted; /* enum bypass_reason: stage nothing more; written through as soon as that can
-					    be */
+	_Atomic uint32_t refs;     /* descriptions, of all members */
+	_Atomic bool shared;       /* has been inherited: other processes may have it, too */
+	_Atomic bool cooperates;   /* the program has locked it: see visibility_is */
+	_Atomic bool needs_repair; /* a member died with the lock or the flush token: see family_repair */
+	struct ofd *left;          /* closed by a signal handler, and kept until that is done */
+	bool detach_wanted;        /* stage nothing more before it has been released (detach_file) */
+	_Atomic uint32_t bypass_wanted; /* enum bypass_reason: stage nothing more; written through as soon as
+	                                   that can be */
 	const struct rule *rule;
 	enum bypass_reason why;
 	_Atomic uint32_t give_up; /* enum bypass_reason: what process/child.h wants done with it */
@@ -153,10 +153,10 @@ struct file {
 	uint64_t ksize;                /* the kernel's file size as far as we know */
 	uint64_t lsize; /* with everything staged; not counting the open stream, see file_logical_size */
 	bool sparse;    /* bytes below ksize may be holes */
-	_Atomic bool
-		no_own_fd; /* POSIX locks of the program, which closing a descriptor of ours would drop; or strict */
-	bool lease_proves; /* see base/lease.h */
-	bool direct_ok;    /* O_DIRECT works here, with at most 4096 of alignment */
+	_Atomic bool no_internal_fd; /* POSIX locks of the program, which closing a descriptor of ours would
+	                                drop; or strict */
+	bool lease_proves;           /* see base/lease.h */
+	bool direct_ok;              /* O_DIRECT works here, with at most 4096 of alignment */
 
 	/* visibility = strict, see flush/visibility.h */
 	struct ofd *_Atomic leased; /* description that the lease is on, or NULL */
@@ -165,11 +165,11 @@ struct file {
 	_Atomic bool lease_pass; /* until then writes go to the kernel without the lock; see inflight */
 
 	/* flush token */
-	_Atomic uint32_t busy;        /* thread id of the flusher, 0 = none */
-	_Atomic uint32_t busy_member; /* its process, family_me */
-	_Atomic uint32_t busy_turn;   /* counts the flushes: names the one under way */
-	_Atomic uint32_t busy_events; /* futex: raised when busy is given back */
-	uint32_t idle_waiters;        /* threads in flush_wait_idle: a flusher goes no further than it must */
+	_Atomic uint32_t busy;            /* thread id of the flusher, 0 = none */
+	_Atomic uint32_t busy_process;    /* its process, family_me */
+	_Atomic uint32_t busy_generation; /* counts the flushes: names the one under way */
+	_Atomic uint32_t busy_events;     /* futex: raised when busy is given back */
+	uint32_t idle_waiters; /* threads in flush_wait_idle: a flusher goes no further than it must */
 	_Atomic uint32_t busy_io_done; /* the flusher has nothing left but to take the lock and finish */
 	struct flush_result result;    /* valid then; a signal handler may finish for it */
 	bool busy_program_fd;          /* the flusher changed the flags of a program descriptor */
@@ -238,8 +238,8 @@ static inline bool file_is_due(const struct file *f, enum file_due what, uint64_
 	return due && due <= now;
 }
 
-/* File lock held: a block was added to those that are staged, or some are gone.  The flush is to be over in time behind
- * those of other files. */
+/* File lock held: a block was added to those that are staged, or some are gone.  The flush is to be over in
+ * time behind those of other files. */
 static inline void file_due_flush(struct file *f)
 {
 	f->due[DUE_FLUSH] = f->head ? f->head->opened_ns + f->rule->set.lag_ms * 750000ull : 0;
@@ -251,8 +251,8 @@ extern struct ofd_local ofd_locals[OFD_POOL];
 
 static inline struct file_local *file_local(const struct file *f) { return &file_locals[f->index]; }
 static inline struct ofd_local *ofd_local(const struct ofd *o) { return &ofd_locals[o->index]; }
-static inline int file_own_fd(const struct file *f) { return file_local(f)->internal_fd_plus_1 - 1; }
-static inline void file_set_own_fd(const struct file *f, int fd)
+static inline int file_internal_fd(const struct file *f) { return file_local(f)->internal_fd_plus_1 - 1; }
+static inline void file_set_internal_fd(const struct file *f, int fd)
 {
 	file_local(f)->internal_fd_plus_1 = fd + 1;
 }
@@ -263,11 +263,12 @@ int file_fd(const struct file *f);
 
 /* Creates the pools; 0 or -errno.  Called once, lazily, at the first managed open. */
 int file_pools_init(void);
-/* In the child of a fork that does not belong to the family: forgets every file and description of the parent.  What is
- * known of them stays readable where it was, as a copy of its own that says that they are not managed. */
+/* In the child of a fork that does not belong to the family: forgets every file and description of the
+ * parent.  What is known of them stays readable where it was, as a copy of its own that says that they are
+ * not managed. */
 void file_pools_reset(void);
-/* In one that does: counts anew what it has, by its descriptors.  `given` is called with each description that the
- * parent has counted as the child's, too, and that it does not have. */
+/* In one that does: counts anew what it has, by its descriptors.  `given` is called with each description
+ * that the parent has counted as the child's, too, and that it does not have. */
 void file_fork_child(void (*given)(struct ofd *o));
 
 /* The file with this identity, with one more reference; made when missing.  NULL when the pool is full. */
@@ -280,8 +281,9 @@ void file_put(struct file *f);
 /* The file of this identity got a name here: its next sync is an fsync, whether it is known now or later. */
 void file_named(uint64_t dev, uint64_t ino);
 /*
- * Counts the changes of modes, owners, times, flags and extended attributes that the family makes, of any file: fdatasync
- * leaves them out.  One count for all files needs no look at which file a path or descriptor names.
+ * Counts the changes of modes, owners, times, flags and extended attributes that the family makes, of any
+ * file: fdatasync leaves them out.  One count for all files needs no look at which file a path or descriptor
+ * names.
  */
 uint64_t file_attributes(void);
 void file_attributes_changed(void); /* after the call */
@@ -300,8 +302,8 @@ static inline bool ofd_syncs(const struct ofd *o) { return o->flags & O_DSYNC; }
 struct ofd *ofd_new(struct file *f, int fd, int flags);
 /* File lock held, or the flush token: its flags are no flush's any more, and not right yet. */
 void ofd_left(struct ofd *o);
-/* File lock held: gives flags back, and leases, of the descriptions that this process has; who has the others comes
- * here, too. */
+/* File lock held: gives flags back, and leases, of the descriptions that this process has; who has the others
+ * comes here, too. */
 void file_restore_locked(struct file *f);
 /* Before a call that passes to the kernel without the lock. */
 void file_restore_slow(struct file *f);
@@ -314,12 +316,13 @@ void ofd_release(struct ofd *o); /* file lock held; removes it from the file, no
 
 /* Files that are attached, in the whole family: 0 means that no metadata hook has work. */
 uint32_t file_attached(void);
-/* File lock held.  `why`: for FILE_THROUGH; otherwise kept for whoever asks. */
+/* File lock held.  `why`: for FILE_BYPASSED; otherwise kept for whoever asks. */
 void file_become(struct file *f, enum file_mode to, enum bypass_reason why);
-/* From FILE_ENGAGED, before anything was staged: it could not be attached after all. */
+/* From FILE_ATTACHED, before anything was staged: it could not be attached after all. */
 void file_attach_undo(struct file *f, enum file_mode to, enum bypass_reason why);
-/* How often one of them was given back, by any member: everything that had been staged for it was in the kernel. */
-uint32_t file_releases(void);
+/* How often one of them was given back, by any member: everything that had been staged for it was in the
+ * kernel. */
+uint32_t file_detaches(void);
 
 /* Counts what changes files in ways that are seen only before they happen; see sync/journal_file.h. */
 uint64_t file_epoch(void);
@@ -343,8 +346,8 @@ void file_arena_give(const struct arena *a);
 uint32_t file_arena_index(const struct arena *a);
 void file_arena_for_each(void (*visit)(struct arena *a, void *ctx), void *ctx);
 
-/* What only the layers above can do for a file; attach/repair.c says how, before any file is managed.  Tests of single
- * modules do without. */
+/* What only the layers above can do for a file; attach/repair.c says how, before any file is managed.  Tests
+ * of single modules do without. */
 struct file_care {
 	/* With the lock held: a member died while it had the lock or the flush token. */
 	void (*repair)(struct file *f);
@@ -365,8 +368,8 @@ bool file_flusher_died(const struct file *f);
 /* Other members of the family have the file, too. */
 bool file_others_have(const struct file *f);
 
-/* For a child that has our memory and must not take locks: the file of this identity is to be written through, with
- * child_vfork_parent.  False when it is not known. */
+/* For a child that has our memory and must not take locks: the file of this identity is to be written
+ * through, with child_vfork_parent.  False when it is not known. */
 bool file_give_up(uint64_t dev, uint64_t ino, enum bypass_reason why);
 void file_give_up_all(enum bypass_reason why);
 
@@ -379,8 +382,8 @@ struct file_guard {
 struct file_guard file_lock(struct file *f);
 /* The lock alone, signals blocked already.  True when nested. */
 bool file_lock_again(struct file *f);
-/* That, and nothing is looked after: a dead owner is only noted, in `damaged`.  Of who dropped the lock for a moment, or
- * repairs himself. */
+/* That, and nothing is looked after: a dead owner is only noted, in `damaged`.  Of who dropped the lock for a
+ * moment, or repairs himself. */
 bool file_retake(struct file *f);
 void file_unlock(struct file *f, struct file_guard g);
 
@@ -391,7 +394,7 @@ void file_note_sync_error(struct file *f, int error);
 /* A process outside of the family has flushed staged bytes of f, or is about to. */
 static inline bool takeover_happened(const struct file *f)
 {
-	return f->shared && f->mode == FILE_ENGAGED && f->arena && f->slot >= 0 &&
+	return f->shared && f->mode == FILE_ATTACHED && f->arena && f->slot >= 0 &&
 	       atomic_load_explicit(&arena_slot_at(f->arena, (uint32_t)f->slot)->takeovers,
 	                            memory_order_relaxed) != f->takeovers;
 }

@@ -5,25 +5,27 @@
  * Whoever attaches a file says so first (file_become) and looks here then; whoever closes the gate counts
  * first and looks at the file then.  So one of them sees the other.
  */
-#ifndef FASTWRITE_GATE_H
-#define FASTWRITE_GATE_H
+#ifndef FASTWRITE_FILES_GATE_H
+#define FASTWRITE_FILES_GATE_H
 
 #include "files/file.h"
 
 struct gate {
-	_Atomic uint32_t holds; /* nothing is staged, nothing becomes attached */
-	_Atomic uint32_t
-		changes; /* nothing becomes attached; what is staged stays so, and more may be staged for it */
+	_Atomic uint32_t holds;   /* nothing is staged, nothing becomes attached */
+	_Atomic uint32_t changes; /* nothing becomes attached; what is staged stays so, and more may be staged
+	                             for it */
 	/* execs under way, exit: nothing becomes attached, and what is written goes to the kernel */
 	_Atomic uint32_t stopped;
-	/* enum bypass_reason: why nothing is staged any more where this process, and those that it forks, live */
+	/* enum bypass_reason: why nothing is staged any more where this process, and those that it forks,
+	 * live */
 	_Atomic uint32_t refusal;
 	_Atomic uint32_t
 		soon; /* the same, seen where no other file can be locked: attach/stop.h refuses for it */
 };
 extern struct gate gate;
 
-/* Who holds first and then sees a file that is not attached knows that it stays so; of one that is, he takes the lock. */
+/* Who holds first and then sees a file that is not attached knows that it stays so; of one that is, he takes
+ * the lock. */
 static inline void gate_hold(void)
 {
 	atomic_fetch_add(&gate.holds, 1);

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * never_staged: what stays true of a file or a rule whether or not anybody has a managed description of it: that the file is
- * mapped, or open where no call is seen.
+ * never_staged: what stays true of a file or a rule whether or not anybody has a managed description of it:
+ * that the file is mapped, or open where no call is seen.
  *
- * A process and all that it forks share the marks, for mappings and descriptors are inherited, and who stages a file
- * looks for both in its own process only.  A mark is never taken back.  Files are marked in a Bloom filter: there is
- * always room, and in it an answer may be wrong to the safe side only, for about one file in twenty when a million
- * have been marked.
+ * A process and all that it forks share the marks, for mappings and descriptors are inherited, and who stages
+ * a file looks for both in its own process only.  A mark is never taken back.  Files are marked in a Bloom
+ * filter: there is always room, and in it an answer may be wrong to the safe side only, for about one file in
+ * twenty when a million have been marked.
  *
  * Called by: meta, fd, pass (to mark), attach, strict (to look), process (before a fork).
  */
-#ifndef FASTWRITE_MARKS_H
-#define FASTWRITE_MARKS_H
+#ifndef FASTWRITE_FILES_NEVER_STAGED_H
+#define FASTWRITE_FILES_NEVER_STAGED_H
 
 #include "files/file.h"
 

@@ -34,7 +34,7 @@ bool workers_is_self(void) { return is_worker; }
 
 pid_t workers_tid(void) { return thread_one_id(&workers.leader); }
 
-void workers_set_pace(uint32_t lag_ms) { workers.pace_ms = lag_ms ? lag_ms : 1; }
+void workers_set_interval(uint32_t lag_ms) { workers.pace_ms = lag_ms ? lag_ms : 1; }
 
 static void wake(int count)
 {

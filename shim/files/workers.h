@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * workers: the background threads, and the queue of files that wait for one.  What they do with a file, and when, is the
- * timer's business (attach/timer.h).
+ * workers: the background threads, and the queue of files that wait for one.  What they do with a file, and
+ * when, is the timer's business (attach/timer.h).
  *
- * Threads start with the first attached file, take no signal of the program (base/thread.h), and end by themselves
- * after a second without staged bytes (a process whose main thread called pthread_exit must be able to end).
+ * Threads start with the first attached file, take no signal of the program (base/thread.h), and end by
+ * themselves after a second without staged bytes (a process whose main thread called pthread_exit must be
+ * able to end).
  */
-#ifndef FASTWRITE_WORKERS_H
-#define FASTWRITE_WORKERS_H
+#ifndef FASTWRITE_FILES_WORKERS_H
+#define FASTWRITE_FILES_WORKERS_H
 
 #include "files/file.h"
 
@@ -16,8 +17,8 @@ enum { WORKERS_MAX = 4, WORKERS_IDLE_MS = 1000 };
 /* Set once, before any file is managed. */
 struct workers_jobs {
 	void (*file)(struct file *f); /* one that workers_kick named */
-	/* By one of the threads: what is due?  Nanoseconds until the next look.  *waits: nothing is staged anywhere, so that
-	 * who stages must wake us; *idle: and there is nothing else to watch. */
+	/* By one of the threads: what is due?  Nanoseconds until the next look.  *waits: nothing is staged
+	 * anywhere, so that who stages must wake us; *idle: and there is nothing else to watch. */
 	uint64_t (*look)(uint32_t pace_ms, bool *idle, bool *waits);
 	void (*tend)(void); /* between two files, see workers_nudge */
 	void (*rest)(void); /* nothing has been to do for a while */
@@ -35,7 +36,7 @@ bool workers_arm(void);
 /* Each is to tend, see above. */
 void workers_nudge(void);
 /* Smallest lag of all rules, or time until a relaxed sync, for the timer's pace; 1..60000. */
-void workers_set_pace(uint32_t lag_ms);
+void workers_set_interval(uint32_t lag_ms);
 /* Files wait in the queue. */
 bool workers_busy(void);
 /* Threads that run now. */

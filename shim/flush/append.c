@@ -112,7 +112,7 @@ int append_shared(struct file *f)
 	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
 	struct ofd *o = append_ofd(f);
 	/* the internal descriptor if only other processes have a description with O_APPEND */
-	int fd = o ? ofd_fd(o) : file_own_fd(f);
+	int fd = o ? ofd_fd(o) : file_internal_fd(f);
 	int flags = o ? o->flags : O_WRONLY | O_APPEND;
 	bool buffered = false;
 	off_t position = 0;
@@ -143,7 +143,7 @@ int append_shared(struct file *f)
 			/* another process has appended, and the end of the file is no longer aligned */
 			append_end(f);
 			if (o)
-				flush_lend(o);
+				flush_borrow(o);
 			buffered = sys.fcntl(fd, F_SETFL, flags & ~O_DIRECT) == 0;
 			if (buffered)
 				continue;
@@ -165,8 +165,8 @@ int append_shared(struct file *f)
 	}
 	if (buffered && sys.fcntl(fd, F_SETFL, flags) == 0)
 		buffered = false;
-	if (o && o->lent == OFD_LENT)
-		flush_give_back(o, buffered ? flags & ~O_DIRECT : flags);
+	if (o && o->borrowed == OFD_BORROWED)
+		flush_return(o, buffered ? flags & ~O_DIRECT : flags);
 	file_size(fd, &f->ksize);
 	f->lsize = f->head && f->staged_hi > f->ksize ? f->staged_hi : f->ksize;
 	if (o) {

@@ -2,8 +2,8 @@
 /*
  * append: flushes staged O_APPEND writes of a file to which other processes may append, too.
  */
-#ifndef FASTWRITE_APPEND_H
-#define FASTWRITE_APPEND_H
+#ifndef FASTWRITE_FLUSH_APPEND_H
+#define FASTWRITE_FLUSH_APPEND_H
 
 #include "files/file.h"
 

@@ -4,8 +4,8 @@
  *
  * All functions: file lock or flush token held.
  */
-#ifndef FASTWRITE_BLOCKS_H
-#define FASTWRITE_BLOCKS_H
+#ifndef FASTWRITE_FLUSH_BLOCKS_H
+#define FASTWRITE_FLUSH_BLOCKS_H
 
 #include "files/file.h"
 

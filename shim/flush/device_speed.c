@@ -17,7 +17,7 @@ enum {
 struct device {
 	_Atomic uint64_t id;    /* device + 1, 0 = none */
 	_Atomic uint32_t ns[2]; /* per KiB, a running mean; 0 = not known */
-	_Atomic uint32_t turn;
+	_Atomic uint32_t flushes;
 };
 
 static struct device devices[DEVICES];
@@ -50,7 +50,7 @@ enum device_speed_way device_speed_choose(uint64_t dev)
 	if (direct < SLOW)
 		return DEVICE_SPEED_DIRECT;
 	way = buffered * MARGIN < direct ? DEVICE_SPEED_BUFFERED : DEVICE_SPEED_DIRECT;
-	if (buffered && atomic_fetch_add_explicit(&d->turn, 1, memory_order_relaxed) % AGAIN == AGAIN - 1)
+	if (buffered && atomic_fetch_add_explicit(&d->flushes, 1, memory_order_relaxed) % AGAIN == AGAIN - 1)
 		way = way == DEVICE_SPEED_DIRECT ? DEVICE_SPEED_BUFFERED : DEVICE_SPEED_DIRECT;
 	return way;
 }

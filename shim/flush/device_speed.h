@@ -6,8 +6,8 @@
  * writes it back later.  When too many pages are dirty, the kernel throttles buffered writes, and O_DIRECT is
  * no slower.  The measured time of the flushes decides between the two.
  */
-#ifndef FASTWRITE_PACE_H
-#define FASTWRITE_PACE_H
+#ifndef FASTWRITE_FLUSH_DEVICE_SPEED_H
+#define FASTWRITE_FLUSH_DEVICE_SPEED_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -2,8 +2,8 @@
 /*
  * direct_io: writes bytes from memory to one range of a file, its aligned middle by O_DIRECT if that pays.
  */
-#ifndef FASTWRITE_FLUSH_IO_H
-#define FASTWRITE_FLUSH_IO_H
+#ifndef FASTWRITE_FLUSH_DIRECT_IO_H
+#define FASTWRITE_FLUSH_DIRECT_IO_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -20,10 +20,10 @@ int flush_program_fd(const struct file *f)
 	return -1;
 }
 
-void flush_close_own(struct file *f)
+void flush_close_internal(struct file *f)
 {
-	internal_fd_close(file_own_fd(f));
-	file_set_own_fd(f, -1);
+	internal_fd_close(file_internal_fd(f));
+	file_set_internal_fd(f, -1);
 }
 
 int flush_is_the_file(const struct file *f, int fd)
@@ -57,43 +57,43 @@ static int open_again(const struct file *f, int program_fd, int flags)
 }
 
 /* O_DIRECT never suits an append, whose size is not aligned. */
-bool flush_own_fits(struct file *f)
+bool flush_internal_fits(struct file *f)
 {
 	struct file_local *local = file_local(f);
-	int flags = f->kind == STAGE_APPEND ? O_WRONLY | O_APPEND : local->own_flags & ~O_APPEND;
+	int flags = f->kind == STAGE_APPEND ? O_WRONLY | O_APPEND : local->internal_flags & ~O_APPEND;
 
-	if (file_own_fd(f) < 0)
+	if (file_internal_fd(f) < 0)
 		return false;
-	if (local->own_flags != flags) {
-		if (sys.fcntl(file_own_fd(f), F_SETFL, flags) < 0)
+	if (local->internal_flags != flags) {
+		if (sys.fcntl(file_internal_fd(f), F_SETFL, flags) < 0)
 			return false;
-		local->own_flags = flags;
+		local->internal_flags = flags;
 	}
 	return true;
 }
 
 /* A second description, so that O_DIRECT and O_APPEND of the program's own one stay untouched. */
-void flush_reopen_own(struct file *f, int program_fd)
+void flush_reopen_internal(struct file *f, int program_fd)
 {
 	int flags = O_WRONLY | (f->kind == STAGE_APPEND ? O_APPEND : 0);
 	int fd;
 
-	if (flush_own_fits(f))
+	if (flush_internal_fits(f))
 		return;
-	if (program_fd >= 0 && f->no_own_fd)
+	if (program_fd >= 0 && f->no_internal_fd)
 		return;
-	flush_close_own(f);
+	flush_close_internal(f);
 	fd = open_again(f, program_fd, flags | O_CLOEXEC);
 	if (fd < 0)
 		return;
-	file_set_own_fd(f, fd);
-	file_local(f)->own_flags = flags;
+	file_set_internal_fd(f, fd);
+	file_local(f)->internal_flags = flags;
 }
 
-void flush_open_own(struct file *f, int fd)
+void flush_open_internal(struct file *f, int fd)
 {
-	if (f->kind != STAGE_APPEND && file_own_fd(f) < 0)
-		flush_reopen_own(f, fd);
+	if (f->kind != STAGE_APPEND && file_internal_fd(f) < 0)
+		flush_reopen_internal(f, fd);
 }
 
 int flush_trusted_fd(struct file *f)
@@ -115,29 +115,29 @@ bool flush_possible(struct file *f)
 {
 	if (flush_program_fd(f) >= 0)
 		return true;
-	flush_reopen_own(f, -1);
+	flush_reopen_internal(f, -1);
 	/* the file was renamed or unlinked */
-	if (file_own_fd(f) < 0 && file_fd(f) >= 0)
-		flush_reopen_own(f, file_fd(f));
-	return file_own_fd(f) >= 0;
+	if (file_internal_fd(f) < 0 && file_fd(f) >= 0)
+		flush_reopen_internal(f, file_fd(f));
+	return file_internal_fd(f) >= 0;
 }
 
-void flush_lend(struct ofd *o) { atomic_store(&o->lent, OFD_LENT); }
+void flush_borrow(struct ofd *o) { atomic_store(&o->borrowed, OFD_BORROWED); }
 
-struct ofd *flush_lend_fd(const struct file *f, int fd)
+struct ofd *flush_borrow_fd(const struct file *f, int fd)
 {
 	struct ofd *o = f->ofds;
 
 	while (ofd_fd(o) != fd)
 		o = o->next;
-	flush_lend(o);
+	flush_borrow(o);
 	return o;
 }
 
-void flush_give_back(struct ofd *o, int flags)
+void flush_return(struct ofd *o, int flags)
 {
 	if (flags == o->flags)
-		atomic_store(&o->lent, OFD_OWN);
+		atomic_store(&o->borrowed, OFD_OWN);
 	else
 		ofd_left(o);
 }
@@ -148,17 +148,17 @@ bool flush_take_lease(const struct file *f, int fd)
 
 	if (!f->lease_proves || atomic_load(&f->busy))
 		return false; /* a running flush may hold this lease already */
-	o = flush_lend_fd(f, fd);
+	o = flush_borrow_fd(f, fd);
 	if (lease_take_own(fd) == 0)
 		return true;
-	flush_give_back(o, o->flags);
+	flush_return(o, o->flags);
 	return false;
 }
 
-void flush_give_lease(const struct file *f, int fd)
+void flush_drop_lease(const struct file *f, int fd)
 {
-	struct ofd *o = flush_lend_fd(f, fd);
+	struct ofd *o = flush_borrow_fd(f, fd);
 
 	lease_drop_own(fd);
-	flush_give_back(o, o->flags);
+	flush_return(o, o->flags);
 }

@@ -5,8 +5,8 @@
  *
  * All functions: file lock held, signals blocked.
  */
-#ifndef FASTWRITE_FDS_H
-#define FASTWRITE_FDS_H
+#ifndef FASTWRITE_FLUSH_FDS_H
+#define FASTWRITE_FLUSH_FDS_H
 
 #include "files/file.h"
 
@@ -25,26 +25,26 @@ int flush_trusted_fd(struct file *f);
 
 /* Opens an internal description of the file through the program's `fd`.  Only called in a thread of the
  * program: in a thread of ours it could take the lowest free number just before the program's own open. */
-void flush_open_own(struct file *f, int fd);
+void flush_open_internal(struct file *f, int fd);
 /* Closes our own description on the file. */
-void flush_close_own(struct file *f);
+void flush_close_internal(struct file *f);
 
 /* Gives the internal description the O_APPEND flag that the staged bytes need.  No other process has it, so
  * its flags may change.  False: there is none. */
-bool flush_own_fits(struct file *f);
+bool flush_internal_fits(struct file *f);
 /* Makes sure of a fitting internal description.  Opens it through program_fd, or by the path in the file
  * entry if program_fd is -1. */
-void flush_reopen_own(struct file *f, int program_fd);
+void flush_reopen_internal(struct file *f, int program_fd);
 
 /* File lock or flush token held.  A flush borrows the description's flags, or the lease on it.  If this
  * process dies, the mark shows others what it borrowed. */
-void flush_lend(struct ofd *o);
+void flush_borrow(struct ofd *o);
 /* The same for the description of the program's descriptor `fd`; returns it. */
-struct ofd *flush_lend_fd(const struct file *f, int fd);
+struct ofd *flush_borrow_fd(const struct file *f, int fd);
 /* File lock held.  Takes a lease for a moment: true proves that no other description of the file exists. */
 bool flush_take_lease(const struct file *f, int fd);
-void flush_give_lease(const struct file *f, int fd);
-/* Ends flush_lend.  `flags` are the kernel's flags now; the program's own if they could be restored. */
-void flush_give_back(struct ofd *o, int flags);
+void flush_drop_lease(const struct file *f, int fd);
+/* Ends flush_borrow.  `flags` are the kernel's flags now; the program's own if they could be restored. */
+void flush_return(struct ofd *o, int flags);
 
 #endif

@@ -192,8 +192,8 @@ static uint64_t plan_begin(const struct file *f, const struct plan *p)
 static void busy_take(struct file *f)
 {
 	atomic_store(&f->busy_io_done, 0);
-	atomic_store(&f->busy_member, family_me);
-	atomic_fetch_add(&f->busy_turn, 1);
+	atomic_store(&f->busy_process, family_me);
+	atomic_fetch_add(&f->busy_generation, 1);
 	atomic_store(&f->busy, lock_self());
 }
 
@@ -228,7 +228,7 @@ void flush_wait_idle(struct file *f)
 
 struct route {
 	struct flush_target target;
-	struct ofd *lent; /* the program's description whose flags, and perhaps a lease, are borrowed */
+	struct ofd *borrowed; /* the program's description whose flags, and perhaps a lease, are borrowed */
 	bool leased;
 	bool own;
 };
@@ -254,26 +254,26 @@ static uint64_t direct_min(const struct file *f)
  */
 static void route_program_fd(struct file *f, struct route *rt, int fd)
 {
-	rt->lent = flush_lend_fd(f, fd);
-	rt->target = (struct flush_target){.fd = fd, .flags = rt->lent->flags};
+	rt->borrowed = flush_borrow_fd(f, fd);
+	rt->target = (struct flush_target){.fd = fd, .flags = rt->borrowed->flags};
 	f->busy_program_fd = true;
-	direct_io_set_flags(&rt->target,
-	                    rt->lent->flags & ~(f->kind == STAGE_APPEND ? O_DIRECT : O_APPEND | O_DIRECT));
+	direct_io_set_flags(&rt->target, rt->borrowed->flags &
+	                                         ~(f->kind == STAGE_APPEND ? O_DIRECT : O_APPEND | O_DIRECT));
 }
 
 /* Decides how the plan goes out.  0; 1 if only an append of the kernel will do; or -errno. */
 static int route_find(struct file *f, const struct plan *p, struct route *rt)
 {
-	bool own = f->kind != STAGE_APPEND && flush_own_fits(f);
+	bool own = f->kind != STAGE_APPEND && flush_internal_fits(f);
 	int fd = own ? -1 : flush_trusted_fd(f);
 	struct statx st;
 
-	*rt = (struct route){.lent = NULL};
+	*rt = (struct route){.borrowed = NULL};
 	if (fd < 0 && fd != -EBADF && !own)
 		return fd;
 	if (fd < 0 && !own) {
-		flush_reopen_own(f, -1);
-		if (file_own_fd(f) < 0)
+		flush_reopen_internal(f, -1);
+		if (file_internal_fd(f) < 0)
 			return -EBADF;
 	}
 	if (f->kind == STAGE_APPEND) {
@@ -285,7 +285,7 @@ static int route_find(struct file *f, const struct plan *p, struct route *rt)
 		}
 		if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st) < 0 || st.stx_size != p->offset) {
 			if (rt->leased)
-				flush_give_lease(f, fd);
+				flush_drop_lease(f, fd);
 			return 1;
 		}
 		append_begin(f, APPEND_AT_BASE, p->offset, p->bytes);
@@ -294,11 +294,11 @@ static int route_find(struct file *f, const struct plan *p, struct route *rt)
 		/* A worker thread opens no descriptor: it could take the lowest free number just before the
 		 * program's own open. */
 		if (!workers_is_self())
-			flush_reopen_own(f, fd);
-		if (flush_own_fits(f)) {
+			flush_reopen_internal(f, fd);
+		if (flush_internal_fits(f)) {
 			rt->own = true;
-			rt->target = (struct flush_target){.fd = file_own_fd(f),
-			                                   .flags = file_local(f)->own_flags};
+			rt->target = (struct flush_target){.fd = file_internal_fd(f),
+			                                   .flags = file_local(f)->internal_flags};
 		} else {
 			route_program_fd(f, rt, fd);
 		}
@@ -311,13 +311,13 @@ static int route_find(struct file *f, const struct plan *p, struct route *rt)
 static void route_leave(struct file *f, struct route *rt)
 {
 	if (rt->own)
-		file_local(f)->own_flags = rt->target.flags;
-	if (rt->lent)
-		direct_io_set_flags(&rt->target, rt->lent->flags);
+		file_local(f)->internal_flags = rt->target.flags;
+	if (rt->borrowed)
+		direct_io_set_flags(&rt->target, rt->borrowed->flags);
 	if (rt->leased)
 		lease_drop_own(rt->target.fd);
-	if (rt->lent)
-		flush_give_back(rt->lent, rt->target.flags);
+	if (rt->borrowed)
+		flush_return(rt->borrowed, rt->target.flags);
 	if (rt->target.direct_refused && rt->target.direct_bytes == 0)
 		f->direct_ok = false;
 	if (rt->target.direct_bytes > 0)
@@ -342,11 +342,11 @@ static void guard_again(struct file *f)
 {
 	int fd;
 
-	if (f->mode != FILE_ENGAGED || !f->arena || !f->head)
+	if (f->mode != FILE_ATTACHED || !f->arena || !f->head)
 		return;
 	fd = file_fd(f);
 	if (fd < 0)
-		fd = file_own_fd(f);
+		fd = file_internal_fd(f);
 	if (fd >= 0)
 		guard_take(f, fd);
 }
@@ -424,16 +424,16 @@ static void finish(struct file *f)
 }
 
 /* The bytes of a killed process of the family could not be recovered.  No later bytes may overtake them. */
-static int damage_error(const struct file *f) { return f->error ? f->error : -EIO; }
+static int repair_error(const struct file *f) { return f->error ? f->error : -EIO; }
 
 int flush_run(struct file *f, bool keep_lock)
 {
 	struct flush_work w = {.done = 0};
 	struct block_run *next;
-	uint32_t turn;
+	uint32_t generation;
 
-	if (f->damaged)
-		return damage_error(f);
+	if (f->needs_repair)
+		return repair_error(f);
 	flush_free_done(f);
 	next = flush_first(f);
 	if (!next || next == f->current)
@@ -441,9 +441,9 @@ int flush_run(struct file *f, bool keep_lock)
 	w.gated = takeover_gate(f);
 	if (takeover_happened(f)) {
 		takeover_ungate(f, w.gated);
-		f->damaged = true;
+		f->needs_repair = true;
 		file_repair(f);
-		return f->damaged ? damage_error(f) : 0;
+		return f->needs_repair ? repair_error(f) : 0;
 	}
 	make_plan(f, &w.p);
 	journal_file_flushing(f, w.p.last);
@@ -456,7 +456,7 @@ int flush_run(struct file *f, bool keep_lock)
 		return w.r;
 	}
 	busy_take(f);
-	turn = atomic_load(&f->busy_turn);
+	generation = atomic_load(&f->busy_generation);
 	if (!keep_lock)
 		lock_drop(&f->lock, LOCK_FILE);
 	if (w.p.kind == STAGE_POSITIONAL && plan_begin(f, &w.p) < f->ksize)
@@ -469,13 +469,13 @@ int flush_run(struct file *f, bool keep_lock)
 	if (!keep_lock)
 		file_retake(f);
 	/* a signal handler that could not wait for us may have ended the flush */
-	if (atomic_load(&f->busy) && atomic_load(&f->busy_turn) == turn) {
-		if (f->damaged)
+	if (atomic_load(&f->busy) && atomic_load(&f->busy_generation) == generation) {
+		if (f->needs_repair)
 			busy_give(f);
 		else
 			finish(f);
 	}
-	if (f->damaged)
+	if (f->needs_repair)
 		file_repair(f);
 	return w.r;
 }
@@ -485,7 +485,7 @@ int flush_run(struct file *f, bool keep_lock)
  * flush, because it needs that lock.  After its write is done we end the flush for it.  Everything must be in
  * the kernel before we return, because the caller's next step relies on that.
  */
-static int settle_nested(struct file *f)
+static int drain_nested(struct file *f)
 {
 	while (atomic_load(&f->busy) && !atomic_load(&f->busy_io_done)) {
 		sys_raw(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
@@ -508,9 +508,9 @@ static int settle_nested(struct file *f)
  * flush it, at the latest when their timers fire.  Drops and retakes the lock.  -EIO: those processes are
  * dead.
  */
-static int settle_elsewhere(struct file *f)
+static int drain_elsewhere(struct file *f)
 {
-	for (int tries = 1; f->mode == FILE_ENGAGED && f->head && !flush_possible(f); tries++) {
+	for (int tries = 1; f->mode == FILE_ATTACHED && f->head && !flush_possible(f); tries++) {
 		stage_seal(f);
 		f->due[DUE_FLUSH] = 1;
 		lock_drop(&f->lock, LOCK_FILE);
@@ -519,9 +519,9 @@ static int settle_elsewhere(struct file *f)
 			if (file_care)
 				file_care->sweep();
 		file_lock_again(f);
-		if (f->mode == FILE_ENGAGED && f->damaged)
-			return damage_error(f);
-		if (tries % 64 == 0 && f->mode == FILE_ENGAGED && f->head && !file_others_have(f) &&
+		if (f->mode == FILE_ATTACHED && f->needs_repair)
+			return repair_error(f);
+		if (tries % 64 == 0 && f->mode == FILE_ATTACHED && f->head && !file_others_have(f) &&
 		    !flush_possible(f))
 			return -EIO;
 	}
@@ -539,7 +539,7 @@ static int settle(struct file *f, bool nested, bool keep_zeros)
 {
 	stage_seal(f);
 	if (nested) {
-		int r = settle_nested(f);
+		int r = drain_nested(f);
 
 		if (r == 0 && !flush_first(f))
 			cut_zeros(f, keep_zeros);
@@ -551,10 +551,10 @@ static int settle(struct file *f, bool nested, bool keep_zeros)
 		if (atomic_load(&f->busy)) {
 			flush_wait_idle(f);
 			/* anything may have changed while the lock was free */
-			if (f->mode != FILE_ENGAGED || !f->arena)
+			if (f->mode != FILE_ATTACHED || !f->arena)
 				return 0;
-			if (f->damaged)
-				return damage_error(f);
+			if (f->needs_repair)
+				return repair_error(f);
 			stage_seal(f);
 			continue;
 		}
@@ -571,48 +571,48 @@ static int settle(struct file *f, bool nested, bool keep_zeros)
 /* This process lacks the rights to repair the file.  Waits a while for another process of the family, which
  * tries with its timer: at most a second apart unless `lag_ms` is longer.  Worker threads do not wait,
  * because they serve other files, too. */
-static int settle_damaged(struct file *f, bool nested)
+static int drain_after_repair(struct file *f, bool nested)
 {
 	enum { TRIES = 250, PAUSE_NS = 10000000 };
 	bool waits = !nested && !workers_is_self();
 
-	for (int tries = 0; f->damaged && waits && tries < TRIES && file_others_have(f); tries++) {
+	for (int tries = 0; f->needs_repair && waits && tries < TRIES && file_others_have(f); tries++) {
 		if (f->error != -EACCES && f->error != -EPERM && f->error != -EBADF)
 			break;
 		lock_drop(&f->lock, LOCK_FILE);
 		sys_nap(PAUSE_NS);
 		file_lock_again(f);
 	}
-	return f->damaged ? damage_error(f) : 0;
+	return f->needs_repair ? repair_error(f) : 0;
 }
 
-static int settle_file(struct file *f, bool nested, bool keep_zeros)
+static int drain_file(struct file *f, bool nested, bool keep_zeros)
 {
 	struct arena_slot *slot;
 	int r;
 
-	if (f->mode == FILE_ENGAGED && f->damaged) {
-		r = settle_damaged(f, nested);
+	if (f->mode == FILE_ATTACHED && f->needs_repair) {
+		r = drain_after_repair(f, nested);
 		if (r < 0)
 			return r;
 	}
-	if (f->mode != FILE_ENGAGED || (!f->head && (!f->zero_end || keep_zeros)))
+	if (f->mode != FILE_ATTACHED || (!f->head && (!f->zero_end || keep_zeros)))
 		return 0;
 	slot = arena_slot_at(f->arena, (uint32_t)f->slot);
 	atomic_fetch_add_explicit(&slot->counters[COUNT_SETTLES], 1, memory_order_relaxed);
 	if (f->shared && !flush_possible(f)) {
-		return nested ? 0 : settle_elsewhere(f);
+		return nested ? 0 : drain_elsewhere(f);
 	}
 	r = settle(f, nested, keep_zeros);
 	/* another process's file: this one does not keep it open */
 	if (file_local(f)->refs == 0 && !atomic_load(&f->busy))
-		flush_close_own(f);
+		flush_close_internal(f);
 	return r;
 }
 
-int flush_settle(struct file *f, bool nested) { return settle_file(f, nested, false); }
+int flush_drain(struct file *f, bool nested) { return drain_file(f, nested, false); }
 
-int flush_settle_for_sync(struct file *f, bool nested) { return settle_file(f, nested, true); }
+int flush_drain_for_sync(struct file *f, bool nested) { return drain_file(f, nested, true); }
 
 void flush_zeros(struct file *f)
 {
@@ -620,24 +620,24 @@ void flush_zeros(struct file *f)
 
 	f->zero_wanted = false;
 	while (!atomic_load(&f->busy) && prealloc_zeros_next(f, &from, &to)) {
-		int fd = file_own_fd(f);
-		uint32_t turn;
+		int fd = file_internal_fd(f);
+		uint32_t generation;
 		int r;
 
 		busy_take(f);
-		turn = atomic_load(&f->busy_turn);
+		generation = atomic_load(&f->busy_generation);
 		guard_change(f);
 		lock_drop(&f->lock, LOCK_FILE);
 		r = prealloc_zeros_write(fd, from, to);
 		f->result = (struct flush_result){.r = 0};
 		atomic_store(&f->busy_io_done, 1);
 		file_retake(f);
-		if (atomic_load(&f->busy) && atomic_load(&f->busy_turn) == turn)
+		if (atomic_load(&f->busy) && atomic_load(&f->busy_generation) == generation)
 			busy_give(f);
-		if (f->damaged)
+		if (f->needs_repair)
 			file_repair(f);
 		guard_again(f);
-		if (f->mode != FILE_ENGAGED || f->zero_end != to)
+		if (f->mode != FILE_ATTACHED || f->zero_end != to)
 			return; /* a signal handler has cut the zeros off */
 		if (r < 0)
 			f->zero_never = true; /* the next drain cuts the zeros off */
@@ -652,18 +652,18 @@ void flush_zeros(struct file *f)
 	}
 }
 
-int flush_show(struct file *f, bool nested)
+int flush_drain_for_look(struct file *f, bool nested)
 {
 	staging_policy_looked(f);
-	return flush_settle(f, nested);
+	return flush_drain(f, nested);
 }
 
-int flush_hand_over(struct file *f, bool nested)
+int flush_drain_and_reposition(struct file *f, bool nested)
 {
 	int r;
 
 	for (;;) {
-		r = flush_settle(f, nested);
+		r = flush_drain(f, nested);
 		if (nested)
 			break;
 		flush_wait_idle(f);

@@ -6,8 +6,8 @@
  * freed only after its bytes are in the kernel and slot.done says so.  All functions: file lock held, signals
  * blocked.
  */
-#ifndef FASTWRITE_FLUSH_H
-#define FASTWRITE_FLUSH_H
+#ifndef FASTWRITE_FLUSH_FLUSH_H
+#define FASTWRITE_FLUSH_FLUSH_H
 
 #include "flush/blocks.h"
 #include "flush/fds.h"
@@ -22,11 +22,11 @@ int flush_run(struct file *f, bool keep_lock);
 
 /* Drains the file: flushes until nothing is staged, including bytes staged during the call.  May drop and
  * retake the lock while another flusher finishes; never does so when `nested`. */
-int flush_settle(struct file *f, bool nested);
+int flush_drain(struct file *f, bool nested);
 
 /* The same for a sync, but keeps the zeros that were written ahead of the end of the file (prealloc_mode =
  * zero). */
-int flush_settle_for_sync(struct file *f, bool nested);
+int flush_drain_for_sync(struct file *f, bool nested);
 
 /* Called in a worker thread: writes such zeros.  Drops and retakes the lock. */
 void flush_zeros(struct file *f);
@@ -35,10 +35,10 @@ void flush_zeros(struct file *f);
 bool flush_worth(const struct file *f);
 
 /* Drains the file because the program looks at it (read, seek, stat); see staging/staging_policy.h. */
-int flush_show(struct file *f, bool nested);
+int flush_drain_for_look(struct file *f, bool nested);
 
 /* Drains the file, then gives the position of every description back to the kernel. */
-int flush_hand_over(struct file *f, bool nested);
+int flush_drain_and_reposition(struct file *f, bool nested);
 
 /* Waits until no flusher works on f; drops and retakes the lock. */
 void flush_wait_idle(struct file *f);

@@ -4,8 +4,8 @@
  *
  * All functions: file lock held.
  */
-#ifndef FASTWRITE_LOGGED_H
-#define FASTWRITE_LOGGED_H
+#ifndef FASTWRITE_FLUSH_LOGGED_H
+#define FASTWRITE_FLUSH_LOGGED_H
 
 #include "base/sys.h"
 #include "files/file.h"

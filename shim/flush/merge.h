@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* merge: turns the extents of one block, in writing order, into disjoint pieces in file order.  The newest
  * bytes win. */
-#ifndef FASTWRITE_MERGE_H
-#define FASTWRITE_MERGE_H
+#ifndef FASTWRITE_FLUSH_MERGE_H
+#define FASTWRITE_FLUSH_MERGE_H
 
 #include "staging/arena.h"
 

@@ -103,12 +103,12 @@ static bool can_trim(struct file *f)
 {
 	int fd = flush_program_fd(f);
 
-	if (f->rule->set.writers == WRITERS_EXCLUSIVE || f->leased || file_own_fd(f) >= 0 ||
+	if (f->rule->set.writers == WRITERS_EXCLUSIVE || f->leased || file_internal_fd(f) >= 0 ||
 	    atomic_load(&f->busy))
 		return !f->no_trim;
 	f->no_trim = fd < 0 || !flush_take_lease(f, fd);
 	if (!f->no_trim)
-		flush_give_lease(f, fd);
+		flush_drop_lease(f, fd);
 	return !f->no_trim;
 }
 
@@ -289,7 +289,7 @@ void prealloc_trim(struct file *f, int fd)
 		if (leased || exclusive)
 			cut(f, fd);
 		if (leased)
-			flush_give_lease(f, fd);
+			flush_drop_lease(f, fd);
 	}
 	forget(f);
 }
@@ -300,11 +300,11 @@ void prealloc_rest(struct file *f)
 
 	if (f->prealloc_end <= f->ksize || f->zero_end || fd < 0 || f->shared || visibility_is(f))
 		return;
-	flush_close_own(f); /* the kernel would refuse the lease; the next write opens it again */
+	flush_close_internal(f); /* the kernel would refuse the lease; the next write opens it again */
 	if (!flush_take_lease(f, fd))
 		return;
 	cut(f, fd);
-	flush_give_lease(f, fd);
+	flush_drop_lease(f, fd);
 	forget(f);
 }
 
@@ -346,14 +346,14 @@ bool prealloc_zeros_wanted(struct file *f)
 
 	/* A closed gate announces that files are about to be shown to other processes.  Such a file may not
 	 * be seen with zeros. */
-	if (f->mode != FILE_ENGAGED || !f->arena || f->release_wanted || f->error || gate_held() ||
+	if (f->mode != FILE_ATTACHED || !f->arena || f->detach_wanted || f->error || gate_held() ||
 	    gate_changing() || gate_stopped())
 		return false;
 	set = &f->rule->set;
 	/* with a journal, a sync does not touch the file */
 	if (set->prealloc_mode != PREALLOC_ZERO || set->sync == SYNC_JOURNAL || f->zero_never ||
-	    set->writers != WRITERS_EXCLUSIVE || f->shared || f->sparse || f->no_own_fd ||
-	    file_own_fd(f) < 0 || (file_local(f)->own_flags & O_APPEND) ||
+	    set->writers != WRITERS_EXCLUSIVE || f->shared || f->sparse || f->no_internal_fd ||
+	    file_internal_fd(f) < 0 || (file_local(f)->internal_flags & O_APPEND) ||
 	    f->zero_wasted >= ZERO_WASTED_MAX || visibility_is(f))
 		return false;
 	/* zeros help only at the end of the file */
@@ -374,8 +374,8 @@ bool prealloc_zeros_next(struct file *f, uint64_t *from, uint64_t *to)
 	*to = within_limit(page_floor(*from + ZERO_STRETCH)) / ARENA_PAGE * ARENA_PAGE;
 	/* Recorded before the zeros are written: recovery looks for them only in a file with this record. */
 	atomic_fetch_or_explicit(&slot->flags, SLOT_PREALLOCATED, memory_order_release);
-	if (*to <= *from || *to - *from > free_space(file_own_fd(f)).share ||
-	    reserve(f, file_own_fd(f), *from, *to) < 0) {
+	if (*to <= *from || *to - *from > free_space(file_internal_fd(f)).share ||
+	    reserve(f, file_internal_fd(f), *from, *to) < 0) {
 		f->zero_never = true; /* the disk is nearly full: do without zeros */
 		return false;
 	}
@@ -436,7 +436,7 @@ void prealloc_zeros_used(struct file *f)
 void prealloc_zeros_cut(struct file *f)
 {
 	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
-	int fd = file_own_fd(f) >= 0 ? file_own_fd(f) : flush_program_fd(f);
+	int fd = file_internal_fd(f) >= 0 ? file_internal_fd(f) : flush_program_fd(f);
 	int r = -EBADF;
 
 	if (f->ksize >= f->zero_end) {

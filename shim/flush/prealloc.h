@@ -3,8 +3,8 @@
  * prealloc: space for staged bytes is reserved in the target before they are accepted, so that ENOSPC and
  * EDQUOT come from the write that causes them.
  */
-#ifndef FASTWRITE_PREALLOC_H
-#define FASTWRITE_PREALLOC_H
+#ifndef FASTWRITE_FLUSH_PREALLOC_H
+#define FASTWRITE_FLUSH_PREALLOC_H
 
 #include "files/file.h"
 
@@ -30,7 +30,7 @@ void prealloc_again(struct file *f, int fd);
  * prealloc_mode = zero.  After an append, fdatasync makes the file system commit its journal, for the new
  * size and the new blocks.  After an overwrite of zeros it does not.  So a worker thread writes zeros ahead
  * of the end of a file that is synced often.  The kernel's size then includes them (zero_end) until the
- * program looks at the file: flush_settle cuts them off.  Only with writers = exclusive, because other
+ * program looks at the file: flush_drain cuts them off.  Only with writers = exclusive, because other
  * processes would append behind the zeros.  Only while the file belongs to this process alone.
  */
 

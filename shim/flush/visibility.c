@@ -36,9 +36,9 @@ bool visibility_for_journal(const struct file *f)
 void visibility_not_for_journal(struct file *f)
 {
 	f->no_journal = true;
-	/* a file that the program locks is strict anyway, and has no_own_fd for its own reasons */
+	/* a file that the program locks is strict anyway, and has no_internal_fd for its own reasons */
 	if (!f->leased)
-		f->no_own_fd = false;
+		f->no_internal_fd = false;
 }
 
 bool visibility_is(const struct file *f) { return visibility_by_itself(f) || journal_file_leases(f); }
@@ -66,7 +66,7 @@ void visibility_pass(struct file *f)
 		if (o->pos_mode != POS_KERNEL)
 			return;
 	/* with a journal each write must be counted, see file->changed */
-	if (f->mode == FILE_ENGAGED && !f->head && f->lease_wait_us && !journal_file_is(f))
+	if (f->mode == FILE_ATTACHED && !f->head && f->lease_wait_us && !journal_file_is(f))
 		atomic_store(&f->lease_pass, true);
 }
 

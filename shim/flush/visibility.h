@@ -14,8 +14,8 @@
  *
  * Called by: io (before bytes are accepted), flush (proof, drop), fd, process, attach.
  */
-#ifndef FASTWRITE_STRICT_H
-#define FASTWRITE_STRICT_H
+#ifndef FASTWRITE_FLUSH_VISIBILITY_H
+#define FASTWRITE_FLUSH_VISIBILITY_H
 
 #include "files/file.h"
 #include "flush/logged.h"

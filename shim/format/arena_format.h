@@ -31,8 +31,8 @@
  * Used by: staging and flush (the live side), recovery (dead and foreign arenas; trusts nothing of what it
  * reads).
  */
-#ifndef FASTWRITE_ARENA_FORMAT_H
-#define FASTWRITE_ARENA_FORMAT_H
+#ifndef FASTWRITE_FORMAT_ARENA_FORMAT_H
+#define FASTWRITE_FORMAT_ARENA_FORMAT_H
 
 #include "config/config.h"
 #include "format/counters.h"

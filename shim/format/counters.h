@@ -5,8 +5,8 @@
  *
  * Used by: staging and stats (count), `fastwrite status` (shows).
  */
-#ifndef FASTWRITE_COUNTERS_H
-#define FASTWRITE_COUNTERS_H
+#ifndef FASTWRITE_FORMAT_COUNTERS_H
+#define FASTWRITE_FORMAT_COUNTERS_H
 
 enum slot_counter {
 	COUNT_WRITES,  /* write calls staged */

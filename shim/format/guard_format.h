@@ -9,8 +9,8 @@
  *
  * Used by: guard (the live side), recovery.
  */
-#ifndef FASTWRITE_GUARD_FORMAT_H
-#define FASTWRITE_GUARD_FORMAT_H
+#ifndef FASTWRITE_FORMAT_GUARD_FORMAT_H
+#define FASTWRITE_FORMAT_GUARD_FORMAT_H
 
 #include "format/arena_format.h"
 

@@ -5,8 +5,8 @@
  * Some file systems have no birth times (ext4 with inodes of 128 bytes), others no generations or file
  * handles.  Each of these signs counts if both sides have it.
  */
-#ifndef FASTWRITE_IDENTITY_H
-#define FASTWRITE_IDENTITY_H
+#ifndef FASTWRITE_FORMAT_IDENTITY_H
+#define FASTWRITE_FORMAT_IDENTITY_H
 
 #include "format/arena_format.h"
 

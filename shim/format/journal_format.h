@@ -20,8 +20,8 @@
  *
  * Used by: sync/journal (writes it), recovery/journal (reads it, trusts nothing).
  */
-#ifndef FASTWRITE_JOURNAL_FORMAT_H
-#define FASTWRITE_JOURNAL_FORMAT_H
+#ifndef FASTWRITE_FORMAT_JOURNAL_FORMAT_H
+#define FASTWRITE_FORMAT_JOURNAL_FORMAT_H
 
 #include "config/config.h"
 #include "format/origin.h"

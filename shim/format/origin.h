@@ -8,8 +8,8 @@
  *
  * Only with ORIGIN_SAME everything that was stored in the file's pages is sure to be there.
  */
-#ifndef FASTWRITE_ORIGIN_H
-#define FASTWRITE_ORIGIN_H
+#ifndef FASTWRITE_FORMAT_ORIGIN_H
+#define FASTWRITE_FORMAT_ORIGIN_H
 
 #include <stdint.h>
 

@@ -7,8 +7,8 @@
  *
  * Used by: arena (live side), recover.
  */
-#ifndef FASTWRITE_STAGING_DIR_H
-#define FASTWRITE_STAGING_DIR_H
+#ifndef FASTWRITE_FORMAT_STAGING_DIR_H
+#define FASTWRITE_FORMAT_STAGING_DIR_H
 
 /* Called after the directory `dir`, open as dirfd, was created. */
 void staging_dir_made(int dirfd, const char *dir);

@@ -27,8 +27,8 @@
  *
  * Used by: staging/takeover (the family), recovery/living (the recoverer).
  */
-#ifndef FASTWRITE_TAKEOVER_FORMAT_H
-#define FASTWRITE_TAKEOVER_FORMAT_H
+#ifndef FASTWRITE_FORMAT_TAKEOVER_FORMAT_H
+#define FASTWRITE_FORMAT_TAKEOVER_FORMAT_H
 
 #include "base/sys.h"
 

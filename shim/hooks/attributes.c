@@ -20,12 +20,12 @@ static int changed(int r)
 	return r;
 }
 
-static bool ready_fd(int fd) { return hook_ready(by_name_release_fd(fd)); }
+static bool ready_fd(int fd) { return hook_ready(by_name_detach_fd(fd)); }
 
 /* Without a path the call concerns the descriptor. */
 static bool ready(int dirfd, const char *path)
 {
-	return path ? hook_ready(by_name_release_at(dirfd, path)) : ready_fd(dirfd);
+	return path ? hook_ready(by_name_detach_at(dirfd, path)) : ready_fd(dirfd);
 }
 
 EXPORT int fchmod(int fd, mode_t mode) { return ready_fd(fd) ? changed(real.fchmod(fd, mode)) : -1; }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* cancel: makes calls that the library answers without the C library cancellation points, as POSIX
  * requires. */
-#ifndef FASTWRITE_CANCEL_H
-#define FASTWRITE_CANCEL_H
+#ifndef FASTWRITE_HOOKS_CANCEL_H
+#define FASTWRITE_HOOKS_CANCEL_H
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -52,7 +52,7 @@ EXPORT void closefrom(int from)
 {
 	if (from < 0)
 		from = 0;
-	if (real.closefrom && by_name_idle() && fd_next_own((unsigned)from, ~0u) < 0 &&
+	if (real.closefrom && by_name_idle() && fd_next_internal((unsigned)from, ~0u) < 0 &&
 	    fdtable_next((unsigned)from, ~0u) < 0)
 		real.closefrom(from);
 	else
@@ -121,7 +121,7 @@ static long copied(long (*next)(int fd, int cmd, long arg), int fd, int cmd, lon
 		fd_dup_begin(&c, fd);
 		copy = next(fd, cmd, arg);
 		fd_dup_done(&c, (int)copy);
-	} while (copy == -EMFILE && fd_spare_own());
+	} while (copy == -EMFILE && fd_spare_internal());
 	return copy;
 }
 

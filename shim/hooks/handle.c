@@ -20,7 +20,7 @@
 static void prepare_unnamed(struct fd_open *op, int flags)
 {
 	if (flags & O_TRUNC)
-		by_name_settle_all();
+		by_name_drain_all();
 	fd_open_prepare(op, AT_FDCWD, NULL, flags);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* hook: shared by the exported symbols.  A hook asks the core, and turns its answer into -1 and errno. */
-#ifndef FASTWRITE_HOOK_H
-#define FASTWRITE_HOOK_H
+#ifndef FASTWRITE_HOOKS_HOOK_H
+#define FASTWRITE_HOOKS_HOOK_H
 
 #include "descriptors/by_name.h"
 #include "descriptors/fd.h"
@@ -68,12 +68,12 @@ void hook_before_detach(void);
  */
 struct hook_look {
 	uint32_t releases;
-	enum { LOOK_FIRST, LOOK_SETTLED, LOOK_LAST } state;
+	enum { LOOK_FIRST, LOOK_DRAINED, LOOK_LAST } state;
 	struct by_name_change change;
 };
 static inline struct hook_look hook_look(void)
 {
-	return (struct hook_look){.releases = by_name_releases(), .state = LOOK_FIRST};
+	return (struct hook_look){.releases = by_name_detaches(), .state = LOOK_FIRST};
 }
 bool hook_looks_again(struct hook_look *look, long r, int dirfd, const char *path, const struct stat *out);
 bool hook_looks_again_x(struct hook_look *look, long r, int dirfd, const char *path, const struct statx *out);
@@ -85,7 +85,7 @@ extern ssize_t hook_write(int fd, const void *buf, size_t size) __attribute__((v
  * as before it. */
 static inline bool hook_again(int before)
 {
-	if (errno != EMFILE || !fd_spare_own())
+	if (errno != EMFILE || !fd_spare_internal())
 		return false;
 	errno = before;
 	return true;

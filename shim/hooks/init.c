@@ -66,7 +66,7 @@ static void start_inheriting(void)
 			"cannot remember the environment: programs with one of their own run without the library");
 }
 
-static void set_pace(void)
+static void set_interval(void)
 {
 	uint32_t pace = UINT32_MAX;
 
@@ -78,7 +78,7 @@ static void set_pace(void)
 		if (set->sync == SYNC_RELAXED && set->relaxed_ms < pace)
 			pace = set->relaxed_ms;
 	}
-	workers_set_pace(pace);
+	workers_set_interval(pace);
 }
 
 __attribute__((constructor)) static void fastwrite_start(void)
@@ -93,7 +93,7 @@ __attribute__((constructor)) static void fastwrite_start(void)
 	if (config.rule_count == 0)
 		return;
 	fd_set_process();
-	set_pace();
+	set_interval();
 	registry_set(getenv("FASTWRITE_REGISTRY"));
 	stats_set(&config);
 #ifdef FASTWRITE_DEBUG
@@ -112,7 +112,7 @@ __attribute__((constructor)) static void fastwrite_start(void)
 	if (config.inherit)
 		start_inheriting();
 	if (config.rules[0].set.stdio == STDIO_ON)
-		slots_install();
+		stream_table_install();
 	if (pthread_atfork(process_fork_prepare, process_fork_parent, process_fork_child) != 0) {
 		log_error("cannot watch fork; nothing is managed");
 		return;

@@ -88,18 +88,18 @@ static void ioctl_others(unsigned long request, const void *arg)
 	switch (_IOC_TYPE(request)) {
 	case 'f':
 		if (_IOC_NR(request) == EXT4_MOVE)
-			by_name_release_fd(fd_inside(arg, sizeof(uint32_t)));
-		by_name_settle_all();
+			by_name_detach_fd(fd_inside(arg, sizeof(uint32_t)));
+		by_name_drain_all();
 		return;
 	case 'X':
 		if (_IOC_NR(request) == XFS_EXCHANGE)
-			by_name_release_fd(fd_inside(arg, 0));
-		by_name_settle_all();
+			by_name_detach_fd(fd_inside(arg, 0));
+		by_name_drain_all();
 		return;
 	case BTRFS:
 		/* the source of the clone, for which another process of the family may stage */
 		unresolved_use_all();
-		by_name_settle_all();
+		by_name_drain_all();
 		return;
 	default: return;
 	}
@@ -119,7 +119,7 @@ int hook_before_ioctl(int fd, unsigned long request, const void *arg)
 {
 	if (live_config)
 		ioctl_others(request, arg);
-	return by_name_release_fd(fd);
+	return by_name_detach_fd(fd);
 }
 
 EXPORT int ioctl(int fd, unsigned long request, ...)

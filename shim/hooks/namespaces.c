@@ -49,7 +49,7 @@ EXPORT int capset(cap_user_header_t header, const cap_user_data_t data)
 /* Descriptors and arenas of ours must not keep a file system busy that the program has left. */
 static bool busy_no_more(int r, int before)
 {
-	if (r >= 0 || errno != EBUSY || !fd_spare_own())
+	if (r >= 0 || errno != EBUSY || !fd_spare_internal())
 		return false;
 	errno = before;
 	return true;
@@ -98,14 +98,14 @@ EXPORT int mount_setattr(int dirfd, const char *path, unsigned flags, struct mou
 /* What is staged for files there would have no path to be recovered by. */
 void hook_before_detach(void)
 {
-	while (fd_spare_own())
+	while (fd_spare_internal())
 		;
 }
 
 /* The kernel refuses writes to a swap file from then on. */
 EXPORT int swapon(const char *path, int flags)
 {
-	int released = by_name_release_path(path);
+	int released = by_name_detach_path(path);
 
 	return released < 0 ? (int)hook_result(released) : real.swapon(path, flags);
 }

@@ -94,7 +94,7 @@ static long read_flags(int fd, const struct iovec *iov, int count, off_t offset,
 	if (!o)
 		return IO_PASS;
 	if (offset != -1) {
-		fd_hand_over(fd);
+		fd_drain(fd);
 		return IO_PASS;
 	}
 	/* no thread may attach the file during a read at the position: it would keep the old position */

@@ -3,8 +3,8 @@
  * real: the functions behind the interposed symbols: the next definition in the search order, which is the C
  * library's or that of another preloaded library.  Only files of shim/hooks use them.
  */
-#ifndef FASTWRITE_REAL_H
-#define FASTWRITE_REAL_H
+#ifndef FASTWRITE_HOOKS_REAL_H
+#define FASTWRITE_HOOKS_REAL_H
 
 #include <aio.h>
 #include <fcntl.h>

@@ -16,15 +16,15 @@ static bool looks_again(struct hook_look *look, bool found, int dirfd, const cha
 {
 	switch (look->state) {
 	case LOOK_FIRST:
-		look->state = LOOK_SETTLED;
+		look->state = LOOK_DRAINED;
 		look->change.begun = false;
 		if (!found || !by_name_outdated(look->releases) ||
-		    !by_name_settle_identity(dev, ino, look->releases))
+		    !by_name_drain_identity(dev, ino, look->releases))
 			break;
 		if (by_name_asks_again(&look->change))
-			(void)by_name_settle_identity(dev, ino, look->releases);
+			(void)by_name_drain_identity(dev, ino, look->releases);
 		return true;
-	case LOOK_SETTLED: by_name_change_end(&look->change); break;
+	case LOOK_DRAINED: by_name_change_end(&look->change); break;
 	case LOOK_LAST: return false;
 	}
 	look->state = LOOK_LAST;

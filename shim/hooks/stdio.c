@@ -74,7 +74,7 @@ static void before_open(struct fd_open *op, const struct mode *m, const char *pa
 	fd_open_prepare(op, AT_FDCWD, path, m->flags);
 	/* the C library sets the stream's position to the end that the kernel knows */
 	if (path && (m->flags & O_APPEND))
-		by_name_settle_path(AT_FDCWD, path, true);
+		by_name_drain_path(AT_FDCWD, path, true);
 }
 
 static FILE *after_open(struct fd_open *op, const struct mode *m, FILE *stream)
@@ -99,7 +99,7 @@ static FILE *open_stream(FILE *(*next)(const char *, const char *), const char *
 	if (!fd_streams_seen) {
 		/* a mode that truncates must not cut off bytes before they are in the file */
 		if (path)
-			by_name_settle_path(AT_FDCWD, path, true);
+			by_name_drain_path(AT_FDCWD, path, true);
 		return unseen_made(next(path, mode));
 	}
 	before = errno;
@@ -138,7 +138,7 @@ static FILE *unseen_reopen(const char *path, const char *mode, FILE *stream)
 	int fd = stream ? fileno(stream) : -1;
 
 	if (path)
-		by_name_settle_path(AT_FDCWD, path, true);
+		by_name_drain_path(AT_FDCWD, path, true);
 	if (fd >= 0 && path)
 		fd_close_prepare(fd);
 	errno = before;
@@ -154,7 +154,7 @@ static void make_room(int fd)
 	if (copy >= 0)
 		sys.close((int)copy);
 	else if (copy == -EMFILE)
-		fd_spare_own();
+		fd_spare_internal();
 }
 
 /* The stream is locked.  Flushes it while its descriptor is still known.  Then treats the descriptor as
@@ -236,7 +236,7 @@ EXPORT FILE *fdopen(int fd, const char *mode)
 EXPORT int fclose(FILE *stream)
 {
 	int before = errno;
-	int fd = stream && !slots_see(stream) ? fileno(stream) : -1;
+	int fd = stream && !stream_table_sees(stream) ? fileno(stream) : -1;
 
 	/* fclose closes the descriptor by an internal call */
 	if (fd >= 0 && (fdtable_get(fd) || unresolved_is(fd)))

@@ -95,12 +95,12 @@ static long put(int fd, const void *data, size_t size, uint32_t *counted)
 	return o ? io_write(fd, o, data, size) : IO_PASS;
 }
 
-static bool written_through(int fd)
+static bool is_bypassed_now(int fd)
 {
 	struct ofd *o = fdtable_get(fd);
 
 	return (!o && !unresolved_is(fd) && !fdtable_get(fd)) ||
-	       (o && atomic_load(&atomic_load(&o->file)->mode) == FILE_THROUGH);
+	       (o && atomic_load(&atomic_load(&o->file)->mode) == FILE_BYPASSED);
 }
 
 static ssize_t slot_write(FILE *stream, const void *data, ssize_t size)
@@ -119,7 +119,7 @@ static ssize_t slot_write(FILE *stream, const void *data, ssize_t size)
 		uint32_t counted;
 		long r = put(fd, rest, (size_t)(size - done), &counted);
 
-		if (r == IO_PASS && !counted && asks++ < ASK_TRIES && !written_through(fd))
+		if (r == IO_PASS && !counted && asks++ < ASK_TRIES && !is_bypassed_now(fd))
 			continue; /* fd may refer to another description by now (fd_dup_onto_prepare) */
 		if (r == IO_PASS) {
 			keep_books(stream, done, false);
@@ -520,7 +520,7 @@ static const char *install(void)
 	return why;
 }
 
-void slots_install(void)
+void stream_table_install(void)
 {
 	int before = errno;
 	const char *why;
@@ -534,7 +534,7 @@ void slots_install(void)
 	errno = before;
 }
 
-bool slots_see(const FILE *stream)
+bool stream_table_sees(const FILE *stream)
 {
 	/* the C library stores the table's address behind the public part of a FILE */
 	uintptr_t table = *(const uintptr_t *)(const void *)(stream + 1);

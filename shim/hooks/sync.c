@@ -36,13 +36,13 @@ EXPORT int fdatasync(int fd)
 
 EXPORT void sync(void)
 {
-	by_name_settle_for_sync();
+	by_name_drain_for_sync();
 	real.sync();
 }
 
 EXPORT int syncfs(int fd)
 {
-	int failed = by_name_settle_for_syncfs(fd);
+	int failed = by_name_drain_for_syncfs(fd);
 	int r = real.syncfs(fd);
 
 	return r == 0 && failed < 0 ? (int)hook_result(failed) : r;
@@ -50,7 +50,7 @@ EXPORT int syncfs(int fd)
 
 EXPORT int sync_file_range(int fd, off64_t offset, off64_t length, unsigned flags)
 {
-	long r = fd_hand_over(fd);
+	long r = fd_drain(fd);
 
 	return r < 0 ? (int)hook_result(r) : real.sync_file_range(fd, offset, length, flags);
 }

@@ -99,7 +99,7 @@ static long opens(long number, const long *a, const signed char *at)
 		                number == OLD_CREAT ? O_WRONLY | O_CREAT | O_TRUNC : (int)a[at[2]]);
 	do
 		fd = kernel(number, a);
-	while ((fd == -EMFILE && fd_spare_own()) || (fd == -EAGAIN && fd_lease_over(&op)));
+	while ((fd == -EMFILE && fd_spare_internal()) || (fd == -EAGAIN && fd_lease_over(&op)));
 	if (fd >= 0 && fd_open_concerns(&op))
 		fd_opened(&op, (int)fd);
 	fd_open_end(&op);
@@ -211,10 +211,10 @@ static long syncs_all(long number, const long *a, const signed char *at)
 	long failed, r;
 
 	if (number == SYS_sync) {
-		by_name_settle_for_sync();
+		by_name_drain_for_sync();
 		return PASS;
 	}
-	failed = by_name_settle_for_syncfs((int)a[0]);
+	failed = by_name_drain_for_syncfs((int)a[0]);
 	r = kernel(number, a);
 	return r == 0 ? failed : r;
 }
@@ -418,7 +418,7 @@ static long exits(long number, const long *a, const signed char *at)
 		process_exit();
 		return kernel(SYS_exit_group, a);
 	}
-	by_name_settle_all();
+	by_name_drain_all();
 	return PASS;
 }
 
@@ -492,7 +492,7 @@ static long mounts(long number, const long *a, const signed char *at)
 		hook_before_detach();
 	do
 		r = kernel(number, a);
-	while (r == -EBUSY && fd_spare_own());
+	while (r == -EBUSY && fd_spare_internal());
 	return r;
 }
 

@@ -99,11 +99,11 @@ EXPORT void backtrace_symbols_fd(void *const *addresses, int count, int fd)
 	real.backtrace_symbols_fd(addresses, count, fd);
 }
 
-static void settle_all(void)
+static void drain_all(void)
 {
 	int before = errno;
 
-	by_name_settle_all();
+	by_name_drain_all();
 	errno = before;
 }
 
@@ -138,43 +138,43 @@ EXPORT int vlimit(int resource, int value)
 /* These append and rewrite login records by internal calls. */
 EXPORT struct utmp *pututline(const struct utmp *entry)
 {
-	settle_all();
+	drain_all();
 	return real.pututline(entry);
 }
 
 EXPORT struct utmpx *pututxline(const struct utmpx *entry)
 {
-	settle_all();
+	drain_all();
 	return real.pututxline(entry);
 }
 
 EXPORT void updwtmp(const char *path, const struct utmp *entry)
 {
-	settle_all();
+	drain_all();
 	real.updwtmp(path, entry);
 }
 
 EXPORT void updwtmpx(const char *path, const struct utmpx *entry)
 {
-	settle_all();
+	drain_all();
 	real.updwtmpx(path, entry);
 }
 
 EXPORT void login(const struct utmp *entry)
 {
-	settle_all();
+	drain_all();
 	real.login(entry);
 }
 
 EXPORT int logout(const char *line)
 {
-	settle_all();
+	drain_all();
 	return real.logout(line);
 }
 
 EXPORT void logwtmp(const char *line, const char *name, const char *host)
 {
-	settle_all();
+	drain_all();
 	real.logwtmp(line, name, host);
 }
 

@@ -10,8 +10,8 @@
  * later.  Only registers and what lies outside the stack survive, so the return address waits in a slot of
  * the thread.
  */
-#ifndef FASTWRITE_HOOK_VFORK_H
-#define FASTWRITE_HOOK_VFORK_H
+#ifndef FASTWRITE_HOOKS_VFORK_H
+#define FASTWRITE_HOOKS_VFORK_H
 
 /* offsets in struct vfork_slot */
 #define SLOT_RETURN 0 /* where the caller's vfork returns to */

@@ -83,13 +83,13 @@ static FTSENT *all_refreshed(FTSENT *list)
 static void before_sort(const FTS *walk_state)
 {
 	if (walk_state && walk_state->fts_compar)
-		by_name_settle_all();
+		by_name_drain_all();
 }
 
 EXPORT FTS *fts_open(char *const *paths, int options, int (*compare)(const FTSENT **, const FTSENT **))
 {
 	if (compare)
-		by_name_settle_all();
+		by_name_drain_all();
 	return real.fts_open(paths, options, compare);
 }
 

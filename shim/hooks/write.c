@@ -65,9 +65,9 @@ static long write_to(const struct write_call *c, struct ofd *o)
 }
 
 /* True if the file is bypassed, so that a repeated look is useless. */
-static bool is_through(int fd, struct ofd *o)
+static bool is_bypassed(int fd, struct ofd *o)
 {
-	return atomic_load(&atomic_load(&o->file)->mode) == FILE_THROUGH && !unresolved_is(fd) &&
+	return atomic_load(&atomic_load(&o->file)->mode) == FILE_BYPASSED && !unresolved_is(fd) &&
 	       fdtable_get(fd) == o;
 }
 
@@ -99,7 +99,7 @@ static __attribute__((noinline)) ssize_t write_known(const struct write_call *c)
 		r = write_to(c, o);
 		if (r != IO_PASS)
 			return hook_result(r);
-		if (is_through(c->fd, o))
+		if (is_bypassed(c->fd, o))
 			break;
 	}
 	return pass(c);
@@ -113,7 +113,7 @@ static __attribute__((noinline)) ssize_t write_managed(int fd, struct ofd *o, co
 	r = io_write(fd, o, buf, size);
 	if (r != IO_PASS)
 		return hook_result(r);
-	if (is_through(fd, o))
+	if (is_bypassed(fd, o))
 		return real.write(fd, buf, size);
 	return write_known(&(struct write_call){.kind = WRITE, .fd = fd, .buf = buf, .size = size});
 }

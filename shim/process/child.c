@@ -35,17 +35,18 @@ static void visit_hold(struct file *f, void *ctx)
 
 	(void)ctx;
 	file_restore(f);
-	if (f->mode == FILE_THROUGH)
+	if (f->mode == FILE_BYPASSED)
 		return;
-	/* the lock even if nothing is staged: a thread that has not seen the hold may be attaching the file */
+	/* the lock even if nothing is staged: a thread that has not seen the hold may be attaching the file
+	 */
 	g = file_lock(f);
 	if (g.nested)
 		stage_interrupt(f);
 	/* other processes of the family are not held while the new program begins */
 	if (file_others_have(f) && attach_stays_open(f))
 		attach_bypass(f, BYPASS_INHERITED, g.nested);
-	else if (f->mode == FILE_ENGAGED && f->arena)
-		flush_hand_over(f, g.nested);
+	else if (f->mode == FILE_ATTACHED && f->arena)
+		flush_drain_and_reposition(f, g.nested);
 	file_unlock(f, g);
 }
 
@@ -108,12 +109,12 @@ static void visit_unhold(struct file *f, void *ctx)
 	if (g.nested)
 		stage_interrupt(f);
 	why = atomic_exchange(&f->give_up, BYPASS_NONE);
-	if (f->refs != 0 && f->mode != FILE_THROUGH) {
+	if (f->refs != 0 && f->mode != FILE_BYPASSED) {
 		if (why == BYPASS_NONE && flags_changed(f))
 			why = BYPASS_INHERITED;
 		if (why != BYPASS_NONE)
 			attach_bypass(f, why, g.nested);
-		else if (f->mode == FILE_ENGAGED && f->arena)
+		else if (f->mode == FILE_ATTACHED && f->arena)
 			refresh(f);
 	}
 	file_unlock(f, g);
@@ -218,7 +219,7 @@ static void visit_spawn(struct file *f, void *ctx)
 
 	(void)ctx;
 	file_restore(f);
-	if (f->refs == 0 || f->mode == FILE_THROUGH)
+	if (f->refs == 0 || f->mode == FILE_BYPASSED)
 		return;
 	g = file_lock(f);
 	if (g.nested)
@@ -226,8 +227,8 @@ static void visit_spawn(struct file *f, void *ctx)
 	why = atomic_exchange(&f->give_up, BYPASS_NONE);
 	if (f->refs != 0 && why != BYPASS_NONE)
 		attach_bypass(f, why, g.nested);
-	else if (f->mode == FILE_ENGAGED && f->arena)
-		flush_hand_over(f, g.nested);
+	else if (f->mode == FILE_ATTACHED && f->arena)
+		flush_drain_and_reposition(f, g.nested);
 	file_unlock(f, g);
 }
 

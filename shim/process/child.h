@@ -12,8 +12,8 @@
  * from then on.  Nothing proves that the last holder has gone: a lease counts descriptions, not processes;
  * /proc shows neither all processes nor descriptors in flight.
  */
-#ifndef FASTWRITE_CHILD_H
-#define FASTWRITE_CHILD_H
+#ifndef FASTWRITE_PROCESS_CHILD_H
+#define FASTWRITE_PROCESS_CHILD_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -87,7 +87,7 @@ static void visit_through(struct file *f, void *ctx)
 	struct file_guard g = file_lock(f);
 
 	(void)ctx;
-	if (f->refs && f->mode != FILE_THROUGH)
+	if (f->refs && f->mode != FILE_BYPASSED)
 		attach_bypass(f, BYPASS_RIGHTS, g.nested);
 	file_unlock(f, g);
 }

@@ -14,8 +14,8 @@
  * load.  Between them nothing is staged.  They hold no lock and block no signal, because the C library makes
  * every thread take part.
  */
-#ifndef FASTWRITE_CREDENTIALS_H
-#define FASTWRITE_CREDENTIALS_H
+#ifndef FASTWRITE_PROCESS_CREDENTIALS_H
+#define FASTWRITE_PROCESS_CREDENTIALS_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -17,8 +17,8 @@
  * The shell of system and popen gets the program's own environment as it is.  No malloc and no lock, since
  * exec is called after vfork and in signal handlers.  The program's own environment is not changed.
  */
-#ifndef FASTWRITE_INHERIT_H
-#define FASTWRITE_INHERIT_H
+#ifndef FASTWRITE_PROCESS_INHERIT_H
+#define FASTWRITE_PROCESS_INHERIT_H
 
 #include <stdbool.h>
 

@@ -52,7 +52,7 @@ struct namespaces_state namespaces_begin(bool files)
 		attach_refuse(BYPASS_UNKNOWN_FD);
 	if (thread_count() == 0)
 		return state;
-	by_name_settle_all();
+	by_name_drain_all();
 	state.signals = sys_block_signals();
 	attach_pause();
 	watcher_stop();

@@ -7,8 +7,8 @@
  * Afterwards staging goes on.  Daemons drop capabilities by capset when they start (BIND, squid, chrony), and
  * write their logs for months after that.
  */
-#ifndef FASTWRITE_NAMESPACES_H
-#define FASTWRITE_NAMESPACES_H
+#ifndef FASTWRITE_PROCESS_NAMESPACES_H
+#define FASTWRITE_PROCESS_NAMESPACES_H
 
 #include "process/credentials.h"
 
@@ -32,7 +32,8 @@ struct namespaces_state {
 struct namespaces_state namespaces_begin(bool files);
 void namespaces_end(struct namespaces_state state);
 
-/* close_range by `next`, see descriptors/fd.h; CLOSE_RANGE_UNSHARE gives this thread descriptors of its own. */
+/* close_range by `next`, see descriptors/fd.h; CLOSE_RANGE_UNSHARE gives this thread descriptors of its own.
+ */
 long namespaces_close_range(unsigned from, unsigned to, int flags,
                             long (*next)(unsigned from, unsigned to, int flags));
 

@@ -33,12 +33,12 @@ static void visit_fork(struct file *f, void *ctx)
 	struct file_guard g;
 
 	(void)ctx;
-	if (f->mode == FILE_THROUGH)
+	if (f->mode == FILE_BYPASSED)
 		return;
 	g = file_lock(f);
 	if (g.nested)
 		stage_interrupt(f);
-	if (f->refs && f->mode != FILE_THROUGH) {
+	if (f->refs && f->mode != FILE_BYPASSED) {
 		watcher_fork(f, g.nested);
 		attach_bypass(f, BYPASS_FORK, g.nested);
 	}
@@ -56,7 +56,7 @@ static void visit_before(struct file *f, void *ctx)
 		/* the child will have it, too */
 		f->zero_never = true;
 		if (f->zero_end)
-			flush_settle(f, nested);
+			flush_drain(f, nested);
 		if (visibility_is(f))
 			watcher_fork(f, nested);
 	}
@@ -79,7 +79,8 @@ static void visit_claim(struct file *f, void *ctx)
 	file_unlock(f, g);
 }
 
-/* A member for the child, and its claims to all that this process has.  False: the child cannot belong to the family. */
+/* A member for the child, and its claims to all that this process has.  False: the child cannot belong to the
+ * family. */
 static bool claim_for_child(void)
 {
 	int found = family_found();
@@ -99,11 +100,11 @@ static bool claim_for_child(void)
 	return true;
 }
 
-static void visit_own(struct file *f, void *ctx)
+static void visit_internal(struct file *f, void *ctx)
 {
 	(void)ctx;
-	internal_fd_close(file_own_fd(f));
-	file_set_own_fd(f, -1);
+	internal_fd_close(file_internal_fd(f));
+	file_set_internal_fd(f, -1);
 }
 
 /* `managed`: the child is to be managed, too. */
@@ -185,7 +186,7 @@ static void fork_child(bool managed)
 		fdtable_fork_child();
 		family_fork_child();
 		kill_forked();
-		file_for_each(visit_own, NULL);
+		file_for_each(visit_internal, NULL);
 		attach_fork_child();
 		file_fork_child(repair_give_up);
 	} else {

@@ -3,8 +3,8 @@
  * process: fork, exec, exit.  Each drains the files first.  The comment at each function says what may be
  * staged afterwards.
  */
-#ifndef FASTWRITE_PROCESS_H
-#define FASTWRITE_PROCESS_H
+#ifndef FASTWRITE_PROCESS_PROCESS_H
+#define FASTWRITE_PROCESS_PROCESS_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -22,12 +22,12 @@ void process_fork_parent(void);
 void process_fork_child(void);
 
 /*
- * A fork by system call: `call` makes it.  The C library prepared nothing for the child, which may not start a thread: it
- * never stages anything.  What is open now both sides write through.
+ * A fork by system call: `call` makes it.  The C library prepared nothing for the child, which may not start
+ * a thread: it never stages anything.  What is open now both sides write through.
  */
 long process_raw_fork(long (*call)(long number, const long *arguments), long number, const long *arguments);
-/* Before any other clone by system call.  Both sides may go on in the same memory with the same thread-local variables:
- * nothing is staged from now on. */
+/* Before any other clone by system call.  Both sides may go on in the same memory with the same thread-local
+ * variables: nothing is staged from now on. */
 void process_raw_clone(void);
 
 /* The parent of this thread's next fork ends right after it, unseen by any hook (daemon). */

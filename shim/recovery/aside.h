@@ -3,8 +3,8 @@
  * aside: arenas and journals with bytes that may be replayed only with --force.  They move to a directory of
  * their own in the staging directory.  Recovery at an open does not look there.
  */
-#ifndef FASTWRITE_RECOVER_ASIDE_H
-#define FASTWRITE_RECOVER_ASIDE_H
+#ifndef FASTWRITE_RECOVERY_ASIDE_H
+#define FASTWRITE_RECOVERY_ASIDE_H
 
 #include "recovery/parse.h"
 

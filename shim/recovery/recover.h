@@ -14,8 +14,8 @@
  *   aside              arenas and journals that wait for a decision
  *   journal*           one journal: reads it, finds its files, replays it
  */
-#ifndef FASTWRITE_RECOVER_H
-#define FASTWRITE_RECOVER_H
+#ifndef FASTWRITE_RECOVERY_RECOVER_H
+#define FASTWRITE_RECOVERY_RECOVER_H
 
 #include <stdbool.h>
 #include <stdint.h>

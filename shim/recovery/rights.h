@@ -3,11 +3,11 @@
  * rights: recovery acts with the rights of the arena's owner.
  *
  * Root takes the owner's user and groups for file access and gives up all capabilities.  (The group of a file
- * proves nothing: a directory may hand its group on.)  Only the command looks up groups; in the library, and for
- * a user who is not known, the owner has none.
+ * proves nothing: a directory may hand its group on.)  Only the command looks up groups; in the library, and
+ * for a user who is not known, the owner has none.
  */
-#ifndef FASTWRITE_RECOVER_RIGHTS_H
-#define FASTWRITE_RECOVER_RIGHTS_H
+#ifndef FASTWRITE_RECOVERY_RIGHTS_H
+#define FASTWRITE_RECOVERY_RIGHTS_H
 
 #include <stdbool.h>
 #include <stddef.h>

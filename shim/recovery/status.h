@@ -5,8 +5,8 @@
  *
  * Called by: `fastwrite status`.
  */
-#ifndef FASTWRITE_STATUS_H
-#define FASTWRITE_STATUS_H
+#ifndef FASTWRITE_RECOVERY_STATUS_H
+#define FASTWRITE_RECOVERY_STATUS_H
 
 #include "format/arena_format.h"
 

@@ -68,8 +68,8 @@ static void fill_header(struct arena_header *h, const struct rule *rule, const s
 	h->checksum = arena_header_checksum(h);
 }
 
-/* Creates NAME in the directory: "<pid>-<rule>-<time>.arena", locked before anyone can see it complete.  The time, by
- * which recovery orders them, is that of the wall clock: the others begin anew with each boot. */
+/* Creates NAME in the directory: "<pid>-<rule>-<time>.arena", locked before anyone can see it complete.  The
+ * time, by which recovery orders them, is that of the wall clock: the others begin anew with each boot. */
 static int create_file(struct arena *a, int dirfd, const struct rule *rule)
 {
 	for (unsigned attempt = 0; attempt < 100; attempt++) {
@@ -87,21 +87,22 @@ static int create_file(struct arena *a, int dirfd, const struct rule *rule)
 		fd = internal_fd_raise(fd);
 		if (fd < 0)
 			return fd;
-		/* shared: every member of the family that maps it locks it; whoever wants to recover it needs it alone */
+		/* shared: every member of the family that maps it locks it; whoever wants to recover it needs
+		 * it alone */
 		r = sys.flock(fd, LOCK_SH | LOCK_NB);
 		if (r == 0 && sys_still_linked(fd))
 			return fd;
-		/* before it was locked, somebody took the still empty file for a dead arena: bytes staged in it would die
-		 * with us */
+		/* before it was locked, somebody took the still empty file for a dead arena: bytes staged in
+		 * it would die with us */
 		internal_fd_close(fd);
 	}
 	return -EEXIST;
 }
 
 /*
- * A file system that never writes in place needs new space whenever a mapped page is written again: on a full disk
- * that is SIGBUS, whatever was allocated.  An overlay tells nothing of what is below it, but passes on the request
- * not to copy, which only such file systems know.
+ * A file system that never writes in place needs new space whenever a mapped page is written again: on a full
+ * disk that is SIGBUS, whatever was allocated.  An overlay tells nothing of what is below it, but passes on
+ * the request not to copy, which only such file systems know.
  */
 static bool copies_on_write(int fd)
 {
@@ -331,7 +332,8 @@ void arena_destroy(struct arena *a)
 	else
 		remove_name(&removal);
 	removed = removal.r;
-	/* The process has given up the rights that it was made with: the next one that has them removes the empty file. */
+	/* The process has given up the rights that it was made with: the next one that has them removes the
+	 * empty file. */
 	if (removed < 0 && a->fd >= 0)
 		sys.ftruncate(a->fd, 0);
 	kill_step();
@@ -376,7 +378,8 @@ void arena_block_free(struct arena *a, struct block_run *run)
 	atomic_store_explicit(&run->meta->owner, 0, memory_order_release);
 	kill_step();
 	run->stream = NULL;
-	/* it stays sealed: whoever was interrupted before it looked at the commit word finds that it may not publish */
+	/* it stays sealed: whoever was interrupted before it looked at the commit word finds that it may not
+	 * publish */
 	if (run->lost) {
 		atomic_fetch_add(&a->lost, 1);
 		return;
@@ -437,8 +440,8 @@ void arena_blocks_freed(struct arena *a, uint32_t count)
 }
 
 /*
- * From the staging directory up to the directory that it and the path have in common, and from there down: a volume that
- * has both may be mounted elsewhere later.
+ * From the staging directory up to the directory that it and the path have in common, and from there down: a
+ * volume that has both may be mounted elsewhere later.
  */
 static void name_from_staging(const struct arena *a, struct arena_slot *s)
 {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * arena: the live side of a staging file: makes, maps and removes it, and hands out its blocks and file entries.  The
- * file's layout is in format/arena_format.h.
+ * arena: the live side of a staging file: makes, maps and removes it, and hands out its blocks and file
+ * entries.  The file's layout is in format/arena_format.h.
  *
  * Used by: stage, flush.
  */
-#ifndef FASTWRITE_ARENA_H
-#define FASTWRITE_ARENA_H
+#ifndef FASTWRITE_STAGING_ARENA_H
+#define FASTWRITE_STAGING_ARENA_H
 
 #include "base/internal_fd.h"
 #include "files/arena_data.h"
@@ -30,14 +30,15 @@ struct arena_place {
 int arena_create_at(struct arena *a, const char *dir, const struct rule *rule,
                     const struct arena_place *place);
 
-/* Maps an arena of another member of the family where that one has it; this process's descriptor, or -errno. */
+/* Maps an arena of another member of the family where that one has it; this process's descriptor, or -errno.
+ */
 int arena_join(const struct arena *a);
 
 /* Unmaps and unlinks; removes the directory when that leaves it empty. */
 void arena_destroy(struct arena *a);
 
-/* Nothing of it is shared with others any more, and nothing changes for them.  fd: its descriptor, when a copy is to stay
- * in its place; else -1. */
+/* Nothing of it is shared with others any more, and nothing changes for them.  fd: its descriptor, when a
+ * copy is to stay in its place; else -1. */
 void arena_forget(struct arena *a, int fd);
 
 struct block_run *arena_block_take(struct arena *a);

@@ -24,7 +24,7 @@
 enum { ARENAS_MAX = 32 };
 
 static struct {
-	struct lock lock; /* LOCK_ENGAGE */
+	struct lock lock; /* LOCK_ATTACH */
 	struct {
 		struct arena *arena;      /* in shared memory; NULL = free, or refused */
 		int fd;                   /* this process's descriptor of it */
@@ -36,9 +36,9 @@ static struct {
 	_Atomic uint32_t count;
 } arenas;
 
-void arenas_lock(void) { lock_take(&arenas.lock, LOCK_ENGAGE); }
+void arenas_lock(void) { lock_take(&arenas.lock, LOCK_ATTACH); }
 bool arenas_try(void) { return lock_try(&arenas.lock, lock_self()); }
-void arenas_unlock(void) { lock_drop(&arenas.lock, LOCK_ENGAGE); }
+void arenas_unlock(void) { lock_drop(&arenas.lock, LOCK_ATTACH); }
 void arenas_unlock_tried(void) { lock_drop_fast(&arenas.lock, lock_self()); }
 
 uint32_t arenas_count(void) { return arenas.count; }
@@ -71,7 +71,8 @@ int arenas_staging_dir(const struct rule *rule, const char *path, uint64_t dev, 
 	return n + 1 >= PATH_MAX ? -ENAMETOOLONG : 0;
 }
 
-/* May this process stage what belongs there?  An arena is its maker's: who has his rights can read and forge it. */
+/* May this process stage what belongs there?  An arena is its maker's: who has his rights can read and forge
+ * it. */
 static bool arena_fits(const struct arena *a, const struct rule *rule, uint64_t dev)
 {
 	/* a staging directory of the user's own may lie on another file system */
@@ -150,7 +151,8 @@ static int join(uint32_t i, struct arena *a)
 	return 0;
 }
 
-/* A place in the table; only threads with LOCK_ENGAGE, or with the lock of a file whose arena is not mapped, come. */
+/* A place in the table; only threads with LOCK_ATTACH, or with the lock of a file whose arena is not mapped,
+ * come. */
 static int claim_entry(void)
 {
 	for (uint32_t i = 0; i < ARENAS_MAX; i++) {
@@ -222,7 +224,8 @@ int arenas_join(const struct file *f)
 	return r;
 }
 
-/* Where an arena may be made so that other members can join it; NULLs when nobody forked, or there is no room. */
+/* Where an arena may be made so that other members can join it; NULLs when nobody forked, or there is no
+ * room. */
 static void find_place(const struct arena *a, struct arena_place *place)
 {
 	const struct family *m = file_family();
@@ -289,8 +292,8 @@ struct arena *arenas_close_begin(uint32_t i)
 	if (!a)
 		return NULL;
 	lock_take(&m->lock, LOCK_FAMILY);
-	/* of members that end at the same time each takes the others for gone: one of them has removed it, and the
-	 * entry may be another arena's by now */
+	/* of members that end at the same time each takes the others for gone: one of them has removed it,
+	 * and the entry may be another arena's by now */
 	if (!atomic_load(&a->ready) || !family_set_has(&a->members, family_me)) {
 		arenas.entries[i].arena = NULL;
 		lock_drop(&m->lock, LOCK_FAMILY);

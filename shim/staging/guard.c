@@ -59,7 +59,7 @@ int guard_synced(struct file *f)
 	uintptr_t page;
 	int r;
 
-	if (f->mode != FILE_ENGAGED || !f->arena || f->slot < 0)
+	if (f->mode != FILE_ATTACHED || !f->arena || f->slot < 0)
 		return 0;
 	slot = slot_of(f);
 	if ((slot->flags & (SLOT_OVERWROTE | SLOT_SYNCED)) != SLOT_OVERWROTE)

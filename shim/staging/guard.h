@@ -7,8 +7,8 @@
  *
  * Called by: io, flush, prealloc, sync.  File lock or flush token held.
  */
-#ifndef FASTWRITE_GUARD_H
-#define FASTWRITE_GUARD_H
+#ifndef FASTWRITE_STAGING_GUARD_H
+#define FASTWRITE_STAGING_GUARD_H
 
 #include "files/file.h"
 #include "format/guard_format.h"

@@ -4,8 +4,8 @@
  *
  * Called by: attach.
  */
-#ifndef FASTWRITE_MEMORY_LIMIT_H
-#define FASTWRITE_MEMORY_LIMIT_H
+#ifndef FASTWRITE_STAGING_MEMORY_LIMIT_H
+#define FASTWRITE_STAGING_MEMORY_LIMIT_H
 
 #include <stdint.h>
 

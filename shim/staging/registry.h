@@ -6,8 +6,8 @@
  * arena that it makes, so that `run` can recover after any death.  A line that begins with '#' is a message
  * that one process printed for all.
  */
-#ifndef FASTWRITE_REGISTRY_H
-#define FASTWRITE_REGISTRY_H
+#ifndef FASTWRITE_STAGING_REGISTRY_H
+#define FASTWRITE_STAGING_REGISTRY_H
 
 #include "staging/arena.h"
 

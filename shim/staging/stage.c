@@ -231,7 +231,7 @@ bool stage_overlaps(struct file *f, uint64_t offset, uint64_t size)
 
 	if (f->zero_end && end > logical)
 		return true; /* the kernel would return zeros */
-	if (f->damaged)
+	if (f->needs_repair)
 		return true; /* a killed process left bytes whose offsets are not known */
 	if (!f->head)
 		return false;

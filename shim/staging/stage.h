@@ -8,8 +8,8 @@
  * and the caller retries on the slow path.  The interrupted copy may still write bytes: behind the sealed
  * length of the block, which stays pinned until the next holder of the lock.
  */
-#ifndef FASTWRITE_STAGE_H
-#define FASTWRITE_STAGE_H
+#ifndef FASTWRITE_STAGING_STAGE_H
+#define FASTWRITE_STAGING_STAGE_H
 
 #include "base/crc32c.h"
 #include "files/fdtable.h"
@@ -126,7 +126,7 @@ static inline bool stage_fast(struct ofd *o, int fd, const void *buf, size_t n)
 	run = atomic_load_explicit(&f->current, memory_order_relaxed);
 	/* what a dead owner of the lock left is repaired first, on the slow path */
 	if (run && run->stream == o && fdtable_entry(fd) == o && !(((uintptr_t)buf | n) & o->fast_mask) &&
-	    !atomic_load_explicit(&f->damaged, memory_order_relaxed)) {
+	    !atomic_load_explicit(&f->needs_repair, memory_order_relaxed)) {
 		/* read the commit word first: everything read later belongs to it, or the swap fails */
 		uint64_t commit = atomic_load_explicit(&run->meta->commit, memory_order_acquire);
 		uint32_t length = COMMIT_LENGTH(commit);

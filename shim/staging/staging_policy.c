@@ -18,8 +18,8 @@ enum {
 	NAMES = 256,
 };
 
-/* Hashes of the names of files that were synced after every few writes, each where its hash says.  What gets lost here
- * is found out again, what is wrong costs AFTER_SYNCS writes that are not staged. */
+/* Hashes of the names of files that were synced after every few writes, each where its hash says.  What gets
+ * lost here is found out again, what is wrong costs AFTER_SYNCS writes that are not staged. */
 static _Atomic uint64_t names[NAMES];
 
 static uint64_t hash_of(const char *path)
@@ -38,7 +38,7 @@ static uint32_t one_more(const struct file *f, uint32_t times, uint64_t few)
 
 void staging_policy_looked(struct file *f)
 {
-	if (f->mode == FILE_ENGAGED && f->head)
+	if (f->mode == FILE_ATTACHED && f->head)
 		f->habit.looks = one_more(f, f->habit.looks, LOOK_WRITES);
 }
 
@@ -77,7 +77,7 @@ void staging_policy_synced(struct file *f)
 		f->attach_after = AFTER_SYNCS;
 		f->small_seen = 0;
 	}
-	if (f->mode != FILE_ENGAGED || !f->arena)
+	if (f->mode != FILE_ATTACHED || !f->arena)
 		return;
 	f->habit.asked++;
 	if (!f->head)
@@ -89,7 +89,7 @@ void staging_policy_synced(struct file *f)
 
 void staging_policy_closed(struct file *f)
 {
-	if (f->mode == FILE_ENGAGED && f->arena && f->habit.asked > 0 && f->habit.asked <= SYNCS_FEW &&
+	if (f->mode == FILE_ATTACHED && f->arena && f->habit.asked > 0 && f->habit.asked <= SYNCS_FEW &&
 	    f->habit.syncs == f->habit.asked && (!f->head || one_more(f, 0, SYNC_WRITES)))
 		remember(f);
 }
@@ -104,7 +104,7 @@ bool staging_policy_gives_back(struct file *f)
 
 	if (!looks && !syncs && !holes)
 		return false;
-	f->attach_after = adapt && !looks && !holes ? AFTER_SYNCS : FILE_ENGAGE_LATER;
+	f->attach_after = adapt && !looks && !holes ? AFTER_SYNCS : FILE_ATTACH_LATER;
 	if (adapt && (looks || holes)) {
 		/* it is tried less and less often */
 		f->attach_after <<= f->habit.times;

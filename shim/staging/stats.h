@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* stats: the summary at exit, FASTWRITE_STATS = stderr | FILE, with a line for each rule that was used. */
-#ifndef FASTWRITE_STATS_H
-#define FASTWRITE_STATS_H
+#ifndef FASTWRITE_STAGING_STATS_H
+#define FASTWRITE_STAGING_STATS_H
 
 #include "files/file.h"
 

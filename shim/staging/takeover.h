@@ -6,8 +6,8 @@
  *
  * Called by: stage (keeper), flush (gate), file (takeovers that have happened).
  */
-#ifndef FASTWRITE_TAKEOVER_H
-#define FASTWRITE_TAKEOVER_H
+#ifndef FASTWRITE_STAGING_TAKEOVER_H
+#define FASTWRITE_STAGING_TAKEOVER_H
 
 #include "files/file.h"
 

@@ -20,8 +20,8 @@
  *
  * Called by: journal_file, sync, attach, fd.  Lock: LOCK_JOURNAL, inside the file lock.
  */
-#ifndef FASTWRITE_JOURNAL_H
-#define FASTWRITE_JOURNAL_H
+#ifndef FASTWRITE_SYNC_JOURNAL_H
+#define FASTWRITE_SYNC_JOURNAL_H
 
 #include "files/arena_data.h"
 

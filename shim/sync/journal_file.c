@@ -204,7 +204,7 @@ bool journal_file_sync(struct file *f, uint64_t *ticket)
 		f->journal.asked++;
 		return false;
 	}
-	if (f->mode != FILE_ENGAGED || f->bypass_wanted || f->release_wanted || f->journal.nameless || !a ||
+	if (f->mode != FILE_ATTACHED || f->bypass_wanted || f->detach_wanted || f->journal.nameless || !a ||
 	    a->dev != f->dev || !journal_file_alone(f) || !journal_ready(a) || !clean(f) ||
 	    (journal_file_counts(f) && f->journal.arena != a))
 		return false;
@@ -355,10 +355,10 @@ int journal_file_sync_done(struct file *f, const struct journal_sync *s, bool ke
 /* A descriptor through which the file can be synced, -1: none. */
 static int sync_fd(struct file *f)
 {
-	int fd = file_own_fd(f) >= 0 ? file_own_fd(f) : file_fd(f);
+	int fd = file_internal_fd(f) >= 0 ? file_internal_fd(f) : file_fd(f);
 
 	if (fd < 0 && flush_possible(f))
-		fd = file_own_fd(f);
+		fd = file_internal_fd(f);
 	return fd;
 }
 
@@ -403,7 +403,7 @@ int journal_retire(struct file *f, bool nested)
 
 	if (!journal_file_counts(f))
 		return 0;
-	r = flush_settle(f, nested);
+	r = flush_drain(f, nested);
 	if (r < 0)
 		return r;
 	/* the lock may have been free meanwhile; in a signal handler a block may be left */
@@ -455,7 +455,7 @@ static bool concerns(const struct file *f, const struct checkpoint *c)
 /* File lock held; it may be free meanwhile. */
 static bool concerned_and_durable(struct file *f, const struct checkpoint *c, struct journal_sync *s)
 {
-	return concerns(f, c) && flush_settle(f, false) == 0 && concerns(f, c) && make_durable(f, s) == 0;
+	return concerns(f, c) && flush_drain(f, false) == 0 && concerns(f, c) && make_durable(f, s) == 0;
 }
 
 static void visit_void(struct file *f, void *ctx)

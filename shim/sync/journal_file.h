@@ -16,8 +16,8 @@
  *
  * All functions: file lock held, signals blocked, unless said otherwise.
  */
-#ifndef FASTWRITE_JOURNAL_FILE_H
-#define FASTWRITE_JOURNAL_FILE_H
+#ifndef FASTWRITE_SYNC_JOURNAL_FILE_H
+#define FASTWRITE_SYNC_JOURNAL_FILE_H
 
 #include "flush/logged.h"
 

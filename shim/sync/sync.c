@@ -52,11 +52,11 @@ static bool synced_by_flags(struct file *f, const struct ofd *o, uint32_t releas
 	struct file_guard g;
 	bool done;
 
-	if (!(o->flags & (O_SYNC | O_DSYNC)) || atomic_load(&f->mode) == FILE_ENGAGED)
+	if (!(o->flags & (O_SYNC | O_DSYNC)) || atomic_load(&f->mode) == FILE_ATTACHED)
 		return false;
 	g = file_lock(f);
 	/* another thread may have detached the file, which flushes but does not sync */
-	done = f->mode != FILE_ENGAGED && file_releases() == releases;
+	done = f->mode != FILE_ATTACHED && file_detaches() == releases;
 	file_unlock(f, g);
 	return done;
 }
@@ -78,7 +78,7 @@ int sync_written(int fd, struct ofd *o, uint32_t releases)
 		if (f->rule->set.sync == SYNC_RELAXED)
 			relaxed_arm(f);
 		else if (f->arena)
-			r = flush_settle(f, g.nested);
+			r = flush_drain(f, g.nested);
 	}
 	file_unlock(f, g);
 	return r;
@@ -177,7 +177,7 @@ int sync_file(int fd, struct ofd *o, bool full)
 	if (g.nested)
 		stage_interrupt(f);
 	r = file_take_sync_error(f, o);
-	if (r < 0 || f->mode == FILE_THROUGH) {
+	if (r < 0 || f->mode == FILE_BYPASSED) {
 		file_unlock(f, g);
 		return r < 0 ? r : full ? sys.fsync(fd) : sys.fdatasync(fd);
 	}
@@ -186,7 +186,7 @@ int sync_file(int fd, struct ofd *o, bool full)
 	if (journal_file_is(f) && sync_journal(f, &g, &r))
 		return r;
 	if (f->arena)
-		r = flush_settle_for_sync(f, g.nested);
+		r = flush_drain_for_sync(f, g.nested);
 	if (r == 0)
 		r = f->journal.failed ? f->journal.failed : by_policy(f, &full);
 	if (r == 1 && !f->zero_wanted && prealloc_zeros_wanted(f)) {
@@ -224,9 +224,9 @@ static void relaxed_sync(struct file *f, int fd)
 
 /* Drains bytes that were written with O_SYNC and staged.  False: impossible now; the sync is due again
  * later. */
-static bool relaxed_settle(struct file *f)
+static bool relaxed_drain(struct file *f)
 {
-	if (!f->arena || f->mode != FILE_ENGAGED || flush_settle(f, false) >= 0)
+	if (!f->arena || f->mode != FILE_ATTACHED || flush_drain(f, false) >= 0)
 		return true;
 	/* the next write or sync reports the error; the bytes stay staged */
 	f->due[DUE_SYNC] = 0;
@@ -236,7 +236,7 @@ static bool relaxed_settle(struct file *f)
 
 void sync_relaxed_due(struct file *f)
 {
-	if (relaxed_settle(f))
+	if (relaxed_drain(f))
 		sync_relaxed_now(f);
 }
 
@@ -252,12 +252,12 @@ void sync_relaxed_named(uint64_t dev, uint64_t ino)
 	g = file_lock(f);
 	if (g.nested)
 		stage_interrupt(f);
-	if (f->refs && f->dev == dev && f->ino == ino && f->due[DUE_SYNC] && relaxed_settle(f)) {
+	if (f->refs && f->dev == dev && f->ino == ino && f->due[DUE_SYNC] && relaxed_drain(f)) {
 		int fd = file_fd(f);
 
 		/* sync before the name changes; the process with a descriptor might be too late */
-		if (fd < 0 && f->mode == FILE_ENGAGED && f->arena && flush_possible(f))
-			fd = file_own_fd(f);
+		if (fd < 0 && f->mode == FILE_ATTACHED && f->arena && flush_possible(f))
+			fd = file_internal_fd(f);
 		relaxed_sync(f, fd);
 	}
 	file_unlock(f, g);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* sync: fsync and fdatasync of a managed file, by the rule's policy.  See the table in docs/guarantees.md. */
-#ifndef FASTWRITE_SYNC_H
-#define FASTWRITE_SYNC_H
+#ifndef FASTWRITE_SYNC_SYNC_H
+#define FASTWRITE_SYNC_SYNC_H
 
 #include "files/file.h"
 

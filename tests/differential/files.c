@@ -340,8 +340,8 @@ static const unsigned char *filled(size_t n, long seed)
 enum { SECTOR = 512 };
 
 /*
- * With O_DIRECT the kernel may write the first sectors of what is not made of whole ones before it says EINVAL, or not,
- * as the extents of the file and the pages of the memory lie: it differs from run to run.
+ * With O_DIRECT the kernel may write the first sectors of what is not made of whole ones before it says
+ * EINVAL, or not, as the extents of the file and the pages of the memory lie: it differs from run to run.
  */
 static bool unsure(int fd, size_t n, size_t unit) { return n > SECTOR && n % unit && is_direct(fd); }
 
@@ -442,8 +442,9 @@ void op_pwritev2(const long *a) { vector_at(a, (int)a[4], a[5]); }
 static size_t whole_pages(long n) { return capped(n) / 4096 * 4096; }
 
 /*
- * slot size offset misaligned seed: for O_DIRECT.  From memory that is not aligned the kernel may, on some file systems
- * and as the pages happen to lie, write the sectors of the first page before it says EINVAL: so only one sector.
+ * slot size offset misaligned seed: for O_DIRECT.  From memory that is not aligned the kernel may, on some
+ * file systems and as the pages happen to lie, write the sectors of the first page before it says EINVAL: so
+ * only one sector.
  */
 void op_dwrite(const long *a)
 {
@@ -560,8 +561,8 @@ void op_whole(const long *a)
 }
 
 /*
- * slot: what is in it by its data alone, the rest taken for zeros.  Where exactly the holes are is the file system's
- * business (space that is reserved ahead is none), that nothing is in them is not.
+ * slot: what is in it by its data alone, the rest taken for zeros.  Where exactly the holes are is the file
+ * system's business (space that is reserved ahead is none), that nothing is in them is not.
  */
 void op_holes(const long *a)
 {

@@ -2,8 +2,8 @@
 /*
  * generate: lists of operations from a seed.  Sequence N of a seed is the same whatever the others are.
  *
- * A light model (which slots are open, who is alive) keeps most operations meaningful; every sequence has a theme
- * that makes some groups of operations likelier, so that they meet each other.
+ * A light model (which slots are open, who is alive) keeps most operations meaningful; every sequence has a
+ * theme that makes some groups of operations likelier, so that they meet each other.
  */
 #include "machine.h"
 

@@ -7,9 +7,9 @@
  *     machine prepare LIST DIRECTORY
  *     machine compare DIRECTORY DIRECTORY
  *
- * LIST has one operation per line, `[@PROCESS[.THREAD]] NAME ARGUMENT...`; `begin` starts a sequence, in a directory
- * of its own (DIRECTORY/s0, s1, ...).  CONTROL is a file that must not match a rule: what was noted is found in it,
- * whatever happens to the processes.
+ * LIST has one operation per line, `[@PROCESS[.THREAD]] NAME ARGUMENT...`; `begin` starts a sequence, in a
+ * directory of its own (DIRECTORY/s0, s1, ...).  CONTROL is a file that must not match a rule: what was noted
+ * is found in it, whatever happens to the processes.
  */
 #include "machine.h"
 
@@ -99,7 +99,8 @@ unsigned char *aligned_here(void)
 	return own_buffer;
 }
 
-/* Of no use for O_DIRECT: the kernel mixes parts of blocks with the page cache in ways that differ by chance. */
+/* Of no use for O_DIRECT: the kernel mixes parts of blocks with the page cache in ways that differ by chance.
+ */
 unsigned char *buffer_here(void) { return aligned_here() + 8; }
 
 const char *place_of(const char *inside)

@@ -2,13 +2,14 @@
 /*
  * machine: executes a list of file operations in several processes and notes what each returned.
  *
- * The operations stand in memory that all processes share, and so does the one word that says whose turn it is: at
- * any moment one operation is executed, by one thread of one process.  So the order is the same in every run, and
- * what is noted (no times, no inode numbers, no addresses) must be the same with and without the library.
+ * The operations stand in memory that all processes share, and so does the one word that says whose turn it
+ * is: at any moment one operation is executed, by one thread of one process.  So the order is the same in
+ * every run, and what is noted (no times, no inode numbers, no addresses) must be the same with and without
+ * the library.
  *
  * machine.c     lists, main, the turn       processes.c   processes come and go, hand-overs
- * files.c       operations on descriptors   streams.c     stdio            many.c  threads, signals, writers at once
- * generate.c    lists from a seed           compare.c     two trees of files
+ * files.c       operations on descriptors   streams.c     stdio            many.c  threads, signals, writers
+ * at once generate.c    lists from a seed           compare.c     two trees of files
  */
 #ifndef DIFFERENTIAL_MACHINE_H
 #define DIFFERENTIAL_MACHINE_H
@@ -55,9 +56,9 @@ struct kind {
 };
 
 struct slot {
-	int fd; /* -1: none */
-	uint32_t
-		description; /* which open file description, by a number that no other one of the sequence has */
+	int fd;               /* -1: none */
+	uint32_t description; /* which open file description, by a number that no other one of the sequence
+	                         has */
 };
 
 struct process {

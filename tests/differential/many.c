@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * many: other threads, signal handlers, and several writers at once.  What they do at the same time must lead to the
- * same bytes in every order, or be judged here.
+ * many: other threads, signal handlers, and several writers at once.  What they do at the same time must lead
+ * to the same bytes in every order, or be judged here.
  */
 #include "machine.h"
 
@@ -294,7 +294,8 @@ static bool limited(void)
 
 /*
  * how size count writers: several append to one file at the same time.  how: 0 threads, 1 children by an
- * inherited descriptor, 2 children by descriptors of their own; + 4: without O_APPEND, by the shared position.
+ * inherited descriptor, 2 children by descriptors of their own; + 4: without O_APPEND, by the shared
+ * position.
  */
 void op_writers(const long *a)
 {

@@ -2,11 +2,11 @@
 /*
  * processes: whose turn it is; processes come and go; and hand-overs.
  *
- * What one process stages another one sees at once only where the library promises it: by a description that both
- * inherited (and, with `family`, by any way within the family).  Everybody else may see it later, up to `lag`, except
- * at a hand-over.  So it is noted who wrote to what by which description, and before an operation touches a file
- * in another way, those who wrote are asked to hand it over (fsync, a lock released, ...).  That, too, is the same
- * natively and under the library, and is noted.
+ * What one process stages another one sees at once only where the library promises it: by a description that
+ * both inherited (and, with `family`, by any way within the family).  Everybody else may see it later, up to
+ * `lag`, except at a hand-over.  So it is noted who wrote to what by which description, and before an
+ * operation touches a file in another way, those who wrote are asked to hand it over (fsync, a lock released,
+ * ...).  That, too, is the same natively and under the library, and is noted.
  */
 #include "machine.h"
 
@@ -183,8 +183,8 @@ static void ask(int who, enum asking asking)
 static void drop_dirt(uint32_t i) { control->dirt[i] = control->dirt[--control->dirts]; }
 
 /*
- * This process is about to touch `file` by `description` (0: by name or through memory).  `foreign`: it is another
- * program that does.
+ * This process is about to touch `file` by `description` (0: by name or through memory).  `foreign`: it is
+ * another program that does.
  */
 static void settle_others(struct identity file, uint32_t description, bool foreign)
 {
@@ -279,8 +279,8 @@ static bool has_name(struct identity file)
 }
 
 /*
- * Whoever closes hands over.  And what nobody can get at any more must go: its inode number may be given to a new
- * file, and not at the same time in both runs.
+ * Whoever closes hands over.  And what nobody can get at any more must go: its inode number may be given to a
+ * new file, and not at the same time in both runs.
  */
 static void drop_old_dirt(void)
 {
@@ -355,7 +355,8 @@ static int holder_of(int family, uint32_t description)
 	return -1;
 }
 
-/* An orderly end hands everything over.  After another one others of the family have it, or it is recovered. */
+/* An orderly end hands everything over.  After another one others of the family have it, or it is recovered.
+ */
 static void inherit_dirt(int dead, bool violent)
 {
 	for (uint32_t i = 0; i < control->dirts;) {

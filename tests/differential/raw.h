@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * raw: system calls that nothing can interpose.  What the machine itself needs to know (which inode is this?) and
- * do (wait for its turn) must be the same with and without the library, and must not wake it.
+ * raw: system calls that nothing can interpose.  What the machine itself needs to know (which inode is this?)
+ * and do (wait for its turn) must be the same with and without the library, and must not wake it.
  */
 #ifndef DIFFERENTIAL_RAW_H
 #define DIFFERENTIAL_RAW_H

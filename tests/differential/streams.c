@@ -43,7 +43,8 @@ void streams_close_all(void)
 		close_stream(i);
 }
 
-/* After exec the streams are gone; a descriptor that was inherited is closed, so that it is not left behind. */
+/* After exec the streams are gone; a descriptor that was inherited is closed, so that it is not left behind.
+ */
 void streams_forget(void)
 {
 	for (long i = 0; i < STREAMS; i++) {
@@ -251,7 +252,8 @@ void op_fgets(const long *a)
 	    line ? (unsigned long)digest((unsigned char *)line, strlen(line), 1) : 0);
 }
 
-/* stream offset whence.  Of bytes that are no characters the C library never finds the place in a wide stream. */
+/* stream offset whence.  Of bytes that are no characters the C library never finds the place in a wide
+ * stream. */
 void op_fseek(const long *a)
 {
 	int r;

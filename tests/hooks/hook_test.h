@@ -150,7 +150,8 @@ static inline void check_exit(pid_t pid, int status)
 #define CLOSE_RANGE_CLOEXEC 4u
 #endif
 
-/* What an older C library lacks: a preloaded library that has it is asked, as by a program that looks for it. */
+/* What an older C library lacks: a preloaded library that has it is asked, as by a program that looks for it.
+ */
 #if !__GLIBC_PREREQ(2, 34)
 static inline int old_close_range(unsigned from, unsigned to, int flags)
 {

@@ -79,7 +79,8 @@ static void modes(void **state)
 	OK(unlink("a"));
 }
 
-/* Whatever becomes of the call (not every system knows this form): what was written is in the file by then. */
+/* Whatever becomes of the call (not every system knows this form): what was written is in the file by then.
+ */
 static void by_descriptor(void **state)
 {
 	int fd = open_new("a", 0);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* vfork, clone, posix_spawn and exec: children that share our memory, and programs that inherit descriptors. */
+/* vfork, clone, posix_spawn and exec: children that share our memory, and programs that inherit descriptors.
+ */
 #include "hook_test.h"
 
 #include <pthread.h>
@@ -25,7 +26,8 @@ static char self[4096];
 
 /* ---- our own program again ---- */
 
-/* "emit FROM COUNT": records to standard output; "check FILE FROM COUNT"; "atleast FILE COUNT": whole records. */
+/* "emit FROM COUNT": records to standard output; "check FILE FROM COUNT"; "atleast FILE COUNT": whole
+ * records. */
 static int as_program(int argc, char **argv)
 {
 	char record[RECORD], want[RECORD];
@@ -254,7 +256,8 @@ static void takes_every_number(int fd)
 	CHILD(write(fd + 1, "x", 1) == -1 && errno == EBADF);
 }
 
-/* No descriptor of the library is in the child's way, and none is lost to the parent by what the child does. */
+/* No descriptor of the library is in the child's way, and none is lost to the parent by what the child does.
+ */
 static void every_number_in_the_child(void **state)
 {
 	(void)state;
@@ -612,7 +615,8 @@ static void clears_cloexec(int fd)
 	CHILD(0);
 }
 
-/* A CLOEXEC descriptor that the child makes the standard output of a program: all three write at one offset. */
+/* A CLOEXEC descriptor that the child makes the standard output of a program: all three write at one offset.
+ */
 static void redirected(void **state)
 {
 	static child_main *const hows[] = {becomes_emitter, becomes_emitter_later, clears_cloexec};
@@ -824,8 +828,8 @@ static void check_common(unsigned children)
 	free(bytes);
 }
 
-/* Each on its own file and all on a common one, into which the children write, too: every record is there once, and
- * those of one writer are in order. */
+/* Each on its own file and all on a common one, into which the children write, too: every record is there
+ * once, and those of one writer are in order. */
 static void children_among_writers(void **state)
 {
 	pthread_t threads[WRITERS];
@@ -1207,8 +1211,8 @@ static void becoming(void **state)
 	in_a_child(become_after_clearenv);
 }
 
-/* What another program staged when it was killed is put in place when a file there is opened, by whoever does that; he
- * may have locked the file, and loses no lock. */
+/* What another program staged when it was killed is put in place when a file there is opened, by whoever does
+ * that; he may have locked the file, and loses no lock. */
 static void locks_outlive_a_recovery(void **state)
 {
 	char *leaving[] = {self, "leave", "a", "200", NULL};

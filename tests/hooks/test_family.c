@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Forked processes on the same files: what one writes the others see at once, in order, and whoever is killed. */
+/* Forked processes on the same files: what one writes the others see at once, in order, and whoever is
+ * killed. */
 #include "hook_test.h"
 
 #include <linux/fs.h>
@@ -14,8 +15,8 @@
 #include <sys/socket.h>
 #include <time.h>
 
-/* "#WWWWW NNNNNNNN ....\n": writer and number, so that order and wholeness can be checked; where one begins is plain
- * even behind a part of another. */
+/* "#WWWWW NNNNNNNN ....\n": writer and number, so that order and wholeness can be checked; where one begins
+ * is plain even behind a part of another. */
 static void mark(char *record, unsigned who, unsigned number)
 {
 	char text[32];
@@ -56,7 +57,8 @@ static size_t torn(const char *bytes, size_t left, unsigned writers, const unsig
 	return best;
 }
 
-/* Every record whole, each writer's in order and without a gap from 0 on; counts them.  `parts` may be torn. */
+/* Every record whole, each writer's in order and without a gap from 0 on; counts them.  `parts` may be torn.
+ */
 static void check_marks(const char *path, unsigned writers, unsigned *counts, unsigned parts)
 {
 	size_t size;
@@ -384,7 +386,8 @@ static void left_behind_by_a_child(void **state)
 	munmap(shared, 4096);
 }
 
-/* What a killed member appended goes out by a description that appends; what is written at offsets afterwards must not. */
+/* What a killed member appended goes out by a description that appends; what is written at offsets afterwards
+ * must not. */
 static void offsets_after_the_appends_of_the_dead(void **state)
 {
 	(void)state;
@@ -420,8 +423,8 @@ static void offsets_after_the_appends_of_the_dead(void **state)
 }
 
 /*
- * What one member wrote at offsets goes out with O_DIRECT; what another then appends goes out by the first one, which
- * looks, and must not be bound by O_DIRECT's rules.
+ * What one member wrote at offsets goes out with O_DIRECT; what another then appends goes out by the first
+ * one, which looks, and must not be bound by O_DIRECT's rules.
  */
 static void appends_of_another_after_aligned_writes(void **state)
 {

@@ -309,8 +309,8 @@ static void both_append(void **state)
 	OK(unlink("a"));
 }
 
-/* The thread sanitizer does not take all its locks for a fork (gcc 12: that of its list of stacks): what another thread
- * holds of them at that moment the child waits for, for ever. */
+/* The thread sanitizer does not take all its locks for a fork (gcc 12: that of its list of stacks): what
+ * another thread holds of them at that moment the child waits for, for ever. */
 static void skip_under_tsan(void)
 {
 #ifdef __SANITIZE_THREAD__
@@ -349,7 +349,8 @@ static void *writer(void *arg)
 
 static void fork_among_threads(void **state)
 {
-	/* the kernel copies descriptors before it copies memory: the more of it, the more the others open in between */
+	/* the kernel copies descriptors before it copies memory: the more of it, the more the others open in
+	 * between */
 	enum { BALLAST = 64 << 20 };
 	void *ballast = mmap(NULL, BALLAST, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	pthread_t threads[WRITERS];
@@ -405,8 +406,9 @@ static void *close_all(void *arg)
 	return arg;
 }
 
-/* What another thread closes meanwhile has neither parent nor child in the end.  Its place in the staging area must not
- * stay taken, or that could not be removed (tests/test_hooks.py looks).  Nobody sees the files being removed. */
+/* What another thread closes meanwhile has neither parent nor child in the end.  Its place in the staging
+ * area must not stay taken, or that could not be removed (tests/test_hooks.py looks).  Nobody sees the files
+ * being removed. */
 static void close_among_forks(void **state)
 {
 	enum { BALLAST = 16 << 20 };
@@ -449,7 +451,8 @@ static void close_among_forks(void **state)
 	OK(munmap(ballast, BALLAST));
 }
 
-/* The child appends to what it has opened alone; the parent cuts the file off without having been told of it. */
+/* The child appends to what it has opened alone; the parent cuts the file off without having been told of it.
+ */
 static void cut_by_the_parent(void **state)
 {
 	int up[2], down[2], fd;
@@ -480,8 +483,8 @@ static void cut_by_the_parent(void **state)
 	OK(unlink("b"));
 }
 
-/* A child that has ended was the last one to write a file that is still being read: whoever finds that out gives back
- * its place in the staging area, too (tests/test_hooks.py looks). */
+/* A child that has ended was the last one to write a file that is still being read: whoever finds that out
+ * gives back its place in the staging area, too (tests/test_hooks.py looks). */
 static void read_after_the_writer(void **state)
 {
 	int fd = open_staged("a", 0), other = open_staged("b", 0), again, ready[2];

@@ -360,7 +360,8 @@ static void *first_records(void *arg)
 	return NULL;
 }
 
-/* The first writes of all, while the library finds out what the descriptor is; something is staged beside it. */
+/* The first writes of all, while the library finds out what the descriptor is; something is staged beside it.
+ */
 static void threads_begin_together(void **state)
 {
 	enum { FEW = 4, ROUNDS = 300 };

@@ -107,7 +107,8 @@ static void lock_lasts(void **state)
 	OK(unlink("a"));
 }
 
-/* A lock file guards another file: whoever gets the lock next sees what was written, however the lock was given up. */
+/* A lock file guards another file: whoever gets the lock next sees what was written, however the lock was
+ * given up. */
 static void a_lock_file_is_given_up(void **state)
 {
 	int null = OK(open("/dev/null", O_RDWR | O_CLOEXEC)), fd, lock;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * One thread stopped at any system call of what it does, while another one does all that it has to do.  Between two
- * system calls of a hook the world may change: what was looked up is old then.  A tracer stops one of two threads, or of two
- * processes, at its first system call, in the next round at its second, and so on, and lets the other one run meanwhile.  What the calls
- * returned and what the files hold must be what some order of the same calls gives on a file that nobody stages, an
- * order in which a call that had returned comes before one that began later.  A read counts as two: ext4 looks how large the
- * file is, and then copies; what another one wrote in between is seen as far as the file went before.  sendfile copies
- * what there is, and looks again.
+ * One thread stopped at any system call of what it does, while another one does all that it has to do.
+ * Between two system calls of a hook the world may change: what was looked up is old then.  A tracer stops
+ * one of two threads, or of two processes, at its first system call, in the next round at its second, and so
+ * on, and lets the other one run meanwhile.  What the calls returned and what the files hold must be what
+ * some order of the same calls gives on a file that nobody stages, an order in which a call that had returned
+ * comes before one that began later.  A read counts as two: ext4 looks how large the file is, and then
+ * copies; what another one wrote in between is seen as far as the file went before.  sendfile copies what
+ * there is, and looks again.
  */
 #include "hook_test.h"
 
@@ -28,7 +29,8 @@ enum { PIECE = 10, STEPS_MAX = 12, TEXT = 600, STOPS_MOST = 2000, NO_TRACER = 77
 /* What a thread that is stopped may hold back, the other one waits for; in vain. */
 enum { BLOCKED_US = 4000, HANGS_US = 20000000 };
 
-/* A directory, and the descriptors on what is in it: those that the library stages for, or those that it does not. */
+/* A directory, and the descriptors on what is in it: those that the library stages for, or those that it does
+ * not. */
 struct world {
 	const char *dir;
 	int more; /* flags of the open */
@@ -79,7 +81,8 @@ static void read_whole(int fd, char *out, size_t most)
 	squeeze(bytes, size < most ? size : most, out);
 }
 
-/* Where others write between the halves of a read: how large the file was in the first (or what it had copied), or -1. */
+/* Where others write between the halves of a read: how large the file was in the first (or what it had
+ * copied), or -1. */
 static long seen = -1;
 
 /* As much of `size` bytes as there was then; an offset of -1 is the position. */
@@ -375,7 +378,8 @@ static long does_getfl(struct world *w, int arg, char *out)
 	return fcntl(w->fd[arg], F_GETFL);
 }
 
-/* From the file of the first descriptor to that of the third; or on from where the first half of it came to. */
+/* From the file of the first descriptor to that of the third; or on from where the first half of it came to.
+ */
 static long does_sendfile(struct world *w, int arg, char *out)
 {
 	off_t done = seen > 0 ? seen : 0, from = done;
@@ -385,7 +389,8 @@ static long does_sendfile(struct world *w, int arg, char *out)
 	return n < 0 ? n : done + n;
 }
 
-/* (Without a position: it would be the kernel's at the beginning and is set at the end, whoever writes meanwhile.) */
+/* (Without a position: it would be the kernel's at the beginning and is set at the end, whoever writes
+ * meanwhile.) */
 static long does_copy_into(struct world *w, int arg, char *out)
 {
 	off64_t from = 0, to = 15;
@@ -685,7 +690,8 @@ struct shared {
 	char message[8000];
 	struct run run[2];
 	_Atomic unsigned clock;
-	/* what the second process is to do in an order: 1 + the step, or that and HALF for its first half; -1 to end */
+	/* what the second process is to do in an order: 1 + the step, or that and HALF for its first half; -1
+	 * to end */
 	_Atomic int command;
 	struct done done;
 };
@@ -837,7 +843,8 @@ static int same_in_order(const char *order, int total, bool appends, bool staged
 	return same;
 }
 
-/* Is there an order that explains it?  `next` are the steps that come next, `half` whose next one is half done. */
+/* Is there an order that explains it?  `next` are the steps that come next, `half` whose next one is half
+ * done. */
 static bool explained(char *order, int at, int total, const int *next, const bool *half, bool appends,
                       bool staged, const struct done *last, int *best)
 {
@@ -912,8 +919,8 @@ static void race_in_processes(int stops_other)
 	CHILD(waitpid(pid, &status, 0) == pid && status == 0);
 }
 
-/* The arguments: which of both is stopped; the writer; the other; whether it appends; whether it is staged before; whether
- * they are processes. */
+/* The arguments: which of both is stopped; the writer; the other; whether it appends; whether it is staged
+ * before; whether they are processes. */
 static int be_stopped(char **argv)
 {
 	int stops_other = atoi(argv[0]), writer = atoi(argv[1]), other = atoi(argv[2]);
@@ -1090,10 +1097,12 @@ static bool is_vague(int writer, int other)
 	const struct does *does = others[other].does;
 
 	return (writer == WRITER_CLOSES && others[other].not_beside_close) ||
-	       /* which number a copy gets, the one just closed or one above, when the library has a file open for a moment */
+	       /* which number a copy gets, the one just closed or one above, when the library has a file open
+	          for a moment */
 	       (writer == WRITER_COPIES && has_step(does, does_close)) ||
-	       /* the kernel does not copy a file into itself at one go; and who goes on with a number that was closed, and
-	        * that an open is just getting, writes beside what is staged (docs/guarantees.md) */
+	       /* the kernel does not copy a file into itself at one go; and who goes on with a number that
+	        * was closed, and that an open is just getting, writes beside what is staged
+	        * (docs/guarantees.md) */
 	       (writer == WRITER_TAKES_BACK &&
 	        (has_step(does, does_sendfile) || has_step(does, does_copy_into) ||
 	         strcmp(others[other].name, "closes") == 0));

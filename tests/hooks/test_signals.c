@@ -5,8 +5,8 @@
 #include <pthread.h>
 #include <signal.h>
 
-/* What each thread has of it comes out of its stack, also in those of the library: nothing would be staged if they could
- * not be made. */
+/* What each thread has of it comes out of its stack, also in those of the library: nothing would be staged if
+ * they could not be made. */
 static __thread volatile char much[1 << 20];
 
 static void *wait_for_ever(void *arg)

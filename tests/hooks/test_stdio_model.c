@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Random calls on a stream whose file is managed and, one for one, on a twin whose file is not (it lies in memory
- * and has no name): results, errno, flags and bytes must be the same.  Between reading and writing the stream is
- * positioned or flushed, as the C standard asks for.  FASTWRITE_TEST_SEED repeats a run, FASTWRITE_TEST_ROUNDS makes it longer.
+ * Random calls on a stream whose file is managed and, one for one, on a twin whose file is not (it lies in
+ * memory and has no name): results, errno, flags and bytes must be the same.  Between reading and writing the
+ * stream is positioned or flushed, as the C standard asks for.  FASTWRITE_TEST_SEED repeats a run,
+ * FASTWRITE_TEST_ROUNDS makes it longer.
  */
 #include "hook_test.h"
 
@@ -255,8 +256,8 @@ static void write_some(struct twin *t)
 	}
 }
 
-/* Read, pushed back, seen in the position, and read or forgotten: the C library frees memory twice when there was
- * nothing to push back, or other calls come in between. */
+/* Read, pushed back, seen in the position, and read or forgotten: the C library frees memory twice when there
+ * was nothing to push back, or other calls come in between. */
 static void push_back(struct twin *t)
 {
 	tell("push back");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * A signal handler between any two instructions of a write.  A tracer goes through the write of a staged file one
- * instruction at a time and lets the handler run after the first, in the next round after the second, and so on: what
- * a storm of signals hits once in a hundred runs is hit every time.
+ * A signal handler between any two instructions of a write.  A tracer goes through the write of a staged file
+ * one instruction at a time and lets the handler run after the first, in the next round after the second, and
+ * so on: what a storm of signals hits once in a hundred runs is hit every time.
  */
 #include "hook_test.h"
 
@@ -18,8 +18,8 @@ enum { MARK = SIGURG };
 
 enum { NO_TRACER = 77 };
 
-/* A write that takes longer has its signals blocked by then.  Of the tens of thousands of instructions of other calls
- * some must do. */
+/* A write that takes longer has its signals blocked by then.  Of the tens of thousands of instructions of
+ * other calls some must do. */
 enum { STEPS_MOST = 500, STRIDE = 1999, STRIDES_MOST = 100000 };
 
 /* What is gone through ... */
@@ -326,7 +326,8 @@ static char *all_bytes(size_t *size)
 	return bytes;
 }
 
-/* The write was made before the handler ran or after it: whole, once in each process that goes on, and nowhere else. */
+/* The write was made before the handler ran or after it: whole, once in each process that goes on, and
+ * nowhere else. */
 static void check_step(unsigned steps)
 {
 	unsigned many = does == DOES_WRITE_MANY || does == DOES_WRITE_AT_ONCE   ? MANY

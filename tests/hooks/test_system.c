@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Functions of the C library that open, write, duplicate or fork inside, with files that are staged around them. */
+/* Functions of the C library that open, write, duplicate or fork inside, with files that are staged around
+ * them. */
 #include "hook_test.h"
 
 #include <aio.h>
@@ -440,7 +441,8 @@ static void old_names(void **state)
 	assert_int_equal(atoi(text), STAGED);
 	assert_int_equal(pclose(stream), 0);
 	OK(close(fd));
-	/* a stream on a file that is staged, and one on its descriptor: each comes behind what was before it */
+	/* a stream on a file that is staged, and one on its descriptor: each comes behind what was before it
+	 */
 	for (int how = 0; how < 2; how++) {
 		fd = open_staged("a", O_APPEND);
 		for (unsigned i = RECORDS; i < RECORDS + 8; i += 2) {

@@ -69,8 +69,8 @@ static bool put(int fd, unsigned number)
 }
 
 /*
- * The file holds whole records, those of each writer (number / WRITER_SPAN) in their order, each at most once.
- * count[w]: how many there are of writer w; last[w]: one more than the number of the last.
+ * The file holds whole records, those of each writer (number / WRITER_SPAN) in their order, each at most
+ * once. count[w]: how many there are of writer w; last[w]: one more than the number of the last.
  */
 enum { WRITER_SPAN = 1000000, WRITTEN_MOST = 300000, WRITERS_MAX = 80 };
 struct census {
@@ -100,9 +100,9 @@ static void take_census(const char *path, struct census *c)
 /* ---- handlers that do anything ---- */
 
 static struct {
-	int fd[3]; /* appended to; written at its position; written by pwrite */
-	unsigned handler
-		[2][3]; /* records of the handlers in each: of the first, and of one that interrupted it */
+	int fd[3];              /* appended to; written at its position; written by pwrite */
+	unsigned handler[2][3]; /* records of the handlers in each: of the first, and of one that interrupted
+	                           it */
 	unsigned state, runs, failed;
 	bool forks;
 	volatile unsigned depth;
@@ -294,8 +294,8 @@ static void *wait_for_ever(void *arg)
 	return NULL;
 }
 
-/* The handler interrupts malloc, and its first writes are the first ones of the process: whatever the library then
- * needs, memory and threads, it must get without malloc. */
+/* The handler interrupts malloc, and its first writes are the first ones of the process: whatever the library
+ * then needs, memory and threads, it must get without malloc. */
 static void interrupt_malloc(bool second)
 {
 	enum { ROUNDS = 40, PIECES = 64, AFTER = 2000 };
@@ -531,7 +531,8 @@ static void *fill_pipe(void *arg)
 	return (void *)(uintptr_t)(write(*(int *)arg, bytes, sizeof bytes) != sizeof bytes);
 }
 
-/* A thread waited in a write to a pipe whose number is another file's by now, one of no rule: that is used as ever. */
+/* A thread waited in a write to a pipe whose number is another file's by now, one of no rule: that is used as
+ * ever. */
 static void a_number_is_used_again_while_a_write_waits(void **state)
 {
 	char beyond[64], drained[4096];

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * What reads and writes a file where no call is seen: mappings, descriptors that came by other ways, rings; made by this
- * process or by a relative, under this name or another.  `outside` is a directory that the library leaves alone.
+ * What reads and writes a file where no call is seen: mappings, descriptors that came by other ways, rings;
+ * made by this process or by a relative, under this name or another.  `outside` is a directory that the
+ * library leaves alone.
  */
 #include "hook_test.h"
 
@@ -207,7 +208,8 @@ static void mapped_under_another_name(void **state)
 	}
 }
 
-/* A relative opens it under a name that no rule has, before or after it became one, and somebody gives it another. */
+/* A relative opens it under a name that no rule has, before or after it became one, and somebody gives it
+ * another. */
 static void opened_under_another_name(void **state)
 {
 	(void)state;

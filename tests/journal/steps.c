@@ -1,21 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * steps: does what its input says, line by line, and answers each line with the result, or -errno: the driver knows
- * what has returned when it kills the program.
+ * steps: does what its input says, line by line, and answers each line with the result, or -errno: the driver
+ * knows what has returned when it kills the program.
  *
  *   open FD PATH FLAGS      FLAGS as in open(2), a number; the descriptor gets number FD
  *   write FD BYTE N         N times that byte
  *   pwrite FD BYTE N AT
- *   fsync FD, fdatasync FD, syncfs FD, sync, sync_call, syncfs_call FD (by syscall()), close FD, ftruncate FD N
- *   rename PATH PATH, unlink PATH, fork (the child goes on with the input, the parent waits for it)
- *   threads K N DIR         K threads, each N times: 512 bytes appended to DIR/t<i> and synced
- *   spin K DIR              the same without an end, while the input goes on; files of their own
- *   link PATH PATH, limit N (RLIMIT_FSIZE, the soft one), limit_hard N
- *   member I                forks child I, which waits for what `in` tells it
- *   in I STEP...            what child I answers to that step; -EPIPE when it is dead
- *   slay I, dismiss I       kills it, lets it end
- *   pid                     of the process
- *   rename_beside PATH PATH in another thread, which is not waited for
+ *   fsync FD, fdatasync FD, syncfs FD, sync, sync_call, syncfs_call FD (by syscall()), close FD, ftruncate FD
+ * N rename PATH PATH, unlink PATH, fork (the child goes on with the input, the parent waits for it) threads K
+ * N DIR         K threads, each N times: 512 bytes appended to DIR/t<i> and synced spin K DIR the same
+ * without an end, while the input goes on; files of their own link PATH PATH, limit N (RLIMIT_FSIZE, the soft
+ * one), limit_hard N member I                forks child I, which waits for what `in` tells it in I STEP...
+ * what child I answers to that step; -EPIPE when it is dead slay I, dismiss I       kills it, lets it end pid
+ * of the process rename_beside PATH PATH in another thread, which is not waited for
  */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -2,8 +2,8 @@
 /*
  * leave MODE END FIRST COUNT PATH...
  *
- * Writes COUNT lines of 100 bytes, numbered from FIRST on, to each PATH; MODE: "write" from the end of the file on,
- * "append" by O_APPEND.  END: "kill" itself, "pause" after a line on standard output, "exit".
+ * Writes COUNT lines of 100 bytes, numbered from FIRST on, to each PATH; MODE: "write" from the end of the
+ * file on, "append" by O_APPEND.  END: "kill" itself, "pause" after a line on standard output, "exit".
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -4,8 +4,8 @@
  *
  *   append PATH WHO COUNT PAUSE_US
  *
- * Says "ready", waits for a line, and appends COUNT records "WHO NUMBER LENGTH xxx...\n" of different lengths, each with
- * one write.
+ * Says "ready", waits for a line, and appends COUNT records "WHO NUMBER LENGTH xxx...\n" of different
+ * lengths, each with one write.
  */
 #include <errno.h>
 #include <fcntl.h>

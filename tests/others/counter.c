@@ -4,8 +4,8 @@
  *
  *   counter PATH WHO TURNS LOCK      LOCK: fcntl, ofd, flock, lockf
  *
- * The file begins with a number of 20 digits; a turn raises it, by small writes, and appends a line "NUMBER WHO" at the
- * end.  Without the lock's hand-over turns would be lost.
+ * The file begins with a number of 20 digits; a turn raises it, by small writes, and appends a line "NUMBER
+ * WHO" at the end.  Without the lock's hand-over turns would be lost.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -5,10 +5,10 @@
  *   lag write TABLE DIRECTORY FILES PAUSE_US MILLISECONDS BUSY   the writer, under the library or not
  *   lag watch TABLE DIRECTORY FILES                              the other process
  *
- * The writer appends records to FILES files in turn, pausing after each round, and notes in TABLE (a file that both
- * map) when each write returned; BUSY more threads write to files of their own as fast as they can.  The watcher
- * looks at the sizes until the writer is done, and prints the greatest age in microseconds, how often it looked, and
- * how often it saw less than was written.
+ * The writer appends records to FILES files in turn, pausing after each round, and notes in TABLE (a file
+ * that both map) when each write returned; BUSY more threads write to files of their own as fast as they can.
+ * The watcher looks at the sizes until the writer is done, and prints the greatest age in microseconds, how
+ * often it looked, and how often it saw less than was written.
  */
 #include <errno.h>
 #include <fcntl.h>

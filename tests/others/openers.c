@@ -3,12 +3,13 @@
  * Does who opens a file find every byte that a write had returned for before?
  *
  *   openers write TABLE PATH HOW PAUSE_US      HOW: any of a (O_APPEND), p (pwrite), f (fork first), d (dup),
- *                                              k (another thread forks, and the file is opened anew now and then)
- *   openers open TABLE PATH TRIES HOW          HOW: r (O_RDONLY), w (O_RDWR), n (O_NONBLOCK), m (mmap)
+ *                                              k (another thread forks, and the file is opened anew now and
+ * then) openers open TABLE PATH TRIES HOW          HOW: r (O_RDONLY), w (O_RDWR), n (O_NONBLOCK), m (mmap)
  *
- * The writer writes records until the other one is done, and counts them in TABLE, a file that both map.  The other
- * one opens the file again and again, and prints: tries, how often the size had been behind just before (that is:
- * bytes were staged), stale views, how often O_NONBLOCK was told to come again, and the longest open in microseconds.
+ * The writer writes records until the other one is done, and counts them in TABLE, a file that both map.  The
+ * other one opens the file again and again, and prints: tries, how often the size had been behind just before
+ * (that is: bytes were staged), stale views, how often O_NONBLOCK was told to come again, and the longest
+ * open in microseconds.
  */
 #include <errno.h>
 #include <fcntl.h>

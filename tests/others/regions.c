@@ -5,9 +5,9 @@
  *   regions write PATH WHO WRITERS COUNT PAUSE_US    record i of WHO is the file's record i * WRITERS + WHO
  *   regions read PATH TOTAL HOW                      HOW: read or mmap
  *
- * A reader looks at the whole file until all TOTAL records are there.  What it sees of a record is nothing (the end of
- * the file, a hole) or the right bytes, and what it has once seen stays.  It prints how many records it saw before the
- * last one had come.
+ * A reader looks at the whole file until all TOTAL records are there.  What it sees of a record is nothing
+ * (the end of the file, a hole) or the right bytes, and what it has once seen stays.  It prints how many
+ * records it saw before the last one had come.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * disk IMAGE LOG [fuse options] MOUNTPOINT: a FUSE file system with two files.  `image` is the image, for a loop
- * device; every write to it and every flush is appended to LOG.  What is written to `marks` is logged, too, so that
- * a program's "this sync has returned" has its place among the writes of the disk.
+ * disk IMAGE LOG [fuse options] MOUNTPOINT: a FUSE file system with two files.  `image` is the image, for a
+ * loop device; every write to it and every flush is appended to LOG.  What is written to `marks` is logged,
+ * too, so that a program's "this sync has returned" has its place among the writes of the disk.
  *
- * One thread: what is logged before a flush was on the disk before it.  No cache of the kernel's holds writes back.
+ * One thread: what is logged before a flush was on the disk before it.  No cache of the kernel's holds writes
+ * back.
  */
 #define FUSE_USE_VERSION 35
 #include "writelog.h"
@@ -144,8 +145,8 @@ static void *do_init(struct fuse_conn_info *connection, struct fuse_config *conf
 	config->entry_timeout = 1000;
 	connection->want &= ~(unsigned)FUSE_CAP_WRITEBACK_CACHE;
 	connection->max_write = 1 << 20;
-	/* what gets mounted from the image must not be ours, too: killed as the last who has it, we would unmount it at our
-	 * end, and wait for ourselves to write its journal */
+	/* what gets mounted from the image must not be ours, too: killed as the last who has it, we would
+	 * unmount it at our end, and wait for ourselves to write its journal */
 	if (unshare(CLONE_NEWNS) != 0) {
 		perror("disk: unshare");
 		_exit(1);

@@ -2,14 +2,12 @@
 /*
  * replay BASE WORK LOG: makes of WORK what a disk may hold after power was lost.
  *
- * BASE is the image as it was before the first event of LOG; it is carried along, so cuts come in ascending order.
- * For each line "EVENTS SEED STYLE" on standard input: the first EVENTS events have happened.  Everything before the
- * last flush among them is on the disk.  Of each later write, by STYLE:
- *   all, none      kept, dropped
- *   writes         kept or dropped as a whole, at random
- *   sectors        each sector of 512 bytes kept or dropped, at random
- *   last           kept, but of the last one only its first sectors
- * Answers "KEPT DROPPED" (sectors) when WORK is complete.
+ * BASE is the image as it was before the first event of LOG; it is carried along, so cuts come in ascending
+ * order. For each line "EVENTS SEED STYLE" on standard input: the first EVENTS events have happened.
+ * Everything before the last flush among them is on the disk.  Of each later write, by STYLE: all, none kept,
+ * dropped writes         kept or dropped as a whole, at random sectors        each sector of 512 bytes kept
+ * or dropped, at random last           kept, but of the last one only its first sectors Answers "KEPT
+ * DROPPED" (sectors) when WORK is complete.
  */
 #include "writelog.h"
 

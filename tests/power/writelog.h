@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* writelog: the log of everything that reached the disk, in order (see disk.c); power/cuts.py reads it, too. */
+/* writelog: the log of everything that reached the disk, in order (see disk.c); power/cuts.py reads it, too.
+ */
 #ifndef POWER_WRITELOG_H
 #define POWER_WRITELOG_H
 

@@ -4,12 +4,13 @@
  *
  * One life of a program that is going to be killed, and started again on the same files.  It opens the files
  * f<FIRST_FILE>, ... in DIRECTORY, writes to them until it is killed, and keeps a log of its writes in LOG.
- * LOG is mapped shared: it survives the kill.  tests/lib/kill_model.py reads it, and life.py says what the files must hold.
+ * LOG is mapped shared: it survives the kill.  tests/lib/kill_model.py reads it, and life.py says what the
+ * files must hold.
  *
  * wait           says in LOG that the files are open, and waits for the word to go on
  * child          forks a worker after the first writes; the worker has all files open and does nothing
- * shared=PATH    appends records to this file, too; id=N and next=N: the writer's number, and its next record's
- * line=PATH      writes behind the end of this file, too, without O_APPEND; in the log it is file 99
+ * shared=PATH    appends records to this file, too; id=N and next=N: the writer's number, and its next
+ * record's line=PATH      writes behind the end of this file, too, without O_APPEND; in the log it is file 99
  * orderly        ends by exit at SIGTERM
  *
  * Ends with status 3 when a call fails, with 4 for wrong usage.

@@ -33,7 +33,8 @@
 
 enum { RIG_ENV_MAX = 16, RIG_MAGIC_TMPFS = 0x01021994 };
 
-/* One for each test: the library never loads a second one, and its threads may look at the files of the last test still. */
+/* One for each test: the library never loads a second one, and its threads may look at the files of the last
+ * test still. */
 enum { RIG_CONFIGS = 64 };
 static struct config rig_configs[RIG_CONFIGS];
 static unsigned rig_turn;
@@ -57,8 +58,8 @@ static struct {
 
 __attribute__((unused)) static void rig_faults_clear(void) { memset(&faults, 0, sizeof faults); }
 
-/* A test changes the faults while threads of the engine run into them: no race that the thread sanitizer shall
- * report. */
+/* A test changes the faults while threads of the engine run into them: no race that the thread sanitizer
+ * shall report. */
 #define RIG_RACES __attribute__((no_sanitize("thread")))
 
 RIG_RACES static bool fault_due(struct fault *f)
@@ -221,7 +222,7 @@ __attribute__((unused)) static int rig_open(const char *name, int flags)
 	fd_open_prepare(&op, AT_FDCWD, rig_path(name), flags | O_CREAT);
 	fd = open(rig_path(name), flags | O_CREAT, 0644);
 	assert_true(fd >= 0);
-	op.looks = op.lazy = false;
+	op.looks = op.unresolved = false;
 	fd_opened(&op, fd);
 	fd_open_end(&op);
 	assert_non_null(fdtable_get(fd));
@@ -261,7 +262,7 @@ __attribute__((unused)) static struct arena_slot *rig_slot(int fd)
 	return arena_slot_at(f->arena, (uint32_t)f->slot);
 }
 
-/* flush_settle as the hooks do it. */
+/* flush_drain as the hooks do it. */
 __attribute__((unused)) static int rig_settle(int fd)
 {
 	struct file *f = rig_file(fd);
@@ -270,7 +271,7 @@ __attribute__((unused)) static int rig_settle(int fd)
 
 	if (g.nested)
 		stage_interrupt(f);
-	r = flush_settle(f, g.nested);
+	r = flush_drain(f, g.nested);
 	file_unlock(f, g);
 	return r;
 }

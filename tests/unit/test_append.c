@@ -190,8 +190,8 @@ static void test_done_ends_an_append(void **state)
 	assert_int_equal(slot->flush_active, APPEND_NONE);
 }
 
-/* A flush sets O_DIRECT on the program's description: a read must not be under way then, which only the file's
- * lock can promise. */
+/* A flush sets O_DIRECT on the program's description: a read must not be under way then, which only the
+ * file's lock can promise. */
 static void test_reads_keep_flushes_out(void **state)
 {
 	uint8_t got[7];
@@ -201,14 +201,15 @@ static void test_reads_keep_flushes_out(void **state)
 	(void)state;
 	rig_put(fd, 0, 100);
 	rig_put(fd, 100, 20000);
-	assert_int_equal(rig_file(fd)->mode, FILE_ENGAGED);
+	assert_int_equal(rig_file(fd)->mode, FILE_ATTACHED);
 	assert_int_equal(io_readv(fd, fdtable_get(fd), &iov, 1, 3), sizeof got);
 	for (size_t i = 0; i < sizeof got; i++)
 		assert_int_equal(got[i], rig_byte(3 + i));
 	assert_int_equal(rig_kernel_size("out"), 100);
 }
 
-/* A member of the family is killed in a flush, and put right by one who has not got the description that it used. */
+/* A member of the family is killed in a flush, and put right by one who has not got the description that it
+ * used. */
 static void test_flags_that_a_dead_flusher_left(void **state)
 {
 	int fd = staged_file(0, 5000);
@@ -221,13 +222,13 @@ static void test_flags_that_a_dead_flusher_left(void **state)
 	(void)state;
 	g = file_lock(f);
 	f->shared = true;
-	o->lent = OFD_LENT;
+	o->borrowed = OFD_BORROWED;
 	assert_int_equal(fcntl(fd, F_SETFL, 0), 0);
-	f->damaged = true;
+	f->needs_repair = true;
 	ofd_local(o)->refs = 0;
 	file_unlock(f, g);
 	g = file_lock(f);
-	damaged = f->damaged;
+	damaged = f->needs_repair;
 	o->pos_mode = POS_KERNEL; /* it is an append's, and goes with the next one */
 	r = attach_bypass(f, BYPASS_FORK, false);
 	flags = fcntl(fd, F_GETFL);
@@ -237,7 +238,7 @@ static void test_flags_that_a_dead_flusher_left(void **state)
 	assert_false(damaged);
 	assert_int_equal(rig_kernel_size("out"), 5000);
 	assert_int_equal(r, 0);
-	assert_int_equal(f->mode, FILE_THROUGH);
+	assert_int_equal(f->mode, FILE_BYPASSED);
 	assert_false(flags & O_APPEND);
 	assert_int_equal(lseek(fd, 0, SEEK_SET), 0);
 	rig_put(fd, 5000, 100);
@@ -302,7 +303,8 @@ static void test_direct_again_later(void **state)
 	assert_int_equal(rig_close(fd), 0);
 }
 
-/* The flusher is stopped for longer than the kernel lets others wait for its lease, and one of them appends. */
+/* The flusher is stopped for longer than the kernel lets others wait for its lease, and one of them appends.
+ */
 static ssize_t overtaken(int fd, const struct iovec *iov, int count, off_t offset)
 {
 	sys.pwritev = sys_kernel.pwritev;

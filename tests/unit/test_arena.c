@@ -48,7 +48,8 @@ static void test_crc(void **state)
 	assert_int_equal(crc32c_around(first, sizeof first, 0), crc32c(0, first_zero, sizeof first_zero));
 }
 
-/* Every way to sum gives the same, at every length, alignment and start; a copy is one of exactly those bytes. */
+/* Every way to sum gives the same, at every length, alignment and start; a copy is one of exactly those
+ * bytes. */
 static void test_crc_of_any_length(void **state)
 {
 	static uint8_t from[9000], to[9000];

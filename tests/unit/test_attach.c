@@ -18,7 +18,7 @@ static void through(int fd, enum bypass_reason why)
 	rig_put(fd, 0, 100);
 	rig_put(fd, 100, 100);
 	rig_put(fd, 200, 100);
-	assert_int_equal(rig_file(fd)->mode, FILE_THROUGH);
+	assert_int_equal(rig_file(fd)->mode, FILE_BYPASSED);
 	assert_int_equal(rig_file(fd)->why, why);
 	assert_true(file_attached() == 0);
 }
@@ -34,7 +34,7 @@ static void test_the_second_write_engages(void **state)
 	assert_int_equal(rig_file(fd)->mode, FILE_PASSIVE);
 	assert_int_equal(access(rig_path(".fastwrite"), F_OK), -1);
 	rig_put(fd, 100, 100);
-	assert_int_equal(rig_file(fd)->mode, FILE_ENGAGED);
+	assert_int_equal(rig_file(fd)->mode, FILE_ATTACHED);
 	assert_int_equal(rig_slot(fd)->used, 1);
 	assert_string_equal(rig_slot(fd)->path, rig_path("out"));
 	assert_int_equal(rig_close(fd), 0);
@@ -68,7 +68,7 @@ static void test_released_and_engaged_again(void **state)
 	rig_expect("out", 200);
 	rig_put(fd, 200, 100);
 	rig_put(fd, 300, 100);
-	assert_int_equal(f->mode, FILE_ENGAGED);
+	assert_int_equal(f->mode, FILE_ATTACHED);
 	assert_int_equal(rig_close(fd), 0);
 	rig_expect("out", 400);
 }
@@ -87,7 +87,7 @@ static void test_release_that_fails_keeps_it_attached(void **state)
 	g = file_lock(f);
 	assert_int_equal(attach_bypass(f, BYPASS_EXEC, false), -EIO);
 	file_unlock(f, g);
-	assert_int_equal(f->mode, FILE_ENGAGED);
+	assert_int_equal(f->mode, FILE_ATTACHED);
 	assert_non_null(f->head);
 	rig_faults_clear();
 	assert_int_equal(rig_close(fd), 0);
@@ -122,7 +122,7 @@ static void test_unknown_descriptor(void **state)
 	close(other);
 	for (; at < 12000; at += 100)
 		rig_put(fd, at, 100);
-	assert_int_equal(f->mode, FILE_ENGAGED);
+	assert_int_equal(f->mode, FILE_ATTACHED);
 	assert_int_equal(rig_close(fd), 0);
 	rig_expect("out", 12000);
 }
@@ -177,7 +177,7 @@ static void test_standard_descriptor(void **state)
 
 	(void)state;
 	for (int number = 0; number <= 2; number++) {
-		assert_int_equal(with_standard(number, &why), FILE_THROUGH);
+		assert_int_equal(with_standard(number, &why), FILE_BYPASSED);
 		assert_int_equal(why, BYPASS_STANDARD_FD);
 	}
 }
@@ -192,9 +192,9 @@ static void test_standard_descriptor_with_streams(void **state)
 	enum file_mode in = with_standard(0, &why), out = with_standard(1, &why),
 		       err = with_standard(2, &why);
 	fd_streams_seen = false;
-	assert_int_equal(in, FILE_ENGAGED);
-	assert_int_equal(out, FILE_ENGAGED);
-	assert_int_equal(err, FILE_THROUGH);
+	assert_int_equal(in, FILE_ATTACHED);
+	assert_int_equal(out, FILE_ATTACHED);
+	assert_int_equal(err, FILE_BYPASSED);
 	assert_int_equal(why, BYPASS_STANDARD_FD);
 }
 
@@ -230,7 +230,8 @@ static void test_no_arena(void **state)
 	assert_int_equal(access(rig_path(".fastwrite"), F_OK), -1);
 }
 
-/* The last writer's close fails while a reader stays: the bytes stay in the arena, the bookkeeping does not. */
+/* The last writer's close fails while a reader stays: the bytes stay in the arena, the bookkeeping does not.
+ */
 static void test_failed_close_with_a_reader_left(void **state)
 {
 	int fd = rig_open("out", O_WRONLY);
@@ -241,14 +242,14 @@ static void test_failed_close_with_a_reader_left(void **state)
 	(void)state;
 	rig_put(fd, 0, 100);
 	rig_put(fd, 100, 100);
-	assert_int_equal(rig_file(fd)->mode, FILE_ENGAGED);
+	assert_int_equal(rig_file(fd)->mode, FILE_ATTACHED);
 	a = rig_file(fd)->arena;
 	slot = rig_file(fd)->slot;
 	reader = rig_open("out", O_RDONLY);
 	faults.pwritev = (struct fault){.at = 1, .count = 1 << 20, .error = ENOSPC};
 	assert_int_equal(rig_close(fd), -ENOSPC);
 	assert_int_equal(file_attached(), 0);
-	assert_int_equal(rig_file(reader)->mode, FILE_THROUGH);
+	assert_int_equal(rig_file(reader)->mode, FILE_BYPASSED);
 	assert_int_equal(rig_close(reader), 0);
 	/* for `fastwrite recover`; here it is in the way of the next test */
 	snprintf(command, sizeof command, "ls '%s'/*.arena >/dev/null && rm -r '%s'", rig_path(".fastwrite"),
@@ -289,7 +290,7 @@ static int lock_memory(uint64_t limit)
 	rig_put(fd, 0, 100);
 	rig_put(fd, 100, 100);
 	rig_put(fd, 200, 100);
-	status = rig_file(fd)->mode == FILE_ENGAGED ? 1 : rig_file(fd)->why == BYPASS_NO_ARENA ? 2 : 3;
+	status = rig_file(fd)->mode == FILE_ATTACHED ? 1 : rig_file(fd)->why == BYPASS_NO_ARENA ? 2 : 3;
 	/* what this program maps is its own business; ours would be seen */
 	if (status == 1 && locked_kib() * 1024 >= ARENA_BYTES / 2)
 		status = 4;
@@ -324,8 +325,8 @@ static int in_child(uint64_t limit, char *said, size_t size)
 	return WEXITSTATUS(status);
 }
 
-/* mlockall(MCL_FUTURE): what the library maps must not use up what the program may lock; where nothing can be mapped the
- * file is the kernel's, and nobody need hear of it. */
+/* mlockall(MCL_FUTURE): what the library maps must not use up what the program may lock; where nothing can be
+ * mapped the file is the kernel's, and nobody need hear of it. */
 static void test_locked_memory(void **state)
 {
 	char said[1000];

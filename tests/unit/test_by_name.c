@@ -18,11 +18,11 @@ static void test_staged_bytes_are_settled(void **state)
 {
 	int fd = staged_file();
 	struct file *f = rig_file(fd);
-	uint32_t releases = by_name_releases();
+	uint32_t releases = by_name_detaches();
 
 	(void)state;
 	assert_true(by_name_outdated(releases));
-	assert_true(by_name_settle_identity(f->dev, f->ino, releases));
+	assert_true(by_name_drain_identity(f->dev, f->ino, releases));
 	assert_int_equal(rig_kernel_size("out"), 1000);
 }
 
@@ -31,39 +31,39 @@ static void test_settled_meanwhile(void **state)
 {
 	int fd = staged_file();
 	struct file *f = rig_file(fd);
-	uint32_t releases = by_name_releases();
+	uint32_t releases = by_name_detaches();
 
 	(void)state;
 	assert_int_equal(rig_settle(fd), 0);
 	assert_true(by_name_outdated(releases));
-	assert_true(by_name_settle_identity(f->dev, f->ino, releases));
+	assert_true(by_name_drain_identity(f->dev, f->ino, releases));
 }
 
 static void test_given_back_meanwhile(void **state)
 {
 	int fd = staged_file();
 	struct file *f = rig_file(fd);
-	uint32_t releases = by_name_releases();
+	uint32_t releases = by_name_detaches();
 
 	(void)state;
-	assert_int_equal(by_name_release_fd(fd), 0);
+	assert_int_equal(by_name_detach_fd(fd), 0);
 	assert_int_equal(f->mode, FILE_PASSIVE);
 	assert_true(by_name_idle());
 	assert_true(by_name_outdated(releases));
-	assert_true(by_name_settle_identity(f->dev, f->ino, releases));
+	assert_true(by_name_drain_identity(f->dev, f->ino, releases));
 }
 
 static void test_other_files_are_asked_once(void **state)
 {
 	int fd = staged_file();
 	struct file *f = rig_file(fd);
-	uint32_t releases = by_name_releases();
+	uint32_t releases = by_name_detaches();
 
 	(void)state;
-	assert_false(by_name_settle_identity(f->dev, f->ino + 1, releases));
+	assert_false(by_name_drain_identity(f->dev, f->ino + 1, releases));
 	assert_int_equal(rig_kernel_size("out"), 100);
 	rig_close(fd);
-	assert_false(by_name_outdated(by_name_releases()));
+	assert_false(by_name_outdated(by_name_detaches()));
 }
 
 /* syncfs reports what could not be written, unless it is on another file system. */
@@ -74,13 +74,13 @@ static void test_syncfs_is_told(void **state)
 
 	(void)state;
 	faults.pwritev = (struct fault){.at = 1, .count = 1000, .error = ENOSPC};
-	assert_int_equal(by_name_settle_for_syncfs(fd), -ENOSPC);
-	assert_int_equal(by_name_settle_for_syncfs(elsewhere), 0);
+	assert_int_equal(by_name_drain_for_syncfs(fd), -ENOSPC);
+	assert_int_equal(by_name_drain_for_syncfs(elsewhere), 0);
 	assert_int_equal(rig_kernel_size("out"), 100);
 	rig_faults_clear();
-	assert_int_equal(by_name_settle_for_syncfs(elsewhere), 0);
+	assert_int_equal(by_name_drain_for_syncfs(elsewhere), 0);
 	rig_expect("out", 1000);
-	assert_int_equal(by_name_settle_for_syncfs(fd), 0);
+	assert_int_equal(by_name_drain_for_syncfs(fd), 0);
 	close(elsewhere);
 }
 

@@ -101,7 +101,7 @@ static void test_through_the_programs_description(void **state)
 	rig_put(fd, 100, 30000);
 	assert_int_equal(rig_settle(fd), 0);
 	assert_true(faults.open_own.calls > 0);
-	assert_int_equal(file_own_fd(rig_file(fd)), -1);
+	assert_int_equal(file_internal_fd(rig_file(fd)), -1);
 	rig_expect("out", 30100);
 	assert_int_equal(fcntl(fd, F_GETFL) & (O_APPEND | O_DIRECT), O_APPEND);
 	rig_put(fd, 30100, 500);
@@ -160,7 +160,7 @@ static void test_hand_over_moves_the_offset(void **state)
 
 	(void)state;
 	assert_int_equal(lseek(fd, 0, SEEK_CUR), 100);
-	assert_int_equal(flush_hand_over(f, false), 0);
+	assert_int_equal(flush_drain_and_reposition(f, false), 0);
 	file_unlock(f, g);
 	assert_int_equal(lseek(fd, 0, SEEK_CUR), 5000);
 	rig_put(fd, 5000, 10);

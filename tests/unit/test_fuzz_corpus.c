@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The inputs that the fuzzers keep (tests/fuzz/make_corpus.py), each once: what was found stays found, also without clang. */
+/* The inputs that the fuzzers keep (tests/fuzz/make_corpus.py), each once: what was found stays found, also
+ * without clang. */
 #define LLVMFuzzerTestOneInput fuzz_arena_input
 #include "../fuzz/fuzz_arena.c"
 #undef LLVMFuzzerTestOneInput

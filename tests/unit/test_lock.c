@@ -120,7 +120,8 @@ static void test_owner_dies_while_others_sleep(void **state)
 	assert_int_equal(counter, THREADS + 1);
 }
 
-/* Several find the dead owner at once: one of them inherits, and nobody takes the lock from whoever has it by then. */
+/* Several find the dead owner at once: one of them inherits, and nobody takes the lock from whoever has it by
+ * then. */
 enum { DEATHS = 200, AFTER_DEATH = 6 };
 static _Atomic int turn, ready, inside, meetings, inherited;
 

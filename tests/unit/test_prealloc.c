@@ -68,7 +68,7 @@ static void test_trimmed_when_idle(void **state)
 	for (int i = 0; i < 500 && allocated("out") > 8192; i++)
 		sys_nap(10000000);
 	assert_true(allocated("out") <= 8192);
-	assert_int_equal(rig_file(fd)->mode, FILE_ENGAGED);
+	assert_int_equal(rig_file(fd)->mode, FILE_ATTACHED);
 	rig_put(fd, 200, 100);
 	assert_true(allocated("out") > 8192);
 	assert_int_equal(rig_close(fd), 0);
@@ -76,8 +76,8 @@ static void test_trimmed_when_idle(void **state)
 	assert_true(allocated("out") <= 8192);
 }
 
-/* As long as somebody else has the file nothing can be given back without a race with his appends: so that little is
- * reserved that may have to stay. */
+/* As long as somebody else has the file nothing can be given back without a race with his appends: so that
+ * little is reserved that may have to stay. */
 static void test_little_stays_while_others_have_it(void **state)
 {
 	int fd = rig_open("out", O_WRONLY | O_APPEND);
@@ -108,7 +108,8 @@ static void test_little_stays_while_others_have_it(void **state)
 	close(ends[1]);
 }
 
-/* The lease is gone when the space is to be given back: this process was stopped, and somebody may have appended. */
+/* The lease is gone when the space is to be given back: this process was stopped, and somebody may have
+ * appended. */
 static long lease_lost(int fd, int cmd, long arg)
 {
 	return cmd == F_GETLEASE ? F_UNLCK : sys_kernel.fcntl(fd, cmd, arg);
@@ -129,7 +130,8 @@ static void test_not_trimmed_when_the_lease_is_lost(void **state)
 	rig_expect("out", 200);
 }
 
-/* A thread that writes past the lock (visibility = strict, while somebody else has the file) may append right now. */
+/* A thread that writes past the lock (visibility = strict, while somebody else has the file) may append right
+ * now. */
 static void test_not_trimmed_under_a_write(void **state)
 {
 	int fd = rig_open("out", O_WRONLY);
@@ -146,7 +148,7 @@ static void test_not_trimmed_under_a_write(void **state)
 	atomic_store(&f->lease_pass, true);
 	atomic_store(&f->inflight, 1);
 	rig_faults_clear();
-	flush_close_own(f); /* as before any release: what else is open refuses the lease */
+	flush_close_internal(f); /* as before any release: what else is open refuses the lease */
 	prealloc_trim(f, fd);
 	atomic_store(&f->inflight, 0);
 	file_unlock(f, g);
@@ -156,7 +158,7 @@ static void test_not_trimmed_under_a_write(void **state)
 	assert_int_equal(rig_settle(fd), 0);
 	assert_true(f->prealloc_end > f->ksize);
 	g = file_lock(f);
-	flush_close_own(f);
+	flush_close_internal(f);
 	prealloc_trim(f, fd);
 	file_unlock(f, g);
 	assert_int_equal(faults.ftruncate.calls, 1);
@@ -176,7 +178,7 @@ static void test_full_disk_reserves_less(void **state)
 	faults.fallocate.calls = 0;
 	rig_put(fd, 100, 100);
 	calls = faults.fallocate.calls;
-	assert_int_equal(rig_file(fd)->mode, FILE_ENGAGED);
+	assert_int_equal(rig_file(fd)->mode, FILE_ATTACHED);
 	assert_int_equal(calls, 6);
 	assert_true(rig_file(fd)->prealloc_end <= 1 << 16);
 	assert_int_equal(rig_close(fd), 0);
@@ -275,12 +277,13 @@ static void test_no_room_for_an_arena(void **state)
 		faults.fallocate = (struct fault){.at = 1, .count = 1, .error = space_errors[i]};
 		rig_put(fd, 0, 100);
 		rig_put(fd, 100, 100);
-		assert_int_equal(rig_file(fd)->mode, FILE_THROUGH);
+		assert_int_equal(rig_file(fd)->mode, FILE_BYPASSED);
 		assert_int_equal(rig_file(fd)->why, BYPASS_NO_ARENA);
 		rig_put(fd, 200, 100);
 		rig_expect("out", 300);
 		assert_int_equal(rig_close(fd), 0);
-		/* the staging directory is gone, too (rig_stop looks), and the refusal is forgotten for the next */
+		/* the staging directory is gone, too (rig_stop looks), and the refusal is forgotten for the
+		 * next */
 		attach_forget(true);
 	}
 }
@@ -374,7 +377,7 @@ static void test_zeros_and_a_dead_owner(void **state)
 		pthread_join(thread, NULL);
 		rig_put(fd, end, 100);
 		end += 100;
-		assert_false(rig_file(fd)->damaged);
+		assert_false(rig_file(fd)->needs_repair);
 	}
 	assert_int_equal(rig_settle(fd), 0);
 	rig_expect("out", end);
@@ -419,7 +422,7 @@ static void test_zeros_that_fail(void **state)
 		case 3: faults.pwritev = (struct fault){.at = 3, .count = 4, .most = 1000}; break;
 		}
 		sync_one(fd, &end);
-		assert_true(rig_file(fd)->mode == FILE_ENGAGED);
+		assert_true(rig_file(fd)->mode == FILE_ATTACHED);
 		wait_for_engine(fd);
 		assert_true(how == 0 ? faults.fallocate.calls > 0 : faults.pwritev.calls >= 2);
 		rig_faults_clear();
@@ -457,7 +460,7 @@ static void test_zeros_and_a_signal_handler(void **state)
 			assert_true(inner.nested);
 			stage_interrupt(f);
 			with_zeros += f->zero_end > 0;
-			assert_int_equal(flush_settle(f, true), 0);
+			assert_int_equal(flush_drain(f, true), 0);
 			assert_int_equal(f->zero_end, 0);
 			assert_int_equal(rig_kernel_size("out"), end);
 			file_unlock(f, inner);

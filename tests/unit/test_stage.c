@@ -50,7 +50,8 @@ static void put_vector(uint64_t from, size_t n)
 	assert_int_equal(io_writev(fd, fdtable_get(fd), parts, 3, IO_NO_OFFSET), n);
 }
 
-/* Growth by the fast path (which leaves the number of extents as it is) after each way to begin or to go on. */
+/* Growth by the fast path (which leaves the number of extents as it is) after each way to begin or to go on.
+ */
 static void test_sums_after_each_put(void **state)
 {
 	uint64_t at = 100, before;
@@ -90,7 +91,8 @@ static void test_sums_after_each_put(void **state)
 	rig_expect("out", at);
 }
 
-/* An extent that would fill the largest block from its first byte on is longer than the commit word can say. */
+/* An extent that would fill the largest block from its first byte on is longer than the commit word can say.
+ */
 static void test_largest_block(void **state)
 {
 	const uint64_t most = (5 << 20) + 4096;
@@ -114,7 +116,8 @@ static void test_largest_block(void **state)
 	rig_expect("large", most);
 }
 
-/* What the program does to its buffer while it is copied makes no difference: the sum is of what was stored. */
+/* What the program does to its buffer while it is copied makes no difference: the sum is of what was stored.
+ */
 RIG_RACES static void *change_buffer(void *buffer)
 {
 	_Atomic bool *stop = buffer;
@@ -146,7 +149,7 @@ static void test_small_writes_are_staged(void **state)
 {
 	(void)state;
 	rig_put(fd, 100, 50);
-	assert_int_equal(rig_file(fd)->mode, FILE_ENGAGED);
+	assert_int_equal(rig_file(fd)->mode, FILE_ATTACHED);
 	for (uint64_t at = 150; at < 5000; at += 50)
 		rig_put(fd, at, 50);
 	assert_int_equal(rig_kernel_size("out"), 100);

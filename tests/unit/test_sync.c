@@ -130,7 +130,7 @@ static void test_relaxed_given_back_before_rename(void **state)
 	int fd = relaxed_file();
 
 	(void)state;
-	assert_int_equal(by_name_release_fd(fd), 0);
+	assert_int_equal(by_name_detach_fd(fd), 0);
 	by_name_rename_prepare(&move, AT_FDCWD, rig_path("out"), AT_FDCWD, "/nowhere", false);
 	by_name_rename_done(&move, false);
 	expect_calls(1, 0);

@@ -46,7 +46,7 @@ static void test_second_small_write_resolves(void **state)
 	assert_ptr_equal(o, fdtable_get(fd));
 	/* the first one is counted: this one attaches */
 	assert_int_equal(rig_write(fd, "x", 1), 1);
-	assert_int_equal(atomic_load(&o->file)->mode, FILE_ENGAGED);
+	assert_int_equal(atomic_load(&o->file)->mode, FILE_ATTACHED);
 	assert_int_equal(rig_close(fd), 0);
 }
 
@@ -88,8 +88,8 @@ static void test_not_while_another_write_is_under_way(void **state)
 	assert_int_equal(rig_close(fd), 0);
 }
 
-/* A write that a signal handler interrupted, or that waits for a pipe's reader, is over when its number is another
- * descriptor's already. */
+/* A write that a signal handler interrupted, or that waits for a pipe's reader, is over when its number is
+ * another descriptor's already. */
 static void test_a_write_left_from_before(void **state)
 {
 	int fd = open_noted("a", O_WRONLY | O_CREAT);
@@ -196,8 +196,8 @@ static int watch_statx(int dirfd, const char *path, int flags, unsigned mask, st
 	return sys_kernel.statx(dirfd, path, flags, mask, out);
 }
 
-/* A write of another thread must find the note, and wait, until it finds the description: one that finds neither
- * goes to the kernel uncounted, and what is staged next is written over it. */
+/* A write of another thread must find the note, and wait, until it finds the description: one that finds
+ * neither goes to the kernel uncounted, and what is staged next is written over it. */
 static void test_noted_until_the_table_shows_it(void **state)
 {
 	uint32_t counted;
@@ -269,7 +269,7 @@ static void test_second_description_is_adopted(void **state)
 	assert_int_equal(rig_write(first, "one", 3), 3);
 	assert_int_equal(rig_write(first, "two", 3), 3);
 	/* attached: the other description had to be found and registered */
-	assert_int_equal(atomic_load(&o->file)->mode, FILE_ENGAGED);
+	assert_int_equal(atomic_load(&o->file)->mode, FILE_ATTACHED);
 	assert_false(unresolved_is(second));
 	assert_non_null(fdtable_get(second));
 	assert_ptr_equal(atomic_load(&fdtable_get(second)->file), atomic_load(&o->file));

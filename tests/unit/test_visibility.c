@@ -281,7 +281,7 @@ static void test_refused_while_busy(void **state)
 	faults.fcntl_lease = (struct fault){.at = 1, .count = 3, .error = EAGAIN};
 	rig_put(fd, 5000, 100);
 	assert_int_equal(rig_kernel_size("out"), 5100);
-	assert_int_equal(rig_file(fd)->mode, FILE_ENGAGED);
+	assert_int_equal(rig_file(fd)->mode, FILE_ATTACHED);
 	assert_int_equal(fcntl(fd, F_GETSIG), 0);
 	assert_int_equal(fcntl(fd, F_GETOWN), 0);
 	put_until_staged(fd, 5100);
@@ -299,7 +299,7 @@ static void test_no_leases_at_all(void **state)
 		rig_put(fd, at, 100);
 		assert_int_equal(rig_kernel_size("out"), at + 100);
 	}
-	assert_int_equal(rig_file(fd)->mode, FILE_THROUGH);
+	assert_int_equal(rig_file(fd)->mode, FILE_BYPASSED);
 	assert_int_equal(rig_file(fd)->why, BYPASS_NO_LEASE);
 	assert_int_equal(faults.fcntl_lease.calls, 1);
 }
@@ -438,7 +438,7 @@ static void test_fork_writes_through(void **state)
 	(void)state;
 	watcher_fork(rig_file(fd), false);
 	file_unlock(rig_file(fd), g);
-	assert_int_equal(rig_file(fd)->mode, FILE_THROUGH);
+	assert_int_equal(rig_file(fd)->mode, FILE_BYPASSED);
 	assert_int_equal(rig_file(fd)->why, BYPASS_FORK);
 	assert_int_equal(fcntl(fd, F_GETLEASE), F_UNLCK);
 	rig_put(fd, 5000, 100);
@@ -456,7 +456,7 @@ static void test_shared_description(void **state)
 		rig_put(fd, at, 100);
 		assert_int_equal(rig_kernel_size("out"), at + 100);
 	}
-	assert_int_equal(rig_file(fd)->mode, FILE_THROUGH);
+	assert_int_equal(rig_file(fd)->mode, FILE_BYPASSED);
 	assert_int_equal(rig_file(fd)->why, BYPASS_FORK);
 	family_set_remove(&fdtable_get(fd)->holders, 7);
 }

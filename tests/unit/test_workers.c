@@ -22,8 +22,9 @@ static void *call(void *arg)
 	return NULL;
 }
 
-/* The thread ends after a second without work, and is asked for all the time: each of its ends comes when somebody has
- * just seen it run.  Who then waits for the id of a thread that nobody starts never comes back. */
+/* The thread ends after a second without work, and is asked for all the time: each of its ends comes when
+ * somebody has just seen it run.  Who then waits for the id of a thread that nobody starts never comes back.
+ */
 static void test_start_at_its_end(void **state)
 {
 	uint64_t seen = 0, moved = sys_now_ns();
