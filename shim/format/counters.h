@@ -58,7 +58,7 @@ enum bypass_reason {
 	BYPASS_COUNT
 };
 const char *bypass_reason_name(enum bypass_reason reason);
-/* The same as the end of the sentence "PATH is not staged: ...". */
+/* The same as the end of the sentence "PATH is bypassed: ...". */
 const char *bypass_reason_text(enum bypass_reason reason);
 
 #endif
