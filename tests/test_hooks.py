@@ -81,7 +81,7 @@ def test_preloaded(build, library, program, mode):
             [path_of(build, program)],
             place,
             paths=f"!{place}/outside/**:{place}/**",
-            timeout=900 if program in STEPPED else 180,
+            timeout=900,
             env={"CMOCKA_MESSAGE_OUTPUT": "TAP"},
             **MODES[mode],
         )
@@ -106,7 +106,7 @@ def test_staging_beside_each_file(build, library, program):
             [path_of(build, program)],
             place,
             paths=f"!{tempfile.gettempdir()}/fastwrite-stats-*:/**",
-            timeout=180,
+            timeout=900,
             env={"CMOCKA_MESSAGE_OUTPUT": "TAP"},
         )
         check(program, run)
