@@ -145,6 +145,6 @@ def test_the_tool_sees_the_ways_down(frames):
         "attach_file",
         "stage_put",
         "arena_create_at",
-        "recover_locked",
+        "recover_arena",
         "visit_steal",
     } <= names
