@@ -16,18 +16,28 @@ __thread uint32_t lock_tid;
 #define KERNEL_TAKES(l) __tsan_release(l)
 
 static char any_lock;
+static _Atomic uint32_t process_id;
+
+static uint32_t this_process(void)
+{
+	uint32_t pid = process_id;
+
+	if (pid == 0)
+		process_id = pid = (uint32_t)sys_getpid();
+	return pid;
+}
 
 void lock_taken(struct lock *l)
 {
 	uint32_t last = atomic_load_explicit(&l->last, memory_order_relaxed);
 
-	if (last != 0 && last != family_me + 1)
+	if (last != 0 && last != this_process())
 		__tsan_acquire(&any_lock);
 }
 
 void lock_given(struct lock *l)
 {
-	atomic_store_explicit(&l->last, family_me + 1, memory_order_relaxed);
+	atomic_store_explicit(&l->last, this_process(), memory_order_relaxed);
 	__tsan_release(&any_lock);
 }
 #else
@@ -63,6 +73,9 @@ uint32_t lock_tid_slow(void) { return lock_tid = (uint32_t)sys_gettid(); }
 void lock_after_fork(void)
 {
 	lock_tid = 0;
+#ifdef __SANITIZE_THREAD__
+	process_id = 0;
+#endif
 #ifdef FASTWRITE_DEBUG
 	held_ranks = 0;
 #endif

@@ -37,7 +37,7 @@ enum lock_rank {
 struct lock {
 	_Atomic uint32_t word; /* 0 free, else owner's thread id, FUTEX_WAITERS set when others sleep */
 #ifdef __SANITIZE_THREAD__
-	_Atomic uint32_t last; /* index of the process that last released it, + 1 */
+	_Atomic uint32_t last; /* pid of the process that last released it */
 #endif
 };
 
