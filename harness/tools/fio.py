@@ -5,8 +5,8 @@ What the files hold is described in fio_blocks.py. A read leg first lays its fil
 `overwrite` does so with content that can be told from the new one. After a leg that wrote, its files are compared
 whole, and there must be exactly as many bytes of the new content as fio says that it wrote: fio writes every block at
 most once (its random map). A write leg ends with a sync of its files, inside fio's own time (end_fsync; `end_sync =
-false` leaves it out, as the articles do): both sides of a ratio then end with their bytes on the disk. fio's log of its
-bandwidth says when the last write had returned, so that the figure without the sync is known, too.
+false` leaves it out, as the articles do): both sides of a ratio then end with their bytes on the disk. For buffered
+writes fio's log says when the last one had returned, so that the figure without the sync is known, too.
 
 In a stamped read leg fio compares every block that it reads, and ends with an error at
 the first that is not as it was laid out; it reads every block at most once, too.
@@ -25,7 +25,7 @@ from harness.tools import fio_blocks
 from harness.tools.base import Params, Place, Size, Tool
 
 NAME = "data-fio"
-LOG, LOG_STEP_MS = "fio-log", 10
+LOG, LOG_TAIL_BYTES = "fio-log", 256
 READS = ("read", "randread")
 PERCENTILES = {"50": "p50", "95": "p95", "99": "p99", "99.9": "p999", "99.99": "p9999"}
 
@@ -63,10 +63,10 @@ class FioTool(Tool):
 
     def argv(self, place: Place, params: Params, size: Size) -> tuple[str, ...]:
         options = timed_options(params, size)
-        if synced(params):
+        if logged(params):
             for log in _logs(place):
                 log.unlink()
-            options += (f"--write_bw_log={place.control / LOG}", f"--log_avg_msec={LOG_STEP_MS}")
+            options += (f"--write_iops_log={place.control / LOG}",)
         return _local(place, options)
 
     def parse(self, stdout: str, params: Params, place: Place | None = None) -> Outcome:
@@ -77,7 +77,7 @@ class FioTool(Tool):
             kept = {"fio": raw["fio version"], **figures(raw["jobs"][0], params)}
         except (KeyError, IndexError) as error:
             raise LabError(f"fio printed no result: {stdout[:200]!r}") from error
-        return outcome(kept, written_ms(_logs(place)) if place and synced(params) else None)
+        return outcome(kept, written_ms(_logs(place)) if place and logged(params) else None)
 
     def recover(self, executor: Executor, place: Place, params: Params, size: Size) -> dict | None:
         return None
@@ -129,14 +129,26 @@ def synced(params: Params) -> bool:
     return not reads(params) and bool(params.get("end_sync", True))
 
 
+def logged(params: Params) -> bool:
+    """Does it matter when the last write returned? Buffered writes return long before the sync, direct ones do not."""
+    return synced(params) and not params["direct"]
+
+
 def _logs(place: Place) -> list[Path]:
-    return sorted(place.control.glob(f"{LOG}_bw*.log"))
+    return sorted(place.control.glob(f"{LOG}_iops*.log"))
 
 
 def written_ms(logs: Sequence[Path]) -> int | None:
-    """When the last job had written its last block, from the jobs' bandwidth logs; None when there are none."""
-    lines = [text.splitlines()[-1] for log in logs if (text := log.read_text().strip())]
+    """When the last job's last write returned, from the jobs' logs (a line per write, milliseconds first); None when
+    there are none."""
+    lines = [lines[-1] for log in logs if (lines := _tail(log).splitlines())]
     return max((int(line.split(",")[0]) for line in lines), default=None)
+
+
+def _tail(log: Path) -> str:
+    with open(log, "rb") as file:
+        file.seek(max(0, log.stat().st_size - LOG_TAIL_BYTES))
+        return file.read().decode().strip()
 
 
 def printed(stdout: str) -> dict:

@@ -107,10 +107,15 @@ def test_the_final_sync_is_inside_the_time(tmp_path):
 
 
 def test_the_last_write_of_all_jobs_ends_the_writing(tmp_path):
-    (tmp_path / "fio-log_bw.1.log").write_text("10, 5, 1, 0, 0\n967, 5, 1, 0, 0\n")
-    (tmp_path / "fio-log_bw.2.log").write_text("10, 5, 1, 0, 0\n1024, 5, 1, 0, 0\n")
-    (tmp_path / "fio-log_bw.3.log").write_text("")
+    (tmp_path / "fio-log_iops.1.log").write_text("0, 1, 1, 4096, 0\n967, 1, 1, 4096, 0\n")
+    (tmp_path / "fio-log_iops.2.log").write_text("0, 1, 1, 4096, 0\n" * 100 + "1024, 1, 1, 4096, 0\n")
+    (tmp_path / "fio-log_iops.3.log").write_text("")
     assert fio.written_ms(sorted(tmp_path.glob("*.log"))) == 1024 and fio.written_ms([]) is None
+    place = Place(tmp_path, tmp_path, tmp_path)
+    assert any("--write_iops_log" in option for option in FIO.argv(place, PARAMS, SIZE))
+    assert not list(tmp_path.glob("*.log"))  # the logs of the leg before
+    direct = FIO.argv(place, {**PARAMS, "direct": True}, SIZE)
+    assert "--end_fsync=1" in direct and not any("log" in option for option in direct)
     kept = {"runtime_ms": 2048, "io_bytes": 4096, "iops": 100.0}
     found = fio.outcome(kept, 1024)
     assert (found.seconds, found.seconds_with_sync) == (1.024, 2.048) and found.raw[
