@@ -65,9 +65,9 @@ void attach_nothing_staged(struct file *f)
 	f->blocks = 0;
 	file_due_flush(f);
 	f->staged_lo = f->staged_hi = 0;
-	f->append_skip = 0;
-	f->error = 0;
-	f->prealloc_end = 0;
+	f->flush.append_skip = 0;
+	f->flush.error = 0;
+	f->space.end = 0;
 	f->moving = NULL;
 	f->needs_repair = false;
 }
@@ -76,7 +76,7 @@ void attach_leave_arena(struct file *f)
 {
 	attach_nothing_staged(f);
 	journal_file_keep(f);
-	f->zero_end = 0; /* recovery cuts them off */
+	f->space.zero_end = 0; /* recovery cuts them off */
 	f->arena = NULL;
 	f->slot = -1;
 	f->small_seen = 0;
@@ -88,8 +88,8 @@ static void forget_staged(struct file *f, bool recovered)
 {
 	f->arena = NULL; /* it may be another one by now */
 	attach_leave_arena(f);
-	f->busy = 0;
-	f->leased = NULL;
+	f->flush.busy = 0;
+	f->lease.on = NULL;
 	/* those that staged there are gone with their holders */
 	for (struct ofd *o = f->ofds; o; o = o->next)
 		o->pos_mode = POS_KERNEL;
@@ -267,11 +267,11 @@ static void fill_slot(const struct file *f, struct arena *a, uint32_t index, con
 
 static void probe_direct(struct file *f, const struct statx *st)
 {
-	f->direct_ok = true; /* tried, and EINVAL says no */
+	f->flush.direct_ok = true; /* tried, and EINVAL says no */
 #ifdef STATX_DIOALIGN
 	if (st->stx_mask & STATX_DIOALIGN)
-		f->direct_ok = st->stx_dio_mem_align != 0 && st->stx_dio_mem_align <= ARENA_PAGE &&
-		               st->stx_dio_offset_align != 0 && st->stx_dio_offset_align <= ARENA_PAGE;
+		f->flush.direct_ok = st->stx_dio_mem_align != 0 && st->stx_dio_mem_align <= ARENA_PAGE &&
+		                     st->stx_dio_offset_align != 0 && st->stx_dio_offset_align <= ARENA_PAGE;
 #else
 	(void)st;
 #endif
@@ -290,7 +290,7 @@ static bool slot_reclaim(struct arena *a);
 static bool has_holes(const struct file *f, const struct statx *st)
 {
 	uint64_t allocated = st->stx_blocks * 512ull;
-	uint64_t behind = f->prealloc_end > st->stx_size ? f->prealloc_end - st->stx_size : 0;
+	uint64_t behind = f->space.end > st->stx_size ? f->space.end - st->stx_size : 0;
 
 	return allocated < st->stx_size + behind;
 }
@@ -390,19 +390,19 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 	fill_slot(f, a, (uint32_t)slot, path, ofd_fd(o), &st);
 	f->arena = a;
 	f->ksize = f->lsize = st.stx_size;
-	f->prealloc_end = 0;
+	f->space.end = 0;
 	f->sparse = has_holes(f, &st);
 	f->staged_lo = f->staged_hi = 0;
-	f->error = 0;
-	f->append_skip = 0;
-	f->prealloc_step = 0;
+	f->flush.error = 0;
+	f->flush.append_skip = 0;
+	f->space.step = 0;
 	journal_file_begin(f);
-	f->zero_end = 0;
-	f->zero_wanted = f->zero_synced = false;
+	f->space.zero_end = 0;
+	f->space.zero_wanted = f->space.zero_synced = false;
 	f->detach_wanted = false;
 	f->takeovers = arena_slot_at(a, (uint32_t)slot)->takeovers;
 	probe_direct(f, &st);
-	f->lease_proves = lease_proves(ofd_fd(o));
+	f->lease.proves = lease_proves(ofd_fd(o));
 	atomic_signal_fence(memory_order_seq_cst);
 	f->slot = slot;
 	kill_step();
@@ -562,7 +562,7 @@ void attach_abandon(struct file *f)
 {
 	log_error(
 		"closing %s with bytes that cannot be written (error %d): they stay in %s, see `fastwrite recover`",
-		arena_slot_at(f->arena, (uint32_t)f->slot)->path, -f->error, f->arena->dir);
+		arena_slot_at(f->arena, (uint32_t)f->slot)->path, -f->flush.error, f->arena->dir);
 	flush_close_internal(f);
 	visibility_drop(f);
 	attach_leave_arena(f);
@@ -585,9 +585,9 @@ static void visit_idle(struct file *f, void *ctx)
 	if ((i->done && !i->all) || f->mode != FILE_ATTACHED || !lock_try(&f->lock, tid))
 		return;
 	/* (an arena of another member may not be mapped here) */
-	if (f->mode == FILE_ATTACHED && f->arena && !f->head && !atomic_load(&f->busy) && !f->needs_repair &&
-	    (!f->shared || family_set_has(&f->arena->members, family_me)) &&
-	    (!i->arena || f->arena == i->arena) && (!i->reserved || f->prealloc_end != 0))
+	if (f->mode == FILE_ATTACHED && f->arena && !f->head && !atomic_load(&f->flush.busy) &&
+	    !f->needs_repair && (!f->shared || family_set_has(&f->arena->members, family_me)) &&
+	    (!i->arena || f->arena == i->arena) && (!i->reserved || f->space.end != 0))
 		i->done |= detach_file(f, true) == 0;
 	lock_drop_fast(&f->lock, tid);
 }

@@ -25,7 +25,7 @@ static void leave_flags(struct file *f)
 	for (struct ofd *o = f->ofds; o; o = o->next)
 		if (o->borrowed == OFD_BORROWED)
 			ofd_left(o);
-	f->busy_program_fd = false;
+	f->flush.program_fd = false;
 	file_restore_locked(f);
 }
 
@@ -135,9 +135,9 @@ static int replay(struct file *f)
 
 static void end_busy(struct file *f)
 {
-	atomic_store(&f->busy, 0);
-	atomic_fetch_add(&f->busy_events, 1);
-	sys_futex_wake((uint32_t *)&f->busy_events, 1 << 20);
+	atomic_store(&f->flush.busy, 0);
+	atomic_fetch_add(&f->flush.events, 1);
+	sys_futex_wake((uint32_t *)&f->flush.events, 1 << 20);
 }
 
 /* Everybody's position is known, and a flusher that lives has come to its end; it leaves the rest to us. File
@@ -152,11 +152,11 @@ static bool come_to_rest(struct file *f)
 		journal_file_changed(f);
 		if (f->mode == FILE_ATTACHED && f->arena && f->slot >= 0)
 			drain_positions(f);
-		if (!atomic_load(&f->busy) || file_flusher_died(f))
+		if (!atomic_load(&f->flush.busy) || file_flusher_died(f))
 			return true;
-		seen = atomic_load(&f->busy_events);
+		seen = atomic_load(&f->flush.events);
 		lock_drop(&f->lock, LOCK_FILE);
-		sys_futex_wait((uint32_t *)&f->busy_events, seen, &tick);
+		sys_futex_wait((uint32_t *)&f->flush.events, seen, &tick);
 		file_retake(f);
 		if (!f->needs_repair)
 			return false;
@@ -175,7 +175,7 @@ static void repair_file(struct file *f)
 	f->needs_repair = true;
 	if (!come_to_rest(f))
 		return;
-	f->idle_waiters = 0;
+	f->flush.idle_waiters = 0;
 	leave_flags(f);
 	if (f->mode != FILE_ATTACHED || !f->arena || f->slot < 0) {
 		if (f->mode == FILE_ATTACHED) {
@@ -183,7 +183,7 @@ static void repair_file(struct file *f)
 			f->arena = NULL;
 			file_become(f, FILE_PASSIVE, f->why);
 		}
-		f->busy = 0;
+		f->flush.busy = 0;
 		f->needs_repair = false;
 		return;
 	}
@@ -194,10 +194,10 @@ static void repair_file(struct file *f)
 	/* whoever has no right to the file can say as much where there is nothing to bring */
 	if (r < 0 && !(nothing_left(f) && !(slot->flags & SLOT_PADDED))) {
 		/* nothing is lost: it stays in the arena, and is tried again with the next call */
-		if (f->error == 0)
+		if (f->flush.error == 0)
 			log_warn("cannot put in place what a killed process of the family wrote (error %d)",
 			         -r);
-		f->error = r;
+		f->flush.error = r;
 		takeover_ungate(f, gated);
 		end_busy(f); /* nobody waits for the dead: while it is damaged no other flush begins */
 		return;
@@ -214,14 +214,14 @@ static void repair_file(struct file *f)
 	takeover_ungate(f, gated);
 	attach_nothing_staged(f);
 	if (!(slot->flags & SLOT_PADDED))
-		f->zero_end = 0; /* a recoverer has cut them off */
+		f->space.zero_end = 0; /* a recoverer has cut them off */
 	if (r >= 0)
 		atomic_store(&slot->prealloc_end, 0);
 	if (end > f->lsize)
 		f->lsize = end;
 	fd = file_fd(f);
 	/* (with zeros behind the end the kernel's size is not the file's) */
-	if (fd >= 0 && !f->zero_end)
+	if (fd >= 0 && !f->space.zero_end)
 		attach_refresh(f, fd);
 	else
 		f->ksize = f->lsize;
@@ -262,7 +262,7 @@ static void bury(struct file *f)
 	/* only now may another file have it */
 	if (a)
 		arena_slot_free(a, slot);
-	f->busy = 0;
+	f->flush.busy = 0;
 	file_become(f, FILE_BYPASSED, f->why);
 }
 
@@ -271,8 +271,8 @@ static void end_description(struct file *f, struct ofd *o)
 {
 	if (f->current && f->current->stream == o)
 		stage_unstream(f);
-	if (f->leased == o)
-		f->leased = NULL;
+	if (f->lease.on == o)
+		f->lease.on = NULL;
 	if (f->left == o)
 		f->left = NULL;
 	/* (what can still be read is settled by its last reader) */

@@ -145,9 +145,9 @@ static void visit_abandon(struct file *f, void *ctx)
 
 	(void)ctx;
 	/* a write that was interrupted ends where it began */
-	if (!g.nested && f->refs && f->mode == FILE_ATTACHED && f->arena && f->error < 0 &&
+	if (!g.nested && f->refs && f->mode == FILE_ATTACHED && f->arena && f->flush.error < 0 &&
 	    !file_others_have(f)) {
-		file_note_sync_error(f, f->error);
+		file_note_sync_error(f, f->flush.error);
 		attach_abandon(f);
 	}
 	file_unlock(f, g);
@@ -208,7 +208,8 @@ static void visit_rest(struct file *f, void *ctx)
 	(void)ctx;
 	if (f->mode != FILE_ATTACHED || !lock_try(&f->lock, tid))
 		return;
-	if (f->mode == FILE_ATTACHED && f->arena && !f->head && !atomic_load(&f->busy) && !f->needs_repair)
+	if (f->mode == FILE_ATTACHED && f->arena && !f->head && !atomic_load(&f->flush.busy) &&
+	    !f->needs_repair)
 		prealloc_rest(f);
 	lock_drop_fast(&f->lock, tid);
 }

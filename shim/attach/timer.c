@@ -21,8 +21,8 @@ static uint64_t lag_ns(const struct file *f) { return f->rule->set.lag_ms * 7500
 
 static bool more_to_flush(const struct file *f)
 {
-	return f->mode == FILE_ATTACHED && f->arena && f->head && !atomic_load(&f->busy) &&
-	       (f->head->meta->seq <= f->lag_seq || flush_worth(f));
+	return f->mode == FILE_ATTACHED && f->arena && f->head && !atomic_load(&f->flush.busy) &&
+	       (f->head->meta->seq <= f->flush.lag_seq || flush_worth(f));
 }
 
 /* One run after the other, without letting go of the lock in between, so that the device has something to do;
@@ -32,7 +32,7 @@ static void flush_runs(struct file *f)
 	for (int runs = 0; runs < RUNS_MAX; runs++) {
 		if (flush_run(f, false) < 0 || !more_to_flush(f))
 			return;
-		if (f->idle_waiters > 0)
+		if (f->flush.idle_waiters > 0)
 			return; /* they settle the rest themselves */
 		if (workers_busy())
 			break; /* others may be overdue */
@@ -47,20 +47,20 @@ static void look_after(struct file *f)
 
 	if (!g.nested && file_flusher_died(f))
 		file_repair(f);
-	if (file_local(f)->refs && f->mode == FILE_ATTACHED && f->arena && !atomic_load(&f->busy) &&
+	if (file_local(f)->refs && f->mode == FILE_ATTACHED && f->arena && !atomic_load(&f->flush.busy) &&
 	    flush_possible(f)) {
 		if (file_is_due(f, DUE_FLUSH, sys_now_ns())) {
 			stage_seal(f);
 			if (f->tail)
-				f->lag_seq = f->tail->meta->seq;
+				f->flush.lag_seq = f->tail->meta->seq;
 		}
 		flush_runs(f);
 		/* what fails is tried less often */
-		if (f->error && f->head)
+		if (f->flush.error && f->head)
 			f->due[DUE_FLUSH] = sys_now_ns() + lag_ns(f);
 	}
 	attach_as_wanted(f, false);
-	if (f->zero_wanted && file_local(f)->refs)
+	if (f->space.zero_wanted && file_local(f)->refs)
 		flush_zeros(f);
 	if (file_is_due(f, DUE_SYNC, sys_now_ns()))
 		sync_relaxed_due(f);
@@ -80,7 +80,7 @@ static void visit_file(struct file *f, void *ctx)
 {
 	struct look *l = ctx;
 	bool attached = atomic_load_explicit(&f->mode, memory_order_relaxed) == FILE_ATTACHED;
-	bool kick = f->flags_left || (attached && (f->bypass_wanted || f->detach_wanted));
+	bool kick = f->flush.flags_left || (attached && (f->bypass_wanted || f->detach_wanted));
 
 	/* (a lock that is held may be a dead member's) */
 	if (attached && f->shared)

@@ -35,11 +35,11 @@ static void back_off(struct file *f)
 {
 	struct arena_slot *slot = visibility_slot(f);
 
-	if (!f->lease_wait_us)
-		f->lease_wait_us = RETRY_FIRST_US;
-	else if (f->lease_wait_us < RETRY_MOST_US)
-		f->lease_wait_us *= 2;
-	f->lease_retry_ns = sys_now_ns() + f->lease_wait_us * 1000ull;
+	if (!f->lease.wait_us)
+		f->lease.wait_us = RETRY_FIRST_US;
+	else if (f->lease.wait_us < RETRY_MOST_US)
+		f->lease.wait_us *= 2;
+	f->lease.retry_ns = sys_now_ns() + f->lease.wait_us * 1000ull;
 	if (slot && !(atomic_fetch_or(&slot->flags, SLOT_BUSY_SEEN) & SLOT_BUSY_SEEN))
 		atomic_fetch_add(&f->arena->header->live.through[BYPASS_LEASE_BUSY], 1);
 	visibility_show(f, SLOT_LEASE_BUSY);
@@ -71,10 +71,10 @@ static bool answer_file(struct file *f)
 	struct file_guard g;
 	bool answered = false;
 
-	if (!atomic_load(&f->leased))
+	if (!atomic_load(&f->lease.on))
 		return false;
 	g = file_lock(f);
-	if (visibility_lease_is_ours(f) && !visibility_lease_intact(f->leased)) {
+	if (visibility_lease_is_ours(f) && !visibility_lease_intact(f->lease.on)) {
 		give_way(f, false);
 		answered = true;
 	}
@@ -151,17 +151,17 @@ int watcher_hold(struct file *f, struct ofd *o, bool nested)
 {
 	int r;
 
-	if (f->leased)
+	if (f->lease.on)
 		return 1;
 	if (family_set_count(&o->holders) > 1)
 		return -BYPASS_FORK; /* it was opened while another thread forked */
 	/* (staged without a lease: the kernel took it away from a process that was stopped for too long, or
 	 * the bytes could not be written when somebody opened the file) */
-	if (nested || f->head || (f->lease_wait_us && sys_now_ns() < f->lease_retry_ns))
+	if (nested || f->head || (f->lease.wait_us && sys_now_ns() < f->lease.retry_ns))
 		return 0;
 	if (!visibility_stop_passing(f))
 		return 0;
-	if (!f->lease_proves) {
+	if (!f->lease.proves) {
 		if (!visibility_for_journal(f))
 			say_refusal(f, EOPNOTSUPP);
 		return -BYPASS_NO_LEASE;
@@ -184,16 +184,16 @@ int watcher_hold(struct file *f, struct ofd *o, bool nested)
 		back_off(f);
 		return 0;
 	}
-	atomic_store_explicit(&f->leased, o, memory_order_relaxed);
+	atomic_store_explicit(&f->lease.on, o, memory_order_relaxed);
 	visibility_show(f, SLOT_LEASED);
 	if (journal_file_is(f))
 		logged_asked(f);
 	journal_file_changed(f);
 	/* others may have written, and cut off what we had reserved */
 	attach_refresh(f, ofd_fd(o));
-	if (f->lease_wait_us)
+	if (f->lease.wait_us)
 		prealloc_again(f, ofd_fd(o));
-	f->lease_wait_us = 0;
+	f->lease.wait_us = 0;
 	return 1;
 }
 
@@ -207,7 +207,7 @@ void watcher_before_open(int dirfd, const char *path)
 	    sys.statx(dirfd, path, 0, STATX_INO, &st) < 0)
 		return;
 	f = file_find(sys_dev_of(&st), st.stx_ino);
-	if (!f || !atomic_load(&f->leased))
+	if (!f || !atomic_load(&f->lease.on))
 		return;
 	g = file_lock(f);
 	if (g.nested)
@@ -224,7 +224,7 @@ void watcher_fork(struct file *f, bool nested)
 	if (visibility_for_journal(f)) {
 		/* staged as any other from now on, and its syncs go to the file */
 		journal_retire(f, nested);
-		if (f->leased && flush_drain(f, nested) < 0)
+		if (f->lease.on && flush_drain(f, nested) < 0)
 			attach_bypass(f, BYPASS_FORK, nested);
 		visibility_drop(f);
 		visibility_not_for_journal(f);
@@ -246,7 +246,7 @@ static void visit_give_way(struct file *f, void *ctx)
 	struct file_guard g;
 
 	(void)ctx;
-	if (!atomic_load(&f->leased))
+	if (!atomic_load(&f->lease.on))
 		return;
 	g = file_lock(f);
 	if (g.nested)

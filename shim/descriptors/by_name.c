@@ -58,7 +58,7 @@ static int with_file(uint64_t dev, uint64_t ino, action *act, const void *ctx)
 static int act_drain(struct file *f, bool nested, const void *ctx)
 {
 	(void)ctx;
-	return f->head || f->zero_end ? flush_drain_for_look(f, nested) : 0;
+	return f->head || f->space.zero_end ? flush_drain_for_look(f, nested) : 0;
 }
 
 static int act_detach(struct file *f, bool nested, const void *ctx)
@@ -220,7 +220,7 @@ static void map_up_to(int fd, uint64_t end, struct fiemap *map)
 void by_name_extents_asked(int fd, struct fiemap *map)
 {
 	struct ofd *o = live_config ? fdtable_get(fd) : NULL;
-	uint64_t kept = o ? atomic_load(&atomic_load(&o->file)->kept_end) : 0;
+	uint64_t kept = o ? atomic_load(&atomic_load(&o->file)->space.kept_end) : 0;
 	struct statfs space;
 	struct statx st;
 	uint64_t end;
@@ -267,7 +267,7 @@ int by_name_change_fd(struct by_name_change *c, int fd)
 	/* what the program reserves itself is its own */
 	o = live_config ? fdtable_get(fd) : NULL;
 	if (r == 0 && o)
-		atomic_load(&o->file)->kept_end = 0;
+		atomic_load(&o->file)->space.kept_end = 0;
 	return r;
 }
 

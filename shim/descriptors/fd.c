@@ -529,15 +529,15 @@ static void add_description(struct file *f, int fd, const struct fd_open *op, co
 	if (o) {
 		ofd_set_align(o, direct_mask((int)flags, st));
 		if (created_now(op, st))
-			f->full_sync = true;
+			f->sync.full = true;
 		if (f->mode == FILE_ATTACHED && f->arena && (op->flags & O_TRUNC)) {
 			/* the kernel cut the file: forget its old size and reservation */
-			f->prealloc_end = 0;
+			f->space.end = 0;
 			journal_file_changed(f);
-			f->zero_never = true;
-			if (f->zero_end && !g.nested)
+			f->space.zero_never = true;
+			if (f->space.zero_end && !g.nested)
 				flush_wait_idle(f);
-			if (f->zero_end && !flush_first(f)) {
+			if (f->space.zero_end && !flush_first(f)) {
 				/* zeros were written ahead between the drain and the cut */
 				f->ksize = 0;
 				prealloc_zeros_cut(f);
@@ -782,7 +782,7 @@ static void visit_spare(struct file *f, void *ctx)
 	if (file_internal_fd(f) < 0)
 		return;
 	g = file_lock(f);
-	if (!g.nested && file_internal_fd(f) >= 0 && !atomic_load(&f->busy)) {
+	if (!g.nested && file_internal_fd(f) >= 0 && !atomic_load(&f->flush.busy)) {
 		flush_close_internal(f);
 		s->any = true;
 	}
@@ -904,10 +904,10 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 	if (o->writable) {
 		last = is_last_writer(f, o);
 		r = last ? detach_file(f, nested) : flush_drain_and_reposition(f, nested);
-		if (!last && f->leased == o)
+		if (!last && f->lease.on == o)
 			journal_retire(f, nested);
 		/* some bytes cannot be written; the lease ends with its description */
-		if (!last && f->leased == o)
+		if (!last && f->lease.on == o)
 			visibility_drop(f);
 	}
 	if (!o->writable && alone && f->mode == FILE_ATTACHED) {
@@ -1506,8 +1506,8 @@ long fd_fcntl(int fd, struct ofd *o, int cmd, long arg)
 	case F_GETFL:
 		/* A running flush may have changed the kernel's flags.  The file lock keeps a new flush from
 		 * starting. */
-		r = f->busy_program_fd ? o->flags : sys.fcntl(fd, F_GETFL, 0);
-		if (r >= 0 && f->leased == o)
+		r = f->flush.program_fd ? o->flags : sys.fcntl(fd, F_GETFL, 0);
+		if (r >= 0 && f->lease.on == o)
 			r &= ~(long)O_ASYNC | o->flags; /* the kernel sets O_ASYNC with a lease */
 		break;
 	case F_SETFL: {

@@ -164,7 +164,7 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 		if (f->mode != FILE_ATTACHED)
 			return kernel_writev(fd, iov, count, offset);
 	}
-	if (f->error) {
+	if (f->flush.error) {
 		/* an earlier flush failed: accept nothing before a flush succeeds */
 		r = flush_drain(f, nested);
 		if (r < 0)
@@ -261,8 +261,8 @@ static void visit_steal(struct file *f, void *ctx)
 	}
 	f->pinned = NULL;
 	if (f->mode == FILE_ATTACHED && f->arena == s->arena && f->head) {
-		s->busy |= atomic_load(&f->busy) != 0;
-		if (!atomic_load(&f->busy) && !f->needs_repair && flush_possible(f)) {
+		s->busy |= atomic_load(&f->flush.busy) != 0;
+		if (!atomic_load(&f->flush.busy) && !f->needs_repair && flush_possible(f)) {
 			stage_seal(f);
 			s->done = flush_run(f, true) == 0;
 		}
@@ -297,14 +297,14 @@ static long make_room(struct file *f, struct arena *a, uint64_t since_ns)
 	file_lock_again(f);
 	if (file_flusher_died(f))
 		file_repair(f);
-	if (f->mode == FILE_ATTACHED && f->arena == a && f->head && !atomic_load(&f->busy)) {
+	if (f->mode == FILE_ATTACHED && f->arena == a && f->head && !atomic_load(&f->flush.busy)) {
 		if (f->head == f->current && f->blocks == 1)
 			stage_seal(f);
 		r = flush_run(f, false);
 		lock_drop(&f->lock, LOCK_FILE);
 		return r;
 	}
-	if (f->mode == FILE_ATTACHED && f->arena == a && atomic_load(&f->busy)) {
+	if (f->mode == FILE_ATTACHED && f->arena == a && atomic_load(&f->flush.busy)) {
 		lock_drop(&f->lock, LOCK_FILE);
 		wait_for_block(a, seen);
 		return 0;
@@ -588,7 +588,7 @@ static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, 
 			r = kernel_readv(fd, iov, count, offset); /* the lock keeps it passive */
 		goto out;
 	}
-	if (f->busy_program_fd && !g.nested)
+	if (f->flush.program_fd && !g.nested)
 		flush_wait_idle(f); /* a flush has changed the flags of the program's description for now */
 	if (offset == IO_NO_OFFSET) {
 		off_t at = stage_position(f, o);

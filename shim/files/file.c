@@ -372,7 +372,7 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->ofds = NULL;
 	f->refs = 0;
 	f->shared = atomic_load(&p->family.highest) > 0;
-	f->needs_repair = f->flags_left = false;
+	f->needs_repair = f->flush.flags_left = false;
 	f->cooperates = false;
 	f->mode = FILE_PASSIVE;
 	f->inflight = 0;
@@ -386,24 +386,24 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->blocks = 0;
 	f->staged_lo = f->staged_hi = 0;
 	f->ksize = f->lsize = 0;
-	f->sparse = f->direct_ok = false;
+	f->sparse = f->flush.direct_ok = false;
 	f->no_internal_fd = false;
-	f->leased = NULL;
-	f->lease_wait_us = 0;
-	f->lease_retry_ns = 0;
-	f->lease_pass = false;
-	f->prealloc_start = f->prealloc_end = f->prealloc_step = 0;
-	f->no_trim = false;
-	f->kept_end = 0;
-	f->zero_end = 0;
-	f->zero_wasted = 0;
-	f->zero_wanted = f->zero_never = f->zero_synced = false;
-	f->full_sync = unsynced_take(dev, ino);
-	f->names_given = 0;
-	f->attributes_synced = 0;
-	f->changed = 1;
-	f->durable = f->durable_epoch = 0;
-	f->no_journal = false;
+	f->lease.on = NULL;
+	f->lease.wait_us = 0;
+	f->lease.retry_ns = 0;
+	f->lease.pass = false;
+	f->space.start = f->space.end = f->space.step = 0;
+	f->space.no_trim = false;
+	f->space.kept_end = 0;
+	f->space.zero_end = 0;
+	f->space.zero_wasted = 0;
+	f->space.zero_wanted = f->space.zero_never = f->space.zero_synced = false;
+	f->sync.full = unsynced_take(dev, ino);
+	f->sync.names_given = 0;
+	f->sync.attributes = 0;
+	f->journal.changed = 1;
+	f->journal.durable = f->journal.durable_epoch = 0;
+	f->journal.refused = false;
 	f->journal.arena = NULL;
 	f->journal.nameless = false;
 	f->journal.first = f->journal.last = 0;
@@ -413,14 +413,14 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->journal.failed = 0;
 	for (int i = 0; i < DUE_COUNT; i++)
 		f->due[i] = 0;
-	f->error = 0;
-	f->sync_error = 0;
-	f->sync_errors = 0;
-	f->sync_told = true;
-	f->append_skip = 0;
-	f->idle_waiters = 0;
+	f->flush.error = 0;
+	f->sync.error = 0;
+	f->sync.errors = 0;
+	f->sync.told = true;
+	f->flush.append_skip = 0;
+	f->flush.idle_waiters = 0;
 	f->moving = NULL;
-	f->lag_seq = 0;
+	f->flush.lag_seq = 0;
 	f->writes = f->bytes = 0;
 	f->pinned = NULL;
 	/* it may still be in the engine's queue */
@@ -484,7 +484,7 @@ static bool drop_ref(struct pools *p, struct file *f)
 	if (atomic_fetch_sub(&f->refs, 1) > 1)
 		return false;
 	hash_remove(p, f);
-	if (f->full_sync)
+	if (f->sync.full)
 		unsynced_add(f->dev, f->ino);
 	f->mode = FILE_BYPASSED;
 	f->dev = f->ino = 0;
@@ -518,8 +518,8 @@ void file_named(uint64_t dev, uint64_t ino)
 	g = file_lock(f);
 	known = f->refs && f->dev == dev && f->ino == ino;
 	if (known) {
-		f->full_sync = true;
-		f->names_given++;
+		f->sync.full = true;
+		f->sync.names_given++;
 	} else {
 		unsynced_add(dev, ino);
 	}
@@ -541,9 +541,9 @@ bool file_put_dead(struct file *f)
 
 bool file_flusher_died(const struct file *f)
 {
-	uint32_t member = atomic_load_explicit(&f->busy_process, memory_order_relaxed);
+	uint32_t member = atomic_load_explicit(&f->flush.process, memory_order_relaxed);
 
-	return f->shared && atomic_load(&f->busy) && member != family_me && family_member_died(member);
+	return f->shared && atomic_load(&f->flush.busy) && member != family_me && family_member_died(member);
 }
 
 bool file_others_have(const struct file *f)
@@ -594,7 +594,7 @@ struct ofd *ofd_new(struct file *f, int fd, int flags)
 	o->borrowed = OFD_OWN;
 	o->readable = (flags & O_ACCMODE) != O_WRONLY;
 	o->writable = (flags & O_ACCMODE) != O_RDONLY;
-	o->errors_told = f->sync_told ? f->sync_errors : f->sync_errors - 1;
+	o->errors_told = f->sync.told ? f->sync.errors : f->sync.errors - 1;
 	o->next = f->ofds;
 	atomic_store_explicit(&o->file, f, memory_order_release);
 	/* a member may be killed anywhere, and others go on with the list */
@@ -606,7 +606,7 @@ struct ofd *ofd_new(struct file *f, int fd, int flags)
 void ofd_left(struct ofd *o)
 {
 	atomic_store(&o->borrowed, OFD_LEFT);
-	atomic_store(&atomic_load(&o->file)->flags_left, true);
+	atomic_store(&atomic_load(&o->file)->flush.flags_left, true);
 }
 
 void file_restore_locked(struct file *f)
@@ -623,7 +623,7 @@ void file_restore_locked(struct file *f)
 		lease_drop(ofd_fd(o));
 		o->borrowed = OFD_OWN;
 	}
-	atomic_store(&f->flags_left, left);
+	atomic_store(&f->flush.flags_left, left);
 }
 
 void file_restore_slow(struct file *f) { file_unlock(f, file_lock(f)); }
@@ -719,7 +719,7 @@ bool file_lock_again(struct file *f)
 		f->needs_repair = true;
 	if (f->needs_repair)
 		file_repair(f);
-	if (f->flags_left)
+	if (f->flush.flags_left)
 		file_restore_locked(f);
 	return false;
 }
@@ -735,16 +735,16 @@ void file_unlock(struct file *f, struct file_guard g)
  * is told. */
 void file_note_sync_error(struct file *f, int error)
 {
-	f->sync_error = error;
-	f->sync_errors++;
-	f->sync_told = false;
+	f->sync.error = error;
+	f->sync.errors++;
+	f->sync.told = false;
 }
 
 int file_take_sync_error(struct file *f, struct ofd *o)
 {
-	if (o->errors_told == f->sync_errors)
+	if (o->errors_told == f->sync.errors)
 		return 0;
-	o->errors_told = f->sync_errors;
-	f->sync_told = true;
-	return f->sync_error;
+	o->errors_told = f->sync.errors;
+	f->sync.told = true;
+	return f->sync.error;
 }

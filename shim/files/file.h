@@ -76,7 +76,7 @@ struct ofd {
 	off_t pos;
 	bool writable, readable;
 	_Atomic uint32_t borrowed; /* enum ofd_borrowed */
-	uint32_t errors_told;      /* of file.sync_errors, see file_take_sync_error */
+	uint32_t errors_told;      /* of file.sync.errors, see file_take_sync_error */
 };
 
 /* What this process has of a description. */
@@ -113,7 +113,7 @@ struct flush_result {
 struct file {
 	struct lock lock;
 	_Atomic uint32_t mode;         /* enum file_mode */
-	_Atomic uint32_t inflight;     /* kernel calls under way on a passive file, or with lease_pass */
+	_Atomic uint32_t inflight;     /* kernel calls under way on a passive file, or with lease.pass */
 	_Atomic uint32_t small_seen;   /* small writes while passive */
 	_Atomic uint32_t attach_after; /* the small write of this number attaches */
 	struct habit {
@@ -133,7 +133,7 @@ struct file {
 	_Atomic uint32_t refs;     /* descriptions, of all members */
 	_Atomic bool shared;       /* has been inherited: other processes may have it, too */
 	_Atomic bool cooperates;   /* the program has locked it: see visibility_is */
-	_Atomic bool needs_repair; /* a member died with the lock or the flush token: see family_repair */
+	_Atomic bool needs_repair; /* a member died with the lock or the flush token: see attach/repair.h */
 	struct ofd *left;          /* closed by a signal handler, and kept until that is done */
 	bool detach_wanted;        /* stage nothing more before it has been released (detach_file) */
 	_Atomic uint32_t bypass_wanted; /* enum bypass_reason: stage nothing more; written through as soon as
@@ -155,45 +155,74 @@ struct file {
 	bool sparse;    /* bytes below ksize may be holes */
 	_Atomic bool no_internal_fd; /* POSIX locks of the program, which closing a descriptor of ours would
 	                                drop; or strict */
-	bool lease_proves;           /* see base/lease.h */
-	bool direct_ok;              /* O_DIRECT works here, with at most 4096 of alignment */
 
-	/* visibility = strict, see flush/visibility.h */
-	struct ofd *_Atomic leased; /* description that the lease is on, or NULL */
-	uint32_t lease_wait_us;     /* somebody else has it open: ask again in such steps; 0 = nobody had */
-	_Atomic uint64_t lease_retry_ns;
-	_Atomic bool lease_pass; /* until then writes go to the kernel without the lock; see inflight */
-
-	/* flush token */
-	_Atomic uint32_t busy;            /* thread id of the flusher, 0 = none */
-	_Atomic uint32_t busy_process;    /* its process, family_me */
-	_Atomic uint32_t busy_generation; /* counts the flushes: names the one under way */
-	_Atomic uint32_t busy_events;     /* futex: raised when busy is given back */
-	uint32_t idle_waiters; /* threads in flush_wait_idle: a flusher goes no further than it must */
-	_Atomic uint32_t busy_io_done; /* the flusher has nothing left but to take the lock and finish */
-	struct flush_result result;    /* valid then; a signal handler may finish for it */
-	bool busy_program_fd;          /* the flusher changed the flags of a program descriptor */
-	_Atomic bool flags_left;       /* a description is OFD_LEFT */
-
-	/* a write on the slow path: whose position it moves, from where, by how much (family_repair) */
+	/* a write on the slow path: whose position it moves, from where, by how much (attach/repair.h) */
 	struct ofd *moving;
 	uint64_t moving_from;
 	uint64_t moving_bytes;
 
-	/* space */
-	uint64_t prealloc_start; /* [start, end) is reserved by us without a gap; end 0 = nothing */
-	uint64_t prealloc_end;
-	uint64_t prealloc_step;
-	bool no_trim; /* it could not be given back when that was asked last */
-	_Atomic uint64_t
-		kept_end; /* up to here it was not given back at a release; 0 = nothing, as far as is known */
+	uint64_t writes, bytes; /* absorbed; added to the slot's counters now and then */
+	struct block_run *_Atomic
+		pinned; /* block that an interrupted fast path may be copying into: not to be freed */
 
-	/* sync; see sync/journal_file.h */
-	uint64_t changed; /* counts what reached the kernel and no journal, and no sync has covered yet */
-	uint64_t durable; /* of these a sync has covered */
-	uint64_t durable_epoch;
-	bool no_journal; /* no lease is to be had for it */
+	/* flush/flush.h: the token, and how the last one went */
 	struct {
+		_Atomic uint32_t busy;       /* thread id of the flusher, 0 = none */
+		_Atomic uint32_t process;    /* its process, family_me */
+		_Atomic uint32_t generation; /* counts the flushes: names the one under way */
+		_Atomic uint32_t events;     /* futex: raised when busy is given back */
+		uint32_t idle_waiters;       /* threads in flush_wait_idle: a flusher soon stops */
+		_Atomic uint32_t io_done;   /* the flusher has nothing left but to take the lock and finish */
+		struct flush_result result; /* valid then; a signal handler may finish for it */
+		bool program_fd;            /* the flusher changed the flags of a program descriptor */
+		_Atomic bool flags_left;    /* a description is OFD_LEFT */
+		bool direct_ok;             /* O_DIRECT works here, with at most 4096 of alignment */
+		int error; /* -errno of the last flush, 0 when it succeeded; the bytes stay staged */
+		uint32_t append_skip; /* bytes of the first staged block that a partial append flush wrote */
+		uint64_t lag_seq;     /* when DUE_FLUSH came last: everything up to this block is to go out */
+	} flush;
+
+	/* flush/visibility.h, attach/watcher.h: the write lease on one of its descriptions */
+	struct {
+		struct ofd *_Atomic on; /* description that the lease is on, or NULL */
+		bool proves;            /* see base/lease.h */
+		uint32_t wait_us; /* somebody else has it open: ask again in such steps; 0 = nobody had */
+		_Atomic uint64_t retry_ns;
+		_Atomic bool pass; /* until then writes go to the kernel without the lock; see inflight */
+	} lease;
+
+	/* flush/prealloc.h: what is reserved in the file, and zeros written ahead of its end */
+	struct {
+		uint64_t start; /* [start, end) is reserved by us without a gap; end 0 = nothing */
+		uint64_t end;
+		uint64_t step;
+		bool no_trim;              /* it could not be given back when that was asked last */
+		_Atomic uint64_t kept_end; /* up to here it was not given back at a release; 0 = nothing, as
+		                              far as is known */
+		uint64_t zero_end;    /* the kernel's size: zeros stand from ksize to here; 0 = none do */
+		uint32_t zero_wasted; /* times in a row that they were cut off before they were of use */
+		bool zero_wanted;     /* a worker is to write more */
+		bool zero_never;
+		bool zero_synced; /* the device has a size that counts them */
+	} space;
+
+	/* sync/sync.h; each description is told once of the last background sync that failed */
+	struct {
+		bool full;            /* created or renamed here: the next sync is fsync */
+		uint32_t names_given; /* counts the renames: one may come while the device is asked */
+		uint64_t attributes; /* file_attributes() at the start of the last fsync of the file itself */
+		int error;           /* -errno */
+		uint32_t errors;
+		bool told; /* somebody was: a description that comes now is not concerned */
+	} sync;
+
+	/* sync/journal_file.h */
+	struct {
+		uint64_t changed; /* counts what reached the kernel and no journal, and no sync has covered
+		                     yet */
+		uint64_t durable; /* of these a sync has covered */
+		uint64_t durable_epoch;
+		bool refused;                /* no lease is to be had for it */
 		struct arena *_Atomic arena; /* in whose journal entries of this file count, NULL = in none */
 		uint64_t number;             /* of the file there */
 		uint64_t named;              /* first batch of the half that has its name */
@@ -207,28 +236,6 @@ struct file {
 		uint64_t void_puts, void_ticket;  /* all of them, if no more were put since; 0 = none */
 		int failed;                       /* -errno, see journal_file_failed; 0 = none */
 	} journal;
-
-	/* prealloc_mode = zero, see flush/prealloc.h */
-	uint64_t zero_end;    /* the kernel's size: zeros stand from ksize to here; 0 = none do */
-	uint32_t zero_wasted; /* times in a row that they were cut off before they were of use */
-	bool zero_wanted;     /* the engine is to write more */
-	bool zero_never;
-	bool zero_synced; /* the device has a size that counts them */
-
-	bool full_sync;             /* created or renamed here: the next sync is fsync */
-	uint32_t names_given;       /* counts the renames: one may come while the device is asked */
-	uint64_t attributes_synced; /* file_attributes() at the start of the last fsync of the file itself */
-	int error;                  /* -errno of the last flush, 0 when it succeeded; the bytes stay staged */
-	/* failed background syncs: every description is told of the last one, once */
-	int sync_error; /* -errno */
-	uint32_t sync_errors;
-	bool sync_told;       /* somebody was: a description that comes now is not concerned */
-	uint32_t append_skip; /* bytes of the first staged block that a partial append flush wrote */
-	uint64_t lag_seq;     /* when DUE_FLUSH came last: everything up to this block is to go out */
-
-	uint64_t writes, bytes; /* absorbed; added to the slot's counters now and then */
-	struct block_run *_Atomic
-		pinned; /* block that an interrupted fast path may be copying into: not to be freed */
 };
 
 static inline bool file_is_due(const struct file *f, enum file_due what, uint64_t now)
@@ -289,7 +296,7 @@ uint64_t file_attributes(void);
 void file_attributes_changed(void); /* after the call */
 static inline bool file_attributes_due(const struct file *f)
 {
-	return f->attributes_synced != file_attributes();
+	return f->sync.attributes != file_attributes();
 }
 /* This process's last descriptor of a description is gone; other members still have some. */
 void file_leave(struct file *f);
@@ -309,7 +316,7 @@ void file_restore_locked(struct file *f);
 void file_restore_slow(struct file *f);
 static inline void file_restore(struct file *f)
 {
-	if (__builtin_expect(atomic_load_explicit(&f->flags_left, memory_order_relaxed), 0))
+	if (__builtin_expect(atomic_load_explicit(&f->flush.flags_left, memory_order_relaxed), 0))
 		file_restore_slow(f);
 }
 void ofd_release(struct ofd *o); /* file lock held; removes it from the file, not the file's reference */

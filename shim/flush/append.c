@@ -61,7 +61,7 @@ struct batch {
  * of a write that continues in a block that does not fit. */
 static void gather(struct file *f, struct batch *b)
 {
-	uint32_t skip = f->append_skip;
+	uint32_t skip = f->flush.append_skip;
 	struct block_run *run = flush_first(f);
 
 	b->count = 0;

@@ -22,7 +22,7 @@ void flush_retire(struct file *f, struct block_run *first, const struct block_ru
 
 	kill_step();
 	atomic_store_explicit(&slot->done, DONE_MAKE(last->meta->seq, 0), memory_order_release);
-	f->append_skip = 0;
+	f->flush.append_skip = 0;
 	kill_step();
 	for (struct block_run *run = first;; run = run->next) {
 		run->flushed = true;
@@ -57,7 +57,7 @@ void flush_free_done(struct file *f)
 void flush_note_done(struct file *f, struct block_run *first, uint64_t bytes)
 {
 	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
-	uint64_t left = bytes + f->append_skip;
+	uint64_t left = bytes + f->flush.append_skip;
 	uint64_t seq = DONE_SEQ(atomic_load(&slot->done));
 
 	for (struct block_run *run = first; run && left > 0; run = run->next) {
@@ -69,7 +69,7 @@ void flush_note_done(struct file *f, struct block_run *first, uint64_t bytes)
 		seq = run->meta->seq;
 		run->flushed = true;
 	}
-	f->append_skip = (uint32_t)left;
+	f->flush.append_skip = (uint32_t)left;
 	kill_step();
 	atomic_store_explicit(&slot->done, DONE_MAKE(seq, left), memory_order_release);
 	kill_step();

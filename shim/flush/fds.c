@@ -146,7 +146,7 @@ bool flush_take_lease(const struct file *f, int fd)
 {
 	struct ofd *o;
 
-	if (!f->lease_proves || atomic_load(&f->busy))
+	if (!f->lease.proves || atomic_load(&f->flush.busy))
 		return false; /* a running flush may hold this lease already */
 	o = flush_borrow_fd(f, fd);
 	if (lease_take_own(fd) == 0)

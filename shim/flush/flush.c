@@ -43,7 +43,7 @@ bool flush_worth(const struct file *f)
 	uint32_t enough = share / 4 < run ? share / 4 : run;
 
 	/* a whole run, or a quarter of the blocks that are this file's share */
-	return sealed > 0 && sealed >= enough && !atomic_load(&f->busy);
+	return sealed > 0 && sealed >= enough && !atomic_load(&f->flush.busy);
 }
 
 static void make_plan(struct file *f, struct plan *p)
@@ -51,7 +51,7 @@ static void make_plan(struct file *f, struct plan *p)
 	struct block_run *run = flush_first(f);
 	uint64_t end;
 
-	*p = (struct plan){.first = run, .skip = f->append_skip, .kind = f->kind};
+	*p = (struct plan){.first = run, .skip = f->flush.append_skip, .kind = f->kind};
 	p->stretch = COMMIT_COUNT(arena_run_commit(run)) == 1;
 	p->offset = run->meta->first.offset + p->skip;
 	end = run->meta->first.offset;
@@ -191,39 +191,39 @@ static uint64_t plan_begin(const struct file *f, const struct plan *p)
 
 static void busy_take(struct file *f)
 {
-	atomic_store(&f->busy_io_done, 0);
-	atomic_store(&f->busy_process, family_me);
-	atomic_fetch_add(&f->busy_generation, 1);
-	atomic_store(&f->busy, lock_self());
+	atomic_store(&f->flush.io_done, 0);
+	atomic_store(&f->flush.process, family_me);
+	atomic_fetch_add(&f->flush.generation, 1);
+	atomic_store(&f->flush.busy, lock_self());
 }
 
 static void busy_give(struct file *f)
 {
-	f->busy_program_fd = false;
-	atomic_store(&f->busy, 0);
-	atomic_fetch_add(&f->busy_events, 1);
-	if (f->idle_waiters > 0)
-		sys_futex_wake((uint32_t *)&f->busy_events, 1 << 20);
+	f->flush.program_fd = false;
+	atomic_store(&f->flush.busy, 0);
+	atomic_fetch_add(&f->flush.events, 1);
+	if (f->flush.idle_waiters > 0)
+		sys_futex_wake((uint32_t *)&f->flush.events, 1 << 20);
 }
 
 void flush_wait_idle(struct file *f)
 {
 	struct timespec tick = {.tv_nsec = 100000000};
 
-	f->idle_waiters++;
-	while (atomic_load(&f->busy)) {
-		uint32_t seen = atomic_load(&f->busy_events);
+	f->flush.idle_waiters++;
+	while (atomic_load(&f->flush.busy)) {
+		uint32_t seen = atomic_load(&f->flush.events);
 
-		if (!atomic_load(&f->busy))
+		if (!atomic_load(&f->flush.busy))
 			break;
 		lock_drop(&f->lock, LOCK_FILE);
-		sys_futex_wait((uint32_t *)&f->busy_events, seen, &tick);
+		sys_futex_wait((uint32_t *)&f->flush.events, seen, &tick);
 		file_lock_again(f);
 		if (file_flusher_died(f))
 			file_repair(f);
 	}
-	if (f->idle_waiters > 0)
-		f->idle_waiters--;
+	if (f->flush.idle_waiters > 0)
+		f->flush.idle_waiters--;
 }
 
 struct route {
@@ -237,8 +237,9 @@ static bool wants_direct(const struct file *f)
 {
 	enum flush_mode mode = f->rule->set.flush;
 
-	return f->direct_ok && (mode == FLUSH_DIRECT ||
-	                        (mode == FLUSH_AUTO && device_speed_choose(f->dev) == DEVICE_SPEED_DIRECT));
+	return f->flush.direct_ok &&
+	       (mode == FLUSH_DIRECT ||
+	        (mode == FLUSH_AUTO && device_speed_choose(f->dev) == DEVICE_SPEED_DIRECT));
 }
 
 static uint64_t direct_min(const struct file *f)
@@ -256,7 +257,7 @@ static void route_program_fd(struct file *f, struct route *rt, int fd)
 {
 	rt->borrowed = flush_borrow_fd(f, fd);
 	rt->target = (struct flush_target){.fd = fd, .flags = rt->borrowed->flags};
-	f->busy_program_fd = true;
+	f->flush.program_fd = true;
 	direct_io_set_flags(&rt->target, rt->borrowed->flags &
 	                                         ~(f->kind == STAGE_APPEND ? O_DIRECT : O_APPEND | O_DIRECT));
 }
@@ -278,7 +279,7 @@ static int route_find(struct file *f, const struct plan *p, struct route *rt)
 	}
 	if (f->kind == STAGE_APPEND) {
 		if (!visibility_proves(f)) {
-			if (fd < 0 || f->leased || f->rule->set.writers == WRITERS_SHARED ||
+			if (fd < 0 || f->lease.on || f->rule->set.writers == WRITERS_SHARED ||
 			    !flush_take_lease(f, fd))
 				return 1;
 			rt->leased = true;
@@ -319,7 +320,7 @@ static void route_leave(struct file *f, struct route *rt)
 	if (rt->borrowed)
 		flush_return(rt->borrowed, rt->target.flags);
 	if (rt->target.direct_refused && rt->target.direct_bytes == 0)
-		f->direct_ok = false;
+		f->flush.direct_ok = false;
 	if (rt->target.direct_bytes > 0)
 		device_speed_note(f->dev, DEVICE_SPEED_DIRECT, rt->target.direct_bytes, rt->target.direct_ns);
 	if (rt->target.buffered_bytes > 0)
@@ -362,7 +363,7 @@ static int flush_shared(struct file *f, bool gated)
 	guard_again(f);
 	if (!f->head)
 		f->staged_lo = f->staged_hi = 0;
-	f->error = r;
+	f->flush.error = r;
 	takeover_ungate(f, gated);
 	busy_give(f);
 	return r;
@@ -384,9 +385,9 @@ struct flush_work {
  */
 static void commit(struct file *f, struct flush_work *w)
 {
-	f->result = (struct flush_result){.end = plan_end(f, &w->p), .bytes = w->p.bytes, .r = w->r};
-	if (f->zero_end && f->result.end > arena_slot_at(f->arena, (uint32_t)f->slot)->size)
-		atomic_store_explicit(&arena_slot_at(f->arena, (uint32_t)f->slot)->size, f->result.end,
+	f->flush.result = (struct flush_result){.end = plan_end(f, &w->p), .bytes = w->p.bytes, .r = w->r};
+	if (f->space.zero_end && f->flush.result.end > arena_slot_at(f->arena, (uint32_t)f->slot)->size)
+		atomic_store_explicit(&arena_slot_at(f->arena, (uint32_t)f->slot)->size, f->flush.result.end,
 		                      memory_order_release);
 	if (w->r == 0) {
 		count_flush(f, &w->p, &w->rt);
@@ -400,13 +401,13 @@ static void commit(struct file *f, struct flush_work *w)
 		append_end(f);
 	route_leave(f, &w->rt);
 	takeover_ungate(f, w->gated);
-	atomic_store(&f->busy_io_done, 1);
+	atomic_store(&f->flush.io_done, 1);
 }
 
 /* File lock held: ends the flush. */
 static void finish(struct file *f)
 {
-	const struct flush_result *result = &f->result;
+	const struct flush_result *result = &f->flush.result;
 
 	flush_free_done(f);
 	guard_again(f);
@@ -415,16 +416,16 @@ static void finish(struct file *f)
 			f->ksize = result->end;
 		if (!f->head)
 			f->staged_lo = f->staged_hi = 0;
-	} else if (f->error == 0) {
+	} else if (f->flush.error == 0) {
 		log_warn("flush of %llu bytes failed: error %d; they stay staged",
 		         (unsigned long long)result->bytes, -result->r);
 	}
-	f->error = result->r;
+	f->flush.error = result->r;
 	busy_give(f);
 }
 
 /* The bytes of a killed process of the family could not be recovered.  No later bytes may overtake them. */
-static int repair_error(const struct file *f) { return f->error ? f->error : -EIO; }
+static int repair_error(const struct file *f) { return f->flush.error ? f->flush.error : -EIO; }
 
 int flush_run(struct file *f, bool keep_lock)
 {
@@ -452,11 +453,11 @@ int flush_run(struct file *f, bool keep_lock)
 		return flush_shared(f, w.gated);
 	if (w.r < 0) {
 		takeover_ungate(f, w.gated);
-		f->error = w.r;
+		f->flush.error = w.r;
 		return w.r;
 	}
 	busy_take(f);
-	generation = atomic_load(&f->busy_generation);
+	generation = atomic_load(&f->flush.generation);
 	if (!keep_lock)
 		lock_drop(&f->lock, LOCK_FILE);
 	if (w.p.kind == STAGE_POSITIONAL && plan_begin(f, &w.p) < f->ksize)
@@ -469,7 +470,7 @@ int flush_run(struct file *f, bool keep_lock)
 	if (!keep_lock)
 		file_retake(f);
 	/* a signal handler that could not wait for us may have ended the flush */
-	if (atomic_load(&f->busy) && atomic_load(&f->busy_generation) == generation) {
+	if (atomic_load(&f->flush.busy) && atomic_load(&f->flush.generation) == generation) {
 		if (f->needs_repair)
 			busy_give(f);
 		else
@@ -487,12 +488,12 @@ int flush_run(struct file *f, bool keep_lock)
  */
 static int drain_nested(struct file *f)
 {
-	while (atomic_load(&f->busy) && !atomic_load(&f->busy_io_done)) {
+	while (atomic_load(&f->flush.busy) && !atomic_load(&f->flush.io_done)) {
 		sys_raw(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
 		if (file_flusher_died(f))
 			file_repair(f);
 	}
-	if (atomic_load(&f->busy))
+	if (atomic_load(&f->flush.busy))
 		finish(f);
 	while (flush_first(f) && flush_first(f) != f->current) {
 		int r = flush_run(f, true);
@@ -531,7 +532,7 @@ static int drain_elsewhere(struct file *f)
 /* Nothing is staged, and no flusher is at work. */
 static void cut_zeros(struct file *f, bool keep)
 {
-	if (f->zero_end && !keep)
+	if (f->space.zero_end && !keep)
 		prealloc_zeros_cut(f);
 }
 
@@ -548,7 +549,7 @@ static int settle(struct file *f, bool nested, bool keep_zeros)
 	for (;;) {
 		int r;
 
-		if (atomic_load(&f->busy)) {
+		if (atomic_load(&f->flush.busy)) {
 			flush_wait_idle(f);
 			/* anything may have changed while the lock was free */
 			if (f->mode != FILE_ATTACHED || !f->arena)
@@ -577,7 +578,7 @@ static int drain_after_repair(struct file *f, bool nested)
 	bool waits = !nested && !workers_is_self();
 
 	for (int tries = 0; f->needs_repair && waits && tries < TRIES && file_others_have(f); tries++) {
-		if (f->error != -EACCES && f->error != -EPERM && f->error != -EBADF)
+		if (f->flush.error != -EACCES && f->flush.error != -EPERM && f->flush.error != -EBADF)
 			break;
 		lock_drop(&f->lock, LOCK_FILE);
 		sys_nap(PAUSE_NS);
@@ -596,7 +597,7 @@ static int drain_file(struct file *f, bool nested, bool keep_zeros)
 		if (r < 0)
 			return r;
 	}
-	if (f->mode != FILE_ATTACHED || (!f->head && (!f->zero_end || keep_zeros)))
+	if (f->mode != FILE_ATTACHED || (!f->head && (!f->space.zero_end || keep_zeros)))
 		return 0;
 	slot = arena_slot_at(f->arena, (uint32_t)f->slot);
 	atomic_fetch_add_explicit(&slot->counters[COUNT_SETTLES], 1, memory_order_relaxed);
@@ -605,7 +606,7 @@ static int drain_file(struct file *f, bool nested, bool keep_zeros)
 	}
 	r = settle(f, nested, keep_zeros);
 	/* another process's file: this one does not keep it open */
-	if (file_local(f)->refs == 0 && !atomic_load(&f->busy))
+	if (file_local(f)->refs == 0 && !atomic_load(&f->flush.busy))
 		flush_close_internal(f);
 	return r;
 }
@@ -618,34 +619,34 @@ void flush_zeros(struct file *f)
 {
 	uint64_t from, to;
 
-	f->zero_wanted = false;
-	while (!atomic_load(&f->busy) && prealloc_zeros_next(f, &from, &to)) {
+	f->space.zero_wanted = false;
+	while (!atomic_load(&f->flush.busy) && prealloc_zeros_next(f, &from, &to)) {
 		int fd = file_internal_fd(f);
 		uint32_t generation;
 		int r;
 
 		busy_take(f);
-		generation = atomic_load(&f->busy_generation);
+		generation = atomic_load(&f->flush.generation);
 		guard_change(f);
 		lock_drop(&f->lock, LOCK_FILE);
 		r = prealloc_zeros_write(fd, from, to);
-		f->result = (struct flush_result){.r = 0};
-		atomic_store(&f->busy_io_done, 1);
+		f->flush.result = (struct flush_result){.r = 0};
+		atomic_store(&f->flush.io_done, 1);
 		file_retake(f);
-		if (atomic_load(&f->busy) && atomic_load(&f->busy_generation) == generation)
+		if (atomic_load(&f->flush.busy) && atomic_load(&f->flush.generation) == generation)
 			busy_give(f);
 		if (f->needs_repair)
 			file_repair(f);
 		guard_again(f);
-		if (f->mode != FILE_ATTACHED || f->zero_end != to)
+		if (f->mode != FILE_ATTACHED || f->space.zero_end != to)
 			return; /* a signal handler has cut the zeros off */
 		if (r < 0)
-			f->zero_never = true; /* the next drain cuts the zeros off */
+			f->space.zero_never = true; /* the next drain cuts the zeros off */
 		else
 			prealloc_zeros_done(f, from, to);
-		if (f->idle_waiters > 0) {
+		if (f->flush.idle_waiters > 0) {
 			/* a sync of the program waits: it comes first */
-			f->zero_wanted = true;
+			f->space.zero_wanted = true;
 			workers_kick(f);
 			return;
 		}

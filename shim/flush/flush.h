@@ -15,8 +15,8 @@
 /*
  * Flushes a run of blocks from the head of the file.  Blocks whose bytes are contiguous in the file go out as
  * one write of at most FLUSH_RUN_BYTES.  The current block is flushed only after it was sealed.  `keep_lock`:
- * never drop the file lock; otherwise it is dropped during the write.  The caller has seen f->busy == 0.  0,
- * or -errno, also stored in f->error; only blocks that are in the file have been freed.
+ * never drop the file lock; otherwise it is dropped during the write.  The caller has seen f->flush.busy ==
+ * 0.  0, or -errno, also stored in f->flush.error; only blocks that are in the file have been freed.
  */
 int flush_run(struct file *f, bool keep_lock);
 

@@ -14,7 +14,7 @@ static inline bool journal_file_is(const struct file *f) { return f->rule->set.s
 /* True if the journal needs a lease on the file. */
 static inline bool journal_file_leases(const struct file *f)
 {
-	return journal_file_is(f) && f->rule->set.writers != WRITERS_EXCLUSIVE && !f->no_journal;
+	return journal_file_is(f) && f->rule->set.writers != WRITERS_EXCLUSIVE && !f->journal.refused;
 }
 static inline bool journal_file_counts(const struct file *f) { return f->journal.arena != NULL; }
 
@@ -23,11 +23,11 @@ static inline bool journal_file_counts(const struct file *f) { return f->journal
  * lease would count as a change. */
 static inline bool journal_file_holds(const struct file *f)
 {
-	return journal_file_counts(f) || (journal_file_is(f) && !f->no_journal && f->leased);
+	return journal_file_counts(f) || (journal_file_is(f) && !f->journal.refused && f->lease.on);
 }
 
 /* Bytes that are not in the journal reach the file, or are about to. */
-static inline void journal_file_changed(struct file *f) { f->changed++; }
+static inline void journal_file_changed(struct file *f) { f->journal.changed++; }
 /* Staged bytes up to the end of block `last` are being flushed. */
 void journal_file_flushing(struct file *f, const struct block_run *last);
 /* A sync was asked for, or the lease taken: the log, and the lease, are needed for another second. */

@@ -53,7 +53,7 @@ static int reserve(struct file *f, int fd, uint64_t from, uint64_t to)
 	guard_change(f);
 	r = keep_size(fd, from, to);
 	/* a flush that is under way updates the guard when it ends */
-	if (!atomic_load(&f->busy))
+	if (!atomic_load(&f->flush.busy))
 		guard_take(f, fd);
 	return r;
 }
@@ -73,7 +73,7 @@ static void note_reserved(struct file *f, uint64_t end)
 {
 	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
 
-	f->prealloc_end = end;
+	f->space.end = end;
 	atomic_store_explicit(&slot->prealloc_end, end, memory_order_relaxed);
 	atomic_fetch_or_explicit(&slot->flags, SLOT_PREALLOCATED, memory_order_release);
 }
@@ -103,22 +103,22 @@ static bool can_trim(struct file *f)
 {
 	int fd = flush_program_fd(f);
 
-	if (f->rule->set.writers == WRITERS_EXCLUSIVE || f->leased || file_internal_fd(f) >= 0 ||
-	    atomic_load(&f->busy))
-		return !f->no_trim;
-	f->no_trim = fd < 0 || !flush_take_lease(f, fd);
-	if (!f->no_trim)
+	if (f->rule->set.writers == WRITERS_EXCLUSIVE || f->lease.on || file_internal_fd(f) >= 0 ||
+	    atomic_load(&f->flush.busy))
+		return !f->space.no_trim;
+	f->space.no_trim = fd < 0 || !flush_take_lease(f, fd);
+	if (!f->space.no_trim)
 		flush_drop_lease(f, fd);
-	return !f->no_trim;
+	return !f->space.no_trim;
 }
 
 /* The file grows at its end.  Reserves ahead in doubling steps, and ever less on a disk that is nearly
  * full. */
 static int reserve_ahead(struct file *f, int fd, uint64_t offset, uint64_t need)
 {
-	uint64_t start = f->prealloc_end > page_floor(offset) ? f->prealloc_end : page_floor(offset);
+	uint64_t start = f->space.end > page_floor(offset) ? f->space.end : page_floor(offset);
 	uint64_t least = within_limit(page_ceil(offset + need));
-	uint64_t step = f->prealloc_step ? f->prealloc_step : STEP_FIRST;
+	uint64_t step = f->space.step ? f->space.step : STEP_FIRST;
 	uint64_t most = f->rule->set.prealloc_bytes;
 	struct space space = free_space(fd);
 	uint64_t end;
@@ -140,8 +140,8 @@ static int reserve_ahead(struct file *f, int fd, uint64_t offset, uint64_t need)
 	end = within_limit(page_ceil(start + step));
 	if (end < least)
 		end = least;
-	if (f->prealloc_end == 0)
-		f->prealloc_start = start;
+	if (f->space.end == 0)
+		f->space.start = start;
 	/* recorded first: recovery may trim too much space, never too little */
 	note_reserved(f, end);
 	kill_step();
@@ -156,12 +156,12 @@ static int reserve_ahead(struct file *f, int fd, uint64_t offset, uint64_t need)
 			end = least;
 	}
 	if (r < 0) {
-		note_reserved(f, start == f->prealloc_start ? 0 : start);
+		note_reserved(f, start == f->space.start ? 0 : start);
 		return r;
 	}
 	note_reserved(f, end);
-	if (!f->no_trim)
-		f->prealloc_step = step * 2 > most ? most : step * 2;
+	if (!f->space.no_trim)
+		f->space.step = step * 2 > most ? most : step * 2;
 	return 0;
 }
 
@@ -179,15 +179,15 @@ int prealloc_reserve(struct file *f, int fd, uint64_t offset, uint64_t need, uin
 		*granted = offset + want <= size ? want : size - offset;
 		return 0;
 	}
-	if (offset >= f->prealloc_start && offset + need <= f->prealloc_end) {
+	if (offset >= f->space.start && offset + need <= f->space.end) {
 		staging_policy_no_hole(f);
-		*granted = f->prealloc_end - offset;
+		*granted = f->space.end - offset;
 		return 0;
 	}
 	/* The write goes into a hole, within the file or behind its end.  Or the reservation lies elsewhere,
 	 * and cannot be extended to this offset. */
 	if (offset < size || offset > logical ||
-	    (f->prealloc_end && (offset < f->prealloc_start || offset > f->prealloc_end))) {
+	    (f->space.end && (offset < f->space.start || offset > f->space.end))) {
 		if (offset > logical)
 			f->sparse = true;
 		staging_policy_hole(f, offset);
@@ -196,7 +196,7 @@ int prealloc_reserve(struct file *f, int fd, uint64_t offset, uint64_t need, uin
 	staging_policy_no_hole(f);
 	r = reserve_ahead(f, fd, offset, need);
 	if (r == 0)
-		*granted = f->prealloc_end - offset;
+		*granted = f->space.end - offset;
 	return r;
 }
 
@@ -232,15 +232,15 @@ static void cut(struct file *f, int fd)
 	bool exclusive = f->rule->set.writers == WRITERS_EXCLUSIVE;
 	struct statx st;
 
-	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st) == 0 && st.stx_size < f->prealloc_end &&
+	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st) == 0 && st.stx_size < f->space.end &&
 	    truncate_unseen(fd, st.stx_size, exclusive) == 0)
-		f->kept_end = 0;
+		f->space.kept_end = 0;
 }
 
 static void forget(struct file *f)
 {
-	f->prealloc_end = 0;
-	f->prealloc_step = 0;
+	f->space.end = 0;
+	f->space.step = 0;
 	if (f->slot >= 0)
 		atomic_store_explicit(&arena_slot_at(f->arena, (uint32_t)f->slot)->prealloc_end, 0,
 		                      memory_order_relaxed);
@@ -278,9 +278,9 @@ void prealloc_trim(struct file *f, int fd)
 {
 	bool exclusive = f->rule->set.writers == WRITERS_EXCLUSIVE;
 
-	if (f->prealloc_end == 0)
+	if (f->space.end == 0)
 		return;
-	f->kept_end = f->prealloc_end;
+	f->space.kept_end = f->space.end;
 	/* An append between statx and ftruncate would be cut off.  So no write may pass without the lock, and
 	 * no other process may have the file open. */
 	if (none_passes(f)) {
@@ -298,7 +298,7 @@ void prealloc_rest(struct file *f)
 {
 	int fd = flush_program_fd(f);
 
-	if (f->prealloc_end <= f->ksize || f->zero_end || fd < 0 || f->shared || visibility_is(f))
+	if (f->space.end <= f->ksize || f->space.zero_end || fd < 0 || f->shared || visibility_is(f))
 		return;
 	flush_close_internal(f); /* the kernel would refuse the lease; the next write opens it again */
 	if (!flush_take_lease(f, fd))
@@ -310,10 +310,10 @@ void prealloc_rest(struct file *f)
 
 void prealloc_again(struct file *f, int fd)
 {
-	if (f->prealloc_end <= f->ksize)
+	if (f->space.end <= f->ksize)
 		return;
-	if (f->ksize >= f->prealloc_start && within_limit(f->prealloc_end) == f->prealloc_end &&
-	    keep_size(fd, page_floor(f->ksize), f->prealloc_end) == 0)
+	if (f->ksize >= f->space.start && within_limit(f->space.end) == f->space.end &&
+	    keep_size(fd, page_floor(f->ksize), f->space.end) == 0)
 		return;
 	/* start anew at the new end of the file */
 	cut(f, fd);
@@ -333,7 +333,7 @@ enum {
 /* Distance from the end of the file up to which zeros are written. */
 static uint64_t zeros_ahead(const struct file *f)
 {
-	uint64_t step = f->prealloc_step ? f->prealloc_step : STEP_FIRST;
+	uint64_t step = f->space.step ? f->space.step : STEP_FIRST;
 	uint64_t most = f->rule->set.prealloc_bytes;
 
 	return step < most ? step : most;
@@ -346,19 +346,19 @@ bool prealloc_zeros_wanted(struct file *f)
 
 	/* A closed gate announces that files are about to be shown to other processes.  Such a file may not
 	 * be seen with zeros. */
-	if (f->mode != FILE_ATTACHED || !f->arena || f->detach_wanted || f->error || gate_held() ||
+	if (f->mode != FILE_ATTACHED || !f->arena || f->detach_wanted || f->flush.error || gate_held() ||
 	    gate_changing() || gate_stopped())
 		return false;
 	set = &f->rule->set;
 	/* with a journal, a sync does not touch the file */
-	if (set->prealloc_mode != PREALLOC_ZERO || set->sync == SYNC_JOURNAL || f->zero_never ||
+	if (set->prealloc_mode != PREALLOC_ZERO || set->sync == SYNC_JOURNAL || f->space.zero_never ||
 	    set->writers != WRITERS_EXCLUSIVE || f->shared || f->sparse || f->no_internal_fd ||
 	    file_internal_fd(f) < 0 || (file_local(f)->internal_flags & O_APPEND) ||
-	    f->zero_wasted >= ZERO_WASTED_MAX || visibility_is(f))
+	    f->space.zero_wasted >= ZERO_WASTED_MAX || visibility_is(f))
 		return false;
 	/* zeros help only at the end of the file */
 	end = stage_logical_size(f);
-	return f->zero_end < end + zeros_ahead(f) / 2;
+	return f->space.zero_end < end + zeros_ahead(f) / 2;
 }
 
 bool prealloc_zeros_next(struct file *f, uint64_t *from, uint64_t *to)
@@ -370,20 +370,20 @@ bool prealloc_zeros_next(struct file *f, uint64_t *from, uint64_t *to)
 		return false;
 	slot = arena_slot_at(f->arena, (uint32_t)f->slot);
 	end = stage_logical_size(f);
-	*from = f->zero_end > end ? f->zero_end : page_ceil(end);
+	*from = f->space.zero_end > end ? f->space.zero_end : page_ceil(end);
 	*to = within_limit(page_floor(*from + ZERO_STRETCH)) / ARENA_PAGE * ARENA_PAGE;
 	/* Recorded before the zeros are written: recovery looks for them only in a file with this record. */
 	atomic_fetch_or_explicit(&slot->flags, SLOT_PREALLOCATED, memory_order_release);
 	if (*to <= *from || *to - *from > free_space(file_internal_fd(f)).share ||
 	    reserve(f, file_internal_fd(f), *from, *to) < 0) {
-		f->zero_never = true; /* the disk is nearly full: do without zeros */
+		f->space.zero_never = true; /* the disk is nearly full: do without zeros */
 		return false;
 	}
-	if (f->zero_end == 0)
+	if (f->space.zero_end == 0)
 		atomic_store_explicit(&slot->size, f->ksize, memory_order_relaxed);
 	atomic_store_explicit(&slot->padded_end, *to, memory_order_relaxed);
 	atomic_fetch_or_explicit(&slot->flags, SLOT_PADDED, memory_order_release);
-	f->zero_end = *to;
+	f->space.zero_end = *to;
 	kill_step();
 	return true;
 }
@@ -418,19 +418,19 @@ int prealloc_zeros_write(int fd, uint64_t from, uint64_t to)
 
 void prealloc_zeros_done(struct file *f, uint64_t from, uint64_t to)
 {
-	f->zero_synced = true;
-	if (f->prealloc_end == 0)
-		f->prealloc_start = from;
-	if (f->prealloc_end == 0 || (f->prealloc_end >= from && f->prealloc_end < to))
+	f->space.zero_synced = true;
+	if (f->space.end == 0)
+		f->space.start = from;
+	if (f->space.end == 0 || (f->space.end >= from && f->space.end < to))
 		note_reserved(f, to);
 }
 
 void prealloc_zeros_used(struct file *f)
 {
-	if (f->zero_end == 0)
+	if (f->space.zero_end == 0)
 		return;
-	f->zero_wasted = 0;
-	f->prealloc_step = zeros_ahead(f) * 2;
+	f->space.zero_wasted = 0;
+	f->space.step = zeros_ahead(f) * 2;
 }
 
 void prealloc_zeros_cut(struct file *f)
@@ -439,20 +439,20 @@ void prealloc_zeros_cut(struct file *f)
 	int fd = file_internal_fd(f) >= 0 ? file_internal_fd(f) : flush_program_fd(f);
 	int r = -EBADF;
 
-	if (f->ksize >= f->zero_end) {
+	if (f->ksize >= f->space.zero_end) {
 		r = 0; /* all zeros are used up */
 	} else if (fd >= 0) {
-		f->zero_wasted++;
+		f->space.zero_wasted++;
 		r = truncate_unseen(fd, f->ksize, true);
 		/* the synced size on the device includes the zeros: sync the new one */
-		if (r == 0 && f->zero_synced)
+		if (r == 0 && f->space.zero_synced)
 			r = sys.fdatasync(fd);
 		/* the reservation behind the zeros is cut off, too */
 		forget(f);
 	}
 	if (r < 0)
 		log_warn("%s stays padded with zeros: error %d", slot->path, -r);
-	f->zero_end = 0;
-	f->zero_synced = false;
+	f->space.zero_end = 0;
+	f->space.zero_synced = false;
 	atomic_fetch_and_explicit(&slot->flags, ~(uint32_t)SLOT_PADDED, memory_order_release);
 }

@@ -20,7 +20,7 @@ _Atomic uint32_t visibility_leases;
 /* While a process waits for the file, F_GETLEASE returns the type that the lease will become. */
 bool visibility_lease_intact(const struct ofd *o) { return o && ofd_fd(o) >= 0 && lease_holds(ofd_fd(o)); }
 
-bool visibility_lease_is_ours(const struct file *f) { return f->leased && ofd_fd(f->leased) >= 0; }
+bool visibility_lease_is_ours(const struct file *f) { return f->lease.on && ofd_fd(f->lease.on) >= 0; }
 
 static bool visibility_by_itself(const struct file *f)
 {
@@ -35,9 +35,9 @@ bool visibility_for_journal(const struct file *f)
 
 void visibility_not_for_journal(struct file *f)
 {
-	f->no_journal = true;
+	f->journal.refused = true;
 	/* a file that the program locks is strict anyway, and has no_internal_fd for its own reasons */
-	if (!f->leased)
+	if (!f->lease.on)
 		f->no_internal_fd = false;
 }
 
@@ -65,17 +65,17 @@ void visibility_pass(struct file *f)
 	for (const struct ofd *o = f->ofds; o; o = o->next)
 		if (o->pos_mode != POS_KERNEL)
 			return;
-	/* with a journal each write must be counted, see file->changed */
-	if (f->mode == FILE_ATTACHED && !f->head && f->lease_wait_us && !journal_file_is(f))
-		atomic_store(&f->lease_pass, true);
+	/* with a journal each write must be counted, see file->journal.changed */
+	if (f->mode == FILE_ATTACHED && !f->head && f->lease.wait_us && !journal_file_is(f))
+		atomic_store(&f->lease.pass, true);
 }
 
 bool visibility_passes(struct file *f)
 {
-	if (!atomic_load_explicit(&f->lease_pass, memory_order_relaxed))
+	if (!atomic_load_explicit(&f->lease.pass, memory_order_relaxed))
 		return false;
 	stage_pass_begin(f);
-	if (atomic_load(&f->lease_pass) && sys_now_ns() < atomic_load(&f->lease_retry_ns))
+	if (atomic_load(&f->lease.pass) && sys_now_ns() < atomic_load(&f->lease.retry_ns))
 		return true;
 	stage_pass_end(f);
 	return false;
@@ -83,7 +83,7 @@ bool visibility_passes(struct file *f)
 
 bool visibility_stop_passing(struct file *f)
 {
-	atomic_store(&f->lease_pass, false);
+	atomic_store(&f->lease.pass, false);
 	return atomic_load(&f->inflight) == 0;
 }
 
@@ -91,13 +91,13 @@ void visibility_drop_slow(struct file *f)
 {
 	if (!visibility_lease_is_ours(f))
 		return;
-	lease_drop(ofd_fd(f->leased));
-	atomic_store_explicit(&f->leased, NULL, memory_order_relaxed);
+	lease_drop(ofd_fd(f->lease.on));
+	atomic_store_explicit(&f->lease.on, NULL, memory_order_relaxed);
 	visibility_show(f, 0);
 	atomic_fetch_sub(&visibility_leases, 1);
 }
 
-bool visibility_proves(const struct file *f) { return visibility_lease_intact(f->leased); }
+bool visibility_proves(const struct file *f) { return visibility_lease_intact(f->lease.on); }
 
 bool journal_file_alone(const struct file *f)
 {

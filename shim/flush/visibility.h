@@ -8,7 +8,7 @@
  * lease; then the open continues.  As long as another process has the file open there is no lease, and the
  * file is bypassed.
  *
- * Invariants under the file lock: a strict file stages only while it is leased (file->leased is the
+ * Invariants under the file lock: a strict file stages only while it is leased (file->lease.on is the
  * description with the lease).  If nothing is staged there is no lease.  The library has no internal
  * description of such a file, because the kernel would refuse the lease.
  *
@@ -46,7 +46,7 @@ bool visibility_stop_passing(struct file *f);
 void visibility_drop_slow(struct file *f);
 static inline void visibility_drop(struct file *f)
 {
-	if (__builtin_expect(atomic_load_explicit(&f->leased, memory_order_relaxed) != NULL, 0))
+	if (__builtin_expect(atomic_load_explicit(&f->lease.on, memory_order_relaxed) != NULL, 0))
 		visibility_drop_slow(f);
 }
 

@@ -54,8 +54,8 @@ static void visit_before(struct file *f, void *ctx)
 		if (nested)
 			stage_interrupt(f);
 		/* the child will have it, too */
-		f->zero_never = true;
-		if (f->zero_end)
+		f->space.zero_never = true;
+		if (f->space.zero_end)
 			flush_drain(f, nested);
 		if (visibility_is(f))
 			watcher_fork(f, nested);

@@ -34,7 +34,7 @@ void guard_take(struct file *f, int fd)
 
 void guard_begin(struct file *f, int fd)
 {
-	if (!atomic_load(&f->busy)) {
+	if (!atomic_load(&f->flush.busy)) {
 		guard_take(f, fd);
 		return;
 	}

@@ -33,8 +33,8 @@ void journal_file_named(struct file *f, bool known)
 
 static bool clean(const struct file *f)
 {
-	return f->changed == f->durable && f->durable_epoch == file_epoch() && !f->full_sync &&
-	       !file_attributes_due(f) && !f->error;
+	return f->journal.changed == f->journal.durable && f->journal.durable_epoch == file_epoch() &&
+	       !f->sync.full && !file_attributes_due(f) && !f->flush.error;
 }
 
 /* ---- putting ---- */
@@ -281,7 +281,7 @@ void journal_file_keep(struct file *f)
 void journal_file_sync_begin(struct file *f, struct journal_sync *s)
 {
 	*s = (struct journal_sync){.arena = f->journal.arena,
-	                           .changed = f->changed,
+	                           .changed = f->journal.changed,
 	                           .epoch = file_epoch(),
 	                           .puts = f->journal.puts};
 	if (s->arena)
@@ -315,10 +315,10 @@ static int wait_abandoned(struct file *f, const struct arena *a)
 /* Everything up to s is on the device.  The caller voids old entries before the program may rely on it. */
 static void note_durable(struct file *f, const struct journal_sync *s)
 {
-	if (s->changed > f->durable)
-		f->durable = s->changed;
-	if (s->epoch > f->durable_epoch)
-		f->durable_epoch = s->epoch;
+	if (s->changed > f->journal.durable)
+		f->journal.durable = s->changed;
+	if (s->epoch > f->journal.durable_epoch)
+		f->journal.durable_epoch = s->epoch;
 }
 
 int journal_file_sync_done(struct file *f, const struct journal_sync *s, bool keep_lock)
@@ -371,7 +371,7 @@ static int sync_now(struct file *f, struct journal_sync *s)
 		return -EBADF;
 	journal_file_sync_begin(f, s);
 	kill_step();
-	return f->full_sync ? sys.fsync(fd) : sys.fdatasync(fd);
+	return f->sync.full ? sys.fsync(fd) : sys.fdatasync(fd);
 }
 
 void journal_file_failed(struct file *f, int error)
@@ -388,7 +388,7 @@ static int make_durable(struct file *f, struct journal_sync *s)
 	int r = f->journal.failed ? f->journal.failed : sync_now(f, s);
 
 	if (r == 0) {
-		f->full_sync = false;
+		f->sync.full = false;
 	} else if (r != -EBADF && f->journal.failed == 0) {
 		file_note_sync_error(f, r);
 		journal_file_failed(f, r);

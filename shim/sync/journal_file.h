@@ -4,9 +4,9 @@
  *
  * A sync puts the staged bytes that are new since the last one into the journal (sync/journal.h).  They stay
  * staged, and reach the file later, like all staged bytes.  This suffices only while the device lacks no
- * other bytes of the file.  So file->changed counts what reaches the kernel without being in the journal:
- * bypassing writes, flushes of bytes not synced yet, and changes while the file was not attached.  If such a
- * change is not covered by a sync of the file itself, the next sync goes to the file.
+ * other bytes of the file.  So file->journal.changed counts what reaches the kernel without being in the
+ * journal: bypassing writes, flushes of bytes not synced yet, and changes while the file was not attached. If
+ * such a change is not covered by a sync of the file itself, the next sync goes to the file.
  *
  * Entries that count (file->journal.arena) are replayed after a crash.  The replay must not overwrite later
  * changes that went other ways.  So after a sync of the file itself, its entries are voided in the journal

@@ -91,10 +91,10 @@ static int by_policy(struct file *f, bool *full)
 	case SYNC_OFF: return 0;
 	case SYNC_RELAXED: return !relaxed_arm(f); /* no thread can make the sync later */
 	case SYNC_FSYNC: return 1;
-	case SYNC_JOURNAL: *full = f->full_sync || file_attributes_due(f); return 1;
+	case SYNC_JOURNAL: *full = f->sync.full || file_attributes_due(f); return 1;
 	case SYNC_FDATASYNC:
 	/* also if the program calls fdatasync: the new name must become durable */
-	default: *full = f->full_sync || (*full && file_attributes_due(f)); return 1;
+	default: *full = f->sync.full || (*full && file_attributes_due(f)); return 1;
 	}
 }
 
@@ -102,17 +102,17 @@ static int by_policy(struct file *f, bool *full)
  * attributes, because a sync that began earlier covers fewer changes. */
 static void full_sync_done(struct file *f, uint32_t names, uint64_t attributes)
 {
-	if (f->names_given == names)
-		f->full_sync = false;
-	if (f->attributes_synced < attributes)
-		f->attributes_synced = attributes;
+	if (f->sync.names_given == names)
+		f->sync.full = false;
+	if (f->sync.attributes < attributes)
+		f->sync.attributes = attributes;
 }
 
 /* Syncs the file itself.  Releases the lock, and does not retake it.  0 or -errno. */
 static int sync_device(struct file *f, const struct ofd *o, int fd, bool full, struct file_guard g)
 {
 	bool journal = journal_file_is(f);
-	uint32_t names = f->names_given;
+	uint32_t names = f->sync.names_given;
 	uint64_t attributes = file_attributes();
 	struct journal_sync s = {0};
 	int r;
@@ -189,8 +189,8 @@ int sync_file(int fd, struct ofd *o, bool full)
 		r = flush_drain_for_sync(f, g.nested);
 	if (r == 0)
 		r = f->journal.failed ? f->journal.failed : by_policy(f, &full);
-	if (r == 1 && !f->zero_wanted && prealloc_zeros_wanted(f)) {
-		f->zero_wanted = true;
+	if (r == 1 && !f->space.zero_wanted && prealloc_zeros_wanted(f)) {
+		f->space.zero_wanted = true;
 		prealloc_zeros_used(f);
 		workers_kick(f);
 	}
@@ -206,7 +206,7 @@ int sync_file(int fd, struct ofd *o, bool full)
 static void relaxed_sync(struct file *f, int fd)
 {
 	uint64_t attributes = file_attributes();
-	bool full = f->full_sync || file_attributes_due(f);
+	bool full = f->sync.full || file_attributes_due(f);
 	int r;
 
 	if (fd < 0)
@@ -219,7 +219,7 @@ static void relaxed_sync(struct file *f, int fd)
 	if (r < 0)
 		file_note_sync_error(f, r);
 	else if (full)
-		full_sync_done(f, f->names_given, attributes);
+		full_sync_done(f, f->sync.names_given, attributes);
 }
 
 /* Drains bytes that were written with O_SYNC and staged.  False: impossible now; the sync is due again

@@ -343,12 +343,12 @@ static void test_leases_that_prove_nothing(void **state)
 	int fd = staged_file(0, 20000);
 
 	(void)state;
-	assert_true(rig_file(fd)->lease_proves);
+	assert_true(rig_file(fd)->lease.proves);
 	assert_false(lease_proves_on(0x6969));     /* NFS */
 	assert_false(lease_proves_on(0x65735546)); /* FUSE */
 	assert_false(lease_proves_on(0x01161970)); /* GFS2 */
 	assert_true(lease_proves_on(0xef53));      /* ext4 */
-	rig_file(fd)->lease_proves = false;
+	rig_file(fd)->lease.proves = false;
 	assert_int_equal(rig_settle(fd), 0);
 	assert_int_equal(faults.fcntl_lease.calls, 0);
 	assert_int_equal(faults.writev.calls, 1);

@@ -41,13 +41,13 @@ static void test_failure_keeps_the_bytes(void **state)
 
 		faults.pwritev = (struct fault){.at = 1, .count = 3, .error = errors[i]};
 		assert_int_equal(rig_settle(fd), -errors[i]);
-		assert_int_equal(rig_file(fd)->error, -errors[i]);
+		assert_int_equal(rig_file(fd)->flush.error, -errors[i]);
 		assert_non_null(rig_file(fd)->head);
 		/* the write that meets it is told, and is not accepted */
 		assert_int_equal(rig_write(fd, "x", 1), -errors[i]);
 		faults.pwritev.at = 0;
 		rig_put(fd, 9000, 10);
-		assert_int_equal(rig_file(fd)->error, 0);
+		assert_int_equal(rig_file(fd)->flush.error, 0);
 		assert_int_equal(rig_close(fd), 0);
 		rig_expect("out", 9010);
 	}
@@ -78,7 +78,7 @@ static void test_o_direct_refused_everywhere(void **state)
 	rig_faults_clear();
 	faults.pwritev = (struct fault){.at = 2, .error = EINVAL};
 	assert_int_equal(rig_settle(fd), 0);
-	assert_false(rig_file(fd)->direct_ok);
+	assert_false(rig_file(fd)->flush.direct_ok);
 	rig_expect("out", 30100);
 	rig_put(fd, 30100, 30000);
 	faults.pwritev = (struct fault){.at = 0};

@@ -29,8 +29,8 @@ static void test_ahead_and_trimmed(void **state)
 	(void)state;
 	rig_put(fd, 0, 100);
 	rig_put(fd, 100, 100);
-	assert_true(rig_file(fd)->prealloc_end >= 4096);
-	assert_true(allocated("out") >= rig_file(fd)->prealloc_end);
+	assert_true(rig_file(fd)->space.end >= 4096);
+	assert_true(allocated("out") >= rig_file(fd)->space.end);
 	assert_true(rig_slot(fd)->flags & SLOT_PREALLOCATED);
 	assert_int_equal(rig_kernel_size("out"), 100);
 	assert_int_equal(rig_close(fd), 0);
@@ -143,9 +143,9 @@ static void test_not_trimmed_under_a_write(void **state)
 	rig_put(fd, 100, 100);
 	f = rig_file(fd);
 	assert_int_equal(rig_settle(fd), 0);
-	assert_true(f->prealloc_end > f->ksize);
+	assert_true(f->space.end > f->ksize);
 	g = file_lock(f);
-	atomic_store(&f->lease_pass, true);
+	atomic_store(&f->lease.pass, true);
 	atomic_store(&f->inflight, 1);
 	rig_faults_clear();
 	flush_close_internal(f); /* as before any release: what else is open refuses the lease */
@@ -153,10 +153,10 @@ static void test_not_trimmed_under_a_write(void **state)
 	atomic_store(&f->inflight, 0);
 	file_unlock(f, g);
 	assert_int_equal(faults.ftruncate.calls, 0);
-	assert_false(atomic_load(&f->lease_pass));
+	assert_false(atomic_load(&f->lease.pass));
 	rig_put(fd, 200, 100);
 	assert_int_equal(rig_settle(fd), 0);
-	assert_true(f->prealloc_end > f->ksize);
+	assert_true(f->space.end > f->ksize);
 	g = file_lock(f);
 	flush_close_internal(f);
 	prealloc_trim(f, fd);
@@ -180,7 +180,7 @@ static void test_full_disk_reserves_less(void **state)
 	calls = faults.fallocate.calls;
 	assert_int_equal(rig_file(fd)->mode, FILE_ATTACHED);
 	assert_int_equal(calls, 6);
-	assert_true(rig_file(fd)->prealloc_end <= 1 << 16);
+	assert_true(rig_file(fd)->space.end <= 1 << 16);
 	assert_int_equal(rig_close(fd), 0);
 	rig_expect("out", 200);
 }
@@ -194,7 +194,7 @@ static void test_full_disk(void **state)
 	rig_put(fd, 0, 100);
 	rig_put(fd, 100, 100);
 	rig_settle(fd);
-	rig_file(fd)->prealloc_end = 0;
+	rig_file(fd)->space.end = 0;
 	faults.fallocate = (struct fault){.at = 1, .count = 1000, .error = ENOSPC};
 	faults.fallocate.calls = 0;
 	faults.writev = (struct fault){.at = 1, .error = ENOSPC};
@@ -249,7 +249,7 @@ static void test_every_error_is_the_kernels(void **state)
 		rig_put(fd, 0, 100);
 		rig_put(fd, 100, 100);
 		assert_int_equal(rig_settle(fd), 0);
-		rig_file(fd)->prealloc_end = 0;
+		rig_file(fd)->space.end = 0;
 		faults.fallocate = (struct fault){.at = 1, .count = 1000, .error = space_errors[i]};
 		faults.writev = (struct fault){.at = 1, .error = space_errors[i]};
 		assert_int_equal(rig_write(fd, "x", 1), -space_errors[i]);
@@ -314,7 +314,7 @@ static void sync_one(int fd, uint64_t *end)
 static bool engine_has_come(int fd)
 {
 	struct file_guard g = file_lock(rig_file(fd));
-	bool idle = !rig_file(fd)->zero_wanted && !rig_file(fd)->busy;
+	bool idle = !rig_file(fd)->space.zero_wanted && !rig_file(fd)->flush.busy;
 
 	file_unlock(rig_file(fd), g);
 	return idle;
@@ -336,10 +336,10 @@ static void test_zeros(void **state)
 	sync_one(fd, &end);
 	wait_for_engine(fd);
 	assert_true(rig_kernel_size("out") >= 1 << 20);
-	assert_int_equal(rig_kernel_size("out"), rig_file(fd)->zero_end);
+	assert_int_equal(rig_kernel_size("out"), rig_file(fd)->space.zero_end);
 	assert_true(rig_slot(fd)->flags & SLOT_PADDED);
 	assert_int_equal(rig_slot(fd)->size, end);
-	assert_int_equal(rig_slot(fd)->padded_end, rig_file(fd)->zero_end);
+	assert_int_equal(rig_slot(fd)->padded_end, rig_file(fd)->space.zero_end);
 	sync_one(fd, &end);
 	assert_int_equal(rig_slot(fd)->size, end);
 	assert_true(rig_kernel_size("out") >= 1 << 20);
@@ -370,7 +370,7 @@ static void test_zeros_and_a_dead_owner(void **state)
 
 		sync_one(fd, &end);
 		wait_for_engine(fd);
-		assert_true(rig_file(fd)->zero_end > end);
+		assert_true(rig_file(fd)->space.zero_end > end);
 		rig_put(fd, end, 100);
 		end += 100;
 		assert_int_equal(pthread_create(&thread, NULL, die_with_lock, &rig_file(fd)->lock), 0);
@@ -399,7 +399,7 @@ static void test_zeros_that_are_of_no_use(void **state)
 		rig_expect("out", end);
 	}
 	sync_one(fd, &end);
-	assert_false(rig_file(fd)->zero_wanted);
+	assert_false(rig_file(fd)->space.zero_wanted);
 	rig_expect("out", end);
 	assert_int_equal(rig_close(fd), 0);
 }
@@ -448,7 +448,7 @@ static void test_zeros_and_a_signal_handler(void **state)
 		struct file *f = rig_file(fd);
 		struct file_guard g;
 
-		f->zero_wasted = 0;
+		f->space.zero_wasted = 0;
 		sync_one(fd, &end);
 		usleep((useconds_t)(round * 100));
 		rig_put(fd, end, 100);
@@ -459,9 +459,9 @@ static void test_zeros_and_a_signal_handler(void **state)
 
 			assert_true(inner.nested);
 			stage_interrupt(f);
-			with_zeros += f->zero_end > 0;
+			with_zeros += f->space.zero_end > 0;
 			assert_int_equal(flush_drain(f, true), 0);
-			assert_int_equal(f->zero_end, 0);
+			assert_int_equal(f->space.zero_end, 0);
 			assert_int_equal(rig_kernel_size("out"), end);
 			file_unlock(f, inner);
 		}

@@ -323,9 +323,9 @@ static void test_renamed_during_a_sync(void **state)
 	(void)state;
 	sys.fsync = rename_meanwhile;
 	assert_int_equal(sync_file(fd, fdtable_get(fd), true), 0);
-	assert_true(atomic_load(&fdtable_get(fd)->file)->full_sync);
+	assert_true(atomic_load(&fdtable_get(fd)->file)->sync.full);
 	assert_int_equal(sync_file(fd, fdtable_get(fd), true), 0);
-	assert_false(atomic_load(&fdtable_get(fd)->file)->full_sync);
+	assert_false(atomic_load(&fdtable_get(fd)->file)->sync.full);
 	assert_int_equal(rig_close(fd), 0);
 }
 
@@ -345,7 +345,7 @@ static void test_attributes_changed_during_a_sync(void **state)
 	(void)state;
 	sys.fsync = chmod_meanwhile;
 	assert_int_equal(sync_file(fd, fdtable_get(fd), true), 0);
-	assert_false(f->full_sync);
+	assert_false(f->sync.full);
 	assert_true(file_attributes_due(f));
 	/* less than what is due */
 	assert_int_equal(sync_file(fd, fdtable_get(fd), false), 0);

@@ -285,19 +285,19 @@ static void test_created_file_is_remembered(void **state)
 	/* not empty any more when it is asked about */
 	assert_int_equal(write(fd, "bytes", 5), 5);
 	unresolved_resolve(fd);
-	assert_true(atomic_load(&fdtable_get(fd)->file)->full_sync);
+	assert_true(atomic_load(&fdtable_get(fd)->file)->sync.full);
 	assert_int_equal(rig_close(fd), 0);
 	/* also when it was closed meanwhile, until it has been synced */
 	fd = open_noted("new", O_WRONLY);
 	unresolved_resolve(fd);
-	assert_true(atomic_load(&fdtable_get(fd)->file)->full_sync);
+	assert_true(atomic_load(&fdtable_get(fd)->file)->sync.full);
 	assert_int_equal(sync_file(fd, fdtable_get(fd), true), 0);
 	assert_int_equal(rig_close(fd), 0);
 
 	usleep(50000); /* the coarse clock ticks */
 	fd = open_noted("new", O_WRONLY | O_CREAT);
 	unresolved_resolve(fd);
-	assert_false(atomic_load(&fdtable_get(fd)->file)->full_sync);
+	assert_false(atomic_load(&fdtable_get(fd)->file)->sync.full);
 	assert_int_equal(rig_close(fd), 0);
 }
 

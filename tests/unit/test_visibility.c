@@ -42,7 +42,7 @@ static int staged_file(int flags, uint64_t n)
 	rig_put(fd, 0, 100);
 	rig_put(fd, 100, n - 100);
 	assert_int_equal(rig_kernel_size("out"), 100);
-	assert_ptr_equal(rig_file(fd)->leased, fdtable_get(fd));
+	assert_ptr_equal(rig_file(fd)->lease.on, fdtable_get(fd));
 	assert_int_equal(sys_kernel.fcntl(fd, F_GETLEASE, 0), F_WRLCK);
 	assert_int_equal(rig_slot(fd)->flags & (SLOT_STRICT | SLOT_LEASED | SLOT_LEASE_BUSY),
 	                 SLOT_STRICT | SLOT_LEASED);
@@ -121,7 +121,7 @@ static uint64_t put_until_staged(int fd, uint64_t from)
 		nanosleep(&t, NULL);
 	}
 	assert_true(is_staged(fd));
-	assert_non_null(rig_file(fd)->leased);
+	assert_non_null(rig_file(fd)->lease.on);
 	return n;
 }
 
@@ -131,7 +131,7 @@ static void opener_sees_all(int how, int flags)
 	struct opener o = opener_start(flags);
 
 	assert_int_equal(o.size, 5000);
-	assert_null(file_when_quiet(fd)->leased);
+	assert_null(file_when_quiet(fd)->lease.on);
 	assert_true(rig_slot(fd)->flags & SLOT_LEASE_BUSY);
 	/* it is still open: every write at once */
 	for (uint64_t at = 5000; at < 6000; at += 100) {
@@ -208,7 +208,7 @@ static void test_not_while_one_is_in_the_kernel(void **state)
 	(void)state;
 	rig_put(fd, at, 100);
 	at += 100;
-	assert_true(f->lease_pass);
+	assert_true(f->lease.pass);
 	opener_end(&o);
 	atomic_store(&f->inflight, 1);
 	for (int i = 0; i < 100; i++, at += 10) {
@@ -259,7 +259,7 @@ static void test_space_is_reserved_anew(void **state)
 	struct opener o;
 
 	(void)state;
-	assert_true(rig_file(fd)->prealloc_end >= 1 << 20);
+	assert_true(rig_file(fd)->space.end >= 1 << 20);
 	o = opener_start(O_WRONLY);
 	other = open(rig_path("out"), O_WRONLY | O_TRUNC);
 	assert_true(other >= 0);
@@ -267,7 +267,7 @@ static void test_space_is_reserved_anew(void **state)
 	opener_end(&o);
 	put_until_staged(fd, 0);
 	assert_int_equal(sys_kernel.statx(AT_FDCWD, rig_path("out"), 0, STATX_BLOCKS, &st), 0);
-	assert_true(st.stx_blocks * 512 + rig_kernel_size("out") >= rig_file(fd)->prealloc_end);
+	assert_true(st.stx_blocks * 512 + rig_kernel_size("out") >= rig_file(fd)->space.end);
 }
 
 static void test_refused_while_busy(void **state)
@@ -276,7 +276,7 @@ static void test_refused_while_busy(void **state)
 
 	(void)state;
 	assert_int_equal(rig_settle(fd), 0);
-	assert_null(rig_file(fd)->leased);
+	assert_null(rig_file(fd)->lease.on);
 	assert_int_equal(sys_kernel.fcntl(fd, F_GETLEASE, 0), F_UNLCK);
 	faults.fcntl_lease = (struct fault){.at = 1, .count = 3, .error = EAGAIN};
 	rig_put(fd, 5000, 100);
@@ -315,7 +315,7 @@ static void test_settle_fails(void **state)
 	o = opener_start(O_RDONLY);
 	assert_int_equal(o.size, 100);
 	assert_non_null(file_when_quiet(fd)->head);
-	assert_null(rig_file(fd)->leased);
+	assert_null(rig_file(fd)->lease.on);
 	assert_int_equal(rig_write(fd, "x", 1), -ENOSPC);
 	faults.pwritev = (struct fault){0};
 	rig_put(fd, 5000, 100);
@@ -333,10 +333,10 @@ static void test_opened_again_by_itself(void **state)
 	(void)state;
 	for (int nonblock = 0; nonblock < 2; nonblock++) {
 		second = rig_open("out", O_RDWR | (nonblock ? O_NONBLOCK : 0));
-		assert_null(rig_file(fd)->leased);
+		assert_null(rig_file(fd)->lease.on);
 		assert_int_equal(lseek(second, 0, SEEK_END), rig_kernel_size("out"));
 		rig_put(fd, rig_kernel_size("out"), 100);
-		assert_null(rig_file(fd)->leased);
+		assert_null(rig_file(fd)->lease.on);
 		assert_int_equal(rig_close(second), 0);
 		put_until_staged(fd, rig_kernel_size("out"));
 	}
@@ -469,9 +469,9 @@ static void test_flags_and_owner_are_the_programs(void **state)
 
 	(void)state;
 	assert_int_equal(fd_fcntl(fd, o, F_GETFL, 0), o->flags);
-	assert_non_null(rig_file(fd)->leased);
+	assert_non_null(rig_file(fd)->lease.on);
 	assert_int_equal(fd_fcntl(fd, o, F_GETLEASE, 0), F_UNLCK);
-	assert_null(rig_file(fd)->leased);
+	assert_null(rig_file(fd)->lease.on);
 	put_until_staged(fd, 5000);
 	assert_int_equal(fd_fcntl(fd, o, F_GETSIG, 0), 0);
 	put_until_staged(fd, rig_kernel_size("out"));
