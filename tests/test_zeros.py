@@ -221,7 +221,7 @@ def test_what_others_wrote_behind_them_stays(library, fastwrite, program, place)
         [fastwrite, "recover", place / "data"], capture_output=True, text=True, check=False
     )
     assert recovered.returncode == 0, recovered.stdout + recovered.stderr
-    assert "left as it is" in recovered.stderr
+    assert "they stay" in recovered.stderr
     assert file.read_bytes() == padded
 
 

@@ -130,12 +130,12 @@ struct file {
 	uint32_t index;                  /* in the pool */
 	struct file *hash_next;          /* or pool free list */
 	struct ofd *ofds;
-	_Atomic uint32_t refs;     /* descriptions, of all members */
-	_Atomic bool shared;       /* has been inherited: other processes may have it, too */
-	_Atomic bool cooperates;   /* the program has locked it: see visibility_is */
-	_Atomic bool needs_repair; /* a member died with the lock or the flush token: see attach/repair.h */
-	struct ofd *left;          /* closed by a signal handler, and kept until that is done */
-	bool detach_wanted;        /* stage nothing more before it has been released (detach_file) */
+	_Atomic uint32_t refs;      /* descriptions, of all members */
+	_Atomic bool shared;        /* has been inherited: other processes may have it, too */
+	_Atomic bool cooperates;    /* the program has locked it: see visibility_is */
+	_Atomic bool needs_repair;  /* a member died with the lock or the flush token: see attach/repair.h */
+	struct ofd *left;           /* closed by a signal handler, and kept until that is done */
+	_Atomic bool detach_wanted; /* stage nothing more before it has been released (detach_file) */
 	_Atomic uint32_t bypass_wanted; /* enum bypass_reason: stage nothing more; written through as soon as
 	                                   that can be */
 	const struct rule *rule;

@@ -25,10 +25,10 @@ static struct {
 	uint32_t pace_ms;
 } workers = {.pace_ms = 100};
 
-static const struct workers_jobs *jobs;
+static const struct workers_jobs *_Atomic jobs;
 static __thread bool is_worker, is_leader;
 
-void workers_set(const struct workers_jobs *set) { jobs = set; }
+void workers_set(const struct workers_jobs *set) { atomic_store_explicit(&jobs, set, memory_order_release); }
 
 bool workers_is_self(void) { return is_worker; }
 
