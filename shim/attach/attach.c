@@ -39,7 +39,7 @@
 #include <sys/statvfs.h>
 #include <sys/vfs.h>
 
-/* FASTWRITE_LOG = info.  At an exec or exit every file goes that way. */
+/* For FASTWRITE_LOG = info.  An exec or exit bypasses every file, which is not worth a message. */
 static void say_through(const struct file *f, enum bypass_reason why)
 {
 	BUFFER(char, path);
@@ -76,21 +76,21 @@ void attach_leave_arena(struct file *f)
 {
 	attach_nothing_staged(f);
 	journal_file_keep(f);
-	f->space.zero_end = 0; /* recovery cuts them off */
+	f->space.zero_end = 0; /* recovery cuts the zeros off */
 	f->arena = NULL;
 	f->slot = -1;
 	f->small_seen = 0;
 }
 
-/* All who had the arena are dead, and it has been recovered as a whole, or will be: nothing is staged for f
- * here. */
+/* All processes that had the arena are dead.  It has been recovered as a whole, or will be: nothing is staged
+ * for f here. */
 static void forget_staged(struct file *f, bool recovered)
 {
-	f->arena = NULL; /* it may be another one by now */
+	f->arena = NULL; /* it may be another arena by now */
 	attach_leave_arena(f);
 	f->flush.busy = 0;
 	f->lease.on = NULL;
-	/* those that staged there are gone with their holders */
+	/* positions in staged bytes died with the processes that staged them */
 	for (struct ofd *o = f->ofds; o; o = o->next)
 		o->pos_mode = POS_KERNEL;
 	if (f->mode == FILE_ATTACHED) {
@@ -101,7 +101,7 @@ static void forget_staged(struct file *f, bool recovered)
 
 bool attach_reaches(const struct file *f)
 {
-	/* (with nobody else there attach_to_arena waits for nobody) */
+	/* (without other processes attach_to_arena does not wait) */
 	return !f->arena || family_set_has(&f->arena->members, family_me) ||
 	       !family_set_others(&f->arena->members) || arenas_join(f) == 0;
 }
@@ -117,9 +117,9 @@ void attach_to_arena(struct file *f)
 			forget_staged(f, r == -ENOENT || r == -ESTALE);
 			return;
 		}
-		/* It cannot be reached from here (another user, another root directory): who staged it has to
-		 * write it, and everybody writes the file through from then on.  Or somebody is just
-		 * recovering it. */
+		/* The arena cannot be mapped here (another user, another root directory).  The process that
+		 * staged the file must write it, and all processes bypass it from then on.  -EWOULDBLOCK: the
+		 * arena is just being recovered. */
 		if (r != -EWOULDBLOCK)
 			f->bypass_wanted = BYPASS_FORK;
 		lock_drop(&f->lock, LOCK_FILE);
@@ -133,8 +133,7 @@ static bool is_modelled(long flags)
 	return flags >= 0 && !(flags & (O_PATH | O_DIRECT | O_SYNC | O_DSYNC));
 }
 
-/* A descriptor that this process opened and has not been asked about yet: a second description of the file.
- */
+/* Makes an unresolved descriptor that this process opened a second description of the file. */
 static bool adopt_noted(struct file *f, int fd)
 {
 	struct unresolved_fd *l = &unresolved_fds[fd];
@@ -145,12 +144,12 @@ static bool adopt_noted(struct file *f, int fd)
 	if ((before != UNRESOLVED_NOTED && before != UNRESOLVED_UNSURE) ||
 	    !atomic_compare_exchange_strong(&l->state, &expected, UNRESOLVED_RESOLVING))
 		return false;
-	/* Only now nobody closes it: is it still what was looked at? */
+	/* No thread can close it now: does it still refer to the file? */
 	if (unresolved_inflight(fd) == 0 && flush_is_the_file(f, fd) == 1) {
 		long flags = sys.fcntl(fd, F_GETFL, 0);
 		struct ofd *o;
 
-		/* the reference first: who is killed in between leaves one too many, not one too few */
+		/* the reference first: a kill in between leaves one too many, not one too few */
 		file_ref(f);
 		o = is_modelled(flags) ? ofd_new(f, fd, (int)flags) : NULL;
 		adopted = o && fdtable_set(fd, o) == 0;
@@ -161,8 +160,8 @@ static bool adopt_noted(struct file *f, int fd)
 	return adopted;
 }
 
-/* A descriptor that the library did not see opened: who uses it, and how, is unknown.  (A stdio stream that
- * reads the file would not see what is staged.)  O_PATH ones can neither read nor write. */
+/* A descriptor whose open the library did not see: its use is unknown.  (A stdio stream that reads the file
+ * would miss the staged bytes.)  An O_PATH descriptor can neither read nor write. */
 static bool harmless_fd(struct file *f, int fd)
 {
 	long flags = sys.fcntl(fd, F_GETFL, 0);
@@ -173,8 +172,9 @@ static bool harmless_fd(struct file *f, int fd)
 }
 
 /*
- * Looks for descriptors on the file that came by ways the library does not see: inherited, received over a
- * socket, made by fopen or a raw system call; and for an io_uring.  Why not to attach, or BYPASS_NONE.
+ * Searches for descriptors of the file that came by ways the library does not see: inherited, received over a
+ * socket, made by fopen or a raw system call.  Searches for an io_uring, too.  Returns the reason not to
+ * attach, or BYPASS_NONE.
  */
 static enum bypass_reason scan_descriptors(struct file *f)
 {
@@ -205,8 +205,8 @@ static enum bypass_reason scan_descriptors(struct file *f)
 }
 
 /*
- * A descriptor is unknown.  Another thread may be about to open the file, or to write, and will soon have
- * said so; or it will be closed: so it is tried again, less and less often.
+ * The use of a descriptor is unknown.  It may be closed soon.  Or another thread is about to open the file or
+ * to write, and will register the descriptor soon.  So try again, less and less often.
  */
 static enum bypass_reason attach_later(struct file *f)
 {
@@ -237,7 +237,7 @@ static void fill_slot(const struct file *f, struct arena *a, uint32_t index, con
                       const struct statx *st)
 {
 	struct arena_slot *slot = arena_slot_at(a, index);
-	/* the blocks of the slot's last owner are done with; those to come have larger numbers */
+	/* blocks of the entry's last file are done; blocks to come have larger sequence numbers */
 	uint64_t done = DONE_MAKE(atomic_load(&a->header->live.next_seq), 0);
 
 	struct identity id;
@@ -267,7 +267,7 @@ static void fill_slot(const struct file *f, struct arena *a, uint32_t index, con
 
 static void probe_direct(struct file *f, const struct statx *st)
 {
-	f->flush.direct_ok = true; /* tried, and EINVAL says no */
+	f->flush.direct_ok = true; /* try it: EINVAL says no */
 #ifdef STATX_DIOALIGN
 	if (st->stx_mask & STATX_DIOALIGN)
 		f->flush.direct_ok = st->stx_dio_mem_align != 0 && st->stx_dio_mem_align <= ARENA_PAGE &&
@@ -277,7 +277,7 @@ static void probe_direct(struct file *f, const struct statx *st)
 #endif
 }
 
-/* Not attached, and it shall not be. */
+/* Counts and reports a file that is not attached and shall not be. */
 static void count_bypass(const struct file *f, enum bypass_reason why)
 {
 	stats_through(f->rule, why);
@@ -286,7 +286,7 @@ static void count_bypass(const struct file *f, enum bypass_reason why)
 
 static bool slot_reclaim(struct arena *a);
 
-/* Fewer blocks than bytes; what we reserved behind the end does not count. */
+/* True if the file has fewer blocks than bytes.  Space that we reserved beyond the end does not count. */
 static bool has_holes(const struct file *f, const struct statx *st)
 {
 	uint64_t allocated = st->stx_blocks * 512ull;
@@ -295,7 +295,8 @@ static bool has_holes(const struct file *f, const struct statx *st)
 	return allocated < st->stx_size + behind;
 }
 
-/* Writes are to be durable when they return, whatever the description says: mount -o sync, chattr +S. */
+/* True if writes must be durable when they return, whatever the description's flags: mount -o sync, chattr
+ * +S. */
 static bool is_synchronous(int fd)
 {
 	struct statfs st;
@@ -307,9 +308,10 @@ static bool is_synchronous(int fd)
 }
 
 /*
- * Recovery has the rights of the arena's owner, and opens the file by its path: what he may not write to
- * would stay in the arena.  Asked as he is without capabilities, unless the process acts as somebody else for
- * a while: then the bytes must be such as that user may read, too, since he can read the arena.
+ * Recovery has the rights of the arena's owner and opens the file by its path.  If the owner may not write to
+ * the file, its bytes would stay in the arena.  So ask for the owner without capabilities.  If the process
+ * acts as another user for a while, that user owns the arena and can read it.  Then the user must have the
+ * right to read the file, too.
  */
 static bool is_recoverable(const char *path)
 {
@@ -324,7 +326,7 @@ static bool is_recoverable(const char *path)
 	return sys_raw(SYS_FACCESSAT2, AT_FDCWD, (long)path, READ_OK | WRITE_OK, AT_EACCESS, 0, 0) == 0;
 }
 
-/* LOCK_ATTACH held.  Returns why not, or BYPASS_NONE. */
+/* LOCK_ATTACH held.  Returns the reason not to attach, or BYPASS_NONE. */
 static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 {
 	BUFFER(char, path);
@@ -355,7 +357,7 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 	why = never_staged_why_never(f->dev, f->ino);
 	if (why == BYPASS_NONE) {
 		why = scan_descriptors(f);
-		/* (in a family others would look for it in their own process only) */
+		/* (in a family the other processes would search only their own descriptors) */
 		if (why == BYPASS_UNKNOWN_FD && !family_is_shared())
 			return attach_later(f);
 	}
@@ -366,7 +368,7 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 	if (why != BYPASS_NONE)
 		return why;
 	r = workers_start();
-	if (r < 0) /* in a signal handler: with a later write */
+	if (r < 0) /* in a signal handler: a later write tries again */
 		return r == -EDEADLK ? BYPASS_COUNT : BYPASS_NO_THREAD;
 	a = arenas_for(f, path, &busy);
 	if (busy)
@@ -383,10 +385,9 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 	if (slot < 0 && slot_reclaim(a))
 		slot = arena_slot_take(a);
 	if (slot < 0)
-		return BYPASS_COUNT; /* all in use by busy files: stay passive, try again with a later write
-		                      */
-	/* before it is the file's: a repair of one that is killed here must not take what the slot's last
-	 * owner left for it */
+		return BYPASS_COUNT; /* all in use by busy files: stay passive, a later write tries again */
+	/* Fill the entry before f gets it.  If this process is killed here, a repair of f must not find what
+	 * the entry's last file left. */
 	fill_slot(f, a, (uint32_t)slot, path, ofd_fd(o), &st);
 	f->arena = a;
 	f->ksize = f->lsize = st.stx_size;
@@ -409,7 +410,7 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 	return BYPASS_NONE;
 }
 
-/* Here or by another member of the family who lives. */
+/* The reason why this process, or another living one of the family, refuses staging. */
 static enum bypass_reason refused(void)
 {
 	enum bypass_reason why = gate_refusal();
@@ -429,12 +430,13 @@ bool attach_file(struct file *f, struct ofd *o)
 		file_become(f, FILE_BYPASSED, why);
 		return false;
 	}
-	/* First of all: who opens the file after the search for descriptors is to see that he must say so,
-	 * and so does whoever is about to change what is looked up below. */
+	/* Become attached first.  A thread that opens the file after the search for descriptors then sees
+	 * that it must register its descriptor.  A thread that is about to change what is looked up below
+	 * sees it, too. */
 	file_become(f, FILE_ATTACHED, f->why);
-	/* When another thread is inside the kernel with this file the next write tries again.  The lock is
-	 * only tried: whoever holds it may wait for this file's lock, or this may be a signal handler that
-	 * interrupted somebody whom the holder waits for. */
+	/* If another thread is in the kernel with this file, the next write tries again.  The lock is only
+	 * tried: its holder may wait for this file's lock.  Or this is a signal handler, and the holder waits
+	 * for the interrupted thread. */
 	if (atomic_load(&f->inflight) != 0 || gate_held() || gate_changing() || !arenas_try()) {
 		file_attach_undo(f, FILE_PASSIVE, f->why);
 		return false;
@@ -453,7 +455,7 @@ bool attach_file(struct file *f, struct ofd *o)
 	return false;
 }
 
-/* The kernel's offset of every description is right, or will be after a hand-over by this process. */
+/* True if the kernel's offset of every description is right, or this process can set it. */
 static bool positions_reachable(const struct file *f)
 {
 	for (const struct ofd *o = f->ofds; o; o = o->next)
@@ -486,15 +488,15 @@ int detach_file(struct file *f, bool nested)
 	if (r < 0)
 		return r;
 	if (f->mode != FILE_ATTACHED || !f->arena || flush_first(f))
-		return 0; /* somebody else was quicker, or others have to write it */
-	/* what the caller does next must not be undone by a replay, whoever gives the file back */
+		return 0; /* another thread was quicker, or other processes have to write it */
+	/* The caller's next change must not be undone by a replay of the log, whichever thread detaches f. */
 	r = journal_retire(f, nested);
 	if (r < 0)
 		return r;
 	if (f->mode != FILE_ATTACHED || !f->arena || flush_first(f))
 		return 0;
 	if (!positions_reachable(f)) {
-		/* another member has to do it; until then nothing is staged by what was known before */
+		/* another process has to give a position back; until then nothing more is staged */
 		f->detach_wanted = true;
 		return 0;
 	}
@@ -504,21 +506,21 @@ int detach_file(struct file *f, bool nested)
 	if (fd >= 0)
 		prealloc_trim(f, fd);
 	if (f->head) {
-		/* a signal handler leaves the block behind that the interrupted write may copy into */
+		/* a signal handler leaves the block into which the interrupted write may copy */
 		f->detach_wanted = true;
 		return 0;
 	}
 	f->detach_wanted = false;
 	a = f->arena;
 	slot = (uint32_t)f->slot;
-	/* before anybody else may have it: who is killed here leaves no file behind with a slot of another
-	 * one */
+	/* Clear these before another file can get the entry.  A kill here must not leave f with the entry of
+	 * another file. */
 	f->slot = -1;
 	f->arena = NULL;
 	atomic_signal_fence(memory_order_seq_cst);
 	kill_step();
 	arena_slot_free(a, slot);
-	/* the engine removes it when it has been of no use for a while */
+	/* a worker thread removes the arena when it has been idle for a while */
 	if (a->slots_used == 0 && !gate_stopped())
 		workers_arm();
 	f->small_seen = 0;
@@ -539,12 +541,12 @@ int attach_bypass(struct file *f, enum bypass_reason why, bool nested)
 	int r = detach_file(f, nested);
 
 	if (r == 0 && f->mode == FILE_ATTACHED && f->arena) {
-		/* until whoever can do it does, nothing more is staged (descriptors/io.c) */
+		/* nothing more is staged until a process that can bypass it has done so (descriptors/io.c) */
 		f->bypass_wanted = why;
 	} else if (r == 0 && f->mode == FILE_PASSIVE) {
 		file_become(f, FILE_BYPASSED, why);
 		say_through(f, why);
-		/* at the end of the process nothing of it need be written any more */
+		/* at exit every file is bypassed: not counted */
 		if (a && why != BYPASS_EXIT)
 			atomic_fetch_add(&a->header->live.through[why], 1);
 	}
@@ -569,11 +571,11 @@ void attach_abandon(struct file *f)
 	file_become(f, FILE_BYPASSED, f->why);
 }
 
-/* Files with nothing staged, other than the caller's: their locks are only tried. */
+/* Visits attached files with nothing staged.  Their locks are only tried. */
 struct idle {
-	struct arena *arena; /* NULL = any */
-	bool reserved;       /* only those that hold reserved space */
-	bool all;            /* every one of them, or just the first */
+	struct arena *arena; /* NULL: any */
+	bool reserved;       /* only files with reserved space */
+	bool all;            /* all such files, or only the first */
 	bool done;
 };
 
@@ -584,7 +586,7 @@ static void visit_idle(struct file *f, void *ctx)
 
 	if ((i->done && !i->all) || f->mode != FILE_ATTACHED || !lock_try(&f->lock, tid))
 		return;
-	/* (an arena of another member may not be mapped here) */
+	/* (another process's arena may not be mapped here) */
 	if (f->mode == FILE_ATTACHED && f->arena && !f->head && !atomic_load(&f->flush.busy) &&
 	    !f->needs_repair && (!f->shared || family_set_has(&f->arena->members, family_me)) &&
 	    (!i->arena || f->arena == i->arena) && (!i->reserved || f->space.end != 0))

@@ -19,7 +19,8 @@
 
 #include <fcntl.h>
 
-/* Descriptions may have been left with a flush's flags, or under its lease; not all of them are here. */
+/* A dead flusher may have left its flags or lease on descriptions.  This process does not have all of
+ * them. */
 static void leave_flags(struct file *f)
 {
 	for (struct ofd *o = f->ofds; o; o = o->next)
@@ -29,7 +30,7 @@ static void leave_flags(struct file *f)
 	file_restore_locked(f);
 }
 
-/* Every block of the slot is in the file. */
+/* True if every block of the file entry is in the file. */
 static bool nothing_left(const struct file *f)
 {
 	uint64_t done = DONE_SEQ(atomic_load(&arena_slot_at(f->arena, (uint32_t)f->slot)->done));
@@ -43,7 +44,7 @@ static bool nothing_left(const struct file *f)
 	return true;
 }
 
-/* One past the last byte that the newest block of the slot holds; 0 when there is none. */
+/* One past the last byte in the newest block of the file entry; 0 if it has no block. */
 static uint64_t newest_end(const struct file *f)
 {
 	const struct block_run *newest = NULL;
@@ -73,7 +74,7 @@ static uint64_t newest_end(const struct file *f)
 	       COMMIT_LENGTH(commit);
 }
 
-/* Where everybody stands: what was published has moved its writer's position. */
+/* Sets every description's position: a published write has moved its writer's position. */
 static void drain_positions(struct file *f)
 {
 	struct block_run *run = f->current;
@@ -99,13 +100,13 @@ static void drain_positions(struct file *f)
 	for (struct ofd *o = f->ofds; o; o = o->next)
 		if (o->pos_mode == POS_STREAM)
 			o->pos_mode = POS_USER;
-	/* nobody's fast path may stage behind what we have just looked at */
+	/* no fast path may stage behind the bytes that were just read */
 	if (run)
 		atomic_fetch_or(&run->meta->commit, COMMIT_SEALED);
 	f->current = NULL;
 }
 
-/* A description of the file to put bytes in place with.  *own: it is to be closed. */
+/* A descriptor for writing the staged bytes to the file.  *own: the caller closes it. */
 static int repair_fd(const struct file *f, bool *own)
 {
 	char path[64];
@@ -140,8 +141,8 @@ static void end_busy(struct file *f)
 	sys_futex_wake((uint32_t *)&f->flush.events, 1 << 20);
 }
 
-/* Everybody's position is known, and a flusher that lives has come to its end; it leaves the rest to us. File
- * lock held, dropped and taken again.  False: somebody else has repaired the file meanwhile. */
+/* Fixes all positions and waits until a living flusher has ended; it leaves the rest to us.  File lock held,
+ * dropped and taken again.  False: another process has repaired the file meanwhile. */
 static bool come_to_rest(struct file *f)
 {
 	struct timespec tick = {.tv_nsec = 10000000};
@@ -179,7 +180,7 @@ static void repair_file(struct file *f)
 	leave_flags(f);
 	if (f->mode != FILE_ATTACHED || !f->arena || f->slot < 0) {
 		if (f->mode == FILE_ATTACHED) {
-			/* he was about to attach it, or had given it back */
+			/* the dead process was about to attach it, or had detached it */
 			f->arena = NULL;
 			file_become(f, FILE_PASSIVE, f->why);
 		}
@@ -191,36 +192,37 @@ static void repair_file(struct file *f)
 	end = newest_end(f);
 	gated = takeover_gate(f);
 	r = replay(f);
-	/* whoever has no right to the file can say as much where there is nothing to bring */
+	/* A replay without the right to the file fails even if nothing is staged: no error. */
 	if (r < 0 && !(nothing_left(f) && !(slot->flags & SLOT_PADDED))) {
-		/* nothing is lost: it stays in the arena, and is tried again with the next call */
+		/* nothing is lost: the bytes stay in the arena, and the next call tries again */
 		if (f->flush.error == 0)
 			log_warn("cannot put in place what a killed process of the family wrote (error %d)",
 			         -r);
 		f->flush.error = r;
 		takeover_ungate(f, gated);
-		end_busy(f); /* nobody waits for the dead: while it is damaged no other flush begins */
+		/* no thread waits for the dead: no other flush begins while needs_repair is set */
+		end_busy(f);
 		return;
 	}
-	/* in this order: who is killed in between has appended nothing that would be appended again */
+	/* In this order: after a kill in between, no bytes are appended twice. */
 	atomic_store(&slot->done, DONE_MAKE(atomic_load(&f->arena->header->live.next_seq), 0));
 	atomic_store(&slot->flush_active, APPEND_NONE);
-	/* (a signal handler that repairs has interrupted somebody who copies into it still) */
+	/* (a repair in a signal handler may have interrupted a write that still copies into this block) */
 	if (f->pinned)
 		f->pinned->lost = true;
 	arena_free_slot_blocks(f->arena, (uint32_t)f->slot);
-	atomic_store(&slot->used, 1); /* a recovery by path has taken it for finished */
+	atomic_store(&slot->used, 1); /* a recovery by path marks the entry as finished */
 	f->takeovers = slot->takeovers;
 	takeover_ungate(f, gated);
 	attach_nothing_staged(f);
 	if (!(slot->flags & SLOT_PADDED))
-		f->space.zero_end = 0; /* a recoverer has cut them off */
+		f->space.zero_end = 0; /* recovery has cut the zeros off */
 	if (r >= 0)
 		atomic_store(&slot->prealloc_end, 0);
 	if (end > f->lsize)
 		f->lsize = end;
 	fd = file_fd(f);
-	/* (with zeros behind the end the kernel's size is not the file's) */
+	/* (with zeros beyond the end the kernel's size is not the file's) */
 	if (fd >= 0 && !f->space.zero_end)
 		attach_refresh(f, fd);
 	else
@@ -235,7 +237,8 @@ struct sweep {
 	bool any;
 };
 
-/* No process has the file any more; what is staged for it in an arena of ours is put in place by its path. */
+/* No process has the file any more.  Bytes staged for it in an arena of ours are written to it by its
+ * path. */
 static void bury(struct file *f)
 {
 	struct arena *a = NULL;
@@ -250,7 +253,7 @@ static void bury(struct file *f)
 			takeover_ungate(f, gated);
 			gated = false;
 			attach_nothing_staged(f);
-			/* who opens it next knows nothing of them */
+			/* a later open knows nothing of the log's entries */
 			journal_retire(f, false);
 			flush_close_internal(f);
 			a = f->arena;
@@ -259,7 +262,7 @@ static void bury(struct file *f)
 		takeover_ungate(f, gated);
 	}
 	attach_leave_arena(f);
-	/* only now may another file have it */
+	/* only now may another file get the entry */
 	if (a)
 		arena_slot_free(a, slot);
 	f->flush.busy = 0;
@@ -275,7 +278,7 @@ static void end_description(struct file *f, struct ofd *o)
 		f->lease.on = NULL;
 	if (f->left == o)
 		f->left = NULL;
-	/* (what can still be read is settled by its last reader) */
+	/* (if other descriptions are left, their processes drain the file) */
 	if (f->ofds == o && !o->next)
 		bury(f);
 	ofd_release(o);
@@ -290,7 +293,7 @@ void repair_give_up(struct ofd *o)
 
 	flush_wait_idle(f);
 	known = f->ofds;
-	/* (one that is free says what it was last) */
+	/* (a free description still names its last file) */
 	while (known && known != o)
 		known = known->next;
 	if (known && family_set_has(&o->holders, family_me)) {
@@ -301,7 +304,7 @@ void repair_give_up(struct ofd *o)
 	file_unlock(f, g);
 }
 
-/* File lock held: have the dead claims to it? */
+/* File lock held.  True if a dead process has a claim to the file. */
 static bool is_concerned(const struct file *f, const struct sweep *s)
 {
 	for (const struct ofd *o = f->ofds; o; o = o->next)
@@ -311,8 +314,8 @@ static bool is_concerned(const struct file *f, const struct sweep *s)
 	return false;
 }
 
-/* Not one that this process cannot reach, and others can: they do it, and nobody waits for them here with a
- * lock held that they may need first. */
+/* False if this process cannot map the file's arena and others can: they sweep the file.  Waiting here would
+ * hold a lock that they may need first. */
 static bool is_ours_to_sweep(struct file *f, struct sweep *s)
 {
 	sys_sigset signals = sys_block_signals();
@@ -325,8 +328,8 @@ static bool is_ours_to_sweep(struct file *f, struct sweep *s)
 	return ours;
 }
 
-/* The timer of the member that looked after what is staged ticks no more, and its number is about to be
- * another one's. */
+/* The process whose timer looked after the staged bytes is dead, and its index will soon be reused: take
+ * over. */
 static void keep_for(struct file *f, const struct sweep *s)
 {
 	uint32_t keeper;
@@ -341,7 +344,7 @@ static void keep_for(struct file *f, const struct sweep *s)
 	}
 }
 
-/* Drops the claims of the dead to one file; descriptions that nobody else has go. */
+/* Withdraws the dead processes' claims to one file, and removes descriptions that no other process has. */
 static void visit_sweep(struct file *f, void *ctx)
 {
 	struct sweep *s = ctx;
@@ -358,7 +361,7 @@ static void visit_sweep(struct file *f, void *ctx)
 		return;
 	}
 	if (g.nested) {
-		/* the next sweep */
+		/* left to the next sweep */
 		s->any = false;
 		file_unlock(f, g);
 		return;
@@ -384,7 +387,7 @@ static void visit_arena(struct arena *a, void *ctx)
 	bool claimed = false;
 
 	if (!atomic_load(&a->ready)) {
-		/* it is being made, and has no member yet */
+		/* it is being made, and no process has it yet */
 		if (family_set_has(&s->dead, file_arena_taker(a)))
 			file_arena_give(a);
 		return;
@@ -394,7 +397,7 @@ static void visit_arena(struct arena *a, void *ctx)
 		claimed |= atomic_load(&a->members.words[w]) != 0;
 	}
 	if (!claimed) {
-		/* dead as a whole: its file is recovered like any other */
+		/* all its processes are dead: the arena's file is recovered like any other */
 		atomic_store(&a->ready, false);
 		file_arena_give(a);
 	} else {

@@ -1,26 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * repair: what killed members of a family (files/family.h) have left.
+ * repair: what killed processes of a family (files/family.h) leave behind.
  *
- * A dead member leaves claims to descriptions, and perhaps a lock, the flush token, or blocks.  What it
- * published is whole in the arena, as after any kill.  Whoever finds its lock or token first puts the file's
- * staged bytes in place by the same code that recovers a dead process's arena, and goes on from an empty
- * staging.
+ * A dead process leaves its claims to descriptions, and perhaps a lock, the flush token or blocks.  What it
+ * published is complete in the arena, as after any kill.  The first process that finds the lock or the token
+ * writes the staged bytes to the file.  It uses the code that recovers a dead process's arena.  Then staging
+ * starts anew for the file.
  */
 #ifndef FASTWRITE_ATTACH_REPAIR_H
 #define FASTWRITE_ATTACH_REPAIR_H
 
 #include "files/file.h"
 
-/* Before any file is managed: says what file_care does. */
+/* Call before any file is managed: sets the functions of file_care. */
 void repair_set(void);
 
-/* Withdraws what dead members claim.  No lock held, signals blocked. */
+/* Withdraws the claims of dead processes.  No lock held, signals blocked. */
 void repair_sweep(void);
-/* In the child of a fork: it was to have this description, which another thread of the parent closed
- * meanwhile. */
+/* In the child of a fork: gives up the child's claim to this description.  Another thread of the parent
+ * closed its descriptor during the fork. */
 void repair_give_up(struct ofd *o);
-/* The program needs descriptors: the family's goes when nobody else of it lives.  True when it was closed. */
+/* The program needs descriptors: closes the family's descriptor if no other process of the family lives.
+ * True if it was closed. */
 bool repair_spare(void);
 
 #endif

@@ -21,7 +21,7 @@
 
 #include <string.h>
 
-/* LOCK_ATTACH held.  Removes arena i if it holds nothing and nobody else has it. */
+/* LOCK_ATTACH held.  Removes arena i if it holds nothing and no other process has it. */
 static bool arena_close(uint32_t i)
 {
 	struct arena *a = arenas_close_begin(i);
@@ -53,7 +53,7 @@ static void visit_stop(struct file *f, void *ctx)
 		else if (f->arena)
 			r = flush_drain_and_reposition(f, g.nested);
 	}
-	/* the thread that would do it later ends with this program */
+	/* the worker thread that would do it later ends with this program */
 	if (f->refs != 0 && f->due[DUE_SYNC])
 		sync_relaxed_due(f);
 	s->failed |= r < 0;
@@ -66,7 +66,7 @@ void attach_stop_all(enum bypass_reason why)
 	sys_sigset signals;
 
 	gate_stop();
-	/* first: whoever comes to have a file now sees that */
+	/* the gate is closed first: a thread that opens a file now sees it */
 	if (why == BYPASS_EXEC && !file_any())
 		return;
 	signals = sys_block_signals();
@@ -101,7 +101,7 @@ void attach_refuse(enum bypass_reason why)
 {
 	if (!live_config)
 		return;
-	/* first: whoever attaches a file now is seen below, and whoever comes later sees this */
+	/* Refuse first: a file that is being attached is found below, and a later attach sees the refusal. */
 	gate_refuse(why);
 	if (fork_guard_elsewhere())
 		return;
@@ -134,7 +134,7 @@ static void visit_resume(struct file *f, void *ctx)
 
 void attach_resume_all(enum bypass_reason why)
 {
-	/* while another thread tries to exec, nothing may become staged */
+	/* nothing may be staged while another thread tries to exec */
 	if (gate_resume())
 		file_for_each(visit_resume, &why);
 }
@@ -144,7 +144,7 @@ static void visit_abandon(struct file *f, void *ctx)
 	struct file_guard g = file_lock(f);
 
 	(void)ctx;
-	/* a write that was interrupted ends where it began */
+	/* (an interrupted write ends in the arena where it began) */
 	if (!g.nested && f->refs && f->mode == FILE_ATTACHED && f->arena && f->flush.error < 0 &&
 	    !file_others_have(f)) {
 		file_note_sync_error(f, f->flush.error);
@@ -217,7 +217,7 @@ static void visit_rest(struct file *f, void *ctx)
 void attach_retire_idle(void)
 {
 	file_for_each(visit_rest, NULL);
-	/* (whoever has it may wait for this thread to end) */
+	/* (the holder of the lock may wait for this thread to end) */
 	if (!arenas_try())
 		return;
 	for (uint32_t i = 0; i < arenas_count(); i++)
@@ -226,7 +226,7 @@ void attach_retire_idle(void)
 	arenas_unlock_tried();
 }
 
-/* A file that is inherited before it is attached needs an arena that both sides have. */
+/* A file that is inherited before it is attached needs an arena that both processes have. */
 static void visit_arena(struct file *f, void *ctx)
 {
 	BUFFER(char, path);
@@ -237,7 +237,7 @@ static void visit_arena(struct file *f, void *ctx)
 	(void)ctx;
 	if (f->mode != FILE_PASSIVE)
 		return;
-	/* other threads open and close meanwhile */
+	/* other threads open and close descriptors meanwhile */
 	g = file_lock(f);
 	for (const struct ofd *o = f->ofds; o && !rule && f->mode == FILE_PASSIVE; o = o->next)
 		if (o->writable && ofd_fd(o) >= 0 && fd_link_path(ofd_fd(o), path) == 0) {

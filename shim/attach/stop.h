@@ -1,52 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * stop: what concerns every file at once: the process forks, execs, ends, or does something that nothing can
- * be staged beside. See files/gate.h.
+ * stop: acts on all files at once.  The process forks, execs or ends, or does something that forbids staging.
+ * See files/gate.h.
  */
 #ifndef FASTWRITE_ATTACH_STOP_H
 #define FASTWRITE_ATTACH_STOP_H
 
 #include "files/file.h"
 
-/* Every attached file written through, every arena destroyed that holds nothing; no file lock held. */
+/* Bypasses every file and removes every arena that holds nothing.  A file that other processes of the family
+ * have, too, is only drained, except if a new program inherits it.  No file lock held. */
 void attach_stop_all(enum bypass_reason why);
-/* The files that attach_stop_all(why) stopped may be attached again (an exec failed). */
+/* Lets files that attach_stop_all(why) bypassed be attached again (e.g. an exec failed). */
 void attach_resume_all(enum bypass_reason why);
 
-/* After attach_stop_all, before the process acts with other rights: what could not be flushed stays in its
- * arena for recovery with the old ones. */
+/* After attach_stop_all, before the process acts with other rights.  Bytes that could not be flushed stay in
+ * their arena, for recovery with the old rights. */
 void attach_abandon_failed(void);
-/* After attach_stop_all(why) and such a change: attach_resume_all, and what was refused with the old rights
- * is tried anew. */
+/* After attach_stop_all(why) and a change of rights: attach_resume_all, and arenas refused with the old
+ * rights are tried again. */
 void attach_rights_changed(enum bypass_reason why);
 
-/* The process does something that no file can be staged beside: all of the family are written through, those
- * that are opened later too, as long as it or a child that it forks from now on lives. */
+/* The process does something that forbids staging.  Bypasses all files of the family, also those opened
+ * later.  This lasts as long as this process, or a child that it forks from now on, lives. */
 void attach_refuse(enum bypass_reason why);
-/* That has been, in this process. */
+/* True after attach_refuse, here or in the parent before the fork. */
 bool attach_refused(void);
-/* By a worker: does that for gate.soon. */
+/* Called by a worker thread: carries out gate.soon. */
 void attach_tend(void);
 
-/* Removes idle arenas in directory `dir` (a staging directory), NULL: everywhere; for rmdir, and when the
- * program needs our descriptors.  True when one was removed. */
+/* Removes idle arenas in the staging directory `dir`, or everywhere if it is NULL.  For rmdir, and if the
+ * program needs the library's descriptors.  True if an arena was removed. */
 bool attach_retire_dir(const char *dir);
-/* In a worker, with nothing to do: gives back what is reserved for files that nobody writes, and removes
- * arenas that hold nothing.  They would keep their file system busy. */
+/* In an idle worker thread: gives back space reserved for idle files and removes arenas that hold nothing.
+ * They would keep their file system busy. */
 void attach_retire_idle(void);
 
-/* Around fork; signals blocked by the caller.  Nothing becomes attached in between, and every inherited file
- * has an arena that it can be staged in later. */
+/* Around a fork; the caller blocks signals.  Nothing is attached in between.  Every inherited file has an
+ * arena in which both processes can stage it later. */
 void attach_pause(void);
 void attach_unpause(void);
-/* Every arena is the new member's, too, and so is what has been refused. */
+/* Shares every arena with the new process of the family, and what has been refused, too. */
 void attach_share(uint32_t member);
-/* In the child: as a member of the family, */
+/* In a child that belongs to the family. */
 void attach_fork_child(void);
-/* or not: no arena, nothing attached.  The memory of an arena goes, or becomes a private copy (an interrupted
- * write goes on with it). */
+/* In a child that does not: it has no arena and no attached file.  An arena's memory is unmapped.  With
+ * keep_mapped it becomes a private copy, because an interrupted write goes on with it. */
 void attach_forget(bool keep_mapped);
-/* attach_stop_all was called before attach_forget, and is not over yet. */
+/* attach_stop_all was called before attach_forget and is still in force. */
 void attach_still_stopped(void);
 
 #endif

@@ -25,22 +25,22 @@ static bool more_to_flush(const struct file *f)
 	       (f->head->meta->seq <= f->flush.lag_seq || flush_worth(f));
 }
 
-/* One run after the other, without letting go of the lock in between, so that the device has something to do;
- * but not for ever, since other files wait for this thread. */
+/* Flushes several runs without dropping the lock in between, so that the device is busy.  At most RUNS_MAX:
+ * other files wait for this thread. */
 static void flush_runs(struct file *f)
 {
 	for (int runs = 0; runs < RUNS_MAX; runs++) {
 		if (flush_run(f, false) < 0 || !more_to_flush(f))
 			return;
 		if (f->flush.idle_waiters > 0)
-			return; /* they settle the rest themselves */
+			return; /* the waiting threads drain the rest themselves */
 		if (workers_busy())
-			break; /* others may be overdue */
+			break; /* other files may be overdue */
 	}
 	workers_kick(f);
 }
 
-/* Flushes what is sealed, or, when it is due, everything that is staged now. */
+/* Flushes sealed blocks, or everything that is staged if the flush is due. */
 static void look_after(struct file *f)
 {
 	struct file_guard g = file_lock(f);
@@ -55,7 +55,7 @@ static void look_after(struct file *f)
 				f->flush.lag_seq = f->tail->meta->seq;
 		}
 		flush_runs(f);
-		/* what fails is tried less often */
+		/* after an error, try less often */
 		if (f->flush.error && f->head)
 			f->due[DUE_FLUSH] = sys_now_ns() + lag_ns(f);
 	}
@@ -74,15 +74,15 @@ struct look {
 	uint64_t next; /* earliest deadline */
 };
 
-/* Without the file's lock: its owner may be in the kernel with the file, and others must not wait for that.
- */
+/* Does not take the file's lock: its owner may be in the kernel with the file, and others must not wait for
+ * that. */
 static void visit_file(struct file *f, void *ctx)
 {
 	struct look *l = ctx;
 	bool attached = atomic_load_explicit(&f->mode, memory_order_relaxed) == FILE_ATTACHED;
 	bool kick = f->flush.flags_left || (attached && (f->bypass_wanted || f->detach_wanted));
 
-	/* (a lock that is held may be a dead member's) */
+	/* (a dead process may hold the lock) */
 	if (attached && f->shared)
 		kick |= f->needs_repair || file_flusher_died(f) || lock_owner(&f->lock) != 0;
 	for (int i = 0; i < DUE_COUNT; i++) {
@@ -105,8 +105,9 @@ static void visit_shared(struct file *f, void *ctx)
 }
 
 /*
- * Threads of the program: with none left the process is to end, and nothing of ours may keep it.  Asked
- * without a descriptor: the program's next one must have the lowest number, and this thread runs beside it.
+ * True if a thread of the program still runs.  If none does, the process is to end, and no thread of ours may
+ * keep it alive.  The question takes no descriptor: the program's next one must have the lowest number, and
+ * this thread runs beside it.
  */
 static bool program_runs(void)
 {
@@ -114,11 +115,12 @@ static bool program_runs(void)
 	char exe[8];
 	uint32_t count;
 
-	/* . and .. and one directory per thread */
+	/* links: . and .. and one directory per thread */
 	if (sys.statx(AT_FDCWD, "/proc/self/task", 0, STATX_NLINK, &st) < 0 || st.stx_nlink < 2)
 		return false;
 	count = st.stx_nlink - 2;
-	/* a leader that has called pthread_exit counts, but does not run: it has no memory any more */
+	/* A main thread that has called pthread_exit is counted but does not run: it has no memory any
+	 * more. */
 	if (sys.readlinkat(AT_FDCWD, "/proc/self/exe", exe, sizeof exe) < 0)
 		count--;
 	return count > thread_count();
@@ -136,13 +138,13 @@ static bool family_watches(void)
 static uint64_t look(uint32_t pace_ms, bool *idle, bool *waits)
 {
 	struct look l = {.now = sys_now_ns(), .next = UINT64_MAX};
-	uint64_t least = pace_ms * 125000ull; /* between any two looks */
+	uint64_t least = pace_ms * 125000ull; /* shortest time between two looks */
 	uint64_t most = pace_ms * 750000ull;
 	uint64_t wait;
 
 	file_for_each(visit_file, &l);
 	*waits = *idle = l.next == UINT64_MAX;
-	/* another member may be killed with bytes staged in a file that we have, too */
+	/* another process may be killed with bytes staged in a file that we have, too */
 	if (*idle && family_watches()) {
 		*idle = false;
 		return WATCH_MS * 1000000ull;
@@ -150,7 +152,7 @@ static uint64_t look(uint32_t pace_ms, bool *idle, bool *waits)
 	if (*idle)
 		return WORKERS_IDLE_MS * 1000000ull;
 	wait = l.next > l.now ? l.next - l.now : 0;
-	/* with many files something is always about to be due: look at all of them, now and then */
+	/* With many files something is always due soon: wait a little, then look at all of them. */
 	if (wait < least)
 		wait = least;
 	return wait < most ? wait : most;

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * timer: what the background threads (files/workers.h) do: they flush sealed blocks, and what is due by the
- * clock: what was staged `lag_ms` ago, relaxed syncs, leases and entries of the log that nobody needs any
- * more.
+ * timer: the jobs of the worker threads (files/workers.h).  They flush sealed blocks and do what is due by
+ * the clock: bytes staged `lag_ms` ago, relaxed syncs, leases and log entries that are no longer needed.
  */
 #ifndef FASTWRITE_ATTACH_TIMER_H
 #define FASTWRITE_ATTACH_TIMER_H
 
-/* Before any file is managed. */
+/* Call before any file is managed. */
 void timer_set(void);
 
 #endif

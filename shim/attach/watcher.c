@@ -18,7 +18,7 @@
 
 enum {
 	TICK_MS = 100,
-	QUIET_TICKS = 10, /* so many without a lease: the watcher ends */
+	QUIET_TICKS = 10, /* ticks without a lease until the watcher ends */
 	RETRY_FIRST_US = 500,
 	RETRY_MOST_US = 16000,
 };
@@ -30,7 +30,7 @@ static struct {
 
 static _Atomic bool refusal_said;
 
-/* Somebody else has the file open: when to ask again. */
+/* The file is open elsewhere: sets when to ask for the lease again. */
 static void back_off(struct file *f)
 {
 	struct arena_slot *slot = visibility_slot(f);
@@ -50,14 +50,14 @@ static bool same_file(const struct file *f, uint64_t dev, uint64_t ino)
 	return f->dev == dev && f->ino == ino;
 }
 
-/* File lock held: everything out, then whoever waits may go on.  What cannot be written (the disk is full,
- * say) would not become visible by waiting. */
+/* File lock held.  Drains the file, then drops the lease, so that the open can go on.  Bytes that cannot be
+ * written (e.g. the disk is full) would not become visible by waiting. */
 static void give_way(struct file *f, bool nested)
 {
 	uint64_t dev = f->dev, ino = f->ino;
 
 	flush_drain(f, nested);
-	/* (the lock may have been free meanwhile) */
+	/* (flush_drain may have dropped the lock) */
 	if (!same_file(f, dev, ino))
 		return;
 	journal_retire(f, nested);
@@ -88,8 +88,8 @@ static void visit_answer(struct file *f, void *ctx)
 	answer_file(f);
 }
 
-/* The kernel names the descriptor by which the lease was taken; it may be closed by now, or another file's.
- */
+/* The kernel names the descriptor by which the lease was taken.  It may be closed by now, or refer to another
+ * file. */
 static void answer(const siginfo_t *info)
 {
 	struct ofd *o = info->si_code > 0 ? fdtable_get(info->si_fd) : NULL;
@@ -114,7 +114,7 @@ static void *watch(void *arg)
 		if (r > 0)
 			answer(&info);
 		else if (r == 0 && atomic_load(&visibility_leases) > 0)
-			/* the kernel sends something else when too many signals are queued */
+			/* when too many signals are queued, the kernel sends SIGIO instead */
 			file_for_each(visit_answer, NULL);
 		quiet = atomic_load(&visibility_leases) > 0 ? 0 : quiet + (r == 0);
 		if ((quiet >= QUIET_TICKS || atomic_load(&watcher.stop)) &&
@@ -123,7 +123,7 @@ static void *watch(void *arg)
 	}
 }
 
-/* One more lease: the watcher's thread id, or -errno. */
+/* Counts one more lease and makes sure that the watcher runs.  Its thread id, or -errno. */
 static int need_watcher(void)
 {
 	int r;
@@ -154,9 +154,9 @@ int watcher_hold(struct file *f, struct ofd *o, bool nested)
 	if (f->lease.on)
 		return 1;
 	if (family_set_count(&o->holders) > 1)
-		return -BYPASS_FORK; /* it was opened while another thread forked */
-	/* (staged without a lease: the kernel took it away from a process that was stopped for too long, or
-	 * the bytes could not be written when somebody opened the file) */
+		return -BYPASS_FORK; /* opened while another thread forked */
+	/* (Bytes may be staged without a lease.  The kernel takes it from a process that is stopped for too
+	 * long.  Or the bytes could not be written when the file was opened elsewhere.) */
 	if (nested || f->head || (f->lease.wait_us && sys_now_ns() < f->lease.retry_ns))
 		return 0;
 	if (!visibility_stop_passing(f))
@@ -170,7 +170,7 @@ int watcher_hold(struct file *f, struct ofd *o, bool nested)
 	f->no_internal_fd = true;
 	r = need_watcher();
 	if (r == -EDEADLK)
-		return 0; /* in a signal handler: with a later write */
+		return 0; /* in a signal handler: a later write tries again */
 	if (r < 0)
 		return -BYPASS_NO_THREAD;
 	r = lease_take_for(ofd_fd(o), r);
@@ -189,7 +189,7 @@ int watcher_hold(struct file *f, struct ofd *o, bool nested)
 	if (journal_file_is(f))
 		logged_asked(f);
 	journal_file_changed(f);
-	/* others may have written, and cut off what we had reserved */
+	/* other processes may have written, and cut off the space that we had reserved */
 	attach_refresh(f, ofd_fd(o));
 	if (f->lease.wait_us)
 		prealloc_again(f, ofd_fd(o));
@@ -222,7 +222,7 @@ void watcher_fork(struct file *f, bool nested)
 	if (!visibility_is(f) || f->mode == FILE_BYPASSED)
 		return;
 	if (visibility_for_journal(f)) {
-		/* staged as any other from now on, and its syncs go to the file */
+		/* staged like any other file from now on; its syncs go to the file */
 		journal_retire(f, nested);
 		if (f->lease.on && flush_drain(f, nested) < 0)
 			attach_bypass(f, BYPASS_FORK, nested);
@@ -265,7 +265,7 @@ void watcher_stop(void)
 	signals = sys_block_signals();
 	atomic_store(&watcher.stop, true);
 	file_for_each(visit_give_way, NULL);
-	/* it may be about to begin */
+	/* the thread may be about to begin */
 	while (!thread_one_gone(&watcher.thread)) {
 		pid_t tid = thread_one_id(&watcher.thread);
 
