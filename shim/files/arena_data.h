@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * arena_data: an arena and its log as the family's processes know them, in memory that they share.
- * staging/arena.h and sync/journal.h say what happens to them.
+ * arena_data: an arena and its log, as the processes of a family share them in memory.  The code that works
+ * on them is in staging/arena.h and sync/journal.h.
  */
 #ifndef FASTWRITE_FILES_ARENA_DATA_H
 #define FASTWRITE_FILES_ARENA_DATA_H
@@ -22,20 +22,20 @@ struct ofd;
 
 enum journal_state {
 	JOURNAL_NONE,
-	JOURNAL_OPENED,    /* the file exists; the thread is to fill it */
-	JOURNAL_PREPARING, /* the thread fills it */
+	JOURNAL_OPENED,    /* the file exists; a thread is to fill it */
+	JOURNAL_PREPARING, /* a thread fills it */
 	JOURNAL_READY,
 	JOURNAL_OFF, /* impossible, or a write failed: every sync goes to the file */
 };
 
 struct journal_cursor {
-	uint64_t seq;      /* number of the batch that is being filled */
-	uint32_t used;     /* bytes in it, header included; 0 = empty */
-	uint32_t half;     /* half that it goes to */
+	uint64_t seq;      /* number of the batch being filled */
+	uint32_t used;     /* its bytes, header included; 0 = empty */
+	uint32_t half;     /* half of the file that it goes to */
 	uint64_t head;     /* its offset in that half */
 	uint64_t half_seq; /* number of the first batch in that half */
-	uint64_t old_seq;  /* the same in the other half; 0 = no entry there is needed */
-	/* The batch that is being written, always seq - 1; bytes 0 = none. */
+	uint64_t old_seq;  /* the same for the other half; 0 = no entry there is needed */
+	/* The batch being written, always seq - 1; bytes 0 = none. */
 	uint64_t writing_seq;
 	uint64_t writing_at; /* its offset in the file */
 	uint32_t writing_bytes;
@@ -72,18 +72,18 @@ struct journal_place {
 	uint32_t at;
 };
 
-/* What only the living process knows about a block.  One pointer to it is all that the fast path follows. */
+/* What only living processes know about a block.  The fast path follows no other pointer. */
 struct block_run {
 	struct arena_block *meta;
 	uint8_t *base; /* first byte of the last extent */
-	uint32_t room; /* bytes that the last extent may have */
+	uint32_t room; /* most bytes that the last extent may have */
 	uint32_t index;
-	struct ofd *stream;     /* whose position the end of the last extent is, or NULL */
-	struct block_run *next; /* of the same file, by seq; or free list */
+	struct ofd *stream;     /* its position is the end of the last extent; or NULL */
+	struct block_run *next; /* next block of the same file, by seq; or free list */
 	uint64_t opened_ns;
-	uint32_t split_bytes;   /* bytes of a program write that ends here but began in the block before */
-	_Atomic uint32_t taker; /* member + 1 that took it and has not given it to a file yet, 0 = none */
-	bool flushed;           /* its bytes are in the file; only the freeing is left */
+	uint32_t split_bytes;   /* bytes of a program write that ends here but began in the previous block */
+	_Atomic uint32_t taker; /* process + 1 that took it and has not given it to a file yet, 0 = none */
+	bool flushed;           /* its bytes are in the file; it only has to be freed */
 	bool lost;              /* a forked child may still copy into it: never used again */
 };
 
@@ -96,11 +96,11 @@ struct arena {
 	size_t runs_bytes;
 	uint64_t total_bytes;
 	uint32_t block_bytes, block_count, slot_count;
-	int fd;       /* of the process that made it; others have their own number, see attach/attach.c */
-	uint64_t ino; /* of its file, with dev */
-	uint32_t uid, gid;         /* that it was made with */
-	struct family_set members; /* that have it mapped */
-	bool placed;               /* in the family's reserved places: can be joined */
+	int fd;            /* in the process that made it; others have their own descriptor, see arenas_fd */
+	uint64_t ino;      /* of its file */
+	uint32_t uid, gid; /* ids that made it */
+	struct family_set members; /* processes that have it mapped */
+	bool placed;               /* in the family's reserved places: other processes can map it */
 	bool gated;                /* bytes of its file can be locked, see format/takeover_format.h */
 	_Atomic bool ready;
 	uint64_t dev; /* of the file system that the arena is on */

@@ -10,7 +10,7 @@
 #include <fcntl.h>
 #include <linux/memfd.h>
 
-static int member_fd = -1; /* names this process as a member */
+static int member_fd = -1; /* its description has the lock of this process */
 static int child_fd = -1;  /* during a fork: the child's */
 static uint32_t child_number;
 static bool ended;
@@ -22,7 +22,7 @@ static long set_lock(int fd, uint32_t member)
 	return sys.fcntl(fd, F_OFD_SETLK, (long)&lock);
 }
 
-/* Nobody has the lock of that number.  When the kernel does not answer, somebody might. */
+/* True if no process has the lock of that index.  If the kernel gives no answer, the process may live. */
 bool family_member_died(uint32_t member)
 {
 	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = member, .l_len = 1};
@@ -103,7 +103,7 @@ int family_found(void)
 	return 1;
 }
 
-/* A description of the memory file that the child alone will have. */
+/* A description of the memory file that only the child will have. */
 static int open_for_child(uint32_t number)
 {
 	char path[64];
@@ -136,7 +136,7 @@ uint32_t family_child_begin(void)
 	if (child_number == FAMILY_MAX)
 		return FAMILY_MAX;
 	lock_take(&m->lock, LOCK_FAMILY);
-	/* another member may have taken it since */
+	/* another process may have taken the index since */
 	child_fd = atomic_load(&m->state[child_number]) == MEMBER_FREE ? open_for_child(child_number) : -1;
 	if (child_fd >= 0) {
 		atomic_store(&m->state[child_number], MEMBER_LIVE);
@@ -165,7 +165,7 @@ void family_leave(void)
 {
 	struct flock lock = {.l_type = F_UNLCK, .l_whence = SEEK_SET, .l_start = family_me, .l_len = 1};
 
-	/* (closing it is not enough where a child that no hook saw has a copy of the descriptor) */
+	/* (closing it is not enough if a child that no hook saw has a copy of the descriptor) */
 	sys.fcntl(member_fd, F_OFD_SETLK, (long)&lock);
 }
 
@@ -181,7 +181,7 @@ bool family_move_fd(int fd)
 
 	if (fd != member_fd)
 		return false;
-	other = internal_fd_move(fd); /* the lock belongs to the description, not to the number */
+	other = internal_fd_move(fd); /* the lock belongs to the description, not to the descriptor */
 	if (other < 0)
 		return false;
 	member_fd = other;
@@ -212,7 +212,7 @@ void family_refuse(uint32_t member, uint32_t why)
 	struct family *m = file_family();
 
 	if (!m)
-		return; /* nobody forked */
+		return; /* no file was managed, no process forked */
 	atomic_store(&m->refusal, why);
 	family_set_add(&m->refusing, member);
 }

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * family: a process and its forked descendants, as long as they do not exec.
+ * family: a process and its forked descendants, until they exec.
  *
- * They share files as the kernel does: files, descriptions, their positions and what is staged for them live
- * in shared memory at the same addresses, under the same locks, in the same arenas, whoever opened them and
- * when.  An arena that is made after a fork is mapped by the other members when they come upon it, in a place
- * that was kept free for it since the first fork.
+ * The processes of a family share files as in the kernel.  Files, descriptions, positions and staged bytes
+ * live in shared memory, at the same addresses, under the same locks, in the same arenas.  It does not matter
+ * which process opened a file, or when.  An arena that is made after a fork is mapped by the other processes
+ * when they first need it.  Its place has been kept free since the first fork.
  *
- * Membership.  Each member has a number, and for as long as it lives a lock on that byte of a memory file,
- * through an open file description that only it has: the kernel drops the lock when the process ends in any
- * way, and when it execs, since the descriptor is close-on-exec.  A parent takes the lock for its child
- * before it forks, and the child's claim to every description with it; nothing can be released in between.
+ * Membership.  Each process has an index.  While it lives, it has a lock on the byte of that index in a
+ * memory file.  It holds the lock through an open file description of its own.  The kernel drops the lock
+ * when the process ends in any way.  It also does so at an exec, because the descriptor is close-on-exec.
+ * Before a fork, the parent takes the child's lock, and claims every description for the child.  So nothing
+ * can be released in between.
  *
- * A dead member leaves claims to descriptions (attach/repair.h withdraws them), and perhaps a lock, the flush
- * token, or blocks.  What it published is whole in the arena, as after any kill (format/arena_format.h).
- * Whoever finds its lock or token first puts the file's staged bytes in place by the same code that recovers
- * a dead process's arena, and goes on from an empty staging (attach/repair.h).
+ * A dead process leaves its claims to descriptions, and perhaps a lock, the flush token or blocks.  What it
+ * published is complete in the arena, as after any kill (format/arena_format.h).  The first process that
+ * finds the lock or the token repairs the file (attach/repair.h).
  */
 #ifndef FASTWRITE_FILES_FAMILY_H
 #define FASTWRITE_FILES_FAMILY_H
@@ -28,7 +28,7 @@
 
 enum { FAMILY_MAX = 256, FAMILY_WORDS = FAMILY_MAX / 64 };
 
-/* A set of members. */
+/* A set of processes, by index. */
 struct family_set {
 	_Atomic uint64_t words[FAMILY_WORDS];
 };
@@ -36,25 +36,25 @@ struct family_set {
 enum family_state {
 	MEMBER_FREE,
 	MEMBER_LIVE,
-	MEMBER_EXITING, /* will stage nothing more */
+	MEMBER_EXITING, /* stages nothing more */
 };
 
 struct family {
 	struct lock lock;                   /* LOCK_FAMILY */
 	_Atomic uint32_t state[FAMILY_MAX]; /* enum family_state */
-	_Atomic uint32_t highest;           /* number ever used; 0 = nobody forked */
-	/* Room at the same address in every member, for an arena that one of them makes after the fork: one
-	 * piece for each of the first FAMILY_PLACES arenas of the pool.  NULL: there was none. */
+	_Atomic uint32_t highest;           /* highest index ever used; 0 = no fork yet */
+	/* Room for arenas that are made after the fork, at the same address in every process.  One place for
+	 * each of the first FAMILY_PLACES arenas of the pool.  NULL: no room was found. */
 	uint8_t *places;
 	uint64_t place_bytes;
-	uint8_t *runs; /* and for its table of blocks */
+	uint8_t *runs; /* the same for their tables of blocks */
 	uint64_t runs_bytes;
-	struct family_set refusing; /* members that nothing can be staged beside, see attach/stop.h */
-	_Atomic uint32_t refusal;   /* enum bypass_reason: why, as one of them has it */
+	struct family_set refusing; /* processes that forbid staging, see attach/stop.h */
+	_Atomic uint32_t refusal;   /* enum bypass_reason: the reason of one of them */
 };
 enum { FAMILY_PLACES = 16 };
 
-extern uint32_t family_me; /* this process's number; the first process has 0 */
+extern uint32_t family_me; /* index of this process; the first process has 0 */
 
 static inline void family_set_add(struct family_set *s, uint32_t member)
 {
@@ -68,51 +68,52 @@ static inline bool family_set_has(const struct family_set *s, uint32_t member)
 {
 	return atomic_load(&s->words[member / 64]) >> (member % 64) & 1;
 }
-/* True when somebody other than this process is in it who has not died.  Asks the kernel only if there is
- * somebody. Among members that exit at the same time the others do not count: the last one clears up. */
+/* True if the set has a living process other than this one.  Asks the kernel only if another process is in
+ * the set.  To a process that exits, others that exit do not count: the last one clears up. */
 bool family_set_others(const struct family_set *s);
-/* True when every member of `a` is in `b`. */
+/* True if every living process of `a` is in `b`. */
 bool family_set_within(const struct family_set *a, const struct family_set *b);
 
 uint32_t family_set_count(const struct family_set *s);
 
-/* Other members have lived at some time: what is shared may be in use elsewhere. */
+/* True if the family has ever had a second process: shared data may be in use elsewhere. */
 bool family_is_shared(void);
 
-/* The process's own number: the first fork makes the memory file.  1: it did so now, 0: it was there, -1: no
- * child can belong to the family. */
+/* Gives this process its lock; the first fork makes the memory file.  1: made now.  0: had it already.  -1:
+ * no child can belong to the family. */
 int family_found(void);
-/* Before a fork: a number for the child, whose lock it has; FAMILY_MAX: there is none. */
+/* Before a fork.  family_child_begin returns an index for the child and takes its lock.  FAMILY_MAX: no index
+ * or no lock can be had. */
 bool family_has_room(void);
 uint32_t family_child_begin(void);
-/* Afterwards, when there was one. */
+/* After the fork, if the child got an index. */
 void family_fork_parent(void);
 void family_fork_child(void);
-/* In a process that does not belong to the family, or no more. */
+/* In a process that does not belong to the family, or no longer does. */
 void family_forget(void);
-/* To the others this process has died. */
+/* From now on the other processes take this process for dead. */
 void family_leave(void);
-/* The descriptor that names this process as a member was wanted by the program: it takes another.  False when
- * fd is not that one, or there is no other. */
+/* The program wants `fd`.  If `fd` has this process's lock, moves the lock to another descriptor.  False:
+ * `fd` does not have the lock, or cannot be moved. */
 bool family_move_fd(int fd);
 
-/* Closes that descriptor when nobody else lives; true when it did. */
+/* family_close_alone closes that descriptor if no other process lives; true if it did. */
 bool family_can_close(void);
 bool family_close_alone(void);
 
-/* This process ends, and stages nothing more. */
+/* This process ends and stages nothing more. */
 void family_exiting(void);
 
-/* Nothing can be staged beside that member (enum bypass_reason says why). */
+/* Process `member` forbids staging; `why` is an enum bypass_reason. */
 void family_refuse(uint32_t member, uint32_t why);
-/* Why nothing can be staged beside another member, enum bypass_reason. */
+/* The reason (enum bypass_reason) why another living process forbids staging, or BYPASS_NONE. */
 uint32_t family_refused(void);
 
-/* True when that member is another process and has died. */
+/* True if `member` is another process and has died. */
 bool family_member_died(uint32_t member);
 
-/* From now on children do not belong to the family: they live in another pid namespace, say, where the thread
- * ids in our locks mean other threads. */
+/* From now on children do not belong to the family.  They live in another pid namespace, say, where the
+ * thread ids in our locks name other threads. */
 void family_end(void);
 
 #endif

@@ -12,14 +12,14 @@ static _Atomic int highest = -1;
 struct unresolved_fd unresolved_fds[UNRESOLVED_FDS];
 bool fd_streams_seen;
 
-/* How often an entry has changed, times two; odd while it does. */
+/* Generations (seqlock): odd while the entry is being changed. */
 struct turns {
 	_Atomic uint32_t now[FDTABLE_CHUNK];
 	uint32_t at_fork[FDTABLE_CHUNK];
 };
 static struct turns first_turns;
 
-/* They lie behind the entries of their chunk. */
+/* The generations lie behind the entries of their chunk. */
 static struct turns *generations_of(int fd)
 {
 	if ((unsigned)fd < FDTABLE_CHUNK)
@@ -121,7 +121,7 @@ int fdtable_next(unsigned from, unsigned to)
 		to = (unsigned)top;
 	for (unsigned fd = from; fd <= to; fd++) {
 		if (fd >= FDTABLE_CHUNK && !atomic_load(&fdtable_chunks[fd / FDTABLE_CHUNK])) {
-			fd = (fd / FDTABLE_CHUNK + 1) * FDTABLE_CHUNK - 1; /* nothing in this chunk */
+			fd = (fd / FDTABLE_CHUNK + 1) * FDTABLE_CHUNK - 1; /* empty chunk */
 			continue;
 		}
 		if (fdtable_entry((int)fd))

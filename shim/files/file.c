@@ -16,7 +16,7 @@
 
 enum { HASH_SIZE = 1 << 14 };
 
-/* Shared anonymous memory, so that the members of a family can use one copy of it; untouched pages cost
+/* Shared anonymous memory, so that the processes of a family can use one copy of it.  Untouched pages cost
  * nothing. */
 struct pools {
 	struct family family;
@@ -29,7 +29,7 @@ struct pools {
 	_Atomic uint32_t attached, releases;
 	struct file files[FILE_POOL];
 	struct ofd ofds[OFD_POOL];
-	_Atomic uint32_t arena_taken[FILE_ARENAS]; /* by this member, + 1 */
+	_Atomic uint32_t arena_taken[FILE_ARENAS]; /* by process index + 1; 0 = free */
 	struct arena arenas[FILE_ARENAS];
 	_Atomic uint64_t epoch;
 	_Atomic uint64_t attributes;
@@ -37,8 +37,7 @@ struct pools {
 };
 
 static struct pools *_Atomic pools;
-static _Atomic uint64_t
-	attributes_here; /* changes that this process made; `pools` has those before it, too */
+static _Atomic uint64_t attributes_here; /* changes made by this process; `pools` begins with this count */
 uint32_t family_me;
 struct file_local file_locals[FILE_POOL];
 struct ofd_local ofd_locals[OFD_POOL];
@@ -64,9 +63,9 @@ int file_pools_init(void)
 }
 
 /*
- * A call that a signal handler interrupted goes on in the child with what it has found in the table before.
- * It must find that there, and nothing that the parent goes on with: a copy in which no file is managed takes
- * its place.
+ * A call that a signal handler interrupted goes on in the child with pointers that it has read before.  They
+ * must stay valid there, and must not lead to memory that the parent goes on with.  So a copy in which no
+ * file is managed takes the place of the pools.
  */
 static void leave_copy(const struct pools *p)
 {
@@ -106,7 +105,7 @@ void file_fork_child(void (*given)(struct ofd *o))
 	struct pools *p = atomic_load(&pools);
 
 	gate_fork_child();
-	/* other threads of the parent may have been about to open or close something */
+	/* other threads of the parent may have been opening or closing descriptors */
 	for (uint32_t i = 0; i < p->files_used; i++)
 		file_locals[i] = (struct file_local){0};
 	for (uint32_t i = 0; i < p->ofds_used; i++)
@@ -181,7 +180,7 @@ void file_attributes_changed(void)
 {
 	struct pools *p;
 
-	/* in this order: the pools that are made meanwhile count it */
+	/* in this order: pools made in between begin with this change */
 	atomic_fetch_add(&attributes_here, 1);
 	p = atomic_load(&pools);
 	if (p)
@@ -233,7 +232,7 @@ void file_become(struct file *f, enum file_mode to, enum bypass_reason why)
 	struct pools *p = atomic_load(&pools);
 	bool was_attached = f->mode == FILE_ATTACHED;
 
-	/* whoever opens it from now on is to say so */
+	/* counted first: a thread that opens the file from now on calls fd_opened (fd_open_concerns) */
 	if (to == FILE_ATTACHED)
 		atomic_fetch_add(&p->attached, 1);
 	change_mode(f, to, why);
@@ -278,7 +277,7 @@ static void hash_add(struct pools *p, struct file *f)
 	struct file **bucket = hash_bucket(p, f->dev, f->ino);
 
 	f->hash_next = *bucket;
-	__atomic_store_n(bucket, f, __ATOMIC_RELEASE); /* file_find looks without the lock */
+	__atomic_store_n(bucket, f, __ATOMIC_RELEASE); /* file_find reads without the lock */
 }
 
 static void hash_remove(struct pools *p, const struct file *f)
@@ -291,8 +290,8 @@ static void hash_remove(struct pools *p, const struct file *f)
 		__atomic_store_n(link, f->hash_next, __ATOMIC_RELEASE);
 }
 
-/* A free one, with its lock: who holds that still looks at what it was through a stale pointer, and is not
- * waited for, since the lock belongs before those that we have. */
+/* A free file, locked.  Skips a file whose lock is held: the holder still looks at the earlier file through a
+ * stale pointer.  Waiting for it would break the lock order. */
 static struct file *take_free(struct pools *p)
 {
 	struct file **link = &p->free_files;
@@ -312,11 +311,10 @@ static struct file *take_free(struct pools *p)
 	return f;
 }
 
-/* Files that are not known any more, or not yet, and whose next sync is to be an fsync: hashes of their
- * identities. */
+/* Hashes of the identities of files that are not known now and whose next sync must be an fsync. */
 enum { UNSYNCED = 4096, UNSYNCED_PROBES = 64 };
 static _Atomic uint64_t unsynced[UNSYNCED]; /* 0 = empty */
-static _Atomic bool unsynced_full;          /* there was no room: any file may be one of them */
+static _Atomic bool unsynced_full;          /* there was no room: any file may need an fsync */
 
 static uint64_t unsynced_key(uint64_t dev, uint64_t ino)
 {
@@ -342,7 +340,7 @@ static void unsynced_add(uint64_t dev, uint64_t ino)
 {
 	uint64_t key = unsynced_key(dev, ino);
 
-	unsynced_exchange(key, key, 0); /* there once at most */
+	unsynced_exchange(key, key, 0); /* a key stands here once at most */
 	if (!unsynced_exchange(key, 0, key))
 		atomic_store(&unsynced_full, true);
 }
@@ -360,7 +358,7 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 
 	if (!f)
 		return NULL;
-	/* the lock word and the event counter stay: others may still look at them through a stale pointer */
+	/* Keep the lock word and the event counter: threads with a stale pointer may still read them. */
 	f->dev = dev;
 	f->ino = ino;
 	f->rule = rule;
@@ -423,7 +421,7 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->flush.lag_seq = 0;
 	f->writes = f->bytes = 0;
 	f->pinned = NULL;
-	/* it may still be in the engine's queue */
+	/* `queued` stays: the file may still be in the worker threads' queue */
 	file_set_internal_fd(f, -1);
 	file_local(f)->refs = 0;
 	lock_drop_fast(&f->lock, lock_self());
@@ -467,7 +465,7 @@ struct file *file_find(uint64_t dev, uint64_t ino)
 	sys_sigset signals;
 	struct file *f;
 
-	/* most files are not ours, and most buckets empty */
+	/* most files are not managed, and most buckets are empty */
 	if (!p || !fork_guard_here() || !__atomic_load_n(hash_bucket(p, dev, ino), __ATOMIC_ACQUIRE))
 		return NULL;
 	signals = sys_block_signals();
@@ -597,7 +595,7 @@ struct ofd *ofd_new(struct file *f, int fd, int flags)
 	o->errors_told = f->sync.told ? f->sync.errors : f->sync.errors - 1;
 	o->next = f->ofds;
 	atomic_store_explicit(&o->file, f, memory_order_release);
-	/* a member may be killed anywhere, and others go on with the list */
+	/* a process may be killed anywhere, and others go on with the list */
 	atomic_signal_fence(memory_order_seq_cst);
 	f->ofds = o;
 	return o;
@@ -711,7 +709,7 @@ bool file_lock_again(struct file *f)
 {
 	if (file_retake(f))
 		return true;
-	/* whoever was interrupted has left the lock since: nobody copies into that block any more */
+	/* The interrupted write has dropped the lock since: nothing copies into that block any more. */
 	f->pinned = NULL;
 	if (f->shared && f->arena && file_care && !family_set_has(&f->arena->members, family_me))
 		file_care->attach(f);
@@ -731,8 +729,8 @@ void file_unlock(struct file *f, struct file_guard g)
 	sys_restore_signals(g.signals);
 }
 
-/* The kernel's rule for errors of writeback: a description that was there, or came before anybody was told,
- * is told. */
+/* The kernel's rule for writeback errors: a description reports the error if it existed then, or was opened
+ * before the first report. */
 void file_note_sync_error(struct file *f, int error)
 {
 	f->sync.error = error;

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * file: managed files (by device + inode) and open file descriptions, and the pools that they live in.
+ * file: managed files (by device + inode) and open file descriptions, and their pools.
  *
- * Both structures are type-stable: never unmapped, reused only through the pools, so a thread that holds a
- * stale pointer may still take the lock in it and find out under the lock that it is stale.
+ * Both structures are type-stable: never unmapped, and reused only through the pools.  So a thread with a
+ * stale pointer may still take the lock in it.  Then it finds out that the pointer is stale.
  *
- * The pools are shared memory: the members of a family (files/family.h) use one copy of them, so that a file
- * is the same to all of them whoever opened it.  What differs from process to process, such as descriptor
- * numbers, is in file_locals and ofd_locals.
+ * The pools are shared memory.  The processes of a family (files/family.h) use one copy of them.  So a file
+ * is the same to all of them, whichever process opened it.  What differs from process to process, such as
+ * descriptors, is in file_locals and ofd_locals.
  *
  * Position of an open file description.  POS_KERNEL: the kernel's offset is right.  POS_USER: ofd->pos is
- * right.  POS_STREAM: the end of the last extent of the file's current block is the position; there is at
- * most one such description per file, named by block_run.stream, so that the fast path publishes bytes and
+ * right.  POS_STREAM: the position is the end of the last extent of the file's current block.  At most one
+ * description per file is in this mode, and block_run.stream names it.  So the fast path publishes bytes and
  * moves the position with one store.
  *
  * Everything in struct file is protected by file->lock unless marked atomic.
@@ -30,211 +30,221 @@
 #include <sys/types.h>
 
 /*
- * The state of a file.  Only file_become changes it, under the file's lock, and only as drawn:
+ * The state of a file.  Only file_become and file_attach_undo change it, under the file's lock, and only as
+ * drawn:
  *
- *              attach_file                    attach_bypass, attach_abandon, repair
- *   PASSIVE ─────────────────► ENGAGED ──────────────────────────────────────────► THROUGH
- *    ▲ │ ▲                        │                                                 ▲ │
- *    │ │ └────────────────────────┘ detach_file, repair                             │ │
- *    │ └────────────────────────────────────────────────────────────── attach_bypass┘ │
- *    └──────────────────────────────── attach_resume_all: the exec failed, say ───────┘
+ *      attach_file                      attach_abandon, attach_file (undone), repair
+ *   +----------------> FILE_ATTACHED -------------------------------------+
+ *   |                        |                                            |
+ *   |  +---------------------+                                            |
+ *   |  | detach_file, attach_file (undone), repair                        |
+ *   |  v                                                                  v
+ *  FILE_PASSIVE ---------------------------------------------------> FILE_BYPASSED
+ *      ^        attach_bypass, attach_file (refused), repair              |
+ *      |                                                                  |
+ *      +------------------------------------------------------------------+
+ *               attach_resume_all (e.g. an exec failed)
  *
- * What a caller wants and cannot do (a signal handler, a member of the family that lacks the descriptor) is
- * noted in bypass_wanted and detach_wanted: nothing more is staged, and attach_as_wanted does it later.
+ * A caller may be unable to detach or bypass a file at once: a signal handler, or a process of the family
+ * that lacks the descriptor.  It sets bypass_wanted or detach_wanted: nothing more is staged, and
+ * attach_as_wanted does the rest later.
  */
 enum file_mode {
-	FILE_PASSIVE,  /* nothing staged yet: calls pass to the kernel, small writes are counted */
+	FILE_PASSIVE,  /* nothing is staged: calls pass to the kernel, small writes are counted */
 	FILE_ATTACHED, /* small writes are staged */
-	FILE_BYPASSED, /* bypassed for good, or until the last descriptor is closed */
+	FILE_BYPASSED, /* calls pass to the kernel until the last close, or attach_resume_all */
 };
 
 enum {
-	FILE_ATTACH_AFTER = 2,    /* the first small write passes through, the second attaches */
-	FILE_ATTACH_LATER = 1024, /* when it did not pay, or could not be */
+	FILE_ATTACH_AFTER = 2,    /* the first small write passes to the kernel, the second attaches */
+	FILE_ATTACH_LATER = 1024, /* after staging did not pay, or was impossible */
 };
 
 enum pos_mode { POS_KERNEL, POS_USER, POS_STREAM };
 
-/* Whose a description's status flags and lease are. */
+/* Whose status flags and lease a description has. */
 enum ofd_borrowed {
-	OFD_OWN,      /* the program's, as ofd.flags says */
-	OFD_BORROWED, /* those of the flush that is under way */
-	OFD_LEFT,     /* those of a flush that is over, or whose flusher died: file_lock gives them back */
+	OFD_OWN,      /* the program's, as in ofd.flags */
+	OFD_BORROWED, /* those of the flush under way */
+	OFD_LEFT,     /* those of a flush that is over, or whose flusher died: file_lock restores them */
 };
 
 struct file;
 
 struct ofd {
-	struct file *_Atomic file; /* stays, stale, while in the pool */
-	struct ofd *next;          /* of the same file; or pool free list */
+	struct file *_Atomic file; /* stale, but set, while in the pool */
+	struct ofd *next;          /* of the same file; or the pool's free list */
 	uint32_t index;            /* in the pool */
-	struct family_set holders; /* members with a descriptor that refers to it */
+	struct family_set holders; /* processes with a descriptor that refers to it */
 	int flags;                 /* as F_GETFL reports: access mode, O_APPEND, O_DIRECT, O_SYNC, ... */
-	uint32_t align_mask; /* O_DIRECT: what buffer and size must be a multiple of, less one; else 0 */
-	uint32_t fast_mask;  /* the same for stage_fast: all ones when every write is to be synced */
+	uint32_t align_mask;       /* O_DIRECT: buffer and size must be multiples of this + 1; else 0 */
+	uint32_t fast_mask;        /* the same for stage_fast; all ones if every write must be synced */
 	enum pos_mode pos_mode;
 	off_t pos;
 	bool writable, readable;
 	_Atomic uint32_t borrowed; /* enum ofd_borrowed */
-	uint32_t errors_told;      /* of file.sync.errors, see file_take_sync_error */
+	uint32_t errors_told;      /* file.sync.errors at the last report, see file_take_sync_error */
 };
 
-/* What this process has of a description. */
+/* A process's part of a description. */
 struct ofd_local {
 	int fd;        /* one descriptor that refers to it */
-	uint32_t refs; /* descriptors */
+	uint32_t refs; /* number of such descriptors */
 };
 
-/* What this process has of a file. */
+/* A process's part of a file. */
 struct file_local {
-	_Atomic uint32_t refs;          /* descriptions; 0: the file is none of this process's business */
-	_Atomic int internal_fd_plus_1; /* our own description on it, 0 = none: all of this begins as zeros */
+	_Atomic uint32_t refs;          /* descriptions; 0: this process does not have the file */
+	_Atomic int internal_fd_plus_1; /* descriptor of the library; 0 = none, as in fresh memory */
 	int internal_flags;             /* its status flags now */
-	_Atomic uint32_t queued;        /* in the engine's queue */
+	_Atomic uint32_t queued;        /* in the worker threads' queue */
 	struct file *queue_next;
 };
 
-/* What the timer (attach/timer.h) has to do with a file. */
+/* Deadlines of a file, for the timer (attach/timer.h). */
 enum file_due {
-	DUE_FLUSH, /* the oldest staged block has been there for three quarters of `lag_ms` */
-	DUE_SYNC,  /* sync = relaxed: a sync was promised */
-	DUE_LOG,   /* no sync was asked for since a second: entries in the log, and the lease, are needed no
-	              more */
+	DUE_FLUSH, /* the oldest staged block is three quarters of `lag_ms` old */
+	DUE_SYNC,  /* sync = relaxed: a promised sync */
+	DUE_LOG,   /* no sync for a second: log entries and the lease are no longer needed */
 	DUE_COUNT
 };
 
-/* From its plan to its end: what finishing a flush takes, by whoever has the file lock. */
+/* What finishing a flush takes, for any thread with the file lock.  Set from the plan of the flush to its
+ * end. */
 struct flush_result {
-	uint64_t end;   /* of the file, at least */
-	uint64_t bytes; /* that were to be written */
+	uint64_t end;   /* the file reaches at least to here */
+	uint64_t bytes; /* to be written */
 	int r;
 };
 
 struct file {
 	struct lock lock;
 	_Atomic uint32_t mode;         /* enum file_mode */
-	_Atomic uint32_t inflight;     /* kernel calls under way on a passive file, or with lease.pass */
+	_Atomic uint32_t inflight;     /* kernel calls under way while passive, or with lease.pass */
 	_Atomic uint32_t small_seen;   /* small writes while passive */
 	_Atomic uint32_t attach_after; /* the small write of this number attaches */
 	struct habit {
-		uint32_t looks, syncs; /* in a row that came after few writes */
-		uint32_t asked;        /* syncs while it was staged */
-		uint32_t times;        /* that it was given back for its looks or holes */
-		uint32_t holes;        /* in a row that were filled by few writes */
-		uint64_t writes, hole; /* file.writes at the last one; where that was */
+		uint32_t looks, syncs; /* in a row, each after few writes */
+		uint32_t asked;        /* syncs while attached */
+		uint32_t times;        /* detaches for its looks or holes */
+		uint32_t holes;        /* in a row, each filled by few writes */
+		uint64_t writes, hole; /* file.writes and offset at the last hole */
 	} habit;
-	struct block_run *_Atomic current; /* open block, what the fast path looks at */
+	struct block_run *_Atomic current; /* open block, read by the fast path */
 
-	_Atomic uint64_t dev, ino;       /* these and refs: looked at through stale pointers, too */
-	_Atomic uint64_t due[DUE_COUNT]; /* by enum file_due: when, in nanoseconds; 0 = nothing is to do */
+	_Atomic uint64_t dev, ino;       /* these and refs are read through stale pointers, too */
+	_Atomic uint64_t due[DUE_COUNT]; /* by enum file_due: nanoseconds, 0 = nothing to do */
 	uint32_t index;                  /* in the pool */
-	struct file *hash_next;          /* or pool free list */
+	struct file *hash_next;          /* or the pool's free list */
 	struct ofd *ofds;
-	_Atomic uint32_t refs;      /* descriptions, of all members */
-	_Atomic bool shared;        /* has been inherited: other processes may have it, too */
-	_Atomic bool cooperates;    /* the program has locked it: see visibility_is */
-	_Atomic bool needs_repair;  /* a member died with the lock or the flush token: see attach/repair.h */
-	struct ofd *left;           /* closed by a signal handler, and kept until that is done */
-	_Atomic bool detach_wanted; /* stage nothing more before it has been released (detach_file) */
-	_Atomic uint32_t bypass_wanted; /* enum bypass_reason: stage nothing more; written through as soon as
-	                                   that can be */
+	_Atomic uint32_t refs;      /* descriptions of all processes */
+	_Atomic bool shared;        /* was inherited: other processes may have it, too */
+	_Atomic bool cooperates;    /* the program has locked it, see visibility_is */
+	_Atomic bool needs_repair;  /* a process died with the lock or the flush token, see attach/repair.h */
+	struct ofd *left;           /* closed before f could be detached; released then */
+	_Atomic bool detach_wanted; /* stage nothing more until detach_file has succeeded */
+	/* enum bypass_reason: stage nothing more, bypass f as soon as possible */
+	_Atomic uint32_t bypass_wanted;
 	const struct rule *rule;
 	enum bypass_reason why;
-	_Atomic uint32_t give_up; /* enum bypass_reason: what process/child.h wants done with it */
+	/* enum bypass_reason: bypass f after the vfork or before the spawn, see process/child.h */
+	_Atomic uint32_t give_up;
 
 	/* valid while attached */
 	struct arena *arena;
 	int slot;                      /* -1 = none */
-	uint32_t takeovers;            /* of the slot, as far as this family knows */
+	uint32_t takeovers;            /* of the file entry, as far as this family knows */
 	struct block_run *head, *tail; /* staged blocks by seq; tail == current while current != NULL */
 	uint32_t blocks;
 	enum stage_kind kind;
 	uint64_t staged_lo, staged_hi; /* staged bytes lie in [lo, hi) */
-	uint64_t ksize;                /* the kernel's file size as far as we know */
-	uint64_t lsize; /* with everything staged; not counting the open stream, see file_logical_size */
+	uint64_t ksize;                /* the kernel's file size, as far as we know */
+	uint64_t lsize; /* with all staged bytes but those of the open stream, see file_logical_size */
 	bool sparse;    /* bytes below ksize may be holes */
-	_Atomic bool no_internal_fd; /* POSIX locks of the program, which closing a descriptor of ours would
-	                                drop; or strict */
+	/* have no internal descriptor: to close it would drop the program's POSIX locks; or strict */
+	_Atomic bool no_internal_fd;
 
-	/* a write on the slow path: whose position it moves, from where, by how much (attach/repair.h) */
+	/* a write on the slow path: the description that it moves, from where, by how much (for a repair) */
 	struct ofd *moving;
 	uint64_t moving_from;
 	uint64_t moving_bytes;
 
-	uint64_t writes, bytes; /* absorbed; added to the slot's counters now and then */
-	struct block_run *_Atomic
-		pinned; /* block that an interrupted fast path may be copying into: not to be freed */
+	uint64_t writes, bytes; /* staged so far; added to the entry's counters now and then */
+	/* block that an interrupted fast path may copy into: must not be freed */
+	struct block_run *_Atomic pinned;
 
-	/* flush/flush.h: the token, and how the last one went */
+	/* flush/flush.h: the flush token, and the result of the last flush */
 	struct {
 		_Atomic uint32_t busy;       /* thread id of the flusher, 0 = none */
 		_Atomic uint32_t process;    /* its process, family_me */
-		_Atomic uint32_t generation; /* counts the flushes: names the one under way */
-		_Atomic uint32_t events;     /* futex: raised when busy is given back */
-		uint32_t idle_waiters;       /* threads in flush_wait_idle: a flusher soon stops */
-		_Atomic uint32_t io_done;   /* the flusher has nothing left but to take the lock and finish */
-		struct flush_result result; /* valid then; a signal handler may finish for it */
-		bool program_fd;            /* the flusher changed the flags of a program descriptor */
-		_Atomic bool flags_left;    /* a description is OFD_LEFT */
-		bool direct_ok;             /* O_DIRECT works here, with at most 4096 of alignment */
-		int error; /* -errno of the last flush, 0 when it succeeded; the bytes stay staged */
+		_Atomic uint32_t generation; /* counts the flushes: identifies this one */
+		_Atomic uint32_t events;     /* futex: raised when busy becomes 0 */
+		uint32_t idle_waiters;       /* threads in flush_wait_idle: a flusher ends soon */
+		_Atomic uint32_t io_done;    /* the flusher only has to take the lock and finish */
+		struct flush_result result;  /* valid then; a signal handler may finish instead */
+		bool program_fd;             /* the flusher changed the flags of a program's descriptor */
+		_Atomic bool flags_left;     /* a description is OFD_LEFT */
+		bool direct_ok;              /* O_DIRECT works, with an alignment of at most 4096 */
+		int error;            /* -errno of the last flush, 0 if it succeeded; the bytes stay staged */
 		uint32_t append_skip; /* bytes of the first staged block that a partial append flush wrote */
-		uint64_t lag_seq;     /* when DUE_FLUSH came last: everything up to this block is to go out */
+		/* when DUE_FLUSH last came: all blocks up to this one are to be flushed */
+		uint64_t lag_seq;
 	} flush;
 
 	/* flush/visibility.h, attach/watcher.h: the write lease on one of its descriptions */
 	struct {
-		struct ofd *_Atomic on; /* description that the lease is on, or NULL */
+		struct ofd *_Atomic on; /* description that has the lease, or NULL */
 		bool proves;            /* see base/lease.h */
-		uint32_t wait_us; /* somebody else has it open: ask again in such steps; 0 = nobody had */
+		uint32_t wait_us;       /* open elsewhere: time between two tries; 0 = it was not */
 		_Atomic uint64_t retry_ns;
-		_Atomic bool pass; /* until then writes go to the kernel without the lock; see inflight */
+		_Atomic bool pass; /* until then writes go to the kernel without the lock, see inflight */
 	} lease;
 
 	/* flush/prealloc.h: what is reserved in the file, and zeros written ahead of its end */
 	struct {
-		uint64_t start; /* [start, end) is reserved by us without a gap; end 0 = nothing */
+		uint64_t start; /* [start, end) is reserved without a gap; end 0 = nothing */
 		uint64_t end;
 		uint64_t step;
-		bool no_trim;              /* it could not be given back when that was asked last */
-		_Atomic uint64_t kept_end; /* up to here it was not given back at a release; 0 = nothing, as
-		                              far as is known */
-		uint64_t zero_end;    /* the kernel's size: zeros stand from ksize to here; 0 = none do */
-		uint32_t zero_wasted; /* times in a row that they were cut off before they were of use */
-		bool zero_wanted;     /* a worker is to write more */
+		bool no_trim; /* the last try to give it back failed */
+		/* end of a reservation that a detach kept; 0 = none, as far as is known */
+		_Atomic uint64_t kept_end;
+		uint64_t zero_end;    /* the kernel's size: zeros from ksize to here; 0 = no zeros */
+		uint32_t zero_wasted; /* times in a row that zeros were cut off unused */
+		bool zero_wanted;     /* a worker thread is to write more */
 		bool zero_never;
-		bool zero_synced; /* the device has a size that counts them */
+		bool zero_synced; /* the device has a size that includes them */
 	} space;
 
-	/* sync/sync.h; each description is told once of the last background sync that failed */
+	/* sync/sync.h; each description reports the last failed background sync, once */
 	struct {
-		bool full;            /* created or renamed here: the next sync is fsync */
-		uint32_t names_given; /* counts the renames: one may come while the device is asked */
-		uint64_t attributes; /* file_attributes() at the start of the last fsync of the file itself */
-		int error;           /* -errno */
+		bool full;            /* created or renamed here: the next sync must be fsync */
+		uint32_t names_given; /* counts renames: one may come during a sync */
+		uint64_t attributes;  /* file_attributes() when the last fsync of the file itself began */
+		int error;            /* -errno */
 		uint32_t errors;
-		bool told; /* somebody was: a description that comes now is not concerned */
+		bool told; /* it was reported: a new description need not report it */
 	} sync;
 
 	/* sync/journal_file.h */
 	struct {
-		uint64_t changed; /* counts what reached the kernel and no journal, and no sync has covered
-		                     yet */
-		uint64_t durable; /* of these a sync has covered */
+		uint64_t changed; /* counts changes that reached the kernel and no journal */
+		uint64_t durable; /* value of `changed` that a sync has covered */
 		uint64_t durable_epoch;
-		bool refused;                /* no lease is to be had for it */
-		struct arena *_Atomic arena; /* in whose journal entries of this file count, NULL = in none */
-		uint64_t number;             /* of the file there */
-		uint64_t named;              /* first batch of the half that has its name */
-		_Atomic uint64_t first;      /* oldest batch with an entry that counts */
-		uint64_t last;               /* newest */
-		bool nameless;               /* the name that its slot has is gone, the file is not */
-		uint64_t puts;               /* counts the times that bytes were put there */
-		uint32_t asked;              /* first syncs, counted up to a few */
+		bool refused; /* it can have no lease */
+		/* its journal has entries of this file that count; NULL = none has */
+		struct arena *_Atomic arena;
+		uint64_t number;                  /* of the file in that journal */
+		uint64_t named;                   /* first batch of the half that has its name */
+		_Atomic uint64_t first;           /* oldest batch with an entry that counts */
+		uint64_t last;                    /* newest such batch */
+		bool nameless;                    /* the name in its file entry is gone, the file is not */
+		uint64_t puts;                    /* counts how often bytes were put there */
+		uint32_t asked;                   /* its first syncs, counted up to a few */
 		uint64_t block_seq, block_commit; /* staged bytes up to here are in the journal */
-		struct journal_place void_place;  /* entries before it are about to be made void, */
-		uint64_t void_puts, void_ticket;  /* all of them, if no more were put since; 0 = none */
-		int failed;                       /* -errno, see journal_file_failed; 0 = none */
+		struct journal_place void_place;  /* entries before it are about to be voided: */
+		/* all entries, if no more were put since; ticket 0 = none */
+		uint64_t void_puts, void_ticket;
+		int failed; /* -errno, see journal_file_failed; 0 = none */
 	} journal;
 };
 
@@ -245,8 +255,8 @@ static inline bool file_is_due(const struct file *f, enum file_due what, uint64_
 	return due && due <= now;
 }
 
-/* File lock held: a block was added to those that are staged, or some are gone.  The flush is to be over in
- * time behind those of other files. */
+/* File lock held, after staged blocks were added or removed.  The deadline leaves time for the flushes of
+ * other files. */
 static inline void file_due_flush(struct file *f)
 {
 	f->due[DUE_FLUSH] = f->head ? f->head->opened_ns + f->rule->set.lag_ms * 750000ull : 0;
@@ -263,34 +273,32 @@ static inline void file_set_internal_fd(const struct file *f, int fd)
 {
 	file_local(f)->internal_fd_plus_1 = fd + 1;
 }
-/* A descriptor of this process that refers to o; -1 when only other members have one. */
+/* A descriptor of this process that refers to o; -1: only other processes have one. */
 static inline int ofd_fd(const struct ofd *o) { return ofd_local(o)->refs ? ofd_local(o)->fd : -1; }
-/* Any descriptor of this process on the file, -1 when there is none. */
+/* Any descriptor of this process for the file, or -1. */
 int file_fd(const struct file *f);
 
-/* Creates the pools; 0 or -errno.  Called once, lazily, at the first managed open. */
+/* Creates the pools, at the first managed open: 0 or -errno. */
 int file_pools_init(void);
-/* In the child of a fork that does not belong to the family: forgets every file and description of the
- * parent.  What is known of them stays readable where it was, as a copy of its own that says that they are
- * not managed. */
+/* In a forked child outside of the family: forgets every file and description of the parent.  A private copy
+ * of them stays readable at the same addresses; in it no file is managed. */
 void file_pools_reset(void);
-/* In one that does: counts anew what it has, by its descriptors.  `given` is called with each description
- * that the parent has counted as the child's, too, and that it does not have. */
+/* In a forked child of the family: counts what it has, by its descriptors.  Calls `given` for each
+ * description that the parent claimed for the child and that the child does not have. */
 void file_fork_child(void (*given)(struct ofd *o));
 
-/* The file with this identity, with one more reference; made when missing.  NULL when the pool is full. */
+/* The file with this identity, made if missing, with one more reference.  NULL: the pool is full. */
 struct file *file_get(uint64_t dev, uint64_t ino, const struct rule *rule);
-/* One more reference to a file that the caller holds one of. */
+/* One more reference; the caller must hold one. */
 void file_ref(struct file *f);
-/* Like file_get for an existing one, without a reference; NULL when unknown.  The result may go stale. */
+/* Like file_get, but makes no file and takes no reference.  NULL: unknown.  The result may go stale. */
 struct file *file_find(uint64_t dev, uint64_t ino);
 void file_put(struct file *f);
-/* The file of this identity got a name here: its next sync is an fsync, whether it is known now or later. */
+/* The file got a name here.  Its next sync must be an fsync, whether the file is known now or only later. */
 void file_named(uint64_t dev, uint64_t ino);
 /*
- * Counts the changes of modes, owners, times, flags and extended attributes that the family makes, of any
- * file: fdatasync leaves them out.  One count for all files needs no look at which file a path or descriptor
- * names.
+ * Counts the family's changes of modes, owners, times, flags and extended attributes: fdatasync leaves them
+ * out.  One count for all files saves the look at which file a path or descriptor names.
  */
 uint64_t file_attributes(void);
 void file_attributes_changed(void); /* after the call */
@@ -298,19 +306,19 @@ static inline bool file_attributes_due(const struct file *f)
 {
 	return f->sync.attributes != file_attributes();
 }
-/* This process's last descriptor of a description is gone; other members still have some. */
+/* This process has closed its last descriptor of a description; other processes still have some. */
 void file_leave(struct file *f);
-/* A description that only dead members had is gone.  True when it was the file's last. */
+/* Removes the reference of a description that only dead processes had.  True if it was the file's last. */
 bool file_put_dead(struct file *f);
 
 void ofd_set_align(struct ofd *o, uint32_t mask);
-/* Writes are to be durable when they return.  (O_SYNC is O_DSYNC and one bit more.) */
+/* True if writes must be durable when they return.  (O_SYNC includes O_DSYNC.) */
 static inline bool ofd_syncs(const struct ofd *o) { return o->flags & O_DSYNC; }
 struct ofd *ofd_new(struct file *f, int fd, int flags);
-/* File lock held, or the flush token: its flags are no flush's any more, and not right yet. */
+/* File lock or flush token held.  The description still has a flush's flags, but the flush is over. */
 void ofd_left(struct ofd *o);
-/* File lock held: gives flags back, and leases, of the descriptions that this process has; who has the others
- * comes here, too. */
+/* File lock held.  Restores the flags and drops the leases that flushes left on this process's descriptions.
+ * Other processes do so for theirs. */
 void file_restore_locked(struct file *f);
 /* Before a call that passes to the kernel without the lock. */
 void file_restore_slow(struct file *f);
@@ -319,48 +327,47 @@ static inline void file_restore(struct file *f)
 	if (__builtin_expect(atomic_load_explicit(&f->flush.flags_left, memory_order_relaxed), 0))
 		file_restore_slow(f);
 }
-void ofd_release(struct ofd *o); /* file lock held; removes it from the file, not the file's reference */
+void ofd_release(struct ofd *o); /* file lock held; the reference to the file stays */
 
-/* Files that are attached, in the whole family: 0 means that no metadata hook has work. */
+/* Number of attached files in the family.  0: no metadata hook has work. */
 uint32_t file_attached(void);
-/* File lock held.  `why`: for FILE_BYPASSED; otherwise kept for whoever asks. */
+/* File lock held.  `why`: for FILE_BYPASSED; otherwise only remembered. */
 void file_become(struct file *f, enum file_mode to, enum bypass_reason why);
-/* From FILE_ATTACHED, before anything was staged: it could not be attached after all. */
+/* From FILE_ATTACHED, before anything was staged: the attach has failed. */
 void file_attach_undo(struct file *f, enum file_mode to, enum bypass_reason why);
-/* How often one of them was given back, by any member: everything that had been staged for it was in the
- * kernel. */
+/* How often a file was detached, by any process.  All its staged bytes were in the kernel then. */
 uint32_t file_detaches(void);
 
-/* Counts what changes files in ways that are seen only before they happen; see sync/journal_file.h. */
+/* Counts changes of files that are seen only before they happen, see sync/journal_file.h. */
 uint64_t file_epoch(void);
 void file_epoch_raise(void);
-/* Two batches of a's journal, aligned for O_DIRECT. */
+/* Buffers for two batches of a's journal, aligned for O_DIRECT. */
 uint8_t *file_journal_buffers(const struct arena *a);
 
-/* Calls back with every file that this process has a description of; no lock is held during the call. */
+/* Calls `visit` for every file of which this process has a description.  No lock is held during the call. */
 void file_for_each(void (*visit)(struct file *f, void *ctx), void *ctx);
-/* The same with every file of the family, dead members' ones as well. */
+/* The same for every file of the family, also those that only dead processes have. */
 void file_for_each_shared(void (*visit)(struct file *f, void *ctx), void *ctx);
-/* The rest of the shared memory.  NULL before file_pools_init. */
+/* The family's part of the shared memory.  NULL before file_pools_init. */
 struct family *file_family(void);
-/* False: nobody of the family has ever had a managed file. */
+/* False: no process of the family has ever had a managed file. */
 bool file_any(void);
 enum { FILE_ARENAS = 32 };
 struct arena *file_arena_take(void); /* NULL: all in use */
-/* The member that took it. */
+/* The process that took it. */
 uint32_t file_arena_taker(const struct arena *a);
 void file_arena_give(const struct arena *a);
 uint32_t file_arena_index(const struct arena *a);
 void file_arena_for_each(void (*visit)(struct arena *a, void *ctx), void *ctx);
 
-/* What only the layers above can do for a file; attach/repair.c says how, before any file is managed.  Tests
- * of single modules do without. */
+/* Work for a file that only upper layers can do.  attach/repair.c sets it before any file is managed.  Tests
+ * of single modules leave it unset. */
 struct file_care {
-	/* With the lock held: a member died while it had the lock or the flush token. */
+	/* Lock held: a process died while it had the lock or the flush token. */
 	void (*repair)(struct file *f);
-	/* The same: another member staged for f in an arena that this process has not mapped yet. */
+	/* Lock held: another process staged f in an arena that is not mapped here yet. */
 	void (*attach)(struct file *f);
-	/* No lock held: withdraws what dead members claim. */
+	/* No lock held: withdraws the claims of dead processes. */
 	void (*sweep)(void);
 };
 extern const struct file_care *file_care;
@@ -370,35 +377,35 @@ static inline void file_repair(struct file *f)
 		file_care->repair(f);
 }
 
-/* The flusher of f is another process that has died.  File lock held or not. */
+/* True if the flusher of f is another process and has died.  The file lock need not be held. */
 bool file_flusher_died(const struct file *f);
-/* Other members of the family have the file, too. */
+/* True if other living processes of the family have the file, too. */
 bool file_others_have(const struct file *f);
 
-/* For a child that has our memory and must not take locks: the file of this identity is to be written
- * through, with child_vfork_parent.  False when it is not known. */
+/* For a child that has our memory and must not take locks: child_vfork_parent shall bypass the file with this
+ * identity.  False: the file is not known. */
 bool file_give_up(uint64_t dev, uint64_t ino, enum bypass_reason why);
 void file_give_up_all(enum bypass_reason why);
 
-/* File lock with all signals of this thread blocked.  `nested`: this thread held it already (we are in a
- * signal handler that interrupted the fast path). */
+/* The file lock, with all signals of this thread blocked.  `nested`: this thread had the lock already,
+ * because a signal handler interrupted the fast path. */
 struct file_guard {
 	uint64_t signals;
 	bool nested;
 };
 struct file_guard file_lock(struct file *f);
-/* The lock alone, signals blocked already.  True when nested. */
+/* Takes the lock; signals are blocked already.  True if nested. */
 bool file_lock_again(struct file *f);
-/* That, and nothing is looked after: a dead owner is only noted, in `damaged`.  Of who dropped the lock for a
- * moment, or repairs himself. */
+/* The same without repair: a dead owner is only noted, in needs_repair.  For a caller that dropped the lock
+ * for a moment, or repairs the file itself. */
 bool file_retake(struct file *f);
 void file_unlock(struct file *f, struct file_guard g);
 
-/* File lock held: the -errno of a background sync that failed and that o has not been told of, or 0. */
+/* File lock held: the -errno of a failed background sync that o has not reported yet, or 0. */
 int file_take_sync_error(struct file *f, struct ofd *o);
-/* File lock held: one has failed. */
+/* File lock held: a background sync has failed. */
 void file_note_sync_error(struct file *f, int error);
-/* A process outside of the family has flushed staged bytes of f, or is about to. */
+/* True if a process outside of the family has flushed staged bytes of f, or is about to. */
 static inline bool takeover_happened(const struct file *f)
 {
 	return f->shared && f->mode == FILE_ATTACHED && f->arena && f->slot >= 0 &&

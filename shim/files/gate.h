@@ -2,8 +2,8 @@
 /*
  * gate: may bytes be staged, and files be attached?
  *
- * Whoever attaches a file says so first (file_become) and looks here then; whoever closes the gate counts
- * first and looks at the file then.  So one of them sees the other.
+ * An attach first makes the file attached (file_become) and then looks at the gate.  Closing the gate first
+ * changes the gate and then looks at the file.  So one of the two sees the other.
  */
 #ifndef FASTWRITE_FILES_GATE_H
 #define FASTWRITE_FILES_GATE_H
@@ -11,21 +11,19 @@
 #include "files/file.h"
 
 struct gate {
-	_Atomic uint32_t holds;   /* nothing is staged, nothing becomes attached */
-	_Atomic uint32_t changes; /* nothing becomes attached; what is staged stays so, and more may be staged
-	                             for it */
-	/* execs under way, exit: nothing becomes attached, and what is written goes to the kernel */
+	_Atomic uint32_t holds; /* nothing is staged, no file is attached */
+	/* no file is attached; attached files stay so, and more may be staged for them */
+	_Atomic uint32_t changes;
+	/* execs under way, exit: no file is attached, and writes go to the kernel */
 	_Atomic uint32_t stopped;
-	/* enum bypass_reason: why nothing is staged any more where this process, and those that it forks,
-	 * live */
+	/* enum bypass_reason: why nothing is staged while this process, or a child that it forks, lives */
 	_Atomic uint32_t refusal;
-	_Atomic uint32_t
-		soon; /* the same, seen where no other file can be locked: attach/stop.h refuses for it */
+	/* the same, found where no other file can be locked: attach_tend carries it out */
+	_Atomic uint32_t soon;
 };
 extern struct gate gate;
 
-/* Who holds first and then sees a file that is not attached knows that it stays so; of one that is, he takes
- * the lock. */
+/* A file that is not attached after gate_hold stays so.  If it is attached, the caller takes its lock. */
 static inline void gate_hold(void)
 {
 	atomic_fetch_add(&gate.holds, 1);
@@ -43,14 +41,14 @@ static inline void gate_change_end(void) { atomic_fetch_sub(&gate.changes, 1); }
 static inline bool gate_changing(void) { return atomic_load(&gate.changes) > 0; }
 
 static inline void gate_stop(void) { atomic_fetch_add(&gate.stopped, 1); }
-/* True when nobody else has stopped it. */
+/* True if no other thread has stopped it. */
 static inline bool gate_resume(void) { return atomic_fetch_sub(&gate.stopped, 1) == 1; }
 static inline bool gate_stopped(void)
 {
 	return atomic_load_explicit(&gate.stopped, memory_order_relaxed) > 0;
 }
 
-/* For good; the first reason stays. */
+/* Closes the gate for good; the first reason stays. */
 static inline void gate_refuse(enum bypass_reason why)
 {
 	uint32_t none = BYPASS_NONE;
@@ -59,7 +57,7 @@ static inline void gate_refuse(enum bypass_reason why)
 }
 static inline enum bypass_reason gate_refusal(void) { return atomic_load(&gate.refusal); }
 
-/* In the child of a fork: other threads of the parent hold nothing here. */
+/* In the child of a fork: the parent's other threads hold nothing here. */
 static inline void gate_fork_child(void) { gate.holds = gate.changes = 0; }
 
 #endif

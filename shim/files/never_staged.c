@@ -13,13 +13,13 @@ struct filter {
 	_Atomic uint64_t words[FILTER_WORDS];
 };
 
-/* Shared anonymous memory; pages that nobody touched cost nothing. */
+/* Shared anonymous memory.  Untouched pages cost nothing. */
 static struct marks {
 	struct filter mapped, unknown;
 	_Atomic bool shares_memory[CONFIG_RULES_MAX];
 	_Atomic bool any;
 } *_Atomic marks;            /* NULL: nothing is marked */
-static _Atomic bool no_room; /* everything is taken for marked */
+static _Atomic bool no_room; /* every file counts as marked */
 
 static struct marks *place(void)
 {
@@ -40,7 +40,7 @@ static struct marks *place(void)
 	return expected;
 }
 
-static _Atomic bool forked; /* others may have them, too */
+static _Atomic bool forked; /* other processes may have the marks, too */
 
 void never_staged_share(void)
 {
@@ -56,12 +56,12 @@ void never_staged_unshare(void)
 		return;
 	if (atomic_load(&m->any))
 		sys_make_private(m, sizeof *m);
-	else /* not read: that alone would take memory */
+	else /* not read: reading alone would take memory */
 		sys.mmap(m, sizeof *m, PROT_READ | PROT_WRITE,
 		         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }
 
-/* The word of the filter's bit number `which` for this file, and the bit. */
+/* The filter's word for this file and hash number `which`, and the bit in it. */
 static uint32_t place_of(uint64_t dev, uint64_t ino, int which, uint64_t *bit)
 {
 	static const uint64_t factors[HASHES] = {0x9e3779b97f4a7c15ull, 0xc2b2ae3d27d4eb4full};

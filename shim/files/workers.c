@@ -15,12 +15,12 @@ static struct {
 	struct lock lock; /* LOCK_QUEUE: everything below */
 	struct file *first, *last;
 	_Atomic uint32_t depth;
-	struct thread_one leader;        /* keeps the time, and is whom leases name; the last to go */
-	uint32_t helpers;                /* others that run */
-	uint32_t sleepers;               /* of all these asleep */
+	struct thread_one leader;        /* keeps the time and gets the lease signals; ends last */
+	uint32_t helpers;                /* other threads that run */
+	uint32_t sleepers;               /* threads asleep, leader included */
 	_Atomic uint32_t events;         /* futex */
-	_Atomic bool armed;              /* the timer ticks, or has been told to */
-	_Atomic bool stopping;           /* workers_stop is under way: all leave, none starts */
+	_Atomic bool armed;              /* the timer runs, or has been told to */
+	_Atomic bool stopping;           /* workers_stop is under way: all threads end, none starts */
 	_Atomic uint32_t tids[TIDS_MAX]; /* of helpers that run or have just ended */
 	uint32_t pace_ms;
 } workers = {.pace_ms = 100};
@@ -90,7 +90,7 @@ static bool helper_leaves(void)
 	return leaves;
 }
 
-/* True when this thread may end: nothing came in since. */
+/* True if this thread may end: no work came in since. */
 static bool try_leave(void)
 {
 	return is_leader ? thread_one_leave(&workers.leader, leader_needed) : helper_leaves();
@@ -181,7 +181,7 @@ static void *help(void *arg)
 	return NULL;
 }
 
-/* One more thread unless enough run already. */
+/* Starts one more thread, unless enough run already. */
 static void helper_add(void)
 {
 	sys_sigset signals = sys_block_signals();
@@ -242,7 +242,7 @@ void workers_stop(void)
 int workers_resume(void)
 {
 	atomic_store(&workers.stopping, false);
-	/* whatever the timer had to look after is found when it starts anew */
+	/* the timer finds its work when it starts anew */
 	atomic_store(&workers.armed, true);
 	return workers_start();
 }
@@ -294,7 +294,7 @@ void workers_fork_parent(void) { lock_drop(&workers.lock, LOCK_QUEUE); }
 
 void workers_after_fork(void)
 {
-	/* free, or held by a thread that this process does not have */
+	/* the lock is free, or held by a thread that this process does not have */
 	if (!lock_try(&workers.lock, lock_self()))
 		workers.lock.word = lock_self();
 	workers.first = workers.last = NULL;
