@@ -22,7 +22,7 @@
 #include <sys/mman.h>
 #include <sys/vfs.h>
 
-/* Opens the staging directory, making it when it is missing.  fd or -errno. */
+/* Opens the staging directory; makes it if it is missing.  Descriptor or -errno. */
 static int open_dir(const char *dir)
 {
 	struct statx st;
@@ -68,8 +68,8 @@ static void fill_header(struct arena_header *h, const struct rule *rule, const s
 	h->checksum = arena_header_checksum(h);
 }
 
-/* Creates NAME in the directory: "<pid>-<rule>-<time>.arena", locked before anyone can see it complete.  The
- * time, by which recovery orders them, is that of the wall clock: the others begin anew with each boot. */
+/* Creates "<pid>-<rule>-<time>.arena" in the directory, locked before any process can see it complete.
+ * Recovery orders arenas by that time.  It is the wall clock's: other clocks begin anew with each boot. */
 static int create_file(struct arena *a, int dirfd, const struct rule *rule)
 {
 	for (unsigned attempt = 0; attempt < 100; attempt++) {
@@ -77,7 +77,7 @@ static int create_file(struct arena *a, int dirfd, const struct rule *rule)
 
 		log_format(a->name, sizeof a->name, "%d-%s-%llx" ARENA_SUFFIX, (int)sys_getpid(), rule->name,
 		           (unsigned long long)((uint64_t)sys_wall_ns() + attempt));
-		/* first, so that whoever is killed in between leaves nothing that nobody knows of */
+		/* First, so that a kill in between leaves no arena that the registry does not know. */
 		registry_note(a);
 		fd = sys.openat(dirfd, a->name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 		if (fd == -EEXIST)
@@ -87,22 +87,22 @@ static int create_file(struct arena *a, int dirfd, const struct rule *rule)
 		fd = internal_fd_raise(fd);
 		if (fd < 0)
 			return fd;
-		/* shared: every member of the family that maps it locks it; whoever wants to recover it needs
-		 * it alone */
+		/* Shared: each process of the family that maps the file locks it.  A recoverer needs the lock
+		 * for itself alone. */
 		r = sys.flock(fd, LOCK_SH | LOCK_NB);
 		if (r == 0 && sys_still_linked(fd))
 			return fd;
-		/* before it was locked, somebody took the still empty file for a dead arena: bytes staged in
-		 * it would die with us */
+		/* Before it was locked, a recoverer took the still empty file for a dead arena and removed
+		 * it.  Bytes staged in it would die with this process. */
 		internal_fd_close(fd);
 	}
 	return -EEXIST;
 }
 
 /*
- * A file system that never writes in place needs new space whenever a mapped page is written again: on a full
- * disk that is SIGBUS, whatever was allocated.  An overlay tells nothing of what is below it, but passes on
- * the request not to copy, which only such file systems know.
+ * A file system that never writes in place needs new space whenever a mapped page is written again.  On a
+ * full disk that is SIGBUS, whatever was allocated.  An overlay does not tell what is below it.  But it
+ * passes on the request not to copy, which only such file systems know.
  */
 static bool copies_on_write(int fd)
 {
@@ -132,7 +132,7 @@ static void link_free_blocks(struct arena *a)
 
 static void unmap(const struct arena *a)
 {
-	/* a place stays reserved */
+	/* the place stays reserved */
 	if (a->placed)
 		sys.mmap(a->header, a->total_bytes, PROT_NONE,
 		         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
@@ -229,7 +229,7 @@ int arena_create_at(struct arena *a, const char *dir, const struct rule *rule,
 	for (int attempt = 0;; attempt++) {
 		dirfd = open_dir(dir);
 		a->fd = dirfd < 0 ? dirfd : create_file(a, dirfd, rule);
-		/* another process, at its end, may have removed the directory, empty until now, under us */
+		/* another process that ended may have removed the directory, which was still empty */
 		if (a->fd != -ENOENT || attempt == REMOVED_MAX)
 			break;
 		if (dirfd >= 0)
@@ -241,7 +241,7 @@ int arena_create_at(struct arena *a, const char *dir, const struct rule *rule,
 		return a->fd;
 	}
 	kill_step();
-	/* allocated now, so that a full disk can never become SIGBUS later */
+	/* allocated now, so that a full disk cannot become SIGBUS later */
 	r = copies_on_write(a->fd) ? ARENA_COPIES : origin_here(a->fd, &origin);
 	sys_quiet_begin(&quiet);
 	if (r == 0)
@@ -312,7 +312,7 @@ static void remove_name(void *ctx)
 		removal->r = sys.unlinkat(dirfd, removal->a->name, 0);
 		sys.close(dirfd);
 	} else if (dirfd == -EMFILE || dirfd == -ENFILE) {
-		/* (the number that it has may lie beyond the limit: to close it would not help) */
+		/* (closing the arena's descriptor may not help: it may lie beyond the limit) */
 		BUFFER(char, path);
 
 		if (log_format(path, BUFFER_BYTES, "%s/%s", removal->a->dir, removal->a->name) + 1 <
@@ -326,14 +326,14 @@ void arena_destroy(struct arena *a)
 	struct removal removal = {.a = a};
 	int removed;
 
-	/* the engine runs beside the program, whose next descriptor must get the lowest number */
+	/* a worker thread runs beside the program, whose next descriptor must get the lowest number */
 	if (workers_is_self())
 		sys_apart(remove_name, &removal);
 	else
 		remove_name(&removal);
 	removed = removal.r;
-	/* The process has given up the rights that it was made with: the next one that has them removes the
-	 * empty file. */
+	/* The process has given up the rights with which the arena was made.  The next process that has them
+	 * removes the empty file. */
 	if (removed < 0 && a->fd >= 0)
 		sys.ftruncate(a->fd, 0);
 	kill_step();
@@ -348,7 +348,7 @@ struct block_run *arena_block_take(struct arena *a)
 	lock_take(&a->lock, LOCK_ARENA);
 	run = a->free_blocks;
 	if (run) {
-		/* first, so that a member that dies here leaves it findable */
+		/* first, so that the block can be found if this process dies here */
 		run->taker = family_me + 1;
 		atomic_signal_fence(memory_order_seq_cst);
 		a->free_blocks = run->next;
@@ -372,14 +372,14 @@ static void put_free(struct arena *a, struct block_run *run)
 
 void arena_block_free(struct arena *a, struct block_run *run)
 {
-	/* (as long as it is in no list it has a taker, see arena_reclaim_blocks) */
+	/* (a block that is in no list has a taker, see arena_reclaim_blocks) */
 	run->taker = family_me + 1;
-	/* owner first: from here on recovery does not look at the rest of the entry */
+	/* owner first: from now on recovery does not look at the rest of the block */
 	atomic_store_explicit(&run->meta->owner, 0, memory_order_release);
 	kill_step();
 	run->stream = NULL;
-	/* it stays sealed: whoever was interrupted before it looked at the commit word finds that it may not
-	 * publish */
+	/* It stays sealed: a write that was interrupted before it read the commit word finds that it may not
+	 * publish. */
 	if (run->lost) {
 		atomic_fetch_add(&a->lost, 1);
 		return;
@@ -410,7 +410,7 @@ void arena_reclaim_blocks(struct arena *a, const struct family_set *dead)
 		    !run->lost && !is_free(a, run))
 			put_free(a, run);
 	}
-	/* a member that died between the list and its count */
+	/* a process may have died between the list and its count */
 	for (const struct block_run *r = a->free_blocks; r; r = r->next)
 		count++;
 	atomic_store(&a->free_count, count);
@@ -440,8 +440,8 @@ void arena_blocks_freed(struct arena *a, uint32_t count)
 }
 
 /*
- * From the staging directory up to the directory that it and the path have in common, and from there down: a
- * volume that has both may be mounted elsewhere later.
+ * The way from the staging directory up to the directory that it and the path have in common, and from there
+ * down.  A volume that has both may be mounted elsewhere later.
  */
 static void name_from_staging(const struct arena *a, struct arena_slot *s)
 {
@@ -466,7 +466,7 @@ void arena_slot_name(const struct arena *a, uint32_t index, const char *path)
 	memset(s->path, 0, sizeof s->path);
 	memcpy(s->path, path, strlen(path));
 	s->below = s->up = 0;
-	/* (on another file system it is another volume, which may be mounted elsewhere by itself) */
+	/* (a file on another file system is on another volume, which may be mounted elsewhere by itself) */
 	if (s->dev == a->dev)
 		name_from_staging(a, s);
 	kill_step();
@@ -481,7 +481,7 @@ int arena_slot_take(struct arena *a)
 	for (uint32_t i = 0; a->slots_used < a->slot_count && i < a->slot_count; i++) {
 		struct arena_slot *s = arena_slot_at(a, i);
 
-		/* `used` is set by the caller once the slot is filled; `taken` marks it as taken */
+		/* `taken` reserves the entry; the caller sets `used` when the entry is filled */
 		if (s->taken == 0) {
 			s->taken = 1;
 			a->slots_used++;

@@ -28,8 +28,8 @@ static struct {
 	struct {
 		struct arena *arena;      /* in shared memory; NULL = free, or refused */
 		int fd;                   /* this process's descriptor of it */
-		_Atomic uint32_t claimed; /* somebody fills it */
-		/* creation failed: written through, said once */
+		_Atomic uint32_t claimed; /* a thread fills it */
+		/* no arena could be made: files are bypassed, which is reported once */
 		const struct rule *refused;
 		uint64_t refused_dev;
 	} entries[ARENAS_MAX];
@@ -53,7 +53,7 @@ int arenas_staging_dir(const struct rule *rule, const char *path, uint64_t dev, 
 		log_format(out, PATH_MAX, "%s", rule->set.staging);
 		return 0;
 	}
-	/* the rule's own directory if it can hold the staging, else the file's */
+	/* the rule's own directory if it can have the staging directory, else the file's */
 	if (strcmp(rule->prefix, "/") != 0 && rule->prefix[0] &&
 	    sys.statx(AT_FDCWD, rule->prefix, 0, STATX_BASIC_STATS, &st) == 0 && sys_dev_of(&st) == dev &&
 	    sys_raw(SYS_faccessat, AT_FDCWD, (long)rule->prefix, 2 /* W_OK */, 0, 0, 0) == 0) {
@@ -71,11 +71,11 @@ int arenas_staging_dir(const struct rule *rule, const char *path, uint64_t dev, 
 	return n + 1 >= PATH_MAX ? -ENAMETOOLONG : 0;
 }
 
-/* May this process stage what belongs there?  An arena is its maker's: who has his rights can read and forge
- * it. */
+/* True if this process may stage such a file there.  An arena belongs to its maker: a process with the
+ * maker's rights can read and forge it. */
 static bool arena_fits(const struct arena *a, const struct rule *rule, uint64_t dev)
 {
-	/* a staging directory of the user's own may lie on another file system */
+	/* a staging directory that the user chose may lie on another file system */
 	return a->rule == rule && (a->dev == dev || rule->set.staging[0]) && a->uid == sys_geteuid() &&
 	       a->gid == sys_getegid();
 }
@@ -96,7 +96,7 @@ static struct arena *arena_find(const struct rule *rule, uint64_t dev, bool *ref
 	return NULL;
 }
 
-/* Why there can be no staging in a directory, and what to do about it. */
+/* Why nothing can be staged in a directory, and what to do about it. */
 static const struct {
 	int error;
 	const char *text, *cure;
@@ -116,7 +116,7 @@ static const struct {
 	{-ARENA_COPIES, "a file system that copies on write", ""},
 };
 
-/* Once for all processes of `fastwrite run`, else once for each. */
+/* Reports it once for all processes of `fastwrite run`, else once for each. */
 static void say_refused(const struct rule *rule, const char *dir, int r)
 {
 	const char *text = "it cannot be used", *cure = "";
@@ -137,7 +137,7 @@ static void say_refused(const struct rule *rule, const char *dir, int r)
 		rule->name, dir, text, number, cure);
 }
 
-/* Entry i of the table, which the caller has claimed.  0 or -errno. */
+/* Maps an arena for entry i of the table, which the caller has claimed.  0 or -errno. */
 static int join(uint32_t i, struct arena *a)
 {
 	int fd = arena_join(a);
@@ -151,8 +151,8 @@ static int join(uint32_t i, struct arena *a)
 	return 0;
 }
 
-/* A place in the table; only threads with LOCK_ATTACH, or with the lock of a file whose arena is not mapped,
- * come. */
+/* Claims an entry of the table.  Only for a thread with LOCK_ATTACH, or with the lock of a file whose arena
+ * is not mapped. */
 static int claim_entry(void)
 {
 	for (uint32_t i = 0; i < ARENAS_MAX; i++) {
@@ -184,7 +184,7 @@ static void visit_join(struct arena *a, void *ctx)
 		j->found = a;
 }
 
-/* The arena that another member has for this rule.  NULL: none, or *busy. */
+/* Maps the arena that another process has for this rule.  NULL: none, or *busy. */
 static struct arena *arena_of_family(const struct rule *rule, uint64_t dev, bool *busy)
 {
 	struct join j = {.rule = rule, .dev = dev};
@@ -193,7 +193,7 @@ static struct arena *arena_of_family(const struct rule *rule, uint64_t dev, bool
 
 	if (!family_is_shared())
 		return NULL;
-	/* whoever has it may be about to remove one; a file lock is held here, so that it is only tried */
+	/* the lock's holder may be about to remove an arena; only tried, because a file lock is held here */
 	*busy = !lock_try(&m->lock, lock_self());
 	if (*busy)
 		return NULL;
@@ -224,8 +224,8 @@ int arenas_join(const struct file *f)
 	return r;
 }
 
-/* Where an arena may be made so that other members can join it; NULLs when nobody forked, or there is no
- * room. */
+/* Where a new arena must be mapped so that other processes can map it, too.  NULL if no process has forked,
+ * or no place is left. */
 static void find_place(const struct arena *a, struct arena_place *place)
 {
 	const struct family *m = file_family();
@@ -262,7 +262,7 @@ static struct arena *arena_open(const struct rule *rule, const char *path, uint6
 			arenas.entries[i].refused = rule;
 			arenas.entries[i].refused_dev = dev;
 			say_refused(rule, dir, r);
-		} /* else: the program's own doing (EAGAIN: mlockall); another file may have more luck */
+		} /* else the program itself is the cause (EAGAIN: mlockall); another file may succeed */
 		atomic_store(&arenas.entries[i].claimed, 0);
 		return NULL;
 	}
@@ -292,8 +292,8 @@ struct arena *arenas_close_begin(uint32_t i)
 	if (!a)
 		return NULL;
 	lock_take(&m->lock, LOCK_FAMILY);
-	/* of members that end at the same time each takes the others for gone: one of them has removed it,
-	 * and the entry may be another arena's by now */
+	/* Of processes that end at the same time, each takes the others for gone.  One of them has removed
+	 * the arena, and the structure may belong to another arena by now. */
 	if (!atomic_load(&a->ready) || !family_set_has(&a->members, family_me)) {
 		arenas.entries[i].arena = NULL;
 		lock_drop(&m->lock, LOCK_FAMILY);
@@ -336,7 +336,7 @@ bool arenas_mapped_by_all(const struct file *f, const struct arena *a)
 	return true;
 }
 
-/* The policy that the file system encrypts it by; its size, or -errno. */
+/* The policy by which the file system encrypts the file; its size, or -errno. */
 static long encryption_of(int fd, struct fscrypt_get_policy_ex_arg *policy)
 {
 	long r;
@@ -443,7 +443,7 @@ void arenas_reserve_places(void)
 	m->places = places;
 }
 
-/* The room for arenas to come, see reserve_places. */
+/* Gives up the places that arenas_reserve_places made. */
 static void forget_places(bool keep)
 {
 	const struct family *m = file_family();

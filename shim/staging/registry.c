@@ -54,7 +54,7 @@ static bool has_line(int fd, const char *line)
 
 		if (memmem(text, filled, line, length))
 			return true;
-		/* it may continue in the next piece */
+		/* the line may continue in the next piece */
 		kept = filled < length ? filled : length;
 		memmove(text, text + filled - kept, kept);
 		at += n;

@@ -13,13 +13,13 @@ enum {
 	LOOK_WRITES = 2,
 	SYNCS_MAX = 8,
 	SYNCS_FEW = 3,                 /* the same with adapt = on */
-	SYNC_WRITES = 16,              /* what to settle costs, in writes that the kernel takes */
-	AFTER_SYNCS = SYNC_WRITES + 1, /* small writes without a sync between them, until it is tried again */
+	SYNC_WRITES = 16,              /* cost of a drain, in writes that the kernel takes */
+	AFTER_SYNCS = SYNC_WRITES + 1, /* small writes in a row without a sync, until it is tried again */
 	NAMES = 256,
 };
 
-/* Hashes of the names of files that were synced after every few writes, each where its hash says.  What gets
- * lost here is found out again, what is wrong costs AFTER_SYNCS writes that are not staged. */
+/* Hashes of the names of files that were synced after every few writes, each at the place that its hash
+ * gives.  A lost hash is found out again.  A wrong one costs AFTER_SYNCS writes that are not staged. */
 static _Atomic uint64_t names[NAMES];
 
 static uint64_t hash_of(const char *path)
@@ -47,7 +47,7 @@ void staging_policy_hole(struct file *f, uint64_t offset)
 	uint64_t since = f->writes < f->habit.writes ? f->writes : f->writes - f->habit.writes;
 
 	if (since == 0 && offset == f->habit.hole)
-		return; /* the same write once more: there was no block for it */
+		return; /* the same write again: there was no free block for it */
 	f->habit.holes = since <= HOLE_WRITES ? f->habit.holes + 1 : 0;
 	f->habit.writes = f->writes;
 	f->habit.hole = offset;
@@ -55,7 +55,8 @@ void staging_policy_hole(struct file *f, uint64_t offset)
 
 static bool adapts(const struct file *f) { return f->rule->set.adapt == ADAPT_ON; }
 
-/* Zeros that stand ready make a sync cheap, if the bytes come to them at once and by one way. */
+/* True if each sync has to ask the device.  Zeros written ahead make a sync cheap, if the bytes reach them at
+ * once and by one way. */
 static bool asks_device(const struct settings *set)
 {
 	return (set->sync == SYNC_FSYNC || set->sync == SYNC_FDATASYNC) &&
@@ -106,7 +107,7 @@ bool staging_policy_gives_back(struct file *f)
 		return false;
 	f->attach_after = adapt && !looks && !holes ? AFTER_SYNCS : FILE_ATTACH_LATER;
 	if (adapt && (looks || holes)) {
-		/* it is tried less and less often */
+		/* try again less and less often */
 		f->attach_after <<= f->habit.times;
 		f->habit.times += f->habit.times < TIMES_MAX;
 	}

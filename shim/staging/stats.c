@@ -10,7 +10,7 @@
 #include <fcntl.h>
 #include <string.h>
 
-/* For each rule: the counters of its arenas that are gone. */
+/* For each rule: the counters of its arenas that were removed. */
 struct tally {
 	_Atomic bool used; /* the process had a file of the rule */
 	uint64_t totals[COUNT_ALL];
@@ -23,7 +23,7 @@ static _Atomic bool said;
 
 void stats_set(const struct config *c) { config = c; }
 
-/* NULL when there is no summary. */
+/* NULL: there is no summary. */
 static struct tally *tally_of(const struct rule *rule)
 {
 	if (!config || config->stats == STATS_NONE || rule < config->rules ||

@@ -12,8 +12,8 @@
 _Static_assert((int)ARENA_KEEPERS_MAX == (int)FAMILY_MAX, "each process of a family has its byte");
 
 static _Atomic uint32_t kept;   /* bit i: this process has its keeper lock in arena i of the pool */
-static _Atomic uint32_t gates;  /* that this process has, or is about to take */
-static _Atomic uint32_t moving; /* threads that wait until it has none */
+static _Atomic uint32_t gates;  /* gates that this process has, or is about to take */
+static _Atomic uint32_t moving; /* threads that wait until this process has no gate */
 
 bool takeover_possible(int fd)
 {
@@ -37,7 +37,7 @@ void takeover_keep_slow(struct file *f)
 	uint32_t bit = bit_of(f->arena);
 
 	if (f->arena->gated && !(atomic_load(&kept) & bit)) {
-		/* (a recoverer may hold it for a dead process that had our number in the family) */
+		/* (a recoverer may hold the lock for a dead process that had our index in the family) */
 		if (takeover_lock_byte(arenas_fd(f->arena), F_SETLKW, F_WRLCK,
 		                       TAKEOVER_KEEPERS_AT + (off_t)family_me) == 0)
 			atomic_store(&f->arena->header->live.keepers[family_me], 1);
@@ -75,7 +75,7 @@ int takeover_move_fd(int (*act)(int fd), int fd)
 	while (atomic_load(&gates))
 		sys_nap(50000);
 	r = act(fd);
-	/* taken again when something is staged */
+	/* the keeper locks are taken again when something is staged */
 	atomic_store(&kept, 0);
 	atomic_fetch_sub(&moving, 1);
 	return r;

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * takeover: what the processes of a family do so that a recoverer outside of it may flush what a dead one of
- * them staged (format/takeover_format.h): they name the keeper of each file, and hold the file's gate while
- * they flush it.
- *
- * Called by: stage (keeper), flush (gate), file (takeovers that have happened).
+ * takeover: lets a recoverer outside of the family flush what a dead process of the family staged
+ * (format/takeover_format.h).  The processes of the family name the keeper of each file, and hold the file's
+ * gate while they flush it.
  */
 #ifndef FASTWRITE_STAGING_TAKEOVER_H
 #define FASTWRITE_STAGING_TAKEOVER_H
 
 #include "files/file.h"
 
-/* fd: a new arena.  True when bytes of its file can be locked (not on NFS, where flock locks all of them). */
+/* fd: a new arena.  True if single bytes of its file can be locked.  (Not on NFS, where flock locks all
+ * bytes.) */
 bool takeover_possible(int fd);
-/* This process has mapped an arena at this place of the pool; or it is the child of a fork. */
+/* This process has mapped an arena at this place of the pool, or is the child of a fork: it has no keeper
+ * lock there yet. */
 void takeover_joined(const struct arena *a);
 void takeover_forked(void);
 
@@ -34,7 +34,8 @@ static inline void takeover_keep(struct file *f)
 bool takeover_gate(const struct file *f);
 void takeover_ungate(const struct file *f, bool gated); /* `gated`: what takeover_gate returned */
 
-/* Closes or moves an arena's descriptor by `act`, which drops this process's locks on the arena. */
+/* Closes or moves an arena's descriptor by `act`, which drops this process's locks on the arena.  First waits
+ * until this process has no gate. */
 int takeover_move_fd(int (*act)(int fd), int fd);
 
 #endif
