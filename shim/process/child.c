@@ -37,8 +37,8 @@ static void visit_hold(struct file *f, void *ctx)
 	file_restore(f);
 	if (f->mode == FILE_BYPASSED)
 		return;
-	/* the lock even if nothing is staged: a thread that has not seen the hold may be attaching the file
-	 */
+	/* Take the lock even if nothing is staged: a thread that has not seen the hold may be attaching the
+	 * file. */
 	g = file_lock(f);
 	if (g.nested)
 		stage_interrupt(f);
@@ -57,7 +57,7 @@ void child_vfork_prepare(struct child_vfork *v)
 	known = false;
 	if (fork_guard_elsewhere())
 		return;
-	/* what is only noted could not be bypassed afterwards */
+	/* a descriptor that is only noted could not be bypassed afterwards */
 	unresolved_resolve_all();
 	gate_hold();
 	file_for_each(visit_hold, NULL);
@@ -67,7 +67,8 @@ void child_vfork_child(const struct child_vfork *v)
 {
 	lock_tid = 0;
 	fork_guard_vforked = true;
-	/* until exec closes them they would be in the way of the child's own descriptors and locks */
+	/* until exec closes them, internal descriptors are in the way of the child's own descriptors and
+	 * locks */
 	if (!v->outer)
 		internal_fd_close_copies();
 	sys_restore_signals(v->signals);
@@ -92,7 +93,7 @@ static void refresh(struct file *f)
 	if (flush_first(f) || fd < 0)
 		return;
 	attach_refresh(f, fd);
-	/* holes where space was reserved: it may have been cut off */
+	/* holes where space was reserved: the reservation may have been cut off */
 	if (f->sparse)
 		prealloc_trim(f, fd);
 }
@@ -127,9 +128,9 @@ void child_vfork_parent(const struct child_vfork *v, bool made)
 	if (made && !known)
 		inherit_all(); /* killed, or a system call that no hook saw: any file may be inherited */
 	known = false;
-	inherit_release(); /* the child took it, and did not come back */
+	inherit_release(); /* memory that the child took before its exec */
 	if (!fork_guard_elsewhere()) {
-		/* opened by other threads meanwhile: the new program may have them */
+		/* descriptors that other threads opened meanwhile: the new program may have them */
 		for (int fd = unresolved_next(0); fd >= 0 && made; fd = unresolved_next(fd + 1))
 			fd_use_unmodelled(fd, BYPASS_INHERITED);
 		file_for_each(visit_unhold, NULL);
@@ -140,7 +141,7 @@ void child_vfork_parent(const struct child_vfork *v, bool made)
 
 /* ---- in the child ---- */
 
-/* A descriptor that the new program gets: could it write to a file that is staged here? */
+/* Notes the file of a descriptor that the new program inherits and can write to. */
 static void note_inherited(int fd)
 {
 	long flags = sys.fcntl(fd, F_GETFD, 0);
@@ -183,13 +184,13 @@ void child_exec_failed(void) { known = false; }
 void child_forks(void) { inherit_all(); }
 void child_ends(void) { known = true; }
 
-/* ---- programs that the C library starts for us ---- */
+/* ---- programs that the C library starts ---- */
 
-/* Descriptors that file actions duplicate: by number, since only the C library knows when the numbers are
- * looked up.  They are never forgotten: a file that gets such a number later is bypassed at the next spawn
- * with actions. */
+/* Descriptors that file actions duplicate, by number, because only the C library knows when it looks them up.
+ * They are never forgotten: a file that gets such a descriptor later is bypassed at the next spawn with
+ * actions. */
 static struct {
-	_Atomic bool high; /* one from FDTABLE_CHUNK on */
+	_Atomic bool high; /* a descriptor from FDTABLE_CHUNK on */
 	_Atomic uint64_t low[FDTABLE_CHUNK / 64];
 } named;
 
@@ -236,7 +237,7 @@ void child_spawn_prepare(bool by_actions)
 {
 	if (fork_guard_vforked) {
 		child_exec_prepare();
-		child_exec_failed(); /* it is still to come to its own end */
+		child_exec_failed(); /* the child itself has still to exec or end */
 		if (by_actions)
 			inherit_all();
 		return;

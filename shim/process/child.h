@@ -3,14 +3,14 @@
  * child: children that share our memory, and what a new program inherits.
  *
  * A child of vfork runs in our memory, with its own copy of the descriptor table.  The thread that made it
- * waits.  Before the child is made everything is flushed and *held*, until the child has gone: other threads'
- * writes go to the kernel.  So all calls of the child can pass to the kernel.  Nothing that the child does
- * touches what is known here (base/fork_guard.h, fork_guard_vforked).  Files that must be bypassed because
- * of the child are noted in struct file.give_up; the parent bypasses them when it wakes up.
+ * waits.  Before the vfork everything is drained, and the gate is held until the child has gone: other
+ * threads' writes go to the kernel.  So all calls of the child can pass to the kernel, and none changes the
+ * library's state (base/fork_guard.h, fork_guard_vforked).  Files that must be bypassed because of the child
+ * are noted in struct file.give_up.  The parent bypasses them when it wakes up.
  *
- * A program that inherits a description shares its offset, and its writes are not seen: the file is bypassed
- * from then on.  Nothing proves that the last holder has gone: a lease counts descriptions, not processes;
- * /proc shows neither all processes nor descriptors in flight.
+ * A program that inherits a description shares its offset, and the library does not see its writes.  So the
+ * file is bypassed from then on.  Nothing proves that the last such program has gone: a lease counts
+ * descriptions, not processes, and /proc shows neither all processes nor descriptors in flight.
  */
 #ifndef FASTWRITE_PROCESS_CHILD_H
 #define FASTWRITE_PROCESS_CHILD_H
@@ -18,11 +18,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Around vfork, and around a clone that works alike.  No malloc, and the child takes no lock. */
+/* Around vfork, and around a clone that works alike.  No malloc; the child takes no lock. */
 struct child_vfork {
 	uint64_t signals;
 	uint32_t tid;
-	bool outer; /* the caller is such a child itself */
+	bool outer; /* the caller is itself such a child */
 };
 void child_vfork_prepare(struct child_vfork *v);
 void child_vfork_child(const struct child_vfork *v);
@@ -35,12 +35,12 @@ void child_forks(void); /* notes that everything is inherited */
 void child_ends(void);
 
 /* Before posix_spawn and the like, in the process itself.  `actions`: with file actions, which may duplicate
- * any number that adddup2 was ever told. */
+ * any descriptor that adddup2 was ever told. */
 void child_spawn_prepare(bool actions);
 void child_actions_dup(int fd);
 
-/* A clone is about to share memory or descriptors in a way that none of the above covers: settles everything
- * and manages nothing any more, on either side. */
+/* A clone is about to share memory or descriptors in a way not covered above.  Drains everything; no file is
+ * managed any more, on either side. */
 void child_give_up(void);
 
 #endif

@@ -26,7 +26,7 @@ enum { OUR_MACHINE = EM_AARCH64 };
 /* What was in force at the start; in memory of its own. */
 static struct {
 	const char *library; /* absolute; NULL: nothing is remembered */
-	const char *entry;   /* its entry of LD_PRELOAD, NULL: it had none */
+	const char *entry;   /* its entry of LD_PRELOAD; NULL: it had none */
 	char **variables;    /* FASTWRITE_*, whole entries */
 	size_t variable_count;
 } start;
@@ -53,7 +53,7 @@ static const char *base_name(const char *path, size_t length)
 }
 
 /* The entry of a list that names the library, and its length; NULL: there is none.  The loader may search for
- * it, or fill in a part of it ($LIB): only the name of the file can be compared. */
+ * the library, or expand a part of the path ($LIB).  So only the file's name can be compared. */
 static const char *find_entry(const char *list, const char *library, size_t *length)
 {
 	const char *wanted = base_name(library, strlen(library));
@@ -75,7 +75,7 @@ static const char *find_entry(const char *list, const char *library, size_t *len
 
 /* ---- the start ---- */
 
-/* Memory for what is remembered: strings and pointers. */
+/* Memory for the strings and pointers to remember. */
 struct store {
 	char *at;
 };
@@ -116,7 +116,7 @@ static void keep_variables(struct store *s, char *const *env, const struct inher
 
 		if (!is_variable(*env))
 			continue;
-		/* a relative path would mean another file elsewhere */
+		/* a relative path would name another file elsewhere */
 		const char *file = is_named(*env, PREFIX "CONFIG=")  ? files->config
 		                   : is_named(*env, PREFIX "STATS=") ? files->stats
 		                                                     : "";
@@ -137,14 +137,14 @@ static void keep_entry(struct store *s, const char *list, const char *library)
 	size_t length;
 	const char *given = list ? find_entry(list, library, &length) : NULL;
 
-	/* what the loader fills in stays to be filled in, since other loaders (of musl) must pass over it */
+	/* what the loader expands ($LIB) is kept unexpanded, so that other loaders (of musl) pass over it */
 	if (given && memchr(given, '$', length))
 		start.entry = keep(s, given, length);
 	else if (given)
 		start.entry = start.library;
 }
 
-/* The last one counts, for the loader. */
+/* The last LD_PRELOAD counts for the loader. */
 static const char *preload_of(char *const *env)
 {
 	const char *found = NULL;
@@ -188,7 +188,7 @@ int inherit_start(const char *library, char *const *env, const struct inherit_fi
 
 /* ---- the new program ---- */
 
-/* As the kernel and execvp will find it, in out[PATH_MAX]; false when it is not found. */
+/* Finds the program as the kernel and execvp will, in out[PATH_MAX].  False: not found. */
 static bool search_path(char *const *env, const char *file, char *out)
 {
 	const char *path = "/bin:/usr/bin";
@@ -216,13 +216,13 @@ static bool search_path(char *const *env, const char *file, char *out)
 	}
 }
 
-/* Programs that must not get our entry: those of other machines, whose loader would complain, and those of
- * musl, whose loader ends a program that is given a library of glibc.  The loader's name stands behind the
- * program headers. */
+/* True for a program that must not get our entry.  The loader of another machine would complain.  The loader
+ * of musl ends a program that is given a library of glibc.  The loader's name stands behind the program
+ * headers. */
 static bool refuses(const unsigned char *head, ssize_t n)
 {
 	static const char musl[] = "/ld-musl-";
-	uint16_t machine; /* e_machine, in all formats at the same place */
+	uint16_t machine; /* e_machine: at the same place in all formats */
 
 	if (n < 20 || memcmp(head, ELFMAG, SELFMAG) != 0)
 		return false;
@@ -239,7 +239,8 @@ static bool is_this_program(const struct statx *st)
 	       sys_dev_of(&own) == sys_dev_of(st);
 }
 
-/* May the new program be given the library?  `again`: it is this program, or a script, which may be. */
+/* May the new program get the library?  `again`: it is this program, or a script, whose interpreter may
+ * be. */
 static bool takes_preload(const struct inherit_target *to, char *const *env, bool *again)
 {
 	unsigned char head[1024] = {0};
@@ -259,7 +260,7 @@ static bool takes_preload(const struct inherit_target *to, char *const *env, boo
 	}
 	if (sys.statx(to->dirfd, path, AT_EMPTY_PATH, STATX_BASIC_STATS, &st) < 0 ||
 	    (st.stx_mode & S_IFMT) != S_IFREG)
-		return true; /* exec will say why not */
+		return true; /* exec will report the error */
 	/* set-user-id: the loader ignores LD_PRELOAD there */
 	if (st.stx_mode & S_ISUID || (st.stx_mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP))
 		return false;
@@ -273,8 +274,8 @@ static bool takes_preload(const struct inherit_target *to, char *const *env, boo
 	return !refuses(head, n);
 }
 
-/* After a chroot, a change of the user or in another mount namespace the loader would complain on standard
- * error. */
+/* After a chroot, a change of the user or in another mount namespace the library may be unreadable.  Then the
+ * loader would complain on standard error. */
 static bool library_readable(void)
 {
 	int fd = sys.openat(AT_FDCWD, start.library, O_RDONLY | O_CLOEXEC, 0);
@@ -286,8 +287,8 @@ static bool library_readable(void)
 
 /* ---- the new environment ---- */
 
-/* The `count` entries of `env`, and those that are missing.  `list`: its LD_PRELOAD, at `at`, or NULL.
- * NULL: there is no memory. */
+/* The `count` entries of `env`, and those that are missing.  `list`: the value of its LD_PRELOAD, which is
+ * entry `at`; or NULL.  Returns NULL if there is no memory. */
 static char *const *extended(char *const *env, size_t count, bool entry, bool variables, size_t at,
                              const char *list)
 {
@@ -325,7 +326,7 @@ char *const *inherit_environment(char *const *env, const struct inherit_target *
 	size_t count = 0, at = 0, length;
 	const char *list = NULL;
 
-	/* (its own environment every program looks into by itself) */
+	/* (`environ` is not checked: every program reads its own environment) */
 	if (!start.library || (env && env != environ && !user_reads_list(env)))
 		return env;
 	for (; from[count]; count++) {

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * inherit: programs that this one starts get the library, too, when it makes up their environment.
+ * inherit: gives the library also to programs for which this one makes up the environment.
  *
- * What was in force at the start of this program is remembered.  It is put back into an environment
+ * The settings at the start of this program are remembered.  They are put back into an environment
  *   - whose LD_PRELOAD does not name the library: our entry, behind all others;
- *   - that has no FASTWRITE_* at all: those of the start.  A program that passes some knows what it does.
+ *   - that has no FASTWRITE_* at all: those of the start.  A program that passes some has chosen them.
  *
  * Nothing is put in
- *   - when the environment has FASTWRITE_INHERIT=0, or this program was started with inherit = 0;
- *   - when the new program would complain or fail: it is of another machine, or of musl, or it cannot read
- *     the library from where it runs;
- *   - when it is set-user-id: the loader ignores LD_PRELOAD there;
- *   - when a program that took away LD_PRELOAD alone starts itself again, or a script: it might find
- *     LD_PRELOAD there again, and go on for ever.
+ *   - if the environment has FASTWRITE_INHERIT=0, or this program was started with inherit = 0;
+ *   - if the new program would complain or fail: it is of another machine or of musl, or it cannot read the
+ *     library from where it runs;
+ *   - if it is set-user-id: the loader ignores LD_PRELOAD there;
+ *   - if a program that removed only LD_PRELOAD starts itself again, or a script: it might find LD_PRELOAD
+ *     there again, and go on for ever.
  *
- * The shell of system and popen gets the program's own environment as it is.  No malloc and no lock, since
+ * The shell of system and popen gets the program's own environment as it is.  No malloc and no lock, because
  * exec is called after vfork and in signal handlers.  The program's own environment is not changed.
  */
 #ifndef FASTWRITE_PROCESS_INHERIT_H
@@ -23,8 +23,8 @@
 #include <stdbool.h>
 
 /*
- * Remembers what is in force; nothing is put in before.  `library`: the path that the loader has for this
- * library.  0 or -errno.
+ * Remembers the settings in force; before this call nothing is put in.  `library`: the path by which the
+ * loader knows this library.  0 or -errno.
  */
 struct inherit_files {
 	const char *config, *stats; /* FASTWRITE_CONFIG and FASTWRITE_STATS made absolute, or "" */
@@ -34,14 +34,14 @@ int inherit_start(const char *library, char *const *env, const struct inherit_fi
 struct inherit_target {
 	int dirfd;
 	const char *path; /* "": dirfd itself */
-	bool search;      /* along PATH, when it has no slash */
+	bool search;      /* along PATH, if it has no slash */
 	int flags;        /* of execveat */
 };
 
-/* The environment for the new program: `env` itself (NULL: none), or one in memory that inherit_release gives
- * back.  Neither `env` nor the path need be readable: nothing is put in then. */
+/* The environment for the new program: `env` itself (NULL: none), or a copy that inherit_release frees.  If
+ * `env` or the path cannot be read, nothing is put in. */
 char *const *inherit_environment(char *const *env, const struct inherit_target *to);
-/* After an exec that failed, a spawn, or in the parent of a vfork: this thread's memory. */
+/* Frees this thread's copy: after a failed exec, after a spawn, or in the parent of a vfork. */
 void inherit_release(void);
 
 #endif
