@@ -19,7 +19,7 @@
  * membarrier waits until every such instruction is over.  Then the recoverer looks at the seals again.
  * - `takeovers` counts the take-overs of an entry.  A process of the family compares it under the file lock
  * or with the gate.  If it has changed, the process repairs the file as after the death of a process of its
- * own (family_repair): it flushes what is left, if the recoverer was killed, and starts again with nothing
+ * own (attach/repair.h): it flushes what is left, if the recoverer was killed, and starts again with nothing
  * staged.
  *
  * A recoverer frees nothing and waits for no lock of the family.  It does no harm to a family that is at
