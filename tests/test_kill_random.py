@@ -102,13 +102,13 @@ def child_of(parent: int) -> int:
     return int(text[0]) if text else 0
 
 
-def victim(program: subprocess.Popen, kill: Kill) -> int:
+def victim(rig: Rig, program: subprocess.Popen, kill: Kill) -> int:
     """Process to kill: the one that holds the log, not `fastwrite run` before its exec."""
     if kill.way != "run":
         return program.pid
     while program.poll() is None:
         child = child_of(program.pid)
-        if child and os.path.basename(os.readlink(f"/proc/{child}/exe")).startswith("program"):
+        if child and os.path.samefile(f"/proc/{child}/exe", rig.program):
             return child
         time.sleep(0.001)
     raise AssertionError(f"ended by itself: {program.stderr.read().decode()}")
@@ -180,7 +180,7 @@ def one_kill(rig: Rig, base: Path, number: int) -> tuple[str, bool]:
 
     program = rig.start(kill, data, log, settings)
     try:
-        pid = victim(program, kill)
+        pid = victim(rig, program, kill)
         threads = int(name.split(":")[1]) if ":" in name else 1
         while program.poll() is None and not begun(log, 20 * threads):
             time.sleep(0.001)

@@ -72,16 +72,27 @@ EXPORT int lstat(const char *path, struct stat *out)
 	return r;
 }
 
+/* fstat found *out, and a file has been attached or detached meanwhile.  Not inlined: without such a file
+ * fstat needs no frame for it. */
+static __attribute__((noinline)) int fstat_outdated(int fd, struct stat *out, uint32_t releases)
+{
+	struct hook_look look = {.releases = releases, .state = LOOK_FIRST};
+	int r = 0;
+
+	while (hook_looks_again(&look, r, fd, NULL, out))
+		r = real.fstat(fd, out);
+	return r;
+}
+
 EXPORT int fstat(int fd, struct stat *out)
 {
-	struct hook_look look = hook_look();
+	uint32_t releases;
 	int r;
 
 	unresolved_use(fd);
-	do
-		r = real.fstat(fd, out);
-	while (hook_looks_again(&look, r, fd, NULL, out));
-	return r;
+	releases = by_name_detaches();
+	r = real.fstat(fd, out);
+	return r == 0 && by_name_outdated(releases) ? fstat_outdated(fd, out, releases) : r;
 }
 
 EXPORT int fstatat(int dirfd, const char *path, struct stat *out, int flags)

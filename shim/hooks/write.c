@@ -73,7 +73,10 @@ static bool is_bypassed(int fd, struct ofd *o)
 
 /* True if fd is managed or noted.  Asks the table twice: another thread may resolve fd between the first two
  * questions. */
-static bool is_known(int fd) { return fdtable_get(fd) || unresolved_is(fd) || fdtable_get(fd); }
+__attribute__((always_inline)) static inline bool is_known(int fd)
+{
+	return fdtable_get(fd) || unresolved_is(fd) || fdtable_get(fd);
+}
 
 /* A write to a managed or noted descriptor.  Another thread may replace it at any time: see ASK_TRIES.  A
  * separate function, so that a call on an unmanaged descriptor saves no registers and makes no frame. */
@@ -105,6 +108,11 @@ static __attribute__((noinline)) ssize_t write_known(const struct write_call *c)
 	return pass(c);
 }
 
+static __attribute__((noinline)) ssize_t write_noted(int fd, const void *buf, size_t size)
+{
+	return write_known(&(struct write_call){.kind = WRITE, .fd = fd, .buf = buf, .size = size});
+}
+
 static __attribute__((noinline)) ssize_t write_managed(int fd, struct ofd *o, const void *buf, size_t size)
 {
 	long r;
@@ -115,7 +123,7 @@ static __attribute__((noinline)) ssize_t write_managed(int fd, struct ofd *o, co
 		return hook_result(r);
 	if (is_bypassed(fd, o))
 		return real.write(fd, buf, size);
-	return write_known(&(struct write_call){.kind = WRITE, .fd = fd, .buf = buf, .size = size});
+	return write_noted(fd, buf, size);
 }
 
 EXPORT ssize_t write(int fd, const void *buf, size_t size)
@@ -125,7 +133,7 @@ EXPORT ssize_t write(int fd, const void *buf, size_t size)
 	if (__builtin_expect(o != NULL, 0))
 		return write_managed(fd, o, buf, size);
 	if (__builtin_expect(is_known(fd), 0))
-		return write_known(&(struct write_call){.kind = WRITE, .fd = fd, .buf = buf, .size = size});
+		return write_noted(fd, buf, size);
 	return real.write(fd, buf, size);
 }
 
