@@ -81,18 +81,7 @@ def counts(found: Sequence[Entry]) -> Mapping[str, int]:
 
 
 def cells(entry: Entry) -> tuple[str, ...]:
-    result = entry.result
-    return (
-        result.claim.text,
-        present.claim_place(result.claim),
-        present.claim_figure(result.claim.published, result.claim.unit),
-        present.claim_interval(result),
-        result.direction or present.NONE,
-        result.size or present.NONE,
-        result.verdict,
-        result.reason,
-        source(entry),
-    )
+    return (*present.claim_cells(entry.result), source(entry))
 
 
 def source(entry: Entry) -> str:

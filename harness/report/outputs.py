@@ -91,21 +91,7 @@ def markdown(settings: dict, summary: Summary, samples: Sequence[dict]) -> str:
 
 def claim_cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     """A line of CLAIM_HEADERS for every claim."""
-    return [
-        (
-            row.experiment.id,
-            result.claim.text,
-            present.claim_place(result.claim),
-            present.claim_figure(result.claim.published, result.claim.unit),
-            present.claim_interval(result),
-            result.direction or present.NONE,
-            result.size or present.NONE,
-            result.verdict,
-            result.reason,
-        )
-        for row in rows
-        for result in row.claims
-    ]
+    return [(row.experiment.id, *present.claim_cells(result)) for row in rows for result in row.claims]
 
 
 def _reasons(summary: Summary) -> list[str]:

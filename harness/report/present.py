@@ -161,6 +161,20 @@ def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> lis
     return [line(headers), "|" + "---|" * len(headers), *(line(row) for row in rows)]
 
 
+def claim_cells(result: ClaimResult) -> tuple[str, ...]:
+    """What every table of claims says of one: claim, place, published, ours, direction, size, verdict, reason."""
+    return (
+        result.claim.text,
+        claim_place(result.claim),
+        claim_figure(result.claim.published, result.claim.unit),
+        claim_interval(result),
+        result.direction or NONE,
+        result.size or NONE,
+        result.verdict,
+        result.reason,
+    )
+
+
 def claim_interval(result: ClaimResult) -> str:
     """Our figure for a claim, with its interval where it has one."""
     text = claim_figure(result.ours, result.claim.unit)
