@@ -27,6 +27,17 @@ static int lowest_number(void)
 	return (int)(top / 2);
 }
 
+/* Notes fd as internal.  fd, or -EMFILE: it is too high, and closed. */
+static int note(long fd)
+{
+	if (fd >= OWN_FD_MAX) {
+		sys.close((int)fd);
+		return -EMFILE;
+	}
+	atomic_fetch_or(&own_bits[fd / 64], 1ull << (fd % 64));
+	return (int)fd;
+}
+
 int internal_fd_raise(int fd)
 {
 	int min = lowest_number();
@@ -35,14 +46,7 @@ int internal_fd_raise(int fd)
 	while (min > 2 && (high = sys.fcntl(fd, F_DUPFD_CLOEXEC, min)) < 0)
 		min /= 2;
 	sys.close(fd);
-	if (high < 0)
-		return (int)high;
-	if (high >= OWN_FD_MAX) {
-		sys.close((int)high);
-		return -EMFILE;
-	}
-	atomic_fetch_or(&own_bits[high / 64], 1ull << (high % 64));
-	return (int)high;
+	return high < 0 ? (int)high : note(high);
 }
 
 int internal_fd_move(int fd)
@@ -53,14 +57,10 @@ int internal_fd_move(int fd)
 		other = sys.fcntl(fd, F_DUPFD_CLOEXEC, 3);
 	if (other < 0)
 		other = sys_dup_beyond(fd);
-	if (other < 0)
-		return (int)other;
-	if (other >= OWN_FD_MAX) {
-		sys.close((int)other);
-		return -EMFILE;
-	}
-	atomic_fetch_or(&own_bits[other / 64], 1ull << (other % 64));
-	internal_fd_close(fd);
+	if (other >= 0)
+		other = note(other);
+	if (other >= 0)
+		internal_fd_close(fd);
 	return (int)other;
 }
 

@@ -16,6 +16,7 @@
 #include <stdint.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/types.h>
 #include <sys/uio.h>
 #include <time.h>
@@ -122,6 +123,11 @@ void sys_make_private(void *memory, size_t size);
 static inline uint64_t sys_dev_of(const struct statx *st)
 {
 	return ((uint64_t)st->stx_dev_major << 32) | st->stx_dev_minor;
+}
+/* The same of st_dev in a struct stat. */
+static inline uint64_t sys_dev_of_stat(const struct stat *st)
+{
+	return ((uint64_t)major(st->st_dev) << 32) | minor(st->st_dev);
 }
 
 /* One directory entry of sys.getdents. */

@@ -71,6 +71,10 @@ const char *cli_recover_reason(int rc);
 
 /* ---- settings.c: options that several verbs share, and the configuration they lead to ---- */
 
+/* --json alone, for verbs without arguments; argp's input is the bool that it sets. */
+extern const struct argp_option cli_json_options[];
+error_t cli_json_parse(int key, char *arg, struct argp_state *state);
+
 /* -c FILE, -p GLOBS, -o KEY=VALUE: set the FASTWRITE_ variables of this process. */
 extern const struct argp cli_settings_argp;
 /* One of them was given. */

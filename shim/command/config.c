@@ -7,22 +7,6 @@ static const char doc[] =
 	"the environment, or a line of the configuration file.\n"
 	"\vExit status: 0 the configuration is valid; 2 it is not, and one line on standard error says why.";
 
-static const struct argp_option options[] = {
-	{"json", 'j', NULL, 0, "Print JSON", 0},
-	{0},
-};
-
-static error_t parse(int key, char *arg, struct argp_state *state)
-{
-	bool *as_json = state->input;
-
-	switch (key) {
-	case 'j': *as_json = true; return 0;
-	case ARGP_KEY_ARG: argp_error(state, "unexpected argument \"%s\"", arg); return 0;
-	default: return ARGP_ERR_UNKNOWN;
-	}
-}
-
 static const char *stats_text(const struct config *c)
 {
 	return c->stats == STATS_NONE ? "none" : c->stats == STATS_STDERR ? "stderr" : c->stats_file;
@@ -93,7 +77,7 @@ int cli_config(int argc, char **argv)
 {
 	static const struct argp_child children[] = {{&cli_settings_argp, 0, NULL, 0}, {0}};
 	static const struct argp argp = {
-		.options = options, .parser = parse, .doc = doc, .children = children};
+		.options = cli_json_options, .parser = cli_json_parse, .doc = doc, .children = children};
 	bool as_json = false;
 
 	if (argp_parse(&argp, argc, argv, 0, NULL, &as_json) != 0)

@@ -8,6 +8,22 @@
 
 static struct config config;
 
+const struct argp_option cli_json_options[] = {
+	{"json", 'j', NULL, 0, "Print JSON", 0},
+	{0},
+};
+
+error_t cli_json_parse(int key, char *arg, struct argp_state *state)
+{
+	bool *as_json = state->input;
+
+	switch (key) {
+	case 'j': *as_json = true; return 0;
+	case ARGP_KEY_ARG: argp_error(state, "unexpected argument \"%s\"", arg); return 0;
+	default: return ARGP_ERR_UNKNOWN;
+	}
+}
+
 static void set_key(const char *text, struct argp_state *state)
 {
 	char name[64], variable[80], known[CONFIG_ERROR_MAX];

@@ -3,7 +3,6 @@
 #include "command/command.h"
 
 #include "recovery/status.h"
-#include "staging/stats.h"
 
 #include <string.h>
 
@@ -15,22 +14,6 @@ static const char doc[] =
 	"the file open, which is then bypassed.  With a configuration (FASTWRITE_CONFIG, "
 	"FASTWRITE_PATHS) it also shows, by file, the bytes of dead programs that wait to be recovered.\n"
 	"\vExit status: 0 shown, also when there is none; 1 /proc could not be read; 2 wrong usage.";
-
-static const struct argp_option options[] = {
-	{"json", 'j', NULL, 0, "Print JSON", 0},
-	{0},
-};
-
-static error_t parse(int key, char *arg, struct argp_state *state)
-{
-	bool *as_json = state->input;
-
-	switch (key) {
-	case 'j': *as_json = true; return 0;
-	case ARGP_KEY_ARG: argp_error(state, "unexpected argument \"%s\"", arg); return 0;
-	default: return ARGP_ERR_UNKNOWN;
-	}
-}
 
 /* NULL unless visibility = strict. */
 static const char *lease_state(const struct status_file *f)
@@ -179,7 +162,7 @@ static int show_text(const struct config *c)
 
 int cli_status(int argc, char **argv)
 {
-	static const struct argp argp = {.options = options, .parser = parse, .doc = doc};
+	static const struct argp argp = {.options = cli_json_options, .parser = cli_json_parse, .doc = doc};
 	bool as_json = false;
 
 	if (argp_parse(&argp, argc, argv, 0, NULL, &as_json) != 0)

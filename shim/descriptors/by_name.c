@@ -27,7 +27,6 @@
 #include <linux/fs.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/sysmacros.h>
 #include <sys/vfs.h>
 
 static bool identify(int dirfd, const char *path, bool follow, struct statx *st)
@@ -96,7 +95,7 @@ static struct timespec time_of(struct statx_timestamp t)
 
 void by_name_refresh_stat(struct stat *st)
 {
-	uint64_t dev = ((uint64_t)major(st->st_dev) << 32) | minor(st->st_dev);
+	uint64_t dev = sys_dev_of_stat(st);
 	struct file_guard g;
 	struct statx now;
 	struct file *f;
@@ -119,11 +118,6 @@ void by_name_refresh_stat(struct stat *st)
 		st->st_ctim = time_of(now.stx_ctime);
 	}
 	file_unlock(f, g);
-}
-
-bool by_name_drain_stat(uint64_t st_dev, uint64_t st_ino, uint32_t releases)
-{
-	return by_name_drain_identity(((uint64_t)major(st_dev) << 32) | minor(st_dev), st_ino, releases);
 }
 
 static void settle(uint64_t dev, uint64_t ino) { (void)by_name_drain_identity(dev, ino, 0); }

@@ -28,8 +28,6 @@ static inline bool by_name_outdated(uint32_t releases)
 /* Drains the file with this identity.  True if an earlier answer may be wrong; `releases` is from before that
  * answer. */
 bool by_name_drain_identity(uint64_t dev, uint64_t ino, uint32_t releases);
-/* The same; `st_dev` as in struct stat. */
-bool by_name_drain_stat(uint64_t st_dev, uint64_t st_ino, uint32_t releases);
 /* The C library made the stat call itself.  If *st is about an attached file, drains it and updates size,
  * blocks and times. */
 void by_name_refresh_stat(struct stat *st);

@@ -51,6 +51,16 @@ static bool buffers_readable(const struct iovec *iov, int count)
 	return true;
 }
 
+/* File lock held: the kernel's position of the description becomes the one that the program sees. */
+static void position_to_kernel(struct file *f, int fd, struct ofd *o)
+{
+	stage_unstream(f);
+	if (o->pos_mode == POS_KERNEL)
+		return;
+	sys.lseek(fd, o->pos, SEEK_SET);
+	o->pos_mode = POS_KERNEL;
+}
+
 static long kernel_writev(int fd, const struct iovec *iov, int count, off_t offset)
 {
 	if (offset == IO_NO_OFFSET)
@@ -599,11 +609,7 @@ static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, 
 				goto out;
 		}
 		/* under the lock: another thread's write on this description must see the new position */
-		stage_unstream(f);
-		if (o->pos_mode != POS_KERNEL) {
-			sys.lseek(fd, o->pos, SEEK_SET);
-			o->pos_mode = POS_KERNEL;
-		}
+		position_to_kernel(f, fd, o);
 		r = kernel_readv(fd, iov, count, offset);
 	} else {
 		if (offset < 0 || n < 0 || stage_overlaps(f, (uint64_t)offset, (uint64_t)n))
@@ -669,11 +675,7 @@ static long seek_any(int fd, struct ofd *o, off_t offset, int whence)
 			if (r < 0)
 				goto out;
 		}
-		stage_unstream(f);
-		if (o->pos_mode != POS_KERNEL) {
-			sys.lseek(fd, o->pos, SEEK_SET);
-			o->pos_mode = POS_KERNEL;
-		}
+		position_to_kernel(f, fd, o);
 		r = sys.lseek(fd, offset, whence);
 	}
 out:

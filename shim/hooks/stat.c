@@ -9,7 +9,6 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 
 static bool looks_again(struct hook_look *look, bool found, int dirfd, const char *path, uint64_t dev,
                         uint64_t ino)
@@ -34,7 +33,7 @@ static bool looks_again(struct hook_look *look, bool found, int dirfd, const cha
 bool hook_looks_again(struct hook_look *look, long r, int dirfd, const char *path, const struct stat *out)
 {
 	/* after a failure *out may be unreadable */
-	uint64_t dev = r == 0 ? (uint64_t)major(out->st_dev) << 32 | minor(out->st_dev) : 0;
+	uint64_t dev = r == 0 ? sys_dev_of_stat(out) : 0;
 
 	return looks_again(look, r == 0, dirfd, path, dev, r == 0 ? out->st_ino : 0);
 }
