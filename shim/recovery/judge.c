@@ -83,6 +83,12 @@ static bool went_back(const struct arena_guard *g, const struct statx *st)
 	       (c->tv_sec < g->mtime_sec || (c->tv_sec == g->mtime_sec && c->tv_nsec < g->mtime_nsec));
 }
 
+/* (After another boot a change that was under way may have left anything.) */
+static bool is_as_left(const struct recover_job *j, const struct arena_slot *e, const struct statx *st)
+{
+	return guard_holds(&e->guard, st) && !(j->where == ORIGIN_OTHER && e->guard.begun_ns != 0);
+}
+
 static struct judgement aside(const char *why) { return (struct judgement){.aside = why}; }
 
 struct judgement judge(struct recover_job *j, uint32_t entry, const struct recover_target *t, int n)
@@ -101,7 +107,7 @@ struct judgement judge(struct recover_job *j, uint32_t entry, const struct recov
 		return aside("the file cannot be examined");
 	if (other_boot && !is_gapless(j, n, positional ? st.stx_size : lowest(j, n)))
 		return aside("after another boot there is a gap between the staged bytes");
-	as_left = guard_holds(&e->guard, &st) && !(other_boot && e->guard.begun_ns != 0);
+	as_left = is_as_left(j, e, &st);
 	if (as_left && (same || !(e->flags & SLOT_SYNCED) || lowest(j, n) >= e->guard.size))
 		return replay;
 	if (same && went_back(&e->guard, &st))
@@ -116,7 +122,7 @@ struct judgement judge(struct recover_job *j, uint32_t entry, const struct recov
 		if (found >= 0)
 			return (struct judgement){.found = found};
 	}
-	if (j->where == ORIGIN_MOUNT && e->guard.known == JUDGE_HELD && is_gapless(j, n, st.stx_size) &&
+	if (!same && e->guard.known == JUDGE_HELD && is_gapless(j, n, st.stx_size) &&
 	    only_adds(j, t->fd, n, st.stx_size))
 		return (struct judgement){.by_offset = true};
 	if (as_left)
@@ -137,7 +143,7 @@ void judge_note_held(struct recover_job *j)
 		if (!e->used || e->path[0] != '/' || recover_target_open(t, e, &j->place, false) < 0)
 			continue;
 		if (sys.statx(t->fd, "", AT_EMPTY_PATH, STATX_SIZE | STATX_MTIME, &st) == 0 &&
-		    guard_holds(&e->guard, &st))
+		    is_as_left(j, e, &st))
 			e->guard.known = JUDGE_HELD;
 		recover_target_close(t);
 	}

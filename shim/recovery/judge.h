@@ -27,7 +27,7 @@
  *                               what it had not written
  *     8 same, mount at offsets  proved, not cut, all blocks lie behind its end           replay
  *     9 mount       appends     proved, and it shows which blocks it has                 replay the others
- *    10 mount       any         was as left before the journal was replayed; the blocks  replay at offsets
+ *    10 mount, boot any         was as left before the journal was replayed; the blocks  replay at offsets
  *                               leave no gap and overwrite equal bytes only
  *    11 any         any         anything else                                            put aside
  */
