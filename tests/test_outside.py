@@ -123,10 +123,68 @@ int main(void)
     )
     run = run_preloaded(library, [binary], place)
     assert run.returncode == 0, run.stderr
-    assert_staged(run.stats, 400)
     for name in ("a", "b"):
         assert (place / name).read_bytes() == b"0123456789\n" * 50
     assert not leftovers(place)
+    assert_staged(run.stats, 400)
+
+
+def test_a_daemon_that_ends_before_its_parent_goes_on(library, compile_c, place):
+    """The kernel may run the new process to its end before the parent's fork returns.  Held so by ptrace."""
+    binary = program(
+        compile_c,
+        r"""
+#include <poll.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+int main(void)
+{
+	long forked = 0;
+	int go[2], status, fd;
+	pid_t pid;
+	char byte;
+	alarm(20);
+	if (pipe(go) < 0)
+		return 7;
+	pid = fork();
+	if (pid == 0) {
+		if (read(go[0], &byte, 1) != 1)
+			return 8;
+		fd = opened("a");
+		puts_to(fd, 50);
+		if (daemon(1, 0) < 0)
+			return 6;
+		fd = opened("b");
+		puts_to(fd, 50);
+		return 0;
+	}
+	if (ptrace(PTRACE_SEIZE, pid, 0, PTRACE_O_TRACEFORK) < 0)
+		return errno == EPERM ? 77 : 9;
+	if (write(go[1], "", 1) != 1)
+		return 10;
+	if (waitpid(pid, &status, 0) != pid || status >> 8 != (SIGTRAP | PTRACE_EVENT_FORK << 8))
+		return 11;
+	if (ptrace(PTRACE_GETEVENTMSG, pid, 0, &forked) < 0 || waitpid((pid_t)forked, &status, __WALL) < 0)
+		return 12;
+	struct pollfd ends = {.fd = (int)syscall(SYS_pidfd_open, forked, 0), .events = POLLIN};
+	if (ends.fd < 0 || ptrace(PTRACE_DETACH, forked, 0, 0) < 0 || poll(&ends, 1, -1) != 1)
+		return 13;
+	if (ptrace(PTRACE_DETACH, pid, 0, 0) < 0 || waitpid(pid, &status, 0) != pid)
+		return 14;
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 15;
+}
+""",
+    )
+    native = run_native([binary], place)
+    if native.returncode == 77:
+        pytest.skip("ptrace is not allowed here")
+    assert native.returncode == 0
+    run = run_preloaded(library, [binary], place)
+    assert run.returncode == 0, run.stderr
+    for name in ("a", "b"):
+        assert (place / name).read_bytes() == b"0123456789\n" * 50
+    assert not leftovers(place)
+    assert_staged(run.stats, 400)
 
 
 def test_what_a_member_left_open(library, compile_c, place):

@@ -71,7 +71,7 @@ void attach_stop_all(enum bypass_reason why)
 		return;
 	signals = sys_block_signals();
 	if (why == BYPASS_EXIT)
-		family_exiting();
+		family_exiting(true);
 	if (family_is_shared())
 		repair_sweep();
 	file_for_each(visit_stop, &s);

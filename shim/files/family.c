@@ -224,12 +224,12 @@ uint32_t family_refused(void)
 	return m && family_set_others(&m->refusing) ? atomic_load(&m->refusal) : BYPASS_NONE;
 }
 
-void family_exiting(void)
+void family_exiting(bool exits)
 {
 	struct family *m = file_family();
 
 	if (family_is_shared())
-		atomic_store(&m->state[family_me], MEMBER_EXITING);
+		atomic_store(&m->state[family_me], exits ? MEMBER_EXITING : MEMBER_LIVE);
 }
 
 void family_end(void) { ended = true; }

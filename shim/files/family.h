@@ -101,8 +101,8 @@ bool family_move_fd(int fd);
 bool family_can_close(void);
 bool family_close_alone(void);
 
-/* This process ends and stages nothing more. */
-void family_exiting(void);
+/* This process ends and stages nothing more.  false: it goes on after all. */
+void family_exiting(bool exits);
 
 /* Process `member` forbids staging; `why` is an enum bypass_reason. */
 void family_refuse(uint32_t member, uint32_t why);

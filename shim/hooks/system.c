@@ -7,6 +7,7 @@
 
 #include "attach/attach.h"
 #include "attach/stop.h"
+#include "files/family.h"
 #include "files/fdtable.h"
 #include "process/process.h"
 
@@ -76,6 +77,8 @@ EXPORT int daemon(int nochdir, int noclose)
 	process_forks_and_ends = true;
 	r = real.daemon(nochdir, noclose);
 	process_forks_and_ends = false;
+	if (r < 0)
+		family_exiting(false);
 	if (r == 0 && !noclose)
 		forget_standard(-1);
 	return r;

@@ -137,6 +137,9 @@ static void fork_prepare(bool managed)
 	member = managed && !interrupted && fork_guard_set() == 0 && claim_for_child();
 	if (!member)
 		file_for_each(visit_fork, NULL);
+	/* the child may end before our fork returns, and would leave the arena to us */
+	if (process_forks_and_ends)
+		family_exiting(true);
 	workers_fork_prepare();
 	forking = (struct process_fork){
 		.signals = signals, .watch = 1, .member = member, .interrupted = interrupted};
@@ -158,9 +161,6 @@ void process_fork_parent(void)
 	}
 	stage_limit_changes();
 	attach_unpause();
-	/* the child may end before us and would leave the arena to us */
-	if (process_forks_and_ends)
-		family_exiting();
 	sys_restore_signals(was.signals);
 }
 

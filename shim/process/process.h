@@ -30,7 +30,8 @@ long process_raw_fork(long (*call)(long number, const long *arguments), long num
  * variables: nothing is staged from now on. */
 void process_raw_clone(void);
 
-/* The parent of this thread's next fork ends right after it, unseen by any hook (daemon). */
+/* The parent of this thread's next fork ends right after it, unseen by any hook (daemon).  If the fork fails,
+ * the caller says so with family_exiting(false). */
 extern __thread bool process_forks_and_ends;
 
 /* Before execve: drains everything and removes all arenas.  After a failed execve: staging goes on. */

@@ -32,7 +32,7 @@ SAYS = {  # they kill processes whose arena nobody else has
     "test_family": "of a process that died",
     # at most what was written; less when some was flushed by then
     "test_name": r"/e/b: recovered, (\d{1,3}|1\d{3}|2000) bytes of a process that died",
-    "test_exec": "19900 bytes of a process that died",
+    "test_exec": r"/a: recovered, (\d{1,4}|1\d{4}) bytes of a process that died",
     # as much as was not flushed by then; the parent looks after each of its children's deaths, and says more of
     # them in a second than are let through
     "test_step": r"/a: recovered, |^fastwrite: \d+ messages dropped$",
