@@ -2,8 +2,9 @@
 """A disk that loses what it was not told to flush: a server of the NBD protocol for one virtual machine at a time.
 
 The guest sees a disk with a write cache.  Writes go to the image at once, and are kept in mind until the next flush.
-When the power goes, of those that are kept in mind all, none, some, or some 512-byte sectors stay.  The two sectors of
-ext4's superblock stay or go together, as ext4 takes for granted.
+When the power goes, of those that are kept in mind all, none, some, or some 512-byte sectors stay.  The sectors of
+ext4's superblock stay or go together, and so do those of a block that describes or commits a transaction of its
+journal: ext4 refuses to mount a file system with a torn one, whatever programs did.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ READ, WRITE, DISCONNECT, FLUSH = range(4)
 EINVAL = 22
 SECTOR = 512
 SUPERBLOCK_SECTORS = (2, 3)
+JOURNAL_MAGIC = b"\xc0\x3b\x39\x98"  # of a block of ext4's journal that is not a copy of another block
+LOG_BLOCK_SIZE_AT = 1024 + 24  # in the superblock: the size of a block is 1024 << this
 STYLES = ("none", "all", "writes", "sectors")
 
 
@@ -140,11 +143,19 @@ class Disk:
         with self.lock:
             for place, data in self.before.items():
                 self.map[place : place + SECTOR] = data
+            (log_block_size,) = struct.unpack_from("<I", self.map, LOG_BLOCK_SIZE_AT)
             for at, data in self.pending:
                 whole = {"none": False, "all": True}.get(style, dice.random() < 0.5)
+                journal_end = 0
                 for place in range(at, at + len(data), SECTOR):
                     stays = whole
-                    if style == "sectors" and place // SECTOR not in SUPERBLOCK_SECTORS:
+                    if place >= journal_end and data.startswith(JOURNAL_MAGIC, place - at):
+                        journal_end = place + (1024 << log_block_size)
+                    if (
+                        style == "sectors"
+                        and place // SECTOR not in SUPERBLOCK_SECTORS
+                        and place >= journal_end
+                    ):
                         stays = dice.random() < 0.5
                     if stays:
                         self.map[place : place + SECTOR] = data[place - at : place - at + SECTOR]
