@@ -136,13 +136,10 @@ static bool is_modelled(long flags)
 /* Makes an unresolved descriptor that this process opened a second description of the file. */
 static bool adopt_noted(struct file *f, int fd)
 {
-	struct unresolved_fd *l = &unresolved_fds[fd];
-	uint32_t before = atomic_load(&l->state);
-	uint32_t expected = before;
+	enum unresolved_state before = fdtable_begin_resolve(fd);
 	bool adopted = false;
 
-	if ((before != UNRESOLVED_NOTED && before != UNRESOLVED_UNSURE) ||
-	    !atomic_compare_exchange_strong(&l->state, &expected, UNRESOLVED_RESOLVING))
+	if (before == UNRESOLVED_NONE)
 		return false;
 	/* No thread can close it now: does it still refer to the file? */
 	if (unresolved_inflight(fd) == 0 && flush_is_the_file(f, fd) == 1) {
@@ -156,7 +153,7 @@ static bool adopt_noted(struct file *f, int fd)
 		if (!adopted)
 			file_put(f);
 	}
-	atomic_store(&l->state, adopted ? UNRESOLVED_NONE : before);
+	fdtable_set_state(fd, adopted ? UNRESOLVED_NONE : before);
 	return adopted;
 }
 

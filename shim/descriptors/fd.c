@@ -977,7 +977,7 @@ static void before_close(int fd)
 	by_name_drain_all();
 }
 
-bool fd_any_known(void) { return unresolved_any() || fork_guard_here(); }
+bool fd_any_known(void) { return fdtable_highest() >= 0 || fork_guard_here(); }
 
 static long forget(int fd)
 {
@@ -1140,7 +1140,7 @@ long fd_dup_onto_prepare(struct fd_dup_onto *d, int oldfd, int newfd)
 	fd_dup_begin(&d->copy, oldfd);
 	if (oldfd == newfd)
 		return FD_PASS;
-	d->forgotten = fdtable_get(newfd) || unresolved_is(newfd);
+	d->forgotten = fdtable_knows(newfd);
 	d->holds = (d->forgotten || d->copy.o) && can_replace(oldfd, newfd);
 	d->forgotten &= d->holds;
 	if (d->holds) {

@@ -10,8 +10,6 @@
 
 enum { PATIENCE = 100 };
 
-static _Atomic int highest = -1;
-
 static uint32_t note_generation(const struct unresolved_fd *l)
 {
 	return (uint32_t)(atomic_load(&l->inflight) >> 32);
@@ -20,21 +18,19 @@ static uint32_t note_generation(const struct unresolved_fd *l)
 bool unresolved_note(int fd, int flags, const struct timespec *before, bool unsure)
 {
 	struct unresolved_fd *l;
-	int seen = atomic_load(&highest);
 
 	if (fd < 0 || fd >= UNRESOLVED_FDS || fd_is_standard(fd))
 		return false;
-	while (seen < fd && !atomic_compare_exchange_weak(&highest, &seen, fd))
-		;
+	fdtable_reach(fd);
 	l = &unresolved_fds[fd];
-	/* A thread that used an earlier descriptor of this number stored the state last.  The exchange orders
+	/* A thread that used an earlier descriptor of this number changed the state last.  Our change orders
 	 * our stores after its. */
-	atomic_exchange(&l->state, UNRESOLVED_NONE);
+	fdtable_set_state(fd, UNRESOLVED_NONE);
 	l->flags = flags;
 	l->before = *before;
 	atomic_store(&l->seen, 0);
 	atomic_store(&l->inflight, (uint64_t)(note_generation(l) + 1 ? note_generation(l) + 1 : 1) << 32);
-	atomic_store(&l->state, unsure ? UNRESOLVED_UNSURE : UNRESOLVED_NOTED);
+	fdtable_set_state(fd, unsure ? UNRESOLVED_UNSURE : UNRESOLVED_NOTED);
 	return true;
 }
 
@@ -65,16 +61,16 @@ static bool waits(void)
 /* Changes the state of fd to `to`, once no other thread resolves fd.  False if it cannot wait. */
 static bool end_as(int fd, enum unresolved_state to)
 {
-	uint32_t state;
+	enum unresolved_state state;
 
 	if ((unsigned)fd >= UNRESOLVED_FDS || fork_guard_vforked)
 		return false;
 	for (;;) {
-		state = atomic_load(&unresolved_fds[fd].state);
+		state = fdtable_state(fd);
 		if (state == UNRESOLVED_RESOLVING) {
 			if (!waits())
 				return false;
-		} else if (atomic_compare_exchange_strong(&unresolved_fds[fd].state, &state, to)) {
+		} else if (state == to || fdtable_change_state(fd, state, to)) {
 			return true;
 		}
 	}
@@ -85,19 +81,15 @@ bool unresolved_block(int fd) { return end_as(fd, UNRESOLVED_RESOLVING); }
 
 void unresolved_unblock(int fd)
 {
-	uint32_t blocked = UNRESOLVED_RESOLVING;
-
 	/* another thread may have got the same descriptor from the kernel and noted it */
-	atomic_compare_exchange_strong(&unresolved_fds[fd].state, &blocked, UNRESOLVED_NONE);
+	fdtable_change_state(fd, UNRESOLVED_RESOLVING, UNRESOLVED_NONE);
 }
-
-bool unresolved_any(void) { return atomic_load(&highest) >= 0; }
 
 int unresolved_next(int from)
 {
-	int top = atomic_load(&highest);
+	int top = fdtable_highest();
 
-	for (int fd = from; fd <= top; fd++)
+	for (int fd = from; fd <= top && fd < UNRESOLVED_FDS; fd++)
 		if (unresolved_is(fd))
 			return fd;
 	return -1;
@@ -125,12 +117,12 @@ void unresolved_resolve_all(void)
 
 void unresolved_fork_child(void)
 {
-	/* `highest` may have been copied before the notes were */
+	/* fdtable_highest may have been copied before the notes were */
 	for (int fd = 0; fd < UNRESOLVED_FDS; fd++) {
 		struct unresolved_fd *l = &unresolved_fds[fd];
 
-		if (atomic_load_explicit(&l->state, memory_order_relaxed) != UNRESOLVED_NONE)
-			atomic_store(&l->state, UNRESOLVED_NONE);
+		if (fdtable_state(fd) != UNRESOLVED_NONE)
+			fdtable_set_state(fd, UNRESOLVED_NONE);
 		/* writes of the parent's other threads */
 		if (unresolved_inflight(fd) > 0)
 			atomic_store(&l->inflight, (uint64_t)note_generation(l) << 32);
@@ -143,19 +135,17 @@ static bool resolve(int fd, uint32_t mine)
 {
 	struct unresolved_fd *l = &unresolved_fds[fd];
 	sys_sigset signals = sys_block_signals();
-	uint32_t before = atomic_load(&l->state);
-	uint32_t expected = before;
+	enum unresolved_state before = fdtable_begin_resolve(fd);
 	bool done = false;
 
-	if ((before == UNRESOLVED_NOTED || before == UNRESOLVED_UNSURE) &&
-	    atomic_compare_exchange_strong(&l->state, &expected, UNRESOLVED_RESOLVING)) {
+	if (before != UNRESOLVED_NONE) {
 		/* a write of another thread, now in the kernel, would change offset and size during the
 		 * lookup */
 		done = unresolved_inflight(fd) <= mine;
 		if (done)
 			fd_resolve(fd, l->flags, &l->before, before == UNRESOLVED_UNSURE,
 			           atomic_load(&l->seen) > 0);
-		atomic_store(&l->state, done ? UNRESOLVED_NONE : before);
+		fdtable_set_state(fd, done ? UNRESOLVED_NONE : before);
 	}
 	sys_restore_signals(signals);
 	return done;
@@ -176,15 +166,16 @@ static void leave(struct unresolved_fd *l, uint32_t generation)
 struct ofd *unresolved_write(int fd, size_t size, uint32_t *counted)
 {
 	struct unresolved_fd *l = &unresolved_fds[fd];
-	uint32_t state, generation;
+	enum unresolved_state state;
+	uint32_t generation;
 
 	*counted = 0;
-	if (atomic_load(&l->state) == UNRESOLVED_UNSURE) {
+	if (fdtable_state(fd) == UNRESOLVED_UNSURE) {
 		unresolved_resolve(fd);
 		return fdtable_get(fd);
 	}
 	generation = enter(l);
-	while ((state = atomic_load(&l->state)) == UNRESOLVED_RESOLVING || note_generation(l) != generation) {
+	while ((state = fdtable_state(fd)) == UNRESOLVED_RESOLVING || note_generation(l) != generation) {
 		leave(l, generation);
 		/* an entry of the table is valid */
 		if (fdtable_get(fd) || (state == UNRESOLVED_RESOLVING && !waits()))
@@ -208,14 +199,11 @@ void unresolved_written(int fd, uint32_t counted) { leave(&unresolved_fds[fd], c
 void unresolved_resolve(int fd)
 {
 	for (int tries = 0; unresolved_is(fd) && !resolve(fd, 0); tries++) {
-		uint32_t expected = UNRESOLVED_NOTED;
-
 		/* A write that takes so long waits in the kernel, for example for a pipe's reader.  Or a
 		 * signal handler has left it with longjmp.  No thread may wait for it: fd stays unmanaged. */
 		if (tries >= PATIENCE)
-			atomic_compare_exchange_strong(&unresolved_fds[fd].state, &expected, UNRESOLVED_NONE);
-		if (fdtable_get(fd) ||
-		    (!waits() && atomic_load(&unresolved_fds[fd].state) == UNRESOLVED_RESOLVING))
+			fdtable_change_state(fd, UNRESOLVED_NOTED, UNRESOLVED_NONE);
+		if (fdtable_get(fd) || (!waits() && fdtable_state(fd) == UNRESOLVED_RESOLVING))
 			return; /* an entry of the table is valid */
 	}
 }

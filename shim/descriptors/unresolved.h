@@ -32,13 +32,9 @@ void unresolved_pause(void);
 bool unresolved_note(int fd, int flags, const struct timespec *before, bool unsure);
 static inline void unresolved_clear(int fd)
 {
-	uint32_t state = UNRESOLVED_NOTED;
-
 	/* a blocked descriptor, or one being resolved, stays as it is */
-	if (unresolved_is(fd) &&
-	    !atomic_compare_exchange_strong(&unresolved_fds[fd].state, &state, UNRESOLVED_NONE) &&
-	    state == UNRESOLVED_UNSURE)
-		atomic_compare_exchange_strong(&unresolved_fds[fd].state, &state, UNRESOLVED_NONE);
+	if (unresolved_is(fd) && !fdtable_change_state(fd, UNRESOLVED_NOTED, UNRESOLVED_NONE))
+		fdtable_change_state(fd, UNRESOLVED_UNSURE, UNRESOLVED_NONE);
 }
 /*
  * Before fd is closed or replaced: waits until another thread has resolved it, and removes its note.  The
@@ -50,8 +46,6 @@ void unresolved_end(int fd);
  * may wait. */
 bool unresolved_block(int fd);
 void unresolved_unblock(int fd);
-/* False if no descriptor was ever noted. */
-bool unresolved_any(void);
 /* The lowest noted descriptor from `from` on, or -1. */
 int unresolved_next(int from);
 /* Calls unresolved_use for all noted descriptors. */
@@ -78,19 +72,17 @@ void unresolved_resolve(int fd);
 /* Before a call that reads, seeks or stats: resolves fd only if it is UNRESOLVED_UNSURE. */
 static inline void unresolved_use(int fd)
 {
-	if (__builtin_expect((unsigned)fd < UNRESOLVED_FDS, 1) &&
-	    __builtin_expect(atomic_load_explicit(&unresolved_fds[fd].state, memory_order_acquire) >=
-	                             UNRESOLVED_UNSURE,
-	                     0))
+	if (__builtin_expect(fdtable_state(fd) >= UNRESOLVED_UNSURE, 0))
 		unresolved_resolve(fd);
 }
 
 /* The same; returns the description if fd is managed. */
 static inline struct ofd *unresolved_used(int fd)
 {
-	struct ofd *o = fdtable_get(fd);
+	uintptr_t word = fdtable_word(fd);
+	struct ofd *o = fdtable_description(word);
 
-	if (__builtin_expect(o != NULL, 0))
+	if (__builtin_expect(!word, 1) || o)
 		return o;
 	unresolved_use(fd);
 	return fdtable_get(fd); /* another thread may have resolved it since */
@@ -100,12 +92,12 @@ static inline struct ofd *unresolved_used(int fd)
  * during the call would keep the old position. */
 static inline struct ofd *unresolved_moved(int fd)
 {
-	struct ofd *o = fdtable_get(fd);
+	uintptr_t word = fdtable_word(fd);
+	struct ofd *o = fdtable_description(word);
 
-	if (__builtin_expect(o != NULL, 0))
+	if (__builtin_expect(!word, 1) || o)
 		return o;
-	if (unresolved_is(fd))
-		unresolved_resolve(fd);
+	unresolved_resolve(fd);
 	return fdtable_get(fd);
 }
 

@@ -6,33 +6,36 @@
 
 #include <sys/mman.h>
 
-struct ofd *_Atomic fdtable_first[FDTABLE_CHUNK];
-struct ofd *_Atomic *_Atomic fdtable_chunks[FDTABLE_CHUNKS];
+_Static_assert(_Alignof(struct ofd) > FDTABLE_STATE, "a word holds a description and a state");
+
+_Atomic uintptr_t fdtable_first[FDTABLE_CHUNK];
+_Atomic uintptr_t *_Atomic fdtable_chunks[FDTABLE_CHUNKS];
 static _Atomic int highest = -1;
 struct unresolved_fd unresolved_fds[UNRESOLVED_FDS];
 bool fd_streams_seen;
 
-/* Generations (seqlock): odd while the entry is being changed. */
-struct turns {
+/* Generations (seqlock) of the descriptions.  Not in the word: writes compare the whole word with a
+ * description. */
+struct generations {
 	_Atomic uint32_t now[FDTABLE_CHUNK];
 	uint32_t at_fork[FDTABLE_CHUNK];
 };
-static struct turns first_turns;
+static struct generations first_generations;
 
-/* The generations lie behind the entries of their chunk. */
-static struct turns *generations_of(int fd)
+/* The generations lie behind the words of their chunk. */
+static struct generations *generations_of(int fd)
 {
 	if ((unsigned)fd < FDTABLE_CHUNK)
-		return &first_turns;
-	return (struct turns *)(void *)(atomic_load(&fdtable_chunks[(unsigned)fd / FDTABLE_CHUNK]) +
-	                                FDTABLE_CHUNK);
+		return &first_generations;
+	return (struct generations *)(void *)(atomic_load(&fdtable_chunks[(unsigned)fd / FDTABLE_CHUNK]) +
+	                                      FDTABLE_CHUNK);
 }
 
-static struct ofd *_Atomic *chunk_make(unsigned index)
+static _Atomic uintptr_t *chunk_make(unsigned index)
 {
-	struct ofd *_Atomic *chunk = atomic_load(&fdtable_chunks[index]);
-	struct ofd *_Atomic *expected = NULL;
-	size_t size = sizeof(*chunk) * FDTABLE_CHUNK + sizeof(struct turns);
+	_Atomic uintptr_t *chunk = atomic_load(&fdtable_chunks[index]);
+	_Atomic uintptr_t *expected = NULL;
+	size_t size = sizeof(*chunk) * FDTABLE_CHUNK + sizeof(struct generations);
 
 	if (chunk)
 		return chunk;
@@ -46,11 +49,21 @@ static struct ofd *_Atomic *chunk_make(unsigned index)
 	return chunk;
 }
 
+int fdtable_highest(void) { return atomic_load(&highest); }
+
+void fdtable_reach(int fd)
+{
+	int seen = atomic_load(&highest);
+
+	while (seen < fd && !atomic_compare_exchange_weak(&highest, &seen, fd))
+		;
+}
+
 int fdtable_set(int fd, struct ofd *o)
 {
-	struct ofd *_Atomic *chunk = fdtable_first;
+	_Atomic uintptr_t *chunk = fdtable_first;
 	_Atomic uint32_t *generation;
-	int seen;
+	uintptr_t word;
 
 	if ((unsigned)fd >= FDTABLE_CHUNK * FDTABLE_CHUNKS)
 		return -EMFILE;
@@ -59,15 +72,29 @@ int fdtable_set(int fd, struct ofd *o)
 		if (!chunk)
 			return -ENOMEM;
 	}
-	seen = atomic_load(&highest);
-	while (seen < fd && !atomic_compare_exchange_weak(&highest, &seen, fd))
-		;
+	fdtable_reach(fd);
 	generation = &generations_of(fd)->now[fd % FDTABLE_CHUNK];
 	atomic_fetch_add(generation, 1);
-	atomic_store_explicit(&chunk[fd % FDTABLE_CHUNK], o, memory_order_release);
+	word = atomic_load(&chunk[fd % FDTABLE_CHUNK]);
+	while (!atomic_compare_exchange_weak(&chunk[fd % FDTABLE_CHUNK], &word,
+	                                     (uintptr_t)o | (word & FDTABLE_STATE)))
+		;
 	atomic_fetch_add(generation, 1);
 	return 0;
 }
+
+enum unresolved_state fdtable_begin_resolve(int fd)
+{
+	enum unresolved_state before = fdtable_state(fd);
+
+	if ((before == UNRESOLVED_NOTED || before == UNRESOLVED_UNSURE) &&
+	    fdtable_change_state(fd, before, UNRESOLVED_RESOLVING))
+		return before;
+	return UNRESOLVED_NONE;
+}
+
+/* The description in the table, in whichever process. */
+static bool is_set(int fd) { return fdtable_word(fd) & ~FDTABLE_STATE; }
 
 uint32_t fdtable_generation(int fd)
 {
@@ -81,7 +108,7 @@ uint32_t fdtable_generation(int fd)
 
 void fdtable_clear(int fd)
 {
-	if (fdtable_entry(fd))
+	if (is_set(fd))
 		fdtable_set(fd, NULL);
 }
 
@@ -94,19 +121,19 @@ void fdtable_reset(void)
 void fdtable_fork_prepare(void)
 {
 	for (int fd = fdtable_next(0, ~0u); fd >= 0; fd = fdtable_next((unsigned)fd + 1, ~0u)) {
-		struct turns *t = generations_of(fd);
-		uint32_t now = atomic_load(&t->now[fd % FDTABLE_CHUNK]);
+		struct generations *g = generations_of(fd);
+		uint32_t now = atomic_load(&g->now[fd % FDTABLE_CHUNK]);
 
-		t->at_fork[fd % FDTABLE_CHUNK] = now % 2 ? now - 1 : now;
+		g->at_fork[fd % FDTABLE_CHUNK] = now % 2 ? now - 1 : now;
 	}
 }
 
 void fdtable_fork_child(void)
 {
 	for (int fd = fdtable_next(0, ~0u); fd >= 0; fd = fdtable_next((unsigned)fd + 1, ~0u)) {
-		const struct turns *t = generations_of(fd);
+		const struct generations *g = generations_of(fd);
 
-		if (t->at_fork[fd % FDTABLE_CHUNK] != t->now[fd % FDTABLE_CHUNK])
+		if (g->at_fork[fd % FDTABLE_CHUNK] != g->now[fd % FDTABLE_CHUNK])
 			fdtable_clear(fd);
 	}
 }
@@ -124,7 +151,7 @@ int fdtable_next(unsigned from, unsigned to)
 			fd = (fd / FDTABLE_CHUNK + 1) * FDTABLE_CHUNK - 1; /* empty chunk */
 			continue;
 		}
-		if (fdtable_entry((int)fd))
+		if (is_set((int)fd))
 			return (int)fd;
 	}
 	return -1;

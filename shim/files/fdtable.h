@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * fdtable: maps a descriptor to its open file description.  Readers take no lock.
+ * fdtable: what a descriptor is: one atomic word for each.  Readers take no lock.
  *
- * An entry appears after the kernel has made the descriptor, and vanishes before the kernel closes it.  A
- * reader takes the file's lock and reads the entry again (fdtable_get(fd) == o) before it trusts the entry.
+ *	0                     free, or not managed
+ *	state                 unresolved (descriptors/unresolved.h)
+ *	description           managed
+ *	description | state   managed, while it is resolved, closed or replaced
+ *
+ * A description appears after the kernel has made the descriptor, and vanishes before the kernel closes it.
+ * A reader takes the file's lock and reads the word again (fdtable_get(fd) == o) before it trusts it.
  */
 #ifndef FASTWRITE_FILES_FDTABLE_H
 #define FASTWRITE_FILES_FDTABLE_H
@@ -15,34 +20,61 @@
 
 enum { FDTABLE_CHUNK = 1024, FDTABLE_CHUNKS = 1024 };
 
-extern struct ofd *_Atomic fdtable_first[FDTABLE_CHUNK];
-extern struct ofd *_Atomic *_Atomic fdtable_chunks[FDTABLE_CHUNKS];
+/* The state of an unresolved descriptor.  UNRESOLVED_RESOLVING also blocks a descriptor that is closed or
+ * replaced: threads that use it wait.  Only descriptors below UNRESOLVED_FDS have a state. */
+enum unresolved_state { UNRESOLVED_NONE, UNRESOLVED_NOTED, UNRESOLVED_UNSURE, UNRESOLVED_RESOLVING };
+enum { UNRESOLVED_FDS = FDTABLE_CHUNK };
+#define FDTABLE_STATE ((uintptr_t)3) /* of the word; descriptions are aligned to 4 bytes at least */
 
-/* The entry itself, in whichever process. */
-static inline struct ofd *fdtable_entry(int fd)
+extern _Atomic uintptr_t fdtable_first[FDTABLE_CHUNK];
+extern _Atomic uintptr_t *_Atomic fdtable_chunks[FDTABLE_CHUNKS];
+
+/* The word itself, in whichever process. */
+static inline uintptr_t fdtable_word(int fd)
 {
-	struct ofd *_Atomic *chunk;
+	_Atomic uintptr_t *chunk;
 
 	if (__builtin_expect((unsigned)fd < FDTABLE_CHUNK, 1))
 		return atomic_load_explicit(&fdtable_first[fd], memory_order_acquire);
 	if ((unsigned)fd >= FDTABLE_CHUNK * FDTABLE_CHUNKS)
-		return NULL;
+		return 0;
 	chunk = atomic_load_explicit(&fdtable_chunks[fd / FDTABLE_CHUNK], memory_order_acquire);
-	return chunk ? atomic_load_explicit(&chunk[fd % FDTABLE_CHUNK], memory_order_acquire) : NULL;
+	return chunk ? atomic_load_explicit(&chunk[fd % FDTABLE_CHUNK], memory_order_acquire) : 0;
 }
 
-/* The description of fd.  NULL: fd is not managed, or this is a child that has our memory but its own
- * descriptors. */
-static inline struct ofd *fdtable_get(int fd)
+/* The description in a word.  NULL: the descriptor is not managed, or this is a child that has our memory but
+ * its own descriptors. */
+static inline struct ofd *fdtable_description(uintptr_t word)
 {
-	struct ofd *o = fdtable_entry(fd);
+	struct ofd *o = (struct ofd *)(word & ~FDTABLE_STATE);
 
 	return __builtin_expect(o && fork_guard_elsewhere(), 0) ? NULL : o;
 }
+static inline struct ofd *fdtable_get(int fd) { return fdtable_description(fdtable_word(fd)); }
 
-/* 0; -EMFILE: fd is beyond the table; -ENOMEM. */
+static inline enum unresolved_state fdtable_state(int fd)
+{
+	return (unsigned)fd < UNRESOLVED_FDS
+	               ? (enum unresolved_state)(atomic_load(&fdtable_first[fd]) & FDTABLE_STATE)
+	               : UNRESOLVED_NONE;
+}
+
+/* True if fd is managed or unresolved.  One question: between two, another thread could resolve fd. */
+static inline bool fdtable_knows(int fd)
+{
+	uintptr_t word = fdtable_word(fd);
+
+	return __builtin_expect(word != 0, 0) &&
+	       (((word & FDTABLE_STATE) && !fork_guard_vforked) || fdtable_description(word));
+}
+
+/* The highest descriptor that was ever managed or unresolved; -1: none was. */
+int fdtable_highest(void);
+/* Raises it to fd, before fd becomes either of them. */
+void fdtable_reach(int fd);
+/* The state stays.  0; -EMFILE: fd is beyond the table; -ENOMEM. */
 int fdtable_set(int fd, struct ofd *o);
-/* Generation (seqlock): odd while the entry is being changed. */
+/* Generation (seqlock) of the description: odd while it is being changed. */
 uint32_t fdtable_generation(int fd);
 void fdtable_clear(int fd);
 /* Empties the table, in the child of a fork. */
@@ -60,11 +92,31 @@ int fdtable_next(unsigned from, unsigned to);
 
 /* ---- unresolved descriptors: opened for writing and not looked at yet, see descriptors/unresolved.h ---- */
 
-enum { UNRESOLVED_FDS = 1024 };
-enum unresolved_state { UNRESOLVED_NONE, UNRESOLVED_NOTED, UNRESOLVED_UNSURE, UNRESOLVED_RESOLVING };
+/* Changes the state if it is `from`; otherwise false.  The description stays.  fd < UNRESOLVED_FDS. */
+static inline bool fdtable_change_state(int fd, enum unresolved_state from, enum unresolved_state to)
+{
+	uintptr_t word = atomic_load(&fdtable_first[fd]);
+
+	while ((word & FDTABLE_STATE) == from)
+		if (atomic_compare_exchange_weak(&fdtable_first[fd], &word, (word & ~FDTABLE_STATE) | to))
+			return true;
+	return false;
+}
+
+/* The same whatever the state is. */
+static inline void fdtable_set_state(int fd, enum unresolved_state to)
+{
+	uintptr_t word = atomic_load(&fdtable_first[fd]);
+
+	while (!atomic_compare_exchange_weak(&fdtable_first[fd], &word, (word & ~FDTABLE_STATE) | to))
+		;
+}
+
+/* From now on the caller resolves fd; fdtable_set_state ends that.  Returns the state before.
+ * UNRESOLVED_NONE: fd is not unresolved, or another thread resolves it. */
+enum unresolved_state fdtable_begin_resolve(int fd);
 
 struct unresolved_fd {
-	_Atomic uint32_t state;
 	/* Low half: writes under way in the kernel.  High half: a generation, raised when the descriptor is
 	 * noted.  So two kinds of writes do not count: those through an earlier descriptor of the same
 	 * number, and those that a signal handler left for good. */
@@ -76,15 +128,10 @@ struct unresolved_fd {
 
 extern struct unresolved_fd unresolved_fds[UNRESOLVED_FDS];
 
-/* A note is removed after the table has the result.  So look for the note first: no note, and then no entry,
- * means not managed.  In the other order the descriptor may have been resolved in between. */
+/* A state ends after the description is set.  See fdtable_knows, which asks for both. */
 static inline bool unresolved_is(int fd)
 {
-	return (unsigned)fd < UNRESOLVED_FDS &&
-	       __builtin_expect(atomic_load_explicit(&unresolved_fds[fd].state, memory_order_acquire) !=
-	                                UNRESOLVED_NONE,
-	                        0) &&
-	       !fork_guard_vforked;
+	return __builtin_expect(fdtable_state(fd) != UNRESOLVED_NONE, 0) && !fork_guard_vforked;
 }
 
 /* Writes under way in the kernel. */

@@ -221,7 +221,7 @@ EXPORT FILE *fdopen(int fd, const char *mode)
 		errno = EBADF;
 		return NULL;
 	}
-	if ((o || unresolved_is(fd)) && m.flags >= 0) {
+	if (fdtable_knows(fd) && m.flags >= 0) {
 		if (!fd_streams_seen || m.mapped)
 			fd_use_stdio(fd);
 		else if (o && (m.flags & O_APPEND))
@@ -239,7 +239,7 @@ EXPORT int fclose(FILE *stream)
 	int fd = stream && !stream_table_sees(stream) ? fileno(stream) : -1;
 
 	/* fclose closes the descriptor by an internal call */
-	if (fd >= 0 && (fdtable_get(fd) || unresolved_is(fd)))
+	if (fd >= 0 && fdtable_knows(fd))
 		fd_close_prepare(fd);
 	errno = before;
 	return real.fclose(stream);
@@ -311,13 +311,12 @@ static int print_large(const struct print *p, int n, va_list args, bool *printed
 /* Returns the result of dprintf.  *printed false: nothing was done, and the C library must do it. */
 static int print(const struct print *p, va_list args, bool *printed)
 {
-	struct ofd *o = fdtable_get(p->fd);
 	int before = errno;
 	char buf[1024];
 	int n, r;
 
 	*printed = false;
-	if (!o && !unresolved_is(p->fd))
+	if (!fdtable_knows(p->fd))
 		return -1;
 	if (!fd_streams_seen || p->fd == 2) {
 		fd_use_stdio(p->fd);

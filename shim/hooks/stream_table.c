@@ -99,8 +99,7 @@ static bool is_bypassed_now(int fd)
 {
 	struct ofd *o = fdtable_get(fd);
 
-	return (!o && !unresolved_is(fd) && !fdtable_get(fd)) ||
-	       (o && atomic_load(&atomic_load(&o->file)->mode) == FILE_BYPASSED);
+	return o ? atomic_load(&atomic_load(&o->file)->mode) == FILE_BYPASSED : !fdtable_knows(fd);
 }
 
 static ssize_t slot_write(FILE *stream, const void *data, ssize_t size)
@@ -110,7 +109,7 @@ static ssize_t slot_write(FILE *stream, const void *data, ssize_t size)
 	bool failed = false;
 	int asks = 0;
 
-	if (!unresolved_is(fd) && !fdtable_get(fd)) {
+	if (!fdtable_knows(fd)) {
 		note(stream, SLOT_WRITE);
 		return next_write(stream, data, size);
 	}
@@ -167,7 +166,7 @@ static int slot_close(FILE *stream)
 	long staged = FD_PASS;
 	int r;
 
-	if (fdtable_get(stream->_fileno) || unresolved_is(stream->_fileno))
+	if (fdtable_knows(stream->_fileno))
 		staged = fd_close_prepare(stream->_fileno);
 	else
 		note(stream, SLOT_CLOSE);

@@ -39,7 +39,7 @@ static void before_standard(void)
 	int before = errno;
 
 	for (int fd = 0; fd <= 2; fd++)
-		if (fdtable_get(fd) || unresolved_is(fd))
+		if (fdtable_knows(fd))
 			fd_use_unmodelled(fd, BYPASS_STANDARD_FD);
 	errno = before;
 }
@@ -96,7 +96,7 @@ EXPORT void backtrace_symbols_fd(void *const *addresses, int count, int fd)
 {
 	int before = errno;
 
-	if (fdtable_get(fd) || unresolved_is(fd))
+	if (fdtable_knows(fd))
 		fd_use_unmodelled(fd, BYPASS_STDIO);
 	errno = before;
 	real.backtrace_symbols_fd(addresses, count, fd);

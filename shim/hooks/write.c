@@ -67,15 +67,7 @@ static long write_to(const struct write_call *c, struct ofd *o)
 /* True if the file is bypassed, so that a repeated look is useless. */
 static bool is_bypassed(int fd, struct ofd *o)
 {
-	return atomic_load(&atomic_load(&o->file)->mode) == FILE_BYPASSED && !unresolved_is(fd) &&
-	       fdtable_get(fd) == o;
-}
-
-/* True if fd is managed or noted.  Asks the table twice: another thread may resolve fd between the first two
- * questions. */
-__attribute__((always_inline)) static inline bool is_known(int fd)
-{
-	return fdtable_get(fd) || unresolved_is(fd) || fdtable_get(fd);
+	return atomic_load(&atomic_load(&o->file)->mode) == FILE_BYPASSED && fdtable_word(fd) == (uintptr_t)o;
 }
 
 /* A write to a managed or noted descriptor.  Another thread may replace it at any time: see ASK_TRIES.  A
@@ -128,19 +120,18 @@ static __attribute__((noinline)) ssize_t write_managed(int fd, struct ofd *o, co
 
 EXPORT ssize_t write(int fd, const void *buf, size_t size)
 {
-	struct ofd *o = fdtable_get(fd);
+	uintptr_t word = fdtable_word(fd);
+	struct ofd *o = fdtable_description(word);
 
-	if (__builtin_expect(o != NULL, 0))
-		return write_managed(fd, o, buf, size);
-	if (__builtin_expect(is_known(fd), 0))
-		return write_noted(fd, buf, size);
-	return real.write(fd, buf, size);
+	if (__builtin_expect(!word, 1))
+		return real.write(fd, buf, size);
+	return o ? write_managed(fd, o, buf, size) : write_noted(fd, buf, size);
 }
 
 /* The kernel must report a negative offset, and -1 has another meaning for io_writev. */
 EXPORT ssize_t pwrite(int fd, const void *buf, size_t size, off_t offset)
 {
-	if (__builtin_expect(is_known(fd), 0) && offset >= 0)
+	if (fdtable_knows(fd) && offset >= 0)
 		return write_known(&(struct write_call){
 			.kind = WRITE_AT, .fd = fd, .buf = buf, .size = size, .offset = offset});
 	return real.pwrite(fd, buf, size, offset);
@@ -148,7 +139,7 @@ EXPORT ssize_t pwrite(int fd, const void *buf, size_t size, off_t offset)
 
 EXPORT ssize_t writev(int fd, const struct iovec *iov, int count)
 {
-	if (__builtin_expect(is_known(fd), 0))
+	if (fdtable_knows(fd))
 		return write_known(&(struct write_call){.kind = WRITE_VECTOR,
 		                                        .fd = fd,
 		                                        .size = 1,
@@ -160,7 +151,7 @@ EXPORT ssize_t writev(int fd, const struct iovec *iov, int count)
 
 EXPORT ssize_t pwritev(int fd, const struct iovec *iov, int count, off_t offset)
 {
-	if (__builtin_expect(is_known(fd), 0) && offset >= 0)
+	if (fdtable_knows(fd) && offset >= 0)
 		return write_known(&(struct write_call){.kind = WRITE_VECTOR_AT,
 		                                        .fd = fd,
 		                                        .size = 1,
@@ -174,7 +165,7 @@ EXPORT ssize_t pwritev2(int fd, const struct iovec *iov, int count, off_t offset
 {
 	bool plain = (flags & ~(RWF_DSYNC | RWF_SYNC)) == 0;
 
-	if (__builtin_expect(is_known(fd), 0))
+	if (fdtable_knows(fd))
 		return write_known(&(struct write_call){.kind = WRITE_FLAGS,
 		                                        .fd = fd,
 		                                        .size = plain ? 1 : 0,

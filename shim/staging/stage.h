@@ -125,7 +125,8 @@ static inline bool stage_fast(struct ofd *o, int fd, const void *buf, size_t n)
 	here.owns = true;
 	run = atomic_load_explicit(&f->current, memory_order_relaxed);
 	/* what a dead owner of the lock left is repaired first, on the slow path */
-	if (run && run->stream == o && fdtable_entry(fd) == o && !(((uintptr_t)buf | n) & o->fast_mask) &&
+	if (run && run->stream == o && fdtable_word(fd) == (uintptr_t)o &&
+	    !(((uintptr_t)buf | n) & o->fast_mask) &&
 	    !atomic_load_explicit(&f->needs_repair, memory_order_relaxed)) {
 		/* read the commit word first: everything read later belongs to it, or the swap fails */
 		uint64_t commit = atomic_load_explicit(&run->meta->commit, memory_order_acquire);

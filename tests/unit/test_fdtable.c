@@ -80,13 +80,52 @@ static void test_fork(void **state)
 	}
 }
 
+/* State and description are one word, but each changes without the other. */
+static void test_states(void **state)
+{
+	(void)state;
+	assert_false(fdtable_knows(8));
+	assert_int_equal(fdtable_begin_resolve(8), UNRESOLVED_NONE);
+	fdtable_reach(8);
+	fdtable_set_state(8, UNRESOLVED_NOTED);
+	assert_true(fdtable_knows(8));
+	assert_true(unresolved_is(8));
+	assert_null(fdtable_get(8));
+	assert_int_equal(fdtable_next(0, ~0u), -1);
+	assert_true(fdtable_highest() >= 8);
+
+	assert_int_equal(fdtable_begin_resolve(8), UNRESOLVED_NOTED);
+	assert_int_equal(fdtable_begin_resolve(8), UNRESOLVED_NONE);
+	assert_false(fdtable_change_state(8, UNRESOLVED_NOTED, UNRESOLVED_NONE));
+	assert_int_equal(fdtable_set(8, &one), 0);
+	assert_ptr_equal(fdtable_get(8), &one);
+	assert_int_equal(fdtable_state(8), UNRESOLVED_RESOLVING);
+	assert_true(fdtable_change_state(8, UNRESOLVED_RESOLVING, UNRESOLVED_NONE));
+	assert_int_equal(fdtable_word(8), (uintptr_t)&one);
+
+	/* closed, while other threads wait */
+	fdtable_set_state(8, UNRESOLVED_RESOLVING);
+	fdtable_clear(8);
+	assert_null(fdtable_get(8));
+	assert_true(fdtable_knows(8));
+	assert_int_equal(fdtable_state(8), UNRESOLVED_RESOLVING);
+	fdtable_set_state(8, UNRESOLVED_NONE);
+	assert_false(fdtable_knows(8));
+
+	fdtable_set(5000, &one);
+	assert_int_equal(fdtable_state(5000), UNRESOLVED_NONE);
+	assert_true(fdtable_knows(5000));
+	assert_false(fdtable_knows(-1));
+	assert_int_equal(fdtable_state(-1), UNRESOLVED_NONE);
+	fdtable_reset();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_numbers),
-		cmocka_unit_test(test_beyond_the_end),
-		cmocka_unit_test(test_search),
-		cmocka_unit_test(test_fork),
+		cmocka_unit_test(test_numbers), cmocka_unit_test(test_beyond_the_end),
+		cmocka_unit_test(test_search),  cmocka_unit_test(test_fork),
+		cmocka_unit_test(test_states),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
