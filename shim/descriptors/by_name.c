@@ -271,7 +271,7 @@ int by_name_change_at(struct by_name_change *c, int dirfd, const char *path)
 
 	/* only the kernel can tell whether the path may be read */
 	if (live_config && !fork_guard_elsewhere() && identify(dirfd, path, true, &st))
-		(void)fd_recover_named(dirfd, path);
+		(void)left_bytes_recover_named(dirfd, path);
 	change_begin(c);
 	return by_name_detach_at(dirfd, path);
 }
@@ -355,7 +355,7 @@ void by_name_rename_prepare(struct by_name_rename *r, int fromfd, const char *fr
 	if (r->holds)
 		gate_hold();
 	if (identify(fromfd, from, false, &st)) {
-		(void)fd_recover_named(fromfd, from);
+		(void)left_bytes_recover_named(fromfd, from);
 		r->dev = sys_dev_of(&st);
 		r->ino = st.stx_ino;
 		r->tree = (st.stx_mode & S_IFMT) == S_IFDIR;
@@ -504,7 +504,7 @@ void by_name_link_prepare(int dirfd, const char *path, bool follow)
 	    sys.statx(dirfd, path, AT_EMPTY_PATH | (follow ? 0 : AT_SYMLINK_NOFOLLOW), STATX_BASIC_STATS,
 	              &st) < 0)
 		return;
-	(void)fd_recover_named(dirfd, path);
+	(void)left_bytes_recover_named(dirfd, path);
 	before_other_name(dirfd, path, follow, &st);
 	settle(sys_dev_of(&st), st.stx_ino);
 	sync_relaxed_named(sys_dev_of(&st), st.stx_ino);

@@ -5,6 +5,7 @@
 #ifndef FASTWRITE_DESCRIPTORS_FD_H
 #define FASTWRITE_DESCRIPTORS_FD_H
 
+#include "descriptors/left_bytes.h"
 #include "files/fdtable.h"
 
 #include <limits.h>
@@ -12,11 +13,6 @@
 #include <time.h>
 
 #define FD_PASS LONG_MIN
-
-/* If a rule matches `path` as written, recovers the bytes that a dead process staged for the file.  Called
- * after a call that only looks has succeeded, or before a call that changes the file.  True if a file got
- * bytes: the caller repeats its look. */
-bool fd_recover_named(int dirfd, const char *path);
 
 /* State of one open call, from fd_open_prepare to fd_open_end. */
 struct fd_open {
@@ -60,7 +56,7 @@ void fd_opened(struct fd_open *op, int fd);
 static inline bool fd_open_concerns(struct fd_open *op)
 {
 	if (op->regular && (op->flags & (O_ACCMODE | O_TRUNC)) == O_RDONLY)
-		(void)fd_recover_named(op->dirfd, op->path);
+		(void)left_bytes_recover_named(op->dirfd, op->path);
 	if (op->watch || !op->regular)
 		return op->watch;
 	/* The kernel published the descriptor before this fence.  An attach counts the file before it

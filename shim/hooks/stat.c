@@ -27,7 +27,7 @@ static bool looks_again(struct hook_look *look, bool found, int dirfd, const cha
 	case LOOK_LAST: return false;
 	}
 	look->state = LOOK_LAST;
-	return found && path && fd_recover_named(dirfd, path);
+	return found && path && left_bytes_recover_named(dirfd, path);
 }
 
 bool hook_looks_again(struct hook_look *look, long r, int dirfd, const char *path, const struct stat *out)
