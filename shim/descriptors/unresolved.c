@@ -163,13 +163,12 @@ static void leave(struct unresolved_fd *l, uint32_t generation)
 		;
 }
 
-struct ofd *unresolved_write(int fd, size_t size, uint32_t *counted)
+struct ofd *unresolved_write_noted(int fd, size_t size, uint32_t *counted)
 {
 	struct unresolved_fd *l = &unresolved_fds[fd];
 	enum unresolved_state state;
 	uint32_t generation;
 
-	*counted = 0;
 	if (fdtable_state(fd) == UNRESOLVED_UNSURE) {
 		unresolved_resolve(fd);
 		return fdtable_get(fd);

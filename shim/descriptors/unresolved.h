@@ -60,11 +60,15 @@ void unresolved_clear_all(void);
  * of descriptors and memory. */
 void unresolved_fork_child(void);
 
-/*
- * Before a write of `size` bytes to fd.  Returns the description if fd is managed.  NULL: pass the call on,
- * and call unresolved_written afterwards if *counted is not 0.
- */
-struct ofd *unresolved_write(int fd, size_t size, uint32_t *counted);
+struct ofd *unresolved_write_noted(int fd, size_t size, uint32_t *counted);
+/* Before a write of `size` bytes to any fd.  Returns the description if fd is managed.  NULL: pass the call
+ * on, and call unresolved_written afterwards if *counted is not 0. */
+static inline struct ofd *unresolved_write(int fd, size_t size, uint32_t *counted)
+{
+	*counted = 0;
+	/* the state first: it ends after the description is set */
+	return unresolved_is(fd) ? unresolved_write_noted(fd, size, counted) : fdtable_get(fd);
+}
 void unresolved_written(int fd, uint32_t counted);
 /* Resolves fd if it is noted. */
 void unresolved_resolve(int fd);

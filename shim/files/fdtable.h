@@ -128,7 +128,6 @@ struct unresolved_fd {
 
 extern struct unresolved_fd unresolved_fds[UNRESOLVED_FDS];
 
-/* A state ends after the description is set.  See fdtable_knows, which asks for both. */
 static inline bool unresolved_is(int fd)
 {
 	return __builtin_expect(fdtable_state(fd) != UNRESOLVED_NONE, 0) && !fork_guard_vforked;

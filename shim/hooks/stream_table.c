@@ -87,11 +87,8 @@ static void keep_books(FILE *stream, ssize_t done, bool failed)
  * If *counted is not 0, unresolved_written must follow. */
 static long put(int fd, const void *data, size_t size, uint32_t *counted)
 {
-	struct ofd *o = fdtable_get(fd);
+	struct ofd *o = unresolved_write(fd, size, counted);
 
-	*counted = 0;
-	if (!o && unresolved_is(fd))
-		o = unresolved_write(fd, size, counted);
 	return o ? io_write(fd, o, data, size) : IO_PASS;
 }
 

@@ -77,9 +77,8 @@ static __attribute__((noinline)) ssize_t write_known(const struct write_call *c)
 	bool asked = false;
 
 	for (int tries = 0; tries < ASK_TRIES; tries++) {
-		uint32_t counted = 0;
-		bool noted = unresolved_is(c->fd);
-		struct ofd *o = noted ? unresolved_write(c->fd, c->size, &counted) : fdtable_get(c->fd);
+		uint32_t counted;
+		struct ofd *o = unresolved_write(c->fd, c->size, &counted);
 		long r;
 
 		if (!o) {
