@@ -121,7 +121,7 @@ void attach_to_arena(struct file *f)
 		 * staged the file must write it, and all processes bypass it from then on.  -EWOULDBLOCK: the
 		 * arena is just being recovered. */
 		if (r != -EWOULDBLOCK)
-			f->bypass_wanted = BYPASS_FORK;
+			file_want(f, WANT_BYPASS, BYPASS_FORK);
 		lock_drop(&f->lock, LOCK_FILE);
 		sys_nap(2000000);
 		file_retake(f);
@@ -397,7 +397,7 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 	journal_file_begin(f);
 	f->space.zero_end = 0;
 	f->space.zero_wanted = f->space.zero_synced = false;
-	f->detach_wanted = false;
+	file_want_less(f, WANT_DETACH);
 	f->takeovers = arena_slot_at(a, (uint32_t)slot)->takeovers;
 	probe_direct(f, &st);
 	f->lease.proves = lease_proves(ofd_fd(o));
@@ -494,7 +494,7 @@ int detach_file(struct file *f, bool nested)
 		return 0;
 	if (!positions_reachable(f)) {
 		/* another process has to give a position back; until then nothing more is staged */
-		f->detach_wanted = true;
+		file_want(f, WANT_DETACH, BYPASS_NONE);
 		return 0;
 	}
 	visibility_drop(f);
@@ -504,10 +504,10 @@ int detach_file(struct file *f, bool nested)
 		prealloc_trim(f, fd);
 	if (f->head) {
 		/* a signal handler leaves the block into which the interrupted write may copy */
-		f->detach_wanted = true;
+		file_want(f, WANT_DETACH, BYPASS_NONE);
 		return 0;
 	}
-	f->detach_wanted = false;
+	file_want_less(f, WANT_DETACH);
 	a = f->arena;
 	slot = (uint32_t)f->slot;
 	/* Clear these before another file can get the entry.  A kill here must not leave f with the entry of
@@ -539,7 +539,7 @@ int attach_bypass(struct file *f, enum bypass_reason why, bool nested)
 
 	if (r == 0 && f->mode == FILE_ATTACHED && f->arena) {
 		/* nothing more is staged until a process that can bypass it has done so (descriptors/io.c) */
-		f->bypass_wanted = why;
+		file_want(f, WANT_BYPASS, why);
 	} else if (r == 0 && f->mode == FILE_PASSIVE) {
 		file_become(f, FILE_BYPASSED, why);
 		say_through(f, why);
@@ -552,9 +552,9 @@ int attach_bypass(struct file *f, enum bypass_reason why, bool nested)
 
 int attach_as_wanted(struct file *f, bool nested)
 {
-	if (f->bypass_wanted)
-		return attach_bypass(f, f->bypass_wanted, nested);
-	return f->detach_wanted ? detach_file(f, nested) : 0;
+	if (f->wanted == WANT_BYPASS)
+		return attach_bypass(f, f->wanted_why, nested);
+	return f->wanted == WANT_DETACH ? detach_file(f, nested) : 0;
 }
 
 void attach_abandon(struct file *f)

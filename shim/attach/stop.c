@@ -127,8 +127,8 @@ static void visit_resume(struct file *f, void *ctx)
 		file_become(f, FILE_PASSIVE, f->why);
 		f->small_seen = 0;
 	}
-	if (f->bypass_wanted == why)
-		f->bypass_wanted = BYPASS_NONE;
+	if (f->wanted == WANT_BYPASS && f->wanted_why == why)
+		file_want_less(f, WANT_BYPASS);
 	file_unlock(f, g);
 }
 

@@ -80,7 +80,7 @@ static void visit_file(struct file *f, void *ctx)
 {
 	struct look *l = ctx;
 	bool attached = atomic_load_explicit(&f->mode, memory_order_relaxed) == FILE_ATTACHED;
-	bool kick = f->flush.flags_left || (attached && (f->bypass_wanted || f->detach_wanted));
+	bool kick = f->flush.flags_left || (attached && f->wanted);
 
 	/* (a dead process may hold the lock) */
 	if (attached && f->shared)

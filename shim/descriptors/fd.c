@@ -671,7 +671,7 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 	}
 	if (file_local(f)->refs == 1)
 		flush_close_internal(f);
-	if (last && f->mode == FILE_ATTACHED && f->detach_wanted && !f->left) {
+	if (last && f->mode == FILE_ATTACHED && f->wanted && !f->left) {
 		/* a signal handler closes fd: the interrupted write must release the description when it is
 		 * over */
 		ofd_local(o)->refs = 0;

@@ -158,7 +158,7 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 	long r;
 
 	atomic_store(&stage_fast_most, limit != UINT64_MAX && family_is_shared() ? 0 : STAGE_FAST_MOST);
-	if (f->bypass_wanted || f->detach_wanted) {
+	if (f->wanted) {
 		r = attach_as_wanted(f, nested);
 		if (r < 0)
 			return r;

@@ -248,6 +248,24 @@ void file_attach_undo(struct file *f, enum file_mode to, enum bypass_reason why)
 	atomic_fetch_sub(&atomic_load(&pools)->attached, 1);
 }
 
+void file_want(struct file *f, enum file_wanted wanted, enum bypass_reason why)
+{
+	assert(lock_owner(&f->lock) == lock_self());
+	assert((wanted == WANT_BYPASS) == (why != BYPASS_NONE));
+	if (wanted < f->wanted)
+		return;
+	f->wanted_why = why;
+	f->wanted = wanted;
+}
+
+void file_want_less(struct file *f, enum file_wanted wanted)
+{
+	assert(lock_owner(&f->lock) == lock_self());
+	assert(wanted != WANT_NOTHING);
+	if (f->wanted == wanted)
+		f->wanted = wanted - 1;
+}
+
 uint32_t file_detaches(void)
 {
 	const struct pools *p = atomic_load(&pools);
@@ -362,8 +380,7 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->dev = dev;
 	f->ino = ino;
 	f->rule = rule;
-	f->bypass_wanted = BYPASS_NONE;
-	f->detach_wanted = false;
+	f->wanted = WANT_NOTHING;
 	f->left = NULL;
 	f->why = BYPASS_NONE;
 	f->give_up = BYPASS_NONE;

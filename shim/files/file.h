@@ -45,15 +45,32 @@
  *      +------------------------------------------------------------------+
  *               attach_resume_all (e.g. an exec failed)
  *
- * A caller may be unable to detach or bypass a file at once: a signal handler, or a process of the family
- * that lacks the descriptor.  It sets bypass_wanted or detach_wanted: nothing more is staged, and
- * attach_as_wanted does the rest later.
+ * A caller may be unable to detach or bypass a file at once: see enum file_wanted.
  */
 enum file_mode {
 	FILE_PASSIVE,  /* nothing is staged: calls pass to the kernel, small writes are counted */
 	FILE_ATTACHED, /* small writes are staged */
 	FILE_BYPASSED, /* calls pass to the kernel until the last close, or attach_resume_all */
 };
+
+/*
+ * What is wanted of an attached file that could not be done at once: the caller was a signal handler, or a
+ * process of the family that lacks the descriptor.  While anything is wanted, nothing more is staged.
+ * attach_as_wanted does it later, under the file's lock.  A stronger wish replaces a weaker one, never the
+ * reverse:
+ *
+ *                   detach_file                 attach_bypass, attach_to_arena
+ *                 --------------->               ------------------------------->
+ *   WANT_NOTHING                    WANT_DETACH                                   WANT_BYPASS
+ *                 <---------------               <-------------------------------
+ *            detach_file, attach_file                    attach_resume_all
+ *
+ * (attach_bypass and attach_to_arena also lead from WANT_NOTHING to WANT_BYPASS.)
+ *
+ * WANT_BYPASS has a reason; the newest one counts.  It outlives a detach: the file is bypassed at the first
+ * write after it was attached again.
+ */
+enum file_wanted { WANT_NOTHING, WANT_DETACH, WANT_BYPASS };
 
 enum {
 	FILE_ATTACH_AFTER = 2,    /* the first small write passes to the kernel, the second attaches */
@@ -137,17 +154,17 @@ struct file {
 	uint32_t index;                  /* in the pool */
 	struct file *hash_next;          /* or the pool's free list */
 	struct ofd *ofds;
-	_Atomic uint32_t refs;      /* descriptions of all processes */
-	_Atomic bool shared;        /* was inherited: other processes may have it, too */
-	_Atomic bool cooperates;    /* the program has locked it, see visibility_is */
-	_Atomic bool needs_repair;  /* a process died with the lock or the flush token, see attach/repair.h */
-	struct ofd *left;           /* closed before f could be detached; released then */
-	_Atomic bool detach_wanted; /* stage nothing more until detach_file has succeeded */
-	/* enum bypass_reason: stage nothing more, bypass f as soon as possible */
-	_Atomic uint32_t bypass_wanted;
+	_Atomic uint32_t refs;     /* descriptions of all processes */
+	_Atomic bool shared;       /* was inherited: other processes may have it, too */
+	_Atomic bool cooperates;   /* the program has locked it, see visibility_is */
+	_Atomic bool needs_repair; /* a process died with the lock or the flush token, see attach/repair.h */
+	struct ofd *left;          /* closed before f could be detached; released then */
+	_Atomic uint32_t wanted;   /* enum file_wanted; set by file_want and file_want_less */
+	enum bypass_reason wanted_why; /* of WANT_BYPASS */
 	const struct rule *rule;
 	enum bypass_reason why;
-	/* enum bypass_reason: bypass f after the vfork or before the spawn, see process/child.h */
+	/* enum bypass_reason: bypass f after the vfork or before the spawn, see process/child.h.  Not a wish:
+	 * it is set without the lock, and must not be carried out while the child runs. */
 	_Atomic uint32_t give_up;
 
 	/* valid while attached */
@@ -335,6 +352,11 @@ uint32_t file_attached(void);
 void file_become(struct file *f, enum file_mode to, enum bypass_reason why);
 /* From FILE_ATTACHED, before anything was staged: the attach has failed. */
 void file_attach_undo(struct file *f, enum file_mode to, enum bypass_reason why);
+/* File lock held, also by the write that a signal handler interrupted.  Asks for `wanted`, unless something
+ * stronger is wanted already.  `why`: of WANT_BYPASS. */
+void file_want(struct file *f, enum file_wanted wanted, enum bypass_reason why);
+/* File lock held.  If `wanted` is what is wanted, only the next weaker wish is left. */
+void file_want_less(struct file *f, enum file_wanted wanted);
 /* How often a file was detached, by any process.  All its staged bytes were in the kernel then. */
 uint32_t file_detaches(void);
 

@@ -346,7 +346,7 @@ bool prealloc_zeros_wanted(struct file *f)
 
 	/* A closed gate announces that files are about to be shown to other processes.  Such a file may not
 	 * be seen with zeros. */
-	if (f->mode != FILE_ATTACHED || !f->arena || f->detach_wanted || f->flush.error || gate_held() ||
+	if (f->mode != FILE_ATTACHED || !f->arena || f->wanted || f->flush.error || gate_held() ||
 	    gate_changing() || gate_stopped())
 		return false;
 	set = &f->rule->set;

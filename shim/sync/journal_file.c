@@ -204,8 +204,8 @@ bool journal_file_sync(struct file *f, uint64_t *ticket)
 		f->journal.asked++;
 		return false;
 	}
-	if (f->mode != FILE_ATTACHED || f->bypass_wanted || f->detach_wanted || f->journal.nameless || !a ||
-	    a->dev != f->dev || !journal_file_alone(f) || !journal_ready(a) || !clean(f) ||
+	if (f->mode != FILE_ATTACHED || f->wanted || f->journal.nameless || !a || a->dev != f->dev ||
+	    !journal_file_alone(f) || !journal_ready(a) || !clean(f) ||
 	    (journal_file_counts(f) && f->journal.arena != a))
 		return false;
 	find_fresh(f, &n);

@@ -94,6 +94,55 @@ static void test_release_that_fails_keeps_it_attached(void **state)
 	rig_expect("out", 200);
 }
 
+static void test_a_stronger_wish_replaces_a_weaker_one(void **state)
+{
+	int fd = rig_open("out", O_WRONLY);
+	struct file *f = rig_file(fd);
+	struct file_guard g;
+
+	(void)state;
+	rig_put(fd, 0, 100);
+	rig_put(fd, 100, 100);
+	g = file_lock(f);
+	file_want(f, WANT_DETACH, BYPASS_NONE);
+	file_want(f, WANT_BYPASS, BYPASS_MMAP);
+	file_want(f, WANT_DETACH, BYPASS_NONE);
+	assert_int_equal(f->wanted, WANT_BYPASS);
+	assert_int_equal(f->wanted_why, BYPASS_MMAP);
+	file_want(f, WANT_BYPASS, BYPASS_STDIO);
+	assert_int_equal(f->wanted_why, BYPASS_STDIO);
+	file_want_less(f, WANT_DETACH);
+	assert_int_equal(f->wanted, WANT_BYPASS);
+	file_want_less(f, WANT_BYPASS);
+	assert_int_equal(f->wanted, WANT_DETACH);
+	assert_int_equal(attach_as_wanted(f, false), 0);
+	assert_int_equal(f->wanted, WANT_NOTHING);
+	assert_int_equal(f->mode, FILE_PASSIVE);
+	file_unlock(f, g);
+	rig_expect("out", 200);
+	assert_int_equal(rig_close(fd), 0);
+}
+
+static void test_a_wish_is_carried_out_by_the_next_write(void **state)
+{
+	int fd = rig_open("out", O_WRONLY);
+	struct file *f = rig_file(fd);
+	struct file_guard g;
+
+	(void)state;
+	rig_put(fd, 0, 100);
+	rig_put(fd, 100, 100);
+	g = file_lock(f);
+	file_want(f, WANT_BYPASS, BYPASS_MMAP);
+	stage_seal(f);
+	file_unlock(f, g);
+	rig_put(fd, 200, 100);
+	assert_int_equal(f->mode, FILE_BYPASSED);
+	assert_int_equal(f->why, BYPASS_MMAP);
+	rig_expect("out", 300);
+	assert_int_equal(rig_close(fd), 0);
+}
+
 static void test_unlinked(void **state)
 {
 	int fd = rig_open("out", O_WRONLY);
@@ -447,6 +496,8 @@ int main(void)
 		TEST(test_large_writes_never_do),
 		TEST(test_released_and_engaged_again),
 		TEST(test_release_that_fails_keeps_it_attached),
+		TEST(test_a_stronger_wish_replaces_a_weaker_one),
+		TEST(test_a_wish_is_carried_out_by_the_next_write),
 		TEST(test_unlinked),
 		TEST(test_unknown_descriptor),
 		TEST(test_no_reservation),
