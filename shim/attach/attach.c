@@ -473,7 +473,7 @@ void attach_refresh(struct file *f, int fd)
 		journal_file_changed(f);
 }
 
-int detach_file(struct file *f, bool nested)
+int detach_file(struct file *f)
 {
 	struct arena *a;
 	uint32_t slot;
@@ -481,13 +481,13 @@ int detach_file(struct file *f, bool nested)
 
 	if (f->mode != FILE_ATTACHED || !f->arena)
 		return 0;
-	r = flush_drain_and_reposition(f, nested);
+	r = flush_drain_and_reposition(f);
 	if (r < 0)
 		return r;
 	if (f->mode != FILE_ATTACHED || !f->arena || flush_first(f))
 		return 0; /* another thread was quicker, or other processes have to write it */
 	/* The caller's next change must not be undone by a replay of the log, whichever thread detaches f. */
-	r = journal_retire(f, nested);
+	r = journal_retire(f);
 	if (r < 0)
 		return r;
 	if (f->mode != FILE_ATTACHED || !f->arena || flush_first(f))
@@ -532,10 +532,10 @@ int detach_file(struct file *f, bool nested)
 	return 0;
 }
 
-int attach_bypass(struct file *f, enum bypass_reason why, bool nested)
+int attach_bypass(struct file *f, enum bypass_reason why)
 {
 	struct arena *a = f->arena;
-	int r = detach_file(f, nested);
+	int r = detach_file(f);
 
 	if (r == 0 && f->mode == FILE_ATTACHED && f->arena) {
 		/* nothing more is staged until a process that can bypass it has done so (descriptors/io.c) */
@@ -550,11 +550,11 @@ int attach_bypass(struct file *f, enum bypass_reason why, bool nested)
 	return r;
 }
 
-int attach_as_wanted(struct file *f, bool nested)
+int attach_as_wanted(struct file *f)
 {
 	if (f->wanted == WANT_BYPASS)
-		return attach_bypass(f, f->wanted_why, nested);
-	return f->wanted == WANT_DETACH ? detach_file(f, nested) : 0;
+		return attach_bypass(f, f->wanted_why);
+	return f->wanted == WANT_DETACH ? detach_file(f) : 0;
 }
 
 void attach_abandon(struct file *f)
@@ -587,7 +587,7 @@ static void visit_idle(struct file *f, void *ctx)
 	if (f->mode == FILE_ATTACHED && f->arena && !f->head && !atomic_load(&f->flush.busy) &&
 	    !f->needs_repair && (!f->shared || family_set_has(&f->arena->members, family_me)) &&
 	    (!i->arena || f->arena == i->arena) && (!i->reserved || f->space.end != 0))
-		i->done |= detach_file(f, true) == 0;
+		i->done |= detach_file(f) == 0;
 	lock_drop_fast(&f->lock, tid);
 }
 

@@ -17,19 +17,19 @@ bool attach_file(struct file *f, struct ofd *o);
 
 /*
  * File lock held.  Drains f, gives its positions back to the kernel, trims reserved space and frees the file
- * entry. f is passive again and may be attached later.  A signal handler (nested) cannot free the entry while
- * the interrupted write may copy into one of its blocks.  Then f stays attached, stages nothing, and is
+ * entry. f is passive again and may be attached later.  A signal handler (f->nested) cannot free the entry
+ * while the interrupted write may copy into one of its blocks.  Then f stays attached, stages nothing, and is
  * detached later (WANT_DETACH).  0, or the -errno of the drain: f keeps its staged bytes and stays
  * attached.
  */
-int detach_file(struct file *f, bool nested);
+int detach_file(struct file *f);
 
 /* detach_file, then f is bypassed from now on.  If only another process of the family can give a position
  * back to the kernel, f stays attached but stages nothing (WANT_BYPASS). */
-int attach_bypass(struct file *f, enum bypass_reason why, bool nested);
+int attach_bypass(struct file *f, enum bypass_reason why);
 
 /* File lock held.  Does what is wanted of f, if possible now.  0 or -errno. */
-int attach_as_wanted(struct file *f, bool nested);
+int attach_as_wanted(struct file *f);
 
 /* The last description is closed, and the staged bytes cannot be written (e.g. the disk is full).  They stay
  * in the arena, which then outlives the process, for `fastwrite recover` or the next open. */

@@ -254,7 +254,7 @@ static void bury(struct file *f)
 			gated = false;
 			attach_nothing_staged(f);
 			/* a later open knows nothing of the log's entries */
-			journal_retire(f, false);
+			journal_retire(f);
 			flush_close_internal(f);
 			a = f->arena;
 			slot = (uint32_t)f->slot;
@@ -319,11 +319,11 @@ static bool is_concerned(const struct file *f, const struct sweep *s)
 static bool is_ours_to_sweep(struct file *f, struct sweep *s)
 {
 	sys_sigset signals = sys_block_signals();
-	bool nested = file_retake(f);
-	bool ours = nested || !is_concerned(f, s) || attach_reaches(f);
+	bool ours;
 
-	if (!nested)
-		lock_drop(&f->lock, LOCK_FILE);
+	file_retake(f);
+	ours = f->nested || !is_concerned(f, s) || attach_reaches(f);
+	file_drop(f);
 	sys_restore_signals(signals);
 	return ours;
 }
@@ -360,7 +360,7 @@ static void visit_sweep(struct file *f, void *ctx)
 		file_unlock(f, g);
 		return;
 	}
-	if (g.nested) {
+	if (f->nested) {
 		/* left to the next sweep */
 		s->any = false;
 		file_unlock(f, g);

@@ -45,13 +45,13 @@ static void visit_stop(struct file *f, void *ctx)
 	int r = 0;
 
 	g = file_lock(f);
-	if (g.nested)
+	if (f->nested)
 		stage_interrupt(f);
 	if (f->refs != 0 && f->mode != FILE_BYPASSED) {
 		if (!file_others_have(f) || (s->why == BYPASS_EXEC && attach_stays_open(f)))
-			r = attach_bypass(f, s->why, g.nested);
+			r = attach_bypass(f, s->why);
 		else if (f->arena)
-			r = flush_drain_and_reposition(f, g.nested);
+			r = flush_drain_and_reposition(f);
 	}
 	/* the worker thread that would do it later ends with this program */
 	if (f->refs != 0 && f->due[DUE_SYNC])
@@ -90,10 +90,10 @@ static void visit_refuse(struct file *f, void *ctx)
 	const enum bypass_reason *why = ctx;
 	struct file_guard g = file_lock(f);
 
-	if (g.nested)
+	if (f->nested)
 		stage_interrupt(f);
 	if (f->refs != 0 && f->mode != FILE_BYPASSED)
-		attach_bypass(f, *why, g.nested);
+		attach_bypass(f, *why);
 	file_unlock(f, g);
 }
 
@@ -145,7 +145,7 @@ static void visit_abandon(struct file *f, void *ctx)
 
 	(void)ctx;
 	/* (an interrupted write ends in the arena where it began) */
-	if (!g.nested && f->refs && f->mode == FILE_ATTACHED && f->arena && f->flush.error < 0 &&
+	if (!f->nested && f->refs && f->mode == FILE_ATTACHED && f->arena && f->flush.error < 0 &&
 	    !file_others_have(f)) {
 		file_note_sync_error(f, f->flush.error);
 		attach_abandon(f);
@@ -176,8 +176,8 @@ static void visit_retire(struct file *f, void *ctx)
 	if (f->mode != FILE_ATTACHED)
 		return;
 	g = file_lock(f);
-	if (!g.nested && f->mode == FILE_ATTACHED && f->arena == r->arena)
-		detach_file(f, false);
+	if (!f->nested && f->mode == FILE_ATTACHED && f->arena == r->arena)
+		detach_file(f);
 	file_unlock(f, g);
 }
 

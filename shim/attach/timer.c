@@ -45,7 +45,7 @@ static void look_after(struct file *f)
 {
 	struct file_guard g = file_lock(f);
 
-	if (!g.nested && file_flusher_died(f))
+	if (!f->nested && file_flusher_died(f))
 		file_repair(f);
 	if (file_local(f)->refs && f->mode == FILE_ATTACHED && f->arena && !atomic_load(&f->flush.busy) &&
 	    flush_possible(f)) {
@@ -59,7 +59,7 @@ static void look_after(struct file *f)
 		if (f->flush.error && f->head)
 			f->due[DUE_FLUSH] = sys_now_ns() + lag_ns(f);
 	}
-	attach_as_wanted(f, false);
+	attach_as_wanted(f);
 	if (f->space.zero_wanted && file_local(f)->refs)
 		flush_zeros(f);
 	if (file_is_due(f, DUE_SYNC, sys_now_ns()))

@@ -52,15 +52,15 @@ static bool same_file(const struct file *f, uint64_t dev, uint64_t ino)
 
 /* File lock held.  Drains the file, then drops the lease, so that the open can go on.  Bytes that cannot be
  * written (e.g. the disk is full) would not become visible by waiting. */
-static void give_way(struct file *f, bool nested)
+static void give_way(struct file *f)
 {
 	uint64_t dev = f->dev, ino = f->ino;
 
-	flush_drain(f, nested);
+	flush_drain(f);
 	/* (flush_drain may have dropped the lock) */
 	if (!same_file(f, dev, ino))
 		return;
-	journal_retire(f, nested);
+	journal_retire(f);
 	visibility_drop(f);
 	if (f->mode == FILE_ATTACHED)
 		back_off(f);
@@ -75,7 +75,7 @@ static bool answer_file(struct file *f)
 		return false;
 	g = file_lock(f);
 	if (visibility_lease_is_ours(f) && !visibility_lease_intact(f->lease.on)) {
-		give_way(f, false);
+		give_way(f);
 		answered = true;
 	}
 	file_unlock(f, g);
@@ -147,7 +147,7 @@ static void say_refusal(const struct file *f, int error)
 			error);
 }
 
-int watcher_hold(struct file *f, struct ofd *o, bool nested)
+int watcher_hold(struct file *f, struct ofd *o)
 {
 	int r;
 
@@ -157,7 +157,7 @@ int watcher_hold(struct file *f, struct ofd *o, bool nested)
 		return -BYPASS_FORK; /* opened while another thread forked */
 	/* (Bytes may be staged without a lease.  The kernel takes it from a process that is stopped for too
 	 * long.  Or the bytes could not be written when the file was opened elsewhere.) */
-	if (nested || f->head || (f->lease.wait_us && sys_now_ns() < f->lease.retry_ns))
+	if (f->nested || f->head || (f->lease.wait_us && sys_now_ns() < f->lease.retry_ns))
 		return 0;
 	if (!visibility_stop_passing(f))
 		return 0;
@@ -210,27 +210,27 @@ void watcher_before_open(int dirfd, const char *path)
 	if (!f || !atomic_load(&f->lease.on))
 		return;
 	g = file_lock(f);
-	if (g.nested)
+	if (f->nested)
 		stage_interrupt(f);
 	if (visibility_lease_is_ours(f) && same_file(f, sys_dev_of(&st), st.stx_ino))
-		give_way(f, g.nested);
+		give_way(f);
 	file_unlock(f, g);
 }
 
-void watcher_fork(struct file *f, bool nested)
+void watcher_fork(struct file *f)
 {
 	if (!visibility_is(f) || f->mode == FILE_BYPASSED)
 		return;
 	if (visibility_for_journal(f)) {
 		/* staged like any other file from now on; its syncs go to the file */
-		journal_retire(f, nested);
-		if (f->lease.on && flush_drain(f, nested) < 0)
-			attach_bypass(f, BYPASS_FORK, nested);
+		journal_retire(f);
+		if (f->lease.on && flush_drain(f) < 0)
+			attach_bypass(f, BYPASS_FORK);
 		visibility_drop(f);
 		visibility_not_for_journal(f);
 		return;
 	}
-	attach_bypass(f, BYPASS_FORK, nested);
+	attach_bypass(f, BYPASS_FORK);
 	visibility_drop(f);
 }
 
@@ -249,10 +249,10 @@ static void visit_give_way(struct file *f, void *ctx)
 	if (!atomic_load(&f->lease.on))
 		return;
 	g = file_lock(f);
-	if (g.nested)
+	if (f->nested)
 		stage_interrupt(f);
 	if (visibility_lease_is_ours(f))
-		give_way(f, g.nested);
+		give_way(f);
 	file_unlock(f, g);
 }
 

@@ -13,7 +13,7 @@
  * is open elsewhere.  Negative, -(enum bypass_reason): the file cannot be staged at all, e.g. because it can
  * have no lease, which is reported once.  The sizes in f may change.
  */
-int watcher_hold(struct file *f, struct ofd *o, bool nested);
+int watcher_hold(struct file *f, struct ofd *o);
 
 /* This process is about to open `path`.  Gives up its own lease on the file: the open would wait for it, or
  * fail with O_NONBLOCK. */
@@ -24,7 +24,7 @@ void watcher_before_open(int dirfd, const char *path);
  * the lease for the child.  Both bypass a strict file from now on.  A description that is open at the fork
  * must never get a lease later.
  */
-void watcher_fork(struct file *f, bool nested);
+void watcher_fork(struct file *f);
 /* In the child of a fork: no watcher runs, no lease is held. */
 void watcher_after_fork(void);
 

@@ -34,7 +34,7 @@ static bool identify(int dirfd, const char *path, bool follow, struct statx *st)
 	return path && sys.statx(dirfd, path, follow ? 0 : AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, st) == 0;
 }
 
-typedef int action(struct file *f, bool nested, const void *ctx);
+typedef int action(struct file *f, const void *ctx);
 
 /* Runs `act` on the file with this identity if it is attached.  Result of `act`, or 0. */
 static int with_file(uint64_t dev, uint64_t ino, action *act, const void *ctx)
@@ -46,29 +46,29 @@ static int with_file(uint64_t dev, uint64_t ino, action *act, const void *ctx)
 	if (!f || f->mode != FILE_ATTACHED)
 		return 0;
 	g = file_lock(f);
-	if (g.nested)
+	if (f->nested)
 		stage_interrupt(f);
 	if (f->refs && f->mode == FILE_ATTACHED && f->arena && f->dev == dev && f->ino == ino)
-		r = act(f, g.nested, ctx);
+		r = act(f, ctx);
 	file_unlock(f, g);
 	return r;
 }
 
-static int act_drain(struct file *f, bool nested, const void *ctx)
+static int act_drain(struct file *f, const void *ctx)
 {
 	(void)ctx;
-	return f->head || f->space.zero_end ? flush_drain_for_look(f, nested) : 0;
+	return f->head || f->space.zero_end ? flush_drain_for_look(f) : 0;
 }
 
-static int act_detach(struct file *f, bool nested, const void *ctx)
+static int act_detach(struct file *f, const void *ctx)
 {
 	(void)ctx;
-	return detach_file(f, nested);
+	return detach_file(f);
 }
 
-static int act_bypass(struct file *f, bool nested, const void *why)
+static int act_bypass(struct file *f, const void *why)
 {
-	return attach_bypass(f, *(const enum bypass_reason *)why, nested);
+	return attach_bypass(f, *(const enum bypass_reason *)why);
 }
 static const enum bypass_reason unlinked = BYPASS_UNLINKED;
 
@@ -106,11 +106,11 @@ void by_name_refresh_stat(struct stat *st)
 	if (!f || f->mode != FILE_ATTACHED)
 		return;
 	g = file_lock(f);
-	if (g.nested)
+	if (f->nested)
 		stage_interrupt(f);
 	/* also if nothing is staged now: a flush may have ended after the stat call */
 	if (f->mode == FILE_ATTACHED && f->dev == dev && f->ino == st->st_ino &&
-	    flush_drain_for_look(f, g.nested) == 0 && file_fd(f) >= 0 &&
+	    flush_drain_for_look(f) == 0 && file_fd(f) >= 0 &&
 	    sys.statx(file_fd(f), "", AT_EMPTY_PATH, STATX_BASIC_STATS, &now) == 0) {
 		st->st_size = (off_t)now.stx_size;
 		st->st_blocks = (blkcnt_t)now.stx_blocks;
@@ -124,11 +124,11 @@ static void settle(uint64_t dev, uint64_t ino) { (void)by_name_drain_identity(de
 
 /* Entries of the journal identify the file by its name.  After a crash the old name may be back, or name
  * another file. */
-static int act_rename(struct file *f, bool nested, const void *ctx)
+static int act_rename(struct file *f, const void *ctx)
 {
-	int r = act_drain(f, nested, ctx);
+	int r = act_drain(f, ctx);
 
-	return r < 0 ? r : journal_retire(f, nested);
+	return r < 0 ? r : journal_retire(f);
 }
 static void before_rename(uint64_t dev, uint64_t ino) { with_file(dev, ino, act_rename, NULL); }
 
@@ -425,14 +425,14 @@ static bool path_now(const struct file *f, const struct move *m, char *out)
 }
 
 /* Drains the file first: a process killed in the middle of the change leaves a file entry without a path. */
-static void set_path(struct file *f, const char *path, bool nested)
+static void set_path(struct file *f, const char *path)
 {
-	if (flush_first(f) && (flush_drain(f, nested) < 0 || f->mode != FILE_ATTACHED || flush_first(f)))
+	if (flush_first(f) && (flush_drain(f) < 0 || f->mode != FILE_ATTACHED || flush_first(f)))
 		return;
 	arena_slot_name(f->arena, (uint32_t)f->slot, path);
 }
 
-static void note_new_path(struct file *f, const struct move *m, bool nested)
+static void note_new_path(struct file *f, const struct move *m)
 {
 	BUFFER(char, path);
 	bool known = path_now(f, m, path);
@@ -440,18 +440,18 @@ static void note_new_path(struct file *f, const struct move *m, bool nested)
 	journal_file_named(f, known);
 	/* else recovery finds it by inode in the old directory, or keeps the bytes in a separate file */
 	if (known)
-		set_path(f, path, nested);
+		set_path(f, path);
 }
 
-static int act_named(struct file *f, bool nested, const void *ctx)
+static int act_named(struct file *f, const void *ctx)
 {
-	int r = flush_drain(f, nested);
+	int r = flush_drain(f);
 
 	/* another thread may have synced the file since the prepare */
 	if (r == 0)
-		r = journal_retire(f, nested);
-	if (r == 0 && f->mode == FILE_ATTACHED && f->arena && (!nested || !flush_first(f)))
-		note_new_path(f, ctx, nested);
+		r = journal_retire(f);
+	if (r == 0 && f->mode == FILE_ATTACHED && f->arena && (!f->nested || !flush_first(f)))
+		note_new_path(f, ctx);
 	else
 		journal_file_named(f, false);
 	return r;
@@ -512,14 +512,14 @@ void by_name_link_prepare(int dirfd, const char *path, bool follow)
 
 /* The old name may be removed later, when the new one can no longer be found out.  So the file entry gets the
  * new one now. */
-static int act_linked(struct file *f, bool nested, const void *ctx)
+static int act_linked(struct file *f, const void *ctx)
 {
 	const char *path = ctx;
-	int r = flush_drain(f, nested);
+	int r = flush_drain(f);
 
 	if (r == 0 && f->mode == FILE_ATTACHED && f->arena && !flush_first(f) &&
 	    strlen(path) < ARENA_PATH_MAX)
-		set_path(f, path, nested);
+		set_path(f, path);
 	return r;
 }
 
@@ -590,13 +590,13 @@ static void visit_drain(struct file *f, void *ctx)
 	if (f->mode != FILE_ATTACHED)
 		return;
 	g = file_lock(f);
-	if (g.nested)
+	if (f->nested)
 		stage_interrupt(f);
 	if (f->mode == FILE_ATTACHED && f->arena) {
-		int r = flush_drain(f, g.nested);
+		int r = flush_drain(f);
 
 		if (r == 0 && all->sync)
-			r = journal_retire(f, g.nested);
+			r = journal_retire(f);
 		if (r < 0 && all->r == 0 && f->dev == all->dev)
 			all->r = r;
 	}

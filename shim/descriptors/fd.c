@@ -75,7 +75,7 @@ static struct file *lock_fd(int fd, struct ofd **o, struct file_guard *g)
 		f = file_of(*o);
 		*g = file_lock(f);
 		if (fdtable_get(fd) == *o && file_of(*o) == f) {
-			if (g->nested)
+			if (f->nested)
 				stage_interrupt(f);
 			return f;
 		}
@@ -93,12 +93,12 @@ static long drain_identity(uint64_t dev, uint64_t ino)
 	if (!f || f->mode != FILE_ATTACHED)
 		return 0;
 	g = file_lock(f);
-	if (g.nested)
+	if (f->nested)
 		stage_interrupt(f);
-	r = flush_drain(f, g.nested);
+	r = flush_drain(f);
 	/* a replay of the journal would bring back the bytes that are about to be cut off */
 	if (r == 0)
-		r = journal_retire(f, g.nested);
+		r = journal_retire(f);
 	file_unlock(f, g);
 	return r;
 }
@@ -134,7 +134,7 @@ bool fd_lease_over(struct fd_open *op)
 	if (!f || f->mode != FILE_ATTACHED)
 		return false;
 	g = file_lock(f);
-	waited = !g.nested;
+	waited = !f->nested;
 	if (waited)
 		flush_wait_idle(f);
 	file_unlock(f, g);
@@ -283,7 +283,7 @@ static void add_description(struct file *f, int fd, const struct fd_open *op, co
 	if (flags < 0)
 		return;
 	g = file_lock(f);
-	if (g.nested)
+	if (f->nested)
 		stage_interrupt(f);
 	o = ofd_new(f, fd, (int)flags);
 	if (o) {
@@ -295,7 +295,7 @@ static void add_description(struct file *f, int fd, const struct fd_open *op, co
 			f->space.end = 0;
 			journal_file_changed(f);
 			f->space.zero_never = true;
-			if (f->space.zero_end && !g.nested)
+			if (f->space.zero_end && !f->nested)
 				flush_wait_idle(f);
 			if (f->space.zero_end && !flush_first(f)) {
 				/* zeros were written ahead between the drain and the cut */
@@ -306,15 +306,15 @@ static void add_description(struct file *f, int fd, const struct fd_open *op, co
 				attach_refresh(f, fd);
 		}
 		if (fdtable_set(fd, o) < 0) {
-			attach_bypass(f, BYPASS_UNKNOWN_FD, g.nested);
+			attach_bypass(f, BYPASS_UNKNOWN_FD);
 			ofd_release(o);
 			file_put(f);
 		} else if (fd_is_standard(fd) && o->writable) {
-			attach_bypass(f, BYPASS_STANDARD_FD, g.nested);
+			attach_bypass(f, BYPASS_STANDARD_FD);
 		}
 	} else {
 		/* no memory for the description */
-		attach_bypass(f, BYPASS_UNKNOWN_FD, g.nested);
+		attach_bypass(f, BYPASS_UNKNOWN_FD);
 		file_put(f);
 	}
 	file_unlock(f, g);
@@ -367,7 +367,7 @@ static void entry_is_stale(int fd)
 		stage_unstream(f);
 		o->pos_mode = POS_KERNEL; /* no descriptor is left whose position could be set */
 	}
-	attach_bypass(f, BYPASS_UNKNOWN_FD, g.nested);
+	attach_bypass(f, BYPASS_UNKNOWN_FD);
 	if (last && f->mode != FILE_ATTACHED) {
 		if (file_local(f)->refs == 1)
 			flush_close_internal(f);
@@ -521,7 +521,7 @@ static void visit_spare(struct file *f, void *ctx)
 	if (file_internal_fd(f) < 0)
 		return;
 	g = file_lock(f);
-	if (!g.nested && file_internal_fd(f) >= 0 && !atomic_load(&f->flush.busy)) {
+	if (!f->nested && file_internal_fd(f) >= 0 && !atomic_load(&f->flush.busy)) {
 		flush_close_internal(f);
 		s->any = true;
 	}
@@ -557,9 +557,9 @@ bool fd_spare_internal(void)
 }
 
 /* Closes this process's last descriptor of a description that other processes of the family still hold. */
-static long leave_description(struct file *f, struct ofd *o, int fd, bool nested)
+static long leave_description(struct file *f, struct ofd *o, int fd)
 {
-	long r = flush_drain(f, nested);
+	long r = flush_drain(f);
 
 	if (o->pos_mode == POS_STREAM)
 		stage_unstream(f);
@@ -569,7 +569,7 @@ static long leave_description(struct file *f, struct ofd *o, int fd, bool nested
 	}
 	family_set_remove(&o->holders, family_me);
 	if (file_local(f)->refs == 1) {
-		if (!nested)
+		if (!f->nested)
 			flush_wait_idle(f);
 		flush_close_internal(f);
 	}
@@ -593,7 +593,7 @@ static bool is_last_writer(const struct file *f, const struct ofd *o)
  * kernel by then.  The next drain reports an error again.  If the description has more descriptors, nothing
  * is drained: scripts close such duplicates all the time.
  */
-static void drain_before_forgotten(struct file *f, struct ofd *o, bool nested)
+static void drain_before_forgotten(struct file *f, struct ofd *o)
 {
 	enum { TRIES = 4 }; /* another thread may stage after each try */
 	bool releases = is_last_writer(f, o) && !others_hold_it(f, o);
@@ -603,21 +603,21 @@ static void drain_before_forgotten(struct file *f, struct ofd *o, bool nested)
 	if (releases)
 		staging_policy_closed(f);
 	for (int i = 0; i < TRIES && f->mode == FILE_ATTACHED && f->arena; i++) {
-		long r = releases ? detach_file(f, nested) : flush_drain_and_reposition(f, nested);
+		long r = releases ? detach_file(f) : flush_drain_and_reposition(f);
 
-		if (r < 0 || nested || !flush_first(f))
+		if (r < 0 || f->nested || !flush_first(f))
 			return;
 	}
 }
 
 /* File lock held.  Removes fd from the table.  The last descriptor of a description drains the file. */
-static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
+static long drop_descriptor(struct file *f, struct ofd *o, int fd)
 {
 	bool alone = f->ofds == o && !o->next;
 	bool last = false; /* o is the last description that can write */
 	long r = 0;
 
-	drain_before_forgotten(f, o, nested);
+	drain_before_forgotten(f, o);
 	if (fdtable_get(fd) != o)
 		return 0; /* another thread has closed it meanwhile */
 	fdtable_clear(fd);
@@ -630,21 +630,21 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 		}
 		/* closing any descriptor drops the process's POSIX locks: other programs may use the file
 		 * now */
-		return f->no_internal_fd ? flush_drain(f, nested) : 0;
+		return f->no_internal_fd ? flush_drain(f) : 0;
 	}
 	*ofd_local(o) = (struct ofd_local){.fd = fd, .refs = 1}; /* fd is still open, and needed below */
 	if (others_hold_it(f, o)) {
 		if (f->due[DUE_SYNC])
 			sync_relaxed_due(f); /* the other processes may never run its relaxed sync */
-		r = leave_description(f, o, fd, nested);
+		r = leave_description(f, o, fd);
 		ofd_local(o)->refs = 0;
 		return r;
 	}
 	if (o->writable) {
 		last = is_last_writer(f, o);
-		r = last ? detach_file(f, nested) : flush_drain_and_reposition(f, nested);
+		r = last ? detach_file(f) : flush_drain_and_reposition(f);
 		if (!last && f->lease.on == o)
-			journal_retire(f, nested);
+			journal_retire(f);
 		/* some bytes cannot be written; the lease ends with its description */
 		if (!last && f->lease.on == o)
 			visibility_drop(f);
@@ -652,7 +652,7 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 	if (!o->writable && alone && f->mode == FILE_ATTACHED) {
 		/* the writers were in other processes of the family, which are dead */
 		last = true;
-		r = !f->head || flush_possible(f) ? detach_file(f, nested) : -EBADF;
+		r = !f->head || flush_possible(f) ? detach_file(f) : -EBADF;
 	}
 	/* a descriptor that only reads may have been synced, too */
 	if (f->due[DUE_SYNC] && (last || file_local(f)->refs == 1))
@@ -666,7 +666,7 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool nested)
 	if (!o->writable && last)
 		r = 0;
 	if (last) {
-		journal_retire(f, nested); /* without a descriptor its entries could not be voided later */
+		journal_retire(f); /* without a descriptor its entries could not be voided later */
 		journal_file_keep(f);
 	}
 	if (file_local(f)->refs == 1)
@@ -730,7 +730,7 @@ static long forget(int fd)
 	f = lock_fd(fd, &o, &g);
 	if (!f)
 		return FD_PASS;
-	r = drop_descriptor(f, o, fd, g.nested);
+	r = drop_descriptor(f, o, fd);
 	file_unlock(f, g);
 	return r < 0 ? r : FD_PASS;
 }
@@ -801,11 +801,11 @@ static void share_description(const struct fd_copy *c, int newfd)
 	if (!f)
 		return;
 	if (fdtable_set(newfd, o) < 0)
-		attach_bypass(f, BYPASS_UNKNOWN_FD, g.nested);
+		attach_bypass(f, BYPASS_UNKNOWN_FD);
 	else
 		ofd_local(o)->refs++;
 	if (fd_is_standard(newfd) && o->writable)
-		attach_bypass(f, BYPASS_STANDARD_FD, g.nested);
+		attach_bypass(f, BYPASS_STANDARD_FD);
 	file_unlock(f, g);
 }
 
@@ -832,7 +832,7 @@ static void visit_vacate(struct file *f, void *ctx)
 	if (file_internal_fd(f) != v->fd)
 		return;
 	g = file_lock(f);
-	if (!g.nested) {
+	if (!f->nested) {
 		flush_wait_idle(f);
 		if (file_internal_fd(f) == v->fd)
 			flush_close_internal(f);
@@ -1007,7 +1007,7 @@ long fd_drain(int fd)
 	if (!f)
 		return 0;
 	if (f->mode == FILE_ATTACHED && f->arena) {
-		r = flush_drain_and_reposition(f, g.nested);
+		r = flush_drain_and_reposition(f);
 		/* the previous owner of the program's lock may have written */
 		if (r == 0 && f->mode == FILE_ATTACHED && f->arena && !flush_first(f))
 			attach_refresh(f, fd);
@@ -1032,11 +1032,11 @@ void fd_use_unmodelled(int fd, int why)
 		return;
 	if (f->mode != FILE_BYPASSED) {
 		if (o->writable)
-			attach_bypass(f, (enum bypass_reason)why, g.nested);
+			attach_bypass(f, (enum bypass_reason)why);
 		else if (why == BYPASS_STDIO)
-			attach_bypass(f, BYPASS_STDIO, g.nested); /* a stream that reads past the library */
+			attach_bypass(f, BYPASS_STDIO); /* a stream that reads past the library */
 		else
-			flush_drain(f, g.nested);
+			flush_drain(f);
 	}
 	file_unlock(f, g);
 }
@@ -1071,7 +1071,7 @@ long fd_bypass_call(int fd, long number, const long *a)
 		f = lock_fd(fd, &o, &g);
 		if (!f)
 			continue;
-		r = attach_bypass(f, BYPASS_SYSCALL, g.nested);
+		r = attach_bypass(f, BYPASS_SYSCALL);
 		if (r == 0 && f->mode == FILE_ATTACHED) {
 			/* An interrupted write of this thread, or another process, must end the staging.  It
 			 * must then know what the kernel has. */
@@ -1108,10 +1108,10 @@ void fd_use_stdio(int fd)
 	if (f) {
 		struct file_guard g = file_lock(f);
 
-		if (g.nested)
+		if (f->nested)
 			stage_interrupt(f);
 		if (f->refs && f->mode == FILE_ATTACHED)
-			attach_bypass(f, BYPASS_STDIO, g.nested);
+			attach_bypass(f, BYPASS_STDIO);
 		file_unlock(f, g);
 	}
 }
@@ -1130,12 +1130,12 @@ static bool lock_is_known(int fd)
 
 /* Closing any descriptor of a file drops the process's POSIX locks on it.  So our own descriptor must be
  * closed before the program takes one. */
-static long before_lock(struct file *f, bool nested)
+static long before_lock(struct file *f)
 {
 	long r = 0;
 
 	if (f->mode == FILE_ATTACHED && f->arena)
-		r = flush_drain_and_reposition(f, nested);
+		r = flush_drain_and_reposition(f);
 	if (r == 0) {
 		flush_close_internal(f);
 		f->no_internal_fd = true;
@@ -1182,7 +1182,7 @@ long fd_before_lock(int fd, bool releases)
 	if (!f)
 		return 0;
 	if (f->mode == FILE_ATTACHED && f->arena)
-		r = flush_drain_and_reposition(f, g.nested);
+		r = flush_drain_and_reposition(f);
 	if (r == 0 && !releases)
 		f->cooperates = true;
 	file_unlock(f, g);
@@ -1199,7 +1199,7 @@ long fd_before_posix_lock(int fd)
 	f = lock_fd(fd, &o, &g);
 	if (!f)
 		return 0;
-	r = before_lock(f, g.nested);
+	r = before_lock(f);
 	file_unlock(f, g);
 	return r;
 }
@@ -1252,7 +1252,7 @@ long fd_fcntl(int fd, struct ofd *o, int cmd, long arg)
 	case F_SETFL: {
 		struct statx st = {0};
 
-		r = detach_file(f, g.nested);
+		r = detach_file(f);
 		if (r < 0)
 			break;
 		r = sys.fcntl(fd, F_SETFL, arg);
@@ -1270,7 +1270,7 @@ long fd_fcntl(int fd, struct ofd *o, int cmd, long arg)
 	case F_SETOWN:
 	case F_SETOWN_EX:
 	case F_NOTIFY:
-		r = attach_bypass(f, BYPASS_IOCTL, g.nested);
+		r = attach_bypass(f, BYPASS_IOCTL);
 		r = r < 0 ? r : FD_PASS;
 		break;
 	case F_GETLEASE:
@@ -1278,12 +1278,12 @@ long fd_fcntl(int fd, struct ofd *o, int cmd, long arg)
 	case F_GETOWN:
 	case F_GETOWN_EX:
 		/* the program must not see our lease, nor the thread that the kernel signals for it */
-		flush_drain_and_reposition(f, g.nested);
-		journal_retire(f, g.nested);
+		flush_drain_and_reposition(f);
+		journal_retire(f);
 		visibility_drop(f);
 		r = sys.fcntl(fd, cmd, arg);
 		break;
-	default: r = before_lock(f, g.nested); r = r < 0 ? r : FD_PASS;
+	default: r = before_lock(f); r = r < 0 ? r : FD_PASS;
 	}
 	file_unlock(f, g);
 	return r;

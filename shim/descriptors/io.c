@@ -121,10 +121,9 @@ static bool direct_aligned(const struct ofd *o, const struct iovec *iov, int cou
 }
 
 /* File lock held.  Drains the file, then makes the write in the kernel. */
-static long write_kernel(struct file *f, int fd, const struct iovec *iov, int count, off_t offset,
-                         bool nested)
+static long write_kernel(struct file *f, int fd, const struct iovec *iov, int count, off_t offset)
 {
-	long r = flush_drain_and_reposition(f, nested);
+	long r = flush_drain_and_reposition(f);
 
 	if (r < 0)
 		return r;
@@ -147,7 +146,7 @@ static enum stage_kind kind_of(const struct file *f, const struct ofd *o)
  * and try again.
  */
 static long write_attached(struct file *f, struct ofd *o, int fd, const struct iovec *iov, int count,
-                           size_t n, off_t offset, bool nested)
+                           size_t n, off_t offset)
 {
 	bool stream = offset == IO_NO_OFFSET;
 	bool append = o->flags & O_APPEND;
@@ -159,16 +158,16 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 
 	atomic_store(&stage_fast_most, limit != UINT64_MAX && family_is_shared() ? 0 : STAGE_FAST_MOST);
 	if (f->wanted) {
-		r = attach_as_wanted(f, nested);
+		r = attach_as_wanted(f);
 		if (r < 0)
 			return r;
-		return f->mode == FILE_ATTACHED ? write_kernel(f, fd, iov, count, offset, nested)
+		return f->mode == FILE_ATTACHED ? write_kernel(f, fd, iov, count, offset)
 		                                : kernel_writev(fd, iov, count, offset);
 	}
 	if (gate_stopped())
-		return write_kernel(f, fd, iov, count, offset, nested);
+		return write_kernel(f, fd, iov, count, offset);
 	if (staging_policy_gives_back(f)) {
-		r = detach_file(f, nested);
+		r = detach_file(f);
 		if (r < 0)
 			return r;
 		if (f->mode != FILE_ATTACHED)
@@ -176,20 +175,20 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 	}
 	if (f->flush.error) {
 		/* an earlier flush failed: accept nothing before a flush succeeds */
-		r = flush_drain(f, nested);
+		r = flush_drain(f);
 		if (r < 0)
 			return r;
 	}
 	/* pwrite with O_APPEND appends and leaves the position alone: rare, so the kernel does it */
 	if (n > small_limit(f) || (append && !stream) || gate_held())
-		return write_kernel(f, fd, iov, count, offset, nested);
+		return write_kernel(f, fd, iov, count, offset);
 	if (f->head && f->kind != kind) {
-		r = flush_drain(f, nested);
+		r = flush_drain(f);
 		if (r < 0)
 			return r;
 	}
 	if (visibility_is(f)) {
-		r = watcher_hold(f, o, nested);
+		r = watcher_hold(f, o);
 		if (r <= 0 && visibility_for_journal(f)) {
 			/* without a lease only the journal is impossible; staging goes on */
 			if (r < 0)
@@ -197,12 +196,12 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 			r = 1;
 		}
 		if (r < 0) {
-			r = attach_bypass(f, (enum bypass_reason) - r, nested);
+			r = attach_bypass(f, (enum bypass_reason) - r);
 			return r < 0 ? r : kernel_writev(fd, iov, count, offset);
 		}
 		if (r == 0) {
-			r = write_kernel(f, fd, iov, count, offset, nested);
-			if (r >= 0 && !nested)
+			r = write_kernel(f, fd, iov, count, offset);
+			if (r >= 0 && !f->nested)
 				visibility_pass(f);
 			return r;
 		}
@@ -211,40 +210,40 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 		at = stage_logical_size(f);
 		/* some file systems check the alignment of the position, although an append goes elsewhere */
 		if (o->align_mask && ((uint64_t)stage_position(f, o) & o->align_mask))
-			return write_kernel(f, fd, iov, count, offset, nested);
+			return write_kernel(f, fd, iov, count, offset);
 	} else {
 		position = stream ? stage_position(f, o) : offset;
 		if (position < 0)
-			return write_kernel(f, fd, iov, count, offset, nested);
+			return write_kernel(f, fd, iov, count, offset);
 		at = (uint64_t)position;
 	}
 	if (at + n > (uint64_t)INT64_MAX || !direct_aligned(o, iov, count, at) || at + n > limit)
-		return write_kernel(f, fd, iov, count, offset, nested);
+		return write_kernel(f, fd, iov, count, offset);
 	/* Nothing is staged without a thread that flushes it.  The threads end when they have nothing to do,
 	 * and a signal handler cannot start one. */
 	if (!f->head && workers_tid() == 0 && !workers_arm())
-		return write_kernel(f, fd, iov, count, offset, nested);
+		return write_kernel(f, fd, iov, count, offset);
 	r = prealloc_reserve(f, fd, at, n, f->arena->block_bytes + n, &granted);
 	if ((r == -ENOSPC || r == -EDQUOT) && detach_reserved())
 		r = prealloc_reserve(f, fd, at, n, f->arena->block_bytes + n, &granted);
 	if (r < 0) {
 		if (r == -EOPNOTSUPP || r == -ENOSYS) {
-			r = attach_bypass(f, BYPASS_NO_PREALLOC, nested);
+			r = attach_bypass(f, BYPASS_NO_PREALLOC);
 			return r < 0 ? r : kernel_writev(fd, iov, count, offset);
 		}
 		/* No space: drain, give back our reservation, and let the kernel return the exact error. */
-		r = detach_file(f, nested);
+		r = detach_file(f);
 		if (r < 0)
 			return r;
 		if (f->mode != FILE_ATTACHED)
 			return kernel_writev(fd, iov, count, offset);
-		return write_kernel(f, fd, iov, count, offset, nested);
+		return write_kernel(f, fd, iov, count, offset);
 	}
 	if (granted > limit - at)
 		granted = limit - at;
 	if (!f->head)
 		guard_begin(f, fd);
-	r = stage_put(f, stream ? o : NULL, iov, count, n, at, granted, kind, nested);
+	r = stage_put(f, stream ? o : NULL, iov, count, n, at, granted, kind);
 	if (r == 0 && file_internal_fd(f) < 0)
 		flush_open_internal(f, fd);
 	return r < 0 ? r : (long)n;
@@ -337,7 +336,7 @@ static long make_room(struct file *f, struct arena *a, uint64_t since_ns)
 /* File lock held.  No block is free for f, nor will one be soon. */
 static long give_up_staging(struct file *f, bool *may_attach)
 {
-	long r = detach_file(f, false);
+	long r = detach_file(f);
 
 	if (r == 0 && f->mode == FILE_PASSIVE)
 		f->attach_after = FILE_ATTACH_LATER;
@@ -358,13 +357,13 @@ static long write_locked(int fd, struct ofd *o, struct file *f, const struct iov
 		return IO_PASS;
 	g = file_lock(f);
 	for (;;) {
-		if (g.nested)
+		if (f->nested)
 			stage_interrupt(f);
 		if (!still_valid(fd, o, f)) {
 			r = IO_PASS;
 			break;
 		}
-		if (f->mode == FILE_PASSIVE && may_attach && !g.nested) {
+		if (f->mode == FILE_PASSIVE && may_attach && !f->nested) {
 			may_attach = false;
 			attach_file(f, o);
 			continue;
@@ -377,21 +376,21 @@ static long write_locked(int fd, struct ofd *o, struct file *f, const struct iov
 			r = kernel_writev(fd, iov, count, offset);
 			break;
 		}
-		r = write_attached(f, o, fd, iov, count, n, offset, g.nested);
+		r = write_attached(f, o, fd, iov, count, n, offset);
 		if (r != -EAGAIN) {
 			if (r >= 0 && f->mode == FILE_ATTACHED && f->arena && flush_worth(f))
 				workers_kick(f);
 			break;
 		}
-		if (g.nested) {
+		if (f->nested) {
 			/* cannot wait here: drain the earlier bytes, then the kernel makes the write */
-			r = write_kernel(f, fd, iov, count, offset, true);
+			r = write_kernel(f, fd, iov, count, offset);
 			break;
 		}
 		a = f->arena;
 		if (atomic_load(&a->lost) + 2 > a->block_count) {
 			/* lost blocks never become free again */
-			r = attach_bypass(f, BYPASS_NO_ARENA, false);
+			r = attach_bypass(f, BYPASS_NO_ARENA);
 			if (r < 0)
 				break;
 			continue;
@@ -443,12 +442,12 @@ static long write_any(int fd, struct ofd *o, const struct iovec *iov, int count,
 		 * write. */
 		struct file_guard g = file_lock(f);
 
-		if (g.nested)
+		if (f->nested)
 			stage_interrupt(f);
 		if (!still_valid(fd, o, f) || f->mode == FILE_BYPASSED)
 			r = IO_PASS;
 		else if (f->mode == FILE_ATTACHED)
-			r = write_kernel(f, fd, iov, count, offset, g.nested);
+			r = write_kernel(f, fd, iov, count, offset);
 		else
 			r = kernel_writev(fd, iov, count, offset); /* the lock keeps it passive */
 		file_unlock(f, g);
@@ -589,7 +588,7 @@ static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, 
 		return IO_PASS;
 	n = vector_size(iov, count, ours);
 	g = file_lock(f);
-	if (g.nested)
+	if (f->nested)
 		stage_interrupt(f);
 	if (!still_valid(fd, o, f) || f->mode == FILE_BYPASSED)
 		goto out;
@@ -598,13 +597,13 @@ static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, 
 			r = kernel_readv(fd, iov, count, offset); /* the lock keeps it passive */
 		goto out;
 	}
-	if (f->flush.program_fd && !g.nested)
+	if (f->flush.program_fd && !f->nested)
 		flush_wait_idle(f); /* a flush has changed the flags of the program's description for now */
 	if (offset == IO_NO_OFFSET) {
 		off_t at = stage_position(f, o);
 
 		if (at < 0 || n < 0 || stage_overlaps(f, (uint64_t)at, (uint64_t)n)) {
-			r = flush_drain_for_look(f, g.nested);
+			r = flush_drain_for_look(f);
 			if (r < 0)
 				goto out;
 		}
@@ -613,7 +612,7 @@ static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, 
 		r = kernel_readv(fd, iov, count, offset);
 	} else {
 		if (offset < 0 || n < 0 || stage_overlaps(f, (uint64_t)offset, (uint64_t)n))
-			r = flush_drain_for_look(f, g.nested);
+			r = flush_drain_for_look(f);
 		if (r < 0 && r != IO_PASS)
 			goto out;
 		/* under the lock: a flush that starts first would impose O_DIRECT's rules on this read */
@@ -662,7 +661,7 @@ static long seek_any(int fd, struct ofd *o, off_t offset, int whence)
 	if (!is_locked_for(f, true))
 		return IO_PASS;
 	g = file_lock(f);
-	if (g.nested)
+	if (f->nested)
 		stage_interrupt(f);
 	if (!still_valid(fd, o, f) || f->mode == FILE_BYPASSED)
 		goto out;
@@ -671,7 +670,7 @@ static long seek_any(int fd, struct ofd *o, off_t offset, int whence)
 	} else {
 		/* the end of the file, and of an append, is known only when everything is in the kernel */
 		if (whence != SEEK_SET && (whence != SEEK_CUR || (o->flags & O_APPEND))) {
-			r = flush_drain_for_look(f, g.nested);
+			r = flush_drain_for_look(f);
 			if (r < 0)
 				goto out;
 		}

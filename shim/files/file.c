@@ -380,6 +380,7 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->dev = dev;
 	f->ino = ino;
 	f->rule = rule;
+	f->nested = false;
 	f->wanted = WANT_NOTHING;
 	f->left = NULL;
 	f->why = BYPASS_NONE;
@@ -709,23 +710,26 @@ struct file_guard file_lock(struct file *f)
 {
 	struct file_guard g = {.signals = sys_block_signals()};
 
-	g.nested = file_lock_again(f);
+	file_lock_again(f);
 	return g;
 }
 
-bool file_retake(struct file *f)
+void file_retake(struct file *f)
 {
 	enum lock_result r = lock_take(&f->lock, LOCK_FILE);
 
+	assert(r != LOCK_NESTED || !f->nested);
+	/* (a process that died in a handler may have left it set) */
+	f->nested = r == LOCK_NESTED;
 	if (r == LOCK_INHERITED)
 		f->needs_repair = true;
-	return r == LOCK_NESTED;
 }
 
-bool file_lock_again(struct file *f)
+void file_lock_again(struct file *f)
 {
-	if (file_retake(f))
-		return true;
+	file_retake(f);
+	if (f->nested)
+		return;
 	/* The interrupted write has dropped the lock since: nothing copies into that block any more. */
 	f->pinned = NULL;
 	if (f->shared && f->arena && file_care && !family_set_has(&f->arena->members, family_me))
@@ -736,13 +740,19 @@ bool file_lock_again(struct file *f)
 		file_repair(f);
 	if (f->flush.flags_left)
 		file_restore_locked(f);
-	return false;
+}
+
+void file_drop(struct file *f)
+{
+	if (f->nested)
+		f->nested = false; /* the interrupted write drops the lock */
+	else
+		lock_drop(&f->lock, LOCK_FILE);
 }
 
 void file_unlock(struct file *f, struct file_guard g)
 {
-	if (!g.nested)
-		lock_drop(&f->lock, LOCK_FILE);
+	file_drop(f);
 	sys_restore_signals(g.signals);
 }
 

@@ -136,6 +136,7 @@ struct flush_result {
 
 struct file {
 	struct lock lock;
+	bool nested;                   /* the lock's holder is a signal handler, see file_lock */
 	_Atomic uint32_t mode;         /* enum file_mode */
 	_Atomic uint32_t inflight;     /* kernel calls under way while passive, or with lease.pass */
 	_Atomic uint32_t small_seen;   /* small writes while passive */
@@ -409,19 +410,26 @@ bool file_others_have(const struct file *f);
 bool file_give_up(uint64_t dev, uint64_t ino, enum bypass_reason why);
 void file_give_up_all(enum bypass_reason why);
 
-/* The file lock, with all signals of this thread blocked.  `nested`: this thread had the lock already,
- * because a signal handler interrupted the fast path. */
+/*
+ * The file lock, with all signals of this thread blocked.
+ *
+ * This thread may have the lock already: a signal handler has interrupted the fast path (stage_fast), the
+ * only code that holds the lock without blocking signals.  Then the handler works beside the interrupted
+ * write, and f->nested is set until file_unlock.  The interrupted write still copies into its block, and
+ * nothing but its own unlock says when it is over.  So the handler neither drops the lock nor waits for a
+ * thread that needs it, and leaves that block alone.
+ */
 struct file_guard {
 	uint64_t signals;
-	bool nested;
 };
 struct file_guard file_lock(struct file *f);
-/* Takes the lock; signals are blocked already.  True if nested. */
-bool file_lock_again(struct file *f);
-/* The same without repair: a dead owner is only noted, in needs_repair.  For a caller that dropped the lock
- * for a moment, or repairs the file itself. */
-bool file_retake(struct file *f);
 void file_unlock(struct file *f, struct file_guard g);
+/* The same for a caller that has blocked signals. */
+void file_lock_again(struct file *f);
+void file_drop(struct file *f);
+/* file_lock_again without repair: a dead owner is only noted, in needs_repair.  For a caller that dropped the
+ * lock for a moment, or repairs the file itself. */
+void file_retake(struct file *f);
 
 /* File lock held: the -errno of a failed background sync that o has not reported yet, or 0. */
 int file_take_sync_error(struct file *f, struct ofd *o);

@@ -536,10 +536,10 @@ static void cut_zeros(struct file *f, bool keep)
 		prealloc_zeros_cut(f);
 }
 
-static int settle(struct file *f, bool nested, bool keep_zeros)
+static int settle(struct file *f, bool keep_zeros)
 {
 	stage_seal(f);
-	if (nested) {
+	if (f->nested) {
 		int r = drain_nested(f);
 
 		if (r == 0 && !flush_first(f))
@@ -572,10 +572,10 @@ static int settle(struct file *f, bool nested, bool keep_zeros)
 /* This process lacks the rights to repair the file.  Waits a while for another process of the family, which
  * tries with its timer: at most a second apart unless `lag_ms` is longer.  Worker threads do not wait,
  * because they serve other files, too. */
-static int drain_after_repair(struct file *f, bool nested)
+static int drain_after_repair(struct file *f)
 {
 	enum { TRIES = 250, PAUSE_NS = 10000000 };
-	bool waits = !nested && !workers_is_self();
+	bool waits = !f->nested && !workers_is_self();
 
 	for (int tries = 0; f->needs_repair && waits && tries < TRIES && file_others_have(f); tries++) {
 		if (f->flush.error != -EACCES && f->flush.error != -EPERM && f->flush.error != -EBADF)
@@ -587,13 +587,13 @@ static int drain_after_repair(struct file *f, bool nested)
 	return f->needs_repair ? repair_error(f) : 0;
 }
 
-static int drain_file(struct file *f, bool nested, bool keep_zeros)
+static int drain_file(struct file *f, bool keep_zeros)
 {
 	struct arena_slot *slot;
 	int r;
 
 	if (f->mode == FILE_ATTACHED && f->needs_repair) {
-		r = drain_after_repair(f, nested);
+		r = drain_after_repair(f);
 		if (r < 0)
 			return r;
 	}
@@ -602,18 +602,18 @@ static int drain_file(struct file *f, bool nested, bool keep_zeros)
 	slot = arena_slot_at(f->arena, (uint32_t)f->slot);
 	atomic_fetch_add_explicit(&slot->counters[COUNT_SETTLES], 1, memory_order_relaxed);
 	if (f->shared && !flush_possible(f)) {
-		return nested ? 0 : drain_elsewhere(f);
+		return f->nested ? 0 : drain_elsewhere(f);
 	}
-	r = settle(f, nested, keep_zeros);
+	r = settle(f, keep_zeros);
 	/* another process's file: this one does not keep it open */
 	if (file_local(f)->refs == 0 && !atomic_load(&f->flush.busy))
 		flush_close_internal(f);
 	return r;
 }
 
-int flush_drain(struct file *f, bool nested) { return drain_file(f, nested, false); }
+int flush_drain(struct file *f) { return drain_file(f, false); }
 
-int flush_drain_for_sync(struct file *f, bool nested) { return drain_file(f, nested, true); }
+int flush_drain_for_sync(struct file *f) { return drain_file(f, true); }
 
 void flush_zeros(struct file *f)
 {
@@ -653,19 +653,19 @@ void flush_zeros(struct file *f)
 	}
 }
 
-int flush_drain_for_look(struct file *f, bool nested)
+int flush_drain_for_look(struct file *f)
 {
 	staging_policy_looked(f);
-	return flush_drain(f, nested);
+	return flush_drain(f);
 }
 
-int flush_drain_and_reposition(struct file *f, bool nested)
+int flush_drain_and_reposition(struct file *f)
 {
 	int r;
 
 	for (;;) {
-		r = flush_drain(f, nested);
-		if (nested)
+		r = flush_drain(f);
+		if (f->nested)
 			break;
 		flush_wait_idle(f);
 		if (r < 0 || !f->head)

@@ -21,12 +21,12 @@
 int flush_run(struct file *f, bool keep_lock);
 
 /* Drains the file: flushes until nothing is staged, including bytes staged during the call.  May drop and
- * retake the lock while another flusher finishes; never does so when `nested`. */
-int flush_drain(struct file *f, bool nested);
+ * retake the lock while another flusher finishes; never does so when f->nested. */
+int flush_drain(struct file *f);
 
 /* The same for a sync, but keeps the zeros that were written ahead of the end of the file (prealloc_mode =
  * zero). */
-int flush_drain_for_sync(struct file *f, bool nested);
+int flush_drain_for_sync(struct file *f);
 
 /* Called in a worker thread: writes such zeros.  Drops and retakes the lock. */
 void flush_zeros(struct file *f);
@@ -35,10 +35,10 @@ void flush_zeros(struct file *f);
 bool flush_worth(const struct file *f);
 
 /* Drains the file because the program looks at it (read, seek, stat); see staging/staging_policy.h. */
-int flush_drain_for_look(struct file *f, bool nested);
+int flush_drain_for_look(struct file *f);
 
 /* Drains the file, then gives the position of every description back to the kernel. */
-int flush_drain_and_reposition(struct file *f, bool nested);
+int flush_drain_and_reposition(struct file *f);
 
 /* Waits until no flusher works on f; drops and retakes the lock. */
 void flush_wait_idle(struct file *f);

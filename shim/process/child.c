@@ -40,13 +40,13 @@ static void visit_hold(struct file *f, void *ctx)
 	/* Take the lock even if nothing is staged: a thread that has not seen the hold may be attaching the
 	 * file. */
 	g = file_lock(f);
-	if (g.nested)
+	if (f->nested)
 		stage_interrupt(f);
 	/* other processes of the family are not held while the new program begins */
 	if (file_others_have(f) && attach_stays_open(f))
-		attach_bypass(f, BYPASS_INHERITED, g.nested);
+		attach_bypass(f, BYPASS_INHERITED);
 	else if (f->mode == FILE_ATTACHED && f->arena)
-		flush_drain_and_reposition(f, g.nested);
+		flush_drain_and_reposition(f);
 	file_unlock(f, g);
 }
 
@@ -107,14 +107,14 @@ static void visit_unhold(struct file *f, void *ctx)
 	if (f->refs == 0)
 		return;
 	g = file_lock(f);
-	if (g.nested)
+	if (f->nested)
 		stage_interrupt(f);
 	why = atomic_exchange(&f->give_up, BYPASS_NONE);
 	if (f->refs != 0 && f->mode != FILE_BYPASSED) {
 		if (why == BYPASS_NONE && flags_changed(f))
 			why = BYPASS_INHERITED;
 		if (why != BYPASS_NONE)
-			attach_bypass(f, why, g.nested);
+			attach_bypass(f, why);
 		else if (f->mode == FILE_ATTACHED && f->arena)
 			refresh(f);
 	}
@@ -223,13 +223,13 @@ static void visit_spawn(struct file *f, void *ctx)
 	if (f->refs == 0 || f->mode == FILE_BYPASSED)
 		return;
 	g = file_lock(f);
-	if (g.nested)
+	if (f->nested)
 		stage_interrupt(f);
 	why = atomic_exchange(&f->give_up, BYPASS_NONE);
 	if (f->refs != 0 && why != BYPASS_NONE)
-		attach_bypass(f, why, g.nested);
+		attach_bypass(f, why);
 	else if (f->mode == FILE_ATTACHED && f->arena)
-		flush_drain_and_reposition(f, g.nested);
+		flush_drain_and_reposition(f);
 	file_unlock(f, g);
 }
 

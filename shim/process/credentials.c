@@ -88,7 +88,7 @@ static void visit_through(struct file *f, void *ctx)
 
 	(void)ctx;
 	if (f->refs && f->mode != FILE_BYPASSED)
-		attach_bypass(f, BYPASS_RIGHTS, g.nested);
+		attach_bypass(f, BYPASS_RIGHTS);
 	file_unlock(f, g);
 }
 

@@ -36,32 +36,30 @@ static void visit_fork(struct file *f, void *ctx)
 	if (f->mode == FILE_BYPASSED)
 		return;
 	g = file_lock(f);
-	if (g.nested)
+	if (f->nested)
 		stage_interrupt(f);
 	if (f->refs && f->mode != FILE_BYPASSED) {
-		watcher_fork(f, g.nested);
-		attach_bypass(f, BYPASS_FORK, g.nested);
+		watcher_fork(f);
+		attach_bypass(f, BYPASS_FORK);
 	}
 	file_unlock(f, g);
 }
 
 static void visit_before(struct file *f, void *ctx)
 {
-	bool nested = file_lock_again(f); /* signals are blocked */
-
+	file_lock_again(f); /* signals are blocked */
 	*(bool *)ctx = true;
 	if (f->refs && (visibility_is(f) || f->rule->set.prealloc_mode == PREALLOC_ZERO)) {
-		if (nested)
+		if (f->nested)
 			stage_interrupt(f);
 		/* the child will have it, too */
 		f->space.zero_never = true;
 		if (f->space.zero_end)
-			flush_drain(f, nested);
+			flush_drain(f);
 		if (visibility_is(f))
-			watcher_fork(f, nested);
+			watcher_fork(f);
 	}
-	if (!nested)
-		lock_drop(&f->lock, LOCK_FILE);
+	file_drop(f);
 }
 
 static void visit_claim(struct file *f, void *ctx)
@@ -70,7 +68,7 @@ static void visit_claim(struct file *f, void *ctx)
 	struct file_guard g = file_lock(f);
 
 	/* a flush that began without its gate, see staging/takeover.h */
-	if (!f->shared && !g.nested)
+	if (!f->shared && !f->nested)
 		flush_wait_idle(f);
 	f->shared = true;
 	for (struct ofd *o = f->ofds; o; o = o->next)

@@ -316,14 +316,14 @@ static bool publish_more(struct block_run *run, uint64_t commit, uint64_t more)
 /* Takes a block whose first extent begins at `offset`.  Recovery does not see it yet, because its owner is
  * 0. */
 static struct block_run *block_prepare(struct file *f, uint64_t offset, uint64_t granted,
-                                       enum stage_kind kind, bool nested)
+                                       enum stage_kind kind)
 {
 	struct arena *a = f->arena;
 	struct block_run *run;
 	uint32_t pos = (uint32_t)(offset % ARENA_PAGE);
 
 	/* one block is kept for signal handlers, which cannot wait for a worker thread */
-	if (!nested && atomic_load_explicit(&a->free_count, memory_order_relaxed) <= 1)
+	if (!f->nested && atomic_load_explicit(&a->free_count, memory_order_relaxed) <= 1)
 		return NULL;
 	run = arena_block_take(a);
 	if (!run)
@@ -363,9 +363,9 @@ static void block_attach(struct file *f, struct block_run *run)
 
 /* Puts the whole write into a block of its own. */
 static int put_fresh(struct file *f, const struct iovec *iov, int count, size_t n, uint64_t offset,
-                     uint64_t granted, enum stage_kind kind, bool nested)
+                     uint64_t granted, enum stage_kind kind)
 {
-	struct block_run *run = block_prepare(f, offset, granted, kind, nested);
+	struct block_run *run = block_prepare(f, offset, granted, kind);
 	uint32_t sum;
 
 	if (!run)
@@ -394,7 +394,7 @@ static int put_split(struct file *f, const struct iovec *iov, int count, size_t 
 {
 	struct block_run *first = f->current;
 	uint64_t commit = arena_run_commit(first);
-	struct block_run *second = block_prepare(f, offset + part, granted - part, kind, false);
+	struct block_run *second = block_prepare(f, offset + part, granted - part, kind);
 	uint32_t sum;
 
 	if (!second)
@@ -411,7 +411,7 @@ static int put_split(struct file *f, const struct iovec *iov, int count, size_t 
 	sum = copy_in(COMMIT_SUM(commit), first->base + COMMIT_LENGTH(commit), iov, count, 0, part);
 	if (!publish_more(first, commit, COMMIT_GROWN(commit, part, sum))) {
 		take_back(f, first, second);
-		return put_fresh(f, iov, count, n, offset, granted, kind, false);
+		return put_fresh(f, iov, count, n, offset, granted, kind);
 	}
 	stage_seal(f);
 	f->current = second;
@@ -469,7 +469,7 @@ static bool put_extent(struct file *f, const struct iovec *iov, int count, size_
 }
 
 static int put_current(struct file *f, const struct iovec *iov, int count, size_t n, uint64_t offset,
-                       uint64_t granted, enum stage_kind kind, bool nested)
+                       uint64_t granted, enum stage_kind kind)
 {
 	struct block_run *run = f->current;
 	uint64_t commit = arena_run_commit(run);
@@ -488,20 +488,20 @@ static int put_current(struct file *f, const struct iovec *iov, int count, size_
 
 			if (publish_more(run, commit, COMMIT_GROWN(commit, n, sum)))
 				return 0;
-			return put_fresh(f, iov, count, n, offset, granted, kind, nested);
+			return put_fresh(f, iov, count, n, offset, granted, kind);
 		}
 		if (run->room > length)
 			return put_split(f, iov, count, n, offset, run->room - length, granted, kind);
-		return put_fresh(f, iov, count, n, offset, granted, kind, nested);
+		return put_fresh(f, iov, count, n, offset, granted, kind);
 	}
 	pos = place_extent(f, run, commit, offset, n);
 	if (pos != 0 && put_extent(f, iov, count, n, offset, granted, pos))
 		return 0;
-	return put_fresh(f, iov, count, n, offset, granted, kind, nested);
+	return put_fresh(f, iov, count, n, offset, granted, kind);
 }
 
 int stage_put(struct file *f, struct ofd *stream, const struct iovec *iov, int count, size_t n,
-              uint64_t offset, uint64_t granted, enum stage_kind kind, bool nested)
+              uint64_t offset, uint64_t granted, enum stage_kind kind)
 {
 	/* the timer of this process must watch the file */
 	bool watch = !f->head || !takeover_keeps(f);
@@ -518,9 +518,9 @@ int stage_put(struct file *f, struct ofd *stream, const struct iovec *iov, int c
 	if (f->current && (arena_run_commit(f->current) & COMMIT_SEALED))
 		stage_seal(f);
 	if (f->current)
-		r = put_current(f, iov, count, n, offset, granted, kind, nested);
+		r = put_current(f, iov, count, n, offset, granted, kind);
 	else
-		r = put_fresh(f, iov, count, n, offset, granted, kind, nested);
+		r = put_fresh(f, iov, count, n, offset, granted, kind);
 	if (r < 0) {
 		f->moving = NULL;
 		return r;

@@ -154,7 +154,7 @@ off_t stage_position(struct file *f, struct ofd *o);
 uint64_t stage_logical_size(struct file *f);
 /* Closes the current block to further bytes; positions become POS_USER. */
 void stage_seal(struct file *f);
-/* Called if file_lock returned nested: the interrupted fast path must not publish. */
+/* Called if f->nested: the interrupted fast path must not publish. */
 void stage_interrupt(struct file *f);
 /* Afterwards no description of this file is in POS_STREAM. */
 void stage_unstream(struct file *f);
@@ -167,6 +167,6 @@ bool stage_overlaps(struct file *f, uint64_t offset, uint64_t size);
  * is free; then nothing has changed.
  */
 int stage_put(struct file *f, struct ofd *stream, const struct iovec *iov, int count, size_t n,
-              uint64_t offset, uint64_t granted, enum stage_kind kind, bool nested);
+              uint64_t offset, uint64_t granted, enum stage_kind kind);
 
 #endif

@@ -396,14 +396,14 @@ static int make_durable(struct file *f, struct journal_sync *s)
 	return r;
 }
 
-int journal_retire(struct file *f, bool nested)
+int journal_retire(struct file *f)
 {
 	struct journal_sync s;
 	int r;
 
 	if (!journal_file_counts(f))
 		return 0;
-	r = flush_drain(f, nested);
+	r = flush_drain(f);
 	if (r < 0)
 		return r;
 	/* the lock may have been free meanwhile; in a signal handler a block may be left */
@@ -430,7 +430,7 @@ void journal_file_rest(struct file *f)
 	f->due[DUE_LOG] = 0;
 	if (!journal_file_holds(f))
 		return;
-	journal_retire(f, false);
+	journal_retire(f);
 	if (!f->head && !journal_file_counts(f))
 		visibility_drop(f);
 	/* do not retry a failure at once */
@@ -455,7 +455,7 @@ static bool concerns(const struct file *f, const struct checkpoint *c)
 /* File lock held; it may be free meanwhile. */
 static bool concerned_and_durable(struct file *f, const struct checkpoint *c, struct journal_sync *s)
 {
-	return concerns(f, c) && flush_drain(f, false) == 0 && concerns(f, c) && make_durable(f, s) == 0;
+	return concerns(f, c) && flush_drain(f) == 0 && concerns(f, c) && make_durable(f, s) == 0;
 }
 
 static void visit_void(struct file *f, void *ctx)

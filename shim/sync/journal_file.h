@@ -44,7 +44,7 @@ int journal_file_sync_done(struct file *f, const struct journal_sync *s, bool ke
 
 /* Drains the file, syncs it, and voids its entries.  0, or -errno if bytes cannot be flushed.  The program's
  * next sync reports an error of the sync itself. */
-int journal_retire(struct file *f, bool nested);
+int journal_retire(struct file *f);
 /* After a second without a sync, journal_file_rest voids the entries and drops the lease, so that an open by
  * another program need not wait.  For DUE_LOG. */
 void journal_file_rest(struct file *f);

@@ -70,7 +70,7 @@ int sync_written(int fd, struct ofd *o, uint32_t releases)
 	if (journal_file_is(f))
 		return synced_by_flags(f, o, releases) ? 0 : sync_file(fd, o, false);
 	g = file_lock(f);
-	if (g.nested)
+	if (f->nested)
 		stage_interrupt(f);
 	if (fdtable_get(fd) == o && atomic_load(&o->file) == f) {
 		count(f, COUNT_SYNCS_ASKED);
@@ -78,7 +78,7 @@ int sync_written(int fd, struct ofd *o, uint32_t releases)
 		if (f->rule->set.sync == SYNC_RELAXED)
 			relaxed_arm(f);
 		else if (f->arena)
-			r = flush_drain(f, g.nested);
+			r = flush_drain(f);
 	}
 	file_unlock(f, g);
 	return r;
@@ -133,7 +133,7 @@ static int sync_device(struct file *f, const struct ofd *o, int fd, bool full, s
 		else if (full)
 			full_sync_done(f, names, attributes);
 		if (r == 0 && journal)
-			r = journal_file_sync_done(f, &s, g.nested);
+			r = journal_file_sync_done(f, &s, f->nested);
 	}
 	file_unlock(f, g);
 	return r;
@@ -145,7 +145,7 @@ static bool sync_journal(struct file *f, struct file_guard *g, int *r)
 	struct arena *a = f->arena;
 	uint64_t ticket;
 
-	if (g->nested || !journal_file_sync(f, &ticket))
+	if (f->nested || !journal_file_sync(f, &ticket))
 		return false;
 	atomic_fetch_add_explicit(&arena_slot_at(a, (uint32_t)f->slot)->journaled, 1, memory_order_relaxed);
 	/* signals stay blocked: a handler that syncs would wait for its own thread */
@@ -174,7 +174,7 @@ int sync_file(int fd, struct ofd *o, bool full)
 		file_unlock(f, g);
 		return SYNC_ANOTHER;
 	}
-	if (g.nested)
+	if (f->nested)
 		stage_interrupt(f);
 	r = file_take_sync_error(f, o);
 	if (r < 0 || f->mode == FILE_BYPASSED) {
@@ -186,7 +186,7 @@ int sync_file(int fd, struct ofd *o, bool full)
 	if (journal_file_is(f) && sync_journal(f, &g, &r))
 		return r;
 	if (f->arena)
-		r = flush_drain_for_sync(f, g.nested);
+		r = flush_drain_for_sync(f);
 	if (r == 0)
 		r = f->journal.failed ? f->journal.failed : by_policy(f, &full);
 	if (r == 1 && !f->space.zero_wanted && prealloc_zeros_wanted(f)) {
@@ -226,7 +226,7 @@ static void relaxed_sync(struct file *f, int fd)
  * later. */
 static bool relaxed_drain(struct file *f)
 {
-	if (!f->arena || f->mode != FILE_ATTACHED || flush_drain(f, false) >= 0)
+	if (!f->arena || f->mode != FILE_ATTACHED || flush_drain(f) >= 0)
 		return true;
 	/* the next write or sync reports the error; the bytes stay staged */
 	f->due[DUE_SYNC] = 0;
@@ -250,7 +250,7 @@ void sync_relaxed_named(uint64_t dev, uint64_t ino)
 	if (!f || f->due[DUE_SYNC] == 0)
 		return;
 	g = file_lock(f);
-	if (g.nested)
+	if (f->nested)
 		stage_interrupt(f);
 	if (f->refs && f->dev == dev && f->ino == ino && f->due[DUE_SYNC] && relaxed_drain(f)) {
 		int fd = file_fd(f);

@@ -269,9 +269,9 @@ __attribute__((unused)) static int rig_settle(int fd)
 	struct file_guard g = file_lock(f);
 	int r;
 
-	if (g.nested)
+	if (f->nested)
 		stage_interrupt(f);
-	r = flush_drain(f, g.nested);
+	r = flush_drain(f);
 	file_unlock(f, g);
 	return r;
 }

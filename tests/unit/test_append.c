@@ -230,7 +230,7 @@ static void test_flags_that_a_dead_flusher_left(void **state)
 	g = file_lock(f);
 	damaged = f->needs_repair;
 	o->pos_mode = POS_KERNEL; /* it is an append's, and goes with the next one */
-	r = attach_bypass(f, BYPASS_FORK, false);
+	r = attach_bypass(f, BYPASS_FORK);
 	flags = fcntl(fd, F_GETFL);
 	/* who has it writes */
 	ofd_local(o)->refs = 1;

@@ -62,7 +62,7 @@ static void test_released_and_engaged_again(void **state)
 	rig_put(fd, 0, 100);
 	rig_put(fd, 100, 100);
 	g = file_lock(f);
-	assert_int_equal(detach_file(f, false), 0);
+	assert_int_equal(detach_file(f), 0);
 	file_unlock(f, g);
 	assert_int_equal(f->mode, FILE_PASSIVE);
 	rig_expect("out", 200);
@@ -85,7 +85,7 @@ static void test_release_that_fails_keeps_it_attached(void **state)
 	faults.pwritev = (struct fault){.at = 1, .error = EIO};
 	faults.pwritev.calls = 0;
 	g = file_lock(f);
-	assert_int_equal(attach_bypass(f, BYPASS_EXEC, false), -EIO);
+	assert_int_equal(attach_bypass(f, BYPASS_EXEC), -EIO);
 	file_unlock(f, g);
 	assert_int_equal(f->mode, FILE_ATTACHED);
 	assert_non_null(f->head);
@@ -115,7 +115,7 @@ static void test_a_stronger_wish_replaces_a_weaker_one(void **state)
 	assert_int_equal(f->wanted, WANT_BYPASS);
 	file_want_less(f, WANT_BYPASS);
 	assert_int_equal(f->wanted, WANT_DETACH);
-	assert_int_equal(attach_as_wanted(f, false), 0);
+	assert_int_equal(attach_as_wanted(f), 0);
 	assert_int_equal(f->wanted, WANT_NOTHING);
 	assert_int_equal(f->mode, FILE_PASSIVE);
 	file_unlock(f, g);

@@ -160,7 +160,7 @@ static void test_hand_over_moves_the_offset(void **state)
 
 	(void)state;
 	assert_int_equal(lseek(fd, 0, SEEK_CUR), 100);
-	assert_int_equal(flush_drain_and_reposition(f, false), 0);
+	assert_int_equal(flush_drain_and_reposition(f), 0);
 	file_unlock(f, g);
 	assert_int_equal(lseek(fd, 0, SEEK_CUR), 5000);
 	rig_put(fd, 5000, 10);

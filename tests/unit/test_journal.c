@@ -195,7 +195,7 @@ static void test_a_name_that_changes(void **state)
 	f = rig_file(fd);
 	assert_true(journal_file_counts(f));
 	g = file_lock(f);
-	assert_int_equal(journal_retire(f, g.nested), 0);
+	assert_int_equal(journal_retire(f), 0);
 	file_unlock(f, g);
 	assert_false(journal_file_counts(f));
 	expect_calls(2, 0, 1);

@@ -153,7 +153,7 @@ static void test_relaxed_given_back_at_the_end(void **state)
 	struct file_guard g = file_lock(f);
 
 	(void)state;
-	assert_int_equal(attach_bypass(f, BYPASS_MMAP, false), 0);
+	assert_int_equal(attach_bypass(f, BYPASS_MMAP), 0);
 	file_unlock(f, g);
 	attach_stop_all(BYPASS_EXEC);
 	expect_calls(1, 0);
@@ -254,7 +254,7 @@ static void test_background_failure_is_told_to_each(void **state)
 	assert_int_equal(sync_file(other, fdtable_get(other), true), 0);
 	/* also when the file is written through by now */
 	g = file_lock(f);
-	assert_int_equal(attach_bypass(f, BYPASS_IOCTL, g.nested), 0);
+	assert_int_equal(attach_bypass(f, BYPASS_IOCTL), 0);
 	file_unlock(f, g);
 	assert_int_equal(sync_file(fd, fdtable_get(fd), true), -EIO);
 	assert_int_equal(sync_file(fd, fdtable_get(fd), true), 0);

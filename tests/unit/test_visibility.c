@@ -436,7 +436,7 @@ static void test_fork_writes_through(void **state)
 	struct file_guard g = file_lock(rig_file(fd));
 
 	(void)state;
-	watcher_fork(rig_file(fd), false);
+	watcher_fork(rig_file(fd));
 	file_unlock(rig_file(fd), g);
 	assert_int_equal(rig_file(fd)->mode, FILE_BYPASSED);
 	assert_int_equal(rig_file(fd)->why, BYPASS_FORK);
