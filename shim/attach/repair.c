@@ -442,8 +442,10 @@ bool repair_spare(void)
 
 void repair_set(void)
 {
-	static const struct file_care care = {
-		.repair = repair_file, .attach = attach_to_arena, .sweep = repair_sweep};
+	static const struct file_care care = {.interrupt = stage_interrupt,
+	                                      .repair = repair_file,
+	                                      .attach = attach_to_arena,
+	                                      .sweep = repair_sweep};
 
 	file_care = &care;
 }

@@ -15,7 +15,6 @@
 #include "flush/flush.h"
 #include "flush/prealloc.h"
 #include "staging/arenas.h"
-#include "staging/stage.h"
 #include "sync/journal.h"
 #include "sync/sync.h"
 
@@ -45,8 +44,6 @@ static void visit_stop(struct file *f, void *ctx)
 	int r = 0;
 
 	g = file_lock(f);
-	if (f->nested)
-		stage_interrupt(f);
 	if (f->refs != 0 && f->mode != FILE_BYPASSED) {
 		if (!file_others_have(f) || (s->why == BYPASS_EXEC && attach_stays_open(f)))
 			r = attach_bypass(f, s->why);
@@ -90,8 +87,6 @@ static void visit_refuse(struct file *f, void *ctx)
 	const enum bypass_reason *why = ctx;
 	struct file_guard g = file_lock(f);
 
-	if (f->nested)
-		stage_interrupt(f);
 	if (f->refs != 0 && f->mode != FILE_BYPASSED)
 		attach_bypass(f, *why);
 	file_unlock(f, g);

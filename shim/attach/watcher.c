@@ -11,7 +11,6 @@
 #include "flush/flush.h"
 #include "flush/prealloc.h"
 #include "flush/visibility.h"
-#include "staging/stage.h"
 #include "sync/journal_file.h"
 
 #include <fcntl.h>
@@ -210,8 +209,6 @@ void watcher_before_open(int dirfd, const char *path)
 	if (!f || !atomic_load(&f->lease.on))
 		return;
 	g = file_lock(f);
-	if (f->nested)
-		stage_interrupt(f);
 	if (visibility_lease_is_ours(f) && same_file(f, sys_dev_of(&st), st.stx_ino))
 		give_way(f);
 	file_unlock(f, g);
@@ -249,8 +246,6 @@ static void visit_give_way(struct file *f, void *ctx)
 	if (!atomic_load(&f->lease.on))
 		return;
 	g = file_lock(f);
-	if (f->nested)
-		stage_interrupt(f);
 	if (visibility_lease_is_ours(f))
 		give_way(f);
 	file_unlock(f, g);

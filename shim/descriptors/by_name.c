@@ -46,8 +46,6 @@ static int with_file(uint64_t dev, uint64_t ino, action *act, const void *ctx)
 	if (!f || f->mode != FILE_ATTACHED)
 		return 0;
 	g = file_lock(f);
-	if (f->nested)
-		stage_interrupt(f);
 	if (f->refs && f->mode == FILE_ATTACHED && f->arena && f->dev == dev && f->ino == ino)
 		r = act(f, ctx);
 	file_unlock(f, g);
@@ -106,8 +104,6 @@ void by_name_refresh_stat(struct stat *st)
 	if (!f || f->mode != FILE_ATTACHED)
 		return;
 	g = file_lock(f);
-	if (f->nested)
-		stage_interrupt(f);
 	/* also if nothing is staged now: a flush may have ended after the stat call */
 	if (f->mode == FILE_ATTACHED && f->dev == dev && f->ino == st->st_ino &&
 	    flush_drain_for_look(f) == 0 && file_fd(f) >= 0 &&
@@ -590,8 +586,6 @@ static void visit_drain(struct file *f, void *ctx)
 	if (f->mode != FILE_ATTACHED)
 		return;
 	g = file_lock(f);
-	if (f->nested)
-		stage_interrupt(f);
 	if (f->mode == FILE_ATTACHED && f->arena) {
 		int r = flush_drain(f);
 

@@ -75,8 +75,6 @@ static struct file *lock_fd(int fd, struct ofd **o, struct file_guard *g)
 		f = file_of(*o);
 		*g = file_lock(f);
 		if (fdtable_get(fd) == *o && file_of(*o) == f) {
-			if (f->nested)
-				stage_interrupt(f);
 			return f;
 		}
 		file_unlock(f, *g);
@@ -93,8 +91,6 @@ static long drain_identity(uint64_t dev, uint64_t ino)
 	if (!f || f->mode != FILE_ATTACHED)
 		return 0;
 	g = file_lock(f);
-	if (f->nested)
-		stage_interrupt(f);
 	r = flush_drain(f);
 	/* a replay of the journal would bring back the bytes that are about to be cut off */
 	if (r == 0)
@@ -283,8 +279,6 @@ static void add_description(struct file *f, int fd, const struct fd_open *op, co
 	if (flags < 0)
 		return;
 	g = file_lock(f);
-	if (f->nested)
-		stage_interrupt(f);
 	o = ofd_new(f, fd, (int)flags);
 	if (o) {
 		ofd_set_align(o, direct_mask((int)flags, st));
@@ -1108,8 +1102,6 @@ void fd_use_stdio(int fd)
 	if (f) {
 		struct file_guard g = file_lock(f);
 
-		if (f->nested)
-			stage_interrupt(f);
 		if (f->refs && f->mode == FILE_ATTACHED)
 			attach_bypass(f, BYPASS_STDIO);
 		file_unlock(f, g);

@@ -357,8 +357,6 @@ static long write_locked(int fd, struct ofd *o, struct file *f, const struct iov
 		return IO_PASS;
 	g = file_lock(f);
 	for (;;) {
-		if (f->nested)
-			stage_interrupt(f);
 		if (!still_valid(fd, o, f)) {
 			r = IO_PASS;
 			break;
@@ -442,8 +440,6 @@ static long write_any(int fd, struct ofd *o, const struct iovec *iov, int count,
 		 * write. */
 		struct file_guard g = file_lock(f);
 
-		if (f->nested)
-			stage_interrupt(f);
 		if (!still_valid(fd, o, f) || f->mode == FILE_BYPASSED)
 			r = IO_PASS;
 		else if (f->mode == FILE_ATTACHED)
@@ -588,8 +584,6 @@ static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, 
 		return IO_PASS;
 	n = vector_size(iov, count, ours);
 	g = file_lock(f);
-	if (f->nested)
-		stage_interrupt(f);
 	if (!still_valid(fd, o, f) || f->mode == FILE_BYPASSED)
 		goto out;
 	if (f->mode != FILE_ATTACHED || !f->arena) {
@@ -661,8 +655,6 @@ static long seek_any(int fd, struct ofd *o, off_t offset, int whence)
 	if (!is_locked_for(f, true))
 		return IO_PASS;
 	g = file_lock(f);
-	if (f->nested)
-		stage_interrupt(f);
 	if (!still_valid(fd, o, f) || f->mode == FILE_BYPASSED)
 		goto out;
 	if (f->mode != FILE_ATTACHED || !f->arena) {

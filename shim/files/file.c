@@ -728,8 +728,11 @@ void file_retake(struct file *f)
 void file_lock_again(struct file *f)
 {
 	file_retake(f);
-	if (f->nested)
+	if (f->nested) {
+		if (file_care)
+			file_care->interrupt(f);
 		return;
+	}
 	/* The interrupted write has dropped the lock since: nothing copies into that block any more. */
 	f->pinned = NULL;
 	if (f->shared && f->arena && file_care && !family_set_has(&f->arena->members, family_me))

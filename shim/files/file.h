@@ -386,6 +386,8 @@ void file_arena_for_each(void (*visit)(struct arena *a, void *ctx), void *ctx);
 /* Work for a file that only upper layers can do.  attach/repair.c sets it before any file is managed.  Tests
  * of single modules leave it unset. */
 struct file_care {
+	/* Lock nested: the interrupted write must not publish. */
+	void (*interrupt)(struct file *f);
 	/* Lock held: a process died while it had the lock or the flush token. */
 	void (*repair)(struct file *f);
 	/* Lock held: another process staged f in an arena that is not mapped here yet. */

@@ -17,7 +17,6 @@
 #include "flush/prealloc.h"
 #include "process/inherit.h"
 #include "staging/arena.h"
-#include "staging/stage.h"
 #include "sync/journal_file.h"
 
 #include <fcntl.h>
@@ -40,8 +39,6 @@ static void visit_hold(struct file *f, void *ctx)
 	/* Take the lock even if nothing is staged: a thread that has not seen the hold may be attaching the
 	 * file. */
 	g = file_lock(f);
-	if (f->nested)
-		stage_interrupt(f);
 	/* other processes of the family are not held while the new program begins */
 	if (file_others_have(f) && attach_stays_open(f))
 		attach_bypass(f, BYPASS_INHERITED);
@@ -107,8 +104,6 @@ static void visit_unhold(struct file *f, void *ctx)
 	if (f->refs == 0)
 		return;
 	g = file_lock(f);
-	if (f->nested)
-		stage_interrupt(f);
 	why = atomic_exchange(&f->give_up, BYPASS_NONE);
 	if (f->refs != 0 && f->mode != FILE_BYPASSED) {
 		if (why == BYPASS_NONE && flags_changed(f))
@@ -223,8 +218,6 @@ static void visit_spawn(struct file *f, void *ctx)
 	if (f->refs == 0 || f->mode == FILE_BYPASSED)
 		return;
 	g = file_lock(f);
-	if (f->nested)
-		stage_interrupt(f);
 	why = atomic_exchange(&f->give_up, BYPASS_NONE);
 	if (f->refs != 0 && why != BYPASS_NONE)
 		attach_bypass(f, why);

@@ -36,8 +36,6 @@ static void visit_fork(struct file *f, void *ctx)
 	if (f->mode == FILE_BYPASSED)
 		return;
 	g = file_lock(f);
-	if (f->nested)
-		stage_interrupt(f);
 	if (f->refs && f->mode != FILE_BYPASSED) {
 		watcher_fork(f);
 		attach_bypass(f, BYPASS_FORK);
@@ -50,8 +48,6 @@ static void visit_before(struct file *f, void *ctx)
 	file_lock_again(f); /* signals are blocked */
 	*(bool *)ctx = true;
 	if (f->refs && (visibility_is(f) || f->rule->set.prealloc_mode == PREALLOC_ZERO)) {
-		if (f->nested)
-			stage_interrupt(f);
 		/* the child will have it, too */
 		f->space.zero_never = true;
 		if (f->space.zero_end)

@@ -154,7 +154,7 @@ off_t stage_position(struct file *f, struct ofd *o);
 uint64_t stage_logical_size(struct file *f);
 /* Closes the current block to further bytes; positions become POS_USER. */
 void stage_seal(struct file *f);
-/* Called if f->nested: the interrupted fast path must not publish. */
+/* Called by file_lock if f->nested: the interrupted fast path must not publish, and tries again. */
 void stage_interrupt(struct file *f);
 /* Afterwards no description of this file is in POS_STREAM. */
 void stage_unstream(struct file *f);

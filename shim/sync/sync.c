@@ -8,7 +8,6 @@
 #include "flush/flush.h"
 #include "flush/prealloc.h"
 #include "staging/guard.h"
-#include "staging/stage.h"
 #include "staging/staging_policy.h"
 #include "sync/journal.h"
 #include "sync/journal_file.h"
@@ -70,8 +69,6 @@ int sync_written(int fd, struct ofd *o, uint32_t releases)
 	if (journal_file_is(f))
 		return synced_by_flags(f, o, releases) ? 0 : sync_file(fd, o, false);
 	g = file_lock(f);
-	if (f->nested)
-		stage_interrupt(f);
 	if (fdtable_get(fd) == o && atomic_load(&o->file) == f) {
 		count(f, COUNT_SYNCS_ASKED);
 		/* relaxed: drained only when the sync is due */
@@ -174,8 +171,6 @@ int sync_file(int fd, struct ofd *o, bool full)
 		file_unlock(f, g);
 		return SYNC_ANOTHER;
 	}
-	if (f->nested)
-		stage_interrupt(f);
 	r = file_take_sync_error(f, o);
 	if (r < 0 || f->mode == FILE_BYPASSED) {
 		file_unlock(f, g);
@@ -250,8 +245,6 @@ void sync_relaxed_named(uint64_t dev, uint64_t ino)
 	if (!f || f->due[DUE_SYNC] == 0)
 		return;
 	g = file_lock(f);
-	if (f->nested)
-		stage_interrupt(f);
 	if (f->refs && f->dev == dev && f->ino == ino && f->due[DUE_SYNC] && relaxed_drain(f)) {
 		int fd = file_fd(f);
 

@@ -269,8 +269,6 @@ __attribute__((unused)) static int rig_settle(int fd)
 	struct file_guard g = file_lock(f);
 	int r;
 
-	if (f->nested)
-		stage_interrupt(f);
 	r = flush_drain(f);
 	file_unlock(f, g);
 	return r;

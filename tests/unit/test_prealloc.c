@@ -458,7 +458,6 @@ static void test_zeros_and_a_signal_handler(void **state)
 			struct file_guard inner = file_lock(f);
 
 			assert_true(f->nested);
-			stage_interrupt(f);
 			with_zeros += f->space.zero_end > 0;
 			assert_int_equal(flush_drain(f), 0);
 			assert_int_equal(f->space.zero_end, 0);

@@ -193,6 +193,30 @@ static void test_relaxed_by_a_reader_in_time(void **state)
 	expect_calls(1, 0);
 }
 
+/* A handler that interrupted a write ends the program.  The block of that write stays until it is over. */
+static void test_relaxed_in_a_handler(void **state)
+{
+	int fd = relaxed_file();
+	struct file *f = rig_file(fd);
+	struct file_guard interrupted, g;
+
+	(void)state;
+	rig_put(fd, 1000, 100);
+	interrupted = file_lock(f);
+	g = file_lock(f);
+	assert_int_equal(attach_bypass(f, BYPASS_EXEC), 0);
+	sync_relaxed_due(f);
+	expect_calls(1, 0);
+	rig_expect("out", 1100);
+	assert_int_equal(f->mode, FILE_ATTACHED);
+	file_unlock(f, g);
+	file_unlock(f, interrupted);
+	rig_put(fd, 1100, 100);
+	assert_int_equal(f->mode, FILE_BYPASSED);
+	assert_int_equal(f->why, BYPASS_EXEC);
+	rig_expect("out", 1200);
+}
+
 /* Who has no descriptor leaves it to those of the family who have. */
 static void test_relaxed_without_a_descriptor(void **state)
 {
@@ -374,6 +398,7 @@ int main(void)
 		TEST(test_relaxed_given_back_at_the_end),
 		TEST(test_relaxed_by_a_reader),
 		TEST(test_relaxed_by_a_reader_in_time),
+		TEST(test_relaxed_in_a_handler),
 		TEST(test_relaxed_without_a_descriptor),
 		TEST(test_background_failure_is_told_once),
 		TEST(test_background_failure_is_told_to_each),
