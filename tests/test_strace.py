@@ -532,3 +532,84 @@ def test_a_change_of_attributes_is_synced_by_every_policy(library, place, attrib
         library, place, attributes, "data/a", change, sync=sync, relaxed_ms=60_000, writers="exclusive"
     )
     assert "fsync" in synced, synced
+
+
+AGAIN = r"""
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+/* again PATH CALL TIMES WRITES: the same calls again and again, after so many small writes */
+int main(int argc, char **argv)
+{
+	int fd = open(argv[1], O_RDWR | O_CREAT, 0644), times = atoi(argv[3]), writes = atoi(argv[4]);
+	struct flock lock = {.l_whence = SEEK_SET, .l_start = 1 << 30, .l_len = 1};
+	(void)argc;
+	if (fd < 0 || ftruncate(fd, 1 << 20) != 0)
+		return 2;
+	while (writes-- > 0)
+		if (write(fd, "0123456789", 10) != 10)
+			return 3;
+	for (int i = 0; i < times; i++) {
+		if (strcmp(argv[2], "map") == 0) {
+			char *window = mmap(NULL, 65536, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (i % 16) * 65536);
+			if (window == MAP_FAILED)
+				return 4;
+			memset(window, 'x', 100);
+			munmap(window, 65536);
+			continue;
+		}
+		for (int unlock = 0; unlock < 2; unlock++) {
+			lock.l_type = unlock ? F_UNLCK : F_WRLCK;
+			lock.l_pid = 0;
+			if (fcntl(fd, strcmp(argv[2], "own") == 0 ? F_OFD_SETLK : F_SETLK, &lock) != 0)
+				return 5;
+		}
+	}
+	return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def again(compile_c) -> Path:
+    return compile_c(AGAIN)
+
+
+@pytest.fixture
+def each(library, place, again):
+    """each(path, call, writes) -> system calls that each further round makes."""
+
+    def counted(path: str, call: str, times: int, writes: int) -> Counter:
+        out = place / "strace.txt"
+        command = ["strace", "-f", "-qq", "-o", out, "-E", f"LD_PRELOAD={library}", again, place / path]
+        done = run_preloaded(
+            library,
+            [*command, call, str(times), str(writes)],
+            place,
+            paths=f"{place}/data/**",
+            env={"LD_PRELOAD": ""},
+        )
+        assert done.returncode == 0, done.stderr
+        return count(out.read_text().splitlines())
+
+    def run(path: str, call: str, writes: int = 0) -> dict[str, float]:
+        more = counted(path, call, 110, writes)
+        more.subtract(counted(path, call, 10, writes))
+        # (the timer and the flush of what was written come when they like)
+        return {name: number / 100 for name, number in more.items() if number > 20}
+
+    return run
+
+
+@pytest.mark.parametrize("path", ["data/a", "a"])
+def test_a_window_that_moves_costs_nothing(each, path):
+    assert each(path, "map") == {"mmap": 1, "munmap": 1}
+
+
+@pytest.mark.parametrize("path", ["data/a", "a"])
+@pytest.mark.parametrize("call", ["lock", "own"])
+def test_a_lock_of_a_file_that_is_not_staged_costs_nothing(each, path, call):
+    assert each(path, call) == {"fcntl": 2}

@@ -15,6 +15,7 @@
 #include "files/family.h"
 #include "files/fdtable.h"
 #include "files/gate.h"
+#include "files/marked_fds.h"
 #include "files/never_staged.h"
 #include "flush/flush.h"
 #include "staging/arena.h"
@@ -482,8 +483,11 @@ static void renamed(const struct by_name_rename *r)
 
 void by_name_rename_done(struct by_name_rename *r, bool done)
 {
-	if (done && r->ino)
-		renamed(r);
+	if (done) {
+		marked_fds_renamed();
+		if (r->ino)
+			renamed(r);
+	}
 	if (r->from)
 		buffer_give(r->from);
 	if (r->holds)
@@ -635,18 +639,30 @@ void by_name_unknown_fd(uint64_t dev, uint64_t ino)
 	with_file(dev, ino, act_bypass, &why);
 }
 
-void by_name_map(int fd, bool shares)
+static void map_unknown(int fd, bool shares)
 {
+	struct marked_fds_question q = marked_fds_ask(fd);
 	BUFFER(char, path);
 	struct statx st;
 
-	if (!live_config || fd < 0 || sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO, &st) < 0 ||
+	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO, &st) < 0 ||
 	    (st.stx_mode & S_IFMT) != S_IFREG)
 		return;
 	if (shares && fd_link_path(fd, path) == 0)
 		shares_memory(path);
+	else
+		shares = false;
 	/* also if no rule matches its present name: it may get another name */
 	by_name_never(sys_dev_of(&st), st.stx_ino, BYPASS_MMAP);
+	/* a file that could not be drained is drained before the next call */
+	if (!is_attached(sys_dev_of(&st), st.stx_ino))
+		marked_fds_tell(fd, q, shares);
+}
+
+void by_name_map(int fd, bool shares)
+{
+	if (live_config && fd >= 0 && !marked_fds_is(fd, shares))
+		map_unknown(fd, shares);
 }
 
 /* The kernel syncs the writes of all processes, so this concerns the whole family. */

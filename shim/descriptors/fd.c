@@ -20,6 +20,7 @@
 #include "files/family.h"
 #include "files/fdtable.h"
 #include "files/gate.h"
+#include "files/marked_fds.h"
 #include "files/workers.h"
 #include "flush/flush.h"
 #include "flush/prealloc.h"
@@ -703,6 +704,7 @@ static void before_close(int fd)
 	uint64_t bit;
 	_Atomic uint64_t *word = locked_word(fd, &bit);
 
+	marked_fds_forget(fd);
 	if (!is_locked(fd) || fd_foreign_process())
 		return;
 	if ((unsigned)fd < UNRESOLVED_FDS)
@@ -806,6 +808,7 @@ static void share_description(const struct fd_copy *c, int newfd)
 void fd_dup_done(const struct fd_copy *c, int newfd)
 {
 	if (newfd >= 0 && c->oldfd != newfd) {
+		marked_fds_forget(newfd);
 		/* an earlier descriptor of this number may have been closed unseen */
 		unresolved_clear(newfd);
 		if (fdtable_get(newfd))
@@ -873,6 +876,7 @@ long fd_dup_onto_prepare(struct fd_dup_onto *d, int oldfd, int newfd)
 	fd_dup_begin(&d->copy, oldfd);
 	if (oldfd == newfd)
 		return FD_PASS;
+	marked_fds_forget(newfd);
 	d->forgotten = fdtable_knows(newfd);
 	d->holds = (d->forgotten || d->copy.o) && can_replace(oldfd, newfd);
 	d->forgotten &= d->holds;
@@ -914,6 +918,7 @@ static void still_open(int fd)
 
 void fd_dup_onto_done(const struct fd_dup_onto *d, bool made)
 {
+	marked_fds_forget(d->newfd);
 	if (d->holds) {
 		if (made)
 			share_description(&d->copy, d->newfd);
@@ -932,6 +937,7 @@ void fd_dup_onto_done(const struct fd_dup_onto *d, bool made)
 /* Drains and forgets all descriptors in the range. */
 static void close_range_prepare(unsigned from, unsigned to)
 {
+	marked_fds_forget_range(from, to);
 	if (fd_foreign_process())
 		return;
 	for (unsigned fd = from; fd <= to && fd < UNRESOLVED_FDS; fd++) {
@@ -1158,7 +1164,7 @@ long fd_before_lock(int fd, bool releases)
 	word = locked_word(fd, &bit);
 	/* nothing to do: saves the system call that identifies the process */
 	if ((releases ? by_name_idle() : (atomic_load(word) & bit) != 0) && !unresolved_is(fd) &&
-	    lock_is_known(fd))
+	    (!fdtable_get(fd) || lock_is_known(fd)))
 		return 0;
 	/* while nothing is staged, only a child that shares our memory must be told apart */
 	if (by_name_idle() ? fork_guard_elsewhere() : fd_foreign_process())

@@ -13,6 +13,7 @@
 #include "descriptors/io.h"
 #include "descriptors/unresolved.h"
 #include "files/family.h"
+#include "files/marked_fds.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -79,6 +80,7 @@ void fd_passing_arrived(int fd)
 {
 	struct statx st;
 
+	marked_fds_forget(fd);
 	if (!live_config || fd_foreign_process())
 		return;
 	unresolved_clear(fd); /* an earlier descriptor of this number may have been closed unseen */

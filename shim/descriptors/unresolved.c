@@ -6,6 +6,7 @@
 #include "base/sys.h"
 #include "descriptors/fd.h"
 #include "files/fdtable.h"
+#include "files/marked_fds.h"
 #include "staging/stage.h"
 
 enum { PATIENCE = 100 };
@@ -117,6 +118,8 @@ void unresolved_resolve_all(void)
 
 void unresolved_fork_child(void)
 {
+	/* the kernel copied the descriptors before this memory */
+	marked_fds_forget_range(0, ~0u);
 	/* fdtable_highest may have been copied before the notes were */
 	for (int fd = 0; fd < UNRESOLVED_FDS; fd++) {
 		struct unresolved_fd *l = &unresolved_fds[fd];

@@ -8,6 +8,7 @@
 #include "base/sys.h"
 #include "base/user.h"
 #include "files/fdtable.h"
+#include "files/marked_fds.h"
 #include "hooks/cancel.h"
 #include "process/namespaces.h"
 
@@ -53,10 +54,12 @@ EXPORT void closefrom(int from)
 	if (from < 0)
 		from = 0;
 	if (real.closefrom && by_name_idle() && fd_next_internal((unsigned)from, ~0u) < 0 &&
-	    fdtable_next((unsigned)from, ~0u) < 0)
+	    fdtable_next((unsigned)from, ~0u) < 0) {
+		marked_fds_forget_range((unsigned)from, ~0u);
 		real.closefrom(from);
-	else
+	} else {
 		close_range((unsigned)from, ~0u, 0);
+	}
 }
 
 EXPORT int dup(int oldfd)

@@ -8,6 +8,7 @@
 #include "descriptors/io.h"
 #include "descriptors/unresolved.h"
 #include "files/fdtable.h"
+#include "files/marked_fds.h"
 #include "hooks/real.h"
 
 #include <errno.h>
@@ -106,6 +107,7 @@ static inline bool hook_open_again(struct fd_open *op, int before)
 /* Ends the open; fd or -1. */
 static inline int hook_opened(struct fd_open *op, int fd)
 {
+	marked_fds_forget(fd); /* an earlier descriptor of this number may have been closed unseen */
 	if (fd >= 0 && fd_open_concerns(op))
 		fd_opened(op, fd);
 	fd_open_end(op);

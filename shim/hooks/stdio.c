@@ -79,6 +79,8 @@ static void before_open(struct fd_open *op, const struct mode *m, const char *pa
 
 static FILE *after_open(struct fd_open *op, const struct mode *m, FILE *stream)
 {
+	if (stream)
+		marked_fds_forget(stream->_fileno);
 	if (stream && m->mapped)
 		fd_use_stdio(stream->_fileno);
 	else if (stream && fd_open_concerns(op))
@@ -238,6 +240,7 @@ EXPORT int fclose(FILE *stream)
 	int before = errno;
 	int fd = stream && !stream_table_sees(stream) ? fileno(stream) : -1;
 
+	marked_fds_forget(fd);
 	/* fclose closes the descriptor by an internal call */
 	if (fd >= 0 && fdtable_knows(fd))
 		fd_close_prepare(fd);

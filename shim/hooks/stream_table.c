@@ -163,6 +163,7 @@ static int slot_close(FILE *stream)
 	long staged = FD_PASS;
 	int r;
 
+	marked_fds_forget(stream->_fileno);
 	if (fdtable_knows(stream->_fileno))
 		staged = fd_close_prepare(stream->_fileno);
 	else

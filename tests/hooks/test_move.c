@@ -52,6 +52,74 @@ static void mapped_before(void **state)
 	OK(unlink("a"));
 }
 
+static int close_fd(int fd) { return close(fd); }
+static int close_by_number(int fd) { return (int)syscall(SYS_close, fd); }
+static int close_as_range(int fd) { return (int)syscall(SYS_close_range, fd, fd, 0); }
+static int close_stream(int fd) { return fclose(fdopen(fd, "r+")); }
+
+/* fd had the file "a" mapped, and names another file with staged bytes now. */
+static void check_replaced(int fd)
+{
+	char *map = OK((char *)mmap(NULL, 2 * STAGED, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+
+	check_records(map, 0, RECORDS);
+	write_records(fd, RECORDS, RECORDS);
+	check_records(map, 0, 2 * RECORDS);
+	OK(munmap(map, 2 * STAGED));
+	OK(close(fd));
+	OK(unlink("b"));
+}
+
+static int open_mapped(void)
+{
+	int fd = open_new("a", 0);
+
+	OK(ftruncate(fd, STAGED));
+	for (int i = 0; i < 3; i++)
+		OK(munmap(OK((char *)mmap(NULL, STAGED, PROT_WRITE, MAP_SHARED, fd, 0)), STAGED));
+	return fd;
+}
+
+/* The descriptor of a mapped file gets another file. */
+static void mapped_and_replaced(void **state)
+{
+	int (*const ways[])(int fd) = {close_fd, close_by_number, close_as_range, close_stream};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+		int fd = open_mapped();
+
+		if (ways[i](fd) < 0)
+			continue; /* an old kernel has no close_range */
+		check_replaced(open_staged("b", 0));
+	}
+	for (int way = 0; way < 2; way++) {
+		int fd = open_mapped(), other = open_staged("b", 0);
+
+		OK(way == 0 ? dup2(other, fd) : dup3(other, fd, O_CLOEXEC));
+		OK(close(other));
+		check_replaced(fd);
+	}
+	OK(unlink("a"));
+}
+
+static void mapped_and_renamed(void **state)
+{
+	int fd = open_mapped();
+	char *map;
+
+	(void)state;
+	OK(rename("a", "b"));
+	map = OK((char *)mmap(NULL, STAGED, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+	for (unsigned i = 0; i < RECORDS; i++) {
+		write_records(fd, i, 1);
+		check_records(map, 0, i + 1);
+	}
+	OK(munmap(map, STAGED));
+	OK(close(fd));
+	OK(unlink("b"));
+}
+
 static void sending(void **state)
 {
 	int from = open_staged("a", 0), to = open_staged("b", 0);
@@ -205,9 +273,16 @@ static void asking(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(mapping),      cmocka_unit_test(mapped_before), cmocka_unit_test(sending),
-		cmocka_unit_test(splicing),     cmocka_unit_test(copying),       cmocka_unit_test(streams),
-		cmocka_unit_test(asynchronous), cmocka_unit_test(asking),
+		cmocka_unit_test(mapping),
+		cmocka_unit_test(mapped_before),
+		cmocka_unit_test(mapped_and_replaced),
+		cmocka_unit_test(mapped_and_renamed),
+		cmocka_unit_test(sending),
+		cmocka_unit_test(splicing),
+		cmocka_unit_test(copying),
+		cmocka_unit_test(streams),
+		cmocka_unit_test(asynchronous),
+		cmocka_unit_test(asking),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
