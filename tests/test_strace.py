@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -10,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from lib.support import disk_dir, leftovers, run_preloaded
+from lib.support import disk_dir, leftovers, run_native, run_preloaded
 
 pytestmark = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 
@@ -613,3 +614,78 @@ def test_a_window_that_moves_costs_nothing(each, path):
 @pytest.mark.parametrize("call", ["lock", "own"])
 def test_a_lock_of_a_file_that_is_not_staged_costs_nothing(each, path, call):
     assert each(path, call) == {"fcntl": 2}
+
+
+SYNC_DIRECTORY = r"""
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+/* syncs DIRECTORY FLAGS...: once by each call; then what must fail fails, and a file is synced */
+int main(int argc, char **argv)
+{
+	for (int i = 2; i < argc; i++) {
+		int fd = open(argv[1], O_RDONLY | atoi(argv[i]));
+		if (fd < 0)
+			return 2;
+		if (fsync(fd) != 0 || fdatasync(fd) != 0)
+			return 3;
+		close(fd);
+		if (fsync(fd) != -1 || errno != EBADF || fdatasync(fd) != -1 || errno != EBADF)
+			return 4;
+		if (open(argv[1], O_PATH) != fd || fsync(fd) != -1 || errno != EBADF)
+			return 5;
+		close(fd);
+	}
+	return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def sync_directory(compile_c) -> Path:
+    return compile_c(SYNC_DIRECTORY)
+
+
+def rules(place: Path, *sections: tuple[str, str]) -> str:
+    path = place / "config"
+    text = [f"[rule r{number}]\npaths = {p}\nsync = {s}\n" for number, (p, s) in enumerate(sections)]
+    path.write_text("".join(text))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("directory", "sections", "syncs"),
+    [
+        ("data", [("data/**", "off")], 0),
+        ("data/sub", [("data/**", "off")], 0),
+        ("data", [("data/**", "off"), ("other/**", "fdatasync")], 0),
+        ("data", [("data/sub/**", "off")], 1),
+        ("data", [("data/*.db", "off")], 1),
+        ("data", [("!data/*.log:data/**", "off")], 1),
+        ("data", [("data/*.log", "fdatasync"), ("data/**", "off")], 1),
+        ("data", [("data/sub/**", "journal"), ("data/**", "off")], 1),
+        ("data", [("data/**", "relaxed")], 1),
+        ("data", [("data/**", "fdatasync")], 1),
+        ("other", [("data/**", "off")], 1),
+    ],
+)
+def test_directories_below_sync_off_are_not_synced(
+    library, place, sync_directory, directory, sections, syncs
+):
+    (place / "data" / "sub").mkdir()
+    (place / "other").mkdir()
+    config = rules(place, *((re.sub(r"\b(data|other)/", rf"{place}/\1/", p), s) for p, s in sections))
+    flags = [str(flag) for flag in (0, os.O_DIRECTORY, os.O_DIRECTORY | os.O_CLOEXEC)]
+    out = place / "strace.txt"
+    command = ["strace", "-f", "-qq", "-o", out, "-E", f"LD_PRELOAD={library}", sync_directory]
+    done = run_native([*command, place / directory, *flags], place, FASTWRITE_CONFIG=config)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = out.read_text().splitlines()
+    made = [line for line in lines if re.search(r"\bf(data)?sync\(\d+\) += 0", line)]
+    assert len(made) == syncs * 2 * len(flags), made
+    # Looking at what a descriptor is costs nothing where the rule cannot match.
+    if directory == "other" or all(sync != "off" for _, sync in sections):
+        opened = next(i for i, line in enumerate(lines) if f'"{place}/{directory}", O_RDONLY)' in line)
+        assert not [line for line in lines[opened:] if re.search(r"F_GETFL|readlink|statx", line)]

@@ -4,6 +4,7 @@
 #define FASTWRITE_HOOKS_HOOK_H
 
 #include "descriptors/by_name.h"
+#include "descriptors/directory.h"
 #include "descriptors/fd.h"
 #include "descriptors/io.h"
 #include "descriptors/unresolved.h"
@@ -108,8 +109,11 @@ static inline bool hook_open_again(struct fd_open *op, int before)
 static inline int hook_opened(struct fd_open *op, int fd)
 {
 	marked_fds_forget(fd); /* an earlier descriptor of this number may have been closed unseen */
-	if (fd >= 0 && fd_open_concerns(op))
-		fd_opened(op, fd);
+	if (fd >= 0) {
+		directory_opened(op, fd);
+		if (fd_open_concerns(op))
+			fd_opened(op, fd);
+	}
 	fd_open_end(op);
 	return fd;
 }

@@ -16,9 +16,11 @@ EXPORT int fsync(int fd)
 
 	unresolved_resolve(fd);
 	o = fdtable_get(fd);
-	if (!o)
+	if (!o && !directory_is_unsynced(fd))
 		return real.fsync(fd);
 	cancel_point();
+	if (!o)
+		return 0;
 	return (int)hook_result(io_sync(fd, o, true));
 }
 
@@ -28,9 +30,11 @@ EXPORT int fdatasync(int fd)
 
 	unresolved_resolve(fd);
 	o = fdtable_get(fd);
-	if (!o)
+	if (!o && !directory_is_unsynced(fd))
 		return real.fdatasync(fd);
 	cancel_point();
+	if (!o)
+		return 0;
 	return (int)hook_result(io_sync(fd, o, false));
 }
 

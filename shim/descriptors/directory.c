@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+/* directory: see descriptors/directory.h. */
+#include "descriptors/directory.h"
+
+#include "base/buffer.h"
+#include "base/fd_link.h"
+#include "base/fork_guard.h"
+#include "base/sys.h"
+#include "config/rule.h"
+
+#include <fcntl.h>
+#include <string.h>
+
+_Atomic uint64_t directory_noted[DIRECTORY_FDS / 64];
+
+/* True if `path` is the directory `dir` or lies below it. */
+static bool is_within(const char *path, const char *dir)
+{
+	size_t n = strlen(dir);
+
+	return n == 1 || (strncmp(path, dir, n) == 0 && (path[n] == '/' || path[n] == '\0'));
+}
+
+/* True if the path as written may be a directory below a rule with `sync = off`. */
+static bool looks_unsynced(const struct fd_open *op)
+{
+	if (!live_config || !op->path || (op->flags & O_ACCMODE) != O_RDONLY ||
+	    (op->flags & (O_PATH | O_CREAT)))
+		return false;
+	for (uint32_t i = 0; i < live_config->rule_count; i++) {
+		const struct rule *rule = &live_config->rules[i];
+
+		if (rule->set.sync == SYNC_OFF &&
+		    (op->path[0] == '/' ? is_within(op->path, rule->prefix) : op->flags & O_DIRECTORY))
+			return true;
+	}
+	return false;
+}
+
+void directory_opened(const struct fd_open *op, int fd)
+{
+	uint64_t bit = 1ull << fd % 64;
+	_Atomic uint64_t *word;
+
+	if ((unsigned)fd >= DIRECTORY_FDS)
+		return;
+	word = &directory_noted[fd / 64];
+	if (looks_unsynced(op))
+		atomic_fetch_or(word, bit);
+	else if (atomic_load_explicit(word, memory_order_relaxed) & bit)
+		atomic_fetch_and(word, ~bit);
+}
+
+/*
+ * True if every file in the directory belongs to a rule with `sync = off`.  A pattern that excludes files, or
+ * of a rule with another policy, may match one of them or something below: then its name must become durable.
+ */
+static bool holds_unsynced_only(const char *dir)
+{
+	BUFFER(char, prefix);
+	bool covered = false;
+
+	if (strstr(dir, "/" ARENA_DIR))
+		return false;
+	for (uint32_t r = 0; r < live_config->rule_count; r++) {
+		const struct rule *rule = &live_config->rules[r];
+
+		for (uint32_t i = 0; i < rule->pattern_count; i++) {
+			const struct pattern *p = &rule->patterns[i];
+			const char *rest = p->glob + rule_literal_split(p->glob, prefix);
+
+			if (!is_within(dir, prefix) && !is_within(prefix, dir))
+				continue;
+			if (p->exclude || rule->set.sync != SYNC_OFF)
+				return false;
+			covered |= is_within(dir, prefix) && strcmp(rest, "/**") == 0;
+		}
+	}
+	return covered;
+}
+
+bool directory_is_unsynced_slow(int fd)
+{
+	BUFFER(char, path);
+	struct statx st;
+	long flags;
+
+	if (!live_config || fork_guard_elsewhere())
+		return false;
+	/* the kernel reports a descriptor that is closed, or cannot be synced */
+	flags = sys.fcntl(fd, F_GETFL, 0);
+	return flags >= 0 && !(flags & O_PATH) &&
+	       sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE, &st) == 0 && (st.stx_mode & S_IFMT) == S_IFDIR &&
+	       fd_link_path(fd, path) == 0 && holds_unsynced_only(path);
+}
