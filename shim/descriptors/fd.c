@@ -1126,21 +1126,6 @@ static bool lock_is_known(int fd)
 	       file_internal_fd(f) < 0;
 }
 
-/* Closing any descriptor of a file drops the process's POSIX locks on it.  So our own descriptor must be
- * closed before the program takes one. */
-static long before_lock(struct file *f)
-{
-	long r = 0;
-
-	if (f->mode == FILE_ATTACHED && f->arena)
-		r = flush_drain_and_reposition(f);
-	if (r == 0) {
-		flush_close_internal(f);
-		f->no_internal_fd = true;
-	}
-	return r;
-}
-
 bool fd_lock_changes_nothing(int fd)
 {
 	uint64_t bit;
@@ -1150,7 +1135,7 @@ bool fd_lock_changes_nothing(int fd)
 	        (!fdtable_get(fd) || lock_is_known(fd)));
 }
 
-long fd_before_lock(int fd, bool releases)
+long fd_before_lock(int fd, bool releases, bool posix)
 {
 	_Atomic uint64_t *word;
 	struct file_guard g;
@@ -1181,48 +1166,34 @@ long fd_before_lock(int fd, bool releases)
 		return 0;
 	if (f->mode == FILE_ATTACHED && f->arena)
 		r = flush_drain_and_reposition(f);
+	/* Closing any descriptor of a file drops the process's POSIX locks on it.  So our own descriptor must
+	 * be closed before the program takes one. */
+	if (r == 0 && posix) {
+		flush_close_internal(f);
+		f->no_internal_fd = true;
+	}
 	if (r == 0 && !releases)
 		f->cooperates = true;
 	file_unlock(f, g);
 	return r;
 }
 
-long fd_before_posix_lock(int fd)
+void fd_locked(int fd, bool released)
 {
-	struct file_guard g;
-	struct file *f;
-	struct ofd *o;
-	long r = 0;
+	const struct file *f = file_now(fd);
 
-	f = lock_fd(fd, &o, &g);
-	if (!f)
-		return 0;
-	r = before_lock(f);
-	file_unlock(f, g);
-	return r;
-}
-
-void fd_locked(int fd)
-{
-	if (!lock_is_known(fd))
+	/* the file was drained before the release; another thread may have staged since */
+	if (f && !lock_is_known(fd) && !(released && f->due[DUE_FLUSH] == 0))
 		fd_drain(fd);
 }
 
 long fd_fcntl(int fd, struct ofd *o, int cmd, long arg)
 {
-	enum { OLD_SETLK = F_SETLK, OLD_SETLKW = F_SETLKW };
 	struct file *f;
 	struct file_guard g;
 	long r = FD_PASS;
 
 	switch (cmd) {
-	case OLD_SETLK:
-	case OLD_SETLKW:
-	case F_OFD_SETLK:
-	case F_OFD_SETLKW:
-		if (lock_is_known(fd))
-			return FD_PASS;
-		break;
 	case F_GETFL:
 	case F_SETFL:
 	case F_SETLEASE:
@@ -1271,17 +1242,12 @@ long fd_fcntl(int fd, struct ofd *o, int cmd, long arg)
 		r = attach_bypass(f, BYPASS_IOCTL);
 		r = r < 0 ? r : FD_PASS;
 		break;
-	case F_GETLEASE:
-	case F_GETSIG:
-	case F_GETOWN:
-	case F_GETOWN_EX:
+	default:
 		/* the program must not see our lease, nor the thread that the kernel signals for it */
 		flush_drain_and_reposition(f);
 		journal_retire(f);
 		visibility_drop(f);
 		r = sys.fcntl(fd, cmd, arg);
-		break;
-	default: r = before_lock(f); r = r < 0 ? r : FD_PASS;
 	}
 	file_unlock(f, g);
 	return r;

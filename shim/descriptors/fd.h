@@ -110,20 +110,19 @@ long fd_close_range(unsigned from, unsigned to, int flags,
 /* The next internal descriptor in [at, to], or -1. */
 int fd_next_internal(unsigned at, unsigned to);
 
-/* fcntl of a managed descriptor; `arg` as passed.  FD_PASS, or the result. */
+/* fcntl of a managed descriptor, but for locks; `arg` as passed.  FD_PASS, or the result. */
 long fd_fcntl(int fd, struct ofd *o, int cmd, long arg);
 /*
  * Before a lock is taken or released through fd.  A lock may guard other files than its own.  So before a
  * release, by an unlock or a close, all files are drained.  From the first lock on, a managed file counts as
- * shared with other programs (visibility_is).  0 or -errno.
+ * shared with other programs (visibility_is).  `posix`: not flock; the file has no internal
+ * descriptor from now on.  0 or -errno.
  */
-long fd_before_lock(int fd, bool releases);
+long fd_before_lock(int fd, bool releases, bool posix);
 /* True if fd_before_lock would do nothing, for taking as well as for releasing. */
 bool fd_lock_changes_nothing(int fd);
-/* Before lockf.  0 or -errno. */
-long fd_before_posix_lock(int fd);
-/* After a lock was taken or released. */
-void fd_locked(int fd);
+/* After a lock was taken or released.  The previous owner may have written. */
+void fd_locked(int fd, bool released);
 /* A stdio stream that the library does not see uses fd, or output that does not go through write.  Its file
  * is bypassed from now on. */
 void fd_use_stdio(int fd);

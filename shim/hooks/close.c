@@ -128,11 +128,22 @@ static long copied(long (*next)(int fd, int cmd, long arg), int fd, int cmd, lon
 	return copy;
 }
 
-static long before_fcntl_lock(int fd, const struct flock *lock)
+static bool unlocks(long arg)
 {
-	if (fd_lock_changes_nothing(fd))
-		return 0;
-	return fd_before_lock(fd, user_readable(lock, sizeof *lock) && lock->l_type == F_UNLCK);
+	const struct flock *lock = (const struct flock *)(uintptr_t)arg;
+
+	return user_readable(lock, sizeof *lock) && lock->l_type == F_UNLCK;
+}
+
+/* A lock on a managed file. */
+static long locks(long (*next)(int fd, int cmd, long arg), int fd, int cmd, long arg)
+{
+	bool releases = unlocks(arg);
+	long r = next(fd, cmd, arg);
+
+	if (r >= 0)
+		fd_locked(fd, releases);
+	return r;
 }
 
 long hook_fcntl(long (*next)(int fd, int cmd, long arg), int fd, int cmd, long arg)
@@ -143,7 +154,7 @@ long hook_fcntl(long (*next)(int fd, int cmd, long arg), int fd, int cmd, long a
 	if (cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC)
 		return internal_fd_is(fd) ? -EBADF : copied(next, fd, cmd, arg);
 	if (is_lock(cmd)) {
-		r = before_fcntl_lock(fd, (const struct flock *)(uintptr_t)arg);
+		r = fd_lock_changes_nothing(fd) ? 0 : fd_before_lock(fd, unlocks(arg), true);
 		if (r < 0)
 			return r;
 	} else if (is_lease(cmd) || cmd == F_SETFL) {
@@ -160,13 +171,10 @@ long hook_fcntl(long (*next)(int fd, int cmd, long arg), int fd, int cmd, long a
 			by_name_map(fd, false);
 		return next(fd, cmd, arg);
 	}
+	if (is_lock(cmd))
+		return locks(next, fd, cmd, arg);
 	r = fd_fcntl(fd, o, cmd, arg);
-	if (r != FD_PASS)
-		return r;
-	r = next(fd, cmd, arg);
-	if (r >= 0 && is_lock(cmd))
-		fd_locked(fd);
-	return r;
+	return r == FD_PASS ? next(fd, cmd, arg) : r;
 }
 
 /* The program must see its own owner, not the one that our lease has set. */

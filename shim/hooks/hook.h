@@ -108,8 +108,8 @@ static inline bool hook_open_again(struct fd_open *op, int before)
 /* Ends the open; fd or -1. */
 static inline int hook_opened(struct fd_open *op, int fd)
 {
-	marked_fds_forget(fd); /* an earlier descriptor of this number may have been closed unseen */
 	if (fd >= 0) {
+		marked_fds_forget(fd); /* an earlier descriptor of this number may have been closed unseen */
 		directory_opened(op, fd);
 		if (fd_open_concerns(op))
 			fd_opened(op, fd);

@@ -9,36 +9,27 @@
 
 EXPORT int flock(int fd, int operation)
 {
-	long before = fd_before_lock(fd, operation & LOCK_UN);
+	long before = fd_before_lock(fd, operation & LOCK_UN, false);
 	int r = before < 0 ? (int)hook_result(before) : real.flock(fd, operation);
 
 	if (r == 0 && fdtable_get(fd))
-		fd_locked(fd);
+		fd_locked(fd, operation & LOCK_UN);
 	return r;
 }
 
 /* lockf is fcntl(F_SETLK) inside the C library: closing a descriptor of ours would drop the lock, too. */
 EXPORT int lockf(int fd, int cmd, off_t length)
 {
-	struct ofd *o;
-	long before;
+	long before = fd_before_lock(fd, cmd == F_ULOCK, true);
 	int r;
 
-	before = fd_before_lock(fd, cmd == F_ULOCK);
 	if (before < 0)
 		return (int)hook_result(before);
-	o = fdtable_get(fd);
-	if (!o) {
-		if (!fork_guard_vforked)
-			by_name_map(fd, false);
-		return real.lockf(fd, cmd, length);
-	}
-	before = fd_before_posix_lock(fd);
-	if (before < 0)
-		return (int)hook_result(before);
+	if (!fdtable_get(fd) && !fork_guard_vforked)
+		by_name_map(fd, false);
 	r = real.lockf(fd, cmd, length);
 	if (r == 0)
-		fd_locked(fd);
+		fd_locked(fd, cmd == F_ULOCK);
 	return r;
 }
 

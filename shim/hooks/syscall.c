@@ -251,12 +251,12 @@ static long makes_ring(long number, const long *a, const signed char *at)
 
 static long locks(long number, const long *a, const signed char *at)
 {
-	long r = fd_before_lock((int)a[0], a[1] & LOCK_UN);
+	long r = fd_before_lock((int)a[0], a[1] & LOCK_UN, false);
 
 	if (r == 0)
 		r = kernel(number, a);
 	if (r == 0)
-		fd_locked((int)a[0]);
+		fd_locked((int)a[0], a[1] & LOCK_UN);
 	return r;
 }
 
