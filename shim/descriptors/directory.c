@@ -89,7 +89,6 @@ bool directory_is_unsynced_slow(int fd)
 		return false;
 	/* the kernel reports a descriptor that is closed, or cannot be synced */
 	flags = sys.fcntl(fd, F_GETFL, 0);
-	return flags >= 0 && !(flags & O_PATH) &&
-	       sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE, &st) == 0 && (st.stx_mode & S_IFMT) == S_IFDIR &&
-	       fd_link_path(fd, path) == 0 && holds_unsynced_only(path);
+	return flags >= 0 && !(flags & O_PATH) && sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE, &st) == 0 &&
+	       (st.stx_mode & S_IFMT) == S_IFDIR && fd_link_path(fd, path) == 0 && holds_unsynced_only(path);
 }

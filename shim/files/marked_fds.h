@@ -33,8 +33,10 @@ void marked_fds_tell(int fd, struct marked_fds_question q, bool shares);
 
 static inline void marked_fds_forget(int fd)
 {
-	if ((unsigned)fd < MARKED_FDS && __builtin_expect(atomic_load(&marked_fds[fd]) != 0, 0))
-		atomic_store(&marked_fds[fd], 0);
+	unsigned at = (unsigned)fd;
+
+	if (at < MARKED_FDS && __builtin_expect(atomic_load(&marked_fds[at]) != 0, 0))
+		atomic_store(&marked_fds[at], 0);
 }
 /* All from `from` to `to`. */
 void marked_fds_forget_range(unsigned from, unsigned to);

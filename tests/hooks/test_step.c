@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * A signal handler between any two instructions of a write.  A tracer goes through the write of a staged file
- * one instruction at a time and lets the handler run after the first, in the next round after a later one, and
- * so on: what a storm of signals hits once in a hundred runs is hit every time.
+ * one instruction at a time and lets the handler run after the first, in the next round after a later one,
+ * and so on: what a storm of signals hits once in a hundred runs is hit every time.
  */
 #include "hook_test.h"
 
