@@ -78,7 +78,7 @@ void attach_leave_arena(struct file *f)
 	journal_file_keep(f);
 	f->space.zero_end = 0; /* recovery cuts the zeros off */
 	f->arena = NULL;
-	f->slot = -1;
+	f->entry = -1;
 	f->small_seen = 0;
 }
 
@@ -230,35 +230,35 @@ static bool has_standard_fd(const struct file *f)
 	return false;
 }
 
-static void fill_slot(const struct file *f, struct arena *a, uint32_t index, const char *path, int fd,
-                      const struct statx *st)
+static void fill_entry(const struct file *f, struct arena *a, uint32_t index, const char *path, int fd,
+                       const struct statx *st)
 {
-	struct arena_slot *slot = arena_slot_at(a, index);
+	struct arena_entry *entry = arena_entry_at(a, index);
 	/* blocks of the entry's last file are done; blocks to come have larger sequence numbers */
 	uint64_t done = DONE_MAKE(atomic_load(&a->header->live.next_seq), 0);
 
 	struct identity id;
 
 	identity_of(fd, st, &id);
-	slot->dev = f->dev;
-	slot->ino = f->ino;
-	slot->btime_sec = id.btime_sec;
-	slot->btime_nsec = id.btime_nsec;
-	slot->generation = id.generation;
-	slot->handle_hash = id.handle_hash;
-	slot->guard.known = 0;
-	slot->guard.begun_ns = 0;
-	slot->flush_active = APPEND_NONE;
-	slot->flush_base = 0;
-	slot->prealloc_end = 0;
-	slot->padded_end = 0;
-	slot->size = 0;
-	slot->keeper = 0;
-	slot->flags = f->rule->set.writers == WRITERS_EXCLUSIVE ? SLOT_EXCLUSIVE : 0;
-	arena_slot_name(a, index, path);
-	atomic_store(&slot->done, done);
+	entry->dev = f->dev;
+	entry->ino = f->ino;
+	entry->btime_sec = id.btime_sec;
+	entry->btime_nsec = id.btime_nsec;
+	entry->generation = id.generation;
+	entry->handle_hash = id.handle_hash;
+	entry->guard.known = 0;
+	entry->guard.begun_ns = 0;
+	entry->flush_active = APPEND_NONE;
+	entry->flush_base = 0;
+	entry->prealloc_end = 0;
+	entry->padded_end = 0;
+	entry->size = 0;
+	entry->keeper = 0;
+	entry->flags = f->rule->set.writers == WRITERS_EXCLUSIVE ? ENTRY_EXCLUSIVE : 0;
+	arena_entry_name(a, index, path);
+	atomic_store(&entry->done, done);
 	kill_step();
-	atomic_store_explicit(&slot->used, 1, memory_order_release);
+	atomic_store_explicit(&entry->used, 1, memory_order_release);
 	kill_step();
 }
 
@@ -281,7 +281,7 @@ static void count_bypass(const struct file *f, enum bypass_reason why)
 	say_through(f, why);
 }
 
-static bool slot_reclaim(struct arena *a);
+static bool entry_reclaim(struct arena *a);
 
 /* True if the file has fewer blocks than bytes.  Space that we reserved beyond the end does not count. */
 static bool has_holes(const struct file *f, const struct statx *st)
@@ -331,7 +331,7 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 	bool busy = false;
 	struct statx st;
 	struct arena *a;
-	int slot, r;
+	int entry, r;
 
 	if (sys.statx(ofd_fd(o), "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME | 0x2000u /* DIOALIGN */,
 	              &st) < 0)
@@ -378,14 +378,14 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 		f->attach_after = FILE_ATTACH_LATER;
 		return BYPASS_COUNT;
 	}
-	slot = arena_slot_take(a);
-	if (slot < 0 && slot_reclaim(a))
-		slot = arena_slot_take(a);
-	if (slot < 0)
+	entry = arena_entry_take(a);
+	if (entry < 0 && entry_reclaim(a))
+		entry = arena_entry_take(a);
+	if (entry < 0)
 		return BYPASS_COUNT; /* all in use by busy files: stay passive, a later write tries again */
 	/* Fill the entry before f gets it.  If this process is killed here, a repair of f must not find what
 	 * the entry's last file left. */
-	fill_slot(f, a, (uint32_t)slot, path, ofd_fd(o), &st);
+	fill_entry(f, a, (uint32_t)entry, path, ofd_fd(o), &st);
 	f->arena = a;
 	f->ksize = f->lsize = st.stx_size;
 	f->space.end = 0;
@@ -398,11 +398,11 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 	f->space.zero_end = 0;
 	f->space.zero_wanted = f->space.zero_synced = false;
 	file_want_less(f, WANT_DETACH);
-	f->takeovers = arena_slot_at(a, (uint32_t)slot)->takeovers;
+	f->takeovers = arena_entry_at(a, (uint32_t)entry)->takeovers;
 	probe_direct(f, &st);
 	f->lease.proves = lease_proves(ofd_fd(o));
 	atomic_signal_fence(memory_order_seq_cst);
-	f->slot = slot;
+	f->entry = entry;
 	kill_step();
 	return BYPASS_NONE;
 }
@@ -443,7 +443,7 @@ bool attach_file(struct file *f, struct ofd *o)
 	if (why == BYPASS_NONE)
 		return true;
 	f->arena = NULL;
-	f->slot = -1;
+	f->entry = -1;
 	f->small_seen = 0;
 	if (why != BYPASS_COUNT)
 		count_bypass(f, why);
@@ -476,7 +476,7 @@ void attach_refresh(struct file *f, int fd)
 int detach_file(struct file *f)
 {
 	struct arena *a;
-	uint32_t slot;
+	uint32_t entry;
 	int r, fd;
 
 	if (f->mode != FILE_ATTACHED || !f->arena)
@@ -509,16 +509,16 @@ int detach_file(struct file *f)
 	}
 	file_want_less(f, WANT_DETACH);
 	a = f->arena;
-	slot = (uint32_t)f->slot;
+	entry = (uint32_t)f->entry;
 	/* Clear these before another file can get the entry.  A kill here must not leave f with the entry of
 	 * another file. */
-	f->slot = -1;
+	f->entry = -1;
 	f->arena = NULL;
 	atomic_signal_fence(memory_order_seq_cst);
 	kill_step();
-	arena_slot_free(a, slot);
+	arena_entry_free(a, entry);
 	/* a worker thread removes the arena when it has been idle for a while */
-	if (a->slots_used == 0 && !gate_stopped())
+	if (a->entries_used == 0 && !gate_stopped())
 		workers_arm();
 	f->small_seen = 0;
 	file_become(f, FILE_PASSIVE, f->why);
@@ -561,7 +561,7 @@ void attach_abandon(struct file *f)
 {
 	log_error(
 		"closing %s with bytes that cannot be written (error %d): they stay in %s, see `fastwrite recover`",
-		arena_slot_at(f->arena, (uint32_t)f->slot)->path, -f->flush.error, f->arena->dir);
+		arena_entry_at(f->arena, (uint32_t)f->entry)->path, -f->flush.error, f->arena->dir);
 	flush_close_internal(f);
 	visibility_drop(f);
 	attach_leave_arena(f);
@@ -591,7 +591,7 @@ static void visit_idle(struct file *f, void *ctx)
 	lock_drop_fast(&f->lock, tid);
 }
 
-static bool slot_reclaim(struct arena *a)
+static bool entry_reclaim(struct arena *a)
 {
 	struct idle i = {.arena = a};
 

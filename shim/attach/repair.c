@@ -33,12 +33,12 @@ static void leave_flags(struct file *f)
 /* True if every block of the file entry is in the file. */
 static bool nothing_left(const struct file *f)
 {
-	uint64_t done = DONE_SEQ(atomic_load(&arena_slot_at(f->arena, (uint32_t)f->slot)->done));
+	uint64_t done = DONE_SEQ(atomic_load(&arena_entry_at(f->arena, (uint32_t)f->entry)->done));
 
 	for (uint32_t i = 0; i < f->arena->block_count; i++) {
 		const struct arena_block *b = f->arena->runs[i].meta;
 
-		if (b->owner == (uint32_t)f->slot + 1 && b->seq > done)
+		if (b->owner == (uint32_t)f->entry + 1 && b->seq > done)
 			return false;
 	}
 	return true;
@@ -53,7 +53,7 @@ static uint64_t newest_end(const struct file *f)
 	for (uint32_t i = 0; i < f->arena->block_count; i++) {
 		const struct block_run *run = &f->arena->runs[i];
 
-		if (run->meta->owner == (uint32_t)f->slot + 1 && COMMIT_COUNT(run->meta->commit) > 0 &&
+		if (run->meta->owner == (uint32_t)f->entry + 1 && COMMIT_COUNT(run->meta->commit) > 0 &&
 		    (!newest || run->meta->seq > newest->meta->seq))
 			newest = run;
 	}
@@ -127,7 +127,7 @@ static int replay(struct file *f)
 {
 	bool own;
 	int fd = repair_fd(f, &own);
-	int r = recover_live_slot(arenas_fd(f->arena), f->arena->dir, (uint32_t)f->slot, fd);
+	int r = recover_live_entry(arenas_fd(f->arena), f->arena->dir, (uint32_t)f->entry, fd);
 
 	if (own)
 		sys.close(fd);
@@ -151,7 +151,7 @@ static bool come_to_rest(struct file *f)
 		uint32_t seen;
 
 		journal_file_changed(f);
-		if (f->mode == FILE_ATTACHED && f->arena && f->slot >= 0)
+		if (f->mode == FILE_ATTACHED && f->arena && f->entry >= 0)
 			drain_positions(f);
 		if (!atomic_load(&f->flush.busy) || file_flusher_died(f))
 			return true;
@@ -168,7 +168,7 @@ static bool come_to_rest(struct file *f)
 
 static void repair_file(struct file *f)
 {
-	struct arena_slot *slot;
+	struct arena_entry *entry;
 	uint64_t end;
 	bool gated;
 	int fd, r;
@@ -178,7 +178,7 @@ static void repair_file(struct file *f)
 		return;
 	f->flush.idle_waiters = 0;
 	leave_flags(f);
-	if (f->mode != FILE_ATTACHED || !f->arena || f->slot < 0) {
+	if (f->mode != FILE_ATTACHED || !f->arena || f->entry < 0) {
 		if (f->mode == FILE_ATTACHED) {
 			/* the dead process was about to attach it, or had detached it */
 			f->arena = NULL;
@@ -188,12 +188,12 @@ static void repair_file(struct file *f)
 		f->needs_repair = false;
 		return;
 	}
-	slot = arena_slot_at(f->arena, (uint32_t)f->slot);
+	entry = arena_entry_at(f->arena, (uint32_t)f->entry);
 	end = newest_end(f);
 	gated = takeover_gate(f);
 	r = replay(f);
 	/* A replay without the right to the file fails even if nothing is staged: no error. */
-	if (r < 0 && !(nothing_left(f) && !(slot->flags & SLOT_PADDED))) {
+	if (r < 0 && !(nothing_left(f) && !(entry->flags & ENTRY_PADDED))) {
 		/* nothing is lost: the bytes stay in the arena, and the next call tries again */
 		if (f->flush.error == 0)
 			log_warn("cannot put in place what a killed process of the family wrote (error %d)",
@@ -205,20 +205,20 @@ static void repair_file(struct file *f)
 		return;
 	}
 	/* In this order: after a kill in between, no bytes are appended twice. */
-	atomic_store(&slot->done, DONE_MAKE(atomic_load(&f->arena->header->live.next_seq), 0));
-	atomic_store(&slot->flush_active, APPEND_NONE);
+	atomic_store(&entry->done, DONE_MAKE(atomic_load(&f->arena->header->live.next_seq), 0));
+	atomic_store(&entry->flush_active, APPEND_NONE);
 	/* (a repair in a signal handler may have interrupted a write that still copies into this block) */
 	if (f->pinned)
 		f->pinned->lost = true;
-	arena_free_slot_blocks(f->arena, (uint32_t)f->slot);
-	atomic_store(&slot->used, 1); /* a recovery by path marks the entry as finished */
-	f->takeovers = slot->takeovers;
+	arena_free_entry_blocks(f->arena, (uint32_t)f->entry);
+	atomic_store(&entry->used, 1); /* a recovery by path marks the entry as finished */
+	f->takeovers = entry->takeovers;
 	takeover_ungate(f, gated);
 	attach_nothing_staged(f);
-	if (!(slot->flags & SLOT_PADDED))
+	if (!(entry->flags & ENTRY_PADDED))
 		f->space.zero_end = 0; /* recovery has cut the zeros off */
 	if (r >= 0)
-		atomic_store(&slot->prealloc_end, 0);
+		atomic_store(&entry->prealloc_end, 0);
 	if (end > f->lsize)
 		f->lsize = end;
 	fd = file_fd(f);
@@ -242,14 +242,14 @@ struct sweep {
 static void bury(struct file *f)
 {
 	struct arena *a = NULL;
-	uint32_t slot = 0;
+	uint32_t entry = 0;
 
-	if (f->mode == FILE_ATTACHED && f->arena && f->slot >= 0) {
+	if (f->mode == FILE_ATTACHED && f->arena && f->entry >= 0) {
 		int fd = arenas_fd(f->arena);
 		bool gated = takeover_gate(f);
 
-		if (fd >= 0 && recover_live_slot(fd, f->arena->dir, (uint32_t)f->slot, -1) == 0) {
-			arena_free_slot_blocks(f->arena, (uint32_t)f->slot);
+		if (fd >= 0 && recover_live_entry(fd, f->arena->dir, (uint32_t)f->entry, -1) == 0) {
+			arena_free_entry_blocks(f->arena, (uint32_t)f->entry);
 			takeover_ungate(f, gated);
 			gated = false;
 			attach_nothing_staged(f);
@@ -257,14 +257,14 @@ static void bury(struct file *f)
 			journal_retire(f);
 			flush_close_internal(f);
 			a = f->arena;
-			slot = (uint32_t)f->slot;
+			entry = (uint32_t)f->entry;
 		}
 		takeover_ungate(f, gated);
 	}
 	attach_leave_arena(f);
 	/* only now may another file get the entry */
 	if (a)
-		arena_slot_free(a, slot);
+		arena_entry_free(a, entry);
 	f->flush.busy = 0;
 	file_become(f, FILE_BYPASSED, f->why);
 }
@@ -334,10 +334,10 @@ static void keep_for(struct file *f, const struct sweep *s)
 {
 	uint32_t keeper;
 
-	if (f->mode != FILE_ATTACHED || !f->arena || f->slot < 0 || !f->head || !file_local(f)->refs ||
+	if (f->mode != FILE_ATTACHED || !f->arena || f->entry < 0 || !f->head || !file_local(f)->refs ||
 	    gate_stopped())
 		return;
-	keeper = arena_slot_at(f->arena, (uint32_t)f->slot)->keeper;
+	keeper = arena_entry_at(f->arena, (uint32_t)f->entry)->keeper;
 	if (keeper != 0 && keeper <= FAMILY_MAX && family_set_has(&s->dead, keeper - 1)) {
 		takeover_keep(f);
 		workers_arm();

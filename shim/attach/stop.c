@@ -216,7 +216,7 @@ void attach_retire_idle(void)
 	if (!arenas_try())
 		return;
 	for (uint32_t i = 0; i < arenas_count(); i++)
-		if (arenas_at(i) && arenas_at(i)->slots_used == 0)
+		if (arenas_at(i) && arenas_at(i)->entries_used == 0)
 			arena_close(i);
 	arenas_unlock_tried();
 }

@@ -32,16 +32,16 @@ static _Atomic bool refusal_said;
 /* The file is open elsewhere: sets when to ask for the lease again. */
 static void back_off(struct file *f)
 {
-	struct arena_slot *slot = visibility_slot(f);
+	struct arena_entry *entry = visibility_entry(f);
 
 	if (!f->lease.wait_us)
 		f->lease.wait_us = RETRY_FIRST_US;
 	else if (f->lease.wait_us < RETRY_MOST_US)
 		f->lease.wait_us *= 2;
 	f->lease.retry_ns = sys_now_ns() + f->lease.wait_us * 1000ull;
-	if (slot && !(atomic_fetch_or(&slot->flags, SLOT_BUSY_SEEN) & SLOT_BUSY_SEEN))
+	if (entry && !(atomic_fetch_or(&entry->flags, ENTRY_BUSY_SEEN) & ENTRY_BUSY_SEEN))
 		atomic_fetch_add(&f->arena->header->live.through[BYPASS_LEASE_BUSY], 1);
-	visibility_show(f, SLOT_LEASE_BUSY);
+	visibility_show(f, ENTRY_LEASE_BUSY);
 }
 
 static bool same_file(const struct file *f, uint64_t dev, uint64_t ino)
@@ -140,7 +140,7 @@ static void say_refusal(const struct file *f, int error)
 		log_warn(
 			"rule %s: visibility = strict, but no lease can be had on %s: %s (error %d); such files are "
 			"bypassed",
-			f->rule->name, visibility_slot(f) ? visibility_slot(f)->path : "a file",
+			f->rule->name, visibility_entry(f) ? visibility_entry(f)->path : "a file",
 			error == EACCES ? "it belongs to another user"
 					: "its file system has no leases that others respect",
 			error);
@@ -184,7 +184,7 @@ int watcher_hold(struct file *f, struct ofd *o)
 		return 0;
 	}
 	atomic_store_explicit(&f->lease.on, o, memory_order_relaxed);
-	visibility_show(f, SLOT_LEASED);
+	visibility_show(f, ENTRY_LEASED);
 	if (journal_file_is(f))
 		logged_asked(f);
 	journal_file_changed(f);

@@ -18,11 +18,11 @@ static const char doc[] =
 /* NULL unless visibility = strict. */
 static const char *lease_state(const struct status_file *f)
 {
-	if (!(f->flags & SLOT_STRICT))
+	if (!(f->flags & ENTRY_STRICT))
 		return NULL;
-	if (f->flags & SLOT_LEASED)
+	if (f->flags & ENTRY_LEASED)
 		return "held";
-	return f->flags & SLOT_LEASE_BUSY ? "busy" : "none";
+	return f->flags & ENTRY_LEASE_BUSY ? "busy" : "none";
 }
 
 /* ---- text ---- */

@@ -409,7 +409,7 @@ static bool replace_prefix(const char *path, const char *from, const char *to, c
  */
 static bool path_now(const struct file *f, const struct move *m, char *out)
 {
-	const char *old = arena_slot_at(f->arena, (uint32_t)f->slot)->path;
+	const char *old = arena_entry_at(f->arena, (uint32_t)f->entry)->path;
 	struct statx st;
 
 	if (file_fd(f) >= 0 && fd_link_path(file_fd(f), out) == 0)
@@ -426,7 +426,7 @@ static void set_path(struct file *f, const char *path)
 {
 	if (flush_first(f) && (flush_drain(f) < 0 || f->mode != FILE_ATTACHED || flush_first(f)))
 		return;
-	arena_slot_name(f->arena, (uint32_t)f->slot, path);
+	arena_entry_name(f->arena, (uint32_t)f->entry, path);
 }
 
 static void note_new_path(struct file *f, const struct move *m)

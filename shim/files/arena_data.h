@@ -90,12 +90,12 @@ struct block_run {
 struct arena {
 	struct arena_header *header; /* the mapping */
 	struct arena_block *blocks;
-	uint8_t *slots;
+	uint8_t *entries;
 	uint8_t *data;
 	struct block_run *runs;
 	size_t runs_bytes;
 	uint64_t total_bytes;
-	uint32_t block_bytes, block_count, slot_count;
+	uint32_t block_bytes, block_count, entry_count;
 	int fd;            /* in the process that made it; others have their own descriptor, see arenas_fd */
 	uint64_t ino;      /* of its file */
 	uint32_t uid, gid; /* ids that made it */
@@ -114,14 +114,14 @@ struct arena {
 	_Atomic uint32_t files;        /* files that hold blocks */
 	_Atomic uint32_t freed_events; /* futex: raised when a block becomes free */
 	_Atomic uint32_t waiters;
-	_Atomic uint32_t slots_used;
+	_Atomic uint32_t entries_used;
 	struct journal journal;
 	_Atomic bool retired;
 };
 
-static inline struct arena_slot *arena_slot_at(const struct arena *a, uint32_t index)
+static inline struct arena_entry *arena_entry_at(const struct arena *a, uint32_t index)
 {
-	return (struct arena_slot *)(void *)(a->slots + (size_t)index * ARENA_SLOT_BYTES);
+	return (struct arena_entry *)(void *)(a->entries + (size_t)index * ARENA_ENTRY_BYTES);
 }
 static inline uint8_t *arena_block_data(const struct arena *a, uint32_t index)
 {

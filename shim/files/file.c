@@ -397,7 +397,7 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->habit = (struct habit){.hole = UINT64_MAX};
 	f->current = NULL;
 	f->arena = NULL;
-	f->slot = -1;
+	f->entry = -1;
 	f->head = f->tail = NULL;
 	f->blocks = 0;
 	f->staged_lo = f->staged_hi = 0;

@@ -170,7 +170,7 @@ struct file {
 
 	/* valid while attached */
 	struct arena *arena;
-	int slot;                      /* -1 = none */
+	int entry;                     /* -1 = none */
 	uint32_t takeovers;            /* of the file entry, as far as this family knows */
 	struct block_run *head, *tail; /* staged blocks by seq; tail == current while current != NULL */
 	uint32_t blocks;
@@ -440,8 +440,8 @@ void file_note_sync_error(struct file *f, int error);
 /* True if a process outside of the family has flushed staged bytes of f, or is about to. */
 static inline bool takeover_happened(const struct file *f)
 {
-	return f->shared && f->mode == FILE_ATTACHED && f->arena && f->slot >= 0 &&
-	       atomic_load_explicit(&arena_slot_at(f->arena, (uint32_t)f->slot)->takeovers,
+	return f->shared && f->mode == FILE_ATTACHED && f->arena && f->entry >= 0 &&
+	       atomic_load_explicit(&arena_entry_at(f->arena, (uint32_t)f->entry)->takeovers,
 	                            memory_order_relaxed) != f->takeovers;
 }
 

@@ -12,22 +12,22 @@
 
 void append_begin(struct file *f, enum append_flush how, uint64_t base, uint64_t bytes)
 {
-	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
+	struct arena_entry *entry = arena_entry_at(f->arena, (uint32_t)f->entry);
 
-	atomic_store_explicit(&slot->flush_base, base, memory_order_relaxed);
-	atomic_store_explicit(&slot->flush_bytes, bytes, memory_order_relaxed);
-	atomic_store_explicit(&slot->flush_from, atomic_load(&slot->done), memory_order_relaxed);
+	atomic_store_explicit(&entry->flush_base, base, memory_order_relaxed);
+	atomic_store_explicit(&entry->flush_bytes, bytes, memory_order_relaxed);
+	atomic_store_explicit(&entry->flush_from, atomic_load(&entry->done), memory_order_relaxed);
 	kill_step();
-	atomic_store_explicit(&slot->flush_active, how, memory_order_release);
+	atomic_store_explicit(&entry->flush_active, how, memory_order_release);
 	kill_step();
 }
 
 void append_end(struct file *f)
 {
-	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
+	struct arena_entry *entry = arena_entry_at(f->arena, (uint32_t)f->entry);
 
 	kill_step();
-	atomic_store_explicit(&slot->flush_active, APPEND_NONE, memory_order_release);
+	atomic_store_explicit(&entry->flush_active, APPEND_NONE, memory_order_release);
 	kill_step();
 }
 
@@ -109,7 +109,7 @@ static void reposition(struct file *f, const struct ofd *used, uint64_t offset, 
 
 int append_shared(struct file *f)
 {
-	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
+	struct arena_entry *entry = arena_entry_at(f->arena, (uint32_t)f->entry);
 	struct ofd *o = append_ofd(f);
 	/* the internal descriptor if only other processes have a description with O_APPEND */
 	int fd = o ? ofd_fd(o) : file_internal_fd(f);
@@ -155,8 +155,8 @@ int append_shared(struct file *f)
 			r = n < 0 ? (int)n : -EIO;
 			break;
 		}
-		atomic_fetch_add_explicit(&slot->counters[COUNT_FLUSHES], 1, memory_order_relaxed);
-		atomic_fetch_add_explicit(&slot->counters[COUNT_FLUSH_BYTES], (uint64_t)n,
+		atomic_fetch_add_explicit(&entry->counters[COUNT_FLUSHES], 1, memory_order_relaxed);
+		atomic_fetch_add_explicit(&entry->counters[COUNT_FLUSH_BYTES], (uint64_t)n,
 		                          memory_order_relaxed);
 		flush_note_done(f, flush_first(f), (uint64_t)n);
 		reposition(f, o, b->offset, (uint64_t)n, (uint64_t)sys.lseek(fd, 0, SEEK_CUR), &position);

@@ -18,10 +18,10 @@ struct block_run *flush_first(const struct file *f)
 
 void flush_retire(struct file *f, struct block_run *first, const struct block_run *last)
 {
-	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
+	struct arena_entry *entry = arena_entry_at(f->arena, (uint32_t)f->entry);
 
 	kill_step();
-	atomic_store_explicit(&slot->done, DONE_MAKE(last->meta->seq, 0), memory_order_release);
+	atomic_store_explicit(&entry->done, DONE_MAKE(last->meta->seq, 0), memory_order_release);
 	f->flush.append_skip = 0;
 	kill_step();
 	for (struct block_run *run = first;; run = run->next) {
@@ -56,9 +56,9 @@ void flush_free_done(struct file *f)
 
 void flush_note_done(struct file *f, struct block_run *first, uint64_t bytes)
 {
-	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
+	struct arena_entry *entry = arena_entry_at(f->arena, (uint32_t)f->entry);
 	uint64_t left = bytes + f->flush.append_skip;
-	uint64_t seq = DONE_SEQ(atomic_load(&slot->done));
+	uint64_t seq = DONE_SEQ(atomic_load(&entry->done));
 
 	for (struct block_run *run = first; run && left > 0; run = run->next) {
 		uint32_t length = COMMIT_LENGTH(arena_run_commit(run));
@@ -71,6 +71,6 @@ void flush_note_done(struct file *f, struct block_run *first, uint64_t bytes)
 	}
 	f->flush.append_skip = (uint32_t)left;
 	kill_step();
-	atomic_store_explicit(&slot->done, DONE_MAKE(seq, left), memory_order_release);
+	atomic_store_explicit(&entry->done, DONE_MAKE(seq, left), memory_order_release);
 	kill_step();
 }

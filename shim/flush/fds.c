@@ -46,7 +46,7 @@ static int open_again(const struct file *f, int program_fd, int flags)
 		log_format(path, sizeof path, "/proc/self/fd/%d", program_fd);
 		fd = sys.openat(AT_FDCWD, path, flags, 0);
 	} else {
-		fd = sys.openat(AT_FDCWD, arena_slot_at(f->arena, (uint32_t)f->slot)->path,
+		fd = sys.openat(AT_FDCWD, arena_entry_at(f->arena, (uint32_t)f->entry)->path,
 		                flags | O_NOFOLLOW | O_NONBLOCK, 0);
 	}
 	if (fd >= 0 && flush_is_the_file(f, fd) != 1) {

@@ -330,11 +330,11 @@ static void route_leave(struct file *f, struct route *rt)
 
 static void count_flush(const struct file *f, const struct plan *p, const struct route *rt)
 {
-	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
+	struct arena_entry *entry = arena_entry_at(f->arena, (uint32_t)f->entry);
 
-	atomic_fetch_add_explicit(&slot->counters[COUNT_FLUSHES], 1, memory_order_relaxed);
-	atomic_fetch_add_explicit(&slot->counters[COUNT_FLUSH_BYTES], p->bytes, memory_order_relaxed);
-	atomic_fetch_add_explicit(&slot->counters[COUNT_DIRECT_BYTES], rt->target.direct_bytes,
+	atomic_fetch_add_explicit(&entry->counters[COUNT_FLUSHES], 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&entry->counters[COUNT_FLUSH_BYTES], p->bytes, memory_order_relaxed);
+	atomic_fetch_add_explicit(&entry->counters[COUNT_DIRECT_BYTES], rt->target.direct_bytes,
 	                          memory_order_relaxed);
 }
 
@@ -386,9 +386,9 @@ struct flush_work {
 static void commit(struct file *f, struct flush_work *w)
 {
 	f->flush.result = (struct flush_result){.end = plan_end(f, &w->p), .bytes = w->p.bytes, .r = w->r};
-	if (f->space.zero_end && f->flush.result.end > arena_slot_at(f->arena, (uint32_t)f->slot)->size)
-		atomic_store_explicit(&arena_slot_at(f->arena, (uint32_t)f->slot)->size, f->flush.result.end,
-		                      memory_order_release);
+	if (f->space.zero_end && f->flush.result.end > arena_entry_at(f->arena, (uint32_t)f->entry)->size)
+		atomic_store_explicit(&arena_entry_at(f->arena, (uint32_t)f->entry)->size,
+		                      f->flush.result.end, memory_order_release);
 	if (w->r == 0) {
 		count_flush(f, &w->p, &w->rt);
 		flush_retire(f, w->p.first, w->p.last);
@@ -462,7 +462,7 @@ int flush_run(struct file *f, bool keep_lock)
 		lock_drop(&f->lock, LOCK_FILE);
 	if (w.p.kind == STAGE_POSITIONAL && plan_begin(f, &w.p) < f->ksize)
 		guard_overwrote(f);
-	w.rt.target.guard = &arena_slot_at(f->arena, (uint32_t)f->slot)->guard;
+	w.rt.target.guard = &arena_entry_at(f->arena, (uint32_t)f->entry)->guard;
 	kill_step();
 	w.r = w.p.stretch ? write_stretch(&w.p, &w.rt.target, &w.done)
 	                  : write_scattered(f, &w.p, &w.rt.target, &w.done);
@@ -589,7 +589,7 @@ static int drain_after_repair(struct file *f)
 
 static int drain_file(struct file *f, bool keep_zeros)
 {
-	struct arena_slot *slot;
+	struct arena_entry *entry;
 	int r;
 
 	if (f->mode == FILE_ATTACHED && f->needs_repair) {
@@ -599,8 +599,8 @@ static int drain_file(struct file *f, bool keep_zeros)
 	}
 	if (f->mode != FILE_ATTACHED || (!f->head && (!f->space.zero_end || keep_zeros)))
 		return 0;
-	slot = arena_slot_at(f->arena, (uint32_t)f->slot);
-	atomic_fetch_add_explicit(&slot->counters[COUNT_SETTLES], 1, memory_order_relaxed);
+	entry = arena_entry_at(f->arena, (uint32_t)f->entry);
+	atomic_fetch_add_explicit(&entry->counters[COUNT_SETTLES], 1, memory_order_relaxed);
 	if (f->shared && !flush_possible(f)) {
 		return f->nested ? 0 : drain_elsewhere(f);
 	}

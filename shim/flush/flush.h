@@ -3,8 +3,8 @@
  * flush: writes staged blocks to the file.
  *
  * One flusher per file at a time; it holds the busy token.  Blocks go out in the order of seq.  A block is
- * freed only after its bytes are in the kernel and slot.done says so.  All functions: file lock held, signals
- * blocked.
+ * freed only after its bytes are in the kernel and entry.done says so.  All functions: file lock held,
+ * signals blocked.
  */
 #ifndef FASTWRITE_FLUSH_FLUSH_H
 #define FASTWRITE_FLUSH_FLUSH_H

@@ -71,11 +71,11 @@ static int reserve_pages(struct file *f, int fd, uint64_t offset, uint64_t need,
 
 static void note_reserved(struct file *f, uint64_t end)
 {
-	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
+	struct arena_entry *entry = arena_entry_at(f->arena, (uint32_t)f->entry);
 
 	f->space.end = end;
-	atomic_store_explicit(&slot->prealloc_end, end, memory_order_relaxed);
-	atomic_fetch_or_explicit(&slot->flags, SLOT_PREALLOCATED, memory_order_release);
+	atomic_store_explicit(&entry->prealloc_end, end, memory_order_relaxed);
+	atomic_fetch_or_explicit(&entry->flags, ENTRY_PREALLOCATED, memory_order_release);
 }
 
 struct space {
@@ -241,8 +241,8 @@ static void forget(struct file *f)
 {
 	f->space.end = 0;
 	f->space.step = 0;
-	if (f->slot >= 0)
-		atomic_store_explicit(&arena_slot_at(f->arena, (uint32_t)f->slot)->prealloc_end, 0,
+	if (f->entry >= 0)
+		atomic_store_explicit(&arena_entry_at(f->arena, (uint32_t)f->entry)->prealloc_end, 0,
 		                      memory_order_relaxed);
 }
 
@@ -363,26 +363,26 @@ bool prealloc_zeros_wanted(struct file *f)
 
 bool prealloc_zeros_next(struct file *f, uint64_t *from, uint64_t *to)
 {
-	struct arena_slot *slot;
+	struct arena_entry *entry;
 	uint64_t end;
 
 	if (!prealloc_zeros_wanted(f))
 		return false;
-	slot = arena_slot_at(f->arena, (uint32_t)f->slot);
+	entry = arena_entry_at(f->arena, (uint32_t)f->entry);
 	end = stage_logical_size(f);
 	*from = f->space.zero_end > end ? f->space.zero_end : page_ceil(end);
 	*to = within_limit(page_floor(*from + ZERO_STRETCH)) / ARENA_PAGE * ARENA_PAGE;
 	/* Recorded before the zeros are written: recovery looks for them only in a file with this record. */
-	atomic_fetch_or_explicit(&slot->flags, SLOT_PREALLOCATED, memory_order_release);
+	atomic_fetch_or_explicit(&entry->flags, ENTRY_PREALLOCATED, memory_order_release);
 	if (*to <= *from || *to - *from > free_space(file_internal_fd(f)).share ||
 	    reserve(f, file_internal_fd(f), *from, *to) < 0) {
 		f->space.zero_never = true; /* the disk is nearly full: do without zeros */
 		return false;
 	}
 	if (f->space.zero_end == 0)
-		atomic_store_explicit(&slot->size, f->ksize, memory_order_relaxed);
-	atomic_store_explicit(&slot->padded_end, *to, memory_order_relaxed);
-	atomic_fetch_or_explicit(&slot->flags, SLOT_PADDED, memory_order_release);
+		atomic_store_explicit(&entry->size, f->ksize, memory_order_relaxed);
+	atomic_store_explicit(&entry->padded_end, *to, memory_order_relaxed);
+	atomic_fetch_or_explicit(&entry->flags, ENTRY_PADDED, memory_order_release);
 	f->space.zero_end = *to;
 	kill_step();
 	return true;
@@ -435,7 +435,7 @@ void prealloc_zeros_used(struct file *f)
 
 void prealloc_zeros_cut(struct file *f)
 {
-	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
+	struct arena_entry *entry = arena_entry_at(f->arena, (uint32_t)f->entry);
 	int fd = file_internal_fd(f) >= 0 ? file_internal_fd(f) : flush_program_fd(f);
 	int r = -EBADF;
 
@@ -451,8 +451,8 @@ void prealloc_zeros_cut(struct file *f)
 		forget(f);
 	}
 	if (r < 0)
-		log_warn("%s stays padded with zeros: error %d", slot->path, -r);
+		log_warn("%s stays padded with zeros: error %d", entry->path, -r);
 	f->space.zero_end = 0;
 	f->space.zero_synced = false;
-	atomic_fetch_and_explicit(&slot->flags, ~(uint32_t)SLOT_PADDED, memory_order_release);
+	atomic_fetch_and_explicit(&entry->flags, ~(uint32_t)ENTRY_PADDED, memory_order_release);
 }

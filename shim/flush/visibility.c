@@ -43,19 +43,19 @@ void visibility_not_for_journal(struct file *f)
 
 bool visibility_is(const struct file *f) { return visibility_by_itself(f) || journal_file_leases(f); }
 
-struct arena_slot *visibility_slot(const struct file *f)
+struct arena_entry *visibility_entry(const struct file *f)
 {
-	return f->arena && f->slot >= 0 ? arena_slot_at(f->arena, (uint32_t)f->slot) : NULL;
+	return f->arena && f->entry >= 0 ? arena_entry_at(f->arena, (uint32_t)f->entry) : NULL;
 }
 
 void visibility_show(const struct file *f, uint32_t state)
 {
-	struct arena_slot *slot = visibility_slot(f);
+	struct arena_entry *entry = visibility_entry(f);
 
-	if (!slot)
+	if (!entry)
 		return;
-	atomic_fetch_or_explicit(&slot->flags, SLOT_STRICT | state, memory_order_relaxed);
-	atomic_fetch_and_explicit(&slot->flags, ~((SLOT_LEASED | SLOT_LEASE_BUSY) & ~state),
+	atomic_fetch_or_explicit(&entry->flags, ENTRY_STRICT | state, memory_order_relaxed);
+	atomic_fetch_and_explicit(&entry->flags, ~((ENTRY_LEASED | ENTRY_LEASE_BUSY) & ~state),
 	                          memory_order_relaxed);
 }
 

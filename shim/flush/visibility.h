@@ -55,7 +55,7 @@ extern _Atomic uint32_t visibility_leases; /* leases that this process holds or 
 bool visibility_lease_is_ours(const struct file *f);
 /* True if the lease is held and no process waits for the file. */
 bool visibility_lease_intact(const struct ofd *o);
-struct arena_slot *visibility_slot(const struct file *f);
+struct arena_entry *visibility_entry(const struct file *f);
 /* Shows the state in `fastwrite status`. */
 void visibility_show(const struct file *f, uint32_t state);
 

@@ -9,7 +9,7 @@ uint32_t arena_header_checksum(const struct arena_header *h)
 	return crc32c_around(h, offsetof(struct arena_header, live), offsetof(struct arena_header, checksum));
 }
 
-uint32_t arena_sum_begin(const struct arena_slot *s, const struct arena_block *b)
+uint32_t arena_sum_begin(const struct arena_entry *s, const struct arena_block *b)
 {
 	const struct {
 		uint64_t seq, ino;
@@ -28,7 +28,7 @@ uint32_t arena_sum_extent(uint32_t sum, uint32_t before, const struct arena_exte
 	return crc32c(sum, &place, sizeof place);
 }
 
-uint32_t arena_sum_block(const struct arena_slot *s, const struct arena_block *b, uint8_t *data,
+uint32_t arena_sum_block(const struct arena_entry *s, const struct arena_block *b, uint8_t *data,
                          uint32_t block_bytes, uint64_t commit)
 {
 	uint32_t sum = arena_sum_begin(s, b);
@@ -54,19 +54,19 @@ bool arena_geometry(uint64_t mem_bytes, uint32_t block_bytes, struct arena_heade
 	/* fewer and fewer, until tables and blocks fit together */
 	for (; blocks >= 8; blocks--) {
 		uint64_t blocks_at = ARENA_PAGE;
-		uint64_t slots_at = blocks_at + blocks * ARENA_BLOCK_ENTRY_BYTES;
-		uint64_t data_at = slots_at + blocks * ARENA_SLOT_BYTES;
+		uint64_t entries_at = blocks_at + blocks * ARENA_BLOCK_ENTRY_BYTES;
+		uint64_t data_at = entries_at + blocks * ARENA_ENTRY_BYTES;
 
-		slots_at = (slots_at + ARENA_PAGE - 1) / ARENA_PAGE * ARENA_PAGE;
-		data_at = slots_at + blocks * ARENA_SLOT_BYTES;
+		entries_at = (entries_at + ARENA_PAGE - 1) / ARENA_PAGE * ARENA_PAGE;
+		data_at = entries_at + blocks * ARENA_ENTRY_BYTES;
 		data_at = (data_at + ARENA_PAGE - 1) / ARENA_PAGE * ARENA_PAGE;
 		if (data_at + blocks * block_bytes > mem_bytes)
 			continue;
 		out->block_bytes = block_bytes;
 		out->block_count = (uint32_t)blocks;
-		out->slot_count = (uint32_t)blocks;
+		out->entry_count = (uint32_t)blocks;
 		out->blocks_at = blocks_at;
-		out->slots_at = slots_at;
+		out->entries_at = entries_at;
 		out->data_at = data_at;
 		out->total_bytes = data_at + blocks * block_bytes;
 		return true;

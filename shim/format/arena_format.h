@@ -7,8 +7,8 @@
  *
  * All parts start at multiples of 4096.  Words are little-endian; only the same machine reads what it wrote.
  *
- * A *file entry* (arena_slot) names one target file.  A *block* holds extents of one file entry.  Extent 0 of
- * a block is in its table entry.  Extents 1 to n-1 are 16-byte entries that grow down from the end of the
+ * A *file entry* (arena_entry) names one target file.  A *block* holds extents of one file entry.  Extent 0
+ * of a block is in its table entry.  Extents 1 to n-1 are 16-byte entries that grow down from the end of the
  * block, while data grows up from its start.
  *
  * Commit protocol.  One 64-bit store to arena_block.commit publishes a write: it makes the last extent
@@ -52,7 +52,7 @@ enum {
 	ARENA_EXTENT_BYTES = 16, /* one entry at a block's end */
 	ARENA_EXTENTS_MAX = 511, /* extents of one block, the one in the table included */
 	ARENA_EXTENT_MAX = (1 << 22) - ARENA_PAGE, /* bytes of one */
-	ARENA_SLOT_BYTES = 1024,
+	ARENA_ENTRY_BYTES = 1024,
 	ARENA_BLOCK_ENTRY_BYTES = 64,
 	ARENA_FILE_NAME_MAX = 128,
 	ARENA_BLOCKS_MAX = 1 << 20,
@@ -73,7 +73,7 @@ enum {
 /* Count and length.  Only these may be compared; they grow with each commit of the block. */
 #define COMMIT_REACH(c) ((c) & ~(COMMIT_SEALED | 0xffffffffull))
 
-/* arena_slot.done */
+/* arena_entry.done */
 #define DONE_SKIP_BITS 24
 #define DONE_MAKE(seq, skip) (((uint64_t)(seq) << DONE_SKIP_BITS) | (uint64_t)(skip))
 #define DONE_SEQ(d) ((d) >> DONE_SKIP_BITS)
@@ -125,20 +125,20 @@ struct arena_guard {
 	_Atomic uint64_t again_ns; /* and when the last change began */
 };
 
-enum slot_flags {
-	SLOT_EXCLUSIVE = 1 << 0, /* writers = exclusive: appends replay at their offset */
-	SLOT_PREALLOCATED = 1 << 1,
-	SLOT_PADDED = 1 << 6,
-	SLOT_OVERWROTE = 1 << 7, /* a flush wrote below the end of the file */
-	SLOT_SYNCED = 1 << 8,    /* and a sync was answered after that, see guard_synced in staging/guard.h */
+enum entry_flags {
+	ENTRY_EXCLUSIVE = 1 << 0, /* writers = exclusive: appends replay at their offset */
+	ENTRY_PREALLOCATED = 1 << 1,
+	ENTRY_PADDED = 1 << 6,
+	ENTRY_OVERWROTE = 1 << 7, /* a flush wrote below the end of the file */
+	ENTRY_SYNCED = 1 << 8, /* and a sync was answered after that, see guard_synced in staging/guard.h */
 	/* for `fastwrite status` only */
-	SLOT_STRICT = 1 << 2,
-	SLOT_LEASED = 1 << 3,     /* bytes are staged; an open by others waits until they are in the file */
-	SLOT_LEASE_BUSY = 1 << 4, /* somebody else has it open: writes bypass staging */
-	SLOT_BUSY_SEEN = 1 << 5,  /* counted */
+	ENTRY_STRICT = 1 << 2,
+	ENTRY_LEASED = 1 << 3,     /* bytes are staged; an open by others waits until they are in the file */
+	ENTRY_LEASE_BUSY = 1 << 4, /* somebody else has it open: writes bypass staging */
+	ENTRY_BUSY_SEEN = 1 << 5,  /* counted */
 };
 
-struct arena_slot {
+struct arena_entry {
 	_Atomic uint32_t used;
 	_Atomic uint32_t flags;
 	uint64_t dev, ino;
@@ -163,8 +163,8 @@ struct arena_slot {
 	_Atomic uint64_t flush_bytes; /* that it was to write */
 	uint64_t taken;               /* the entry is a file's, filled in or not */
 	_Atomic uint64_t journaled;   /* syncs that the journal answered */
-	/* prealloc_mode = zero, with SLOT_PADDED: zeros stand behind the end of the file, up to padded_end at
-	 * most */
+	/* prealloc_mode = zero, with ENTRY_PADDED: zeros stand behind the end of the file, up to padded_end
+	 * at most */
 	_Atomic uint64_t padded_end;
 	_Atomic uint64_t size; /* of the file without them; stored before `done` counts the bytes */
 	char path[ARENA_PATH_MAX];
@@ -178,9 +178,9 @@ struct arena_header {
 	uint32_t version;
 	uint32_t checksum; /* CRC32C of this struct with checksum = 0, up to `live` */
 	uint64_t total_bytes;
-	uint32_t block_bytes, block_count, slot_count;
+	uint32_t block_bytes, block_count, entry_count;
 	uint32_t ino_low; /* of the arena file: tells the arena from a copy; 0 with ino_high = 0: not known */
-	uint64_t blocks_at, slots_at, data_at;
+	uint64_t blocks_at, entries_at, data_at;
 	struct origin origin;
 	uint32_t uid, gid; /* effective ids of the process that made it (process/credentials.h) */
 	int32_t pid;
@@ -200,7 +200,7 @@ struct arena_header {
 
 _Static_assert(sizeof(struct arena_extent) == ARENA_EXTENT_BYTES, "extent entry");
 _Static_assert(sizeof(struct arena_block) == ARENA_BLOCK_ENTRY_BYTES, "block entry");
-_Static_assert(sizeof(struct arena_slot) <= ARENA_SLOT_BYTES, "file entry");
+_Static_assert(sizeof(struct arena_entry) <= ARENA_ENTRY_BYTES, "file entry");
 _Static_assert(sizeof(struct arena_header) <= ARENA_PAGE, "header");
 _Static_assert(COMMIT_COUNT(COMMIT_MAKE(ARENA_EXTENTS_MAX, 0, 0)) == ARENA_EXTENTS_MAX, "extent count");
 _Static_assert(COMMIT_LENGTH(COMMIT_MAKE(0, ARENA_EXTENT_MAX, 0)) == ARENA_EXTENT_MAX, "extent length");
@@ -229,11 +229,11 @@ uint32_t arena_header_checksum(const struct arena_header *h);
 
 /* The checksum of a block before its first extent: the identity of block and file.  So a block entry, a file
  * entry and data from different moments do not fit together. */
-uint32_t arena_sum_begin(const struct arena_slot *s, const struct arena_block *b);
+uint32_t arena_sum_begin(const struct arena_entry *s, const struct arena_block *b);
 /* Adds the place of an extent.  `before`: length of the extent before it, 0 for the first one. */
 uint32_t arena_sum_extent(uint32_t sum, uint32_t before, const struct arena_extent *e);
 /* The whole checksum for a commit word whose extents lie within the block. */
-uint32_t arena_sum_block(const struct arena_slot *s, const struct arena_block *b, uint8_t *data,
+uint32_t arena_sum_block(const struct arena_entry *s, const struct arena_block *b, uint8_t *data,
                          uint32_t block_bytes, uint64_t commit);
 
 #endif

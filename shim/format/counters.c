@@ -14,7 +14,7 @@ static const char *const counter_names[COUNT_ALL] = {
 	[COUNT_JOURNALED] = "syncs_by_journal",
 };
 
-const char *counter_name(enum slot_counter counter) { return counter_names[counter]; }
+const char *counter_name(enum arena_counter counter) { return counter_names[counter]; }
 
 static const char *const reason_names[BYPASS_COUNT] = {
 	[BYPASS_NONE] = "none",

@@ -8,7 +8,7 @@
 #ifndef FASTWRITE_FORMAT_COUNTERS_H
 #define FASTWRITE_FORMAT_COUNTERS_H
 
-enum slot_counter {
+enum arena_counter {
 	COUNT_WRITES,  /* write calls staged */
 	COUNT_BYTES,   /* bytes staged */
 	COUNT_FLUSHES, /* flush runs */
@@ -24,7 +24,7 @@ enum slot_counter {
 };
 
 /* "writes", "bytes", ... */
-const char *counter_name(enum slot_counter counter);
+const char *counter_name(enum arena_counter counter);
 
 /* Why writes to a file bypass staging; index of arena_header.live.through.  New ones go to the end. */
 enum bypass_reason {

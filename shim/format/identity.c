@@ -50,13 +50,13 @@ void identity_of(int fd, const struct statx *st, struct identity *out)
 	out->handle_hash = handle_hash_of(fd);
 }
 
-void identity_of_slot(const struct arena_slot *slot, struct identity *out)
+void identity_of_entry(const struct arena_entry *entry, struct identity *out)
 {
-	*out = (struct identity){.ino = slot->ino,
-	                         .btime_sec = slot->btime_sec,
-	                         .btime_nsec = slot->btime_nsec,
-	                         .generation = slot->generation,
-	                         .handle_hash = slot->handle_hash};
+	*out = (struct identity){.ino = entry->ino,
+	                         .btime_sec = entry->btime_sec,
+	                         .btime_nsec = entry->btime_nsec,
+	                         .generation = entry->generation,
+	                         .handle_hash = entry->handle_hash};
 }
 
 enum sign { UNKNOWN, EQUAL, DIFFERENT };

@@ -27,7 +27,7 @@ void identity_of(int fd, const struct statx *st, struct identity *out);
 /* The same from statx alone: fewer signs. */
 void identity_by_stat(const struct statx *st, struct identity *out);
 
-void identity_of_slot(const struct arena_slot *slot, struct identity *out);
+void identity_of_entry(const struct arena_entry *entry, struct identity *out);
 
 /* No sign says that a and b are two files. */
 bool identity_same(const struct identity *a, const struct identity *b);

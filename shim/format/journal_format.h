@@ -95,7 +95,7 @@ struct journal_name {
 	uint32_t path_bytes; /* NUL included */
 	uint64_t handle_hash;
 	uint32_t generation;
-	uint16_t below, up; /* as in arena_slot */
+	uint16_t below, up; /* as in arena_entry */
 };
 
 _Static_assert(sizeof(struct journal_batch) == 48, "batch header");

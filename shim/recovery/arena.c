@@ -43,7 +43,7 @@ static int recover_entries(struct recover_job *j)
 {
 	int failed = 0;
 
-	for (uint32_t i = 0; i < j->a.header.slot_count; i++) {
+	for (uint32_t i = 0; i < j->a.header.entry_count; i++) {
 		int r;
 
 		if (!foreign_entry(&j->a, i)->used)

@@ -17,7 +17,7 @@ static void give_back_space(const struct foreign_arena *a)
 		for (end = i; end < h->block_count; end++) {
 			uint32_t owner = a->blocks[end].owner;
 
-			if (owner != 0 && owner <= h->slot_count && foreign_entry(a, owner - 1)->used)
+			if (owner != 0 && owner <= h->entry_count && foreign_entry(a, owner - 1)->used)
 				break;
 		}
 		if (end > i && sys.fallocate(a->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,

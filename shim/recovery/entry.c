@@ -12,13 +12,13 @@
 #include <string.h>
 
 /* A process that was killed while it changed the path had nothing staged. */
-static bool has_path(const struct arena_slot *e) { return e->path[0] == '/'; }
+static bool has_path(const struct arena_entry *e) { return e->path[0] == '/'; }
 
-static int entry_done(struct recover_job *j, struct arena_slot *e)
+static int entry_done(struct recover_job *j, struct arena_entry *e)
 {
 	if (j->family_lives) {
 		/* the entry remains the family's */
-		e->flags &= ~(uint32_t)SLOT_PADDED;
+		e->flags &= ~(uint32_t)ENTRY_PADDED;
 		return foreign_store(&j->a, (void *)&e->flags, sizeof e->flags);
 	}
 	e->used = 0;
@@ -26,7 +26,7 @@ static int entry_done(struct recover_job *j, struct arena_slot *e)
 }
 
 /* The first `found` of the n blocks are in the file.  How many are left, in j->a.order. */
-static int drop_found(struct recover_job *j, struct arena_slot *e, int n, int found)
+static int drop_found(struct recover_job *j, struct arena_entry *e, int n, int found)
 {
 	if (found > 0) {
 		e->done = DONE_MAKE(j->a.blocks[j->a.order[found - 1]].seq, 0);
@@ -36,7 +36,7 @@ static int drop_found(struct recover_job *j, struct arena_slot *e, int n, int fo
 }
 
 /* When the file is gone, a living family decides what becomes of its bytes. */
-static int open_target(const struct recover_job *j, struct recover_target *t, const struct arena_slot *e,
+static int open_target(const struct recover_job *j, struct recover_target *t, const struct arena_entry *e,
                        bool keep)
 {
 	enum {
@@ -79,7 +79,7 @@ static int load_blocks(struct recover_job *j, uint32_t entry, int *n, uint64_t *
 /* All n blocks, in j->a.order, are in the file. */
 static int count_done(struct recover_job *j, uint32_t entry, int n)
 {
-	struct arena_slot *e = foreign_entry(&j->a, entry);
+	struct arena_entry *e = foreign_entry(&j->a, entry);
 
 	e->done = DONE_MAKE(j->a.blocks[j->a.order[n - 1]].seq, 0);
 	return foreign_store(&j->a, (void *)&e->done, sizeof e->done);
@@ -105,7 +105,7 @@ static const char *failure(const struct recover_target *t, int error)
 	return "left in the arena";
 }
 
-static int recover_dry(const struct recover_job *j, const struct arena_slot *e, uint64_t bytes)
+static int recover_dry(const struct recover_job *j, const struct arena_entry *e, uint64_t bytes)
 {
 	job_tell(j, e->path, bytes ? "recovered" : "nothing", bytes, 0, "");
 	j->report->recovered += bytes > 0;
@@ -113,8 +113,8 @@ static int recover_dry(const struct recover_job *j, const struct arena_slot *e, 
 	return 0;
 }
 
-static void tell_done(const struct recover_job *j, const struct arena_slot *e, const struct recover_target *t,
-                      uint64_t bytes)
+static void tell_done(const struct recover_job *j, const struct arena_entry *e,
+                      const struct recover_target *t, uint64_t bytes)
 {
 	job_tell(j, e->path, t->orphan ? "orphaned" : "recovered", bytes, 0, t->orphan ? t->path : "");
 	j->report->orphans += t->orphan;
@@ -126,7 +126,7 @@ static void tell_done(const struct recover_job *j, const struct arena_slot *e, c
 static int recover_to(struct recover_job *j, uint32_t entry, struct recover_target *t, int opened,
                       uint64_t bytes, int n)
 {
-	struct arena_slot *e = foreign_entry(&j->a, entry);
+	struct arena_entry *e = foreign_entry(&j->a, entry);
 	struct judgement judged = {0};
 	int r = opened;
 
@@ -160,7 +160,7 @@ static int recover_to(struct recover_job *j, uint32_t entry, struct recover_targ
 
 int entry_recover(struct recover_job *j, uint32_t entry)
 {
-	struct arena_slot *e = foreign_entry(&j->a, entry);
+	struct arena_entry *e = foreign_entry(&j->a, entry);
 	BUFFER(struct recover_target, t);
 	const char *damage;
 	uint64_t bytes;

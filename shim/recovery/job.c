@@ -31,7 +31,7 @@ void job_failed(const struct recover_job *j, const char *target, uint64_t bytes,
 	job_tell(j, target, "failed", bytes, error, detail);
 }
 
-int job_keep(struct recover_job *j, const struct arena_slot *e, uint64_t bytes, const char *why)
+int job_keep(struct recover_job *j, const struct arena_entry *e, uint64_t bytes, const char *why)
 {
 	const char *name = strrchr(j->arena, '/') + 1;
 	BUFFER(char, dir);

@@ -33,7 +33,7 @@ void job_failed(const struct recover_job *j, const char *target, uint64_t bytes,
                 const char *detail);
 /* The bytes of an entry stay in the arena, which is put aside when its other entries are done.  0 or -errno.
  */
-int job_keep(struct recover_job *j, const struct arena_slot *e, uint64_t bytes, const char *why);
+int job_keep(struct recover_job *j, const struct arena_entry *e, uint64_t bytes, const char *why);
 
 /* Fills in j->place, for an arena that is loaded.  0 or -errno; job_leave_place must follow. */
 int job_find_place(struct recover_job *j, int arena_fd);

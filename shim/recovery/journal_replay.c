@@ -95,8 +95,8 @@ static bool may_be_older(const struct journal_scan *s, const struct entry_file *
 /* The file is as the arena left it (judge_note_held). */
 static bool is_as_held(const struct journal_scan *s, const struct entry_file *file)
 {
-	for (uint32_t i = 0; s->held && i < s->held->header.slot_count; i++) {
-		const struct arena_slot *e = foreign_entry(s->held, i);
+	for (uint32_t i = 0; s->held && i < s->held->header.entry_count; i++) {
+		const struct arena_entry *e = foreign_entry(s->held, i);
 
 		if (e->used && e->ino == file->ino && e->guard.known == JUDGE_HELD)
 			return true;
@@ -176,7 +176,7 @@ static int void_done(struct journal_scan *s)
 
 static void report_file(struct journal_scan *s, struct entry_file *file, bool replayed)
 {
-	BUFFER(struct arena_slot, name);
+	BUFFER(struct arena_entry, name);
 
 	if (files_load_name(s, file, name) < 0)
 		name->path[0] = '\0';
@@ -201,12 +201,12 @@ static void report_file(struct journal_scan *s, struct entry_file *file, bool re
 /* Does the arena still hold bytes of the file?  Until they are in the file, its entries must stay. */
 static bool waits_for_arena(const struct journal_scan *s, const struct entry_file *file)
 {
-	BUFFER(struct arena_slot, name);
+	BUFFER(struct arena_entry, name);
 
 	if (!s->waiting || files_load_name(s, file, name) < 0)
 		return s->waiting != NULL;
-	for (uint32_t i = 0; i < s->waiting->header.slot_count; i++) {
-		const struct arena_slot *e = foreign_entry(s->waiting, i);
+	for (uint32_t i = 0; i < s->waiting->header.entry_count; i++) {
+		const struct arena_entry *e = foreign_entry(s->waiting, i);
 
 		if (e->used && e->ino == name->ino)
 			return true;

@@ -323,7 +323,7 @@ static int take_files(struct journal_scan *s)
 	return 0;
 }
 
-int files_load_name(const struct journal_scan *s, const struct entry_file *file, struct arena_slot *out)
+int files_load_name(const struct journal_scan *s, const struct entry_file *file, struct arena_entry *out)
 {
 	uint32_t path_bytes = file->name_bytes - (uint32_t)sizeof(struct journal_name);
 	struct journal_name name;
@@ -365,7 +365,7 @@ void files_close_all(struct journal_scan *s)
 
 int files_open(struct journal_scan *s, struct entry_file *file, bool keep)
 {
-	BUFFER(struct arena_slot, name);
+	BUFFER(struct arena_entry, name);
 	BUFFER(struct recover_target, t);
 	int r;
 

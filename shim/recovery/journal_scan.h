@@ -107,7 +107,7 @@ void files_forget(struct journal_scan *s);
 struct entry_file *files_of_entry(const struct journal_scan *s, const struct journal_found *f);
 
 /* What the journal says of the file, in the form that recover_target_open takes.  0 or -errno. */
-int files_load_name(const struct journal_scan *s, const struct entry_file *file, struct arena_slot *out);
+int files_load_name(const struct journal_scan *s, const struct entry_file *file, struct arena_entry *out);
 /* A descriptor of the file, or -errno.  -ENOENT only without `keep`: else a file that is gone becomes an
  * orphan. */
 int files_open(struct journal_scan *s, struct entry_file *file, bool keep);

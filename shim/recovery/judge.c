@@ -84,7 +84,7 @@ static bool went_back(const struct arena_guard *g, const struct statx *st)
 }
 
 /* (After another boot a change that was under way may have left anything.) */
-static bool is_as_left(const struct recover_job *j, const struct arena_slot *e, const struct statx *st)
+static bool is_as_left(const struct recover_job *j, const struct arena_entry *e, const struct statx *st)
 {
 	return guard_holds(&e->guard, st) && !(j->where == ORIGIN_OTHER && e->guard.begun_ns != 0);
 }
@@ -94,7 +94,7 @@ static struct judgement aside(const char *why) { return (struct judgement){.asid
 struct judgement judge(struct recover_job *j, uint32_t entry, const struct recover_target *t, int n)
 {
 	const struct judgement replay = {0};
-	const struct arena_slot *e = foreign_entry(&j->a, entry);
+	const struct arena_entry *e = foreign_entry(&j->a, entry);
 	bool same = j->where == ORIGIN_SAME, other_boot = j->where == ORIGIN_OTHER, positional, as_left;
 	struct statx st;
 
@@ -108,7 +108,7 @@ struct judgement judge(struct recover_job *j, uint32_t entry, const struct recov
 	if (other_boot && !is_gapless(j, n, positional ? st.stx_size : lowest(j, n)))
 		return aside("after another boot there is a gap between the staged bytes");
 	as_left = is_as_left(j, e, &st);
-	if (as_left && (same || !(e->flags & SLOT_SYNCED) || lowest(j, n) >= e->guard.size))
+	if (as_left && (same || !(e->flags & ENTRY_SYNCED) || lowest(j, n) >= e->guard.size))
 		return replay;
 	if (same && went_back(&e->guard, &st))
 		return replay;
@@ -134,8 +134,8 @@ struct judgement judge(struct recover_job *j, uint32_t entry, const struct recov
 
 void judge_note_held(struct recover_job *j)
 {
-	for (uint32_t i = 0; i < j->a.header.slot_count; i++) {
-		struct arena_slot *e = foreign_entry(&j->a, i);
+	for (uint32_t i = 0; i < j->a.header.entry_count; i++) {
+		struct arena_entry *e = foreign_entry(&j->a, i);
 		BUFFER(struct recover_target, t);
 		struct statx st;
 

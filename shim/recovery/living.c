@@ -94,7 +94,7 @@ static bool takeover_begin(struct takeover *t, int fd)
 /* The keeper of the file entry is dead, and blocks of the entry are damaged or not yet in the file. */
 static bool takeover_concerns(const struct takeover *t, struct foreign_arena *a, uint32_t entry)
 {
-	const struct arena_slot *s = foreign_entry(a, entry);
+	const struct arena_entry *s = foreign_entry(a, entry);
 	uint32_t keeper = s->keeper;
 
 	return s->used && keeper != 0 && keeper <= ARENA_KEEPERS_MAX && t->dead[keeper - 1] &&
@@ -149,7 +149,7 @@ static int seal_gated(const struct takeover *t, struct foreign_arena *a, uint8_t
 	int sealed = 0;
 
 	for (uint32_t i = 0; i < t->entries; i++) {
-		struct arena_slot *s = foreign_entry(a, i);
+		struct arena_entry *s = foreign_entry(a, i);
 		int r = 0;
 
 		if (!t->gated[i] || !takeover_concerns(t, a, i))
@@ -218,7 +218,7 @@ static bool take_gates(struct takeover *t, struct foreign_arena *a)
  */
 static int takeover_seal(struct takeover *t, struct foreign_arena *a)
 {
-	uint32_t entries = a->header.slot_count;
+	uint32_t entries = a->header.entry_count;
 	uint8_t *gated = sys.mmap(NULL, entries, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	bool loaded = true;
 
@@ -323,7 +323,7 @@ static int take_over(struct recover_job *j, struct takeover *t)
 		return r;
 	if (!j->opt->dry_run)
 		r = takeover_seal(t, &j->a);
-	for (uint32_t i = 0; r == 0 && i < j->a.header.slot_count; i++)
+	for (uint32_t i = 0; r == 0 && i < j->a.header.entry_count; i++)
 		if (takeover_concerns(t, &j->a, i))
 			recover_taken(j, t, i);
 	recover_rights_drop(rights);
@@ -356,7 +356,7 @@ void living_recover(struct recover_job *j, int fd)
 		job_tell(j, "", "live", 0, 0, "its process is running");
 }
 
-int recover_live_slot(int arena_fd, const char *dir, uint32_t entry, int fd)
+int recover_live_entry(int arena_fd, const char *dir, uint32_t entry, int fd)
 {
 	struct recover_options opt = {0};
 	struct recover_report report = {0};
@@ -373,7 +373,7 @@ int recover_live_slot(int arena_fd, const char *dir, uint32_t entry, int fd)
 	if (r < 0)
 		return r;
 	sys_quiet_begin(&quiet);
-	if (entry >= j->a.header.slot_count || !foreign_entry(&j->a, entry)->used) {
+	if (entry >= j->a.header.entry_count || !foreign_entry(&j->a, entry)->used) {
 		r = 0;
 	} else if (fd >= 0) {
 		r = entry_recover_into(j, entry, fd);

@@ -3,7 +3,7 @@
  * living: the recovery of an arena whose family lives, for the dead processes of that family.
  *
  * A process outside of the family comes through recover_path.  It takes over from the dead keepers of the
- * arena (format/takeover_format.h).  The family itself calls recover_live_slot (recovery/recover.h).
+ * arena (format/takeover_format.h).  The family itself calls recover_live_entry (recovery/recover.h).
  */
 #ifndef FASTWRITE_RECOVERY_LIVING_H
 #define FASTWRITE_RECOVERY_LIVING_H

@@ -32,27 +32,27 @@ static bool header_sane(const struct arena_header *h, uint64_t file_size)
 	/* (the size determines the layout: arena_create makes no other) */
 	if (h->total_bytes != file_size || !arena_geometry(file_size, h->block_bytes, &expected))
 		return false;
-	return h->block_count == expected.block_count && h->slot_count == expected.slot_count &&
-	       h->blocks_at == expected.blocks_at && h->slots_at == expected.slots_at &&
+	return h->block_count == expected.block_count && h->entry_count == expected.entry_count &&
+	       h->blocks_at == expected.blocks_at && h->entries_at == expected.entries_at &&
 	       h->data_at == expected.data_at && h->total_bytes == expected.total_bytes;
 }
 
 static int take_memory(struct foreign_arena *a)
 {
 	uint64_t blocks = (uint64_t)a->header.block_count * ARENA_BLOCK_ENTRY_BYTES;
-	uint64_t slots = (uint64_t)a->header.slot_count * ARENA_SLOT_BYTES;
+	uint64_t entries = (uint64_t)a->header.entry_count * ARENA_ENTRY_BYTES;
 	uint64_t indexes = (uint64_t)a->header.block_count * sizeof *a->order;
 	uint8_t *p;
 
 	/* (there are as many file entries as blocks) */
-	a->memory_bytes = blocks + slots + 3 * indexes + a->header.block_bytes;
+	a->memory_bytes = blocks + entries + 3 * indexes + a->header.block_bytes;
 	p = sys.mmap(NULL, a->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (sys_is_error(p))
 		return (int)(intptr_t)p;
 	a->memory = p;
 	a->data = p;
 	a->entries = a->data + a->header.block_bytes;
-	a->blocks = (struct arena_block *)(void *)(a->entries + slots);
+	a->blocks = (struct arena_block *)(void *)(a->entries + entries);
 	a->order = (uint32_t *)(void *)((uint8_t *)a->blocks + blocks);
 	a->first = a->order + a->header.block_count;
 	a->next = a->first + a->header.block_count;
@@ -66,7 +66,7 @@ static void list_blocks(struct foreign_arena *a)
 	for (uint32_t i = a->header.block_count; i-- > 0;) {
 		uint32_t owner = a->blocks[i].owner;
 
-		if (owner == 0 || owner > a->header.slot_count)
+		if (owner == 0 || owner > a->header.entry_count)
 			continue;
 		a->next[i] = a->first[owner - 1];
 		a->first[owner - 1] = i + 1;
@@ -104,8 +104,8 @@ int foreign_load(struct foreign_arena *a, int fd)
 		r = sys_read_all(fd, a->blocks, (uint64_t)a->header.block_count * ARENA_BLOCK_ENTRY_BYTES,
 		                 a->header.blocks_at);
 	if (r == 0)
-		r = sys_read_all(fd, a->entries, (uint64_t)a->header.slot_count * ARENA_SLOT_BYTES,
-		                 a->header.slots_at);
+		r = sys_read_all(fd, a->entries, (uint64_t)a->header.entry_count * ARENA_ENTRY_BYTES,
+		                 a->header.entries_at);
 	if (r < 0)
 		foreign_unload(a);
 	else
@@ -208,7 +208,7 @@ int foreign_read_block(struct foreign_arena *a, uint32_t index)
 {
 	uint32_t owner = a->blocks[index].owner;
 
-	if (owner == 0 || owner > a->header.slot_count || COMMIT_COUNT(a->blocks[index].commit) == 0)
+	if (owner == 0 || owner > a->header.entry_count || COMMIT_COUNT(a->blocks[index].commit) == 0)
 		return -EBADMSG;
 	if (a->in_data != index + 1) {
 		int r = sys_read_all(a->fd, a->data, a->header.block_bytes,
@@ -244,13 +244,13 @@ int foreign_count_bytes(struct foreign_arena *a, int n, uint64_t *bytes)
 bool foreign_is_positional(const struct foreign_arena *a, uint32_t entry)
 {
 	return a->blocks[a->order[0]].kind == STAGE_POSITIONAL ||
-	       (foreign_entry(a, entry)->flags & SLOT_EXCLUSIVE);
+	       (foreign_entry(a, entry)->flags & ENTRY_EXCLUSIVE);
 }
 
 int foreign_store(struct foreign_arena *a, const void *word, size_t size)
 {
 	struct iovec iov = {.iov_base = (void *)(uintptr_t)word, .iov_len = size};
-	uint64_t at = a->header.slots_at + (uint64_t)((const uint8_t *)word - a->entries);
+	uint64_t at = a->header.entries_at + (uint64_t)((const uint8_t *)word - a->entries);
 	ssize_t n;
 
 	kill_step();

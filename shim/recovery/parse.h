@@ -13,7 +13,7 @@ struct foreign_arena {
 	uint64_t size; /* of the file */
 	struct arena_header header;
 	struct arena_block *blocks; /* header.block_count, a copy */
-	uint8_t *entries;           /* header.slot_count * ARENA_SLOT_BYTES, a copy */
+	uint8_t *entries;           /* header.entry_count * ARENA_ENTRY_BYTES, a copy */
 	uint8_t *data;              /* room for one block's bytes */
 	uint32_t in_data;           /* index + 1 of the block in `data` */
 	bool sum_fits;              /* the checksum of that block fits */
@@ -30,9 +30,9 @@ struct foreign_arena {
 int foreign_load(struct foreign_arena *a, int fd);
 void foreign_unload(struct foreign_arena *a);
 
-static inline struct arena_slot *foreign_entry(const struct foreign_arena *a, uint32_t i)
+static inline struct arena_entry *foreign_entry(const struct foreign_arena *a, uint32_t i)
 {
-	return (struct arena_slot *)(void *)(a->entries + (uint64_t)i * ARENA_SLOT_BYTES);
+	return (struct arena_entry *)(void *)(a->entries + (uint64_t)i * ARENA_ENTRY_BYTES);
 }
 
 /* Puts into a->order, by seq, the indexes of the entry's blocks that are not in its file yet.  How many;

@@ -63,7 +63,7 @@ int recover_path(const char *given, const struct recover_options *opt, struct re
  * the arena.  The caller keeps everybody else from the entry.  fd: a descriptor of its file, open for
  * writing; -1: the file is looked for as in any recovery.  0 or -errno.
  */
-int recover_live_slot(int arena_fd, const char *dir, uint32_t slot, int fd);
+int recover_live_entry(int arena_fd, const char *dir, uint32_t entry, int fd);
 
 /* For the library: does a staging directory need recovery?  0: it does not exist, or was examined and has not
  * changed since. Else a number that changes with the directory. */

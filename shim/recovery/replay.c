@@ -15,7 +15,7 @@
 
 /* We are about to change the file: a recovery after a kill of ours must not take that for a change by others.
  */
-static int stamp(struct recover_job *j, struct arena_slot *e)
+static int stamp(struct recover_job *j, struct arena_entry *e)
 {
 	bool first = e->guard.begun_ns == 0;
 	int r;
@@ -46,7 +46,7 @@ void replay_stopped(struct recover_job *j, uint32_t entry, int fd)
 }
 
 /* Blocks at offsets, in order.  Doing it twice changes nothing. */
-static int replay_at_offsets(struct recover_job *j, struct arena_slot *e, int fd, int n)
+static int replay_at_offsets(struct recover_job *j, struct arena_entry *e, int fd, int n)
 {
 	for (int i = 0; i < n; i++) {
 		uint32_t index = j->a.order[i];
@@ -66,7 +66,7 @@ static int replay_at_offsets(struct recover_job *j, struct arena_slot *e, int fd
 	return 0;
 }
 
-static int append_none(struct recover_job *j, struct arena_slot *e)
+static int append_none(struct recover_job *j, struct arena_entry *e)
 {
 	e->flush_active = APPEND_NONE;
 	return foreign_store(&j->a, (void *)&e->flush_active, sizeof e->flush_active);
@@ -76,7 +76,7 @@ static int append_none(struct recover_job *j, struct arena_slot *e)
  * The protocol of a live append: after a kill at any point the next recovery finds out how much is in the
  * file.  The note of an earlier append counts until `done` says how much of that is there.
  */
-static int append_noted(struct recover_job *j, struct arena_slot *e, uint64_t base, uint64_t bytes,
+static int append_noted(struct recover_job *j, struct arena_entry *e, uint64_t base, uint64_t bytes,
                         uint32_t skip)
 {
 	int r;
@@ -100,7 +100,7 @@ static int append_noted(struct recover_job *j, struct arena_slot *e, uint64_t ba
 	return r;
 }
 
-static int append_block(struct recover_job *j, struct arena_slot *e, int fd, uint32_t index, uint32_t skip)
+static int append_block(struct recover_job *j, struct arena_entry *e, int fd, uint32_t index, uint32_t skip)
 {
 	struct arena_extent x;
 	struct statx st;
@@ -128,7 +128,7 @@ static int append_block(struct recover_job *j, struct arena_slot *e, int fd, uin
 }
 
 /* Appends: each byte once, behind whatever others appended.  `total`: bytes of the n blocks. */
-static int replay_appends(struct recover_job *j, struct arena_slot *e, int fd, int n, uint64_t total)
+static int replay_appends(struct recover_job *j, struct arena_entry *e, int fd, int n, uint64_t total)
 {
 	uint32_t skip = DONE_SKIP(e->done);
 	uint64_t have = 0;
@@ -171,7 +171,7 @@ static int replay_appends(struct recover_job *j, struct arena_slot *e, int fd, i
 
 int replay_blocks(struct recover_job *j, uint32_t entry, int fd, int n, uint64_t bytes, bool at_offsets)
 {
-	struct arena_slot *e = foreign_entry(&j->a, entry);
+	struct arena_entry *e = foreign_entry(&j->a, entry);
 	long flags;
 	int r;
 
@@ -216,12 +216,12 @@ static void trim_unseen(int fd)
 }
 
 /* Gives back space reserved behind the end, if nobody else has the file open. */
-static void trim(const struct recover_job *j, const struct arena_slot *e, int fd)
+static void trim(const struct recover_job *j, const struct arena_entry *e, int fd)
 {
-	if (!(e->flags & SLOT_PREALLOCATED))
+	if (!(e->flags & ENTRY_PREALLOCATED))
 		return;
 	/* (the rule's promise that nobody else has it open was for that boot and mount) */
-	if ((e->flags & SLOT_EXCLUSIVE) && j->where == ORIGIN_SAME) {
+	if ((e->flags & ENTRY_EXCLUSIVE) && j->where == ORIGIN_SAME) {
 		trim_unseen(fd);
 	} else if (lease_proves(fd) && lease_take_own(fd) == 0) {
 		if (lease_holds(fd))
@@ -232,13 +232,13 @@ static void trim(const struct recover_job *j, const struct arena_slot *e, int fd
 
 /* prealloc_mode = zero: everything staged is in the file; behind it stand zeros, unless others have written
  * there. */
-static int unpad(struct recover_job *j, const struct arena_slot *e, int fd, int n)
+static int unpad(struct recover_job *j, const struct arena_entry *e, int fd, int n)
 {
 	uint64_t end = e->size;
 	struct statx st;
 	int r;
 
-	if (!(e->flags & SLOT_PADDED))
+	if (!(e->flags & ENTRY_PADDED))
 		return 0;
 	for (int i = 0; i < n; i++) {
 		uint32_t index = j->a.order[i];
@@ -268,12 +268,12 @@ static int unpad(struct recover_job *j, const struct arena_slot *e, int fd, int 
 
 int replay_finish(struct recover_job *j, uint32_t entry, int fd, int n)
 {
-	struct arena_slot *e = foreign_entry(&j->a, entry);
+	struct arena_entry *e = foreign_entry(&j->a, entry);
 	int r = stamp(j, e);
 
 	if (r == 0 && j->where == ORIGIN_SAME)
 		r = unpad(j, e, fd, n);
-	else if (e->flags & SLOT_PADDED)
+	else if (e->flags & ENTRY_PADDED)
 		log_warn("%s: zeros may stand behind its end (prealloc_mode = zero)", e->path);
 	/* (a living process of the family may be about to write behind the end) */
 	if (r == 0 && !j->family_lives)

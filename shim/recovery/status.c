@@ -38,7 +38,7 @@ static uint64_t staged_bytes(struct foreign_arena *a, uint32_t entry)
 	return bytes;
 }
 
-static void add_counters(const struct arena_slot *s, uint64_t counters[COUNT_ALL])
+static void add_counters(const struct arena_entry *s, uint64_t counters[COUNT_ALL])
 {
 	for (int c = 0; c < COUNT_MAX; c++)
 		counters[c] += s->counters[c];
@@ -47,8 +47,8 @@ static void add_counters(const struct arena_slot *s, uint64_t counters[COUNT_ALL
 
 static void visit_entries(struct foreign_arena *a, const struct status_visitor *v)
 {
-	for (uint32_t i = 0; i < a->header.slot_count; i++) {
-		struct arena_slot *s = foreign_entry(a, i);
+	for (uint32_t i = 0; i < a->header.entry_count; i++) {
+		struct arena_entry *s = foreign_entry(a, i);
 		struct status_file f = {.path = s->path};
 
 		if (!s->used)
@@ -80,7 +80,7 @@ static void visit_arena(struct foreign_arena *a, const char *path, const struct 
 	for (int c = 0; c < COUNT_MAX; c++)
 		out.counters[c] = a->header.live.counters[c];
 	out.counters[COUNT_JOURNALED] = a->header.live.journaled;
-	for (uint32_t i = 0; i < a->header.slot_count; i++)
+	for (uint32_t i = 0; i < a->header.entry_count; i++)
 		if (foreign_entry(a, i)->used)
 			add_counters(foreign_entry(a, i), out.counters);
 	for (int t = 0; t < BYPASS_COUNT; t++)

@@ -27,7 +27,7 @@ struct status_arena {
 struct status_file {
 	const char *path;
 	uint64_t staged_bytes; /* accepted and not yet in the file */
-	uint32_t flags;        /* enum slot_flags */
+	uint32_t flags;        /* enum entry_flags */
 	uint64_t counters[COUNT_ALL];
 };
 

@@ -13,7 +13,7 @@
 #include <string.h>
 
 struct wanted {
-	const struct arena_slot *slot;
+	const struct arena_entry *entry;
 	const struct recover_place *place;
 	struct identity id;
 };
@@ -22,7 +22,7 @@ struct wanted {
  * behind fd. */
 static int is_target(int fd, const char *name, const struct wanted *w, bool *proved)
 {
-	bool own_volume = w->slot->dev == w->place->dev_then;
+	bool own_volume = w->entry->dev == w->place->dev_then;
 	struct identity id;
 	struct statx st;
 	int r = sys.statx(fd, name, name[0] ? AT_SYMLINK_NOFOLLOW : AT_EMPTY_PATH,
@@ -39,7 +39,7 @@ static int is_target(int fd, const char *name, const struct wanted *w, bool *pro
 	*proved = identity_proved(&w->id, &id);
 	if (!identity_same(&w->id, &id))
 		return -ENOENT;
-	if (sys_dev_of(&st) == (own_volume ? w->place->dev_now : w->slot->dev))
+	if (sys_dev_of(&st) == (own_volume ? w->place->dev_now : w->entry->dev))
 		return 0;
 	/* (a volume other than the arena's gets a new number with every mount) */
 	return own_volume || (!*proved && !name[0]) ? -ENOENT : 0;
@@ -97,7 +97,7 @@ static int open_renamed(int pathfd, const struct wanted *w, bool *proved)
 	if (dirfd < 0)
 		return dirfd;
 	while (fd == -ENOENT && (d = sys_dir_next(&entries)) != NULL)
-		fd = d->ino == w->slot->ino ? open_candidate(dirfd, d->name, w, proved) : -ENOENT;
+		fd = d->ino == w->entry->ino ? open_candidate(dirfd, d->name, w, proved) : -ENOENT;
 	/* (after an error it is unknown whether the file is there) */
 	if (fd == -ENOENT && entries.filled < 0)
 		fd = (int)entries.filled;
@@ -136,18 +136,18 @@ int recover_keeping_dir(int staging_fd, const char *name)
  * name.  The inode number alone does not do: it is used again, and one staging directory may serve several
  * file systems.
  */
-static void name_orphan(char *out, const struct arena_slot *slot)
+static void name_orphan(char *out, const struct arena_entry *entry)
 {
 	enum { BASE_MAX = 200 }; /* with the numbers before it, no longer than a name may be */
-	const char *base = strrchr(slot->path, '/') + 1;
-	uint64_t which = slot->dev * 0x9e3779b97f4a7c15ull + (uint64_t)slot->btime_sec;
+	const char *base = strrchr(entry->path, '/') + 1;
+	uint64_t which = entry->dev * 0x9e3779b97f4a7c15ull + (uint64_t)entry->btime_sec;
 
-	which = which * 0x9e3779b97f4a7c15ull + slot->btime_nsec;
-	out += log_format(out, 64, "%llu-%llx-", (unsigned long long)slot->ino, (unsigned long long)which);
+	which = which * 0x9e3779b97f4a7c15ull + entry->btime_nsec;
+	out += log_format(out, 64, "%llu-%llx-", (unsigned long long)entry->ino, (unsigned long long)which);
 	log_format(out, BASE_MAX + 1, "%s", base[0] ? base : "unnamed");
 }
 
-static int make_orphan(struct recover_target *t, const struct arena_slot *slot, int staging_fd)
+static int make_orphan(struct recover_target *t, const struct arena_entry *entry, int staging_fd)
 {
 	struct statx st;
 	int dir, r;
@@ -156,7 +156,7 @@ static int make_orphan(struct recover_target *t, const struct arena_slot *slot, 
 	dir = recover_keeping_dir(staging_fd, "orphans");
 	if (dir < 0)
 		return dir;
-	name_orphan(t->path, slot);
+	name_orphan(t->path, entry);
 	t->fd = sys.openat(dir, t->path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
 	kill_step();
 	sys.close(dir);
@@ -211,7 +211,7 @@ static int open_above(const struct recover_place *place, uint32_t up)
 }
 
 /*
- * The directory that the entry's path names, and *name in it; `below` as in arena_slot.  fd; -ENOENT: it is
+ * The directory that the entry's path names, and *name in it; `below` as in arena_entry.  fd; -ENOENT: it is
  * gone; RECOVER_ELSEWHERE; other -errno.
  */
 static int open_parent(const struct wanted *w, uint32_t below, char *path, const char **name)
@@ -219,7 +219,7 @@ static int open_parent(const struct wanted *w, uint32_t below, char *path, const
 	int from = AT_FDCWD, fd;
 	char *slash;
 
-	memcpy(path, w->slot->path, ARENA_PATH_MAX);
+	memcpy(path, w->entry->path, ARENA_PATH_MAX);
 	path[ARENA_PATH_MAX - 1] = '\0';
 	slash = strrchr(path, '/');
 	if (!slash || below >= strlen(path) || (below > 0 && path[below - 1] != '/'))
@@ -230,7 +230,7 @@ static int open_parent(const struct wanted *w, uint32_t below, char *path, const
 		fd = open_directory(AT_FDCWD, path[0] ? path : "/");
 		return fd == -ENOENT || fd == -ENOTDIR ? RECOVER_ELSEWHERE : fd;
 	}
-	from = open_above(w->place, w->slot->up);
+	from = open_above(w->place, w->entry->up);
 	if (from < 0)
 		return from;
 	fd = open_directory(from, slash < path + below ? "." : path + below);
@@ -255,18 +255,18 @@ static int open_at_path(const struct wanted *w, uint32_t below, bool *proved)
 	return fd;
 }
 
-int recover_target_open(struct recover_target *t, const struct arena_slot *slot,
+int recover_target_open(struct recover_target *t, const struct arena_entry *entry,
                         const struct recover_place *place, bool keep)
 {
-	struct wanted w = {.slot = slot, .place = place};
+	struct wanted w = {.entry = entry, .place = place};
 	int fd;
 
 	t->fd = -1;
 	t->orphan = t->proved = false;
 	t->path[0] = '\0';
-	identity_of_slot(slot, &w.id);
-	fd = open_at_path(&w, slot->below, &t->proved);
-	if (fd == -ENOENT && slot->below > 0) {
+	identity_of_entry(entry, &w.id);
+	fd = open_at_path(&w, entry->below, &t->proved);
+	if (fd == -ENOENT && entry->below > 0) {
 		/* the staging directory was moved (a copy of the volume has another device number) */
 		fd = open_at_path(&w, 0, &t->proved);
 		if (fd == RECOVER_ELSEWHERE)
@@ -278,7 +278,7 @@ int recover_target_open(struct recover_target *t, const struct arena_slot *slot,
 	}
 	if (fd != -ENOENT || !keep)
 		return fd;
-	return make_orphan(t, slot, place->staging_fd);
+	return make_orphan(t, entry, place->staging_fd);
 }
 
 void recover_target_close(struct recover_target *t)

@@ -30,7 +30,7 @@ struct recover_target {
 };
 
 /* 0; -ENOENT: the file is gone, and without `keep` no orphan was made; RECOVER_ELSEWHERE; other -errno. */
-int recover_target_open(struct recover_target *t, const struct arena_slot *slot,
+int recover_target_open(struct recover_target *t, const struct arena_entry *entry,
                         const struct recover_place *place, bool keep);
 void recover_target_close(struct recover_target *t);
 

@@ -163,9 +163,9 @@ static int map_file(struct arena *a, const struct arena_header *geometry, const 
 	a->runs_bytes = runs_bytes;
 	a->block_bytes = geometry->block_bytes;
 	a->block_count = geometry->block_count;
-	a->slot_count = geometry->slot_count;
+	a->entry_count = geometry->entry_count;
 	a->blocks = (struct arena_block *)(void *)((uint8_t *)map + geometry->blocks_at);
-	a->slots = (uint8_t *)map + geometry->slots_at;
+	a->entries = (uint8_t *)map + geometry->entries_at;
 	a->data = (uint8_t *)map + geometry->data_at;
 	link_free_blocks(a);
 	return 0;
@@ -418,12 +418,12 @@ void arena_reclaim_blocks(struct arena *a, const struct family_set *dead)
 	arena_blocks_freed(a, count);
 }
 
-void arena_free_slot_blocks(struct arena *a, uint32_t slot)
+void arena_free_entry_blocks(struct arena *a, uint32_t entry)
 {
 	uint32_t freed = 0;
 
 	for (uint32_t i = 0; i < a->block_count; i++) {
-		if (a->runs[i].meta->owner != slot + 1)
+		if (a->runs[i].meta->owner != entry + 1)
 			continue;
 		a->runs[i].flushed = true;
 		arena_block_free(a, &a->runs[i]);
@@ -443,7 +443,7 @@ void arena_blocks_freed(struct arena *a, uint32_t count)
  * The way from the staging directory up to the directory that it and the path have in common, and from there
  * down.  A volume that has both may be mounted elsewhere later.
  */
-static void name_from_staging(const struct arena *a, struct arena_slot *s)
+static void name_from_staging(const struct arena *a, struct arena_entry *s)
 {
 	size_t common = 0, i = 0;
 
@@ -457,9 +457,9 @@ static void name_from_staging(const struct arena *a, struct arena_slot *s)
 			s->up++;
 }
 
-void arena_slot_name(const struct arena *a, uint32_t index, const char *path)
+void arena_entry_name(const struct arena *a, uint32_t index, const char *path)
 {
-	struct arena_slot *s = arena_slot_at(a, index);
+	struct arena_entry *s = arena_entry_at(a, index);
 	uint32_t used = atomic_exchange(&s->used, 0);
 
 	kill_step();
@@ -473,18 +473,18 @@ void arena_slot_name(const struct arena *a, uint32_t index, const char *path)
 	atomic_store_explicit(&s->used, used, memory_order_release);
 }
 
-int arena_slot_take(struct arena *a)
+int arena_entry_take(struct arena *a)
 {
 	int found = -ENOSPC;
 
 	lock_take(&a->lock, LOCK_ARENA);
-	for (uint32_t i = 0; a->slots_used < a->slot_count && i < a->slot_count; i++) {
-		struct arena_slot *s = arena_slot_at(a, i);
+	for (uint32_t i = 0; a->entries_used < a->entry_count && i < a->entry_count; i++) {
+		struct arena_entry *s = arena_entry_at(a, i);
 
 		/* `taken` reserves the entry; the caller sets `used` when the entry is filled */
 		if (s->taken == 0) {
 			s->taken = 1;
-			a->slots_used++;
+			a->entries_used++;
 			found = (int)i;
 			break;
 		}
@@ -493,9 +493,9 @@ int arena_slot_take(struct arena *a)
 	return found;
 }
 
-void arena_slot_free(struct arena *a, uint32_t index)
+void arena_entry_free(struct arena *a, uint32_t index)
 {
-	struct arena_slot *s = arena_slot_at(a, index);
+	struct arena_entry *s = arena_entry_at(a, index);
 
 	for (int i = 0; i < COUNT_MAX; i++) {
 		atomic_fetch_add_explicit(&a->header->live.counters[i], s->counters[i], memory_order_relaxed);
@@ -507,6 +507,6 @@ void arena_slot_free(struct arena *a, uint32_t index)
 	kill_step();
 	lock_take(&a->lock, LOCK_ARENA);
 	s->taken = 0;
-	a->slots_used--;
+	a->entries_used--;
 	lock_drop(&a->lock, LOCK_ARENA);
 }

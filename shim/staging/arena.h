@@ -52,13 +52,13 @@ static inline uint64_t arena_next_seq(struct arena *a)
 /* Frees the blocks that dead processes had taken and not used. */
 void arena_reclaim_blocks(struct arena *a, const struct family_set *dead);
 /* Frees every block of a file entry, as after its recovery. */
-void arena_free_slot_blocks(struct arena *a, uint32_t slot);
+void arena_free_entry_blocks(struct arena *a, uint32_t entry);
 
 /* Writes the file's path into its entry; nothing of the file is staged.  Recovery takes the entry for free
  * meanwhile. */
-void arena_slot_name(const struct arena *a, uint32_t index, const char *path);
+void arena_entry_name(const struct arena *a, uint32_t index, const char *path);
 
 /* Takes a free file entry: its index, or -ENOSPC. */
-int arena_slot_take(struct arena *a);
-void arena_slot_free(struct arena *a, uint32_t index);
+int arena_entry_take(struct arena *a);
+void arena_entry_free(struct arena *a, uint32_t index);
 #endif

@@ -300,7 +300,7 @@ struct arena *arenas_close_begin(uint32_t i)
 		return NULL;
 	}
 	/* bytes that could not be flushed wait there for `fastwrite recover` */
-	if (a->slots_used > 0 || family_set_others(&a->members)) {
+	if (a->entries_used > 0 || family_set_others(&a->members)) {
 		lock_drop(&m->lock, LOCK_FAMILY);
 		return NULL;
 	}

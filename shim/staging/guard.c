@@ -8,7 +8,10 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 
-static struct arena_slot *slot_of(const struct file *f) { return arena_slot_at(f->arena, (uint32_t)f->slot); }
+static struct arena_entry *entry_of(const struct file *f)
+{
+	return arena_entry_at(f->arena, (uint32_t)f->entry);
+}
 
 /* False: the guard stays as it is.  The file then counts as changed, and recovery puts the bytes into a
  * separate file. */
@@ -24,7 +27,7 @@ static bool fill(struct arena_guard *g, int fd)
 
 void guard_take(struct file *f, int fd)
 {
-	struct arena_guard *g = &slot_of(f)->guard;
+	struct arena_guard *g = &entry_of(f)->guard;
 
 	/* only now: until here the stamp announces the change that the guard covers */
 	if (fill(g, fd))
@@ -39,38 +42,38 @@ void guard_begin(struct file *f, int fd)
 		return;
 	}
 	guard_change(f);
-	fill(&slot_of(f)->guard, fd);
+	fill(&entry_of(f)->guard, fd);
 	kill_step();
 }
 
-void guard_change(struct file *f) { guard_stamp(&slot_of(f)->guard); }
+void guard_change(struct file *f) { guard_stamp(&entry_of(f)->guard); }
 
 void guard_overwrote(struct file *f)
 {
-	struct arena_slot *slot = slot_of(f);
+	struct arena_entry *entry = entry_of(f);
 
-	if (!(slot->flags & SLOT_OVERWROTE))
-		atomic_fetch_or_explicit(&slot->flags, SLOT_OVERWROTE, memory_order_relaxed);
+	if (!(entry->flags & ENTRY_OVERWROTE))
+		atomic_fetch_or_explicit(&entry->flags, ENTRY_OVERWROTE, memory_order_relaxed);
 }
 
 int guard_synced(struct file *f)
 {
-	struct arena_slot *slot;
+	struct arena_entry *entry;
 	uintptr_t page;
 	int r;
 
-	if (f->mode != FILE_ATTACHED || !f->arena || f->slot < 0)
+	if (f->mode != FILE_ATTACHED || !f->arena || f->entry < 0)
 		return 0;
-	slot = slot_of(f);
-	if ((slot->flags & (SLOT_OVERWROTE | SLOT_SYNCED)) != SLOT_OVERWROTE)
+	entry = entry_of(f);
+	if ((entry->flags & (ENTRY_OVERWROTE | ENTRY_SYNCED)) != ENTRY_OVERWROTE)
 		return 0;
-	atomic_fetch_or_explicit(&slot->flags, SLOT_SYNCED, memory_order_release);
-	page = (uintptr_t)slot / ARENA_PAGE * ARENA_PAGE;
+	atomic_fetch_or_explicit(&entry->flags, ENTRY_SYNCED, memory_order_release);
+	page = (uintptr_t)entry / ARENA_PAGE * ARENA_PAGE;
 	do
 		r = (int)sys_raw(SYS_msync, (long)page, ARENA_PAGE, MS_SYNC, 0, 0, 0);
 	while (r == -EINTR);
 	/* the next sync tries again */
 	if (r < 0)
-		atomic_fetch_and_explicit(&slot->flags, ~(uint32_t)SLOT_SYNCED, memory_order_release);
+		atomic_fetch_and_explicit(&entry->flags, ~(uint32_t)ENTRY_SYNCED, memory_order_release);
 	return r;
 }

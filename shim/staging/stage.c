@@ -167,9 +167,9 @@ off_t stage_position(struct file *f, struct ofd *o)
 /* Moves the counts of the fast path to the file entry, where `fastwrite status` reads them. */
 static void publish_counters(struct file *f)
 {
-	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
+	struct arena_entry *entry = arena_entry_at(f->arena, (uint32_t)f->entry);
 
-	atomic_fetch_add_explicit(&slot->counters[COUNT_WRITES], f->writes, memory_order_relaxed);
+	atomic_fetch_add_explicit(&entry->counters[COUNT_WRITES], f->writes, memory_order_relaxed);
 	f->writes = 0;
 }
 
@@ -177,7 +177,7 @@ static void publish_counters(struct file *f)
 /* After a reboot recovery believes a sealed block only if its checksum is right. */
 static void check_sum(const struct file *f, const struct block_run *run, uint64_t commit)
 {
-	assert(arena_sum_block(arena_slot_at(f->arena, (uint32_t)f->slot), run->meta,
+	assert(arena_sum_block(arena_entry_at(f->arena, (uint32_t)f->entry), run->meta,
 	                       arena_block_data(f->arena, run->index), f->arena->block_bytes,
 	                       commit) == COMMIT_SUM(commit));
 }
@@ -188,7 +188,7 @@ static void check_sum(const struct file *f, const struct block_run *run, uint64_
 void stage_seal(struct file *f)
 {
 	struct block_run *run = f->current;
-	struct arena_slot *slot;
+	struct arena_entry *entry;
 	uint64_t commit, bytes = 0;
 
 	if (!run)
@@ -203,8 +203,8 @@ void stage_seal(struct file *f)
 		                          f->arena->block_bytes, commit, i)
 		                 .length;
 	f->current = NULL;
-	slot = arena_slot_at(f->arena, (uint32_t)f->slot);
-	atomic_fetch_add_explicit(&slot->counters[COUNT_BYTES], bytes, memory_order_relaxed);
+	entry = arena_entry_at(f->arena, (uint32_t)f->entry);
+	atomic_fetch_add_explicit(&entry->counters[COUNT_BYTES], bytes, memory_order_relaxed);
 	publish_counters(f);
 }
 
@@ -295,9 +295,9 @@ static uint32_t extent_room(const struct file *f, uint32_t pos, uint32_t extents
 /* Checksum of an empty block. */
 static uint32_t sum_begin(const struct file *f, const struct block_run *run)
 {
-	const struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
+	const struct arena_entry *entry = arena_entry_at(f->arena, (uint32_t)f->entry);
 
-	return arena_sum_extent(arena_sum_begin(slot, run->meta), 0, &run->meta->first);
+	return arena_sum_extent(arena_sum_begin(entry, run->meta), 0, &run->meta->first);
 }
 
 /* The same for a block that is already published.  False: a process outside of the family has sealed it
@@ -346,7 +346,7 @@ static struct block_run *block_prepare(struct file *f, uint64_t offset, uint64_t
 static void block_attach(struct file *f, struct block_run *run)
 {
 	kill_step();
-	atomic_store_explicit(&run->meta->owner, (uint32_t)f->slot + 1, memory_order_release);
+	atomic_store_explicit(&run->meta->owner, (uint32_t)f->entry + 1, memory_order_release);
 	run->taker = 0;
 	kill_step();
 	if (f->tail)

@@ -65,7 +65,7 @@ static bool asks_device(const struct settings *set)
 
 static void remember(const struct file *f)
 {
-	uint64_t h = hash_of(arena_slot_at(f->arena, (uint32_t)f->slot)->path);
+	uint64_t h = hash_of(arena_entry_at(f->arena, (uint32_t)f->entry)->path);
 
 	atomic_store_explicit(&names[h % NAMES], h, memory_order_relaxed);
 }

@@ -33,7 +33,7 @@ void takeover_forked(void) { kept = gates = moving = 0; }
 
 void takeover_keep_slow(struct file *f)
 {
-	struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
+	struct arena_entry *entry = arena_entry_at(f->arena, (uint32_t)f->entry);
 	uint32_t bit = bit_of(f->arena);
 
 	if (f->arena->gated && !(atomic_load(&kept) & bit)) {
@@ -44,7 +44,7 @@ void takeover_keep_slow(struct file *f)
 		atomic_fetch_or(&kept, bit);
 	}
 	kill_step();
-	atomic_store(&slot->keeper, family_me + 1);
+	atomic_store(&entry->keeper, family_me + 1);
 }
 
 bool takeover_gate(const struct file *f)
@@ -55,7 +55,7 @@ bool takeover_gate(const struct file *f)
 		atomic_fetch_sub(&gates, 1);
 		sys_nap(50000);
 	}
-	takeover_lock_byte(arenas_fd(f->arena), F_SETLKW, F_WRLCK, TAKEOVER_GATES_AT + f->slot);
+	takeover_lock_byte(arenas_fd(f->arena), F_SETLKW, F_WRLCK, TAKEOVER_GATES_AT + f->entry);
 	return true;
 }
 
@@ -63,7 +63,7 @@ void takeover_ungate(const struct file *f, bool gated)
 {
 	if (!gated)
 		return;
-	takeover_lock_byte(arenas_fd(f->arena), F_SETLK, F_UNLCK, TAKEOVER_GATES_AT + f->slot);
+	takeover_lock_byte(arenas_fd(f->arena), F_SETLK, F_UNLCK, TAKEOVER_GATES_AT + f->entry);
 	atomic_fetch_sub(&gates, 1);
 }
 

@@ -21,7 +21,7 @@ void takeover_forked(void);
 void takeover_keep_slow(struct file *f);
 static inline bool takeover_keeps(const struct file *f)
 {
-	return arena_slot_at(f->arena, (uint32_t)f->slot)->keeper == family_me + 1;
+	return arena_entry_at(f->arena, (uint32_t)f->entry)->keeper == family_me + 1;
 }
 static inline void takeover_keep(struct file *f)
 {

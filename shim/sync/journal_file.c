@@ -87,16 +87,16 @@ static uint8_t *put_entry(uint8_t *at, const struct journal_entry *e, const void
 
 static uint8_t *put_name(struct file *f, uint8_t *at)
 {
-	const struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
-	uint32_t path_bytes = (uint32_t)strlen(slot->path) + 1;
+	const struct arena_entry *entry = arena_entry_at(f->arena, (uint32_t)f->entry);
+	uint32_t path_bytes = (uint32_t)strlen(entry->path) + 1;
 	struct journal_name name = {.ino = f->ino,
-	                            .btime_sec = slot->btime_sec,
-	                            .btime_nsec = slot->btime_nsec,
+	                            .btime_sec = entry->btime_sec,
+	                            .btime_nsec = entry->btime_nsec,
 	                            .path_bytes = path_bytes,
-	                            .handle_hash = slot->handle_hash,
-	                            .generation = slot->generation,
-	                            .below = slot->below,
-	                            .up = slot->up};
+	                            .handle_hash = entry->handle_hash,
+	                            .generation = entry->generation,
+	                            .below = entry->below,
+	                            .up = entry->up};
 	struct journal_entry e = {.type = JOURNAL_NAME,
 	                          .length = (uint32_t)sizeof name + path_bytes,
 	                          .file = f->journal.number};
@@ -105,15 +105,15 @@ static uint8_t *put_name(struct file *f, uint8_t *at)
 	memset(at, 0, bytes);
 	memcpy(at, &e, sizeof e);
 	memcpy(at + sizeof e, &name, sizeof name);
-	memcpy(at + sizeof e + sizeof name, slot->path, path_bytes);
+	memcpy(at + sizeof e + sizeof name, entry->path, path_bytes);
 	return at + bytes;
 }
 
 static uint32_t name_bytes(const struct file *f)
 {
-	const struct arena_slot *slot = arena_slot_at(f->arena, (uint32_t)f->slot);
+	const struct arena_entry *entry = arena_entry_at(f->arena, (uint32_t)f->entry);
 
-	return journal_entry_bytes((uint32_t)(sizeof(struct journal_name) + strlen(slot->path) + 1));
+	return journal_entry_bytes((uint32_t)(sizeof(struct journal_name) + strlen(entry->path) + 1));
 }
 
 /* The last block put into the journal, and its commit word then. */

@@ -14,10 +14,10 @@
 
 #include <fcntl.h>
 
-static void count(struct file *f, enum slot_counter which)
+static void count(struct file *f, enum arena_counter which)
 {
-	if (f->arena && f->slot >= 0)
-		atomic_fetch_add_explicit(&arena_slot_at(f->arena, (uint32_t)f->slot)->counters[which], 1,
+	if (f->arena && f->entry >= 0)
+		atomic_fetch_add_explicit(&arena_entry_at(f->arena, (uint32_t)f->entry)->counters[which], 1,
 		                          memory_order_relaxed);
 }
 
@@ -144,7 +144,7 @@ static bool sync_journal(struct file *f, struct file_guard *g, int *r)
 
 	if (f->nested || !journal_file_sync(f, &ticket))
 		return false;
-	atomic_fetch_add_explicit(&arena_slot_at(a, (uint32_t)f->slot)->journaled, 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&arena_entry_at(a, (uint32_t)f->entry)->journaled, 1, memory_order_relaxed);
 	/* signals stay blocked: a handler that syncs would wait for its own thread */
 	journal_hold(a);
 	lock_drop(&f->lock, LOCK_FILE);

@@ -21,7 +21,7 @@ HERE = Path(__file__).resolve().parent
 GROWN = HERE / "grown.tar.xz"
 TARGETS = ("arena", "journal", "status")
 RAW = b"\xff"
-(GEOMETRY, HEADER, SLOT, PATH, DONE, APPENDING, BLOCK, FIRST, CHAIN, EXTENT, DATA, PATCH, SIZE, CONTENT) = (
+(GEOMETRY, HEADER, ENTRY, PATH, DONE, APPENDING, BLOCK, FIRST, CHAIN, EXTENT, DATA, PATCH, SIZE, CONTENT) = (
     range(14)
 )
 (WORLD, FAULT, NO_SEAL) = range(14, 17)
@@ -39,8 +39,8 @@ def op(code: int, layout: str, *values: int) -> bytes:
     return bytes([code]) + struct.pack("<" + layout, *values)
 
 
-def slot(i: int, who: int = 0, path: int = T0, flags: int = 0) -> bytes:
-    return op(SLOT, "BBBB", i, who, path, flags)
+def entry(i: int, who: int = 0, path: int = T0, flags: int = 0) -> bytes:
+    return op(ENTRY, "BBBB", i, who, path, flags)
 
 
 def block(
@@ -61,9 +61,9 @@ def world(what: int, target: int = 0) -> bytes:
 
 
 POSITIONED = (
-    slot(0) + content(0, 100) + block(0, 0, POSITIONAL, 1, 50, 200) + block(2, 0, POSITIONAL, 2, 9000, 70)
+    entry(0) + content(0, 100) + block(0, 0, POSITIONAL, 1, 50, 200) + block(2, 0, POSITIONAL, 2, 9000, 70)
 )
-APPENDED = slot(0) + content(0, 100) + block(0, 0, APPEND, 1, 100, 5000) + block(1, 0, APPEND, 2, 5100, 3000)
+APPENDED = entry(0) + content(0, 100) + block(0, 0, APPEND, 1, 100, 5000) + block(1, 0, APPEND, 2, 5100, 3000)
 
 
 def arena_seeds() -> dict[str, bytes]:
@@ -73,20 +73,20 @@ def arena_seeds() -> dict[str, bytes]:
         "raw-page": RAW + bytes(4096),
         "positional": POSITIONED,
         "append": APPENDED,
-        "append-exclusive": slot(0, flags=EXCLUSIVE | PREALLOCATED) + APPENDED[5:],
-        "preallocated": slot(0, flags=PREALLOCATED) + POSITIONED[5:],
+        "append-exclusive": entry(0, flags=EXCLUSIVE | PREALLOCATED) + APPENDED[5:],
+        "preallocated": entry(0, flags=PREALLOCATED) + POSITIONED[5:],
         "three-files": b"".join(
-            slot(i, i, i) + content(i, 10) + block(i, i, 1 + i % 2, i + 1, 10, 100) for i in range(3)
+            entry(i, i, i) + content(i, 10) + block(i, i, 1 + i % 2, i + 1, 10, 100) for i in range(3)
         ),
-        "two-slots-one-file": slot(0)
-        + slot(1)
+        "two-entries-one-file": entry(0)
+        + entry(1)
         + block(0, 0, APPEND, 1, 0, 10)
         + block(1, 1, APPEND, 2, 10, 10),
-        "appended-whole": slot(0)
+        "appended-whole": entry(0)
         + content(0, 100, 5000)
         + block(0, 0, APPEND, 1, 100, 5000)
         + op(APPENDING, "BBIIII", 0, SOMEWHERE, 100, 5000, 0, 0),
-        "appended-part": slot(0)
+        "appended-part": entry(0)
         + content(0, 100, 3996)
         + block(0, 0, APPEND, 1, 100, 5000)
         + op(APPENDING, "BBIIII", 0, AT_BASE, 100, 5000, 0, 0),
@@ -97,30 +97,30 @@ def arena_seeds() -> dict[str, bytes]:
         "chain-open": POSITIONED + op(CHAIN, "BBHHI", 2, 1, 1, 1, 201),
         "chain-far": POSITIONED + op(CHAIN, "BBHHI", 2, 200, 1, 1, 1),
         "chain-self": POSITIONED + op(CHAIN, "BBHHI", 2, 3, 2, 1, 70),
-        "extents": slot(0)
+        "extents": entry(0)
         + block(0, 0, POSITIONAL, 1, 0, 30, count=3)
         + op(EXTENT, "BHQII", 0, 1, 1000, 30, 20)
         + op(EXTENT, "BHQII", 0, 2, 500, 50, 10),
-        "extents-many": slot(0) + block(0, 0, POSITIONAL, 1, 0, 30, count=513),
-        "extents-overlap": slot(0)
+        "extents-many": entry(0) + block(0, 0, POSITIONAL, 1, 0, 30, count=513),
+        "extents-overlap": entry(0)
         + block(0, 0, POSITIONAL, 1, 0, 30, count=2)
         + op(EXTENT, "BHQII", 0, 1, 1000, 29, 20),
-        "torn": slot(0) + content(0, 100) + block(0, 0, POSITIONAL, 1, 50, 200, count=1 | TORN),
+        "torn": entry(0) + content(0, 100) + block(0, 0, POSITIONAL, 1, 50, 200, count=1 | TORN),
         "torn-second": POSITIONED + block(1, 0, POSITIONAL, 3, 0, 30, count=1 | TORN),
         "torn-append": APPENDED + block(2, 0, APPEND, 3, 8100, 30, count=1 | TORN),
         "torn-one-of-two-files": APPENDED
-        + slot(1, 1, T1)
+        + entry(1, 1, T1)
         + content(1, 10)
         + block(2, 1, POSITIONAL, 3, 5, 30, count=1 | TORN),
-        "extent-in-table": slot(0)
+        "extent-in-table": entry(0)
         + block(0, 0, POSITIONAL, 1, 0, 30, count=2)
         + op(EXTENT, "BHQII", 0, 1, 0, 65510, 20),
-        "extent-wraps": slot(0) + block(0, 0, POSITIONAL, 1, 0, 30) + op(FIRST, "BQII", 0, 0, 0xFFFFFFF0, 32),
-        "offset-end": slot(0)
+        "extent-wraps": entry(0) + block(0, 0, POSITIONAL, 1, 0, 30) + op(FIRST, "BQII", 0, 0, 0xFFFFFFF0, 32),
+        "offset-end": entry(0)
         + block(0, 0, POSITIONAL, 1, 0, 30)
         + op(FIRST, "BQII", 0, (1 << 63) - 31, 0, 30),
-        "offset-far": slot(0) + block(0, 0, POSITIONAL, 1, 0, 30) + op(FIRST, "BQII", 0, 1 << 42, 0, 30),
-        "mixed-kinds": slot(0) + block(0, 0, APPEND, 1, 0, 30) + block(1, 0, POSITIONAL, 2, 5, 30),
+        "offset-far": entry(0) + block(0, 0, POSITIONAL, 1, 0, 30) + op(FIRST, "BQII", 0, 1 << 42, 0, 30),
+        "mixed-kinds": entry(0) + block(0, 0, APPEND, 1, 0, 30) + block(1, 0, POSITIONAL, 2, 5, 30),
         "other-boot": op(HEADER, "BQ", 9, 3) + POSITIONED,
         "live": op(HEADER, "BQ", 12, 1) + POSITIONED,
         "no-seal": POSITIONED + bytes([NO_SEAL]),
@@ -128,14 +128,14 @@ def arena_seeds() -> dict[str, bytes]:
         "large-blocks": op(GEOMETRY, "BB", 6, 2) + POSITIONED,
         "size-huge": POSITIONED + op(SIZE, "BI", 30, 0x1FFFFFFF),
         "size-short": POSITIONED + op(SIZE, "BI", 0, 5000),
-        "path-bytes": slot(0, 0, 0xFC) + op(PATH, "BB", 0, 3) + b"abc" + block(0, 0, POSITIONAL, 1, 0, 30),
+        "path-bytes": entry(0, 0, 0xFC) + op(PATH, "BB", 0, 3) + b"abc" + block(0, 0, POSITIONAL, 1, 0, 30),
     }
     for field in range(9):
         seeds[f"header-{field}"] = op(HEADER, "BQ", field, 0xFFFFFFF0) + POSITIONED
     for path in [*range(1, 17), *range(17, 30), NO_NUL, LONG_NAME]:
-        seeds[f"path-{path}"] = slot(0, 0, path) + block(0, 0, POSITIONAL, 1, 0, 30)
+        seeds[f"path-{path}"] = entry(0, 0, path) + block(0, 0, POSITIONAL, 1, 0, 30)
     for who in (6, 8, 16, 32):
-        seeds[f"identity-{who}"] = slot(0, who) + block(0, 0, APPEND, 1, 0, 30)
+        seeds[f"identity-{who}"] = entry(0, who) + block(0, 0, APPEND, 1, 0, 30)
     for what in range(WORLD_CHANGES):
         seeds[f"world-{what}"] = POSITIONED + world(what)
         seeds[f"world-append-{what}"] = APPENDED + world(what) + world(0 if what > 5 else 13)

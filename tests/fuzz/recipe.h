@@ -19,11 +19,11 @@ enum { RECIPE_RAW = 0xff, RECIPE_OPS_MAX = 200, RECIPE_RAW_MAX = 1 << 20 };
 enum recipe_op {
 	OP_GEOMETRY,  /* u8 block size, u8 blocks beyond the least */
 	OP_HEADER,    /* u8 field, u64 */
-	OP_SLOT,      /* u8 slot, u8 identity, u8 path, u8 flags */
-	OP_PATH,      /* u8 slot, u8 length, bytes: the path's end */
-	OP_DONE,      /* u8 slot, u32 seq, u32 skip */
-	OP_APPENDING, /* u8 slot, u8 how, u32 base, u32 bytes, u32 from seq, u32 from skip */
-	OP_BLOCK,     /* u8 block, u8 slot, u8 kind, u16 seq, u16 extents, u32 offset, u32 length */
+	OP_ENTRY,     /* u8 entry, u8 identity, u8 path, u8 flags */
+	OP_PATH,      /* u8 entry, u8 length, bytes: the path's end */
+	OP_DONE,      /* u8 entry, u32 seq, u32 skip */
+	OP_APPENDING, /* u8 entry, u8 how, u32 base, u32 bytes, u32 from seq, u32 from skip */
+	OP_BLOCK,     /* u8 block, u8 entry, u8 kind, u16 seq, u16 extents, u32 offset, u32 length */
 	OP_FIRST,     /* u8 block, u64 offset, u32 position, u32 length */
 	OP_CHAIN,     /* u8 block, u8 to, u16 seq, u16 extents, u32 length */
 	OP_EXTENT,    /* u8 block, u16 number, u64 offset, u32 position, u32 length */
@@ -75,10 +75,10 @@ static uint8_t recipe_pattern(uint8_t start, uint32_t i)
 
 static struct arena_header *recipe_header(void) { return (struct arena_header *)(void *)recipe_head; }
 
-static struct arena_slot *recipe_slot(const struct recipe *r, uint64_t i)
+static struct arena_entry *recipe_entry(const struct recipe *r, uint64_t i)
 {
-	return (struct arena_slot *)(void *)(recipe_head + r->geometry.slots_at +
-	                                     i % r->geometry.slot_count * ARENA_SLOT_BYTES);
+	return (struct arena_entry *)(void *)(recipe_head + r->geometry.entries_at +
+	                                      i % r->geometry.entry_count * ARENA_ENTRY_BYTES);
 }
 
 static struct arena_block *recipe_block(const struct recipe *r, uint64_t i)
@@ -120,9 +120,9 @@ static void recipe_set_header(struct recipe *r)
 	case 2: h->total_bytes = v; break;
 	case 3: h->block_bytes = (uint32_t)v; break;
 	case 4: h->block_count = (uint32_t)v; break;
-	case 5: h->slot_count = (uint32_t)v; break;
+	case 5: h->entry_count = (uint32_t)v; break;
 	case 6: h->blocks_at = v; break;
-	case 7: h->slots_at = v; break;
+	case 7: h->entries_at = v; break;
 	case 8: h->data_at = v; break;
 	case 9: h->origin.boot_ns ^= (int64_t)v; break;
 	case 10: h->uid = (uint32_t)v; break;
@@ -134,7 +134,7 @@ static void recipe_set_header(struct recipe *r)
 	}
 }
 
-static void recipe_set_path(struct arena_slot *s, unsigned choice)
+static void recipe_set_path(struct arena_entry *s, unsigned choice)
 {
 	static const char *const inside[] = {
 		"data/t0",
@@ -184,9 +184,9 @@ static void recipe_set_path(struct arena_slot *s, unsigned choice)
 		       sizeof s->path - 10);
 }
 
-static void recipe_set_slot(struct recipe *r)
+static void recipe_set_entry(struct recipe *r)
 {
-	struct arena_slot *s = recipe_slot(r, recipe_take(r, 1));
+	struct arena_entry *s = recipe_entry(r, recipe_take(r, 1));
 	unsigned who = (unsigned)recipe_take(r, 1);
 	struct world_id id = world_targets[who % 8 % WORLD_TARGETS];
 
@@ -214,7 +214,7 @@ static void recipe_set_slot(struct recipe *r)
 
 static void recipe_add_to_path(struct recipe *r)
 {
-	struct arena_slot *s = recipe_slot(r, recipe_take(r, 1));
+	struct arena_entry *s = recipe_entry(r, recipe_take(r, 1));
 	uint32_t n = (uint32_t)recipe_take(r, 1);
 	size_t at = strnlen(s->path, sizeof s->path);
 
@@ -224,7 +224,7 @@ static void recipe_add_to_path(struct recipe *r)
 
 static void recipe_set_done(struct recipe *r)
 {
-	struct arena_slot *s = recipe_slot(r, recipe_take(r, 1));
+	struct arena_entry *s = recipe_entry(r, recipe_take(r, 1));
 	uint64_t seq = recipe_take(r, 4);
 
 	s->done = DONE_MAKE(seq, recipe_take(r, 4) & 0xffffff);
@@ -232,7 +232,7 @@ static void recipe_set_done(struct recipe *r)
 
 static void recipe_set_appending(struct recipe *r)
 {
-	struct arena_slot *s = recipe_slot(r, recipe_take(r, 1));
+	struct arena_entry *s = recipe_entry(r, recipe_take(r, 1));
 	uint64_t seq;
 
 	s->flush_active = (uint32_t)recipe_take(r, 1);
@@ -337,7 +337,7 @@ static void recipe_step(struct recipe *r, int fd)
 {
 	switch (recipe_take(r, 1) % OP_COUNT) {
 	case OP_HEADER: recipe_set_header(r); break;
-	case OP_SLOT: recipe_set_slot(r); break;
+	case OP_ENTRY: recipe_set_entry(r); break;
 	case OP_PATH: recipe_add_to_path(r); break;
 	case OP_DONE: recipe_set_done(r); break;
 	case OP_APPENDING: recipe_set_appending(r); break;
@@ -386,12 +386,12 @@ static void recipe_step(struct recipe *r, int fd)
  * kind changes. Then a fault decides which bytes are written first. */
 static bool recipe_unlike(const struct recipe *r)
 {
-	for (uint32_t i = 0; i < r->geometry.slot_count; i++) {
-		const struct arena_slot *s = recipe_slot(r, i);
+	for (uint32_t i = 0; i < r->geometry.entry_count; i++) {
+		const struct arena_entry *s = recipe_entry(r, i);
 		uint32_t kind = 0;
 
 		for (uint32_t k = 0; k < i && s->used; k++)
-			if (recipe_slot(r, k)->used && recipe_slot(r, k)->ino == s->ino)
+			if (recipe_entry(r, k)->used && recipe_entry(r, k)->ino == s->ino)
 				return true;
 		for (uint32_t k = 0; k < r->geometry.block_count && s->used; k++) {
 			const struct arena_block *b = recipe_block(r, k);
@@ -410,8 +410,8 @@ static bool recipe_unlike(const struct recipe *r)
  * use. */
 static bool recipe_names(struct recipe *r)
 {
-	for (uint32_t i = 0; i < r->geometry.slot_count; i++) {
-		const struct arena_slot *s = recipe_slot(r, i);
+	for (uint32_t i = 0; i < r->geometry.entry_count; i++) {
+		const struct arena_entry *s = recipe_entry(r, i);
 
 		if (world_is_sentinel(s->ino))
 			return false;
@@ -445,24 +445,24 @@ static void recipe_seal_blocks(const struct recipe *r, int fd)
 	for (uint32_t i = 0; i < r->geometry.block_count; i++) {
 		struct arena_block *b = recipe_block(r, i);
 
-		if (b->owner == 0 || b->owner > r->geometry.slot_count ||
+		if (b->owner == 0 || b->owner > r->geometry.entry_count ||
 		    pread(fd, data, bytes, (off_t)(r->geometry.data_at + (uint64_t)i * bytes)) != bytes ||
 		    !recipe_can_sum(b, data, bytes))
 			continue;
 		b->commit = (b->commit & ~0xffffffffull) |
-		            arena_sum_block(recipe_slot(r, b->owner - 1), b, data, bytes, b->commit);
+		            arena_sum_block(recipe_entry(r, b->owner - 1), b, data, bytes, b->commit);
 		b->commit ^= r->torn[i % 256];
 	}
 }
 
 /* Does the file entry have a torn block that counts? */
-static bool recipe_slot_torn(const struct recipe *r, uint32_t slot)
+static bool recipe_entry_torn(const struct recipe *r, uint32_t entry)
 {
 	for (uint32_t i = 0; i < r->geometry.block_count; i++) {
 		const struct arena_block *b = recipe_block(r, i);
 
-		if (r->torn[i % 256] && b->owner == slot + 1 && COMMIT_COUNT(b->commit) > 0 &&
-		    !b->chain_block && b->seq > DONE_SEQ(recipe_slot(r, slot)->done))
+		if (r->torn[i % 256] && b->owner == entry + 1 && COMMIT_COUNT(b->commit) > 0 &&
+		    !b->chain_block && b->seq > DONE_SEQ(recipe_entry(r, entry)->done))
 			return true;
 	}
 	return false;
@@ -472,11 +472,11 @@ static bool recipe_nothing_whole(const struct recipe *r)
 {
 	bool any = false;
 
-	for (uint32_t i = 0; i < r->geometry.slot_count; i++) {
-		if (!recipe_slot(r, i)->used)
+	for (uint32_t i = 0; i < r->geometry.entry_count; i++) {
+		if (!recipe_entry(r, i)->used)
 			continue;
 		any = true;
-		if (!recipe_slot_torn(r, i))
+		if (!recipe_entry_torn(r, i))
 			return false;
 	}
 	return any;
@@ -485,10 +485,10 @@ static bool recipe_nothing_whole(const struct recipe *r)
 /* The files are as left, by the guards in the entries. */
 static void recipe_guards(const struct recipe *r)
 {
-	for (uint32_t i = 0; i < r->geometry.slot_count; i++)
+	for (uint32_t i = 0; i < r->geometry.entry_count; i++)
 		for (int t = 0; t < WORLD_TARGETS; t++)
-			if (recipe_slot(r, i)->ino == world_targets[t].ino)
-				recipe_slot(r, i)->guard.size = r->content_bytes[t];
+			if (recipe_entry(r, i)->ino == world_targets[t].ino)
+				recipe_entry(r, i)->guard.size = r->content_bytes[t];
 }
 
 /* Fills the arena file in fd, which is empty.  False: the input is of no use.  The world was reset before,

@@ -255,11 +255,11 @@ __attribute__((unused)) static long rig_close(int fd)
 
 __attribute__((unused)) static struct file *rig_file(int fd) { return atomic_load(&fdtable_get(fd)->file); }
 
-__attribute__((unused)) static struct arena_slot *rig_slot(int fd)
+__attribute__((unused)) static struct arena_entry *rig_entry(int fd)
 {
 	struct file *f = rig_file(fd);
 
-	return arena_slot_at(f->arena, (uint32_t)f->slot);
+	return arena_entry_at(f->arena, (uint32_t)f->entry);
 }
 
 /* flush_drain as the hooks do it. */

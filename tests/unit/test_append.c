@@ -40,7 +40,7 @@ static void test_leased(void **state)
 	assert_int_equal(faults.writev.calls, 0);
 	assert_int_equal(fcntl(fd, F_GETLEASE), F_UNLCK);
 	assert_true(fcntl(fd, F_GETFL) & O_APPEND);
-	assert_int_equal(rig_slot(fd)->flush_active, APPEND_NONE);
+	assert_int_equal(rig_entry(fd)->flush_active, APPEND_NONE);
 	rig_expect("out", 20000);
 }
 
@@ -53,7 +53,7 @@ static void test_lease_refused(void **state)
 	assert_int_equal(rig_settle(fd), 0);
 	assert_int_equal(faults.pwritev.calls, 0);
 	assert_int_equal(faults.writev.calls, 1);
-	assert_int_equal(rig_slot(fd)->flush_active, APPEND_NONE);
+	assert_int_equal(rig_entry(fd)->flush_active, APPEND_NONE);
 	rig_expect("out", 20000);
 }
 
@@ -118,8 +118,8 @@ static void test_part_then_full(void **state)
 		*f = (struct fault){.at = 1, .most = 7000, .then = ENOSPC};
 		assert_int_equal(rig_settle(fd), -ENOSPC);
 		rig_expect("out", 7100);
-		assert_int_equal(DONE_SKIP(rig_slot(fd)->done), 7000);
-		assert_int_equal(rig_slot(fd)->flush_active, APPEND_NONE);
+		assert_int_equal(DONE_SKIP(rig_entry(fd)->done), 7000);
+		assert_int_equal(rig_entry(fd)->flush_active, APPEND_NONE);
 		f->at = 0;
 		rig_put(fd, 30000, 9000);
 		assert_int_equal(rig_close(fd), 0);
@@ -175,19 +175,19 @@ static void test_whole_writes_only(void **state)
 static void test_done_ends_an_append(void **state)
 {
 	int fd = staged_file(0, 5000);
-	struct arena_slot *slot = rig_slot(fd);
+	struct arena_entry *entry = rig_entry(fd);
 	struct file_guard g = file_lock(rig_file(fd));
 
 	(void)state;
 	append_begin(rig_file(fd), APPEND_SOMEWHERE, 100, 4900);
-	assert_int_equal(slot->flush_active, APPEND_SOMEWHERE);
-	assert_int_equal(slot->flush_base, 100);
-	assert_int_equal(slot->flush_bytes, 4900);
-	assert_int_equal(slot->flush_from, slot->done);
+	assert_int_equal(entry->flush_active, APPEND_SOMEWHERE);
+	assert_int_equal(entry->flush_base, 100);
+	assert_int_equal(entry->flush_bytes, 4900);
+	assert_int_equal(entry->flush_from, entry->done);
 	file_unlock(rig_file(fd), g);
 	assert_int_equal(rig_settle(fd), 0);
-	assert_int_not_equal(slot->flush_from, slot->done);
-	assert_int_equal(slot->flush_active, APPEND_NONE);
+	assert_int_not_equal(entry->flush_from, entry->done);
+	assert_int_equal(entry->flush_active, APPEND_NONE);
 }
 
 /* A flush sets O_DIRECT on the program's description: a read must not be under way then, which only the
@@ -263,7 +263,7 @@ static void test_no_append_without_a_size(void **state)
 	assert_int_equal(rig_settle(fd), -EIO);
 	sys.statx = sys_kernel.statx;
 	assert_int_equal(rig_kernel_size("out"), 100);
-	assert_int_equal(rig_slot(fd)->flush_active, APPEND_NONE);
+	assert_int_equal(rig_entry(fd)->flush_active, APPEND_NONE);
 	assert_int_equal(rig_settle(fd), 0);
 	rig_expect("out", 5000);
 }

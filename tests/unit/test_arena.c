@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* arena: geometry, creation and what can go wrong with it, blocks and slots. */
+/* arena: geometry, creation and what can go wrong with it, blocks and entries. */
 #include "base/crc32c.h"
 #include "base/internal_fd.h"
 #include "base/pid.h"
@@ -105,11 +105,11 @@ static void test_geometry(void **state)
 			}
 			assert_true(h.total_bytes <= mem);
 			assert_true(h.block_count >= 8);
-			assert_true(h.blocks_at % ARENA_PAGE == 0 && h.slots_at % ARENA_PAGE == 0);
+			assert_true(h.blocks_at % ARENA_PAGE == 0 && h.entries_at % ARENA_PAGE == 0);
 			assert_true(h.data_at % ARENA_PAGE == 0);
 			assert_true(h.blocks_at >= sizeof(struct arena_header));
-			assert_true(h.slots_at >= h.blocks_at + h.block_count * ARENA_BLOCK_ENTRY_BYTES);
-			assert_true(h.data_at >= h.slots_at + (uint64_t)h.slot_count * ARENA_SLOT_BYTES);
+			assert_true(h.entries_at >= h.blocks_at + h.block_count * ARENA_BLOCK_ENTRY_BYTES);
+			assert_true(h.data_at >= h.entries_at + (uint64_t)h.entry_count * ARENA_ENTRY_BYTES);
 			assert_int_equal(h.total_bytes, h.data_at + (uint64_t)h.block_count * block);
 		}
 	}
@@ -239,14 +239,14 @@ static void test_slots(void **state)
 {
 	(void)state;
 	assert_int_equal(arena_create(&arena, dir, &rule), 0);
-	for (uint32_t i = 0; i < arena.slot_count; i++)
-		assert_int_equal(arena_slot_take(&arena), i);
-	assert_int_equal(arena_slot_take(&arena), -ENOSPC);
-	arena_slot_at(&arena, 3)->counters[COUNT_BYTES] = 40;
-	arena_slot_free(&arena, 3);
+	for (uint32_t i = 0; i < arena.entry_count; i++)
+		assert_int_equal(arena_entry_take(&arena), i);
+	assert_int_equal(arena_entry_take(&arena), -ENOSPC);
+	arena_entry_at(&arena, 3)->counters[COUNT_BYTES] = 40;
+	arena_entry_free(&arena, 3);
 	assert_int_equal(arena.header->live.counters[COUNT_BYTES], 40);
-	assert_int_equal(arena_slot_at(&arena, 3)->counters[COUNT_BYTES], 0);
-	assert_int_equal(arena_slot_take(&arena), 3);
+	assert_int_equal(arena_entry_at(&arena, 3)->counters[COUNT_BYTES], 0);
+	assert_int_equal(arena_entry_take(&arena), 3);
 	arena_destroy(&arena);
 }
 

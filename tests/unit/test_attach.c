@@ -35,8 +35,8 @@ static void test_the_second_write_engages(void **state)
 	assert_int_equal(access(rig_path(".fastwrite"), F_OK), -1);
 	rig_put(fd, 100, 100);
 	assert_int_equal(rig_file(fd)->mode, FILE_ATTACHED);
-	assert_int_equal(rig_slot(fd)->used, 1);
-	assert_string_equal(rig_slot(fd)->path, rig_path("out"));
+	assert_int_equal(rig_entry(fd)->used, 1);
+	assert_string_equal(rig_entry(fd)->path, rig_path("out"));
 	assert_int_equal(rig_close(fd), 0);
 	rig_expect("out", 200);
 }
@@ -286,14 +286,14 @@ static void test_failed_close_with_a_reader_left(void **state)
 	int fd = rig_open("out", O_WRONLY);
 	char command[1200];
 	struct arena *a;
-	int reader, slot;
+	int reader, entry;
 
 	(void)state;
 	rig_put(fd, 0, 100);
 	rig_put(fd, 100, 100);
 	assert_int_equal(rig_file(fd)->mode, FILE_ATTACHED);
 	a = rig_file(fd)->arena;
-	slot = rig_file(fd)->slot;
+	entry = rig_file(fd)->entry;
 	reader = rig_open("out", O_RDONLY);
 	faults.pwritev = (struct fault){.at = 1, .count = 1 << 20, .error = ENOSPC};
 	assert_int_equal(rig_close(fd), -ENOSPC);
@@ -304,7 +304,7 @@ static void test_failed_close_with_a_reader_left(void **state)
 	snprintf(command, sizeof command, "ls '%s'/*.arena >/dev/null && rm -r '%s'", rig_path(".fastwrite"),
 	         rig_path(".fastwrite"));
 	assert_int_equal(system(command), 0);
-	arena_slot_free(a, (uint32_t)slot);
+	arena_entry_free(a, (uint32_t)entry);
 }
 
 enum { ARENA_BYTES = 1 << 20, LOCKABLE = 6 << 20 };
@@ -436,7 +436,7 @@ static int stage_in_all_blocks(int *fds, int most, struct arena **a)
 /* Their flushes fail, and then the program closes them: the blocks stay theirs. */
 static void test_all_blocks_abandoned(void **state)
 {
-	int fds[64], slots[64], n;
+	int fds[64], entries[64], n;
 	struct arena *a;
 	pthread_t thread;
 	char command[1200];
@@ -445,7 +445,7 @@ static void test_all_blocks_abandoned(void **state)
 	n = stage_in_all_blocks(fds, 64, &a);
 	faults.pwritev = (struct fault){.at = 1, .count = 1 << 20, .error = ENOSPC};
 	for (int i = 0; i < n; i++) {
-		slots[i] = rig_file(fds[i])->slot;
+		entries[i] = rig_file(fds[i])->entry;
 		assert_int_equal(rig_close(fds[i]), -ENOSPC);
 	}
 	/* while the disk is full, and when it has room again */
@@ -457,8 +457,8 @@ static void test_all_blocks_abandoned(void **state)
 	in_time(thread);
 	rig_expect("another", 2000);
 	for (int i = 0; i < n; i++) {
-		arena_free_slot_blocks(a, (uint32_t)slots[i]);
-		arena_slot_free(a, (uint32_t)slots[i]);
+		arena_free_entry_blocks(a, (uint32_t)entries[i]);
+		arena_entry_free(a, (uint32_t)entries[i]);
 	}
 	snprintf(command, sizeof command, "ls '%s'/*.arena >/dev/null && rm -r '%s'", rig_path(".fastwrite"),
 	         rig_path(".fastwrite"));

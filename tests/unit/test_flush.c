@@ -24,7 +24,7 @@ static void test_settle(void **state)
 	rig_expect("out", 9000);
 	assert_null(f->head);
 	assert_int_equal(f->ksize, 9000);
-	assert_int_equal(DONE_SEQ(rig_slot(fd)->done), f->arena->header->live.next_seq);
+	assert_int_equal(DONE_SEQ(rig_entry(fd)->done), f->arena->header->live.next_seq);
 	assert_int_equal(f->arena->free_count, f->arena->block_count);
 	rig_put(fd, 9000, 10);
 	assert_int_equal(rig_close(fd), 0);

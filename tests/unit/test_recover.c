@@ -88,17 +88,17 @@ static struct recover_report recover_now(void)
 static int append_begun(size_t n, uint32_t how, uint64_t base)
 {
 	int fd = rig_open("out", O_RDWR | O_APPEND);
-	struct arena_slot *slot;
+	struct arena_entry *entry;
 
 	rig_put(fd, 0, DONE_BYTES);
 	rig_put(fd, DONE_BYTES, n);
-	slot = rig_slot(fd);
-	slot->flush_base = base;
-	slot->flush_bytes = n;
-	slot->flush_from = slot->done;
-	slot->flush_active = how;
+	entry = rig_entry(fd);
+	entry->flush_base = base;
+	entry->flush_bytes = n;
+	entry->flush_from = entry->done;
+	entry->flush_active = how;
 	die_now(fd);
-	slot->flush_active = APPEND_NONE;
+	entry->flush_active = APPEND_NONE;
 	lose_staged(fd);
 	return fd;
 }
@@ -199,7 +199,7 @@ static void test_ours_between_foreign_ones(void **state)
 static void test_append_that_was_over(void **state)
 {
 	static uint8_t same[20000];
-	struct arena_slot *slot;
+	struct arena_entry *entry;
 	int fd = rig_open("out", O_RDWR | O_APPEND);
 
 	(void)state;
@@ -207,11 +207,11 @@ static void test_append_that_was_over(void **state)
 	assert_int_equal(rig_write(fd, same, 100), 100);
 	assert_int_equal(rig_write(fd, same, 20000), 20000);
 	assert_int_equal(rig_settle(fd), 0);
-	slot = rig_slot(fd);
-	slot->flush_active = APPEND_SOMEWHERE; /* died between the store to `done` and append_end */
+	entry = rig_entry(fd);
+	entry->flush_active = APPEND_SOMEWHERE; /* died between the store to `done` and append_end */
 	assert_int_equal(rig_write(fd, same, 20000), 20000);
 	die_now(fd);
-	slot->flush_active = APPEND_NONE;
+	entry->flush_active = APPEND_NONE;
 	assert_int_equal(recover_now().bytes, 20000);
 	assert_int_equal(rig_kernel_size("out"), 40100);
 }

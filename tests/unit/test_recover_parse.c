@@ -58,7 +58,7 @@ static int look(void)
 
 	if (foreign_load(&a, fd) < 0)
 		return -1;
-	for (uint32_t s = 0; s < a.header.slot_count; s++) {
+	for (uint32_t s = 0; s < a.header.entry_count; s++) {
 		int n = foreign_blocks(&a, s);
 
 		for (int i = 0; i < n; i++) {
@@ -147,9 +147,9 @@ static void test_header_fields(void **state)
 	DAMAGE(block_bytes, 1u << 31);
 	DAMAGE(block_count, h.block_count + 1);
 	DAMAGE(block_count, UINT32_MAX);
-	DAMAGE(slot_count, UINT32_MAX);
+	DAMAGE(entry_count, UINT32_MAX);
 	DAMAGE(blocks_at, UINT64_MAX - 8);
-	DAMAGE(slots_at, 0);
+	DAMAGE(entries_at, 0);
 	DAMAGE(data_at, UINT64_MAX);
 	memcpy(&h, image, sizeof h);
 	h.uid ^= 1; /* and no new checksum */
@@ -193,7 +193,7 @@ DAMAGER(offset_overflows, b->first.offset = UINT64_MAX - 5)
 DAMAGER(offset_too_large, b->first.offset = INT64_MAX)
 DAMAGER(unknown_kind, b->kind = 77)
 DAMAGER(of_no_file, b->owner = 0)
-DAMAGER(of_an_entry_beyond_the_table, b->owner = a->header.slot_count + 1)
+DAMAGER(of_an_entry_beyond_the_table, b->owner = a->header.entry_count + 1)
 
 static void test_blocks(void **state)
 {
@@ -252,17 +252,17 @@ static void test_flipped_entry(void **state)
 	for (int i = 0; i < 2; i++) {
 		uint32_t index = whole.order[i];
 		struct arena_block *b = &whole.blocks[index];
-		struct arena_slot *slot = foreign_entry(&whole, b->owner - 1);
+		struct arena_entry *entry = foreign_entry(&whole, b->owner - 1);
 		uint64_t commit = b->commit;
 
 		flip_each(index, &b->seq, sizeof b->seq);
 		flip_each(index, &b->kind, sizeof b->kind);
 		flip_each(index, &b->first.offset, sizeof b->first.offset);
 		flip_each(index, &b->first.pos, sizeof b->first.pos);
-		flip_each(index, &slot->ino, sizeof slot->ino);
-		flip_each(index, &slot->btime_sec, sizeof slot->btime_sec);
-		flip_each(index, &slot->btime_nsec, sizeof slot->btime_nsec);
-		flip_each(index, &slot->generation, sizeof slot->generation);
+		flip_each(index, &entry->ino, sizeof entry->ino);
+		flip_each(index, &entry->btime_sec, sizeof entry->btime_sec);
+		flip_each(index, &entry->btime_nsec, sizeof entry->btime_nsec);
+		flip_each(index, &entry->generation, sizeof entry->generation);
 		if (COMMIT_COUNT(commit) > 1)
 			flip_each(index, &b->first.length, sizeof b->first.length);
 		for (int bit = 0; bit < 63; bit++) {
@@ -445,7 +445,7 @@ static void test_fuzz(void **state)
 	(void)state;
 	srand(23);
 	for (int turn = 0; turn < FUZZ_TURNS; turn++) {
-		uint64_t at = h->blocks_at + (uint64_t)rand() % (h->slots_at + 2048 - h->blocks_at);
+		uint64_t at = h->blocks_at + (uint64_t)rand() % (h->entries_at + 2048 - h->blocks_at);
 		uint8_t junk[8];
 		ssize_t size = 1 + rand() % (ssize_t)sizeof junk;
 

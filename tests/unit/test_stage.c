@@ -30,7 +30,7 @@ static void expect_sums(int of)
 
 		assert_true(COMMIT_COUNT(commit) > 0);
 		assert_int_equal(COMMIT_SUM(commit),
-		                 arena_sum_block(rig_slot(of), run->meta, arena_block_data(a, run->index),
+		                 arena_sum_block(rig_entry(of), run->meta, arena_block_data(a, run->index),
 		                                 a->block_bytes, commit));
 	}
 	file_unlock(f, g);

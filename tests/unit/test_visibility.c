@@ -44,8 +44,8 @@ static int staged_file(int flags, uint64_t n)
 	assert_int_equal(rig_kernel_size("out"), 100);
 	assert_ptr_equal(rig_file(fd)->lease.on, fdtable_get(fd));
 	assert_int_equal(sys_kernel.fcntl(fd, F_GETLEASE, 0), F_WRLCK);
-	assert_int_equal(rig_slot(fd)->flags & (SLOT_STRICT | SLOT_LEASED | SLOT_LEASE_BUSY),
-	                 SLOT_STRICT | SLOT_LEASED);
+	assert_int_equal(rig_entry(fd)->flags & (ENTRY_STRICT | ENTRY_LEASED | ENTRY_LEASE_BUSY),
+	                 ENTRY_STRICT | ENTRY_LEASED);
 	rig_faults_clear();
 	return fd;
 }
@@ -132,7 +132,7 @@ static void opener_sees_all(int how, int flags)
 
 	assert_int_equal(o.size, 5000);
 	assert_null(file_when_quiet(fd)->lease.on);
-	assert_true(rig_slot(fd)->flags & SLOT_LEASE_BUSY);
+	assert_true(rig_entry(fd)->flags & ENTRY_LEASE_BUSY);
 	/* it is still open: every write at once */
 	for (uint64_t at = 5000; at < 6000; at += 100) {
 		rig_put(fd, at, 100);
