@@ -176,6 +176,14 @@ def test_check_of_replaced_files(tmp_path: Path, content: Content) -> None:
     assert Check(tmp_path, content, acks)("replace").lost
     (tmp_path / "name-1").write_bytes(b"?")
     assert Check(tmp_path, content, acks)("replace").wrong
+    (tmp_path / "name-1").write_bytes(content.records(0, 25, 30))
+    (tmp_path / "name-1.new").write_bytes(content.records(0, 45, 50))
+    assert not Check(tmp_path, content, acks)("replace").text()
+    (tmp_path / "name-1.new").write_bytes(content.records(0, 25, 30))
+    verdict = Check(tmp_path, content, acks)("replace")
+    assert verdict.lost and not verdict.wrong  # the directory was synced after the rename
+    (tmp_path / "name-1.new").write_bytes(b"?")
+    assert Check(tmp_path, content, acks)("replace").wrong
     for path in tmp_path.iterdir():
         path.write_bytes(b"")
     verdict = Check(tmp_path, content, acks_of(("B", 0, 4)))("replace")

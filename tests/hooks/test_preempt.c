@@ -1078,7 +1078,7 @@ static bool preempt(const char *const *args, int memory, int stop)
 /* FASTWRITE_TEST_LONG=1: at each of its system calls; else at some, others for each of the others. */
 static int stride(void)
 {
-	enum { STRIDE = 24 };
+	enum { STRIDE = 48 };
 	const char *every = getenv("FASTWRITE_TEST_LONG");
 
 	return every && strcmp(every, "1") == 0 ? 1 : STRIDE;

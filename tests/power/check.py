@@ -220,9 +220,10 @@ class Check:
                 # it was synced before it got the name
                 (self.lost if any(or_zero(have, version(n)) for n in numbers) else self.wrong)(text)
             fresh = read(self.directory / f"{name}.new")
-            if fresh is not None and not any(
-                or_zero(fresh, version(n)) for n in range(synced, begun) if n % NAMES == which
-            ):
+            held = [n for n in numbers if fresh is not None and or_zero(fresh, version(n))]
+            if held and held[-1] < synced:
+                self.lost(f"{name}.new: version {held[-1]} has not got its name")
+            elif fresh is not None and not held:
                 self.wrong(f"{name}.new: what nobody wrote")
 
     def rotate(self) -> None:
