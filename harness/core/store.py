@@ -18,8 +18,10 @@ from harness.core.model import LabError
 
 FORMAT = 1
 RUN, SAMPLES = "run.json", "samples.jsonl"
-UNIFORM = ("suite", "scale", "memory_limit_bytes", "sizes", "params", "warm", "rounds_per_run", "hosts")
+UNIFORM = ("suite", "scale", "memory_limit_bytes", "warm", "rounds_per_run", "hosts")
 """Settings that runs must share to be merged."""
+PER_EXPERIMENT = ("sizes", "params")
+"""Settings, by experiment, that merged runs share where both have the experiment."""
 
 
 class RunStore:
@@ -119,8 +121,23 @@ def read_samples(path: Path) -> list[dict]:
     return samples
 
 
+def _apart(one: dict, other: dict) -> list[str]:
+    """Why the runs of these settings cannot be merged, a line each."""
+    apart = differences(one["environment"], other["environment"])
+    for key in UNIFORM:
+        if one.get(key) != other.get(key):
+            apart.append(f"{key}: {one.get(key)!r} and {other.get(key)!r}")
+    for key in PER_EXPERIMENT:
+        mine, theirs = one.get(key, {}), other.get(key, {})
+        for name in sorted(mine.keys() & theirs.keys()):
+            if mine[name] != theirs[name]:
+                apart.append(f"{key} of {name}: {mine[name]!r} and {theirs[name]!r}")
+    return apart
+
+
 def merge(stores: Iterable[RunStore]) -> RunStore:
-    """Several runs as one, for the report. LabError when their environments or sizes differ."""
+    """Several runs as one, for the report; they may have different experiments. LabError when their environments
+    differ, or the sizes of an experiment."""
     stores = list(stores)
     first = stores[0]
     merged = RunStore(first.directory)
@@ -128,15 +145,17 @@ def merge(stores: Iterable[RunStore]) -> RunStore:
     notes = dict.fromkeys(note for store in stores for note in store.settings.get("notes", []))
     merged.settings["notes"] = list(notes)
     for number, store in enumerate(stores):
-        apart = differences(first.settings["environment"], store.settings["environment"])
-        for key in UNIFORM:
-            if first.settings.get(key) != store.settings.get(key):
-                apart.append(f"{key}: {first.settings.get(key)!r} and {store.settings.get(key)!r}")
+        apart = _apart(merged.settings, store.settings)
         if apart:
             raise LabError(
                 f"{first.directory} and {store.directory} are not merged, they differ in:\n  "
                 + "\n  ".join(apart)
             )
+        for key in PER_EXPERIMENT:
+            merged.settings[key] = {**merged.settings.get(key, {}), **store.settings.get(key, {})}
+        merged.settings["experiments"] = list(
+            dict.fromkeys(merged.settings.get("experiments", []) + store.settings.get("experiments", []))
+        )
         suffix = f"@{number + 1}" if len(stores) > 1 else ""
         for sample in store.samples:
             leg = sample["leg"] + suffix

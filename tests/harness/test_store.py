@@ -71,6 +71,19 @@ def test_runs_of_one_machine_are_merged_with_their_own_pairs(tmp_path):
     assert len({s["leg"] for s in merged.samples}) == 2 and len({s["pair"] for s in merged.samples}) == 2
 
 
+def test_runs_of_other_experiments_are_merged(tmp_path):
+    one = RunStore.create(tmp_path / "a", fakes.settings(sizes={"E1": {"mib": 1}}, experiments=["E1"]))
+    two = RunStore.create(
+        tmp_path / "b", fakes.settings(sizes={"E1": {"mib": 1}, "E2": {"mib": 2}}, experiments=["E1", "E2"])
+    )
+    merged = merge([one, two])
+    assert merged.settings["sizes"] == {"E1": {"mib": 1}, "E2": {"mib": 2}}
+    assert merged.settings["experiments"] == ["E1", "E2"]
+    other = RunStore.create(tmp_path / "c", fakes.settings(sizes={"E2": {"mib": 9}}, experiments=["E2"]))
+    with pytest.raises(LabError, match="sizes of E2: {'mib': 2} and {'mib': 9}"):
+        merge([one, two, other])
+
+
 @pytest.mark.parametrize(
     "changes", [{"environment": fakes.environment(shim="other")}, {"scale": "full"}, {"warm": True}]
 )
