@@ -80,7 +80,7 @@ def test_runs_of_other_experiments_are_merged(tmp_path):
     assert merged.settings["sizes"] == {"E1": {"mib": 1}, "E2": {"mib": 2}}
     assert merged.settings["experiments"] == ["E1", "E2"]
     other = RunStore.create(tmp_path / "c", fakes.settings(sizes={"E2": {"mib": 9}}, experiments=["E2"]))
-    with pytest.raises(LabError, match="sizes of E2: {'mib': 2} and {'mib': 9}"):
+    with pytest.raises(LabError, match="sizes of E2"):
         merge([one, two, other])
 
 
