@@ -115,7 +115,9 @@ def arena_seeds() -> dict[str, bytes]:
         "extent-in-table": entry(0)
         + block(0, 0, POSITIONAL, 1, 0, 30, count=2)
         + op(EXTENT, "BHQII", 0, 1, 0, 65510, 20),
-        "extent-wraps": entry(0) + block(0, 0, POSITIONAL, 1, 0, 30) + op(FIRST, "BQII", 0, 0, 0xFFFFFFF0, 32),
+        "extent-wraps": entry(0)
+        + block(0, 0, POSITIONAL, 1, 0, 30)
+        + op(FIRST, "BQII", 0, 0, 0xFFFFFFF0, 32),
         "offset-end": entry(0)
         + block(0, 0, POSITIONAL, 1, 0, 30)
         + op(FIRST, "BQII", 0, (1 << 63) - 31, 0, 30),
