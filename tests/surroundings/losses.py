@@ -29,6 +29,9 @@ POLICIES = ("fdatasync", "fsync", "journal", "relaxed")
 DATA = "/disk/data"
 LONGEST_SECONDS = 8  # until the power goes
 PACE_US = 500
+# The guest's clock begins at a whole second.  Sooner, what it wrote last could look newer than its next boot, and would
+# be put aside (docs/guarantees.md).
+POWERLESS_SECONDS = 1.1
 SPARE_NS = (RELAXED_MS + 1000) * 1_000_000  # `relaxed`, and a flush on a slow machine
 # As the file system is made by power.disk: nothing is written behind our back.
 MAKE_OPTIONS = ("-J", "size=4", "-E", "lazy_itable_init=0,lazy_journal_init=0")
@@ -141,6 +144,7 @@ def cut(guest: Guest, disk: Disk, machine: Machine, job: Job) -> tuple[Acks, tup
         until_ns = int(float(machine.must("cat /proc/uptime").split()[0]) * 1e9) - SPARE_NS
         time.sleep(guest.dice.random() * 2 * RELAXED_MS / 1000)
     machine.power_off()
+    time.sleep(POWERLESS_SECONDS)
     flight = disk.lose_power(guest.dice, guest.dice.choice(STYLES))
     data = machine.hear()
     data = data[: len(data) // ACK.size * ACK.size]
