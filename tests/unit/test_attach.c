@@ -94,15 +94,24 @@ static void test_release_that_fails_keeps_it_attached(void **state)
 	rig_expect("out", 200);
 }
 
-static void test_a_stronger_wish_replaces_a_weaker_one(void **state)
+/* A file that its second small write has attached; 200 bytes of it are written. */
+static int open_attached(void)
 {
 	int fd = rig_open("out", O_WRONLY);
+
+	rig_put(fd, 0, 100);
+	rig_put(fd, 100, 100);
+	assert_int_equal(rig_file(fd)->mode, FILE_ATTACHED);
+	return fd;
+}
+
+static void test_a_stronger_wish_replaces_a_weaker_one(void **state)
+{
+	int fd = open_attached();
 	struct file *f = rig_file(fd);
 	struct file_guard g;
 
 	(void)state;
-	rig_put(fd, 0, 100);
-	rig_put(fd, 100, 100);
 	g = file_lock(f);
 	file_want(f, WANT_DETACH, BYPASS_NONE);
 	file_want(f, WANT_BYPASS, BYPASS_MMAP);
@@ -125,13 +134,11 @@ static void test_a_stronger_wish_replaces_a_weaker_one(void **state)
 
 static void test_a_wish_is_carried_out_by_the_next_write(void **state)
 {
-	int fd = rig_open("out", O_WRONLY);
+	int fd = open_attached();
 	struct file *f = rig_file(fd);
 	struct file_guard g;
 
 	(void)state;
-	rig_put(fd, 0, 100);
-	rig_put(fd, 100, 100);
 	g = file_lock(f);
 	file_want(f, WANT_BYPASS, BYPASS_MMAP);
 	stage_seal(f);
