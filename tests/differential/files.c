@@ -342,8 +342,17 @@ enum { SECTOR = 512 };
 /*
  * With O_DIRECT the kernel may write the first sectors of what is not made of whole ones before it says
  * EINVAL, or not, as the extents of the file and the pages of the memory lie: it differs from run to run.
+ * RLIMIT_FSIZE may cut a write to such a length.
  */
-static bool unsure(int fd, size_t n, size_t unit) { return n > SECTOR && n % unit && is_direct(fd); }
+static bool unsure(int fd, size_t n, size_t unit)
+{
+	struct rlimit limit = {.rlim_cur = RLIM_INFINITY};
+
+	if (n <= SECTOR || !is_direct(fd))
+		return false;
+	getrlimit(RLIMIT_FSIZE, &limit);
+	return n % unit || (limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur % unit);
+}
 
 /* slot size seed */
 void op_write(const long *a)
@@ -451,6 +460,10 @@ void op_dwrite(const long *a)
 	size_t n = a[3] % SECTOR == 0 ? whole_pages(a[1]) : SECTOR;
 	unsigned char *buffer = aligned_here() + (a[3] & 4095);
 
+	if (unsure(fd_of(a[0]), n, SECTOR)) {
+		say(" no");
+		return;
+	}
 	fill(buffer, n, (uint64_t)a[4]);
 	fresh_errno();
 	say_written(a[2] < 0 ? write(fd_of(a[0]), buffer, n) : pwrite(fd_of(a[0]), buffer, n, a[2]));
