@@ -228,7 +228,12 @@ def run_program(
     """One program; settings: of the library, None runs natively."""
     variables = ["CMOCKA_MESSAGE_OUTPUT=TAP", "LD_LIBRARY_PATH=/build/lib"]
     if settings is not None:
-        settings = {"FASTWRITE_PATHS": PATHS, "FASTWRITE_STATS": "stderr", **settings}
+        settings = {
+            "FASTWRITE_PATHS": PATHS,
+            "FASTWRITE_STATS": "stderr",
+            "FASTWRITE_ADAPT": "off",
+            **settings,
+        }
         variables += [f"{name}={value}" for name, value in settings.items()]
         variables.append("LD_PRELOAD=/build/libfastwrite.so")
     work = Path(tempfile.mkdtemp(prefix="fastwrite-glibc-", dir=disk_base()))

@@ -2,8 +2,8 @@
 """What was done to each file, and how much of it the shim could take. Pure.
 
 What the shim stages is told by its own rules (docs/guarantees.md): writes of up to `small` bytes by the program that
-opened the file, from the second small write of an open file on; none of a file that is mapped shared and writable or
-used by splice, sendfile or asynchronous I/O; none in a process that makes an io_uring.
+opened the file, at the earliest from the second small write of an open file on; none of a file that is mapped shared
+and writable or used by splice, sendfile or asynchronous I/O; none in a process that makes an io_uring.
 """
 
 from __future__ import annotations

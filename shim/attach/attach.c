@@ -79,7 +79,7 @@ void attach_leave_arena(struct file *f)
 	f->space.zero_end = 0; /* recovery cuts the zeros off */
 	f->arena = NULL;
 	f->entry = -1;
-	f->small_seen = 0;
+	staging_policy_restart(f);
 }
 
 /* All processes that had the arena are dead.  It has been recovered as a whole, or will be: nothing is staged
@@ -207,15 +207,12 @@ static enum bypass_reason scan_descriptors(struct file *f)
  */
 static enum bypass_reason attach_later(struct file *f)
 {
-	enum { FIRST = 16, MOST = 1 << 20 };
-	uint32_t after = f->attach_after;
-
 	if (f->why != BYPASS_UNKNOWN_FD) {
 		stats_through(f->rule, BYPASS_UNKNOWN_FD);
 		say_through(f, BYPASS_UNKNOWN_FD);
 	}
 	f->why = BYPASS_UNKNOWN_FD;
-	f->attach_after = after < FIRST ? FIRST : after < MOST ? 2 * after : after;
+	staging_policy_later(f);
 	return BYPASS_COUNT;
 }
 
@@ -340,8 +337,6 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 		return BYPASS_UNLINKED;
 	if (fd_link_path(ofd_fd(o), path) < 0 || strlen(path) >= ARENA_PATH_MAX)
 		return BYPASS_PATH;
-	if (!staging_policy_allows(f, path))
-		return BYPASS_COUNT;
 	if (has_standard_fd(f))
 		return BYPASS_STANDARD_FD;
 	if (is_synchronous(ofd_fd(o)))
@@ -375,7 +370,7 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 	if (!arenas_may_hold(a, f, ofd_fd(o), &st))
 		return BYPASS_ENCRYPTED;
 	if (f->shared && !arenas_mapped_by_all(f, a)) {
-		f->attach_after = FILE_ATTACH_LATER;
+		staging_policy_later(f);
 		return BYPASS_COUNT;
 	}
 	entry = arena_entry_take(a);
@@ -417,6 +412,7 @@ static enum bypass_reason refused(void)
 
 bool attach_file(struct file *f, struct ofd *o)
 {
+	uint64_t begin = staging_policy_clock(f);
 	enum bypass_reason why;
 
 	if (gate_stopped() || gate_held() || !o->writable)
@@ -440,11 +436,13 @@ bool attach_file(struct file *f, struct ofd *o)
 	}
 	why = try_attach(f, o);
 	arenas_unlock_tried();
-	if (why == BYPASS_NONE)
+	staging_policy_restart(f);
+	if (why == BYPASS_NONE) {
+		staging_policy_attached(f, begin);
 		return true;
+	}
 	f->arena = NULL;
 	f->entry = -1;
-	f->small_seen = 0;
 	if (why != BYPASS_COUNT)
 		count_bypass(f, why);
 	file_attach_undo(f, why == BYPASS_COUNT ? FILE_PASSIVE : FILE_BYPASSED,
@@ -520,7 +518,7 @@ int detach_file(struct file *f)
 	/* a worker thread removes the arena when it has been idle for a while */
 	if (a->entries_used == 0 && !gate_stopped())
 		workers_arm();
-	f->small_seen = 0;
+	staging_policy_restart(f);
 	file_become(f, FILE_PASSIVE, f->why);
 	if (f->left && family_set_has(&f->left->holders, family_me)) {
 		struct ofd *o = f->left;

@@ -2,9 +2,10 @@
 /*
  * attach: attaches a managed file, so that its small writes are staged, and detaches it again.
  *
- * The second small write attaches a file.  The file gets a file entry in an arena, which is made for the
- * first file of a rule and file system.  A worker thread runs from then on.  If the library cannot model
- * something about the file or the process, the file is bypassed instead, and the reason is counted.
+ * A small write attaches the file, once this may pay (staging/staging_policy.h).  The file gets a file entry
+ * in an arena, which is made for the first file of a rule and file system.  A worker thread runs from then
+ * on.  If the library cannot model something about the file or the process, the file is bypassed instead, and
+ * the reason is counted.
  */
 #ifndef FASTWRITE_ATTACH_ATTACH_H
 #define FASTWRITE_ATTACH_ATTACH_H

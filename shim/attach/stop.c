@@ -15,6 +15,7 @@
 #include "flush/flush.h"
 #include "flush/prealloc.h"
 #include "staging/arenas.h"
+#include "staging/staging_policy.h"
 #include "sync/journal.h"
 #include "sync/sync.h"
 
@@ -120,7 +121,7 @@ static void visit_resume(struct file *f, void *ctx)
 	g = file_lock(f);
 	if (f->mode == FILE_BYPASSED && f->why == why) {
 		file_become(f, FILE_PASSIVE, f->why);
-		f->small_seen = 0;
+		staging_policy_restart(f);
 	}
 	if (f->wanted == WANT_BYPASS && f->wanted_why == why)
 		file_want_less(f, WANT_BYPASS);

@@ -434,7 +434,7 @@ void fd_opened(struct fd_open *op, int fd)
 	sys_restore_signals(signals);
 }
 
-void fd_resolve(int fd, int flags, const struct timespec *before, bool unused, bool written)
+void fd_resolve(int fd, int flags, const struct timespec *before, bool unused, uint32_t written)
 {
 	struct fd_open op = {
 		.flags = flags,
@@ -448,8 +448,8 @@ void fd_resolve(int fd, int flags, const struct timespec *before, bool unused, b
 
 	fd_opened(&op, fd);
 	o = fdtable_get(fd);
-	if (o && !unused && written)
-		atomic_fetch_add(&file_of(o)->small_seen, 1);
+	if (o && !unused)
+		staging_policy_written_before(file_of(o), written);
 }
 
 /* The library does not see reads and writes through fd.  A later attach in this process searches for such
@@ -595,8 +595,6 @@ static void drain_before_forgotten(struct file *f, struct ofd *o)
 
 	if (ofd_local(o)->refs > 1)
 		return;
-	if (releases)
-		staging_policy_closed(f);
 	for (int i = 0; i < TRIES && f->mode == FILE_ATTACHED && f->arena; i++) {
 		long r = releases ? detach_file(f) : flush_drain_and_reposition(f);
 

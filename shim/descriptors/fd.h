@@ -65,8 +65,8 @@ static inline bool fd_open_concerns(struct fd_open *op)
 	return op->watch = file_attached() > 0;
 }
 /* Resolves a noted descriptor (descriptors/unresolved.h).  `unused`: no write has been counted.  `written`:
- * its first write is over. */
-void fd_resolve(int fd, int flags, const struct timespec *before, bool unused, bool written);
+ * its writes so far. */
+void fd_resolve(int fd, int flags, const struct timespec *before, bool unused, uint32_t written);
 /* Before a fork.  Another process of the family may stage bytes that our descriptors read.  So before the
  * first fork the read-only descriptors are registered.  A file with a descriptor that cannot be registered is
  * never staged (files/never_staged.h). */

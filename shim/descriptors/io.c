@@ -170,8 +170,10 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 		r = detach_file(f);
 		if (r < 0)
 			return r;
-		if (f->mode != FILE_ATTACHED)
+		if (f->mode != FILE_ATTACHED) {
+			staging_policy_gave_back(f);
 			return kernel_writev(fd, iov, count, offset);
+		}
 	}
 	if (f->flush.error) {
 		/* an earlier flush failed: accept nothing before a flush succeeds */
@@ -339,7 +341,7 @@ static long give_up_staging(struct file *f, bool *may_attach)
 	long r = detach_file(f);
 
 	if (r == 0 && f->mode == FILE_PASSIVE)
-		f->attach_after = FILE_ATTACH_LATER;
+		staging_policy_later(f);
 	*may_attach = false;
 	return r;
 }
@@ -348,7 +350,7 @@ static long write_locked(int fd, struct ofd *o, struct file *f, const struct iov
                          off_t offset, bool may_attach)
 {
 	struct file_guard g;
-	uint64_t since_ns = 0;
+	uint64_t since_ns = 0, begin;
 	struct arena *a;
 	long r;
 
@@ -374,7 +376,9 @@ static long write_locked(int fd, struct ofd *o, struct file *f, const struct iov
 			r = kernel_writev(fd, iov, count, offset);
 			break;
 		}
+		begin = staging_policy_clock(f);
 		r = write_attached(f, o, fd, iov, count, n, offset);
+		staging_policy_cost(f, begin, STAGING_COST_MOST);
 		if (r != -EAGAIN) {
 			if (r >= 0 && f->mode == FILE_ATTACHED && f->arena && flush_worth(f))
 				workers_kick(f);
@@ -423,9 +427,12 @@ static long write_any(int fd, struct ofd *o, const struct iovec *iov, int count,
 	n = vector_size(iov, count, ours);
 	small = n > 0 && (size_t)n <= small_limit(f) && staged && (offset >= 0 || offset == IO_NO_OFFSET);
 	if (atomic_load(&f->mode) == FILE_PASSIVE) {
-		/* the first small write goes to the kernel: most files get no second one */
-		if (!small || atomic_fetch_add(&f->small_seen, 1) + 1 < f->attach_after) {
+		if (!small || !staging_policy_attaches(f)) {
+			uint64_t begin = small ? staging_policy_clock(f) : 0;
+
 			r = write_passive(f, fd, o, iov, count, offset);
+			if (r > 0 && small)
+				staging_policy_written(f, begin);
 			if (r != IO_PASS)
 				return r;
 		}

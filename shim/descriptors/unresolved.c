@@ -8,6 +8,7 @@
 #include "files/fdtable.h"
 #include "files/marked_fds.h"
 #include "staging/stage.h"
+#include "staging/staging_policy.h"
 
 enum { PATIENCE = 100 };
 
@@ -147,7 +148,7 @@ static bool resolve(int fd, uint32_t mine)
 		done = unresolved_inflight(fd) <= mine;
 		if (done)
 			fd_resolve(fd, l->flags, &l->before, before == UNRESOLVED_UNSURE,
-			           atomic_load(&l->seen) > 0);
+			           atomic_load(&l->seen));
 		fdtable_set_state(fd, done ? UNRESOLVED_NONE : before);
 	}
 	sys_restore_signals(signals);
@@ -186,7 +187,8 @@ struct ofd *unresolved_write_noted(int fd, size_t size, uint32_t *counted)
 	}
 	/* Large writes count, too.  Otherwise a descriptor that no rule matches would be asked about
 	 * forever. */
-	if (state == UNRESOLVED_NOTED && size > 0 && atomic_fetch_add(&l->seen, 1) > 0 && resolve(fd, 1))
+	if (state == UNRESOLVED_NOTED && size > 0 &&
+	    atomic_fetch_add(&l->seen, 1) + 1 >= staging_policy_resolve_at && resolve(fd, 1))
 		state = UNRESOLVED_NONE;
 	if (state == UNRESOLVED_NONE) {
 		leave(l, generation);

@@ -2,9 +2,9 @@
 /*
  * unresolved: descriptors that were opened for writing and have not been examined yet.
  *
- * Most files get one write and are closed: a lookup of path and rule would cost more than it can gain.  So an
- * open only notes the descriptor here, and its calls pass to the C library.  The second write resolves it
- * (fd_resolve), or another call that needs its file.
+ * Most files get few writes and are closed: a lookup of path and rule would cost more than it can gain.  So
+ * an open only notes the descriptor here, and its calls pass to the C library.  A later write resolves it
+ * (staging_policy_resolve_at), or another call that needs its file.
  *
  * A dead process may have left bytes for the file (UNRESOLVED_UNSURE).  Then the first call that reads,
  * writes, seeks or stats resolves it.  The same holds for all descriptors in a family (files/family.h), where

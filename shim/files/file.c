@@ -392,9 +392,7 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->cooperates = false;
 	f->mode = FILE_PASSIVE;
 	f->inflight = 0;
-	f->small_seen = 0;
-	f->attach_after = FILE_ATTACH_AFTER;
-	f->habit = (struct habit){.hole = UINT64_MAX};
+	f->balance = (struct balance){0};
 	f->current = NULL;
 	f->arena = NULL;
 	f->entry = -1;

@@ -72,11 +72,6 @@ enum file_mode {
  */
 enum file_wanted { WANT_NOTHING, WANT_DETACH, WANT_BYPASS };
 
-enum {
-	FILE_ATTACH_AFTER = 2,    /* the first small write passes to the kernel, the second attaches */
-	FILE_ATTACH_LATER = 1024, /* after staging did not pay, or was impossible */
-};
-
 enum pos_mode { POS_KERNEL, POS_USER, POS_STREAM };
 
 /* Whose status flags and lease a description has. */
@@ -136,18 +131,17 @@ struct flush_result {
 
 struct file {
 	struct lock lock;
-	bool nested;                   /* the lock's holder is a signal handler, see file_lock */
-	_Atomic uint32_t mode;         /* enum file_mode */
-	_Atomic uint32_t inflight;     /* kernel calls under way while passive, or with lease.pass */
-	_Atomic uint32_t small_seen;   /* small writes while passive */
-	_Atomic uint32_t attach_after; /* the small write of this number attaches */
-	struct habit {
-		uint32_t looks, syncs; /* in a row, each after few writes */
-		uint32_t asked;        /* syncs while attached */
-		uint32_t times;        /* detaches for its looks or holes */
-		uint32_t holes;        /* in a row, each filled by few writes */
-		uint64_t writes, hole; /* file.writes and offset at the last hole */
-	} habit;
+	bool nested;               /* the lock's holder is a signal handler, see file_lock */
+	_Atomic uint32_t mode;     /* enum file_mode */
+	_Atomic uint32_t inflight; /* kernel calls under way while passive, or with lease.pass */
+	/* staging/staging_policy.h */
+	struct balance {
+		_Atomic uint64_t
+			rent_ns; /* while passive: what its small writes have cost since the last try */
+		_Atomic uint64_t write_ns; /* what one costs: a moving average; 0 = not measured */
+		int64_t credit_ns;         /* while attached: what staging saved less what it cost */
+		uint32_t doublings;        /* of the price, at which it is attached */
+	} balance;
 	struct block_run *_Atomic current; /* open block, read by the fast path */
 
 	_Atomic uint64_t dev, ino;       /* these and refs are read through stale pointers, too */

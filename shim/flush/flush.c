@@ -655,8 +655,11 @@ void flush_zeros(struct file *f)
 
 int flush_drain_for_look(struct file *f)
 {
-	staging_policy_looked(f);
-	return flush_drain(f);
+	uint64_t begin = f->head ? staging_policy_clock(f) : 0;
+	int r = flush_drain(f);
+
+	staging_policy_cost(f, begin, STAGING_COST_MOST);
+	return r;
 }
 
 int flush_drain_and_reposition(struct file *f)

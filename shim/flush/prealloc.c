@@ -11,7 +11,6 @@
 #include "flush/visibility.h"
 #include "staging/guard.h"
 #include "staging/stage.h"
-#include "staging/staging_policy.h"
 
 #include <fcntl.h>
 #include <sys/vfs.h>
@@ -180,7 +179,6 @@ int prealloc_reserve(struct file *f, int fd, uint64_t offset, uint64_t need, uin
 		return 0;
 	}
 	if (offset >= f->space.start && offset + need <= f->space.end) {
-		staging_policy_no_hole(f);
 		*granted = f->space.end - offset;
 		return 0;
 	}
@@ -190,10 +188,8 @@ int prealloc_reserve(struct file *f, int fd, uint64_t offset, uint64_t need, uin
 	    (f->space.end && (offset < f->space.start || offset > f->space.end))) {
 		if (offset > logical)
 			f->sparse = true;
-		staging_policy_hole(f, offset);
 		return reserve_pages(f, fd, offset, need, granted);
 	}
-	staging_policy_no_hole(f);
 	r = reserve_ahead(f, fd, offset, need);
 	if (r == 0)
 		*granted = f->space.end - offset;

@@ -13,6 +13,7 @@
 #include "process/process.h"
 #include "recovery/recover.h"
 #include "staging/registry.h"
+#include "staging/staging_policy.h"
 #include "staging/stats.h"
 
 #include <dlfcn.h>
@@ -118,6 +119,7 @@ __attribute__((constructor)) static void fastwrite_start(void)
 		return;
 	}
 	live_config = &config;
+	staging_policy_configure();
 }
 
 /* Later exit handlers may still write.  So everything is drained here, and bypassed from now on. */

@@ -7,6 +7,7 @@
 #include "base/sys.h"
 #include "files/workers.h"
 #include "staging/arena.h"
+#include "staging/staging_policy.h"
 #include "staging/takeover.h"
 
 #include <assert.h>
@@ -170,6 +171,7 @@ static void publish_counters(struct file *f)
 	struct arena_entry *entry = arena_entry_at(f->arena, (uint32_t)f->entry);
 
 	atomic_fetch_add_explicit(&entry->counters[COUNT_WRITES], f->writes, memory_order_relaxed);
+	staging_policy_saved(f);
 	f->writes = 0;
 }
 

@@ -3,127 +3,131 @@
 #include "staging/staging_policy.h"
 
 #include "config/config.h"
-#include "staging/arena.h"
 
 enum {
-	LOOKS_MAX = 8, /* in a row */
-	HOLES_MAX = 16,
-	TIMES_MAX = 6,
-	HOLE_WRITES = 4,
-	LOOK_WRITES = 2,
-	SYNCS_MAX = 8,
-	SYNCS_FEW = 3,                 /* the same with adapt = on */
-	SYNC_WRITES = 16,              /* cost of a drain, in writes that the kernel takes */
-	AFTER_SYNCS = SYNC_WRITES + 1, /* small writes in a row without a sync, until it is tried again */
-	NAMES = 256,
+	WRITE_NS = 1000, /* a small write into the page cache, where it is not measured */
+	/* to attach a file and to detach it, until it was measured: on ext4, two processors */
+	COST_NS = 250000,
+	COST_LEAST_NS = 50000,
+	COST_MOST_NS = 1000000,
+	PAID_BY_LEAST = 4,   /* calls */
+	DOUBLINGS_LATER = 4, /* at least, without measurement */
+	DOUBLINGS_MOST = 20,
+	RESOLVE_AT = 8,
 };
 
-/* Hashes of the names of files that were synced after every few writes, each at the place that its hash
- * gives.  A lost hash is found out again.  A wrong one costs AFTER_SYNCS writes that are not staged. */
-static _Atomic uint64_t names[NAMES];
+uint32_t staging_policy_resolve_at = 2;
 
-static uint64_t hash_of(const char *path)
-{
-	uint64_t h = 0xcbf29ce484222325;
-
-	for (; *path; path++)
-		h = (h ^ (unsigned char)*path) * 0x100000001b3;
-	return h;
-}
-
-static uint32_t one_more(const struct file *f, uint32_t times, uint64_t few)
-{
-	return f->head == f->current && f->writes <= few ? times + 1 : 0;
-}
-
-void staging_policy_looked(struct file *f)
-{
-	if (f->mode == FILE_ATTACHED && f->head)
-		f->habit.looks = one_more(f, f->habit.looks, LOOK_WRITES);
-}
-
-void staging_policy_hole(struct file *f, uint64_t offset)
-{
-	uint64_t since = f->writes < f->habit.writes ? f->writes : f->writes - f->habit.writes;
-
-	if (since == 0 && offset == f->habit.hole)
-		return; /* the same write again: there was no free block for it */
-	f->habit.holes = since <= HOLE_WRITES ? f->habit.holes + 1 : 0;
-	f->habit.writes = f->writes;
-	f->habit.hole = offset;
-}
+/* What it costs to attach a file and to detach it: a moving average. */
+static _Atomic uint64_t cost_ns = COST_NS;
 
 static bool adapts(const struct file *f) { return f->rule->set.adapt == ADAPT_ON; }
 
-/* True if each sync has to ask the device.  Zeros written ahead make a sync cheap, if the bytes reach them at
- * once and by one way. */
-static bool asks_device(const struct settings *set)
+static uint64_t load(const _Atomic uint64_t *p) { return atomic_load_explicit(p, memory_order_relaxed); }
+
+bool staging_policy_attaches(const struct file *f)
 {
-	return (set->sync == SYNC_FSYNC || set->sync == SYNC_FDATASYNC) &&
-	       set->prealloc_mode != PREALLOC_ZERO;
+	return load(&f->balance.rent_ns) >= (adapts(f) ? load(&cost_ns) : WRITE_NS) << f->balance.doublings;
 }
 
-static void remember(const struct file *f)
+/* A new value of a moving average.  A call that was interrupted counts for little. */
+static uint64_t average(uint64_t mean, uint64_t ns)
 {
-	uint64_t h = hash_of(arena_entry_at(f->arena, (uint32_t)f->entry)->path);
-
-	atomic_store_explicit(&names[h % NAMES], h, memory_order_relaxed);
+	return mean - mean / 8 + (ns < 4 * mean ? ns : 4 * mean) / 8;
 }
 
-void staging_policy_synced(struct file *f)
+static uint64_t write_ns(const struct file *f)
 {
-	bool asks = adapts(f) && asks_device(&f->rule->set);
+	uint64_t ns = load(&f->balance.write_ns);
 
-	if (asks && f->mode == FILE_PASSIVE && f->small_seen > 0 && f->attach_after <= AFTER_SYNCS) {
-		f->attach_after = AFTER_SYNCS;
-		f->small_seen = 0;
-	}
-	if (f->mode != FILE_ATTACHED || !f->arena)
+	return ns ? ns : WRITE_NS;
+}
+
+static uint64_t since(uint64_t begin) { return begin ? sys_now_ns() - begin : WRITE_NS; }
+
+/* One slow call proves little: another program had the processor, or the device. */
+static void add_rent(struct file *f, uint64_t ns)
+{
+	uint64_t most = load(&cost_ns) / PAID_BY_LEAST;
+
+	atomic_fetch_add_explicit(&f->balance.rent_ns, ns < most ? ns : most, memory_order_relaxed);
+}
+
+void staging_policy_written(struct file *f, uint64_t begin)
+{
+	uint64_t ns = since(begin);
+
+	add_rent(f, ns);
+	f->balance.write_ns = average(write_ns(f), ns);
+}
+
+void staging_policy_written_before(struct file *f, uint32_t count)
+{
+	add_rent(f, (uint64_t)count * WRITE_NS);
+}
+
+void staging_policy_synced(struct file *f, uint64_t begin)
+{
+	if (begin)
+		add_rent(f, since(begin));
+}
+
+void staging_policy_pays(struct file *f) { f->balance.credit_ns = (int64_t)load(&cost_ns); }
+
+void staging_policy_attached(struct file *f, uint64_t begin)
+{
+	uint64_t cost = load(&cost_ns);
+
+	staging_policy_pays(f);
+	if (!begin)
 		return;
-	f->habit.asked++;
-	if (!f->head)
+	cost = average(cost, 2 * since(begin)); /* to detach it costs about as much */
+	atomic_store(&cost_ns, cost < COST_LEAST_NS  ? COST_LEAST_NS
+	                       : cost > COST_MOST_NS ? COST_MOST_NS
+	                                             : cost);
+}
+
+void staging_policy_cost(struct file *f, uint64_t begin, uint64_t most)
+{
+	uint64_t ns;
+
+	if (!begin || f->mode != FILE_ATTACHED)
 		return;
-	f->habit.syncs = one_more(f, f->habit.syncs, SYNC_WRITES);
-	if (asks && f->habit.syncs > 0)
-		remember(f);
+	ns = since(begin);
+	f->balance.credit_ns -= (int64_t)(ns < most ? ns : most);
 }
 
-void staging_policy_closed(struct file *f)
+static int64_t credit(const struct file *f)
 {
-	if (f->mode == FILE_ATTACHED && f->arena && f->habit.asked > 0 && f->habit.asked <= SYNCS_FEW &&
-	    f->habit.syncs == f->habit.asked && (!f->head || one_more(f, 0, SYNC_WRITES)))
-		remember(f);
+	return f->balance.credit_ns + (int64_t)(f->writes * write_ns(f));
 }
 
-bool staging_policy_gives_back(struct file *f)
+void staging_policy_saved(struct file *f)
 {
-	bool adapt = adapts(f);
-	bool looks = !f->head && f->habit.looks >= LOOKS_MAX;
-	bool syncs =
-		!f->head && f->habit.syncs >= (adapt ? SYNCS_FEW : SYNCS_MAX) && asks_device(&f->rule->set);
-	bool holes = adapt && f->habit.holes >= HOLES_MAX;
+	int64_t now = credit(f), most = (int64_t)load(&cost_ns);
 
-	if (!looks && !syncs && !holes)
-		return false;
-	f->attach_after = adapt && !looks && !holes ? AFTER_SYNCS : FILE_ATTACH_LATER;
-	if (adapt && (looks || holes)) {
-		/* try again less and less often */
-		f->attach_after <<= f->habit.times;
-		f->habit.times += f->habit.times < TIMES_MAX;
-	}
-	f->habit.looks = f->habit.syncs = f->habit.holes = 0;
-	return true;
+	f->balance.credit_ns = now < most ? now : most;
 }
 
-bool staging_policy_allows(struct file *f, const char *path)
-{
-	uint64_t h;
+bool staging_policy_gives_back(const struct file *f) { return adapts(f) && credit(f) < 0; }
 
-	if (f->attach_after >= AFTER_SYNCS || !adapts(f))
-		return true;
-	h = hash_of(path);
-	if (atomic_load_explicit(&names[h % NAMES], memory_order_relaxed) != h)
-		return true;
-	f->attach_after = AFTER_SYNCS;
-	return false;
+void staging_policy_gave_back(struct file *f)
+{
+	if (f->balance.doublings < DOUBLINGS_MOST)
+		f->balance.doublings++;
+}
+
+void staging_policy_later(struct file *f)
+{
+	staging_policy_gave_back(f);
+	if (!adapts(f) && f->balance.doublings < DOUBLINGS_LATER)
+		f->balance.doublings = DOUBLINGS_LATER;
+}
+
+void staging_policy_configure(void)
+{
+	staging_policy_resolve_at = RESOLVE_AT;
+	for (uint32_t i = 0; i < live_config->rule_count; i++)
+		if (live_config->rules[i].set.adapt != ADAPT_ON)
+			staging_policy_resolve_at = 2;
 }

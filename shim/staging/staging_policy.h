@@ -1,38 +1,74 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * staging_policy: does staging pay for a file?  It does not in these cases:
- * - the program looks at the file after every write or two;
- * - it syncs after every few writes, and each sync has to ask the device;
- * - the file is made for a few writes and a few syncs;
- * - its writes go into holes, and every few of them need space of their own.
+ * staging_policy: does staging pay for a file?
  *
- * Then staging makes more work than it saves.  Such a file is detached.
+ * To attach a file and to detach it costs some hundred microseconds, and nothing may follow.  So a file is
+ * attached when its small writes have cost the kernel as much as that.  Then the library never costs more
+ * than twice what the better choice would have cost, whatever the program does next.
+ *
+ * An attached file has credit.  Each staged write adds what it would have cost in the kernel.  What staging
+ * costs the program is subtracted: writes that do more than copy, drains that a sync or a look at the file
+ * forces.  A file without credit is detached, and is attached again at twice the price.
+ *
+ * With adapt = off the second small write attaches, and a file stays attached.
  */
 #ifndef FASTWRITE_STAGING_STAGING_POLICY_H
 #define FASTWRITE_STAGING_STAGING_POLICY_H
 
+#include "base/sys.h"
 #include "files/file.h"
 
-/* File lock held, before staged bytes are drained: the program is about to look at them. */
-void staging_policy_looked(struct file *f);
+/* Nanoseconds, for the `begin` below; 0 if the rule asks for no measurement. */
+static inline uint64_t staging_policy_clock(const struct file *f)
+{
+	return f->rule->set.adapt == ADAPT_ON ? sys_now_ns() : 0;
+}
 
-/* File lock held: space in a hole is reserved for a write at `offset`. */
-void staging_policy_hole(struct file *f, uint64_t offset);
-/* A write needed no such space. */
-static inline void staging_policy_no_hole(struct file *f) { f->habit.holes = 0; }
+/* ---- passive ---- */
 
-/* File lock held, before staged bytes are drained: the program syncs the file, attached or not. */
-void staging_policy_synced(struct file *f);
+/* True if the next small write shall attach the file. */
+bool staging_policy_attaches(const struct file *f);
+/* The kernel has made a small write, which began at `begin`. */
+void staging_policy_written(struct file *f, uint64_t begin);
+/* It made `count` of them before the file was known. */
+void staging_policy_written_before(struct file *f, uint32_t count);
+/* It made a sync that staging would have saved. */
+void staging_policy_synced(struct file *f, uint64_t begin);
 
-/* File lock held, before staged bytes are drained: the program will not write to the file any more. */
-void staging_policy_closed(struct file *f);
+/* Nothing was gained: the price is to be paid from the start. */
+static inline void staging_policy_restart(struct file *f) { f->balance.rent_ns = 0; }
+/* The file cannot be attached now: try again, less and less often. */
+void staging_policy_later(struct file *f);
 
-/* File lock held, f attached, before another write is staged.  True: detach the file now; it is attached
- * again later. */
-bool staging_policy_gives_back(struct file *f);
+/* ---- attached, file lock held ---- */
 
-/* A file, at `path` now, is about to be attached.  False: a file of that name was synced after every few
- * writes, so attach it later.  (SQLite makes its rollback journal anew for each transaction.) */
-bool staging_policy_allows(struct file *f, const char *path);
+/* The file was attached by this call, which began at `begin`. */
+void staging_policy_attached(struct file *f, uint64_t begin);
+
+/* It saved a sync, which costs more than any of the rest: as much credit as there can be. */
+void staging_policy_pays(struct file *f);
+
+enum {
+	STAGING_COST_MOST = 150000, /* of one call: more is another program's doing */
+	/* The same for a drain before a sync of the device.  What the drain writes, the sync need not write.
+	 */
+	STAGING_SYNC_COST_MOST = 16000,
+};
+/* The program had to wait for what began at `begin`; at most `most` nanoseconds count. */
+void staging_policy_cost(struct file *f, uint64_t begin, uint64_t most);
+/* f->writes writes were staged; the caller clears the count. */
+void staging_policy_saved(struct file *f);
+/* Before another write is staged.  True: detach the file now. */
+bool staging_policy_gives_back(const struct file *f);
+/* It was detached for that. */
+void staging_policy_gave_back(struct file *f);
+
+/* ---- unresolved ---- */
+
+/* The write of this number looks up what an unresolved descriptor is.  The look costs as much as some writes,
+ * and most descriptors get few. */
+extern uint32_t staging_policy_resolve_at;
+/* The configuration is in force. */
+void staging_policy_configure(void);
 
 #endif

@@ -21,6 +21,17 @@ static void count(struct file *f, enum arena_counter which)
 		                          memory_order_relaxed);
 }
 
+/* True if staging saves in a sync more than it costs: by the log, or by zeros written ahead. */
+static bool makes_syncs_cheap(const struct settings *set)
+{
+	switch (set->sync) {
+	case SYNC_JOURNAL: return true;
+	case SYNC_FSYNC:
+	case SYNC_FDATASYNC: return set->prealloc_mode == PREALLOC_ZERO;
+	default: return false; /* a sync costs nothing, staged or not */
+	}
+}
+
 static int device_sync(int fd, bool full) { return full ? sys.fsync(fd) : sys.fdatasync(fd); }
 
 /* False if no thread can make the sync later. */
@@ -105,6 +116,21 @@ static void full_sync_done(struct file *f, uint32_t names, uint64_t attributes)
 		f->sync.attributes = attributes;
 }
 
+static int drain(struct file *f, const struct ofd *o)
+{
+	const struct settings *set = &f->rule->set;
+	/* A sync of the device writes what the program would have left in the page cache. */
+	bool writes = (set->sync == SYNC_FSYNC || set->sync == SYNC_FDATASYNC) && !(o->flags & O_DIRECT);
+	uint64_t begin = f->head ? staging_policy_clock(f) : 0;
+	int r = flush_drain_for_sync(f);
+
+	if (makes_syncs_cheap(set))
+		staging_policy_pays(f);
+	else
+		staging_policy_cost(f, begin, writes ? STAGING_SYNC_COST_MOST : STAGING_COST_MOST);
+	return r;
+}
+
 /* Syncs the file itself.  Releases the lock, and does not retake it.  0 or -errno. */
 static int sync_device(struct file *f, const struct ofd *o, int fd, bool full, struct file_guard g)
 {
@@ -147,6 +173,7 @@ static bool sync_journal(struct file *f, struct file_guard *g, int *r)
 	atomic_fetch_add_explicit(&arena_entry_at(a, (uint32_t)f->entry)->journaled, 1, memory_order_relaxed);
 	/* signals stay blocked: a handler that syncs would wait for its own thread */
 	journal_hold(a);
+	staging_policy_pays(f);
 	lock_drop(&f->lock, LOCK_FILE);
 	*r = journal_wait(a, ticket);
 	journal_unhold(a);
@@ -177,11 +204,10 @@ int sync_file(int fd, struct ofd *o, bool full)
 		return r < 0 ? r : full ? sys.fsync(fd) : sys.fdatasync(fd);
 	}
 	count(f, COUNT_SYNCS_ASKED);
-	staging_policy_synced(f);
 	if (journal_file_is(f) && sync_journal(f, &g, &r))
 		return r;
 	if (f->arena)
-		r = flush_drain_for_sync(f);
+		r = drain(f, o);
 	if (r == 0)
 		r = f->journal.failed ? f->journal.failed : by_policy(f, &full);
 	if (r == 1 && !f->space.zero_wanted && prealloc_zeros_wanted(f)) {
@@ -190,8 +216,14 @@ int sync_file(int fd, struct ofd *o, bool full)
 		workers_kick(f);
 	}
 	if (r == 1) {
+		uint64_t begin = f->mode == FILE_PASSIVE && makes_syncs_cheap(&f->rule->set)
+		                         ? staging_policy_clock(f)
+		                         : 0;
+
 		count(f, COUNT_SYNCS_DONE);
-		return sync_device(f, o, fd, full, g);
+		r = sync_device(f, o, fd, full, g);
+		staging_policy_synced(f, begin);
+		return r;
 	}
 	file_unlock(f, g);
 	return r;

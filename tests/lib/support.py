@@ -194,7 +194,10 @@ def run_native(command: list[str | Path], cwd: Path, timeout: float = 120, **env
 
 
 def preload_env(library: Path, paths: str, **settings: object) -> dict[str, str]:
-    """Variables that preload the library for files that match `paths`; settings by key: mem="1M"."""
+    """Variables that preload the library for files that match `paths`; settings by key: mem="1M".
+
+    The second small write of a file is staged, unless `adapt` is set: tests write little."""
+    settings = {"adapt": "off"} | settings
     return {
         "LD_PRELOAD": str(library),
         "FASTWRITE_PATHS": paths,

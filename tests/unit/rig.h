@@ -192,6 +192,7 @@ __attribute__((unused)) static void rig_start(const char *setting, ...)
 		env[n++] = (char *)(uintptr_t)setting;
 	}
 	va_end(more);
+	env[n] = (char[]){"FASTWRITE_ADAPT=off"}; /* the first of a name counts */
 	snprintf(rig_dir, sizeof rig_dir, "%s/fastwrite-unit-XXXXXX",
 	         getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
 	assert_non_null(mkdtemp(rig_dir));

@@ -174,7 +174,7 @@ static void test_unknown_descriptor(void **state)
 		assert_true(file_attached() == 0);
 	}
 	assert_int_equal(f->why, BYPASS_UNKNOWN_FD);
-	assert_in_range(f->attach_after, 32, 64);
+	assert_in_range(1 << f->balance.doublings, 32, 64);
 	close(other);
 	for (; at < 12000; at += 100)
 		rig_put(fd, at, 100);

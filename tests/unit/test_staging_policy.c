@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+/* When staging pays: rent before the attach, credit after it.  Times are given, not measured. */
+#include "rig.h"
+
+#include "staging/staging_policy.h"
+
+enum { US = 1000 };
+
+static int fd = -1;
+
+/* `begin` of a call that has taken so many nanoseconds by now. */
+static uint64_t took(uint64_t ns) { return sys_now_ns() - ns; }
+
+static int set_up(void **state)
+{
+	(void)state;
+	rig_start("FASTWRITE_ADAPT=on", NULL);
+	fd = rig_open("out", O_RDWR);
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	(void)state;
+	rig_close(fd);
+	return rig_tear_down(NULL);
+}
+
+/* Number of calls of this length until the file is to be attached. */
+static int calls_until_attached(struct file *f, uint64_t ns)
+{
+	int calls = 0;
+
+	for (; !staging_policy_attaches(f); calls++) {
+		assert_true(calls < 1 << 20);
+		staging_policy_written(f, ns ? took(ns) : 0);
+	}
+	staging_policy_restart(f);
+	return calls;
+}
+
+static void test_cheap_writes_are_many(void **state)
+{
+	(void)state;
+	/* 250 us; the measurement itself takes a little */
+	assert_in_range(calls_until_attached(rig_file(fd), 1 * US), 25, 250);
+}
+
+static void test_dear_writes_are_few(void **state)
+{
+	(void)state;
+	assert_in_range(calls_until_attached(rig_file(fd), 60 * US), 4, 5);
+}
+
+static void test_one_slow_call_proves_nothing(void **state)
+{
+	(void)state;
+	assert_int_equal(calls_until_attached(rig_file(fd), 100000 * US), 4);
+}
+
+static void test_each_try_is_twice_as_dear(void **state)
+{
+	struct file *f = rig_file(fd);
+
+	(void)state;
+	staging_policy_gave_back(f);
+	assert_in_range(calls_until_attached(f, 60 * US), 8, 9);
+	staging_policy_later(f);
+	assert_in_range(calls_until_attached(f, 60 * US), 16, 17);
+}
+
+static void attach(struct file *f)
+{
+	f->mode = FILE_ATTACHED; /* as far as the policy looks */
+	staging_policy_attached(f, took(100 * US));
+}
+
+static void detach(struct file *f)
+{
+	f->mode = FILE_PASSIVE;
+	f->writes = 0;
+}
+
+static void test_credit_ends(void **state)
+{
+	struct file *f = rig_file(fd);
+
+	(void)state;
+	attach(f);
+	assert_false(staging_policy_gives_back(f));
+	for (int i = 0; i < 2; i++)
+		staging_policy_cost(f, took(100 * US), 100 * US);
+	assert_false(staging_policy_gives_back(f));
+	staging_policy_pays(f);
+	for (int i = 0; i < 3; i++)
+		staging_policy_cost(f, took(100 * US), 100 * US);
+	assert_true(staging_policy_gives_back(f));
+	detach(f);
+}
+
+/* A write of 1 us (not measured) pays for itself, and a drain of 16 us for 16 of them. */
+static void test_staged_writes_give_credit(void **state)
+{
+	struct file *f = rig_file(fd);
+
+	(void)state;
+	attach(f);
+	for (int i = 0; i < 1000; i++) {
+		f->writes += 17;
+		staging_policy_saved(f);
+		f->writes = 0;
+		staging_policy_cost(f, took(100 * US), STAGING_SYNC_COST_MOST);
+		assert_false(staging_policy_gives_back(f));
+	}
+	for (int i = 0; i < 20; i++) {
+		f->writes += 2;
+		staging_policy_saved(f);
+		f->writes = 0;
+		staging_policy_cost(f, took(100 * US), STAGING_SYNC_COST_MOST);
+	}
+	assert_true(staging_policy_gives_back(f));
+	detach(f);
+}
+
+/* However long staging has paid: credit is never more than what an attach costs. */
+static void test_credit_is_limited(void **state)
+{
+	struct file *f = rig_file(fd);
+
+	(void)state;
+	attach(f);
+	f->writes = 1 << 30;
+	staging_policy_saved(f);
+	f->writes = 0;
+	for (int i = 0; i < 3; i++)
+		staging_policy_cost(f, took(100000 * US), STAGING_COST_MOST);
+	assert_true(staging_policy_gives_back(f));
+	detach(f);
+}
+
+/* adapt = off: the second small write attaches, and nothing detaches. */
+static void test_without_measurement(void **state)
+{
+	struct file *f;
+
+	(void)state;
+	rig_close(fd);
+	rig_tear_down(NULL);
+	rig_start(NULL);
+	fd = rig_open("out", O_RDWR);
+	f = rig_file(fd);
+	assert_int_equal(staging_policy_clock(f), 0);
+	assert_int_equal(calls_until_attached(f, 0), 1);
+	attach(f);
+	for (int i = 0; i < 1000; i++)
+		staging_policy_cost(f, staging_policy_clock(f), STAGING_COST_MOST);
+	assert_false(staging_policy_gives_back(f));
+	detach(f);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+#define TEST(t) cmocka_unit_test_setup_teardown(t, set_up, tear_down)
+		TEST(test_cheap_writes_are_many),
+		TEST(test_dear_writes_are_few),
+		TEST(test_one_slow_call_proves_nothing),
+		TEST(test_each_try_is_twice_as_dear),
+		TEST(test_credit_ends),
+		TEST(test_staged_writes_give_credit),
+		TEST(test_credit_is_limited),
+		TEST(test_without_measurement),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
