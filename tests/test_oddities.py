@@ -208,3 +208,64 @@ def test_bytes_of_the_dead_come_before_a_look(library, compile_c, leave, place, 
     assert seen == (b"5000\n" if how == "truncate" else b"3000\n")
     kept = sub / "x.moved" if how == "rename" else target
     assert kept.read_bytes() == lines(0, 30) + bytes(2000 if how == "truncate" else 0)
+
+
+# Rounds of: append to DIRECTORY/log through one of two descriptors of one description, close that one while a worker
+# thread may flush, and give its number to another file.
+REUSED = r"""
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+enum { LINES = 38, EACH = 218 };
+int main(int argc, char **argv)
+{
+	int rounds = atoi(argv[1]), onto = argc > 2;
+	char line[EACH];
+	memset(line, 'x', sizeof line);
+	for (int i = 0; i < rounds; i++) {
+		struct timespec a_while = {.tv_nsec = 400000 + i * 7919 % 1200000};
+		int fd, other, victim;
+		struct stat st;
+		unlink("log");
+		unlink("victim");
+		fd = open("log", O_RDWR | O_CREAT | O_APPEND, 0644);
+		other = dup(fd);
+		for (int k = 0; k < LINES; k++)
+			if (write(fd, line, EACH) != EACH)
+				return 2;
+		nanosleep(&a_while, NULL);
+		if (onto) {
+			int named = open("victim", O_RDWR | O_CREAT, 0644);
+			victim = dup2(named, fd);
+			close(named);
+		} else {
+			close(fd);
+			victim = open("victim", O_RDWR | O_CREAT, 0644);
+		}
+		if (victim != fd)
+			return 3;
+		nanosleep(&a_while, NULL);
+		close(other);
+		if (fstat(victim, &st) || st.st_size != 0)
+			return fprintf(stderr, "round %d: %ld bytes of another file\n", i, (long)st.st_size), 4;
+		close(victim);
+		if (stat("log", &st) || st.st_size != LINES * EACH)
+			return fprintf(stderr, "round %d: %ld bytes\n", i, (long)st.st_size), 5;
+	}
+	return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("how", [[], ["onto"]], ids=["close", "dup2"])
+def test_a_number_gets_another_file_while_its_old_one_is_flushed(library, compile_c, place, how):
+    env = {**os.environ, **preload_env(library, f"{place}/*", lag_ms=1, flush="direct", stats="stderr")}
+    done = subprocess.run(
+        [compile_c(REUSED), "500", *how], cwd=place, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert_staged(parse_stats(done.stderr))

@@ -591,10 +591,14 @@ static bool is_last_writer(const struct file *f, const struct ofd *o)
 static void drain_before_forgotten(struct file *f, struct ofd *o)
 {
 	enum { TRIES = 4 }; /* another thread may stage after each try */
-	bool releases = is_last_writer(f, o) && !others_hold_it(f, o);
+	bool releases;
 
+	/* the number may get another file at once */
+	if (ofd_local(o)->refs > 1)
+		flush_leave_program_fd(f);
 	if (ofd_local(o)->refs > 1)
 		return;
+	releases = is_last_writer(f, o) && !others_hold_it(f, o);
 	for (int i = 0; i < TRIES && f->mode == FILE_ATTACHED && f->arena; i++) {
 		long r = releases ? detach_file(f) : flush_drain_and_reposition(f);
 

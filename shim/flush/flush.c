@@ -615,6 +615,16 @@ int flush_drain(struct file *f) { return drain_file(f, false); }
 
 int flush_drain_for_sync(struct file *f) { return drain_file(f, true); }
 
+void flush_leave_program_fd(struct file *f)
+{
+	if (!f->flush.program_fd)
+		return;
+	if (f->nested)
+		(void)flush_drain(f); /* the next drain reports an error again */
+	else
+		flush_wait_idle(f);
+}
+
 void flush_zeros(struct file *f)
 {
 	uint64_t from, to;

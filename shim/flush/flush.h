@@ -42,6 +42,9 @@ int flush_drain_and_reposition(struct file *f);
 
 /* Waits until no flusher works on f; drops and retakes the lock. */
 void flush_wait_idle(struct file *f);
+/* Before a descriptor of the program is closed: waits until no flusher uses one.  Drops and retakes the lock,
+ * except in a signal handler. */
+void flush_leave_program_fd(struct file *f);
 
 enum { FLUSH_RUN_BYTES = 2 << 20, FLUSH_DIRECT_MIN = 64 << 10, FLUSH_IOV_MAX = 64 };
 
