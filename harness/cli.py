@@ -20,7 +20,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from harness.ab import command as ab_command
-from harness.core import shim, sysctls
+from harness.core import rounds, shim, sysctls
 from harness.core.model import Experiment, LabError
 from harness.core.store import RunStore
 from harness.doctor import examination
@@ -174,25 +174,17 @@ def sync(
         if record:
             found = syncs.Record.load(record)
         elif asked.resume:
-            found = syncs.resume(console, asked.directory, asked.resume)
+            found = rounds.resume(console, syncs.Benchmark(), asked.directory, asked.resume)
         else:
             if fresh and fresh not in syncs.FRESH:
                 raise LabError(f"--fresh: '{fresh}' is none of {', '.join(syncs.FRESH)}")
-            chosen = syncs.choose(cells)
+            chosen = rounds.choose(cells, syncs.VARIANTS)
             settings = syncs.Settings(
                 chosen, asked.pairs, seconds, warmup, asked.seed, not asked.no_warm, fresh
             )
             target = out or session.default_out("sync").with_suffix(".json")
-            found = syncs.run(console, settings, asked.work, target)
-        for table in sync_table.terminal(found):
-            console.print(table)
-        results = sync_table.targets(found)
-        if results:
-            console.print(bench_targets.table(results))
-        if markdown:
-            markdown.write_text(sync_table.markdown(found))
-        missed = [r for r in results if r.verdict != bench_targets.PASS]
-        return EXIT_FAILED if missed or sync_table.Samples(found).failed else 0
+            found = rounds.run(console, syncs.Benchmark(), settings, asked.work, target)
+        return _conclude_rounds(found, sync_table, markdown)
 
     _guard(go)
 
@@ -418,6 +410,19 @@ def _conclude(store: RunStore) -> int:
             console.print(aa.sentence(told), highlight=False)
             failed |= sum(run.wrong for run in told) > aa.allowed(len(told))
     return EXIT_FAILED if failed else 0
+
+
+def _conclude_rounds(found: rounds.Record, shown, markdown: Path | None) -> int:
+    """Tables and targets of `sync` or `cost`; shown: the module that makes them."""
+    for table in shown.terminal(found):
+        console.print(table)
+    results = shown.targets(found)
+    if results:
+        console.print(bench_targets.table(results))
+    if markdown:
+        markdown.write_text(shown.markdown(found))
+    missed = any(r.verdict != bench_targets.PASS for r in results)
+    return EXIT_FAILED if missed or rounds.Samples(found).failed else 0
 
 
 def _guard(work: Callable[[], int], say: bool = True) -> None:

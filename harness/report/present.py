@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from harness.core.model import FAILED, NATIVE, SKIPPED, Claim
 from harness.core.statistics import Comparison, Interval
@@ -152,13 +152,33 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a table; a cell may hold anything but a line break."""
+def markdown_table(
+    headers: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = ()
+) -> list[str]:
+    """Lines of a table; a cell may hold anything but a line break. right: columns of figures."""
+    rule = "".join("---:|" if i in right else "---|" for i in range(len(headers)))
 
     def line(texts: Sequence[str]) -> str:
         return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |"
 
-    return [line(headers), "|" + "---|" * len(headers), *(line(row) for row in rows)]
+    return [line(headers), "|" + rule, *(line(row) for row in rows)]
+
+
+def machine(found: Mapping) -> str:
+    """What figures were measured on, in one line; found: of environment.gather."""
+    return (
+        f"{found.get('cpus')} processors ({found.get('cpu')}), {_filesystem(found)} on {found.get('device')} "
+        f"({found.get('write_cache')}, {found.get('scheduler')}), kernel {found.get('kernel')}"
+    )
+
+
+def _filesystem(found: Mapping) -> str:
+    """The file system's name, with or without a journal: that decides the cost of a native sync."""
+    features = found.get("filesystem_features")
+    name = str(found.get("filesystem"))
+    if name != "ext4" or not features:
+        return name
+    return name if "has_journal" in features.split() else f"{name} without a journal"
 
 
 def claim_cells(result: ClaimResult) -> tuple[str, ...]:

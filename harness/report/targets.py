@@ -49,12 +49,12 @@ def _evaluate(target: Target, samples: Samples) -> Result:
     if not values:
         return Result(target, None, (), NO_DATA)
     measured = statistics.interval(values)
-    good = _holds(target, measured.median)
-    sure = _holds(target, measured.low) == good == _holds(target, measured.high)
+    good = holds(target, measured.median)
+    sure = holds(target, measured.low) == good == holds(target, measured.high)
     return Result(target, measured, tuple(values), PASS if good else MISS, sure)
 
 
-def _holds(target: Target, value: float) -> bool:
+def holds(target: Target, value: float) -> bool:
     if target.at_least is not None:
         return value >= target.at_least
     return value <= target.at_most

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.markup import escape
@@ -11,8 +10,10 @@ from rich.table import Table
 
 from harness.core import statistics
 from harness.core.model import FAILED, OK, Target
-from harness.report import present
+from harness.core.rounds import Samples
+from harness.report import goals, present
 from harness.report import targets as bench
+from harness.report.goals import Goal
 from harness.sync.benchmark import FLOOR, NATIVE, VARIANTS, Record, Variant
 
 HEADERS = (
@@ -47,34 +48,6 @@ class Row:
 
     cell: str
     cells: tuple[str, ...]
-
-
-class Samples:
-    """What a record says, by cell and variant."""
-
-    def __init__(self, record: Record) -> None:
-        self._all = record.samples
-
-    def of(self, cell: str, variant: str) -> list[dict]:
-        return [s for s in self._all if (s["cell"], s["variant"]) == (cell, variant)]
-
-    def good(self, cell: str, variant: str) -> dict[int, dict]:
-        return {s["round"]: s for s in self.of(cell, variant) if s["status"] == OK}
-
-    def values(self, cell: str, variant: str, key: str) -> list[float]:
-        return [s[key] for s in self.good(cell, variant).values() if s.get(key) is not None]
-
-    def paired(
-        self, below: tuple[str, str], above: tuple[str, str], key: str
-    ) -> tuple[list[float], list[float]]:
-        """Figures of the rounds in which both are good: (below, above)."""
-        one, other = self.good(*below), self.good(*above)
-        rounds = sorted(one.keys() & other.keys())
-        return [one[r][key] for r in rounds], [other[r][key] for r in rounds]
-
-    @property
-    def failed(self) -> bool:
-        return any(s["status"] == FAILED for s in self._all)
 
 
 def rows(record: Record) -> list[Row]:
@@ -150,70 +123,28 @@ def markdown(record: Record) -> str:
         f"{settings['pairs']} interleaved rounds of {settings['seconds']:g} s after {settings['warmup']:g} s of "
         "warming; medians, in brackets 95 % intervals; every leg verified.",
         "",
-        f"Machine: {machine.get('cpus')} processors ({machine.get('cpu')}), {_filesystem(machine)} on "
-        f"{machine.get('device')} ({machine.get('write_cache')}, {machine.get('scheduler')}), kernel "
-        f"{machine.get('kernel')}; SQLite {machine.get('sqlite')}, PostgreSQL {machine.get('postgresql')}, "
-        f"{machine.get('eatmydata') or 'no libeatmydata'}.",
+        f"Machine: {present.machine(machine)}; SQLite {machine.get('sqlite')}, PostgreSQL "
+        f"{machine.get('postgresql')}, {machine.get('eatmydata') or 'no libeatmydata'}.",
     ]
     for cell, (_, title, what) in TITLES.items():
         found = [row for row in rows(record) if row.cell == cell]
         if found:
             heads = (HEADERS[0], f"{what} per second", *HEADERS[2:])
-            lines += ["", f"**{cell}**: {title}", "", _line(heads), _line(["---", *["---:"] * 6, "---"])]
-            lines += [_line(row.cells) for row in found]
+            table = present.markdown_table(heads, [row.cells for row in found], range(1, 7))
+            lines += ["", f"**{cell}**: {title}", "", *table]
     if record.skipped:
         lines += ["", *(f"- skipped: {name}: {reason}" for name, reason in record.skipped.items())]
-    results = targets(record)
-    if not results:
-        return "\n".join(lines) + "\n"
-    lines += ["", _line(("target", "bound", "measured", "")), _line(("---", "---:", "---:", "---"))]
-    for result in results:
-        measured = present.interval(result.measured) if result.measured else present.NONE
-        lines.append(_line((result.target.text, bench.bound(result.target), measured, result.verdict)))
-    return "\n".join(lines) + "\n"
-
-
-def _filesystem(machine: Mapping) -> str:
-    """The file system's name, with or without a journal: that decides the cost of a native sync."""
-    features = machine.get("filesystem_features")
-    name = str(machine.get("filesystem"))
-    if name != "ext4" or not features:
-        return name
-    return name if "has_journal" in features.split() else f"{name} without a journal"
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
-
-
-@dataclass(frozen=True)
-class Goal:
-    """What is asked of two figures, paired by round: the second over the first."""
-
-    target: Target
-    below: tuple[str, str]
-    above: tuple[str, str]
-    key: str
-    holds: Callable[[statistics.Comparison], bool]
-
-
-def _at_least(bound: float) -> Callable[[statistics.Comparison], bool]:
-    return lambda found: found.ratio >= bound
+    return "\n".join([*lines, *goals.markdown(targets(record))]) + "\n"
 
 
 def _goal(name: str, text: str, below, above, at_least: float) -> Goal:
-    return Goal(Target(name, text, "", at_least=at_least), below, above, "rate", _at_least(at_least))
+    return Goal(Target(name, text, "", at_least=at_least), below, above, "rate")
 
 
 def _not_slower(name: str, cell: str) -> Goal:
     text = f"{cell}: fdatasync / native, not slower beyond the interval"
-    return Goal(
-        Target(name, text, "", at_least=1),
-        (cell, NATIVE),
-        (cell, "fdatasync"),
-        "rate",
-        lambda found: found.verdict != statistics.SLOWER,
-    )
+    target = Target(name, text, "", at_least=1)
+    return Goal(target, (cell, NATIVE), (cell, "fdatasync"), "rate", within=True)
 
 
 GOALS = (
@@ -223,7 +154,6 @@ GOALS = (
         ("floor", FLOOR),
         ("append-1", "journal"),
         "p50_us",
-        lambda found: found.ratio <= 1.15,
     ),
     _not_slower("s3", "append-1"),
     _not_slower("s4", "append-16"),
@@ -232,22 +162,4 @@ GOALS = (
 
 
 def targets(record: Record) -> list[bench.Result]:
-    """Of the cells that were asked for."""
-    asked = record.settings["cells"]
-    samples = Samples(record)
-    return [_judge(goal, samples) for goal in GOALS if goal.below[0] in asked and goal.above[0] in asked]
-
-
-def _judge(goal: Goal, samples: Samples) -> bench.Result:
-    below, above = samples.paired(goal.below, goal.above, goal.key)
-    if not below:
-        return bench.Result(goal.target, None, (), bench.NO_DATA)
-    found = statistics.compare(below, above)
-    measured = statistics.Interval(found.n, found.ratio, found.low, found.high)
-    ends = [_inside(goal.target, value) for value in (found.low, found.high)]
-    verdict = bench.PASS if goal.holds(found) else bench.MISS
-    return bench.Result(goal.target, measured, found.ratios, verdict, found.n > 1 and len(set(ends)) == 1)
-
-
-def _inside(target: Target, value: float) -> bool:
-    return value >= target.at_least if target.at_least is not None else value <= target.at_most
+    return goals.judge(GOALS, record)

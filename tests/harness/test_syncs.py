@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness import ROOT, WORKLOADS
-from harness.core import build, environment, shim
+from harness.core import build, environment, rounds, shim
 from harness.core.cell import LegError, Measured, Place, Programs, Timing
 from harness.core.clock import RealClock
 from harness.core.executor import Command, RealExecutor
@@ -60,10 +60,10 @@ def test_every_round_runs_every_variant_once_and_groups_stay_together():
 
 
 def test_cells_are_chosen_by_name_or_by_beginning():
-    assert syncs.choose("") == tuple(syncs.VARIANTS)
-    assert syncs.choose("sqlite, floor") == ("floor", "sqlite-delete", "sqlite-wal")
+    assert rounds.choose("", syncs.VARIANTS) == tuple(syncs.VARIANTS)
+    assert rounds.choose("sqlite, floor", syncs.VARIANTS) == ("floor", "sqlite-delete", "sqlite-wal")
     with pytest.raises(LabError, match="'sql' is none of floor"):
-        syncs.choose("sql")
+        rounds.choose("sql", syncs.VARIANTS)
 
 
 def test_every_variant_says_what_a_power_loss_may_lose():
@@ -105,9 +105,9 @@ def run_leg(tmp_path):
         built = shim.Shim(tmp_path / "l.so", tmp_path / "c")
         with WorkDir(tmp_path / "work") as work:
             made = syncs.Bench(
-                work, work.data, {cell_name: cell}, tmp_path, built, Path("/e.so"), lambda: None
+                work, work.data, {cell_name: cell}, tmp_path, built, Path("/e.so"), sync=lambda: None
             )
-            return syncs.run_leg(made, syncs.Leg(cell_name, chosen, 1), SHORT)
+            return rounds.run_leg(made, syncs.Leg(cell_name, chosen, 1), SHORT)
 
     return run
 
