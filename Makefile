@@ -303,20 +303,24 @@ apps: deps-lab
 	$(Q)$(MAKE) --no-print-directory build-all
 	$(Q)$(PYTHON) -m harness suite apps $(ARGS)
 
+# A missed target (status 1) does not keep the rest from being measured.
+NOTED = || { status=$$?; [ $$status -eq 1 ] || exit $$status; missed=1; }
+costs = PYTHONPATH=tests python3 -m tools.cost --build build $(NOTED); $(PYTHON) -m harness cost $(1) $(NOTED)
+
 bench: deps
 	$(Q)$(MAKE) --no-print-directory build-all
-	$(Q)$(PYTHON) -m harness bench $(ARGS)
-	$(Q)PYTHONPATH=tests python3 -m tools.cost --build build
-	$(Q)$(PYTHON) -m harness sync $(SYNC_ARGS)
+	$(Q)missed=0; $(PYTHON) -m harness bench $(ARGS) $(NOTED); $(call costs,$(COST_ARGS)); \
+		$(PYTHON) -m harness sync $(SYNC_ARGS) $(NOTED); exit $$missed
 
 # What it compares with is used when it is there: libeatmydata (Debian: eatmydata), PostgreSQL (postgresql).
 bench-sync: deps-lab
 	$(Q)$(MAKE) --no-print-directory build-all
 	$(Q)$(PYTHON) -m harness sync $(ARGS)
 
-bench-cost: deps-test
+# Rows whose programs are not installed (cmake, ninja, git, pip ...) are skipped; so are system calls without strace.
+bench-cost: deps-test deps-lab
 	$(Q)$(MAKE) --no-print-directory build-all
-	$(Q)PYTHONPATH=tests python3 -m tools.cost --build build $(ARGS)
+	$(Q)missed=0; $(call costs,$(ARGS)); exit $$missed
 
 # ---- what must be there ----
 
@@ -396,7 +400,7 @@ help:
 	'make experiment   the published experiments, natively and with the library; ARGS="--scale full" ...' \
 	'make apps         databases and loggers natively, with the library and with others; installs them' \
 	'make bench        the timed comparisons' \
-	'make bench-cost   of these, what a program pays that matches nothing' \
+	'make bench-cost   of these, what a program pays that gains nothing: instructions, starts, forks, small files' \
 	'make bench-sync   of these, what a synced write costs; SQLite, and PostgreSQL if it is there' \
 	'make lint         formatting and static checks; make format repairs the formatting' \
 	'make install      into PREFIX ($(PREFIX)), below DESTDIR; make uninstall takes it away again' \

@@ -5,6 +5,7 @@ Packages, from the bottom up; a package imports only from those above it in this
   core     the nouns, the surroundings of a leg, samples, statistics
   report   summary and verdicts, and how they are shown: terminal, Markdown, CSV, page
   sync     the benchmark of syncs
+  cost     what programs pay that gain nothing
   apps     real applications and their load
   tools    one class for each kind of workload: command line, size, parsing, verification
   run      catalog of experiments, plan, runner, session

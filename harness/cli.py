@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The verbs of `python -m harness`.
 
-Exit status: 0 everything ran and verified; 1 a leg failed (or a target of bench or sync was missed, or doctor found a
-danger); 2 the request cannot be carried out (one line says why); 130 interrupted (one line says how to go on).
+Exit status: 0 everything ran and verified; 1 a leg failed (or a target of bench, cost or sync was missed, or doctor
+found a danger); 2 the request cannot be carried out (one line says why); 130 interrupted (one line says how to go on).
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from harness.ab import command as ab_command
 from harness.core import rounds, shim, sysctls
 from harness.core.model import Experiment, LabError
 from harness.core.store import RunStore
+from harness.cost import benchmark as costs
+from harness.cost import table as cost_table
 from harness.doctor import examination
 from harness.doctor import view as doctor_view
 from harness.options import Asked, options
@@ -144,6 +146,21 @@ def bench(asked: Asked) -> None:
     _guard(go)
 
 
+Fresh = Annotated[
+    str,
+    typer.Option(
+        "--fresh", help="ext4 or xfs: on a new one on a loop device, not on --dir's own. Needs root."
+    ),
+]
+RecordOut = Annotated[
+    Path | None, typer.Option("--out", help="JSON with every sample (default: results/<time>-<verb>.json).")
+]
+RecordMarkdown = Annotated[Path | None, typer.Option("--markdown", help="Write the tables there, too.")]
+RecordFrom = Annotated[
+    Path | None, typer.Option("--from", help="Measure nothing: tables again from such a JSON file.")
+]
+
+
 @app.command()
 @options("seed", "no_warm", "directory", "resume", pairs=7)
 def sync(
@@ -154,39 +171,43 @@ def sync(
     ] = "",
     seconds: Annotated[float, typer.Option("--seconds", min=0.01, help="Measured time of a leg.")] = 3.0,
     warmup: Annotated[float, typer.Option("--warmup", min=0, help="Time before it, not counted.")] = 1.0,
-    fresh: Annotated[
-        str,
-        typer.Option(
-            "--fresh", help="ext4 or xfs: on a new one on a loop device, not on --dir's own. Needs root."
-        ),
-    ] = "",
-    out: Annotated[
-        Path | None, typer.Option("--out", help="JSON with every sample (default: results/<time>-sync.json).")
-    ] = None,
-    markdown: Annotated[Path | None, typer.Option("--markdown", help="Write the tables there, too.")] = None,
-    record: Annotated[
-        Path | None, typer.Option("--from", help="Measure nothing: tables again from such a JSON file.")
-    ] = None,
+    fresh: Fresh = "",
+    out: RecordOut = None,
+    markdown: RecordMarkdown = None,
+    record: RecordFrom = None,
 ) -> None:
     """What a durable write costs: fsync natively, with each `sync =` of the library, and with libeatmydata."""
 
-    def go() -> int:
-        if record:
-            found = syncs.Record.load(record)
-        elif asked.resume:
-            found = rounds.resume(console, syncs.Benchmark(), asked.directory, asked.resume)
-        else:
-            if fresh and fresh not in syncs.FRESH:
-                raise LabError(f"--fresh: '{fresh}' is none of {', '.join(syncs.FRESH)}")
-            chosen = rounds.choose(cells, syncs.VARIANTS)
-            settings = syncs.Settings(
-                chosen, asked.pairs, seconds, warmup, asked.seed, not asked.no_warm, fresh
-            )
-            target = out or session.default_out("sync").with_suffix(".json")
-            found = rounds.run(console, syncs.Benchmark(), settings, asked.work, target)
-        return _conclude_rounds(found, sync_table, markdown)
+    def settings() -> syncs.Settings:
+        chosen = rounds.choose(cells, syncs.VARIANTS)
+        return syncs.Settings(chosen, asked.pairs, seconds, warmup, asked.seed, not asked.no_warm, fresh)
 
-    _guard(go)
+    _guard(lambda: _rounds(syncs.Benchmark(), sync_table, settings, asked, out, markdown, record))
+
+
+@app.command()
+@options("seed", "no_warm", "directory", "resume", pairs=7)
+def cost(
+    asked: Asked,
+    cells: Annotated[
+        str, typer.Option("--cells", help="Only these rows, comma-separated: start, append, sed ...")
+    ] = "",
+    seconds: Annotated[
+        float,
+        typer.Option("--seconds", min=0.001, help="About the time of a native leg of short operations."),
+    ] = 0.2,
+    fresh: Fresh = "",
+    out: RecordOut = None,
+    markdown: RecordMarkdown = None,
+    record: RecordFrom = None,
+) -> None:
+    """What the library costs a program that gains nothing: starts, forks, small files, locks, builds."""
+
+    def settings() -> costs.Settings:
+        chosen = rounds.choose(cells, costs.ROWS)
+        return costs.Settings(chosen, asked.pairs, seconds, asked.seed, not asked.no_warm, fresh)
+
+    _guard(lambda: _rounds(costs.Benchmark(), cost_table, settings, asked, out, markdown, record))
 
 
 @app.command()
@@ -412,8 +433,23 @@ def _conclude(store: RunStore) -> int:
     return EXIT_FAILED if failed else 0
 
 
-def _conclude_rounds(found: rounds.Record, shown, markdown: Path | None) -> int:
-    """Tables and targets of `sync` or `cost`; shown: the module that makes them."""
+def _rounds(
+    benchmark: rounds.Benchmark,
+    shown,
+    settings: Callable,
+    asked: Asked,
+    out: Path | None,
+    markdown: Path | None,
+    record: Path | None,
+) -> int:
+    """`sync` or `cost`: a new run, the rest of one or a record; shown: the module with its tables and targets."""
+    if record:
+        found = benchmark.record.load(record)
+    elif asked.resume:
+        found = rounds.resume(console, benchmark, asked.directory, asked.resume)
+    else:
+        target = out or session.default_out(benchmark.record.kind).with_suffix(".json")
+        found = rounds.run(console, benchmark, settings(), asked.work, target)
     for table in shown.terminal(found):
         console.print(table)
     results = shown.targets(found)

@@ -23,9 +23,11 @@ PROGRAMS = {
     "lab-read": ("read.c", "lab.c"),
     "lab-build": ("build.c", "lab.c"),
     "lab-syslog": ("syslog.c", "lab.c"),
+    "lab-costs": ("costs.c", "lab.c"),
     "lab-launch": ("launch.c",),
     "lab-replay": ("replay.c",),
 }
+LIBS = ("-ldl",)
 FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-O3", "-g", "-pthread", "-Wall", "-Wextra")
 
 
@@ -41,7 +43,7 @@ def programs(executor: Executor, directory: Path = PROGRAMS_DIRECTORY) -> Path:
         if target.exists() and target.stat().st_mtime > newest:
             continue
         scratch = directory / f"{name}.{os.getpid()}"
-        argv = (*compiler.split(), *FLAGS, "-o", str(scratch), *(str(WORKLOADS / s) for s in sources))
+        argv = (*compiler.split(), *FLAGS, "-o", str(scratch), *(str(WORKLOADS / s) for s in sources), *LIBS)
         done = executor.run(Command(argv))
         if done.returncode != 0:
             raise LabError(f"{name} does not compile: {done.stderr.strip()[:2000]}")

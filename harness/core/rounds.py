@@ -22,14 +22,17 @@ from rich.markup import escape
 from rich.progress import Progress
 
 from harness.core import build, environment, shim, warm
-from harness.core.cell import Cell, LegError, Place, Timing
-from harness.core.clock import Clock, RealClock
+from harness.core.cell import Cell, LegError, Place, Programs, Timing
+from harness.core.clock import RealClock
 from harness.core.executor import RealExecutor
-from harness.core.model import FAILED, OK, SKIPPED, LabError
+from harness.core.model import FAILED, OK, SKIPPED, LabError, MountSpec
+from harness.core.mounts import Mounts
 from harness.core.workdir import WORK, WorkDir
 
 FORMAT = 1
 WARM_BYTES = 256 << 20
+FRESH_MIB = 4 << 10
+FRESH = ("ext4", "xfs")
 
 
 class Variant(Protocol):
@@ -183,10 +186,13 @@ def fresh(bench: Bench) -> None:
 
 
 class Benchmark:
-    """One kind of benchmark. settings: a dataclass with `cells`, `pairs`, `seed` and `warm`; the record keeps it."""
+    """One kind of benchmark. settings: a dataclass with `cells`, `pairs`, `seed`, `warm` and `fresh`, which the
+    record keeps."""
 
     record: type[Record]
     settings: type
+    space: tuple[int, int]
+    """Bytes and files of the largest leg."""
     leg_overhead_seconds: float
 
     def plan(self, settings) -> list[Leg]:
@@ -195,11 +201,7 @@ class Benchmark:
     def timing(self, settings) -> Timing:
         raise NotImplementedError
 
-    def space(self, settings) -> tuple[int, int]:
-        """Bytes and files of the largest leg."""
-        raise NotImplementedError
-
-    def bench(self, work: WorkDir, settings, executor: RealExecutor, clock: Clock, programs: Path) -> Bench:
+    def bench(self, work: WorkDir, disk: Path, programs: Path, run: Programs) -> Bench:
         raise NotImplementedError
 
     def machine(self, bench: Bench) -> dict[str, object]:
@@ -236,8 +238,10 @@ def run(
     except OSError as error:
         raise LabError(f"{out.parent}: cannot be created: {error.strerror}") from error
     with work:
-        work.check_space(*benchmark.space(settings))
-        bench = benchmark.bench(work, settings, executor, clock, programs)
+        need_bytes, need_files = benchmark.space
+        work.check_space(FRESH_MIB << 20 if settings.fresh else need_bytes, need_files)
+        disk = fresh_disk(executor, work, settings.fresh) if settings.fresh else work.data
+        bench = benchmark.bench(work, disk, programs, Programs(executor, clock))
         machine = benchmark.machine(bench)
         kept = {**asdict(settings), "directory": str(directory.absolute()), "started": clock.now()}
         record = benchmark.record(kept, machine)
@@ -264,6 +268,17 @@ def run(
         finally:
             record.save(out)
     return record
+
+
+def fresh_disk(executor: RealExecutor, work: WorkDir, filesystem: str) -> Path:
+    """A new file system on a loop device with O_DIRECT, so that a flush reaches the disk below."""
+    if filesystem not in FRESH:
+        raise LabError(f"--fresh: '{filesystem}' is none of {', '.join(FRESH)}")
+    spec = MountSpec(filesystem, {"": FRESH_MIB}, direct=True)
+    mounts = Mounts(executor, work.path, work.note_queues)
+    if reason := mounts.why_not(spec):
+        raise LabError(f"--fresh {filesystem}: {reason}")
+    return mounts.make(spec, FRESH_MIB).data
 
 
 def _left(bench: Bench, legs: Sequence[Leg], record: Record) -> list[Leg]:

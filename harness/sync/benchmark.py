@@ -13,18 +13,10 @@ from pathlib import Path
 
 from harness.core import rounds, shim
 from harness.core.cell import Measured, Programs, Timing, counters
-from harness.core.clock import Clock
-from harness.core.executor import RealExecutor
-from harness.core.model import LabError, MountSpec
-from harness.core.mounts import Mounts
 from harness.core.rounds import Leg
 from harness.core.variants import NO_EATMYDATA, NOTHING, RECOVERED, RELAXED, UNWRITTEN, eatmydata
 from harness.core.workdir import WorkDir
 from harness.sync import cells as sync_cells
-
-SPACE_BYTES, SPACE_FILES = 3 << 30, 5000
-FRESH_MIB = 4 << 10
-FRESH = ("ext4", "xfs")
 
 NATIVE, FLOOR, EATMYDATA = "native", "device floor", "libeatmydata"
 
@@ -126,6 +118,7 @@ def _figures(measured: Measured) -> dict:
 class Benchmark(rounds.Benchmark):
     record = Record
     settings = Settings
+    space = (3 << 30, 5000)
     leg_overhead_seconds = 2.0
 
     def plan(self, settings: Settings) -> list[Leg]:
@@ -134,25 +127,9 @@ class Benchmark(rounds.Benchmark):
     def timing(self, settings: Settings) -> Timing:
         return Timing(settings.warmup, settings.seconds)
 
-    def space(self, settings: Settings) -> tuple[int, int]:
-        return FRESH_MIB << 20 if settings.fresh else SPACE_BYTES, SPACE_FILES
-
-    def bench(
-        self, work: WorkDir, settings: Settings, executor: RealExecutor, clock: Clock, programs: Path
-    ) -> Bench:
-        disk = fresh_disk(executor, work, settings.fresh) if settings.fresh else work.data
-        cells = sync_cells.all_cells(Programs(executor, clock))
-        return Bench(work, disk, cells, programs, shim.find(), eatmydata())
+    def bench(self, work: WorkDir, disk: Path, programs: Path, run: Programs) -> Bench:
+        return Bench(work, disk, sync_cells.all_cells(run), programs, shim.find(), eatmydata())
 
     def machine(self, bench: Bench) -> dict[str, object]:
         other = bench.eatmydata.resolve().name if bench.eatmydata else None
         return {**super().machine(bench), **sync_cells.versions(), "eatmydata": other}
-
-
-def fresh_disk(executor: RealExecutor, work: WorkDir, filesystem: str) -> Path:
-    """A new file system on a loop device with O_DIRECT, so that a flush reaches the disk below."""
-    spec = MountSpec(filesystem, {"": FRESH_MIB}, direct=True)
-    mounts = Mounts(executor, work.path, work.note_queues)
-    if reason := mounts.why_not(spec):
-        raise LabError(f"--fresh {filesystem}: {reason}")
-    return mounts.make(spec, FRESH_MIB).data

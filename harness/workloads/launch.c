@@ -2,9 +2,11 @@
 /*
  * lab-launch: runs one command and says what it took, without a large parent in the figures.
  *
- *   lab-launch --result FILE [--stdout FILE] [--stderr FILE] [--env NAME=VALUE]... -- CMD [ARGUMENT...]
+ *   lab-launch --result FILE [--stdout FILE] [--stderr FILE] [--env NAME=VALUE]... [--times N] \
+ *              -- CMD [ARGUMENT...]
  *
- * The time is from the fork to the end of CMD.  FILE gets one JSON object; the variables are set for CMD
+ * The time is from the fork to the end of CMD, of all N runs one after another, which end with the first that
+ * fails; processor time and memory are of the last.  FILE gets one JSON object; the variables are set for CMD
  * only. Processes that CMD leaves behind come to this one, are killed and counted.  Its own exit status is 0
  * whatever CMD's was, and 2 when it cannot do its work.
  */
@@ -28,7 +30,7 @@ enum { VARIABLES_MAX = 64, CANNOT_EXECUTE = 127 };
 struct order {
 	const char *result, *in, *out, *err;
 	char *variables[VARIABLES_MAX];
-	int variable_count;
+	int variable_count, times;
 	char **command;
 };
 
@@ -104,11 +106,14 @@ static int kill_rest(void)
 
 static struct order parse(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{"result", required_argument, NULL, 'r'}, {"stdin", required_argument, NULL, 'i'},
-		{"stdout", required_argument, NULL, 'o'}, {"stderr", required_argument, NULL, 'e'},
-		{"env", required_argument, NULL, 'v'},    {NULL, 0, NULL, 0}};
-	struct order order = {0};
+	static const struct option options[] = {{"result", required_argument, NULL, 'r'},
+	                                        {"stdin", required_argument, NULL, 'i'},
+	                                        {"stdout", required_argument, NULL, 'o'},
+	                                        {"stderr", required_argument, NULL, 'e'},
+	                                        {"env", required_argument, NULL, 'v'},
+	                                        {"times", required_argument, NULL, 't'},
+	                                        {NULL, 0, NULL, 0}};
+	struct order order = {.times = 1};
 	int c;
 
 	while ((c = getopt_long(argc, argv, "+", options, NULL)) != -1) {
@@ -122,30 +127,28 @@ static struct order parse(int argc, char **argv)
 			order.err = optarg;
 		else if (c == 'v' && order.variable_count < VARIABLES_MAX)
 			order.variables[order.variable_count++] = optarg;
+		else if (c == 't')
+			order.times = atoi(optarg);
 		else
 			exit(2);
 	}
 	order.command = argv + optind;
-	if (!order.result || !order.command[0]) {
+	if (!order.result || !order.command[0] || order.times < 1) {
 		fputs("usage: lab-launch --result FILE [--stdin FILE] [--stdout FILE] [--stderr FILE] "
-		      "[--env NAME=VALUE] -- CMD\n",
+		      "[--env NAME=VALUE] [--times N] -- CMD\n",
 		      stderr);
 		exit(2);
 	}
 	return order;
 }
 
-int main(int argc, char **argv)
+/* One run of CMD, adding to ns and left; its status as wait4 gives it. */
+static int run(const struct order *order, struct rusage *usage, uint64_t *ns, int *left)
 {
-	struct order order = parse(argc, argv);
-	struct rusage usage;
-	uint64_t begin, end;
-	int status, left, failed[2];
+	int status, failed[2];
+	uint64_t begin;
 	pid_t pid;
-	FILE *result;
 
-	if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0)
-		fail("prctl");
 	if (pipe2(failed, O_CLOEXEC) != 0)
 		fail("pipe");
 	begin = now_ns();
@@ -153,22 +156,38 @@ int main(int argc, char **argv)
 	if (pid < 0)
 		fail("fork");
 	if (pid == 0)
-		become(&order, failed[1]);
+		become(order, failed[1]);
 	close(failed[1]);
 	if (read(failed[0], &errno, sizeof errno) == sizeof errno)
-		fail(order.command[0]);
-	while (wait4(pid, &status, 0, &usage) < 0)
+		fail(order->command[0]);
+	while (wait4(pid, &status, 0, usage) < 0)
 		if (errno != EINTR)
 			fail("wait4");
-	end = now_ns();
-	left = kill_rest();
+	*ns += now_ns() - begin;
+	close(failed[0]);
+	*left += kill_rest();
+	return status;
+}
+
+int main(int argc, char **argv)
+{
+	struct order order = parse(argc, argv);
+	struct rusage usage;
+	uint64_t ns = 0;
+	int status = 0, left = 0;
+	FILE *result;
+
+	if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0)
+		fail("prctl");
+	for (int i = 0; i < order.times && status == 0; i++)
+		status = run(&order, &usage, &ns, &left);
 	result = fopen(order.result, "we");
 	if (!result)
 		fail(order.result);
 	fprintf(result,
 	        "{\"seconds\": %.9f, \"status\": %d, \"signal\": %d, \"max_rss_kb\": %ld, "
 	        "\"user_seconds\": %ld.%06ld, \"system_seconds\": %ld.%06ld, \"left\": %d}\n",
-	        (double)(end - begin) / 1e9, WIFEXITED(status) ? WEXITSTATUS(status) : -1,
+	        (double)ns / 1e9, WIFEXITED(status) ? WEXITSTATUS(status) : -1,
 	        WIFSIGNALED(status) ? WTERMSIG(status) : 0, usage.ru_maxrss, (long)usage.ru_utime.tv_sec,
 	        (long)usage.ru_utime.tv_usec, (long)usage.ru_stime.tv_sec, (long)usage.ru_stime.tv_usec,
 	        left);

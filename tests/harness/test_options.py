@@ -37,9 +37,9 @@ def test_all_runs_have_the_same_options(name):
 
 
 def test_every_verb_that_measures_can_be_told_where_how_often_and_whereto():
-    for name in (*RUNS, "sync", "ab"):
+    for name in (*RUNS, "sync", "cost", "ab"):
         assert {"--pairs", "--out", "--dir"} <= set(verb(name))
-    assert "--resume" in verb("sync")
+    assert "--resume" in verb("sync") and "--resume" in verb("cost")
     assert verb("run")["--pairs"].default == verb("bench")["--pairs"].default == 5
     assert verb("aa")["--pairs"].default == 6 and verb("sync")["--pairs"].default == 7
 

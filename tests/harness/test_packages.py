@@ -7,7 +7,20 @@ from pathlib import Path
 
 import harness
 
-ORDER = ("core", "report", "sync", "apps", "tools", "run", "doctor", "ab", "options", "cli", "__main__")
+ORDER = (
+    "core",
+    "report",
+    "sync",
+    "cost",
+    "apps",
+    "tools",
+    "run",
+    "doctor",
+    "ab",
+    "options",
+    "cli",
+    "__main__",
+)
 HOME = Path(harness.__file__).resolve().parent
 PACKAGES = {path.name for path in HOME.iterdir() if (path / "__init__.py").exists()}
 MODULES_OF_TESTS = {"pytest", "hypothesis", "playwright", "ruff"}

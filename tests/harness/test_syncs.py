@@ -372,11 +372,11 @@ def test_an_ext4_without_a_journal_is_called_that():
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a fresh mount needs root")
-@pytest.mark.parametrize("filesystem", syncs.FRESH)
+@pytest.mark.parametrize("filesystem", rounds.FRESH)
 def test_a_fresh_disk_is_its_own_and_goes_away(tmp_path, filesystem, monkeypatch):
-    monkeypatch.setattr(syncs, "FRESH_MIB", 320)
+    monkeypatch.setattr(rounds, "FRESH_MIB", 320)
     with WorkDir(tmp_path / "work") as work:
-        data = syncs.fresh_disk(RealExecutor(), work, filesystem)
+        data = rounds.fresh_disk(RealExecutor(), work, filesystem)
         found = environment.gather(data)
         assert found["filesystem"] == filesystem
         assert filesystem != "ext4" or "has_journal" in found["filesystem_features"].split()
