@@ -94,7 +94,7 @@ class Bench(rounds.Bench):
         arena = measured.facts.get("arena", False)
         if arena and leg.variant.name != MATCHING:
             raise LegError("an arena is mapped, where nothing may be staged")
-        if not arena and leg.variant.name == MATCHING and getattr(row, "stages", False):
+        if not arena and leg.variant.name == MATCHING and row.stages:
             raise LegError("the library staged nothing")
         return {**asdict(measured), "us": 1e6 * measured.seconds / measured.count, "rate": measured.rate}
 

@@ -32,14 +32,13 @@ ARCHIVE_FILES = 2000
 MODULES = 40
 LOG_SECONDS = 60.0
 PYC_HEADER = 16
-NAME = {"GIT_AUTHOR_NAME": "lab", "GIT_AUTHOR_EMAIL": "lab@localhost"}
+AUTHOR = {"GIT_AUTHOR_NAME": "lab", "GIT_AUTHOR_EMAIL": "lab@localhost"}
 GIT = {
-    **NAME,
-    **{key.replace("AUTHOR", "COMMITTER"): value for key, value in NAME.items()},
+    **AUTHOR,
+    **{key.replace("AUTHOR", "COMMITTER"): value for key, value in AUTHOR.items()},
     "GIT_CONFIG_GLOBAL": "/dev/null",
     "GIT_CONFIG_SYSTEM": "/dev/null",
 }
-
 
 Trace = Callable[[tuple[str, ...], Place], dict[str, int]]
 """Runs a program under strace; its system calls by name."""
@@ -75,13 +74,15 @@ def same_tree(root: Path, expected: Mapping[str, bytes], but: str = "") -> None:
 class Row(Cell):
     """title: what one operation is; rate: about how many make a second; needs: programs.
 
-    loops -- the program itself repeats the operation; more_env -- its variables in every variant
+    loops -- the program itself repeats the operation; stages -- with a matching rule it must have an arena;
+    more_env -- its variables in every variant
     """
 
     title = ""
     rate = 1.0
     needs: tuple[str, ...] = ()
     loops = False
+    stages = False
     more_env: Mapping[str, str] = {}
 
     def __init__(self, programs: Programs | None) -> None:
@@ -161,7 +162,7 @@ class Whole(Program):
 
 
 class Calls(Row):
-    """writes: for each open, of the loops that append; stages: with a matching rule something must be staged."""
+    """loop: of lab-costs; writes: for each open, of the loops that append."""
 
     loops = True
 
