@@ -759,7 +759,7 @@ def test_run_musl_program(cli, musl_program, compile_c):
     with disk_dir() as place:
         stats = place / "stats"
         settings = ["-p", f"{place}/[a-n]", f"--stats={stats}"]
-        done = cli("run", *settings, musl_program, place / "m", glibc, place / "g")
+        done = cli("run", "-o", "adapt=off", *settings, musl_program, place / "m", glibc, place / "g")
         assert (done.returncode, done.stdout) == (7, ""), done.stderr
         assert "linked with musl" in done.stderr
         assert done.stderr.count("\n") == 2, done.stderr
@@ -777,7 +777,7 @@ def test_musl_child(cli, library, musl_program, compile_c, how):
     with disk_dir() as place:
         stats = place / "stats"
         command = [glibc, place / "a", musl_program, place / "b", glibc, place / "c"]
-        env = {"FASTWRITE_PATHS": f"{place}/[abc]", "FASTWRITE_STATS": str(stats)}
+        env = {"FASTWRITE_PATHS": f"{place}/[abc]", "FASTWRITE_STATS": str(stats), "FASTWRITE_ADAPT": "off"}
         if how == "run":
             done = cli("run", "--", *command, env=env)
         else:
@@ -1135,6 +1135,7 @@ def test_status_and_recover_of_a_live_program(compile_c, cli, library, tmp_path)
         "LD_PRELOAD": str(library),
         "FASTWRITE_PATHS": f"{tmp_path}/**",
         "FASTWRITE_LAG_MS": "60000",
+        "FASTWRITE_ADAPT": "off",
     }
     process = subprocess.Popen(
         [str(compile_c(WRITER)), str(data), "wait"], env=env, stdout=subprocess.PIPE, text=True

@@ -36,6 +36,7 @@ class Site:
                     **os.environ,
                     "LD_PRELOAD": str(self.lab.library),
                     "FASTWRITE_CONFIG": str(self.config),
+                    "FASTWRITE_ADAPT": "off",
                 },
                 stdout=subprocess.PIPE,
                 **as_user(user),

@@ -344,8 +344,9 @@ def test_staging_is_private_and_goes(trace, place):
     assert stats.writes > 90
     made = [line for line in lines if re.search(r"mkdir(at)?\(", line) and ".fastwrite" in line]
     opened = [line for line in lines if ".arena" in line and "O_CREAT" in line]
-    assert len(made) == 1 and made[0].rstrip().endswith("= 0") and ", 0700)" in made[0], made
-    assert len(opened) == 1 and ", 0600)" in opened[0], opened
+    # another thread may have made a call meanwhile: "<unfinished ...>"
+    assert len(made) == 1 and re.search(r", 0700(\) += 0$| <unf)", made[0].rstrip()), made
+    assert len(opened) == 1 and re.search(r", 0600(\)| <unf)", opened[0]), opened
     assert "O_EXCL" in opened[0] and "O_NOFOLLOW" in opened[0] and "O_CLOEXEC" in opened[0]
     assert not leftovers(place)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from lib.processes import Program, compile_other
-from lib.support import assert_staged, disk_dir, file_system, wait_for
+from lib.support import assert_staged, disk_dir, file_system, preload_env, wait_for
 
 # 1,000 views of a strict file take some five seconds; FASTWRITE_TEST_TRIES=100000 for a long look.
 TRIES = int(os.environ.get("FASTWRITE_TEST_TRIES", "1000"))
@@ -231,7 +231,8 @@ def test_strict_stopped_holder_keeps_openers_waiting(library, compile_c, place):
 
 def test_strict_holder_killed_under_run(library, fastwrite, compile_c, place):
     """The kernel drops the lease with the process; recovery follows at once."""
-    command = [fastwrite, "run", "-p", f"{place}/data", "-o", "visibility=strict", "-o", "lag_ms=60000", "--"]
+    settings = [word for one in ("visibility=strict", "lag_ms=60000", "adapt=off") for word in ("-o", one)]
+    command = [fastwrite, "run", "-p", f"{place}/data", *settings, "--"]
     with Program(None, [*command, compile_c(WRITER), place / "data"], place) as w:
         assert w.ask("w 50") == "5000"
         assert (place / "data").stat().st_size < 5000
@@ -275,7 +276,7 @@ def test_no_lease_is_said_once(library, place):
         (place / name).touch()
         (place / name).chmod(0o666)
     script = "; ".join(text.format(place / name) for name in ("one", "two"))
-    env = {"LD_PRELOAD": str(library), "FASTWRITE_PATHS": f"{place}/*", "FASTWRITE_VISIBILITY": "strict"}
+    env = preload_env(library, f"{place}/*", visibility="strict")
     somebody = ["setpriv", "--reuid", "65534", "--clear-groups", "env", *[f"{k}={v}" for k, v in env.items()]]
     done = subprocess.run(
         [*somebody, "/usr/bin/python3", "-c", script], capture_output=True, text=True, cwd="/", check=False
