@@ -136,8 +136,7 @@ struct file {
 	_Atomic uint32_t inflight; /* kernel calls under way while passive, or with lease.pass */
 	/* staging/staging_policy.h */
 	struct balance {
-		_Atomic uint64_t
-			rent_ns; /* while passive: what its small writes have cost since the last try */
+		_Atomic uint64_t rent_ns;  /* while passive: cost of its small writes since the last try */
 		_Atomic uint64_t write_ns; /* what one costs: a moving average; 0 = not measured */
 		int64_t credit_ns;         /* while attached: what staging saved less what it cost */
 		uint32_t doublings;        /* of the price, at which it is attached */

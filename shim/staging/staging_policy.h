@@ -3,8 +3,9 @@
  * staging_policy: does staging pay for a file?
  *
  * To attach a file and to detach it costs some hundred microseconds, and nothing may follow.  So a file is
- * attached when its small writes have cost the kernel as much as that.  Then the library never costs more
- * than twice what the better choice would have cost, whatever the program does next.
+ * attached when its small writes have cost the kernel as much as that.  Then the library costs
+ * three times what the better choice would have cost at most: these writes, an attach for nothing, and the
+ * credit below.
  *
  * An attached file has credit.  Each staged write adds what it would have cost in the kernel.  What staging
  * costs the program is subtracted: writes that do more than copy, drains that a sync or a look at the file
@@ -50,8 +51,7 @@ void staging_policy_pays(struct file *f);
 
 enum {
 	STAGING_COST_MOST = 150000, /* of one call: more is another program's doing */
-	/* The same for a drain before a sync of the device.  What the drain writes, the sync need not write.
-	 */
+	/* of a drain before a sync of the device: what the drain writes, the sync need not write */
 	STAGING_SYNC_COST_MOST = 16000,
 };
 /* The program had to wait for what began at `begin`; at most `most` nanoseconds count. */

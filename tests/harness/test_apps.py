@@ -15,7 +15,7 @@ from harness import ROOT
 from harness.apps import cells as app_cells
 from harness.apps import drive
 from harness.core import environment, shim, variants
-from harness.core.cell import LegError, Measured, Place, Programs, Timing, socket_directory
+from harness.core.cell import LegError, Measured, Programs, Timing, socket_directory
 from harness.core.clock import RealClock
 from harness.core.executor import RealExecutor
 from harness.core.model import EATMYDATA, NATIVE, OWN, SHIM, SHIM_JOURNAL, LabError, Leg, UnavailableError
@@ -28,13 +28,6 @@ from harness.workloads import latency
 
 SHORT = Timing(0.05, 0.2)
 APPS = [e for e in catalog.load().experiments if e.suite == "apps"]
-
-
-@pytest.fixture
-def place(programs, tmp_path):
-    for name in ("stage", "control", "keep"):
-        (tmp_path / name).mkdir()
-    return Place(tmp_path / "stage", tmp_path / "control", programs, tmp_path / "keep", {})
 
 
 def made(app, own=False, **params):

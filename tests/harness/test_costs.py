@@ -12,7 +12,7 @@ import pytest
 
 from harness import ROOT
 from harness.core import rounds, shim
-from harness.core.cell import LegError, Measured, Place, Programs, Timing
+from harness.core.cell import LegError, Measured, Programs, Timing
 from harness.core.clock import RealClock
 from harness.core.executor import RealExecutor
 from harness.core.model import FAILED, OK, LabError
@@ -298,13 +298,6 @@ def test_a_record_of_another_kind_is_refused(tmp_path):
 
 
 # ---- for real ----
-
-
-@pytest.fixture
-def place(programs, tmp_path):
-    for name in ("stage", "control", "keep"):
-        (tmp_path / name).mkdir()
-    return Place(tmp_path / "stage", tmp_path / "control", programs, tmp_path / "keep", {})
 
 
 @pytest.fixture

@@ -216,13 +216,6 @@ def test_a_record_comes_back_from_its_file_and_makes_the_same_text(tmp_path):
 
 
 @pytest.fixture
-def place(programs, tmp_path):
-    for name in ("stage", "control", "keep"):
-        (tmp_path / name).mkdir()
-    return Place(tmp_path / "stage", tmp_path / "control", programs, tmp_path / "keep", {})
-
-
-@pytest.fixture
 def cells():
     return sync_cells.all_cells(Programs(RealExecutor(), RealClock()))
 

@@ -81,6 +81,13 @@ static void detach(struct file *f)
 	f->writes = 0;
 }
 
+static void stage(struct file *f, uint64_t writes)
+{
+	f->writes = writes;
+	staging_policy_saved(f);
+	f->writes = 0;
+}
+
 static void test_credit_ends(void **state)
 {
 	struct file *f = rig_file(fd);
@@ -106,16 +113,12 @@ static void test_staged_writes_give_credit(void **state)
 	(void)state;
 	attach(f);
 	for (int i = 0; i < 1000; i++) {
-		f->writes += 17;
-		staging_policy_saved(f);
-		f->writes = 0;
+		stage(f, 17);
 		staging_policy_cost(f, took(100 * US), STAGING_SYNC_COST_MOST);
 		assert_false(staging_policy_gives_back(f));
 	}
 	for (int i = 0; i < 20; i++) {
-		f->writes += 2;
-		staging_policy_saved(f);
-		f->writes = 0;
+		stage(f, 2);
 		staging_policy_cost(f, took(100 * US), STAGING_SYNC_COST_MOST);
 	}
 	assert_true(staging_policy_gives_back(f));
@@ -129,9 +132,7 @@ static void test_credit_is_limited(void **state)
 
 	(void)state;
 	attach(f);
-	f->writes = 1 << 30;
-	staging_policy_saved(f);
-	f->writes = 0;
+	stage(f, 1 << 30);
 	for (int i = 0; i < 3; i++)
 		staging_policy_cost(f, took(100000 * US), STAGING_COST_MOST);
 	assert_true(staging_policy_gives_back(f));
