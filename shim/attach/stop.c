@@ -8,6 +8,7 @@
 #include "base/fd_link.h"
 #include "base/fork_guard.h"
 #include "base/log.h"
+#include "base/pid.h"
 #include "base/sys.h"
 #include "files/family.h"
 #include "files/gate.h"
@@ -32,6 +33,85 @@ static bool arena_close(uint32_t i)
 	arenas_close_end(a);
 	return true;
 }
+
+/* ---- files that only other members have ---- */
+
+/* True if another member has staged bytes of f, and this process has no description of f. */
+static bool is_staged_elsewhere(const struct file *f)
+{
+	return file_local(f)->refs == 0 && f->refs != 0 && f->mode == FILE_ATTACHED && f->due[DUE_FLUSH] != 0;
+}
+
+/* The thread without which f cannot be drained now, or 0. */
+static uint32_t holder_of(const struct file *f)
+{
+	uint32_t tid = lock_owner(&f->lock);
+
+	return tid ? tid : atomic_load(&f->flush.busy);
+}
+
+/* Drains f in this process.  False if only another member can: this process may not map the arena, or may not
+ * write to the file. */
+static bool drain_here(struct file *f)
+{
+	struct file_guard g;
+	bool reaches;
+
+	file_retake(f);
+	reaches = !f->nested && attach_reaches(f);
+	file_drop(f);
+	if (!reaches)
+		return false;
+	g = file_lock(f);
+	if (f->refs != 0 && f->mode == FILE_ATTACHED && f->arena && f->head) {
+		reaches = flush_possible(f);
+		if (reaches)
+			flush_drain(f); /* it reports an error, and the bytes stay staged */
+	}
+	file_unlock(f, g);
+	return reaches;
+}
+
+static void visit_elsewhere(struct file *f, void *ctx)
+{
+	enum { TRIES = 1000, NOW = 1 };
+	uint32_t holder;
+
+	(void)ctx;
+	if (!is_staged_elsewhere(f))
+		return;
+	holder = holder_of(f);
+	if (holder != 0 && pid_is_stopped((pid_t)holder)) {
+		log_warn(
+			"thread %u of another process is stopped while it writes a file: its last bytes are not "
+			"in the file yet",
+			holder);
+		return;
+	}
+	if (drain_here(f))
+		return;
+	/* the timers of the members that have the file */
+	f->due[DUE_FLUSH] = NOW;
+	for (int tries = 0; tries < TRIES && is_staged_elsewhere(f) && f->due[DUE_FLUSH] == NOW; tries++)
+		sys_nap(1000000);
+	if (is_staged_elsewhere(f) && f->due[DUE_FLUSH] == NOW)
+		log_warn(
+			"another process does not write what it has staged: its last bytes are not in the file "
+			"yet");
+}
+
+void attach_drain_elsewhere(void)
+{
+	sys_sigset signals;
+
+	if (!family_is_shared() || file_attached() == 0 || fork_guard_elsewhere())
+		return;
+	signals = sys_block_signals();
+	file_for_each_shared(visit_elsewhere, NULL);
+	sys_restore_signals(signals);
+}
+
+/* ---- stop and resume ---- */
 
 struct stop {
 	enum bypass_reason why;
@@ -73,6 +153,7 @@ void attach_stop_all(enum bypass_reason why)
 	if (family_is_shared())
 		repair_sweep();
 	file_for_each(visit_stop, &s);
+	attach_drain_elsewhere();
 	arenas_lock();
 	for (uint32_t i = 0; file_family() && i < arenas_count(); i++)
 		arena_close(i);

@@ -605,8 +605,10 @@ void by_name_drain_all(void)
 {
 	struct drain_all all = {0};
 
-	if (!by_name_idle())
-		file_for_each(visit_drain, &all);
+	if (by_name_idle())
+		return;
+	file_for_each(visit_drain, &all);
+	attach_drain_elsewhere();
 }
 
 /* Processes that share this memory may tell each other about any file of its rule.  So these files count as

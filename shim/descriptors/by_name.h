@@ -107,7 +107,8 @@ void by_name_never(uint64_t dev, uint64_t ino, enum bypass_reason why);
 /* A descriptor on the file exists that the library did not see opened.  Bypasses the file. */
 void by_name_unknown_fd(uint64_t dev, uint64_t ino);
 
-/* Drains all attached files of this process, before a call that may concern any of them. */
+/* Drains all attached files of this process and of the other members of its family, before a call that may
+ * concern any of them. */
 void by_name_drain_all(void);
 /* The same before sync, for the whole family.  Voids their entries in the journal, because a replay would
  * bring back bytes older than the synced ones. */

@@ -58,6 +58,7 @@ void child_vfork_prepare(struct child_vfork *v)
 	unresolved_resolve_all();
 	gate_hold();
 	file_for_each(visit_hold, NULL);
+	attach_drain_elsewhere();
 }
 
 void child_vfork_child(const struct child_vfork *v)
@@ -245,6 +246,7 @@ void child_spawn_prepare(bool by_actions)
 			atomic_store(&atomic_load(&o->file)->give_up, BYPASS_INHERITED);
 	}
 	file_for_each(visit_spawn, NULL);
+	attach_drain_elsewhere();
 }
 
 void child_give_up(void)

@@ -129,8 +129,10 @@ static void fork_prepare(bool managed)
 	fdtable_fork_prepare();
 	/* also in a process without a managed file: its children may stage */
 	member = managed && !interrupted && fork_guard_set() == 0 && claim_for_child();
-	if (!member)
+	if (!member) {
 		file_for_each(visit_fork, NULL);
+		attach_drain_elsewhere();
+	}
 	/* the child may end before our fork returns, and would leave the arena to us */
 	if (process_forks_and_ends)
 		family_exiting(true);

@@ -265,6 +265,25 @@ static void test_extents(void **state)
 		arena_extent_get(&b, data, sizeof data, COMMIT_MAKE(2, 9, 77) | COMMIT_SEALED, 1).offset, 7);
 }
 
+static void test_thread_is_stopped(void **state)
+{
+	int status;
+	pid_t child;
+
+	(void)state;
+	assert_false(pid_is_stopped(getpid()));
+	child = fork();
+	if (child == 0) {
+		raise(SIGSTOP);
+		pause();
+	}
+	assert_int_equal(waitpid(child, &status, WUNTRACED), child);
+	assert_true(pid_is_stopped(child));
+	kill(child, SIGKILL);
+	waitpid(child, NULL, 0);
+	assert_false(pid_is_stopped(child));
+}
+
 static void test_process_start(void **state)
 {
 	siginfo_t info;
@@ -298,6 +317,7 @@ int main(void)
 		TEST(test_slots),
 		cmocka_unit_test(test_extents),
 		cmocka_unit_test(test_process_start),
+		cmocka_unit_test(test_thread_is_stopped),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,12 +3,14 @@
 #include "attach/attach.h"
 #include "attach/stop.h"
 #include "base/fork_guard.h"
+#include "files/family.h"
 #include "files/never_staged.h"
 #include "rig.h"
 #include "staging/arena.h"
 #include "staging/arenas.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -495,6 +497,42 @@ static void test_all_blocks_fail(void **state)
 	}
 }
 
+/* As in a process that does not have the file: another member of the family has staged its bytes. */
+static void test_a_stopped_member_is_not_waited_for(void **state)
+{
+	int fd = open_attached();
+	struct file *f = rig_file(fd);
+	uint32_t refs = file_local(f)->refs;
+	pid_t member;
+	int status;
+
+	(void)state;
+	f->shared = true;
+	atomic_store(&file_family()->highest, 1);
+	file_local(f)->refs = 0;
+	member = fork();
+	if (member == 0) {
+		lock_after_fork();
+		lock_take(&f->lock, LOCK_FILE);
+		raise(SIGSTOP);
+		lock_drop(&f->lock, LOCK_FILE);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(member, &status, WUNTRACED), member);
+	assert_true(WIFSTOPPED(status));
+	attach_drain_elsewhere();
+	assert_non_null(f->head);
+	kill(member, SIGCONT);
+	assert_int_equal(waitpid(member, &status, 0), member);
+	assert_int_equal(status, 0);
+	attach_drain_elsewhere();
+	assert_null(f->head);
+	rig_expect("out", 200);
+	atomic_store(&file_family()->highest, 0);
+	file_local(f)->refs = refs;
+	assert_int_equal(rig_close(fd), 0);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, rig_set_up, rig_tear_down)
@@ -504,6 +542,7 @@ int main(void)
 		TEST(test_released_and_engaged_again),
 		TEST(test_release_that_fails_keeps_it_attached),
 		TEST(test_a_stronger_wish_replaces_a_weaker_one),
+		TEST(test_a_stopped_member_is_not_waited_for),
 		TEST(test_a_wish_is_carried_out_by_the_next_write),
 		TEST(test_unlinked),
 		TEST(test_unknown_descriptor),
