@@ -198,6 +198,47 @@ def test_guarantees_name_every_reason():
     assert documented == set(re.findall(r'"([^"]+)"', names)) - {"none"}
 
 
+# ---- the known gaps ----
+
+
+def gaps() -> dict[int, str]:
+    """Number and text of each gap; its group, such as Rights, stands before the text."""
+    section = (ROOT / "docs" / "guarantees.md").read_text().split("\n## Known gaps\n", 1)[1]
+    found: dict[int, str] = {}
+    group = ""
+    for part in re.split(r"\n(?=\S)", section):
+        if number := re.match(r"(\d+)\. ", part):
+            assert int(number[1]) == len(found) + 1, f"the gap after {len(found)} has the number {number[1]}"
+            found[int(number[1])] = f"{group} {part[number.end() :]}"
+        elif part.rstrip().endswith(":"):
+            group = part.split()[0]
+    return found
+
+
+def named_numbers(text: str) -> set[int]:
+    """Of "4, 7 and 28 to 31"."""
+    numbers: set[int] = set()
+    for first, last in re.findall(r"(\d+)(?: to (\d+))?", text):
+        numbers |= set(range(int(first), int(last or first) + 1))
+    return numbers
+
+
+def test_security_names_the_gaps_of_rights():
+    security = (ROOT / "docs" / "security.md").read_text().split("\n## Known gaps\n", 1)[1]
+    expected = {number for number, text in gaps().items() if text.startswith("Rights ") or "**Ids " in text}
+    assert len(expected) > 3
+    assert named_numbers(security.split("numbers", 1)[1]) == expected
+
+
+def test_gaps_that_are_named_exist():
+    known = gaps()
+    for path in [*DOCUMENTS, *(ROOT / "shim").rglob("*.[ch]"), *(ROOT / "tests").rglob("*.[cp]*")]:
+        if path.suffix == ".pyc" or path.name == "CHANGELOG.md":
+            continue
+        for name in re.findall(r"\bgaps? (\d[\d, ]*(?:(?:and|to) \d+)*)", path.read_text(errors="replace")):
+            assert named_numbers(name) <= known.keys(), f"{path}: gap {name}"
+
+
 # ---- the README's try ----
 
 

@@ -104,26 +104,16 @@ static void visit_shared(struct file *f, void *ctx)
 		*(bool *)ctx = true;
 }
 
-/*
- * True if a thread of the program still runs.  If none does, the process is to end, and no thread of ours may
- * keep it alive.  The question takes no descriptor: the program's next one must have the lowest number, and
- * this thread runs beside it.
- */
+/* True if a thread of the program still runs.  If none does, the process is to end, and no thread of ours may
+ * keep it alive. */
 static bool program_runs(void)
 {
-	struct statx st;
+	unsigned count = thread_of_program_count();
 	char exe[8];
-	uint32_t count;
 
-	/* links: . and .. and one directory per thread */
-	if (sys.statx(AT_FDCWD, "/proc/self/task", 0, STATX_NLINK, &st) < 0 || st.stx_nlink < 2)
-		return false;
-	count = st.stx_nlink - 2;
 	/* A main thread that has called pthread_exit is counted but does not run: it has no memory any
 	 * more. */
-	if (sys.readlinkat(AT_FDCWD, "/proc/self/exe", exe, sizeof exe) < 0)
-		count--;
-	return count > thread_count();
+	return count > 1 || (count == 1 && sys.readlinkat(AT_FDCWD, "/proc/self/exe", exe, sizeof exe) >= 0);
 }
 
 static bool family_watches(void)

@@ -28,6 +28,10 @@ bool thread_lives(uint32_t tid);
 int thread_make(void *(*run)(void *));
 /* How many such threads run in this process. */
 unsigned thread_count(void);
+/* How many threads of the program there are, or one more while one of ours begins or ends; 0: unknown.  The
+ * question takes no descriptor: the program's next one
+ * must have the lowest number, and another thread of ours may ask. */
+unsigned thread_of_program_count(void);
 /* In the child of a fork, which has none. */
 void thread_after_fork(void);
 /* Each thread calls this first. */

@@ -12,6 +12,7 @@
 #include "base/fork_guard.h"
 #include "base/internal_fd.h"
 #include "base/sys.h"
+#include "base/thread.h"
 #include "config/rule.h"
 #include "descriptors/by_name.h"
 #include "descriptors/fd_passing.h"
@@ -747,11 +748,11 @@ long fd_close_prepare(int fd)
 long fd_close(int fd)
 {
 	sys_sigset signals = sys_block_signals();
+	bool blocked, noted;
 	long staged, r;
-	bool blocked;
 
 	before_close(fd);
-	blocked = unresolved_block(fd);
+	blocked = unresolved_block(fd, &noted);
 	staged = forget(fd);
 	r = sys.close(fd);
 	if (blocked)
@@ -858,15 +859,32 @@ static bool can_replace(int oldfd, int newfd)
 	return (uint64_t)newfd < limit.rlim_cur && sys.fcntl(oldfd, F_GETFD, 0) >= 0;
 }
 
-/* Waits until writes through fd that hold no lock of ours are over.  Not forever: a write to a pipe may wait
- * for a reader that never comes. */
-static void let_writes_end(int fd, const struct file *f)
+static bool writes_counted(int fd, const struct file *f)
+{
+	return unresolved_inflight(fd) > 0 || (f && atomic_load(&f->inflight) > 0);
+}
+
+/* Waits until counted writes through fd are over.  Not forever: a write to a pipe may wait for a reader that
+ * never comes.  False: some are not over. */
+static bool let_writes_end(int fd, const struct file *f)
 {
 	enum { PAUSES = 20 * UNRESOLVED_YIELDS };
 
-	for (int i = 0; i < PAUSES && (unresolved_inflight(fd) > 0 || (f && atomic_load(&f->inflight) > 0));
-	     i++)
+	for (int i = 0; i < PAUSES && writes_counted(fd, f); i++)
 		unresolved_pause();
+	return !writes_counted(fd, f);
+}
+
+/* True if another thread may just be writing through fd without a count and without a lock of ours: the
+ * library has passed the write to the kernel.  `noted`: fd was unresolved.  f: the file of a managed fd. */
+static bool writes_unseen(int fd, bool noted, const struct file *f)
+{
+	long flags;
+
+	if (noted || (f && atomic_load(&f->mode) != FILE_BYPASSED))
+		return false;
+	flags = sys.fcntl(fd, F_GETFL, 0);
+	return flags >= 0 && (flags & O_ACCMODE) != O_RDONLY && thread_of_program_count() != 1;
 }
 
 long fd_dup_onto_prepare(struct fd_dup_onto *d, int oldfd, int newfd)
@@ -884,16 +902,22 @@ long fd_dup_onto_prepare(struct fd_dup_onto *d, int oldfd, int newfd)
 	d->forgotten &= d->holds;
 	if (d->holds) {
 		const struct file *f;
+		bool noted, over;
 
 		/* Another thread may write to newfd just now, for example to a log file that is being
 		 * rotated.  It must wait until newfd's new file is known: that file may have staged bytes. */
 		d->signals = sys_block_signals();
 		before_close(newfd);
-		d->blocked = unresolved_block(newfd);
+		d->blocked = unresolved_block(newfd, &noted);
 		f = file_now(newfd);
+		over = !d->copy.o || !writes_unseen(newfd, noted, f);
 		/* dup2 reports no error of the close that it implies */
 		forget(newfd);
-		let_writes_end(newfd, f);
+		over &= let_writes_end(newfd, f);
+		/* Such a write may reach the new file, at the kernel's position: that must be the right one.
+		 */
+		if (!over)
+			fd_use_unmodelled(oldfd, BYPASS_REPLACED);
 		if (!d->blocked) {
 			/* nothing makes other threads wait for newfd: so nothing may be staged */
 			gate_hold();

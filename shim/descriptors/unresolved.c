@@ -60,11 +60,13 @@ static bool waits(void)
 	return true;
 }
 
-/* Changes the state of fd to `to`, once no other thread resolves fd.  False if it cannot wait. */
-static bool end_as(int fd, enum unresolved_state to)
+/* Changes the state of fd to `to`, once no other thread resolves fd.  False if it cannot wait.  *noted: fd
+ * was unresolved. */
+static bool end_as(int fd, enum unresolved_state to, bool *noted)
 {
 	enum unresolved_state state;
 
+	*noted = unresolved_is(fd);
 	if ((unsigned)fd >= UNRESOLVED_FDS || fork_guard_vforked)
 		return false;
 	for (;;) {
@@ -73,13 +75,20 @@ static bool end_as(int fd, enum unresolved_state to)
 			if (!waits())
 				return false;
 		} else if (state == to || fdtable_change_state(fd, state, to)) {
+			*noted = state != UNRESOLVED_NONE;
 			return true;
 		}
 	}
 }
 
-void unresolved_end(int fd) { end_as(fd, UNRESOLVED_NONE); }
-bool unresolved_block(int fd) { return end_as(fd, UNRESOLVED_RESOLVING); }
+void unresolved_end(int fd)
+{
+	bool noted;
+
+	end_as(fd, UNRESOLVED_NONE, &noted);
+}
+
+bool unresolved_block(int fd, bool *noted) { return end_as(fd, UNRESOLVED_RESOLVING, noted); }
 
 void unresolved_unblock(int fd)
 {

@@ -43,8 +43,8 @@ static inline void unresolved_clear(int fd)
 void unresolved_end(int fd);
 /* The same; threads that use fd from now on wait until it is unblocked.  The caller has all signals blocked.
  * False if fd cannot be blocked: from UNRESOLVED_FDS on, or in a signal handler, for which the other thread
- * may wait. */
-bool unresolved_block(int fd);
+ * may wait.  *noted: fd was unresolved until now, so that writes through it are counted. */
+bool unresolved_block(int fd, bool *noted);
 void unresolved_unblock(int fd);
 /* The lowest noted descriptor from `from` on, or -1. */
 int unresolved_next(int from);

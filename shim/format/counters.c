@@ -43,6 +43,7 @@ static const char *const reason_names[BYPASS_COUNT] = {
 	[BYPASS_ENCRYPTED] = "encrypted",
 	[BYPASS_RIGHTS] = "rights",
 	[BYPASS_SYSCALL] = "system call by number",
+	[BYPASS_REPLACED] = "descriptor replaced",
 };
 
 const char *bypass_reason_name(enum bypass_reason reason)
@@ -77,6 +78,7 @@ static const char *const reason_texts[BYPASS_COUNT] = {
 	[BYPASS_RIGHTS] =
 		"recovery could not write to it by its path, or the process changes its user or group",
 	[BYPASS_SYSCALL] = "the program reads or writes it by syscall()",
+	[BYPASS_REPLACED] = "it replaced a descriptor through which another thread may be writing",
 };
 
 const char *bypass_reason_text(enum bypass_reason reason)

@@ -55,6 +55,7 @@ enum bypass_reason {
 	BYPASS_RIGHTS,    /* recovery could not write to it, or the process changes its ids
 	                     (process/credentials.h) */
 	BYPASS_SYSCALL,   /* it is read or written by syscall() */
+	BYPASS_REPLACED,  /* it replaced a descriptor through which another thread may be writing */
 	BYPASS_COUNT
 };
 const char *bypass_reason_name(enum bypass_reason reason);

@@ -51,6 +51,12 @@ static char *path_of(const struct world *w, char name, char *path)
 	return path;
 }
 
+static char *path_outside(const struct world *w, char *path)
+{
+	sprintf(path, "outside/of-%s", w->dir);
+	return path;
+}
+
 static void piece_fill(char *piece, int number) { snprintf(piece, PIECE + 1, "<%08d>", number); }
 
 /* Bytes as text: a row of equal ones as their number. */
@@ -332,6 +338,25 @@ static long does_dup2(struct world *w, int arg, char *out)
 	return dup2(w->fd[2], w->fd[0]) < 0 ? -1 : 0;
 }
 
+/* A file that no rule has: `outside` is excluded. */
+static long does_open_outside(struct world *w, int arg, char *out)
+{
+	char path[64];
+
+	(void)arg;
+	(void)out;
+	w->fd[3] = open(path_outside(w, path), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+	return w->fd[3] < 0 ? -1 : 0;
+}
+
+/* Another file takes the number of that one. */
+static long does_dup2_third(struct world *w, int arg, char *out)
+{
+	(void)arg;
+	(void)out;
+	return dup2(w->fd[2], w->fd[3]) < 0 ? -1 : 0;
+}
+
 /* A copy of one's own, by dup or fcntl. */
 static long does_copy(struct world *w, int arg, char *out)
 {
@@ -515,9 +540,10 @@ static bool has_halves(step *s)
 static long does_look(struct world *w, int arg, char *out)
 {
 	(void)arg;
-	for (char name = 'a'; name <= 'c'; name++) {
+	for (char name = 'a'; name <= 'd'; name++) {
 		char path[64], bytes[TEXT];
-		int fd = open(path_of(w, name, path), O_RDONLY | O_CLOEXEC);
+		int fd = open(name == 'd' ? path_outside(w, path) : path_of(w, name, path),
+		              O_RDONLY | O_CLOEXEC);
 
 		if (fd < 0)
 			continue;
@@ -534,7 +560,7 @@ static long does_look(struct world *w, int arg, char *out)
 
 #define APPENDS (O_WRONLY | O_APPEND)
 #define END {NULL, 0}
-enum { WRITER_CLOSES = 1, WRITER_COPIES = 3, WRITER_TAKES_BACK = 4 };
+enum { WRITER_CLOSES = 1, WRITER_COPIES = 3, WRITER_TAKES_BACK = 4, WRITER_BYPASSED = 5, WRITER_NO_RULE = 6 };
 
 static const struct does writers[][STEPS_MAX] = {
 	{{does_write, 1}, {does_write, 2}, {does_write, 3}, END},
@@ -542,6 +568,8 @@ static const struct does writers[][STEPS_MAX] = {
 	{{does_put, 1}, {does_write_syscall, 2}, {does_put, 3}, END},
 	{{does_copy, 0}, {does_write, 301}, {does_copy, 1}, {does_write, 302}, {does_write, 303}, END},
 	{{does_dup2_back, 0}, {does_write, 201}, {does_write, 202}, {does_write, 3}, END},
+	{{does_map, 0}, {does_write, 1}, {does_write, 2}, {does_write, 3}, END},
+	{{does_open_outside, 0}, {does_write, 301}, {does_write, 302}, {does_write, 303}, END},
 };
 
 static const struct {
@@ -607,6 +635,7 @@ static const struct {
          {{does_dup, 0}, {does_write, 101}, {does_write, 102}, {does_close, 1}, END},
          false},
 	{"takes the number", {{does_dup2, 0}, {does_write, 51}, {does_write, 52}, END}, false},
+	{"takes the third number", {{does_dup2_third, 0}, {does_write, 351}, {does_write, 352}, END}, false},
 	{"closes", {{does_close, 0}, {does_open, APPENDS}, {does_write, 101}, END}, false},
 	{"writes with it", {{does_write, 51}, {does_write, 52}, END}, false},
 	{"writes in the middle", {{does_pwrite, 51}, {does_pread, 0}, END}, false},
@@ -665,6 +694,7 @@ static void tear_down(struct world *w)
 		char path[64];
 
 		unlink(path_of(w, name, path));
+		unlink(path_outside(w, path));
 	}
 }
 
@@ -1075,15 +1105,6 @@ static bool preempt(const char *const *args, int memory, int stop)
 	return !over;
 }
 
-/* FASTWRITE_TEST_LONG=1: at each of its system calls; else at some, others for each of the others. */
-static int stride(void)
-{
-	enum { STRIDE = 48 };
-	const char *every = getenv("FASTWRITE_TEST_LONG");
-
-	return every && strcmp(every, "1") == 0 ? 1 : STRIDE;
-}
-
 static bool has_step(const struct does *does, step *step)
 {
 	while (does->step && does->step != step)
@@ -1091,12 +1112,29 @@ static bool has_step(const struct does *does, step *step)
 	return does->step == step;
 }
 
-/* Where what is right cannot be told. */
+/* A write that the library passes to the kernel without a note, while its descriptor gets another file. */
+static bool is_replaced_unseen(int writer, int other)
+{
+	return (writer == WRITER_BYPASSED && has_step(others[other].does, does_dup2)) ||
+	       (writer == WRITER_NO_RULE && has_step(others[other].does, does_dup2_third));
+}
+
+/* FASTWRITE_TEST_LONG=1: at each of its system calls; else at some, others for each of the others. */
+static int stride(int writer, int other)
+{
+	enum { STRIDE = 48 };
+	const char *every = getenv("FASTWRITE_TEST_LONG");
+
+	return (every && strcmp(every, "1") == 0) || is_replaced_unseen(writer, other) ? 1 : STRIDE;
+}
+
+/* Where what is right cannot be told; or what would only repeat other pairs. */
 static bool is_vague(int writer, int other)
 {
 	const struct does *does = others[other].does;
 
-	return (writer == WRITER_CLOSES && others[other].not_beside_close) ||
+	return (writer >= WRITER_BYPASSED && !is_replaced_unseen(writer, other)) ||
+	       (writer == WRITER_CLOSES && others[other].not_beside_close) ||
 	       /* which number a copy gets, the one just closed or one above, when the library has a file open
 	          for a moment */
 	       (writer == WRITER_COPIES && has_step(does, does_close)) ||
@@ -1133,8 +1171,8 @@ static void go_through(int stops_other, int appends, int staged, int two)
 			sprintf(text[3], "%d", appends);
 			sprintf(text[4], "%d", staged);
 			sprintf(text[5], "%d", two);
-			for (int stop = 1 + (writer * OTHERS + other) % stride();
-			     stop < STOPS_MOST && preempt(args, memory, stop); stop += stride())
+			for (int step = stride(writer, other), stop = 1 + (writer * OTHERS + other) % step;
+			     stop < STOPS_MOST && preempt(args, memory, stop); stop += step)
 				;
 		}
 	munmap(shared, sizeof *shared);
