@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -17,12 +18,13 @@ from pathlib import Path
 
 from harness.apps import cells as app_cells
 from harness.core import interrupt
-from harness.core.cell import LegError, Measured, Place, Programs, Timing, counters
+from harness.core.cell import LegError, Measured, NotYetError, Place, Programs, Timing, counters
 from harness.core.clock import RealClock
 from harness.core.executor import RealExecutor
 from harness.core.model import LabError
 
 ENVIRONMENT = "LAB_PROGRAM_ENV"
+LONGER_WARMUPS = (0.2, 1, 5, 30)  # of legs in which the journal answered no sync, in seconds
 
 
 @dataclass(frozen=True)
@@ -49,10 +51,30 @@ def drive(request: Request, env: Mapping[str, str]) -> dict:
     """The figures of one leg. LegError when it was not run as its variant says."""
     place = request.place(env)
     place.keep.mkdir()
-    found = request.cell().measure(place, Timing(request.warmup, request.seconds))
-    if "FASTWRITE_STATS" in env:
-        counters(env, Path(env["FASTWRITE_STATS"]))
-    return {**asdict(found), "operations_per_second": found.rate}
+    longer = [seconds for seconds in LONGER_WARMUPS if seconds > request.warmup]
+    warmup = request.warmup
+    while True:
+        found = request.cell().measure(place, Timing(warmup, request.seconds))
+        try:
+            if "FASTWRITE_STATS" in env:
+                counters(env, Path(env["FASTWRITE_STATS"]))
+            return {**asdict(found), "operations_per_second": found.rate}
+        except NotYetError:
+            # a thread makes the journal while the program writes, which takes longer on a slow disk
+            if not longer:
+                raise
+        warmup = longer.pop(0)
+        _clear(place, env)
+
+
+def _clear(place: Place, env: Mapping[str, str]) -> None:
+    """As before the leg."""
+    for path in place.stage.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    Path(env["FASTWRITE_STATS"]).unlink()
 
 
 def verify(request: Request, raw: Mapping) -> Mapping[str, object]:

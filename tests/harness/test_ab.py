@@ -426,12 +426,25 @@ def test_two_appending_processes_from_trace_to_measured_rule(tmp_path):
     (file,) = found["profile"]["files"]
     assert (file["writes"], file["appended"], len(file["writers"])) == (8000, 8000, 2)
     assert found["rule"]["paths"] == [f"{found['root']}/a.log"]
-    assert found["counts"]["native"]["write"] >= 8000 > found["counts"]["shim"]["write"]
-    assert all(run["shim"]["staged_writes"] >= 7000 for run in found["shimmed"])
+    # under strace each write is dear enough to be staged, on any machine; what the pairs stage depends on it
+    assert found["counts"]["native"]["write"] >= 8000 > 8 * found["counts"]["shim"]["write"]
     assert found["differences"] == [] and "a.log" in found["compared"]
     assert found["prediction"]["low"] <= found["prediction"]["ratio"] <= found["prediction"]["high"]
     assert "What it writes" in (tmp_path / "out" / "ab.md").read_text()
     assert not (tmp_path / "work").exists()
+
+
+def test_a_rule_of_the_user_stages_in_every_pair(tmp_path):
+    program = tmp_path / "appender.py"
+    program.write_text(APPENDER)
+    shell = f"{PYTHON} {program} & {PYTHON} {program}; wait"
+    rule = ("--paths", "{dir}/*.log", "--rule", "adapt=off")
+    done = ab(tmp_path, "--pairs", "2", "--apply", "always", *rule, "--", "sh", "-c", shell)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((tmp_path / "out" / "ab.json").read_text())
+    assert len(found["shimmed"]) >= 2
+    assert all(run["shim"]["staged_writes"] >= 7998 for run in found["shimmed"])
+    assert found["differences"] == [] and "a.log" in found["compared"]
 
 
 def test_a_command_that_the_shim_cannot_help(tmp_path):

@@ -247,6 +247,48 @@ def test_a_server_that_comes_back_with_other_data_is_noticed(place):
         cell.verify(place, found)
 
 
+STATISTICS = (
+    "fastwrite: pid 1 (x), rule env: 7 writes absorbed, 700 bytes; 3 flushes, 700 bytes, 0 by O_DIRECT; "
+    "9 syncs asked, 1 done, {} by the journal; 4 settles\n"
+)
+
+
+class Late:
+    """An application under the journal, which is ready after this many seconds."""
+
+    def __init__(self, ready_after: float) -> None:
+        self.ready_after, self.warmups, self.found = ready_after, [], []
+
+    def measure(self, place, timing):
+        self.warmups.append(timing.warmup)
+        self.found.append([path.name for path in place.stage.iterdir()])
+        (place.stage / "left").mkdir()
+        (place.stage / "left" / "file").write_text("x")
+        (place.stage / "log").write_text("x")
+        answered = int(timing.warmup + timing.seconds > self.ready_after)
+        with Path(place.env["FASTWRITE_STATS"]).open("a") as statistics:
+            statistics.write(STATISTICS.format(answered))
+        return Measured(5, timing.seconds, total=5)
+
+
+@pytest.mark.parametrize(("ready_after", "legs"), [(0, 1), (1, 3), (1000, None)])
+def test_a_leg_warms_until_the_journal_answers(tmp_path, monkeypatch, ready_after, legs):
+    """A thread makes the journal: on a slow disk a short leg ends before it is ready."""
+    env = {"FASTWRITE_STATS": str(tmp_path / "statistics"), "FASTWRITE_SYNC": "journal"}
+    for name in ("stage", "control"):
+        (tmp_path / name).mkdir()
+    late = Late(ready_after)
+    monkeypatch.setattr(drive.Request, "cell", lambda self: late)
+    request = drive.Request({}, False, str(tmp_path / "stage"), str(tmp_path / "control"), "", 0.05, 0.2)
+    if legs is None:
+        with pytest.raises(LegError, match="not one of 9 syncs"):
+            drive.drive(request, env)
+        return
+    assert drive.drive(request, env)["count"] == 5
+    assert late.warmups[0] == 0.05 and late.warmups == sorted(late.warmups) and len(late.warmups) == legs
+    assert not any(late.found), "each begins in an empty directory"
+
+
 def run_harness(*args):
     argv = [sys.executable, "-m", "harness", *map(str, args)]
     return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120)
