@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the suites and ends with one line: `N passed, N failed, N skipped`.
+"""Runs the suites and ends with two lines: the machine, and `N passed, N failed, N skipped`.
 
 Suites: cmocka programs (TAP on stdout), the export list, pytest.  Exit status 1 when anything failed.
 Uses the standard library only, so that the unit tests can run without the Python parts.
@@ -19,6 +19,7 @@ from pathlib import Path
 
 from lib import support
 from lib.jobs import Job, Outcome, Times, run_jobs, workers
+from lib.speed import machine
 from lib.support import clean_environment, too_slow
 from lib.tap import Totals, parse_tap
 
@@ -155,6 +156,7 @@ def main() -> int:
     options = parser.parse_args()
 
     support.default_signals()
+    load, *_ = os.getloadavg()
     build = options.build.resolve()
     totals = Totals()
     times = Times()
@@ -170,6 +172,7 @@ def main() -> int:
         print(f"skipped: {note}")
     print(times.table())
     times.hand_on()
+    print(machine(load))
     print(totals.line(), flush=True)
     return 1 if totals.failed else 0
 

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from lib import speed
 from lib.jobs import Job, Outcome, Times, run_jobs
 from lib.support import ROOT, TooSlowError, disk_dir, run_native, wait_for
 from lib.tap import Totals, parse_tap
@@ -88,7 +90,21 @@ def test_a_program_that_is_silent_or_not_built_has_failed(tmp_path):
     assert done.returncode == 1
     assert f"{names[0]}: 0 passed, 1 failed" in done.stdout
     assert f"{names[1]}: reported nothing" in done.stdout
-    assert done.stdout.splitlines()[-1] == f"{len(names) - 2} passed, 2 failed, 0 skipped"
+    machine, totals = done.stdout.splitlines()[-2:]
+    assert machine.startswith("machine: append of 100 bytes ")
+    assert totals == f"{len(names) - 2} passed, 2 failed, 0 skipped"
+
+
+def test_the_machine_is_described(monkeypatch):
+    pattern = (
+        r"machine: append of 100 bytes (\d+\.\d\d) us, with fsync (\d+\.\d) us \(\w+ at /.*\); \d+ processors, "
+        r"Linux \S+; load 1\.2 at the start, \d+\.\d at the end"
+    )
+    append, sync = map(float, re.fullmatch(pattern, speed.machine(1.25)).groups())
+    assert append > 0 and sync > 0
+    assert speed.kind(Path("/proc")) == "proc"
+    monkeypatch.setenv("FASTWRITE_TEST_DIR", "/nowhere")
+    assert speed.machine(0).startswith("machine: unknown (unknown file system at /nowhere); ")
 
 
 def test_too_slow_says_so_and_how_busy_the_machine_was():
