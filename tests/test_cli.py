@@ -34,6 +34,7 @@ KEYS = [
     "adapt",
     "stdio",
 ]
+HANGS = 300  # seconds; ends only what hangs
 NOTHING = "int main(void) { return 0; }"
 # In front of the library's path: musl's loader does not fill in $LIB, and passes over the entry.
 GLIBC_ONLY = "/$LIB/../../../../../.."
@@ -879,7 +880,7 @@ TRAP = "trap 'echo {0}; exit 3' {0}; echo ready; while :; do sleep 0.05; done"
 def test_run_forwards_signals(fastwrite, tmp_path, name):
     process = start(fastwrite, tmp_path, "sh", "-c", TRAP.format(name))
     process.send_signal(getattr(signal, f"SIG{name}"))
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=HANGS)
     assert (process.returncode, out) == (3, f"{name}\n")
 
 
@@ -895,7 +896,7 @@ def test_run_sends_terminal_signals_once(fastwrite, tmp_path):
         os.execv(str(fastwrite), ["fastwrite", "run", "sh", "-c", script])
     text = b""
     sent = False
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + HANGS
     while time.monotonic() < deadline:
         try:
             data = os.read(terminal, 1000)
@@ -922,15 +923,19 @@ def state_of(pid: int) -> str:
 
 
 def test_run_waits_for_a_stopped_program(fastwrite, tmp_path):
-    process = start(fastwrite, tmp_path, "sh", "-c", "echo ready; sleep 0.3; exit 6")
+    go = tmp_path / "go"
+    os.mkfifo(go)
+    process = start(fastwrite, tmp_path, "sh", "-c", f"echo ready; read -r _ <{go}; exit 6")
     child = child_of(process.pid)
     os.kill(child, signal.SIGSTOP)
     wait_for(lambda: state_of(child) == "T", "the child to stop")
-    time.sleep(0.5)
-    assert process.poll() is None
-    assert state_of(process.pid) != "T"
-    process.send_signal(signal.SIGCONT)  # passed on
-    process.communicate(timeout=20)
+    with open(go, "r+b", buffering=0) as writer:
+        writer.write(b"\n")
+        time.sleep(0.5)  # (a child that is not stopped ends meanwhile)
+        assert process.poll() is None
+        assert state_of(process.pid) != "T"
+        process.send_signal(signal.SIGCONT)  # passed on
+        process.communicate(timeout=HANGS)
     assert process.returncode == 6
 
 
@@ -940,7 +945,7 @@ def test_run_notices_death_while_stopped(fastwrite, tmp_path):
     os.kill(child, signal.SIGSTOP)
     wait_for(lambda: state_of(child) == "T", "the child to stop")
     os.kill(child, signal.SIGKILL)
-    process.communicate(timeout=20)
+    process.communicate(timeout=HANGS)
     assert process.returncode == -signal.SIGKILL
 
 
@@ -949,7 +954,7 @@ def test_run_with_ignored_child_signal(cli, fastwrite):
         ["sh", "-c", f"trap '' CHLD; exec {fastwrite} run sh -c 'exit 4'"],
         env={**os.environ, **RULE},
         capture_output=True,
-        timeout=20,
+        timeout=HANGS,
         check=False,
     )
     assert done.returncode == 4

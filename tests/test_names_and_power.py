@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
-import time
+from pathlib import Path
 
 import pytest
 from lib.disks import MIB, disk, remount, shut_down
@@ -96,14 +96,19 @@ def test_written_while_the_file_is_renamed(steps, fastwrite, tmp_path):
         for _ in range(4):
             one.write(9, "a")
         command = ["strace", "-f", "-q", "-o", tmp_path / "trace", "-p", str(one.process.pid)]
-        inject = ["-e", "trace=rename", "-e", "inject=rename:delay_exit=2000000"]
+        inject = ["-e", "trace=rename", "-e", "inject=rename:delay_exit=60000000"]
         tracer = subprocess.Popen([*command, *inject])
-        time.sleep(0.5)
+        status = Path(f"/proc/{one.process.pid}/status")
+        wait_for(
+            lambda: f"TracerPid:\t{tracer.pid}\n" in status.read_text() or tracer.poll() is not None, "strace"
+        )
         assert one.do("rename_beside", point / "a/file", point / "b/file") == 0
         wait_for(lambda: (point / "b/file").exists() or tracer.poll() is not None, "the new name")
         assert tracer.poll() is None, "strace may not trace here"
         for _ in range(4):
             one.write(9, "A")
+        one.process.kill()  # (first, or the rename would return when the tracer has gone)
+        tracer.kill()
         one.kill()
         tracer.wait()
         recover(fastwrite, point, other_boot=False, tmp_path=tmp_path)

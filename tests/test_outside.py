@@ -143,7 +143,7 @@ int main(void)
 	int go[2], status, fd;
 	pid_t pid;
 	char byte;
-	alarm(20);
+	alarm(120);
 	if (pipe(go) < 0)
 		return 7;
 	pid = fork();

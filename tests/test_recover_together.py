@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from lib.recovery_lab import COUNT, actions, lines
-from lib.support import disk_dir, preload_env, run_preloaded, too_slow
+from lib.support import disk_dir, preload_env, run_preloaded, too_slow, wait_for
 
 LEAVE = Path(__file__).resolve().parent / "kill" / "leave.c"
 LINES = 1000
@@ -34,6 +34,16 @@ int main(int argc, char **argv)
 """
 
 
+def is_open_elsewhere(path: Path) -> bool:
+    for entry in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            if Path(os.readlink(entry)) == path and int(entry.parts[2]) != os.getpid():
+                return True
+        except OSError:
+            continue  # closed meanwhile, or somebody else's
+    return False
+
+
 def test_an_open_waits_for_a_recovery(library, compile_c):
     with disk_dir() as place:
         log = place / "log"
@@ -52,7 +62,9 @@ def test_an_open_waits_for_a_recovery(library, compile_c):
                 stdout=subprocess.PIPE,
                 text=True,
             )
+            wait_for(lambda: is_open_elsewhere(arena), "the start to meet the arena")
             time.sleep(0.3)  # (a program that does not wait has ended by then)
+            assert reader.poll() is None
         out, _ = reader.communicate(timeout=60)
         assert (reader.returncode, out) == (0, f"open\n{LINES * 100}\n")
         assert log.stat().st_size == LINES * 100

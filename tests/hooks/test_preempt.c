@@ -27,7 +27,7 @@
 enum { PIECE = 10, STEPS_MAX = 12, TEXT = 600, STOPS_MOST = 2000, NO_TRACER = 77, LARGE = 70000, FDS = 4 };
 
 /* What a thread that is stopped may hold back, the other one waits for; in vain. */
-enum { BLOCKED_US = 4000, HANGS_US = 20000000 };
+enum { BLOCKED_US = 4000, HANGS_US = 120000000 };
 
 /* A directory, and the descriptors on what is in it: those that the library stages for, or those that it does
  * not. */

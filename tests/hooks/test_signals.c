@@ -76,7 +76,7 @@ static void change_of_user(void **state)
 		char record[RECORD];
 		int fd;
 
-		alarm(30);
+		alarm(120);
 		CHILD(pthread_create(&thread, NULL, wait_for_ever, NULL) == 0);
 		fd = open("b", O_WRONLY | O_CREAT | O_TRUNC, 0644);
 		CHILD(fd >= 0);

@@ -322,7 +322,7 @@ static bool engine_has_come(int fd)
 
 static void wait_for_engine(int fd)
 {
-	for (int i = 0; i < 400 && !engine_has_come(fd); i++)
+	for (int i = 0; i < 12000 && !engine_has_come(fd); i++)
 		usleep(5000);
 	assert_true(engine_has_come(fd));
 }

@@ -420,7 +420,7 @@ static void test_watcher_ends(void **state)
 
 	(void)state;
 	assert_int_equal(rig_settle(fd), 0);
-	for (int i = 0; i < 600 && threads() >= before; i++)
+	for (int i = 0; i < 6000 && threads() >= before; i++)
 		usleep(10000);
 	assert_true(threads() < before);
 	put_until_staged(fd, 5000);
