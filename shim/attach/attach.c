@@ -291,12 +291,11 @@ static bool has_holes(const struct file *f, const struct statx *st)
 
 /* True if writes must be durable when they return, whatever the description's flags: mount -o sync, chattr
  * +S. */
-static bool is_synchronous(int fd)
+static bool is_synchronous(int fd, const struct statfs *system)
 {
-	struct statfs st;
 	int flags = 0;
 
-	if (sys_raw(SYS_fstatfs, fd, (long)&st, 0, 0, 0, 0) == 0 && (st.f_flags & ST_SYNCHRONOUS))
+	if (system->f_flags & ST_SYNCHRONOUS)
 		return true;
 	return sys_raw(SYS_ioctl, fd, FS_IOC_GETFLAGS, (long)&flags, 0, 0, 0) == 0 && (flags & FS_SYNC_FL);
 }
@@ -326,6 +325,7 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 	BUFFER(char, path);
 	enum bypass_reason why;
 	bool busy = false;
+	struct statfs system = {0};
 	struct statx st;
 	struct arena *a;
 	int entry, r;
@@ -339,7 +339,8 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 		return BYPASS_PATH;
 	if (has_standard_fd(f))
 		return BYPASS_STANDARD_FD;
-	if (is_synchronous(ofd_fd(o)))
+	sys_raw(SYS_fstatfs, ofd_fd(o), (long)&system, 0, 0, 0, 0);
+	if (is_synchronous(ofd_fd(o), &system))
 		return BYPASS_SYNC;
 	if (!is_recoverable(path)) {
 		log_info("%s is bypassed: recovery could not write to it by its path as user %u", path,
@@ -389,13 +390,14 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 	f->flush.error = 0;
 	f->flush.append_skip = 0;
 	f->space.step = 0;
+	f->space.block = prealloc_block(&system);
 	journal_file_begin(f);
 	f->space.zero_end = 0;
 	f->space.zero_wanted = f->space.zero_synced = false;
 	file_want_less(f, WANT_DETACH);
 	f->takeovers = arena_entry_at(a, (uint32_t)entry)->takeovers;
 	probe_direct(f, &st);
-	f->lease.proves = lease_proves(ofd_fd(o));
+	f->lease.proves = lease_proves_on((unsigned)system.f_type);
 	atomic_signal_fence(memory_order_seq_cst);
 	f->entry = entry;
 	kill_step();

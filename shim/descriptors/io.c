@@ -120,11 +120,32 @@ static bool direct_aligned(const struct ofd *o, const struct iovec *iov, int cou
 	return true;
 }
 
+/*
+ * File lock held.  The program writes at `offset`, or moves there.  Space that is reserved behind the end of
+ * the file would stay in the hole: gives it back first.  1 if it had to, and the lock may have been free.
+ */
+static int leave_end(struct file *f, uint64_t offset)
+{
+	int r;
+
+	if (f->nested || !prealloc_strands(f, offset))
+		return 0;
+	f->space.gap_end = offset;
+	/* (the lease and the journal need more than a drain) */
+	r = visibility_is(f) ? detach_file(f) : flush_drain_and_reposition(f);
+	if (r == 0 && f->mode == FILE_ATTACHED && f->arena && !f->head && !atomic_load(&f->flush.busy) &&
+	    !f->needs_repair && !f->lease.on)
+		prealloc_leave(f);
+	return r < 0 ? r : 1;
+}
+
 /* File lock held.  Drains the file, then makes the write in the kernel. */
 static long write_kernel(struct file *f, int fd, const struct iovec *iov, int count, off_t offset)
 {
-	long r = flush_drain_and_reposition(f);
+	long r = offset >= 0 ? leave_end(f, (uint64_t)offset) : 0;
 
+	if (r >= 0)
+		r = flush_drain_and_reposition(f);
 	if (r < 0)
 		return r;
 	journal_file_changed(f);
@@ -221,6 +242,12 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 	}
 	if (at + n > (uint64_t)INT64_MAX || !direct_aligned(o, iov, count, at) || at + n > limit)
 		return write_kernel(f, fd, iov, count, offset);
+	r = leave_end(f, at);
+	if (r < 0)
+		return r;
+	if (r > 0)
+		return f->mode == FILE_ATTACHED ? write_kernel(f, fd, iov, count, offset)
+		                                : kernel_writev(fd, iov, count, offset);
 	/* Nothing is staged without a thread that flushes it.  The threads end when they have nothing to do,
 	 * and a signal handler cannot start one. */
 	if (!f->head && workers_tid() == 0 && !workers_arm())
@@ -675,6 +702,13 @@ static long seek_any(int fd, struct ofd *o, off_t offset, int whence)
 		}
 		position_to_kernel(f, fd, o);
 		r = sys.lseek(fd, offset, whence);
+		/* only here is the position known at which a write begins that is too large to be staged */
+		if (r > 0 && prealloc_strands(f, (uint64_t)r)) {
+			uint64_t begin = staging_policy_clock(f);
+
+			(void)leave_end(f, (uint64_t)r); /* what cannot be drained stays staged */
+			staging_policy_cost(f, begin, STAGING_COST_MOST);
+		}
 	}
 out:
 	file_unlock(f, g);

@@ -406,7 +406,7 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->lease.wait_us = 0;
 	f->lease.retry_ns = 0;
 	f->lease.pass = false;
-	f->space.start = f->space.end = f->space.step = 0;
+	f->space.start = f->space.end = f->space.step = f->space.gap_end = 0;
 	f->space.no_trim = false;
 	f->space.kept_end = 0;
 	f->space.zero_end = 0;

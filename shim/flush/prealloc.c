@@ -22,7 +22,19 @@ enum {
 };
 
 static uint64_t page_floor(uint64_t v) { return v / ARENA_PAGE * ARENA_PAGE; }
-static uint64_t page_ceil(uint64_t v) { return page_floor(v + ARENA_PAGE - 1); }
+static uint64_t block_floor(const struct file *f, uint64_t v) { return v & ~(uint64_t)(f->space.block - 1); }
+static uint64_t block_ceil(const struct file *f, uint64_t v)
+{
+	return block_floor(f, v + f->space.block - 1);
+}
+
+uint32_t prealloc_block(const struct statfs *st)
+{
+	uint64_t size = (uint64_t)st->f_bsize;
+
+	/* some network file systems name the size of a transfer instead */
+	return size >= 512 && size <= ARENA_PAGE && (size & (size - 1)) == 0 ? (uint32_t)size : ARENA_PAGE;
+}
 
 static int keep_size(int fd, uint64_t from, uint64_t to)
 {
@@ -57,11 +69,11 @@ static int reserve(struct file *f, int fd, uint64_t from, uint64_t to)
 	return r;
 }
 
-/* Bytes may fall into holes.  Reserves only the pages that they touch, so that the file stays sparse. */
-static int reserve_pages(struct file *f, int fd, uint64_t offset, uint64_t need, uint64_t *granted)
+/* Bytes may fall into holes.  Reserves only the blocks that they touch, so that the file stays sparse. */
+static int reserve_blocks(struct file *f, int fd, uint64_t offset, uint64_t need, uint64_t *granted)
 {
-	uint64_t end = within_limit(page_ceil(offset + need));
-	int r = end < offset + need ? -EFBIG : reserve(f, fd, page_floor(offset), end);
+	uint64_t end = within_limit(block_ceil(f, offset + need));
+	int r = end < offset + need ? -EFBIG : reserve(f, fd, block_floor(f, offset), end);
 
 	if (r == 0)
 		*granted = end - offset;
@@ -111,18 +123,28 @@ static bool can_trim(struct file *f)
 	return !f->space.no_trim;
 }
 
+/* The next write may lie behind a gap again.  Then all that is reserved must be given back first, which costs
+ * more than it saves. */
+static bool soon_after_gap(const struct file *f, uint64_t offset)
+{
+	return f->space.gap_end && offset >= f->space.gap_end && offset - f->space.gap_end < STEP_FIRST;
+}
+
 /* The file grows at its end.  Reserves ahead in doubling steps, and ever less on a disk that is nearly
  * full. */
 static int reserve_ahead(struct file *f, int fd, uint64_t offset, uint64_t need)
 {
-	uint64_t start = f->space.end > page_floor(offset) ? f->space.end : page_floor(offset);
-	uint64_t least = within_limit(page_ceil(offset + need));
+	uint64_t at = block_floor(f, offset);
+	uint64_t start = f->space.end > at ? f->space.end : at;
+	uint64_t least = within_limit(block_ceil(f, offset + need));
 	uint64_t step = f->space.step ? f->space.step : STEP_FIRST;
 	uint64_t most = f->rule->set.prealloc_bytes;
-	struct space space = free_space(fd);
+	struct space space = {.share = 0};
 	uint64_t end;
 	int r;
 
+	if (!soon_after_gap(f, offset))
+		space = free_space(fd);
 	/* this reservation may have to stay for good */
 	if (step > f->arena->block_bytes && !can_trim(f))
 		step = f->arena->block_bytes;
@@ -136,7 +158,7 @@ static int reserve_ahead(struct file *f, int fd, uint64_t offset, uint64_t need)
 	 * promises.  If such a disk is nearly full, the kernel must answer each write. */
 	if (space.copies && space.bytes < COPYING_MIN)
 		return -ENOSPC;
-	end = within_limit(page_ceil(start + step));
+	end = within_limit(block_ceil(f, start + step));
 	if (end < least)
 		end = least;
 	if (f->space.end == 0)
@@ -150,7 +172,7 @@ static int reserve_ahead(struct file *f, int fd, uint64_t offset, uint64_t need)
 			break;
 		if (end <= least)
 			break;
-		end = start + page_floor((end - start) / 2);
+		end = block_floor(f, start + (end - start) / 2);
 		if (end < least)
 			end = least;
 	}
@@ -162,6 +184,21 @@ static int reserve_ahead(struct file *f, int fd, uint64_t offset, uint64_t need)
 	if (!f->space.no_trim)
 		f->space.step = step * 2 > most ? most : step * 2;
 	return 0;
+}
+
+static void forget(struct file *f)
+{
+	f->space.end = 0;
+	f->space.step = 0;
+	if (f->entry >= 0)
+		atomic_store_explicit(&arena_entry_at(f->arena, (uint32_t)f->entry)->prealloc_end, 0,
+		                      memory_order_relaxed);
+}
+
+/* True if a write at `offset` leaves blocks between it and the end of the file. */
+static bool leaves_gap(struct file *f, uint64_t offset)
+{
+	return block_floor(f, offset) > block_ceil(f, stage_logical_size(f));
 }
 
 int prealloc_reserve(struct file *f, int fd, uint64_t offset, uint64_t need, uint64_t want, uint64_t *granted)
@@ -178,18 +215,20 @@ int prealloc_reserve(struct file *f, int fd, uint64_t offset, uint64_t need, uin
 		*granted = offset + want <= size ? want : size - offset;
 		return 0;
 	}
+	if (leaves_gap(f, offset)) {
+		f->sparse = true;
+		f->space.gap_end = offset;
+		if (f->space.end <= block_ceil(f, logical))
+			forget(f); /* it is used up: a new one begins here */
+	}
 	if (offset >= f->space.start && offset + need <= f->space.end) {
 		*granted = f->space.end - offset;
 		return 0;
 	}
-	/* The write goes into a hole, within the file or behind its end.  Or the reservation lies elsewhere,
-	 * and cannot be extended to this offset. */
-	if (offset < size || offset > logical ||
-	    (f->space.end && (offset < f->space.start || offset > f->space.end))) {
-		if (offset > logical)
-			f->sparse = true;
-		return reserve_pages(f, fd, offset, need, granted);
-	}
+	/* The write goes into a hole.  Or the reservation lies elsewhere, and cannot be extended to this
+	 * offset. */
+	if (offset + need <= logical || (f->space.end && (offset < f->space.start || offset > f->space.end)))
+		return reserve_blocks(f, fd, offset, need, granted);
 	r = reserve_ahead(f, fd, offset, need);
 	if (r == 0)
 		*granted = f->space.end - offset;
@@ -233,15 +272,6 @@ static void cut(struct file *f, int fd)
 		f->space.kept_end = 0;
 }
 
-static void forget(struct file *f)
-{
-	f->space.end = 0;
-	f->space.step = 0;
-	if (f->entry >= 0)
-		atomic_store_explicit(&arena_entry_at(f->arena, (uint32_t)f->entry)->prealloc_end, 0,
-		                      memory_order_relaxed);
-}
-
 /* Waits until no write without the lock is under way.  Not forever: a killed process may be counted in
  * f->inflight. */
 static bool none_passes(struct file *f)
@@ -270,12 +300,11 @@ static bool lease_soon(const struct file *f, int fd)
 	return false;
 }
 
-void prealloc_trim(struct file *f, int fd)
+/* True if nothing is reserved behind the end any more. */
+static bool give_back(struct file *f, int fd)
 {
 	bool exclusive = f->rule->set.writers == WRITERS_EXCLUSIVE;
 
-	if (f->space.end == 0)
-		return;
 	f->space.kept_end = f->space.end;
 	/* An append between statx and ftruncate would be cut off.  So no write may pass without the lock, and
 	 * no other process may have the file open. */
@@ -287,7 +316,36 @@ void prealloc_trim(struct file *f, int fd)
 		if (leased)
 			flush_drop_lease(f, fd);
 	}
+	return f->space.kept_end == 0;
+}
+
+void prealloc_trim(struct file *f, int fd)
+{
+	if (f->space.end == 0)
+		return;
+	give_back(f, fd);
 	forget(f);
+}
+
+bool prealloc_strands(struct file *f, uint64_t offset)
+{
+	uint64_t end = f->space.end > f->space.zero_end ? f->space.end : f->space.zero_end;
+
+	return end && !f->space.no_trim && end > block_ceil(f, stage_logical_size(f)) &&
+	       leaves_gap(f, offset);
+}
+
+void prealloc_leave(struct file *f)
+{
+	int fd = flush_program_fd(f);
+
+	if (f->space.end == 0)
+		return;          /* there were only zeros, and the drain has cut them off */
+	flush_close_internal(f); /* the kernel would refuse the lease; the next write opens it again */
+	if (fd >= 0 && give_back(f, fd))
+		forget(f);
+	else
+		f->space.no_trim = true;
 }
 
 void prealloc_rest(struct file *f)
@@ -309,7 +367,7 @@ void prealloc_again(struct file *f, int fd)
 	if (f->space.end <= f->ksize)
 		return;
 	if (f->ksize >= f->space.start && within_limit(f->space.end) == f->space.end &&
-	    keep_size(fd, page_floor(f->ksize), f->space.end) == 0)
+	    keep_size(fd, block_floor(f, f->ksize), f->space.end) == 0)
 		return;
 	/* start anew at the new end of the file */
 	cut(f, fd);
@@ -366,7 +424,7 @@ bool prealloc_zeros_next(struct file *f, uint64_t *from, uint64_t *to)
 		return false;
 	entry = arena_entry_at(f->arena, (uint32_t)f->entry);
 	end = stage_logical_size(f);
-	*from = f->space.zero_end > end ? f->space.zero_end : page_ceil(end);
+	*from = f->space.zero_end > end ? f->space.zero_end : block_ceil(f, end);
 	*to = within_limit(page_floor(*from + ZERO_STRETCH)) / ARENA_PAGE * ARENA_PAGE;
 	/* Recorded before the zeros are written: recovery looks for them only in a file with this record. */
 	atomic_fetch_or_explicit(&entry->flags, ENTRY_PREALLOCATED, memory_order_release);
