@@ -121,10 +121,12 @@ def maps_of(run: Run) -> list:
 
 
 @pytest.mark.parametrize(("kind", "beside"), CASES)
-@pytest.mark.parametrize("system", ["ext4", "xfs"])
+@pytest.mark.parametrize("system", ["ext4", "ext4-1k", "xfs"])
 def test_map_is_the_native_one(library, tmp_path, system, kind, beside):
     # (natively xfs reserves space behind the end by itself, unless told otherwise)
-    with disk(system, tmp_path, 400 * MIB, "allocsize=4k" if system == "xfs" else "") as point:
+    kind, *small = system.split("-")
+    make = ["-b", "1024"] if small else []
+    with disk(kind, tmp_path, 400 * MIB, "allocsize=4k" if kind == "xfs" else "", *make) as point:
         command = [sys.executable, "-c", PROGRAM, kind, beside]
         places = [point / "native", point / "staged"]
         for place in places:

@@ -145,9 +145,7 @@ def used(path: Path, kind: str) -> Used:
     return Used(st.st_size, own, data(path))
 
 
-@pytest.mark.parametrize("end", ["close", "kill"])
-@pytest.mark.parametrize("system", SYSTEMS)
-def test_space_is_the_native_one(library, fastwrite, tmp_path, system, end):
+def check(library: Path, fastwrite: Path, tmp_path: Path, system: str, end: str, **settings: str) -> None:
     kind, options, *make = SYSTEMS[system]
     differ = {}
     with disk(kind, tmp_path, 320 * MIB, options, *make) as point:
@@ -157,7 +155,7 @@ def test_space_is_the_native_one(library, fastwrite, tmp_path, system, end):
             for place in places:
                 place.mkdir()
             native = run_native(program, places[0])
-            staged = run_preloaded(library, program, places[1])
+            staged = run_preloaded(library, program, places[1], **settings)
             for run in (native, staged):
                 assert run.returncode == (0 if end == "close" else -signal.SIGKILL), run.stderr
             if end == "close":
@@ -172,3 +170,19 @@ def test_space_is_the_native_one(library, fastwrite, tmp_path, system, end):
                 differ[how] = (expect.bytes, got.bytes, expect.size == got.size, expect.data == got.data)
             assert (places[0] / "file").read_bytes() == (places[1] / "file").read_bytes(), how
     assert not differ, "\n".join(f"{how}: {found}" for how, found in differ.items())
+
+
+@pytest.mark.parametrize("end", ["close", "kill"])
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_space_is_the_native_one(library, fastwrite, tmp_path, system, end):
+    check(library, fastwrite, tmp_path, system, end)
+
+
+@pytest.mark.parametrize("end", ["close", "kill"])
+@pytest.mark.parametrize(
+    "settings",
+    [{"visibility": "strict"}, {"sync": "journal"}, {"writers": "exclusive"}, {"prealloc": "0"}],
+    ids=lambda settings: "-".join(next(iter(settings.items()))),
+)
+def test_space_with_other_settings(library, fastwrite, tmp_path, settings, end):
+    check(library, fastwrite, tmp_path, "ext4-1k", end, **settings)
