@@ -80,8 +80,8 @@ static bool looks_unmatched(const char *path)
 }
 
 /*
- * True if dead processes may have left bytes in the staging directory `dir`.  recover_needed cannot tell
- * arenas of the living from those of the dead.  So once in a while recovery examines the directory, and
+ * True if dead processes may have left bytes in the staging directory `dir`.  recover_needed does not always
+ * tell arenas of the living from those of the dead.  So once in a while recovery examines the directory, and
  * recover_needed returns 0 until it changes.
  */
 static bool place_needed(const char *dir, const struct rule *rule)
@@ -190,8 +190,8 @@ static const char *written_path(int dirfd, const char *path, char *out)
 	return out;
 }
 
-/* Recovers the dead processes in the staging directory `dir`.  Living ones make recover_needed true on every
- * call, so a repeated answer counts only once in 50 ms.  Their staged bytes, too, become visible with a
+/* Recovers the dead processes in the staging directory `dir`.  Where a recovery fails, recover_needed stays
+ * true: a repeated answer counts only once in 50 ms.  Staged bytes of the living, too, become visible with a
  * delay. */
 static bool place_recovered(int dirfd, const char *dir, const struct rule *rule)
 {

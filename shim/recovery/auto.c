@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * auto: recovery when a program opens a file.  A directory that was examined and has not changed since needs
- * no second look, unless an arena in it belonged to a living process then.
+ * auto: recovery when a program opens a file.
+ *
+ * A directory that was examined and has not changed since needs no second look, unless an arena in it
+ * belonged to another living process then.  Such a directory is looked at again when it has changed, and
+ * after 50 ms.  A look asks for the locks of the living and takes none, so the program's own process can do
+ * it.  Only when it finds more than the living, a process of its own recovers (sys_apart).
  */
 #include "recovery/recover.h"
 
@@ -9,6 +13,10 @@
 #include "base/log.h"
 #include "base/sys.h"
 #include "format/arena_format.h"
+#include "format/journal_format.h"
+#include "recovery/aside.h"
+#include "recovery/claim.h"
+#include "recovery/living.h"
 #include "recovery/names.h"
 
 #include <fcntl.h>
@@ -39,15 +47,151 @@ static bool is_known(uint64_t key)
 	return false;
 }
 
+/* No change can go unseen: the time is not that of just now. */
+static bool is_settled(const struct statx *st)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME_COARSE, &now);
+	return st->stx_mtime.tv_sec + 2 < now.tv_sec;
+}
+
+static void note_known(uint64_t key)
+{
+	atomic_store(&known[atomic_fetch_add(&next_place, 1) % KNOWN_MAX], key);
+}
+
+/* ---- directories where only the living stage ---- */
+
+enum { AGAIN_NS = 50000000 };
+
+static struct {
+	_Atomic uint64_t key; /* as in `known`; 0 = free */
+	_Atomic uint64_t at;  /* when it was looked at */
+} calm[KNOWN_MAX];
+static _Atomic uint32_t next_calm;
+
+/* Nothing was to be recovered there less than 50 ms ago. */
+static bool is_calm(uint64_t key)
+{
+	for (int i = 0; i < KNOWN_MAX; i++)
+		if (atomic_load(&calm[i].key) == key) {
+			uint64_t at = atomic_load(&calm[i].at);
+
+			return atomic_load(&calm[i].key) == key && sys_now_ns() - at < AGAIN_NS;
+		}
+	return false;
+}
+
+static void note_calm(uint64_t key, uint64_t at)
+{
+	uint32_t i = 0;
+
+	while (i < KNOWN_MAX && atomic_load(&calm[i].key) != key)
+		i++;
+	if (i == KNOWN_MAX) {
+		i = atomic_fetch_add(&next_calm, 1) % KNOWN_MAX;
+		atomic_store(&calm[i].key, 0);
+	}
+	atomic_store(&calm[i].at, at);
+	atomic_store(&calm[i].key, key);
+}
+
+/* An arena or a journal of another process: its family lives, and needs no recovery. */
+static bool is_living(int dirfd, const char *name)
+{
+	int fd = sys.openat(dirfd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
+	bool living;
+
+	if (fd < 0)
+		return fd == -ENOENT;
+	living = claim_is_held(fd) && (names_is_journal(name) || living_keep_all(fd));
+	sys.close(fd);
+	return living;
+}
+
+static bool is_own_file(const char *name)
+{
+	BUFFER(char, arena);
+
+	if (names_is_arena(name))
+		return claim_is_own(name);
+	journal_arena_of(name, arena);
+	return claim_is_own(arena);
+}
+
+/* *others: arenas and journals of other processes.  True if there are arenas, and all belong to the living.
+ */
+static bool all_live(int dirfd, uint32_t *others)
+{
+	BUFFER(char, buf);
+	struct sys_dir entries = {.fd = dirfd, .buf = buf, .size = BUFFER_BYTES};
+	const struct sys_dirent *d;
+	uint32_t own = 0;
+
+	*others = 0;
+	while ((d = sys_dir_next(&entries)) != NULL) {
+		if (strcmp(d->name, RECOVER_ASIDE) == 0)
+			return false; /* (a recovery reports it) */
+		if (!names_is_arena(d->name) && !names_is_journal(d->name))
+			continue;
+		if (is_own_file(d->name)) {
+			own++;
+			continue;
+		}
+		if (!is_living(dirfd, d->name))
+			return false;
+		++*others;
+	}
+	return entries.filled == 0 && own + *others > 0;
+}
+
+/* Looks at the directory *st.  True if nothing there is to be recovered.  In doubt, and in places that other
+ * users may write to, false: then a process of its own finds out. */
+static bool look(int dirfd, const char *dir, const struct statx *st, uint64_t key)
+{
+	uint64_t begin = sys_now_ns();
+	bool settled = is_settled(st);
+	sys_sigset signals;
+	uint32_t others;
+	struct statx now;
+	bool live;
+	int fd;
+
+	if (st->stx_uid != sys_geteuid() || (st->stx_mode & 022))
+		return false;
+	signals = sys_block_signals();
+	claim_look_begin();
+	fd = sys.openat(dirfd, dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
+	live = fd >= 0 && sys.statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &now) == 0 &&
+	       key_of(&now) == key && all_live(fd, &others);
+	if (fd >= 0)
+		sys.close(fd);
+	claim_look_end();
+	sys_restore_signals(signals);
+	if (live && others == 0 && settled)
+		note_known(key);
+	else if (live)
+		note_calm(key, begin);
+	return live;
+}
+
+/* As recover_needed; *st: of the directory. */
+static uint64_t needed(int dirfd, const char *dir, struct statx *st)
+{
+	uint64_t key;
+
+	if (sys.statx(dirfd, dir, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, st) < 0)
+		return 0;
+	key = key_of(st);
+	return is_known(key) || is_calm(key) || look(dirfd, dir, st, key) ? 0 : key;
+}
+
 uint64_t recover_needed(int dirfd, const char *dir)
 {
 	struct statx st;
-	uint64_t key;
 
-	if (sys.statx(dirfd, dir, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &st) < 0)
-		return 0;
-	key = key_of(&st);
-	return is_known(key) ? 0 : key;
+	return needed(dirfd, dir, &st);
 }
 
 /* ---- arenas of another user ---- */
@@ -216,29 +360,29 @@ unsigned recover_dead(const char *dir, int target, uint64_t mem_bytes)
 	struct run w = {.dir = dir};
 	const struct recover_report *report = &w.report;
 	struct statx st;
-	struct timespec now;
 	sys_sigset signals;
-	uint64_t key;
+	uint64_t key = needed(AT_FDCWD, dir, &st), begin;
+	bool settled;
 
-	if (sys.statx(AT_FDCWD, dir, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &st) < 0)
-		return 0;
-	key = key_of(&st);
-	if (is_known(key) || !is_allowed(&w, &st, target, mem_bytes))
+	if (!key || !is_allowed(&w, &st, target, mem_bytes))
 		return 0;
 	signals = sys_block_signals(); /* (a signal handler must not leave a recovery half way) */
 	if (atomic_exchange(&running, 1)) {
 		sys_restore_signals(signals);
 		return 0; /* another thread recovers, or we are inside our own recovery */
 	}
+	begin = sys_now_ns();
+	settled = is_settled(&st);
 	/* in a process of its own: the program may hold POSIX locks on a file that is recovered */
 	sys_apart(recover_apart, &w);
 	if (w.over)
 		tell(dir, &st, "are more than an open recovers, in");
-	clock_gettime(CLOCK_REALTIME_COARSE, &now);
-	/* only when no change can go unseen: no other process lives, and the time is not that of just now */
-	if (report->live == report->own && report->failed == 0 && !w.over &&
-	    st.stx_mtime.tv_sec + 2 < now.tv_sec)
-		atomic_store(&known[atomic_fetch_add(&next_place, 1) % KNOWN_MAX], key);
+	if (report->failed == 0 && !w.over) {
+		if (report->live == report->own && settled)
+			note_known(key);
+		else if (report->live > 0)
+			note_calm(key, begin);
+	}
 	atomic_store(&running, 0);
 	sys_restore_signals(signals);
 	return (unsigned)(report->recovered + report->orphans);

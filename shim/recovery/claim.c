@@ -13,6 +13,22 @@
 
 enum { OWN_MAX = 64 };
 static const char *_Atomic own[OWN_MAX];
+/* The process that a thread looks in; 0: none.  (In the child of a fork the word may name the parent.) */
+static _Atomic int looking;
+
+enum { LOOK_NAP_NS = 20000 };
+
+void claim_look_begin(void)
+{
+	int me = sys_getpid(), before = atomic_load(&looking);
+
+	while (before == me || !atomic_compare_exchange_strong(&looking, &before, me)) {
+		sys_nap(LOOK_NAP_NS);
+		before = atomic_load(&looking);
+	}
+}
+
+void claim_look_end(void) { atomic_store(&looking, 0); }
 
 void claim_note_own(const char *name)
 {
@@ -20,8 +36,10 @@ void claim_note_own(const char *name)
 		const char *expected = NULL;
 
 		if (atomic_compare_exchange_strong(&own[i], &expected, name))
-			return;
+			break;
 	}
+	while (atomic_load(&looking) == sys_getpid())
+		sys_nap(LOOK_NAP_NS);
 }
 
 void claim_forget_own(const char *name)
@@ -73,6 +91,36 @@ int claim_file_allowed(int dirfd, int fd)
 	if ((st.stx_mode & 022) || (st.stx_uid != dir.stx_uid && dir.stx_uid != 0))
 		return -EPERM;
 	return me == 0 || me == st.stx_uid ? 0 : -EPERM;
+}
+
+/* A byte of the file that is locked; nothing is stored there.  Beyond those of format/takeover_format.h. */
+static const off_t held_at = (off_t)1 << 42;
+
+/* The kernel tells only of this lock, not of a flock, whether another process has it. */
+static long held_lock(int fd, int how, struct flock *lock, short type)
+{
+	*lock = (struct flock){.l_type = type, .l_whence = SEEK_SET, .l_start = held_at, .l_len = 1};
+	return sys.fcntl(fd, how, (long)lock);
+}
+
+int claim_hold(int fd)
+{
+	struct flock lock;
+	/* Shared: each process of the family that opens the file locks it.  A recoverer needs the lock for
+	 * itself alone. */
+	int r = sys.flock(fd, LOCK_SH | LOCK_NB);
+
+	if (r == 0)
+		held_lock(fd, F_OFD_SETLK, &lock,
+		          F_RDLCK); /* (without it others look by a process of their own) */
+	return r;
+}
+
+bool claim_is_held(int fd)
+{
+	struct flock lock;
+
+	return held_lock(fd, F_OFD_GETLK, &lock, F_WRLCK) == 0 && lock.l_type != F_UNLCK;
 }
 
 int claim_lock(int fd)

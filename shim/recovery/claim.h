@@ -15,10 +15,27 @@
  * The arenas that this process has mapped, by file name: its own recovery leaves them alone.  The pid in a
  * file name proves nothing: in a container the process that died may have had the same one.  Any thread, also
  * in a signal handler.
+ *
+ * A process that closes any descriptor of a file loses its POSIX locks on it, and the family locks its arenas
+ * by POSIX locks.  So no thread looks at an arena of this process (claim_look_begin): before the process
+ * locks an arena, it notes the name, which waits until a look that may not know it is over.
  */
 void claim_note_own(const char *name); /* `name` stays where it is until it is forgotten */
 void claim_forget_own(const char *name);
 bool claim_is_own(const char *name);
+
+/* Around opening and closing arenas of others in the program's own process.  One thread at a time.  Signals
+ * blocked. */
+void claim_look_begin(void);
+void claim_look_end(void);
+
+/* fd: an arena or a journal of this process, which says for all others to see that its maker, or one of the
+ * maker's family, lives.  The locks stay until the last descriptor of this description is closed.  0 or
+ * -errno: -EWOULDBLOCK: a recovery has it. */
+int claim_hold(int fd);
+/* fd: another description of an arena or a journal.  True if a process holds it by claim_hold.  This only
+ * asks: it takes no lock that a fork could hand on.  False also if that cannot be found out. */
+bool claim_is_held(int fd);
 
 /* A staging directory: it is ours, or we are root, and nobody else may write to it.  0 or -errno. */
 int claim_dir_allowed(int dirfd);

@@ -73,6 +73,22 @@ static bool is_dead(int fd, uint32_t process)
 	return false;
 }
 
+bool living_keep_all(int fd)
+{
+	uint8_t keepers[ARENA_KEEPERS_MAX];
+
+	if (sys_read_all(fd, keepers, sizeof keepers, (uint64_t)keeper_at(0)) < 0)
+		return false;
+	for (uint32_t i = 0; i < ARENA_KEEPERS_MAX; i++) {
+		int owner = keepers[i] ? owner_of(fd, TAKEOVER_KEEPERS_AT + (off_t)i) : 0;
+
+		/* dead, or a recoverer has the lock of a dead one */
+		if (owner < 0)
+			return false;
+	}
+	return true;
+}
+
 /* fd: an arena whose family lives, open for reading and writing.  True when one of its keepers has died.
  * Waits for other recoverers.  takeover_end must follow; it gives back every lock. */
 static bool takeover_begin(struct takeover *t, int fd)

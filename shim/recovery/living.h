@@ -13,4 +13,8 @@
 /* fd: the arena, not loaded.  Counts and reports everything. */
 void living_recover(struct recover_job *j, int fd);
 
+/* fd: an arena whose family lives, open for reading.  True if nothing there waits for a recovery: each
+ * process that has kept something is alive.  Only asks; takes no lock. */
+bool living_keep_all(int fd);
+
 #endif

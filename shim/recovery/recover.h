@@ -66,7 +66,8 @@ int recover_path(const char *given, const struct recover_options *opt, struct re
 int recover_live_entry(int arena_fd, const char *dir, uint32_t entry, int fd);
 
 /* For the library: does a staging directory need recovery?  0: it does not exist, or was examined and has not
- * changed since. Else a number that changes with the directory. */
+ * changed since, or only living processes stage there, as of 50 ms ago at most. Else a number that changes
+ * with the directory. */
 uint64_t recover_needed(int dirfd, const char *dir);
 /*
  * For the library: recovers the dead arenas in staging directory `dir`.  Remembers directories in which

@@ -17,7 +17,6 @@
 #include <fcntl.h>
 #include <stddef.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/vfs.h>
@@ -87,9 +86,7 @@ static int create_file(struct arena *a, int dirfd, const struct rule *rule)
 		fd = internal_fd_raise(fd);
 		if (fd < 0)
 			return fd;
-		/* Shared: each process of the family that maps the file locks it.  A recoverer needs the lock
-		 * for itself alone. */
-		r = sys.flock(fd, LOCK_SH | LOCK_NB);
+		r = claim_hold(fd);
 		if (r == 0 && sys_still_linked(fd))
 			return fd;
 		/* Before it was locked, a recoverer took the still empty file for a dead arena and removed
@@ -194,7 +191,7 @@ int arena_join(const struct arena *a)
 	if (r == 0 && (st.stx_ino != a->ino || sys_dev_of(&st) != a->dev))
 		r = -ESTALE;
 	if (r == 0)
-		r = sys.flock(fd, LOCK_SH | LOCK_NB);
+		r = claim_hold(fd);
 	if (r == 0 && !sys_still_linked(fd))
 		r = -ESTALE; /* recovered in between */
 	if (r == 0) {
@@ -262,6 +259,7 @@ int arena_create_at(struct arena *a, const char *dir, const struct rule *rule,
 	a->ino = st.stx_ino;
 	a->uid = sys_geteuid();
 	a->gid = sys_getegid();
+	claim_note_own(a->name);
 	a->gated = takeover_possible(a->fd);
 	kill_step();
 	geometry.magic = 0;
@@ -269,7 +267,6 @@ int arena_create_at(struct arena *a, const char *dir, const struct rule *rule,
 	fill_header(a->header, rule, &origin, a->ino);
 	kill_step();
 	sys.close(dirfd);
-	claim_note_own(a->name);
 	return 0;
 }
 

@@ -11,13 +11,13 @@
 #include "files/family.h"
 #include "files/file.h"
 #include "files/workers.h"
+#include "recovery/claim.h"
 #include "staging/arena.h"
 #include "sync/journal_file.h"
 
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/vfs.h>
 
 enum {
@@ -156,7 +156,7 @@ static void open_new(struct arena *a)
 		return;
 	}
 	kill_step();
-	r = sys.flock(fd, LOCK_SH | LOCK_NB);
+	r = claim_hold(fd);
 	if (r == 0)
 		r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st);
 	if (r == 0 && !file_system_has_disk(fd))
@@ -190,7 +190,7 @@ static bool open_known(const struct arena *a)
 	if (fd < 0)
 		return false;
 	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) < 0 || st.stx_ino != a->journal.ino ||
-	    sys_dev_of(&st) != a->journal.dev || sys.flock(fd, LOCK_SH | LOCK_NB) < 0) {
+	    sys_dev_of(&st) != a->journal.dev || claim_hold(fd) < 0) {
 		internal_fd_close(fd);
 		return false;
 	}
