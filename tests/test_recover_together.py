@@ -33,6 +33,39 @@ int main(int argc, char **argv)
 }
 """
 
+# At 1 on standard input a thread opens the first file.  At 2 its process forks, and at 3 the child opens the other one.
+FORKER = """
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static void *opens(void *path)
+{
+	close(open(path, O_RDWR));
+	return NULL;
+}
+int main(int argc, char **argv)
+{
+	pthread_t thread;
+	struct stat st;
+	int status;
+	if (argc != 3 || getchar() != '1' || pthread_create(&thread, NULL, opens, argv[1]) != 0 || getchar() != '2')
+		return 9;
+	if (fork() == 0) {
+		char byte;
+		if (write(1, "forked\\n", 7) != 7 || read(0, &byte, 1) != 1 || fstat(open(argv[2], O_RDWR), &st) != 0)
+			_exit(1);
+		dprintf(1, "%lld\\n", (long long)st.st_size);
+		_exit(0);
+	}
+	wait(&status);
+	pthread_join(thread, NULL);
+	return status;
+}
+"""
+
 
 def is_open_elsewhere(path: Path) -> bool:
     for entry in Path("/proc").glob("[0-9]*/fd/*"):
@@ -113,3 +146,39 @@ def test_a_lease_that_nobody_answers_for(lab, short_break):
         fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         assert actions(lab.recover()) == ["recovered"]
     assert lab.target.read_bytes() == lines(0, COUNT)
+
+
+def test_a_child_forked_during_a_recovery_recovers(library, compile_c):
+    program = compile_c(FORKER, "-pthread")
+    with disk_dir() as place:
+        logs = [place / name / "log" for name in ("one", "two")]
+        for log in logs:
+            log.parent.mkdir()
+        paths = ":".join(f"{log.parent}/**" for log in logs)
+        with subprocess.Popen(
+            [program, *logs],
+            env=preload_env(library, paths),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            for log in logs:
+                leave = [compile_c(LEAVE.read_text()), "append", "kill", 0, LINES, log]
+                run = run_preloaded(library, leave, place, paths=f"{log.parent}/**", lag_ms=60000)
+                assert run.returncode == -9, run.stderr
+                assert log.stat().st_size < LINES * 100, "nothing was staged"
+            (arena,) = (place / "one" / ".fastwrite").glob("*.arena")
+            with arena.open("rb") as recoverer:
+                fcntl.flock(recoverer, fcntl.LOCK_EX)
+                process.stdin.write("1")
+                process.stdin.flush()
+                wait_for(lambda: is_open_elsewhere(arena), "the thread to meet the arena")
+                process.stdin.write("2")
+                process.stdin.flush()
+                assert process.stdout.readline() == "forked\n"
+            process.stdin.write("3")
+            process.stdin.flush()
+            assert process.stdout.readline() == f"{LINES * 100}\n"
+            assert process.wait(60) == 0, process.stderr.read()
+        assert [log.stat().st_size for log in logs] == [LINES * 100] * 2

@@ -28,7 +28,8 @@ enum { KNOWN_MAX = 16 };
 
 static _Atomic uint64_t known[KNOWN_MAX]; /* directories to skip: hash of device, inode and time; 0 = free */
 static _Atomic uint32_t next_place;
-static _Atomic uint32_t running;
+/* The process in which a thread recovers; 0: none.  (In the child of a fork the word may name the parent.) */
+static _Atomic int running;
 
 static uint64_t key_of(const struct statx *st)
 {
@@ -362,12 +363,15 @@ unsigned recover_dead(const char *dir, int target, uint64_t mem_bytes)
 	struct statx st;
 	sys_sigset signals;
 	uint64_t key = needed(AT_FDCWD, dir, &st), begin;
+	int me, before;
 	bool settled;
 
 	if (!key || !is_allowed(&w, &st, target, mem_bytes))
 		return 0;
 	signals = sys_block_signals(); /* (a signal handler must not leave a recovery half way) */
-	if (atomic_exchange(&running, 1)) {
+	me = sys_getpid();
+	before = atomic_load(&running);
+	if (before == me || !atomic_compare_exchange_strong(&running, &before, me)) {
 		sys_restore_signals(signals);
 		return 0; /* another thread recovers, or we are inside our own recovery */
 	}
