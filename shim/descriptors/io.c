@@ -273,8 +273,6 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 	if (!f->head)
 		guard_begin(f, fd);
 	r = stage_put(f, stream ? o : NULL, iov, count, n, at, granted, kind);
-	if (r == 0 && file_internal_fd(f) < 0)
-		flush_open_internal(f, fd);
 	return r < 0 ? r : (long)n;
 }
 
@@ -564,17 +562,11 @@ long io_writev_synced(int fd, struct ofd *o, const struct iovec *iov, int count,
 	return r;
 }
 
-/* True if a read without the lock could be disturbed: by a flush that changes the flags of the program's
- * description, or by zeros written ahead of the end of the file.  A flush through our own descriptor changes
- * no flags of the program. */
-static bool read_is_disturbed(const struct file *f)
+/* True if a read without the lock could be disturbed: by zeros written ahead of the end of the file, or by a
+ * flush that clears O_DIRECT of its description. */
+static bool read_is_disturbed(const struct file *f, const struct ofd *o)
 {
-	if (file_internal_fd(f) < 0 || f->rule->set.prealloc_mode == PREALLOC_ZERO)
-		return true;
-	for (const struct ofd *o = f->ofds; o; o = o->next)
-		if (o->flags & O_APPEND)
-			return true;
-	return false;
+	return f->rule->set.prealloc_mode == PREALLOC_ZERO || (o->flags & O_DIRECT);
 }
 
 /* The kernel keeps the position of a passive file.  An attach during the call would keep the old position.
@@ -625,8 +617,9 @@ static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, 
 			r = kernel_readv(fd, iov, count, offset); /* the lock keeps it passive */
 		goto out;
 	}
-	if (f->flush.program_fd && !f->nested)
-		flush_wait_idle(f); /* a flush has changed the flags of the program's description for now */
+	if (f->flush.sets_direct || (o->flags & O_DIRECT))
+		flush_leave_program_fd(f);
+	f->flush.was_read = true;
 	if (offset == IO_NO_OFFSET) {
 		off_t at = stage_position(f, o);
 
@@ -643,8 +636,15 @@ static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, 
 			r = flush_drain_for_look(f);
 		if (r < 0 && r != IO_PASS)
 			goto out;
-		/* under the lock: a flush that starts first would impose O_DIRECT's rules on this read */
-		r = read_is_disturbed(f) ? kernel_readv(fd, iov, count, offset) : IO_PASS;
+		if (!read_is_disturbed(f, o)) {
+			/* counted: a flush that starts now must not impose O_DIRECT's rules on this read */
+			atomic_fetch_add(&f->flush.reads, 1);
+			file_unlock(f, g);
+			r = kernel_readv(fd, iov, count, offset);
+			atomic_fetch_sub(&f->flush.reads, 1);
+			return r;
+		}
+		r = kernel_readv(fd, iov, count, offset);
 	}
 out:
 	file_unlock(f, g);

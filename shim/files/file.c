@@ -433,6 +433,8 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->sync.told = true;
 	f->flush.append_skip = 0;
 	f->flush.idle_waiters = 0;
+	f->flush.was_read = f->flush.sets_direct = false;
+	f->flush.reads = 0;
 	f->moving = NULL;
 	f->flush.lag_seq = 0;
 	f->writes = f->bytes = 0;

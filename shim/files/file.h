@@ -193,7 +193,10 @@ struct file {
 		uint32_t idle_waiters;       /* threads in flush_wait_idle: a flusher ends soon */
 		_Atomic uint32_t io_done;    /* the flusher only has to take the lock and finish */
 		struct flush_result result;  /* valid then; a signal handler may finish instead */
-		bool program_fd;             /* the flusher changed the flags of a program's descriptor */
+		bool program_fd;             /* the flusher uses a descriptor of the program */
+		bool sets_direct;            /* and sets O_DIRECT where the program may read */
+		bool was_read;               /* since the last flush */
+		_Atomic uint32_t reads;      /* under way without the lock; too many after a kill */
 		_Atomic bool flags_left;     /* a description is OFD_LEFT */
 		bool direct_ok;              /* O_DIRECT works, with an alignment of at most 4096 */
 		int error;            /* -errno of the last flush, 0 if it succeeded; the bytes stay staged */

@@ -13,11 +13,19 @@ int flush_program_fd(const struct file *f)
 {
 	/* only a description with O_APPEND can flush staged appends */
 	bool append = f->head && f->kind == STAGE_APPEND;
+	/* O_DSYNC (O_SYNC includes it) would make each flush a sync */
+	int unwanted = append ? O_DSYNC : O_DSYNC | O_APPEND;
+	int second = -1;
 
-	for (const struct ofd *o = f->ofds; o; o = o->next)
-		if (o->writable && ofd_fd(o) >= 0 && (!append || (o->flags & O_APPEND)))
+	for (const struct ofd *o = f->ofds; o; o = o->next) {
+		if (!o->writable || ofd_fd(o) < 0 || (append && !(o->flags & O_APPEND)))
+			continue;
+		if (!(o->flags & unwanted))
 			return ofd_fd(o);
-	return -1;
+		if (second < 0)
+			second = ofd_fd(o);
+	}
+	return second;
 }
 
 void flush_close_internal(struct file *f)
@@ -72,7 +80,6 @@ bool flush_internal_fits(struct file *f)
 	return true;
 }
 
-/* A second description, so that O_DIRECT and O_APPEND of the program's own one stay untouched. */
 void flush_reopen_internal(struct file *f, int program_fd)
 {
 	int flags = O_WRONLY | (f->kind == STAGE_APPEND ? O_APPEND : 0);
@@ -88,12 +95,6 @@ void flush_reopen_internal(struct file *f, int program_fd)
 		return;
 	file_set_internal_fd(f, fd);
 	file_local(f)->internal_flags = flags;
-}
-
-void flush_open_internal(struct file *f, int fd)
-{
-	if (f->kind != STAGE_APPEND && file_internal_fd(f) < 0)
-		flush_reopen_internal(f, fd);
 }
 
 int flush_trusted_fd(struct file *f)

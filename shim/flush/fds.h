@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * fds: the descriptor through which a flush writes.  It is one of the program's, whose flags and lease the
- * flush borrows, or an internal one.
+ * flush borrows.  An internal description is opened only if this process has none that can write.  A watcher
+ * (inotify) would see its open, and its close while the program still writes.
  *
  * All functions: file lock held, signals blocked.
  */
@@ -13,7 +14,7 @@
 /* True if fd refers to f: 1, 0, or -errno if the file system fails. */
 int flush_is_the_file(const struct file *f, int fd);
 
-/* A descriptor of the program on f that can be written to, or -1. */
+/* A descriptor of the program on f that can be written to, or -1.  Prefers the one whose flags suit. */
 int flush_program_fd(const struct file *f);
 
 /* True if this process has a descriptor through which it can write the staged bytes, or can open one. */
@@ -23,9 +24,6 @@ bool flush_possible(struct file *f);
  * other -errno: the file system fails. */
 int flush_trusted_fd(struct file *f);
 
-/* Opens an internal description of the file through the program's `fd`.  Only called in a thread of the
- * program: in a thread of ours it could take the lowest free number just before the program's own open. */
-void flush_open_internal(struct file *f, int fd);
 /* Closes our own description on the file. */
 void flush_close_internal(struct file *f);
 

@@ -199,7 +199,7 @@ static void busy_take(struct file *f)
 
 static void busy_give(struct file *f)
 {
-	f->flush.program_fd = false;
+	f->flush.program_fd = f->flush.sets_direct = false;
 	atomic_store(&f->flush.busy, 0);
 	atomic_fetch_add(&f->flush.events, 1);
 	if (f->flush.idle_waiters > 0)
@@ -233,11 +233,21 @@ struct route {
 	bool own;
 };
 
-static bool wants_direct(const struct file *f)
+/* While O_DIRECT is set in a description, reads through it must wait for the end of the flush.  So a file
+ * that is read often is flushed through the page cache. */
+static bool may_set_direct(const struct file *f, const struct ofd *borrowed)
+{
+	if (!borrowed || !borrowed->readable)
+		return true;
+	return atomic_load(&f->flush.reads) == 0 &&
+	       (f->rule->set.flush == FLUSH_DIRECT || !f->flush.was_read);
+}
+
+static bool wants_direct(const struct file *f, const struct ofd *borrowed)
 {
 	enum flush_mode mode = f->rule->set.flush;
 
-	return f->flush.direct_ok &&
+	return f->flush.direct_ok && may_set_direct(f, borrowed) &&
 	       (mode == FLUSH_DIRECT ||
 	        (mode == FLUSH_AUTO && device_speed_choose(f->dev) == DEVICE_SPEED_DIRECT));
 }
@@ -265,14 +275,13 @@ static void route_program_fd(struct file *f, struct route *rt, int fd)
 /* Decides how the plan goes out.  0; 1 if only an append of the kernel will do; or -errno. */
 static int route_find(struct file *f, const struct plan *p, struct route *rt)
 {
-	bool own = f->kind != STAGE_APPEND && flush_internal_fits(f);
-	int fd = own ? -1 : flush_trusted_fd(f);
+	int fd = flush_trusted_fd(f);
 	struct statx st;
 
 	*rt = (struct route){.borrowed = NULL};
-	if (fd < 0 && fd != -EBADF && !own)
+	if (fd < 0 && fd != -EBADF)
 		return fd;
-	if (fd < 0 && !own) {
+	if (fd < 0) {
 		flush_reopen_internal(f, -1);
 		if (file_internal_fd(f) < 0)
 			return -EBADF;
@@ -291,20 +300,16 @@ static int route_find(struct file *f, const struct plan *p, struct route *rt)
 		}
 		append_begin(f, APPEND_AT_BASE, p->offset, p->bytes);
 		route_program_fd(f, rt, fd);
+	} else if (fd >= 0) {
+		route_program_fd(f, rt, fd);
 	} else {
-		/* A worker thread opens no descriptor: it could take the lowest free number just before the
-		 * program's own open. */
-		if (!workers_is_self())
-			flush_reopen_internal(f, fd);
-		if (flush_internal_fits(f)) {
-			rt->own = true;
-			rt->target = (struct flush_target){.fd = file_internal_fd(f),
-			                                   .flags = file_local(f)->internal_flags};
-		} else {
-			route_program_fd(f, rt, fd);
-		}
+		rt->own = true;
+		rt->target = (struct flush_target){.fd = file_internal_fd(f),
+		                                   .flags = file_local(f)->internal_flags};
 	}
-	rt->target.direct_ok = wants_direct(f);
+	rt->target.direct_ok = wants_direct(f, rt->borrowed);
+	f->flush.sets_direct = rt->target.direct_ok && rt->borrowed && rt->borrowed->readable;
+	f->flush.was_read = false;
 	rt->target.direct_min = direct_min(f);
 	return 0;
 }
@@ -630,16 +635,19 @@ void flush_zeros(struct file *f)
 	uint64_t from, to;
 
 	f->space.zero_wanted = false;
-	while (!atomic_load(&f->flush.busy) && prealloc_zeros_next(f, &from, &to)) {
-		int fd = file_internal_fd(f);
+	while (!atomic_load(&f->flush.busy) && prealloc_zeros_next(f, flush_trusted_fd(f), &from, &to)) {
+		struct route rt = {.leased = false};
 		uint32_t generation;
-		int r;
+		int r, synced;
 
+		route_program_fd(f, &rt, flush_program_fd(f));
 		busy_take(f);
 		generation = atomic_load(&f->flush.generation);
 		guard_change(f);
 		lock_drop(&f->lock, LOCK_FILE);
-		r = prealloc_zeros_write(fd, from, to);
+		r = prealloc_zeros_write(rt.target.fd, from, to);
+		synced = r < 0 ? 0 : sys.fdatasync(rt.target.fd);
+		route_leave(f, &rt);
 		f->flush.result = (struct flush_result){.r = 0};
 		atomic_store(&f->flush.io_done, 1);
 		file_retake(f);
@@ -648,9 +656,12 @@ void flush_zeros(struct file *f)
 		if (f->needs_repair)
 			file_repair(f);
 		guard_again(f);
+		/* the kernel does not report it through this description again */
+		if (synced < 0)
+			file_note_sync_error(f, synced);
 		if (f->mode != FILE_ATTACHED || f->space.zero_end != to)
 			return; /* a signal handler has cut the zeros off */
-		if (r < 0)
+		if (r < 0 || synced < 0)
 			f->space.zero_never = true; /* the next drain cuts the zeros off */
 		else
 			prealloc_zeros_done(f, from, to);

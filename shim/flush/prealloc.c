@@ -354,7 +354,6 @@ void prealloc_rest(struct file *f)
 
 	if (f->space.end <= f->ksize || f->space.zero_end || fd < 0 || f->shared || visibility_is(f))
 		return;
-	flush_close_internal(f); /* the kernel would refuse the lease; the next write opens it again */
 	if (!flush_take_lease(f, fd))
 		return;
 	cut(f, fd);
@@ -406,8 +405,7 @@ bool prealloc_zeros_wanted(struct file *f)
 	set = &f->rule->set;
 	/* with a journal, a sync does not touch the file */
 	if (set->prealloc_mode != PREALLOC_ZERO || set->sync == SYNC_JOURNAL || f->space.zero_never ||
-	    set->writers != WRITERS_EXCLUSIVE || f->shared || f->sparse || f->no_internal_fd ||
-	    file_internal_fd(f) < 0 || (file_local(f)->internal_flags & O_APPEND) ||
+	    set->writers != WRITERS_EXCLUSIVE || f->shared || f->sparse ||
 	    f->space.zero_wasted >= ZERO_WASTED_MAX || visibility_is(f))
 		return false;
 	/* zeros help only at the end of the file */
@@ -415,12 +413,12 @@ bool prealloc_zeros_wanted(struct file *f)
 	return f->space.zero_end < end + zeros_ahead(f) / 2;
 }
 
-bool prealloc_zeros_next(struct file *f, uint64_t *from, uint64_t *to)
+bool prealloc_zeros_next(struct file *f, int fd, uint64_t *from, uint64_t *to)
 {
 	struct arena_entry *entry;
 	uint64_t end;
 
-	if (!prealloc_zeros_wanted(f))
+	if (fd < 0 || !prealloc_zeros_wanted(f))
 		return false;
 	entry = arena_entry_at(f->arena, (uint32_t)f->entry);
 	end = stage_logical_size(f);
@@ -428,8 +426,7 @@ bool prealloc_zeros_next(struct file *f, uint64_t *from, uint64_t *to)
 	*to = within_limit(page_floor(*from + ZERO_STRETCH)) / ARENA_PAGE * ARENA_PAGE;
 	/* Recorded before the zeros are written: recovery looks for them only in a file with this record. */
 	atomic_fetch_or_explicit(&entry->flags, ENTRY_PREALLOCATED, memory_order_release);
-	if (*to <= *from || *to - *from > free_space(file_internal_fd(f)).share ||
-	    reserve(f, file_internal_fd(f), *from, *to) < 0) {
+	if (*to <= *from || *to - *from > free_space(fd).share || reserve(f, fd, *from, *to) < 0) {
 		f->space.zero_never = true; /* the disk is nearly full: do without zeros */
 		return false;
 	}
@@ -467,7 +464,7 @@ int prealloc_zeros_write(int fd, uint64_t from, uint64_t to)
 		if (at == to)
 			r = 0;
 	}
-	return sys.fdatasync(fd);
+	return r;
 }
 
 void prealloc_zeros_done(struct file *f, uint64_t from, uint64_t to)
@@ -499,8 +496,12 @@ void prealloc_zeros_cut(struct file *f)
 		f->space.zero_wasted++;
 		r = truncate_unseen(fd, f->ksize, true);
 		/* the synced size on the device includes the zeros: sync the new one */
-		if (r == 0 && f->space.zero_synced)
+		if (r == 0 && f->space.zero_synced) {
 			r = sys.fdatasync(fd);
+			/* the kernel does not report it through this description again */
+			if (r < 0)
+				file_note_sync_error(f, r);
+		}
 		/* the reservation behind the zeros is cut off, too */
 		forget(f);
 	}

@@ -51,8 +51,8 @@ void prealloc_again(struct file *f, int fd);
 /* After a sync: true if so few zeros are left that more must be written. */
 bool prealloc_zeros_wanted(struct file *f);
 /* The next stretch of zeros: reserved, and recorded for recovery.  False: none, at least now. */
-bool prealloc_zeros_next(struct file *f, uint64_t *from, uint64_t *to);
-/* Without the lock: writes the zeros and syncs them.  0 or -errno. */
+bool prealloc_zeros_next(struct file *f, int fd, uint64_t *from, uint64_t *to);
+/* Without the lock: writes the zeros.  `fd` without O_APPEND.  0 or -errno. */
 int prealloc_zeros_write(int fd, uint64_t from, uint64_t to);
 /* The zeros are on the device. */
 void prealloc_zeros_done(struct file *f, uint64_t from, uint64_t to);

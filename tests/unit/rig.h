@@ -52,8 +52,8 @@ struct fault {
 	int calls; /* seen since rig_faults_clear */
 };
 static struct {
-	struct fault writev, pwritev, fallocate, ftruncate, fcntl_lease, open_own, fsync, fdatasync, flock,
-		pwritev2;
+	struct fault writev, pwritev, fallocate, ftruncate, fcntl_lease, set_direct, open_own, fsync,
+		fdatasync, flock, pwritev2;
 } faults;
 
 __attribute__((unused)) static void rig_faults_clear(void) { memset(&faults, 0, sizeof faults); }
@@ -124,6 +124,8 @@ RIG_RACES static long rig_fcntl(int fd, int cmd, long arg)
 {
 	if (cmd == F_SETLEASE && arg == F_WRLCK && fault_due(&faults.fcntl_lease))
 		return -faults.fcntl_lease.error;
+	if (cmd == F_SETFL && (arg & O_DIRECT) && fault_due(&faults.set_direct))
+		return -faults.set_direct.error;
 	return sys_kernel.fcntl(fd, cmd, arg);
 }
 
