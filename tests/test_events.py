@@ -271,3 +271,10 @@ def test_a_watcher_sees_the_programs_opens_only(library, compile_c, how, setting
     # a file that is open more than once has no lease
     stages = (settings, how) != ("strict", "opens")
     assert preloaded(library, program, how, WRITES, stages, **SETTINGS[settings]) == expected
+
+
+def test_flushed_through_a_description_that_syncs(library, compile_c):
+    """Nor is the file opened without O_DSYNC."""
+    program = compile_c(PROGRAM)
+    expected = native(program, "promises", 20)
+    assert preloaded(library, program, "promises", WRITES, sync="off", adapt="off") == expected

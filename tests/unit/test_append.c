@@ -6,6 +6,7 @@
 
 #include "base/lease.h"
 #include "flush/append.h"
+#include "flush/device_speed.h"
 
 static int staged_file(int flags, uint64_t n)
 {
@@ -215,7 +216,17 @@ static void test_reads_keep_direct_flushes_out(void **state)
 		rig_put(fd, rig_kernel_size("out"), 20000);
 	}
 	assert_int_equal(rig_settle(fd), 0);
-	rig_expect("out", 20100 + 2 * 20000);
+	/* a read would have to wait for a direct flush: a file that is read gets none, unless asked for */
+	rig_config.rules[0].set.flush = FLUSH_AUTO;
+	for (int i = 0; i < 40; i++) /* a fast device */
+		device_speed_note(rig_file(fd)->dev, DEVICE_SPEED_DIRECT, 1 << 20, 1);
+	for (uint64_t i = 0; i < 8; i++)
+		rig_put(fd, 60100 + i * 20000, 20000);
+	assert_int_equal(io_readv(fd, fdtable_get(fd), &iov, 1, 3), sizeof got);
+	rig_faults_clear();
+	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(faults.set_direct.calls, 0);
+	rig_expect("out", 60100 + 8 * 20000);
 }
 
 /* A member of the family is killed in a flush, and put right by one who has not got the description that it
