@@ -80,6 +80,9 @@ class Steps:
                 return path
         return None
 
+    def journal_has(self, content: bytes) -> bool:
+        return content in self.journal().read_bytes()
+
     def until_journal(self, fd: int, byte: str = "-", more: int = 2) -> int:
         """Writes and syncs until there is a journal, and `more` times; how many bytes that were."""
         deadline = time.monotonic() + 300
@@ -1000,11 +1003,51 @@ def test_a_member_syncs_everybodys_files(steps, fastwrite, place, tmp_path, call
     assert (place / "a").read_bytes()[:512] == b"N" * 512
 
 
-@pytest.mark.parametrize("later", [False, True], ids=["idle", "flushed"])
-def test_a_forced_shutdown_in_the_same_boot_loses_nothing_that_was_synced(
-    steps_at, fastwrite, tmp_path, later
-):
-    """The kernel lives, the file system's cache does not: what the journal has comes back, or waits for a word."""
+def flushed_and_on_disk(steps_at, point: Path) -> tuple[Steps, bytes]:
+    """A program that synced by the journal, and flushed after the first entry that counts: then it goes on."""
+    # (with a lease, a look at a file would have the journal forget it)
+    one = steps_at(point, lag_ms=10, adapt="off", writers="exclusive")
+    one.open(9, "log")
+    one.open(8, "data")
+    n = one.until_journal(9)
+    one.pwrite(8, "-", 4096, 0)
+    for _ in range(3):
+        one.pwrite(8, "-", 512, 0)
+        one.sync(8)
+    one.write(9, "a", 4096)
+    one.sync(9)
+    one.pwrite(8, "a", 512, 0)
+    one.sync(8)
+    assert one.journal_has(b"a" * 512), "the journal did not answer the sync: this tests nothing"
+    wait_for(lambda: (point / "data").read_bytes()[:512] == b"a" * 512, "the flush")
+    wait_for(lambda: (point / "log").stat().st_size >= n + 4096, "the flush")
+    return one, b"-" * n + b"a" * 4096
+
+
+@pytest.mark.parametrize("kind", ["ext4", "xfs"])
+def test_a_forced_shutdown_in_the_same_boot_is_a_power_loss(steps_at, fastwrite, tmp_path, kind):
+    """The kernel lives, the file system's cache does not: what was synced comes back, by appends and at offsets."""
+    with disk(kind, tmp_path / "disk", 320 << 20) as point:
+        one, log = flushed_and_on_disk(steps_at, point)
+        os.sync()  # the files are newer on the disk than the first entries
+        one.write(9, "b", 4096)
+        one.sync(9)
+        one.pwrite(8, "b", 512, 0)
+        one.sync(8)
+        assert one.journal_has(b"b" * 512), "the journal did not answer the sync: this tests nothing"
+        shut_down(point)
+        one.kill()
+        remount(point)
+        assert (point / "data").read_bytes()[:512] == b"a" * 512, "nothing was lost: this tests nothing"
+        done = recover_raw(fastwrite, point, other_boot=False, tmp_path=tmp_path)
+        assert (done.returncode, "aside" in done.stdout) == (0, False), done.stdout + done.stderr
+        assert (point / "log").read_bytes()[: len(log) + 4096] == log + b"b" * 4096
+        assert (point / "data").read_bytes() == b"b" * 512 + b"-" * 3584
+        assert not (point / ".fastwrite").exists()
+
+
+def test_after_a_forced_shutdown_unsynced_bytes_do_not_hinder(steps_at, fastwrite, tmp_path):
+    """Neither an arena that the disk never had, nor bytes behind the last sync that reached the file."""
     with disk("ext4", tmp_path / "disk") as point:
         one = steps_at(point)
         one.open(9, "log")
@@ -1013,18 +1056,60 @@ def test_a_forced_shutdown_in_the_same_boot_loses_nothing_that_was_synced(
         for byte in "abc":
             one.write(9, byte, 4096)
             one.sync(9)
-        if later:  # what comes after the last sync reaches the file
-            one.write(9, "z", 1 << 20)
+        one.write(9, "z", 1 << 20)
         shut_down(point)
         one.kill()
         remount(point)
         done = recover_raw(fastwrite, point, other_boot=False, tmp_path=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
         wanted = b"-" * n + b"a" * 4096 + b"b" * 4096 + b"c" * 4096
-        if (point / "log").read_bytes()[: len(wanted)] != wanted:
-            assert done.returncode == 1 and "--force" in done.stderr, done.stdout + done.stderr
-            for kept in sorted((point / ".fastwrite" / "aside").glob("*.journal")):
-                subprocess.run([fastwrite, "recover", "--force", kept], check=True, timeout=60)
         assert (point / "log").read_bytes()[: len(wanted)] == wanted
+
+
+@pytest.mark.parametrize("how", ["writes", "truncates"])
+def test_what_others_did_after_a_forced_shutdown_stays(steps_at, fastwrite, tmp_path, how):
+    with disk("ext4", tmp_path / "disk") as point:
+        one, _ = flushed_and_on_disk(steps_at, point)
+        os.sync()
+        one.pwrite(8, "b", 512, 0)
+        one.sync(8)
+        shut_down(point)
+        one.kill()
+        remount(point)
+        if how == "writes":
+            with (point / "data").open("r+b") as file:
+                file.write(b"N" * 16)
+        else:
+            os.truncate(point / "data", 100)
+        before = (point / "data").read_bytes()
+        for status in (1, 0):  # (the second time it was told before)
+            done = recover_raw(fastwrite, point, other_boot=False, tmp_path=tmp_path)
+            assert (point / "data").read_bytes() == before
+            assert done.returncode == status and "--force" in done.stderr, done.stdout + done.stderr
+        (kept,) = (point / ".fastwrite" / "aside").glob("*.journal")
+        subprocess.run([fastwrite, "recover", "--force", kept], check=True, timeout=60)
+        assert (point / "data").read_bytes()[:512] == b"b" * 512
+
+
+@pytest.mark.parametrize("by", ["itself", "another"])
+def test_after_an_unmount_in_good_order_newer_bytes_stay(steps_at, fastwrite, tmp_path, by):
+    """They were not synced.  The journal's last entry, of another file, is newer than they are."""
+    with disk("ext4", tmp_path / "disk") as point:
+        one, _ = flushed_and_on_disk(steps_at, point)
+        if by == "itself":
+            one.pwrite(8, "N", 256, 0)
+            wait_for(lambda: (point / "data").read_bytes()[:256] == b"N" * 256, "the flush")
+        one.write(9, "b", 4096)
+        one.sync(9)
+        assert one.journal_has(b"b" * 4096), "the journal did not answer the sync: this tests nothing"
+        one.kill()
+        if by == "another":
+            with (point / "data").open("r+b") as file:
+                file.write(b"N" * 256)
+        remount(point)
+        recover_raw(fastwrite, point, other_boot=False, tmp_path=tmp_path)
+        assert (point / "data").read_bytes() == b"N" * 256 + b"a" * 256 + b"-" * 3584
+        assert list((point / ".fastwrite" / "aside").glob("*.journal"))
 
 
 def test_bytes_over_synced_ones_are_put_aside_after_another_boot(steps_at, fastwrite, place, tmp_path):

@@ -319,13 +319,16 @@ long sys_futex_wait(uint32_t *word, uint32_t expected, const struct timespec *re
 
 void sys_futex_wake(uint32_t *word, int count) { CALL3(SYS_futex, word, FUTEX_WAKE, count); }
 
-int64_t sys_wall_ns(void)
+static int64_t wall_ns(clockid_t clock)
 {
 	struct timespec now;
 
-	clock_gettime(CLOCK_REALTIME_COARSE, &now);
+	clock_gettime(clock, &now);
 	return now.tv_sec * 1000000000ll + now.tv_nsec;
 }
+
+int64_t sys_wall_ns(void) { return wall_ns(CLOCK_REALTIME_COARSE); }
+int64_t sys_wall_fine_ns(void) { return wall_ns(CLOCK_REALTIME); }
 
 uint64_t sys_now_ns(void)
 {

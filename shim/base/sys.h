@@ -201,6 +201,8 @@ bool sys_copies_on_write(unsigned kind);
 uint64_t sys_now_ns(void);
 /* CLOCK_REALTIME_COARSE.  Never later than the time stamp of a file that is changed from now on. */
 int64_t sys_wall_ns(void);
+/* Not earlier than the time of a file that was changed before. */
+int64_t sys_wall_fine_ns(void);
 
 /* Duplicates fd, close-on-exec, to a descriptor above RLIMIT_NOFILE, which the program cannot use itself.  A
  * separate task raises the limit for a moment.  -errno if it may not, or if fd lies above the limit already.

@@ -195,6 +195,10 @@ struct arena_header {
 		_Atomic uint64_t through[32];               /* by enum bypass_reason */
 		_Atomic uint64_t journaled;                 /* of files whose entry is gone */
 		_Atomic uint8_t keepers[ARENA_KEEPERS_MAX]; /* see format/takeover_format.h */
+		/* Batches of the journal beside it from this number on were not written.  Stored before the
+		 * batch is: a journal that has one of them lies beside pages that were lost.  0: not known.
+		 */
+		_Atomic uint64_t journal_next;
 	} live;
 };
 

@@ -58,10 +58,13 @@ struct journal_header {
 	uint64_t ino; /* of the journal file: tells the journal from a copy; 0: not known */
 };
 
-/* In the block of the header: when recoveries changed files.  Counts in the same boot only. */
+/* In the block of the header, by recoveries. */
 struct journal_replay {
+	/* When they changed files.  Counts in the same boot only. */
 	int64_t boot_ns;            /* of the kernel, as in struct origin; 0: there was no recovery */
 	int64_t begun_ns, again_ns; /* CLOCK_REALTIME_COARSE when the first and the last change began */
+	uint64_t lost; /* not 0: the arena beside the journal had lost pages (arena_header.live.journal_next)
+	                */
 };
 enum {
 	JOURNAL_REPLAY_AT = 2048,
@@ -74,7 +77,9 @@ struct journal_batch {
 	uint8_t id[16];    /* of the journal */
 	uint32_t checksum; /* CRC32C of the first `bytes` bytes of the batch with checksum = 0 */
 	uint32_t bytes; /* this header and the entries; the rest up to the next multiple of `unit` is zeros */
-	int64_t written_ns; /* CLOCK_REALTIME_COARSE */
+	/* CLOCK_REALTIME when it was completed: what was written to a file before has no later time.  0: by a
+	 * recovery */
+	int64_t written_ns;
 };
 
 enum journal_type { JOURNAL_NAME = 1, JOURNAL_DATA = 2, JOURNAL_VOID = 3 };
@@ -84,7 +89,9 @@ struct journal_entry {
 	uint32_t length; /* of the content that follows, without padding */
 	uint64_t file;
 	uint64_t offset; /* JOURNAL_DATA: in the file; JOURNAL_VOID: of the place, its seq */
-	uint64_t where;  /* JOURNAL_VOID: of the place, its offset in the batch */
+	/* JOURNAL_VOID: of the place, its offset in the batch.  JOURNAL_DATA: CLOCK_REALTIME_COARSE when it
+	 * was put, so what is written to the file later has no earlier time; 0: not known. */
+	uint64_t where;
 };
 
 /* Content of JOURNAL_NAME; the path follows, absolute, with its NUL. */

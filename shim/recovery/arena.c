@@ -35,7 +35,8 @@ static void journal_first(struct recover_job *j, const char *name)
 	log_format(dir, PATH_MAX, "%s", j->arena);
 	*strrchr(dir, '/') = '\0';
 	judge_note_held(j);
-	recover_journal(dir, j->dirfd, journal, j->in_aside, &j->a, j->opt, j->report);
+	if (recover_journal(dir, j->dirfd, journal, j->in_aside, &j->a, j->opt, j->report))
+		j->where = ORIGIN_OTHER;
 }
 
 /* 0 when nothing in the arena waits for another try; else the last error. */
@@ -122,6 +123,10 @@ static void refuse(struct recover_job *j, const char *name, int error)
 	if (error == -ENODATA && !names_is_ours(name, ARENA_SUFFIX))
 		error = -EBADMSG;
 	if (error == -ENODATA) {
+		/* (a journal beside it shows that its pages were lost) */
+		memset(&j->a, 0, sizeof j->a);
+		j->where = ORIGIN_OTHER;
+		journal_first(j, name);
 		job_tell(j, "", "nothing", 0, 0, "its process died before it used it");
 		if (!j->opt->dry_run)
 			sys.unlinkat(j->dirfd, name, 0);

@@ -97,7 +97,7 @@ static int note_boot(struct journal_scan *s)
 	return journal_replay_load(s);
 }
 
-void recover_journal(const char *dir, int dirfd, const char *name, bool in_aside,
+bool recover_journal(const char *dir, int dirfd, const char *name, bool in_aside,
                      const struct foreign_arena *held, const struct recover_options *opt,
                      struct recover_report *report)
 {
@@ -120,13 +120,13 @@ void recover_journal(const char *dir, int dirfd, const char *name, bool in_aside
 	if (is_own(name)) {
 		report->live++;
 		report->own++;
-		return;
+		return false;
 	}
 	if (s->place.staging_fd < 0)
-		return;
+		return false;
 	s->fd = sys.openat(dirfd, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
 	if (s->fd == -ENOENT && !in_aside)
-		return;
+		return false;
 	sys_quiet_begin(&quiet);
 	r = s->fd < 0 ? s->fd : claim_file_allowed(dirfd, s->fd);
 	if (r == 0)
@@ -172,4 +172,5 @@ out:
 	if (in_aside && s->place.staging_fd >= 0)
 		sys.close(s->place.staging_fd);
 	sys_quiet_end(&quiet);
+	return s->where == ORIGIN_MOUNT && s->replayed.lost;
 }

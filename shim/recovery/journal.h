@@ -13,9 +13,9 @@
  * everything.
  *
  * held: the arena beside it, or NULL.  Entries with JUDGE_HELD (recovery/judge.h) say that their file is as
- * left.
+ * left.  True: in this boot, power was lost since, so the arena counts as one of another boot.
  */
-void recover_journal(const char *dir, int dirfd, const char *name, bool in_aside,
+bool recover_journal(const char *dir, int dirfd, const char *name, bool in_aside,
                      const struct foreign_arena *held, const struct recover_options *opt,
                      struct recover_report *report);
 

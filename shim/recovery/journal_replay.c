@@ -37,6 +37,14 @@ static int64_t appended(int fd, const uint8_t *p, uint64_t n, uint64_t offset)
 	return (int64_t)n;
 }
 
+static void put_note(const struct journal_scan *s)
+{
+	uint64_t written;
+
+	bytes_write(s->fd, (const uint8_t *)&s->replayed, sizeof s->replayed, JOURNAL_REPLAY_AT, false,
+	            &written);
+}
+
 int journal_replay_load(struct journal_scan *s)
 {
 	struct journal_replay *p = &s->replayed;
@@ -46,8 +54,28 @@ int journal_replay_load(struct journal_scan *s)
 	if (r < 0)
 		return r;
 	if (apart < -ORIGIN_SLACK_NS || apart > ORIGIN_SLACK_NS)
-		*p = (struct journal_replay){.boot_ns = 0};
+		*p = (struct journal_replay){.lost = p->lost};
 	return 0;
+}
+
+/*
+ * Was power lost, in the same boot as well?  The arena says which batch is the next one before each is
+ * written.  An arena that lags behind the journal has lost what was in its pages only.  An unmount in good
+ * order, or a kill of the program, leaves no such arena.  The arena may be gone at the next look: the journal
+ * keeps the answer.
+ */
+static void find_loss(struct journal_scan *s)
+{
+	uint64_t next = s->held ? s->held->header.live.journal_next : 0;
+
+	if (s->where != ORIGIN_MOUNT || s->replayed.lost || !s->held || s->written_seq == 0)
+		return;
+	/* (without a header it was never written to the disk) */
+	if (s->held->header.magic != 0 && (next == 0 || next > s->written_seq))
+		return;
+	s->replayed.lost = 1;
+	if (!s->opt->dry_run)
+		put_note(s);
 }
 
 /* We are about to change a file: notes the time, so that the next recovery knows our changes. */
@@ -56,7 +84,6 @@ static void note_replay(struct journal_scan *s)
 	enum { STEP_NS = 100000000, TICK_NS = 20000000 /* of the coarse clock, at least */ };
 	struct journal_replay *p = &s->replayed;
 	int64_t now = sys_wall_ns();
-	uint64_t written;
 
 	if (p->boot_ns && now >= p->again_ns && now - p->again_ns < STEP_NS)
 		return;
@@ -68,14 +95,15 @@ static void note_replay(struct journal_scan *s)
 	}
 	p->boot_ns = s->boot_ns;
 	p->again_ns = now;
-	bytes_write(s->fd, (const uint8_t *)p, sizeof *p, JOURNAL_REPLAY_AT, false, &written);
+	put_note(s);
 }
 
 /*
  * May the entries be older than the file?  After another boot: yes if the file was changed in this boot, by a
- * program that did not wait for recovery.  After another mount in the same boot nobody can tell a loss of
- * power from an orderly end. Then only a file that nobody has written since its first entry is sure to lack
- * them all.
+ * program that did not wait for recovery.  After another mount in the same boot: if power was lost, yes if
+ * the file was changed since the journal was last written, which may have been after the mount.  Otherwise
+ * the file may have newer bytes that were not synced.  Then only a file that nobody has written since its
+ * first entry is sure to lack them all.
  */
 static bool may_be_older(const struct journal_scan *s, const struct entry_file *file, const struct statx *st)
 {
@@ -89,7 +117,9 @@ static bool may_be_older(const struct journal_scan *s, const struct entry_file *
 	if (s->replayed.boot_ns && changed > s->replayed.begun_ns &&
 	    changed <= s->replayed.again_ns + JOURNAL_REPLAY_SLACK_NS)
 		return false;
-	return changed >= (s->where == ORIGIN_OTHER ? s->boot_ns : file->first_ns);
+	if (s->where == ORIGIN_OTHER)
+		return changed >= s->boot_ns;
+	return s->replayed.lost ? changed > s->written_ns : changed >= file->first_ns;
 }
 
 /* The file is as the arena left it (judge_note_held). */
@@ -119,7 +149,9 @@ static void judge_files(struct journal_scan *s)
 			continue; /* (gone, or an error that the replay meets, too) */
 		file->aside =
 			sys.statx(fd, "", AT_EMPTY_PATH, STATX_MTIME, &st) < 0 || may_be_older(s, file, &st);
-		file->held = file->aside && s->where == ORIGIN_MOUNT && is_as_held(s, file);
+		/* (an arena that has lost pages may be older than the entries) */
+		file->held =
+			file->aside && s->where == ORIGIN_MOUNT && !s->replayed.lost && is_as_held(s, file);
 	}
 }
 
@@ -185,7 +217,7 @@ static void report_file(struct journal_scan *s, struct entry_file *file, bool re
 		s->report->unsynced += file->held || s->in_aside; /* (told before) */
 		scan_tell(
 			s, name->path, "aside", file->bytes, 0,
-			"synced by sync = journal before another boot or mount, and the file was written since; "
+			"synced by sync = journal before another boot or mount, and the file may have been written since; "
 			"`fastwrite recover --force` with the journal's name writes them");
 	} else if (file->result < 0) {
 		scan_failed(s, name->path, file->bytes, file->result, "left in the journal");
@@ -325,8 +357,10 @@ int journal_replay_all(struct journal_scan *s, bool replay)
 	r = files_collect(s);
 	if (r < 0)
 		return r;
-	if (replay)
+	if (replay) {
+		find_loss(s);
 		judge_files(s);
+	}
 	if (s->opt->dry_run) {
 		files_close_all(s);
 		for (uint64_t i = 0; i < s->file_places; i++)

@@ -249,7 +249,13 @@ static struct entry_file *file_at(const struct journal_scan *s, uint64_t number)
 
 static int visit_count(struct journal_scan *s, const struct journal_found *f)
 {
+	const struct journal_batch *b = (const struct journal_batch *)(const void *)s->batch;
+
 	s->names += f->e.type == JOURNAL_NAME;
+	if (b->written_ns) {
+		s->written_seq = b->seq;
+		s->written_ns = b->written_ns;
+	}
 	return 0;
 }
 
@@ -302,7 +308,7 @@ static int visit_measure(struct journal_scan *s, const struct journal_found *f)
 	const struct journal_batch *b = (const struct journal_batch *)(const void *)s->batch;
 
 	if (file && file->bytes == 0)
-		file->first_ns = b->written_ns;
+		file->first_ns = f->e.where ? (int64_t)f->e.where : b->written_ns;
 	if (file)
 		file->bytes += f->e.length;
 	return 0;

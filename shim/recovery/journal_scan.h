@@ -28,7 +28,7 @@ struct entry_file {
 	int result; /* 0 or -errno: what became of it */
 	bool aside; /* its entries may be older than the file */
 	bool held;  /* the arena says that it has what the entries have: they are kept only for safety */
-	int64_t first_ns;           /* when the first entry that counts was written */
+	int64_t first_ns;           /* when the first entry that counts was put */
 	uint64_t void_seq, void_at; /* entries before this place do not count */
 	uint64_t bytes;             /* in the entries that count */
 	int fd_plus_1;
@@ -54,6 +54,8 @@ struct journal_scan {
 	uint64_t file_places;           /* a power of two */
 	uint64_t names;                 /* entries of type JOURNAL_NAME */
 	uint64_t newest;                /* seq of the newest batch */
+	uint64_t written_seq;           /* of the newest batch that is not of a recovery */
+	int64_t written_ns;             /* when that was written */
 	int open_files;
 	bool told;                        /* for each file it was reported what became of it */
 	int64_t boot_ns;                  /* when this kernel booted */

@@ -57,6 +57,7 @@ static void fill_header(struct arena_header *h, const struct rule *rule, const s
 	h->pid_start = pid_start_time(h->pid);
 	h->ino_low = (uint32_t)ino;
 	h->ino_high = (uint32_t)(ino >> 32);
+	h->live.journal_next = 1;
 	log_format(h->rule, sizeof h->rule, "%s", rule->name);
 	if (sys_read_file("/proc/self/comm", h->program, sizeof h->program) > 0) {
 		char *end = strchr(h->program, '\n');

@@ -484,7 +484,8 @@ static void seal(struct arena *a)
 	b->seq = c.seq;
 	memcpy(b->id, j->id, sizeof b->id);
 	b->bytes = c.used;
-	b->written_ns = sys_wall_ns();
+	b->written_ns = sys_wall_fine_ns();
+	atomic_store_explicit(&a->header->live.journal_next, c.seq + 1, memory_order_release);
 	c.writing_seq = c.seq;
 	c.writing_at = JOURNAL_HEADER_BYTES + c.half * j->half_bytes + c.head;
 	c.writing_bytes = bytes;

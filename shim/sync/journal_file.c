@@ -123,6 +123,7 @@ struct reached {
 
 static uint8_t *put_fresh(const struct file *f, const struct fresh *n, uint8_t *at, struct reached *reached)
 {
+	uint64_t now = (uint64_t)sys_wall_ns();
 	uint32_t skip = n->skip;
 
 	for (struct block_run *run = n->first; run; run = run->next) {
@@ -134,7 +135,8 @@ static uint8_t *put_fresh(const struct file *f, const struct fresh *n, uint8_t *
 			struct journal_entry e = {.type = JOURNAL_DATA,
 			                          .length = x.length - skip,
 			                          .file = f->journal.number,
-			                          .offset = x.offset + skip};
+			                          .offset = x.offset + skip,
+			                          .where = now};
 
 			if (e.length > 0)
 				at = put_entry(at, &e, data + x.pos + skip);

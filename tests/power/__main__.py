@@ -111,8 +111,9 @@ class Session:
             if count <= 0 or self.late():
                 return
             count -= 1
-            look = shutdown.lose_power(job, self.tools, self.spare_ns)
-            self.judge(total, job, look, f"python -m power {job.options()} --shutdowns 1")
+            look = shutdown.lose_power(job, self.tools, self.spare_ns, self.options.same_boot)
+            again = " --same-boot" if self.options.same_boot else ""
+            self.judge(total, job, look, f"python -m power {job.options()} --shutdowns 1{again}")
 
     def cut_run(self, total: Total, job: Job, count: int) -> None:
         base, log = PLACE / "base", PLACE / "log"
@@ -222,6 +223,7 @@ def row(way: str, fs: str, policy: str, t: Total) -> str:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="power", description="Power-loss tests.")
     parser.add_argument("--shutdowns", type=int, default=0, help="per file system and policy")
+    parser.add_argument("--same-boot", action="store_true", help="the kernel goes on after a shutdown")
     parser.add_argument("--cuts", type=int, default=0, help="of the disk's log, per file system and policy")
     parser.add_argument("--fs", nargs="+", choices=("ext4", "xfs"), default=["ext4", "xfs"])
     parser.add_argument("--sync", nargs="+", choices=POLICIES, default=list(POLICIES))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from contextlib import nullcontext
 from random import Random
 
 from power.acks import ACK, Acks
@@ -26,8 +27,9 @@ from power.workload import (
 )
 
 
-def lose_power(job: Job, tools: Tools, spare_ns: int) -> Look:
-    """One run, one loss.  Under `relaxed`, syncs of the last `spare_ns` may be lost."""
+def lose_power(job: Job, tools: Tools, spare_ns: int, same_boot: bool = False) -> Look:
+    """One run, one loss.  Under `relaxed`, syncs of the last `spare_ns` may be lost.  `same_boot`: the kernel goes on,
+    and mounts the file system again."""
     dice = Random(job.seed)
     content = Content(job.seed)
     image, acks = PLACE / "image", PLACE / "acks"
@@ -54,7 +56,7 @@ def lose_power(job: Job, tools: Tools, spare_ns: int) -> Look:
                 # whoever says now that a sync has succeeded is to be found out
                 time.sleep(0.02)
         device.forget()
-        with another_boot(), mounted(device, job.fs):
+        with nullcontext() if same_boot else another_boot(), mounted(device, job.fs):
             # a sync that was under way in that moment may have been told that it succeeded, by the kernel itself
             if job.policy == RELAXED:
                 known = Acks.of([acks.read_bytes()], loss_ns - spare_ns)
