@@ -46,6 +46,13 @@ def test_file_systems_are_shut_down(build: Path, library: Path, tmp_path: Path) 
 
 
 @powerful
+def test_file_systems_are_shut_down_and_mounted_again(build: Path, library: Path, tmp_path: Path) -> None:
+    """The kernel goes on: what was synced is replayed all the same, without a word from anybody."""
+    kinds = ("append", "position", "stdio")
+    run(build, tmp_path, "--same-boot", "--shutdowns", "9", "--sync", "journal", "--kinds", *kinds)
+
+
+@powerful
 @pytest.mark.parametrize(("fs", "cuts"), [("ext4", "39"), ("xfs", "26")])
 def test_the_disk_is_cut_off(build: Path, library: Path, tmp_path: Path, fs: str, cuts: str) -> None:
     run(build, tmp_path, "--cuts", cuts, "--fs", fs, "--sync", "native", "fdatasync", "journal", "off")

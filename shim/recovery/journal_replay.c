@@ -98,6 +98,10 @@ static void note_replay(struct journal_scan *s)
 	put_note(s);
 }
 
+/* A flush may follow the last batch before power goes.  A kill, an unmount, a mount and a write by another
+ * program take longer than this. */
+enum { LATE_NS = 2000000 };
+
 /*
  * May the entries be older than the file?  After another boot: yes if the file was changed in this boot, by a
  * program that did not wait for recovery.  After another mount in the same boot: if power was lost, yes if
@@ -119,7 +123,7 @@ static bool may_be_older(const struct journal_scan *s, const struct entry_file *
 		return false;
 	if (s->where == ORIGIN_OTHER)
 		return changed >= s->boot_ns;
-	return s->replayed.lost ? changed > s->written_ns : changed >= file->first_ns;
+	return s->replayed.lost ? changed - LATE_NS > s->written_ns : changed >= file->first_ns;
 }
 
 /* The file is as the arena left it (judge_note_held). */
