@@ -45,7 +45,7 @@ MODES: dict[str, dict[str, str]] = {
 }
 # A directory that no rule matches, for tests of what the library does to other files.
 PATHS = "!/data/outside/**:/data/**"
-# Writes that must have been absorbed, so that no program passes with the library asleep.
+# Writes that must have been staged, so that no program passes with the library asleep.
 AT_LEAST = {"test_stdio": 3000, "test_stdio_model": 10000}
 # These take longest: begun first.
 LONG = ("test_pointer", "test_family", "test_thread", "test_exec")

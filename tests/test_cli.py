@@ -764,7 +764,7 @@ def test_run_musl_program(cli, musl_program, compile_c):
         assert (done.returncode, done.stdout) == (7, ""), done.stderr
         assert "linked with musl" in done.stderr
         assert done.stderr.count("\n") == 2, done.stderr
-        assert stats.read_text().count(" 999 writes absorbed") == 1, stats.read_text()
+        assert stats.read_text().count(" 999 writes staged") == 1, stats.read_text()
         assert (place / "m").read_bytes() == (place / "g").read_bytes() == b"0123456789\n" * 1000
         done = cli("run", "--on-error=stop", *settings, musl_program, place / "n")
         assert done.returncode == 125
@@ -788,7 +788,7 @@ def test_musl_child(cli, library, musl_program, compile_c, how):
                 command, env={**os.environ, **env}, capture_output=True, text=True, check=False
             )
         assert (done.returncode, done.stderr) == (7, "")
-        assert stats.read_text().count(" 999 writes absorbed") == 1, stats.read_text()
+        assert stats.read_text().count(" 999 writes staged") == 1, stats.read_text()
         assert {(place / name).read_bytes() for name in "abc"} == {b"0123456789\n" * 1000}
 
 

@@ -257,7 +257,7 @@ def test_try_of_the_readme(fastwrite, tmp_path):
         env={**os.environ, "FASTWRITE_LAG_MS": "60000"},  # a busy machine flushes before the kill
     )
     assert done.returncode == 0, done.stderr
-    writes, bytes_ = map(int, re.search(r"(\d+) writes absorbed, (\d+) bytes", done.stdout).groups())
+    writes, bytes_ = map(int, re.search(r"(\d+) writes staged, (\d+) bytes", done.stdout).groups())
     assert bytes_ == 100 * writes
     # the first ones go to the kernel: more of them on a busy machine, which flushes slowly
     assert 900_000 < writes < 1_000_000

@@ -79,10 +79,10 @@ def test_members_that_end_together_end_well(library, compile_c, tmp_path):
     assert done.returncode == 0, done.stderr
     for n in range(MEMBERS):
         assert (place / f"f{n}").read_bytes() == b"0123456789" * 10 * ROUNDS
-    assert _absorbed(statistics) > 0
+    assert _staged(statistics) > 0
     staging = place / ".fastwrite"
     assert not staging.exists() or not list(staging.iterdir())
 
 
-def _absorbed(statistics: Path) -> int:
+def _staged(statistics: Path) -> int:
     return sum(int(line.split(": ")[2].split()[0]) for line in statistics.read_text().splitlines())

@@ -196,7 +196,7 @@ def unharmed(rig: Rig, base: Path, case: Case) -> None:
     assert not kill_model.check(place.data, place.ops())
     assert_clean(place, case.name)
     text = stats.read_text()
-    assert " 0 writes absorbed" not in text and "writes absorbed" in text, text
+    assert " 0 writes staged" not in text and "writes staged" in text, text
     place.remove()
 
 

@@ -56,8 +56,8 @@ def test_program_and_rule(library, compile_c, place):
     run = run_preloaded(library, command, place, paths="", stats="stderr", config=config)
     lines = run.stderr.splitlines()
     assert len(lines) == 2
-    assert f" ({program.name}), rule one: 999 writes absorbed, " in lines[0]
-    assert f" ({program.name}), rule two: 999 writes absorbed, " in lines[1]
+    assert f" ({program.name}), rule one: 999 writes staged, " in lines[0]
+    assert f" ({program.name}), rule two: 999 writes staged, " in lines[1]
     assert "bypassed" not in lines[0]
     assert lines[1].endswith("; 1 files bypassed: mmap")
     assert parse_stats(run.stderr).through == {"mmap": 1}

@@ -79,7 +79,7 @@ class Counters:
 
 
 _COUNTERS = re.compile(
-    r"^fastwrite: pid \d+ .*: (\d+) writes absorbed, (\d+) bytes;.* (\d+) syncs asked, .* (\d+) by the journal;",
+    r"^fastwrite: pid \d+ .*: (\d+) writes staged, (\d+) bytes;.* (\d+) syncs asked, .* (\d+) by the journal;",
     re.MULTILINE,
 )
 

@@ -486,7 +486,8 @@ int detach_file(struct file *f)
 		return r;
 	if (f->mode != FILE_ATTACHED || !f->arena || flush_first(f))
 		return 0; /* another thread was quicker, or other processes have to write it */
-	/* The caller's next change must not be undone by a replay of the log, whichever thread detaches f. */
+	/* The caller's next change must not be undone by a replay of the journal, whichever thread detaches
+	 * f. */
 	r = journal_retire(f);
 	if (r < 0)
 		return r;

@@ -253,7 +253,7 @@ static void bury(struct file *f)
 			takeover_ungate(f, gated);
 			gated = false;
 			attach_nothing_staged(f);
-			/* a later open knows nothing of the log's entries */
+			/* a later open knows nothing of the journal's entries */
 			journal_retire(f);
 			flush_close_internal(f);
 			a = f->arena;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * timer: the jobs of the worker threads (files/workers.h).  They flush sealed blocks and do what is due by
- * the clock: bytes staged `lag_ms` ago, relaxed syncs, leases and log entries that are no longer needed.
+ * the clock: bytes staged `lag_ms` ago, relaxed syncs, leases and journal entries that are no longer needed.
  */
 #ifndef FASTWRITE_ATTACH_TIMER_H
 #define FASTWRITE_ATTACH_TIMER_H

@@ -186,7 +186,7 @@ int watcher_hold(struct file *f, struct ofd *o)
 	atomic_store_explicit(&f->lease.on, o, memory_order_relaxed);
 	visibility_show(f, ENTRY_LEASED);
 	if (journal_file_is(f))
-		logged_asked(f);
+		journaled_asked(f);
 	journal_file_changed(f);
 	/* other processes may have written, and cut off the space that we had reserved */
 	attach_refresh(f, ofd_fd(o));

@@ -7,7 +7,7 @@
 #include <string.h>
 
 static const char doc[] =
-	"Shows every running program that stages writes: what it absorbed, flushed and synced, in all and "
+	"Shows every running program that stages writes: what it staged, flushed and synced, in all and "
 	"by file, and why files are bypassed.  Only root sees the programs of other users.  The number of "
 	"staged bytes is exact; the counters are updated whenever a block is flushed.  With visibility = "
 	"strict, a file's lease is \"held\" while bytes are staged, and \"busy\" while another process has "

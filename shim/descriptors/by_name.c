@@ -117,7 +117,7 @@ void by_name_refresh_stat(struct stat *st)
 	file_unlock(f, g);
 }
 
-static void settle(uint64_t dev, uint64_t ino) { (void)by_name_drain_identity(dev, ino, 0); }
+static void drain_identity(uint64_t dev, uint64_t ino) { (void)by_name_drain_identity(dev, ino, 0); }
 
 /* Entries of the journal identify the file by its name.  After a crash the old name may be back, or name
  * another file. */
@@ -134,7 +134,7 @@ void by_name_drain_path(int dirfd, const char *path, bool follow)
 	struct statx st;
 
 	if (!by_name_idle() && identify(dirfd, path, follow, &st))
-		settle(sys_dev_of(&st), st.stx_ino);
+		drain_identity(sys_dev_of(&st), st.stx_ino);
 }
 
 /* Canonical path of (dirfd, path).  0 or -errno. */
@@ -506,7 +506,7 @@ void by_name_link_prepare(int dirfd, const char *path, bool follow)
 		return;
 	(void)left_bytes_recover_named(dirfd, path);
 	before_other_name(dirfd, path, follow, &st);
-	settle(sys_dev_of(&st), st.stx_ino);
+	drain_identity(sys_dev_of(&st), st.stx_ino);
 	sync_relaxed_named(sys_dev_of(&st), st.stx_ino);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * arena_data: an arena and its log, as the processes of a family share them in memory.  The code that works
- * on them is in staging/arena.h and sync/journal.h.
+ * arena_data: an arena and its journal, as the processes of a family share them in memory.  The code that
+ * works on them is in staging/arena.h and sync/journal.h.
  */
 #ifndef FASTWRITE_FILES_ARENA_DATA_H
 #define FASTWRITE_FILES_ARENA_DATA_H

@@ -115,9 +115,9 @@ struct file_local {
 
 /* Deadlines of a file, for the timer (attach/timer.h). */
 enum file_due {
-	DUE_FLUSH, /* the oldest staged block is three quarters of `lag_ms` old */
-	DUE_SYNC,  /* sync = relaxed: a promised sync */
-	DUE_LOG,   /* no sync for a second: log entries and the lease are no longer needed */
+	DUE_FLUSH,   /* the oldest staged block is three quarters of `lag_ms` old */
+	DUE_SYNC,    /* sync = relaxed: a promised sync */
+	DUE_JOURNAL, /* no sync for a second: journal entries and the lease are no longer needed */
 	DUE_COUNT
 };
 

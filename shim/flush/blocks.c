@@ -3,7 +3,7 @@
 #include "flush/blocks.h"
 
 #include "base/kill.h"
-#include "flush/logged.h"
+#include "flush/journaled.h"
 #include "flush/visibility.h"
 #include "staging/arena.h"
 

@@ -12,7 +12,7 @@
 #include "flush/append.h"
 #include "flush/device_speed.h"
 #include "flush/direct_io.h"
-#include "flush/logged.h"
+#include "flush/journaled.h"
 #include "flush/merge.h"
 #include "flush/prealloc.h"
 #include "flush/visibility.h"
@@ -541,7 +541,7 @@ static void cut_zeros(struct file *f, bool keep)
 		prealloc_zeros_cut(f);
 }
 
-static int settle(struct file *f, bool keep_zeros)
+static int drain_blocks(struct file *f, bool keep_zeros)
 {
 	stage_seal(f);
 	if (f->nested) {
@@ -605,11 +605,11 @@ static int drain_file(struct file *f, bool keep_zeros)
 	if (f->mode != FILE_ATTACHED || (!f->head && (!f->space.zero_end || keep_zeros)))
 		return 0;
 	entry = arena_entry_at(f->arena, (uint32_t)f->entry);
-	atomic_fetch_add_explicit(&entry->counters[COUNT_SETTLES], 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&entry->counters[COUNT_DRAINS], 1, memory_order_relaxed);
 	if (f->shared && !flush_possible(f)) {
 		return f->nested ? 0 : drain_elsewhere(f);
 	}
-	r = settle(f, keep_zeros);
+	r = drain_blocks(f, keep_zeros);
 	/* another process's file: this one does not keep it open */
 	if (file_local(f)->refs == 0 && !atomic_load(&f->flush.busy))
 		flush_close_internal(f);

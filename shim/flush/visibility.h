@@ -18,7 +18,7 @@
 #define FASTWRITE_FLUSH_VISIBILITY_H
 
 #include "files/file.h"
-#include "flush/logged.h"
+#include "flush/journaled.h"
 #include "staging/stage.h"
 
 /*

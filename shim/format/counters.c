@@ -10,7 +10,7 @@ static const char *const counter_names[COUNT_ALL] = {
 	[COUNT_DIRECT_BYTES] = "direct_bytes",
 	[COUNT_SYNCS_ASKED] = "syncs_asked",
 	[COUNT_SYNCS_DONE] = "syncs_done",
-	[COUNT_SETTLES] = "settles",
+	[COUNT_DRAINS] = "settles", /* the name that JSON has had from the start */
 	[COUNT_JOURNALED] = "syncs_by_journal",
 };
 

@@ -16,7 +16,7 @@ enum arena_counter {
 	COUNT_DIRECT_BYTES, /* of these by O_DIRECT */
 	COUNT_SYNCS_ASKED,
 	COUNT_SYNCS_DONE,
-	COUNT_SETTLES,
+	COUNT_DRAINS,
 	COUNT_MAX,
 	/* Syncs that the journal answered.  It has a field of its own in entry and header. */
 	COUNT_JOURNALED = COUNT_MAX,

@@ -91,12 +91,12 @@ static size_t compose(const struct tally *t, const char *program, const char *ru
 {
 	size_t n = log_format(
 		text, size,
-		"fastwrite: pid %d (%s), rule %s: %llu writes absorbed, %llu bytes; %llu flushes, %llu "
-		"bytes, %llu by O_DIRECT; %llu syncs asked, %llu done, %llu by the journal; %llu settles",
+		"fastwrite: pid %d (%s), rule %s: %llu writes staged, %llu bytes; %llu flushes, %llu "
+		"bytes, %llu by O_DIRECT; %llu syncs asked, %llu done, %llu by the journal; %llu drains",
 		(int)sys_getpid(), program, rule, COUNTED(t, COUNT_WRITES), COUNTED(t, COUNT_BYTES),
 		COUNTED(t, COUNT_FLUSHES), COUNTED(t, COUNT_FLUSH_BYTES), COUNTED(t, COUNT_DIRECT_BYTES),
 		COUNTED(t, COUNT_SYNCS_ASKED), COUNTED(t, COUNT_SYNCS_DONE), COUNTED(t, COUNT_JOURNALED),
-		COUNTED(t, COUNT_SETTLES));
+		COUNTED(t, COUNT_DRAINS));
 
 	for (int i = 1; i < BYPASS_COUNT; i++)
 		if (t->through[i])

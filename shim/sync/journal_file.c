@@ -59,7 +59,7 @@ static void find_fresh(const struct file *f, struct fresh *n)
 	struct block_run *run = f->head;
 
 	*n = (struct fresh){0};
-	while (run && logged_covers(f, run))
+	while (run && journaled_covers(f, run))
 		run = run->next;
 	n->first = run;
 	if (run && run->meta->seq == f->journal.block_seq && f->journal.block_commit != 0) {
@@ -67,7 +67,7 @@ static void find_fresh(const struct file *f, struct fresh *n)
 		n->skip = COMMIT_LENGTH(f->journal.block_commit);
 	}
 	for (; run && n->bytes <= PUT_MAX; run = run->next) {
-		uint64_t commit = logged_commit_of(run);
+		uint64_t commit = journaled_commit_of(run);
 		uint32_t skip = run == n->first ? n->skip : 0;
 
 		for (uint32_t i = run == n->first ? n->extent : 0; i < COMMIT_COUNT(commit); i++, skip = 0)
@@ -127,7 +127,7 @@ static uint8_t *put_fresh(const struct file *f, const struct fresh *n, uint8_t *
 	uint32_t skip = n->skip;
 
 	for (struct block_run *run = n->first; run; run = run->next) {
-		uint64_t commit = logged_commit_of(run);
+		uint64_t commit = journaled_commit_of(run);
 		const uint8_t *data = arena_block_data(f->arena, run->index);
 
 		for (uint32_t i = run == n->first ? n->extent : 0; i < COMMIT_COUNT(commit); i++, skip = 0) {
@@ -200,7 +200,7 @@ bool journal_file_sync(struct file *f, uint64_t *ticket)
 	struct arena *a = f->arena;
 	struct fresh n;
 
-	logged_asked(f);
+	journaled_asked(f);
 	/* a file with entries costs one more sync when it is closed */
 	if (f->journal.asked < ASKED_MIN) {
 		f->journal.asked++;
@@ -429,7 +429,7 @@ int journal_retire(struct file *f)
 
 void journal_file_rest(struct file *f)
 {
-	f->due[DUE_LOG] = 0;
+	f->due[DUE_JOURNAL] = 0;
 	if (!journal_file_holds(f))
 		return;
 	journal_retire(f);
@@ -437,7 +437,7 @@ void journal_file_rest(struct file *f)
 		visibility_drop(f);
 	/* do not retry a failure at once */
 	if (journal_file_holds(f))
-		logged_asked(f);
+		journaled_asked(f);
 }
 
 /* ---- checkpoint ---- */

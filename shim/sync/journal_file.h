@@ -19,7 +19,7 @@
 #ifndef FASTWRITE_SYNC_JOURNAL_FILE_H
 #define FASTWRITE_SYNC_JOURNAL_FILE_H
 
-#include "flush/logged.h"
+#include "flush/journaled.h"
 
 /* The file got another name, or lost one: later entries record the name anew.  `known`: the file entry has
  * it. */
@@ -46,7 +46,7 @@ int journal_file_sync_done(struct file *f, const struct journal_sync *s, bool ke
  * next sync reports an error of the sync itself. */
 int journal_retire(struct file *f);
 /* After a second without a sync, journal_file_rest voids the entries and drops the lease, so that an open by
- * another program need not wait.  For DUE_LOG. */
+ * another program need not wait.  For DUE_JOURNAL. */
 void journal_file_rest(struct file *f);
 
 /*

@@ -21,7 +21,7 @@ static void count(struct file *f, enum arena_counter which)
 		                          memory_order_relaxed);
 }
 
-/* True if staging saves in a sync more than it costs: by the log, or by zeros written ahead. */
+/* True if staging saves in a sync more than it costs: by the journal, or by zeros written ahead. */
 static bool makes_syncs_cheap(const struct settings *set)
 {
 	switch (set->sync) {

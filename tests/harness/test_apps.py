@@ -248,8 +248,8 @@ def test_a_server_that_comes_back_with_other_data_is_noticed(place):
 
 
 STATISTICS = (
-    "fastwrite: pid 1 (x), rule env: 7 writes absorbed, 700 bytes; 3 flushes, 700 bytes, 0 by O_DIRECT; "
-    "9 syncs asked, 1 done, {} by the journal; 4 settles\n"
+    "fastwrite: pid 1 (x), rule env: 7 writes staged, 700 bytes; 3 flushes, 700 bytes, 0 by O_DIRECT; "
+    "9 syncs asked, 1 done, {} by the journal; 4 drains\n"
 )
 
 

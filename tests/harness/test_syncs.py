@@ -26,8 +26,8 @@ from harness.sync import table as sync_table
 
 SHORT = Timing(0.05, 0.1)
 LINE = (
-    "fastwrite: pid {} (a: b), rule env: {} writes absorbed, {} bytes; 3 flushes, 9 bytes, 0 by O_DIRECT; "
-    "{} syncs asked, 1 done, {} by the journal; 4 settles; 1 files bypassed: mmap\n"
+    "fastwrite: pid {} (a: b), rule env: {} writes staged, {} bytes; 3 flushes, 9 bytes, 0 by O_DIRECT; "
+    "{} syncs asked, 1 done, {} by the journal; 4 drains; 1 files bypassed: mmap\n"
 )
 
 

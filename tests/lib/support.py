@@ -20,10 +20,10 @@ OWN_DIR = "fastwrite-test-"
 MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs", "devtmpfs"}
 STATS_LINE = re.compile(
     r"^fastwrite: pid (?P<pid>\d+) \((?P<program>.*?)\), rule (?P<rule>[\w.-]+): "
-    r"(?P<writes>\d+) writes absorbed, (?P<bytes>\d+) bytes; "
+    r"(?P<writes>\d+) writes staged, (?P<bytes>\d+) bytes; "
     r"(?P<flushes>\d+) flushes, (?P<flush_bytes>\d+) bytes, (?P<direct_bytes>\d+) by O_DIRECT; "
     r"(?P<syncs_asked>\d+) syncs asked, (?P<syncs_done>\d+) done, (?P<journaled>\d+) by the journal; "
-    r"(?P<settles>\d+) settles(?P<through>.*)$"
+    r"(?P<drains>\d+) drains(?P<through>.*)$"
 )
 THROUGH = re.compile(r"; (\d+) files bypassed: ([^;]+)")
 

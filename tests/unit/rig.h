@@ -266,7 +266,7 @@ __attribute__((unused)) static struct arena_entry *rig_entry(int fd)
 }
 
 /* flush_drain as the hooks do it. */
-__attribute__((unused)) static int rig_settle(int fd)
+__attribute__((unused)) static int rig_drain(int fd)
 {
 	struct file *f = rig_file(fd);
 	struct file_guard g = file_lock(f);

@@ -33,7 +33,7 @@ static void test_leased(void **state)
 	int fd = staged_file(0, 20000);
 
 	(void)state;
-	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(rig_drain(fd), 0);
 	if (faults.pwritev.calls == 0) {
 		print_message("SKIP reason: no leases on this file system\n");
 		skip();
@@ -51,7 +51,7 @@ static void test_lease_refused(void **state)
 
 	(void)state;
 	faults.fcntl_lease = (struct fault){.at = 1, .count = 1, .error = EAGAIN};
-	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(rig_drain(fd), 0);
 	assert_int_equal(faults.pwritev.calls, 0);
 	assert_int_equal(faults.writev.calls, 1);
 	assert_int_equal(rig_entry(fd)->flush_active, APPEND_NONE);
@@ -65,7 +65,7 @@ static void test_shared_never_asks(void **state)
 	(void)state;
 	rig_config.rules[0].set.writers = WRITERS_SHARED;
 	fd = staged_file(0, 20000);
-	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(rig_drain(fd), 0);
 	assert_int_equal(faults.fcntl_lease.calls, 0);
 	rig_expect("out", 20000);
 }
@@ -77,7 +77,7 @@ static void test_behind_what_others_appended(void **state)
 
 	(void)state;
 	append_by_somebody_else("somebody else\n");
-	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(rig_drain(fd), 0);
 	assert_int_equal(rig_file(fd)->ksize, 164);
 	rig_put(fd, 150, 20);
 	assert_int_equal(rig_close(fd), 0);
@@ -97,12 +97,12 @@ static void test_short_appends_go_on(void **state)
 	rig_config.rules[0].set.writers = WRITERS_SHARED;
 	fd = staged_file(0, 30000);
 	faults.writev = (struct fault){.at = 1, .count = 12, .most = 1111};
-	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(rig_drain(fd), 0);
 	assert_int_equal(faults.writev.calls, 13);
 	rig_expect("out", 30000);
 	rig_put(fd, 30000, 3000);
 	faults.writev = (struct fault){.at = 1, .count = 5, .error = EINTR};
-	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(rig_drain(fd), 0);
 	rig_expect("out", 33000);
 }
 
@@ -117,7 +117,7 @@ static void test_part_then_full(void **state)
 		rig_config.rules[0].set.writers = leased ? WRITERS_AUTO : WRITERS_SHARED;
 		fd = staged_file(O_TRUNC, 30000);
 		*f = (struct fault){.at = 1, .most = 7000, .then = ENOSPC};
-		assert_int_equal(rig_settle(fd), -ENOSPC);
+		assert_int_equal(rig_drain(fd), -ENOSPC);
 		rig_expect("out", 7100);
 		assert_int_equal(DONE_SKIP(rig_entry(fd)->done), 7000);
 		assert_int_equal(rig_entry(fd)->flush_active, APPEND_NONE);
@@ -146,7 +146,7 @@ static void test_direct_behind_an_unaligned_end(void **state)
 	assert_int_equal(rig_write(fd, page + 4096, 4096), 4096);
 	assert_int_equal(rig_kernel_size("out"), 4096);
 	append_by_somebody_else("odd");
-	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(rig_drain(fd), 0);
 	assert_int_equal(rig_kernel_size("out"), 8195);
 	assert_true(fcntl(fd, F_GETFL) & O_DIRECT);
 	assert_int_equal(rig_close(fd), 0);
@@ -164,7 +164,7 @@ static void test_whole_writes_only(void **state)
 	for (uint64_t at = 0; at < 300 * RECORD; at += RECORD) {
 		rig_put(fd, at, RECORD);
 		if (at % (17 * RECORD) == 0) {
-			assert_int_equal(rig_settle(fd), 0);
+			assert_int_equal(rig_drain(fd), 0);
 			assert_int_equal(rig_kernel_size("out") % RECORD, 0);
 		}
 	}
@@ -186,7 +186,7 @@ static void test_done_ends_an_append(void **state)
 	assert_int_equal(entry->flush_bytes, 4900);
 	assert_int_equal(entry->flush_from, entry->done);
 	file_unlock(rig_file(fd), g);
-	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(rig_drain(fd), 0);
 	assert_int_not_equal(entry->flush_from, entry->done);
 	assert_int_equal(entry->flush_active, APPEND_NONE);
 }
@@ -211,11 +211,11 @@ static void test_reads_keep_direct_flushes_out(void **state)
 	for (uint64_t reads = 2; reads-- > 0;) {
 		atomic_store(&rig_file(fd)->flush.reads, (uint32_t)reads);
 		rig_faults_clear();
-		assert_int_equal(rig_settle(fd), 0);
+		assert_int_equal(rig_drain(fd), 0);
 		assert_int_equal(faults.set_direct.calls > 0, reads == 0);
 		rig_put(fd, rig_kernel_size("out"), 20000);
 	}
-	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(rig_drain(fd), 0);
 	/* a read would have to wait for a direct flush: a file that is read gets none, unless asked for */
 	rig_config.rules[0].set.flush = FLUSH_AUTO;
 	for (int i = 0; i < 40; i++) /* a fast device */
@@ -224,7 +224,7 @@ static void test_reads_keep_direct_flushes_out(void **state)
 		rig_put(fd, 60100 + i * 20000, 20000);
 	assert_int_equal(io_readv(fd, fdtable_get(fd), &iov, 1, 3), sizeof got);
 	rig_faults_clear();
-	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(rig_drain(fd), 0);
 	assert_int_equal(faults.set_direct.calls, 0);
 	rig_expect("out", 60100 + 8 * 20000);
 }
@@ -281,11 +281,11 @@ static void test_no_append_without_a_size(void **state)
 	rig_config.rules[0].set.writers = WRITERS_SHARED;
 	fd = staged_file(0, 5000);
 	sys.statx = no_size;
-	assert_int_equal(rig_settle(fd), -EIO);
+	assert_int_equal(rig_drain(fd), -EIO);
 	sys.statx = sys_kernel.statx;
 	assert_int_equal(rig_kernel_size("out"), 100);
 	assert_int_equal(rig_entry(fd)->flush_active, APPEND_NONE);
-	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(rig_drain(fd), 0);
 	rig_expect("out", 5000);
 }
 
@@ -316,9 +316,9 @@ static void test_direct_again_later(void **state)
 	append_by_somebody_else("odd");
 	buffered_once = 1;
 	sys.fcntl = keeps_buffered;
-	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(rig_drain(fd), 0);
 	assert_false(fcntl(fd, F_GETFL) & O_DIRECT);
-	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(rig_drain(fd), 0);
 	assert_true(fcntl(fd, F_GETFL) & O_DIRECT);
 	sys.fcntl = sys_kernel.fcntl;
 	assert_int_equal(rig_close(fd), 0);
@@ -342,7 +342,7 @@ static void test_lease_lost_before_the_write(void **state)
 
 	(void)state;
 	sys.pwritev = overtaken;
-	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(rig_drain(fd), 0);
 	if (sys.pwritev == overtaken) {
 		print_message("SKIP reason: no leases on this file system\n");
 		skip();
@@ -370,7 +370,7 @@ static void test_leases_that_prove_nothing(void **state)
 	assert_false(lease_proves_on(0x01161970)); /* GFS2 */
 	assert_true(lease_proves_on(0xef53));      /* ext4 */
 	rig_file(fd)->lease.proves = false;
-	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(rig_drain(fd), 0);
 	assert_int_equal(faults.fcntl_lease.calls, 0);
 	assert_int_equal(faults.writev.calls, 1);
 	rig_expect("out", 20000);

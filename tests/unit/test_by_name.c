@@ -34,7 +34,7 @@ static void test_settled_meanwhile(void **state)
 	uint32_t releases = by_name_detaches();
 
 	(void)state;
-	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(rig_drain(fd), 0);
 	assert_true(by_name_outdated(releases));
 	assert_true(by_name_drain_identity(f->dev, f->ino, releases));
 }

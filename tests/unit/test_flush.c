@@ -20,7 +20,7 @@ static void test_settle(void **state)
 	struct file *f = rig_file(fd);
 
 	(void)state;
-	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(rig_drain(fd), 0);
 	rig_expect("out", 9000);
 	assert_null(f->head);
 	assert_int_equal(f->ksize, 9000);
@@ -40,7 +40,7 @@ static void test_failure_keeps_the_bytes(void **state)
 		int fd = staged_file(O_WRONLY | O_TRUNC, 9000);
 
 		faults.pwritev = (struct fault){.at = 1, .count = 3, .error = errors[i]};
-		assert_int_equal(rig_settle(fd), -errors[i]);
+		assert_int_equal(rig_drain(fd), -errors[i]);
 		assert_int_equal(rig_file(fd)->flush.error, -errors[i]);
 		assert_non_null(rig_file(fd)->head);
 		/* the write that meets it is told, and is not accepted */
@@ -59,11 +59,11 @@ static void test_short_writes_and_interruptions(void **state)
 
 	(void)state;
 	faults.pwritev = (struct fault){.at = 1, .count = 30, .most = 999};
-	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(rig_drain(fd), 0);
 	rig_expect("out", 30000);
 	rig_put(fd, 30000, 3000);
 	faults.pwritev = (struct fault){.at = 1, .count = 4, .error = EINTR};
-	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(rig_drain(fd), 0);
 	rig_expect("out", 33000);
 }
 
@@ -77,12 +77,12 @@ static void test_o_direct_refused_everywhere(void **state)
 	rig_put(fd, 100, 30000);
 	rig_faults_clear();
 	faults.pwritev = (struct fault){.at = 2, .error = EINVAL};
-	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(rig_drain(fd), 0);
 	assert_false(rig_file(fd)->flush.direct_ok);
 	rig_expect("out", 30100);
 	rig_put(fd, 30100, 30000);
 	faults.pwritev = (struct fault){.at = 0};
-	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(rig_drain(fd), 0);
 	assert_int_equal(faults.pwritev.calls, 1); /* in one piece */
 	rig_expect("out", 60100);
 }
@@ -99,14 +99,14 @@ static void test_through_the_programs_description(void **state)
 	rig_put(fd, 0, 100);
 	faults.open_own = (struct fault){.at = 1, .count = 100, .error = EMFILE};
 	rig_put(fd, 100, 30000);
-	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(rig_drain(fd), 0);
 	assert_int_equal(faults.open_own.calls, 0);
 	assert_int_equal(file_internal_fd(rig_file(fd)), -1);
 	rig_expect("out", 30100);
 	assert_int_equal(fcntl(fd, F_GETFL) & (O_APPEND | O_DIRECT), O_APPEND);
 	rig_put(fd, 30100, 500);
 	faults.pwritev = (struct fault){.at = 1, .error = EIO};
-	assert_int_equal(rig_settle(fd), -EIO);
+	assert_int_equal(rig_drain(fd), -EIO);
 	assert_int_equal(fcntl(fd, F_GETFL) & (O_APPEND | O_DIRECT), O_APPEND);
 	faults.pwritev.at = 0;
 	assert_int_equal(rig_close(fd), 0);

@@ -75,7 +75,7 @@ static void test_one_write_per_sync(void **state)
 	assert_int_equal(sync_file(fd, fdtable_get(fd), false), 0);
 	expect_calls(20, 0, 0);
 	assert_true(rig_kernel_size("out") < written);
-	rig_settle(fd);
+	rig_drain(fd);
 	rig_expect("out", written);
 	/* flushed, but it had been in the journal */
 	assert_int_equal(put_and_sync(1000), 0);
@@ -89,7 +89,7 @@ static void test_what_was_not_in_the_journal_goes_to_the_file(void **state)
 	start();
 	rig_put(fd, written, 500);
 	written += 500;
-	rig_settle(fd);
+	rig_drain(fd);
 	assert_int_equal(put_and_sync(10), 0);
 	/* the file, and one write that makes its entries void */
 	expect_calls(1, 0, 1);
@@ -152,7 +152,7 @@ static void test_a_failed_sync_of_the_file_is_told_and_entries_stay(void **state
 	assert_int_equal(put_and_sync(100), 0);
 	rig_put(fd, written, 500);
 	written += 500;
-	rig_settle(fd);
+	rig_drain(fd);
 	faults.fdatasync = (struct fault){.at = 1, .count = 1, .error = EIO};
 	assert_int_equal(sync_file(fd, fdtable_get(fd), false), -EIO);
 	assert_true(journal_file_counts(rig_file(fd)));
@@ -179,7 +179,7 @@ static void test_halves_change(void **state)
 	/* a third of them at least could use it */
 	assert_true(faults.pwritev2.calls > 133);
 	assert_true(faults.fdatasync.calls > 0);
-	rig_settle(fd);
+	rig_drain(fd);
 	rig_expect("out", written);
 }
 
@@ -240,7 +240,7 @@ static void test_threads_share_writes(void **state)
 		assert_null(failed);
 	}
 	for (int i = 0; i < THREADS; i++) {
-		rig_settle(fds[i]);
+		rig_drain(fds[i]);
 		snprintf(name, sizeof name, "t%d", i);
 		rig_expect(name, (uint64_t)TIMES * 256);
 	}

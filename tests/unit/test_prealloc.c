@@ -46,7 +46,7 @@ static void test_trimmed_long_after_the_last_write(void **state)
 	(void)state;
 	rig_put(fd, 0, 100);
 	rig_put(fd, 100, 100);
-	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(rig_drain(fd), 0);
 	for (int i = 0; i < 1000 && workers_tid() != 0; i++)
 		sys_nap(10000000);
 	assert_int_equal(workers_tid(), 0);
@@ -63,7 +63,7 @@ static void test_trimmed_when_idle(void **state)
 	(void)state;
 	rig_put(fd, 0, 100);
 	rig_put(fd, 100, 100);
-	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(rig_drain(fd), 0);
 	assert_true(allocated("out") > 8192);
 	for (int i = 0; i < 500 && allocated("out") > 8192; i++)
 		sys_nap(10000000);
@@ -122,7 +122,7 @@ static void test_not_trimmed_when_the_lease_is_lost(void **state)
 	(void)state;
 	rig_put(fd, 0, 100);
 	rig_put(fd, 100, 100);
-	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(rig_drain(fd), 0);
 	rig_faults_clear();
 	sys.fcntl = lease_lost;
 	assert_int_equal(rig_close(fd), 0);
@@ -142,7 +142,7 @@ static void test_not_trimmed_under_a_write(void **state)
 	rig_put(fd, 0, 100);
 	rig_put(fd, 100, 100);
 	f = rig_file(fd);
-	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(rig_drain(fd), 0);
 	assert_true(f->space.end > f->ksize);
 	g = file_lock(f);
 	atomic_store(&f->lease.pass, true);
@@ -154,7 +154,7 @@ static void test_not_trimmed_under_a_write(void **state)
 	assert_int_equal(faults.ftruncate.calls, 0);
 	assert_false(atomic_load(&f->lease.pass));
 	rig_put(fd, 200, 100);
-	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(rig_drain(fd), 0);
 	assert_true(f->space.end > f->ksize);
 	g = file_lock(f);
 	prealloc_trim(f, fd);
@@ -191,7 +191,7 @@ static void test_full_disk(void **state)
 	(void)state;
 	rig_put(fd, 0, 100);
 	rig_put(fd, 100, 100);
-	rig_settle(fd);
+	rig_drain(fd);
 	rig_file(fd)->space.end = 0;
 	faults.fallocate = (struct fault){.at = 1, .count = 1000, .error = ENOSPC};
 	faults.fallocate.calls = 0;
@@ -246,7 +246,7 @@ static void test_every_error_is_the_kernels(void **state)
 
 		rig_put(fd, 0, 100);
 		rig_put(fd, 100, 100);
-		assert_int_equal(rig_settle(fd), 0);
+		assert_int_equal(rig_drain(fd), 0);
 		rig_file(fd)->space.end = 0;
 		faults.fallocate = (struct fault){.at = 1, .count = 1000, .error = space_errors[i]};
 		faults.writev = (struct fault){.at = 1, .error = space_errors[i]};
@@ -341,7 +341,7 @@ static void test_zeros(void **state)
 	sync_one(fd, &end);
 	assert_int_equal(rig_entry(fd)->size, end);
 	assert_true(rig_kernel_size("out") >= 1 << 20);
-	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(rig_drain(fd), 0);
 	rig_expect("out", end);
 	assert_false(rig_entry(fd)->flags & ENTRY_PADDED);
 	sync_one(fd, &end);
@@ -377,7 +377,7 @@ static void test_zeros_and_a_dead_owner(void **state)
 		end += 100;
 		assert_false(rig_file(fd)->needs_repair);
 	}
-	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(rig_drain(fd), 0);
 	rig_expect("out", end);
 	assert_int_equal(rig_close(fd), 0);
 	rig_expect("out", end);
@@ -393,7 +393,7 @@ static void test_zeros_that_are_of_no_use(void **state)
 	for (int i = 0; i < 20; i++) {
 		sync_one(fd, &end);
 		wait_for_engine(fd);
-		assert_int_equal(rig_settle(fd), 0);
+		assert_int_equal(rig_drain(fd), 0);
 		rig_expect("out", end);
 	}
 	sync_one(fd, &end);
@@ -426,14 +426,14 @@ static void test_zeros_that_fail(void **state)
 		rig_faults_clear();
 		for (int i = 0; i < 5; i++)
 			sync_one(fd, &end);
-		assert_int_equal(rig_settle(fd), 0);
+		assert_int_equal(rig_drain(fd), 0);
 		rig_expect("out", end);
 		assert_int_equal(rig_close(fd), 0);
 		rig_expect("out", end);
 	}
 }
 
-/* As a signal handler settles that has interrupted the holder of the lock, while the engine is at it. */
+/* As a signal handler drains that has interrupted the holder of the lock, while the engine is at it. */
 static void test_zeros_and_a_signal_handler(void **state)
 {
 	uint64_t end;

@@ -206,7 +206,7 @@ static void test_append_that_was_over(void **state)
 	memset(same, 'a', sizeof same);
 	assert_int_equal(rig_write(fd, same, 100), 100);
 	assert_int_equal(rig_write(fd, same, 20000), 20000);
-	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(rig_drain(fd), 0);
 	entry = rig_entry(fd);
 	entry->flush_active = APPEND_SOMEWHERE; /* died between the store to `done` and append_end */
 	assert_int_equal(rig_write(fd, same, 20000), 20000);

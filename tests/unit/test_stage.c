@@ -68,7 +68,7 @@ static void test_sums_after_each_put(void **state)
 	put_vector(at, 600); /* the slow path, in parts */
 	assert_int_equal(COMMIT_LENGTH(commit_now()), COMMIT_LENGTH(before) + 600);
 	expect_sums(fd);
-	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(rig_drain(fd), 0);
 	at += 600;
 	for (int turn = 0; turn < 5; turn++) { /* further extents, that grow, too */
 		seek((off_t)(at - 5000 + (uint64_t)turn * 900));
@@ -236,7 +236,7 @@ static void test_extents_of_a_block_are_bounded(void **state)
 	(void)state;
 	/* holes that are filled by so few writes would not be staged */
 	rig_put(fd, 100, 1000 + 2 * ARENA_EXTENTS_MAX);
-	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(rig_drain(fd), 0);
 	for (int i = 0; i < ARENA_EXTENTS_MAX; i++)
 		assert_int_equal(rig_pwrite(fd, "x", 1, 1000 + 2 * i), 1);
 	assert_int_equal(COMMIT_COUNT(rig_file(fd)->head->meta->commit), ARENA_EXTENTS_MAX);
@@ -336,7 +336,7 @@ static void on_alarm(int number)
 	if (rig_write(handler_fd, &note, sizeof note) == sizeof note)
 		handled++;
 	if (handler_syncs && handled % 7 == 0)
-		rig_settle(handler_fd);
+		rig_drain(handler_fd);
 }
 
 static void expect_sums_undisturbed(void)
@@ -402,7 +402,7 @@ static void test_handler_appends_too(void **state)
 	interrupted(O_APPEND);
 }
 
-static void test_handler_settles(void **state)
+static void test_handler_drains(void **state)
 {
 	(void)state;
 	handler_syncs = true;
@@ -426,7 +426,7 @@ int main(void)
 		TEST(test_no_block_left_waits_for_nothing),
 		TEST(test_handler_writes_too),
 		TEST(test_handler_appends_too),
-		TEST(test_handler_settles),
+		TEST(test_handler_drains),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

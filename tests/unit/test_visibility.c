@@ -239,7 +239,7 @@ static void test_size_is_asked_anew(void **state)
 	n = put_until_staged(fd, 5000);
 	assert_int_equal(rig_file(fd)->lsize, 5014 + n);
 	rig_faults_clear();
-	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(rig_drain(fd), 0);
 	assert_int_equal(faults.writev.calls, 0); /* its place was known */
 	assert_int_equal(faults.pwritev.calls, 1);
 	other = open(rig_path("out"), O_RDONLY);
@@ -275,7 +275,7 @@ static void test_refused_while_busy(void **state)
 	int fd = staged_file(0, 5000);
 
 	(void)state;
-	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(rig_drain(fd), 0);
 	assert_null(rig_file(fd)->lease.on);
 	assert_int_equal(sys_kernel.fcntl(fd, F_GETLEASE, 0), F_UNLCK);
 	faults.fcntl_lease = (struct fault){.at = 1, .count = 3, .error = EAGAIN};
@@ -419,7 +419,7 @@ static void test_watcher_ends(void **state)
 	struct opener o;
 
 	(void)state;
-	assert_int_equal(rig_settle(fd), 0);
+	assert_int_equal(rig_drain(fd), 0);
 	for (int i = 0; i < 6000 && threads() >= before; i++)
 		usleep(10000);
 	assert_true(threads() < before);

@@ -79,7 +79,7 @@ static void test_arena_of_no_file_goes(void **state)
 	other = rig_open("other", O_WRONLY);
 	rig_put(other, 0, 100);
 	rig_put(other, 100, 100);
-	assert_int_equal(rig_settle(other), 0);
+	assert_int_equal(rig_drain(other), 0);
 	for (int i = 0; i < 500 && workers_tid() != 0; i++)
 		sys_nap(10000000);
 	assert_int_equal(workers_tid(), 0);

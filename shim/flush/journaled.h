@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * logged: which of a file's staged bytes are in the journal (sync/journal_file.h), for the flush.
+ * journaled: which of a file's staged bytes are in the journal (sync/journal_file.h), for the flush.
  *
  * All functions: file lock held.
  */
-#ifndef FASTWRITE_FLUSH_LOGGED_H
-#define FASTWRITE_FLUSH_LOGGED_H
+#ifndef FASTWRITE_FLUSH_JOURNALED_H
+#define FASTWRITE_FLUSH_JOURNALED_H
 
 #include "base/sys.h"
 #include "files/file.h"
@@ -30,17 +30,17 @@ static inline bool journal_file_holds(const struct file *f)
 static inline void journal_file_changed(struct file *f) { f->journal.changed++; }
 /* Staged bytes up to the end of block `last` are being flushed. */
 void journal_file_flushing(struct file *f, const struct block_run *last);
-/* A sync was asked for, or the lease taken: the log, and the lease, are needed for another second. */
-static inline void logged_asked(struct file *f)
+/* A sync was asked for, or the lease taken: the journal, and the lease, are needed for another second. */
+static inline void journaled_asked(struct file *f)
 {
 	enum { IDLE_NS = 1000000000 };
 
-	f->due[DUE_LOG] = sys_now_ns() + IDLE_NS;
+	f->due[DUE_JOURNAL] = sys_now_ns() + IDLE_NS;
 }
 
 /* The block's commit word in the form that journal.block_commit has. */
-uint64_t logged_commit_of(const struct block_run *run);
+uint64_t journaled_commit_of(const struct block_run *run);
 /* True if the journal has all bytes of the block. */
-bool logged_covers(const struct file *f, const struct block_run *run);
+bool journaled_covers(const struct file *f, const struct block_run *run);
 
 #endif
