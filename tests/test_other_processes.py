@@ -106,9 +106,10 @@ def test_appending_while_others_come_and_go(library, compile_c, place, visibilit
 # ---- writing at positions ----
 
 
+@pytest.mark.parametrize("adapt", ["off", "on"])
 @pytest.mark.parametrize("visibility", ["lag", "strict"])
 @pytest.mark.parametrize("shimmed", [(True, True), (True, False)], ids=["both", "one"])
-def test_two_programs_write_at_positions(library, compile_c, place, visibility, shimmed):
+def test_two_programs_write_at_positions(library, compile_c, place, visibility, shimmed, adapt):
     program = compile_other(compile_c, "regions")
     count = 3000 * SCALE
     path = place / "data"
@@ -120,7 +121,7 @@ def test_two_programs_write_at_positions(library, compile_c, place, visibility, 
             paths=path,
             visibility=visibility,
             lag_ms=20,
-            adapt="off",
+            adapt=adapt,
         )
         for who, under in enumerate(shimmed)
     ]
@@ -137,7 +138,7 @@ def test_two_programs_write_at_positions(library, compile_c, place, visibility, 
         if visibility == "lag":
             for each, under in zip(running, shimmed, strict=True):
                 if under:
-                    assert_staged(each.stats, count * 50)
+                    assert_staged(each.stats, count * 50 if adapt == "off" else 1000)
     lines = [b"%08u " % n * 11 + b"\n" for n in range(2 * count)]
     assert path.read_bytes() == b"".join(lines)
 
