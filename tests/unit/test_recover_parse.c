@@ -21,7 +21,7 @@ static int group_set_up(void **state)
 	for (uint64_t at = 100; at < 70000; at += 10000)
 		rig_put(file, at, 10000);
 	for (int i = 0; i < 30; i++)
-		rig_pwrite(file, "extent", 6, 100000 + 100 * i);
+		rig_pwrite(file, "extent", 6, 40000 + 100 * i);
 	image_bytes = rig_file(file)->arena->total_bytes;
 	image = malloc(image_bytes);
 	memcpy(image, rig_file(file)->arena->header, image_bytes);
