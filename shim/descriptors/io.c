@@ -128,7 +128,8 @@ static int leave_end(struct file *f, uint64_t offset)
 {
 	int r;
 
-	if (f->nested || !prealloc_strands(f, offset))
+	/* (while others have a strict file open, its size is not known, and nothing can be given back) */
+	if (f->nested || (visibility_is(f) && !f->lease.on) || !prealloc_strands(f, offset))
 		return 0;
 	f->space.gap_end = offset;
 	/* (the lease and the journal need more than a drain) */

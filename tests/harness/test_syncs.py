@@ -331,16 +331,20 @@ def test_the_verb_runs_and_shows_a_record_again(tmp_path):
         pytest.skip(shim.find())
     out, page = tmp_path / "o.json", tmp_path / "o.md"
     argv = [sys.executable, "-m", "harness", "sync"]
-    run = [
-        "--cells", "append-1", "--pairs", "1", "--seconds", "0.1", "--warmup", "1.5", "--no-warm",
-        "--dir", tmp_path / "w",
-        "--out", out, "--markdown", page,
-    ]  # fmt: skip
-    done = subprocess.run([*argv, *map(str, run)], cwd=ROOT, capture_output=True, text=True, timeout=120)
-    found = json.loads(out.read_text())
-    assert {s["status"] for s in found["samples"]} == {OK}, done.stdout + done.stderr
-    assert len(found["samples"]) == 6 - ("libeatmydata" in found["skipped"])
-    by_name = {s["variant"]: s for s in found["samples"]}
+    for warmup in (1.5, 6, 20):  # on a slow disk the journal is not ready before
+        run = [
+            "--cells", "append-1", "--pairs", "1", "--seconds", "0.1", "--warmup", warmup, "--no-warm",
+            "--dir", tmp_path / "w",
+            "--out", out, "--markdown", page,
+        ]  # fmt: skip
+        done = subprocess.run([*argv, *map(str, run)], cwd=ROOT, capture_output=True, text=True, timeout=300)
+        found = json.loads(out.read_text())
+        assert {s["status"] for s in found["samples"]} == {OK}, done.stdout + done.stderr
+        assert len(found["samples"]) == 6 - ("libeatmydata" in found["skipped"])
+        by_name = {s["variant"]: s for s in found["samples"]}
+        if by_name["journal"]["shim"]["syncs_by_journal"] > 0:
+            break
+        out.unlink()
     assert by_name["journal"]["shim"]["syncs_by_journal"] > 0 and by_name["native"]["shim"] is None
     assert "journal" in page.read_text() and not (tmp_path / "w").exists()
     again = [*argv, "--from", str(out)]
