@@ -76,6 +76,7 @@ static void visit_elsewhere(struct file *f, void *ctx)
 {
 	enum { TRIES = 1000, NOW = 1 };
 	uint32_t holder;
+	uint64_t due;
 
 	(void)ctx;
 	if (!is_staged_elsewhere(f))
@@ -91,7 +92,9 @@ static void visit_elsewhere(struct file *f, void *ctx)
 	if (drain_here(f))
 		return;
 	/* the timers of the members that have the file */
-	f->due[DUE_FLUSH] = NOW;
+	due = atomic_load(&f->due[DUE_FLUSH]);
+	while (due != 0 && !atomic_compare_exchange_weak(&f->due[DUE_FLUSH], &due, NOW))
+		; /* (0: they have just written it) */
 	for (int tries = 0; tries < TRIES && is_staged_elsewhere(f) && f->due[DUE_FLUSH] == NOW; tries++)
 		sys_nap(1000000);
 	if (is_staged_elsewhere(f) && f->due[DUE_FLUSH] == NOW)
