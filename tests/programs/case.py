@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 from programs.place import KILL, NATIVE, SHIM, WAYS, Place, Tools, placed
 
@@ -136,6 +137,9 @@ def gather(row: Row, name: str, runs: Iterable[tuple[str, object]]) -> bool:
     return total.ok
 
 
+MORE_KILLS = 20  # at most, until one finds staged bytes
+
+
 def take(case: Case, tools: Tools, *, quick: bool, kills: int, seed: int = 1, keep: bool = False) -> Row:
     """Takes a program through all its legs."""
     row = Row(case, case.missing())
@@ -157,17 +161,27 @@ def take(case: Case, tools: Tools, *, quick: bool, kills: int, seed: int = 1, ke
         SHIM,
         [(f"{one}", lambda one=one: one_run(case, tools, one, native[0], **options)) for one in settings],
     )
-    numbers = range(seed, seed + kills)
-    ways = [case.ways[number % len(case.ways)] for number in numbers]
-    gather(
-        row,
-        KILL,
-        [
-            (f"kill {number} ({way})", lambda n=number, w=way: one_kill(case, tools, w, n, **options))
-            for number, way in zip(numbers, ways, strict=True)
-        ],
-    )
-    killed = row.legs[KILL]
+
+    def kill_by(number: int) -> Leg:
+        return one_kill(case, tools, case.ways[number % len(case.ways)], number, **options)
+
+    def gather_kills(numbers: range) -> Leg:
+        gather(
+            row,
+            KILL,
+            [
+                (f"kill {number} ({case.ways[number % len(case.ways)]})", partial(kill_by, number))
+                for number in numbers
+            ],
+        )
+        return row.legs[KILL]
+
+    killed = gather_kills(range(seed, seed + kills))
+    # a kill may come before the first staged byte, or just after a flush: on a busy machine, several in a row
+    for number in range(seed + kills, seed + kills + MORE_KILLS):
+        if not killed.ok or not kills or case.unstaged or killed.staged > 0:
+            break
+        killed = gather_kills(range(number, number + 1))
     if killed.ok and killed.runs and not case.unstaged and killed.staged == 0:
         killed.ok, killed.text = False, "nothing was staged before any of the kills"
     return row
