@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a program can count is as natively in each state that the default policy (adapt = on) has for a file."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from lib.processes import Program, compile_other
+from lib.support import assert_staged, disk_dir, leftovers, run_native, run_preloaded
+
+STATES = ["fresh", "unresolved", "passive", "attached", "detached", "anew"]
+HOWS = ["append", "stream", "pwrite"]
+
+
+@pytest.fixture
+def place():
+    with disk_dir() as path:
+        yield path
+
+
+@pytest.fixture
+def program(compile_c):
+    return compile_other(compile_c, "phases")
+
+
+@contextmanager
+def pair(library: Path, program: Path, place: Path, how: str, **settings) -> Iterator[list[Program]]:
+    """The program natively and under the library, each with a file of its own."""
+    settings = {"adapt": "on", "lag_ms": 60000} | settings
+    with ExitStack() as stack:
+        both = []
+        for kind in ("native", "staged"):
+            directory = place / kind
+            directory.mkdir()
+            command = [program, directory / "file", kind, how]
+            both.append(
+                stack.enter_context(
+                    Program(library if kind == "staged" else None, command, directory, **settings)
+                )
+            )
+        yield both
+
+
+def same(both: list[Program], line: str) -> str:
+    """Asks both; the answer."""
+    native, staged = (each.ask(line) for each in both)
+    assert staged == native, f"{line}: natively {native}, with the library {staged}"
+    return native
+
+
+def end(both: list[Program]) -> None:
+    for each in both:
+        each.finish()
+        assert "fastwrite:" not in each.stderr
+    assert_staged(both[1].stats)
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("room", [0, 30, 350])
+def test_limit_of_the_file_size(library, program, place, how, room):
+    """Partial writes, EFBIG, SIGXFSZ and positions; what was staged below a limit that comes later stays."""
+    with pair(library, program, place, how) as both:
+        same(both, "open")
+        for state in STATES:
+            same(both, f"reach {state}")
+            same(both, f"size {room}")
+            assert same(both, "verify") == "size +0"
+        same(both, "close")
+        assert same(both, "verify") == "size +0"
+        end(both)
+    assert not leftovers(place)
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_limit_of_descriptors(library, program, place, how):
+    """The numbers that calls give, and when none is left."""
+    with pair(library, program, place, how) as both:
+        same(both, "open")
+        for state in STATES:
+            same(both, f"reach {state}")
+            same(both, "numbers")
+            assert same(both, "verify") == "size +0"
+        same(both, "close")
+        end(both)
+    assert not leftovers(place)
+
+
+# ---- writers without the library ----
+
+RECORD = 100
+
+
+def pattern(at: int, count: int) -> bytes:
+    """What phases.c writes at an offset."""
+    return bytes((((at + i) * 2654435761) & 0xFFFFFFFF) >> 13 & 0xFF for i in range(count))
+
+
+@pytest.mark.parametrize("writers", ["auto", "shared"])
+@pytest.mark.parametrize("early", [True, False], ids=["opened-before", "opened-later"])
+def test_another_program_writes_between(library, program, place, early, writers):
+    """At other positions of the same pages, behind the writer and ahead of it."""
+    stride, size = 156, 8 << 20
+    path = place / "file"
+    path.write_bytes(bytes(size))
+    theirs = bytearray(size)
+    other = os.open(path, os.O_RDWR) if early else -1
+    command = [program, path, "staged", "pwrite", stride]
+    gaps = 0
+
+    with Program(library, command, place, adapt="on", lag_ms=60000, writers=writers) as ours:
+        ours.ask("open")
+        for state in STATES:
+            ours.ask(f"reach {state}")
+            written = int(ours.ask("where"))
+            if other < 0:
+                other = os.open(path, os.O_RDWR)
+            # each second gap behind, all of them in the next 40,000 bytes, and a piece that ours overwrites later
+            ahead = written + 40_000 - written % 256
+            for at in [*range(gaps, written, 512), *range(written, ahead, 256)]:
+                begin = at - at % 256 + RECORD + 3
+                os.pwrite(other, b"n" * 120, begin)
+                theirs[begin : begin + 120] = b"n" * 120
+            os.pwrite(other, b"N" * 30_000, ahead)
+            theirs[ahead : ahead + 30_000] = b"N" * 30_000
+            gaps = ahead + 30_000
+            gaps -= gaps % 256
+            # (a record is at a multiple of 256)
+            ours.ask(f"put {(gaps - written) // 256 + 40} 100")
+        ours.ask("put 400 100")
+        count = int(ours.ask("where")) // 256
+        ours.ask("close")
+        ours.finish()
+        assert_staged(ours.stats, 500 * RECORD)
+    os.close(other)
+    for i in range(count):
+        theirs[i * 256 : i * 256 + RECORD] = pattern(i * 256, RECORD)
+    found = path.read_bytes()
+    wrong = next((i for i in range(size) if found[i : i + 1] != theirs[i : i + 1]), None)
+    assert (len(found), wrong) == (size, None)
+    assert not leftovers(place)
+
+
+@pytest.mark.parametrize("writers", ["auto", "shared"])
+@pytest.mark.parametrize("early", [True, False], ids=["opened-before", "opened-later"])
+def test_another_program_appends_between(library, program, place, early, writers):
+    """Also while space is reserved behind the end, and when it is given back."""
+    path = place / "file"
+    path.touch()
+    flags = os.O_WRONLY | os.O_APPEND
+    other = os.open(path, flags) if early else -1
+    number = 0
+    with Program(
+        library, [program, path, "staged", "append"], place, adapt="on", lag_ms=60000, writers=writers
+    ) as ours:
+        ours.ask("open")
+        for state in STATES:
+            ours.ask(f"reach {state}")
+            if other < 0:
+                other = os.open(path, flags)
+            for size in (40, 5000, 40):
+                os.write(other, b"<<%06d%s>>" % (number, b"." * size))
+                number += 1
+                ours.ask("put 3 100")
+            ours.ask("put 1 50000")  # is not staged, or drains the file
+            os.write(other, b"<<%06d%s>>" % (number, b"." * 10))
+            number += 1
+            if not early:
+                os.close(other)
+                other = -1
+        ours.ask("put 400 100")
+        total = int(ours.ask("where"))
+        ours.ask("close")
+        ours.finish()
+        assert_staged(ours.stats, 500 * RECORD)
+    if other >= 0:
+        os.close(other)
+    data = path.read_bytes()
+    found = re.findall(rb"<<(\d{6})\.+>>", data)
+    assert [int(each) for each in found] == list(range(number))
+    assert re.sub(rb"<<\d{6}\.+>>", b"", data) == pattern(0, total)
+    assert not leftovers(place)
+
+
+# ---- descriptors that another process gets ----
+
+
+@pytest.mark.parametrize("under", [False, True], ids=["native", "both"])
+@pytest.mark.parametrize("how", ["append", "stream"])
+@pytest.mark.parametrize("state", STATES)
+def test_descriptor_is_passed_on(library, program, place, state, how, under):
+    """Both processes write by one description: the position is shared."""
+    path = place / "file"
+    settings = {"adapt": "on", "lag_ms": 60000}
+    with (
+        Program(library, [program, path, "staged", how], place, **settings) as giver,
+        Program(library if under else None, [program, path, "native", how], place, **settings) as taker,
+    ):
+        giver.ask("open")
+        for each in STATES[: STATES.index(state) + 1]:
+            giver.ask(f"reach {each}")
+        assert taker.ask("take socket") == "listens"
+        assert giver.ask("pass socket") == "pass 1; "
+        assert taker.hear() == "taken"
+        expected = int(giver.ask("where"))
+        for count in (1, 20, 400, 1, 3000, 7):
+            for each in (giver, taker):
+                # the position is the kernel's; only the pattern needs to know it
+                each.ask(f"now {expected}")
+                each.ask(f"put {count} 100")
+                expected += count * RECORD
+        for each in (taker, giver):
+            each.ask(f"now {expected}")
+            assert each.ask("verify") == "size +0"
+            each.ask("close")
+            each.finish()
+        if STATES.index(state) >= STATES.index("attached"):
+            assert_staged(giver.stats)
+    assert not leftovers(place)
+
+
+@pytest.mark.parametrize("under", [False, True], ids=["native", "both"])
+@pytest.mark.parametrize("how", ["append", "stream"])
+def test_descriptor_is_passed_on_by_another_thread(library, compile_c, place, how, under):
+    program = compile_other(compile_c, "passing")
+    count = 3000
+    files = [place / f"f{i}" for i in range(20)]
+    command = [place / "socket", how, count, *files]
+    settings = {"adapt": "on"}
+    with (
+        Program(library if under else None, [program, "take", *command], place, **settings) as taker,
+        Program(library, [program, "give", *command], place, **settings) as giver,
+    ):
+        assert (taker.hear(), giver.hear()) == ("ready", "ready")
+        giver.tell("go")
+        giver.finish()
+        taker.finish()
+    for file in files:
+        found = [[], []]
+        data = file.read_bytes()
+        for at in range(0, len(data), RECORD):
+            match = re.fullmatch(rb"([01]) (\d{8}) ([a-z])\3+\n", data[at : at + RECORD])
+            assert match, f"{file.name}: no record at {at}: {data[at : at + RECORD]!r}"
+            found[int(match[1])].append(int(match[2]))
+        assert found == [list(range(count))] * 2, file.name
+    assert not leftovers(place)
+
+
+# ---- threads that are cancelled ----
+
+
+@pytest.mark.parametrize("adapt", ["on", "off"])
+@pytest.mark.parametrize("when", ["deferred", "anywhere"])
+def test_threads_are_cancelled(library, compile_c, place, when, adapt):
+    program = compile_other(compile_c, "cancelled")
+    command = [program, place / "file", when, "4"]
+    native = run_native(command, place)
+    assert native.returncode == 0, native.stderr
+    done = run_preloaded(library, command, place, adapt=adapt)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert_staged(done.stats)
+    assert not leftovers(place)
