@@ -264,3 +264,78 @@ def test_threads_are_cancelled(library, compile_c, place, when, adapt):
     assert (done.returncode, done.stderr) == (0, "")
     assert_staged(done.stats)
     assert not leftovers(place)
+
+
+CLOSED = r"""
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+static int fd, before;
+static char record[100];
+static void clean(void *arg)
+{
+	(void)arg;
+	for (int i = 0; i < 3; i++)
+		printf("write %zd\n", write(fd, record, sizeof record));
+	if (before == 1000) {
+		printf("close %d\n", close(fd));
+		fd = -1;
+	}
+}
+static void *cancelled(void *arg)
+{
+	pthread_cleanup_push(clean, NULL);
+	pthread_cancel(pthread_self());
+	close(fd);
+	pthread_cleanup_pop(0);
+	return arg;
+}
+int main(int argc, char **argv)
+{
+	static const int counts[] = {0, 1, 5, 20, 1000};
+	memset(record, 'x', sizeof record);
+	record[99] = '\n';
+	for (int i = 0; i < 5; i++) {
+		char name[16];
+		pthread_t thread;
+		void *result;
+		int other;
+		before = counts[i];
+		snprintf(name, sizeof name, "f%d", i);
+		fd = open(name, O_WRONLY | O_CREAT | O_APPEND, 0644);
+		for (int n = 0; n < before; n++)
+			if (write(fd, record, sizeof record) != sizeof record)
+				return 2;
+		if (pthread_create(&thread, NULL, cancelled, NULL) || pthread_join(thread, &result))
+			return 3;
+		printf("cancelled %d\n", result == PTHREAD_CANCELED);
+		other = open(name, O_WRONLY | O_APPEND);
+		for (int n = 0; n < 2000; n++)
+			if (write(other, record, sizeof record) != sizeof record ||
+			    (before < 1000 && n % 100 == 0 && write(fd, record, sizeof record) != sizeof record))
+				return 4;
+		printf("%d %d %d\n", close(other), close(fd), errno);
+	}
+	return argc == 1 && argv ? 0 : 1;
+}
+"""
+
+
+def test_close_is_cancelled(library, compile_c, place):
+    """The descriptor is still open then: its file goes on being staged."""
+    program = compile_c(CLOSED, "-pthread")
+    texts, files = [], []
+    for under in (False, True):
+        directory = place / str(under)
+        directory.mkdir()
+        done = run_preloaded(library, [program], directory) if under else run_native([program], directory)
+        assert (done.returncode, done.stderr) == (0, "")
+        texts.append(done.stdout)
+        files.append({path.name: path.read_bytes() for path in directory.iterdir()})
+    assert texts[0] == texts[1]
+    assert files[0] == files[1]
+    assert done.stats.through == {}
+    assert done.stats.writes > 10_000

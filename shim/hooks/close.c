@@ -23,10 +23,9 @@ EXPORT int close(int fd)
 
 	if (internal_fd_is(fd))
 		return (int)hook_result(-EBADF);
-	if (fdtable_get(fd)) {
-		cancel_point(); /* before the descriptor is forgotten */
+	cancel_point(); /* before the descriptor is forgotten: a cancelled close leaves it open */
+	if (fdtable_get(fd))
 		return (int)hook_result(fd_close(fd));
-	}
 	staged = fd_close_prepare(fd);
 	r = real.close(fd);
 	/* close frees the descriptor even on failure; the error of the staged bytes matters more than its
