@@ -5,13 +5,24 @@ from __future__ import annotations
 
 import os
 import re
+import resource
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from lib.held import start_held
 from lib.processes import Program, compile_other
-from lib.support import assert_staged, disk_dir, leftovers, run_native, run_preloaded
+from lib.support import (
+    assert_staged,
+    disk_dir,
+    leftovers,
+    parse_stats,
+    preload_env,
+    run_native,
+    run_preloaded,
+)
 
 STATES = ["fresh", "unresolved", "passive", "attached", "detached", "anew"]
 HOWS = ["append", "stream", "pwrite"]
@@ -314,8 +325,7 @@ int main(int argc, char **argv)
 		printf("cancelled %d\n", result == PTHREAD_CANCELED);
 		other = open(name, O_WRONLY | O_APPEND);
 		for (int n = 0; n < 2000; n++)
-			if (write(other, record, sizeof record) != sizeof record ||
-			    (before < 1000 && n % 100 == 0 && write(fd, record, sizeof record) != sizeof record))
+			if (write(n % 100 || fd < 0 ? other : fd, record, sizeof record) != sizeof record)
 				return 4;
 		printf("%d %d %d\n", close(other), close(fd), errno);
 	}
@@ -339,3 +349,112 @@ def test_close_is_cancelled(library, compile_c, place):
     assert files[0] == files[1]
     assert done.stats.through == {}
     assert done.stats.writes > 10_000
+
+
+# limited PATH HARD PIPE: a thread appends 50 records; the main thread sets a limit at 350 and 30 bytes.  At a byte
+# from the pipe the thread appends 300, at the next one as many as it can, and says what the last calls gave.
+LIMITED = r"""
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+enum { RECORD = 100 };
+static int fd, pipe_fd;
+static pthread_barrier_t begun, set;
+static ssize_t put(int count)
+{
+	char record[RECORD];
+	ssize_t r = RECORD;
+	memset(record, 'x', RECORD);
+	while (count-- > 0 && r == RECORD)
+		r = write(fd, record, RECORD);
+	return r;
+}
+static void say(const char *text)
+{
+	printf("%s\n", text);
+	fflush(stdout);
+}
+static void *append(void *arg)
+{
+	char byte;
+	ssize_t r;
+	struct stat st;
+	if (put(50) != RECORD)
+		exit(2);
+	pthread_barrier_wait(&begun);
+	if (read(pipe_fd, &byte, 1) != 1 || put(300) != RECORD)
+		exit(3);
+	say("more");
+	pthread_barrier_wait(&set);
+	if (read(pipe_fd, &byte, 1) != 1)
+		exit(4);
+	r = put(2000);
+	printf("%zd ", r);
+	r = put(1);
+	printf("%zd %s ", r, strerrorname_np(errno));
+	fstat(fd, &st);
+	printf("%ld\n", (long)st.st_size);
+	fflush(stdout);
+	return arg;
+}
+int main(int argc, char **argv)
+{
+	struct rlimit limit = {350 * RECORD + 30, RLIM_INFINITY};
+	pthread_t thread;
+	signal(SIGXFSZ, SIG_IGN);
+	pipe_fd = atoi(argv[3]);
+	fd = open(argv[1], O_WRONLY | O_CREAT | O_APPEND, 0644);
+	pthread_barrier_init(&begun, NULL, 2);
+	pthread_barrier_init(&set, NULL, 2);
+	if (atoi(argv[2]))
+		limit.rlim_max = limit.rlim_cur;
+	if (argc != 4 || fd < 0 || pthread_create(&thread, NULL, append, NULL))
+		return 5;
+	pthread_barrier_wait(&begun);
+	if (setrlimit(RLIMIT_FSIZE, &limit))
+		return 6;
+	pthread_barrier_wait(&set);
+	pthread_join(thread, NULL);
+	return close(fd);
+}
+"""
+
+
+@pytest.mark.parametrize("hard", [0, 1], ids=["soft", "hard"])
+def test_limit_comes_while_another_thread_writes(library, compile_c, place, hard):
+    """Held just before the kernel sets the limit: what is accepted meanwhile counts, nothing beyond it later."""
+    program = compile_c(LIMITED, "-pthread")
+    answers = []
+    for under in (False, True):
+        path = place / str(under)
+        stats = place / "stats"
+        extra = preload_env(library, str(path), lag_ms=60000, stats=stats) if under else {}
+        their_end, our_end = os.pipe()
+        process, held = start_held(
+            [program, path, hard, their_end],
+            cwd=place,
+            env={**os.environ, **extra},
+            stdout=subprocess.PIPE,
+            pass_fds=(their_end,),
+            text=True,
+        )
+        os.close(their_end)
+        with process:
+            held.until(lambda call, a: call == "prlimit64" and a[1] == resource.RLIMIT_FSIZE and a[2] != 0)
+            os.write(our_end, b"m")
+            assert process.stdout.readline() == "more\n"
+            held.release()
+            os.write(our_end, b"b")
+            answers.append(process.stdout.readline())
+            assert process.wait(60) == 0
+        os.close(our_end)
+    assert answers == [f"30 -1 EFBIG {350 * RECORD + 30}\n"] * 2
+    assert_staged(parse_stats(stats.read_text()), 40 * RECORD)

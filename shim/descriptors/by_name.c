@@ -689,8 +689,18 @@ int by_name_drain_for_syncfs(int fd)
 	return all.r;
 }
 
-void by_name_limit_changes(void)
+void by_name_limit_begin(struct by_name_change *c)
 {
+	change_begin(c);
+	if (c->begun)
+		gate_hold();
 	stage_limit_changes();
 	by_name_drain_all();
+}
+
+void by_name_limit_end(struct by_name_change *c)
+{
+	if (c->begun)
+		gate_unhold();
+	by_name_change_end(c);
 }

@@ -116,7 +116,9 @@ void by_name_drain_for_sync(void);
 /* The same for syncfs(fd), which reports errors.  The first -errno of a file on that file system, or 0. */
 int by_name_drain_for_syncfs(int fd);
 
-/* Before RLIMIT_FSIZE changes.  A lower limit must not hit bytes that were accepted under the higher one. */
-void by_name_limit_changes(void);
+/* RLIMIT_FSIZE changes.  A lower limit must not hit bytes that were accepted under the higher one, so nothing
+ * is staged until by_name_limit_end. */
+void by_name_limit_begin(struct by_name_change *c);
+void by_name_limit_end(struct by_name_change *c);
 
 #endif

@@ -64,22 +64,30 @@ EXPORT int posix_fallocate(int fd, off_t offset, off_t length)
 	return r;
 }
 
-static void before_limit(int resource, const struct rlimit *limit)
-{
-	if (resource == RLIMIT_FSIZE && limit)
-		by_name_limit_changes();
-}
-
 EXPORT int setrlimit(__rlimit_resource_t resource, const struct rlimit *limit)
 {
-	before_limit((int)resource, limit);
-	return real.setrlimit((int)resource, limit);
+	struct by_name_change change;
+	int r;
+
+	if (resource != RLIMIT_FSIZE || !limit)
+		return real.setrlimit((int)resource, limit);
+	by_name_limit_begin(&change);
+	r = real.setrlimit((int)resource, limit);
+	by_name_limit_end(&change);
+	return r;
 }
 
 EXPORT int prlimit(pid_t pid, enum __rlimit_resource resource, const struct rlimit *limit, struct rlimit *old)
 {
-	before_limit((int)resource, limit);
-	return real.prlimit(pid, (int)resource, limit, old);
+	struct by_name_change change;
+	int r;
+
+	if (resource != RLIMIT_FSIZE || !limit)
+		return real.prlimit(pid, (int)resource, limit, old);
+	by_name_limit_begin(&change);
+	r = real.prlimit(pid, (int)resource, limit, old);
+	by_name_limit_end(&change);
+	return r;
 }
 
 TWIN(ftruncate64, ftruncate);

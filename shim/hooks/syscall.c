@@ -296,9 +296,15 @@ static long controls_device(long number, const long *a, const signed char *at)
 /* The resource is at[0]. */
 static long limits(long number, const long *a, const signed char *at)
 {
-	if ((int)a[at[0]] == RLIMIT_FSIZE)
-		by_name_limit_changes();
-	return PASS;
+	struct by_name_change change;
+	long r;
+
+	if ((int)a[at[0]] != RLIMIT_FSIZE)
+		return PASS;
+	by_name_limit_begin(&change);
+	r = kernel(number, a);
+	by_name_limit_end(&change);
+	return r;
 }
 
 /* ---- looking at a file: path at[1] below directory at[0], into at[2] ---- */

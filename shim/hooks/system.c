@@ -110,32 +110,36 @@ static void drain_all(void)
 	errno = before;
 }
 
-static void limit_changes(void)
-{
-	int before = errno;
-
-	by_name_limit_changes();
-	errno = before;
-}
-
 EXPORT long ulimit(int command, ...)
 {
 	va_list list;
-	long limit;
+	struct by_name_change change;
+	int before = errno;
+	long limit, r;
 
 	va_start(list, command);
 	limit = va_arg(list, long);
 	va_end(list);
-	if (command == UL_SETFSIZE)
-		limit_changes();
-	return real.ulimit(command, limit);
+	if (command != UL_SETFSIZE)
+		return real.ulimit(command, limit);
+	by_name_limit_begin(&change);
+	errno = before;
+	r = real.ulimit(command, limit);
+	by_name_limit_end(&change);
+	return r;
 }
 
 EXPORT int vlimit(int resource, int value);
 EXPORT int vlimit(int resource, int value)
 {
-	limit_changes();
-	return real.vlimit(resource, value);
+	struct by_name_change change;
+	int before = errno, r;
+
+	by_name_limit_begin(&change);
+	errno = before;
+	r = real.vlimit(resource, value);
+	by_name_limit_end(&change);
+	return r;
 }
 
 /* These append and rewrite login records by internal calls. */

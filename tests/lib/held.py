@@ -22,8 +22,8 @@ SYSCALL_STOP = signal.SIGTRAP | 0x80
 INFO = struct.Struct("=BxxxIQQ7Q")
 
 NUMBERS = {
-    "x86_64": {"futex": 202, "pwrite64": 18, "pwritev": 296, "pwritev2": 328},
-    "aarch64": {"futex": 98, "pwrite64": 68, "pwritev": 70, "pwritev2": 287},
+    "x86_64": {"futex": 202, "prlimit64": 302, "pwrite64": 18, "pwritev": 296, "pwritev2": 328},
+    "aarch64": {"futex": 98, "prlimit64": 261, "pwrite64": 68, "pwritev": 70, "pwritev2": 287},
 }
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -96,5 +96,5 @@ def start_held(command: list[object], **options: object) -> tuple[subprocess.Pop
     with process.stdin as go:
         process.stdin = None  # so that `communicate` leaves it alone
         held = Held(process.pid)
-        go.write(b"\n")
+        go.write("\n" if options.get("text") else b"\n")
     return process, held
