@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import resource
@@ -12,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from lib.disks import disk, shut_down
 from lib.held import start_held
 from lib.processes import Program, compile_other
 from lib.support import (
@@ -458,3 +460,111 @@ def test_limit_comes_while_another_thread_writes(library, compile_c, place, hard
         os.close(our_end)
     assert answers == [f"30 -1 EFBIG {350 * RECORD + 30}\n"] * 2
     assert_staged(parse_stats(stats.read_text()), 40 * RECORD)
+
+
+# ---- write errors ----
+
+
+def alike_on_disk(library, program, tmp_path, how, kind, steps, **settings) -> list[list[str]]:
+    """The answers natively and under the library, on a fresh file system each."""
+    answers = []
+    for under in (False, True):
+        with disk(kind, tmp_path / f"{kind}-{under}") as point:
+            data = point / "data"
+            data.mkdir()
+            command = [program, data / "file", "staged" if under else "native", how]
+            settings = {"adapt": "on", "lag_ms": 60000} | settings
+            with Program(
+                library if under else None, command, tmp_path, paths=f"{data}/**", **settings
+            ) as one:
+                answers.append(steps(one, point))
+                one.finish()
+                assert "fastwrite:" not in one.stderr
+            assert not leftovers(point)
+    return answers
+
+
+def fill_up(point, name="ballast"):
+    """Leaves no block free."""
+    with (point / name).open("wb", buffering=0) as file:
+        for size in (1 << 20, 4096):
+            try:
+                while True:
+                    file.write(b"b" * size)
+            except OSError as error:
+                assert error.errno == errno.ENOSPC
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("kind", ["tmpfs", "ext4"])
+@pytest.mark.parametrize("state", STATES[:3])
+def test_full_disk_before_it_is_staged(library, program, tmp_path, how, kind, state):
+    """Errors as natively for as long as it is full; then it is staged as usual."""
+
+    def steps(one, point):
+        said = [one.ask("open")]
+        for each in STATES[: STATES.index(state) + 1]:
+            said.append(one.ask(f"reach {each}"))
+        fill_up(point)
+        # the page that is begun takes some; then errors, more than it takes to attach a file
+        said.append(one.ask("errors 100 200 3000"))
+        said.append(one.ask("errors 5000 200 30"))
+        said.append(one.ask("verify"))
+        (point / "ballast").unlink()
+        said.append(one.ask("put 5 100"))
+        said.append(one.ask("verify"))
+        one.ask("reach attached")
+        said.append(one.ask("put 300 100"))
+        said.append(one.ask("sync"))
+        said.append(one.ask("verify"))
+        said.append(one.ask("close"))
+        return said
+
+    native, staged = alike_on_disk(library, program, tmp_path, how, kind, steps)
+    assert any("first ENOSPC; others 0; " in each for each in native)
+    assert staged == native
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("state", ["attached", "detached", "anew"])
+def test_full_disk_when_it_was_staged(library, program, tmp_path, how, state):
+    """Where the first error comes may differ: the arena takes space, too."""
+
+    def steps(one, point):
+        said = [one.ask("open")]
+        for each in STATES[: STATES.index(state) + 1]:
+            said.append(one.ask(f"reach {each}"))
+        fill_up(point)
+        said.append(one.ask("errors 100 2000000 3000"))
+        said.append(one.ask("sync"))
+        said.append(one.ask("verify"))
+        (point / "ballast").unlink()
+        said.append(one.ask("put 300 100"))
+        one.ask("reach detached")
+        one.ask("reach anew")
+        said.append(one.ask("verify"))
+        said.append(one.ask("close"))
+        return said
+
+    native, staged = alike_on_disk(library, program, tmp_path, how, "ext4", steps)
+    assert any("first ENOSPC; others 0; " in each for each in native)
+    assert staged == native
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("state", STATES[:3])
+def test_device_fails_before_it_is_staged(library, program, tmp_path, how, state):
+    def steps(one, point):
+        said = [one.ask("open")]
+        for each in STATES[: STATES.index(state) + 1]:
+            said.append(one.ask(f"reach {each}"))
+        shut_down(point)
+        said.append(one.ask("failing 100 3000"))
+        said.append(one.ask("failing 5000 20"))
+        said.append(one.ask("sync"))
+        said.append(one.ask("close"))
+        return said
+
+    native, staged = alike_on_disk(library, program, tmp_path, how, "ext4", steps)
+    assert any("EIO 3000" in each for each in native)
+    assert staged == native

@@ -383,6 +383,15 @@ int main(int argc, char **argv)
 			probe_numbers();
 		} else if (sscanf(line, "errors %ld %ld %ld", &a, &b, &c) == 3) {
 			probe_errors((size_t)a, (int)b, (int)c);
+		} else if (sscanf(line, "failing %ld %ld", &a, &b) == 2) { /* SIZE COUNT */
+			int failed = 0, error = 0;
+
+			for (long i = 0; i < b; i++)
+				if (put((size_t)a) < 0 && (error == 0 || errno == error)) {
+					error = errno;
+					failed++;
+				}
+			say("%s %d", error ? strerrorname_np(error) : "none", failed);
 		} else if (sscanf(line, "pass %199s", name) == 1) {
 			pass_it(name);
 		} else if (sscanf(line, "take %199s", name) == 1) {
