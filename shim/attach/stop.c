@@ -74,7 +74,7 @@ static bool drain_here(struct file *f)
 
 static void visit_elsewhere(struct file *f, void *ctx)
 {
-	enum { TRIES = 1000, NOW = 1 };
+	enum { TRIES = 1000, AGAIN = 16, NOW = 1 };
 	uint32_t holder;
 	uint64_t due;
 
@@ -91,12 +91,16 @@ static void visit_elsewhere(struct file *f, void *ctx)
 	}
 	if (drain_here(f))
 		return;
-	/* the timers of the members that have the file */
+	/* The timers of the members that have the file.  When those are dead, or just dying, this process can
+	 * soon do it. */
 	due = atomic_load(&f->due[DUE_FLUSH]);
 	while (due != 0 && !atomic_compare_exchange_weak(&f->due[DUE_FLUSH], &due, NOW))
 		; /* (0: they have just written it) */
-	for (int tries = 0; tries < TRIES && is_staged_elsewhere(f) && f->due[DUE_FLUSH] == NOW; tries++)
+	for (int tries = 1; tries <= TRIES && is_staged_elsewhere(f) && f->due[DUE_FLUSH] == NOW; tries++) {
 		sys_nap(1000000);
+		if (tries % AGAIN == 0 && drain_here(f))
+			return;
+	}
 	if (is_staged_elsewhere(f) && f->due[DUE_FLUSH] == NOW)
 		log_warn(
 			"another process does not write what it has staged: its last bytes are not in the file "
