@@ -7,6 +7,8 @@ import errno
 import os
 import re
 import resource
+import select
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -261,6 +263,82 @@ def test_descriptor_is_passed_on_by_another_thread(library, compile_c, place, ho
             found[int(match[1])].append(int(match[2]))
         assert found == [list(range(count))] * 2, file.name
     assert not leftovers(place)
+
+
+# resolved PATH SOCKET: appends records at the description's position; the other thread passes the descriptor at a
+# byte from the socket.
+RESOLVED = r"""
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+static int fd, s;
+static void *pass(void *arg)
+{
+	char control[CMSG_SPACE(sizeof fd)] = {0}, text[1];
+	struct iovec iov = {text, 1};
+	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+	if (recv(s, text, 1, 0) != 1)
+		exit(2);
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(sizeof fd);
+	memcpy(CMSG_DATA(c), &fd, sizeof fd);
+	if (sendmsg(s, &m, 0) != 1 || recv(s, text, 1, 0) != 1)
+		exit(3);
+	return arg;
+}
+int main(int argc, char **argv)
+{
+	char record[100];
+	pthread_t thread;
+	s = atoi(argv[2]);
+	fd = open(argv[1], O_WRONLY | O_CREAT, 0644);
+	if (argc != 3 || fd < 0 || pthread_create(&thread, NULL, pass, NULL))
+		return 1;
+	memset(record, 'x', sizeof record);
+	for (int half = 0; half < 2; half++) {
+		for (int i = 0; i < 1000; i++)
+			if (write(fd, record, sizeof record) != sizeof record)
+				return 4;
+		if (half == 0)
+			pthread_join(thread, NULL);
+	}
+	return close(fd);
+}
+"""
+
+
+def test_descriptor_is_passed_on_while_it_is_resolved(library, compile_c, place):
+    """The writer is held in the look for its rule; the other thread must wait for it before it passes."""
+    program = compile_c(RESOLVED, "-pthread")
+    path = place / "file"
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        process, held = start_held(
+            [program, path, theirs.fileno()],
+            cwd=place,
+            env={**os.environ, **preload_env(library, str(path))},
+            pass_fds=(theirs.fileno(),),
+        )
+        with process:
+            resolves = 0x2000  # a bit of the mask in that look only
+            held.until(lambda call, a: call == "statx" and a[3] & resolves)
+            ours.send(b"p")
+            came, _, _ = select.select([ours], [], [], 1)
+            held.release()
+            _, (fd,), _, _ = socket.recv_fds(ours, 1, 1)
+            for _ in range(1000):
+                os.write(fd, b"y" * RECORD)
+            ours.send(b"e")
+            assert process.wait(60) == 0
+    os.close(fd)
+    data = path.read_bytes()
+    assert not came
+    assert (data.count(b"x" * RECORD), data.count(b"y" * RECORD), len(data)) == (2000, 1000, 3000 * RECORD)
 
 
 # ---- threads that are cancelled ----

@@ -1042,13 +1042,23 @@ long fd_drain(int fd)
 	return r;
 }
 
+void fd_forget_unresolved(int fd)
+{
+	if (unresolved_used(fd))
+		return;
+	unresolved_end(fd);
+	/* A signal handler cannot wait for the thread that resolves fd, which would stage the file later. */
+	if (fdtable_state(fd) == UNRESOLVED_RESOLVING)
+		mark_unknown(fd, true);
+}
+
 void fd_use_unmodelled(int fd, int why)
 {
 	struct file_guard g;
 	struct file *f;
 	struct ofd *o;
 
-	unresolved_forget(fd);
+	fd_forget_unresolved(fd);
 	/* asynchronous calls come by the hundred thousand: no lock for them */
 	f = file_now(fd);
 	if (f && atomic_load(&f->mode) == FILE_BYPASSED)
@@ -1120,7 +1130,7 @@ void fd_use_stdio(int fd)
 	struct statx st;
 	struct file *f;
 
-	unresolved_forget(fd);
+	fd_forget_unresolved(fd);
 	if (fork_guard_elsewhere())
 		return;
 	if (fdtable_get(fd)) {

@@ -126,6 +126,9 @@ void fd_locked(int fd, bool released);
 /* A stdio stream that the library does not see uses fd, or output that does not go through write.  Its file
  * is bypassed from now on. */
 void fd_use_stdio(int fd);
+/* fd is about to be used in ways that the library does not see: it stays unmanaged if it is unresolved. Waits
+ * for a thread that is resolving it.  A managed descriptor stays managed. */
+void fd_forget_unresolved(int fd);
 /* A call that the library does not model is about to use fd.  Its file is bypassed from now on. */
 void fd_use_unmodelled(int fd, int why);
 /* For a system call by number that reads, writes or moves fd, with the arguments `a`.  Bypasses its file from

@@ -105,12 +105,4 @@ static inline struct ofd *unresolved_moved(int fd)
 	return fdtable_get(fd);
 }
 
-/* fd is about to be used in ways that the library does not see: removes its note.  A managed descriptor stays
- * managed. */
-static inline void unresolved_forget(int fd)
-{
-	if (!unresolved_used(fd))
-		unresolved_clear(fd);
-}
-
 #endif

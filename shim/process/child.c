@@ -238,7 +238,7 @@ void child_spawn_prepare(bool by_actions)
 	}
 	for (int fd = unresolved_next(0); fd >= 0; fd = unresolved_next(fd + 1))
 		if (inherits(fd, by_actions))
-			unresolved_forget(fd);
+			fd_forget_unresolved(fd);
 	for (int fd = fdtable_next(0, ~0u); fd >= 0; fd = fdtable_next((unsigned)fd + 1, ~0u)) {
 		struct ofd *o = fdtable_get(fd);
 
