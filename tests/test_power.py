@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from lib.support import ROOT, preload_env, wait_for
-from power import system
+from power import commits, steps, system
 from power.acks import ACK, Acks
 from power.check import Check
 from power.content import Content
@@ -26,8 +28,16 @@ def command(build: Path, *options: str) -> list[str]:
 
 
 def run(build: Path, tmp_path: Path, *options: str) -> str:
+    return succeed(command(build, "--keep", str(tmp_path), *options))
+
+
+def run_prefix(build: Path, *options: str) -> str:
+    return succeed([sys.executable, "-m", "power.prefix", "--build", str(build), *options])
+
+
+def succeed(arguments: list[str]) -> str:
     done = subprocess.run(
-        command(build, "--keep", str(tmp_path), *options),
+        arguments,
         cwd=ROOT / "tests",
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -56,6 +66,13 @@ def test_file_systems_are_shut_down_and_mounted_again(build: Path, library: Path
 @pytest.mark.parametrize(("fs", "cuts"), [("ext4", "39"), ("xfs", "26")])
 def test_the_disk_is_cut_off(build: Path, library: Path, tmp_path: Path, fs: str, cuts: str) -> None:
     run(build, tmp_path, "--cuts", cuts, "--fs", fs, "--sync", "native", "fdatasync", "journal", "off")
+
+
+@powerful
+def test_a_prefix_is_left_natively_and_by_no_control(build: Path, library: Path) -> None:
+    kinds = ("steps", "sqlite-wal")
+    run_prefix(build, "--count", "2", "--kinds", *kinds, "--variants", "no-sync", "off")
+    run_prefix(build, "--count", "1", "--variants", "native")
 
 
 @powerful
@@ -195,6 +212,77 @@ def test_check_of_replaced_files(tmp_path: Path, content: Content) -> None:
         path.write_bytes(b"")
     verdict = Check(tmp_path, content, acks_of(("B", 0, 4)))("replace")
     assert verdict.lost and not verdict.wrong
+
+
+def replay(directory: Path, operations: int) -> None:
+    """Makes the files what steps.c makes of them, as simply as can be."""
+    history = steps.History()
+    steps.prepare(directory)
+    while history.operations < operations:
+        history.advance(history.operations + 1)
+        changed, step = history.last, history.step
+        if changed == "stack":
+            entries = [steps.bytes_of(each, steps.RECORD) for each in history.stack]
+            (directory / "stack").write_bytes(b"".join(entries))
+            continue
+        kind, number = changed
+        if kind == "log":
+            with (directory / f"log{number}").open("ab") as log:
+                log.write(steps.bytes_of(step, steps.RECORD))
+        elif kind == "name":
+            path = directory / f"name{number}"
+            if path.exists():
+                path.unlink()
+            else:
+                path.write_bytes(steps.bytes_of(step, steps.RECORD))
+        else:
+            size = steps.PAGE if kind == "pages" else steps.SLOT
+            with (directory / kind).open("r+b") as file:
+                file.seek(number * size)
+                file.write(steps.bytes_of(step, size))
+
+
+def test_check_of_a_prefix(tmp_path: Path) -> None:
+    history = steps.History()
+    history.advance(3000)
+    replay(tmp_path, 2000)
+
+    def states() -> list[int]:
+        return history.states(history.look(tmp_path))
+
+    (now,) = states()
+    assert 2000 <= now <= 2001
+    # older, newer or other bytes in one file: no state of the program
+    for path in sorted(tmp_path.iterdir()):
+        data = path.read_bytes()
+        for wrong in (data[:-1], data[: -steps.RECORD], data + b"?", b"?" + data[1:], bytes(len(data)), b""):
+            path.write_bytes(wrong)
+            assert not states() or wrong == data, path.name
+        path.unlink()
+        if path.name.startswith("name"):
+            assert not states()
+        path.write_bytes(data)
+    assert states() == [now]
+
+
+def test_check_of_commits(tmp_path: Path) -> None:
+    path = tmp_path / "data.db"
+    commits.prepare(path)
+    assert commits.look(path, "delete") == (0, "")
+    with closing(sqlite3.connect(path)) as base:
+        for number in (1, 2):
+            for changed in commits.rows_of(number, "delete"):
+                for table, row in zip("ab", changed, strict=True):
+                    base.execute(f"UPDATE {table} SET number = ? WHERE id = ?", (number, row))
+            base.commit()
+        assert commits.look(path, "delete") == (2, "")
+        base.execute("UPDATE a SET number = 1 WHERE id = ?", (commits.rows_of(2, "delete")[7][0],))
+        base.commit()
+    assert "different transactions" in commits.look(path, "delete")[1]
+    data = bytearray(path.read_bytes())
+    data[4096:8192] = bytes(4096)
+    path.write_bytes(data)
+    assert commits.look(path, "delete")[1]
 
 
 def test_relaxed_does_not_wait_for_a_longer_lag(library: Path, tmp_path: Path) -> None:

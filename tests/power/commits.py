@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""commits.py DATABASE ACKS JOURNAL_MODE SYNCHRONOUS: numbered SQLite transactions.
+
+Each changes some rows of either table, and SQLite writes pages before the commit, since its cache is small.
+ACKS is as in steps.c.  It runs by itself, under the library or natively, and waits to be killed."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import signal
+import sqlite3
+import struct
+import sys
+import time
+from pathlib import Path
+
+ROWS = 2003  # of each table; a prime, so that both orders meet each row
+BODY = 700  # bytes: a few rows a page
+# Rows of either table in a transaction.  With a rollback journal the window is within a transaction, with a
+# write-ahead log between a checkpoint and the one after it.
+MANY, FEW = 400, 2
+CACHE = 3  # pages
+
+
+def changes_of(mode: str) -> int:
+    return FEW if mode == "wal" else MANY
+
+
+def rows_of(number: int, mode: str) -> list[tuple[int, int]]:
+    """Which rows of either table transaction `number` changes."""
+    changes = changes_of(mode)
+    return [(at % ROWS, at * 7 % ROWS) for at in range(number * changes, (number + 1) * changes)]
+
+
+def prepare(database: Path) -> None:
+    base = sqlite3.connect(database)
+    for table in "ab":
+        base.execute(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, number INTEGER, body BLOB)")
+        base.executemany(f"INSERT INTO {table} VALUES (?, 0, ?)", [(i, bytes(BODY)) for i in range(ROWS)])
+    base.commit()
+    base.close()
+
+
+def look(database: Path, mode: str) -> tuple[int, str]:
+    """The last transaction that is there, and what is wrong."""
+    base = sqlite3.connect(database)
+    try:
+        told = base.execute("PRAGMA integrity_check").fetchall()
+        if told != [("ok",)]:
+            return 0, f"integrity_check: {told[0][0]}"
+        found = [dict(base.execute(f"SELECT id, number FROM {table}").fetchall()) for table in "ab"]
+    except sqlite3.Error as error:
+        return 0, str(error)
+    finally:
+        base.close()
+    newest = max(max(rows.values(), default=0) for rows in found)
+    expected = [dict.fromkeys(range(ROWS), 0) for _ in "ab"]
+    for number in range(max(1, newest - ROWS // changes_of(mode) - 1), newest + 1):
+        for changed in rows_of(number, mode):
+            for rows, row in zip(expected, changed, strict=True):
+                rows[row] = number
+    return newest, "" if found == expected else f"tables of different transactions, the newest is {newest}"
+
+
+def main() -> int:
+    database, acks, mode, synchronous = sys.argv[1:]
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    try:
+        with open(acks, "r+b") as file, mmap.mmap(file.fileno(), 0) as table:
+            base = sqlite3.connect(database, isolation_level=None)
+            base.execute(f"PRAGMA journal_mode = {mode}")
+            base.execute(f"PRAGMA synchronous = {synchronous}")
+            base.execute(f"PRAGMA cache_size = {CACHE}")
+            base.execute("PRAGMA wal_autocheckpoint = 200")
+            for number in range(1, len(table) // 8 + 1):
+                base.execute("BEGIN IMMEDIATE")
+                body = struct.pack("<Q", number) * (BODY // 8)
+                for changed in rows_of(number, mode):
+                    for name, row in zip("ab", changed, strict=True):
+                        base.execute(
+                            f"UPDATE {name} SET number = ?, body = ? WHERE id = ?", (number, body, row)
+                        )
+                base.execute("COMMIT")
+                struct.pack_into("<Q", table, (number - 1) * 8, time.monotonic_ns())
+            signal.pause()
+    except sqlite3.Error as error:
+        print(error, file=sys.stderr, flush=True)
+        signal.pause()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

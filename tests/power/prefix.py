@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""python -m power.prefix (with tests/ on the path; make soak-power does it): does a power loss leave a prefix?
+
+A program makes numbered steps over several files, or SQLite transactions, while another program syncs the same files.
+The file system is shut down, mounted and recovered.  Its files must be as they were after some number of operations.
+Natively, with a sync after each step, they must be, and nothing acknowledged may be missing.  The controls do not
+sync: they must fail, or the test could not find anything.
+
+Needs root and loop devices.  Exit status 0: so it is; 1: not so; 77: this machine cannot run it."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes.util
+import os
+import struct
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from lib.support import ROOT, preload_env
+
+from power import commits, steps, system
+from power.disk import make_image
+from power.system import DISK, PLACE, another_boot, loop, mounted, shut_down
+from power.workload import DATA, PATIENCE_SECONDS, FailedError
+
+SKIPPED = 77
+SQLITE = ("sqlite-delete", "sqlite-truncate", "sqlite-persist", "sqlite-wal")
+KINDS = ("steps", *SQLITE)
+NATIVE, NO_SYNC, EATMYDATA, OFF = "native", "no-sync", "eatmydata", "off"
+CONTROLS = (NO_SYNC, EATMYDATA, OFF)
+VARIANTS = (NATIVE, *CONTROLS)
+CONTROLS_FAIL = 0.8  # of the losses
+# The device is memory: a control needs some time until the kernel has written part of its work.
+SECONDS = (0.15, 0.4)
+
+
+@dataclass(frozen=True)
+class Run:
+    kind: str
+    fs: str
+    variant: str
+    seed: int
+
+    def options(self) -> str:
+        return f"--kinds {self.kind} --fs {self.fs} --variants {self.variant} --seed {self.seed} --count 1"
+
+
+@dataclass
+class Found:
+    wrong: str = ""  # empty: a prefix
+    kept: int = 0  # operations of the newest such state
+    acked: int = 0  # operations whose step had returned before the loss
+    age_ns: int = 0  # of the oldest of them that is missing
+
+
+def eatmydata() -> str:
+    """The library that makes each sync do nothing; empty if it is not installed."""
+    return ctypes.util.find_library("eatmydata") or ""
+
+
+def environment(run: Run, build: Path) -> dict[str, str]:
+    env = dict(os.environ)
+    if run.variant == EATMYDATA:
+        env["LD_PRELOAD"] = eatmydata()
+    elif run.variant == OFF:
+        library = build / "libfastwrite.so"
+        env.update(preload_env(library, f"{DATA}/**", sync="off", writers="exclusive"))
+    return env
+
+
+def mode_of(run: Run) -> str:
+    """SQLite's."""
+    return run.kind.removeprefix("sqlite-")
+
+
+def command(run: Run, build: Path, acks: Path) -> list[str]:
+    syncs = run.variant != NO_SYNC
+    if run.kind == "steps":
+        return [str(build / "tests" / "power" / "steps"), "write", str(DATA), str(acks), str(int(syncs))]
+    # DELETE: the commit is the removal of the journal, which only EXTRA makes durable
+    safe = "FULL" if run.kind == "sqlite-wal" else "EXTRA"
+    program = Path(__file__).with_name("commits.py")
+    return [
+        sys.executable,
+        str(program),
+        str(DATA / "data.db"),
+        str(acks),
+        mode_of(run),
+        safe if syncs else "OFF",
+    ]
+
+
+def nudged(run: Run) -> list[str]:
+    """The only file that the other program syncs; none: it syncs all.
+
+    A database without its journal, or the log without its database, is what a control cannot survive."""
+    if run.kind == "steps" or (run.variant not in CONTROLS and run.seed % 2):
+        return []
+    return ["data.db-wal" if run.kind == "sqlite-wal" else "data.db"]
+
+
+def acked_before(acks: Path, loss_ns: int) -> tuple[int, list[int]]:
+    data = acks.read_bytes()
+    times = [ns for ns in struct.unpack(f"<{len(data) // 8}Q", data) if ns]
+    return sum(ns < loss_ns for ns in times), times
+
+
+def judge(run: Run, acked: int, times: list[int], loss_ns: int) -> Found:
+    found = Found(acked=acked)
+    if run.kind == "steps":
+        history = steps.History()
+        history.advance(len(times) + 2)  # what was under way is a step of two operations at most
+        states = history.states(history.look(DATA))
+        found.kept, found.wrong = (states[-1], "") if states else (0, "no state of the program")
+    else:
+        found.kept, found.wrong = commits.look(DATA / "data.db", mode_of(run))
+    if not found.wrong and found.kept < acked:
+        found.age_ns = loss_ns - times[found.kept]
+        if run.variant == NATIVE:
+            found.wrong = f"{acked - found.kept} operations lost"
+    return found
+
+
+def recover(build: Path) -> None:
+    done = subprocess.run(
+        [str(build / "fastwrite"), "recover", str(DATA)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    if done.returncode not in (0, 1):  # 1: bytes were put aside
+        raise FailedError(f"fastwrite recover: status {done.returncode}: {done.stdout}{done.stderr}")
+
+
+def lose_power(run: Run, build: Path) -> Found:
+    """One run, one loss."""
+    dice = Random(run.seed)
+    image, acks, errors = PLACE / "image", PLACE / "acks", PLACE / "errors"
+    make_image(image, run.fs)
+    with acks.open("wb") as file:
+        file.truncate(steps.MOST * 8)
+    with ExitStack() as stack:
+        device = stack.enter_context(loop(image))
+        with mounted(device, run.fs), errors.open("wb") as said:
+            DATA.mkdir()
+            if run.kind == "steps":
+                steps.prepare(DATA)
+            else:
+                commits.prepare(DATA / "data.db")
+            subprocess.run(["sync", "-f", str(DISK)], check=True)
+            nudge = [str(build / "tests" / "power" / "steps"), "nudge", str(DATA), *nudged(run)]
+            options = {"cwd": PLACE, "stdin": subprocess.DEVNULL, "stderr": said}
+            with (
+                subprocess.Popen(command(run, build, acks), env=environment(run, build), **options) as writer,
+                subprocess.Popen(nudge, **options) as nudger,
+            ):
+                try:
+                    limit = time.monotonic() + PATIENCE_SECONDS
+                    with acks.open("rb", buffering=0) as file:
+                        while file.read(8) == bytes(8) and writer.poll() is None:
+                            file.seek(0)
+                            time.sleep(0.001)
+                            if time.monotonic() > limit:
+                                raise FailedError(f"{run}: no step in {PATIENCE_SECONDS} s")
+                    time.sleep(dice.uniform(*SECONDS))
+                    if writer.poll() is not None:
+                        raise FailedError(f"{run}: status {writer.returncode}: {errors.read_text()}")
+                    loss_ns = time.monotonic_ns()
+                    shut_down(DISK)
+                    time.sleep(0.01)
+                    # what returned afterwards had perhaps been promised, and was perhaps under way
+                    acked, times = acked_before(acks, loss_ns)
+                finally:
+                    writer.kill()
+                    nudger.kill()
+        device.forget()
+        with another_boot(), mounted(device, run.fs):
+            if run.variant == OFF:
+                recover(build)
+            found = judge(run, acked, times, loss_ns)
+    image.unlink()
+    return found
+
+
+HEAD = (
+    "| kind | file system | variant | losses of power | operations | not a prefix | oldest lost "
+    "| s |\n|---|---|---|---|---|---|---|---|"
+)
+
+
+class Session:
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.build = options.build.resolve()
+        self.bad = False
+
+    def row(self, kind: str, fs: str, variant: str) -> None:
+        count = self.options.count
+        wrong = operations = age_ns = 0
+        begin = time.monotonic()
+        for number in range(count):
+            run = Run(kind, fs, variant, self.options.seed + number)
+            found = lose_power(run, self.build)
+            operations += found.acked
+            age_ns = max(age_ns, found.age_ns)
+            wrong += bool(found.wrong)
+            if found.wrong and variant not in CONTROLS:
+                self.bad = True
+                print(f"FAILED {found.wrong}\n    again: python -m power.prefix {run.options()}", flush=True)
+        age = f"{age_ns / 1e6:.0f} ms" if age_ns else "–"
+        seconds = time.monotonic() - begin
+        print(
+            f"| {kind} | {fs} | {variant} | {count} | {operations} | {wrong} | {age} | {seconds:.0f} |",
+            flush=True,
+        )
+        if variant in CONTROLS and wrong < CONTROLS_FAIL * count:
+            self.bad = True
+            print(f"FAILED the control {variant} left a prefix in {count - wrong} of {count}", flush=True)
+
+    def run(self) -> int:
+        for path in (self.build / "libfastwrite.so", self.build / "tests" / "power" / "steps"):
+            if not path.exists():
+                print(f"{path} is not there; run make tests-build", file=sys.stderr)
+                return 2
+        variants = [v for v in VARIANTS if v in self.options.variants]
+        if EATMYDATA in variants and not eatmydata():
+            variants.remove(EATMYDATA)
+            print("without libeatmydata, which is not installed (package eatmydata)", flush=True)
+        print(HEAD, flush=True)
+        # the controls first: without them nothing is shown
+        for variant in sorted(variants, key=lambda v: v not in CONTROLS):
+            for kind in self.options.kinds:
+                for fs in self.options.fs:
+                    self.row(kind, fs, variant)
+        print("FAILED" if self.bad else "passed", flush=True)
+        return 1 if self.bad else 0
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="power.prefix", description="Does a power loss leave a prefix?")
+    parser.add_argument("--count", type=int, default=10, help="losses of power for each row")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="of programs")
+    parser.add_argument("--fs", nargs="+", choices=("ext4", "xfs"), default=["ext4", "xfs"])
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
+    parser.add_argument("--seed", type=int, default=1, help="of the first loss of each row")
+    parser.add_argument("--build", type=Path, default=ROOT / "build", help="build directory to test")
+    return parser.parse_args()
+
+
+def start() -> int:
+    options = parse()
+    if why := system.missing():
+        print(f"skipped: {why}")
+        return SKIPPED
+    for name in [n for n in os.environ if n.startswith("FASTWRITE_") and not n.startswith("FASTWRITE_TEST_")]:
+        del os.environ[name]
+    os.environ.pop("LD_PRELOAD", None)
+
+    def main() -> int:
+        try:
+            return Session(options).run()
+        except FailedError as error:
+            print(f"FAILED {error}", flush=True)
+            return 1
+
+    return system.contained(main)
+
+
+if __name__ == "__main__":
+    sys.exit(start())

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * steps write DIRECTORY ACKS SYNC    makes numbered steps, each a function of its number alone (steps.py)
+ * steps nudge DIRECTORY [NAME]       syncs all files of a directory, or one, again and again: another program
+ *
+ * ACKS is an array of MOST 64-bit numbers: when the step of each operation had returned (CLOCK_MONOTONIC,
+ * ns), 0 before.  SYNC = 1: each step syncs what it has changed.  A writer that meets an error waits to be
+ * killed.
+ */
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+	MOST = 1 << 17,
+	RECORD = 128,
+	LOGS = 3,
+	PAGE = 4096,
+	PAGES = 64,
+	SLOTS = 256,
+	SLOT = 256,
+	NAMES = 5,
+	DEPTH = 64
+};
+
+static int directory, logs[LOGS], pages, slots, stack;
+static _Atomic uint64_t *acks;
+static uint64_t operations;
+static bool syncs;
+
+/* The end: of the file system, or of the numbers. */
+static void linger(void)
+{
+	for (;;)
+		pause();
+}
+
+static void must(bool good)
+{
+	if (!good)
+		linger();
+}
+
+/* (splitmix64) */
+static uint64_t mix(uint64_t n)
+{
+	n += 0x9e3779b97f4a7c15u;
+	n = (n ^ n >> 30) * 0xbf58476d1ce4e5b9u;
+	n = (n ^ n >> 27) * 0x94d049bb133111ebu;
+	return n ^ n >> 31;
+}
+
+static const void *bytes_of(uint64_t step, size_t size)
+{
+	static uint64_t words[PAGE / sizeof(uint64_t)];
+
+	for (size_t i = 0; i < size / sizeof *words; i++)
+		words[i] = i ? step * 0x9e3779b97f4a7c15u + i : step;
+	return words;
+}
+
+static void put(int fd, uint64_t step, size_t size)
+{
+	must(write(fd, bytes_of(step, size), size) == (ssize_t)size);
+}
+
+static void put_at(int fd, uint64_t step, size_t size, uint64_t slot)
+{
+	must(pwrite(fd, bytes_of(step, size), size, (off_t)(slot * size)) == (ssize_t)size);
+}
+
+static void sync_data(int fd) { must(!syncs || fdatasync(fd) == 0); }
+static void sync_all(int fd) { must(!syncs || fsync(fd) == 0); }
+
+static void done(int count)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	while (count--)
+		atomic_store(&acks[operations++], (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec);
+}
+
+static void make_or_remove(uint64_t step, unsigned which)
+{
+	static bool there[NAMES];
+	char name[8];
+	int fd;
+
+	snprintf(name, sizeof name, "name%u", which);
+	if (there[which]) {
+		must(unlinkat(directory, name, 0) == 0);
+	} else {
+		fd = openat(directory, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+		must(fd >= 0);
+		put(fd, step, RECORD);
+		sync_all(fd);
+		must(close(fd) == 0);
+	}
+	there[which] = !there[which];
+	sync_all(directory);
+	done(there[which] ? 2 : 1);
+}
+
+static void push_or_cut(uint64_t step, uint64_t dice, bool cuts)
+{
+	static unsigned depth;
+
+	if (cuts && depth > DEPTH) {
+		depth = (unsigned)(dice >> 16) % DEPTH;
+		must(ftruncate(stack, depth * RECORD) == 0);
+	} else {
+		put_at(stack, step, RECORD, depth++);
+	}
+	sync_all(stack);
+	done(1);
+}
+
+static void make_step(uint64_t step)
+{
+	uint64_t dice = mix(step);
+	unsigned kind = dice % 8;
+
+	switch (kind) {
+	case 0:
+	case 1:
+	case 2:
+		put(logs[kind], step, RECORD);
+		sync_data(logs[kind]);
+		done(1);
+		break;
+	case 3:
+		put_at(pages, step, PAGE, (dice >> 16) % PAGES);
+		sync_data(pages);
+		done(1);
+		break;
+	case 4:
+		put_at(slots, step, SLOT, (dice >> 16) % SLOTS);
+		sync_data(slots);
+		done(1);
+		break;
+	case 5: make_or_remove(step, (unsigned)(dice >> 16) % NAMES); break;
+	default: push_or_cut(step, dice, kind == 7);
+	}
+}
+
+static void write_steps(const char *path)
+{
+	int fd = open(path, O_RDWR | O_CLOEXEC);
+
+	acks = mmap(NULL, MOST * sizeof *acks, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (fd < 0 || acks == MAP_FAILED)
+		exit(2);
+	for (int i = 0; i < LOGS; i++) {
+		char name[8];
+
+		snprintf(name, sizeof name, "log%d", i);
+		logs[i] = openat(directory, name, O_WRONLY | O_APPEND | O_CLOEXEC);
+	}
+	pages = openat(directory, "pages", O_RDWR | O_CLOEXEC);
+	slots = openat(directory, "slots", O_RDWR | O_CLOEXEC);
+	stack = openat(directory, "stack", O_RDWR | O_CLOEXEC);
+	for (uint64_t step = 1; operations < MOST - 2; step++)
+		make_step(step);
+	linger();
+}
+
+/* The kernel writes early what the other program has not synced. */
+static void nudge(const char *path, const char *only)
+{
+	for (uint64_t n = 0;; n++) {
+		DIR *entries = opendir(path);
+		const struct dirent *d;
+
+		while (entries && (d = readdir(entries)) != NULL) {
+			bool wanted = only ? strcmp(d->d_name, only) == 0 : d->d_name[0] != '.';
+			int fd = wanted ? openat(directory, d->d_name, O_RDONLY | O_CLOEXEC) : -1;
+
+			if (fd >= 0) {
+				fdatasync(fd);
+				close(fd);
+				usleep(mix(n++) % 2000);
+			}
+		}
+		if (entries)
+			closedir(entries);
+		usleep(1000);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (argc < 3 || (directory = open(argv[2], O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
+		return 2;
+	if (strcmp(argv[1], "nudge") == 0)
+		nudge(argv[2], argv[3]);
+	if (argc != 5)
+		return 2;
+	syncs = argv[4][0] == '1';
+	write_steps(argv[3]);
+}
