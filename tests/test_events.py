@@ -129,11 +129,11 @@ static void opens(const char *path)
 }
 static void forks(const char *path)
 {
-	int fd = open(path, O_RDWR | O_CREAT, 0644), status;
+	int fd = open(path, O_RDWR | O_CREAT, 0644), closed[2], finished[2], status;
 	char back[SIZE];
 	pid_t child;
 
-	need(fd >= 0, path);
+	need(fd >= 0 && pipe(closed) == 0 && pipe(finished) == 0, path);
 	for (int i = 0; i < records / 4; i++)
 		put_at(fd, i);
 	child = fork();
@@ -146,12 +146,16 @@ static void forks(const char *path)
 			need(pread(fd, back, SIZE, (off_t)(i / 8) * SIZE) == SIZE, "pread");
 		give_back(fd, i);
 	}
+	/* the child ends last: a member that ends drains what only others have, by an open of its own */
 	if (child == 0) {
 		need(close(fd) == 0, "close");
-		exit(0);
+		need(close(closed[0]) == 0 && close(closed[1]) == 0 && close(finished[1]) == 0, "close");
+		exit(read(finished[0], back, 1) == 0 ? 0 : 4);
 	}
-	need(waitpid(child, &status, 0) == child && status == 0, "the child");
+	need(close(closed[1]) == 0 && read(closed[0], back, 1) == 0, "the end of the child's writes");
 	finish(fd);
+	need(close(finished[1]) == 0, "close");
+	need(waitpid(child, &status, 0) == child && status == 0, "the child");
 }
 int main(int argc, char **argv)
 {

@@ -1119,13 +1119,15 @@ static bool is_replaced_unseen(int writer, int other)
 	       (writer == WRITER_NO_RULE && has_step(others[other].does, does_dup2_third));
 }
 
-/* FASTWRITE_TEST_LONG=1: at each of its system calls; else at some, others for each of the others. */
+/* FASTWRITE_TEST_LONG=1: at each of its system calls; else at some, others in each of these tests. */
 static int stride(int writer, int other)
 {
-	enum { STRIDE = 48 };
+	enum { STRIDE = 144, STRIDE_UNSEEN = 4 };
 	const char *every = getenv("FASTWRITE_TEST_LONG");
 
-	return (every && strcmp(every, "1") == 0) || is_replaced_unseen(writer, other) ? 1 : STRIDE;
+	if (every && strcmp(every, "1") == 0)
+		return 1;
+	return is_replaced_unseen(writer, other) ? STRIDE_UNSEEN : STRIDE;
 }
 
 /* Where what is right cannot be told; or what would only repeat other pairs. */
@@ -1151,9 +1153,11 @@ static void go_through(int stops_other, int appends, int staged, int two)
 	const char *only = getenv("PREEMPT_ONLY"); /* the name of one of the others */
 	const char *by = getenv("PREEMPT_WRITER"); /* the number of a writer */
 	int memory = memfd_create("shared", 0);
+	static int tests;
 	char text[6][16];
 
 	cases = wrong = 0;
+	tests++;
 	OK(mkdir("in", 0755));
 	OK(mkdir("outside", 0755));
 	OK(ftruncate(memory, sizeof *shared));
@@ -1171,7 +1175,8 @@ static void go_through(int stops_other, int appends, int staged, int two)
 			sprintf(text[3], "%d", appends);
 			sprintf(text[4], "%d", staged);
 			sprintf(text[5], "%d", two);
-			for (int step = stride(writer, other), stop = 1 + (writer * OTHERS + other) % step;
+			for (int step = stride(writer, other),
+			         stop = 1 + (writer * OTHERS + other + 49 * tests) % step;
 			     stop < STOPS_MOST && preempt(args, memory, stop); stop += step)
 				;
 		}

@@ -20,7 +20,7 @@ enum { NO_TRACER = 77 };
 
 /* A write that takes longer has its signals blocked by then.  Of the tens of thousands of instructions of
  * other calls some must do. */
-enum { STEPS_MOST = 500, STRIDE = 1999, STRIDES_MOST = 100000 };
+enum { STEPS_MOST = 500, STRIDE = 4999, STRIDES_MOST = 100000 };
 
 /* What is gone through ... */
 enum call { BY_WRITE, BY_WRITEV, BY_PWRITE, AMONG_OTHERS };
@@ -387,7 +387,7 @@ static void check_step(unsigned steps)
 /* FASTWRITE_TEST_LONG=1: after each instruction; else after some, others in the next of these tests. */
 static unsigned few(unsigned *first)
 {
-	enum { EVERY = 3 };
+	enum { EVERY = 5 };
 	static unsigned tests;
 	const char *all = getenv("FASTWRITE_TEST_LONG");
 
