@@ -283,7 +283,7 @@ soak-programs: deps
 soak-power: deps
 	$(Q)$(MAKE) --no-print-directory build-all power
 	$(Q)cd tests && $(abspath $(PYTHON)) -m power $(or $(ARGS),--soak)
-	$(if $(ARGS),,$(Q)cd tests && $(abspath $(PYTHON)) -m power.prefix --count 20)
+	$(if $(ARGS),,$(Q)cd tests && $(abspath $(PYTHON)) -m power.prefix --shutdowns 20 --cuts 20)
 
 # As root: containers that are killed and moved, a virtual machine that loses power and is shut down; 40 minutes.
 # tests/surroundings/README.md.  ARGS="--rounds 200", "--cuts 100 --sync journal", ...

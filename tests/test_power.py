@@ -71,8 +71,11 @@ def test_the_disk_is_cut_off(build: Path, library: Path, tmp_path: Path, fs: str
 @powerful
 def test_a_prefix_is_left_natively_and_by_no_control(build: Path, library: Path) -> None:
     kinds = ("steps", "sqlite-wal")
-    run_prefix(build, "--count", "2", "--kinds", *kinds, "--variants", "no-sync", "off")
-    run_prefix(build, "--count", "1", "--variants", "native")
+    run_prefix(build, "--shutdowns", "2", "--kinds", *kinds, "--variants", "no-sync", "off")
+    run_prefix(build, "--shutdowns", "1", "--variants", "native")
+    run_prefix(
+        build, "--cuts", "6", "--fs", "ext4", "--kinds", "steps", "--variants", "native", "no-sync", "off"
+    )
 
 
 @powerful

@@ -23,7 +23,18 @@ from power.acks import Acks, sync_times
 from power.check import Verdict
 from power.content import Content
 from power.disk import copy_image, make_image
-from power.system import DISK, FUSE, MNT_DETACH, PLACE, another_boot, die_with_parent, loop, mounted, umount
+from power.system import (
+    DISK,
+    FUSE,
+    MNT_DETACH,
+    PLACE,
+    Loop,
+    another_boot,
+    die_with_parent,
+    loop,
+    mounted,
+    umount,
+)
 from power.workload import (
     DATA,
     RELAXED,
@@ -201,18 +212,27 @@ def loss_time(events: list[Event], cut: Cut) -> int:
     return events[min(cut.events, len(events) - 1)].ns
 
 
-def look_at(
-    job: Job, tools: Tools, base: Path, log: Path, cuts: list[Cut], spare_ns: int
-) -> Iterator[tuple[Cut, Look]]:
-    """Every cut, in order."""
-    content = Content(job.seed)
-    events = read_log(log)
+@contextmanager
+def replayed_disk(tools: Tools, base: Path, log: Path) -> Iterator[tuple[Loop, Replayer]]:
+    """A disk, in another boot, and what makes of it what it was at one cut after the other."""
     work, carried = PLACE / "work", PLACE / "carried"
     work.unlink(missing_ok=True)
     copy_image(base, carried)
     with work.open("wb") as file:
         os.truncate(file.fileno(), base.stat().st_size)
     with loop(work) as device, Replayer(tools, carried, work, log) as replayer, another_boot():
+        yield device, replayer
+    work.unlink()
+    carried.unlink()
+
+
+def look_at(
+    job: Job, tools: Tools, base: Path, log: Path, cuts: list[Cut], spare_ns: int
+) -> Iterator[tuple[Cut, Look]]:
+    """Every cut, in order."""
+    content = Content(job.seed)
+    events = read_log(log)
+    with replayed_disk(tools, base, log) as (device, replayer):
         for cut in cuts:
             kept, dropped = replayer(cut)
             device.forget()
@@ -227,8 +247,6 @@ def look_at(
                 look = Look(Verdict(wrong=[f"the file system: {error}"]))
             look.synced, look.kept, look.dropped = acks.count, kept, dropped
             yield cut, look
-    work.unlink()
-    carried.unlink()
 
 
 def keep(job: Job, base: Path, log: Path, place: Path) -> Path:

@@ -2,11 +2,11 @@
 """python -m power.prefix (with tests/ on the path; make soak-power does it): does a power loss leave a prefix?
 
 A program makes numbered steps over several files, or SQLite transactions, while another program syncs the same files.
-The file system is shut down, mounted and recovered.  Its files must be as they were after some number of operations.
-Natively, with a sync after each step, they must be, and nothing acknowledged may be missing.  The controls do not
-sync: they must fail, or the test could not find anything.
+The file system is shut down, or its disk is cut off; then it is mounted and recovered.  Its files must be as they were
+after some number of operations.  Natively, with a sync after each step, they must be, and nothing acknowledged may be
+missing.  The controls do not sync: they must fail, or the test could not find anything.
 
-Needs root and loop devices.  Exit status 0: so it is; 1: not so; 77: this machine cannot run it."""
+Needs root, FUSE and loop devices.  Exit status 0: so it is; 1: not so; 77: this machine cannot run it."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ import struct
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
 from lib.support import ROOT, preload_env
 
-from power import commits, steps, system
-from power.disk import make_image
-from power.system import DISK, PLACE, another_boot, loop, mounted, shut_down
-from power.workload import DATA, PATIENCE_SECONDS, FailedError
+from power import commits, cuts, steps, system
+from power.disk import copy_image, make_image
+from power.system import DISK, FUSE, PLACE, another_boot, loop, mounted, shut_down
+from power.workload import DATA, PATIENCE_SECONDS, FailedError, Tools
 
 SKIPPED = 77
 SQLITE = ("sqlite-delete", "sqlite-truncate", "sqlite-persist", "sqlite-wal")
@@ -38,6 +39,8 @@ VARIANTS = (NATIVE, *CONTROLS)
 CONTROLS_FAIL = 0.8  # of the losses
 # The device is memory: a control needs some time until the kernel has written part of its work.
 SECONDS = (0.15, 0.4)
+CUT_SECONDS = 0.7  # the disk is slower
+SHUTDOWN, CUT = "shutdown", "cut"
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Run:
     seed: int
 
     def options(self) -> str:
-        return f"--kinds {self.kind} --fs {self.fs} --variants {self.variant} --seed {self.seed} --count 1"
+        return f"--kinds {self.kind} --fs {self.fs} --variants {self.variant} --seed {self.seed}"
 
 
 @dataclass
@@ -105,18 +108,23 @@ def nudged(run: Run) -> list[str]:
     return ["data.db-wal" if run.kind == "sqlite-wal" else "data.db"]
 
 
-def acked_before(acks: Path, loss_ns: int) -> tuple[int, list[int]]:
+def times_in(acks: Path) -> list[int]:
+    """When the step of each operation had returned."""
     data = acks.read_bytes()
-    times = [ns for ns in struct.unpack(f"<{len(data) // 8}Q", data) if ns]
-    return sum(ns < loss_ns for ns in times), times
+    return [ns for ns in struct.unpack(f"<{len(data) // 8}Q", data) if ns]
 
 
-def judge(run: Run, acked: int, times: list[int], loss_ns: int) -> Found:
+def judge(run: Run, times: list[int], loss_ns: int, torn: bool) -> Found:
+    """torn: of a page that was being written there may be some sectors."""
+    acked = sum(ns < loss_ns for ns in times)
     found = Found(acked=acked)
     if run.kind == "steps":
         history = steps.History()
         history.advance(len(times) + 2)  # what was under way is a step of two operations at most
-        states = history.states(history.look(DATA))
+        there = history.look(DATA)
+        if torn:
+            history.forgive(there, acked + 1)
+        states = history.states(there)
         found.kept, found.wrong = (states[-1], "") if states else (0, "no state of the program")
     else:
         found.kept, found.wrong = commits.look(DATA / "data.db", mode_of(run))
@@ -139,59 +147,99 @@ def recover(build: Path) -> None:
         raise FailedError(f"fastwrite recover: status {done.returncode}: {done.stdout}{done.stderr}")
 
 
-def lose_power(run: Run, build: Path) -> Found:
-    """One run, one loss."""
-    dice = Random(run.seed)
-    image, acks, errors = PLACE / "image", PLACE / "acks", PLACE / "errors"
-    make_image(image, run.fs)
+def prepare(run: Run, acks: Path) -> None:
+    """The files as the program finds them, on the disk."""
     with acks.open("wb") as file:
         file.truncate(steps.MOST * 8)
-    with ExitStack() as stack:
-        device = stack.enter_context(loop(image))
-        with mounted(device, run.fs), errors.open("wb") as said:
-            DATA.mkdir()
-            if run.kind == "steps":
-                steps.prepare(DATA)
-            else:
-                commits.prepare(DATA / "data.db")
-            subprocess.run(["sync", "-f", str(DISK)], check=True)
-            nudge = [str(build / "tests" / "power" / "steps"), "nudge", str(DATA), *nudged(run)]
-            options = {"cwd": PLACE, "stdin": subprocess.DEVNULL, "stderr": said}
-            with (
-                subprocess.Popen(command(run, build, acks), env=environment(run, build), **options) as writer,
-                subprocess.Popen(nudge, **options) as nudger,
-            ):
-                try:
-                    limit = time.monotonic() + PATIENCE_SECONDS
-                    with acks.open("rb", buffering=0) as file:
-                        while file.read(8) == bytes(8) and writer.poll() is None:
-                            file.seek(0)
-                            time.sleep(0.001)
-                            if time.monotonic() > limit:
-                                raise FailedError(f"{run}: no step in {PATIENCE_SECONDS} s")
-                    time.sleep(dice.uniform(*SECONDS))
-                    if writer.poll() is not None:
-                        raise FailedError(f"{run}: status {writer.returncode}: {errors.read_text()}")
-                    loss_ns = time.monotonic_ns()
-                    shut_down(DISK)
-                    time.sleep(0.01)
-                    # what returned afterwards had perhaps been promised, and was perhaps under way
-                    acked, times = acked_before(acks, loss_ns)
-                finally:
-                    writer.kill()
-                    nudger.kill()
+    DATA.mkdir()
+    if run.kind == "steps":
+        steps.prepare(DATA)
+    else:
+        commits.prepare(DATA / "data.db")
+    subprocess.run(["sync", "-f", str(DISK)], check=True)
+
+
+@contextmanager
+def running(run: Run, build: Path, acks: Path, seconds: float) -> Iterator[None]:
+    """The program and the one that syncs its files, which have run for some time; both are killed at the end."""
+    errors = PLACE / "errors"
+    nudge = [str(build / "tests" / "power" / "steps"), "nudge", str(DATA), *nudged(run)]
+    with errors.open("wb") as said, acks.open("rb", buffering=0) as first:
+        options = {"cwd": PLACE, "stdin": subprocess.DEVNULL, "stderr": said}
+        with (
+            subprocess.Popen(command(run, build, acks), env=environment(run, build), **options) as writer,
+            subprocess.Popen(nudge, **options) as nudger,
+        ):
+            try:
+                limit = time.monotonic() + PATIENCE_SECONDS
+                while first.read(8) == bytes(8) and writer.poll() is None:
+                    first.seek(0)
+                    time.sleep(0.001)
+                    if time.monotonic() > limit:
+                        raise FailedError(f"{run}: no step in {PATIENCE_SECONDS} s")
+                time.sleep(seconds)
+                if writer.poll() is not None:
+                    raise FailedError(f"{run}: status {writer.returncode}: {errors.read_text()}")
+                yield
+            finally:
+                writer.kill()
+                nudger.kill()
+
+
+def shut_down_once(run: Run, build: Path) -> Found:
+    """One run, one loss: of the page cache and the file system's log."""
+    image, acks = PLACE / "image", PLACE / "acks"
+    make_image(image, run.fs)
+    with loop(image) as device:
+        with mounted(device, run.fs):
+            prepare(run, acks)
+            with running(run, build, acks, Random(run.seed).uniform(*SECONDS)):
+                loss_ns = time.monotonic_ns()
+                shut_down(DISK)
+                times = times_in(acks)
         device.forget()
         with another_boot(), mounted(device, run.fs):
             if run.variant == OFF:
                 recover(build)
-            found = judge(run, acked, times, loss_ns)
+            # (a step that was under way may have returned, too)
+            found = judge(run, times, loss_ns, torn=False)
     image.unlink()
     return found
 
 
+def cut_off(run: Run, build: Path, count: int) -> Iterator[Found]:
+    """One run on the disk that logs its writes, and the losses at some of its events."""
+    tools = Tools(build / "libfastwrite.so", build / "fastwrite", build / "tests" / "power")
+    image, base, log, acks = (PLACE / name for name in ("image", "base", "log", "acks"))
+    dice = Random(run.seed)
+    make_image(image, run.fs)
+    copy_image(image, base)
+    log.unlink(missing_ok=True)
+    with cuts.logged_disk(tools, image, log):
+        with loop(FUSE / "image") as device, mounted(device, run.fs):
+            prepare(run, acks)
+            cuts.mark(cuts.BEGUN)
+            with running(run, build, acks, CUT_SECONDS):
+                cuts.mark(cuts.ENDED)
+            times = times_in(acks)
+    image.unlink()
+    events = cuts.read_log(log)
+    begun, ended = (next(n for n, e in enumerate(events) if e.mark == m) for m in (cuts.BEGUN, cuts.ENDED))
+    # of a control the first writes are no prefix of much
+    places = sorted(dice.randint(begun + (ended - begun) // 4, ended) for _ in range(count))
+    with cuts.replayed_disk(tools, base, log) as (device, replayer):
+        for place in places:
+            replayer(cuts.Cut(place, dice.randrange(1 << 31), dice.choice(cuts.STYLES)))
+            device.forget()
+            with mounted(device, run.fs):
+                if run.variant == OFF:
+                    recover(build)
+                yield judge(run, times, events[place - 1].ns, torn=run.variant == NATIVE)
+
+
 HEAD = (
-    "| kind | file system | variant | losses of power | operations | not a prefix | oldest lost "
-    "| s |\n|---|---|---|---|---|---|---|---|"
+    "| power lost by | kind | file system | variant | losses of power | operations | not a prefix | oldest lost "
+    "| s |\n|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -201,28 +249,33 @@ class Session:
         self.build = options.build.resolve()
         self.bad = False
 
-    def row(self, kind: str, fs: str, variant: str) -> None:
-        count = self.options.count
+    def losses(self, way: str, run: Run, count: int) -> Iterator[tuple[Run, Found]]:
+        if way == CUT:
+            for found in cut_off(run, self.build, count):
+                yield run, found
+            return
+        for number in range(count):
+            one = replace(run, seed=run.seed + number)
+            yield one, shut_down_once(one, self.build)
+
+    def row(self, way: str, run: Run, count: int) -> None:
         wrong = operations = age_ns = 0
         begin = time.monotonic()
-        for number in range(count):
-            run = Run(kind, fs, variant, self.options.seed + number)
-            found = lose_power(run, self.build)
+        for one, found in self.losses(way, run, count):
             operations += found.acked
             age_ns = max(age_ns, found.age_ns)
             wrong += bool(found.wrong)
-            if found.wrong and variant not in CONTROLS:
+            if found.wrong and run.variant not in CONTROLS:
                 self.bad = True
-                print(f"FAILED {found.wrong}\n    again: python -m power.prefix {run.options()}", flush=True)
+                again = f"{one.options()} --{way}s {1 if way == SHUTDOWN else count}"
+                print(f"FAILED {found.wrong}\n    again: python -m power.prefix {again}", flush=True)
         age = f"{age_ns / 1e6:.0f} ms" if age_ns else "–"
         seconds = time.monotonic() - begin
-        print(
-            f"| {kind} | {fs} | {variant} | {count} | {operations} | {wrong} | {age} | {seconds:.0f} |",
-            flush=True,
-        )
-        if variant in CONTROLS and wrong < CONTROLS_FAIL * count:
+        cells = (way, run.kind, run.fs, run.variant, count, operations, wrong, age, f"{seconds:.0f}")
+        print(f"| {' | '.join(map(str, cells))} |", flush=True)
+        if run.variant in CONTROLS and wrong < CONTROLS_FAIL * count:
             self.bad = True
-            print(f"FAILED the control {variant} left a prefix in {count - wrong} of {count}", flush=True)
+            print(f"FAILED the control {run.variant} left a prefix in {count - wrong} of {count}", flush=True)
 
     def run(self) -> int:
         for path in (self.build / "libfastwrite.so", self.build / "tests" / "power" / "steps"):
@@ -238,20 +291,27 @@ class Session:
         for variant in sorted(variants, key=lambda v: v not in CONTROLS):
             for kind in self.options.kinds:
                 for fs in self.options.fs:
-                    self.row(kind, fs, variant)
+                    run = Run(kind, fs, variant, self.options.seed)
+                    for way, count in ((SHUTDOWN, self.options.shutdowns), (CUT, self.options.cuts)):
+                        if count:
+                            self.row(way, run, count)
         print("FAILED" if self.bad else "passed", flush=True)
         return 1 if self.bad else 0
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="power.prefix", description="Does a power loss leave a prefix?")
-    parser.add_argument("--count", type=int, default=10, help="losses of power for each row")
+    parser.add_argument("--shutdowns", type=int, default=0, help="of the file system, for each row")
+    parser.add_argument("--cuts", type=int, default=0, help="of the disk's log, for each row")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="of programs")
     parser.add_argument("--fs", nargs="+", choices=("ext4", "xfs"), default=["ext4", "xfs"])
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--seed", type=int, default=1, help="of the first loss of each row")
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="build directory to test")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if not options.shutdowns and not options.cuts:
+        parser.error("--shutdowns or --cuts: how many?")
+    return options
 
 
 def start() -> int:

@@ -92,6 +92,13 @@ class History:
             self.stack.append(step)
             self.change("stack", step)
 
+    def forgive(self, found: dict[Hashable, int], operation: int) -> None:
+        """`operation` was under way: what it was changing may be torn, and counts as not changed."""
+        for unit, values in self.values.items():
+            before = [value for begin, value in values if begin < operation][-1]
+            if found[unit] == SPOILED and any(begin == operation for begin, _ in values):
+                found[unit] = before
+
     def states(self, found: dict[Hashable, int]) -> list[int]:
         """After which numbers of operations the files were as found."""
         changes = [0] * (self.operations + 2)
