@@ -19,7 +19,7 @@ from random import Random
 import pytest
 from lib.disks import disk, remount, shut_down
 from lib.recovery_lab import of_no_inode
-from lib.support import ROOT, disk_dir, file_system, preload_env, too_slow, wait_for
+from lib.support import ROOT, disk_dir, file_system, preload_env, run_preloaded, too_slow, wait_for
 
 STEPS = ROOT / "tests" / "journal" / "steps.c"
 REBOOTED = ROOT / "tests" / "lib" / "rebooted.py"
@@ -320,6 +320,29 @@ def test_an_open_that_truncates_is_not_undone(steps, fastwrite, place, tmp_path)
         recover(fastwrite, place, other_boot=True, tmp_path=tmp_path)
         assert (place / "data").stat().st_size == 0, writers
         (place / "data").unlink()
+
+
+@pytest.mark.parametrize(
+    ("sync", "begin", "direct"), [("journal", 0, False), ("journal", 8 << 20, True), ("off", 0, True)]
+)
+def test_no_direct_write_makes_a_file_longer(library, place, sync, begin, direct):
+    """ext4 would change the file's time at the mount after a power loss, and nobody could tell that from a write."""
+    path = place / "file"
+    path.write_bytes(bytes(begin))
+    program = (
+        "import os, sys\n"
+        "fd = os.open(sys.argv[1], os.O_WRONLY)\n"
+        "for _ in range(1000): os.write(fd, b'x' * 4096)\n"
+    )
+    command = [sys.executable, "-c", program, path]
+    settings = {"sync": sync, "writers": "exclusive", "flush": "direct", "block": "64K"}
+    done = run_preloaded(library, command, place, paths=str(path), **settings)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stats.bytes > 2 << 20
+    if (done.stats.direct_bytes > 0) != direct and direct and file_system(place) != "ext4":
+        pytest.skip(f"no direct writes on {file_system(place)}")
+    assert (done.stats.direct_bytes > 0) == direct
+    assert path.stat().st_size == max(begin, 1000 * 4096)
 
 
 def test_another_program_waits_until_the_entries_are_void(steps, fastwrite, place, tmp_path):

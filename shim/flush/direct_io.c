@@ -96,7 +96,8 @@ int direct_io_write(struct flush_target *t, const struct iovec *iov, int count, 
 	if (head > size)
 		head = size;
 	middle = (size - head) / ARENA_PAGE * ARENA_PAGE;
-	if (!t->direct_ok || middle < t->direct_min || !congruent(iov, count, offset))
+	if (!t->direct_ok || middle < t->direct_min || offset + head + middle > t->direct_end ||
+	    !congruent(iov, count, offset))
 		middle = 0;
 	buffered = middle == 0 && size >= t->direct_min;
 	if (buffered)

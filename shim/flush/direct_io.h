@@ -18,6 +18,7 @@ struct flush_target {
 	bool direct_ok;        /* try O_DIRECT; cleared when the file system refuses it */
 	bool direct_refused;   /* out: the file system refused it */
 	uint64_t direct_min;   /* smallest aligned middle that pays */
+	uint64_t direct_end;   /* what reaches beyond it goes through the page cache */
 	uint64_t direct_bytes; /* out: bytes written by O_DIRECT */
 	uint64_t direct_ns;    /* out: and their time */
 	/* out: the same for ranges of at least direct_min through the page cache */

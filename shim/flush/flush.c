@@ -243,6 +243,13 @@ static bool may_set_direct(const struct file *f, const struct ofd *borrowed)
 	       (f->rule->set.flush == FLUSH_DIRECT || !f->flush.was_read);
 }
 
+/*
+ * Direct writes end there.  ext4 keeps a file on its list of orphans while a direct write makes it longer.
+ * After a power loss the mount cuts such a file to its size, and sets its time.  Recovery would then take the
+ * file for one that was written in the new boot, and put aside what the journal has of it.
+ */
+static uint64_t direct_end(const struct file *f) { return journal_file_is(f) ? f->ksize : UINT64_MAX; }
+
 static bool wants_direct(const struct file *f, const struct ofd *borrowed)
 {
 	enum flush_mode mode = f->rule->set.flush;
@@ -311,6 +318,7 @@ static int route_find(struct file *f, const struct plan *p, struct route *rt)
 	f->flush.sets_direct = rt->target.direct_ok && rt->borrowed && rt->borrowed->readable;
 	f->flush.was_read = false;
 	rt->target.direct_min = direct_min(f);
+	rt->target.direct_end = direct_end(f);
 	return 0;
 }
 

@@ -96,6 +96,8 @@ def settings(job: Job) -> dict[str, object]:
             chosen.update(writers="exclusive")
     if dice.random() < 0.7:
         chosen.update(adapt="off")
+    if job.policy == JOURNAL and dice.random() < 0.5:
+        chosen.update(flush="direct")
     return chosen
 
 
