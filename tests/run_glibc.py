@@ -39,7 +39,8 @@ PACKAGES = ("libc6", "dash", "coreutils")
 BUILD_PACKAGES = ("libc6-dev", "libcmocka-dev", "libinih-dev")
 FRESH_SECONDS = 7 * 24 * 3600
 PROGRAM_TIMEOUT_SECONDS = 900  # ends what hangs, also on a machine with much else to do
-MODES: dict[str, dict[str, str]] = {
+MODES: dict[str, dict[str, str] | None] = {
+    "native": None,
     "default": {},
     "smallest": {"FASTWRITE_MEM": "1M", "FASTWRITE_BLOCK": "64K", "FASTWRITE_LAG_MS": "1"},
 }
@@ -299,7 +300,9 @@ def number(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
 
 
-def jobs_of(system: System, enter: list[str], build: Path, own: str) -> tuple[list[Job], Totals]:
+def jobs_of(
+    system: System, enter: list[str], build: Path, own: str, modes: list[str]
+) -> tuple[list[Job], Totals]:
     """What is to be run in a release, and what is skipped there."""
     totals = Totals()
     programs = sorted(path.stem for path in (ROOT / "tests" / "hooks").glob("*.c"))
@@ -317,10 +320,10 @@ def jobs_of(system: System, enter: list[str], build: Path, own: str) -> tuple[li
     jobs = [
         Job(
             f"glibc {system.version}: {program}, {mode}",
-            partial(run_program, system, enter, build, program, mode, settings),
+            partial(run_program, system, enter, build, program, mode, MODES[mode]),
         )
         for program in sorted(programs, key=lambda program: program not in LONG)
-        for mode, settings in {"native": None, **MODES}.items()
+        for mode in modes
     ]
     return jobs, totals
 
@@ -332,6 +335,7 @@ def main() -> int:
     parser.add_argument(
         "--others", action="store_true", help="not this system's own, with which make test runs"
     )
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES), help="(%(default)s)")
     parser.add_argument("releases", nargs="*", default=RELEASES, help="Debian releases (%(default)s)")
     options = parser.parse_args()
 
@@ -358,7 +362,7 @@ def main() -> int:
             totals.add(Totals(skipped=1, notes=[f"{release}: {reason}"]))
             continue
         try:
-            more, skipped = jobs_of(system, enter, options.build.resolve(), own)
+            more, skipped = jobs_of(system, enter, options.build.resolve(), own, options.modes)
         except BuildError as reason:
             print(reason, flush=True)
             totals.fail(f"{release}: not built")

@@ -1122,7 +1122,7 @@ static bool is_replaced_unseen(int writer, int other)
 /* FASTWRITE_TEST_LONG=1: at each of its system calls; else at some, others in each of these tests. */
 static int stride(int writer, int other)
 {
-	enum { STRIDE = 144, STRIDE_UNSEEN = 4 };
+	enum { STRIDE = 240, STRIDE_UNSEEN = 6 };
 	const char *every = getenv("FASTWRITE_TEST_LONG");
 
 	if (every && strcmp(every, "1") == 0)
