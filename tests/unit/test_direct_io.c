@@ -40,8 +40,11 @@ static int write_range(struct flush_target *t, uint64_t from, uint64_t n, uint64
 
 static struct flush_target target(bool direct)
 {
-	return (struct flush_target){
-		.fd = fd, .flags = O_RDWR, .direct_ok = direct, .direct_min = ARENA_PAGE};
+	return (struct flush_target){.fd = fd,
+	                             .flags = O_RDWR,
+	                             .direct_ok = direct,
+	                             .direct_min = ARENA_PAGE,
+	                             .direct_end = UINT64_MAX};
 }
 
 static void test_plain(void **state)
@@ -89,6 +92,22 @@ static void test_direct_middle(void **state)
 	assert_int_equal(done, SIZE);
 	if (t.direct_ok)
 		assert_int_equal(t.direct_bytes, (SIZE - ARENA_PAGE) / ARENA_PAGE * ARENA_PAGE);
+	rig_expect("out", SIZE);
+}
+
+static void test_nothing_direct_beyond_the_end(void **state)
+{
+	struct flush_target t = target(true);
+	uint64_t done = 0;
+
+	(void)state;
+	t.direct_end = 3 * ARENA_PAGE;
+	assert_int_equal(write_range(&t, 0, 4 * ARENA_PAGE, &done), 0);
+	assert_true(t.direct_ok);
+	assert_int_equal(t.direct_bytes, 0);
+	assert_int_equal(write_range(&t, 4 * ARENA_PAGE, SIZE - 4 * ARENA_PAGE, &done), 0);
+	assert_int_equal(t.direct_bytes, 0);
+	assert_int_equal(done, SIZE);
 	rig_expect("out", SIZE);
 }
 
@@ -147,6 +166,7 @@ int main(void)
 		TEST(test_plain),
 		TEST(test_short_writes_and_interruptions),
 		TEST(test_direct_middle),
+		TEST(test_nothing_direct_beyond_the_end),
 		TEST(test_direct_refused),
 		TEST(test_memory_that_is_not_congruent),
 		TEST(test_error_says_how_far),
