@@ -339,7 +339,7 @@ def test_no_direct_write_makes_a_file_longer(library, place, sync, begin, direct
     done = run_preloaded(library, command, place, paths=str(path), **settings)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stats.bytes > 2 << 20
-    if (done.stats.direct_bytes > 0) != direct and direct and file_system(place) != "ext4":
+    if direct and done.stats.direct_bytes == 0 and file_system(place) != "ext4":
         pytest.skip(f"no direct writes on {file_system(place)}")
     assert (done.stats.direct_bytes > 0) == direct
     assert path.stat().st_size == max(begin, 1000 * 4096)

@@ -279,7 +279,8 @@ static void *pass(void *arg)
 {
 	char control[CMSG_SPACE(sizeof fd)] = {0}, text[1];
 	struct iovec iov = {text, 1};
-	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+	struct msghdr m = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
 	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
 	if (recv(s, text, 1, 0) != 1)
 		exit(2);

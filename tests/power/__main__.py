@@ -30,10 +30,10 @@ from power.workload import (
     Job,
     Look,
     Tools,
+    main_of,
     settings,
 )
 
-SKIPPED = 77
 # The engine's thread and the disk need a processor, too.  On a machine with nothing else to do 100 suffices.
 FLUSH_MS = 400
 CUTS_OF_A_RUN = 60
@@ -255,22 +255,12 @@ def parse() -> argparse.Namespace:
 
 def start() -> int:
     options = parse()
-    if why := system.missing():
-        print(f"skipped: {why}")
-        return SKIPPED
-    for name in [n for n in os.environ if n.startswith("FASTWRITE_") and not n.startswith("FASTWRITE_TEST_")]:
-        del os.environ[name]
-    os.environ.pop("LD_PRELOAD", None)
 
     def main() -> int:
         session = Session(options)
-        try:
-            return session.again() if options.again else session.run()
-        except FailedError as error:
-            print(f"FAILED {error}", flush=True)
-            return 1
+        return session.again() if options.again else session.run()
 
-    return system.contained(main)
+    return main_of([system.missing()], main)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from random import Random
 
@@ -28,9 +29,8 @@ from lib.support import ROOT, preload_env
 from power import commits, cuts, steps, system
 from power.disk import copy_image, make_image
 from power.system import DISK, FUSE, PLACE, another_boot, loop, mounted, shut_down
-from power.workload import DATA, PATIENCE_SECONDS, FailedError, Tools
+from power.workload import DATA, PATIENCE_SECONDS, FailedError, Tools, main_of
 
-SKIPPED = 77
 SQLITE = ("sqlite-delete", "sqlite-truncate", "sqlite-persist", "sqlite-wal")
 KINDS = ("steps", *SQLITE)
 NATIVE, NO_SYNC, EATMYDATA, OFF = "native", "no-sync", "eatmydata", "off"
@@ -117,13 +117,19 @@ def times_in(acks: Path) -> list[int]:
     return [ns for ns in struct.unpack(f"<{len(data) // 8}Q", data) if ns]
 
 
+@lru_cache(maxsize=1)  # all cuts of a run ask for the same
+def history_of(operations: int) -> steps.History:
+    history = steps.History()
+    history.advance(operations)
+    return history
+
+
 def judge(run: Run, times: list[int], loss_ns: int, torn: bool) -> Found:
     """torn: of a page that was being written there may be some sectors."""
     acked = sum(ns < loss_ns for ns in times)
     found = Found(acked=acked)
     if run.kind == "steps":
-        history = steps.History()
-        history.advance(len(times) + 2)  # what was under way is a step of two operations at most
+        history = history_of(len(times) + 2)  # what was under way is a step of two operations at most
         there = history.look(DATA)
         if torn:
             history.forgive(there, acked + 1)
@@ -320,21 +326,7 @@ def parse() -> argparse.Namespace:
 
 def start() -> int:
     options = parse()
-    if why := system.missing():
-        print(f"skipped: {why}")
-        return SKIPPED
-    for name in [n for n in os.environ if n.startswith("FASTWRITE_") and not n.startswith("FASTWRITE_TEST_")]:
-        del os.environ[name]
-    os.environ.pop("LD_PRELOAD", None)
-
-    def main() -> int:
-        try:
-            return Session(options).run()
-        except FailedError as error:
-            print(f"FAILED {error}", flush=True)
-            return 1
-
-    return system.contained(main)
+    return main_of([system.missing()], lambda: Session(options).run())
 
 
 if __name__ == "__main__":

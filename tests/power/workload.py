@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -17,7 +18,7 @@ from lib.support import Stats, parse_stats, preload_env
 from power.acks import Acks
 from power.check import Check, Verdict
 from power.content import Content
-from power.system import DISK, PLACE
+from power.system import DISK, PLACE, contained
 
 NATIVE, RELAXED = "native", "relaxed"
 RELAXED_MS = 50
@@ -44,6 +45,7 @@ KINDS = {
 # `relaxed` makes no promise about the order of two files, on which a database stands.
 NOT_RELAXED = ("sqlite-delete", "sqlite-wal")
 PATIENCE_SECONDS = 120
+SKIPPED = 77  # exit status of a driver on a machine that cannot run it
 DATA = DISK / "data"
 
 
@@ -232,6 +234,26 @@ def pace_us(job: Job) -> int:
     if job.policy == RELAXED:
         return 2_500_000 // KINDS[job.kind]
     return Random(job.seed * 5 + 3).choice((0, 0, 400))
+
+
+def main_of(reasons: list[str], main: Callable[[], int]) -> int:
+    """Runs a driver's `main` in namespaces of its own, without the user's settings of the library.  The exit status:
+    SKIPPED for the first reason that is not empty, 1 if the test could not be made."""
+    if why := next(filter(None, reasons), ""):
+        print(f"skipped: {why}")
+        return SKIPPED
+    for name in [n for n in os.environ if n.startswith("FASTWRITE_") and not n.startswith("FASTWRITE_TEST_")]:
+        del os.environ[name]
+    os.environ.pop("LD_PRELOAD", None)
+
+    def guarded() -> int:
+        try:
+            return main()
+        except FailedError as error:
+            print(f"FAILED {error}", flush=True)
+            return 1
+
+    return contained(guarded)
 
 
 def until(true, what: str, seconds: float = PATIENCE_SECONDS) -> None:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import sys
 import time
@@ -12,11 +11,9 @@ from pathlib import Path
 
 from lib.support import ROOT
 from power import system
-from power.workload import CONTROL, NATIVE, FailedError
+from power.workload import CONTROL, NATIVE, FailedError, main_of
 
 from surroundings import booted, container, life, losses, machine, rootfs
-
-SKIPPED = 77
 
 
 def tools_of(build: Path, *programs: str) -> dict[str, Path]:
@@ -121,13 +118,6 @@ def start() -> int:
     reasons = [system.missing()]
     reasons += [container.missing()] if options.rounds else []
     reasons += [machine.missing()] if options.cuts or options.shutdowns else []
-    for why in reasons:
-        if why:
-            print(f"skipped: {why}")
-            return SKIPPED
-    for name in [n for n in os.environ if n.startswith("FASTWRITE_") and not n.startswith("FASTWRITE_TEST_")]:
-        del os.environ[name]
-    os.environ.pop("LD_PRELOAD", None)
 
     def main() -> int:
         begun = time.monotonic()
@@ -142,7 +132,7 @@ def start() -> int:
         print(f"{'passed' if good else 'FAILED'} in {time.monotonic() - begun:.0f} s", flush=True)
         return 0 if good else 1
 
-    return system.contained(main)
+    return main_of(reasons, main)
 
 
 if __name__ == "__main__":
