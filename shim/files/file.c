@@ -721,6 +721,9 @@ void file_retake(struct file *f)
 	assert(r != LOCK_NESTED || !f->nested);
 	/* (a process that died in a handler may have left it set) */
 	f->nested = r == LOCK_NESTED;
+	/* The interrupted write has dropped the lock since: nothing copies into that block any more. */
+	if (!f->nested)
+		f->pinned = NULL;
 	if (r == LOCK_INHERITED)
 		f->needs_repair = true;
 }
@@ -733,8 +736,6 @@ void file_lock_again(struct file *f)
 			file_care->interrupt(f);
 		return;
 	}
-	/* The interrupted write has dropped the lock since: nothing copies into that block any more. */
-	f->pinned = NULL;
 	if (f->shared && f->arena && file_care && !family_set_has(&f->arena->members, family_me))
 		file_care->attach(f);
 	if (takeover_happened(f))

@@ -3,6 +3,8 @@
 #include "attach/stop.h"
 #include "rig.h"
 
+#include <signal.h>
+
 static int staged_file(int flags, uint64_t n)
 {
 	int fd = rig_open("out", flags);
@@ -168,6 +170,50 @@ static void test_hand_over_moves_the_offset(void **state)
 	rig_expect("out", 5010);
 }
 
+static int interrupted_fd;
+
+/* While a flush writes without the lock, a write of the program is interrupted by a handler that takes the
+ * lock, too. */
+static ssize_t interrupting_pwritev(int fd, const struct iovec *iov, int count, off_t offset)
+{
+	struct file *f = rig_file(interrupted_fd);
+
+	sys.pwritev = sys_kernel.pwritev;
+	rig_put(interrupted_fd, 9000, 500);
+	assert_true(lock_try(&f->lock, lock_self()));
+	file_unlock(f, file_lock(f));
+	assert_non_null(f->pinned);
+	lock_drop_fast(&f->lock, lock_self());
+	return sys_kernel.pwritev(fd, iov, count, offset);
+}
+
+/* The flusher has its lock again: the interrupted write copies nothing any more, and its block can be freed.
+ * Otherwise a drain would wait for that for ever, which the alarm ends. */
+static void test_drain_after_an_interrupted_write(void **state)
+{
+	int fd = staged_file(O_WRONLY, 9000);
+	struct file *f = rig_file(fd);
+	struct file_guard g = file_lock(f);
+	sigset_t only;
+
+	(void)state;
+	interrupted_fd = fd;
+	sys.pwritev = interrupting_pwritev;
+	stage_seal(f);
+	assert_int_equal(flush_run(f, false), 0);
+	/* (the lock blocks all signals) */
+	sigemptyset(&only);
+	sigaddset(&only, SIGALRM);
+	sigprocmask(SIG_UNBLOCK, &only, NULL);
+	alarm(60);
+	assert_int_equal(flush_drain(f), 0);
+	alarm(0);
+	assert_null(f->head);
+	file_unlock(f, g);
+	rig_expect("out", 9500);
+	assert_int_equal(rig_close(fd), 0);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, rig_set_up, rig_tear_down)
@@ -179,6 +225,7 @@ int main(void)
 		TEST(test_through_the_programs_description),
 		TEST(test_overwritten_in_order),
 		TEST(test_hand_over_moves_the_offset),
+		TEST(test_drain_after_an_interrupted_write),
 		/* last: it leaves an arena that this process never gives up */
 		TEST(test_close_that_cannot_write_keeps_the_bytes),
 	};
