@@ -15,7 +15,7 @@
  * look at `done` until `done` counts what it wrote.  So no two processes write at the same time, and nobody
  * overtakes a process that is stopped in the middle of a write.
  * - Seal.  With the gate the recoverer seals the entry's blocks, so that no process stages into what it
- * writes.  The fast path publishes by an instruction that another processor may split (stage_publish_fast).
+ * writes.  The fast path publishes by an instruction that another processor may split (publish_swap).
  * membarrier waits until every such instruction is over.  Then the recoverer looks at the seals again.
  * - `takeovers` counts the take-overs of an entry.  A process of the family compares it under the file lock
  * or with the gate.  If it has changed, the process repairs the file as after the death of a process of its

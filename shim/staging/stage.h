@@ -12,6 +12,7 @@
 #define FASTWRITE_STAGING_STAGE_H
 
 #include "base/crc32c.h"
+#include "base/publish.h"
 #include "files/fdtable.h"
 #include "files/file.h"
 
@@ -56,28 +57,6 @@ bool stage_forks(void);
 /* This thread is about to jump to a frame whose stack pointer is `target`.  Removes the frames of fast paths
  * that the jump leaves. */
 void stage_left(uintptr_t target);
-
-/*
- * Compare-and-swap of a commit word by the holder of the file lock.  Only a signal handler of this thread may
- * also write it.  So one instruction that no signal can split is enough, without a bus lock.  On x86-64 every
- * store is a release.
- */
-static inline bool stage_publish_fast(_Atomic uint64_t *commit, uint64_t expected, uint64_t desired)
-{
-/* the thread sanitizer must see the operation */
-#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
-	bool equal;
-
-	__asm__ volatile("cmpxchgq %3, %1"
-	                 : "=@cce"(equal), "+m"(*commit), "+a"(expected)
-	                 : "r"(desired)
-	                 : "memory");
-	return equal;
-#else
-	return atomic_compare_exchange_strong_explicit(commit, &expected, desired, memory_order_release,
-	                                               memory_order_relaxed);
-#endif
-}
 
 /*
  * The unlock waits until the copied bytes have left the store buffer, which waits for cache lines that the
@@ -136,7 +115,7 @@ static inline bool stage_fast(struct ofd *o, int fd, const void *buf, size_t n)
 			uint32_t sum = crc32c_copy(COMMIT_SUM(commit), run->base + length, buf, n);
 
 			stage_prefetch(run->base + length + n);
-			done = stage_publish_fast(&run->meta->commit, commit, COMMIT_GROWN(commit, n, sum));
+			done = publish_swap(&run->meta->commit, commit, COMMIT_GROWN(commit, n, sum));
 			f->writes += done;
 		}
 	}

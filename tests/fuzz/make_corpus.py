@@ -19,7 +19,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 GROWN = HERE / "grown.tar.xz"
-TARGETS = ("arena", "journal", "status")
+TARGETS = ("arena", "journal", "pages", "status")
 RAW = b"\xff"
 (GEOMETRY, HEADER, ENTRY, PATH, DONE, APPENDING, BLOCK, FIRST, CHAIN, EXTENT, DATA, PATCH, SIZE, CONTENT) = (
     range(14)
@@ -263,6 +263,43 @@ def journal_seeds() -> dict[str, bytes]:
     return seeds
 
 
+def pages(files: list[tuple[int, ...]], frames: list[tuple[int, ...]], *, wide: bool = False) -> bytes:
+    """Files: ticket, slot, done, size, lowest, cut, lowest since the cut, changed; frames: owner, page, ticket.
+    Sizes are in KiB, if not `wide`."""
+    words: list[int] = []
+    for ticket, slot, done, size, lowest, cut, cut_lowest, changed in files:
+        words += [ticket << 2 | slot, done, size, lowest, cut, cut_lowest, 0, changed]
+    words += [0] * (8 * (3 - len(files)))
+    for frame in frames:
+        words += frame
+    return bytes([3 if wide else 0]) + struct.pack(f"<{len(words)}{'Q' if wide else 'B'}", *words)
+
+
+def pages_seeds() -> dict[str, bytes]:
+    one = [(40, 1, 10, 17, 9, 20, 9, 1)]
+    many = [(1, page, ticket) for page in (0, 1, 2, 3, 4, 5) for ticket in (9, 15, 30, 50)]
+    return {
+        "none": pages([], []),
+        "one": pages(one, [(1, 0, 30)]),
+        "newest": pages(one, [(1, 0, 30), (1, 0, 40), (1, 0, 41)]),
+        "twice": pages(one, [(1, 0, 30), (1, 0, 30)]),
+        "many": pages(one, many),
+        "other-slots": pages(
+            [(40, slot, 10, 17, 9, 20, 9, 1) for slot in (0, 2, 3)], [(2, 1, 20), (3, 2, 21)]
+        ),
+        "nothing-changed": pages([(40, 0, 30, 17, 9, 20, 9, 0)], many),
+        "cut-not-written": pages([(40, 0, 10, 17, 9, 20, 9, 0)], many),
+        "done-first": pages([(40, 0, 50, 17, 9, 20, 9, 1)], many),
+        "larger-than-size": pages([(40, 0, 10, 17, 18, 20, 9, 1)], many),
+        "wide": pages(
+            [(1 << 40, 3, 1 << 16, 1 << 40, 0, 1 << 20, 4096, 1)], [(1, 1 << 27, 1 << 30)], wide=True
+        ),
+        "never": pages(
+            [(1 << 61, 3, 1, (1 << 63) - 1, 0, 0, 0, 1)], [(1, 1 << 60, 9), (1, 2, (1 << 64) - 1)], wide=True
+        ),
+    }
+
+
 def make_once(corpus: Path) -> None:
     """Two builds may want it at the same time: the second one finds what the first one made."""
     corpus.parent.mkdir(exist_ok=True)
@@ -281,6 +318,7 @@ def make(corpus: Path) -> None:
         ("arena", seeds),
         ("status", {one: seeds[one] for one in STATUS}),
         ("journal", journal_seeds()),
+        ("pages", pages_seeds()),
     ):
         directory = corpus / target
         directory.mkdir(parents=True)

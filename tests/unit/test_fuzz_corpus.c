@@ -7,6 +7,9 @@
 #define LLVMFuzzerTestOneInput fuzz_journal_input
 #include "../fuzz/fuzz_journal.c"
 #undef LLVMFuzzerTestOneInput
+#define LLVMFuzzerTestOneInput fuzz_pages_input
+#include "../fuzz/fuzz_pages.c"
+#undef LLVMFuzzerTestOneInput
 #define LLVMFuzzerTestOneInput fuzz_status_input
 #include "../fuzz/fuzz_status.c"
 #undef LLVMFuzzerTestOneInput
@@ -56,6 +59,12 @@ static void test_journals(void **state)
 	assert_true(replay_all("build/fuzz-corpus/journal", fuzz_journal_input) > 20);
 }
 
+static void test_pages(void **state)
+{
+	(void)state;
+	assert_true(replay_all("build/fuzz-corpus/pages", fuzz_pages_input) > 10);
+}
+
 static void test_status(void **state)
 {
 	(void)state;
@@ -65,7 +74,7 @@ static void test_status(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_arenas), cmocka_unit_test(test_journals),
-	                                   cmocka_unit_test(test_status)};
+	                                   cmocka_unit_test(test_pages), cmocka_unit_test(test_status)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
