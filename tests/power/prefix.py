@@ -32,7 +32,9 @@ from power.system import DISK, FUSE, PLACE, another_boot, loop, mounted, shut_do
 from power.workload import DATA, PATIENCE_SECONDS, FailedError, Tools, main_of
 
 SQLITE = ("sqlite-delete", "sqlite-truncate", "sqlite-persist", "sqlite-wal")
-KINDS = ("steps", *SQLITE)
+# The numbered steps, by one process or by three that take turns: arguments of the program.
+HOW = {"steps": (), "steps-processes": ("processes",), "steps-threads": ("threads",)}
+KINDS = (*HOW, *SQLITE)
 NATIVE, NO_SYNC, EATMYDATA, OFF = "native", "no-sync", "eatmydata", "off"
 CONTROLS = (NO_SYNC, EATMYDATA, OFF)
 VARIANTS = (NATIVE, *CONTROLS)
@@ -40,7 +42,7 @@ CONTROLS_FAIL = 0.8  # of the losses
 # The device is memory: a control needs some time until the kernel has written part of its work.
 SECONDS = (0.15, 0.4)
 # Operations before that, whatever the speed: a log that was checkpointed and begun anew, for example.
-LEAST = {"steps": 500, "sqlite-wal": 200}
+LEAST = {**dict.fromkeys(HOW, 500), "sqlite-wal": 200}
 LEAST_COMMITS = 3
 CUT_SECONDS = 0.7  # the disk is slower
 SHUTDOWN, CUT = "shutdown", "cut"
@@ -87,8 +89,15 @@ def mode_of(run: Run) -> str:
 
 def command(run: Run, build: Path, acks: Path) -> list[str]:
     syncs = run.variant != NO_SYNC
-    if run.kind == "steps":
-        return [str(build / "tests" / "power" / "steps"), "write", str(DATA), str(acks), str(int(syncs))]
+    if run.kind in HOW:
+        return [
+            str(build / "tests" / "power" / "steps"),
+            "write",
+            str(DATA),
+            str(acks),
+            str(int(syncs)),
+            *HOW[run.kind],
+        ]
     # DELETE: the commit is the removal of the journal, which only EXTRA makes durable
     safe = "FULL" if run.kind == "sqlite-wal" else "EXTRA"
     program = Path(__file__).with_name("commits.py")
@@ -106,7 +115,7 @@ def nudged(run: Run) -> list[str]:
     """The only file that the other program syncs; none: it syncs all.
 
     A database without its journal, or the log without its database, is what a control cannot survive."""
-    if run.kind == "steps" or (run.variant not in CONTROLS and run.seed % 2):
+    if run.kind in HOW or (run.variant not in CONTROLS and run.seed % 2):
         return []
     return ["data.db-wal" if run.kind == "sqlite-wal" else "data.db"]
 
@@ -128,7 +137,7 @@ def judge(run: Run, times: list[int], loss_ns: int, torn: bool) -> Found:
     """torn: of a page that was being written there may be some sectors."""
     acked = sum(ns < loss_ns for ns in times)
     found = Found(acked=acked)
-    if run.kind == "steps":
+    if run.kind in HOW:
         history = history_of(len(times) + 2)  # what was under way is a step of two operations at most
         there = history.look(DATA)
         if torn:
@@ -161,7 +170,7 @@ def prepare(run: Run, acks: Path) -> None:
     with acks.open("wb") as file:
         file.truncate(steps.MOST * 8)
     DATA.mkdir()
-    if run.kind == "steps":
+    if run.kind in HOW:
         steps.prepare(DATA)
     else:
         commits.prepare(DATA / "data.db")

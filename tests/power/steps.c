@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * steps write DIRECTORY ACKS SYNC    makes numbered steps, each a function of its number alone (steps.py)
+ * steps write DIRECTORY ACKS SYNC [HOW]  makes numbered steps, each a function of its number alone (steps.py)
  * steps nudge DIRECTORY [NAME]       syncs all files of a directory, or one, again and again: another program
  *
  * ACKS is an array of MOST 64-bit numbers: when the step of each operation had returned (CLOCK_MONOTONIC,
- * ns), 0 before.  SYNC = 1: each step syncs what it has changed.  A writer that meets an error waits to be
- * killed.
+ * ns), 0 before.  SYNC = 1: each step syncs what it has changed.  HOW = processes, threads: WRITERS of them,
+ * which share the open files, make the steps in turn.  A writer that meets an error waits to be killed.
  */
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/futex.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -18,6 +20,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -30,12 +33,20 @@ enum {
 	SLOTS = 256,
 	SLOT = 256,
 	NAMES = 5,
-	DEPTH = 64
+	DEPTH = 64,
+	WRITERS = 3
 };
+
+/* What the writers share. */
+static struct {
+	_Atomic uint32_t step; /* that is to be made next */
+	uint64_t operations;
+	unsigned depth;
+	bool there[NAMES];
+} *shared;
 
 static int directory, logs[LOGS], pages, slots, stack;
 static _Atomic uint64_t *acks;
-static uint64_t operations;
 static bool syncs;
 
 /* The end: of the file system, or of the numbers. */
@@ -62,7 +73,7 @@ static uint64_t mix(uint64_t n)
 
 static const void *bytes_of(uint64_t step, size_t size)
 {
-	static uint64_t words[PAGE / sizeof(uint64_t)];
+	static _Thread_local uint64_t words[PAGE / sizeof(uint64_t)];
 
 	for (size_t i = 0; i < size / sizeof *words; i++)
 		words[i] = i ? step * 0x9e3779b97f4a7c15u + i : step;
@@ -88,12 +99,13 @@ static void done(int count)
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	while (count--)
-		atomic_store(&acks[operations++], (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec);
+		atomic_store(&acks[shared->operations++],
+		             (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec);
 }
 
 static void make_or_remove(uint64_t step, unsigned which)
 {
-	static bool there[NAMES];
+	bool *there = shared->there;
 	char name[8];
 	int fd;
 
@@ -114,13 +126,13 @@ static void make_or_remove(uint64_t step, unsigned which)
 
 static void push_or_cut(uint64_t step, uint64_t dice, bool cuts)
 {
-	static unsigned depth;
+	unsigned *depth = &shared->depth;
 
-	if (cuts && depth > DEPTH) {
-		depth = (unsigned)(dice >> 16) % DEPTH;
-		must(ftruncate(stack, depth * RECORD) == 0);
+	if (cuts && *depth > DEPTH) {
+		*depth = (unsigned)(dice >> 16) % DEPTH;
+		must(ftruncate(stack, *depth * RECORD) == 0);
 	} else {
-		put_at(stack, step, RECORD, depth++);
+		put_at(stack, step, RECORD, (*depth)++);
 	}
 	sync_all(stack);
 	done(1);
@@ -154,13 +166,36 @@ static void make_step(uint64_t step)
 	}
 }
 
-static void write_steps(const char *path)
+/* Makes each step that is this writer's, of so many. */
+static void *take_turns(uint32_t me, uint32_t writers)
+{
+	for (;;) {
+		uint32_t step = atomic_load(&shared->step);
+
+		if (step % writers != me) {
+			syscall(SYS_futex, &shared->step, FUTEX_WAIT, step, NULL, NULL, 0);
+			continue;
+		}
+		if (shared->operations >= MOST - 2)
+			linger();
+		make_step(step);
+		atomic_store(&shared->step, step + 1);
+		if (writers > 1)
+			syscall(SYS_futex, &shared->step, FUTEX_WAKE, WRITERS, NULL, NULL, 0);
+	}
+}
+
+static void *write_in_a_thread(void *me) { return take_turns((uint32_t)(uintptr_t)me, WRITERS); }
+
+static void open_files(const char *path)
 {
 	int fd = open(path, O_RDWR | O_CLOEXEC);
 
 	acks = mmap(NULL, MOST * sizeof *acks, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (fd < 0 || acks == MAP_FAILED)
+	shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (fd < 0 || acks == MAP_FAILED || shared == MAP_FAILED)
 		exit(2);
+	shared->step = 1;
 	for (int i = 0; i < LOGS; i++) {
 		char name[8];
 
@@ -170,9 +205,23 @@ static void write_steps(const char *path)
 	pages = openat(directory, "pages", O_RDWR | O_CLOEXEC);
 	slots = openat(directory, "slots", O_RDWR | O_CLOEXEC);
 	stack = openat(directory, "stack", O_RDWR | O_CLOEXEC);
-	for (uint64_t step = 1; operations < MOST - 2; step++)
-		make_step(step);
-	linger();
+}
+
+static void write_steps(const char *how)
+{
+	pthread_t thread;
+
+	if (!how)
+		take_turns(0, 1);
+	for (uintptr_t me = 1; me < WRITERS; me++) {
+		if (strcmp(how, "threads") == 0) {
+			must(pthread_create(&thread, NULL, write_in_a_thread, (void *)me) == 0);
+		} else if (fork() == 0) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			take_turns((uint32_t)me, WRITERS);
+		}
+	}
+	take_turns(0, WRITERS);
 }
 
 /* The kernel writes early what the other program has not synced. */
@@ -205,8 +254,9 @@ int main(int argc, char **argv)
 		return 2;
 	if (strcmp(argv[1], "nudge") == 0)
 		nudge(argv[2], argv[3]);
-	if (argc != 5)
+	if (argc < 5)
 		return 2;
 	syncs = argv[4][0] == '1';
-	write_steps(argv[3]);
+	open_files(argv[3]);
+	write_steps(argv[5]);
 }
