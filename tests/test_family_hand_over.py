@@ -42,13 +42,14 @@ def test_a_member_starts_a_program(library, starter, writer, how, members):
 @pytest.mark.parametrize("how", STARTERS)
 @pytest.mark.parametrize("writer", WRITERS)
 def test_a_member_starts_a_program_while_the_others_are_stopped(library, starter, writer, how):
-    """Their locks are free: their bytes are put in place without them."""
-    command = [starter, WRITERS[writer], how, 2, 3]
+    """Their locks are free: their bytes are put in place without them.  (One round, and a block that holds all of it:
+    else a member may be stopped in the middle of a flush.)"""
+    command = [starter, WRITERS[writer], how, 2, 1]
     with disk_dir() as place:
         assert run_native(command, place).returncode == 0
         native = contents(place)
     with disk_dir() as place:
-        run = run_preloaded(library, [*command, "stop"], place, lag_ms=60000)
+        run = run_preloaded(library, [*command, "stop"], place, lag_ms=60000, block="1M")
         assert (run.returncode, run.stderr) == (0, "")
         assert_staged(run.stats, 2 * FIRST - 2000)
         assert contents(place) == native

@@ -72,11 +72,26 @@ static bool drain_here(struct file *f)
 	return reaches;
 }
 
+/* Asks the timers of the members that have f to flush it.  False: all bytes staged before `since_ns` are in
+ * the file, or its flush has failed, which those members have said. */
+static bool ask_members(struct file *f, uint64_t since_ns)
+{
+	enum { NOW = 1 };
+	uint64_t due = atomic_load(&f->due[DUE_FLUSH]);
+
+	/* The deadline tells the age of the oldest block.  It is set anew, and the request is lost, when a
+	 * flush that was under way before has ended: so ask again. */
+	while (due != 0 && due <= since_ns + file_lag_ns(f))
+		if (due == NOW || atomic_compare_exchange_weak(&f->due[DUE_FLUSH], &due, NOW))
+			return true;
+	return false;
+}
+
 static void visit_elsewhere(struct file *f, void *ctx)
 {
-	enum { TRIES = 1000, AGAIN = 16, NOW = 1 };
+	enum { TRIES = 1000, AGAIN = 16 };
+	uint64_t since_ns;
 	uint32_t holder;
-	uint64_t due;
 
 	(void)ctx;
 	if (!is_staged_elsewhere(f))
@@ -92,16 +107,16 @@ static void visit_elsewhere(struct file *f, void *ctx)
 	if (drain_here(f))
 		return;
 	/* The timers of the members that have the file.  When those are dead, or just dying, this process can
-	 * soon do it. */
-	due = atomic_load(&f->due[DUE_FLUSH]);
-	while (due != 0 && !atomic_compare_exchange_weak(&f->due[DUE_FLUSH], &due, NOW))
-		; /* (0: they have just written it) */
-	for (int tries = 1; tries <= TRIES && is_staged_elsewhere(f) && f->due[DUE_FLUSH] == NOW; tries++) {
+	 * soon do it; or when they have given back the lease that refuses this process an open. */
+	since_ns = sys_now_ns();
+	for (int tries = 1; tries <= TRIES; tries++) {
+		if (!is_staged_elsewhere(f) || !ask_members(f, since_ns))
+			return;
 		sys_nap(1000000);
 		if (tries % AGAIN == 0 && drain_here(f))
 			return;
 	}
-	if (is_staged_elsewhere(f) && f->due[DUE_FLUSH] == NOW)
+	if (is_staged_elsewhere(f) && ask_members(f, since_ns))
 		log_warn(
 			"another process does not write what it has staged: its last bytes are not in the file "
 			"yet");

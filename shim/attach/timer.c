@@ -17,8 +17,6 @@
 
 enum { WATCH_MS = 1000, RUNS_MAX = 8 };
 
-static uint64_t lag_ns(const struct file *f) { return f->rule->set.lag_ms * 750000ull; }
-
 static bool more_to_flush(const struct file *f)
 {
 	return f->mode == FILE_ATTACHED && f->arena && f->head && !atomic_load(&f->flush.busy) &&
@@ -57,7 +55,7 @@ static void look_after(struct file *f)
 		flush_runs(f);
 		/* after an error, try less often */
 		if (f->flush.error && f->head)
-			f->due[DUE_FLUSH] = sys_now_ns() + lag_ns(f);
+			f->due[DUE_FLUSH] = sys_now_ns() + file_lag_ns(f);
 	}
 	attach_as_wanted(f);
 	if (f->space.zero_wanted && file_local(f)->refs)

@@ -271,11 +271,13 @@ static inline bool file_is_due(const struct file *f, enum file_due what, uint64_
 	return due && due <= now;
 }
 
-/* File lock held, after staged blocks were added or removed.  The deadline leaves time for the flushes of
- * other files. */
+/* From the first byte of a block to its flush: leaves time for the flushes of other files. */
+static inline uint64_t file_lag_ns(const struct file *f) { return f->rule->set.lag_ms * 750000ull; }
+
+/* File lock held, after staged blocks were added or removed. */
 static inline void file_due_flush(struct file *f)
 {
-	f->due[DUE_FLUSH] = f->head ? f->head->opened_ns + f->rule->set.lag_ms * 750000ull : 0;
+	f->due[DUE_FLUSH] = f->head ? f->head->opened_ns + file_lag_ns(f) : 0;
 }
 
 enum { FILE_POOL = 1 << 14, OFD_POOL = 1 << 16 };

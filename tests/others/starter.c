@@ -90,14 +90,29 @@ static void add_member(const char *how)
 	count++;
 }
 
+static void ask(int i) { check(write(members[i].ask, "", 1) == 1, "ask"); }
+
+static void take_answer(int i)
+{
+	char byte;
+
+	check(read(members[i].answer, &byte, 1) == 1, "a member's answer");
+}
+
+/* All write at the same time; in the first round one after the other, since staging does not begin while it
+ * begins in another member. */
 static void ask_members(void)
 {
-	char byte = 0;
+	static int begun;
 
-	for (int i = 0; i < count; i++)
-		check(write(members[i].ask, &byte, 1) == 1, "ask");
-	for (int i = 0; i < count; i++)
-		check(read(members[i].answer, &byte, 1) == 1, "a member's answer");
+	for (int i = 0; i < count; i++) {
+		ask(i);
+		if (!begun)
+			take_answer(i);
+	}
+	for (int i = 0; begun && i < count; i++)
+		take_answer(i);
+	begun = 1;
 }
 
 static void signal_members(int number, int event)
