@@ -54,18 +54,25 @@ bool view_publish(struct overlay *o, const struct view *v, const struct page_met
 	return published;
 }
 
+/*
+ * From now on the frame does not count.  This comes before a slot or a list loses it: a handler may run in
+ * between, cut the file off and make it longer, or leave this call for good.
+ */
+static void disown(struct overlay *o, uint32_t frame)
+{
+	atomic_store_explicit(&pages_entry(o->pages, frame)->ticket, PAGES_NEVER, memory_order_release);
+	kill_step();
+}
+
 void overlay_release(struct overlay *o, uint32_t frame, bool nested)
 {
-	struct page_frame *entry = pages_entry(o->pages, frame);
-
 	if (!nested) {
-		atomic_store_explicit(&entry->owner, 0, memory_order_release);
+		atomic_store_explicit(&pages_entry(o->pages, frame)->owner, 0, memory_order_release);
 		kill_step();
 		pool_give(&o->pages->free_frames, frame);
 		return;
 	}
-	/* it was truncated away, perhaps, and must not count when the file grows again */
-	atomic_store_explicit(&entry->ticket, PAGES_NEVER, memory_order_release);
+	disown(o, frame);
 	if (*pages_state(o->pages, frame) == PAGE_PENDING) {
 		*pages_state(o->pages, frame) = PAGE_REPLACED;
 		return;
@@ -77,14 +84,13 @@ void overlay_release(struct overlay *o, uint32_t frame, bool nested)
 /* A frame of a write that was not published: the page is again what it was. */
 static void take_back(struct overlay *o, uint32_t frame)
 {
-	struct page_frame *entry = pages_entry(o->pages, frame);
-	_Atomic uint32_t *slot = page_index_slot(&o->index, &o->pages->free_nodes, entry->page, false);
+	uint64_t page = pages_entry(o->pages, frame)->page;
+	_Atomic uint32_t *slot = page_index_slot(&o->index, &o->pages->free_nodes, page, false);
 
+	disown(o, frame);
 	if (slot)
 		publish_swap_32(slot, frame, pages_older(o->pages, frame));
-	atomic_store_explicit(&entry->ticket, PAGES_NEVER, memory_order_release);
-	/* no slot names it: it may be used at once, even if this call is nested */
-	overlay_release(o, frame, false);
+	kill_step();
 }
 
 void overlay_release_older(struct overlay *o, const struct view *v, uint32_t frame, bool nested)
@@ -93,8 +99,10 @@ void overlay_release_older(struct overlay *o, const struct view *v, uint32_t fra
 	uint32_t older;
 
 	while ((older = *named) != 0 && (!v || !view_pins(o, v, older))) {
+		disown(o, older);
 		if (!publish_swap_32(named, older, pages_older(o->pages, older)))
 			continue;
+		kill_step();
 		pages_set_older(o->pages, older, 0);
 		overlay_release(o, older, nested);
 	}
@@ -105,15 +113,16 @@ void overlay_settle(struct overlay *o, bool nested)
 	struct view v = view_take(o);
 
 	for (uint32_t frame; (frame = o->pending[nested]) != 0;) {
-		uint32_t next = pages_next(o->pages, frame);
 		bool counts = frame_ticket(o, frame) <= PUBLISHED_TICKET(v.word);
 
 		if (counts)
 			overlay_release_older(o, &v, frame, nested);
-		o->pending[nested] = next;
-		if (!counts)
+		else
 			take_back(o, frame);
-		else if (!publish_swap_32(pages_state(o->pages, frame), PAGE_PENDING, PAGE_SETTLED))
+		o->pending[nested] = pages_next(o->pages, frame);
+		kill_step();
+		/* no slot names it: it may be used at once, even if this call is nested */
+		if (!counts || !publish_swap_32(pages_state(o->pages, frame), PAGE_PENDING, PAGE_SETTLED))
 			overlay_release(o, frame, false);
 		kill_step();
 	}
