@@ -13,37 +13,29 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-static inline bool publish_swap(_Atomic uint64_t *word, uint64_t expected, uint64_t desired)
-{
-/* the thread sanitizer must see the operation */
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
-	bool equal;
-
-	__asm__ volatile("cmpxchgq %3, %1"
-	                 : "=@cce"(equal), "+m"(*word), "+a"(expected)
-	                 : "r"(desired)
-	                 : "memory");
-	return equal;
+#define PUBLISH_SWAP(name, type) \
+	static inline bool name(_Atomic type *word, type expected, type desired) \
+	{ \
+		bool equal; \
+\
+		__asm__ volatile("cmpxchg %3, %1" \
+		                 : "=@cce"(equal), "+m"(*word), "+a"(expected) \
+		                 : "r"(desired) \
+		                 : "memory"); \
+		return equal; \
+	}
 #else
-	return atomic_compare_exchange_strong_explicit(word, &expected, desired, memory_order_release,
-	                                               memory_order_relaxed);
+/* (the thread sanitizer must see the operation) */
+#define PUBLISH_SWAP(name, type) \
+	static inline bool name(_Atomic type *word, type expected, type desired) \
+	{ \
+		return atomic_compare_exchange_strong_explicit(word, &expected, desired, \
+		                                               memory_order_release, memory_order_relaxed); \
+	}
 #endif
-}
 
-static inline bool publish_swap_32(_Atomic uint32_t *word, uint32_t expected, uint32_t desired)
-{
-#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
-	bool equal;
-
-	__asm__ volatile("cmpxchgl %3, %1"
-	                 : "=@cce"(equal), "+m"(*word), "+a"(expected)
-	                 : "r"(desired)
-	                 : "memory");
-	return equal;
-#else
-	return atomic_compare_exchange_strong_explicit(word, &expected, desired, memory_order_release,
-	                                               memory_order_relaxed);
-#endif
-}
+PUBLISH_SWAP(publish_swap, uint64_t)
+PUBLISH_SWAP(publish_swap_32, uint32_t)
 
 #endif

@@ -2,6 +2,8 @@
 /* page_scan: see format/page_scan.h. */
 #include "format/page_scan.h"
 
+#include "base/sort.h"
+
 #include <errno.h>
 #include <string.h>
 
@@ -25,25 +27,12 @@ static bool meta_sane(const struct page_meta *m, uint64_t ticket)
 }
 
 /* By page; of one page the latest ticket first. */
-static bool comes_before(const struct page_scan *s, uint32_t a, uint32_t b)
+static bool comes_before(const void *ctx, uint32_t a, uint32_t b)
 {
+	const struct page_scan *s = ctx;
 	const struct page_frame *x = &s->table[a], *y = &s->table[b];
 
 	return x->page != y->page ? x->page < y->page : x->ticket > y->ticket;
-}
-
-/* Shell sort: in place, no recursion. */
-static void sort(struct page_scan *s, uint32_t n)
-{
-	for (uint32_t gap = n / 2; gap > 0; gap /= 2) {
-		for (uint32_t i = gap; i < n; i++) {
-			uint32_t moving = s->order[i], at = i;
-
-			for (; at >= gap && comes_before(s, moving, s->order[at - gap]); at -= gap)
-				s->order[at] = s->order[at - gap];
-			s->order[at] = moving;
-		}
-	}
 }
 
 /* Of each page only the newest frame stays.  False: two frames are the same. */
@@ -87,7 +76,7 @@ int page_scan_file(struct page_scan *s, uint32_t file, struct page_scan_file *ou
 		    page_counts(m, published, frame->page, frame->ticket))
 			s->order[n++] = at - 1;
 	}
-	sort(s, n);
+	sort_numbers(s->order, n, comes_before, s);
 	if (!keep_newest(s, &n))
 		return -EBADMSG;
 	*out = (struct page_scan_file){.size = m->size,

@@ -2,11 +2,9 @@
 /* pages_format: see format/pages_format.h. */
 #include "format/pages_format.h"
 
-static uint64_t whole_pages(uint64_t bytes) { return (bytes + PAGES_BYTES - 1) / PAGES_BYTES * PAGES_BYTES; }
-
 bool pages_geometry(uint64_t bytes, uint32_t files, struct pages_layout *out)
 {
-	uint64_t table_at = whole_pages((uint64_t)files * PAGES_FILE_BYTES);
+	uint64_t table_at = pages_round_up((uint64_t)files * PAGES_FILE_BYTES);
 	uint64_t frames, frames_at;
 
 	if (files == 0 || files > PAGES_FILES_MAX || bytes <= table_at)
@@ -15,7 +13,7 @@ bool pages_geometry(uint64_t bytes, uint32_t files, struct pages_layout *out)
 	if (frames > PAGES_FRAMES_MAX)
 		frames = PAGES_FRAMES_MAX;
 	for (; frames >= 8; frames--) {
-		frames_at = table_at + whole_pages(frames * sizeof(struct page_frame));
+		frames_at = table_at + pages_round_up(frames * sizeof(struct page_frame));
 		if (frames_at + frames * PAGES_BYTES > bytes)
 			continue;
 		*out = (struct pages_layout){.files = files,

@@ -88,6 +88,11 @@ struct pages_layout {
 _Static_assert(sizeof(struct page_frame) == 24, "frame entry");
 _Static_assert(sizeof(struct page_file) <= PAGES_FILE_BYTES, "file entry");
 
+static inline uint64_t pages_round_up(uint64_t bytes)
+{
+	return (bytes + PAGES_BYTES - 1) / PAGES_BYTES * PAGES_BYTES;
+}
+
 /* The layout of an overlay of at most `bytes` bytes.  False when fewer than 8 frames would fit, or too many
  * files are asked for. */
 bool pages_geometry(uint64_t bytes, uint32_t files, struct pages_layout *out);

@@ -19,7 +19,7 @@ struct put {
 	bool nested;
 };
 
-/* The rest of a write must be done again, or cannot be made. */
+/* A nested change came: the write must be prepared again. */
 enum { PUT_AGAIN = 1 };
 
 static uint64_t lower(uint64_t a, uint64_t b) { return a < b ? a : b; }
@@ -157,22 +157,36 @@ static void copy_next(struct put *w, uint8_t *to, size_t n)
 	}
 }
 
+/* The frame of a page, 0 if there is none. */
+static uint32_t frame_of(struct overlay *o, const struct view *v, uint64_t page)
+{
+	_Atomic uint32_t *slot = page_index_slot(&o->index, &o->pages->free_nodes, page, false);
+
+	return slot ? view_frame(o, v, page, atomic_load_explicit(slot, memory_order_acquire)) : 0;
+}
+
+/* Reads [offset, end), of which no page has a frame, from the file. */
+static int read_file(struct overlay *o, const struct view *v, uint8_t *to, uint64_t offset, uint64_t end)
+{
+	uint64_t in_file = higher(lower(end, v->meta.lowest), offset);
+	int r = in_file > offset ? o->source(o->ctx, to, in_file - offset, offset) : 0;
+
+	memset(to + (in_file - offset), 0, end - in_file);
+	return r;
+}
+
 /* Fills a frame with the page as it is, zeros behind the end. */
-static int fill_old(struct overlay *o, const struct view *v, uint64_t page, uint32_t from, uint8_t *to)
+static int fill_old(struct overlay *o, const struct view *v, uint64_t page, uint32_t old, uint8_t *to)
 {
 	uint64_t at = page * PAGES_BYTES;
-	uint64_t end = lower(at + PAGES_BYTES, v->meta.size);
-	size_t n = 0;
+	uint64_t end = higher(lower(at + PAGES_BYTES, v->meta.size), at);
 	int r = 0;
 
-	if (end > at && from != 0) {
-		n = end - at;
-		memcpy(to, pages_data(o->pages, from), n);
-	} else if (end > at && v->meta.lowest > at) {
-		n = lower(end, v->meta.lowest) - at;
-		r = o->source(o->ctx, to, n, at);
-	}
-	memset(to + n, 0, PAGES_BYTES - n);
+	if (old != 0)
+		memcpy(to, pages_data(o->pages, old), end - at);
+	else
+		r = read_file(o, v, to, at, end);
+	memset(to + (end - at), 0, at + PAGES_BYTES - end);
 	return r;
 }
 
@@ -199,20 +213,15 @@ static int fill(struct overlay *o, const struct view *v, struct put *w, uint64_t
 }
 
 /*
- * True if the write may go into the last frame in place: it only adds behind the end.  Not into a frame that
- * a cut needs or that is in the file already, since it would not count as changed.  Not nested: the
- * interrupted write may be copying to the same bytes.
+ * True if the write may go into the last frame in place: it only adds behind the end.  Not into a frame of
+ * the last cut, in the file or not yet: it would not count as changed.  Not nested: the interrupted write may
+ * be copying to the same bytes.
  */
 static bool goes_in_place(const struct overlay *o, const struct view *v, const struct put *w, uint64_t page,
                           uint32_t frame)
 {
-	uint64_t ticket;
-
-	if (w->nested || frame == 0 || w->offset < v->meta.size || v->meta.size / PAGES_BYTES != page)
-		return false;
-	ticket = frame_ticket(o, frame);
-	return ticket > v->meta.cut &&
-	       ticket > atomic_load_explicit(&view_file(o)->done, memory_order_relaxed);
+	return !w->nested && frame != 0 && w->offset >= v->meta.size && v->meta.size / PAGES_BYTES == page &&
+	       frame_ticket(o, frame) > v->meta.cut;
 }
 
 static void put_in_place(const struct view *v, struct put *w, uint64_t page, uint8_t *data)
@@ -288,15 +297,18 @@ static int put_pages(struct overlay *o, const struct view *v, struct put *w)
 
 	/* the end becomes the middle: what stands behind it in its frame must be zeros */
 	if (w->offset > v->meta.size && v->meta.size % PAGES_BYTES != 0 &&
-	    (last < page || w->end == w->offset)) {
-		_Atomic uint32_t *slot = page_index_slot(&o->index, &o->pages->free_nodes, last, false);
-
-		if (slot && view_frame(o, v, last, atomic_load_explicit(slot, memory_order_acquire)) != 0)
-			r = put_page(o, v, w, last);
-	}
+	    (last < page || w->end == w->offset) && frame_of(o, v, last) != 0)
+		r = put_page(o, v, w, last);
 	for (; r == 0 && page * PAGES_BYTES < w->end && w->end > w->offset; page++)
 		r = put_page(o, v, w, page);
 	return r;
+}
+
+static void touch(struct page_meta *m, const struct timespec *now)
+{
+	m->mtime_sec = now->tv_sec;
+	m->mtime_nsec = (uint32_t)now->tv_nsec;
+	m->changed = 1;
 }
 
 /* Writes the bytes [offset, end); with none, the file becomes `end` long. */
@@ -314,9 +326,7 @@ static int put(struct overlay *o, const struct iovec *iov, int count, uint64_t o
 		if (w.ticket == 0)
 			return r;
 		meta.size = higher(meta.size, end);
-		meta.mtime_sec = now->tv_sec;
-		meta.mtime_nsec = (uint32_t)now->tv_nsec;
-		meta.changed = 1;
+		touch(&meta, now);
 		r = put_pages(o, &v, &w);
 		if (r == 0 && !view_publish(o, &v, &meta, w.ticket, nested))
 			r = PUT_AGAIN;
@@ -330,24 +340,6 @@ int overlay_write(struct overlay *o, const struct iovec *iov, int count, size_t 
                   const struct timespec *now, bool nested)
 {
 	return put(o, iov, count, offset, offset + n, now, nested);
-}
-
-/* The frame of a page, 0 if there is none. */
-static uint32_t frame_of(struct overlay *o, const struct view *v, uint64_t page)
-{
-	_Atomic uint32_t *slot = page_index_slot(&o->index, &o->pages->free_nodes, page, false);
-
-	return slot ? view_frame(o, v, page, atomic_load_explicit(slot, memory_order_acquire)) : 0;
-}
-
-/* Reads [offset, end), of which no page has a frame, from the file. */
-static int read_file(struct overlay *o, const struct view *v, uint8_t *to, uint64_t offset, uint64_t end)
-{
-	uint64_t in_file = higher(lower(end, v->meta.lowest), offset);
-	int r = in_file > offset ? o->source(o->ctx, to, in_file - offset, offset) : 0;
-
-	memset(to + (in_file - offset), 0, end - in_file);
-	return r;
 }
 
 static int read_range(struct overlay *o, const struct view *v, uint8_t *to, uint64_t offset, uint64_t end)
@@ -399,10 +391,8 @@ static void trim(struct overlay *o, bool nested)
 
 	for (; (slot = page_index_next(&o->index, &o->pages->free_nodes, &page)) != NULL; page++) {
 		uint32_t frame = view_newest(o, &v, *slot);
-		uint32_t keep = frame;
+		uint32_t keep = view_pinned(o, &v, frame);
 
-		while (keep != 0 && !view_pins(o, &v, keep))
-			keep = pages_older(o->pages, keep);
 		*slot = keep;
 		while (frame != keep) {
 			uint32_t older = pages_older(o->pages, frame);
@@ -428,9 +418,7 @@ int overlay_truncate(struct overlay *o, uint64_t size, const struct timespec *no
 	meta.size = size;
 	meta.lowest = lower(meta.lowest, size);
 	meta.cut_lowest = lower(meta.cut_lowest, size);
-	meta.mtime_sec = now->tv_sec;
-	meta.mtime_nsec = (uint32_t)now->tv_nsec;
-	meta.changed = 1;
+	touch(&meta, now);
 	ticket = view_next_ticket(&v, nested, &r);
 	if (ticket == 0)
 		return r;

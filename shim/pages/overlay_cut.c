@@ -20,7 +20,6 @@ int overlay_attach(struct overlay *o, struct pages *pages, uint32_t file, uint64
 	/* tickets go on: a frame that the last file of this entry left must never count, not even one that
 	 * was not published */
 	uint64_t ticket = (PUBLISHED_TICKET(entry->published) / PAGES_STEP + 2) * PAGES_STEP;
-
 	unsigned slot = PUBLISHED_SLOT(entry->published) == 0;
 
 	if (ticket > PAGES_TICKET_MOST)
@@ -47,14 +46,6 @@ bool overlay_is_cut(const struct overlay *o)
 	return v.meta.cut > atomic_load_explicit(&view_file(o)->done, memory_order_relaxed);
 }
 
-/* The frame of a page that the cut needs; 0 if there is none. */
-static uint32_t pinned_frame(const struct overlay *o, const struct view *v, uint32_t frame)
-{
-	while (frame != 0 && !view_pins(o, v, frame))
-		frame = pages_older(o->pages, frame);
-	return frame;
-}
-
 /* Lists the frames of the cut that was taken last, by page. */
 static void list_cut(struct overlay *o, bool nested)
 {
@@ -63,7 +54,7 @@ static void list_cut(struct overlay *o, bool nested)
 	_Atomic uint32_t *slot;
 
 	for (uint64_t page = 0; (slot = next_slot(o, &page)) != NULL; page++) {
-		uint32_t frame = pinned_frame(o, &v, *slot);
+		uint32_t frame = view_pinned(o, &v, *slot);
 
 		if (frame == 0)
 			continue;

@@ -8,9 +8,7 @@ static uint32_t node_count(const struct pages_layout *l) { return l->frames + l-
 
 static size_t notes_bytes(const struct pages_layout *l)
 {
-	size_t bytes = (size_t)l->frames * sizeof(struct page_note);
-
-	return (bytes + PAGES_BYTES - 1) / PAGES_BYTES * PAGES_BYTES;
+	return pages_round_up((uint64_t)l->frames * sizeof(struct page_note));
 }
 
 size_t pages_memory(const struct pages_layout *l)

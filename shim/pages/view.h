@@ -62,6 +62,14 @@ static inline bool view_pins(const struct overlay *o, const struct view *v, uint
 	       ticket > atomic_load_explicit(&view_file(o)->done, memory_order_relaxed);
 }
 
+/* Of a page whose slot holds `frame`, the frame that a cut needs; 0 if there is none. */
+static inline uint32_t view_pinned(const struct overlay *o, const struct view *v, uint32_t frame)
+{
+	while (frame != 0 && !view_pins(o, v, frame))
+		frame = pages_older(o->pages, frame);
+	return frame;
+}
+
 /* The ticket of the next change; 0: none is left (*error says why). */
 uint64_t view_next_ticket(const struct view *v, bool nested, int *error);
 

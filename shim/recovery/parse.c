@@ -3,6 +3,7 @@
 #include "recovery/parse.h"
 
 #include "base/kill.h"
+#include "base/sort.h"
 #include "base/sys.h"
 
 #include <fcntl.h>
@@ -137,20 +138,11 @@ static bool chain_holds(const struct foreign_arena *a, const struct arena_block 
 	return COMMIT_REACH(first->commit) >= b->chain_commit;
 }
 
-/* Shell sort: in place, no recursion, cheap for input that is mostly sorted. */
-static void sort_by_seq(struct foreign_arena *a, int n)
+static bool has_earlier_seq(const void *ctx, uint32_t a, uint32_t b)
 {
-	for (int gap = n / 2; gap > 0; gap /= 2) {
-		for (int i = gap; i < n; i++) {
-			uint32_t moving = a->order[i];
-			int at = i;
+	const struct foreign_arena *arena = ctx;
 
-			for (; at >= gap && a->blocks[a->order[at - gap]].seq > a->blocks[moving].seq;
-			     at -= gap)
-				a->order[at] = a->order[at - gap];
-			a->order[at] = moving;
-		}
-	}
+	return arena->blocks[a].seq < arena->blocks[b].seq;
 }
 
 int foreign_blocks(struct foreign_arena *a, uint32_t entry)
@@ -168,7 +160,7 @@ int foreign_blocks(struct foreign_arena *a, uint32_t entry)
 			return -EBADMSG;
 		a->order[n++] = i;
 	}
-	sort_by_seq(a, n);
+	sort_numbers(a->order, (uint32_t)n, has_earlier_seq, a);
 	/* each seq is given once: with two alike `done` would be ambiguous */
 	for (int i = 1; i < n; i++)
 		if (a->blocks[a->order[i]].seq == a->blocks[a->order[i - 1]].seq)

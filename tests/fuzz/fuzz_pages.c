@@ -3,8 +3,8 @@
  * fuzz_pages: whatever the tables of an overlay of pages hold, the scan ends, and names for each file just
  * the frames that count, the newest of each page, in the order of the pages.
  *
- * The first byte of an input says of how many bits the words are: with few bits words meet each other.  The
- * rest are the words of the tables.
+ * The first byte of an input says how many bytes a word has: short words are equal more often.  The rest are
+ * the words of the tables.
  */
 #include "world.h"
 

@@ -50,7 +50,7 @@ static _Atomic uint64_t *acks;
 static bool syncs;
 
 /* The end: of the file system, or of the numbers. */
-static void linger(void)
+_Noreturn static void linger(void)
 {
 	for (;;)
 		pause();
@@ -167,7 +167,7 @@ static void make_step(uint64_t step)
 }
 
 /* Makes each step that is this writer's, of so many. */
-static void *take_turns(uint32_t me, uint32_t writers)
+_Noreturn static void take_turns(uint32_t me, uint32_t writers)
 {
 	for (;;) {
 		uint32_t step = atomic_load(&shared->step);
@@ -185,7 +185,7 @@ static void *take_turns(uint32_t me, uint32_t writers)
 	}
 }
 
-static void *write_in_a_thread(void *me) { return take_turns((uint32_t)(uintptr_t)me, WRITERS); }
+static void *write_in_a_thread(void *me) { take_turns((uint32_t)(uintptr_t)me, WRITERS); }
 
 static void open_files(const char *path)
 {
