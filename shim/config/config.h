@@ -94,6 +94,7 @@ struct settings {
 	uint32_t small_bytes;             /* small = 512..64K, default 64K: larger writes are not staged */
 	enum adapt_mode adapt;            /* adapt = on | off, see staging/staging_policy.h */
 	enum stdio_mode stdio;            /* stdio = on | off, the same for all rules */
+	bool overlay;                     /* an overlay of pages in the arena; no key sets it yet */
 };
 
 struct pattern {

@@ -11,6 +11,7 @@
 #include "files/family.h"
 #include "format/arena_format.h"
 #include "format/journal_format.h"
+#include "pages/pages.h"
 
 #include <limits.h>
 #include <stdatomic.h>
@@ -92,8 +93,9 @@ struct arena {
 	struct arena_block *blocks;
 	uint8_t *entries;
 	uint8_t *data;
-	struct block_run *runs;
+	struct block_run *runs; /* of each block; behind them the memory of the overlay of pages */
 	size_t runs_bytes;
+	struct pages pages; /* frame_count = 0: the arena has no overlay */
 	uint64_t total_bytes;
 	uint32_t block_bytes, block_count, entry_count;
 	int fd;            /* in the process that made it; others have their own descriptor, see arenas_fd */

@@ -44,7 +44,7 @@ uint32_t arena_sum_block(const struct arena_entry *s, const struct arena_block *
 	return sum;
 }
 
-bool arena_geometry(uint64_t mem_bytes, uint32_t block_bytes, struct arena_header *out)
+static bool block_geometry(uint64_t mem_bytes, uint32_t block_bytes, struct arena_header *out)
 {
 	uint64_t blocks = mem_bytes / block_bytes;
 
@@ -72,4 +72,23 @@ bool arena_geometry(uint64_t mem_bytes, uint32_t block_bytes, struct arena_heade
 		return true;
 	}
 	return false;
+}
+
+bool arena_geometry(uint64_t mem_bytes, uint32_t block_bytes, uint64_t pages_bytes, struct arena_header *out)
+{
+	struct pages_layout pages = {0};
+
+	if (pages_bytes > mem_bytes || !block_geometry(mem_bytes - pages_bytes, block_bytes, out))
+		return false;
+	if (pages_bytes != 0 && !pages_geometry(pages_bytes, out->entry_count, &pages))
+		return false;
+	out->pages_bytes = pages.bytes;
+	out->total_bytes += pages.bytes;
+	return true;
+}
+
+bool arena_pages(const struct arena_header *h, struct pages_layout *out, uint64_t *at)
+{
+	*at = h->total_bytes - h->pages_bytes;
+	return h->pages_bytes != 0 && pages_geometry(h->pages_bytes, h->entry_count, out);
 }

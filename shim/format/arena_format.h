@@ -4,10 +4,12 @@
  * files.
  *
  *   header (4096) | block table (64 B each) | file table (1024 B each) | blocks (block_bytes each)
+ *   | overlay of pages (format/pages_format.h), if header.pages_bytes is not 0
  *
  * All parts start at multiples of 4096.  Words are little-endian; only the same machine reads what it wrote.
  *
- * A *file entry* (arena_entry) names one target file.  A *block* holds extents of one file entry.  Extent 0
+ * A *file entry* (arena_entry) names one target file.  What is staged for it is in blocks or in the file of
+ * the overlay that has the same index, never in both.  A *block* holds extents of one file entry.  Extent 0
  * of a block is in its table entry.  Extents 1 to n-1 are 16-byte entries that grow down from the end of the
  * block, while data grows up from its start.
  *
@@ -37,6 +39,7 @@
 #include "config/config.h"
 #include "format/counters.h"
 #include "format/origin.h"
+#include "format/pages_format.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -47,6 +50,7 @@
 
 enum {
 	ARENA_VERSION = 2,
+	ARENA_VERSION_PAGES = 3, /* of an arena with an overlay of pages */
 	ARENA_PAGE = 4096,
 	ARENA_PATH_MAX = 768,    /* bytes of a target's path, NUL included; a longer one bypasses staging */
 	ARENA_EXTENT_BYTES = 16, /* one entry at a block's end */
@@ -176,8 +180,8 @@ struct arena_entry {
 struct arena_header {
 	uint64_t magic;
 	uint32_t version;
-	uint32_t checksum; /* CRC32C of this struct with checksum = 0, up to `live` */
-	uint64_t total_bytes;
+	uint32_t checksum;    /* CRC32C of this struct with checksum = 0, up to `live` */
+	uint64_t total_bytes; /* of the file */
 	uint32_t block_bytes, block_count, entry_count;
 	uint32_t ino_low; /* of the arena file: tells the arena from a copy; 0 with ino_high = 0: not known */
 	uint64_t blocks_at, entries_at, data_at;
@@ -187,7 +191,8 @@ struct arena_header {
 	uint32_t ino_high;
 	uint64_t pid_start; /* clock ticks after boot, field 22 of /proc/PID/stat */
 	char rule[CONFIG_NAME_MAX];
-	char program[64];
+	char program[56];
+	uint64_t pages_bytes; /* at the end of the file; 0 = there is no overlay */
 	/* Changes while the arena lives, so the checksum does not cover it. */
 	struct {
 		_Atomic uint64_t next_seq;
@@ -209,8 +214,12 @@ _Static_assert(sizeof(struct arena_header) <= ARENA_PAGE, "header");
 _Static_assert(COMMIT_COUNT(COMMIT_MAKE(ARENA_EXTENTS_MAX, 0, 0)) == ARENA_EXTENTS_MAX, "extent count");
 _Static_assert(COMMIT_LENGTH(COMMIT_MAKE(0, ARENA_EXTENT_MAX, 0)) == ARENA_EXTENT_MAX, "extent length");
 
-/* The layout of an arena of at most mem_bytes.  False when fewer than 8 blocks would fit. */
-bool arena_geometry(uint64_t mem_bytes, uint32_t block_bytes, struct arena_header *out);
+/* The layout of an arena of at most mem_bytes, of which up to pages_bytes are for an overlay of pages.  False
+ * when fewer than 8 blocks would fit, or an overlay is wanted and does not fit. */
+bool arena_geometry(uint64_t mem_bytes, uint32_t block_bytes, uint64_t pages_bytes, struct arena_header *out);
+
+/* The layout of the overlay in an arena, which begins at *at.  False if the arena has none. */
+bool arena_pages(const struct arena_header *h, struct pages_layout *out, uint64_t *at);
 
 /* Entry of extent i >= 1 in the data of a block. */
 static inline struct arena_extent *arena_extent_entry(uint8_t *data, uint32_t block_bytes, uint32_t i)

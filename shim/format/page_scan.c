@@ -86,3 +86,12 @@ int page_scan_file(struct page_scan *s, uint32_t file, struct page_scan_file *ou
 	                               .frames = n};
 	return 1;
 }
+
+uint64_t page_scan_total(const struct page_scan *s, const struct page_scan_file *f)
+{
+	uint64_t bytes = 0;
+
+	for (uint32_t i = 0; i < f->frames; i++)
+		bytes += page_scan_bytes(s, f, s->order[i]);
+	return bytes;
+}

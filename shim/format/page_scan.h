@@ -40,4 +40,7 @@ static inline uint32_t page_scan_bytes(const struct page_scan *s, const struct p
 	return rest < PAGES_BYTES ? (uint32_t)rest : PAGES_BYTES;
 }
 
+/* The same of all its frames, as long as page_scan_file is not called again. */
+uint64_t page_scan_total(const struct page_scan *s, const struct page_scan_file *f);
+
 #endif

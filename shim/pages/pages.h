@@ -36,11 +36,11 @@ struct pages {
 	struct pool free_frames, free_nodes;
 };
 
-/* Bytes of zeroed memory that pages_init needs beside the arena. */
+/* Bytes of memory that pages_init needs beside the arena. */
 size_t pages_memory(const struct pages_layout *l);
 
-/* `region`: l->bytes zeroed bytes in the arena.  Both at multiples of 4096, both shared by the family, at the
- * same addresses in all its processes. */
+/* `region`: l->bytes zeroed bytes in the arena; `memory` need not be zeroed.  Both at multiples of 4096, both
+ * shared by the family, at the same addresses in all its processes. */
 void pages_init(struct pages *p, const struct pages_layout *l, void *region, void *memory);
 
 static inline struct page_file *pages_file(const struct pages *p, uint32_t index)

@@ -6,10 +6,22 @@
 #include "base/sys.h"
 #include "recovery/appended.h"
 #include "recovery/judge.h"
+#include "recovery/page_replay.h"
 #include "recovery/replay.h"
 
 #include <fcntl.h>
 #include <string.h>
+
+/* What is staged for a file entry, and is not in its file yet. */
+struct staged {
+	int n; /* blocks, in j->a.order */
+	uint64_t bytes;
+	bool paged; /* the overlay has it; then n is 0 */
+	struct page_scan_file pages;
+	const char *damage; /* why it is put aside; NULL: it makes sense */
+};
+
+static bool is_anything(const struct staged *s) { return s->bytes > 0 || s->paged; }
 
 /* A process that was killed while it changed the path had nothing staged. */
 static bool has_path(const struct arena_entry *e) { return e->path[0] == '/'; }
@@ -49,30 +61,40 @@ static int open_target(const struct recover_job *j, struct recover_target *t, co
 	return r;
 }
 
-/* Blocks and bytes of the entry.  0; -errno: they make no sense, or cannot be read.  *damage: why they are
- * put aside. */
-static int load_blocks(struct recover_job *j, uint32_t entry, int *n, uint64_t *bytes, const char **damage)
+static int load_pages(struct recover_job *j, uint32_t entry, struct staged *s)
+{
+	int r = foreign_pages(&j->a, entry, &s->pages);
+
+	if (r <= 0)
+		return r;
+	s->paged = true;
+	s->bytes += page_scan_total(&j->a.pages, &s->pages);
+	return s->n > 0 ? -EBADMSG : 0;
+}
+
+/* 0; -errno: what is staged makes no sense, or cannot be read. */
+static int load_staged(struct recover_job *j, uint32_t entry, struct staged *s)
 {
 	int r;
 
-	*damage = NULL;
-	*bytes = 0;
-	*n = foreign_blocks(&j->a, entry);
-	r = *n < 0 ? *n : foreign_count_bytes(&j->a, *n, bytes);
+	*s = (struct staged){.n = foreign_blocks(&j->a, entry)};
+	r = s->n < 0 ? s->n : foreign_count_bytes(&j->a, s->n, &s->bytes);
 	if (r == -EILSEQ && !j->by_family) {
 		j->a.unchecked = true;
-		r = foreign_count_bytes(&j->a, *n, bytes);
+		r = foreign_count_bytes(&j->a, s->n, &s->bytes);
 		j->a.unchecked = j->opt->force;
 		if (r == 0 && !j->opt->force) {
-			*damage = "damaged: the checksum does not fit";
+			s->damage = "damaged: the checksum does not fit";
 			return 0;
 		}
 	}
-	if (r == 0 && *n > 0 && !has_path(foreign_entry(&j->a, entry)))
+	if (r == 0)
+		r = load_pages(j, entry, s);
+	if (r == 0 && (s->n > 0 || s->paged) && !has_path(foreign_entry(&j->a, entry)))
 		r = -EBADMSG;
 	/* (after another boot or mount the arena's pages may be of different moments) */
 	if (r == -EBADMSG && j->where != ORIGIN_SAME && !j->by_family && !j->family_lives && !j->opt->force)
-		*damage = "damaged: it did not reach the disk as a whole";
+		s->damage = "damaged: it did not reach the disk as a whole";
 	return r;
 }
 
@@ -86,14 +108,14 @@ static int count_done(struct recover_job *j, uint32_t entry, int n)
 }
 
 /* The replay is over: the file gets its end and is synced. */
-static int finish(struct recover_job *j, uint32_t entry, const struct recover_target *t, int n,
-                  uint64_t bytes)
+static int finish(struct recover_job *j, uint32_t entry, const struct recover_target *t,
+                  const struct staged *s)
 {
-	int r = j->family_lives && n > 0 ? count_done(j, entry, n) : 0;
+	int r = j->family_lives && s->n > 0 ? count_done(j, entry, s->n) : 0;
 
 	if (r == 0 && !t->orphan)
-		r = replay_finish(j, entry, t->fd, n);
-	return r == 0 && bytes > 0 ? sys.fdatasync(t->fd) : r;
+		r = replay_finish(j, entry, t->fd, s->n);
+	return r == 0 && is_anything(s) ? sys.fdatasync(t->fd) : r;
 }
 
 static const char *failure(const struct recover_target *t, int error)
@@ -105,11 +127,11 @@ static const char *failure(const struct recover_target *t, int error)
 	return "left in the arena";
 }
 
-static int recover_dry(const struct recover_job *j, const struct arena_entry *e, uint64_t bytes)
+static int recover_dry(const struct recover_job *j, const struct arena_entry *e, const struct staged *s)
 {
-	job_tell(j, e->path, bytes ? "recovered" : "nothing", bytes, 0, "");
-	j->report->recovered += bytes > 0;
-	j->report->bytes += bytes;
+	job_tell(j, e->path, is_anything(s) ? "recovered" : "nothing", s->bytes, 0, "");
+	j->report->recovered += is_anything(s);
+	j->report->bytes += s->bytes;
 	return 0;
 }
 
@@ -122,39 +144,54 @@ static void tell_done(const struct recover_job *j, const struct arena_entry *e,
 	j->report->bytes += bytes;
 }
 
+static struct judgement judge_staged(struct recover_job *j, uint32_t entry, const struct recover_target *t,
+                                     const struct staged *s)
+{
+	if (s->paged)
+		return (struct judgement){.aside = judge_pages(j, entry, t)};
+	return judge(j, entry, t, s->n);
+}
+
+static int replay(struct recover_job *j, uint32_t entry, int fd, const struct staged *s, bool by_offset)
+{
+	if (s->paged)
+		return page_replay(j, entry, fd, &s->pages);
+	return replay_blocks(j, entry, fd, s->n, s->bytes,
+	                     by_offset || (s->n > 0 && foreign_is_positional(&j->a, entry)));
+}
+
 /* Into the target, which open_target has opened, or failed to (`opened`). */
 static int recover_to(struct recover_job *j, uint32_t entry, struct recover_target *t, int opened,
-                      uint64_t bytes, int n)
+                      struct staged *s)
 {
 	struct arena_entry *e = foreign_entry(&j->a, entry);
 	struct judgement judged = {0};
 	int r = opened;
 
 	if (r == 0)
-		judged = judge(j, entry, t, n);
+		judged = judge_staged(j, entry, t, s);
 	if (judged.aside)
-		return job_keep(j, e, bytes, judged.aside);
-	n = drop_found(j, e, n, judged.found);
+		return job_keep(j, e, s->bytes, judged.aside);
+	s->n = drop_found(j, e, s->n, judged.found);
 	if (j->opt->dry_run)
-		return recover_dry(j, e, bytes);
-	if (r == -ENOENT && (bytes == 0 || j->family_lives))
+		return recover_dry(j, e, s);
+	if (r == -ENOENT && (s->bytes == 0 || j->family_lives))
 		return entry_done(j, e);
 	if (r == 0)
-		r = replay_blocks(j, entry, t->fd, n, bytes,
-		                  judged.by_offset || (n > 0 && foreign_is_positional(&j->a, entry)));
+		r = replay(j, entry, t->fd, s, judged.by_offset);
 	if (r == APPENDED_DOUBT && !j->by_family)
-		return job_keep(j, e, bytes,
+		return job_keep(j, e, s->bytes,
 		                "others have appended much; the staged bytes may be in the file already");
 	if (r == 0)
-		r = finish(j, entry, t, n, bytes);
+		r = finish(j, entry, t, s);
 	if (r < 0 && t->fd >= 0 && !t->orphan)
 		replay_stopped(j, entry, t->fd);
 	if (r < 0) {
-		job_tell(j, e->path, "failed", bytes, r, failure(t, r));
+		job_tell(j, e->path, "failed", s->bytes, r, failure(t, r));
 		return r;
 	}
-	if (bytes > 0)
-		tell_done(j, e, t, bytes);
+	if (is_anything(s))
+		tell_done(j, e, t, s->bytes);
 	return entry_done(j, e);
 }
 
@@ -162,22 +199,21 @@ int entry_recover(struct recover_job *j, uint32_t entry)
 {
 	struct arena_entry *e = foreign_entry(&j->a, entry);
 	BUFFER(struct recover_target, t);
-	const char *damage;
-	uint64_t bytes;
-	int n, r;
+	struct staged s;
+	int r;
 
 	e->path[ARENA_PATH_MAX - 1] = '\0';
-	r = load_blocks(j, entry, &n, &bytes, &damage);
-	if (damage)
-		return job_keep(j, e, bytes, damage);
+	r = load_staged(j, entry, &s);
+	if (s.damage)
+		return job_keep(j, e, s.bytes, s.damage);
 	if (r < 0) {
 		job_tell(j, e->path, "failed", 0, r, "damaged");
 		return r;
 	}
 	if (!has_path(e))
 		return j->opt->dry_run ? 0 : entry_done(j, e);
-	r = open_target(j, t, e, bytes > 0 && !j->opt->dry_run);
-	r = recover_to(j, entry, t, r, bytes, n);
+	r = open_target(j, t, e, s.bytes > 0 && !j->opt->dry_run);
+	r = recover_to(j, entry, t, r, &s);
 	recover_target_close(t);
 	return r;
 }

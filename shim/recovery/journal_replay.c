@@ -3,9 +3,9 @@
 #include "recovery/journal_replay.h"
 
 #include "base/buffer.h"
+#include "base/bytes.h"
 #include "base/kill.h"
 #include "base/sys.h"
-#include "recovery/bytes.h"
 #include "recovery/journal_scan.h"
 #include "recovery/judge.h"
 

@@ -3,8 +3,8 @@
 #include "recovery/journal_scan.h"
 
 #include "base/buffer.h"
+#include "base/bytes.h"
 #include "base/sys.h"
-#include "recovery/bytes.h"
 
 #include <fcntl.h>
 #include <string.h>

@@ -3,10 +3,10 @@
 #include "recovery/judge.h"
 
 #include "base/buffer.h"
+#include "base/bytes.h"
 #include "base/sys.h"
 #include "format/guard_format.h"
 #include "recovery/appended.h"
-#include "recovery/bytes.h"
 
 #include <fcntl.h>
 
@@ -130,6 +130,20 @@ struct judgement judge(struct recover_job *j, uint32_t entry, const struct recov
 			"after another boot or mount the staged bytes may be older than what was synced");
 	return aside(same ? "the file has been changed since"
 	                  : "after another boot or mount the file is not as it was left");
+}
+
+const char *judge_pages(const struct recover_job *j, uint32_t entry, const struct recover_target *t)
+{
+	const struct arena_entry *e = foreign_entry(&j->a, entry);
+	struct statx st;
+
+	if (j->opt->force || t->orphan)
+		return NULL;
+	if (j->where != ORIGIN_SAME)
+		return "after another boot or mount its pages may be of different moments";
+	if (sys.statx(t->fd, "", AT_EMPTY_PATH, STATX_SIZE | STATX_MTIME | STATX_CTIME, &st) < 0)
+		return "the file cannot be examined";
+	return is_as_left(j, e, &st) || went_back(&e->guard, &st) ? NULL : "the file has been changed since";
 }
 
 void judge_note_held(struct recover_job *j)

@@ -36,6 +36,17 @@
 
 #include "recovery/job.h"
 
+/*
+ * The verdict on the pages of a file entry.  They have no checksum, so they count only where everything that
+ * was stored in the arena is sure to be there.
+ *
+ *      where        the file                                                 verdict
+ *    -----------------------------------------------------------------------------------------------------
+ *     1 any         forced, or it is gone                                    replay
+ *     2 mount, boot any                                                      put aside
+ *     3 same        as left, or older than the guard, as in row 7            replay
+ *     4 same        changed since, or it cannot be examined                  put aside
+ */
 struct judgement {
 	const char *aside; /* why the blocks are put aside; NULL: they may be replayed */
 	int found;         /* row 9: so many of the first blocks are in the file */
@@ -44,6 +55,9 @@ struct judgement {
 
 /* n: blocks of the entry, in j->a.order. */
 struct judgement judge(struct recover_job *j, uint32_t entry, const struct recover_target *t, int n);
+
+/* Why its pages are put aside; NULL: they may be replayed. */
+const char *judge_pages(const struct recover_job *j, uint32_t entry, const struct recover_target *t);
 
 /* Before the journal beside the arena is replayed, which changes the files: which entries' files are as left?
  * Their guards (in memory) get JUDGE_HELD in `known`. */

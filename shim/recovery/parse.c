@@ -25,17 +25,21 @@ static bool header_sane(const struct arena_header *h, uint64_t file_size)
 {
 	struct arena_header expected = {0};
 
-	if (h->magic != ARENA_MAGIC || h->version != ARENA_VERSION || h->checksum != arena_header_checksum(h))
+	if (h->magic != ARENA_MAGIC || h->checksum != arena_header_checksum(h))
+		return false;
+	if (h->version != (h->pages_bytes ? ARENA_VERSION_PAGES : ARENA_VERSION))
 		return false;
 	if (h->block_bytes < 64 * 1024 || h->block_bytes > 4 * 1024 * 1024 ||
 	    (h->block_bytes & (h->block_bytes - 1)) != 0)
 		return false;
 	/* (the size determines the layout: arena_create makes no other) */
-	if (h->total_bytes != file_size || !arena_geometry(file_size, h->block_bytes, &expected))
+	if (h->total_bytes != file_size ||
+	    !arena_geometry(file_size, h->block_bytes, h->pages_bytes, &expected))
 		return false;
 	return h->block_count == expected.block_count && h->entry_count == expected.entry_count &&
 	       h->blocks_at == expected.blocks_at && h->entries_at == expected.entries_at &&
-	       h->data_at == expected.data_at && h->total_bytes == expected.total_bytes;
+	       h->data_at == expected.data_at && h->pages_bytes == expected.pages_bytes &&
+	       h->total_bytes == expected.total_bytes;
 }
 
 static int take_memory(struct foreign_arena *a)
@@ -43,10 +47,14 @@ static int take_memory(struct foreign_arena *a)
 	uint64_t blocks = (uint64_t)a->header.block_count * ARENA_BLOCK_ENTRY_BYTES;
 	uint64_t entries = (uint64_t)a->header.entry_count * ARENA_ENTRY_BYTES;
 	uint64_t indexes = (uint64_t)a->header.block_count * sizeof *a->order;
+	const struct pages_layout *l = &a->pages.layout;
+	uint64_t files = (uint64_t)l->files * PAGES_FILE_BYTES;
+	uint64_t frames = (uint64_t)l->frames * sizeof *a->pages.table;
 	uint8_t *p;
 
 	/* (there are as many file entries as blocks) */
-	a->memory_bytes = blocks + entries + 3 * indexes + a->header.block_bytes;
+	a->memory_bytes = a->header.block_bytes + entries + blocks + 3 * indexes + sizeof(uint64_t) + files +
+	                  frames + (2ull * l->frames + l->files) * sizeof *a->pages.order;
 	p = sys.mmap(NULL, a->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (sys_is_error(p))
 		return (int)(intptr_t)p;
@@ -57,6 +65,14 @@ static int take_memory(struct foreign_arena *a)
 	a->order = (uint32_t *)(void *)((uint8_t *)a->blocks + blocks);
 	a->first = a->order + a->header.block_count;
 	a->next = a->first + a->header.block_count;
+	p = (uint8_t *)(a->next + a->header.block_count);
+	/* (the numbers of blocks may end in the middle of 8 bytes) */
+	p += (uintptr_t)p % sizeof(uint64_t);
+	a->pages.files = p;
+	a->pages.table = (const struct page_frame *)(const void *)(p + files);
+	a->pages.order = (uint32_t *)(void *)(p + files + frames);
+	a->pages.next = a->pages.order + l->frames;
+	a->pages.first = a->pages.next + l->frames;
 	return 0;
 }
 
@@ -72,6 +88,25 @@ static void list_blocks(struct foreign_arena *a)
 		a->next[i] = a->first[owner - 1];
 		a->first[owner - 1] = i + 1;
 	}
+}
+
+/* Reads the tables of the overlay. */
+static int load_pages(struct foreign_arena *a)
+{
+	struct page_scan *s = &a->pages;
+	uint64_t files = (uint64_t)s->layout.files * PAGES_FILE_BYTES;
+	uint64_t frames = (uint64_t)s->layout.frames * sizeof *s->table;
+	int r;
+
+	if (s->layout.frames == 0)
+		return 0;
+	r = sys_read_all(a->fd, (void *)(uintptr_t)s->files, files, a->pages_at);
+	if (r == 0)
+		r = sys_read_all(a->fd, (void *)(uintptr_t)s->table, frames,
+		                 a->pages_at + s->layout.table_at);
+	if (r == 0)
+		page_scan_begin(s);
+	return r;
 }
 
 int foreign_load(struct foreign_arena *a, int fd)
@@ -100,6 +135,7 @@ int foreign_load(struct foreign_arena *a, int fd)
 	ino = (uint64_t)a->header.ino_high << 32 | a->header.ino_low;
 	if (ino != 0 && ino != st.stx_ino)
 		return -ESTALE;
+	arena_pages(&a->header, &a->pages.layout, &a->pages_at);
 	r = take_memory(a);
 	if (r == 0)
 		r = sys_read_all(fd, a->blocks, (uint64_t)a->header.block_count * ARENA_BLOCK_ENTRY_BYTES,
@@ -107,6 +143,8 @@ int foreign_load(struct foreign_arena *a, int fd)
 	if (r == 0)
 		r = sys_read_all(fd, a->entries, (uint64_t)a->header.entry_count * ARENA_ENTRY_BYTES,
 		                 a->header.entries_at);
+	if (r == 0)
+		r = load_pages(a);
 	if (r < 0)
 		foreign_unload(a);
 	else
@@ -237,6 +275,17 @@ bool foreign_is_positional(const struct foreign_arena *a, uint32_t entry)
 {
 	return a->blocks[a->order[0]].kind == STAGE_POSITIONAL ||
 	       (foreign_entry(a, entry)->flags & ENTRY_EXCLUSIVE);
+}
+
+int foreign_pages(struct foreign_arena *a, uint32_t entry, struct page_scan_file *out)
+{
+	return a->pages.layout.frames ? page_scan_file(&a->pages, entry, out) : 0;
+}
+
+int foreign_read_frame(const struct foreign_arena *a, uint32_t frame, void *to, uint32_t n)
+{
+	return sys_read_all(a->fd, to, n,
+	                    a->pages_at + a->pages.layout.frames_at + (uint64_t)frame * PAGES_BYTES);
 }
 
 int foreign_store(struct foreign_arena *a, const void *word, size_t size)

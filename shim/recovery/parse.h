@@ -7,6 +7,7 @@
 #define FASTWRITE_RECOVERY_PARSE_H
 
 #include "format/arena_format.h"
+#include "format/page_scan.h"
 
 struct foreign_arena {
 	int fd;
@@ -20,6 +21,8 @@ struct foreign_arena {
 	bool unchecked;             /* blocks count even if their checksum does not fit */
 	uint32_t *order;            /* room for block_count indexes */
 	uint32_t *first, *next;     /* blocks of each file entry, index + 1, 0 = the end */
+	struct page_scan pages;     /* layout.frames = 0: there is no overlay */
+	uint64_t pages_at;          /* its place in the file */
 	void *memory;
 	uint64_t memory_bytes;
 };
@@ -54,6 +57,12 @@ static inline struct arena_extent foreign_extent(const struct foreign_arena *a, 
 	return arena_extent_get(&a->blocks[index], a->data, a->header.block_bytes, a->blocks[index].commit,
 	                        i);
 }
+
+/* What the overlay of pages has for the entry, as page_scan_file. */
+int foreign_pages(struct foreign_arena *a, uint32_t entry, struct page_scan_file *out);
+
+/* Reads n bytes of a frame, whose number is as in a->pages.order.  0 or -errno. */
+int foreign_read_frame(const struct foreign_arena *a, uint32_t frame, void *to, uint32_t n);
 
 /* Writes a word of the copy in a->entries back to the arena, so that the next recovery goes on where this one
  * stopped. One word at a time: their order in the file counts. */

@@ -2,20 +2,18 @@
 /* replay: see recovery/replay.h. */
 #include "recovery/replay.h"
 
+#include "base/bytes.h"
 #include "base/kill.h"
 #include "base/lease.h"
 #include "base/log.h"
 #include "base/sys.h"
 #include "format/guard_format.h"
 #include "recovery/appended.h"
-#include "recovery/bytes.h"
 
 #include <fcntl.h>
 #include <stddef.h>
 
-/* We are about to change the file: a recovery after a kill of ours must not take that for a change by others.
- */
-static int stamp(struct recover_job *j, struct arena_entry *e)
+int replay_stamp(struct recover_job *j, struct arena_entry *e)
 {
 	bool first = e->guard.begun_ns == 0;
 	int r;
@@ -50,7 +48,7 @@ static int replay_at_offsets(struct recover_job *j, struct arena_entry *e, int f
 {
 	for (int i = 0; i < n; i++) {
 		uint32_t index = j->a.order[i];
-		int r = stamp(j, e);
+		int r = replay_stamp(j, e);
 
 		if (r == 0)
 			r = foreign_read_block(&j->a, index);
@@ -114,7 +112,7 @@ static int append_block(struct recover_job *j, struct arena_entry *e, int fd, ui
 	x = foreign_extent(&j->a, index, 0);
 	r = append_noted(j, e, st.stx_size, x.length - skip, skip);
 	if (r == 0)
-		r = stamp(j, e);
+		r = replay_stamp(j, e);
 	if (r < 0)
 		return r;
 	r = bytes_write(fd, j->a.data + x.pos + skip, x.length - skip, 0, true, &written);
@@ -269,7 +267,7 @@ static int unpad(struct recover_job *j, const struct arena_entry *e, int fd, int
 int replay_finish(struct recover_job *j, uint32_t entry, int fd, int n)
 {
 	struct arena_entry *e = foreign_entry(&j->a, entry);
-	int r = stamp(j, e);
+	int r = replay_stamp(j, e);
 
 	if (r == 0 && j->where == ORIGIN_SAME)
 		r = unpad(j, e, fd, n);

@@ -19,6 +19,10 @@ int replay_blocks(struct recover_job *j, uint32_t entry, int fd, int n, uint64_t
 /* All n blocks are in the file: its end becomes as the program left it.  0 or -errno. */
 int replay_finish(struct recover_job *j, uint32_t entry, int fd, int n);
 
+/* We are about to change the file: a recovery after a kill of ours must not take that for a change by others.
+ * 0 or -errno. */
+int replay_stamp(struct recover_job *j, struct arena_entry *e);
+
 /* The replay has failed.  From now on a change of the file counts as one by others again. */
 void replay_stopped(struct recover_job *j, uint32_t entry, int fd);
 

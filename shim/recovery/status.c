@@ -24,6 +24,7 @@ static uint32_t blocks_used(const struct foreign_arena *a)
 /* Bytes staged for a file entry.  (From the arena alone: the file may be written at this moment.) */
 static uint64_t staged_bytes(struct foreign_arena *a, uint32_t entry)
 {
+	struct page_scan_file pages;
 	uint64_t bytes = 0;
 	int n = foreign_blocks(a, entry);
 
@@ -35,6 +36,8 @@ static uint64_t staged_bytes(struct foreign_arena *a, uint32_t entry)
 		for (uint32_t e = 0; e < COMMIT_COUNT(a->blocks[index].commit); e++)
 			bytes += foreign_extent(a, index, e).length;
 	}
+	if (foreign_pages(a, entry, &pages) > 0)
+		bytes += page_scan_total(&a->pages, &pages);
 	return bytes;
 }
 

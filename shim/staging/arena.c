@@ -49,7 +49,7 @@ static void fill_header(struct arena_header *h, const struct rule *rule, const s
                         uint64_t ino)
 {
 	h->magic = ARENA_MAGIC;
-	h->version = ARENA_VERSION;
+	h->version = h->pages_bytes ? ARENA_VERSION_PAGES : ARENA_VERSION;
 	h->origin = *origin;
 	h->uid = sys_geteuid();
 	h->gid = sys_getegid();
@@ -138,11 +138,47 @@ static void unmap(const struct arena *a)
 		sys.munmap(a->header, a->total_bytes);
 }
 
+/* Without the memory of the overlay. */
+static size_t block_runs_bytes(const struct arena_header *geometry)
+{
+	return pages_round_up(sizeof(struct block_run) * geometry->block_count);
+}
+
+size_t arena_runs_bytes(const struct arena_header *geometry)
+{
+	struct pages_layout l;
+	uint64_t at;
+
+	return block_runs_bytes(geometry) + (arena_pages(geometry, &l, &at) ? pages_memory(&l) : 0);
+}
+
+bool arena_rule_geometry(const struct rule *rule, struct arena_header *out)
+{
+	const struct settings *set = &rule->set;
+	uint64_t pages = set->overlay ? set->mem_bytes / 2 : 0;
+
+	/* half of it, or less where eight blocks need more than the other half */
+	while (!arena_geometry(set->mem_bytes, set->block_bytes, pages, out))
+		if ((pages /= 2) == 0)
+			return false;
+	return true;
+}
+
+static void init_pages(struct arena *a, const struct arena_header *geometry)
+{
+	struct pages_layout l;
+	uint64_t at;
+
+	if (arena_pages(geometry, &l, &at))
+		pages_init(&a->pages, &l, (uint8_t *)a->header + at,
+		           (uint8_t *)a->runs + block_runs_bytes(geometry));
+}
+
 static int map_file(struct arena *a, const struct arena_header *geometry, const struct arena_place *place)
 {
 	void *map = sys.mmap(place->map, geometry->total_bytes, PROT_READ | PROT_WRITE,
 	                     MAP_SHARED | (place->map ? MAP_FIXED : 0), a->fd, 0);
-	size_t runs_bytes = sizeof *a->runs * geometry->block_count;
+	size_t runs_bytes = arena_runs_bytes(geometry);
 	void *runs = place->runs;
 
 	if (sys_is_error(map))
@@ -156,7 +192,8 @@ static int map_file(struct arena *a, const struct arena_header *geometry, const 
 		unmap(a);
 		return (int)(intptr_t)runs;
 	}
-	memset(runs, 0, runs_bytes);
+	/* (the overlay clears its memory as it takes it) */
+	memset(runs, 0, block_runs_bytes(geometry));
 	a->runs = runs;
 	a->runs_bytes = runs_bytes;
 	a->block_bytes = geometry->block_bytes;
@@ -166,6 +203,7 @@ static int map_file(struct arena *a, const struct arena_header *geometry, const 
 	a->entries = (uint8_t *)map + geometry->entries_at;
 	a->data = (uint8_t *)map + geometry->data_at;
 	link_free_blocks(a);
+	init_pages(a, geometry);
 	return 0;
 }
 
@@ -218,7 +256,7 @@ int arena_create_at(struct arena *a, const char *dir, const struct rule *rule,
 	struct statx st;
 	int dirfd, r;
 
-	if (!arena_geometry(rule->set.mem_bytes, rule->set.block_bytes, &geometry))
+	if (!arena_rule_geometry(rule, &geometry))
 		return -EINVAL;
 	memset(a, 0, sizeof *a);
 	a->fd = -1;

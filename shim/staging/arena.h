@@ -22,6 +22,11 @@
  * not ours. */
 int arena_create(struct arena *a, const char *dir, const struct rule *rule);
 
+/* Bytes of arena.runs. */
+size_t arena_runs_bytes(const struct arena_header *geometry);
+/* The layout of an arena for the rule, as arena_geometry. */
+bool arena_rule_geometry(const struct rule *rule, struct arena_header *out);
+
 /* The same at the given, reserved addresses, so that other processes of the family can map it there. */
 struct arena_place {
 	void *map, *runs;

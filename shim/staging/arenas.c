@@ -413,21 +413,21 @@ void arenas_reserve_places(void)
 {
 	struct family *m = file_family();
 	struct arena_header geometry;
-	uint64_t most = 0, blocks = 0;
+	uint64_t most = 0, runs_bytes = 0;
 	void *places, *runs;
 
 	for (uint32_t i = 0; i < live_config->rule_count; i++) {
 		const struct rule *rule = &live_config->rules[i];
 
-		if (!arena_geometry(rule->set.mem_bytes, rule->set.block_bytes, &geometry))
+		if (!arena_rule_geometry(rule, &geometry))
 			continue;
 		if (geometry.total_bytes > most)
 			most = geometry.total_bytes;
-		if (geometry.block_count > blocks)
-			blocks = geometry.block_count;
+		if (arena_runs_bytes(&geometry) > runs_bytes)
+			runs_bytes = arena_runs_bytes(&geometry);
 	}
 	most = (most + ARENA_PAGE - 1) / ARENA_PAGE * ARENA_PAGE;
-	m->runs_bytes = (blocks * sizeof(struct block_run) + ARENA_PAGE - 1) / ARENA_PAGE * ARENA_PAGE;
+	m->runs_bytes = (runs_bytes + ARENA_PAGE - 1) / ARENA_PAGE * ARENA_PAGE;
 	m->place_bytes = most;
 	places = sys.mmap(NULL, most * FAMILY_PLACES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
 	                  -1, 0);

@@ -284,7 +284,7 @@ static int fill_header(struct arena *a, int fd, struct journal_header *h)
 	h->uid = a->header->uid;
 	h->gid = a->header->gid;
 	memcpy(h->rule, a->header->rule, sizeof h->rule);
-	memcpy(h->program, a->header->program, sizeof h->program);
+	memcpy(h->program, a->header->program, sizeof a->header->program);
 	h->checksum = journal_header_checksum(h);
 	memcpy(j->id, h->id, sizeof j->id);
 	j->half_bytes = h->half_bytes;

@@ -95,7 +95,7 @@ static void recipe_geometry(struct recipe *r, unsigned shift, unsigned more)
 	uint64_t mem = (uint64_t)block * (8 + more % 64) + (256 << 10);
 
 	memset(recipe_head, 0, sizeof recipe_head);
-	require(arena_geometry(mem, block, &r->geometry), "geometry");
+	require(arena_geometry(mem, block, 0, &r->geometry), "geometry");
 	*h = r->geometry;
 	h->magic = ARENA_MAGIC;
 	h->version = ARENA_VERSION;

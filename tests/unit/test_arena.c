@@ -99,7 +99,7 @@ static void test_geometry(void **state)
 		for (uint32_t block = 1 << 16; block <= 1 << 22; block *= 2) {
 			struct arena_header h = {0};
 
-			if (!arena_geometry(mem, block, &h)) {
+			if (!arena_geometry(mem, block, 0, &h)) {
 				assert_true(mem < 9ull * block + (1 << 20));
 				continue;
 			}
@@ -111,6 +111,28 @@ static void test_geometry(void **state)
 			assert_true(h.entries_at >= h.blocks_at + h.block_count * ARENA_BLOCK_ENTRY_BYTES);
 			assert_true(h.data_at >= h.entries_at + (uint64_t)h.entry_count * ARENA_ENTRY_BYTES);
 			assert_int_equal(h.total_bytes, h.data_at + (uint64_t)h.block_count * block);
+		}
+	}
+}
+
+/* The overlay lies behind the blocks, and a file of that size can only have that layout. */
+static void test_geometry_with_pages(void **state)
+{
+	(void)state;
+	for (uint64_t mem = 4 << 20; mem <= 1ull << 31; mem = mem * 3 / 2) {
+		for (uint64_t share = mem / 20; share < mem * 3 / 4; share = share * 5 / 3) {
+			struct arena_header h = {0}, again = {0};
+			struct pages_layout l;
+			uint64_t at;
+
+			assert_true(arena_geometry(mem, 1 << 16, share, &h));
+			assert_true(h.total_bytes <= mem && h.pages_bytes <= share);
+			assert_true(arena_pages(&h, &l, &at));
+			assert_int_equal(at, h.data_at + (uint64_t)h.block_count * h.block_bytes);
+			assert_int_equal(at + l.bytes, h.total_bytes);
+			assert_int_equal(l.files, h.entry_count);
+			assert_true(arena_geometry(h.total_bytes, 1 << 16, h.pages_bytes, &again));
+			assert_memory_equal(&h, &again, sizeof h);
 		}
 	}
 }
@@ -308,6 +330,7 @@ int main(void)
 		cmocka_unit_test(test_crc_of_any_length),
 		cmocka_unit_test(test_commit_word),
 		cmocka_unit_test(test_geometry),
+		cmocka_unit_test(test_geometry_with_pages),
 		TEST(test_create),
 		TEST(test_full_disk_leaves_nothing),
 		TEST(test_directory_of_others),

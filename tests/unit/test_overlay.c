@@ -10,7 +10,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { SEEDS = 300, OPS = 60, KILL_SEEDS = 12, KILL_OPS = 14 };
+/* A sanitizer makes each of them some 50 times as slow. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SEEDS = 40, KILL_SEEDS = 2 };
+#else
+enum { SEEDS = 300, KILL_SEEDS = 12 };
+#endif
+enum { OPS = 60, KILL_OPS = 14 };
 
 /* ---- marked steps (the test's own, instead of base/kill.c) ---- */
 

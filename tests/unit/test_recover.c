@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /* recover: recovery finds an append that was under way in the file: whole, in part or not at all, and never
  * in bytes that others wrote. */
-#include "rig.h"
-
-#include "recovery/recover.h"
+#include "dead_arena.h"
 
 enum { DONE_BYTES = 100 }; /* the first write bypasses staging */
-
-static char arena_path[PATH_MAX + 64];
 
 static int set_up(void **state)
 {
@@ -15,25 +11,6 @@ static int set_up(void **state)
 	rig_start(NULL);
 	rig_config.rules[0].set.writers = WRITERS_SHARED;
 	return 0;
-}
-
-/* What a death at this moment leaves: a copy of the arena beside it, with another name and another process's
- * pid. */
-static void die_now(int fd)
-{
-	struct arena *a = rig_file(fd)->arena;
-	uint8_t *copy = malloc(a->total_bytes);
-	int out;
-
-	memcpy(copy, a->header, a->total_bytes);
-	((struct arena_header *)(void *)copy)->pid = 1 << 23; /* beyond every pid */
-	((struct arena_header *)(void *)copy)->ino_low = ((struct arena_header *)(void *)copy)->ino_high = 0;
-	((struct arena_header *)(void *)copy)->checksum = arena_header_checksum((void *)copy);
-	snprintf(arena_path, sizeof arena_path, "%s/8388608-unit-1.arena", a->dir);
-	out = open(arena_path, O_WRONLY | O_CREAT, 0600);
-	assert_int_equal(write(out, copy, a->total_bytes), (ssize_t)a->total_bytes);
-	close(out);
-	free(copy);
 }
 
 /* The bytes that are staged here go nowhere: this process is the dead one. */
@@ -54,34 +31,6 @@ static void start_again(void **state)
 {
 	rig_stop();
 	set_up(state);
-}
-
-static int last_error;
-
-static void note_error(void *ctx, const struct recover_event *e)
-{
-	(void)ctx;
-	if (e->error)
-		last_error = e->error;
-}
-
-static struct recover_report recover_once(void)
-{
-	const struct recover_options opt = {.event = note_error};
-	struct recover_report report = {0};
-
-	last_error = 0;
-	assert_int_equal(recover_path(arena_path, &opt, &report), 0);
-	return report;
-}
-
-static struct recover_report recover_now(void)
-{
-	struct recover_report report = recover_once();
-
-	assert_int_equal(report.failed, 0);
-	assert_int_equal(access(arena_path, F_OK), -1);
-	return report;
 }
 
 /* n staged bytes behind the first 100, and an append of all of them noted as begun at `base`. */

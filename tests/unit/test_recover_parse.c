@@ -400,7 +400,7 @@ static void test_enormous(void **state)
 	uint64_t begin = sys_now_ns();
 
 	(void)state;
-	assert_true(arena_geometry(INT64_MAX, 65536, &h));
+	assert_true(arena_geometry(INT64_MAX, 65536, 0, &h));
 	memcpy(&h, image, sizeof h);
 	h.total_bytes = 1ull << 50;
 	h.checksum = arena_header_checksum(&h);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* bytes: see recovery/bytes.h. */
-#include "recovery/bytes.h"
+/* bytes: see base/bytes.h. */
+#include "base/bytes.h"
 
 #include "base/buffer.h"
 #include "base/kill.h"

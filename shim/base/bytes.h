@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* bytes: compares and writes what a file holds. */
-#ifndef FASTWRITE_RECOVERY_BYTES_H
-#define FASTWRITE_RECOVERY_BYTES_H
+#ifndef FASTWRITE_BASE_BYTES_H
+#define FASTWRITE_BASE_BYTES_H
 
 #include <stdbool.h>
 #include <stdint.h>
