@@ -120,6 +120,24 @@ def test_system_calls_that_no_hook_sees(library, compile_c):
         assert_staged(run.stats, 300)
 
 
+@pytest.mark.parametrize("writers", ["auto", "exclusive"])
+def test_what_a_child_writes_is_not_cut_off(library, compile_c, writers):
+    """The child appends while the parent is just about to give reserved space back."""
+    if not shutil.which("strace"):
+        pytest.skip("strace is not installed")
+    late = RAW.replace('"echo", "child"', '"sh", "-c", "sleep 0.3; echo child"').replace("/bin/echo", "/bin/sh")
+    program = compile_c(late, "-D_GNU_SOURCE", "-w")
+    holds = ["strace", "-qq", "-o", "/dev/null", "-e", "trace=ftruncate"]
+    holds += ["-e", "inject=ftruncate:delay_enter=900000"]
+    with disk_dir() as place:
+        run = run_preloaded(library, [*holds, program], place, lag_ms=60000, writers=writers)
+        assert (run.returncode, run.stderr) == (0, "")
+        assert (place / "a").read_bytes() == (b"parent\n" * 50 + b"child\n") * 3 + b"end\n"
+        assert (place / "a").stat().st_blocks * 512 <= 4096  # given back before the child ran
+        assert_staged(run.stats, 300)
+        assert not leftovers(place)
+
+
 BECOMES = r"""
 #include <fcntl.h>
 #include <stdlib.h>

@@ -16,6 +16,9 @@ struct gate {
 	_Atomic uint32_t changes;
 	/* execs under way, exit: no file is attached, and writes go to the kernel */
 	_Atomic uint32_t stopped;
+	/* Children of vfork that live.  Each may write through a description that it shares with us, and no
+	 * lease shows that.  So no reserved space is cut off meanwhile. */
+	_Atomic uint32_t children;
 	/* enum bypass_reason: why nothing is staged while this process, or a child that it forks, lives */
 	_Atomic uint32_t refusal;
 	/* the same, found where no other file can be locked: attach_tend carries it out */
@@ -40,6 +43,15 @@ static inline void gate_change_begin(void)
 static inline void gate_change_end(void) { atomic_fetch_sub(&gate.changes, 1); }
 static inline bool gate_changing(void) { return atomic_load(&gate.changes) > 0; }
 
+/* Before the vfork, and when the files of its child that are bypassed are so. */
+static inline void gate_child_begin(void)
+{
+	atomic_fetch_add(&gate.children, 1);
+	atomic_thread_fence(memory_order_seq_cst);
+}
+static inline void gate_child_end(void) { atomic_fetch_sub(&gate.children, 1); }
+static inline uint32_t gate_children(void) { return atomic_load(&gate.children); }
+
 static inline void gate_stop(void) { atomic_fetch_add(&gate.stopped, 1); }
 /* True if no other thread has stopped it. */
 static inline bool gate_resume(void) { return atomic_fetch_sub(&gate.stopped, 1) == 1; }
@@ -57,7 +69,8 @@ static inline void gate_refuse(enum bypass_reason why)
 }
 static inline enum bypass_reason gate_refusal(void) { return atomic_load(&gate.refusal); }
 
-/* In the child of a fork: the parent's other threads hold nothing here. */
+/* In the child of a fork: the parent's other threads hold nothing here.  (Their children may still share
+ * descriptions with this process, too.) */
 static inline void gate_fork_child(void) { gate.holds = gate.changes = 0; }
 
 #endif

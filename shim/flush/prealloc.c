@@ -262,11 +262,14 @@ static int truncate_unseen(int fd, uint64_t size, bool exclusive)
 	return r;
 }
 
-static void cut(struct file *f, int fd)
+/* `children` of vfork are about to be made, and do not run yet. */
+static void cut(struct file *f, int fd, uint32_t children)
 {
 	bool exclusive = f->rule->set.writers == WRITERS_EXCLUSIVE;
 	struct statx st;
 
+	if (gate_children() > children)
+		return; /* what a child appends between statx and ftruncate would be cut off */
 	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st) == 0 && st.stx_size < f->space.end &&
 	    truncate_unseen(fd, st.stx_size, exclusive) == 0)
 		f->space.kept_end = 0;
@@ -301,7 +304,7 @@ static bool lease_soon(const struct file *f, int fd)
 }
 
 /* True if nothing is reserved behind the end any more. */
-static bool give_back(struct file *f, int fd)
+static bool give_back(struct file *f, int fd, uint32_t children)
 {
 	bool exclusive = f->rule->set.writers == WRITERS_EXCLUSIVE;
 
@@ -312,7 +315,7 @@ static bool give_back(struct file *f, int fd)
 		bool leased = exclusive ? lease_soon(f, fd) : flush_take_lease(f, fd);
 
 		if (leased || exclusive)
-			cut(f, fd);
+			cut(f, fd, children);
 		if (leased)
 			flush_drop_lease(f, fd);
 	}
@@ -323,8 +326,19 @@ void prealloc_trim(struct file *f, int fd)
 {
 	if (f->space.end == 0)
 		return;
-	give_back(f, fd);
+	give_back(f, fd, 0);
 	forget(f);
+}
+
+void prealloc_before_vfork(struct file *f)
+{
+	int fd = flush_program_fd(f);
+
+	if (f->space.end <= f->ksize || fd < 0 || f->lease.on)
+		return;
+	flush_close_internal(f); /* as in prealloc_leave */
+	if (give_back(f, fd, 1))
+		forget(f);
 }
 
 bool prealloc_strands(struct file *f, uint64_t offset)
@@ -342,7 +356,7 @@ void prealloc_leave(struct file *f)
 	if (f->space.end == 0)
 		return;          /* there were only zeros, and the drain has cut them off */
 	flush_close_internal(f); /* the kernel would refuse the lease; the next write opens it again */
-	if (fd >= 0 && give_back(f, fd))
+	if (fd >= 0 && give_back(f, fd, 0))
 		forget(f);
 	else
 		f->space.no_trim = true;
@@ -356,7 +370,7 @@ void prealloc_rest(struct file *f)
 		return;
 	if (!flush_take_lease(f, fd))
 		return;
-	cut(f, fd);
+	cut(f, fd, 0);
 	flush_drop_lease(f, fd);
 	forget(f);
 }
@@ -369,7 +383,7 @@ void prealloc_again(struct file *f, int fd)
 	    keep_size(fd, block_floor(f, f->ksize), f->space.end) == 0)
 		return;
 	/* start anew at the new end of the file */
-	cut(f, fd);
+	cut(f, fd, 0);
 	forget(f);
 }
 

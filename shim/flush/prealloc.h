@@ -23,6 +23,10 @@ int prealloc_reserve(struct file *f, int fd, uint64_t offset, uint64_t need, uin
  * open. */
 void prealloc_trim(struct file *f, int fd);
 
+/* The same before a vfork, after gate_child_begin.  The child may share the description with its parent.  A
+ * lease does not show that, so once the child runs nothing can be given back. */
+void prealloc_before_vfork(struct file *f);
+
 /*
  * The program is about to write at `offset`.  True if what is reserved behind the end of the file would lie
  * in the hole before that write, for good.  Then drain the file and call prealloc_leave.  False also if an

@@ -42,8 +42,8 @@ static void visit_hold(struct file *f, void *ctx)
 	/* other processes of the family are not held while the new program begins */
 	if (file_others_have(f) && attach_stays_open(f))
 		attach_bypass(f, BYPASS_INHERITED);
-	else if (f->mode == FILE_ATTACHED && f->arena)
-		flush_drain_and_reposition(f);
+	else if (f->mode == FILE_ATTACHED && f->arena && flush_drain_and_reposition(f) == 0)
+		prealloc_before_vfork(f);
 	file_unlock(f, g);
 }
 
@@ -57,6 +57,7 @@ void child_vfork_prepare(struct child_vfork *v)
 	/* a descriptor that is only noted could not be bypassed afterwards */
 	unresolved_resolve_all();
 	gate_hold();
+	gate_child_begin();
 	file_for_each(visit_hold, NULL);
 	attach_drain_elsewhere();
 }
@@ -130,6 +131,7 @@ void child_vfork_parent(const struct child_vfork *v, bool made)
 		for (int fd = unresolved_next(0); fd >= 0 && made; fd = unresolved_next(fd + 1))
 			fd_use_unmodelled(fd, BYPASS_INHERITED);
 		file_for_each(visit_unhold, NULL);
+		gate_child_end();
 		gate_unhold();
 	}
 	sys_restore_signals(v->signals);
