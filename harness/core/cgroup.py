@@ -22,7 +22,8 @@ from pathlib import Path
 from harness.core.model import LabError
 
 PREFIX = "fastwrite-lab-"
-REMOVE_TRIES = 50
+REMOVE_TRIES = 1500
+"""20 ms apart. A killed process may take seconds to end while it waits for a slow disk."""
 MEMORY, IO = "memory", "io"
 _NAMES = {(MEMORY, 1): "memory", (MEMORY, 2): "memory", (IO, 1): "blkio", (IO, 2): "io"}
 _LIMIT_FILES = {
