@@ -445,8 +445,7 @@ def test_threads_share_a_write(steps, fastwrite, place, tmp_path):
 def test_a_forked_child_goes_on(steps, fastwrite, place, tmp_path):
     one = steps(writers="exclusive")
     one.open(9, "log")
-    n = one.until_journal(9)
-    before = b"-" * (place / "log").stat().st_size  # to open it would bring everything there
+    whole = b"-" * one.until_journal(9) + b"a" * 4096 + b"b" * 4096 + b"c" * 4096 + b"d" * 4096
     one.write(9, "a", 4096)
     one.sync(9)
     assert one.do("fork") == 0  # from here on it is the child that answers
@@ -454,15 +453,13 @@ def test_a_forked_child_goes_on(steps, fastwrite, place, tmp_path):
         one.write(9, byte, 4096)
         one.sync(9)
         if byte != "d":  # what the fork brought to the file is no matter here
-            before += (b"a" * 4096 + b"b" * 4096 + b"c" * 4096)[
-                : (place / "log").stat().st_size - len(before)
-            ]
+            before = whole[: (place / "log").stat().st_size]  # to open it would bring everything there
     child = one.do("pid")
     one.kill()  # first: it waits for the child, and would end in good order after it
     kill_stranger(child)
     lose(place / "log", before)
     recover(fastwrite, place, other_boot=True, tmp_path=tmp_path)
-    assert (place / "log").read_bytes() == b"-" * n + b"a" * 4096 + b"b" * 4096 + b"c" * 4096 + b"d" * 4096
+    assert (place / "log").read_bytes() == whole
 
 
 def test_nothing_stays_behind(steps, place):

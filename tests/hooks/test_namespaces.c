@@ -381,15 +381,21 @@ static int detach(void **state)
 	return 0;
 }
 
+static int open_free_loop(int control)
+{
+	char path[64];
+	int number = control >= 0 ? ioctl(control, LOOP_CTL_GET_FREE) : -1;
+
+	snprintf(path, sizeof path, "/dev/loop%d", number);
+	return number >= 0 ? open(path, O_RDWR | O_CLOEXEC) : -1;
+}
+
 static void loop(void **state)
 {
-	int control = open("/dev/loop-control", O_RDWR | O_CLOEXEC), fd, device, number;
-	char path[64], back[RECORD];
+	int control = open("/dev/loop-control", O_RDWR | O_CLOEXEC), fd, device = open_free_loop(control);
+	char back[RECORD];
 
 	(void)state;
-	number = control >= 0 ? ioctl(control, LOOP_CTL_GET_FREE) : -1;
-	snprintf(path, sizeof path, "/dev/loop%d", number);
-	device = number >= 0 ? open(path, O_RDWR | O_CLOEXEC) : -1;
 	if (device < 0) {
 		print_message("no loop device: %s\n", strerror(errno));
 		skip();
@@ -398,7 +404,12 @@ static void loop(void **state)
 	write_records(fd, 0, RECORDS);
 	OK(ftruncate(fd, 1 << 20));
 	write_records(fd, RECORDS, RECORDS);
-	OK(ioctl(device, LOOP_SET_FD, fd));
+	/* another program may have taken it meanwhile */
+	while (ioctl(device, LOOP_SET_FD, fd) < 0) {
+		assert_int_equal(errno, EBUSY);
+		close(device);
+		device = OK(open_free_loop(control));
+	}
 	loop_device = device;
 	assert_int_equal(OK(pread(device, back, RECORD, 2 * STAGED - RECORD)), RECORD);
 	check_records(back, 2 * RECORDS - 1, 1);
