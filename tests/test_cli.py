@@ -32,6 +32,7 @@ KEYS = [
     "staging",
     "small",
     "adapt",
+    "overlay",
     "stdio",
 ]
 HANGS = 300  # seconds; ends only what hangs

@@ -88,6 +88,13 @@ def test_random_sequences(rig, place):
     assert totals.staged > totals.sequences * 1000, "hardly anything was staged: this tested nothing"
 
 
+def test_random_sequences_in_the_overlay(rig, place):
+    overlay = {"writers": "exclusive", "sync": "off", "visibility": "lag", "overlay": "on"}
+    totals = machine.explore(rig, place, SEED, seconds=SECONDS / 5, fixed=overlay)
+    check(totals, SEED)
+    assert totals.staged > totals.sequences * 1000, "hardly anything was staged: this tested nothing"
+
+
 def test_the_machine_agrees_with_itself(rig, place):
     sound = machine.Rig(rig.machine, [None])
     check(machine.explore(sound, place, SEED, sequences=4 * machine.BATCH), SEED)

@@ -125,7 +125,9 @@ def test_what_a_child_writes_is_not_cut_off(library, compile_c, writers):
     """The child appends while the parent is just about to give reserved space back."""
     if not shutil.which("strace"):
         pytest.skip("strace is not installed")
-    late = RAW.replace('"echo", "child"', '"sh", "-c", "sleep 0.3; echo child"').replace("/bin/echo", "/bin/sh")
+    late = RAW.replace('"echo", "child"', '"sh", "-c", "sleep 0.3; echo child"').replace(
+        "/bin/echo", "/bin/sh"
+    )
     program = compile_c(late, "-D_GNU_SOURCE", "-w")
     holds = ["strace", "-qq", "-o", "/dev/null", "-e", "trace=ftruncate"]
     holds += ["-e", "inject=ftruncate:delay_enter=900000"]

@@ -61,6 +61,8 @@ CASES = [
     Case("journaled", "journaled", {"sync": "journal", "journal": "1M"}),
     Case("zeros", "synced", {"prealloc_mode": "zero", "writers": "exclusive", "prealloc": "1M"}),
     Case("stealing", "stealing"),
+    Case("overlay", "positional", {"writers": "exclusive", "sync": "off", "overlay": "on"}),
+    Case("overlay-lag", "positional", {"writers": "exclusive", "sync": "off", "overlay": "on", "lag_ms": 1}),
     Case("threads", "mixed:3"),
     Case("records", "records:2", {"lag_ms": 1}),
 ]

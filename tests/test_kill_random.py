@@ -45,6 +45,7 @@ WORKLOADS = [
     ("same", {}),
     ("synced:3", {"sync": "relaxed"}),
     ("stealing:2", {}),
+    ("positional:4", {"writers": "exclusive", "sync": "off", "overlay": "on"}),
 ]
 MEMORY = [{"mem": "1M", "block": "64K"}, {"mem": "4M", "block": "128K"}, {"mem": "16M"}]
 WAYS = ["run", "next", "hand"]

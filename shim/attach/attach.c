@@ -60,6 +60,7 @@ static void say_through(const struct file *f, enum bypass_reason why)
 void attach_nothing_staged(struct file *f)
 {
 	f->current = f->head = f->tail = NULL;
+	f->overlay.pages = NULL;
 	if (f->blocks > 0 && f->arena)
 		atomic_fetch_sub(&f->arena->files, 1);
 	f->blocks = 0;
@@ -484,14 +485,14 @@ int detach_file(struct file *f)
 	r = flush_drain_and_reposition(f);
 	if (r < 0)
 		return r;
-	if (f->mode != FILE_ATTACHED || !f->arena || flush_first(f))
+	if (f->mode != FILE_ATTACHED || !f->arena || flush_left(f))
 		return 0; /* another thread was quicker, or other processes have to write it */
 	/* The caller's next change must not be undone by a replay of the journal, whichever thread detaches
 	 * f. */
 	r = journal_retire(f);
 	if (r < 0)
 		return r;
-	if (f->mode != FILE_ATTACHED || !f->arena || flush_first(f))
+	if (f->mode != FILE_ATTACHED || !f->arena || flush_left(f))
 		return 0;
 	if (!positions_reachable(f)) {
 		/* another process has to give a position back; until then nothing more is staged */
@@ -503,7 +504,7 @@ int detach_file(struct file *f)
 	fd = flush_program_fd(f);
 	if (fd >= 0)
 		prealloc_trim(f, fd);
-	if (f->head) {
+	if (file_is_staged(f)) {
 		/* a signal handler leaves the block into which the interrupted write may copy */
 		file_want(f, WANT_DETACH, BYPASS_NONE);
 		return 0;
@@ -585,7 +586,7 @@ static void visit_idle(struct file *f, void *ctx)
 	if ((i->done && !i->all) || f->mode != FILE_ATTACHED || !lock_try(&f->lock, tid))
 		return;
 	/* (another process's arena may not be mapped here) */
-	if (f->mode == FILE_ATTACHED && f->arena && !f->head && !atomic_load(&f->flush.busy) &&
+	if (f->mode == FILE_ATTACHED && f->arena && !file_is_staged(f) && !atomic_load(&f->flush.busy) &&
 	    !f->needs_repair && (!f->shared || family_set_has(&f->arena->members, family_me)) &&
 	    (!i->arena || f->arena == i->arena) && (!i->reserved || f->space.end != 0))
 		i->done |= detach_file(f) == 0;

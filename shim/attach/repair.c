@@ -30,11 +30,13 @@ static void leave_flags(struct file *f)
 	file_restore_locked(f);
 }
 
-/* True if every block of the file entry is in the file. */
+/* True if every block of the file entry is in the file, and it has no pages. */
 static bool nothing_left(const struct file *f)
 {
 	uint64_t done = DONE_SEQ(atomic_load(&arena_entry_at(f->arena, (uint32_t)f->entry)->done));
 
+	if (file_is_paged(f))
+		return false;
 	for (uint32_t i = 0; i < f->arena->block_count; i++) {
 		const struct arena_block *b = f->arena->runs[i].meta;
 
@@ -74,6 +76,14 @@ static uint64_t newest_end(const struct file *f)
 	       COMMIT_LENGTH(commit);
 }
 
+/* The write that was being made, up to `end`, counts. */
+static bool was_published(const struct file *f, uint64_t end)
+{
+	if (file_is_paged(f))
+		return pages_file(f->overlay.pages, f->overlay.file)->published != f->moving_since;
+	return newest_end(f) == end;
+}
+
 /* Sets every description's position: a published write has moved its writer's position. */
 static void drain_positions(struct file *f)
 {
@@ -93,7 +103,7 @@ static void drain_positions(struct file *f)
 	if (f->moving) {
 		uint64_t end = f->moving_from + f->moving_bytes;
 
-		f->moving->pos = (off_t)(newest_end(f) == end ? end : f->moving_from);
+		f->moving->pos = (off_t)(was_published(f, end) ? end : f->moving_from);
 		f->moving->pos_mode = POS_USER;
 		f->moving = NULL;
 	}
@@ -121,6 +131,14 @@ static int repair_fd(const struct file *f, bool *own)
 		*own = fd >= 0;
 	}
 	return fd >= 0 ? fd : flush_program_fd(f);
+}
+
+/* After the recovery. */
+static void free_staged(struct file *f)
+{
+	if (file_is_paged(f))
+		overlay_discard(&f->overlay);
+	arena_free_entry_blocks(f->arena, (uint32_t)f->entry);
 }
 
 static int replay(struct file *f)
@@ -210,7 +228,7 @@ static void repair_file(struct file *f)
 	/* (a repair in a signal handler may have interrupted a write that still copies into this block) */
 	if (f->pinned)
 		f->pinned->lost = true;
-	arena_free_entry_blocks(f->arena, (uint32_t)f->entry);
+	free_staged(f);
 	atomic_store(&entry->used, 1); /* a recovery by path marks the entry as finished */
 	f->takeovers = entry->takeovers;
 	takeover_ungate(f, gated);
@@ -249,7 +267,7 @@ static void bury(struct file *f)
 		bool gated = takeover_gate(f);
 
 		if (fd >= 0 && recover_live_entry(fd, f->arena->dir, (uint32_t)f->entry, -1) == 0) {
-			arena_free_entry_blocks(f->arena, (uint32_t)f->entry);
+			free_staged(f);
 			takeover_ungate(f, gated);
 			gated = false;
 			attach_nothing_staged(f);
@@ -334,8 +352,8 @@ static void keep_for(struct file *f, const struct sweep *s)
 {
 	uint32_t keeper;
 
-	if (f->mode != FILE_ATTACHED || !f->arena || f->entry < 0 || !f->head || !file_local(f)->refs ||
-	    gate_stopped())
+	if (f->mode != FILE_ATTACHED || !f->arena || f->entry < 0 || !file_is_staged(f) ||
+	    !file_local(f)->refs || gate_stopped())
 		return;
 	keeper = arena_entry_at(f->arena, (uint32_t)f->entry)->keeper;
 	if (keeper != 0 && keeper <= FAMILY_MAX && family_set_has(&s->dead, keeper - 1)) {

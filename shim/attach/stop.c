@@ -63,7 +63,7 @@ static bool drain_here(struct file *f)
 	if (!reaches)
 		return false;
 	g = file_lock(f);
-	if (f->refs != 0 && f->mode == FILE_ATTACHED && f->arena && f->head) {
+	if (f->refs != 0 && f->mode == FILE_ATTACHED && f->arena && file_is_staged(f)) {
 		reaches = flush_possible(f);
 		if (reaches)
 			flush_drain(f); /* it reports an error, and the bytes stay staged */
@@ -307,7 +307,7 @@ static void visit_rest(struct file *f, void *ctx)
 	(void)ctx;
 	if (f->mode != FILE_ATTACHED || !lock_try(&f->lock, tid))
 		return;
-	if (f->mode == FILE_ATTACHED && f->arena && !f->head && !atomic_load(&f->flush.busy) &&
+	if (f->mode == FILE_ATTACHED && f->arena && !file_is_staged(f) && !atomic_load(&f->flush.busy) &&
 	    !f->needs_repair)
 		prealloc_rest(f);
 	lock_drop_fast(&f->lock, tid);

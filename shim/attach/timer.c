@@ -9,6 +9,7 @@
 #include "files/family.h"
 #include "files/workers.h"
 #include "flush/flush.h"
+#include "flush/pages_flush.h"
 #include "staging/stage.h"
 #include "sync/journal_file.h"
 #include "sync/sync.h"
@@ -51,10 +52,12 @@ static void look_after(struct file *f)
 			stage_seal(f);
 			if (f->tail)
 				f->flush.lag_seq = f->tail->meta->seq;
+			if (file_is_paged(f))
+				pages_flush(f); /* it reports an error */
 		}
 		flush_runs(f);
 		/* after an error, try less often */
-		if (f->flush.error && f->head)
+		if (f->flush.error && file_is_staged(f))
 			f->due[DUE_FLUSH] = sys_now_ns() + file_lag_ns(f);
 	}
 	attach_as_wanted(f);

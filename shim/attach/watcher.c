@@ -156,7 +156,7 @@ int watcher_hold(struct file *f, struct ofd *o)
 		return -BYPASS_FORK; /* opened while another thread forked */
 	/* (Bytes may be staged without a lease.  The kernel takes it from a process that is stopped for too
 	 * long.  Or the bytes could not be written when the file was opened elsewhere.) */
-	if (f->nested || f->head || (f->lease.wait_us && sys_now_ns() < f->lease.retry_ns))
+	if (f->nested || file_is_staged(f) || (f->lease.wait_us && sys_now_ns() < f->lease.retry_ns))
 		return 0;
 	if (!visibility_stop_passing(f))
 		return 0;

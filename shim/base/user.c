@@ -4,6 +4,7 @@
 
 #include "base/sys.h"
 
+#include <linux/futex.h>
 #include <string.h>
 
 /*
@@ -34,6 +35,29 @@ bool user_reads(struct user_pages *pages, const void *p, size_t n)
 	first &= -(uintptr_t)USER_PAGE;
 	for (uintptr_t page = first; page <= last; page += USER_PAGE)
 		if (!page_reads(pages, page))
+			return false;
+	return true;
+}
+
+/* The kernel changes the word at the beginning of the page into itself, atomically. */
+static bool page_writes(uintptr_t page)
+{
+	const uint32_t or_nothing = (uint32_t)FUTEX_OP_OR << 28;
+	uint32_t nobody = 0;
+
+	return sys_raw(SYS_futex, (long)&nobody, FUTEX_WAKE_OP, 0, 0, (long)page, or_nothing) >= 0;
+}
+
+bool user_writes(void *p, size_t n)
+{
+	uintptr_t first = (uintptr_t)p, last = first + n - 1;
+
+	if (n == 0)
+		return true;
+	if (last < first)
+		return false;
+	for (uintptr_t page = first & -(uintptr_t)USER_PAGE; page <= last; page += USER_PAGE)
+		if (!page_writes(page))
 			return false;
 	return true;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * user: can memory that the program passed to a call be read?  If not, the call must fail with EFAULT, as it
- * does natively, instead of killing the program.
+ * user: can memory that the program passed to a call be read, or written?  If not, the call must fail with
+ * EFAULT, as it does natively, instead of killing the program.
  *
  * The library asks here before it reads an argument that the kernel has not accepted yet: one system call per
  * page, which changes nothing.  A call with unreadable memory goes to the kernel, which returns the error.
@@ -30,7 +30,9 @@ struct user_pages {
 
 /* True if all n bytes at p can be read. */
 bool user_reads(struct user_pages *pages, const void *p, size_t n);
-/* The same for a string with its NUL. */
+/* True if all n bytes at p can be written.  They stay as they are. */
+bool user_writes(void *p, size_t n);
+/* As user_reads, for a string with its NUL. */
 bool user_reads_string(struct user_pages *pages, const char *s);
 /* The same for a list of strings that ends with NULL. */
 bool user_reads_list(char *const *list);

@@ -37,6 +37,7 @@ enum flush_mode { FLUSH_AUTO, FLUSH_DIRECT, FLUSH_BUFFERED };
 enum prealloc_mode { PREALLOC_KEEP, PREALLOC_OFF, PREALLOC_ZERO };
 enum visibility_mode { VISIBILITY_LAG, VISIBILITY_STRICT };
 enum adapt_mode { ADAPT_ON, ADAPT_OFF };
+enum overlay_mode { OVERLAY_OFF, OVERLAY_ON };
 enum stdio_mode { STDIO_ON, STDIO_OFF };
 
 /* The part of `mem` that config takes for the arena's tables: mem >= 8 * block + this. */
@@ -65,6 +66,7 @@ enum config_key {
 	KEY_STAGING,
 	KEY_SMALL,
 	KEY_ADAPT,
+	KEY_OVERLAY,
 	KEY_STDIO,
 	KEY_COUNT,
 	/* members of struct config: one value for the process */
@@ -94,7 +96,7 @@ struct settings {
 	uint32_t small_bytes;             /* small = 512..64K, default 64K: larger writes are not staged */
 	enum adapt_mode adapt;            /* adapt = on | off, see staging/staging_policy.h */
 	enum stdio_mode stdio;            /* stdio = on | off, the same for all rules */
-	bool overlay;                     /* an overlay of pages in the arena; no key sets it yet */
+	enum overlay_mode overlay;        /* overlay = off | on, see config_overlays */
 };
 
 struct pattern {
@@ -144,6 +146,14 @@ struct config {
  * FASTWRITE_KILL_CHILD_STEP (debug builds), and FASTWRITE_TEST_*.
  */
 int config_load(struct config *c, char *const *env);
+
+/* True if files of such a rule are staged in an overlay of pages.  It needs a rule whose files nobody else
+ * reads or writes and whose syncs promise nothing. */
+static inline bool config_overlays(const struct settings *s)
+{
+	return s->overlay == OVERLAY_ON && s->writers == WRITERS_EXCLUSIVE && s->sync == SYNC_OFF &&
+	       s->visibility == VISIBILITY_LAG;
+}
 
 /* The configuration in force; set once by hooks/init.c before any file is managed.  NULL: nothing is ever
  * staged. */

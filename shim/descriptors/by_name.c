@@ -56,7 +56,7 @@ static int with_file(uint64_t dev, uint64_t ino, action *act, const void *ctx)
 static int act_drain(struct file *f, const void *ctx)
 {
 	(void)ctx;
-	return f->head || f->space.zero_end ? flush_drain_for_look(f) : 0;
+	return file_is_staged(f) || f->space.zero_end ? flush_drain_for_look(f) : 0;
 }
 
 static int act_detach(struct file *f, const void *ctx)
@@ -424,7 +424,7 @@ static bool path_now(const struct file *f, const struct move *m, char *out)
 /* Drains the file first: a process killed in the middle of the change leaves a file entry without a path. */
 static void set_path(struct file *f, const char *path)
 {
-	if (flush_first(f) && (flush_drain(f) < 0 || f->mode != FILE_ATTACHED || flush_first(f)))
+	if (flush_left(f) && (flush_drain(f) < 0 || f->mode != FILE_ATTACHED || flush_left(f)))
 		return;
 	arena_entry_name(f->arena, (uint32_t)f->entry, path);
 }
@@ -447,7 +447,7 @@ static int act_named(struct file *f, const void *ctx)
 	/* another thread may have synced the file since the prepare */
 	if (r == 0)
 		r = journal_retire(f);
-	if (r == 0 && f->mode == FILE_ATTACHED && f->arena && (!f->nested || !flush_first(f)))
+	if (r == 0 && f->mode == FILE_ATTACHED && f->arena && (!f->nested || !flush_left(f)))
 		note_new_path(f, ctx);
 	else
 		journal_file_named(f, false);
@@ -517,8 +517,7 @@ static int act_linked(struct file *f, const void *ctx)
 	const char *path = ctx;
 	int r = flush_drain(f);
 
-	if (r == 0 && f->mode == FILE_ATTACHED && f->arena && !flush_first(f) &&
-	    strlen(path) < ARENA_PATH_MAX)
+	if (r == 0 && f->mode == FILE_ATTACHED && f->arena && !flush_left(f) && strlen(path) < ARENA_PATH_MAX)
 		set_path(f, path);
 	return r;
 }

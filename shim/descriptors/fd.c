@@ -293,12 +293,12 @@ static void add_description(struct file *f, int fd, const struct fd_open *op, co
 			f->space.zero_never = true;
 			if (f->space.zero_end && !f->nested)
 				flush_wait_idle(f);
-			if (f->space.zero_end && !flush_first(f)) {
+			if (f->space.zero_end && !flush_left(f)) {
 				/* zeros were written ahead between the drain and the cut */
 				f->ksize = 0;
 				prealloc_zeros_cut(f);
 			}
-			if (!flush_first(f))
+			if (!flush_left(f))
 				attach_refresh(f, fd);
 		}
 		if (fdtable_set(fd, o) < 0) {
@@ -603,7 +603,7 @@ static void drain_before_forgotten(struct file *f, struct ofd *o)
 	for (int i = 0; i < TRIES && f->mode == FILE_ATTACHED && f->arena; i++) {
 		long r = releases ? detach_file(f) : flush_drain_and_reposition(f);
 
-		if (r < 0 || f->nested || !flush_first(f))
+		if (r < 0 || f->nested || !flush_left(f))
 			return;
 	}
 }
@@ -650,7 +650,7 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd)
 	if (!o->writable && alone && f->mode == FILE_ATTACHED) {
 		/* the writers were in other processes of the family, which are dead */
 		last = true;
-		r = !f->head || flush_possible(f) ? detach_file(f) : -EBADF;
+		r = !file_is_staged(f) || flush_possible(f) ? detach_file(f) : -EBADF;
 	}
 	/* a descriptor that only reads may have been synced, too */
 	if (f->due[DUE_SYNC] && (last || file_local(f)->refs == 1))
@@ -659,7 +659,7 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd)
 		r = file_take_sync_error(f, o);
 	}
 	/* only readers remain: no descriptor can write the staged bytes any more */
-	if (r < 0 && last && f->mode == FILE_ATTACHED && f->arena && (f->head || f->needs_repair))
+	if (r < 0 && last && f->mode == FILE_ATTACHED && f->arena && (file_is_staged(f) || f->needs_repair))
 		attach_abandon(f);
 	if (!o->writable && last)
 		r = 0;
@@ -1035,7 +1035,7 @@ long fd_drain(int fd)
 	if (f->mode == FILE_ATTACHED && f->arena) {
 		r = flush_drain_and_reposition(f);
 		/* the previous owner of the program's lock may have written */
-		if (r == 0 && f->mode == FILE_ATTACHED && f->arena && !flush_first(f))
+		if (r == 0 && f->mode == FILE_ATTACHED && f->arena && !flush_left(f))
 			attach_refresh(f, fd);
 	}
 	file_unlock(f, g);
@@ -1113,7 +1113,7 @@ long fd_bypass_call(int fd, long number, const long *a)
 			 * must then know what the kernel has. */
 			journal_file_changed(f);
 			r = sys_raw(number, a[0], a[1], a[2], a[3], a[4], a[5]);
-			if (f->arena && !flush_first(f))
+			if (f->arena && !flush_left(f))
 				attach_refresh(f, fd);
 		} else if (r == 0) {
 			r = FD_PASS; /* bypassed: once more */

@@ -17,6 +17,7 @@
 #include "flush/prealloc.h"
 #include "flush/visibility.h"
 #include "staging/guard.h"
+#include "staging/paged.h"
 #include "staging/staging_policy.h"
 #include "sync/journal_file.h"
 #include "sync/sync.h"
@@ -134,8 +135,8 @@ static int leave_end(struct file *f, uint64_t offset)
 	f->space.gap_end = offset;
 	/* (the lease and the journal need more than a drain) */
 	r = visibility_is(f) ? detach_file(f) : flush_drain_and_reposition(f);
-	if (r == 0 && f->mode == FILE_ATTACHED && f->arena && !f->head && !atomic_load(&f->flush.busy) &&
-	    !f->needs_repair && !f->lease.on)
+	if (r == 0 && f->mode == FILE_ATTACHED && f->arena && !file_is_staged(f) &&
+	    !atomic_load(&f->flush.busy) && !f->needs_repair && !f->lease.on)
 		prealloc_leave(f);
 	return r < 0 ? r : 1;
 }
@@ -152,7 +153,7 @@ static long write_kernel(struct file *f, int fd, const struct iovec *iov, int co
 	journal_file_changed(f);
 	r = kernel_writev(fd, iov, count, offset);
 	/* in a signal handler bytes may still be staged; their offsets depend on the old size */
-	if (f->mode == FILE_ATTACHED && f->arena && !flush_first(f))
+	if (f->mode == FILE_ATTACHED && f->arena && !flush_left(f))
 		attach_refresh(f, fd);
 	return r;
 }
@@ -161,6 +162,37 @@ static enum stage_kind kind_of(const struct file *f, const struct ofd *o)
 {
 	return (o->flags & O_APPEND) && f->rule->set.writers != WRITERS_EXCLUSIVE ? STAGE_APPEND
 	                                                                          : STAGE_POSITIONAL;
+}
+
+/* Reserves space for a write.  The overlay writes whole pages back, up to the end of the file. */
+static int reserve(struct file *f, int fd, uint64_t at, size_t n, bool paged, uint64_t *granted)
+{
+	uint64_t from = at, to = at + n;
+
+	if (paged) {
+		from -= from % PAGES_BYTES;
+		to = pages_round_up(to);
+		if (to > f->lsize)
+			to = at + n > f->lsize ? at + n : f->lsize;
+	}
+	return prealloc_reserve(f, fd, from, to - from, f->arena->block_bytes + n, granted);
+}
+
+/* File lock held: puts the write into the overlay, or makes it in the kernel. */
+static long write_paged(struct file *f, struct ofd *o, int fd, const struct iovec *iov, int count, size_t n,
+                        off_t offset, uint64_t at)
+{
+	struct ofd *stream = offset == IO_NO_OFFSET ? o : NULL;
+	int r = paged_put(f, stream, iov, count, n, at);
+
+	if (r == -EAGAIN && file_is_paged(f)) {
+		/* the overlay is full */
+		r = flush_drain(f);
+		if (r < 0)
+			return r;
+		r = paged_put(f, stream, iov, count, n, at);
+	}
+	return r < 0 ? write_kernel(f, fd, iov, count, offset) : (long)n;
 }
 
 /*
@@ -176,6 +208,7 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 	uint64_t limit = sys_file_limit();
 	uint64_t at, granted = 0;
 	off_t position;
+	bool paged;
 	long r;
 
 	atomic_store(&stage_fast_most, limit != UINT64_MAX && family_is_shared() ? 0 : STAGE_FAST_MOST);
@@ -251,11 +284,12 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 		                                : kernel_writev(fd, iov, count, offset);
 	/* Nothing is staged without a thread that flushes it.  The threads end when they have nothing to do,
 	 * and a signal handler cannot start one. */
-	if (!f->head && workers_tid() == 0 && !workers_arm())
+	if (!file_is_staged(f) && workers_tid() == 0 && !workers_arm())
 		return write_kernel(f, fd, iov, count, offset);
-	r = prealloc_reserve(f, fd, at, n, f->arena->block_bytes + n, &granted);
+	paged = paged_suits(f);
+	r = reserve(f, fd, at, n, paged, &granted);
 	if ((r == -ENOSPC || r == -EDQUOT) && detach_reserved())
-		r = prealloc_reserve(f, fd, at, n, f->arena->block_bytes + n, &granted);
+		r = reserve(f, fd, at, n, paged, &granted);
 	if (r < 0) {
 		if (r == -EOPNOTSUPP || r == -ENOSYS) {
 			r = attach_bypass(f, BYPASS_NO_PREALLOC);
@@ -271,8 +305,10 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 	}
 	if (granted > limit - at)
 		granted = limit - at;
-	if (!f->head)
+	if (!file_is_staged(f))
 		guard_begin(f, fd);
+	if (paged)
+		return write_paged(f, o, fd, iov, count, n, offset, at);
 	r = stage_put(f, stream ? o : NULL, iov, count, n, at, granted, kind);
 	return r < 0 ? r : (long)n;
 }
@@ -592,6 +628,29 @@ static bool is_locked_for(struct file *f, bool moves)
 	return mode == FILE_ATTACHED || (moves && mode == FILE_PASSIVE);
 }
 
+/* Reads from the overlay.  IO_PASS: the kernel has to make the read, or to refuse it. */
+static long read_paged(struct file *f, struct ofd *o, const struct iovec *iov, int count, ssize_t n,
+                       off_t offset)
+{
+	enum { MOST = 0x7ffff000 }; /* bytes of one call */
+	off_t at = offset == IO_NO_OFFSET ? stage_position(f, o) : offset;
+	ssize_t r;
+
+	if (!o->readable || (o->flags & O_DIRECT) || n <= 0 || n > MOST || at < 0)
+		return IO_PASS;
+	for (int i = 0; i < count; i++)
+		if (!user_writes(iov[i].iov_base, iov[i].iov_len))
+			return IO_PASS;
+	r = paged_readv(f, iov, count, (uint64_t)at);
+	if (r < 0)
+		return IO_PASS;
+	if (offset == IO_NO_OFFSET) {
+		o->pos = at + r;
+		o->pos_mode = POS_USER;
+	}
+	return r;
+}
+
 static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset, bool ours)
 {
 	struct file *f = atomic_load_explicit(&o->file, memory_order_acquire);
@@ -621,10 +680,15 @@ static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, 
 	if (f->flush.sets_direct || (o->flags & O_DIRECT))
 		flush_leave_program_fd(f);
 	f->flush.was_read = true;
+	if (file_is_paged(f)) {
+		r = read_paged(f, o, iov, count, n, offset);
+		if (r != IO_PASS)
+			goto out;
+	}
 	if (offset == IO_NO_OFFSET) {
 		off_t at = stage_position(f, o);
 
-		if (at < 0 || n < 0 || stage_overlaps(f, (uint64_t)at, (uint64_t)n)) {
+		if (at < 0 || n < 0 || file_is_paged(f) || stage_overlaps(f, (uint64_t)at, (uint64_t)n)) {
 			r = flush_drain_for_look(f);
 			if (r < 0)
 				goto out;
@@ -633,7 +697,8 @@ static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, 
 		position_to_kernel(f, fd, o);
 		r = kernel_readv(fd, iov, count, offset);
 	} else {
-		if (offset < 0 || n < 0 || stage_overlaps(f, (uint64_t)offset, (uint64_t)n))
+		if (offset < 0 || n < 0 || file_is_paged(f) ||
+		    stage_overlaps(f, (uint64_t)offset, (uint64_t)n))
 			r = flush_drain_for_look(f);
 		if (r < 0 && r != IO_PASS)
 			goto out;

@@ -22,6 +22,7 @@
 #include "base/lock.h"
 #include "config/config.h"
 #include "files/arena_data.h"
+#include "pages/overlay.h"
 
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -161,6 +162,9 @@ struct file {
 	 * it is set without the lock, and must not be carried out while the child runs. */
 	_Atomic uint32_t give_up;
 
+	/* staging/paged.h: overlay.pages is set while the file is paged */
+	struct overlay overlay;
+
 	/* valid while attached */
 	struct arena *arena;
 	int entry;                     /* -1 = none */
@@ -179,6 +183,7 @@ struct file {
 	struct ofd *moving;
 	uint64_t moving_from;
 	uint64_t moving_bytes;
+	uint64_t moving_since; /* if f is paged: what page_file.published was before that write */
 
 	uint64_t writes, bytes; /* staged so far; added to the entry's counters now and then */
 	/* block that an interrupted fast path may copy into: must not be freed */
@@ -273,6 +278,10 @@ static inline bool file_is_due(const struct file *f, enum file_due what, uint64_
 
 /* From the first byte of a block to its flush: leaves time for the flushes of other files. */
 static inline uint64_t file_lag_ns(const struct file *f) { return f->rule->set.lag_ms * 750000ull; }
+
+/* Bytes are staged that are not in the file: in blocks or in the overlay, never in both. */
+static inline bool file_is_paged(const struct file *f) { return f->overlay.pages != NULL; }
+static inline bool file_is_staged(const struct file *f) { return f->head || file_is_paged(f); }
 
 /* File lock held, after staged blocks were added or removed. */
 static inline void file_due_flush(struct file *f)

@@ -12,6 +12,9 @@
 /* The first block with bytes that are not in the kernel, or NULL. */
 struct block_run *flush_first(const struct file *f);
 
+/* Bytes are staged that are not in the kernel, in blocks or in the overlay. */
+static inline bool flush_left(const struct file *f) { return file_is_paged(f) || flush_first(f); }
+
 /* Blocks from first to last are in the file: records that in the file entry, with one store. */
 void flush_retire(struct file *f, struct block_run *first, const struct block_run *last);
 /* The flush token is held.  `bytes` more of the staged appends are in the kernel, from `first` (flush_first)

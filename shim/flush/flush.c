@@ -14,7 +14,9 @@
 #include "flush/direct_io.h"
 #include "flush/journaled.h"
 #include "flush/merge.h"
+#include "flush/pages_flush.h"
 #include "flush/prealloc.h"
+#include "flush/route.h"
 #include "flush/visibility.h"
 #include "staging/guard.h"
 #include "staging/stage.h"
@@ -226,121 +228,6 @@ void flush_wait_idle(struct file *f)
 		f->flush.idle_waiters--;
 }
 
-struct route {
-	struct flush_target target;
-	struct ofd *borrowed; /* the program's description whose flags, and perhaps a lease, are borrowed */
-	bool leased;
-	bool own;
-};
-
-/* While O_DIRECT is set in a description, reads through it must wait for the end of the flush.  So a file
- * that is read often is flushed through the page cache. */
-static bool may_set_direct(const struct file *f, const struct ofd *borrowed)
-{
-	if (!borrowed || !borrowed->readable)
-		return true;
-	return atomic_load(&f->flush.reads) == 0 &&
-	       (f->rule->set.flush == FLUSH_DIRECT || !f->flush.was_read);
-}
-
-/*
- * Direct writes end there.  ext4 keeps a file on its list of orphans while a direct write makes it longer.
- * After a power loss the mount cuts such a file to its size, and sets its time.  Recovery would then take the
- * file for one that was written in the new boot, and put aside what the journal has of it.
- */
-static uint64_t direct_end(const struct file *f) { return journal_file_is(f) ? f->ksize : UINT64_MAX; }
-
-static bool wants_direct(const struct file *f, const struct ofd *borrowed)
-{
-	enum flush_mode mode = f->rule->set.flush;
-
-	return f->flush.direct_ok && may_set_direct(f, borrowed) &&
-	       (mode == FLUSH_DIRECT ||
-	        (mode == FLUSH_AUTO && device_speed_choose(f->dev) == DEVICE_SPEED_DIRECT));
-}
-
-static uint64_t direct_min(const struct file *f)
-{
-	return f->rule->set.flush == FLUSH_DIRECT ? ARENA_PAGE : FLUSH_DIRECT_MIN;
-}
-
-/*
- * Flushes through the program's own description, with changed flags for as long as the flush lasts.  Staged
- * appends go out as appends of the kernel.  A lease proves that they land at the assumed offset.  The flusher
- * may be stopped for so long that it loses the lease.  Then they land behind the appends of other processes,
- * and overwrite nothing.
- */
-static void route_program_fd(struct file *f, struct route *rt, int fd)
-{
-	rt->borrowed = flush_borrow_fd(f, fd);
-	rt->target = (struct flush_target){.fd = fd, .flags = rt->borrowed->flags};
-	f->flush.program_fd = true;
-	direct_io_set_flags(&rt->target, rt->borrowed->flags &
-	                                         ~(f->kind == STAGE_APPEND ? O_DIRECT : O_APPEND | O_DIRECT));
-}
-
-/* Decides how the plan goes out.  0; 1 if only an append of the kernel will do; or -errno. */
-static int route_find(struct file *f, const struct plan *p, struct route *rt)
-{
-	int fd = flush_trusted_fd(f);
-	struct statx st;
-
-	*rt = (struct route){.borrowed = NULL};
-	if (fd < 0 && fd != -EBADF)
-		return fd;
-	if (fd < 0) {
-		flush_reopen_internal(f, -1);
-		if (file_internal_fd(f) < 0)
-			return -EBADF;
-	}
-	if (f->kind == STAGE_APPEND) {
-		if (!visibility_proves(f)) {
-			if (fd < 0 || f->lease.on || f->rule->set.writers == WRITERS_SHARED ||
-			    !flush_take_lease(f, fd))
-				return 1;
-			rt->leased = true;
-		}
-		if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st) < 0 || st.stx_size != p->offset) {
-			if (rt->leased)
-				flush_drop_lease(f, fd);
-			return 1;
-		}
-		append_begin(f, APPEND_AT_BASE, p->offset, p->bytes);
-		route_program_fd(f, rt, fd);
-	} else if (fd >= 0) {
-		route_program_fd(f, rt, fd);
-	} else {
-		rt->own = true;
-		rt->target = (struct flush_target){.fd = file_internal_fd(f),
-		                                   .flags = file_local(f)->internal_flags};
-	}
-	rt->target.direct_ok = wants_direct(f, rt->borrowed);
-	f->flush.sets_direct = rt->target.direct_ok && rt->borrowed && rt->borrowed->readable;
-	f->flush.was_read = false;
-	rt->target.direct_min = direct_min(f);
-	rt->target.direct_end = direct_end(f);
-	return 0;
-}
-
-static void route_leave(struct file *f, struct route *rt)
-{
-	if (rt->own)
-		file_local(f)->internal_flags = rt->target.flags;
-	if (rt->borrowed)
-		direct_io_set_flags(&rt->target, rt->borrowed->flags);
-	if (rt->leased)
-		lease_drop_own(rt->target.fd);
-	if (rt->borrowed)
-		flush_return(rt->borrowed, rt->target.flags);
-	if (rt->target.direct_refused && rt->target.direct_bytes == 0)
-		f->flush.direct_ok = false;
-	if (rt->target.direct_bytes > 0)
-		device_speed_note(f->dev, DEVICE_SPEED_DIRECT, rt->target.direct_bytes, rt->target.direct_ns);
-	if (rt->target.buffered_bytes > 0)
-		device_speed_note(f->dev, DEVICE_SPEED_BUFFERED, rt->target.buffered_bytes,
-		                  rt->target.buffered_ns);
-}
-
 static void count_flush(const struct file *f, const struct plan *p, const struct route *rt)
 {
 	struct arena_entry *entry = arena_entry_at(f->arena, (uint32_t)f->entry);
@@ -461,7 +348,7 @@ int flush_run(struct file *f, bool keep_lock)
 	}
 	make_plan(f, &w.p);
 	journal_file_flushing(f, w.p.last);
-	w.r = route_find(f, &w.p, &w.rt);
+	w.r = route_find(f, &w.rt, w.p.offset, w.p.bytes);
 	if (w.r == 1)
 		return flush_shared(f, w.gated);
 	if (w.r < 0) {
@@ -514,7 +401,8 @@ static int drain_nested(struct file *f)
 		if (r < 0)
 			return r;
 	}
-	return 0;
+	/* (the interrupted call does not work on the overlay: that blocks signals) */
+	return file_is_paged(f) ? pages_flush(f) : 0;
 }
 
 /*
@@ -524,7 +412,7 @@ static int drain_nested(struct file *f)
  */
 static int drain_elsewhere(struct file *f)
 {
-	for (int tries = 1; f->mode == FILE_ATTACHED && f->head && !flush_possible(f); tries++) {
+	for (int tries = 1; f->mode == FILE_ATTACHED && file_is_staged(f) && !flush_possible(f); tries++) {
 		stage_seal(f);
 		f->due[DUE_FLUSH] = 1;
 		lock_drop(&f->lock, LOCK_FILE);
@@ -535,8 +423,8 @@ static int drain_elsewhere(struct file *f)
 		file_lock_again(f);
 		if (f->mode == FILE_ATTACHED && f->needs_repair)
 			return repair_error(f);
-		if (tries % 64 == 0 && f->mode == FILE_ATTACHED && f->head && !file_others_have(f) &&
-		    !flush_possible(f))
+		if (tries % 64 == 0 && f->mode == FILE_ATTACHED && file_is_staged(f) &&
+		    !file_others_have(f) && !flush_possible(f))
 			return -EIO;
 	}
 	return 0;
@@ -572,11 +460,11 @@ static int drain_blocks(struct file *f, bool keep_zeros)
 			stage_seal(f);
 			continue;
 		}
-		if (!f->head) {
+		if (!file_is_staged(f)) {
 			cut_zeros(f, keep_zeros);
 			return 0;
 		}
-		r = flush_run(f, true);
+		r = file_is_paged(f) ? pages_flush(f) : flush_run(f, true);
 		if (r < 0)
 			return r;
 	}
@@ -610,7 +498,7 @@ static int drain_file(struct file *f, bool keep_zeros)
 		if (r < 0)
 			return r;
 	}
-	if (f->mode != FILE_ATTACHED || (!f->head && (!f->space.zero_end || keep_zeros)))
+	if (f->mode != FILE_ATTACHED || (!file_is_staged(f) && (!f->space.zero_end || keep_zeros)))
 		return 0;
 	entry = arena_entry_at(f->arena, (uint32_t)f->entry);
 	atomic_fetch_add_explicit(&entry->counters[COUNT_DRAINS], 1, memory_order_relaxed);
@@ -684,7 +572,7 @@ void flush_zeros(struct file *f)
 
 int flush_drain_for_look(struct file *f)
 {
-	uint64_t begin = f->head ? staging_policy_clock(f) : 0;
+	uint64_t begin = file_is_staged(f) ? staging_policy_clock(f) : 0;
 	int r = flush_drain(f);
 
 	staging_policy_cost(f, begin, STAGING_COST_MOST);
@@ -700,10 +588,10 @@ int flush_drain_and_reposition(struct file *f)
 		if (f->nested)
 			break;
 		flush_wait_idle(f);
-		if (r < 0 || !f->head)
+		if (r < 0 || !file_is_staged(f))
 			break; /* nothing left; otherwise another thread has staged more during the wait */
 	}
-	if (!f->head && !journal_file_holds(f))
+	if (!file_is_staged(f) && !journal_file_holds(f))
 		visibility_drop(f); /* the lease was taken, but then nothing was staged */
 	stage_unstream(f);
 	for (struct ofd *o = f->ofds; o; o = o->next) {

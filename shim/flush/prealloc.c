@@ -59,7 +59,7 @@ static int reserve(struct file *f, int fd, uint64_t from, uint64_t to)
 {
 	int r;
 
-	if (!f->head)
+	if (!file_is_staged(f))
 		return keep_size(fd, from, to);
 	guard_change(f);
 	r = keep_size(fd, from, to);

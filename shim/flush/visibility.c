@@ -66,7 +66,7 @@ void visibility_pass(struct file *f)
 		if (o->pos_mode != POS_KERNEL)
 			return;
 	/* with a journal each write must be counted, see file->journal.changed */
-	if (f->mode == FILE_ATTACHED && !f->head && f->lease.wait_us && !journal_file_is(f))
+	if (f->mode == FILE_ATTACHED && !file_is_staged(f) && f->lease.wait_us && !journal_file_is(f))
 		atomic_store(&f->lease.pass, true);
 }
 

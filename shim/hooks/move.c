@@ -25,11 +25,19 @@
  */
 EXPORT void *mmap(void *addr, size_t length, int prot, int flags, int fd, off_t offset)
 {
+	bool shares = (flags & MAP_SHARED) && (prot & PROT_WRITE);
+	bool file = !(flags & MAP_ANONYMOUS) && live_config;
+	uintptr_t word = 0;
 	long r;
 
-	if (!(flags & MAP_ANONYMOUS) && live_config)
-		by_name_map(fd, (flags & MAP_SHARED) && (prot & PROT_WRITE));
+	if (file) {
+		word = fdtable_word(fd);
+		by_name_map(fd, shares);
+	}
 	r = sys_raw(SYS_mmap, (long)addr, (long)length, prot, flags, fd, offset);
+	/* another file has got the number meanwhile, and perhaps that one is mapped */
+	if (file && fdtable_word(fd) != word)
+		by_name_map(fd, shares);
 	return r < 0 && r > -4096 ? (void *)hook_result(r) : (void *)r;
 }
 

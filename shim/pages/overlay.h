@@ -83,6 +83,9 @@ int overlay_done(struct overlay *o, bool nested);
 /* Ends, and frees all frames.  Everything is in the file; not nested. */
 void overlay_detach(struct overlay *o);
 
+/* The same after recovery has written everything to the file, whatever a dead process left of the index. */
+void overlay_discard(struct overlay *o);
+
 /* Builds the index again from the frame table: a process has died while it held the lock.  0; -EAGAIN: no
  * node is free; then only recovery can read what is there. */
 int overlay_rebuild(struct overlay *o);

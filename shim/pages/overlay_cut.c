@@ -173,6 +173,21 @@ void overlay_detach(struct overlay *o)
 {
 	overlay_begin(o, false);
 	empty(o);
+	o->pages = NULL;
+}
+
+void overlay_discard(struct overlay *o)
+{
+	struct page_file *file = view_file(o);
+
+	/* first: from now on no frame counts */
+	atomic_store_explicit(&file->done, PUBLISHED_TICKET(file->published), memory_order_release);
+	kill_step();
+	page_index_clear(&o->index, &o->pages->free_nodes);
+	for (uint32_t frame = 1; frame <= o->pages->frame_count; frame++)
+		if (pages_entry(o->pages, frame)->owner == o->file + 1)
+			overlay_release(o, frame, false);
+	o->pages = NULL;
 }
 
 /* Puts a frame into the chain of its page, which goes from the latest ticket to the earliest. */

@@ -89,7 +89,7 @@ static void refresh(struct file *f)
 	int fd = flush_program_fd(f);
 
 	journal_file_changed(f);
-	if (flush_first(f) || fd < 0)
+	if (flush_left(f) || fd < 0)
 		return;
 	attach_refresh(f, fd);
 	/* holes where space was reserved: the reservation may have been cut off */

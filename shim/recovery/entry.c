@@ -223,16 +223,21 @@ int entry_recover_into(struct recover_job *j, uint32_t entry, int fd)
 	long flags = sys.fcntl(fd, F_GETFL, 0);
 	off_t offset = sys.lseek(fd, 0, SEEK_CUR);
 	int n = foreign_blocks(&j->a, entry);
-	bool at_offsets = n > 0 && foreign_is_positional(&j->a, entry);
+	struct page_scan_file pages;
+	int paged = foreign_pages(&j->a, entry, &pages);
+	bool at_offsets = paged > 0 || (n > 0 && foreign_is_positional(&j->a, entry));
 	uint64_t bytes = 0;
 	int r = n < 0 ? n : foreign_count_bytes(&j->a, n, &bytes);
 
 	if (r == 0 && flags < 0)
 		r = (int)flags;
-	if (r == 0 && n > 0)
+	if (r == 0)
+		r = paged < 0 ? paged : paged > 0 && n > 0 ? -EBADMSG : 0;
+	if (r == 0 && (n > 0 || paged > 0))
 		r = (int)sys.fcntl(fd, F_SETFL, flags & ~(at_offsets ? O_APPEND | O_DIRECT : O_DIRECT));
 	if (r == 0)
-		r = replay_blocks(j, entry, fd, n, bytes, at_offsets);
+		r = paged > 0 ? page_replay(j, entry, fd, &pages)
+		              : replay_blocks(j, entry, fd, n, bytes, at_offsets);
 	sys.fcntl(fd, F_SETFL, flags);
 	sys.lseek(fd, offset, SEEK_SET);
 	return r;

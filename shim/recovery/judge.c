@@ -137,7 +137,7 @@ const char *judge_pages(const struct recover_job *j, uint32_t entry, const struc
 	const struct arena_entry *e = foreign_entry(&j->a, entry);
 	struct statx st;
 
-	if (j->opt->force || t->orphan)
+	if (j->by_family || j->opt->force || t->orphan)
 		return NULL;
 	if (j->where != ORIGIN_SAME)
 		return "after another boot or mount its pages may be of different moments";

@@ -42,7 +42,7 @@
  *
  *      where        the file                                                 verdict
  *    -----------------------------------------------------------------------------------------------------
- *     1 any         forced, or it is gone                                    replay
+ *     1 any         forced, asked by the family, or file is gone             replay
  *     2 mount, boot any                                                      put aside
  *     3 same        as left, or older than the guard, as in row 7            replay
  *     4 same        changed since, or it cannot be examined                  put aside

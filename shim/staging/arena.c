@@ -155,7 +155,7 @@ size_t arena_runs_bytes(const struct arena_header *geometry)
 bool arena_rule_geometry(const struct rule *rule, struct arena_header *out)
 {
 	const struct settings *set = &rule->set;
-	uint64_t pages = set->overlay ? set->mem_bytes / 2 : 0;
+	uint64_t pages = config_overlays(set) ? set->mem_bytes / 2 : 0;
 
 	/* half of it, or less where eight blocks need more than the other half */
 	while (!arena_geometry(set->mem_bytes, set->block_bytes, pages, out))

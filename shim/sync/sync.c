@@ -121,7 +121,7 @@ static int drain(struct file *f, const struct ofd *o)
 	const struct settings *set = &f->rule->set;
 	/* A sync of the device writes what the program would have left in the page cache. */
 	bool writes = (set->sync == SYNC_FSYNC || set->sync == SYNC_FDATASYNC) && !(o->flags & O_DIRECT);
-	uint64_t begin = f->head ? staging_policy_clock(f) : 0;
+	uint64_t begin = file_is_staged(f) ? staging_policy_clock(f) : 0;
 	int r = flush_drain_for_sync(f);
 
 	if (makes_syncs_cheap(set))
@@ -206,7 +206,8 @@ int sync_file(int fd, struct ofd *o, bool full)
 	count(f, COUNT_SYNCS_ASKED);
 	if (journal_file_is(f) && sync_journal(f, &g, &r))
 		return r;
-	if (f->arena)
+	/* (of a paged file the rule says that nobody else looks, and that no sync is needed) */
+	if (f->arena && !file_is_paged(f))
 		r = drain(f, o);
 	if (r == 0)
 		r = f->journal.failed ? f->journal.failed : by_policy(f, &full);

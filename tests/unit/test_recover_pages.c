@@ -23,7 +23,8 @@ static int set_up(void **state)
 	(void)state;
 	rig_start(NULL);
 	rig_config.rules[0].set.writers = WRITERS_EXCLUSIVE;
-	rig_config.rules[0].set.overlay = true;
+	rig_config.rules[0].set.overlay = OVERLAY_ON;
+	rig_config.rules[0].set.sync = SYNC_OFF;
 	return 0;
 }
 

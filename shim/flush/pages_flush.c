@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+/* pages_flush: see flush/pages_flush.h. */
+#include "flush/pages_flush.h"
+
+#include "base/buffer.h"
+#include "base/kill.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "flush/flush.h"
+#include "flush/route.h"
+#include "staging/guard.h"
+#include "staging/staging_policy.h"
+
+static struct arena_entry *entry_of(const struct file *f)
+{
+	return arena_entry_at(f->arena, (uint32_t)f->entry);
+}
+
+/* The next pieces of the cut that are contiguous in the file.  How many; 0: there is none left. */
+static int next_pieces(const struct overlay *o, uint32_t *cursor, struct iovec *iov, uint64_t *offset,
+                       uint64_t *bytes)
+{
+	struct overlay_piece piece;
+	uint32_t at = *cursor;
+	int count = 0;
+
+	*bytes = 0;
+	while (count < FLUSH_IOV_MAX && overlay_cut_piece(o, &at, &piece)) {
+		if (count > 0 && piece.offset != *offset + *bytes)
+			break;
+		if (count == 0)
+			*offset = piece.offset;
+		iov[count++] =
+			(struct iovec){.iov_base = (void *)(uintptr_t)piece.data, .iov_len = piece.bytes};
+		*bytes += piece.bytes;
+		*cursor = at;
+	}
+	return count;
+}
+
+static int set_size(struct file *f, int fd, uint64_t size)
+{
+	int r;
+
+	kill_step();
+	r = sys.ftruncate(fd, (off_t)size);
+	kill_step();
+	if (r == 0)
+		f->ksize = size;
+	return r;
+}
+
+/* The cut into the file. */
+static int write_cut(struct file *f, struct route *rt, uint64_t *written)
+{
+	struct overlay *o = &f->overlay;
+	BUFFER(struct iovec, iov);
+	uint64_t offset, bytes;
+	uint32_t cursor = 0;
+	int r = 0, count;
+
+	if (o->cut.lowest < f->ksize)
+		r = set_size(f, rt->target.fd, o->cut.lowest);
+	/* only once: another try, after an error, cuts nothing off */
+	if (r == 0)
+		o->cut.lowest = UINT64_MAX;
+	while (r == 0 && (count = next_pieces(o, &cursor, iov, &offset, &bytes)) > 0) {
+		uint64_t done = 0;
+
+		r = direct_io_write(&rt->target, iov, count, offset, &done);
+		*written += done;
+		if (offset + done > f->ksize)
+			f->ksize = offset + done;
+	}
+	if (r == 0 && f->ksize != o->cut.size)
+		r = set_size(f, rt->target.fd, o->cut.size);
+	return r;
+}
+
+static int flush_cut(struct file *f)
+{
+	struct arena_entry *entry = entry_of(f);
+	uint64_t written = 0;
+	struct route rt;
+	int r = route_find(f, &rt, 0, 0);
+
+	if (r < 0)
+		return r;
+	guard_change(f);
+	rt.target.guard = &entry->guard;
+	r = write_cut(f, &rt, &written);
+	route_leave(f, &rt);
+	f->flush.program_fd = f->flush.sets_direct = false;
+	guard_take(f, rt.target.fd);
+	atomic_fetch_add_explicit(&entry->counters[COUNT_FLUSHES], 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&entry->counters[COUNT_FLUSH_BYTES], written, memory_order_relaxed);
+	atomic_fetch_add_explicit(&entry->counters[COUNT_DIRECT_BYTES], rt.target.direct_bytes,
+	                          memory_order_relaxed);
+	return r == 0 ? overlay_done(&f->overlay, false) : r;
+}
+
+static void count_writes(struct file *f)
+{
+	struct arena_entry *entry = entry_of(f);
+
+	atomic_fetch_add_explicit(&entry->counters[COUNT_WRITES], f->writes, memory_order_relaxed);
+	atomic_fetch_add_explicit(&entry->counters[COUNT_BYTES], f->bytes, memory_order_relaxed);
+	staging_policy_saved(f);
+	f->writes = f->bytes = 0;
+}
+
+int pages_flush(struct file *f)
+{
+	int r;
+
+	/* the bytes of a killed process of the family could not be recovered yet */
+	if (f->needs_repair)
+		return f->flush.error ? f->flush.error : -EIO;
+	count_writes(f);
+	/* -EBUSY: an earlier cut that could not be written comes first */
+	while ((r = overlay_cut(&f->overlay, false)) > 0 || r == -EBUSY) {
+		r = flush_cut(f);
+		if (r < 0)
+			break;
+	}
+	if (r < 0) {
+		if (f->flush.error == 0)
+			log_warn("flush failed: error %d; the bytes stay staged", -r);
+		f->flush.error = r;
+		return r;
+	}
+	f->flush.error = 0;
+	overlay_detach(&f->overlay);
+	f->due[DUE_FLUSH] = 0;
+	return 0;
+}

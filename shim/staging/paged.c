@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+/* paged: see staging/paged.h. */
+#include "staging/paged.h"
+
+#include "base/sys.h"
+#include "files/workers.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <time.h>
+
+/* A descriptor of this process through which the file can be read, or -1. */
+static int readable_fd(const struct file *f)
+{
+	for (const struct ofd *o = f->ofds; o; o = o->next)
+		if (o->readable && ofd_fd(o) >= 0 && !(o->flags & O_DIRECT))
+			return ofd_fd(o);
+	return -1;
+}
+
+/* overlay_source */
+static int read_file(void *ctx, void *to, size_t n, uint64_t offset)
+{
+	const struct file *f = ctx;
+	int fd = readable_fd(f);
+	struct statx st;
+	int r = fd < 0 ? -EBADF : sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st);
+
+	/* (the program may have closed the descriptor unseen) */
+	if (r == 0 && (st.stx_ino != f->ino || sys_dev_of(&st) != f->dev))
+		r = -EBADF;
+	while (r == 0 && n > 0) {
+		ssize_t got = sys.pread(fd, to, n, (off_t)offset);
+
+		if (got == -EINTR)
+			continue;
+		if (got < 0)
+			return (int)got;
+		if (got == 0) {
+			memset(to, 0, n);
+			return 0;
+		}
+		to = (uint8_t *)to + got;
+		n -= (size_t)got;
+		offset += (uint64_t)got;
+	}
+	return r;
+}
+
+bool paged_suits(const struct file *f)
+{
+	if (file_is_paged(f))
+		return true;
+	return f->arena->pages.frame_count != 0 && !f->head && readable_fd(f) >= 0;
+}
+
+static struct timespec coarse_now(void)
+{
+	struct timespec now = {0};
+
+	clock_gettime(CLOCK_REALTIME_COARSE, &now);
+	return now;
+}
+
+static int begin(struct file *f, const struct timespec *now)
+{
+	int r = overlay_attach(&f->overlay, &f->arena->pages, (uint32_t)f->entry, f->ksize, now, read_file,
+	                       f);
+
+	if (r < 0)
+		f->overlay.pages = NULL;
+	return r;
+}
+
+int paged_put(struct file *f, struct ofd *stream, const struct iovec *iov, int count, size_t n,
+              uint64_t offset)
+{
+	struct timespec now = coarse_now();
+	bool begins = !file_is_paged(f);
+	int r = begins ? begin(f, &now) : 0;
+
+	if (r < 0)
+		return r;
+	f->moving_from = offset;
+	f->moving_bytes = n;
+	f->moving_since = pages_file(f->overlay.pages, f->overlay.file)->published;
+	atomic_signal_fence(memory_order_seq_cst);
+	f->moving = stream;
+	r = overlay_write(&f->overlay, iov, count, n, offset, &now, false);
+	if (r == 0 && stream) {
+		stream->pos = (off_t)(offset + n);
+		stream->pos_mode = POS_USER;
+	}
+	atomic_signal_fence(memory_order_seq_cst);
+	f->moving = NULL;
+	if (r < 0) {
+		if (begins)
+			overlay_detach(&f->overlay);
+		return r;
+	}
+	f->kind = STAGE_POSITIONAL;
+	f->writes++;
+	f->bytes += n;
+	if (offset + n > f->lsize)
+		f->lsize = offset + n;
+	if (begins) {
+		f->due[DUE_FLUSH] = sys_now_ns() + file_lag_ns(f);
+		workers_arm();
+	}
+	return 0;
+}
+
+ssize_t paged_readv(struct file *f, const struct iovec *iov, int count, uint64_t offset)
+{
+	ssize_t sum = 0;
+
+	for (int i = 0; i < count; i++) {
+		ssize_t n =
+			overlay_read(&f->overlay, iov[i].iov_base, iov[i].iov_len, offset + (uint64_t)sum);
+
+		if (n < 0)
+			return sum > 0 ? sum : n;
+		sum += n;
+		if ((size_t)n < iov[i].iov_len)
+			break;
+	}
+	return sum;
+}
