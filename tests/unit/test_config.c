@@ -18,8 +18,9 @@ static struct config config;
 static char dir[64];  /* fresh directory of each test, canonical */
 static char file[96]; /* a configuration in it */
 
-static char variables[16][5200];
-static char *env[17];
+enum { ENV_MOST = 32 };
+static char variables[ENV_MOST][5200];
+static char *env[ENV_MOST + 1];
 static size_t env_count;
 
 static int set_up(void **state)
@@ -48,7 +49,7 @@ static void __attribute__((format(printf, 1, 2))) with(const char *format, ...)
 {
 	va_list args;
 
-	assert_true(env_count < 16);
+	assert_true(env_count < ENV_MOST);
 	va_start(args, format);
 	vsnprintf(variables[env_count], sizeof(variables[0]), format, args);
 	va_end(args);
@@ -207,6 +208,7 @@ static void test_defaults(void **state)
 		[KEY_WRITERS] = "auto",       [KEY_FLUSH] = "auto",    [KEY_PREALLOC] = "64M",
 		[KEY_PREALLOC_MODE] = "keep", [KEY_STAGING] = "",      [KEY_SMALL] = "64K",
 		[KEY_STDIO] = "on",           [KEY_JOURNAL] = "64M",   [KEY_ADAPT] = "on",
+		[KEY_OVERLAY] = "off",
 	};
 	with("FASTWRITE_PATHS=%s/**", dir);
 	load_ok();
