@@ -232,10 +232,10 @@ static void test_every_key_from_environment(void **state)
 	(void)state;
 	static const char *const names[KEY_COUNT] = {
 		"SYNC",  "RELAXED_MS", "JOURNAL",       "MEM",     "BLOCK", "LAG_MS", "VISIBILITY", "WRITERS",
-		"FLUSH", "PREALLOC",   "PREALLOC_MODE", "STAGING", "SMALL", "ADAPT",  "STDIO"};
-	static const char *const texts[KEY_COUNT] = {"relaxed", "7",        "1G",        "64M",    "1M",
-	                                             "9",       "lag",      "exclusive", "direct", "1G",
-	                                             "off",     "/dev/shm", "4K",        "off",    "off"};
+		"FLUSH", "PREALLOC",   "PREALLOC_MODE", "STAGING", "SMALL", "ADAPT",  "OVERLAY",    "STDIO"};
+	static const char *const texts[KEY_COUNT] = {
+		"relaxed", "7",  "1G",  "64M",      "1M", "9",   "lag", "exclusive",
+		"direct",  "1G", "off", "/dev/shm", "4K", "off", "on",  "off"};
 
 	with("FASTWRITE_PATHS=%s/**", dir);
 	for (int key = 0; key < KEY_COUNT; key++)
