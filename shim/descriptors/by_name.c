@@ -87,6 +87,25 @@ bool by_name_drain_identity(uint64_t dev, uint64_t ino, uint32_t releases)
 	return attached || by_name_detaches() != releases;
 }
 
+bool by_name_paged(uint64_t dev, uint64_t ino, struct by_name_shown *out)
+{
+	struct file *f = by_name_idle() ? NULL : file_find(dev, ino);
+	struct file_guard g;
+	bool is;
+
+	if (!f || !file_is_paged(f))
+		return false;
+	g = file_lock(f);
+	is = f->refs && f->mode == FILE_ATTACHED && f->dev == dev && f->ino == ino && file_is_paged(f);
+	if (is) {
+		out->size = overlay_size(&f->overlay);
+		out->mtime = overlay_mtime(&f->overlay);
+		f->time_shown = true;
+	}
+	file_unlock(f, g);
+	return is;
+}
+
 static struct timespec time_of(struct statx_timestamp t)
 {
 	return (struct timespec){.tv_sec = t.tv_sec, .tv_nsec = t.tv_nsec};
@@ -579,6 +598,7 @@ struct drain_all {
 	int r;
 	/* the kernel is about to sync all files: a replay of the journal would bring back older bytes */
 	bool sync;
+	bool lock; /* a lock is about to be released */
 };
 
 static void visit_drain(struct file *f, void *ctx)
@@ -589,7 +609,7 @@ static void visit_drain(struct file *f, void *ctx)
 	if (f->mode != FILE_ATTACHED)
 		return;
 	g = file_lock(f);
-	if (f->mode == FILE_ATTACHED && f->arena) {
+	if (f->mode == FILE_ATTACHED && f->arena && !(all->lock && file_is_paged(f))) {
 		int r = flush_drain(f);
 
 		if (r == 0 && all->sync)
@@ -600,15 +620,19 @@ static void visit_drain(struct file *f, void *ctx)
 	file_unlock(f, g);
 }
 
-void by_name_drain_all(void)
+static void drain_all(bool lock)
 {
-	struct drain_all all = {0};
+	struct drain_all all = {.lock = lock};
 
 	if (by_name_idle())
 		return;
 	file_for_each(visit_drain, &all);
 	attach_drain_elsewhere();
 }
+
+void by_name_drain_all(void) { drain_all(false); }
+
+void by_name_drain_for_lock(void) { drain_all(true); }
 
 /* Processes that share this memory may tell each other about any file of its rule.  So these files count as
  * shared from now on. */

@@ -28,6 +28,12 @@ static inline bool by_name_outdated(uint32_t releases)
 /* Drains the file with this identity.  True if an earlier answer may be wrong; `releases` is from before that
  * answer. */
 bool by_name_drain_identity(uint64_t dev, uint64_t ino, uint32_t releases);
+/* If the file is paged: its size and time as the program sees them. */
+struct by_name_shown {
+	uint64_t size;
+	struct timespec mtime;
+};
+bool by_name_paged(uint64_t dev, uint64_t ino, struct by_name_shown *out);
 /* The C library made the stat call itself.  If *st is about an attached file, drains it and updates size,
  * blocks and times. */
 void by_name_refresh_stat(struct stat *st);
@@ -110,6 +116,8 @@ void by_name_unknown_fd(uint64_t dev, uint64_t ino);
 /* Drains all attached files of this process and of the other members of its family, before a call that may
  * concern any of them. */
 void by_name_drain_all(void);
+/* The same before a lock is released: all but paged files, at which nobody outside of the family looks. */
+void by_name_drain_for_lock(void);
 /* The same before sync, for the whole family.  Voids their entries in the journal, because a replay would
  * bring back bytes older than the synced ones. */
 void by_name_drain_for_sync(void);

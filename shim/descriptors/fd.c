@@ -712,7 +712,7 @@ static void before_close(int fd)
 		return;
 	if ((unsigned)fd < UNRESOLVED_FDS)
 		atomic_fetch_and(word, ~bit);
-	by_name_drain_all();
+	by_name_drain_for_lock();
 }
 
 bool fd_any_known(void) { return fdtable_highest() >= 0 || fork_guard_here(); }
@@ -1191,7 +1191,7 @@ long fd_before_lock(int fd, bool releases, bool posix)
 	if (by_name_idle() ? fork_guard_elsewhere() : fd_foreign_process())
 		return 0;
 	if (releases)
-		by_name_drain_all();
+		by_name_drain_for_lock();
 	else
 		atomic_fetch_or(word, bit);
 	unresolved_resolve(fd);
@@ -1200,7 +1200,7 @@ long fd_before_lock(int fd, bool releases, bool posix)
 	f = lock_fd(fd, &o, &g);
 	if (!f)
 		return 0;
-	if (f->mode == FILE_ATTACHED && f->arena)
+	if (f->mode == FILE_ATTACHED && f->arena && !file_is_paged(f))
 		r = flush_drain_and_reposition(f);
 	/* Closing any descriptor of a file drops the process's POSIX locks on it.  So our own descriptor must
 	 * be closed before the program takes one. */
@@ -1219,7 +1219,7 @@ void fd_locked(int fd, bool released)
 	const struct file *f = file_now(fd);
 
 	/* the file was drained before the release; another thread may have staged since */
-	if (f && !lock_is_known(fd) && !(released && f->due[DUE_FLUSH] == 0))
+	if (f && !file_is_paged(f) && !lock_is_known(fd) && !(released && f->due[DUE_FLUSH] == 0))
 		fd_drain(fd);
 }
 

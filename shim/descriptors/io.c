@@ -760,8 +760,13 @@ static long seek_any(int fd, struct ofd *o, off_t offset, int whence)
 	if (f->mode != FILE_ATTACHED || !f->arena) {
 		r = sys.lseek(fd, offset, whence);
 	} else {
+		if (file_is_paged(f) && whence == SEEK_END && offset <= INT64_MAX - (off_t)f->lsize) {
+			offset += (off_t)f->lsize;
+			whence = SEEK_SET;
+		}
 		/* the end of the file, and of an append, is known only when everything is in the kernel */
-		if (whence != SEEK_SET && (whence != SEEK_CUR || (o->flags & O_APPEND))) {
+		if (whence != SEEK_SET &&
+		    (whence != SEEK_CUR || ((o->flags & O_APPEND) && !file_is_paged(f)))) {
 			r = flush_drain_for_look(f);
 			if (r < 0)
 				goto out;
@@ -789,4 +794,22 @@ long io_lseek(int fd, struct ofd *o, off_t offset, int whence)
 		r = seek_any(fd, o, offset, whence);
 	while (r == IO_PASS && is_another(fd, &o));
 	return r;
+}
+
+long io_ftruncate(int fd, off_t size)
+{
+	struct ofd *o = fdtable_get(fd);
+	struct file *f = o ? atomic_load_explicit(&o->file, memory_order_acquire) : NULL;
+	struct file_guard g;
+	long r = IO_PASS;
+
+	if (!f || !file_is_paged(f) || size < 0 || (uint64_t)size > sys_file_limit() || !fork_guard_here())
+		return IO_PASS;
+	g = file_lock(f);
+	if (still_valid(fd, o, f) && f->mode == FILE_ATTACHED && file_is_paged(f) && o->writable &&
+	    !f->wanted && !f->flush.error && !gate_held() && !gate_stopped())
+		r = paged_truncate(f, fd, (uint64_t)size);
+	file_unlock(f, g);
+	/* (else the kernel does it, after a drain) */
+	return r == 0 ? 0 : IO_PASS;
 }

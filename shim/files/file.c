@@ -397,6 +397,7 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->arena = NULL;
 	f->entry = -1;
 	f->overlay = (struct overlay){0};
+	f->time_shown = false;
 	f->head = f->tail = NULL;
 	f->blocks = 0;
 	f->staged_lo = f->staged_hi = 0;

@@ -164,6 +164,7 @@ struct file {
 
 	/* staging/paged.h: overlay.pages is set while the file is paged */
 	struct overlay overlay;
+	bool time_shown; /* the program has seen the time of the last write: the file keeps it */
 
 	/* valid while attached */
 	struct arena *arena;

@@ -11,6 +11,9 @@
 #include "staging/guard.h"
 #include "staging/staging_policy.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+
 static struct arena_entry *entry_of(const struct file *f)
 {
 	return arena_entry_at(f->arena, (uint32_t)f->entry);
@@ -74,6 +77,12 @@ static int write_cut(struct file *f, struct route *rt, uint64_t *written)
 	}
 	if (r == 0 && f->ksize != o->cut.size)
 		r = set_size(f, rt->target.fd, o->cut.size);
+	/* (a user who does not own the file may not) */
+	if (r == 0 && f->time_shown) {
+		struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, o->cut.mtime};
+
+		sys_raw(SYS_utimensat, rt->target.fd, 0, (long)times, 0, 0, 0);
+	}
 	return r;
 }
 

@@ -77,8 +77,8 @@ static inline struct hook_look hook_look(void)
 {
 	return (struct hook_look){.releases = by_name_detaches(), .state = LOOK_FIRST};
 }
-bool hook_looks_again(struct hook_look *look, long r, int dirfd, const char *path, const struct stat *out);
-bool hook_looks_again_x(struct hook_look *look, long r, int dirfd, const char *path, const struct statx *out);
+bool hook_looks_again(struct hook_look *look, long r, int dirfd, const char *path, struct stat *out);
+bool hook_looks_again_x(struct hook_look *look, long r, int dirfd, const char *path, struct statx *out);
 
 /* The exported write, for hooks that write what they have made.  No other library can interpose this name. */
 extern ssize_t hook_write(int fd, const void *buf, size_t size) __attribute__((visibility("hidden")));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * stat: the stat family, with the entry points of glibc before 2.33.  Run the call.
- * If the file has staged bytes, drain them and run it again.
+ * If the file has staged bytes, drain them and run it again; if it is paged, put in what the program has
+ * written.
  */
 #include "hooks/hook.h"
 
@@ -30,16 +31,50 @@ static bool looks_again(struct hook_look *look, bool found, int dirfd, const cha
 	return found && path && left_bytes_recover_named(dirfd, path);
 }
 
-bool hook_looks_again(struct hook_look *look, long r, int dirfd, const char *path, const struct stat *out)
+/* The call found a paged file. */
+static bool is_shown(struct hook_look *look, uint64_t dev, uint64_t ino, struct by_name_shown *shown)
+{
+	if (look->state != LOOK_FIRST || !by_name_outdated(look->releases) || !by_name_paged(dev, ino, shown))
+		return false;
+	look->state = LOOK_LAST;
+	return true;
+}
+
+static bool is_later(const struct timespec *a, int64_t sec, uint32_t nsec)
+{
+	return a->tv_sec > sec || (a->tv_sec == sec && (uint32_t)a->tv_nsec > nsec);
+}
+
+bool hook_looks_again(struct hook_look *look, long r, int dirfd, const char *path, struct stat *out)
 {
 	/* after a failure *out may be unreadable */
 	uint64_t dev = r == 0 ? sys_dev_of_stat(out) : 0;
+	struct by_name_shown shown;
 
+	if (r == 0 && is_shown(look, dev, out->st_ino, &shown)) {
+		out->st_size = (off_t)shown.size;
+		out->st_mtim = shown.mtime;
+		if (is_later(&shown.mtime, out->st_ctim.tv_sec, (uint32_t)out->st_ctim.tv_nsec))
+			out->st_ctim = shown.mtime;
+		return false;
+	}
 	return looks_again(look, r == 0, dirfd, path, dev, r == 0 ? out->st_ino : 0);
 }
 
-bool hook_looks_again_x(struct hook_look *look, long r, int dirfd, const char *path, const struct statx *out)
+bool hook_looks_again_x(struct hook_look *look, long r, int dirfd, const char *path, struct statx *out)
 {
+	struct by_name_shown shown;
+
+	if (r == 0 && is_shown(look, sys_dev_of(out), out->stx_ino, &shown)) {
+		const struct statx_timestamp mtime = {.tv_sec = shown.mtime.tv_sec,
+		                                      .tv_nsec = (uint32_t)shown.mtime.tv_nsec};
+
+		out->stx_size = shown.size;
+		out->stx_mtime = mtime;
+		if (is_later(&shown.mtime, out->stx_ctime.tv_sec, out->stx_ctime.tv_nsec))
+			out->stx_ctime = mtime;
+		return false;
+	}
 	return looks_again(look, r == 0, dirfd, path, r == 0 ? sys_dev_of(out) : 0,
 	                   r == 0 ? out->stx_ino : 0);
 }

@@ -2,8 +2,10 @@
 /* paged: see staging/paged.h. */
 #include "staging/paged.h"
 
+#include "base/kill.h"
 #include "base/sys.h"
 #include "files/workers.h"
+#include "staging/guard.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -69,6 +71,7 @@ static int begin(struct file *f, const struct timespec *now)
 
 	if (r < 0)
 		f->overlay.pages = NULL;
+	f->time_shown = false;
 	return r;
 }
 
@@ -108,6 +111,37 @@ int paged_put(struct file *f, struct ofd *stream, const struct iovec *iov, int c
 		workers_arm();
 	}
 	return 0;
+}
+
+/* The file itself as short as the program has made it.  Space for what is written there later is then
+ * reserved anew. */
+static int shorten(struct file *f, int fd, uint64_t size)
+{
+	int r;
+
+	guard_change(f);
+	r = sys.ftruncate(fd, (off_t)size);
+	guard_take(f, fd);
+	if (r == 0) {
+		f->ksize = size;
+		f->space.end = 0;
+	}
+	return r;
+}
+
+int paged_truncate(struct file *f, int fd, uint64_t size)
+{
+	struct timespec now = coarse_now();
+	int r = overlay_truncate(&f->overlay, size, &now, false);
+
+	if (r < 0)
+		return r;
+	f->lsize = size;
+	if (size > f->ksize)
+		f->sparse = true;
+	/* second: after a kill in between, recovery does it */
+	kill_step();
+	return size < f->ksize ? shorten(f, fd, size) : 0;
 }
 
 ssize_t paged_readv(struct file *f, const struct iovec *iov, int count, uint64_t offset)
