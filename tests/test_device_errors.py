@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from lib.disks import MIB, device_of, disk, remount, run_or_skip, shut_down
-from lib.support import assert_staged, preload_env, run_native, run_preloaded
+from lib.support import assert_staged, preload_env, run_native, run_preloaded, sync_file_system
 
 PROGRAM = r"""
 #include <errno.h>
@@ -257,7 +257,7 @@ def failing(tmp_path):
         # no journal: data fails, and the file system goes on
         with disk("ext4", below, 256 * MIB, "", "-O", "^has_journal", "-E", "lazy_itable_init=0") as point:
             (point / "a").touch()
-            os.sync()
+            sync_file_system(point)
             with (below / "ballast").open("wb", buffering=0) as file, pytest.raises(OSError) as caught:
                 while True:
                     file.write(b"b" * 65536)

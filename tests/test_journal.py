@@ -19,7 +19,16 @@ from random import Random
 import pytest
 from lib.disks import disk, remount, shut_down
 from lib.recovery_lab import of_no_inode
-from lib.support import ROOT, disk_dir, file_system, preload_env, run_preloaded, too_slow, wait_for
+from lib.support import (
+    ROOT,
+    disk_dir,
+    file_system,
+    preload_env,
+    run_preloaded,
+    sync_file_system,
+    too_slow,
+    wait_for,
+)
 
 STEPS = ROOT / "tests" / "journal" / "steps.c"
 REBOOTED = ROOT / "tests" / "lib" / "rebooted.py"
@@ -1049,7 +1058,7 @@ def test_a_forced_shutdown_in_the_same_boot_is_a_power_loss(steps_at, fastwrite,
     """The kernel lives, the file system's cache does not: what was synced comes back, by appends and at offsets."""
     with disk(kind, tmp_path / "disk", 320 << 20) as point:
         one, log = flushed_and_on_disk(steps_at, point)
-        os.sync()  # the files are newer on the disk than the first entries
+        sync_file_system(point)  # the files are newer on the disk than the first entries
         one.write(9, "b", 4096)
         one.sync(9)
         one.pwrite(8, "b", 512, 0)
@@ -1072,7 +1081,7 @@ def test_after_a_forced_shutdown_unsynced_bytes_do_not_hinder(steps_at, fastwrit
         one = steps_at(point)
         one.open(9, "log")
         n = one.until_journal(9)
-        os.sync()
+        sync_file_system(point)
         for byte in "abc":
             one.write(9, byte, 4096)
             one.sync(9)
@@ -1090,7 +1099,7 @@ def test_after_a_forced_shutdown_unsynced_bytes_do_not_hinder(steps_at, fastwrit
 def test_what_others_did_after_a_forced_shutdown_stays(steps_at, fastwrite, tmp_path, how):
     with disk("ext4", tmp_path / "disk") as point:
         one, _ = flushed_and_on_disk(steps_at, point)
-        os.sync()
+        sync_file_system(point)
         one.pwrite(8, "b", 512, 0)
         one.sync(8)
         shut_down(point)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from lib.disks import MIB, disk, remount, shut_down
-from lib.support import wait_for
+from lib.support import sync_file_system, wait_for
 from test_journal import STEPS, all_ended, recover, recover_raw
 
 SIZE = {"ext4": 64 * MIB, "xfs": 320 * MIB}
@@ -42,7 +42,7 @@ def test_synced_after_the_directory_was_renamed(steps, fastwrite, tmp_path, kind
         for _ in range(2):
             one.pwrite(9, "M", 512, 0)
             one.sync(9)
-        os.sync()
+        sync_file_system(point)
         assert one.do("rename", point / "one", point / "two") == 0
         one.pwrite(9, "N", 512, 0)
         one.sync(9)
@@ -59,7 +59,7 @@ def test_relaxed_sync_before_a_rename(steps, fastwrite, tmp_path, what):
     """Written under another name, synced, put in place; something else makes the new name durable."""
     with disk("ext4", tmp_path / "disk") as point:
         (point / "new").mkdir()
-        os.sync()
+        sync_file_system(point)
         one = steps(point, sync="relaxed", relaxed_ms=5000)
         one.open(7, "warm")
         one.write(7, "w")

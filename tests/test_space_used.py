@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from lib.disks import MIB, disk
-from lib.support import assert_staged, leftovers, run_native, run_preloaded
+from lib.support import assert_staged, leftovers, run_native, run_preloaded, sync_file_system
 
 PROGRAM = r"""
 import os, signal, sys
@@ -133,7 +133,7 @@ class Used:
 
 
 def used(path: Path, kind: str) -> Used:
-    os.sync()  # some file systems find the places then
+    sync_file_system(path.parent)  # some file systems find the places then
     st = path.stat()
     taken = st.st_blocks * 512
     if kind == "tmpfs":

@@ -228,6 +228,11 @@ static void repair_file(struct file *f)
 	/* (a repair in a signal handler may have interrupted a write that still copies into this block) */
 	if (f->pinned)
 		f->pinned->lost = true;
+	if (file_is_paged(f)) {
+		/* (the size that the dead process has published, not what it knew) */
+		f->lsize = overlay_size(&f->overlay);
+		f->space.end = 0; /* the replay may have given it back */
+	}
 	free_staged(f);
 	atomic_store(&entry->used, 1); /* a recovery by path marks the entry as finished */
 	f->takeovers = entry->takeovers;

@@ -1171,7 +1171,7 @@ bool fd_lock_changes_nothing(int fd)
 	        (!fdtable_get(fd) || lock_is_known(fd)));
 }
 
-long fd_before_lock(int fd, bool releases, bool posix)
+long fd_before_lock(int fd, bool releases, enum fd_lock_range range)
 {
 	_Atomic uint64_t *word;
 	struct file_guard g;
@@ -1200,11 +1200,11 @@ long fd_before_lock(int fd, bool releases, bool posix)
 	f = lock_fd(fd, &o, &g);
 	if (!f)
 		return 0;
-	if (f->mode == FILE_ATTACHED && f->arena && !file_is_paged(f))
+	if (f->mode == FILE_ATTACHED && f->arena && (!file_is_paged(f) || range == LOCK_FROM_POSITION))
 		r = flush_drain_and_reposition(f);
 	/* Closing any descriptor of a file drops the process's POSIX locks on it.  So our own descriptor must
 	 * be closed before the program takes one. */
-	if (r == 0 && posix) {
+	if (r == 0 && range != LOCK_WHOLE) {
 		flush_close_internal(f);
 		f->no_internal_fd = true;
 	}

@@ -115,10 +115,15 @@ long fd_fcntl(int fd, struct ofd *o, int cmd, long arg);
 /*
  * Before a lock is taken or released through fd.  A lock may guard other files than its own.  So before a
  * release, by an unlock or a close, all files are drained.  From the first lock on, a managed file counts as
- * shared with other programs (visibility_is).  `posix`: not flock; the file has no internal
- * descriptor from now on.  0 or -errno.
+ * shared with other programs (visibility_is), and after a POSIX lock it has no internal descriptor.  0 or
+ * -errno.
  */
-long fd_before_lock(int fd, bool releases, bool posix);
+enum fd_lock_range {
+	LOCK_WHOLE,         /* flock */
+	LOCK_AT_OFFSET,     /* a POSIX lock */
+	LOCK_FROM_POSITION, /* the same; position or size, as the kernel knows them, say where */
+};
+long fd_before_lock(int fd, bool releases, enum fd_lock_range range);
 /* True if fd_before_lock would do nothing, for taking as well as for releasing. */
 bool fd_lock_changes_nothing(int fd);
 /* After a lock was taken or released.  The previous owner may have written. */

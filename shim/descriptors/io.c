@@ -230,7 +230,7 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 			return kernel_writev(fd, iov, count, offset);
 		}
 	}
-	if (f->flush.error) {
+	if (f->flush.error || f->needs_repair) {
 		/* an earlier flush failed: accept nothing before a flush succeeds */
 		r = flush_drain(f);
 		if (r < 0)
@@ -287,6 +287,9 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 	if (!file_is_staged(f) && workers_tid() == 0 && !workers_arm())
 		return write_kernel(f, fd, iov, count, offset);
 	paged = paged_suits(f);
+	/* the page with the end is written back whole; here only a part of it may have space */
+	if (paged && at > f->lsize && f->space.block < PAGES_BYTES)
+		return write_kernel(f, fd, iov, count, offset);
 	r = reserve(f, fd, at, n, paged, &granted);
 	if ((r == -ENOSPC || r == -EDQUOT) && detach_reserved())
 		r = reserve(f, fd, at, n, paged, &granted);
@@ -636,7 +639,7 @@ static long read_paged(struct file *f, struct ofd *o, const struct iovec *iov, i
 	off_t at = offset == IO_NO_OFFSET ? stage_position(f, o) : offset;
 	ssize_t r;
 
-	if (!o->readable || (o->flags & O_DIRECT) || n <= 0 || n > MOST || at < 0)
+	if (f->needs_repair || !o->readable || (o->flags & O_DIRECT) || n <= 0 || n > MOST || at < 0)
 		return IO_PASS;
 	for (int i = 0; i < count; i++)
 		if (!user_writes(iov[i].iov_base, iov[i].iov_len))
@@ -760,7 +763,8 @@ static long seek_any(int fd, struct ofd *o, off_t offset, int whence)
 	if (f->mode != FILE_ATTACHED || !f->arena) {
 		r = sys.lseek(fd, offset, whence);
 	} else {
-		if (file_is_paged(f) && whence == SEEK_END && offset <= INT64_MAX - (off_t)f->lsize) {
+		if (file_is_paged(f) && !f->needs_repair && whence == SEEK_END &&
+		    offset <= INT64_MAX - (off_t)f->lsize) {
 			offset += (off_t)f->lsize;
 			whence = SEEK_SET;
 		}
@@ -803,12 +807,12 @@ long io_ftruncate(int fd, off_t size)
 	struct file_guard g;
 	long r = IO_PASS;
 
-	if (!f || !file_is_paged(f) || size < 0 || (uint64_t)size > sys_file_limit() || !fork_guard_here())
+	if (!f || !file_is_paged(f) || size < 0 || !fork_guard_here())
 		return IO_PASS;
 	g = file_lock(f);
 	if (still_valid(fd, o, f) && f->mode == FILE_ATTACHED && file_is_paged(f) && o->writable &&
-	    !f->wanted && !f->flush.error && !gate_held() && !gate_stopped())
-		r = paged_truncate(f, fd, (uint64_t)size);
+	    !f->wanted && !f->flush.error && !f->needs_repair && !gate_held() && !gate_stopped())
+		r = paged_truncate(f, (uint64_t)size);
 	file_unlock(f, g);
 	/* (else the kernel does it, after a drain) */
 	return r == 0 ? 0 : IO_PASS;

@@ -41,7 +41,7 @@ static int next_pieces(const struct overlay *o, uint32_t *cursor, struct iovec *
 	return count;
 }
 
-static int set_size(struct file *f, int fd, uint64_t size)
+static int lengthen(struct file *f, int fd, uint64_t size)
 {
 	int r;
 
@@ -62,11 +62,6 @@ static int write_cut(struct file *f, struct route *rt, uint64_t *written)
 	uint32_t cursor = 0;
 	int r = 0, count;
 
-	if (o->cut.lowest < f->ksize)
-		r = set_size(f, rt->target.fd, o->cut.lowest);
-	/* only once: another try, after an error, cuts nothing off */
-	if (r == 0)
-		o->cut.lowest = UINT64_MAX;
 	while (r == 0 && (count = next_pieces(o, &cursor, iov, &offset, &bytes)) > 0) {
 		uint64_t done = 0;
 
@@ -75,15 +70,8 @@ static int write_cut(struct file *f, struct route *rt, uint64_t *written)
 		if (offset + done > f->ksize)
 			f->ksize = offset + done;
 	}
-	if (r == 0 && f->ksize != o->cut.size)
-		r = set_size(f, rt->target.fd, o->cut.size);
-	/* (a user who does not own the file may not) */
-	if (r == 0 && f->time_shown) {
-		struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, o->cut.mtime};
-
-		sys_raw(SYS_utimensat, rt->target.fd, 0, (long)times, 0, 0, 0);
-	}
-	return r;
+	/* (the program has made it no shorter than it was, see paged_truncate) */
+	return r == 0 && f->ksize < o->cut.size ? lengthen(f, rt->target.fd, o->cut.size) : r;
 }
 
 static int flush_cut(struct file *f)
@@ -106,6 +94,17 @@ static int flush_cut(struct file *f)
 	atomic_fetch_add_explicit(&entry->counters[COUNT_DIRECT_BYTES], rt.target.direct_bytes,
 	                          memory_order_relaxed);
 	return r == 0 ? overlay_done(&f->overlay, false) : r;
+}
+
+/* The file gets the time that the program was shown.  Nothing is staged: no guard has to know.  (A user who
+ * does not own the file may not.) */
+static void keep_time(const struct file *f)
+{
+	struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, f->overlay.cut.mtime};
+	int fd = flush_program_fd(f);
+
+	if (fd >= 0)
+		sys_raw(SYS_utimensat, fd, 0, (long)times, 0, 0, 0);
 }
 
 static void count_writes(struct file *f)
@@ -140,6 +139,8 @@ int pages_flush(struct file *f)
 	}
 	f->flush.error = 0;
 	overlay_detach(&f->overlay);
+	if (f->time_shown)
+		keep_time(f);
 	f->due[DUE_FLUSH] = 0;
 	return 0;
 }

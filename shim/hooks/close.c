@@ -127,6 +127,14 @@ static long copied(long (*next)(int fd, int cmd, long arg), int fd, int cmd, lon
 	return copy;
 }
 
+static enum fd_lock_range range_of(long arg)
+{
+	const struct flock *lock = (const struct flock *)(uintptr_t)arg;
+
+	return user_readable(lock, sizeof *lock) && lock->l_whence == SEEK_SET ? LOCK_AT_OFFSET
+	                                                                       : LOCK_FROM_POSITION;
+}
+
 static bool unlocks(long arg)
 {
 	const struct flock *lock = (const struct flock *)(uintptr_t)arg;
@@ -153,7 +161,7 @@ long hook_fcntl(long (*next)(int fd, int cmd, long arg), int fd, int cmd, long a
 	if (cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC)
 		return internal_fd_is(fd) ? -EBADF : copied(next, fd, cmd, arg);
 	if (is_lock(cmd)) {
-		r = fd_lock_changes_nothing(fd) ? 0 : fd_before_lock(fd, unlocks(arg), true);
+		r = fd_lock_changes_nothing(fd) ? 0 : fd_before_lock(fd, unlocks(arg), range_of(arg));
 		if (r < 0)
 			return r;
 	} else if (is_lease(cmd) || cmd == F_SETFL) {

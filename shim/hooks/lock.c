@@ -9,7 +9,7 @@
 
 EXPORT int flock(int fd, int operation)
 {
-	long before = fd_before_lock(fd, operation & LOCK_UN, false);
+	long before = fd_before_lock(fd, operation & LOCK_UN, LOCK_WHOLE);
 	int r = before < 0 ? (int)hook_result(before) : real.flock(fd, operation);
 
 	if (r == 0 && fdtable_get(fd))
@@ -20,7 +20,7 @@ EXPORT int flock(int fd, int operation)
 /* lockf is fcntl(F_SETLK) inside the C library: closing a descriptor of ours would drop the lock, too. */
 EXPORT int lockf(int fd, int cmd, off_t length)
 {
-	long before = fd_before_lock(fd, cmd == F_ULOCK, true);
+	long before = fd_before_lock(fd, cmd == F_ULOCK, LOCK_FROM_POSITION);
 	int r;
 
 	if (before < 0)

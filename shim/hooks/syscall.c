@@ -251,7 +251,7 @@ static long makes_ring(long number, const long *a, const signed char *at)
 
 static long locks(long number, const long *a, const signed char *at)
 {
-	long r = fd_before_lock((int)a[0], a[1] & LOCK_UN, false);
+	long r = fd_before_lock((int)a[0], a[1] & LOCK_UN, LOCK_WHOLE);
 
 	if (r == 0)
 		r = kernel(number, a);

@@ -244,6 +244,8 @@ static uint32_t take_frame(struct overlay *o, const struct put *w, uint64_t page
 		return 0;
 	pages_entry(o->pages, frame)->page = page;
 	atomic_store_explicit(&pages_entry(o->pages, frame)->ticket, PAGES_NEVER, memory_order_relaxed);
+	/* the owner only then: a frame of a dead process may still have a ticket that counts */
+	atomic_store_explicit(&pages_entry(o->pages, frame)->owner, o->file + 1, memory_order_release);
 	pages_set_older(o->pages, frame, 0);
 	*pages_state(o->pages, frame) = PAGE_PENDING;
 	pages_set_next(o->pages, frame, o->pending[w->nested]);
@@ -280,10 +282,7 @@ static int put_page(struct overlay *o, const struct view *v, struct put *w, uint
 		return r;
 	entry = pages_entry(o->pages, frame);
 	pages_set_older(o->pages, frame, view_newest(o, v, top));
-	/* the ticket comes before the owner: a frame of a dead process may still have one that counts */
 	atomic_store_explicit(&entry->ticket, w->ticket, memory_order_release);
-	kill_step();
-	atomic_store_explicit(&entry->owner, o->file + 1, memory_order_release);
 	kill_step();
 	return publish_swap_32(slot, top, frame) ? 0 : PUT_AGAIN;
 }

@@ -2,10 +2,9 @@
 /* paged: see staging/paged.h. */
 #include "staging/paged.h"
 
-#include "base/kill.h"
 #include "base/sys.h"
 #include "files/workers.h"
-#include "staging/guard.h"
+#include "staging/takeover.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -80,10 +79,13 @@ int paged_put(struct file *f, struct ofd *stream, const struct iovec *iov, int c
 {
 	struct timespec now = coarse_now();
 	bool begins = !file_is_paged(f);
+	/* the timer of this process must watch the file */
+	bool watch = begins || !takeover_keeps(f);
 	int r = begins ? begin(f, &now) : 0;
 
 	if (r < 0)
 		return r;
+	takeover_keep(f);
 	f->moving_from = offset;
 	f->moving_bytes = n;
 	f->moving_since = pages_file(f->overlay.pages, f->overlay.file)->published;
@@ -106,42 +108,24 @@ int paged_put(struct file *f, struct ofd *stream, const struct iovec *iov, int c
 	f->bytes += n;
 	if (offset + n > f->lsize)
 		f->lsize = offset + n;
-	if (begins) {
+	if (begins)
 		f->due[DUE_FLUSH] = sys_now_ns() + file_lag_ns(f);
+	if (watch)
 		workers_arm();
-	}
 	return 0;
 }
 
-/* The file itself as short as the program has made it.  Space for what is written there later is then
- * reserved anew. */
-static int shorten(struct file *f, int fd, uint64_t size)
-{
-	int r;
-
-	guard_change(f);
-	r = sys.ftruncate(fd, (off_t)size);
-	guard_take(f, fd);
-	if (r == 0) {
-		f->ksize = size;
-		f->space.end = 0;
-	}
-	return r;
-}
-
-int paged_truncate(struct file *f, int fd, uint64_t size)
+int paged_truncate(struct file *f, uint64_t size)
 {
 	struct timespec now = coarse_now();
-	int r = overlay_truncate(&f->overlay, size, &now, false);
+	int r;
 
-	if (r < 0)
-		return r;
-	f->lsize = size;
-	if (size > f->ksize)
-		f->sparse = true;
-	/* second: after a kill in between, recovery does it */
-	kill_step();
-	return size < f->ksize ? shorten(f, fd, size) : 0;
+	if (size < f->ksize || size > f->lsize)
+		return -EINVAL;
+	r = overlay_truncate(&f->overlay, size, &now, false);
+	if (r == 0)
+		f->lsize = size;
+	return r;
 }
 
 ssize_t paged_readv(struct file *f, const struct iovec *iov, int count, uint64_t offset)

@@ -27,9 +27,9 @@ bool paged_suits(const struct file *f);
 int paged_put(struct file *f, struct ofd *stream, const struct iovec *iov, int count, size_t n,
               uint64_t offset);
 
-/* f is paged, fd can write.  Makes the file shorter, or longer by zeros.  Errors as paged_put; or the
- * kernel's: then the overlay has done it, and the next flush tries again. */
-int paged_truncate(struct file *f, int fd, uint64_t size);
+/* f is paged.  Makes it shorter, but not shorter than the file itself: that, and to make it longer, the
+ * kernel may refuse.  0; -EINVAL: another size; or as paged_put. */
+int paged_truncate(struct file *f, uint64_t size);
 
 /* f is paged.  Reads as preadv does; the buffers can be written. */
 ssize_t paged_readv(struct file *f, const struct iovec *iov, int count, uint64_t offset);

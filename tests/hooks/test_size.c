@@ -54,6 +54,28 @@ static void truncating(void **state)
 	OK(unlink("a"));
 }
 
+/* A size that the file system refuses changes nothing. */
+static void refused(void **state)
+{
+	int fd = OK(open("a", O_RDWR | O_CREAT | O_TRUNC, 0644));
+	int r;
+
+	(void)state;
+	write_records(fd, 0, RECORDS);
+	errno = 0;
+	r = ftruncate(fd, INT64_MAX);
+	if (r == 0) { /* (the file system takes any size) */
+		OK(ftruncate(fd, STAGED));
+	} else {
+		assert_int_equal(errno, EFBIG);
+	}
+	assert_int_equal(size_of("a"), STAGED);
+	write_records(fd, RECORDS, RECORDS);
+	OK(close(fd));
+	check_file("a", 0, 2 * RECORDS);
+	OK(unlink("a"));
+}
+
 static void allocating(void **state)
 {
 	int fd = open_staged("a", 0);
@@ -196,8 +218,8 @@ static void limited_later(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(truncating), cmocka_unit_test(allocating),    cmocka_unit_test(looking),
-		cmocka_unit_test(limited),    cmocka_unit_test(limited_later),
+		cmocka_unit_test(truncating), cmocka_unit_test(refused), cmocka_unit_test(allocating),
+		cmocka_unit_test(looking),    cmocka_unit_test(limited), cmocka_unit_test(limited_later),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import re
@@ -109,6 +110,16 @@ def slowness() -> float:
     while time.process_time() - processor < 0.2:
         pass
     return min(max(1.0, (time.monotonic() - wall) / 0.2), 16.0)
+
+
+def sync_file_system(path: Path) -> None:
+    """Of this one alone: others are other tests' business, which lose their power."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        if ctypes.CDLL(None, use_errno=True).syncfs(fd) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(path))
+    finally:
+        os.close(fd)
 
 
 def too_slow(seconds: float, what: str) -> str:
