@@ -61,7 +61,7 @@ def test_native(build, program):
 # What goes through writes one instruction, or one system call, at a time is long, as is what goes through all calls,
 # and the others differ in what they do elsewhere.
 STEPPED = {
-    "test_preempt": {"default", "exclusive", "overlay", "strict-exclusive"},
+    "test_preempt": {"default", "overlay", "strict-exclusive"},
     "test_step": {"default", "overlay", "strict-exclusive"},
     "test_pointer": {"default", "smallest", "overlay", "strict-exclusive"},
 }

@@ -62,7 +62,6 @@ CASES = [
     Case("zeros", "synced", {"prealloc_mode": "zero", "writers": "exclusive", "prealloc": "1M"}),
     Case("stealing", "stealing"),
     Case("overlay", "positional", {"writers": "exclusive", "sync": "off", "overlay": "on"}),
-    Case("overlay-lag", "positional", {"writers": "exclusive", "sync": "off", "overlay": "on", "lag_ms": 1}),
     Case("threads", "mixed:3"),
     Case("records", "records:2", {"lag_ms": 1}),
 ]
