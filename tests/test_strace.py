@@ -647,8 +647,8 @@ def test_a_lock_of_a_file_that_is_not_staged_costs_nothing(each, path, call):
 def test_a_lock_of_a_staged_file_costs_a_few_calls(each, call):
     """Before a lock the file is drained; after it the library asks for the new size."""
     calls = each("data/a", call, 20)
-    # eight, as a rule; on a busy machine up to twelve were counted
-    assert calls.pop("rt_sigprocmask") < 13
+    # two more where the lock lies in another page of the stack: may it be read?
+    assert round(calls.pop("rt_sigprocmask")) in (8, 10)
     assert {name: round(number) for name, number in calls.items()} == {"fcntl": 2, "getpid": 2, "statx": 1}
 
 

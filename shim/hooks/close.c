@@ -127,41 +127,37 @@ static long copied(long (*next)(int fd, int cmd, long arg), int fd, int cmd, lon
 	return copy;
 }
 
-static enum fd_lock_range range_of(long arg)
+/* What the call asks for.  To see whether `arg` can be read may cost a system call: so only once. */
+struct asked {
+	bool known;
+	bool releases;
+	enum fd_lock_range range;
+};
+
+static struct asked asked_for(long arg)
 {
 	const struct flock *lock = (const struct flock *)(uintptr_t)arg;
+	struct asked asked = {.known = true, .range = LOCK_FROM_POSITION};
 
-	return user_readable(lock, sizeof *lock) && lock->l_whence == SEEK_SET ? LOCK_AT_OFFSET
-	                                                                       : LOCK_FROM_POSITION;
-}
-
-static bool unlocks(long arg)
-{
-	const struct flock *lock = (const struct flock *)(uintptr_t)arg;
-
-	return user_readable(lock, sizeof *lock) && lock->l_type == F_UNLCK;
-}
-
-/* A lock on a managed file. */
-static long locks(long (*next)(int fd, int cmd, long arg), int fd, int cmd, long arg)
-{
-	bool releases = unlocks(arg);
-	long r = next(fd, cmd, arg);
-
-	if (r >= 0)
-		fd_locked(fd, releases);
-	return r;
+	if (user_readable(lock, sizeof *lock)) {
+		asked.releases = lock->l_type == F_UNLCK;
+		if (lock->l_whence == SEEK_SET)
+			asked.range = LOCK_AT_OFFSET;
+	}
+	return asked;
 }
 
 long hook_fcntl(long (*next)(int fd, int cmd, long arg), int fd, int cmd, long arg)
 {
+	struct asked asked = {.known = false};
 	struct ofd *o;
 	long r;
 
 	if (cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC)
 		return internal_fd_is(fd) ? -EBADF : copied(next, fd, cmd, arg);
-	if (is_lock(cmd)) {
-		r = fd_lock_changes_nothing(fd) ? 0 : fd_before_lock(fd, unlocks(arg), range_of(arg));
+	if (is_lock(cmd) && !fd_lock_changes_nothing(fd)) {
+		asked = asked_for(arg);
+		r = fd_before_lock(fd, asked.releases, asked.range);
 		if (r < 0)
 			return r;
 	} else if (is_lease(cmd) || cmd == F_SETFL) {
@@ -178,8 +174,12 @@ long hook_fcntl(long (*next)(int fd, int cmd, long arg), int fd, int cmd, long a
 			by_name_map(fd, false);
 		return next(fd, cmd, arg);
 	}
-	if (is_lock(cmd))
-		return locks(next, fd, cmd, arg);
+	if (is_lock(cmd)) {
+		r = next(fd, cmd, arg);
+		if (r >= 0 && (asked.known || !fd_lock_changes_nothing(fd)))
+			fd_locked(fd, asked.releases);
+		return r;
+	}
 	r = fd_fcntl(fd, o, cmd, arg);
 	return r == FD_PASS ? next(fd, cmd, arg) : r;
 }
