@@ -225,7 +225,8 @@ struct file {
 		uint64_t start; /* [start, end) is reserved without a gap; end 0 = nothing */
 		uint64_t end;
 		uint64_t step;
-		uint64_t gap_end; /* offset of the last write that left a gap behind the end; 0 = none */
+		uint64_t gap_end; /* offset of the last write that left a gap behind the end, or end of the
+		                     file at the last vfork; 0 = none */
 		uint32_t block;   /* space is given out in such blocks; a power of two */
 		bool no_trim;     /* the last try to give it back failed */
 		/* end of a reservation that a detach kept; 0 = none, as far as is known */

@@ -123,8 +123,8 @@ static bool can_trim(struct file *f)
 	return !f->space.no_trim;
 }
 
-/* The next write may lie behind a gap again.  Then all that is reserved must be given back first, which costs
- * more than it saves. */
+/* The next write may lie behind a gap again, or a vfork come.  Then all that is reserved must be given back
+ * first, which costs more than it saves. */
 static bool soon_after_gap(const struct file *f, uint64_t offset)
 {
 	return f->space.gap_end && offset >= f->space.gap_end && offset - f->space.gap_end < STEP_FIRST;
@@ -334,7 +334,11 @@ void prealloc_before_vfork(struct file *f)
 {
 	int fd = flush_program_fd(f);
 
-	if (f->space.end <= f->ksize || fd < 0 || f->lease.on)
+	if (fd < 0 || f->lease.on)
+		return;
+	/* the next vfork may come soon: until the file has grown much, reserve no more than is needed */
+	f->space.gap_end = f->ksize;
+	if (f->space.end <= block_ceil(f, f->ksize))
 		return;
 	flush_close_internal(f); /* as in prealloc_leave */
 	if (give_back(f, fd, 1))
