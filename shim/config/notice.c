@@ -71,10 +71,10 @@ static void overlay_without_effect(struct notices *n, const struct rule *rule)
 {
 	if (rule->set.overlay == OVERLAY_OFF || config_overlays(&rule->set))
 		return;
-	log_format(
-		n->text, sizeof(n->text),
-		"rule %s: overlay = on has no effect without writers = exclusive, visibility = lag and sync = off",
-		rule->name);
+	log_format(n->text, sizeof(n->text),
+	           "rule %s: overlay = on has no effect without writers = exclusive, visibility = lag "
+	           "and sync = off",
+	           rule->name);
 	n->say(n->ctx, LOG_WARN, n->text);
 }
 

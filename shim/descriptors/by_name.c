@@ -87,9 +87,18 @@ bool by_name_drain_identity(uint64_t dev, uint64_t ino, uint32_t releases)
 	return attached || by_name_detaches() != releases;
 }
 
+/* Without such a rule, no look at a file has to ask. */
+static bool any_overlay(void)
+{
+	for (uint32_t i = 0; i < live_config->rule_count; i++)
+		if (config_overlays(&live_config->rules[i].set))
+			return true;
+	return false;
+}
+
 bool by_name_paged(uint64_t dev, uint64_t ino, struct by_name_shown *out)
 {
-	struct file *f = by_name_idle() ? NULL : file_find(dev, ino);
+	struct file *f = by_name_idle() || !any_overlay() ? NULL : file_find(dev, ino);
 	struct file_guard g;
 	bool is;
 

@@ -228,16 +228,6 @@ void flush_wait_idle(struct file *f)
 		f->flush.idle_waiters--;
 }
 
-static void count_flush(const struct file *f, const struct plan *p, const struct route *rt)
-{
-	struct arena_entry *entry = arena_entry_at(f->arena, (uint32_t)f->entry);
-
-	atomic_fetch_add_explicit(&entry->counters[COUNT_FLUSHES], 1, memory_order_relaxed);
-	atomic_fetch_add_explicit(&entry->counters[COUNT_FLUSH_BYTES], p->bytes, memory_order_relaxed);
-	atomic_fetch_add_explicit(&entry->counters[COUNT_DIRECT_BYTES], rt->target.direct_bytes,
-	                          memory_order_relaxed);
-}
-
 /* Records the present state of the file for the bytes that are still staged (staging/guard.h). */
 static void guard_again(struct file *f)
 {
@@ -290,7 +280,7 @@ static void commit(struct file *f, struct flush_work *w)
 		atomic_store_explicit(&arena_entry_at(f->arena, (uint32_t)f->entry)->size,
 		                      f->flush.result.end, memory_order_release);
 	if (w->r == 0) {
-		count_flush(f, &w->p, &w->rt);
+		route_count(f, &w->rt, w->p.bytes);
 		flush_retire(f, w->p.first, w->p.last);
 	} else if (w->p.kind == STAGE_APPEND) {
 		/* an append stopped half way: record the bytes in the file, so that they are not written

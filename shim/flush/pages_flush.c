@@ -9,15 +9,10 @@
 #include "flush/flush.h"
 #include "flush/route.h"
 #include "staging/guard.h"
-#include "staging/staging_policy.h"
+#include "staging/stage.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
-
-static struct arena_entry *entry_of(const struct file *f)
-{
-	return arena_entry_at(f->arena, (uint32_t)f->entry);
-}
 
 /* The next pieces of the cut that are contiguous in the file.  How many; 0: there is none left. */
 static int next_pieces(const struct overlay *o, uint32_t *cursor, struct iovec *iov, uint64_t *offset,
@@ -76,7 +71,6 @@ static int write_cut(struct file *f, struct route *rt, uint64_t *written)
 
 static int flush_cut(struct file *f)
 {
-	struct arena_entry *entry = entry_of(f);
 	uint64_t written = 0;
 	struct route rt;
 	int r = route_find(f, &rt, 0, 0);
@@ -84,15 +78,12 @@ static int flush_cut(struct file *f)
 	if (r < 0)
 		return r;
 	guard_change(f);
-	rt.target.guard = &entry->guard;
+	rt.target.guard = &arena_entry_at(f->arena, (uint32_t)f->entry)->guard;
 	r = write_cut(f, &rt, &written);
 	route_leave(f, &rt);
 	f->flush.program_fd = f->flush.sets_direct = false;
 	guard_take(f, rt.target.fd);
-	atomic_fetch_add_explicit(&entry->counters[COUNT_FLUSHES], 1, memory_order_relaxed);
-	atomic_fetch_add_explicit(&entry->counters[COUNT_FLUSH_BYTES], written, memory_order_relaxed);
-	atomic_fetch_add_explicit(&entry->counters[COUNT_DIRECT_BYTES], rt.target.direct_bytes,
-	                          memory_order_relaxed);
+	route_count(f, &rt, written);
 	return r == 0 ? overlay_done(&f->overlay, false) : r;
 }
 
@@ -107,16 +98,6 @@ static void keep_time(const struct file *f)
 		sys_raw(SYS_utimensat, fd, 0, (long)times, 0, 0, 0);
 }
 
-static void count_writes(struct file *f)
-{
-	struct arena_entry *entry = entry_of(f);
-
-	atomic_fetch_add_explicit(&entry->counters[COUNT_WRITES], f->writes, memory_order_relaxed);
-	atomic_fetch_add_explicit(&entry->counters[COUNT_BYTES], f->bytes, memory_order_relaxed);
-	staging_policy_saved(f);
-	f->writes = f->bytes = 0;
-}
-
 int pages_flush(struct file *f)
 {
 	int r;
@@ -124,7 +105,8 @@ int pages_flush(struct file *f)
 	/* the bytes of a killed process of the family could not be recovered yet */
 	if (f->needs_repair)
 		return f->flush.error ? f->flush.error : -EIO;
-	count_writes(f);
+	stage_count(f, f->bytes);
+	f->bytes = 0;
 	/* -EBUSY: an earlier cut that could not be written comes first */
 	while ((r = overlay_cut(&f->overlay, false)) > 0 || r == -EBUSY) {
 		r = flush_cut(f);

@@ -113,3 +113,13 @@ void route_leave(struct file *f, struct route *rt)
 		device_speed_note(f->dev, DEVICE_SPEED_BUFFERED, rt->target.buffered_bytes,
 		                  rt->target.buffered_ns);
 }
+
+void route_count(const struct file *f, const struct route *rt, uint64_t bytes)
+{
+	struct arena_entry *entry = arena_entry_at(f->arena, (uint32_t)f->entry);
+
+	atomic_fetch_add_explicit(&entry->counters[COUNT_FLUSHES], 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&entry->counters[COUNT_FLUSH_BYTES], bytes, memory_order_relaxed);
+	atomic_fetch_add_explicit(&entry->counters[COUNT_DIRECT_BYTES], rt->target.direct_bytes,
+	                          memory_order_relaxed);
+}

@@ -29,6 +29,9 @@ int route_find(struct file *f, struct route *rt, uint64_t offset, uint64_t bytes
  */
 void route_program_fd(struct file *f, struct route *rt, int fd);
 
+/* Counts the flush, which has written `bytes` bytes. */
+void route_count(const struct file *f, const struct route *rt, uint64_t bytes);
+
 /* The flush is over: gives back what was borrowed. */
 void route_leave(struct file *f, struct route *rt);
 

@@ -165,12 +165,12 @@ off_t stage_position(struct file *f, struct ofd *o)
 	return sys.lseek(ofd_fd(o), 0, SEEK_CUR);
 }
 
-/* Moves the counts of the fast path to the file entry, where `fastwrite status` reads them. */
-static void publish_counters(struct file *f)
+void stage_count(struct file *f, uint64_t bytes)
 {
 	struct arena_entry *entry = arena_entry_at(f->arena, (uint32_t)f->entry);
 
 	atomic_fetch_add_explicit(&entry->counters[COUNT_WRITES], f->writes, memory_order_relaxed);
+	atomic_fetch_add_explicit(&entry->counters[COUNT_BYTES], bytes, memory_order_relaxed);
 	staging_policy_saved(f);
 	f->writes = 0;
 }
@@ -190,7 +190,6 @@ static void check_sum(const struct file *f, const struct block_run *run, uint64_
 void stage_seal(struct file *f)
 {
 	struct block_run *run = f->current;
-	struct arena_entry *entry;
 	uint64_t commit, bytes = 0;
 
 	if (!run)
@@ -205,9 +204,7 @@ void stage_seal(struct file *f)
 		                          f->arena->block_bytes, commit, i)
 		                 .length;
 	f->current = NULL;
-	entry = arena_entry_at(f->arena, (uint32_t)f->entry);
-	atomic_fetch_add_explicit(&entry->counters[COUNT_BYTES], bytes, memory_order_relaxed);
-	publish_counters(f);
+	stage_count(f, bytes);
 }
 
 void stage_interrupt(struct file *f)

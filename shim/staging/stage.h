@@ -131,6 +131,9 @@ static inline bool stage_fast(struct ofd *o, int fd, const void *buf, size_t n)
 off_t stage_position(struct file *f, struct ofd *o);
 /* File size including everything staged. */
 uint64_t stage_logical_size(struct file *f);
+/* Moves the count of writes, and these bytes of theirs, to the file entry, where `fastwrite status` reads
+ * them. */
+void stage_count(struct file *f, uint64_t bytes);
 /* Closes the current block to further bytes; positions become POS_USER. */
 void stage_seal(struct file *f);
 /* Called by file_lock if f->nested: the interrupted fast path must not publish, and tries again. */
