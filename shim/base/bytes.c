@@ -44,18 +44,27 @@ static ssize_t read_part(int fd, uint8_t *buf, uint64_t from, uint64_t to)
 	return got;
 }
 
-bool bytes_equal(int fd, const uint8_t *p, uint64_t n, uint64_t offset)
+uint64_t bytes_alike(int fd, const uint8_t *p, uint64_t n, uint64_t offset)
 {
 	BUFFER(uint8_t, buf);
+	uint64_t done = 0;
 
-	for (uint64_t done = 0; done < n;) {
+	while (done < n) {
 		ssize_t got = read_part(fd, buf, offset + done, offset + n);
+		ssize_t same = 0;
 
-		if (got <= 0 || memcmp(buf, p + done, (size_t)got) != 0)
-			return false;
-		done += (uint64_t)got;
+		while (same < got && buf[same] == p[done + (uint64_t)same])
+			same++;
+		done += (uint64_t)same;
+		if (got <= 0 || same < got)
+			break;
 	}
-	return true;
+	return done;
+}
+
+bool bytes_equal(int fd, const uint8_t *p, uint64_t n, uint64_t offset)
+{
+	return bytes_alike(fd, p, n, offset) == n;
 }
 
 bool bytes_are_zeros(int fd, uint64_t from, uint64_t to)

@@ -10,7 +10,11 @@
  * *written: how many of them are in the file now, also after an error. */
 int bytes_write(int fd, const uint8_t *p, uint64_t n, uint64_t offset, bool append, uint64_t *written);
 
-/* The file holds the n bytes at p at `offset`.  False also when it cannot be read. */
+/* How many of the n bytes at p the file holds at `offset`, up to the first other one.  Fewer also when it
+ * cannot be read. */
+uint64_t bytes_alike(int fd, const uint8_t *p, uint64_t n, uint64_t offset);
+
+/* The file holds all of them.  False also when it cannot be read. */
 bool bytes_equal(int fd, const uint8_t *p, uint64_t n, uint64_t offset);
 
 /* The file holds zeros in [from, to).  False also when it cannot be read. */

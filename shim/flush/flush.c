@@ -233,7 +233,7 @@ static void guard_again(struct file *f)
 {
 	int fd;
 
-	if (f->mode != FILE_ATTACHED || !f->arena || !f->head)
+	if (f->mode != FILE_ATTACHED || !f->arena || !flush_first(f))
 		return;
 	fd = file_fd(f);
 	if (fd < 0)
@@ -299,8 +299,9 @@ static void finish(struct file *f)
 {
 	const struct flush_result *result = &f->flush.result;
 
-	flush_free_done(f);
+	/* first: recovery finds the blocks that are in the file until the guard covers them */
 	guard_again(f);
+	flush_free_done(f);
 	if (result->r == 0) {
 		if (result->end > f->ksize)
 			f->ksize = result->end;

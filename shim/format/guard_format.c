@@ -38,14 +38,15 @@ static bool is_in_window(const struct statx *st, int64_t begun, int64_t again)
 	return last >= begun && first <= again + CHANGE_NS_MAX;
 }
 
+bool guard_is(const struct arena_guard *g, const struct statx *st)
+{
+	return g->known && st->stx_size == g->size && st->stx_mtime.tv_sec == g->mtime_sec &&
+	       st->stx_mtime.tv_nsec == g->mtime_nsec;
+}
+
 bool guard_holds(const struct arena_guard *g, const struct statx *st)
 {
 	int64_t begun = (int64_t)g->begun_ns;
 
-	if (!g->known)
-		return false;
-	if (st->stx_size == g->size && st->stx_mtime.tv_sec == g->mtime_sec &&
-	    st->stx_mtime.tv_nsec == g->mtime_nsec)
-		return true;
-	return begun != 0 && is_in_window(st, begun, (int64_t)g->again_ns);
+	return guard_is(g, st) || (g->known && begun != 0 && is_in_window(st, begun, (int64_t)g->again_ns));
 }

@@ -22,7 +22,11 @@ void guard_fill(struct arena_guard *g, const struct statx *st);
 /* The library is about to change the file. */
 void guard_stamp(struct arena_guard *g);
 
-/* True when nobody else has changed the file, whose state now is st. */
+/* The file, whose state now is st, is just as the library's last complete change left it. */
+bool guard_is(const struct arena_guard *g, const struct statx *st);
+
+/* The same, or a change of the library was under way at that time.  Others may have written to the file up to
+ * a second later. */
 bool guard_holds(const struct arena_guard *g, const struct statx *st);
 
 #endif

@@ -71,6 +71,56 @@ static bool only_adds(struct recover_job *j, int fd, int n, uint64_t size)
 	return true;
 }
 
+static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
+static uint64_t sooner(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+/* Bytes of the entry, other than extent `k` of block `index`, belong into [from, to), too; they may be in the
+ * file already. */
+static bool others_of_ours(struct recover_job *j, uint32_t index, uint32_t k, uint64_t from, uint64_t to)
+{
+	for (uint32_t i = 0; i < j->a.header.block_count; i++) {
+		if (j->a.blocks[i].owner != j->a.blocks[index].owner || foreign_read_block(&j->a, i) < 0)
+			continue;
+		for (uint32_t e = 0; e < COMMIT_COUNT(j->a.blocks[i].commit); e++) {
+			struct arena_extent x = foreign_extent(&j->a, i, e);
+
+			if ((i != index || e != k) && x.offset < to && from < x.offset + x.length)
+				return true;
+		}
+	}
+	return false;
+}
+
+/* [from, to) of the file holds as many of the bytes at p as one wishes, and then zeros. */
+static bool holds_some(int fd, const uint8_t *p, uint64_t from, uint64_t to)
+{
+	return bytes_are_zeros(fd, from + bytes_alike(fd, p, to - from, from), to);
+}
+
+/*
+ * The process died in the middle of a change.  That change can only have put staged bytes and zeros behind
+ * the end that the guard knows.  True if the file, `size` bytes long, has anything else where the n blocks in
+ * j->a.order lie: others have written since.
+ */
+static bool shows_others(struct recover_job *j, const struct arena_guard *g, int fd, int n, uint64_t size)
+{
+	for (int i = 0; i < n; i++) {
+		uint32_t index = j->a.order[i];
+
+		for (uint32_t k = 0;
+		     foreign_read_block(&j->a, index) == 0 && k < COMMIT_COUNT(j->a.blocks[index].commit);
+		     k++) {
+			struct arena_extent x = foreign_extent(&j->a, index, k);
+			uint64_t from = later(x.offset, g->size), to = sooner(x.offset + x.length, size);
+
+			if (from < to && !holds_some(fd, j->a.data + x.pos + (from - x.offset), from, to) &&
+			    !others_of_ours(j, index, k, from, to))
+				return true;
+		}
+	}
+	return false;
+}
+
 /*
  * The file is older than its guard, and nobody has touched it since: its file system, which is not the
  * arena's, has lost what it had not written.  (A copy that was put back has a change time of its own.)
@@ -107,7 +157,8 @@ struct judgement judge(struct recover_job *j, uint32_t entry, const struct recov
 		return aside("the file cannot be examined");
 	if (other_boot && !is_gapless(j, n, positional ? st.stx_size : lowest(j, n)))
 		return aside("after another boot there is a gap between the staged bytes");
-	as_left = is_as_left(j, e, &st);
+	as_left = is_as_left(j, e, &st) &&
+	          (guard_is(&e->guard, &st) || !shows_others(j, &e->guard, t->fd, n, st.stx_size));
 	if (as_left && (same || !(e->flags & ENTRY_SYNCED) || lowest(j, n) >= e->guard.size))
 		return replay;
 	if (same && went_back(&e->guard, &st))

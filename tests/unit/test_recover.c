@@ -2,6 +2,7 @@
 /* recover: recovery finds an append that was under way in the file: whole, in part or not at all, and never
  * in bytes that others wrote. */
 #include "dead_arena.h"
+#include "staging/guard.h"
 
 enum { DONE_BYTES = 100 }; /* the first write bypasses staging */
 
@@ -321,6 +322,79 @@ static void test_disk_full_at_positions(void **state)
 	}
 }
 
+/* n bytes staged behind the end, and a change of the file under way; before them `older` others for the same
+ * place, staged before. */
+static void change_begun(size_t n, size_t older)
+{
+	static uint8_t before[65536];
+	int fd = rig_open("out", O_RDWR);
+
+	rig_put(fd, 0, DONE_BYTES);
+	memset(before, 'b', older);
+	if (older > 0)
+		assert_int_equal(rig_pwrite(fd, before, older, DONE_BYTES), (long)older);
+	rig_put(fd, DONE_BYTES, n);
+	guard_change(rig_file(fd));
+	die_now(fd);
+	lose_staged(fd);
+}
+
+/* A short life within the second in which a change of our own may have come. */
+static void test_others_went_on_at_once(void **state)
+{
+	static const char line[] = "a line of the next program\n";
+	struct recover_report report;
+	char have[256];
+	int fd;
+
+	(void)state;
+	change_begun(20000, 0);
+	raw_append(line, sizeof line);
+	report = recover_once();
+	assert_int_equal(report.recovered, 0);
+	assert_int_equal(report.aside, 1);
+	fd = open(rig_path("out"), O_RDONLY);
+	assert_int_equal(read(fd, have, sizeof have), DONE_BYTES + sizeof line);
+	assert_memory_equal(have + DONE_BYTES, line, sizeof line);
+	close(fd);
+	/* the user can have them all the same */
+	snprintf(arena_path, sizeof arena_path, "%s/.fastwrite/aside/8388608-unit-1.arena", rig_dir);
+	assert_int_equal(recover_by(true).recovered, 1);
+	rig_expect("out", 20100);
+	assert_int_equal(rmdir(rig_path(".fastwrite/aside")), 0);
+}
+
+/* The killed flush itself: some of the bytes, and zeros where the file was made longer first. */
+static void test_killed_within_a_flush_at_positions(void **state)
+{
+	static const size_t parts[] = {0, 1, 4096, 19999, 20000};
+	static const uint8_t zeros[3000];
+
+	for (unsigned zeroed = 0; zeroed < 2; zeroed++)
+		for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++) {
+			change_begun(20000, 0);
+			raw_pattern(DONE_BYTES, parts[i]);
+			if (zeroed && parts[i] + sizeof zeros <= 20000)
+				raw_append(zeros, sizeof zeros);
+			assert_int_equal(recover_now().bytes, 20000);
+			rig_expect("out", 20100);
+			start_again(state);
+		}
+}
+
+/* A flush writes block after block: what a later one overwrites is in the file for a while. */
+static void test_killed_between_two_blocks(void **state)
+{
+	static uint8_t before[20000];
+
+	(void)state;
+	memset(before, 'b', sizeof before);
+	change_begun(20000, 300);
+	raw_append(before, 300);
+	recover_now();
+	rig_expect("out", 20100);
+}
+
 static void test_sync_fails(void **state)
 {
 	(void)state;
@@ -501,6 +575,9 @@ int main(void)
 		TEST(test_disk_full_in_an_append),
 		TEST(test_note_of_an_append_cut_short),
 		TEST(test_disk_full_at_positions),
+		TEST(test_others_went_on_at_once),
+		TEST(test_killed_within_a_flush_at_positions),
+		TEST(test_killed_between_two_blocks),
 		TEST(test_sync_fails),
 		TEST(test_arena_cannot_be_read),
 		TEST(test_boot_cannot_be_found_out),
