@@ -16,6 +16,7 @@
 #include "files/gate.h"
 #include "files/never_staged.h"
 #include "files/workers.h"
+#include "flush/fds.h"
 #include "flush/flush.h"
 #include "flush/prealloc.h"
 #include "flush/visibility.h"
@@ -500,10 +501,12 @@ int detach_file(struct file *f)
 		return 0;
 	}
 	visibility_drop(f);
-	flush_close_internal(f);
-	fd = flush_program_fd(f);
+	fd = flush_writable_fd(f);
+	if (fd < 0 || fd != flush_kept_fd(f))
+		flush_close_internal(f);
 	if (fd >= 0)
 		prealloc_trim(f, fd);
+	flush_close_internal(f);
 	if (file_is_staged(f)) {
 		/* a signal handler leaves the block into which the interrupted write may copy */
 		file_want(f, WANT_DETACH, BYPASS_NONE);
@@ -550,6 +553,18 @@ int attach_bypass(struct file *f, enum bypass_reason why)
 			atomic_fetch_add(&a->header->live.through[why], 1);
 	}
 	return r;
+}
+
+int attach_let_go(struct file *f)
+{
+	return file_is_closed(f) ? detach_file(f) : flush_drain_and_reposition(f);
+}
+
+void attach_closed_due(struct file *f)
+{
+	f->due[DUE_CLOSED] = 0;
+	if (f->mode == FILE_ATTACHED && f->left && flush_program_fd(f) < 0 && detach_file(f) < 0)
+		f->due[DUE_CLOSED] = sys_now_ns() + file_lag_ns(f);
 }
 
 int attach_as_wanted(struct file *f)

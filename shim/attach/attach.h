@@ -29,6 +29,13 @@ int detach_file(struct file *f);
  * back to the kernel, f stays attached but stages nothing (WANT_BYPASS). */
 int attach_bypass(struct file *f, enum bypass_reason why);
 
+/* File lock held, f attached.  Drains f; if the program has closed it, detaches it, too, so that the library
+ * has no descriptor of it any more.  0 or -errno. */
+int attach_let_go(struct file *f);
+
+/* File lock held.  DUE_CLOSED has come: detaches f unless it has been opened again. */
+void attach_closed_due(struct file *f);
+
 /* File lock held.  Does what is wanted of f, if possible now.  0 or -errno. */
 int attach_as_wanted(struct file *f);
 

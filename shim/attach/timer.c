@@ -65,6 +65,8 @@ static void look_after(struct file *f)
 		flush_zeros(f);
 	if (file_is_due(f, DUE_SYNC, sys_now_ns()))
 		sync_relaxed_due(f);
+	if (file_is_due(f, DUE_CLOSED, sys_now_ns()))
+		attach_closed_due(f);
 	if (file_is_due(f, DUE_JOURNAL, sys_now_ns()) && file_local(f)->refs)
 		journal_file_rest(f);
 	file_unlock(f, g);

@@ -38,15 +38,32 @@ static int note(long fd)
 	return (int)fd;
 }
 
-int internal_fd_raise(int fd)
+static int duplicate(int fd, int min)
 {
-	int min = lowest_number();
 	long high = -EMFILE;
 
 	while (min > 2 && (high = sys.fcntl(fd, F_DUPFD_CLOEXEC, min)) < 0)
 		min /= 2;
-	sys.close(fd);
 	return high < 0 ? (int)high : note(high);
+}
+
+int internal_fd_raise(int fd)
+{
+	int high = duplicate(fd, lowest_number());
+
+	sys.close(fd);
+	return high;
+}
+
+int internal_fd_copy(int fd, int most)
+{
+	int min = lowest_number();
+	int high = duplicate(fd, min);
+
+	if (high < min + most)
+		return high;
+	internal_fd_close(high);
+	return -EMFILE;
 }
 
 int internal_fd_move(int fd)

@@ -11,6 +11,9 @@
 /* Moves an own descriptor to the high end of the descriptor range, close-on-exec; the new number or -errno
  * (the old one is closed in both cases). */
 int internal_fd_raise(int fd);
+/* An own descriptor for the description of fd; its number or -errno.  -EMFILE also when about `most` own ones
+ * are in use. */
+int internal_fd_copy(int fd, int most);
 /* Gives another number to an own descriptor; the new one, or -errno and nothing changed. */
 int internal_fd_move(int fd);
 /* Own descriptors are shielded from the program.  Lock-free. */

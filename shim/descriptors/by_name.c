@@ -9,6 +9,7 @@
 #include "base/fork_guard.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "base/thread.h"
 #include "config/rule.h"
 #include "descriptors/fd.h"
 #include "descriptors/unresolved.h"
@@ -17,6 +18,7 @@
 #include "files/gate.h"
 #include "files/marked_fds.h"
 #include "files/never_staged.h"
+#include "flush/fds.h"
 #include "flush/flush.h"
 #include "staging/arena.h"
 #include "staging/stage.h"
@@ -96,6 +98,21 @@ static bool any_overlay(void)
 	return false;
 }
 
+static int act_let_go(struct file *f, const void *ctx)
+{
+	(void)ctx;
+	return file_is_closed(f) ? attach_let_go(f) : 0;
+}
+
+void by_name_before_open(int dirfd, const char *path)
+{
+	struct statx st;
+
+	if (!by_name_idle() && any_overlay() && thread_of_program_count() != 1 &&
+	    identify(dirfd, path, true, &st))
+		with_file(sys_dev_of(&st), st.stx_ino, act_let_go, NULL);
+}
+
 bool by_name_paged(uint64_t dev, uint64_t ino, struct by_name_shown *out)
 {
 	struct file *f = by_name_idle() || !any_overlay() ? NULL : file_find(dev, ino);
@@ -121,6 +138,14 @@ static struct timespec time_of(struct statx_timestamp t)
 	return (struct timespec){.tv_sec = t.tv_sec, .tv_nsec = t.tv_nsec};
 }
 
+/* A descriptor of the file, the program's or the library's; or -1. */
+static int any_fd(const struct file *f)
+{
+	int fd = file_fd(f);
+
+	return fd >= 0 ? fd : flush_kept_fd(f);
+}
+
 void by_name_refresh_stat(struct stat *st)
 {
 	uint64_t dev = sys_dev_of_stat(st);
@@ -136,8 +161,8 @@ void by_name_refresh_stat(struct stat *st)
 	g = file_lock(f);
 	/* also if nothing is staged now: a flush may have ended after the stat call */
 	if (f->mode == FILE_ATTACHED && f->dev == dev && f->ino == st->st_ino &&
-	    flush_drain_for_look(f) == 0 && file_fd(f) >= 0 &&
-	    sys.statx(file_fd(f), "", AT_EMPTY_PATH, STATX_BASIC_STATS, &now) == 0) {
+	    flush_drain_for_look(f) == 0 && any_fd(f) >= 0 &&
+	    sys.statx(any_fd(f), "", AT_EMPTY_PATH, STATX_BASIC_STATS, &now) == 0) {
 		st->st_size = (off_t)now.stx_size;
 		st->st_blocks = (blkcnt_t)now.stx_blocks;
 		st->st_mtim = time_of(now.stx_mtime);
@@ -264,6 +289,17 @@ int by_name_detach_at(int dirfd, const char *path)
 	if (by_name_idle() || !path || sys.statx(dirfd, path, AT_EMPTY_PATH, STATX_INO, &st) < 0)
 		return 0;
 	return with_file(sys_dev_of(&st), st.stx_ino, act_detach, NULL);
+}
+
+bool by_name_keeps_owner(int fd, uid_t uid, gid_t gid)
+{
+	struct ofd *o = live_config ? fdtable_get(fd) : NULL;
+	const struct file *f = o ? atomic_load(&o->file) : NULL;
+	struct statx st;
+
+	return f && atomic_load(&f->mode) == FILE_ATTACHED && config_overlays(&f->rule->set) &&
+	       sys.statx(fd, "", AT_EMPTY_PATH, STATX_UID | STATX_GID, &st) == 0 &&
+	       (uid == (uid_t)-1 || uid == st.stx_uid) && (gid == (gid_t)-1 || gid == st.stx_gid);
 }
 
 /* ---- changes ---- */
@@ -439,9 +475,10 @@ static bool replace_prefix(const char *path, const char *from, const char *to, c
 static bool path_now(const struct file *f, const struct move *m, char *out)
 {
 	const char *old = arena_entry_at(f->arena, (uint32_t)f->entry)->path;
+	int fd = any_fd(f);
 	struct statx st;
 
-	if (file_fd(f) >= 0 && fd_link_path(file_fd(f), out) == 0)
+	if (fd >= 0 && fd_link_path(fd, out) == 0)
 		return strlen(out) < ARENA_PATH_MAX;
 	if (!replace_prefix(old, m->from, m->to, out) &&
 	    (!m->exchange || !replace_prefix(old, m->to, m->from, out)))
@@ -620,7 +657,7 @@ static void visit_drain(struct file *f, void *ctx)
 		return;
 	g = file_lock(f);
 	if (f->mode == FILE_ATTACHED && f->arena && !(all->lock && file_is_paged(f))) {
-		int r = flush_drain(f);
+		int r = file_is_closed(f) ? attach_let_go(f) : flush_drain(f);
 
 		if (r == 0 && all->sync)
 			r = journal_retire(f);

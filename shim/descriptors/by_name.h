@@ -67,6 +67,12 @@ struct by_name_change {
 int by_name_change_fd(struct by_name_change *c, int fd);
 int by_name_change_at(struct by_name_change *c, int dirfd, const char *path);
 void by_name_change_end(struct by_name_change *c);
+/* Before an open.  A file that the program has closed while bytes were staged is drained, if there are other
+ * threads: one of them may use the number of the new descriptor before the library knows it. */
+void by_name_before_open(int dirfd, const char *path);
+/* True if the file of fd is in an overlay (or may be) and its owner and group are these already: databases
+ * call fchown for each journal.  Then nothing need be drained. */
+bool by_name_keeps_owner(int fd, uid_t uid, gid_t gid);
 /* Before a stat call is repeated.  With prealloc_mode = zero, zeros may have been written ahead of the end of
  * the file.  True: drain the file once more; no zeros are written until by_name_change_end. */
 bool by_name_asks_again(struct by_name_change *c);

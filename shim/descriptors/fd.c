@@ -220,6 +220,7 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 	if (path && fd_open_cuts_some(op))
 		cuts_at(op, dirfd, path, 0);
 	watcher_before_open(dirfd, path);
+	by_name_before_open(dirfd, path);
 	if ((!writes && !shared) || (flags & (O_SYNC | O_DSYNC)))
 		return;
 	op->unsure = shared;
@@ -399,7 +400,11 @@ void fd_opened(struct fd_open *op, int fd)
 	            0 ||
 	    (st.stx_mode & S_IFMT) != S_IFREG)
 		return;
-	if (writes || op->reader || family_is_shared()) {
+	/* this process alone looks at the file, and has asked already */
+	f = by_name_idle() ? NULL : file_find(sys_dev_of(&st), st.stx_ino);
+	if (f && !f->shared && f->mode == FILE_ATTACHED && config_overlays(&f->rule->set)) {
+		rule = f->rule;
+	} else if (writes || op->reader || family_is_shared()) {
 		if (st.stx_nlink > 0 && fd_link_path(fd, path) == 0)
 			rule = rule_match(live_config, path);
 		if (writes && rule && !op->late && !certainly_new(op, &st))
@@ -518,7 +523,10 @@ static void visit_spare(struct file *f, void *ctx)
 		return;
 	g = file_lock(f);
 	if (!f->nested && file_internal_fd(f) >= 0 && !atomic_load(&f->flush.busy)) {
-		flush_close_internal(f);
+		if (file_is_closed(f) && f->mode == FILE_ATTACHED)
+			attach_let_go(f); /* else it has to be opened again for its flush */
+		else
+			flush_close_internal(f);
 		s->any = true;
 	}
 	file_unlock(f, g);
@@ -606,6 +614,63 @@ static void drain_before_forgotten(struct file *f, struct ofd *o)
 		if (r < 0 || f->nested || !flush_left(f))
 			return;
 	}
+}
+
+/* Descriptors that the library keeps of files that the program has closed. */
+enum { KEPT_MAX = 64 };
+
+/* The flush of a closed file needs a descriptor.  A copy, not a new open: nothing is asked of the file
+ * system, and no watcher sees it. */
+static bool keep_descriptor(struct file *f, const struct ofd *o, int fd)
+{
+	enum { UNFIT = O_DIRECT | O_SYNC | O_DSYNC };
+	int own;
+
+	if (file_internal_fd(f) >= 0)
+		return true;
+	if (!o->writable || (o->flags & UNFIT))
+		return false;
+	own = internal_fd_copy(fd, KEPT_MAX);
+	if (own < 0)
+		return false;
+	file_set_internal_fd(f, own);
+	file_local(f)->internal_flags = o->flags;
+	return true;
+}
+
+/*
+ * File lock held; no other thread can use fd.  Closes fd in the table and leaves the file attached, and
+ * staged what the overlay has of it: its rule says that nobody else looks at it.  A program that opens it
+ * again soon, as databases do with their journals, finds it as it is.  The timer flushes and detaches it.
+ * False: it has to be drained.
+ *
+ * Not of a file that the program locks: the close of our descriptor would drop its locks, or keep them.
+ */
+static bool close_staged(struct file *f, struct ofd *o, int fd)
+{
+	bool writes = false;
+
+	if (f->mode != FILE_ATTACHED || !f->arena || !config_overlays(&f->rule->set) || f->head ||
+	    f->shared || f->nested || f->wanted || f->needs_repair || f->flush.error || f->no_internal_fd ||
+	    f->cooperates || gate_stopped() || gate_held() || ofd_local(o)->refs != 1)
+		return false;
+	for (const struct ofd *other = f->ofds; other; other = other->next)
+		writes |= other != o && other->writable;
+	if (!writes && !keep_descriptor(f, o, fd))
+		return false;
+	fdtable_clear(fd);
+	if (writes || f->left) {
+		ofd_release(o);
+		file_put(f);
+	} else {
+		ofd_local(o)->refs = 0;
+		o->readable = o->writable = false;
+		o->pos_mode = POS_KERNEL;
+		f->left = o;
+	}
+	f->due[DUE_CLOSED] = sys_now_ns() + file_lag_ns(f);
+	workers_arm();
+	return true;
 }
 
 /* File lock held.  Removes fd from the table.  The last descriptor of a description drains the file. */
@@ -717,7 +782,8 @@ static void before_close(int fd)
 
 bool fd_any_known(void) { return fdtable_highest() >= 0 || fork_guard_here(); }
 
-static long forget(int fd)
+/* `blocked`: no other thread can use fd until it is closed. */
+static long forget(int fd, bool blocked)
 {
 	struct file_guard g;
 	struct file *f;
@@ -729,7 +795,7 @@ static long forget(int fd)
 	f = lock_fd(fd, &o, &g);
 	if (!f)
 		return FD_PASS;
-	r = drop_descriptor(f, o, fd);
+	r = blocked && close_staged(f, o, fd) ? 0 : drop_descriptor(f, o, fd);
 	file_unlock(f, g);
 	return r < 0 ? r : FD_PASS;
 }
@@ -742,7 +808,7 @@ long fd_close_prepare(int fd)
 		return FD_PASS;
 	before_close(fd);
 	unresolved_end(fd);
-	return forget(fd);
+	return forget(fd, false);
 }
 
 long fd_close(int fd)
@@ -753,7 +819,7 @@ long fd_close(int fd)
 
 	before_close(fd);
 	blocked = unresolved_block(fd, &noted);
-	staged = forget(fd);
+	staged = forget(fd, blocked);
 	r = sys.close(fd);
 	if (blocked)
 		unresolved_unblock(fd);
@@ -912,7 +978,7 @@ long fd_dup_onto_prepare(struct fd_dup_onto *d, int oldfd, int newfd)
 		f = file_now(newfd);
 		over = !d->copy.o || !writes_unseen(newfd, noted, f);
 		/* dup2 reports no error of the close that it implies */
-		forget(newfd);
+		forget(newfd, false);
 		over &= let_writes_end(newfd, f);
 		/* Such a write may reach the new file, at the kernel's position: that must be the right one.
 		 */
@@ -1150,16 +1216,36 @@ void fd_use_stdio(int fd)
 	}
 }
 
+/* Has the file bytes in blocks, which a lock hands over?  (What the overlay has nobody else looks at.) */
+static bool has_blocks(const struct file *f)
+{
+	return atomic_load(&f->mode) == FILE_ATTACHED && f->due[DUE_FLUSH] != 0 && !file_is_paged(f);
+}
+
+static void visit_blocks(struct file *f, void *ctx) { *(bool *)ctx |= has_blocks(f); }
+
+/* True if no file has anything that the release of a lock must drain. */
+static bool releases_freely(void)
+{
+	bool any = family_is_shared();
+
+	if (!by_name_idle())
+		file_for_each(visit_blocks, &any);
+	return by_name_idle() || !any;
+}
+
 /*
- * True if another lock on the file needs no action: nothing of it is staged, and any later staging respects
- * locks.  Takes no file lock, because a database takes several locks per transaction.
+ * True if another lock on the file needs no action: nothing of it is to be drained, and any later staging
+ * respects locks.  Takes no file lock, because a database takes several locks per transaction.
  */
-static bool lock_is_known(int fd)
+static bool lock_is_known(int fd, enum fd_lock_range range)
 {
 	struct file *f = file_now(fd);
 
-	return f && atomic_load(&f->mode) != FILE_ATTACHED && f->cooperates && f->no_internal_fd &&
-	       file_internal_fd(f) < 0;
+	if (!f || !f->cooperates || !f->no_internal_fd || file_internal_fd(f) >= 0)
+		return false;
+	return atomic_load(&f->mode) != FILE_ATTACHED ||
+	       (config_overlays(&f->rule->set) && !f->shared && !has_blocks(f) && range == LOCK_AT_OFFSET);
 }
 
 bool fd_lock_changes_nothing(int fd)
@@ -1168,7 +1254,7 @@ bool fd_lock_changes_nothing(int fd)
 
 	return !live_config || fd < 0 ||
 	       (by_name_idle() && (atomic_load(locked_word(fd, &bit)) & bit) && !unresolved_is(fd) &&
-	        (!fdtable_get(fd) || lock_is_known(fd)));
+	        (!fdtable_get(fd) || lock_is_known(fd, LOCK_FROM_POSITION)));
 }
 
 long fd_before_lock(int fd, bool releases, enum fd_lock_range range)
@@ -1184,8 +1270,8 @@ long fd_before_lock(int fd, bool releases, enum fd_lock_range range)
 		return 0;
 	word = locked_word(fd, &bit);
 	/* nothing to do: saves the system call that identifies the process */
-	if ((releases ? by_name_idle() : (atomic_load(word) & bit) != 0) && !unresolved_is(fd) &&
-	    (!fdtable_get(fd) || lock_is_known(fd)))
+	if ((releases ? releases_freely() : (atomic_load(word) & bit) != 0) && !unresolved_is(fd) &&
+	    (!fdtable_get(fd) || lock_is_known(fd, range)))
 		return 0;
 	/* while nothing is staged, only a child that shares our memory must be told apart */
 	if (by_name_idle() ? fork_guard_elsewhere() : fd_foreign_process())
@@ -1195,7 +1281,7 @@ long fd_before_lock(int fd, bool releases, enum fd_lock_range range)
 	else
 		atomic_fetch_or(word, bit);
 	unresolved_resolve(fd);
-	if (lock_is_known(fd))
+	if (lock_is_known(fd, range))
 		return 0;
 	f = lock_fd(fd, &o, &g);
 	if (!f)
@@ -1219,7 +1305,8 @@ void fd_locked(int fd, bool released)
 	const struct file *f = file_now(fd);
 
 	/* the file was drained before the release; another thread may have staged since */
-	if (f && !file_is_paged(f) && !lock_is_known(fd) && !(released && f->due[DUE_FLUSH] == 0))
+	if (f && !file_is_paged(f) && !lock_is_known(fd, LOCK_AT_OFFSET) &&
+	    !(released && f->due[DUE_FLUSH] == 0))
 		fd_drain(fd);
 }
 

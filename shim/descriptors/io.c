@@ -800,6 +800,20 @@ long io_lseek(int fd, struct ofd *o, off_t offset, int whence)
 	return r;
 }
 
+/* Nobody else changes the file: it stays attached while the kernel cuts it. */
+static long cut_in_kernel(struct file *f, int fd, off_t size)
+{
+	long r = flush_drain_and_reposition(f);
+
+	if (r < 0 || f->mode != FILE_ATTACHED || !f->arena || flush_left(f))
+		return IO_PASS;
+	r = sys.ftruncate(fd, size);
+	if (r == 0)
+		f->space.end = f->space.kept_end = 0; /* what was reserved is gone */
+	attach_refresh(f, fd);
+	return r;
+}
+
 long io_ftruncate(int fd, off_t size)
 {
 	struct ofd *o = fdtable_get(fd);
@@ -807,13 +821,17 @@ long io_ftruncate(int fd, off_t size)
 	struct file_guard g;
 	long r = IO_PASS;
 
-	if (!f || !file_is_paged(f) || size < 0 || !fork_guard_here())
+	if (!f || atomic_load(&f->mode) != FILE_ATTACHED || !config_overlays(&f->rule->set) || size < 0 ||
+	    !fork_guard_here())
 		return IO_PASS;
 	g = file_lock(f);
-	if (still_valid(fd, o, f) && f->mode == FILE_ATTACHED && file_is_paged(f) && o->writable &&
-	    !f->wanted && !f->flush.error && !f->needs_repair && !gate_held() && !gate_stopped())
-		r = paged_truncate(f, (uint64_t)size);
+	if (still_valid(fd, o, f) && f->mode == FILE_ATTACHED && f->arena && !f->head && !f->shared &&
+	    !f->nested && o->writable && !f->wanted && !f->flush.error && !f->needs_repair && !gate_held() &&
+	    !gate_stopped()) {
+		r = file_is_paged(f) ? paged_truncate(f, (uint64_t)size) : -EINVAL;
+		if (r < 0)
+			r = cut_in_kernel(f, fd, size);
+	}
 	file_unlock(f, g);
-	/* (else the kernel does it, after a drain) */
-	return r == 0 ? 0 : IO_PASS;
+	return r;
 }

@@ -27,7 +27,7 @@ long io_readv(int fd, struct ofd *o, const struct iovec *iov, int count, off_t o
 long io_read_at(int fd, struct ofd *o, void *buf, size_t n, off_t offset);
 /* fsync (full) or fdatasync. */
 long io_sync(int fd, struct ofd *o, bool full);
-/* IO_PASS: the file is not paged, or the kernel has to judge the call. */
+/* 0 or -errno; IO_PASS: the file is in no overlay, or must be detached before the call. */
 long io_ftruncate(int fd, off_t size);
 long io_lseek(int fd, struct ofd *o, off_t offset, int whence);
 

@@ -119,6 +119,7 @@ enum file_due {
 	DUE_FLUSH,   /* the oldest staged block is three quarters of `lag_ms` old */
 	DUE_SYNC,    /* sync = relaxed: a promised sync */
 	DUE_JOURNAL, /* no sync for a second: journal entries and the lease are no longer needed */
+	DUE_CLOSED,  /* the program closed the last description that could write `lag_ms` ago */
 	DUE_COUNT
 };
 
@@ -153,8 +154,10 @@ struct file {
 	_Atomic bool shared;       /* was inherited: other processes may have it, too */
 	_Atomic bool cooperates;   /* the program has locked it, see visibility_is */
 	_Atomic bool needs_repair; /* a process died with the lock or the flush token, see attach/repair.h */
-	struct ofd *left;          /* closed before f could be detached; released then */
-	_Atomic uint32_t wanted;   /* enum file_wanted; set by file_want and file_want_less */
+	/* The program has closed it while bytes are staged: it stands for them until f is detached.  It
+	 * cannot be written to, and has no descriptor. */
+	struct ofd *left;
+	_Atomic uint32_t wanted;       /* enum file_wanted; set by file_want and file_want_less */
 	enum bypass_reason wanted_why; /* of WANT_BYPASS */
 	const struct rule *rule;
 	enum bypass_reason why;
@@ -284,6 +287,12 @@ static inline uint64_t file_lag_ns(const struct file *f) { return f->rule->set.l
 /* Bytes are staged that are not in the file: in blocks or in the overlay, never in both. */
 static inline bool file_is_paged(const struct file *f) { return f->overlay.pages != NULL; }
 static inline bool file_is_staged(const struct file *f) { return f->head || file_is_paged(f); }
+
+/* The program has closed all descriptions of an attached file. */
+static inline bool file_is_closed(const struct file *f)
+{
+	return f->left && f->ofds == f->left && !f->left->next;
+}
 
 /* File lock held, after staged blocks were added or removed. */
 static inline void file_due_flush(struct file *f)

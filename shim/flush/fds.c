@@ -28,6 +28,15 @@ int flush_program_fd(const struct file *f)
 	return second;
 }
 
+int flush_kept_fd(const struct file *f) { return f->left ? file_internal_fd(f) : -1; }
+
+int flush_writable_fd(const struct file *f)
+{
+	int fd = flush_program_fd(f);
+
+	return fd >= 0 ? fd : flush_kept_fd(f);
+}
+
 void flush_close_internal(struct file *f)
 {
 	internal_fd_close(file_internal_fd(f));
@@ -149,6 +158,8 @@ bool flush_take_lease(const struct file *f, int fd)
 
 	if (!f->lease.proves || atomic_load(&f->flush.busy))
 		return false; /* a running flush may hold this lease already */
+	if (fd == flush_kept_fd(f))
+		return lease_take_own(fd) == 0; /* no description of the program's */
 	o = flush_borrow_fd(f, fd);
 	if (lease_take_own(fd) == 0)
 		return true;
@@ -158,8 +169,9 @@ bool flush_take_lease(const struct file *f, int fd)
 
 void flush_drop_lease(const struct file *f, int fd)
 {
-	struct ofd *o = flush_borrow_fd(f, fd);
+	struct ofd *o = fd == flush_kept_fd(f) ? NULL : flush_borrow_fd(f, fd);
 
 	lease_drop_own(fd);
-	flush_return(o, o->flags);
+	if (o)
+		flush_return(o, o->flags);
 }

@@ -17,6 +17,12 @@ int flush_is_the_file(const struct file *f, int fd);
 /* A descriptor of the program on f that can be written to, or -1.  Prefers the one whose flags suit. */
 int flush_program_fd(const struct file *f);
 
+/* The library's copy of a descriptor that the program has closed while bytes were staged (file.left), or -1.
+ */
+int flush_kept_fd(const struct file *f);
+/* The program's, or that copy; or -1. */
+int flush_writable_fd(const struct file *f);
+
 /* True if this process has a descriptor through which it can write the staged bytes, or can open one. */
 bool flush_possible(struct file *f);
 

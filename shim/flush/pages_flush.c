@@ -6,6 +6,7 @@
 #include "base/kill.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "flush/fds.h"
 #include "flush/flush.h"
 #include "flush/route.h"
 #include "staging/guard.h"
@@ -92,7 +93,7 @@ static int flush_cut(struct file *f)
 static void keep_time(const struct file *f)
 {
 	struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, f->overlay.cut.mtime};
-	int fd = flush_program_fd(f);
+	int fd = flush_writable_fd(f);
 
 	if (fd >= 0)
 		sys_raw(SYS_utimensat, fd, 0, (long)times, 0, 0, 0);

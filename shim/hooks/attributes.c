@@ -39,7 +39,7 @@ EXPORT int fchmodat(int dirfd, const char *path, mode_t mode, int flags)
 }
 EXPORT int fchown(int fd, uid_t uid, gid_t gid)
 {
-	return ready_fd(fd) ? changed(real.fchown(fd, uid, gid)) : -1;
+	return by_name_keeps_owner(fd, uid, gid) || ready_fd(fd) ? changed(real.fchown(fd, uid, gid)) : -1;
 }
 EXPORT int chown(const char *path, uid_t uid, gid_t gid)
 {

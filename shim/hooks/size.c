@@ -21,10 +21,11 @@ static int changed(struct by_name_change *change, int r)
 EXPORT int ftruncate(int fd, off_t length)
 {
 	struct by_name_change change;
+	long r = live_config ? io_ftruncate(fd, length) : IO_PASS;
 	bool ready;
 
-	if (live_config && io_ftruncate(fd, length) == 0)
-		return 0;
+	if (r != IO_PASS)
+		return (int)hook_result(r);
 	ready = hook_ready(by_name_change_fd(&change, fd));
 	return changed(&change, ready ? real.ftruncate(fd, length) : -1);
 }

@@ -42,7 +42,7 @@ static void visit_hold(struct file *f, void *ctx)
 	/* other processes of the family are not held while the new program begins */
 	if (file_others_have(f) && attach_stays_open(f))
 		attach_bypass(f, BYPASS_INHERITED);
-	else if (f->mode == FILE_ATTACHED && f->arena && flush_drain_and_reposition(f) == 0)
+	else if (f->mode == FILE_ATTACHED && f->arena && attach_let_go(f) == 0)
 		prealloc_before_vfork(f);
 	file_unlock(f, g);
 }
@@ -225,7 +225,7 @@ static void visit_spawn(struct file *f, void *ctx)
 	if (f->refs != 0 && why != BYPASS_NONE)
 		attach_bypass(f, why);
 	else if (f->mode == FILE_ATTACHED && f->arena)
-		flush_drain_and_reposition(f);
+		attach_let_go(f);
 	file_unlock(f, g);
 }
 

@@ -55,6 +55,9 @@ static void visit_before(struct file *f, void *ctx)
 		if (visibility_is(f))
 			watcher_fork(f);
 	}
+	/* the child has no descriptor of it, and may start it as a program */
+	if (f->refs && f->mode == FILE_ATTACHED && f->arena && file_is_closed(f))
+		attach_let_go(f);
 	file_drop(f);
 }
 

@@ -21,7 +21,9 @@ uint32_t staging_policy_resolve_at = 2;
 /* What it costs to attach a file and to detach it: a moving average. */
 static _Atomic uint64_t cost_ns = COST_NS;
 
-static bool adapts(const struct file *f) { return f->rule->set.adapt == ADAPT_ON; }
+/* An overlay saves more than writes: reads, syncs and closes drain nothing. */
+static bool settings_adapt(const struct settings *s) { return s->adapt == ADAPT_ON && !config_overlays(s); }
+static bool adapts(const struct file *f) { return settings_adapt(&f->rule->set); }
 
 static uint64_t load(const _Atomic uint64_t *p) { return atomic_load_explicit(p, memory_order_relaxed); }
 
@@ -128,6 +130,6 @@ void staging_policy_configure(void)
 {
 	staging_policy_resolve_at = RESOLVE_AT;
 	for (uint32_t i = 0; i < live_config->rule_count; i++)
-		if (live_config->rules[i].set.adapt != ADAPT_ON)
+		if (!settings_adapt(&live_config->rules[i].set))
 			staging_policy_resolve_at = 2;
 }
