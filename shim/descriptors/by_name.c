@@ -89,9 +89,10 @@ bool by_name_drain_identity(uint64_t dev, uint64_t ino, uint32_t releases)
 	return attached || by_name_detaches() != releases;
 }
 
-/* Without such a rule, no look at a file has to ask. */
-static bool any_overlay(void)
+bool by_name_overlays(void)
 {
+	if (by_name_idle())
+		return false;
 	for (uint32_t i = 0; i < live_config->rule_count; i++)
 		if (config_overlays(&live_config->rules[i].set))
 			return true;
@@ -108,14 +109,13 @@ void by_name_before_open(int dirfd, const char *path)
 {
 	struct statx st;
 
-	if (!by_name_idle() && any_overlay() && thread_of_program_count() != 1 &&
-	    identify(dirfd, path, true, &st))
+	if (by_name_overlays() && thread_of_program_count() != 1 && identify(dirfd, path, true, &st))
 		with_file(sys_dev_of(&st), st.stx_ino, act_let_go, NULL);
 }
 
 bool by_name_paged(uint64_t dev, uint64_t ino, struct by_name_shown *out)
 {
-	struct file *f = by_name_idle() || !any_overlay() ? NULL : file_find(dev, ino);
+	struct file *f = by_name_overlays() ? file_find(dev, ino) : NULL;
 	struct file_guard g;
 	bool is;
 

@@ -67,6 +67,8 @@ struct by_name_change {
 int by_name_change_fd(struct by_name_change *c, int fd);
 int by_name_change_at(struct by_name_change *c, int dirfd, const char *path);
 void by_name_change_end(struct by_name_change *c);
+/* A file may be in an overlay: without one, no look at a file has to ask. */
+bool by_name_overlays(void);
 /* Before an open.  A file that the program has closed while bytes were staged is drained, if there are other
  * threads: one of them may use the number of the new descriptor before the library knows it. */
 void by_name_before_open(int dirfd, const char *path);

@@ -287,6 +287,8 @@ static void add_description(struct file *f, int fd, const struct fd_open *op, co
 		ofd_set_align(o, direct_mask((int)flags, st));
 		if (created_now(op, st))
 			f->sync.full = true;
+		else if (o->writable)
+			staging_policy_opened_again(f);
 		if (f->mode == FILE_ATTACHED && f->arena && (op->flags & O_TRUNC)) {
 			/* the kernel cut the file: forget its old size and reservation */
 			f->space.end = 0;
@@ -374,35 +376,51 @@ static void entry_is_stale(int fd)
 	file_unlock(f, g);
 }
 
+static bool look_at(int fd, struct statx *st)
+{
+	enum { DIOALIGN = 0x2000 };
+
+	return sys.statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME | DIOALIGN, st) == 0;
+}
+
+/* The attached file of fd, if its rule has an overlay: this process alone looks at it, and has asked already
+ * what dead processes have left. */
+static struct file *overlay_file(const struct statx *st)
+{
+	struct file *f = file_find(sys_dev_of(st), st->stx_ino);
+
+	return f && !f->shared && f->mode == FILE_ATTACHED && config_overlays(&f->rule->set) ? f : NULL;
+}
+
 void fd_opened(struct fd_open *op, int fd)
 {
 	const struct rule *rule = NULL;
 	BUFFER(char, path);
 	bool writes = (op->flags & O_ACCMODE) != O_RDONLY;
+	bool looked, overlaid;
 	struct statx st;
 	sys_sigset signals;
 	struct file *f;
 
 	if (!op->watch || fd_foreign_process())
 		return;
-	if (op->looks)
+	looked = by_name_overlays() && look_at(fd, &st);
+	overlaid = looked && overlay_file(&st);
+	if (op->looks && !overlaid)
 		look_at_path(op);
 	if (!op->late && !op->resolving && fdtable_get(fd))
 		entry_is_stale(fd);
-	if (op->unresolved && (by_name_idle() || !is_attached(fd)) &&
+	if (op->unresolved && !overlaid && (by_name_idle() || !is_attached(fd)) &&
 	    unresolved_note(fd, op->flags, &op->before, op->unsure))
 		return;
 	/* An earlier descriptor of this number may have been closed unseen.  A descriptor that is being
 	 * resolved keeps its state until the table shows it.  Otherwise writes would pass uncounted. */
 	if (!op->late && !op->resolving)
 		unresolved_clear(fd);
-	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME | 0x2000u /* DIOALIGN */, &st) <
-	            0 ||
-	    (st.stx_mode & S_IFMT) != S_IFREG)
+	if ((!looked && !look_at(fd, &st)) || (st.stx_mode & S_IFMT) != S_IFREG)
 		return;
-	/* this process alone looks at the file, and has asked already */
-	f = by_name_idle() ? NULL : file_find(sys_dev_of(&st), st.stx_ino);
-	if (f && !f->shared && f->mode == FILE_ATTACHED && config_overlays(&f->rule->set)) {
+	f = overlaid ? overlay_file(&st) : NULL;
+	if (f) {
 		rule = f->rule;
 	} else if (writes || op->reader || family_is_shared()) {
 		if (st.stx_nlink > 0 && fd_link_path(fd, path) == 0)

@@ -196,6 +196,19 @@ static long write_paged(struct file *f, struct ofd *o, int fd, const struct iove
 }
 
 /*
+ * The limit on file sizes.  Where the overlay takes one write after another it is not asked for each: the
+ * hooks tell of changes, and from another process a change counts from the next flush on.
+ */
+static uint64_t file_limit(const struct file *f)
+{
+	static _Atomic uint64_t last;
+
+	if (!file_is_paged(f) || atomic_load_explicit(&stage_fast_most, memory_order_relaxed) == 0)
+		atomic_store_explicit(&last, sys_file_limit(), memory_order_relaxed);
+	return atomic_load_explicit(&last, memory_order_relaxed);
+}
+
+/*
  * File lock held, f attached: stages the write, or makes it in the kernel.  -EAGAIN: no block is free; wait
  * and try again.
  */
@@ -205,7 +218,7 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 	bool stream = offset == IO_NO_OFFSET;
 	bool append = o->flags & O_APPEND;
 	enum stage_kind kind = kind_of(f, o);
-	uint64_t limit = sys_file_limit();
+	uint64_t limit = file_limit(f);
 	uint64_t at, granted = 0;
 	off_t position;
 	bool paged;

@@ -485,9 +485,11 @@ struct file *file_find(uint64_t dev, uint64_t ino)
 	sys_sigset signals;
 	struct file *f;
 
-	/* most files are not managed, and most buckets are empty */
-	if (!p || !fork_guard_here() || !__atomic_load_n(hash_bucket(p, dev, ino), __ATOMIC_ACQUIRE))
-		return NULL;
+	/* most files are not managed, and most buckets are empty; where one is not, its first file is the one
+	 */
+	f = p && fork_guard_here() ? __atomic_load_n(hash_bucket(p, dev, ino), __ATOMIC_ACQUIRE) : NULL;
+	if (!f || (f->dev == dev && f->ino == ino))
+		return f;
 	signals = sys_block_signals();
 	lock_take(&p->hash_lock, LOCK_HASH);
 	f = hash_lookup(p, dev, ino);

@@ -21,9 +21,7 @@ uint32_t staging_policy_resolve_at = 2;
 /* What it costs to attach a file and to detach it: a moving average. */
 static _Atomic uint64_t cost_ns = COST_NS;
 
-/* An overlay saves more than writes: reads, syncs and closes drain nothing. */
-static bool settings_adapt(const struct settings *s) { return s->adapt == ADAPT_ON && !config_overlays(s); }
-static bool adapts(const struct file *f) { return settings_adapt(&f->rule->set); }
+static bool adapts(const struct file *f) { return f->rule->set.adapt == ADAPT_ON; }
 
 static uint64_t load(const _Atomic uint64_t *p) { return atomic_load_explicit(p, memory_order_relaxed); }
 
@@ -111,7 +109,17 @@ void staging_policy_saved(struct file *f)
 	f->balance.credit_ns = now < most ? now : most;
 }
 
-bool staging_policy_gives_back(const struct file *f) { return adapts(f) && credit(f) < 0; }
+/* (an overlay saves more than writes: reads, syncs and closes drain nothing) */
+bool staging_policy_gives_back(const struct file *f)
+{
+	return adapts(f) && !config_overlays(&f->rule->set) && credit(f) < 0;
+}
+
+void staging_policy_opened_again(struct file *f)
+{
+	if (config_overlays(&f->rule->set))
+		atomic_store_explicit(&f->balance.rent_ns, load(&cost_ns), memory_order_relaxed);
+}
 
 void staging_policy_gave_back(struct file *f)
 {
@@ -130,6 +138,7 @@ void staging_policy_configure(void)
 {
 	staging_policy_resolve_at = RESOLVE_AT;
 	for (uint32_t i = 0; i < live_config->rule_count; i++)
-		if (!settings_adapt(&live_config->rules[i].set))
+		if (live_config->rules[i].set.adapt != ADAPT_ON ||
+		    config_overlays(&live_config->rules[i].set))
 			staging_policy_resolve_at = 2;
 }
