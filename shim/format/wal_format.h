@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * wal_format: the layout of a write-ahead log.  Words are little-endian; only the same machine reads what it
+ * wrote.
+ *
+ *   header (4096) | batch | batch | ...
+ *
+ * An *epoch* is what the program did up to some moment, since the last epoch.  It says what the files are
+ * like then, not how they came there: each page once.  It consists of batches, `part` 0, 1, 2 and so on, the
+ * last of which has WAL_END.  After a power loss an epoch counts as a whole or not at all.
+ *
+ *   batch header | records | zeros up to a multiple of 4096 | images of pages, 4096 bytes each
+ *
+ * Records name files by a number, which holds for one epoch.  A WAL_NAME record says which file that is, and
+ * comes before the others with that number.  Each WAL_PAGE record has an image, in the same order.
+ *
+ * Where the log ends.  The numbers of epochs rise, not always by one.  The first batch that does not continue
+ * what stands before it (its checksum is wrong, its epoch is not later, or its part is not the next one) is
+ * older, or was being written when the power failed.  wal_header.first tells epochs from those before the log
+ * was emptied.
+ *
+ * Used by: wal (writes it), wal_scan (reads it, trusts nothing).
+ */
+#ifndef FASTWRITE_FORMAT_WAL_FORMAT_H
+#define FASTWRITE_FORMAT_WAL_FORMAT_H
+
+#include "format/origin.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define WAL_MAGIC 0x4c4157575453460aull       /* "\nFSTWWAL" */
+#define WAL_BATCH_MAGIC 0x5441424c4157460aull /* "\nFWALBAT" */
+
+enum {
+	WAL_VERSION = 1,
+	WAL_PAGE_BYTES = 4096,     /* of an image, and what everything is a multiple of */
+	WAL_HEAD_MAX = 4 * 4096,   /* bytes of a batch header and its records */
+	WAL_IMAGES_MAX = 256,      /* of a batch */
+	WAL_PATH_MAX = 4096,       /* NUL included */
+	WAL_BYTES_MIN = 64 * 4096, /* of a log */
+};
+
+struct wal_header {
+	uint64_t magic;
+	uint32_t version;
+	uint32_t checksum; /* CRC32C of this struct with checksum = 0 */
+	uint64_t bytes;    /* of the file */
+	uint8_t id[16];    /* random: tells batches of this log from those of another one */
+	uint64_t first;    /* earlier epochs do not count */
+	struct origin origin;
+};
+
+enum wal_flags { WAL_END = 1 };
+
+struct wal_batch {
+	uint64_t magic;
+	uint8_t id[16]; /* of the log */
+	uint64_t epoch; /* 1 or more */
+	uint32_t part;
+	uint32_t flags;
+	uint32_t bytes; /* of this header and the records */
+	uint32_t images;
+	uint32_t checksum; /* CRC32C of the whole batch with checksum = 0 */
+	uint32_t unused;
+};
+
+enum wal_type {
+	WAL_NAME = 1,
+	WAL_SIZE = 2,
+	WAL_PAGE = 3,
+};
+
+struct wal_record {
+	uint16_t type;
+	uint16_t bytes; /* with the content that follows; a multiple of 8 */
+	uint32_t file;
+};
+
+/* Content of WAL_NAME; the path follows, absolute, with its NUL. */
+struct wal_name {
+	uint64_t ino;
+	int64_t btime_sec;
+	uint64_t handle_hash;
+	uint32_t btime_nsec;
+	uint32_t generation; /* these as in struct identity */
+	uint32_t path_bytes; /* NUL included */
+	uint16_t below, up;  /* as in arena_entry */
+};
+
+/* Content of WAL_SIZE: make the file as short as `lowest`, if it is longer; write the images; make it `size`
+ * long. */
+struct wal_size {
+	uint64_t size, lowest;
+	int64_t mtime_sec;
+	uint32_t mtime_nsec;
+	uint32_t unused;
+};
+
+/* Content of WAL_PAGE: of the image count the bytes up to the end of the file. */
+struct wal_page {
+	uint64_t page; /* its number in the file */
+};
+
+_Static_assert(sizeof(struct wal_header) <= WAL_PAGE_BYTES, "header");
+_Static_assert(sizeof(struct wal_batch) == 56, "batch header");
+_Static_assert(sizeof(struct wal_record) == 8, "record");
+_Static_assert(sizeof(struct wal_batch) + sizeof(struct wal_record) + sizeof(struct wal_name) +
+                               WAL_PATH_MAX <=
+                       WAL_HEAD_MAX,
+               "the longest record fits into a batch");
+
+/* CRC32C of a header with its checksum field taken as 0. */
+uint32_t wal_header_checksum(const struct wal_header *h);
+/* Of a batch: `head` are its first `head_bytes` bytes; crc32c over the images continues it. */
+uint32_t wal_head_checksum(const struct wal_batch *head, uint32_t head_bytes);
+
+/* Bytes of the batch in the log in front of its images. */
+static inline uint32_t wal_head_bytes(const struct wal_batch *b)
+{
+	return (b->bytes + WAL_PAGE_BYTES - 1) / WAL_PAGE_BYTES * WAL_PAGE_BYTES;
+}
+
+#endif

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+/* wal_scan: see format/wal_scan.h. */
+#include "format/wal_scan.h"
+
+#include "base/crc32c.h"
+#include "base/sys.h"
+
+#include <errno.h>
+#include <string.h>
+
+static const struct wal_batch *batch_of(const struct wal_scan *s)
+{
+	return (const struct wal_batch *)(const void *)s->batch;
+}
+
+static uint64_t whole_bytes(const struct wal_batch *b)
+{
+	return wal_head_bytes(b) + (uint64_t)b->images * WAL_PAGE_BYTES;
+}
+
+static bool header_sane(const struct wal_header *h)
+{
+	return h->magic == WAL_MAGIC && h->version == WAL_VERSION && h->checksum == wal_header_checksum(h) &&
+	       h->bytes >= WAL_BYTES_MIN && h->bytes % WAL_PAGE_BYTES == 0 && h->bytes <= INT64_MAX &&
+	       h->first != 0;
+}
+
+/* Reads the batch at `at` into s->batch.  1; 0: there is none; -errno. */
+static int read_batch(struct wal_scan *s, uint64_t at)
+{
+	struct wal_batch *b = (struct wal_batch *)(void *)s->batch;
+	uint32_t sum;
+	int r;
+
+	if (at > s->header.bytes - WAL_PAGE_BYTES)
+		return 0;
+	r = sys_read_all(s->fd, s->batch, WAL_PAGE_BYTES, at);
+	if (r < 0)
+		return r;
+	if (b->magic != WAL_BATCH_MAGIC || memcmp(b->id, s->header.id, sizeof b->id) != 0 ||
+	    b->bytes < sizeof *b || b->bytes > WAL_HEAD_MAX || b->images > WAL_IMAGES_MAX ||
+	    whole_bytes(b) > s->header.bytes - at)
+		return 0;
+	r = sys_read_all(s->fd, s->batch + WAL_PAGE_BYTES, whole_bytes(b) - WAL_PAGE_BYTES,
+	                 at + WAL_PAGE_BYTES);
+	if (r < 0)
+		return r;
+	sum = wal_head_checksum(b, wal_head_bytes(b));
+	return b->checksum == crc32c(sum, s->batch + wal_head_bytes(b), b->images * (size_t)WAL_PAGE_BYTES);
+}
+
+int wal_scan_begin(struct wal_scan *s, int fd, uint8_t *batch)
+{
+	uint64_t at = WAL_PAGE_BYTES, epoch = 0;
+	uint32_t part = 0;
+	int r;
+
+	*s = (struct wal_scan){.fd = fd, .batch = batch, .end = WAL_PAGE_BYTES};
+	r = sys_read_all(fd, &s->header, sizeof s->header, 0);
+	if (r < 0)
+		return r;
+	if (s->header.magic == 0)
+		return -ENODATA;
+	if (!header_sane(&s->header))
+		return -EBADMSG;
+	while ((r = read_batch(s, at)) > 0) {
+		const struct wal_batch *b = batch_of(s);
+		bool begins = part == 0 && b->part == 0 && b->epoch > s->last && b->epoch >= s->header.first;
+
+		if (!begins && (part == 0 || b->part != part || b->epoch != epoch))
+			break;
+		epoch = b->epoch;
+		part = b->part + 1;
+		at += whole_bytes(b);
+		if (b->flags & WAL_END) {
+			s->last = epoch;
+			s->epochs++;
+			s->end = at;
+			part = 0;
+		}
+	}
+	return r < 0 ? r : 0;
+}
+
+/* The record at `at` of the batch.  False: it makes no sense. */
+static bool take(const struct wal_scan *s, uint32_t at, uint32_t image, struct wal_item *item)
+{
+	const struct wal_batch *b = batch_of(s);
+	const struct wal_record *r = (const struct wal_record *)(const void *)(s->batch + at);
+	const void *content = r + 1;
+	uint32_t room;
+
+	if (b->bytes - at < sizeof *r || r->bytes < sizeof *r || r->bytes % 8 != 0 ||
+	    r->bytes > b->bytes - at)
+		return false;
+	room = r->bytes - (uint32_t)sizeof *r;
+	*item = (struct wal_item){.epoch = b->epoch, .file = r->file, .type = (enum wal_type)r->type};
+	switch (item->type) {
+	case WAL_NAME:
+		item->name = content;
+		item->path = (const char *)(item->name + 1);
+		return room > sizeof *item->name && item->name->path_bytes > 1 &&
+		       item->name->path_bytes <= room - sizeof *item->name &&
+		       item->name->path_bytes <= WAL_PATH_MAX && item->path[0] == '/' &&
+		       strnlen(item->path, item->name->path_bytes) == item->name->path_bytes - 1;
+	case WAL_SIZE:
+		item->size = content;
+		return room == sizeof *item->size && item->size->size <= INT64_MAX &&
+		       item->size->lowest <= item->size->size && item->size->mtime_nsec < 1000000000;
+	case WAL_PAGE:
+		if (room != sizeof(struct wal_page) || image >= b->images)
+			return false;
+		item->page = ((const struct wal_page *)content)->page;
+		item->image = s->batch + wal_head_bytes(b) + (size_t)image * WAL_PAGE_BYTES;
+		return item->page <= INT64_MAX / WAL_PAGE_BYTES;
+	default: return false;
+	}
+}
+
+static int visit_batch(struct wal_scan *s, wal_visit *visit, void *ctx)
+{
+	const struct wal_batch *b = batch_of(s);
+	uint32_t image = 0;
+
+	for (uint32_t at = sizeof *b; at < b->bytes;) {
+		struct wal_item item;
+		int r;
+
+		if (!take(s, at, image, &item))
+			return -EBADMSG;
+		image += item.type == WAL_PAGE;
+		r = visit(ctx, &item);
+		if (r != 0)
+			return r;
+		at += ((const struct wal_record *)(const void *)(s->batch + at))->bytes;
+	}
+	return image == b->images ? 0 : -EBADMSG;
+}
+
+int wal_scan_each(struct wal_scan *s, wal_visit *visit, void *ctx)
+{
+	for (uint64_t at = WAL_PAGE_BYTES; at < s->end; at += whole_bytes(batch_of(s))) {
+		int r = read_batch(s, at);
+
+		if (r <= 0)
+			return r < 0 ? r : -EBADMSG;
+		r = visit_batch(s, visit, ctx);
+		if (r != 0)
+			return r;
+	}
+	return 0;
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+/* wal: see wal/wal.h. */
+#include "wal/wal.h"
+
+#include "base/crc32c.h"
+#include "base/kill.h"
+#include "base/sys.h"
+
+#include <errno.h>
+#include <string.h>
+
+enum { TAILS = sizeof((struct wal *)NULL)->tail / sizeof((struct wal *)NULL)->tail[0] };
+
+static int write_all(int fd, struct iovec *iov, int count, uint64_t offset)
+{
+	while (count > 0) {
+		ssize_t n = sys_pwritev_accepted(fd, iov, count, (off_t)offset);
+
+		if (n == -EINTR)
+			continue;
+		if (n <= 0)
+			return n < 0 ? (int)n : -EIO;
+		offset += (uint64_t)n;
+		for (; count > 0 && (size_t)n >= iov->iov_len; iov++, count--)
+			n -= (ssize_t)iov->iov_len;
+		if (count > 0) {
+			iov->iov_base = (uint8_t *)iov->iov_base + n;
+			iov->iov_len -= (size_t)n;
+		}
+	}
+	return 0;
+}
+
+/* The header is durable when this returns 0. */
+static int write_header(struct wal *w)
+{
+	struct iovec iov = {.iov_base = w->head, .iov_len = WAL_PAGE_BYTES};
+	int r;
+
+	w->header.checksum = wal_header_checksum(&w->header);
+	memset(w->head, 0, WAL_PAGE_BYTES);
+	memcpy(w->head, &w->header, sizeof w->header);
+	kill_step();
+	r = write_all(w->fd, &iov, 1, 0);
+	kill_step();
+	return r < 0 ? r : sys.fdatasync(w->fd);
+}
+
+int wal_make(struct wal *w, int fd, uint64_t bytes, const uint8_t id[16], const struct origin *origin)
+{
+	if (bytes < WAL_BYTES_MIN || bytes % WAL_PAGE_BYTES != 0)
+		return -EINVAL;
+	memset(w, 0, sizeof *w);
+	w->fd = fd;
+	w->header = (struct wal_header){
+		.magic = WAL_MAGIC, .version = WAL_VERSION, .bytes = bytes, .first = 1, .origin = *origin};
+	memcpy(w->header.id, id, sizeof w->header.id);
+	for (uint64_t at = 0; at < bytes;) {
+		uint64_t n = bytes - at < sizeof w->head ? bytes - at : sizeof w->head;
+		struct iovec iov = {.iov_base = w->head, .iov_len = n};
+		int r = write_all(fd, &iov, 1, at);
+
+		if (r < 0)
+			return r;
+		at += n;
+	}
+	w->end = WAL_PAGE_BYTES;
+	return write_header(w);
+}
+
+static void begin_batch(struct wal *w)
+{
+	w->bytes = sizeof(struct wal_batch);
+	w->images = w->tails = 0;
+}
+
+void wal_begin(struct wal *w)
+{
+	w->epoch++;
+	w->at = w->end;
+	w->part = 0;
+	w->error = 0;
+	begin_batch(w);
+}
+
+static int write_batch(struct wal *w, uint32_t flags)
+{
+	struct wal_batch *b = (struct wal_batch *)(void *)w->head;
+	uint32_t head;
+	uint64_t bytes;
+	int r;
+
+	*b = (struct wal_batch){.magic = WAL_BATCH_MAGIC,
+	                        .epoch = w->epoch,
+	                        .part = w->part,
+	                        .flags = flags,
+	                        .bytes = w->bytes,
+	                        .images = w->images};
+	memcpy(b->id, w->header.id, sizeof b->id);
+	head = wal_head_bytes(b);
+	bytes = head + (uint64_t)w->images * WAL_PAGE_BYTES;
+	if (bytes > w->header.bytes - w->at)
+		return -ENOSPC;
+	memset(w->head + w->bytes, 0, head - w->bytes);
+	w->iov[0] = (struct iovec){.iov_base = w->head, .iov_len = head};
+	b->checksum = wal_head_checksum(b, head);
+	for (uint32_t i = 1; i <= w->images; i++)
+		b->checksum = crc32c(b->checksum, w->iov[i].iov_base, WAL_PAGE_BYTES);
+	kill_step();
+	r = write_all(w->fd, w->iov, 1 + (int)w->images, w->at);
+	kill_step();
+	if (r < 0)
+		return r;
+	w->at += bytes;
+	w->part++;
+	begin_batch(w);
+	return 0;
+}
+
+/* Room for a record with `bytes` bytes of content, or NULL: the epoch has failed. */
+static void *record(struct wal *w, enum wal_type type, uint32_t file, uint32_t bytes)
+{
+	uint32_t whole = (uint32_t)sizeof(struct wal_record) + (bytes + 7) / 8 * 8;
+	struct wal_record *r;
+
+	if (w->error == 0 &&
+	    (w->bytes + whole > WAL_HEAD_MAX || w->images == WAL_IMAGES_MAX || w->tails == TAILS))
+		w->error = write_batch(w, 0);
+	if (w->error < 0)
+		return NULL;
+	r = (struct wal_record *)(void *)(w->head + w->bytes);
+	memset(r, 0, whole);
+	*r = (struct wal_record){.type = (uint16_t)type, .bytes = (uint16_t)whole, .file = file};
+	w->bytes += whole;
+	return r + 1;
+}
+
+int wal_put_name(struct wal *w, uint32_t file, const struct identity *id, const char *path, uint16_t below,
+                 uint16_t up)
+{
+	size_t n = strlen(path) + 1;
+	struct wal_name *name;
+
+	if (n > WAL_PATH_MAX)
+		return -ENAMETOOLONG;
+	name = record(w, WAL_NAME, file, (uint32_t)(sizeof *name + n));
+	if (!name)
+		return w->error;
+	*name = (struct wal_name){.ino = id->ino,
+	                          .btime_sec = id->btime_sec,
+	                          .btime_nsec = id->btime_nsec,
+	                          .handle_hash = id->handle_hash,
+	                          .generation = id->generation,
+	                          .path_bytes = (uint32_t)n,
+	                          .below = below,
+	                          .up = up};
+	memcpy(name + 1, path, n);
+	return 0;
+}
+
+int wal_put_size(struct wal *w, uint32_t file, const struct wal_size *size)
+{
+	struct wal_size *s = record(w, WAL_SIZE, file, sizeof *s);
+
+	if (!s)
+		return w->error;
+	*s = *size;
+	return 0;
+}
+
+int wal_put_page(struct wal *w, uint32_t file, uint64_t page, const uint8_t *data, uint32_t counting)
+{
+	struct wal_page *p;
+
+	if (counting == 0 || counting > WAL_PAGE_BYTES)
+		return -EINVAL;
+	p = record(w, WAL_PAGE, file, sizeof *p);
+	if (!p)
+		return w->error;
+	p->page = page;
+	if (counting < WAL_PAGE_BYTES) {
+		uint8_t *tail = w->tail[w->tails++];
+
+		memcpy(tail, data, counting);
+		memset(tail + counting, 0, WAL_PAGE_BYTES - counting);
+		data = tail;
+	}
+	w->iov[1 + w->images++] =
+		(struct iovec){.iov_base = (void *)(uintptr_t)data, .iov_len = WAL_PAGE_BYTES};
+	return 0;
+}
+
+int wal_commit(struct wal *w)
+{
+	if (w->error == 0)
+		w->error = write_batch(w, WAL_END);
+	if (w->error == 0)
+		w->error = sys.fdatasync(w->fd);
+	kill_step();
+	if (w->error == 0)
+		w->end = w->at;
+	return w->error;
+}
+
+int wal_empty(struct wal *w)
+{
+	uint64_t before = w->header.first;
+	int r;
+
+	w->header.first = w->epoch + 1;
+	r = write_header(w);
+	if (r < 0)
+		w->header.first = before;
+	else
+		w->end = WAL_PAGE_BYTES;
+	return r;
+}

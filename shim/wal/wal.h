@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * wal: writes a write-ahead log, epoch after epoch (format/wal_format.h).
+ *
+ * One thread at a time.  An epoch is put together record by record and is durable when wal_commit returns 0.
+ * Before that nothing of it counts, whatever the power does.  Once all epochs are in their files, durably,
+ * wal_empty makes room.
+ *
+ * A write or a sync of the log that fails is an error of that epoch.  The next one is written to the same
+ * place. Until then the epoch counts or does not: the device decides.
+ *
+ * All functions: 0 or -errno.
+ */
+#ifndef FASTWRITE_WAL_WAL_H
+#define FASTWRITE_WAL_WAL_H
+
+#include "format/identity.h"
+#include "format/wal_format.h"
+
+#include <stdbool.h>
+#include <sys/uio.h>
+
+struct wal {
+	int fd;
+	struct wal_header header;
+	uint64_t epoch; /* of the last one that was begun */
+	uint64_t end;   /* of the durable epochs, in the file */
+	uint64_t at;    /* where the next batch goes */
+	uint32_t part;
+	int error; /* -errno of this epoch */
+	/* The batch that is being put together. */
+	uint32_t bytes, images, tails;
+	struct iovec iov[1 + WAL_IMAGES_MAX]; /* the head and the images */
+	_Alignas(WAL_PAGE_BYTES) uint8_t head[WAL_HEAD_MAX];
+	_Alignas(WAL_PAGE_BYTES) uint8_t tail[8][WAL_PAGE_BYTES]; /* images of which not all counts */
+};
+
+/*
+ * Makes the file of fd, open for reading and writing, an empty log of `bytes` bytes, a multiple of 4096 and
+ * at least WAL_BYTES_MIN.  All of them are really written, so that no later write needs space.  `id` is
+ * random.
+ */
+int wal_make(struct wal *w, int fd, uint64_t bytes, const uint8_t id[16], const struct origin *origin);
+
+/* Begins an epoch. */
+void wal_begin(struct wal *w);
+int wal_put_name(struct wal *w, uint32_t file, const struct identity *id, const char *path, uint16_t below,
+                 uint16_t up);
+int wal_put_size(struct wal *w, uint32_t file, const struct wal_size *size);
+/* `data`: 4096 bytes that do not change before wal_commit, of which the first `counting` count (1 to 4096);
+ * the others may change, and stand in the log as zeros. */
+int wal_put_page(struct wal *w, uint32_t file, uint64_t page, const uint8_t *data, uint32_t counting);
+/* Ends the epoch and waits until it is durable.  -ENOSPC: it does not fit behind the others. */
+int wal_commit(struct wal *w);
+
+/* The epochs up to now do not count any more. */
+int wal_empty(struct wal *w);
+static inline bool wal_is_empty(const struct wal *w) { return w->end == WAL_PAGE_BYTES; }
+
+#endif
