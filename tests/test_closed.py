@@ -35,6 +35,17 @@ if sys.argv[3] == "wait":
     sys.stdin.read()
 """
 WHOLE = 8704 + 4096
+# A file that is open for writing cannot be started.
+STARTS_WHAT_IT_WROTE = """
+import os, sys
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o755)
+os.write(fd, b"#!/bin/sh\\n")
+for line in range(50):
+    os.write(fd, b"# a line\\n")
+os.write(fd, b"exit 7\\n")
+os.close(fd)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
 
 def journal(place: Path, lives: int, end: str) -> list[str | Path]:
@@ -80,6 +91,14 @@ def test_killed_after_the_close(library: Path, fastwrite: Path, place: Path) -> 
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert path.read_bytes() == b"C" * WHOLE
+    assert not leftovers(place)
+
+
+def test_an_exec_of_what_was_closed(library: Path, place: Path) -> None:
+    run = run_preloaded(
+        library, [sys.executable, "-c", STARTS_WHAT_IT_WROTE, place / "program"], place, **OVERLAY
+    )
+    assert run.returncode == 7, run.stderr
     assert not leftovers(place)
 
 

@@ -662,7 +662,8 @@ static bool keep_descriptor(struct file *f, const struct ofd *o, int fd)
  * again soon, as databases do with their journals, finds it as it is.  The timer flushes and detaches it.
  * False: it has to be drained.
  *
- * Not of a file that the program locks: the close of our descriptor would drop its locks, or keep them.
+ * Not of a file that the program locks (visibility_is): the close of our descriptor would drop its locks, or
+ * keep them.
  */
 static bool close_staged(struct file *f, struct ofd *o, int fd)
 {
@@ -670,7 +671,10 @@ static bool close_staged(struct file *f, struct ofd *o, int fd)
 
 	if (f->mode != FILE_ATTACHED || !f->arena || !config_overlays(&f->rule->set) || f->head ||
 	    f->shared || f->nested || f->wanted || f->needs_repair || f->flush.error || f->no_internal_fd ||
-	    f->cooperates || gate_stopped() || gate_held() || ofd_local(o)->refs != 1)
+	    visibility_is(f) || gate_stopped() || gate_held() || ofd_local(o)->refs != 1)
+		return false;
+	/* nothing stays without a thread that flushes it */
+	if (workers_tid() == 0 && !workers_arm())
 		return false;
 	for (const struct ofd *other = f->ofds; other; other = other->next)
 		writes |= other != o && other->writable;

@@ -190,7 +190,7 @@ static void locks(void **state)
 
 static void write_program(const char *path)
 {
-	int fd = OK(open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0755));
+	int fd = OK(open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0755));
 
 	OK(write(fd, "#!/bin/sh\n", 10));
 	for (int i = 0; i < RECORDS; i++)
