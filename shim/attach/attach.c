@@ -475,6 +475,17 @@ void attach_refresh(struct file *f, int fd)
 		journal_file_changed(f);
 }
 
+static void release_left(struct file *f)
+{
+	struct ofd *o = f->left;
+
+	if (!o || !family_set_has(&o->holders, family_me))
+		return;
+	f->left = NULL;
+	ofd_release(o);
+	file_put(f);
+}
+
 int detach_file(struct file *f)
 {
 	struct arena *a;
@@ -527,13 +538,7 @@ int detach_file(struct file *f)
 		workers_arm();
 	staging_policy_restart(f);
 	file_become(f, FILE_PASSIVE, f->why);
-	if (f->left && family_set_has(&f->left->holders, family_me)) {
-		struct ofd *o = f->left;
-
-		f->left = NULL;
-		ofd_release(o);
-		file_put(f);
-	}
+	release_left(f);
 	return 0;
 }
 
@@ -557,13 +562,25 @@ int attach_bypass(struct file *f, enum bypass_reason why)
 
 int attach_let_go(struct file *f)
 {
-	return file_is_closed(f) ? detach_file(f) : flush_drain_and_reposition(f);
+	return flush_is_kept(f) ? detach_file(f) : flush_drain_and_reposition(f);
+}
+
+int attach_keep_nothing(struct file *f)
+{
+	if (flush_is_kept(f) && f->mode == FILE_ATTACHED && f->arena)
+		return detach_file(f);
+	/* (a handler that closes it sets a wish, too: the interrupted write goes on with it) */
+	if (f->left && !f->nested && !f->wanted) {
+		flush_close_internal(f);
+		release_left(f);
+	}
+	return 0;
 }
 
 void attach_closed_due(struct file *f)
 {
 	f->due[DUE_CLOSED] = 0;
-	if (f->mode == FILE_ATTACHED && f->left && flush_program_fd(f) < 0 && detach_file(f) < 0)
+	if (attach_keep_nothing(f) < 0)
 		f->due[DUE_CLOSED] = sys_now_ns() + file_lag_ns(f);
 }
 
@@ -583,6 +600,7 @@ void attach_abandon(struct file *f)
 	visibility_drop(f);
 	attach_leave_arena(f);
 	file_become(f, FILE_BYPASSED, f->why);
+	release_left(f);
 }
 
 /* Visits attached files with nothing staged.  Their locks are only tried. */

@@ -29,11 +29,15 @@ int detach_file(struct file *f);
  * back to the kernel, f stays attached but stages nothing (WANT_BYPASS). */
 int attach_bypass(struct file *f, enum bypass_reason why);
 
-/* File lock held, f attached.  Drains f; if the program has closed it, detaches it, too, so that the library
- * has no descriptor of it any more.  0 or -errno. */
+/* File lock held, f attached.  Drains f; if only the library has a descriptor that can write, detaches it,
+ * too, so that it has none any more: a program can be started then.  0 or -errno. */
 int attach_let_go(struct file *f);
 
-/* File lock held.  DUE_CLOSED has come: detaches f unless it has been opened again. */
+/* File lock held.  The library keeps no descriptor that the program has closed: f is detached, or the program
+ * has another one that can write.  0 or -errno. */
+int attach_keep_nothing(struct file *f);
+
+/* The same when DUE_CLOSED has come. */
 void attach_closed_due(struct file *f);
 
 /* File lock held.  Does what is wanted of f, if possible now.  0 or -errno. */

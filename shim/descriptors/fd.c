@@ -420,9 +420,12 @@ void fd_opened(struct fd_open *op, int fd)
 	if ((!looked && !look_at(fd, &st)) || (st.stx_mode & S_IFMT) != S_IFREG)
 		return;
 	f = overlaid ? overlay_file(&st) : NULL;
-	if (f) {
+	if (f)
 		rule = f->rule;
-	} else if (writes || op->reader || family_is_shared()) {
+	/* (f may have become another file before its rule was read) */
+	if (f && overlay_file(&st) != f)
+		rule = NULL;
+	if (!rule && (writes || op->reader || family_is_shared())) {
 		if (st.stx_nlink > 0 && fd_link_path(fd, path) == 0)
 			rule = rule_match(live_config, path);
 		if (writes && rule && !op->late && !certainly_new(op, &st))
@@ -541,10 +544,8 @@ static void visit_spare(struct file *f, void *ctx)
 		return;
 	g = file_lock(f);
 	if (!f->nested && file_internal_fd(f) >= 0 && !atomic_load(&f->flush.busy)) {
-		if (file_is_closed(f) && f->mode == FILE_ATTACHED)
-			attach_let_go(f); /* else it has to be opened again for its flush */
-		else
-			flush_close_internal(f);
+		attach_keep_nothing(f); /* else it would have to be opened again for its flush */
+		flush_close_internal(f);
 		s->any = true;
 	}
 	file_unlock(f, g);
@@ -671,7 +672,8 @@ static bool close_staged(struct file *f, struct ofd *o, int fd)
 
 	if (f->mode != FILE_ATTACHED || !f->arena || !config_overlays(&f->rule->set) || f->head ||
 	    f->shared || f->nested || f->wanted || f->needs_repair || f->flush.error || f->no_internal_fd ||
-	    visibility_is(f) || gate_stopped() || gate_held() || ofd_local(o)->refs != 1)
+	    visibility_is(f) || atomic_load(&f->flush.busy) || gate_stopped() || gate_held() ||
+	    ofd_local(o)->refs != 1)
 		return false;
 	/* nothing stays without a thread that flushes it */
 	if (workers_tid() == 0 && !workers_arm())
@@ -922,6 +924,7 @@ static void visit_vacate(struct file *f, void *ctx)
 	g = file_lock(f);
 	if (!f->nested) {
 		flush_wait_idle(f);
+		attach_keep_nothing(f);
 		if (file_internal_fd(f) == v->fd)
 			flush_close_internal(f);
 	}
@@ -1308,7 +1311,10 @@ long fd_before_lock(int fd, bool releases, enum fd_lock_range range)
 	f = lock_fd(fd, &o, &g);
 	if (!f)
 		return 0;
-	if (f->mode == FILE_ATTACHED && f->arena && (!file_is_paged(f) || range == LOCK_FROM_POSITION))
+	/* no descriptor that could write would be left, once our own is closed */
+	if (flush_is_kept(f))
+		r = attach_keep_nothing(f);
+	else if (f->mode == FILE_ATTACHED && f->arena && (!file_is_paged(f) || range == LOCK_FROM_POSITION))
 		r = flush_drain_and_reposition(f);
 	/* Closing any descriptor of a file drops the process's POSIX locks on it.  So our own descriptor must
 	 * be closed before the program takes one. */

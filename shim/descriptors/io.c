@@ -816,8 +816,12 @@ long io_lseek(int fd, struct ofd *o, off_t offset, int whence)
 /* Nobody else changes the file: it stays attached while the kernel cuts it. */
 static long cut_in_kernel(struct file *f, int fd, off_t size)
 {
-	long r = flush_drain_and_reposition(f);
+	long r;
 
+	/* what is reserved stays behind a new end that is later: the detach gives it back */
+	if ((uint64_t)size > f->lsize)
+		return IO_PASS;
+	r = flush_drain_and_reposition(f);
 	if (r < 0 || f->mode != FILE_ATTACHED || !f->arena || flush_left(f))
 		return IO_PASS;
 	r = sys.ftruncate(fd, size);

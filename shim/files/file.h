@@ -288,12 +288,6 @@ static inline uint64_t file_lag_ns(const struct file *f) { return f->rule->set.l
 static inline bool file_is_paged(const struct file *f) { return f->overlay.pages != NULL; }
 static inline bool file_is_staged(const struct file *f) { return f->head || file_is_paged(f); }
 
-/* The program has closed all descriptions of an attached file. */
-static inline bool file_is_closed(const struct file *f)
-{
-	return f->left && f->ofds == f->left && !f->left->next;
-}
-
 /* File lock held, after staged blocks were added or removed. */
 static inline void file_due_flush(struct file *f)
 {

@@ -30,6 +30,8 @@ int flush_program_fd(const struct file *f)
 
 int flush_kept_fd(const struct file *f) { return f->left ? file_internal_fd(f) : -1; }
 
+bool flush_is_kept(const struct file *f) { return f->left && flush_program_fd(f) < 0; }
+
 int flush_writable_fd(const struct file *f)
 {
 	int fd = flush_program_fd(f);

@@ -20,6 +20,8 @@ int flush_program_fd(const struct file *f);
 /* The library's copy of a descriptor that the program has closed while bytes were staged (file.left), or -1.
  */
 int flush_kept_fd(const struct file *f);
+/* The program has closed every description that could write, and the file stays attached. */
+bool flush_is_kept(const struct file *f);
 /* The program's, or that copy; or -1. */
 int flush_writable_fd(const struct file *f);
 

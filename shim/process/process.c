@@ -55,9 +55,9 @@ static void visit_before(struct file *f, void *ctx)
 		if (visibility_is(f))
 			watcher_fork(f);
 	}
-	/* the child has no descriptor of it, and may start it as a program */
-	if (f->refs && f->mode == FILE_ATTACHED && f->arena && file_is_closed(f))
-		attach_let_go(f);
+	/* the child has no such descriptor, and may start the file as a program */
+	if (f->refs && f->left)
+		attach_keep_nothing(f);
 	file_drop(f);
 }
 

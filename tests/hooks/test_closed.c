@@ -144,22 +144,41 @@ static void made_shorter(void **state)
 	OK(unlink("a"));
 }
 
-/* Is there a lock of somebody else on the file? */
+extern char **environ;
+
+/* This program again, with these arguments.  (A fork would share the files, and nothing would stay after a
+ * close.) */
+static int run_again(const char *what, const char *argument)
+{
+	char *const args[] = {"test_closed", (char *)what, (char *)argument, NULL};
+	int status;
+	pid_t pid;
+
+	assert_int_equal(posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ), 0);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
+/* In such a program: 1 if somebody else has a lock on the file. */
+static int find_lock(const char *what, const char *path)
+{
+	int fd = open(path, O_RDWR | O_CLOEXEC);
+	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+
+	if (fd < 0)
+		return 2;
+	if (strcmp(what, "flock") == 0)
+		return flock(fd, LOCK_EX | LOCK_NB) != 0;
+	return fcntl(fd, F_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+}
+
 static bool others_find_it_locked(const char *path, bool whole)
 {
-	pid_t pid = fork();
-	int status;
+	int found = run_again(whole ? "flock" : "fcntl", path);
 
-	if (pid == 0) {
-		int fd = open(path, O_RDWR | O_CLOEXEC);
-		struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-
-		if (whole)
-			_exit(flock(fd, LOCK_EX | LOCK_NB) == 0 ? 0 : 1);
-		_exit(fcntl(fd, F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK ? 0 : 1);
-	}
-	assert_true(waitpid(pid, &status, 0) == pid && WIFEXITED(status));
-	return WEXITSTATUS(status) != 0;
+	assert_in_range(found, 0, 1);
+	return found == 1;
 }
 
 /* The library's descriptor neither drops the program's lock nor keeps it. */
@@ -188,55 +207,155 @@ static void locks(void **state)
 	OK(unlink("b"));
 }
 
-static void write_program(const char *path)
+/* The lock is taken through a descriptor that only reads, opened before the close or after it. */
+static void locks_of_readers(void **state)
 {
-	int fd = OK(open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0755));
+	(void)state;
+	for (int before = 0; before < 2; before++) {
+		struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
+		int fd = open_staged("a", 0), reader = -1;
+
+		if (before)
+			reader = OK(open("a", O_RDONLY | O_CLOEXEC));
+		OK(close(fd));
+		if (!before)
+			reader = OK(open("a", O_RDONLY | O_CLOEXEC));
+		OK(fcntl(reader, F_SETLK, &lock));
+		wait_for_the_flush();
+		assert_true(others_find_it_locked("a", false));
+		check_file("a", 0, RECORDS);
+		OK(close(reader));
+		OK(unlink("a"));
+	}
+}
+
+/* With `reader` a descriptor that only reads is opened beside the writer, and returned. */
+static int write_program(const char *path, bool reader)
+{
+	int beside = -1, fd = OK(open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0755));
 
 	OK(write(fd, "#!/bin/sh\n", 10));
 	for (int i = 0; i < RECORDS; i++)
 		OK(write(fd, "# a line of the program\n", 24));
 	OK(write(fd, "exit 7\n", 7));
+	if (reader)
+		beside = OK(open(path, O_RDONLY | O_CLOEXEC));
 	OK(close(fd));
+	return beside;
 }
 
-extern char **environ;
-
 /* A file that is open for writing cannot be started. */
-static void started(void **state)
+static void start(bool reader)
 {
 	char *const args[] = {"./program", NULL};
+	int beside[3];
 	pid_t pid;
 
-	(void)state;
-	write_program("program");
+	beside[0] = write_program("program", reader);
 	assert_int_equal(WEXITSTATUS(system("./program")), 7);
-	write_program("program");
+	beside[1] = write_program("program", reader);
 	assert_int_equal(posix_spawn(&pid, "./program", NULL, NULL, args, environ), 0);
 	check_exit(pid, 7);
-	write_program("program");
+	beside[2] = write_program("program", reader);
 	pid = vfork();
 	if (pid == 0) {
 		execv("./program", args);
 		_exit(1);
 	}
 	check_exit(pid, 7);
-	write_program("program");
-	pid = fork();
+	for (int i = 0; reader && i < 3; i++)
+		OK(close(beside[i]));
+	OK(unlink("program"));
+}
+
+static void started(void **state)
+{
+	(void)state;
+	start(false);
+}
+
+static void started_beside_a_reader(void **state)
+{
+	(void)state;
+	start(true);
+}
+
+/* The rest forks, and runs in a program of its own each: the files of a process that has forked are shared.
+ */
+
+static void start_from_a_fork(bool reader)
+{
+	char *const args[] = {"./program", NULL};
+	int beside = write_program("program", reader);
+	pid_t pid = fork();
+
 	if (pid == 0) {
 		execv("./program", args);
 		_exit(1);
 	}
 	check_exit(pid, 7);
+	if (reader)
+		OK(close(beside));
 	OK(unlink("program"));
 }
 
+static void forked_starts(void) { start_from_a_fork(false); }
+static void forked_starts_beside_a_reader(void) { start_from_a_fork(true); }
+
+static bool is_open_somewhere(ino_t ino)
+{
+	for (int fd = 0; fd < 5000; fd++) {
+		struct stat st;
+
+		if (syscall(SYS_fstat, fd, &st) == 0 && st.st_ino == ino)
+			return true;
+	}
+	return false;
+}
+
+/* A child changes the file, so that it is not staged any more; nothing keeps it open in the parent. */
+static void forked_nothing_is_left_open(void)
+{
+	struct stat st;
+	pid_t pid;
+	int fd;
+
+	close_staged("a");
+	fd = OK(open("a", O_RDWR | O_CLOEXEC));
+	OK(fstat(fd, &st));
+	pid = fork();
+	if (pid == 0)
+		_exit(unlink("a") == 0 ? 0 : 1);
+	check_exit(pid, 0);
+	assert_true(is_open_somewhere(st.st_ino));
+	OK(close(fd));
+	wait_for_the_flush();
+	assert_false(is_open_somewhere(st.st_ino));
+}
+
+/* What was reserved behind the end goes back. */
+static void space(void **state)
+{
+	struct stat st;
+	int fd;
+
+	(void)state;
+	fd = open_staged("a", 0);
+	OK(ftruncate(fd, 2 * PAGE));
+	OK(close(fd));
+	wait_for_the_flush();
+	OK(stat("a", &st));
+	assert_int_equal(st.st_size, 2 * PAGE);
+	assert_in_range(st.st_blocks, 1, 16 * PAGE / 512);
+	OK(unlink("a"));
+}
+
 /* A child reads and writes what its parent has closed, and the parent after it. */
-static void in_a_child(void **state)
+static void forked_child_reads_and_writes(void)
 {
 	int fd;
 	pid_t pid;
 
-	(void)state;
 	close_staged("a");
 	pid = fork();
 	if (pid == 0) {
@@ -362,7 +481,24 @@ static void beside_a_thread(void **state)
 	OK(unlink("a"));
 }
 
-int main(void)
+static const struct {
+	const char *name;
+	void (*run)(void);
+} forked[] = {
+	{"child", forked_child_reads_and_writes},
+	{"start", forked_starts},
+	{"start-reader", forked_starts_beside_a_reader},
+	{"open", forked_nothing_is_left_open},
+};
+
+static void of_programs_that_fork(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof forked / sizeof *forked; i++)
+		assert_int_equal(run_again(forked[i].name, NULL), 0);
+}
+
+int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(read_again),
@@ -370,14 +506,24 @@ int main(void)
 		cmocka_unit_test(many_lives),
 		cmocka_unit_test(other_names),
 		cmocka_unit_test(made_shorter),
-		cmocka_unit_test(locks),
-		cmocka_unit_test(started),
-		cmocka_unit_test(in_a_child),
+		cmocka_unit_test(space),
 		cmocka_unit_test(many_files),
 		cmocka_unit_test(few_descriptors),
 		cmocka_unit_test(other_ways_to_close),
 		cmocka_unit_test(beside_a_thread),
+		cmocka_unit_test(locks),
+		cmocka_unit_test(locks_of_readers),
+		cmocka_unit_test(started),
+		cmocka_unit_test(started_beside_a_reader),
+		cmocka_unit_test(of_programs_that_fork),
 	};
 
+	if (argc > 2)
+		return find_lock(argv[1], argv[2]);
+	for (size_t i = 0; argc > 1 && i < sizeof forked / sizeof *forked; i++)
+		if (strcmp(argv[1], forked[i].name) == 0) {
+			forked[i].run();
+			return 0;
+		}
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
