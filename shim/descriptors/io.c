@@ -825,8 +825,11 @@ static long cut_in_kernel(struct file *f, int fd, off_t size)
 	if (r < 0 || f->mode != FILE_ATTACHED || !f->arena || flush_left(f))
 		return IO_PASS;
 	r = sys.ftruncate(fd, size);
-	if (r == 0)
-		f->space.end = f->space.kept_end = 0; /* what was reserved is gone */
+	if (r == 0) {
+		/* what was reserved is gone */
+		f->space.end = 0;
+		f->space.kept_end = 0;
+	}
 	attach_refresh(f, fd);
 	return r;
 }

@@ -463,6 +463,9 @@ static void beside_a_thread(void **state)
 
 	(void)state;
 	assert_int_equal(pthread_create(&thread, NULL, open_and_close, NULL), 0);
+	do /* until it has begun */
+		assert_int_equal(OK(pread(fd, &first, 1, 0)), 1);
+	while (first != 'z');
 	for (unsigned i = 0; i < 3000; i++) {
 		write_records(fd, RECORDS + i, 1);
 		if (i % 100 == 99) {
