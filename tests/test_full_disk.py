@@ -77,7 +77,7 @@ int main(int argc, char **argv)
 		return fprintf(stderr, "size is not %lu\n", (unsigned long)at), 4;
 	if (unlink(argv[4]) != 0)
 		return perror("unlink"), 5;
-	sync(); /* some file systems give space back later */
+	syncfs(fd); /* some file systems give space back later */
 	for (int i = 0; i < 1000; i++) {
 		fill(buffer, size, at);
 		ssize_t n = put(buffer, size, at);

@@ -21,6 +21,7 @@ from lib.disks import disk, remount, shut_down
 from lib.recovery_lab import of_no_inode
 from lib.support import (
     ROOT,
+    all_synced,
     disk_dir,
     file_system,
     preload_env,
@@ -1024,7 +1025,8 @@ def test_a_member_syncs_everybodys_files(steps, fastwrite, place, tmp_path, call
         child.pwrite(9, byte, 512, 0)
     child.sync(9)
     child.pwrite(9, "N", 512, 0)
-    assert one.do(*call.split()) == 0
+    with all_synced():
+        assert one.do(*call.split()) == 0
     pid = child.do("pid")
     one.kill()
     kill_stranger(pid)
@@ -1056,7 +1058,7 @@ def flushed_and_on_disk(steps_at, point: Path) -> tuple[Steps, bytes]:
 @pytest.mark.parametrize("kind", ["ext4", "xfs"])
 def test_a_forced_shutdown_in_the_same_boot_is_a_power_loss(steps_at, fastwrite, tmp_path, kind):
     """The kernel lives, the file system's cache does not: what was synced comes back, by appends and at offsets."""
-    with disk(kind, tmp_path / "disk", 320 << 20) as point:
+    with disk(kind, tmp_path / "disk", 320 << 20) as point, all_synced(spoils=True):
         one, log = flushed_and_on_disk(steps_at, point)
         sync_file_system(point)  # the files are newer on the disk than the first entries
         one.write(9, "b", 4096)

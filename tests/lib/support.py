@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import functools
 import os
 import re
@@ -13,7 +14,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -122,6 +123,19 @@ def sync_file_system(path: Path) -> None:
         os.close(fd)
 
 
+# Hook programs that sync all file systems of the machine.
+SYNC_ALL = {"test_sync", "test_syscall"}
+
+
+@contextmanager
+def all_synced(spoils: bool = False) -> Iterator[None]:
+    """Around what syncs all file systems of the machine; with `spoils` around the test that such a sync would spoil.
+    The one waits for the other, also in other parts of the same run."""
+    with Path(tempfile.gettempdir(), f"fastwrite-tests-sync-{os.getuid()}").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if spoils else fcntl.LOCK_SH)
+        yield
+
+
 def too_slow(seconds: float, what: str) -> str:
     """A time limit has passed: says what tells a loaded machine from a fault."""
     return f"too slow: {on_this_machine(seconds)}: {what}"
@@ -192,16 +206,20 @@ def run_native(command: list[str | Path], cwd: Path, timeout: float = 120, **env
     """The program as it is.  When it hangs, it and its children in a directory of its own are killed; TooSlowError
     has what it said."""
     arguments = [str(part) for part in command]
-    with subprocess.Popen(
-        arguments,
-        cwd=cwd,
-        env={**os.environ, **env},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-    ) as process:
+    syncs = all_synced() if Path(arguments[0]).name in SYNC_ALL else nullcontext()
+    with (
+        syncs,
+        subprocess.Popen(
+            arguments,
+            cwd=cwd,
+            env={**os.environ, **env},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        ) as process,
+    ):
         try:
             out, err = process.communicate(timeout=timeout * slowness())
         except BaseException as stopped:
