@@ -102,7 +102,7 @@ bool by_name_overlays(void)
 static int act_let_go(struct file *f, const void *ctx)
 {
 	(void)ctx;
-	return flush_is_kept(f) ? attach_let_go(f) : 0;
+	return flush_is_kept(f) ? detach_file(f) : 0;
 }
 
 void by_name_before_open(int dirfd, const char *path)
@@ -657,7 +657,7 @@ static void visit_drain(struct file *f, void *ctx)
 		return;
 	g = file_lock(f);
 	if (f->mode == FILE_ATTACHED && f->arena && !(all->lock && file_is_paged(f))) {
-		int r = flush_is_kept(f) ? attach_let_go(f) : flush_drain(f);
+		int r = flush_is_kept(f) ? detach_file(f) : flush_drain(f);
 
 		if (r == 0 && all->sync)
 			r = journal_retire(f);

@@ -2,6 +2,7 @@
 /* wal: see wal/wal.h. */
 #include "wal/wal.h"
 
+#include "base/bytes.h"
 #include "base/crc32c.h"
 #include "base/kill.h"
 #include "base/sys.h"
@@ -11,7 +12,7 @@
 
 enum { TAILS = sizeof((struct wal *)NULL)->tail / sizeof((struct wal *)NULL)->tail[0] };
 
-static int write_all(int fd, struct iovec *iov, int count, uint64_t offset)
+static int write_vector(int fd, struct iovec *iov, int count, uint64_t offset)
 {
 	while (count > 0) {
 		ssize_t n = sys_pwritev_accepted(fd, iov, count, (off_t)offset);
@@ -34,15 +35,14 @@ static int write_all(int fd, struct iovec *iov, int count, uint64_t offset)
 /* The header is durable when this returns 0. */
 static int write_header(struct wal *w)
 {
-	struct iovec iov = {.iov_base = w->head, .iov_len = WAL_PAGE_BYTES};
+	uint64_t written;
 	int r;
 
 	w->header.checksum = wal_header_checksum(&w->header);
 	memset(w->head, 0, WAL_PAGE_BYTES);
 	memcpy(w->head, &w->header, sizeof w->header);
 	kill_step();
-	r = write_all(w->fd, &iov, 1, 0);
-	kill_step();
+	r = bytes_write(w->fd, w->head, WAL_PAGE_BYTES, 0, false, &written);
 	return r < 0 ? r : sys.fdatasync(w->fd);
 }
 
@@ -55,14 +55,12 @@ int wal_make(struct wal *w, int fd, uint64_t bytes, const uint8_t id[16], const 
 	w->header = (struct wal_header){
 		.magic = WAL_MAGIC, .version = WAL_VERSION, .bytes = bytes, .first = 1, .origin = *origin};
 	memcpy(w->header.id, id, sizeof w->header.id);
-	for (uint64_t at = 0; at < bytes;) {
-		uint64_t n = bytes - at < sizeof w->head ? bytes - at : sizeof w->head;
-		struct iovec iov = {.iov_base = w->head, .iov_len = n};
-		int r = write_all(fd, &iov, 1, at);
+	for (uint64_t at = 0, n; at < bytes; at += n) {
+		int r = bytes_write(fd, w->head, bytes - at < sizeof w->head ? bytes - at : sizeof w->head,
+		                    at, false, &n);
 
 		if (r < 0)
 			return r;
-		at += n;
 	}
 	w->end = WAL_PAGE_BYTES;
 	return write_header(w);
@@ -107,7 +105,7 @@ static int write_batch(struct wal *w, uint32_t flags)
 	for (uint32_t i = 1; i <= w->images; i++)
 		b->checksum = crc32c(b->checksum, w->iov[i].iov_base, WAL_PAGE_BYTES);
 	kill_step();
-	r = write_all(w->fd, w->iov, 1 + (int)w->images, w->at);
+	r = write_vector(w->fd, w->iov, 1 + (int)w->images, w->at);
 	kill_step();
 	if (r < 0)
 		return r;
