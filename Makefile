@@ -70,7 +70,7 @@ LIBS := -pthread -ldl
 # ---- sources ----
 
 # A folder is a layer, from the top to the bottom; calls go down only (tests/test_layers.py).
-LAYERS := command hooks process descriptors attach sync flush staging files pages recovery wal format config base
+LAYERS := command hooks process descriptors attach sync flush staging files pages recovery foreign wal format config base
 CORE_LAYERS := $(filter-out command hooks,$(LAYERS))
 CLI_SRC := $(sort $(wildcard shim/command/*.c))
 HOOKS_SRC := $(sort $(wildcard shim/hooks/*.c shim/hooks/*.S))

@@ -2,8 +2,8 @@
 /* recover_path: the recovery of one path, for all verbs. */
 #include "command/command.h"
 
+#include "foreign/rights.h"
 #include "recovery/recover.h"
-#include "recovery/rights.h"
 
 #include <errno.h>
 #include <grp.h>

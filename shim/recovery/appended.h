@@ -7,7 +7,7 @@
 #ifndef FASTWRITE_RECOVERY_APPENDED_H
 #define FASTWRITE_RECOVERY_APPENDED_H
 
-#include "recovery/parse.h"
+#include "foreign/parse.h"
 
 /* Nobody can tell: too much has been appended, or others' bytes look like ours. */
 #define APPENDED_DOUBT (-ETIME)

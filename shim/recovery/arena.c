@@ -6,14 +6,14 @@
 #include "base/kill.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "foreign/claim.h"
+#include "foreign/names.h"
 #include "format/journal_format.h"
 #include "recovery/aside.h"
-#include "recovery/claim.h"
 #include "recovery/entry.h"
 #include "recovery/journal.h"
 #include "recovery/judge.h"
 #include "recovery/living.h"
-#include "recovery/names.h"
 
 #include <fcntl.h>
 #include <string.h>

@@ -4,7 +4,7 @@
 
 #include "base/kill.h"
 #include "base/sys.h"
-#include "recovery/target.h"
+#include "foreign/target.h"
 
 #include <fcntl.h>
 

@@ -6,7 +6,7 @@
 #ifndef FASTWRITE_RECOVERY_ASIDE_H
 #define FASTWRITE_RECOVERY_ASIDE_H
 
-#include "recovery/parse.h"
+#include "foreign/parse.h"
 
 #define RECOVER_ASIDE "aside"
 

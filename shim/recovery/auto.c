@@ -12,12 +12,12 @@
 #include "base/buffer.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "foreign/claim.h"
+#include "foreign/names.h"
 #include "format/arena_format.h"
 #include "format/journal_format.h"
 #include "recovery/aside.h"
-#include "recovery/claim.h"
 #include "recovery/living.h"
-#include "recovery/names.h"
 
 #include <fcntl.h>
 #include <stdatomic.h>

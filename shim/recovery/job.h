@@ -3,10 +3,10 @@
 #ifndef FASTWRITE_RECOVERY_JOB_H
 #define FASTWRITE_RECOVERY_JOB_H
 
-#include "recovery/parse.h"
+#include "foreign/parse.h"
+#include "foreign/rights.h"
+#include "foreign/target.h"
 #include "recovery/recover.h"
-#include "recovery/rights.h"
-#include "recovery/target.h"
 
 struct recover_job {
 	const struct recover_options *opt;

@@ -6,11 +6,11 @@
 #include "base/kill.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "foreign/claim.h"
+#include "foreign/names.h"
+#include "foreign/rights.h"
 #include "recovery/aside.h"
-#include "recovery/claim.h"
 #include "recovery/journal_replay.h"
-#include "recovery/names.h"
-#include "recovery/rights.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -3,7 +3,7 @@
 #ifndef FASTWRITE_RECOVERY_JOURNAL_H
 #define FASTWRITE_RECOVERY_JOURNAL_H
 
-#include "recovery/parse.h"
+#include "foreign/parse.h"
 #include "recovery/recover.h"
 
 /*

@@ -6,10 +6,10 @@
 #ifndef FASTWRITE_RECOVERY_JOURNAL_SCAN_H
 #define FASTWRITE_RECOVERY_JOURNAL_SCAN_H
 
+#include "foreign/parse.h"
+#include "foreign/target.h"
 #include "format/journal_format.h"
-#include "recovery/parse.h"
 #include "recovery/recover.h"
-#include "recovery/target.h"
 
 /* The batches of one half. */
 struct journal_chain {

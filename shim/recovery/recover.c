@@ -5,13 +5,13 @@
 #include "base/buffer.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "foreign/claim.h"
+#include "foreign/names.h"
 #include "format/journal_format.h"
 #include "format/staging_dir.h"
 #include "recovery/arena.h"
 #include "recovery/aside.h"
-#include "recovery/claim.h"
 #include "recovery/journal.h"
-#include "recovery/names.h"
 
 #include <fcntl.h>
 #include <string.h>

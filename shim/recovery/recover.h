@@ -6,9 +6,9 @@
  * it reads from an arena: it checks all sizes, writes only to the files that the entries name, and acts with
  * the rights of the arena's owner.  It can be killed anywhere and run again.
  *
- *   recover, auto      which arenas and journals, in which order (names)
- *   arena, living      one arena, dead or with a living family (claim)
- *   entry              one file entry of an arena: its file (target), judge, replay
+ *   recover, auto      which arenas and journals, in which order
+ *   arena, living      one arena, dead or with a living family
+ *   entry              one file entry of an arena: its file, judge, replay
  *   judge, appended    may the staged bytes be replayed?  Which appends does the file have already?
  *   replay             the bytes into the file
  *   aside              arenas and journals that wait for a decision

@@ -4,7 +4,7 @@
 
 #include "base/log.h"
 #include "base/sys.h"
-#include "recovery/parse.h"
+#include "foreign/parse.h"
 
 #include <dirent.h>
 #include <fcntl.h>

@@ -9,8 +9,8 @@
 #include "base/pid.h"
 #include "base/sys.h"
 #include "files/workers.h"
+#include "foreign/claim.h"
 #include "format/staging_dir.h"
-#include "recovery/claim.h"
 #include "staging/registry.h"
 #include "staging/takeover.h"
 

@@ -11,7 +11,7 @@
 #include "files/family.h"
 #include "files/file.h"
 #include "files/workers.h"
-#include "recovery/claim.h"
+#include "foreign/claim.h"
 #include "staging/arena.h"
 #include "sync/journal_file.h"
 

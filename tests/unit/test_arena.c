@@ -3,7 +3,7 @@
 #include "base/crc32c.h"
 #include "base/internal_fd.h"
 #include "base/pid.h"
-#include "recovery/claim.h"
+#include "foreign/claim.h"
 #include "rig.h"
 #include "staging/arena.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* names: which files are arenas and journals, and the order of their times. */
-#include "recovery/names.h"
+#include "foreign/names.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,7 +2,7 @@
 /* parse: no content of an arena file makes it read beyond its memory; run it with SAN=asan. */
 #include "rig.h"
 
-#include "recovery/parse.h"
+#include "foreign/parse.h"
 
 enum { FUZZ_TURNS = 3000 };
 

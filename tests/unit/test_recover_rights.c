@@ -2,7 +2,7 @@
 /* recover_rights: root has the rights of a user and no others until it takes its own back. */
 #include "rig.h"
 
-#include "recovery/rights.h"
+#include "foreign/rights.h"
 
 #include <grp.h>
 #include <linux/capability.h>

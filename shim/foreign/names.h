@@ -5,8 +5,8 @@
  * The library names them "<pid>-<rule>-<time>.arena" and ".journal"; the time is that of the wall clock, in
  * ns, in hex.
  */
-#ifndef FASTWRITE_RECOVERY_NAMES_H
-#define FASTWRITE_RECOVERY_NAMES_H
+#ifndef FASTWRITE_FOREIGN_NAMES_H
+#define FASTWRITE_FOREIGN_NAMES_H
 
 #include <stdbool.h>
 #include <stdint.h>

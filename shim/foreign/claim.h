@@ -4,8 +4,8 @@
  *
  * The kernel vouches for the owner of a file; what its header claims proves nothing.
  */
-#ifndef FASTWRITE_RECOVERY_CLAIM_H
-#define FASTWRITE_RECOVERY_CLAIM_H
+#ifndef FASTWRITE_FOREIGN_CLAIM_H
+#define FASTWRITE_FOREIGN_CLAIM_H
 
 #include "format/origin.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* names: see recovery/names.h. */
-#include "recovery/names.h"
+/* names: see foreign/names.h. */
+#include "foreign/names.h"
 
 #include "base/buffer.h"
 #include "base/log.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* rights: see recovery/rights.h. */
-#include "recovery/rights.h"
+/* rights: see foreign/rights.h. */
+#include "foreign/rights.h"
 
 #include "base/buffer.h"
 #include "base/sys.h"

@@ -6,8 +6,8 @@
  * proves nothing: a directory may hand its group on.)  Only the command looks up groups; in the library, and
  * for a user who is not known, the owner has none.
  */
-#ifndef FASTWRITE_RECOVERY_RIGHTS_H
-#define FASTWRITE_RECOVERY_RIGHTS_H
+#ifndef FASTWRITE_FOREIGN_RIGHTS_H
+#define FASTWRITE_FOREIGN_RIGHTS_H
 
 #include <stdbool.h>
 #include <stddef.h>

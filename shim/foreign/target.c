@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* target: see recovery/target.h. */
-#include "recovery/target.h"
+/* target: see foreign/target.h. */
+#include "foreign/target.h"
 
 #include "base/buffer.h"
 #include "base/kill.h"

@@ -3,8 +3,8 @@
  * parse: an arena file from disk -> checked tables in memory.  Reads with pread only: a file that shrinks
  * meanwhile is an error, not SIGBUS.
  */
-#ifndef FASTWRITE_RECOVERY_PARSE_H
-#define FASTWRITE_RECOVERY_PARSE_H
+#ifndef FASTWRITE_FOREIGN_PARSE_H
+#define FASTWRITE_FOREIGN_PARSE_H
 
 #include "format/arena_format.h"
 #include "format/page_scan.h"

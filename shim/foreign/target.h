@@ -6,8 +6,8 @@
  * A path below the directory of the staging directory counts from there: the volume may be mounted elsewhere
  * now, and a copy of it is a volume of its own.  Device numbers are compared with that of the arena.
  */
-#ifndef FASTWRITE_RECOVERY_TARGET_H
-#define FASTWRITE_RECOVERY_TARGET_H
+#ifndef FASTWRITE_FOREIGN_TARGET_H
+#define FASTWRITE_FOREIGN_TARGET_H
 
 #include "format/arena_format.h"
 

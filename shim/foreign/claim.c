@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* claim: see recovery/claim.h. */
-#include "recovery/claim.h"
+/* claim: see foreign/claim.h. */
+#include "foreign/claim.h"
 
 #include "base/pid.h"
 #include "base/sys.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* parse: see recovery/parse.h. */
-#include "recovery/parse.h"
+/* parse: see foreign/parse.h. */
+#include "foreign/parse.h"
 
 #include "base/kill.h"
 #include "base/sort.h"
