@@ -48,6 +48,7 @@ struct wal_header {
 	uint64_t bytes;    /* of the file */
 	uint8_t id[16];    /* random: tells batches of this log from those of another one */
 	uint64_t first;    /* earlier epochs do not count */
+	uint64_t ino;      /* of the log's file: a copy is no log */
 	struct origin origin;
 };
 
@@ -63,6 +64,7 @@ struct wal_batch {
 	uint32_t images;
 	uint32_t checksum; /* CRC32C of the whole batch with checksum = 0 */
 	uint32_t unused;
+	int64_t written_ns; /* CLOCK_REALTIME */
 };
 
 enum wal_type {
@@ -79,7 +81,7 @@ struct wal_record {
 
 /* Content of WAL_NAME; the path follows, absolute, with its NUL. */
 struct wal_name {
-	uint64_t ino;
+	uint64_t dev, ino;
 	int64_t btime_sec;
 	uint64_t handle_hash;
 	uint32_t btime_nsec;
@@ -97,13 +99,24 @@ struct wal_size {
 	uint32_t unused;
 };
 
+/*
+ * At WAL_REPLAY_AT: by whom the epochs are being replayed.  A recovery that is killed leaves files with times
+ * of its own; the next one must not take them for changes of somebody else.
+ */
+struct wal_replay {
+	int64_t boot_ns;            /* the boot of that recovery, as in struct origin; 0 = none has begun */
+	int64_t begun_ns, again_ns; /* CLOCK_REALTIME when it began, and at most WAL_REPLAY_SLACK_NS before it
+	                               last changed a file */
+};
+enum { WAL_REPLAY_AT = 2048, WAL_REPLAY_SLACK_NS = 500000000 };
+
 /* Content of WAL_PAGE: of the image count the bytes up to the end of the file. */
 struct wal_page {
 	uint64_t page; /* its number in the file */
 };
 
-_Static_assert(sizeof(struct wal_header) <= WAL_PAGE_BYTES, "header");
-_Static_assert(sizeof(struct wal_batch) == 56, "batch header");
+_Static_assert(sizeof(struct wal_header) <= 512, "a sector: a header is never torn");
+_Static_assert(sizeof(struct wal_batch) == 64, "batch header");
 _Static_assert(sizeof(struct wal_record) == 8, "record");
 _Static_assert(sizeof(struct wal_batch) + sizeof(struct wal_record) + sizeof(struct wal_name) +
                                WAL_PATH_MAX <=

@@ -74,6 +74,7 @@ int wal_scan_begin(struct wal_scan *s, int fd, uint8_t *batch)
 		at += whole_bytes(b);
 		if (b->flags & WAL_END) {
 			s->last = epoch;
+			s->written_ns = b->written_ns;
 			s->epochs++;
 			s->end = at;
 			part = 0;

@@ -13,10 +13,11 @@ enum { WAL_BATCH_MOST = WAL_HEAD_MAX + WAL_IMAGES_MAX * WAL_PAGE_BYTES };
 struct wal_scan {
 	int fd;
 	struct wal_header header;
-	uint64_t end;    /* of the last whole epoch in the file */
-	uint64_t epochs; /* how many whole ones there are */
-	uint64_t last;   /* the number of the last one, 0: none */
-	uint8_t *batch;  /* WAL_BATCH_MOST bytes, aligned to 8 */
+	uint64_t end;       /* of the last whole epoch in the file */
+	uint64_t epochs;    /* how many whole ones there are */
+	uint64_t last;      /* the number of the last one, 0: none */
+	int64_t written_ns; /* when that was written */
+	uint8_t *batch;     /* WAL_BATCH_MOST bytes, aligned to 8 */
 };
 
 struct wal_item {

@@ -11,6 +11,7 @@
 #include "foreign/rights.h"
 #include "recovery/aside.h"
 #include "recovery/journal_replay.h"
+#include "recovery/wal_replay.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -133,6 +134,18 @@ bool recover_journal(const char *dir, int dirfd, const char *name, bool in_aside
 		r = claim_lock(s->fd);
 	if (r == 0 && !sys_still_linked(s->fd))
 		goto out;
+	if (r == 0 && wal_replay_is(s->fd)) {
+		/* the file of sync = ordered has the same name */
+		wal_replay(&(struct wal_recovery){.opt = opt,
+		                                  .report = report,
+		                                  .path = path,
+		                                  .fd = s->fd,
+		                                  .dirfd = dirfd,
+		                                  .in_aside = in_aside,
+		                                  .staging_fd = s->place.staging_fd},
+		           name);
+		goto out;
+	}
 	if (r == 0)
 		r = scan_load_header(s);
 	if (r == 0)

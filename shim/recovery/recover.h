@@ -13,6 +13,7 @@
  *   replay             the bytes into the file
  *   aside              arenas and journals that wait for a decision
  *   journal*           one journal: reads it, finds its files, replays it
+ *   wal_replay         one log of sync = ordered
  */
 #ifndef FASTWRITE_RECOVERY_RECOVER_H
 #define FASTWRITE_RECOVERY_RECOVER_H

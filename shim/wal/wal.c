@@ -8,6 +8,7 @@
 #include "base/sys.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 
 enum { TAILS = sizeof((struct wal *)NULL)->tail / sizeof((struct wal *)NULL)->tail[0] };
@@ -32,7 +33,6 @@ static int write_vector(int fd, struct iovec *iov, int count, uint64_t offset)
 	return 0;
 }
 
-/* The header is durable when this returns 0. */
 static int write_header(struct wal *w)
 {
 	uint64_t written;
@@ -43,27 +43,40 @@ static int write_header(struct wal *w)
 	memcpy(w->head, &w->header, sizeof w->header);
 	kill_step();
 	r = bytes_write(w->fd, w->head, WAL_PAGE_BYTES, 0, false, &written);
-	return r < 0 ? r : sys.fdatasync(w->fd);
+	kill_step();
+	return r;
 }
 
 int wal_make(struct wal *w, int fd, uint64_t bytes, const uint8_t id[16], const struct origin *origin)
 {
+	struct statx st;
+	int r;
+
 	if (bytes < WAL_BYTES_MIN || bytes % WAL_PAGE_BYTES != 0)
 		return -EINVAL;
+	r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st);
+	if (r < 0)
+		return r;
 	memset(w, 0, sizeof *w);
 	w->fd = fd;
-	w->header = (struct wal_header){
-		.magic = WAL_MAGIC, .version = WAL_VERSION, .bytes = bytes, .first = 1, .origin = *origin};
+	w->header = (struct wal_header){.magic = WAL_MAGIC,
+	                                .version = WAL_VERSION,
+	                                .bytes = bytes,
+	                                .first = 1,
+	                                .ino = st.stx_ino,
+	                                .origin = *origin};
 	memcpy(w->header.id, id, sizeof w->header.id);
 	for (uint64_t at = 0, n; at < bytes; at += n) {
-		int r = bytes_write(fd, w->head, bytes - at < sizeof w->head ? bytes - at : sizeof w->head,
-		                    at, false, &n);
+		r = bytes_write(fd, w->head, bytes - at < sizeof w->head ? bytes - at : sizeof w->head, at,
+		                false, &n);
 
 		if (r < 0)
 			return r;
 	}
 	w->end = WAL_PAGE_BYTES;
-	return write_header(w);
+	w->voided = true;
+	r = write_header(w);
+	return r < 0 ? r : sys.fdatasync(fd);
 }
 
 static void begin_batch(struct wal *w)
@@ -75,6 +88,7 @@ static void begin_batch(struct wal *w)
 void wal_begin(struct wal *w)
 {
 	w->epoch++;
+	w->voided = false;
 	w->at = w->end;
 	w->part = 0;
 	w->error = 0;
@@ -93,7 +107,8 @@ static int write_batch(struct wal *w, uint32_t flags)
 	                        .part = w->part,
 	                        .flags = flags,
 	                        .bytes = w->bytes,
-	                        .images = w->images};
+	                        .images = w->images,
+	                        .written_ns = sys_wall_ns()};
 	memcpy(b->id, w->header.id, sizeof b->id);
 	head = wal_head_bytes(b);
 	bytes = head + (uint64_t)w->images * WAL_PAGE_BYTES;
@@ -133,8 +148,8 @@ static void *record(struct wal *w, enum wal_type type, uint32_t file, uint32_t b
 	return r + 1;
 }
 
-int wal_put_name(struct wal *w, uint32_t file, const struct identity *id, const char *path, uint16_t below,
-                 uint16_t up)
+int wal_put_name(struct wal *w, uint32_t file, uint64_t dev, const struct identity *id, const char *path,
+                 uint16_t below, uint16_t up)
 {
 	size_t n = strlen(path) + 1;
 	struct wal_name *name;
@@ -144,7 +159,8 @@ int wal_put_name(struct wal *w, uint32_t file, const struct identity *id, const 
 	name = record(w, WAL_NAME, file, (uint32_t)(sizeof *name + n));
 	if (!name)
 		return w->error;
-	*name = (struct wal_name){.ino = id->ino,
+	*name = (struct wal_name){.dev = dev,
+	                          .ino = id->ino,
 	                          .btime_sec = id->btime_sec,
 	                          .btime_nsec = id->btime_nsec,
 	                          .handle_hash = id->handle_hash,
@@ -211,5 +227,16 @@ int wal_empty(struct wal *w)
 		w->header.first = before;
 	else
 		w->end = WAL_PAGE_BYTES;
+	return r;
+}
+
+int wal_void(struct wal *w)
+{
+	int r = w->voided ? 0 : wal_empty(w);
+
+	if (r == 0 && !w->voided)
+		r = sys.fdatasync(w->fd);
+	if (r == 0)
+		w->voided = true;
 	return r;
 }

@@ -26,6 +26,7 @@ struct wal {
 	uint64_t epoch; /* of the last one that was begun */
 	uint64_t end;   /* of the durable epochs, in the file */
 	uint64_t at;    /* where the next batch goes */
+	bool voided;    /* on the device no epoch counts */
 	uint32_t part;
 	int error; /* -errno of this epoch */
 	/* The batch that is being put together. */
@@ -44,8 +45,8 @@ int wal_make(struct wal *w, int fd, uint64_t bytes, const uint8_t id[16], const 
 
 /* Begins an epoch. */
 void wal_begin(struct wal *w);
-int wal_put_name(struct wal *w, uint32_t file, const struct identity *id, const char *path, uint16_t below,
-                 uint16_t up);
+int wal_put_name(struct wal *w, uint32_t file, uint64_t dev, const struct identity *id, const char *path,
+                 uint16_t below, uint16_t up);
 int wal_put_size(struct wal *w, uint32_t file, const struct wal_size *size);
 /* `data`: 4096 bytes that do not change before wal_commit, of which the first `counting` count (1 to 4096);
  * the others may change, and stand in the log as zeros. */
@@ -53,8 +54,12 @@ int wal_put_page(struct wal *w, uint32_t file, uint64_t page, const uint8_t *dat
 /* Ends the epoch and waits until it is durable.  -ENOSPC: it does not fit behind the others. */
 int wal_commit(struct wal *w);
 
-/* The epochs up to now do not count any more. */
+/*
+ * All epochs are in their files, durably: the next one is written over them.  Until that is durable a power
+ * loss may bring them back, which changes nothing as long as nobody but the log changes the files.
+ */
 int wal_empty(struct wal *w);
-static inline bool wal_is_empty(const struct wal *w) { return w->end == WAL_PAGE_BYTES; }
+/* The same, and from now on no power loss brings them back: before anybody else changes the files. */
+int wal_void(struct wal *w);
 
 #endif

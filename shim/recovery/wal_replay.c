@@ -1,0 +1,449 @@
+// SPDX-License-Identifier: Apache-2.0
+/* wal_replay: see recovery/wal_replay.h. */
+#include "recovery/wal_replay.h"
+
+#include "base/buffer.h"
+#include "base/bytes.h"
+#include "base/kill.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "foreign/rights.h"
+#include "format/identity.h"
+#include "format/journal_format.h"
+#include "format/wal_scan.h"
+#include "recovery/aside.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+
+/* A write-back may follow the last epoch before power goes.  In the same boot a kill, an unmount, a mount and
+ * a write by another program take longer. */
+enum { LATE_NS = 1000000000 };
+
+/* A file that the log names. */
+struct named {
+	struct arena_entry name;
+	struct recover_target target;
+	uint32_t number; /* by which the records of `epoch` call it */
+	uint64_t epoch;
+	struct wal_size size; /* of its last SIZE record */
+	uint64_t bytes;
+};
+
+struct replay {
+	const struct wal_recovery *w;
+	enum origin_verdict where;
+	int64_t boot_ns; /* of this boot */
+	struct wal_scan scan;
+	struct wal_replay note;
+	struct recover_place place;
+	struct named *files;
+	uint64_t count, room;
+	const char *aside; /* why the log is put aside; NULL: it is not */
+};
+
+static void tell(const struct wal_recovery *w, const char *target, const char *action, uint64_t bytes,
+                 int error, const char *detail)
+{
+	struct recover_event e = {.arena = w->path,
+	                          .target = target,
+	                          .action = action,
+	                          .bytes = bytes,
+	                          .error = error,
+	                          .detail = detail};
+
+	if (w->opt->event)
+		w->opt->event(w->opt->ctx, &e);
+}
+
+static void failed(const struct wal_recovery *w, const char *target, int error, const char *detail)
+{
+	w->report->failed++;
+	tell(w, target, "failed", 0, error, detail);
+}
+
+bool wal_replay_is(int fd)
+{
+	uint64_t magic;
+
+	return sys_read_all(fd, &magic, sizeof magic, 0) == 0 && magic == WAL_MAGIC;
+}
+
+/* ---- its files ---- */
+
+static struct named *file_of(const struct replay *r, const struct wal_item *item)
+{
+	for (uint64_t i = r->count; i > 0; i--)
+		if (r->files[i - 1].epoch == item->epoch && r->files[i - 1].number == item->file)
+			return &r->files[i - 1];
+	return NULL;
+}
+
+/* The same file under the same name, as an earlier epoch has named it. */
+static struct named *known(const struct replay *r, const struct wal_item *item)
+{
+	for (uint64_t i = 0; i < r->count; i++) {
+		const struct arena_entry *e = &r->files[i].name;
+
+		if (e->ino == item->name->ino && e->dev == item->name->dev &&
+		    e->generation == item->name->generation && e->btime_sec == item->name->btime_sec &&
+		    e->btime_nsec == item->name->btime_nsec && strcmp(e->path, item->path) == 0)
+			return &r->files[i];
+	}
+	return NULL;
+}
+
+static int visit_count(void *ctx, const struct wal_item *item)
+{
+	struct replay *r = ctx;
+
+	r->room += item->type == WAL_NAME;
+	return 0;
+}
+
+static void take_name(struct arena_entry *e, const struct wal_item *item)
+{
+	e->dev = item->name->dev;
+	e->ino = item->name->ino;
+	e->btime_sec = item->name->btime_sec;
+	e->btime_nsec = item->name->btime_nsec;
+	e->generation = item->name->generation;
+	e->handle_hash = item->name->handle_hash;
+	e->below = item->name->below;
+	e->up = item->name->up;
+	memcpy(e->path, item->path, item->name->path_bytes);
+}
+
+/*
+ * Was the file changed since the log was written, by somebody else?  After another boot: in this one, by a
+ * program that did not wait for recovery.
+ */
+static bool is_changed(const struct replay *r, const struct named *f)
+{
+	struct statx st;
+	int64_t changed;
+
+	if (f->target.orphan || r->w->opt->force)
+		return false;
+	if (sys.statx(f->target.fd, "", AT_EMPTY_PATH, STATX_MTIME, &st) < 0)
+		return true;
+	changed = st.stx_mtime.tv_sec * 1000000000ll + st.stx_mtime.tv_nsec;
+	/* by a recovery that was killed */
+	if (r->note.boot_ns && changed >= r->note.begun_ns &&
+	    changed <= r->note.again_ns + WAL_REPLAY_SLACK_NS)
+		return false;
+	if (r->where == ORIGIN_OTHER)
+		return changed >= r->boot_ns;
+	return changed > r->scan.written_ns + LATE_NS;
+}
+
+static int visit_open(void *ctx, const struct wal_item *item)
+{
+	struct replay *r = ctx;
+	struct named *f;
+	int e;
+
+	if (item->type != WAL_NAME)
+		return 0;
+	if (item->name->path_bytes > ARENA_PATH_MAX)
+		return -EBADMSG;
+	f = known(r, item);
+	if (f)
+		return 0;
+	f = &r->files[r->count++];
+	f->target.fd = -1;
+	take_name(&f->name, item);
+	e = recover_target_open(&f->target, &f->name, &r->place, !r->w->opt->dry_run);
+	if (e == -ENOENT && r->w->opt->dry_run)
+		return 0;
+	if (e < 0) {
+		failed(r->w, item->path, e,
+		       e == RECOVER_ELSEWHERE
+		               ? "its directory is not there: mounted elsewhere, or in a container?  left in the log"
+		               : "left in the log");
+		return e;
+	}
+	if (is_changed(r, f))
+		r->aside = "was changed after the power loss, before recovery";
+	return 0;
+}
+
+/* ---- replay ---- */
+
+/* We are about to change a file: notes the time, so that the next recovery knows our changes. */
+static int note_change(struct replay *r)
+{
+	enum { STEP_NS = WAL_REPLAY_SLACK_NS / 5 };
+	int64_t now = sys_wall_ns();
+	uint64_t written;
+	int e;
+
+	if (r->note.boot_ns && now >= r->note.again_ns && now - r->note.again_ns < STEP_NS)
+		return 0;
+	if (!r->note.boot_ns) {
+		enum { TICK_NS = 20000000 /* of the coarse clock, at least */ };
+
+		/* so that what others wrote up to now has an older time than what we write */
+		sys_nap(TICK_NS);
+		r->note.begun_ns = now = sys_wall_ns() - TICK_NS / 2;
+	}
+	r->note.boot_ns = r->boot_ns;
+	r->note.again_ns = now;
+	e = bytes_write(r->w->fd, (const uint8_t *)&r->note, sizeof r->note, WAL_REPLAY_AT, false, &written);
+	kill_step();
+	return e;
+}
+
+static int resize(const struct named *f, uint64_t size)
+{
+	int r;
+
+	kill_step();
+	r = sys.ftruncate(f->target.fd, (off_t)size);
+	kill_step();
+	return r;
+}
+
+static int replay_size(struct named *f, const struct wal_size *size)
+{
+	struct statx st;
+	int e = sys.statx(f->target.fd, "", AT_EMPTY_PATH, STATX_SIZE, &st);
+
+	f->size = *size;
+	if (e == 0 && st.stx_size > size->lowest)
+		e = resize(f, size->lowest);
+	return e == 0 ? resize(f, size->size) : e;
+}
+
+static int replay_page(struct named *f, const struct wal_item *item)
+{
+	uint64_t at = item->page * WAL_PAGE_BYTES, n, written;
+	int e;
+
+	if (at >= f->size.size)
+		return -EBADMSG;
+	n = f->size.size - at < WAL_PAGE_BYTES ? f->size.size - at : WAL_PAGE_BYTES;
+	e = bytes_write(f->target.fd, item->image, n, at, false, &written);
+	f->bytes += written;
+	kill_step();
+	return e;
+}
+
+static int visit_replay(void *ctx, const struct wal_item *item)
+{
+	struct replay *r = ctx;
+	struct named *f = item->type == WAL_NAME ? known(r, item) : file_of(r, item);
+	int e = f ? note_change(r) : -EBADMSG;
+
+	if (e < 0)
+		return e;
+	switch (item->type) {
+	case WAL_NAME:
+		f->number = item->file;
+		f->epoch = item->epoch;
+		return 0;
+	case WAL_SIZE: return replay_size(f, item->size);
+	default: return replay_page(f, item);
+	}
+}
+
+/* The file is as the program saw it: its time, too, if we may set it. */
+static int finish(const struct named *f)
+{
+	struct timespec times[2] = {{.tv_nsec = UTIME_OMIT},
+	                            {.tv_sec = f->size.mtime_sec, .tv_nsec = f->size.mtime_nsec}};
+
+	kill_step();
+	sys_raw(SYS_utimensat, f->target.fd, 0, (long)times, 0, 0, 0);
+	return sys.fsync(f->target.fd);
+}
+
+static void tell_done(const struct wal_recovery *w, const struct named *f)
+{
+	bool orphan = f->target.orphan;
+
+	tell(w, f->name.path, orphan ? "orphaned" : "recovered", f->bytes, 0,
+	     orphan ? f->target.path : "as the log of sync = ordered has it");
+	w->report->orphans += orphan;
+	w->report->recovered += !orphan;
+	w->report->bytes += f->bytes;
+}
+
+static int visit_add(void *ctx, const struct wal_item *item)
+{
+	struct replay *r = ctx;
+	struct named *f = item->type == WAL_NAME ? known(r, item) : file_of(r, item);
+
+	if (f && item->type == WAL_NAME) {
+		f->number = item->file;
+		f->epoch = item->epoch;
+	} else if (f && item->type == WAL_PAGE) {
+		f->bytes += WAL_PAGE_BYTES;
+	}
+	return 0;
+}
+
+static int replay_all(struct replay *r)
+{
+	int e = wal_scan_each(&r->scan, r->w->opt->dry_run ? visit_add : visit_replay, r);
+
+	for (uint64_t i = 0; i < r->count && e == 0 && !r->w->opt->dry_run; i++)
+		e = finish(&r->files[i]);
+	if (e < 0) {
+		failed(r->w, "", e, "its files are not complete; left alone");
+		return e;
+	}
+	for (uint64_t i = 0; i < r->count; i++)
+		tell_done(r->w, &r->files[i]);
+	return 0;
+}
+
+/* ---- the log ---- */
+
+/* No epoch counts any more, whatever becomes of the power. */
+static int end_for_good(const struct replay *r)
+{
+	struct wal_header h = r->scan.header;
+	uint64_t written;
+	int e;
+
+	h.first = r->scan.last + 1;
+	h.checksum = wal_header_checksum(&h);
+	kill_step();
+	e = bytes_write(r->w->fd, (const uint8_t *)&h, sizeof h, 0, false, &written);
+	return e < 0 ? e : sys.fdatasync(r->w->fd);
+}
+
+static int remove_log(const struct replay *r, const char *name)
+{
+	int e = r->scan.epochs > 0 ? end_for_good(r) : 0;
+
+	kill_step();
+	if (e == 0)
+		e = sys.unlinkat(r->w->dirfd, name, 0);
+	kill_step();
+	if (e < 0)
+		failed(r->w, "", e, "its files are done, but it cannot be removed");
+	return e;
+}
+
+static void put_aside(struct replay *r, const char *name)
+{
+	BUFFER(char, detail);
+	int e = 0;
+
+	if (!r->w->in_aside && !r->w->opt->dry_run)
+		e = recover_move_aside(r->w->dirfd, name);
+	if (e < 0) {
+		failed(r->w, "", e, "cannot be put aside; left where it is");
+		return;
+	}
+	log_format(detail, BUFFER_BYTES,
+	           "a file of the log of sync = ordered %s; `fastwrite recover --force` with the log's name "
+	           "writes them all",
+	           r->aside);
+	for (uint64_t i = 0; i < r->count; i++) {
+		r->w->report->aside++;
+		tell(r->w, r->files[i].name.path, "aside", 0, 0, detail);
+	}
+}
+
+/* The arena of the same process waits for another try: until then the log stays. */
+static bool arena_waits(const struct wal_recovery *w, const char *name)
+{
+	BUFFER(char, arena);
+
+	journal_arena_of(name, arena);
+	return sys_raw(SYS_faccessat, w->dirfd, (long)arena, 0, 0, 0, 0) == 0;
+}
+
+static int load(struct replay *r)
+{
+	struct origin now;
+	struct statx st;
+	int e = sys.statx(r->w->fd, "", AT_EMPTY_PATH, STATX_INO, &st);
+
+	if (e == 0)
+		e = origin_here(r->w->fd, &now);
+	if (e == 0)
+		e = wal_scan_begin(&r->scan, r->w->fd, r->scan.batch);
+	if (e < 0)
+		return e;
+	if (r->scan.header.ino != st.stx_ino)
+		return -ESTALE;
+	r->where = origin_compare(&r->scan.header.origin, &now);
+	r->boot_ns = now.boot_ns;
+	r->place = (struct recover_place){.staging_fd = r->w->staging_fd,
+	                                  .dev_then = r->scan.header.origin.dev,
+	                                  .dev_now = sys_dev_of(&st)};
+	e = sys_read_all(r->w->fd, &r->note, sizeof r->note, WAL_REPLAY_AT);
+	if (e == 0 && (r->note.boot_ns < r->boot_ns - ORIGIN_SLACK_NS ||
+	               r->note.boot_ns > r->boot_ns + ORIGIN_SLACK_NS))
+		r->note.boot_ns = 0;
+	return e < 0 ? e : wal_scan_each(&r->scan, visit_count, r);
+}
+
+static void replay_loaded(struct replay *r, const char *name)
+{
+	uint64_t bytes = (r->room + 1) * sizeof *r->files;
+
+	r->files = sys.mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (sys_is_error(r->files)) {
+		failed(r->w, "", (int)(intptr_t)r->files, "no memory; left alone");
+		return;
+	}
+	if (wal_scan_each(&r->scan, visit_open, r) == 0) {
+		if (r->w->in_aside && !r->w->opt->force)
+			r->aside = "was changed after the power loss, before recovery";
+		if (r->aside)
+			put_aside(r, name);
+		else if (replay_all(r) == 0 && !r->w->opt->dry_run)
+			remove_log(r, name);
+	}
+	for (uint64_t i = 0; i < r->count; i++)
+		recover_target_close(&r->files[i].target);
+	sys.munmap(r->files, bytes);
+}
+
+static void with_batch(struct replay *r, const char *name)
+{
+	int e = load(r);
+
+	if (e < 0) {
+		failed(r->w, "", e,
+		       e == -ESTALE ? "a copy: what it holds may be older than the files; left alone"
+		                    : "not a log of this version, or damaged; left alone");
+		return;
+	}
+	if (r->where == ORIGIN_SAME && !r->w->in_aside) {
+		/* (the arena has everything, and comes first) */
+		if (!r->w->opt->dry_run && !arena_waits(r->w, name))
+			remove_log(r, name);
+		return;
+	}
+	replay_loaded(r, name);
+}
+
+void wal_replay(const struct wal_recovery *w, const char *name)
+{
+	BUFFER(struct recover_rights, rights);
+	struct replay r = {.w = w};
+	struct statx st;
+	int e = sys.statx(w->fd, "", AT_EMPTY_PATH, STATX_UID, &st);
+
+	r.scan.batch =
+		sys.mmap(NULL, WAL_BATCH_MOST, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (e == 0 && sys_is_error(r.scan.batch))
+		e = (int)(intptr_t)r.scan.batch;
+	if (e == 0)
+		e = recover_rights_take(rights, st.stx_uid);
+	if (e == 0) {
+		with_batch(&r, name);
+		recover_rights_drop(rights);
+	} else {
+		failed(w, "", e, "cannot act with the rights of its owner; left alone");
+	}
+	if (!sys_is_error(r.scan.batch))
+		sys.munmap(r.scan.batch, WAL_BATCH_MOST);
+}

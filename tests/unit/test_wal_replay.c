@@ -1,0 +1,419 @@
+// SPDX-License-Identifier: Apache-2.0
+/* wal_replay: after a power loss all files of a log stand as its last whole epoch has them, or none is
+ * touched; killed anywhere and run again. */
+#include "base/kill.h"
+#include "base/sys.h"
+#include "format/identity.h"
+#include "format/wal_scan.h"
+#include "recovery/recover.h"
+#include "wal/wal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { PAGE = WAL_PAGE_BYTES, FILES = 2, BEFORE = 2 * PAGE + 700, LOG_BYTES = 128 * PAGE };
+static const char *const names[FILES] = {"a", "b"};
+static const uint8_t id[16] = "replayed by test";
+
+static char dir[200], log_path[300];
+static struct wal *wal;
+static uint8_t *pages; /* what the epochs consist of */
+static struct {
+	uint8_t before[BEFORE];
+	uint8_t after[8 * PAGE];
+	uint64_t after_size;
+} files[FILES];
+
+static const char *path_of(const char *name)
+{
+	static char path[400];
+
+	snprintf(path, sizeof path, "%s/%s", dir, name);
+	return path;
+}
+
+static void fill(uint8_t *p, size_t n, unsigned seed)
+{
+	for (size_t i = 0; i < n; i++)
+		p[i] = (uint8_t)(seed * 37 + i % 241);
+}
+
+/* Sets the file's time to so many seconds before now. */
+static void age(const char *name, int seconds)
+{
+	struct timespec times[2];
+
+	clock_gettime(CLOCK_REALTIME, &times[0]);
+	times[0].tv_sec -= seconds;
+	times[1] = times[0];
+	assert_int_equal(utimensat(AT_FDCWD, path_of(name), times, 0), 0);
+}
+
+static void make_log(const char *path, int64_t boot_ago_ns)
+{
+	int fd = open(path, O_RDWR | O_CREAT | O_EXCL, 0600);
+	struct origin origin;
+
+	assert_true(fd >= 0);
+	assert_int_equal(origin_here(fd, &origin), 0);
+	origin.boot_ns -= boot_ago_ns;
+	if (boot_ago_ns)
+		memset(origin.boot_id, 7, sizeof origin.boot_id);
+	assert_int_equal(wal_make(wal, fd, LOG_BYTES, id, &origin), 0);
+}
+
+static int set_up(void **state)
+{
+	char staging[250];
+
+	(void)state;
+	snprintf(dir, sizeof dir, "%s/fastwrite-wal-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+	assert_non_null(mkdtemp(dir));
+	snprintf(staging, sizeof staging, "%s/.fastwrite", dir);
+	assert_int_equal(mkdir(staging, 0700), 0);
+	snprintf(log_path, sizeof log_path, "%s/8388608-unit-1.journal", staging);
+	wal = aligned_alloc(PAGE, (sizeof *wal + PAGE - 1) / PAGE * PAGE);
+	pages = aligned_alloc(PAGE, 64 * PAGE);
+	for (unsigned i = 0; i < FILES; i++) {
+		int fd = open(path_of(names[i]), O_RDWR | O_CREAT, 0600);
+
+		fill(files[i].before, BEFORE, i);
+		memset(files[i].after, 0, sizeof files[i].after);
+		memcpy(files[i].after, files[i].before, BEFORE);
+		files[i].after_size = BEFORE;
+		assert_int_equal(write(fd, files[i].before, BEFORE), BEFORE);
+		close(fd);
+		age(names[i], 1000000); /* before this boot, perhaps */
+	}
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	char command[300];
+
+	(void)state;
+	close(wal->fd);
+	free(wal);
+	free(pages);
+	snprintf(command, sizeof command, "rm -r '%s'", dir);
+	assert_int_equal(system(command), 0);
+	return 0;
+}
+
+static void put_name(unsigned file)
+{
+	int fd = open(path_of(names[file]), O_RDONLY);
+	struct identity identity;
+	struct statx st;
+
+	assert_int_equal(statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME, &st), 0);
+	identity_of(fd, &st, &identity);
+	assert_int_equal(wal_put_name(wal, 10 + file, sys_dev_of(&st), &identity, path_of(names[file]),
+	                              (uint16_t)strlen(dir) + 1, 1),
+	                 0);
+	close(fd);
+}
+
+/* An epoch in which file 0 gets `count` pages from `from` on, and file 1 is cut and gets one page. */
+static void epoch(uint64_t from, uint32_t count, unsigned seed)
+{
+	struct wal_size size = {.mtime_sec = 1000 + seed};
+
+	wal_begin(wal);
+	put_name(0);
+	size.lowest = files[0].after_size;
+	if (files[0].after_size < (from + count) * PAGE - 100)
+		files[0].after_size = (from + count) * PAGE - 100;
+	size.size = files[0].after_size;
+	assert_int_equal(wal_put_size(wal, 10, &size), 0);
+	for (uint32_t i = 0; i < count; i++) {
+		uint8_t *page = pages + i * PAGE;
+		uint64_t at = (from + i) * PAGE;
+		uint32_t n = size.size - at < PAGE ? (uint32_t)(size.size - at) : PAGE;
+
+		fill(page, PAGE, seed + i);
+		memcpy(files[0].after + at, page, n);
+		assert_int_equal(wal_put_page(wal, 10, from + i, page, n), 0);
+	}
+	put_name(1);
+	/* cut to 100 bytes, then written at the second page: zeros between */
+	size.lowest = 100;
+	size.size = files[1].after_size = PAGE + 50;
+	assert_int_equal(wal_put_size(wal, 11, &size), 0);
+	memset(files[1].after + 100, 0, sizeof files[1].after - 100);
+	fill(pages + 40 * PAGE, PAGE, seed);
+	memcpy(files[1].after + PAGE, pages + 40 * PAGE, 50);
+	assert_int_equal(wal_put_page(wal, 11, 1, pages + 40 * PAGE, 50), 0);
+	assert_int_equal(wal_commit(wal), 0);
+}
+
+static char last_detail[300];
+static int last_error;
+
+static void note(void *ctx, const struct recover_event *e)
+{
+	(void)ctx;
+	snprintf(last_detail, sizeof last_detail, "%s", e->detail);
+	if (e->error)
+		last_error = e->error;
+}
+
+static struct recover_report recover_by(bool force, bool dry_run)
+{
+	const struct recover_options opt = {.event = note, .force = force, .dry_run = dry_run};
+	struct recover_report report = {0};
+
+	last_error = 0;
+	assert_int_equal(recover_path(dir, &opt, &report), 0);
+	return report;
+}
+
+static void expect(const char *name, const uint8_t *bytes, uint64_t size)
+{
+	static uint8_t found[8 * PAGE + 1];
+	int fd = open(path_of(name), O_RDONLY);
+
+	assert_int_equal(pread(fd, found, sizeof found, 0), (ssize_t)size);
+	assert_memory_equal(found, bytes, size);
+	close(fd);
+}
+
+static void expect_before(void)
+{
+	for (unsigned i = 0; i < FILES; i++)
+		expect(names[i], files[i].before, BEFORE);
+}
+
+static void expect_after(void)
+{
+	for (unsigned i = 0; i < FILES; i++)
+		expect(names[i], files[i].after, files[i].after_size);
+}
+
+static void expect_time(const char *name, int64_t seconds)
+{
+	struct stat st;
+
+	assert_int_equal(stat(path_of(name), &st), 0);
+	assert_int_equal(st.st_mtime, seconds);
+}
+
+enum { BOOT = 1 };
+static const int64_t boots[] = {0, 1000000000000};
+
+static void test_the_last_epoch_comes_back(void **state)
+{
+	struct recover_report report;
+
+	(void)state;
+	make_log(log_path, boots[BOOT]);
+	epoch(1, 3, 1);
+	epoch(3, 4, 2);
+	report = recover_by(false, true);
+	assert_int_equal(report.recovered, FILES);
+	expect_before();
+	report = recover_by(false, false);
+	assert_int_equal(report.recovered, FILES);
+	assert_int_equal(report.failed + report.aside + report.orphans, 0);
+	expect_after();
+	expect_time("a", 1002);
+	expect_time("b", 1002);
+	assert_int_equal(access(log_path, F_OK), -1);
+}
+
+static void test_what_was_not_committed_does_not_count(void **state)
+{
+	static uint8_t image[LOG_BYTES];
+
+	(void)state;
+	make_log(log_path, boots[BOOT]);
+	epoch(1, 3, 1);
+	assert_int_equal(wal_void(wal), 0);
+	assert_int_equal(pread(wal->fd, image, LOG_BYTES, 0), LOG_BYTES);
+	epoch(2, 5, 4);
+	/* all but one sector of it */
+	assert_int_equal(pwrite(wal->fd, image + wal->at - PAGE, 512, (off_t)wal->at - PAGE), 512);
+	assert_int_equal(recover_by(false, false).recovered, 0);
+	expect_before();
+	assert_int_equal(access(log_path, F_OK), -1);
+}
+
+static void test_a_file_that_others_changed_keeps_the_whole_log_aside(void **state)
+{
+	struct recover_report report;
+
+	(void)state;
+	make_log(log_path, boots[BOOT]);
+	epoch(1, 3, 1);
+	age("b", 0);
+	for (int turn = 0; turn < 2; turn++) {
+		report = recover_by(false, false);
+		assert_int_equal(report.aside, FILES);
+		assert_int_equal(report.recovered + report.failed, 0);
+		assert_non_null(strstr(last_detail, "--force"));
+		expect_before();
+	}
+	assert_int_equal(recover_by(true, false).recovered, FILES);
+	expect_after();
+	assert_int_equal(access(path_of(".fastwrite"), F_OK), -1);
+}
+
+/* A kill: what the log has is in the arena or in the files. */
+static void test_in_the_same_boot_it_goes(void **state)
+{
+	(void)state;
+	make_log(log_path, 0);
+	epoch(1, 3, 1);
+	assert_int_equal(recover_by(false, false).recovered, 0);
+	expect_before();
+	assert_int_equal(access(log_path, F_OK), -1);
+}
+
+static void test_a_log_that_was_emptied(void **state)
+{
+	(void)state;
+	make_log(log_path, boots[BOOT]);
+	epoch(1, 3, 1);
+	assert_int_equal(wal_empty(wal), 0);
+	assert_int_equal(recover_by(false, false).recovered, 0);
+	expect_before();
+}
+
+static void test_a_copy_is_left(void **state)
+{
+	char command[800];
+
+	(void)state;
+	make_log(log_path, boots[BOOT]);
+	epoch(1, 3, 1);
+	snprintf(command, sizeof command, "cp '%s' '%s/8388608-unit-2.journal' && rm '%s'", log_path,
+	         path_of(".fastwrite"), log_path);
+	assert_int_equal(system(command), 0);
+	assert_int_equal(recover_by(false, false).failed, 1);
+	assert_int_equal(last_error, -ESTALE);
+	expect_before();
+}
+
+static void test_a_file_that_is_gone(void **state)
+{
+	struct recover_report report;
+
+	(void)state;
+	make_log(log_path, boots[BOOT]);
+	epoch(0, 3, 1);
+	assert_int_equal(unlink(path_of("a")), 0);
+	report = recover_by(false, false);
+	assert_int_equal(report.orphans, 1);
+	assert_int_equal(report.recovered, 1);
+	expect("b", files[1].after, files[1].after_size);
+	assert_int_equal(access(log_path, F_OK), -1);
+}
+
+static int no_ftruncate(int fd, off_t size)
+{
+	(void)fd;
+	(void)size;
+	return -EIO;
+}
+
+static void test_an_error_and_another_try(void **state)
+{
+	(void)state;
+	make_log(log_path, boots[BOOT]);
+	epoch(1, 3, 1);
+	sys.ftruncate = no_ftruncate;
+	assert_int_equal(recover_by(false, false).failed, 1);
+	sys = sys_kernel;
+	assert_int_equal(last_error, -EIO);
+	assert_int_equal(recover_by(false, false).recovered, FILES);
+	expect_after();
+}
+
+static void test_killed_at_every_step(void **state)
+{
+	unsigned long killed = 0;
+
+	for (unsigned long step = 1;; step++) {
+		int status;
+		pid_t pid;
+
+		make_log(log_path, boots[BOOT]);
+		epoch(1, 3, 1);
+		epoch(2, 3, 5);
+		pid = fork();
+		if (pid == 0) {
+			kill_arm(step);
+			recover_by(false, false);
+			_exit(0);
+		}
+		assert_int_equal(waitpid(pid, &status, 0), pid);
+		if (WIFEXITED(status))
+			break;
+		assert_int_equal(WTERMSIG(status), SIGKILL);
+		killed++;
+		if (access(log_path, F_OK) == 0)
+			assert_int_equal(recover_by(false, false).failed, 0);
+		expect_after();
+		tear_down(state);
+		set_up(state);
+	}
+	expect_after();
+#ifdef FASTWRITE_DEBUG
+	assert_true(killed > 20);
+#endif
+}
+
+/* One byte of the log is another one: the files stay, or all get the last epoch, or the one before it. */
+static void test_damage(void **state)
+{
+	for (int turn = 0; turn < 60; turn++) {
+		uint8_t byte;
+		off_t at;
+
+		make_log(log_path, boots[BOOT]);
+		epoch(1, 3, 1);
+		at = turn < 20 ? rand() % 128 : rand() % (off_t)wal->end;
+		assert_int_equal(pread(wal->fd, &byte, 1, at), 1);
+		byte ^= (uint8_t)(1 << rand() % 8);
+		assert_int_equal(pwrite(wal->fd, &byte, 1, at), 1);
+		if (recover_by(false, false).recovered == 0)
+			expect_before();
+		else
+			expect_after();
+		tear_down(state);
+		set_up(state);
+	}
+	make_log(log_path, 0);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(test_the_last_epoch_comes_back),
+		TEST(test_what_was_not_committed_does_not_count),
+		TEST(test_a_file_that_others_changed_keeps_the_whole_log_aside),
+		TEST(test_in_the_same_boot_it_goes),
+		TEST(test_a_log_that_was_emptied),
+		TEST(test_a_copy_is_left),
+		TEST(test_a_file_that_is_gone),
+		TEST(test_an_error_and_another_try),
+		TEST(test_killed_at_every_step),
+		TEST(test_damage),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
