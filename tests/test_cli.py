@@ -20,6 +20,7 @@ VERBS = ["run", "recover", "status", "config", "check"]
 KEYS = [
     "sync",
     "relaxed_ms",
+    "ordered_ms",
     "journal",
     "mem",
     "block",

@@ -88,8 +88,9 @@ def test_random_sequences(rig, place):
     assert totals.staged > totals.sequences * 1000, "hardly anything was staged: this tested nothing"
 
 
-def test_random_sequences_in_the_overlay(rig, place):
-    overlay = {"writers": "exclusive", "sync": "off", "visibility": "lag", "overlay": "on"}
+@pytest.mark.parametrize("policy", [{"sync": "off", "overlay": "on"}, {"sync": "ordered"}], ids=str)
+def test_random_sequences_in_the_overlay(rig, place, policy):
+    overlay = {"writers": "exclusive", "visibility": "lag", **policy}
     totals = machine.explore(rig, place, SEED, seconds=SECONDS / 5, fixed=overlay)
     check(totals, SEED)
     assert totals.staged > totals.sequences * 1000, "hardly anything was staged: this tested nothing"

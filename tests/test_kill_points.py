@@ -62,6 +62,7 @@ CASES = [
     Case("zeros", "synced", {"prealloc_mode": "zero", "writers": "exclusive", "prealloc": "1M"}),
     Case("stealing", "stealing"),
     Case("overlay", "positional", {"writers": "exclusive", "sync": "off", "overlay": "on"}),
+    Case("ordered", "positional", {"writers": "exclusive", "sync": "ordered"}),
     Case("threads", "mixed:3"),
     Case("records", "records:2", {"lag_ms": 1}),
 ]

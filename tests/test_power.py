@@ -81,6 +81,14 @@ def test_a_prefix_is_left_natively_and_by_no_control(build: Path, library: Path)
 
 
 @powerful
+@pytest.mark.parametrize("fs", ["ext4", "xfs"])
+def test_ordered_leaves_a_prefix(build: Path, library: Path, fs: str) -> None:
+    ordered = ("--variants", "ordered", "--fs", fs)
+    run_prefix(build, "--shutdowns", "2", *ordered)
+    run_prefix(build, "--cuts", "6", "--kinds", "steps", "steps-files", "sqlite-wal", *ordered)
+
+
+@powerful
 def test_relaxed_loses_the_last_moment_only(build: Path, library: Path, tmp_path: Path) -> None:
     kinds = ("append", "replace", "leave")
     # a machine that is busy with other tests may take its time

@@ -18,12 +18,14 @@
 #include "files/workers.h"
 #include "flush/fds.h"
 #include "flush/flush.h"
+#include "flush/ordered.h"
 #include "flush/prealloc.h"
 #include "flush/visibility.h"
 #include "format/identity.h"
 #include "staging/arena.h"
 #include "staging/arenas.h"
 #include "staging/memory_limit.h"
+#include "staging/paged.h"
 #include "staging/registry.h"
 #include "staging/stage.h"
 #include "staging/staging_policy.h"
@@ -321,6 +323,24 @@ static bool is_recoverable(const char *path)
 	return sys_raw(SYS_FACCESSAT2, AT_FDCWD, (long)path, READ_OK | WRITE_OK, AT_EACCESS, 0, 0) == 0;
 }
 
+/* The reason why f cannot have a place in the order of its rule, or BYPASS_NONE. */
+static enum bypass_reason cannot_order(struct file *f, struct arena *a)
+{
+	int r;
+
+	if (f->shared || ordered_ended())
+		return BYPASS_FORK;
+	if (!paged_fits(f, a)) {
+		/* a descriptor for reading may come */
+		staging_policy_later(f);
+		return BYPASS_COUNT;
+	}
+	r = ordered_ready(a);
+	if (r == -EMFILE || r == -ENFILE)
+		return BYPASS_COUNT;
+	return r < 0 ? BYPASS_NO_ARENA : BYPASS_NONE;
+}
+
 /* LOCK_ATTACH held.  Returns the reason not to attach, or BYPASS_NONE. */
 static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 {
@@ -376,6 +396,9 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 		staging_policy_later(f);
 		return BYPASS_COUNT;
 	}
+	why = file_is_ordered(f) ? cannot_order(f, a) : BYPASS_NONE;
+	if (why != BYPASS_NONE)
+		return why;
 	entry = arena_entry_take(a);
 	if (entry < 0 && entry_reclaim(a))
 		entry = arena_entry_take(a);
@@ -396,6 +419,8 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 	journal_file_begin(f);
 	f->space.zero_end = 0;
 	f->space.zero_wanted = f->space.zero_synced = false;
+	f->order.fresh = true;
+	f->order.passed = false;
 	file_want_less(f, WANT_DETACH);
 	f->takeovers = arena_entry_at(a, (uint32_t)entry)->takeovers;
 	probe_direct(f, &st);
@@ -524,6 +549,8 @@ int detach_file(struct file *f)
 		return 0;
 	}
 	file_want_less(f, WANT_DETACH);
+	if (f->order.fresh)
+		f->order.passed = true;
 	a = f->arena;
 	entry = (uint32_t)f->entry;
 	/* Clear these before another file can get the entry.  A kill here must not leave f with the entry of
@@ -593,6 +620,11 @@ int attach_as_wanted(struct file *f)
 
 void attach_abandon(struct file *f)
 {
+	const struct arena *a = f->arena;
+	bool ordered = file_is_ordered(f);
+
+	if (ordered)
+		ordered_lock(f);
 	log_error(
 		"closing %s with bytes that cannot be written (error %d): they stay in %s, see `fastwrite recover`",
 		arena_entry_at(f->arena, (uint32_t)f->entry)->path, -f->flush.error, f->arena->dir);
@@ -601,6 +633,8 @@ void attach_abandon(struct file *f)
 	attach_leave_arena(f);
 	file_become(f, FILE_BYPASSED, f->why);
 	release_left(f);
+	if (ordered)
+		ordered_unlock(a);
 }
 
 /* Visits attached files with nothing staged.  Their locks are only tried. */

@@ -14,6 +14,7 @@
 #include "files/gate.h"
 #include "files/workers.h"
 #include "flush/flush.h"
+#include "flush/ordered.h"
 #include "flush/prealloc.h"
 #include "staging/arenas.h"
 #include "staging/staging_policy.h"
@@ -30,6 +31,7 @@ static bool arena_close(uint32_t i)
 	if (!a)
 		return false;
 	journal_destroy(a);
+	ordered_close(a);
 	arenas_close_end(a);
 	return true;
 }
@@ -378,6 +380,7 @@ void attach_forget(bool keep_mapped)
 {
 	arenas_forget(keep_mapped);
 	journal_forget();
+	ordered_forget();
 	gate.stopped = 0;
 }
 

@@ -9,6 +9,7 @@
 #include "files/family.h"
 #include "files/workers.h"
 #include "flush/flush.h"
+#include "flush/ordered.h"
 #include "flush/pages_flush.h"
 #include "staging/stage.h"
 #include "sync/journal_file.h"
@@ -46,13 +47,16 @@ static void look_after(struct file *f)
 
 	if (!f->nested && file_flusher_died(f))
 		file_repair(f);
+	if (f->mode == FILE_ATTACHED && file_is_paged(f) && file_is_ordered(f) &&
+	    file_is_due(f, DUE_FLUSH, sys_now_ns()))
+		ordered_flush(f); /* it reports an error */
 	if (file_local(f)->refs && f->mode == FILE_ATTACHED && f->arena && !atomic_load(&f->flush.busy) &&
 	    flush_possible(f)) {
 		if (file_is_due(f, DUE_FLUSH, sys_now_ns())) {
 			stage_seal(f);
 			if (f->tail)
 				f->flush.lag_seq = f->tail->meta->seq;
-			if (file_is_paged(f))
+			if (file_is_paged(f) && !file_is_ordered(f))
 				pages_flush(f); /* it reports an error */
 		}
 		flush_runs(f);

@@ -31,7 +31,7 @@ enum {
 	CONFIG_NAME_MAX = 64,     /* bytes of a rule's name, NUL included */
 };
 
-enum sync_policy { SYNC_FDATASYNC, SYNC_FSYNC, SYNC_JOURNAL, SYNC_RELAXED, SYNC_OFF };
+enum sync_policy { SYNC_FDATASYNC, SYNC_FSYNC, SYNC_JOURNAL, SYNC_RELAXED, SYNC_OFF, SYNC_ORDERED };
 enum writers_mode { WRITERS_AUTO, WRITERS_EXCLUSIVE, WRITERS_SHARED };
 enum flush_mode { FLUSH_AUTO, FLUSH_DIRECT, FLUSH_BUFFERED };
 enum prealloc_mode { PREALLOC_KEEP, PREALLOC_OFF, PREALLOC_ZERO };
@@ -54,6 +54,7 @@ enum config_key {
 	/* members of struct settings */
 	KEY_SYNC,
 	KEY_RELAXED_MS,
+	KEY_ORDERED_MS,
 	KEY_JOURNAL,
 	KEY_MEM,
 	KEY_BLOCK,
@@ -81,8 +82,9 @@ enum config_key {
 };
 
 struct settings {
-	enum sync_policy sync;            /* sync = fdatasync | fsync | journal | relaxed | off */
+	enum sync_policy sync;            /* sync = fdatasync | fsync | journal | relaxed | off | ordered */
 	uint32_t relaxed_ms;              /* relaxed_ms = 1..60000, default 50 */
+	uint32_t ordered_ms;              /* ordered_ms = 1..60000, default 50 */
 	uint64_t journal_bytes;           /* journal = 1M..4G, default 64M: size of the journal's file */
 	uint64_t mem_bytes;               /* mem = 1M..64G, default 16M: whole arena, tables included */
 	uint32_t block_bytes;             /* block = 64K..4M, power of two, default 128K */
@@ -147,12 +149,22 @@ struct config {
  */
 int config_load(struct config *c, char *const *env);
 
+/* True if the rule says that nobody else reads or writes its files while this program runs. */
+static inline bool config_is_alone(const struct settings *s)
+{
+	return s->writers == WRITERS_EXCLUSIVE && s->visibility == VISIBILITY_LAG;
+}
+/* True if a power loss leaves the files of such a rule in the order in which they were written
+ * (flush/ordered.h).  Without exclusive writers sync = ordered acts as fdatasync. */
+static inline bool config_orders(const struct settings *s)
+{
+	return s->sync == SYNC_ORDERED && config_is_alone(s);
+}
 /* True if files of such a rule are staged in an overlay of pages.  It needs a rule whose files nobody else
- * reads or writes and whose syncs promise nothing. */
+ * reads or writes and whose syncs do not wait for the device. */
 static inline bool config_overlays(const struct settings *s)
 {
-	return s->overlay == OVERLAY_ON && s->writers == WRITERS_EXCLUSIVE && s->sync == SYNC_OFF &&
-	       s->visibility == VISIBILITY_LAG;
+	return config_orders(s) || (s->overlay == OVERLAY_ON && s->sync == SYNC_OFF && config_is_alone(s));
 }
 
 /* The configuration in force; set once by hooks/init.c before any file is managed.  NULL: nothing is ever

@@ -21,7 +21,7 @@ struct spec {
 	size_t offset; /* in struct settings, or in struct config for keys of the process */
 	size_t size;
 	const char *preset;   /* the default, and the example in messages */
-	const char *words[5]; /* KIND_WORD: spelling of value 0, 1, ... */
+	const char *words[6]; /* KIND_WORD: spelling of value 0, 1, ... */
 	uint64_t min, max;    /* KIND_COUNT, KIND_SIZE */
 	bool power_of_two;
 };
@@ -37,8 +37,9 @@ struct spec {
 /* clang-format off */
 static const struct spec specs[KEY_ALL] = {
 	[KEY_SYNC] = {"sync", IN_RULE(sync), .preset = "fdatasync",
-		WORDS("fdatasync", "fsync", "journal", "relaxed", "off")},
+		WORDS("fdatasync", "fsync", "journal", "relaxed", "off", "ordered")},
 	[KEY_RELAXED_MS] = {"relaxed_ms", IN_RULE(relaxed_ms), .preset = "50", COUNT(1, 60000)},
+	[KEY_ORDERED_MS] = {"ordered_ms", IN_RULE(ordered_ms), .preset = "50", COUNT(1, 60000)},
 	[KEY_JOURNAL] = {"journal", IN_RULE(journal_bytes), .preset = "64M", SIZE(MIB(1), GIB(4))},
 	[KEY_MEM] = {"mem", IN_RULE(mem_bytes), .preset = "16M", SIZE(MIB(1), GIB(64))},
 	[KEY_BLOCK] = {"block", IN_RULE(block_bytes), .preset = "128K", SIZE(KIB(64), MIB(4)),

@@ -67,6 +67,17 @@ static void missing_directory(struct notices *n, const struct rule *rule)
 	}
 }
 
+static void order_without_effect(struct notices *n, const struct rule *rule)
+{
+	if (rule->set.sync != SYNC_ORDERED || config_orders(&rule->set))
+		return;
+	log_format(n->text, sizeof(n->text),
+	           "rule %s: sync = ordered needs writers = exclusive and visibility = lag; without them it "
+	           "acts as fdatasync",
+	           rule->name);
+	n->say(n->ctx, LOG_WARN, n->text);
+}
+
 static void overlay_without_effect(struct notices *n, const struct rule *rule)
 {
 	if (rule->set.overlay == OVERLAY_OFF || config_overlays(&rule->set))
@@ -113,6 +124,7 @@ void config_notices(const struct config *c, bool descriptors,
 		several_in_one(&n, &c->rules[i]);
 		missing_directory(&n, &c->rules[i]);
 		overlay_without_effect(&n, &c->rules[i]);
+		order_without_effect(&n, &c->rules[i]);
 	}
 	if (descriptors)
 		standard_descriptors(&n);

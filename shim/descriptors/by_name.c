@@ -20,6 +20,7 @@
 #include "files/never_staged.h"
 #include "flush/fds.h"
 #include "flush/flush.h"
+#include "flush/ordered.h"
 #include "staging/arena.h"
 #include "staging/stage.h"
 #include "sync/journal_file.h"
@@ -204,6 +205,38 @@ static int path_at(int dirfd, const char *path, bool follow, char *out)
 	return r;
 }
 
+/* The rule, if its files are ordered, of a name that comes or goes; NULL: none. */
+static const struct rule *ordered_rule(int dirfd, const char *path)
+{
+	BUFFER(char, parent);
+	const struct rule *rule;
+	const char *slash = strrchr(path, '/');
+	const char *base = slash ? slash + 1 : path;
+	size_t n = slash ? (size_t)(slash - path) + 1 : 0;
+
+	if (n + 2 > PATH_MAX)
+		return NULL;
+	memcpy(parent, path, n);
+	memcpy(parent + n, ".", 2);
+	if (path_at(dirfd, parent, true, parent) < 0)
+		return NULL;
+	n = strlen(parent);
+	if (n + strlen(base) + 2 > PATH_MAX)
+		return NULL;
+	log_format(parent + n, PATH_MAX - n, "%s%s", n == 1 ? "" : "/", base);
+	rule = rule_match(live_config, parent);
+	return rule && config_orders(&rule->set) ? rule : NULL;
+}
+
+const struct rule *by_name_order(int dirfd, const char *path)
+{
+	const struct rule *rule = path && ordered_exists() ? ordered_rule(dirfd, path) : NULL;
+
+	if (rule)
+		(void)ordered_barrier(rule); /* (what could not be written stays staged) */
+	return rule;
+}
+
 /* True if a rule matches the file's present name. */
 static bool is_matched(int dirfd, const char *path, bool follow)
 {
@@ -310,6 +343,7 @@ static void change_begin(struct by_name_change *c)
 	if (c->begun) {
 		c->signals = sys_block_signals();
 		gate_change_begin();
+		(void)ordered_barrier(NULL); /* (what could not be written stays staged) */
 	}
 }
 
@@ -350,6 +384,7 @@ bool by_name_asks_again(struct by_name_change *c)
 void by_name_change_end(struct by_name_change *c)
 {
 	if (c->begun) {
+		ordered_passed(NULL);
 		gate_change_end();
 		sys_restore_signals(c->signals);
 	}
@@ -573,6 +608,7 @@ void by_name_link_prepare(int dirfd, const char *path, bool follow)
 	(void)left_bytes_recover_named(dirfd, path);
 	before_other_name(dirfd, path, follow, &st);
 	drain_identity(sys_dev_of(&st), st.stx_ino);
+	(void)ordered_barrier(NULL);
 	sync_relaxed_named(sys_dev_of(&st), st.stx_ino);
 }
 
@@ -595,6 +631,7 @@ void by_name_link_done(int tofd, const char *to)
 	if (!live_config || fork_guard_elsewhere() || !identify(tofd, to, false, &st))
 		return;
 	file_named(sys_dev_of(&st), st.stx_ino);
+	ordered_passed(NULL);
 	if (is_attached(sys_dev_of(&st), st.stx_ino)) {
 		BUFFER(char, path);
 
@@ -614,12 +651,15 @@ void by_name_unlink_prepare(struct by_name_unlink *u, int dirfd, const char *pat
 	u->ino = st.stx_ino;
 	u->last = st.stx_nlink <= 1;
 	before_rename(u->dev, u->ino);
+	u->ordered = by_name_order(dirfd, path);
 }
 
 void by_name_unlink_done(const struct by_name_unlink *u)
 {
 	static const struct move none = {.from = "", .to = ""};
 
+	if (u->ordered)
+		ordered_passed(u->ordered);
 	if (u->ino && u->last)
 		with_file(u->dev, u->ino, act_bypass, &unlinked);
 	else if (u->ino)
@@ -674,6 +714,8 @@ static void drain_all(bool lock)
 	if (by_name_idle())
 		return;
 	file_for_each(visit_drain, &all);
+	if (!lock)
+		(void)ordered_barrier(NULL);
 	attach_drain_elsewhere();
 }
 

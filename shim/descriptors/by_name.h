@@ -105,9 +105,14 @@ void by_name_rename_done(struct by_name_rename *r, bool renamed);
 struct by_name_unlink {
 	bool last; /* the file has no other name */
 	uint64_t dev, ino;
+	const struct rule *ordered; /* that the name belongs to, if its files are ordered; or NULL */
 };
 void by_name_unlink_prepare(struct by_name_unlink *u, int dirfd, const char *path);
 void by_name_unlink_done(const struct by_name_unlink *u);
+
+/* Before a name comes or goes that the kernel may make durable at once.  Returns the rule that it belongs to,
+ * if its files are ordered, for ordered_passed; or NULL. */
+const struct rule *by_name_order(int dirfd, const char *path);
 
 /* rmdir failed with ENOTEMPTY.  True if only our staging directory was in the way, and it has been
  * removed. */

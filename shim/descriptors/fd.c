@@ -24,6 +24,7 @@
 #include "files/marked_fds.h"
 #include "files/workers.h"
 #include "flush/flush.h"
+#include "flush/ordered.h"
 #include "flush/prealloc.h"
 #include "flush/visibility.h"
 #include "staging/arenas.h"
@@ -167,6 +168,7 @@ static void before_cut(struct fd_open *op, uint64_t dev, uint64_t ino)
 		gate_hold();
 		drain_identity(dev, ino);
 	}
+	(void)ordered_barrier(NULL); /* (what could not be written stays staged) */
 }
 
 bool fd_open_cuts_some(const struct fd_open *op)
@@ -189,6 +191,7 @@ void fd_open_end(struct fd_open *op)
 {
 	if (!op->cuts)
 		return;
+	ordered_passed(NULL);
 	if (op->holds)
 		gate_unhold();
 	gate_change_end();
@@ -202,6 +205,7 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 	/* A process that attaches a file searches only its own descriptors.  So in a family, readers must be
 	 * known, too. */
 	bool shared = family_is_shared();
+	struct statx st;
 
 	op->flags = flags;
 	op->looks = op->unresolved = op->unsure = op->late = op->resolving = op->reader = op->cuts = false;
@@ -219,6 +223,9 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 		clock_gettime(CLOCK_REALTIME_COARSE, &op->before);
 	if (path && fd_open_cuts_some(op))
 		cuts_at(op, dirfd, path, 0);
+	if ((flags & O_CREAT) && path && ordered_exists() &&
+	    sys.statx(dirfd, path, AT_SYMLINK_NOFOLLOW, STATX_INO, &st) == -ENOENT)
+		(void)by_name_order(dirfd, path);
 	watcher_before_open(dirfd, path);
 	by_name_before_open(dirfd, path);
 	if ((!writes && !shared) || (flags & (O_SYNC | O_DSYNC)))
@@ -285,9 +292,11 @@ static void add_description(struct file *f, int fd, const struct fd_open *op, co
 	o = ofd_new(f, fd, (int)flags);
 	if (o) {
 		ofd_set_align(o, direct_mask((int)flags, st));
-		if (created_now(op, st))
+		if (created_now(op, st)) {
 			f->sync.full = true;
-		else if (o->writable)
+			if (file_is_ordered(f))
+				ordered_passed(f->rule);
+		} else if (o->writable)
 			staging_policy_opened_again(f);
 		if (f->mode == FILE_ATTACHED && f->arena && (op->flags & O_TRUNC)) {
 			/* the kernel cut the file: forget its old size and reservation */
@@ -938,7 +947,8 @@ static bool vacate(int fd)
 	struct vacate v = {.fd = fd};
 
 	file_for_each(visit_vacate, &v);
-	return !internal_fd_is(fd) || arenas_move_fd(fd) || journal_move_fd(fd) || family_move_fd(fd);
+	return !internal_fd_is(fd) || arenas_move_fd(fd) || journal_move_fd(fd) || ordered_move_fd(fd) ||
+	       family_move_fd(fd);
 }
 
 /* True if dup2 from oldfd onto newfd will succeed, unless a sandbox refuses it. */
@@ -1152,6 +1162,11 @@ void fd_use_unmodelled(int fd, int why)
 	fd_forget_unresolved(fd);
 	/* asynchronous calls come by the hundred thousand: no lock for them */
 	f = file_now(fd);
+	if (f && file_is_ordered(f)) {
+		(void)ordered_barrier(f->rule);
+		atomic_store(&f->order.passed, true);
+		ordered_passed(f->rule);
+	}
 	if (f && atomic_load(&f->mode) == FILE_BYPASSED)
 		return;
 	f = lock_fd(fd, &o, &g);

@@ -14,6 +14,7 @@
 #include "files/gate.h"
 #include "files/workers.h"
 #include "flush/flush.h"
+#include "flush/ordered.h"
 #include "flush/prealloc.h"
 #include "flush/visibility.h"
 #include "staging/guard.h"
@@ -144,18 +145,33 @@ static int leave_end(struct file *f, uint64_t offset)
 /* File lock held.  Drains the file, then makes the write in the kernel. */
 static long write_kernel(struct file *f, int fd, const struct iovec *iov, int count, off_t offset)
 {
-	long r = offset >= 0 ? leave_end(f, (uint64_t)offset) : 0;
+	bool ordered = file_is_ordered(f);
+	long r = offset >= 0 && f->mode == FILE_ATTACHED ? leave_end(f, (uint64_t)offset) : 0;
 
-	if (r >= 0)
-		r = flush_drain_and_reposition(f);
+	if (r >= 0 && ordered)
+		r = ordered_hold(f);
 	if (r < 0)
 		return r;
-	journal_file_changed(f);
-	r = kernel_writev(fd, iov, count, offset);
+	r = flush_drain_and_reposition(f);
+	if (r >= 0) {
+		journal_file_changed(f);
+		r = kernel_writev(fd, iov, count, offset);
+	}
+	if (ordered)
+		ordered_hold_end(f);
+	if (r < 0)
+		return r;
 	/* in a signal handler bytes may still be staged; their offsets depend on the old size */
 	if (f->mode == FILE_ATTACHED && f->arena && !flush_left(f))
 		attach_refresh(f, fd);
 	return r;
+}
+
+/* File lock held, f is not attached. */
+static long write_detached(struct file *f, int fd, const struct iovec *iov, int count, off_t offset)
+{
+	return file_is_ordered(f) ? write_kernel(f, fd, iov, count, offset)
+	                          : kernel_writev(fd, iov, count, offset);
 }
 
 static enum stage_kind kind_of(const struct file *f, const struct ofd *o)
@@ -187,9 +203,12 @@ static long write_paged(struct file *f, struct ofd *o, int fd, const struct iove
 
 	if (r == -EAGAIN && file_is_paged(f)) {
 		/* the overlay is full */
-		r = flush_drain(f);
+		r = file_is_ordered(f) ? ordered_flush(f) : flush_drain(f);
 		if (r < 0)
 			return r;
+		/* (the lock may have been free) */
+		if (f->mode != FILE_ATTACHED || !f->arena || f->wanted || f->order.draining)
+			return write_kernel(f, fd, iov, count, offset);
 		r = paged_put(f, stream, iov, count, n, at);
 	}
 	return r < 0 ? write_kernel(f, fd, iov, count, offset) : (long)n;
@@ -230,7 +249,7 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 		if (r < 0)
 			return r;
 		return f->mode == FILE_ATTACHED ? write_kernel(f, fd, iov, count, offset)
-		                                : kernel_writev(fd, iov, count, offset);
+		                                : write_detached(f, fd, iov, count, offset);
 	}
 	if (gate_stopped())
 		return write_kernel(f, fd, iov, count, offset);
@@ -240,7 +259,7 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 			return r;
 		if (f->mode != FILE_ATTACHED) {
 			staging_policy_gave_back(f);
-			return kernel_writev(fd, iov, count, offset);
+			return write_detached(f, fd, iov, count, offset);
 		}
 	}
 	if (f->flush.error || f->needs_repair) {
@@ -267,7 +286,7 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 		}
 		if (r < 0) {
 			r = attach_bypass(f, (enum bypass_reason) - r);
-			return r < 0 ? r : kernel_writev(fd, iov, count, offset);
+			return r < 0 ? r : write_detached(f, fd, iov, count, offset);
 		}
 		if (r == 0) {
 			r = write_kernel(f, fd, iov, count, offset);
@@ -294,12 +313,14 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 		return r;
 	if (r > 0)
 		return f->mode == FILE_ATTACHED ? write_kernel(f, fd, iov, count, offset)
-		                                : kernel_writev(fd, iov, count, offset);
+		                                : write_detached(f, fd, iov, count, offset);
 	/* Nothing is staged without a thread that flushes it.  The threads end when they have nothing to do,
 	 * and a signal handler cannot start one. */
 	if (!file_is_staged(f) && workers_tid() == 0 && !workers_arm())
 		return write_kernel(f, fd, iov, count, offset);
 	paged = paged_suits(f);
+	if (file_is_ordered(f) && (!paged || f->order.draining))
+		return write_kernel(f, fd, iov, count, offset);
 	/* the page with the end is written back whole; here only a part of it may have space */
 	if (paged && at > f->lsize && f->space.block < PAGES_BYTES)
 		return write_kernel(f, fd, iov, count, offset);
@@ -309,14 +330,14 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 	if (r < 0) {
 		if (r == -EOPNOTSUPP || r == -ENOSYS) {
 			r = attach_bypass(f, BYPASS_NO_PREALLOC);
-			return r < 0 ? r : kernel_writev(fd, iov, count, offset);
+			return r < 0 ? r : write_detached(f, fd, iov, count, offset);
 		}
 		/* No space: drain, give back our reservation, and let the kernel return the exact error. */
 		r = detach_file(f);
 		if (r < 0)
 			return r;
 		if (f->mode != FILE_ATTACHED)
-			return kernel_writev(fd, iov, count, offset);
+			return write_detached(f, fd, iov, count, offset);
 		return write_kernel(f, fd, iov, count, offset);
 	}
 	if (granted > limit - at)
@@ -446,12 +467,12 @@ static long write_locked(int fd, struct ofd *o, struct file *f, const struct iov
 			attach_file(f, o);
 			continue;
 		}
-		if (f->mode == FILE_BYPASSED) {
+		if (f->mode == FILE_BYPASSED && !file_is_ordered(f)) {
 			r = IO_PASS;
 			break;
 		}
-		if (f->mode == FILE_PASSIVE || !f->arena) {
-			r = kernel_writev(fd, iov, count, offset);
+		if (f->mode != FILE_ATTACHED || !f->arena) {
+			r = write_detached(f, fd, iov, count, offset);
 			break;
 		}
 		begin = staging_policy_clock(f);
@@ -500,11 +521,11 @@ static long write_any(int fd, struct ofd *o, const struct iovec *iov, int count,
 	if (!fork_guard_here())
 		return IO_PASS;
 	file_restore(f);
-	if (atomic_load(&f->mode) == FILE_BYPASSED || !o->writable)
+	if ((atomic_load(&f->mode) == FILE_BYPASSED && !file_is_ordered(f)) || !o->writable)
 		return IO_PASS;
 	n = vector_size(iov, count, ours);
 	small = n > 0 && (size_t)n <= small_limit(f) && staged && (offset >= 0 || offset == IO_NO_OFFSET);
-	if (atomic_load(&f->mode) == FILE_PASSIVE) {
+	if (atomic_load(&f->mode) == FILE_PASSIVE && !file_is_ordered(f)) {
 		if (!small || !staging_policy_attaches(f)) {
 			uint64_t begin = small ? staging_policy_clock(f) : 0;
 
@@ -515,7 +536,7 @@ static long write_any(int fd, struct ofd *o, const struct iovec *iov, int count,
 				return r;
 		}
 	}
-	if (visibility_passes(f)) {
+	if (!file_is_ordered(f) && visibility_passes(f)) {
 		r = still_valid(fd, o, f) ? kernel_writev(fd, iov, count, offset) : IO_PASS;
 		visibility_passed(f);
 		return r;
@@ -525,16 +546,17 @@ static long write_any(int fd, struct ofd *o, const struct iovec *iov, int count,
 		 * write. */
 		struct file_guard g = file_lock(f);
 
-		if (!still_valid(fd, o, f) || f->mode == FILE_BYPASSED)
+		if (!still_valid(fd, o, f) || (f->mode == FILE_BYPASSED && !file_is_ordered(f)))
 			r = IO_PASS;
-		else if (f->mode == FILE_ATTACHED)
+		else if (f->mode == FILE_ATTACHED || file_is_ordered(f))
 			r = write_kernel(f, fd, iov, count, offset);
 		else
 			r = kernel_writev(fd, iov, count, offset); /* the lock keeps it passive */
 		file_unlock(f, g);
 		return r;
 	}
-	return write_locked(fd, o, f, iov, count, (size_t)n, offset, true);
+	return write_locked(fd, o, f, iov, count, (size_t)n, offset,
+	                    !file_is_ordered(f) || staging_policy_attaches(f));
 }
 
 long io_sync(int fd, struct ofd *o, bool full)
@@ -821,6 +843,8 @@ static long cut_in_kernel(struct file *f, int fd, off_t size)
 	/* what is reserved stays behind a new end that is later: the detach gives it back */
 	if ((uint64_t)size > f->lsize)
 		return IO_PASS;
+	if (file_is_ordered(f))
+		return IO_PASS;
 	r = flush_drain_and_reposition(f);
 	if (r < 0 || f->mode != FILE_ATTACHED || !f->arena || flush_left(f))
 		return IO_PASS;
@@ -832,6 +856,19 @@ static long cut_in_kernel(struct file *f, int fd, off_t size)
 	}
 	attach_refresh(f, fd);
 	return r;
+}
+
+static int truncate_staged(struct file *f, int fd, uint64_t size)
+{
+	bool begins = !file_is_paged(f);
+
+	/* (while others have a strict file open, nothing is staged) */
+	if (begins && (!file_is_ordered(f) || !paged_suits(f) || f->order.draining ||
+	               (visibility_is(f) && !f->lease.on) || !workers_arm()))
+		return -EINVAL;
+	if (begins)
+		guard_begin(f, fd);
+	return paged_truncate(f, size);
 }
 
 long io_ftruncate(int fd, off_t size)
@@ -848,7 +885,7 @@ long io_ftruncate(int fd, off_t size)
 	if (still_valid(fd, o, f) && f->mode == FILE_ATTACHED && f->arena && !f->head && !f->shared &&
 	    !f->nested && o->writable && !f->wanted && !f->flush.error && !f->needs_repair && !gate_held() &&
 	    !gate_stopped()) {
-		r = file_is_paged(f) ? paged_truncate(f, (uint64_t)size) : -EINVAL;
+		r = truncate_staged(f, fd, (uint64_t)size);
 		if (r < 0)
 			r = cut_in_kernel(f, fd, size);
 	}

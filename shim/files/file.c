@@ -398,6 +398,10 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->entry = -1;
 	f->overlay = (struct overlay){0};
 	f->time_shown = false;
+	f->order.epoch = 0;
+	f->order.fresh = false;
+	f->order.passed = true; /* unknown */
+	f->order.draining = 0;
 	f->head = f->tail = NULL;
 	f->blocks = 0;
 	f->staged_lo = f->staged_hi = 0;

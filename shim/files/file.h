@@ -241,6 +241,14 @@ struct file {
 		bool zero_synced; /* the device has a size that includes them */
 	} space;
 
+	/* flush/ordered.h */
+	struct {
+		uint64_t epoch; /* in which the overlay was changed last; 0 = not since the attach */
+		bool fresh;     /* the kernel may have bytes from before the attach that are not durable */
+		_Atomic bool passed; /* the same of bytes that went to the kernel, not through the log */
+		_Atomic uint32_t draining; /* threads that drain it: nothing is staged meanwhile */
+	} order;
+
 	/* sync/sync.h; each description reports the last failed background sync, once */
 	struct {
 		bool full;            /* created or renamed here: the next sync must be fsync */
@@ -282,7 +290,13 @@ static inline bool file_is_due(const struct file *f, enum file_due what, uint64_
 }
 
 /* From the first byte of a block to its flush: leaves time for the flushes of other files. */
-static inline uint64_t file_lag_ns(const struct file *f) { return f->rule->set.lag_ms * 750000ull; }
+static inline uint64_t file_lag_ns(const struct file *f)
+{
+	return (config_orders(&f->rule->set) ? f->rule->set.ordered_ms : f->rule->set.lag_ms) * 750000ull;
+}
+
+/* A power loss leaves it in order with the other files of its rule (flush/ordered.h). */
+static inline bool file_is_ordered(const struct file *f) { return config_orders(&f->rule->set); }
 
 /* Bytes are staged that are not in the file: in blocks or in the overlay, never in both. */
 static inline bool file_is_paged(const struct file *f) { return f->overlay.pages != NULL; }

@@ -191,7 +191,7 @@ static uint64_t plan_begin(const struct file *f, const struct plan *p)
 	return begin;
 }
 
-static void busy_take(struct file *f)
+void flush_token_take(struct file *f)
 {
 	atomic_store(&f->flush.io_done, 0);
 	atomic_store(&f->flush.process, family_me);
@@ -199,7 +199,7 @@ static void busy_take(struct file *f)
 	atomic_store(&f->flush.busy, lock_self());
 }
 
-static void busy_give(struct file *f)
+void flush_token_give(struct file *f)
 {
 	f->flush.program_fd = f->flush.sets_direct = false;
 	atomic_store(&f->flush.busy, 0);
@@ -246,7 +246,7 @@ static int flush_shared(struct file *f, bool gated)
 {
 	int r;
 
-	busy_take(f);
+	flush_token_take(f);
 	journal_file_changed(f);
 	guard_change(f);
 	r = append_shared(f);
@@ -255,7 +255,7 @@ static int flush_shared(struct file *f, bool gated)
 		f->staged_lo = f->staged_hi = 0;
 	f->flush.error = r;
 	takeover_ungate(f, gated);
-	busy_give(f);
+	flush_token_give(f);
 	return r;
 }
 
@@ -312,7 +312,7 @@ static void finish(struct file *f)
 		         (unsigned long long)result->bytes, -result->r);
 	}
 	f->flush.error = result->r;
-	busy_give(f);
+	flush_token_give(f);
 }
 
 /* The bytes of a killed process of the family could not be recovered.  No later bytes may overtake them. */
@@ -347,7 +347,7 @@ int flush_run(struct file *f, bool keep_lock)
 		f->flush.error = w.r;
 		return w.r;
 	}
-	busy_take(f);
+	flush_token_take(f);
 	generation = atomic_load(&f->flush.generation);
 	if (!keep_lock)
 		lock_drop(&f->lock, LOCK_FILE);
@@ -363,7 +363,7 @@ int flush_run(struct file *f, bool keep_lock)
 	/* a signal handler that could not wait for us may have ended the flush */
 	if (atomic_load(&f->flush.busy) && atomic_load(&f->flush.generation) == generation) {
 		if (f->needs_repair)
-			busy_give(f);
+			flush_token_give(f);
 		else
 			finish(f);
 	}
@@ -528,7 +528,7 @@ void flush_zeros(struct file *f)
 		int r, synced;
 
 		route_program_fd(f, &rt, flush_program_fd(f));
-		busy_take(f);
+		flush_token_take(f);
 		generation = atomic_load(&f->flush.generation);
 		guard_change(f);
 		lock_drop(&f->lock, LOCK_FILE);
@@ -539,7 +539,7 @@ void flush_zeros(struct file *f)
 		atomic_store(&f->flush.io_done, 1);
 		file_retake(f);
 		if (atomic_load(&f->flush.busy) && atomic_load(&f->flush.generation) == generation)
-			busy_give(f);
+			flush_token_give(f);
 		if (f->needs_repair)
 			file_repair(f);
 		guard_again(f);

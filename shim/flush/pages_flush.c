@@ -8,6 +8,7 @@
 #include "base/sys.h"
 #include "flush/fds.h"
 #include "flush/flush.h"
+#include "flush/ordered.h"
 #include "flush/route.h"
 #include "staging/guard.h"
 #include "staging/stage.h"
@@ -37,7 +38,7 @@ static int next_pieces(const struct overlay *o, uint32_t *cursor, struct iovec *
 	return count;
 }
 
-static int lengthen(struct file *f, int fd, uint64_t size)
+static int resize(struct file *f, int fd, uint64_t size)
 {
 	int r;
 
@@ -58,6 +59,13 @@ static int write_cut(struct file *f, struct route *rt, uint64_t *written)
 	uint32_t cursor = 0;
 	int r = 0, count;
 
+	/* (only an ordered file is made shorter than it was) */
+	if (o->cut.lowest < f->ksize) {
+		r = resize(f, rt->target.fd, o->cut.lowest);
+		/* what was reserved is gone */
+		f->space.end = 0;
+		f->space.kept_end = 0;
+	}
 	while (r == 0 && (count = next_pieces(o, &cursor, iov, &offset, &bytes)) > 0) {
 		uint64_t done = 0;
 
@@ -66,11 +74,10 @@ static int write_cut(struct file *f, struct route *rt, uint64_t *written)
 		if (offset + done > f->ksize)
 			f->ksize = offset + done;
 	}
-	/* (the program has made it no shorter than it was, see paged_truncate) */
-	return r == 0 && f->ksize < o->cut.size ? lengthen(f, rt->target.fd, o->cut.size) : r;
+	return r == 0 && f->ksize < o->cut.size ? resize(f, rt->target.fd, o->cut.size) : r;
 }
 
-static int flush_cut(struct file *f)
+int pages_flush_cut(struct file *f)
 {
 	uint64_t written = 0;
 	struct route rt;
@@ -99,6 +106,14 @@ static void keep_time(const struct file *f)
 		sys_raw(SYS_utimensat, fd, 0, (long)times, 0, 0, 0);
 }
 
+void pages_flush_end(struct file *f)
+{
+	overlay_detach(&f->overlay);
+	if (f->time_shown)
+		keep_time(f);
+	f->due[DUE_FLUSH] = 0;
+}
+
 int pages_flush(struct file *f)
 {
 	int r;
@@ -106,11 +121,13 @@ int pages_flush(struct file *f)
 	/* the bytes of a killed process of the family could not be recovered yet */
 	if (f->needs_repair)
 		return f->flush.error ? f->flush.error : -EIO;
+	if (file_is_ordered(f))
+		return ordered_drain(f);
 	stage_count(f, f->bytes);
 	f->bytes = 0;
 	/* -EBUSY: an earlier cut that could not be written comes first */
 	while ((r = overlay_cut(&f->overlay, false)) > 0 || r == -EBUSY) {
-		r = flush_cut(f);
+		r = pages_flush_cut(f);
 		if (r < 0)
 			break;
 	}
@@ -121,9 +138,6 @@ int pages_flush(struct file *f)
 		return r;
 	}
 	f->flush.error = 0;
-	overlay_detach(&f->overlay);
-	if (f->time_shown)
-		keep_time(f);
-	f->due[DUE_FLUSH] = 0;
+	pages_flush_end(f);
 	return 0;
 }

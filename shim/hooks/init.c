@@ -78,6 +78,8 @@ static void set_interval(void)
 			pace = set->lag_ms;
 		if (set->sync == SYNC_RELAXED && set->relaxed_ms < pace)
 			pace = set->relaxed_ms;
+		if (config_orders(set) && set->ordered_ms < pace)
+			pace = set->ordered_ms;
 	}
 	workers_set_interval(pace);
 }

@@ -77,6 +77,8 @@ int overlay_cut(struct overlay *o, bool nested);
 /* The next piece; *cursor is 0 at first.  Needs no lock between overlay_cut and overlay_done. */
 bool overlay_cut_piece(const struct overlay *o, uint32_t *cursor, struct overlay_piece *piece);
 bool overlay_is_cut(const struct overlay *o);
+/* Something has changed since the last cut, or since the attach. */
+bool overlay_is_changed(const struct overlay *o);
 /* The cut is in the file.  Its frames that still stand stay, for reads.  Errors as overlay_write. */
 int overlay_done(struct overlay *o, bool nested);
 

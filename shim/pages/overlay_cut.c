@@ -46,6 +46,13 @@ bool overlay_is_cut(const struct overlay *o)
 	return v.meta.cut > atomic_load_explicit(&view_file(o)->done, memory_order_relaxed);
 }
 
+bool overlay_is_changed(const struct overlay *o)
+{
+	struct view v = view_take(o);
+
+	return v.meta.changed;
+}
+
 /* Lists the frames of the cut that was taken last, by page. */
 static void list_cut(struct overlay *o, bool nested)
 {

@@ -14,6 +14,7 @@
 #include "files/fdtable.h"
 #include "files/gate.h"
 #include "flush/flush.h"
+#include "flush/ordered.h"
 #include "flush/prealloc.h"
 #include "process/inherit.h"
 #include "staging/arena.h"
@@ -59,6 +60,7 @@ void child_vfork_prepare(struct child_vfork *v)
 	gate_hold();
 	gate_child_begin();
 	file_for_each(visit_hold, NULL);
+	(void)ordered_barrier(NULL); /* (what could not be written stays staged) */
 	attach_drain_elsewhere();
 }
 

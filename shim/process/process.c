@@ -18,6 +18,7 @@
 #include "files/never_staged.h"
 #include "files/workers.h"
 #include "flush/flush.h"
+#include "flush/ordered.h"
 #include "flush/visibility.h"
 #include "process/child.h"
 #include "staging/arenas.h"
@@ -47,6 +48,8 @@ static void visit_before(struct file *f, void *ctx)
 {
 	file_lock_again(f); /* signals are blocked */
 	*(bool *)ctx = true;
+	if (f->refs && file_is_ordered(f) && f->mode != FILE_BYPASSED)
+		attach_bypass(f, BYPASS_FORK);
 	if (f->refs && (visibility_is(f) || f->rule->set.prealloc_mode == PREALLOC_ZERO)) {
 		/* the child will have it, too */
 		f->space.zero_never = true;
@@ -120,6 +123,7 @@ static void fork_prepare(bool managed)
 	never_staged_share();
 	unresolved_resolve_all();
 	fd_fork_prepare();
+	ordered_end();
 	file_for_each(visit_before, &any);
 	if (any)
 		workers_start(); /* flushes what a killed child leaves */
@@ -127,6 +131,7 @@ static void fork_prepare(bool managed)
 	/* once more, for files that another thread attached meanwhile.  A file that it opens from now on is
 	 * not staged before the fork; afterwards it is seen to be shared. */
 	file_for_each(visit_before, &any);
+	ordered_close_all();
 	interrupted = stage_forks();
 	/* before the family: an entry not changed since then is claimed for the child, too */
 	fdtable_fork_prepare();

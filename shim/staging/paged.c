@@ -4,6 +4,7 @@
 
 #include "base/sys.h"
 #include "files/workers.h"
+#include "staging/order.h"
 #include "staging/takeover.h"
 
 #include <fcntl.h>
@@ -48,12 +49,12 @@ static int read_file(void *ctx, void *to, size_t n, uint64_t offset)
 	return r;
 }
 
-bool paged_suits(const struct file *f)
+bool paged_fits(const struct file *f, const struct arena *a)
 {
-	if (file_is_paged(f))
-		return true;
-	return f->arena->pages.frame_count != 0 && !f->head && readable_fd(f) >= 0;
+	return a->pages.frame_count != 0 && !f->head && readable_fd(f) >= 0;
 }
+
+bool paged_suits(const struct file *f) { return file_is_paged(f) || paged_fits(f, f->arena); }
 
 static struct timespec coarse_now(void)
 {
@@ -71,6 +72,7 @@ static int begin(struct file *f, const struct timespec *now)
 	if (r < 0)
 		f->overlay.pages = NULL;
 	f->time_shown = false;
+	f->order.epoch = 0;
 	return r;
 }
 
@@ -91,7 +93,9 @@ int paged_put(struct file *f, struct ofd *stream, const struct iovec *iov, int c
 	f->moving_since = pages_file(f->overlay.pages, f->overlay.file)->published;
 	atomic_signal_fence(memory_order_seq_cst);
 	f->moving = stream;
-	r = overlay_write(&f->overlay, iov, count, n, offset, &now, false);
+	r = order_change(f);
+	if (r == 0)
+		r = overlay_write(&f->overlay, iov, count, n, offset, &now, false);
 	if (r == 0 && stream) {
 		stream->pos = (off_t)(offset + n);
 		stream->pos_mode = POS_USER;
@@ -115,17 +119,40 @@ int paged_put(struct file *f, struct ofd *stream, const struct iovec *iov, int c
 	return 0;
 }
 
+/* Would the kernel cut the file? */
+static bool may_be_cut(const struct file *f)
+{
+	enum { FIXED = STATX_ATTR_APPEND | STATX_ATTR_IMMUTABLE };
+	struct statx st;
+
+	return sys.statx(readable_fd(f), "", AT_EMPTY_PATH, STATX_INO, &st) == 0 &&
+	       !(st.stx_attributes & FIXED);
+}
+
 int paged_truncate(struct file *f, uint64_t size)
 {
 	struct timespec now = coarse_now();
+	bool begins = !file_is_paged(f);
 	int r;
 
-	if (size < f->ksize || size > f->lsize)
+	if (size > f->lsize || (size < f->ksize && (!file_is_ordered(f) || !may_be_cut(f))))
 		return -EINVAL;
-	r = overlay_truncate(&f->overlay, size, &now, false);
+	r = begins ? begin(f, &now) : 0;
 	if (r == 0)
-		f->lsize = size;
-	return r;
+		r = order_change(f);
+	if (r == 0)
+		r = overlay_truncate(&f->overlay, size, &now, false);
+	if (r < 0 && begins && file_is_paged(f))
+		overlay_detach(&f->overlay);
+	if (r < 0)
+		return r;
+	f->kind = STAGE_POSITIONAL;
+	f->lsize = size;
+	takeover_keep(f);
+	if (begins)
+		f->due[DUE_FLUSH] = sys_now_ns() + file_lag_ns(f);
+	workers_arm();
+	return 0;
 }
 
 ssize_t paged_readv(struct file *f, const struct iovec *iov, int count, uint64_t offset)

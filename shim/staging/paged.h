@@ -5,8 +5,8 @@
  * A file is *paged* (file_is_paged) from the first byte that the overlay takes until all of it is in the file
  * (flush/pages_flush.h).  Then it has no blocks.  Its positions are POS_USER or POS_KERNEL.
  *
- * Only for rules with overlay = on, writers = exclusive and sync = off: nobody else reads or writes the file,
- * so reads and syncs need no drain.
+ * Only for rules with config_overlays: nobody else reads or writes the file, so reads and syncs need no
+ * drain.
  *
  * All functions: file lock held, signals blocked.
  */
@@ -20,6 +20,8 @@
 /* True if the next write of an attached file goes to the overlay.  Where only a part of a page is written the
  * rest is read from the file, so a descriptor for reading is needed. */
 bool paged_suits(const struct file *f);
+/* The same before f is attached to `a`. */
+bool paged_fits(const struct file *f, const struct arena *a);
 
 /* Accepts n >= 1 bytes for file offset `offset`.  `stream`: the description whose position moves along, or
  * NULL.  0; else nothing has changed: -EAGAIN: the overlay is full; other -errno: the rest of a page cannot
@@ -27,8 +29,9 @@ bool paged_suits(const struct file *f);
 int paged_put(struct file *f, struct ofd *stream, const struct iovec *iov, int count, size_t n,
               uint64_t offset);
 
-/* f is paged.  Makes it shorter, but not shorter than the file itself: that, and to make it longer, the
- * kernel may refuse.  0; -EINVAL: another size; or as paged_put. */
+/* f suits.  Makes it shorter.  Only if it is ordered, shorter than the file itself: the cut must not reach
+ * the kernel before what was written earlier.  0; -EINVAL: the kernel has to do it, or to refuse it; or as
+ * paged_put. */
 int paged_truncate(struct file *f, uint64_t size);
 
 /* f is paged.  Reads as preadv does; the buffers can be written. */

@@ -92,6 +92,9 @@ static inline bool stage_fast(struct ofd *o, int fd, const void *buf, size_t n)
 	bool done = false;
 	uint32_t tid;
 
+	/* (a file in an overlay has no block: its lock is never taken here) */
+	if (!atomic_load_explicit(&f->current, memory_order_relaxed))
+		return false;
 	stage_frames = &here;
 	atomic_signal_fence(memory_order_seq_cst);
 	/* only after the frame is linked: in the child of a handler that forked before, this thread has

@@ -27,6 +27,9 @@ static uint64_t load(const _Atomic uint64_t *p) { return atomic_load_explicit(p,
 
 bool staging_policy_attaches(const struct file *f)
 {
+	if (config_orders(&f->rule->set))
+		return f->balance.doublings == 0 ||
+		       load(&f->balance.rent_ns) >= load(&cost_ns) << f->balance.doublings;
 	return load(&f->balance.rent_ns) >= (adapts(f) ? load(&cost_ns) : WRITE_NS) << f->balance.doublings;
 }
 
@@ -141,4 +144,7 @@ void staging_policy_configure(void)
 		if (live_config->rules[i].set.adapt != ADAPT_ON ||
 		    config_overlays(&live_config->rules[i].set))
 			staging_policy_resolve_at = 2;
+	for (uint32_t i = 0; i < live_config->rule_count; i++)
+		if (config_orders(&live_config->rules[i].set))
+			staging_policy_resolve_at = 1;
 }

@@ -2,7 +2,6 @@
 /* journal: see sync/journal.h. */
 #include "sync/journal.h"
 
-#include "base/buffer.h"
 #include "base/internal_fd.h"
 #include "base/kill.h"
 #include "base/log.h"
@@ -13,12 +12,12 @@
 #include "files/workers.h"
 #include "foreign/claim.h"
 #include "staging/arena.h"
+#include "staging/log_file.h"
 #include "sync/journal_file.h"
 
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <string.h>
-#include <sys/vfs.h>
 
 enum {
 	HEADER = sizeof(struct journal_batch),
@@ -64,29 +63,6 @@ static uint8_t *batch_buffer(const struct arena *a, uint64_t seq)
 
 /* ---- creation ---- */
 
-/* False if the bytes lie in memory or on another machine: a journal would not make syncs cheaper. */
-static bool file_system_has_disk(int fd)
-{
-	enum { TMPFS = 0x01021994, RAMFS = 0x858458f6, NFS = 0x6969, FUSE = 0x65735546, V9FS = 0x01021997 };
-	enum { CIFS = 0xff534d42, SMB2 = 0xfe534d42, CEPH = 0x00c36400, AFS = 0x5346414f };
-	struct statfs st;
-
-	if (sys_raw(SYS_fstatfs, fd, (long)&st, 0, 0, 0, 0) < 0)
-		return false;
-	switch ((uint32_t)st.f_type) {
-	case TMPFS:
-	case (uint32_t)RAMFS:
-	case NFS:
-	case FUSE:
-	case V9FS:
-	case (uint32_t)CIFS:
-	case (uint32_t)SMB2:
-	case CEPH:
-	case AFS: return false;
-	default: return true;
-	}
-}
-
 static uint32_t direct_unit(int fd)
 {
 	struct statx st;
@@ -100,33 +76,6 @@ static uint32_t direct_unit(int fd)
 		                                                  : st.stx_dio_offset_align;
 #endif
 	return JOURNAL_UNIT_MAX;
-}
-
-/* path[BUFFER_BYTES] */
-static void path_of(const struct arena *a, char *path)
-{
-	char name[ARENA_FILE_NAME_MAX + sizeof JOURNAL_SUFFIX];
-
-	journal_name_of(a->name, name);
-	log_format(path, BUFFER_BYTES, "%s/%s", a->dir, name);
-}
-
-static int open_file(const struct arena *a, int flags)
-{
-	BUFFER(char, path);
-	int fd;
-
-	path_of(a, path);
-	fd = sys.openat(AT_FDCWD, path, O_RDWR | O_DIRECT | O_NOFOLLOW | O_CLOEXEC | flags, 0600);
-	return fd < 0 ? fd : internal_fd_raise(fd);
-}
-
-static void remove_file(const struct arena *a)
-{
-	BUFFER(char, path);
-
-	path_of(a, path);
-	sys.unlinkat(AT_FDCWD, path, 0);
 }
 
 static void refuse(struct arena *a, int error, const char *why)
@@ -146,7 +95,7 @@ static void open_new(struct arena *a)
 
 	if (!atomic_compare_exchange_strong(&j->state, &none, JOURNAL_PREPARING))
 		return;
-	fd = open_file(a, O_CREAT | O_EXCL);
+	fd = log_file_open(a, O_CREAT | O_EXCL);
 	if (fd == -EMFILE || fd == -ENFILE) {
 		atomic_store(&j->state, JOURNAL_NONE);
 		return;
@@ -159,7 +108,7 @@ static void open_new(struct arena *a)
 	r = claim_hold(fd);
 	if (r == 0)
 		r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st);
-	if (r == 0 && !file_system_has_disk(fd))
+	if (r == 0 && !log_file_has_disk(fd))
 		r = -EOPNOTSUPP;
 	if (r == 0 && !sys_still_linked(fd))
 		r = -ESTALE; /* a recovery has removed the empty file as a dead process's */
@@ -169,7 +118,7 @@ static void open_new(struct arena *a)
 			atomic_store(&j->state, JOURNAL_NONE);
 			return;
 		}
-		remove_file(a);
+		log_file_remove(a);
 		refuse(a, r, r == -EOPNOTSUPP ? "the file system has no disk of its own" : "cannot be used");
 		return;
 	}
@@ -185,7 +134,7 @@ static void open_new(struct arena *a)
 static bool open_known(const struct arena *a)
 {
 	struct statx st;
-	int fd = workers_is_self() ? -EBADF : open_file(a, 0);
+	int fd = workers_is_self() ? -EBADF : log_file_open(a, 0);
 
 	if (fd < 0)
 		return false;
@@ -312,27 +261,6 @@ static int write_zeros(int fd, void *zeros, uint64_t total)
 	return 0;
 }
 
-static int sync_directories(const struct arena *a)
-{
-	BUFFER(char, path);
-	char *slash;
-	int r = 0;
-
-	log_format(path, BUFFER_BYTES, "%s", a->dir);
-	slash = strrchr(path, '/');
-	/* the journal's directory entry, and that of its directory, which may be new, too */
-	for (int i = 0; i < 2 && r == 0; i++) {
-		int fd = sys.openat(AT_FDCWD, path[0] ? path : "/", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-
-		r = fd < 0 ? fd : sys.fsync(fd);
-		if (fd >= 0)
-			sys.close(fd);
-		if (slash)
-			*slash = '\0';
-	}
-	return r;
-}
-
 static int prepare(struct arena *a, int fd)
 {
 	struct journal *j = &a->journal;
@@ -351,7 +279,7 @@ static int prepare(struct arena *a, int fd)
 	if (r == 0)
 		r = sys.fsync(fd);
 	if (r == 0)
-		r = sync_directories(a);
+		r = log_file_sync_names(a);
 	if (r < 0)
 		return r;
 	j->by_fdatasync = median_cost(fd, buffer, true) < median_cost(fd, buffer, false) / 10 * 9;
@@ -377,7 +305,7 @@ static void make(struct arena *a)
 		return;
 	}
 	if (r < 0) {
-		remove_file(a);
+		log_file_remove(a);
 		refuse(a, r, r == -ENOSPC ? "no space" : "cannot be written");
 		return;
 	}
@@ -641,8 +569,8 @@ static void abandon(struct arena *a)
 {
 	if (atomic_load(&a->journal.keep))
 		return;
-	remove_file(a);
-	if (sync_directories(a) == 0)
+	log_file_remove(a);
+	if (log_file_sync_names(a) == 0)
 		atomic_store(&a->journal.abandon_due, false);
 }
 
@@ -717,7 +645,7 @@ void journal_destroy(struct arena *a)
 		sys_nap(100000);
 	kill_step();
 	if (!atomic_load(&j->keep))
-		remove_file(a);
+		log_file_remove(a);
 	kill_step();
 	/* This process may have lost the right to remove the file.  No entry is needed: truncate it, and a
 	 * later recovery removes it. */

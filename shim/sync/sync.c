@@ -51,6 +51,7 @@ bool sync_is_promise(const struct ofd *o)
 	case SYNC_JOURNAL: return true;
 	/* the kernel places these appends through the program's description, which may have O_SYNC */
 	case SYNC_OFF: return !(o->flags & O_APPEND) || f->rule->set.writers == WRITERS_EXCLUSIVE;
+	case SYNC_ORDERED: return file_is_ordered(f);
 	default: return false;
 	}
 }
@@ -77,6 +78,9 @@ int sync_written(int fd, struct ofd *o, uint32_t releases)
 	struct file_guard g;
 	int r = 0;
 
+	/* what the kernel wrote instead of the log */
+	if (file_is_ordered(f) && atomic_load(&f->order.passed))
+		return sync_file(fd, o, false);
 	if (journal_file_is(f))
 		return synced_by_flags(f, o, releases) ? 0 : sync_file(fd, o, false);
 	g = file_lock(f);
@@ -85,7 +89,7 @@ int sync_written(int fd, struct ofd *o, uint32_t releases)
 		/* relaxed: drained only when the sync is due */
 		if (f->rule->set.sync == SYNC_RELAXED)
 			relaxed_arm(f);
-		else if (f->arena)
+		else if (f->arena && !file_is_ordered(f))
 			r = flush_drain(f);
 	}
 	file_unlock(f, g);
@@ -99,6 +103,12 @@ static int by_policy(struct file *f, bool *full)
 	case SYNC_OFF: return 0;
 	case SYNC_RELAXED: return !relaxed_arm(f); /* no thread can make the sync later */
 	case SYNC_FSYNC: return 1;
+	case SYNC_ORDERED:
+		/* what the log has needs no sync; what is not in it has one of its own */
+		if (file_is_ordered(f) && !atomic_exchange(&f->order.passed, false))
+			return 0;
+		*full = f->sync.full || (*full && file_attributes_due(f));
+		return 1;
 	case SYNC_JOURNAL: *full = f->sync.full || file_attributes_due(f); return 1;
 	case SYNC_FDATASYNC:
 	/* also if the program calls fdatasync: the new name must become durable */
@@ -147,6 +157,8 @@ static int sync_device(struct file *f, const struct ofd *o, int fd, bool full, s
 	if (r < 0)
 		return r;
 	r = device_sync(fd, full);
+	if (r < 0)
+		atomic_store(&f->order.passed, true);
 	if (!journal && !full)
 		return r;
 	g = file_lock(f);

@@ -33,11 +33,20 @@ from power.workload import DATA, PATIENCE_SECONDS, FailedError, Tools, main_of
 
 SQLITE = ("sqlite-delete", "sqlite-truncate", "sqlite-persist", "sqlite-wal")
 # The numbered steps, by one process or by three that take turns: arguments of the program.
-HOW = {"steps": (), "steps-processes": ("processes",), "steps-threads": ("threads",)}
+HOW = {
+    "steps": (),
+    "steps-processes": ("processes",),
+    "steps-threads": ("threads",),
+    "steps-files": ("files",),  # no names come and go
+}
 KINDS = (*HOW, *SQLITE)
 NATIVE, NO_SYNC, EATMYDATA, OFF = "native", "no-sync", "eatmydata", "off"
+ORDERED, NO_REPLAY = "ordered", "ordered-no-replay"
 CONTROLS = (NO_SYNC, EATMYDATA, OFF)
-VARIANTS = (NATIVE, *CONTROLS)
+# Without its recovery `ordered` is a mixture only if power is lost while an epoch goes to the files: no control.
+UNJUDGED = (NO_REPLAY,)
+RECOVERED = (OFF, ORDERED)
+VARIANTS = (NATIVE, ORDERED, *CONTROLS, *UNJUDGED)
 CONTROLS_FAIL = 0.8  # of the losses
 # The device is memory: a control needs some time until the kernel has written part of its work.
 SECONDS = (0.15, 0.4)
@@ -79,6 +88,9 @@ def environment(run: Run, build: Path) -> dict[str, str]:
     elif run.variant == OFF:
         library = build / "libfastwrite.so"
         env.update(preload_env(library, f"{DATA}/**", sync="off", writers="exclusive"))
+    elif run.variant in (ORDERED, NO_REPLAY):
+        library = build / "libfastwrite.so"
+        env.update(preload_env(library, f"{DATA}/**", sync="ordered", writers="exclusive"))
     return env
 
 
@@ -127,8 +139,8 @@ def times_in(acks: Path) -> list[int]:
 
 
 @lru_cache(maxsize=1)  # all cuts of a run ask for the same
-def history_of(operations: int) -> steps.History:
-    history = steps.History()
+def history_of(operations: int, names: bool) -> steps.History:
+    history = steps.History(names)
     history.advance(operations)
     return history
 
@@ -138,7 +150,9 @@ def judge(run: Run, times: list[int], loss_ns: int, torn: bool) -> Found:
     acked = sum(ns < loss_ns for ns in times)
     found = Found(acked=acked)
     if run.kind in HOW:
-        history = history_of(len(times) + 2)  # what was under way is a step of two operations at most
+        history = history_of(
+            len(times) + 2, run.kind != "steps-files"
+        )  # what was under way is a step of two operations at most
         there = history.look(DATA)
         if torn:
             history.forgive(there, acked + 1)
@@ -217,7 +231,7 @@ def shut_down_once(run: Run, build: Path) -> Found:
                 times = times_in(acks)
         device.forget()
         with another_boot(), mounted(device, run.fs):
-            if run.variant == OFF:
+            if run.variant in RECOVERED:
                 recover(build)
             # (a step that was under way may have returned, too)
             found = judge(run, times, loss_ns, torn=False)
@@ -250,7 +264,7 @@ def cut_off(run: Run, build: Path, count: int) -> Iterator[Found]:
             replayer(cuts.Cut(place, dice.randrange(1 << 31), dice.choice(cuts.STYLES)))
             device.forget()
             with mounted(device, run.fs):
-                if run.variant == OFF:
+                if run.variant in RECOVERED:
                     recover(build)
                 yield judge(run, times, events[place - 1].ns, torn=run.variant == NATIVE)
 
@@ -283,7 +297,7 @@ class Session:
             operations += found.acked
             age_ns = max(age_ns, found.age_ns)
             wrong += bool(found.wrong)
-            if found.wrong and run.variant not in CONTROLS:
+            if found.wrong and run.variant not in (*CONTROLS, *UNJUDGED):
                 self.bad = True
                 again = f"{one.options()} --{way}s {1 if way == SHUTDOWN else count}"
                 print(f"FAILED {found.wrong}\n    again: python -m power.prefix {again}", flush=True)

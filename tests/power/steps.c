@@ -25,7 +25,7 @@
 #include <unistd.h>
 
 enum {
-	MOST = 1 << 17,
+	MOST = 1 << 19,
 	RECORD = 128,
 	LOGS = 3,
 	PAGE = 4096,
@@ -47,7 +47,7 @@ static struct {
 
 static int directory, logs[LOGS], pages, slots, stack;
 static _Atomic uint64_t *acks;
-static bool syncs;
+static bool syncs, names = true;
 
 /* The end: of the file system, or of the numbers. */
 _Noreturn static void linger(void)
@@ -113,7 +113,7 @@ static void make_or_remove(uint64_t step, unsigned which)
 	if (there[which]) {
 		must(unlinkat(directory, name, 0) == 0);
 	} else {
-		fd = openat(directory, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+		fd = openat(directory, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
 		must(fd >= 0);
 		put(fd, step, RECORD);
 		sync_all(fd);
@@ -142,6 +142,9 @@ static void make_step(uint64_t step)
 {
 	uint64_t dice = mix(step);
 	unsigned kind = dice % 8;
+
+	if (kind == 5 && !names)
+		kind = 4;
 
 	switch (kind) {
 	case 0:
@@ -200,7 +203,7 @@ static void open_files(const char *path)
 		char name[8];
 
 		snprintf(name, sizeof name, "log%d", i);
-		logs[i] = openat(directory, name, O_WRONLY | O_APPEND | O_CLOEXEC);
+		logs[i] = openat(directory, name, O_RDWR | O_APPEND | O_CLOEXEC);
 	}
 	pages = openat(directory, "pages", O_RDWR | O_CLOEXEC);
 	slots = openat(directory, "slots", O_RDWR | O_CLOEXEC);
@@ -211,7 +214,8 @@ static void write_steps(const char *how)
 {
 	pthread_t thread;
 
-	if (!how)
+	names = !how || strcmp(how, "files") != 0;
+	if (!how || !names)
 		take_turns(0, 1);
 	for (uintptr_t me = 1; me < WRITERS; me++) {
 		if (strcmp(how, "threads") == 0) {

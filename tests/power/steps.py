@@ -7,7 +7,7 @@ import struct
 from collections.abc import Hashable
 from pathlib import Path
 
-MOST = 1 << 17
+MOST = 1 << 19
 RECORD, LOGS, PAGE, PAGES, SLOTS, SLOT, NAMES, DEPTH = 128, 3, 4096, 64, 256, 256, 5, 64
 WORD = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -39,7 +39,8 @@ def step_in(data: bytes, size: int) -> int:
 class History:
     """Units (a page, a slot, a name, a log, the stack), and from which operation on each had which value."""
 
-    def __init__(self) -> None:
+    def __init__(self, with_names: bool = True) -> None:
+        self.with_names = with_names
         self.operations = 0
         self.step = 0
         self.logs: list[list[int]] = [[] for _ in range(LOGS)]
@@ -69,6 +70,8 @@ class History:
     def _make(self, step: int) -> None:
         dice = mix(step)
         kind, which = dice % 8, dice >> 16
+        if kind == 5 and not self.with_names:
+            kind = 4
         if kind < LOGS:
             self.logs[kind].append(step)
             self.change(("log", kind), step)

@@ -208,7 +208,7 @@ static void test_defaults(void **state)
 		[KEY_WRITERS] = "auto",       [KEY_FLUSH] = "auto",    [KEY_PREALLOC] = "64M",
 		[KEY_PREALLOC_MODE] = "keep", [KEY_STAGING] = "",      [KEY_SMALL] = "64K",
 		[KEY_STDIO] = "on",           [KEY_JOURNAL] = "64M",   [KEY_ADAPT] = "on",
-		[KEY_OVERLAY] = "off",
+		[KEY_OVERLAY] = "off",        [KEY_ORDERED_MS] = "50",
 	};
 	with("FASTWRITE_PATHS=%s/**", dir);
 	load_ok();
@@ -231,11 +231,12 @@ static void test_every_key_from_environment(void **state)
 {
 	(void)state;
 	static const char *const names[KEY_COUNT] = {
-		"SYNC",  "RELAXED_MS", "JOURNAL",       "MEM",     "BLOCK", "LAG_MS", "VISIBILITY", "WRITERS",
-		"FLUSH", "PREALLOC",   "PREALLOC_MODE", "STAGING", "SMALL", "ADAPT",  "OVERLAY",    "STDIO"};
-	static const char *const texts[KEY_COUNT] = {
-		"relaxed", "7",  "1G",  "64M",      "1M", "9",   "lag", "exclusive",
-		"direct",  "1G", "off", "/dev/shm", "4K", "off", "on",  "off"};
+		"SYNC",    "RELAXED_MS", "ORDERED_MS", "JOURNAL", "MEM",      "BLOCK",
+		"LAG_MS",  "VISIBILITY", "WRITERS",    "FLUSH",   "PREALLOC", "PREALLOC_MODE",
+		"STAGING", "SMALL",      "ADAPT",      "OVERLAY", "STDIO"};
+	static const char *const texts[KEY_COUNT] = {"relaxed",  "7",   "8",         "1G",     "64M", "1M",
+	                                             "9",        "lag", "exclusive", "direct", "1G",  "off",
+	                                             "/dev/shm", "4K",  "off",       "on",     "off"};
 
 	with("FASTWRITE_PATHS=%s/**", dir);
 	for (int key = 0; key < KEY_COUNT; key++)
@@ -247,6 +248,7 @@ static void test_every_key_from_environment(void **state)
 	}
 	assert_int_equal(config.rules[0].set.sync, SYNC_RELAXED);
 	assert_int_equal(config.rules[0].set.relaxed_ms, 7);
+	assert_int_equal(config.rules[0].set.ordered_ms, 8);
 	assert_int_equal(config.rules[0].set.lag_ms, 9);
 	assert_int_equal(config.rules[0].set.writers, WRITERS_EXCLUSIVE);
 	assert_int_equal(config.rules[0].set.flush, FLUSH_DIRECT);
@@ -552,8 +554,8 @@ static void test_bad_values(void **state)
 	(void)state;
 	static const char *const cases[][3] = {
 		/* variable, value, what is allowed */
-		{"SYNC", "sometimes", "fdatasync, fsync, journal, relaxed, off"},
-		{"SYNC", "Fsync", "fdatasync, fsync, journal, relaxed, off"},
+		{"SYNC", "sometimes", "fdatasync, fsync, journal, relaxed, off, ordered"},
+		{"SYNC", "Fsync", "fdatasync, fsync, journal, relaxed, off, ordered"},
 		{"JOURNAL", "512K", "1M..4G"},
 		{"VISIBILITY", "never", "allowed: lag, strict"},
 		{"PREALLOC_MODE", "on", "keep, off, zero"},
@@ -823,10 +825,10 @@ static void test_bad_files(void **state)
 		/* text, place, message */
 		{"sync = off\n", ":1: ", "before any section"},
 		{"[defaults]\nsynk = off\n",
-	         ":2: ", "unknown key \"synk\"; allowed: sync, relaxed_ms, journal"},
+	         ":2: ", "unknown key \"synk\"; allowed: sync, relaxed_ms, ordered_ms, journal"},
 		{"[rule a]\npaths=/a\nsynk = off\n", ":3: ", "unknown key \"synk\"; allowed: paths, sync"},
 		{"[defaults]\nsync = maybe\n", ":2: sync = \"maybe\"",
-	         "fdatasync, fsync, journal, relaxed, off"},
+	         "fdatasync, fsync, journal, relaxed, off, ordered"},
 		{"[defaults]\nsync =\n", ":2: sync = \"\"", "fdatasync"},
 		{"[defaults]\nmem = 16MX\n", ":2: mem = \"16MX\"", "1M..64G"},
 		{"[defaults]\nblock = 100K\n", ":2: block", "power of two"},
@@ -970,8 +972,8 @@ static void test_long_texts_stay_one_line(void **state)
 	text[sizeof(text) - 1] = '\0';
 	text[10] = '\n';
 	with("FASTWRITE_SYNC=%s", text);
-	load_fails(-EINVAL, "FASTWRITE_SYNC", "...", "allowed: fdatasync, fsync, journal, relaxed, off",
-	           NULL);
+	load_fails(-EINVAL, "FASTWRITE_SYNC", "...",
+	           "allowed: fdatasync, fsync, journal, relaxed, off, ordered", NULL);
 	with("FASTWRITE_%s=1", text);
 	load_fails(-EINVAL, "unknown key", NULL);
 	with("FASTWRITE_CONFIG=/%s%s", text, text);

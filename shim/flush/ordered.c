@@ -1,0 +1,569 @@
+// SPDX-License-Identifier: Apache-2.0
+/* ordered: see flush/ordered.h. */
+#include "flush/ordered.h"
+
+#include "base/internal_fd.h"
+#include "base/kill.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "flush/fds.h"
+#include "flush/flush.h"
+#include "flush/pages_flush.h"
+#include "foreign/claim.h"
+#include "format/identity.h"
+#include "staging/log_file.h"
+#include "staging/order.h"
+#include "staging/stage.h"
+#include "wal/wal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+
+/* The log of one arena, in this process. */
+struct log {
+	struct lock lock;            /* LOCK_ORDER: its holder is the leader */
+	struct arena *_Atomic arena; /* NULL: there is none */
+	int refused;                 /* -errno: it could not be made */
+	struct wal *wal;
+	/* The epoch that is being made durable. */
+	uint64_t epoch;
+	bool pending;       /* it has begun, and is not in the files */
+	bool logged;        /* the log has it */
+	_Atomic bool quiet; /* on the device no epoch counts, and none is under way */
+	struct file **cut;  /* the files that it consists of; room for all entries of the arena */
+	uint32_t count;
+};
+static struct log logs[FILE_ARENAS];
+
+/* By rule: the kernel has changes that may not be durable and are in no log. */
+static _Atomic bool loose[CONFIG_RULES_MAX];
+static _Atomic bool ended;
+/* Logs that exist: without one no barrier has work. */
+static _Atomic uint32_t log_count;
+
+static struct log *log_of(const struct arena *a) { return &logs[file_arena_index(a)]; }
+static _Atomic bool *loose_of(const struct rule *rule) { return &loose[rule - live_config->rules]; }
+
+/* ---- the log's file ---- */
+
+/* Each frame once, the records of all files, and each batch rounded up. */
+static uint64_t log_bytes(const struct arena *a)
+{
+	uint64_t records = (uint64_t)a->entry_count * (ARENA_PATH_MAX + 256) + a->pages.frame_count * 16ull;
+	uint64_t batches = a->pages.frame_count / WAL_IMAGES_MAX + a->entry_count / 4 +
+	                   records / (WAL_HEAD_MAX - 2 * ARENA_PATH_MAX) + 2;
+	uint64_t bytes = WAL_PAGE_BYTES * (1ull + a->pages.frame_count) + batches * WAL_HEAD_MAX;
+
+	return bytes < WAL_BYTES_MIN ? WAL_BYTES_MIN : bytes;
+}
+
+static size_t memory_bytes(const struct arena *a)
+{
+	return pages_round_up(sizeof(struct wal)) +
+	       pages_round_up(a->entry_count * sizeof *((struct log *)NULL)->cut);
+}
+
+static int fill(struct wal *w, struct arena *a, int fd)
+{
+	struct sys_quiet quiet; /* RLIMIT_FSIZE of the program does not apply to the log */
+	struct origin origin;
+	uint8_t id[16];
+	int r = (int)sys_raw(SYS_getrandom, (long)id, sizeof id, 0, 0, 0, 0) == (int)sizeof id ? 0 : -EIO;
+
+	if (r == 0)
+		r = claim_hold(fd);
+	if (r == 0)
+		r = origin_here(fd, &origin);
+	if (r == 0 && !log_file_has_disk(fd))
+		r = -EOPNOTSUPP;
+	if (r < 0)
+		return r;
+	sys_quiet_begin(&quiet);
+	r = sys.fallocate(fd, 0, 0, (off_t)log_bytes(a));
+	if (r == 0 || r == -EOPNOTSUPP)
+		r = wal_make(w, fd, log_bytes(a), id, &origin);
+	sys_quiet_end(&quiet);
+	if (r == 0)
+		r = log_file_sync_names(a);
+	return r;
+}
+
+static const char *refusal(int error)
+{
+	switch (error) {
+	case -EOPNOTSUPP: return "the file system has no disk of its own";
+	case -EINVAL: return "no O_DIRECT there";
+	case -ENOSPC: return "no space";
+	default: return "it cannot be made";
+	}
+}
+
+static int make(struct log *l, struct arena *a)
+{
+	uint8_t *memory;
+	int fd = log_file_open(a, O_CREAT | O_EXCL), r;
+
+	if (fd < 0)
+		return fd;
+	memory = sys.mmap(NULL, memory_bytes(a), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	r = sys_is_error(memory) ? -ENOMEM : fill((struct wal *)(void *)memory, a, fd);
+	if (r < 0) {
+		log_file_remove(a);
+		internal_fd_close(fd);
+		if (!sys_is_error(memory))
+			sys.munmap(memory, memory_bytes(a));
+		return r;
+	}
+	l->wal = (struct wal *)(void *)memory;
+	l->cut = (struct file **)(void *)(memory + pages_round_up(sizeof(struct wal)));
+	l->count = 0;
+	l->epoch = 0;
+	l->pending = l->logged = false;
+	atomic_store(&l->quiet, true);
+	atomic_store(&order_of(a)->epoch, 1);
+	atomic_store(&order_of(a)->changed, false);
+	atomic_store(&l->arena, a);
+	atomic_fetch_add(&log_count, 1);
+	return 0;
+}
+
+int ordered_ready(struct arena *a)
+{
+	struct log *l = log_of(a);
+	int r;
+
+	if (atomic_load(&ended))
+		return -ECHILD;
+	if (atomic_load(&l->arena) == a)
+		return 0;
+	if (l->refused)
+		return l->refused;
+	r = make(l, a);
+	if (r == -EMFILE || r == -ENFILE)
+		return r; /* a later file may succeed */
+	l->refused = r;
+	if (r < 0)
+		log_warn(
+			"rule %s: no log in %s: %s (error %d); its files are bypassed, and synced by themselves",
+			a->rule->name, a->dir, refusal(r), -r);
+	return r;
+}
+
+/* ---- an epoch ---- */
+
+struct visit {
+	struct log *log;
+	int r;
+};
+
+/* The kernel may have bytes of f from before the attach. */
+static int sync_fresh(struct file *f)
+{
+	int fd = flush_writable_fd(f), r;
+
+	if (!f->order.fresh)
+		return 0;
+	if (fd < 0)
+		return -EBADF;
+	r = f->sync.full ? sys.fsync(fd) : sys.fdatasync(fd);
+	if (r == 0)
+		f->order.fresh = f->sync.full = false;
+	return r;
+}
+
+/* File lock held: f's part of the epoch. */
+static int take_cut(struct log *l, struct file *f)
+{
+	int r = 0;
+
+	if (f->mode != FILE_ATTACHED || f->arena != l->arena || !file_is_paged(f))
+		return 0;
+	stage_count(f, f->bytes);
+	f->bytes = 0;
+	/* (a file that was changed in a later epoch has its cut) */
+	if (f->order.epoch <= l->epoch && !overlay_is_cut(&f->overlay))
+		r = overlay_cut(&f->overlay, false);
+	if (r < 0 || !overlay_is_cut(&f->overlay))
+		return r;
+	l->cut[l->count++] = f;
+	return sync_fresh(f);
+}
+
+static void visit_cut(struct file *f, void *ctx)
+{
+	struct visit *v = ctx;
+
+	if (v->r < 0 || f->rule != atomic_load(&v->log->arena)->rule)
+		return;
+	file_lock_again(f);
+	v->r = take_cut(v->log, f);
+	file_drop(f);
+	kill_step();
+}
+
+static int put_file(struct wal *w, uint32_t number, const struct file *f)
+{
+	const struct arena_entry *e = arena_entry_at(f->arena, (uint32_t)f->entry);
+	const struct overlay *o = &f->overlay;
+	struct overlay_piece piece;
+	struct identity id;
+	uint32_t cursor = 0;
+	int r;
+
+	identity_of_entry(e, &id);
+	r = wal_put_name(w, number, e->dev, &id, e->path, e->below, e->up);
+	if (r == 0)
+		r = wal_put_size(w, number,
+		                 &(struct wal_size){.size = o->cut.size,
+		                                    .lowest = o->cut.lowest,
+		                                    .mtime_sec = o->cut.mtime.tv_sec,
+		                                    .mtime_nsec = (uint32_t)o->cut.mtime.tv_nsec});
+	while (r == 0 && overlay_cut_piece(o, &cursor, &piece))
+		r = wal_put_page(w, number, piece.offset / PAGES_BYTES, piece.data, (uint32_t)piece.bytes);
+	return r;
+}
+
+/* No file lock is needed: nobody but the leader ends a cut. */
+static int put_all(struct log *l)
+{
+	int r = 0;
+
+	wal_begin(l->wal);
+	for (uint32_t i = 0; i < l->count && r == 0; i++)
+		r = put_file(l->wal, i, l->cut[i]);
+	return r < 0 ? r : wal_commit(l->wal);
+}
+
+/* What is not in a log, and came before this epoch, is durable before it. */
+static int sync_loose(struct log *l)
+{
+	const struct rule *rule = atomic_load(&l->arena)->rule;
+	int r = 0;
+
+	if (!atomic_exchange(loose_of(rule), false))
+		return 0;
+	/* (with a staging directory elsewhere the files may be on other file systems) */
+	if (rule->set.staging[0])
+		sys_raw(SYS_sync, 0, 0, 0, 0, 0, 0);
+	else
+		r = (int)sys_raw(SYS_syncfs, l->wal->fd, 0, 0, 0, 0, 0);
+	if (r < 0)
+		atomic_store(loose_of(rule), true);
+	return r;
+}
+
+/* The cut goes to the file.  Then the file is synced, without its lock. */
+static int write_back(struct file *f)
+{
+	int fd, r = 0;
+
+	file_lock_again(f);
+	if (overlay_is_cut(&f->overlay))
+		r = pages_flush_cut(f);
+	fd = flush_writable_fd(f);
+	if (r == 0 && fd < 0)
+		r = -EBADF;
+	if (r < 0) {
+		file_drop(f);
+		return r;
+	}
+	flush_token_take(f);
+	f->flush.program_fd = true; /* a close of it waits */
+	file_drop(f);
+	kill_step();
+	r = sys.fdatasync(fd);
+	kill_step();
+	atomic_store(&f->flush.io_done, 1);
+	file_lock_again(f);
+	flush_token_give(f);
+	file_drop(f);
+	return r;
+}
+
+/* The epoch is over for f, with this result. */
+static void leave(struct file *f, int r)
+{
+	file_lock_again(f);
+	if (r < 0) {
+		if (f->flush.error == 0)
+			log_warn("flush failed: error %d; the bytes stay staged", -r);
+		f->flush.error = r;
+		f->due[DUE_FLUSH] = sys_now_ns() + file_lag_ns(f);
+	} else {
+		f->flush.error = 0;
+		if (overlay_is_changed(&f->overlay))
+			f->due[DUE_FLUSH] = sys_now_ns() + file_lag_ns(f);
+		else
+			pages_flush_end(f);
+	}
+	file_drop(f);
+}
+
+/* Each file of the epoch: with r < 0 it failed as a whole, else the log has it. */
+static int finish_all(struct log *l, int r)
+{
+	int all = r;
+
+	for (uint32_t i = 0; i < l->count; i++) {
+		int one = r < 0 ? r : write_back(l->cut[i]);
+
+		if (one < 0 && all == 0)
+			all = one;
+		leave(l->cut[i], one);
+	}
+	return all;
+}
+
+/* All epochs are in the files, durably. */
+static int empty_log(struct log *l)
+{
+	bool idle = !atomic_load(&order_of(atomic_load(&l->arena))->changed);
+	int r = idle ? wal_void(l->wal) : wal_empty(l->wal);
+
+	atomic_store(&l->quiet, r == 0 && idle);
+	return r;
+}
+
+/*
+ * The log's lock held, no file lock: everything staged up to now becomes durable in the files.  An epoch that
+ * failed is tried again first, as it was.
+ */
+static int end_epoch(struct log *l)
+{
+	struct order *o = order_of(atomic_load(&l->arena));
+	struct visit v = {.log = l};
+	int r;
+
+	atomic_store(&l->quiet, false);
+	if (!l->pending) {
+		/* in this order: a change of the next epoch is noted again */
+		atomic_store(&o->changed, false);
+		l->epoch = atomic_fetch_add(&o->epoch, 1);
+		l->logged = false;
+		l->pending = true;
+	}
+	kill_step();
+	/* (see order_change) */
+	atomic_thread_fence(memory_order_seq_cst);
+	l->count = 0;
+	file_for_each(visit_cut, &v);
+	r = v.r;
+	if (r == 0 && !l->logged)
+		r = sync_loose(l);
+	if (r == 0 && !l->logged && l->count > 0)
+		r = put_all(l);
+	if (r == 0)
+		l->logged = true;
+	r = finish_all(l, r);
+	if (r < 0)
+		return r;
+	l->pending = false;
+	return empty_log(l);
+}
+
+/* Everything staged before this call. */
+static int end_epochs(struct log *l)
+{
+	bool again;
+	int r;
+
+	lock_take(&l->lock, LOCK_ORDER);
+	again = l->pending;
+	r = atomic_load(&l->arena) ? end_epoch(l) : 0;
+	if (r == 0 && again)
+		r = end_epoch(l);
+	lock_drop(&l->lock, LOCK_ORDER);
+	return r;
+}
+
+/* ---- drains and barriers ---- */
+
+int ordered_flush(struct file *f)
+{
+	struct log *l = log_of(f->arena);
+	int r;
+
+	lock_drop(&f->lock, LOCK_FILE);
+	r = end_epochs(l);
+	file_lock_again(f);
+	return r;
+}
+
+int ordered_drain(struct file *f)
+{
+	const struct arena *a = f->arena;
+	int r = 0;
+
+	/* (a handler never interrupts the owner of this lock: see stage_fast) */
+	if (f->nested)
+		return -EDEADLK;
+	f->order.draining++;
+	while (r == 0 && f->mode == FILE_ATTACHED && f->arena == a && file_is_paged(f)) {
+		r = ordered_flush(f);
+		/* (another file's error) */
+		if (r < 0 && !file_is_paged(f))
+			r = 0;
+	}
+	f->order.draining--;
+	return r;
+}
+
+static int make_quiet(struct log *l)
+{
+	int r = 0;
+
+	lock_take(&l->lock, LOCK_ORDER);
+	for (int tries = 0; r == 0 && atomic_load(&l->arena) && tries < 2; tries++) {
+		bool again = l->pending;
+
+		if (tries == 0 || again || atomic_load(&order_of(atomic_load(&l->arena))->changed))
+			r = end_epoch(l);
+	}
+	/* (what other threads stage meanwhile comes at the same time as the change) */
+	if (r == 0 && atomic_load(&l->arena) && !atomic_load(&l->quiet))
+		r = wal_void(l->wal);
+	lock_drop(&l->lock, LOCK_ORDER);
+	return r;
+}
+
+bool ordered_exists(void) { return atomic_load_explicit(&log_count, memory_order_relaxed) != 0; }
+
+int ordered_barrier(const struct rule *rule)
+{
+	sys_sigset signals;
+	int all = 0;
+
+	if (!ordered_exists())
+		return 0;
+	signals = sys_block_signals();
+	for (int i = 0; i < FILE_ARENAS; i++) {
+		struct log *l = &logs[i];
+		const struct arena *a = atomic_load(&l->arena);
+		int r;
+
+		if (!a || (rule && a->rule != rule) ||
+		    (atomic_load(&l->quiet) && !atomic_load(&order_of(a)->changed)))
+			continue;
+		r = make_quiet(l);
+		if (r < 0)
+			all = r;
+	}
+	sys_restore_signals(signals);
+	return all;
+}
+
+void ordered_passed(const struct rule *rule)
+{
+	for (uint32_t i = 0; live_config && i < live_config->rule_count; i++)
+		if (!rule || rule == &live_config->rules[i])
+			atomic_store(&loose[i], true);
+}
+
+int ordered_hold(struct file *f)
+{
+	int r;
+
+	if (f->nested)
+		return -EDEADLK;
+	f->order.draining++;
+	do {
+		lock_drop(&f->lock, LOCK_FILE);
+		r = ordered_barrier(f->rule);
+		file_lock_again(f);
+	} while (r == 0 && file_is_paged(f));
+	if (r < 0)
+		f->order.draining--;
+	return r;
+}
+
+void ordered_hold_end(struct file *f)
+{
+	atomic_store(&f->order.passed, true);
+	ordered_passed(f->rule);
+	f->order.draining--;
+}
+
+void ordered_lock(struct file *f)
+{
+	struct log *l = log_of(f->arena);
+
+	lock_drop(&f->lock, LOCK_FILE);
+	lock_take(&l->lock, LOCK_ORDER);
+	file_lock_again(f);
+}
+
+void ordered_unlock(const struct arena *a) { lock_drop(&log_of(a)->lock, LOCK_ORDER); }
+
+/* ---- the end ---- */
+
+void ordered_close(struct arena *a)
+{
+	struct log *l = log_of(a);
+	struct wal *w;
+
+	l->refused = 0;
+	if (atomic_load(&l->arena) != a)
+		return;
+	lock_take(&l->lock, LOCK_ORDER);
+	w = l->wal;
+	/* After a power loss the name may be there again.  (If this fails the log stays, for recovery.) */
+	kill_step();
+	if (wal_void(w) == 0)
+		log_file_remove(a);
+	kill_step();
+	internal_fd_close(w->fd);
+	sys.munmap(w, memory_bytes(a));
+	l->wal = NULL;
+	atomic_store(&l->arena, NULL);
+	atomic_fetch_sub(&log_count, 1);
+	lock_drop(&l->lock, LOCK_ORDER);
+}
+
+void ordered_close_all(void)
+{
+	for (int i = 0; i < FILE_ARENAS; i++) {
+		struct arena *a = atomic_load(&logs[i].arena);
+
+		/* (what could not be written stays staged) */
+		if (a && !logs[i].pending)
+			ordered_close(a);
+	}
+}
+
+void ordered_end(void) { atomic_store(&ended, true); }
+bool ordered_ended(void) { return atomic_load(&ended); }
+
+void ordered_forget(void)
+{
+	for (int i = 0; i < FILE_ARENAS; i++) {
+		atomic_store(&logs[i].arena, NULL);
+		logs[i].lock.word = 0;
+	}
+	atomic_store(&log_count, 0);
+	atomic_store(&ended, true);
+}
+
+bool ordered_move_fd(int fd)
+{
+	sys_sigset signals = sys_block_signals();
+	bool moved = false;
+
+	for (int i = 0; i < FILE_ARENAS && !moved; i++) {
+		struct log *l = &logs[i];
+
+		if (!atomic_load(&l->arena))
+			continue;
+		lock_take(&l->lock, LOCK_ORDER);
+		if (atomic_load(&l->arena) && l->wal->fd == fd) {
+			int other = internal_fd_move(fd);
+
+			if (other >= 0)
+				l->wal->fd = other;
+			moved = other >= 0;
+		}
+		lock_drop(&l->lock, LOCK_ORDER);
+	}
+	sys_restore_signals(signals);
+	return moved;
+}

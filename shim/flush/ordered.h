@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * ordered: sync = ordered.  After a power loss the files of a rule stand as they all were at one moment.
+ *
+ * What the program writes goes to the overlay of pages, and a sync returns at once.  Every `ordered_ms` a
+ * thread ends an epoch (staging/order.h).  It takes the cut of each file, puts all of them into the log
+ * (wal/wal.h) as one epoch, and waits until that is durable.  Only then does it write the cuts to the files.
+ * It syncs the files, and empties the log.  So the kernel never has anything that the log does not have, and
+ * whatever the kernel has written when the power goes, the log completes it (recovery/wal_replay.h).
+ *
+ * Whatever else changes files of the rule is a *barrier*.  Before it (ordered_barrier) everything staged
+ * becomes durable in the files, and the log is void: the kernel may write such a change before the next
+ * epoch, and no replay may undo it.  After it (ordered_passed) the file system is synced before the next
+ * epoch becomes durable.
+ *
+ * One process.  A fork ends it: from then on the files are bypassed, with syncs of their own (ordered_end).
+ */
+#ifndef FASTWRITE_FLUSH_ORDERED_H
+#define FASTWRITE_FLUSH_ORDERED_H
+
+#include "files/file.h"
+
+/* LOCK_ATTACH held: makes the log of the arena if it is missing.  Only in a thread of the program.  0 or
+ * -errno: its files cannot be ordered, which has been logged. */
+int ordered_ready(struct arena *a);
+
+/* File lock held, f is paged, not nested: everything that the program has written to the files of this log
+ * becomes durable in them.  Drops and retakes the lock.  0: f is not paged any more.  -errno: f stays paged.
+ */
+int ordered_drain(struct file *f);
+
+/* File lock held, f is paged: the same for what was written up to now; afterwards f may be paged again. Drops
+ * and retakes the lock. */
+int ordered_flush(struct file *f);
+
+/* File lock held, signals blocked: ordered_barrier for f, and drains f.  Nothing is staged in it before
+ * ordered_hold_end.  Drops and retakes the lock.  0 or -errno. */
+int ordered_hold(struct file *f);
+void ordered_hold_end(struct file *f);
+
+/* This process has a log: else no barrier has work. */
+bool ordered_exists(void);
+/* No file lock held: before a change of a file of the rule, or of any rule if NULL, that does not go through
+ * the overlay.  0 or -errno. */
+int ordered_barrier(const struct rule *rule);
+/* After it. */
+void ordered_passed(const struct rule *rule);
+
+/* File lock held, f is attached: keeps the leader away.  Drops and retakes the lock. */
+void ordered_lock(struct file *f);
+void ordered_unlock(const struct arena *a);
+
+/* From now on no file of this process is attached to a log: it forks. */
+void ordered_end(void);
+bool ordered_ended(void);
+/* After that, when its files are bypassed: removes the logs. */
+void ordered_close_all(void);
+
+/* The arena is about to be removed, and holds nothing.  Removes its log. */
+void ordered_close(struct arena *a);
+/* In a process that has left the family: closes nothing, the descriptors are gone. */
+void ordered_forget(void);
+/* The program wants the number of an internal descriptor: moves it.  False: it is not a log's, or cannot be
+ * moved. */
+bool ordered_move_fd(int fd);
+
+#endif

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * order: which epoch a change in the overlay belongs to (sync = ordered; the epochs are made durable by
+ * flush/ordered.h).
+ *
+ * Each log, that is each arena of a rule with this policy, counts epochs.  An epoch ends when a thread, its
+ * leader, raises the number.  Then the leader takes the cut of every file of the log, one after the other.
+ * So that a file's cut holds nothing of the next epoch, the first change of a file in an epoch takes the cut
+ * of the last one itself, if the leader has not come yet.
+ *
+ * Complete: a change of epoch e was made under the file's lock, before the leader's visit; or after it, and
+ * then it belongs to a later epoch, because the leader raised the number before its first visit.
+ * Closed: of two changes, one of which happened before the other, the first has no later epoch.
+ */
+#ifndef FASTWRITE_STAGING_ORDER_H
+#define FASTWRITE_STAGING_ORDER_H
+
+#include "files/file.h"
+
+struct order {
+	_Atomic uint64_t epoch; /* of changes that are made now; 1 or more */
+	_Atomic bool changed;   /* there have been changes since the last epoch ended */
+};
+
+/* Of the arena's log, in this process. */
+struct order *order_of(const struct arena *a);
+
+/* File lock held, f is paged: before a change of the overlay.  0, or as overlay_cut. */
+int order_change(struct file *f);
+
+#endif
