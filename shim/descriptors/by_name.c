@@ -210,10 +210,16 @@ static const struct rule *ordered_rule(int dirfd, const char *path)
 {
 	BUFFER(char, parent);
 	const struct rule *rule;
-	const char *slash = strrchr(path, '/');
-	const char *base = slash ? slash + 1 : path;
-	size_t n = slash ? (size_t)(slash - path) + 1 : 0;
+	const char *slash, *base;
+	struct statx st;
+	size_t n;
 
+	/* only the kernel can tell whether the path may be read */
+	if (sys.statx(dirfd, path, AT_SYMLINK_NOFOLLOW, STATX_INO, &st) == -EFAULT)
+		return NULL;
+	slash = strrchr(path, '/');
+	base = slash ? slash + 1 : path;
+	n = slash ? (size_t)(slash - path) + 1 : 0;
 	if (n + 2 > PATH_MAX)
 		return NULL;
 	memcpy(parent, path, n);
@@ -339,12 +345,35 @@ bool by_name_keeps_owner(int fd, uid_t uid, gid_t gid)
 
 static void change_begin(struct by_name_change *c)
 {
+	c->ordered = NULL;
+	c->dev = 0;
 	c->begun = live_config && !fork_guard_elsewhere();
 	if (c->begun) {
 		c->signals = sys_block_signals();
 		gate_change_begin();
-		(void)ordered_barrier(NULL); /* (what could not be written stays staged) */
 	}
+}
+
+/* As by_name_order, of the file of fd. */
+static void order_fd(struct by_name_change *c, int fd)
+{
+	BUFFER(char, path);
+	const struct ofd *o;
+	const struct rule *rule = NULL;
+
+	if (!c->begun || !ordered_exists())
+		return;
+	o = fdtable_get(fd);
+	if (o) {
+		c->dev = atomic_load(&o->file)->dev;
+		rule = atomic_load(&o->file)->rule;
+	} else if (fd_link_path(fd, path) == 0) {
+		rule = rule_match(live_config, path);
+	}
+	if (!rule || !config_orders(&rule->set))
+		return;
+	c->ordered = rule;
+	(void)ordered_barrier(rule); /* (what could not be written stays staged) */
 }
 
 int by_name_change_fd(struct by_name_change *c, int fd)
@@ -353,6 +382,7 @@ int by_name_change_fd(struct by_name_change *c, int fd)
 	int r;
 
 	change_begin(c);
+	order_fd(c, fd);
 	r = by_name_detach_fd(fd);
 	/* what the program reserves itself is its own */
 	o = live_config ? fdtable_get(fd) : NULL;
@@ -369,6 +399,8 @@ int by_name_change_at(struct by_name_change *c, int dirfd, const char *path)
 	if (live_config && !fork_guard_elsewhere() && identify(dirfd, path, true, &st))
 		(void)left_bytes_recover_named(dirfd, path);
 	change_begin(c);
+	if (c->begun)
+		c->ordered = by_name_order(dirfd, path);
 	return by_name_detach_at(dirfd, path);
 }
 
@@ -384,7 +416,7 @@ bool by_name_asks_again(struct by_name_change *c)
 void by_name_change_end(struct by_name_change *c)
 {
 	if (c->begun) {
-		ordered_passed(NULL);
+		ordered_passed(c->ordered, c->dev);
 		gate_change_end();
 		sys_restore_signals(c->signals);
 	}
@@ -434,6 +466,18 @@ static void visit_full_sync(struct file *f, void *ctx)
 	file_named(f->dev, f->ino);
 }
 
+/* As by_name_order.  A directory may hold files of any rule. */
+static const struct rule *ordered_renames(int fromfd, const char *from, int tofd, const char *to)
+{
+	const struct rule *rule;
+
+	if (!ordered_exists())
+		return NULL;
+	(void)ordered_barrier(NULL); /* (what could not be written stays staged) */
+	rule = from ? ordered_rule(fromfd, from) : NULL;
+	return rule ? rule : to ? ordered_rule(tofd, to) : NULL;
+}
+
 void by_name_rename_prepare(struct by_name_rename *r, int fromfd, const char *from, int tofd, const char *to,
                             bool exchange)
 {
@@ -451,6 +495,7 @@ void by_name_rename_prepare(struct by_name_rename *r, int fromfd, const char *fr
 	r->holds = !by_name_idle();
 	if (r->holds)
 		gate_hold();
+	r->change.ordered = ordered_renames(fromfd, from, tofd, to);
 	if (identify(fromfd, from, false, &st)) {
 		(void)left_bytes_recover_named(fromfd, from);
 		r->dev = sys_dev_of(&st);
@@ -584,6 +629,8 @@ static void renamed(const struct by_name_rename *r)
 
 void by_name_rename_done(struct by_name_rename *r, bool done)
 {
+	for (uint32_t i = 0; r->tree && i < live_config->rule_count; i++)
+		ordered_passed(&live_config->rules[i], 0);
 	if (done) {
 		marked_fds_renamed();
 		if (r->ino)
@@ -631,7 +678,7 @@ void by_name_link_done(int tofd, const char *to)
 	if (!live_config || fork_guard_elsewhere() || !identify(tofd, to, false, &st))
 		return;
 	file_named(sys_dev_of(&st), st.stx_ino);
-	ordered_passed(NULL);
+	ordered_passed(ordered_exists() ? ordered_rule(tofd, to) : NULL, sys_dev_of(&st));
 	if (is_attached(sys_dev_of(&st), st.stx_ino)) {
 		BUFFER(char, path);
 
@@ -658,8 +705,7 @@ void by_name_unlink_done(const struct by_name_unlink *u)
 {
 	static const struct move none = {.from = "", .to = ""};
 
-	if (u->ordered)
-		ordered_passed(u->ordered);
+	ordered_passed(u->ordered, u->dev);
 	if (u->ino && u->last)
 		with_file(u->dev, u->ino, act_bypass, &unlinked);
 	else if (u->ino)

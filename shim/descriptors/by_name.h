@@ -63,6 +63,8 @@ void by_name_extents_asked(int fd, struct fiemap *map);
 struct by_name_change {
 	uint64_t signals;
 	bool begun;
+	const struct rule *ordered; /* as by_name_order; or NULL */
+	uint64_t dev;
 };
 int by_name_change_fd(struct by_name_change *c, int fd);
 int by_name_change_at(struct by_name_change *c, int dirfd, const char *path);

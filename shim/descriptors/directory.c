@@ -7,6 +7,7 @@
 #include "base/fork_guard.h"
 #include "base/sys.h"
 #include "config/rule.h"
+#include "flush/ordered.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -21,7 +22,11 @@ static bool is_within(const char *path, const char *dir)
 	return n == 1 || (strncmp(path, dir, n) == 0 && (path[n] == '/' || path[n] == '\0'));
 }
 
-/* True if the path as written may be a directory below a rule with `sync = off`. */
+/* A sync of a directory need not ask the device: nobody was promised that it does, or the next epoch makes
+ * the names durable. */
+static bool is_promise(const struct settings *set) { return set->sync == SYNC_OFF || config_orders(set); }
+
+/* True if the path as written may be a directory below such a rule. */
 static bool looks_unsynced(const struct fd_open *op)
 {
 	if (!live_config || !op->path || (op->flags & O_ACCMODE) != O_RDONLY ||
@@ -30,7 +35,7 @@ static bool looks_unsynced(const struct fd_open *op)
 	for (uint32_t i = 0; i < live_config->rule_count; i++) {
 		const struct rule *rule = &live_config->rules[i];
 
-		if (rule->set.sync == SYNC_OFF &&
+		if (is_promise(&rule->set) &&
 		    (op->path[0] == '/' ? is_within(op->path, rule->prefix) : op->flags & O_DIRECTORY))
 			return true;
 	}
@@ -52,7 +57,7 @@ void directory_opened(const struct fd_open *op, int fd)
 }
 
 /*
- * True if every file in the directory belongs to a rule with `sync = off`.  A pattern that excludes files, or
+ * True if every file in the directory belongs to such a rule.  A pattern that excludes files, or
  * of a rule with another policy, may match one of them or something below: then its name must become durable.
  */
 static bool holds_unsynced_only(const char *dir)
@@ -71,7 +76,7 @@ static bool holds_unsynced_only(const char *dir)
 
 			if (!is_within(dir, prefix) && !is_within(prefix, dir))
 				continue;
-			if (p->exclude || rule->set.sync != SYNC_OFF)
+			if (p->exclude || !is_promise(&rule->set) || !ordered_names_follow(rule))
 				return false;
 			covered |= is_within(dir, prefix) && strcmp(rest, "/**") == 0;
 		}

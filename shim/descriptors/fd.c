@@ -168,7 +168,10 @@ static void before_cut(struct fd_open *op, uint64_t dev, uint64_t ino)
 		gate_hold();
 		drain_identity(dev, ino);
 	}
-	(void)ordered_barrier(NULL); /* (what could not be written stays staged) */
+	if (!op->path)
+		(void)ordered_barrier(NULL); /* (what could not be written stays staged) */
+	op->ordered = by_name_order(op->dirfd, op->path);
+	op->dev = dev;
 }
 
 bool fd_open_cuts_some(const struct fd_open *op)
@@ -191,7 +194,7 @@ void fd_open_end(struct fd_open *op)
 {
 	if (!op->cuts)
 		return;
-	ordered_passed(NULL);
+	ordered_passed(op->ordered, op->dev);
 	if (op->holds)
 		gate_unhold();
 	gate_change_end();
@@ -208,6 +211,7 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 	struct statx st;
 
 	op->flags = flags;
+	op->ordered = NULL;
 	op->looks = op->unresolved = op->unsure = op->late = op->resolving = op->reader = op->cuts = false;
 	op->releases = file_detaches();
 	op->dirfd = dirfd;
@@ -295,7 +299,7 @@ static void add_description(struct file *f, int fd, const struct fd_open *op, co
 		if (created_now(op, st)) {
 			f->sync.full = true;
 			if (file_is_ordered(f))
-				ordered_passed(f->rule);
+				ordered_passed(f->rule, f->dev);
 		} else if (o->writable)
 			staging_policy_opened_again(f);
 		if (f->mode == FILE_ATTACHED && f->arena && (op->flags & O_TRUNC)) {
@@ -1165,7 +1169,7 @@ void fd_use_unmodelled(int fd, int why)
 	if (f && file_is_ordered(f)) {
 		(void)ordered_barrier(f->rule);
 		atomic_store(&f->order.passed, true);
-		ordered_passed(f->rule);
+		ordered_passed(f->rule, f->dev);
 	}
 	if (f && atomic_load(&f->mode) == FILE_BYPASSED)
 		return;

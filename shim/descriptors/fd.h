@@ -30,9 +30,11 @@ struct fd_open {
 	const char *path;
 	unsigned waits; /* retries of fd_lease_over */
 	uint32_t releases;
-	bool cuts;   /* O_TRUNC: no file may be attached until fd_open_end */
-	bool holds;  /* and nothing may be staged: this file is attached */
-	int cancels; /* the thread's cancel state before */
+	bool cuts;                  /* O_TRUNC: no file may be attached until fd_open_end */
+	bool holds;                 /* and nothing may be staged: this file is attached */
+	const struct rule *ordered; /* of a file that it cuts, as by_name_order; or NULL */
+	uint64_t dev;               /* of that file */
+	int cancels;                /* the thread's cancel state before */
 	uint64_t signals;
 };
 

@@ -36,14 +36,16 @@ struct log {
 };
 static struct log logs[FILE_ARENAS];
 
-/* By rule: the kernel has changes that may not be durable and are in no log. */
-static _Atomic bool loose[CONFIG_RULES_MAX];
+/* By rule: the kernel has changes that may not be durable and are in no log, on the file system with this
+ * device number; 0: none. */
+#define ANYWHERE UINT64_MAX
+static _Atomic uint64_t loose[CONFIG_RULES_MAX];
 static _Atomic bool ended;
 /* Logs that exist: without one no barrier has work. */
 static _Atomic uint32_t log_count;
 
 static struct log *log_of(const struct arena *a) { return &logs[file_arena_index(a)]; }
-static _Atomic bool *loose_of(const struct rule *rule) { return &loose[rule - live_config->rules]; }
+static _Atomic uint64_t *loose_of(const struct rule *rule) { return &loose[rule - live_config->rules]; }
 
 /* ---- the log's file ---- */
 
@@ -238,18 +240,16 @@ static int put_all(struct log *l)
 /* What is not in a log, and came before this epoch, is durable before it. */
 static int sync_loose(struct log *l)
 {
-	const struct rule *rule = atomic_load(&l->arena)->rule;
+	const struct arena *a = atomic_load(&l->arena);
+	uint64_t dev = atomic_exchange(loose_of(a->rule), 0);
 	int r = 0;
 
-	if (!atomic_exchange(loose_of(rule), false))
-		return 0;
-	/* (with a staging directory elsewhere the files may be on other file systems) */
-	if (rule->set.staging[0])
-		sys_raw(SYS_sync, 0, 0, 0, 0, 0, 0);
-	else
+	if (dev == a->dev)
 		r = (int)sys_raw(SYS_syncfs, l->wal->fd, 0, 0, 0, 0, 0);
+	else if (dev != 0)
+		sys_raw(SYS_sync, 0, 0, 0, 0, 0, 0);
 	if (r < 0)
-		atomic_store(loose_of(rule), true);
+		atomic_store(loose_of(a->rule), ANYWHERE);
 	return r;
 }
 
@@ -453,11 +453,26 @@ int ordered_barrier(const struct rule *rule)
 	return all;
 }
 
-void ordered_passed(const struct rule *rule)
+void ordered_passed(const struct rule *rule, uint64_t dev)
 {
-	for (uint32_t i = 0; live_config && i < live_config->rule_count; i++)
-		if (!rule || rule == &live_config->rules[i])
-			atomic_store(&loose[i], true);
+	uint64_t before = 0;
+
+	if (rule && !atomic_compare_exchange_strong(loose_of(rule), &before, dev ? dev : ANYWHERE) &&
+	    before != dev)
+		atomic_store(loose_of(rule), ANYWHERE);
+}
+
+bool ordered_names_follow(const struct rule *rule)
+{
+	if (!config_orders(&rule->set) || !atomic_load(loose_of(rule)))
+		return true;
+	for (int i = 0; i < FILE_ARENAS; i++) {
+		const struct arena *a = atomic_load(&logs[i].arena);
+
+		if (a && a->rule == rule)
+			return atomic_load(&order_of(a)->changed);
+	}
+	return false;
 }
 
 int ordered_hold(struct file *f)
@@ -480,7 +495,7 @@ int ordered_hold(struct file *f)
 void ordered_hold_end(struct file *f)
 {
 	atomic_store(&f->order.passed, true);
-	ordered_passed(f->rule);
+	ordered_passed(f->rule, f->dev);
 	f->order.draining--;
 }
 

@@ -33,6 +33,10 @@ int ordered_drain(struct file *f);
  * and retakes the lock. */
 int ordered_flush(struct file *f);
 
+/* True if the names that came or went up to now are durable, or become so with an epoch that is due, in
+ * order. Also for a rule that is not ordered. */
+bool ordered_names_follow(const struct rule *rule);
+
 /* File lock held, signals blocked: ordered_barrier for f, and drains f.  Nothing is staged in it before
  * ordered_hold_end.  Drops and retakes the lock.  0 or -errno. */
 int ordered_hold(struct file *f);
@@ -43,8 +47,8 @@ bool ordered_exists(void);
 /* No file lock held: before a change of a file of the rule, or of any rule if NULL, that does not go through
  * the overlay.  0 or -errno. */
 int ordered_barrier(const struct rule *rule);
-/* After it. */
-void ordered_passed(const struct rule *rule);
+/* After it, on the file system with this device number; 0: unknown. */
+void ordered_passed(const struct rule *rule, uint64_t dev);
 
 /* File lock held, f is attached: keeps the leader away.  Drops and retakes the lock. */
 void ordered_lock(struct file *f);

@@ -583,7 +583,8 @@ def explore(
             # shared memory in a file of the rule makes the rule's files strict for the rest of the batch, and a fork
             # then writes them through
             shares = re.search(r"(^|\s)map ", text) is not None
-            few = setting["adapt"] == "on"  # the kernel has the first small writes of each file
+            # the kernel has the first small writes of each file, or those through descriptors that cannot read
+            few = setting["adapt"] == "on" or setting["sync"] == "ordered"
             assert outcome.staged > 0 or library is None or shares or few, slept
             continue
         short, what = reduce(rig, place, text, setting, library, outcome)
