@@ -81,6 +81,27 @@ void overlay_release(struct overlay *o, uint32_t frame, bool nested)
 	o->aside = frame;
 }
 
+/*
+ * `named` names the frame: from now on it names the one that the frame replaces.  False: it names another one
+ * by now.  Meanwhile a nested call may have released that older one (overlay_done): then nothing may name it.
+ */
+static bool unlink_frame(const struct overlay *o, _Atomic uint32_t *named, uint32_t frame)
+{
+	uint32_t older;
+	bool counted;
+
+	do {
+		older = pages_older(o->pages, frame);
+		counted = older != 0 && frame_ticket(o, older) != PAGES_NEVER;
+		atomic_signal_fence(memory_order_seq_cst);
+	} while (pages_older(o->pages, frame) != older);
+	if (!publish_swap_32(named, frame, older))
+		return false;
+	if (counted && frame_ticket(o, older) == PAGES_NEVER)
+		publish_swap_32(named, older, pages_older(o->pages, older));
+	return true;
+}
+
 /* A frame of a write that was not published: the page is again what it was. */
 static void take_back(struct overlay *o, uint32_t frame)
 {
@@ -89,7 +110,7 @@ static void take_back(struct overlay *o, uint32_t frame)
 
 	disown(o, frame);
 	if (slot)
-		publish_swap_32(slot, frame, pages_older(o->pages, frame));
+		unlink_frame(o, slot, frame);
 	kill_step();
 }
 
@@ -100,7 +121,7 @@ void overlay_release_older(struct overlay *o, const struct view *v, uint32_t fra
 
 	while ((older = *named) != 0 && (!v || !view_pins(o, v, older))) {
 		disown(o, older);
-		if (!publish_swap_32(named, older, pages_older(o->pages, older)))
+		if (!unlink_frame(o, named, older))
 			continue;
 		kill_step();
 		pages_set_older(o->pages, older, 0);
