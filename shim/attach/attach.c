@@ -420,6 +420,7 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 	f->space.zero_end = 0;
 	f->space.zero_wanted = f->space.zero_synced = false;
 	f->order.fresh = true;
+	f->order.behind = false;
 	f->order.passed = false;
 	file_want_less(f, WANT_DETACH);
 	f->takeovers = arena_entry_at(a, (uint32_t)entry)->takeovers;
@@ -625,6 +626,13 @@ void attach_abandon(struct file *f)
 
 	if (ordered)
 		ordered_lock(f);
+	if (f->arena != a || !file_is_staged(f)) {
+		/* it was written after all, while the lock was free */
+		if (ordered)
+			ordered_unlock(a);
+		(void)detach_file(f);
+		return;
+	}
 	log_error(
 		"closing %s with bytes that cannot be written (error %d): they stay in %s, see `fastwrite recover`",
 		arena_entry_at(f->arena, (uint32_t)f->entry)->path, -f->flush.error, f->arena->dir);

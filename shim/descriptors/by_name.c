@@ -205,8 +205,8 @@ static int path_at(int dirfd, const char *path, bool follow, char *out)
 	return r;
 }
 
-/* The rule, if its files are ordered, of a name that comes or goes; NULL: none. */
-static const struct rule *ordered_rule(int dirfd, const char *path)
+/* The rule, if its files are ordered, of a name that comes or goes; NULL: none.  *dev: of its directory. */
+static const struct rule *ordered_rule(int dirfd, const char *path, uint64_t *dev)
 {
 	BUFFER(char, parent);
 	const struct rule *rule;
@@ -224,8 +224,9 @@ static const struct rule *ordered_rule(int dirfd, const char *path)
 		return NULL;
 	memcpy(parent, path, n);
 	memcpy(parent + n, ".", 2);
-	if (path_at(dirfd, parent, true, parent) < 0)
+	if (path_at(dirfd, parent, true, parent) < 0 || sys.statx(AT_FDCWD, parent, 0, STATX_INO, &st) < 0)
 		return NULL;
+	*dev = sys_dev_of(&st);
 	n = strlen(parent);
 	if (n + strlen(base) + 2 > PATH_MAX)
 		return NULL;
@@ -234,9 +235,9 @@ static const struct rule *ordered_rule(int dirfd, const char *path)
 	return rule && config_orders(&rule->set) ? rule : NULL;
 }
 
-const struct rule *by_name_order(int dirfd, const char *path)
+const struct rule *by_name_order(int dirfd, const char *path, uint64_t *dev)
 {
-	const struct rule *rule = path && ordered_exists() ? ordered_rule(dirfd, path) : NULL;
+	const struct rule *rule = path && ordered_any() ? ordered_rule(dirfd, path, dev) : NULL;
 
 	if (rule)
 		(void)ordered_barrier(rule); /* (what could not be written stays staged) */
@@ -347,6 +348,7 @@ static void change_begin(struct by_name_change *c)
 {
 	c->ordered = NULL;
 	c->dev = 0;
+	c->fd = -1;
 	c->begun = live_config && !fork_guard_elsewhere();
 	if (c->begun) {
 		c->signals = sys_block_signals();
@@ -361,8 +363,9 @@ static void order_fd(struct by_name_change *c, int fd)
 	const struct ofd *o;
 	const struct rule *rule = NULL;
 
-	if (!c->begun || !ordered_exists())
+	if (!c->begun || !ordered_any())
 		return;
+	c->fd = fd;
 	o = fdtable_get(fd);
 	if (o) {
 		c->dev = atomic_load(&o->file)->dev;
@@ -382,8 +385,9 @@ int by_name_change_fd(struct by_name_change *c, int fd)
 	int r;
 
 	change_begin(c);
-	order_fd(c, fd);
 	r = by_name_detach_fd(fd);
+	/* now, when nothing more is staged in it */
+	order_fd(c, fd);
 	/* what the program reserves itself is its own */
 	o = live_config ? fdtable_get(fd) : NULL;
 	if (r == 0 && o)
@@ -398,10 +402,13 @@ int by_name_change_at(struct by_name_change *c, int dirfd, const char *path)
 	/* only the kernel can tell whether the path may be read */
 	if (live_config && !fork_guard_elsewhere() && identify(dirfd, path, true, &st))
 		(void)left_bytes_recover_named(dirfd, path);
+	int r;
+
 	change_begin(c);
+	r = by_name_detach_at(dirfd, path);
 	if (c->begun)
-		c->ordered = by_name_order(dirfd, path);
-	return by_name_detach_at(dirfd, path);
+		c->ordered = by_name_order(dirfd, path, &c->dev);
+	return r;
 }
 
 bool by_name_asks_again(struct by_name_change *c)
@@ -415,6 +422,10 @@ bool by_name_asks_again(struct by_name_change *c)
 
 void by_name_change_end(struct by_name_change *c)
 {
+	const struct ofd *o = c->begun && c->ordered && c->fd >= 0 ? fdtable_get(c->fd) : NULL;
+
+	if (o)
+		atomic_store(&atomic_load(&o->file)->order.passed, true);
 	if (c->begun) {
 		ordered_passed(c->ordered, c->dev);
 		gate_change_end();
@@ -467,15 +478,16 @@ static void visit_full_sync(struct file *f, void *ctx)
 }
 
 /* As by_name_order.  A directory may hold files of any rule. */
-static const struct rule *ordered_renames(int fromfd, const char *from, int tofd, const char *to)
+static const struct rule *ordered_renames(int fromfd, const char *from, int tofd, const char *to,
+                                          uint64_t *dev)
 {
 	const struct rule *rule;
 
-	if (!ordered_exists())
+	if (!ordered_any())
 		return NULL;
 	(void)ordered_barrier(NULL); /* (what could not be written stays staged) */
-	rule = from ? ordered_rule(fromfd, from) : NULL;
-	return rule ? rule : to ? ordered_rule(tofd, to) : NULL;
+	rule = from ? ordered_rule(fromfd, from, dev) : NULL;
+	return rule ? rule : to ? ordered_rule(tofd, to, dev) : NULL;
 }
 
 void by_name_rename_prepare(struct by_name_rename *r, int fromfd, const char *from, int tofd, const char *to,
@@ -495,7 +507,7 @@ void by_name_rename_prepare(struct by_name_rename *r, int fromfd, const char *fr
 	r->holds = !by_name_idle();
 	if (r->holds)
 		gate_hold();
-	r->change.ordered = ordered_renames(fromfd, from, tofd, to);
+	r->change.ordered = ordered_renames(fromfd, from, tofd, to, &r->change.dev);
 	if (identify(fromfd, from, false, &st)) {
 		(void)left_bytes_recover_named(fromfd, from);
 		r->dev = sys_dev_of(&st);
@@ -674,11 +686,12 @@ static int act_linked(struct file *f, const void *ctx)
 void by_name_link_done(int tofd, const char *to)
 {
 	struct statx st;
+	uint64_t dev = 0;
 
 	if (!live_config || fork_guard_elsewhere() || !identify(tofd, to, false, &st))
 		return;
 	file_named(sys_dev_of(&st), st.stx_ino);
-	ordered_passed(ordered_exists() ? ordered_rule(tofd, to) : NULL, sys_dev_of(&st));
+	ordered_passed(ordered_any() ? ordered_rule(tofd, to, &dev) : NULL, dev);
 	if (is_attached(sys_dev_of(&st), st.stx_ino)) {
 		BUFFER(char, path);
 
@@ -692,20 +705,22 @@ void by_name_unlink_prepare(struct by_name_unlink *u, int dirfd, const char *pat
 	struct statx st;
 
 	*u = (struct by_name_unlink){0};
-	if (by_name_idle() || !identify(dirfd, path, false, &st))
+	if ((by_name_idle() && !ordered_any()) || !identify(dirfd, path, false, &st))
 		return;
-	u->dev = sys_dev_of(&st);
-	u->ino = st.stx_ino;
-	u->last = st.stx_nlink <= 1;
-	before_rename(u->dev, u->ino);
-	u->ordered = by_name_order(dirfd, path);
+	if (!by_name_idle()) {
+		u->dev = sys_dev_of(&st);
+		u->ino = st.stx_ino;
+		u->last = st.stx_nlink <= 1;
+		before_rename(u->dev, u->ino);
+	}
+	u->ordered = by_name_order(dirfd, path, &u->ordered_dev);
 }
 
 void by_name_unlink_done(const struct by_name_unlink *u)
 {
 	static const struct move none = {.from = "", .to = ""};
 
-	ordered_passed(u->ordered, u->dev);
+	ordered_passed(u->ordered, u->ordered_dev);
 	if (u->ino && u->last)
 		with_file(u->dev, u->ino, act_bypass, &unlinked);
 	else if (u->ino)

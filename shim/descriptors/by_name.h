@@ -65,6 +65,7 @@ struct by_name_change {
 	bool begun;
 	const struct rule *ordered; /* as by_name_order; or NULL */
 	uint64_t dev;
+	int fd; /* of its file; -1: unknown */
 };
 int by_name_change_fd(struct by_name_change *c, int fd);
 int by_name_change_at(struct by_name_change *c, int dirfd, const char *path);
@@ -107,14 +108,15 @@ void by_name_rename_done(struct by_name_rename *r, bool renamed);
 struct by_name_unlink {
 	bool last; /* the file has no other name */
 	uint64_t dev, ino;
-	const struct rule *ordered; /* that the name belongs to, if its files are ordered; or NULL */
+	const struct rule *ordered; /* as by_name_order; or NULL */
+	uint64_t ordered_dev;
 };
 void by_name_unlink_prepare(struct by_name_unlink *u, int dirfd, const char *path);
 void by_name_unlink_done(const struct by_name_unlink *u);
 
 /* Before a name comes or goes that the kernel may make durable at once.  Returns the rule that it belongs to,
- * if its files are ordered, for ordered_passed; or NULL. */
-const struct rule *by_name_order(int dirfd, const char *path);
+ * if its files are ordered, and its file system, for ordered_passed; or NULL. */
+const struct rule *by_name_order(int dirfd, const char *path, uint64_t *dev);
 
 /* rmdir failed with ENOTEMPTY.  True if only our staging directory was in the way, and it has been
  * removed. */

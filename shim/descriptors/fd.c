@@ -170,8 +170,7 @@ static void before_cut(struct fd_open *op, uint64_t dev, uint64_t ino)
 	}
 	if (!op->path)
 		(void)ordered_barrier(NULL); /* (what could not be written stays staged) */
-	op->ordered = by_name_order(op->dirfd, op->path);
-	op->dev = dev;
+	op->ordered = by_name_order(op->dirfd, op->path, &op->dev);
 }
 
 bool fd_open_cuts_some(const struct fd_open *op)
@@ -192,9 +191,9 @@ void fd_open_cuts(struct fd_open *op, int target) { cuts_at(op, target, "", AT_E
 
 void fd_open_end(struct fd_open *op)
 {
+	ordered_passed(op->ordered, op->dev);
 	if (!op->cuts)
 		return;
-	ordered_passed(op->ordered, op->dev);
 	if (op->holds)
 		gate_unhold();
 	gate_change_end();
@@ -212,6 +211,7 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 
 	op->flags = flags;
 	op->ordered = NULL;
+	op->dev = 0;
 	op->looks = op->unresolved = op->unsure = op->late = op->resolving = op->reader = op->cuts = false;
 	op->releases = file_detaches();
 	op->dirfd = dirfd;
@@ -227,9 +227,9 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 		clock_gettime(CLOCK_REALTIME_COARSE, &op->before);
 	if (path && fd_open_cuts_some(op))
 		cuts_at(op, dirfd, path, 0);
-	if ((flags & O_CREAT) && path && ordered_exists() &&
+	if ((flags & O_CREAT) && path && ordered_any() &&
 	    sys.statx(dirfd, path, AT_SYMLINK_NOFOLLOW, STATX_INO, &st) == -ENOENT)
-		(void)by_name_order(dirfd, path);
+		op->ordered = by_name_order(dirfd, path, &op->dev);
 	watcher_before_open(dirfd, path);
 	by_name_before_open(dirfd, path);
 	if ((!writes && !shared) || (flags & (O_SYNC | O_DSYNC)))
@@ -1160,19 +1160,17 @@ void fd_forget_unresolved(int fd)
 void fd_use_unmodelled(int fd, int why)
 {
 	struct file_guard g;
+	bool writable;
 	struct file *f;
 	struct ofd *o;
 
 	fd_forget_unresolved(fd);
 	/* asynchronous calls come by the hundred thousand: no lock for them */
 	f = file_now(fd);
-	if (f && file_is_ordered(f)) {
-		(void)ordered_barrier(f->rule);
-		atomic_store(&f->order.passed, true);
-		ordered_passed(f->rule, f->dev);
-	}
-	if (f && atomic_load(&f->mode) == FILE_BYPASSED)
+	if (f && atomic_load(&f->mode) == FILE_BYPASSED) {
+		ordered_outside(f);
 		return;
+	}
 	f = lock_fd(fd, &o, &g);
 	if (!f)
 		return;
@@ -1184,7 +1182,10 @@ void fd_use_unmodelled(int fd, int why)
 		else
 			flush_drain(f);
 	}
+	writable = o->writable;
 	file_unlock(f, g);
+	if (writable)
+		ordered_outside(f);
 }
 
 /* fd_bypass_call for a file that is bypassed.  The call is counted as a write under way: dup2 onto fd waits
@@ -1212,6 +1213,8 @@ long fd_bypass_call(int fd, long number, const long *a)
 	for (int tries = 0; tries < ASK_TRIES && (o = unresolved_moved(fd)) != NULL; tries++) {
 		f = file_of(o);
 		file_restore(f);
+		if (atomic_load(&f->mode) == FILE_BYPASSED && o->writable)
+			ordered_outside(f);
 		if (call_bypassed(fd, o, f, number, a, &r))
 			return r;
 		f = lock_fd(fd, &o, &g);

@@ -194,6 +194,8 @@ static int reserve(struct file *f, int fd, uint64_t at, size_t n, bool paged, ui
 	return prealloc_reserve(f, fd, from, to - from, f->arena->block_bytes + n, granted);
 }
 
+enum { WRITE_AGAIN = -ERESTART, AGAIN_MOST = 16 };
+
 /* File lock held: puts the write into the overlay, or makes it in the kernel. */
 static long write_paged(struct file *f, struct ofd *o, int fd, const struct iovec *iov, int count, size_t n,
                         off_t offset, uint64_t at)
@@ -203,12 +205,13 @@ static long write_paged(struct file *f, struct ofd *o, int fd, const struct iove
 
 	if (r == -EAGAIN && file_is_paged(f)) {
 		/* the overlay is full */
-		r = file_is_ordered(f) ? ordered_flush(f) : flush_drain(f);
+		if (file_is_ordered(f)) {
+			r = ordered_flush(f);
+			return r < 0 ? r : WRITE_AGAIN;
+		}
+		r = flush_drain(f);
 		if (r < 0)
 			return r;
-		/* (the lock may have been free) */
-		if (f->mode != FILE_ATTACHED || !f->arena || f->wanted || f->order.draining)
-			return write_kernel(f, fd, iov, count, offset);
 		r = paged_put(f, stream, iov, count, n, at);
 	}
 	return r < 0 ? write_kernel(f, fd, iov, count, offset) : (long)n;
@@ -229,7 +232,7 @@ static uint64_t file_limit(const struct file *f)
 
 /*
  * File lock held, f attached: stages the write, or makes it in the kernel.  -EAGAIN: no block is free; wait
- * and try again.
+ * and try again.  WRITE_AGAIN: the lock was free for a while; try again.
  */
 static long write_attached(struct file *f, struct ofd *o, int fd, const struct iovec *iov, int count,
                            size_t n, off_t offset)
@@ -267,6 +270,8 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 		r = flush_drain(f);
 		if (r < 0)
 			return r;
+		if (file_is_ordered(f))
+			return WRITE_AGAIN;
 	}
 	/* pwrite with O_APPEND appends and leaves the position alone: rare, so the kernel does it */
 	if (n > small_limit(f) || (append && !stream) || gate_held())
@@ -451,6 +456,7 @@ static long write_locked(int fd, struct ofd *o, struct file *f, const struct iov
 	struct file_guard g;
 	uint64_t since_ns = 0, begin;
 	struct arena *a;
+	int again = 0;
 	long r;
 
 	/* a signal handler that interrupted us may have forked; in the child the lock is the parent's */
@@ -478,6 +484,13 @@ static long write_locked(int fd, struct ofd *o, struct file *f, const struct iov
 		begin = staging_policy_clock(f);
 		r = write_attached(f, o, fd, iov, count, n, offset);
 		staging_policy_cost(f, begin, STAGING_COST_MOST);
+		if (r == WRITE_AGAIN && ++again < AGAIN_MOST)
+			continue;
+		if (r == WRITE_AGAIN) {
+			/* other threads are always quicker */
+			r = write_kernel(f, fd, iov, count, offset);
+			break;
+		}
 		if (r != -EAGAIN) {
 			if (r >= 0 && f->mode == FILE_ATTACHED && f->arena && flush_worth(f))
 				workers_kick(f);

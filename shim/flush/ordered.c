@@ -2,6 +2,7 @@
 /* ordered: see flush/ordered.h. */
 #include "flush/ordered.h"
 
+#include "base/fork_guard.h"
 #include "base/internal_fd.h"
 #include "base/kill.h"
 #include "base/log.h"
@@ -30,6 +31,7 @@ struct log {
 	uint64_t epoch;
 	bool pending;       /* it has begun, and is not in the files */
 	bool logged;        /* the log has it */
+	_Atomic int broken; /* -errno: a file could not be synced, and needs the log after a power loss */
 	_Atomic bool quiet; /* on the device no epoch counts, and none is under way */
 	struct file **cut;  /* the files that it consists of; room for all entries of the arena */
 	uint32_t count;
@@ -40,6 +42,8 @@ static struct log logs[FILE_ARENAS];
  * device number; 0: none. */
 #define ANYWHERE UINT64_MAX
 static _Atomic uint64_t loose[CONFIG_RULES_MAX];
+/* By rule: such changes may come at any time. */
+static _Atomic bool always_loose[CONFIG_RULES_MAX];
 static _Atomic bool ended;
 /* Logs that exist: without one no barrier has work. */
 static _Atomic uint32_t log_count;
@@ -123,6 +127,7 @@ static int make(struct log *l, struct arena *a)
 	l->epoch = 0;
 	l->pending = l->logged = false;
 	atomic_store(&l->quiet, true);
+	atomic_store(&l->broken, 0);
 	atomic_store(&order_of(a)->epoch, 1);
 	atomic_store(&order_of(a)->changed, false);
 	atomic_store(&l->arena, a);
@@ -184,9 +189,9 @@ static int take_cut(struct log *l, struct file *f)
 	stage_count(f, f->bytes);
 	f->bytes = 0;
 	/* (a file that was changed in a later epoch has its cut) */
-	if (f->order.epoch <= l->epoch && !overlay_is_cut(&f->overlay))
+	if (f->order.epoch <= l->epoch && !overlay_is_cut(&f->overlay) && !f->order.behind)
 		r = overlay_cut(&f->overlay, false);
-	if (r < 0 || !overlay_is_cut(&f->overlay))
+	if (r < 0 || (!overlay_is_cut(&f->overlay) && !f->order.behind))
 		return r;
 	l->cut[l->count++] = f;
 	return sync_fresh(f);
@@ -244,6 +249,9 @@ static int sync_loose(struct log *l)
 	uint64_t dev = atomic_exchange(loose_of(a->rule), 0);
 	int r = 0;
 
+	if (atomic_load(&always_loose[a->rule - live_config->rules]))
+		dev = ANYWHERE;
+
 	if (dev == a->dev)
 		r = (int)sys_raw(SYS_syncfs, l->wal->fd, 0, 0, 0, 0, 0);
 	else if (dev != 0)
@@ -261,6 +269,7 @@ static int write_back(struct file *f)
 	file_lock_again(f);
 	if (overlay_is_cut(&f->overlay))
 		r = pages_flush_cut(f);
+	f->order.behind = r == 0;
 	fd = flush_writable_fd(f);
 	if (r == 0 && fd < 0)
 		r = -EBADF;
@@ -274,6 +283,9 @@ static int write_back(struct file *f)
 	kill_step();
 	r = sys.fdatasync(fd);
 	kill_step();
+	/* the kernel may have dropped what it could not write, and another sync would say nothing of it */
+	if (r < 0)
+		atomic_store(&log_of(f->arena)->broken, r);
 	atomic_store(&f->flush.io_done, 1);
 	file_lock_again(f);
 	flush_token_give(f);
@@ -292,6 +304,7 @@ static void leave(struct file *f, int r)
 		f->due[DUE_FLUSH] = sys_now_ns() + file_lag_ns(f);
 	} else {
 		f->flush.error = 0;
+		f->order.behind = false;
 		if (overlay_is_changed(&f->overlay))
 			f->due[DUE_FLUSH] = sys_now_ns() + file_lag_ns(f);
 		else
@@ -315,6 +328,25 @@ static int finish_all(struct log *l, int r)
 	return all;
 }
 
+static void visit_broken(struct file *f, void *ctx)
+{
+	struct log *l = ctx;
+
+	file_lock_again(f);
+	if (f->mode == FILE_ATTACHED && f->arena == atomic_load(&l->arena) && file_is_paged(f)) {
+		f->flush.error = atomic_load(&l->broken);
+		f->due[DUE_FLUSH] = sys_now_ns() + file_lag_ns(f);
+	}
+	file_drop(f);
+}
+
+/* Nothing goes to the files any more. */
+static int fail_staged(struct log *l)
+{
+	file_for_each(visit_broken, l);
+	return atomic_load(&l->broken);
+}
+
 /* All epochs are in the files, durably. */
 static int empty_log(struct log *l)
 {
@@ -335,6 +367,8 @@ static int end_epoch(struct log *l)
 	struct visit v = {.log = l};
 	int r;
 
+	if (atomic_load(&l->broken) < 0)
+		return fail_staged(l);
 	atomic_store(&l->quiet, false);
 	if (!l->pending) {
 		/* in this order: a change of the next epoch is noted again */
@@ -427,14 +461,20 @@ static int make_quiet(struct log *l)
 	return r;
 }
 
-bool ordered_exists(void) { return atomic_load_explicit(&log_count, memory_order_relaxed) != 0; }
+bool ordered_any(void)
+{
+	for (uint32_t i = 0; live_config && i < live_config->rule_count; i++)
+		if (config_orders(&live_config->rules[i].set))
+			return !fork_guard_elsewhere();
+	return false;
+}
 
 int ordered_barrier(const struct rule *rule)
 {
 	sys_sigset signals;
 	int all = 0;
 
-	if (!ordered_exists())
+	if (atomic_load(&log_count) == 0)
 		return 0;
 	signals = sys_block_signals();
 	for (int i = 0; i < FILE_ARENAS; i++) {
@@ -460,6 +500,15 @@ void ordered_passed(const struct rule *rule, uint64_t dev)
 	if (rule && !atomic_compare_exchange_strong(loose_of(rule), &before, dev ? dev : ANYWHERE) &&
 	    before != dev)
 		atomic_store(loose_of(rule), ANYWHERE);
+}
+
+void ordered_outside(struct file *f)
+{
+	if (!file_is_ordered(f))
+		return;
+	(void)ordered_barrier(f->rule); /* (what could not be written stays staged) */
+	atomic_store(&f->order.passed, true);
+	atomic_store(&always_loose[f->rule - live_config->rules], true);
 }
 
 bool ordered_names_follow(const struct rule *rule)
@@ -524,7 +573,7 @@ void ordered_close(struct arena *a)
 	w = l->wal;
 	/* After a power loss the name may be there again.  (If this fails the log stays, for recovery.) */
 	kill_step();
-	if (wal_void(w) == 0)
+	if (!l->pending && wal_void(w) == 0)
 		log_file_remove(a);
 	kill_step();
 	internal_fd_close(w->fd);
@@ -540,8 +589,8 @@ void ordered_close_all(void)
 	for (int i = 0; i < FILE_ARENAS; i++) {
 		struct arena *a = atomic_load(&logs[i].arena);
 
-		/* (what could not be written stays staged) */
-		if (a && !logs[i].pending)
+		/* (what could not be written stays staged, and in the log) */
+		if (a && end_epochs(&logs[i]) == 0)
 			ordered_close(a);
 	}
 }

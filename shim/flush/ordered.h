@@ -42,13 +42,16 @@ bool ordered_names_follow(const struct rule *rule);
 int ordered_hold(struct file *f);
 void ordered_hold_end(struct file *f);
 
-/* This process has a log: else no barrier has work. */
-bool ordered_exists(void);
+/* Files of any rule are ordered. */
+bool ordered_any(void);
 /* No file lock held: before a change of a file of the rule, or of any rule if NULL, that does not go through
  * the overlay.  0 or -errno. */
 int ordered_barrier(const struct rule *rule);
 /* After it, on the file system with this device number; 0: unknown. */
 void ordered_passed(const struct rule *rule, uint64_t dev);
+/* No file lock held, f is bypassed: before calls that change f and do not say when.  From now on every epoch
+ * waits until the file systems are synced. */
+void ordered_outside(struct file *f);
 
 /* File lock held, f is attached: keeps the leader away.  Drops and retakes the lock. */
 void ordered_lock(struct file *f);

@@ -421,9 +421,9 @@ bool prealloc_zeros_wanted(struct file *f)
 	    gate_changing() || gate_stopped())
 		return false;
 	set = &f->rule->set;
-	/* with a journal, a sync does not touch the file */
-	if (set->prealloc_mode != PREALLOC_ZERO || set->sync == SYNC_JOURNAL || f->space.zero_never ||
-	    set->writers != WRITERS_EXCLUSIVE || f->shared || f->sparse ||
+	/* with a journal or a log, a sync does not touch the file */
+	if (set->prealloc_mode != PREALLOC_ZERO || set->sync == SYNC_JOURNAL || config_orders(set) ||
+	    f->space.zero_never || set->writers != WRITERS_EXCLUSIVE || f->shared || f->sparse ||
 	    f->space.zero_wasted >= ZERO_WASTED_MAX || visibility_is(f))
 		return false;
 	/* zeros help only at the end of the file */

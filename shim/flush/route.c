@@ -26,9 +26,12 @@ static bool may_set_direct(const struct file *f, const struct ofd *borrowed)
 /*
  * Direct writes end there.  ext4 keeps a file on its list of orphans while a direct write makes it longer.
  * After a power loss the mount cuts such a file to its size, and sets its time.  Recovery would then take the
- * file for one that was written in the new boot, and put aside what the journal has of it.
+ * file for one that was written in the new boot, and put aside what the journal or the log has of it.
  */
-static uint64_t direct_end(const struct file *f) { return journal_file_is(f) ? f->ksize : UINT64_MAX; }
+static uint64_t direct_end(const struct file *f)
+{
+	return journal_file_is(f) || file_is_ordered(f) ? f->ksize : UINT64_MAX;
+}
 
 static bool wants_direct(const struct file *f, const struct ofd *borrowed)
 {

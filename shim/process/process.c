@@ -180,6 +180,7 @@ static void fork_child(bool managed)
 	workers_after_fork();
 	watcher_after_fork();
 	journal_after_fork();
+	ordered_forget();
 	if (managed) {
 		fork_guard_set();
 		fd_set_process();

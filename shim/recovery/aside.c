@@ -37,6 +37,11 @@ int recover_move_aside(int staging_fd, const char *name)
 	kill_step();
 	r = sys.renameat(staging_fd, name, dir, name);
 	kill_step();
+	/* after a power loss it must not be judged again, as if nothing had happened since */
+	if (r == 0)
+		r = sys.fsync(dir);
+	if (r == 0)
+		r = sys.fsync(staging_fd);
 	sys.close(dir);
 	return r;
 }

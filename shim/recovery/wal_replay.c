@@ -17,9 +17,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* A write-back may follow the last epoch before power goes.  In the same boot a kill, an unmount, a mount and
- * a write by another program take longer. */
-enum { LATE_NS = 1000000000 };
+/* A write-back may follow the last epoch before power goes.  A boot, a mount and a write by another program
+ * take longer. */
+static const int64_t late_ns = 5000000000;
 
 /* A file that the log names. */
 struct named {
@@ -133,9 +133,8 @@ static bool is_changed(const struct replay *r, const struct named *f)
 	if (r->note.boot_ns && changed >= r->note.begun_ns &&
 	    changed <= r->note.again_ns + WAL_REPLAY_SLACK_NS)
 		return false;
-	if (r->where == ORIGIN_OTHER)
-		return changed >= r->boot_ns;
-	return changed > r->scan.written_ns + LATE_NS;
+	/* (the log may have waited for several boots) */
+	return changed > r->scan.written_ns + late_ns || (r->where == ORIGIN_OTHER && changed >= r->boot_ns);
 }
 
 static int visit_open(void *ctx, const struct wal_item *item)

@@ -10,11 +10,14 @@ struct order *order_of(const struct arena *a) { return &orders[file_arena_index(
 
 int order_change(struct file *f)
 {
-	struct order *o = order_of(f->arena);
+	struct order *o;
 	uint64_t epoch;
 	int r;
 
-	if (!file_is_ordered(f) || f->order.epoch == atomic_load_explicit(&o->epoch, memory_order_acquire))
+	if (!file_is_ordered(f))
+		return 0;
+	o = order_of(f->arena);
+	if (f->order.epoch == atomic_load_explicit(&o->epoch, memory_order_acquire))
 		return 0;
 	/* a leader that comes after this load sees that this process has the file */
 	atomic_thread_fence(memory_order_seq_cst);

@@ -6,6 +6,7 @@
 #include "files/fdtable.h"
 #include "files/workers.h"
 #include "flush/flush.h"
+#include "flush/ordered.h"
 #include "flush/prealloc.h"
 #include "staging/guard.h"
 #include "staging/staging_policy.h"
@@ -105,7 +106,8 @@ static int by_policy(struct file *f, bool *full)
 	case SYNC_FSYNC: return 1;
 	case SYNC_ORDERED:
 		/* what the log has needs no sync; what is not in it has one of its own */
-		if (file_is_ordered(f) && !atomic_exchange(&f->order.passed, false))
+		if (file_is_ordered(f) && !atomic_exchange(&f->order.passed, false) &&
+		    (!f->sync.full || ordered_names_follow(f->rule)))
 			return 0;
 		*full = f->sync.full || (*full && file_attributes_due(f));
 		return 1;
