@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+/* ordered: nothing reaches a file before the log has it, also when the log, a file or the disk fails. */
+#include "files/fdtable.h"
+#include "rig.h"
+
+#include "attach/attach.h"
+#include "flush/ordered.h"
+#include "format/wal_scan.h"
+#include "staging/order.h"
+#include "sync/sync.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/vfs.h>
+
+static uint8_t batch[WAL_BATCH_MOST] __attribute__((aligned(WAL_PAGE_BYTES)));
+
+static int set_up(void **state)
+{
+	struct statfs st;
+
+	(void)state;
+	rig_start("FASTWRITE_SYNC=ordered", "FASTWRITE_WRITERS=exclusive", "FASTWRITE_ORDERED_MS=60000",
+	          NULL);
+	assert_int_equal(statfs(rig_dir, &st), 0);
+	return 0;
+}
+
+/* (a test that is skipped is torn down, too) */
+static void needs_a_disk(void)
+{
+	struct statfs st;
+
+	assert_int_equal(statfs(rig_dir, &st), 0);
+	if (st.f_type == RIG_MAGIC_TMPFS) {
+		print_message("skipped: no log on tmpfs; set TMPDIR to a directory on a disk\n");
+		skip();
+	}
+}
+
+/* A file with its first epoch behind it.  (The next name that comes ends another one.) */
+static int ready(const char *name)
+{
+	int fd = rig_open(name, O_RDWR);
+
+	rig_put(fd, 0, 1000);
+	assert_int_equal(rig_file(fd)->mode, FILE_ATTACHED);
+	assert_int_equal(rig_drain(fd), 0);
+	rig_expect(name, 1000);
+	return fd;
+}
+
+/* And n more bytes staged. */
+static int staged(const char *name, size_t n)
+{
+	int fd = ready(name);
+
+	rig_put(fd, 1000, n);
+	rig_faults_clear();
+	return fd;
+}
+
+/* The log on the disk. */
+static struct wal_scan scan_log(void)
+{
+	struct wal_scan s = {0};
+	DIR *dir = opendir(rig_path(".fastwrite"));
+	const struct dirent *d;
+	char path[600];
+	int fd;
+
+	assert_non_null(dir);
+	while ((d = readdir(dir)) != NULL && !strstr(d->d_name, ".journal"))
+		;
+	assert_non_null(d);
+	snprintf(path, sizeof path, "%s/%s", rig_path(".fastwrite"), d->d_name);
+	closedir(dir);
+	fd = open(path, O_RDONLY);
+	assert_true(fd >= 0);
+	assert_int_equal(wal_scan_begin(&s, fd, batch), 0);
+	close(fd);
+	return s;
+}
+
+static void test_a_sync_asks_nobody(void **state)
+{
+	int fd, other;
+
+	(void)state;
+	needs_a_disk();
+	other = ready("b");
+	fd = staged("a", 500);
+	rig_put(other, 1000, 600);
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(sync_file(fd, fdtable_get(fd), i % 2), 0);
+	assert_int_equal(faults.fsync.calls + faults.fdatasync.calls, 0);
+	assert_int_equal(rig_kernel_size("a"), 1000);
+	/* an epoch is of all files: log, two files, and the log is void */
+	assert_int_equal(rig_drain(fd), 0);
+	assert_int_equal(faults.fdatasync.calls, 4);
+	rig_expect("a", 1500);
+	rig_expect("b", 1600);
+	assert_int_equal(scan_log().epochs, 0);
+}
+
+static void test_a_large_write_comes_after_what_was_staged(void **state)
+{
+	static uint8_t large[200000];
+	int fd, other;
+
+	(void)state;
+	needs_a_disk();
+	other = ready("b");
+	fd = staged("a", 500);
+	rig_put(other, 1000, 600);
+	rig_fill(large, sizeof large, 1600);
+	assert_int_equal(rig_write(other, large, sizeof large), sizeof large);
+	/* all of it is durable before, and the log cannot undo the write */
+	rig_expect("a", 1500);
+	rig_expect("b", 1600 + sizeof large);
+	assert_int_equal(scan_log().epochs, 0);
+	/* which no log has: it is synced when the program asks for it */
+	rig_faults_clear();
+	assert_int_equal(sync_file(other, fdtable_get(other), false), 0);
+	assert_int_equal(faults.fdatasync.calls + faults.fsync.calls, 1);
+	assert_int_equal(sync_file(other, fdtable_get(other), false), 0);
+	assert_int_equal(sync_file(fd, fdtable_get(fd), false), 0);
+	assert_int_equal(faults.fdatasync.calls + faults.fsync.calls, 1);
+}
+
+static void test_a_log_that_cannot_be_written(void **state)
+{
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	fd = staged("a", 500);
+	for (int fails = 0; fails < 4; fails++) {
+		rig_faults_clear();
+		if (fails % 2)
+			faults.pwritev = (struct fault){.at = 1, .error = EIO};
+		else
+			faults.fdatasync = (struct fault){.at = 1, .error = EIO};
+		assert_int_equal(rig_drain(fd), -EIO);
+		assert_int_equal(rig_kernel_size("a"), 1000);
+		/* accepted bytes are not forgotten, and no more are accepted */
+		rig_faults_clear();
+		faults.fdatasync = (struct fault){.at = 1, .error = EIO};
+		assert_int_equal(rig_write(fd, "x", 1), -EIO);
+	}
+	rig_faults_clear();
+	rig_put(fd, 1500, 100);
+	assert_int_equal(rig_drain(fd), 0);
+	rig_expect("a", 1600);
+	assert_int_equal(scan_log().epochs, 0);
+}
+
+static void test_a_file_that_cannot_be_written(void **state)
+{
+	int fd, other;
+
+	(void)state;
+	needs_a_disk();
+	other = ready("b");
+	fd = staged("a", 500);
+	rig_put(other, 1000, 600);
+	/* the log's batch; then the files */
+	faults.pwritev = (struct fault){.at = 2, .error = ENOSPC};
+	assert_int_equal(ordered_barrier(NULL), -ENOSPC);
+	/* both are in the log, until both are in the files */
+	assert_int_equal(scan_log().epochs, 1);
+	assert_true((rig_kernel_size("a") == 1000) != (rig_kernel_size("b") == 1000));
+	assert_int_equal(ordered_barrier(NULL), 0);
+	rig_expect("a", 1500);
+	rig_expect("b", 1600);
+	assert_int_equal(scan_log().epochs, 0);
+	assert_int_equal(rig_drain(fd), 0);
+}
+
+/* Nobody knows which of its bytes the kernel has dropped: the log stays for good. */
+static void test_a_file_that_cannot_be_synced(void **state)
+{
+	int fd, other;
+
+	(void)state;
+	needs_a_disk();
+	other = ready("b");
+	fd = staged("a", 500);
+	rig_put(other, 1000, 600);
+	faults.fdatasync = (struct fault){.at = 2, .error = EIO};
+	(void)rig_drain(fd);
+	for (int i = 0; i < 3; i++) {
+		assert_int_equal(ordered_barrier(NULL), -EIO);
+		assert_int_equal(scan_log().epochs, 1);
+		assert_true(rig_write(fd, "x", 1) == -EIO || rig_write(other, "x", 1) == -EIO);
+	}
+	/* for rig_stop: what is left there is for recovery */
+	rig_faults_clear();
+	rig_close(fd);
+	rig_close(other);
+	attach_stop_all(BYPASS_EXEC);
+	attach_resume_all(BYPASS_EXEC);
+	assert_int_equal(scan_log().epochs, 1);
+	{
+		char command[400];
+
+		snprintf(command, sizeof command, "rm -r '%s'", rig_path(".fastwrite"));
+		assert_int_equal(system(command), 0);
+	}
+}
+
+/* What the kernel had before the attach is durable before the first epoch. */
+static void test_older_bytes_are_synced_first(void **state)
+{
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	fd = rig_open("a", O_RDWR);
+	rig_put(fd, 0, 1000);
+	rig_faults_clear();
+	faults.fsync = (struct fault){.at = 1, .error = EIO};
+	assert_int_equal(rig_drain(fd), -EIO);
+	assert_int_equal(scan_log().epochs, 0);
+	assert_int_equal(rig_kernel_size("a"), 0);
+	rig_faults_clear();
+	assert_int_equal(rig_drain(fd), 0);
+	assert_int_equal(faults.fsync.calls, 1);
+	rig_expect("a", 1000);
+}
+
+static void test_a_file_is_cut_in_its_epoch(void **state)
+{
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	fd = staged("a", 500);
+	assert_int_equal(io_ftruncate(fd, 300), 0);
+	assert_int_equal(rig_kernel_size("a"), 1000);
+	assert_int_equal(io_lseek(fd, fdtable_get(fd), 300, SEEK_SET), 300);
+	rig_put(fd, 300, 100);
+	assert_int_equal(rig_kernel_size("a"), 1000);
+	assert_int_equal(rig_drain(fd), 0);
+	rig_expect("a", 400);
+}
+
+/* Between the leader's cut and the write-back the program goes on. */
+static int go_on_fd = -1;
+
+static ssize_t pwritev_and_go_on(int fd, const struct iovec *iov, int count, off_t offset)
+{
+	int other = go_on_fd;
+
+	go_on_fd = -1;
+	if (other >= 0)
+		rig_put(other, 1500, 200);
+	return sys_kernel.pwritev(fd, iov, count, offset);
+}
+
+static void test_the_next_epoch_begins_beside_it(void **state)
+{
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	fd = staged("a", 500);
+	go_on_fd = fd;
+	sys.pwritev = pwritev_and_go_on;
+	/* (in this thread: the leader holds no file lock while it writes the log) */
+	assert_int_equal(ordered_barrier(NULL), 0);
+	sys.pwritev = rig_pwritev;
+	assert_int_equal(go_on_fd, -1);
+	rig_expect("a", 1700);
+	assert_int_equal(rig_drain(fd), 0);
+	rig_expect("a", 1700);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, rig_tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(test_a_sync_asks_nobody),
+		TEST(test_a_large_write_comes_after_what_was_staged),
+		TEST(test_a_log_that_cannot_be_written),
+		TEST(test_a_file_that_cannot_be_written),
+		TEST(test_older_bytes_are_synced_first),
+		TEST(test_a_file_is_cut_in_its_epoch),
+		TEST(test_the_next_epoch_begins_beside_it),
+		/* last: its log stays broken */
+		TEST(test_a_file_that_cannot_be_synced),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
