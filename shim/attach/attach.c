@@ -256,6 +256,8 @@ static void fill_entry(const struct file *f, struct arena *a, uint32_t index, co
 	entry->size = 0;
 	entry->keeper = 0;
 	entry->flags = f->rule->set.writers == WRITERS_EXCLUSIVE ? ENTRY_EXCLUSIVE : 0;
+	if (file_is_ordered(f))
+		entry->flags |= ENTRY_ORDERED;
 	arena_entry_name(a, index, path);
 	atomic_store(&entry->done, done);
 	kill_step();

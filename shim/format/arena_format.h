@@ -135,6 +135,7 @@ enum entry_flags {
 	ENTRY_PADDED = 1 << 6,
 	ENTRY_OVERWROTE = 1 << 7, /* a flush wrote below the end of the file */
 	ENTRY_SYNCED = 1 << 8, /* and a sync was answered after that, see guard_synced in staging/guard.h */
+	ENTRY_ORDERED = 1 << 9, /* sync = ordered: its pages are in order with those of other entries */
 	/* for `fastwrite status` only */
 	ENTRY_STRICT = 1 << 2,
 	ENTRY_LEASED = 1 << 3,     /* bytes are staged; an open by others waits until they are in the file */

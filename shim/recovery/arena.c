@@ -14,6 +14,7 @@
 #include "recovery/journal.h"
 #include "recovery/judge.h"
 #include "recovery/living.h"
+#include "recovery/page_log.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -87,6 +88,8 @@ static void recover_dead_arena(struct recover_job *j, const char *name, int fd)
 	if (r == 0)
 		r = job_take_rights(j, rights);
 	if (r == 0) {
+		if (j->where == ORIGIN_SAME && !j->in_aside && !j->only && !j->opt->dry_run)
+			page_log(j, name);
 		r = recover_entries(j);
 		/* (with the owner's rights; where several users stage, `aside` is root's: put_away tries
 		 * again as root) */

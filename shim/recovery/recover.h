@@ -14,6 +14,7 @@
  *   aside              arenas and journals that wait for a decision
  *   journal*           one journal: reads it, finds its files, replays it
  *   wal_replay         one log of sync = ordered
+ *   page_log           the arena's pages into that log, before they go to their files
  */
 #ifndef FASTWRITE_RECOVERY_RECOVER_H
 #define FASTWRITE_RECOVERY_RECOVER_H

@@ -79,6 +79,15 @@ int wal_make(struct wal *w, int fd, uint64_t bytes, const uint8_t id[16], const 
 	return r < 0 ? r : sys.fdatasync(fd);
 }
 
+void wal_continue(struct wal *w, int fd, const struct wal_header *header, uint64_t last, uint64_t end)
+{
+	memset(w, 0, sizeof *w);
+	w->fd = fd;
+	w->header = *header;
+	w->epoch = last >= header->first ? last : header->first - 1;
+	w->end = end;
+}
+
 static void begin_batch(struct wal *w)
 {
 	w->bytes = sizeof(struct wal_batch);

@@ -43,6 +43,10 @@ struct wal {
  */
 int wal_make(struct wal *w, int fd, uint64_t bytes, const uint8_t id[16], const struct origin *origin);
 
+/* Goes on with a log that a scan has read: its header, the number of its last whole epoch, and where that
+ * ends. */
+void wal_continue(struct wal *w, int fd, const struct wal_header *header, uint64_t last, uint64_t end);
+
 /* Begins an epoch. */
 void wal_begin(struct wal *w);
 int wal_put_name(struct wal *w, uint32_t file, uint64_t dev, const struct identity *id, const char *path,

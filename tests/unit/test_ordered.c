@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /* ordered: nothing reaches a file before the log has it, also when the log, a file or the disk fails. */
+#include "dead_arena.h"
 #include "files/fdtable.h"
-#include "rig.h"
 
 #include "attach/attach.h"
+#include "base/kill.h"
 #include "flush/ordered.h"
 #include "format/wal_scan.h"
 #include "staging/order.h"
@@ -11,7 +12,9 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/vfs.h>
+#include <sys/wait.h>
 
 static uint8_t batch[WAL_BATCH_MOST] __attribute__((aligned(WAL_PAGE_BYTES)));
 
@@ -60,23 +63,30 @@ static int staged(const char *name, size_t n)
 	return fd;
 }
 
-/* The log on the disk. */
-static struct wal_scan scan_log(void)
+static int open_log(void)
 {
-	struct wal_scan s = {0};
 	DIR *dir = opendir(rig_path(".fastwrite"));
 	const struct dirent *d;
 	char path[600];
 	int fd;
 
 	assert_non_null(dir);
-	while ((d = readdir(dir)) != NULL && !strstr(d->d_name, ".journal"))
+	while ((d = readdir(dir)) != NULL && (!strstr(d->d_name, ".journal") || strstr(d->d_name, "-unit-")))
 		;
 	assert_non_null(d);
 	snprintf(path, sizeof path, "%s/%s", rig_path(".fastwrite"), d->d_name);
 	closedir(dir);
 	fd = open(path, O_RDONLY);
 	assert_true(fd >= 0);
+	return fd;
+}
+
+/* The log on the disk. */
+static struct wal_scan scan_log(void)
+{
+	struct wal_scan s = {0};
+	int fd = open_log();
+
 	assert_int_equal(wal_scan_begin(&s, fd, batch), 0);
 	close(fd);
 	return s;
@@ -276,6 +286,126 @@ static void test_the_next_epoch_begins_beside_it(void **state)
 	rig_expect("a", 1700);
 }
 
+/* ---- a kill, and then a power loss while it is recovered ---- */
+
+static char dead_log[PATH_MAX + 64];
+
+static void change_header(const char *path, bool moves, bool marks)
+{
+	struct wal_header h;
+	struct stat st;
+	int fd = open(path, O_RDWR);
+
+	if (fd < 0)
+		return;
+	assert_int_equal(pread(fd, &h, sizeof h, 0), sizeof h);
+	assert_int_equal(fstat(fd, &st), 0);
+	if (marks)
+		h.ino = st.st_ino;
+	h.origin.mount_id += moves;
+	h.origin.super_id += moves;
+	h.checksum = wal_header_checksum(&h);
+	assert_int_equal(pwrite(fd, &h, sizeof h, 0), sizeof h);
+	close(fd);
+}
+
+/* What a kill at this moment leaves: copies of the arena and of the log. */
+static void die_with_log(int fd)
+{
+	static uint8_t page[WAL_PAGE_BYTES];
+	int from = open_log(), to;
+	ssize_t n;
+
+	die_now(fd);
+	snprintf(dead_log, sizeof dead_log, "%s/8388608-unit-1.journal", rig_path(".fastwrite"));
+	to = open(dead_log, O_RDWR | O_CREAT | O_TRUNC, 0600);
+	assert_true(to >= 0);
+	while ((n = read(from, page, sizeof page)) > 0)
+		assert_int_equal(write(to, page, (size_t)n), n);
+	close(from);
+	close(to);
+	change_header(dead_log, false, true);
+}
+
+static void lose_power(void)
+{
+	struct arena_header h;
+	int fd = open(arena_path, O_RDWR);
+
+	change_header(dead_log, true, false);
+	if (fd < 0)
+		return;
+	assert_int_equal(pread(fd, &h, sizeof h, 0), (ssize_t)sizeof h);
+	h.origin.mount_id++;
+	h.origin.super_id++;
+	h.checksum = arena_header_checksum(&h);
+	assert_int_equal(pwrite(fd, &h, sizeof h, 0), (ssize_t)sizeof h);
+	close(fd);
+}
+
+static void recover_what_is_there(void)
+{
+	const struct recover_options opt = {0};
+	struct recover_report report = {0};
+
+	if (access(arena_path, F_OK) == 0)
+		assert_int_equal(recover_path(arena_path, &opt, &report), 0);
+	if (access(dead_log, F_OK) == 0)
+		assert_int_equal(recover_path(dead_log, &opt, &report), 0);
+	assert_int_equal(report.failed, 0);
+}
+
+static void test_power_is_lost_in_the_recovery(void **state)
+{
+	unsigned long killed = 0, old = 0;
+
+	needs_a_disk();
+	for (unsigned long step = 1;; step++) {
+		int other = ready("b"), fd = staged("a", 5000), status;
+		bool done;
+		pid_t pid;
+
+		rig_put(other, 1000, 600);
+		die_with_log(fd);
+		pid = fork();
+		if (pid == 0) {
+			kill_arm(step);
+			recover_what_is_there();
+			_exit(0);
+		}
+		assert_int_equal(waitpid(pid, &status, 0), pid);
+		done = WIFEXITED(status);
+		if (!done) {
+			assert_int_equal(WTERMSIG(status), SIGKILL);
+			killed++;
+			lose_power();
+			recover_what_is_there();
+		}
+		/* both, or none */
+		if (rig_kernel_size("a") == 1000) {
+			rig_expect("b", 1000);
+			old++;
+		} else {
+			rig_expect("a", 6000);
+			rig_expect("b", 1600);
+		}
+		/* what the recovery did not need, it put aside */
+		snprintf(dead_log, sizeof dead_log, "rm -rf '%s/aside'", rig_path(".fastwrite"));
+		assert_int_equal(system(dead_log), 0);
+		rig_stop();
+		set_up(state);
+		if (done)
+			break;
+	}
+#ifdef FASTWRITE_DEBUG
+	assert_true(killed > 20);
+	assert_in_range(old, 1, killed - 10);
+#else
+	(void)killed;
+	(void)old;
+#endif
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, rig_tear_down)
 
 int main(void)
@@ -288,6 +418,7 @@ int main(void)
 		TEST(test_older_bytes_are_synced_first),
 		TEST(test_a_file_is_cut_in_its_epoch),
 		TEST(test_the_next_epoch_begins_beside_it),
+		TEST(test_power_is_lost_in_the_recovery),
 		/* last: its log stays broken */
 		TEST(test_a_file_that_cannot_be_synced),
 	};
