@@ -13,8 +13,9 @@ MEASURE, KILL, MEMORY = "measure", "kill", "memory"
 KINDS = (MEASURE, MEMORY, KILL)
 
 NATIVE, SHIM, CONTROL = "native", "shim", "control"
-SHIM_JOURNAL, SHIM_RELAXED, EATMYDATA, OWN = "shim-journal", "shim-relaxed", "eatmydata", "own"
-VARIANTS = (NATIVE, SHIM, CONTROL, SHIM_JOURNAL, SHIM_RELAXED, EATMYDATA, OWN)
+SHIM_JOURNAL, SHIM_RELAXED, SHIM_ORDERED = "shim-journal", "shim-relaxed", "shim-ordered"
+EATMYDATA, OWN = "eatmydata", "own"
+VARIANTS = (NATIVE, SHIM, CONTROL, SHIM_JOURNAL, SHIM_RELAXED, SHIM_ORDERED, EATMYDATA, OWN)
 
 OK, FAILED, SKIPPED = "ok", "failed", "skipped"
 

@@ -18,6 +18,7 @@ from harness.core.model import (
     OWN,
     SHIM,
     SHIM_JOURNAL,
+    SHIM_ORDERED,
     SHIM_RELAXED,
     Experiment,
     UnavailableError,
@@ -26,6 +27,7 @@ from harness.core.model import (
 NOTHING = "nothing synced"
 RECOVERED = "nothing synced, once recovery has run"
 RELAXED = "at most relaxed_ms, and one device flush"
+ORDERED = "the last ordered_ms, of all files at once, once recovery has run"
 UNWRITTEN = "everything since the kernel's last write-back"
 
 NO_EATMYDATA = "libeatmydata is not installed (Debian: apt-get install eatmydata)"
@@ -51,6 +53,9 @@ KNOWN: dict[str, Variant] = {
     CONTROL: Variant(None, False, NO_BYTE, NOTHING),
     SHIM_JOURNAL: Variant({"FASTWRITE_SYNC": "journal"}, False, NO_BYTE_RECOVERED, RECOVERED),
     SHIM_RELAXED: Variant({"FASTWRITE_SYNC": "relaxed"}, False, NO_BYTE_RECOVERED, RELAXED),
+    SHIM_ORDERED: Variant(
+        {"FASTWRITE_SYNC": "ordered", "FASTWRITE_WRITERS": "exclusive"}, False, NO_BYTE_RECOVERED, ORDERED
+    ),
     EATMYDATA: Variant(None, True, NO_BYTE, UNWRITTEN),
     # the program's own setting that trades durability for speed; each row says what it is and what it loses
     OWN: Variant(None, False, "", ""),

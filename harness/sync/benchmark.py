@@ -14,7 +14,15 @@ from pathlib import Path
 from harness.core import rounds, shim
 from harness.core.cell import Measured, Programs, Timing, counters
 from harness.core.rounds import Leg
-from harness.core.variants import NO_EATMYDATA, NOTHING, RECOVERED, RELAXED, UNWRITTEN, eatmydata
+from harness.core.variants import (
+    NO_EATMYDATA,
+    NOTHING,
+    ORDERED,
+    RECOVERED,
+    RELAXED,
+    UNWRITTEN,
+    eatmydata,
+)
 from harness.core.workdir import WorkDir
 from harness.sync import cells as sync_cells
 
@@ -45,7 +53,12 @@ _POLICIES = (("fdatasync", NOTHING), ("journal", RECOVERED), ("relaxed", RELAXED
 _ALONE = {"FASTWRITE_WRITERS": "exclusive"}
 
 APPENDS = (_NATIVE, *(_shim(sync, loses, sync) for sync, loses in _POLICIES), _EATMYDATA)
-DATABASES = (*APPENDS[:3], _shim("journal, exclusive", RECOVERED, "journal", **_ALONE), *APPENDS[3:])
+DATABASES = (
+    *APPENDS[:3],
+    _shim("journal, exclusive", RECOVERED, "journal", **_ALONE),
+    _shim("ordered, exclusive", ORDERED, "ordered", **_ALONE),
+    *APPENDS[3:],
+)
 SERVERS = (
     _NATIVE,
     *(_shim(f"{sync}, exclusive", loses, sync, **_ALONE) for sync, loses in _POLICIES),

@@ -311,7 +311,7 @@ def test_a_suite_runs_resumes_and_leaves_nothing(tmp_path):
     done = run_harness(*run, "--out", out)
     assert done.returncode == 0, done.stdout + done.stderr
     found = [json.loads(line) for line in (out / "samples.jsonl").read_text().splitlines()]
-    assert len(found) == 9 and not work.exists()
+    assert len(found) == 10 and not work.exists()
     good = {s["leg"]: s for s in found if s["status"] == "ok"}
     assert {s["variant"] for s in good.values()} >= {NATIVE, OWN}
     native = good["APP-SQLITE-WAL/measure/1/native"]
@@ -321,6 +321,7 @@ def test_a_suite_runs_resumes_and_leaves_nothing(tmp_path):
     )
     if not isinstance(shim.find(), str):
         assert good["APP-SQLITE-WAL/measure/1/shim-journal"]["shim_counters"]["syncs_by_journal"] > 0
+        assert good["APP-SQLITE-WAL/measure/1/shim-ordered"]["shim_counters"]["staged_bytes"] > 0
         assert good["APP-PYTHON/measure/1/shim"]["shim_counters"]["staged_bytes"] > 0
         assert "shim_counters" not in native
     assert "a power loss may lose" in (out / "results.md").read_text()
