@@ -202,6 +202,31 @@ def test_until_it_is_full_with_a_journal(library, programs, tmp_path, kind, writ
     assert done.stats.journaled > 100, done.stats
 
 
+@pytest.mark.parametrize("kind", ["ext4", "xfs"])
+def test_until_it_is_full_in_order(library, programs, tmp_path, kind):
+    """So does the log."""
+    with disk(kind, tmp_path / "disk") as point:
+        add_ballast(point, 16 * MIB)
+        done, _, left = filled(
+            lambda command: run_preloaded(
+                library,
+                command,
+                tmp_path,
+                paths=f"{point}/data/**",
+                sync="ordered",
+                writers="exclusive",
+                mem="1M",
+                block="64K",
+            ),
+            programs,
+            point,
+            "synced",
+            1000,
+        )
+    assert left < LEFT[kind]
+    assert_staged(done.stats, 4 << 20)
+
+
 @pytest.mark.parametrize("kind", ["ext4", "tmpfs", "xfs"])
 @pytest.mark.parametrize("how", HOWS)
 def test_as_much_fits_as_natively(library, programs, tmp_path, kind, how):

@@ -152,10 +152,16 @@ size_t arena_runs_bytes(const struct arena_header *geometry)
 	return block_runs_bytes(geometry) + (arena_pages(geometry, &l, &at) ? pages_memory(&l) : 0);
 }
 
+enum { ORDERED_PAGES_MOST = 64 << 20 };
+
 bool arena_rule_geometry(const struct rule *rule, struct arena_header *out)
 {
 	const struct settings *set = &rule->set;
 	uint64_t pages = config_overlays(set) ? set->mem_bytes / 2 : 0;
+
+	/* the log has room for all of them, and is written as a whole when it is made */
+	if (config_orders(set) && pages > ORDERED_PAGES_MOST)
+		pages = ORDERED_PAGES_MOST;
 
 	/* half of it, or less where eight blocks need more than the other half */
 	while (!arena_geometry(set->mem_bytes, set->block_bytes, pages, out))
