@@ -422,7 +422,7 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 	f->space.zero_end = 0;
 	f->space.zero_wanted = f->space.zero_synced = false;
 	f->order.fresh = true;
-	f->order.behind = false;
+	f->order.behind = f->order.removed = false;
 	f->order.passed = false;
 	file_want_less(f, WANT_DETACH);
 	f->takeovers = arena_entry_at(a, (uint32_t)entry)->takeovers;

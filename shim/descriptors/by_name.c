@@ -235,6 +235,15 @@ static const struct rule *ordered_rule(int dirfd, const char *path, uint64_t *de
 	return rule && config_orders(&rule->set) ? rule : NULL;
 }
 
+const struct rule *by_name_order_new(int dirfd, const char *path, uint64_t *dev)
+{
+	const struct rule *rule = path && ordered_any() ? ordered_rule(dirfd, path, dev) : NULL;
+
+	if (rule)
+		(void)ordered_barrier_for_new(rule);
+	return rule;
+}
+
 const struct rule *by_name_order(int dirfd, const char *path, uint64_t *dev)
 {
 	const struct rule *rule = path && ordered_any() ? ordered_rule(dirfd, path, dev) : NULL;
@@ -711,14 +720,33 @@ void by_name_unlink_prepare(struct by_name_unlink *u, int dirfd, const char *pat
 		u->dev = sys_dev_of(&st);
 		u->ino = st.stx_ino;
 		u->last = st.stx_nlink <= 1;
-		before_rename(u->dev, u->ino);
+		u->ordered = u->last && ordered_any() ? ordered_remove(u->dev, u->ino) : NULL;
+		u->ordered_dev = u->dev;
+		u->removes = u->ordered != NULL;
+		if (!u->removes)
+			before_rename(u->dev, u->ino);
 	}
-	u->ordered = by_name_order(dirfd, path, &u->ordered_dev);
+	if (!u->removes)
+		u->ordered = by_name_order(dirfd, path, &u->ordered_dev);
 }
 
-void by_name_unlink_done(const struct by_name_unlink *u)
+static int act_removed(struct file *f, const void *gone)
+{
+	ordered_removed(f, *(const bool *)gone);
+	return 0;
+}
+
+void by_name_unlink_done(const struct by_name_unlink *u, bool done)
 {
 	static const struct move none = {.from = "", .to = ""};
+
+	if (u->removes)
+		with_file(u->dev, u->ino, act_removed, &done);
+	/* the log says that it is gone */
+	if (u->removes && !done)
+		(void)ordered_barrier(u->ordered);
+	if (!done)
+		return;
 
 	ordered_passed(u->ordered, u->ordered_dev);
 	if (u->ino && u->last)

@@ -229,7 +229,7 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 		cuts_at(op, dirfd, path, 0);
 	if ((flags & O_CREAT) && path && ordered_any() &&
 	    sys.statx(dirfd, path, AT_SYMLINK_NOFOLLOW, STATX_INO, &st) == -ENOENT)
-		op->ordered = by_name_order(dirfd, path, &op->dev);
+		op->ordered = by_name_order_new(dirfd, path, &op->dev);
 	watcher_before_open(dirfd, path);
 	by_name_before_open(dirfd, path);
 	if ((!writes && !shared) || (flags & (O_SYNC | O_DSYNC)))

@@ -399,7 +399,7 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->overlay = (struct overlay){0};
 	f->time_shown = false;
 	f->order.epoch = 0;
-	f->order.fresh = f->order.behind = false;
+	f->order.fresh = f->order.behind = f->order.removed = false;
 	f->order.passed = true; /* unknown */
 	f->order.draining = 0;
 	f->head = f->tail = NULL;

@@ -244,8 +244,10 @@ struct file {
 	/* flush/ordered.h */
 	struct {
 		uint64_t epoch; /* in which the overlay was changed last; 0 = not since the attach */
-		bool behind;    /* the last cut is in the file, and perhaps not on the device */
-		bool fresh;     /* the kernel may have bytes from before the attach that are not durable */
+		/* the program is removing it: no epoch has it any more (ordered_remove) */
+		bool removed;
+		bool behind; /* the last cut is in the file, and perhaps not on the device */
+		bool fresh;  /* the kernel may have bytes from before the attach that are not durable */
 		_Atomic bool passed; /* the same of bytes that went to the kernel, not through the log */
 		_Atomic uint32_t draining; /* threads that drain it: nothing is staged meanwhile */
 	} order;

@@ -19,6 +19,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stddef.h>
 #include <sys/mman.h>
 
 /* The log of one arena, in this process. */
@@ -29,11 +30,14 @@ struct log {
 	struct wal *wal;
 	/* The epoch that is being made durable. */
 	uint64_t epoch;
-	bool pending;       /* it has begun, and is not in the files */
-	bool logged;        /* the log has it */
-	_Atomic int broken; /* -errno: a file could not be synced, and needs the log after a power loss */
-	_Atomic bool quiet; /* on the device no epoch counts, and none is under way */
-	struct file **cut;  /* the files that it consists of; room for all entries of the arena */
+	bool pending;         /* it has begun, and is not in the files */
+	bool logged;          /* the log has it */
+	struct file *gone;    /* a file that is removed with this epoch */
+	bool keeps;           /* its name may be on the device still: the epoch must not be emptied yet */
+	_Atomic int broken;   /* -errno: a file could not be synced, and needs the log after a power loss */
+	_Atomic bool settled; /* no epoch is under way */
+	_Atomic bool quiet;   /* on the device no epoch counts, and none is under way */
+	struct file **cut;    /* the files that it consists of; room for all entries of the arena */
 	uint32_t count;
 };
 static struct log logs[FILE_ARENAS];
@@ -127,7 +131,10 @@ static int make(struct log *l, struct arena *a)
 	l->epoch = 0;
 	l->pending = l->logged = false;
 	atomic_store(&l->quiet, true);
+	atomic_store(&l->settled, true);
 	atomic_store(&l->broken, 0);
+	l->keeps = false;
+	l->gone = NULL;
 	atomic_store(&order_of(a)->epoch, 1);
 	atomic_store(&order_of(a)->changed, false);
 	atomic_store(&l->arena, a);
@@ -179,12 +186,25 @@ static int sync_fresh(struct file *f)
 	return r;
 }
 
+/* Nobody but the program's removal knows f: no epoch, no descriptor, and the kernel has nothing of it. */
+static bool is_removable(const struct log *l, const struct file *f)
+{
+	return f->refs != 0 && f->mode == FILE_ATTACHED && f->arena == atomic_load(&l->arena) &&
+	       file_is_paged(f) && f->order.fresh && f->ksize == 0 && flush_is_kept(f) && !f->shared &&
+	       !overlay_is_cut(&f->overlay) && !f->needs_repair && !f->flush.error;
+}
+
 /* File lock held: f's part of the epoch. */
 static int take_cut(struct log *l, struct file *f)
 {
 	int r = 0;
 
-	if (f->mode != FILE_ATTACHED || f->arena != l->arena || !file_is_paged(f))
+	if (f == l->gone) {
+		f->order.removed = is_removable(l, f);
+		if (!f->order.removed)
+			l->gone = NULL;
+	}
+	if (f->mode != FILE_ATTACHED || f->arena != l->arena || !file_is_paged(f) || f->order.removed)
 		return 0;
 	stage_count(f, f->bytes);
 	f->bytes = 0;
@@ -231,6 +251,15 @@ static int put_file(struct wal *w, uint32_t number, const struct file *f)
 	return r;
 }
 
+static int put_removed(struct wal *w, uint32_t number, const struct file *f)
+{
+	const struct arena_entry *e = arena_entry_at(f->arena, (uint32_t)f->entry);
+	struct identity id;
+
+	identity_of_entry(e, &id);
+	return wal_put_removed(w, number, e->dev, &id, e->path, e->below, e->up);
+}
+
 /* No file lock is needed: nobody but the leader ends a cut. */
 static int put_all(struct log *l)
 {
@@ -239,6 +268,8 @@ static int put_all(struct log *l)
 	wal_begin(l->wal);
 	for (uint32_t i = 0; i < l->count && r == 0; i++)
 		r = put_file(l->wal, i, l->cut[i]);
+	if (r == 0 && l->gone)
+		r = put_removed(l->wal, l->count, l->gone);
 	return r < 0 ? r : wal_commit(l->wal);
 }
 
@@ -370,6 +401,7 @@ static int end_epoch(struct log *l)
 	if (atomic_load(&l->broken) < 0)
 		return fail_staged(l);
 	atomic_store(&l->quiet, false);
+	atomic_store(&l->settled, false);
 	if (!l->pending) {
 		/* in this order: a change of the next epoch is noted again */
 		atomic_store(&o->changed, false);
@@ -385,7 +417,12 @@ static int end_epoch(struct log *l)
 	r = v.r;
 	if (r == 0 && !l->logged)
 		r = sync_loose(l);
-	if (r == 0 && !l->logged && l->count > 0)
+	/* what the last epoch removed is gone for good */
+	if (r == 0 && l->keeps) {
+		r = wal_empty(l->wal);
+		l->keeps = r < 0;
+	}
+	if (r == 0 && !l->logged && (l->count > 0 || l->gone))
 		r = put_all(l);
 	if (r == 0)
 		l->logged = true;
@@ -393,7 +430,9 @@ static int end_epoch(struct log *l)
 	if (r < 0)
 		return r;
 	l->pending = false;
-	return empty_log(l);
+	atomic_store(&l->settled, true);
+	l->keeps = l->gone != NULL;
+	return l->keeps ? 0 : empty_log(l);
 }
 
 /* Everything staged before this call. */
@@ -432,6 +471,7 @@ int ordered_drain(struct file *f)
 	/* (a handler never interrupts the owner of this lock: see stage_fast) */
 	if (f->nested)
 		return -EDEADLK;
+	f->order.removed = false;
 	f->order.draining++;
 	while (r == 0 && f->mode == FILE_ATTACHED && f->arena == a && file_is_paged(f)) {
 		r = ordered_flush(f);
@@ -469,7 +509,8 @@ bool ordered_any(void)
 	return false;
 }
 
-int ordered_barrier(const struct rule *rule)
+/* `done`: offset of what says of a log that it needs nothing, unless something has changed since. */
+static int barrier(const struct rule *rule, size_t done, int (*act)(struct log *l))
 {
 	sys_sigset signals;
 	int all = 0;
@@ -480,17 +521,28 @@ int ordered_barrier(const struct rule *rule)
 	for (int i = 0; i < FILE_ARENAS; i++) {
 		struct log *l = &logs[i];
 		const struct arena *a = atomic_load(&l->arena);
+		const _Atomic bool *is_done = (const _Atomic bool *)(const void *)((const char *)l + done);
 		int r;
 
 		if (!a || (rule && a->rule != rule) ||
-		    (atomic_load(&l->quiet) && !atomic_load(&order_of(a)->changed)))
+		    (atomic_load(is_done) && !atomic_load(&order_of(a)->changed)))
 			continue;
-		r = make_quiet(l);
+		r = act(l);
 		if (r < 0)
 			all = r;
 	}
 	sys_restore_signals(signals);
 	return all;
+}
+
+int ordered_barrier(const struct rule *rule)
+{
+	return barrier(rule, offsetof(struct log, quiet), make_quiet);
+}
+
+int ordered_barrier_for_new(const struct rule *rule)
+{
+	return barrier(rule, offsetof(struct log, settled), end_epochs);
 }
 
 void ordered_passed(const struct rule *rule, uint64_t dev)
@@ -509,6 +561,44 @@ void ordered_outside(struct file *f)
 	(void)ordered_barrier(f->rule); /* (what could not be written stays staged) */
 	atomic_store(&f->order.passed, true);
 	atomic_store(&always_loose[f->rule - live_config->rules], true);
+}
+
+const struct rule *ordered_remove(uint64_t dev, uint64_t ino)
+{
+	struct file *f = file_find(dev, ino);
+	const struct arena *a = f ? f->arena : NULL;
+	const struct rule *rule = NULL;
+	sys_sigset signals;
+	struct log *l;
+	bool gone;
+
+	if (!f || !a || !file_is_ordered(f))
+		return NULL;
+	l = log_of(a);
+	signals = sys_block_signals();
+	lock_take(&l->lock, LOCK_ORDER);
+	file_lock_again(f);
+	gone = f->dev == dev && f->ino == ino && atomic_load(&l->arena) && is_removable(l, f);
+	file_drop(f);
+	if (gone && !l->pending) {
+		rule = atomic_load(&l->arena)->rule;
+		l->gone = f;
+		if (end_epoch(l) < 0 || !l->gone)
+			rule = NULL;
+	}
+	l->gone = NULL;
+	lock_drop(&l->lock, LOCK_ORDER);
+	sys_restore_signals(signals);
+	return rule;
+}
+
+void ordered_removed(struct file *f, bool gone)
+{
+	if (!f->order.removed)
+		return;
+	f->order.removed = false;
+	if (gone && file_is_paged(f) && flush_is_kept(f))
+		overlay_detach(&f->overlay);
 }
 
 bool ordered_names_follow(const struct rule *rule)

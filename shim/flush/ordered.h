@@ -37,6 +37,17 @@ int ordered_flush(struct file *f);
  * order. Also for a rule that is not ordered. */
 bool ordered_names_follow(const struct rule *rule);
 
+/*
+ * No file lock held: the program is about to remove the only name of this file.  If no epoch has the file,
+ * and no descriptor of the program is left, the file need not go to the log nor to the disk: an epoch without
+ * it becomes durable, which says that it is gone.  Its rule: remove it now, and call ordered_removed; or
+ * NULL.
+ */
+const struct rule *ordered_remove(uint64_t dev, uint64_t ino);
+/* File lock held, f may be any file: `gone`, so what is staged is dropped if that is right; else it is staged
+ * as before. */
+void ordered_removed(struct file *f, bool gone);
+
 /* File lock held, signals blocked: ordered_barrier for f, and drains f.  Nothing is staged in it before
  * ordered_hold_end.  Drops and retakes the lock.  0 or -errno. */
 int ordered_hold(struct file *f);
@@ -47,6 +58,8 @@ bool ordered_any(void);
 /* No file lock held: before a change of a file of the rule, or of any rule if NULL, that does not go through
  * the overlay.  0 or -errno. */
 int ordered_barrier(const struct rule *rule);
+/* The same before a name comes that no file of the log has: the log may keep its epoch. */
+int ordered_barrier_for_new(const struct rule *rule);
 /* After it, on the file system with this device number; 0: unknown. */
 void ordered_passed(const struct rule *rule, uint64_t dev);
 /* No file lock held, f is bypassed: before calls that change f and do not say when.  From now on every epoch

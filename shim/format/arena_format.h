@@ -134,7 +134,7 @@ enum entry_flags {
 	ENTRY_PREALLOCATED = 1 << 1,
 	ENTRY_PADDED = 1 << 6,
 	ENTRY_OVERWROTE = 1 << 7, /* a flush wrote below the end of the file */
-	ENTRY_SYNCED = 1 << 8, /* and a sync was answered after that, see guard_synced in staging/guard.h */
+	ENTRY_SYNCED = 1 << 8,  /* and a sync was answered after that, see guard_synced in staging/guard.h */
 	ENTRY_ORDERED = 1 << 9, /* sync = ordered: its pages are in order with those of other entries */
 	/* for `fastwrite status` only */
 	ENTRY_STRICT = 1 << 2,

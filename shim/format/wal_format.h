@@ -71,6 +71,7 @@ enum wal_type {
 	WAL_NAME = 1,
 	WAL_SIZE = 2,
 	WAL_PAGE = 3,
+	WAL_REMOVED = 4, /* as WAL_NAME; the file has lost that name, its only one */
 };
 
 struct wal_record {

@@ -98,6 +98,7 @@ static bool take(const struct wal_scan *s, uint32_t at, uint32_t image, struct w
 	*item = (struct wal_item){.epoch = b->epoch, .file = r->file, .type = (enum wal_type)r->type};
 	switch (item->type) {
 	case WAL_NAME:
+	case WAL_REMOVED:
 		item->name = content;
 		item->path = (const char *)(item->name + 1);
 		return room > sizeof *item->name && item->name->path_bytes > 1 &&

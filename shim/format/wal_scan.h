@@ -24,7 +24,7 @@ struct wal_item {
 	uint64_t epoch;
 	uint32_t file;
 	enum wal_type type;
-	const struct wal_name *name; /* WAL_NAME */
+	const struct wal_name *name; /* WAL_NAME, WAL_REMOVED */
 	const char *path;
 	const struct wal_size *size; /* WAL_SIZE */
 	uint64_t page;               /* WAL_PAGE */

@@ -96,8 +96,7 @@ EXPORT int shm_unlink(const char *name)
 	if (path)
 		by_name_unlink_prepare(&u, AT_FDCWD, path);
 	r = real.shm_unlink(name);
-	if (r == 0)
-		by_name_unlink_done(&u);
+	by_name_unlink_done(&u, r == 0);
 	return r;
 }
 

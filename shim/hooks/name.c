@@ -65,8 +65,7 @@ EXPORT int unlink(const char *path)
 
 	by_name_unlink_prepare(&u, AT_FDCWD, path);
 	r = real.unlink(path);
-	if (r == 0)
-		by_name_unlink_done(&u);
+	by_name_unlink_done(&u, r == 0);
 	return r;
 }
 
@@ -102,8 +101,7 @@ EXPORT int unlinkat(int dirfd, const char *path, int flags)
 		return remove_directory(dirfd, path, flags);
 	by_name_unlink_prepare(&u, dirfd, path);
 	r = real.unlinkat(dirfd, path, flags);
-	if (r == 0)
-		by_name_unlink_done(&u);
+	by_name_unlink_done(&u, r == 0);
 	return r;
 }
 
@@ -115,7 +113,6 @@ EXPORT int remove(const char *path)
 
 	by_name_unlink_prepare(&u, AT_FDCWD, path);
 	r = real.remove(path);
-	if (r == 0)
-		by_name_unlink_done(&u);
+	by_name_unlink_done(&u, r == 0);
 	return emptied(r, AT_FDCWD, path, before) ? real.remove(path) : r;
 }

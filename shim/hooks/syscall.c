@@ -369,8 +369,7 @@ static long unlinks(long number, const long *a, const signed char *at)
 		return removes_directory(number, a, at);
 	by_name_unlink_prepare(&u, fd_of(a, at[0]), path_of(a, at[1]));
 	r = kernel(number, a);
-	if (r == 0)
-		by_name_unlink_done(&u);
+	by_name_unlink_done(&u, r == 0);
 	return r;
 }
 

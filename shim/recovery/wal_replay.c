@@ -4,6 +4,7 @@
 
 #include "base/buffer.h"
 #include "base/bytes.h"
+#include "base/fd_link.h"
 #include "base/kill.h"
 #include "base/log.h"
 #include "base/sys.h"
@@ -29,6 +30,7 @@ struct named {
 	uint64_t epoch;
 	struct wal_size size; /* of its last SIZE record */
 	uint64_t bytes;
+	bool removed;
 };
 
 struct replay {
@@ -98,7 +100,7 @@ static int visit_count(void *ctx, const struct wal_item *item)
 {
 	struct replay *r = ctx;
 
-	r->room += item->type == WAL_NAME;
+	r->room += item->type == WAL_NAME || item->type == WAL_REMOVED;
 	return 0;
 }
 
@@ -124,7 +126,7 @@ static bool is_changed(const struct replay *r, const struct named *f)
 	struct statx st;
 	int64_t changed;
 
-	if (f->target.orphan || r->w->opt->force)
+	if (f->target.fd < 0 || f->target.orphan || r->w->opt->force)
 		return false;
 	if (sys.statx(f->target.fd, "", AT_EMPTY_PATH, STATX_MTIME, &st) < 0)
 		return true;
@@ -143,7 +145,7 @@ static int visit_open(void *ctx, const struct wal_item *item)
 	struct named *f;
 	int e;
 
-	if (item->type != WAL_NAME)
+	if (item->type != WAL_NAME && item->type != WAL_REMOVED)
 		return 0;
 	if (item->name->path_bytes > ARENA_PATH_MAX)
 		return -EBADMSG;
@@ -153,8 +155,9 @@ static int visit_open(void *ctx, const struct wal_item *item)
 	f = &r->files[r->count++];
 	f->target.fd = -1;
 	take_name(&f->name, item);
-	e = recover_target_open(&f->target, &f->name, &r->place, !r->w->opt->dry_run);
-	if (e == -ENOENT && r->w->opt->dry_run)
+	f->removed = item->type == WAL_REMOVED;
+	e = recover_target_open(&f->target, &f->name, &r->place, !r->w->opt->dry_run && !f->removed);
+	if (e == -ENOENT && (r->w->opt->dry_run || f->removed))
 		return 0;
 	if (e < 0) {
 		failed(r->w, item->path, e,
@@ -229,15 +232,40 @@ static int replay_page(struct named *f, const struct wal_item *item)
 	return e;
 }
 
+/* The program has removed it, and the kernel may not have.  Only the very file, and it has nothing in it. */
+static int replay_removal(struct named *f)
+{
+	BUFFER(char, path);
+	struct statx st, there;
+	int e;
+
+	if (f->target.fd < 0)
+		return 0;
+	e = sys.statx(f->target.fd, "", AT_EMPTY_PATH, STATX_INO | STATX_SIZE | STATX_NLINK, &st);
+	if (e < 0 || !f->target.proved || st.stx_size != 0 || st.stx_nlink != 1)
+		return e;
+	e = fd_link_path(f->target.fd, path);
+	if (e == 0)
+		e = sys.statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, STATX_INO, &there);
+	if (e < 0 || there.stx_ino != st.stx_ino || sys_dev_of(&there) != sys_dev_of(&st))
+		return e;
+	kill_step();
+	e = sys.unlinkat(AT_FDCWD, path, 0);
+	kill_step();
+	return e;
+}
+
 static int visit_replay(void *ctx, const struct wal_item *item)
 {
 	struct replay *r = ctx;
-	struct named *f = item->type == WAL_NAME ? known(r, item) : file_of(r, item);
+	bool names = item->type == WAL_NAME || item->type == WAL_REMOVED;
+	struct named *f = names ? known(r, item) : file_of(r, item);
 	int e = f ? note_change(r) : -EBADMSG;
 
 	if (e < 0)
 		return e;
 	switch (item->type) {
+	case WAL_REMOVED: return replay_removal(f);
 	case WAL_NAME:
 		f->number = item->file;
 		f->epoch = item->epoch;
@@ -288,13 +316,14 @@ static int replay_all(struct replay *r)
 	int e = wal_scan_each(&r->scan, r->w->opt->dry_run ? visit_add : visit_replay, r);
 
 	for (uint64_t i = 0; i < r->count && e == 0 && !r->w->opt->dry_run; i++)
-		e = finish(&r->files[i]);
+		e = r->files[i].removed ? 0 : finish(&r->files[i]);
 	if (e < 0) {
 		failed(r->w, "", e, "its files are not complete; left alone");
 		return e;
 	}
 	for (uint64_t i = 0; i < r->count; i++)
-		tell_done(r->w, &r->files[i]);
+		if (!r->files[i].removed)
+			tell_done(r->w, &r->files[i]);
 	return 0;
 }
 

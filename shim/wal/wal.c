@@ -157,15 +157,15 @@ static void *record(struct wal *w, enum wal_type type, uint32_t file, uint32_t b
 	return r + 1;
 }
 
-int wal_put_name(struct wal *w, uint32_t file, uint64_t dev, const struct identity *id, const char *path,
-                 uint16_t below, uint16_t up)
+static int put_name(struct wal *w, enum wal_type type, uint32_t file, uint64_t dev, const struct identity *id,
+                    const char *path, uint16_t below, uint16_t up)
 {
 	size_t n = strlen(path) + 1;
 	struct wal_name *name;
 
 	if (n > WAL_PATH_MAX)
 		return -ENAMETOOLONG;
-	name = record(w, WAL_NAME, file, (uint32_t)(sizeof *name + n));
+	name = record(w, type, file, (uint32_t)(sizeof *name + n));
 	if (!name)
 		return w->error;
 	*name = (struct wal_name){.dev = dev,
@@ -179,6 +179,18 @@ int wal_put_name(struct wal *w, uint32_t file, uint64_t dev, const struct identi
 	                          .up = up};
 	memcpy(name + 1, path, n);
 	return 0;
+}
+
+int wal_put_name(struct wal *w, uint32_t file, uint64_t dev, const struct identity *id, const char *path,
+                 uint16_t below, uint16_t up)
+{
+	return put_name(w, WAL_NAME, file, dev, id, path, below, up);
+}
+
+int wal_put_removed(struct wal *w, uint32_t file, uint64_t dev, const struct identity *id, const char *path,
+                    uint16_t below, uint16_t up)
+{
+	return put_name(w, WAL_REMOVED, file, dev, id, path, below, up);
 }
 
 int wal_put_size(struct wal *w, uint32_t file, const struct wal_size *size)

@@ -5,6 +5,7 @@
 
 #include "attach/attach.h"
 #include "base/kill.h"
+#include "descriptors/by_name.h"
 #include "flush/ordered.h"
 #include "format/wal_scan.h"
 #include "staging/order.h"
@@ -309,14 +310,12 @@ static void change_header(const char *path, bool moves, bool marks)
 	close(fd);
 }
 
-/* What a kill at this moment leaves: copies of the arena and of the log. */
-static void die_with_log(int fd)
+static void copy_log(void)
 {
 	static uint8_t page[WAL_PAGE_BYTES];
 	int from = open_log(), to;
 	ssize_t n;
 
-	die_now(fd);
 	snprintf(dead_log, sizeof dead_log, "%s/8388608-unit-1.journal", rig_path(".fastwrite"));
 	to = open(dead_log, O_RDWR | O_CREAT | O_TRUNC, 0600);
 	assert_true(to >= 0);
@@ -325,6 +324,13 @@ static void die_with_log(int fd)
 	close(from);
 	close(to);
 	change_header(dead_log, false, true);
+}
+
+/* What a kill at this moment leaves: copies of the arena and of the log. */
+static void die_with_log(int fd)
+{
+	die_now(fd);
+	copy_log();
 }
 
 static void lose_power(void)
@@ -406,6 +412,73 @@ static void test_power_is_lost_in_the_recovery(void **state)
 #endif
 }
 
+/* ---- files that come and go ---- */
+
+static struct by_name_unlink removal;
+
+/* A file that only staging knows is about to be removed; another one has changed before. */
+static int removing(void)
+{
+	int other = ready("b"), fd = rig_open("j", O_RDWR);
+
+	rig_put(fd, 0, 3000);
+	rig_put(other, 1000, 600);
+	assert_int_equal(fd_close(fd), 0);
+	assert_int_equal(rig_kernel_size("j"), 0);
+	rig_faults_clear();
+	by_name_unlink_prepare(&removal, AT_FDCWD, rig_path("j"));
+	return other;
+}
+
+static void test_a_file_that_is_removed_needs_no_log(void **state)
+{
+	(void)state;
+	needs_a_disk();
+	removing();
+	assert_true(removal.removes);
+	/* the log and the other file */
+	assert_int_equal(faults.fdatasync.calls, 2);
+	assert_int_equal(faults.fsync.calls, 0);
+	rig_expect("b", 1600);
+	assert_int_equal(rig_kernel_size("j"), 0);
+	assert_int_equal(unlink(rig_path("j")), 0);
+	by_name_unlink_done(&removal, true);
+	assert_int_equal(ordered_barrier(NULL), 0);
+	assert_int_equal(scan_log().epochs, 0);
+}
+
+/* Power is lost before the kernel has removed it: the log says that it is gone. */
+static void test_power_is_lost_before_a_file_is_gone(void **state)
+{
+	(void)state;
+	needs_a_disk();
+	removing();
+	copy_log();
+	change_header(dead_log, true, false);
+	arena_path[0] = '\0';
+	recover_what_is_there();
+	assert_int_equal(access(rig_path("j"), F_OK), -1);
+	rig_expect("b", 1600);
+	by_name_unlink_done(&removal, true);
+}
+
+/* The removal fails: the file is what it was, and no log removes it. */
+static void test_a_removal_that_fails(void **state)
+{
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	removing();
+	assert_int_equal(scan_log().epochs, 1);
+	by_name_unlink_done(&removal, false);
+	assert_int_equal(scan_log().epochs, 0);
+	rig_expect("j", 3000);
+	fd = rig_open("j", O_RDWR);
+	assert_int_equal(rig_drain(fd), 0);
+	rig_expect("j", 3000);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, rig_tear_down)
 
 int main(void)
@@ -419,6 +492,9 @@ int main(void)
 		TEST(test_a_file_is_cut_in_its_epoch),
 		TEST(test_the_next_epoch_begins_beside_it),
 		TEST(test_power_is_lost_in_the_recovery),
+		TEST(test_a_file_that_is_removed_needs_no_log),
+		TEST(test_power_is_lost_before_a_file_is_gone),
+		TEST(test_a_removal_that_fails),
 		/* last: its log stays broken */
 		TEST(test_a_file_that_cannot_be_synced),
 	};
