@@ -89,7 +89,7 @@ static int put_file(struct page_log *p, struct recover_job *j, uint32_t number)
 
 static int put_all(struct page_log *p, struct recover_job *j, int fd)
 {
-	struct wal_scan scan;
+	struct wal_scan scan = {0};
 	struct statx st;
 	int r = claim_file_allowed(j->dirfd, fd);
 
