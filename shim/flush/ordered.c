@@ -282,7 +282,6 @@ static int sync_loose(struct log *l)
 
 	if (atomic_load(&always_loose[a->rule - live_config->rules]))
 		dev = ANYWHERE;
-
 	if (dev == a->dev)
 		r = (int)sys_raw(SYS_syncfs, l->wal->fd, 0, 0, 0, 0, 0);
 	else if (dev != 0)
@@ -515,7 +514,7 @@ static int barrier(const struct rule *rule, size_t done, int (*act)(struct log *
 	sys_sigset signals;
 	int all = 0;
 
-	if (atomic_load(&log_count) == 0)
+	if (atomic_load(&log_count) == 0 || fork_guard_elsewhere())
 		return 0;
 	signals = sys_block_signals();
 	for (int i = 0; i < FILE_ARENAS; i++) {
@@ -620,6 +619,7 @@ int ordered_hold(struct file *f)
 
 	if (f->nested)
 		return -EDEADLK;
+	f->order.removed = false;
 	f->order.draining++;
 	do {
 		lock_drop(&f->lock, LOCK_FILE);
