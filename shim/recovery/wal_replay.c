@@ -456,22 +456,23 @@ static void with_batch(struct replay *r, const char *name)
 void wal_replay(const struct wal_recovery *w, const char *name)
 {
 	BUFFER(struct recover_rights, rights);
-	struct replay r = {.w = w};
+	BUFFER(struct replay, r);
 	struct statx st;
 	int e = sys.statx(w->fd, "", AT_EMPTY_PATH, STATX_UID, &st);
 
-	r.scan.batch =
+	*r = (struct replay){.w = w};
+	r->scan.batch =
 		sys.mmap(NULL, WAL_BATCH_MOST, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (e == 0 && sys_is_error(r.scan.batch))
-		e = (int)(intptr_t)r.scan.batch;
+	if (e == 0 && sys_is_error(r->scan.batch))
+		e = (int)(intptr_t)r->scan.batch;
 	if (e == 0)
 		e = recover_rights_take(rights, st.stx_uid);
 	if (e == 0) {
-		with_batch(&r, name);
+		with_batch(r, name);
 		recover_rights_drop(rights);
 	} else {
 		failed(w, "", e, "cannot act with the rights of its owner; left alone");
 	}
-	if (!sys_is_error(r.scan.batch))
-		sys.munmap(r.scan.batch, WAL_BATCH_MOST);
+	if (!sys_is_error(r->scan.batch))
+		sys.munmap(r->scan.batch, WAL_BATCH_MOST);
 }
