@@ -60,7 +60,7 @@ void directory_opened(const struct fd_open *op, int fd)
  * True if every file in the directory belongs to such a rule.  A pattern that excludes files, or
  * of a rule with another policy, may match one of them or something below: then its name must become durable.
  */
-static bool holds_unsynced_only(const char *dir)
+static bool holds_unsynced_only(const char *dir, uint64_t dev)
 {
 	BUFFER(char, prefix);
 	bool covered = false;
@@ -76,7 +76,8 @@ static bool holds_unsynced_only(const char *dir)
 
 			if (!is_within(dir, prefix) && !is_within(prefix, dir))
 				continue;
-			if (p->exclude || !is_promise(&rule->set) || !ordered_names_follow(rule))
+			if (p->exclude || !is_promise(&rule->set) ||
+			    (config_orders(&rule->set) && !ordered_directory_follows(rule, dev)))
 				return false;
 			covered |= is_within(dir, prefix) && strcmp(rest, "/**") == 0;
 		}
@@ -95,5 +96,6 @@ bool directory_is_unsynced_slow(int fd)
 	/* the kernel reports a descriptor that is closed, or cannot be synced */
 	flags = sys.fcntl(fd, F_GETFL, 0);
 	return flags >= 0 && !(flags & O_PATH) && sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE, &st) == 0 &&
-	       (st.stx_mode & S_IFMT) == S_IFDIR && fd_link_path(fd, path) == 0 && holds_unsynced_only(path);
+	       (st.stx_mode & S_IFMT) == S_IFDIR && fd_link_path(fd, path) == 0 &&
+	       holds_unsynced_only(path, sys_dev_of(&st));
 }

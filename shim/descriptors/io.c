@@ -876,6 +876,8 @@ static int truncate_staged(struct file *f, int fd, uint64_t size)
 	bool begins = !file_is_paged(f);
 
 	/* (while others have a strict file open, nothing is staged) */
+	if (f->order.draining)
+		return -EINVAL;
 	if (begins && (!file_is_ordered(f) || !paged_suits(f) || f->order.draining ||
 	               (visibility_is(f) && !f->lease.on) || !workers_arm()))
 		return -EINVAL;

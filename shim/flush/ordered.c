@@ -87,6 +87,8 @@ static int fill(struct wal *w, struct arena *a, int fd)
 		r = origin_here(fd, &origin);
 	if (r == 0 && !log_file_has_disk(fd))
 		r = -EOPNOTSUPP;
+	if (r == 0 && !sys_still_linked(fd))
+		r = -ESTALE; /* a recovery has removed the empty file as a dead process's */
 	if (r < 0)
 		return r;
 	sys_quiet_begin(&quiet);
@@ -138,6 +140,8 @@ static int make(struct log *l, struct arena *a)
 	atomic_store(&order_of(a)->epoch, 1);
 	atomic_store(&order_of(a)->changed, false);
 	atomic_store(&l->arena, a);
+	/* what this process, or a program before it, has left to the kernel */
+	atomic_store(loose_of(a->rule), ANYWHERE);
 	atomic_fetch_add(&log_count, 1);
 	return 0;
 }
@@ -154,8 +158,8 @@ int ordered_ready(struct arena *a)
 	if (l->refused)
 		return l->refused;
 	r = make(l, a);
-	if (r == -EMFILE || r == -ENFILE)
-		return r; /* a later file may succeed */
+	if (r == -EMFILE || r == -ENFILE || r == -ESTALE || r == -EWOULDBLOCK)
+		return -EMFILE; /* a later file may succeed */
 	l->refused = r;
 	if (r < 0)
 		log_warn(
@@ -186,11 +190,17 @@ static int sync_fresh(struct file *f)
 	return r;
 }
 
+/* The program has no descriptor of f, not even one that reads. */
+static bool is_closed(const struct file *f)
+{
+	return flush_is_kept(f) && file_local(f)->refs == 1 && f->refs == 1;
+}
+
 /* Nobody but the program's removal knows f: no epoch, no descriptor, and the kernel has nothing of it. */
 static bool is_removable(const struct log *l, const struct file *f)
 {
 	return f->refs != 0 && f->mode == FILE_ATTACHED && f->arena == atomic_load(&l->arena) &&
-	       file_is_paged(f) && f->order.fresh && f->ksize == 0 && flush_is_kept(f) && !f->shared &&
+	       file_is_paged(f) && f->order.fresh && f->ksize == 0 && is_closed(f) && !f->shared &&
 	       !overlay_is_cut(&f->overlay) && !f->needs_repair && !f->flush.error;
 }
 
@@ -584,6 +594,10 @@ const struct rule *ordered_remove(uint64_t dev, uint64_t ino)
 		l->gone = f;
 		if (end_epoch(l) < 0 || !l->gone)
 			rule = NULL;
+		/* the log says that it is gone, and it is not: only the arena and the log know what is right
+		 */
+		if (l->pending && l->logged && l->gone)
+			atomic_store(&l->broken, -EIO);
 	}
 	l->gone = NULL;
 	lock_drop(&l->lock, LOCK_ORDER);
@@ -596,14 +610,12 @@ void ordered_removed(struct file *f, bool gone)
 	if (!f->order.removed)
 		return;
 	f->order.removed = false;
-	if (gone && file_is_paged(f) && flush_is_kept(f))
+	if (gone && file_is_paged(f) && is_closed(f))
 		overlay_detach(&f->overlay);
 }
 
-bool ordered_names_follow(const struct rule *rule)
+static bool is_epoch_due(const struct rule *rule)
 {
-	if (!config_orders(&rule->set) || !atomic_load(loose_of(rule)))
-		return true;
 	for (int i = 0; i < FILE_ARENAS; i++) {
 		const struct arena *a = atomic_load(&logs[i].arena);
 
@@ -611,6 +623,18 @@ bool ordered_names_follow(const struct rule *rule)
 			return atomic_load(&order_of(a)->changed);
 	}
 	return false;
+}
+
+bool ordered_names_follow(const struct rule *rule)
+{
+	return !config_orders(&rule->set) || !atomic_load(loose_of(rule)) || is_epoch_due(rule);
+}
+
+bool ordered_directory_follows(const struct rule *rule, uint64_t dev)
+{
+	/* (directories and links are made unseen) */
+	ordered_passed(rule, dev);
+	return is_epoch_due(rule);
 }
 
 int ordered_hold(struct file *f)
@@ -663,7 +687,7 @@ void ordered_close(struct arena *a)
 	w = l->wal;
 	/* After a power loss the name may be there again.  (If this fails the log stays, for recovery.) */
 	kill_step();
-	if (!l->pending && wal_void(w) == 0)
+	if (!l->pending && (!l->keeps || sync_loose(l) == 0) && wal_void(w) == 0)
 		log_file_remove(a);
 	kill_step();
 	internal_fd_close(w->fd);

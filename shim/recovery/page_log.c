@@ -103,6 +103,10 @@ static int put_all(struct page_log *p, struct recover_job *j, int fd)
 		r = -ESTALE;
 	if (r < 0)
 		return r;
+	/* what the dead process left to the kernel came before */
+	r = (int)sys_raw(SYS_syncfs, fd, 0, 0, 0, 0, 0);
+	if (r < 0)
+		return r;
 	wal_continue(&p->wal, fd, &scan.header, scan.last, scan.end);
 	wal_begin(&p->wal);
 	for (uint32_t i = 0; i < j->a.header.entry_count && r == 0; i++)

@@ -42,6 +42,7 @@ struct replay {
 	struct recover_place place;
 	struct named *files;
 	uint64_t count, room;
+	bool elsewhere;    /* some files are on other file systems than the log */
 	const char *aside; /* why the log is put aside; NULL: it is not */
 };
 
@@ -100,7 +101,10 @@ static int visit_count(void *ctx, const struct wal_item *item)
 {
 	struct replay *r = ctx;
 
-	r->room += item->type == WAL_NAME || item->type == WAL_REMOVED;
+	bool names = item->type == WAL_NAME || item->type == WAL_REMOVED;
+
+	r->room += names;
+	r->elsewhere |= names && item->name->dev != r->scan.header.origin.dev;
 	return 0;
 }
 
@@ -150,6 +154,9 @@ static int visit_open(void *ctx, const struct wal_item *item)
 	if (item->name->path_bytes > ARENA_PATH_MAX)
 		return -EBADMSG;
 	f = known(r, item);
+	/* (a later epoch has it: the removal has failed) */
+	if (f && item->type == WAL_NAME)
+		f->removed = false;
 	if (f)
 		return 0;
 	f = &r->files[r->count++];
@@ -252,7 +259,8 @@ static int replay_removal(struct named *f)
 	kill_step();
 	e = sys.unlinkat(AT_FDCWD, path, 0);
 	kill_step();
-	return e;
+	/* (the program's removal was refused, too) */
+	return e == -EPERM || e == -EACCES ? 0 : e;
 }
 
 static int visit_replay(void *ctx, const struct wal_item *item)
@@ -265,7 +273,7 @@ static int visit_replay(void *ctx, const struct wal_item *item)
 	if (e < 0)
 		return e;
 	switch (item->type) {
-	case WAL_REMOVED: return replay_removal(f);
+	case WAL_REMOVED: return f->removed ? replay_removal(f) : 0;
 	case WAL_NAME:
 		f->number = item->file;
 		f->epoch = item->epoch;
@@ -329,6 +337,14 @@ static int replay_all(struct replay *r)
 
 /* ---- the log ---- */
 
+/* What the log has may be in the files, and only in the page cache. */
+static int sync_files(const struct replay *r)
+{
+	if (r->elsewhere)
+		sys_raw(SYS_sync, 0, 0, 0, 0, 0, 0);
+	return (int)sys_raw(SYS_syncfs, r->w->fd, 0, 0, 0, 0, 0);
+}
+
 /* No epoch counts any more, whatever becomes of the power. */
 static int end_for_good(const struct replay *r)
 {
@@ -345,8 +361,10 @@ static int end_for_good(const struct replay *r)
 
 static int remove_log(const struct replay *r, const char *name)
 {
-	int e = r->scan.epochs > 0 ? end_for_good(r) : 0;
+	int e = r->scan.epochs > 0 ? sync_files(r) : 0;
 
+	if (e == 0 && r->scan.epochs > 0)
+		e = end_for_good(r);
 	kill_step();
 	if (e == 0)
 		e = sys.unlinkat(r->w->dirfd, name, 0);

@@ -107,7 +107,7 @@ static int by_policy(struct file *f, bool *full)
 	case SYNC_ORDERED:
 		/* what the log has needs no sync; what is not in it has one of its own */
 		if (file_is_ordered(f) && !atomic_exchange(&f->order.passed, false) &&
-		    (!f->sync.full || ordered_names_follow(f->rule)))
+		    ordered_names_follow(f->rule))
 			return 0;
 		*full = f->sync.full || (*full && file_attributes_due(f));
 		return 1;
