@@ -80,11 +80,16 @@ def test_a_prefix_is_left_natively_and_by_no_control(build: Path, library: Path)
     )
 
 
+MODES = ("delete", "truncate", "persist", "wal")
+
+
 @powerful
 @pytest.mark.parametrize("fs", ["ext4", "xfs"])
 def test_ordered_leaves_a_prefix(build: Path, library: Path, fs: str) -> None:
     ordered = ("--variants", "ordered", "--fs", fs)
-    run_prefix(build, "--shutdowns", "2", *ordered)
+    # (after a fork nothing is staged: `steps-processes` would test the kernel)
+    kinds = ("steps", "steps-threads", "steps-files", *(f"sqlite-{mode}" for mode in MODES))
+    run_prefix(build, "--shutdowns", "2", "--kinds", *kinds, *ordered)
     run_prefix(build, "--cuts", "6", "--kinds", "steps", "steps-files", "sqlite-wal", *ordered)
 
 
