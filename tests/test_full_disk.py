@@ -174,23 +174,13 @@ def test_until_it_is_full(library, programs, tmp_path, kind, how, size, settings
     assert_staged(done.stats, 1000 if settings.get("adapt") == "on" else 8 << 20)
 
 
-@pytest.mark.parametrize("writers", ["auto", "exclusive"])
-@pytest.mark.parametrize("kind", ["ext4", "xfs"])
-def test_until_it_is_full_with_a_journal(library, programs, tmp_path, kind, writers):
-    """The journal lies on the same disk, and every sync of what was accepted succeeds."""
+def filled_by_synced(library, programs, tmp_path, kind, **settings):
+    """A small disk that also holds the journal or the log; every sync of what was accepted succeeds."""
     with disk(kind, tmp_path / "disk") as point:
         add_ballast(point, 16 * MIB)
         done, _, left = filled(
             lambda command: run_preloaded(
-                library,
-                command,
-                tmp_path,
-                paths=f"{point}/data/**",
-                sync="journal",
-                journal="2M",
-                writers=writers,
-                mem="1M",
-                block="64K",
+                library, command, tmp_path, paths=f"{point}/data/**", mem="1M", block="64K", **settings
             ),
             programs,
             point,
@@ -199,32 +189,19 @@ def test_until_it_is_full_with_a_journal(library, programs, tmp_path, kind, writ
         )
     assert left < LEFT[kind]
     assert_staged(done.stats, 4 << 20)
-    assert done.stats.journaled > 100, done.stats
+    return done.stats
+
+
+@pytest.mark.parametrize("writers", ["auto", "exclusive"])
+@pytest.mark.parametrize("kind", ["ext4", "xfs"])
+def test_until_it_is_full_with_a_journal(library, programs, tmp_path, kind, writers):
+    stats = filled_by_synced(library, programs, tmp_path, kind, sync="journal", journal="2M", writers=writers)
+    assert stats.journaled > 100, stats
 
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs"])
 def test_until_it_is_full_in_order(library, programs, tmp_path, kind):
-    """So does the log."""
-    with disk(kind, tmp_path / "disk") as point:
-        add_ballast(point, 16 * MIB)
-        done, _, left = filled(
-            lambda command: run_preloaded(
-                library,
-                command,
-                tmp_path,
-                paths=f"{point}/data/**",
-                sync="ordered",
-                writers="exclusive",
-                mem="1M",
-                block="64K",
-            ),
-            programs,
-            point,
-            "synced",
-            1000,
-        )
-    assert left < LEFT[kind]
-    assert_staged(done.stats, 4 << 20)
+    filled_by_synced(library, programs, tmp_path, kind, sync="ordered", writers="exclusive")
 
 
 @pytest.mark.parametrize("kind", ["ext4", "tmpfs", "xfs"])

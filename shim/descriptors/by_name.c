@@ -235,22 +235,25 @@ static const struct rule *ordered_rule(int dirfd, const char *path, uint64_t *de
 	return rule && config_orders(&rule->set) ? rule : NULL;
 }
 
-const struct rule *by_name_order_new(int dirfd, const char *path, uint64_t *dev)
+/* The same, after the barrier.  (What could not be written stays staged.) */
+static const struct rule *order_name(int dirfd, const char *path, uint64_t *dev,
+                                     int (*barrier)(const struct rule *rule))
 {
 	const struct rule *rule = path && ordered_any() ? ordered_rule(dirfd, path, dev) : NULL;
 
 	if (rule)
-		(void)ordered_barrier_for_new(rule);
+		(void)barrier(rule);
 	return rule;
 }
 
 const struct rule *by_name_order(int dirfd, const char *path, uint64_t *dev)
 {
-	const struct rule *rule = path && ordered_any() ? ordered_rule(dirfd, path, dev) : NULL;
+	return order_name(dirfd, path, dev, ordered_barrier);
+}
 
-	if (rule)
-		(void)ordered_barrier(rule); /* (what could not be written stays staged) */
-	return rule;
+const struct rule *by_name_order_new(int dirfd, const char *path, uint64_t *dev)
+{
+	return order_name(dirfd, path, dev, ordered_barrier_for_new);
 }
 
 /* True if a rule matches the file's present name. */
@@ -407,12 +410,11 @@ int by_name_change_fd(struct by_name_change *c, int fd)
 int by_name_change_at(struct by_name_change *c, int dirfd, const char *path)
 {
 	struct statx st;
+	int r;
 
 	/* only the kernel can tell whether the path may be read */
 	if (live_config && !fork_guard_elsewhere() && identify(dirfd, path, true, &st))
 		(void)left_bytes_recover_named(dirfd, path);
-	int r;
-
 	change_begin(c);
 	r = by_name_detach_at(dirfd, path);
 	if (c->begun)

@@ -11,7 +11,6 @@
 #include "flush/flush.h"
 #include "flush/pages_flush.h"
 #include "foreign/claim.h"
-#include "format/identity.h"
 #include "staging/log_file.h"
 #include "staging/order.h"
 #include "staging/stage.h"
@@ -141,7 +140,7 @@ static int make(struct log *l, struct arena *a)
 	atomic_store(&order_of(a)->changed, false);
 	atomic_store(&l->arena, a);
 	/* what this process, or a program before it, has left to the kernel */
-	atomic_store(loose_of(a->rule), ANYWHERE);
+	ordered_passed(a->rule, a->rule->set.staging[0] ? 0 : a->dev);
 	atomic_fetch_add(&log_count, 1);
 	return 0;
 }
@@ -162,9 +161,9 @@ int ordered_ready(struct arena *a)
 		return -EMFILE; /* a later file may succeed */
 	l->refused = r;
 	if (r < 0)
-		log_warn(
-			"rule %s: no log in %s: %s (error %d); its files are bypassed, and synced by themselves",
-			a->rule->name, a->dir, refusal(r), -r);
+		log_warn("rule %s: no log in %s: %s (error %d); its files are bypassed, and synced by "
+		         "themselves",
+		         a->rule->name, a->dir, refusal(r), -r);
 	return r;
 }
 
@@ -239,17 +238,18 @@ static void visit_cut(struct file *f, void *ctx)
 	kill_step();
 }
 
+static const struct arena_entry *entry_of(const struct file *f)
+{
+	return arena_entry_at(f->arena, (uint32_t)f->entry);
+}
+
 static int put_file(struct wal *w, uint32_t number, const struct file *f)
 {
-	const struct arena_entry *e = arena_entry_at(f->arena, (uint32_t)f->entry);
 	const struct overlay *o = &f->overlay;
 	struct overlay_piece piece;
-	struct identity id;
 	uint32_t cursor = 0;
-	int r;
+	int r = wal_put_name(w, number, entry_of(f));
 
-	identity_of_entry(e, &id);
-	r = wal_put_name(w, number, e->dev, &id, e->path, e->below, e->up);
 	if (r == 0)
 		r = wal_put_size(w, number,
 		                 &(struct wal_size){.size = o->cut.size,
@@ -261,15 +261,6 @@ static int put_file(struct wal *w, uint32_t number, const struct file *f)
 	return r;
 }
 
-static int put_removed(struct wal *w, uint32_t number, const struct file *f)
-{
-	const struct arena_entry *e = arena_entry_at(f->arena, (uint32_t)f->entry);
-	struct identity id;
-
-	identity_of_entry(e, &id);
-	return wal_put_removed(w, number, e->dev, &id, e->path, e->below, e->up);
-}
-
 /* No file lock is needed: nobody but the leader ends a cut. */
 static int put_all(struct log *l)
 {
@@ -279,7 +270,7 @@ static int put_all(struct log *l)
 	for (uint32_t i = 0; i < l->count && r == 0; i++)
 		r = put_file(l->wal, i, l->cut[i]);
 	if (r == 0 && l->gone)
-		r = put_removed(l->wal, l->count, l->gone);
+		r = wal_put_removed(l->wal, l->count, entry_of(l->gone));
 	return r < 0 ? r : wal_commit(l->wal);
 }
 
@@ -594,7 +585,7 @@ const struct rule *ordered_remove(uint64_t dev, uint64_t ino)
 		l->gone = f;
 		if (end_epoch(l) < 0 || !l->gone)
 			rule = NULL;
-		/* the log says that it is gone, and it is not: only the arena and the log know what is right
+		/* the log says that the file is gone, and it stays: now only recovery can tell what is right
 		 */
 		if (l->pending && l->logged && l->gone)
 			atomic_store(&l->broken, -EIO);
@@ -627,7 +618,7 @@ static bool is_epoch_due(const struct rule *rule)
 
 bool ordered_names_follow(const struct rule *rule)
 {
-	return !config_orders(&rule->set) || !atomic_load(loose_of(rule)) || is_epoch_due(rule);
+	return !atomic_load(loose_of(rule)) || is_epoch_due(rule);
 }
 
 bool ordered_directory_follows(const struct rule *rule, uint64_t dev)

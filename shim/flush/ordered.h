@@ -34,7 +34,7 @@ int ordered_drain(struct file *f);
 int ordered_flush(struct file *f);
 
 /* True if the names that came or went up to now are durable, or become so with an epoch that is due, in
- * order. Also for a rule that is not ordered. */
+ * order. */
 bool ordered_names_follow(const struct rule *rule);
 /* The program syncs a directory below an ordered rule, on this file system.  True: the next epoch is due, and
  * its names become durable before that.  False: it needs a sync of its own. */

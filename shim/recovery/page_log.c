@@ -6,7 +6,6 @@
 #include "base/log.h"
 #include "base/sys.h"
 #include "foreign/claim.h"
-#include "format/identity.h"
 #include "format/journal_format.h"
 #include "format/wal_scan.h"
 #include "recovery/judge.h"
@@ -69,13 +68,11 @@ static int put_file(struct page_log *p, struct recover_job *j, uint32_t number)
 {
 	const struct arena_entry *e = foreign_entry(&j->a, number);
 	struct page_scan_file pages;
-	struct identity id;
 	int r = is_ordered(e) ? foreign_pages(&j->a, number, &pages) : 0;
 
 	if (r <= 0)
 		return r;
-	identity_of_entry(e, &id);
-	r = wal_put_name(&p->wal, number, e->dev, &id, e->path, e->below, e->up);
+	r = wal_put_name(&p->wal, number, e);
 	if (r == 0)
 		r = wal_put_size(&p->wal, number,
 		                 &(struct wal_size){.size = pages.size,

@@ -97,14 +97,29 @@ static struct named *known(const struct replay *r, const struct wal_item *item)
 	return NULL;
 }
 
+static bool has_name(const struct wal_item *item)
+{
+	return item->type == WAL_NAME || item->type == WAL_REMOVED;
+}
+
+/* The file of any record; a name gives it the number of its epoch. */
+static struct named *find_file(const struct replay *r, const struct wal_item *item)
+{
+	struct named *f = has_name(item) ? known(r, item) : file_of(r, item);
+
+	if (f && item->type == WAL_NAME) {
+		f->number = item->file;
+		f->epoch = item->epoch;
+	}
+	return f;
+}
+
 static int visit_count(void *ctx, const struct wal_item *item)
 {
 	struct replay *r = ctx;
 
-	bool names = item->type == WAL_NAME || item->type == WAL_REMOVED;
-
-	r->room += names;
-	r->elsewhere |= names && item->name->dev != r->scan.header.origin.dev;
+	r->room += has_name(item);
+	r->elsewhere |= has_name(item) && item->name->dev != r->scan.header.origin.dev;
 	return 0;
 }
 
@@ -149,7 +164,7 @@ static int visit_open(void *ctx, const struct wal_item *item)
 	struct named *f;
 	int e;
 
-	if (item->type != WAL_NAME && item->type != WAL_REMOVED)
+	if (!has_name(item))
 		return 0;
 	if (item->name->path_bytes > ARENA_PATH_MAX)
 		return -EBADMSG;
@@ -169,7 +184,8 @@ static int visit_open(void *ctx, const struct wal_item *item)
 	if (e < 0) {
 		failed(r->w, item->path, e,
 		       e == RECOVER_ELSEWHERE
-		               ? "its directory is not there: mounted elsewhere, or in a container?  left in the log"
+		               ? "its directory is not there: mounted elsewhere, or in a container?  left in "
+		                 "the log"
 		               : "left in the log");
 		return e;
 	}
@@ -266,18 +282,14 @@ static int replay_removal(struct named *f)
 static int visit_replay(void *ctx, const struct wal_item *item)
 {
 	struct replay *r = ctx;
-	bool names = item->type == WAL_NAME || item->type == WAL_REMOVED;
-	struct named *f = names ? known(r, item) : file_of(r, item);
+	struct named *f = find_file(r, item);
 	int e = f ? note_change(r) : -EBADMSG;
 
 	if (e < 0)
 		return e;
 	switch (item->type) {
 	case WAL_REMOVED: return f->removed ? replay_removal(f) : 0;
-	case WAL_NAME:
-		f->number = item->file;
-		f->epoch = item->epoch;
-		return 0;
+	case WAL_NAME: return 0;
 	case WAL_SIZE: return replay_size(f, item->size);
 	default: return replay_page(f, item);
 	}
@@ -307,15 +319,10 @@ static void tell_done(const struct wal_recovery *w, const struct named *f)
 
 static int visit_add(void *ctx, const struct wal_item *item)
 {
-	struct replay *r = ctx;
-	struct named *f = item->type == WAL_NAME ? known(r, item) : file_of(r, item);
+	struct named *f = find_file(ctx, item);
 
-	if (f && item->type == WAL_NAME) {
-		f->number = item->file;
-		f->epoch = item->epoch;
-	} else if (f && item->type == WAL_PAGE) {
+	if (f && item->type == WAL_PAGE)
 		f->bytes += WAL_PAGE_BYTES;
-	}
 	return 0;
 }
 

@@ -140,11 +140,13 @@ void staging_policy_later(struct file *f)
 void staging_policy_configure(void)
 {
 	staging_policy_resolve_at = RESOLVE_AT;
-	for (uint32_t i = 0; i < live_config->rule_count; i++)
-		if (live_config->rules[i].set.adapt != ADAPT_ON ||
-		    config_overlays(&live_config->rules[i].set))
-			staging_policy_resolve_at = 2;
-	for (uint32_t i = 0; i < live_config->rule_count; i++)
-		if (config_orders(&live_config->rules[i].set))
-			staging_policy_resolve_at = 1;
+	for (uint32_t i = 0; i < live_config->rule_count; i++) {
+		const struct settings *set = &live_config->rules[i].set;
+		uint32_t at = config_orders(set)                               ? 1
+		              : set->adapt != ADAPT_ON || config_overlays(set) ? 2
+		                                                               : RESOLVE_AT;
+
+		if (at < staging_policy_resolve_at)
+			staging_policy_resolve_at = at;
+	}
 }

@@ -104,14 +104,13 @@ static int by_policy(struct file *f, bool *full)
 	case SYNC_OFF: return 0;
 	case SYNC_RELAXED: return !relaxed_arm(f); /* no thread can make the sync later */
 	case SYNC_FSYNC: return 1;
+	case SYNC_JOURNAL: *full = f->sync.full || file_attributes_due(f); return 1;
 	case SYNC_ORDERED:
 		/* what the log has needs no sync; what is not in it has one of its own */
 		if (file_is_ordered(f) && !atomic_exchange(&f->order.passed, false) &&
 		    ordered_names_follow(f->rule))
 			return 0;
-		*full = f->sync.full || (*full && file_attributes_due(f));
-		return 1;
-	case SYNC_JOURNAL: *full = f->sync.full || file_attributes_due(f); return 1;
+		/* fall through */
 	case SYNC_FDATASYNC:
 	/* also if the program calls fdatasync: the new name must become durable */
 	default: *full = f->sync.full || (*full && file_attributes_due(f)); return 1;

@@ -157,40 +157,34 @@ static void *record(struct wal *w, enum wal_type type, uint32_t file, uint32_t b
 	return r + 1;
 }
 
-static int put_name(struct wal *w, enum wal_type type, uint32_t file, uint64_t dev, const struct identity *id,
-                    const char *path, uint16_t below, uint16_t up)
+static int put_name(struct wal *w, enum wal_type type, uint32_t file, const struct arena_entry *e)
 {
-	size_t n = strlen(path) + 1;
-	struct wal_name *name;
+	size_t n = strlen(e->path) + 1;
+	struct wal_name *name = record(w, type, file, (uint32_t)(sizeof *name + n));
 
-	if (n > WAL_PATH_MAX)
-		return -ENAMETOOLONG;
-	name = record(w, type, file, (uint32_t)(sizeof *name + n));
 	if (!name)
 		return w->error;
-	*name = (struct wal_name){.dev = dev,
-	                          .ino = id->ino,
-	                          .btime_sec = id->btime_sec,
-	                          .btime_nsec = id->btime_nsec,
-	                          .handle_hash = id->handle_hash,
-	                          .generation = id->generation,
+	*name = (struct wal_name){.dev = e->dev,
+	                          .ino = e->ino,
+	                          .btime_sec = e->btime_sec,
+	                          .btime_nsec = e->btime_nsec,
+	                          .handle_hash = e->handle_hash,
+	                          .generation = e->generation,
 	                          .path_bytes = (uint32_t)n,
-	                          .below = below,
-	                          .up = up};
-	memcpy(name + 1, path, n);
+	                          .below = e->below,
+	                          .up = e->up};
+	memcpy(name + 1, e->path, n);
 	return 0;
 }
 
-int wal_put_name(struct wal *w, uint32_t file, uint64_t dev, const struct identity *id, const char *path,
-                 uint16_t below, uint16_t up)
+int wal_put_name(struct wal *w, uint32_t file, const struct arena_entry *e)
 {
-	return put_name(w, WAL_NAME, file, dev, id, path, below, up);
+	return put_name(w, WAL_NAME, file, e);
 }
 
-int wal_put_removed(struct wal *w, uint32_t file, uint64_t dev, const struct identity *id, const char *path,
-                    uint16_t below, uint16_t up)
+int wal_put_removed(struct wal *w, uint32_t file, const struct arena_entry *e)
 {
-	return put_name(w, WAL_REMOVED, file, dev, id, path, below, up);
+	return put_name(w, WAL_REMOVED, file, e);
 }
 
 int wal_put_size(struct wal *w, uint32_t file, const struct wal_size *size)

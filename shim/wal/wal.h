@@ -14,11 +14,13 @@
 #ifndef FASTWRITE_WAL_WAL_H
 #define FASTWRITE_WAL_WAL_H
 
-#include "format/identity.h"
+#include "format/arena_format.h"
 #include "format/wal_format.h"
 
 #include <stdbool.h>
 #include <sys/uio.h>
+
+_Static_assert((int)ARENA_PATH_MAX <= (int)WAL_PATH_MAX, "every path of an arena fits");
 
 struct wal {
 	int fd;
@@ -49,11 +51,10 @@ void wal_continue(struct wal *w, int fd, const struct wal_header *header, uint64
 
 /* Begins an epoch. */
 void wal_begin(struct wal *w);
-int wal_put_name(struct wal *w, uint32_t file, uint64_t dev, const struct identity *id, const char *path,
-                 uint16_t below, uint16_t up);
+/* `e` names it, by the identity and the path. */
+int wal_put_name(struct wal *w, uint32_t file, const struct arena_entry *e);
 /* The same of a file that has lost this name, its only one, and has nothing in the kernel. */
-int wal_put_removed(struct wal *w, uint32_t file, uint64_t dev, const struct identity *id, const char *path,
-                    uint16_t below, uint16_t up);
+int wal_put_removed(struct wal *w, uint32_t file, const struct arena_entry *e);
 int wal_put_size(struct wal *w, uint32_t file, const struct wal_size *size);
 /* `data`: 4096 bytes that do not change before wal_commit, of which the first `counting` count (1 to 4096);
  * the others may change, and stand in the log as zeros. */

@@ -64,6 +64,14 @@ static int staged(const char *name, size_t n)
 	return fd;
 }
 
+/* "a" with 500 more bytes staged, "b" with 600. */
+static void two_staged(int *fd, int *other)
+{
+	*other = ready("b");
+	*fd = staged("a", 500);
+	rig_put(*other, 1000, 600);
+}
+
 static int open_log(void)
 {
 	DIR *dir = opendir(rig_path(".fastwrite"));
@@ -99,9 +107,7 @@ static void test_a_sync_asks_nobody(void **state)
 
 	(void)state;
 	needs_a_disk();
-	other = ready("b");
-	fd = staged("a", 500);
-	rig_put(other, 1000, 600);
+	two_staged(&fd, &other);
 	for (int i = 0; i < 3; i++)
 		assert_int_equal(sync_file(fd, fdtable_get(fd), i % 2), 0);
 	assert_int_equal(faults.fsync.calls + faults.fdatasync.calls, 0);
@@ -121,9 +127,7 @@ static void test_a_large_write_comes_after_what_was_staged(void **state)
 
 	(void)state;
 	needs_a_disk();
-	other = ready("b");
-	fd = staged("a", 500);
-	rig_put(other, 1000, 600);
+	two_staged(&fd, &other);
 	rig_fill(large, sizeof large, 1600);
 	assert_int_equal(rig_write(other, large, sizeof large), sizeof large);
 	/* all of it is durable before, and the log cannot undo the write */
@@ -205,9 +209,7 @@ static void test_a_file_that_cannot_be_written(void **state)
 
 	(void)state;
 	needs_a_disk();
-	other = ready("b");
-	fd = staged("a", 500);
-	rig_put(other, 1000, 600);
+	two_staged(&fd, &other);
 	/* the log's batch; then the files */
 	faults.pwritev = (struct fault){.at = 2, .error = ENOSPC};
 	assert_int_equal(ordered_barrier(NULL), -ENOSPC);
@@ -228,9 +230,7 @@ static void test_a_file_that_cannot_be_synced(void **state)
 
 	(void)state;
 	needs_a_disk();
-	other = ready("b");
-	fd = staged("a", 500);
-	rig_put(other, 1000, 600);
+	two_staged(&fd, &other);
 	faults.fdatasync = (struct fault){.at = 2, .error = EIO};
 	(void)rig_drain(fd);
 	for (int i = 0; i < 3; i++) {

@@ -74,15 +74,22 @@ static uint64_t size_of(const struct made *m) { return (m->pages - 1ull) * PAGE 
 /* An epoch of `pages` pages, of the last of which `last_bytes` bytes count.  What wal_commit returned. */
 static int commit(uint32_t pages, uint32_t last_bytes)
 {
-	const struct identity identity = {
-		.ino = 7, .btime_sec = 8, .btime_nsec = 9, .generation = 10, .handle_hash = 11};
+	const struct arena_entry entry = {.dev = 12,
+	                                  .ino = 7,
+	                                  .btime_sec = 8,
+	                                  .btime_nsec = 9,
+	                                  .generation = 10,
+	                                  .handle_hash = 11,
+	                                  .below = 5,
+	                                  .up = 1,
+	                                  .path = "/some/where/a file"};
 	struct made m = {.pages = pages, .last_bytes = last_bytes};
 	struct wal_size size = {.mtime_sec = SECONDS, .mtime_nsec = 5};
 	int r;
 
 	wal_begin(wal);
 	m.number = wal->epoch;
-	wal_put_name(wal, 3, 12, &identity, "/some/where/a file", 5, 1);
+	wal_put_name(wal, 3, &entry);
 	for (uint32_t i = 0; i < pages; i++) {
 		uint8_t *frame = frames + (size_t)i * PAGE;
 
@@ -114,6 +121,7 @@ static int compare(void *ctx, const struct wal_item *item)
 	assert_int_equal(item->epoch, m->number);
 	assert_int_equal(item->file, 3);
 	switch (item->type) {
+	case WAL_REMOVED: fail_msg("nothing was removed"); break;
 	case WAL_NAME:
 		assert_false(at->named);
 		assert_string_equal(item->path, "/some/where/a file");

@@ -115,14 +115,20 @@ static int tear_down(void **state)
 static void put_name(unsigned file)
 {
 	int fd = open(path_of(names[file]), O_RDONLY);
+	struct arena_entry e = {.below = (uint16_t)(strlen(dir) + 1), .up = 1};
 	struct identity identity;
 	struct statx st;
 
 	assert_int_equal(statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME, &st), 0);
 	identity_of(fd, &st, &identity);
-	assert_int_equal(wal_put_name(wal, 10 + file, sys_dev_of(&st), &identity, path_of(names[file]),
-	                              (uint16_t)strlen(dir) + 1, 1),
-	                 0);
+	e.dev = sys_dev_of(&st);
+	e.ino = identity.ino;
+	e.btime_sec = identity.btime_sec;
+	e.btime_nsec = identity.btime_nsec;
+	e.generation = identity.generation;
+	e.handle_hash = identity.handle_hash;
+	snprintf(e.path, sizeof e.path, "%s", path_of(names[file]));
+	assert_int_equal(wal_put_name(wal, 10 + file, &e), 0);
 	close(fd);
 }
 
