@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from lib import support
-from lib.jobs import Job, Outcome, Times, run_jobs, workers
+from lib.jobs import Job, Outcome, Record, run_jobs, workers
 from lib.speed import machine
 from lib.support import clean_environment, too_slow
 from lib.tap import Totals, parse_tap
@@ -111,22 +111,24 @@ def run_exports(build: Path) -> Totals:
     return Totals(passed=int(done.returncode == 0), failed=int(done.returncode != 0))
 
 
-def parse_junit(path: Path, times: Times) -> Totals:
+def parse_junit(path: Path, record: Record) -> Totals:
     totals = Totals()
     root = ElementTree.parse(path).getroot()
     for suite in root.iter("testsuite"):
         tests = int(suite.get("tests", 0))
-        bad = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
+        failed = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
         skipped = int(suite.get("skipped", 0))
-        totals.add(Totals(tests - bad - skipped, bad, skipped))
+        totals.add(Totals(tests - failed - skipped, failed, skipped))
     for case in root.iter("testcase"):
         name = f"{case.get('classname')}.{case.get('name')}"
-        times.add(name, float(case.get("time", 0)))
+        record.add(name, float(case.get("time", 0)))
+        for bad in (*case.iter("failure"), *case.iter("error")):
+            record.fail(name, bad.get("message", "").splitlines()[:4])
         totals.notes += [f"{name}: {skip.get('message')}" for skip in case.iter("skipped")]
     return totals
 
 
-def run_pytest(build: Path, arguments: list[str], times: Times) -> Totals:
+def run_pytest(build: Path, arguments: list[str], record: Record) -> Totals:
     report = build / "pytest.xml"
     report.unlink(missing_ok=True)
     done = subprocess.run(
@@ -138,7 +140,7 @@ def run_pytest(build: Path, arguments: list[str], times: Times) -> Totals:
         stdin=subprocess.DEVNULL,
         check=False,
     )
-    totals = parse_junit(report, times) if report.exists() else Totals()
+    totals = parse_junit(report, record) if report.exists() else Totals()
     if done.returncode not in (0, 5) and totals.failed == 0:
         totals.fail(f"pytest ended with status {done.returncode}")
         print(*totals.wrong, sep="\n", flush=True)
@@ -159,19 +161,19 @@ def main() -> int:
     load, *_ = os.getloadavg()
     build = options.build.resolve()
     totals = Totals()
-    times = Times()
+    record = Record()
     if options.units:
-        totals.add(run_jobs(unit_jobs(options.units.resolve()), times))
+        totals.add(run_jobs(unit_jobs(options.units.resolve()), record))
     if options.hooks:
-        totals.add(run_jobs(hook_jobs(options.hooks.resolve()), times))
+        totals.add(run_jobs(hook_jobs(options.hooks.resolve()), record))
     if options.exports:
         totals.add(run_exports(build))
     if options.python:
-        totals.add(run_pytest(build, options.pytest_arguments, times))
+        totals.add(run_pytest(build, options.pytest_arguments, record))
     for note in totals.notes:
         print(f"skipped: {note}")
-    print(times.table())
-    times.hand_on()
+    print(record.table())
+    record.hand_on()
     print(machine(load))
     print(totals.line(), flush=True)
     return 1 if totals.failed else 0

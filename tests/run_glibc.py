@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from lib.jobs import Job, Outcome, Times, run_jobs
+from lib.jobs import Job, Outcome, Record, run_jobs
 from lib.support import clean_environment, complaints, disk_base, parse_stats, too_slow
 from lib.tap import Totals, parse_tap
 
@@ -370,13 +370,13 @@ def main() -> int:
         jobs += more
         totals.add(skipped)
         covered.append(f"{system.version} ({release})")
-    times = Times()
-    totals.add(run_jobs(jobs, times))
+    record = Record()
+    totals.add(run_jobs(jobs, record))
     for note in totals.notes:
         print(f"skipped: {note}")
     print(f"covered: glibc {', '.join(covered) or 'none'}; built here with {own}")
-    print(times.table())
-    times.hand_on()
+    print(record.table())
+    record.hand_on()
     print(totals.line(), flush=True)
     return 1 if totals.failed else 0
 

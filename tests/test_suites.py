@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from lib import speed
-from lib.jobs import Job, Outcome, Times, run_jobs
+from lib.jobs import Job, Outcome, Record, run_jobs
 from lib.support import ROOT, TooSlowError, disk_dir, run_native, wait_for
 from lib.tap import Totals, parse_tap
 
@@ -52,24 +52,34 @@ def test_what_is_not_reported_has_failed(output, status, failed, why):
     assert any(why in wrong for wrong in totals.wrong), totals.wrong
 
 
+WORSE = "1..1\nhello\nnot ok 1 - first\n# 0x1 != 0x2\n# file.c:6: error: Failure!\nlater\n"
+
+
 def test_jobs_are_counted_timed_and_shown(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("FASTWRITE_TEST_TIMES", str(tmp_path / "times"))
-    times = Times()
+    monkeypatch.setenv("FASTWRITE_TEST_FAILURES", str(tmp_path / "failures"))
+    record = Record()
     totals = run_jobs(
         [
             Job("good", lambda: Outcome(Totals(passed=2), "not shown")),
             Job("bad", lambda: Outcome(parse_tap("bad", "", 0), "shown")),
+            Job("worse", lambda: Outcome(parse_tap("worse", WORSE, 1), WORSE)),
         ],
-        times,
+        record,
     )
-    times.hand_on()
+    record.hand_on()
     said = capsys.readouterr().out
-    assert totals.line() == "2 passed, 1 failed, 0 skipped"
+    assert totals.line() == "2 passed, 2 failed, 0 skipped"
     assert "bad: reported nothing\nshown\n" in said and "not shown" not in said
-    assert "  good" in times.table() and "  bad" in times.table()
+    assert "  good" in record.table() and "  bad" in record.table()
     assert sorted(line.split("\t")[1] for line in (tmp_path / "times").read_text().splitlines()) == [
         "bad",
         "good",
+        "worse",
+    ]
+    assert sorted((tmp_path / "failures").read_text().splitlines()) == [
+        "bad: bad: reported nothing",
+        "worse: not ok 1 - first | # 0x1 != 0x2 | # file.c:6: error: Failure!",
     ]
 
 

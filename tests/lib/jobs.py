@@ -8,11 +8,13 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 
 from lib.tap import Totals
 
 SHOWN = 12
+REASON_MAX = 800  # characters
 
 
 def workers() -> int:
@@ -21,13 +23,18 @@ def workers() -> int:
 
 
 @dataclass
-class Times:
-    """Seconds by name.  FASTWRITE_TEST_TIMES: a file that gets a line for each, for .ci/run's own table."""
+class Record:
+    """Seconds by name, and what failed.  FASTWRITE_TEST_TIMES and FASTWRITE_TEST_FAILURES: files that get a line for
+    each, for the end of what .ci/run prints."""
 
     taken: list[tuple[float, str]] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
 
     def add(self, name: str, seconds: float) -> None:
         self.taken.append((seconds, name))
+
+    def fail(self, name: str, why: Iterable[str]) -> None:
+        self.failures.append(f"{name}: {' | '.join(why)[:REASON_MAX]}")
 
     def table(self) -> str:
         slowest = sorted(self.taken, reverse=True)[:SHOWN]
@@ -37,6 +44,9 @@ class Times:
         if path := os.environ.get("FASTWRITE_TEST_TIMES"):
             with Path(path).open("a") as file:
                 file.writelines(f"{seconds:.1f}\t{name}\n" for seconds, name in self.taken)
+        if path := os.environ.get("FASTWRITE_TEST_FAILURES"):
+            with Path(path).open("a") as file:
+                file.writelines(f"{failure}\n" for failure in self.failures)
 
 
 @dataclass(frozen=True)
@@ -55,7 +65,18 @@ class Job:
     run: Callable[[], Outcome]
 
 
-def run_jobs(jobs: Iterable[Job], times: Times) -> Totals:
+def complaint(said: str) -> list[str]:
+    """Of a TAP stream the tests that failed, with the reasons that follow each."""
+    lines = said.splitlines()
+    failed = [number for number, line in enumerate(lines) if line.startswith("not ok ")]
+    return [
+        line
+        for number in failed
+        for line in (lines[number], *takewhile(lambda line: line.startswith("# "), lines[number + 1 :]))
+    ]
+
+
+def run_jobs(jobs: Iterable[Job], record: Record) -> Totals:
     """All of them, in about this order; each is shown when it ends."""
 
     def timed(job: Job) -> tuple[Outcome, float]:
@@ -69,9 +90,10 @@ def run_jobs(jobs: Iterable[Job], times: Times) -> Totals:
         for future in as_completed(running):
             name = running[future].name
             outcome, seconds = future.result()
-            times.add(name, seconds)
+            record.add(name, seconds)
             print(f"{name}: {outcome.totals.line()}, {seconds:.1f} s", flush=True)
             if outcome.totals.failed:
                 print(*outcome.totals.wrong, outcome.said, sep="\n", flush=True)
+                record.fail(name, [*outcome.totals.wrong, *complaint(outcome.said)])
             totals.add(outcome.totals)
     return totals
