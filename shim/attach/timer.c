@@ -47,6 +47,8 @@ static void look_after(struct file *f)
 
 	if (!f->nested && file_flusher_died(f))
 		file_repair(f);
+	if (f->mode != FILE_ATTACHED && file_is_ordered(f) && file_is_due(f, DUE_FLUSH, sys_now_ns()))
+		ordered_due(f);
 	if (f->mode == FILE_ATTACHED && file_is_paged(f) && file_is_ordered(f) &&
 	    file_is_due(f, DUE_FLUSH, sys_now_ns()))
 		ordered_flush(f); /* it reports an error */

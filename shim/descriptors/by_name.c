@@ -205,10 +205,10 @@ static int path_at(int dirfd, const char *path, bool follow, char *out)
 	return r;
 }
 
-/* The rule, if its files are ordered, of a name that comes or goes; NULL: none.  *dev: of its directory. */
-static const struct rule *ordered_rule(int dirfd, const char *path, uint64_t *dev)
+/* The rule, if its files are ordered, of a name that comes or goes; NULL: none.  *dev: of its directory.
+ * `parent` has room for a path, and gets that of the name. */
+static const struct rule *ordered_path(int dirfd, const char *path, uint64_t *dev, char *parent)
 {
-	BUFFER(char, parent);
 	const struct rule *rule;
 	const char *slash, *base;
 	struct statx st;
@@ -235,25 +235,29 @@ static const struct rule *ordered_rule(int dirfd, const char *path, uint64_t *de
 	return rule && config_orders(&rule->set) ? rule : NULL;
 }
 
-/* The same, after the barrier.  (What could not be written stays staged.) */
-static const struct rule *order_name(int dirfd, const char *path, uint64_t *dev,
-                                     int (*barrier)(const struct rule *rule))
+static const struct rule *ordered_rule(int dirfd, const char *path, uint64_t *dev)
 {
-	const struct rule *rule = path && ordered_any() ? ordered_rule(dirfd, path, dev) : NULL;
+	BUFFER(char, found);
 
-	if (rule)
-		(void)barrier(rule);
-	return rule;
+	return ordered_path(dirfd, path, dev, found);
 }
 
 const struct rule *by_name_order(int dirfd, const char *path, uint64_t *dev)
 {
-	return order_name(dirfd, path, dev, ordered_barrier);
+	const struct rule *rule = path && ordered_any() ? ordered_rule(dirfd, path, dev) : NULL;
+
+	if (rule)
+		(void)ordered_barrier(rule); /* (what could not be written stays staged) */
+	return rule;
 }
 
-const struct rule *by_name_order_new(int dirfd, const char *path, uint64_t *dev)
+const struct rule *by_name_order_new(int dirfd, const char *path, uint64_t *dev, struct transient_name **name)
 {
-	return order_name(dirfd, path, dev, ordered_barrier_for_new);
+	BUFFER(char, found);
+	const struct rule *rule = ordered_path(dirfd, path, dev, found);
+
+	*name = rule ? ordered_create(rule, found) : NULL;
+	return *name ? NULL : rule;
 }
 
 /* True if a rule matches the file's present name. */
@@ -722,13 +726,11 @@ void by_name_unlink_prepare(struct by_name_unlink *u, int dirfd, const char *pat
 		u->dev = sys_dev_of(&st);
 		u->ino = st.stx_ino;
 		u->last = st.stx_nlink <= 1;
-		u->ordered = u->last && ordered_any() ? ordered_remove(u->dev, u->ino) : NULL;
-		u->ordered_dev = u->dev;
-		u->removes = u->ordered != NULL;
-		if (!u->removes)
+		u->name = u->last && ordered_any() ? ordered_remove(u->dev, u->ino) : NULL;
+		if (!u->name)
 			before_rename(u->dev, u->ino);
 	}
-	if (!u->removes)
+	if (!u->name)
 		u->ordered = by_name_order(dirfd, path, &u->ordered_dev);
 }
 
@@ -742,11 +744,12 @@ void by_name_unlink_done(const struct by_name_unlink *u, bool done)
 {
 	static const struct move none = {.from = "", .to = ""};
 
-	if (u->removes)
+	if (u->name)
 		with_file(u->dev, u->ino, act_removed, &done);
+	ordered_named(u->name, done);
 	/* the log says that it is gone */
-	if (u->removes && !done)
-		(void)ordered_barrier(u->ordered);
+	if (u->name && !done)
+		(void)ordered_barrier(NULL);
 	if (!done)
 		return;
 

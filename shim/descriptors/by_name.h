@@ -106,10 +106,10 @@ void by_name_rename_done(struct by_name_rename *r, bool renamed);
 
 /* unlink: before and after. */
 struct by_name_unlink {
-	bool last;    /* the file has no other name */
-	bool removes; /* see ordered_remove */
+	bool last; /* the file has no other name */
 	uint64_t dev, ino;
-	const struct rule *ordered; /* as by_name_order; or NULL */
+	struct transient_name *name; /* as ordered_remove; or NULL */
+	const struct rule *ordered;  /* as by_name_order; or NULL */
 	uint64_t ordered_dev;
 };
 void by_name_unlink_prepare(struct by_name_unlink *u, int dirfd, const char *path);
@@ -118,8 +118,9 @@ void by_name_unlink_done(const struct by_name_unlink *u, bool done);
 /* Before a name comes or goes that the kernel may make durable at once.  Returns the rule that it belongs to,
  * if its files are ordered, and its file system, for ordered_passed; or NULL. */
 const struct rule *by_name_order(int dirfd, const char *path, uint64_t *dev);
-/* The same before a new file is made. */
-const struct rule *by_name_order_new(int dirfd, const char *path, uint64_t *dev);
+/* The same before a new file is made.  *name: not NULL if ordered_named is to be called; then it is all. */
+const struct rule *by_name_order_new(int dirfd, const char *path, uint64_t *dev,
+                                     struct transient_name **name);
 
 /* rmdir failed with ENOTEMPTY.  True if only our staging directory was in the way, and it has been
  * removed. */

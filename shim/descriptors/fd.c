@@ -191,6 +191,7 @@ void fd_open_cuts(struct fd_open *op, int target) { cuts_at(op, target, "", AT_E
 
 void fd_open_end(struct fd_open *op)
 {
+	ordered_named(op->name, true);
 	ordered_passed(op->ordered, op->dev);
 	if (!op->cuts)
 		return;
@@ -211,6 +212,7 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 
 	op->flags = flags;
 	op->ordered = NULL;
+	op->name = NULL;
 	op->dev = 0;
 	op->looks = op->unresolved = op->unsure = op->late = op->resolving = op->reader = op->cuts = false;
 	op->releases = file_detaches();
@@ -229,7 +231,7 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 		cuts_at(op, dirfd, path, 0);
 	if ((flags & O_CREAT) && path && ordered_any() &&
 	    sys.statx(dirfd, path, AT_SYMLINK_NOFOLLOW, STATX_INO, &st) == -ENOENT)
-		op->ordered = by_name_order_new(dirfd, path, &op->dev);
+		op->ordered = by_name_order_new(dirfd, path, &op->dev, &op->name);
 	watcher_before_open(dirfd, path);
 	by_name_before_open(dirfd, path);
 	if ((!writes && !shared) || (flags & (O_SYNC | O_DSYNC)))
@@ -284,6 +286,13 @@ static uint32_t direct_mask(int flags, const struct statx *st)
 	return align - 1;
 }
 
+/* Under a transient name: an epoch has to say so, even if nothing is written. */
+static void file_made(struct file *f)
+{
+	f->due[DUE_FLUSH] = sys_now_ns() + file_lag_ns(f);
+	workers_arm();
+}
+
 static void add_description(struct file *f, int fd, const struct fd_open *op, const struct statx *st)
 {
 	long flags = sys.fcntl(fd, F_GETFL, 0);
@@ -298,7 +307,9 @@ static void add_description(struct file *f, int fd, const struct fd_open *op, co
 		ofd_set_align(o, direct_mask((int)flags, st));
 		if (created_now(op, st)) {
 			f->sync.full = true;
-			if (file_is_ordered(f))
+			if (op->name)
+				file_made(f);
+			else if (file_is_ordered(f))
 				ordered_passed(f->rule, f->dev);
 		} else if (o->writable)
 			staging_policy_opened_again(f);

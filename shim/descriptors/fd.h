@@ -30,11 +30,12 @@ struct fd_open {
 	const char *path;
 	unsigned waits; /* retries of fd_lease_over */
 	uint32_t releases;
-	bool cuts;                  /* O_TRUNC: no file may be attached until fd_open_end */
-	bool holds;                 /* and nothing may be staged: this file is attached */
-	const struct rule *ordered; /* of a file that it makes or cuts, as by_name_order; or NULL */
-	uint64_t dev;               /* of that file, 0: unknown */
-	int cancels;                /* the thread's cancel state before */
+	bool cuts;                   /* O_TRUNC: no file may be attached until fd_open_end */
+	bool holds;                  /* and nothing may be staged: this file is attached */
+	const struct rule *ordered;  /* of a file that it makes or cuts, as by_name_order; or NULL */
+	uint64_t dev;                /* of that file, 0: unknown */
+	struct transient_name *name; /* as ordered_create; or NULL */
+	int cancels;                 /* the thread's cancel state before */
 	uint64_t signals;
 };
 

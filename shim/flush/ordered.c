@@ -10,6 +10,7 @@
 #include "flush/fds.h"
 #include "flush/flush.h"
 #include "flush/pages_flush.h"
+#include "flush/transient.h"
 #include "foreign/claim.h"
 #include "staging/log_file.h"
 #include "staging/order.h"
@@ -32,12 +33,12 @@ struct log {
 	bool pending;         /* it has begun, and is not in the files */
 	bool logged;          /* the log has it */
 	struct file *gone;    /* a file that is removed with this epoch */
-	bool keeps;           /* its name may be on the device still: the epoch must not be emptied yet */
 	_Atomic int broken;   /* -errno: a file could not be synced, and needs the log after a power loss */
 	_Atomic bool settled; /* no epoch is under way */
 	_Atomic bool quiet;   /* on the device no epoch counts, and none is under way */
 	struct file **cut;    /* the files that it consists of; room for all entries of the arena */
 	uint32_t count;
+	struct transient names;
 };
 static struct log logs[FILE_ARENAS];
 
@@ -62,7 +63,8 @@ static uint64_t log_bytes(const struct arena *a)
 	uint64_t records = (uint64_t)a->entry_count * (ARENA_PATH_MAX + 256) + a->pages.frame_count * 16ull;
 	uint64_t batches = a->pages.frame_count / WAL_IMAGES_MAX + a->entry_count / 4 +
 	                   records / (WAL_HEAD_MAX - 2 * ARENA_PATH_MAX) + 2;
-	uint64_t bytes = WAL_PAGE_BYTES * (1ull + a->pages.frame_count) + batches * WAL_HEAD_MAX;
+	uint64_t bytes =
+		WAL_BATCHES_AT + WAL_PAGE_BYTES * (uint64_t)a->pages.frame_count + batches * WAL_HEAD_MAX;
 
 	return bytes < WAL_BYTES_MIN ? WAL_BYTES_MIN : bytes;
 }
@@ -134,8 +136,8 @@ static int make(struct log *l, struct arena *a)
 	atomic_store(&l->quiet, true);
 	atomic_store(&l->settled, true);
 	atomic_store(&l->broken, 0);
-	l->keeps = false;
 	l->gone = NULL;
+	transient_reset(&l->names);
 	atomic_store(&order_of(a)->epoch, 1);
 	atomic_store(&order_of(a)->changed, false);
 	atomic_store(&l->arena, a);
@@ -269,9 +271,13 @@ static int put_all(struct log *l)
 	wal_begin(l->wal);
 	for (uint32_t i = 0; i < l->count && r == 0; i++)
 		r = put_file(l->wal, i, l->cut[i]);
-	if (r == 0 && l->gone)
-		r = wal_put_removed(l->wal, l->count, entry_of(l->gone));
-	return r < 0 ? r : wal_commit(l->wal);
+	if (r < 0)
+		return r;
+	transient_put(&l->names, l->wal);
+	r = wal_commit(l->wal);
+	if (r < 0)
+		l->names.stated = false;
+	return r;
 }
 
 /* What is not in a log, and came before this epoch, is durable before it. */
@@ -290,6 +296,23 @@ static int sync_loose(struct log *l)
 	if (r < 0)
 		atomic_store(loose_of(a->rule), ANYWHERE);
 	return r;
+}
+
+/* Names, too.  `states`: the epoch is to say which transient names no file has. */
+static int sync_names(struct log *l, bool states)
+{
+	const struct arena *a = atomic_load(&l->arena);
+	int r;
+
+	if (atomic_load(loose_of(a->rule)))
+		atomic_store(&l->names.unsure, true);
+	transient_look(&l->names);
+	if (transient_is_unsynced(&l->names))
+		ordered_passed(a->rule, a->dev);
+	r = sync_loose(l);
+	if (r == 0)
+		transient_synced(&l->names);
+	return r == 0 && states ? transient_list(&l->names, l->wal) : r;
 }
 
 /* The cut goes to the file.  Then the file is synced, without its lock. */
@@ -381,7 +404,7 @@ static int fail_staged(struct log *l)
 /* All epochs are in the files, durably. */
 static int empty_log(struct log *l)
 {
-	bool idle = !atomic_load(&order_of(atomic_load(&l->arena))->changed);
+	bool idle = !atomic_load(&order_of(atomic_load(&l->arena))->changed) && l->names.count == 0;
 	int r = idle ? wal_void(l->wal) : wal_empty(l->wal);
 
 	atomic_store(&l->quiet, r == 0 && idle);
@@ -390,9 +413,9 @@ static int empty_log(struct log *l)
 
 /*
  * The log's lock held, no file lock: everything staged up to now becomes durable in the files.  An epoch that
- * failed is tried again first, as it was.
+ * failed is tried again first, as it was.  `states`: the log says of transient names afterwards what is so.
  */
-static int end_epoch(struct log *l)
+static int end_epoch(struct log *l, bool states)
 {
 	struct order *o = order_of(atomic_load(&l->arena));
 	struct visit v = {.log = l};
@@ -416,13 +439,8 @@ static int end_epoch(struct log *l)
 	file_for_each(visit_cut, &v);
 	r = v.r;
 	if (r == 0 && !l->logged)
-		r = sync_loose(l);
-	/* what the last epoch removed is gone for good */
-	if (r == 0 && l->keeps) {
-		r = wal_empty(l->wal);
-		l->keeps = r < 0;
-	}
-	if (r == 0 && !l->logged && (l->count > 0 || l->gone))
+		r = sync_names(l, states);
+	if (r == 0 && !l->logged && (l->count > 0 || (states && transient_is_due(&l->names))))
 		r = put_all(l);
 	if (r == 0)
 		l->logged = true;
@@ -431,8 +449,7 @@ static int end_epoch(struct log *l)
 		return r;
 	l->pending = false;
 	atomic_store(&l->settled, true);
-	l->keeps = l->gone != NULL;
-	return l->keeps ? 0 : empty_log(l);
+	return empty_log(l);
 }
 
 /* Everything staged before this call. */
@@ -443,9 +460,9 @@ static int end_epochs(struct log *l)
 
 	lock_take(&l->lock, LOCK_ORDER);
 	again = l->pending;
-	r = atomic_load(&l->arena) ? end_epoch(l) : 0;
+	r = atomic_load(&l->arena) ? end_epoch(l, true) : 0;
 	if (r == 0 && again)
-		r = end_epoch(l);
+		r = end_epoch(l, true);
 	lock_drop(&l->lock, LOCK_ORDER);
 	return r;
 }
@@ -488,15 +505,21 @@ static int make_quiet(struct log *l)
 	int r = 0;
 
 	lock_take(&l->lock, LOCK_ORDER);
+	/* a power loss takes what the log says no more: what came and went is on the device before that */
+	if (atomic_load(&l->arena) && l->names.stated)
+		ordered_passed(atomic_load(&l->arena)->rule, atomic_load(&l->arena)->dev);
 	for (int tries = 0; r == 0 && atomic_load(&l->arena) && tries < 2; tries++) {
 		bool again = l->pending;
 
 		if (tries == 0 || again || atomic_load(&order_of(atomic_load(&l->arena))->changed))
-			r = end_epoch(l);
+			r = end_epoch(l, false);
 	}
 	/* (what other threads stage meanwhile comes at the same time as the change) */
-	if (r == 0 && atomic_load(&l->arena) && !atomic_load(&l->quiet))
+	if (r == 0 && atomic_load(&l->arena) && !atomic_load(&l->quiet)) {
 		r = wal_void(l->wal);
+		l->names.stated = l->names.stated && r < 0;
+		atomic_store(&l->quiet, r == 0);
+	}
 	lock_drop(&l->lock, LOCK_ORDER);
 	return r;
 }
@@ -540,9 +563,14 @@ int ordered_barrier(const struct rule *rule)
 	return barrier(rule, offsetof(struct log, quiet), make_quiet);
 }
 
-int ordered_barrier_for_new(const struct rule *rule)
+void ordered_due(struct file *f)
 {
-	return barrier(rule, offsetof(struct log, settled), end_epochs);
+	const struct rule *rule = f->rule;
+
+	f->due[DUE_FLUSH] = 0;
+	lock_drop(&f->lock, LOCK_FILE);
+	(void)barrier(rule, offsetof(struct log, settled), end_epochs);
+	file_lock_again(f);
 }
 
 void ordered_passed(const struct rule *rule, uint64_t dev)
@@ -563,14 +591,80 @@ void ordered_outside(struct file *f)
 	atomic_store(&always_loose[f->rule - live_config->rules], true);
 }
 
-const struct rule *ordered_remove(uint64_t dev, uint64_t ino)
+/* ---- names that come and go ---- */
+
+/* The log's lock held: the name, about to be made, or NULL: it is not transient, or the log cannot say so. */
+static struct transient_name *create(struct log *l, const char *path)
+{
+	const struct arena *a = atomic_load(&l->arena);
+	int i = a ? transient_find(&l->names, path) : -1;
+
+	if (i < 0)
+		return NULL;
+	/* (after a barrier, or when its last file went with one) */
+	if (l->pending || !transient_is_stated(&l->names, i)) {
+		atomic_store(&l->names.unsure, true);
+		if (end_epoch(l, true) < 0 || !transient_is_stated(&l->names, i))
+			return NULL;
+	}
+	l->names.names[i].there = l->names.names[i].unsynced = true;
+	atomic_fetch_add(&l->names.names[i].busy, 1);
+	atomic_store(&order_of(a)->changed, true);
+	return &l->names.names[i];
+}
+
+struct transient_name *ordered_create(const struct rule *rule, const char *path)
+{
+	struct transient_name *name = NULL;
+	sys_sigset signals;
+
+	if (atomic_load(&log_count) == 0 || fork_guard_elsewhere())
+		return NULL;
+	signals = sys_block_signals();
+	for (int i = 0; i < FILE_ARENAS && !name; i++) {
+		const struct arena *a = atomic_load(&logs[i].arena);
+
+		if (!a || a->rule != rule)
+			continue;
+		lock_take(&logs[i].lock, LOCK_ORDER);
+		name = create(&logs[i], path);
+		lock_drop(&logs[i].lock, LOCK_ORDER);
+	}
+	sys_restore_signals(signals);
+	if (!name)
+		(void)barrier(rule, offsetof(struct log, settled), end_epochs);
+	return name;
+}
+
+/* The log's lock held, f is removable. */
+static struct transient_name *remove_young(struct log *l, struct file *f)
+{
+	const struct arena *a = atomic_load(&l->arena);
+	bool replaced;
+	int i = f->dev == a->dev ? transient_add(&l->names, entry_of(f), &replaced) : -1;
+	struct transient_name *name = i < 0 ? NULL : &l->names.names[i];
+
+	if (!name)
+		return NULL;
+	if (replaced)
+		ordered_passed(a->rule, a->dev);
+	name->there = false;
+	atomic_fetch_add(&name->busy, 1);
+	f->order.removed = transient_is_stated(&l->names, i);
+	if (f->order.removed)
+		return name;
+	/* the log has to say that the file is gone */
+	l->gone = f;
+	return name;
+}
+
+struct transient_name *ordered_remove(uint64_t dev, uint64_t ino)
 {
 	struct file *f = file_find(dev, ino);
 	const struct arena *a = f ? f->arena : NULL;
-	const struct rule *rule = NULL;
+	struct transient_name *name = NULL;
 	sys_sigset signals;
 	struct log *l;
-	bool gone;
 
 	if (!f || !a || !file_is_ordered(f))
 		return NULL;
@@ -578,22 +672,31 @@ const struct rule *ordered_remove(uint64_t dev, uint64_t ino)
 	signals = sys_block_signals();
 	lock_take(&l->lock, LOCK_ORDER);
 	file_lock_again(f);
-	gone = f->dev == dev && f->ino == ino && atomic_load(&l->arena) && is_removable(l, f);
+	if (!l->pending && f->dev == dev && f->ino == ino && atomic_load(&l->arena) && is_removable(l, f))
+		name = remove_young(l, f);
 	file_drop(f);
-	if (gone && !l->pending) {
-		rule = atomic_load(&l->arena)->rule;
-		l->gone = f;
-		if (end_epoch(l) < 0 || !l->gone)
-			rule = NULL;
+	if (l->gone && (end_epoch(l, true) < 0 || !l->gone)) {
 		/* the log says that the file is gone, and it stays: now only recovery can tell what is right
 		 */
 		if (l->pending && l->logged && l->gone)
 			atomic_store(&l->broken, -EIO);
+		ordered_named(name, false);
+		name = NULL;
 	}
 	l->gone = NULL;
 	lock_drop(&l->lock, LOCK_ORDER);
 	sys_restore_signals(signals);
-	return rule;
+	return name;
+}
+
+void ordered_named(struct transient_name *name, bool done)
+{
+	if (!name)
+		return;
+	if (!done)
+		for (int i = 0; i < FILE_ARENAS; i++)
+			atomic_store(&logs[i].names.unsure, true);
+	atomic_fetch_sub(&name->busy, 1);
 }
 
 void ordered_removed(struct file *f, bool gone)
@@ -676,10 +779,13 @@ void ordered_close(struct arena *a)
 		return;
 	lock_take(&l->lock, LOCK_ORDER);
 	w = l->wal;
-	/* After a power loss the name may be there again.  (If this fails the log stays, for recovery.) */
+	/* (if this fails the log stays, for recovery) */
 	kill_step();
-	if (!l->pending && (!l->keeps || sync_loose(l) == 0) && wal_void(w) == 0)
+	if (l->names.stated)
+		ordered_passed(a->rule, a->dev);
+	if (!l->pending && (!l->names.stated || sync_loose(l) == 0) && wal_void(w) == 0)
 		log_file_remove(a);
+	transient_reset(&l->names);
 	kill_step();
 	internal_fd_close(w->fd);
 	sys.munmap(w, memory_bytes(a));

@@ -19,6 +19,7 @@
 #define FASTWRITE_FLUSH_ORDERED_H
 
 #include "files/file.h"
+#include "flush/transient.h"
 
 /* LOCK_ATTACH held: makes the log of the arena if it is missing.  Only in a thread of the program.  0 or
  * -errno: its files cannot be ordered, which has been logged. */
@@ -41,12 +42,22 @@ bool ordered_names_follow(const struct rule *rule);
 bool ordered_directory_follows(const struct rule *rule, uint64_t dev);
 
 /*
- * No file lock held: the program is about to remove the only name of this file.  If no epoch has the file,
- * and no descriptor of the program is left, the file need not go to the log nor to the disk: an epoch without
- * it becomes durable, which says that it is gone.  Its rule: remove it now, and call ordered_removed; or
- * NULL.
+ * No file lock held: the program is about to make a file of this path, absolute and free of links.  If the
+ * name is transient (flush/transient.h) nothing waits for the device: make it now, and call ordered_named.
+ * Else NULL, after a barrier that leaves the log its epoch: no file of the log has the name.
  */
-const struct rule *ordered_remove(uint64_t dev, uint64_t ino);
+struct transient_name *ordered_create(const struct rule *rule, const char *path);
+/*
+ * No file lock held: the program is about to remove the only name of this file.  If no epoch has the file,
+ * and no descriptor of the program is left, its bytes need go nowhere, and the name is transient.  Remove it
+ * now, and call ordered_removed and ordered_named; or NULL.
+ */
+struct transient_name *ordered_remove(uint64_t dev, uint64_t ino);
+/* The name has come or gone, or (not `done`) perhaps not.  NULL does nothing. */
+void ordered_named(struct transient_name *name, bool done);
+/* File lock held: the file was made under a transient name, and has nothing staged.  The next epoch is due.
+ * Drops and retakes the lock. */
+void ordered_due(struct file *f);
 /* File lock held, f may be any file: `gone`, so what is staged is dropped if that is right; else it is staged
  * as before. */
 void ordered_removed(struct file *f, bool gone);
@@ -61,8 +72,6 @@ bool ordered_any(void);
 /* No file lock held: before a change of a file of the rule, or of any rule if NULL, that does not go through
  * the overlay.  0 or -errno. */
 int ordered_barrier(const struct rule *rule);
-/* The same before a name comes that no file of the log has: the log may keep its epoch. */
-int ordered_barrier_for_new(const struct rule *rule);
 /* After it, on the file system with this device number; 0: unknown. */
 void ordered_passed(const struct rule *rule, uint64_t dev);
 /* No file lock held, f is bypassed: before calls that change f and do not say when.  From now on every epoch

@@ -214,12 +214,13 @@ static int open_above(const struct recover_place *place, uint32_t up)
  * The directory that the entry's path names, and *name in it; `below` as in arena_entry.  fd; -ENOENT: it is
  * gone; RECOVER_ELSEWHERE; other -errno.
  */
-static int open_parent(const struct wanted *w, uint32_t below, char *path, const char **name)
+static int open_parent(const struct arena_entry *named, const struct recover_place *place, uint32_t below,
+                       char *path, const char **name)
 {
 	int from = AT_FDCWD, fd;
 	char *slash;
 
-	memcpy(path, w->entry->path, ARENA_PATH_MAX);
+	memcpy(path, named->path, ARENA_PATH_MAX);
 	path[ARENA_PATH_MAX - 1] = '\0';
 	slash = strrchr(path, '/');
 	if (!slash || below >= strlen(path) || (below > 0 && path[below - 1] != '/'))
@@ -230,7 +231,7 @@ static int open_parent(const struct wanted *w, uint32_t below, char *path, const
 		fd = open_directory(AT_FDCWD, path[0] ? path : "/");
 		return fd == -ENOENT || fd == -ENOTDIR ? RECOVER_ELSEWHERE : fd;
 	}
-	from = open_above(w->place, w->entry->up);
+	from = open_above(place, named->up);
 	if (from < 0)
 		return from;
 	fd = open_directory(from, slash < path + below ? "." : path + below);
@@ -238,12 +239,21 @@ static int open_parent(const struct wanted *w, uint32_t below, char *path, const
 	return fd == -ENOTDIR || fd == -ELOOP || fd == -EXDEV ? -ENOENT : fd;
 }
 
+int recover_parent_open(const struct arena_entry *named, const struct recover_place *place, char *path,
+                        const char **name)
+{
+	int fd = open_parent(named, place, named->below, path, name);
+
+	/* (the staging directory was moved) */
+	return fd == -ENOENT && named->below > 0 ? open_parent(named, place, 0, path, name) : fd;
+}
+
 /* The file at its path, or renamed within the directory. */
 static int open_at_path(const struct wanted *w, uint32_t below, bool *proved)
 {
 	BUFFER(char, path);
 	const char *name;
-	int dirfd = open_parent(w, below, path, &name);
+	int dirfd = open_parent(w->entry, w->place, below, path, &name);
 	int fd;
 
 	if (dirfd < 0)

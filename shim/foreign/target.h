@@ -34,6 +34,11 @@ int recover_target_open(struct recover_target *t, const struct arena_entry *entr
                         const struct recover_place *place, bool keep);
 void recover_target_close(struct recover_target *t);
 
+/* Opens the directory of a name, of which `below`, `up` and `path` are known.  `path` has PATH_MAX bytes, and
+ * *name points into it.  fd; -ENOENT: it is gone; RECOVER_ELSEWHERE; other -errno. */
+int recover_parent_open(const struct arena_entry *named, const struct recover_place *place, char *path,
+                        const char **name);
+
 /* A directory in the staging directory for what recovery keeps.  It is made when missing.  It must belong to
  * the owner of the staging directory, and nobody else may write to it.  fd or -errno. */
 int recover_keeping_dir(int staging_fd, const char *name);

@@ -3,7 +3,7 @@
  * wal_format: the layout of a write-ahead log.  Words are little-endian; only the same machine reads what it
  * wrote.
  *
- *   header (4096) | batch | batch | ...
+ *   header (4096) | list of names | list of names | batch | batch | ...
  *
  * An *epoch* is what the program did up to some moment, since the last epoch.  It says what the files are
  * like then, not how they came there: each page once.  It consists of batches, `part` 0, 1, 2 and so on, the
@@ -13,6 +13,11 @@
  *
  * Records name files by a number, which holds for one epoch.  A WAL_NAME record says which file that is, and
  * comes before the others with that number.  Each WAL_PAGE record has an image, in the same order.
+ *
+ * Names that come and go, such as that of a rollback journal, are made and removed without waiting for the
+ * device.  The newer of two lists has them (struct wal_names).  Each epoch says which of them no file has at
+ * its end; the header says the same of the last epoch that was emptied.  After a power loss the device may
+ * have such a name still, or already: with an empty file, because only an epoch gives a file its bytes.
  *
  * Where the log ends.  The numbers of epochs rise, not always by one.  The first batch that does not continue
  * what stands before it (its checksum is wrong, its epoch is not later, or its part is not the next one) is
@@ -30,15 +35,26 @@
 #include <stdint.h>
 
 #define WAL_MAGIC 0x4c4157575453460aull       /* "\nFSTWWAL" */
+#define WAL_NAMES_MAGIC 0x4d414e4157460a0aull /* "\n\nFWANAM" */
 #define WAL_BATCH_MAGIC 0x5441424c4157460aull /* "\nFWALBAT" */
 
 enum {
-	WAL_VERSION = 1,
+	WAL_VERSION = 2,
 	WAL_PAGE_BYTES = 4096,     /* of an image, and what everything is a multiple of */
 	WAL_HEAD_MAX = 4 * 4096,   /* bytes of a batch header and its records */
 	WAL_IMAGES_MAX = 256,      /* of a batch */
 	WAL_PATH_MAX = 4096,       /* NUL included */
 	WAL_BYTES_MIN = 64 * 4096, /* of a log */
+	WAL_NAMES_MAX = 16,        /* in a list */
+	WAL_NAMES_AT = 4096,       /* where the two lists begin */
+	WAL_NAMES_BYTES = 4 * 4096,
+	WAL_BATCHES_AT = WAL_NAMES_AT + 2 * WAL_NAMES_BYTES,
+};
+
+/* Which names of a list no file has. */
+struct wal_absent {
+	uint32_t list;  /* its number, which rises; 0: none */
+	uint32_t names; /* bit i: name i */
 };
 
 struct wal_header {
@@ -48,7 +64,9 @@ struct wal_header {
 	uint64_t bytes;    /* of the file */
 	uint8_t id[16];    /* random: tells batches of this log from those of another one */
 	uint64_t first;    /* earlier epochs do not count */
-	uint64_t ino;      /* of the log's file: a copy is no log */
+	struct wal_absent absent;
+	int64_t written_ns; /* CLOCK_REALTIME */
+	uint64_t ino;       /* of the log's file: a copy is no log */
 	struct origin origin;
 };
 
@@ -64,14 +82,14 @@ struct wal_batch {
 	uint32_t images;
 	uint32_t checksum; /* CRC32C of the whole batch with checksum = 0 */
 	uint32_t unused;
-	int64_t written_ns; /* CLOCK_REALTIME */
+	int64_t written_ns;       /* CLOCK_REALTIME */
+	struct wal_absent absent; /* with WAL_END */
 };
 
 enum wal_type {
 	WAL_NAME = 1,
 	WAL_SIZE = 2,
 	WAL_PAGE = 3,
-	WAL_REMOVED = 4, /* as WAL_NAME; the file has lost that name, its only one */
 };
 
 struct wal_record {
@@ -116,18 +134,41 @@ struct wal_page {
 	uint64_t page; /* its number in the file */
 };
 
+/* List number n stands at WAL_NAMES_AT + n % 2 * WAL_NAMES_BYTES. */
+struct wal_names {
+	uint64_t magic;
+	uint8_t id[16]; /* of the log */
+	uint32_t number;
+	uint32_t count;
+	uint32_t bytes;    /* of this struct and the names */
+	uint32_t checksum; /* CRC32C of these bytes with checksum = 0 */
+};
+
+/* The path follows, absolute, with its NUL, and zeros up to a multiple of 8. */
+struct wal_listed {
+	uint16_t below, up;  /* as in arena_entry */
+	uint32_t path_bytes; /* NUL included */
+};
+
 _Static_assert(sizeof(struct wal_header) <= 512, "a sector: a header is never torn");
-_Static_assert(sizeof(struct wal_batch) == 64, "batch header");
+_Static_assert(sizeof(struct wal_batch) == 72, "batch header");
 _Static_assert(sizeof(struct wal_record) == 8, "record");
 _Static_assert(sizeof(struct wal_batch) + sizeof(struct wal_record) + sizeof(struct wal_name) +
                                WAL_PATH_MAX <=
                        WAL_HEAD_MAX,
                "the longest record fits into a batch");
 
+/* CRC32C of a list with its checksum field taken as 0; h->bytes is at most WAL_NAMES_BYTES. */
+uint32_t wal_names_checksum(const struct wal_names *h);
 /* CRC32C of a header with its checksum field taken as 0. */
 uint32_t wal_header_checksum(const struct wal_header *h);
 /* Of a batch: `head` are its first `head_bytes` bytes; crc32c over the images continues it. */
 uint32_t wal_head_checksum(const struct wal_batch *head, uint32_t head_bytes);
+
+static inline uint64_t wal_names_at(uint32_t number)
+{
+	return WAL_NAMES_AT + number % 2 * (uint64_t)WAL_NAMES_BYTES;
+}
 
 /* Bytes of the batch in the log in front of its images. */
 static inline uint32_t wal_head_bytes(const struct wal_batch *b)

@@ -51,11 +51,11 @@ static int read_batch(struct wal_scan *s, uint64_t at)
 
 int wal_scan_begin(struct wal_scan *s, int fd, uint8_t *batch)
 {
-	uint64_t at = WAL_PAGE_BYTES, epoch = 0;
+	uint64_t at = WAL_BATCHES_AT, epoch = 0;
 	uint32_t part = 0;
 	int r;
 
-	*s = (struct wal_scan){.fd = fd, .batch = batch, .end = WAL_PAGE_BYTES};
+	*s = (struct wal_scan){.fd = fd, .batch = batch, .end = WAL_BATCHES_AT};
 	r = sys_read_all(fd, &s->header, sizeof s->header, 0);
 	if (r < 0)
 		return r;
@@ -63,6 +63,8 @@ int wal_scan_begin(struct wal_scan *s, int fd, uint8_t *batch)
 		return -ENODATA;
 	if (!header_sane(&s->header))
 		return -EBADMSG;
+	s->written_ns = s->header.written_ns;
+	s->absent = s->header.absent;
 	while ((r = read_batch(s, at)) > 0) {
 		const struct wal_batch *b = batch_of(s);
 		bool begins = part == 0 && b->part == 0 && b->epoch > s->last && b->epoch >= s->header.first;
@@ -75,6 +77,7 @@ int wal_scan_begin(struct wal_scan *s, int fd, uint8_t *batch)
 		if (b->flags & WAL_END) {
 			s->last = epoch;
 			s->written_ns = b->written_ns;
+			s->absent = b->absent;
 			s->epochs++;
 			s->end = at;
 			part = 0;
@@ -98,7 +101,6 @@ static bool take(const struct wal_scan *s, uint32_t at, uint32_t image, struct w
 	*item = (struct wal_item){.epoch = b->epoch, .file = r->file, .type = (enum wal_type)r->type};
 	switch (item->type) {
 	case WAL_NAME:
-	case WAL_REMOVED:
 		item->name = content;
 		item->path = (const char *)(item->name + 1);
 		return room > sizeof *item->name && item->name->path_bytes > 1 &&
@@ -141,7 +143,7 @@ static int visit_batch(struct wal_scan *s, wal_visit *visit, void *ctx)
 
 int wal_scan_each(struct wal_scan *s, wal_visit *visit, void *ctx)
 {
-	for (uint64_t at = WAL_PAGE_BYTES; at < s->end; at += whole_bytes(batch_of(s))) {
+	for (uint64_t at = WAL_BATCHES_AT; at < s->end; at += whole_bytes(batch_of(s))) {
 		int r = read_batch(s, at);
 
 		if (r <= 0)
@@ -149,6 +151,63 @@ int wal_scan_each(struct wal_scan *s, wal_visit *visit, void *ctx)
 		r = visit_batch(s, visit, ctx);
 		if (r != 0)
 			return r;
+	}
+	return 0;
+}
+
+static const struct wal_names *list_of(const struct wal_scan *s)
+{
+	return (const struct wal_names *)(const void *)s->batch;
+}
+
+static int read_list(struct wal_scan *s)
+{
+	const struct wal_names *list = list_of(s);
+	int r = sys_read_all(s->fd, s->batch, WAL_NAMES_BYTES, wal_names_at(s->absent.list));
+
+	if (r < 0)
+		return r;
+	return list->magic == WAL_NAMES_MAGIC && memcmp(list->id, s->header.id, sizeof list->id) == 0 &&
+	                       list->number == s->absent.list && list->count <= WAL_NAMES_MAX &&
+	                       list->bytes >= sizeof *list && list->bytes <= WAL_NAMES_BYTES &&
+	                       list->checksum == wal_names_checksum(list)
+	               ? 0
+	               : -EBADMSG;
+}
+
+/* The name at `at` of the list; it ends at the result.  0: it makes no sense. */
+static uint32_t take_listed(const struct wal_scan *s, uint32_t at, const struct wal_listed **name,
+                            const char **path)
+{
+	uint32_t room = list_of(s)->bytes - at;
+
+	if (room < sizeof **name)
+		return 0;
+	room -= (uint32_t)sizeof **name;
+	*name = (const struct wal_listed *)(const void *)(s->batch + at);
+	*path = (const char *)(*name + 1);
+	if ((*name)->path_bytes < 2 || (*name)->path_bytes > room || (*name)->path_bytes > WAL_PATH_MAX ||
+	    (*path)[0] != '/' || strnlen(*path, (*name)->path_bytes) != (*name)->path_bytes - 1 ||
+	    ((*name)->path_bytes + 7) / 8 * 8 > room)
+		return 0;
+	return at + (uint32_t)sizeof **name + ((*name)->path_bytes + 7) / 8 * 8;
+}
+
+int wal_scan_absent(struct wal_scan *s, uint32_t *i, const struct wal_listed **name, const char **path)
+{
+	uint32_t at = sizeof(struct wal_names);
+	int r = s->absent.list && *i == 0 ? read_list(s) : 0;
+
+	if (r < 0 || !s->absent.list)
+		return r;
+	for (uint32_t n = 0; n < list_of(s)->count; n++) {
+		at = take_listed(s, at, name, path);
+		if (at == 0)
+			return -EBADMSG;
+		if (n < *i || !(s->absent.names >> n & 1))
+			continue;
+		*i = n + 1;
+		return 1;
 	}
 	return 0;
 }

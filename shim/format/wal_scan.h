@@ -16,15 +16,16 @@ struct wal_scan {
 	uint64_t end;       /* of the last whole epoch in the file */
 	uint64_t epochs;    /* how many whole ones there are */
 	uint64_t last;      /* the number of the last one, 0: none */
-	int64_t written_ns; /* when that was written */
-	uint8_t *batch;     /* WAL_BATCH_MOST bytes, aligned to 8 */
+	int64_t written_ns; /* when that was written, or the log was emptied after it */
+	struct wal_absent absent;
+	uint8_t *batch; /* WAL_BATCH_MOST bytes, aligned to 8 */
 };
 
 struct wal_item {
 	uint64_t epoch;
 	uint32_t file;
 	enum wal_type type;
-	const struct wal_name *name; /* WAL_NAME, WAL_REMOVED */
+	const struct wal_name *name; /* WAL_NAME */
 	const char *path;
 	const struct wal_size *size; /* WAL_SIZE */
 	uint64_t page;               /* WAL_PAGE */
@@ -40,5 +41,9 @@ typedef int wal_visit(void *ctx, const struct wal_item *item);
 /* All records of the whole epochs, in order.  0; -EBADMSG: a record makes no sense; other -errno, or what
  * `visit` returned. */
 int wal_scan_each(struct wal_scan *s, wal_visit *visit, void *ctx);
+
+/* The names that no file has at the end of the last epoch, one after the other; nothing else is read
+ * meanwhile. *i: 0 before the first.  1; 0: no more; -EBADMSG: the list makes no sense; other -errno. */
+int wal_scan_absent(struct wal_scan *s, uint32_t *i, const struct wal_listed **name, const char **path);
 
 #endif

@@ -4,7 +4,6 @@
 
 #include "base/buffer.h"
 #include "base/bytes.h"
-#include "base/fd_link.h"
 #include "base/kill.h"
 #include "base/log.h"
 #include "base/sys.h"
@@ -30,7 +29,6 @@ struct named {
 	uint64_t epoch;
 	struct wal_size size; /* of its last SIZE record */
 	uint64_t bytes;
-	bool removed;
 };
 
 struct replay {
@@ -97,15 +95,10 @@ static struct named *known(const struct replay *r, const struct wal_item *item)
 	return NULL;
 }
 
-static bool has_name(const struct wal_item *item)
-{
-	return item->type == WAL_NAME || item->type == WAL_REMOVED;
-}
-
 /* The file of any record; a name gives it the number of its epoch. */
 static struct named *find_file(const struct replay *r, const struct wal_item *item)
 {
-	struct named *f = has_name(item) ? known(r, item) : file_of(r, item);
+	struct named *f = item->type == WAL_NAME ? known(r, item) : file_of(r, item);
 
 	if (f && item->type == WAL_NAME) {
 		f->number = item->file;
@@ -118,8 +111,8 @@ static int visit_count(void *ctx, const struct wal_item *item)
 {
 	struct replay *r = ctx;
 
-	r->room += has_name(item);
-	r->elsewhere |= has_name(item) && item->name->dev != r->scan.header.origin.dev;
+	r->room += item->type == WAL_NAME;
+	r->elsewhere |= item->type == WAL_NAME && item->name->dev != r->scan.header.origin.dev;
 	return 0;
 }
 
@@ -164,22 +157,17 @@ static int visit_open(void *ctx, const struct wal_item *item)
 	struct named *f;
 	int e;
 
-	if (!has_name(item))
+	if (item->type != WAL_NAME)
 		return 0;
 	if (item->name->path_bytes > ARENA_PATH_MAX)
 		return -EBADMSG;
-	f = known(r, item);
-	/* (a later epoch has it: the removal has failed) */
-	if (f && item->type == WAL_NAME)
-		f->removed = false;
-	if (f)
+	if (known(r, item))
 		return 0;
 	f = &r->files[r->count++];
 	f->target.fd = -1;
 	take_name(&f->name, item);
-	f->removed = item->type == WAL_REMOVED;
-	e = recover_target_open(&f->target, &f->name, &r->place, !r->w->opt->dry_run && !f->removed);
-	if (e == -ENOENT && (r->w->opt->dry_run || f->removed))
+	e = recover_target_open(&f->target, &f->name, &r->place, !r->w->opt->dry_run);
+	if (e == -ENOENT && r->w->opt->dry_run)
 		return 0;
 	if (e < 0) {
 		failed(r->w, item->path, e,
@@ -255,30 +243,6 @@ static int replay_page(struct named *f, const struct wal_item *item)
 	return e;
 }
 
-/* The program has removed it, and the kernel may not have.  Only the very file, and it has nothing in it. */
-static int replay_removal(struct named *f)
-{
-	BUFFER(char, path);
-	struct statx st, there;
-	int e;
-
-	if (f->target.fd < 0)
-		return 0;
-	e = sys.statx(f->target.fd, "", AT_EMPTY_PATH, STATX_INO | STATX_SIZE | STATX_NLINK, &st);
-	if (e < 0 || !f->target.proved || st.stx_size != 0 || st.stx_nlink != 1)
-		return e;
-	e = fd_link_path(f->target.fd, path);
-	if (e == 0)
-		e = sys.statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, STATX_INO, &there);
-	if (e < 0 || there.stx_ino != st.stx_ino || sys_dev_of(&there) != sys_dev_of(&st))
-		return e;
-	kill_step();
-	e = sys.unlinkat(AT_FDCWD, path, 0);
-	kill_step();
-	/* (the program's removal was refused, too) */
-	return e == -EPERM || e == -EACCES ? 0 : e;
-}
-
 static int visit_replay(void *ctx, const struct wal_item *item)
 {
 	struct replay *r = ctx;
@@ -288,7 +252,6 @@ static int visit_replay(void *ctx, const struct wal_item *item)
 	if (e < 0)
 		return e;
 	switch (item->type) {
-	case WAL_REMOVED: return f->removed ? replay_removal(f) : 0;
 	case WAL_NAME: return 0;
 	case WAL_SIZE: return replay_size(f, item->size);
 	default: return replay_page(f, item);
@@ -304,6 +267,57 @@ static int finish(const struct named *f)
 	kill_step();
 	sys_raw(SYS_utimensat, f->target.fd, 0, (long)times, 0, 0, 0);
 	return sys.fsync(f->target.fd);
+}
+
+/* The kernel has made this name, or not removed it, and the program stood before that, or behind it.  Its
+ * file got no bytes.  Anything else is not what the log speaks of. */
+static bool is_left(const struct replay *r, const struct statx *st)
+{
+	int64_t changed = st->stx_ctime.tv_sec * 1000000000ll + st->stx_ctime.tv_nsec;
+
+	return (st->stx_mode & S_IFMT) == S_IFREG && st->stx_size == 0 && st->stx_nlink == 1 &&
+	       changed <= r->scan.written_ns + late_ns && (r->where != ORIGIN_OTHER || changed < r->boot_ns);
+}
+
+static int remove_name(const struct replay *r, const struct arena_entry *named)
+{
+	BUFFER(char, path);
+	const char *name;
+	struct statx st;
+	int dirfd = recover_parent_open(named, &r->place, path, &name), e;
+
+	if (dirfd < 0)
+		return dirfd;
+	e = sys.statx(dirfd, name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &st);
+	kill_step();
+	if (e == 0 && is_left(r, &st))
+		e = sys.unlinkat(dirfd, name, 0);
+	kill_step();
+	sys.close(dirfd);
+	return e;
+}
+
+/* What the last epoch says of names that come and go. */
+static int remove_absent(struct replay *r)
+{
+	BUFFER(struct arena_entry, named);
+	const struct wal_listed *listed;
+	const char *path;
+	uint32_t i = 0;
+	int e;
+
+	while ((e = wal_scan_absent(&r->scan, &i, &listed, &path)) > 0) {
+		if (listed->path_bytes > ARENA_PATH_MAX)
+			return -EBADMSG;
+		named->below = listed->below;
+		named->up = listed->up;
+		memcpy(named->path, path, listed->path_bytes);
+		e = remove_name(r, named);
+		/* (the program's own removal was refused, too) */
+		if (e < 0 && e != -ENOENT && e != RECOVER_ELSEWHERE && e != -EPERM && e != -EACCES)
+			return e;
+	}
+	return e;
 }
 
 static void tell_done(const struct wal_recovery *w, const struct named *f)
@@ -331,14 +345,15 @@ static int replay_all(struct replay *r)
 	int e = wal_scan_each(&r->scan, r->w->opt->dry_run ? visit_add : visit_replay, r);
 
 	for (uint64_t i = 0; i < r->count && e == 0 && !r->w->opt->dry_run; i++)
-		e = r->files[i].removed ? 0 : finish(&r->files[i]);
+		e = finish(&r->files[i]);
+	if (e == 0 && !r->w->opt->dry_run)
+		e = remove_absent(r);
 	if (e < 0) {
 		failed(r->w, "", e, "its files are not complete; left alone");
 		return e;
 	}
 	for (uint64_t i = 0; i < r->count; i++)
-		if (!r->files[i].removed)
-			tell_done(r->w, &r->files[i]);
+		tell_done(r->w, &r->files[i]);
 	return 0;
 }
 
@@ -359,7 +374,8 @@ static int end_for_good(const struct replay *r)
 	uint64_t written;
 	int e;
 
-	h.first = r->scan.last + 1;
+	h.first = r->scan.last >= h.first ? r->scan.last + 1 : h.first;
+	h.absent = (struct wal_absent){0};
 	h.checksum = wal_header_checksum(&h);
 	kill_step();
 	e = bytes_write(r->w->fd, (const uint8_t *)&h, sizeof h, 0, false, &written);
@@ -368,9 +384,10 @@ static int end_for_good(const struct replay *r)
 
 static int remove_log(const struct replay *r, const char *name)
 {
-	int e = r->scan.epochs > 0 ? sync_files(r) : 0;
+	bool counts = r->scan.epochs > 0 || r->scan.absent.list;
+	int e = counts ? sync_files(r) : 0;
 
-	if (e == 0 && r->scan.epochs > 0)
+	if (e == 0 && counts)
 		e = end_for_good(r);
 	kill_step();
 	if (e == 0)

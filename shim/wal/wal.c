@@ -73,7 +73,7 @@ int wal_make(struct wal *w, int fd, uint64_t bytes, const uint8_t id[16], const 
 		if (r < 0)
 			return r;
 	}
-	w->end = WAL_PAGE_BYTES;
+	w->end = WAL_BATCHES_AT;
 	w->voided = true;
 	r = write_header(w);
 	return r < 0 ? r : sys.fdatasync(fd);
@@ -99,6 +99,7 @@ void wal_begin(struct wal *w)
 	w->epoch++;
 	w->voided = false;
 	w->at = w->end;
+	w->absent = (struct wal_absent){0};
 	w->part = 0;
 	w->error = 0;
 	begin_batch(w);
@@ -119,6 +120,8 @@ static int write_batch(struct wal *w, uint32_t flags)
 	                        .images = w->images,
 	                        .written_ns = sys_wall_ns()};
 	memcpy(b->id, w->header.id, sizeof b->id);
+	if (flags & WAL_END)
+		b->absent = w->absent;
 	head = wal_head_bytes(b);
 	bytes = head + (uint64_t)w->images * WAL_PAGE_BYTES;
 	if (bytes > w->header.bytes - w->at)
@@ -157,10 +160,10 @@ static void *record(struct wal *w, enum wal_type type, uint32_t file, uint32_t b
 	return r + 1;
 }
 
-static int put_name(struct wal *w, enum wal_type type, uint32_t file, const struct arena_entry *e)
+int wal_put_name(struct wal *w, uint32_t file, const struct arena_entry *e)
 {
 	size_t n = strlen(e->path) + 1;
-	struct wal_name *name = record(w, type, file, (uint32_t)(sizeof *name + n));
+	struct wal_name *name = record(w, WAL_NAME, file, (uint32_t)(sizeof *name + n));
 
 	if (!name)
 		return w->error;
@@ -175,16 +178,6 @@ static int put_name(struct wal *w, enum wal_type type, uint32_t file, const stru
 	                          .up = e->up};
 	memcpy(name + 1, e->path, n);
 	return 0;
-}
-
-int wal_put_name(struct wal *w, uint32_t file, const struct arena_entry *e)
-{
-	return put_name(w, WAL_NAME, file, e);
-}
-
-int wal_put_removed(struct wal *w, uint32_t file, const struct arena_entry *e)
-{
-	return put_name(w, WAL_REMOVED, file, e);
 }
 
 int wal_put_size(struct wal *w, uint32_t file, const struct wal_size *size)
@@ -219,6 +212,44 @@ int wal_put_page(struct wal *w, uint32_t file, uint64_t page, const uint8_t *dat
 	return 0;
 }
 
+void wal_put_absent(struct wal *w, uint32_t names)
+{
+	w->absent = (struct wal_absent){.list = w->list, .names = names};
+}
+
+int wal_list(struct wal *w, const struct wal_path *paths, uint32_t count)
+{
+	struct wal_names *list = (struct wal_names *)(void *)w->head;
+	uint32_t bytes = sizeof *list;
+	uint64_t written;
+	int r;
+
+	memset(w->head, 0, sizeof w->head);
+	for (uint32_t i = 0; i < count; i++) {
+		struct wal_listed *name = (struct wal_listed *)(void *)(w->head + bytes);
+		uint32_t n = (uint32_t)strlen(paths[i].path) + 1;
+		uint32_t whole = (uint32_t)sizeof *name + (n + 7) / 8 * 8;
+
+		if (whole > WAL_NAMES_BYTES - bytes)
+			return -ENAMETOOLONG;
+		*name = (struct wal_listed){.below = paths[i].below, .up = paths[i].up, .path_bytes = n};
+		memcpy(name + 1, paths[i].path, n);
+		bytes += whole;
+	}
+	*list = (struct wal_names){
+		.magic = WAL_NAMES_MAGIC, .number = w->list + 1, .count = count, .bytes = bytes};
+	memcpy(list->id, w->header.id, sizeof list->id);
+	list->checksum = wal_names_checksum(list);
+	kill_step();
+	r = bytes_write(w->fd, w->head, WAL_NAMES_BYTES, wal_names_at(list->number), false, &written);
+	if (r == 0)
+		r = sys.fdatasync(w->fd);
+	kill_step();
+	if (r == 0)
+		w->list++;
+	return r;
+}
+
 int wal_commit(struct wal *w)
 {
 	if (w->error == 0)
@@ -226,8 +257,10 @@ int wal_commit(struct wal *w)
 	if (w->error == 0)
 		w->error = sys.fdatasync(w->fd);
 	kill_step();
-	if (w->error == 0)
+	if (w->error == 0) {
 		w->end = w->at;
+		w->header.absent = w->absent;
+	}
 	return w->error;
 }
 
@@ -237,18 +270,21 @@ int wal_empty(struct wal *w)
 	int r;
 
 	w->header.first = w->epoch + 1;
+	w->header.written_ns = sys_wall_ns();
 	r = write_header(w);
 	if (r < 0)
 		w->header.first = before;
 	else
-		w->end = WAL_PAGE_BYTES;
+		w->end = WAL_BATCHES_AT;
 	return r;
 }
 
 int wal_void(struct wal *w)
 {
-	int r = w->voided ? 0 : wal_empty(w);
+	int r;
 
+	w->header.absent = (struct wal_absent){0};
+	r = w->voided ? 0 : wal_empty(w);
 	if (r == 0 && !w->voided)
 		r = sys.fdatasync(w->fd);
 	if (r == 0)

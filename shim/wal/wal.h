@@ -28,9 +28,11 @@ struct wal {
 	uint64_t epoch; /* of the last one that was begun */
 	uint64_t end;   /* of the durable epochs, in the file */
 	uint64_t at;    /* where the next batch goes */
-	bool voided;    /* on the device no epoch counts */
+	bool voided;    /* on the device no epoch counts, nor what the last one said of names */
 	uint32_t part;
-	int error; /* -errno of this epoch */
+	uint32_t list;            /* number of the newest list of names, 0: none */
+	struct wal_absent absent; /* of this epoch */
+	int error;                /* -errno of this epoch */
 	/* The batch that is being put together. */
 	uint32_t bytes, images, tails;
 	struct iovec iov[1 + WAL_IMAGES_MAX]; /* the head and the images */
@@ -49,16 +51,25 @@ int wal_make(struct wal *w, int fd, uint64_t bytes, const uint8_t id[16], const 
  * ends. */
 void wal_continue(struct wal *w, int fd, const struct wal_header *header, uint64_t last, uint64_t end);
 
+/* A name that comes and goes (format/wal_format.h). */
+struct wal_path {
+	const char *path;   /* absolute, shorter than ARENA_PATH_MAX */
+	uint16_t below, up; /* as in arena_entry */
+};
+/* Between epochs: writes a new list of at most WAL_NAMES_MAX names, durably.  Until an epoch refers to it,
+ * the one before counts. */
+int wal_list(struct wal *w, const struct wal_path *paths, uint32_t count);
+
 /* Begins an epoch. */
 void wal_begin(struct wal *w);
 /* `e` names it, by the identity and the path. */
 int wal_put_name(struct wal *w, uint32_t file, const struct arena_entry *e);
-/* The same of a file that has lost this name, its only one, and has nothing in the kernel. */
-int wal_put_removed(struct wal *w, uint32_t file, const struct arena_entry *e);
 int wal_put_size(struct wal *w, uint32_t file, const struct wal_size *size);
 /* `data`: 4096 bytes that do not change before wal_commit, of which the first `counting` count (1 to 4096);
  * the others may change, and stand in the log as zeros. */
 int wal_put_page(struct wal *w, uint32_t file, uint64_t page, const uint8_t *data, uint32_t counting);
+/* At its end no file has these names of the newest list: bit i is name i. */
+void wal_put_absent(struct wal *w, uint32_t names);
 /* Ends the epoch and waits until it is durable.  -ENOSPC: it does not fit behind the others. */
 int wal_commit(struct wal *w);
 
@@ -67,7 +78,8 @@ int wal_commit(struct wal *w);
  * loss may bring them back, which changes nothing as long as nobody but the log changes the files.
  */
 int wal_empty(struct wal *w);
-/* The same, and from now on no power loss brings them back: before anybody else changes the files. */
+/* The same, and from now on no power loss brings them back, nor says that a name is absent: before anybody
+ * else changes the files. */
 int wal_void(struct wal *w);
 
 #endif

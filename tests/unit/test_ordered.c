@@ -468,16 +468,25 @@ static void test_a_file_that_is_removed_needs_no_log(void **state)
 	(void)state;
 	needs_a_disk();
 	removing();
-	assert_true(removal.removes);
-	/* the log and the other file */
-	assert_int_equal(faults.fdatasync.calls, 2);
+	assert_non_null(removal.name);
+	/* the list of names, the log and the other file */
+	assert_int_equal(faults.fdatasync.calls, 3);
 	assert_int_equal(faults.fsync.calls, 0);
 	rig_expect("b", 1600);
 	assert_int_equal(rig_kernel_size("j"), 0);
 	assert_int_equal(unlink(rig_path("j")), 0);
 	by_name_unlink_done(&removal, true);
 	assert_int_equal(ordered_barrier(NULL), 0);
-	assert_int_equal(scan_log().epochs, 0);
+	assert_int_equal(scan_log().absent.list, 0);
+}
+
+/* Recovery of a copy of the log, as after a power loss at this moment. */
+static void recover_as_after_power_loss(void)
+{
+	copy_log();
+	change_header(dead_log, true, false);
+	arena_path[0] = '\0';
+	recover_what_is_there();
 }
 
 /* Power is lost before the kernel has removed it: the log says that it is gone. */
@@ -486,13 +495,172 @@ static void test_power_is_lost_before_a_file_is_gone(void **state)
 	(void)state;
 	needs_a_disk();
 	removing();
-	copy_log();
-	change_header(dead_log, true, false);
-	arena_path[0] = '\0';
-	recover_what_is_there();
+	recover_as_after_power_loss();
 	assert_int_equal(access(rig_path("j"), F_OK), -1);
 	rig_expect("b", 1600);
 	by_name_unlink_done(&removal, true);
+}
+
+static void remove_it(const char *name)
+{
+	by_name_unlink_prepare(&removal, AT_FDCWD, rig_path(name));
+	assert_int_equal(unlink(rig_path(name)), 0);
+	by_name_unlink_done(&removal, true);
+}
+
+/* The file "j", of 3000 staged bytes, made under a transient name. */
+static int make_transient(void)
+{
+	struct transient_name *name;
+	uint64_t dev;
+	int fd;
+
+	assert_null(by_name_order_new(AT_FDCWD, rig_path("j"), &dev, &name));
+	assert_non_null(name);
+	fd = rig_open("j", O_RDWR);
+	ordered_named(name, true);
+	rig_put(fd, 0, 3000);
+	return fd;
+}
+
+/* The name of "j" is transient. */
+static int transient(void)
+{
+	int other = removing();
+
+	assert_int_equal(unlink(rig_path("j")), 0);
+	by_name_unlink_done(&removal, true);
+	rig_faults_clear();
+	return other;
+}
+
+static void test_a_name_that_comes_and_goes(void **state)
+{
+	int other, fd;
+
+	(void)state;
+	needs_a_disk();
+	other = transient();
+	for (unsigned i = 0; i < 20; i++) {
+		fd = make_transient();
+		rig_put(other, 1600 + i * 100, 100);
+		assert_int_equal(sync_file(fd, fdtable_get(fd), false), 0);
+		assert_int_equal(fd_close(fd), 0);
+		assert_int_equal(rig_kernel_size("j"), 0);
+		remove_it("j");
+		assert_non_null(removal.name);
+	}
+	assert_int_equal(faults.fdatasync.calls + faults.fsync.calls, 0);
+	assert_int_equal(rig_drain(other), 0);
+	rig_expect("b", 3600);
+	assert_int_equal(scan_log().absent.names, 1);
+}
+
+/* Wherever power is lost, the name is there or not as the last epoch has it. */
+static void test_power_is_lost_while_a_name_comes_and_goes(void **state)
+{
+	int other, fd;
+
+	(void)state;
+	needs_a_disk();
+	other = transient();
+	fd = make_transient();
+	/* (the kernel has it already) */
+	recover_as_after_power_loss();
+	assert_int_equal(access(rig_path("j"), F_OK), -1);
+	assert_int_equal(fd_close(fd), 0);
+	rig_stop();
+
+	set_up(state);
+	other = transient();
+	fd = make_transient();
+	rig_put(other, 1600, 100);
+	assert_int_equal(rig_drain(other), 0);
+	assert_int_equal(scan_log().absent.names, 0);
+	recover_as_after_power_loss();
+	rig_expect("j", 3000);
+	rig_expect("b", 1700);
+	assert_int_equal(fd_close(fd), 0);
+}
+
+/* An epoch has the file: its removal is a barrier, after which the log says nothing of names. */
+static void test_an_epoch_has_a_file_that_goes(void **state)
+{
+	int other, fd;
+
+	(void)state;
+	needs_a_disk();
+	other = transient();
+	fd = make_transient();
+	assert_int_equal(rig_drain(other), 0);
+	assert_int_equal(rig_drain(fd), 0);
+	assert_int_equal(fd_close(fd), 0);
+	remove_it("j");
+	assert_null(removal.name);
+	assert_int_equal(scan_log().absent.list, 0);
+	/* one epoch, and it says so again */
+	rig_faults_clear();
+	fd = make_transient();
+	assert_int_equal(faults.fdatasync.calls, 1);
+	assert_int_equal(scan_log().absent.names, 1);
+	assert_int_equal(fd_close(fd), 0);
+	remove_it("j");
+	assert_non_null(removal.name);
+	assert_int_equal(faults.fdatasync.calls, 1);
+}
+
+/* A file that is made and not written: the timer ends an epoch for it. */
+static void test_an_empty_file_under_a_transient_name(void **state)
+{
+	struct transient_name *name;
+	struct file *f;
+	uint64_t dev;
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	transient();
+	assert_null(by_name_order_new(AT_FDCWD, rig_path("j"), &dev, &name));
+	fd = rig_open("j", O_RDWR);
+	ordered_named(name, true);
+	assert_int_equal(scan_log().absent.names, 1);
+	f = rig_file(fd);
+	file_lock_again(f);
+	ordered_due(f);
+	file_drop(f);
+	assert_int_equal(scan_log().absent.names, 0);
+	assert_int_equal(scan_log().absent.list, 1);
+	recover_as_after_power_loss();
+	assert_int_equal(rig_kernel_size("j"), 0);
+}
+
+/* More names than the list has room for: the oldest goes, which the device knows by then. */
+static void test_many_names_that_come_and_go(void **state)
+{
+	struct transient_name *name;
+	uint64_t dev;
+
+	(void)state;
+	needs_a_disk();
+	transient();
+	for (unsigned i = 0; i < WAL_NAMES_MAX + 3; i++) {
+		char path[16];
+		int fd;
+
+		snprintf(path, sizeof path, "n%u", i);
+		fd = rig_open(path, O_RDWR);
+		rig_put(fd, 0, 100);
+		assert_int_equal(fd_close(fd), 0);
+		remove_it(path);
+		assert_non_null(removal.name);
+		assert_int_equal(scan_log().absent.list, 2 + i);
+	}
+	assert_int_equal(scan_log().absent.names, (1u << WAL_NAMES_MAX) - 1);
+	(void)by_name_order_new(AT_FDCWD, rig_path("j"), &dev, &name);
+	assert_null(name);
+	(void)by_name_order_new(AT_FDCWD, rig_path("n5"), &dev, &name);
+	assert_non_null(name);
+	ordered_named(name, false);
 }
 
 /* The removal fails: the file is what it was, and no log removes it. */
@@ -503,9 +671,9 @@ static void test_a_removal_that_fails(void **state)
 	(void)state;
 	needs_a_disk();
 	removing();
-	assert_int_equal(scan_log().epochs, 1);
+	assert_int_equal(scan_log().absent.names, 1);
 	by_name_unlink_done(&removal, false);
-	assert_int_equal(scan_log().epochs, 0);
+	assert_int_equal(scan_log().absent.list, 0);
 	rig_expect("j", 3000);
 	fd = rig_open("j", O_RDWR);
 	assert_int_equal(rig_drain(fd), 0);
@@ -528,6 +696,11 @@ int main(void)
 		TEST(test_a_file_that_is_removed_needs_no_log),
 		TEST(test_power_is_lost_before_a_file_is_gone),
 		TEST(test_a_removal_that_fails),
+		TEST(test_a_name_that_comes_and_goes),
+		TEST(test_power_is_lost_while_a_name_comes_and_goes),
+		TEST(test_an_epoch_has_a_file_that_goes),
+		TEST(test_an_empty_file_under_a_transient_name),
+		TEST(test_many_names_that_come_and_go),
 		TEST(test_a_removed_file_that_is_read),
 		/* last: its log stays broken */
 		TEST(test_a_file_that_cannot_be_synced),

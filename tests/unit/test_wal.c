@@ -121,7 +121,6 @@ static int compare(void *ctx, const struct wal_item *item)
 	assert_int_equal(item->epoch, m->number);
 	assert_int_equal(item->file, 3);
 	switch (item->type) {
-	case WAL_REMOVED: fail_msg("nothing was removed"); break;
 	case WAL_NAME:
 		assert_false(at->named);
 		assert_string_equal(item->path, "/some/where/a file");
@@ -203,9 +202,9 @@ static void test_emptied(void **state)
 	(void)state;
 	for (int i = 0; i < 10; i++)
 		assert_int_equal(commit(20, 10), 0);
-	assert_true(wal->end > PAGE);
+	assert_true(wal->end > WAL_BATCHES_AT);
 	assert_int_equal(wal_empty(wal), 0);
-	assert_int_equal(wal->end, PAGE);
+	assert_int_equal(wal->end, WAL_BATCHES_AT);
 	assert_false(wal->voided);
 	assert_int_equal(count_whole(log_fd, 10), 0);
 	/* what stands behind it is whole, too, but older */
@@ -364,7 +363,7 @@ static void test_damage(void **state)
 		assert_int_equal(commit(i, 9), 0);
 	sound = image_of(log_fd);
 	for (int turn = 0; turn < 3000; turn++) {
-		uint64_t at = (uint64_t)rand() % (turn % 2 ? wal->end : PAGE + 2 * SECTOR);
+		uint64_t at = (uint64_t)rand() % (turn % 2 ? wal->end : WAL_BATCHES_AT + 2 * SECTOR);
 		uint8_t changed = (uint8_t)(sound[at] ^ (1 << rand() % 8));
 		struct wal_scan s;
 		int r;
@@ -388,10 +387,10 @@ static int scan_with(const void *record, size_t n)
 	uint8_t *image = image_of(log_fd);
 	int fd = memfd_create("made up", MFD_CLOEXEC), r;
 
-	memcpy(batch, image + PAGE, 2 * PAGE);
+	memcpy(batch, image + WAL_BATCHES_AT, 2 * PAGE);
 	memcpy(batch + sizeof *b, record, n);
 	b->checksum = crc32c(wal_head_checksum(b, PAGE), batch + PAGE, PAGE);
-	memcpy(image + PAGE, batch, PAGE);
+	memcpy(image + WAL_BATCHES_AT, batch, PAGE);
 	assert_int_equal(pwrite(fd, image, LOG_BYTES, 0), LOG_BYTES);
 	assert_int_equal(wal_scan_begin(&s, fd, batch), 0);
 	assert_int_equal(s.epochs, 1);
@@ -451,6 +450,132 @@ static void test_another_log(void **state)
 	free(image);
 }
 
+static void list(const char *first, const char *second, const char *third)
+{
+	const struct wal_path paths[] = {
+		{.path = first, .below = 3, .up = 2}, {.path = second}, {.path = third}};
+
+	assert_int_equal(wal_list(wal, paths, 3), 0);
+}
+
+static void commit_absent(uint32_t names)
+{
+	wal_begin(wal);
+	wal_put_absent(wal, names);
+	assert_int_equal(wal_commit(wal), 0);
+}
+
+/* The names that no file has, each with a space behind it, or "damaged". */
+static const char *absent(void)
+{
+	static char found[300];
+	const struct wal_listed *name;
+	const char *path;
+	struct wal_scan s;
+	uint32_t i = 0;
+	int r;
+
+	found[0] = '\0';
+	assert_int_equal(wal_scan_begin(&s, log_fd, batch), 0);
+	while ((r = wal_scan_absent(&s, &i, &name, &path)) > 0) {
+		strcat(strcat(found, path), " ");
+		if (strcmp(path, "/first") == 0)
+			assert_true(name->below == 3 && name->up == 2);
+	}
+	assert_true(r == 0 || r == -EBADMSG);
+	return r == 0 ? found : "damaged";
+}
+
+static void test_names_that_come_and_go(void **state)
+{
+	(void)state;
+	assert_string_equal(absent(), "");
+	list("/first", "/a second one", "/third");
+	assert_string_equal(absent(), "");
+	commit_absent(5);
+	assert_string_equal(absent(), "/first /third ");
+	commit_absent(2);
+	assert_string_equal(absent(), "/a second one ");
+	commit_absent(0);
+	assert_string_equal(absent(), "");
+	/* the log is emptied, and says it still */
+	commit_absent(7);
+	assert_int_equal(wal_empty(wal), 0);
+	assert_string_equal(absent(), "/first /a second one /third ");
+	/* another list counts with the first epoch that refers to it */
+	list("/other", "/one", "/two");
+	assert_string_equal(absent(), "/first /a second one /third ");
+	commit_absent(1);
+	assert_string_equal(absent(), "/other ");
+	/* an epoch that says nothing of names */
+	wal_begin(wal);
+	assert_int_equal(wal_commit(wal), 0);
+	assert_string_equal(absent(), "");
+	commit_absent(4);
+	assert_int_equal(wal_void(wal), 0);
+	assert_string_equal(absent(), "");
+}
+
+static void test_a_damaged_list(void **state)
+{
+	const size_t bytes = sizeof(struct wal_names) + 3 * (sizeof(struct wal_listed) + 8);
+	struct wal_path longest[2] = {0};
+	char *path = malloc(10000);
+	uint8_t *image;
+
+	(void)state;
+	list("/first", "/second", "/third");
+	commit_absent(7);
+	image = image_of(log_fd);
+	for (size_t at = 0; at < bytes; at++) {
+		uint8_t byte = image[wal_names_at(1) + at] ^ 0x40;
+
+		assert_int_equal(pwrite(log_fd, &byte, 1, (off_t)(wal_names_at(1) + at)), 1);
+		assert_string_equal(absent(), "damaged");
+		assert_int_equal(pwrite(log_fd, image, LOG_BYTES, 0), LOG_BYTES);
+	}
+	assert_string_equal(absent(), "/first /second /third ");
+	memset(path, 'x', 10000);
+	path[0] = '/';
+	path[9999] = '\0';
+	longest[0].path = longest[1].path = path;
+	assert_int_equal(wal_list(wal, longest, 2), -ENAMETOOLONG);
+	assert_string_equal(absent(), "/first /second /third ");
+	free(path);
+	free(image);
+}
+
+static void test_lists_that_make_no_sense(void **state)
+{
+	struct {
+		struct wal_names list;
+		struct wal_listed name;
+		char path[16];
+	} bad, good = {.list = {.magic = WAL_NAMES_MAGIC, .number = 1, .count = 1, .bytes = sizeof good},
+	               .name = {.path_bytes = 10},
+	               .path = "/a/name/x"};
+
+	(void)state;
+	memcpy(good.list.id, id, sizeof id);
+	list("/first", "/second", "/third");
+	commit_absent(1);
+	for (int i = 0; i < 8; i++) {
+		bad = good;
+		switch (i) {
+		case 1: bad.list.count = 2; break;
+		case 2: bad.list.count = WAL_NAMES_MAX + 1; break;
+		case 3: bad.name.path_bytes = 17; break;
+		case 4: bad.name.path_bytes = 1; break;
+		case 5: bad.name.path_bytes = 9; break;
+		case 6: bad.path[0] = 'x'; break;
+		case 7: bad.list.bytes = sizeof bad - 8; break;
+		}
+		bad.list.checksum = wal_names_checksum(&bad.list);
+		assert_int_equal(pwrite(log_fd, &bad, sizeof bad, (off_t)wal_names_at(1)), sizeof bad);
+		assert_string_equal(absent(), i == 0 ? "/a/name/x " : "damaged");
+	}
+}
+
 static void test_no_log(void **state)
 {
 	struct wal_scan s;
@@ -477,6 +602,9 @@ int main(void)
 		TEST(test_damage),
 		TEST(test_records_that_make_no_sense),
 		TEST(test_another_log),
+		TEST(test_names_that_come_and_go),
+		TEST(test_a_damaged_list),
+		TEST(test_lists_that_make_no_sense),
 		TEST(test_no_log),
 	};
 

@@ -60,7 +60,8 @@ static void age(const char *name, int seconds)
 	assert_int_equal(utimensat(AT_FDCWD, path_of(name), times, 0), 0);
 }
 
-static void make_log(const char *path, int64_t boot_ago_ns)
+/* mount_ago: the file system was mounted again in this boot, after a forced shutdown. */
+static void make_log_of(const char *path, int64_t boot_ago_ns, bool mount_ago)
 {
 	int fd = open(path, O_RDWR | O_CREAT | O_EXCL, 0600);
 	struct origin origin;
@@ -70,8 +71,12 @@ static void make_log(const char *path, int64_t boot_ago_ns)
 	origin.boot_ns -= boot_ago_ns;
 	if (boot_ago_ns)
 		memset(origin.boot_id, 7, sizeof origin.boot_id);
+	origin.mount_id += mount_ago;
+	origin.super_id += mount_ago;
 	assert_int_equal(wal_make(wal, fd, LOG_BYTES, id, &origin), 0);
 }
+
+static void make_log(const char *path, int64_t boot_ago_ns) { make_log_of(path, boot_ago_ns, false); }
 
 static int set_up(void **state)
 {
@@ -297,6 +302,117 @@ static void test_a_log_that_was_emptied(void **state)
 	expect_before();
 }
 
+static void make(const char *name, const char *content)
+{
+	int fd = open(path_of(name), O_WRONLY | O_CREAT | O_EXCL, 0600);
+
+	assert_int_equal(write(fd, content, strlen(content)), (ssize_t)strlen(content));
+	close(fd);
+}
+
+static bool is_there(const char *name)
+{
+	struct stat st;
+
+	return lstat(path_of(name), &st) == 0;
+}
+
+enum { LISTED = 6 };
+
+/* The log says that no file has these names, except the last one. */
+static void list_absent(void)
+{
+	static const char *const listed[LISTED] = {"empty", "filled", "link", "linked", "gone", "present"};
+	static char paths[LISTED][400];
+	struct wal_path list[LISTED];
+	char other[400];
+
+	for (int i = 0; i < LISTED; i++) {
+		snprintf(paths[i], sizeof paths[i], "%s", path_of(listed[i]));
+		list[i] = (struct wal_path){
+			.path = paths[i], .below = (uint16_t)(i % 2 ? strlen(dir) + 1 : 0), .up = 1};
+	}
+	make("empty", "");
+	make("filled", "x");
+	make("linked", "");
+	make("present", "");
+	assert_int_equal(symlink("present", path_of("link")), 0);
+	snprintf(other, sizeof other, "%s", path_of("other name"));
+	assert_int_equal(link(path_of("linked"), other), 0);
+	assert_int_equal(wal_list(wal, list, LISTED), 0);
+}
+
+/* Of the names of the list only an empty file goes that has no other name. */
+static void expect_left(bool empty)
+{
+	assert_int_equal(is_there("empty"), empty);
+	assert_true(is_there("filled") && is_there("link") && is_there("linked") && is_there("present"));
+}
+
+static void test_a_name_that_no_file_had(void **state)
+{
+	(void)state;
+	make_log_of(log_path, 0, true);
+	list_absent();
+	wal_begin(wal);
+	wal_put_absent(wal, 31);
+	assert_int_equal(wal_commit(wal), 0);
+	assert_int_equal(recover_by(false, true).failed, 0);
+	expect_left(true);
+	assert_int_equal(recover_by(false, false).failed, 0);
+	expect_left(false);
+	assert_int_equal(access(log_path, F_OK), -1);
+}
+
+static void test_a_name_of_an_epoch_that_was_emptied(void **state)
+{
+	(void)state;
+	make_log_of(log_path, 0, true);
+	list_absent();
+	wal_begin(wal);
+	wal_put_absent(wal, 31);
+	assert_int_equal(wal_commit(wal), 0);
+	assert_int_equal(wal_empty(wal), 0);
+	assert_int_equal(recover_by(false, false).failed, 0);
+	expect_left(false);
+	assert_int_equal(access(log_path, F_OK), -1);
+}
+
+static void test_a_name_that_was_made_later(void **state)
+{
+	struct wal_header h;
+
+	(void)state;
+	make_log_of(log_path, 0, true);
+	list_absent();
+	wal_begin(wal);
+	wal_put_absent(wal, 31);
+	assert_int_equal(wal_commit(wal), 0);
+	assert_int_equal(wal_empty(wal), 0);
+	h = wal->header;
+	h.written_ns -= 10000000000;
+	h.checksum = wal_header_checksum(&h);
+	assert_int_equal(pwrite(wal->fd, &h, sizeof h, 0), sizeof h);
+	assert_int_equal(recover_by(false, false).failed, 0);
+	expect_left(true);
+	assert_int_equal(access(log_path, F_OK), -1);
+}
+
+/* Somebody has made it in this boot. */
+static void test_a_name_that_was_made_after_the_power_loss(void **state)
+{
+	(void)state;
+	make_log(log_path, boots[BOOT]);
+	list_absent();
+	epoch(1, 3, 1);
+	wal_begin(wal);
+	wal_put_absent(wal, 31);
+	assert_int_equal(wal_commit(wal), 0);
+	assert_int_equal(recover_by(false, false).recovered, FILES);
+	expect_after();
+	expect_left(true);
+}
+
 static void test_a_copy_is_left(void **state)
 {
 	char command[800];
@@ -414,6 +530,10 @@ int main(void)
 		TEST(test_a_file_that_others_changed_keeps_the_whole_log_aside),
 		TEST(test_in_the_same_boot_it_goes),
 		TEST(test_a_log_that_was_emptied),
+		TEST(test_a_name_that_no_file_had),
+		TEST(test_a_name_of_an_epoch_that_was_emptied),
+		TEST(test_a_name_that_was_made_later),
+		TEST(test_a_name_that_was_made_after_the_power_loss),
 		TEST(test_a_copy_is_left),
 		TEST(test_a_file_that_is_gone),
 		TEST(test_an_error_and_another_try),

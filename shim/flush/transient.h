@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * transient: names that come and go below a rule with sync = ordered, such as that of a rollback journal.
+ *
+ * A program makes and removes such a name without waiting for the device, because the log says on the device
+ * which of them no file has (format/wal_format.h).  If power goes, the kernel may have made a name that the
+ * last epoch does not have, or not have removed it yet.  Its file is empty then, and recovery removes it.
+ *
+ * A name becomes transient when the program removes its file before any epoch has that.
+ *
+ * The lock of the log protects all of it, but for `busy` and `unsure`.
+ */
+#ifndef FASTWRITE_FLUSH_TRANSIENT_H
+#define FASTWRITE_FLUSH_TRANSIENT_H
+
+#include "wal/wal.h"
+
+struct transient_name {
+	char path[ARENA_PATH_MAX];
+	uint16_t below, up;    /* as in arena_entry */
+	bool there;            /* a file has the name, or is about to */
+	bool unsynced;         /* and the device may not know that */
+	_Atomic uint32_t busy; /* calls that make or remove it now: only they know whether it is there */
+};
+
+struct transient {
+	struct transient_name names[WAL_NAMES_MAX];
+	uint32_t count, next;
+	bool listed;         /* the newest list of the log has these names */
+	bool stated;         /* the log says of that list: */
+	uint32_t absent;     /* no file has these names */
+	_Atomic bool unsure; /* a name may have come or gone unseen */
+};
+
+void transient_reset(struct transient *t);
+/* Index or -1. */
+int transient_find(const struct transient *t, const char *path);
+/* The name of this entry, which may be new.  *replaced: another one made room for it, and no list will have
+ * that. -1: all others are in use. */
+int transient_add(struct transient *t, const struct arena_entry *e, bool *replaced);
+/* True if the log says now, durably, that no file has this name. */
+bool transient_is_stated(const struct transient *t, int i);
+
+/* Before an epoch: looks which names are there, if that is unsure. */
+void transient_look(struct transient *t);
+/* Names are there of which the device may not know. */
+bool transient_is_unsynced(const struct transient *t);
+/* The file system was synced. */
+void transient_synced(struct transient *t);
+/* The list goes to the log, if it is not there.  0 or -errno. */
+int transient_list(struct transient *t, struct wal *w);
+/* The log does not say what is so. */
+bool transient_is_due(const struct transient *t);
+/* Into the epoch that is being put together; `t` says what it will say once that is durable. */
+void transient_put(struct transient *t, struct wal *w);
+
+#endif
