@@ -123,7 +123,7 @@ def parse_junit(path: Path, record: Record) -> Totals:
         name = f"{case.get('classname')}.{case.get('name')}"
         record.add(name, float(case.get("time", 0)))
         for bad in (*case.iter("failure"), *case.iter("error")):
-            record.fail(name, bad.get("message", "").splitlines()[:4])
+            record.fail(name, bad.get("message", "").splitlines()[:12])
         totals.notes += [f"{name}: {skip.get('message')}" for skip in case.iter("skipped")]
     return totals
 

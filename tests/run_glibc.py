@@ -340,7 +340,7 @@ def main() -> int:
     options = parser.parse_args()
 
     os.environ.update(clean_environment())
-    for name in [n for n in os.environ if n.startswith("FASTWRITE_") or n == "LD_PRELOAD"]:
+    for name in [n for n in os.environ if re.match("FASTWRITE_(?!TEST_)|LD_PRELOAD$", n)]:
         del os.environ[name]
     libc = ctypes.CDLL(None)
     libc.gnu_get_libc_version.restype = ctypes.c_char_p

@@ -14,7 +14,7 @@ from pathlib import Path
 from lib.tap import Totals
 
 SHOWN = 12
-REASON_MAX = 800  # characters
+REASON_MAX = 1500  # characters
 
 
 def workers() -> int:
