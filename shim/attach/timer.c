@@ -47,8 +47,6 @@ static void look_after(struct file *f)
 
 	if (!f->nested && file_flusher_died(f))
 		file_repair(f);
-	if (f->mode != FILE_ATTACHED && file_is_ordered(f) && file_is_due(f, DUE_FLUSH, sys_now_ns()))
-		ordered_due(f);
 	if (f->mode == FILE_ATTACHED && file_is_paged(f) && file_is_ordered(f) &&
 	    file_is_due(f, DUE_FLUSH, sys_now_ns()))
 		ordered_flush(f); /* it reports an error */
@@ -139,9 +137,12 @@ static uint64_t look(uint32_t pace_ms, bool *idle, bool *waits)
 	struct look l = {.now = sys_now_ns(), .next = UINT64_MAX};
 	uint64_t least = pace_ms * 125000ull; /* shortest time between two looks */
 	uint64_t most = pace_ms * 750000ull;
-	uint64_t wait;
+	uint64_t wait, due;
 
 	file_for_each(visit_file, &l);
+	due = ordered_tend(l.now);
+	if (due < l.next)
+		l.next = due;
 	*waits = *idle = l.next == UINT64_MAX;
 	/* another process may be killed with bytes staged in a file that we have, too */
 	if (*idle && family_watches()) {

@@ -256,7 +256,7 @@ const struct rule *by_name_order_new(int dirfd, const char *path, uint64_t *dev,
 	BUFFER(char, found);
 	const struct rule *rule = ordered_path(dirfd, path, dev, found);
 
-	*name = rule ? ordered_create(rule, found) : NULL;
+	*name = rule ? ordered_create(rule, found, *dev) : NULL;
 	return *name ? NULL : rule;
 }
 
@@ -746,7 +746,7 @@ void by_name_unlink_done(const struct by_name_unlink *u, bool done)
 
 	if (u->name)
 		with_file(u->dev, u->ino, act_removed, &done);
-	ordered_named(u->name, done);
+	ordered_named(u->name);
 	/* the log says that it is gone */
 	if (u->name && !done)
 		(void)ordered_barrier(NULL);

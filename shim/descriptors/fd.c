@@ -191,15 +191,27 @@ void fd_open_cuts(struct fd_open *op, int target) { cuts_at(op, target, "", AT_E
 
 void fd_open_end(struct fd_open *op)
 {
-	ordered_named(op->name, true);
+	ordered_named(op->name);
 	ordered_passed(op->ordered, op->dev);
-	if (!op->cuts)
-		return;
 	if (op->holds)
 		gate_unhold();
-	gate_change_end();
-	pthread_setcancelstate(op->cancels, NULL);
-	sys_restore_signals(op->signals);
+	if (op->cuts)
+		gate_change_end();
+	if (op->cuts || op->name)
+		pthread_setcancelstate(op->cancels, NULL);
+	if (op->cuts)
+		sys_restore_signals(op->signals);
+}
+
+/* The open makes a file.  A cancellation would leave its name in use for ever. */
+static void name_new(struct fd_open *op)
+{
+	struct transient_name *name;
+
+	op->ordered = by_name_order_new(op->dirfd, op->path, &op->dev, &name);
+	if (name && !op->cuts)
+		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &op->cancels);
+	op->name = name;
 }
 
 void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
@@ -214,7 +226,8 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 	op->ordered = NULL;
 	op->name = NULL;
 	op->dev = 0;
-	op->looks = op->unresolved = op->unsure = op->late = op->resolving = op->reader = op->cuts = false;
+	op->looks = op->unresolved = op->unsure = op->late = op->resolving = op->reader = op->cuts =
+		op->holds = false;
 	op->releases = file_detaches();
 	op->dirfd = dirfd;
 	op->path = path;
@@ -231,7 +244,7 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 		cuts_at(op, dirfd, path, 0);
 	if ((flags & O_CREAT) && path && ordered_any() &&
 	    sys.statx(dirfd, path, AT_SYMLINK_NOFOLLOW, STATX_INO, &st) == -ENOENT)
-		op->ordered = by_name_order_new(dirfd, path, &op->dev, &op->name);
+		name_new(op);
 	watcher_before_open(dirfd, path);
 	by_name_before_open(dirfd, path);
 	if ((!writes && !shared) || (flags & (O_SYNC | O_DSYNC)))
@@ -286,13 +299,6 @@ static uint32_t direct_mask(int flags, const struct statx *st)
 	return align - 1;
 }
 
-/* Under a transient name: an epoch has to say so, even if nothing is written. */
-static void file_made(struct file *f)
-{
-	f->due[DUE_FLUSH] = sys_now_ns() + file_lag_ns(f);
-	workers_arm();
-}
-
 static void add_description(struct file *f, int fd, const struct fd_open *op, const struct statx *st)
 {
 	long flags = sys.fcntl(fd, F_GETFL, 0);
@@ -307,9 +313,7 @@ static void add_description(struct file *f, int fd, const struct fd_open *op, co
 		ofd_set_align(o, direct_mask((int)flags, st));
 		if (created_now(op, st)) {
 			f->sync.full = true;
-			if (op->name)
-				file_made(f);
-			else if (file_is_ordered(f))
+			if (file_is_ordered(f) && !op->name)
 				ordered_passed(f->rule, f->dev);
 		} else if (o->writable)
 			staging_policy_opened_again(f);

@@ -39,6 +39,10 @@ struct log {
 	struct file **cut;    /* the files that it consists of; room for all entries of the arena */
 	uint32_t count;
 	struct transient names;
+	bool voids; /* the leader is about to void the log */
+	/* when an epoch must have told of names that came, sys_now_ns(), even if no file is written; 0: none
+	 */
+	_Atomic uint64_t due;
 };
 static struct log logs[FILE_ARENAS];
 
@@ -210,6 +214,9 @@ static int take_cut(struct log *l, struct file *f)
 {
 	int r = 0;
 
+	/* it may never come to the removal, and no log has the bytes then */
+	if (l->voids)
+		f->order.removed = false;
 	if (f == l->gone) {
 		f->order.removed = is_removable(l, f);
 		if (!f->order.removed)
@@ -304,8 +311,6 @@ static int sync_names(struct log *l, bool states)
 	const struct arena *a = atomic_load(&l->arena);
 	int r;
 
-	if (atomic_load(loose_of(a->rule)))
-		atomic_store(&l->names.unsure, true);
 	transient_look(&l->names);
 	if (transient_is_unsynced(&l->names))
 		ordered_passed(a->rule, a->dev);
@@ -404,10 +409,11 @@ static int fail_staged(struct log *l)
 /* All epochs are in the files, durably. */
 static int empty_log(struct log *l)
 {
-	bool idle = !atomic_load(&order_of(atomic_load(&l->arena))->changed) && l->names.count == 0;
-	int r = idle ? wal_void(l->wal) : wal_empty(l->wal);
+	bool idle = !atomic_load(&order_of(atomic_load(&l->arena))->changed), named = l->names.count > 0;
+	/* (when idle, nothing may come that tells the device) */
+	int r = idle && !named ? wal_void(l->wal) : wal_empty(l->wal, idle);
 
-	atomic_store(&l->quiet, r == 0 && idle);
+	atomic_store(&l->quiet, r == 0 && idle && !named);
 	return r;
 }
 
@@ -425,6 +431,7 @@ static int end_epoch(struct log *l, bool states)
 		return fail_staged(l);
 	atomic_store(&l->quiet, false);
 	atomic_store(&l->settled, false);
+	atomic_store(&l->due, 0);
 	if (!l->pending) {
 		/* in this order: a change of the next epoch is noted again */
 		atomic_store(&o->changed, false);
@@ -455,14 +462,18 @@ static int end_epoch(struct log *l, bool states)
 /* Everything staged before this call. */
 static int end_epochs(struct log *l)
 {
-	bool again;
-	int r;
+	bool again, changed;
+	int r = 0;
 
 	lock_take(&l->lock, LOCK_ORDER);
 	again = l->pending;
-	r = atomic_load(&l->arena) ? end_epoch(l, true) : 0;
-	if (r == 0 && again)
-		r = end_epoch(l, true);
+	if (atomic_load(&l->arena)) {
+		/* (a barrier may wait for its call, which brings names) */
+		changed = atomic_load(&order_of(atomic_load(&l->arena))->changed);
+		r = end_epoch(l, changed);
+		if (r == 0 && again)
+			r = end_epoch(l, changed);
+	}
 	lock_drop(&l->lock, LOCK_ORDER);
 	return r;
 }
@@ -506,8 +517,9 @@ static int make_quiet(struct log *l)
 
 	lock_take(&l->lock, LOCK_ORDER);
 	/* a power loss takes what the log says no more: what came and went is on the device before that */
-	if (atomic_load(&l->arena) && l->names.stated)
+	if (atomic_load(&l->arena) && l->names.count > 0)
 		ordered_passed(atomic_load(&l->arena)->rule, atomic_load(&l->arena)->dev);
+	l->voids = true;
 	for (int tries = 0; r == 0 && atomic_load(&l->arena) && tries < 2; tries++) {
 		bool again = l->pending;
 
@@ -517,9 +529,10 @@ static int make_quiet(struct log *l)
 	/* (what other threads stage meanwhile comes at the same time as the change) */
 	if (r == 0 && atomic_load(&l->arena) && !atomic_load(&l->quiet)) {
 		r = wal_void(l->wal);
-		l->names.stated = l->names.stated && r < 0;
+		l->names.stated = false;
 		atomic_store(&l->quiet, r == 0);
 	}
+	l->voids = false;
 	lock_drop(&l->lock, LOCK_ORDER);
 	return r;
 }
@@ -563,16 +576,6 @@ int ordered_barrier(const struct rule *rule)
 	return barrier(rule, offsetof(struct log, quiet), make_quiet);
 }
 
-void ordered_due(struct file *f)
-{
-	const struct rule *rule = f->rule;
-
-	f->due[DUE_FLUSH] = 0;
-	lock_drop(&f->lock, LOCK_FILE);
-	(void)barrier(rule, offsetof(struct log, settled), end_epochs);
-	file_lock_again(f);
-}
-
 void ordered_passed(const struct rule *rule, uint64_t dev)
 {
 	uint64_t before = 0;
@@ -602,36 +605,55 @@ static struct transient_name *create(struct log *l, const char *path)
 	if (i < 0)
 		return NULL;
 	/* (after a barrier, or when its last file went with one) */
-	if (l->pending || !transient_is_stated(&l->names, i)) {
-		atomic_store(&l->names.unsure, true);
-		if (end_epoch(l, true) < 0 || !transient_is_stated(&l->names, i))
-			return NULL;
-	}
+	if ((l->pending || !transient_is_stated(&l->names, i)) &&
+	    (end_epoch(l, true) < 0 || !transient_is_stated(&l->names, i)))
+		return NULL;
 	l->names.names[i].there = l->names.names[i].unsynced = true;
 	atomic_fetch_add(&l->names.names[i].busy, 1);
 	atomic_store(&order_of(a)->changed, true);
 	return &l->names.names[i];
 }
 
-struct transient_name *ordered_create(const struct rule *rule, const char *path)
+/* How many logs have files of the rule on this file system; *l: one of them. */
+static int logs_of(const struct rule *rule, uint64_t dev, struct log **l)
+{
+	int count = 0;
+
+	for (int i = 0; i < FILE_ARENAS; i++) {
+		const struct arena *a = atomic_load(&logs[i].arena);
+
+		if (!a || a->rule != rule || a->dev != dev)
+			continue;
+		*l = &logs[i];
+		count++;
+	}
+	return count;
+}
+
+struct transient_name *ordered_create(const struct rule *rule, const char *path, uint64_t dev)
 {
 	struct transient_name *name = NULL;
+	bool is_listed = false;
 	sys_sigset signals;
+	struct log *l;
+	int count;
 
 	if (atomic_load(&log_count) == 0 || fork_guard_elsewhere())
 		return NULL;
 	signals = sys_block_signals();
-	for (int i = 0; i < FILE_ARENAS && !name; i++) {
-		const struct arena *a = atomic_load(&logs[i].arena);
-
-		if (!a || a->rule != rule)
-			continue;
-		lock_take(&logs[i].lock, LOCK_ORDER);
-		name = create(&logs[i], path);
-		lock_drop(&logs[i].lock, LOCK_ORDER);
+	/* (a process that changes its effective user has more: each would have to know) */
+	count = logs_of(rule, dev, &l);
+	if (count == 1) {
+		lock_take(&l->lock, LOCK_ORDER);
+		is_listed = transient_find(&l->names, path) >= 0;
+		name = create(l, path);
+		lock_drop(&l->lock, LOCK_ORDER);
 	}
 	sys_restore_signals(signals);
-	if (!name)
+	/* what a log says of this name must not stay */
+	if (!name && (is_listed || count > 1))
+		(void)ordered_barrier(rule);
+	else if (!name)
 		(void)barrier(rule, offsetof(struct log, settled), end_epochs);
 	return name;
 }
@@ -680,7 +702,10 @@ struct transient_name *ordered_remove(uint64_t dev, uint64_t ino)
 		 */
 		if (l->pending && l->logged && l->gone)
 			atomic_store(&l->broken, -EIO);
-		ordered_named(name, false);
+		file_lock_again(f);
+		f->order.removed = f->order.removed && atomic_load(&l->broken) < 0;
+		file_drop(f);
+		ordered_named(name);
 		name = NULL;
 	}
 	l->gone = NULL;
@@ -689,14 +714,50 @@ struct transient_name *ordered_remove(uint64_t dev, uint64_t ino)
 	return name;
 }
 
-void ordered_named(struct transient_name *name, bool done)
+static struct log *log_of_name(const struct transient_name *name)
 {
+	for (int i = 0; i < FILE_ARENAS; i++)
+		if (name >= logs[i].names.names && name < logs[i].names.names + WAL_NAMES_MAX)
+			return &logs[i];
+	return NULL;
+}
+
+void ordered_named(struct transient_name *name)
+{
+	struct log *l = name ? log_of_name(name) : NULL;
+	const struct arena *a = l ? atomic_load(&l->arena) : NULL;
+
 	if (!name)
 		return;
-	if (!done)
-		for (int i = 0; i < FILE_ARENAS; i++)
-			atomic_store(&logs[i].names.unsure, true);
 	atomic_fetch_sub(&name->busy, 1);
+	if (!a)
+		return;
+	/* a barrier has voided the log meanwhile */
+	if (!atomic_load(&l->names.stated))
+		ordered_passed(a->rule, a->dev);
+	if (!name->there)
+		return;
+	atomic_store(&order_of(a)->changed, true);
+	if (atomic_load(&l->due) == 0)
+		atomic_store(&l->due, sys_now_ns() + a->rule->set.ordered_ms * 750000ull);
+	workers_arm();
+}
+
+uint64_t ordered_tend(uint64_t now)
+{
+	uint64_t next = UINT64_MAX;
+
+	for (int i = 0; i < FILE_ARENAS; i++) {
+		uint64_t due = atomic_load(&logs[i].due);
+
+		if (!atomic_load(&logs[i].arena))
+			continue;
+		if (due && due <= now)
+			(void)end_epochs(&logs[i]); /* (what could not be written stays staged) */
+		else if (due && due < next)
+			next = due;
+	}
+	return next;
 }
 
 void ordered_removed(struct file *f, bool gone)
@@ -781,11 +842,12 @@ void ordered_close(struct arena *a)
 	w = l->wal;
 	/* (if this fails the log stays, for recovery) */
 	kill_step();
-	if (l->names.stated)
+	if (l->names.count > 0)
 		ordered_passed(a->rule, a->dev);
-	if (!l->pending && (!l->names.stated || sync_loose(l) == 0) && wal_void(w) == 0)
+	if (!l->pending && (l->names.count == 0 || sync_loose(l) == 0) && wal_void(w) == 0)
 		log_file_remove(a);
 	transient_reset(&l->names);
+	atomic_store(&l->due, 0);
 	kill_step();
 	internal_fd_close(w->fd);
 	sys.munmap(w, memory_bytes(a));

@@ -46,18 +46,18 @@ bool ordered_directory_follows(const struct rule *rule, uint64_t dev);
  * name is transient (flush/transient.h) nothing waits for the device: make it now, and call ordered_named.
  * Else NULL, after a barrier that leaves the log its epoch: no file of the log has the name.
  */
-struct transient_name *ordered_create(const struct rule *rule, const char *path);
+struct transient_name *ordered_create(const struct rule *rule, const char *path, uint64_t dev);
 /*
  * No file lock held: the program is about to remove the only name of this file.  If no epoch has the file,
  * and no descriptor of the program is left, its bytes need go nowhere, and the name is transient.  Remove it
  * now, and call ordered_removed and ordered_named; or NULL.
  */
 struct transient_name *ordered_remove(uint64_t dev, uint64_t ino);
-/* The name has come or gone, or (not `done`) perhaps not.  NULL does nothing. */
-void ordered_named(struct transient_name *name, bool done);
-/* File lock held: the file was made under a transient name, and has nothing staged.  The next epoch is due.
- * Drops and retakes the lock. */
-void ordered_due(struct file *f);
+/* The call is over, whether the name has come or gone, or not.  NULL does nothing. */
+void ordered_named(struct transient_name *name);
+/* In a thread of ours, no lock held: ends an epoch that is due although no file has been written.  When the
+ * next one is due, or UINT64_MAX. */
+uint64_t ordered_tend(uint64_t now);
 /* File lock held, f may be any file: `gone`, so what is staged is dropped if that is right; else it is staged
  * as before. */
 void ordered_removed(struct file *f, bool gone);

@@ -11,7 +11,6 @@ void transient_reset(struct transient *t)
 {
 	t->count = t->next = 0;
 	t->listed = t->stated = false;
-	atomic_store(&t->unsure, false);
 }
 
 int transient_find(const struct transient *t, const char *path)
@@ -55,22 +54,22 @@ int transient_add(struct transient *t, const struct arena_entry *e, bool *replac
 
 bool transient_is_stated(const struct transient *t, int i)
 {
-	return t->listed && t->stated && (t->absent >> i & 1);
+	return t->listed && t->stated && (t->absent >> i & 1) &&
+	       sys_now_ns() - t->stated_ns < WAL_LATE_NS / 2;
 }
 
 void transient_look(struct transient *t)
 {
 	struct statx st;
 
-	if (!atomic_exchange(&t->unsure, false) && t->stated)
-		return;
 	for (uint32_t i = 0; i < t->count; i++) {
 		struct transient_name *n = &t->names[i];
+		bool was = n->there && t->stated;
 
 		if (atomic_load(&n->busy))
 			continue;
 		n->there = sys.statx(AT_FDCWD, n->path, AT_SYMLINK_NOFOLLOW, STATX_INO, &st) != -ENOENT;
-		n->unsynced = n->there;
+		n->unsynced = n->there && (n->unsynced || !was);
 	}
 }
 
@@ -116,13 +115,15 @@ static uint32_t absent(const struct transient *t)
 
 bool transient_is_due(const struct transient *t)
 {
-	return t->count > 0 && (!t->listed || !t->stated || t->absent != absent(t));
+	return t->count > 0 && (!t->listed || !t->stated || t->absent != absent(t) ||
+	                        sys_now_ns() - t->stated_ns >= WAL_LATE_NS / 2);
 }
 
 void transient_put(struct transient *t, struct wal *w)
 {
 	t->stated = t->count > 0 && t->listed;
 	t->absent = absent(t);
+	t->stated_ns = sys_now_ns();
 	if (t->stated)
 		wal_put_absent(w, t->absent);
 }

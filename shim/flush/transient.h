@@ -8,7 +8,7 @@
  *
  * A name becomes transient when the program removes its file before any epoch has that.
  *
- * The lock of the log protects all of it, but for `busy` and `unsure`.
+ * The lock of the log protects all of it, but for `busy`.
  */
 #ifndef FASTWRITE_FLUSH_TRANSIENT_H
 #define FASTWRITE_FLUSH_TRANSIENT_H
@@ -18,7 +18,7 @@
 struct transient_name {
 	char path[ARENA_PATH_MAX];
 	uint16_t below, up;    /* as in arena_entry */
-	bool there;            /* a file has the name, or is about to */
+	_Atomic bool there;    /* a file has the name, or is about to */
 	bool unsynced;         /* and the device may not know that */
 	_Atomic uint32_t busy; /* calls that make or remove it now: only they know whether it is there */
 };
@@ -27,9 +27,9 @@ struct transient {
 	struct transient_name names[WAL_NAMES_MAX];
 	uint32_t count, next;
 	bool listed;         /* the newest list of the log has these names */
-	bool stated;         /* the log says of that list: */
+	_Atomic bool stated; /* the log says of that list: */
 	uint32_t absent;     /* no file has these names */
-	_Atomic bool unsure; /* a name may have come or gone unseen */
+	uint64_t stated_ns;  /* sys_now_ns() when it said so last */
 };
 
 void transient_reset(struct transient *t);
@@ -38,10 +38,12 @@ int transient_find(const struct transient *t, const char *path);
 /* The name of this entry, which may be new.  *replaced: another one made room for it, and no list will have
  * that. -1: all others are in use. */
 int transient_add(struct transient *t, const struct arena_entry *e, bool *replaced);
-/* True if the log says now, durably, that no file has this name. */
+/* True if the log says, durably, that no file has this name, and recovery will believe it of a file that is
+ * made now (WAL_LATE_NS). */
 bool transient_is_stated(const struct transient *t, int i);
 
-/* Before an epoch: looks which names are there, if that is unsure. */
+/* Before an epoch: looks which names are there.  Names come and go unseen, too: behind a barrier, or by a
+ * child of the program. */
 void transient_look(struct transient *t);
 /* Names are there of which the device may not know. */
 bool transient_is_unsynced(const struct transient *t);

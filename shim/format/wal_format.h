@@ -51,6 +51,10 @@ enum {
 	WAL_BATCHES_AT = WAL_NAMES_AT + 2 * WAL_NAMES_BYTES,
 };
 
+/* A write-back, or a file that a program makes, may follow the last epoch before power goes.  A boot, a mount
+ * and a write by another program take longer. */
+#define WAL_LATE_NS 5000000000ll
+
 /* Which names of a list no file has. */
 struct wal_absent {
 	uint32_t list;  /* its number, which rises; 0: none */

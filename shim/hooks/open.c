@@ -16,8 +16,8 @@ static int open_at(int dirfd, const char *path, int flags, mode_t mode)
 	int fd, before = errno;
 	struct fd_open op;
 
-	if (flags & O_TRUNC)
-		cancel_point(); /* a later cancellation would leave the gate closed */
+	if (flags & (O_TRUNC | O_CREAT))
+		cancel_point(); /* there is none between here and fd_open_end */
 	fd_open_prepare(&op, dirfd, path, flags);
 	do
 		fd = dirfd == AT_FDCWD ? real.open(path, flags, mode) : real.openat(dirfd, path, flags, mode);

@@ -69,8 +69,8 @@ static struct mode mode_of(const char *text, int length)
 
 static void before_open(struct fd_open *op, const struct mode *m, const char *path)
 {
-	if (m->flags & O_TRUNC)
-		cancel_point(); /* a later cancellation would leave the gate closed */
+	if (m->flags & (O_TRUNC | O_CREAT))
+		cancel_point(); /* there is none between here and fd_open_end */
 	fd_open_prepare(op, AT_FDCWD, path, m->flags);
 	/* the C library sets the stream's position to the end that the kernel knows */
 	if (path && (m->flags & O_APPEND))

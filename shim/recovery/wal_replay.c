@@ -17,10 +17,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* A write-back may follow the last epoch before power goes.  A boot, a mount and a write by another program
- * take longer. */
-static const int64_t late_ns = 5000000000;
-
 /* A file that the log names. */
 struct named {
 	struct arena_entry name;
@@ -148,7 +144,8 @@ static bool is_changed(const struct replay *r, const struct named *f)
 	    changed <= r->note.again_ns + WAL_REPLAY_SLACK_NS)
 		return false;
 	/* (the log may have waited for several boots) */
-	return changed > r->scan.written_ns + late_ns || (r->where == ORIGIN_OTHER && changed >= r->boot_ns);
+	return changed > r->scan.written_ns + WAL_LATE_NS ||
+	       (r->where == ORIGIN_OTHER && changed >= r->boot_ns);
 }
 
 static int visit_open(void *ctx, const struct wal_item *item)
@@ -276,7 +273,8 @@ static bool is_left(const struct replay *r, const struct statx *st)
 	int64_t changed = st->stx_ctime.tv_sec * 1000000000ll + st->stx_ctime.tv_nsec;
 
 	return (st->stx_mode & S_IFMT) == S_IFREG && st->stx_size == 0 && st->stx_nlink == 1 &&
-	       changed <= r->scan.written_ns + late_ns && (r->where != ORIGIN_OTHER || changed < r->boot_ns);
+	       changed <= r->scan.written_ns + WAL_LATE_NS &&
+	       (r->where != ORIGIN_OTHER || changed < r->boot_ns);
 }
 
 static int remove_name(const struct replay *r, const struct arena_entry *named)
@@ -290,7 +288,8 @@ static int remove_name(const struct replay *r, const struct arena_entry *named)
 		return dirfd;
 	e = sys.statx(dirfd, name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &st);
 	kill_step();
-	if (e == 0 && is_left(r, &st))
+	/* (the log has only names on its own file system) */
+	if (e == 0 && sys_dev_of(&st) == r->place.dev_now && is_left(r, &st))
 		e = sys.unlinkat(dirfd, name, 0);
 	kill_step();
 	sys.close(dirfd);

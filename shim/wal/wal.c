@@ -47,6 +47,13 @@ static int write_header(struct wal *w)
 	return r;
 }
 
+static int put_header(struct wal *w, bool sync)
+{
+	int r = write_header(w);
+
+	return r == 0 && sync ? sys.fdatasync(w->fd) : r;
+}
+
 int wal_make(struct wal *w, int fd, uint64_t bytes, const uint8_t id[16], const struct origin *origin)
 {
 	struct statx st;
@@ -75,8 +82,7 @@ int wal_make(struct wal *w, int fd, uint64_t bytes, const uint8_t id[16], const 
 	}
 	w->end = WAL_BATCHES_AT;
 	w->voided = true;
-	r = write_header(w);
-	return r < 0 ? r : sys.fdatasync(fd);
+	return put_header(w, true);
 }
 
 void wal_continue(struct wal *w, int fd, const struct wal_header *header, uint64_t last, uint64_t end)
@@ -84,6 +90,7 @@ void wal_continue(struct wal *w, int fd, const struct wal_header *header, uint64
 	memset(w, 0, sizeof *w);
 	w->fd = fd;
 	w->header = *header;
+	w->device = header->absent;
 	w->epoch = last >= header->first ? last : header->first - 1;
 	w->end = end;
 }
@@ -101,7 +108,9 @@ void wal_begin(struct wal *w)
 	w->at = w->end;
 	w->absent = (struct wal_absent){0};
 	w->part = 0;
-	w->error = 0;
+	/* (epochs behind a header that says more than they do would not be found) */
+	w->error = w->unsure ? put_header(w, true) : 0;
+	w->unsure = w->error < 0;
 	begin_batch(w);
 }
 
@@ -264,19 +273,29 @@ int wal_commit(struct wal *w)
 	return w->error;
 }
 
-int wal_empty(struct wal *w)
+static bool is_same(const struct wal_absent *a, const struct wal_absent *b)
+{
+	return a->list == b->list && a->names == b->names;
+}
+
+int wal_empty(struct wal *w, bool sync)
 {
 	uint64_t before = w->header.first;
+	/* what is said of names stands nowhere else once the epoch is written over */
+	bool says = !is_same(&w->header.absent, &w->device);
 	int r;
 
 	w->header.first = w->epoch + 1;
 	w->header.written_ns = sys_wall_ns();
-	r = write_header(w);
-	if (r < 0)
+	r = put_header(w, sync || says);
+	w->unsure = r < 0;
+	if (r < 0) {
 		w->header.first = before;
-	else
-		w->end = WAL_BATCHES_AT;
-	return r;
+		return r;
+	}
+	w->device = w->header.absent;
+	w->end = WAL_BATCHES_AT;
+	return 0;
 }
 
 int wal_void(struct wal *w)
@@ -284,9 +303,7 @@ int wal_void(struct wal *w)
 	int r;
 
 	w->header.absent = (struct wal_absent){0};
-	r = w->voided ? 0 : wal_empty(w);
-	if (r == 0 && !w->voided)
-		r = sys.fdatasync(w->fd);
+	r = w->voided ? 0 : wal_empty(w, true);
 	if (r == 0)
 		w->voided = true;
 	return r;

@@ -32,6 +32,8 @@ struct wal {
 	uint32_t part;
 	uint32_t list;            /* number of the newest list of names, 0: none */
 	struct wal_absent absent; /* of this epoch */
+	struct wal_absent device; /* of the header on the device */
+	bool unsure;              /* which header that is */
 	int error;                /* -errno of this epoch */
 	/* The batch that is being put together. */
 	uint32_t bytes, images, tails;
@@ -75,9 +77,10 @@ int wal_commit(struct wal *w);
 
 /*
  * All epochs are in their files, durably: the next one is written over them.  Until that is durable a power
- * loss may bring them back, which changes nothing as long as nobody but the log changes the files.
+ * loss may bring them back, which changes nothing as long as nobody but the log changes the files.  `sync`:
+ * waits for the device.
  */
-int wal_empty(struct wal *w);
+int wal_empty(struct wal *w, bool sync);
 /* The same, and from now on no power loss brings them back, nor says that a name is absent: before anybody
  * else changes the files. */
 int wal_void(struct wal *w);

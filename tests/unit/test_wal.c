@@ -203,7 +203,7 @@ static void test_emptied(void **state)
 	for (int i = 0; i < 10; i++)
 		assert_int_equal(commit(20, 10), 0);
 	assert_true(wal->end > WAL_BATCHES_AT);
-	assert_int_equal(wal_empty(wal), 0);
+	assert_int_equal(wal_empty(wal, false), 0);
 	assert_int_equal(wal->end, WAL_BATCHES_AT);
 	assert_false(wal->voided);
 	assert_int_equal(count_whole(log_fd, 10), 0);
@@ -268,7 +268,7 @@ static void test_power_loss_when_emptied(void **state)
 	(void)state;
 	for (int i = 0; i < 12; i++)
 		assert_int_equal(commit(6, 500), 0);
-	assert_int_equal(wal_empty(wal), 0);
+	assert_int_equal(wal_empty(wal, false), 0);
 	before = image_of(log_fd);
 	assert_int_equal(commit(13, 500), 0);
 	after = image_of(log_fd);
@@ -291,7 +291,7 @@ static void test_power_loss_when_emptied_only_here(void **state)
 	(void)state;
 	assert_int_equal(commit(6, 500), 0);
 	before = image_of(log_fd);
-	assert_int_equal(wal_empty(wal), 0);
+	assert_int_equal(wal_empty(wal, false), 0);
 	assert_int_equal(commit(13, 500), 0);
 	after = image_of(log_fd);
 	for (int i = 0; i < 200; i++) {
@@ -329,7 +329,7 @@ static void test_errors_of_the_device(void **state)
 	sys.pwritev = no_pwritev;
 	assert_int_equal(commit(5, 5), -EIO);
 	assert_int_equal(commit(600, 5), -EIO);
-	assert_int_equal(wal_empty(wal), -EIO);
+	assert_int_equal(wal_empty(wal, false), -EIO);
 	sys = sys_kernel;
 	assert_int_equal(count_whole(log_fd, 0), 1);
 	sys.fdatasync = no_fdatasync;
@@ -500,7 +500,7 @@ static void test_names_that_come_and_go(void **state)
 	assert_string_equal(absent(), "");
 	/* the log is emptied, and says it still */
 	commit_absent(7);
-	assert_int_equal(wal_empty(wal), 0);
+	assert_int_equal(wal_empty(wal, false), 0);
 	assert_string_equal(absent(), "/first /a second one /third ");
 	/* another list counts with the first epoch that refers to it */
 	list("/other", "/one", "/two");

@@ -297,7 +297,7 @@ static void test_a_log_that_was_emptied(void **state)
 	(void)state;
 	make_log(log_path, boots[BOOT]);
 	epoch(1, 3, 1);
-	assert_int_equal(wal_empty(wal), 0);
+	assert_int_equal(wal_empty(wal, false), 0);
 	assert_int_equal(recover_by(false, false).recovered, 0);
 	expect_before();
 }
@@ -372,7 +372,7 @@ static void test_a_name_of_an_epoch_that_was_emptied(void **state)
 	wal_begin(wal);
 	wal_put_absent(wal, 31);
 	assert_int_equal(wal_commit(wal), 0);
-	assert_int_equal(wal_empty(wal), 0);
+	assert_int_equal(wal_empty(wal, false), 0);
 	assert_int_equal(recover_by(false, false).failed, 0);
 	expect_left(false);
 	assert_int_equal(access(log_path, F_OK), -1);
@@ -388,7 +388,7 @@ static void test_a_name_that_was_made_later(void **state)
 	wal_begin(wal);
 	wal_put_absent(wal, 31);
 	assert_int_equal(wal_commit(wal), 0);
-	assert_int_equal(wal_empty(wal), 0);
+	assert_int_equal(wal_empty(wal, false), 0);
 	h = wal->header;
 	h.written_ns -= 10000000000;
 	h.checksum = wal_header_checksum(&h);
