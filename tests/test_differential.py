@@ -93,7 +93,9 @@ def test_random_sequences_in_the_overlay(rig, place, policy):
     overlay = {"writers": "exclusive", "visibility": "lag", **policy}
     totals = machine.explore(rig, place, SEED, seconds=SECONDS / 5, fixed=overlay)
     check(totals, SEED)
-    assert totals.staged > totals.sequences * 1000, "hardly anything was staged: this tested nothing"
+    # under `ordered` a fork ends staging for the rest of a batch
+    least = 100 if policy["sync"] == "ordered" else 1000
+    assert totals.staged > totals.sequences * least, "hardly anything was staged: this tested nothing"
 
 
 def test_the_machine_agrees_with_itself(rig, place):

@@ -7,6 +7,7 @@
 #include "base/kill.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "files/workers.h"
 #include "flush/fds.h"
 #include "flush/flush.h"
 #include "flush/pages_flush.h"

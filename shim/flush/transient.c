@@ -10,7 +10,8 @@
 void transient_reset(struct transient *t)
 {
 	t->count = t->next = 0;
-	t->listed = t->stated = false;
+	t->listed = false;
+	t->stated = false;
 }
 
 int transient_find(const struct transient *t, const char *path)
