@@ -118,7 +118,8 @@ void by_name_unlink_done(const struct by_name_unlink *u, bool done);
 /* Before a name comes or goes that the kernel may make durable at once.  Returns the rule that it belongs to,
  * if its files are ordered, and its file system, for ordered_passed; or NULL. */
 const struct rule *by_name_order(int dirfd, const char *path, uint64_t *dev);
-/* The same before a new file is made.  *name: not NULL if ordered_named is to be called; then it is all. */
+/* The same before a new file is made.  *name: as ordered_create; if it is not NULL there was no barrier, and
+ * the result is NULL. */
 const struct rule *by_name_order_new(int dirfd, const char *path, uint64_t *dev,
                                      struct transient_name **name);
 

@@ -193,7 +193,7 @@ void fd_open_end(struct fd_open *op)
 {
 	ordered_named(op->name);
 	ordered_passed(op->ordered, op->dev);
-	if (op->holds)
+	if (op->cuts && op->holds)
 		gate_unhold();
 	if (op->cuts)
 		gate_change_end();
@@ -226,8 +226,7 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 	op->ordered = NULL;
 	op->name = NULL;
 	op->dev = 0;
-	op->looks = op->unresolved = op->unsure = op->late = op->resolving = op->reader = op->cuts =
-		op->holds = false;
+	op->looks = op->unresolved = op->unsure = op->late = op->resolving = op->reader = op->cuts = false;
 	op->releases = file_detaches();
 	op->dirfd = dirfd;
 	op->path = path;

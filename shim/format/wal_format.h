@@ -169,6 +169,9 @@ uint32_t wal_header_checksum(const struct wal_header *h);
 /* Of a batch: `head` are its first `head_bytes` bytes; crc32c over the images continues it. */
 uint32_t wal_head_checksum(const struct wal_batch *head, uint32_t head_bytes);
 
+/* Records and names take up a multiple of 8 bytes. */
+static inline uint32_t wal_padded(uint32_t bytes) { return (bytes + 7) / 8 * 8; }
+
 static inline uint64_t wal_names_at(uint32_t number)
 {
 	return WAL_NAMES_AT + number % 2 * (uint64_t)WAL_NAMES_BYTES;

@@ -188,9 +188,9 @@ static uint32_t take_listed(const struct wal_scan *s, uint32_t at, const struct 
 	*path = (const char *)(*name + 1);
 	if ((*name)->path_bytes < 2 || (*name)->path_bytes > room || (*name)->path_bytes > WAL_PATH_MAX ||
 	    (*path)[0] != '/' || strnlen(*path, (*name)->path_bytes) != (*name)->path_bytes - 1 ||
-	    ((*name)->path_bytes + 7) / 8 * 8 > room)
+	    wal_padded((*name)->path_bytes) > room)
 		return 0;
-	return at + (uint32_t)sizeof **name + ((*name)->path_bytes + 7) / 8 * 8;
+	return at + (uint32_t)sizeof **name + wal_padded((*name)->path_bytes);
 }
 
 int wal_scan_absent(struct wal_scan *s, uint32_t *i, const struct wal_listed **name, const char **path)

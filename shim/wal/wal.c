@@ -154,7 +154,7 @@ static int write_batch(struct wal *w, uint32_t flags)
 /* Room for a record with `bytes` bytes of content, or NULL: the epoch has failed. */
 static void *record(struct wal *w, enum wal_type type, uint32_t file, uint32_t bytes)
 {
-	uint32_t whole = (uint32_t)sizeof(struct wal_record) + (bytes + 7) / 8 * 8;
+	uint32_t whole = (uint32_t)sizeof(struct wal_record) + wal_padded(bytes);
 	struct wal_record *r;
 
 	if (w->error == 0 &&
@@ -237,7 +237,7 @@ int wal_list(struct wal *w, const struct wal_path *paths, uint32_t count)
 	for (uint32_t i = 0; i < count; i++) {
 		struct wal_listed *name = (struct wal_listed *)(void *)(w->head + bytes);
 		uint32_t n = (uint32_t)strlen(paths[i].path) + 1;
-		uint32_t whole = (uint32_t)sizeof *name + (n + 7) / 8 * 8;
+		uint32_t whole = (uint32_t)sizeof *name + wal_padded(n);
 
 		if (whole > WAL_NAMES_BYTES - bytes)
 			return -ENAMETOOLONG;

@@ -319,7 +319,7 @@ static bool is_there(const char *name)
 
 enum { LISTED = 6 };
 
-/* The log says that no file has these names, except the last one. */
+/* Lists names, of which no file has the first five at the end of epoch_of_names. */
 static void list_absent(void)
 {
 	static const char *const listed[LISTED] = {"empty", "filled", "link", "linked", "gone", "present"};
@@ -342,6 +342,13 @@ static void list_absent(void)
 	assert_int_equal(wal_list(wal, list, LISTED), 0);
 }
 
+static void epoch_of_names(void)
+{
+	wal_begin(wal);
+	wal_put_absent(wal, 31);
+	assert_int_equal(wal_commit(wal), 0);
+}
+
 /* Of the names of the list only an empty file goes that has no other name. */
 static void expect_left(bool empty)
 {
@@ -354,9 +361,7 @@ static void test_a_name_that_no_file_had(void **state)
 	(void)state;
 	make_log_of(log_path, 0, true);
 	list_absent();
-	wal_begin(wal);
-	wal_put_absent(wal, 31);
-	assert_int_equal(wal_commit(wal), 0);
+	epoch_of_names();
 	assert_int_equal(recover_by(false, true).failed, 0);
 	expect_left(true);
 	assert_int_equal(recover_by(false, false).failed, 0);
@@ -369,9 +374,7 @@ static void test_a_name_of_an_epoch_that_was_emptied(void **state)
 	(void)state;
 	make_log_of(log_path, 0, true);
 	list_absent();
-	wal_begin(wal);
-	wal_put_absent(wal, 31);
-	assert_int_equal(wal_commit(wal), 0);
+	epoch_of_names();
 	assert_int_equal(wal_empty(wal, false), 0);
 	assert_int_equal(recover_by(false, false).failed, 0);
 	expect_left(false);
@@ -385,9 +388,7 @@ static void test_a_name_that_was_made_later(void **state)
 	(void)state;
 	make_log_of(log_path, 0, true);
 	list_absent();
-	wal_begin(wal);
-	wal_put_absent(wal, 31);
-	assert_int_equal(wal_commit(wal), 0);
+	epoch_of_names();
 	assert_int_equal(wal_empty(wal, false), 0);
 	h = wal->header;
 	h.written_ns -= 10000000000;
@@ -405,9 +406,7 @@ static void test_a_name_that_was_made_after_the_power_loss(void **state)
 	make_log(log_path, boots[BOOT]);
 	list_absent();
 	epoch(1, 3, 1);
-	wal_begin(wal);
-	wal_put_absent(wal, 31);
-	assert_int_equal(wal_commit(wal), 0);
+	epoch_of_names();
 	assert_int_equal(recover_by(false, false).recovered, FILES);
 	expect_after();
 	expect_left(true);
