@@ -50,7 +50,7 @@ void flush_free_done(struct file *f)
 		file_due_flush(f);
 		arena_blocks_freed(a, freed);
 	}
-	if (!f->head && !journal_file_holds(f))
+	if (!file_is_staged(f) && !journal_file_holds(f))
 		visibility_drop(f);
 }
 

@@ -6,6 +6,8 @@
 #include "attach/attach.h"
 #include "base/kill.h"
 #include "descriptors/by_name.h"
+#include "descriptors/fd.h"
+#include "flush/flush.h"
 #include "flush/ordered.h"
 #include "format/wal_scan.h"
 #include "staging/order.h"
@@ -318,6 +320,32 @@ static void test_the_next_epoch_begins_beside_it(void **state)
 	rig_expect("a", 1700);
 	assert_int_equal(rig_drain(fd), 0);
 	rig_expect("a", 1700);
+}
+
+/* The thread that flushes comes back after an epoch, and new pages are staged. */
+static void test_a_locked_file_keeps_its_lease(void **state)
+{
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	fd = ready("a");
+	if (fcntl(fd, F_SETLEASE, F_WRLCK) < 0) {
+		print_message("skipped: no leases on this file system\n");
+		skip();
+	}
+	assert_int_equal(fcntl(fd, F_SETLEASE, F_UNLCK), 0);
+	assert_int_equal(fd_before_lock(fd, false, LOCK_AT_OFFSET), 0);
+	rig_put(fd, 1000, 500);
+	assert_ptr_equal(rig_file(fd)->lease.on, fdtable_get(fd));
+	assert_int_equal(flush_run(rig_file(fd), true), 0);
+	assert_ptr_equal(rig_file(fd)->lease.on, fdtable_get(fd));
+	rig_put(fd, 1500, 100);
+	assert_int_equal(rig_kernel_size("a"), 1000);
+	assert_int_equal(rig_drain(fd), 0);
+	rig_expect("a", 1600);
+	assert_int_equal(flush_run(rig_file(fd), true), 0);
+	assert_null(rig_file(fd)->lease.on);
 }
 
 /* ---- a kill, and then a power loss while it is recovered ---- */
@@ -737,6 +765,7 @@ int main(void)
 		TEST(test_older_bytes_are_synced_first),
 		TEST(test_a_file_is_cut_in_its_epoch),
 		TEST(test_the_next_epoch_begins_beside_it),
+		TEST(test_a_locked_file_keeps_its_lease),
 		TEST(test_power_is_lost_in_the_recovery),
 		TEST(test_a_file_that_is_removed_needs_no_log),
 		TEST(test_power_is_lost_before_a_file_is_gone),
