@@ -32,6 +32,9 @@
 #ifndef SYS_pidfd_getfd
 #define SYS_pidfd_getfd 438
 #endif
+#ifndef SYS_quotactl_fd
+#define SYS_quotactl_fd 443
+#endif
 #ifndef SYS_mount_setattr
 #define SYS_mount_setattr 442
 #endif

@@ -191,7 +191,10 @@ static int reserve(struct file *f, int fd, uint64_t at, size_t n, bool paged, ui
 		if (to > f->lsize)
 			to = at + n > f->lsize ? at + n : f->lsize;
 	}
-	return prealloc_reserve(f, fd, from, to - from, f->arena->block_bytes + n, granted);
+	*granted = to - from;
+	return paged && ordered_spares(f, to)
+	               ? 0
+	               : prealloc_reserve(f, fd, from, to - from, f->arena->block_bytes + n, granted);
 }
 
 enum { WRITE_AGAIN = -ERESTART, AGAIN_MOST = 16 };

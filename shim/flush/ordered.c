@@ -16,6 +16,7 @@
 #include "staging/log_file.h"
 #include "staging/order.h"
 #include "staging/stage.h"
+#include "wal/spare.h"
 #include "wal/wal.h"
 
 #include <errno.h>
@@ -29,6 +30,8 @@ struct log {
 	struct arena *_Atomic arena; /* NULL: there is none */
 	int refused;                 /* -errno: it could not be made */
 	struct wal *wal;
+	uint64_t dev;
+	_Atomic bool spares; /* its file has space for all pages (wal/spare.h) */
 	/* The epoch that is being made durable. */
 	uint64_t epoch;
 	bool pending;         /* it has begun, and is not in the files */
@@ -74,13 +77,19 @@ static uint64_t log_bytes(const struct arena *a)
 	return bytes < WAL_BYTES_MIN ? WAL_BYTES_MIN : bytes;
 }
 
+/* The pages, and what the file system needs to find them. */
+static uint64_t spare_bytes(const struct arena *a)
+{
+	return pages_round_up(WAL_PAGE_BYTES * (uint64_t)a->pages.frame_count * 65 / 64 + (64 << 10));
+}
+
 static size_t memory_bytes(const struct arena *a)
 {
 	return pages_round_up(sizeof(struct wal)) +
 	       pages_round_up(a->entry_count * sizeof *((struct log *)NULL)->cut);
 }
 
-static int fill(struct wal *w, struct arena *a, int fd)
+static int fill(struct log *l, struct wal *w, struct arena *a, int fd)
 {
 	struct sys_quiet quiet; /* RLIMIT_FSIZE of the program does not apply to the log */
 	struct origin origin;
@@ -101,6 +110,8 @@ static int fill(struct wal *w, struct arena *a, int fd)
 	r = sys.fallocate(fd, 0, 0, (off_t)log_bytes(a));
 	if (r == 0 || r == -EOPNOTSUPP)
 		r = wal_make(w, fd, log_bytes(a), id, &origin);
+	l->dev = origin.dev;
+	atomic_store(&l->spares, r == 0 && spare_take(fd, spare_bytes(a)) == 0);
 	sys_quiet_end(&quiet);
 	if (r == 0)
 		r = log_file_sync_names(a);
@@ -125,7 +136,7 @@ static int make(struct log *l, struct arena *a)
 	if (fd < 0)
 		return fd;
 	memory = sys.mmap(NULL, memory_bytes(a), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	r = sys_is_error(memory) ? -ENOMEM : fill((struct wal *)(void *)memory, a, fd);
+	r = sys_is_error(memory) ? -ENOMEM : fill(l, (struct wal *)(void *)memory, a, fd);
 	if (r < 0) {
 		log_file_remove(a);
 		internal_fd_close(fd);
@@ -172,6 +183,14 @@ int ordered_ready(struct arena *a)
 		         "themselves",
 		         a->rule->name, a->dir, refusal(r), -r);
 	return r;
+}
+
+bool ordered_spares(const struct file *f, uint64_t end)
+{
+	const struct log *l = log_of(f->arena);
+
+	return file_is_ordered(f) && f->rule->set.prealloc_mode == PREALLOC_KEEP && f->dev == l->dev &&
+	       end <= SPARE_OFFSET_MOST && atomic_load(&l->arena) == f->arena && atomic_load(&l->spares);
 }
 
 /* ---- an epoch ---- */
@@ -321,14 +340,26 @@ static int sync_names(struct log *l, bool states)
 	return r == 0 && states ? transient_list(&l->names, l->wal) : r;
 }
 
+/* File lock held. */
+static int flush_cut(struct file *f)
+{
+	struct log *l = log_of(f->arena);
+	int r = overlay_is_cut(&f->overlay) ? pages_flush_cut(f) : 0;
+
+	if (r != -ENOSPC || !atomic_exchange(&l->spares, false))
+		return r;
+	r = spare_give(l->wal->fd);
+	kill_step();
+	return r < 0 ? r : pages_flush_cut(f);
+}
+
 /* The cut goes to the file.  Then the file is synced, without its lock. */
 static int write_back(struct file *f)
 {
-	int fd, r = 0;
+	int fd, r;
 
 	file_lock_again(f);
-	if (overlay_is_cut(&f->overlay))
-		r = pages_flush_cut(f);
+	r = flush_cut(f);
 	f->order.behind = r == 0;
 	fd = flush_writable_fd(f);
 	if (r == 0 && fd < 0)

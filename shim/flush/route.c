@@ -33,13 +33,19 @@ static uint64_t direct_end(const struct file *f)
 	return journal_file_is(f) || file_is_ordered(f) ? f->ksize : UINT64_MAX;
 }
 
+/* Past the page cache if that is faster?  (What an ordered file loses in the
+ * cache is read again soon: the rest of a page that is written in part.) */
+static bool prefers_direct(const struct file *f)
+{
+	return !file_is_ordered(f) && device_speed_choose(f->dev) == DEVICE_SPEED_DIRECT;
+}
+
 static bool wants_direct(const struct file *f, const struct ofd *borrowed)
 {
 	enum flush_mode mode = f->rule->set.flush;
 
 	return f->flush.direct_ok && may_set_direct(f, borrowed) &&
-	       (mode == FLUSH_DIRECT ||
-	        (mode == FLUSH_AUTO && device_speed_choose(f->dev) == DEVICE_SPEED_DIRECT));
+	       (mode == FLUSH_DIRECT || (mode == FLUSH_AUTO && prefers_direct(f)));
 }
 
 static uint64_t direct_min(const struct file *f)

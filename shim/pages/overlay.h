@@ -79,7 +79,7 @@ bool overlay_cut_piece(const struct overlay *o, uint32_t *cursor, struct overlay
 bool overlay_is_cut(const struct overlay *o);
 /* Something has changed since the last cut, or since the attach. */
 bool overlay_is_changed(const struct overlay *o);
-/* The cut is in the file.  Its frames that still stand stay, for reads.  Errors as overlay_write. */
+/* The cut is in the file.  Its frames that still stand may stay, for reads.  Errors as overlay_write. */
 int overlay_done(struct overlay *o, bool nested);
 
 /* Ends, and frees all frames.  Everything is in the file; not nested. */

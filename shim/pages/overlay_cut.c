@@ -114,13 +114,14 @@ bool overlay_cut_piece(const struct overlay *o, uint32_t *cursor, struct overlay
 	return true;
 }
 
-/* A frame of a cut that is in the file now.  It stays for reads if the program still sees it. */
+/* A frame of a cut that is in the file now.  It stays for reads if the program still sees it, and there are
+ * others enough for writes. */
 static void let_cut_frame_go(struct overlay *o, const struct view *v, uint32_t frame, bool nested)
 {
 	uint64_t page = pages_entry(o->pages, frame)->page;
 	_Atomic uint32_t *named = page_index_slot(&o->index, &o->pages->free_nodes, page, false);
 
-	if (named && view_frame(o, v, page, *named) == frame)
+	if (named && pool_is_ample(&o->pages->free_frames) && view_frame(o, v, page, *named) == frame)
 		return;
 	while (named && *named != frame && *named != 0)
 		named = &o->pages->notes[*named - 1].older;

@@ -11,6 +11,7 @@
 #define FASTWRITE_PAGES_POOL_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -27,5 +28,11 @@ void pool_init(struct pool *p, void *things, size_t stride, uint32_t count);
 /* A number, or 0 if none is free. */
 uint32_t pool_take(struct pool *p);
 void pool_give(struct pool *p, uint32_t number);
+
+/* More than a quarter of the things was never needed. */
+static inline bool pool_is_ample(const struct pool *p)
+{
+	return atomic_load_explicit(&p->fresh, memory_order_relaxed) < p->count - p->count / 4;
+}
 
 #endif

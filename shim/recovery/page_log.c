@@ -9,6 +9,7 @@
 #include "format/journal_format.h"
 #include "format/wal_scan.h"
 #include "recovery/judge.h"
+#include "wal/spare.h"
 #include "wal/wal.h"
 
 #include <fcntl.h>
@@ -100,6 +101,7 @@ static int put_all(struct page_log *p, struct recover_job *j, int fd)
 		r = -ESTALE;
 	if (r < 0)
 		return r;
+	(void)spare_give(fd); /* (then the disk may be too full) */
 	/* what the dead process left to the kernel came before */
 	r = (int)sys_raw(SYS_syncfs, fd, 0, 0, 0, 0, 0);
 	if (r < 0)

@@ -12,6 +12,7 @@
 #include "format/journal_format.h"
 #include "format/wal_scan.h"
 #include "recovery/aside.h"
+#include "wal/spare.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -341,8 +342,11 @@ static int visit_add(void *ctx, const struct wal_item *item)
 
 static int replay_all(struct replay *r)
 {
-	int e = wal_scan_each(&r->scan, r->w->opt->dry_run ? visit_add : visit_replay, r);
+	int e;
 
+	if (!r->w->opt->dry_run)
+		(void)spare_give(r->w->fd); /* (then the disk may be too full) */
+	e = wal_scan_each(&r->scan, r->w->opt->dry_run ? visit_add : visit_replay, r);
 	for (uint64_t i = 0; i < r->count && e == 0 && !r->w->opt->dry_run; i++)
 		e = finish(&r->files[i]);
 	if (e == 0 && !r->w->opt->dry_run)

@@ -212,8 +212,8 @@ static void test_a_file_that_cannot_be_written(void **state)
 	(void)state;
 	needs_a_disk();
 	two_staged(&fd, &other);
-	/* the log's batch; then the files */
-	faults.pwritev = (struct fault){.at = 2, .error = ENOSPC};
+	/* the log's batch; then a file, also with the space of the log */
+	faults.pwritev = (struct fault){.at = 2, .count = 2, .error = ENOSPC};
 	assert_int_equal(ordered_barrier(NULL), -ENOSPC);
 	/* both are in the log, until both are in the files */
 	assert_int_equal(scan_log().epochs, 1);
@@ -529,6 +529,111 @@ static void test_power_is_lost_before_a_file_is_gone(void **state)
 	by_name_unlink_done(&removal, true);
 }
 
+/* ---- space ---- */
+
+enum { SPARE_LEAST = 256 << 10 };
+
+static uint64_t spare_of_log(void)
+{
+	int fd = open_log();
+	struct stat st;
+
+	assert_int_equal(fstat(fd, &st), 0);
+	close(fd);
+	return (uint64_t)st.st_blocks * 512 - (uint64_t)st.st_size;
+}
+
+/* "a" with 500 bytes staged that have no space of their own. */
+static int spared(void)
+{
+	int fd = ready("a");
+	struct stat st;
+
+	if (spare_of_log() < SPARE_LEAST) {
+		print_message("skipped: a log has no spare space on this file system\n");
+		skip();
+	}
+	rig_faults_clear();
+	rig_put(fd, 1000, 9000);
+	assert_int_equal(faults.fallocate.calls, 0);
+	assert_int_equal(stat(rig_path("a"), &st), 0);
+	assert_true(st.st_blocks * 512 <= 4096);
+	return fd;
+}
+
+static void test_the_log_has_space_for_a_full_disk(void **state)
+{
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	fd = spared();
+	/* the log is written, and then the file is not */
+	faults.pwritev = (struct fault){.at = 2, .count = 1, .error = ENOSPC};
+	assert_int_equal(rig_drain(fd), 0);
+	rig_expect("a", 10000);
+	assert_int_equal(faults.ftruncate.calls, 1);
+	assert_true(spare_of_log() < SPARE_LEAST);
+	rig_put(fd, 10000, 9000);
+	assert_int_equal(faults.fallocate.calls, 1);
+	assert_int_equal(rig_drain(fd), 0);
+	rig_expect("a", 19000);
+}
+
+static void test_a_disk_that_stays_full(void **state)
+{
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	fd = spared();
+	faults.pwritev = (struct fault){.at = 2, .count = 1000, .error = ENOSPC};
+	assert_int_equal(rig_drain(fd), -ENOSPC);
+	assert_int_equal(rig_kernel_size("a"), 1000);
+	rig_faults_clear();
+	assert_int_equal(rig_drain(fd), 0);
+	rig_expect("a", 10000);
+}
+
+static ino_t log_ino;
+static int given_back;
+
+static int ftruncate_and_note(int fd, off_t length)
+{
+	struct stat st;
+
+	if (fstat(fd, &st) == 0 && st.st_ino == log_ino)
+		given_back++;
+	else
+		assert_int_equal(given_back, 1);
+	return rig_ftruncate(fd, length);
+}
+
+static void test_recovery_gets_the_space_of_the_log(void **state)
+{
+	struct stat st;
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	fd = spared();
+	rig_put(fd, 10000, 9000);
+	faults.pwritev = (struct fault){.at = 2, .count = 1000, .error = EIO};
+	assert_int_equal(rig_drain(fd), -EIO);
+	copy_log();
+	assert_int_equal(stat(dead_log, &st), 0);
+	log_ino = st.st_ino;
+	given_back = 0;
+	sys.ftruncate = ftruncate_and_note;
+	rig_faults_clear();
+	change_header(dead_log, true, false);
+	arena_path[0] = '\0';
+	recover_what_is_there();
+	sys.ftruncate = rig_ftruncate;
+	rig_expect("a", 19000);
+	assert_int_equal(given_back, 1);
+}
+
 static void remove_it(const char *name)
 {
 	by_name_unlink_prepare(&removal, AT_FDCWD, rig_path(name));
@@ -769,6 +874,9 @@ int main(void)
 		TEST(test_power_is_lost_in_the_recovery),
 		TEST(test_a_file_that_is_removed_needs_no_log),
 		TEST(test_power_is_lost_before_a_file_is_gone),
+		TEST(test_the_log_has_space_for_a_full_disk),
+		TEST(test_a_disk_that_stays_full),
+		TEST(test_recovery_gets_the_space_of_the_log),
 		TEST(test_a_removal_that_fails),
 		TEST(test_a_name_that_comes_and_goes),
 		TEST(test_power_is_lost_while_a_name_comes_and_goes),
