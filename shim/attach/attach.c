@@ -332,7 +332,7 @@ static enum bypass_reason cannot_order(struct file *f, struct arena *a)
 
 	if (f->shared || ordered_ended())
 		return BYPASS_FORK;
-	if (!paged_fits(f, a)) {
+	if (!paged_fits(f, a) || !paged_reads(f)) {
 		/* a descriptor for reading may come */
 		staging_policy_later(f);
 		return BYPASS_COUNT;

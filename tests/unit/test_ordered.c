@@ -322,6 +322,39 @@ static void test_the_next_epoch_begins_beside_it(void **state)
 	rig_expect("a", 1700);
 }
 
+static void test_a_file_that_is_only_written(void **state)
+{
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	fd = rig_open("log", O_WRONLY | O_APPEND);
+	for (uint64_t at = 0; at < 9000; at += 1000) {
+		rig_put(fd, at, 1000);
+		assert_int_equal(rig_kernel_size("log"), at / 3000 * 3000);
+		if (at % 3000 == 2000)
+			assert_int_equal(rig_drain(fd), 0);
+	}
+	rig_expect("log", 9000);
+	/* the library may not open it while the program has locks on it */
+	assert_int_equal(fd_before_lock(fd, false, LOCK_AT_OFFSET), 0);
+	rig_put(fd, 9000, 1000);
+	rig_expect("log", 10000);
+}
+
+static void test_a_file_that_cannot_be_read(void **state)
+{
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	fd = rig_open("log", O_WRONLY);
+	faults.open_own = (struct fault){.at = 1, .count = 1000, .error = EACCES};
+	rig_put(fd, 0, 1000);
+	assert_int_equal(rig_file(fd)->mode, FILE_PASSIVE);
+	rig_expect("log", 1000);
+}
+
 /* The thread that flushes comes back after an epoch, and new pages are staged. */
 static void test_a_locked_file_keeps_its_lease(void **state)
 {
@@ -870,6 +903,8 @@ int main(void)
 		TEST(test_older_bytes_are_synced_first),
 		TEST(test_a_file_is_cut_in_its_epoch),
 		TEST(test_the_next_epoch_begins_beside_it),
+		TEST(test_a_file_that_is_only_written),
+		TEST(test_a_file_that_cannot_be_read),
 		TEST(test_a_locked_file_keeps_its_lease),
 		TEST(test_power_is_lost_in_the_recovery),
 		TEST(test_a_file_that_is_removed_needs_no_log),
