@@ -113,7 +113,8 @@ static void make_or_remove(uint64_t step, unsigned which)
 	if (there[which]) {
 		must(unlinkat(directory, name, 0) == 0);
 	} else {
-		fd = openat(directory, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+		fd = openat(directory, name, (which % 2 ? O_WRONLY : O_RDWR) | O_CREAT | O_EXCL | O_CLOEXEC,
+		            0644);
 		must(fd >= 0);
 		put(fd, step, RECORD);
 		sync_all(fd);
@@ -203,7 +204,7 @@ static void open_files(const char *path)
 		char name[8];
 
 		snprintf(name, sizeof name, "log%d", i);
-		logs[i] = openat(directory, name, O_RDWR | O_APPEND | O_CLOEXEC);
+		logs[i] = openat(directory, name, (i ? O_WRONLY : O_RDWR) | O_APPEND | O_CLOEXEC);
 	}
 	pages = openat(directory, "pages", O_RDWR | O_CLOEXEC);
 	slots = openat(directory, "slots", O_RDWR | O_CLOEXEC);
