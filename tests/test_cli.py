@@ -1169,6 +1169,43 @@ def test_status_and_recover_of_a_live_program(compile_c, cli, library, tmp_path)
     assert data.read_bytes() == EXPECTED
 
 
+def order_of(cli, pid: int) -> dict:
+    """What `fastwrite status` says of the log of a program."""
+    (arena,) = [a for a in json.loads(cli("status", "--json").stdout)["arenas"] if a["pid"] == pid]
+    return arena.get("order", {})
+
+
+@pytest.mark.parametrize("ordered_ms", [20, 60000])
+def test_status_tells_what_a_power_loss_would_take(compile_c, cli, library, ordered_ms):
+    with disk_dir() as place:
+        env = {
+            **os.environ,
+            "LD_PRELOAD": str(library),
+            "FASTWRITE_PATHS": f"{place}/**",
+            "FASTWRITE_SYNC": "ordered",
+            "FASTWRITE_WRITERS": "exclusive",
+            "FASTWRITE_ORDERED_MS": str(ordered_ms),
+        }
+        argv = [str(compile_c(WRITER)), str(place / "log"), "wait"]
+        process = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True)
+        try:
+            assert process.stdout.readline() == "ready\n"
+            if ordered_ms == 20:
+                wait_for(lambda: order_of(cli, process.pid)["oldest_ms"] == 0, "all is durable")
+                order = order_of(cli, process.pid)
+                assert order["epochs"] >= 1
+                assert 0 < order["largest_epoch_bytes"] <= order["log_bytes"]
+                assert "epochs durable, log of" in cli("status").stdout
+            else:
+                first = order_of(cli, process.pid)
+                wait_for(lambda: order_of(cli, process.pid)["oldest_ms"] > first["oldest_ms"], "it grows old")
+                assert first["epochs"] == 0
+                assert "power loss would take the last" in cli("status").stdout
+        finally:
+            process.kill()
+            process.communicate()
+
+
 def test_status_is_valid(cli):
     done = cli("status")
     assert (done.returncode, done.stderr) == (0, "")

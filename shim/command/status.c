@@ -34,6 +34,19 @@ static void print_counters(const uint64_t *counters)
 	putchar('\n');
 }
 
+static void text_order(const struct status_arena *a)
+{
+	char log[32], epoch[32];
+
+	if (a->log_bytes == 0)
+		return;
+	printf("  order    %llu epochs durable, ", (unsigned long long)a->epochs);
+	if (a->oldest_ms != 0)
+		printf("power loss would take the last %llu ms, ", (unsigned long long)a->oldest_ms);
+	printf("log of %s, largest epoch %s\n", config_size_text(a->log_bytes, log, sizeof log),
+	       config_size_text(a->largest_epoch, epoch, sizeof epoch));
+}
+
 static void text_arena(void *ctx, const struct status_arena *a)
 {
 	char total[32];
@@ -48,6 +61,7 @@ static void text_arena(void *ctx, const struct status_arena *a)
 	cli_put_name(stdout, a->path);
 	printf("\n  all      ");
 	print_counters(a->counters);
+	text_order(a);
 	for (int i = 1; i < BYPASS_COUNT; i++) {
 		if (a->through[i] != 0)
 			printf("  bypassed %s: %llu\n", bypass_reason_name((enum bypass_reason)i),
@@ -107,6 +121,14 @@ static void json_arena(void *ctx, const struct status_arena *a)
 	json_number(j, "blocks", a->block_count);
 	json_number(j, "blocks_used", a->blocks_used);
 	json_counters(j, a->counters);
+	if (a->log_bytes != 0) {
+		json_open(j, "order", '{');
+		json_number(j, "epochs", (long long)a->epochs);
+		json_number(j, "oldest_ms", (long long)a->oldest_ms);
+		json_number(j, "log_bytes", (long long)a->log_bytes);
+		json_number(j, "largest_epoch_bytes", (long long)a->largest_epoch);
+		json_close(j, '}');
+	}
 	json_open(j, "through", '{');
 	for (int i = 1; i < BYPASS_COUNT; i++) {
 		if (a->through[i] != 0)

@@ -155,7 +155,8 @@ static int make(struct log *l, struct arena *a)
 	l->gone = NULL;
 	transient_reset(&l->names);
 	atomic_store(&order_of(a)->epoch, 1);
-	atomic_store(&order_of(a)->changed, false);
+	order_begin(a);
+	atomic_store(&a->header->live.order.log_bytes, log_bytes(a));
 	atomic_store(&l->arena, a);
 	/* what this process, or a program before it, has left to the kernel */
 	ordered_passed(a->rule, a->rule->set.staging[0] ? 0 : a->dev);
@@ -449,6 +450,19 @@ static int empty_log(struct log *l)
 	return r;
 }
 
+/* The log has the epoch.  (What it was only matters to `fastwrite status`.) */
+static void note_durable(struct log *l)
+{
+	struct arena *a = atomic_load(&l->arena);
+	uint64_t bytes = l->wal->end - WAL_BATCHES_AT;
+
+	l->logged = true;
+	order_durable(a);
+	atomic_store(&a->header->live.order.epochs, l->epoch);
+	if (bytes > atomic_load(&a->header->live.order.largest))
+		atomic_store(&a->header->live.order.largest, bytes);
+}
+
 /*
  * The log's lock held, no file lock: everything staged up to now becomes durable in the files.  An epoch that
  * failed is tried again first, as it was.  `states`: the log says of transient names afterwards what is so.
@@ -465,8 +479,7 @@ static int end_epoch(struct log *l, bool states)
 	atomic_store(&l->settled, false);
 	atomic_store(&l->due, 0);
 	if (!l->pending) {
-		/* in this order: a change of the next epoch is noted again */
-		atomic_store(&o->changed, false);
+		order_begin(atomic_load(&l->arena));
 		l->epoch = atomic_fetch_add(&o->epoch, 1);
 		l->logged = false;
 		l->pending = true;
@@ -481,8 +494,8 @@ static int end_epoch(struct log *l, bool states)
 		r = sync_names(l, states);
 	if (r == 0 && !l->logged && (l->count > 0 || (states && transient_is_due(&l->names))))
 		r = put_all(l);
-	if (r == 0)
-		l->logged = true;
+	if (r == 0 && !l->logged)
+		note_durable(l);
 	r = finish_all(l, r);
 	if (r < 0)
 		return r;
@@ -642,7 +655,7 @@ static struct transient_name *create(struct log *l, const char *path)
 		return NULL;
 	l->names.names[i].there = l->names.names[i].unsynced = true;
 	atomic_fetch_add(&l->names.names[i].busy, 1);
-	atomic_store(&order_of(a)->changed, true);
+	order_changed(a);
 	return &l->names.names[i];
 }
 
@@ -769,7 +782,7 @@ void ordered_named(struct transient_name *name)
 		ordered_passed(a->rule, a->dev);
 	if (!name->there)
 		return;
-	atomic_store(&order_of(a)->changed, true);
+	order_changed(a);
 	if (atomic_load(&l->due) == 0)
 		atomic_store(&l->due, sys_now_ns() + a->rule->set.ordered_ms * 750000ull);
 	workers_arm();

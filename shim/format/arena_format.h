@@ -205,6 +205,14 @@ struct arena_header {
 		 * batch is: a journal that has one of them lies beside pages that were lost.  0: not known.
 		 */
 		_Atomic uint64_t journal_next;
+		/* For `fastwrite status` only, with sync = ordered. */
+		struct {
+			_Atomic uint64_t log_bytes; /* 0: no log has been made yet */
+			_Atomic uint64_t epochs;    /* number of the last one that was durable; 0: none */
+			/* CLOCK_MONOTONIC of the oldest change that a power loss would take, 0: none */
+			_Atomic uint64_t oldest_ns;
+			_Atomic uint64_t largest; /* of the epochs in the log, bytes */
+		} order;
 	} live;
 };
 

@@ -64,6 +64,14 @@ static void visit_entries(struct foreign_arena *a, const struct status_visitor *
 	}
 }
 
+/* (A time namespace may have another clock.) */
+static uint64_t age_ms(uint64_t since_ns)
+{
+	uint64_t now = sys_now_ns();
+
+	return since_ns != 0 && since_ns < now ? (now - since_ns) / 1000000 : 0;
+}
+
 static void visit_arena(struct foreign_arena *a, const char *path, const struct status_visitor *v)
 {
 	struct status_arena out = {
@@ -88,6 +96,10 @@ static void visit_arena(struct foreign_arena *a, const char *path, const struct 
 			add_counters(foreign_entry(a, i), out.counters);
 	for (int t = 0; t < BYPASS_COUNT; t++)
 		out.through[t] = a->header.live.through[t];
+	out.log_bytes = a->header.live.order.log_bytes;
+	out.largest_epoch = a->header.live.order.largest;
+	out.epochs = a->header.live.order.epochs;
+	out.oldest_ms = age_ms(a->header.live.order.oldest_ns);
 	v->arena(v->ctx, &out);
 	visit_entries(a, v);
 }

@@ -22,6 +22,10 @@ struct status_arena {
 	uint32_t blocks_used;
 	uint64_t counters[COUNT_ALL];   /* of all files, also those that are closed */
 	uint64_t through[BYPASS_COUNT]; /* by enum bypass_reason */
+	/* sync = ordered; zeros: no log has been made */
+	uint64_t log_bytes, largest_epoch; /* in the log, bytes */
+	uint64_t epochs;                   /* that were durable */
+	uint64_t oldest_ms; /* age of the oldest change that a power loss would take; 0: none */
 };
 
 struct status_file {

@@ -2,11 +2,49 @@
 /* order: see staging/order.h. */
 #include "staging/order.h"
 
+#include "base/sys.h"
+
 #include <errno.h>
 
 static struct order orders[FILE_ARENAS];
 
 struct order *order_of(const struct arena *a) { return &orders[file_arena_index(a)]; }
+
+void order_changed(const struct arena *a)
+{
+	struct order *o = order_of(a);
+	uint64_t none = 0, now;
+
+	atomic_store(&o->changed, true);
+	if (atomic_load(&o->since_ns) != 0)
+		return;
+	now = sys_now_ns();
+	if (atomic_compare_exchange_strong(&o->since_ns, &none, now)) {
+		none = 0;
+		atomic_compare_exchange_strong(&a->header->live.order.oldest_ns, &none, now);
+	}
+}
+
+void order_begin(const struct arena *a)
+{
+	struct order *o = order_of(a);
+
+	/* before the number is raised: a change of the next epoch is noted again */
+	atomic_store(&o->changed, false);
+	atomic_store(&o->since_ns, 0);
+}
+
+void order_durable(const struct arena *a)
+{
+	struct order *o = order_of(a);
+	uint64_t since;
+
+	/* (a change that comes meanwhile finds the older time there, and leaves it) */
+	do {
+		since = atomic_load(&o->since_ns);
+		atomic_store(&a->header->live.order.oldest_ns, since);
+	} while (since != atomic_load(&o->since_ns));
+}
 
 int order_change(struct file *f)
 {
@@ -27,6 +65,6 @@ int order_change(struct file *f)
 	if (r < 0 && r != -EBUSY)
 		return r;
 	f->order.epoch = epoch;
-	atomic_store(&o->changed, true);
+	order_changed(f->arena);
 	return 0;
 }

@@ -20,10 +20,20 @@
 struct order {
 	_Atomic uint64_t epoch; /* of changes that are made now; 1 or more */
 	_Atomic bool changed;   /* there have been changes since the last epoch ended */
+	/* sys_now_ns() of the first of them; 0: none.  What the arena shows others may also be from the
+	 * epoch before, until that is durable. */
+	_Atomic uint64_t since_ns;
 };
 
 /* Of the arena's log, in this process. */
 struct order *order_of(const struct arena *a);
+
+/* There is a change that the next epoch has to make durable. */
+void order_changed(const struct arena *a);
+/* The epoch begins to be written: the changes that come now belong to the next one. */
+void order_begin(const struct arena *a);
+/* It is durable. */
+void order_durable(const struct arena *a);
 
 /* File lock held, f is paged: before a change of the overlay.  0, or as overlay_cut. */
 int order_change(struct file *f);
