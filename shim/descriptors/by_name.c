@@ -206,7 +206,7 @@ static int path_at(int dirfd, const char *path, bool follow, char *out)
 }
 
 /* The rule, if its files are ordered, of a name that comes or goes; NULL: none.  *dev: of its directory.
- * `parent` has room for a path, and gets that of the name. */
+ * `path` can be read; `parent` has room for a path, and gets that of the name. */
 static const struct rule *ordered_path(int dirfd, const char *path, uint64_t *dev, char *parent)
 {
 	const struct rule *rule;
@@ -214,9 +214,6 @@ static const struct rule *ordered_path(int dirfd, const char *path, uint64_t *de
 	struct statx st;
 	size_t n;
 
-	/* only the kernel can tell whether the path may be read */
-	if (sys.statx(dirfd, path, AT_SYMLINK_NOFOLLOW, STATX_INO, &st) == -EFAULT)
-		return NULL;
 	slash = strrchr(path, '/');
 	base = slash ? slash + 1 : path;
 	n = slash ? (size_t)(slash - path) + 1 : 0;
@@ -238,7 +235,11 @@ static const struct rule *ordered_path(int dirfd, const char *path, uint64_t *de
 static const struct rule *ordered_rule(int dirfd, const char *path, uint64_t *dev)
 {
 	BUFFER(char, found);
+	struct statx st;
 
+	/* only the kernel can tell whether the path may be read */
+	if (sys.statx(dirfd, path, AT_SYMLINK_NOFOLLOW, STATX_INO, &st) == -EFAULT)
+		return NULL;
 	return ordered_path(dirfd, path, dev, found);
 }
 

@@ -102,11 +102,14 @@ static long drain_identity(uint64_t dev, uint64_t ino)
 	return r;
 }
 
-/* Called after the kernel has accepted the path. */
-static void look_at_path(struct fd_open *op)
+/* Called after the kernel has accepted the path.  `is_new`: no dead process can have left bytes for the file.
+ */
+static void look_at_path(struct fd_open *op, bool is_new)
 {
 	op->looks = false;
-	if (op->flags & O_TRUNC)
+	if (is_new)
+		op->unresolved = true;
+	else if (op->flags & O_TRUNC)
 		op->unresolved = !left_bytes_beside(op->dirfd, op->path);
 	else
 		op->unsure |= left_bytes_possible(op->dirfd, op->path);
@@ -219,7 +222,7 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 	bool writes = (flags & O_ACCMODE) != O_RDONLY;
 	/* A process that attaches a file searches only its own descriptors.  So in a family, readers must be
 	 * known, too. */
-	bool shared = family_is_shared();
+	bool shared = family_is_shared(), absent = false;
 	struct statx st;
 
 	op->flags = flags;
@@ -241,11 +244,14 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 		clock_gettime(CLOCK_REALTIME_COARSE, &op->before);
 	if (path && fd_open_cuts_some(op))
 		cuts_at(op, dirfd, path, 0);
-	if ((flags & O_CREAT) && path && ordered_any() &&
-	    sys.statx(dirfd, path, AT_SYMLINK_NOFOLLOW, STATX_INO, &st) == -ENOENT)
+	if ((flags & O_CREAT) && path && ordered_any())
+		absent = sys.statx(dirfd, path, AT_SYMLINK_NOFOLLOW, STATX_INO, &st) == -ENOENT;
+	if (absent) {
 		name_new(op);
-	watcher_before_open(dirfd, path);
-	by_name_before_open(dirfd, path);
+	} else {
+		watcher_before_open(dirfd, path);
+		by_name_before_open(dirfd, path);
+	}
 	if ((!writes && !shared) || (flags & (O_SYNC | O_DSYNC)))
 		return;
 	op->unsure = shared;
@@ -354,15 +360,17 @@ static void recover_first(const struct fd_open *op, int fd, const struct rule *r
 		sys.ftruncate(fd, 0);
 }
 
-/* fd is another description of an attached file: it must be registered at once */
-static bool is_attached(int fd)
+/* fd is another description of an attached file: it must be registered at once.  `st`: of it, if known. */
+static bool is_attached(int fd, const struct statx *st)
 {
-	struct statx st;
+	struct statx now;
 	struct file *f;
 
-	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) < 0)
+	if (!st && sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &now) < 0)
 		return true;
-	f = file_find(sys_dev_of(&st), st.stx_ino);
+	if (!st)
+		st = &now;
+	f = file_find(sys_dev_of(st), st->stx_ino);
 	return f && f->mode == FILE_ATTACHED;
 }
 
@@ -434,10 +442,10 @@ void fd_opened(struct fd_open *op, int fd)
 	looked = by_name_overlays() && look_at(fd, &st);
 	overlaid = looked && overlay_file(&st);
 	if (op->looks && !overlaid)
-		look_at_path(op);
+		look_at_path(op, looked && certainly_new(op, &st));
 	if (!op->late && !op->resolving && fdtable_get(fd))
 		entry_is_stale(fd);
-	if (op->unresolved && !overlaid && (by_name_idle() || !is_attached(fd)) &&
+	if (op->unresolved && !overlaid && (by_name_idle() || !is_attached(fd, looked ? &st : NULL)) &&
 	    unresolved_note(fd, op->flags, &op->before, op->unsure))
 		return;
 	/* An earlier descriptor of this number may have been closed unseen.  A descriptor that is being

@@ -157,7 +157,11 @@ def judge(run: Run, times: list[int], loss_ns: int, torn: bool) -> Found:
         if torn:
             history.forgive(there, acked + 1)
         states = history.states(there)
-        found.kept, found.wrong = (states[-1], "") if states else (0, "no state of the program")
+        found.kept = states[-1] if states else 0
+        if not states:
+            found.wrong = (
+                f"no state of the program; after {acked} operations: {history.odd(there, acked)[:500]}"
+            )
     else:
         found.kept, found.wrong = commits.look(DATA / "data.db", mode_of(run))
     if not found.wrong and found.kept < acked:

@@ -118,6 +118,15 @@ class History:
                 states.append(operation)
         return states
 
+    def odd(self, found: dict[Hashable, int], operation: int) -> str:
+        """What is not as after `operation`."""
+        units = []
+        for unit, values in self.values.items():
+            expected = [value for begin, value in values if begin <= operation][-1]
+            if found[unit] != expected:
+                units.append(f"{unit}: {found[unit]} for {expected}")
+        return ", ".join(units)
+
     def look(self, directory: Path) -> dict[Hashable, int]:
         """The units as they are on the disk."""
         found: dict[Hashable, int] = {}
