@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import time
 
 import pytest
 from lib.disks import MIB, disk, run_or_skip
-from lib.support import assert_staged, leftovers, preload_env, run_native, run_preloaded
+from lib.support import assert_staged, disk_dir, leftovers, preload_env, run_native, run_preloaded
 
 PROGRAM = r"""
 #include <errno.h>
@@ -202,6 +203,100 @@ def test_until_it_is_full_with_a_journal(library, programs, tmp_path, kind, writ
 @pytest.mark.parametrize("kind", ["ext4", "xfs"])
 def test_until_it_is_full_in_order(library, programs, tmp_path, kind):
     filled_by_synced(library, programs, tmp_path, kind, sync="ordered", writers="exclusive")
+
+
+SCATTER = r"""
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+enum { PAGE = 4096, PAGES = 40, APART = 2 << 20 };
+/* What was answered: how many pages were accepted, and the error of the last one that was not. */
+static void scatter(int fd, off_t from)
+{
+	static char page[PAGE] = {1};
+	int accepted = 0, error = 0;
+	for (int i = 0; i < PAGES; i++)
+		if (pwrite(fd, page, PAGE, from + (off_t)i * APART) == PAGE)
+			accepted++;
+		else
+			error = errno;
+	printf("%d %d\n", accepted, error);
+	fflush(stdout);
+	getchar();
+}
+/* scatter PATH: pages into holes, once, and once more between them; waits after each time */
+int main(int argc, char **argv)
+{
+	int fd = open(argv[1], O_RDWR | O_CREAT, 0644);
+	(void)argc;
+	for (int i = 0; i < 4; i++)
+		if (pwrite(fd, "0123456789abcdef", 16, 0) != 16)
+			return 1;
+	setvbuf(stdin, NULL, _IONBF, 0);
+	scatter(fd, APART);
+	scatter(fd, APART + APART / 2);
+	if (fsync(fd) != 0 || close(fd) != 0)
+		return perror("the end"), 2;
+	return 0;
+}
+"""
+USER = 1234
+
+
+def scattered(program, library, point, **settings):
+    """The answers to pages on an empty disk, and on one that others have filled up since."""
+    for file in (program, library):  # where that user can read them
+        shutil.copy(file, point)
+    program = point / program.name
+    environment = preload_env(point / library.name, f"{point}/data/**", **settings) if settings else {}
+    (point / "data").mkdir()
+    os.chown(point / "data", USER, USER)
+    become = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "env"]
+    argv = [*become, *(f"{key}={value}" for key, value in environment.items()), program, point / "data" / "a"]
+    writer = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    answers = [writer.stdout.readline()]
+    os.sync()
+    fill_up(point / "filler")
+    assert os.statvfs(point).f_bavail * os.statvfs(point).f_frsize < MIB
+    writer.stdin.write("\n")
+    writer.stdin.flush()
+    answers.append(writer.stdout.readline())
+    writer.communicate("\n", timeout=60)
+    return answers, writer.returncode, leftovers(point)
+
+
+@pytest.fixture
+def place():
+    with disk_dir() as path:
+        path.chmod(0o755)  # where every user reaches it
+        yield path
+
+
+@pytest.mark.parametrize("ordered_ms", [30, 60000])
+@pytest.mark.parametrize(
+    ("kind", "make", "hint"),
+    [("ext4", ["-m", "10"], ""), ("xfs", [], ""), ("xfs", [], "1m")],
+    ids=["ext4-kept-for-root", "xfs", "xfs-large-extents"],
+)
+def test_a_disk_that_others_fill_while_pages_are_in_order(
+    library, compile_c, place, kind, make, hint, ordered_ms
+):
+    """A file in order has no space of its own.  What does not fit is refused, as natively."""
+    program = compile_c(SCATTER)
+    found = {}
+    for leg in ("native", "preloaded"):
+        with disk(kind, place / leg, 400 * MIB, "", *make) as point:
+            if hint:
+                run_or_skip("xfs_io", "-c", f"extsize {hint}", point)
+            settings = {"sync": "ordered", "writers": "exclusive", "ordered_ms": ordered_ms, "mem": "8M"}
+            found[leg] = scattered(program, library, point, **(settings if leg == "preloaded" else {}))
+    (first, second), status, left = found["preloaded"]
+    assert first == found["native"][0][0] == "40 0\n"
+    assert status == 0, "what was accepted could not be written"
+    assert not left
+    # (the library may give back space that it held: then something fits)
+    assert second == "40 0\n" or second.endswith(f" {errno.ENOSPC}\n")
 
 
 @pytest.mark.parametrize("kind", ["ext4", "tmpfs", "xfs"])

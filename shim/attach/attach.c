@@ -33,6 +33,7 @@
 #include "staging/takeover.h"
 #include "sync/journal_file.h"
 #include "sync/sync.h"
+#include "wal/spare.h"
 
 #include <fcntl.h>
 #include <linux/fs.h>
@@ -295,15 +296,18 @@ static bool has_holes(const struct file *f, const struct statx *st)
 	return allocated < st->stx_size + behind;
 }
 
-/* True if writes must be durable when they return, whatever the description's flags: mount -o sync, chattr
- * +S. */
-static bool is_synchronous(int fd, const struct statfs *system)
+struct attributes {
+	bool synchronous; /* writes must be durable when they return: mount -o sync, chattr +S */
+	bool plain;       /* a page takes one page of space */
+};
+
+static struct attributes attributes_of(int fd, const struct statfs *system)
 {
 	int flags = 0;
 
-	if (system->f_flags & ST_SYNCHRONOUS)
-		return true;
-	return sys_raw(SYS_ioctl, fd, FS_IOC_GETFLAGS, (long)&flags, 0, 0, 0) == 0 && (flags & FS_SYNC_FL);
+	sys_raw(SYS_ioctl, fd, FS_IOC_GETFLAGS, (long)&flags, 0, 0, 0);
+	return (struct attributes){.synchronous = (system->f_flags & ST_SYNCHRONOUS) || (flags & FS_SYNC_FL),
+	                           .plain = system->f_type == SPARE_EXT4 && (flags & FS_EXTENT_FL)};
 }
 
 /*
@@ -332,7 +336,10 @@ static enum bypass_reason cannot_order(struct file *f, struct arena *a)
 
 	if (f->shared || ordered_ended())
 		return BYPASS_FORK;
-	if (!paged_fits(f, a) || !paged_reads(f)) {
+	r = flush_make_readable(f);
+	if (r == -EACCES)
+		return BYPASS_RIGHTS;
+	if (r < 0 || !paged_fits(f, a)) {
 		/* a descriptor for reading may come */
 		staging_policy_later(f);
 		return BYPASS_COUNT;
@@ -350,6 +357,7 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 	enum bypass_reason why;
 	bool busy = false;
 	struct statfs system = {0};
+	struct attributes attributes;
 	struct statx st;
 	struct arena *a;
 	int entry, r;
@@ -364,7 +372,8 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 	if (has_standard_fd(f))
 		return BYPASS_STANDARD_FD;
 	sys_raw(SYS_fstatfs, ofd_fd(o), (long)&system, 0, 0, 0, 0);
-	if (is_synchronous(ofd_fd(o), &system))
+	attributes = attributes_of(ofd_fd(o), &system);
+	if (attributes.synchronous)
 		return BYPASS_SYNC;
 	if (!is_recoverable(path)) {
 		log_info("%s is bypassed: recovery could not write to it by its path as user %u", path,
@@ -418,6 +427,7 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 	f->flush.append_skip = 0;
 	f->space.step = 0;
 	f->space.block = prealloc_block(&system);
+	f->space.plain = attributes.plain;
 	journal_file_begin(f);
 	f->space.zero_end = 0;
 	f->space.zero_wanted = f->space.zero_synced = false;

@@ -379,6 +379,16 @@ int sys_read_all(int fd, void *buf, uint64_t size, uint64_t offset)
 	return 0;
 }
 
+int sys_reserve(int fd, uint64_t from, uint64_t to)
+{
+	int r;
+
+	do
+		r = sys.fallocate(fd, FALLOC_FL_KEEP_SIZE, (off_t)from, (off_t)(to - from));
+	while (r == -EINTR);
+	return r;
+}
+
 bool sys_copies_on_write(unsigned kind)
 {
 	static const unsigned kinds[] = {0x9123683e /* btrfs */, 0xca451a4e /* bcachefs */,

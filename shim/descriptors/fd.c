@@ -575,10 +575,10 @@ static void visit_spare(struct file *f, void *ctx)
 	struct spare *s = ctx;
 	struct file_guard g;
 
-	if (file_internal_fd(f) < 0)
+	if (!file_has_own_fd(f))
 		return;
 	g = file_lock(f);
-	if (!f->nested && file_internal_fd(f) >= 0 && !atomic_load(&f->flush.busy)) {
+	if (!f->nested && file_has_own_fd(f) && !atomic_load(&f->flush.busy)) {
 		attach_keep_nothing(f); /* else it would have to be opened again for its flush */
 		flush_close_internal(f);
 		s->any = true;
@@ -954,13 +954,13 @@ static void visit_vacate(struct file *f, void *ctx)
 	const struct vacate *v = ctx;
 	struct file_guard g;
 
-	if (file_internal_fd(f) != v->fd)
+	if (file_internal_fd(f) != v->fd && file_reader(f) != v->fd)
 		return;
 	g = file_lock(f);
 	if (!f->nested) {
 		flush_wait_idle(f);
 		attach_keep_nothing(f);
-		if (file_internal_fd(f) == v->fd)
+		if (file_internal_fd(f) == v->fd || file_reader(f) == v->fd)
 			flush_close_internal(f);
 	}
 	file_unlock(f, g);
@@ -1311,7 +1311,7 @@ static bool lock_is_known(int fd, enum fd_lock_range range)
 {
 	struct file *f = file_now(fd);
 
-	if (!f || !f->cooperates || !f->no_internal_fd || file_internal_fd(f) >= 0)
+	if (!f || !f->cooperates || !f->no_internal_fd || file_has_own_fd(f))
 		return false;
 	return atomic_load(&f->mode) != FILE_ATTACHED ||
 	       (config_overlays(&f->rule->set) && !f->shared && !has_blocks(f) && range == LOCK_AT_OFFSET);

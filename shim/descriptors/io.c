@@ -13,6 +13,7 @@
 #include "files/fdtable.h"
 #include "files/gate.h"
 #include "files/workers.h"
+#include "flush/fds.h"
 #include "flush/flush.h"
 #include "flush/ordered.h"
 #include "flush/prealloc.h"
@@ -191,10 +192,12 @@ static int reserve(struct file *f, int fd, uint64_t at, size_t n, bool paged, ui
 		if (to > f->lsize)
 			to = at + n > f->lsize ? at + n : f->lsize;
 	}
-	*granted = to - from;
-	return paged && ordered_spares(f, to)
-	               ? 0
-	               : prealloc_reserve(f, fd, from, to - from, f->arena->block_bytes + n, granted);
+	if (paged && ordered_has_spare(f, fd, to)) {
+		/* once the log has none any more, this file reserves what it lacks */
+		f->sparse = true;
+		return 0;
+	}
+	return prealloc_reserve(f, fd, from, to - from, f->arena->block_bytes + n, granted);
 }
 
 enum { WRITE_AGAIN = -ERESTART, AGAIN_MOST = 16 };
@@ -326,6 +329,8 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 	 * and a signal handler cannot start one. */
 	if (!file_is_staged(f) && workers_tid() == 0 && !workers_arm())
 		return write_kernel(f, fd, iov, count, offset);
+	if (file_is_ordered(f))
+		flush_make_readable(f); /* (without that the kernel makes the write) */
 	paged = paged_suits(f);
 	if (file_is_ordered(f) && (!paged || f->order.draining))
 		return write_kernel(f, fd, iov, count, offset);

@@ -447,6 +447,7 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->pinned = NULL;
 	/* `queued` stays: the file may still be in the worker threads' queue */
 	file_set_internal_fd(f, -1);
+	file_set_reader(f, -1);
 	file_local(f)->refs = 0;
 	lock_drop_fast(&f->lock, lock_self());
 	hash_add(p, f);
@@ -584,6 +585,14 @@ int file_fd(const struct file *f)
 		if (ofd_fd(o) >= 0)
 			return ofd_fd(o);
 	return -1;
+}
+
+int file_readable_fd(const struct file *f)
+{
+	for (const struct ofd *o = f->ofds; o; o = o->next)
+		if (o->readable && ofd_fd(o) >= 0 && !(o->flags & O_DIRECT))
+			return ofd_fd(o);
+	return file_reader(f);
 }
 
 void ofd_set_align(struct ofd *o, uint32_t mask)

@@ -110,6 +110,7 @@ struct file_local {
 	_Atomic uint32_t refs;          /* descriptions; 0: this process does not have the file */
 	_Atomic int internal_fd_plus_1; /* descriptor of the library; 0 = none, as in fresh memory */
 	int internal_flags;             /* its status flags now */
+	_Atomic int reader_plus_1;      /* the same for reads, where the program has none that reads */
 	_Atomic uint32_t queued;        /* in the worker threads' queue */
 	struct file *queue_next;
 };
@@ -231,6 +232,7 @@ struct file {
 		uint64_t gap_end; /* offset of the last write that left a gap behind the end, or end of the
 		                     file at the last vfork; 0 = none */
 		uint32_t block;   /* space is given out in such blocks; a power of two */
+		bool plain;       /* a page takes one page of space (wal/spare.h) */
 		bool no_trim;     /* the last try to give it back failed */
 		/* end of a reservation that a detach kept; 0 = none, as far as is known */
 		_Atomic uint64_t kept_end;
@@ -318,6 +320,13 @@ extern struct ofd_local ofd_locals[OFD_POOL];
 static inline struct file_local *file_local(const struct file *f) { return &file_locals[f->index]; }
 static inline struct ofd_local *ofd_local(const struct ofd *o) { return &ofd_locals[o->index]; }
 static inline int file_internal_fd(const struct file *f) { return file_local(f)->internal_fd_plus_1 - 1; }
+static inline int file_reader(const struct file *f) { return file_local(f)->reader_plus_1 - 1; }
+static inline void file_set_reader(const struct file *f, int fd) { file_local(f)->reader_plus_1 = fd + 1; }
+/* True if the library has a description of the file that the program does not have. */
+static inline bool file_has_own_fd(const struct file *f)
+{
+	return file_local(f)->internal_fd_plus_1 > 0 || file_local(f)->reader_plus_1 > 0;
+}
 static inline void file_set_internal_fd(const struct file *f, int fd)
 {
 	file_local(f)->internal_fd_plus_1 = fd + 1;
@@ -326,6 +335,8 @@ static inline void file_set_internal_fd(const struct file *f, int fd)
 static inline int ofd_fd(const struct ofd *o) { return ofd_local(o)->refs ? ofd_local(o)->fd : -1; }
 /* Any descriptor of this process for the file, or -1. */
 int file_fd(const struct file *f);
+/* A descriptor of this process through which the file can be read, without O_DIRECT, or -1. */
+int file_readable_fd(const struct file *f);
 
 /* Creates the pools, at the first managed open: 0 or -errno. */
 int file_pools_init(void);

@@ -43,6 +43,8 @@ void flush_close_internal(struct file *f)
 {
 	internal_fd_close(file_internal_fd(f));
 	file_set_internal_fd(f, -1);
+	internal_fd_close(file_reader(f));
+	file_set_reader(f, -1);
 }
 
 int flush_is_the_file(const struct file *f, int fd)
@@ -59,7 +61,7 @@ int flush_is_the_file(const struct file *f, int fd)
 static int open_again(const struct file *f, int program_fd, int flags)
 {
 	char path[64];
-	int fd = -EBADF;
+	int fd;
 
 	if (program_fd >= 0) {
 		log_format(path, sizeof path, "/proc/self/fd/%d", program_fd);
@@ -68,11 +70,14 @@ static int open_again(const struct file *f, int program_fd, int flags)
 		fd = sys.openat(AT_FDCWD, arena_entry_at(f->arena, (uint32_t)f->entry)->path,
 		                flags | O_NOFOLLOW | O_NONBLOCK, 0);
 	}
+	if (fd >= 0)
+		fd = internal_fd_raise(fd);
+	/* only now: another thread may have put its own descriptor there while it was low */
 	if (fd >= 0 && flush_is_the_file(f, fd) != 1) {
-		sys.close(fd);
+		internal_fd_close(fd);
 		fd = -ESTALE;
 	}
-	return fd < 0 ? fd : internal_fd_raise(fd);
+	return fd;
 }
 
 /* O_DIRECT never suits an append, whose size is not aligned. */
@@ -106,6 +111,25 @@ void flush_reopen_internal(struct file *f, int program_fd)
 		return;
 	file_set_internal_fd(f, fd);
 	file_local(f)->internal_flags = flags;
+}
+
+int flush_make_readable(struct file *f)
+{
+	enum { FLAGS = O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC };
+	int through = file_fd(f) >= 0 ? file_fd(f) : flush_kept_fd(f), fd;
+
+	if (file_readable_fd(f) >= 0)
+		return 0;
+	/* the close of any descriptor drops the program's locks, and an open breaks a lease, even our own */
+	if (f->no_internal_fd || f->lease.on || through < 0 || flush_is_the_file(f, through) != 1)
+		return -EBADF;
+	fd = open_again(f, through, FLAGS | O_NOATIME);
+	if (fd == -EPERM)
+		fd = open_again(f, through, FLAGS);
+	if (fd < 0)
+		return fd;
+	file_set_reader(f, fd);
+	return 0;
 }
 
 int flush_trusted_fd(struct file *f)

@@ -28,6 +28,10 @@ int flush_writable_fd(const struct file *f);
 /* True if this process has a descriptor through which it can write the staged bytes, or can open one. */
 bool flush_possible(struct file *f);
 
+/* Makes sure of a descriptor for reads (file_readable_fd).  The one that is opened stays, so that a watcher
+ * sees one open and one close.  0 or -errno: the file cannot be read, or may not be opened now. */
+int flush_make_readable(struct file *f);
+
 /* As flush_program_fd, and checked: a program may have closed the descriptor unseen.  -EBADF: no descriptor;
  * other -errno: the file system fails. */
 int flush_trusted_fd(struct file *f);

@@ -24,6 +24,13 @@
 #include <stddef.h>
 #include <sys/mman.h>
 
+/* Space for all pages in the log's file (wal/spare.h). */
+enum spare_state {
+	SPARE_NONE,
+	SPARE_HELD,
+	SPARE_DUE, /* no page may rely on it any more; it is given back at the end of the epoch */
+};
+
 /* The log of one arena, in this process. */
 struct log {
 	struct lock lock;            /* LOCK_ORDER: its holder is the leader */
@@ -31,7 +38,8 @@ struct log {
 	int refused;                 /* -errno: it could not be made */
 	struct wal *wal;
 	uint64_t dev;
-	_Atomic bool spares; /* its file has space for all pages (wal/spare.h) */
+	_Atomic uint32_t spare;  /* enum spare_state */
+	_Atomic uint64_t looked; /* when it was last asked whether the disk is nearly full */
 	/* The epoch that is being made durable. */
 	uint64_t epoch;
 	bool pending;         /* it has begun, and is not in the files */
@@ -111,7 +119,7 @@ static int fill(struct log *l, struct wal *w, struct arena *a, int fd)
 	if (r == 0 || r == -EOPNOTSUPP)
 		r = wal_make(w, fd, log_bytes(a), id, &origin);
 	l->dev = origin.dev;
-	atomic_store(&l->spares, r == 0 && spare_take(fd, spare_bytes(a)) == 0);
+	atomic_store(&l->spare, r == 0 && spare_take(fd, spare_bytes(a)) == 0 ? SPARE_HELD : SPARE_NONE);
 	sys_quiet_end(&quiet);
 	if (r == 0)
 		r = log_file_sync_names(a);
@@ -186,12 +194,25 @@ int ordered_ready(struct arena *a)
 	return r;
 }
 
-bool ordered_spares(const struct file *f, uint64_t end)
+bool ordered_has_spare(const struct file *f, int fd, uint64_t end)
 {
-	const struct log *l = log_of(f->arena);
+	enum { LOOK_NS = 20000000 };
+	struct log *l = log_of(f->arena);
+	uint32_t state = SPARE_HELD;
+	uint64_t now;
 
-	return file_is_ordered(f) && f->rule->set.prealloc_mode == PREALLOC_KEEP && f->dev == l->dev &&
-	       end <= SPARE_OFFSET_MOST && atomic_load(&l->arena) == f->arena && atomic_load(&l->spares);
+	if (!file_is_ordered(f) || !f->space.plain || f->rule->set.prealloc_mode != PREALLOC_KEEP ||
+	    f->dev != l->dev || end > SPARE_OFFSET_MOST || atomic_load(&l->arena) != f->arena ||
+	    atomic_load(&l->spare) != SPARE_HELD)
+		return false;
+	now = sys_now_ns();
+	if (now - atomic_load(&l->looked) < LOOK_NS)
+		return true;
+	atomic_store(&l->looked, now);
+	if (!spare_is_due(fd, spare_bytes(f->arena)))
+		return true;
+	atomic_compare_exchange_strong(&l->spare, &state, SPARE_DUE);
+	return false;
 }
 
 /* ---- an epoch ---- */
@@ -341,17 +362,24 @@ static int sync_names(struct log *l, bool states)
 	return r == 0 && states ? transient_list(&l->names, l->wal) : r;
 }
 
+/* True if there was one. */
+static bool give_spare(struct log *l)
+{
+	bool gives = atomic_exchange(&l->spare, SPARE_NONE) != SPARE_NONE && spare_give(l->wal->fd) == 0;
+
+	kill_step();
+	return gives;
+}
+
 /* File lock held. */
 static int flush_cut(struct file *f)
 {
 	struct log *l = log_of(f->arena);
 	int r = overlay_is_cut(&f->overlay) ? pages_flush_cut(f) : 0;
 
-	if (r != -ENOSPC || !atomic_exchange(&l->spares, false))
+	if (r != -ENOSPC && r != -EDQUOT)
 		return r;
-	r = spare_give(l->wal->fd);
-	kill_step();
-	return r < 0 ? r : pages_flush_cut(f);
+	return give_spare(l) ? pages_flush_cut(f) : r;
 }
 
 /* The cut goes to the file.  Then the file is synced, without its lock. */
@@ -450,7 +478,7 @@ static int empty_log(struct log *l)
 	return r;
 }
 
-/* The log has the epoch.  (What it was only matters to `fastwrite status`.) */
+/* The log has the epoch.  (The figures are for `fastwrite status`.) */
 static void note_durable(struct log *l)
 {
 	struct arena *a = atomic_load(&l->arena);
@@ -501,6 +529,8 @@ static int end_epoch(struct log *l, bool states)
 		return r;
 	l->pending = false;
 	atomic_store(&l->settled, true);
+	if (atomic_load(&l->spare) == SPARE_DUE)
+		give_spare(l);
 	return empty_log(l);
 }
 

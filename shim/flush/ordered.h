@@ -25,8 +25,8 @@
  * -errno: its files cannot be ordered, which has been logged. */
 int ordered_ready(struct arena *a);
 
-/* File lock held: pages of f up to the offset `end` need no space of their own. */
-bool ordered_spares(const struct file *f, uint64_t end);
+/* File lock held: pages of f up to the offset `end` need no space of their own.  `fd`: of f. */
+bool ordered_has_spare(const struct file *f, int fd, uint64_t end);
 
 /* File lock held, f is paged, not nested: everything that the program has written to the files of this log
  * becomes durable in them.  Drops and retakes the lock.  0: f is not paged any more.  -errno: f stays paged.

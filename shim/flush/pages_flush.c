@@ -8,8 +8,10 @@
 #include "base/sys.h"
 #include "flush/fds.h"
 #include "flush/flush.h"
+#include "flush/journaled.h"
 #include "flush/ordered.h"
 #include "flush/route.h"
+#include "flush/visibility.h"
 #include "staging/guard.h"
 #include "staging/stage.h"
 
@@ -112,6 +114,9 @@ void pages_flush_end(struct file *f)
 	if (f->time_shown)
 		keep_time(f);
 	f->due[DUE_FLUSH] = 0;
+	/* (a lease says that bytes are staged) */
+	if (!journal_file_holds(f))
+		visibility_drop(f);
 }
 
 int pages_flush(struct file *f)

@@ -36,16 +36,6 @@ uint32_t prealloc_block(const struct statfs *st)
 	return size >= 512 && size <= ARENA_PAGE && (size & (size - 1)) == 0 ? (uint32_t)size : ARENA_PAGE;
 }
 
-static int keep_size(int fd, uint64_t from, uint64_t to)
-{
-	int r;
-
-	do
-		r = sys.fallocate(fd, FALLOC_FL_KEEP_SIZE, (off_t)from, (off_t)(to - from));
-	while (r == -EINTR);
-	return r;
-}
-
 /* Some file systems count a reservation behind the end against RLIMIT_FSIZE, and raise SIGXFSZ. */
 static uint64_t within_limit(uint64_t end)
 {
@@ -54,15 +44,15 @@ static uint64_t within_limit(uint64_t end)
 	return end < limit ? end : limit;
 }
 
-/* keep_size for a file that may have staged bytes. xfs changes its ctime, so the guard is updated. */
+/* sys_reserve for a file that may have staged bytes. xfs changes its ctime, so the guard is updated. */
 static int reserve(struct file *f, int fd, uint64_t from, uint64_t to)
 {
 	int r;
 
 	if (!file_is_staged(f))
-		return keep_size(fd, from, to);
+		return sys_reserve(fd, from, to);
 	guard_change(f);
-	r = keep_size(fd, from, to);
+	r = sys_reserve(fd, from, to);
 	/* a flush that is under way updates the guard when it ends */
 	if (!atomic_load(&f->flush.busy))
 		guard_take(f, fd);
@@ -384,7 +374,7 @@ void prealloc_again(struct file *f, int fd)
 	if (f->space.end <= f->ksize)
 		return;
 	if (f->ksize >= f->space.start && within_limit(f->space.end) == f->space.end &&
-	    keep_size(fd, block_floor(f, f->ksize), f->space.end) == 0)
+	    sys_reserve(fd, block_floor(f, f->ksize), f->space.end) == 0)
 		return;
 	/* start anew at the new end of the file */
 	cut(f, fd, 0);

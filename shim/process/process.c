@@ -104,7 +104,9 @@ static void visit_internal(struct file *f, void *ctx)
 {
 	(void)ctx;
 	internal_fd_close(file_internal_fd(f));
+	internal_fd_close(file_reader(f));
 	file_set_internal_fd(f, -1);
+	file_set_reader(f, -1);
 }
 
 /* `managed`: the child is to be managed, too. */

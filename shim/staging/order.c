@@ -22,6 +22,9 @@ void order_changed(const struct arena *a)
 	if (atomic_compare_exchange_strong(&o->since_ns, &none, now)) {
 		none = 0;
 		atomic_compare_exchange_strong(&a->header->live.order.oldest_ns, &none, now);
+		/* (a name that came: its epoch was over before we said so) */
+		if (atomic_load(&o->since_ns) == 0)
+			atomic_compare_exchange_strong(&a->header->live.order.oldest_ns, &now, 0);
 	}
 }
 

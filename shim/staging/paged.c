@@ -2,7 +2,6 @@
 /* paged: see staging/paged.h. */
 #include "staging/paged.h"
 
-#include "base/log.h"
 #include "base/sys.h"
 #include "files/workers.h"
 #include "staging/order.h"
@@ -12,41 +11,13 @@
 #include <string.h>
 #include <time.h>
 
-/* A descriptor of this process through which the file can be read, or -1. */
-static int readable_fd(const struct file *f)
+/* overlay_source */
+static int read_file(void *ctx, void *to, size_t n, uint64_t offset)
 {
-	for (const struct ofd *o = f->ofds; o; o = o->next)
-		if (o->readable && ofd_fd(o) >= 0 && !(o->flags & O_DIRECT))
-			return ofd_fd(o);
-	return -1;
-}
-
-/* Any descriptor of this process, the library's own copy included; or -1. */
-static int any_fd(const struct file *f)
-{
-	int fd = file_fd(f);
-
-	return fd >= 0 ? fd : file_internal_fd(f);
-}
-
-/* The program has opened the file only for writing: the library opens it for a read.  But the close of any
- * descriptor drops the locks of the process, and an open breaks a lease, even our own. */
-static bool may_open(const struct file *f) { return !f->no_internal_fd && !f->lease.on && any_fd(f) >= 0; }
-
-static int open_reader(const struct file *f)
-{
-	char path[64];
-
-	if (!may_open(f))
-		return -EBADF;
-	log_format(path, sizeof path, "/proc/self/fd/%d", any_fd(f));
-	return sys.openat(AT_FDCWD, path, O_RDONLY | O_NONBLOCK | O_CLOEXEC, 0);
-}
-
-static int read_through(int fd, const struct file *f, void *to, size_t n, uint64_t offset)
-{
+	const struct file *f = ctx;
+	int fd = file_readable_fd(f);
 	struct statx st;
-	int r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st);
+	int r = fd < 0 ? -EBADF : sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st);
 
 	/* (the program may have closed the descriptor unseen) */
 	if (r == 0 && (st.stx_ino != f->ino || sys_dev_of(&st) != f->dev))
@@ -69,31 +40,9 @@ static int read_through(int fd, const struct file *f, void *to, size_t n, uint64
 	return r;
 }
 
-/* overlay_source */
-static int read_file(void *ctx, void *to, size_t n, uint64_t offset)
-{
-	const struct file *f = ctx;
-	int fd = readable_fd(f), opened = -1, r;
-
-	if (fd < 0)
-		fd = opened = open_reader(f);
-	r = fd < 0 ? fd : read_through(fd, f, to, n, offset);
-	if (opened >= 0)
-		sys.close(opened);
-	return r;
-}
-
 bool paged_fits(const struct file *f, const struct arena *a)
 {
-	return a->pages.frame_count != 0 && !f->head &&
-	       (readable_fd(f) >= 0 || (file_is_ordered(f) && may_open(f)));
-}
-
-bool paged_reads(struct file *f)
-{
-	uint8_t byte;
-
-	return readable_fd(f) >= 0 || read_file(f, &byte, 1, 0) == 0;
+	return a->pages.frame_count != 0 && !f->head && file_readable_fd(f) >= 0;
 }
 
 bool paged_suits(const struct file *f) { return file_is_paged(f) || paged_fits(f, f->arena); }
@@ -167,7 +116,8 @@ static bool may_be_cut(const struct file *f)
 	enum { FIXED = STATX_ATTR_APPEND | STATX_ATTR_IMMUTABLE };
 	struct statx st;
 
-	return sys.statx(any_fd(f), "", AT_EMPTY_PATH, STATX_INO, &st) == 0 && !(st.stx_attributes & FIXED);
+	return sys.statx(file_readable_fd(f), "", AT_EMPTY_PATH, STATX_INO, &st) == 0 &&
+	       !(st.stx_attributes & FIXED);
 }
 
 int paged_truncate(struct file *f, uint64_t size)

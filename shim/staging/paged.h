@@ -18,13 +18,10 @@
 #include <sys/uio.h>
 
 /* True if the next write of an attached file goes to the overlay.  Where only a part of a page is written the
- * rest is read from the file.  So a descriptor for reading is needed, or, if the file is ordered, one by which
- * the file can be opened for a read. */
+ * rest is read from the file, so a descriptor for reading is needed. */
 bool paged_suits(const struct file *f);
 /* The same before f is attached to `a`. */
 bool paged_fits(const struct file *f, const struct arena *a);
-/* f fits.  Tries to read a byte: the program may write to a file that it may not read. */
-bool paged_reads(struct file *f);
 
 /* Accepts n >= 1 bytes for file offset `offset`.  `stream`: the description whose position moves along, or
  * NULL.  0; else nothing has changed: -EAGAIN: the overlay is full; other -errno: the rest of a page cannot

@@ -3,6 +3,7 @@
 #include "wal/spare.h"
 
 #include "base/sys.h"
+#include "format/wal_format.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,11 +13,13 @@
 #include <sys/vfs.h>
 
 enum {
-	FREE_SHARE = 16, /* at most 1/FREE_SHARE of the free space */
-	PAGE = 4096,
+	TAKE_SHARE = 16, /* at most so much of the free space */
+	GIVE_SHARE = 8,  /* and no more than so much later */
 };
 
-/* Nobody accounts for space there: what one file gives back another one gets. */
+static uint64_t free_bytes(const struct statfs *st) { return (uint64_t)st->f_bavail * (uint64_t)st->f_bsize; }
+
+/* True if users or projects have limits of space: what one file gives back another one may not get. */
 static bool has_quotas(int fd)
 {
 	struct fs_quota_stat state;
@@ -29,22 +32,10 @@ static bool has_quotas(int fd)
 /* A page takes one page of space, wherever it is, and overwriting it takes no other. */
 static bool is_plain(int fd, uint64_t bytes)
 {
-	enum { EXT4 = 0xef53, XFS = 0x58465342 };
 	struct statfs st;
 
-	return sys_raw(SYS_fstatfs, fd, (long)&st, 0, 0, 0, 0) == 0 &&
-	       (st.f_type == EXT4 || st.f_type == XFS) &&
-	       (uint64_t)st.f_bavail * (uint64_t)st.f_bsize / FREE_SHARE >= bytes && !has_quotas(fd);
-}
-
-static int reserve(int fd, uint64_t from, uint64_t bytes)
-{
-	int r;
-
-	do
-		r = sys.fallocate(fd, FALLOC_FL_KEEP_SIZE, (off_t)from, (off_t)bytes);
-	while (r == -EINTR);
-	return r;
+	return sys_raw(SYS_fstatfs, fd, (long)&st, 0, 0, 0, 0) == 0 && st.f_type == SPARE_EXT4 &&
+	       free_bytes(&st) / TAKE_SHARE >= bytes && !has_quotas(fd);
 }
 
 /* Of clusters or extents of a fixed size a page takes a whole one. */
@@ -54,10 +45,10 @@ static int reserve_page(int fd, uint64_t at)
 	int r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_BLOCKS, &before);
 
 	if (r == 0)
-		r = reserve(fd, at, PAGE);
+		r = sys_reserve(fd, at, at + WAL_PAGE_BYTES);
 	if (r == 0)
 		r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_BLOCKS, &after);
-	return r == 0 && after.stx_blocks != before.stx_blocks + PAGE / 512 ? -EOPNOTSUPP : r;
+	return r == 0 && after.stx_blocks != before.stx_blocks + WAL_PAGE_BYTES / 512 ? -EOPNOTSUPP : r;
 }
 
 int spare_take(int fd, uint64_t bytes)
@@ -70,10 +61,17 @@ int spare_take(int fd, uint64_t bytes)
 	if (r == 0)
 		r = reserve_page(fd, st.stx_size);
 	if (r == 0)
-		r = reserve(fd, st.stx_size, bytes);
+		r = sys_reserve(fd, st.stx_size, st.stx_size + bytes);
 	if (r < 0)
 		(void)spare_give(fd); /* (else the space is free when the log is removed) */
 	return r;
+}
+
+bool spare_is_due(int fd, uint64_t bytes)
+{
+	struct statfs st;
+
+	return sys_raw(SYS_fstatfs, fd, (long)&st, 0, 0, 0, 0) < 0 || free_bytes(&st) / GIVE_SHARE < bytes;
 }
 
 int spare_give(int fd)

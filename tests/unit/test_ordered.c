@@ -4,6 +4,7 @@
 #include "files/fdtable.h"
 
 #include "attach/attach.h"
+#include "base/internal_fd.h"
 #include "base/kill.h"
 #include "descriptors/by_name.h"
 #include "descriptors/fd.h"
@@ -329,6 +330,7 @@ static void test_a_file_that_is_only_written(void **state)
 	(void)state;
 	needs_a_disk();
 	fd = rig_open("log", O_WRONLY | O_APPEND);
+	rig_faults_clear();
 	for (uint64_t at = 0; at < 9000; at += 1000) {
 		rig_put(fd, at, 1000);
 		assert_int_equal(rig_kernel_size("log"), at / 3000 * 3000);
@@ -336,10 +338,15 @@ static void test_a_file_that_is_only_written(void **state)
 			assert_int_equal(rig_drain(fd), 0);
 	}
 	rig_expect("log", 9000);
+	/* it stays open: its number is low for one moment only, and a watcher sees one open */
+	assert_int_equal(faults.open_own.calls, 1);
+	assert_true(internal_fd_is(file_reader(rig_file(fd))));
 	/* the library may not open it while the program has locks on it */
 	assert_int_equal(fd_before_lock(fd, false, LOCK_AT_OFFSET), 0);
+	assert_int_equal(file_reader(rig_file(fd)), -1);
 	rig_put(fd, 9000, 1000);
 	rig_expect("log", 10000);
+	assert_int_equal(faults.open_own.calls, 1);
 }
 
 static void test_a_file_that_cannot_be_read(void **state)
@@ -351,7 +358,8 @@ static void test_a_file_that_cannot_be_read(void **state)
 	fd = rig_open("log", O_WRONLY);
 	faults.open_own = (struct fault){.at = 1, .count = 1000, .error = EACCES};
 	rig_put(fd, 0, 1000);
-	assert_int_equal(rig_file(fd)->mode, FILE_PASSIVE);
+	assert_int_equal(rig_file(fd)->mode, FILE_BYPASSED);
+	assert_int_equal(rig_file(fd)->why, BYPASS_RIGHTS);
 	rig_expect("log", 1000);
 }
 
@@ -377,7 +385,6 @@ static void test_a_locked_file_keeps_its_lease(void **state)
 	assert_int_equal(rig_kernel_size("a"), 1000);
 	assert_int_equal(rig_drain(fd), 0);
 	rig_expect("a", 1600);
-	assert_int_equal(flush_run(rig_file(fd), true), 0);
 	assert_null(rig_file(fd)->lease.on);
 }
 
@@ -611,6 +618,25 @@ static void test_the_log_has_space_for_a_full_disk(void **state)
 	assert_int_equal(faults.fallocate.calls, 1);
 	assert_int_equal(rig_drain(fd), 0);
 	rig_expect("a", 19000);
+}
+
+/* A hole has no space.  The first write to it may not rely on what the log had. */
+static void test_a_hole_after_the_log_gave_its_space(void **state)
+{
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	fd = spared();
+	rig_put(fd, 1000000, 100);
+	assert_int_equal(faults.fallocate.calls, 0);
+	faults.pwritev = (struct fault){.at = 2, .count = 1, .error = ENOSPC};
+	assert_int_equal(rig_drain(fd), 0);
+	rig_faults_clear();
+	faults.fallocate = (struct fault){.at = 1, .count = 1000, .error = ENOSPC};
+	rig_put(fd, 500000, 100);
+	assert_true(faults.fallocate.calls > 0);
+	assert_false(file_is_paged(rig_file(fd)));
 }
 
 static void test_a_disk_that_stays_full(void **state)
@@ -910,6 +936,7 @@ int main(void)
 		TEST(test_a_file_that_is_removed_needs_no_log),
 		TEST(test_power_is_lost_before_a_file_is_gone),
 		TEST(test_the_log_has_space_for_a_full_disk),
+		TEST(test_a_hole_after_the_log_gave_its_space),
 		TEST(test_a_disk_that_stays_full),
 		TEST(test_recovery_gets_the_space_of_the_log),
 		TEST(test_a_removal_that_fails),
