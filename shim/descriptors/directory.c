@@ -57,16 +57,18 @@ void directory_opened(const struct fd_open *op, int fd)
 }
 
 /*
- * True if every file in the directory belongs to such a rule.  A pattern that excludes files, or
- * of a rule with another policy, may match one of them or something below: then its name must become durable.
+ * The rules of every file in the directory, as a set of bits; 0 also if one of them is of another kind.  A
+ * pattern that excludes files, or of a rule with another policy, may match one of them or something below:
+ * then its name must become durable.
  */
-static bool holds_unsynced_only(const char *dir, uint64_t dev)
+static uint64_t rules_of(const char *dir)
 {
 	BUFFER(char, prefix);
 	bool covered = false;
+	uint64_t rules = 0;
 
 	if (strstr(dir, "/" ARENA_DIR))
-		return false;
+		return 0;
 	for (uint32_t r = 0; r < live_config->rule_count; r++) {
 		const struct rule *rule = &live_config->rules[r];
 
@@ -76,13 +78,28 @@ static bool holds_unsynced_only(const char *dir, uint64_t dev)
 
 			if (!is_within(dir, prefix) && !is_within(prefix, dir))
 				continue;
-			if (p->exclude || !is_promise(&rule->set) ||
-			    (config_orders(&rule->set) && !ordered_directory_follows(rule, dev)))
-				return false;
+			if (p->exclude || !is_promise(&rule->set))
+				return 0;
+			rules |= 1ull << r;
 			covered |= is_within(dir, prefix) && strcmp(rest, "/**") == 0;
 		}
 	}
-	return covered;
+	return covered ? rules : 0;
+}
+
+/* A sync of the directory need not ask the device. */
+static bool is_unsynced(const char *dir, const struct statx *st)
+{
+	uint64_t rules = rules_of(dir);
+	bool one = (rules & (rules - 1)) == 0, all = rules != 0;
+
+	for (uint32_t r = 0; all && r < live_config->rule_count; r++) {
+		const struct rule *rule = &live_config->rules[r];
+
+		if ((rules >> r & 1) && config_orders(&rule->set))
+			all = ordered_directory_follows(rule, sys_dev_of(st), st->stx_ino, one ? dir : NULL);
+	}
+	return all;
 }
 
 bool directory_is_unsynced_slow(int fd)
@@ -95,7 +112,10 @@ bool directory_is_unsynced_slow(int fd)
 		return false;
 	/* the kernel reports a descriptor that is closed, or cannot be synced */
 	flags = sys.fcntl(fd, F_GETFL, 0);
-	return flags >= 0 && !(flags & O_PATH) && sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE, &st) == 0 &&
-	       (st.stx_mode & S_IFMT) == S_IFDIR && fd_link_path(fd, path) == 0 &&
-	       holds_unsynced_only(path, sys_dev_of(&st));
+	if (flags < 0 || (flags & O_PATH) ||
+	    sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO, &st) < 0 ||
+	    (st.stx_mode & S_IFMT) != S_IFDIR)
+		return false;
+	return ordered_directory_is_known(sys_dev_of(&st), st.stx_ino) ||
+	       (fd_link_path(fd, path) == 0 && is_unsynced(path, &st));
 }

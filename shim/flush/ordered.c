@@ -10,6 +10,7 @@
 #include "files/workers.h"
 #include "flush/fds.h"
 #include "flush/flush.h"
+#include "flush/order_directory.h"
 #include "flush/pages_flush.h"
 #include "flush/transient.h"
 #include "foreign/claim.h"
@@ -51,6 +52,7 @@ struct log {
 	struct file **cut;    /* the files that it consists of; room for all entries of the arena */
 	uint32_t count;
 	struct transient names;
+	struct order_directory directory;
 	bool voids; /* the leader is about to void the log */
 	/* when an epoch must have told of names that came, sys_now_ns(), even if no file is written; 0: none
 	 */
@@ -162,6 +164,7 @@ static int make(struct log *l, struct arena *a)
 	atomic_store(&l->broken, 0);
 	l->gone = NULL;
 	transient_reset(&l->names);
+	order_directory_reset(&l->directory);
 	atomic_store(&order_of(a)->epoch, 1);
 	order_begin(a);
 	atomic_store(&a->header->live.order.log_bytes, log_bytes(a));
@@ -338,13 +341,33 @@ static int sync_loose(struct log *l)
 
 	if (atomic_load(&always_loose[a->rule - live_config->rules]))
 		dev = ANYWHERE;
+	if (dev == 0) {
+		r = order_directory_sync(&l->directory);
+		if (r != -ESTALE)
+			return r;
+		dev = a->dev;
+		r = 0;
+	}
+	order_directory_forget(&l->directory);
 	if (dev == a->dev)
 		r = (int)sys_raw(SYS_syncfs, l->wal->fd, 0, 0, 0, 0, 0);
-	else if (dev != 0)
+	else
 		sys_raw(SYS_sync, 0, 0, 0, 0, 0, 0);
 	if (r < 0)
 		atomic_store(loose_of(a->rule), ANYWHERE);
 	return r;
+}
+
+/* The device may not know of names that all lie in the directory that the epoch syncs. */
+static bool is_in_directory(struct log *l)
+{
+	for (uint32_t i = 0; i < l->names.count; i++) {
+		const struct transient_name *n = &l->names.names[i];
+
+		if (n->there && n->unsynced && !order_directory_note_name(&l->directory, n->path))
+			return false;
+	}
+	return true;
 }
 
 /* Names, too.  `states`: the epoch is to say which transient names no file has. */
@@ -354,7 +377,7 @@ static int sync_names(struct log *l, bool states)
 	int r;
 
 	transient_look(&l->names);
-	if (transient_is_unsynced(&l->names))
+	if (!is_in_directory(l))
 		ordered_passed(a->rule, a->dev);
 	r = sync_loose(l);
 	if (r == 0)
@@ -860,11 +883,25 @@ bool ordered_names_follow(const struct rule *rule)
 	return !atomic_load(loose_of(rule)) || is_epoch_due(rule);
 }
 
-bool ordered_directory_follows(const struct rule *rule, uint64_t dev)
+bool ordered_directory_follows(const struct rule *rule, uint64_t dev, uint64_t ino, const char *path)
 {
+	struct log *l;
+
 	/* (directories and links are made unseen) */
-	ordered_passed(rule, dev);
+	if (logs_of(rule, dev, &l) != 1 || !order_directory_note(&l->directory, dev, ino, path))
+		ordered_passed(rule, dev);
 	return is_epoch_due(rule);
+}
+
+bool ordered_directory_is_known(uint64_t dev, uint64_t ino)
+{
+	for (int i = 0; i < FILE_ARENAS; i++) {
+		const struct arena *a = atomic_load(&logs[i].arena);
+
+		if (a && order_directory_note(&logs[i].directory, dev, ino, NULL))
+			return is_epoch_due(a->rule);
+	}
+	return false;
 }
 
 int ordered_hold(struct file *f)
@@ -909,6 +946,7 @@ void ordered_close(struct arena *a)
 {
 	struct log *l = log_of(a);
 	struct wal *w;
+	bool unsynced;
 
 	l->refused = 0;
 	if (atomic_load(&l->arena) != a)
@@ -917,9 +955,10 @@ void ordered_close(struct arena *a)
 	w = l->wal;
 	/* (if this fails the log stays, for recovery) */
 	kill_step();
-	if (l->names.count > 0)
+	unsynced = l->names.count > 0 || order_directory_is_unsynced(&l->directory);
+	if (unsynced)
 		ordered_passed(a->rule, a->dev);
-	if (!l->pending && (l->names.count == 0 || sync_loose(l) == 0) && wal_void(w) == 0)
+	if (!l->pending && (!unsynced || sync_loose(l) == 0) && wal_void(w) == 0)
 		log_file_remove(a);
 	transient_reset(&l->names);
 	atomic_store(&l->due, 0);

@@ -40,9 +40,12 @@ int ordered_flush(struct file *f);
 /* True if the names that came or went up to now are durable, or become so with an epoch that is due, in
  * order. */
 bool ordered_names_follow(const struct rule *rule);
-/* The program syncs a directory below an ordered rule, on this file system.  True: the next epoch is due, and
- * its names become durable before that.  False: it needs a sync of its own. */
-bool ordered_directory_follows(const struct rule *rule, uint64_t dev);
+/* The program syncs a directory below an ordered rule, with this identity.  True: the next epoch is due, and
+ * its names become durable before that.  False: it needs a sync of its own.  `path`: that of the directory,
+ * if no other rule has files in it, else NULL. */
+bool ordered_directory_follows(const struct rule *rule, uint64_t dev, uint64_t ino, const char *path);
+/* The same for a directory whose path was given before.  False also if it was not. */
+bool ordered_directory_is_known(uint64_t dev, uint64_t ino);
 
 /*
  * No file lock held: the program is about to make a file of this path, absolute and free of links.  If the

@@ -74,14 +74,6 @@ void transient_look(struct transient *t)
 	}
 }
 
-bool transient_is_unsynced(const struct transient *t)
-{
-	for (uint32_t i = 0; i < t->count; i++)
-		if (t->names[i].there && t->names[i].unsynced)
-			return true;
-	return false;
-}
-
 void transient_synced(struct transient *t)
 {
 	for (uint32_t i = 0; i < t->count; i++)

@@ -45,8 +45,6 @@ bool transient_is_stated(const struct transient *t, int i);
 /* Before an epoch: looks which names are there.  Names come and go unseen, too: behind a barrier, or by a
  * child of the program. */
 void transient_look(struct transient *t);
-/* Names are there of which the device may not know. */
-bool transient_is_unsynced(const struct transient *t);
 /* The file system was synced. */
 void transient_synced(struct transient *t);
 /* The list goes to the log, if it is not there.  0 or -errno. */

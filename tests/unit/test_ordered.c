@@ -9,6 +9,7 @@
 #include "descriptors/by_name.h"
 #include "descriptors/fd.h"
 #include "flush/flush.h"
+#include "flush/order_directory.h"
 #include "flush/ordered.h"
 #include "format/wal_scan.h"
 #include "staging/order.h"
@@ -569,6 +570,100 @@ static void test_power_is_lost_before_a_file_is_gone(void **state)
 	by_name_unlink_done(&removal, true);
 }
 
+/* ---- a directory that the program syncs ---- */
+
+/* Staged in "a"; the directory of it, as the program syncs it. */
+static int synced_directory(struct stat *dir)
+{
+	int fd = staged("a", 500);
+
+	assert_int_equal(stat(rig_dir, dir), 0);
+	assert_false(ordered_directory_is_known(sys_dev_of_stat(dir), dir->st_ino));
+	assert_true(
+		ordered_directory_follows(rig_file(fd)->rule, sys_dev_of_stat(dir), dir->st_ino, rig_dir));
+	assert_true(ordered_directory_is_known(sys_dev_of_stat(dir), dir->st_ino));
+	rig_faults_clear();
+	return fd;
+}
+
+static void test_an_epoch_syncs_the_directory(void **state)
+{
+	struct stat dir, other;
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	fd = synced_directory(&dir);
+	assert_int_equal(rig_drain(fd), 0);
+	assert_int_equal(faults.fsync.calls, 1);
+	/* nothing is staged: no epoch is due, and the program's sync asks the device */
+	assert_false(ordered_directory_is_known(sys_dev_of_stat(&dir), dir.st_ino));
+	rig_put(fd, 1500, 100);
+	assert_int_equal(rig_drain(fd), 0);
+	rig_put(fd, 1600, 100);
+	rig_faults_clear();
+	assert_int_equal(rig_drain(fd), 0);
+	assert_int_equal(faults.fsync.calls, 0);
+	/* a second one is not known */
+	assert_int_equal(stat(rig_path(".fastwrite"), &other), 0);
+	rig_put(fd, 1700, 100);
+	assert_true(ordered_directory_follows(rig_file(fd)->rule, sys_dev_of_stat(&other), other.st_ino,
+	                                      "/other"));
+	assert_false(ordered_directory_is_known(sys_dev_of_stat(&other), other.st_ino));
+	assert_int_equal(rig_drain(fd), 0);
+	assert_int_equal(faults.fsync.calls, 0);
+	rig_expect("a", 1800);
+}
+
+static void test_a_directory_that_cannot_be_synced(void **state)
+{
+	struct stat dir;
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	fd = synced_directory(&dir);
+	faults.fsync = (struct fault){.at = 1, .count = 1, .error = EIO};
+	assert_int_equal(rig_drain(fd), -EIO);
+	assert_int_equal(rig_kernel_size("a"), 1000);
+	assert_int_equal(scan_log().epochs, 0);
+	assert_int_equal(rig_drain(fd), 0);
+	assert_int_equal(faults.fsync.calls, 2);
+	rig_expect("a", 1500);
+}
+
+static void test_a_directory_that_moves(void **state)
+{
+	struct order_directory d = {0};
+	struct stat sub, other;
+	char from[PATH_MAX];
+
+	(void)state;
+	assert_int_equal(mkdir(rig_path("sub"), 0700), 0);
+	assert_int_equal(mkdir(rig_path("other"), 0700), 0);
+	assert_int_equal(stat(rig_path("sub"), &sub), 0);
+	assert_int_equal(stat(rig_path("other"), &other), 0);
+	assert_true(order_directory_note(&d, sys_dev_of_stat(&sub), sub.st_ino, rig_path("sub")));
+	assert_false(order_directory_note(&d, sys_dev_of_stat(&other), other.st_ino, rig_path("other")));
+	assert_true(order_directory_note_name(&d, rig_path("sub/name")));
+	assert_false(order_directory_note_name(&d, rig_path("sub/further/name")));
+	assert_false(order_directory_note_name(&d, rig_path("subway")));
+	assert_int_equal(order_directory_sync(&d), 0);
+	assert_int_equal(faults.fsync.calls, 1);
+	assert_int_equal(order_directory_sync(&d), 0);
+	assert_int_equal(faults.fsync.calls, 1);
+	assert_true(order_directory_note(&d, sys_dev_of_stat(&sub), sub.st_ino, NULL));
+	assert_int_equal(rmdir(rig_path("other")), 0);
+	snprintf(from, sizeof from, "%s", rig_path("sub"));
+	assert_int_equal(rename(from, rig_path("other")), 0);
+	assert_int_equal(mkdir(rig_path("sub"), 0700), 0);
+	assert_int_equal(order_directory_sync(&d), -ESTALE);
+	assert_int_equal(faults.fsync.calls, 1);
+	assert_false(order_directory_note(&d, sys_dev_of_stat(&sub), sub.st_ino, NULL));
+	assert_int_equal(rmdir(rig_path("sub")), 0);
+	assert_int_equal(rmdir(rig_path("other")), 0);
+}
+
 /* ---- space ---- */
 
 enum { SPARE_LEAST = 256 << 10 };
@@ -935,6 +1030,9 @@ int main(void)
 		TEST(test_power_is_lost_in_the_recovery),
 		TEST(test_a_file_that_is_removed_needs_no_log),
 		TEST(test_power_is_lost_before_a_file_is_gone),
+		TEST(test_an_epoch_syncs_the_directory),
+		TEST(test_a_directory_that_cannot_be_synced),
+		TEST(test_a_directory_that_moves),
 		TEST(test_the_log_has_space_for_a_full_disk),
 		TEST(test_a_hole_after_the_log_gave_its_space),
 		TEST(test_a_disk_that_stays_full),

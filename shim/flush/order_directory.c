@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+/* order_directory: see flush/order_directory.h. */
+#include "flush/order_directory.h"
+
+#include "base/internal_fd.h"
+#include "base/kill.h"
+#include "base/sys.h"
+
+#include <fcntl.h>
+#include <string.h>
+
+enum state { NONE, FILLING, KNOWN, LOST };
+
+void order_directory_reset(struct order_directory *d)
+{
+	atomic_store(&d->unsynced, false);
+	atomic_store(&d->state, NONE);
+}
+
+static void fill(struct order_directory *d, uint64_t dev, uint64_t ino, const char *path)
+{
+	uint32_t none = NONE;
+
+	if (strlen(path) >= sizeof d->path || !atomic_compare_exchange_strong(&d->state, &none, FILLING))
+		return;
+	d->dev = dev;
+	d->ino = ino;
+	strcpy(d->path, path);
+	atomic_store(&d->state, KNOWN);
+}
+
+bool order_directory_note(struct order_directory *d, uint64_t dev, uint64_t ino, const char *path)
+{
+	if (path && atomic_load(&d->state) == NONE)
+		fill(d, dev, ino, path);
+	if (atomic_load(&d->state) != KNOWN || d->dev != dev || d->ino != ino)
+		return false;
+	atomic_store(&d->unsynced, true);
+	/* (else nobody may ever look again) */
+	return atomic_load(&d->state) == KNOWN;
+}
+
+bool order_directory_note_name(struct order_directory *d, const char *path)
+{
+	size_t n;
+
+	if (atomic_load(&d->state) != KNOWN)
+		return false;
+	n = strlen(d->path);
+	if (strncmp(path, d->path, n) != 0 || path[n] != '/' || strchr(path + n + 1, '/'))
+		return false;
+	atomic_store(&d->unsynced, true);
+	return true;
+}
+
+bool order_directory_is_unsynced(const struct order_directory *d) { return atomic_load(&d->unsynced); }
+
+static bool is_the_one(const struct order_directory *d, int fd)
+{
+	struct statx st;
+
+	return sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) == 0 && st.stx_ino == d->ino &&
+	       sys_dev_of(&st) == d->dev;
+}
+
+int order_directory_sync(struct order_directory *d)
+{
+	int fd, r = -ESTALE;
+
+	if (!atomic_exchange(&d->unsynced, false))
+		return 0;
+	fd = sys.openat(AT_FDCWD, d->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+	if (fd >= 0)
+		fd = internal_fd_raise(fd);
+	if (fd >= 0 && is_the_one(d, fd)) {
+		kill_step();
+		r = sys.fsync(fd);
+		kill_step();
+		if (r < 0)
+			atomic_store(&d->unsynced, true);
+	} else {
+		atomic_store(&d->state, LOST);
+	}
+	internal_fd_close(fd);
+	return r;
+}
+
+void order_directory_forget(struct order_directory *d) { atomic_store(&d->unsynced, false); }
