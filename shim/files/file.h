@@ -252,6 +252,7 @@ struct file {
 		bool fresh;  /* the kernel may have bytes from before the attach that are not durable */
 		_Atomic bool passed; /* the same of bytes that went to the kernel, not through the log */
 		_Atomic uint32_t draining; /* threads that drain it: nothing is staged meanwhile */
+		_Atomic uint32_t syncs;    /* of the program, not counted yet */
 	} order;
 
 	/* sync/sync.h; each description reports the last failed background sync, once */

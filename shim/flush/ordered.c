@@ -117,9 +117,7 @@ static int fill(struct log *l, struct wal *w, struct arena *a, int fd)
 	if (r < 0)
 		return r;
 	sys_quiet_begin(&quiet);
-	r = sys.fallocate(fd, 0, 0, (off_t)log_bytes(a));
-	if (r == 0 || r == -EOPNOTSUPP)
-		r = wal_make(w, fd, log_bytes(a), id, &origin);
+	r = wal_make(w, fd, log_bytes(a), id, &origin);
 	l->dev = origin.dev;
 	atomic_store(&l->spare, r == 0 && spare_take(fd, spare_bytes(a)) == 0 ? SPARE_HELD : SPARE_NONE);
 	sys_quiet_end(&quiet);

@@ -171,6 +171,8 @@ void stage_count(struct file *f, uint64_t bytes)
 
 	atomic_fetch_add_explicit(&entry->counters[COUNT_WRITES], f->writes, memory_order_relaxed);
 	atomic_fetch_add_explicit(&entry->counters[COUNT_BYTES], bytes, memory_order_relaxed);
+	atomic_fetch_add_explicit(&entry->counters[COUNT_SYNCS_ASKED], atomic_exchange(&f->order.syncs, 0),
+	                          memory_order_relaxed);
 	staging_policy_saved(f);
 	f->writes = 0;
 }

@@ -54,6 +54,36 @@ static int put_header(struct wal *w, bool sync)
 	return r == 0 && sync ? sys.fdatasync(w->fd) : r;
 }
 
+/* [0, to).  The log is to be made, so its head is still zeros.  In few calls: the program waits. */
+static int write_zeros(struct wal *w, uint64_t to)
+{
+	enum { MOST = sizeof w->iov / sizeof w->iov[0] };
+	int r = 0;
+
+	for (uint64_t at = 0, end; at < to && r == 0; at = end) {
+		int count = 0;
+
+		for (end = at; end < to && count < MOST; end += w->iov[count++].iov_len)
+			w->iov[count] = (struct iovec){.iov_base = w->head,
+			                               .iov_len = to - end < sizeof w->head ? to - end
+			                                                                    : sizeof w->head};
+		r = write_vector(w->fd, w->iov, count, at);
+	}
+	return r;
+}
+
+/* Space for all of it.  What is not written yet costs one commit of the file system's journal when an epoch
+ * first gets there; most never do.  To write it all would keep the program's first write waiting. */
+static int get_space(struct wal *w, uint64_t bytes)
+{
+	enum { WRITTEN = 1 << 20 };
+	int r = sys.fallocate(w->fd, 0, 0, (off_t)bytes);
+
+	if (r < 0 && r != -EOPNOTSUPP)
+		return r;
+	return write_zeros(w, r == 0 && bytes > WRITTEN ? WRITTEN : bytes);
+}
+
 int wal_make(struct wal *w, int fd, uint64_t bytes, const uint8_t id[16], const struct origin *origin)
 {
 	struct statx st;
@@ -73,13 +103,9 @@ int wal_make(struct wal *w, int fd, uint64_t bytes, const uint8_t id[16], const 
 	                                .ino = st.stx_ino,
 	                                .origin = *origin};
 	memcpy(w->header.id, id, sizeof w->header.id);
-	for (uint64_t at = 0, n; at < bytes; at += n) {
-		r = bytes_write(fd, w->head, bytes - at < sizeof w->head ? bytes - at : sizeof w->head, at,
-		                false, &n);
-
-		if (r < 0)
-			return r;
-	}
+	r = get_space(w, bytes);
+	if (r < 0)
+		return r;
 	w->end = WAL_BATCHES_AT;
 	w->voided = true;
 	return put_header(w, true);

@@ -44,8 +44,7 @@ struct wal {
 
 /*
  * Makes the file of fd, open for reading and writing, an empty log of `bytes` bytes, a multiple of 4096 and
- * at least WAL_BYTES_MIN.  All of them are really written, so that no later write needs space.  `id` is
- * random.
+ * at least WAL_BYTES_MIN.  It has space for all of them.  `id` is random.
  */
 int wal_make(struct wal *w, int fd, uint64_t bytes, const uint8_t id[16], const struct origin *origin);
 
