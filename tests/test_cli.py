@@ -1191,6 +1191,7 @@ def test_status_tells_what_a_power_loss_would_take(compile_c, cli, library, orde
         try:
             assert process.stdout.readline() == "ready\n"
             if ordered_ms == 20:
+                wait_for(lambda: order_of(cli, process.pid)["epochs"] >= 1, "an epoch is durable")
                 wait_for(lambda: order_of(cli, process.pid)["oldest_ms"] == 0, "all is durable")
                 order = order_of(cli, process.pid)
                 assert order["epochs"] >= 1

@@ -33,8 +33,8 @@ static uint64_t direct_end(const struct file *f)
 	return journal_file_is(f) || file_is_ordered(f) ? f->ksize : UINT64_MAX;
 }
 
-/* Past the page cache if that is faster?  (What an ordered file loses in the
- * cache is read again soon: the rest of a page that is written in part.) */
+/* Past the page cache if that is faster?  (What an ordered file loses in the cache is read again soon: the
+ * rest of a page that is written in part.) */
 static bool prefers_direct(const struct file *f)
 {
 	return !file_is_ordered(f) && device_speed_choose(f->dev) == DEVICE_SPEED_DIRECT;

@@ -17,6 +17,7 @@
 #include "files/fdtable.h"
 #include "files/never_staged.h"
 #include "files/workers.h"
+#include "flush/fds.h"
 #include "flush/flush.h"
 #include "flush/ordered.h"
 #include "flush/visibility.h"
@@ -103,10 +104,7 @@ static bool claim_for_child(void)
 static void visit_internal(struct file *f, void *ctx)
 {
 	(void)ctx;
-	internal_fd_close(file_internal_fd(f));
-	internal_fd_close(file_reader(f));
-	file_set_internal_fd(f, -1);
-	file_set_reader(f, -1);
+	flush_close_internal(f);
 }
 
 /* `managed`: the child is to be managed, too. */

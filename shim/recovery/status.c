@@ -64,12 +64,14 @@ static void visit_entries(struct foreign_arena *a, const struct status_visitor *
 	}
 }
 
-/* (A time namespace may have another clock.) */
+/* Begun milliseconds count, because 0 says that there is no change.  (A time namespace may have another
+ * clock.)
+ */
 static uint64_t age_ms(uint64_t since_ns)
 {
 	uint64_t now = sys_now_ns();
 
-	return since_ns != 0 && since_ns < now ? (now - since_ns) / 1000000 : 0;
+	return since_ns != 0 && since_ns < now ? (now - since_ns) / 1000000 + 1 : 0;
 }
 
 static void visit_arena(struct foreign_arena *a, const char *path, const struct status_visitor *v)
