@@ -65,8 +65,8 @@ def test_native(build, program):
 # and the others differ in what they do elsewhere.
 STEPPED = {
     "test_preempt": {"default", "overlay", "strict-exclusive"},
-    "test_step": {"default", "overlay", "strict-exclusive"},
-    "test_pointer": {"default", "smallest", "overlay", "strict-exclusive"},
+    "test_step": {"default", "overlay", "ordered", "strict-exclusive"},
+    "test_pointer": {"default", "smallest", "overlay", "ordered", "strict-exclusive"},
 }
 
 

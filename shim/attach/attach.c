@@ -10,6 +10,7 @@
 #include "base/kill.h"
 #include "base/lease.h"
 #include "base/log.h"
+#include "base/signals.h"
 #include "base/sys.h"
 #include "files/family.h"
 #include "files/fdtable.h"
@@ -347,7 +348,10 @@ static enum bypass_reason cannot_order(struct file *f, struct arena *a)
 	r = ordered_ready(a);
 	if (r == -EMFILE || r == -ENFILE)
 		return BYPASS_COUNT;
-	return r < 0 ? BYPASS_NO_ARENA : BYPASS_NONE;
+	if (r < 0)
+		return BYPASS_NO_ARENA;
+	signals_catch();
+	return BYPASS_NONE;
 }
 
 /* LOCK_ATTACH held.  Returns the reason not to attach, or BYPASS_NONE. */
@@ -459,6 +463,7 @@ bool attach_file(struct file *f, struct ofd *o)
 
 	if (gate_stopped() || gate_held() || !o->writable)
 		return false;
+	signals_harden();
 	why = refused();
 	if (why != BYPASS_NONE) {
 		count_bypass(f, why);
@@ -532,6 +537,7 @@ int detach_file(struct file *f)
 
 	if (f->mode != FILE_ATTACHED || !f->arena)
 		return 0;
+	signals_harden();
 	r = flush_drain_and_reposition(f);
 	if (r < 0)
 		return r;

@@ -5,6 +5,7 @@
 #include "attach/attach.h"
 #include "base/lease.h"
 #include "base/log.h"
+#include "base/signals.h"
 #include "base/sys.h"
 #include "base/thread.h"
 #include "files/fdtable.h"
@@ -152,6 +153,7 @@ int watcher_hold(struct file *f, struct ofd *o)
 
 	if (f->lease.on)
 		return 1;
+	signals_harden();
 	if (family_set_count(&o->holders) > 1)
 		return -BYPASS_FORK; /* opened while another thread forked */
 	/* (Bytes may be staged without a lease.  The kernel takes it from a process that is stopped for too

@@ -179,6 +179,14 @@ enum lock_result lock_take(struct lock *l, enum lock_rank rank)
 	return LOCK_TAKEN;
 }
 
+bool lock_take_free(struct lock *l, enum lock_rank rank)
+{
+	if (!lock_try(l, lock_self()))
+		return false;
+	rank_enter(rank);
+	return true;
+}
+
 void lock_drop_slow(struct lock *l)
 {
 	uint32_t word = atomic_load_explicit(&l->word, memory_order_relaxed);

@@ -98,6 +98,9 @@ uint32_t lock_owner(const struct lock *l);
  * interrupted the owner; the caller must not unlock. */
 enum lock_result lock_take(struct lock *l, enum lock_rank rank);
 
+/* Takes the lock if it is free. */
+bool lock_take_free(struct lock *l, enum lock_rank rank);
+
 void lock_drop_slow(struct lock *l);
 
 static inline void lock_drop_fast(struct lock *l, uint32_t tid)

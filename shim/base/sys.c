@@ -339,6 +339,14 @@ uint64_t sys_now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+uint64_t sys_now_coarse_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
 ssize_t sys_read_file(const char *path, char *buf, size_t size)
 {
 	int fd = sys.openat(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);

@@ -122,7 +122,7 @@ bool by_name_paged(uint64_t dev, uint64_t ino, struct by_name_shown *out)
 
 	if (!f || !file_is_paged(f))
 		return false;
-	g = file_lock(f);
+	g = file_lock_short(f);
 	is = f->refs && f->mode == FILE_ATTACHED && f->dev == dev && f->ino == ino && file_is_paged(f) &&
 	     !f->needs_repair;
 	if (is) {

@@ -11,6 +11,7 @@
 #include "base/fd_link.h"
 #include "base/fork_guard.h"
 #include "base/internal_fd.h"
+#include "base/signals.h"
 #include "base/sys.h"
 #include "base/thread.h"
 #include "config/rule.h"
@@ -476,9 +477,9 @@ void fd_opened(struct fd_open *op, int fd)
 		rule = f->rule;
 	}
 	/* checked again with signals blocked: a signal handler may have forked, and this may be the child */
-	signals = sys_block_signals();
+	signals = signals_hold();
 	if (fd_foreign_process() || file_pools_init() < 0 || fork_guard_set() < 0) {
-		sys_restore_signals(signals);
+		signals_release(signals);
 		return;
 	}
 	/* A file may be bypassed only because of processes of the family that are dead.  It may even be an
@@ -493,7 +494,7 @@ void fd_opened(struct fd_open *op, int fd)
 		stats_used(rule);
 		add_description(f, fd, op, &st);
 	}
-	sys_restore_signals(signals);
+	signals_release(signals);
 }
 
 void fd_resolve(int fd, int flags, const struct timespec *before, bool unused, uint32_t written)
@@ -872,7 +873,7 @@ long fd_close_prepare(int fd)
 
 long fd_close(int fd)
 {
-	sys_sigset signals = sys_block_signals();
+	sys_sigset signals = signals_hold();
 	bool blocked, noted;
 	long staged, r;
 
@@ -882,7 +883,7 @@ long fd_close(int fd)
 	r = sys.close(fd);
 	if (blocked)
 		unresolved_unblock(fd);
-	sys_restore_signals(signals);
+	signals_release(signals);
 	/* close frees the descriptor even on failure; the error of the staged bytes matters more than its
 	 * own */
 	return r == 0 && staged != FD_PASS ? staged : r;

@@ -6,6 +6,7 @@
 #include "attach/repair.h"
 #include "attach/watcher.h"
 #include "base/fork_guard.h"
+#include "base/signals.h"
 #include "base/sys.h"
 #include "base/user.h"
 #include "descriptors/unresolved.h"
@@ -147,8 +148,10 @@ static int leave_end(struct file *f, uint64_t offset)
 static long write_kernel(struct file *f, int fd, const struct iovec *iov, int count, off_t offset)
 {
 	bool ordered = file_is_ordered(f);
-	long r = offset >= 0 && f->mode == FILE_ATTACHED ? leave_end(f, (uint64_t)offset) : 0;
+	long r;
 
+	signals_harden();
+	r = offset >= 0 && f->mode == FILE_ATTACHED ? leave_end(f, (uint64_t)offset) : 0;
 	if (r >= 0 && ordered)
 		r = ordered_hold(f);
 	if (r < 0)
@@ -171,6 +174,7 @@ static long write_kernel(struct file *f, int fd, const struct iovec *iov, int co
 /* File lock held, f is not attached. */
 static long write_detached(struct file *f, int fd, const struct iovec *iov, int count, off_t offset)
 {
+	signals_harden();
 	return file_is_ordered(f) ? write_kernel(f, fd, iov, count, offset)
 	                          : kernel_writev(fd, iov, count, offset);
 }
@@ -470,7 +474,7 @@ static long write_locked(int fd, struct ofd *o, struct file *f, const struct iov
 	/* a signal handler that interrupted us may have forked; in the child the lock is the parent's */
 	if (!still_valid(fd, o, f))
 		return IO_PASS;
-	g = file_lock(f);
+	g = file_lock_short(f);
 	for (;;) {
 		if (!still_valid(fd, o, f)) {
 			r = IO_PASS;
@@ -517,6 +521,7 @@ static long write_locked(int fd, struct ofd *o, struct file *f, const struct iov
 				break;
 			continue;
 		}
+		signals_harden();
 		lock_drop(&f->lock, LOCK_FILE);
 		if (!since_ns)
 			since_ns = sys_now_ns();
@@ -728,10 +733,11 @@ static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, 
 	if (!is_locked_for(f, offset == IO_NO_OFFSET))
 		return IO_PASS;
 	n = vector_size(iov, count, ours);
-	g = file_lock(f);
+	g = file_lock_short(f);
 	if (!still_valid(fd, o, f) || f->mode == FILE_BYPASSED)
 		goto out;
 	if (f->mode != FILE_ATTACHED || !f->arena) {
+		signals_harden();
 		if (offset == IO_NO_OFFSET)
 			r = kernel_readv(fd, iov, count, offset); /* the lock keeps it passive */
 		goto out;
@@ -753,6 +759,7 @@ static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, 
 				goto out;
 		}
 		/* under the lock: another thread's write on this description must see the new position */
+		signals_harden();
 		position_to_kernel(f, fd, o);
 		r = kernel_readv(fd, iov, count, offset);
 	} else {
@@ -769,6 +776,7 @@ static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, 
 			atomic_fetch_sub(&f->flush.reads, 1);
 			return r;
 		}
+		signals_harden();
 		r = kernel_readv(fd, iov, count, offset);
 	}
 out:

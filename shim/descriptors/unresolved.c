@@ -3,6 +3,7 @@
 #include "descriptors/unresolved.h"
 
 #include "base/fork_guard.h"
+#include "base/signals.h"
 #include "base/sys.h"
 #include "descriptors/fd.h"
 #include "files/fdtable.h"
@@ -147,7 +148,7 @@ void unresolved_fork_child(void)
 static bool resolve(int fd, uint32_t mine)
 {
 	struct unresolved_fd *l = &unresolved_fds[fd];
-	sys_sigset signals = sys_block_signals();
+	sys_sigset signals = signals_hold();
 	enum unresolved_state before = fdtable_begin_resolve(fd);
 	bool done = false;
 
@@ -160,7 +161,7 @@ static bool resolve(int fd, uint32_t mine)
 			           atomic_load(&l->seen));
 		fdtable_set_state(fd, done ? UNRESOLVED_NONE : before);
 	}
-	sys_restore_signals(signals);
+	signals_release(signals);
 	return done;
 }
 

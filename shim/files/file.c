@@ -4,6 +4,7 @@
 
 #include "base/fork_guard.h"
 #include "base/lease.h"
+#include "base/signals.h"
 #include "base/sys.h"
 #include "files/family.h"
 #include "files/fdtable.h"
@@ -495,11 +496,11 @@ struct file *file_find(uint64_t dev, uint64_t ino)
 	f = p && fork_guard_here() ? __atomic_load_n(hash_bucket(p, dev, ino), __ATOMIC_ACQUIRE) : NULL;
 	if (!f || (f->dev == dev && f->ino == ino))
 		return f;
-	signals = sys_block_signals();
+	signals = signals_hold();
 	lock_take(&p->hash_lock, LOCK_HASH);
 	f = hash_lookup(p, dev, ino);
 	lock_drop(&p->hash_lock, LOCK_HASH);
-	sys_restore_signals(signals);
+	signals_release(signals);
 	return f;
 }
 
@@ -725,16 +726,40 @@ void file_give_up_all(enum bypass_reason why)
 
 struct file_guard file_lock(struct file *f)
 {
-	struct file_guard g = {.signals = sys_block_signals()};
+	struct file_guard g = {.signals = signals_hold()};
 
 	file_lock_again(f);
 	return g;
 }
 
+/* True if the lock is taken for a look or a write that needs nothing else first. */
+static bool take_short(struct file *f)
+{
+	if (!lock_take_free(&f->lock, LOCK_FILE))
+		return false;
+	if (f->shared || f->nested || f->needs_repair || f->flush.flags_left) {
+		lock_drop(&f->lock, LOCK_FILE);
+		return false;
+	}
+	f->pinned = NULL;
+	return true;
+}
+
+struct file_guard file_lock_short(struct file *f)
+{
+	struct file_guard g = {.signals = signals_hold_short()};
+
+	if (!take_short(f))
+		file_lock_again(f);
+	return g;
+}
+
 void file_retake(struct file *f)
 {
-	enum lock_result r = lock_take(&f->lock, LOCK_FILE);
+	enum lock_result r;
 
+	signals_harden();
+	r = lock_take(&f->lock, LOCK_FILE);
 	assert(r != LOCK_NESTED || !f->nested);
 	/* (a process that died in a handler may have left it set) */
 	f->nested = r == LOCK_NESTED;
@@ -774,7 +799,7 @@ void file_drop(struct file *f)
 void file_unlock(struct file *f, struct file_guard g)
 {
 	file_drop(f);
-	sys_restore_signals(g.signals);
+	signals_release(g.signals);
 }
 
 /* The kernel's rule for writeback errors: a description reports the error if it existed then, or was opened

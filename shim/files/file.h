@@ -468,6 +468,8 @@ struct file_guard {
 	uint64_t signals;
 };
 struct file_guard file_lock(struct file *f);
+/* The same by a short section (base/signals.h).  What makes system calls in it hardens it first. */
+struct file_guard file_lock_short(struct file *f);
 void file_unlock(struct file *f, struct file_guard g);
 /* The same for a caller that has blocked signals. */
 void file_lock_again(struct file *f);

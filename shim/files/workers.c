@@ -4,6 +4,7 @@
 
 #include "base/lock.h"
 #include "base/log.h"
+#include "base/signals.h"
 #include "base/sys.h"
 #include "base/thread.h"
 
@@ -280,6 +281,7 @@ bool workers_arm(void)
 {
 	if (!atomic_load_explicit(&workers.armed, memory_order_relaxed) &&
 	    !atomic_exchange(&workers.armed, true)) {
+		signals_harden();
 		if (workers_start() < 0) {
 			atomic_store(&workers.armed, false);
 			return false;

@@ -5,6 +5,7 @@
 #include "base/internal_fd.h"
 #include "base/lease.h"
 #include "base/log.h"
+#include "base/signals.h"
 #include "base/sys.h"
 
 #include <fcntl.h>
@@ -120,6 +121,7 @@ int flush_make_readable(struct file *f)
 
 	if (file_readable_fd(f) >= 0)
 		return 0;
+	signals_harden();
 	/* the close of any descriptor drops the program's locks, and an open breaks a lease, even our own */
 	if (f->no_internal_fd || f->lease.on || through < 0 || flush_is_the_file(f, through) != 1)
 		return -EBADF;

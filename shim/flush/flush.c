@@ -7,6 +7,7 @@
 #include "base/kill.h"
 #include "base/lease.h"
 #include "base/log.h"
+#include "base/signals.h"
 #include "base/sys.h"
 #include "files/workers.h"
 #include "flush/append.h"
@@ -212,6 +213,7 @@ void flush_wait_idle(struct file *f)
 {
 	struct timespec tick = {.tv_nsec = 100000000};
 
+	signals_harden();
 	f->flush.idle_waiters++;
 	while (atomic_load(&f->flush.busy)) {
 		uint32_t seen = atomic_load(&f->flush.events);
@@ -324,6 +326,7 @@ int flush_run(struct file *f, bool keep_lock)
 	struct block_run *next;
 	uint32_t generation;
 
+	signals_harden();
 	if (f->needs_repair)
 		return repair_error(f);
 	flush_free_done(f);
@@ -491,6 +494,7 @@ static int drain_file(struct file *f, bool keep_zeros)
 	}
 	if (f->mode != FILE_ATTACHED || (!file_is_staged(f) && (!f->space.zero_end || keep_zeros)))
 		return 0;
+	signals_harden();
 	entry = arena_entry_at(f->arena, (uint32_t)f->entry);
 	atomic_fetch_add_explicit(&entry->counters[COUNT_DRAINS], 1, memory_order_relaxed);
 	if (f->shared && !flush_possible(f)) {

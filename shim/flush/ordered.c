@@ -6,6 +6,7 @@
 #include "base/internal_fd.h"
 #include "base/kill.h"
 #include "base/log.h"
+#include "base/signals.h"
 #include "base/sys.h"
 #include "files/workers.h"
 #include "flush/fds.h"
@@ -206,7 +207,7 @@ bool ordered_has_spare(const struct file *f, int fd, uint64_t end)
 	    f->dev != l->dev || end > SPARE_OFFSET_MOST || atomic_load(&l->arena) != f->arena ||
 	    atomic_load(&l->spare) != SPARE_HELD)
 		return false;
-	now = sys_now_ns();
+	now = sys_now_coarse_ns();
 	if (now - atomic_load(&l->looked) < LOOK_NS)
 		return true;
 	atomic_store(&l->looked, now);
@@ -581,6 +582,7 @@ int ordered_flush(struct file *f)
 	struct log *l = log_of(f->arena);
 	int r;
 
+	signals_harden();
 	lock_drop(&f->lock, LOCK_FILE);
 	r = end_epochs(l);
 	file_lock_again(f);
@@ -595,6 +597,7 @@ int ordered_drain(struct file *f)
 	/* (a handler never interrupts the owner of this lock: see stage_fast) */
 	if (f->nested)
 		return -EDEADLK;
+	signals_harden();
 	f->order.removed = false;
 	f->order.draining++;
 	while (r == 0 && f->mode == FILE_ATTACHED && f->arena == a && file_is_paged(f)) {
@@ -649,7 +652,7 @@ static int barrier(const struct rule *rule, size_t done, int (*act)(struct log *
 
 	if (atomic_load(&log_count) == 0 || fork_guard_elsewhere())
 		return 0;
-	signals = sys_block_signals();
+	signals = signals_hold();
 	for (int i = 0; i < FILE_ARENAS; i++) {
 		struct log *l = &logs[i];
 		const struct arena *a = atomic_load(&l->arena);
@@ -663,7 +666,7 @@ static int barrier(const struct rule *rule, size_t done, int (*act)(struct log *
 		if (r < 0)
 			all = r;
 	}
-	sys_restore_signals(signals);
+	signals_release(signals);
 	return all;
 }
 
@@ -736,7 +739,7 @@ struct transient_name *ordered_create(const struct rule *rule, const char *path,
 
 	if (atomic_load(&log_count) == 0 || fork_guard_elsewhere())
 		return NULL;
-	signals = sys_block_signals();
+	signals = signals_hold();
 	/* (a process that changes its effective user has more: each would have to know) */
 	count = logs_of(rule, dev, &l);
 	if (count == 1) {
@@ -745,7 +748,7 @@ struct transient_name *ordered_create(const struct rule *rule, const char *path,
 		name = create(l, path);
 		lock_drop(&l->lock, LOCK_ORDER);
 	}
-	sys_restore_signals(signals);
+	signals_release(signals);
 	/* what a log says of this name must not stay */
 	if (!name && (is_listed || count > 1))
 		(void)ordered_barrier(rule);
@@ -787,7 +790,7 @@ struct transient_name *ordered_remove(uint64_t dev, uint64_t ino)
 	if (!f || !a || !file_is_ordered(f))
 		return NULL;
 	l = log_of(a);
-	signals = sys_block_signals();
+	signals = signals_hold();
 	lock_take(&l->lock, LOCK_ORDER);
 	file_lock_again(f);
 	if (!l->pending && f->dev == dev && f->ino == ino && atomic_load(&l->arena) && is_removable(l, f))
@@ -806,7 +809,7 @@ struct transient_name *ordered_remove(uint64_t dev, uint64_t ino)
 	}
 	l->gone = NULL;
 	lock_drop(&l->lock, LOCK_ORDER);
-	sys_restore_signals(signals);
+	signals_release(signals);
 	return name;
 }
 
@@ -908,6 +911,7 @@ int ordered_hold(struct file *f)
 
 	if (f->nested)
 		return -EDEADLK;
+	signals_harden();
 	f->order.removed = false;
 	f->order.draining++;
 	do {
@@ -931,6 +935,7 @@ void ordered_lock(struct file *f)
 {
 	struct log *l = log_of(f->arena);
 
+	signals_harden();
 	lock_drop(&f->lock, LOCK_FILE);
 	lock_take(&l->lock, LOCK_ORDER);
 	file_lock_again(f);
@@ -995,7 +1000,7 @@ void ordered_forget(void)
 
 bool ordered_move_fd(int fd)
 {
-	sys_sigset signals = sys_block_signals();
+	sys_sigset signals = signals_hold();
 	bool moved = false;
 
 	for (int i = 0; i < FILE_ARENAS && !moved; i++) {
@@ -1013,6 +1018,6 @@ bool ordered_move_fd(int fd)
 		}
 		lock_drop(&l->lock, LOCK_ORDER);
 	}
-	sys_restore_signals(signals);
+	signals_release(signals);
 	return moved;
 }

@@ -5,6 +5,7 @@
 #include "base/kill.h"
 #include "base/lease.h"
 #include "base/log.h"
+#include "base/signals.h"
 #include "base/sys.h"
 #include "files/gate.h"
 #include "flush/flush.h"
@@ -215,6 +216,7 @@ int prealloc_reserve(struct file *f, int fd, uint64_t offset, uint64_t need, uin
 		*granted = f->space.end - offset;
 		return 0;
 	}
+	signals_harden();
 	/* The write goes into a hole.  Or the reservation lies elsewhere, and cannot be extended to this
 	 * offset. */
 	if (offset + need <= logical || (f->space.end && (offset < f->space.start || offset > f->space.end)))

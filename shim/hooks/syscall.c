@@ -23,6 +23,7 @@
 #include "attach/attach.h"
 #include "attach/stop.h"
 #include "base/internal_fd.h"
+#include "base/signals.h"
 #include "base/sys.h"
 #include "base/user.h"
 #include "descriptors/fd_passing.h"
@@ -198,6 +199,14 @@ static long watches(long number, const long *a, const signed char *at)
 static long uses(long number, const long *a, const signed char *at)
 {
 	return fd_bypass_call((int)a[at[0]], number, a);
+}
+
+/* The handler is set without the library's. */
+static long catches(long number, const long *a, const signed char *at)
+{
+	if (a[1])
+		signals_refuse();
+	return PASS;
 }
 
 static long syncs(long number, const long *a, const signed char *at)
@@ -590,6 +599,7 @@ static const struct {
 	[SYS_setgroups] = {sets_groups},
 	[SYS_setfsuid] = {sets_file_id},
 	[SYS_setfsgid] = {sets_file_id},
+	[SYS_rt_sigaction] = {catches},
 	[SYS_mount] = {mounts},
 	[SYS_umount2] = {mounts},
 	[SYS_mount_setattr] = {mounts},

@@ -6,6 +6,7 @@
  */
 #include "hooks/hook.h"
 
+#include "base/signals.h"
 #include "base/user.h"
 #include "hooks/cancel.h"
 #include "staging/stage.h"
@@ -50,6 +51,7 @@ static uintptr_t context_target(const ucontext_t *context)
 #define JUMP(name) \
 	EXPORT __attribute__((noreturn)) void name(struct __jmp_buf_tag env[1], int value) \
 	{ \
+		signals_not_left(); \
 		if (__builtin_expect(stage_frames != NULL, 0)) \
 			stage_left(jump_target(env)); \
 		real.name(env, value); \
@@ -64,6 +66,7 @@ JUMP(__longjmp_chk)
 
 EXPORT int setcontext(const ucontext_t *context)
 {
+	signals_not_left();
 	if (__builtin_expect(stage_frames != NULL, 0) && user_readable(context, sizeof *context))
 		stage_left(context_target(context));
 	return real.setcontext(context);

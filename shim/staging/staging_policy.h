@@ -19,10 +19,11 @@
 #include "base/sys.h"
 #include "files/file.h"
 
-/* Nanoseconds, for the `begin` below; 0 if the rule asks for no measurement. */
+/* Nanoseconds, for the `begin` below; 0 if the rule asks for no measurement.  (Files in order are staged from
+ * their first write, whatever it costs.) */
 static inline uint64_t staging_policy_clock(const struct file *f)
 {
-	return f->rule->set.adapt == ADAPT_ON ? sys_now_ns() : 0;
+	return f->rule->set.adapt == ADAPT_ON && !file_is_ordered(f) ? sys_now_ns() : 0;
 }
 
 /* ---- passive ---- */

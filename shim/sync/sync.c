@@ -2,6 +2,7 @@
 /* sync: see sync/sync.h. */
 #include "sync/sync.h"
 
+#include "base/signals.h"
 #include "base/sys.h"
 #include "files/fdtable.h"
 #include "files/workers.h"
@@ -191,7 +192,7 @@ static bool sync_journal(struct file *f, struct file_guard *g, int *r)
 	*r = journal_wait(a, ticket);
 	journal_unhold(a);
 	if (*r == 0) {
-		sys_restore_signals(g->signals);
+		signals_release(g->signals);
 		return true;
 	}
 	/* the entries may not be durable */

@@ -347,6 +347,8 @@ static const struct call calls[] = {
 	CALL(posix_spawnp, ERROR, 0, PROGRAM, ROOM, ROOM, ARGV_ENTRY, ENV_ENTRY)
 	CALL(pidfd_spawn, ERROR, ROOM, PROGRAM, 0, 0, ARGV, ENV)
 	CALL(pidfd_spawnp, ERROR, ROOM, PROGRAM, 0, 0, ARGV_ENTRY, ENV_ENTRY)
+	CALL(sigaction, INT | NO_ODD, SIGUSR1, ROOM, ROOM)
+	CALL(__sigaction, INT | NO_ODD, SIGUSR1, ROOM, ROOM)
 	CALL(system, INT, COMMAND)
 	CALL(popen, PTR, COMMAND, MODE)
 	CALL(_IO_popen, PTR, COMMAND, MODE)
@@ -450,6 +452,7 @@ static const struct call calls[] = {
 	NUMBER(clone, PID | LAST, SIGCHLD | CLONE_PARENT_SETTID, 0, ROOM, ROOM, 0)
 	NUMBER(clone3, PID | LAST, CLONE_ARGS, sizeof(struct clone_args))
 	NUMBER(capset, INT, ROOM, ROOM)
+	NUMBER(rt_sigaction, INT | NO_ODD, SIGUSR1, ROOM, ROOM, 8)
 	NUMBER(mount, INT, NOWHERE, NOWHERE, NOWHERE, 0, ROOM)
 	NUMBER(umount2, INT, NOWHERE, 0)
 	NUMBER(mount_setattr, INT, AT, NOWHERE, 0, ROOM, 32)
@@ -482,7 +485,7 @@ static const char without_pointers[] =
 	" fchmod fchown mmap mmap64 flock lockf lockf64 tmpfile tmpfile64 syscall"
 	" _Fork vfork __vfork _exit _Exit quick_exit unshare setns login_tty daemon ulimit vlimit"
 	" socket epoll_create epoll_create1 eventfd setuid seteuid setreuid setresuid setgid setegid setregid setresgid"
-	" setfsuid setfsgid ";
+	" setfsuid setfsgid signal bsd_signal ssignal siginterrupt sysv_signal __sysv_signal sigset ";
 
 /* ---- wild pointers ---- */
 

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * signal: the functions that set a signal's handler.  Once the process has files of a rule with
+ * sync = ordered, the kernel calls a handler of the library in place of each, see base/signals.h.
+ */
+#include "hooks/hook.h"
+
+#include "base/signals.h"
+
+#include <signal.h>
+
+typedef void handler_function(int number);
+
+/* Signals that interrupt system calls, as siginterrupt has set them. */
+static _Atomic uint64_t interrupts;
+
+EXPORT int sigaction(int number, const struct sigaction *act, struct sigaction *old)
+{
+	if (!signals_catching())
+		return real.sigaction(number, act, old);
+	return signals_action(number, act, old, !fd_foreign_process(), real.sigaction);
+}
+
+EXPORT handler_function *signal(int number, handler_function *handler)
+{
+	struct sigaction act = {.sa_handler = handler}, old;
+
+	if (!signals_catching())
+		return real.signal(number, handler);
+	if (handler == SIG_DFL || handler == SIG_IGN || handler == SIG_ERR || number < 1 || number > 64)
+		return signals_handler(number, real.signal(number, handler));
+	sigemptyset(&act.sa_mask);
+	sigaddset(&act.sa_mask, number);
+	if (!(atomic_load(&interrupts) >> (number - 1) & 1))
+		act.sa_flags = SA_RESTART;
+	return sigaction(number, &act, &old) < 0 ? SIG_ERR : old.sa_handler;
+}
+
+EXPORT int siginterrupt(int number, int flag)
+{
+	int r = real.siginterrupt(number, flag);
+
+	if (r == 0 && number >= 1 && number <= 64) {
+		uint64_t bit = 1ull << (number - 1);
+
+		if (flag)
+			atomic_fetch_or(&interrupts, bit);
+		else
+			atomic_fetch_and(&interrupts, ~bit);
+	}
+	return r;
+}
+
+/* Their handlers are not caught: rare, and each has rules of its own. */
+#define PASSED(name) \
+	EXPORT handler_function *name(int number, handler_function *handler) \
+	{ \
+		if (!real.name) { \
+			errno = ENOSYS; \
+			return SIG_ERR; \
+		} \
+		if (handler != SIG_DFL && handler != SIG_IGN) \
+			signals_refuse(); \
+		return signals_handler(number, real.name(number, handler)); \
+	}
+
+EXPORT handler_function *__sysv_signal(int number, handler_function *handler);
+PASSED(sysv_signal)
+PASSED(__sysv_signal)
+PASSED(sigset)
+
+ALIAS_OF(bsd_signal, signal);
+ALIAS_OF(ssignal, signal);
+ALIAS_OF(__sigaction, sigaction);
