@@ -25,9 +25,8 @@ EXPORT handler_function *signal(int number, handler_function *handler)
 {
 	struct sigaction act = {.sa_handler = handler}, old;
 
-	if (!signals_catching())
-		return real.signal(number, handler);
-	if (handler == SIG_DFL || handler == SIG_IGN || handler == SIG_ERR || number < 1 || number > 64)
+	if (!signals_catching() || handler == SIG_DFL || handler == SIG_IGN || handler == SIG_ERR ||
+	    number < 1 || number > 64)
 		return signals_handler(number, real.signal(number, handler));
 	sigemptyset(&act.sa_mask);
 	sigaddset(&act.sa_mask, number);
