@@ -179,7 +179,7 @@ static bool harmless_fd(struct file *f, int fd)
  * socket, made by fopen or a raw system call.  Searches for an io_uring, too.  Returns the reason not to
  * attach, or BYPASS_NONE.
  */
-static enum bypass_reason scan_descriptors(struct file *f)
+static enum bypass_reason search_descriptors(struct file *f)
 {
 	BUFFER(char, buf);
 	int dir = sys.openat(AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
@@ -205,6 +205,21 @@ static enum bypass_reason scan_descriptors(struct file *f)
 		why = BYPASS_UNKNOWN_FD;
 	sys.close(dir);
 	return why;
+}
+
+/* The same.  A file that fd has just made has no descriptor that is not known.  An io_uring may have come
+ * since the last search. */
+static enum bypass_reason scan_descriptors(struct file *f, int fd)
+{
+	enum { LAST_NS = 100000000 };
+	static _Atomic uint64_t last;
+	uint64_t now = sys_now_coarse_ns();
+	bool young = fd >= 0 && !f->shared && atomic_compare_exchange_strong(&fdtable_young, &fd, YOUNG_NONE);
+
+	if (young && now - atomic_load(&last) < LAST_NS)
+		return BYPASS_NONE;
+	atomic_store(&last, now);
+	return search_descriptors(f);
 }
 
 /*
@@ -386,7 +401,7 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 	}
 	why = never_staged_why_never(f->dev, f->ino);
 	if (why == BYPASS_NONE) {
-		why = scan_descriptors(f);
+		why = scan_descriptors(f, ofd_fd(o));
 		/* (in a family the other processes would search only their own descriptors) */
 		if (why == BYPASS_UNKNOWN_FD && !family_is_shared())
 			return attach_later(f);

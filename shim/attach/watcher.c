@@ -198,20 +198,15 @@ int watcher_hold(struct file *f, struct ofd *o)
 	return 1;
 }
 
-void watcher_before_open(int dirfd, const char *path)
+void watcher_before_open(uint64_t dev, uint64_t ino)
 {
 	struct file_guard g;
-	struct statx st;
-	struct file *f;
+	struct file *f = file_find(dev, ino);
 
-	if (atomic_load_explicit(&visibility_leases, memory_order_relaxed) == 0 || !path ||
-	    sys.statx(dirfd, path, 0, STATX_INO, &st) < 0)
-		return;
-	f = file_find(sys_dev_of(&st), st.stx_ino);
 	if (!f || !atomic_load(&f->lease.on))
 		return;
 	g = file_lock(f);
-	if (visibility_lease_is_ours(f) && same_file(f, sys_dev_of(&st), st.stx_ino))
+	if (visibility_lease_is_ours(f) && same_file(f, dev, ino))
 		give_way(f);
 	file_unlock(f, g);
 }

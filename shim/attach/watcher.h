@@ -15,9 +15,9 @@
  */
 int watcher_hold(struct file *f, struct ofd *o);
 
-/* This process is about to open `path`.  Gives up its own lease on the file: the open would wait for it, or
+/* This process is about to open this file.  Gives up its own lease on it: the open would wait for it, or
  * fail with O_NONBLOCK. */
-void watcher_before_open(int dirfd, const char *path);
+void watcher_before_open(uint64_t dev, uint64_t ino);
 
 /*
  * File lock held, before a fork.  A child shares the description and so the lease: the kernel would not break

@@ -106,12 +106,12 @@ static int act_let_go(struct file *f, const void *ctx)
 	return flush_is_kept(f) ? detach_file(f) : 0;
 }
 
-void by_name_before_open(int dirfd, const char *path)
+void by_name_before_open(uint64_t dev, uint64_t ino)
 {
-	struct statx st;
+	const struct file *f = by_name_overlays() ? file_find(dev, ino) : NULL;
 
-	if (by_name_overlays() && thread_of_program_count() != 1 && identify(dirfd, path, true, &st))
-		with_file(sys_dev_of(&st), st.stx_ino, act_let_go, NULL);
+	if (f && f->left && thread_of_program_count() != 1)
+		with_file(dev, ino, act_let_go, NULL);
 }
 
 bool by_name_paged(uint64_t dev, uint64_t ino, struct by_name_shown *out)

@@ -141,7 +141,7 @@ bool fd_lease_over(struct fd_open *op)
 	if (waited)
 		flush_wait_idle(f);
 	file_unlock(f, g);
-	watcher_before_open(op->dirfd, op->path);
+	watcher_before_open(sys_dev_of(&st), st.stx_ino);
 	return waited;
 }
 
@@ -213,9 +213,24 @@ static void name_new(struct fd_open *op)
 	struct transient_name *name;
 
 	op->ordered = by_name_order_new(op->dirfd, op->path, &op->dev, &name);
+	if (name)
+		atomic_store(&fdtable_young, YOUNG_COMING);
 	if (name && !op->cuts)
 		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &op->cancels);
 	op->name = name;
+}
+
+/* `known`: *st is of the file that the path names; else it is asked for. */
+static void before_open(const struct fd_open *op, bool known, struct statx *st)
+{
+	bool leases = atomic_load_explicit(&visibility_leases, memory_order_relaxed) > 0;
+
+	if (!op->path || (!leases && !by_name_overlays()) ||
+	    (!known && sys.statx(op->dirfd, op->path, 0, STATX_INO, st) < 0))
+		return;
+	if (leases)
+		watcher_before_open(sys_dev_of(st), st->stx_ino);
+	by_name_before_open(sys_dev_of(st), st->stx_ino);
 }
 
 void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
@@ -223,7 +238,7 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 	bool writes = (flags & O_ACCMODE) != O_RDONLY;
 	/* A process that attaches a file searches only its own descriptors.  So in a family, readers must be
 	 * known, too. */
-	bool shared = family_is_shared(), absent = false;
+	bool shared = family_is_shared(), absent = false, known = false;
 	struct statx st;
 
 	op->flags = flags;
@@ -245,14 +260,16 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 		clock_gettime(CLOCK_REALTIME_COARSE, &op->before);
 	if (path && fd_open_cuts_some(op))
 		cuts_at(op, dirfd, path, 0);
-	if ((flags & O_CREAT) && path && ordered_any())
-		absent = sys.statx(dirfd, path, AT_SYMLINK_NOFOLLOW, STATX_INO, &st) == -ENOENT;
-	if (absent) {
-		name_new(op);
-	} else {
-		watcher_before_open(dirfd, path);
-		by_name_before_open(dirfd, path);
+	if ((flags & O_CREAT) && path && ordered_any()) {
+		int r = sys.statx(dirfd, path, AT_SYMLINK_NOFOLLOW, STATX_INO | STATX_TYPE, &st);
+
+		absent = r == -ENOENT;
+		known = r == 0 && (st.stx_mode & S_IFMT) != S_IFLNK;
 	}
+	if (absent)
+		name_new(op);
+	else
+		before_open(op, known, &st);
 	if ((!writes && !shared) || (flags & (O_SYNC | O_DSYNC)))
 		return;
 	op->unsure = shared;

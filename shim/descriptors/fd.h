@@ -56,8 +56,13 @@ bool fd_lease_over(struct fd_open *op);
 void fd_opened(struct fd_open *op, int fd);
 /* Asked after the open: must fd_opened be called?  Another thread may have attached the file since the
  * prepare, and before this descriptor existed. */
-static inline bool fd_open_concerns(struct fd_open *op)
+static inline bool fd_open_concerns(struct fd_open *op, int fd)
 {
+	int coming = YOUNG_COMING;
+
+	if (atomic_load(&fdtable_young) != YOUNG_NONE &&
+	    !(op->name && atomic_compare_exchange_strong(&fdtable_young, &coming, fd)))
+		atomic_store(&fdtable_young, YOUNG_NONE);
 	if (op->regular && (op->flags & (O_ACCMODE | O_TRUNC)) == O_RDONLY)
 		(void)left_bytes_recover_named(op->dirfd, op->path);
 	if (op->watch || !op->regular)

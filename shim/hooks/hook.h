@@ -111,7 +111,7 @@ static inline int hook_opened(struct fd_open *op, int fd)
 	if (fd >= 0) {
 		marked_fds_forget(fd); /* an earlier descriptor of this number may have been closed unseen */
 		directory_opened(op, fd);
-		if (fd_open_concerns(op))
+		if (fd_open_concerns(op, fd))
 			fd_opened(op, fd);
 	}
 	fd_open_end(op);

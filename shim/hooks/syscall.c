@@ -102,7 +102,7 @@ static long opens(long number, const long *a, const signed char *at)
 		fd = kernel(number, a);
 	while ((fd == -EMFILE && fd_spare_internal()) || (fd == -EAGAIN && fd_lease_over(&op)));
 	marked_fds_forget((int)fd);
-	if (fd >= 0 && fd_open_concerns(&op))
+	if (fd >= 0 && fd_open_concerns(&op, (int)fd))
 		fd_opened(&op, (int)fd);
 	fd_open_end(&op);
 	return fd;

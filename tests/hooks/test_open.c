@@ -202,6 +202,63 @@ static void as_refused(void **state)
 	OK(unlink("a"));
 }
 
+static int second_by_open(int fd, const char *path)
+{
+	(void)fd;
+	return open(path, O_RDONLY | O_CLOEXEC);
+}
+
+static int second_by_number(int fd, const char *path)
+{
+	(void)fd;
+	return (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
+}
+
+static int second_by_copy(int fd, const char *path)
+{
+	(void)path;
+	return dup(fd);
+}
+
+static int second_by_stream(int fd, const char *path)
+{
+	FILE *stream = fopen(path, "r");
+	int copy = stream ? dup(fileno(stream)) : -1;
+
+	(void)fd;
+	if (stream)
+		fclose(stream);
+	return copy;
+}
+
+/* The file is new, and has two descriptors before its first write. */
+static void second_before_the_first_write(void **state)
+{
+	static int (*const ways[])(int fd, const char *path) = {second_by_open, second_by_number,
+	                                                        second_by_copy, second_by_stream};
+	int other = open_staged("b", 0);
+
+	(void)state;
+	for (size_t way = 0; way < sizeof ways / sizeof *ways; way++)
+		for (int i = 0; i < 3; i++) {
+			char record[RECORD] = "";
+			int fd, second;
+
+			write_records(other, (unsigned)i, 1);
+			fd = OK(open("a", O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+			second = ways[way](fd, "a");
+			assert_true(second >= 0);
+			write_records(fd, 0, 3);
+			assert_int_equal(pread(second, record, RECORD, 2 * RECORD), RECORD);
+			check_records(record, 2, 1);
+			OK(close(fd));
+			OK(close(second));
+			OK(unlink("a"));
+		}
+	OK(close(other));
+	OK(unlink("b"));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -209,7 +266,7 @@ int main(void)
 		cmocka_unit_test(below_a_directory), cmocka_unit_test(through_a_link),
 		cmocka_unit_test(temporary_files),   cmocka_unit_test(without_a_name),
 		cmocka_unit_test(truncating),        cmocka_unit_test(readers),
-		cmocka_unit_test(as_refused),
+		cmocka_unit_test(as_refused),        cmocka_unit_test(second_before_the_first_write),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
