@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from lib.recovery_lab import KILL, Lab
-from lib.support import default_signals, disk_dir, on_this_machine, too_slow
+from lib.support import be_patient, default_signals, disk_dir, on_this_machine, too_slow
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -41,6 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config.option, "maxschedchunk") and config.option.maxschedchunk is None:
         config.option.maxschedchunk = 1  # a worker that is free takes the next test
     default_signals()
+    be_patient()
     for name in [n for n in os.environ if n.startswith("FASTWRITE_") and not n.startswith("FASTWRITE_TEST_")]:
         del os.environ[name]
     os.environ.pop("LD_PRELOAD", None)

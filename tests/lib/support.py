@@ -113,6 +113,35 @@ def slowness() -> float:
     return min(max(1.0, (time.monotonic() - wall) / 0.2), 16.0)
 
 
+def be_patient() -> None:
+    """From now on time limits of programs that tests start are as much longer as this machine is slower, except for
+    short ones: a time limit only ends what hangs."""
+    popen_communicate, popen_wait = subprocess.Popen.communicate, subprocess.Popen.wait
+
+    def is_final(timeout: float) -> bool:
+        return timeout < 10 or slowness() < 1.5
+
+    def communicate(self, *args, **named):
+        timeout = named.get("timeout", args[1] if len(args) > 1 else None)
+        try:
+            return popen_communicate(self, *args, **named)
+        except subprocess.TimeoutExpired:
+            if is_final(timeout):
+                raise
+        # (what was read so far it still has, and its input is given once)
+        return popen_communicate(self, timeout=timeout * (slowness() - 1))
+
+    def wait(self, timeout: float | None = None) -> int:
+        try:
+            return popen_wait(self, timeout)
+        except subprocess.TimeoutExpired:
+            if is_final(timeout):
+                raise
+        return popen_wait(self, timeout * (slowness() - 1))
+
+    subprocess.Popen.communicate, subprocess.Popen.wait = communicate, wait
+
+
 def sync_file_system(path: Path) -> None:
     """Of this one alone: others are other tests' business, which lose their power."""
     fd = os.open(path, os.O_RDONLY)
@@ -221,7 +250,7 @@ def run_native(command: list[str | Path], cwd: Path, timeout: float = 120, **env
         ) as process,
     ):
         try:
-            out, err = process.communicate(timeout=timeout * slowness())
+            out, err = process.communicate(timeout=timeout)
         except BaseException as stopped:
             process.kill()
             if cwd.name.startswith(OWN_DIR):
