@@ -186,6 +186,7 @@ $(BUILD)/tests/%: tests/hooks/%.c $(BUILD)/.flags
 		-o $@ $< -lcmocka -ldl -lrt -lutil $(HOOK_LIBS)
 
 $(BUILD)/tests/power/disk: POWER_FLAGS = $(shell pkg-config --cflags --libs fuse3)
+$(BUILD)/tests/power/meet: POWER_FLAGS = -Ishim
 $(BUILD)/tests/power/%: tests/power/%.c $(BUILD)/.flags
 	@mkdir -p $(@D)
 	$(call say,POWER,$@)
