@@ -155,7 +155,13 @@ void signals_refuse(void)
 	atomic_store(&signals_caught, false);
 }
 
-bool signals_catching(void) { return atomic_load_explicit(&catching, memory_order_relaxed); }
+bool signals_catching(void) { return atomic_load(&catching); }
+
+void signals_recheck(int number)
+{
+	if (signals_catching() && is_caught(number) && !atomic_load(&refused))
+		catch_one(number);
+}
 
 int signals_action(int number, const struct sigaction *act, struct sigaction *old, bool here,
                    int (*next)(int number, const struct sigaction *act, struct sigaction *old))

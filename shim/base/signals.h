@@ -98,8 +98,10 @@ static inline void signals_not_left(void)
  * handler forbids it. */
 void signals_catch(void);
 void signals_refuse(void);
-/* signals_catch was called. */
+/* signals_catch was called, perhaps by another thread just now. */
 bool signals_catching(void);
+/* A handler was set while signals_catching was false: it may have come too late to be found. */
+void signals_recheck(int number);
 
 /* sigaction of the program, by `next`.  `here`: false in a child that has this process's memory. */
 int signals_action(int number, const struct sigaction *act, struct sigaction *old, bool here,

@@ -11,13 +11,24 @@
 
 typedef void handler_function(int number);
 
+/* The handler was perhaps set too late to be found by signals_catch of another thread. */
+static void recheck(int number)
+{
+	if (signals_catching() && !fd_foreign_process())
+		signals_recheck(number);
+}
+
 /* Signals that interrupt system calls, as siginterrupt has set them. */
 static _Atomic uint64_t interrupts;
 
 EXPORT int sigaction(int number, const struct sigaction *act, struct sigaction *old)
 {
-	if (!signals_catching())
-		return real.sigaction(number, act, old);
+	if (!signals_catching()) {
+		int r = real.sigaction(number, act, old);
+
+		recheck(number);
+		return r;
+	}
 	return signals_action(number, act, old, !fd_foreign_process(), real.sigaction);
 }
 
@@ -26,8 +37,11 @@ EXPORT handler_function *signal(int number, handler_function *handler)
 	struct sigaction act = {.sa_handler = handler}, old;
 
 	if (!signals_catching() || handler == SIG_DFL || handler == SIG_IGN || handler == SIG_ERR ||
-	    number < 1 || number > 64)
-		return signals_handler(number, real.signal(number, handler));
+	    number < 1 || number > 64) {
+		handler = real.signal(number, handler);
+		recheck(number);
+		return signals_handler(number, handler);
+	}
 	sigemptyset(&act.sa_mask);
 	sigaddset(&act.sa_mask, number);
 	if (!(atomic_load(&interrupts) >> (number - 1) & 1))
