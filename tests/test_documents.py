@@ -266,3 +266,24 @@ def test_try_of_the_readme(fastwrite, tmp_path):
     assert int(before) < 100000
     assert re.search(r"recovered +\S+/fw/count +\d+ bytes", "\n".join(recovered))
     assert not (tmp_path / "fw").exists()
+
+
+def test_database_of_the_readme(fastwrite, tmp_path):
+    """Its commands, in another directory: both databases have the same bytes, and the second was staged."""
+    text = (ROOT / "README.md").read_text()
+    commands = re.search(r"^A database, the same way.*?^```sh\n(.*?)^```$", text, re.M | re.S)[1]
+    (tmp_path / "build").symlink_to(fastwrite.parent)
+    stats = tmp_path / "stats"
+    done = subprocess.run(
+        ["bash", "-c", commands.replace("/tmp/", f"{tmp_path}/")],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        env={**os.environ, "FASTWRITE_STATS": str(stats)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"([\d,]+ commits per second\n){2}", done.stdout)
+    assert int(re.search(r"(\d+) writes staged", stats.read_text())[1]) > 2000 * 5
+    assert not (tmp_path / "fw").exists()

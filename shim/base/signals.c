@@ -2,17 +2,22 @@
 /* signals: see base/signals.h. */
 #include "base/signals.h"
 
-#include "base/log.h"
-
-#include <stdlib.h>
 #include <string.h>
 #include <ucontext.h>
 
-/* From LIBRARY on, below SIGRTMIN: those of the C library itself (the cancellation of a thread, setuid in all
- * threads).  Their handlers stay. */
-enum { SIGNALS = 64, LIBRARY = 32 };
+/* Between the standard and the real-time signals are those of the C library itself (the cancellation of a
+ * thread, setuid in all threads).  Their handlers stay. */
+enum { SIGNALS = 64, STANDARD = 31, REAL_TIME = 34 };
 
 typedef void handler_function(int number, siginfo_t *info, void *context);
+
+/* What the kernel knows as a signal's action. */
+struct kernel_action {
+	handler_function *handler;
+	unsigned long flags;
+	void (*restorer)(void);
+	sys_sigset mask;
+};
 
 /* The program's handler of each signal that `handle` catches. */
 struct caught {
@@ -39,11 +44,13 @@ void signals_harden_slow(void)
 static bool is_fault(int number, const siginfo_t *info)
 {
 	switch (number) {
+	case SIGBUS: return info->si_code > 0 && info->si_code != BUS_MCEERR_AO;
+	case SIGTRAP:
+		return info->si_code == TRAP_BRKPT || info->si_code == TRAP_TRACE ||
+		       info->si_code == SI_KERNEL;
 	case SIGSEGV:
-	case SIGBUS:
 	case SIGFPE:
 	case SIGILL:
-	case SIGTRAP:
 	case SIGSYS: return info->si_code > 0;
 	default: return false;
 	}
@@ -63,40 +70,48 @@ static void postpone(int number, siginfo_t *info, ucontext_t *context)
 	memcpy(&signals_before, &context->uc_sigmask, sizeof signals_before);
 	memcpy(&context->uc_sigmask, &all, sizeof all);
 	signals_state = SIGNALS_BLOCKED;
-	/* a full queue of real-time signals: its information is lost */
+	/* (a sandbox may forbid the first: then its information is lost) */
 	if (sys_raw(SYS_rt_tgsigqueueinfo, pid, tid, number, (long)info, 0, 0) < 0)
 		sys_raw(SYS_tgkill, pid, tid, number, 0, 0, 0);
 }
 
 static void handle(int number, siginfo_t *info, void *context)
 {
-	handler_function *handler = atomic_load(&caught[number].handler);
+	static const struct kernel_action none;
 
-	if (signals_state != SIGNALS_FREE && !is_fault(number, info))
-		postpone(number, info, context);
+	if (signals_state == SIGNALS_FREE)
+		atomic_load (&caught[number].handler)(number, info, context);
+	else if (is_fault(number, info))
+		/* it comes again at once, and ends the process: as where signals are blocked */
+		sys_raw(SYS_rt_sigaction, number, (long)&none, 0, sizeof none.mask, 0, 0);
 	else
-		handler(number, info, context);
+		postpone(number, info, context);
 }
 
-void signals_left(void)
+static bool is_programs(int number)
 {
-	log_error("the handler of a fault has left a call of the library for good: the process cannot go on");
-	abort();
+	return number >= 1 && number <= SIGNALS && (number <= STANDARD || number >= REAL_TIME);
 }
 
-static bool is_caught(int number)
+/* A handler is noted and given to the kernel by one thread at a time. */
+static _Atomic bool changing;
+
+static sys_sigset begin_change(void)
 {
-	return number >= 1 && number <= SIGNALS && number != SIGKILL && number != SIGSTOP &&
-	       (number < LIBRARY || number >= SIGRTMIN);
+	sys_sigset before = signals_hold();
+
+	while (atomic_exchange(&changing, true))
+		sys_nap(1000);
+	return before;
 }
 
-/* What the kernel knows as a signal's action. */
-struct kernel_action {
-	handler_function *handler;
-	unsigned long flags;
-	void (*restorer)(void);
-	sys_sigset mask;
-};
+static void end_change(sys_sigset before)
+{
+	atomic_store(&changing, false);
+	signals_release(before);
+}
+
+void signals_fork_child(void) { atomic_store(&changing, false); }
 
 static bool is_function(handler_function *handler)
 {
@@ -104,11 +119,15 @@ static bool is_function(handler_function *handler)
 	       handler != handle;
 }
 
-/* The kernel forgets an action with SA_RESETHAND before it calls the handler: it could not send the signal
- * again. */
-static bool can_be_caught(unsigned long flags)
+/*
+ * False: the signal cannot be sent again as it was, and short sections end.  The kernel forgets an action
+ * with SA_RESETHAND before it calls the handler.  Real-time signals have an order, and their queue may be
+ * full. SIGCONT takes stop signals back, and they it.
+ */
+static bool can_be_caught(int number, unsigned long flags)
 {
-	if (flags & (unsigned)SA_RESETHAND)
+	if ((flags & (unsigned)SA_RESETHAND) || number > STANDARD || number == SIGCONT || number == SIGTSTP ||
+	    number == SIGTTIN || number == SIGTTOU)
 		signals_refuse();
 	return !atomic_load(&refused);
 }
@@ -124,7 +143,7 @@ static void catch_one(int number)
 	struct kernel_action action;
 
 	if (sys_raw(SYS_rt_sigaction, number, 0, (long)&action, sizeof action.mask, 0, 0) < 0 ||
-	    !is_function(action.handler) || !can_be_caught(action.flags))
+	    !is_function(action.handler) || !can_be_caught(number, action.flags))
 		return;
 	note(number, action.handler, action.flags);
 	action.handler = handle;
@@ -142,8 +161,7 @@ void signals_catch(void)
 	if (atomic_load(&catching) || atomic_exchange(&catching, true))
 		return;
 	for (int number = 1; number <= SIGNALS && !atomic_load(&refused); number++)
-		if (is_caught(number))
-			catch_one(number);
+		signals_recheck(number);
 	atomic_store(&signals_caught, true);
 	if (atomic_load(&refused))
 		atomic_store(&signals_caught, false);
@@ -159,8 +177,13 @@ bool signals_catching(void) { return atomic_load(&catching); }
 
 void signals_recheck(int number)
 {
-	if (signals_catching() && is_caught(number) && !atomic_load(&refused))
-		catch_one(number);
+	sys_sigset before;
+
+	if (!signals_catching() || !is_programs(number) || atomic_load(&refused))
+		return;
+	before = begin_change();
+	catch_one(number);
+	end_change(before);
 }
 
 int signals_action(int number, const struct sigaction *act, struct sigaction *old, bool here,
@@ -168,14 +191,17 @@ int signals_action(int number, const struct sigaction *act, struct sigaction *ol
 {
 	handler_function *handler;
 	struct sigaction mine;
+	sys_sigset before;
 	bool wants_info;
 	int r;
 
-	if (!is_caught(number))
+	if (!is_programs(number))
 		return next(number, act, old);
+	before = begin_change();
 	handler = atomic_load(&caught[number].handler);
 	wants_info = atomic_load(&caught[number].wants_info);
-	if (here && act && is_function(act->sa_sigaction) && can_be_caught((unsigned)act->sa_flags)) {
+	if (here && act && is_function(act->sa_sigaction) && number != SIGKILL && number != SIGSTOP &&
+	    can_be_caught(number, (unsigned)act->sa_flags)) {
 		/* (the old handler's signal may call the new handler a moment too early) */
 		note(number, act->sa_sigaction, (unsigned)act->sa_flags);
 		mine = *act;
@@ -184,6 +210,7 @@ int signals_action(int number, const struct sigaction *act, struct sigaction *ol
 		act = &mine;
 	}
 	r = next(number, act, old);
+	end_change(before);
 	if (r == 0 && old && old->sa_sigaction == handle) {
 		old->sa_sigaction = handler;
 		if (!wants_info)

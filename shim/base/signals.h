@@ -5,8 +5,8 @@
  * signals_hold blocks all signals: two system calls for each section.  signals_hold_short makes none.  It
  * works only while the kernel calls `handle` (signals.c) in place of each of the program's handlers: in a
  * short section it sends the signal again, with its information, and blocks all signals until the section is
- * over.  So the program's handler runs after the section, as it does with signals_hold.  Faults of the
- * program (SIGSEGV and the like) are not postponed.
+ * over.  So the program's handler runs after the section, as it does with signals_hold.  A fault in a
+ * section (SIGSEGV and the like) ends the process, as it does there.
  *
  * signals_catch puts `handle` in place once a process has a use for short sections.  From then on the hooks
  * of sigaction and signal (hooks/signal.c) do so for each new handler, and show the program its own.
@@ -85,19 +85,12 @@ static inline void signals_release(sys_sigset before)
 	sys_restore_signals(before);
 }
 
-/* A jump of the program begins: not out of a section.  (The handler of a fault could make it; where signals
- * are blocked, the fault ends the process.) */
-void signals_left(void);
-static inline void signals_not_left(void)
-{
-	if (__builtin_expect(signals_state != SIGNALS_FREE, 0))
-		signals_left();
-}
-
 /* Puts `handle` in place of the program's handlers.  From then on short sections are possible, unless a
  * handler forbids it. */
 void signals_catch(void);
 void signals_refuse(void);
+/* In the child of a fork. */
+void signals_fork_child(void);
 /* signals_catch was called, perhaps by another thread just now. */
 bool signals_catching(void);
 /* A handler was set while signals_catching was false: it may have come too late to be found. */

@@ -9,6 +9,9 @@
 
 #include <signal.h>
 
+/* (the thread sanitizer's own functions of these names begin before this library can) */
+#ifndef __SANITIZE_THREAD__
+
 typedef void handler_function(int number);
 
 /* The handler was perhaps set too late to be found by signals_catch of another thread. */
@@ -85,3 +88,7 @@ PASSED(sigset)
 ALIAS_OF(bsd_signal, signal);
 ALIAS_OF(ssignal, signal);
 ALIAS_OF(__sigaction, sigaction);
+
+#else
+typedef int signal_unused;
+#endif

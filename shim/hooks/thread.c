@@ -17,6 +17,14 @@
 
 _Atomic bool cancel_used;
 
+/* Such a cancellation comes as a signal of the C library, at any moment, and does not return. */
+EXPORT int pthread_setcanceltype(int type, int *old)
+{
+	if (type == PTHREAD_CANCEL_ASYNCHRONOUS)
+		signals_refuse();
+	return real.pthread_setcanceltype(type, old);
+}
+
 EXPORT int pthread_cancel(pthread_t thread)
 {
 	atomic_store(&cancel_used, true);
@@ -51,7 +59,6 @@ static uintptr_t context_target(const ucontext_t *context)
 #define JUMP(name) \
 	EXPORT __attribute__((noreturn)) void name(struct __jmp_buf_tag env[1], int value) \
 	{ \
-		signals_not_left(); \
 		if (__builtin_expect(stage_frames != NULL, 0)) \
 			stage_left(jump_target(env)); \
 		real.name(env, value); \
@@ -66,7 +73,6 @@ JUMP(__longjmp_chk)
 
 EXPORT int setcontext(const ucontext_t *context)
 {
-	signals_not_left();
 	if (__builtin_expect(stage_frames != NULL, 0) && user_readable(context, sizeof *context))
 		stage_left(context_target(context));
 	return real.setcontext(context);

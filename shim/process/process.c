@@ -9,6 +9,7 @@
 #include "base/fork_guard.h"
 #include "base/internal_fd.h"
 #include "base/kill.h"
+#include "base/signals.h"
 #include "base/sys.h"
 #include "base/thread.h"
 #include "descriptors/fd.h"
@@ -176,6 +177,7 @@ static void fork_child(bool managed)
 		return;
 	forking.watch = 0;
 	lock_after_fork();
+	signals_fork_child();
 	thread_after_fork();
 	workers_after_fork();
 	watcher_after_fork();

@@ -3,6 +3,7 @@
 #include "staging/takeover.h"
 
 #include "base/kill.h"
+#include "base/signals.h"
 #include "base/sys.h"
 #include "format/takeover_format.h"
 #include "staging/arenas.h"
@@ -36,6 +37,7 @@ void takeover_keep_slow(struct file *f)
 	struct arena_entry *entry = arena_entry_at(f->arena, (uint32_t)f->entry);
 	uint32_t bit = bit_of(f->arena);
 
+	signals_harden();
 	if (f->arena->gated && !(atomic_load(&kept) & bit)) {
 		/* (a recoverer may hold the lock for a dead process that had our index in the family) */
 		if (takeover_lock_byte(arenas_fd(f->arena), F_SETLKW, F_WRLCK,
