@@ -78,9 +78,10 @@ static void postpone(int number, siginfo_t *info, ucontext_t *context)
 static void handle(int number, siginfo_t *info, void *context)
 {
 	static const struct kernel_action none;
+	handler_function *handler = atomic_load(&caught[number].handler);
 
 	if (signals_state == SIGNALS_FREE)
-		atomic_load (&caught[number].handler)(number, info, context);
+		handler(number, info, context);
 	else if (is_fault(number, info))
 		/* it comes again at once, and ends the process: as where signals are blocked */
 		sys_raw(SYS_rt_sigaction, number, (long)&none, 0, sizeof none.mask, 0, 0);
@@ -189,33 +190,36 @@ void signals_recheck(int number)
 int signals_action(int number, const struct sigaction *act, struct sigaction *old, bool here,
                    int (*next)(int number, const struct sigaction *act, struct sigaction *old))
 {
+	struct sigaction mine, shown;
 	handler_function *handler;
-	struct sigaction mine;
 	sys_sigset before;
 	bool wants_info;
 	int r;
 
 	if (!is_programs(number))
 		return next(number, act, old);
+	if (act)
+		mine = *act; /* (a wild pointer is the program's fault, which its handler may expect) */
 	before = begin_change();
 	handler = atomic_load(&caught[number].handler);
 	wants_info = atomic_load(&caught[number].wants_info);
-	if (here && act && is_function(act->sa_sigaction) && number != SIGKILL && number != SIGSTOP &&
-	    can_be_caught(number, (unsigned)act->sa_flags)) {
+	if (here && act && is_function(mine.sa_sigaction) && number != SIGKILL && number != SIGSTOP &&
+	    can_be_caught(number, (unsigned)mine.sa_flags)) {
 		/* (the old handler's signal may call the new handler a moment too early) */
-		note(number, act->sa_sigaction, (unsigned)act->sa_flags);
-		mine = *act;
+		note(number, mine.sa_sigaction, (unsigned)mine.sa_flags);
 		mine.sa_sigaction = handle;
 		mine.sa_flags |= SA_SIGINFO;
-		act = &mine;
 	}
-	r = next(number, act, old);
+	r = next(number, act ? &mine : NULL, old ? &shown : NULL);
 	end_change(before);
-	if (r == 0 && old && old->sa_sigaction == handle) {
-		old->sa_sigaction = handler;
+	if (r < 0 || !old)
+		return r;
+	if (shown.sa_sigaction == handle) {
+		shown.sa_sigaction = handler;
 		if (!wants_info)
-			old->sa_flags &= ~SA_SIGINFO;
+			shown.sa_flags &= ~SA_SIGINFO;
 	}
+	*old = shown;
 	return r;
 }
 
