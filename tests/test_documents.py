@@ -285,5 +285,5 @@ def test_database_of_the_readme(fastwrite, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"([\d,]+ commits per second\n){2}", done.stdout)
-    assert int(re.search(r"(\d+) writes staged", stats.read_text())[1]) > 2000 * 5
+    assert int(re.search(r"(\d+) writes staged", stats.read_text())[1]) > 2000  # one or more of each commit
     assert not (tmp_path / "fw").exists()
