@@ -242,21 +242,28 @@ def test_gaps_that_are_named_exist():
 # ---- the README's try ----
 
 
-def test_try_of_the_readme(fastwrite, tmp_path):
-    """Its commands, in another directory: the library stages, and recovery brings what a killed program had staged."""
+def run_readme(after: str, fastwrite: Path, place: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """The first block of commands after this line, in another directory."""
     text = (ROOT / "README.md").read_text()
-    commands = re.search(r"^## Try it.*?^```sh\n(.*?)^```$", text, re.M | re.S)[1]
-    (tmp_path / "build").symlink_to(fastwrite.parent)
+    commands = re.search(rf"^{re.escape(after)}.*?^```sh\n(.*?)^```$", text, re.M | re.S)[1]
+    (place / "build").symlink_to(fastwrite.parent)
     done = subprocess.run(
-        ["bash", "-c", commands.replace("/tmp/", f"{tmp_path}/")],
-        cwd=tmp_path,
+        ["bash", "-c", commands.replace("/tmp/", f"{place}/")],
+        cwd=place,
         capture_output=True,
         text=True,
         check=False,
         timeout=300,
-        env={**os.environ, "FASTWRITE_LAG_MS": "60000"},  # a busy machine flushes before the kill
+        env={**os.environ, **env},
     )
     assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_try_of_the_readme(fastwrite, tmp_path):
+    """The library stages, and recovery brings what a killed program had staged."""
+    # a busy machine flushes before the kill
+    done = run_readme("## Try it", fastwrite, tmp_path, FASTWRITE_LAG_MS="60000")
     writes, bytes_ = map(int, re.search(r"(\d+) writes staged, (\d+) bytes", done.stdout).groups())
     assert bytes_ == 100 * writes
     # the first ones go to the kernel: more of them on a busy machine, which flushes slowly
@@ -269,21 +276,9 @@ def test_try_of_the_readme(fastwrite, tmp_path):
 
 
 def test_database_of_the_readme(fastwrite, tmp_path):
-    """Its commands, in another directory: both databases have the same bytes, and the second was staged."""
-    text = (ROOT / "README.md").read_text()
-    commands = re.search(r"^A database, the same way.*?^```sh\n(.*?)^```$", text, re.M | re.S)[1]
-    (tmp_path / "build").symlink_to(fastwrite.parent)
+    """Both databases have the same bytes, and the second was staged."""
     stats = tmp_path / "stats"
-    done = subprocess.run(
-        ["bash", "-c", commands.replace("/tmp/", f"{tmp_path}/")],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        env={**os.environ, "FASTWRITE_STATS": str(stats)},
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_readme("A database, the same way", fastwrite, tmp_path, FASTWRITE_STATS=str(stats))
     assert re.fullmatch(r"([\d,]+ commits per second\n){2}", done.stdout)
     assert int(re.search(r"(\d+) writes staged", stats.read_text())[1]) > 2000  # one or more of each commit
     assert not (tmp_path / "fw").exists()

@@ -207,8 +207,8 @@ static enum bypass_reason search_descriptors(struct file *f)
 	return why;
 }
 
-/* The same.  A file that fd has just made has no descriptor that is not known.  An io_uring may have come
- * since the last search. */
+/* search_descriptors, unless fd has just made the file: then every descriptor is known.  An io_uring may have
+ * come since the last search. */
 static enum bypass_reason scan_descriptors(struct file *f, int fd)
 {
 	enum { LAST_NS = 100000000 };

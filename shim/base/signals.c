@@ -123,7 +123,7 @@ static bool is_function(handler_function *handler)
 /*
  * False: the signal cannot be sent again as it was, and short sections end.  The kernel forgets an action
  * with SA_RESETHAND before it calls the handler.  Real-time signals have an order, and their queue may be
- * full. SIGCONT takes stop signals back, and they it.
+ * full.  SIGCONT discards pending stop signals, and a stop signal a pending SIGCONT.
  */
 static bool can_be_caught(int number, unsigned long flags)
 {

@@ -319,7 +319,8 @@ long sys_futex_wait(uint32_t *word, uint32_t expected, const struct timespec *re
 
 void sys_futex_wake(uint32_t *word, int count) { CALL3(SYS_futex, word, FUTEX_WAKE, count); }
 
-static int64_t wall_ns(clockid_t clock)
+/* By the vDSO: async-signal-safe, never fails for these clocks. */
+static int64_t clock_ns(clockid_t clock)
 {
 	struct timespec now;
 
@@ -327,25 +328,10 @@ static int64_t wall_ns(clockid_t clock)
 	return now.tv_sec * 1000000000ll + now.tv_nsec;
 }
 
-int64_t sys_wall_ns(void) { return wall_ns(CLOCK_REALTIME_COARSE); }
-int64_t sys_wall_fine_ns(void) { return wall_ns(CLOCK_REALTIME); }
-
-uint64_t sys_now_ns(void)
-{
-	struct timespec now;
-
-	/* by the vDSO: async-signal-safe, never fails for this clock */
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-uint64_t sys_now_coarse_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
+int64_t sys_wall_ns(void) { return clock_ns(CLOCK_REALTIME_COARSE); }
+int64_t sys_wall_fine_ns(void) { return clock_ns(CLOCK_REALTIME); }
+uint64_t sys_now_ns(void) { return (uint64_t)clock_ns(CLOCK_MONOTONIC); }
+uint64_t sys_now_coarse_ns(void) { return (uint64_t)clock_ns(CLOCK_MONOTONIC_COARSE); }
 
 ssize_t sys_read_file(const char *path, char *buf, size_t size)
 {

@@ -67,23 +67,34 @@ EXPORT int siginterrupt(int number, int flag)
 	return r;
 }
 
-/* Their handlers are not caught: rare, and each has rules of its own. */
-#define PASSED(name) \
-	EXPORT handler_function *name(int number, handler_function *handler) \
-	{ \
-		if (!real.name) { \
-			errno = ENOSYS; \
-			return SIG_ERR; \
-		} \
-		if (handler != SIG_DFL && handler != SIG_IGN) \
-			signals_refuse(); \
-		return signals_handler(number, real.name(number, handler)); \
+/* Sets a handler that is not caught: these functions are rare, and each has rules of its own. */
+static handler_function *set_uncaught(handler_function *(*next)(int, handler_function *), int number,
+                                      handler_function *handler)
+{
+	if (!next) {
+		errno = ENOSYS;
+		return SIG_ERR;
 	}
+	if (handler != SIG_DFL && handler != SIG_IGN)
+		signals_refuse();
+	return signals_handler(number, next(number, handler));
+}
+
+EXPORT handler_function *sysv_signal(int number, handler_function *handler)
+{
+	return set_uncaught(real.sysv_signal, number, handler);
+}
 
 EXPORT handler_function *__sysv_signal(int number, handler_function *handler);
-PASSED(sysv_signal)
-PASSED(__sysv_signal)
-PASSED(sigset)
+EXPORT handler_function *__sysv_signal(int number, handler_function *handler)
+{
+	return set_uncaught(real.__sysv_signal, number, handler);
+}
+
+EXPORT handler_function *sigset(int number, handler_function *handler)
+{
+	return set_uncaught(real.sigset, number, handler);
+}
 
 ALIAS_OF(bsd_signal, signal);
 ALIAS_OF(ssignal, signal);

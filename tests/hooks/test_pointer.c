@@ -485,7 +485,8 @@ static const char without_pointers[] =
 	" fchmod fchown mmap mmap64 flock lockf lockf64 tmpfile tmpfile64 syscall"
 	" _Fork vfork __vfork _exit _Exit quick_exit unshare setns login_tty daemon ulimit vlimit"
 	" socket epoll_create epoll_create1 eventfd setuid seteuid setreuid setresuid setgid setegid setregid setresgid"
-	" setfsuid setfsgid signal bsd_signal ssignal siginterrupt sysv_signal __sysv_signal sigset pthread_setcanceltype ";
+	" setfsuid setfsgid signal bsd_signal ssignal siginterrupt sysv_signal __sysv_signal sigset"
+	" pthread_setcanceltype ";
 
 /* ---- wild pointers ---- */
 
