@@ -95,10 +95,16 @@ def fastwrite(build: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def compile_c(tmp_path_factory: pytest.TempPathFactory):
-    """Compiles C text to a program, once in a run per text and flags: compile_c(source, *flags) -> path."""
+def shared_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory that all processes of this run of the tests have."""
     base = tmp_path_factory.getbasetemp()
-    directory = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled"
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+@pytest.fixture(scope="session")
+def compile_c(shared_dir: Path):
+    """Compiles C text to a program, once in a run per text and flags: compile_c(source, *flags) -> path."""
+    directory = shared_dir / "compiled"
     directory.mkdir(exist_ok=True)
 
     def compile_one(source: str, *flags: str) -> Path:

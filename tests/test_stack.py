@@ -8,6 +8,7 @@ all others are single system calls.
 
 from __future__ import annotations
 
+import fcntl
 import re
 import subprocess
 from pathlib import Path
@@ -51,8 +52,21 @@ def plain(title: str) -> str:
     return title.split(":")[-1].split(".")[0]
 
 
+def compile_source(source: Path, out: Path) -> None:
+    command = ["cc", "-D_GNU_SOURCE", '-DFASTWRITE_VERSION="0"', f"-I{ROOT / 'shim'}", *FLAGS]
+    done = subprocess.run(
+        [*command, "-fcallgraph-info=su", "-c", "-o", str(out), str(source)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "callgraph-info" in done.stderr:
+        pytest.skip("this compiler has no -fcallgraph-info")
+    assert done.returncode == 0, done.stderr
+
+
 class Frames:
-    """Frames and calls of the whole library."""
+    """Frames and calls of the whole library; what is compiled in `directory` is not compiled again."""
 
     def __init__(self, directory: Path) -> None:
         self.bytes: dict[str, int] = {}
@@ -64,16 +78,8 @@ class Frames:
             if layer == "command":
                 continue
             out = directory / f"{layer}-{source.stem}.o"
-            command = ["cc", "-D_GNU_SOURCE", '-DFASTWRITE_VERSION="0"', f"-I{ROOT / 'shim'}", *FLAGS]
-            done = subprocess.run(
-                [*command, "-fcallgraph-info=su", "-c", "-o", str(out), str(source)],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            if "callgraph-info" in done.stderr:
-                pytest.skip("this compiler has no -fcallgraph-info")
-            assert done.returncode == 0, done.stderr
+            if not out.exists():
+                compile_source(source, out)
             self.read(out.with_suffix(".ci").read_text())
 
     def read(self, text: str) -> None:
@@ -117,8 +123,12 @@ class Frames:
 
 
 @pytest.fixture(scope="module")
-def frames(tmp_path_factory):
-    return Frames(tmp_path_factory.mktemp("frames"))
+def frames(shared_dir: Path):
+    directory = shared_dir / "frames"
+    directory.mkdir(exist_ok=True)
+    with (directory / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return Frames(directory)
 
 
 @pytest.mark.parametrize("call", CALLS)

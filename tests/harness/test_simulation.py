@@ -1,13 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """The verdicts against effects that are known: rates of false and of missed ones (simulation.py)."""
 
+import functools
+
 import pytest
 import simulation
+from lib.support import made_once
 
 from harness import ROOT
 from harness.report import judge
 
 FALSE_MAX = 0.065  # 5 %, and what 2000 simulated runs spread by
+
+
+@pytest.fixture(autouse=True, scope="module")
+def simulated_once(shared_dir):
+    """A simulation is made by whichever process of the tests needs it first."""
+    simulate = simulation.comparisons
+
+    @functools.cache
+    def comparisons(effect, pairs, noise, runs):
+        name = f"simulated-{effect}-{pairs}-{noise}-{runs}"
+        return made_once(shared_dir, name, lambda: simulate(effect, pairs, noise, runs))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(simulation, "comparisons", comparisons)
+        yield
 
 
 @pytest.mark.parametrize("noise", simulation.NOISE)

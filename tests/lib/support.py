@@ -7,6 +7,7 @@ import ctypes
 import fcntl
 import functools
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -17,8 +18,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+Made = TypeVar("Made")
 OWN_DIR = "fastwrite-test-"
 MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs", "devtmpfs"}
 STATS_LINE = re.compile(
@@ -312,3 +315,14 @@ def complaints(program: str, text: str) -> list[str]:
         for line in said
         if not line.startswith("fastwrite: pid ") and not (known and re.search(known, line))
     ]
+
+
+def made_once(directory: Path, name: str, make: Callable[[], Made]) -> Made:
+    """What `make` gives.  Processes of one run of the tests, which have `directory` in common, make it once."""
+    made, new = directory / name, directory / f"{name}.new"
+    with (directory / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            new.write_bytes(pickle.dumps(make()))
+            new.rename(made)
+    return pickle.loads(made.read_bytes())
