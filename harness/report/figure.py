@@ -29,15 +29,18 @@ class Source:
     title: str
     cell: str
     library: str
-    synced: bool = False
+    synced: str = ""
+    """What a second counts, if the samples are those of `make bench-sync`."""
 
 
 ROWS = (
+    Source("SQLite DELETE, sync = ordered", "sqlite-delete", "ordered, exclusive", synced="commits"),
+    Source("SQLite WAL, sync = ordered", "sqlite-wal", "ordered, exclusive", synced="commits"),
     Source("64 threads append 4 KiB", "append-64", "shim"),
     Source("1 thread appends 100 bytes", "append-100", "shim"),
     Source("1 thread appends 4 KiB, O_DIRECT", "direct-4k", "shim"),
-    Source("4 KiB + fsync, sync = journal", "append-1", "journal", synced=True),
-    Source("the same, 16 threads", "append-16", "journal", synced=True),
+    Source("4 KiB + fsync, sync = journal", "append-1", "journal", synced="syncs"),
+    Source("the same, 16 threads", "append-16", "journal", synced="syncs"),
 )
 
 PALETTES: Mapping[str, Mapping[str, str]] = {
@@ -66,9 +69,9 @@ def collect(bench: Sequence[dict], sync: Sequence[dict]) -> list[dict[str, str]]
     lines = []
     for source in ROWS:
         samples = sync if source.synced else [s for s in bench if s["kind"] == "measure"]
-        native = _figures(samples, source.cell, "native", source.synced)
-        library = _figures(samples, source.cell, source.library, source.synced)
-        unit = "syncs/s" if source.synced else "MB/s"
+        native = _figures(samples, source.cell, "native", bool(source.synced))
+        library = _figures(samples, source.cell, source.library, bool(source.synced))
+        unit = f"{source.synced}/s" if source.synced else "MB/s"
         for number in (n for n in native if n in library):
             figures = (f"{native[number]:.4g}", f"{library[number]:.4g}")
             lines.append(dict(zip(COLUMNS, (source.title, unit, number, *figures), strict=True)))
