@@ -41,6 +41,7 @@ class Case:
     foreign: bool = False
 
 
+NAMES = {"writers": "exclusive", "sync": "ordered", "ordered_ms": 2, "lag_ms": 2}
 CASES = [
     Case("sequential", "sequential"),
     Case("sequential-buffered", "sequential", {"flush": "buffered", "lag_ms": 1}),
@@ -63,13 +64,17 @@ CASES = [
     Case("stealing", "stealing"),
     Case("overlay", "positional", {"writers": "exclusive", "sync": "off", "overlay": "on"}),
     Case("ordered", "positional", {"writers": "exclusive", "sync": "ordered"}),
+    Case("ordered-names", "transactions", NAMES),
     Case("threads", "mixed:3"),
     Case("records", "records:2", {"lag_ms": 1}),
 ]
 if LONG:
-    CASES.append(
-        Case("journaled-threads", "journaled:3", {"sync": "journal", "journal": "1M", "writers": "exclusive"})
-    )
+    CASES += [
+        Case(
+            "journaled-threads", "journaled:3", {"sync": "journal", "journal": "1M", "writers": "exclusive"}
+        ),
+        Case("ordered-names-threads", "transactions:3", NAMES),
+    ]
 
 
 class Place:

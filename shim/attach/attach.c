@@ -17,10 +17,12 @@
 #include "files/gate.h"
 #include "files/never_staged.h"
 #include "files/workers.h"
+#include "files/young.h"
 #include "flush/fds.h"
 #include "flush/flush.h"
 #include "flush/ordered.h"
 #include "flush/prealloc.h"
+#include "flush/removal.h"
 #include "flush/visibility.h"
 #include "format/identity.h"
 #include "staging/arena.h"
@@ -207,17 +209,15 @@ static enum bypass_reason search_descriptors(struct file *f)
 	return why;
 }
 
-/* search_descriptors, unless fd has just made the file: then every descriptor is known.  An io_uring may have
- * come since the last search. */
-static enum bypass_reason scan_descriptors(struct file *f, int fd)
+/* search_descriptors, unless f is young.  An io_uring may have come since the last search. */
+static enum bypass_reason scan_descriptors(struct file *f, bool young)
 {
-	enum { LAST_NS = 100000000 };
 	static _Atomic uint64_t last;
 	uint64_t now = sys_now_coarse_ns();
-	bool young = fd >= 0 && !f->shared && atomic_compare_exchange_strong(&fdtable_young, &fd, YOUNG_NONE);
 
-	if (young && now - atomic_load(&last) < LAST_NS)
+	if (young && now - atomic_load(&last) < YOUNG_NS)
 		return BYPASS_NONE;
+	signals_harden();
 	atomic_store(&last, now);
 	return search_descriptors(f);
 }
@@ -297,6 +297,7 @@ static void probe_direct(struct file *f, const struct statx *st)
 /* Counts and reports a file that is not attached and shall not be. */
 static void count_bypass(const struct file *f, enum bypass_reason why)
 {
+	signals_harden();
 	stats_through(f->rule, why);
 	say_through(f, why);
 }
@@ -317,6 +318,22 @@ struct attributes {
 	bool plain;       /* a page takes one page of space */
 };
 
+/* LOCK_ATTACH held.  What the file system says of itself holds for a while for files that were just made. */
+static void ask_system(const struct file *f, int fd, bool young, struct statfs *system)
+{
+	static struct statfs last;
+	static uint64_t dev, asked_ns;
+	uint64_t now = sys_now_coarse_ns();
+
+	if (!young || f->dev != dev || now - asked_ns >= YOUNG_NS) {
+		last = (struct statfs){0};
+		sys_raw(SYS_fstatfs, fd, (long)&last, 0, 0, 0, 0);
+		dev = f->dev;
+		asked_ns = now;
+	}
+	*system = last;
+}
+
 static struct attributes attributes_of(int fd, const struct statfs *system)
 {
 	int flags = 0;
@@ -331,12 +348,16 @@ static struct attributes attributes_of(int fd, const struct statfs *system)
  * the file, its bytes would stay in the arena.  So ask for the owner without capabilities.  If the process
  * acts as another user for a while, that user owns the arena and can read it.  Then the user must have the
  * right to read the file, too.
+ *
+ * `young`: what statx says of a file that this process has just made by this path; or NULL.
  */
-static bool is_recoverable(const char *path)
+static bool is_recoverable(const char *path, const struct statx *young)
 {
-	enum { SYS_FACCESSAT2 = 439, READ_OK = 4, WRITE_OK = 2 };
+	enum { SYS_FACCESSAT2 = 439, READ_OK = 4, WRITE_OK = 2, OWNERS = S_IRUSR | S_IWUSR };
 	uint32_t u[3], g[3];
 
+	if (young && young->stx_uid == sys_geteuid() && (young->stx_mode & OWNERS) == OWNERS)
+		return true;
 	if (sys_raw(SYS_getresuid, (long)&u[0], (long)&u[1], (long)&u[2], 0, 0, 0) < 0 ||
 	    sys_raw(SYS_getresgid, (long)&g[0], (long)&g[1], (long)&g[2], 0, 0, 0) < 0)
 		return false;
@@ -374,9 +395,10 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 {
 	BUFFER(char, path);
 	enum bypass_reason why;
-	bool busy = false;
-	struct statfs system = {0};
+	bool busy = false, young;
+	const char *known;
 	struct attributes attributes;
+	struct statfs system;
 	struct statx st;
 	struct arena *a;
 	int entry, r;
@@ -386,22 +408,30 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 		return BYPASS_PATH;
 	if (st.stx_nlink == 0)
 		return BYPASS_UNLINKED;
-	if (fd_link_path(ofd_fd(o), path) < 0 || strlen(path) >= ARENA_PATH_MAX)
-		return BYPASS_PATH;
+	young = !f->shared && young_is(f->dev, f->ino);
+	known = young ? young_path() : NULL;
+	if (known) {
+		strcpy(path, known);
+	} else {
+		signals_harden();
+		if (fd_link_path(ofd_fd(o), path) < 0 || strlen(path) >= ARENA_PATH_MAX)
+			return BYPASS_PATH;
+	}
+	young_end();
 	if (has_standard_fd(f))
 		return BYPASS_STANDARD_FD;
-	sys_raw(SYS_fstatfs, ofd_fd(o), (long)&system, 0, 0, 0, 0);
+	ask_system(f, ofd_fd(o), young, &system);
 	attributes = attributes_of(ofd_fd(o), &system);
 	if (attributes.synchronous)
 		return BYPASS_SYNC;
-	if (!is_recoverable(path)) {
+	if (!is_recoverable(path, known ? &st : NULL)) {
 		log_info("%s is bypassed: recovery could not write to it by its path as user %u", path,
 		         sys_geteuid());
 		return BYPASS_RIGHTS;
 	}
 	why = never_staged_why_never(f->dev, f->ino);
 	if (why == BYPASS_NONE) {
-		why = scan_descriptors(f, ofd_fd(o));
+		why = scan_descriptors(f, young);
 		/* (in a family the other processes would search only their own descriptors) */
 		if (why == BYPASS_UNKNOWN_FD && !family_is_shared())
 			return attach_later(f);
@@ -451,7 +481,8 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 	f->space.zero_end = 0;
 	f->space.zero_wanted = f->space.zero_synced = false;
 	f->order.fresh = true;
-	f->order.behind = f->order.removed = false;
+	f->order.behind = false;
+	f->order.removal = REMOVAL_NONE;
 	f->order.passed = false;
 	file_want_less(f, WANT_DETACH);
 	f->takeovers = arena_entry_at(a, (uint32_t)entry)->takeovers;
@@ -478,7 +509,6 @@ bool attach_file(struct file *f, struct ofd *o)
 
 	if (gate_stopped() || gate_held() || !o->writable)
 		return false;
-	signals_harden();
 	why = refused();
 	if (why != BYPASS_NONE) {
 		count_bypass(f, why);
@@ -546,18 +576,28 @@ static void release_left(struct file *f)
 
 int detach_file(struct file *f)
 {
+	enum { TRIES = 4 }; /* another thread may stage while f is synced */
 	struct arena *a;
 	uint32_t entry;
 	int r, fd;
 
 	if (f->mode != FILE_ATTACHED || !f->arena)
 		return 0;
-	signals_harden();
-	r = flush_drain_and_reposition(f);
-	if (r < 0)
-		return r;
-	if (f->mode != FILE_ATTACHED || !f->arena || flush_left(f))
-		return 0; /* another thread was quicker, or other processes have to write it */
+	/* (a file that came and went in order has nothing staged or reserved: no call below waits) */
+	if (!file_is_ordered(f) || file_is_staged(f) || f->space.end != 0)
+		signals_harden();
+	for (int tries = 0; tries < TRIES; tries++) {
+		r = flush_drain_and_reposition(f);
+		if (r < 0)
+			return r;
+		if (f->mode != FILE_ATTACHED || !f->arena || flush_left(f))
+			return 0; /* another thread was quicker, or other processes have to write it */
+		if (!f->order.behind)
+			break;
+		r = ordered_leave(f);
+		if (r < 0)
+			return r;
+	}
 	/* The caller's next change must not be undone by a replay of the journal, whichever thread detaches
 	 * f. */
 	r = journal_retire(f);
@@ -669,6 +709,10 @@ void attach_abandon(struct file *f)
 	log_error(
 		"closing %s with bytes that cannot be written (error %d): they stay in %s, see `fastwrite recover`",
 		arena_entry_at(f->arena, (uint32_t)f->entry)->path, -f->flush.error, f->arena->dir);
+	if (ordered) {
+		(void)removal_is_done(f);
+		ordered_leave_led(f);
+	}
 	flush_close_internal(f);
 	visibility_drop(f);
 	attach_leave_arena(f);
@@ -695,7 +739,8 @@ static void visit_idle(struct file *f, void *ctx)
 		return;
 	/* (another process's arena may not be mapped here) */
 	if (f->mode == FILE_ATTACHED && f->arena && !file_is_staged(f) && !atomic_load(&f->flush.busy) &&
-	    !f->needs_repair && (!f->shared || family_set_has(&f->arena->members, family_me)) &&
+	    !f->needs_repair && !f->order.behind &&
+	    (!f->shared || family_set_has(&f->arena->members, family_me)) &&
 	    (!i->arena || f->arena == i->arena) && (!i->reserved || f->space.end != 0))
 		i->done |= detach_file(f) == 0;
 	lock_drop_fast(&f->lock, tid);

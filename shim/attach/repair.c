@@ -4,11 +4,13 @@
 
 #include "attach/attach.h"
 #include "base/log.h"
+#include "base/signals.h"
 #include "base/sys.h"
 #include "files/family.h"
 #include "files/gate.h"
 #include "files/workers.h"
 #include "flush/flush.h"
+#include "flush/token.h"
 #include "recovery/recover.h"
 #include "staging/arena.h"
 #include "staging/arenas.h"
@@ -341,7 +343,7 @@ static bool is_concerned(const struct file *f, const struct sweep *s)
  * hold a lock that they may need first. */
 static bool is_ours_to_sweep(struct file *f, struct sweep *s)
 {
-	sys_sigset signals = sys_block_signals();
+	sys_sigset signals = signals_block();
 	bool ours;
 
 	file_retake(f);

@@ -9,6 +9,7 @@
 #include "base/fork_guard.h"
 #include "base/log.h"
 #include "base/pid.h"
+#include "base/signals.h"
 #include "base/sys.h"
 #include "files/family.h"
 #include "files/gate.h"
@@ -130,7 +131,7 @@ void attach_drain_elsewhere(void)
 
 	if (!family_is_shared() || file_attached() == 0 || fork_guard_elsewhere())
 		return;
-	signals = sys_block_signals();
+	signals = signals_block();
 	file_for_each_shared(visit_elsewhere, NULL);
 	sys_restore_signals(signals);
 }
@@ -171,7 +172,7 @@ void attach_stop_all(enum bypass_reason why)
 	/* the gate is closed first: a thread that opens a file now sees it */
 	if (why == BYPASS_EXEC && !file_any())
 		return;
-	signals = sys_block_signals();
+	signals = signals_block();
 	if (why == BYPASS_EXIT)
 		family_exiting(true);
 	if (family_is_shared())
@@ -258,7 +259,7 @@ void attach_abandon_failed(void) { file_for_each(visit_abandon, NULL); }
 
 void attach_rights_changed(enum bypass_reason why)
 {
-	sys_sigset signals = sys_block_signals();
+	sys_sigset signals = signals_block();
 
 	arenas_forget_refused();
 	sys_restore_signals(signals);
@@ -284,7 +285,7 @@ static void visit_retire(struct file *f, void *ctx)
 
 bool attach_retire_dir(const char *dir)
 {
-	sys_sigset signals = sys_block_signals();
+	sys_sigset signals = signals_block();
 	bool any = false;
 
 	for (uint32_t i = 0; i < arenas_count(); i++) {

@@ -158,10 +158,16 @@ static uint64_t look(uint32_t pace_ms, bool *idle, bool *waits)
 	return wait < most ? wait : most;
 }
 
+static void tend(void)
+{
+	attach_tend();
+	ordered_write_owed();
+}
+
 void timer_set(void)
 {
 	static const struct workers_jobs jobs = {
-		.file = look_after, .look = look, .tend = attach_tend, .rest = attach_retire_idle};
+		.file = look_after, .look = look, .tend = tend, .rest = attach_retire_idle};
 
 	workers_set(&jobs);
 }

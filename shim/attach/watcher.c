@@ -254,7 +254,7 @@ void watcher_stop(void)
 
 	if (thread_one_gone(&watcher.thread))
 		return;
-	signals = sys_block_signals();
+	signals = signals_block();
 	atomic_store(&watcher.stop, true);
 	file_for_each(visit_give_way, NULL);
 	/* the thread may be about to begin */

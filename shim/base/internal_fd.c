@@ -14,7 +14,7 @@ enum { OWN_FD_MAX = 1 << 16 };
 /* one bit per descriptor, for descriptors below OWN_FD_MAX */
 static _Atomic uint64_t own_bits[OWN_FD_MAX / 64];
 
-static int lowest_number(void)
+static int ask_lowest_number(void)
 {
 	struct {
 		uint64_t soft, hard;
@@ -25,6 +25,21 @@ static int lowest_number(void)
 	/* not the top of a huge limit: the kernel's table grows with the highest descriptor in use */
 	top = limit.soft < 4096 ? limit.soft : 4096;
 	return (int)(top / 2);
+}
+
+/* (A limit that has changed since only moves the numbers.) */
+static int lowest_number(void)
+{
+	enum { KNOWN_NS = 100000000 };
+	static _Atomic uint64_t asked_ns;
+	static _Atomic int number;
+	uint64_t now = sys_now_coarse_ns();
+
+	if (now - atomic_load(&asked_ns) >= KNOWN_NS) {
+		atomic_store(&number, ask_lowest_number());
+		atomic_store(&asked_ns, now);
+	}
+	return atomic_load(&number);
 }
 
 /* Notes fd as internal.  fd, or -EMFILE: it is too high, and closed. */

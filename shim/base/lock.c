@@ -2,6 +2,7 @@
 /* lock: see base/lock.h. */
 #include "base/lock.h"
 
+#include "base/signals.h"
 #include "base/sys.h"
 
 #include <assert.h>
@@ -128,6 +129,8 @@ enum lock_result lock_take(struct lock *l, enum lock_rank rank)
 			break;
 		lock_pause();
 	}
+	/* (a thread that waits is in no short section any more) */
+	signals_harden();
 	for (;;) {
 		long r = sys_raw(SYS_futex, (long)&l->word, FUTEX_LOCK_PI, 0, 0, 0, 0);
 

@@ -9,7 +9,8 @@
  * Lock order (outermost first; debug builds assert it):
  *   LOCK_ATTACH  one per process: fork, exec and attaching a file
  *   LOCK_FAMILY  one per family: processes join and leave
- *   LOCK_ORDER   one per log: its epoch
+ *   LOCK_LEAD    one per log: its epoch
+ *   LOCK_ORDER   one per log: names that come and go, and what the log says
  *   LOCK_FILE    one per file; never two at once
  *   LOCK_JOURNAL one per journal: the batch that is being filled
  *   LOCK_ARENA   one per arena: allocation of blocks and file entries
@@ -27,6 +28,7 @@
 enum lock_rank {
 	LOCK_ATTACH = 1,
 	LOCK_FAMILY,
+	LOCK_LEAD,
 	LOCK_ORDER,
 	LOCK_FILE,
 	LOCK_JOURNAL,

@@ -13,7 +13,7 @@
  * signals_refuse: there is a handler without `handle`.  Then all sections block signals.
  *
  * A section within a section costs nothing.  A section ends by a return, in its thread: no fork, exec or exit
- * of the program is in one (sys_block_signals is for those).  A child that shares this memory would leave the
+ * of the program is in one (signals_block is for those).  A child that shares this memory would leave the
  * state behind.
  */
 #ifndef FASTWRITE_BASE_SIGNALS_H
@@ -45,6 +45,15 @@ static inline void signals_harden(void)
 {
 	if (signals_state == SIGNALS_POSTPONED)
 		signals_harden_slow();
+}
+
+/* Blocks all signals until sys_restore_signals: around a fork, an exec or an exit, which no section may
+ * contain.  It may itself lie in a section. */
+static inline sys_sigset signals_block(void)
+{
+	/* (else a hardening in between would note the blocked signals as those from before the section) */
+	signals_harden();
+	return sys_block_signals();
 }
 
 static inline sys_sigset signals_hold(void)

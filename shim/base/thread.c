@@ -4,6 +4,7 @@
 
 #include "base/handler.h"
 #include "base/lock.h"
+#include "base/signals.h"
 #include "base/sys.h"
 
 #include <fcntl.h>
@@ -96,7 +97,7 @@ pid_t thread_one_id(const struct thread_one *t)
 static int start(struct thread_one *t, void *(*run)(void *))
 {
 	/* a signal handler of this thread would wait for the start that it interrupted */
-	sys_sigset signals = sys_block_signals();
+	sys_sigset signals = signals_block();
 	uint32_t none = 0;
 	int r = 0;
 

@@ -45,7 +45,7 @@ static bool page_writes(uintptr_t page)
 	const uint32_t or_nothing = (uint32_t)FUTEX_OP_OR << 28;
 	uint32_t nobody = 0;
 
-	return sys_raw(SYS_futex, (long)&nobody, FUTEX_WAKE_OP, 0, 0, (long)page, or_nothing) >= 0;
+	return sys_raw(SYS_futex, (long)&nobody, FUTEX_WAKE_OP_PRIVATE, 0, 0, (long)page, or_nothing) >= 0;
 }
 
 bool user_writes(void *p, size_t n)

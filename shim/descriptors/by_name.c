@@ -8,6 +8,7 @@
 #include "base/fd_link.h"
 #include "base/fork_guard.h"
 #include "base/log.h"
+#include "base/signals.h"
 #include "base/sys.h"
 #include "base/thread.h"
 #include "config/rule.h"
@@ -18,9 +19,11 @@
 #include "files/gate.h"
 #include "files/marked_fds.h"
 #include "files/never_staged.h"
+#include "files/young.h"
 #include "flush/fds.h"
 #include "flush/flush.h"
 #include "flush/ordered.h"
+#include "flush/removal.h"
 #include "staging/arena.h"
 #include "staging/stage.h"
 #include "sync/journal_file.h"
@@ -41,7 +44,8 @@ static bool identify(int dirfd, const char *path, bool follow, struct statx *st)
 typedef int action(struct file *f, const void *ctx);
 
 /* Runs `act` on the file with this identity if it is attached.  Result of `act`, or 0. */
-static int with_file(uint64_t dev, uint64_t ino, action *act, const void *ctx)
+static int with_file_by(struct file_guard (*take)(struct file *f), uint64_t dev, uint64_t ino, action *act,
+                        const void *ctx)
 {
 	struct file *f = file_find(dev, ino);
 	struct file_guard g;
@@ -49,11 +53,16 @@ static int with_file(uint64_t dev, uint64_t ino, action *act, const void *ctx)
 
 	if (!f || f->mode != FILE_ATTACHED)
 		return 0;
-	g = file_lock(f);
+	g = take(f);
 	if (f->refs && f->mode == FILE_ATTACHED && f->arena && f->dev == dev && f->ino == ino)
 		r = act(f, ctx);
 	file_unlock(f, g);
 	return r;
+}
+
+static int with_file(uint64_t dev, uint64_t ino, action *act, const void *ctx)
+{
+	return with_file_by(file_lock, dev, ino, act, ctx);
 }
 
 static int act_drain(struct file *f, const void *ctx)
@@ -72,7 +81,12 @@ static int act_bypass(struct file *f, const void *why)
 {
 	return attach_bypass(f, *(const enum bypass_reason *)why);
 }
-static const enum bypass_reason unlinked = BYPASS_UNLINKED;
+
+static int act_unlinked(struct file *f, const void *ctx)
+{
+	(void)ctx;
+	return ordered_goes(f) ? 0 : attach_bypass(f, BYPASS_UNLINKED);
+}
 
 static bool is_attached(uint64_t dev, uint64_t ino)
 {
@@ -139,14 +153,6 @@ static struct timespec time_of(struct statx_timestamp t)
 	return (struct timespec){.tv_sec = t.tv_sec, .tv_nsec = t.tv_nsec};
 }
 
-/* A descriptor of the file, the program's or the library's; or -1. */
-static int any_fd(const struct file *f)
-{
-	int fd = file_fd(f);
-
-	return fd >= 0 ? fd : flush_kept_fd(f);
-}
-
 void by_name_refresh_stat(struct stat *st)
 {
 	uint64_t dev = sys_dev_of_stat(st);
@@ -162,8 +168,8 @@ void by_name_refresh_stat(struct stat *st)
 	g = file_lock(f);
 	/* also if nothing is staged now: a flush may have ended after the stat call */
 	if (f->mode == FILE_ATTACHED && f->dev == dev && f->ino == st->st_ino &&
-	    flush_drain_for_look(f) == 0 && any_fd(f) >= 0 &&
-	    sys.statx(any_fd(f), "", AT_EMPTY_PATH, STATX_BASIC_STATS, &now) == 0) {
+	    flush_drain_for_look(f) == 0 && flush_any_fd(f) >= 0 &&
+	    sys.statx(flush_any_fd(f), "", AT_EMPTY_PATH, STATX_BASIC_STATS, &now) == 0) {
 		st->st_size = (off_t)now.stx_size;
 		st->st_blocks = (blkcnt_t)now.stx_blocks;
 		st->st_mtim = time_of(now.stx_mtime);
@@ -206,8 +212,9 @@ static int path_at(int dirfd, const char *path, bool follow, char *out)
 }
 
 /* The rule, if its files are ordered, of a name that comes or goes; NULL: none.  *dev: of its directory.
- * `path` can be read; `parent` has room for a path, and gets that of the name. */
-static const struct rule *ordered_path(int dirfd, const char *path, uint64_t *dev, char *parent)
+ * `path` can be read; `parent` has room for a path, and gets that of the name.  *sure: that is `path` itself.
+ */
+static const struct rule *ordered_path(int dirfd, const char *path, uint64_t *dev, char *parent, bool *sure)
 {
 	const struct rule *rule;
 	const char *slash, *base;
@@ -220,11 +227,17 @@ static const struct rule *ordered_path(int dirfd, const char *path, uint64_t *de
 	if (n + 2 > PATH_MAX)
 		return NULL;
 	memcpy(parent, path, n);
-	memcpy(parent + n, ".", 2);
-	if (path_at(dirfd, parent, true, parent) < 0 || sys.statx(AT_FDCWD, parent, 0, STATX_INO, &st) < 0)
-		return NULL;
-	*dev = sys_dev_of(&st);
-	n = strlen(parent);
+	*sure = n > 1 && ordered_directory_is_at(path, n - 1, dev);
+	if (*sure) {
+		parent[--n] = '\0';
+	} else {
+		memcpy(parent + n, ".", 2);
+		if (path_at(dirfd, parent, true, parent) < 0 ||
+		    sys.statx(AT_FDCWD, parent, 0, STATX_INO, &st) < 0)
+			return NULL;
+		*dev = sys_dev_of(&st);
+		n = strlen(parent);
+	}
 	if (n + strlen(base) + 2 > PATH_MAX)
 		return NULL;
 	log_format(parent + n, PATH_MAX - n, "%s%s", n == 1 ? "" : "/", base);
@@ -232,33 +245,43 @@ static const struct rule *ordered_path(int dirfd, const char *path, uint64_t *de
 	return rule && config_orders(&rule->set) ? rule : NULL;
 }
 
-static const struct rule *ordered_rule(int dirfd, const char *path, uint64_t *dev)
+static const struct rule *ordered_rule(int dirfd, const char *path, uint64_t *dev, char *found)
 {
-	BUFFER(char, found);
 	struct statx st;
+	bool sure;
 
 	/* only the kernel can tell whether the path may be read */
 	if (sys.statx(dirfd, path, AT_SYMLINK_NOFOLLOW, STATX_INO, &st) == -EFAULT)
 		return NULL;
-	return ordered_path(dirfd, path, dev, found);
+	return ordered_path(dirfd, path, dev, found, &sure);
 }
 
-const struct rule *by_name_order(int dirfd, const char *path, uint64_t *dev)
+/* As by_name_order; `found` gets the path. */
+static const struct rule *order_path(int dirfd, const char *path, uint64_t *dev, char *found)
 {
-	const struct rule *rule = path && ordered_any() ? ordered_rule(dirfd, path, dev) : NULL;
+	const struct rule *rule = path && ordered_any() ? ordered_rule(dirfd, path, dev, found) : NULL;
 
 	if (rule)
 		(void)ordered_barrier(rule); /* (what could not be written stays staged) */
 	return rule;
 }
 
-const struct rule *by_name_order_new(int dirfd, const char *path, uint64_t *dev, struct transient_name **name)
+const struct rule *by_name_order(int dirfd, const char *path, uint64_t *dev)
 {
 	BUFFER(char, found);
-	const struct rule *rule = ordered_path(dirfd, path, dev, found);
 
+	return order_path(dirfd, path, dev, found);
+}
+
+const struct rule *by_name_order_new(int dirfd, const char *path, uint64_t *dev, struct transient_name **name,
+                                     bool *sure)
+{
+	BUFFER(char, found);
+	const struct rule *rule = ordered_path(dirfd, path, dev, found, sure);
+
+	*sure = rule && *sure && young_found(found);
 	*name = rule ? ordered_create(rule, found, *dev) : NULL;
-	return *name ? NULL : rule;
+	return rule;
 }
 
 /* True if a rule matches the file's present name. */
@@ -368,7 +391,7 @@ static void change_begin(struct by_name_change *c)
 	c->fd = -1;
 	c->begun = live_config && !fork_guard_elsewhere();
 	if (c->begun) {
-		c->signals = sys_block_signals();
+		c->signals = signals_block();
 		gate_change_begin();
 	}
 }
@@ -497,13 +520,14 @@ static void visit_full_sync(struct file *f, void *ctx)
 static const struct rule *ordered_renames(int fromfd, const char *from, int tofd, const char *to,
                                           uint64_t *dev)
 {
+	BUFFER(char, found);
 	const struct rule *rule;
 
 	if (!ordered_any())
 		return NULL;
 	(void)ordered_barrier(NULL); /* (what could not be written stays staged) */
-	rule = from ? ordered_rule(fromfd, from, dev) : NULL;
-	return rule ? rule : to ? ordered_rule(tofd, to, dev) : NULL;
+	rule = from ? ordered_rule(fromfd, from, dev, found) : NULL;
+	return rule ? rule : to ? ordered_rule(tofd, to, dev, found) : NULL;
 }
 
 void by_name_rename_prepare(struct by_name_rename *r, int fromfd, const char *from, int tofd, const char *to,
@@ -518,6 +542,7 @@ void by_name_rename_prepare(struct by_name_rename *r, int fromfd, const char *fr
 	                             .to = to};
 	if (!r->watch)
 		return;
+	young_other();
 	/* bytes that another thread stages now would be recovered under the old name */
 	change_begin(&r->change);
 	r->holds = !by_name_idle();
@@ -583,7 +608,7 @@ static bool replace_prefix(const char *path, const char *from, const char *to, c
 static bool path_now(const struct file *f, const struct move *m, char *out)
 {
 	const char *old = arena_entry_at(f->arena, (uint32_t)f->entry)->path;
-	int fd = any_fd(f);
+	int fd = flush_any_fd(f);
 	struct statx st;
 
 	if (fd >= 0 && fd_link_path(fd, out) == 0)
@@ -652,7 +677,7 @@ static void renamed(const struct by_name_rename *r)
 	if (r->exchange)
 		named(r->old_dev, r->old_ino, &m);
 	else
-		with_file(r->old_dev, r->old_ino, act_bypass, &unlinked);
+		with_file(r->old_dev, r->old_ino, act_unlinked, NULL);
 }
 
 void by_name_rename_done(struct by_name_rename *r, bool done)
@@ -660,6 +685,7 @@ void by_name_rename_done(struct by_name_rename *r, bool done)
 	for (uint32_t i = 0; r->tree && i < live_config->rule_count; i++)
 		ordered_passed(&live_config->rules[i], 0);
 	if (done) {
+		young_other();
 		marked_fds_renamed();
 		if (r->ino)
 			renamed(r);
@@ -675,6 +701,7 @@ void by_name_link_prepare(int dirfd, const char *path, bool follow)
 {
 	struct statx st;
 
+	removal_link_begin();
 	/* linkat may name the descriptor itself */
 	if (!live_config || fork_guard_elsewhere() || !path ||
 	    sys.statx(dirfd, path, AT_EMPTY_PATH | (follow ? 0 : AT_SYMLINK_NOFOLLOW), STATX_BASIC_STATS,
@@ -699,21 +726,48 @@ static int act_linked(struct file *f, const void *ctx)
 	return r;
 }
 
-void by_name_link_done(int tofd, const char *to)
+static void linked(int tofd, const char *to)
 {
+	BUFFER(char, found);
 	struct statx st;
 	uint64_t dev = 0;
 
 	if (!live_config || fork_guard_elsewhere() || !identify(tofd, to, false, &st))
 		return;
+	young_other();
 	file_named(sys_dev_of(&st), st.stx_ino);
-	ordered_passed(ordered_any() ? ordered_rule(tofd, to, &dev) : NULL, dev);
+	ordered_passed(ordered_any() ? ordered_rule(tofd, to, &dev, found) : NULL, dev);
 	if (is_attached(sys_dev_of(&st), st.stx_ino)) {
 		BUFFER(char, path);
 
 		if (path_at(tofd, to, false, path) == 0)
 			with_file(sys_dev_of(&st), st.stx_ino, act_linked, path);
 	}
+}
+
+void by_name_link_done(int tofd, const char *to, bool done)
+{
+	if (done)
+		linked(tofd, to);
+	removal_link_end();
+}
+
+/* Holds signals until the call is over, if the log says that the name is gone. */
+static void order_removal_of(struct by_name_unlink *u, const char *path)
+{
+	u->signals = signals_hold_short();
+	u->name = ordered_remove(u->dev, u->ino, path, &u->logged);
+	if (!u->name)
+		signals_release(u->signals);
+}
+
+/* The log does not say that the name is gone: everything before is durable first. */
+static void order_removal(struct by_name_unlink *u, int dirfd, const char *path)
+{
+	BUFFER(char, found);
+
+	u->ordered = order_path(dirfd, path, &u->ordered_dev, found);
+	u->in_directory = u->ordered && ordered_directory_has(u->ordered, u->ordered_dev, found);
 }
 
 void by_name_unlink_prepare(struct by_name_unlink *u, int dirfd, const char *path)
@@ -727,17 +781,19 @@ void by_name_unlink_prepare(struct by_name_unlink *u, int dirfd, const char *pat
 		u->dev = sys_dev_of(&st);
 		u->ino = st.stx_ino;
 		u->last = st.stx_nlink <= 1;
-		u->name = u->last && ordered_any() ? ordered_remove(u->dev, u->ino) : NULL;
+		if (u->last && ordered_any())
+			order_removal_of(u, path);
 		if (!u->name)
 			before_rename(u->dev, u->ino);
 	}
 	if (!u->name)
-		u->ordered = by_name_order(dirfd, path, &u->ordered_dev);
+		order_removal(u, dirfd, path);
 }
 
-static int act_removed(struct file *f, const void *gone)
+static int act_removed(struct file *f, const void *ctx)
 {
-	ordered_removed(f, *(const bool *)gone);
+	(void)ctx;
+	ordered_removed(f);
 	return 0;
 }
 
@@ -745,18 +801,25 @@ void by_name_unlink_done(const struct by_name_unlink *u, bool done)
 {
 	static const struct move none = {.from = "", .to = ""};
 
-	if (u->name)
-		with_file(u->dev, u->ino, act_removed, &done);
+	if (u->logged)
+		ordered_gone(u->name, done);
+	if (u->last && ordered_any())
+		with_file_by(file_lock_short, u->dev, u->ino, act_removed, NULL);
 	ordered_named(u->name);
 	/* the log says that it is gone */
 	if (u->name && !done)
 		(void)ordered_barrier(NULL);
+	if (u->name)
+		signals_release(u->signals);
 	if (!done)
 		return;
 
-	ordered_passed(u->ordered, u->ordered_dev);
+	if (u->in_directory)
+		ordered_name_passed(u->ordered, u->ordered_dev);
+	else
+		ordered_passed(u->ordered, u->ordered_dev);
 	if (u->ino && u->last)
-		with_file(u->dev, u->ino, act_bypass, &unlinked);
+		with_file_by(file_lock_short, u->dev, u->ino, act_unlinked, NULL);
 	else if (u->ino)
 		with_file(u->dev, u->ino, act_named, &none);
 }

@@ -8,6 +8,7 @@
 
 #include "base/fork_guard.h"
 #include "files/file.h"
+#include "files/young.h"
 
 #include <stdbool.h>
 #include <sys/stat.h>
@@ -82,10 +83,9 @@ bool by_name_keeps_owner(int fd, uid_t uid, gid_t gid);
  * the file.  True: drain the file once more; no zeros are written until by_name_change_end. */
 bool by_name_asks_again(struct by_name_change *c);
 
-/* link.  Before: drains the file, and makes durable what `relaxed` has promised.  After: only if the call
- * succeeded. */
+/* link.  Before: drains the file, and makes durable what `relaxed` has promised. */
 void by_name_link_prepare(int dirfd, const char *path, bool follow);
-void by_name_link_done(int tofd, const char *to);
+void by_name_link_done(int tofd, const char *to, bool linked);
 
 /* rename.  Before: the target may be replaced or exchanged.  After: paths have changed. */
 struct by_name_rename {
@@ -109,8 +109,11 @@ struct by_name_unlink {
 	bool last; /* the file has no other name */
 	uint64_t dev, ino;
 	struct transient_name *name; /* as ordered_remove; or NULL */
+	uint64_t signals;            /* with a name: no handler leaves the call with longjmp */
+	bool logged;                 /* as ordered_remove */
 	const struct rule *ordered;  /* as by_name_order; or NULL */
 	uint64_t ordered_dev;
+	bool in_directory; /* as ordered_directory_has */
 };
 void by_name_unlink_prepare(struct by_name_unlink *u, int dirfd, const char *path);
 void by_name_unlink_done(const struct by_name_unlink *u, bool done);
@@ -118,10 +121,10 @@ void by_name_unlink_done(const struct by_name_unlink *u, bool done);
 /* Before a name comes or goes that the kernel may make durable at once.  Returns the rule that it belongs to,
  * if its files are ordered, and its file system, for ordered_passed; or NULL. */
 const struct rule *by_name_order(int dirfd, const char *path, uint64_t *dev);
-/* The same before a new file is made.  *name: as ordered_create; if it is not NULL there was no barrier, and
- * the result is NULL. */
-const struct rule *by_name_order_new(int dirfd, const char *path, uint64_t *dev,
-                                     struct transient_name **name);
+/* The same before a new file is made.  *name: as ordered_create; if it is not NULL there was no barrier.
+ * *sure: `path` is the path, absolute and free of links, and young_found has it. */
+const struct rule *by_name_order_new(int dirfd, const char *path, uint64_t *dev, struct transient_name **name,
+                                     bool *sure);
 
 /* rmdir failed with ENOTEMPTY.  True if only our staging directory was in the way, and it has been
  * removed. */

@@ -27,6 +27,7 @@
 #include "flush/flush.h"
 #include "flush/ordered.h"
 #include "flush/prealloc.h"
+#include "flush/token.h"
 #include "flush/visibility.h"
 #include "staging/arenas.h"
 #include "staging/stage.h"
@@ -42,6 +43,7 @@
 #include <unistd.h>
 
 static pid_t process_id;
+static _Atomic bool memory_shared; /* a child may have this memory */
 /* Since the last fork: a file was opened that no rule matches.  Under another name a rule may match it. */
 static _Atomic bool unmatched_opened;
 
@@ -53,7 +55,15 @@ void fd_set_process(void)
 	left_bytes_set_process();
 }
 bool fd_own_process(void) { return sys_getpid() == process_id; }
-bool fd_foreign_process(void) { return fork_guard_elsewhere() || !fd_own_process(); }
+void fd_memory_shared(void) { atomic_store(&memory_shared, true); }
+
+bool fd_foreign_process(void)
+{
+	/* (fork_guard tells all other descendants) */
+	bool asks = atomic_load_explicit(&memory_shared, memory_order_relaxed) || !fork_guard_here();
+
+	return fork_guard_elsewhere() || (asks && !fd_own_process());
+}
 
 static struct file *file_of(struct ofd *o) { return atomic_load_explicit(&o->file, memory_order_acquire); }
 
@@ -66,7 +76,8 @@ static struct file *file_now(int fd)
 }
 
 /* Locks the file of fd; NULL when fd is not managed.  *o is the description of fd. */
-static struct file *lock_fd(int fd, struct ofd **o, struct file_guard *g)
+static struct file *lock_fd_by(struct file_guard (*take)(struct file *f), int fd, struct ofd **o,
+                               struct file_guard *g)
 {
 	if (!fork_guard_here())
 		return NULL;
@@ -77,12 +88,17 @@ static struct file *lock_fd(int fd, struct ofd **o, struct file_guard *g)
 		if (!*o)
 			return NULL;
 		f = file_of(*o);
-		*g = file_lock(f);
+		*g = take(f);
 		if (fdtable_get(fd) == *o && file_of(*o) == f) {
 			return f;
 		}
 		file_unlock(f, *g);
 	}
+}
+
+static struct file *lock_fd(int fd, struct ofd **o, struct file_guard *g)
+{
+	return lock_fd_by(file_lock, fd, o, g);
 }
 
 /* Drains the file with this identity before an open cuts it.  0 or -errno. */
@@ -163,7 +179,7 @@ static void before_cut(struct fd_open *op, uint64_t dev, uint64_t ino)
 	if ((!f || f->mode != FILE_ATTACHED) && !any_exclusive())
 		return;
 	op->cuts = true;
-	op->signals = sys_block_signals();
+	op->signals = signals_block();
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &op->cancels);
 	gate_change_begin();
 	f = file_find(dev, ino);
@@ -211,13 +227,19 @@ void fd_open_end(struct fd_open *op)
 static void name_new(struct fd_open *op)
 {
 	struct transient_name *name;
+	const struct rule *rule;
+	bool sure;
 
-	op->ordered = by_name_order_new(op->dirfd, op->path, &op->dev, &name);
-	if (name)
-		atomic_store(&fdtable_young, YOUNG_COMING);
-	if (name && !op->cuts)
-		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &op->cancels);
+	op->young = young_coming();
+	rule = by_name_order_new(op->dirfd, op->path, &op->dev, &name, &sure);
 	op->name = name;
+	if (!name) {
+		op->ordered = rule;
+		return;
+	}
+	op->rule = sure ? rule : NULL;
+	if (!op->cuts)
+		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &op->cancels);
 }
 
 /* `known`: *st is of the file that the path names; else it is asked for. */
@@ -244,8 +266,10 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 	op->flags = flags;
 	op->ordered = NULL;
 	op->name = NULL;
+	op->rule = NULL;
 	op->dev = 0;
-	op->looks = op->unresolved = op->unsure = op->late = op->resolving = op->reader = op->cuts = false;
+	op->exclusive = op->looks = op->unresolved = op->unsure = op->late = op->resolving = op->reader =
+		op->cuts = false;
 	op->releases = file_detaches();
 	op->dirfd = dirfd;
 	op->path = path;
@@ -330,7 +354,7 @@ static void add_description(struct file *f, int fd, const struct fd_open *op, co
 
 	if (flags < 0)
 		return;
-	g = file_lock(f);
+	g = file_lock_short(f);
 	o = ofd_new(f, fd, (int)flags);
 	if (o) {
 		ofd_set_align(o, direct_mask((int)flags, st));
@@ -342,6 +366,7 @@ static void add_description(struct file *f, int fd, const struct fd_open *op, co
 			staging_policy_opened_again(f);
 		if (f->mode == FILE_ATTACHED && f->arena && (op->flags & O_TRUNC)) {
 			/* the kernel cut the file: forget its old size and reservation */
+			signals_harden();
 			f->space.end = 0;
 			journal_file_changed(f);
 			f->space.zero_never = true;
@@ -450,20 +475,24 @@ void fd_opened(struct fd_open *op, int fd)
 	const struct rule *rule = NULL;
 	BUFFER(char, path);
 	bool writes = (op->flags & O_ACCMODE) != O_RDONLY;
-	bool looked, overlaid;
+	bool looked, makes, overlaid;
 	struct statx st;
 	sys_sigset signals;
 	struct file *f;
 
 	if (!op->watch || fd_foreign_process())
 		return;
-	looked = by_name_overlays() && look_at(fd, &st);
-	overlaid = looked && overlay_file(&st);
+	looked = (fd_open_makes(op) || by_name_overlays()) && look_at(fd, &st);
+	makes = looked && fd_open_makes(op);
+	if (makes && !young_made(op->young, sys_dev_of(&st), st.stx_ino))
+		op->rule = NULL;
+	overlaid = looked && !makes && overlay_file(&st);
 	if (op->looks && !overlaid)
 		look_at_path(op, looked && certainly_new(op, &st));
 	if (!op->late && !op->resolving && fdtable_get(fd))
 		entry_is_stale(fd);
-	if (op->unresolved && !overlaid && (by_name_idle() || !is_attached(fd, looked ? &st : NULL)) &&
+	if (op->unresolved && !makes && !overlaid &&
+	    (by_name_idle() || !is_attached(fd, looked ? &st : NULL)) &&
 	    unresolved_note(fd, op->flags, &op->before, op->unsure))
 		return;
 	/* An earlier descriptor of this number may have been closed unseen.  A descriptor that is being
@@ -478,6 +507,8 @@ void fd_opened(struct fd_open *op, int fd)
 	/* (f may have become another file before its rule was read) */
 	if (f && overlay_file(&st) != f)
 		rule = NULL;
+	if (makes && writes)
+		rule = op->rule;
 	if (!rule && (writes || op->reader || family_is_shared())) {
 		if (st.stx_nlink > 0 && fd_link_path(fd, path) == 0)
 			rule = rule_match(live_config, path);
@@ -494,7 +525,7 @@ void fd_opened(struct fd_open *op, int fd)
 		rule = f->rule;
 	}
 	/* checked again with signals blocked: a signal handler may have forked, and this may be the child */
-	signals = signals_hold();
+	signals = signals_hold_short();
 	if (fd_foreign_process() || file_pools_init() < 0 || fork_guard_set() < 0) {
 		signals_release(signals);
 		return;
@@ -503,6 +534,7 @@ void fd_opened(struct fd_open *op, int fd)
 	 * older file with the same inode number.  So repair the dead ones first. */
 	if (family_is_shared()) {
 		f = file_find(sys_dev_of(&st), st.stx_ino);
+		signals_harden();
 		if (f && f->mode == FILE_BYPASSED)
 			repair_sweep();
 	}
@@ -539,6 +571,7 @@ static void mark_unknown(int fd, bool elsewhere)
 {
 	struct statx st;
 
+	young_other();
 	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO, &st) < 0)
 		return;
 	if ((st.stx_mode & S_IFMT) == S_IFREG && elsewhere)
@@ -750,16 +783,20 @@ static bool close_staged(struct file *f, struct ofd *o, int fd)
 	return true;
 }
 
-/* File lock held.  Removes fd from the table.  The last descriptor of a description drains the file. */
-static long drop_descriptor(struct file *f, struct ofd *o, int fd)
+/* File lock held.  Removes fd from the table.  The last descriptor of a description drains the file.
+ * *bypassed, unless NULL: the file was, so that writes through fd may be under way unseen. */
+static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool *bypassed)
 {
 	bool alone = f->ofds == o && !o->next;
 	bool last = false; /* o is the last description that can write */
 	long r = 0;
 
+	signals_harden();
 	drain_before_forgotten(f, o);
 	if (fdtable_get(fd) != o)
 		return 0; /* another thread has closed it meanwhile */
+	if (bypassed)
+		*bypassed |= f->mode == FILE_BYPASSED;
 	fdtable_clear(fd);
 	if (--ofd_local(o)->refs > 0) {
 		if (ofd_local(o)->fd == fd) {
@@ -859,8 +896,9 @@ static void before_close(int fd)
 
 bool fd_any_known(void) { return fdtable_highest() >= 0 || fork_guard_here(); }
 
-/* `blocked`: no other thread can use fd until it is closed. */
-static long forget(int fd, bool blocked)
+/* `kept`: no other thread can use fd until it is closed.  *kept: the library keeps the description.
+ * `bypassed`: as drop_descriptor. */
+static long forget(int fd, bool *kept, bool *bypassed)
 {
 	struct file_guard g;
 	struct file *f;
@@ -869,10 +907,12 @@ static long forget(int fd, bool blocked)
 
 	if (!fdtable_get(fd) || fd_foreign_process())
 		return FD_PASS;
-	f = lock_fd(fd, &o, &g);
+	f = lock_fd_by(file_lock_short, fd, &o, &g);
 	if (!f)
 		return FD_PASS;
-	r = blocked && close_staged(f, o, fd) ? 0 : drop_descriptor(f, o, fd);
+	if (kept)
+		*kept = close_staged(f, o, fd);
+	r = kept && *kept ? 0 : drop_descriptor(f, o, fd, bypassed);
 	file_unlock(f, g);
 	return r < 0 ? r : FD_PASS;
 }
@@ -885,18 +925,21 @@ long fd_close_prepare(int fd)
 		return FD_PASS;
 	before_close(fd);
 	unresolved_end(fd);
-	return forget(fd, false);
+	return forget(fd, NULL, NULL);
 }
 
 long fd_close(int fd)
 {
-	sys_sigset signals = signals_hold();
-	bool blocked, noted;
+	sys_sigset signals = signals_hold_short();
+	bool blocked, noted, kept = false;
 	long staged, r;
 
 	before_close(fd);
 	blocked = unresolved_block(fd, &noted);
-	staged = forget(fd, blocked);
+	staged = forget(fd, blocked ? &kept : NULL, NULL);
+	/* (a close that ends a description may wait for the file system) */
+	if (!kept)
+		signals_harden();
 	r = sys.close(fd);
 	if (blocked)
 		unresolved_unblock(fd);
@@ -931,6 +974,8 @@ static void share_description(const struct fd_copy *c, int newfd)
 	struct file *f;
 	struct ofd *o;
 
+	if (!c->o)
+		young_other(); /* another thread may be about to register oldfd */
 	if ((!c->o && copied_is_known(c)) || fd_foreign_process())
 		return;
 	f = c->o ? lock_fd(c->oldfd, &o, &g) : NULL;
@@ -1020,15 +1065,11 @@ static bool let_writes_end(int fd, const struct file *f)
 	return !writes_counted(fd, f);
 }
 
-/* True if another thread may just be writing through fd without a count and without a lock of ours: the
- * library has passed the write to the kernel.  `noted`: fd was unresolved.  f: the file of a managed fd. */
-static bool writes_unseen(int fd, bool noted, const struct file *f)
+/* Another thread may be writing through fd. */
+static bool others_may_write(int fd)
 {
-	long flags;
+	long flags = sys.fcntl(fd, F_GETFL, 0);
 
-	if (noted || (f && atomic_load(&f->mode) != FILE_BYPASSED))
-		return false;
-	flags = sys.fcntl(fd, F_GETFL, 0);
 	return flags >= 0 && (flags & O_ACCMODE) != O_RDONLY && thread_of_program_count() != 1;
 }
 
@@ -1047,17 +1088,20 @@ long fd_dup_onto_prepare(struct fd_dup_onto *d, int oldfd, int newfd)
 	d->forgotten &= d->holds;
 	if (d->holds) {
 		const struct file *f;
-		bool noted, over;
+		bool noted, over, unseen;
 
 		/* Another thread may write to newfd just now, for example to a log file that is being
 		 * rotated.  It must wait until newfd's new file is known: that file may have staged bytes. */
-		d->signals = sys_block_signals();
+		d->signals = signals_block();
 		before_close(newfd);
 		d->blocked = unresolved_block(newfd, &noted);
 		f = file_now(newfd);
-		over = !d->copy.o || !writes_unseen(newfd, noted, f);
+		/* The library passes writes to a bypassed file to the kernel, without a count and without a
+		 * lock.  Another thread may bypass the file now, until newfd has left the table. */
+		unseen = !noted && (!f || atomic_load(&f->mode) == FILE_BYPASSED);
 		/* dup2 reports no error of the close that it implies */
-		forget(newfd, false);
+		forget(newfd, NULL, &unseen);
+		over = !d->copy.o || !unseen || !others_may_write(newfd);
 		over &= let_writes_end(newfd, f);
 		/* Such a write may reach the new file, at the kernel's position: that must be the right one.
 		 */
@@ -1283,6 +1327,7 @@ void fd_use_stdio(int fd)
 	struct statx st;
 	struct file *f;
 
+	young_other();
 	fd_forget_unresolved(fd);
 	if (fork_guard_elsewhere())
 		return;

@@ -7,7 +7,9 @@
 
 #include "descriptors/left_bytes.h"
 #include "files/fdtable.h"
+#include "files/young.h"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <stdatomic.h>
 #include <time.h>
@@ -35,6 +37,9 @@ struct fd_open {
 	const struct rule *ordered;  /* of a file that it makes or cuts, as by_name_order; or NULL */
 	uint64_t dev;                /* of that file, 0: unknown */
 	struct transient_name *name; /* as ordered_create; or NULL */
+	const struct rule *rule;     /* of that name, if young_found has its path; or NULL */
+	bool exclusive;              /* see fd_open_exclusive */
+	uint32_t young;              /* as young_coming */
 	int cancels;                 /* the thread's cancel state before */
 	uint64_t signals;
 };
@@ -54,15 +59,20 @@ void fd_open_end(struct fd_open *op);
 bool fd_lease_over(struct fd_open *op);
 /* After the kernel opened fd. */
 void fd_opened(struct fd_open *op, int fd);
+/* The open makes a file with op->name, or fails. */
+static inline bool fd_open_makes(const struct fd_open *op)
+{
+	return op->name && (op->exclusive || (op->flags & O_EXCL));
+}
+/* Asked before each try of an open that can have it: O_EXCL, or 0.  (The program asks for a file whether it
+ * is there or not.  With O_EXCL it is known to be new, and to be no link.) */
+static inline int fd_open_exclusive(const struct fd_open *op) { return op->exclusive ? O_EXCL : 0; }
 /* Asked after the open: must fd_opened be called?  Another thread may have attached the file since the
  * prepare, and before this descriptor existed. */
-static inline bool fd_open_concerns(struct fd_open *op, int fd)
+static inline bool fd_open_concerns(struct fd_open *op)
 {
-	int coming = YOUNG_COMING;
-
-	if (atomic_load(&fdtable_young) != YOUNG_NONE &&
-	    !(op->name && atomic_compare_exchange_strong(&fdtable_young, &coming, fd)))
-		atomic_store(&fdtable_young, YOUNG_NONE);
+	if (!fd_open_makes(op))
+		young_other();
 	if (op->regular && (op->flags & (O_ACCMODE | O_TRUNC)) == O_RDONLY)
 		(void)left_bytes_recover_named(op->dirfd, op->path);
 	if (op->watch || !op->regular)
@@ -151,6 +161,8 @@ long fd_bypass_call(int fd, long number, const long *a);
 long fd_drain(int fd);
 /* True in a child that has our memory but its own descriptors, and after fork_guard_stop. */
 bool fd_foreign_process(void);
+/* Before a child may get our memory unseen: only its process id tells it from this process. */
+void fd_memory_shared(void);
 /* True in the process that last called fd_set_process. */
 bool fd_own_process(void);
 void fd_set_process(void);

@@ -83,6 +83,7 @@ void fd_passing_arrived(int fd)
 	marked_fds_forget(fd);
 	if (!live_config || fd_foreign_process())
 		return;
+	young_other();
 	unresolved_clear(fd); /* an earlier descriptor of this number may have been closed unseen */
 	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO, &st) < 0)
 		return;

@@ -138,8 +138,6 @@ void fdtable_fork_child(void)
 	}
 }
 
-_Atomic int fdtable_young = YOUNG_NONE;
-
 int fdtable_next(unsigned from, unsigned to)
 {
 	int top = atomic_load(&highest);

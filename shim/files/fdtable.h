@@ -139,15 +139,6 @@ static inline uint32_t unresolved_inflight(int fd)
 	return (unsigned)fd < UNRESOLVED_FDS ? (uint32_t)atomic_load(&unresolved_fds[fd].inflight) : 0;
 }
 
-/*
- * The descriptor of an open that made its file, while no other open has succeeded since: such a file has no
- * descriptor that is not known.  YOUNG_COMING: the open is under way.  An open asks whether a file is
- * attached after it has cleared this, and an attach looks here after it has counted the file: one of the two
- * sees the other.
- */
-enum { YOUNG_NONE = -1, YOUNG_COMING = -2 };
-extern _Atomic int fdtable_young;
-
 /* Set once at the start: the C library's streams make their calls through the library
  * (hooks/stream_table.c). */
 extern bool fd_streams_seen;

@@ -400,7 +400,8 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->overlay = (struct overlay){0};
 	f->time_shown = false;
 	f->order.epoch = 0;
-	f->order.fresh = f->order.behind = f->order.removed = false;
+	f->order.fresh = f->order.behind = false;
+	f->order.removal = REMOVAL_NONE;
 	f->order.passed = true; /* unknown */
 	f->order.draining = 0;
 	f->head = f->tail = NULL;
@@ -626,8 +627,9 @@ struct ofd *ofd_new(struct file *f, int fd, int flags)
 	o->pos_mode = POS_KERNEL;
 	o->pos = 0;
 	o->borrowed = OFD_OWN;
-	o->readable = (flags & O_ACCMODE) != O_WRONLY;
-	o->writable = (flags & O_ACCMODE) != O_RDONLY;
+	/* (O_ACCMODE itself allows neither) */
+	o->readable = (flags & O_ACCMODE) == O_RDONLY || (flags & O_ACCMODE) == O_RDWR;
+	o->writable = (flags & O_ACCMODE) == O_WRONLY || (flags & O_ACCMODE) == O_RDWR;
 	o->errors_told = f->sync.told ? f->sync.errors : f->sync.errors - 1;
 	o->next = f->ofds;
 	atomic_store_explicit(&o->file, f, memory_order_release);
@@ -758,7 +760,6 @@ void file_retake(struct file *f)
 {
 	enum lock_result r;
 
-	signals_harden();
 	r = lock_take(&f->lock, LOCK_FILE);
 	assert(r != LOCK_NESTED || !f->nested);
 	/* (a process that died in a handler may have left it set) */
@@ -778,10 +779,14 @@ void file_lock_again(struct file *f)
 			file_care->interrupt(f);
 		return;
 	}
+	if (f->shared)
+		signals_harden();
 	if (f->shared && f->arena && file_care && !family_set_has(&f->arena->members, family_me))
 		file_care->attach(f);
 	if (takeover_happened(f))
 		f->needs_repair = true;
+	if (f->needs_repair || f->flush.flags_left)
+		signals_harden();
 	if (f->needs_repair)
 		file_repair(f);
 	if (f->flush.flags_left)

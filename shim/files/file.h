@@ -245,11 +245,10 @@ struct file {
 
 	/* flush/ordered.h */
 	struct {
-		uint64_t epoch; /* in which the overlay was changed last; 0 = not since the attach */
-		/* the program is removing it: no epoch has it any more (ordered_remove) */
-		bool removed;
-		bool behind; /* the last cut is in the file, and perhaps not on the device */
-		bool fresh;  /* the kernel may have bytes from before the attach that are not durable */
+		uint64_t epoch;  /* in which the overlay was changed last; 0 = not since the attach */
+		uint8_t removal; /* enum order_removal */
+		bool behind;     /* the last cut is in the file, and perhaps not on the device */
+		bool fresh;      /* the kernel may have bytes from before the attach that are not durable */
 		_Atomic bool passed; /* the same of bytes that went to the kernel, not through the log */
 		_Atomic uint32_t draining; /* threads that drain it: nothing is staged meanwhile */
 		_Atomic uint32_t syncs;    /* of the program, not counted yet */
@@ -313,6 +312,14 @@ static inline void file_due_flush(struct file *f)
 {
 	f->due[DUE_FLUSH] = f->head ? f->head->opened_ns + file_lag_ns(f) : 0;
 }
+
+/* What the removal of the only name of an ordered file has come to (ordered_remove). */
+enum order_removal {
+	REMOVAL_NONE,
+	REMOVAL_UNLOGGED, /* about to be removed; no epoch has it */
+	REMOVAL_LOGGED,   /* about to be removed; the last epoch has it */
+	REMOVAL_DONE,     /* its name is gone: what the epoch has of it need not go to it */
+};
 
 enum { FILE_POOL = 1 << 14, OFD_POOL = 1 << 16 };
 extern struct file_local file_locals[FILE_POOL];

@@ -185,7 +185,7 @@ static void *help(void *arg)
 /* Starts one more thread, unless enough run already. */
 static void helper_add(void)
 {
-	sys_sigset signals = sys_block_signals();
+	sys_sigset signals = signals_block();
 	bool make;
 
 	lock_take(&workers.lock, LOCK_QUEUE);

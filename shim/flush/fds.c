@@ -40,6 +40,22 @@ int flush_writable_fd(const struct file *f)
 	return fd >= 0 ? fd : flush_kept_fd(f);
 }
 
+int flush_any_fd(const struct file *f)
+{
+	int fd = file_fd(f);
+
+	return fd >= 0 ? fd : flush_kept_fd(f);
+}
+
+bool flush_is_nameless(const struct file *f)
+{
+	int fd = flush_any_fd(f);
+	struct statx st;
+
+	return fd >= 0 && sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO | STATX_NLINK, &st) == 0 &&
+	       st.stx_ino == f->ino && sys_dev_of(&st) == f->dev && st.stx_nlink == 0;
+}
+
 void flush_close_internal(struct file *f)
 {
 	internal_fd_close(file_internal_fd(f));

@@ -22,6 +22,10 @@ int flush_program_fd(const struct file *f);
 int flush_kept_fd(const struct file *f);
 /* The program has closed every description that could write, and the file stays attached. */
 bool flush_is_kept(const struct file *f);
+/* A descriptor of the file, the program's or the library's; or -1. */
+int flush_any_fd(const struct file *f);
+/* The file has no name any more, and will not get one. */
+bool flush_is_nameless(const struct file *f);
 /* The program's, or that copy; or -1. */
 int flush_writable_fd(const struct file *f);
 

@@ -18,6 +18,7 @@
 #include "flush/pages_flush.h"
 #include "flush/prealloc.h"
 #include "flush/route.h"
+#include "flush/token.h"
 #include "flush/visibility.h"
 #include "staging/guard.h"
 #include "staging/stage.h"
@@ -190,44 +191,6 @@ static uint64_t plan_begin(const struct file *f, const struct plan *p)
 			begin = e.offset;
 	}
 	return begin;
-}
-
-void flush_token_take(struct file *f)
-{
-	atomic_store(&f->flush.io_done, 0);
-	atomic_store(&f->flush.process, family_me);
-	atomic_fetch_add(&f->flush.generation, 1);
-	atomic_store(&f->flush.busy, lock_self());
-}
-
-void flush_token_give(struct file *f)
-{
-	f->flush.program_fd = f->flush.sets_direct = false;
-	atomic_store(&f->flush.busy, 0);
-	atomic_fetch_add(&f->flush.events, 1);
-	if (f->flush.idle_waiters > 0)
-		sys_futex_wake((uint32_t *)&f->flush.events, 1 << 20);
-}
-
-void flush_wait_idle(struct file *f)
-{
-	struct timespec tick = {.tv_nsec = 100000000};
-
-	signals_harden();
-	f->flush.idle_waiters++;
-	while (atomic_load(&f->flush.busy)) {
-		uint32_t seen = atomic_load(&f->flush.events);
-
-		if (!atomic_load(&f->flush.busy))
-			break;
-		lock_drop(&f->lock, LOCK_FILE);
-		sys_futex_wait((uint32_t *)&f->flush.events, seen, &tick);
-		file_lock_again(f);
-		if (file_flusher_died(f))
-			file_repair(f);
-	}
-	if (f->flush.idle_waiters > 0)
-		f->flush.idle_waiters--;
 }
 
 /* Records the present state of the file for the bytes that are still staged (staging/guard.h). */

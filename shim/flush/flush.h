@@ -40,12 +40,6 @@ int flush_drain_for_look(struct file *f);
 /* Drains the file, then gives the position of every description back to the kernel. */
 int flush_drain_and_reposition(struct file *f);
 
-/* The token of the one flusher; for flush/ordered.h. */
-void flush_token_take(struct file *f);
-void flush_token_give(struct file *f);
-
-/* Waits until no flusher works on f; drops and retakes the lock. */
-void flush_wait_idle(struct file *f);
 /* Before a descriptor of the program is closed: waits until no flusher uses one.  Drops and retakes the lock,
  * except in a signal handler. */
 void flush_leave_program_fd(struct file *f);

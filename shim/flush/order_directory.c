@@ -29,38 +29,52 @@ static void fill(struct order_directory *d, uint64_t dev, uint64_t ino, const ch
 	atomic_store(&d->state, KNOWN);
 }
 
-bool order_directory_note(struct order_directory *d, uint64_t dev, uint64_t ino, const char *path)
+bool order_directory_note_known(struct order_directory *d)
 {
-	if (path && atomic_load(&d->state) == NONE)
-		fill(d, dev, ino, path);
-	if (atomic_load(&d->state) != KNOWN || d->dev != dev || d->ino != ino)
+	if (atomic_load(&d->state) != KNOWN)
 		return false;
 	atomic_store(&d->unsynced, true);
 	/* (else nobody may ever look again) */
 	return atomic_load(&d->state) == KNOWN;
 }
 
-bool order_directory_note_name(struct order_directory *d, const char *path)
+bool order_directory_note(struct order_directory *d, uint64_t dev, uint64_t ino, const char *path)
+{
+	if (path && atomic_load(&d->state) == NONE)
+		fill(d, dev, ino, path);
+	return atomic_load(&d->state) == KNOWN && d->dev == dev && d->ino == ino &&
+	       order_directory_note_known(d);
+}
+
+bool order_directory_has_name(const struct order_directory *d, const char *path)
 {
 	size_t n;
 
 	if (atomic_load(&d->state) != KNOWN)
 		return false;
 	n = strlen(d->path);
-	if (strncmp(path, d->path, n) != 0 || path[n] != '/' || strchr(path + n + 1, '/'))
-		return false;
-	atomic_store(&d->unsynced, true);
-	return true;
+	return strncmp(path, d->path, n) == 0 && path[n] == '/' && !strchr(path + n + 1, '/');
+}
+
+bool order_directory_note_name(struct order_directory *d, const char *path)
+{
+	return order_directory_has_name(d, path) && order_directory_note_known(d);
 }
 
 bool order_directory_is_unsynced(const struct order_directory *d) { return atomic_load(&d->unsynced); }
 
-static bool is_the_one(const struct order_directory *d, int fd)
+static bool is_the_one(const struct order_directory *d, int fd, const char *path, int flags)
 {
 	struct statx st;
 
-	return sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) == 0 && st.stx_ino == d->ino &&
+	return sys.statx(fd, path, flags, STATX_INO, &st) == 0 && st.stx_ino == d->ino &&
 	       sys_dev_of(&st) == d->dev;
+}
+
+bool order_directory_is_at(const struct order_directory *d, const char *path, size_t n)
+{
+	return atomic_load(&d->state) == KNOWN && strncmp(d->path, path, n) == 0 && d->path[n] == '\0' &&
+	       is_the_one(d, AT_FDCWD, d->path, 0);
 }
 
 int order_directory_sync(struct order_directory *d)
@@ -72,7 +86,7 @@ int order_directory_sync(struct order_directory *d)
 	fd = sys.openat(AT_FDCWD, d->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
 	if (fd >= 0)
 		fd = internal_fd_raise(fd);
-	if (fd >= 0 && is_the_one(d, fd)) {
+	if (fd >= 0 && is_the_one(d, fd, "", AT_EMPTY_PATH)) {
 		kill_step();
 		r = sys.fsync(fd);
 		kill_step();

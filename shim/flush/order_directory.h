@@ -29,6 +29,13 @@ void order_directory_reset(struct order_directory *d);
 bool order_directory_note(struct order_directory *d, uint64_t dev, uint64_t ino, const char *path);
 /* The same by the path of a file in it. */
 bool order_directory_note_name(struct order_directory *d, const char *path);
+/* The file of this path lies in the known directory. */
+bool order_directory_has_name(const struct order_directory *d, const char *path);
+/* Names may have come or gone in the known directory.  False: none is known. */
+bool order_directory_note_known(struct order_directory *d);
+
+/* The directory that the first n bytes of `path` lead to is the known one, and they are its path. */
+bool order_directory_is_at(const struct order_directory *d, const char *path, size_t n);
 
 bool order_directory_is_unsynced(const struct order_directory *d);
 /* Syncs the directory if it was noted.  0; -ESTALE: the path names another one, and is never used again: sync

@@ -5,8 +5,9 @@
  * What the program writes goes to the overlay of pages, and a sync returns at once.  Every `ordered_ms` a
  * thread ends an epoch (staging/order.h).  It takes the cut of each file, puts all of them into the log
  * (wal/wal.h) as one epoch, and waits until that is durable.  Only then does it write the cuts to the files.
- * It syncs the files, and empties the log.  So the kernel never has anything that the log does not have, and
- * whatever the kernel has written when the power goes, the log completes it (recovery/wal_replay.h).
+ * So the kernel never has anything that the log does not have, and whatever the kernel has written when the
+ * power goes, the log completes it (recovery/wal_replay.h).  A checkpoint syncs the files, and empties the
+ * log (flush/epoch.h).
  *
  * Whatever else changes files of the rule is a *barrier*.  Before it (ordered_barrier) everything staged
  * becomes durable in the files, and the log is void: the kernel may write such a change before the next
@@ -19,7 +20,7 @@
 #define FASTWRITE_FLUSH_ORDERED_H
 
 #include "files/file.h"
-#include "flush/transient.h"
+#include "wal/transient.h"
 
 /* LOCK_ATTACH held: makes the log of the arena if it is missing.  Only in a thread of the program.  0 or
  * -errno: its files cannot be ordered, which has been logged. */
@@ -46,27 +47,44 @@ bool ordered_names_follow(const struct rule *rule);
 bool ordered_directory_follows(const struct rule *rule, uint64_t dev, uint64_t ino, const char *path);
 /* The same for a directory whose path was given before.  False also if it was not. */
 bool ordered_directory_is_known(uint64_t dev, uint64_t ino);
+/* The first n bytes of `path` are the path of such a directory, absolute and free of links, and lead to it.
+ * *dev: its file system. */
+bool ordered_directory_is_at(const char *path, size_t n, uint64_t *dev);
 
 /*
  * No file lock held: the program is about to make a file of this path, absolute and free of links.  If the
- * name is transient (flush/transient.h) nothing waits for the device: make it now, and call ordered_named.
+ * name is transient (wal/transient.h) nothing waits for the device: make it now, and call ordered_named.
  * Else NULL, after a barrier that leaves the log its epoch: no file of the log has the name.
  */
 struct transient_name *ordered_create(const struct rule *rule, const char *path, uint64_t dev);
 /*
- * No file lock held: the program is about to remove the only name of this file.  If no epoch has the file,
- * and no descriptor of the program is left, its bytes need go nowhere, and the name is transient.  Remove it
- * now, and call ordered_removed and ordered_named; or NULL.
+ * No file lock held: the program is about to remove the only name of this file, of which no descriptor of the
+ * program is left.  The name is transient then.  If no epoch has the file, its bytes need go nowhere.  Else
+ * everything up to now becomes durable in the log, and is not yet written back.  Remove the name now, and
+ * call ordered_removed and ordered_named; or NULL: needs a barrier.  *logged: the file is in the log; when it
+ * is gone, call ordered_gone first.  `path` names the file.
  */
-struct transient_name *ordered_remove(uint64_t dev, uint64_t ino);
+struct transient_name *ordered_remove(uint64_t dev, uint64_t ino, const char *path, bool *logged);
+/* No lock held: after the removal of a logged file, which the next epoch makes durable. */
+void ordered_gone(struct transient_name *name, bool gone);
 /* The call is over, whether the name has come or gone, or not.  NULL does nothing. */
 void ordered_named(struct transient_name *name);
 /* In a thread of ours, no lock held: ends an epoch that is due although no file has been written.  When the
  * next one is due, or UINT64_MAX. */
 uint64_t ordered_tend(uint64_t now);
-/* File lock held, f may be any file: `gone`, so what is staged is dropped if that is right; else it is staged
- * as before. */
-void ordered_removed(struct file *f, bool gone);
+/* The same, no lock held: writes back what ordered_remove left in a log. */
+void ordered_write_owed(void);
+/* File lock held, f is attached: after a call that was to remove it.  If it has, what is staged is dropped if
+ * that is right; else it is staged as before. */
+void ordered_removed(struct file *f);
+/* The log has bytes of f, whose name is gone: its end comes with the write-back. */
+bool ordered_goes(const struct file *f);
+
+/* File lock held, nothing of f is staged: f is about to be detached, and no checkpoint will find it.  Drops
+ * and retakes the lock.  0 or -EDEADLK. */
+int ordered_leave(struct file *f);
+/* The same with LOCK_LEAD held, too; keeps both locks. */
+void ordered_leave_led(struct file *f);
 
 /* File lock held, signals blocked: ordered_barrier for f, and drains f.  Nothing is staged in it before
  * ordered_hold_end.  Drops and retakes the lock.  0 or -errno. */
@@ -78,8 +96,14 @@ bool ordered_any(void);
 /* No file lock held: before a change of a file of the rule, or of any rule if NULL, that does not go through
  * the overlay.  0 or -errno. */
 int ordered_barrier(const struct rule *rule);
-/* After it, on the file system with this device number; 0: unknown. */
+/* The same without the last step: the log goes on.  0 or -errno. */
+int ordered_settle(const struct rule *rule);
+/* After a barrier, on the file system with this device number; 0: unknown. */
 void ordered_passed(const struct rule *rule, uint64_t dev);
+/* The same where only a name has gone of which ordered_directory_has said before that the directory that
+ * epochs sync has it.  `path`: absolute and free of links. */
+bool ordered_directory_has(const struct rule *rule, uint64_t dev, const char *path);
+void ordered_name_passed(const struct rule *rule, uint64_t dev);
 /* No file lock held, f is bypassed: before calls that change f and do not say when.  From now on every epoch
  * waits until the file systems are synced. */
 void ordered_outside(struct file *f);

@@ -9,8 +9,4 @@
  * f->flush.error: everything stays staged.  Keeps the lock, unless f is ordered. */
 int pages_flush(struct file *f);
 
-/* The steps of it, for flush/ordered.h: the cut of f into the file; and the end, when nothing is left. */
-int pages_flush_cut(struct file *f);
-void pages_flush_end(struct file *f);
-
 #endif

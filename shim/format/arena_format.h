@@ -136,6 +136,8 @@ enum entry_flags {
 	ENTRY_OVERWROTE = 1 << 7, /* a flush wrote below the end of the file */
 	ENTRY_SYNCED = 1 << 8,  /* and a sync was answered after that, see guard_synced in staging/guard.h */
 	ENTRY_ORDERED = 1 << 9, /* sync = ordered: its pages are in order with those of other entries */
+	/* its process was removing the only name: if no file has it, what is staged goes nowhere */
+	ENTRY_REMOVED = 1 << 10,
 	/* for `fastwrite status` only */
 	ENTRY_STRICT = 1 << 2,
 	ENTRY_LEASED = 1 << 3,     /* bytes are staged; an open by others waits until they are in the file */

@@ -46,8 +46,9 @@ void identity_by_stat(const struct statx *st, struct identity *out)
 void identity_of(int fd, const struct statx *st, struct identity *out)
 {
 	identity_by_stat(st, out);
-	out->generation = generation_of(fd);
 	out->handle_hash = handle_hash_of(fd);
+	/* (A handle contains it.  A sandbox may forbid handles later: then the birth time is left.) */
+	out->generation = out->handle_hash && (st->stx_mask & STATX_BTIME) ? 0 : generation_of(fd);
 }
 
 void identity_of_entry(const struct arena_entry *entry, struct identity *out)

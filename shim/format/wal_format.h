@@ -109,9 +109,13 @@ struct wal_name {
 	uint64_t handle_hash;
 	uint32_t btime_nsec;
 	uint32_t generation; /* these as in struct identity */
-	uint32_t path_bytes; /* NUL included */
+	uint16_t path_bytes; /* NUL included */
+	uint16_t flags;      /* enum wal_name_flags */
 	uint16_t below, up;  /* as in arena_entry */
 };
+
+/* The program removes the file right after this epoch: if the device has no such file, it is gone. */
+enum wal_name_flags { WAL_GOES = 1 };
 
 /* Content of WAL_SIZE: make the file as short as `lowest`, if it is longer; write the images; make it `size`
  * long. */

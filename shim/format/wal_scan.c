@@ -106,7 +106,7 @@ static bool take(const struct wal_scan *s, uint32_t at, uint32_t image, struct w
 		return room > sizeof *item->name && item->name->path_bytes > 1 &&
 		       item->name->path_bytes <= room - sizeof *item->name &&
 		       item->name->path_bytes <= WAL_PATH_MAX && item->path[0] == '/' &&
-		       strnlen(item->path, item->name->path_bytes) == item->name->path_bytes - 1;
+		       strnlen(item->path, item->name->path_bytes) == item->name->path_bytes - 1u;
 	case WAL_SIZE:
 		item->size = content;
 		return room == sizeof *item->size && item->size->size <= INT64_MAX &&

@@ -99,7 +99,9 @@ static inline bool hook_open_again(struct fd_open *op, int before)
 {
 	if (hook_again(before))
 		return true;
-	if (errno != EAGAIN || !fd_lease_over(op))
+	if (errno == EEXIST && op->exclusive)
+		op->exclusive = false; /* somebody else was quicker */
+	else if (errno != EAGAIN || !fd_lease_over(op))
 		return false;
 	errno = before;
 	return true;
@@ -111,7 +113,7 @@ static inline int hook_opened(struct fd_open *op, int fd)
 	if (fd >= 0) {
 		marked_fds_forget(fd); /* an earlier descriptor of this number may have been closed unseen */
 		directory_opened(op, fd);
-		if (fd_open_concerns(op, fd))
+		if (fd_open_concerns(op))
 			fd_opened(op, fd);
 	}
 	fd_open_end(op);

@@ -41,8 +41,7 @@ EXPORT int renameat2(int fromfd, const char *from, int tofd, const char *to, uns
 
 static int linked(int r, int tofd, const char *to)
 {
-	if (r == 0)
-		by_name_link_done(tofd, to);
+	by_name_link_done(tofd, to, r == 0);
 	return r;
 }
 

@@ -19,9 +19,12 @@ static int open_at(int dirfd, const char *path, int flags, mode_t mode)
 	if (flags & (O_TRUNC | O_CREAT))
 		cancel_point(); /* there is none between here and fd_open_end */
 	fd_open_prepare(&op, dirfd, path, flags);
-	do
-		fd = dirfd == AT_FDCWD ? real.open(path, flags, mode) : real.openat(dirfd, path, flags, mode);
-	while (fd < 0 && hook_open_again(&op, before));
+	op.exclusive = op.name;
+	do {
+		int now = flags | fd_open_exclusive(&op);
+
+		fd = dirfd == AT_FDCWD ? real.open(path, now, mode) : real.openat(dirfd, path, now, mode);
+	} while (fd < 0 && hook_open_again(&op, before));
 	return hook_opened(&op, fd);
 }
 

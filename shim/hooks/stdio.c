@@ -83,7 +83,7 @@ static FILE *after_open(struct fd_open *op, const struct mode *m, FILE *stream)
 		marked_fds_forget(stream->_fileno);
 	if (stream && m->mapped)
 		fd_use_stdio(stream->_fileno);
-	else if (stream && fd_open_concerns(op, stream->_fileno))
+	else if (stream && fd_open_concerns(op))
 		fd_opened(op, stream->_fileno);
 	fd_open_end(op);
 	return stream;

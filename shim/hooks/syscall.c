@@ -102,7 +102,7 @@ static long opens(long number, const long *a, const signed char *at)
 		fd = kernel(number, a);
 	while ((fd == -EMFILE && fd_spare_internal()) || (fd == -EAGAIN && fd_lease_over(&op)));
 	marked_fds_forget((int)fd);
-	if (fd >= 0 && fd_open_concerns(&op, (int)fd))
+	if (fd >= 0 && fd_open_concerns(&op))
 		fd_opened(&op, (int)fd);
 	fd_open_end(&op);
 	return fd;
@@ -355,8 +355,7 @@ static long links(long number, const long *a, const signed char *at)
 	by_name_link_prepare(fd_of(a, at[0]), path_of(a, at[1]),
 	                     number == SYS_linkat && (a[4] & AT_SYMLINK_FOLLOW));
 	r = kernel(number, a);
-	if (r == 0)
-		by_name_link_done(fd_of(a, at[2]), path_of(a, at[3]));
+	by_name_link_done(fd_of(a, at[2]), path_of(a, at[3]), r == 0);
 	return r;
 }
 

@@ -82,7 +82,7 @@ bool overlay_is_changed(const struct overlay *o);
 /* The cut is in the file.  Its frames that still stand may stay, for reads.  Errors as overlay_write. */
 int overlay_done(struct overlay *o, bool nested);
 
-/* Ends, and frees all frames.  Everything is in the file; not nested. */
+/* Ends, and frees all frames.  Everything is in the file, or the file is gone; not nested. */
 void overlay_detach(struct overlay *o);
 
 /* The same after recovery has written everything to the file, whatever a dead process left of the index. */

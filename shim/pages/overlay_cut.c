@@ -177,20 +177,26 @@ static void empty(struct overlay *o)
 	page_index_clear(&o->index, &o->pages->free_nodes);
 }
 
+/* From now on no frame counts, nor the size: also not for the next file of the entry, before its attach. */
+static void count_nothing(const struct overlay *o)
+{
+	struct page_file *file = view_file(o);
+
+	atomic_store_explicit(&file->done, PUBLISHED_TICKET(file->published), memory_order_release);
+	kill_step();
+}
+
 void overlay_detach(struct overlay *o)
 {
 	overlay_begin(o, false);
+	count_nothing(o);
 	empty(o);
 	o->pages = NULL;
 }
 
 void overlay_discard(struct overlay *o)
 {
-	struct page_file *file = view_file(o);
-
-	/* first: from now on no frame counts */
-	atomic_store_explicit(&file->done, PUBLISHED_TICKET(file->published), memory_order_release);
-	kill_step();
+	count_nothing(o);
 	page_index_clear(&o->index, &o->pages->free_nodes);
 	for (uint32_t frame = 1; frame <= o->pages->frame_count; frame++)
 		if (pages_entry(o->pages, frame)->owner == o->file + 1)

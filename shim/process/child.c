@@ -8,6 +8,7 @@
 #include "base/internal_fd.h"
 #include "base/lock.h"
 #include "base/log.h"
+#include "base/signals.h"
 #include "base/sys.h"
 #include "descriptors/fd.h"
 #include "descriptors/unresolved.h"
@@ -50,11 +51,11 @@ static void visit_hold(struct file *f, void *ctx)
 
 void child_vfork_prepare(struct child_vfork *v)
 {
-	*v = (struct child_vfork){
-		.signals = sys_block_signals(), .tid = lock_tid, .outer = fork_guard_vforked};
+	*v = (struct child_vfork){.signals = signals_block(), .tid = lock_tid, .outer = fork_guard_vforked};
 	known = false;
 	if (fork_guard_elsewhere())
 		return;
+	young_other();
 	/* a descriptor that is only noted could not be bypassed afterwards */
 	unresolved_resolve_all();
 	gate_hold();
@@ -240,6 +241,7 @@ void child_spawn_prepare(bool by_actions)
 			inherit_all();
 		return;
 	}
+	young_other();
 	for (int fd = unresolved_next(0); fd >= 0; fd = unresolved_next(fd + 1))
 		if (inherits(fd, by_actions))
 			fd_forget_unresolved(fd);
@@ -250,6 +252,7 @@ void child_spawn_prepare(bool by_actions)
 			atomic_store(&atomic_load(&o->file)->give_up, BYPASS_INHERITED);
 	}
 	file_for_each(visit_spawn, NULL);
+	(void)ordered_barrier(NULL); /* (what could not be written stays staged) */
 	attach_drain_elsewhere();
 }
 

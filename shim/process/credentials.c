@@ -9,6 +9,7 @@
 #include "base/fork_guard.h"
 #include "base/internal_fd.h"
 #include "base/log.h"
+#include "base/signals.h"
 #include "base/sys.h"
 #include "base/thread.h"
 #include "descriptors/fd.h"
@@ -101,7 +102,7 @@ static void leave_family(void)
 	watcher_stop();
 	journal_stop();
 	workers_stop();
-	signals = sys_block_signals();
+	signals = signals_block();
 	/* Another thread, or a thread interrupted by a signal handler, may hold a lock in the shared memory.
 	 * The other processes would wait for it until that thread ends.  A thread of the library that is late
 	 * (it was not scheduled) still uses that memory. */

@@ -5,6 +5,7 @@
 #include "attach/attach.h"
 #include "attach/stop.h"
 #include "attach/watcher.h"
+#include "base/signals.h"
 #include "base/sys.h"
 #include "base/thread.h"
 #include "descriptors/by_name.h"
@@ -53,7 +54,7 @@ struct namespaces_state namespaces_begin(bool files)
 	if (thread_count() == 0)
 		return state;
 	by_name_drain_all();
-	state.signals = sys_block_signals();
+	state.signals = signals_block();
 	attach_pause();
 	watcher_stop();
 	journal_stop();

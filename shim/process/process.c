@@ -21,6 +21,7 @@
 #include "flush/fds.h"
 #include "flush/flush.h"
 #include "flush/ordered.h"
+#include "flush/token.h"
 #include "flush/visibility.h"
 #include "process/child.h"
 #include "staging/arenas.h"
@@ -120,7 +121,8 @@ static void fork_prepare(bool managed)
 		child_forks();
 	if (fd_foreign_process())
 		return;
-	signals = sys_block_signals();
+	signals = signals_block();
+	young_other();
 	never_staged_share();
 	unresolved_resolve_all();
 	fd_fork_prepare();
@@ -224,8 +226,10 @@ long process_raw_fork(long (*call)(long number, const long *arguments), long num
 
 void process_raw_clone(void)
 {
+	fd_memory_shared();
 	if (!live_config || fd_foreign_process())
 		return;
+	young_other();
 	unresolved_clear_all();
 	attach_refuse(BYPASS_FORK);
 }

@@ -11,6 +11,7 @@
 
 #include "base/buffer.h"
 #include "base/log.h"
+#include "base/signals.h"
 #include "base/sys.h"
 #include "foreign/claim.h"
 #include "foreign/names.h"
@@ -161,7 +162,7 @@ static bool look(int dirfd, const char *dir, const struct statx *st, uint64_t ke
 
 	if (st->stx_uid != sys_geteuid() || (st->stx_mode & 022))
 		return false;
-	signals = sys_block_signals();
+	signals = signals_block();
 	claim_look_begin();
 	fd = sys.openat(dirfd, dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
 	live = fd >= 0 && sys.statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &now) == 0 &&
@@ -368,7 +369,7 @@ unsigned recover_dead(const char *dir, int target, uint64_t mem_bytes)
 
 	if (!key || !is_allowed(&w, &st, target, mem_bytes))
 		return 0;
-	signals = sys_block_signals(); /* (a signal handler must not leave a recovery half way) */
+	signals = signals_block(); /* (a signal handler must not leave a recovery half way) */
 	me = sys_getpid();
 	before = atomic_load(&running);
 	if (before == me || !atomic_compare_exchange_strong(&running, &before, me)) {

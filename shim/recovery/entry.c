@@ -173,6 +173,8 @@ static int recover_to(struct recover_job *j, uint32_t entry, struct recover_targ
 	if (judged.aside)
 		return job_keep(j, e, s->bytes, judged.aside);
 	s->n = drop_found(j, e, s->n, judged.found);
+	if (r == -ENOENT && (e->flags & ENTRY_REMOVED))
+		return j->opt->dry_run ? 0 : entry_done(j, e);
 	if (j->opt->dry_run)
 		return recover_dry(j, e, s);
 	if (r == -ENOENT && (s->bytes == 0 || j->family_lives))
@@ -212,7 +214,7 @@ int entry_recover(struct recover_job *j, uint32_t entry)
 	}
 	if (!has_path(e))
 		return j->opt->dry_run ? 0 : entry_done(j, e);
-	r = open_target(j, t, e, s.bytes > 0 && !j->opt->dry_run);
+	r = open_target(j, t, e, s.bytes > 0 && !j->opt->dry_run && !(e->flags & ENTRY_REMOVED));
 	r = recover_to(j, entry, t, r, &s);
 	recover_target_close(t);
 	return r;

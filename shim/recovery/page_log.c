@@ -30,6 +30,19 @@ static bool is_ordered(const struct arena_entry *e)
 	return e->used && (e->flags & ENTRY_ORDERED) && e->path[0] == '/';
 }
 
+/* The program has removed the file. */
+static bool is_gone(const struct recover_job *j, const struct arena_entry *e)
+{
+	BUFFER(struct recover_target, t);
+	int r;
+
+	if (!(e->flags & ENTRY_REMOVED))
+		return false;
+	r = recover_target_open(t, e, &j->place, false);
+	recover_target_close(t);
+	return r == -ENOENT;
+}
+
 /* How many entries have pages in order; 0 also if one of them will not go to its file. */
 static uint32_t count_files(struct recover_job *j)
 {
@@ -42,7 +55,7 @@ static uint32_t count_files(struct recover_job *j)
 		const char *aside;
 
 		e->path[ARENA_PATH_MAX - 1] = '\0';
-		if (!is_ordered(e) || foreign_pages(&j->a, i, &pages) == 0)
+		if (!is_ordered(e) || foreign_pages(&j->a, i, &pages) == 0 || is_gone(j, e))
 			continue;
 		if (foreign_pages(&j->a, i, &pages) < 0 || recover_target_open(t, e, &j->place, false) < 0)
 			return 0;
@@ -69,11 +82,11 @@ static int put_file(struct page_log *p, struct recover_job *j, uint32_t number)
 {
 	const struct arena_entry *e = foreign_entry(&j->a, number);
 	struct page_scan_file pages;
-	int r = is_ordered(e) ? foreign_pages(&j->a, number, &pages) : 0;
+	int r = is_ordered(e) && !is_gone(j, e) ? foreign_pages(&j->a, number, &pages) : 0;
 
 	if (r <= 0)
 		return r;
-	r = wal_put_name(&p->wal, number, e);
+	r = wal_put_name(&p->wal, number, e, 0);
 	if (r == 0)
 		r = wal_put_size(&p->wal, number,
 		                 &(struct wal_size){.size = pages.size,

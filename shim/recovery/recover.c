@@ -4,6 +4,7 @@
 
 #include "base/buffer.h"
 #include "base/log.h"
+#include "base/signals.h"
 #include "base/sys.h"
 #include "foreign/claim.h"
 #include "foreign/names.h"
@@ -135,7 +136,7 @@ static int recover_directory(const char *dir, uint64_t only, const struct recove
 	}
 	r = claim_dir_allowed(dirfd);
 	/* for lease_take_own, and so that a signal handler does not see half of a recovery */
-	signals = sys_block_signals();
+	signals = signals_block();
 	if (r == 0)
 		r = recover_kept(dir, dirfd, only, opt, report);
 	if (r == 0)
@@ -187,7 +188,7 @@ static int recover_one_file(const char *path, const struct recover_options *opt,
 	r = claim_dir_allowed(j->dirfd);
 	if (r == 0) {
 		log_format(arena, PATH_MAX, "%s", path);
-		signals = sys_block_signals();
+		signals = signals_block();
 		recover_one(j, dir, slash ? slash + 1 : path);
 		sys_restore_signals(signals);
 	}

@@ -24,7 +24,10 @@ struct named {
 	struct recover_target target;
 	uint32_t number; /* by which the records of `epoch` call it */
 	uint64_t epoch;
+	bool changes;         /* the log has more of it than its name */
 	struct wal_size size; /* of its last SIZE record */
+	bool goes;            /* the last epoch says so: the program may have removed it */
+	bool gone;            /* it has */
 	uint64_t bytes;
 };
 
@@ -85,8 +88,9 @@ static struct named *known(const struct replay *r, const struct wal_item *item)
 		const struct arena_entry *e = &r->files[i].name;
 
 		if (e->ino == item->name->ino && e->dev == item->name->dev &&
-		    e->generation == item->name->generation && e->btime_sec == item->name->btime_sec &&
-		    e->btime_nsec == item->name->btime_nsec && strcmp(e->path, item->path) == 0)
+		    e->generation == item->name->generation && e->handle_hash == item->name->handle_hash &&
+		    e->btime_sec == item->name->btime_sec && e->btime_nsec == item->name->btime_nsec &&
+		    strcmp(e->path, item->path) == 0)
 			return &r->files[i];
 	}
 	return NULL;
@@ -149,26 +153,35 @@ static bool is_changed(const struct replay *r, const struct named *f)
 	       (r->where == ORIGIN_OTHER && changed >= r->boot_ns);
 }
 
-static int visit_open(void *ctx, const struct wal_item *item)
+static int visit_name(void *ctx, const struct wal_item *item)
 {
 	struct replay *r = ctx;
 	struct named *f;
-	int e;
 
 	if (item->type != WAL_NAME)
 		return 0;
 	if (item->name->path_bytes > ARENA_PATH_MAX)
 		return -EBADMSG;
-	if (known(r, item))
-		return 0;
-	f = &r->files[r->count++];
-	f->target.fd = -1;
-	take_name(&f->name, item);
-	e = recover_target_open(&f->target, &f->name, &r->place, !r->w->opt->dry_run);
-	if (e == -ENOENT && r->w->opt->dry_run)
+	f = known(r, item);
+	if (!f) {
+		f = &r->files[r->count++];
+		f->target.fd = -1;
+		take_name(&f->name, item);
+	}
+	f->goes = item->name->flags & WAL_GOES;
+	return 0;
+}
+
+static int open_file(struct replay *r, struct named *f)
+{
+	bool dry = r->w->opt->dry_run;
+	int e = recover_target_open(&f->target, &f->name, &r->place, !dry && !f->goes);
+
+	f->gone = e == -ENOENT && f->goes;
+	if (e == -ENOENT && (dry || f->gone))
 		return 0;
 	if (e < 0) {
-		failed(r->w, item->path, e,
+		failed(r->w, f->name.path, e,
 		       e == RECOVER_ELSEWHERE
 		               ? "its directory is not there: mounted elsewhere, or in a container?  left in "
 		                 "the log"
@@ -178,6 +191,15 @@ static int visit_open(void *ctx, const struct wal_item *item)
 	if (is_changed(r, f))
 		r->aside = "was changed after the power loss, before recovery";
 	return 0;
+}
+
+static int open_all(struct replay *r)
+{
+	int e = wal_scan_each(&r->scan, visit_name, r);
+
+	for (uint64_t i = 0; i < r->count && e == 0; i++)
+		e = open_file(r, &r->files[i]);
+	return e;
 }
 
 /* ---- replay ---- */
@@ -221,6 +243,7 @@ static int replay_size(struct named *f, const struct wal_size *size)
 	struct statx st;
 	int e = sys.statx(f->target.fd, "", AT_EMPTY_PATH, STATX_SIZE, &st);
 
+	f->changes = true;
 	f->size = *size;
 	if (e == 0 && st.stx_size > size->lowest)
 		e = resize(f, size->lowest);
@@ -245,8 +268,11 @@ static int visit_replay(void *ctx, const struct wal_item *item)
 {
 	struct replay *r = ctx;
 	struct named *f = find_file(r, item);
-	int e = f ? note_change(r) : -EBADMSG;
+	int e;
 
+	if (f && f->gone)
+		return 0;
+	e = f ? note_change(r) : -EBADMSG;
 	if (e < 0)
 		return e;
 	switch (item->type) {
@@ -335,6 +361,8 @@ static int visit_add(void *ctx, const struct wal_item *item)
 {
 	struct named *f = find_file(ctx, item);
 
+	if (f && item->type == WAL_SIZE)
+		f->changes = true;
 	if (f && item->type == WAL_PAGE)
 		f->bytes += WAL_PAGE_BYTES;
 	return 0;
@@ -348,7 +376,7 @@ static int replay_all(struct replay *r)
 		(void)spare_give(r->w->fd); /* (then the disk may be too full) */
 	e = wal_scan_each(&r->scan, r->w->opt->dry_run ? visit_add : visit_replay, r);
 	for (uint64_t i = 0; i < r->count && e == 0 && !r->w->opt->dry_run; i++)
-		e = finish(&r->files[i]);
+		e = r->files[i].gone || !r->files[i].changes ? 0 : finish(&r->files[i]);
 	if (e == 0 && !r->w->opt->dry_run)
 		e = remove_absent(r);
 	if (e < 0) {
@@ -356,7 +384,8 @@ static int replay_all(struct replay *r)
 		return e;
 	}
 	for (uint64_t i = 0; i < r->count; i++)
-		tell_done(r->w, &r->files[i]);
+		if (!r->files[i].gone && r->files[i].changes)
+			tell_done(r->w, &r->files[i]);
 	return 0;
 }
 
@@ -466,7 +495,7 @@ static void replay_loaded(struct replay *r, const char *name)
 		failed(r->w, "", (int)(intptr_t)r->files, "no memory; left alone");
 		return;
 	}
-	if (wal_scan_each(&r->scan, visit_open, r) == 0) {
+	if (open_all(r) == 0) {
 		if (r->w->in_aside && !r->w->opt->force)
 			r->aside = "was changed after the power loss, before recovery";
 		if (r->aside)

@@ -5,6 +5,7 @@
 #include "base/buffer.h"
 #include "base/internal_fd.h"
 #include "base/log.h"
+#include "base/signals.h"
 #include "base/sys.h"
 #include "config/config.h"
 #include "files/family.h"
@@ -323,9 +324,11 @@ struct arena *arenas_for(struct file *f, const char *path, bool *busy)
 	bool refused = false;
 	struct arena *a = arena_find(f->rule, f->dev, &refused);
 
-	if (!a && !refused)
-		a = arena_of_family(f->rule, f->dev, busy);
-	return a || refused || *busy ? a : arena_open(f->rule, path, f->dev);
+	if (a || refused)
+		return a;
+	signals_harden();
+	a = arena_of_family(f->rule, f->dev, busy);
+	return a || *busy ? a : arena_open(f->rule, path, f->dev);
 }
 
 bool arenas_mapped_by_all(const struct file *f, const struct arena *a)
@@ -368,7 +371,7 @@ bool arenas_may_hold(const struct arena *a, const struct file *f, int fd, const 
 
 bool arenas_move_fd(int fd)
 {
-	sys_sigset signals = sys_block_signals();
+	sys_sigset signals = signals_block();
 	bool moved = false;
 
 	arenas_lock();

@@ -3,7 +3,6 @@
 #include "staging/guard.h"
 
 #include "base/kill.h"
-#include "base/signals.h"
 #include "base/sys.h"
 
 #include <fcntl.h>
@@ -38,7 +37,6 @@ void guard_take(struct file *f, int fd)
 
 void guard_begin(struct file *f, int fd)
 {
-	signals_harden();
 	if (!atomic_load(&f->flush.busy)) {
 		guard_take(f, fd);
 		return;

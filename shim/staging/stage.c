@@ -4,6 +4,7 @@
 
 #include "base/buffer.h"
 #include "base/kill.h"
+#include "base/signals.h"
 #include "base/sys.h"
 #include "files/workers.h"
 #include "staging/arena.h"
@@ -98,7 +99,7 @@ bool stage_forks(void)
 
 void stage_left(uintptr_t target)
 {
-	sys_sigset signals = sys_block_signals();
+	sys_sigset signals = signals_block();
 	struct stage_frame *living = stage_frames;
 	uint32_t tid = lock_self();
 

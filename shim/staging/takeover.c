@@ -37,8 +37,8 @@ void takeover_keep_slow(struct file *f)
 	struct arena_entry *entry = arena_entry_at(f->arena, (uint32_t)f->entry);
 	uint32_t bit = bit_of(f->arena);
 
-	signals_harden();
 	if (f->arena->gated && !(atomic_load(&kept) & bit)) {
+		signals_harden();
 		/* (a recoverer may hold the lock for a dead process that had our index in the family) */
 		if (takeover_lock_byte(arenas_fd(f->arena), F_SETLKW, F_WRLCK,
 		                       TAKEOVER_KEEPERS_AT + (off_t)family_me) == 0)

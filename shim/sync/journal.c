@@ -5,6 +5,7 @@
 #include "base/internal_fd.h"
 #include "base/kill.h"
 #include "base/log.h"
+#include "base/signals.h"
 #include "base/sys.h"
 #include "base/thread.h"
 #include "files/family.h"
@@ -695,7 +696,7 @@ static void visit_move(struct arena *a, void *ctx)
 bool journal_move_fd(int fd)
 {
 	struct move m = {.fd = fd};
-	sys_sigset signals = sys_block_signals();
+	sys_sigset signals = signals_block();
 
 	file_arena_for_each(visit_move, &m);
 	sys_restore_signals(signals);

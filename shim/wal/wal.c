@@ -195,7 +195,7 @@ static void *record(struct wal *w, enum wal_type type, uint32_t file, uint32_t b
 	return r + 1;
 }
 
-int wal_put_name(struct wal *w, uint32_t file, const struct arena_entry *e)
+int wal_put_name(struct wal *w, uint32_t file, const struct arena_entry *e, unsigned flags)
 {
 	size_t n = strlen(e->path) + 1;
 	struct wal_name *name = record(w, WAL_NAME, file, (uint32_t)(sizeof *name + n));
@@ -208,7 +208,8 @@ int wal_put_name(struct wal *w, uint32_t file, const struct arena_entry *e)
 	                          .btime_nsec = e->btime_nsec,
 	                          .handle_hash = e->handle_hash,
 	                          .generation = e->generation,
-	                          .path_bytes = (uint32_t)n,
+	                          .path_bytes = (uint16_t)n,
+	                          .flags = (uint16_t)flags,
 	                          .below = e->below,
 	                          .up = e->up};
 	memcpy(name + 1, e->path, n);

@@ -2,6 +2,12 @@
 /* Every way to open a file: what is written is there, under the right name and with the right mode. */
 #include "hook_test.h"
 
+#include <pthread.h>
+
+#ifndef SYS_pidfd_getfd
+#define SYS_pidfd_getfd 438
+#endif
+
 int __open_2(const char *path, int flags);
 int __open64_2(const char *path, int flags);
 int __openat_2(int dirfd, const char *path, int flags);
@@ -231,11 +237,22 @@ static int second_by_stream(int fd, const char *path)
 	return copy;
 }
 
+static int second_by_process(int fd, const char *path)
+{
+	int self = (int)syscall(SYS_pidfd_open, getpid(), 0), copy;
+
+	(void)path;
+	copy = (int)syscall(SYS_pidfd_getfd, self, fd, 0);
+	close(self);
+	/* (a sandbox may forbid it) */
+	return copy >= 0 ? copy : dup(fd);
+}
+
 /* The file is new, and has two descriptors before its first write. */
 static void second_before_the_first_write(void **state)
 {
-	static int (*const ways[])(int fd, const char *path) = {second_by_open, second_by_number,
-	                                                        second_by_copy, second_by_stream};
+	static int (*const ways[])(int fd, const char *path) = {
+		second_by_open, second_by_number, second_by_copy, second_by_stream, second_by_process};
 	int other = open_staged("b", 0);
 
 	(void)state;
@@ -259,6 +276,60 @@ static void second_before_the_first_write(void **state)
 	OK(unlink("b"));
 }
 
+/* O_ACCMODE asks for both rights and gives none. */
+static void with_no_access(void **state)
+{
+	int other = open_staged("b", 0), fd = OK(open("a", O_ACCMODE | O_CREAT | O_CLOEXEC, 0644));
+	char byte = 'x';
+
+	(void)state;
+	for (int i = 0; i < 3; i++) {
+		assert_int_equal(write(fd, &byte, 1), -1);
+		assert_int_equal(errno, EBADF);
+		assert_int_equal(pwrite(fd, &byte, 1, 0), -1);
+		assert_int_equal(errno, EBADF);
+		assert_int_equal(read(fd, &byte, 1), -1);
+		assert_int_equal(errno, EBADF);
+	}
+	OK(close(fd));
+	OK(close(other));
+	OK(unlink("a"));
+	OK(unlink("b"));
+}
+
+enum { MAKES = 500 };
+
+/* Makes the file, which the other thread makes and removes, too. */
+static void *make_and_remove(void *failed)
+{
+	for (int i = 0; i < MAKES; i++) {
+		int fd = open("a", O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+
+		if (fd < 0 || write(fd, "x", 1) != 1 || close(fd) < 0 ||
+		    (unlink("a") < 0 && errno != ENOENT)) {
+			*(int *)failed = errno;
+			break;
+		}
+	}
+	return NULL;
+}
+
+/* An open that found no file, and finds one when it makes it. */
+static void two_threads_make_it(void **state)
+{
+	int other = open_staged("b", 0), failed[2] = {0, 0};
+	pthread_t thread;
+
+	(void)state;
+	assert_int_equal(pthread_create(&thread, NULL, make_and_remove, &failed[1]), 0);
+	make_and_remove(&failed[0]);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	assert_int_equal(failed[0], 0);
+	assert_int_equal(failed[1], 0);
+	OK(close(other));
+	OK(unlink("b"));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -267,6 +338,7 @@ int main(void)
 		cmocka_unit_test(temporary_files),   cmocka_unit_test(without_a_name),
 		cmocka_unit_test(truncating),        cmocka_unit_test(readers),
 		cmocka_unit_test(as_refused),        cmocka_unit_test(second_before_the_first_write),
+		cmocka_unit_test(with_no_access),    cmocka_unit_test(two_threads_make_it),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -31,6 +31,14 @@ static double now(void)
 #define AFTER_ALARMS SIG_DFL
 #endif
 
+/* FASTWRITE_TEST_LONG=1: longer.  (test_step lets a handler run at each place.) */
+static double storm_seconds(void)
+{
+	const char *all = getenv("FASTWRITE_TEST_LONG");
+
+	return all && strcmp(all, "1") == 0 ? 2.0 : 0.6;
+}
+
 static void alarms(unsigned microseconds, void (*handler)(int), int flags)
 {
 	struct itimerval often = {{0, microseconds}, {0, microseconds}};
@@ -226,7 +234,7 @@ static void storm_of_signals(bool forks)
 	assert_int_equal(pthread_create(&sender, NULL, send_signals, &me), 0);
 	block_alarms(SIG_UNBLOCK);
 	alarms(150, on_storm, SA_RESTART);
-	for (end = now() + 2; now() < end || storm.runs < 200;) {
+	for (end = now() + storm_seconds(); now() < end || storm.runs < 200;) {
 		for (int i = 0; i < 50 && rounds < WRITTEN_MOST; i++, rounds++) {
 			assert_true(put(storm.fd[0], rounds));
 			assert_true(put(storm.fd[1], rounds));
@@ -417,7 +425,7 @@ static void leave_writes(int how, bool alternate)
 	volatile unsigned written = 0;
 	struct census c;
 	pthread_t thread;
-	double end = now() + 1.5;
+	double end = now() + storm_seconds();
 	void *result;
 
 	jump_how = how;

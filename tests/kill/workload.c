@@ -23,7 +23,8 @@
 
 enum { OPS_MAX = 1 << 17, THREADS_MAX = 8, LENGTH_MAX = 32768, RECORD = 64 };
 
-/* One write.  kind 0: to `offset`; 1: at the end of the file, by O_APPEND.  The content follows from seed. */
+/* One write.  kind 0: to `offset`; 1: at the end of the file, by O_APPEND; 4: the file is made; 5: it is
+ * removed.  The content follows from seed. */
 struct op {
 	uint32_t file;
 	uint32_t kind;
@@ -117,7 +118,7 @@ static void put(int fd, uint32_t thread, uint32_t file, uint32_t kind, uint64_t 
 	atomic_store(&o->state, 2);
 }
 
-enum { SEQUENTIAL = 0, APPEND = 1, POSITIONAL = 2 };
+enum { SEQUENTIAL = 0, APPEND = 1, POSITIONAL = 2, MADE = 4, REMOVED = 5 };
 
 static double now(void)
 {
@@ -277,6 +278,47 @@ static void stealing(struct random *r, uint32_t thread, uint32_t files, uint32_t
 			die("close");
 }
 
+static void sync_directory(void)
+{
+	int fd = open(dir, O_RDONLY);
+
+	if (fd < 0 || fsync(fd) != 0 || close(fd) != 0)
+		die(dir);
+}
+
+/* As a database does: a file is made, written and removed, for each change of another one.  In every second
+ * turn it lives longer than an epoch of sync = ordered. */
+static void transactions(struct random *r, uint32_t thread, uint32_t count)
+{
+	uint32_t data = 2 * thread, journal = data + 1;
+	int fd = open_file(data, O_RDWR);
+	char path[4096];
+
+	snprintf(path, sizeof path, "%s/f%u", dir, journal);
+	for (uint32_t turn = 0; more(turn, count); turn++) {
+		struct op *o = begin(thread, journal, MADE, 0, 0, 0);
+		int other = open_file(journal, O_RDWR);
+
+		atomic_store(&o->state, 2);
+		put(other, thread, journal, POSITIONAL, 0, 3000, 1 + next(r, 1u << 30));
+		if (fdatasync(other) != 0)
+			die("fdatasync");
+		sync_directory();
+		if (turn % 2 == 1)
+			usleep(10000);
+		put(other, thread, journal, POSITIONAL, 2000, 2000, 1 + next(r, 1u << 30));
+		put(fd, thread, data, POSITIONAL, turn * 1000, 1500, 1 + next(r, 1u << 30));
+		if (fdatasync(fd) != 0 || close(other) != 0)
+			die("fdatasync");
+		o = begin(thread, journal, REMOVED, 0, 0, 0);
+		if (unlink(path) != 0)
+			die(path);
+		atomic_store(&o->state, 2);
+	}
+	if (close(fd) != 0)
+		die("close");
+}
+
 /* Threads that append whole records to one file, each through a description of its own. */
 static void records(struct random *r, uint32_t thread, uint32_t count)
 {
@@ -325,6 +367,8 @@ static void run(const struct job *j)
 		journaled(&r, j->thread, 40);
 	else if (strcmp(j->name, "stealing") == 0)
 		stealing(&r, j->thread, 17, 3);
+	else if (strcmp(j->name, "transactions") == 0)
+		transactions(&r, j->thread, 8);
 	else if (strcmp(j->name, "records") == 0)
 		records(&r, j->thread, 100);
 	else

@@ -9,20 +9,22 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-SEQUENTIAL, APPEND, POSITIONAL, RECORD = range(4)
+SEQUENTIAL, APPEND, POSITIONAL, RECORD, MADE, REMOVED = range(6)
 RETURNED = 2
 HEADER = struct.Struct("<8I")
 OP = struct.Struct("<IIQIIII")
 RECORD_BYTES = 64
 ARENA_BLOCK = struct.Struct("<I12xQ40x")  # owner, commit
 ARENA_SLOT = struct.Struct("<I12xQ1000x")  # used, inode
+PAGE_FILE = struct.Struct("<QQ240x")  # published, done
 PAGE_BYTES = 4096
 LENGTH_MAX = 32768
 
 
 @dataclass(frozen=True)
 class Op:
-    """One write call: to file `f<file>`; `returned` says whether the program saw it succeed."""
+    """One write call: to file `f<file>`, or the call that makes or removes it; `returned` says whether the program
+    saw it succeed."""
 
     file: int
     kind: int
@@ -57,26 +59,37 @@ def used(log: Path) -> int:
 
 
 def engaged(arenas: Iterable[Path]) -> tuple[set[int], bool]:
-    """Inodes of the files that the arenas have a slot for, and whether any block belongs to one of them.  See
-    struct arena_header, arena_block and arena_slot of arena_format.h."""
+    """Inodes of the files that the arenas have a slot for, and whether any block belongs to one of them.  Not
+    of files that had an overlay of pages and have been written back: when it is full, a write to such a file
+    goes to the kernel.  See struct arena_header, arena_block and arena_slot of arena_format.h, and struct
+    page_file of pages_format.h."""
     inodes: set[int] = set()
     staged = False
     for path in arenas:
         try:
             with path.open("rb") as file:
-                head = file.read(64)
-                if len(head) < 64 or not any(head[:8]):
+                head = file.read(264)
+                if len(head) < 264 or not any(head[:8]):
                     continue
+                (total,) = struct.unpack_from("<Q", head, 16)
                 blocks, slots = struct.unpack_from("<II", head, 28)
                 blocks_at, slots_at = struct.unpack_from("<QQ", head, 40)
                 file.seek(blocks_at)
                 table = file.read(blocks * ARENA_BLOCK.size)
                 file.seek(slots_at)
                 names = file.read(slots * ARENA_SLOT.size)
+                (pages,) = struct.unpack_from("<Q", head, 256)
+                file.seek(total - pages)
+                paged = file.read(slots * PAGE_FILE.size) if pages else bytes(slots * PAGE_FILE.size)
         except FileNotFoundError:
             continue
         staged |= any(owner and commit for owner, commit in ARENA_BLOCK.iter_unpack(table))
-        inodes.update(inode for in_use, inode in ARENA_SLOT.iter_unpack(names) if in_use)
+        for (in_use, inode), (published, done) in zip(
+            ARENA_SLOT.iter_unpack(names), PAGE_FILE.iter_unpack(paged), strict=True
+        ):
+            written_back = published != 0 and published >> 2 <= done
+            if in_use and not written_back:
+                inodes.add(inode)
     return inodes, staged
 
 
@@ -98,7 +111,10 @@ def read_log(path: Path) -> list[Op]:
 
 
 def apply(data: bytearray, op: Op) -> None:
-    """Does to `data` what the write does to the file."""
+    """Does to `data` what the write, or the removal, does to the file."""
+    if op.kind == REMOVED:
+        data.clear()
+        return
     at = len(data) if op.kind == APPEND else op.offset
     if len(data) < at:
         data.extend(bytes(at - len(data)))
@@ -162,6 +178,9 @@ def check(
         mine = [op for op in ops if op.file == number]
         path = directory / f"f{number}"
         have = path.read_bytes() if path.exists() else b""
+        if mine[-1].kind == REMOVED and mine[-1].returned and path.exists():
+            problems.append(f"f{number}: it was removed, and is back with {len(have)} bytes")
+            continue
         if foreign:
             if have.count(foreign) != 1:
                 problems.append(f"f{number}: {have.count(foreign)} times what others appended")

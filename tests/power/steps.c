@@ -25,7 +25,7 @@
 #include <unistd.h>
 
 enum {
-	MOST = 1 << 19,
+	MOST = 1 << 21,
 	RECORD = 128,
 	LOGS = 3,
 	PAGE = 4096,

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Hashable
 from pathlib import Path
 
-MOST = 1 << 19
+MOST = 1 << 21
 RECORD, LOGS, PAGE, PAGES, SLOTS, SLOT, NAMES, DEPTH = 128, 3, 4096, 64, 256, 256, 5, 64
 WORD = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15

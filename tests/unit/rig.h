@@ -223,8 +223,10 @@ __attribute__((unused)) static int rig_open(const char *name, int flags)
 	int fd;
 
 	fd_open_prepare(&op, AT_FDCWD, rig_path(name), flags | O_CREAT);
-	fd = open(rig_path(name), flags | O_CREAT, 0644);
+	op.exclusive = op.name;
+	fd = open(rig_path(name), flags | O_CREAT | fd_open_exclusive(&op), 0644);
 	assert_true(fd >= 0);
+	(void)fd_open_concerns(&op);
 	op.looks = op.unresolved = false;
 	fd_opened(&op, fd);
 	fd_open_end(&op);

@@ -2,21 +2,27 @@
 /* ordered: nothing reaches a file before the log has it, also when the log, a file or the disk fails. */
 #include "dead_arena.h"
 #include "files/fdtable.h"
+#include "files/workers.h"
 
 #include "attach/attach.h"
 #include "base/internal_fd.h"
 #include "base/kill.h"
 #include "descriptors/by_name.h"
 #include "descriptors/fd.h"
+#include "descriptors/io.h"
 #include "flush/flush.h"
 #include "flush/order_directory.h"
+#include "flush/order_log.h"
 #include "flush/ordered.h"
 #include "format/wal_scan.h"
+#include "process/child.h"
 #include "staging/order.h"
 #include "sync/sync.h"
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
@@ -80,7 +86,7 @@ static int open_log(void)
 {
 	DIR *dir = opendir(rig_path(".fastwrite"));
 	const struct dirent *d;
-	char path[600];
+	char path[800];
 	int fd;
 
 	assert_non_null(dir);
@@ -227,6 +233,20 @@ static void test_a_file_that_cannot_be_written(void **state)
 	assert_int_equal(rig_drain(fd), 0);
 }
 
+/* For rig_stop: what is left in the log, `epochs` of them, is for recovery. */
+static void leave_log(int fd, uint64_t epochs)
+{
+	char command[600];
+
+	rig_faults_clear();
+	rig_close(fd);
+	attach_stop_all(BYPASS_EXEC);
+	attach_resume_all(BYPASS_EXEC);
+	assert_int_equal(scan_log().epochs, epochs);
+	snprintf(command, sizeof command, "rm -r '%s'", rig_path(".fastwrite"));
+	assert_int_equal(system(command), 0);
+}
+
 /* Nobody knows which of its bytes the kernel has dropped: the log stays for good. */
 static void test_a_file_that_cannot_be_synced(void **state)
 {
@@ -242,19 +262,8 @@ static void test_a_file_that_cannot_be_synced(void **state)
 		assert_int_equal(scan_log().epochs, 1);
 		assert_true(rig_write(fd, "x", 1) == -EIO || rig_write(other, "x", 1) == -EIO);
 	}
-	/* for rig_stop: what is left there is for recovery */
-	rig_faults_clear();
 	rig_close(fd);
-	rig_close(other);
-	attach_stop_all(BYPASS_EXEC);
-	attach_resume_all(BYPASS_EXEC);
-	assert_int_equal(scan_log().epochs, 1);
-	{
-		char command[400];
-
-		snprintf(command, sizeof command, "rm -r '%s'", rig_path(".fastwrite"));
-		assert_int_equal(system(command), 0);
-	}
+	leave_log(other, 1);
 }
 
 /* What the kernel had before the attach is durable before the first epoch. */
@@ -538,8 +547,8 @@ static void test_a_file_that_is_removed_needs_no_log(void **state)
 	needs_a_disk();
 	removing();
 	assert_non_null(removal.name);
-	/* the list of names, the log, the other file, and the log that is empty */
-	assert_int_equal(faults.fdatasync.calls, 4);
+	/* the list of names, and the log */
+	assert_int_equal(faults.fdatasync.calls, 2);
 	assert_int_equal(faults.fsync.calls, 0);
 	rig_expect("b", 1600);
 	assert_int_equal(rig_kernel_size("j"), 0);
@@ -613,6 +622,34 @@ static void test_an_epoch_syncs_the_directory(void **state)
 	assert_int_equal(rig_drain(fd), 0);
 	assert_int_equal(faults.fsync.calls, 0);
 	rig_expect("a", 1800);
+}
+
+/* An epoch has the file, so its removal waits for the device; the directory alone has to be synced for it. */
+static void test_a_removal_from_the_directory(void **state)
+{
+	struct stat dir;
+	int fd, gone;
+
+	(void)state;
+	needs_a_disk();
+	fd = synced_directory(&dir);
+	gone = rig_open("c", O_RDWR);
+	rig_put(gone, 0, 100);
+	assert_int_equal(rig_drain(gone), 0);
+	assert_int_equal(rig_close(gone), 0);
+	by_name_unlink_prepare(&removal, AT_FDCWD, rig_path("c"));
+	assert_null(removal.name);
+	assert_non_null(removal.ordered);
+	rig_faults_clear();
+	assert_int_equal(unlink(rig_path("c")), 0);
+	by_name_unlink_done(&removal, true);
+	/* nothing is due that would sync it */
+	assert_false(ordered_names_follow(rig_file(fd)->rule));
+	rig_put(fd, 1500, 100);
+	assert_true(ordered_names_follow(rig_file(fd)->rule));
+	assert_int_equal(rig_drain(fd), 0);
+	assert_int_equal(faults.fsync.calls, 1);
+	assert_true(ordered_names_follow(rig_file(fd)->rule));
 }
 
 static void test_a_directory_that_cannot_be_synced(void **state)
@@ -800,9 +837,10 @@ static int make_transient(void)
 {
 	struct transient_name *name;
 	uint64_t dev;
+	bool sure;
 	int fd;
 
-	assert_null(by_name_order_new(AT_FDCWD, rig_path("j"), &dev, &name));
+	assert_non_null(by_name_order_new(AT_FDCWD, rig_path("j"), &dev, &name, &sure));
 	assert_non_null(name);
 	fd = rig_open("j", O_RDWR);
 	ordered_named(name);
@@ -841,6 +879,119 @@ static void test_a_name_that_comes_and_goes(void **state)
 	assert_int_equal(rig_drain(other), 0);
 	rig_expect("b", 3600);
 	assert_int_equal(scan_log().absent.names, 1);
+}
+
+/* A thread that runs in the middle of the leader's call for the file with this inode. */
+static struct beside {
+	ino_t ino;
+	void *(*run)(void *all_well);
+	bool all_well;
+} beside;
+
+static void run_beside(int fd)
+{
+	void *(*run)(void *all_well) = beside.run;
+	struct timespec until;
+	pthread_t thread;
+	struct stat st;
+
+	if (!run || fstat(fd, &st) != 0 || st.st_ino != beside.ino)
+		return;
+	beside.run = NULL;
+	assert_int_equal(pthread_create(&thread, NULL, run, &beside.all_well), 0);
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += 60;
+	/* (it hangs when it waits for the leader) */
+	assert_int_equal(pthread_timedjoin_np(thread, NULL, &until), 0);
+}
+
+static int fdatasync_beside(int fd)
+{
+	run_beside(fd);
+	return rig_fdatasync(fd);
+}
+
+static ssize_t pwritev_beside(int fd, const struct iovec *iov, int count, off_t offset)
+{
+	run_beside(fd);
+	return rig_pwritev(fd, iov, count, offset);
+}
+
+/* As the timer does; the file stays in the overlay for what comes. */
+static void flush_now(int fd)
+{
+	struct file *f = rig_file(fd);
+	struct file_guard g = file_lock(f);
+
+	assert_int_equal(ordered_flush(f), 0);
+	file_unlock(f, g);
+}
+
+/* An epoch in which "b" gets its bytes 1600 to 1700, and the thread. */
+static void end_epoch_beside(int other, void *(*run)(void *all_well))
+{
+	struct stat st;
+
+	rig_put(other, 1600, 100);
+	assert_int_equal(fstat(other, &st), 0);
+	beside = (struct beside){.ino = st.st_ino, .run = run};
+	sys.fdatasync = fdatasync_beside;
+	sys.pwritev = pwritev_beside;
+	flush_now(other);
+	sys.fdatasync = rig_fdatasync;
+	sys.pwritev = rig_pwritev;
+	assert_null(beside.run);
+	assert_true(beside.all_well);
+}
+
+static void *come_and_go(void *all_well)
+{
+	int fd = make_transient();
+
+	fd_close(fd);
+	by_name_unlink_prepare(&removal, AT_FDCWD, rig_path("j"));
+	*(bool *)all_well = removal.name && unlink(rig_path("j")) == 0;
+	by_name_unlink_done(&removal, true);
+	return NULL;
+}
+
+static void test_a_name_comes_and_goes_beside_a_write_back(void **state)
+{
+	int other;
+
+	(void)state;
+	needs_a_disk();
+	other = transient();
+	end_epoch_beside(other, come_and_go);
+	assert_int_equal(rig_drain(other), 0);
+	rig_expect("b", 1700);
+	assert_int_equal(access(rig_path("j"), F_OK), -1);
+}
+
+static int written_beside;
+
+/* In a page of the epoch that is being written back. */
+static void *write_and_read(void *all_well)
+{
+	uint8_t buf[100], want[100];
+
+	rig_put(written_beside, 1700, 100);
+	rig_fill(want, sizeof want, 1650);
+	*(bool *)all_well = io_read_at(written_beside, fdtable_get(written_beside), buf, sizeof buf, 1650) ==
+	                            sizeof buf &&
+	                    memcmp(buf, want, sizeof buf) == 0;
+	return NULL;
+}
+
+static void test_a_write_beside_a_write_back(void **state)
+{
+	(void)state;
+	needs_a_disk();
+	written_beside = transient();
+	end_epoch_beside(written_beside, write_and_read);
+	assert_int_equal(rig_kernel_size("b"), 1700);
+	assert_int_equal(rig_drain(written_beside), 0);
+	rig_expect("b", 1800);
 }
 
 /* Wherever power is lost, the name is there or not as the last epoch has it. */
@@ -888,12 +1039,761 @@ static void test_an_epoch_has_a_file_that_goes(void **state)
 	/* one epoch, and it says so again */
 	rig_faults_clear();
 	fd = make_transient();
-	assert_int_equal(faults.fdatasync.calls, 2);
+	assert_int_equal(faults.fdatasync.calls, 1);
 	assert_int_equal(scan_log().absent.names, 1);
 	assert_int_equal(fd_close(fd), 0);
 	remove_it("j");
 	assert_non_null(removal.name);
-	assert_int_equal(faults.fdatasync.calls, 2);
+	assert_int_equal(faults.fdatasync.calls, 1);
+}
+
+/* Threads that do nothing: the test ends epochs itself. */
+static void leave_file(struct file *f) { (void)f; }
+static void leave_all(void) {}
+
+static uint64_t look_at_nothing(uint32_t pace_ms, bool *idle, bool *waits)
+{
+	*idle = *waits = false;
+	return pace_ms * 1000000ull;
+}
+
+static void let_threads_rest(void)
+{
+	static const struct workers_jobs jobs = {
+		.file = leave_file, .look = look_at_nothing, .tend = leave_all, .rest = leave_all};
+
+	workers_set(&jobs);
+}
+
+/* An epoch has 3000 bytes of "j", whose name is transient; the directory is known.  Returns "b". */
+static int in_an_epoch(int *fd)
+{
+	int other = transient();
+	struct stat dir;
+
+	let_threads_rest();
+	assert_int_equal(stat(rig_dir, &dir), 0);
+	ordered_directory_follows(rig_file(other)->rule, sys_dev_of_stat(&dir), dir.st_ino, rig_dir);
+	*fd = make_transient();
+	flush_now(*fd);
+	assert_int_equal(rig_kernel_size("j"), 3000);
+	return other;
+}
+
+/*
+ * Of "j" an epoch has 3000 bytes, and 1000 more are staged; of "b" 100 more.  The log gets all of them, and
+ * "j" is about to go.  Returns "b".
+ */
+static int going(void)
+{
+	int fd, other = in_an_epoch(&fd);
+
+	rig_put(fd, 3000, 1000);
+	rig_put(other, 1600, 100);
+	assert_int_equal(fd_close(fd), 0);
+	rig_faults_clear();
+	by_name_unlink_prepare(&removal, AT_FDCWD, rig_path("j"));
+	assert_non_null(removal.name);
+	/* that of transient() and that of "j" are in the files, and stay until a checkpoint */
+	assert_int_equal(scan_log().epochs, 3);
+	assert_int_equal(scan_log().absent.names, 1);
+	return other;
+}
+
+static void gone(void)
+{
+	assert_int_equal(unlink(rig_path("j")), 0);
+	by_name_unlink_done(&removal, true);
+}
+
+/* Its removal waits for the log, and for no file. */
+static void test_a_removal_after_an_epoch(void **state)
+{
+	int other, fd;
+
+	(void)state;
+	needs_a_disk();
+	other = going();
+	assert_int_equal(faults.fdatasync.calls, 1);
+	assert_int_equal(rig_kernel_size("j"), 3000);
+	assert_int_equal(rig_kernel_size("b"), 1600);
+	gone();
+	assert_int_equal(faults.fdatasync.calls, 1);
+	assert_int_equal(faults.fsync.calls, 0);
+	assert_true(ordered_names_follow(rig_file(other)->rule));
+	/* the name comes and goes as before */
+	fd = make_transient();
+	assert_int_equal(fd_close(fd), 0);
+	remove_it("j");
+	assert_non_null(removal.name);
+	assert_int_equal(faults.fdatasync.calls, 1);
+	ordered_write_owed();
+	rig_expect("b", 1700);
+	assert_int_equal(faults.fsync.calls, 0);
+	assert_int_equal(faults.fdatasync.calls, 1);
+	/* the removal comes to the device before the log ends */
+	assert_int_equal(ordered_barrier(NULL), 0);
+	assert_int_equal(faults.fsync.calls, 1);
+	assert_int_equal(scan_log().epochs, 0);
+	assert_int_equal(rig_drain(other), 0);
+	assert_int_equal(access(rig_path("j"), F_OK), -1);
+}
+
+/* Power is lost while the device has the file, has it no more, or has a new one. */
+static void test_power_is_lost_in_a_removal_after_an_epoch(void **state)
+{
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	going();
+	recover_as_after_power_loss();
+	rig_expect("j", 4000);
+	rig_expect("b", 1700);
+	gone();
+	rig_stop();
+
+	set_up(state);
+	going();
+	gone();
+	recover_as_after_power_loss();
+	assert_int_equal(access(rig_path("j"), F_OK), -1);
+	assert_int_equal(access(rig_path(".fastwrite/orphans"), F_OK), -1);
+	rig_expect("b", 1700);
+	rig_stop();
+
+	set_up(state);
+	going();
+	gone();
+	fd = make_transient();
+	recover_as_after_power_loss();
+	assert_int_equal(access(rig_path("j"), F_OK), -1);
+	assert_int_equal(access(rig_path(".fastwrite/orphans"), F_OK), -1);
+	rig_expect("b", 1700);
+	assert_int_equal(fd_close(fd), 0);
+}
+
+/* The process is killed before the removal, or after it: the arena has what is right. */
+static void test_a_kill_in_a_removal_after_an_epoch(void **state)
+{
+	int other;
+
+	(void)state;
+	needs_a_disk();
+	other = going();
+	die_with_log(other);
+	recover_what_is_there();
+	rig_expect("j", 4000);
+	rig_expect("b", 1700);
+	gone();
+	rig_stop();
+
+	set_up(state);
+	other = going();
+	gone();
+	die_with_log(other);
+	recover_what_is_there();
+	assert_int_equal(access(rig_path("j"), F_OK), -1);
+	assert_int_equal(access(rig_path(".fastwrite/orphans"), F_OK), -1);
+	rig_expect("b", 1700);
+}
+
+/* It dies then: of a file without a name nothing is missed. */
+static void expect_no_orphan(int other)
+{
+	die_with_log(other);
+	recover_what_is_there();
+	assert_int_equal(access(rig_path("j"), F_OK), -1);
+	assert_int_equal(access(rig_path(".fastwrite/orphans"), F_OK), -1);
+	rig_expect("b", 1700);
+}
+
+/* The process is killed after the removal, in a drain that another thread has begun before it. */
+static void test_a_kill_in_a_drain_beside_a_removal(void **state)
+{
+	struct file_guard g;
+	struct file *f;
+	int other;
+
+	(void)state;
+	needs_a_disk();
+	other = going();
+	f = file_find(removal.dev, removal.ino);
+	assert_non_null(f);
+	faults.pwritev = (struct fault){.at = 1, .count = 100, .error = EIO};
+	g = file_lock(f);
+	assert_int_equal(flush_drain(f), -EIO);
+	file_unlock(f, g);
+	rig_faults_clear();
+	assert_int_equal(rig_kernel_size("j"), 3000);
+	assert_int_equal(unlink(rig_path("j")), 0);
+	expect_no_orphan(other);
+	by_name_unlink_done(&removal, true);
+}
+
+static uint32_t flags_of_removal(void)
+{
+	const struct file *f = file_find(removal.dev, removal.ino);
+
+	assert_non_null(f);
+	return arena_entry_at(f->arena, (uint32_t)f->entry)->flags;
+}
+
+/* Another thread's removal of the same file comes too late, and ends first. */
+static void test_two_removals_of_a_file(void **state)
+{
+	struct by_name_unlink late;
+	int other;
+
+	(void)state;
+	needs_a_disk();
+	other = going();
+	by_name_unlink_prepare(&late, AT_FDCWD, rig_path("j"));
+	assert_int_equal(unlink(rig_path("j")), 0);
+	by_name_unlink_done(&late, false);
+	expect_no_orphan(other);
+	by_name_unlink_done(&removal, true);
+}
+
+/* Another thread opens the file before the program has removed it: it reads what was written. */
+static void test_a_file_is_opened_beside_its_removal(void **state)
+{
+	struct stat st;
+	int fd, other;
+
+	(void)state;
+	needs_a_disk();
+	going();
+	fd = rig_open("j", O_RDWR);
+	gone();
+	assert_int_equal(fstat(fd, &st), 0);
+	assert_int_equal(st.st_size, 4000);
+	assert_int_equal(fd_close(fd), 0);
+	rig_stop();
+
+	set_up(state);
+	other = going();
+	fd = rig_open("j", O_RDWR);
+	faults.pwritev = (struct fault){.at = 1, .count = 100, .error = EIO};
+	gone();
+	rig_faults_clear();
+	expect_no_orphan(other);
+}
+
+/* Another thread gives a file a second name at this moment. */
+static void test_no_removal_begins_beside_a_link(void **state)
+{
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	in_an_epoch(&fd);
+	rig_put(fd, 3000, 1000);
+	assert_int_equal(fd_close(fd), 0);
+	by_name_link_prepare(AT_FDCWD, rig_path("b"), false);
+	by_name_unlink_prepare(&removal, AT_FDCWD, rig_path("j"));
+	assert_null(removal.name);
+	by_name_unlink_done(&removal, false);
+	by_name_link_done(AT_FDCWD, rig_path("b"), false);
+	rig_expect("j", 4000);
+}
+
+/* Somebody else has moved the file: recovery would not find it where it was, and it is there. */
+static void test_a_file_is_removed_from_another_place(void **state)
+{
+	char from[PATH_MAX];
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	transient();
+	fd = make_transient();
+	assert_int_equal(fd_close(fd), 0);
+	snprintf(from, sizeof from, "%s", rig_path("j"));
+	assert_int_equal(rename(from, rig_path("k")), 0);
+	by_name_unlink_prepare(&removal, AT_FDCWD, rig_path("k"));
+	assert_null(removal.name);
+	assert_false(flags_of_removal() & ENTRY_REMOVED);
+	assert_int_equal(unlink(rig_path("k")), 0);
+	by_name_unlink_done(&removal, true);
+}
+
+static volatile sig_atomic_t signals_seen;
+static void note_signal(int number) { signals_seen += number == SIGUSR1; }
+
+/* No handler leaves a removal for good. */
+static void test_signals_wait_for_a_removal(void **state)
+{
+	struct sigaction act = {.sa_handler = note_signal}, old;
+
+	(void)state;
+	needs_a_disk();
+	assert_int_equal(sigaction(SIGUSR1, &act, &old), 0);
+	signals_seen = 0;
+	going();
+	assert_int_equal(raise(SIGUSR1), 0);
+	assert_int_equal(signals_seen, 0);
+	gone();
+	assert_int_equal(signals_seen, 1);
+	assert_int_equal(sigaction(SIGUSR1, &old, NULL), 0);
+}
+
+/* The log says that the file goes, and is broken.  The removal fails, too. */
+static void test_a_removal_that_fails_beside_a_broken_log(void **state)
+{
+	int other, fd;
+
+	(void)state;
+	needs_a_disk();
+	other = ready("b");
+	fd = rig_open("j", O_RDWR);
+	rig_put(fd, 0, 3000);
+	rig_put(other, 1000, 600);
+	assert_int_equal(fd_close(fd), 0);
+	rig_faults_clear();
+	/* the list of names, the log, "b" */
+	faults.pwritev = (struct fault){.at = 3, .error = EIO};
+	by_name_unlink_prepare(&removal, AT_FDCWD, rig_path("j"));
+	assert_null(removal.name);
+	assert_true(flags_of_removal() & ENTRY_REMOVED);
+	by_name_unlink_done(&removal, false);
+	assert_false(flags_of_removal() & ENTRY_REMOVED);
+	leave_log(other, 1);
+}
+
+/* ---- epochs stay in the log until a checkpoint ---- */
+
+/* Three epochs: "a" has 1500 bytes then, of which the device may have 1000. */
+static int three_epochs(void)
+{
+	int fd = ready("a");
+
+	rig_faults_clear();
+	for (unsigned i = 0; i < 3; i++) {
+		rig_put(fd, 1000 + i * 200, i < 2 ? 200 : 100);
+		flush_now(fd);
+		assert_int_equal(scan_log().epochs, i + 1);
+	}
+	assert_int_equal(faults.fdatasync.calls, 3);
+	rig_expect("a", 1500);
+	return fd;
+}
+
+static void test_a_checkpoint_is_of_many_epochs(void **state)
+{
+	(void)state;
+	needs_a_disk();
+	three_epochs();
+	assert_int_equal(ordered_barrier(NULL), 0);
+	/* the file, and the log that is empty */
+	assert_int_equal(faults.fdatasync.calls, 5);
+	assert_int_equal(scan_log().epochs, 0);
+}
+
+static void test_power_is_lost_before_a_checkpoint(void **state)
+{
+	(void)state;
+	needs_a_disk();
+	three_epochs();
+	assert_int_equal(truncate(rig_path("a"), 1000), 0);
+	recover_as_after_power_loss();
+	rig_expect("a", 1500);
+}
+
+/* What the program closes is synced before the library forgets it. */
+static void test_a_file_leaves_before_a_checkpoint(void **state)
+{
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	ready("b");
+	fd = three_epochs();
+	assert_int_equal(rig_close(fd), 0);
+	/* the file, and the log that is empty */
+	assert_int_equal(faults.fdatasync.calls, 5);
+	assert_int_equal(scan_log().epochs, 0);
+}
+
+static void test_a_file_that_leaves_cannot_be_synced(void **state)
+{
+	int fd, other;
+
+	(void)state;
+	needs_a_disk();
+	other = ready("b");
+	fd = three_epochs();
+	faults.fdatasync = (struct fault){.at = 1, .error = EIO};
+	rig_close(fd);
+	rig_faults_clear();
+	assert_int_equal(ordered_barrier(NULL), -EIO);
+	assert_int_equal(scan_log().epochs, 3);
+	rig_put(other, 1000, 100);
+	assert_int_equal(rig_drain(other), -EIO);
+	leave_log(other, 3);
+}
+
+/* The new program may change the files: no epoch may come back over that. */
+static void test_a_program_is_started(void **state)
+{
+	(void)state;
+	needs_a_disk();
+	assert_int_equal(fcntl(three_epochs(), F_SETFD, FD_CLOEXEC), 0);
+	child_spawn_prepare(false);
+	assert_int_equal(scan_log().epochs, 0);
+	assert_int_equal(faults.fdatasync.calls, 5);
+}
+
+static struct file *detached;
+
+static int fsync_detaches(int fd)
+{
+	struct file *f = detached;
+	struct file_guard g;
+
+	if (f) {
+		detached = NULL;
+		g = file_lock(f);
+		attach_closed_due(f);
+		assert_null(f->arena);
+		file_unlock(f, g);
+	}
+	return rig_fsync(fd);
+}
+
+/* The timer detaches the file that goes, of which no epoch in the log has anything, before the log gets its
+ * name. */
+static void test_a_file_is_detached_while_it_goes(void **state)
+{
+	struct stat dir;
+	int fd, other;
+
+	(void)state;
+	needs_a_disk();
+	other = in_an_epoch(&fd);
+	detached = rig_file(fd);
+	assert_int_equal(fd_close(fd), 0);
+	assert_int_equal(ordered_barrier(NULL), 0);
+	rig_put(other, 1600, 100);
+	flush_now(other);
+	assert_int_equal(stat(rig_dir, &dir), 0);
+	ordered_directory_follows(rig_file(other)->rule, sys_dev_of_stat(&dir), dir.st_ino, rig_dir);
+	sys.fsync = fsync_detaches;
+	by_name_unlink_prepare(&removal, AT_FDCWD, rig_path("j"));
+	sys.fsync = rig_fsync;
+	assert_null(detached);
+	gone();
+	rig_expect("b", 1700);
+	recover_as_after_power_loss();
+	assert_int_equal(access(rig_path(".fastwrite/orphans"), F_OK), -1);
+}
+
+static void test_an_idle_log_is_emptied(void **state)
+{
+	uint64_t now, due;
+
+	(void)state;
+	needs_a_disk();
+	three_epochs();
+	now = sys_now_ns();
+	due = ordered_tend(now);
+	assert_true(due > now && due <= now + 60000000000ull);
+	assert_int_equal(scan_log().epochs, 3);
+	assert_true(ordered_tend(due) == UINT64_MAX);
+	assert_int_equal(scan_log().epochs, 0);
+	assert_int_equal(faults.fdatasync.calls, 5);
+}
+
+/* Pages of "a" that take so many percent of the log. */
+static void put_percent(int fd, uint64_t log_bytes, unsigned percent)
+{
+	uint64_t bytes = log_bytes / 100 * percent / 4096 * 4096;
+	uint8_t page[4096];
+
+	for (uint64_t at = 0; at < bytes; at += sizeof page) {
+		rig_fill(page, sizeof page, at);
+		assert_int_equal(io_write_at(fd, fdtable_get(fd), page, sizeof page, (off_t)at), sizeof page);
+	}
+}
+
+/* "a", of which the log has so many percent of itself, in one epoch. */
+static int logged_percent(unsigned percent, uint64_t *log_bytes)
+{
+	int fd = ready("a");
+
+	*log_bytes = scan_log().header.bytes;
+	put_percent(fd, *log_bytes, percent);
+	flush_now(fd);
+	assert_int_equal(scan_log().epochs, 1);
+	return fd;
+}
+
+/* A second epoch makes the log more than half full. */
+static void test_a_log_is_half_full(void **state)
+{
+	uint64_t bytes;
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	let_threads_rest();
+	fd = logged_percent(30, &bytes);
+	put_percent(fd, bytes, 40);
+	rig_faults_clear();
+	flush_now(fd);
+	assert_int_equal(faults.fdatasync.calls, 1);
+	ordered_tend(sys_now_ns());
+	/* the file, and the log that is empty */
+	assert_int_equal(faults.fdatasync.calls, 3);
+	assert_int_equal(scan_log().epochs, 0);
+	rig_expect("a", bytes / 100 * 40 / 4096 * 4096);
+}
+
+static int fdatasync_slow(int fd)
+{
+	sys_nap(5000000);
+	return rig_fdatasync(fd);
+}
+
+/* On a slow device the next checkpoint is smaller. */
+static void test_a_slow_checkpoint(void **state)
+{
+	struct order_log *l;
+	struct settings *set;
+	uint64_t bytes;
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	let_threads_rest();
+	fd = ready("a");
+	set = (struct settings *)(uintptr_t)&rig_file(fd)->rule->set;
+	l = order_log_of(rig_file(fd)->arena);
+	rig_put(fd, 1000, 100);
+	flush_now(fd);
+	bytes = l->wal->end;
+	set->ordered_ms = 1;
+	sys.fdatasync = fdatasync_slow;
+	ordered_tend(sys_now_ns() + 1000000000);
+	sys.fdatasync = rig_fdatasync;
+	set->ordered_ms = 60000;
+	assert_int_equal(l->wal->end, WAL_BATCHES_AT);
+	assert_int_equal(l->most, bytes / 2);
+	/* it is due, and takes less than that */
+	rig_put(fd, 1100, 100);
+	flush_now(fd);
+	ordered_tend(sys_now_ns());
+	assert_int_equal(l->wal->end, WAL_BATCHES_AT);
+	assert_int_equal(l->most, bytes / 2 * 2);
+}
+
+/* A checkpoint has failed, and an epoch does not fit behind those that are there. */
+static void test_a_log_is_full(void **state)
+{
+	struct order_log *l;
+	uint64_t bytes;
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	let_threads_rest();
+	fd = logged_percent(20, &bytes);
+	l = order_log_of(rig_file(fd)->arena);
+	l->wal->header.bytes = l->wal->end + WAL_HEAD_MAX;
+	put_percent(fd, bytes, 10);
+	rig_faults_clear();
+	flush_now(fd);
+	l->wal->header.bytes = bytes;
+	/* the file and the log that is empty, and the log */
+	assert_int_equal(faults.fdatasync.calls, 3);
+	rig_expect("a", bytes / 100 * 20 / 4096 * 4096);
+}
+
+/* Recovery has room for all pages. */
+static void test_a_kill_with_a_log_of_many_epochs(void **state)
+{
+	struct wal_scan s = {0};
+	uint64_t bytes;
+	int fd, log;
+
+	(void)state;
+	needs_a_disk();
+	fd = logged_percent(40, &bytes);
+	put_percent(fd, bytes, 45);
+	die_with_log(fd);
+	log = open(dead_log, O_RDONLY);
+	assert_true(log >= 0);
+	recover_what_is_there();
+	rig_expect("a", bytes / 100 * 45 / 4096 * 4096);
+	assert_int_equal(wal_scan_begin(&s, log, batch), 0);
+	/* it had one more epoch, before they went to the file */
+	assert_int_equal(s.header.first, scan_log().header.first + scan_log().epochs + 1);
+	close(log);
+}
+
+static sem_t in_write, may_write;
+
+/* The leader's write to the file that goes waits. */
+static ssize_t pwritev_waits(int fd, const struct iovec *iov, int count, off_t offset)
+{
+	struct stat st;
+
+	if (fstat(fd, &st) == 0 && st.st_ino == removal.ino) {
+		sem_post(&in_write);
+		sem_wait(&may_write);
+	}
+	return rig_pwritev(fd, iov, count, offset);
+}
+
+static void *write_owed(void *arg)
+{
+	ordered_write_owed();
+	return arg;
+}
+
+/* The program removes the file while it is written back, and the log is half full: the removal comes to the
+ * device before the log is emptied. */
+static void test_a_removal_beside_the_write_back(void **state)
+{
+	struct order_log *l;
+	pthread_t leader;
+	uint64_t bytes;
+
+	(void)state;
+	needs_a_disk();
+	let_threads_rest();
+	l = order_log_of(rig_file(going())->arena);
+	bytes = l->wal->header.bytes;
+	l->wal->header.bytes = l->wal->end;
+	assert_int_equal(sem_init(&in_write, 0, 0) + sem_init(&may_write, 0, 0), 0);
+	sys.pwritev = pwritev_waits;
+	assert_int_equal(pthread_create(&leader, NULL, write_owed, NULL), 0);
+	assert_int_equal(sem_wait(&in_write), 0);
+	gone();
+	assert_int_equal(sem_post(&may_write), 0);
+	assert_int_equal(pthread_join(leader, NULL), 0);
+	sys.pwritev = rig_pwritev;
+	assert_int_equal(faults.fsync.calls, 0);
+	ordered_tend(sys_now_ns());
+	l->wal->header.bytes = bytes;
+	rig_expect("b", 1700);
+	assert_int_equal(faults.fsync.calls, 1);
+	assert_int_equal(l->wal->end, WAL_BATCHES_AT);
+}
+
+/* An epoch in the log has the file that goes, and the last one nothing new of it. */
+static void test_a_file_of_an_earlier_epoch_goes(void **state)
+{
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	in_an_epoch(&fd);
+	assert_int_equal(fd_close(fd), 0);
+	by_name_unlink_prepare(&removal, AT_FDCWD, rig_path("j"));
+	assert_non_null(removal.name);
+	recover_as_after_power_loss();
+	rig_expect("j", 3000);
+	rig_faults_clear();
+	gone();
+	/* (what has no name needs no sync) */
+	assert_int_equal(faults.fdatasync.calls + faults.fsync.calls, 0);
+	recover_as_after_power_loss();
+	assert_int_equal(access(rig_path("j"), F_OK), -1);
+	assert_int_equal(access(rig_path(".fastwrite/orphans"), F_OK), -1);
+	rig_faults_clear();
+	assert_int_equal(ordered_barrier(NULL), 0);
+	assert_int_equal(faults.fsync.calls, 1);
+}
+
+static void test_a_removal_after_an_epoch_that_fails(void **state)
+{
+	int other;
+
+	(void)state;
+	needs_a_disk();
+	other = going();
+	by_name_unlink_done(&removal, false);
+	rig_expect("j", 4000);
+	rig_expect("b", 1700);
+	assert_int_equal(scan_log().epochs, 0);
+	assert_int_equal(scan_log().absent.list, 0);
+	assert_int_equal(rig_drain(other), 0);
+}
+
+/* The timer detaches the file before the program removes it: the next epoch needs the removal all the same.
+ */
+static void test_a_file_is_detached_before_its_removal(void **state)
+{
+	struct file_guard g;
+	int fd, other;
+	struct file *f;
+
+	(void)state;
+	needs_a_disk();
+	other = in_an_epoch(&fd);
+	f = rig_file(fd);
+	assert_int_equal(fd_close(fd), 0);
+	by_name_unlink_prepare(&removal, AT_FDCWD, rig_path("j"));
+	assert_non_null(removal.name);
+	g = file_lock(f);
+	attach_closed_due(f);
+	assert_null(f->arena);
+	file_unlock(f, g);
+	gone();
+	rig_faults_clear();
+	rig_put(other, 1600, 100);
+	assert_int_equal(rig_drain(other), 0);
+	assert_int_equal(faults.fsync.calls, 1);
+	rig_expect("b", 1700);
+}
+
+/* Nothing is left but an epoch that is to be written back. */
+static void test_a_log_ends_after_a_removal(void **state)
+{
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	assert_int_equal(rig_close(in_an_epoch(&fd)), 0);
+	assert_int_equal(fd_close(fd), 0);
+	by_name_unlink_prepare(&removal, AT_FDCWD, rig_path("j"));
+	assert_non_null(removal.name);
+	gone();
+	assert_true(attach_retire_dir(rig_path(".fastwrite")));
+	assert_int_equal(access(rig_path(".fastwrite"), F_OK), -1);
+}
+
+/* Somebody gives the file another name before the program removes it. */
+static void test_a_file_with_another_name_stays(void **state)
+{
+	char from[PATH_MAX];
+	int other;
+
+	(void)state;
+	needs_a_disk();
+	other = going();
+	snprintf(from, sizeof from, "%s", rig_path("j"));
+	assert_int_equal(link(from, rig_path("k")), 0);
+	gone();
+	assert_int_equal(rig_drain(other), 0);
+	rig_expect("k", 4000);
+	rig_expect("b", 1700);
+}
+
+/* The file is written back before the program removes it. */
+static void test_a_write_back_before_the_removal(void **state)
+{
+	(void)state;
+	needs_a_disk();
+	going();
+	ordered_write_owed();
+	rig_expect("j", 4000);
+	rig_expect("b", 1700);
+	gone();
+	recover_as_after_power_loss();
+	assert_int_equal(access(rig_path("j"), F_OK), -1);
+	assert_int_equal(access(rig_path(".fastwrite/orphans"), F_OK), -1);
 }
 
 /* Another thread's barrier comes between the note of a removal and the removal: the log is void, and the file
@@ -948,12 +1848,13 @@ static void test_an_empty_file_under_a_transient_name(void **state)
 {
 	struct transient_name *name;
 	uint64_t dev;
+	bool sure;
 	int fd;
 
 	(void)state;
 	needs_a_disk();
 	transient();
-	assert_null(by_name_order_new(AT_FDCWD, rig_path("j"), &dev, &name));
+	assert_non_null(by_name_order_new(AT_FDCWD, rig_path("j"), &dev, &name, &sure));
 	fd = rig_open("j", O_RDWR);
 	ordered_named(name);
 	assert_int_equal(scan_log().absent.names, 1);
@@ -966,11 +1867,156 @@ static void test_an_empty_file_under_a_transient_name(void **state)
 	assert_int_equal(rig_kernel_size("j"), 0);
 }
 
+/* `name` is made, and is young. */
+static int make_young(const char *name)
+{
+	int fd = rig_open(name, O_RDWR);
+	const struct file *f = rig_file(fd);
+
+	assert_true(young_is(f->dev, f->ino));
+	return fd;
+}
+
+/* The file at fd is not young, and its first write finds it under this name. */
+static void expect_found(int fd, const char *name)
+{
+	const struct file *f = rig_file(fd);
+
+	assert_false(young_is(f->dev, f->ino));
+	rig_put(fd, 0, 100);
+	assert_string_equal(rig_entry(fd)->path, rig_path(name));
+	assert_int_equal(fd_close(fd), 0);
+	remove_it(name);
+}
+
+static void rename_it(const char *from, const char *to)
+{
+	struct by_name_rename r;
+	char target[512];
+
+	strcpy(target, rig_path(to));
+	by_name_rename_prepare(&r, AT_FDCWD, rig_path(from), AT_FDCWD, target, false);
+	assert_int_equal(rename(rig_path(from), target), 0);
+	by_name_rename_done(&r, true);
+}
+
+/* A file that was just made, until another descriptor or another name may have come. */
+static void test_a_young_file(void **state)
+{
+	const struct file *f;
+	int fd, other;
+
+	(void)state;
+	needs_a_disk();
+	transient();
+	fd = make_young("j");
+	f = rig_file(fd);
+	rig_put(fd, 0, 100);
+	assert_string_equal(rig_entry(fd)->path, rig_path("j"));
+	assert_false(young_is(f->dev, f->ino));
+	assert_int_equal(fd_close(fd), 0);
+	remove_it("j");
+
+	fd = make_young("j");
+	other = rig_open("b", O_RDWR);
+	expect_found(fd, "j");
+	assert_int_equal(fd_close(other), 0);
+
+	fd = make_young("j");
+	rename_it("j", "k");
+	expect_found(fd, "k");
+
+	fd = make_young("j");
+	sys_nap(2ull * YOUNG_NS);
+	expect_found(fd, "j");
+}
+
+/* Opens a new file as the hook does.  Something happens after the path has been found. */
+static int open_after(void (*between)(void), const char *name)
+{
+	struct fd_open op;
+	char path[512];
+	int fd;
+
+	strcpy(path, name);
+	fd_open_prepare(&op, AT_FDCWD, path, O_RDWR | O_CREAT);
+	assert_non_null(op.name);
+	op.exclusive = true;
+	between();
+	fd = open(path, O_RDWR | O_CREAT | fd_open_exclusive(&op), 0644);
+	assert_true(fd >= 0);
+	(void)fd_open_concerns(&op);
+	op.looks = op.unresolved = false;
+	fd_opened(&op, fd);
+	fd_open_end(&op);
+	return fd;
+}
+
+static void nothing(void) {}
+static char outside[] = "/tmp/fastwrite-outside-XXXXXX";
+static void leave(void) { assert_int_equal(chdir(outside), 0); }
+static void directory_moves(void)
+{
+	rename_it("sub", "moved");
+	assert_int_equal(symlink("moved", rig_path("sub")), 0);
+}
+
+/* The path of the program leads elsewhere when the kernel follows it. */
+static void test_a_path_that_changes(void **state)
+{
+	const struct file *f;
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	transient();
+	assert_non_null(mkdtemp(outside));
+	assert_int_equal(chdir(rig_dir), 0);
+	fd = open_after(nothing, "j");
+	f = rig_file(fd);
+	assert_true(young_is(f->dev, f->ino));
+	assert_null(young_path());
+	rig_put(fd, 0, 100);
+	assert_string_equal(rig_entry(fd)->path, rig_path("j"));
+	assert_int_equal(fd_close(fd), 0);
+	remove_it("j");
+	fd = open_after(leave, "j");
+	assert_null(fdtable_get(fd));
+	assert_int_equal(unlink("j"), 0);
+	assert_int_equal(chdir("/"), 0);
+	assert_int_equal(rmdir(outside), 0);
+}
+
+static void test_a_directory_that_moves_below_an_open(void **state)
+{
+	struct stat st;
+	int fd, other;
+
+	(void)state;
+	needs_a_disk();
+	other = ready("b");
+	assert_int_equal(mkdir(rig_path("sub"), 0755), 0);
+	assert_int_equal(stat(rig_path("sub"), &st), 0);
+	(void)ordered_directory_follows(rig_file(other)->rule, sys_dev_of_stat(&st), st.st_ino,
+	                                rig_path("sub"));
+	fd = rig_open("sub/j", O_RDWR);
+	rig_put(fd, 0, 100);
+	assert_int_equal(fd_close(fd), 0);
+	remove_it("sub/j");
+	fd = open_after(nothing, rig_path("sub/j"));
+	assert_string_equal(young_path(), rig_path("sub/j"));
+	assert_int_equal(fd_close(fd), 0);
+	remove_it("sub/j");
+	fd = open_after(directory_moves, rig_path("sub/j"));
+	expect_found(fd, "moved/j");
+}
+
 /* More names than the list has room for: the oldest goes, which the device knows by then. */
 static void test_many_names_that_come_and_go(void **state)
 {
 	struct transient_name *name;
 	uint64_t dev;
+	bool sure;
 
 	(void)state;
 	needs_a_disk();
@@ -988,9 +2034,9 @@ static void test_many_names_that_come_and_go(void **state)
 		assert_int_equal(scan_log().absent.list, 2 + i);
 	}
 	assert_int_equal(scan_log().absent.names, (1u << WAL_NAMES_MAX) - 1);
-	(void)by_name_order_new(AT_FDCWD, rig_path("j"), &dev, &name);
+	(void)by_name_order_new(AT_FDCWD, rig_path("j"), &dev, &name, &sure);
 	assert_null(name);
-	(void)by_name_order_new(AT_FDCWD, rig_path("n5"), &dev, &name);
+	(void)by_name_order_new(AT_FDCWD, rig_path("n5"), &dev, &name, &sure);
 	assert_non_null(name);
 	ordered_named(name);
 }
@@ -1031,6 +2077,7 @@ int main(void)
 		TEST(test_a_file_that_is_removed_needs_no_log),
 		TEST(test_power_is_lost_before_a_file_is_gone),
 		TEST(test_an_epoch_syncs_the_directory),
+		TEST(test_a_removal_from_the_directory),
 		TEST(test_a_directory_that_cannot_be_synced),
 		TEST(test_a_directory_that_moves),
 		TEST(test_the_log_has_space_for_a_full_disk),
@@ -1039,15 +2086,48 @@ int main(void)
 		TEST(test_recovery_gets_the_space_of_the_log),
 		TEST(test_a_removal_that_fails),
 		TEST(test_a_name_that_comes_and_goes),
+		TEST(test_a_name_comes_and_goes_beside_a_write_back),
+		TEST(test_a_write_beside_a_write_back),
 		TEST(test_power_is_lost_while_a_name_comes_and_goes),
 		TEST(test_an_epoch_has_a_file_that_goes),
+		TEST(test_a_removal_after_an_epoch),
+		TEST(test_power_is_lost_in_a_removal_after_an_epoch),
+		TEST(test_a_kill_in_a_removal_after_an_epoch),
+		TEST(test_a_kill_in_a_drain_beside_a_removal),
+		TEST(test_two_removals_of_a_file),
+		TEST(test_a_checkpoint_is_of_many_epochs),
+		TEST(test_power_is_lost_before_a_checkpoint),
+		TEST(test_a_file_leaves_before_a_checkpoint),
+		TEST(test_a_program_is_started),
+		TEST(test_a_file_is_detached_while_it_goes),
+		TEST(test_an_idle_log_is_emptied),
+		TEST(test_a_removal_beside_the_write_back),
+		TEST(test_a_log_is_half_full),
+		TEST(test_a_slow_checkpoint),
+		TEST(test_a_log_is_full),
+		TEST(test_a_kill_with_a_log_of_many_epochs),
+		TEST(test_a_file_of_an_earlier_epoch_goes),
+		TEST(test_a_file_is_opened_beside_its_removal),
+		TEST(test_no_removal_begins_beside_a_link),
+		TEST(test_a_file_is_removed_from_another_place),
+		TEST(test_signals_wait_for_a_removal),
+		TEST(test_a_removal_after_an_epoch_that_fails),
+		TEST(test_a_write_back_before_the_removal),
+		TEST(test_a_file_is_detached_before_its_removal),
+		TEST(test_a_log_ends_after_a_removal),
+		TEST(test_a_file_with_another_name_stays),
 		TEST(test_a_barrier_in_the_middle_of_a_removal),
 		TEST(test_a_name_that_comes_unseen),
 		TEST(test_an_empty_file_under_a_transient_name),
+		TEST(test_a_young_file),
+		TEST(test_a_path_that_changes),
+		TEST(test_a_directory_that_moves_below_an_open),
 		TEST(test_many_names_that_come_and_go),
 		TEST(test_a_removed_file_that_is_read),
-		/* last: its log stays broken */
+		/* last: their logs stay broken */
 		TEST(test_a_file_that_cannot_be_synced),
+		TEST(test_a_file_that_leaves_cannot_be_synced),
+		TEST(test_a_removal_that_fails_beside_a_broken_log),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

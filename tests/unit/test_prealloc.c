@@ -447,7 +447,9 @@ static void test_zeros_and_a_signal_handler(void **state)
 		struct file *f = rig_file(fd);
 		struct file_guard g;
 
+		g = file_lock(f);
 		f->space.zero_wasted = 0;
+		file_unlock(f, g);
 		sync_one(fd, &end);
 		usleep((useconds_t)(round * 100));
 		rig_put(fd, end, 100);

@@ -341,6 +341,25 @@ static void test_refused(void **state)
 	assert_true(signals_caught);
 }
 
+/* Signals are blocked in a section, with a section in between. */
+static void test_blocked_in_a_section(void **state)
+{
+	sys_sigset outer, all, inner;
+
+	(void)state;
+	needs_short_sections();
+	outer = signals_hold_short();
+	all = signals_block();
+	inner = signals_hold();
+	raise(EARLY);
+	signals_release(inner);
+	sys_restore_signals(all);
+	assert_int_equal(seen.count, 0);
+	signals_release(outer);
+	assert_int_equal(seen.count, 1);
+	mask_is_empty();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -348,6 +367,7 @@ int main(void)
 		cmocka_unit_test_setup(test_signal_that_does_not_block_itself, begin),
 		cmocka_unit_test_setup(test_several_at_once, begin),
 		cmocka_unit_test_setup(test_sections_within_sections, begin),
+		cmocka_unit_test_setup(test_blocked_in_a_section, begin),
 		cmocka_unit_test_setup(test_hardened_after_a_signal, begin),
 		cmocka_unit_test_setup(test_fault, begin),
 		cmocka_unit_test_setup(test_handlers_come_and_go, begin),

@@ -89,7 +89,7 @@ static int commit(uint32_t pages, uint32_t last_bytes)
 
 	wal_begin(wal);
 	m.number = wal->epoch;
-	wal_put_name(wal, 3, &entry);
+	wal_put_name(wal, 3, &entry, 0);
 	for (uint32_t i = 0; i < pages; i++) {
 		uint8_t *frame = frames + (size_t)i * PAGE;
 

@@ -133,7 +133,7 @@ static void put_name(unsigned file)
 	e.generation = identity.generation;
 	e.handle_hash = identity.handle_hash;
 	snprintf(e.path, sizeof e.path, "%s", path_of(names[file]));
-	assert_int_equal(wal_put_name(wal, 10 + file, &e), 0);
+	assert_int_equal(wal_put_name(wal, 10 + file, &e, 0), 0);
 	close(fd);
 }
 

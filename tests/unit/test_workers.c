@@ -64,10 +64,26 @@ static bool arena_goes(void)
 	return false;
 }
 
+/* Writes until a write is staged.  The thread that removed the arena may still hold the lock of all arenas,
+ * and then a write goes to the file.  Returns the bytes written. */
+static uint64_t stage_anew(int fd)
+{
+	uint64_t written = 0;
+
+	for (int i = 0; i < 500 && access(rig_path(".fastwrite"), F_OK) < 0; i++) {
+		if (i > 1)
+			sys_nap(10000000);
+		rig_put(fd, written, 100);
+		written += 100;
+	}
+	return written;
+}
+
 /* A program that goes on without files there must not keep the file system busy. */
 static void test_arena_of_no_file_goes(void **state)
 {
 	int fd = rig_open("out", O_WRONLY), other;
+	uint64_t written;
 
 	(void)state;
 	rig_put(fd, 0, 100);
@@ -77,8 +93,7 @@ static void test_arena_of_no_file_goes(void **state)
 	assert_true(arena_goes());
 	/* and comes back, also when the threads have ended before the close */
 	other = rig_open("other", O_WRONLY);
-	rig_put(other, 0, 100);
-	rig_put(other, 100, 100);
+	written = stage_anew(other);
 	assert_int_equal(rig_drain(other), 0);
 	for (int i = 0; i < 500 && workers_tid() != 0; i++)
 		sys_nap(10000000);
@@ -87,7 +102,7 @@ static void test_arena_of_no_file_goes(void **state)
 	assert_int_equal(rig_close(other), 0);
 	assert_true(arena_goes());
 	rig_expect("out", 200);
-	rig_expect("other", 200);
+	rig_expect("other", written);
 }
 
 int main(void)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* transient: see flush/transient.h. */
-#include "flush/transient.h"
+/* transient: see wal/transient.h. */
+#include "wal/transient.h"
 
 #include "base/sys.h"
 
@@ -67,7 +67,8 @@ void transient_look(struct transient *t)
 		struct transient_name *n = &t->names[i];
 		bool was = n->there && t->stated;
 
-		if (atomic_load(&n->busy))
+		n->looked_at = atomic_load(&n->busy) == 0;
+		if (!n->looked_at)
 			continue;
 		n->there = sys.statx(AT_FDCWD, n->path, AT_SYMLINK_NOFOLLOW, STATX_INO, &st) != -ENOENT;
 		n->unsynced = n->there && (n->unsynced || !was);
@@ -77,7 +78,7 @@ void transient_look(struct transient *t)
 void transient_synced(struct transient *t)
 {
 	for (uint32_t i = 0; i < t->count; i++)
-		if (atomic_load(&t->names[i].busy) == 0)
+		if (t->names[i].looked_at)
 			t->names[i].unsynced = false;
 }
 

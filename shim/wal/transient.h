@@ -8,10 +8,10 @@
  *
  * A name becomes transient when the program removes its file before any epoch has that.
  *
- * The lock of the log protects all of it, but for `busy`.
+ * LOCK_ORDER of the log protects all of it, but for `busy` and `goes`.
  */
-#ifndef FASTWRITE_FLUSH_TRANSIENT_H
-#define FASTWRITE_FLUSH_TRANSIENT_H
+#ifndef FASTWRITE_WAL_TRANSIENT_H
+#define FASTWRITE_WAL_TRANSIENT_H
 
 #include "wal/wal.h"
 
@@ -20,7 +20,9 @@ struct transient_name {
 	uint16_t below, up;    /* as in arena_entry */
 	_Atomic bool there;    /* a file has the name, or is about to */
 	bool unsynced;         /* and the device may not know that */
+	bool looked_at;        /* by transient_look */
 	_Atomic uint32_t busy; /* calls that make or remove it now: only they know whether it is there */
+	_Atomic uint32_t goes; /* those that remove a file that the log has */
 };
 
 struct transient {
@@ -45,7 +47,7 @@ bool transient_is_stated(const struct transient *t, int i);
 /* Before an epoch: looks which names are there.  Names come and go unseen, too: behind a barrier, or by a
  * child of the program. */
 void transient_look(struct transient *t);
-/* The file system was synced. */
+/* Their directories were synced since. */
 void transient_synced(struct transient *t);
 /* The list goes to the log, if it is not there.  0 or -errno. */
 int transient_list(struct transient *t, struct wal *w);
