@@ -27,6 +27,7 @@
 #include "flush/flush.h"
 #include "flush/ordered.h"
 #include "flush/prealloc.h"
+#include "flush/removal.h"
 #include "flush/token.h"
 #include "flush/visibility.h"
 #include "staging/arenas.h"
@@ -211,6 +212,8 @@ void fd_open_cuts(struct fd_open *op, int target) { cuts_at(op, target, "", AT_E
 
 void fd_open_end(struct fd_open *op)
 {
+	if (op->counts)
+		removal_open_end();
 	ordered_named(op->name);
 	ordered_passed(op->ordered, op->dev);
 	if (op->cuts && op->holds)
@@ -276,6 +279,9 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 	op->waits = 0;
 	op->before = (struct timespec){0};
 	op->regular = live_config && !(flags & (O_PATH | O_DIRECTORY)) && !fork_guard_elsewhere();
+	op->counts = op->regular && ordered_any();
+	if (op->counts)
+		removal_open_begin();
 	/* in a family every reader counts: another process may stage bytes that it reads */
 	op->watch = op->regular && (writes || shared || file_attached() > 0);
 	if (!op->watch)

@@ -364,7 +364,7 @@ void ordered_removed(struct file *f)
 		return;
 	removal_keep(f);
 	/* (another thread may have opened it) */
-	if (how == REMOVAL_NONE || !file_is_paged(f) || !removal_is_closed(f))
+	if (how == REMOVAL_NONE || !file_is_paged(f) || !removal_is_unopened(f))
 		return;
 	/* (the leader may be writing it back) */
 	if (overlay_is_cut(&f->overlay))

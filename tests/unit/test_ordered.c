@@ -1280,6 +1280,27 @@ static void test_a_file_is_opened_beside_its_removal(void **state)
 	expect_no_orphan(other);
 }
 
+/* The same, and the library hears of the descriptor after the removal. */
+static void test_a_removal_in_the_middle_of_an_open(void **state)
+{
+	struct fd_open op;
+	struct stat st;
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	going();
+	fd_open_prepare(&op, AT_FDCWD, rig_path("j"), O_RDONLY);
+	fd = open(rig_path("j"), O_RDONLY);
+	assert_true(fd >= 0);
+	gone();
+	if (fd_open_concerns(&op))
+		fd_opened(&op, fd);
+	fd_open_end(&op);
+	assert_int_equal(fstat(fd, &st) == 0 ? st.st_size : -1, 4000);
+	assert_int_equal(fd_close(fd), 0);
+}
+
 /* Another thread gives a file a second name at this moment. */
 static void test_no_removal_begins_beside_a_link(void **state)
 {
@@ -2108,6 +2129,7 @@ int main(void)
 		TEST(test_a_kill_with_a_log_of_many_epochs),
 		TEST(test_a_file_of_an_earlier_epoch_goes),
 		TEST(test_a_file_is_opened_beside_its_removal),
+		TEST(test_a_removal_in_the_middle_of_an_open),
 		TEST(test_no_removal_begins_beside_a_link),
 		TEST(test_a_file_is_removed_from_another_place),
 		TEST(test_signals_wait_for_a_removal),
