@@ -18,7 +18,9 @@ OVERLAY = {"writers": "exclusive", "sync": "off", "overlay": "on", "lag_ms": 600
 LIVES = 300
 # As a database treats its rollback journal.  The last line of a life says that it is over.
 JOURNAL = """
-import os, signal, sys
+import os, signal, sys, threading
+if "thread" in sys.argv:
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
 for life in range(int(sys.argv[2])):
     fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o644)
     os.fchown(fd, os.geteuid(), os.getegid())
@@ -48,8 +50,8 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
-def journal(place: Path, lives: int, end: str) -> list[str | Path]:
-    return [sys.executable, "-c", JOURNAL, place / "journal", str(lives), end]
+def journal(place: Path, lives: int, end: str, *beside: str) -> list[str | Path]:
+    return [sys.executable, "-c", JOURNAL, place / "journal", str(lives), end, *beside]
 
 
 @pytest.fixture
@@ -59,12 +61,15 @@ def place(tmp_path: Path) -> Path:
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+@pytest.mark.parametrize("beside", [[], ["thread"]], ids=["alone", "beside-a-thread"])
 @pytest.mark.parametrize("end", ["cut", "stay"])
-def test_a_life_writes_nothing_to_the_kernel(library: Path, place: Path, end: str) -> None:
+def test_a_life_writes_nothing_to_the_kernel(
+    library: Path, place: Path, end: str, beside: list[str]
+) -> None:
     out = place.parent / "calls"
     run = run_preloaded(
         library,
-        ["strace", "-f", "-c", "-o", out, "-E", f"LD_PRELOAD={library}", *journal(place, LIVES, end)],
+        ["strace", "-f", "-c", "-o", out, "-E", f"LD_PRELOAD={library}", *journal(place, LIVES, end, *beside)],
         place,
         env={"LD_PRELOAD": ""},
         **OVERLAY,
