@@ -10,6 +10,7 @@
 #include "flush/ordered.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 
 _Atomic uint64_t directory_noted[DIRECTORY_FDS / 64];
@@ -56,15 +57,27 @@ void directory_opened(const struct fd_open *op, int fd)
 		atomic_fetch_and(word, ~bit);
 }
 
+/* The directory, with `links` hard links, has no directory in it but for that of arenas. */
+static bool is_flat(const char *dir, uint32_t links)
+{
+	BUFFER(char, arenas);
+	struct statx st;
+
+	return links == 2 ||
+	       (links == 3 && snprintf(arenas, PATH_MAX, "%s/" ARENA_DIR, dir) < PATH_MAX &&
+	        sys.statx(AT_FDCWD, arenas, AT_SYMLINK_NOFOLLOW, STATX_TYPE, &st) == 0 &&
+	        (st.stx_mode & S_IFMT) == S_IFDIR);
+}
+
 /*
  * The rules of every file in the directory, as a set of bits; 0 also if one of them is of another kind.  A
  * pattern that excludes files, or of a rule with another policy, may match one of them or something below:
- * then its name must become durable.
+ * then its name must become durable.  *level: the rules say nothing of files in directories below.
  */
-static uint64_t rules_of(const char *dir)
+static uint64_t rules_of(const char *dir, bool *level)
 {
+	bool covered = false, covered_below = false;
 	BUFFER(char, prefix);
-	bool covered = false;
 	uint64_t rules = 0;
 
 	if (strstr(dir, "/" ARENA_DIR))
@@ -81,23 +94,29 @@ static uint64_t rules_of(const char *dir)
 			if (p->exclude || !is_promise(&rule->set))
 				return 0;
 			rules |= 1ull << r;
-			covered |= is_within(dir, prefix) && strcmp(rest, "/**") == 0;
+			covered |= strcmp(dir, prefix) == 0 && strcmp(rest, "/*") == 0;
+			covered_below |= is_within(dir, prefix) && strcmp(rest, "/**") == 0;
 		}
 	}
-	return covered ? rules : 0;
+	*level = !covered_below;
+	return covered || covered_below ? rules : 0;
 }
 
 /* A sync of the directory need not ask the device. */
 static bool is_unsynced(const char *dir, const struct statx *st)
 {
-	uint64_t rules = rules_of(dir);
-	bool one = (rules & (rules - 1)) == 0, all = rules != 0;
+	bool level = false;
+	uint64_t rules = rules_of(dir, &level);
+	/* (the name of a directory below must become durable) */
+	uint32_t links = level ? st->stx_nlink : 0;
+	bool one = (rules & (rules - 1)) == 0, all = rules != 0 && (!level || is_flat(dir, links));
 
 	for (uint32_t r = 0; all && r < live_config->rule_count; r++) {
 		const struct rule *rule = &live_config->rules[r];
 
 		if ((rules >> r & 1) && config_orders(&rule->set))
-			all = ordered_directory_follows(rule, sys_dev_of(st), st->stx_ino, one ? dir : NULL);
+			all = ordered_directory_follows(rule, sys_dev_of(st), st->stx_ino, one ? dir : NULL,
+			                                links);
 	}
 	return all;
 }
@@ -113,9 +132,9 @@ bool directory_is_unsynced_slow(int fd)
 	/* the kernel reports a descriptor that is closed, or cannot be synced */
 	flags = sys.fcntl(fd, F_GETFL, 0);
 	if (flags < 0 || (flags & O_PATH) ||
-	    sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO, &st) < 0 ||
+	    sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO | STATX_NLINK, &st) < 0 ||
 	    (st.stx_mode & S_IFMT) != S_IFDIR)
 		return false;
-	return ordered_directory_is_known(sys_dev_of(&st), st.stx_ino) ||
+	return ordered_directory_is_known(sys_dev_of(&st), st.stx_ino, st.stx_nlink) ||
 	       (fd_link_path(fd, path) == 0 && is_unsynced(path, &st));
 }

@@ -17,7 +17,7 @@ void order_directory_reset(struct order_directory *d)
 	atomic_store(&d->state, NONE);
 }
 
-static void fill(struct order_directory *d, uint64_t dev, uint64_t ino, const char *path)
+static void fill(struct order_directory *d, uint64_t dev, uint64_t ino, const char *path, uint32_t links)
 {
 	uint32_t none = NONE;
 
@@ -25,6 +25,7 @@ static void fill(struct order_directory *d, uint64_t dev, uint64_t ino, const ch
 		return;
 	d->dev = dev;
 	d->ino = ino;
+	atomic_store(&d->links, links);
 	strcpy(d->path, path);
 	atomic_store(&d->state, KNOWN);
 }
@@ -38,12 +39,23 @@ bool order_directory_note_known(struct order_directory *d)
 	return atomic_load(&d->state) == KNOWN;
 }
 
-bool order_directory_note(struct order_directory *d, uint64_t dev, uint64_t ino, const char *path)
+static bool has_links(const struct order_directory *d, uint32_t links)
+{
+	uint32_t had = atomic_load(&d->links);
+
+	return had == 0 || had == links;
+}
+
+bool order_directory_note(struct order_directory *d, uint64_t dev, uint64_t ino, const char *path,
+                          uint32_t links)
 {
 	if (path && atomic_load(&d->state) == NONE)
-		fill(d, dev, ino, path);
-	return atomic_load(&d->state) == KNOWN && d->dev == dev && d->ino == ino &&
-	       order_directory_note_known(d);
+		fill(d, dev, ino, path, links);
+	if (atomic_load(&d->state) != KNOWN || d->dev != dev || d->ino != ino)
+		return false;
+	if (path)
+		atomic_store(&d->links, links);
+	return has_links(d, links) && order_directory_note_known(d);
 }
 
 bool order_directory_has_name(const struct order_directory *d, const char *path)

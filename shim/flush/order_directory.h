@@ -19,14 +19,18 @@ struct order_directory {
 	_Atomic uint32_t state; /* which says whether the others are filled in */
 	_Atomic bool unsynced;
 	uint64_t dev, ino;
+	_Atomic uint32_t links;
 	char path[ARENA_PATH_MAX]; /* without symbolic links */
 };
 
 void order_directory_reset(struct order_directory *d);
 
 /* Names may have come or gone in the directory with this identity.  False: another one is known, or it cannot
- * be synced by its path.  `path`: if none is known yet it may be this one; else NULL. */
-bool order_directory_note(struct order_directory *d, uint64_t dev, uint64_t ino, const char *path);
+ * be synced by its path.  `path`: its files belong to the rule, and if none is known yet it may be this one; else NULL.
+ * `links`: its hard links, which count its directories.  With a path 0: the rule has their files, too.  Else
+ * the directory counts as another one when it has more or less. */
+bool order_directory_note(struct order_directory *d, uint64_t dev, uint64_t ino, const char *path,
+                          uint32_t links);
 /* The same by the path of a file in it. */
 bool order_directory_note_name(struct order_directory *d, const char *path);
 /* The file of this path lies in the known directory. */

@@ -43,10 +43,11 @@ int ordered_flush(struct file *f);
 bool ordered_names_follow(const struct rule *rule);
 /* The program syncs a directory below an ordered rule, with this identity.  True: the next epoch is due, and
  * its names become durable before that.  False: it needs a sync of its own.  `path`: that of the directory,
- * if no other rule has files in it, else NULL. */
-bool ordered_directory_follows(const struct rule *rule, uint64_t dev, uint64_t ino, const char *path);
-/* The same for a directory whose path was given before.  False also if it was not. */
-bool ordered_directory_is_known(uint64_t dev, uint64_t ino);
+ * if no other rule has files in it, else NULL.  `links`: as order_directory_note. */
+bool ordered_directory_follows(const struct rule *rule, uint64_t dev, uint64_t ino, const char *path,
+                               uint32_t links);
+/* The same for a directory whose path was given before.  False also if it was not, or if it has other links. */
+bool ordered_directory_is_known(uint64_t dev, uint64_t ino, uint32_t links);
 /* The first n bytes of `path` are the path of such a directory, absolute and free of links, and lead to it.
  * *dev: its file system. */
 bool ordered_directory_is_at(const char *path, size_t n, uint64_t *dev);

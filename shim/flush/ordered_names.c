@@ -400,22 +400,23 @@ static bool has_unsynced_names(const struct rule *rule)
 
 bool ordered_names_follow(const struct rule *rule) { return is_epoch_due(rule) || !has_unsynced_names(rule); }
 
-bool ordered_directory_follows(const struct rule *rule, uint64_t dev, uint64_t ino, const char *path)
+bool ordered_directory_follows(const struct rule *rule, uint64_t dev, uint64_t ino, const char *path,
+                               uint32_t links)
 {
 	struct order_log *l;
 
 	/* (directories and links are made unseen) */
-	if (logs_of(rule, dev, &l) != 1 || !order_directory_note(&l->directory, dev, ino, path))
+	if (logs_of(rule, dev, &l) != 1 || !order_directory_note(&l->directory, dev, ino, path, links))
 		ordered_passed(rule, dev);
 	return is_epoch_due(rule);
 }
 
-bool ordered_directory_is_known(uint64_t dev, uint64_t ino)
+bool ordered_directory_is_known(uint64_t dev, uint64_t ino, uint32_t links)
 {
 	for (int i = 0; i < FILE_ARENAS; i++) {
 		const struct arena *a = atomic_load(&order_logs[i].arena);
 
-		if (a && order_directory_note(&order_logs[i].directory, dev, ino, NULL))
+		if (a && order_directory_note(&order_logs[i].directory, dev, ino, NULL, links))
 			return is_epoch_due(a->rule);
 	}
 	return false;

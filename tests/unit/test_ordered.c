@@ -587,10 +587,10 @@ static int synced_directory(struct stat *dir)
 	int fd = staged("a", 500);
 
 	assert_int_equal(stat(rig_dir, dir), 0);
-	assert_false(ordered_directory_is_known(sys_dev_of_stat(dir), dir->st_ino));
+	assert_false(ordered_directory_is_known(sys_dev_of_stat(dir), dir->st_ino, 0));
 	assert_true(
-		ordered_directory_follows(rig_file(fd)->rule, sys_dev_of_stat(dir), dir->st_ino, rig_dir));
-	assert_true(ordered_directory_is_known(sys_dev_of_stat(dir), dir->st_ino));
+		ordered_directory_follows(rig_file(fd)->rule, sys_dev_of_stat(dir), dir->st_ino, rig_dir, 0));
+	assert_true(ordered_directory_is_known(sys_dev_of_stat(dir), dir->st_ino, 0));
 	rig_faults_clear();
 	return fd;
 }
@@ -606,7 +606,7 @@ static void test_an_epoch_syncs_the_directory(void **state)
 	assert_int_equal(rig_drain(fd), 0);
 	assert_int_equal(faults.fsync.calls, 1);
 	/* nothing is staged: no epoch is due, and the program's sync asks the device */
-	assert_false(ordered_directory_is_known(sys_dev_of_stat(&dir), dir.st_ino));
+	assert_false(ordered_directory_is_known(sys_dev_of_stat(&dir), dir.st_ino, 0));
 	rig_put(fd, 1500, 100);
 	assert_int_equal(rig_drain(fd), 0);
 	rig_put(fd, 1600, 100);
@@ -617,8 +617,8 @@ static void test_an_epoch_syncs_the_directory(void **state)
 	assert_int_equal(stat(rig_path(".fastwrite"), &other), 0);
 	rig_put(fd, 1700, 100);
 	assert_true(ordered_directory_follows(rig_file(fd)->rule, sys_dev_of_stat(&other), other.st_ino,
-	                                      "/other"));
-	assert_false(ordered_directory_is_known(sys_dev_of_stat(&other), other.st_ino));
+	                                      "/other", 0));
+	assert_false(ordered_directory_is_known(sys_dev_of_stat(&other), other.st_ino, 0));
 	assert_int_equal(rig_drain(fd), 0);
 	assert_int_equal(faults.fsync.calls, 0);
 	rig_expect("a", 1800);
@@ -680,23 +680,33 @@ static void test_a_directory_that_moves(void **state)
 	assert_int_equal(mkdir(rig_path("other"), 0700), 0);
 	assert_int_equal(stat(rig_path("sub"), &sub), 0);
 	assert_int_equal(stat(rig_path("other"), &other), 0);
-	assert_true(order_directory_note(&d, sys_dev_of_stat(&sub), sub.st_ino, rig_path("sub")));
-	assert_false(order_directory_note(&d, sys_dev_of_stat(&other), other.st_ino, rig_path("other")));
+	assert_true(order_directory_note(&d, sys_dev_of_stat(&sub), sub.st_ino, rig_path("sub"), 0));
+	assert_false(order_directory_note(&d, sys_dev_of_stat(&other), other.st_ino, rig_path("other"), 0));
 	assert_true(order_directory_note_name(&d, rig_path("sub/name")));
 	assert_false(order_directory_note_name(&d, rig_path("sub/further/name")));
 	assert_false(order_directory_note_name(&d, rig_path("subway")));
 	assert_int_equal(order_directory_sync(&d), 0);
 	assert_int_equal(faults.fsync.calls, 1);
+	/* a directory in it comes */
+	assert_true(order_directory_note(&d, sys_dev_of_stat(&sub), sub.st_ino, rig_path("sub"), 2));
+	assert_int_equal(order_directory_sync(&d), 0);
+	assert_false(order_directory_note(&d, sys_dev_of_stat(&sub), sub.st_ino, NULL, 3));
+	assert_true(order_directory_note(&d, sys_dev_of_stat(&sub), sub.st_ino, NULL, 2));
+	assert_true(order_directory_note(&d, sys_dev_of_stat(&sub), sub.st_ino, rig_path("sub"), 0));
+	assert_int_equal(order_directory_sync(&d), 0);
+	rig_faults_clear();
+	assert_true(order_directory_note_name(&d, rig_path("sub/name")));
+	assert_int_equal(order_directory_sync(&d), 0);
 	assert_int_equal(order_directory_sync(&d), 0);
 	assert_int_equal(faults.fsync.calls, 1);
-	assert_true(order_directory_note(&d, sys_dev_of_stat(&sub), sub.st_ino, NULL));
+	assert_true(order_directory_note(&d, sys_dev_of_stat(&sub), sub.st_ino, NULL, 0));
 	assert_int_equal(rmdir(rig_path("other")), 0);
 	snprintf(from, sizeof from, "%s", rig_path("sub"));
 	assert_int_equal(rename(from, rig_path("other")), 0);
 	assert_int_equal(mkdir(rig_path("sub"), 0700), 0);
 	assert_int_equal(order_directory_sync(&d), -ESTALE);
 	assert_int_equal(faults.fsync.calls, 1);
-	assert_false(order_directory_note(&d, sys_dev_of_stat(&sub), sub.st_ino, NULL));
+	assert_false(order_directory_note(&d, sys_dev_of_stat(&sub), sub.st_ino, NULL, 0));
 	assert_int_equal(rmdir(rig_path("sub")), 0);
 	assert_int_equal(rmdir(rig_path("other")), 0);
 }
@@ -1073,7 +1083,7 @@ static int in_an_epoch(int *fd)
 
 	let_threads_rest();
 	assert_int_equal(stat(rig_dir, &dir), 0);
-	ordered_directory_follows(rig_file(other)->rule, sys_dev_of_stat(&dir), dir.st_ino, rig_dir);
+	ordered_directory_follows(rig_file(other)->rule, sys_dev_of_stat(&dir), dir.st_ino, rig_dir, 0);
 	*fd = make_transient();
 	flush_now(*fd);
 	assert_int_equal(rig_kernel_size("j"), 3000);
@@ -1498,7 +1508,7 @@ static void test_a_file_is_detached_while_it_goes(void **state)
 	rig_put(other, 1600, 100);
 	flush_now(other);
 	assert_int_equal(stat(rig_dir, &dir), 0);
-	ordered_directory_follows(rig_file(other)->rule, sys_dev_of_stat(&dir), dir.st_ino, rig_dir);
+	ordered_directory_follows(rig_file(other)->rule, sys_dev_of_stat(&dir), dir.st_ino, rig_dir, 0);
 	sys.fsync = fsync_detaches;
 	by_name_unlink_prepare(&removal, AT_FDCWD, rig_path("j"));
 	sys.fsync = rig_fsync;
@@ -2019,7 +2029,7 @@ static void test_a_directory_that_moves_below_an_open(void **state)
 	assert_int_equal(mkdir(rig_path("sub"), 0755), 0);
 	assert_int_equal(stat(rig_path("sub"), &st), 0);
 	(void)ordered_directory_follows(rig_file(other)->rule, sys_dev_of_stat(&st), st.st_ino,
-	                                rig_path("sub"));
+	                                rig_path("sub"), 0);
 	fd = rig_open("sub/j", O_RDWR);
 	rig_put(fd, 0, 100);
 	assert_int_equal(fd_close(fd), 0);
