@@ -149,6 +149,7 @@ static void say_refusal(const struct file *f, int error)
 
 int watcher_hold(struct file *f, struct ofd *o)
 {
+	bool staged;
 	int r;
 
 	if (f->lease.on)
@@ -157,8 +158,11 @@ int watcher_hold(struct file *f, struct ofd *o)
 	if (family_set_count(&o->holders) > 1)
 		return -BYPASS_FORK; /* opened while another thread forked */
 	/* (Bytes may be staged without a lease.  The kernel takes it from a process that is stopped for too
-	 * long.  Or the bytes could not be written when the file was opened elsewhere.) */
-	if (f->nested || file_is_staged(f) || (f->lease.wait_us && sys_now_ns() < f->lease.retry_ns))
+	 * long.  Or the bytes could not be written when the file was opened elsewhere.  A file in order was
+	 * open twice.) */
+	staged = file_is_staged(f);
+	if (f->nested || (staged && !file_is_ordered(f)) ||
+	    (f->lease.wait_us && sys_now_ns() < f->lease.retry_ns))
 		return 0;
 	if (!visibility_stop_passing(f))
 		return 0;
@@ -191,7 +195,8 @@ int watcher_hold(struct file *f, struct ofd *o)
 		journaled_asked(f);
 	journal_file_changed(f);
 	/* other processes may have written, and cut off the space that we had reserved */
-	attach_refresh(f, ofd_fd(o));
+	if (!staged)
+		attach_refresh(f, ofd_fd(o));
 	if (f->lease.wait_us)
 		prealloc_again(f, ofd_fd(o));
 	f->lease.wait_us = 0;
@@ -206,8 +211,13 @@ void watcher_before_open(uint64_t dev, uint64_t ino)
 	if (!f || !atomic_load(&f->lease.on))
 		return;
 	g = file_lock(f);
-	if (visibility_lease_is_ours(f) && same_file(f, dev, ino))
-		give_way(f);
+	if (visibility_lease_is_ours(f) && same_file(f, dev, ino)) {
+		/* (the program alone has it open, also when it has it open twice) */
+		if (file_is_ordered(f) && visibility_lease_intact(f->lease.on))
+			visibility_drop(f);
+		else
+			give_way(f);
+	}
 	file_unlock(f, g);
 }
 

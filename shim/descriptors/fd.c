@@ -40,6 +40,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -745,21 +746,35 @@ static bool keep_descriptor(struct file *f, const struct ofd *o, int fd)
 }
 
 /*
+ * The program closes its last descriptor of a file that it locks, and the library keeps a copy.  The locks that
+ * belong to the description go now.  The close drops those of the process, so nothing stands against the copy
+ * until the program takes another lock (fd_before_lock).
+ */
+static void leave_locks(struct file *f)
+{
+	struct flock all = {.l_type = F_UNLCK, .l_whence = SEEK_SET};
+
+	signals_harden();
+	sys.flock(file_internal_fd(f), LOCK_UN);
+	sys.fcntl(file_internal_fd(f), F_OFD_SETLK, (long)&all);
+	f->no_internal_fd = false;
+}
+
+/*
  * File lock held; no other thread can use fd.  Closes fd in the table and leaves the file attached, and
  * staged what the overlay has of it: its rule says that nobody else looks at it.  A program that opens it
  * again soon, as databases do with their journals, finds it as it is.  The timer flushes and detaches it.
  * False: it has to be drained.
  *
- * Not of a file that the program locks (visibility_is): the close of our descriptor would drop its locks, or
- * keep them.
+ * Of a file that the program locks only in order: other programs may use the file after the close.
  */
 static bool close_staged(struct file *f, struct ofd *o, int fd)
 {
-	bool writes = false;
+	bool locked = f->no_internal_fd || visibility_is(f), writes = false;
 
 	if (f->mode != FILE_ATTACHED || !f->arena || !config_overlays(&f->rule->set) || f->head ||
-	    f->shared || f->nested || f->wanted || f->needs_repair || f->flush.error || f->no_internal_fd ||
-	    visibility_is(f) || atomic_load(&f->flush.busy) || gate_stopped() || gate_held() ||
+	    f->shared || f->nested || f->wanted || f->needs_repair || f->flush.error ||
+	    (locked && !file_is_ordered(f)) || atomic_load(&f->flush.busy) || gate_stopped() || gate_held() ||
 	    ofd_local(o)->refs != 1)
 		return false;
 	/* nothing stays without a thread that flushes it */
@@ -769,6 +784,10 @@ static bool close_staged(struct file *f, struct ofd *o, int fd)
 		writes |= other != o && other->writable;
 	if (!writes && !keep_descriptor(f, o, fd))
 		return false;
+	if (f->lease.on == o)
+		visibility_drop(f);
+	if (!writes && locked)
+		leave_locks(f);
 	fdtable_clear(fd);
 	if (writes || f->left) {
 		ofd_release(o);

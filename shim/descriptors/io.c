@@ -133,7 +133,7 @@ static int leave_end(struct file *f, uint64_t offset)
 	int r;
 
 	/* (while others have a strict file open, its size is not known, and nothing can be given back) */
-	if (f->nested || (visibility_is(f) && !f->lease.on) || !prealloc_strands(f, offset))
+	if (f->nested || visibility_waits(f) || !prealloc_strands(f, offset))
 		return 0;
 	f->space.gap_end = offset;
 	/* (the lease and the journal need more than a drain) */
@@ -291,7 +291,7 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 		if (r < 0)
 			return r;
 	}
-	if (visibility_is(f)) {
+	if (visibility_waits(f)) {
 		r = watcher_hold(f, o);
 		if (r <= 0 && visibility_for_journal(f)) {
 			/* without a lease only the journal is impossible; staging goes on */
@@ -895,7 +895,7 @@ static int truncate_staged(struct file *f, int fd, uint64_t size)
 	if (f->order.draining)
 		return -EINVAL;
 	if (begins && (!file_is_ordered(f) || !paged_suits(f) || f->order.draining ||
-	               (visibility_is(f) && !f->lease.on) || !workers_arm()))
+	               visibility_waits(f) || !workers_arm()))
 		return -EINVAL;
 	if (begins)
 		guard_begin(f, fd);

@@ -25,6 +25,7 @@
 #include <semaphore.h>
 #include <signal.h>
 #include <sys/vfs.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 
 static uint8_t batch[WAL_BATCH_MOST] __attribute__((aligned(WAL_PAGE_BYTES)));
@@ -72,6 +73,24 @@ static int staged(const char *name, size_t n)
 	rig_put(fd, 1000, n);
 	rig_faults_clear();
 	return fd;
+}
+
+/* Threads that do nothing: the test ends epochs itself. */
+static void leave_file(struct file *f) { (void)f; }
+static void leave_all(void) {}
+
+static uint64_t look_at_nothing(uint32_t pace_ms, bool *idle, bool *waits)
+{
+	*idle = *waits = false;
+	return pace_ms * 1000000ull;
+}
+
+static void let_threads_rest(void)
+{
+	static const struct workers_jobs jobs = {
+		.file = leave_file, .look = look_at_nothing, .tend = leave_all, .rest = leave_all};
+
+	workers_set(&jobs);
 }
 
 /* "a" with 500 more bytes staged, "b" with 600. */
@@ -396,6 +415,118 @@ static void test_a_locked_file_keeps_its_lease(void **state)
 	assert_int_equal(rig_drain(fd), 0);
 	rig_expect("a", 1600);
 	assert_null(rig_file(fd)->lease.on);
+}
+
+/* "a", locked and staged under a lease, or skips. */
+static int locked_and_leased(void)
+{
+	int fd = ready("a");
+
+	if (fcntl(fd, F_SETLEASE, F_WRLCK) < 0) {
+		print_message("skipped: no leases on this file system\n");
+		skip();
+	}
+	assert_int_equal(fcntl(fd, F_SETLEASE, F_UNLCK), 0);
+	assert_int_equal(fd_before_lock(fd, false, LOCK_AT_OFFSET), 0);
+	rig_put(fd, 1000, 500);
+	assert_ptr_equal(rig_file(fd)->lease.on, fdtable_get(fd));
+	rig_faults_clear();
+	return fd;
+}
+
+static void put_at(int fd, uint64_t at, size_t n)
+{
+	uint8_t buf[128];
+
+	rig_fill(buf, n, at);
+	assert_int_equal(rig_pwrite(fd, buf, n, (off_t)at), (long)n);
+}
+
+/* Two connections of one program: there is no lease, and nothing waits. */
+static void test_a_locked_file_that_is_open_twice(void **state)
+{
+	int fd, second;
+
+	(void)state;
+	needs_a_disk();
+	let_threads_rest();
+	fd = locked_and_leased();
+	second = rig_open("a", O_RDWR);
+	assert_null(rig_file(fd)->lease.on);
+	assert_int_equal(fd_before_lock(second, false, LOCK_AT_OFFSET), 0);
+	put_at(second, 1500, 100);
+	put_at(fd, 1600, 100);
+	assert_null(rig_file(fd)->lease.on);
+	assert_int_equal(fd_close(second), 0);
+	put_at(fd, 1700, 100);
+	assert_ptr_equal(rig_file(fd)->lease.on, fdtable_get(fd));
+	assert_int_equal(rig_kernel_size("a"), 1000);
+	assert_int_equal(faults.fdatasync.calls, 0);
+	assert_int_equal(rig_drain(fd), 0);
+	rig_expect("a", 1800);
+}
+
+/* Another program has it open, too: everything goes to the kernel. */
+static void test_a_locked_file_that_another_program_opens(void **state)
+{
+	int fd, other;
+
+	(void)state;
+	needs_a_disk();
+	let_threads_rest();
+	fd = ready("a");
+	assert_int_equal(fd_before_lock(fd, false, LOCK_AT_OFFSET), 0);
+	other = open(rig_path("a"), O_RDWR | O_CLOEXEC);
+	rig_put(fd, 1000, 500);
+	assert_int_equal(rig_kernel_size("a"), 1500);
+	close(other);
+}
+
+static bool others_may_lock(const char *path, int cmd)
+{
+	struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+	int status = -1;
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		int fd = open(path, O_RDWR | O_CLOEXEC);
+
+		if (cmd == 0)
+			_exit(flock(fd, LOCK_EX | LOCK_NB) == 0);
+		_exit(fcntl(fd, cmd, &all) == 0);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	return WIFEXITED(status) && WEXITSTATUS(status) == 1;
+}
+
+/* The library keeps a copy of the descriptor, and no lock.  A lock that the program takes then outlives it. */
+static void test_a_locked_file_is_closed(void **state)
+{
+	struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+	char path[PATH_MAX];
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	let_threads_rest();
+	fd = locked_and_leased();
+	snprintf(path, sizeof path, "%s", rig_path("a"));
+	assert_int_equal(flock(fd, LOCK_EX), 0);
+	assert_int_equal(fcntl(fd, F_OFD_SETLK, &all), 0);
+	assert_int_equal(fd_close(fd), 0);
+	assert_int_equal(rig_kernel_size("a"), 1000);
+	assert_true(others_may_lock(path, 0));
+	assert_true(others_may_lock(path, F_SETLK));
+	fd = rig_open("a", O_RDWR);
+	assert_int_equal(fd_before_lock(fd, false, LOCK_AT_OFFSET), 0);
+	assert_int_equal(fcntl(fd, F_SETLK, &all), 0);
+	attach_closed_due(rig_file(fd));
+	assert_false(others_may_lock(path, F_SETLK));
+	put_at(fd, 1500, 100);
+	assert_int_equal(rig_kernel_size("a"), 1000);
+	assert_int_equal(faults.fdatasync.calls, 0);
+	assert_int_equal(rig_drain(fd), 0);
+	rig_expect("a", 1600);
 }
 
 /* ---- a kill, and then a power loss while it is recovered ---- */
@@ -1055,24 +1186,6 @@ static void test_an_epoch_has_a_file_that_goes(void **state)
 	remove_it("j");
 	assert_non_null(removal.name);
 	assert_int_equal(faults.fdatasync.calls, 1);
-}
-
-/* Threads that do nothing: the test ends epochs itself. */
-static void leave_file(struct file *f) { (void)f; }
-static void leave_all(void) {}
-
-static uint64_t look_at_nothing(uint32_t pace_ms, bool *idle, bool *waits)
-{
-	*idle = *waits = false;
-	return pace_ms * 1000000ull;
-}
-
-static void let_threads_rest(void)
-{
-	static const struct workers_jobs jobs = {
-		.file = leave_file, .look = look_at_nothing, .tend = leave_all, .rest = leave_all};
-
-	workers_set(&jobs);
 }
 
 /* An epoch has 3000 bytes of "j", whose name is transient; the directory is known.  Returns "b". */
@@ -2104,6 +2217,9 @@ int main(void)
 		TEST(test_a_file_that_is_only_written),
 		TEST(test_a_file_that_cannot_be_read),
 		TEST(test_a_locked_file_keeps_its_lease),
+		TEST(test_a_locked_file_that_is_open_twice),
+		TEST(test_a_locked_file_that_another_program_opens),
+		TEST(test_a_locked_file_is_closed),
 		TEST(test_power_is_lost_in_the_recovery),
 		TEST(test_a_file_that_is_removed_needs_no_log),
 		TEST(test_power_is_lost_before_a_file_is_gone),
