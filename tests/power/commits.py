@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """commits.py DATABASE ACKS JOURNAL_MODE SYNCHRONOUS: numbered SQLite transactions.
 
-Each changes some rows of either table, and SQLite writes pages before the commit, since its cache is small.
+Each changes some rows of either table, and SQLite writes pages before the commit, since its cache is small.  A second
+connection comes and goes, and takes turns with the first one.
 ACKS is as in steps.c.  It runs by itself, under the library or natively, and waits to be killed."""
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ BODY = 700  # bytes: a few rows a page
 # write-ahead log between a checkpoint and the one after it.
 MANY, FEW = 400, 2
 CACHE = 3  # pages
+TURNS = {"wal": 50}  # transactions before the second connection goes, and after that before it comes again
 
 
 def changes_of(mode: str) -> int:
@@ -63,17 +65,28 @@ def look(database: Path, mode: str) -> tuple[int, str]:
     return newest, "" if found == expected else f"tables of different transactions, the newest is {newest}"
 
 
+def connect(database: str, mode: str, synchronous: str) -> sqlite3.Connection:
+    base = sqlite3.connect(database, isolation_level=None)
+    base.execute(f"PRAGMA journal_mode = {mode}")
+    base.execute(f"PRAGMA synchronous = {synchronous}")
+    base.execute(f"PRAGMA cache_size = {CACHE}")
+    base.execute("PRAGMA wal_autocheckpoint = 200")
+    return base
+
+
 def main() -> int:
     database, acks, mode, synchronous = sys.argv[1:]
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     try:
         with open(acks, "r+b") as file, mmap.mmap(file.fileno(), 0) as table:
-            base = sqlite3.connect(database, isolation_level=None)
-            base.execute(f"PRAGMA journal_mode = {mode}")
-            base.execute(f"PRAGMA synchronous = {synchronous}")
-            base.execute(f"PRAGMA cache_size = {CACHE}")
-            base.execute("PRAGMA wal_autocheckpoint = 200")
+            bases = [connect(database, mode, synchronous)]
             for number in range(1, len(table) // 8 + 1):
+                wanted = 2 - number // TURNS.get(mode, 5) % 2
+                while len(bases) > wanted:
+                    bases.pop().close()
+                if len(bases) < wanted:
+                    bases.append(connect(database, mode, synchronous))
+                base = bases[number % len(bases)]
                 base.execute("BEGIN IMMEDIATE")
                 body = struct.pack("<Q", number) * (BODY // 8)
                 for changed in rows_of(number, mode):
