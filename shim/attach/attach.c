@@ -23,6 +23,7 @@
 #include "flush/ordered.h"
 #include "flush/prealloc.h"
 #include "flush/removal.h"
+#include "flush/token.h"
 #include "flush/visibility.h"
 #include "format/identity.h"
 #include "staging/arena.h"
@@ -668,6 +669,8 @@ int attach_let_go(struct file *f)
 
 int attach_keep_nothing(struct file *f)
 {
+	if (!f->nested)
+		flush_wait_idle(f); /* a thread may be writing through it */
 	if (flush_is_kept(f) && f->mode == FILE_ATTACHED && f->arena)
 		return detach_file(f);
 	/* (a handler that closes it sets a wish, too: the interrupted write goes on with it) */

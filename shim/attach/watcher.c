@@ -149,7 +149,8 @@ static void say_refusal(const struct file *f, int error)
 
 int watcher_hold(struct file *f, struct ofd *o)
 {
-	bool staged;
+	bool ordered = file_is_ordered(f), staged;
+	uint32_t changes = atomic_load(&fdtable_changes);
 	int r;
 
 	if (f->lease.on)
@@ -161,7 +162,10 @@ int watcher_hold(struct file *f, struct ofd *o)
 	 * long.  Or the bytes could not be written when the file was opened elsewhere.  A file in order was
 	 * open twice.) */
 	staged = file_is_staged(f);
-	if (f->nested || (staged && !file_is_ordered(f)) ||
+	/* (the program may be about to have a second description, or none) */
+	if (ordered && (fdtable_is_changing() || (atomic_load(&f->flush.busy) && file_has_own_fd(f))))
+		return 1;
+	if (f->nested || (staged && !ordered) ||
 	    (f->lease.wait_us && sys_now_ns() < f->lease.retry_ns))
 		return 0;
 	if (!visibility_stop_passing(f))
@@ -186,6 +190,8 @@ int watcher_hold(struct file *f, struct ofd *o)
 				say_refusal(f, -r);
 			return -BYPASS_NO_LEASE;
 		}
+		if (ordered && fdtable_has_changed(changes))
+			return 1;
 		back_off(f);
 		return 0;
 	}

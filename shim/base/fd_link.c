@@ -37,3 +37,22 @@ bool fd_link_is_io_uring(int fd)
 	return sys.readlinkat(AT_FDCWD, link, text, sizeof text) == (ssize_t)sizeof wanted - 1 &&
 	       memcmp(text, wanted, sizeof wanted - 1) == 0;
 }
+
+bool fd_link_has_locks(int fd)
+{
+	enum { MOST = 1023 }; /* without locks it has some 60 bytes */
+	char text[MOST + 1];
+	ssize_t n = -1;
+	int info;
+
+	log_format(text, sizeof text, "/proc/self/fdinfo/%d", fd);
+	info = sys.openat(AT_FDCWD, text, O_RDONLY | O_CLOEXEC, 0);
+	if (info >= 0) {
+		n = sys.read(info, text, MOST);
+		sys.close(info);
+	}
+	if (n <= 0 || n == MOST)
+		return true;
+	text[n] = '\0';
+	return strstr(text, "lock:") != NULL;
+}

@@ -12,4 +12,7 @@ int fd_link_path(int fd, char *out);
 
 bool fd_link_is_io_uring(int fd);
 
+/* The process has a lock or a lease on the file through fd, or it is not known. */
+bool fd_link_has_locks(int fd);
+
 #endif

@@ -107,9 +107,10 @@ static bool is_unsynced(const char *dir, const struct statx *st)
 {
 	bool level = false;
 	uint64_t rules = rules_of(dir, &level);
-	/* (the name of a directory below must become durable) */
-	uint32_t links = level ? st->stx_nlink : 0;
-	bool one = (rules & (rules - 1)) == 0, all = rules != 0 && (!level || is_flat(dir, links));
+	/* The name of a directory below must become durable.  (That of the arenas may go, and another one come:
+	 * beside it this has to be asked each time.) */
+	uint32_t links = !level ? 0 : st->stx_nlink == 2 ? 2 : UINT32_MAX;
+	bool one = (rules & (rules - 1)) == 0, all = rules != 0 && (!level || is_flat(dir, st->stx_nlink));
 
 	for (uint32_t r = 0; all && r < live_config->rule_count; r++) {
 		const struct rule *rule = &live_config->rules[r];

@@ -27,7 +27,6 @@
 #include "flush/flush.h"
 #include "flush/ordered.h"
 #include "flush/prealloc.h"
-#include "flush/removal.h"
 #include "flush/token.h"
 #include "flush/visibility.h"
 #include "staging/arenas.h"
@@ -40,7 +39,6 @@
 
 #include <fcntl.h>
 #include <pthread.h>
-#include <sys/file.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -214,7 +212,7 @@ void fd_open_cuts(struct fd_open *op, int target) { cuts_at(op, target, "", AT_E
 void fd_open_end(struct fd_open *op)
 {
 	if (op->counts)
-		removal_open_end();
+		fdtable_change_end();
 	ordered_named(op->name);
 	ordered_passed(op->ordered, op->dev);
 	if (op->cuts && op->holds)
@@ -254,6 +252,22 @@ static void before_open(const struct fd_open *op, bool known, struct statx *st)
 		watcher_before_open(sys_dev_of(st), st->stx_ino);
 }
 
+/* (An open of a pipe may wait for long.) */
+static void count_change(struct fd_open *op)
+{
+	struct statx st;
+
+	op->counts = op->regular && ordered_any();
+	if (!op->counts)
+		return;
+	fdtable_change_begin();
+	if (op->path && sys.statx(op->dirfd, op->path, 0, STATX_TYPE, &st) == 0 &&
+	    (st.stx_mode & S_IFMT) != S_IFREG) {
+		fdtable_change_end();
+		op->counts = false;
+	}
+}
+
 void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 {
 	bool writes = (flags & O_ACCMODE) != O_RDONLY;
@@ -275,9 +289,7 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 	op->waits = 0;
 	op->before = (struct timespec){0};
 	op->regular = live_config && !(flags & (O_PATH | O_DIRECTORY)) && !fork_guard_elsewhere();
-	op->counts = op->regular && ordered_any();
-	if (op->counts)
-		removal_open_begin();
+	count_change(op);
 	/* in a family every reader counts: another process may stage bytes that it reads */
 	op->watch = op->regular && (writes || shared || file_attached() > 0);
 	if (!op->watch)
@@ -746,18 +758,16 @@ static bool keep_descriptor(struct file *f, const struct ofd *o, int fd)
 }
 
 /*
- * The program closes its last descriptor of a file that it locks, and the library keeps a copy.  The locks that
- * belong to the description go now.  The close drops those of the process, so nothing stands against the copy
- * until the program takes another lock (fd_before_lock).
+ * File lock held.  A copy of fd may stand for f when the program has closed fd, its last descriptor that can
+ * write.  Not if the program has locks: those of the description would stay with the copy, and the close of the
+ * copy would drop those of the process.
  */
-static void leave_locks(struct file *f)
+static bool leaves_no_lock(const struct file *f, const struct ofd *o, int fd)
 {
-	struct flock all = {.l_type = F_UNLCK, .l_whence = SEEK_SET};
-
-	signals_harden();
-	sys.flock(file_internal_fd(f), LOCK_UN);
-	sys.fcntl(file_internal_fd(f), F_OFD_SETLK, (long)&all);
-	f->no_internal_fd = false;
+	for (const struct ofd *other = f->ofds; other; other = other->next)
+		if (other != o && other != f->left)
+			return false;
+	return !fd_link_has_locks(fd);
 }
 
 /*
@@ -766,7 +776,7 @@ static void leave_locks(struct file *f)
  * again soon, as databases do with their journals, finds it as it is.  The timer flushes and detaches it.
  * False: it has to be drained.
  *
- * Of a file that the program locks only in order: other programs may use the file after the close.
+ * Of a file that the program has locked only in order: other programs may use the file after the close.
  */
 static bool close_staged(struct file *f, struct ofd *o, int fd)
 {
@@ -782,12 +792,12 @@ static bool close_staged(struct file *f, struct ofd *o, int fd)
 		return false;
 	for (const struct ofd *other = f->ofds; other; other = other->next)
 		writes |= other != o && other->writable;
-	if (!writes && !keep_descriptor(f, o, fd))
-		return false;
 	if (f->lease.on == o)
 		visibility_drop(f);
-	if (!writes && locked)
-		leave_locks(f);
+	if (!writes && ((locked && !leaves_no_lock(f, o, fd)) || !keep_descriptor(f, o, fd)))
+		return false;
+	if (!writes)
+		f->no_internal_fd = false;
 	fdtable_clear(fd);
 	if (writes || f->left) {
 		ofd_release(o);
@@ -951,9 +961,11 @@ long fd_close_prepare(int fd)
 long fd_close(int fd)
 {
 	sys_sigset signals = signals_hold_short();
-	bool blocked, noted, kept = false;
+	bool blocked, noted, kept = false, counts = ordered_any();
 	long staged, r;
 
+	if (counts)
+		fdtable_change_begin();
 	before_close(fd);
 	blocked = unresolved_block(fd, &noted);
 	staged = forget(fd, blocked ? &kept : NULL, NULL);
@@ -961,6 +973,8 @@ long fd_close(int fd)
 	if (!kept)
 		signals_harden();
 	r = sys.close(fd);
+	if (counts)
+		fdtable_change_end();
 	if (blocked)
 		unresolved_unblock(fd);
 	signals_release(signals);
@@ -1446,8 +1460,11 @@ long fd_before_lock(int fd, bool releases, enum fd_lock_range range)
 	/* Closing any descriptor of a file drops the process's POSIX locks on it.  So our own descriptor must
 	 * be closed before the program takes one. */
 	if (r == 0 && range != LOCK_WHOLE) {
-		flush_close_internal(f);
 		f->no_internal_fd = true;
+		/* (a thread may be writing through it) */
+		if (file_has_own_fd(f) && !f->nested)
+			flush_wait_idle(f);
+		flush_close_internal(f);
 	}
 	if (r == 0 && !releases)
 		f->cooperates = true;

@@ -39,7 +39,7 @@ struct fd_open {
 	struct transient_name *name; /* as ordered_create; or NULL */
 	const struct rule *rule;     /* of that name, if young_found has its path; or NULL */
 	bool exclusive;              /* see fd_open_exclusive */
-	bool counts;                 /* as removal_open_begin */
+	bool counts;                 /* as fdtable_change_begin */
 	uint32_t young;              /* as young_coming */
 	int cancels;                 /* the thread's cancel state before */
 	uint64_t signals;

@@ -10,6 +10,7 @@ _Static_assert(_Alignof(struct ofd) > FDTABLE_STATE, "a word holds a description
 
 _Atomic uintptr_t fdtable_first[FDTABLE_CHUNK];
 _Atomic uintptr_t *_Atomic fdtable_chunks[FDTABLE_CHUNKS];
+_Atomic uint32_t fdtable_changing, fdtable_changes;
 static _Atomic int highest = -1;
 struct unresolved_fd unresolved_fds[UNRESOLVED_FDS];
 bool fd_streams_seen;

@@ -20,6 +20,23 @@
 
 enum { FDTABLE_CHUNK = 1024, FDTABLE_CHUNKS = 1024 };
 
+/*
+ * Around the opens and closes of a process with files in order: the kernel may have descriptions that the table
+ * does not show.  (An open that a handler leaves with longjmp, or in which a thread is cancelled, counts for
+ * ever.  Then a removed file is written and not dropped, and locked files have no lease.)
+ */
+extern _Atomic uint32_t fdtable_changing, fdtable_changes;
+static inline void fdtable_change_begin(void)
+{
+	atomic_fetch_add(&fdtable_changes, 1);
+	atomic_fetch_add(&fdtable_changing, 1);
+}
+static inline void fdtable_change_end(void) { atomic_fetch_sub(&fdtable_changing, 1); }
+/* One is under way. */
+static inline bool fdtable_is_changing(void) { return atomic_load(&fdtable_changing) != 0; }
+/* One has begun since the number was read from fdtable_changes. */
+static inline bool fdtable_has_changed(uint32_t since) { return atomic_load(&fdtable_changes) != since; }
+
 /* The state of an unresolved descriptor.  UNRESOLVED_RESOLVING also blocks a descriptor that is closed or
  * replaced: threads that use it wait.  Only descriptors below UNRESOLVED_FDS have a state. */
 enum unresolved_state { UNRESOLVED_NONE, UNRESOLVED_NOTED, UNRESOLVED_UNSURE, UNRESOLVED_RESOLVING };

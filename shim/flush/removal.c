@@ -3,6 +3,7 @@
 #include "flush/removal.h"
 
 #include "base/kill.h"
+#include "files/fdtable.h"
 #include "flush/fds.h"
 
 bool removal_is_closed(const struct file *f)
@@ -10,16 +11,13 @@ bool removal_is_closed(const struct file *f)
 	return flush_is_kept(f) && file_local(f)->refs == 1 && f->refs == 1;
 }
 
-static _Atomic uint32_t links, opens; /* calls */
+static _Atomic uint32_t links; /* calls */
 
 void removal_link_begin(void) { atomic_fetch_add(&links, 1); }
 void removal_link_end(void) { atomic_fetch_sub(&links, 1); }
 
-void removal_open_begin(void) { atomic_fetch_add(&opens, 1); }
-void removal_open_end(void) { atomic_fetch_sub(&opens, 1); }
-
 /* (An open that has ended since the first look has told of its descriptor.) */
-bool removal_is_unopened(const struct file *f) { return atomic_load(&opens) == 0 && removal_is_closed(f); }
+bool removal_is_unopened(const struct file *f) { return !fdtable_is_changing() && removal_is_closed(f); }
 
 bool removal_is_possible(const struct order_log *l, const struct file *f)
 {

@@ -29,10 +29,6 @@ bool removal_is_done(struct file *f);
 void removal_link_begin(void);
 void removal_link_end(void);
 
-/* Around an open: the kernel may have made a descriptor that the library does not know yet.  (An open that
- * a handler leaves with longjmp counts for ever.  Then removed files are written, and not dropped.) */
-void removal_open_begin(void);
-void removal_open_end(void);
 /* File lock held, f has no name any more, so no open of f begins.  The program has no descriptor of f, and
  * gets none. */
 bool removal_is_unopened(const struct file *f);

@@ -28,7 +28,7 @@
  */
 bool visibility_is(const struct file *f);
 /*
- * True if such a file may not be staged without a lease, and has none.  A file in order needs none while the
+ * File lock held.  True if such a file may not be staged without a lease, and has none.  A file in order needs none while the
  * program itself has several descriptions of it, such as the connections of a pool: no lease can be had then,
  * and its rule promises that no other program has the file open.  (With one description the lease proves
  * that.)

@@ -14,6 +14,7 @@
 #include "flush/order_directory.h"
 #include "flush/order_log.h"
 #include "flush/ordered.h"
+#include "flush/token.h"
 #include "format/wal_scan.h"
 #include "process/child.h"
 #include "staging/order.h"
@@ -499,7 +500,7 @@ static bool others_may_lock(const char *path, int cmd)
 	return WIFEXITED(status) && WEXITSTATUS(status) == 1;
 }
 
-/* The library keeps a copy of the descriptor, and no lock.  A lock that the program takes then outlives it. */
+/* The library keeps a copy of the descriptor.  A lock that the program takes then outlives the copy. */
 static void test_a_locked_file_is_closed(void **state)
 {
 	struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
@@ -511,12 +512,9 @@ static void test_a_locked_file_is_closed(void **state)
 	let_threads_rest();
 	fd = locked_and_leased();
 	snprintf(path, sizeof path, "%s", rig_path("a"));
-	assert_int_equal(flock(fd, LOCK_EX), 0);
-	assert_int_equal(fcntl(fd, F_OFD_SETLK, &all), 0);
 	assert_int_equal(fd_close(fd), 0);
 	assert_int_equal(rig_kernel_size("a"), 1000);
 	assert_true(others_may_lock(path, 0));
-	assert_true(others_may_lock(path, F_SETLK));
 	fd = rig_open("a", O_RDWR);
 	assert_int_equal(fd_before_lock(fd, false, LOCK_AT_OFFSET), 0);
 	assert_int_equal(fcntl(fd, F_SETLK, &all), 0);
@@ -527,6 +525,108 @@ static void test_a_locked_file_is_closed(void **state)
 	assert_int_equal(faults.fdatasync.calls, 0);
 	assert_int_equal(rig_drain(fd), 0);
 	rig_expect("a", 1600);
+}
+
+/* A copy would keep such a lock. */
+static void test_a_locked_file_is_closed_with_its_lock(void **state)
+{
+	struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+	char path[PATH_MAX];
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	let_threads_rest();
+	fd = locked_and_leased();
+	snprintf(path, sizeof path, "%s", rig_path("a"));
+	assert_int_equal(flock(fd, LOCK_EX), 0);
+	assert_int_equal(fd_close(fd), 0);
+	assert_true(others_may_lock(path, 0));
+	assert_int_equal(rig_kernel_size("a"), 1500);
+	fd = rig_open("a", O_RDWR);
+	put_at(fd, 1500, 100);
+	assert_int_equal(fd_before_lock(fd, false, LOCK_AT_OFFSET), 0);
+	assert_int_equal(fcntl(fd, F_OFD_SETLK, &all), 0);
+	assert_int_equal(fd_close(fd), 0);
+	assert_true(others_may_lock(path, F_SETLK));
+	assert_int_equal(rig_kernel_size("a"), 1600);
+}
+
+/* A reader is left, which may be about to take a lock. */
+static void test_a_locked_file_is_closed_beside_a_reader(void **state)
+{
+	int fd, reader;
+
+	(void)state;
+	needs_a_disk();
+	let_threads_rest();
+	fd = locked_and_leased();
+	reader = rig_open("a", O_RDONLY);
+	assert_int_equal(fd_close(fd), 0);
+	assert_int_equal(rig_kernel_size("a"), 1500);
+	assert_int_equal(fd_close(reader), 0);
+}
+
+static void *lock_it(void *arg)
+{
+	assert_int_equal(fd_before_lock(*(int *)arg, false, LOCK_AT_OFFSET), 0);
+	return NULL;
+}
+
+static void *write_it(void *arg)
+{
+	put_at(*(int *)arg, 1500, 100);
+	return NULL;
+}
+
+static void *rest_it(void *arg)
+{
+	struct file *f = rig_file(*(int *)arg);
+	struct file_guard g = file_lock(f);
+
+	attach_closed_due(f);
+	file_unlock(f, g);
+	return NULL;
+}
+
+/* A thread writes through the copy: it stays until that is over. */
+static void test_a_copy_in_use(void **state)
+{
+	void *(*const calls[])(void *) = {lock_it, rest_it, write_it};
+
+	(void)state;
+	needs_a_disk();
+	let_threads_rest();
+	for (int i = 0; i < 3; i++) {
+		struct file_guard g;
+		pthread_t thread;
+		struct file *f;
+		int fd, own;
+
+		assert_int_equal(fd_close(locked_and_leased()), 0);
+		fd = rig_open("a", O_RDWR);
+		f = rig_file(fd);
+		own = file_internal_fd(f);
+		assert_true(own >= 0);
+		g = file_lock(f);
+		flush_token_take(f);
+		file_unlock(f, g);
+		assert_int_equal(pthread_create(&thread, NULL, calls[i], &fd), 0);
+		if (calls[i] == write_it)
+			assert_int_equal(pthread_join(thread, NULL), 0);
+		else
+			while (fcntl(own, F_GETFD) >= 0 && *(volatile uint32_t *)&f->flush.idle_waiters == 0)
+				usleep(1000);
+		assert_true(fcntl(own, F_GETFD) >= 0);
+		g = file_lock(f);
+		flush_token_give(f);
+		file_unlock(f, g);
+		if (calls[i] != write_it)
+			assert_int_equal(pthread_join(thread, NULL), 0);
+		assert_int_equal(rig_drain(fd), 0);
+		assert_int_equal(fd_close(fd), 0);
+		assert_int_equal(unlink(rig_path("a")), 0);
+	}
 }
 
 /* ---- a kill, and then a power loss while it is recovered ---- */
@@ -2220,6 +2320,9 @@ int main(void)
 		TEST(test_a_locked_file_that_is_open_twice),
 		TEST(test_a_locked_file_that_another_program_opens),
 		TEST(test_a_locked_file_is_closed),
+		TEST(test_a_locked_file_is_closed_with_its_lock),
+		TEST(test_a_locked_file_is_closed_beside_a_reader),
+		TEST(test_a_copy_in_use),
 		TEST(test_power_is_lost_in_the_recovery),
 		TEST(test_a_file_that_is_removed_needs_no_log),
 		TEST(test_power_is_lost_before_a_file_is_gone),
