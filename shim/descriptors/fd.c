@@ -252,20 +252,30 @@ static void before_open(const struct fd_open *op, bool known, struct statx *st)
 		watcher_before_open(sys_dev_of(st), st->stx_ino);
 }
 
-/* (An open of a pipe may wait for long.) */
-static void count_change(struct fd_open *op)
-{
-	struct statx st;
+/* What a file in order needs to know of the path before the open. */
+struct before_open {
+	bool absent;     /* O_CREAT makes a file */
+	bool known;      /* st is of the file that the open opens */
+	struct statx st; /* STATX_INO, STATX_TYPE */
+};
 
-	op->counts = op->regular && ordered_any();
-	if (!op->counts)
+static void look_before_open(struct fd_open *op, struct before_open *b)
+{
+	bool creates = op->flags & O_CREAT, waits;
+	int r = -EINVAL;
+
+	b->absent = b->known = op->counts = false;
+	if (!op->regular || !ordered_any())
 		return;
-	fdtable_change_begin();
-	if (op->path && sys.statx(op->dirfd, op->path, 0, STATX_TYPE, &st) == 0 &&
-	    (st.stx_mode & S_IFMT) != S_IFREG) {
-		fdtable_change_end();
-		op->counts = false;
-	}
+	if (op->path)
+		r = sys.statx(op->dirfd, op->path, creates ? AT_SYMLINK_NOFOLLOW : 0, STATX_INO | STATX_TYPE,
+		              &b->st);
+	b->absent = creates && r == -ENOENT;
+	b->known = r == 0 && (b->st.stx_mode & S_IFMT) != S_IFLNK;
+	waits = b->known && (b->st.stx_mode & S_IFMT) != S_IFREG; /* a pipe, perhaps for long */
+	op->counts = !waits;
+	if (op->counts)
+		fdtable_change_begin();
 }
 
 void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
@@ -273,8 +283,8 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 	bool writes = (flags & O_ACCMODE) != O_RDONLY;
 	/* A process that attaches a file searches only its own descriptors.  So in a family, readers must be
 	 * known, too. */
-	bool shared = family_is_shared(), absent = false, known = false;
-	struct statx st;
+	bool shared = family_is_shared();
+	struct before_open b;
 
 	op->flags = flags;
 	op->ordered = NULL;
@@ -289,7 +299,7 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 	op->waits = 0;
 	op->before = (struct timespec){0};
 	op->regular = live_config && !(flags & (O_PATH | O_DIRECTORY)) && !fork_guard_elsewhere();
-	count_change(op);
+	look_before_open(op, &b);
 	/* in a family every reader counts: another process may stage bytes that it reads */
 	op->watch = op->regular && (writes || shared || file_attached() > 0);
 	if (!op->watch)
@@ -298,16 +308,10 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 		clock_gettime(CLOCK_REALTIME_COARSE, &op->before);
 	if (path && fd_open_cuts_some(op))
 		cuts_at(op, dirfd, path, 0);
-	if ((flags & O_CREAT) && path && ordered_any()) {
-		int r = sys.statx(dirfd, path, AT_SYMLINK_NOFOLLOW, STATX_INO | STATX_TYPE, &st);
-
-		absent = r == -ENOENT;
-		known = r == 0 && (st.stx_mode & S_IFMT) != S_IFLNK;
-	}
-	if (absent)
+	if (b.absent)
 		name_new(op);
 	else
-		before_open(op, known, &st);
+		before_open(op, b.known, &b.st);
 	if ((!writes && !shared) || (flags & (O_SYNC | O_DSYNC)))
 		return;
 	op->unsure = shared;
