@@ -63,13 +63,20 @@ def place(tmp_path: Path) -> Path:
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 @pytest.mark.parametrize("beside", [[], ["thread"]], ids=["alone", "beside-a-thread"])
 @pytest.mark.parametrize("end", ["cut", "stay"])
-def test_a_life_writes_nothing_to_the_kernel(
-    library: Path, place: Path, end: str, beside: list[str]
-) -> None:
+def test_a_life_writes_nothing_to_the_kernel(library: Path, place: Path, end: str, beside: list[str]) -> None:
     out = place.parent / "calls"
     run = run_preloaded(
         library,
-        ["strace", "-f", "-c", "-o", out, "-E", f"LD_PRELOAD={library}", *journal(place, LIVES, end, *beside)],
+        [
+            "strace",
+            "-f",
+            "-c",
+            "-o",
+            out,
+            "-E",
+            f"LD_PRELOAD={library}",
+            *journal(place, LIVES, end, *beside),
+        ],
         place,
         env={"LD_PRELOAD": ""},
         **OVERLAY,

@@ -165,8 +165,7 @@ int watcher_hold(struct file *f, struct ofd *o)
 	/* (the program may be about to have a second description, or none) */
 	if (ordered && (fdtable_is_changing() || (atomic_load(&f->flush.busy) && file_has_own_fd(f))))
 		return 1;
-	if (f->nested || (staged && !ordered) ||
-	    (f->lease.wait_us && sys_now_ns() < f->lease.retry_ns))
+	if (f->nested || (staged && !ordered) || (f->lease.wait_us && sys_now_ns() < f->lease.retry_ns))
 		return 0;
 	if (!visibility_stop_passing(f))
 		return 0;

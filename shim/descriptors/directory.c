@@ -63,10 +63,9 @@ static bool is_flat(const char *dir, uint32_t links)
 	BUFFER(char, arenas);
 	struct statx st;
 
-	return links == 2 ||
-	       (links == 3 && snprintf(arenas, PATH_MAX, "%s/" ARENA_DIR, dir) < PATH_MAX &&
-	        sys.statx(AT_FDCWD, arenas, AT_SYMLINK_NOFOLLOW, STATX_TYPE, &st) == 0 &&
-	        (st.stx_mode & S_IFMT) == S_IFDIR);
+	return links == 2 || (links == 3 && snprintf(arenas, PATH_MAX, "%s/" ARENA_DIR, dir) < PATH_MAX &&
+	                      sys.statx(AT_FDCWD, arenas, AT_SYMLINK_NOFOLLOW, STATX_TYPE, &st) == 0 &&
+	                      (st.stx_mode & S_IFMT) == S_IFDIR);
 }
 
 /*
@@ -107,8 +106,8 @@ static bool is_unsynced(const char *dir, const struct statx *st)
 {
 	bool level = false;
 	uint64_t rules = rules_of(dir, &level);
-	/* The name of a directory below must become durable.  (That of the arenas may go, and another one come:
-	 * beside it this has to be asked each time.) */
+	/* The name of a directory below must become durable.  (That of the arenas may go, and another one
+	 * come: beside it this has to be asked each time.) */
 	uint32_t links = !level ? 0 : st->stx_nlink == 2 ? 2 : UINT32_MAX;
 	bool one = (rules & (rules - 1)) == 0, all = rules != 0 && (!level || is_flat(dir, st->stx_nlink));
 

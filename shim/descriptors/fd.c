@@ -763,8 +763,8 @@ static bool keep_descriptor(struct file *f, const struct ofd *o, int fd)
 
 /*
  * File lock held.  A copy of fd may stand for f when the program has closed fd, its last descriptor that can
- * write.  Not if the program has locks: those of the description would stay with the copy, and the close of the
- * copy would drop those of the process.
+ * write.  Not if the program has locks: those of the description would stay with the copy, and the close of
+ * the copy would drop those of the process.
  */
 static bool leaves_no_lock(const struct file *f, const struct ofd *o, int fd)
 {

@@ -894,8 +894,8 @@ static int truncate_staged(struct file *f, int fd, uint64_t size)
 	/* (while others have a strict file open, nothing is staged) */
 	if (f->order.draining)
 		return -EINVAL;
-	if (begins && (!file_is_ordered(f) || !paged_suits(f) || f->order.draining ||
-	               visibility_waits(f) || !workers_arm()))
+	if (begins && (!file_is_ordered(f) || !paged_suits(f) || f->order.draining || visibility_waits(f) ||
+	               !workers_arm()))
 		return -EINVAL;
 	if (begins)
 		guard_begin(f, fd);

@@ -21,9 +21,9 @@
 enum { FDTABLE_CHUNK = 1024, FDTABLE_CHUNKS = 1024 };
 
 /*
- * Around the opens and closes of a process with files in order: the kernel may have descriptions that the table
- * does not show.  (An open that a handler leaves with longjmp, or in which a thread is cancelled, counts for
- * ever.  Then a removed file is written and not dropped, and locked files have no lease.)
+ * Around the opens and closes of a process with files in order: the kernel may have descriptions that the
+ * table does not show.  (An open that a handler leaves with longjmp, or in which a thread is cancelled,
+ * counts for ever.  Then a removed file is written and not dropped, and locked files have no lease.)
  */
 extern _Atomic uint32_t fdtable_changing, fdtable_changes;
 static inline void fdtable_change_begin(void)

@@ -45,6 +45,14 @@ static int sync_fresh(struct file *f)
 	return r;
 }
 
+/* File lock held: true if f, which is to go right after the epoch, still may. */
+static bool still_goes(struct order_log *l, const struct file *f)
+{
+	if (!(f->ino == l->going_ino && removal_is_possible(l, f)))
+		l->going = NULL;
+	return l->going;
+}
+
 /* File lock held: f's part of the epoch. */
 static int take_cut(struct order_log *l, struct file *f)
 {
@@ -57,22 +65,21 @@ static int take_cut(struct order_log *l, struct file *f)
 		removal_begin(f, REMOVAL_UNLOGGED);
 	else if (f == l->gone)
 		l->gone = NULL;
-	if (f == l->going && !(f->ino == l->going_ino && removal_is_possible(l, f)))
-		l->going = NULL;
-	else if (f == l->going)
-		r = sync_fresh(f);
-	if (r < 0 || f->mode != FILE_ATTACHED || f->arena != l->arena || !file_is_paged(f) ||
+	if (f == l->going)
+		(void)still_goes(l, f);
+	if (f->mode != FILE_ATTACHED || f->arena != l->arena || !file_is_paged(f) ||
 	    f->order.removal == REMOVAL_UNLOGGED)
-		return r;
+		return 0;
 	stage_count(f, f->bytes);
 	f->bytes = 0;
 	/* (a file that was changed in a later epoch has its cut) */
 	if (f->order.epoch <= l->epoch && !overlay_is_cut(&f->overlay))
 		r = overlay_cut(&f->overlay, false);
-	if (r < 0 || !overlay_is_cut(&f->overlay))
+	if (r < 0)
 		return r;
-	l->cut[l->count++] = f;
-	return sync_fresh(f);
+	if (overlay_is_cut(&f->overlay))
+		l->cut[l->count++] = f;
+	return 0;
 }
 
 static void visit_cut(struct file *f, void *ctx)
@@ -157,11 +164,13 @@ static int put_all(struct order_log *l)
 	return r;
 }
 
-int epoch_sync_loose(struct order_log *l)
+int epoch_sync_loose(struct order_log *l, uint64_t *whole)
 {
 	const struct arena *a = atomic_load(&l->arena);
 	uint64_t dev = order_loose_take(a->rule);
 	int r = 0;
+
+	*whole = 0;
 
 	if (dev == 0) {
 		r = order_directory_sync(&l->directory);
@@ -177,6 +186,8 @@ int epoch_sync_loose(struct order_log *l)
 		sys_raw(SYS_sync, 0, 0, 0, 0, 0, 0);
 	if (r < 0)
 		order_loose_note(a->rule, ORDER_ANYWHERE);
+	else
+		*whole = dev;
 	return r;
 }
 
@@ -197,14 +208,49 @@ void epoch_names_pass(struct order_log *l, bool all)
 	}
 }
 
-/* Names, too.  `states`: the epoch is to say which transient names no file has. */
-static int sync_names(struct order_log *l, bool states)
+/* File lock held.  `whole`: of this file system everything has been synced since the cut (ORDER_ANYWHERE: of
+ * all).  That is enough for a file of which the kernel has no bytes.  (Not all kernels report there what
+ * could not be written.) */
+static int sync_old(struct file *f, uint64_t whole)
 {
+	if (f->ksize != 0 || (whole != ORDER_ANYWHERE && whole != f->dev))
+		return sync_fresh(f);
+	f->order.fresh = f->sync.full = false;
+	return 0;
+}
+
+static int sync_files(struct order_log *l, uint64_t whole)
+{
+	struct file *f;
+	int r = 0;
+
+	for (uint32_t i = 0; i < l->count && r == 0; i++) {
+		f = l->cut[i];
+		file_lock_again(f);
+		r = sync_old(f, whole);
+		file_drop(f);
+	}
+	f = l->going;
+	if (r < 0 || !f)
+		return r;
+	file_lock_again(f);
+	r = still_goes(l, f) ? sync_old(f, whole) : 0;
+	file_drop(f);
+	return r;
+}
+
+/* What is not in the log: names, and what the kernel had of the files.  `states`: the epoch is to say which
+ * transient names no file has. */
+static int sync_others(struct order_log *l, bool states)
+{
+	uint64_t whole;
 	int r;
 
 	transient_look(&l->names);
 	epoch_names_pass(l, false);
-	r = epoch_sync_loose(l);
+	r = epoch_sync_loose(l, &whole);
+	if (r == 0)
+		r = sync_files(l, whole);
 	if (r == 0)
 		transient_synced(&l->names);
 	return r == 0 && states ? transient_list(&l->names, l->wal) : r;
@@ -453,7 +499,7 @@ int epoch_commit(struct order_log *l, bool states)
 	file_for_each(visit_cut, &v);
 	r = v.r;
 	if (r == 0 && !l->logged)
-		r = sync_names(l, states);
+		r = sync_others(l, states);
 	if (r == 0 && !l->logged && (l->count > 0 || (states && transient_is_due(&l->names))))
 		r = put_with_room(l);
 	if (r == 0 && !l->logged)
@@ -504,8 +550,10 @@ int epoch_checkpoint(struct order_log *l)
 	r = v.r;
 	/* (the log has bytes that the file may not have: the name must not come back) */
 	if (r == 0 && atomic_exchange(&l->dropped, false)) {
+		uint64_t whole;
+
 		epoch_names_pass(l, false);
-		r = epoch_sync_loose(l);
+		r = epoch_sync_loose(l, &whole);
 		if (r < 0)
 			atomic_store(&l->dropped, true);
 	}

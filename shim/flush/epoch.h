@@ -36,7 +36,8 @@ int epoch_sync(struct order_log *l, struct file *f, int fd);
 /* The device may not know that transient names came, or, with `all`, that any came or went.  The next epoch
  * syncs the directory that it knows, if they lie there; else the whole file system. */
 void epoch_names_pass(struct order_log *l, bool all);
-/* What is not in a log, and came before this epoch, is durable before it. */
-int epoch_sync_loose(struct order_log *l);
+/* What is not in a log, and came before this epoch, is durable before it.  *whole: the file system of which
+ * everything has been synced for that, ORDER_ANYWHERE: of all; or 0. */
+int epoch_sync_loose(struct order_log *l, uint64_t *whole);
 
 #endif

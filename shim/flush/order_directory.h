@@ -26,9 +26,9 @@ struct order_directory {
 void order_directory_reset(struct order_directory *d);
 
 /* Names may have come or gone in the directory with this identity.  False: another one is known, or it cannot
- * be synced by its path.  `path`: its files belong to the rule, and if none is known yet it may be this one; else NULL.
- * `links`: its hard links, which count its directories.  With a path 0: the rule has their files, too.  Else
- * the directory counts as another one when it has more or less. */
+ * be synced by its path.  `path`: its files belong to the rule, and if none is known yet it may be this one;
+ * else NULL. `links`: its hard links, which count its directories.  With a path 0: the rule has their files,
+ * too.  Else the directory counts as another one when it has more or less. */
 bool order_directory_note(struct order_directory *d, uint64_t dev, uint64_t ino, const char *path,
                           uint32_t links);
 /* The same by the path of a file in it. */

@@ -450,6 +450,7 @@ uint64_t ordered_tend(uint64_t now)
 void ordered_close(struct arena *a)
 {
 	struct order_log *l = order_log_of(a);
+	uint64_t whole;
 	struct wal *w;
 	bool unsynced;
 
@@ -464,7 +465,7 @@ void ordered_close(struct arena *a)
 	epoch_names_pass(l, true);
 	if (l->pending)
 		(void)epoch_end(l, false); /* (it reports an error) */
-	if (!l->pending && epoch_checkpoint(l) == 0 && (!unsynced || epoch_sync_loose(l) == 0) &&
+	if (!l->pending && epoch_checkpoint(l) == 0 && (!unsynced || epoch_sync_loose(l, &whole) == 0) &&
 	    wal_void(w) == 0)
 		log_file_remove(a);
 	transient_reset(&l->names);

@@ -46,7 +46,8 @@ bool ordered_names_follow(const struct rule *rule);
  * if no other rule has files in it, else NULL.  `links`: as order_directory_note. */
 bool ordered_directory_follows(const struct rule *rule, uint64_t dev, uint64_t ino, const char *path,
                                uint32_t links);
-/* The same for a directory whose path was given before.  False also if it was not, or if it has other links. */
+/* The same for a directory whose path was given before.  False also if it was not, or if it has other links.
+ */
 bool ordered_directory_is_known(uint64_t dev, uint64_t ino, uint32_t links);
 /* The first n bytes of `path` are the path of such a directory, absolute and free of links, and lead to it.
  * *dev: its file system. */

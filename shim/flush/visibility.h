@@ -9,8 +9,8 @@
  * file is bypassed.
  *
  * Invariants under the file lock: a strict file stages only while it is leased (file->lease.on is the
- * description with the lease), or is in order (visibility_waits).  If nothing is staged there is no lease.  The
- * library has no internal description of a leased file, because the kernel would refuse the lease.
+ * description with the lease), or is in order (visibility_waits).  If nothing is staged there is no lease.
+ * The library has no internal description of a leased file, because the kernel would refuse the lease.
  *
  * Called by: io (before bytes are accepted), flush (proof, drop), fd, process, attach.
  */
@@ -28,10 +28,10 @@
  */
 bool visibility_is(const struct file *f);
 /*
- * File lock held.  True if such a file may not be staged without a lease, and has none.  A file in order needs none while the
- * program itself has several descriptions of it, such as the connections of a pool: no lease can be had then,
- * and its rule promises that no other program has the file open.  (With one description the lease proves
- * that.)
+ * File lock held.  True if such a file may not be staged without a lease, and has none.  A file in order
+ * needs none while the program itself has several descriptions of it, such as the connections of a pool: no
+ * lease can be had then, and its rule promises that no other program has the file open.  (With one
+ * description the lease proves that.)
  */
 bool visibility_waits(const struct file *f);
 /* True if the file is strict only because its syncs go to the journal (sync/journal_file.h). */

@@ -25,8 +25,8 @@
 #include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
-#include <sys/vfs.h>
 #include <sys/file.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
 
 static uint8_t batch[WAL_BATCH_MOST] __attribute__((aligned(WAL_PAGE_BYTES)));
@@ -92,6 +92,15 @@ static void let_threads_rest(void)
 		.file = leave_file, .look = look_at_nothing, .tend = leave_all, .rest = leave_all};
 
 	workers_set(&jobs);
+}
+
+/* At a position. */
+static void put_at(int fd, uint64_t at, size_t n)
+{
+	uint8_t buf[128];
+
+	rig_fill(buf, n, at);
+	assert_int_equal(rig_pwrite(fd, buf, n, (off_t)at), (long)n);
 }
 
 /* "a" with 500 more bytes staged, "b" with 600. */
@@ -289,20 +298,42 @@ static void test_a_file_that_cannot_be_synced(void **state)
 /* What the kernel had before the attach is durable before the first epoch. */
 static void test_older_bytes_are_synced_first(void **state)
 {
+	uint8_t old[1000];
 	int fd;
 
 	(void)state;
 	needs_a_disk();
+	fd = open(rig_path("a"), O_RDWR | O_CREAT, 0644);
+	rig_fill(old, sizeof old, 0);
+	assert_int_equal(write(fd, old, sizeof old), sizeof old);
+	close(fd);
 	fd = rig_open("a", O_RDWR);
-	rig_put(fd, 0, 1000);
+	put_at(fd, 1000, 100);
 	rig_faults_clear();
-	faults.fsync = (struct fault){.at = 1, .error = EIO};
+	faults.fdatasync = (struct fault){.at = 1, .error = EIO};
 	assert_int_equal(rig_drain(fd), -EIO);
 	assert_int_equal(scan_log().epochs, 0);
-	assert_int_equal(rig_kernel_size("a"), 0);
+	assert_int_equal(rig_kernel_size("a"), 1000);
 	rig_faults_clear();
 	assert_int_equal(rig_drain(fd), 0);
-	assert_int_equal(faults.fsync.calls, 1);
+	rig_expect("a", 1100);
+}
+
+/* Of a new file the kernel has the name only, which the sync of all names makes durable. */
+static void test_new_files_are_synced_together(void **state)
+{
+	int fd, other;
+
+	(void)state;
+	needs_a_disk();
+	fd = rig_open("a", O_RDWR);
+	other = rig_open("b", O_RDWR);
+	rig_put(fd, 0, 1000);
+	rig_put(other, 0, 500);
+	rig_faults_clear();
+	assert_int_equal(rig_drain(fd), 0);
+	assert_int_equal(faults.fsync.calls, 0);
+	rig_expect("b", 500);
 	rig_expect("a", 1000);
 }
 
@@ -433,14 +464,6 @@ static int locked_and_leased(void)
 	assert_ptr_equal(rig_file(fd)->lease.on, fdtable_get(fd));
 	rig_faults_clear();
 	return fd;
-}
-
-static void put_at(int fd, uint64_t at, size_t n)
-{
-	uint8_t buf[128];
-
-	rig_fill(buf, n, at);
-	assert_int_equal(rig_pwrite(fd, buf, n, (off_t)at), (long)n);
 }
 
 /* Two connections of one program: there is no lease, and nothing waits. */
@@ -2312,6 +2335,7 @@ int main(void)
 		TEST(test_a_log_that_cannot_be_written),
 		TEST(test_a_file_that_cannot_be_written),
 		TEST(test_older_bytes_are_synced_first),
+		TEST(test_new_files_are_synced_together),
 		TEST(test_a_file_is_cut_in_its_epoch),
 		TEST(test_the_next_epoch_begins_beside_it),
 		TEST(test_a_file_that_is_only_written),
