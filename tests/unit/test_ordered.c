@@ -612,6 +612,15 @@ static void *rest_it(void *arg)
 	return NULL;
 }
 
+static bool somebody_waits(struct file *f)
+{
+	struct file_guard g = file_lock(f);
+	bool waits = f->flush.idle_waiters > 0;
+
+	file_unlock(f, g);
+	return waits;
+}
+
 /* A thread writes through the copy: it stays until that is over. */
 static void test_a_copy_in_use(void **state)
 {
@@ -638,7 +647,7 @@ static void test_a_copy_in_use(void **state)
 		if (calls[i] == write_it)
 			assert_int_equal(pthread_join(thread, NULL), 0);
 		else
-			while (fcntl(own, F_GETFD) >= 0 && *(volatile uint32_t *)&f->flush.idle_waiters == 0)
+			while (fcntl(own, F_GETFD) >= 0 && !somebody_waits(f))
 				usleep(1000);
 		assert_true(fcntl(own, F_GETFD) >= 0);
 		g = file_lock(f);
