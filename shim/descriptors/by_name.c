@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/signals.h"
 #include "base/sys.h"
+#include "base/thread.h"
 #include "config/rule.h"
 #include "descriptors/fd.h"
 #include "descriptors/unresolved.h"
@@ -111,6 +112,21 @@ bool by_name_overlays(void)
 		if (config_overlays(&live_config->rules[i].set))
 			return true;
 	return false;
+}
+
+static int act_let_go(struct file *f, const void *ctx)
+{
+	(void)ctx;
+	return flush_is_kept(f) ? detach_file(f) : 0;
+}
+
+void by_name_before_open(uint64_t dev, uint64_t ino)
+{
+	const struct file *f = by_name_overlays() ? file_find(dev, ino) : NULL;
+
+	/* (in order a drain waits for the device, and databases open their journals all the time) */
+	if (f && f->left && !file_is_ordered(f) && thread_of_program_count() != 1)
+		with_file(dev, ino, act_let_go, NULL);
 }
 
 bool by_name_paged(uint64_t dev, uint64_t ino, struct by_name_shown *out)

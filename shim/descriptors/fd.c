@@ -247,9 +247,14 @@ static void name_new(struct fd_open *op)
 /* `known`: *st is of the file that the path names; else it is asked for. */
 static void before_open(const struct fd_open *op, bool known, struct statx *st)
 {
-	if (op->path && atomic_load_explicit(&visibility_leases, memory_order_relaxed) > 0 &&
-	    (known || sys.statx(op->dirfd, op->path, 0, STATX_INO, st) == 0))
+	bool leases = atomic_load_explicit(&visibility_leases, memory_order_relaxed) > 0;
+
+	if (!op->path || (!leases && !by_name_overlays()) ||
+	    (!known && sys.statx(op->dirfd, op->path, 0, STATX_INO, st) < 0))
+		return;
+	if (leases)
 		watcher_before_open(sys_dev_of(st), st->stx_ino);
+	by_name_before_open(sys_dev_of(st), st->stx_ino);
 }
 
 /* What a file in order needs to know of the path before the open. */
