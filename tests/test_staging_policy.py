@@ -146,8 +146,8 @@ int main(int argc, char **argv)
 
 @pytest.mark.parametrize("stride", [100, 20_000])
 def test_writes_that_are_strewn_over_holes(library, compile_c, stride):
-    """Staging begins, and ends when it does not pay.  When that is depends on what a write into a hole costs here
-    (tests/unit/test_staging_policy.c gives the times): the bytes are the same, and each write counts once."""
+    """Staging begins, and ends when it does not pay.  The moment depends on what a write into a hole costs on this
+    machine (tests/unit/test_staging_policy.c gives the times).  The bytes are the same, and each write counts."""
     program = compile_c(HOLES)
     with disk_dir() as place:
         path = place / "file"

@@ -158,13 +158,14 @@ int watcher_hold(struct file *f, struct ofd *o)
 	signals_harden();
 	if (family_set_count(&o->holders) > 1)
 		return -BYPASS_FORK; /* opened while another thread forked */
+	/* (The program may be about to have a second description, or none.  Or a thread writes through our
+	 * copy of a descriptor, which would have to be closed.) */
+	if (ordered && (fdtable_is_changing() || (atomic_load(&f->flush.busy) && file_has_own_fd(f))))
+		return 1;
 	/* (Bytes may be staged without a lease.  The kernel takes it from a process that is stopped for too
 	 * long.  Or the bytes could not be written when the file was opened elsewhere.  A file in order was
 	 * open twice.) */
 	staged = file_is_staged(f);
-	/* (the program may be about to have a second description, or none) */
-	if (ordered && (fdtable_is_changing() || (atomic_load(&f->flush.busy) && file_has_own_fd(f))))
-		return 1;
 	if (f->nested || (staged && !ordered) || (f->lease.wait_us && sys_now_ns() < f->lease.retry_ns))
 		return 0;
 	if (!visibility_stop_passing(f))

@@ -767,16 +767,13 @@ static bool keep_descriptor(struct file *f, const struct ofd *o, int fd)
 }
 
 /*
- * File lock held.  A copy of fd may stand for f when the program has closed fd, its last descriptor that can
- * write.  Not if the program has locks: those of the description would stay with the copy, and the close of
- * the copy would drop those of the process.
+ * File lock held.  The program may have a lock on f when it has closed fd, its last descriptor that can
+ * write: through the description, which would stay with a copy of fd, or through one that reads, which the
+ * close of the copy would drop.
  */
-static bool leaves_no_lock(const struct file *f, const struct ofd *o, int fd)
+static bool may_leave_locks(const struct file *f, int fd)
 {
-	for (const struct ofd *other = f->ofds; other; other = other->next)
-		if (other != o && other != f->left)
-			return false;
-	return !fd_link_has_locks(fd);
+	return file_is_open_twice(f) || fd_link_has_locks(fd);
 }
 
 /*
@@ -803,7 +800,7 @@ static bool close_staged(struct file *f, struct ofd *o, int fd)
 		writes |= other != o && other->writable;
 	if (f->lease.on == o)
 		visibility_drop(f);
-	if (!writes && ((locked && !leaves_no_lock(f, o, fd)) || !keep_descriptor(f, o, fd)))
+	if (!writes && ((locked && may_leave_locks(f, fd)) || !keep_descriptor(f, o, fd)))
 		return false;
 	if (!writes)
 		f->no_internal_fd = false;

@@ -639,6 +639,15 @@ struct ofd *ofd_new(struct file *f, int fd, int flags)
 	return o;
 }
 
+bool file_is_open_twice(const struct file *f)
+{
+	unsigned count = 0;
+
+	for (const struct ofd *o = f->ofds; o && count < 2; o = o->next)
+		count += o != f->left;
+	return count > 1;
+}
+
 void ofd_left(struct ofd *o)
 {
 	atomic_store(&o->borrowed, OFD_LEFT);

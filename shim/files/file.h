@@ -335,6 +335,9 @@ static inline bool file_has_own_fd(const struct file *f)
 {
 	return file_local(f)->internal_fd_plus_1 > 0 || file_local(f)->reader_plus_1 > 0;
 }
+/* File lock held.  True if the program has several descriptions of the file, such as the connections of a
+ * pool. */
+bool file_is_open_twice(const struct file *f);
 static inline void file_set_internal_fd(const struct file *f, int fd)
 {
 	file_local(f)->internal_fd_plus_1 = fd + 1;

@@ -43,18 +43,9 @@ void visibility_not_for_journal(struct file *f)
 
 bool visibility_is(const struct file *f) { return visibility_by_itself(f) || journal_file_leases(f); }
 
-static bool has_several(const struct file *f)
-{
-	unsigned count = 0;
-
-	for (const struct ofd *o = f->ofds; o && count < 2; o = o->next)
-		count += o != f->left;
-	return count > 1;
-}
-
 bool visibility_waits(const struct file *f)
 {
-	return visibility_is(f) && !f->lease.on && !(file_is_ordered(f) && has_several(f));
+	return visibility_is(f) && !f->lease.on && !(file_is_ordered(f) && file_is_open_twice(f));
 }
 
 struct arena_entry *visibility_entry(const struct file *f)

@@ -424,31 +424,6 @@ static void test_a_file_that_cannot_be_read(void **state)
 	rig_expect("log", 1000);
 }
 
-/* The thread that flushes comes back after an epoch, and new pages are staged. */
-static void test_a_locked_file_keeps_its_lease(void **state)
-{
-	int fd;
-
-	(void)state;
-	needs_a_disk();
-	fd = ready("a");
-	if (fcntl(fd, F_SETLEASE, F_WRLCK) < 0) {
-		print_message("skipped: no leases on this file system\n");
-		skip();
-	}
-	assert_int_equal(fcntl(fd, F_SETLEASE, F_UNLCK), 0);
-	assert_int_equal(fd_before_lock(fd, false, LOCK_AT_OFFSET), 0);
-	rig_put(fd, 1000, 500);
-	assert_ptr_equal(rig_file(fd)->lease.on, fdtable_get(fd));
-	assert_int_equal(flush_run(rig_file(fd), true), 0);
-	assert_ptr_equal(rig_file(fd)->lease.on, fdtable_get(fd));
-	rig_put(fd, 1500, 100);
-	assert_int_equal(rig_kernel_size("a"), 1000);
-	assert_int_equal(rig_drain(fd), 0);
-	rig_expect("a", 1600);
-	assert_null(rig_file(fd)->lease.on);
-}
-
 /* "a", locked and staged under a lease, or skips. */
 static int locked_and_leased(void)
 {
@@ -464,6 +439,23 @@ static int locked_and_leased(void)
 	assert_ptr_equal(rig_file(fd)->lease.on, fdtable_get(fd));
 	rig_faults_clear();
 	return fd;
+}
+
+/* The thread that flushes comes back after an epoch, and new pages are staged. */
+static void test_a_locked_file_keeps_its_lease(void **state)
+{
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	fd = locked_and_leased();
+	assert_int_equal(flush_run(rig_file(fd), true), 0);
+	assert_ptr_equal(rig_file(fd)->lease.on, fdtable_get(fd));
+	rig_put(fd, 1500, 100);
+	assert_int_equal(rig_kernel_size("a"), 1000);
+	assert_int_equal(rig_drain(fd), 0);
+	rig_expect("a", 1600);
+	assert_null(rig_file(fd)->lease.on);
 }
 
 /* Two connections of one program: there is no lease, and nothing waits. */
