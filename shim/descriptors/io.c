@@ -147,7 +147,7 @@ static int leave_end(struct file *f, uint64_t offset)
 /* File lock held.  Drains the file, then makes the write in the kernel. */
 static long write_kernel(struct file *f, int fd, const struct iovec *iov, int count, off_t offset)
 {
-	bool ordered = file_is_ordered(f);
+	bool ordered = file_is_ordered(f), asked;
 	long r;
 
 	signals_harden();
@@ -157,16 +157,17 @@ static long write_kernel(struct file *f, int fd, const struct iovec *iov, int co
 	if (r < 0)
 		return r;
 	r = flush_drain_and_reposition(f);
-	if (r >= 0) {
+	asked = r >= 0;
+	if (asked) {
 		journal_file_changed(f);
 		r = kernel_writev(fd, iov, count, offset);
 	}
 	if (ordered)
 		ordered_hold_end(f);
-	if (r < 0)
-		return r;
-	/* in a signal handler bytes may still be staged; their offsets depend on the old size */
-	if (f->mode == FILE_ATTACHED && f->arena && !flush_left(f))
+	/* In a signal handler bytes may still be staged; their offsets depend on the old size.  A write that
+	 * fails may have made the file longer: ext4 does, up to the offset of a buffer that it cannot read.
+	 */
+	if (asked && f->mode == FILE_ATTACHED && f->arena && !flush_left(f))
 		attach_refresh(f, fd);
 	return r;
 }
