@@ -98,10 +98,10 @@ static bool holds_some(int fd, const uint8_t *p, uint64_t from, uint64_t to)
 }
 
 /*
- * The process died in the middle of a change, in the same boot and mount.  (After a power loss anything may
- * be missing in the middle of what was written.)  That change can only have put staged bytes and zeros behind
+ * The process died in the middle of a change.  That change can only have put staged bytes and zeros behind
  * the end that the guard knows.  True if the file, `size` bytes long, has anything else where the n blocks in
- * j->a.order lie: others have written since.
+ * j->a.order lie: others have written since.  (Or power was lost before another mount, and something is
+ * missing in the middle of what was written.)
  */
 static bool shows_others(struct recover_job *j, const struct arena_guard *g, int fd, int n, uint64_t size)
 {
@@ -159,7 +159,7 @@ struct judgement judge(struct recover_job *j, uint32_t entry, const struct recov
 	if (other_boot && !is_gapless(j, n, positional ? st.stx_size : lowest(j, n)))
 		return aside("after another boot there is a gap between the staged bytes");
 	as_left = is_as_left(j, e, &st) &&
-	          (!same || guard_is(&e->guard, &st) || !shows_others(j, &e->guard, t->fd, n, st.stx_size));
+	          (guard_is(&e->guard, &st) || !shows_others(j, &e->guard, t->fd, n, st.stx_size));
 	if (as_left && (same || !(e->flags & ENTRY_SYNCED) || lowest(j, n) >= e->guard.size))
 		return replay;
 	if (same && went_back(&e->guard, &st))

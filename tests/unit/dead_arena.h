@@ -30,6 +30,38 @@ static void die_now(int fd)
 	free(copy);
 }
 
+/* The header of the dead arena, which header_write changes. */
+__attribute__((unused)) static struct arena_header header_read(void)
+{
+	struct arena_header h;
+	int fd = open(arena_path, O_RDONLY);
+
+	assert_int_equal(pread(fd, &h, sizeof h, 0), (ssize_t)sizeof h);
+	close(fd);
+	return h;
+}
+
+__attribute__((unused)) static void header_write(struct arena_header *h)
+{
+	int fd = open(arena_path, O_WRONLY);
+
+	h->checksum = arena_header_checksum(h);
+	assert_int_equal(pwrite(fd, h, sizeof *h, 0), (ssize_t)sizeof *h);
+	close(fd);
+}
+
+/* The dead arena is `boot` ns of boot time and `mount` mounts older than this one. */
+__attribute__((unused)) static void move_origin(int64_t boot, uint64_t mount)
+{
+	struct arena_header h = header_read();
+
+	h.origin.boot_ns -= boot;
+	h.origin.super_id += mount;
+	h.origin.mount_id += mount;
+	h.origin.dev += mount;
+	header_write(&h);
+}
+
 static int last_error;
 
 static void note_error(void *ctx, const struct recover_event *e)
