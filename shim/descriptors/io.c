@@ -694,11 +694,10 @@ static bool is_locked_for(struct file *f, bool moves)
 }
 
 /* Reads from the overlay.  IO_PASS: the kernel has to make the read, or to refuse it. */
-static long read_paged(struct file *f, struct ofd *o, const struct iovec *iov, int count, ssize_t n,
-                       off_t offset)
+static long read_frames(struct file *f, const struct ofd *o, const struct iovec *iov, int count, ssize_t n,
+                        off_t at)
 {
 	enum { MOST = 0x7ffff000 }; /* bytes of one call */
-	off_t at = offset == IO_NO_OFFSET ? stage_position(f, o) : offset;
 	ssize_t r;
 
 	if (f->needs_repair || !o->readable || (o->flags & O_DIRECT) || n <= 0 || n > MOST || at < 0)
@@ -707,9 +706,28 @@ static long read_paged(struct file *f, struct ofd *o, const struct iovec *iov, i
 		if (!user_writes(iov[i].iov_base, iov[i].iov_len))
 			return IO_PASS;
 	r = paged_readv(f, iov, count, (uint64_t)at);
-	if (r < 0)
-		return IO_PASS;
-	if (offset == IO_NO_OFFSET) {
+	return r < 0 ? IO_PASS : r;
+}
+
+/* The kernel has what the program reads: nobody but the kernel need look at its buffers. */
+static bool is_bare(struct file *f, ssize_t n, off_t at)
+{
+	return !f->needs_repair && n > 0 && at >= 0 && overlay_is_bare(&f->overlay, (uint64_t)at, (size_t)n);
+}
+
+/* At the position of the description. */
+static long read_stream(struct file *f, struct ofd *o, int fd, const struct iovec *iov, int count, ssize_t n)
+{
+	off_t at = stage_position(f, o);
+	long r;
+
+	if (is_bare(f, n, at)) {
+		signals_harden();
+		r = kernel_readv(fd, iov, count, at);
+	} else {
+		r = read_frames(f, o, iov, count, n, at);
+	}
+	if (r >= 0) {
 		o->pos = at + r;
 		o->pos_mode = POS_USER;
 	}
@@ -720,6 +738,7 @@ static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, 
 {
 	struct file *f = atomic_load_explicit(&o->file, memory_order_acquire);
 	struct file_guard g;
+	bool bare = false;
 	ssize_t n;
 	long r = IO_PASS;
 
@@ -747,7 +766,10 @@ static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, 
 		flush_leave_program_fd(f);
 	f->flush.was_read = true;
 	if (file_is_paged(f)) {
-		r = read_paged(f, o, iov, count, n, offset);
+		bare = offset != IO_NO_OFFSET && is_bare(f, n, offset);
+		if (!bare)
+			r = offset == IO_NO_OFFSET ? read_stream(f, o, fd, iov, count, n)
+			                           : read_frames(f, o, iov, count, n, offset);
 		if (r != IO_PASS)
 			goto out;
 	}
@@ -764,8 +786,8 @@ static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, 
 		position_to_kernel(f, fd, o);
 		r = kernel_readv(fd, iov, count, offset);
 	} else {
-		if (offset < 0 || n < 0 || file_is_paged(f) ||
-		    stage_overlaps(f, (uint64_t)offset, (uint64_t)n))
+		if (!bare && (offset < 0 || n < 0 || file_is_paged(f) ||
+		              stage_overlaps(f, (uint64_t)offset, (uint64_t)n)))
 			r = flush_drain_for_look(f);
 		if (r < 0 && r != IO_PASS)
 			goto out;

@@ -402,6 +402,19 @@ ssize_t overlay_read(struct overlay *o, void *to, size_t n, uint64_t offset)
 	}
 }
 
+bool overlay_is_bare(struct overlay *o, uint64_t offset, size_t n)
+{
+	struct view v = view_take(o);
+	uint64_t page = offset / PAGES_BYTES;
+
+	if (offset > v.meta.lowest || n > v.meta.lowest - offset)
+		return false;
+	for (; page * PAGES_BYTES < offset + n; page++)
+		if (frame_of(o, &v, page) != 0)
+			return false;
+	return true;
+}
+
 /* Frees the frames behind the end, but for those that a cut needs. */
 static void trim(struct overlay *o, bool nested)
 {

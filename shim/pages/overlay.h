@@ -62,6 +62,9 @@ int overlay_write(struct overlay *o, const struct iovec *iov, int count, size_t 
 /* Reads up to n bytes; how many (0 at and behind the end), or what the source said. */
 ssize_t overlay_read(struct overlay *o, void *to, size_t n, uint64_t offset);
 
+/* The file holds all of [offset, offset + n) as the program sees it. */
+bool overlay_is_bare(struct overlay *o, uint64_t offset, size_t n);
+
 /* Makes the file shorter, or longer by zeros.  Errors as overlay_write. */
 int overlay_truncate(struct overlay *o, uint64_t size, const struct timespec *now, bool nested);
 

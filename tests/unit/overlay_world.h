@@ -265,6 +265,25 @@ static bool world_shows(const struct bytes *expected)
 	       memcmp(buffer, expected->at, WORLD_BYTES) == 0;
 }
 
+static unsigned world_bare; /* pieces that were, and were not */
+static unsigned world_covered;
+
+/* A piece that is bare is in the file itself. */
+static void world_check_bare(void)
+{
+	uint64_t offset = world_random(world->model.size + 1);
+	uint64_t n = world_random(3 * PAGES_BYTES);
+
+	if (!overlay_is_bare(&world->overlay, offset, n)) {
+		world_covered++;
+		return;
+	}
+	world_bare++;
+	assert_in_range(offset + n, 0, world->disk.size);
+	assert_in_range(offset + n, 0, world->model.size);
+	assert_memory_equal(world->disk.at + offset, world->model.at + offset, n);
+}
+
 /* Program and recovery see the model; so does recovery when a part of the last cut has been written back. */
 static void world_check(void)
 {
@@ -272,6 +291,7 @@ static void world_check(void)
 
 	assert_true(world_shows(&world->model));
 	assert_true(world_recovers(&world->disk, &world->model));
+	world_check_bare();
 	if (!world->cutting)
 		return;
 	disk = world->disk;

@@ -113,6 +113,7 @@ static void test_random_changes(void **state)
 		}
 		detach_and_attach();
 	}
+	assert_true(world_bare > SEEDS && world_covered > SEEDS);
 }
 
 static void put_bytes(uint64_t offset, uint64_t n, uint32_t seed)
