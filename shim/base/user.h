@@ -25,7 +25,7 @@ struct user_pages {
 	unsigned next;
 };
 
-/* The page of this function's frame is readable: arguments often lie there. */
+/* The page of this function's frame is readable, and writable: arguments often lie there. */
 #define USER_PAGES_INIT {.known = {(uintptr_t)__builtin_frame_address(0) & -(uintptr_t)USER_PAGE}, .next = 1}
 
 /* True if all n bytes at p can be read. */
