@@ -74,6 +74,9 @@ def test_the_disk_is_cut_off(build: Path, library: Path, tmp_path: Path, fs: str
 def test_a_prefix_is_left_natively_and_by_no_control(build: Path, library: Path) -> None:
     kinds = ("steps", "sqlite-wal")
     run_prefix(build, "--shutdowns", "2", "--kinds", *kinds, "--variants", "no-sync", "off")
+    run_prefix(
+        build, "--shutdowns", "2", "--kinds", "leveldb", "--variants", "no-sync", "off", "--fs", "ext4"
+    )
     run_prefix(build, "--shutdowns", "1", "--variants", "native")
     run_prefix(
         build, "--cuts", "6", "--fs", "ext4", "--kinds", "steps", "--variants", "native", "no-sync", "off"
@@ -88,9 +91,9 @@ MODES = ("delete", "truncate", "persist", "wal")
 def test_ordered_leaves_a_prefix(build: Path, library: Path, fs: str) -> None:
     ordered = ("--variants", "ordered", "--fs", fs)
     # (after a fork nothing is staged: `steps-processes` would test the kernel)
-    kinds = ("steps", "steps-threads", "steps-files", *(f"sqlite-{mode}" for mode in MODES))
+    kinds = ("steps", "steps-threads", "steps-files", *(f"sqlite-{mode}" for mode in MODES), "leveldb")
     run_prefix(build, "--shutdowns", "2", "--kinds", *kinds, *ordered)
-    run_prefix(build, "--cuts", "6", "--kinds", "steps", "steps-files", "sqlite-wal", *ordered)
+    run_prefix(build, "--cuts", "6", "--kinds", "steps", "steps-files", "sqlite-wal", "leveldb", *ordered)
 
 
 @powerful

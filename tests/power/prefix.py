@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m power.prefix (with tests/ on the path; make soak-power does it): does a power loss leave a prefix?
 
-A program makes numbered steps over several files, or SQLite transactions, while another program syncs the same files.
+A program makes numbered steps over several files, SQLite transactions, or writes to a LevelDB, while another program
+syncs the same files.
 The file system is shut down, or its disk is cut off; then it is mounted and recovered.  Its files must be as they were
 after some number of operations.  Natively, with a sync after each step, they must be, and nothing acknowledged may be
 missing.  The controls do not sync: they must fail, or the test could not find anything.
@@ -26,7 +27,7 @@ from random import Random
 
 from lib.support import ROOT, preload_env
 
-from power import commits, cuts, steps, system
+from power import commits, cuts, records, steps, system
 from power.disk import copy_image, make_image
 from power.system import DISK, FUSE, PLACE, another_boot, loop, mounted, shut_down
 from power.workload import DATA, PATIENCE_SECONDS, FailedError, Tools, main_of
@@ -39,7 +40,8 @@ HOW = {
     "steps-threads": ("threads",),
     "steps-files": ("files",),  # no names come and go
 }
-KINDS = (*HOW, *SQLITE)
+LEVELDB = "leveldb"
+KINDS = (*HOW, *SQLITE, LEVELDB)
 NATIVE, NO_SYNC, EATMYDATA, OFF = "native", "no-sync", "eatmydata", "off"
 ORDERED, NO_REPLAY = "ordered", "ordered-no-replay"
 CONTROLS = (NO_SYNC, EATMYDATA, OFF)
@@ -52,7 +54,7 @@ CONTROLS_FAIL = 0.8  # of the losses
 # The device is memory: a control needs some time until the kernel has written part of its work.
 SECONDS = (0.15, 0.4)
 # Operations before that, whatever the speed: a log that was checkpointed and begun anew, for example.
-LEAST = {**dict.fromkeys(HOW, 500), "sqlite-wal": 200}
+LEAST = {**dict.fromkeys(HOW, 500), "sqlite-wal": 200, LEVELDB: 2000}
 LEAST_COMMITS = 3
 MANY = 250_000  # a fast program does not wait until its disk is full
 CUT_SECONDS = 0.7  # the disk is slower
@@ -78,6 +80,11 @@ class Found:
     kept: int = 0  # operations of the newest such state
     acked: int = 0  # operations whose step had returned before the loss
     age_ns: int = 0  # of the oldest of them that is missing
+
+
+def is_control(run: Run) -> bool:
+    """Without a sync of each write LevelDB syncs its tables all the same: it loses the last writes, and keeps order."""
+    return run.variant in CONTROLS and (run.kind, run.variant) != (LEVELDB, NO_SYNC)
 
 
 def eatmydata() -> str:
@@ -114,6 +121,9 @@ def command(run: Run, build: Path, acks: Path) -> list[str]:
             str(int(syncs)),
             *HOW[run.kind],
         ]
+    if run.kind == LEVELDB:
+        program = Path(__file__).with_name("records.py")
+        return [sys.executable, str(program), str(DATA), str(acks), str(int(syncs))]
     # DELETE: the commit is the removal of the journal, which only EXTRA makes durable
     safe = "FULL" if run.kind == "sqlite-wal" else "EXTRA"
     program = Path(__file__).with_name("commits.py")
@@ -130,9 +140,12 @@ def command(run: Run, build: Path, acks: Path) -> list[str]:
 def nudged(run: Run) -> list[str]:
     """The only file that the other program syncs; none: it syncs all.
 
-    A database without its journal, or the log without its database, is what a control cannot survive."""
-    if run.kind in HOW or (run.variant not in CONTROLS and run.seed % 2):
+    A database without its journal, the log without its database, or the list of tables without them, is what a control
+    cannot survive."""
+    if run.kind in HOW or (not is_control(run) and run.seed % 2):
         return []
+    if run.kind == LEVELDB:
+        return [records.MANIFEST]
     return ["data.db-wal" if run.kind == "sqlite-wal" else "data.db"]
 
 
@@ -166,6 +179,8 @@ def judge(run: Run, times: list[int], loss_ns: int, torn: bool) -> Found:
             found.wrong = (
                 f"no state of the program; after {acked} operations: {history.odd(there, acked)[:500]}"
             )
+    elif run.kind == LEVELDB:
+        found.kept, found.wrong = records.look(DATA)
     else:
         found.kept, found.wrong = commits.look(DATA / "data.db", mode_of(run))
     if not found.wrong and found.kept < acked:
@@ -194,6 +209,8 @@ def prepare(run: Run, acks: Path) -> None:
     DATA.mkdir()
     if run.kind in HOW:
         steps.prepare(DATA)
+    elif run.kind == LEVELDB:
+        records.prepare(DATA)
     else:
         commits.prepare(DATA / "data.db")
     subprocess.run(["sync", "-f", str(DISK)], check=True)
@@ -334,7 +351,7 @@ class Session:
             operations += found.acked
             age_ns = max(age_ns, found.age_ns)
             wrong += bool(found.wrong)
-            if found.wrong and run.variant not in (*CONTROLS, *UNJUDGED):
+            if found.wrong and not is_control(run) and run.variant not in UNJUDGED:
                 self.bad = True
                 again = f"{one.options()} --{way}s {1 if way == SHUTDOWN else count}"
                 print(f"FAILED {found.wrong}\n    again: python -m power.prefix {again}", flush=True)
@@ -343,7 +360,7 @@ class Session:
         cells = (way, run.kind, run.fs, run.variant, count, operations, wrong, age, f"{seconds:.0f}")
         print(f"| {' | '.join(map(str, cells))} |", flush=True)
         # (of a few losses one that fails is enough)
-        if run.variant in CONTROLS and wrong < (CONTROLS_FAIL * count if count >= 10 else 1):
+        if is_control(run) and wrong < (CONTROLS_FAIL * count if count >= 10 else 1):
             self.bad = True
             print(f"FAILED the control {run.variant} left a prefix in {count - wrong} of {count}", flush=True)
 
@@ -352,6 +369,9 @@ class Session:
             if not path.exists():
                 print(f"{path} is not there; run make tests-build", file=sys.stderr)
                 return 2
+        if LEVELDB in self.options.kinds and records.missing():
+            self.options.kinds.remove(LEVELDB)
+            print(f"without {LEVELDB}: {records.missing()}", flush=True)
         variants = [v for v in VARIANTS if v in self.options.variants]
         if EATMYDATA in variants and not eatmydata():
             variants.remove(EATMYDATA)
