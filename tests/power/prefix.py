@@ -30,7 +30,7 @@ from lib.support import ROOT, preload_env
 from power import commits, cuts, records, steps, system
 from power.disk import copy_image, make_image
 from power.system import DISK, FUSE, PLACE, another_boot, loop, mounted, shut_down
-from power.workload import DATA, PATIENCE_SECONDS, FailedError, Tools, main_of
+from power.workload import DATA, PATIENCE_SECONDS, SKIPPED, FailedError, Tools, main_of
 
 SQLITE = ("sqlite-delete", "sqlite-truncate", "sqlite-persist", "sqlite-wal")
 # The numbered steps, by one process or by three that take turns: arguments of the program.
@@ -372,6 +372,8 @@ class Session:
         if LEVELDB in self.options.kinds and records.missing():
             self.options.kinds.remove(LEVELDB)
             print(f"without {LEVELDB}: {records.missing()}", flush=True)
+            if not self.options.kinds:
+                return SKIPPED
         variants = [v for v in VARIANTS if v in self.options.variants]
         if EATMYDATA in variants and not eatmydata():
             variants.remove(EATMYDATA)
