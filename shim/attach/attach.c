@@ -556,7 +556,10 @@ void attach_refresh(struct file *f, int fd)
 {
 	struct statx st;
 
-	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE | STATX_BLOCKS, &st) < 0)
+	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO | STATX_SIZE | STATX_BLOCKS, &st) < 0)
+		return;
+	/* (the program may have closed the descriptor unseen) */
+	if (st.stx_ino != f->ino || sys_dev_of(&st) != f->dev)
 		return;
 	f->ksize = f->lsize = st.stx_size;
 	f->sparse = has_holes(f, &st);

@@ -151,13 +151,6 @@ const struct pattern *rule_decide(const struct config *c, const char *path, cons
 	return NULL;
 }
 
-bool rule_is_within(const char *path, const char *dir)
-{
-	size_t n = strlen(dir);
-
-	return n == 1 || (strncmp(path, dir, n) == 0 && (path[n] == '/' || path[n] == '\0'));
-}
-
 const struct rule *rule_match(const struct config *c, const char *path)
 {
 	const struct rule *rule = NULL;

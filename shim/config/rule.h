@@ -22,9 +22,6 @@
  */
 bool rule_glob(const char *glob, const char *path);
 
-/* `path` is the directory `dir`, absolute, or lies below it. */
-bool rule_is_within(const char *path, const char *dir);
-
 /* The rule that `path` belongs to, or NULL.  Files in a ".fastwrite" directory belong to none. */
 const struct rule *rule_match(const struct config *c, const char *path);
 

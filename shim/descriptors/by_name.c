@@ -114,16 +114,6 @@ bool by_name_overlays(void)
 	return false;
 }
 
-bool by_name_overlays_unordered(void)
-{
-	if (by_name_idle())
-		return false;
-	for (uint32_t i = 0; i < live_config->rule_count; i++)
-		if (config_overlays(&live_config->rules[i].set) && !config_orders(&live_config->rules[i].set))
-			return true;
-	return false;
-}
-
 static int act_let_go(struct file *f, const void *ctx)
 {
 	(void)ctx;
@@ -132,7 +122,7 @@ static int act_let_go(struct file *f, const void *ctx)
 
 void by_name_before_open(uint64_t dev, uint64_t ino)
 {
-	const struct file *f = by_name_overlays_unordered() ? file_find(dev, ino) : NULL;
+	const struct file *f = by_name_overlays() ? file_find(dev, ino) : NULL;
 
 	/* (in order a drain waits for the device, and databases open their journals all the time) */
 	if (f && f->left && !file_is_ordered(f) && thread_of_program_count() != 1)

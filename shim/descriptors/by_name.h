@@ -73,8 +73,6 @@ int by_name_change_at(struct by_name_change *c, int dirfd, const char *path);
 void by_name_change_end(struct by_name_change *c);
 /* A file may be in an overlay: without one, no look at a file has to ask. */
 bool by_name_overlays(void);
-/* A file that is not in order may be in an overlay: only then by_name_before_open does anything. */
-bool by_name_overlays_unordered(void);
 /* Before an open.  A file that the program has closed while bytes were staged is drained, if there are other
  * threads and it is not in order: one of them may use the number of the new descriptor before the library
  * knows it. */

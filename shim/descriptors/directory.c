@@ -15,6 +15,14 @@
 
 _Atomic uint64_t directory_noted[DIRECTORY_FDS / 64];
 
+/* True if `path` is the directory `dir` or lies below it. */
+static bool is_within(const char *path, const char *dir)
+{
+	size_t n = strlen(dir);
+
+	return n == 1 || (strncmp(path, dir, n) == 0 && (path[n] == '/' || path[n] == '\0'));
+}
+
 /* A sync of a directory need not ask the device: nobody was promised that it does, or the next epoch makes
  * the names durable. */
 static bool is_promise(const struct settings *set) { return set->sync == SYNC_OFF || config_orders(set); }
@@ -29,7 +37,7 @@ static bool looks_unsynced(const struct fd_open *op)
 		const struct rule *rule = &live_config->rules[i];
 
 		if (is_promise(&rule->set) &&
-		    (op->path[0] == '/' ? rule_is_within(op->path, rule->prefix) : op->flags & O_DIRECTORY))
+		    (op->path[0] == '/' ? is_within(op->path, rule->prefix) : op->flags & O_DIRECTORY))
 			return true;
 	}
 	return false;
@@ -80,13 +88,13 @@ static uint64_t rules_of(const char *dir, bool *level)
 			const struct pattern *p = &rule->patterns[i];
 			const char *rest = p->glob + rule_literal_split(p->glob, prefix);
 
-			if (!rule_is_within(dir, prefix) && !rule_is_within(prefix, dir))
+			if (!is_within(dir, prefix) && !is_within(prefix, dir))
 				continue;
 			if (p->exclude || !is_promise(&rule->set))
 				return 0;
 			rules |= 1ull << r;
 			covered |= strcmp(dir, prefix) == 0 && strcmp(rest, "/*") == 0;
-			covered_below |= rule_is_within(dir, prefix) && strcmp(rest, "/**") == 0;
+			covered_below |= is_within(dir, prefix) && strcmp(rest, "/**") == 0;
 		}
 	}
 	*level = !covered_below;

@@ -14,7 +14,6 @@
 #include "base/signals.h"
 #include "base/sys.h"
 #include "base/thread.h"
-#include "base/user.h"
 #include "config/rule.h"
 #include "descriptors/by_name.h"
 #include "descriptors/fd_passing.h"
@@ -250,7 +249,7 @@ static void before_open(const struct fd_open *op, bool known, struct statx *st)
 {
 	bool leases = atomic_load_explicit(&visibility_leases, memory_order_relaxed) > 0;
 
-	if (!op->path || (!leases && !by_name_overlays_unordered()) ||
+	if (!op->path || (!leases && !by_name_overlays()) ||
 	    (!known && sys.statx(op->dirfd, op->path, 0, STATX_INO, st) < 0))
 		return;
 	if (leases)
@@ -265,21 +264,6 @@ struct before_open {
 	struct statx st; /* STATX_INO, STATX_TYPE */
 };
 
-/* The path as written leads to where files in order are: no open there waits for long, as that of a pipe may.
- * (One that does makes removals slow.) */
-static bool looks_ordered(const char *path)
-{
-	if (!path || !user_string_readable(path))
-		return false;
-	for (uint32_t i = 0; i < live_config->rule_count; i++) {
-		const struct rule *rule = &live_config->rules[i];
-
-		if (config_orders(&rule->set) && rule->prefix[1] && rule_is_within(path, rule->prefix))
-			return true;
-	}
-	return false;
-}
-
 static void look_before_open(struct fd_open *op, struct before_open *b)
 {
 	bool creates = op->flags & O_CREAT, waits;
@@ -288,11 +272,6 @@ static void look_before_open(struct fd_open *op, struct before_open *b)
 	b->absent = b->known = op->counts = false;
 	if (!op->regular || !ordered_any())
 		return;
-	if (!creates && looks_ordered(op->path)) {
-		op->counts = true;
-		fdtable_change_begin();
-		return;
-	}
 	if (op->path)
 		r = sys.statx(op->dirfd, op->path, creates ? AT_SYMLINK_NOFOLLOW : 0, STATX_INO | STATX_TYPE,
 		              &b->st);

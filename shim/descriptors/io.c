@@ -797,7 +797,8 @@ static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, 
 			file_unlock(f, g);
 			r = kernel_readv(fd, iov, count, offset);
 			atomic_fetch_sub(&f->flush.reads, 1);
-			return r;
+			/* (by now fd may be of another file, of which bytes are staged) */
+			return still_valid(fd, o, f) ? r : IO_PASS;
 		}
 		signals_harden();
 		r = kernel_readv(fd, iov, count, offset);

@@ -10,8 +10,8 @@
  *   where    same: the same boot and mount; mount: the same boot, another mount; boot: another boot
  *   proved   more than the inode number says that it is the file
  *   as left  the file has size and time of the guard; or a change of our own was under way (not after a boot:
- *            such a change may have left anything), and with `same` nothing but staged bytes and zeros stands
- *            behind the guard's size where the blocks lie
+ *            such a change may have left anything), and nothing but staged bytes and zeros stands behind the
+ *            guard's size where the blocks lie
  *
  * The first row that fits decides.
  *

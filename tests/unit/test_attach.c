@@ -194,6 +194,26 @@ static void test_mapped(void **state)
 	through(fd, BYPASS_MMAP);
 }
 
+/* The program has closed its descriptor unseen, and the number is that of something else. */
+static void test_a_refresh_by_another_file(void **state)
+{
+	int fd = rig_open("a", O_RDWR), other[2];
+
+	(void)state;
+	rig_put(fd, 0, 500);
+	rig_put(fd, 500, 500);
+	assert_int_equal(rig_file(fd)->mode, FILE_ATTACHED);
+	assert_int_equal(rig_drain(fd), 0);
+	assert_int_equal(pipe(other), 0);
+	attach_refresh(rig_file(fd), other[0]);
+	assert_int_equal(rig_file(fd)->lsize, 1000);
+	assert_int_equal(truncate(rig_path("a"), 300), 0);
+	attach_refresh(rig_file(fd), fd);
+	assert_int_equal(rig_file(fd)->lsize, 300);
+	close(other[0]);
+	close(other[1]);
+}
+
 static void test_no_reservation(void **state)
 {
 	int fd = rig_open("out", O_WRONLY);
@@ -546,6 +566,7 @@ int main(void)
 		TEST(test_a_wish_is_carried_out_by_the_next_write),
 		TEST(test_unlinked),
 		TEST(test_unknown_descriptor),
+		TEST(test_a_refresh_by_another_file),
 		TEST(test_no_reservation),
 		TEST(test_failed_close_with_a_reader_left),
 		TEST(test_locked_memory),

@@ -410,6 +410,34 @@ static void test_a_file_that_is_only_written(void **state)
 	assert_int_equal(faults.open_own.calls, 1);
 }
 
+/* Another thread closes the descriptor just before the kernel reads, and opens another file, which it writes.
+ */
+static ssize_t read_from_another(int fd, const struct iovec *iov, int count, off_t at)
+{
+	sys.preadv = sys_kernel.preadv;
+	assert_int_equal(fd_close(fd), 0);
+	assert_int_equal(rig_open("b", O_RDWR), fd);
+	rig_put(fd, 0, 2000);
+	return sys_kernel.preadv(fd, iov, count, at);
+}
+
+static void test_a_descriptor_is_replaced_before_a_read(void **state)
+{
+	uint8_t have[3000];
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	fd = rig_open("a", O_RDWR);
+	rig_put(fd, 0, 20000);
+	assert_int_equal(rig_drain(fd), 0);
+	rig_put(fd, 20000, 100);
+	assert_true(file_is_paged(rig_file(fd)));
+	sys.preadv = read_from_another;
+	assert_int_equal(io_read_at(fd, fdtable_get(fd), have, sizeof have, 0), 2000);
+	assert_ptr_equal(sys.preadv, sys_kernel.preadv);
+}
+
 static void test_a_file_that_cannot_be_read(void **state)
 {
 	int fd;
@@ -1548,50 +1576,6 @@ static void test_a_removal_in_the_middle_of_an_open(void **state)
 	assert_int_equal(fd_close(fd), 0);
 }
 
-static unsigned looks;
-
-static int count_looks(int dirfd, const char *path, int flags, unsigned mask, struct statx *out)
-{
-	looks++;
-	return sys_kernel.statx(dirfd, path, flags, mask, out);
-}
-
-/* The open begins, and ends without a descriptor.  How often the path was looked at; *counts: as
- * fd_open.counts. */
-static unsigned open_begins(const char *path, bool *counts)
-{
-	struct fd_open op;
-
-	looks = 0;
-	sys.statx = count_looks;
-	fd_open_prepare(&op, AT_FDCWD, path, O_RDONLY);
-	sys.statx = sys_kernel.statx;
-	*counts = op.counts && fdtable_is_changing();
-	fd_open_end(&op);
-	assert_false(fdtable_is_changing());
-	return looks;
-}
-
-/* A pipe may be waited for long, so what leads elsewhere is looked at before it counts. */
-static void test_a_look_before_an_open(void **state)
-{
-	const char *volatile wild = (const char *)8;
-	bool counts;
-
-	(void)state;
-	needs_a_disk();
-	going();
-	assert_int_equal(open_begins(rig_path("j"), &counts), 0);
-	assert_true(counts);
-	assert_int_equal(open_begins(rig_dir, &counts), 0);
-	assert_true(counts);
-	assert_int_equal(open_begins("/dev/null", &counts), 1);
-	assert_false(counts);
-	assert_int_equal(open_begins(wild, &counts), 1);
-	assert_true(counts);
-	gone();
-}
-
 /* Another thread gives a file a second name at this moment. */
 static void test_no_removal_begins_beside_a_link(void **state)
 {
@@ -2384,6 +2368,7 @@ int main(void)
 		TEST(test_a_file_is_cut_in_its_epoch),
 		TEST(test_the_next_epoch_begins_beside_it),
 		TEST(test_a_file_that_is_only_written),
+		TEST(test_a_descriptor_is_replaced_before_a_read),
 		TEST(test_a_file_that_cannot_be_read),
 		TEST(test_a_locked_file_keeps_its_lease),
 		TEST(test_a_locked_file_that_is_open_twice),
@@ -2428,7 +2413,6 @@ int main(void)
 		TEST(test_a_file_of_an_earlier_epoch_goes),
 		TEST(test_a_file_is_opened_beside_its_removal),
 		TEST(test_a_removal_in_the_middle_of_an_open),
-		TEST(test_a_look_before_an_open),
 		TEST(test_no_removal_begins_beside_a_link),
 		TEST(test_a_file_is_removed_from_another_place),
 		TEST(test_signals_wait_for_a_removal),
