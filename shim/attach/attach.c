@@ -34,6 +34,7 @@
 #include "staging/stage.h"
 #include "staging/staging_policy.h"
 #include "staging/stats.h"
+#include "staging/tail.h"
 #include "staging/takeover.h"
 #include "sync/journal_file.h"
 #include "sync/sync.h"
@@ -368,7 +369,7 @@ static bool is_recoverable(const char *path, const struct statx *young)
 }
 
 /* The reason why f cannot have a place in the order of its rule, or BYPASS_NONE. */
-static enum bypass_reason cannot_order(struct file *f, struct arena *a)
+static enum bypass_reason cannot_order(struct file *f, struct arena *a, uint64_t size)
 {
 	int r;
 
@@ -377,7 +378,7 @@ static enum bypass_reason cannot_order(struct file *f, struct arena *a)
 	r = flush_make_readable(f);
 	if (r == -EACCES)
 		return BYPASS_RIGHTS;
-	if (r < 0 || !paged_fits(f, a)) {
+	if ((r < 0 && r != -EBADF) || !paged_fits(f, a, size)) {
 		/* a descriptor for reading may come */
 		staging_policy_later(f);
 		return BYPASS_COUNT;
@@ -457,7 +458,7 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 		staging_policy_later(f);
 		return BYPASS_COUNT;
 	}
-	why = file_is_ordered(f) ? cannot_order(f, a) : BYPASS_NONE;
+	why = file_is_ordered(f) ? cannot_order(f, a, st.stx_size) : BYPASS_NONE;
 	if (why != BYPASS_NONE)
 		return why;
 	entry = arena_entry_take(a);
@@ -556,11 +557,12 @@ void attach_refresh(struct file *f, int fd)
 {
 	struct statx st;
 
-	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO | STATX_SIZE | STATX_BLOCKS, &st) < 0)
+	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st) < 0)
 		return;
 	/* (the program may have closed the descriptor unseen) */
 	if (st.stx_ino != f->ino || sys_dev_of(&st) != f->dev)
 		return;
+	tail_check(f, &st);
 	f->ksize = f->lsize = st.stx_size;
 	f->sparse = has_holes(f, &st);
 	if (!journal_file_alone(f))
@@ -631,6 +633,7 @@ int detach_file(struct file *f)
 		f->order.passed = true;
 	a = f->arena;
 	entry = (uint32_t)f->entry;
+	tail_forget(f);
 	/* Clear these before another file can get the entry.  A kill here must not leave f with the entry of
 	 * another file. */
 	f->entry = -1;

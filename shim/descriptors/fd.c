@@ -33,6 +33,7 @@
 #include "staging/stage.h"
 #include "staging/staging_policy.h"
 #include "staging/stats.h"
+#include "staging/tail.h"
 #include "sync/journal.h"
 #include "sync/journal_file.h"
 #include "sync/sync.h"
@@ -1348,6 +1349,7 @@ long fd_bypass_call(int fd, long number, const long *a)
 		if (r == 0 && f->mode == FILE_ATTACHED) {
 			/* An interrupted write of this thread, or another process, must end the staging.  It
 			 * must then know what the kernel has. */
+			tail_forget(f);
 			journal_file_changed(f);
 			r = sys_raw(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 			if (f->arena && !flush_left(f))

@@ -22,6 +22,7 @@
 #include "staging/guard.h"
 #include "staging/paged.h"
 #include "staging/staging_policy.h"
+#include "staging/tail.h"
 #include "sync/journal_file.h"
 #include "sync/sync.h"
 
@@ -159,6 +160,7 @@ static long write_kernel(struct file *f, int fd, const struct iovec *iov, int co
 	r = flush_drain_and_reposition(f);
 	asked = r >= 0;
 	if (asked) {
+		tail_forget(f);
 		journal_file_changed(f);
 		r = kernel_writev(fd, iov, count, offset);
 	}

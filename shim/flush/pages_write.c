@@ -10,6 +10,7 @@
 #include "flush/journaled.h"
 #include "flush/visibility.h"
 #include "staging/guard.h"
+#include "staging/tail.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -119,9 +120,11 @@ static void keep_time(const struct file *f)
 
 void pages_all_written(struct file *f)
 {
+	tail_keep(f);
 	overlay_detach(&f->overlay);
 	if (f->time_shown)
 		keep_time(f);
+	tail_stamp(f);
 	f->due[DUE_FLUSH] = 0;
 	/* (a lease says that bytes are staged) */
 	if (!journal_file_holds(f))

@@ -5,6 +5,7 @@
 #include "base/sys.h"
 #include "files/workers.h"
 #include "staging/order.h"
+#include "staging/tail.h"
 #include "staging/takeover.h"
 
 #include <fcntl.h>
@@ -17,8 +18,11 @@ static int read_file(void *ctx, void *to, size_t n, uint64_t offset)
 	const struct file *f = ctx;
 	int fd = file_readable_fd(f);
 	struct statx st;
-	int r = fd < 0 ? -EBADF : sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st);
+	int r;
 
+	if (fd < 0)
+		return tail_read(f, to, n, offset);
+	r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st);
 	/* (the program may have closed the descriptor unseen) */
 	if (r == 0 && (st.stx_ino != f->ino || sys_dev_of(&st) != f->dev))
 		r = -EBADF;
@@ -40,12 +44,13 @@ static int read_file(void *ctx, void *to, size_t n, uint64_t offset)
 	return r;
 }
 
-bool paged_fits(const struct file *f, const struct arena *a)
+bool paged_fits(const struct file *f, const struct arena *a, uint64_t size)
 {
-	return a->pages.frame_count != 0 && !f->head && file_readable_fd(f) >= 0;
+	return a->pages.frame_count != 0 && !f->head &&
+	       (file_readable_fd(f) >= 0 || (file_is_ordered(f) && tail_reaches(f, size)));
 }
 
-bool paged_suits(const struct file *f) { return file_is_paged(f) || paged_fits(f, f->arena); }
+bool paged_suits(const struct file *f) { return file_is_paged(f) || paged_fits(f, f->arena, f->ksize); }
 
 static struct timespec coarse_now(void)
 {
@@ -103,8 +108,10 @@ int paged_put(struct file *f, struct ofd *stream, const struct iovec *iov, int c
 	f->bytes += n;
 	if (offset + n > f->lsize)
 		f->lsize = offset + n;
-	if (begins)
+	if (begins) {
 		f->due[DUE_FLUSH] = sys_now_ns() + file_lag_ns(f);
+		tail_forget(f);
+	}
 	if (watch)
 		workers_arm();
 	return 0;
@@ -114,9 +121,10 @@ int paged_put(struct file *f, struct ofd *stream, const struct iovec *iov, int c
 static bool may_be_cut(const struct file *f)
 {
 	enum { FIXED = STATX_ATTR_APPEND | STATX_ATTR_IMMUTABLE };
+	int fd = file_readable_fd(f);
 	struct statx st;
 
-	return sys.statx(file_readable_fd(f), "", AT_EMPTY_PATH, STATX_INO, &st) == 0 &&
+	return sys.statx(fd >= 0 ? fd : file_fd(f), "", AT_EMPTY_PATH, STATX_INO, &st) == 0 &&
 	       !(st.stx_attributes & FIXED);
 }
 
@@ -140,8 +148,10 @@ int paged_truncate(struct file *f, uint64_t size)
 	f->kind = STAGE_POSITIONAL;
 	f->lsize = size;
 	takeover_keep(f);
-	if (begins)
+	if (begins) {
 		f->due[DUE_FLUSH] = sys_now_ns() + file_lag_ns(f);
+		tail_forget(f);
+	}
 	workers_arm();
 	return 0;
 }

@@ -18,10 +18,11 @@
 #include <sys/uio.h>
 
 /* True if the next write of an attached file goes to the overlay.  Where only a part of a page is written the
- * rest is read from the file, so a descriptor for reading is needed. */
+ * rest is read from the file, so a descriptor for reading is needed, or its end has to be known
+ * (staging/tail.h). */
 bool paged_suits(const struct file *f);
-/* The same before f is attached to `a`. */
-bool paged_fits(const struct file *f, const struct arena *a);
+/* The same before f, `size` bytes long, is attached to `a`. */
+bool paged_fits(const struct file *f, const struct arena *a, uint64_t size);
 
 /* Accepts n >= 1 bytes for file offset `offset`.  `stream`: the description whose position moves along, or
  * NULL.  0; else nothing has changed: -EAGAIN: the overlay is full; other -errno: the rest of a page cannot

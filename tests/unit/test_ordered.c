@@ -18,6 +18,7 @@
 #include "format/wal_scan.h"
 #include "process/child.h"
 #include "staging/order.h"
+#include "staging/tail.h"
 #include "sync/sync.h"
 
 #include <dirent.h>
@@ -438,6 +439,98 @@ static void test_a_descriptor_is_replaced_before_a_read(void **state)
 	assert_ptr_equal(sys.preadv, sys_kernel.preadv);
 }
 
+static void needs_leases(int fd)
+{
+	if (fcntl(fd, F_SETLEASE, F_WRLCK) < 0) {
+		print_message("skipped: no leases on this file system\n");
+		skip();
+	}
+	assert_int_equal(fcntl(fd, F_SETLEASE, F_UNLCK), 0);
+}
+
+/* The library may not open it, and knows its end all the same, but not after a change by the kernel. */
+static void test_a_locked_file_that_is_only_written(void **state)
+{
+	static uint8_t large[200000];
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	fd = rig_open("log", O_WRONLY | O_APPEND);
+	needs_leases(fd);
+	assert_int_equal(fd_before_lock(fd, false, LOCK_AT_OFFSET), 0);
+	rig_faults_clear();
+	for (uint64_t at = 0; at < 30000; at += 1000) {
+		rig_put(fd, at, 1000);
+		assert_int_equal(rig_kernel_size("log"), at / 3000 * 3000);
+		if (at % 3000 == 2000)
+			assert_int_equal(rig_drain(fd), 0);
+	}
+	rig_expect("log", 30000);
+	assert_int_equal(faults.open_own.calls, 0);
+	rig_fill(large, sizeof large, 30000);
+	assert_int_equal(rig_write(fd, large, sizeof large), sizeof large);
+	rig_put(fd, 230000, 1000);
+	assert_int_equal(rig_kernel_size("log"), 231000);
+	rig_expect("log", 231000);
+}
+
+/* What was kept of the file is not what stands there now. */
+static void test_an_end_that_is_not_kept_any_more(void **state)
+{
+	uint8_t byte = 'x';
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	fd = rig_open("log", O_WRONLY);
+	needs_leases(fd);
+	assert_int_equal(fd_before_lock(fd, false, LOCK_AT_OFFSET), 0);
+	rig_put(fd, 0, 5000);
+	assert_int_equal(rig_drain(fd), 0);
+	assert_true(tail_reaches(rig_file(fd), 5000));
+	assert_false(tail_reaches(rig_file(fd), 5001));
+	/* the next overlay uses it, once */
+	rig_put(fd, 5000, 10);
+	assert_false(tail_reaches(rig_file(fd), 5000));
+	assert_int_equal(rig_drain(fd), 0);
+	assert_true(tail_reaches(rig_file(fd), 5010));
+	/* nobody can read this page, so the kernel writes */
+	assert_int_equal(rig_pwrite(fd, &byte, 1, 100), 1);
+	assert_false(tail_reaches(rig_file(fd), 5010));
+	assert_int_equal(rig_kernel_size("log"), 5010);
+	byte = rig_byte(100);
+	assert_int_equal(rig_pwrite(fd, &byte, 1, 100), 1);
+	rig_put(fd, 5010, 10);
+	rig_expect("log", 5020);
+}
+
+/* Somebody else has written what is kept, and the file is as long as before. */
+static void test_an_end_that_another_program_changes(void **state)
+{
+	uint8_t byte;
+	int fd, raw;
+
+	(void)state;
+	needs_a_disk();
+	fd = rig_open("log", O_WRONLY);
+	needs_leases(fd);
+	assert_int_equal(fd_before_lock(fd, false, LOCK_AT_OFFSET), 0);
+	rig_put(fd, 0, 5000);
+	assert_int_equal(rig_drain(fd), 0);
+	assert_true(tail_reaches(rig_file(fd), 5000));
+	sys_nap(20000000); /* a tick of the kernel's clock */
+	raw = open(rig_path("log"), O_RDWR);
+	assert_int_equal(pwrite(raw, "x", 1, 4500), 1);
+	close(raw);
+	rig_put(fd, 5000, 100);
+	assert_int_equal(rig_drain(fd), 0);
+	raw = open(rig_path("log"), O_RDONLY);
+	assert_int_equal(pread(raw, &byte, 1, 4500), 1);
+	assert_int_equal(byte, 'x');
+	close(raw);
+}
+
 static void test_a_file_that_cannot_be_read(void **state)
 {
 	int fd;
@@ -457,11 +550,7 @@ static int locked_and_leased(void)
 {
 	int fd = ready("a");
 
-	if (fcntl(fd, F_SETLEASE, F_WRLCK) < 0) {
-		print_message("skipped: no leases on this file system\n");
-		skip();
-	}
-	assert_int_equal(fcntl(fd, F_SETLEASE, F_UNLCK), 0);
+	needs_leases(fd);
 	assert_int_equal(fd_before_lock(fd, false, LOCK_AT_OFFSET), 0);
 	rig_put(fd, 1000, 500);
 	assert_ptr_equal(rig_file(fd)->lease.on, fdtable_get(fd));
@@ -2368,6 +2457,9 @@ int main(void)
 		TEST(test_a_file_is_cut_in_its_epoch),
 		TEST(test_the_next_epoch_begins_beside_it),
 		TEST(test_a_file_that_is_only_written),
+		TEST(test_a_locked_file_that_is_only_written),
+		TEST(test_an_end_that_is_not_kept_any_more),
+		TEST(test_an_end_that_another_program_changes),
 		TEST(test_a_descriptor_is_replaced_before_a_read),
 		TEST(test_a_file_that_cannot_be_read),
 		TEST(test_a_locked_file_keeps_its_lease),
