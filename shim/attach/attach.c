@@ -470,6 +470,7 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 	 * the entry's last file left. */
 	fill_entry(f, a, (uint32_t)entry, path, ofd_fd(o), &st);
 	f->arena = a;
+	tail_forget(f);
 	f->ksize = f->lsize = st.stx_size;
 	f->space.end = 0;
 	f->sparse = has_holes(f, &st);

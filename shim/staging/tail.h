@@ -9,7 +9,7 @@
  *
  * What is kept counts for one write only, the one that begins the next overlay.  Afterwards a page of the
  * overlay has it, or nobody.  A change of this process that goes past the overlay ends it (tail_forget), and
- * one of another process is seen by size and times (tail_check).
+ * one of another process is seen by size and times (tail_check).  A file that is attached has nothing kept.
  *
  * Only for sync = ordered: there the process is alone.  All functions: file lock held.
  */
