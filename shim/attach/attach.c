@@ -558,11 +558,12 @@ void attach_refresh(struct file *f, int fd)
 {
 	struct statx st;
 
-	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st) < 0)
-		return;
 	/* (the program may have closed the descriptor unseen) */
-	if (st.stx_ino != f->ino || sys_dev_of(&st) != f->dev)
+	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st) < 0 || st.stx_ino != f->ino ||
+	    sys_dev_of(&st) != f->dev) {
+		tail_forget(f);
 		return;
+	}
 	tail_check(f, &st);
 	f->ksize = f->lsize = st.stx_size;
 	f->sparse = has_holes(f, &st);

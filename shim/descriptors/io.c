@@ -338,6 +338,9 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 		return write_kernel(f, fd, iov, count, offset);
 	if (file_is_ordered(f))
 		flush_make_readable(f); /* (without that the kernel makes the write) */
+	/* (without a lease nobody says whether another program has changed the file) */
+	if (!f->lease.on && visibility_is(f) && !file_is_paged(f))
+		tail_forget(f);
 	paged = paged_suits(f);
 	if (file_is_ordered(f) && (!paged || f->order.draining))
 		return write_kernel(f, fd, iov, count, offset);

@@ -120,7 +120,9 @@ static void keep_time(const struct file *f)
 
 void pages_all_written(struct file *f)
 {
-	tail_keep(f);
+	/* (another program that waits to open f may change what is kept before the file's times tell) */
+	if (file_readable_fd(f) < 0 && visibility_lease_intact(f->lease.on))
+		tail_keep(f);
 	overlay_detach(&f->overlay);
 	if (f->time_shown)
 		keep_time(f);

@@ -19,6 +19,7 @@
 #include "flush/prealloc.h"
 #include "process/inherit.h"
 #include "staging/arena.h"
+#include "staging/tail.h"
 #include "sync/journal_file.h"
 
 #include <fcntl.h>
@@ -91,6 +92,7 @@ static void refresh(struct file *f)
 {
 	int fd = flush_program_fd(f);
 
+	tail_forget(f);
 	journal_file_changed(f);
 	if (flush_left(f) || fd < 0)
 		return;

@@ -62,7 +62,7 @@ void tail_keep(struct file *f)
 	struct tail *t;
 
 	tail_forget(f);
-	t = n > 0 && file_is_ordered(f) && file_readable_fd(f) < 0 ? make(f) : NULL;
+	t = n > 0 && file_is_ordered(f) ? make(f) : NULL;
 	if (!t)
 		return;
 	t->end = 0; /* (nothing can be read from here meanwhile) */

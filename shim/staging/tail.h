@@ -9,7 +9,8 @@
  *
  * What is kept counts for one write only, the one that begins the next overlay.  Afterwards a page of the
  * overlay has it, or nobody.  A change of this process that goes past the overlay ends it (tail_forget), and
- * one of another process is seen by size and times (tail_check).  A file that is attached has nothing kept.
+ * one of another process by its open, as long as the file has its lease, or by size and times (tail_check; on
+ * kernels before 6.13 these tell nothing within a tick of the clock, and the rule's promise has to do).
  *
  * Only for sync = ordered: there the process is alone.  All functions: file lock held.
  */
@@ -25,7 +26,7 @@ bool tail_reaches(const struct file *f, uint64_t end);
 /* Reads n bytes at `offset`: 0, or -EBADF if they are not kept. */
 int tail_read(const struct file *f, void *to, size_t n, uint64_t offset);
 
-/* All of f is in the file, and the overlay is about to be detached: keeps the end, if nobody can read f. */
+/* Nobody can read f, all of it is in the file, and the overlay is about to be detached: keeps the end. */
 void tail_keep(struct file *f);
 /* Behind that, when the times of f are set: what tail_check compares. */
 void tail_stamp(const struct file *f);

@@ -505,6 +505,50 @@ static void test_an_end_that_is_not_kept_any_more(void **state)
 	rig_expect("log", 5020);
 }
 
+/* Two descriptions get no lease, which would say whether another program has changed the file. */
+static void test_an_end_without_a_lease(void **state)
+{
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	fd = rig_open("log", O_WRONLY);
+	needs_leases(fd);
+	assert_int_equal(fd_before_lock(fd, false, LOCK_AT_OFFSET), 0);
+	rig_put(fd, 0, 5000);
+	assert_int_equal(rig_drain(fd), 0);
+	assert_true(tail_reaches(rig_file(fd), 5000));
+	rig_open("log", O_WRONLY);
+	rig_put(fd, 5000, 100);
+	assert_int_equal(rig_kernel_size("log"), 5100);
+	rig_expect("log", 5100);
+}
+
+/* Its open has broken the lease: nothing that is kept counts, whatever the file's times say. */
+static void test_an_end_that_another_program_asked_for(void **state)
+{
+	int fd, status = -1;
+	pid_t pid;
+
+	(void)state;
+	needs_a_disk();
+	let_threads_rest();
+	fd = rig_open("log", O_WRONLY);
+	needs_leases(fd);
+	assert_int_equal(fd_before_lock(fd, false, LOCK_AT_OFFSET), 0);
+	rig_put(fd, 0, 5000);
+	assert_ptr_equal(rig_file(fd)->lease.on, fdtable_get(fd));
+	pid = fork();
+	if (pid == 0)
+		_exit(open(rig_path("log"), O_RDWR | O_CLOEXEC) < 0);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	file_unlock(rig_file(fd), file_lock(rig_file(fd))); /* which the watcher has */
+	assert_null(rig_file(fd)->lease.on);
+	assert_false(tail_reaches(rig_file(fd), 5000));
+	rig_expect("log", 5000);
+}
+
 /* Somebody else has written what is kept, and the file is as long as before. */
 static void test_an_end_that_another_program_changes(void **state)
 {
@@ -2459,6 +2503,8 @@ int main(void)
 		TEST(test_a_file_that_is_only_written),
 		TEST(test_a_locked_file_that_is_only_written),
 		TEST(test_an_end_that_is_not_kept_any_more),
+		TEST(test_an_end_without_a_lease),
+		TEST(test_an_end_that_another_program_asked_for),
 		TEST(test_an_end_that_another_program_changes),
 		TEST(test_a_descriptor_is_replaced_before_a_read),
 		TEST(test_a_file_that_cannot_be_read),
