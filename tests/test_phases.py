@@ -564,14 +564,18 @@ def alike_on_disk(library, program, tmp_path, how, kind, steps, **settings) -> l
 
 
 def fill_up(point, name="ballast"):
-    """Leaves no block free."""
+    """Leaves no block free, nor one that the file system gives back with the next write-back."""
     with (point / name).open("wb", buffering=0) as file:
-        for size in (1 << 20, 4096):
-            try:
-                while True:
-                    file.write(b"b" * size)
-            except OSError as error:
-                assert error.errno == errno.ENOSPC
+        before = -1
+        while file.tell() > before:
+            before = file.tell()
+            for size in (1 << 20, 4096):
+                try:
+                    while True:
+                        file.write(b"b" * size)
+                except OSError as error:
+                    assert error.errno == errno.ENOSPC
+            os.fsync(file.fileno())
 
 
 @pytest.mark.parametrize("how", HOWS)
