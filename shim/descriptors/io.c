@@ -336,11 +336,12 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 	 * and a signal handler cannot start one. */
 	if (!file_is_staged(f) && workers_tid() == 0 && !workers_arm())
 		return write_kernel(f, fd, iov, count, offset);
-	if (file_is_ordered(f))
+	if (file_is_ordered(f)) {
 		flush_make_readable(f); /* (without that the kernel makes the write) */
-	/* (without a lease nobody says whether another program has changed the file) */
-	if (!f->lease.on && visibility_is(f) && !file_is_paged(f))
-		tail_forget(f);
+		/* (another program may have changed a file without a lease) */
+		if (!f->lease.on && !file_is_paged(f) && visibility_is(f))
+			tail_forget(f);
+	}
 	paged = paged_suits(f);
 	if (file_is_ordered(f) && (!paged || f->order.draining))
 		return write_kernel(f, fd, iov, count, offset);
@@ -714,7 +715,7 @@ static long read_frames(struct file *f, const struct ofd *o, const struct iovec 
 	return r < 0 ? IO_PASS : r;
 }
 
-/* The kernel has what the program reads: nobody but the kernel need look at its buffers. */
+/* The file itself has what the program reads: the kernel reads it, and checks the program's buffers. */
 static bool is_bare(struct file *f, ssize_t n, off_t at)
 {
 	return !f->needs_repair && n > 0 && at >= 0 && overlay_is_bare(&f->overlay, (uint64_t)at, (size_t)n);

@@ -72,6 +72,13 @@ static int begin(struct file *f, const struct timespec *now)
 	return r;
 }
 
+/* The overlay has taken its first change. */
+static void begun(struct file *f)
+{
+	f->due[DUE_FLUSH] = sys_now_ns() + file_lag_ns(f);
+	tail_forget(f);
+}
+
 int paged_put(struct file *f, struct ofd *stream, const struct iovec *iov, int count, size_t n,
               uint64_t offset)
 {
@@ -108,10 +115,8 @@ int paged_put(struct file *f, struct ofd *stream, const struct iovec *iov, int c
 	f->bytes += n;
 	if (offset + n > f->lsize)
 		f->lsize = offset + n;
-	if (begins) {
-		f->due[DUE_FLUSH] = sys_now_ns() + file_lag_ns(f);
-		tail_forget(f);
-	}
+	if (begins)
+		begun(f);
 	if (watch)
 		workers_arm();
 	return 0;
@@ -148,10 +153,8 @@ int paged_truncate(struct file *f, uint64_t size)
 	f->kind = STAGE_POSITIONAL;
 	f->lsize = size;
 	takeover_keep(f);
-	if (begins) {
-		f->due[DUE_FLUSH] = sys_now_ns() + file_lag_ns(f);
-		tail_forget(f);
-	}
+	if (begins)
+		begun(f);
 	workers_arm();
 	return 0;
 }

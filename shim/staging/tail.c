@@ -10,20 +10,29 @@
 
 enum { TAILS = 16 };
 
-/* The lock of `file` protects the rest. */
+/* Whose tails[i] is, NULL: free; its lock protects it.  (Apart from them: a look for a file that has none
+ * touches none of their pages.) */
+static _Atomic(const struct file *) owners[TAILS];
 static struct tail {
-	_Atomic(const struct file *) file; /* NULL: free */
 	uint64_t end;
 	struct statx_timestamp mtime, ctime;
 	uint8_t bytes[PAGES_BYTES]; /* of the page with the end, up to there */
 } tails[TAILS];
 
-static struct tail *find(const struct file *f)
+/* -1: none. */
+static int index_of(const struct file *f)
 {
 	for (int i = 0; i < TAILS; i++)
-		if (atomic_load_explicit(&tails[i].file, memory_order_relaxed) == f)
-			return &tails[i];
-	return NULL;
+		if (atomic_load_explicit(&owners[i], memory_order_relaxed) == f)
+			return i;
+	return -1;
+}
+
+static struct tail *find(const struct file *f)
+{
+	int i = index_of(f);
+
+	return i >= 0 ? &tails[i] : NULL;
 }
 
 static struct tail *make(const struct file *f)
@@ -31,7 +40,7 @@ static struct tail *make(const struct file *f)
 	for (int i = 0; i < TAILS; i++) {
 		const struct file *none = NULL;
 
-		if (atomic_compare_exchange_strong(&tails[i].file, &none, f))
+		if (atomic_compare_exchange_strong(&owners[i], &none, f))
 			return &tails[i];
 	}
 	return NULL;
@@ -39,9 +48,12 @@ static struct tail *make(const struct file *f)
 
 bool tail_reaches(const struct file *f, uint64_t end)
 {
-	const struct tail *t = end % PAGES_BYTES ? find(f) : NULL;
+	const struct tail *t;
 
-	return end % PAGES_BYTES == 0 || (t && t->end == end);
+	if (end % PAGES_BYTES == 0)
+		return true;
+	t = find(f);
+	return t && t->end == end;
 }
 
 int tail_read(const struct file *f, void *to, size_t n, uint64_t offset)
@@ -104,8 +116,8 @@ void tail_check(const struct file *f, const struct statx *st)
 
 void tail_forget(const struct file *f)
 {
-	struct tail *t = find(f);
+	int i = index_of(f);
 
-	if (t)
-		atomic_store(&t->file, NULL);
+	if (i >= 0)
+		atomic_store(&owners[i], NULL);
 }

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m power.prefix (with tests/ on the path; make soak-power does it): does a power loss leave a prefix?
 
-A program makes numbered steps over several files, SQLite transactions, or writes to a LevelDB, while another program
-syncs the same files.
-The file system is shut down, or its disk is cut off; then it is mounted and recovered.  Its files must be as they were
-after some number of operations.  Natively, with a sync after each step, they must be, and nothing acknowledged may be
-missing.  The controls do not sync: they must fail, or the test could not find anything.
+A program makes numbered steps over several files, SQLite transactions, or writes to a LevelDB.  Another program syncs
+the same files meanwhile.  The file system is shut down, or its disk is cut off; then it is mounted and recovered.  Its
+files must be as they were after some number of operations.  Natively, with a sync after each step, they must be, and
+nothing acknowledged may be missing.  The controls do not sync: they must fail, or the test could not find anything.
 
 Needs root, FUSE and loop devices.  Exit status 0: so it is; 1: not so; 77: this machine cannot run it."""
 

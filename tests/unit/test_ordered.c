@@ -448,6 +448,27 @@ static void needs_leases(int fd)
 	assert_int_equal(fcntl(fd, F_SETLEASE, F_UNLCK), 0);
 }
 
+/* "log", which the program can only write, and has locked; or skips. */
+static int locked_log(int flags)
+{
+	int fd = rig_open("log", O_WRONLY | flags);
+
+	needs_leases(fd);
+	assert_int_equal(fd_before_lock(fd, false, LOCK_AT_OFFSET), 0);
+	return fd;
+}
+
+/* The same, 5,000 bytes long, with its end kept. */
+static int log_with_an_end(void)
+{
+	int fd = locked_log(0);
+
+	rig_put(fd, 0, 5000);
+	assert_int_equal(rig_drain(fd), 0);
+	assert_true(tail_reaches(rig_file(fd), 5000));
+	return fd;
+}
+
 /* The library may not open it, and knows its end all the same, but not after a change by the kernel. */
 static void test_a_locked_file_that_is_only_written(void **state)
 {
@@ -456,9 +477,7 @@ static void test_a_locked_file_that_is_only_written(void **state)
 
 	(void)state;
 	needs_a_disk();
-	fd = rig_open("log", O_WRONLY | O_APPEND);
-	needs_leases(fd);
-	assert_int_equal(fd_before_lock(fd, false, LOCK_AT_OFFSET), 0);
+	fd = locked_log(O_APPEND);
 	rig_faults_clear();
 	for (uint64_t at = 0; at < 30000; at += 1000) {
 		rig_put(fd, at, 1000);
@@ -483,12 +502,7 @@ static void test_an_end_that_is_not_kept_any_more(void **state)
 
 	(void)state;
 	needs_a_disk();
-	fd = rig_open("log", O_WRONLY);
-	needs_leases(fd);
-	assert_int_equal(fd_before_lock(fd, false, LOCK_AT_OFFSET), 0);
-	rig_put(fd, 0, 5000);
-	assert_int_equal(rig_drain(fd), 0);
-	assert_true(tail_reaches(rig_file(fd), 5000));
+	fd = log_with_an_end();
 	assert_false(tail_reaches(rig_file(fd), 5001));
 	/* the next overlay uses it, once */
 	rig_put(fd, 5000, 10);
@@ -512,12 +526,7 @@ static void test_an_end_without_a_lease(void **state)
 
 	(void)state;
 	needs_a_disk();
-	fd = rig_open("log", O_WRONLY);
-	needs_leases(fd);
-	assert_int_equal(fd_before_lock(fd, false, LOCK_AT_OFFSET), 0);
-	rig_put(fd, 0, 5000);
-	assert_int_equal(rig_drain(fd), 0);
-	assert_true(tail_reaches(rig_file(fd), 5000));
+	fd = log_with_an_end();
 	rig_open("log", O_WRONLY);
 	rig_put(fd, 5000, 100);
 	assert_int_equal(rig_kernel_size("log"), 5100);
@@ -533,9 +542,7 @@ static void test_an_end_that_another_program_asked_for(void **state)
 	(void)state;
 	needs_a_disk();
 	let_threads_rest();
-	fd = rig_open("log", O_WRONLY);
-	needs_leases(fd);
-	assert_int_equal(fd_before_lock(fd, false, LOCK_AT_OFFSET), 0);
+	fd = locked_log(0);
 	rig_put(fd, 0, 5000);
 	assert_ptr_equal(rig_file(fd)->lease.on, fdtable_get(fd));
 	pid = fork();
@@ -557,12 +564,7 @@ static void test_an_end_that_another_program_changes(void **state)
 
 	(void)state;
 	needs_a_disk();
-	fd = rig_open("log", O_WRONLY);
-	needs_leases(fd);
-	assert_int_equal(fd_before_lock(fd, false, LOCK_AT_OFFSET), 0);
-	rig_put(fd, 0, 5000);
-	assert_int_equal(rig_drain(fd), 0);
-	assert_true(tail_reaches(rig_file(fd), 5000));
+	fd = log_with_an_end();
 	sys_nap(20000000); /* a tick of the kernel's clock */
 	raw = open(rig_path("log"), O_RDWR);
 	assert_int_equal(pwrite(raw, "x", 1, 4500), 1);
