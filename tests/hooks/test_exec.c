@@ -1212,23 +1212,30 @@ static void becoming(void **state)
 }
 
 /* What another program staged when it was killed is put in place when a file there is opened, by whoever does
- * that; he may have locked the file, and loses no lock. */
+ * that; he may have locked the file, and loses no lock.  (The other program begins after the file has been
+ * opened here: for 50 ms after a look that finds a living process there is no other look.) */
 static void locks_outlive_a_recovery(void **state)
 {
 	char *leaving[] = {self, "leave", "a", "200", NULL};
 	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1};
 	pid_t pid;
-	int fd, other, status;
+	int fd, other, status, go[2];
+	char c;
 
 	(void)state;
 	OK(close(open_new("a", 0)));
 	OK(close(open_new("b", 0)));
+	assert_int_equal(pipe(go), 0);
 	fflush(stdout);
 	pid = fork();
-	if (pid == 0)
+	if (pid == 0) {
+		CHILD(close(go[1]) == 0 && read(go[0], &c, 1) == 0);
 		execv(self, leaving);
+	}
 	fd = OK(open("a", O_RDWR));
 	OK(fcntl(fd, F_SETLK, &lock));
+	close(go[0]);
+	close(go[1]);
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_true(WIFSIGNALED(status));
 	other = OK(open("b", O_RDWR));
