@@ -66,14 +66,38 @@ int main(int argc, char **argv)
 }
 """
 
+# Stages for the first file.  Then it opens the other one, where a dead process has left bytes.
+OPENER = """
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+int main(int argc, char **argv)
+{
+	char line[100];
+	struct stat st;
+	int fd = argc == 3 ? open(argv[1], O_WRONLY | O_APPEND) : -1;
+	memset(line, 'x', sizeof line);
+	for (int i = 0; i < 20; i++)
+		if (write(fd, line, sizeof line) != sizeof line)
+			return 9;
+	if (write(1, "staged\\n", 7) != 7 || getchar() != '1')
+		return 9;
+	return fstat(open(argv[2], O_RDWR), &st) != 0;
+}
+"""
+
 
 def is_open_elsewhere(path: Path) -> bool:
-    for entry in Path("/proc").glob("[0-9]*/fd/*"):
+    for pid in os.listdir("/proc"):
+        if not pid.isdigit() or int(pid) == os.getpid():
+            continue
         try:
-            if Path(os.readlink(entry)) == path and int(entry.parts[2]) != os.getpid():
+            if any(os.readlink(f"/proc/{pid}/fd/{fd}") == str(path) for fd in os.listdir(f"/proc/{pid}/fd")):
                 return True
         except OSError:
-            continue  # closed meanwhile, or somebody else's
+            continue  # it ended or closed one meanwhile, or is somebody else's
     return False
 
 
@@ -182,3 +206,48 @@ def test_a_child_forked_during_a_recovery_recovers(library, compile_c):
             assert process.stdout.readline() == f"{LINES * 100}\n"
             assert process.wait(60) == 0, process.stderr.read()
         assert [log.stat().st_size for log in logs] == [LINES * 100] * 2
+
+
+def has_lease(path: Path) -> bool:
+    inode = path.stat().st_ino
+    return any(
+        "LEASE" in line and line.split()[5].endswith(f":{inode}")
+        for line in Path("/proc/locks").read_text().splitlines()
+    )
+
+
+def test_a_program_killed_during_a_recovery_leaves_no_lease(library, compile_c):
+    """The process that recovers goes on; it keeps nothing open that the program had open."""
+    with disk_dir() as place:
+        mine, other = (place / name / "log" for name in ("one", "two"))
+        for log in (mine, other):
+            log.parent.mkdir()
+        mine.touch()
+        with subprocess.Popen(
+            [compile_c(OPENER), mine, other],
+            env=preload_env(library, f"{mine.parent}/**:{other.parent}/**", lag_ms=60000, sync="journal"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as program:
+            try:
+                assert program.stdout.readline() == "staged\n"
+                assert has_lease(mine)
+                leave = [compile_c(LEAVE.read_text()), "append", "kill", 0, LINES, other]
+                run = run_preloaded(library, leave, place, paths=f"{other.parent}/**", lag_ms=60000)
+                assert run.returncode == -9, run.stderr
+                (arena,) = (place / "two" / ".fastwrite").glob("*.arena")
+                with arena.open("rb") as recoverer:
+                    # as a process in the middle of recovering it
+                    fcntl.flock(recoverer, fcntl.LOCK_EX)
+                    program.stdin.write("1")
+                    program.stdin.flush()
+                    wait_for(lambda: is_open_elsewhere(arena), "the open to meet the arena")
+                    program.kill()
+                    program.wait(60)
+                    # (with a lease on it, this would be refused for 45 s)
+                    os.close(os.open(mine, os.O_RDONLY | os.O_NONBLOCK))
+            finally:
+                program.kill()
+        wait_for(lambda: not arena.exists(), "the recovery to end")
+        assert other.stat().st_size == LINES * 100

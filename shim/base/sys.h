@@ -217,9 +217,9 @@ int64_t sys_wall_fine_ns(void);
 int sys_dup_beyond(int fd);
 
 /*
- * Calls `act` in a child with the same memory and a copy of the descriptors, while this thread waits. Closing
- * a descriptor there drops none of this process's POSIX locks.  If no child can be made (RLIMIT_NPROC,
- * seccomp), calls `act` here.  Signals are blocked.
+ * Calls `act` in a child with the same memory and descriptors of its own, of which only 0 to 2 are open,
+ * while this thread waits.  Closing a file there drops none of this process's POSIX locks.  If no child can
+ * be made (RLIMIT_NPROC, seccomp), calls `act` here.  Signals are blocked.
  */
 void sys_apart(void (*act)(void *ctx), void *ctx);
 
