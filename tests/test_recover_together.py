@@ -66,7 +66,8 @@ int main(int argc, char **argv)
 }
 """
 
-# Stages for the first file.  Then it opens the other one, where a dead process has left bytes.
+# Stages for the first file.  At 1 on standard input it opens the other one, and its first use of that recovers what a
+# dead process has left there.
 OPENER = """
 #include <fcntl.h>
 #include <stdio.h>

@@ -1211,9 +1211,10 @@ static void becoming(void **state)
 	in_a_child(become_after_clearenv);
 }
 
-/* What another program staged when it was killed is put in place when a file there is opened, by whoever does
- * that; he may have locked the file, and loses no lock.  (The other program begins after the file has been
- * opened here: for 50 ms after a look that finds a living process there is no other look.) */
+/* Another program is killed, and this one opens a file in the same directory: that recovers what the other
+ * one had staged.  This one has locked the recovered file, and loses no lock.  (The other program begins
+ * after the file has been opened here: for 50 ms after a look that finds a living process there is no other
+ * look.) */
 static void locks_outlive_a_recovery(void **state)
 {
 	char *leaving[] = {self, "leave", "a", "200", NULL};
