@@ -36,9 +36,9 @@ CAPABILITIES = (
     "SYS_ADMIN",
 )
 PATH = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
-PATIENCE_SECONDS = (
-    90  # a lease that a killed process left on a description of a living one is waited for, 45 s
-)
+# A killed process leaves up to two leases (its own thread's and the flusher's) on descriptions that its worker keeps
+# open.  Whoever opens these files, one after the other, waits 45 s for each.
+PATIENCE_SECONDS = 150
 OWN = "fastwrite-"
 TOKEN = uuid.uuid4().hex[:8]  # two drivers may run at a time, each with the pid 1
 CGROUPS = Path("/sys/fs/cgroup")
