@@ -37,7 +37,7 @@ CAPABILITIES = (
 )
 PATH = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
 # A killed process leaves up to two leases (its own thread's and the flusher's) on descriptions that its worker keeps
-# open.  Whoever opens these files, one after the other, waits 45 s for each.
+# open.  An open for writing waits 45 s for each, and after an open for reading it waits once more.
 PATIENCE_SECONDS = 150
 OWN = "fastwrite-"
 TOKEN = uuid.uuid4().hex[:8]  # two drivers may run at a time, each with the pid 1
