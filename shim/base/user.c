@@ -5,6 +5,7 @@
 #include "base/sys.h"
 
 #include <linux/futex.h>
+#include <stdatomic.h>
 #include <string.h>
 
 /*
@@ -39,13 +40,46 @@ bool user_reads(struct user_pages *pages, const void *p, size_t n)
 	return true;
 }
 
+/*
+ * Pages that could be written when the kernel was last asked: the address, whose low bits are the number of
+ * changes before that.  (Shifted, since the highest bits of an address are 0.)
+ */
+enum { FOUND = 1024, FOUND_SHIFT = 7 };
+static const uint64_t found_changes = ((uint64_t)USER_PAGE << FOUND_SHIFT) - 1;
+static _Atomic uint64_t found[FOUND];
+static _Atomic uint64_t changes;
+
+void user_memory_changed(void)
+{
+	uint64_t before = atomic_fetch_add(&changes, 1);
+
+	if (((before + 1) & found_changes) != 0)
+		return;
+	/* the numbers begin again */
+	for (int i = 0; i < FOUND; i++)
+		atomic_store_explicit(&found[i], 0, memory_order_relaxed);
+}
+
 /* The kernel changes the word at the beginning of the page into itself, atomically. */
-static bool page_writes(uintptr_t page)
+static bool ask_writes(uintptr_t page)
 {
 	const uint32_t or_nothing = (uint32_t)FUTEX_OP_OR << 28;
 	uint32_t nobody = 0;
 
 	return sys_raw(SYS_futex, (long)&nobody, FUTEX_WAKE_OP_PRIVATE, 0, 0, (long)page, or_nothing) >= 0;
+}
+
+static bool page_writes(uintptr_t page)
+{
+	_Atomic uint64_t *slot = &found[page / USER_PAGE % FOUND];
+	uint64_t wanted = ((uint64_t)page << FOUND_SHIFT) | (atomic_load(&changes) & found_changes);
+
+	if (atomic_load_explicit(slot, memory_order_relaxed) == wanted)
+		return page != 0;
+	if (!ask_writes(page))
+		return false;
+	atomic_store_explicit(slot, wanted, memory_order_relaxed);
+	return true;
 }
 
 bool user_writes(void *p, size_t n)

@@ -3,8 +3,8 @@
  * user: can memory that the program passed to a call be read, or written?  If not, the call must fail with
  * EFAULT, as it does natively, instead of killing the program.
  *
- * The library asks here before it reads an argument that the kernel has not accepted yet: one system call per
- * page, which changes nothing.  A call with unreadable memory goes to the kernel, which returns the error.
+ * The library asks here before it uses an argument that the kernel has not accepted yet: one system call per
+ * page, which changes nothing.  A call with bad memory goes to the kernel, which returns the error.
  * (Another thread may unmap the memory right after the check.  Natively the outcome of such a call is not
  * certain, either.)
  *
@@ -30,8 +30,11 @@ struct user_pages {
 
 /* True if all n bytes at p can be read. */
 bool user_reads(struct user_pages *pages, const void *p, size_t n);
-/* True if all n bytes at p can be written.  They stay as they are. */
+/* True if all n bytes at p can be written.  They stay as they are.  A page that could be written is not asked
+ * for again until user_memory_changed. */
 bool user_writes(void *p, size_t n);
+/* The program has made a call after which it may not write to some of its memory. */
+void user_memory_changed(void);
 /* As user_reads, for a string with its NUL. */
 bool user_reads_string(struct user_pages *pages, const char *s);
 /* The same for a list of strings that ends with NULL. */

@@ -35,10 +35,35 @@ EXPORT void *mmap(void *addr, size_t length, int prot, int flags, int fd, off_t 
 		by_name_map(fd, shares);
 	}
 	r = sys_raw(SYS_mmap, (long)addr, (long)length, prot, flags, fd, offset);
+	if ((flags & MAP_FIXED) && !(prot & PROT_WRITE))
+		user_memory_changed();
 	/* another file has got the number meanwhile, and perhaps that one is mapped */
 	if (file && fdtable_word(fd) != word)
 		by_name_map(fd, shares);
 	return r < 0 && r > -4096 ? (void *)hook_result(r) : (void *)r;
+}
+
+long hook_protect(long number, void *addr, size_t length, int prot, int key)
+{
+	long r = sys_raw(number, (long)addr, (long)length, prot, key, 0, 0);
+
+	/* (a call that fails may have changed a part) */
+	if (!(prot & PROT_WRITE))
+		user_memory_changed();
+	return r;
+}
+
+/* (by system calls, as the mapping) */
+EXPORT int mprotect(void *addr, size_t length, int prot)
+{
+	return (int)hook_result(hook_protect(SYS_mprotect, addr, length, prot, 0));
+}
+
+EXPORT int pkey_mprotect(void *addr, size_t length, int prot, int key)
+{
+	/* (a kernel without keys knows the second call only) */
+	return (int)hook_result(
+		hook_protect(key == -1 ? SYS_mprotect : SYS_pkey_mprotect, addr, length, prot, key));
 }
 
 void hook_before_copy(int in, int out)

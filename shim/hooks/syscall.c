@@ -231,9 +231,18 @@ static long syncs_all(long number, const long *a, const signed char *at)
 
 static long maps(long number, const long *a, const signed char *at)
 {
+	long r;
+
 	if (!(a[3] & MAP_ANONYMOUS))
 		by_name_map((int)a[4], (a[3] & MAP_SHARED) && (a[2] & PROT_WRITE));
-	return PASS;
+	r = kernel(number, a);
+	user_memory_changed();
+	return r;
+}
+
+static long protects(long number, const long *a, const signed char *at)
+{
+	return hook_protect(number, pointer_of(a, 0), (size_t)a[1], (int)a[2], (int)a[3]);
 }
 
 /* From the descriptor at[0] to at[1]. */
@@ -546,6 +555,8 @@ static const struct {
 	[SYS_sync_file_range] = {uses, {0}},
 	[SYS_cachestat] = {uses, {0}},
 	[SYS_mmap] = {maps},
+	[SYS_mprotect] = {protects},
+	[SYS_pkey_mprotect] = {protects},
 	[SYS_sendfile] = {copies, {1, 0}},
 	[SYS_splice] = {copies, {0, 2}},
 	[SYS_copy_file_range] = {copies, {0, 2}},

@@ -3,6 +3,7 @@
 #include "hook_test.h"
 
 #include <signal.h>
+#include <sys/mman.h>
 
 static void *volatile nowhere; /* NULL, but the compiler does not know */
 
@@ -31,6 +32,55 @@ static void bad_buffers(void **state)
 	write_records(fd, n++, 1);
 	OK(close(fd));
 	check_file("a", 0, n);
+	OK(unlink("a"));
+}
+
+enum { PAGE = 65536 }; /* of any machine */
+
+static int forbid(char *page) { return mprotect(page, PAGE, PROT_READ); }
+static int forbid_all(char *page) { return mprotect(page, PAGE, PROT_NONE); }
+static int forbid_with_key(char *page) { return pkey_mprotect(page, PAGE, PROT_READ, -1); }
+static int forbid_by_number(char *page) { return (int)syscall(SYS_mprotect, page, PAGE, PROT_READ); }
+static int forbid_with_key_by_number(char *page)
+{
+	return (int)syscall(SYS_pkey_mprotect, page, PAGE, PROT_READ, -1);
+}
+
+static int map_over(char *page)
+{
+	return mmap(page, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == page ? 0 : -1;
+}
+
+static int map_over_by_number(char *page)
+{
+	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+
+	return (char *)syscall(SYS_mmap, page, PAGE, PROT_READ, flags, -1, 0) == page ? 0 : -1;
+}
+
+/* A garbage collector protects memory that was read into before, and waits for the error. */
+static void protected_buffers(void **state)
+{
+	static int (*const ways[])(char *) = {
+		forbid,   forbid_all,         forbid_with_key, forbid_by_number, forbid_with_key_by_number,
+		map_over, map_over_by_number,
+	};
+	char *page = OK((char *)mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+	int fd = open_staged("a", 0);
+
+	(void)state;
+	for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+		for (int k = 0; k < 2; k++) {
+			assert_int_equal(OK(pread(fd, page, RECORD, 0)), RECORD);
+			check_records(page, 0, 1);
+		}
+		OK(ways[i](page));
+		FAILS(pread(fd, page, RECORD, 0), EFAULT);
+		OK(mprotect(page, PAGE, PROT_READ | PROT_WRITE));
+		memset(page, 0, RECORD);
+	}
+	OK(close(fd));
+	OK(munmap(page, PAGE));
 	OK(unlink("a"));
 }
 
@@ -168,7 +218,8 @@ static void others(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(bad_buffers), cmocka_unit_test(bad_vectors), cmocka_unit_test(wrong_access),
+		cmocka_unit_test(bad_buffers), cmocka_unit_test(protected_buffers),
+		cmocka_unit_test(bad_vectors), cmocka_unit_test(wrong_access),
 		cmocka_unit_test(direct),      cmocka_unit_test(others),
 	};
 

@@ -98,6 +98,34 @@ static void lists(void **state)
 	memset(list, 'a', 3 * sizeof *list);
 }
 
+/* A page that could be written is asked for again after a change only. */
+static void found_again(void **state)
+{
+	char local[8] = "", kept;
+
+	(void)state;
+	assert_true(user_writes(local, sizeof local));
+	assert_true(user_writes(pages, PAGE));
+	assert_false(user_writes(pages, PAGE + 1));
+	assert_false(user_writes(NULL, 1));
+	assert_false(user_writes((void *)8, 1));
+	assert_false(user_writes((void *)-8l, 8));
+	assert_false(user_writes((void *)-8l, 16));
+	assert_true(user_writes(pages + PAGE, 0));
+	kept = pages[0];
+	assert_int_equal(mprotect(pages, PAGE, PROT_READ), 0);
+	assert_true(user_writes(pages, PAGE));
+	/* in the number's low bits as many changes as make it 0 */
+	for (int i = 0; i < 1 << 19; i++) {
+		user_memory_changed();
+		assert_false(i < 3 && user_writes(pages, 1));
+	}
+	assert_false(user_writes(pages, 1));
+	assert_int_equal(mprotect(pages, PAGE, PROT_READ | PROT_WRITE), 0);
+	assert_true(user_writes(pages, PAGE));
+	assert_int_equal(pages[0], kept);
+}
+
 /* To ask changes nothing. */
 static void signals(void **state)
 {
@@ -119,8 +147,8 @@ static void signals(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(bytes), cmocka_unit_test(nowhere), cmocka_unit_test(strings),
-		cmocka_unit_test(lists), cmocka_unit_test(signals),
+		cmocka_unit_test(bytes), cmocka_unit_test(nowhere),     cmocka_unit_test(strings),
+		cmocka_unit_test(lists), cmocka_unit_test(found_again), cmocka_unit_test(signals),
 	};
 
 	return cmocka_run_group_tests(tests, make_pages, give_pages);
