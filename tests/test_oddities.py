@@ -93,7 +93,8 @@ def test_bytes_of_the_dead_come_before_a_write_through_a_link(library, compile_c
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be two users")
-def test_bytes_of_the_dead_of_another_user(library, compile_c, leave, place):
+@pytest.mark.parametrize("link", ["none", "directory", "file"])
+def test_bytes_of_the_dead_of_another_user(library, compile_c, leave, place, link):
     """Who may not write to the rule's own directory stages beside the file; others look there, too."""
     place.chmod(0o755)
     sub = place / "data" / "sub"
@@ -121,8 +122,12 @@ def test_bytes_of_the_dead_of_another_user(library, compile_c, leave, place):
     assert dead.returncode == -9
     assert len(target.read_bytes()) < 3000, "nothing was staged when it died"
     assert leftovers(place) == [sub / ".fastwrite"]
+    linked = place / "linked"
+    if link != "none":
+        linked.symlink_to(sub if link == "directory" else target)
+    name = {"none": target, "directory": linked / "x", "file": linked}[link]
     done = subprocess.run(
-        [leave, "append", "exit", "30", "30", target], env={**env, "FASTWRITE_STATS": str(stats)}, check=False
+        [leave, "append", "exit", "30", "30", name], env={**env, "FASTWRITE_STATS": str(stats)}, check=False
     )
     assert done.returncode == 0
     assert target.read_bytes() == lines(0, 60)
