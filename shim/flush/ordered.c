@@ -288,13 +288,15 @@ static int make_quiet(struct order_log *l)
 	return r;
 }
 
-bool ordered_any(void)
+static bool any_rule(void)
 {
 	for (uint32_t i = 0; live_config && i < live_config->rule_count; i++)
 		if (config_orders(&live_config->rules[i].set))
-			return !fork_guard_elsewhere();
+			return true;
 	return false;
 }
+
+bool ordered_any(void) { return any_rule() && !fork_guard_elsewhere(); }
 
 /* `done`: offset of what says of a log that it needs nothing, unless something has changed since. */
 static int barrier(const struct rule *rule, size_t done, int (*act)(struct order_log *l))
@@ -496,7 +498,8 @@ bool ordered_ended(void) { return atomic_load(&ended); }
 
 void ordered_forget(void)
 {
-	for (int i = 0; i < FILE_ARENAS; i++) {
+	/* (memory that was never used is not touched: each fork would pay for its pages) */
+	for (int i = 0; i < FILE_ARENAS && any_rule(); i++) {
 		atomic_store(&order_logs[i].arena, NULL);
 		order_logs[i].lead.word = order_logs[i].lock.word = 0;
 	}
