@@ -258,6 +258,15 @@ static void before_open(const struct fd_open *op, bool known, struct statx *st)
 	by_name_before_open(sys_dev_of(st), st->stx_ino);
 }
 
+/* The attached file with this identity, if its rule has an overlay: this process alone looks at it, and has
+ * asked already what dead processes have left. */
+static struct file *overlay_file(const struct statx *st)
+{
+	struct file *f = file_find(sys_dev_of(st), st->stx_ino);
+
+	return f && !f->shared && f->mode == FILE_ATTACHED && config_overlays(&f->rule->set) ? f : NULL;
+}
+
 /* What a file in order needs to know of the path before the open. */
 struct before_open {
 	bool absent;     /* O_CREAT makes a file */
@@ -270,7 +279,7 @@ static void look_before_open(struct fd_open *op, struct before_open *b)
 	bool creates = op->flags & O_CREAT, waits;
 	int r = -EINVAL;
 
-	b->absent = b->known = op->counts = false;
+	b->absent = b->known = op->ours = op->counts = false;
 	if (!op->regular || !ordered_any())
 		return;
 	if (op->path)
@@ -279,6 +288,7 @@ static void look_before_open(struct fd_open *op, struct before_open *b)
 	b->absent = creates && r == -ENOENT;
 	b->known = r == 0 && (b->st.stx_mode & S_IFMT) != S_IFLNK;
 	waits = b->known && (b->st.stx_mode & S_IFMT) != S_IFREG; /* a pipe, perhaps for long */
+	op->ours = b->known && overlay_file(&b->st);
 	op->counts = !waits;
 	if (op->counts)
 		fdtable_change_begin();
@@ -483,15 +493,6 @@ static bool look_at(int fd, struct statx *st)
 	enum { DIOALIGN = 0x2000 };
 
 	return sys.statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME | DIOALIGN, st) == 0;
-}
-
-/* The attached file of fd, if its rule has an overlay: this process alone looks at it, and has asked already
- * what dead processes have left. */
-static struct file *overlay_file(const struct statx *st)
-{
-	struct file *f = file_find(sys_dev_of(st), st->stx_ino);
-
-	return f && !f->shared && f->mode == FILE_ATTACHED && config_overlays(&f->rule->set) ? f : NULL;
 }
 
 void fd_opened(struct fd_open *op, int fd)

@@ -40,6 +40,7 @@ struct fd_open {
 	const struct rule *rule;     /* of that name, if young_found has its path; or NULL */
 	bool exclusive;              /* see fd_open_exclusive */
 	bool counts;                 /* as fdtable_change_begin */
+	bool ours;                   /* an overlay has the file: no dead process left bytes for it */
 	uint32_t young;              /* as young_coming */
 	int cancels;                 /* the thread's cancel state before */
 	uint64_t signals;
@@ -74,7 +75,7 @@ static inline bool fd_open_concerns(struct fd_open *op)
 {
 	if (!fd_open_makes(op))
 		young_other();
-	if (op->regular && (op->flags & (O_ACCMODE | O_TRUNC)) == O_RDONLY)
+	if (op->regular && !op->ours && (op->flags & (O_ACCMODE | O_TRUNC)) == O_RDONLY)
 		(void)left_bytes_recover_named(op->dirfd, op->path);
 	if (op->watch || !op->regular)
 		return op->watch;
