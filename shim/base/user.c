@@ -41,13 +41,13 @@ bool user_reads(struct user_pages *pages, const void *p, size_t n)
 }
 
 /*
- * Pages that could be written when the kernel was last asked: the address, whose low bits are the number of
- * changes before that.  (Shifted, since the highest bits of an address are 0.)
+ * Pages that could be written when the kernel was last asked: the address, shifted, and below it the number
+ * of changes before that.  While that number is 0, no page is kept: so the empty table holds none.
  */
 enum { FOUND = 1024, FOUND_SHIFT = 7 };
 static const uint64_t found_changes = ((uint64_t)USER_PAGE << FOUND_SHIFT) - 1;
 static _Atomic uint64_t found[FOUND];
-static _Atomic uint64_t changes;
+static _Atomic uint64_t changes = 1;
 
 void user_memory_changed(void)
 {
@@ -72,10 +72,14 @@ static bool ask_writes(uintptr_t page)
 static bool page_writes(uintptr_t page)
 {
 	_Atomic uint64_t *slot = &found[page / USER_PAGE % FOUND];
-	uint64_t wanted = ((uint64_t)page << FOUND_SHIFT) | (atomic_load(&changes) & found_changes);
+	uint64_t number = atomic_load(&changes) & found_changes;
+	uint64_t wanted = ((uint64_t)page << FOUND_SHIFT) | number;
 
+	/* (no memory of a program has an address with the bits that the shift loses) */
+	if (number == 0 || page >> (64 - FOUND_SHIFT) != 0)
+		return ask_writes(page);
 	if (atomic_load_explicit(slot, memory_order_relaxed) == wanted)
-		return page != 0;
+		return true;
 	if (!ask_writes(page))
 		return false;
 	atomic_store_explicit(slot, wanted, memory_order_relaxed);

@@ -4,9 +4,13 @@
  * EFAULT, as it does natively, instead of killing the program.
  *
  * The library asks here before it uses an argument that the kernel has not accepted yet: one system call per
- * page, which changes nothing.  A call with bad memory goes to the kernel, which returns the error.
- * (Another thread may unmap the memory right after the check.  Natively the outcome of such a call is not
- * certain, either.)
+ * page, which changes nothing.  A call with bad memory goes to the kernel, which returns the error.  (Another
+ * thread may unmap the memory right after the check.  Natively the outcome of such a call is not certain,
+ * either.)
+ *
+ * Pages that could be written are remembered: a read into the same buffer again asks nothing.  Who loses such
+ * memory by munmap, and reads into it all the same, gets a segmentation fault in place of EFAULT
+ * (docs/guarantees.md, gap 8).
  *
  * Called by hooks and the core on slow paths.  Takes no lock and no memory.
  */
@@ -33,7 +37,8 @@ bool user_reads(struct user_pages *pages, const void *p, size_t n);
 /* True if all n bytes at p can be written.  They stay as they are.  A page that could be written is not asked
  * for again until user_memory_changed. */
 bool user_writes(void *p, size_t n);
-/* The program has made a call after which it may not write to some of its memory. */
+/* Before and after a call of the program that may forbid it to write to some of its memory.  (Before: what is
+ * asked meanwhile does not count afterwards.  After: what was asked before does not count from now on.) */
 void user_memory_changed(void);
 /* As user_reads, for a string with its NUL. */
 bool user_reads_string(struct user_pages *pages, const char *s);

@@ -51,7 +51,7 @@ bool hook_ioctl_clones(unsigned long request);
 void hook_after_ioctl(int fd, unsigned long request, void *arg);
 void hook_before_copy(int in, int out);
 /* mprotect (number: SYS_mprotect; key: nothing) or pkey_mprotect.  The result, or -errno. */
-long hook_protect(long number, void *addr, size_t length, int prot, int key);
+long hook_protect(long number, void *addr, size_t length, long prot, int key);
 void hook_before_aio(int fd);
 void hook_by_handle_prepare(struct fd_open *op, int mountfd, const struct file_handle *handle, int flags);
 void hook_openat2_prepare(struct fd_open *op, int dirfd, const char *path, const void *how, size_t size);

@@ -34,8 +34,10 @@ EXPORT void *mmap(void *addr, size_t length, int prot, int flags, int fd, off_t 
 		word = fdtable_word(fd);
 		by_name_map(fd, shares);
 	}
+	if (flags & MAP_FIXED)
+		user_memory_changed();
 	r = sys_raw(SYS_mmap, (long)addr, (long)length, prot, flags, fd, offset);
-	if ((flags & MAP_FIXED) && !(prot & PROT_WRITE))
+	if (flags & MAP_FIXED)
 		user_memory_changed();
 	/* another file has got the number meanwhile, and perhaps that one is mapped */
 	if (file && fdtable_word(fd) != word)
@@ -43,12 +45,17 @@ EXPORT void *mmap(void *addr, size_t length, int prot, int flags, int fd, off_t 
 	return r < 0 && r > -4096 ? (void *)hook_result(r) : (void *)r;
 }
 
-long hook_protect(long number, void *addr, size_t length, int prot, int key)
+long hook_protect(long number, void *addr, size_t length, long prot, int key)
 {
-	long r = sys_raw(number, (long)addr, (long)length, prot, key, 0, 0);
+	/* (a key may forbid what `prot` allows) */
+	bool forbids = !(prot & PROT_WRITE) || number == SYS_pkey_mprotect;
+	long r;
 
-	/* (a call that fails may have changed a part) */
-	if (!(prot & PROT_WRITE))
+	if (forbids)
+		user_memory_changed();
+	r = sys_raw(number, (long)addr, (long)length, prot, key, 0, 0);
+	/* (also if it failed: it may have changed a part) */
+	if (forbids)
 		user_memory_changed();
 	return r;
 }

@@ -235,6 +235,7 @@ static long maps(long number, const long *a, const signed char *at)
 
 	if (!(a[3] & MAP_ANONYMOUS))
 		by_name_map((int)a[4], (a[3] & MAP_SHARED) && (a[2] & PROT_WRITE));
+	user_memory_changed();
 	r = kernel(number, a);
 	user_memory_changed();
 	return r;
@@ -242,7 +243,7 @@ static long maps(long number, const long *a, const signed char *at)
 
 static long protects(long number, const long *a, const signed char *at)
 {
-	return hook_protect(number, pointer_of(a, 0), (size_t)a[1], (int)a[2], (int)a[3]);
+	return hook_protect(number, pointer_of(a, 0), (size_t)a[1], a[2], (int)a[3]);
 }
 
 /* From the descriptor at[0] to at[1]. */

@@ -12,6 +12,7 @@
 #include "base/signals.h"
 #include "base/sys.h"
 #include "base/thread.h"
+#include "base/user.h"
 #include "descriptors/fd.h"
 #include "descriptors/unresolved.h"
 #include "files/family.h"
@@ -190,6 +191,7 @@ static void fork_child(bool managed)
 		fd_set_process();
 	}
 	stage_limit_changes();
+	user_memory_changed(); /* (some of it may stay with the parent: MADV_DONTFORK) */
 	unresolved_fork_child();
 	if (was.member) {
 		fdtable_fork_child();

@@ -58,12 +58,24 @@ static int map_over_by_number(char *page)
 	return (char *)syscall(SYS_mmap, page, PAGE, PROT_READ, flags, -1, 0) == page ? 0 : -1;
 }
 
+/* Behind the end of a file nothing can be written, whatever the mapping allows. */
+static int map_file_over(char *page)
+{
+	int fd = OK(open("empty", O_RDWR | O_CREAT | O_EXCL, 0644));
+	int prot = PROT_READ | PROT_WRITE;
+	bool there = mmap(page, PAGE, prot, MAP_SHARED | MAP_FIXED, fd, 0) == page;
+
+	OK(close(fd));
+	OK(unlink("empty"));
+	return there ? 0 : -1;
+}
+
 /* A garbage collector protects memory that was read into before, and waits for the error. */
 static void protected_buffers(void **state)
 {
 	static int (*const ways[])(char *) = {
 		forbid,   forbid_all,         forbid_with_key, forbid_by_number, forbid_with_key_by_number,
-		map_over, map_over_by_number,
+		map_over, map_over_by_number, map_file_over,
 	};
 	char *page = OK((char *)mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
 	int fd = open_staged("a", 0);
@@ -76,8 +88,8 @@ static void protected_buffers(void **state)
 		}
 		OK(ways[i](page));
 		FAILS(pread(fd, page, RECORD, 0), EFAULT);
-		OK(mprotect(page, PAGE, PROT_READ | PROT_WRITE));
-		memset(page, 0, RECORD);
+		OK((char *)mmap(page, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+		                -1, 0));
 	}
 	OK(close(fd));
 	OK(munmap(page, PAGE));

@@ -112,6 +112,9 @@ static void found_again(void **state)
 	assert_false(user_writes((void *)-8l, 8));
 	assert_false(user_writes((void *)-8l, 16));
 	assert_true(user_writes(pages + PAGE, 0));
+	/* bits that no address has */
+	assert_false(user_writes((void *)(1ul << 57), 1));
+	assert_false(user_writes((void *)((uintptr_t)pages | 1ul << 57), 1));
 	kept = pages[0];
 	assert_int_equal(mprotect(pages, PAGE, PROT_READ), 0);
 	assert_true(user_writes(pages, PAGE));
