@@ -409,22 +409,28 @@ void ordered_write_owed(void)
  * that a power loss leaves nothing to recover.  When that is due, or UINT64_MAX. */
 static uint64_t tend_log(struct order_log *l, uint64_t now)
 {
-	const struct arena *a = atomic_load(&l->arena);
-	uint64_t due = atomic_load(&l->ended_ns);
-	bool waits;
+	uint64_t due = UINT64_MAX;
+	const struct arena *a;
 
-	if (!a || due == 0 || atomic_load(&l->broken) < 0)
-		return UINT64_MAX;
-	due += a->rule->set.ordered_ms * 1000000ull;
-	waits = due > now || atomic_load(&order_of(a)->changed);
+	if (!atomic_load(&l->arena) || atomic_load(&l->ended_ns) == 0 || atomic_load(&l->broken) < 0)
+		return due;
 	order_lead_begin(l);
-	if (atomic_load(&l->arena) == a && !l->pending && atomic_load(&l->ended_ns) != 0 &&
-	    (!waits || epoch_checkpoint_is_due(l)))
-		(void)epoch_checkpoint(l); /* (else the log stays as it is) */
+	a = atomic_load(&l->arena); /* (another thread may have closed it, and made one in its place) */
+	if (a && atomic_load(&l->ended_ns) != 0) {
+		uint64_t pause = a->rule->set.ordered_ms * 1000000ull;
+		bool waits;
+
+		due = atomic_load(&l->ended_ns) + pause;
+		waits = due > now || atomic_load(&order_of(a)->changed);
+		if (!l->pending && (!waits || epoch_checkpoint_is_due(l)))
+			(void)epoch_checkpoint(l); /* (else the log stays as it is) */
+		if (atomic_load(&l->ended_ns) == 0)
+			due = UINT64_MAX;
+		else if (due <= now)
+			due = now + pause;
+	}
 	order_lead_end(l);
-	if (atomic_load(&l->ended_ns) == 0)
-		return UINT64_MAX;
-	return due > now ? due : now + a->rule->set.ordered_ms * 1000000ull;
+	return due;
 }
 
 uint64_t ordered_tend(uint64_t now)
