@@ -555,14 +555,18 @@ def explore(
     *,
     sequences: int | None = None,
     seconds: float | None = None,
+    batches: int = 1,
     keep_going: bool = False,
     flags: tuple[str, ...] = (),
     fixed: Setting | None = None,
 ) -> Totals:
-    """Batches until so many sequences, or so many seconds, or (without `keep_going`) a difference."""
+    """Batches until so many sequences, or so many seconds but at least `batches`, or (without `keep_going`) a
+    difference."""
     end = time.monotonic() + seconds if seconds else None
     totals = Totals()
-    while (sequences is None or totals.sequences < sequences) and (end is None or time.monotonic() < end):
+    while (sequences is None or totals.sequences < sequences) and (
+        end is None or totals.batches < batches or time.monotonic() < end
+    ):
         number = totals.batches
         dice = random.Random(f"{seed} {place.kind} {number}")
         setting = random_setting(dice) | (fixed or {})
