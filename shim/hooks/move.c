@@ -68,7 +68,7 @@ EXPORT int mprotect(void *addr, size_t length, int prot)
 
 EXPORT int pkey_mprotect(void *addr, size_t length, int prot, int key)
 {
-	/* (a kernel without keys knows the second call only) */
+	/* (without a key it is the older call, which every kernel knows) */
 	return (int)hook_result(
 		hook_protect(key == -1 ? SYS_mprotect : SYS_pkey_mprotect, addr, length, prot, key));
 }
