@@ -160,8 +160,7 @@ bool left_bytes_beside(int dirfd, const char *path)
 
 bool left_bytes_possible(int dirfd, const char *path)
 {
-	return (looks_unmatched(path) && is_link(dirfd, path)) || left_bytes_of_rules() ||
-	       left_bytes_beside(dirfd, path);
+	return looks_unmatched(path) || left_bytes_of_rules() || left_bytes_beside(dirfd, path);
 }
 
 /*

@@ -20,8 +20,8 @@ bool left_bytes_of_rules(void);
  * stage only there.  The path may be relative or lead through symlinks, and so into the directory of any
  * rule. */
 bool left_bytes_beside(int dirfd, const char *path);
-/* True if there may be bytes for the file in any of these places.  Also true for a link where the path as
- * written lies below no rule's prefix: the file's directory is not known. */
+/* True if there may be bytes for the file in any of these places.  Also true if the path as written lies
+ * below no rule's prefix: its place is not known. */
 bool left_bytes_possible(int dirfd, const char *path);
 /* If a rule matches `path` as written, recovers the bytes that a dead process staged for the file.  Called
  * after a call that only looks has succeeded, or before a call that changes the file.  True if a file got
