@@ -8,8 +8,8 @@
  * thread may unmap the memory right after the check.  Natively the outcome of such a call is not certain,
  * either.)
  *
- * Pages that could be written are remembered: a read into the same buffer again asks nothing.  Who loses such
- * memory by munmap, and reads into it all the same, gets a segmentation fault in place of EFAULT
+ * Pages that could be written are remembered: a read into the same buffer again asks nothing.  A program that
+ * reads into such memory after it was unmapped gets a segmentation fault in place of EFAULT
  * (docs/guarantees.md, gap 8).
  *
  * Called by hooks and the core on slow paths.  Takes no lock and no memory.
