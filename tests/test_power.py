@@ -88,9 +88,9 @@ MODES = ("delete", "truncate", "persist", "wal")
 def test_ordered_leaves_a_prefix(build: Path, library: Path, fs: str) -> None:
     ordered = ("--variants", "ordered", "--fs", fs)
     # (after a fork nothing is staged: `steps-processes` would test the kernel)
-    kinds = ("steps", "steps-threads", "steps-files", *(f"sqlite-{mode}" for mode in MODES))
+    kinds = ("steps", "steps-threads", "steps-files", "steps-large", *(f"sqlite-{mode}" for mode in MODES))
     run_prefix(build, "--shutdowns", "2", "--kinds", *kinds, *ordered)
-    run_prefix(build, "--cuts", "6", "--kinds", "steps", "steps-files", "sqlite-wal", *ordered)
+    run_prefix(build, "--cuts", "6", "--kinds", "steps", "steps-files", "steps-large", "sqlite-wal", *ordered)
 
 
 @powerful

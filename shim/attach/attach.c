@@ -485,6 +485,7 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 	f->space.zero_wanted = f->space.zero_synced = false;
 	f->order.fresh = true;
 	f->order.behind = false;
+	f->order.sized = 0;
 	f->order.removal = REMOVAL_NONE;
 	f->order.passed = false;
 	file_want_less(f, WANT_DETACH);

@@ -48,7 +48,7 @@ static void look_after(struct file *f)
 	if (!f->nested && file_flusher_died(f))
 		file_repair(f);
 	if (f->mode == FILE_ATTACHED && file_is_paged(f) && file_is_ordered(f) &&
-	    file_is_due(f, DUE_FLUSH, sys_now_ns()))
+	    (file_is_due(f, DUE_FLUSH, sys_now_ns()) || flush_worth(f)))
 		ordered_flush(f); /* it reports an error */
 	if (file_local(f)->refs && f->mode == FILE_ATTACHED && f->arena && !atomic_load(&f->flush.busy) &&
 	    flush_possible(f)) {

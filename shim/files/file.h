@@ -246,6 +246,7 @@ struct file {
 	/* flush/ordered.h */
 	struct {
 		uint64_t epoch;  /* in which the overlay was changed last; 0 = not since the attach */
+		uint64_t sized;  /* `first` of the log in which an epoch has the file's ksize; 0 = none */
 		uint8_t removal; /* enum order_removal */
 		bool behind;     /* the last cut is in the file, and perhaps not on the device */
 		bool fresh;      /* the kernel may have bytes from before the attach that are not durable */

@@ -94,6 +94,27 @@ static void visit_cut(struct file *f, void *ctx)
 	kill_step();
 }
 
+static bool is_in_file(const struct overlay *o) { return o->cut.in_file != UINT64_MAX; }
+
+/* The write-back is to make it shorter. */
+static bool is_cut_shorter(const struct file *f) { return f->overlay.cut.lowest < f->ksize; }
+
+static uint32_t size_flags(const struct file *f)
+{
+	return (is_in_file(&f->overlay) ? WAL_IN_FILE : 0) | (is_cut_shorter(f) ? WAL_CUTS : 0);
+}
+
+static int put_size(struct wal *w, uint32_t number, const struct overlay *o, uint64_t size, uint64_t lowest,
+                    uint32_t flags)
+{
+	return wal_put_size(w, number,
+	                    &(struct wal_size){.size = size,
+	                                       .lowest = lowest,
+	                                       .mtime_sec = o->cut.mtime.tv_sec,
+	                                       .mtime_nsec = (uint32_t)o->cut.mtime.tv_nsec,
+	                                       .flags = flags});
+}
+
 static int put_file(struct wal *w, uint32_t number, const struct file *f, unsigned flags)
 {
 	const struct overlay *o = &f->overlay;
@@ -102,11 +123,7 @@ static int put_file(struct wal *w, uint32_t number, const struct file *f, unsign
 	int r = wal_put_name(w, number, order_entry_of(f), flags);
 
 	if (r == 0)
-		r = wal_put_size(w, number,
-		                 &(struct wal_size){.size = o->cut.size,
-		                                    .lowest = o->cut.lowest,
-		                                    .mtime_sec = o->cut.mtime.tv_sec,
-		                                    .mtime_nsec = (uint32_t)o->cut.mtime.tv_nsec});
+		r = put_size(w, number, o, o->cut.size, o->cut.lowest, size_flags(f));
 	while (r == 0 && overlay_cut_piece(o, &cursor, &piece))
 		r = wal_put_page(w, number, piece.offset / PAGES_BYTES, piece.data, (uint32_t)piece.bytes);
 	return r;
@@ -142,6 +159,18 @@ static void note_size(const struct order_log *l, uint64_t bytes)
 		atomic_store(&a->header->live.order.largest, bytes);
 }
 
+static uint64_t bit_of(const struct file *f) { return 1ull << (f->ino * 0x9e3779b97f4a7c15ull >> 58); }
+
+/* The log is to have the cut of f. */
+static void note_shorter(struct order_log *l, const struct file *f)
+{
+	if (l->shortened_in != l->wal->header.first)
+		l->shortened = 0;
+	l->shortened_in = l->wal->header.first;
+	if (is_cut_shorter(f))
+		l->shortened |= bit_of(f);
+}
+
 /* No file lock is needed: nobody but the leader ends a cut. */
 static int put_all(struct order_log *l)
 {
@@ -149,8 +178,10 @@ static int put_all(struct order_log *l)
 	int r = 0;
 
 	wal_begin(l->wal);
-	for (uint32_t i = 0; i < l->count && r == 0; i++)
+	for (uint32_t i = 0; i < l->count && r == 0; i++) {
+		note_shorter(l, l->cut[i]);
 		r = put_file(l->wal, i, l->cut[i], l->cut[i] == l->going ? WAL_GOES : 0);
+	}
 	if (r == 0)
 		r = put_going(l);
 	if (r < 0)
@@ -339,6 +370,8 @@ static void leave(struct order_log *l, struct file *f)
 static int write_back(struct order_log *l, struct file *f, int r)
 {
 	file_lock_again(f);
+	if (r == 0)
+		f->order.sized = l->wal->header.first;
 	if (r == 0 && f->order.removal != REMOVAL_DONE)
 		r = flush_cut(f);
 	if (r == 0)
@@ -391,6 +424,151 @@ static int sync_behind(struct order_log *l, struct file *f)
 		note_error(f, r);
 	return r;
 }
+
+/*
+ * ---- large appends ----
+ *
+ * They go to the file before the log has the epoch, and not to the log: it would be written twice.  If power
+ * is lost before the epoch counts, recovery cuts the file to the size that the last epoch says.
+ */
+
+static uint64_t bytes_from(const struct overlay *o, uint64_t from)
+{
+	struct overlay_piece piece;
+	uint32_t cursor = 0;
+	uint64_t bytes = 0;
+
+	while (overlay_cut_piece(o, &cursor, &piece))
+		bytes += piece.offset >= from ? piece.bytes : 0;
+	return bytes;
+}
+
+/* File lock held: the first page of f that the file in the kernel does not have. */
+static uint64_t kernel_end(const struct file *f)
+{
+	return (f->ksize + PAGES_BYTES - 1) / PAGES_BYTES * PAGES_BYTES;
+}
+
+/* File lock held: how many bytes of the cut of f, from there on, may go to the file now. */
+static uint64_t large_append(const struct order_log *l, const struct file *f)
+{
+	enum { MUCH = 2 << 20 }; /* a device writes about that much while it syncs the file */
+	const struct overlay *o = &f->overlay;
+	bool shortened = l->shortened_in == l->wal->header.first && (l->shortened & bit_of(f));
+	uint64_t from = kernel_end(f), quarter = f->arena->pages.frame_count / 4 * (uint64_t)PAGES_BYTES;
+	uint64_t least = quarter < MUCH ? quarter : MUCH, bytes;
+
+	if (o->cut.size < from + least || is_cut_shorter(f) || is_in_file(o) || shortened ||
+	    f->order.removal != REMOVAL_NONE || f == l->going)
+		return 0;
+	bytes = bytes_from(o, from);
+	return bytes < least ? 0 : bytes;
+}
+
+/* The same; drops and retakes the lock.  0: the file has it, durably; or the log is to have it. */
+static int write_append(struct order_log *l, struct file *f)
+{
+	uint64_t from = kernel_end(f);
+	int fd = flush_writable_fd(f), r;
+	struct pages_write w;
+
+	/* (without a descriptor, the write-back will say so) */
+	if (fd < 0 || pages_write_begin(f, &w) < 0)
+		return 0;
+	w.from = from;
+	w.append = true;
+	flush_token_take(f);
+	file_drop(f);
+	pages_write_pieces(f, &w);
+	r = w.r == 0 ? epoch_sync(l, f, fd) : 0;
+	io_is_done(f);
+	file_lock_again(f);
+	if (pages_write_end_append(f, &w) == 0 && r == 0) {
+		f->overlay.cut.in_file = from;
+		f->overlay.cut.lowest = f->overlay.cut.size;
+		f->order.behind = false;
+	}
+	flush_token_give(f);
+	return r;
+}
+
+/* file.order.sized: an epoch has the size that may not be durable yet. */
+static const uint64_t SIZE_IS_PUT = UINT64_MAX;
+
+/* The epoch fits into the log, which is not emptied before it counts. */
+static bool has_room(const struct order_log *l) { return l->wal->end <= l->wal->header.bytes / 2; }
+
+/* File lock held: the log does not say the size to which recovery is to cut f; or it said so long ago, and
+ * recovery would take f for changed by others. */
+static bool needs_size(const struct order_log *l, const struct file *f)
+{
+	return f->order.sized != l->wal->header.first || sys_now_ns() - l->logged_ns > WAL_LATE_NS / 2;
+}
+
+static int put_size_now(struct order_log *l, uint32_t i)
+{
+	struct file *f = l->cut[i];
+	int r = wal_put_name(l->wal, i, order_entry_of(f), 0);
+
+	return r == 0 ? put_size(l->wal, i, &f->overlay, f->ksize, f->ksize, 0) : r;
+}
+
+/* An epoch in which nothing has changed, for the sizes. */
+static int put_sizes(struct order_log *l)
+{
+	bool any = false;
+	int r = 0;
+
+	for (uint32_t i = 0; i < l->count && r == 0; i++) {
+		struct file *f = l->cut[i];
+
+		file_lock_again(f);
+		if (large_append(l, f) > 0 && needs_size(l, f)) {
+			if (!any)
+				wal_begin_again(l->wal);
+			any = true;
+			r = put_size_now(l, i);
+			f->order.sized = SIZE_IS_PUT;
+		}
+		file_drop(f);
+	}
+	if (!any)
+		return r;
+	if (r == 0)
+		r = wal_commit(l->wal);
+	if (r == 0)
+		l->logged_ns = sys_now_ns();
+	for (uint32_t i = 0; i < l->count; i++) {
+		file_lock_again(l->cut[i]);
+		if (l->cut[i]->order.sized == SIZE_IS_PUT)
+			l->cut[i]->order.sized = r == 0 ? l->wal->header.first : 0;
+		file_drop(l->cut[i]);
+	}
+	return r;
+}
+
+static int write_appends(struct order_log *l)
+{
+	uint64_t room = 64 << 20;
+	int r = has_room(l) ? put_sizes(l) : 0;
+
+	for (uint32_t i = 0; i < l->count && r == 0 && has_room(l); i++) {
+		struct file *f = l->cut[i];
+		uint64_t bytes;
+
+		file_lock_again(f);
+		bytes = large_append(l, f);
+		if (bytes > 0 && bytes <= room && !needs_size(l, f)) {
+			room -= bytes;
+			r = write_append(l, f);
+		}
+		file_drop(f);
+		kill_step();
+	}
+	return r;
+}
+
+/* ---- checkpoints ---- */
 
 static void visit_behind(struct file *f, void *ctx)
 {
@@ -500,11 +678,13 @@ int epoch_commit(struct order_log *l, bool states)
 	r = v.r;
 	if (r == 0 && !l->logged)
 		r = sync_others(l, states);
+	if (r == 0 && !l->logged)
+		r = write_appends(l);
 	if (r == 0 && !l->logged && (l->count > 0 || (states && transient_is_due(&l->names))))
 		r = put_with_room(l);
 	if (r == 0 && !l->logged)
 		note_durable(l);
-	return r;
+	return atomic_load(&l->broken) < 0 ? fail_staged(l) : r;
 }
 
 /* The files have times so much later than the epoch that recovery might take them for changed by others. */

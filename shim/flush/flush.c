@@ -38,6 +38,16 @@ struct plan {
 	enum stage_kind kind;
 };
 
+/* Half of the pages may have what the file has grown by: the program need not wait until all have. */
+static bool grows_fast(const struct file *f)
+{
+	enum { MOST = 32 << 20 };
+	uint64_t half = f->arena->pages.frame_count / 2 * (uint64_t)PAGES_BYTES;
+
+	return f->lsize > f->ksize + (half < MOST ? half : MOST) && file_is_ordered(f) &&
+	       !overlay_is_cut(&f->overlay);
+}
+
 bool flush_worth(const struct file *f)
 {
 	uint32_t sealed = f->blocks - (f->current ? 1 : 0);
@@ -46,6 +56,8 @@ bool flush_worth(const struct file *f)
 	uint32_t run = FLUSH_RUN_BYTES / f->arena->block_bytes;
 	uint32_t enough = share / 4 < run ? share / 4 : run;
 
+	if (file_is_paged(f))
+		return grows_fast(f);
 	/* a whole run, or a quarter of the blocks that are this file's share */
 	return sealed > 0 && sealed >= enough && !atomic_load(&f->flush.busy);
 }

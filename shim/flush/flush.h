@@ -31,7 +31,7 @@ int flush_drain_for_sync(struct file *f);
 /* Called in a worker thread: writes such zeros.  Drops and retakes the lock. */
 void flush_zeros(struct file *f);
 
-/* True if enough blocks are sealed for a background flush, and no flusher is at work. */
+/* True if enough is staged for a background flush, and no flusher is at work. */
 bool flush_worth(const struct file *f);
 
 /* Drains the file because the program looks at it (read, seek, stat); see staging/staging_policy.h. */

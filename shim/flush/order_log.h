@@ -47,6 +47,9 @@ struct order_log {
 	_Atomic bool quiet;   /* on the device no epoch counts, and none is under way */
 	struct file **cut;    /* the files that it consists of; room for all entries of the arena */
 	uint32_t count;
+	uint64_t shortened_in; /* `first` of the log whose epochs made these files shorter: a bit for many
+	                          files */
+	uint64_t shortened;
 	struct transient names;
 	struct order_directory directory;
 	bool voids; /* the leader is about to void the log */

@@ -16,8 +16,8 @@
 #include <sys/stat.h>
 
 /* The next pieces of the cut that are contiguous in the file.  How many; 0: there is none left. */
-static int next_pieces(const struct overlay *o, uint32_t *cursor, struct iovec *iov, uint64_t *offset,
-                       uint64_t *bytes)
+static int next_pieces(const struct overlay *o, uint64_t from, uint32_t *cursor, struct iovec *iov,
+                       uint64_t *offset, uint64_t *bytes)
 {
 	struct overlay_piece piece;
 	uint32_t at = *cursor;
@@ -25,6 +25,8 @@ static int next_pieces(const struct overlay *o, uint32_t *cursor, struct iovec *
 
 	*bytes = 0;
 	while (count < FLUSH_IOV_MAX && overlay_cut_piece(o, &at, &piece)) {
+		if (piece.offset < from)
+			continue;
 		if (count > 0 && piece.offset != *offset + *bytes)
 			break;
 		if (count == 0)
@@ -57,7 +59,8 @@ int pages_write_begin(struct file *f, struct pages_write *w)
 		return r;
 	guard_change(f);
 	w->route.target.guard = &arena_entry_at(f->arena, (uint32_t)f->entry)->guard;
-	w->bytes = 0;
+	w->bytes = w->from = 0;
+	w->append = false;
 	w->end = f->ksize;
 	w->r = 0;
 	/* (only an ordered file is made shorter than it was) */
@@ -81,15 +84,19 @@ void pages_write_pieces(struct file *f, struct pages_write *w)
 {
 	const struct overlay *o = &f->overlay;
 	BUFFER(struct iovec, iov);
-	uint64_t offset, bytes;
+	uint64_t offset = 0, bytes;
 	uint32_t cursor = 0;
 	int count;
 
-	while (w->r == 0 && (count = next_pieces(o, &cursor, iov, &offset, &bytes)) > 0) {
+	while (w->r == 0 && (count = next_pieces(o, w->from, &cursor, iov, &offset, &bytes)) > 0) {
 		uint64_t done = 0;
 
 		w->r = direct_io_write(&w->route.target, iov, count, offset, &done);
 		w->bytes += done;
+		/* the device begins while the next pieces are copied */
+		if (w->append && w->r == 0)
+			sys_raw(SYS_sync_file_range, w->route.target.fd, (long)offset, (long)done,
+			        SYNC_FILE_RANGE_WRITE, 0, 0);
 		if (offset + done > w->end)
 			w->end = offset + done;
 	}
@@ -98,13 +105,20 @@ void pages_write_pieces(struct file *f, struct pages_write *w)
 	route_leave(f, &w->route);
 }
 
-int pages_write_end(struct file *f, struct pages_write *w)
+int pages_write_end_append(struct file *f, struct pages_write *w)
 {
 	f->flush.program_fd = f->flush.sets_direct = false;
 	f->ksize = w->end;
 	guard_take(f, w->route.target.fd);
 	route_count(f, &w->route, w->bytes);
-	return w->r == 0 ? overlay_done(&f->overlay, false) : w->r;
+	return w->r;
+}
+
+int pages_write_end(struct file *f, struct pages_write *w)
+{
+	int r = pages_write_end_append(f, w);
+
+	return r == 0 ? overlay_done(&f->overlay, false) : r;
 }
 
 /* The file gets the time that the program was shown.  Nothing is staged: no guard has to know.  (A user who

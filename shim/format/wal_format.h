@@ -39,7 +39,8 @@
 #define WAL_BATCH_MAGIC 0x5441424c4157460aull /* "\nFWALBAT" */
 
 enum {
-	WAL_VERSION = 2,
+	WAL_VERSION = 3,
+	WAL_VERSION_READ = 2,      /* and later: that one has no wal_size_flags */
 	WAL_PAGE_BYTES = 4096,     /* of an image, and what everything is a multiple of */
 	WAL_HEAD_MAX = 4 * 4096,   /* bytes of a batch header and its records */
 	WAL_IMAGES_MAX = 256,      /* of a batch */
@@ -117,14 +118,26 @@ struct wal_name {
 /* The program removes the file right after this epoch: if the device has no such file, it is gone. */
 enum wal_name_flags { WAL_GOES = 1 };
 
-/* Content of WAL_SIZE: make the file as short as `lowest`, if it is longer; write the images; make it `size`
- * long. */
+/*
+ * Content of WAL_SIZE: make the file as short as `lowest`, if it is longer; write the images; make it `size`
+ * long.
+ *
+ * WAL_IN_FILE: the file got bytes behind its last size before this epoch, durably, and the epoch has no
+ * images of them: the size makes them count.  Since the log was emptied there has been an epoch with that
+ * last size, and this file was not made shorter.  So no image of an earlier epoch lies there, and the replay
+ * of these epochs must not cut the file.
+ *
+ * WAL_CUTS: the file was longer than `lowest` before the write-back of this epoch.  If power is lost while
+ * the file system makes it shorter, the next mount ends that (ext4, by its list of orphans), and gives the
+ * file the time of the mount.
+ */
 struct wal_size {
 	uint64_t size, lowest;
 	int64_t mtime_sec;
 	uint32_t mtime_nsec;
-	uint32_t unused;
+	uint32_t flags; /* enum wal_size_flags */
 };
+enum wal_size_flags { WAL_IN_FILE = 1, WAL_CUTS = 2 };
 
 /*
  * At WAL_REPLAY_AT: by whom the epochs are being replayed.  A recovery that is killed leaves files with times

@@ -20,9 +20,9 @@ static uint64_t whole_bytes(const struct wal_batch *b)
 
 static bool header_sane(const struct wal_header *h)
 {
-	return h->magic == WAL_MAGIC && h->version == WAL_VERSION && h->checksum == wal_header_checksum(h) &&
-	       h->bytes >= WAL_BYTES_MIN && h->bytes % WAL_PAGE_BYTES == 0 && h->bytes <= INT64_MAX &&
-	       h->first != 0;
+	return h->magic == WAL_MAGIC && h->version >= WAL_VERSION_READ && h->version <= WAL_VERSION &&
+	       h->checksum == wal_header_checksum(h) && h->bytes >= WAL_BYTES_MIN &&
+	       h->bytes % WAL_PAGE_BYTES == 0 && h->bytes <= INT64_MAX && h->first != 0;
 }
 
 /* Reads the batch at `at` into s->batch.  1; 0: there is none; -errno. */

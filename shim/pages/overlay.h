@@ -35,6 +35,7 @@ struct overlay {
 	_Atomic uint32_t aside;
 	struct {
 		uint64_t size, lowest; /* of the file at the cut, as in struct page_meta */
+		uint64_t in_file;      /* from this offset on the file has it already */
 		struct timespec mtime;
 		_Atomic uint32_t first; /* its frames, by page */
 	} cut;
@@ -77,7 +78,8 @@ struct timespec overlay_mtime(const struct overlay *o);
  * cut.lowest, if it is longer; write the pieces; make it as long as cut.size.
  */
 int overlay_cut(struct overlay *o, bool nested);
-/* The next piece; *cursor is 0 at first.  Needs no lock between overlay_cut and overlay_done. */
+/* The next piece that the file does not have; *cursor is 0 at first.  Needs no lock between overlay_cut and
+ * overlay_done. */
 bool overlay_cut_piece(const struct overlay *o, uint32_t *cursor, struct overlay_piece *piece);
 bool overlay_is_cut(const struct overlay *o);
 /* Something has changed since the last cut, or since the attach. */

@@ -90,6 +90,7 @@ int overlay_cut(struct overlay *o, bool nested)
 		return r;
 	o->cut.size = meta.size;
 	o->cut.lowest = meta.lowest;
+	o->cut.in_file = UINT64_MAX;
 	o->cut.mtime = (struct timespec){.tv_sec = meta.mtime_sec, .tv_nsec = meta.mtime_nsec};
 	/* not `ticket`: a write that this call interrupts may have frames with an earlier one than that */
 	meta.cut = PUBLISHED_TICKET(v.word);
@@ -108,6 +109,8 @@ bool overlay_cut_piece(const struct overlay *o, uint32_t *cursor, struct overlay
 	if (*cursor == 0)
 		return false;
 	piece->offset = pages_entry(o->pages, *cursor)->page * PAGES_BYTES;
+	if (piece->offset >= o->cut.in_file)
+		return false;
 	piece->data = pages_data(o->pages, *cursor);
 	end = piece->offset + PAGES_BYTES;
 	piece->bytes = (end < o->cut.size ? end : o->cut.size) - piece->offset;

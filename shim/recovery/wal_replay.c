@@ -26,8 +26,9 @@ struct named {
 	uint64_t epoch;
 	bool changes;         /* the log has more of it than its name */
 	struct wal_size size; /* of its last SIZE record */
-	bool goes;            /* the last epoch says so: the program may have removed it */
-	bool gone;            /* it has */
+	uint64_t kept; /* the file has bytes up to there that no image has, and the last epoch has, too */
+	bool goes;     /* the last epoch says so: the program may have removed it */
+	bool gone;     /* it has */
 	uint64_t bytes;
 };
 
@@ -130,18 +131,46 @@ static void take_name(struct arena_entry *e, const struct wal_item *item)
 	memcpy(e->path, item->path, item->name->path_bytes);
 }
 
+struct cut_search {
+	struct replay *r;
+	const struct named *f;
+	uint64_t size;
+	bool found;
+};
+
+static int visit_cut(void *ctx, const struct wal_item *item)
+{
+	struct cut_search *s = ctx;
+	const struct named *f = find_file(s->r, item);
+
+	if (f == s->f && item->type == WAL_SIZE && (item->size->flags & WAL_CUTS) &&
+	    item->size->lowest == s->size)
+		s->found = true;
+	return 0;
+}
+
+/* The time of the file may be that of the mount, which has made it as short as an epoch says. */
+static bool is_cut_by_mount(struct replay *r, const struct named *f, const struct statx *st)
+{
+	struct cut_search s = {.r = r, .f = f, .size = st->stx_size};
+
+	return st->stx_mtime.tv_sec == st->stx_ctime.tv_sec &&
+	       st->stx_mtime.tv_nsec == st->stx_ctime.tv_nsec &&
+	       wal_scan_each(&r->scan, visit_cut, &s) == 0 && s.found;
+}
+
 /*
  * Was the file changed since the log was written, by somebody else?  After another boot: in this one, by a
  * program that did not wait for recovery.
  */
-static bool is_changed(const struct replay *r, const struct named *f)
+static bool is_changed(struct replay *r, const struct named *f)
 {
 	struct statx st;
 	int64_t changed;
 
 	if (f->target.fd < 0 || f->target.orphan || r->w->opt->force)
 		return false;
-	if (sys.statx(f->target.fd, "", AT_EMPTY_PATH, STATX_MTIME, &st) < 0)
+	if (sys.statx(f->target.fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st) < 0)
 		return true;
 	changed = st.stx_mtime.tv_sec * 1000000000ll + st.stx_mtime.tv_nsec;
 	/* by a recovery that was killed */
@@ -149,26 +178,44 @@ static bool is_changed(const struct replay *r, const struct named *f)
 	    changed <= r->note.again_ns + WAL_REPLAY_SLACK_NS)
 		return false;
 	/* (the log may have waited for several boots) */
-	return changed > r->scan.written_ns + WAL_LATE_NS ||
-	       (r->where == ORIGIN_OTHER && changed >= r->boot_ns);
+	return (changed > r->scan.written_ns + WAL_LATE_NS ||
+	        (r->where == ORIGIN_OTHER && changed >= r->boot_ns)) &&
+	       !is_cut_by_mount(r, f, &st);
 }
 
-static int visit_name(void *ctx, const struct wal_item *item)
+static int take_file(struct replay *r, const struct wal_item *item)
+{
+	struct named *f;
+
+	if (item->name->path_bytes > ARENA_PATH_MAX)
+		return -EBADMSG;
+	f = find_file(r, item);
+	if (!f) {
+		f = &r->files[r->count++];
+		f->target.fd = -1;
+		f->number = item->file;
+		f->epoch = item->epoch;
+		take_name(&f->name, item);
+	}
+	f->goes = item->name->flags & WAL_GOES;
+	return 0;
+}
+
+/* Before the replay: what each file is, and what of it the replay must not cut. */
+static int visit_file(void *ctx, const struct wal_item *item)
 {
 	struct replay *r = ctx;
 	struct named *f;
 
-	if (item->type != WAL_NAME)
-		return 0;
-	if (item->name->path_bytes > ARENA_PATH_MAX)
+	if (item->type == WAL_NAME)
+		return take_file(r, item);
+	f = find_file(r, item);
+	if (!f)
 		return -EBADMSG;
-	f = known(r, item);
-	if (!f) {
-		f = &r->files[r->count++];
-		f->target.fd = -1;
-		take_name(&f->name, item);
-	}
-	f->goes = item->name->flags & WAL_GOES;
+	if (item->type == WAL_SIZE && (item->size->flags & WAL_IN_FILE))
+		f->kept = item->size->size;
+	else if (item->type == WAL_SIZE && item->size->lowest < f->kept)
+		f->kept = item->size->lowest;
 	return 0;
 }
 
@@ -195,7 +242,7 @@ static int open_file(struct replay *r, struct named *f)
 
 static int open_all(struct replay *r)
 {
-	int e = wal_scan_each(&r->scan, visit_name, r);
+	int e = wal_scan_each(&r->scan, visit_file, r);
 
 	for (uint64_t i = 0; i < r->count && e == 0; i++)
 		e = open_file(r, &r->files[i]);
@@ -238,16 +285,22 @@ static int resize(const struct named *f, uint64_t size)
 	return r;
 }
 
+static uint64_t no_less_than_kept(const struct named *f, uint64_t size)
+{
+	return size > f->kept ? size : f->kept;
+}
+
 static int replay_size(struct named *f, const struct wal_size *size)
 {
+	uint64_t lowest = no_less_than_kept(f, size->lowest);
 	struct statx st;
 	int e = sys.statx(f->target.fd, "", AT_EMPTY_PATH, STATX_SIZE, &st);
 
 	f->changes = true;
 	f->size = *size;
-	if (e == 0 && st.stx_size > size->lowest)
-		e = resize(f, size->lowest);
-	return e == 0 ? resize(f, size->size) : e;
+	if (e == 0 && st.stx_size > lowest)
+		e = resize(f, lowest);
+	return e == 0 ? resize(f, no_less_than_kept(f, size->size)) : e;
 }
 
 static int replay_page(struct named *f, const struct wal_item *item)

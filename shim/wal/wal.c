@@ -140,6 +140,12 @@ void wal_begin(struct wal *w)
 	begin_batch(w);
 }
 
+void wal_begin_again(struct wal *w)
+{
+	wal_begin(w);
+	w->absent = w->header.absent;
+}
+
 static int write_batch(struct wal *w, uint32_t flags)
 {
 	struct wal_batch *b = (struct wal_batch *)(void *)w->head;

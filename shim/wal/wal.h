@@ -63,6 +63,8 @@ int wal_list(struct wal *w, const struct wal_path *paths, uint32_t count);
 
 /* Begins an epoch. */
 void wal_begin(struct wal *w);
+/* The same; it says of names what the last one said. */
+void wal_begin_again(struct wal *w);
 /* `e` names it, by the identity and the path.  `flags`: enum wal_name_flags. */
 int wal_put_name(struct wal *w, uint32_t file, const struct arena_entry *e, unsigned flags);
 int wal_put_size(struct wal *w, uint32_t file, const struct wal_size *size);

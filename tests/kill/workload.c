@@ -236,6 +236,24 @@ static void synced(struct random *r, uint32_t thread, uint32_t count)
 	}
 }
 
+/* Few writes, which grow the file by most of what the least arena holds. */
+static void large(struct random *r, uint32_t thread, uint32_t count)
+{
+	int fd = open_file(thread, O_RDWR);
+	uint64_t at = 0;
+
+	for (uint32_t turn = 0; more(turn, count); turn++) {
+		uint32_t length = turn % 10 == 0 ? some_length(r, turn) : LENGTH_MAX;
+
+		put(fd, thread, thread, SEQUENTIAL, at, length, 1 + next(r, 1u << 30));
+		at += length;
+		if (turn % 10 == 9 && fdatasync(fd) != 0)
+			die("fdatasync");
+	}
+	if (close(fd) != 0)
+		die("close");
+}
+
 /* A sync after each write, with time for a journal to be made at the beginning. */
 static void journaled(struct random *r, uint32_t thread, uint32_t count)
 {
@@ -365,6 +383,8 @@ static void run(const struct job *j)
 		synced(&r, j->thread, 24);
 	else if (strcmp(j->name, "journaled") == 0)
 		journaled(&r, j->thread, 40);
+	else if (strcmp(j->name, "large") == 0)
+		large(&r, j->thread, 26);
 	else if (strcmp(j->name, "stealing") == 0)
 		stealing(&r, j->thread, 17, 3);
 	else if (strcmp(j->name, "transactions") == 0)

@@ -38,6 +38,7 @@ HOW = {
     "steps-processes": ("processes",),
     "steps-threads": ("threads",),
     "steps-files": ("files",),  # no names come and go
+    "steps-large": ("large",),  # appends that an epoch has by their size
 }
 LEVELDB = "leveldb"
 KINDS = (*HOW, *SQLITE, LEVELDB)
@@ -55,7 +56,10 @@ SECONDS = (0.15, 0.4)
 # Operations before that, whatever the speed: a log that was checkpointed and begun anew, for example.
 LEAST = {**dict.fromkeys(HOW, 500), "sqlite-wal": 200, LEVELDB: 2000}
 LEAST_COMMITS = 3
-MANY = 250_000  # a fast program does not wait until its disk is full
+# A fast program does not wait until its disk is full.
+MANY = 250_000
+MANY_LARGE = 15_000
+SMALL_ARENA = {"mem": "1M", "block": "64K"}  # many epochs, of which each appends much
 CUT_SECONDS = 0.7  # the disk is slower
 # The first files of an epoch take less time: then the others still have the epoch before.
 WRITE_BACK_SECONDS = 0.0005
@@ -100,7 +104,8 @@ def environment(run: Run, build: Path) -> dict[str, str]:
         env.update(preload_env(library, f"{DATA}/**", sync="off", writers="exclusive"))
     elif run.variant in (ORDERED, NO_REPLAY):
         library = build / "libfastwrite.so"
-        env.update(preload_env(library, f"{DATA}/**", sync="ordered", writers="exclusive"))
+        size = SMALL_ARENA if run.kind == "steps-large" else {}
+        env.update(preload_env(library, f"{DATA}/**", sync="ordered", writers="exclusive", **size))
     return env
 
 
@@ -155,8 +160,8 @@ def times_in(acks: Path) -> list[int]:
 
 
 @lru_cache(maxsize=1)  # all cuts of a run ask for the same
-def history_of(operations: int, names: bool) -> steps.History:
-    history = steps.History(names)
+def history_of(operations: int, kind: str) -> steps.History:
+    history = steps.History(kind not in ("steps-files", "steps-large"), kind == "steps-large")
     history.advance(operations)
     return history
 
@@ -167,7 +172,7 @@ def judge(run: Run, times: list[int], loss_ns: int, torn: bool) -> Found:
     found = Found(acked=acked)
     if run.kind in HOW:
         history = history_of(
-            len(times) + 2, run.kind != "steps-files"
+            len(times) + 2, run.kind
         )  # what was under way is a step of two operations at most
         there = history.look(DATA)
         if torn:
@@ -239,7 +244,7 @@ def running(run: Run, build: Path, acks: Path, seconds: float) -> Iterator[None]
 
                 if not wait_for(least, PATIENCE_SECONDS) and writer.poll() is None:
                     raise FailedError(f"{run}: not {least} operations in {PATIENCE_SECONDS} s")
-                wait_for(MANY, seconds)
+                wait_for(MANY_LARGE if run.kind == "steps-large" else MANY, seconds)
                 if writer.poll() is not None:
                     raise FailedError(f"{run}: status {writer.returncode}: {errors.read_text()}")
                 yield

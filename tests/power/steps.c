@@ -5,7 +5,8 @@
  *
  * ACKS is an array of MOST 64-bit numbers: when the step of each operation had returned (CLOCK_MONOTONIC,
  * ns), 0 before.  SYNC = 1: each step syncs what it has changed.  HOW = processes, threads: WRITERS of them,
- * which share the open files, make the steps in turn.  A writer that meets an error waits to be killed.
+ * which share the open files, make the steps in turn; files: no names come and go; large: nor do they, and
+ * the first log gets GROUP records at once.  A writer that meets an error waits to be killed.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -34,7 +35,8 @@ enum {
 	SLOT = 256,
 	NAMES = 5,
 	DEPTH = 64,
-	WRITERS = 3
+	WRITERS = 3,
+	GROUP = 128
 };
 
 /* What the writers share. */
@@ -47,7 +49,7 @@ static struct {
 
 static int directory, logs[LOGS], pages, slots, stack;
 static _Atomic uint64_t *acks;
-static bool syncs, names = true;
+static bool syncs, names = true, large;
 
 /* The end: of the file system, or of the numbers. */
 _Noreturn static void linger(void)
@@ -83,6 +85,15 @@ static const void *bytes_of(uint64_t step, size_t size)
 static void put(int fd, uint64_t step, size_t size)
 {
 	must(write(fd, bytes_of(step, size), size) == (ssize_t)size);
+}
+
+static void put_group(int fd, uint64_t step)
+{
+	static uint8_t group[GROUP * RECORD];
+
+	for (int i = 0; i < GROUP; i++)
+		memcpy(group + (size_t)i * RECORD, bytes_of(step, RECORD), RECORD);
+	must(write(fd, group, sizeof group) == (ssize_t)sizeof group);
 }
 
 static void put_at(int fd, uint64_t step, size_t size, uint64_t slot)
@@ -151,7 +162,10 @@ static void make_step(uint64_t step)
 	case 0:
 	case 1:
 	case 2:
-		put(logs[kind], step, RECORD);
+		if (large && kind == 0)
+			put_group(logs[kind], step);
+		else
+			put(logs[kind], step, RECORD);
 		sync_data(logs[kind]);
 		done(1);
 		break;
@@ -215,7 +229,8 @@ static void write_steps(const char *how)
 {
 	pthread_t thread;
 
-	names = !how || strcmp(how, "files") != 0;
+	large = how && strcmp(how, "large") == 0;
+	names = !how || (strcmp(how, "files") != 0 && !large);
 	if (!how || !names)
 		take_turns(0, 1);
 	for (uintptr_t me = 1; me < WRITERS; me++) {

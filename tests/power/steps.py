@@ -9,6 +9,7 @@ from pathlib import Path
 
 MOST = 1 << 21
 RECORD, LOGS, PAGE, PAGES, SLOTS, SLOT, NAMES, DEPTH = 128, 3, 4096, 64, 256, 256, 5, 64
+GROUP = 128  # records that a large step appends to the first log
 WORD = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
 ABSENT, SPOILED = -1, -2
@@ -39,8 +40,9 @@ def step_in(data: bytes, size: int) -> int:
 class History:
     """Units (a page, a slot, a name, a log, the stack), and from which operation on each had which value."""
 
-    def __init__(self, with_names: bool = True) -> None:
+    def __init__(self, with_names: bool = True, large: bool = False) -> None:
         self.with_names = with_names
+        self.large = large
         self.operations = 0
         self.step = 0
         self.logs: list[list[int]] = [[] for _ in range(LOGS)]
@@ -137,7 +139,8 @@ class History:
             if len(data) != size * count:
                 found[name, 0] = SPOILED
         for i in range(LOGS):
-            steps = steps_in((directory / f"log{i}").read_bytes())
+            group = GROUP if self.large and i == 0 else 1
+            steps = steps_in((directory / f"log{i}").read_bytes(), group)
             good = steps == self.logs[i][: len(steps)]
             found["log", i] = (steps[-1] if steps else 0) if good else SPOILED
         steps = steps_in((directory / "stack").read_bytes())
@@ -150,9 +153,14 @@ class History:
         return found
 
 
-def steps_in(data: bytes) -> list[int]:
-    """Of records without gap."""
-    return [step_in(data[at : at + RECORD], RECORD) or SPOILED for at in range(0, len(data), RECORD)]
+def steps_in(data: bytes, group: int = 1) -> list[int]:
+    """Of records without gap, of which each step has written so many."""
+    found = []
+    for at in range(0, len(data), RECORD * group):
+        step = step_in(data[at : at + RECORD], RECORD)
+        whole = data[at : at + RECORD * group] == data[at : at + RECORD] * group
+        found.append(step if step and whole else SPOILED)
+    return found
 
 
 def prepare(directory: Path) -> None:

@@ -112,6 +112,16 @@ static void two_staged(int *fd, int *other)
 	rig_put(*other, 1000, 600);
 }
 
+/* As the timer does; the file stays in the overlay for what comes. */
+static void flush_now(int fd)
+{
+	struct file *f = rig_file(fd);
+	struct file_guard g = file_lock(f);
+
+	assert_int_equal(ordered_flush(f), 0);
+	file_unlock(f, g);
+}
+
 static int open_log(void)
 {
 	DIR *dir = opendir(rig_path(".fastwrite"));
@@ -338,6 +348,26 @@ static void test_new_files_are_synced_together(void **state)
 	rig_expect("a", 1000);
 }
 
+static int visit_flags(void *ctx, const struct wal_item *item)
+{
+	if (item->type == WAL_SIZE)
+		*(uint32_t *)ctx = item->size->flags;
+	return 0;
+}
+
+/* Of the last size that the log has. */
+static uint32_t flags_in_log(void)
+{
+	struct wal_scan s = {0};
+	uint32_t flags = UINT32_MAX;
+	int fd = open_log();
+
+	assert_int_equal(wal_scan_begin(&s, fd, batch), 0);
+	assert_int_equal(wal_scan_each(&s, visit_flags, &flags), 0);
+	close(fd);
+	return flags;
+}
+
 static void test_a_file_is_cut_in_its_epoch(void **state)
 {
 	int fd;
@@ -350,8 +380,13 @@ static void test_a_file_is_cut_in_its_epoch(void **state)
 	assert_int_equal(io_lseek(fd, fdtable_get(fd), 300, SEEK_SET), 300);
 	rig_put(fd, 300, 100);
 	assert_int_equal(rig_kernel_size("a"), 1000);
+	flush_now(fd);
+	assert_int_equal(flags_in_log(), WAL_CUTS);
+	rig_put(fd, 400, 100);
+	flush_now(fd);
+	assert_int_equal(flags_in_log(), 0);
 	assert_int_equal(rig_drain(fd), 0);
-	rig_expect("a", 400);
+	rig_expect("a", 500);
 }
 
 /* Between the leader's cut and the write-back the program goes on. */
@@ -1345,16 +1380,6 @@ static ssize_t pwritev_beside(int fd, const struct iovec *iov, int count, off_t 
 	return rig_pwritev(fd, iov, count, offset);
 }
 
-/* As the timer does; the file stays in the overlay for what comes. */
-static void flush_now(int fd)
-{
-	struct file *f = rig_file(fd);
-	struct file_guard g = file_lock(f);
-
-	assert_int_equal(ordered_flush(f), 0);
-	file_unlock(f, g);
-}
-
 /* An epoch in which "b" gets its bytes 1600 to 1700, and the thread. */
 static void end_epoch_beside(int other, void *(*run)(void *all_well))
 {
@@ -1947,12 +1972,20 @@ static void put_percent(int fd, uint64_t log_bytes, unsigned percent)
 	}
 }
 
-/* "a", of which the log has so many percent of itself, in one epoch. */
-static int logged_percent(unsigned percent, uint64_t *log_bytes)
+/* "a", of which the log has so many percent of itself, in one epoch.  It is as long as `most` percent. */
+static int logged_percent(unsigned percent, unsigned most, uint64_t *log_bytes)
 {
-	int fd = ready("a");
+	int fd;
 
+	ready("b");
 	*log_bytes = scan_log().header.bytes;
+	/* (a large append goes to the file, and not to the log) */
+	fd = open(rig_path("a"), O_WRONLY | O_CREAT, 0644);
+	assert_int_equal(ftruncate(fd, (off_t)(*log_bytes / 100 * most / 4096 * 4096)), 0);
+	close(fd);
+	fd = rig_open("a", O_RDWR);
+	rig_put(fd, 0, 1000);
+	assert_int_equal(rig_drain(fd), 0);
 	put_percent(fd, *log_bytes, percent);
 	flush_now(fd);
 	assert_int_equal(scan_log().epochs, 1);
@@ -1968,7 +2001,7 @@ static void test_a_log_is_half_full(void **state)
 	(void)state;
 	needs_a_disk();
 	let_threads_rest();
-	fd = logged_percent(30, &bytes);
+	fd = logged_percent(30, 40, &bytes);
 	put_percent(fd, bytes, 40);
 	rig_faults_clear();
 	flush_now(fd);
@@ -2028,7 +2061,7 @@ static void test_a_log_is_full(void **state)
 	(void)state;
 	needs_a_disk();
 	let_threads_rest();
-	fd = logged_percent(20, &bytes);
+	fd = logged_percent(20, 20, &bytes);
 	l = order_log_of(rig_file(fd)->arena);
 	l->wal->header.bytes = l->wal->end + WAL_HEAD_MAX;
 	put_percent(fd, bytes, 10);
@@ -2049,7 +2082,7 @@ static void test_a_kill_with_a_log_of_many_epochs(void **state)
 
 	(void)state;
 	needs_a_disk();
-	fd = logged_percent(40, &bytes);
+	fd = logged_percent(40, 45, &bytes);
 	put_percent(fd, bytes, 45);
 	die_with_log(fd);
 	log = open(dead_log, O_RDONLY);
@@ -2060,6 +2093,202 @@ static void test_a_kill_with_a_log_of_many_epochs(void **state)
 	/* it had one more epoch, before they went to the file */
 	assert_int_equal(s.header.first, scan_log().header.first + scan_log().epochs + 1);
 	close(log);
+}
+
+/* ---- large appends ---- */
+
+enum { LARGE = 400 << 10, SMALL_LOG = 100 << 10 };
+
+static void append_to(int fd, uint64_t from, uint64_t to)
+{
+	uint8_t page[4096];
+
+	for (uint64_t at = from; at < to; at += sizeof page) {
+		size_t n = to - at < sizeof page ? to - at : sizeof page;
+
+		rig_fill(page, n, at);
+		assert_int_equal(io_write_at(fd, fdtable_get(fd), page, n, (off_t)at), (long)n);
+	}
+}
+
+/* "a" with a large append staged, behind 1000 bytes that it has. */
+static int appended(void)
+{
+	int fd;
+
+	let_threads_rest();
+	fd = ready("a");
+	append_to(fd, 1000, LARGE);
+	rig_faults_clear();
+	return fd;
+}
+
+static uint64_t log_end(int fd) { return order_log_of(rig_file(fd)->arena)->wal->end; }
+
+static void test_a_large_append_is_written_once(void **state)
+{
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	fd = appended();
+	flush_now(fd);
+	/* the size, the file, and the epoch */
+	assert_int_equal(faults.fdatasync.calls, 3);
+	assert_int_equal(scan_log().epochs, 2);
+	assert_true(log_end(fd) < SMALL_LOG);
+	rig_expect("a", LARGE);
+	append_to(fd, LARGE, 2 * LARGE);
+	rig_faults_clear();
+	flush_now(fd);
+	assert_int_equal(faults.fdatasync.calls, 2);
+	assert_true(log_end(fd) < SMALL_LOG);
+	recover_as_after_power_loss();
+	rig_expect("a", 2 * LARGE);
+}
+
+static ino_t ino_of_a;
+
+/* The log as it is before the file is synced, or while a write to it comes. */
+static int fdatasync_copies_log(int fd)
+{
+	struct stat st;
+
+	if (fstat(fd, &st) == 0 && st.st_ino == ino_of_a)
+		copy_log();
+	return rig_fdatasync(fd);
+}
+
+static void flush_and_copy_log(int fd)
+{
+	struct stat st;
+
+	assert_int_equal(fstat(fd, &st), 0);
+	ino_of_a = st.st_ino;
+	dead_log[0] = '\0';
+	sys.fdatasync = fdatasync_copies_log;
+	flush_now(fd);
+	sys.fdatasync = rig_fdatasync;
+	assert_int_not_equal(dead_log[0], '\0');
+	change_header(dead_log, true, false);
+	arena_path[0] = '\0';
+	recover_what_is_there();
+}
+
+/* Power is lost when the file has it, and not the log: both stand as before. */
+static void test_power_is_lost_in_a_large_append(void **state)
+{
+	int fd, other;
+
+	(void)state;
+	needs_a_disk();
+	other = ready("b");
+	fd = appended();
+	rig_put(other, 1000, 600);
+	flush_and_copy_log(fd);
+	assert_int_equal(rig_kernel_size("a"), 1000);
+	rig_expect("a", 1000);
+}
+
+/* An epoch of this log has made the file shorter: its pages would come over the append. */
+static void test_a_large_append_after_a_cut(void **state)
+{
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	fd = appended();
+	flush_now(fd);
+	assert_int_equal(io_ftruncate(fd, 1000), 0);
+	append_to(fd, 1000, 2000);
+	flush_now(fd);
+	append_to(fd, 2000, LARGE);
+	flush_now(fd);
+	assert_true(log_end(fd) > LARGE);
+	rig_expect("a", LARGE);
+	recover_as_after_power_loss();
+	rig_expect("a", LARGE);
+	/* the next log knows nothing of that */
+	assert_int_equal(ordered_barrier(NULL), 0);
+	append_to(fd, LARGE, 2 * LARGE);
+	flush_now(fd);
+	assert_true(log_end(fd) < SMALL_LOG);
+	recover_as_after_power_loss();
+	rig_expect("a", 2 * LARGE);
+}
+
+/* The disk is full in the middle of it: the log has all of it, and the file gets the log's space. */
+static void test_a_large_append_to_a_full_disk(void **state)
+{
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	fd = appended();
+	/* the size; the second piece of the file */
+	faults.pwritev = (struct fault){.at = 3, .error = ENOSPC};
+	flush_now(fd);
+	assert_true(log_end(fd) > LARGE - 4096);
+	rig_expect("a", LARGE);
+	recover_as_after_power_loss();
+	rig_expect("a", LARGE);
+}
+
+static void test_a_large_append_whose_size_cannot_be_logged(void **state)
+{
+	struct file_guard g;
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	fd = appended();
+	faults.pwritev = (struct fault){.at = 1, .error = EIO};
+	g = file_lock(rig_file(fd));
+	assert_int_equal(ordered_flush(rig_file(fd)), -EIO);
+	file_unlock(rig_file(fd), g);
+	assert_int_equal(rig_kernel_size("a"), 1000);
+	/* the next try needs it, too */
+	rig_faults_clear();
+	flush_and_copy_log(fd);
+	rig_expect("a", 1000);
+}
+
+static void test_a_large_append_that_cannot_be_synced(void **state)
+{
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	fd = appended();
+	faults.fdatasync = (struct fault){.at = 2, .error = EIO};
+	assert_int_equal(ordered_barrier(NULL), -EIO);
+	assert_int_equal(scan_log().epochs, 1);
+	assert_int_equal(rig_write(fd, "x", 1), -EIO);
+	recover_as_after_power_loss();
+	rig_expect("a", 1000);
+	leave_log(fd, 1);
+}
+
+/* The epoch is tried again when the file has the append already. */
+static void test_a_large_append_and_a_log_that_fails(void **state)
+{
+	struct file_guard g;
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	fd = appended();
+	faults.fdatasync = (struct fault){.at = 3, .error = EIO};
+	g = file_lock(rig_file(fd));
+	assert_int_equal(ordered_flush(rig_file(fd)), -EIO);
+	file_unlock(rig_file(fd), g);
+	assert_int_equal(rig_kernel_size("a"), LARGE);
+	rig_faults_clear();
+	append_to(fd, LARGE, LARGE + 500);
+	flush_now(fd);
+	assert_true(log_end(fd) < SMALL_LOG);
+	recover_as_after_power_loss();
+	rig_expect("a", LARGE + 500);
 }
 
 static sem_t in_write, may_write;
@@ -2569,8 +2798,15 @@ int main(void)
 		TEST(test_a_directory_that_moves_below_an_open),
 		TEST(test_many_names_that_come_and_go),
 		TEST(test_a_removed_file_that_is_read),
+		TEST(test_a_large_append_is_written_once),
+		TEST(test_power_is_lost_in_a_large_append),
+		TEST(test_a_large_append_after_a_cut),
+		TEST(test_a_large_append_to_a_full_disk),
+		TEST(test_a_large_append_whose_size_cannot_be_logged),
+		TEST(test_a_large_append_and_a_log_that_fails),
 		/* last: their logs stay broken */
 		TEST(test_a_file_that_cannot_be_synced),
+		TEST(test_a_large_append_that_cannot_be_synced),
 		TEST(test_a_file_that_leaves_cannot_be_synced),
 		TEST(test_a_removal_that_fails_beside_a_broken_log),
 	};

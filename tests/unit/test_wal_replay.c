@@ -137,6 +137,9 @@ static void put_name(unsigned file)
 	close(fd);
 }
 
+/* Of the cut of file 1. */
+static uint32_t cut_flags;
+
 /* An epoch in which file 0 gets `count` pages from `from` on, and file 1 is cut and gets one page. */
 static void epoch(uint64_t from, uint32_t count, unsigned seed)
 {
@@ -161,6 +164,7 @@ static void epoch(uint64_t from, uint32_t count, unsigned seed)
 	put_name(1);
 	/* cut to 100 bytes, then written at the second page: zeros between */
 	size.lowest = 100;
+	size.flags = cut_flags;
 	size.size = files[1].after_size = PAGE + 50;
 	assert_int_equal(wal_put_size(wal, 11, &size), 0);
 	memset(files[1].after + 100, 0, sizeof files[1].after - 100);
@@ -279,6 +283,50 @@ static void test_a_file_that_others_changed_keeps_the_whole_log_aside(void **sta
 	assert_int_equal(recover_by(true, false).recovered, FILES);
 	expect_after();
 	assert_int_equal(access(path_of(".fastwrite"), F_OK), -1);
+}
+
+/* In this boot "b" has become so long, and nobody waited for recovery. */
+static struct recover_report recover_cut(uint32_t flags, off_t size, int seconds)
+{
+	struct recover_report report;
+
+	make_log(log_path, boots[BOOT]);
+	cut_flags = flags;
+	epoch(1, 3, 1);
+	cut_flags = 0;
+	assert_int_equal(truncate(path_of("b"), size), 0);
+	if (seconds)
+		age("b", seconds);
+	report = recover_by(false, false);
+	assert_int_equal(report.failed, 0);
+	return report;
+}
+
+/* The mount ends what the power loss interrupted, and gives the file its own time. */
+static void test_a_cut_that_the_mount_has_made(void **state)
+{
+	(void)state;
+	assert_int_equal(recover_cut(WAL_CUTS, 100, 0).recovered, FILES);
+	expect_after();
+}
+
+static void test_a_cut_that_the_log_does_not_have(void **state)
+{
+	(void)state;
+	assert_int_equal(recover_cut(WAL_CUTS, 101, 0).aside, FILES);
+}
+
+static void test_a_file_of_that_size_that_was_not_cut(void **state)
+{
+	(void)state;
+	assert_int_equal(recover_cut(0, 100, 0).aside, FILES);
+}
+
+/* Somebody has written it, and set its time. */
+static void test_a_cut_file_with_a_time_of_its_own(void **state)
+{
+	(void)state;
+	assert_int_equal(recover_cut(WAL_CUTS, 100, -10).aside, FILES);
 }
 
 /* A kill: what the log has is in the arena or in the files. */
@@ -519,6 +567,115 @@ static void test_damage(void **state)
 	make_log(log_path, 0);
 }
 
+/* ---- large appends ---- */
+
+enum { FROM = 3 * PAGE, TO = 7 * PAGE + 300 };
+
+/* One file alone: its size, and the page with its old end, or none. */
+static void size_epoch(uint64_t size, uint64_t lowest, uint32_t flags, bool page)
+{
+	wal_begin(wal);
+	put_name(0);
+	assert_int_equal(
+		wal_put_size(wal, 10, &(struct wal_size){.size = size, .lowest = lowest, .flags = flags}), 0);
+	if (page) {
+		fill(pages, PAGE, 9);
+		assert_int_equal(wal_put_page(wal, 10, FROM / PAGE - 1, pages, PAGE), 0);
+		memcpy(files[0].after + FROM - PAGE, pages, PAGE);
+	}
+	assert_int_equal(wal_commit(wal), 0);
+	files[0].after_size = size;
+}
+
+/* The bytes from FROM on are in the file, and not in the log. */
+static void append_to_file(void)
+{
+	int fd = open(path_of("a"), O_WRONLY);
+
+	fill(files[0].after + FROM, TO - FROM, 21);
+	assert_int_equal(pwrite(fd, files[0].after + FROM, TO - FROM, FROM), TO - FROM);
+	close(fd);
+	age("a", 900000);
+}
+
+static void recover_a_alone(void)
+{
+	assert_int_equal(recover_by(false, false).recovered, 1);
+	expect("a", files[0].after, files[0].after_size);
+	assert_int_equal(access(log_path, F_OK), -1);
+}
+
+static void test_a_large_append_counts_with_its_epoch(void **state)
+{
+	(void)state;
+	make_log(log_path, boots[BOOT]);
+	size_epoch(BEFORE, BEFORE, 0, false);
+	append_to_file();
+	size_epoch(TO, TO, WAL_IN_FILE, true);
+	recover_a_alone();
+}
+
+static void test_a_large_append_without_its_epoch(void **state)
+{
+	(void)state;
+	make_log(log_path, boots[BOOT]);
+	size_epoch(BEFORE, BEFORE, 0, false);
+	append_to_file();
+	recover_a_alone();
+}
+
+static void test_two_large_appends_and_a_page(void **state)
+{
+	(void)state;
+	make_log(log_path, boots[BOOT]);
+	size_epoch(BEFORE, BEFORE, 0, false);
+	append_to_file();
+	size_epoch(FROM + PAGE, FROM + PAGE, WAL_IN_FILE, true);
+	size_epoch(TO, TO, WAL_IN_FILE, false);
+	/* the next one does not count */
+	assert_int_equal(truncate(path_of("a"), 20 * PAGE), 0);
+	age("a", 900000);
+	recover_a_alone();
+}
+
+/* What was cut off after that is zeros, not what the append had there. */
+static void test_a_large_append_is_cut_later(void **state)
+{
+	enum { LOWEST = FROM + PAGE + 10 };
+
+	(void)state;
+	make_log(log_path, boots[BOOT]);
+	size_epoch(BEFORE, BEFORE, 0, false);
+	append_to_file();
+	size_epoch(TO, TO, WAL_IN_FILE, true);
+	size_epoch(TO + 50, LOWEST, 0, false);
+	memset(files[0].after + LOWEST, 0, sizeof files[0].after - LOWEST);
+	recover_a_alone();
+}
+
+/* A recovery that was killed has put all pages into the log. */
+static void test_a_large_append_that_comes_again(void **state)
+{
+	(void)state;
+	make_log(log_path, boots[BOOT]);
+	size_epoch(BEFORE, BEFORE, 0, false);
+	append_to_file();
+	size_epoch(TO, TO, WAL_IN_FILE, true);
+	wal_begin(wal);
+	put_name(0);
+	assert_int_equal(wal_put_size(wal, 10, &(struct wal_size){.size = TO, .lowest = BEFORE}), 0);
+	for (uint64_t page = BEFORE / PAGE; page * PAGE < TO; page++) {
+		uint64_t at = page * PAGE;
+
+		memcpy(pages + at, files[0].after + at, PAGE);
+		assert_int_equal(
+			wal_put_page(wal, 10, page, pages + at, TO - at < PAGE ? (uint32_t)(TO - at) : PAGE),
+			0);
+	}
+	assert_int_equal(wal_commit(wal), 0);
+	recover_a_alone();
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -527,6 +684,10 @@ int main(void)
 		TEST(test_the_last_epoch_comes_back),
 		TEST(test_what_was_not_committed_does_not_count),
 		TEST(test_a_file_that_others_changed_keeps_the_whole_log_aside),
+		TEST(test_a_cut_that_the_mount_has_made),
+		TEST(test_a_cut_that_the_log_does_not_have),
+		TEST(test_a_file_of_that_size_that_was_not_cut),
+		TEST(test_a_cut_file_with_a_time_of_its_own),
 		TEST(test_in_the_same_boot_it_goes),
 		TEST(test_a_log_that_was_emptied),
 		TEST(test_a_name_that_no_file_had),
@@ -538,6 +699,11 @@ int main(void)
 		TEST(test_an_error_and_another_try),
 		TEST(test_killed_at_every_step),
 		TEST(test_damage),
+		TEST(test_a_large_append_counts_with_its_epoch),
+		TEST(test_a_large_append_without_its_epoch),
+		TEST(test_two_large_appends_and_a_page),
+		TEST(test_a_large_append_is_cut_later),
+		TEST(test_a_large_append_that_comes_again),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
