@@ -14,6 +14,8 @@
 
 enum { STACK_BYTES = 128 * 1024, STACK_MOST = 1 << 30, SIGNAL_SETXID = 33 };
 
+extern char __libc_single_threaded __attribute__((weak));
+
 static sys_sigset bit(int number) { return (sys_sigset)1 << (number - 1); }
 
 static _Atomic unsigned running; /* from before they are made */
@@ -79,6 +81,12 @@ int thread_make(void *(*run)(void *))
 void thread_begin(void) { sys_restore_signals(~bit(SIGNAL_SETXID)); }
 
 bool thread_lives(uint32_t tid) { return sys_raw(SYS_tgkill, sys_getpid(), tid, 0, 0, 0, 0) == 0; }
+
+bool thread_is_only(void)
+{
+	/* (glibc 2.32) */
+	return &__libc_single_threaded && __libc_single_threaded;
+}
 
 static void set_word(struct thread_one *t, uint32_t word)
 {

@@ -127,12 +127,14 @@ void unresolved_resolve_all(void)
 	unresolved_clear_all();
 }
 
-void unresolved_fork_child(void)
+void unresolved_fork_child(bool alone)
 {
-	/* the kernel copied the descriptors before this memory */
-	marked_fds_forget_range(0, ~0u);
-	/* fdtable_highest may have been copied before the notes were */
-	for (int fd = 0; fd < UNRESOLVED_FDS; fd++) {
+	/* another thread may have raised it just when the memory was copied */
+	int top = alone ? fdtable_highest() : UNRESOLVED_FDS - 1;
+
+	marked_fds_fork_child(alone);
+	/* (memory that was never used is not touched: each fork would pay for its pages) */
+	for (int fd = 0; fd <= top && fd < UNRESOLVED_FDS; fd++) {
 		struct unresolved_fd *l = &unresolved_fds[fd];
 
 		if (fdtable_state(fd) != UNRESOLVED_NONE)

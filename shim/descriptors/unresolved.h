@@ -57,8 +57,8 @@ void unresolved_resolve_all(void);
 void unresolved_clear_all(void);
 
 /* In the child of a fork: forgets all notes.  Another thread may have made a note between the kernel's copies
- * of descriptors and memory. */
-void unresolved_fork_child(void);
+ * of descriptors and memory.  `alone`: there was none. */
+void unresolved_fork_child(bool alone);
 
 struct ofd *unresolved_write_noted(int fd, size_t size, uint32_t *counted);
 /* Before a write of `size` bytes to any fd.  Returns the description if fd is managed.  NULL: pass the call

@@ -50,4 +50,10 @@ void marked_fds_forget_range(unsigned from, unsigned to)
 		marked_fds_forget((int)fd);
 }
 
+void marked_fds_fork_child(bool alone)
+{
+	if (atomic_load(&questions) > 0 || !alone)
+		marked_fds_forget_range(0, ~0u);
+}
+
 void marked_fds_renamed(void) { atomic_fetch_add(&renames, 1); }

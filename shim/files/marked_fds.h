@@ -40,6 +40,9 @@ static inline void marked_fds_forget(int fd)
 }
 /* All from `from` to `to`. */
 void marked_fds_forget_range(unsigned from, unsigned to);
+/* In a forked process: the kernel copied the descriptors before this memory.  `alone`: no other thread ran.
+ */
+void marked_fds_fork_child(bool alone);
 /* A file has another name, and another rule may match it. */
 void marked_fds_renamed(void);
 

@@ -125,7 +125,7 @@ static void leave_family(void)
 	never_staged_unshare();
 	internal_fd_close_all();
 	fdtable_reset();
-	unresolved_fork_child();
+	unresolved_fork_child(true);
 	file_pools_reset();
 	sys_restore_signals(signals);
 }

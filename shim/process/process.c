@@ -149,8 +149,11 @@ static void fork_prepare(bool managed)
 	if (process_forks_and_ends)
 		family_exiting(true);
 	workers_fork_prepare();
-	forking = (struct process_fork){
-		.signals = signals, .watch = 1, .member = member, .interrupted = interrupted};
+	forking = (struct process_fork){.signals = signals,
+	                                .watch = 1,
+	                                .member = member,
+	                                .interrupted = interrupted,
+	                                .alone = thread_is_only()};
 }
 
 void process_fork_prepare(void) { fork_prepare(true); }
@@ -192,7 +195,7 @@ static void fork_child(bool managed)
 	}
 	stage_limit_changes();
 	user_memory_changed(); /* (some of it may stay with the parent: MADV_DONTFORK) */
-	unresolved_fork_child();
+	unresolved_fork_child(was.alone);
 	if (was.member) {
 		fdtable_fork_child();
 		family_fork_child();

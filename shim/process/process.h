@@ -14,6 +14,7 @@ struct process_fork {
 	bool watch;
 	bool member;      /* the child joins the family */
 	bool interrupted; /* a signal handler forked during a write, which continues in parent and child */
+	bool alone;       /* no other thread runs */
 };
 /* Around fork.  Parent and child go on staging the files that are open now (files/family.h).  If they
  * cannot share them, both bypass these files and stage only files opened later. */
