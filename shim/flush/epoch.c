@@ -458,8 +458,10 @@ static uint64_t large_append(const struct order_log *l, const struct file *f)
 	uint64_t from = kernel_end(f), quarter = f->arena->pages.frame_count / 4 * (uint64_t)PAGES_BYTES;
 	uint64_t least = quarter < MUCH ? quarter : MUCH, bytes;
 
+	/* (of a transient name the log may say that no file has it: recovery must not touch that file) */
 	if (o->cut.size < from + least || is_cut_shorter(f) || is_in_file(o) || shortened ||
-	    f->order.removal != REMOVAL_NONE || f == l->going)
+	    f->order.removal != REMOVAL_NONE || f == l->going ||
+	    transient_find(&l->names, order_entry_of(f)->path) >= 0)
 		return 0;
 	bytes = bytes_from(o, from);
 	return bytes < least ? 0 : bytes;
@@ -476,7 +478,7 @@ static int write_append(struct order_log *l, struct file *f)
 	if (fd < 0 || pages_write_begin(f, &w) < 0)
 		return 0;
 	w.from = from;
-	w.append = true;
+	w.until_ns = l->logged_ns + WAL_LATE_NS / 4 * 3;
 	flush_token_take(f);
 	file_drop(f);
 	pages_write_pieces(f, &w);
@@ -498,11 +500,12 @@ static const uint64_t SIZE_IS_PUT = UINT64_MAX;
 /* The epoch fits into the log, which is not emptied before it counts. */
 static bool has_room(const struct order_log *l) { return l->wal->end <= l->wal->header.bytes / 2; }
 
-/* File lock held: the log does not say the size to which recovery is to cut f; or it said so long ago, and
- * recovery would take f for changed by others. */
+/* File lock held: the log does not say the size to which recovery is to cut f, or perhaps not on the device;
+ * or it said so long ago, and recovery would take f for changed by others. */
 static bool needs_size(const struct order_log *l, const struct file *f)
 {
-	return f->order.sized != l->wal->header.first || sys_now_ns() - l->logged_ns > WAL_LATE_NS / 2;
+	return f->order.sized != l->wal->header.first || l->wal->unsure ||
+	       sys_now_ns() - l->logged_ns > WAL_LATE_NS / 2;
 }
 
 static int put_size_now(struct order_log *l, uint32_t i)
@@ -547,11 +550,23 @@ static int put_sizes(struct order_log *l)
 	return r;
 }
 
+/* The epoch has failed after that: the log must keep the size from before. */
+static bool has_appended(const struct order_log *l)
+{
+	for (uint32_t i = 0; i < l->count; i++)
+		if (is_in_file(&l->cut[i]->overlay))
+			return true;
+	return false;
+}
+
 static int write_appends(struct order_log *l)
 {
 	uint64_t room = 64 << 20;
-	int r = has_room(l) ? put_sizes(l) : 0;
+	int r;
 
+	if (has_appended(l) || !has_room(l))
+		return 0;
+	r = put_sizes(l);
 	for (uint32_t i = 0; i < l->count && r == 0 && has_room(l); i++) {
 		struct file *f = l->cut[i];
 		uint64_t bytes;
@@ -645,7 +660,7 @@ static int put_with_room(struct order_log *l)
 {
 	int r = put_all(l);
 
-	if (r != -ENOSPC || !log_counts(l))
+	if (r != -ENOSPC || !log_counts(l) || has_appended(l))
 		return r;
 	r = epoch_checkpoint(l);
 	atomic_store(&l->quiet, false);

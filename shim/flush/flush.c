@@ -15,6 +15,7 @@
 #include "flush/direct_io.h"
 #include "flush/journaled.h"
 #include "flush/merge.h"
+#include "flush/order_log.h"
 #include "flush/pages_flush.h"
 #include "flush/prealloc.h"
 #include "flush/route.h"
@@ -38,14 +39,16 @@ struct plan {
 	enum stage_kind kind;
 };
 
-/* Half of the pages may have what the file has grown by: the program need not wait until all have. */
+/* Half of the pages may have what the file has grown by, and no epoch is under way: the program need not wait
+ * until all have. */
 static bool grows_fast(const struct file *f)
 {
 	enum { MOST = 32 << 20 };
 	uint64_t half = f->arena->pages.frame_count / 2 * (uint64_t)PAGES_BYTES;
+	uint64_t much = half < MOST ? half : MOST;
 
-	return f->lsize > f->ksize + (half < MOST ? half : MOST) && file_is_ordered(f) &&
-	       !overlay_is_cut(&f->overlay);
+	return f->bytes > much && f->lsize > f->ksize + much && file_is_ordered(f) &&
+	       atomic_load(&order_log_of(f->arena)->settled);
 }
 
 bool flush_worth(const struct file *f)

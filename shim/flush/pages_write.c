@@ -44,6 +44,7 @@ static int resize(struct pages_write *w, uint64_t size)
 	int r;
 
 	kill_step();
+	guard_stamp(w->route.target.guard);
 	r = sys.ftruncate(w->route.target.fd, (off_t)size);
 	kill_step();
 	if (r == 0)
@@ -59,8 +60,7 @@ int pages_write_begin(struct file *f, struct pages_write *w)
 		return r;
 	guard_change(f);
 	w->route.target.guard = &arena_entry_at(f->arena, (uint32_t)f->entry)->guard;
-	w->bytes = w->from = 0;
-	w->append = false;
+	w->bytes = w->from = w->until_ns = 0;
 	w->end = f->ksize;
 	w->r = 0;
 	/* (only an ordered file is made shorter than it was) */
@@ -80,6 +80,14 @@ int pages_write_begin(struct file *f, struct pages_write *w)
 	return 0;
 }
 
+/* The device begins while the next pieces are copied.  (It may be slow, and keep us waiting.) */
+static int begin_sync(const struct pages_write *w, uint64_t offset, uint64_t bytes)
+{
+	sys_raw(SYS_sync_file_range, w->route.target.fd, (long)offset, (long)bytes, SYNC_FILE_RANGE_WRITE, 0,
+	        0);
+	return sys_now_ns() > w->until_ns ? -ETIME : 0;
+}
+
 void pages_write_pieces(struct file *f, struct pages_write *w)
 {
 	const struct overlay *o = &f->overlay;
@@ -93,12 +101,10 @@ void pages_write_pieces(struct file *f, struct pages_write *w)
 
 		w->r = direct_io_write(&w->route.target, iov, count, offset, &done);
 		w->bytes += done;
-		/* the device begins while the next pieces are copied */
-		if (w->append && w->r == 0)
-			sys_raw(SYS_sync_file_range, w->route.target.fd, (long)offset, (long)done,
-			        SYNC_FILE_RANGE_WRITE, 0, 0);
 		if (offset + done > w->end)
 			w->end = offset + done;
+		if (w->until_ns && w->r == 0)
+			w->r = begin_sync(w, offset, done);
 	}
 	if (w->r == 0 && w->end < o->cut.size)
 		w->r = resize(w, o->cut.size);

@@ -140,13 +140,13 @@ struct wal_size {
 enum wal_size_flags { WAL_IN_FILE = 1, WAL_CUTS = 2 };
 
 /*
- * At WAL_REPLAY_AT: by whom the epochs are being replayed.  A recovery that is killed leaves files with times
- * of its own; the next one must not take them for changes of somebody else.
+ * At WAL_REPLAY_AT: that the epochs are being replayed.  A recovery that is killed, or that a power loss
+ * ends, leaves files with times of its own; the next one must not take them for changes of somebody else.
  */
 struct wal_replay {
-	int64_t boot_ns;            /* the boot of that recovery, as in struct origin; 0 = none has begun */
-	int64_t begun_ns, again_ns; /* CLOCK_REALTIME when it began, and at most WAL_REPLAY_SLACK_NS before it
-	                               last changed a file */
+	int64_t boot_ns;            /* the boot of the last one, as in struct origin; 0 = none has begun */
+	int64_t begun_ns, again_ns; /* CLOCK_REALTIME when the first one began, and at most
+	                               WAL_REPLAY_SLACK_NS before the last one changed a file */
 };
 enum { WAL_REPLAY_AT = 2048, WAL_REPLAY_SLACK_NS = 500000000 };
 

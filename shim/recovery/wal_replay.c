@@ -37,7 +37,8 @@ struct replay {
 	enum origin_verdict where;
 	int64_t boot_ns; /* of this boot */
 	struct wal_scan scan;
-	struct wal_replay note;
+	struct wal_replay note; /* of this recovery, and of those before it */
+	bool changes;           /* this one has changed a file */
 	struct recover_place place;
 	struct named *files;
 	uint64_t count, room;
@@ -80,6 +81,13 @@ static struct named *file_of(const struct replay *r, const struct wal_item *item
 		if (r->files[i - 1].epoch == item->epoch && r->files[i - 1].number == item->file)
 			return &r->files[i - 1];
 	return NULL;
+}
+
+static bool is_file(const struct arena_entry *e, const struct arena_entry *other)
+{
+	return e->ino == other->ino && e->dev == other->dev && e->generation == other->generation &&
+	       e->handle_hash == other->handle_hash && e->btime_sec == other->btime_sec &&
+	       e->btime_nsec == other->btime_nsec;
 }
 
 /* The same file under the same name, as an earlier epoch has named it. */
@@ -131,6 +139,11 @@ static void take_name(struct arena_entry *e, const struct wal_item *item)
 	memcpy(e->path, item->path, item->name->path_bytes);
 }
 
+static uint64_t no_less_than_kept(const struct named *f, uint64_t size)
+{
+	return size > f->kept ? size : f->kept;
+}
+
 struct cut_search {
 	struct replay *r;
 	const struct named *f;
@@ -142,9 +155,10 @@ static int visit_cut(void *ctx, const struct wal_item *item)
 {
 	struct cut_search *s = ctx;
 	const struct named *f = find_file(s->r, item);
+	/* (a recovery cuts the file to each of these sizes) */
+	bool cuts = item->type == WAL_SIZE && ((item->size->flags & WAL_CUTS) || s->r->note.boot_ns);
 
-	if (f == s->f && item->type == WAL_SIZE && (item->size->flags & WAL_CUTS) &&
-	    item->size->lowest == s->size)
+	if (f == s->f && cuts && no_less_than_kept(f, item->size->lowest) == s->size)
 		s->found = true;
 	return 0;
 }
@@ -173,7 +187,7 @@ static bool is_changed(struct replay *r, const struct named *f)
 	if (sys.statx(f->target.fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st) < 0)
 		return true;
 	changed = st.stx_mtime.tv_sec * 1000000000ll + st.stx_mtime.tv_nsec;
-	/* by a recovery that was killed */
+	/* by a recovery that did not end */
 	if (r->note.boot_ns && changed >= r->note.begun_ns &&
 	    changed <= r->note.again_ns + WAL_REPLAY_SLACK_NS)
 		return false;
@@ -201,6 +215,21 @@ static int take_file(struct replay *r, const struct wal_item *item)
 	return 0;
 }
 
+/* (it may have had another name before) */
+static void take_size(const struct replay *r, const struct named *f, const struct wal_size *size)
+{
+	for (uint64_t i = 0; i < r->count; i++) {
+		struct named *same = &r->files[i];
+
+		if (!is_file(&same->name, &f->name))
+			continue;
+		if (size->flags & WAL_IN_FILE)
+			same->kept = size->size;
+		else if (size->lowest < same->kept)
+			same->kept = size->lowest;
+	}
+}
+
 /* Before the replay: what each file is, and what of it the replay must not cut. */
 static int visit_file(void *ctx, const struct wal_item *item)
 {
@@ -212,10 +241,8 @@ static int visit_file(void *ctx, const struct wal_item *item)
 	f = find_file(r, item);
 	if (!f)
 		return -EBADMSG;
-	if (item->type == WAL_SIZE && (item->size->flags & WAL_IN_FILE))
-		f->kept = item->size->size;
-	else if (item->type == WAL_SIZE && item->size->lowest < f->kept)
-		f->kept = item->size->lowest;
+	if (item->type == WAL_SIZE)
+		take_size(r, f, item->size);
 	return 0;
 }
 
@@ -251,7 +278,9 @@ static int open_all(struct replay *r)
 
 /* ---- replay ---- */
 
-/* We are about to change a file: notes the time, so that the next recovery knows our changes. */
+/* We are about to change a file: notes the time, durably, so that the next recovery knows our changes, also
+ * if power is lost again.  (If a recovery before us noted its own, nobody else has changed the files since.)
+ */
 static int note_change(struct replay *r)
 {
 	enum { STEP_NS = WAL_REPLAY_SLACK_NS / 5 };
@@ -259,19 +288,24 @@ static int note_change(struct replay *r)
 	uint64_t written;
 	int e;
 
-	if (r->note.boot_ns && now >= r->note.again_ns && now - r->note.again_ns < STEP_NS)
+	if (r->changes && now >= r->note.again_ns && now - r->note.again_ns < STEP_NS)
 		return 0;
-	if (!r->note.boot_ns) {
+	if (!r->changes) {
 		enum { TICK_NS = 20000000 /* of the coarse clock, at least */ };
 
 		/* so that what others wrote up to now has an older time than what we write */
 		sys_nap(TICK_NS);
-		r->note.begun_ns = now = sys_wall_ns() - TICK_NS / 2;
+		now = sys_wall_ns() - TICK_NS / 2;
 	}
+	if (!r->note.boot_ns || now < r->note.begun_ns)
+		r->note.begun_ns = now;
 	r->note.boot_ns = r->boot_ns;
 	r->note.again_ns = now;
 	e = bytes_write(r->w->fd, (const uint8_t *)&r->note, sizeof r->note, WAL_REPLAY_AT, false, &written);
 	kill_step();
+	if (e == 0)
+		e = sys.fdatasync(r->w->fd);
+	r->changes |= e == 0;
 	return e;
 }
 
@@ -283,11 +317,6 @@ static int resize(const struct named *f, uint64_t size)
 	r = sys.ftruncate(f->target.fd, (off_t)size);
 	kill_step();
 	return r;
-}
-
-static uint64_t no_less_than_kept(const struct named *f, uint64_t size)
-{
-	return size > f->kept ? size : f->kept;
 }
 
 static int replay_size(struct named *f, const struct wal_size *size)
@@ -533,9 +562,6 @@ static int load(struct replay *r)
 	                                  .dev_then = r->scan.header.origin.dev,
 	                                  .dev_now = sys_dev_of(&st)};
 	e = sys_read_all(r->w->fd, &r->note, sizeof r->note, WAL_REPLAY_AT);
-	if (e == 0 && (r->note.boot_ns < r->boot_ns - ORIGIN_SLACK_NS ||
-	               r->note.boot_ns > r->boot_ns + ORIGIN_SLACK_NS))
-		r->note.boot_ns = 0;
 	return e < 0 ? e : wal_scan_each(&r->scan, visit_count, r);
 }
 

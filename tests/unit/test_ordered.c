@@ -2253,6 +2253,80 @@ static void test_a_large_append_whose_size_cannot_be_logged(void **state)
 	rig_expect("a", 1000);
 }
 
+/* The first write to "a" takes until recovery would take the file for changed by others. */
+static ssize_t pwritev_late(int fd, const struct iovec *iov, int count, off_t offset)
+{
+	struct stat st;
+
+	if (fstat(fd, &st) != 0 || st.st_ino != ino_of_a)
+		return rig_pwritev(fd, iov, count, offset);
+	ino_of_a = 0;
+	while (sys_now_ns() < order_logs[0].logged_ns + WAL_LATE_NS / 4 * 3)
+		sys_nap(10000000);
+	return rig_pwritev(fd, iov, count, offset);
+}
+
+static void test_a_large_append_to_a_slow_disk(void **state)
+{
+	struct order_log *l;
+	struct stat st;
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	fd = appended();
+	l = order_log_of(rig_file(fd)->arena);
+	assert_ptr_equal(l, &order_logs[0]);
+	flush_now(fd);
+	append_to(fd, LARGE, 2 * LARGE);
+	assert_int_equal(fstat(fd, &st), 0);
+	ino_of_a = st.st_ino;
+	l->logged_ns = sys_now_ns() - WAL_LATE_NS / 5 * 2;
+	sys.pwritev = pwritev_late;
+	flush_now(fd);
+	sys.pwritev = rig_pwritev;
+	/* the log has it instead */
+	assert_true(log_end(fd) > LARGE - 4096);
+	rig_expect("a", 2 * LARGE);
+	recover_as_after_power_loss();
+	rig_expect("a", 2 * LARGE);
+}
+
+/* The log says that no file has the name, and recovery must be able to remove it. */
+static void test_a_large_append_under_a_transient_name(void **state)
+{
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	let_threads_rest();
+	transient();
+	fd = make_transient();
+	append_to(fd, 3000, LARGE);
+	flush_now(fd);
+	assert_true(log_end(fd) > LARGE);
+	recover_as_after_power_loss();
+	rig_expect("j", LARGE);
+}
+
+/* It is not known which header the device has: the one that empties the log, perhaps. */
+static void test_a_large_append_behind_an_unsure_header(void **state)
+{
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	fd = appended();
+	flush_now(fd);
+	append_to(fd, LARGE, 2 * LARGE);
+	order_log_of(rig_file(fd)->arena)->wal->unsure = true;
+	rig_faults_clear();
+	flush_now(fd);
+	/* the header, the size, the file, and the epoch */
+	assert_int_equal(faults.fdatasync.calls, 4);
+	rig_expect("a", 2 * LARGE);
+}
+
 static void test_a_large_append_that_cannot_be_synced(void **state)
 {
 	int fd;
@@ -2804,6 +2878,9 @@ int main(void)
 		TEST(test_a_large_append_to_a_full_disk),
 		TEST(test_a_large_append_whose_size_cannot_be_logged),
 		TEST(test_a_large_append_and_a_log_that_fails),
+		TEST(test_a_large_append_to_a_slow_disk),
+		TEST(test_a_large_append_under_a_transient_name),
+		TEST(test_a_large_append_behind_an_unsure_header),
 		/* last: their logs stay broken */
 		TEST(test_a_file_that_cannot_be_synced),
 		TEST(test_a_large_append_that_cannot_be_synced),

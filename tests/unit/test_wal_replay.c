@@ -23,7 +23,7 @@
 #include <cmocka.h>
 
 enum { PAGE = WAL_PAGE_BYTES, FILES = 2, BEFORE = 2 * PAGE + 700, LOG_BYTES = 128 * PAGE };
-static const char *const names[FILES] = {"a", "b"};
+static const char *names[FILES] = {"a", "b"};
 static const uint8_t id[16] = "replayed by test";
 
 static char dir[200], log_path[300];
@@ -544,6 +544,105 @@ static void test_killed_at_every_step(void **state)
 #endif
 }
 
+/* As if the recovery that was interrupted had run in an earlier boot. */
+static void age_note(void)
+{
+	struct wal_replay note;
+	int fd = open(log_path, O_RDWR);
+
+	if (fd < 0)
+		return;
+	assert_int_equal(pread(fd, &note, sizeof note, WAL_REPLAY_AT), sizeof note);
+	if (note.boot_ns)
+		note.boot_ns -= 5000000000000;
+	assert_int_equal(pwrite(fd, &note, sizeof note, WAL_REPLAY_AT), sizeof note);
+	close(fd);
+}
+
+static void test_power_is_lost_at_every_step(void **state)
+{
+	unsigned long killed = 0;
+
+	for (unsigned long step = 1;; step++) {
+		struct recover_report report;
+		int status;
+		pid_t pid;
+
+		make_log(log_path, boots[BOOT]);
+		epoch(1, 3, 1);
+		epoch(2, 3, 5);
+		for (int again = 0; again < 2; again++) {
+			pid = fork();
+			if (pid == 0) {
+				kill_arm(step + (unsigned long)again);
+				recover_by(false, false);
+				_exit(0);
+			}
+			assert_int_equal(waitpid(pid, &status, 0), pid);
+			age_note();
+		}
+		if (WIFEXITED(status))
+			break;
+		killed++;
+		report = recover_by(false, false);
+		assert_int_equal(report.failed + report.aside, 0);
+		expect_after();
+		tear_down(state);
+		set_up(state);
+	}
+	expect_after();
+#ifdef FASTWRITE_DEBUG
+	assert_true(killed > 20);
+#endif
+}
+
+/* The second recovery has only begun: what the first one has changed is still known. */
+static void test_power_is_lost_twice(void **state)
+{
+	for (unsigned long step = 1; step < 6; step++) {
+		struct wal_replay note = {.boot_ns = 1,
+		                          .begun_ns = sys_wall_ns() - 3000000000,
+		                          .again_ns = sys_wall_ns() - 2000000000};
+		int status;
+		pid_t pid;
+
+		make_log(log_path, boots[BOOT]);
+		epoch(1, 3, 1);
+		assert_int_equal(pwrite(wal->fd, &note, sizeof note, WAL_REPLAY_AT), sizeof note);
+		for (unsigned i = 0; i < FILES; i++)
+			age(names[i], 2);
+		pid = fork();
+		if (pid == 0) {
+			kill_arm(step);
+			recover_by(false, false);
+			_exit(0);
+		}
+		assert_int_equal(waitpid(pid, &status, 0), pid);
+		if (access(log_path, F_OK) == 0) {
+			age_note();
+			assert_int_equal(recover_by(false, false).aside, 0);
+		}
+		expect_after();
+		tear_down(state);
+		set_up(state);
+	}
+	make_log(log_path, 0);
+}
+
+/* A recovery has made "b" so short, and the mount in this boot has ended that. */
+static void test_a_cut_of_a_recovery_that_the_mount_has_made(void **state)
+{
+	struct wal_replay note = {.boot_ns = 1, .begun_ns = 1, .again_ns = 1};
+
+	(void)state;
+	make_log(log_path, boots[BOOT]);
+	epoch(1, 3, 1);
+	assert_int_equal(pwrite(wal->fd, &note, sizeof note, WAL_REPLAY_AT), sizeof note);
+	assert_int_equal(truncate(path_of("b"), 100), 0);
+	assert_int_equal(recover_by(false, false).recovered, FILES);
+	expect_after();
+}
+
 /* One byte of the log is another one: the files stay, or all get the last epoch, or the one before it. */
 static void test_damage(void **state)
 {
@@ -590,12 +689,12 @@ static void size_epoch(uint64_t size, uint64_t lowest, uint32_t flags, bool page
 /* The bytes from FROM on are in the file, and not in the log. */
 static void append_to_file(void)
 {
-	int fd = open(path_of("a"), O_WRONLY);
+	int fd = open(path_of(names[0]), O_WRONLY);
 
 	fill(files[0].after + FROM, TO - FROM, 21);
 	assert_int_equal(pwrite(fd, files[0].after + FROM, TO - FROM, FROM), TO - FROM);
 	close(fd);
-	age("a", 900000);
+	age(names[0], 900000);
 }
 
 static void recover_a_alone(void)
@@ -653,6 +752,24 @@ static void test_a_large_append_is_cut_later(void **state)
 	recover_a_alone();
 }
 
+/* The same file under another name: it was renamed between the epochs. */
+static void test_a_large_append_under_another_name(void **state)
+{
+	char before[400];
+
+	(void)state;
+	make_log(log_path, boots[BOOT]);
+	size_epoch(BEFORE, BEFORE, 0, false);
+	snprintf(before, sizeof before, "%s", path_of("a"));
+	assert_int_equal(rename(before, path_of("c")), 0);
+	names[0] = "c";
+	append_to_file();
+	size_epoch(TO, TO, WAL_IN_FILE, true);
+	assert_int_equal(recover_by(false, false).failed, 0);
+	expect("c", files[0].after, files[0].after_size);
+	names[0] = "a";
+}
+
 /* A recovery that was killed has put all pages into the log. */
 static void test_a_large_append_that_comes_again(void **state)
 {
@@ -698,12 +815,16 @@ int main(void)
 		TEST(test_a_file_that_is_gone),
 		TEST(test_an_error_and_another_try),
 		TEST(test_killed_at_every_step),
+		TEST(test_power_is_lost_at_every_step),
+		TEST(test_power_is_lost_twice),
+		TEST(test_a_cut_of_a_recovery_that_the_mount_has_made),
 		TEST(test_damage),
 		TEST(test_a_large_append_counts_with_its_epoch),
 		TEST(test_a_large_append_without_its_epoch),
 		TEST(test_two_large_appends_and_a_page),
 		TEST(test_a_large_append_is_cut_later),
 		TEST(test_a_large_append_that_comes_again),
+		TEST(test_a_large_append_under_another_name),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
