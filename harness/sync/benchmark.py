@@ -65,10 +65,14 @@ SERVERS = (
     _EATMYDATA,
 )
 
+BULK = (*APPENDS[:2], _shim("ordered, exclusive", ORDERED, "ordered", **_ALONE), _EATMYDATA)
+
 VARIANTS: dict[str, tuple[Variant, ...]] = {
     "floor": (Variant(FLOOR, NOTHING),),
     "append-1": APPENDS,
     "append-16": APPENDS,
+    "bulk-4k": BULK,
+    "bulk-64k": BULK,
     "sqlite-delete": DATABASES,
     "sqlite-wal": DATABASES,
     "postgres-1": SERVERS,

@@ -21,6 +21,8 @@ from harness.core.shim import Shim
 from harness.workloads import latency
 
 RECORDS_MAX = 65536
+BULK = 1 << 30
+"""Bytes."""
 COMMITS = WORKLOADS / "commits.py"
 
 
@@ -66,6 +68,36 @@ class Records(Cell):
         owed = measured.total * 4096
         if found["unfinished_bytes"] or (self._mode == "append" and found["verified_bytes"] != owed):
             raise LegError(f"{found['verified_bytes']} bytes found, {owed} were written and synced")
+        return {"verified_bytes": found["verified_bytes"]}
+
+
+class Bulk(Cell):
+    """lab-writer: one file of many blocks, one after the other, with one fdatasync at the end, and its close."""
+
+    unit = "blocks/s"
+    pattern = "data*"
+
+    def __init__(self, programs: Programs, block: int) -> None:
+        self._programs, self._block = programs, block
+
+    def measure(self, place: Place, timing: Timing) -> Measured:
+        blocks = (BULK if timing.seconds >= 1 else BULK // 64) // self._block
+        argv = (str(place.programs / "lab-writer"), *self._shape(place, blocks), "--sync")
+        answer = json.loads(self._programs.run(argv, timing.seconds, env=place.env).stdout)
+        seconds = answer["seconds_with_sync"] + answer["seconds_close"]
+        return Measured(blocks, seconds, mean_us=1e6 * seconds / blocks, total=blocks)
+
+    def _shape(self, place: Place, blocks: int) -> tuple[str, ...]:
+        size = ("--records", str(blocks), "--record-bytes", str(self._block))
+        return "--dir", str(place.stage), "--threads", "1", *size
+
+    def verify(self, place: Place, measured: Measured) -> dict:
+        argv = (str(place.programs / "lab-verify"), *self._shape(place, measured.total))
+        found = json.loads(self._programs.run(argv).stdout)
+        if found["verified_bytes"] != measured.total * self._block:
+            raise LegError(
+                f"{found['verified_bytes']} bytes found, {measured.total * self._block} were written"
+            )
         return {"verified_bytes": found["verified_bytes"]}
 
 
@@ -277,6 +309,8 @@ def all_cells(programs: Programs) -> dict[str, Cell]:
         "floor": Records(programs, "floor", 1),
         "append-1": Records(programs, "append", 1),
         "append-16": Records(programs, "append", 16),
+        "bulk-4k": Bulk(programs, 4 << 10),
+        "bulk-64k": Bulk(programs, 64 << 10),
         "sqlite-delete": Sqlite(programs, "delete"),
         "sqlite-wal": Sqlite(programs, "wal"),
         "postgres-1": Postgres(programs, 1),

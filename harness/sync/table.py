@@ -31,6 +31,8 @@ TITLES = {
     "floor": ("append-1", "1 thread, 4 KiB append + fsync", "synced writes"),
     "append-1": ("append-1", "1 thread, 4 KiB append + fsync", "synced writes"),
     "append-16": ("append-16", "16 threads, a file each, 4 KiB append + fsync", "synced writes"),
+    "bulk-4k": ("bulk-4k", "1 GiB in blocks of 4 KiB, one fdatasync at the end", "blocks"),
+    "bulk-64k": ("bulk-64k", "1 GiB in blocks of 64 KiB, one fdatasync at the end", "blocks"),
     "sqlite-delete": (
         "sqlite-delete",
         "SQLite, journal_mode DELETE, synchronous FULL, a row per commit",
@@ -158,6 +160,8 @@ GOALS = (
     _not_slower("s3", "append-1"),
     _not_slower("s4", "append-16"),
     _goal("s5", "append-16: journal / native", ("append-16", NATIVE), ("append-16", "journal"), 1.5),
+    _goal("s6", "bulk-4k: ordered / native", ("bulk-4k", NATIVE), ("bulk-4k", "ordered, exclusive"), 0.85),
+    _goal("s7", "bulk-64k: ordered / native", ("bulk-64k", NATIVE), ("bulk-64k", "ordered, exclusive"), 0.85),
 )
 
 

@@ -220,6 +220,11 @@ def cells():
     return sync_cells.all_cells(Programs(RealExecutor(), RealClock()))
 
 
+def test_a_long_file_is_written_and_verified(place, cells):
+    found = cells["bulk-64k"].run(place, SHORT)
+    assert found.count == 256 and found.verified["verified_bytes"] == 16 << 20
+
+
 @pytest.mark.parametrize("name", ["append-16", "floor", "sqlite-delete", "sqlite-wal"])
 def test_a_cell_measures_and_verifies(place, cells, name):
     try:
