@@ -82,10 +82,14 @@ void thread_begin(void) { sys_restore_signals(~bit(SIGNAL_SETXID)); }
 
 bool thread_lives(uint32_t tid) { return sys_raw(SYS_tgkill, sys_getpid(), tid, 0, 0, 0, 0) == 0; }
 
+static _Atomic bool unseen;
+
+void thread_unseen(void) { atomic_store(&unseen, true); }
+
 bool thread_is_only(void)
 {
 	/* (glibc 2.32) */
-	return &__libc_single_threaded && __libc_single_threaded;
+	return &__libc_single_threaded && __libc_single_threaded && !atomic_load(&unseen);
 }
 
 static void set_word(struct thread_one *t, uint32_t word)

@@ -23,8 +23,10 @@ enum { THREAD_SIGNAL = 32 };
 
 /* True if this process has a thread of that id. */
 bool thread_lives(uint32_t tid);
-/* No other thread runs, and none of the program's was made lately: what the C library says. */
+/* No other thread runs. */
 bool thread_is_only(void);
+/* The program makes one of which the C library does not know. */
+void thread_unseen(void);
 /* Starts a detached thread with a small stack.  Called with all signals blocked.  0 or -errno; -EDEADLK in a
  * signal handler, where no thread may be started (base/handler.h). */
 int thread_make(void *(*run)(void *));

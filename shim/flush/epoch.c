@@ -458,10 +458,12 @@ static uint64_t large_append(const struct order_log *l, const struct file *f)
 	uint64_t from = kernel_end(f), quarter = f->arena->pages.frame_count / 4 * (uint64_t)PAGES_BYTES;
 	uint64_t least = quarter < MUCH ? quarter : MUCH, bytes;
 
-	/* (of a transient name the log may say that no file has it: recovery must not touch that file) */
+	/* (of a transient name the log may say that no file has it, also by an older list: recovery must not
+	 * touch that file) */
 	if (o->cut.size < from + least || is_cut_shorter(f) || is_in_file(o) || shortened ||
 	    f->order.removal != REMOVAL_NONE || f == l->going ||
-	    transient_find(&l->names, order_entry_of(f)->path) >= 0)
+	    transient_find(&l->names, order_entry_of(f)->path) >= 0 ||
+	    (l->wal->header.absent.list && !atomic_load(&l->names.stated)))
 		return 0;
 	bytes = bytes_from(o, from);
 	return bytes < least ? 0 : bytes;
@@ -519,6 +521,7 @@ static int put_size_now(struct order_log *l, uint32_t i)
 /* An epoch in which nothing has changed, for the sizes. */
 static int put_sizes(struct order_log *l)
 {
+	uint64_t began_ns;
 	bool any = false;
 	int r = 0;
 
@@ -537,10 +540,11 @@ static int put_sizes(struct order_log *l)
 	}
 	if (!any)
 		return r;
+	began_ns = sys_now_ns();
 	if (r == 0)
 		r = wal_commit(l->wal);
 	if (r == 0)
-		l->logged_ns = sys_now_ns();
+		l->logged_ns = began_ns;
 	for (uint32_t i = 0; i < l->count; i++) {
 		file_lock_again(l->cut[i]);
 		if (l->cut[i]->order.sized == SIZE_IS_PUT)
@@ -645,12 +649,12 @@ static int empty_log(struct order_log *l)
 }
 
 /* The log has the epoch.  (The number is for `fastwrite status`.) */
-static void note_durable(struct order_log *l)
+static void note_durable(struct order_log *l, uint64_t began_ns)
 {
 	struct arena *a = atomic_load(&l->arena);
 
 	l->logged = true;
-	l->logged_ns = sys_now_ns();
+	l->logged_ns = began_ns;
 	order_durable(a);
 	atomic_store(&a->header->live.order.epochs, l->epoch);
 }
@@ -671,6 +675,7 @@ int epoch_commit(struct order_log *l, bool states)
 {
 	struct order *o = order_of(atomic_load(&l->arena));
 	struct visit v = {.log = l};
+	uint64_t began_ns;
 	int r;
 
 	signals_harden();
@@ -695,10 +700,11 @@ int epoch_commit(struct order_log *l, bool states)
 		r = sync_others(l, states);
 	if (r == 0 && !l->logged)
 		r = write_appends(l);
+	began_ns = sys_now_ns();
 	if (r == 0 && !l->logged && (l->count > 0 || (states && transient_is_due(&l->names))))
 		r = put_with_room(l);
 	if (r == 0 && !l->logged)
-		note_durable(l);
+		note_durable(l, began_ns);
 	return atomic_load(&l->broken) < 0 ? fail_staged(l) : r;
 }
 

@@ -34,7 +34,7 @@ struct order_log {
 	uint64_t epoch;
 	bool pending;              /* it has begun, and is not in the files */
 	bool logged;               /* the log has it, */
-	uint64_t logged_ns;        /* since then (sys_now_ns) */
+	uint64_t logged_ns;        /* sys_now_ns() just before */
 	struct file *gone;         /* a file that is removed with this epoch */
 	struct file *going;        /* a file that is removed right after it, */
 	uint64_t going_ino;        /* this one */

@@ -145,10 +145,10 @@ enum wal_size_flags { WAL_IN_FILE = 1, WAL_CUTS = 2 };
  */
 struct wal_replay {
 	int64_t boot_ns;            /* the boot of the last one, as in struct origin; 0 = none has begun */
-	int64_t begun_ns, again_ns; /* CLOCK_REALTIME when the first one began, and at most
-	                               WAL_REPLAY_SLACK_NS before the last one changed a file */
+	int64_t begun_ns, until_ns; /* CLOCK_REALTIME when the first one began, and before which the last one
+	                               changes files */
 };
-enum { WAL_REPLAY_AT = 2048, WAL_REPLAY_SLACK_NS = 500000000 };
+enum { WAL_REPLAY_AT = 2048, WAL_REPLAY_AHEAD_NS = 500000000 };
 
 /* Content of WAL_PAGE: of the image count the bytes up to the end of the file. */
 struct wal_page {

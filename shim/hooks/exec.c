@@ -4,6 +4,7 @@
 
 #include "attach/attach.h"
 #include "base/fork_guard.h"
+#include "base/thread.h"
 #include "base/user.h"
 #include "process/child.h"
 #include "process/inherit.h"
@@ -273,6 +274,8 @@ EXPORT int clone(int (*start)(void *), void *stack, int flags, void *arg, ...)
 	    s.kind == CLONE_LIKE_THREAD) {
 		if (fork_guard_vforked)
 			child_forks();
+		if (s.kind == CLONE_LIKE_THREAD)
+			thread_unseen();
 		return real.clone(start, stack, flags, arg, parent_tid, tls, child_tid);
 	}
 	switch (s.kind) {

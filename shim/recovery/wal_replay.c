@@ -139,11 +139,6 @@ static void take_name(struct arena_entry *e, const struct wal_item *item)
 	memcpy(e->path, item->path, item->name->path_bytes);
 }
 
-static uint64_t no_less_than_kept(const struct named *f, uint64_t size)
-{
-	return size > f->kept ? size : f->kept;
-}
-
 struct cut_search {
 	struct replay *r;
 	const struct named *f;
@@ -155,10 +150,9 @@ static int visit_cut(void *ctx, const struct wal_item *item)
 {
 	struct cut_search *s = ctx;
 	const struct named *f = find_file(s->r, item);
-	/* (a recovery cuts the file to each of these sizes) */
-	bool cuts = item->type == WAL_SIZE && ((item->size->flags & WAL_CUTS) || s->r->note.boot_ns);
 
-	if (f == s->f && cuts && no_less_than_kept(f, item->size->lowest) == s->size)
+	if (f && is_file(&f->name, &s->f->name) && item->type == WAL_SIZE && (item->size->flags & WAL_CUTS) &&
+	    item->size->lowest == s->size)
 		s->found = true;
 	return 0;
 }
@@ -171,6 +165,16 @@ static bool is_cut_by_mount(struct replay *r, const struct named *f, const struc
 	return st->stx_mtime.tv_sec == st->stx_ctime.tv_sec &&
 	       st->stx_mtime.tv_nsec == st->stx_ctime.tv_nsec &&
 	       wal_scan_each(&r->scan, visit_cut, &s) == 0 && s.found;
+}
+
+/* The file may have got this time by a recovery that did not end, in this boot or an earlier one. */
+static bool is_ours(const struct replay *r, int64_t changed)
+{
+	bool here = r->note.boot_ns >= r->boot_ns - ORIGIN_SLACK_NS &&
+	            r->note.boot_ns <= r->boot_ns + ORIGIN_SLACK_NS;
+
+	return r->note.boot_ns && changed >= r->note.begun_ns && changed <= r->note.until_ns &&
+	       (here || changed < r->boot_ns);
 }
 
 /*
@@ -187,9 +191,7 @@ static bool is_changed(struct replay *r, const struct named *f)
 	if (sys.statx(f->target.fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st) < 0)
 		return true;
 	changed = st.stx_mtime.tv_sec * 1000000000ll + st.stx_mtime.tv_nsec;
-	/* by a recovery that did not end */
-	if (r->note.boot_ns && changed >= r->note.begun_ns &&
-	    changed <= r->note.again_ns + WAL_REPLAY_SLACK_NS)
+	if (is_ours(r, changed))
 		return false;
 	/* (the log may have waited for several boots) */
 	return (changed > r->scan.written_ns + WAL_LATE_NS ||
@@ -278,34 +280,41 @@ static int open_all(struct replay *r)
 
 /* ---- replay ---- */
 
-/* We are about to change a file: notes the time, durably, so that the next recovery knows our changes, also
+static int put_note(struct replay *r, int64_t until_ns)
+{
+	uint64_t written;
+	int e;
+
+	r->note.boot_ns = r->boot_ns;
+	if (until_ns > r->note.until_ns)
+		r->note.until_ns = until_ns;
+	e = bytes_write(r->w->fd, (const uint8_t *)&r->note, sizeof r->note, WAL_REPLAY_AT, false, &written);
+	kill_step();
+	return e < 0 ? e : sys.fdatasync(r->w->fd);
+}
+
+/* We are about to change a file: notes until when, durably, so that the next recovery knows our changes, also
  * if power is lost again.  (If a recovery before us noted its own, nobody else has changed the files since.)
  */
 static int note_change(struct replay *r)
 {
-	enum { STEP_NS = WAL_REPLAY_SLACK_NS / 5 };
-	int64_t now = sys_wall_ns();
-	uint64_t written;
-	int e;
+	enum { TICK_NS = 20000000 /* of the coarse clock, at least */ };
+	int64_t now = sys_wall_ns(), ahead = WAL_REPLAY_AHEAD_NS;
+	int e = 0;
 
-	if (r->changes && now >= r->note.again_ns && now - r->note.again_ns < STEP_NS)
-		return 0;
 	if (!r->changes) {
-		enum { TICK_NS = 20000000 /* of the coarse clock, at least */ };
-
 		/* so that what others wrote up to now has an older time than what we write */
 		sys_nap(TICK_NS);
-		now = sys_wall_ns() - TICK_NS / 2;
+		now = sys_wall_ns();
 	}
-	if (!r->note.boot_ns || now < r->note.begun_ns)
-		r->note.begun_ns = now;
-	r->note.boot_ns = r->boot_ns;
-	r->note.again_ns = now;
-	e = bytes_write(r->w->fd, (const uint8_t *)&r->note, sizeof r->note, WAL_REPLAY_AT, false, &written);
-	kill_step();
-	if (e == 0)
-		e = sys.fdatasync(r->w->fd);
-	r->changes |= e == 0;
+	if (!r->note.boot_ns || now - TICK_NS / 2 < r->note.begun_ns)
+		r->note.begun_ns = now - TICK_NS / 2;
+	/* (a slow device: the note must hold for longer than it takes to write it) */
+	for (; e == 0 && (!r->changes || now + WAL_REPLAY_AHEAD_NS / 5 > r->note.until_ns); ahead *= 2) {
+		e = put_note(r, now + ahead);
+		r->changes |= e == 0;
+		now = sys_wall_ns();
+	}
 	return e;
 }
 
@@ -317,6 +326,11 @@ static int resize(const struct named *f, uint64_t size)
 	r = sys.ftruncate(f->target.fd, (off_t)size);
 	kill_step();
 	return r;
+}
+
+static uint64_t no_less_than_kept(const struct named *f, uint64_t size)
+{
+	return size > f->kept ? size : f->kept;
 }
 
 static int replay_size(struct named *f, const struct wal_size *size)

@@ -2,9 +2,10 @@
 """python -m power.prefix (with tests/ on the path; make soak-power does it): does a power loss leave a prefix?
 
 A program makes numbered steps over several files, SQLite transactions, or writes to a LevelDB.  Another program syncs
-the same files meanwhile.  The file system is shut down, or its disk is cut off; then it is mounted and recovered.  Its
-files must be as they were after some number of operations.  Natively, with a sync after each step, they must be, and
-nothing acknowledged may be missing.  The controls do not sync: they must fail, or the test could not find anything.
+the same files meanwhile.  The file system is shut down, or its disk is cut off; then it is mounted and recovered;
+every other time it is shut down once more meanwhile.  Its files must be as they were after some number of operations.
+Natively, with a sync after each step, they must be, and nothing acknowledged may be missing.  The controls do not
+sync: they must fail, or the test could not find anything.
 
 Needs root, FUSE and loop devices.  Exit status 0: so it is; 1: not so; 77: this machine cannot run it."""
 
@@ -63,6 +64,7 @@ SMALL_ARENA = {"mem": "1M", "block": "64K"}  # many epochs, of which each append
 CUT_SECONDS = 0.7  # the disk is slower
 # The first files of an epoch take less time: then the others still have the epoch before.
 WRITE_BACK_SECONDS = 0.0005
+RECOVERY_SECONDS = 0.06  # with its start
 SHUTDOWN, CUT = "shutdown", "cut"
 
 
@@ -277,8 +279,17 @@ def lose_power(run: Run, build: Path) -> int:
     return loss_ns
 
 
+def lose_power_again(run: Run, build: Path) -> None:
+    """While recovery is at work, or just before or after that."""
+    command = [str(build / "fastwrite"), "recover", str(DATA)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as recovery:
+        time.sleep(Random(run.seed).uniform(0, RECOVERY_SECONDS))
+        shut_down(DISK)
+        recovery.kill()
+
+
 def shut_down_once(run: Run, build: Path) -> Found:
-    """One run, one loss: of the page cache and the file system's log."""
+    """One run, one loss: of the page cache and the file system's log.  Or two: the second one during recovery."""
     image, acks = PLACE / "image", PLACE / "acks"
     make_image(image, run.fs)
     with loop(image) as device:
@@ -288,6 +299,10 @@ def shut_down_once(run: Run, build: Path) -> Found:
                 loss_ns = lose_power(run, build)
                 times = times_in(acks)
         device.forget()
+        if run.variant == ORDERED and run.seed % 4 > 1:
+            with another_boot(), mounted(device, run.fs):
+                lose_power_again(run, build)
+            device.forget()
         with another_boot(), mounted(device, run.fs):
             if run.variant in RECOVERED:
                 recover(build)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* wal_replay: after a power loss all files of a log stand as its last whole epoch has them, or none is
  * touched; killed anywhere and run again. */
+#include "base/crc32c.h"
 #include "base/kill.h"
 #include "base/sys.h"
 #include "format/identity.h"
@@ -544,17 +545,52 @@ static void test_killed_at_every_step(void **state)
 #endif
 }
 
-/* As if the recovery that was interrupted had run in an earlier boot. */
-static void age_note(void)
+/* As if the log had been written long before: then only a note explains the time of a file. */
+static void age_log(void)
 {
+	enum { AGO = 10000000 };
+	static uint8_t whole[WAL_BATCH_MOST] __attribute__((aligned(WAL_PAGE_BYTES)));
+	struct wal_batch *b = (struct wal_batch *)(void *)whole;
+	uint64_t bytes;
+
+	for (uint64_t at = WAL_BATCHES_AT; at < wal->end; at += bytes) {
+		uint32_t head;
+
+		assert_true(pread(wal->fd, whole, sizeof whole, (off_t)at) >= PAGE);
+		head = wal_head_bytes(b);
+		bytes = head + (uint64_t)b->images * PAGE;
+		b->written_ns -= AGO * 1000000000ll;
+		b->checksum = crc32c(wal_head_checksum(b, head), whole + head, b->images * (size_t)PAGE);
+		assert_int_equal(pwrite(wal->fd, whole, bytes, (off_t)at), (ssize_t)bytes);
+	}
+}
+
+/* As if the recovery that was interrupted had run in an earlier boot: its note, and what it has changed. */
+static void age_recovery(void)
+{
+	enum { AGO = 5000000 };
 	struct wal_replay note;
 	int fd = open(log_path, O_RDWR);
 
 	if (fd < 0)
 		return;
 	assert_int_equal(pread(fd, &note, sizeof note, WAL_REPLAY_AT), sizeof note);
-	if (note.boot_ns)
-		note.boot_ns -= 5000000000000;
+	for (unsigned i = 0; i < FILES && note.boot_ns; i++) {
+		struct stat st;
+
+		assert_int_equal(stat(path_of(names[i]), &st), 0);
+		if (st.st_mtim.tv_sec >= note.begun_ns / 1000000000) {
+			struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, st.st_mtim};
+
+			times[1].tv_sec -= AGO;
+			assert_int_equal(utimensat(AT_FDCWD, path_of(names[i]), times, 0), 0);
+		}
+	}
+	if (note.boot_ns) {
+		note.boot_ns -= AGO * 1000000000ll;
+		note.begun_ns -= AGO * 1000000000ll;
+		note.until_ns -= AGO * 1000000000ll;
+	}
 	assert_int_equal(pwrite(fd, &note, sizeof note, WAL_REPLAY_AT), sizeof note);
 	close(fd);
 }
@@ -569,8 +605,11 @@ static void test_power_is_lost_at_every_step(void **state)
 		pid_t pid;
 
 		make_log(log_path, boots[BOOT]);
+		for (unsigned i = 0; i < FILES; i++)
+			age(names[i], 20000000);
 		epoch(1, 3, 1);
 		epoch(2, 3, 5);
+		age_log();
 		for (int again = 0; again < 2; again++) {
 			pid = fork();
 			if (pid == 0) {
@@ -579,7 +618,7 @@ static void test_power_is_lost_at_every_step(void **state)
 				_exit(0);
 			}
 			assert_int_equal(waitpid(pid, &status, 0), pid);
-			age_note();
+			age_recovery();
 		}
 		if (WIFEXITED(status))
 			break;
@@ -600,17 +639,18 @@ static void test_power_is_lost_at_every_step(void **state)
 static void test_power_is_lost_twice(void **state)
 {
 	for (unsigned long step = 1; step < 6; step++) {
-		struct wal_replay note = {.boot_ns = 1,
-		                          .begun_ns = sys_wall_ns() - 3000000000,
-		                          .again_ns = sys_wall_ns() - 2000000000};
+		int64_t then = sys_wall_ns() - 5000000000000000;
+		struct wal_replay note = {
+			.boot_ns = 1, .begun_ns = then - 2000000000, .until_ns = then + 2000000000};
 		int status;
 		pid_t pid;
 
 		make_log(log_path, boots[BOOT]);
 		epoch(1, 3, 1);
+		age_log();
 		assert_int_equal(pwrite(wal->fd, &note, sizeof note, WAL_REPLAY_AT), sizeof note);
 		for (unsigned i = 0; i < FILES; i++)
-			age(names[i], 2);
+			age(names[i], 5000000);
 		pid = fork();
 		if (pid == 0) {
 			kill_arm(step);
@@ -619,7 +659,7 @@ static void test_power_is_lost_twice(void **state)
 		}
 		assert_int_equal(waitpid(pid, &status, 0), pid);
 		if (access(log_path, F_OK) == 0) {
-			age_note();
+			age_recovery();
 			assert_int_equal(recover_by(false, false).aside, 0);
 		}
 		expect_after();
@@ -629,18 +669,59 @@ static void test_power_is_lost_twice(void **state)
 	make_log(log_path, 0);
 }
 
-/* A recovery has made "b" so short, and the mount in this boot has ended that. */
-static void test_a_cut_of_a_recovery_that_the_mount_has_made(void **state)
+/* A recovery has begun, and another program has written "b" since, which no epoch makes longer or shorter. */
+static void test_a_change_behind_a_recovery(void **state)
 {
-	struct wal_replay note = {.boot_ns = 1, .begun_ns = 1, .again_ns = 1};
+	struct wal_replay note = {.boot_ns = 1, .begun_ns = 1, .until_ns = 1};
 
 	(void)state;
 	make_log(log_path, boots[BOOT]);
 	epoch(1, 3, 1);
 	assert_int_equal(pwrite(wal->fd, &note, sizeof note, WAL_REPLAY_AT), sizeof note);
 	assert_int_equal(truncate(path_of("b"), 100), 0);
-	assert_int_equal(recover_by(false, false).recovered, FILES);
-	expect_after();
+	assert_int_equal(recover_by(false, false).aside, FILES);
+}
+
+/* In this boot, at a time that the note of an earlier one has: a clock that begins anew. */
+static void test_a_change_at_the_time_of_a_recovery(void **state)
+{
+	struct wal_replay note = {.boot_ns = 1, .begun_ns = 1, .until_ns = INT64_MAX};
+
+	(void)state;
+	make_log(log_path, boots[BOOT]);
+	epoch(1, 3, 1);
+	assert_int_equal(pwrite(wal->fd, &note, sizeof note, WAL_REPLAY_AT), sizeof note);
+	age("b", 0);
+	assert_int_equal(recover_by(false, false).aside, FILES);
+}
+
+static int slow_fdatasync(int fd)
+{
+	sys_nap(2 * WAL_REPLAY_AHEAD_NS);
+	return sys_kernel.fdatasync(fd);
+}
+
+/* The note takes longer than it was to hold. */
+static void test_a_note_on_a_slow_device(void **state)
+{
+	struct wal_replay note;
+	int status;
+	pid_t pid;
+
+	(void)state;
+	make_log(log_path, boots[BOOT]);
+	epoch(1, 3, 1);
+	pid = fork();
+	if (pid == 0) {
+		sys.fdatasync = slow_fdatasync;
+		sys.ftruncate = no_ftruncate;
+		recover_by(false, false);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(pread(wal->fd, &note, sizeof note, WAL_REPLAY_AT), sizeof note);
+	assert_true(note.until_ns > note.begun_ns + 2 * WAL_REPLAY_AHEAD_NS);
+	assert_true(sys_wall_ns() < note.until_ns);
 }
 
 /* One byte of the log is another one: the files stay, or all get the last epoch, or the one before it. */
@@ -817,7 +898,9 @@ int main(void)
 		TEST(test_killed_at_every_step),
 		TEST(test_power_is_lost_at_every_step),
 		TEST(test_power_is_lost_twice),
-		TEST(test_a_cut_of_a_recovery_that_the_mount_has_made),
+		TEST(test_a_change_behind_a_recovery),
+		TEST(test_a_change_at_the_time_of_a_recovery),
+		TEST(test_a_note_on_a_slow_device),
 		TEST(test_damage),
 		TEST(test_a_large_append_counts_with_its_epoch),
 		TEST(test_a_large_append_without_its_epoch),
