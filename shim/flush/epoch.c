@@ -648,13 +648,15 @@ static int empty_log(struct order_log *l)
 	return r;
 }
 
-/* The log has the epoch.  (The number is for `fastwrite status`.) */
+/* The log has the epoch, of which the first bytes went there at `began_ns`; 0: it needs nothing.  (The number
+ * is for `fastwrite status`.) */
 static void note_durable(struct order_log *l, uint64_t began_ns)
 {
 	struct arena *a = atomic_load(&l->arena);
 
 	l->logged = true;
-	l->logged_ns = began_ns;
+	if (began_ns)
+		l->logged_ns = began_ns;
 	order_durable(a);
 	atomic_store(&a->header->live.order.epochs, l->epoch);
 }
@@ -675,7 +677,7 @@ int epoch_commit(struct order_log *l, bool states)
 {
 	struct order *o = order_of(atomic_load(&l->arena));
 	struct visit v = {.log = l};
-	uint64_t began_ns;
+	uint64_t began_ns = 0;
 	int r;
 
 	signals_harden();
@@ -700,9 +702,10 @@ int epoch_commit(struct order_log *l, bool states)
 		r = sync_others(l, states);
 	if (r == 0 && !l->logged)
 		r = write_appends(l);
-	began_ns = sys_now_ns();
-	if (r == 0 && !l->logged && (l->count > 0 || (states && transient_is_due(&l->names))))
+	if (r == 0 && !l->logged && (l->count > 0 || (states && transient_is_due(&l->names)))) {
+		began_ns = sys_now_ns();
 		r = put_with_room(l);
+	}
 	if (r == 0 && !l->logged)
 		note_durable(l, began_ns);
 	return atomic_load(&l->broken) < 0 ? fail_staged(l) : r;

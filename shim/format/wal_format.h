@@ -148,7 +148,8 @@ struct wal_replay {
 	int64_t begun_ns, until_ns; /* CLOCK_REALTIME when the first one began, and before which the last one
 	                               changes files */
 };
-enum { WAL_REPLAY_AT = 2048, WAL_REPLAY_AHEAD_NS = 500000000 };
+enum { WAL_REPLAY_AT = 2048 };
+#define WAL_REPLAY_AHEAD_NS 2000000000ll
 
 /* Content of WAL_PAGE: of the image count the bytes up to the end of the file. */
 struct wal_page {

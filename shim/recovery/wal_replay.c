@@ -170,8 +170,9 @@ static bool is_cut_by_mount(struct replay *r, const struct named *f, const struc
 /* The file may have got this time by a recovery that did not end, in this boot or an earlier one. */
 static bool is_ours(const struct replay *r, int64_t changed)
 {
-	bool here = r->note.boot_ns >= r->boot_ns - ORIGIN_SLACK_NS &&
-	            r->note.boot_ns <= r->boot_ns + ORIGIN_SLACK_NS;
+	/* (the moment of the boot moves when the clock is set) */
+	bool here = r->note.begun_ns >= r->boot_ns || (r->note.boot_ns >= r->boot_ns - ORIGIN_SLACK_NS &&
+	                                               r->note.boot_ns <= r->boot_ns + ORIGIN_SLACK_NS);
 
 	return r->note.boot_ns && changed >= r->note.begun_ns && changed <= r->note.until_ns &&
 	       (here || changed < r->boot_ns);
@@ -310,7 +311,7 @@ static int note_change(struct replay *r)
 	if (!r->note.boot_ns || now - TICK_NS / 2 < r->note.begun_ns)
 		r->note.begun_ns = now - TICK_NS / 2;
 	/* (a slow device: the note must hold for longer than it takes to write it) */
-	for (; e == 0 && (!r->changes || now + WAL_REPLAY_AHEAD_NS / 5 > r->note.until_ns); ahead *= 2) {
+	for (; e == 0 && (!r->changes || now + WAL_REPLAY_AHEAD_NS / 4 * 3 > r->note.until_ns); ahead *= 2) {
 		e = put_note(r, now + ahead);
 		r->changes |= e == 0;
 		now = sys_wall_ns();
