@@ -69,10 +69,10 @@ def look(library, program, place: Path, how: str, pause_us: int, opener: str, tr
 )
 def test_strict_views_are_never_stale(library, compile_c, place, how, pause_us, opener):
     program = compile_other(compile_c, "openers")
-    counts, stats = look(library, program, place, how, pause_us, opener, TRIES, visibility="strict")
+    counts, stats = look(library, program, place, how, pause_us, opener + "s", TRIES, visibility="strict")
     tries, behind, stale, again, longest = counts
     print(f"{tries} tries, {behind} while bytes were staged, longest open {longest} us, {again} times EAGAIN")
-    assert tries == TRIES
+    assert tries >= TRIES
     assert stale == 0
     # the library did stage, and who opened came in between
     assert behind >= TRIES // 2

@@ -57,6 +57,7 @@ SECONDS = (0.15, 0.4)
 # Operations before that, whatever the speed: a log that was checkpointed and begun anew, for example.
 LEAST = {**dict.fromkeys(HOW, 500), "sqlite-wal": 200, LEVELDB: 2000}
 LEAST_COMMITS = 3
+PROGRESS = 500  # operations just before a control is ended
 # A fast program does not wait until its disk is full.
 MANY = 250_000
 MANY_LARGE = 15_000
@@ -247,6 +248,9 @@ def running(run: Run, build: Path, acks: Path, seconds: float) -> Iterator[None]
                 if not wait_for(least, PATIENCE_SECONDS) and writer.poll() is None:
                     raise FailedError(f"{run}: not {least} operations in {PATIENCE_SECONDS} s")
                 wait_for(MANY_LARGE if run.kind == "steps-large" else MANY, seconds)
+                # where processes wait for each other's processor, the other program may just have synced all
+                if is_control(run):
+                    wait_for(len(times_in(acks)) + (PROGRESS if run.kind in HOW else 1), PATIENCE_SECONDS)
                 if writer.poll() is not None:
                     raise FailedError(f"{run}: status {writer.returncode}: {errors.read_text()}")
                 yield

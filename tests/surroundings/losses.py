@@ -199,6 +199,9 @@ def look_after_cut(guest: Guest, machine: Machine, job: Job, acks: Acks, total: 
 
 # ---- shut down in order ----
 
+# The program has its log.  A slow machine takes long to start it.
+BEGUN = "n=0; until [ -e /run/log ] || [ $n -ge 900 ]; do sleep 0.1; n=$((n + 1)); done; [ -e /run/log ]"
+
 
 def shutdowns(guest: Guest, policy: str, count: int, seed: int, verbose: bool) -> Totals:
     """Everything that a `write` returned for is promised, under each policy.  Every other time the boot unit recovers
@@ -222,8 +225,9 @@ def shutdowns(guest: Guest, policy: str, count: int, seed: int, verbose: bool) -
                 machine.must(
                     f"{env} /fw/life {DATA} /run/log {dice.randrange(1 << 30)} 0 {options} 2>/run/life &"
                 )
+                machine.must(BEGUN)
                 time.sleep(dice.uniform(0.3, 1.5))
-                machine.must("[ -e /run/log ] && ! [ -s /run/life ] || { cat /run/life; false; }")
+                machine.must("! [ -s /run/life ] || { cat /run/life; false; }")
                 save = "cd /run && tar cf - log | dd of=/dev/vdb bs=64k conv=fsync 2>/dev/null"
                 machine.shut_down(recover=UNIT_AT_STOP if at_stop else "", save=save)
                 machine.power_off()
