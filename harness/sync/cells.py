@@ -72,7 +72,7 @@ class Records(Cell):
 
 
 class Bulk(Cell):
-    """lab-writer: one file of many blocks, one after the other, with one fdatasync at the end, and its close."""
+    """lab-writer: one file of many blocks in turn, one fdatasync at its end, and its close."""
 
     unit = "blocks/s"
     pattern = "data*"

@@ -25,6 +25,9 @@ struct visit {
 /* Epochs are in the log. */
 static bool log_counts(const struct order_log *l) { return l->wal->end > WAL_BATCHES_AT; }
 
+/* The files have times so much later than the epoch that recovery might take them for changed by others. */
+static bool is_late(const struct order_log *l) { return sys_now_ns() - l->logged_ns > WAL_LATE_NS / 2; }
+
 bool epoch_checkpoint_is_due(const struct order_log *l)
 {
 	return l->wal->end > l->most || l->wal->end > l->wal->header.bytes / 2;
@@ -443,19 +446,15 @@ static uint64_t bytes_from(const struct overlay *o, uint64_t from)
 	return bytes;
 }
 
-/* File lock held: the first page of f that the file in the kernel does not have. */
-static uint64_t kernel_end(const struct file *f)
-{
-	return (f->ksize + PAGES_BYTES - 1) / PAGES_BYTES * PAGES_BYTES;
-}
-
-/* File lock held: how many bytes of the cut of f, from there on, may go to the file now. */
+/* File lock held: how many bytes of the cut of f, behind the pages of the file in the kernel, may go to it
+ * now. */
 static uint64_t large_append(const struct order_log *l, const struct file *f)
 {
 	enum { MUCH = 2 << 20 }; /* a device writes about that much while it syncs the file */
 	const struct overlay *o = &f->overlay;
 	bool shortened = l->shortened_in == l->wal->header.first && (l->shortened & bit_of(f));
-	uint64_t from = kernel_end(f), quarter = f->arena->pages.frame_count / 4 * (uint64_t)PAGES_BYTES;
+	uint64_t from = pages_round_up(f->ksize),
+		 quarter = f->arena->pages.frame_count / 4 * (uint64_t)PAGES_BYTES;
 	uint64_t least = quarter < MUCH ? quarter : MUCH, bytes;
 
 	/* (of a transient name the log may say that no file has it, also by an older list: recovery must not
@@ -472,7 +471,7 @@ static uint64_t large_append(const struct order_log *l, const struct file *f)
 /* The same; drops and retakes the lock.  0: the file has it, durably; or the log is to have it. */
 static int write_append(struct order_log *l, struct file *f)
 {
-	uint64_t from = kernel_end(f);
+	uint64_t from = pages_round_up(f->ksize);
 	int fd = flush_writable_fd(f), r;
 	struct pages_write w;
 
@@ -506,8 +505,7 @@ static bool has_room(const struct order_log *l) { return l->wal->end <= l->wal->
  * or it said so long ago, and recovery would take f for changed by others. */
 static bool needs_size(const struct order_log *l, const struct file *f)
 {
-	return f->order.sized != l->wal->header.first || l->wal->unsure ||
-	       sys_now_ns() - l->logged_ns > WAL_LATE_NS / 2;
+	return f->order.sized != l->wal->header.first || l->wal->unsure || is_late(l);
 }
 
 static int put_size_now(struct order_log *l, uint32_t i)
@@ -710,9 +708,6 @@ int epoch_commit(struct order_log *l, bool states)
 		note_durable(l, began_ns);
 	return atomic_load(&l->broken) < 0 ? fail_staged(l) : r;
 }
-
-/* The files have times so much later than the epoch that recovery might take them for changed by others. */
-static bool is_late(const struct order_log *l) { return sys_now_ns() - l->logged_ns > WAL_LATE_NS / 2; }
 
 int epoch_finish(struct order_log *l, int r)
 {

@@ -85,9 +85,11 @@ static struct named *file_of(const struct replay *r, const struct wal_item *item
 
 static bool is_file(const struct arena_entry *e, const struct arena_entry *other)
 {
-	return e->ino == other->ino && e->dev == other->dev && e->generation == other->generation &&
-	       e->handle_hash == other->handle_hash && e->btime_sec == other->btime_sec &&
-	       e->btime_nsec == other->btime_nsec;
+	struct identity a, b;
+
+	identity_of_entry(e, &a);
+	identity_of_entry(other, &b);
+	return e->dev == other->dev && identity_same(&a, &b);
 }
 
 /* The same file under the same name, as an earlier epoch has named it. */

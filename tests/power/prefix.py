@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m power.prefix (with tests/ on the path; make soak-power does it): does a power loss leave a prefix?
 
-A program makes numbered steps over several files, SQLite transactions, or writes to a LevelDB.  Another program syncs
-the same files meanwhile.  The file system is shut down, or its disk is cut off; then it is mounted and recovered;
-every other time it is shut down once more meanwhile.  Its files must be as they were after some number of operations.
-Natively, with a sync after each step, they must be, and nothing acknowledged may be missing.  The controls do not
-sync: they must fail, or the test could not find anything.
+A program makes numbered steps over several files, SQLite transactions, or writes to a LevelDB.  Another
+program syncs the same files meanwhile.  The file system is shut down, or its disk is cut off; then it is
+mounted and recovered; every other time it is shut down once more meanwhile.  Its files must be as they were
+after some number of operations.  Natively, with a sync after each step, they must be, and nothing
+acknowledged may be missing.  The controls do not sync: they must fail, or the test could not find anything.
 
 Needs root, FUSE and loop devices.  Exit status 0: so it is; 1: not so; 77: this machine cannot run it."""
 
@@ -33,15 +33,15 @@ from power.system import DISK, FUSE, PLACE, another_boot, loop, mounted, shut_do
 from power.workload import DATA, PATIENCE_SECONDS, SKIPPED, FailedError, Tools, main_of
 
 SQLITE = ("sqlite-delete", "sqlite-truncate", "sqlite-persist", "sqlite-wal")
+LARGE, LEVELDB = "steps-large", "leveldb"
 # The numbered steps, by one process or by three that take turns: arguments of the program.
 HOW = {
     "steps": (),
     "steps-processes": ("processes",),
     "steps-threads": ("threads",),
     "steps-files": ("files",),  # no names come and go
-    "steps-large": ("large",),  # appends that an epoch has by their size
+    LARGE: ("large",),  # appends that an epoch has by their size
 }
-LEVELDB = "leveldb"
 KINDS = (*HOW, *SQLITE, LEVELDB)
 NATIVE, NO_SYNC, EATMYDATA, OFF = "native", "no-sync", "eatmydata", "off"
 ORDERED, NO_REPLAY = "ordered", "ordered-no-replay"
@@ -107,7 +107,7 @@ def environment(run: Run, build: Path) -> dict[str, str]:
         env.update(preload_env(library, f"{DATA}/**", sync="off", writers="exclusive"))
     elif run.variant in (ORDERED, NO_REPLAY):
         library = build / "libfastwrite.so"
-        size = SMALL_ARENA if run.kind == "steps-large" else {}
+        size = SMALL_ARENA if run.kind == LARGE else {}
         env.update(preload_env(library, f"{DATA}/**", sync="ordered", writers="exclusive", **size))
     return env
 
@@ -164,7 +164,7 @@ def times_in(acks: Path) -> list[int]:
 
 @lru_cache(maxsize=1)  # all cuts of a run ask for the same
 def history_of(operations: int, kind: str) -> steps.History:
-    history = steps.History(kind not in ("steps-files", "steps-large"), kind == "steps-large")
+    history = steps.History(kind not in ("steps-files", LARGE), kind == LARGE)
     history.advance(operations)
     return history
 
@@ -197,9 +197,14 @@ def judge(run: Run, times: list[int], loss_ns: int, torn: bool) -> Found:
     return found
 
 
+def recovery(build: Path) -> list[str]:
+    """Its command."""
+    return [str(build / "fastwrite"), "recover", str(DATA)]
+
+
 def recover(build: Path) -> None:
     done = subprocess.run(
-        [str(build / "fastwrite"), "recover", str(DATA)],
+        recovery(build),
         capture_output=True,
         text=True,
         timeout=PATIENCE_SECONDS,
@@ -247,7 +252,7 @@ def running(run: Run, build: Path, acks: Path, seconds: float) -> Iterator[None]
 
                 if not wait_for(least, PATIENCE_SECONDS) and writer.poll() is None:
                     raise FailedError(f"{run}: not {least} operations in {PATIENCE_SECONDS} s")
-                wait_for(MANY_LARGE if run.kind == "steps-large" else MANY, seconds)
+                wait_for(MANY_LARGE if run.kind == LARGE else MANY, seconds)
                 # where processes wait for each other's processor, the other program may just have synced all
                 if is_control(run):
                     wait_for(len(times_in(acks)) + (PROGRESS if run.kind in HOW else 1), PATIENCE_SECONDS)
@@ -285,15 +290,14 @@ def lose_power(run: Run, build: Path) -> int:
 
 def lose_power_again(run: Run, build: Path) -> None:
     """While recovery is at work, or just before or after that."""
-    command = [str(build / "fastwrite"), "recover", str(DATA)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as recovery:
+    with subprocess.Popen(recovery(build), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         time.sleep(Random(run.seed).uniform(0, RECOVERY_SECONDS))
         shut_down(DISK)
-        recovery.kill()
+        process.kill()
 
 
 def shut_down_once(run: Run, build: Path) -> Found:
-    """One run, one loss: of the page cache and the file system's log.  Or two: the second one during recovery."""
+    """One run, one loss: of the page cache and the file system's log.  Or two, the second during recovery."""
     image, acks = PLACE / "image", PLACE / "acks"
     make_image(image, run.fs)
     with loop(image) as device:

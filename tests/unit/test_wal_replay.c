@@ -793,6 +793,14 @@ static void append_to_file(void)
 	age(names[0], 900000);
 }
 
+/* A log that has the size of "a", which has an append since. */
+static void log_with_append(void)
+{
+	make_log(log_path, boots[BOOT]);
+	size_epoch(BEFORE, BEFORE, 0, false);
+	append_to_file();
+}
+
 static void recover_a_alone(void)
 {
 	assert_int_equal(recover_by(false, false).recovered, 1);
@@ -803,9 +811,7 @@ static void recover_a_alone(void)
 static void test_a_large_append_counts_with_its_epoch(void **state)
 {
 	(void)state;
-	make_log(log_path, boots[BOOT]);
-	size_epoch(BEFORE, BEFORE, 0, false);
-	append_to_file();
+	log_with_append();
 	size_epoch(TO, TO, WAL_IN_FILE, true);
 	recover_a_alone();
 }
@@ -813,18 +819,14 @@ static void test_a_large_append_counts_with_its_epoch(void **state)
 static void test_a_large_append_without_its_epoch(void **state)
 {
 	(void)state;
-	make_log(log_path, boots[BOOT]);
-	size_epoch(BEFORE, BEFORE, 0, false);
-	append_to_file();
+	log_with_append();
 	recover_a_alone();
 }
 
 static void test_two_large_appends_and_a_page(void **state)
 {
 	(void)state;
-	make_log(log_path, boots[BOOT]);
-	size_epoch(BEFORE, BEFORE, 0, false);
-	append_to_file();
+	log_with_append();
 	size_epoch(FROM + PAGE, FROM + PAGE, WAL_IN_FILE, true);
 	size_epoch(TO, TO, WAL_IN_FILE, false);
 	/* the next one does not count */
@@ -839,9 +841,7 @@ static void test_a_large_append_is_cut_later(void **state)
 	enum { LOWEST = FROM + PAGE + 10 };
 
 	(void)state;
-	make_log(log_path, boots[BOOT]);
-	size_epoch(BEFORE, BEFORE, 0, false);
-	append_to_file();
+	log_with_append();
 	size_epoch(TO, TO, WAL_IN_FILE, true);
 	size_epoch(TO + 50, LOWEST, 0, false);
 	memset(files[0].after + LOWEST, 0, sizeof files[0].after - LOWEST);
@@ -870,9 +870,7 @@ static void test_a_large_append_under_another_name(void **state)
 static void test_a_large_append_that_comes_again(void **state)
 {
 	(void)state;
-	make_log(log_path, boots[BOOT]);
-	size_epoch(BEFORE, BEFORE, 0, false);
-	append_to_file();
+	log_with_append();
 	size_epoch(TO, TO, WAL_IN_FILE, true);
 	wal_begin(wal);
 	put_name(0);
