@@ -225,16 +225,16 @@ static enum bypass_reason scan_descriptors(struct file *f, bool young)
 }
 
 /*
- * The use of a descriptor is unknown.  It may be closed soon.  Or another thread is about to open the file or
- * to write, and will register the descriptor soon.  So try again, less and less often.
+ * What stands against it may go.  A descriptor whose use is unknown may be closed, or another thread is about
+ * to register it.  The program may raise a limit.  So try again, less and less often.
  */
-static enum bypass_reason attach_later(struct file *f)
+static enum bypass_reason attach_later(struct file *f, enum bypass_reason why)
 {
-	if (f->why != BYPASS_UNKNOWN_FD) {
-		stats_through(f->rule, BYPASS_UNKNOWN_FD);
-		say_through(f, BYPASS_UNKNOWN_FD);
+	if (f->why != why) {
+		stats_through(f->rule, why);
+		say_through(f, why);
 	}
-	f->why = BYPASS_UNKNOWN_FD;
+	f->why = why;
 	staging_policy_later(f);
 	return BYPASS_COUNT;
 }
@@ -384,10 +384,8 @@ static enum bypass_reason cannot_order(struct file *f, struct arena *a, uint64_t
 		return BYPASS_COUNT;
 	}
 	r = ordered_ready(a);
-	if (r == -EMFILE || r == -ENFILE)
-		return BYPASS_COUNT;
 	if (r < 0)
-		return BYPASS_NO_ARENA;
+		return arenas_try_later(r) ? attach_later(f, BYPASS_NO_ARENA) : BYPASS_NO_ARENA;
 	signals_catch();
 	return BYPASS_NONE;
 }
@@ -397,7 +395,7 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 {
 	BUFFER(char, path);
 	enum bypass_reason why;
-	bool busy = false, young;
+	bool busy = false, later = false, young;
 	const char *known;
 	struct attributes attributes;
 	struct statfs system;
@@ -436,7 +434,7 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 		why = scan_descriptors(f, young);
 		/* (in a family the other processes would search only their own descriptors) */
 		if (why == BYPASS_UNKNOWN_FD && !family_is_shared())
-			return attach_later(f);
+			return attach_later(f, why);
 	}
 	if (why == BYPASS_IO_URING) {
 		atomic_store(&gate.soon, why);
@@ -447,11 +445,11 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 	r = workers_start();
 	if (r < 0) /* in a signal handler: a later write tries again */
 		return r == -EDEADLK ? BYPASS_COUNT : BYPASS_NO_THREAD;
-	a = arenas_for(f, path, &busy);
+	a = arenas_for(f, path, &busy, &later);
 	if (busy)
 		return BYPASS_COUNT;
 	if (!a)
-		return BYPASS_NO_ARENA;
+		return later ? attach_later(f, BYPASS_NO_ARENA) : BYPASS_NO_ARENA;
 	if (!arenas_may_hold(a, f, ofd_fd(o), &st))
 		return BYPASS_ENCRYPTED;
 	if (f->shared && !arenas_mapped_by_all(f, a)) {

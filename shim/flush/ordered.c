@@ -14,6 +14,7 @@
 #include "flush/removal.h"
 #include "flush/token.h"
 #include "foreign/claim.h"
+#include "staging/arenas.h"
 #include "staging/log_file.h"
 #include "staging/order.h"
 #include "wal/spare.h"
@@ -146,7 +147,7 @@ int ordered_ready(struct arena *a)
 		return l->refused;
 	signals_harden();
 	r = make(l, a);
-	if (r == -EMFILE || r == -ENFILE || r == -ESTALE || r == -EWOULDBLOCK)
+	if (arenas_try_later(r) || r == -ESTALE)
 		return -EMFILE; /* a later file may succeed */
 	l->refused = r;
 	if (r < 0)

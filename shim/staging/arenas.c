@@ -238,7 +238,12 @@ static void find_place(const struct arena *a, struct arena_place *place)
 	place->runs = m->runs + i * m->runs_bytes;
 }
 
-static struct arena *arena_open(const struct rule *rule, const char *path, uint64_t dev)
+bool arenas_try_later(int error)
+{
+	return error == -EMFILE || error == -ENFILE || error == -EFBIG || error == -EAGAIN;
+}
+
+static struct arena *arena_open(const struct rule *rule, const char *path, uint64_t dev, bool *later)
 {
 	struct arena_place place = {0};
 	BUFFER(char, dir);
@@ -246,6 +251,7 @@ static struct arena *arena_open(const struct rule *rule, const char *path, uint6
 	int i = claim_entry();
 	int r;
 
+	*later = false;
 	if (i < 0)
 		return NULL;
 	a = file_arena_take();
@@ -259,11 +265,12 @@ static struct arena *arena_open(const struct rule *rule, const char *path, uint6
 		r = arena_create_at(a, dir, rule, &place);
 	if (r < 0) {
 		file_arena_give(a);
-		if (r != -EMFILE && r != -ENFILE && r != -EFBIG && r != -EAGAIN) {
+		*later = arenas_try_later(r);
+		if (!*later) {
 			arenas.entries[i].refused = rule;
 			arenas.entries[i].refused_dev = dev;
 			say_refused(rule, dir, r);
-		} /* else the program itself is the cause (EAGAIN: mlockall); another file may succeed */
+		}
 		atomic_store(&arenas.entries[i].claimed, 0);
 		return NULL;
 	}
@@ -319,7 +326,7 @@ void arenas_close_end(struct arena *a)
 	lock_drop(&file_family()->lock, LOCK_FAMILY);
 }
 
-struct arena *arenas_for(struct file *f, const char *path, bool *busy)
+struct arena *arenas_for(struct file *f, const char *path, bool *busy, bool *later)
 {
 	bool refused = false;
 	struct arena *a = arena_find(f->rule, f->dev, &refused);
@@ -328,7 +335,7 @@ struct arena *arenas_for(struct file *f, const char *path, bool *busy)
 		return a;
 	signals_harden();
 	a = arena_of_family(f->rule, f->dev, busy);
-	return a || *busy ? a : arena_open(f->rule, path, f->dev);
+	return a || *busy ? a : arena_open(f->rule, path, f->dev, later);
 }
 
 bool arenas_mapped_by_all(const struct file *f, const struct arena *a)
@@ -391,10 +398,10 @@ bool arenas_move_fd(int fd)
 
 void arenas_prepare(const struct rule *rule, const char *path, uint64_t dev)
 {
-	bool refused = false;
+	bool refused = false, later;
 
 	if (!arena_find(rule, dev, &refused) && !refused)
-		arena_open(rule, path, dev);
+		arena_open(rule, path, dev, &later);
 }
 
 void arenas_share(uint32_t member)

@@ -21,9 +21,11 @@ void arenas_unlock_tried(void);
 
 /* All functions below: with that lock, unless said otherwise. */
 
+/* True for the errors that a program causes itself, by a limit of its own or by mlockall. */
+bool arenas_try_later(int error);
 /* Finds, maps or makes the arena for f.  NULL: none.  *busy: another process of the family may be changing
- * that. */
-struct arena *arenas_for(struct file *f, const char *path, bool *busy);
+ * that.  *later: none can be made now. */
+struct arena *arenas_for(struct file *f, const char *path, bool *busy, bool *later);
 /* The same before there is a file to stage: makes an arena if there is none. */
 void arenas_prepare(const struct rule *rule, const char *path, uint64_t dev);
 /* True if all processes with a description of f have mapped `a`. */

@@ -55,7 +55,8 @@ class Program:
         line = self.process.stdout.readline()
         if not line:
             _, error = self.process.communicate(timeout=60)
-            raise AssertionError(f"status {self.process.returncode}: {error}")
+            counted = Path(self._stats.name).read_text()
+            raise AssertionError(f"status {self.process.returncode}: {error}{counted}")
         return line.rstrip("\n")
 
     def ask(self, line: str) -> str:
