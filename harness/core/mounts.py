@@ -237,9 +237,15 @@ def unmount(point: Path) -> None:
 
 
 def detach(loop: str) -> None:
+    """The kernel does it when nobody has the device open any more, such as a program that lists all devices."""
+    image = backing_file(loop)
     with open(f"/dev/{loop}", "rb", buffering=0) as device:
         with contextlib.suppress(OSError):  # ENXIO: it went with its mount
             fcntl.ioctl(device, LOOP_CLR_FD)
+    for _ in range(UNMOUNT_TRIES):
+        if image is None or backing_file(loop) != image:
+            return
+        time.sleep(UNMOUNT_PAUSE_SECONDS)
 
 
 def drop_cache(path: Path) -> None:

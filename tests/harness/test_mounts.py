@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,17 @@ def test_a_mount_is_fresh_and_leaves_nothing(work, make):
     assert sampler.journal_transactions(second.loop) is None
     work.release()
     assert not loops_below(work.path) and not work.path.exists()
+
+
+def test_somebody_looks_at_the_loop_device(work, make):
+    """The kernel keeps it until then; another run must not meet its image."""
+    _, first = make(spec())
+    other = os.open(f"/dev/{first.loop}", os.O_RDONLY)
+    closer = threading.Timer(0.3, os.close, [other])
+    closer.start()
+    work.unmount()
+    assert not loops_below(work.path)
+    closer.join()
 
 
 def test_cooling_keeps_the_files_and_drops_them_from_memory(make):
