@@ -65,6 +65,7 @@ CASES = [
     Case("overlay", "positional", {"writers": "exclusive", "sync": "off", "overlay": "on"}),
     Case("ordered", "positional", {"writers": "exclusive", "sync": "ordered"}),
     Case("ordered-large", "large", {"writers": "exclusive", "sync": "ordered"}),
+    Case("ordered-forks", "forks", {"writers": "exclusive", "sync": "ordered"}),
     Case("ordered-names", "transactions", NAMES),
     Case("threads", "mixed:3"),
     Case("records", "records:2", {"lag_ms": 1}),

@@ -368,13 +368,61 @@ static bool is_recoverable(const char *path, const struct statx *young)
 	return sys_raw(SYS_FACCESSAT2, AT_FDCWD, (long)path, READ_OK | WRITE_OK, AT_EACCESS, 0, 0) == 0;
 }
 
+/*
+ * The order of a rule is that of one process.  False: another process of the family lives, or its end is not
+ * noticed yet.  Every ORDER_LOOK_NS there is another look; in between this costs no system call.
+ */
+static bool may_order(struct file *f)
+{
+	enum { ORDER_LOOK_NS = 10000000 };
+	static _Atomic uint64_t next;
+	uint64_t now;
+
+	if (!ordered_ended() && !family_is_shared())
+		return true;
+	if (f->why != BYPASS_FORK) {
+		count_bypass(f, BYPASS_FORK);
+		f->why = BYPASS_FORK;
+	}
+	now = sys_now_coarse_ns();
+	if (ordered_ended() || now < atomic_load(&next))
+		return false;
+	atomic_store(&next, now + ORDER_LOOK_NS);
+	return true;
+}
+
+/* LOCK_ATTACH held, so that nobody forks: no other process has f, nor files that are ordered with it. */
+static bool is_alone(struct file *f)
+{
+	if (ordered_ended())
+		return false;
+	if (family_is_shared()) {
+		/* a worker forgets the dead, and the next look finds no family */
+		if (family_is_alone() && workers_start() == 0) {
+			atomic_store(&gate.alone, true);
+			workers_nudge();
+		}
+		return false;
+	}
+	if (!f->shared)
+		return true;
+	for (const struct ofd *o = f->ofds; o; o = o->next)
+		if (ofd_fd(o) < 0)
+			return false;
+	/* (`give_up`: the child of a vfork had it, and its parent was killed) */
+	if (atomic_load(&f->flush.busy) || f->needs_repair || atomic_load(&f->give_up) != BYPASS_NONE)
+		return false;
+	f->shared = false;
+	if (f->why == BYPASS_FORK)
+		f->why = BYPASS_NONE;
+	return true;
+}
+
 /* The reason why f cannot have a place in the order of its rule, or BYPASS_NONE. */
 static enum bypass_reason cannot_order(struct file *f, struct arena *a, uint64_t size)
 {
 	int r;
 
-	if (f->shared || ordered_ended())
-		return BYPASS_FORK;
 	r = flush_make_readable(f);
 	if (r == -EACCES)
 		return BYPASS_RIGHTS;
@@ -403,6 +451,8 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 	struct arena *a;
 	int entry, r;
 
+	if (file_is_ordered(f) && !is_alone(f))
+		return BYPASS_COUNT;
 	if (sys.statx(ofd_fd(o), "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME | 0x2000u /* DIOALIGN */,
 	              &st) < 0)
 		return BYPASS_PATH;
@@ -509,7 +559,7 @@ bool attach_file(struct file *f, struct ofd *o)
 	uint64_t begin = staging_policy_clock(f);
 	enum bypass_reason why;
 
-	if (gate_stopped() || gate_held() || !o->writable)
+	if (gate_stopped() || gate_held() || !o->writable || (file_is_ordered(f) && !may_order(f)))
 		return false;
 	why = refused();
 	if (why != BYPASS_NONE) {

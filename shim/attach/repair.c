@@ -457,12 +457,25 @@ void repair_sweep(void)
 	lock_drop(&m->lock, LOCK_FAMILY);
 }
 
-bool repair_spare(void)
+bool repair_end_family(void)
 {
 	if (!family_can_close())
 		return false;
 	repair_sweep();
 	return family_close_alone();
+}
+
+bool repair_spare(void)
+{
+	sys_sigset signals = signals_block();
+	bool ended = false;
+
+	if (arenas_try()) {
+		ended = repair_end_family();
+		arenas_unlock_tried();
+	}
+	sys_restore_signals(signals);
+	return ended;
 }
 
 void repair_set(void)

@@ -20,8 +20,10 @@ void repair_sweep(void);
 /* In the child of a fork: gives up the child's claim to this description.  Another thread of the parent
  * closed its descriptor during the fork. */
 void repair_give_up(struct ofd *o);
-/* The program needs descriptors: closes the family's descriptor if no other process of the family lives.
- * True if it was closed. */
+/* LOCK_ATTACH held, so that nobody forks, signals blocked.  If no other process of the family lives, the
+ * family ends: withdraws the claims of the dead, and closes the family's descriptor.  True if so. */
+bool repair_end_family(void);
+/* The same, if LOCK_ATTACH is free: the program needs descriptors, or a worker has time. */
 bool repair_spare(void);
 
 #endif

@@ -151,8 +151,11 @@ static void visit_stop(struct file *f, void *ctx)
 
 	g = file_lock(f);
 	if (f->refs != 0 && f->mode != FILE_BYPASSED) {
-		if (!file_others_have(f) || (s->why == BYPASS_EXEC && attach_stays_open(f)))
+		if (!file_others_have(f))
 			r = attach_bypass(f, s->why);
+		else if (s->why == BYPASS_EXEC && attach_stays_open(f))
+			/* for good: when one of the others tries to exec, it must not give the file back */
+			r = attach_bypass(f, BYPASS_INHERITED);
 		else if (f->arena)
 			r = flush_drain_and_reposition(f);
 	}
@@ -215,6 +218,8 @@ void attach_tend(void)
 {
 	if (atomic_load(&gate.soon) != BYPASS_NONE)
 		attach_refuse(atomic_exchange(&gate.soon, BYPASS_NONE));
+	if (atomic_exchange(&gate.alone, false))
+		(void)repair_spare();
 }
 
 bool attach_refused(void) { return gate_refusal() != BYPASS_NONE; }
@@ -225,7 +230,8 @@ static void visit_resume(struct file *f, void *ctx)
 	struct file_guard g;
 
 	g = file_lock(f);
-	if (f->mode == FILE_BYPASSED && f->why == why) {
+	/* (it may have been bypassed for a process that goes on writing to it) */
+	if (f->mode == FILE_BYPASSED && f->why == why && !(f->shared && family_has_strangers())) {
 		file_become(f, FILE_PASSIVE, f->why);
 		staging_policy_restart(f);
 	}
@@ -337,7 +343,8 @@ static void visit_arena(struct file *f, void *ctx)
 	uint64_t dev = 0;
 
 	(void)ctx;
-	if (f->mode != FILE_PASSIVE)
+	/* (nothing is staged in order while both live) */
+	if (f->mode != FILE_PASSIVE || file_is_ordered(f))
 		return;
 	/* other threads open and close descriptors meanwhile */
 	g = file_lock(f);
@@ -382,6 +389,7 @@ void attach_forget(bool keep_mapped)
 	arenas_forget(keep_mapped);
 	journal_forget();
 	ordered_forget();
+	ordered_end();
 	gate.stopped = 0;
 }
 

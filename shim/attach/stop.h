@@ -31,7 +31,7 @@ void attach_rights_changed(enum bypass_reason why);
 void attach_refuse(enum bypass_reason why);
 /* True after attach_refuse, here or in the parent before the fork. */
 bool attach_refused(void);
-/* Called by a worker thread: carries out gate.soon. */
+/* Called by a worker thread: carries out gate.soon and gate.alone. */
 void attach_tend(void);
 
 /* Removes idle arenas in the staging directory `dir`, or everywhere if it is NULL.  For rmdir, and if the

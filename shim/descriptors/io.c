@@ -343,7 +343,7 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 			tail_forget(f);
 	}
 	paged = paged_suits(f);
-	if (file_is_ordered(f) && (!paged || f->order.draining))
+	if (file_is_ordered(f) && (!paged || file_local(f)->draining))
 		return write_kernel(f, fd, iov, count, offset);
 	/* the page with the end is written back whole; here only a part of it may have space */
 	if (paged && at > f->lsize && f->space.block < PAGES_BYTES)
@@ -922,10 +922,10 @@ static int truncate_staged(struct file *f, int fd, uint64_t size)
 	bool begins = !file_is_paged(f);
 
 	/* (while others have a strict file open, nothing is staged) */
-	if (f->order.draining)
+	if (file_local(f)->draining)
 		return -EINVAL;
-	if (begins && (!file_is_ordered(f) || !paged_suits(f) || f->order.draining || visibility_waits(f) ||
-	               !workers_arm()))
+	if (begins && (!file_is_ordered(f) || !paged_suits(f) || file_local(f)->draining ||
+	               visibility_waits(f) || !workers_arm()))
 		return -EINVAL;
 	if (begins)
 		guard_begin(f, fd);

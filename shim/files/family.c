@@ -31,6 +31,14 @@ bool family_member_died(uint32_t member)
 	       lock.l_type == F_UNLCK;
 }
 
+bool family_is_alone(void)
+{
+	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = FAMILY_MAX};
+
+	return member_fd >= 0 && sys.fcntl(member_fd, F_OFD_GETLK, (long)&lock) == 0 &&
+	       lock.l_type == F_UNLCK;
+}
+
 bool family_is_shared(void)
 {
 	struct family *m = file_family();
@@ -131,6 +139,7 @@ bool family_has_room(void) { return free_number(file_family()) < FAMILY_MAX; }
 uint32_t family_child_begin(void)
 {
 	struct family *m = file_family();
+	uint32_t higher;
 
 	child_number = free_number(m);
 	if (child_number == FAMILY_MAX)
@@ -140,8 +149,11 @@ uint32_t family_child_begin(void)
 	child_fd = atomic_load(&m->state[child_number]) == MEMBER_FREE ? open_for_child(child_number) : -1;
 	if (child_fd >= 0) {
 		atomic_store(&m->state[child_number], MEMBER_LIVE);
-		if (atomic_load(&m->highest) < child_number)
-			atomic_store(&m->highest, child_number);
+		/* (a process that was forked may be the only one left, and give the first index to a child)
+		 */
+		higher = child_number > family_me ? child_number : family_me;
+		if (atomic_load(&m->highest) < higher)
+			atomic_store(&m->highest, higher);
 	}
 	lock_drop(&m->lock, LOCK_FAMILY);
 	return child_fd < 0 ? FAMILY_MAX : child_number;
@@ -222,6 +234,21 @@ uint32_t family_refused(void)
 	struct family *m = file_family();
 
 	return m && family_set_others(&m->refusing) ? atomic_load(&m->refusal) : BYPASS_NONE;
+}
+
+void family_note_stranger(void)
+{
+	struct family *m = file_family();
+
+	if (m)
+		atomic_store(&m->strangers, true);
+}
+
+bool family_has_strangers(void)
+{
+	const struct family *m = file_family();
+
+	return m && atomic_load_explicit(&m->strangers, memory_order_relaxed);
 }
 
 void family_exiting(bool exits)

@@ -49,6 +49,8 @@ struct family {
 	uint64_t place_bytes;
 	uint8_t *runs; /* the same for their tables of blocks */
 	uint64_t runs_bytes;
+	_Atomic bool
+		strangers; /* a process lives that was of the family, or should be; nobody sees its end */
 	struct family_set refusing; /* processes that forbid staging, see attach/stop.h */
 	_Atomic uint32_t refusal;   /* enum bypass_reason: the reason of one of them */
 };
@@ -97,9 +99,15 @@ void family_leave(void);
  * `fd` does not have the lock, or cannot be moved. */
 bool family_move_fd(int fd);
 
+/* True if no other process of the family lives, nor is about to.  One system call. */
+bool family_is_alone(void);
 /* family_close_alone closes that descriptor if no other process lives; true if it did. */
 bool family_can_close(void);
 bool family_close_alone(void);
+
+/* A process that was of the family, or should be, goes on by itself: nobody sees when it ends. */
+void family_note_stranger(void);
+bool family_has_strangers(void);
 
 /* This process ends and stages nothing more.  false: it goes on after all. */
 void family_exiting(bool exits);

@@ -403,7 +403,6 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->order.fresh = f->order.behind = false;
 	f->order.removal = REMOVAL_NONE;
 	f->order.passed = true; /* unknown */
-	f->order.draining = 0;
 	f->head = f->tail = NULL;
 	f->blocks = 0;
 	f->staged_lo = f->staged_hi = 0;
@@ -451,6 +450,7 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	file_set_internal_fd(f, -1);
 	file_set_reader(f, -1);
 	file_local(f)->refs = 0;
+	file_local(f)->draining = 0;
 	lock_drop_fast(&f->lock, lock_self());
 	hash_add(p, f);
 	return f;

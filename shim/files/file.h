@@ -111,7 +111,8 @@ struct file_local {
 	_Atomic int internal_fd_plus_1; /* descriptor of the library; 0 = none, as in fresh memory */
 	int internal_flags;             /* its status flags now */
 	_Atomic int reader_plus_1;      /* the same for reads, where the program has none that reads */
-	_Atomic uint32_t queued;        /* in the worker threads' queue */
+	_Atomic uint32_t draining; /* threads that drain it (flush/ordered.h): nothing is staged meanwhile */
+	_Atomic uint32_t queued;   /* in the worker threads' queue */
 	struct file *queue_next;
 };
 
@@ -250,9 +251,8 @@ struct file {
 		uint8_t removal; /* enum order_removal */
 		bool behind;     /* the last cut is in the file, and perhaps not on the device */
 		bool fresh;      /* the kernel may have bytes from before the attach that are not durable */
-		_Atomic bool passed; /* the same of bytes that went to the kernel, not through the log */
-		_Atomic uint32_t draining; /* threads that drain it: nothing is staged meanwhile */
-		_Atomic uint32_t syncs;    /* of the program, not counted yet */
+		_Atomic bool passed;    /* the same of bytes that went to the kernel, not through the log */
+		_Atomic uint32_t syncs; /* of the program, not counted yet */
 	} order;
 
 	/* sync/sync.h; each description reports the last failed background sync, once */

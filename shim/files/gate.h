@@ -23,6 +23,8 @@ struct gate {
 	_Atomic uint32_t refusal;
 	/* the same, found where no other file can be locked: attach_tend carries it out */
 	_Atomic uint32_t soon;
+	/* no other process of the family lives: attach_tend forgets the dead */
+	_Atomic bool alone;
 };
 extern struct gate gate;
 

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/signals.h"
 #include "base/sys.h"
+#include "files/family.h"
 #include "flush/epoch.h"
 #include "flush/fds.h"
 #include "flush/order_loose.h"
@@ -120,6 +121,7 @@ static int make(struct order_log *l, struct arena *a)
 	atomic_store(&l->settled, true);
 	atomic_store(&l->broken, 0);
 	l->gone = l->going = NULL;
+	l->shortened = 0;
 	atomic_store(&l->dropped, false);
 	atomic_store(&l->owed, false);
 	transient_reset(&l->names);
@@ -245,14 +247,14 @@ int ordered_drain(struct file *f)
 		return -EDEADLK;
 	signals_harden();
 	removal_keep(f);
-	f->order.draining++;
+	file_local(f)->draining++;
 	while (r == 0 && f->mode == FILE_ATTACHED && f->arena == a && file_is_paged(f)) {
 		r = end_all(f, epoch_checkpoint_all);
 		/* (another file's error) */
 		if (r < 0 && !file_is_paged(f))
 			r = 0;
 	}
-	f->order.draining--;
+	file_local(f)->draining--;
 	/* (the caller may close the descriptor that the leader uses) */
 	if (r < 0)
 		flush_wait_idle(f);
@@ -358,14 +360,14 @@ int ordered_hold(struct file *f)
 		return -EDEADLK;
 	signals_harden();
 	removal_keep(f);
-	f->order.draining++;
+	file_local(f)->draining++;
 	do {
 		lock_drop(&f->lock, LOCK_FILE);
 		r = ordered_barrier(f->rule);
 		file_lock_again(f);
 	} while (r == 0 && file_is_paged(f));
 	if (r < 0) {
-		f->order.draining--;
+		file_local(f)->draining--;
 		flush_wait_idle(f);
 	}
 	return r;
@@ -375,7 +377,7 @@ void ordered_hold_end(struct file *f)
 {
 	atomic_store(&f->order.passed, true);
 	ordered_passed(f->rule, f->dev);
-	f->order.draining--;
+	file_local(f)->draining--;
 }
 
 void ordered_lock(struct file *f)
@@ -456,16 +458,16 @@ uint64_t ordered_tend(uint64_t now)
 
 /* ---- the end ---- */
 
-void ordered_close(struct arena *a)
+bool ordered_close(struct arena *a)
 {
 	struct order_log *l = order_log_of(a);
 	uint64_t whole;
 	struct wal *w;
-	bool unsynced;
+	bool unsynced, closed;
 
 	l->refused = 0;
 	if (atomic_load(&l->arena) != a)
-		return;
+		return true;
 	order_lead_begin(l);
 	w = l->wal;
 	/* (if this fails the log stays, for recovery) */
@@ -474,8 +476,9 @@ void ordered_close(struct arena *a)
 	epoch_names_pass(l, true);
 	if (l->pending)
 		(void)epoch_end(l, false); /* (it reports an error) */
-	if (!l->pending && epoch_checkpoint(l) == 0 && (!unsynced || epoch_sync_loose(l, &whole) == 0) &&
-	    wal_void(w) == 0)
+	closed = !l->pending && epoch_checkpoint(l) == 0 && (!unsynced || epoch_sync_loose(l, &whole) == 0) &&
+	         wal_void(w) == 0;
+	if (closed)
 		log_file_remove(a);
 	transient_reset(&l->names);
 	atomic_store(&l->due, 0);
@@ -486,22 +489,30 @@ void ordered_close(struct arena *a)
 	atomic_store(&l->arena, NULL);
 	atomic_fetch_sub(&order_log_count, 1);
 	order_lead_end(l);
+	return closed;
 }
 
-void ordered_close_all(void)
+bool ordered_close_all(void)
 {
+	bool all = true;
+
 	for (int i = 0; i < FILE_ARENAS; i++) {
 		struct arena *a = atomic_load(&order_logs[i].arena);
 
 		/* (what could not be written stays staged, and in the log) */
-		if (a && epoch_end_all(&order_logs[i]) == 0)
-			ordered_close(a);
+		if (a)
+			all &= epoch_end_all(&order_logs[i]) == 0 && ordered_close(a);
 	}
+	return all;
 }
 
-void ordered_end(void) { atomic_store(&ended, true); }
+void ordered_end(void)
+{
+	atomic_store(&ended, true);
+	family_note_stranger();
+}
 
-bool ordered_ended(void) { return atomic_load(&ended); }
+bool ordered_ended(void) { return atomic_load(&ended) || family_has_strangers(); }
 
 void ordered_forget(void)
 {
@@ -509,9 +520,13 @@ void ordered_forget(void)
 	for (int i = 0; i < FILE_ARENAS && any_rule(); i++) {
 		atomic_store(&order_logs[i].arena, NULL);
 		order_logs[i].lead.word = order_logs[i].lock.word = 0;
+		if (!order_logs[i].dev)
+			continue;
+		order_logs[i].voids = false;
+		transient_forget(&order_logs[i].names);
 	}
 	atomic_store(&order_log_count, 0);
-	atomic_store(&ended, true);
+	removal_link_forget();
 }
 
 bool ordered_move_fd(int fd)

@@ -14,7 +14,9 @@
  * epoch, and no replay may undo it.  After it (ordered_passed) the file system is synced before the next
  * epoch becomes durable.
  *
- * One process.  A fork ends it: from then on the files are bypassed, with syncs of their own (ordered_end).
+ * One process.  Before a fork everything is written to the files, and the log goes.  While a forked process
+ * lives the kernel has all that is written, with syncs of its own.  When only one process is left, whichever,
+ * its files are staged again (attach/attach.c).
  */
 #ifndef FASTWRITE_FLUSH_ORDERED_H
 #define FASTWRITE_FLUSH_ORDERED_H
@@ -114,15 +116,17 @@ void ordered_outside(struct file *f);
 void ordered_lock(struct file *f);
 void ordered_unlock(const struct arena *a);
 
-/* From now on no file of this process is attached to a log: it forks. */
+/* From now on no file of this process is attached to a log: it has forked, and cannot know when that process
+ * ends. */
 void ordered_end(void);
 bool ordered_ended(void);
-/* After that, when its files are bypassed: removes the logs. */
-void ordered_close_all(void);
+/* When no file is attached to one: removes the logs.  False: not all of them; recovery will. */
+bool ordered_close_all(void);
 
-/* The arena is about to be removed, and holds nothing.  Removes its log. */
-void ordered_close(struct arena *a);
-/* In a process that has left the family: closes nothing, the descriptors are gone. */
+/* The arena is about to be removed, and holds nothing.  Removes its log.  False: it stays, for recovery. */
+bool ordered_close(struct arena *a);
+/* In the child of a fork, or in a process that has left the family: closes nothing, the descriptors are gone.
+ */
 void ordered_forget(void);
 /* The program wants the number of an internal descriptor: moves it.  False: it is not a log's, or cannot be
  * moved. */

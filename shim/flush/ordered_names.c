@@ -398,7 +398,10 @@ static bool has_unsynced_names(const struct rule *rule)
 	return any;
 }
 
-bool ordered_names_follow(const struct rule *rule) { return is_epoch_due(rule) || !has_unsynced_names(rule); }
+bool ordered_names_follow(const struct rule *rule)
+{
+	return is_epoch_due(rule) || (atomic_load(&order_log_count) > 0 && !has_unsynced_names(rule));
+}
 
 bool ordered_directory_follows(const struct rule *rule, uint64_t dev, uint64_t ino, const char *path,
                                uint32_t links)

@@ -14,7 +14,15 @@ bool removal_is_closed(const struct file *f)
 static _Atomic uint32_t links; /* calls */
 
 void removal_link_begin(void) { atomic_fetch_add(&links, 1); }
-void removal_link_end(void) { atomic_fetch_sub(&links, 1); }
+void removal_link_end(void)
+{
+	uint32_t n = atomic_load(&links);
+
+	/* (a signal handler that interrupted the call may have forked) */
+	while (n > 0 && !atomic_compare_exchange_weak(&links, &n, n - 1))
+		;
+}
+void removal_link_forget(void) { atomic_store(&links, 0); }
 
 /* (An open that has ended since the first look has told of its descriptor.) */
 bool removal_is_unopened(const struct file *f) { return !fdtable_is_changing() && removal_is_closed(f); }
@@ -23,7 +31,7 @@ bool removal_is_possible(const struct order_log *l, const struct file *f)
 {
 	return f->refs != 0 && f->mode == FILE_ATTACHED && f->arena == atomic_load(&l->arena) && !f->head &&
 	       removal_is_closed(f) && !f->shared && !f->needs_repair && !f->flush.error &&
-	       atomic_load(&f->order.draining) == 0 && atomic_load(&links) == 0;
+	       atomic_load(&file_local(f)->draining) == 0 && atomic_load(&links) == 0;
 }
 
 bool removal_is_unlogged(const struct order_log *l, const struct file *f)

@@ -28,6 +28,8 @@ bool removal_is_done(struct file *f);
 /* Around a call that gives a file one more name: no removal begins meanwhile. */
 void removal_link_begin(void);
 void removal_link_end(void);
+/* In the child of a fork: the parent's other threads call nothing here. */
+void removal_link_forget(void);
 
 /* File lock held, f has no name any more, so no open of f begins.  The program has no descriptor of f, and
  * gets none. */

@@ -20,6 +20,7 @@
 #include "files/workers.h"
 #include "flush/visibility.h"
 #include "process/namespaces.h"
+#include "staging/arenas.h"
 #include "staging/stage.h"
 #include "sync/journal.h"
 
@@ -130,6 +131,19 @@ static void leave_family(void)
 	sys_restore_signals(signals);
 }
 
+/* True if no other process of the family lives. */
+static bool end_family(void)
+{
+	sys_sigset signals = signals_block();
+	bool ended;
+
+	arenas_lock();
+	ended = repair_end_family();
+	arenas_unlock();
+	sys_restore_signals(signals);
+	return ended;
+}
+
 bool credentials_begin(enum credentials_change change)
 {
 	static _Atomic uint32_t changes;
@@ -142,7 +156,7 @@ bool credentials_begin(enum credentials_change change)
 	if (file_attached() > 0 && atomic_fetch_add(&changes, 1) == CHANGES_MAX)
 		attach_refuse(BYPASS_RIGHTS);
 	attach_stop_all(BYPASS_RIGHTS);
-	if (!family_is_shared() || repair_spare())
+	if (!family_is_shared() || end_family())
 		attach_abandon_failed();
 	else if (change == CREDENTIALS_CHANGE)
 		leave_family();

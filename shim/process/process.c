@@ -52,8 +52,12 @@ static void visit_before(struct file *f, void *ctx)
 {
 	file_lock_again(f); /* signals are blocked */
 	*(bool *)ctx = true;
-	if (f->refs && file_is_ordered(f) && f->mode != FILE_BYPASSED)
+	/* nothing is staged in order while both live (attach/attach.c); what cannot be written now stays
+	 * staged */
+	if (f->refs && file_is_ordered(f) && (detach_file(f) < 0 || f->mode == FILE_ATTACHED)) {
 		attach_bypass(f, BYPASS_FORK);
+		ordered_end();
+	}
 	if (f->refs && (visibility_is(f) || f->rule->set.prealloc_mode == PREALLOC_ZERO)) {
 		/* the child will have it, too */
 		f->space.zero_never = true;
@@ -127,7 +131,6 @@ static void fork_prepare(bool managed)
 	never_staged_share();
 	unresolved_resolve_all();
 	fd_fork_prepare();
-	ordered_end();
 	file_for_each(visit_before, &any);
 	if (any)
 		workers_start(); /* flushes what a killed child leaves */
@@ -135,13 +138,16 @@ static void fork_prepare(bool managed)
 	/* once more, for files that another thread attached meanwhile.  A file that it opens from now on is
 	 * not staged before the fork; afterwards it is seen to be shared. */
 	file_for_each(visit_before, &any);
-	ordered_close_all();
+	if (!ordered_close_all())
+		ordered_end();
 	interrupted = stage_forks();
 	/* before the family: an entry not changed since then is claimed for the child, too */
 	fdtable_fork_prepare();
 	/* also in a process without a managed file: its children may stage */
 	member = managed && !interrupted && fork_guard_set() == 0 && claim_for_child();
 	if (!member) {
+		/* its end is not noticed */
+		ordered_end();
 		file_for_each(visit_fork, NULL);
 		attach_drain_elsewhere();
 	}

@@ -426,6 +426,8 @@ void arenas_reserve_places(void)
 	uint64_t most = 0, runs_bytes = 0;
 	void *places, *runs;
 
+	if (m->places)
+		return; /* of a family that ended when one process was left */
 	for (uint32_t i = 0; i < live_config->rule_count; i++) {
 		const struct rule *rule = &live_config->rules[i];
 

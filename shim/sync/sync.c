@@ -81,7 +81,7 @@ int sync_written(int fd, struct ofd *o, uint32_t releases)
 	int r = 0;
 
 	/* what the kernel wrote instead of the log */
-	if (file_is_ordered(f) && atomic_load(&f->order.passed))
+	if (file_is_ordered(f) && (atomic_load(&f->mode) != FILE_ATTACHED || atomic_load(&f->order.passed)))
 		return sync_file(fd, o, false);
 	if (journal_file_is(f))
 		return synced_by_flags(f, o, releases) ? 0 : sync_file(fd, o, false);

@@ -14,6 +14,13 @@ void transient_reset(struct transient *t)
 	t->stated = false;
 }
 
+void transient_forget(struct transient *t)
+{
+	for (uint32_t i = 0; i < WAL_NAMES_MAX; i++)
+		t->names[i].busy = t->names[i].goes = 0;
+	transient_reset(t);
+}
+
 int transient_find(const struct transient *t, const char *path)
 {
 	for (uint32_t i = 0; i < t->count; i++)

@@ -35,6 +35,8 @@ struct transient {
 };
 
 void transient_reset(struct transient *t);
+/* In the child of a fork: the parent's other threads make and remove nothing here. */
+void transient_forget(struct transient *t);
 /* Index or -1. */
 int transient_find(const struct transient *t, const char *path);
 /* The name of this entry, which may be new.  *replaced: another one made room for it, and no list will have

@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -254,6 +255,28 @@ static void large(struct random *r, uint32_t thread, uint32_t count)
 		die("close");
 }
 
+/* A child that ends comes in between, with time to notice that. */
+static void forks(struct random *r, uint32_t thread, uint32_t count)
+{
+	enum { EVERY = 8, NOTICED_US = 15000 };
+	int fd = open_file(thread, O_RDWR);
+
+	for (uint32_t turn = 0; more(turn, count); turn++) {
+		pid_t child = turn % EVERY == EVERY - 1 ? fork() : -1;
+
+		if (child == 0)
+			_exit(0);
+		if (child > 0 && waitpid(child, NULL, 0) != child)
+			die("waitpid");
+		if (turn >= EVERY - 1 && (turn + 1) % EVERY < 3)
+			usleep(NOTICED_US);
+		put(fd, thread, thread, POSITIONAL, next(r, 200000), some_length(r, turn),
+		    1 + next(r, 1u << 30));
+	}
+	if (close(fd) != 0)
+		die("close");
+}
+
 /* A sync after each write, with time for a journal to be made at the beginning. */
 static void journaled(struct random *r, uint32_t thread, uint32_t count)
 {
@@ -383,6 +406,8 @@ static void run(const struct job *j)
 		synced(&r, j->thread, 24);
 	else if (strcmp(j->name, "journaled") == 0)
 		journaled(&r, j->thread, 40);
+	else if (strcmp(j->name, "forks") == 0)
+		forks(&r, j->thread, 20);
 	else if (strcmp(j->name, "large") == 0)
 		large(&r, j->thread, 26);
 	else if (strcmp(j->name, "stealing") == 0)

@@ -41,6 +41,7 @@ HOW = {
     "steps-threads": ("threads",),
     "steps-files": ("files",),  # no names come and go
     LARGE: ("large",),  # appends that an epoch has by their size
+    "steps-forks": ("forks",),  # a child that makes some steps
 }
 KINDS = (*HOW, *SQLITE, LEVELDB)
 NATIVE, NO_SYNC, EATMYDATA, OFF = "native", "no-sync", "eatmydata", "off"
@@ -55,7 +56,7 @@ CONTROLS_FAIL = 0.8  # of the losses
 # The device is memory: a control needs some time until the kernel has written part of its work.
 SECONDS = (0.15, 0.4)
 # Operations before that, whatever the speed: a log that was checkpointed and begun anew, for example.
-LEAST = {**dict.fromkeys(HOW, 500), "sqlite-wal": 200, LEVELDB: 2000}
+LEAST = {**dict.fromkeys(HOW, 500), "steps-forks": 3000, "sqlite-wal": 200, LEVELDB: 2000}
 LEAST_COMMITS = 3
 PROGRESS = 500  # operations just before a control is ended
 # A fast program does not wait until its disk is full.

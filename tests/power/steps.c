@@ -6,7 +6,8 @@
  * ACKS is an array of MOST 64-bit numbers: when the step of each operation had returned (CLOCK_MONOTONIC,
  * ns), 0 before.  SYNC = 1: each step syncs what it has changed.  HOW = processes, threads: WRITERS of them,
  * which share the open files, make the steps in turn; files: no names come and go; large: nor do they, and
- * the first log gets GROUP records at once.  A writer that meets an error waits to be killed.
+ * the first log gets GROUP records at once; forks: now and then a child makes some steps, and ends.  A writer
+ * that meets an error waits to be killed.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -22,6 +23,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -36,7 +38,9 @@ enum {
 	NAMES = 5,
 	DEPTH = 64,
 	WRITERS = 3,
-	GROUP = 128
+	GROUP = 128,
+	FORK_EVERY = 1500, /* steps */
+	FORK_STEPS = 4
 };
 
 /* What the writers share. */
@@ -49,7 +53,7 @@ static struct {
 
 static int directory, logs[LOGS], pages, slots, stack;
 static _Atomic uint64_t *acks;
-static bool syncs, names = true, large;
+static bool syncs, names = true, large, forks;
 
 /* The end: of the file system, or of the numbers. */
 _Noreturn static void linger(void)
@@ -184,6 +188,23 @@ static void make_step(uint64_t step)
 	}
 }
 
+/* The parent does not write meanwhile. */
+static void let_a_child_go_on(uint32_t step)
+{
+	pid_t child = fork();
+	int status;
+
+	must(child >= 0);
+	if (child == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		for (int i = 0; i < FORK_STEPS; i++)
+			make_step(step++);
+		atomic_store(&shared->step, step);
+		_exit(0);
+	}
+	must(waitpid(child, &status, 0) == child && status == 0);
+}
+
 /* Makes each step that is this writer's, of so many. */
 _Noreturn static void take_turns(uint32_t me, uint32_t writers)
 {
@@ -196,6 +217,10 @@ _Noreturn static void take_turns(uint32_t me, uint32_t writers)
 		}
 		if (shared->operations >= MOST - 2)
 			linger();
+		if (forks && step % FORK_EVERY == 0) {
+			let_a_child_go_on(step);
+			continue;
+		}
 		make_step(step);
 		atomic_store(&shared->step, step + 1);
 		if (writers > 1)
@@ -230,8 +255,9 @@ static void write_steps(const char *how)
 	pthread_t thread;
 
 	large = how && strcmp(how, "large") == 0;
-	names = !how || (strcmp(how, "files") != 0 && !large);
-	if (!how || !names)
+	forks = how && strcmp(how, "forks") == 0;
+	names = !how || forks || (strcmp(how, "files") != 0 && !large);
+	if (!how || !names || forks)
 		take_turns(0, 1);
 	for (uintptr_t me = 1; me < WRITERS; me++) {
 		if (strcmp(how, "threads") == 0) {
