@@ -4,13 +4,15 @@ is left, files are staged again."""
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from lib.processes import Program, compile_other
-from lib.support import disk_dir, leftovers, run_native
+from lib.support import disk_dir, leftovers, run_native, wait_for
 
 RECORD = 100
 
@@ -137,6 +139,39 @@ def test_a_new_program(forks, fds):
         one.ask("exec")
         one.put_in_the_kernel()
     one.ask("kill")
+    one.end()
+
+
+def test_killed_while_its_parent_runs_another_program(library, forks):
+    """The arena is not that of the parent, which lives: recovery does not wait for it."""
+    one = forks()
+    one.put_until_staged()
+    one.ask("fork leave")
+    one.put_until_staged()
+    for _ in range(10):
+        one.put()
+    parent = one.program.pid
+    child = int(Path(f"/proc/{parent}/task/{parent}/children").read_text())
+    os.kill(child, signal.SIGKILL)
+    state = Path(f"/proc/{child}/stat")
+    wait_for(lambda: state.read_text().rpartition(") ")[2][0] == "Z", "the child's end")
+    assert one.path.stat().st_size < one.size
+    run_native([library.parent / "fastwrite", "recover", one.path.parent], one.path.parent)
+    one.check()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to change its group")
+def test_a_daemon_changes_its_rights(forks):
+    one = forks()
+    one.put_until_staged()
+    one.ask("fork go")
+    one.program.process.wait(timeout=60)
+    one.ask("rights")
+    one.put_until_staged()
+    one.ask("fork stay")
+    one.put_in_the_kernel()
+    one.ask("kill")
+    one.put_until_staged()
     one.end()
 
 

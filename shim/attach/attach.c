@@ -379,7 +379,7 @@ static bool may_order(struct file *f)
 	uint64_t now;
 
 	if (!ordered_ended() && !family_is_shared())
-		return true;
+		return ordered_pays();
 	if (f->why != BYPASS_FORK) {
 		count_bypass(f, BYPASS_FORK);
 		f->why = BYPASS_FORK;

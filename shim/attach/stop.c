@@ -214,12 +214,32 @@ void attach_refuse(enum bypass_reason why)
 	file_for_each_shared(visit_refuse, &why);
 }
 
+/* gate.alone, if LOCK_ATTACH is free. */
+static void end_family(void)
+{
+	if (!arenas_try())
+		return;
+	atomic_store(&gate.alone, false);
+	if (repair_end_family())
+		/* An arena says whose it is.  Its maker may have started another program, and recovery would
+		 * wait for the end of that. */
+		for (uint32_t i = 0; i < arenas_count(); i++)
+			if (arenas_at(i) && arenas_at(i)->header->pid != sys_getpid())
+				arena_close(i);
+	arenas_unlock_tried();
+}
+
 void attach_tend(void)
 {
+	enum { TRIES = 10 };
+
 	if (atomic_load(&gate.soon) != BYPASS_NONE)
 		attach_refuse(atomic_exchange(&gate.soon, BYPASS_NONE));
-	if (atomic_exchange(&gate.alone, false))
-		(void)repair_spare();
+	for (int tries = 0; tries < TRIES && atomic_load(&gate.alone); tries++) {
+		if (tries > 0)
+			sys_nap(1000000);
+		end_family();
+	}
 }
 
 bool attach_refused(void) { return gate_refusal() != BYPASS_NONE; }

@@ -39,6 +39,23 @@ bool family_is_alone(void)
 	       lock.l_type == F_UNLCK;
 }
 
+bool family_is_left(void)
+{
+	const struct family *m = file_family();
+	bool ending = false;
+
+	for (uint32_t i = 0; m && i < FAMILY_MAX; i++) {
+		uint32_t state = i == family_me ? MEMBER_FREE : atomic_load(&m->state[i]);
+
+		if (state == MEMBER_FREE || family_member_died(i))
+			continue;
+		if (state == MEMBER_LIVE)
+			return false;
+		ending = true;
+	}
+	return ending;
+}
+
 bool family_is_shared(void)
 {
 	struct family *m = file_family();
@@ -191,13 +208,18 @@ bool family_move_fd(int fd)
 {
 	int other;
 
-	if (fd != member_fd)
+	struct family *m = file_family();
+
+	if (fd != member_fd || fd < 0)
 		return false;
-	other = internal_fd_move(fd); /* the lock belongs to the description, not to the descriptor */
-	if (other < 0)
-		return false;
-	member_fd = other;
-	return true;
+	/* (a worker may be closing it) */
+	lock_take(&m->lock, LOCK_FAMILY);
+	/* the lock belongs to the description, not to the descriptor */
+	other = fd == member_fd ? internal_fd_move(fd) : -1;
+	if (other >= 0)
+		member_fd = other;
+	lock_drop(&m->lock, LOCK_FAMILY);
+	return other >= 0;
 }
 
 bool family_close_alone(void)

@@ -101,6 +101,8 @@ bool family_move_fd(int fd);
 
 /* True if no other process of the family lives, nor is about to.  One system call. */
 bool family_is_alone(void);
+/* True if another process of the family is about to end, and all others have. */
+bool family_is_left(void);
 /* family_close_alone closes that descriptor if no other process lives; true if it did. */
 bool family_can_close(void);
 bool family_close_alone(void);

@@ -28,6 +28,9 @@
 struct order_log order_logs[FILE_ARENAS];
 _Atomic uint32_t order_log_count;
 static _Atomic bool ended;
+/* What the logs took that this process has made since its last fork; when the next one may be made. */
+static _Atomic uint64_t made_ns, next_ns;
+enum { PAUSE = 10 }; /* times what a log takes to make and to remove */
 
 /* ---- the log's file ---- */
 
@@ -139,6 +142,7 @@ static int make(struct order_log *l, struct arena *a)
 int ordered_ready(struct arena *a)
 {
 	struct order_log *l = order_log_of(a);
+	uint64_t begin;
 	int r;
 
 	if (atomic_load(&ended))
@@ -148,7 +152,9 @@ int ordered_ready(struct arena *a)
 	if (l->refused)
 		return l->refused;
 	signals_harden();
+	begin = sys_now_ns();
 	r = make(l, a);
+	atomic_fetch_add(&made_ns, sys_now_ns() - begin);
 	if (arenas_try_later(r) || r == -ESTALE)
 		return -EMFILE; /* a later file may succeed */
 	l->refused = r;
@@ -492,8 +498,20 @@ bool ordered_close(struct arena *a)
 	return closed;
 }
 
+bool ordered_pays(void)
+{
+	uint64_t next = atomic_load_explicit(&next_ns, memory_order_relaxed);
+
+	if (next != 0 && sys_now_coarse_ns() < next)
+		return false;
+	if (next != 0)
+		atomic_store(&next_ns, 0);
+	return true;
+}
+
 bool ordered_close_all(void)
 {
+	uint64_t begin = sys_now_ns(), made;
 	bool all = true;
 
 	for (int i = 0; i < FILE_ARENAS; i++) {
@@ -503,6 +521,9 @@ bool ordered_close_all(void)
 		if (a)
 			all &= epoch_end_all(&order_logs[i]) == 0 && ordered_close(a);
 	}
+	made = atomic_exchange(&made_ns, 0);
+	if (made != 0)
+		atomic_store(&next_ns, begin + PAUSE * (made + sys_now_ns() - begin));
 	return all;
 }
 

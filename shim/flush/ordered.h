@@ -120,6 +120,8 @@ void ordered_unlock(const struct arena *a);
  * ends. */
 void ordered_end(void);
 bool ordered_ended(void);
+/* Is it time for a log?  A program that forks often would make one each time. */
+bool ordered_pays(void);
 /* When no file is attached to one: removes the logs.  False: not all of them; recovery will. */
 bool ordered_close_all(void);
 

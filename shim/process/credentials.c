@@ -134,9 +134,13 @@ static void leave_family(void)
 /* True if no other process of the family lives. */
 static bool end_family(void)
 {
+	enum { TRIES = 100 };
 	sys_sigset signals = signals_block();
 	bool ended;
 
+	/* (the parent of a daemon may be about to end) */
+	for (int tries = 0; tries < TRIES && family_is_left(); tries++)
+		sys_nap(1000000);
 	arenas_lock();
 	ended = repair_end_family();
 	arenas_unlock();

@@ -48,16 +48,31 @@ static void visit_fork(struct file *f, void *ctx)
 	file_unlock(f, g);
 }
 
+struct before {
+	bool any;
+	bool paused; /* no file is attached meanwhile */
+};
+
+/* Nothing is staged in order while both live (attach/attach.c).  What cannot be written now stays staged. */
+static void drain_ordered(struct file *f, bool last)
+{
+	int r = detach_file(f);
+
+	if (!last || (r == 0 && f->mode != FILE_ATTACHED))
+		return;
+	(void)attach_bypass(f, BYPASS_FORK);
+	if (f->mode == FILE_ATTACHED)
+		ordered_end();
+}
+
 static void visit_before(struct file *f, void *ctx)
 {
+	struct before *b = ctx;
+
 	file_lock_again(f); /* signals are blocked */
-	*(bool *)ctx = true;
-	/* nothing is staged in order while both live (attach/attach.c); what cannot be written now stays
-	 * staged */
-	if (f->refs && file_is_ordered(f) && (detach_file(f) < 0 || f->mode == FILE_ATTACHED)) {
-		attach_bypass(f, BYPASS_FORK);
-		ordered_end();
-	}
+	b->any = true;
+	if (f->refs && file_is_ordered(f))
+		drain_ordered(f, b->paused);
 	if (f->refs && (visibility_is(f) || f->rule->set.prealloc_mode == PREALLOC_ZERO)) {
 		/* the child will have it, too */
 		f->space.zero_never = true;
@@ -118,7 +133,8 @@ static void visit_internal(struct file *f, void *ctx)
 static void fork_prepare(bool managed)
 {
 	sys_sigset signals;
-	bool member, any = false, interrupted;
+	struct before before = {.any = false};
+	bool member, interrupted;
 
 	if (!live_config)
 		return;
@@ -131,13 +147,14 @@ static void fork_prepare(bool managed)
 	never_staged_share();
 	unresolved_resolve_all();
 	fd_fork_prepare();
-	file_for_each(visit_before, &any);
-	if (any)
+	file_for_each(visit_before, &before);
+	if (before.any)
 		workers_start(); /* flushes what a killed child leaves */
 	attach_pause();
 	/* once more, for files that another thread attached meanwhile.  A file that it opens from now on is
 	 * not staged before the fork; afterwards it is seen to be shared. */
-	file_for_each(visit_before, &any);
+	before.paused = true;
+	file_for_each(visit_before, &before);
 	if (!ordered_close_all())
 		ordered_end();
 	interrupted = stage_forks();

@@ -13,6 +13,8 @@
  * fork exec     a child that starts `sleep`
  * fork threads  as "stay", while a thread of the parent appends
  * fork go       the child goes on with the commands, and the parent ends
+ * fork leave    the same, but the parent starts `sleep`
+ * rights        another group
  * exec          tries to start a program that is not there
  * kill          ends the last child
  * numbers       opens until no descriptor is left, and closes what it has opened
@@ -92,19 +94,23 @@ static pid_t fork_once(enum child what)
 	return pid;
 }
 
+static void sleep_instead(void)
+{
+	/* (its output would keep the pipe of the one that waits for ours) */
+	close(STDOUT_FILENO);
+	close(STDERR_FILENO);
+	execlp("sleep", "sleep", "1000", (char *)NULL);
+	_exit(127);
+}
+
 static pid_t fork_and_exec(void)
 {
 	pid_t pid = fork();
 
 	if (pid < 0)
 		fail("fork");
-	if (pid == 0) {
-		/* (its output would keep the pipe of the one that waits for ours) */
-		close(STDOUT_FILENO);
-		close(STDERR_FILENO);
-		execlp("sleep", "sleep", "1000", (char *)NULL);
-		_exit(127);
-	}
+	if (pid == 0)
+		sleep_instead();
 	return pid;
 }
 
@@ -173,12 +179,17 @@ int main(int argc, char **argv)
 			child = fork_and_exec();
 		} else if (strcmp(line, "fork threads\n") == 0) {
 			child = fork_beside_a_thread();
-		} else if (strcmp(line, "fork go\n") == 0) {
+		} else if (strcmp(line, "fork go\n") == 0 || strcmp(line, "fork leave\n") == 0) {
 			child = fork();
 			if (child < 0)
 				fail("fork");
+			if (child > 0 && line[5] == 'l')
+				sleep_instead();
 			if (child > 0)
 				_exit(0);
+		} else if (strcmp(line, "rights\n") == 0) {
+			if (setgid(1) < 0)
+				fail("setgid");
 		} else if (strcmp(line, "numbers\n") == 0) {
 			use_all_numbers();
 		} else if (strcmp(line, "exec\n") == 0) {

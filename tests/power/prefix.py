@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m power.prefix (with tests/ on the path; make soak-power does it): does a power loss leave a prefix?
 
-A program makes numbered steps over several files, SQLite transactions, or writes to a LevelDB.  Another
+A program makes numbered steps over several files, SQLite transactions, or writes to a LevelDB or a Redis.  Another
 program syncs the same files meanwhile.  The file system is shut down, or its disk is cut off; then it is
 mounted and recovered; every other time it is shut down once more meanwhile.  Its files must be as they were
 after some number of operations.  Natively, with a sync after each step, they must be, and nothing
@@ -27,13 +27,13 @@ from random import Random
 
 from lib.support import ROOT, preload_env
 
-from power import commits, cuts, records, steps, system
+from power import commands, commits, cuts, records, steps, system
 from power.disk import copy_image, make_image
 from power.system import DISK, FUSE, PLACE, another_boot, loop, mounted, shut_down
 from power.workload import DATA, PATIENCE_SECONDS, SKIPPED, FailedError, Tools, main_of
 
 SQLITE = ("sqlite-delete", "sqlite-truncate", "sqlite-persist", "sqlite-wal")
-LARGE, LEVELDB = "steps-large", "leveldb"
+LARGE, LEVELDB, REDIS = "steps-large", "leveldb", "redis"
 # The numbered steps, by one process or by three that take turns: arguments of the program.
 HOW = {
     "steps": (),
@@ -43,7 +43,7 @@ HOW = {
     LARGE: ("large",),  # appends that an epoch has by their size
     "steps-forks": ("forks",),  # a child that makes some steps
 }
-KINDS = (*HOW, *SQLITE, LEVELDB)
+KINDS = (*HOW, *SQLITE, LEVELDB, REDIS)
 NATIVE, NO_SYNC, EATMYDATA, OFF = "native", "no-sync", "eatmydata", "off"
 ORDERED, NO_REPLAY = "ordered", "ordered-no-replay"
 CONTROLS = (NO_SYNC, EATMYDATA, OFF)
@@ -56,7 +56,7 @@ CONTROLS_FAIL = 0.8  # of the losses
 # The device is memory: a control needs some time until the kernel has written part of its work.
 SECONDS = (0.15, 0.4)
 # Operations before that, whatever the speed: a log that was checkpointed and begun anew, for example.
-LEAST = {**dict.fromkeys(HOW, 500), "steps-forks": 3000, "sqlite-wal": 200, LEVELDB: 2000}
+LEAST = {**dict.fromkeys(HOW, 500), "steps-forks": 20_000, "sqlite-wal": 200, LEVELDB: 2000, REDIS: 6000}
 LEAST_COMMITS = 3
 PROGRESS = 500  # operations just before a control is ended
 # A fast program does not wait until its disk is full.
@@ -94,6 +94,11 @@ def is_control(run: Run) -> bool:
     return run.variant in CONTROLS and (run.kind, run.variant) != (LEVELDB, NO_SYNC)
 
 
+def is_judged(run: Run) -> bool:
+    """Redis appends to one file: what keeps no order is a prefix of it most of the time."""
+    return run.variant not in UNJUDGED and not (run.kind == REDIS and run.variant in CONTROLS)
+
+
 def eatmydata() -> str:
     """The library that makes each sync do nothing; empty if it is not installed."""
     return ctypes.util.find_library("eatmydata") or ""
@@ -129,8 +134,8 @@ def command(run: Run, build: Path, acks: Path) -> list[str]:
             str(int(syncs)),
             *HOW[run.kind],
         ]
-    if run.kind == LEVELDB:
-        program = Path(__file__).with_name("records.py")
+    if run.kind in (LEVELDB, REDIS):
+        program = Path(__file__).with_name("records.py" if run.kind == LEVELDB else "commands.py")
         return [sys.executable, str(program), str(DATA), str(acks), str(int(syncs))]
     # DELETE: the commit is the removal of the journal, which only EXTRA makes durable
     safe = "FULL" if run.kind == "sqlite-wal" else "EXTRA"
@@ -150,7 +155,7 @@ def nudged(run: Run) -> list[str]:
 
     A database without its journal, the log without its database, or the list of tables without them, is what a control
     cannot survive."""
-    if run.kind in HOW or (not is_control(run) and run.seed % 2):
+    if run.kind in (*HOW, REDIS) or (not is_control(run) and run.seed % 2):
         return []
     if run.kind == LEVELDB:
         return [records.MANIFEST]
@@ -189,6 +194,8 @@ def judge(run: Run, times: list[int], loss_ns: int, torn: bool) -> Found:
             )
     elif run.kind == LEVELDB:
         found.kept, found.wrong = records.look(DATA)
+    elif run.kind == REDIS:
+        found.kept, found.wrong = commands.look(DATA)
     else:
         found.kept, found.wrong = commits.look(DATA / "data.db", mode_of(run))
     if not found.wrong and found.kept < acked:
@@ -224,6 +231,8 @@ def prepare(run: Run, acks: Path) -> None:
         steps.prepare(DATA)
     elif run.kind == LEVELDB:
         records.prepare(DATA)
+    elif run.kind == REDIS:
+        commands.prepare(DATA)
     else:
         commits.prepare(DATA / "data.db")
     subprocess.run(["sync", "-f", str(DISK)], check=True)
@@ -233,7 +242,8 @@ def prepare(run: Run, acks: Path) -> None:
 def running(run: Run, build: Path, acks: Path, seconds: float) -> Iterator[None]:
     """The program and the one that syncs its files, which have run for some time; both are killed at the end."""
     errors = PLACE / "errors"
-    nudge = [str(build / "tests" / "power" / "steps"), "nudge", str(DATA), *nudged(run)]
+    files = DATA / "appendonlydir" if run.kind == REDIS else DATA
+    nudge = [str(build / "tests" / "power" / "steps"), "nudge", str(files), *nudged(run)]
     with errors.open("wb") as said, acks.open("rb", buffering=0) as first:
         options = {"cwd": PLACE, "stdin": subprocess.DEVNULL, "stderr": said}
         with (
@@ -379,7 +389,7 @@ class Session:
             operations += found.acked
             age_ns = max(age_ns, found.age_ns)
             wrong += bool(found.wrong)
-            if found.wrong and not is_control(run) and run.variant not in UNJUDGED:
+            if found.wrong and not is_control(run) and is_judged(run):
                 self.bad = True
                 again = f"{one.options()} --{way}s {1 if way == SHUTDOWN else count}"
                 print(f"FAILED {found.wrong}\n    again: python -m power.prefix {again}", flush=True)
@@ -388,7 +398,7 @@ class Session:
         cells = (way, run.kind, run.fs, run.variant, count, operations, wrong, age, f"{seconds:.0f}")
         print(f"| {' | '.join(map(str, cells))} |", flush=True)
         # (of a few losses one that fails is enough)
-        if is_control(run) and wrong < (CONTROLS_FAIL * count if count >= 10 else 1):
+        if is_control(run) and is_judged(run) and wrong < (CONTROLS_FAIL * count if count >= 10 else 1):
             self.bad = True
             print(f"FAILED the control {run.variant} left a prefix in {count - wrong} of {count}", flush=True)
 
@@ -397,11 +407,12 @@ class Session:
             if not path.exists():
                 print(f"{path} is not there; run make tests-build", file=sys.stderr)
                 return 2
-        if LEVELDB in self.options.kinds and records.missing():
-            self.options.kinds.remove(LEVELDB)
-            print(f"without {LEVELDB}: {records.missing()}", flush=True)
-            if not self.options.kinds:
-                return SKIPPED
+        for kind, why in ((LEVELDB, records.missing()), (REDIS, commands.missing())):
+            if kind in self.options.kinds and why:
+                self.options.kinds.remove(kind)
+                print(f"without {kind}: {why}", flush=True)
+        if not self.options.kinds:
+            return SKIPPED
         variants = [v for v in VARIANTS if v in self.options.variants]
         if EATMYDATA in variants and not eatmydata():
             variants.remove(EATMYDATA)

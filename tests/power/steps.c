@@ -39,7 +39,7 @@ enum {
 	DEPTH = 64,
 	WRITERS = 3,
 	GROUP = 128,
-	FORK_EVERY = 1500, /* steps */
+	FORK_EVERY = 8000, /* steps */
 	FORK_STEPS = 4
 };
 
