@@ -166,8 +166,7 @@ uint32_t family_child_begin(void)
 	child_fd = atomic_load(&m->state[child_number]) == MEMBER_FREE ? open_for_child(child_number) : -1;
 	if (child_fd >= 0) {
 		atomic_store(&m->state[child_number], MEMBER_LIVE);
-		/* (a process that was forked may be the only one left, and give the first index to a child)
-		 */
+		/* (a forked process that was the only one left may give the first index to a child) */
 		higher = child_number > family_me ? child_number : family_me;
 		if (atomic_load(&m->highest) < higher)
 			atomic_store(&m->highest, higher);
@@ -206,9 +205,8 @@ void family_forget(void)
 
 bool family_move_fd(int fd)
 {
-	int other;
-
 	struct family *m = file_family();
+	int other;
 
 	if (fd != member_fd || fd < 0)
 		return false;

@@ -49,8 +49,7 @@ struct family {
 	uint64_t place_bytes;
 	uint8_t *runs; /* the same for their tables of blocks */
 	uint64_t runs_bytes;
-	_Atomic bool
-		strangers; /* a process lives that was of the family, or should be; nobody sees its end */
+	_Atomic bool strangers;     /* family_has_strangers */
 	struct family_set refusing; /* processes that forbid staging, see attach/stop.h */
 	_Atomic uint32_t refusal;   /* enum bypass_reason: the reason of one of them */
 };

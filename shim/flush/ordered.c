@@ -28,7 +28,7 @@
 struct order_log order_logs[FILE_ARENAS];
 _Atomic uint32_t order_log_count;
 static _Atomic bool ended;
-/* What the logs took that this process has made since its last fork; when the next one may be made. */
+/* What the newest log took to make; after a fork: when the next one may be made, 0 = at once. */
 static _Atomic uint64_t made_ns, next_ns;
 enum { PAUSE = 10 }; /* times what a log takes to make and to remove */
 
@@ -154,7 +154,7 @@ int ordered_ready(struct arena *a)
 	signals_harden();
 	begin = sys_now_ns();
 	r = make(l, a);
-	atomic_fetch_add(&made_ns, sys_now_ns() - begin);
+	atomic_store(&made_ns, sys_now_ns() - begin);
 	if (arenas_try_later(r) || r == -ESTALE)
 		return -EMFILE; /* a later file may succeed */
 	l->refused = r;
@@ -511,9 +511,12 @@ bool ordered_pays(void)
 
 bool ordered_close_all(void)
 {
-	uint64_t begin = sys_now_ns(), made;
+	uint64_t begin;
 	bool all = true;
 
+	if (atomic_load(&order_log_count) == 0)
+		return true;
+	begin = sys_now_ns();
 	for (int i = 0; i < FILE_ARENAS; i++) {
 		struct arena *a = atomic_load(&order_logs[i].arena);
 
@@ -521,9 +524,7 @@ bool ordered_close_all(void)
 		if (a)
 			all &= epoch_end_all(&order_logs[i]) == 0 && ordered_close(a);
 	}
-	made = atomic_exchange(&made_ns, 0);
-	if (made != 0)
-		atomic_store(&next_ns, begin + PAUSE * (made + sys_now_ns() - begin));
+	atomic_store(&next_ns, begin + PAUSE * (atomic_load(&made_ns) + sys_now_ns() - begin));
 	return all;
 }
 
