@@ -467,9 +467,12 @@ bool repair_end_family(void)
 
 bool repair_spare(void)
 {
-	sys_sigset signals = signals_block();
+	sys_sigset signals;
 	bool ended = false;
 
+	if (!family_can_close())
+		return false;
+	signals = signals_block();
 	if (arenas_try()) {
 		ended = repair_end_family();
 		arenas_unlock_tried();

@@ -151,11 +151,10 @@ static void visit_stop(struct file *f, void *ctx)
 
 	g = file_lock(f);
 	if (f->refs != 0 && f->mode != FILE_BYPASSED) {
-		if (!file_others_have(f))
+		file_local(f)->stopped =
+			!file_others_have(f) || (s->why == BYPASS_EXEC && attach_stays_open(f));
+		if (file_local(f)->stopped)
 			r = attach_bypass(f, s->why);
-		else if (s->why == BYPASS_EXEC && attach_stays_open(f))
-			/* for good: when one of the others tries to exec, it must not give the file back */
-			r = attach_bypass(f, BYPASS_INHERITED);
 		else if (f->arena)
 			r = flush_drain_and_reposition(f);
 	}
@@ -250,11 +249,12 @@ static void visit_resume(struct file *f, void *ctx)
 	struct file_guard g;
 
 	g = file_lock(f);
-	/* (it may have been bypassed for a process that goes on writing to it) */
-	if (f->mode == FILE_BYPASSED && f->why == why && !(f->shared && family_has_strangers())) {
+	/* (another process may have bypassed it, for a program that goes on writing to it) */
+	if (f->mode == FILE_BYPASSED && f->why == why && file_local(f)->stopped) {
 		file_become(f, FILE_PASSIVE, f->why);
 		staging_policy_restart(f);
 	}
+	file_local(f)->stopped = false;
 	if (f->wanted == WANT_BYPASS && f->wanted_why == why)
 		file_want_less(f, WANT_BYPASS);
 	file_unlock(f, g);
@@ -363,8 +363,9 @@ static void visit_arena(struct file *f, void *ctx)
 	uint64_t dev = 0;
 
 	(void)ctx;
-	/* (nothing is staged in order while both live) */
-	if (f->mode != FILE_PASSIVE || file_is_ordered(f))
+	/* (nothing is staged in order while both live; and what the program's limits forbid is not tried at
+	 * each fork) */
+	if (f->mode != FILE_PASSIVE || file_is_ordered(f) || f->why == BYPASS_NO_ARENA)
 		return;
 	/* other threads open and close descriptors meanwhile */
 	g = file_lock(f);

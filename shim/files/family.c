@@ -2,8 +2,10 @@
 /* family: see files/family.h. */
 #include "files/family.h"
 
+#include "base/fork_guard.h"
 #include "base/internal_fd.h"
 #include "base/log.h"
+#include "base/signals.h"
 #include "base/sys.h"
 #include "files/file.h"
 
@@ -206,17 +208,22 @@ void family_forget(void)
 bool family_move_fd(int fd)
 {
 	struct family *m = file_family();
-	int other;
+	sys_sigset signals;
+	int other = -1;
 
-	if (fd != member_fd || fd < 0)
+	if (fd != member_fd || fd < 0 || fork_guard_elsewhere())
 		return false;
 	/* (a worker may be closing it) */
-	lock_take(&m->lock, LOCK_FAMILY);
-	/* the lock belongs to the description, not to the descriptor */
-	other = fd == member_fd ? internal_fd_move(fd) : -1;
-	if (other >= 0)
-		member_fd = other;
-	lock_drop(&m->lock, LOCK_FAMILY);
+	signals = signals_block();
+	if (lock_take(&m->lock, LOCK_FAMILY) != LOCK_NESTED) {
+		/* the lock belongs to the description, not to the descriptor */
+		if (fd == member_fd)
+			other = internal_fd_move(fd);
+		if (other >= 0)
+			member_fd = other;
+		lock_drop(&m->lock, LOCK_FAMILY);
+	}
+	sys_restore_signals(signals);
 	return other >= 0;
 }
 

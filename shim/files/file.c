@@ -451,6 +451,7 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	file_set_reader(f, -1);
 	file_local(f)->refs = 0;
 	file_local(f)->draining = 0;
+	file_local(f)->stopped = false;
 	lock_drop_fast(&f->lock, lock_self());
 	hash_add(p, f);
 	return f;

@@ -113,6 +113,7 @@ struct file_local {
 	_Atomic int reader_plus_1;      /* the same for reads, where the program has none that reads */
 	_Atomic uint32_t draining; /* threads that drain it (flush/ordered.h): nothing is staged meanwhile */
 	_Atomic uint32_t queued;   /* in the worker threads' queue */
+	bool stopped;              /* file lock held: attach_stop_all has bypassed it */
 	struct file *queue_next;
 };
 

@@ -22,7 +22,12 @@ void removal_link_end(void)
 	while (n > 0 && !atomic_compare_exchange_weak(&links, &n, n - 1))
 		;
 }
-void removal_link_forget(void) { atomic_store(&links, 0); }
+void removal_link_forget(void)
+{
+	/* (each fork would pay for the page) */
+	if (atomic_load(&links) != 0)
+		atomic_store(&links, 0);
+}
 
 /* (An open that has ended since the first look has told of its descriptor.) */
 bool removal_is_unopened(const struct file *f) { return !fdtable_is_changing() && removal_is_closed(f); }

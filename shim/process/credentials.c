@@ -18,6 +18,7 @@
 #include "files/fdtable.h"
 #include "files/never_staged.h"
 #include "files/workers.h"
+#include "flush/ordered.h"
 #include "flush/visibility.h"
 #include "process/namespaces.h"
 #include "staging/arenas.h"
@@ -139,7 +140,7 @@ static bool end_family(void)
 	bool ended;
 
 	/* (the parent of a daemon may be about to end) */
-	for (int tries = 0; tries < TRIES && family_is_left(); tries++)
+	for (int tries = 0; tries < TRIES && ordered_any() && family_is_left(); tries++)
 		sys_nap(1000000);
 	arenas_lock();
 	ended = repair_end_family();
