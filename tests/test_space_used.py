@@ -18,7 +18,7 @@ from lib.disks import MIB, disk
 from lib.support import assert_staged, leftovers, run_native, run_preloaded, sync_file_system
 
 PROGRAM = r"""
-import os, signal, sys
+import os, signal, sys, time
 how, end = sys.argv[1:3]
 MIB, SIZE = 1 << 20, 4000000
 fd = os.open("file", os.O_RDWR | os.O_CREAT | (os.O_APPEND if how == "append" else 0), 0o644)
@@ -46,6 +46,10 @@ elif how == "near":  # within what is reserved
     os.pwrite(fd, b"near", SIZE + 150000)
 elif how == "large":  # too large to be staged
     run(0, SIZE, 1000)
+    os.pwrite(fd, b"x" * 500000, 200 * MIB)
+elif how.startswith("pause"):
+    run(0, SIZE, 1000)
+    time.sleep(float(how[5:]))
     os.pwrite(fd, b"x" * 500000, 200 * MIB)
 elif how == "seek":
     stream(SIZE, 1024)
@@ -146,11 +150,19 @@ def used(path: Path, kind: str) -> Used:
     return Used(st.st_size, own, data(path))
 
 
-def check(library: Path, fastwrite: Path, tmp_path: Path, system: str, end: str, **settings: str) -> None:
+def check(
+    library: Path,
+    fastwrite: Path,
+    tmp_path: Path,
+    system: str,
+    end: str,
+    hows: list[str] = HOWS,
+    **settings: str,
+) -> None:
     kind, options, *make = SYSTEMS[system]
     differ = {}
     with disk(kind, tmp_path, 320 * MIB, options, *make) as point:
-        for how in HOWS:
+        for how in hows:
             program = [sys.executable, "-c", PROGRAM, how, end]
             places = [point / f"{how}-native", point / f"{how}-staged"]
             for place in places:
@@ -187,3 +199,9 @@ def test_space_is_the_native_one(library, fastwrite, tmp_path, system, end):
 )
 def test_space_with_other_settings(library, fastwrite, tmp_path, settings, end):
     check(library, fastwrite, tmp_path, "ext4-1k", end, **settings)
+
+
+@pytest.mark.parametrize("settings", [{"visibility": "strict"}, {"sync": "journal"}, {}], ids=str)
+def test_a_large_write_after_a_pause(library, fastwrite, tmp_path, settings):
+    """The lease is given back meanwhile."""
+    check(library, fastwrite, tmp_path, "ext4-1k", "close", ["pause0.3", "pause1.2"], **settings)

@@ -133,12 +133,12 @@ static int leave_end(struct file *f, uint64_t offset)
 {
 	int r;
 
-	/* (while others have a strict file open, its size is not known, and nothing can be given back) */
-	if (f->nested || visibility_waits(f) || !prealloc_strands(f, offset))
+	if (f->nested || !prealloc_strands(f, offset))
 		return 0;
 	f->space.gap_end = offset;
-	/* (the lease and the journal need more than a drain) */
-	r = visibility_is(f) ? detach_file(f) : flush_drain_and_reposition(f);
+	/* The lease and the journal need more than a drain.  (A strict file that has given up its lease has
+	 * neither; if others have it open, the space stays.) */
+	r = visibility_is(f) && !visibility_waits(f) ? detach_file(f) : flush_drain_and_reposition(f);
 	if (r == 0 && f->mode == FILE_ATTACHED && f->arena && !file_is_staged(f) &&
 	    !atomic_load(&f->flush.busy) && !f->needs_repair && !f->lease.on)
 		prealloc_leave(f);
