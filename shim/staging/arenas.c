@@ -245,6 +245,8 @@ bool arenas_try_later(int error)
 
 static struct arena *arena_open(const struct rule *rule, const char *path, uint64_t dev, bool *later)
 {
+	static _Atomic bool says[CONFIG_RULES_MAX];
+	_Atomic bool *said = &says[rule - live_config->rules];
 	struct arena_place place = {0};
 	BUFFER(char, dir);
 	struct arena *a;
@@ -265,15 +267,18 @@ static struct arena *arena_open(const struct rule *rule, const char *path, uint6
 		r = arena_create_at(a, dir, rule, &place);
 	if (r < 0) {
 		file_arena_give(a);
-		*later = arenas_try_later(r);
+		/* (a full disk may have room again) */
+		*later = arenas_try_later(r) || r == -ENOSPC || r == -EDQUOT;
 		if (!*later) {
 			arenas.entries[i].refused = rule;
 			arenas.entries[i].refused_dev = dev;
-			say_refused(rule, dir, r);
 		}
+		if (!arenas_try_later(r) && !atomic_exchange(said, true))
+			say_refused(rule, dir, r);
 		atomic_store(&arenas.entries[i].claimed, 0);
 		return NULL;
 	}
+	atomic_store(said, false);
 	family_set_add(&a->members, family_me);
 	memory_limit_check(a->fd, a->total_bytes, a->dir);
 	arenas.entries[i].fd = a->fd;

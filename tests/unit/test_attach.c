@@ -301,7 +301,7 @@ static void test_no_arena(void **state)
 	int fd = rig_open("out", O_WRONLY);
 
 	(void)state;
-	faults.fallocate = (struct fault){.at = 1, .error = ENOSPC};
+	faults.fallocate = (struct fault){.at = 1, .error = EIO};
 	faults.fallocate.calls = 0;
 	through(fd, BYPASS_NO_ARENA);
 	rig_expect("out", 300);
