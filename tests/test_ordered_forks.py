@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""sync = ordered in a program that forks: the kernel has every write while the child lives, and when only one process
-is left, files are staged again."""
+"""sync = ordered in a program that forks.
+
+The kernel has every write while the child lives.  When only one process is left, files are staged again."""
 
 from __future__ import annotations
 
@@ -60,6 +61,17 @@ class Forks:
             assert not self.put(), "staged while another process lives"
             time.sleep(0.002)
 
+    def outlive_a_child(self) -> None:
+        self.ask("fork stay")
+        self.put_in_the_kernel()
+        self.ask("kill")
+        self.put_until_staged()
+
+    def recover(self, command: Path) -> None:
+        assert self.path.stat().st_size < self.size
+        run_native([command, "recover", self.path.parent], self.path.parent)
+        self.check()
+
     def end(self) -> None:
         self.program.finish()
         self.check()
@@ -107,7 +119,7 @@ def test_staged_again_when_the_child_has_ended(forks, how):
 
 @pytest.mark.parametrize("sync", ["ordered", "relaxed"])
 def test_the_child_goes_on_alone(forks, sync):
-    """As a daemon does: twice.  When descriptors are short, the library gives up the one that tells who lives."""
+    """As a daemon does: twice.  When descriptors are short, the library closes that of the family."""
     one = forks(sync=sync)
     one.put_until_staged()
     for _ in range(2):
@@ -142,7 +154,7 @@ def test_a_new_program(forks, fds):
     one.end()
 
 
-def test_killed_while_its_parent_runs_another_program(library, forks):
+def test_killed_while_its_parent_runs_another_program(fastwrite, forks):
     """The arena is not that of the parent, which lives: recovery does not wait for it."""
     one = forks()
     one.put_until_staged()
@@ -155,9 +167,7 @@ def test_killed_while_its_parent_runs_another_program(library, forks):
     os.kill(child, signal.SIGKILL)
     state = Path(f"/proc/{child}/stat")
     wait_for(lambda: state.read_text().rpartition(") ")[2][0] == "Z", "the child's end")
-    assert one.path.stat().st_size < one.size
-    run_native([library.parent / "fastwrite", "recover", one.path.parent], one.path.parent)
-    one.check()
+    one.recover(fastwrite)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to change its group")
@@ -168,10 +178,7 @@ def test_a_daemon_changes_its_rights(forks):
     one.program.process.wait(timeout=60)
     one.ask("rights")
     one.put_until_staged()
-    one.ask("fork stay")
-    one.put_in_the_kernel()
-    one.ask("kill")
-    one.put_until_staged()
+    one.outlive_a_child()
     one.end()
 
 
@@ -196,17 +203,13 @@ def test_nothing_grows(forks):
     one.end()
 
 
-def test_killed_while_staged(library, forks):
+def test_killed_while_staged(fastwrite, forks):
     """What was staged after a child's end is recovered."""
     one = forks()
     one.put_until_staged()
-    one.ask("fork stay")
-    one.put_in_the_kernel()
-    one.ask("kill")
-    one.put_until_staged()
+    one.outlive_a_child()
     for _ in range(10):
         one.put()
     one.program.process.kill()
     one.program.process.wait()
-    run_native([library.parent / "fastwrite", "recover", one.path.parent], one.path.parent)
-    one.check()
+    one.recover(fastwrite)

@@ -237,7 +237,7 @@ def unmount(point: Path) -> None:
 
 
 def detach(loop: str) -> None:
-    """The kernel does it when nobody has the device open any more, such as a program that lists all devices."""
+    """The kernel waits until no other program has the device open, such as one that lists all devices."""
     image = backing_file(loop)
     with open(f"/dev/{loop}", "rb", buffering=0) as device:
         with contextlib.suppress(OSError):  # ENXIO: it went with its mount

@@ -224,21 +224,6 @@ static enum bypass_reason scan_descriptors(struct file *f, bool young)
 	return search_descriptors(f);
 }
 
-/*
- * What stands against it may go.  A descriptor whose use is unknown may be closed, or another thread is about
- * to register it.  The program may raise a limit.  So try again, less and less often.
- */
-static enum bypass_reason attach_later(struct file *f, enum bypass_reason why)
-{
-	if (f->why != why) {
-		stats_through(f->rule, why);
-		say_through(f, why);
-	}
-	f->why = why;
-	staging_policy_later(f);
-	return BYPASS_COUNT;
-}
-
 static bool has_standard_fd(const struct file *f)
 {
 	for (int fd = 0; fd <= 2; fd++) {
@@ -302,6 +287,25 @@ static void count_bypass(const struct file *f, enum bypass_reason why)
 	signals_harden();
 	stats_through(f->rule, why);
 	say_through(f, why);
+}
+
+/* f stays passive, and this is why: said and counted once. */
+static void passes_for_now(struct file *f, enum bypass_reason why)
+{
+	if (f->why != why)
+		count_bypass(f, why);
+	f->why = why;
+}
+
+/*
+ * What stands against it may go.  A descriptor whose use is unknown may be closed, or another thread is about
+ * to register it.  The program may raise a limit.  So try again, less and less often.
+ */
+static enum bypass_reason attach_later(struct file *f, enum bypass_reason why)
+{
+	passes_for_now(f, why);
+	staging_policy_later(f);
+	return BYPASS_COUNT;
 }
 
 static bool entry_reclaim(struct arena *a);
@@ -380,10 +384,7 @@ static bool may_order(struct file *f)
 
 	if (!ordered_ended() && !family_is_shared())
 		return ordered_pays();
-	if (f->why != BYPASS_FORK) {
-		count_bypass(f, BYPASS_FORK);
-		f->why = BYPASS_FORK;
-	}
+	passes_for_now(f, BYPASS_FORK);
 	now = sys_now_coarse_ns();
 	if (ordered_ended() || now < atomic_load(&next))
 		return false;

@@ -465,22 +465,6 @@ bool repair_end_family(void)
 	return family_close_alone();
 }
 
-bool repair_spare(void)
-{
-	sys_sigset signals;
-	bool ended = false;
-
-	if (!family_can_close())
-		return false;
-	signals = signals_block();
-	if (arenas_try()) {
-		ended = repair_end_family();
-		arenas_unlock_tried();
-	}
-	sys_restore_signals(signals);
-	return ended;
-}
-
 void repair_set(void)
 {
 	static const struct file_care care = {.interrupt = stage_interrupt,

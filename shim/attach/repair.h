@@ -20,10 +20,7 @@ void repair_sweep(void);
 /* In the child of a fork: gives up the child's claim to this description.  Another thread of the parent
  * closed its descriptor during the fork. */
 void repair_give_up(struct ofd *o);
-/* LOCK_ATTACH held, so that nobody forks, signals blocked.  If no other process of the family lives, the
- * family ends: withdraws the claims of the dead, and closes the family's descriptor.  True if so. */
+/* For attach_end_family: LOCK_ATTACH held, signals blocked. */
 bool repair_end_family(void);
-/* The same, if LOCK_ATTACH is free: the program needs descriptors, or a worker has time. */
-bool repair_spare(void);
 
 #endif

@@ -213,19 +213,33 @@ void attach_refuse(enum bypass_reason why)
 	file_for_each_shared(visit_refuse, &why);
 }
 
-/* gate.alone, if LOCK_ATTACH is free. */
-static void end_family(void)
+bool attach_end_family(bool waits)
 {
-	if (!arenas_try())
-		return;
+	sys_sigset signals;
+	bool ended;
+
+	if (!family_can_close())
+		return false;
+	signals = signals_block();
+	if (waits) {
+		arenas_lock();
+	} else if (!arenas_try()) {
+		sys_restore_signals(signals);
+		return false;
+	}
 	atomic_store(&gate.alone, false);
-	if (repair_end_family())
-		/* An arena says whose it is.  Its maker may have started another program, and recovery would
-		 * wait for the end of that. */
-		for (uint32_t i = 0; i < arenas_count(); i++)
-			if (arenas_at(i) && arenas_at(i)->header->pid != sys_getpid())
-				arena_close(i);
-	arenas_unlock_tried();
+	ended = repair_end_family();
+	/* An arena says whose it is.  Its maker may have started another program, and recovery would wait for
+	 * the end of that. */
+	for (uint32_t i = 0; ended && i < arenas_count(); i++)
+		if (arenas_at(i) && arenas_at(i)->header->pid != sys_getpid())
+			arena_close(i);
+	if (waits)
+		arenas_unlock();
+	else
+		arenas_unlock_tried();
+	sys_restore_signals(signals);
+	return ended;
 }
 
 void attach_tend(void)
@@ -237,7 +251,7 @@ void attach_tend(void)
 	for (int tries = 0; tries < TRIES && atomic_load(&gate.alone); tries++) {
 		if (tries > 0)
 			sys_nap(1000000);
-		end_family();
+		(void)attach_end_family(false);
 	}
 }
 

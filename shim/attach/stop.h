@@ -31,6 +31,10 @@ void attach_rights_changed(enum bypass_reason why);
 void attach_refuse(enum bypass_reason why);
 /* True after attach_refuse, here or in the parent before the fork. */
 bool attach_refused(void);
+/* If no other process of the family lives, the family ends: withdraws the claims of the dead, and closes the
+ * family's descriptor.  True if so.  Takes LOCK_ATTACH, so that nobody forks meanwhile: `waits` for it, or
+ * does nothing where it is not free.  No file lock held. */
+bool attach_end_family(bool waits);
 /* Called by a worker thread: carries out gate.soon and gate.alone. */
 void attach_tend(void);
 

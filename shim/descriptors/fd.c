@@ -687,7 +687,7 @@ bool fd_spare_internal(void)
 	if (fork_guard_elsewhere())
 		return false;
 	file_for_each(visit_spare, &s);
-	return s.any || attach_retire_dir(NULL) || repair_spare() || move_internal();
+	return s.any || attach_retire_dir(NULL) || attach_end_family(false) || move_internal();
 }
 
 /* Closes this process's last descriptor of a description that other processes of the family still hold. */

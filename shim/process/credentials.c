@@ -21,7 +21,6 @@
 #include "flush/ordered.h"
 #include "flush/visibility.h"
 #include "process/namespaces.h"
-#include "staging/arenas.h"
 #include "staging/stage.h"
 #include "sync/journal.h"
 
@@ -136,17 +135,11 @@ static void leave_family(void)
 static bool end_family(void)
 {
 	enum { TRIES = 100 };
-	sys_sigset signals = signals_block();
-	bool ended;
 
 	/* (the parent of a daemon may be about to end) */
 	for (int tries = 0; tries < TRIES && ordered_any() && family_is_left(); tries++)
 		sys_nap(1000000);
-	arenas_lock();
-	ended = repair_end_family();
-	arenas_unlock();
-	sys_restore_signals(signals);
-	return ended;
+	return attach_end_family(true);
 }
 
 bool credentials_begin(enum credentials_change change)

@@ -56,9 +56,8 @@ struct before {
 /* Nothing is staged in order while both live (attach/attach.c).  What cannot be written now stays staged. */
 static void drain_ordered(struct file *f, bool last)
 {
-	int r = detach_file(f);
-
-	if (!last || (r == 0 && f->mode != FILE_ATTACHED))
+	(void)detach_file(f);
+	if (!last || f->mode != FILE_ATTACHED)
 		return;
 	(void)attach_bypass(f, BYPASS_FORK);
 	if (f->mode == FILE_ATTACHED)

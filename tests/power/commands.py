@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""commands.py DIRECTORY ACKS SYNC: numbered commands to a Redis, which forks now and then to write its log anew.
+"""commands.py DIRECTORY ACKS SYNC: numbered commands to a Redis.
 
-Each sets one of KEPT keys.  ACKS is as in steps.c.  It runs by itself, under the library or natively, and waits to be
-killed; the server goes with it."""
+Each sets one of KEPT keys.  Now and then the server forks, to write its log anew.  ACKS is as in steps.c.  This
+program runs by itself, under the library or natively, and waits to be killed; the server goes with it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m power.prefix (with tests/ on the path; make soak-power does it): does a power loss leave a prefix?
 
-A program makes numbered steps over several files, SQLite transactions, or writes to a LevelDB or a Redis.  Another
-program syncs the same files meanwhile.  The file system is shut down, or its disk is cut off; then it is
+A program makes numbered steps over several files, SQLite transactions, or writes to a LevelDB or a Redis.
+Another program syncs the same files meanwhile.  The file system is shut down, or its disk is cut off; then it is
 mounted and recovered; every other time it is shut down once more meanwhile.  Its files must be as they were
 after some number of operations.  Natively, with a sync after each step, they must be, and nothing
 acknowledged may be missing.  The controls do not sync: they must fail, or the test could not find anything.
@@ -163,7 +163,7 @@ def nudged(run: Run) -> list[str]:
 
 
 def block_of(run: Run) -> int:
-    """Of the file system: with less than a page most of what SQLite does to a rollback journal is the kernel's."""
+    """Of the file system.  Below the size of a page the kernel makes most writes to SQLite's rollback journals."""
     return 1024 if run.seed % 4 == 0 else 4096
 
 

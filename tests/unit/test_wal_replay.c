@@ -682,16 +682,22 @@ static void test_a_change_behind_a_recovery(void **state)
 	assert_int_equal(recover_by(false, false).aside, FILES);
 }
 
+/* An epoch of a file that was changed since, and a recovery's note. */
+static void make_noted_log(const struct wal_replay *note)
+{
+	make_log(log_path, boots[BOOT]);
+	epoch(1, 3, 1);
+	assert_int_equal(pwrite(wal->fd, note, sizeof *note, WAL_REPLAY_AT), sizeof *note);
+	age("b", 0);
+}
+
 /* In this boot, at a time that the note of an earlier one has: a clock that begins anew. */
 static void test_a_change_at_the_time_of_a_recovery(void **state)
 {
 	struct wal_replay note = {.boot_ns = 1, .begun_ns = 1, .until_ns = INT64_MAX};
 
 	(void)state;
-	make_log(log_path, boots[BOOT]);
-	epoch(1, 3, 1);
-	assert_int_equal(pwrite(wal->fd, &note, sizeof note, WAL_REPLAY_AT), sizeof note);
-	age("b", 0);
+	make_noted_log(&note);
 	assert_int_equal(recover_by(false, false).aside, FILES);
 }
 
@@ -703,10 +709,7 @@ static void test_a_recovery_before_the_clock_was_set(void **state)
 		.boot_ns = now - 1000000000, .begun_ns = now - 500000000, .until_ns = now + 60000000000};
 
 	(void)state;
-	make_log(log_path, boots[BOOT]);
-	epoch(1, 3, 1);
-	assert_int_equal(pwrite(wal->fd, &note, sizeof note, WAL_REPLAY_AT), sizeof note);
-	age("b", 0);
+	make_noted_log(&note);
 	assert_int_equal(recover_by(false, false).recovered, FILES);
 	expect_after();
 }
