@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -93,7 +94,8 @@ def run_hook(build: Path, name: str) -> Outcome:
             return Outcome(Totals(failed=1, wrong=[str(stopped)]), f"{stopped.output}\n{stopped.stderr}")
     totals = parse_tap(name, run.stdout, run.returncode)
     if "Sanitizer" in run.stderr:
-        totals.fail(f"{name}: the sanitizer complains")
+        summary = re.search(r"^SUMMARY: (.*)$", run.stderr, re.MULTILINE)
+        totals.fail(f"{name}: the sanitizer complains: {summary[1] if summary else 'it does not say of what'}")
     if run.stats.bytes < 1000:
         totals.fail(f"{name}: hardly anything was staged: {run.stats}")
     return Outcome(totals, f"{run.stdout}\n{run.stderr}")

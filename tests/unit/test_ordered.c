@@ -32,6 +32,24 @@
 
 static uint8_t batch[WAL_BATCH_MOST] __attribute__((aligned(WAL_PAGE_BYTES)));
 
+/* Threads that do nothing: the test ends epochs itself. */
+static void leave_file(struct file *f) { (void)f; }
+static void leave_all(void) {}
+
+static uint64_t look_at_nothing(uint32_t pace_ms, bool *idle, bool *waits)
+{
+	*idle = *waits = false;
+	return pace_ms * 1000000ull;
+}
+
+static void let_threads_rest(void)
+{
+	static const struct workers_jobs jobs = {
+		.file = leave_file, .look = look_at_nothing, .tend = leave_all, .rest = leave_all};
+
+	workers_set(&jobs);
+}
+
 static int set_up(void **state)
 {
 	struct statfs st;
@@ -39,6 +57,7 @@ static int set_up(void **state)
 	(void)state;
 	rig_start("FASTWRITE_SYNC=ordered", "FASTWRITE_WRITERS=exclusive", "FASTWRITE_ORDERED_MS=60000",
 	          NULL);
+	let_threads_rest();
 	assert_int_equal(statfs(rig_dir, &st), 0);
 	return 0;
 }
@@ -75,24 +94,6 @@ static int staged(const char *name, size_t n)
 	rig_put(fd, 1000, n);
 	rig_faults_clear();
 	return fd;
-}
-
-/* Threads that do nothing: the test ends epochs itself. */
-static void leave_file(struct file *f) { (void)f; }
-static void leave_all(void) {}
-
-static uint64_t look_at_nothing(uint32_t pace_ms, bool *idle, bool *waits)
-{
-	*idle = *waits = false;
-	return pace_ms * 1000000ull;
-}
-
-static void let_threads_rest(void)
-{
-	static const struct workers_jobs jobs = {
-		.file = leave_file, .look = look_at_nothing, .tend = leave_all, .rest = leave_all};
-
-	workers_set(&jobs);
 }
 
 /* At a position. */
@@ -576,7 +577,6 @@ static void test_an_end_that_another_program_asked_for(void **state)
 
 	(void)state;
 	needs_a_disk();
-	let_threads_rest();
 	fd = locked_log(0);
 	rig_put(fd, 0, 5000);
 	assert_ptr_equal(rig_file(fd)->lease.on, fdtable_get(fd));
@@ -663,7 +663,6 @@ static void test_a_locked_file_that_is_open_twice(void **state)
 
 	(void)state;
 	needs_a_disk();
-	let_threads_rest();
 	fd = locked_and_leased();
 	second = rig_open("a", O_RDWR);
 	assert_null(rig_file(fd)->lease.on);
@@ -687,7 +686,6 @@ static void test_a_locked_file_that_another_program_opens(void **state)
 
 	(void)state;
 	needs_a_disk();
-	let_threads_rest();
 	fd = ready("a");
 	assert_int_equal(fd_before_lock(fd, false, LOCK_AT_OFFSET), 0);
 	other = open(rig_path("a"), O_RDWR | O_CLOEXEC);
@@ -722,7 +720,6 @@ static void test_a_locked_file_is_closed(void **state)
 
 	(void)state;
 	needs_a_disk();
-	let_threads_rest();
 	fd = locked_and_leased();
 	snprintf(path, sizeof path, "%s", rig_path("a"));
 	assert_int_equal(fd_close(fd), 0);
@@ -749,7 +746,6 @@ static void test_a_locked_file_is_closed_with_its_lock(void **state)
 
 	(void)state;
 	needs_a_disk();
-	let_threads_rest();
 	fd = locked_and_leased();
 	snprintf(path, sizeof path, "%s", rig_path("a"));
 	assert_int_equal(flock(fd, LOCK_EX), 0);
@@ -772,7 +768,6 @@ static void test_a_locked_file_is_closed_beside_a_reader(void **state)
 
 	(void)state;
 	needs_a_disk();
-	let_threads_rest();
 	fd = locked_and_leased();
 	reader = rig_open("a", O_RDONLY);
 	assert_int_equal(fd_close(fd), 0);
@@ -818,7 +813,6 @@ static void test_a_copy_in_use(void **state)
 
 	(void)state;
 	needs_a_disk();
-	let_threads_rest();
 	for (int i = 0; i < 3; i++) {
 		struct file_guard g;
 		pthread_t thread;
@@ -1506,7 +1500,6 @@ static int in_an_epoch(int *fd)
 	int other = transient();
 	struct stat dir;
 
-	let_threads_rest();
 	assert_int_equal(stat(rig_dir, &dir), 0);
 	ordered_directory_follows(rig_file(other)->rule, sys_dev_of_stat(&dir), dir.st_ino, rig_dir, 0);
 	*fd = make_transient();
@@ -2000,7 +1993,6 @@ static void test_a_log_is_half_full(void **state)
 
 	(void)state;
 	needs_a_disk();
-	let_threads_rest();
 	fd = logged_percent(30, 40, &bytes);
 	put_percent(fd, bytes, 40);
 	rig_faults_clear();
@@ -2029,7 +2021,6 @@ static void test_a_slow_checkpoint(void **state)
 
 	(void)state;
 	needs_a_disk();
-	let_threads_rest();
 	fd = ready("a");
 	set = (struct settings *)(uintptr_t)&rig_file(fd)->rule->set;
 	l = order_log_of(rig_file(fd)->arena);
@@ -2060,7 +2051,6 @@ static void test_a_log_is_full(void **state)
 
 	(void)state;
 	needs_a_disk();
-	let_threads_rest();
 	fd = logged_percent(20, 20, &bytes);
 	l = order_log_of(rig_file(fd)->arena);
 	l->wal->header.bytes = l->wal->end + WAL_HEAD_MAX;
@@ -2116,7 +2106,6 @@ static int appended(void)
 {
 	int fd;
 
-	let_threads_rest();
 	fd = ready("a");
 	append_to(fd, 1000, LARGE);
 	rig_faults_clear();
@@ -2299,7 +2288,6 @@ static void test_a_large_append_under_a_transient_name(void **state)
 
 	(void)state;
 	needs_a_disk();
-	let_threads_rest();
 	transient();
 	fd = make_transient();
 	append_to(fd, 3000, LARGE);
@@ -2395,7 +2383,6 @@ static void test_a_removal_beside_the_write_back(void **state)
 
 	(void)state;
 	needs_a_disk();
-	let_threads_rest();
 	l = order_log_of(rig_file(going())->arena);
 	bytes = l->wal->header.bytes;
 	l->wal->header.bytes = l->wal->end;
