@@ -95,7 +95,9 @@ def run_hook(build: Path, name: str) -> Outcome:
     totals = parse_tap(name, run.stdout, run.returncode)
     if "Sanitizer" in run.stderr:
         summary = re.search(r"^SUMMARY: (.*)$", run.stderr, re.MULTILINE)
-        totals.fail(f"{name}: the sanitizer complains: {summary[1] if summary else 'it does not say of what'}")
+        totals.fail(
+            f"{name}: the sanitizer complains: {summary[1] if summary else 'it does not say of what'}"
+        )
     if run.stats.bytes < 1000:
         totals.fail(f"{name}: hardly anything was staged: {run.stats}")
     return Outcome(totals, f"{run.stdout}\n{run.stderr}")

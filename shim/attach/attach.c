@@ -3,6 +3,7 @@
 #include "attach/attach.h"
 
 #include "attach/stop.h"
+#include "base/at_fork.h"
 #include "base/buffer.h"
 #include "base/fd_link.h"
 #include "base/fork_guard.h"
@@ -109,7 +110,7 @@ static void forget_staged(struct file *f, bool recovered)
 	}
 }
 
-bool attach_reaches(const struct file *f)
+AT_FORK_CODE bool attach_reaches(const struct file *f)
 {
 	/* (without other processes attach_to_arena does not wait) */
 	return !f->arena || family_set_has(&f->arena->members, family_me) ||

@@ -4,6 +4,7 @@
 
 #include "attach/attach.h"
 #include "attach/repair.h"
+#include "base/at_fork.h"
 #include "base/buffer.h"
 #include "base/fd_link.h"
 #include "base/fork_guard.h"
@@ -125,7 +126,7 @@ static void visit_elsewhere(struct file *f, void *ctx)
 			"yet");
 }
 
-void attach_drain_elsewhere(void)
+AT_FORK_CODE void attach_drain_elsewhere(void)
 {
 	sys_sigset signals;
 
@@ -143,7 +144,7 @@ struct stop {
 	bool failed;
 };
 
-static void visit_stop(struct file *f, void *ctx)
+AT_FORK_CODE static void visit_stop(struct file *f, void *ctx)
 {
 	struct stop *s = ctx;
 	struct file_guard g;
@@ -165,7 +166,7 @@ static void visit_stop(struct file *f, void *ctx)
 	file_unlock(f, g);
 }
 
-void attach_stop_all(enum bypass_reason why)
+AT_FORK_CODE void attach_stop_all(enum bypass_reason why)
 {
 	struct stop s = {.why = why};
 	sys_sigset signals;
@@ -413,7 +414,7 @@ void attach_share(uint32_t member)
 	arenas_share(member);
 }
 
-void attach_fork_child(void)
+AT_FORK_CODE void attach_fork_child(void)
 {
 	arenas_fork_child();
 	gate.stopped = 0;

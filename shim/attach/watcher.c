@@ -3,6 +3,7 @@
 #include "attach/watcher.h"
 
 #include "attach/attach.h"
+#include "base/at_fork.h"
 #include "base/lease.h"
 #include "base/log.h"
 #include "base/signals.h"
@@ -23,7 +24,7 @@ enum {
 	RETRY_MOST_US = 16000,
 };
 
-static struct {
+static AT_FORK_DATA struct {
 	struct thread_one thread;
 	_Atomic bool stop;
 } watcher;
@@ -244,7 +245,7 @@ void watcher_fork(struct file *f)
 	visibility_drop(f);
 }
 
-void watcher_after_fork(void)
+AT_FORK_CODE void watcher_after_fork(void)
 {
 	thread_one_after_fork(&watcher.thread);
 	visibility_leases = 0;

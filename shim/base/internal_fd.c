@@ -2,6 +2,7 @@
 /* internal_fd: see base/internal_fd.h. */
 #include "base/internal_fd.h"
 
+#include "base/at_fork.h"
 #include "base/fork_guard.h"
 #include "base/sys.h"
 
@@ -9,10 +10,20 @@
 #include <stdatomic.h>
 #include <sys/resource.h>
 
-enum { OWN_FD_MAX = 1 << 16 };
+enum { OWN_FD_MAX = 1 << 16, FEW_FDS = 4096 };
 
-/* one bit per descriptor, for descriptors below OWN_FD_MAX */
-static _Atomic uint64_t own_bits[OWN_FD_MAX / 64];
+/* One bit per descriptor, for descriptors below OWN_FD_MAX.  Each fork changes some of those below FEW_FDS.
+ */
+static AT_FORK_DATA _Atomic uint64_t few_bits[FEW_FDS / 64];
+static _Atomic uint64_t many_bits[(OWN_FD_MAX - FEW_FDS) / 64];
+enum { WORDS = OWN_FD_MAX / 64 };
+
+static _Atomic uint64_t *word_at(int word)
+{
+	return word < FEW_FDS / 64 ? &few_bits[word] : &many_bits[word - FEW_FDS / 64];
+}
+
+static _Atomic uint64_t *word_of(int fd) { return word_at(fd / 64); }
 
 static int ask_lowest_number(void)
 {
@@ -31,8 +42,8 @@ static int ask_lowest_number(void)
 static int lowest_number(void)
 {
 	enum { KNOWN_NS = 100000000 };
-	static _Atomic uint64_t asked_ns;
-	static _Atomic int number;
+	static AT_FORK_DATA _Atomic uint64_t asked_ns;
+	static AT_FORK_DATA _Atomic int number;
 	uint64_t now = sys_now_coarse_ns();
 
 	if (now - atomic_load(&asked_ns) >= KNOWN_NS) {
@@ -49,7 +60,7 @@ static int note(long fd)
 		sys.close((int)fd);
 		return -EMFILE;
 	}
-	atomic_fetch_or(&own_bits[fd / 64], 1ull << (fd % 64));
+	atomic_fetch_or(word_of((int)fd), 1ull << (fd % 64));
 	return (int)fd;
 }
 
@@ -99,27 +110,27 @@ int internal_fd_move(int fd)
 bool internal_fd_is(int fd)
 {
 	return fd >= 0 && fd < OWN_FD_MAX && !fork_guard_vforked &&
-	       (atomic_load_explicit(&own_bits[fd / 64], memory_order_relaxed) >> (fd % 64) & 1);
+	       (atomic_load_explicit(word_of(fd), memory_order_relaxed) >> (fd % 64) & 1);
 }
 
-void internal_fd_close(int fd)
+AT_FORK_CODE void internal_fd_close(int fd)
 {
 	if (fd < 0)
 		return;
-	atomic_fetch_and(&own_bits[fd / 64], ~(1ull << (fd % 64)));
+	atomic_fetch_and(word_of(fd), ~(1ull << (fd % 64)));
 	sys.close(fd);
 }
 
 void internal_fd_close_copies(void)
 {
-	for (int word = 0; word < OWN_FD_MAX / 64; word++)
-		for (uint64_t bits = atomic_load(&own_bits[word]); bits; bits &= bits - 1)
+	for (int word = 0; word < WORDS; word++)
+		for (uint64_t bits = atomic_load(word_at(word)); bits; bits &= bits - 1)
 			sys.close(word * 64 + __builtin_ctzll(bits));
 }
 
 void internal_fd_close_all(void)
 {
-	for (int word = 0; word < OWN_FD_MAX / 64; word++)
-		while (own_bits[word])
-			internal_fd_close(word * 64 + __builtin_ctzll(own_bits[word]));
+	for (int word = 0; word < WORDS; word++)
+		while (*word_at(word))
+			internal_fd_close(word * 64 + __builtin_ctzll(*word_at(word)));
 }

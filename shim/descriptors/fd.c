@@ -7,6 +7,7 @@
 #include "attach/stop.h"
 #include "attach/timer.h"
 #include "attach/watcher.h"
+#include "base/at_fork.h"
 #include "base/buffer.h"
 #include "base/fd_link.h"
 #include "base/fork_guard.h"
@@ -43,7 +44,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-static pid_t process_id;
+static AT_FORK_DATA pid_t process_id;
 static _Atomic bool memory_shared; /* a child may have this memory */
 /* Since the last fork: a file was opened that no rule matches.  Under another name a rule may match it. */
 static _Atomic bool unmatched_opened;
@@ -55,7 +56,9 @@ void fd_set_process(void)
 	timer_set();
 	left_bytes_set_process();
 }
-bool fd_own_process(void) { return sys_getpid() == process_id; }
+/* (the id of its only thread) */
+AT_FORK_CODE void fd_fork_child(void) { process_id = (pid_t)lock_self(); }
+AT_FORK_CODE bool fd_own_process(void) { return sys_getpid() == process_id; }
 void fd_memory_shared(void) { atomic_store(&memory_shared, true); }
 
 bool fd_foreign_process(void)
@@ -607,18 +610,15 @@ static void mark_unknown(int fd, bool elsewhere)
 		attach_refuse(BYPASS_IO_URING);
 }
 
-void fd_fork_prepare(void)
+/* `first`: no process of the family has looked at its descriptors. */
+static void look_at_descriptors(bool first)
 {
 	struct fd_open op = {.flags = O_RDONLY, .watch = true, .late = true, .reader = true};
-	bool first = !family_is_shared();
 	struct sys_dir entries;
 	BUFFER(char, buf);
 	const struct sys_dirent *d;
 	int dir;
 
-	/* after the first fork all are known or marked, except files that no rule matched */
-	if (!atomic_exchange(&unmatched_opened, false) && !first)
-		return;
 	dir = sys.openat(AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
 	if (dir < 0) {
 		atomic_store(&unmatched_opened, true);
@@ -640,6 +640,17 @@ void fd_fork_prepare(void)
 			mark_unknown(fd, true);
 	}
 	sys.close(dir);
+}
+
+void fd_fork_prepare(void)
+{
+	bool first = !family_is_shared();
+
+	/* after the first fork all are known or marked, except files that no rule matched */
+	if (!first && !atomic_load(&unmatched_opened))
+		return;
+	atomic_store(&unmatched_opened, false);
+	look_at_descriptors(first);
 }
 
 struct spare {

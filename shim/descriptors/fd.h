@@ -165,8 +165,9 @@ long fd_drain(int fd);
 bool fd_foreign_process(void);
 /* Before a child may get our memory unseen: only its process id tells it from this process. */
 void fd_memory_shared(void);
-/* True in the process that last called fd_set_process. */
+/* True in the process that last called one of the others. */
 bool fd_own_process(void);
 void fd_set_process(void);
+void fd_fork_child(void);
 
 #endif

@@ -2,6 +2,7 @@
 /* unresolved: see descriptors/unresolved.h. */
 #include "descriptors/unresolved.h"
 
+#include "base/at_fork.h"
 #include "base/fork_guard.h"
 #include "base/signals.h"
 #include "base/sys.h"
@@ -127,13 +128,13 @@ void unresolved_resolve_all(void)
 	unresolved_clear_all();
 }
 
-void unresolved_fork_child(bool alone)
+AT_FORK_CODE void unresolved_fork_child(bool alone)
 {
-	/* another thread may have raised it just when the memory was copied */
-	int top = alone ? fdtable_highest() : UNRESOLVED_FDS - 1;
+	int top = fdtable_highest();
 
 	marked_fds_fork_child(alone);
-	/* (memory that was never used is not touched: each fork would pay for its pages) */
+	if (!alone)
+		fdtable_zero_above(top);
 	for (int fd = 0; fd <= top && fd < UNRESOLVED_FDS; fd++) {
 		struct unresolved_fd *l = &unresolved_fds[fd];
 

@@ -2,6 +2,7 @@
 /* family: see files/family.h. */
 #include "files/family.h"
 
+#include "base/at_fork.h"
 #include "base/fork_guard.h"
 #include "base/internal_fd.h"
 #include "base/log.h"
@@ -12,9 +13,9 @@
 #include <fcntl.h>
 #include <linux/memfd.h>
 
-static int member_fd = -1; /* its description has the lock of this process */
-static int child_fd = -1;  /* during a fork: the child's */
-static uint32_t child_number;
+static AT_FORK_DATA int member_fd = -1; /* its description has the lock of this process */
+static AT_FORK_DATA int child_fd = -1;  /* during a fork: the child's */
+static AT_FORK_DATA uint32_t child_number;
 static bool ended;
 
 static long set_lock(int fd, uint32_t member)
@@ -25,7 +26,7 @@ static long set_lock(int fd, uint32_t member)
 }
 
 /* True if no process has the lock of that index.  If the kernel gives no answer, the process may live. */
-bool family_member_died(uint32_t member)
+AT_FORK_CODE bool family_member_died(uint32_t member)
 {
 	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = member, .l_len = 1};
 
@@ -58,14 +59,14 @@ bool family_is_left(void)
 	return ending;
 }
 
-bool family_is_shared(void)
+AT_FORK_CODE bool family_is_shared(void)
 {
 	struct family *m = file_family();
 
 	return m && atomic_load_explicit(&m->highest, memory_order_relaxed) > 0;
 }
 
-bool family_set_others(const struct family_set *s)
+AT_FORK_CODE bool family_set_others(const struct family_set *s)
 {
 	struct family *m = file_family();
 	bool leaving;
@@ -87,7 +88,7 @@ bool family_set_others(const struct family_set *s)
 	return false;
 }
 
-bool family_set_within(const struct family_set *a, const struct family_set *b)
+AT_FORK_CODE bool family_set_within(const struct family_set *a, const struct family_set *b)
 {
 	for (uint32_t word = 0; word < FAMILY_WORDS; word++) {
 		for (uint64_t bits = atomic_load(&a->words[word]) & ~atomic_load(&b->words[word]); bits;
@@ -98,13 +99,14 @@ bool family_set_within(const struct family_set *a, const struct family_set *b)
 	return true;
 }
 
-uint32_t family_set_count(const struct family_set *s)
+AT_FORK_CODE uint32_t family_set_count(const struct family_set *s)
 {
-	int n = 0;
+	uint32_t n = 0;
 
 	for (uint32_t word = 0; word < FAMILY_WORDS; word++)
-		n += __builtin_popcountll(atomic_load(&s->words[word]));
-	return (uint32_t)n;
+		for (uint64_t bits = atomic_load(&s->words[word]); bits; bits &= bits - 1)
+			n++;
+	return n;
 }
 
 static int raise_owned(long fd) { return fd < 0 ? (int)fd : internal_fd_raise((int)fd); }
@@ -183,7 +185,7 @@ void family_fork_parent(void)
 	child_fd = -1;
 }
 
-void family_fork_child(void)
+AT_FORK_CODE void family_fork_child(void)
 {
 	internal_fd_close(member_fd);
 	member_fd = child_fd;
@@ -278,7 +280,7 @@ bool family_has_strangers(void)
 	return m && atomic_load_explicit(&m->strangers, memory_order_relaxed);
 }
 
-void family_exiting(bool exits)
+AT_FORK_CODE void family_exiting(bool exits)
 {
 	struct family *m = file_family();
 

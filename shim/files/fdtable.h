@@ -102,6 +102,9 @@ void fdtable_reset(void);
  */
 void fdtable_fork_prepare(void);
 void fdtable_fork_child(void);
+/* The child forgets what it has of descriptors above `top`: another thread may have raised fdtable_highest
+ * just when that page was copied. */
+void fdtable_zero_above(int top);
 /* A descriptor that refers to `o`, other than `except`; -1: none. */
 int fdtable_find(const struct ofd *o, int except);
 /* Lowest managed descriptor in [from, to], or -1. */

@@ -2,6 +2,7 @@
 /* file: see files/file.h. */
 #include "files/file.h"
 
+#include "base/at_fork.h"
 #include "base/fork_guard.h"
 #include "base/lease.h"
 #include "base/signals.h"
@@ -26,24 +27,25 @@ struct pools {
 	struct ofd *free_ofds;
 	_Atomic uint32_t files_used, ofds_used; /* high-water marks */
 	struct lock hash_lock;
-	struct file *hash[HASH_SIZE]; /* by identity */
 	_Atomic uint32_t attached, releases;
-	struct file files[FILE_POOL];
-	struct ofd ofds[OFD_POOL];
-	_Atomic uint32_t arena_taken[FILE_ARENAS]; /* by process index + 1; 0 = free */
-	struct arena arenas[FILE_ARENAS];
 	_Atomic uint64_t epoch;
 	_Atomic uint64_t attributes;
+	_Atomic uint32_t arena_taken[FILE_ARENAS]; /* by process index + 1; 0 = free */
+	struct arena arenas[FILE_ARENAS];
+	/* (large: a fork looks only at what comes before) */
+	struct file *hash[HASH_SIZE]; /* by identity */
+	struct file files[FILE_POOL];
+	struct ofd ofds[OFD_POOL];
 	uint8_t journal_buffers[FILE_ARENAS][2 * JOURNAL_BATCH_MAX] __attribute__((aligned(ARENA_PAGE)));
 };
 
 static struct pools *_Atomic pools;
 static _Atomic uint64_t attributes_here; /* changes made by this process; `pools` begins with this count */
-uint32_t family_me;
+AT_FORK_DATA uint32_t family_me;
 struct file_local file_locals[FILE_POOL];
 struct ofd_local ofd_locals[OFD_POOL];
 const struct file_care *file_care;
-struct gate gate;
+AT_FORK_DATA struct gate gate;
 
 int file_pools_init(void)
 {
@@ -101,7 +103,7 @@ void file_pools_reset(void)
 	leave_copy(p);
 }
 
-void file_fork_child(void (*given)(struct ofd *o))
+AT_FORK_CODE void file_fork_child(void (*given)(struct ofd *o))
 {
 	struct pools *p = atomic_load(&pools);
 
@@ -124,14 +126,14 @@ void file_fork_child(void (*given)(struct ofd *o))
 			given(&p->ofds[i]);
 }
 
-struct family *file_family(void)
+AT_FORK_CODE struct family *file_family(void)
 {
 	struct pools *p = atomic_load(&pools);
 
 	return p ? &p->family : NULL;
 }
 
-bool file_any(void)
+AT_FORK_CODE bool file_any(void)
 {
 	struct pools *p = atomic_load(&pools);
 
@@ -195,7 +197,7 @@ uint8_t *file_journal_buffers(const struct arena *a)
 
 uint32_t file_arena_index(const struct arena *a) { return (uint32_t)(a - atomic_load(&pools)->arenas); }
 
-void file_arena_for_each(void (*visit)(struct arena *a, void *ctx), void *ctx)
+AT_FORK_CODE void file_arena_for_each(void (*visit)(struct arena *a, void *ctx), void *ctx)
 {
 	struct pools *p = atomic_load(&pools);
 
@@ -691,7 +693,7 @@ void ofd_release(struct ofd *o)
 	lock_drop(&p->lock, LOCK_POOL);
 }
 
-void file_for_each(void (*visit)(struct file *f, void *ctx), void *ctx)
+AT_FORK_CODE void file_for_each(void (*visit)(struct file *f, void *ctx), void *ctx)
 {
 	struct pools *p = atomic_load(&pools);
 
@@ -702,7 +704,7 @@ void file_for_each(void (*visit)(struct file *f, void *ctx), void *ctx)
 			visit(&p->files[i], ctx);
 }
 
-void file_for_each_shared(void (*visit)(struct file *f, void *ctx), void *ctx)
+AT_FORK_CODE void file_for_each_shared(void (*visit)(struct file *f, void *ctx), void *ctx)
 {
 	struct pools *p = atomic_load(&pools);
 
@@ -736,7 +738,7 @@ void file_give_up_all(enum bypass_reason why)
 			atomic_store(&p->files[i].give_up, why);
 }
 
-struct file_guard file_lock(struct file *f)
+AT_FORK_CODE struct file_guard file_lock(struct file *f)
 {
 	struct file_guard g = {.signals = signals_hold()};
 
@@ -766,7 +768,7 @@ struct file_guard file_lock_short(struct file *f)
 	return g;
 }
 
-void file_retake(struct file *f)
+AT_FORK_CODE void file_retake(struct file *f)
 {
 	enum lock_result r;
 
@@ -781,7 +783,7 @@ void file_retake(struct file *f)
 		f->needs_repair = true;
 }
 
-void file_lock_again(struct file *f)
+AT_FORK_CODE void file_lock_again(struct file *f)
 {
 	file_retake(f);
 	if (f->nested) {
@@ -803,7 +805,7 @@ void file_lock_again(struct file *f)
 		file_restore_locked(f);
 }
 
-void file_drop(struct file *f)
+AT_FORK_CODE void file_drop(struct file *f)
 {
 	if (f->nested)
 		f->nested = false; /* the interrupted write drops the lock */
@@ -811,7 +813,7 @@ void file_drop(struct file *f)
 		lock_drop(&f->lock, LOCK_FILE);
 }
 
-void file_unlock(struct file *f, struct file_guard g)
+AT_FORK_CODE void file_unlock(struct file *f, struct file_guard g)
 {
 	file_drop(f);
 	signals_release(g.signals);

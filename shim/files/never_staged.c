@@ -45,7 +45,8 @@ static _Atomic bool forked; /* other processes may have the marks, too */
 void never_staged_share(void)
 {
 	place();
-	atomic_store(&forked, true);
+	if (!atomic_load(&forked))
+		atomic_store(&forked, true);
 }
 
 void never_staged_unshare(void)

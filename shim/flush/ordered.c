@@ -2,6 +2,7 @@
 /* ordered: see flush/ordered.h. */
 #include "flush/ordered.h"
 
+#include "base/at_fork.h"
 #include "base/fork_guard.h"
 #include "base/internal_fd.h"
 #include "base/kill.h"
@@ -536,7 +537,7 @@ void ordered_end(void)
 
 bool ordered_ended(void) { return atomic_load(&ended) || family_has_strangers(); }
 
-void ordered_forget(void)
+AT_FORK_CODE void ordered_forget(void)
 {
 	/* (memory that was never used is not touched: each fork would pay for its pages) */
 	for (int i = 0; i < FILE_ARENAS && any_rule(); i++) {
@@ -547,7 +548,8 @@ void ordered_forget(void)
 		order_logs[i].voids = false;
 		transient_forget(&order_logs[i].names);
 	}
-	atomic_store(&order_log_count, 0);
+	if (atomic_load(&order_log_count) != 0)
+		atomic_store(&order_log_count, 0);
 	removal_link_forget();
 }
 

@@ -6,6 +6,7 @@
 #include "attach/repair.h"
 #include "attach/stop.h"
 #include "attach/watcher.h"
+#include "base/at_fork.h"
 #include "base/fork_guard.h"
 #include "base/internal_fd.h"
 #include "base/kill.h"
@@ -30,7 +31,7 @@
 #include "staging/stats.h"
 #include "sync/journal.h"
 
-static struct process_fork forking;
+static AT_FORK_DATA struct process_fork forking;
 __thread bool process_forks_and_ends;
 
 static void visit_fork(struct file *f, void *ctx)
@@ -122,7 +123,7 @@ static bool claim_for_child(void)
 	return true;
 }
 
-static void visit_internal(struct file *f, void *ctx)
+AT_FORK_CODE static void visit_internal(struct file *f, void *ctx)
 {
 	(void)ctx;
 	flush_close_internal(f);
@@ -197,7 +198,7 @@ void process_fork_parent(void)
 	sys_restore_signals(was.signals);
 }
 
-static void fork_child(bool managed)
+AT_FORK_CODE static void fork_child(bool managed)
 {
 	struct process_fork was = forking;
 
@@ -213,7 +214,7 @@ static void fork_child(bool managed)
 	ordered_forget();
 	if (managed) {
 		fork_guard_set();
-		fd_set_process();
+		fd_fork_child();
 	}
 	stage_limit_changes();
 	user_memory_changed(); /* (some of it may stay with the parent: MADV_DONTFORK) */
@@ -236,7 +237,7 @@ static void fork_child(bool managed)
 	sys_restore_signals(was.signals);
 }
 
-void process_fork_child(void) { fork_child(true); }
+AT_FORK_CODE void process_fork_child(void) { fork_child(true); }
 
 long process_raw_fork(long (*call)(long number, const long *arguments), long number, const long *arguments)
 {
@@ -295,7 +296,7 @@ void process_spawn_actions_prepare(void)
 		child_spawn_prepare(true);
 }
 
-void process_exit(void)
+AT_FORK_CODE void process_exit(void)
 {
 	if (!live_config)
 		return;

@@ -2,6 +2,7 @@
 /* arena: see staging/arena.h. */
 #include "staging/arena.h"
 
+#include "base/at_fork.h"
 #include "base/buffer.h"
 #include "base/internal_fd.h"
 #include "base/kill.h"
@@ -443,7 +444,7 @@ static bool is_free(const struct arena *a, const struct block_run *run)
 	return false;
 }
 
-void arena_reclaim_blocks(struct arena *a, const struct family_set *dead)
+AT_FORK_CODE void arena_reclaim_blocks(struct arena *a, const struct family_set *dead)
 {
 	uint32_t count = 0;
 

@@ -2,6 +2,7 @@
 /* arenas: see staging/arenas.h. */
 #include "staging/arenas.h"
 
+#include "base/at_fork.h"
 #include "base/buffer.h"
 #include "base/internal_fd.h"
 #include "base/log.h"
@@ -24,7 +25,7 @@
 
 enum { ARENAS_MAX = 32 };
 
-static struct {
+static AT_FORK_DATA struct {
 	struct lock lock; /* LOCK_ATTACH */
 	struct {
 		struct arena *arena;      /* in shared memory; NULL = free, or refused */
@@ -37,12 +38,12 @@ static struct {
 	_Atomic uint32_t count;
 } arenas;
 
-void arenas_lock(void) { lock_take(&arenas.lock, LOCK_ATTACH); }
+AT_FORK_CODE void arenas_lock(void) { lock_take(&arenas.lock, LOCK_ATTACH); }
 bool arenas_try(void) { return lock_try(&arenas.lock, lock_self()); }
-void arenas_unlock(void) { lock_drop(&arenas.lock, LOCK_ATTACH); }
+AT_FORK_CODE void arenas_unlock(void) { lock_drop(&arenas.lock, LOCK_ATTACH); }
 void arenas_unlock_tried(void) { lock_drop_fast(&arenas.lock, lock_self()); }
 
-uint32_t arenas_count(void) { return arenas.count; }
+AT_FORK_CODE uint32_t arenas_count(void) { return arenas.count; }
 struct arena *arenas_at(uint32_t i) { return arenas.entries[i].arena; }
 
 int arenas_staging_dir(const struct rule *rule, const char *path, uint64_t dev, char *out)
@@ -289,7 +290,7 @@ static struct arena *arena_open(const struct rule *rule, const char *path, uint6
 	return a;
 }
 
-int arenas_fd(const struct arena *a)
+AT_FORK_CODE int arenas_fd(const struct arena *a)
 {
 	for (uint32_t i = 0; i < arenas.count; i++)
 		if (arenas.entries[i].arena == a)
@@ -297,7 +298,7 @@ int arenas_fd(const struct arena *a)
 	return -1;
 }
 
-struct arena *arenas_close_begin(uint32_t i)
+AT_FORK_CODE struct arena *arenas_close_begin(uint32_t i)
 {
 	struct arena *a = arenas.entries[i].arena;
 	struct family *m = file_family();
@@ -416,7 +417,7 @@ void arenas_share(uint32_t member)
 			family_set_add(&arenas.entries[i].arena->members, member);
 }
 
-void arenas_fork_child(void)
+AT_FORK_CODE void arenas_fork_child(void)
 {
 	arenas.lock.word = 0;
 	for (uint32_t i = 0; i < ARENAS_MAX; i++)

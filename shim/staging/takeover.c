@@ -2,6 +2,7 @@
 /* takeover: see staging/takeover.h. */
 #include "staging/takeover.h"
 
+#include "base/at_fork.h"
 #include "base/kill.h"
 #include "base/signals.h"
 #include "base/sys.h"
@@ -12,9 +13,10 @@
 
 _Static_assert((int)ARENA_KEEPERS_MAX == (int)FAMILY_MAX, "each process of a family has its byte");
 
-static _Atomic uint32_t kept;   /* bit i: this process has its keeper lock in arena i of the pool */
-static _Atomic uint32_t gates;  /* gates that this process has, or is about to take */
-static _Atomic uint32_t moving; /* threads that wait until this process has no gate */
+static AT_FORK_DATA _Atomic uint32_t
+	kept; /* bit i: this process has its keeper lock in arena i of the pool */
+static AT_FORK_DATA _Atomic uint32_t gates;  /* gates that this process has, or is about to take */
+static AT_FORK_DATA _Atomic uint32_t moving; /* threads that wait until this process has no gate */
 
 bool takeover_possible(int fd)
 {
@@ -30,7 +32,7 @@ static uint32_t bit_of(const struct arena *a)
 
 void takeover_joined(const struct arena *a) { atomic_fetch_and(&kept, ~bit_of(a)); }
 
-void takeover_forked(void) { kept = gates = moving = 0; }
+AT_FORK_CODE void takeover_forked(void) { kept = gates = moving = 0; }
 
 void takeover_keep_slow(struct file *f)
 {

@@ -120,12 +120,47 @@ static void test_states(void **state)
 	fdtable_reset();
 }
 
+static void note(int fd)
+{
+	fdtable_set(fd, &one);
+	fdtable_set_state(fd, UNRESOLVED_NOTED);
+	unresolved_fds[fd].flags = fd + 1;
+	atomic_store(&unresolved_fds[fd].inflight, 7);
+}
+
+/* Another thread has used them, and the child's number of the highest one is older. */
+static void test_above_the_highest(void **state)
+{
+	const int numbers[] = {300, 301, 511, 512, 600, FDTABLE_CHUNK - 1}, top = 300;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+		note(numbers[i]);
+	fdtable_set(FDTABLE_CHUNK, &two);
+	fdtable_zero_above(top);
+	for (int fd = top + 1; fd < FDTABLE_CHUNK; fd++) {
+		assert_int_equal(fdtable_word(fd), 0);
+		assert_int_equal(unresolved_fds[fd].flags, 0);
+		assert_int_equal(atomic_load(&unresolved_fds[fd].inflight), 0);
+	}
+	assert_ptr_equal(fdtable_get(top), &one);
+	assert_int_equal(fdtable_state(top), UNRESOLVED_NOTED);
+	assert_int_equal(unresolved_fds[top].flags, top + 1);
+	assert_ptr_equal(fdtable_get(FDTABLE_CHUNK), &two);
+	fdtable_zero_above(FDTABLE_CHUNK);
+	assert_ptr_equal(fdtable_get(FDTABLE_CHUNK), &two);
+	fdtable_zero_above(-1);
+	assert_int_equal(fdtable_word(top), 0);
+	assert_ptr_equal(fdtable_get(FDTABLE_CHUNK), &two);
+	fdtable_reset();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_numbers), cmocka_unit_test(test_beyond_the_end),
 		cmocka_unit_test(test_search),  cmocka_unit_test(test_fork),
-		cmocka_unit_test(test_states),
+		cmocka_unit_test(test_states),  cmocka_unit_test(test_above_the_highest),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
