@@ -3,7 +3,6 @@
 #include "attach/attach.h"
 
 #include "attach/stop.h"
-#include "base/at_fork.h"
 #include "base/buffer.h"
 #include "base/fd_link.h"
 #include "base/fork_guard.h"
@@ -11,6 +10,7 @@
 #include "base/kill.h"
 #include "base/lease.h"
 #include "base/log.h"
+#include "base/process_pages.h"
 #include "base/signals.h"
 #include "base/sys.h"
 #include "files/family.h"
@@ -110,7 +110,7 @@ static void forget_staged(struct file *f, bool recovered)
 	}
 }
 
-AT_FORK_CODE bool attach_reaches(const struct file *f)
+PROCESS_CODE bool attach_reaches(const struct file *f)
 {
 	/* (without other processes attach_to_arena does not wait) */
 	return !f->arena || family_set_has(&f->arena->members, family_me) ||

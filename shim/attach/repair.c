@@ -3,8 +3,8 @@
 #include "attach/repair.h"
 
 #include "attach/attach.h"
-#include "base/at_fork.h"
 #include "base/log.h"
+#include "base/process_pages.h"
 #include "base/signals.h"
 #include "base/sys.h"
 #include "files/family.h"
@@ -371,7 +371,7 @@ static void keep_for(struct file *f, const struct sweep *s)
 }
 
 /* Withdraws the dead processes' claims to one file, and removes descriptions that no other process has. */
-AT_FORK_CODE static void visit_sweep(struct file *f, void *ctx)
+PROCESS_CODE static void visit_sweep(struct file *f, void *ctx)
 {
 	struct sweep *s = ctx;
 	struct file_guard g;
@@ -407,7 +407,7 @@ AT_FORK_CODE static void visit_sweep(struct file *f, void *ctx)
 	file_unlock(f, g);
 }
 
-AT_FORK_CODE static void visit_arena(struct arena *a, void *ctx)
+PROCESS_CODE static void visit_arena(struct arena *a, void *ctx)
 {
 	struct sweep *s = ctx;
 	bool claimed = false;
@@ -433,7 +433,7 @@ AT_FORK_CODE static void visit_arena(struct arena *a, void *ctx)
 	}
 }
 
-AT_FORK_CODE void repair_sweep(void)
+PROCESS_CODE void repair_sweep(void)
 {
 	struct family *m = file_family();
 	struct sweep s = {.any = false};

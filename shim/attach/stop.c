@@ -4,12 +4,12 @@
 
 #include "attach/attach.h"
 #include "attach/repair.h"
-#include "base/at_fork.h"
 #include "base/buffer.h"
 #include "base/fd_link.h"
 #include "base/fork_guard.h"
 #include "base/log.h"
 #include "base/pid.h"
+#include "base/process_pages.h"
 #include "base/signals.h"
 #include "base/sys.h"
 #include "files/family.h"
@@ -126,7 +126,7 @@ static void visit_elsewhere(struct file *f, void *ctx)
 			"yet");
 }
 
-AT_FORK_CODE void attach_drain_elsewhere(void)
+PROCESS_CODE void attach_drain_elsewhere(void)
 {
 	sys_sigset signals;
 
@@ -144,7 +144,7 @@ struct stop {
 	bool failed;
 };
 
-AT_FORK_CODE static void visit_stop(struct file *f, void *ctx)
+PROCESS_CODE static void visit_stop(struct file *f, void *ctx)
 {
 	struct stop *s = ctx;
 	struct file_guard g;
@@ -166,7 +166,7 @@ AT_FORK_CODE static void visit_stop(struct file *f, void *ctx)
 	file_unlock(f, g);
 }
 
-AT_FORK_CODE void attach_stop_all(enum bypass_reason why)
+PROCESS_CODE void attach_stop_all(enum bypass_reason why)
 {
 	struct stop s = {.why = why};
 	sys_sigset signals;
@@ -414,7 +414,7 @@ void attach_share(uint32_t member)
 	arenas_share(member);
 }
 
-AT_FORK_CODE void attach_fork_child(void)
+PROCESS_CODE void attach_fork_child(void)
 {
 	arenas_fork_child();
 	gate.stopped = 0;

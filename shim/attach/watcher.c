@@ -3,9 +3,9 @@
 #include "attach/watcher.h"
 
 #include "attach/attach.h"
-#include "base/at_fork.h"
 #include "base/lease.h"
 #include "base/log.h"
+#include "base/process_pages.h"
 #include "base/signals.h"
 #include "base/sys.h"
 #include "base/thread.h"
@@ -24,7 +24,7 @@ enum {
 	RETRY_MOST_US = 16000,
 };
 
-static AT_FORK_DATA struct {
+static PROCESS_DATA struct {
 	struct thread_one thread;
 	_Atomic bool stop;
 } watcher;
@@ -245,7 +245,7 @@ void watcher_fork(struct file *f)
 	visibility_drop(f);
 }
 
-AT_FORK_CODE void watcher_after_fork(void)
+PROCESS_CODE void watcher_after_fork(void)
 {
 	thread_one_after_fork(&watcher.thread);
 	visibility_leases = 0;

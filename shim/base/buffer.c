@@ -2,7 +2,7 @@
 /* buffer: see base/buffer.h. */
 #include "base/buffer.h"
 
-#include "base/at_fork.h"
+#include "base/process_pages.h"
 #include "base/sys.h"
 
 #include <limits.h>
@@ -15,7 +15,7 @@ enum { COUNT = 32 };
 _Static_assert(BUFFER_BYTES >= PATH_MAX, "a path fits");
 
 static alignas(64) uint8_t buffers[COUNT][BUFFER_BYTES];
-static AT_FORK_DATA _Atomic uint32_t taken; /* bit i: buffers[i] */
+static PROCESS_DATA _Atomic uint32_t taken; /* bit i: buffers[i] */
 _Static_assert(COUNT == 32, "one bit each");
 
 static void *map(void)

@@ -2,7 +2,7 @@
 /* fork_guard: see base/fork_guard.h. */
 #include "base/fork_guard.h"
 
-#include "base/at_fork.h"
+#include "base/process_pages.h"
 #include "base/sys.h"
 
 #include <sys/mman.h>
@@ -15,7 +15,7 @@ static _Atomic uint32_t stopped; /* stays 0 */
 
 void fork_guard_stop(void) { atomic_store(&fork_guard_page, &stopped); }
 
-AT_FORK_CODE int fork_guard_set(void)
+PROCESS_CODE int fork_guard_set(void)
 {
 	_Atomic uint32_t *page = atomic_load(&fork_guard_page), *expected = NULL;
 

@@ -2,8 +2,8 @@
 /* internal_fd: see base/internal_fd.h. */
 #include "base/internal_fd.h"
 
-#include "base/at_fork.h"
 #include "base/fork_guard.h"
+#include "base/process_pages.h"
 #include "base/sys.h"
 
 #include <fcntl.h>
@@ -14,7 +14,7 @@ enum { OWN_FD_MAX = 1 << 16, FEW_FDS = 4096 };
 
 /* One bit per descriptor, for descriptors below OWN_FD_MAX.  Each fork changes some of those below FEW_FDS.
  */
-static AT_FORK_DATA _Atomic uint64_t few_bits[FEW_FDS / 64];
+static PROCESS_DATA _Atomic uint64_t few_bits[FEW_FDS / 64];
 static _Atomic uint64_t many_bits[(OWN_FD_MAX - FEW_FDS) / 64];
 enum { WORDS = OWN_FD_MAX / 64 };
 
@@ -42,8 +42,8 @@ static int ask_lowest_number(void)
 static int lowest_number(void)
 {
 	enum { KNOWN_NS = 100000000 };
-	static AT_FORK_DATA _Atomic uint64_t asked_ns;
-	static AT_FORK_DATA _Atomic int number;
+	static PROCESS_DATA _Atomic uint64_t asked_ns;
+	static PROCESS_DATA _Atomic int number;
 	uint64_t now = sys_now_coarse_ns();
 
 	if (now - atomic_load(&asked_ns) >= KNOWN_NS) {
@@ -113,7 +113,7 @@ bool internal_fd_is(int fd)
 	       (atomic_load_explicit(word_of(fd), memory_order_relaxed) >> (fd % 64) & 1);
 }
 
-AT_FORK_CODE void internal_fd_close(int fd)
+PROCESS_CODE void internal_fd_close(int fd)
 {
 	if (fd < 0)
 		return;

@@ -2,7 +2,7 @@
 /* lock: see base/lock.h. */
 #include "base/lock.h"
 
-#include "base/at_fork.h"
+#include "base/process_pages.h"
 #include "base/signals.h"
 #include "base/sys.h"
 
@@ -70,9 +70,9 @@ static void rank_enter(enum lock_rank rank) { (void)rank; }
 static void rank_leave(enum lock_rank rank) { (void)rank; }
 #endif
 
-AT_FORK_CODE uint32_t lock_tid_slow(void) { return lock_tid = (uint32_t)sys_gettid(); }
+PROCESS_CODE uint32_t lock_tid_slow(void) { return lock_tid = (uint32_t)sys_gettid(); }
 
-AT_FORK_CODE void lock_after_fork(void)
+PROCESS_CODE void lock_after_fork(void)
 {
 	lock_tid = 0;
 #ifdef __SANITIZE_THREAD__
@@ -110,7 +110,7 @@ static bool is_gone(uint32_t tid)
 	return says_gone(try_pi(&word));
 }
 
-AT_FORK_CODE enum lock_result lock_take(struct lock *l, enum lock_rank rank)
+PROCESS_CODE enum lock_result lock_take(struct lock *l, enum lock_rank rank)
 {
 	uint32_t tid = lock_self();
 
@@ -203,7 +203,7 @@ void lock_drop_slow(struct lock *l)
 	sys_raw(SYS_futex, (long)&l->word, FUTEX_UNLOCK_PI, 0, 0, 0, 0);
 }
 
-AT_FORK_CODE void lock_drop(struct lock *l, enum lock_rank rank)
+PROCESS_CODE void lock_drop(struct lock *l, enum lock_rank rank)
 {
 	rank_leave(rank);
 	lock_drop_fast(l, lock_self());

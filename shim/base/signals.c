@@ -2,7 +2,7 @@
 /* signals: see base/signals.h. */
 #include "base/signals.h"
 
-#include "base/at_fork.h"
+#include "base/process_pages.h"
 
 #include <string.h>
 #include <ucontext.h>
@@ -97,7 +97,7 @@ static bool is_programs(int number)
 }
 
 /* A handler is noted and given to the kernel by one thread at a time. */
-static AT_FORK_DATA _Atomic bool changing;
+static PROCESS_DATA _Atomic bool changing;
 
 static sys_sigset begin_change(void)
 {
@@ -114,7 +114,7 @@ static void end_change(sys_sigset before)
 	signals_release(before);
 }
 
-AT_FORK_CODE void signals_fork_child(void) { atomic_store(&changing, false); }
+PROCESS_CODE void signals_fork_child(void) { atomic_store(&changing, false); }
 
 static bool is_function(handler_function *handler)
 {

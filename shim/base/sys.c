@@ -2,7 +2,7 @@
 /* sys: see base/sys.h.  Raw system calls: no interposed symbol, no errno. */
 #include "base/sys.h"
 
-#include "base/at_fork.h"
+#include "base/process_pages.h"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -61,8 +61,8 @@ static int k_openat(int dirfd, const char *path, int flags, mode_t mode)
 {
 	return (int)CALL4(SYS_openat, dirfd, path, flags, mode);
 }
-AT_FORK_CODE static int k_close(int fd) { return (int)CALL1(SYS_close, fd); }
-AT_FORK_CODE static long k_fcntl(int fd, int cmd, long arg) { return CALL3(SYS_fcntl, fd, cmd, arg); }
+PROCESS_CODE static int k_close(int fd) { return (int)CALL1(SYS_close, fd); }
+PROCESS_CODE static long k_fcntl(int fd, int cmd, long arg) { return CALL3(SYS_fcntl, fd, cmd, arg); }
 static int k_statx(int dirfd, const char *path, int flags, unsigned mask, struct statx *out)
 {
 	return (int)CALL5(SYS_statx, dirfd, path, flags, mask, out);

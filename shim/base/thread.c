@@ -2,9 +2,9 @@
 /* thread: see base/thread.h. */
 #include "base/thread.h"
 
-#include "base/at_fork.h"
 #include "base/handler.h"
 #include "base/lock.h"
+#include "base/process_pages.h"
 #include "base/signals.h"
 #include "base/sys.h"
 
@@ -19,8 +19,8 @@ extern char __libc_single_threaded __attribute__((weak));
 
 static sys_sigset bit(int number) { return (sys_sigset)1 << (number - 1); }
 
-static AT_FORK_DATA _Atomic unsigned running; /* from before they are made */
-static AT_FORK_DATA _Atomic unsigned begun;   /* of these, those that the kernel certainly has */
+static PROCESS_DATA _Atomic unsigned running; /* from before they are made */
+static PROCESS_DATA _Atomic unsigned begun;   /* of these, those that the kernel certainly has */
 
 unsigned thread_count(void) { return running; }
 
@@ -35,7 +35,7 @@ unsigned thread_of_program_count(void)
 	return st.stx_nlink - 2 - ours;
 }
 
-AT_FORK_CODE void thread_after_fork(void) { running = begun = 0; }
+PROCESS_CODE void thread_after_fork(void) { running = begun = 0; }
 
 static void *thread_main(void *run)
 {
@@ -167,7 +167,7 @@ bool thread_one_gone(const struct thread_one *t)
 	return atomic_load(&t->word) == 0 && (last == 0 || !thread_lives(last));
 }
 
-AT_FORK_CODE void thread_one_after_fork(struct thread_one *t) { t->word = t->last = 0; }
+PROCESS_CODE void thread_one_after_fork(struct thread_one *t) { t->word = t->last = 0; }
 
 int thread_wait_signal(siginfo_t *info, const struct timespec *relative)
 {

@@ -2,7 +2,7 @@
 /* user: see base/user.h. */
 #include "base/user.h"
 
-#include "base/at_fork.h"
+#include "base/process_pages.h"
 #include "base/sys.h"
 
 #include <linux/futex.h>
@@ -48,9 +48,9 @@ bool user_reads(struct user_pages *pages, const void *p, size_t n)
 enum { FOUND = 1024, FOUND_SHIFT = 7 };
 static const uint64_t found_changes = ((uint64_t)USER_PAGE << FOUND_SHIFT) - 1;
 static _Atomic uint64_t found[FOUND];
-static AT_FORK_DATA _Atomic uint64_t changes = 1;
+static PROCESS_DATA _Atomic uint64_t changes = 1;
 
-AT_FORK_CODE void user_memory_changed(void)
+PROCESS_CODE void user_memory_changed(void)
 {
 	uint64_t before = atomic_fetch_add(&changes, 1);
 

@@ -7,11 +7,11 @@
 #include "attach/stop.h"
 #include "attach/timer.h"
 #include "attach/watcher.h"
-#include "base/at_fork.h"
 #include "base/buffer.h"
 #include "base/fd_link.h"
 #include "base/fork_guard.h"
 #include "base/internal_fd.h"
+#include "base/process_pages.h"
 #include "base/signals.h"
 #include "base/sys.h"
 #include "base/thread.h"
@@ -44,7 +44,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-static AT_FORK_DATA pid_t process_id;
+static PROCESS_DATA pid_t process_id;
 static _Atomic bool memory_shared; /* a child may have this memory */
 /* Since the last fork: a file was opened that no rule matches.  Under another name a rule may match it. */
 static _Atomic bool unmatched_opened;
@@ -57,8 +57,8 @@ void fd_set_process(void)
 	left_bytes_set_process();
 }
 /* (the id of its only thread) */
-AT_FORK_CODE void fd_fork_child(void) { process_id = (pid_t)lock_self(); }
-AT_FORK_CODE bool fd_own_process(void) { return sys_getpid() == process_id; }
+PROCESS_CODE void fd_fork_child(void) { process_id = (pid_t)lock_self(); }
+PROCESS_CODE bool fd_own_process(void) { return sys_getpid() == process_id; }
 void fd_memory_shared(void) { atomic_store(&memory_shared, true); }
 
 bool fd_foreign_process(void)
@@ -642,7 +642,7 @@ static void look_at_descriptors(bool first)
 	sys.close(dir);
 }
 
-void fd_fork_prepare(void)
+PROCESS_CODE void fd_fork_prepare(void)
 {
 	bool first = !family_is_shared();
 

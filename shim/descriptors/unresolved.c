@@ -2,8 +2,8 @@
 /* unresolved: see descriptors/unresolved.h. */
 #include "descriptors/unresolved.h"
 
-#include "base/at_fork.h"
 #include "base/fork_guard.h"
+#include "base/process_pages.h"
 #include "base/signals.h"
 #include "base/sys.h"
 #include "descriptors/fd.h"
@@ -128,7 +128,7 @@ void unresolved_resolve_all(void)
 	unresolved_clear_all();
 }
 
-AT_FORK_CODE void unresolved_fork_child(bool alone)
+PROCESS_CODE void unresolved_fork_child(bool alone)
 {
 	int top = fdtable_highest();
 

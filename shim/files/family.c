@@ -2,10 +2,10 @@
 /* family: see files/family.h. */
 #include "files/family.h"
 
-#include "base/at_fork.h"
 #include "base/fork_guard.h"
 #include "base/internal_fd.h"
 #include "base/log.h"
+#include "base/process_pages.h"
 #include "base/signals.h"
 #include "base/sys.h"
 #include "files/file.h"
@@ -13,9 +13,9 @@
 #include <fcntl.h>
 #include <linux/memfd.h>
 
-static AT_FORK_DATA int member_fd = -1; /* its description has the lock of this process */
-static AT_FORK_DATA int child_fd = -1;  /* during a fork: the child's */
-static AT_FORK_DATA uint32_t child_number;
+static PROCESS_DATA int member_fd = -1; /* its description has the lock of this process */
+static PROCESS_DATA int child_fd = -1;  /* during a fork: the child's */
+static PROCESS_DATA uint32_t child_number;
 static bool ended;
 
 static long set_lock(int fd, uint32_t member)
@@ -26,7 +26,7 @@ static long set_lock(int fd, uint32_t member)
 }
 
 /* True if no process has the lock of that index.  If the kernel gives no answer, the process may live. */
-AT_FORK_CODE bool family_member_died(uint32_t member)
+PROCESS_CODE bool family_member_died(uint32_t member)
 {
 	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = member, .l_len = 1};
 
@@ -59,14 +59,14 @@ bool family_is_left(void)
 	return ending;
 }
 
-AT_FORK_CODE bool family_is_shared(void)
+PROCESS_CODE bool family_is_shared(void)
 {
 	struct family *m = file_family();
 
 	return m && atomic_load_explicit(&m->highest, memory_order_relaxed) > 0;
 }
 
-AT_FORK_CODE bool family_set_others(const struct family_set *s)
+PROCESS_CODE bool family_set_others(const struct family_set *s)
 {
 	struct family *m = file_family();
 	bool leaving;
@@ -88,7 +88,7 @@ AT_FORK_CODE bool family_set_others(const struct family_set *s)
 	return false;
 }
 
-AT_FORK_CODE bool family_set_within(const struct family_set *a, const struct family_set *b)
+PROCESS_CODE bool family_set_within(const struct family_set *a, const struct family_set *b)
 {
 	for (uint32_t word = 0; word < FAMILY_WORDS; word++) {
 		for (uint64_t bits = atomic_load(&a->words[word]) & ~atomic_load(&b->words[word]); bits;
@@ -99,7 +99,7 @@ AT_FORK_CODE bool family_set_within(const struct family_set *a, const struct fam
 	return true;
 }
 
-AT_FORK_CODE uint32_t family_set_count(const struct family_set *s)
+PROCESS_CODE uint32_t family_set_count(const struct family_set *s)
 {
 	uint32_t n = 0;
 
@@ -185,7 +185,7 @@ void family_fork_parent(void)
 	child_fd = -1;
 }
 
-AT_FORK_CODE void family_fork_child(void)
+PROCESS_CODE void family_fork_child(void)
 {
 	internal_fd_close(member_fd);
 	member_fd = child_fd;
@@ -280,7 +280,7 @@ bool family_has_strangers(void)
 	return m && atomic_load_explicit(&m->strangers, memory_order_relaxed);
 }
 
-AT_FORK_CODE void family_exiting(bool exits)
+PROCESS_CODE void family_exiting(bool exits)
 {
 	struct family *m = file_family();
 

@@ -2,18 +2,18 @@
 /* fdtable: see files/fdtable.h. */
 #include "files/fdtable.h"
 
-#include "base/at_fork.h"
+#include "base/process_pages.h"
 #include "base/sys.h"
 
 #include <sys/mman.h>
 
 _Static_assert(_Alignof(struct ofd) > FDTABLE_STATE, "a word holds a description and a state");
 
-_Atomic uintptr_t fdtable_first[FDTABLE_CHUNK] __attribute__((aligned(AT_FORK_PAGE)));
+_Atomic uintptr_t fdtable_first[FDTABLE_CHUNK] __attribute__((aligned(PROCESS_PAGE)));
 _Atomic uintptr_t *_Atomic fdtable_chunks[FDTABLE_CHUNKS];
 _Atomic uint32_t fdtable_changing, fdtable_changes;
 static _Atomic int highest = -1;
-struct unresolved_fd unresolved_fds[UNRESOLVED_FDS] __attribute__((aligned(AT_FORK_PAGE)));
+struct unresolved_fd unresolved_fds[UNRESOLVED_FDS] __attribute__((aligned(PROCESS_PAGE)));
 bool fd_streams_seen;
 
 /* Generations (seqlock) of the descriptions.  Not in the word: writes compare the whole word with a
@@ -51,7 +51,7 @@ static _Atomic uintptr_t *chunk_make(unsigned index)
 	return chunk;
 }
 
-AT_FORK_CODE int fdtable_highest(void) { return atomic_load(&highest); }
+PROCESS_CODE int fdtable_highest(void) { return atomic_load(&highest); }
 
 void fdtable_reach(int fd)
 {
@@ -132,17 +132,17 @@ void fdtable_fork_prepare(void)
 	}
 }
 
-AT_FORK_CODE void fdtable_zero_above(int top)
+PROCESS_CODE void fdtable_zero_above(int top)
 {
 	size_t from = (size_t)(top + 1);
 
 	if (from >= FDTABLE_CHUNK)
 		return;
-	at_fork_zero((uint64_t *)&fdtable_first[from], (uint64_t *)&fdtable_first[FDTABLE_CHUNK]);
-	at_fork_zero((uint64_t *)&unresolved_fds[from], (uint64_t *)&unresolved_fds[UNRESOLVED_FDS]);
+	process_pages_zero((uint64_t *)&fdtable_first[from], (uint64_t *)&fdtable_first[FDTABLE_CHUNK]);
+	process_pages_zero((uint64_t *)&unresolved_fds[from], (uint64_t *)&unresolved_fds[UNRESOLVED_FDS]);
 }
 
-AT_FORK_CODE void fdtable_fork_child(void)
+PROCESS_CODE void fdtable_fork_child(void)
 {
 	for (int fd = fdtable_next(0, ~0u); fd >= 0; fd = fdtable_next((unsigned)fd + 1, ~0u)) {
 		const struct generations *g = generations_of(fd);
@@ -152,7 +152,7 @@ AT_FORK_CODE void fdtable_fork_child(void)
 	}
 }
 
-AT_FORK_CODE int fdtable_next(unsigned from, unsigned to)
+PROCESS_CODE int fdtable_next(unsigned from, unsigned to)
 {
 	int top = atomic_load(&highest);
 

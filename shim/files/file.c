@@ -2,9 +2,9 @@
 /* file: see files/file.h. */
 #include "files/file.h"
 
-#include "base/at_fork.h"
 #include "base/fork_guard.h"
 #include "base/lease.h"
+#include "base/process_pages.h"
 #include "base/signals.h"
 #include "base/sys.h"
 #include "files/family.h"
@@ -41,11 +41,11 @@ struct pools {
 
 static struct pools *_Atomic pools;
 static _Atomic uint64_t attributes_here; /* changes made by this process; `pools` begins with this count */
-AT_FORK_DATA uint32_t family_me;
+PROCESS_DATA uint32_t family_me;
 struct file_local file_locals[FILE_POOL];
 struct ofd_local ofd_locals[OFD_POOL];
 const struct file_care *file_care;
-AT_FORK_DATA struct gate gate;
+PROCESS_DATA struct gate gate;
 
 int file_pools_init(void)
 {
@@ -103,7 +103,7 @@ void file_pools_reset(void)
 	leave_copy(p);
 }
 
-AT_FORK_CODE void file_fork_child(void (*given)(struct ofd *o))
+PROCESS_CODE void file_fork_child(void (*given)(struct ofd *o))
 {
 	struct pools *p = atomic_load(&pools);
 
@@ -126,14 +126,14 @@ AT_FORK_CODE void file_fork_child(void (*given)(struct ofd *o))
 			given(&p->ofds[i]);
 }
 
-AT_FORK_CODE struct family *file_family(void)
+PROCESS_CODE struct family *file_family(void)
 {
 	struct pools *p = atomic_load(&pools);
 
 	return p ? &p->family : NULL;
 }
 
-AT_FORK_CODE bool file_any(void)
+PROCESS_CODE bool file_any(void)
 {
 	struct pools *p = atomic_load(&pools);
 
@@ -197,7 +197,7 @@ uint8_t *file_journal_buffers(const struct arena *a)
 
 uint32_t file_arena_index(const struct arena *a) { return (uint32_t)(a - atomic_load(&pools)->arenas); }
 
-AT_FORK_CODE void file_arena_for_each(void (*visit)(struct arena *a, void *ctx), void *ctx)
+PROCESS_CODE void file_arena_for_each(void (*visit)(struct arena *a, void *ctx), void *ctx)
 {
 	struct pools *p = atomic_load(&pools);
 
@@ -206,7 +206,7 @@ AT_FORK_CODE void file_arena_for_each(void (*visit)(struct arena *a, void *ctx),
 			visit(&p->arenas[i], ctx);
 }
 
-uint32_t file_attached(void)
+PROCESS_CODE uint32_t file_attached(void)
 {
 	struct pools *p = atomic_load_explicit(&pools, memory_order_relaxed);
 
@@ -693,7 +693,7 @@ void ofd_release(struct ofd *o)
 	lock_drop(&p->lock, LOCK_POOL);
 }
 
-AT_FORK_CODE void file_for_each(void (*visit)(struct file *f, void *ctx), void *ctx)
+PROCESS_CODE void file_for_each(void (*visit)(struct file *f, void *ctx), void *ctx)
 {
 	struct pools *p = atomic_load(&pools);
 
@@ -704,7 +704,7 @@ AT_FORK_CODE void file_for_each(void (*visit)(struct file *f, void *ctx), void *
 			visit(&p->files[i], ctx);
 }
 
-AT_FORK_CODE void file_for_each_shared(void (*visit)(struct file *f, void *ctx), void *ctx)
+PROCESS_CODE void file_for_each_shared(void (*visit)(struct file *f, void *ctx), void *ctx)
 {
 	struct pools *p = atomic_load(&pools);
 
@@ -738,7 +738,7 @@ void file_give_up_all(enum bypass_reason why)
 			atomic_store(&p->files[i].give_up, why);
 }
 
-AT_FORK_CODE struct file_guard file_lock(struct file *f)
+PROCESS_CODE struct file_guard file_lock(struct file *f)
 {
 	struct file_guard g = {.signals = signals_hold()};
 
@@ -768,7 +768,7 @@ struct file_guard file_lock_short(struct file *f)
 	return g;
 }
 
-AT_FORK_CODE void file_retake(struct file *f)
+PROCESS_CODE void file_retake(struct file *f)
 {
 	enum lock_result r;
 
@@ -783,7 +783,7 @@ AT_FORK_CODE void file_retake(struct file *f)
 		f->needs_repair = true;
 }
 
-AT_FORK_CODE void file_lock_again(struct file *f)
+PROCESS_CODE void file_lock_again(struct file *f)
 {
 	file_retake(f);
 	if (f->nested) {
@@ -805,7 +805,7 @@ AT_FORK_CODE void file_lock_again(struct file *f)
 		file_restore_locked(f);
 }
 
-AT_FORK_CODE void file_drop(struct file *f)
+PROCESS_CODE void file_drop(struct file *f)
 {
 	if (f->nested)
 		f->nested = false; /* the interrupted write drops the lock */
@@ -813,7 +813,7 @@ AT_FORK_CODE void file_drop(struct file *f)
 		lock_drop(&f->lock, LOCK_FILE);
 }
 
-AT_FORK_CODE void file_unlock(struct file *f, struct file_guard g)
+PROCESS_CODE void file_unlock(struct file *f, struct file_guard g)
 {
 	file_drop(f);
 	signals_release(g.signals);

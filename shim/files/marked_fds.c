@@ -2,14 +2,14 @@
 /* marked_fds: see files/marked_fds.h. */
 #include "files/marked_fds.h"
 
-#include "base/at_fork.h"
 #include "base/fork_guard.h"
+#include "base/process_pages.h"
 
 /* The state of a descriptor.  Above it stands the number of the question (ASKED), or how many renames there
  * were when it was asked (SHARES). */
 enum { UNKNOWN, ASKED, MARKED, SHARES, STATES };
 
-_Atomic uint64_t marked_fds[MARKED_FDS] __attribute__((aligned(AT_FORK_PAGE)));
+_Atomic uint64_t marked_fds[MARKED_FDS] __attribute__((aligned(PROCESS_PAGE)));
 static _Atomic uint64_t questions, renames;
 
 /* The C library replaces the standard descriptors by internal calls.  A vfork child has descriptors of its
@@ -51,10 +51,10 @@ void marked_fds_forget_range(unsigned from, unsigned to)
 		marked_fds_forget((int)fd);
 }
 
-AT_FORK_CODE void marked_fds_fork_child(bool alone)
+PROCESS_CODE void marked_fds_fork_child(bool alone)
 {
 	if (atomic_load(&questions) > 0 || !alone)
-		at_fork_zero((uint64_t *)marked_fds, (uint64_t *)&marked_fds[MARKED_FDS]);
+		process_pages_zero((uint64_t *)marked_fds, (uint64_t *)&marked_fds[MARKED_FDS]);
 }
 
 void marked_fds_renamed(void) { atomic_fetch_add(&renames, 1); }

@@ -2,9 +2,9 @@
 /* workers: see files/workers.h. */
 #include "files/workers.h"
 
-#include "base/at_fork.h"
 #include "base/lock.h"
 #include "base/log.h"
+#include "base/process_pages.h"
 #include "base/signals.h"
 #include "base/sys.h"
 #include "base/thread.h"
@@ -13,7 +13,7 @@
 
 enum { IDLE_EXIT_MS = WORKERS_IDLE_MS, QUEUE_DEEP = 2, TIDS_MAX = 16 };
 
-static AT_FORK_DATA struct {
+static PROCESS_DATA struct {
 	struct lock lock; /* LOCK_QUEUE: everything below */
 	struct file *first, *last;
 	_Atomic uint32_t depth;
@@ -295,7 +295,7 @@ bool workers_arm(void)
 void workers_fork_prepare(void) { lock_take(&workers.lock, LOCK_QUEUE); }
 void workers_fork_parent(void) { lock_drop(&workers.lock, LOCK_QUEUE); }
 
-AT_FORK_CODE void workers_after_fork(void)
+PROCESS_CODE void workers_after_fork(void)
 {
 	/* the lock is free, or held by a thread that this process does not have */
 	if (!lock_try(&workers.lock, lock_self()))

@@ -2,10 +2,10 @@
 /* fds: see flush/fds.h. */
 #include "flush/fds.h"
 
-#include "base/at_fork.h"
 #include "base/internal_fd.h"
 #include "base/lease.h"
 #include "base/log.h"
+#include "base/process_pages.h"
 #include "base/signals.h"
 #include "base/sys.h"
 
@@ -57,7 +57,7 @@ bool flush_is_nameless(const struct file *f)
 	       st.stx_ino == f->ino && sys_dev_of(&st) == f->dev && st.stx_nlink == 0;
 }
 
-AT_FORK_CODE void flush_close_internal(struct file *f)
+PROCESS_CODE void flush_close_internal(struct file *f)
 {
 	internal_fd_close(file_internal_fd(f));
 	file_set_internal_fd(f, -1);

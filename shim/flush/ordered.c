@@ -2,11 +2,11 @@
 /* ordered: see flush/ordered.h. */
 #include "flush/ordered.h"
 
-#include "base/at_fork.h"
 #include "base/fork_guard.h"
 #include "base/internal_fd.h"
 #include "base/kill.h"
 #include "base/log.h"
+#include "base/process_pages.h"
 #include "base/signals.h"
 #include "base/sys.h"
 #include "files/family.h"
@@ -537,7 +537,7 @@ void ordered_end(void)
 
 bool ordered_ended(void) { return atomic_load(&ended) || family_has_strangers(); }
 
-AT_FORK_CODE void ordered_forget(void)
+PROCESS_CODE void ordered_forget(void)
 {
 	/* (memory that was never used is not touched: each fork would pay for its pages) */
 	for (int i = 0; i < FILE_ARENAS && any_rule(); i++) {

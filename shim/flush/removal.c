@@ -2,8 +2,8 @@
 /* removal: see flush/removal.h. */
 #include "flush/removal.h"
 
-#include "base/at_fork.h"
 #include "base/kill.h"
+#include "base/process_pages.h"
 #include "files/fdtable.h"
 #include "flush/fds.h"
 
@@ -23,7 +23,7 @@ void removal_link_end(void)
 	while (n > 0 && !atomic_compare_exchange_weak(&links, &n, n - 1))
 		;
 }
-AT_FORK_CODE void removal_link_forget(void)
+PROCESS_CODE void removal_link_forget(void)
 {
 	/* (each fork would pay for the page) */
 	if (atomic_load(&links) != 0)

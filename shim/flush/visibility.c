@@ -2,9 +2,9 @@
 /* visibility: see flush/visibility.h. */
 #include "flush/visibility.h"
 
-#include "base/at_fork.h"
 #include "base/lease.h"
 #include "base/log.h"
+#include "base/process_pages.h"
 #include "base/sys.h"
 #include "base/thread.h"
 #include "files/family.h"
@@ -16,7 +16,7 @@
 
 #include <fcntl.h>
 
-AT_FORK_DATA _Atomic uint32_t visibility_leases;
+PROCESS_DATA _Atomic uint32_t visibility_leases;
 
 /* While a process waits for the file, F_GETLEASE returns the type that the lease will become. */
 bool visibility_lease_intact(const struct ofd *o) { return o && ofd_fd(o) >= 0 && lease_holds(ofd_fd(o)); }

@@ -6,10 +6,10 @@
 #include "attach/repair.h"
 #include "attach/stop.h"
 #include "attach/watcher.h"
-#include "base/at_fork.h"
 #include "base/fork_guard.h"
 #include "base/internal_fd.h"
 #include "base/kill.h"
+#include "base/process_pages.h"
 #include "base/signals.h"
 #include "base/sys.h"
 #include "base/thread.h"
@@ -31,7 +31,7 @@
 #include "staging/stats.h"
 #include "sync/journal.h"
 
-static AT_FORK_DATA struct process_fork forking;
+static PROCESS_DATA struct process_fork forking;
 __thread bool process_forks_and_ends;
 
 static void visit_fork(struct file *f, void *ctx)
@@ -123,7 +123,7 @@ static bool claim_for_child(void)
 	return true;
 }
 
-AT_FORK_CODE static void visit_internal(struct file *f, void *ctx)
+PROCESS_CODE static void visit_internal(struct file *f, void *ctx)
 {
 	(void)ctx;
 	flush_close_internal(f);
@@ -198,7 +198,7 @@ void process_fork_parent(void)
 	sys_restore_signals(was.signals);
 }
 
-AT_FORK_CODE static void fork_child(bool managed)
+PROCESS_CODE static void fork_child(bool managed)
 {
 	struct process_fork was = forking;
 
@@ -237,7 +237,7 @@ AT_FORK_CODE static void fork_child(bool managed)
 	sys_restore_signals(was.signals);
 }
 
-AT_FORK_CODE void process_fork_child(void) { fork_child(true); }
+PROCESS_CODE void process_fork_child(void) { fork_child(true); }
 
 long process_raw_fork(long (*call)(long number, const long *arguments), long number, const long *arguments)
 {
@@ -296,7 +296,7 @@ void process_spawn_actions_prepare(void)
 		child_spawn_prepare(true);
 }
 
-AT_FORK_CODE void process_exit(void)
+PROCESS_CODE void process_exit(void)
 {
 	if (!live_config)
 		return;

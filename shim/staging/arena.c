@@ -2,12 +2,12 @@
 /* arena: see staging/arena.h. */
 #include "staging/arena.h"
 
-#include "base/at_fork.h"
 #include "base/buffer.h"
 #include "base/internal_fd.h"
 #include "base/kill.h"
 #include "base/log.h"
 #include "base/pid.h"
+#include "base/process_pages.h"
 #include "base/sys.h"
 #include "files/workers.h"
 #include "foreign/claim.h"
@@ -444,7 +444,7 @@ static bool is_free(const struct arena *a, const struct block_run *run)
 	return false;
 }
 
-AT_FORK_CODE void arena_reclaim_blocks(struct arena *a, const struct family_set *dead)
+PROCESS_CODE void arena_reclaim_blocks(struct arena *a, const struct family_set *dead)
 {
 	uint32_t count = 0;
 

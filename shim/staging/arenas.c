@@ -2,10 +2,10 @@
 /* arenas: see staging/arenas.h. */
 #include "staging/arenas.h"
 
-#include "base/at_fork.h"
 #include "base/buffer.h"
 #include "base/internal_fd.h"
 #include "base/log.h"
+#include "base/process_pages.h"
 #include "base/signals.h"
 #include "base/sys.h"
 #include "config/config.h"
@@ -25,7 +25,7 @@
 
 enum { ARENAS_MAX = 32 };
 
-static AT_FORK_DATA struct {
+static PROCESS_DATA struct {
 	struct lock lock; /* LOCK_ATTACH */
 	struct {
 		struct arena *arena;      /* in shared memory; NULL = free, or refused */
@@ -38,12 +38,12 @@ static AT_FORK_DATA struct {
 	_Atomic uint32_t count;
 } arenas;
 
-AT_FORK_CODE void arenas_lock(void) { lock_take(&arenas.lock, LOCK_ATTACH); }
+PROCESS_CODE void arenas_lock(void) { lock_take(&arenas.lock, LOCK_ATTACH); }
 bool arenas_try(void) { return lock_try(&arenas.lock, lock_self()); }
-AT_FORK_CODE void arenas_unlock(void) { lock_drop(&arenas.lock, LOCK_ATTACH); }
+PROCESS_CODE void arenas_unlock(void) { lock_drop(&arenas.lock, LOCK_ATTACH); }
 void arenas_unlock_tried(void) { lock_drop_fast(&arenas.lock, lock_self()); }
 
-AT_FORK_CODE uint32_t arenas_count(void) { return arenas.count; }
+PROCESS_CODE uint32_t arenas_count(void) { return arenas.count; }
 struct arena *arenas_at(uint32_t i) { return arenas.entries[i].arena; }
 
 int arenas_staging_dir(const struct rule *rule, const char *path, uint64_t dev, char *out)
@@ -290,7 +290,7 @@ static struct arena *arena_open(const struct rule *rule, const char *path, uint6
 	return a;
 }
 
-AT_FORK_CODE int arenas_fd(const struct arena *a)
+PROCESS_CODE int arenas_fd(const struct arena *a)
 {
 	for (uint32_t i = 0; i < arenas.count; i++)
 		if (arenas.entries[i].arena == a)
@@ -298,7 +298,7 @@ AT_FORK_CODE int arenas_fd(const struct arena *a)
 	return -1;
 }
 
-AT_FORK_CODE struct arena *arenas_close_begin(uint32_t i)
+PROCESS_CODE struct arena *arenas_close_begin(uint32_t i)
 {
 	struct arena *a = arenas.entries[i].arena;
 	struct family *m = file_family();
@@ -417,7 +417,7 @@ void arenas_share(uint32_t member)
 			family_set_add(&arenas.entries[i].arena->members, member);
 }
 
-AT_FORK_CODE void arenas_fork_child(void)
+PROCESS_CODE void arenas_fork_child(void)
 {
 	arenas.lock.word = 0;
 	for (uint32_t i = 0; i < ARENAS_MAX; i++)

@@ -2,9 +2,9 @@
 /* stage: see staging/stage.h; the commit protocol is in format/arena_format.h. */
 #include "staging/stage.h"
 
-#include "base/at_fork.h"
 #include "base/buffer.h"
 #include "base/kill.h"
+#include "base/process_pages.h"
 #include "base/signals.h"
 #include "base/sys.h"
 #include "files/workers.h"
@@ -18,7 +18,7 @@
 
 __thread struct stage_frame *stage_frames;
 __thread uint32_t stage_passing;
-AT_FORK_DATA _Atomic size_t stage_fast_most = STAGE_FAST_MOST;
+PROCESS_DATA _Atomic size_t stage_fast_most = STAGE_FAST_MOST;
 
 /* True if both addresses lie in one mapping.  False if the kernel does not say. */
 static bool same_mapping(uintptr_t a, uintptr_t b)

@@ -2,9 +2,9 @@
 /* stats: see staging/stats.h. */
 #include "staging/stats.h"
 
-#include "base/at_fork.h"
 #include "base/buffer.h"
 #include "base/log.h"
+#include "base/process_pages.h"
 #include "base/sys.h"
 #include "files/file.h"
 
@@ -47,7 +47,7 @@ void stats_add(const struct arena *a)
 		t->through[i] += a->header->live.through[i];
 }
 
-AT_FORK_CODE void stats_forget(void)
+PROCESS_CODE void stats_forget(void)
 {
 	if (config && config->stats != STATS_NONE)
 		memset(tallies, 0, config->rule_count * sizeof tallies[0]);
@@ -157,7 +157,7 @@ static void report_to(int fd)
 	}
 }
 
-AT_FORK_CODE void stats_report(void)
+PROCESS_CODE void stats_report(void)
 {
 	bool any = false;
 	int fd = -1; /* -1: standard error */

@@ -2,8 +2,8 @@
 /* takeover: see staging/takeover.h. */
 #include "staging/takeover.h"
 
-#include "base/at_fork.h"
 #include "base/kill.h"
+#include "base/process_pages.h"
 #include "base/signals.h"
 #include "base/sys.h"
 #include "format/takeover_format.h"
@@ -13,10 +13,10 @@
 
 _Static_assert((int)ARENA_KEEPERS_MAX == (int)FAMILY_MAX, "each process of a family has its byte");
 
-static AT_FORK_DATA _Atomic uint32_t
+static PROCESS_DATA _Atomic uint32_t
 	kept; /* bit i: this process has its keeper lock in arena i of the pool */
-static AT_FORK_DATA _Atomic uint32_t gates;  /* gates that this process has, or is about to take */
-static AT_FORK_DATA _Atomic uint32_t moving; /* threads that wait until this process has no gate */
+static PROCESS_DATA _Atomic uint32_t gates;  /* gates that this process has, or is about to take */
+static PROCESS_DATA _Atomic uint32_t moving; /* threads that wait until this process has no gate */
 
 bool takeover_possible(int fd)
 {
@@ -32,7 +32,7 @@ static uint32_t bit_of(const struct arena *a)
 
 void takeover_joined(const struct arena *a) { atomic_fetch_and(&kept, ~bit_of(a)); }
 
-AT_FORK_CODE void takeover_forked(void) { kept = gates = moving = 0; }
+PROCESS_CODE void takeover_forked(void) { kept = gates = moving = 0; }
 
 void takeover_keep_slow(struct file *f)
 {

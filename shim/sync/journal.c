@@ -2,10 +2,10 @@
 /* journal: see sync/journal.h. */
 #include "sync/journal.h"
 
-#include "base/at_fork.h"
 #include "base/internal_fd.h"
 #include "base/kill.h"
 #include "base/log.h"
+#include "base/process_pages.h"
 #include "base/signals.h"
 #include "base/sys.h"
 #include "base/thread.h"
@@ -32,9 +32,9 @@ enum {
 /* This process's descriptor + 1 of each arena's journal, 0 = none. */
 static _Atomic int fds[FILE_ARENAS];
 /* Threads of this process between journal_hold and journal_unhold. */
-static AT_FORK_DATA _Atomic uint32_t holds[FILE_ARENAS];
+static PROCESS_DATA _Atomic uint32_t holds[FILE_ARENAS];
 
-static AT_FORK_DATA struct {
+static PROCESS_DATA struct {
 	struct thread_one thread;
 	_Atomic bool wanted, stop;
 } worker;
@@ -476,7 +476,7 @@ static void write_batch(struct arena *a)
 void journal_hold(const struct arena *a) { atomic_fetch_add(&holds[file_arena_index(a)], 1); }
 void journal_unhold(const struct arena *a) { atomic_fetch_sub(&holds[file_arena_index(a)], 1); }
 
-AT_FORK_CODE void journal_bury(struct arena *a, const struct family_set *dead)
+PROCESS_CODE void journal_bury(struct arena *a, const struct family_set *dead)
 {
 	struct journal *j = &a->journal;
 
@@ -622,7 +622,7 @@ void journal_stop(void)
 	atomic_store(&worker.stop, false);
 }
 
-AT_FORK_CODE void journal_after_fork(void)
+PROCESS_CODE void journal_after_fork(void)
 {
 	thread_one_after_fork(&worker.thread);
 	worker.wanted = worker.stop = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* at_fork: exactly the words asked for become zeros, and whole pages of them are given back. */
-#include "base/at_fork.h"
+/* process_pages: exactly the words asked for become zeros, and whole pages of them are given back. */
+#include "base/process_pages.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,22 +11,22 @@
 
 #include <cmocka.h>
 
-enum { PAGES = 4, WORDS = AT_FORK_PAGE / sizeof(uint64_t) };
+enum { PAGES = 4, WORDS = PROCESS_PAGE / sizeof(uint64_t) };
 
-static uint64_t table[PAGES * WORDS] __attribute__((aligned(AT_FORK_PAGE)));
+static uint64_t table[PAGES * WORDS] __attribute__((aligned(PROCESS_PAGE)));
 
 static bool is_in_memory(int page)
 {
 	unsigned char in = 0;
 
-	assert_int_equal(mincore(&table[(size_t)page * WORDS], AT_FORK_PAGE, &in), 0);
+	assert_int_equal(mincore(&table[(size_t)page * WORDS], PROCESS_PAGE, &in), 0);
 	return in & 1;
 }
 
 static void zero(size_t begin, size_t end)
 {
 	memset(table, 0xa5, sizeof table);
-	at_fork_zero(&table[begin], &table[end]);
+	process_pages_zero(&table[begin], &table[end]);
 }
 
 static void expect(size_t begin, size_t end)

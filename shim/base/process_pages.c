@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* at_fork: see base/at_fork.h. */
-#include "base/at_fork.h"
+/* process_pages: see base/process_pages.h. */
+#include "base/process_pages.h"
 
 #include "base/sys.h"
 
@@ -14,10 +14,10 @@ static void zero_words(uint64_t *begin, const uint64_t *end)
 			*at = 0;
 }
 
-AT_FORK_CODE void at_fork_zero(uint64_t *begin, uint64_t *end)
+PROCESS_CODE void process_pages_zero(uint64_t *begin, uint64_t *end)
 {
-	uint64_t *first = begin + (-(uintptr_t)begin & (AT_FORK_PAGE - 1)) / sizeof *begin;
-	uint64_t *last = end - ((uintptr_t)end & (AT_FORK_PAGE - 1)) / sizeof *end;
+	uint64_t *first = begin + (-(uintptr_t)begin & (PROCESS_PAGE - 1)) / sizeof *begin;
+	uint64_t *last = end - ((uintptr_t)end & (PROCESS_PAGE - 1)) / sizeof *end;
 
 	if (first >= last || sys_raw(SYS_madvise, (long)first, (last - first) * (long)sizeof *first,
 	                             MADV_DONTNEED, 0, 0, 0) < 0)
