@@ -80,6 +80,20 @@ def test_a_prefix_is_left_natively_and_by_no_control(build: Path, library: Path)
     )
 
 
+def test_only_what_was_under_way_may_be_torn() -> None:
+    history = steps.History(with_names=False, large=True)
+    history.advance(200)
+    under_way = next(n for n, _ in reversed(history.values["stack"]) if n < 190)
+    before = {
+        unit: [value for begin, value in values if begin < under_way][-1]
+        for unit, values in history.values.items()
+    }
+    for first, last, forgiven in ((0, 0, True), (-3, 0, True), (-3, -2, False), (1, 2, False)):
+        found = {**before, "stack": steps.SPOILED}
+        history.forgive(found, range(under_way + first, under_way + last + 1))
+        assert (under_way - 1 in history.states(found)) == forgiven
+
+
 MODES = ("delete", "truncate", "persist", "wal")
 
 

@@ -333,9 +333,9 @@ def test_a_suite_runs_resumes_and_leaves_nothing(tmp_path):
 def running(work):
     """Command lines of processes that name the work directory."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            words = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            words = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
         if str(work) in words:

@@ -226,10 +226,10 @@ def disk_dir() -> Iterator[Path]:
 
 def kill_in(place: Path) -> None:
     """Kills what runs in this directory."""
-    for entry in Path("/proc").glob("[0-9]*/cwd"):
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            if Path(os.readlink(entry)) == place:
-                os.kill(int(entry.parent.name), signal.SIGKILL)
+            if Path(os.readlink(process / "cwd")) == place:
+                os.kill(int(process.name), signal.SIGKILL)
         except OSError:
             continue  # gone, or somebody else's
 

@@ -180,8 +180,9 @@ def history_of(operations: int, kind: str) -> steps.History:
     return history
 
 
-def judge(run: Run, times: list[int], loss_ns: int, torn: bool) -> Found:
-    """torn: of a page that was being written there may be some sectors."""
+def judge(run: Run, times: list[int], loss_ns: int, last: int = 0) -> Found:
+    """Natively what was under way may be there in part: some sectors of a page, or of a file that was being
+    cut the zeros but not the size.  It is the operation behind the acknowledged ones, or one up to `last`."""
     acked = sum(ns < loss_ns for ns in times)
     found = Found(acked=acked)
     if run.kind in HOW:
@@ -189,8 +190,8 @@ def judge(run: Run, times: list[int], loss_ns: int, torn: bool) -> Found:
             len(times) + 2, run.kind
         )  # what was under way is a step of two operations at most
         there = history.look(DATA)
-        if torn:
-            history.forgive(there, acked + 1)
+        if run.variant == NATIVE:
+            history.forgive(there, range(acked + 1, max(acked + 1, last) + 1))
         states = history.states(there)
         found.kept = states[-1] if states else 0
         if not states:
@@ -330,8 +331,8 @@ def shut_down_once(run: Run, build: Path) -> Found:
         with another_boot(), mounted(device, run.fs):
             if run.variant in RECOVERED:
                 recover(build)
-            # (a step that was under way may have returned, too)
-            found = judge(run, times, loss_ns, torn=False)
+            # (steps may have returned between the look at the clock and the loss, and none after it)
+            found = judge(run, times, loss_ns, len(times) + 1)
     image.unlink()
     return found
 
@@ -363,7 +364,7 @@ def cut_off(run: Run, build: Path, count: int) -> Iterator[Found]:
             with mounted(device, run.fs):
                 if run.variant in RECOVERED:
                     recover(build)
-                yield judge(run, times, events[place - 1].ns, torn=run.variant == NATIVE)
+                yield judge(run, times, events[place - 1].ns)
 
 
 HEAD = (

@@ -97,12 +97,12 @@ class History:
             self.stack.append(step)
             self.change("stack", step)
 
-    def forgive(self, found: dict[Hashable, int], operation: int) -> None:
-        """`operation` was under way: what it was changing may be torn, and counts as not changed."""
+    def forgive(self, found: dict[Hashable, int], under_way: range) -> None:
+        """One of these operations was under way: what it was changing may be torn, and counts as unchanged."""
         for unit, values in self.values.items():
-            before = [value for begin, value in values if begin < operation][-1]
-            if found[unit] == SPOILED and any(begin == operation for begin, _ in values):
-                found[unit] = before
+            changes = [i for i, (begin, _) in enumerate(values) if begin in under_way]
+            if found[unit] == SPOILED and changes:
+                found[unit] = values[changes[-1] - 1][1]
 
     def states(self, found: dict[Hashable, int]) -> list[int]:
         """After which numbers of operations the files were as found."""
