@@ -2281,6 +2281,62 @@ static void test_a_large_append_to_a_slow_disk(void **state)
 	rig_expect("a", 2 * LARGE);
 }
 
+/* Recovery would take "a" for changed by others, when it is to cut it to the size that the log says. */
+static void test_a_large_append_long_after_its_size(void **state)
+{
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	fd = appended();
+	flush_now(fd);
+	append_to(fd, LARGE, 2 * LARGE);
+	rig_faults_clear();
+	flush_now(fd);
+	/* the file, and the epoch */
+	assert_int_equal(faults.fdatasync.calls, 2);
+	append_to(fd, 2 * LARGE, 3 * LARGE);
+	order_log_of(rig_file(fd)->arena)->logged_ns -= WAL_LATE_NS;
+	rig_faults_clear();
+	flush_now(fd);
+	/* the size before them */
+	assert_int_equal(faults.fdatasync.calls, 3);
+	rig_expect("a", 3 * LARGE);
+}
+
+/* The write-back to "a" takes until recovery would take the file for changed by others. */
+static ssize_t pwritev_too_late(int fd, const struct iovec *iov, int count, off_t offset)
+{
+	struct stat st;
+
+	if (fstat(fd, &st) == 0 && st.st_ino == ino_of_a)
+		order_logs[0].logged_ns -= WAL_LATE_NS;
+	return rig_pwritev(fd, iov, count, offset);
+}
+
+static void test_a_slow_write_back(void **state)
+{
+	struct stat st;
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	fd = staged("a", 500);
+	assert_ptr_equal(order_log_of(rig_file(fd)->arena), &order_logs[0]);
+	flush_now(fd);
+	assert_int_equal(scan_log().epochs, 1);
+	rig_put(fd, 1500, 100);
+	assert_int_equal(fstat(fd, &st), 0);
+	ino_of_a = st.st_ino;
+	sys.pwritev = pwritev_too_late;
+	flush_now(fd);
+	sys.pwritev = rig_pwritev;
+	ino_of_a = 0;
+	/* the log needs neither any more */
+	assert_int_equal(scan_log().epochs, 0);
+	rig_expect("a", 1600);
+}
+
 /* The log says that no file has the name, and recovery must be able to remove it. */
 static void test_a_large_append_under_a_transient_name(void **state)
 {
@@ -2866,6 +2922,8 @@ int main(void)
 		TEST(test_a_large_append_whose_size_cannot_be_logged),
 		TEST(test_a_large_append_and_a_log_that_fails),
 		TEST(test_a_large_append_to_a_slow_disk),
+		TEST(test_a_large_append_long_after_its_size),
+		TEST(test_a_slow_write_back),
 		TEST(test_a_large_append_under_a_transient_name),
 		TEST(test_a_large_append_behind_an_unsure_header),
 		/* last: their logs stay broken */
