@@ -433,6 +433,21 @@ PROCESS_CODE static void visit_arena(struct arena *a, void *ctx)
 	}
 }
 
+/* LOCK_FAMILY held: nobody joins meanwhile. */
+PROCESS_CODE __attribute__((noinline)) static void find_dead(struct sweep *s)
+{
+	const struct family *m = file_family();
+	bool alone = family_is_alone(); /* one question instead of one for each */
+
+	for (uint32_t i = 0; i < FAMILY_MAX; i++) {
+		if (atomic_load(&m->state[i]) == MEMBER_FREE || i == family_me ||
+		    !(alone || family_member_died(i)))
+			continue;
+		family_set_add(&s->dead, i);
+		s->any = true;
+	}
+}
+
 PROCESS_CODE void repair_sweep(void)
 {
 	struct family *m = file_family();
@@ -440,12 +455,7 @@ PROCESS_CODE void repair_sweep(void)
 
 	if (!family_is_shared() || lock_take(&m->lock, LOCK_FAMILY) == LOCK_NESTED)
 		return;
-	for (uint32_t i = 0; i < FAMILY_MAX; i++) {
-		if (atomic_load(&m->state[i]) == MEMBER_FREE || !family_member_died(i))
-			continue;
-		family_set_add(&s.dead, i);
-		s.any = true;
-	}
+	find_dead(&s);
 	if (s.any) {
 		file_for_each_shared(visit_sweep, &s);
 		file_arena_for_each(visit_arena, &s);

@@ -173,11 +173,11 @@ PROCESS_CODE void attach_stop_all(enum bypass_reason why)
 
 	gate_stop();
 	/* the gate is closed first: a thread that opens a file now sees it */
-	if (why == BYPASS_EXEC && !file_any())
-		return;
-	signals = signals_block();
 	if (why == BYPASS_EXIT)
 		family_exiting(true);
+	if (!file_any())
+		return;
+	signals = signals_block();
 	if (family_is_shared())
 		repair_sweep();
 	file_for_each(visit_stop, &s);

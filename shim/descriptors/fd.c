@@ -57,7 +57,11 @@ void fd_set_process(void)
 	left_bytes_set_process();
 }
 /* (the id of its only thread) */
-PROCESS_CODE void fd_fork_child(void) { process_id = (pid_t)lock_self(); }
+PROCESS_CODE void fd_fork_child(void)
+{
+	process_id = (pid_t)lock_self();
+	left_bytes_set_process();
+}
 PROCESS_CODE bool fd_own_process(void) { return sys_getpid() == process_id; }
 void fd_memory_shared(void) { atomic_store(&memory_shared, true); }
 
@@ -1137,7 +1141,9 @@ long fd_dup_onto_prepare(struct fd_dup_onto *d, int oldfd, int newfd)
 		return FD_PASS;
 	marked_fds_forget(newfd);
 	d->forgotten = fdtable_knows(newfd);
-	d->holds = (d->forgotten || d->copy.o) && can_replace(oldfd, newfd);
+	/* (if nothing of newfd is known, a dup2 that fails does no harm) */
+	d->holds = (d->forgotten || d->copy.o) &&
+	           ((!d->forgotten && !is_locked(newfd)) || can_replace(oldfd, newfd));
 	d->forgotten &= d->holds;
 	if (d->holds) {
 		const struct file *f;

@@ -18,7 +18,11 @@
 
 static bool as_root; /* at any left_bytes_set_process so far */
 
-void left_bytes_set_process(void) { as_root |= sys_raw(SYS_geteuid, 0, 0, 0, 0, 0, 0) == 0; }
+void left_bytes_set_process(void)
+{
+	if (!as_root)
+		as_root = sys_raw(SYS_geteuid, 0, 0, 0, 0, 0, 0) == 0;
+}
 
 enum { LAST_DIR_MAX = 256 };
 /* Directory of this thread's last open whose files stage in the directory of the rule's prefix. */

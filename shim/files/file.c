@@ -713,6 +713,16 @@ PROCESS_CODE void file_for_each_shared(void (*visit)(struct file *f, void *ctx),
 			visit(&p->files[i], ctx);
 }
 
+bool file_any_open(void)
+{
+	const struct pools *p = atomic_load(&pools);
+	bool any = false;
+
+	for (uint32_t i = 0; p && i < p->files_used && !any; i++)
+		any = file_locals[i].refs > 0;
+	return any;
+}
+
 bool file_give_up(uint64_t dev, uint64_t ino, enum bypass_reason why)
 {
 	struct pools *p = atomic_load(&pools);

@@ -430,6 +430,8 @@ void file_for_each_shared(void (*visit)(struct file *f, void *ctx), void *ctx);
 struct family *file_family(void);
 /* False: no process of the family has ever had a managed file. */
 bool file_any(void);
+/* This process has a managed file open. */
+bool file_any_open(void);
 enum { FILE_ARENAS = 32 };
 struct arena *file_arena_take(void); /* NULL: all in use */
 /* The process that took it. */

@@ -42,7 +42,7 @@ static struct {
 	uintptr_t replaced[SLOTS];
 	/* glibc 2.42 and later: offset in a FILE of the 64-bit count of bytes written; 0 = none */
 	size_t counter;
-	/* the C library is not the reason: no /proc, or no free descriptor */
+	/* the C library is not the reason: no free descriptor */
 	bool poor;
 } slots;
 
@@ -252,62 +252,43 @@ static bool find_all(void)
 
 /* ---- replace ---- */
 
-/* Reads /proc/self/maps character by character. */
-struct maps {
-	int fd;
-	char buf[1024];
-	ssize_t size, at;
+struct object {
+	uintptr_t page;
+	int prot; /* of the page, or -1 */
 };
 
-static int next_char(struct maps *m)
+static uintptr_t page_of(uintptr_t address) { return address & -(uintptr_t)getauxval(AT_PAGESZ); }
+
+/* The loader has protected all objects as they say, before any constructor runs. */
+static int look_in_object(struct dl_phdr_info *info, size_t size, void *ctx)
 {
-	if (m->at == m->size) {
-		do
-			m->size = sys.read(m->fd, m->buf, sizeof m->buf);
-		while (m->size == -EINTR);
-		m->at = 0;
-		if (m->size <= 0) {
-			m->size = 0;
-			return -1;
-		}
+	struct object *o = ctx;
+	bool relocated = false;
+
+	(void)size;
+	for (int i = 0; i < info->dlpi_phnum; i++) {
+		const Elf64_Phdr *h = &info->dlpi_phdr[i];
+		uintptr_t from = info->dlpi_addr + h->p_vaddr, to = from + h->p_memsz;
+
+		if (o->page < page_of(from) || o->page >= to)
+			continue;
+		if (h->p_type == PT_LOAD)
+			o->prot = (h->p_flags & PF_R ? PROT_READ : 0) | (h->p_flags & PF_W ? PROT_WRITE : 0) |
+			          (h->p_flags & PF_X ? PROT_EXEC : 0);
+		relocated |= h->p_type == PT_GNU_RELRO && o->page < page_of(to);
 	}
-	return (unsigned char)m->buf[m->at++];
+	if (o->prot >= 0 && relocated)
+		o->prot = PROT_READ;
+	return o->prot >= 0;
 }
 
-/* Reads a hexadecimal number and the character behind it; false at the end. */
-static bool next_number(struct maps *m, uintptr_t *out)
+/* Protection of the page, or -1. */
+static int protection_of(uintptr_t page)
 {
-	int c = next_char(m);
+	struct object o = {.page = page, .prot = -1};
 
-	for (*out = 0; (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); c = next_char(m))
-		*out = *out * 16 + (uintptr_t)(c <= '9' ? c - '0' : c - 'a' + 10);
-	return c >= 0;
-}
-
-/* Protection of the page at `address`, or -1. */
-static int protection_of(uintptr_t address)
-{
-	struct maps m = {.fd = sys.openat(AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC, 0)};
-	uintptr_t from, to;
-	int found = -1;
-
-	if (m.fd < 0) {
-		slots.poor = true;
-		return -1;
-	}
-	while (found < 0 && next_number(&m, &from) && next_number(&m, &to)) {
-		int prot = (next_char(&m) == 'r') * PROT_READ;
-		int c;
-
-		prot |= (next_char(&m) == 'w') * PROT_WRITE;
-		prot |= (next_char(&m) == 'x') * PROT_EXEC;
-		if (address >= from && address < to)
-			found = prot;
-		while ((c = next_char(&m)) >= 0 && c != '\n')
-			;
-	}
-	sys.close(m.fd);
-	return found;
+	dl_iterate_phdr(look_in_object, &o);
+	return o.prot;
 }
 
 /* The page that is writable for now. */
@@ -330,7 +311,7 @@ static void window_close(struct window *w)
 
 static bool window_move(struct window *w, uintptr_t address)
 {
-	uintptr_t page = address & ~(uintptr_t)(getauxval(AT_PAGESZ) - 1);
+	uintptr_t page = page_of(address);
 
 	if (w->page == page)
 		return true;
@@ -462,28 +443,25 @@ static bool make_pipe(int fds[2])
 	return made;
 }
 
-static bool try_books(void)
+static void close_pipe(const int fds[2])
 {
-	int fds[2];
-	bool fine;
-
-	if (!make_pipe(fds))
-		return false;
-	fine = learn_books(fds[0], fds[1]);
 	sys.close(fds[0]);
 	sys.close(fds[1]);
-	return fine;
 }
 
-static bool try_tables(void)
+/* Leaves the pipe open, and empty. */
+static bool try_books(int fds[2])
 {
-	int fds[2];
-
-	for (int wide = 0; wide < TABLES; wide++)
-		if (!make_pipe(fds) || !try_table(fds, wide))
-			return false;
-	return true;
+	if (!make_pipe(fds))
+		return false;
+	if (learn_books(fds[0], fds[1]))
+		return true;
+	close_pipe(fds);
+	return false;
 }
+
+/* Closes the pipe. */
+static bool try_tables(int fds[2]) { return try_table(fds, false) && make_pipe(fds) && try_table(fds, true); }
 
 /* ---- installation ---- */
 
@@ -503,15 +481,18 @@ static bool spoiled(const char *step)
 static const char *install(void)
 {
 	const char *why = NULL;
+	int fds[2];
 
 	if (spoiled("find") || !find_all())
 		return "their tables were not found in this C library";
-	if (spoiled("books") || !try_books())
+	if (spoiled("books") || !try_books(fds))
 		return "this C library writes them in a way that is not known";
-	if (spoiled("exchange") || !exchange(false))
+	if (spoiled("exchange") || !exchange(false)) {
 		why = "their tables cannot be changed";
-	else if (!try_tables() || spoiled("try"))
+		close_pipe(fds);
+	} else if (!try_tables(fds) || spoiled("try")) {
 		why = "they did not pass the check at the start";
+	}
 	if (why)
 		exchange(true);
 	return why;
@@ -527,7 +508,7 @@ void stream_table_install(void)
 	fd_streams_seen = why == NULL;
 	if (why)
 		log_line(slots.poor ? LOG_INFO : LOG_WARN, "files with a stream (FILE) are bypassed: %s%s",
-		         why, slots.poor ? " (no /proc, or no descriptor to spare)" : "");
+		         why, slots.poor ? " (no descriptor to spare)" : "");
 	errno = before;
 }
 

@@ -168,8 +168,8 @@ void child_exec_prepare(void)
 	const struct sys_dirent *d;
 
 	known = true;
-	if (!fork_guard_page && fdtable_highest() < 0)
-		return; /* nothing is managed */
+	if (!file_any_open())
+		return;
 	entries.fd = sys.openat(AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
 	if (entries.fd < 0) {
 		inherit_all();

@@ -13,6 +13,7 @@
 #include "base/sys.h"
 #include "base/thread.h"
 #include "descriptors/fd.h"
+#include "descriptors/left_bytes.h"
 #include "descriptors/unresolved.h"
 #include "files/family.h"
 #include "files/fdtable.h"
@@ -165,6 +166,7 @@ void credentials_end(bool begun)
 {
 	if (begun)
 		attach_rights_changed(BYPASS_RIGHTS);
+	left_bytes_set_process();
 }
 
 void credentials_of_thread(void)

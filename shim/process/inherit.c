@@ -174,7 +174,9 @@ int inherit_start(const char *library, char *const *env, const struct inherit_fi
 		bytes += strlen(*e) + 1;
 	}
 	bytes += count * sizeof(char *);
-	memory = sys.mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	/* (not sys.mmap: nothing is locked in memory yet) */
+	memory = (void *)sys_raw(SYS_mmap, 0, (long)bytes, PROT_READ | PROT_WRITE,
+	                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (sys_is_error(memory))
 		return (int)(intptr_t)memory;
 	memset(&start, 0, sizeof start);
