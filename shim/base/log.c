@@ -5,6 +5,7 @@
 #include "base/log.h"
 
 #include "base/buffer.h"
+#include "base/process_pages.h"
 #include "base/sys.h"
 
 #include <fcntl.h>
@@ -17,8 +18,8 @@ struct identity {
 	int64_t born_sec;
 	uint32_t born_nsec;
 };
-static struct identity stderr_at_start;
-static enum { STDERR_ANY, STDERR_CLOSED, STDERR_KNOWN } stderr_is;
+static PROCESS_DATA struct identity stderr_at_start;
+static PROCESS_DATA enum { STDERR_ANY, STDERR_CLOSED, STDERR_KNOWN } stderr_is;
 
 static _Atomic int level_now = LOG_WARN;
 static log_sink *_Atomic sink_now;

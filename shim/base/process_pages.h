@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * process_pages: what each fork, and each end of a process, runs and writes lies in few pages.
+ * process_pages: what each start, fork and end of a process writes lies in few pages, and so does the code of
+ * forks and ends.
  *
  * LD_PRELOAD reaches every process, and most of them gain nothing.  After a fork the first write to a page
  * copies it, in the parent and in the child, and the child maps code anew, 64 KiB at a time.  Each such page
