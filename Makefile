@@ -27,6 +27,10 @@ BINDIR ?= $(PREFIX)/bin
 MANDIR ?= $(PREFIX)/share/man
 DOCDIR ?= $(PREFIX)/share/doc/fastwrite
 UNITDIR ?= $(PREFIX)/lib/systemd/system
+# where the shells look for completions
+BASHDIR ?= $(PREFIX)/share/bash-completion/completions
+ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
+FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
 CC ?= cc
 INSTALL ?= install
 PYTHON ?= .venv/bin/python
@@ -366,10 +370,14 @@ format: deps-lint
 .PHONY: install uninstall
 install: all
 	$(Q)$(INSTALL) -d '$(DESTDIR)$(BINDIR)' '$(DESTDIR)$(LIBDIR)' '$(DESTDIR)$(MANDIR)/man1' \
-		'$(DESTDIR)$(DOCDIR)' '$(DESTDIR)$(UNITDIR)'
+		'$(DESTDIR)$(DOCDIR)' '$(DESTDIR)$(UNITDIR)' '$(DESTDIR)$(BASHDIR)' '$(DESTDIR)$(ZSHDIR)' \
+		'$(DESTDIR)$(FISHDIR)'
 	$(Q)$(INSTALL) -m 755 $(COMMAND) '$(DESTDIR)$(BINDIR)/fastwrite'
 	$(Q)$(INSTALL) -m 644 $(LIBRARY) '$(DESTDIR)$(LIBDIR)/libfastwrite.so'
 	$(Q)$(INSTALL) -m 644 docs/fastwrite.1 '$(DESTDIR)$(MANDIR)/man1/fastwrite.1'
+	$(Q)$(INSTALL) -m 644 configs/completions/fastwrite.bash '$(DESTDIR)$(BASHDIR)/fastwrite'
+	$(Q)$(INSTALL) -m 644 configs/completions/_fastwrite '$(DESTDIR)$(ZSHDIR)/_fastwrite'
+	$(Q)$(INSTALL) -m 644 configs/completions/fastwrite.fish '$(DESTDIR)$(FISHDIR)/fastwrite.fish'
 	$(Q)$(INSTALL) -m 644 LICENSE CHANGELOG.md $(wildcard README.md) configs/fastwrite.ini.example \
 		'$(DESTDIR)$(DOCDIR)'
 	$(Q)sed 's|@BINDIR@|$(BINDIR)|g' configs/fastwrite-recover.service.in \
@@ -378,8 +386,16 @@ install: all
 
 uninstall:
 	$(Q)rm -f '$(DESTDIR)$(BINDIR)/fastwrite' '$(DESTDIR)$(LIBDIR)/libfastwrite.so' \
-		'$(DESTDIR)$(MANDIR)/man1/fastwrite.1' '$(DESTDIR)$(UNITDIR)/fastwrite-recover.service'
+		'$(DESTDIR)$(MANDIR)/man1/fastwrite.1' '$(DESTDIR)$(UNITDIR)/fastwrite-recover.service' \
+		'$(DESTDIR)$(BASHDIR)/fastwrite' '$(DESTDIR)$(ZSHDIR)/_fastwrite' '$(DESTDIR)$(FISHDIR)/fastwrite.fish'
 	$(Q)rm -rf '$(DESTDIR)$(DOCDIR)'
+
+# The commit that is checked out; the same bytes each time.
+.PHONY: dist
+dist:
+	$(Q)mkdir -p build
+	$(Q)git archive --format=tar --prefix=libfastwrite-$(VERSION)/ HEAD | gzip -9n > build/libfastwrite-$(VERSION).tar.gz
+	@echo build/libfastwrite-$(VERSION).tar.gz
 
 # ---- the rest ----
 
@@ -408,6 +424,7 @@ help:
 	'make bench-sync   of these, what a synced write costs; SQLite, and PostgreSQL if it is there' \
 	'make lint         formatting and static checks; make format repairs the formatting' \
 	'make install      into PREFIX ($(PREFIX)), below DESTDIR; make uninstall takes it away again' \
+	'make dist         the source of the commit that is checked out, as build/libfastwrite-$(VERSION).tar.gz' \
 	'make deps         installs what build, tests and laboratory need, by apt and pip; deps-build, deps-lint likewise' \
 	'make clean        removes what was built; distclean the Python parts too' \
 	'' \

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shells' completions name what the command takes, and nothing else."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+
+import pytest
+from lib.support import ROOT
+
+COMPLETIONS = ROOT / "configs" / "completions"
+VERBS = ["run", "recover", "status", "config", "check"]
+COMMON = {"--help", "--usage", "--version"}
+# Calls the function of the file as bash does.  It has already cut the line into words.
+BASH = """
+source "$1"
+compopt() { :; }
+COMP_LINE=$2 COMP_POINT=${#2} COMP_WORDS=("${@:3}") COMP_CWORD=$(($# - 3))
+_fastwrite
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+def complete(line: str) -> list[str]:
+    words = re.findall(r"[=:]+|[^\s=:]+", line) + ([""] if line.endswith(" ") else [])
+    done = subprocess.run(
+        ["bash", "-c", BASH, "bash", COMPLETIONS / "fastwrite.bash", line, *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+def options_of(text: str) -> set[str]:
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text))
+
+
+@pytest.fixture(scope="module")
+def options(fastwrite) -> dict[str, set[str]]:
+    """By verb, as its help says."""
+    found = {}
+    for verb in VERBS:
+        text = subprocess.run([fastwrite, verb, "--help"], capture_output=True, text=True, check=True).stdout
+        found[verb] = set(re.findall(r"^ {2,6}(?:-.,? ?)?(?:, )?(--[a-z-]+)", text, re.M))
+        assert found[verb] > COMMON
+    return found
+
+
+def keys() -> dict[str, list[str]]:
+    """With the words that are allowed, as the documents say; none of the paths."""
+    table = re.findall(
+        r"^\| \[`(\w+)`\]\(#\w+\) \| (.*?) \|", (ROOT / "docs" / "configuration.md").read_text(), re.M
+    )
+    return {key: re.findall(r"`(\w+)`", values) for key, values in table if key != "paths"}
+
+
+def test_bash_knows_the_verbs():
+    assert complete("fastwrite ") == [*VERBS, "help", "version"]
+    assert complete("fastwrite re") == ["recover"]
+    assert set(complete("fastwrite --")) == COMMON
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_bash_knows_the_options(options, verb):
+    assert {word.rstrip("=") for word in complete(f"fastwrite {verb} --")} == options[verb]
+
+
+@pytest.mark.parametrize("before", ["--set=", "-o "])
+def test_bash_knows_the_keys_and_their_words(before):
+    assert complete(f"fastwrite run {before}") == [f"{key}=" for key in keys()]
+    for key, words in keys().items():
+        if key == "staging":  # a directory
+            continue
+        assert sorted(complete(f"fastwrite run {before}{key}=")) == sorted(words), key
+    assert complete(f"fastwrite run {before}sync=o") == ["off", "ordered"]
+
+
+def test_bash_looks_for_programs_and_files(tmp_path):
+    (tmp_path / "some-file").touch()
+    assert complete(f"fastwrite recover {tmp_path}/so") == [f"{tmp_path}/some-file"]
+    assert complete(f"fastwrite config --config={tmp_path}/so") == [f"{tmp_path}/some-file"]
+    assert "bash" in complete("fastwrite run -c x --set=sync=off ba")
+    assert complete(f"fastwrite run -- bash {tmp_path}/so") == [f"{tmp_path}/some-file"]
+    assert complete("fastwrite run bash --ve") == []
+
+
+@pytest.mark.parametrize("name", ["_fastwrite", "fastwrite.fish"])
+def test_the_others_name_the_same(options, name):
+    text = (COMPLETIONS / name).read_text()
+    found = options_of(text)
+    if name == "fastwrite.fish":
+        found = {f"--{option}" for option in re.findall(r"^complete .*?-l ([a-z-]+)", text, re.M)}
+    assert found == set.union(*options.values())
+    for key, words in keys().items():
+        assert re.search(rf"\b{key}[:=]", text), key
+        named = re.search(rf"\b{key}(?:=\{{|:[\w ]*:\()([\w ,]+)[)}}]", text)
+        assert sorted(re.split("[ ,]", named[1]) if named else []) == sorted(words), key
+    for verb in VERBS:
+        assert re.search(rf"\b{verb}\b", text)
+
+
+SHELLS = {"bash": "fastwrite.bash", "zsh": "_fastwrite", "fish": "fastwrite.fish"}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_shell_reads_its_own(shell):
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    done = subprocess.run(
+        [shell, "-n", COMPLETIONS / SHELLS[shell]], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_fish_completes():
+    if shutil.which("fish") is None:
+        pytest.skip("fish is not installed")
+    script = f"source {COMPLETIONS}/fastwrite.fish; complete -C $argv[1]"
+
+    def found(line: str) -> list[str]:
+        done = subprocess.run(["fish", "-N", "-c", script, line], capture_output=True, text=True, timeout=60)
+        return [text.split("\t")[0] for text in done.stdout.splitlines()]
+
+    assert set(found("fastwrite ")) == {*VERBS, "help", "version"}
+    assert found("fastwrite recover --dr") == ["--dry-run"]
+    assert "sync=journal" in found("fastwrite config --set sync=")
+    assert "--dry-run" not in found("fastwrite run --")
+
+
+def test_they_are_installed_where_the_shells_look(tmp_path):
+    for target in ("install", "uninstall"):
+        subprocess.run(
+            ["make", "-s", "-C", ROOT, target, "PREFIX=/usr", f"DESTDIR={tmp_path}"], check=True, timeout=600
+        )
+        share = tmp_path / "usr" / "share"
+        for place in (
+            "bash-completion/completions/fastwrite",
+            "zsh/site-functions/_fastwrite",
+            "fish/vendor_completions.d/fastwrite.fish",
+        ):
+            assert (share / place).is_file() == (target == "install")
