@@ -370,11 +370,14 @@ format: deps-lint
 .PHONY: install uninstall
 install: all
 	$(Q)$(INSTALL) -d '$(DESTDIR)$(BINDIR)' '$(DESTDIR)$(LIBDIR)' '$(DESTDIR)$(MANDIR)/man1' \
+		'$(DESTDIR)$(MANDIR)/man5' '$(DESTDIR)$(MANDIR)/man7' \
 		'$(DESTDIR)$(DOCDIR)' '$(DESTDIR)$(UNITDIR)' '$(DESTDIR)$(BASHDIR)' '$(DESTDIR)$(ZSHDIR)' \
 		'$(DESTDIR)$(FISHDIR)'
 	$(Q)$(INSTALL) -m 755 $(COMMAND) '$(DESTDIR)$(BINDIR)/fastwrite'
 	$(Q)$(INSTALL) -m 644 $(LIBRARY) '$(DESTDIR)$(LIBDIR)/libfastwrite.so'
 	$(Q)$(INSTALL) -m 644 docs/fastwrite.1 '$(DESTDIR)$(MANDIR)/man1/fastwrite.1'
+	$(Q)$(INSTALL) -m 644 docs/fastwrite.ini.5 '$(DESTDIR)$(MANDIR)/man5/fastwrite.ini.5'
+	$(Q)$(INSTALL) -m 644 docs/libfastwrite.7 '$(DESTDIR)$(MANDIR)/man7/libfastwrite.7'
 	$(Q)$(INSTALL) -m 644 configs/completions/fastwrite.bash '$(DESTDIR)$(BASHDIR)/fastwrite'
 	$(Q)$(INSTALL) -m 644 configs/completions/_fastwrite '$(DESTDIR)$(ZSHDIR)/_fastwrite'
 	$(Q)$(INSTALL) -m 644 configs/completions/fastwrite.fish '$(DESTDIR)$(FISHDIR)/fastwrite.fish'
@@ -386,7 +389,8 @@ install: all
 
 uninstall:
 	$(Q)rm -f '$(DESTDIR)$(BINDIR)/fastwrite' '$(DESTDIR)$(LIBDIR)/libfastwrite.so' \
-		'$(DESTDIR)$(MANDIR)/man1/fastwrite.1' '$(DESTDIR)$(UNITDIR)/fastwrite-recover.service' \
+		'$(DESTDIR)$(MANDIR)/man1/fastwrite.1' '$(DESTDIR)$(MANDIR)/man5/fastwrite.ini.5' \
+		'$(DESTDIR)$(MANDIR)/man7/libfastwrite.7' '$(DESTDIR)$(UNITDIR)/fastwrite-recover.service' \
 		'$(DESTDIR)$(BASHDIR)/fastwrite' '$(DESTDIR)$(ZSHDIR)/_fastwrite' '$(DESTDIR)$(FISHDIR)/fastwrite.fish'
 	$(Q)rm -rf '$(DESTDIR)$(DOCDIR)'
 

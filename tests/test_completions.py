@@ -132,7 +132,7 @@ def test_fish_completes():
     assert "--dry-run" not in found("fastwrite run --")
 
 
-def test_they_are_installed_where_the_shells_look(tmp_path):
+def test_they_and_the_manual_are_installed_and_go(tmp_path):
     for target in ("install", "uninstall"):
         subprocess.run(
             ["make", "-s", "-C", ROOT, target, "PREFIX=/usr", f"DESTDIR={tmp_path}"], check=True, timeout=600
@@ -142,5 +142,8 @@ def test_they_are_installed_where_the_shells_look(tmp_path):
             "bash-completion/completions/fastwrite",
             "zsh/site-functions/_fastwrite",
             "fish/vendor_completions.d/fastwrite.fish",
+            "man/man1/fastwrite.1",
+            "man/man5/fastwrite.ini.5",
+            "man/man7/libfastwrite.7",
         ):
             assert (share / place).is_file() == (target == "install")

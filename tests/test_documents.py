@@ -20,7 +20,7 @@ DOCUMENTS = sorted(
 )
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 CONFIGURATION = ROOT / "docs" / "configuration.md"
-MANUAL = ROOT / "docs" / "fastwrite.1"
+MANUAL = [ROOT / "docs" / page for page in ("fastwrite.1", "fastwrite.ini.5", "libfastwrite.7")]
 EXAMPLE = ROOT / "configs" / "fastwrite.ini.example"
 NAME = lambda path: str(path.relative_to(ROOT))  # noqa: E731
 
@@ -177,9 +177,10 @@ def test_example_file_names_every_key(cli):
 
 
 def test_manual_names_every_key(cli):
-    keys = MANUAL.read_text().split(".SS Keys", 1)[1].split(".SH ", 1)[0]
+    manual = "".join(page.read_text() for page in MANUAL)
+    keys = manual.split(".SH KEYS", 1)[1].split(".SH ", 1)[0]
     assert re.findall(r"^\.TP\n\.B ([a-z_]+)$", keys, re.M) == list(told(cli))
-    text = re.sub(r"\\f[BIR]|\\", "", MANUAL.read_text())
+    text = re.sub(r"\\f[BIR]|\\", "", manual)
     for variable in ("PATHS", "CONFIG", "ON_ERROR", "STATS", "LOG", "INHERIT", "LIB"):
         assert f"FASTWRITE_{variable}" in text
 
