@@ -561,6 +561,7 @@ bool attach_file(struct file *f, struct ofd *o)
 	uint64_t begin = staging_policy_clock(f);
 	enum bypass_reason why;
 
+	atomic_thread_fence(memory_order_seq_cst); /* (f is in the table: see gate_stop and file_any) */
 	if (gate_stopped() || gate_held() || !o->writable || (file_is_ordered(f) && !may_order(f)))
 		return false;
 	why = refused();

@@ -1143,7 +1143,7 @@ long fd_dup_onto_prepare(struct fd_dup_onto *d, int oldfd, int newfd)
 	d->forgotten = fdtable_knows(newfd);
 	/* (if nothing of newfd is known, a dup2 that fails does no harm) */
 	d->holds = (d->forgotten || d->copy.o) &&
-	           ((!d->forgotten && !is_locked(newfd)) || can_replace(oldfd, newfd));
+	           ((newfd >= 0 && !d->forgotten && !is_locked(newfd)) || can_replace(oldfd, newfd));
 	d->forgotten &= d->holds;
 	if (d->holds) {
 		const struct file *f;
@@ -1155,6 +1155,7 @@ long fd_dup_onto_prepare(struct fd_dup_onto *d, int oldfd, int newfd)
 		before_close(newfd);
 		d->blocked = unresolved_block(newfd, &noted);
 		f = file_now(newfd);
+		d->forgotten |= noted || f; /* (another thread has just got that number) */
 		/* The library passes writes to a bypassed file to the kernel, without a count and without a
 		 * lock.  Another thread may bypass the file now, until newfd has left the table. */
 		unseen = !noted && (!f || atomic_load(&f->mode) == FILE_BYPASSED);

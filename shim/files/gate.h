@@ -54,7 +54,11 @@ static inline void gate_child_begin(void)
 static inline void gate_child_end(void) { atomic_fetch_sub(&gate.children, 1); }
 static inline uint32_t gate_children(void) { return atomic_load(&gate.children); }
 
-static inline void gate_stop(void) { atomic_fetch_add(&gate.stopped, 1); }
+static inline void gate_stop(void)
+{
+	atomic_fetch_add(&gate.stopped, 1);
+	atomic_thread_fence(memory_order_seq_cst);
+}
 /* True if no other thread has stopped it. */
 static inline bool gate_resume(void) { return atomic_fetch_sub(&gate.stopped, 1) == 1; }
 static inline bool gate_stopped(void)

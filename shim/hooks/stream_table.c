@@ -282,12 +282,17 @@ static int look_in_object(struct dl_phdr_info *info, size_t size, void *ctx)
 	return o->prot >= 0;
 }
 
+typedef int each_object(int (*look)(struct dl_phdr_info *, size_t, void *), void *ctx);
+
 /* Protection of the page, or -1. */
 static int protection_of(uintptr_t page)
 {
+	/* (not the program's own: it has not begun) */
+	each_object *each = (each_object *)(uintptr_t)dlsym(RTLD_NEXT, "dl_iterate_phdr");
 	struct object o = {.page = page, .prot = -1};
 
-	dl_iterate_phdr(look_in_object, &o);
+	if (each)
+		each(look_in_object, &o);
 	return o.prot;
 }
 
