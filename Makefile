@@ -391,15 +391,17 @@ uninstall:
 	$(Q)rm -f '$(DESTDIR)$(BINDIR)/fastwrite' '$(DESTDIR)$(LIBDIR)/libfastwrite.so' \
 		'$(DESTDIR)$(MANDIR)/man1/fastwrite.1' '$(DESTDIR)$(MANDIR)/man5/fastwrite.ini.5' \
 		'$(DESTDIR)$(MANDIR)/man7/libfastwrite.7' '$(DESTDIR)$(UNITDIR)/fastwrite-recover.service' \
-		'$(DESTDIR)$(BASHDIR)/fastwrite' '$(DESTDIR)$(ZSHDIR)/_fastwrite' '$(DESTDIR)$(FISHDIR)/fastwrite.fish'
+		'$(DESTDIR)$(BASHDIR)/fastwrite' '$(DESTDIR)$(ZSHDIR)/_fastwrite' \
+		'$(DESTDIR)$(FISHDIR)/fastwrite.fish'
 	$(Q)rm -rf '$(DESTDIR)$(DOCDIR)'
 
 # The commit that is checked out; the same bytes each time.
 .PHONY: dist
+DIST := libfastwrite-$(VERSION)
 dist:
 	$(Q)mkdir -p build
-	$(Q)git archive --format=tar --prefix=libfastwrite-$(VERSION)/ HEAD | gzip -9n > build/libfastwrite-$(VERSION).tar.gz
-	@echo build/libfastwrite-$(VERSION).tar.gz
+	$(Q)git archive --format=tar --prefix=$(DIST)/ HEAD | gzip -9n > build/$(DIST).tar.gz
+	@echo build/$(DIST).tar.gz
 
 # ---- the rest ----
 
@@ -428,7 +430,7 @@ help:
 	'make bench-sync   of these, what a synced write costs; SQLite, and PostgreSQL if it is there' \
 	'make lint         formatting and static checks; make format repairs the formatting' \
 	'make install      into PREFIX ($(PREFIX)), below DESTDIR; make uninstall takes it away again' \
-	'make dist         the source of the commit that is checked out, as build/libfastwrite-$(VERSION).tar.gz' \
+	'make dist         the source of the commit that is checked out, as build/$(DIST).tar.gz' \
 	'make deps         installs what build, tests and laboratory need, by apt and pip; deps-build, deps-lint likewise' \
 	'make clean        removes what was built; distclean the Python parts too' \
 	'' \

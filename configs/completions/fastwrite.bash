@@ -6,8 +6,8 @@ _fastwrite_words()
 {
 	local verb=$1 word=$2
 	local both='--help --usage --version' rules='--config= --paths= --set='
-	local keys='sync= relaxed_ms= ordered_ms= journal= mem= block= lag_ms= visibility= writers= flush= prealloc=
-		prealloc_mode= staging= small= adapt= overlay= stdio= inherit='
+	local keys='sync= relaxed_ms= ordered_ms= journal= mem= block= lag_ms= visibility= writers= flush=
+		prealloc= prealloc_mode= staging= small= adapt= overlay= stdio= inherit='
 
 	case $word in
 	--on-error=*) echo --on-error={warn,stop} ;;
@@ -43,7 +43,8 @@ _fastwrite()
 	local begun=${word%"$now"}
 
 	for ((i = 1; i < COMP_CWORD; i++)); do
-		if [[ ${COMP_WORDS[i]} == -* || ${COMP_WORDS[i]} == [=:] || ${COMP_WORDS[i - 1]} == [=:] ]]; then
+		if [[ ${COMP_WORDS[i]} == -* || ${COMP_WORDS[i]} == [=:] ]] ||
+			[[ ${COMP_WORDS[i - 1]} == [=:] ]]; then
 			continue
 		elif [[ ! $verb ]]; then
 			verb=${COMP_WORDS[i]}
