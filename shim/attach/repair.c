@@ -436,10 +436,16 @@ PROCESS_CODE static void visit_arena(struct arena *a, void *ctx)
 /* LOCK_FAMILY held: nobody joins meanwhile. */
 PROCESS_CODE __attribute__((noinline)) static void find_dead(struct sweep *s)
 {
+	enum { FEW = 4 };
 	const struct family *m = file_family();
-	bool alone = family_is_alone(); /* one question instead of one for each */
+	uint32_t others = 0;
+	bool alone;
 
-	for (uint32_t i = 0; i < FAMILY_MAX; i++) {
+	for (uint32_t i = 0; i < FAMILY_MAX; i++)
+		others += i != family_me && atomic_load(&m->state[i]) != MEMBER_FREE;
+	/* one question instead of many */
+	alone = others > FEW && family_is_alone();
+	for (uint32_t i = 0; i < FAMILY_MAX && others > 0; i++) {
 		if (atomic_load(&m->state[i]) == MEMBER_FREE || i == family_me ||
 		    !(alone || family_member_died(i)))
 			continue;
