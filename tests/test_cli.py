@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 
 import pytest
+from lib.command_line import COMMON, MANUAL, VERBS, options_of
 from lib.support import disk_dir, wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
-VERBS = ["run", "recover", "status", "config", "check"]
 KEYS = [
     "sync",
     "relaxed_ms",
@@ -124,10 +124,6 @@ def test_wrong_usage(cli, arguments, part):
 # ---- the manual ----
 
 
-def options_of(help_text: str) -> set[str]:
-    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", help_text))
-
-
 def test_manual_agrees_with_help(cli):
     manual = (ROOT / "docs" / "fastwrite.1").read_text().replace("\\-", "-")
     verbs = manual.split(".SH VERBS", 1)[1].split(".SH ", 1)[0]
@@ -136,7 +132,7 @@ def test_manual_agrees_with_help(cli):
     assert re.findall(r"^  ([a-z]+)  ", cli("--help").stdout, re.M) == VERBS
 
     common = options_of(sections["All verbs"])
-    assert common == {"--help", "--usage", "--version"}
+    assert common == COMMON
     settings = {"--config", "--paths", "--set"}
     for verb in VERBS:
         wanted = options_of(cli(verb, "--help").stdout.split("\n\n", 1)[1]) - common
@@ -152,15 +148,12 @@ def test_manual_names_every_status(cli):
         assert re.search(rf"^\.B {status}$", manual, re.M)
 
 
-PAGES = ["fastwrite.1", "fastwrite.ini.5", "libfastwrite.7"]
-
-
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", MANUAL, ids=lambda page: page.name)
 def test_manual_has_no_markup_errors(page):
     if shutil.which("man") is None or shutil.which("groff") is None:
         pytest.skip("groff is not installed")
     done = subprocess.run(
-        ["groff", "-man", "-Tutf8", "-ww", "-z", str(ROOT / "docs" / page)],
+        ["groff", "-man", "-Tutf8", "-ww", "-z", str(page)],
         capture_output=True,
         text=True,
         check=False,
@@ -170,12 +163,12 @@ def test_manual_has_no_markup_errors(page):
 
 def test_manual_pages_name_each_other(cli):
     version = cli("--version").stdout.split()[-1]
-    for page in PAGES:
-        text = (ROOT / "docs" / page).read_text()
-        name, section = page.rsplit(".", 1)
+    for page in MANUAL:
+        text = page.read_text()
+        name, section = page.name.rsplit(".", 1)
         assert text.splitlines()[1].startswith(f'.TH {name.upper()} {section} "" "libfastwrite {version}"')
         see = re.findall(r"^\.BR ([a-z.]+) \((\d)\)", text.split(".SH SEE ALSO", 1)[1], re.M)
-        assert {f"{n}.{s}" for n, s in see} >= {other for other in PAGES if other != page}
+        assert {f"{n}.{s}" for n, s in see} >= {other.name for other in MANUAL if other != page}
 
 
 def test_manual_has_a_configuration_that_is_right(cli, tmp_path):

@@ -8,11 +8,10 @@ import shutil
 import subprocess
 
 import pytest
+from lib.command_line import COMMON, MANUAL, VERBS, key_table, options_of
 from lib.support import ROOT
 
 COMPLETIONS = ROOT / "configs" / "completions"
-VERBS = ["run", "recover", "status", "config", "check"]
-COMMON = {"--help", "--usage", "--version"}
 # Calls the function of the file as bash does.  It has already cut the line into words.
 BASH = """
 source "$1"
@@ -36,27 +35,21 @@ def complete(line: str) -> list[str]:
     return done.stdout.split()
 
 
-def options_of(text: str) -> set[str]:
-    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text))
-
-
 @pytest.fixture(scope="module")
 def options(fastwrite) -> dict[str, set[str]]:
     """By verb, as its help says."""
     found = {}
     for verb in VERBS:
         text = subprocess.run([fastwrite, verb, "--help"], capture_output=True, text=True, check=True).stdout
-        found[verb] = set(re.findall(r"^ {2,6}(?:-.,? ?)?(?:, )?(--[a-z-]+)", text, re.M))
+        found[verb] = options_of(text.split("\n\n", 1)[1])
         assert found[verb] > COMMON
     return found
 
 
 def keys() -> dict[str, list[str]]:
-    """With the words that are allowed, as the documents say; none of the paths."""
-    table = re.findall(
-        r"^\| \[`(\w+)`\]\(#\w+\) \| (.*?) \|", (ROOT / "docs" / "configuration.md").read_text(), re.M
-    )
-    return {key: re.findall(r"`(\w+)`", values) for key, values in table if key != "paths"}
+    """With the words that are allowed, where there are words; none of the paths."""
+    allowed = {key: values.split(", ") for key, (values, _) in key_table().items() if key != "paths"}
+    return {key: words if all(map(str.isalnum, words)) else [] for key, words in allowed.items()}
 
 
 def test_bash_knows_the_verbs():
@@ -142,8 +135,6 @@ def test_they_and_the_manual_are_installed_and_go(tmp_path):
             "bash-completion/completions/fastwrite",
             "zsh/site-functions/_fastwrite",
             "fish/vendor_completions.d/fastwrite.fish",
-            "man/man1/fastwrite.1",
-            "man/man5/fastwrite.ini.5",
-            "man/man7/libfastwrite.7",
+            *(f"man/man{page.name[-1]}/{page.name}" for page in MANUAL),
         ):
             assert (share / place).is_file() == (target == "install")

@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from lib.command_line import CONFIGURATION, MANUAL, key_table
 from lib.support import ROOT
 
 DOCUMENTS = sorted(
@@ -19,8 +20,6 @@ DOCUMENTS = sorted(
     and "results" not in path.relative_to(ROOT).parts[:1]
 )
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
-CONFIGURATION = ROOT / "docs" / "configuration.md"
-MANUAL = [ROOT / "docs" / page for page in ("fastwrite.1", "fastwrite.ini.5", "libfastwrite.7")]
 EXAMPLE = ROOT / "configs" / "fastwrite.ini.example"
 NAME = lambda path: str(path.relative_to(ROOT))  # noqa: E731
 
@@ -126,11 +125,6 @@ def allowed(cli, key: str) -> str:
     """The values of a key, as the message says them when it is wrong."""
     done = cli("config", "-p", "/x/**", "-o", f"{key}=!")
     return re.search(r": allowed: (.*)$", done.stderr.strip(), re.M)[1]
-
-
-def key_table() -> dict[str, tuple[str, str]]:
-    rows = re.findall(r"^\| \[`([a-z_]+)`\]\(#\1\) \| (.*?) \| (.*?) \|$", CONFIGURATION.read_text(), re.M)
-    return {key: (values.replace("`", ""), default.replace("`", "")) for key, values, default in rows}
 
 
 def test_configuration_names_every_key(cli):

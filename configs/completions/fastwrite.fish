@@ -5,6 +5,10 @@ function __fastwrite_begins -d 'no verb yet'
 	not __fish_seen_subcommand_from run recover status config check help version
 end
 
+function __fastwrite_has_rules -d 'the verb takes settings'
+	__fish_seen_subcommand_from run recover config check
+end
+
 function __fastwrite_is -d 'the verb is one of these'
 	__fish_seen_subcommand_from $argv
 end
@@ -22,12 +26,13 @@ complete -c fastwrite -s '?' -l help -d 'give help'
 complete -c fastwrite -l usage -d 'give a short usage message'
 complete -c fastwrite -s V -l version -d 'print the version'
 
-complete -c fastwrite -n "__fastwrite_is run recover config check" -s c -l config -r -F -d 'read this file'
-complete -c fastwrite -n "__fastwrite_is run recover config check" -s p -l paths -r -F -d 'stage files that match'
-complete -c fastwrite -n "__fastwrite_is run recover config check" -s o -l set -x -d 'set one key' -a "
-	sync={fdatasync,fsync,journal,relaxed,off,ordered} relaxed_ms= ordered_ms= journal= mem= block= lag_ms=
-	visibility={lag,strict} writers={auto,exclusive,shared} flush={auto,direct,buffered} prealloc=
-	prealloc_mode={keep,off,zero} staging= small= adapt={on,off} overlay={on,off} stdio={on,off} inherit={0,1}"
+complete -c fastwrite -n __fastwrite_has_rules -s c -l config -r -F -d 'read this configuration file'
+complete -c fastwrite -n __fastwrite_has_rules -s p -l paths -r -F -d 'stage files that match'
+complete -c fastwrite -n __fastwrite_has_rules -s o -l set -x -d 'set one key' -a "
+	sync={fdatasync,fsync,journal,relaxed,off,ordered} relaxed_ms= ordered_ms= journal= mem= block=
+	lag_ms= visibility={lag,strict} writers={auto,exclusive,shared} flush={auto,direct,buffered}
+	prealloc= prealloc_mode={keep,off,zero} staging= small= adapt={on,off} overlay={on,off}
+	stdio={on,off} inherit={0,1}"
 complete -c fastwrite -n "__fastwrite_is recover status config check" -s j -l json -d 'print JSON'
 
 complete -c fastwrite -n "__fastwrite_is run" -l on-error -x -a 'warn stop' -d 'if the configuration is wrong'

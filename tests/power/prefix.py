@@ -163,7 +163,7 @@ def nudged(run: Run) -> list[str]:
 
 
 def block_of(run: Run) -> int:
-    """Of the file system.  Below the size of a page the kernel makes most writes to SQLite's rollback journals."""
+    """Of the file system.  With smaller blocks the kernel makes most writes to SQLite's rollback journals."""
     return 1024 if run.seed % 4 == 0 else 4096
 
 

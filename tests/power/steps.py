@@ -98,7 +98,7 @@ class History:
             self.change("stack", step)
 
     def forgive(self, found: dict[Hashable, int], under_way: range) -> None:
-        """One of these operations was under way: what it was changing may be torn, and counts as unchanged."""
+        """One of these operations was under way: what it was changing may be torn: unchanged."""
         for unit, values in self.values.items():
             changes = [i for i, (begin, _) in enumerate(values) if begin in under_way]
             if found[unit] == SPOILED and changes:

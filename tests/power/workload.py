@@ -200,7 +200,7 @@ def put_aside() -> list[Path]:
 
 
 def only_unsynced(done: subprocess.CompletedProcess[str]) -> bool:
-    """Nothing but bytes of arenas was put aside, which hold what was not synced.  (The check finds what is missing.)"""
+    """Nothing but bytes of arenas was put aside, which were not synced.  (The check finds what is missing.)"""
     if done.returncode != 1:
         return False
     report = json.loads(done.stdout)

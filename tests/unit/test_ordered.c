@@ -2112,6 +2112,16 @@ static int appended(void)
 	return fd;
 }
 
+/* It is in the file, and another one is staged. */
+static int appended_again(void)
+{
+	int fd = appended();
+
+	flush_now(fd);
+	append_to(fd, LARGE, 2 * LARGE);
+	return fd;
+}
+
 static uint64_t log_end(int fd) { return order_log_of(rig_file(fd)->arena)->wal->end; }
 
 static void test_a_large_append_is_written_once(void **state)
@@ -2263,11 +2273,9 @@ static void test_a_large_append_to_a_slow_disk(void **state)
 
 	(void)state;
 	needs_a_disk();
-	fd = appended();
+	fd = appended_again();
 	l = order_log_of(rig_file(fd)->arena);
 	assert_ptr_equal(l, &order_logs[0]);
-	flush_now(fd);
-	append_to(fd, LARGE, 2 * LARGE);
 	assert_int_equal(fstat(fd, &st), 0);
 	ino_of_a = st.st_ino;
 	l->logged_ns = sys_now_ns() - WAL_LATE_NS / 5 * 2;
@@ -2288,9 +2296,7 @@ static void test_a_large_append_long_after_its_size(void **state)
 
 	(void)state;
 	needs_a_disk();
-	fd = appended();
-	flush_now(fd);
-	append_to(fd, LARGE, 2 * LARGE);
+	fd = appended_again();
 	rig_faults_clear();
 	flush_now(fd);
 	/* the file, and the epoch */
@@ -2360,9 +2366,7 @@ static void test_a_large_append_behind_an_unsure_header(void **state)
 
 	(void)state;
 	needs_a_disk();
-	fd = appended();
-	flush_now(fd);
-	append_to(fd, LARGE, 2 * LARGE);
+	fd = appended_again();
 	order_log_of(rig_file(fd)->arena)->wal->unsure = true;
 	rig_faults_clear();
 	flush_now(fd);
