@@ -104,7 +104,7 @@ def test_ordered_leaves_a_prefix(build: Path, library: Path, fs: str) -> None:
     # (while a child lives nothing is staged: `steps-processes` would test the kernel)
     numbered = ("steps", "steps-threads", "steps-files", "steps-large", "steps-forks")
     kinds = (*numbered, *(f"sqlite-{mode}" for mode in MODES))
-    run_prefix(build, "--shutdowns", "2", "--kinds", *kinds, *ordered)
+    run_prefix(build, "--shutdowns", "2", "--kinds", *kinds, "git", *ordered)
     run_prefix(build, "--cuts", "6", "--kinds", "steps", "steps-files", "steps-large", "sqlite-wal", *ordered)
 
 

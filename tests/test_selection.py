@@ -12,6 +12,7 @@ from lib.support import disk_dir, preload_env, run_preloaded
 
 # argv: reason file...: makes each file one that is bypassed, and writes a line to it a thousand times.
 PROGRAM = r"""
+#include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -21,6 +22,11 @@ int main(int argc, char **argv)
 	for (int a = 2; a < argc; a++) {
 		int fd = open(argv[a], O_RDWR | O_CREAT | O_APPEND, 0644);
 
+		/* needs persistent memory */
+		if (strcmp(argv[1], "synchronous") == 0 &&
+			(mmap(NULL, 1, PROT_READ, MAP_SHARED_VALIDATE | MAP_SYNC, fd, 0) != MAP_FAILED ||
+			errno != EOPNOTSUPP))
+			return 1;
 		if (strcmp(argv[1], "mapped") == 0)
 			mmap(NULL, 1, PROT_READ, MAP_SHARED, fd, 0);
 		if (write(fd, "a\n", 2) + write(fd, "b\n", 2) != 4)
@@ -70,6 +76,7 @@ def run(fastwrite, place):
         ("mapped", "the program has mapped it"),
         ("late", "the program has mapped it"),
         ("unlinked", "its name was removed"),
+        ("synchronous", None),
         ("plain", None),
     ],
 )

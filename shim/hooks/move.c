@@ -19,6 +19,21 @@
 #include <sys/sendfile.h>
 #include <unistd.h>
 
+/* A mapping with MAP_SYNC needs persistent memory.  MariaDB tries it with its log on any disk, and goes on
+ * with writes: that must not end the staging of the log. */
+static bool cannot_map(size_t length, int flags, int fd, off_t offset)
+{
+	long r;
+
+	if ((flags & MAP_TYPE) != MAP_SHARED_VALIDATE || !(flags & MAP_SYNC))
+		return false;
+	r = sys_raw(SYS_mmap, 0, (long)length, PROT_NONE, MAP_SHARED_VALIDATE | MAP_SYNC, fd, offset);
+	if (r < 0 && r > -4096)
+		return true;
+	sys_raw(SYS_munmap, r, (long)length, 0, 0, 0, 0);
+	return false;
+}
+
 /*
  * Memory allocators call mmap. dlsym, with which we would find the real mmap, may wait for such an allocator.
  * So the mapping is made by a system call.
@@ -26,13 +41,15 @@
 EXPORT void *mmap(void *addr, size_t length, int prot, int flags, int fd, off_t offset)
 {
 	bool shares = (flags & MAP_SHARED) && (prot & PROT_WRITE);
-	bool file = !(flags & MAP_ANONYMOUS) && live_config;
+	bool file = !(flags & MAP_ANONYMOUS) && live_config, told = false;
 	uintptr_t word = 0;
 	long r;
 
 	if (file) {
 		word = fdtable_word(fd);
-		by_name_map(fd, shares);
+		told = !cannot_map(length, flags, fd, offset);
+		if (told)
+			by_name_map(fd, shares);
 	}
 	if (flags & MAP_FIXED)
 		user_memory_changed();
@@ -40,7 +57,7 @@ EXPORT void *mmap(void *addr, size_t length, int prot, int flags, int fd, off_t 
 	if (flags & MAP_FIXED)
 		user_memory_changed();
 	/* another file has got the number meanwhile, and perhaps that one is mapped */
-	if (file && fdtable_word(fd) != word)
+	if (file && (fdtable_word(fd) != word || (!told && !(r < 0 && r > -4096))))
 		by_name_map(fd, shares);
 	return r < 0 && r > -4096 ? (void *)hook_result(r) : (void *)r;
 }

@@ -17,12 +17,12 @@ MAKE = {
 }
 
 
-def make_image(path: Path, fs: str, block: int = 0) -> None:
-    """block: bytes, of ext4; 0: what it takes for so small a disk, 1024."""
+def make_image(path: Path, fs: str, block: int = 0, size: int = 0) -> None:
+    """block: bytes, of ext4; 0: what it takes for so small a disk, 1024.  size: bytes; 0: as small as may be."""
     options = ("-b", str(block)) if block and fs == "ext4" else ()
     path.unlink(missing_ok=True)
     with path.open("wb") as image:
-        os.truncate(image.fileno(), SIZES[fs])
+        os.truncate(image.fileno(), size or SIZES[fs])
     done = subprocess.run([*MAKE[fs], *options, str(path)], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise FailedError(f"{MAKE[fs][0]}: {done.stdout}{done.stderr}")

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m power.prefix (with tests/ on the path; make soak-power does it): does a power loss leave a prefix?
 
-A program makes numbered steps over several files, SQLite transactions, or writes to a LevelDB or a Redis.
+A program makes numbered steps over several files, transactions of SQLite, PostgreSQL or MariaDB, writes to a LevelDB
+or a Redis, or commits of Git.
 Another program syncs the same files meanwhile.  The file system is shut down, or its disk is cut off; then it is
 mounted and recovered; every other time it is shut down once more meanwhile.  Its files must be as they were
 after some number of operations.  Natively, with a sync after each step, they must be, and nothing
@@ -27,13 +28,13 @@ from random import Random
 
 from lib.support import ROOT, preload_env
 
-from power import commands, commits, cuts, records, steps, system
+from power import commands, commits, cuts, records, repository, servers, steps, system
 from power.disk import copy_image, make_image
 from power.system import DISK, FUSE, PLACE, another_boot, loop, mounted, shut_down
 from power.workload import DATA, PATIENCE_SECONDS, SKIPPED, FailedError, Tools, main_of
 
 SQLITE = ("sqlite-delete", "sqlite-truncate", "sqlite-persist", "sqlite-wal")
-LARGE, LEVELDB, REDIS = "steps-large", "leveldb", "redis"
+LARGE, LEVELDB, REDIS, GIT = "steps-large", "leveldb", "redis", "git"
 # The numbered steps, by one process or by three that take turns: arguments of the program.
 HOW = {
     "steps": (),
@@ -43,7 +44,10 @@ HOW = {
     LARGE: ("large",),  # appends that an epoch has by their size
     "steps-forks": ("forks",),  # a child that makes some steps
 }
-KINDS = (*HOW, *SQLITE, LEVELDB, REDIS)
+PROGRAMS = {LEVELDB: records, REDIS: commands, GIT: repository}
+# An arena for each of several processes, or none.
+NOT_MET = (GIT, "postgresql", "mariadb-uring")
+KINDS = (*HOW, *SQLITE, LEVELDB, REDIS, GIT, *servers.SERVERS)
 NATIVE, NO_SYNC, EATMYDATA, OFF = "native", "no-sync", "eatmydata", "off"
 ORDERED, NO_REPLAY = "ordered", "ordered-no-replay"
 CONTROLS = (NO_SYNC, EATMYDATA, OFF)
@@ -56,7 +60,15 @@ CONTROLS_FAIL = 0.8  # of the losses
 # The device is memory: a control needs some time until the kernel has written part of its work.
 SECONDS = (0.15, 0.4)
 # Operations before that, whatever the speed: a log that was checkpointed and begun anew, for example.
-LEAST = {**dict.fromkeys(HOW, 500), "steps-forks": 20_000, "sqlite-wal": 200, LEVELDB: 2000, REDIS: 6000}
+LEAST = {
+    **dict.fromkeys(HOW, 500),
+    "steps-forks": 20_000,
+    "sqlite-wal": 200,
+    LEVELDB: 2000,
+    REDIS: 6000,
+    GIT: 8,
+    **dict.fromkeys(servers.SERVERS, 200),
+}
 LEAST_COMMITS = 3
 PROGRESS = 500  # operations just before a control is ended
 # A fast program does not wait until its disk is full.
@@ -95,8 +107,11 @@ def is_control(run: Run) -> bool:
 
 
 def is_judged(run: Run) -> bool:
-    """Redis appends to one file: what keeps no order is a prefix of it most of the time."""
-    return run.variant not in UNJUDGED and not (run.kind == REDIS and run.variant in CONTROLS)
+    """Redis appends to one file: what keeps no order is a prefix of it most of the time.  `off` does nothing with what
+    is not staged."""
+    if run.kind == REDIS and run.variant in CONTROLS:
+        return False
+    return run.variant not in UNJUDGED and (run.kind, run.variant) != ("mariadb-uring", OFF)
 
 
 def eatmydata() -> str:
@@ -134,9 +149,10 @@ def command(run: Run, build: Path, acks: Path) -> list[str]:
             str(int(syncs)),
             *HOW[run.kind],
         ]
-    if run.kind in (LEVELDB, REDIS):
-        program = Path(__file__).with_name("records.py" if run.kind == LEVELDB else "commands.py")
-        return [sys.executable, str(program), str(DATA), str(acks), str(int(syncs))]
+    if run.kind in servers.SERVERS:
+        return [sys.executable, servers.__file__, run.kind, str(DATA), str(acks), str(int(syncs))]
+    if run.kind in PROGRAMS:
+        return [sys.executable, PROGRAMS[run.kind].__file__, str(DATA), str(acks), str(int(syncs))]
     # DELETE: the commit is the removal of the journal, which only EXTRA makes durable
     safe = "FULL" if run.kind == "sqlite-wal" else "EXTRA"
     program = Path(__file__).with_name("commits.py")
@@ -155,11 +171,23 @@ def nudged(run: Run) -> list[str]:
 
     A database without its journal, the log without its database, or the list of tables without them, is what a control
     cannot survive."""
-    if run.kind in (*HOW, REDIS) or (not is_control(run) and run.seed % 2):
+    if run.kind in (*HOW, REDIS, GIT, *servers.SERVERS) or (not is_control(run) and run.seed % 2):
         return []
     if run.kind == LEVELDB:
         return [records.MANIFEST]
     return ["data.db-wal" if run.kind == "sqlite-wal" else "data.db"]
+
+
+def synced_directory(run: Run) -> Path:
+    """With the files that the other program syncs."""
+    if run.kind in servers.SERVERS:
+        return servers.SERVERS[run.kind].nudged(DATA)
+    return {REDIS: DATA / "appendonlydir", GIT: DATA / ".git"}.get(run.kind, DATA)
+
+
+def disk_of(run: Run) -> int:
+    """Its size; 0: that of most."""
+    return 320 << 20 if run.kind in servers.SERVERS else 0
 
 
 def block_of(run: Run) -> int:
@@ -198,10 +226,10 @@ def judge(run: Run, times: list[int], loss_ns: int, last: int = 0) -> Found:
             found.wrong = (
                 f"no state of the program; after {acked} operations: {history.odd(there, acked)[:500]}"
             )
-    elif run.kind == LEVELDB:
-        found.kept, found.wrong = records.look(DATA)
-    elif run.kind == REDIS:
-        found.kept, found.wrong = commands.look(DATA)
+    elif run.kind in PROGRAMS:
+        found.kept, found.wrong = PROGRAMS[run.kind].look(DATA)
+    elif run.kind in servers.SERVERS:
+        found.kept, found.wrong = servers.look(servers.SERVERS[run.kind], DATA)
     else:
         found.kept, found.wrong = commits.look(DATA / "data.db", mode_of(run))
     if not found.wrong and found.kept < acked:
@@ -235,10 +263,10 @@ def prepare(run: Run, acks: Path) -> None:
     DATA.mkdir()
     if run.kind in HOW:
         steps.prepare(DATA)
-    elif run.kind == LEVELDB:
-        records.prepare(DATA)
-    elif run.kind == REDIS:
-        commands.prepare(DATA)
+    elif run.kind in PROGRAMS:
+        PROGRAMS[run.kind].prepare(DATA)
+    elif run.kind in servers.SERVERS:
+        servers.prepare(servers.SERVERS[run.kind], DATA, PLACE / run.kind)
     else:
         commits.prepare(DATA / "data.db")
     subprocess.run(["sync", "-f", str(DISK)], check=True)
@@ -248,7 +276,7 @@ def prepare(run: Run, acks: Path) -> None:
 def running(run: Run, build: Path, acks: Path, seconds: float) -> Iterator[None]:
     """The program and the one that syncs its files, which have run for some time; both are killed at the end."""
     errors = PLACE / "errors"
-    files = DATA / "appendonlydir" if run.kind == REDIS else DATA
+    files = synced_directory(run)
     nudge = [str(build / "tests" / "power" / "steps"), "nudge", str(files), *nudged(run)]
     with errors.open("wb") as said, acks.open("rb", buffering=0) as first:
         options = {"cwd": PLACE, "stdin": subprocess.DEVNULL, "stderr": said}
@@ -279,6 +307,8 @@ def running(run: Run, build: Path, acks: Path, seconds: float) -> Iterator[None]
             finally:
                 writer.kill()
                 nudger.kill()
+                if run.kind in servers.SERVERS:
+                    servers.end_all(servers.SERVERS[run.kind])
 
 
 def meet(run: Run, build: Path) -> int:
@@ -298,7 +328,7 @@ def meet(run: Run, build: Path) -> int:
 
 def lose_power(run: Run, build: Path) -> int:
     """At any time, or while an epoch goes to the files; the time before."""
-    if run.variant == NO_REPLAY or (run.variant == ORDERED and run.seed % 2):
+    if run.variant == NO_REPLAY or (run.variant == ORDERED and run.seed % 2 and run.kind not in NOT_MET):
         return meet(run, build)
     loss_ns = time.monotonic_ns()
     shut_down(DISK)
@@ -316,7 +346,7 @@ def lose_power_again(run: Run, build: Path) -> None:
 def shut_down_once(run: Run, build: Path) -> Found:
     """One run, one loss: of the page cache and the file system's log.  Or two, the second during recovery."""
     image, acks = PLACE / "image", PLACE / "acks"
-    make_image(image, run.fs, block_of(run))
+    make_image(image, run.fs, block_of(run), disk_of(run))
     with loop(image) as device:
         with mounted(device, run.fs):
             prepare(run, acks)
@@ -342,7 +372,7 @@ def cut_off(run: Run, build: Path, count: int) -> Iterator[Found]:
     tools = Tools(build / "libfastwrite.so", build / "fastwrite", build / "tests" / "power")
     image, base, log, acks = (PLACE / name for name in ("image", "base", "log", "acks"))
     dice = Random(run.seed)
-    make_image(image, run.fs, block_of(run))
+    make_image(image, run.fs, block_of(run), disk_of(run))
     copy_image(image, base)
     log.unlink(missing_ok=True)
     with cuts.logged_disk(tools, image, log):
@@ -413,8 +443,9 @@ class Session:
             if not path.exists():
                 print(f"{path} is not there; run make tests-build", file=sys.stderr)
                 return 2
-        for kind, why in ((LEVELDB, records.missing()), (REDIS, commands.missing())):
-            if kind in self.options.kinds and why:
+        for kind, program in (*PROGRAMS.items(), *servers.SERVERS.items()):
+            why = program.missing() if kind in self.options.kinds else ""
+            if why:
                 self.options.kinds.remove(kind)
                 print(f"without {kind}: {why}", flush=True)
         if not self.options.kinds:

@@ -111,7 +111,7 @@ def contained(main: Callable[[], int]) -> int:
                 os._exit(1)
             mount("none", Path("/"), None, MS_REC | MS_PRIVATE)
             mount("proc", Path("/proc"), "proc")
-            mount("tmpfs", PLACE, "tmpfs", 0, "mode=0700,size=80%")
+            mount("tmpfs", PLACE, "tmpfs", 0, "mode=0711,size=80%")  # (servers run as users of their own)
             for path in (DISK, FUSE):
                 path.mkdir()
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
