@@ -124,6 +124,14 @@ $(BUILD)/.flags: force | check-build
 .PHONY: force
 force:
 
+# Only the object that prints the commit depends on it: `private` keeps the definition from all others.
+$(BUILD)/.commit: force
+	@mkdir -p $(@D)
+	@commit=$$(scripts/commit); printf '%s\n' "$${commit:+ ($$commit)}" | cmp -s - $@ || \
+		printf '%s\n' "$${commit:+ ($$commit)}" > $@
+$(call objects,shim/command/main.c): $(BUILD)/.commit
+$(call objects,shim/command/main.c): private CPPFLAGS += -DFASTWRITE_COMMIT='"$(shell cat $(BUILD)/.commit)"'
+
 $(BUILD)/obj/%.o: shim/%.c $(BUILD)/.flags
 	@mkdir -p $(@D)
 	$(call say,CC,$<)

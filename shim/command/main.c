@@ -10,9 +10,14 @@
 #ifndef FASTWRITE_VERSION
 #define FASTWRITE_VERSION "unknown"
 #endif
+/* The commit with a blank and parentheses; empty where the sources do not know it. */
+#ifndef FASTWRITE_COMMIT
+#define FASTWRITE_COMMIT ""
+#endif
 
 /* Replaces glibc's, so it must leave the executable. */
-__attribute__((visibility("default"))) const char *argp_program_version = "fastwrite " FASTWRITE_VERSION;
+__attribute__((visibility("default"))) const char *argp_program_version =
+	"fastwrite " FASTWRITE_VERSION FASTWRITE_COMMIT;
 
 struct verb {
 	const char *name;
