@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import shutil
 import signal
@@ -637,7 +638,7 @@ def test_run_keeps_other_preloads(cli, library, compile_c):
 
 
 def test_run_finds_the_library(cli, fastwrite, library, tmp_path):
-    """Beside the command, in ../lib, or where FASTWRITE_LIB says."""
+    """Beside the command, in ../lib, in Debian's ../lib/TRIPLET, or where FASTWRITE_LIB says."""
 
     def preload_of(command: Path, **env: str) -> subprocess.CompletedProcess:
         return subprocess.run(
@@ -661,8 +662,13 @@ def test_run_finds_the_library(cli, fastwrite, library, tmp_path):
     done = preload_of(command, FASTWRITE_LIB="/no/such.so")
     assert done.returncode == 125
     assert "FASTWRITE_LIB" in one_line(done.stderr)
-    if not any(Path(p, "libfastwrite.so").exists() for p in ("/usr/local/lib", "/usr/lib")):
-        (tmp_path / "lib" / "libfastwrite.so").unlink()
+    triplet = f"{platform.machine()}-linux-gnu"
+    (tmp_path / "lib" / triplet).mkdir()
+    (tmp_path / "lib" / "libfastwrite.so").rename(tmp_path / "lib" / triplet / "libfastwrite.so")
+    assert preload_of(command).stdout == f"{GLIBC_ONLY}{tmp_path}/lib/{triplet}/libfastwrite.so\n"
+    places = ("/usr/local/lib", "/usr/lib", f"/usr/lib/{triplet}")
+    if not any(Path(p, "libfastwrite.so").exists() for p in places):
+        (tmp_path / "lib" / triplet / "libfastwrite.so").unlink()
         done = preload_of(command)
         assert done.returncode == 125
         assert "FASTWRITE_LIB=" in one_line(done.stderr)

@@ -89,11 +89,20 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 /* ---- the library ---- */
 
+/* Debian's packages have their libraries in a directory for each architecture. */
+#if defined(__x86_64__)
+#define MULTIARCH "x86_64-linux-gnu"
+#else
+#define MULTIARCH "aarch64-linux-gnu"
+#endif
+
 /* The first candidate that exists into out[PATH_MAX]. */
 static bool find_library(char *out)
 {
-	static const char *const beside[] = {"libfastwrite.so", "../lib/libfastwrite.so"};
-	static const char *const places[] = {"/usr/local/lib/libfastwrite.so", "/usr/lib/libfastwrite.so"};
+	static const char *const beside[] = {"libfastwrite.so", "../lib/libfastwrite.so",
+	                                     "../lib/" MULTIARCH "/libfastwrite.so"};
+	static const char *const places[] = {"/usr/local/lib/libfastwrite.so", "/usr/lib/libfastwrite.so",
+	                                     "/usr/lib/" MULTIARCH "/libfastwrite.so"};
 	const char *given = getenv("FASTWRITE_LIB");
 	char own[PATH_MAX];
 	char candidate[PATH_MAX + 64];
@@ -119,8 +128,8 @@ static bool find_library(char *out)
 		if (realpath(places[i], out) != NULL && access(out, R_OK) == 0)
 			return true;
 	}
-	cli_error("libfastwrite.so is neither beside the command nor in /usr/local/lib or /usr/lib; name it "
-	          "with FASTWRITE_LIB=/path/libfastwrite.so");
+	cli_error("libfastwrite.so is neither beside the command nor in /usr/local/lib, /usr/lib or "
+	          "/usr/lib/" MULTIARCH "; name it with FASTWRITE_LIB=/path/libfastwrite.so");
 	return false;
 }
 
