@@ -340,7 +340,7 @@ bench-cost: deps-test deps-lab
 
 # ---- what must be there ----
 
-.PHONY: deps deps-build deps-test deps-lint deps-fuzz deps-lab
+.PHONY: deps deps-build deps-test deps-lint deps-fuzz deps-lab deps-deb
 deps:
 	$(Q)scripts/deps build test python-test surroundings
 deps-build:
@@ -354,6 +354,8 @@ deps-lint:
 	$(Q)scripts/deps build lint python-test
 deps-fuzz:
 	$(Q)scripts/deps build fuzz
+deps-deb:
+	$(Q)scripts/deps build deb
 
 # ---- style ----
 
@@ -411,6 +413,19 @@ dist:
 	$(Q)git archive --format=tar --prefix=$(DIST)/ HEAD | gzip -9n > build/$(DIST).tar.gz
 	@echo build/$(DIST).tar.gz
 
+# Debian packages of the commit that is checked out, the same bytes each time.  debian/ must stand at the top of the
+# sources there.  Variables of this make and of the environment (DEBUG, PREFIX, LANG ...) must not reach the build.
+.PHONY: deb
+deb: deps-deb
+	$(Q)rm -rf build/deb && mkdir -p build/deb
+	$(Q)git archive --format=tar --prefix=$(DIST)/ HEAD | tar -x -C build/deb
+	$(Q)cp -r build/deb/$(DIST)/packaging/debian build/deb/$(DIST)/debian
+	$(Q)epoch=$$(git log -1 --format=%ct) && cd build/deb/$(DIST) && \
+		env -i PATH="$$PATH" HOME="$$HOME" LC_ALL=C.UTF-8 SOURCE_DATE_EPOCH=$$epoch \
+		dpkg-buildpackage -us -uc -b > ../log 2>&1 || { tail -n 40 ../log >&2; exit 1; }
+	$(Q)rm -f build/*.deb && mv build/deb/*.deb build/
+	@printf '%s\n' build/*.deb
+
 # ---- the rest ----
 
 .PHONY: clean distclean help
@@ -439,6 +454,7 @@ help:
 	'make lint         formatting and static checks; make format repairs the formatting' \
 	'make install      into PREFIX ($(PREFIX)), below DESTDIR; make uninstall takes it away again' \
 	'make dist         the source of the commit that is checked out, as build/$(DIST).tar.gz' \
+	'make deb          of that commit the Debian packages, as build/*.deb' \
 	'make deps         installs what build, tests and laboratory need, by apt and pip; deps-build, deps-lint likewise' \
 	'make clean        removes what was built; distclean the Python parts too' \
 	'' \

@@ -28,5 +28,14 @@ def test_source_is_the_commit_and_the_same_each_time(tmp_path):
     assert found == make_dist()
     (tmp_path / "dist.tar.gz").write_bytes(found)
     with tarfile.open(tmp_path / "dist.tar.gz") as archive:
+        script = archive.extractfile(
+            next(n for n in archive.getnames() if n.endswith("/scripts/commit"))
+        ).read()
         names = {name.split("/", 1)[1] for name in archive.getnames() if not archive.getmember(name).isdir()}
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "commit").write_bytes(script)
+    known = subprocess.run(
+        ["sh", tmp_path / "scripts" / "commit"], capture_output=True, text=True, check=True
+    ).stdout
+    assert known == git("rev-parse", "HEAD")[:12] + "\n"
     assert names == set(git("ls-tree", "-r", "--name-only", "HEAD").split("\n")) - {""}
