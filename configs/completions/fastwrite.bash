@@ -24,7 +24,7 @@ _fastwrite_words()
 		case $verb in
 		run) echo "$both $rules --on-error= --stats --stats= --verbose" ;;
 		recover) echo "$both $rules --all --dry-run --force --json --quiet" ;;
-		status) echo "$both --json" ;;
+		status) echo "$both --count= --json --prometheus --watch --watch=" ;;
 		config) echo "$both $rules --json" ;;
 		check) echo "$both $rules --file --json --program" ;;
 		'') echo "$both" ;;

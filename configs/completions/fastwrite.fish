@@ -45,5 +45,9 @@ complete -c fastwrite -n "__fastwrite_is recover" -s f -l force -d 'also write w
 complete -c fastwrite -n "__fastwrite_is recover" -s n -l dry-run -d 'change nothing'
 complete -c fastwrite -n "__fastwrite_is recover" -s q -l quiet -d 'print failures only'
 
+complete -c fastwrite -n "__fastwrite_is status" -l prometheus -d 'print metrics for Prometheus'
+complete -c fastwrite -n "__fastwrite_is status" -l watch -d 'print a table again and again'
+complete -c fastwrite -n "__fastwrite_is status" -l count -x -d 'end after so many tables'
+
 complete -c fastwrite -n "__fastwrite_is check" -l file -d 'every argument is a file that is written'
 complete -c fastwrite -n "__fastwrite_is check" -l program -d 'every argument is a program'

@@ -3,8 +3,8 @@
  * command: `fastwrite`.  main.c picks the verb; each verb is one file with its argp parser.  Unlike the
  * library, the command uses stdio and malloc freely.
  *
- * Verbs (run, recover, status, config, check) call the files below them, and these call down only: waiting.c
- * -> places.c -> recover_path.c; settings.c, elf.c; util.c.
+ * Verbs (run, recover, status, config, check) call the files below them, and these call down only:
+ * prometheus.c, watch.c -> snapshot.c, waiting.c -> places.c -> recover_path.c; settings.c, elf.c; util.c.
  */
 #ifndef FASTWRITE_COMMAND_COMMAND_H
 #define FASTWRITE_COMMAND_COMMAND_H
@@ -41,6 +41,17 @@ struct json;
  */
 void cli_waiting_all(const struct config *c, struct json *json);
 void cli_waiting_for(const struct rule *rule, const char *path, struct json *json);
+/* Calls fn for each file of a dead process that has such bytes, in all places of the configuration. */
+struct recover_event;
+typedef void cli_waiting_fn(void *ctx, const struct recover_event *e);
+void cli_waiting_each(const struct config *c, cli_waiting_fn *fn, void *ctx);
+
+/* ---- prometheus.c, watch.c: other outputs of `status` ---- */
+
+/* Both return an exit status.  c: where bytes of dead programs may wait; NULL: not known. */
+int cli_prometheus(const struct config *c);
+/* `count` tables (0: until SIGINT), one every `seconds`. */
+int cli_watch(double seconds, unsigned long count);
 
 /* ---- places.c: where programs may have staged ---- */
 
@@ -63,7 +74,6 @@ int cli_recover_all(const struct config *c, const struct recover_options *opt, s
 int cli_recover_path(const char *path, const struct recover_options *opt, struct recover_report *total);
 
 /* The detail of an event with full paths.  buf[PATH_MAX]; returns it. */
-struct recover_event;
 const char *cli_recover_detail(const struct recover_event *e, char *buf);
 
 /* Text for -errno of a path. */
@@ -157,6 +167,9 @@ int cli_canonical(const char *path, char *out);
 
 /* A name that cannot steer a terminal: control bytes as '?'. */
 void cli_put_name(FILE *out, const char *name);
+
+/* Length of the UTF-8 sequence at s, which is not at its end; 0 when it is not valid. */
+size_t cli_utf8_length(const char *s);
 
 /* JSON.  Commas and quotes are taken care of.  key = NULL inside arrays and at the top. */
 struct json {

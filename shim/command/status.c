@@ -1,10 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-/* status: `fastwrite status`, arguments and output; recovery/status.c reads the counters. */
+/* status: `fastwrite status`, arguments, text and JSON; recovery/status.c reads the counters. */
 #include "command/command.h"
 
 #include "recovery/status.h"
 
+#include <stdlib.h>
 #include <string.h>
+
+enum { OPTION_PROMETHEUS = 0x100, OPTION_WATCH, OPTION_COUNT };
+
+struct status_args {
+	bool json, prometheus, watch;
+	double seconds;      /* between two tables */
+	unsigned long count; /* of tables, 0 = no end */
+};
 
 static const char doc[] =
 	"Shows every running program that stages writes: what it staged, flushed and synced, in all and "
@@ -12,7 +21,8 @@ static const char doc[] =
 	"staged bytes is exact; the counters are updated whenever a block is flushed.  With visibility = "
 	"strict, a file's lease is \"held\" while bytes are staged, and \"busy\" while another process has "
 	"the file open, which is then bypassed.  With a configuration (FASTWRITE_CONFIG, "
-	"FASTWRITE_PATHS) it also shows, by file, the bytes of dead programs that wait to be recovered.\n"
+	"FASTWRITE_PATHS) it also shows, by file, the bytes of dead programs that wait to be recovered; "
+	"--watch does not.\n"
 	"\vExit status: 0 shown, also when there is none; 1 /proc could not be read; 2 wrong usage.";
 
 /* NULL unless visibility = strict. */
@@ -182,18 +192,79 @@ static int show_text(const struct config *c)
 	return rc;
 }
 
+/* ---- arguments ---- */
+
+static const struct argp_option options[] = {
+	{"json", 'j', NULL, 0, "Print JSON", 0},
+	{"prometheus", OPTION_PROMETHEUS, NULL, 0, "Print metrics in the text format of Prometheus", 0},
+	{"watch", OPTION_WATCH, "SECONDS", OPTION_ARG_OPTIONAL,
+         "Print a table of what programs do, again every SECONDS (1), until SIGINT", 0},
+	{"count", OPTION_COUNT, "N", 0, "End after N tables", 0},
+	{0},
+};
+
+/* Only digits and one point: strtod takes much else. */
+static double parse_seconds(const char *text, struct argp_state *state)
+{
+	double seconds = strtod(text, NULL);
+
+	if (text[strspn(text, "0123456789.")] != '\0' || strchr(text, '.') != strrchr(text, '.') ||
+	    seconds < 0.1 || seconds > 86400)
+		argp_error(state, "--watch=%s: allowed: 0.1 to 86400 (seconds)", text);
+	return seconds;
+}
+
+static unsigned long parse_count(const char *text, struct argp_state *state)
+{
+	unsigned long count = strtoul(text, NULL, 10);
+
+	if (text[strspn(text, "0123456789")] != '\0' || count < 1 || count > 1000000000)
+		argp_error(state, "--count=%s: allowed: 1 to 1000000000", text);
+	return count;
+}
+
+static void check_together(const struct status_args *args, struct argp_state *state)
+{
+	if (args->json + args->prometheus + args->watch > 1)
+		argp_error(state, "only one of --json, --prometheus and --watch is possible");
+	if (args->count != 0 && !args->watch)
+		argp_error(state, "--count needs --watch");
+}
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+	struct status_args *args = state->input;
+
+	switch (key) {
+	case 'j': args->json = true; return 0;
+	case OPTION_PROMETHEUS: args->prometheus = true; return 0;
+	case OPTION_WATCH:
+		args->watch = true;
+		args->seconds = arg != NULL ? parse_seconds(arg, state) : 1;
+		return 0;
+	case OPTION_COUNT: args->count = parse_count(arg, state); return 0;
+	case ARGP_KEY_ARG: argp_error(state, "unexpected argument \"%s\"", arg); return 0;
+	case ARGP_KEY_END: check_together(args, state); return 0;
+	default: return ARGP_ERR_UNKNOWN;
+	}
+}
+
 int cli_status(int argc, char **argv)
 {
-	static const struct argp argp = {.options = cli_json_options, .parser = cli_json_parse, .doc = doc};
-	bool as_json = false;
+	static const struct argp argp = {.options = options, .parser = parse, .doc = doc};
+	struct status_args args = {0};
 
-	if (argp_parse(&argp, argc, argv, 0, NULL, &as_json) != 0)
+	if (argp_parse(&argp, argc, argv, 0, NULL, &args) != 0)
 		return CLI_USAGE;
 	const struct config *c;
 
 	if (!cli_load_config_quietly(&c))
 		c = NULL; /* nothing says where bytes may wait */
-	int rc = as_json ? show_json(c) : show_text(c);
+	if (args.watch)
+		return cli_watch(args.seconds, args.count);
+	if (args.prometheus)
+		return cli_prometheus(c);
+	int rc = args.json ? show_json(c) : show_text(c);
 	if (rc < 0) {
 		cli_error("cannot read /proc: %s", strerror(-rc));
 		return CLI_FAILED;

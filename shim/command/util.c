@@ -114,9 +114,9 @@ int cli_canonical(const char *path, char *out)
 
 /* ---- JSON ---- */
 
-/* Length of the UTF-8 sequence at s, 0 when it is not valid. */
-static size_t utf8_length(const unsigned char *s)
+size_t cli_utf8_length(const char *text)
 {
+	const unsigned char *s = (const unsigned char *)text;
 	size_t length = s[0] < 0x80 ? 1 : s[0] >= 0xc2 && s[0] < 0xe0 ? 2 : (s[0] & 0xf0) == 0xe0 ? 3 : 0;
 
 	if (s[0] >= 0xf0 && s[0] < 0xf5)
@@ -139,7 +139,7 @@ static void put_string(FILE *out, const char *text)
 
 	fputc('"', out);
 	while (*s != '\0') {
-		size_t length = utf8_length(s);
+		size_t length = cli_utf8_length((const char *)s);
 		if (length == 0) {
 			fprintf(out, "\\udc%02x", *s++);
 			continue;

@@ -8,7 +8,8 @@
 
 struct look {
 	const char *path; /* of the one file to look for, NULL = all */
-	struct json *json;
+	cli_waiting_fn *fn;
+	void *ctx;
 	bool found;
 };
 
@@ -26,15 +27,21 @@ static void on_event(void *ctx, const struct recover_event *e)
 	if (!is_waiting(l, e))
 		return;
 	l->found = true;
-	if (l->json != NULL) {
-		json_open(l->json, NULL, '{');
-		json_text(l->json, "path", e->target);
-		json_number(l->json, "bytes", (long long)e->bytes);
-		json_text(l->json, "arena", e->arena);
-		json_text(l->json, "detail", e->detail[0] != '\0' ? e->detail : NULL);
-		json_close(l->json, '}');
-		return;
-	}
+	l->fn(l->ctx, e);
+}
+
+static void put_json(struct json *j, const struct recover_event *e)
+{
+	json_open(j, NULL, '{');
+	json_text(j, "path", e->target);
+	json_number(j, "bytes", (long long)e->bytes);
+	json_text(j, "arena", e->arena);
+	json_text(j, "detail", e->detail[0] != '\0' ? e->detail : NULL);
+	json_close(j, '}');
+}
+
+static void put_text(const struct recover_event *e)
+{
 	printf("waiting    ");
 	cli_put_name(stdout, e->target);
 	printf("  %llu bytes of a process that died", (unsigned long long)e->bytes);
@@ -51,18 +58,29 @@ static void on_event(void *ctx, const struct recover_event *e)
 	putchar('\n');
 }
 
-void cli_waiting_all(const struct config *c, struct json *json)
+/* ctx: struct json, NULL for text. */
+static void put_one(void *ctx, const struct recover_event *e)
 {
-	struct look look = {.json = json};
+	if (ctx != NULL)
+		put_json(ctx, e);
+	else
+		put_text(e);
+}
+
+void cli_waiting_each(const struct config *c, cli_waiting_fn *fn, void *ctx)
+{
+	struct look look = {.fn = fn, .ctx = ctx};
 	struct recover_report report = {0};
 	const struct recover_options opt = {.dry_run = true, .event = on_event, .ctx = &look};
 
 	cli_recover_all(c, &opt, &report);
 }
 
+void cli_waiting_all(const struct config *c, struct json *json) { cli_waiting_each(c, put_one, json); }
+
 void cli_waiting_for(const struct rule *rule, const char *path, struct json *json)
 {
-	struct look look = {.path = path, .json = json};
+	struct look look = {.path = path, .fn = put_one, .ctx = json};
 	struct recover_report report = {0};
 	const struct recover_options opt = {.dry_run = true, .event = on_event, .ctx = &look};
 

@@ -79,6 +79,7 @@ static void visit_arena(struct foreign_arena *a, const char *path, const struct 
 	struct status_arena out = {
 		.path = path,
 		.pid = a->header.pid,
+		.pid_start = a->header.pid_start,
 		.uid = a->header.uid,
 		.program = a->header.program,
 		.rule = a->header.rule,

@@ -13,6 +13,7 @@
 struct status_arena {
 	const char *path;
 	int pid;
+	uint64_t pid_start; /* clock ticks after boot: tells the process from a later one with its pid */
 	uint32_t uid;
 	const char *program;
 	const char *rule;
