@@ -21,6 +21,8 @@ NAMES = ("fastwrite", "libfastwrite0")
 
 LIBRARY = {f"usr/lib/{TRIPLET}/libfastwrite.so", "usr/share/man/man7/libfastwrite.7.gz"}
 COMMAND = {
+    "lib/systemd/system/fastwrite-metrics.service",
+    "lib/systemd/system/fastwrite-metrics.timer",
     "lib/systemd/system/fastwrite-recover.service",
     "usr/bin/fastwrite",
     "usr/share/bash-completion/completions/fastwrite",
