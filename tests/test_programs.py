@@ -28,7 +28,7 @@ CASES = {case.name: case for case in catalog.all_cases()}
 
 @pytest.mark.parametrize("name", NAMES)
 def test_program(fastwrite, library, name):
-    row = take(CASES[name], Tools(library, fastwrite), quick=True, kills=1)
+    row = take(CASES[name], Tools(library, fastwrite), quick=True, kills=2)
     if row.skipped:
         pytest.skip(row.skipped)
     wrong = [f"{leg}: {found.text}" for leg, found in row.legs.items() if not found.ok]

@@ -34,12 +34,22 @@ def tell(row: Row, out) -> None:
             print(f"    {name}: written through: {leg.through}", file=out, flush=True)
 
 
+def setting(text: str) -> tuple[str, str]:
+    key, found, value = text.partition("=")
+    if not found:
+        raise argparse.ArgumentTypeError("KEY=VALUE")
+    return key, value
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="programs", description="Runs real programs under the library.")
     parser.add_argument("only", nargs="*", help="cases whose name contains one of these words")
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="build directory to test")
     parser.add_argument("--quick", action="store_true", help="the bounded variants of make test")
     parser.add_argument("--kills", type=int, help="kill -9 rounds per program (default: each one's own)")
+    parser.add_argument(
+        "--settings", nargs="+", type=setting, metavar="KEY=VALUE", help="instead of each one's own"
+    )
     parser.add_argument("--seed", type=int, default=1, help="number of the first kill")
     parser.add_argument("--keep", action="store_true", help="keep the directory of a run that failed")
     parser.add_argument("--list", action="store_true", help="print the names")
@@ -65,7 +75,9 @@ def main() -> int:
             parser.error(f"{path} is not there; run make")
     rows = []
     for case in cases:
-        kills = options.kills if options.kills is not None else (1 if options.quick else case.kills)
+        if options.settings:
+            case.settings, case.unordered = (dict(options.settings),), "it was asked for others"
+        kills = options.kills if options.kills is not None else (2 if options.quick else case.kills)
         row = take(case, tools, quick=options.quick, kills=kills, seed=options.seed, keep=options.keep)
         tell(row, sys.stdout)
         rows.append(row)

@@ -12,6 +12,9 @@ from functools import partial
 
 from programs.place import KILL, NATIVE, SHIM, WAYS, Place, Tools, placed
 
+# SQLite and MariaDB gain much, and all others must get along with it.
+ORDERED = {"sync": "ordered", "writers": "exclusive"}
+
 
 class Case:
     """One line of the table.  A subclass says how the program is run, checked and killed."""
@@ -21,10 +24,11 @@ class Case:
     needs: dict[str, str] = {}  # noqa: RUF012
     # what must be there after kill -9 and recovery, in one sentence
     survives = ""
-    # settings of the library for which the leg `shim` is run; the first is used for kills too
+    # settings of the library for which the leg `shim` is run, beside ORDERED; the first is used for kills too
     settings: tuple[dict[str, object], ...] = ({"sync": "fdatasync"}, {"sync": "fsync"})
     # why no byte is staged ("" = bytes must be staged), and what else the library does not do for this program
     unstaged = ""
+    unordered = ""  # why ORDERED is not for it
     gap = ""
     user: str | None = None
     ways: tuple[str, ...] = WAYS
@@ -109,9 +113,8 @@ def one_run(case: Case, tools: Tools, settings: dict[str, object], native: objec
 def one_kill(case: Case, tools: Tools, way: str, seed: int, **options: object) -> Leg:
     """One kill -9; what was staged at it, or before."""
     leg = Leg(runs=1)
-    with placed(
-        tools, KILL, way=way, settings=case.settings[0], user=case.user, seed=seed, **options
-    ) as place:
+    settings = ORDERED if seed % 2 == 0 and not case.unordered else case.settings[0]
+    with placed(tools, KILL, way=way, settings=settings, user=case.user, seed=seed, **options) as place:
         case.kill(place)
         place.clean()
         leg.staged = place.staged()
@@ -156,6 +159,8 @@ def take(case: Case, tools: Tools, *, quick: bool, kills: int, seed: int = 1, ke
     if not gather(row, NATIVE, [("natively", run_native)]):
         return row
     settings = case.settings[:1] if quick else case.settings
+    if not case.unordered:
+        settings += (ORDERED,)
     gather(
         row,
         SHIM,

@@ -32,6 +32,7 @@ UNSTAGED = {
 class Fio(Case):
     needs = {"fio": "fio"}  # noqa: RUF012
     kills = 3
+    unordered = "its jobs are forked processes, whose files pass to the kernel"
 
     def __init__(self, engine: str) -> None:
         self.engine = engine

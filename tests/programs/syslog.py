@@ -62,6 +62,8 @@ class Rsyslog(Case):
     def __init__(self, how: str) -> None:
         self.how = how
         self.name = f"rsyslogd, logrotate with {how}"
+        if how == "copytruncate":
+            self.unordered = "logrotate cuts the file meanwhile: it is not exclusive"
 
     def start(self, place: Place, port: int) -> Process:
         config = place.aside / "rsyslog.conf"
