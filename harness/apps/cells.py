@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import shutil
 import signal
@@ -27,6 +28,7 @@ from harness.sync.cells import Postgres, Sqlite, measured
 
 PROGRAM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 INSTALL = "scripts/deps apps"
+INSERTS = WORKLOADS / "inserts.py"
 
 
 def find(name: str) -> str | None:
@@ -155,6 +157,82 @@ def redis_result(out: str, count: int) -> Measured:
     return Measured(
         count, seconds, p50, at_least(90), mean, p95_us=p95, p99_us=p99, p999_us=at_least(99.9), max_us=most
     )  # fmt: skip
+
+
+class MariaDB(Cell):
+    """A server on a copy of one initial data directory, and one client that inserts a small row per commit."""
+
+    unit = "commits/s"
+    # With an io_uring, as it is built for Debian, it would read and write unseen, and nothing would be staged.
+    OPTIONS = (
+        "--no-defaults", "--skip-networking", "--innodb-use-native-aio=OFF", "--innodb-log-file-size=16M",
+        "--innodb-buffer-pool-size=64M", "--sync-binlog=1",
+    )  # fmt: skip
+
+    def __init__(self, programs: Programs, flush: int) -> None:
+        self._programs, self._flush = programs, flush
+        # (it does not run as root unless told so)
+        self._user = ("--user=root",) if os.geteuid() == 0 else ()
+
+    def missing(self, work: Path, built: Shim | None) -> str | None:
+        return absent("mariadbd", "mariadb-install-db", "mariadb-admin")
+
+    def measure(self, place: Place, timing: Timing) -> Measured:
+        data = self._data(place)
+        with self._server(data, place, place.env) as at:
+            argv = (
+                sys.executable, str(INSERTS), "write", at,
+                "--warmup", str(timing.warmup), "--seconds", str(timing.seconds),
+            )  # fmt: skip
+            done = self._programs.run(argv, timing.warmup + timing.seconds)
+        return measured(json.loads(done.stdout))
+
+    def verify(self, place: Place, measured: Measured) -> dict:
+        """One row per commit, in order and with its content, for a new server; the table's own check."""
+        with self._server(place.stage / "data", place, {}) as at:
+            argv = (sys.executable, str(INSERTS), "verify", at, "--commits", str(measured.total))
+            found = json.loads(self._programs.run(argv).stdout)
+        if not found["ok"]:
+            raise LegError(f"the database: {found['first_problem']}")
+        return {"rows": found["rows"], "CHECK TABLE": "ok"}
+
+    def _data(self, place: Place) -> Path:
+        """A copy of the initial directory, which the first leg makes, natively."""
+        first = place.keep / "data"
+        if not first.exists():
+            half = place.keep / "data.new"
+            shutil.rmtree(half, ignore_errors=True)
+            argv = (
+                find("mariadb-install-db"), "--no-defaults", f"--datadir={half}", "--skip-test-db",
+                "--auth-root-authentication-method=normal", *self._user,
+            )  # fmt: skip
+            self._programs.run(argv)
+            half.rename(first)
+        data = place.stage / "data"
+        self._programs.run(("cp", "-a", str(first), str(data)))
+        os.sync()
+        return data
+
+    @contextlib.contextmanager
+    def _server(self, data: Path, place: Place, env: Mapping[str, str]) -> Iterator[str]:
+        """The server on its data; its socket."""
+        with socket_directory(place.control) as directory:
+            at = str(directory / "mariadb.sock")
+            argv = (
+                find("mariadbd"), *self.OPTIONS, f"--datadir={data}", f"--log-bin={data}/binlog", f"--socket={at}",
+                f"--pid-file={place.control}/mariadb.pid", f"--innodb-flush-log-at-trx-commit={self._flush}",
+                *self._user,
+            )  # fmt: skip
+            log = place.control / "mariadb.log"
+            ready = lambda: self._answers(at)  # noqa: E731
+            with self._programs.server(Command(argv, env), log, ready, stop=signal.SIGTERM):
+                yield at
+
+    def _answers(self, at: str) -> bool:
+        with contextlib.suppress(LegError):
+            self._programs.run((find("mariadb-admin"), "--no-defaults", "-S", at, "-u", "root", "ping"))
+            return True
+        return False
 
 
 class Nginx(Cell):
@@ -327,7 +405,9 @@ def count_lines(path: Path, pattern: re.Pattern, expected: int) -> int:
     return number
 
 
-_VERSION_OPTIONS = {"redis-server": "--version", "nginx": "-v", "wrk": "-v", "rsyslogd": "-v"}
+_VERSION_OPTIONS = {
+    "redis-server": "--version", "mariadbd": "--version", "nginx": "-v", "wrk": "-v", "rsyslogd": "-v",
+}  # fmt: skip
 
 
 def versions() -> dict[str, str | None]:
@@ -356,6 +436,10 @@ def _postgres(programs: Programs, params: Mapping, own: bool) -> Cell:
     return Postgres(programs, int(params["clients"]), "off" if own else "on")
 
 
+def _mariadb(programs: Programs, params: Mapping, own: bool) -> Cell:
+    return MariaDB(programs, 2 if own else 1)
+
+
 def _nginx(programs: Programs, params: Mapping, own: bool) -> Cell:
     return Nginx(programs, int(params["clients"]), "buffer=64k flush=1s" if own else "")
 
@@ -374,6 +458,7 @@ APPS: dict[str, Callable[[Programs, Mapping, bool], Cell]] = {
     "sqlite": _sqlite,
     "redis": _redis,
     "postgres": _postgres,
+    "mariadb": _mariadb,
     "nginx": _nginx,
     "rsyslog": _rsyslog,
     "python-logging": _python,

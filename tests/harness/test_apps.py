@@ -47,7 +47,7 @@ def needs(cell, place):
 def test_the_catalog_has_every_application():
     assert {e.id for e in APPS} == {
         "APP-SQLITE-DELETE", "APP-SQLITE-WAL", "APP-REDIS-ALWAYS", "APP-REDIS-EVERYSEC", "APP-POSTGRES",
-        "APP-NGINX", "APP-RSYSLOG", "APP-RSYSLOG-SYNC", "APP-PYTHON",
+        "APP-MARIADB", "APP-NGINX", "APP-RSYSLOG", "APP-RSYSLOG-SYNC", "APP-PYTHON",
     }  # fmt: skip
     for experiment in APPS:
         for own in (False, True):
@@ -215,6 +215,7 @@ def test_a_socket_has_a_path_that_fits(tmp_path):
 
 SERVERS = [
     ("redis", {"mode": "always"}),
+    ("mariadb", {}),
     ("nginx", {}),
     ("rsyslog", {"mode": "buffered"}),
     ("rsyslog", {"mode": "sync"}),
@@ -383,5 +384,5 @@ def test_versions_are_part_of_what_must_be_equal():
 
 def test_a_suite_is_run_by_its_name():
     done = run_harness("suite", "apps", "--dry-run", "--pairs", "1")
-    assert done.returncode == 0 and "48 legs" in done.stdout and "Nothing was written" in done.stdout
+    assert done.returncode == 0 and "55 legs" in done.stdout and "Nothing was written" in done.stdout
     assert run_harness("suite", "aps", "--dry-run").returncode == 2

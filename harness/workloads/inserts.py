@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One connection to a MariaDB server that inserts a small row per commit, or checks them afterwards:
+`inserts.py write|verify SOCKET ...`.
+
+Run as a program of its own, by the C library of MariaDB: its shell would take longer than a commit. write: for some
+seconds after a time of warming that is not counted. Both print one JSON object.
+"""
+
+import argparse
+import ctypes
+import json
+import sys
+import time
+
+import latency
+
+LIBRARY = "libmariadb.so.3"
+
+
+class Connection:
+    """OSError: what the server says."""
+
+    def __init__(self, socket):
+        self.lib = ctypes.CDLL(LIBRARY)
+        for name in ("mysql_init", "mysql_real_connect", "mysql_store_result"):
+            getattr(self.lib, name).restype = ctypes.c_void_p
+        self.lib.mysql_error.restype = ctypes.c_char_p
+        self.lib.mysql_fetch_row.restype = ctypes.POINTER(ctypes.c_char_p)
+        self.handle = ctypes.c_void_p(self.lib.mysql_init(None))
+        if not self.lib.mysql_real_connect(
+            self.handle, None, b"root", None, None, 0, socket.encode(), ctypes.c_ulong(0)
+        ):
+            raise OSError(self.error())
+
+    def error(self):
+        return self.lib.mysql_error(self.handle).decode(errors="replace")
+
+    def run(self, statement):
+        """Its rows."""
+        text = statement.encode()
+        if self.lib.mysql_real_query(self.handle, text, ctypes.c_ulong(len(text))):
+            raise OSError(self.error())
+        result = ctypes.c_void_p(self.lib.mysql_store_result(self.handle))
+        if not result:
+            return []
+        columns = range(self.lib.mysql_num_fields(result))
+        rows = []
+        while row := self.lib.mysql_fetch_row(result):
+            rows.append([(row[column] or b"").decode() for column in columns])
+        self.lib.mysql_free_result(result)
+        return rows
+
+
+def payload(number):
+    return f"{number:016d}" * 6
+
+
+def commit_for(connection, first, seconds, most):
+    """Insert rows from `first` on, each a transaction; (begin, end, latencies in ns)."""
+    latencies = []
+    begin = now = time.perf_counter_ns()
+    deadline = begin + int(seconds * 1e9)
+    for number in range(first, first + most):
+        if now >= deadline:
+            break
+        connection.run(f"INSERT INTO lab.lab VALUES ({number}, '{payload(number)}')")
+        end = time.perf_counter_ns()
+        latencies.append(end - now)
+        now = end
+    return begin, now, latencies
+
+
+def write(connection, args):
+    connection.run("CREATE DATABASE lab")
+    connection.run("CREATE TABLE lab.lab (number INTEGER PRIMARY KEY, payload TEXT)")
+    _, _, warm = commit_for(connection, 0, args.warmup, args.most // 4)
+    begin, end, latencies = commit_for(connection, len(warm), args.seconds, args.most)
+    return {
+        "syncs": len(latencies),
+        "syncs_with_warmup": len(warm) + len(latencies),
+        "seconds": (end - begin) / 1e9,
+        **latency.summary(latencies, 1e3),
+    }
+
+
+def verify(connection, args):
+    said = [row[-1] for row in connection.run("CHECK TABLE lab.lab EXTENDED")]
+    problems = [text for text in said if text != "OK"]
+    rows = connection.run("SELECT number, payload FROM lab.lab ORDER BY number")
+    if len(rows) != args.commits:
+        problems.append(f"{len(rows)} rows, {args.commits} were committed")
+    wrong = next((i for i, row in enumerate(rows) if row != [str(i), payload(i)]), None)
+    if wrong is not None:
+        problems.append(f"row {wrong} is not what was inserted")
+    return {"ok": not problems, "rows": len(rows), "first_problem": problems[0] if problems else ""}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("verb", choices=("write", "verify"))
+    parser.add_argument("socket")
+    parser.add_argument("--warmup", type=float, default=1.0)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--most", type=int, default=400_000)
+    parser.add_argument("--commits", type=int, default=0)
+    args = parser.parse_args()
+    try:
+        connection = Connection(args.socket)
+        print(json.dumps(write(connection, args) if args.verb == "write" else verify(connection, args)))
+    except OSError as error:
+        sys.exit(f"the server: {error}")
+
+
+if __name__ == "__main__":
+    main()
