@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m power.prefix (with tests/ on the path; make soak-power does it): does a power loss leave a prefix?
 
-A program makes numbered steps over several files, transactions of SQLite, PostgreSQL or MariaDB, writes to a LevelDB
-or a Redis, or commits of Git.
+A program makes numbered steps over several files, transactions of SQLite, PostgreSQL or MariaDB, writes to a LevelDB,
+a RocksDB or a Redis, or commits of Git.
 Another program syncs the same files meanwhile.  The file system is shut down, or its disk is cut off; then it is
 mounted and recovered; every other time it is shut down once more meanwhile.  Its files must be as they were
 after some number of operations.  Natively, with a sync after each step, they must be, and nothing
@@ -19,10 +19,10 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from random import Random
 
@@ -34,7 +34,7 @@ from power.system import DISK, FUSE, PLACE, another_boot, loop, mounted, shut_do
 from power.workload import DATA, PATIENCE_SECONDS, SKIPPED, FailedError, Tools, main_of
 
 SQLITE = ("sqlite-delete", "sqlite-truncate", "sqlite-persist", "sqlite-wal")
-LARGE, LEVELDB, REDIS, GIT = "steps-large", "leveldb", "redis", "git"
+LARGE, REDIS, GIT = "steps-large", "redis", "git"
 # The numbered steps, by one process or by three that take turns: arguments of the program.
 HOW = {
     "steps": (),
@@ -44,10 +44,45 @@ HOW = {
     LARGE: ("large",),  # appends that an epoch has by their size
     "steps-forks": ("forks",),  # a child that makes some steps
 }
-PROGRAMS = {LEVELDB: records, REDIS: commands, GIT: repository}
 # An arena for each of several processes, or none.
 NOT_MET = (GIT, "postgresql", "mariadb-uring")
-KINDS = (*HOW, *SQLITE, LEVELDB, REDIS, GIT, *servers.SERVERS)
+
+
+@dataclass(frozen=True)
+class Program:
+    """Of other kinds than the numbered steps and SQLite."""
+
+    words: tuple[str, ...]  # its file, and what goes before DIRECTORY ACKS SYNC
+    prepare: Callable[[], None]
+    look: Callable[[], tuple[int, str]]  # the last operation that is there, and what is wrong
+    missing: Callable[[], str]  # why it cannot run; empty if it can
+
+
+PROGRAMS = {
+    **{
+        name: Program((m.__file__,), partial(m.prepare, DATA), partial(m.look, DATA), m.missing)
+        for name, m in ((REDIS, commands), (GIT, repository))
+    },
+    **{
+        name: Program(
+            (records.__file__, name),
+            partial(records.prepare, store, DATA),
+            partial(records.look, store, DATA),
+            store.missing,
+        )
+        for name, store in records.STORES.items()
+    },
+    **{
+        name: Program(
+            (servers.__file__, name),
+            partial(servers.prepare, server, DATA, PLACE / name),
+            partial(servers.look, server, DATA),
+            server.missing,
+        )
+        for name, server in servers.SERVERS.items()
+    },
+}
+KINDS = (*HOW, *SQLITE, *PROGRAMS)
 NATIVE, NO_SYNC, EATMYDATA, OFF = "native", "no-sync", "eatmydata", "off"
 ORDERED, NO_REPLAY = "ordered", "ordered-no-replay"
 CONTROLS = (NO_SYNC, EATMYDATA, OFF)
@@ -64,7 +99,7 @@ LEAST = {
     **dict.fromkeys(HOW, 500),
     "steps-forks": 20_000,
     "sqlite-wal": 200,
-    LEVELDB: 2000,
+    **dict.fromkeys(records.STORES, 2000),
     REDIS: 6000,
     GIT: 8,
     **dict.fromkeys(servers.SERVERS, 200),
@@ -103,7 +138,7 @@ class Found:
 
 def is_control(run: Run) -> bool:
     """Without a sync of each write LevelDB syncs its tables all the same: it loses the last writes, and keeps order."""
-    return run.variant in CONTROLS and (run.kind, run.variant) != (LEVELDB, NO_SYNC)
+    return run.variant in CONTROLS and not (run.kind in records.STORES and run.variant == NO_SYNC)
 
 
 def is_judged(run: Run) -> bool:
@@ -149,10 +184,8 @@ def command(run: Run, build: Path, acks: Path) -> list[str]:
             str(int(syncs)),
             *HOW[run.kind],
         ]
-    if run.kind in servers.SERVERS:
-        return [sys.executable, servers.__file__, run.kind, str(DATA), str(acks), str(int(syncs))]
     if run.kind in PROGRAMS:
-        return [sys.executable, PROGRAMS[run.kind].__file__, str(DATA), str(acks), str(int(syncs))]
+        return [sys.executable, *PROGRAMS[run.kind].words, str(DATA), str(acks), str(int(syncs))]
     # DELETE: the commit is the removal of the journal, which only EXTRA makes durable
     safe = "FULL" if run.kind == "sqlite-wal" else "EXTRA"
     program = Path(__file__).with_name("commits.py")
@@ -173,8 +206,8 @@ def nudged(run: Run) -> list[str]:
     cannot survive."""
     if run.kind in (*HOW, REDIS, GIT, *servers.SERVERS) or (not is_control(run) and run.seed % 2):
         return []
-    if run.kind == LEVELDB:
-        return [records.MANIFEST]
+    if run.kind in records.STORES:
+        return [records.STORES[run.kind].manifest]
     return ["data.db-wal" if run.kind == "sqlite-wal" else "data.db"]
 
 
@@ -227,9 +260,7 @@ def judge(run: Run, times: list[int], loss_ns: int, last: int = 0) -> Found:
                 f"no state of the program; after {acked} operations: {history.odd(there, acked)[:500]}"
             )
     elif run.kind in PROGRAMS:
-        found.kept, found.wrong = PROGRAMS[run.kind].look(DATA)
-    elif run.kind in servers.SERVERS:
-        found.kept, found.wrong = servers.look(servers.SERVERS[run.kind], DATA)
+        found.kept, found.wrong = PROGRAMS[run.kind].look()
     else:
         found.kept, found.wrong = commits.look(DATA / "data.db", mode_of(run))
     if not found.wrong and found.kept < acked:
@@ -264,9 +295,7 @@ def prepare(run: Run, acks: Path) -> None:
     if run.kind in HOW:
         steps.prepare(DATA)
     elif run.kind in PROGRAMS:
-        PROGRAMS[run.kind].prepare(DATA)
-    elif run.kind in servers.SERVERS:
-        servers.prepare(servers.SERVERS[run.kind], DATA, PLACE / run.kind)
+        PROGRAMS[run.kind].prepare()
     else:
         commits.prepare(DATA / "data.db")
     subprocess.run(["sync", "-f", str(DISK)], check=True)
@@ -443,7 +472,7 @@ class Session:
             if not path.exists():
                 print(f"{path} is not there; run make tests-build", file=sys.stderr)
                 return 2
-        for kind, program in (*PROGRAMS.items(), *servers.SERVERS.items()):
+        for kind, program in PROGRAMS.items():
             why = program.missing() if kind in self.options.kinds else ""
             if why:
                 self.options.kinds.remove(kind)

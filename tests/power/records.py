@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""records.py DIRECTORY ACKS SYNC: numbered writes to a LevelDB, which makes, renames and removes files all the time.
+"""records.py NAME DIRECTORY ACKS SYNC: numbered writes to a LevelDB or a RocksDB, which make, rename and remove files
+all the time.
 
 Each puts one record under two keys, and removes an older one.  ACKS is as in steps.c.  It runs by itself, under the
 library or natively, and waits to be killed."""
@@ -19,14 +20,73 @@ try:
     import plyvel
 except ImportError:
     plyvel = None
+try:
+    import rocksdict
+except ImportError:
+    rocksdict = None
 
-MANIFEST = "MANIFEST-000004"  # what names the tables, once a prepared database is opened
 KEPT = 2000  # records
-BUFFER_BYTES = 1 << 18  # when they are full, LevelDB writes a table, and begins a new log
+BUFFER_BYTES = 1 << 18  # when they are full, the store writes a table, and begins a new log
 
 
-def missing() -> str:
-    return "" if plyvel else "plyvel is not installed (requirements-test.txt)"
+class LevelDB:
+    name = "leveldb"
+    manifest = "MANIFEST-000004"  # what names the tables, once a prepared database is opened
+
+    def missing(self) -> str:
+        return "" if plyvel else "plyvel is not installed (requirements-test.txt)"
+
+    def open(self, directory: str) -> plyvel.DB:
+        return plyvel.DB(directory, create_if_missing=True, write_buffer_size=BUFFER_BYTES)
+
+    def put(self, base: plyvel.DB, puts: dict[bytes, bytes], removed: list[bytes], sync: bool) -> None:
+        with base.write_batch(sync=sync) as batch:
+            for key, value in puts.items():
+                batch.put(key, value)
+            for key in removed:
+                batch.delete(key)
+
+    def read(self, directory: str) -> dict[bytes, bytes]:
+        """With paranoid_checks LevelDB would refuse a last write that was torn before its sync returned."""
+        base = plyvel.DB(directory)
+        try:
+            return dict(base.iterator(verify_checksums=True))
+        finally:
+            base.close()
+
+
+class RocksDB:
+    name = "rocksdb"
+    manifest = "MANIFEST-000009"
+
+    def missing(self) -> str:
+        return "" if rocksdict else "rocksdict is not installed (pip install rocksdict)"
+
+    def open(self, directory: str) -> rocksdict.Rdict:
+        options = rocksdict.Options(raw_mode=True)
+        options.create_if_missing(True)
+        options.set_write_buffer_size(BUFFER_BYTES)
+        return rocksdict.Rdict(directory, options=options)
+
+    def put(self, base: rocksdict.Rdict, puts: dict[bytes, bytes], removed: list[bytes], sync: bool) -> None:
+        batch = rocksdict.WriteBatch(raw_mode=True)
+        for key, value in puts.items():
+            batch.put(key, value)
+        for key in removed:
+            batch.delete(key)
+        options = rocksdict.WriteOptions()
+        options.sync = sync
+        base.write(batch, options)
+
+    def read(self, directory: str) -> dict[bytes, bytes]:
+        base = self.open(directory)
+        try:
+            return dict(base.items())
+        finally:
+            base.close()
+
+
+STORES = {store.name: store for store in (LevelDB(), RocksDB())}
 
 
 def key_of(table: str, number: int) -> bytes:
@@ -38,19 +98,15 @@ def value_of(table: str, number: int) -> bytes:
     return body * (1 + body[0] % 12)
 
 
-def prepare(directory: Path) -> None:
-    plyvel.DB(str(directory), create_if_missing=True).close()
+def prepare(store: LevelDB | RocksDB, directory: Path) -> None:
+    store.open(str(directory)).close()
 
 
-def look(directory: Path) -> tuple[int, str]:
-    """The last record that is there, and what is wrong.
-
-    With paranoid_checks LevelDB would refuse a last write that was torn before its sync returned."""
+def look(store: LevelDB | RocksDB, directory: Path) -> tuple[int, str]:
+    """The last record that is there, and what is wrong."""
     try:
-        base = plyvel.DB(str(directory))
-        found = dict(base.iterator(verify_checksums=True))
-        base.close()
-    except plyvel.Error as error:
+        found = store.read(str(directory))
+    except Exception as error:  # (both libraries have classes of their own)
         return 0, str(error)
     newest = int(max(found, default=b"b0")[1:])
     numbers = range(max(1, newest - KEPT + 1), newest + 1)
@@ -62,19 +118,18 @@ def look(directory: Path) -> tuple[int, str]:
 
 
 def main() -> int:
-    directory, acks, sync = sys.argv[1:]
+    name, directory, acks, sync = sys.argv[1:]
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    store = STORES[name]
     try:
         with open(acks, "r+b") as file, mmap.mmap(file.fileno(), 0) as table:
-            base = plyvel.DB(directory, write_buffer_size=BUFFER_BYTES)
+            base = store.open(directory)
             for number in range(1, len(table) // 8 + 1):
-                with base.write_batch(sync=sync == "1") as batch:
-                    for name in "ab":
-                        batch.put(key_of(name, number), value_of(name, number))
-                        batch.delete(key_of(name, number - KEPT))
+                puts = {key_of(name, number): value_of(name, number) for name in "ab"}
+                store.put(base, puts, [key_of(name, number - KEPT) for name in "ab"], sync == "1")
                 struct.pack_into("<Q", table, (number - 1) * 8, time.monotonic_ns())
             signal.pause()
-    except plyvel.Error as error:
+    except Exception as error:
         print(error, file=sys.stderr, flush=True)
         signal.pause()
     return 0
