@@ -10,6 +10,7 @@
 #include "base/kill.h"
 #include "base/lease.h"
 #include "base/log.h"
+#include "base/probe.h"
 #include "base/process_pages.h"
 #include "base/signals.h"
 #include "base/sys.h"
@@ -54,6 +55,7 @@ static void say_through(const struct file *f, enum bypass_reason why)
 {
 	BUFFER(char, path);
 
+	PROBE(bypass, PROBE_FILE(f), why);
 	if (!log_enabled(LOG_INFO) || why == BYPASS_EXEC || why == BYPASS_EXIT)
 		return;
 	for (const struct ofd *o = f->ofds; o; o = o->next) {
@@ -586,6 +588,7 @@ bool attach_file(struct file *f, struct ofd *o)
 	staging_policy_restart(f);
 	if (why == BYPASS_NONE) {
 		staging_policy_attached(f, begin);
+		PROBE(attach, PROBE_FILE(f));
 		return true;
 	}
 	f->arena = NULL;
@@ -700,6 +703,7 @@ int detach_file(struct file *f)
 		workers_arm();
 	staging_policy_restart(f);
 	file_become(f, FILE_PASSIVE, f->why);
+	PROBE(detach, PROBE_FILE(f));
 	release_left(f);
 	return 0;
 }

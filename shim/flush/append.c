@@ -4,6 +4,7 @@
 
 #include "base/buffer.h"
 #include "base/kill.h"
+#include "base/probe.h"
 #include "base/sys.h"
 #include "flush/flush.h"
 #include "staging/stage.h"
@@ -134,6 +135,7 @@ int append_shared(struct file *f)
 			break;
 		gather(f, b);
 		append_begin(f, APPEND_SOMEWHERE, base, b->bytes);
+		PROBE(flush_begin, PROBE_FILE(f));
 		n = sys_append_accepted(fd, b->iov, b->count);
 		if (n == -EINTR) {
 			append_end(f);
@@ -153,6 +155,7 @@ int append_shared(struct file *f)
 		if (n <= 0) {
 			append_end(f);
 			r = n < 0 ? (int)n : -EIO;
+			PROBE(flush, PROBE_FILE(f), b->bytes, r);
 			break;
 		}
 		atomic_fetch_add_explicit(&entry->counters[COUNT_FLUSHES], 1, memory_order_relaxed);
@@ -161,6 +164,7 @@ int append_shared(struct file *f)
 		flush_note_done(f, flush_first(f), (uint64_t)n);
 		reposition(f, o, b->offset, (uint64_t)n, (uint64_t)sys.lseek(fd, 0, SEEK_CUR), &position);
 		append_end(f);
+		PROBE(flush, PROBE_FILE(f), (uint64_t)n, 0);
 		flush_free_done(f);
 	}
 	if (buffered && sys.fcntl(fd, F_SETFL, flags) == 0)

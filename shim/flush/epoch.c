@@ -4,6 +4,7 @@
 
 #include "base/kill.h"
 #include "base/log.h"
+#include "base/probe.h"
 #include "base/signals.h"
 #include "base/sys.h"
 #include "flush/fds.h"
@@ -711,6 +712,8 @@ int epoch_commit(struct order_log *l, bool states)
 
 int epoch_finish(struct order_log *l, int r)
 {
+	uint64_t now;
+
 	if (atomic_load(&l->broken) < 0)
 		return r; /* (nothing was begun) */
 	atomic_store(&l->owed, false);
@@ -719,7 +722,10 @@ int epoch_finish(struct order_log *l, int r)
 		return r;
 	l->pending = false;
 	atomic_store(&l->settled, true);
-	atomic_store(&l->ended_ns, sys_now_ns());
+	now = sys_now_ns();
+	atomic_store(&l->ended_ns, now);
+	/* (an epoch of no files came to no log) */
+	PROBE(epoch, l->epoch, l->wal->end, l->count > 0 ? now - l->logged_ns : 0);
 	if (atomic_load(&l->spare) == SPARE_DUE)
 		give_spare(l);
 	return !log_counts(l) || is_late(l) ? epoch_checkpoint(l) : 0;

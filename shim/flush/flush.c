@@ -7,6 +7,7 @@
 #include "base/kill.h"
 #include "base/lease.h"
 #include "base/log.h"
+#include "base/probe.h"
 #include "base/signals.h"
 #include "base/sys.h"
 #include "files/workers.h"
@@ -271,6 +272,7 @@ static void commit(struct file *f, struct flush_work *w)
 		append_end(f);
 	route_leave(f, &w->rt);
 	takeover_ungate(f, w->gated);
+	PROBE(flush, PROBE_FILE(f), w->p.bytes, w->r);
 	atomic_store(&f->flush.io_done, 1);
 }
 
@@ -336,6 +338,7 @@ int flush_run(struct file *f, bool keep_lock)
 		guard_overwrote(f);
 	w.rt.target.guard = &arena_entry_at(f->arena, (uint32_t)f->entry)->guard;
 	kill_step();
+	PROBE(flush_begin, PROBE_FILE(f));
 	w.r = w.p.stretch ? write_stretch(&w.p, &w.rt.target, &w.done)
 	                  : write_scattered(f, &w.p, &w.rt.target, &w.done);
 	commit(f, &w);

@@ -4,6 +4,7 @@
 
 #include "base/buffer.h"
 #include "base/kill.h"
+#include "base/probe.h"
 #include "base/sys.h"
 #include "flush/fds.h"
 #include "flush/flush.h"
@@ -58,6 +59,7 @@ int pages_write_begin(struct file *f, struct pages_write *w)
 
 	if (r < 0)
 		return r;
+	PROBE(flush_begin, PROBE_FILE(f));
 	guard_change(f);
 	w->route.target.guard = &arena_entry_at(f->arena, (uint32_t)f->entry)->guard;
 	w->bytes = w->from = w->until_ns = 0;
@@ -117,6 +119,7 @@ int pages_write_end_append(struct file *f, struct pages_write *w)
 	f->ksize = w->end;
 	guard_take(f, w->route.target.fd);
 	route_count(f, &w->route, w->bytes);
+	PROBE(flush, PROBE_FILE(f), w->bytes, w->r);
 	return w->r;
 }
 

@@ -2,6 +2,7 @@
 /* paged: see staging/paged.h. */
 #include "staging/paged.h"
 
+#include "base/probe.h"
 #include "base/sys.h"
 #include "files/workers.h"
 #include "staging/order.h"
@@ -115,6 +116,7 @@ int paged_put(struct file *f, struct ofd *stream, const struct iovec *iov, int c
 	f->bytes += n;
 	if (offset + n > f->lsize)
 		f->lsize = offset + n;
+	PROBE(stage, PROBE_FILE(f), n);
 	if (begins)
 		begun(f);
 	if (watch)

@@ -4,6 +4,7 @@
 
 #include "base/buffer.h"
 #include "base/kill.h"
+#include "base/probe.h"
 #include "base/process_pages.h"
 #include "base/signals.h"
 #include "base/sys.h"
@@ -542,6 +543,7 @@ int stage_put(struct file *f, struct ofd *stream, const struct iovec *iov, int c
 	}
 	atomic_signal_fence(memory_order_seq_cst);
 	f->moving = NULL;
+	PROBE(stage, PROBE_FILE(f), n);
 	if (watch)
 		workers_arm();
 	return 0;

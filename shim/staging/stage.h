@@ -12,6 +12,7 @@
 #define FASTWRITE_STAGING_STAGE_H
 
 #include "base/crc32c.h"
+#include "base/probe.h"
 #include "base/publish.h"
 #include "files/fdtable.h"
 #include "files/file.h"
@@ -118,6 +119,9 @@ static inline bool stage_fast(struct ofd *o, int fd, const void *buf, size_t n)
 			uint32_t sum = crc32c_copy(COMMIT_SUM(commit), run->base + length, buf, n);
 
 			stage_prefetch(run->base + length + n);
+			/* (here all arguments are in registers; if the swap fails, the slow path counts the
+			 * write again) */
+			PROBE(stage, PROBE_FILE(f), n);
 			done = publish_swap(&run->meta->commit, commit, COMMIT_GROWN(commit, n, sum));
 			f->writes += done;
 		}

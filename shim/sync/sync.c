@@ -2,6 +2,7 @@
 /* sync: see sync/sync.h. */
 #include "sync/sync.h"
 
+#include "base/probe.h"
 #include "base/signals.h"
 #include "base/sys.h"
 #include "files/fdtable.h"
@@ -209,9 +210,8 @@ static bool is_in_order(struct file *f)
 	       !atomic_load(&f->order.passed) && ordered_names_follow(f->rule);
 }
 
-int sync_file(int fd, struct ofd *o, bool full)
+static int sync_asked(struct file *f, int fd, struct ofd *o, bool full)
 {
-	struct file *f = atomic_load_explicit(&o->file, memory_order_acquire);
 	struct file_guard g;
 	int r;
 
@@ -254,6 +254,15 @@ int sync_file(int fd, struct ofd *o, bool full)
 		return r;
 	}
 	file_unlock(f, g);
+	return r;
+}
+
+int sync_file(int fd, struct ofd *o, bool full)
+{
+	struct file *f = atomic_load_explicit(&o->file, memory_order_acquire);
+	int r = sync_asked(f, fd, o, full);
+
+	PROBE(sync, PROBE_FILE(f), f->rule->set.sync, r);
 	return r;
 }
 
