@@ -400,7 +400,8 @@ install: all
 	$(Q)chmod 644 '$(DESTDIR)$(UNITDIR)/fastwrite-recover.service' \
 		'$(DESTDIR)$(UNITDIR)/fastwrite-metrics.service'
 	$(Q)$(INSTALL) -m 644 configs/fastwrite-metrics.timer '$(DESTDIR)$(UNITDIR)'
-	$(Q)$(INSTALL) -m 644 configs/alerts.yml configs/dashboard.json '$(DESTDIR)$(DOCDIR)'
+	$(Q)$(INSTALL) -m 644 configs/alerts.yml configs/dashboard.json $(wildcard configs/bpftrace/*.bt) \
+		'$(DESTDIR)$(DOCDIR)'
 
 uninstall:
 	$(Q)rm -f '$(DESTDIR)$(BINDIR)/fastwrite' '$(DESTDIR)$(LIBDIR)/libfastwrite.so' \

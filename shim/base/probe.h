@@ -13,7 +13,8 @@
  *   stage(dev, ino, bytes)             a write was accepted into the arena
  *   flush_begin(dev, ino)              staged bytes are about to be written to the file
  *   flush(dev, ino, bytes, result)     the same thread has done so; 0 or -errno
- *   sync(dev, ino, policy, result)     the program's fsync or fdatasync; enum sync_policy
+ *   sync(dev, ino, policy, result)     the program's sync; enum sync_policy; 0, -errno, or INT_MIN: the
+ *                                      descriptor was replaced meanwhile, and the sync begins anew
  *   attach(dev, ino), detach(dev, ino)
  *   bypass(dev, ino, reason)           enum bypass_reason
  *   epoch(number, log bytes, ns)       an epoch has come to the files, so long after its log write began
