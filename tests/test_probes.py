@@ -20,7 +20,7 @@ PROBES = {
     "stage": (8, 8, 8),
     "flush_begin": (8, 8),
     "flush": (8, 8, 8, -4),
-    "sync": (8, 8, 4, -4),
+    "sync": (8, 8, -4),
     "attach": (8, 8),
     "detach": (8, 8),
     "bypass": (8, 8, 4),

@@ -13,8 +13,8 @@
  *   stage(dev, ino, bytes)             a write was accepted into the arena
  *   flush_begin(dev, ino)              staged bytes are about to be written to the file
  *   flush(dev, ino, bytes, result)     the same thread has done so; 0 or -errno
- *   sync(dev, ino, policy, result)     the program's sync; enum sync_policy; 0, -errno, or INT_MIN: the
- *                                      descriptor was replaced meanwhile, and the sync begins anew
+ *   sync(dev, ino, result)             the program's sync; 0, -errno, or INT_MIN: the descriptor was replaced
+ *                                      meanwhile, and the sync begins anew
  *   attach(dev, ino), detach(dev, ino)
  *   bypass(dev, ino, reason)           enum bypass_reason
  *   epoch(number, log bytes, ns)       an epoch has come to the files, so long after its log write began
@@ -24,7 +24,8 @@
 #ifndef FASTWRITE_BASE_PROBE_H
 #define FASTWRITE_BASE_PROBE_H
 
-/* dev and ino of a struct file, as the memory that they are: an atomic load would be an instruction. */
+/* dev and ino of a struct file (which may be that of another file by now, and stays mapped), as the memory
+ * that they are: an atomic load would be an instruction. */
 #define PROBE_FILE(f) *(const uint64_t *)&(f)->dev, *(const uint64_t *)&(f)->ino
 
 /* (the thread sanitizer would take PROBE_FILE for a race) */

@@ -262,7 +262,7 @@ int sync_file(int fd, struct ofd *o, bool full)
 	struct file *f = atomic_load_explicit(&o->file, memory_order_acquire);
 	int r = sync_asked(f, fd, o, full);
 
-	PROBE(sync, PROBE_FILE(f), f->rule->set.sync, r);
+	PROBE(sync, PROBE_FILE(f), r);
 	return r;
 }
 
