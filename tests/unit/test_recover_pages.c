@@ -225,7 +225,7 @@ static void test_after_another_mount_pages_are_put_aside(void **state)
 
 static void test_a_file_that_is_gone(void **state)
 {
-	char command[400];
+	char command[1024];
 
 	(void)state;
 	begin();

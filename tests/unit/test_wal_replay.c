@@ -463,7 +463,7 @@ static void test_a_name_that_was_made_after_the_power_loss(void **state)
 
 static void test_a_copy_is_left(void **state)
 {
-	char command[800];
+	char command[1200];
 
 	(void)state;
 	make_log(log_path, boots[BOOT]);
