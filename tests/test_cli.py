@@ -34,7 +34,6 @@ KEYS = [
     "staging",
     "small",
     "adapt",
-    "overlay",
     "stdio",
 ]
 HANGS = 300  # seconds; ends only what hangs

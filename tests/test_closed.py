@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of an overlay that the program has closed: what stays staged, for how long, and after a kill."""
+"""Files in order that the program has closed: what stays staged, for how long, and after a kill."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from pathlib import Path
 import pytest
 from lib.support import leftovers, preload_env, run_preloaded, wait_for
 
-OVERLAY = {"writers": "exclusive", "sync": "off", "overlay": "on", "lag_ms": 60000}
-# (without order, an open drains what was closed if there are other threads)
 ORDERED = {"writers": "exclusive", "sync": "ordered", "ordered_ms": 60000}
 LIVES = 300
 # As a database treats its rollback journal.  The last line of a life says that it is over.
@@ -81,7 +79,7 @@ def test_a_life_writes_nothing_to_the_kernel(library: Path, place: Path, end: st
         ],
         place,
         env={"LD_PRELOAD": ""},
-        **(ORDERED if beside else OVERLAY),
+        **ORDERED,
     )
     assert run.returncode == 0, run.stderr
     calls = Counter()
@@ -96,7 +94,7 @@ def test_a_life_writes_nothing_to_the_kernel(library: Path, place: Path, end: st
 
 
 def test_killed_after_the_close(library: Path, fastwrite: Path, place: Path) -> None:
-    run = run_preloaded(library, journal(place, 3, "kill"), place, **OVERLAY)
+    run = run_preloaded(library, journal(place, 3, "kill"), place, **ORDERED)
     assert run.returncode == -signal.SIGKILL
     path = place / "journal"
     assert path.read_bytes() != b"C" * WHOLE, "nothing was staged: this tested nothing"
@@ -110,15 +108,15 @@ def test_killed_after_the_close(library: Path, fastwrite: Path, place: Path) -> 
 
 def test_an_exec_of_what_was_closed(library: Path, place: Path) -> None:
     run = run_preloaded(
-        library, [sys.executable, "-c", STARTS_WHAT_IT_WROTE, place / "program"], place, **OVERLAY
+        library, [sys.executable, "-c", STARTS_WHAT_IT_WROTE, place / "program"], place, **ORDERED
     )
     assert run.returncode == 7, run.stderr
     assert not leftovers(place)
 
 
-def test_the_descriptor_goes_after_the_lag(library: Path, place: Path) -> None:
+def test_the_descriptor_goes_after_the_epoch(library: Path, place: Path) -> None:
     """The file system can be unmounted, and the file be started, while the program lives on."""
-    env = {**os.environ, **preload_env(library, f"{place}/**", **{**OVERLAY, "lag_ms": 200})}
+    env = {**os.environ, **preload_env(library, f"{place}/**", **{**ORDERED, "ordered_ms": 200})}
     command = [str(part) for part in journal(place, 3, "wait")]
     with subprocess.Popen(
         command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -90,26 +90,20 @@ def test_random_sequences(rig, place):
     assert totals.staged > totals.sequences * 1000, "hardly anything was staged: this tested nothing"
 
 
-OVERLAY = {"writers": "exclusive", "visibility": "lag"}
+ORDERED = {"writers": "exclusive", "visibility": "lag", "sync": "ordered"}
 
 
-# With `off` a lock or a sync hands nothing over, so no process becomes another family.  Under `ordered` a fork ends
-# staging for the rest of a batch.
-@pytest.mark.parametrize(
-    ("policy", "flags"),
-    [({"sync": "off", "overlay": "on"}, ("no-exec",)), ({"sync": "ordered"}, ("alone",))],
-    ids=["off", "ordered"],
-)
-def test_random_sequences_in_the_overlay(rig, place, policy, flags):
+# (a fork ends staging for the rest of a batch)
+def test_random_sequences_in_order(rig, place):
     totals = machine.explore(
-        rig, place, SEED, seconds=SECONDS / 5, batches=BATCHES, fixed=OVERLAY | policy, flags=flags
+        rig, place, SEED, seconds=SECONDS / 5, batches=BATCHES, fixed=ORDERED, flags=("alone",)
     )
     check(totals, SEED)
     assert totals.staged > totals.sequences * 1000, "hardly anything was staged: this tested nothing"
 
 
 def test_random_sequences_in_order_with_forks(rig, place):
-    check(machine.explore(rig, place, SEED, seconds=SECONDS / 5, fixed=OVERLAY | {"sync": "ordered"}), SEED)
+    check(machine.explore(rig, place, SEED, seconds=SECONDS / 5, fixed=ORDERED), SEED)
 
 
 def test_the_machine_agrees_with_itself(rig, place):

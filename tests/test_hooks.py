@@ -22,7 +22,6 @@ MODES = {
     "no-prealloc": {"prealloc_mode": "off", "sync": "off"},
     "zero": {"writers": "exclusive", "prealloc_mode": "zero"},
     "strict": {"visibility": "strict"},
-    "overlay": {"writers": "exclusive", "sync": "off", "overlay": "on"},
     "ordered": {"writers": "exclusive", "sync": "ordered"},
     "strict-exclusive": {
         "visibility": "strict",
@@ -64,9 +63,9 @@ def test_native(build, program):
 # What goes through writes one instruction, or one system call, at a time is long, as is what goes through all calls,
 # and the others differ in what they do elsewhere.
 STEPPED = {
-    "test_preempt": {"default", "overlay", "strict-exclusive"},
-    "test_step": {"default", "overlay", "ordered", "strict-exclusive"},
-    "test_pointer": {"default", "smallest", "overlay", "ordered", "strict-exclusive"},
+    "test_preempt": {"default", "ordered", "strict-exclusive"},
+    "test_step": {"default", "ordered", "strict-exclusive"},
+    "test_pointer": {"default", "smallest", "ordered", "strict-exclusive"},
 }
 
 
@@ -79,7 +78,7 @@ def test_preloaded(build, library, program, mode):
         pytest.skip("several processes append: not what writers = exclusive is for")
     if mode == "zero" and program == "test_syscall":
         pytest.skip("asks the kernel itself for the size after a sync, which counts the zeros in this mode")
-    if mode in ("overlay", "ordered") and program == "test_syscall":
+    if mode == "ordered" and program == "test_syscall":
         pytest.skip("asks the kernel itself for the size after a sync, which drains nothing in this mode")
     with disk_dir() as place:
         run = run_preloaded(
@@ -97,8 +96,6 @@ def test_preloaded(build, library, program, mode):
         said = complaints(program, run.stderr)
         if "strict" in mode:  # a program that changes its user cannot lease files of the old one: said once
             said = [line for line in said if "no lease can be had" not in line or "another user" not in line]
-        if mode == "overlay" and program == "test_name":  # whole pages: what was flushed before, too
-            said = [line for line in said if "/e/b: recovered, 4000 bytes of a process that died" not in line]
         assert not said, run.stderr
         assert not leftovers(place)
         assert os.listdir(place) == []

@@ -62,7 +62,6 @@ CASES = [
     Case("journaled", "journaled", {"sync": "journal", "journal": "1M"}),
     Case("zeros", "synced", {"prealloc_mode": "zero", "writers": "exclusive", "prealloc": "1M"}),
     Case("stealing", "stealing"),
-    Case("overlay", "positional", {"writers": "exclusive", "sync": "off", "overlay": "on"}),
     Case("ordered", "positional", {"writers": "exclusive", "sync": "ordered"}),
     Case("ordered-large", "large", {"writers": "exclusive", "sync": "ordered"}),
     Case("ordered-forks", "forks", {"writers": "exclusive", "sync": "ordered"}),

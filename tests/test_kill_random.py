@@ -45,7 +45,6 @@ WORKLOADS = [
     ("same", {}),
     ("synced:3", {"sync": "relaxed"}),
     ("stealing:2", {}),
-    ("positional:4", {"writers": "exclusive", "sync": "off", "overlay": "on"}),
     ("positional:4", {"writers": "exclusive", "sync": "ordered", "ordered_ms": 5}),
 ]
 MEMORY = [{"mem": "1M", "block": "64K"}, {"mem": "4M", "block": "128K"}, {"mem": "16M"}]
@@ -188,7 +187,7 @@ def one_kill(rig: Rig, base: Path, number: int) -> Result:
     log = data.parent / "log"
     context = f"kill {number}: {name} {settings} {kill.way}"
 
-    # every other one: how many of the rest hit staged bytes depends on the machine (an overlay shows none here)
+    # every other one: how many of the rest hit staged bytes depends on the machine (of what is in order none is seen here)
     waits = kill.way == "run" and kill.number % 2 == 0 and settings.get("writers") != "exclusive"
 
     program = rig.start(kill, data, log, settings)

@@ -7,7 +7,7 @@ _fastwrite_words()
 	local verb=$1 word=$2
 	local both='--help --usage --version' rules='--config= --paths= --set='
 	local keys='sync= relaxed_ms= ordered_ms= journal= mem= block= lag_ms= visibility= writers= flush=
-		prealloc= prealloc_mode= staging= small= adapt= overlay= stdio= inherit='
+		prealloc= prealloc_mode= staging= small= adapt= stdio= inherit='
 
 	case $word in
 	--on-error=*) echo --on-error={warn,stop} ;;
@@ -16,7 +16,7 @@ _fastwrite_words()
 	--set=writers=*) echo --set=writers={auto,exclusive,shared} ;;
 	--set=flush=*) echo --set=flush={auto,direct,buffered} ;;
 	--set=prealloc_mode=*) echo --set=prealloc_mode={keep,off,zero} ;;
-	--set=adapt=* | --set=overlay=* | --set=stdio=*) echo "${word%=*}"={on,off} ;;
+	--set=adapt=* | --set=stdio=*) echo "${word%=*}"={on,off} ;;
 	--set=inherit=*) echo --set=inherit={0,1} ;;
 	--set=*=*) ;;
 	--set=*) printf -- '--set=%s ' $keys ;;

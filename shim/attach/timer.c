@@ -10,7 +10,6 @@
 #include "files/workers.h"
 #include "flush/flush.h"
 #include "flush/ordered.h"
-#include "flush/pages_flush.h"
 #include "staging/stage.h"
 #include "sync/journal_file.h"
 #include "sync/sync.h"
@@ -47,7 +46,7 @@ static void look_after(struct file *f)
 
 	if (!f->nested && file_flusher_died(f))
 		file_repair(f);
-	if (f->mode == FILE_ATTACHED && file_is_paged(f) && file_is_ordered(f) &&
+	if (f->mode == FILE_ATTACHED && file_is_paged(f) &&
 	    (file_is_due(f, DUE_FLUSH, sys_now_ns()) || flush_worth(f)))
 		ordered_flush(f); /* it reports an error */
 	if (file_local(f)->refs && f->mode == FILE_ATTACHED && f->arena && !atomic_load(&f->flush.busy) &&
@@ -56,8 +55,6 @@ static void look_after(struct file *f)
 			stage_seal(f);
 			if (f->tail)
 				f->flush.lag_seq = f->tail->meta->seq;
-			if (file_is_paged(f) && !file_is_ordered(f))
-				pages_flush(f); /* it reports an error */
 		}
 		flush_runs(f);
 		/* after an error, try less often */

@@ -37,7 +37,6 @@ enum flush_mode { FLUSH_AUTO, FLUSH_DIRECT, FLUSH_BUFFERED };
 enum prealloc_mode { PREALLOC_KEEP, PREALLOC_OFF, PREALLOC_ZERO };
 enum visibility_mode { VISIBILITY_LAG, VISIBILITY_STRICT };
 enum adapt_mode { ADAPT_ON, ADAPT_OFF };
-enum overlay_mode { OVERLAY_OFF, OVERLAY_ON };
 enum stdio_mode { STDIO_ON, STDIO_OFF };
 
 /* The part of `mem` that config takes for the arena's tables: mem >= 8 * block + this. */
@@ -67,7 +66,6 @@ enum config_key {
 	KEY_STAGING,
 	KEY_SMALL,
 	KEY_ADAPT,
-	KEY_OVERLAY,
 	KEY_STDIO,
 	KEY_COUNT,
 	/* members of struct config: one value for the process */
@@ -98,7 +96,6 @@ struct settings {
 	uint32_t small_bytes;             /* small = 512..64K, default 64K: larger writes are not staged */
 	enum adapt_mode adapt;            /* adapt = on | off, see staging/staging_policy.h */
 	enum stdio_mode stdio;            /* stdio = on | off, the same for all rules */
-	enum overlay_mode overlay;        /* overlay = off | on, see config_overlays */
 };
 
 struct pattern {
@@ -155,16 +152,11 @@ static inline bool config_is_alone(const struct settings *s)
 	return s->writers == WRITERS_EXCLUSIVE && s->visibility == VISIBILITY_LAG;
 }
 /* True if a power loss leaves the files of such a rule in the order in which they were written
- * (flush/ordered.h).  Without exclusive writers sync = ordered acts as fdatasync. */
+ * (flush/ordered.h): they are staged in an overlay of pages.  Without exclusive writers sync = ordered acts
+ * as fdatasync. */
 static inline bool config_orders(const struct settings *s)
 {
 	return s->sync == SYNC_ORDERED && config_is_alone(s);
-}
-/* True if files of such a rule are staged in an overlay of pages.  It needs a rule whose files nobody else
- * reads or writes and whose syncs do not wait for the device. */
-static inline bool config_overlays(const struct settings *s)
-{
-	return config_orders(s) || (s->overlay == OVERLAY_ON && s->sync == SYNC_OFF && config_is_alone(s));
 }
 
 /* The configuration in force; set once by hooks/init.c before any file is managed.  NULL: nothing is ever

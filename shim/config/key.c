@@ -54,7 +54,6 @@ static const struct spec specs[KEY_ALL] = {
 	[KEY_STAGING] = {"staging", IN_RULE(staging), .preset = "", .kind = KIND_DIRECTORY},
 	[KEY_SMALL] = {"small", IN_RULE(small_bytes), .preset = "64K", SIZE(512, KIB(64))},
 	[KEY_ADAPT] = {"adapt", IN_RULE(adapt), .preset = "on", WORDS("on", "off")},
-	[KEY_OVERLAY] = {"overlay", IN_RULE(overlay), .preset = "off", WORDS("off", "on")},
 	[KEY_STDIO] = {"stdio", IN_DEFAULTS(struct settings, stdio), .preset = "on", WORDS("on", "off")},
 
 	[KEY_INHERIT] = {"inherit", IN_DEFAULTS(struct config, inherit), .preset = "1", WORDS("0", "1")},

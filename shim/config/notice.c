@@ -78,17 +78,6 @@ static void order_without_effect(struct notices *n, const struct rule *rule)
 	n->say(n->ctx, LOG_WARN, n->text);
 }
 
-static void overlay_without_effect(struct notices *n, const struct rule *rule)
-{
-	if (rule->set.overlay == OVERLAY_OFF || config_overlays(&rule->set))
-		return;
-	log_format(n->text, sizeof(n->text),
-	           "rule %s: overlay = on has no effect without writers = exclusive, visibility = lag "
-	           "and sync = off",
-	           rule->name);
-	n->say(n->ctx, LOG_WARN, n->text);
-}
-
 /* Output that was redirected into a file of a rule: only files that the program opens itself are staged. */
 static void standard_descriptors(struct notices *n)
 {
@@ -123,7 +112,6 @@ void config_notices(const struct config *c, bool descriptors,
 	for (uint32_t i = 0; i < c->rule_count; i++) {
 		several_in_one(&n, &c->rules[i]);
 		missing_directory(&n, &c->rules[i]);
-		overlay_without_effect(&n, &c->rules[i]);
 		order_without_effect(&n, &c->rules[i]);
 	}
 	if (descriptors)

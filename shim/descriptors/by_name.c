@@ -109,24 +109,9 @@ bool by_name_overlays(void)
 	if (by_name_idle())
 		return false;
 	for (uint32_t i = 0; i < live_config->rule_count; i++)
-		if (config_overlays(&live_config->rules[i].set))
+		if (config_orders(&live_config->rules[i].set))
 			return true;
 	return false;
-}
-
-static int act_let_go(struct file *f, const void *ctx)
-{
-	(void)ctx;
-	return flush_is_kept(f) ? detach_file(f) : 0;
-}
-
-void by_name_before_open(uint64_t dev, uint64_t ino)
-{
-	const struct file *f = by_name_overlays() ? file_find(dev, ino) : NULL;
-
-	/* (in order a drain waits for the device, and databases open their journals all the time) */
-	if (f && f->left && !file_is_ordered(f) && thread_of_program_count() != 1)
-		with_file(dev, ino, act_let_go, NULL);
 }
 
 bool by_name_paged(uint64_t dev, uint64_t ino, struct by_name_shown *out)
@@ -378,7 +363,7 @@ bool by_name_keeps_owner(int fd, uid_t uid, gid_t gid)
 	const struct file *f = o ? atomic_load(&o->file) : NULL;
 	struct statx st;
 
-	return f && atomic_load(&f->mode) == FILE_ATTACHED && config_overlays(&f->rule->set) &&
+	return f && atomic_load(&f->mode) == FILE_ATTACHED && file_is_ordered(f) &&
 	       sys.statx(fd, "", AT_EMPTY_PATH, STATX_UID | STATX_GID, &st) == 0 &&
 	       (uid == (uid_t)-1 || uid == st.stx_uid) && (gid == (gid_t)-1 || gid == st.stx_gid);
 }

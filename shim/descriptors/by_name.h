@@ -73,10 +73,6 @@ int by_name_change_at(struct by_name_change *c, int dirfd, const char *path);
 void by_name_change_end(struct by_name_change *c);
 /* A file may be in an overlay: without one, no look at a file has to ask. */
 bool by_name_overlays(void);
-/* Before an open.  A file that the program has closed while bytes were staged is drained, if there are other
- * threads and it is not in order: one of them may use the number of the new descriptor before the library
- * knows it. */
-void by_name_before_open(uint64_t dev, uint64_t ino);
 /* True if the file of fd is in an overlay (or may be) and its owner and group are these already: databases
  * call fchown for each journal.  Then nothing need be drained. */
 bool by_name_keeps_owner(int fd, uid_t uid, gid_t gid);

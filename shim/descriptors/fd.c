@@ -257,12 +257,8 @@ static void before_open(const struct fd_open *op, bool known, struct statx *st)
 {
 	bool leases = atomic_load_explicit(&visibility_leases, memory_order_relaxed) > 0;
 
-	if (!op->path || (!leases && !by_name_overlays()) ||
-	    (!known && sys.statx(op->dirfd, op->path, 0, STATX_INO, st) < 0))
-		return;
-	if (leases)
+	if (op->path && leases && (known || sys.statx(op->dirfd, op->path, 0, STATX_INO, st) == 0))
 		watcher_before_open(sys_dev_of(st), st->stx_ino);
-	by_name_before_open(sys_dev_of(st), st->stx_ino);
 }
 
 /* The attached file with this identity, if its rule has an overlay: this process alone looks at it, and has
@@ -271,7 +267,7 @@ static struct file *overlay_file(const struct statx *st)
 {
 	struct file *f = file_find(sys_dev_of(st), st->stx_ino);
 
-	return f && !f->shared && f->mode == FILE_ATTACHED && config_overlays(&f->rule->set) ? f : NULL;
+	return f && !f->shared && f->mode == FILE_ATTACHED && file_is_ordered(f) ? f : NULL;
 }
 
 /* What a file in order needs to know of the path before the open. */
@@ -805,10 +801,9 @@ static bool close_staged(struct file *f, struct ofd *o, int fd)
 {
 	bool locked = f->no_internal_fd || visibility_is(f), writes = false;
 
-	if (f->mode != FILE_ATTACHED || !f->arena || !config_overlays(&f->rule->set) || f->head ||
-	    f->shared || f->nested || f->wanted || f->needs_repair || f->flush.error ||
-	    (locked && !file_is_ordered(f)) || atomic_load(&f->flush.busy) || gate_stopped() || gate_held() ||
-	    ofd_local(o)->refs != 1)
+	if (f->mode != FILE_ATTACHED || !f->arena || !file_is_ordered(f) || f->head || f->shared ||
+	    f->nested || f->wanted || f->needs_repair || f->flush.error || atomic_load(&f->flush.busy) ||
+	    gate_stopped() || gate_held() || ofd_local(o)->refs != 1)
 		return false;
 	/* nothing stays without a thread that flushes it */
 	if (workers_tid() == 0 && !workers_arm())
@@ -1438,7 +1433,7 @@ static bool lock_is_known(int fd, enum fd_lock_range range)
 	if (!f || !f->cooperates || !f->no_internal_fd || file_has_own_fd(f))
 		return false;
 	return atomic_load(&f->mode) != FILE_ATTACHED ||
-	       (config_overlays(&f->rule->set) && !f->shared && !has_blocks(f) && range == LOCK_AT_OFFSET);
+	       (file_is_ordered(f) && !f->shared && !has_blocks(f) && range == LOCK_AT_OFFSET);
 }
 
 bool fd_lock_changes_nothing(int fd)

@@ -939,7 +939,7 @@ long io_ftruncate(int fd, off_t size)
 	struct file_guard g;
 	long r = IO_PASS;
 
-	if (!f || atomic_load(&f->mode) != FILE_ATTACHED || !config_overlays(&f->rule->set) || size < 0 ||
+	if (!f || atomic_load(&f->mode) != FILE_ATTACHED || !file_is_ordered(f) || size < 0 ||
 	    !fork_guard_here())
 		return IO_PASS;
 	g = file_lock(f);

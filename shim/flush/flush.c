@@ -17,7 +17,7 @@
 #include "flush/journaled.h"
 #include "flush/merge.h"
 #include "flush/order_log.h"
-#include "flush/pages_flush.h"
+#include "flush/ordered.h"
 #include "flush/prealloc.h"
 #include "flush/route.h"
 #include "flush/token.h"
@@ -300,6 +300,9 @@ static void finish(struct file *f)
 /* The bytes of a killed process of the family could not be recovered.  No later bytes may overtake them. */
 static int repair_error(const struct file *f) { return f->flush.error ? f->flush.error : -EIO; }
 
+/* f is paged.  Drops and retakes the lock. */
+static int drain_pages(struct file *f) { return f->needs_repair ? repair_error(f) : ordered_drain(f); }
+
 int flush_run(struct file *f, bool keep_lock)
 {
 	struct flush_work w = {.done = 0};
@@ -377,7 +380,7 @@ static int drain_nested(struct file *f)
 			return r;
 	}
 	/* (the interrupted call does not work on the overlay: that blocks signals) */
-	return file_is_paged(f) ? pages_flush(f) : 0;
+	return file_is_paged(f) ? drain_pages(f) : 0;
 }
 
 /*
@@ -439,7 +442,7 @@ static int drain_blocks(struct file *f, bool keep_zeros)
 			cut_zeros(f, keep_zeros);
 			return 0;
 		}
-		r = file_is_paged(f) ? pages_flush(f) : flush_run(f, true);
+		r = file_is_paged(f) ? drain_pages(f) : flush_run(f, true);
 		if (r < 0)
 			return r;
 	}

@@ -65,7 +65,6 @@ int pages_write_begin(struct file *f, struct pages_write *w)
 	w->bytes = w->from = w->until_ns = 0;
 	w->end = f->ksize;
 	w->r = 0;
-	/* (only an ordered file is made shorter than it was) */
 	if (f->overlay.cut.lowest < f->ksize) {
 		w->r = resize(w, f->overlay.cut.lowest);
 		/* what was reserved is gone */
@@ -73,12 +72,10 @@ int pages_write_begin(struct file *f, struct pages_write *w)
 		f->space.kept_end = 0;
 		f->ksize = w->end;
 	}
-	if (file_is_ordered(f)) {
-		if (w->end < w->route.target.direct_end)
-			w->route.target.direct_end = w->end;
-		/* the program reads through it beside the pieces */
-		w->route.target.direct_ok &= !w->route.borrowed || !w->route.borrowed->readable;
-	}
+	if (w->end < w->route.target.direct_end)
+		w->route.target.direct_end = w->end;
+	/* the program reads through it beside the pieces */
+	w->route.target.direct_ok &= !w->route.borrowed || !w->route.borrowed->readable;
 	return 0;
 }
 

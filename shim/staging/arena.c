@@ -158,13 +158,11 @@ enum { ORDERED_PAGES_MOST = 64 << 20 };
 bool arena_rule_geometry(const struct rule *rule, struct arena_header *out)
 {
 	const struct settings *set = &rule->set;
-	uint64_t pages = config_overlays(set) ? set->mem_bytes / 2 : 0;
-
 	/* an ordered file has no blocks */
-	if (config_orders(set))
-		pages = set->mem_bytes - set->mem_bytes / 8;
+	uint64_t pages = config_orders(set) ? set->mem_bytes - set->mem_bytes / 8 : 0;
+
 	/* the log has room for all of them, and is written as a whole when it is made */
-	if (config_orders(set) && pages > ORDERED_PAGES_MOST)
+	if (pages > ORDERED_PAGES_MOST)
 		pages = ORDERED_PAGES_MOST;
 
 	/* so much of it, or less where eight blocks need more than the rest */

@@ -51,13 +51,10 @@ void order_durable(const struct arena *a)
 
 int order_change(struct file *f)
 {
-	struct order *o;
+	struct order *o = order_of(f->arena);
 	uint64_t epoch;
 	int r;
 
-	if (!file_is_ordered(f))
-		return 0;
-	o = order_of(f->arena);
 	if (f->order.epoch == atomic_load_explicit(&o->epoch, memory_order_acquire))
 		return 0;
 	/* a leader that comes after this load sees that this process has the file */

@@ -47,8 +47,7 @@ static int read_file(void *ctx, void *to, size_t n, uint64_t offset)
 
 bool paged_fits(const struct file *f, const struct arena *a, uint64_t size)
 {
-	return a->pages.frame_count != 0 && !f->head &&
-	       (file_readable_fd(f) >= 0 || (file_is_ordered(f) && tail_reaches(f, size)));
+	return a->pages.frame_count != 0 && !f->head && (file_readable_fd(f) >= 0 || tail_reaches(f, size));
 }
 
 bool paged_suits(const struct file *f) { return file_is_paged(f) || paged_fits(f, f->arena, f->ksize); }
@@ -141,7 +140,7 @@ int paged_truncate(struct file *f, uint64_t size)
 	bool begins = !file_is_paged(f);
 	int r;
 
-	if (size > f->lsize || (size < f->ksize && (!file_is_ordered(f) || !may_be_cut(f))))
+	if (size > f->lsize || (size < f->ksize && !may_be_cut(f)))
 		return -EINVAL;
 	r = begins ? begin(f, &now) : 0;
 	if (r == 0)

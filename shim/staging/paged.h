@@ -3,9 +3,9 @@
  * paged: accepts the program's bytes in the overlay of pages of an arena, and shows them (pages/overlay.h).
  *
  * A file is *paged* (file_is_paged) from the first byte that the overlay takes until all of it is in the file
- * (flush/pages_flush.h).  Then it has no blocks.  Its positions are POS_USER or POS_KERNEL.
+ * (flush/flush.h).  Then it has no blocks.  Its positions are POS_USER or POS_KERNEL.
  *
- * Only for rules with config_overlays: nobody else reads or writes the file, so reads and syncs need no
+ * Only for rules with config_orders: nobody else reads or writes the file, so reads and syncs need no
  * drain.
  *
  * All functions: file lock held, signals blocked.
@@ -30,8 +30,8 @@ bool paged_fits(const struct file *f, const struct arena *a, uint64_t size);
 int paged_put(struct file *f, struct ofd *stream, const struct iovec *iov, int count, size_t n,
               uint64_t offset);
 
-/* f suits.  Makes it shorter.  Only if it is ordered, shorter than the file itself: the cut must not reach
- * the kernel before what was written earlier.  0; -EINVAL: the kernel has to do it, or to refuse it; or as
+/* f suits.  Makes it shorter, also than the file itself: the cut must not reach the kernel before what was
+ * written earlier.  0; -EINVAL: the kernel has to do it, or to refuse it; or as
  * paged_put. */
 int paged_truncate(struct file *f, uint64_t size);
 

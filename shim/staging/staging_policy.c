@@ -115,12 +115,12 @@ void staging_policy_saved(struct file *f)
 /* (an overlay saves more than writes: reads, syncs and closes drain nothing) */
 bool staging_policy_gives_back(const struct file *f)
 {
-	return adapts(f) && !config_overlays(&f->rule->set) && credit(f) < 0;
+	return adapts(f) && !file_is_ordered(f) && credit(f) < 0;
 }
 
 void staging_policy_opened_again(struct file *f)
 {
-	if (config_overlays(&f->rule->set))
+	if (file_is_ordered(f))
 		atomic_store_explicit(&f->balance.rent_ns, load(&cost_ns), memory_order_relaxed);
 }
 
@@ -142,9 +142,7 @@ void staging_policy_configure(void)
 	staging_policy_resolve_at = RESOLVE_AT;
 	for (uint32_t i = 0; i < live_config->rule_count; i++) {
 		const struct settings *set = &live_config->rules[i].set;
-		uint32_t at = config_orders(set)                               ? 1
-		              : set->adapt != ADAPT_ON || config_overlays(set) ? 2
-		                                                               : RESOLVE_AT;
+		uint32_t at = config_orders(set) ? 1 : set->adapt != ADAPT_ON ? 2 : RESOLVE_AT;
 
 		if (at < staging_policy_resolve_at)
 			staging_policy_resolve_at = at;

@@ -63,8 +63,7 @@ static struct {
 	bool alone;     /* no other processes */
 	bool unlimited; /* no limits on the size of files */
 	bool no_spawn;
-	bool no_exec; /* a lock or a sync shows nothing to another family, as overlay = on says */
-	bool gentle;  /* nobody is killed */
+	bool gentle; /* nobody is killed */
 	bool alive[PROCESSES];
 	bool open[PROCESSES][SLOTS];
 	bool stream[PROCESSES][STREAMS];
@@ -508,7 +507,7 @@ static void make_proc(void)
 		return;
 	}
 	if (model.actor != 0 && chance(40)) {
-		if (chance(70) || model.no_exec) {
+		if (chance(70)) {
 			EMIT("exit", model.gentle ? below(3) : ONE_OF(0, 0, 1, 1, 2, 3, 3, 3, 4, 5, 6),
 			     below(100));
 			alive[model.actor] = false;
@@ -649,7 +648,7 @@ static void sequence(void)
 	}
 }
 
-/* generate SEED FIRST COUNT [exclusive] [alone] [unlimited] [no-spawn] [no-exec] [gentle] */
+/* generate SEED FIRST COUNT [exclusive] [alone] [unlimited] [no-spawn] [gentle] */
 int generate(int argc, char **argv)
 {
 	uint64_t base = strtoull(argv[2], NULL, 10);
@@ -660,7 +659,6 @@ int generate(int argc, char **argv)
 		model.alone |= strcmp(argv[i], "alone") == 0;
 		model.unlimited |= strcmp(argv[i], "unlimited") == 0;
 		model.no_spawn |= strcmp(argv[i], "no-spawn") == 0;
-		model.no_exec |= strcmp(argv[i], "no-exec") == 0;
 		model.gentle |= strcmp(argv[i], "gentle") == 0;
 	}
 	for (long i = first; i < first + count; i++) {

@@ -3,7 +3,7 @@
  * machine: see machine.h.
  *
  *     machine run CONTROL LIST DIRECTORY [quick] [family]
- *     machine generate SEED FIRST COUNT [exclusive] [alone] [unlimited] [no-spawn] [no-exec] [gentle]
+ *     machine generate SEED FIRST COUNT [exclusive] [alone] [unlimited] [no-spawn] [gentle]
  *     machine prepare LIST DIRECTORY
  *     machine compare DIRECTORY DIRECTORY
  *

@@ -208,7 +208,7 @@ static void test_defaults(void **state)
 		[KEY_WRITERS] = "auto",       [KEY_FLUSH] = "auto",    [KEY_PREALLOC] = "64M",
 		[KEY_PREALLOC_MODE] = "keep", [KEY_STAGING] = "",      [KEY_SMALL] = "64K",
 		[KEY_STDIO] = "on",           [KEY_JOURNAL] = "64M",   [KEY_ADAPT] = "on",
-		[KEY_OVERLAY] = "off",        [KEY_ORDERED_MS] = "50",
+		[KEY_ORDERED_MS] = "50",
 	};
 	with("FASTWRITE_PATHS=%s/**", dir);
 	load_ok();
@@ -230,13 +230,13 @@ static void test_defaults(void **state)
 static void test_every_key_from_environment(void **state)
 {
 	(void)state;
-	static const char *const names[KEY_COUNT] = {
-		"SYNC",    "RELAXED_MS", "ORDERED_MS", "JOURNAL", "MEM",      "BLOCK",
-		"LAG_MS",  "VISIBILITY", "WRITERS",    "FLUSH",   "PREALLOC", "PREALLOC_MODE",
-		"STAGING", "SMALL",      "ADAPT",      "OVERLAY", "STDIO"};
+	static const char *const names[KEY_COUNT] = {"SYNC",    "RELAXED_MS", "ORDERED_MS", "JOURNAL",
+	                                             "MEM",     "BLOCK",      "LAG_MS",     "VISIBILITY",
+	                                             "WRITERS", "FLUSH",      "PREALLOC",   "PREALLOC_MODE",
+	                                             "STAGING", "SMALL",      "ADAPT",      "STDIO"};
 	static const char *const texts[KEY_COUNT] = {"relaxed",  "7",   "8",         "1G",     "64M", "1M",
 	                                             "9",        "lag", "exclusive", "direct", "1G",  "off",
-	                                             "/dev/shm", "4K",  "off",       "on",     "off"};
+	                                             "/dev/shm", "4K",  "off",       "off"};
 
 	with("FASTWRITE_PATHS=%s/**", dir);
 	for (int key = 0; key < KEY_COUNT; key++)

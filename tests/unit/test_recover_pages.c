@@ -23,8 +23,7 @@ static int set_up(void **state)
 	(void)state;
 	rig_start(NULL);
 	rig_config.rules[0].set.writers = WRITERS_EXCLUSIVE;
-	rig_config.rules[0].set.overlay = OVERLAY_ON;
-	rig_config.rules[0].set.sync = SYNC_OFF;
+	rig_config.rules[0].set.sync = SYNC_ORDERED;
 	return 0;
 }
 
