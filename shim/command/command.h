@@ -3,8 +3,9 @@
  * command: `fastwrite`.  main.c picks the verb; each verb is one file with its argp parser.  Unlike the
  * library, the command uses stdio and malloc freely.
  *
- * Verbs (run, recover, status, config, check) call the files below them, and these call down only:
- * prometheus.c, watch.c -> snapshot.c, waiting.c -> places.c -> recover_path.c; settings.c, elf.c; util.c.
+ * Verbs (run, recover, status, config, check, enable) call the files below them, and these call down only:
+ * prometheus.c, watch.c -> snapshot.c, waiting.c -> places.c -> recover_path.c; preload.c, settings.c, elf.c;
+ * util.c.
  */
 #ifndef FASTWRITE_COMMAND_COMMAND_H
 #define FASTWRITE_COMMAND_COMMAND_H
@@ -30,6 +31,8 @@ int cli_recover(int argc, char **argv);
 int cli_status(int argc, char **argv);
 int cli_config(int argc, char **argv);
 int cli_check(int argc, char **argv);
+int cli_enable(int argc, char **argv);
+int cli_disable(int argc, char **argv);
 
 struct json;
 
@@ -78,6 +81,18 @@ const char *cli_recover_detail(const struct recover_event *e, char *buf);
 
 /* Text for -errno of a path. */
 const char *cli_recover_reason(int rc);
+
+/* ---- preload.c ---- */
+
+/*
+ * The path of libfastwrite.so into out[PATH_MAX].  root: "", or the directory of a system that does not run;
+ * the path is then that within it.  When there is none: says so, false.
+ */
+bool cli_find_library(const char *root, char *out);
+
+/* How LD_PRELOAD is to name it, into out[CLI_PRELOAD_MAX].  When that is not possible: says so, false. */
+enum { CLI_PRELOAD_MAX = PATH_MAX + 64 };
+bool cli_preload_entry(const char *library, char *out);
 
 /* ---- settings.c: options that several verbs share, and the configuration they lead to ---- */
 

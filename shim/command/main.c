@@ -25,9 +25,11 @@ struct verb {
 };
 
 static const struct verb verbs[] = {
-	{"run", cli_run},       {"recover", cli_recover}, {"status", cli_status},
-	{"config", cli_config}, {"check", cli_check},
+	{"run", cli_run},     {"recover", cli_recover}, {"status", cli_status},   {"config", cli_config},
+	{"check", cli_check}, {"enable", cli_enable},   {"disable", cli_disable},
 };
+
+#define VERB_NAMES "run, recover, status, config, check, enable, disable, help, version"
 
 static const char doc[] =
 	"Runs programs with their small writes staged in memory and written in large blocks, and recovers "
@@ -38,6 +40,8 @@ static const char doc[] =
 	"  status   show what the running programs stage and write\n"
 	"  config   show the settings in force, and where each comes from\n"
 	"  check    can it work for this program?  which rule applies to this file?\n"
+	"  enable   let a systemd service run with the library\n"
+	"  disable  undo that\n"
 	"\n"
 	"`fastwrite help VERB' or `fastwrite VERB --help' says more.  FASTWRITE_PATHS, or the file that "
 	"FASTWRITE_CONFIG names, selects the files to stage; without either nothing is staged.\n"
@@ -61,17 +65,11 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 				args->verb = &verbs[i];
 		}
 		if (args->verb == NULL)
-			argp_error(state,
-			           "unknown verb \"%s\"; allowed: run, recover, status, config, check, help, "
-			           "version",
-			           arg);
+			argp_error(state, "unknown verb \"%s\"; allowed: " VERB_NAMES, arg);
 		args->at = state->next - 1;
 		state->next = state->argc; /* the rest is for the verb */
 		return 0;
-	case ARGP_KEY_NO_ARGS:
-		argp_error(state,
-		           "a verb is missing; allowed: run, recover, status, config, check, help, version");
-		return 0;
+	case ARGP_KEY_NO_ARGS: argp_error(state, "a verb is missing; allowed: " VERB_NAMES); return 0;
 	default: return ARGP_ERR_UNKNOWN;
 	}
 }

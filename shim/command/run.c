@@ -7,10 +7,8 @@
 
 #include "recovery/recover.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <link.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -87,74 +85,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	}
 }
 
-/* ---- the library ---- */
-
-/* Debian's packages have their libraries in a directory for each architecture. */
-#if defined(__x86_64__)
-#define MULTIARCH "x86_64-linux-gnu"
-#else
-#define MULTIARCH "aarch64-linux-gnu"
-#endif
-
-/* The first candidate that exists into out[PATH_MAX]. */
-static bool find_library(char *out)
-{
-	static const char *const beside[] = {"libfastwrite.so", "../lib/libfastwrite.so",
-	                                     "../lib/" MULTIARCH "/libfastwrite.so"};
-	static const char *const places[] = {"/usr/local/lib/libfastwrite.so", "/usr/lib/libfastwrite.so",
-	                                     "/usr/lib/" MULTIARCH "/libfastwrite.so"};
-	const char *given = getenv("FASTWRITE_LIB");
-	char own[PATH_MAX];
-	char candidate[PATH_MAX + 64];
-
-	if (given != NULL && *given != '\0') {
-		if (realpath(given, out) != NULL && access(out, R_OK) == 0)
-			return true;
-		cli_error("FASTWRITE_LIB = \"%s\": cannot be read: %m; give the path of libfastwrite.so",
-		          given);
-		return false;
-	}
-	ssize_t n = readlink("/proc/self/exe", own, sizeof(own) - 1);
-	if (n > 0) {
-		own[n] = '\0';
-		*strrchr(own, '/') = '\0';
-		for (size_t i = 0; i < sizeof(beside) / sizeof(beside[0]); i++) {
-			snprintf(candidate, sizeof(candidate), "%s/%s", own, beside[i]);
-			if (realpath(candidate, out) != NULL && access(out, R_OK) == 0)
-				return true;
-		}
-	}
-	for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
-		if (realpath(places[i], out) != NULL && access(out, R_OK) == 0)
-			return true;
-	}
-	cli_error("libfastwrite.so is neither beside the command nor in /usr/local/lib, /usr/lib or "
-	          "/usr/lib/" MULTIARCH "; name it with FASTWRITE_LIB=/path/libfastwrite.so");
-	return false;
-}
-
-/*
- * Both C libraries' loaders read LD_PRELOAD.  musl's ends a program when it can open a library that was built
- * for glibc, but it passes over a path that does not exist, and does not fill in $LIB.  So an entry with $LIB
- * in it lets programs of musl start, and they pass it on to programs of glibc.
- */
-#define GLIBC_ONLY "/$LIB/../../../../../.."
-
-/* Does that lead to the root directory?  Only if our own C library is found that way. */
-static bool can_hide_from_musl(void)
-{
-	void *libc = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
-	char real[PATH_MAX], path[PATH_MAX + sizeof(GLIBC_ONLY)];
-	struct link_map *map;
-
-	if (libc == NULL || dlinfo(libc, RTLD_DI_LINKMAP, &map) != 0 || realpath(map->l_name, real) == NULL)
-		return false;
-	snprintf(path, sizeof(path), GLIBC_ONLY "%s", real);
-	void *found = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
-	if (found != NULL)
-		dlclose(found);
-	return found != NULL;
-}
+/* ---- before the start ---- */
 
 /* `list` without its first entry when that is `entry`. */
 static const char *behind_first(const char *list, const char *entry)
@@ -170,23 +101,14 @@ static const char *behind_first(const char *list, const char *entry)
 static bool set_preload(const struct program *p)
 {
 	char library[PATH_MAX];
-	char entry[PATH_MAX + sizeof(GLIBC_ONLY)];
+	char entry[CLI_PRELOAD_MAX];
 	const char *old = getenv("LD_PRELOAD");
-	bool hides = can_hide_from_musl();
 	char *value;
 
-	if (!find_library(library))
+	if (!cli_find_library("", library) || !cli_preload_entry(library, entry))
 		return false;
-	if (strpbrk(library, ": ") != NULL) {
-		cli_error(
-			"%s: the loader cannot preload from a path with a blank or ':'; move the library or "
-			"link to it",
-			library);
-		return false;
-	}
-	snprintf(entry, sizeof(entry), "%s%s", hides ? GLIBC_ONLY : "", library);
 	old = behind_first(behind_first(old != NULL ? old : "", library), entry);
-	if (p->kind == PROGRAM_FOREIGN || (p->musl && !hides))
+	if (p->kind == PROGRAM_FOREIGN || (p->musl && strcmp(entry, library) == 0))
 		entry[0] = '\0';
 	if (asprintf(&value, "%s%s%s", entry, *entry && *old ? ":" : "", old) < 0)
 		return false;
@@ -194,8 +116,6 @@ static bool set_preload(const struct program *p)
 	free(value);
 	return true;
 }
-
-/* ---- before the start ---- */
 
 #define NOT_STARTED "not started (FASTWRITE_ON_ERROR = stop)"
 
