@@ -27,11 +27,18 @@ _fastwrite_words()
 		status) echo "$both --count= --json --prometheus --watch --watch=" ;;
 		config) echo "$both $rules --json" ;;
 		check) echo "$both $rules --file --json --program" ;;
+		enable) echo "$both $rules --root= --yes" ;;
+		disable) echo "$both --root= --yes" ;;
 		'') echo "$both" ;;
 		esac
 		;;
-	*) [[ $verb ]] || echo 'run recover status config check help version' ;;
+	*) [[ $verb ]] || echo 'run recover status config check enable disable help version' ;;
 	esac
+}
+
+_fastwrite_services()
+{
+	systemctl list-unit-files --type=service --no-legend --no-pager 2>/dev/null | cut -d ' ' -f 1
 }
 
 _fastwrite()
@@ -57,12 +64,16 @@ _fastwrite()
 	fi
 
 	case $word in
-	--config=* | --stats=* | --set=staging=*)
+	--config=* | --stats=* | --root=* | --set=staging=*)
 		mapfile -t COMPREPLY < <(compgen -f -- "$now")
 		compopt -o filenames
 		return
 		;;
 	esac
+	if [[ $verb == @(enable|disable) && $word != -* ]]; then
+		mapfile -t COMPREPLY < <(compgen -W "$(_fastwrite_services)" -- "$now")
+		return
+	fi
 	if [[ $verb == run && $command ]] || [[ $verb && $word != -* ]]; then
 		if [[ $verb == run && ! $command ]]; then
 			mapfile -t COMPREPLY < <(compgen -c -- "$now")

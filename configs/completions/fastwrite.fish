@@ -2,11 +2,11 @@
 # Completion of fastwrite(1) for fish.
 
 function __fastwrite_begins -d 'no verb yet'
-	not __fish_seen_subcommand_from run recover status config check help version
+	not __fish_seen_subcommand_from run recover status config check enable disable help version
 end
 
 function __fastwrite_has_rules -d 'the verb takes settings'
-	__fish_seen_subcommand_from run recover config check
+	__fish_seen_subcommand_from run recover config check enable
 end
 
 function __fastwrite_is -d 'the verb is one of these'
@@ -19,6 +19,8 @@ complete -c fastwrite -n __fastwrite_begins -a recover -d 'write the staged byte
 complete -c fastwrite -n __fastwrite_begins -a status -d 'show what the running programs stage'
 complete -c fastwrite -n __fastwrite_begins -a config -d 'show the settings in force'
 complete -c fastwrite -n __fastwrite_begins -a check -d 'can it work for this program, or file?'
+complete -c fastwrite -n __fastwrite_begins -a enable -d 'let a systemd service run with the library'
+complete -c fastwrite -n __fastwrite_begins -a disable -d 'undo that'
 complete -c fastwrite -n __fastwrite_begins -a help -d 'say more about a verb'
 complete -c fastwrite -n __fastwrite_begins -a version -d 'print the version'
 
@@ -51,3 +53,7 @@ complete -c fastwrite -n "__fastwrite_is status" -l count -x -d 'end after so ma
 
 complete -c fastwrite -n "__fastwrite_is check" -l file -d 'every argument is a file that is written'
 complete -c fastwrite -n "__fastwrite_is check" -l program -d 'every argument is a program'
+
+complete -c fastwrite -n "__fastwrite_is enable disable" -l root -r -F -d 'work on the system below this directory'
+complete -c fastwrite -n "__fastwrite_is enable disable" -s y -l yes -d 'do not ask'
+complete -c fastwrite -n "__fastwrite_is enable disable" -f -a '(systemctl list-unit-files --type=service --no-legend --no-pager 2>/dev/null | cut -d " " -f 1)'

@@ -296,6 +296,24 @@ static const struct config *load(const struct unit_args *args)
 	return c;
 }
 
+/* With some settings systemd empties these between two runs of a service. */
+static void warn_about_staging(const struct config *c)
+{
+	static const char *const emptied[] = {"/tmp/", "/var/tmp/", "/run/", "/dev/shm/"};
+
+	for (uint32_t r = 0; r < c->rule_count; r++) {
+		const char *staging = c->rules[r].set.staging;
+
+		for (size_t i = 0; i < sizeof(emptied) / sizeof(emptied[0]); i++) {
+			if (strncmp(staging, emptied[i], strlen(emptied[i])) == 0)
+				cli_error("warning: staging = %s: systemd empties it when the service is "
+				          "killed, if the unit has PrivateTmp=, RuntimeDirectory=, "
+				          "RemoveIPC= or DynamicUser=; staged bytes would be lost",
+				          staging);
+		}
+	}
+}
+
 static bool check_settings(const struct unit_args *args)
 {
 	const struct config *c = are_all_utf8() ? load(args) : NULL;
@@ -308,6 +326,7 @@ static bool check_settings(const struct unit_args *args)
 	}
 	if (args->root[0] == '\0')
 		cli_say_notices(c, false);
+	warn_about_staging(c);
 	return true;
 }
 

@@ -7,7 +7,7 @@ import re
 
 from lib.support import ROOT
 
-VERBS = ["run", "recover", "status", "config", "check"]
+VERBS = ["run", "recover", "status", "config", "check", "enable", "disable"]
 COMMON = {"--help", "--usage", "--version"}  # options of all verbs
 MANUAL = [ROOT / "docs" / page for page in ("fastwrite.1", "fastwrite.ini.5", "libfastwrite.7")]
 CONFIGURATION = ROOT / "docs" / "configuration.md"

@@ -82,8 +82,9 @@ class Container:
         script: str = "",
         *,
         same_boot: bool = False,
+        options: tuple[str, ...] = (),
     ) -> None:
-        """Without a script the root's own init system is started (nspawn only)."""
+        """Without a script the root's own init system is started, with these options (nspawn only)."""
         Container.count += 1
         self.engine = engine
         self.place = shared.parent
@@ -92,6 +93,7 @@ class Container:
         (shared / "boot_id").write_text(f"{uuid.uuid4()}\n")
         (shared / "run.sh").write_text((OTHER_BOOT if engine == "runc" and not same_boot else "") + script)
         self.booted = not script
+        self.options = options
         everything = {shared: "/fw", **binds}
         for inside in everything.values():
             (root / inside.lstrip("/")).mkdir(parents=True, exist_ok=True)
@@ -117,6 +119,7 @@ class Container:
             *("systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--console=pipe"),
             *(f"--directory={root}", f"--machine={self.name}"),
             *(f"--bind={outside}:{inside}" for outside, inside in binds.items()),
+            *self.options,
             *(("--boot",) if self.booted else ("--", "/bin/sh", "/fw/run.sh")),
         ]
 

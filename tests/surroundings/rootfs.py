@@ -49,9 +49,8 @@ def kept_debian(cache: Path) -> Path:
     return cache / f"root-{release()}"
 
 
-def of_debian(place: Path, cache: Path) -> Path:
-    """A Debian of its own with systemd, made once by mmdebstrap (30 seconds); what containers write to it is
-    forgotten."""
+def keep_debian(cache: Path) -> Path:
+    """A Debian of its own with systemd, made once by mmdebstrap (30 seconds)."""
     kept = kept_debian(cache)
     if not kept.exists():
         if not shutil.which("mmdebstrap"):
@@ -69,6 +68,12 @@ def of_debian(place: Path, cache: Path) -> Path:
             shutil.rmtree(fresh, ignore_errors=True)
             raise FailedError(f"mmdebstrap: {done.stderr[-2000:]}")
         fresh.rename(kept)
+    return kept
+
+
+def of_debian(place: Path, cache: Path) -> Path:
+    """The same; what containers write to it is forgotten."""
+    kept = keep_debian(cache)
     root, upper, work = place / "debian", place / "debian-upper", place / "debian-work"
     for path in (root, upper, work):
         path.mkdir()
