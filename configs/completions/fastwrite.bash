@@ -38,7 +38,7 @@ _fastwrite_words()
 
 _fastwrite_services()
 {
-	systemctl list-unit-files --type=service --no-legend --no-pager 2>/dev/null | cut -d ' ' -f 1
+	systemctl list-unit-files "*.service" 2>/dev/null | grep -o "^[^ ]*\.service"
 }
 
 _fastwrite()

@@ -56,4 +56,4 @@ complete -c fastwrite -n "__fastwrite_is check" -l program -d 'every argument is
 
 complete -c fastwrite -n "__fastwrite_is enable disable" -l root -r -F -d 'work on the system below this directory'
 complete -c fastwrite -n "__fastwrite_is enable disable" -s y -l yes -d 'do not ask'
-complete -c fastwrite -n "__fastwrite_is enable disable" -f -a '(systemctl list-unit-files --type=service --no-legend --no-pager 2>/dev/null | cut -d " " -f 1)'
+complete -c fastwrite -n "__fastwrite_is enable disable" -f -a '(systemctl list-unit-files "*.service" 2>/dev/null | grep -o "^[^ ]*\.service")'
