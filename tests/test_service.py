@@ -318,6 +318,7 @@ ls /etc/systemd/system
 """
 RW = r"ProtectSystem=strict\nReadWritePaths=/var/log/fw"
 STAGING = r"\nEnvironment=FASTWRITE_STAGING="
+POST = r"\nExecStopPost=-/usr/local/bin/fastwrite recover --all"
 HOME = r"\nEnvironment=LOG=/home/fw/log"
 # What becomes of it, and a part of what it says.
 STAGED, BYPASSED, FAILS, LOSES = "staged", "bypassed", "fails", "loses"
@@ -346,6 +347,13 @@ TRIES = {
     "tmp": ("PrivateTmp=yes", STAGED, RECOVERED),
     "tmp, staging": ("PrivateTmp=yes" + STAGING + "/tmp/fw", LOSES, ""),
     "runtime": (r"RuntimeDirectory=fw" + STAGING + "/run/fw", LOSES, ""),
+    # recovery before systemd empties the place
+    "tmp, staging, recovered": ("PrivateTmp=yes" + STAGING + "/tmp/fw" + POST, STAGED, ""),
+    "runtime, recovered": (r"RuntimeDirectory=fw" + STAGING + "/run/fw" + POST, STAGED, ""),
+    "dynamic, shared memory, recovered": (
+        r"DynamicUser=yes\nLogsDirectory=fw" + STAGING + "/dev/shm/fw" + POST, STAGED, ""),
+    "user, shared memory, RemoveIPC, recovered": (
+        r"User=nobody\nRemoveIPC=yes" + STAGING + "/dev/shm/fw" + POST, STAGED, ""),
     "suid": ("RestrictSUIDSGID=yes", STAGED, RECOVERED),
     "locked": ("LimitMEMLOCK=0", STAGED, RECOVERED),
     "size": ("LimitFSIZE=1M", BYPASSED, ""),

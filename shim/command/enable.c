@@ -306,9 +306,10 @@ static void warn_about_staging(const struct config *c)
 
 		for (size_t i = 0; i < sizeof(emptied) / sizeof(emptied[0]); i++) {
 			if (strncmp(staging, emptied[i], strlen(emptied[i])) == 0)
-				cli_error("warning: staging = %s: systemd empties it when the service is "
-				          "killed, if the unit has PrivateTmp=, RuntimeDirectory=, "
-				          "RemoveIPC= or DynamicUser=; staged bytes would be lost",
+				cli_error("warning: staging = %s: with PrivateTmp=, RuntimeDirectory=, "
+				          "RemoveIPC= or DynamicUser= systemd empties it when the service is "
+				          "killed, and staged bytes are lost; such a unit needs "
+				          "ExecStopPost=-/usr/bin/fastwrite recover --all",
 				          staging);
 		}
 	}
