@@ -220,7 +220,12 @@ def test_asks(cli, enable, root):
     [
         ("LoadState=loaded\nEnvironment=A=b", 2, ""),
         ("LoadState=not-found", 2, "warning: systemd knows no logger.service"),
-        ('Environment=A=b "LD_PRELOAD=/x y.so" C=d', 1, "has a setting already: LD_PRELOAD=/x"),
+        ('Environment=A=b "LD_PRELOAD=/x y.so" C=d', 1, "has a setting already: LD_PRELOAD=/x y.so;"),
+        (
+            "Environment=LD_PRELOAD=/usr/lib/libfastwrite.so:/x.so",
+            1,
+            "LD_PRELOAD=/usr/lib/libfastwrite.so:/x.so;",
+        ),
         ("Environment=LD_PRELOAD=/usr/lib/libfastwrite.so", 2, ""),
         ("ExecStart={ path=PROGRAM ; argv[]=PROGRAM -x ; ignore_errors=no }", 2, "warning: PROGRAM: static"),
     ],

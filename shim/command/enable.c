@@ -117,15 +117,15 @@ static char *read_drop_in(const char *path)
 
 	if (in == NULL)
 		return NULL;
-	if (getdelim(&text, &size, '\0', in) < 0 && ferror(in)) {
+	bool any = getdelim(&text, &size, '\0', in) >= 0;
+	int error = ferror(in) ? errno : 0;
+	if (!any) {
 		free(text);
-		text = NULL;
-	} else if (text == NULL || feof(in) == 0) {
-		/* empty, or with a NUL in it: not ours */
-		free(text);
-		text = strdup("");
+		text = error != 0 ? NULL : strdup("");
 	}
 	fclose(in);
+	if (error != 0)
+		errno = error;
 	return text;
 }
 
@@ -199,6 +199,24 @@ static void warn_about_program(const char *exec_start)
 		cli_error("warning: %s: %s", path, program_obstacle(&p));
 }
 
+/* An LD_PRELOAD among "A=b \"C=d e\"" that names more than our library; its length, 0: none. */
+static int other_preload(const char *variables, const char **found)
+{
+	static const char name[] = "LD_PRELOAD=", ours[] = "/libfastwrite.so";
+	const char *value = strstr(variables, name);
+
+	if (value == NULL)
+		return 0;
+	bool quoted = value > variables && value[-1] == '"';
+	size_t length = strcspn(value, quoted ? "\"" : " ");
+	bool several = strcspn(value, ": ") < length;
+	*found = value;
+	if (!several && length > strlen(ours) &&
+	    strncmp(value + length - strlen(ours), ours, strlen(ours)) == 0)
+		return 0;
+	return (int)length;
+}
+
 /*
  * False: refused.  Of two settings of one variable systemd takes the later one, which would be ours: what the
  * unit preloads itself would be lost.
@@ -209,12 +227,12 @@ static bool check_unit(const struct unit_args *args)
 	char *state = property(answer, "LoadState");
 	char *variables = property(answer, "Environment");
 	char *start = property(answer, "ExecStart");
-	const char *preload = variables != NULL ? strstr(variables, "LD_PRELOAD=") : NULL;
-	bool refused = preload != NULL && strstr(preload, "libfastwrite.so") == NULL;
+	const char *preload = NULL;
+	int refused = variables != NULL ? other_preload(variables, &preload) : 0;
 
 	if (refused)
 		cli_error("%s has a setting already: %.*s; add the library there by hand", args->unit,
-		          (int)strcspn(preload, " \""), preload);
+		          refused, preload);
 	if (!refused && state != NULL && strcmp(state, "not-found") == 0)
 		cli_error("warning: systemd knows no %s", args->unit);
 	if (!refused && start != NULL)
