@@ -281,7 +281,8 @@ PATH=$PATH:/usr/local/bin
 mkdir -p /var/log/fw /home/fw /var/lib/staging
 cp /usr/local/lib/libfastwrite.so /home/
 mkfifo -m 666 /run/wait
-until_() { for ((n = 0; n < 600; n++)); do "$@" && return; sleep 0.05; done; echo "waited in vain: $*"; return 1; }
+until_() { for ((n = 0; n < 600; n++)); do "$@" && return; sleep 0.05; done
+	echo "waited in vain: $*"; return 1; }
 ready() { [ "$(grep -c ready /run/acknowledged)" -ge "$1" ]; }
 failed() { [ "$(systemctl show -p NRestarts --value logger)" -gt 0 ]; }
 begun() { ready 1 || failed; }
@@ -428,6 +429,7 @@ def test_service_under_systemd(fastwrite, library):
         options = ("--volatile=overlay", "--private-network")  # the Debian stays as it is
         with container.Container("nspawn", root, shared, binds, options=options) as box:
             box.until((shared / "done").exists, "the service had been tried")
+        container.sweep()
         said = (shared / "said").read_text()
     print(said)
     parts = dict(re.findall(r"^== (.+)\n((?:(?!== ).*\n)*)", said, re.M))

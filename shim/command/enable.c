@@ -533,11 +533,11 @@ static int remove_drop_in(const struct unit_args *args)
 static const char enable_doc[] =
 	"Lets systemd start a service with libfastwrite.so: writes a drop-in of the unit, " UNITS
 	"UNIT.d" DROP_IN ".  Shows it first, and asks.\n"
-	"\vUNIT is a service; \".service\" may be left out.  What -c, -p and -o say is checked first.  systemd "
-	"reads the drop-in at `systemctl daemon-reload', and the service at its next start.\n"
+	"\vUNIT is a service; \".service\" may be left out.  What -c, -p and -o say is checked first.  "
+	"systemd reads the drop-in at `systemctl daemon-reload', and the service at its next start.\n"
 	"\n"
-	"Exit status: 0 written, 1 not written, 2 wrong usage or configuration, or there is neither a terminal "
-	"nor --yes.";
+	"Exit status: 0 written, 1 not written, 2 wrong usage or configuration, or there is neither a "
+	"terminal nor --yes.";
 
 static const char disable_doc[] =
 	"Removes the drop-in that `fastwrite enable UNIT' wrote.  Shows it first, and asks.\n"
