@@ -90,14 +90,24 @@ void staging_policy_attached(struct file *f, uint64_t begin)
 	                                             : cost);
 }
 
+static void charge(struct file *f, uint64_t ns, uint64_t most)
+{
+	if (f->mode == FILE_ATTACHED)
+		f->balance.credit_ns -= (int64_t)(ns < most ? ns : most);
+}
+
 void staging_policy_cost(struct file *f, uint64_t begin, uint64_t most)
 {
-	uint64_t ns;
+	if (begin)
+		charge(f, since(begin), most);
+}
 
-	if (!begin || f->mode != FILE_ATTACHED)
-		return;
-	ns = since(begin);
-	f->balance.credit_ns -= (int64_t)(ns < most ? ns : most);
+void staging_policy_drained_direct(struct file *f, uint64_t begin)
+{
+	uint64_t ns = since(begin), device = write_ns(f);
+
+	if (begin)
+		charge(f, ns < device ? ns + device : ns, STAGING_COST_MOST);
 }
 
 static int64_t credit(const struct file *f)

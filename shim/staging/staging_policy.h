@@ -57,6 +57,9 @@ enum {
 };
 /* The program had to wait for what began at `begin`; at most `most` nanoseconds count. */
 void staging_policy_cost(struct file *f, uint64_t begin, uint64_t most);
+/* The same for a drain before a sync of the device, of a file that the program writes by O_DIRECT.  If it was
+ * quicker than such a write, it went to the page cache, and the sync has to write. */
+void staging_policy_drained_direct(struct file *f, uint64_t begin);
 /* f->writes writes were staged; the caller clears the count. */
 void staging_policy_saved(struct file *f);
 /* The program has opened a file for writing that was there before: it may do so often, as with a rollback

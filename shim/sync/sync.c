@@ -132,15 +132,16 @@ static void full_sync_done(struct file *f, uint32_t names, uint64_t attributes)
 static int drain(struct file *f, const struct ofd *o)
 {
 	const struct settings *set = &f->rule->set;
-	/* A sync of the device writes what the program would have left in the page cache. */
-	bool writes = (set->sync == SYNC_FSYNC || set->sync == SYNC_FDATASYNC) && !(o->flags & O_DIRECT);
+	bool real = set->sync == SYNC_FSYNC || set->sync == SYNC_FDATASYNC;
 	uint64_t begin = file_is_staged(f) ? staging_policy_clock(f) : 0;
 	int r = flush_drain_for_sync(f);
 
 	if (makes_syncs_cheap(set))
 		staging_policy_pays(f);
-	else
-		staging_policy_cost(f, begin, writes ? STAGING_SYNC_COST_MOST : STAGING_COST_MOST);
+	else if (real && (o->flags & O_DIRECT))
+		staging_policy_drained_direct(f, begin);
+	else /* a real sync writes what the program would have left in the page cache */
+		staging_policy_cost(f, begin, real ? STAGING_SYNC_COST_MOST : STAGING_COST_MOST);
 	return r;
 }
 

@@ -125,6 +125,29 @@ static void test_staged_writes_give_credit(void **state)
 	detach(f);
 }
 
+/* O_DIRECT, 60 us a write.  A drain into the page cache takes 5 us, and leaves one such write to the sync. */
+static void test_a_direct_write_for_each_sync_gains_nothing(void **state)
+{
+	struct file *f = rig_file(fd);
+
+	(void)state;
+	for (int i = 0; i < 100; i++)
+		staging_policy_written(f, took(60 * US));
+	staging_policy_restart(f);
+	attach(f);
+	for (int i = 0; i < 200; i++) {
+		stage(f, 3);
+		staging_policy_drained_direct(f, took(5 * US));
+		assert_false(staging_policy_gives_back(f));
+	}
+	for (int i = 0; i < 200; i++) {
+		stage(f, 1);
+		staging_policy_drained_direct(f, took(5 * US));
+	}
+	assert_true(staging_policy_gives_back(f));
+	detach(f);
+}
+
 /* However long staging has paid: credit is never more than what an attach costs. */
 static void test_credit_is_limited(void **state)
 {
@@ -168,6 +191,7 @@ int main(void)
 		TEST(test_one_slow_call_proves_nothing),
 		TEST(test_each_try_is_twice_as_dear),
 		TEST(test_credit_ends),
+		TEST(test_a_direct_write_for_each_sync_gains_nothing),
 		TEST(test_staged_writes_give_credit),
 		TEST(test_credit_is_limited),
 		TEST(test_without_measurement),
