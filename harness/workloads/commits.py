@@ -9,28 +9,12 @@ import argparse
 import json
 import sqlite3
 import sys
-import time
 
-import latency
+import timed
 
 
 def payload(number):
     return f"{number:016d}" * 6
-
-
-def commit_for(insert, first, seconds, most):
-    """Insert rows from `first` on, each a transaction; (begin, end, latencies in ns)."""
-    latencies = []
-    begin = now = time.perf_counter_ns()
-    deadline = begin + int(seconds * 1e9)
-    for number in range(first, first + most):
-        if now >= deadline:
-            break
-        insert("INSERT INTO lab VALUES (?, ?)", (number, payload(number)))
-        end = time.perf_counter_ns()
-        latencies.append(end - now)
-        now = end
-    return begin, now, latencies
 
 
 def write(args):
@@ -40,15 +24,13 @@ def write(args):
         sys.exit(f"journal_mode is {mode}, not {args.mode}")
     database.execute(f"PRAGMA synchronous = {args.synchronous}")
     database.execute("CREATE TABLE lab (number INTEGER PRIMARY KEY, payload TEXT)")
-    _, _, warm = commit_for(database.execute, 0, args.warmup, args.most // 4)
-    begin, end, latencies = commit_for(database.execute, len(warm), args.seconds, args.most)
+
+    def commit(number):
+        database.execute("INSERT INTO lab VALUES (?, ?)", (number, payload(number)))
+
+    answer = timed.measure(commit, args.warmup, args.seconds, args.most)
     database.close()
-    return {
-        "syncs": len(latencies),
-        "syncs_with_warmup": len(warm) + len(latencies),
-        "seconds": (end - begin) / 1e9,
-        **latency.summary(latencies, 1e3),
-    }
+    return answer
 
 
 def verify(args):

@@ -10,9 +10,8 @@ import argparse
 import ctypes
 import json
 import sys
-import time
 
-import latency
+import timed
 
 LIBRARY = "libmariadb.so.3"
 
@@ -55,32 +54,14 @@ def payload(number):
     return f"{number:016d}" * 6
 
 
-def commit_for(connection, first, seconds, most):
-    """Insert rows from `first` on, each a transaction; (begin, end, latencies in ns)."""
-    latencies = []
-    begin = now = time.perf_counter_ns()
-    deadline = begin + int(seconds * 1e9)
-    for number in range(first, first + most):
-        if now >= deadline:
-            break
-        connection.run(f"INSERT INTO lab.lab VALUES ({number}, '{payload(number)}')")
-        end = time.perf_counter_ns()
-        latencies.append(end - now)
-        now = end
-    return begin, now, latencies
-
-
 def write(connection, args):
     connection.run("CREATE DATABASE lab")
     connection.run("CREATE TABLE lab.lab (number INTEGER PRIMARY KEY, payload TEXT)")
-    _, _, warm = commit_for(connection, 0, args.warmup, args.most // 4)
-    begin, end, latencies = commit_for(connection, len(warm), args.seconds, args.most)
-    return {
-        "syncs": len(latencies),
-        "syncs_with_warmup": len(warm) + len(latencies),
-        "seconds": (end - begin) / 1e9,
-        **latency.summary(latencies, 1e3),
-    }
+
+    def commit(number):
+        connection.run(f"INSERT INTO lab.lab VALUES ({number}, '{payload(number)}')")
+
+    return timed.measure(commit, args.warmup, args.seconds, args.most)
 
 
 def verify(connection, args):

@@ -8,9 +8,8 @@ Run as a program of its own: some seconds after a time of warming that is not co
 import argparse
 import json
 import logging
-import time
 
-import latency
+import timed
 
 
 class BufferedFileHandler(logging.FileHandler):
@@ -18,21 +17,6 @@ class BufferedFileHandler(logging.FileHandler):
 
     def flush(self):
         pass
-
-
-def log_for(log, first, seconds, most):
-    """(begin, end, latencies in ns) of the lines from `first` on."""
-    latencies = []
-    begin = now = time.perf_counter_ns()
-    deadline = begin + int(seconds * 1e9)
-    for number in range(first, first + most):
-        if now >= deadline:
-            break
-        log.info("%d request from %s took %d us", number, "10.0.0.1", number % 977)
-        end = time.perf_counter_ns()
-        latencies.append(end - now)
-        now = end
-    return begin, now, latencies
 
 
 def main():
@@ -49,15 +33,12 @@ def main():
     log.propagate = False
     log.setLevel(logging.INFO)
     log.addHandler(handler)
-    _, _, warm = log_for(log, 0, args.warmup, args.most // 4)
-    begin, end, latencies = log_for(log, len(warm), args.seconds, args.most)
+
+    def write(number):
+        log.info("%d request from %s took %d us", number, "10.0.0.1", number % 977)
+
+    answer = timed.measure(write, args.warmup, args.seconds, args.most)
     logging.shutdown()
-    answer = {
-        "syncs": len(latencies),
-        "syncs_with_warmup": len(warm) + len(latencies),
-        "seconds": (end - begin) / 1e9,
-        **latency.summary(latencies, 1e3),
-    }
     print(json.dumps(answer))
 
 
