@@ -108,8 +108,11 @@ def test_ordered_leaves_a_prefix(build: Path, library: Path, fs: str) -> None:
     run_prefix(build, "--cuts", "6", "--kinds", "steps", "steps-files", "steps-large", "sqlite-wal", *ordered)
 
 
+LEVELDB = records.STORES["leveldb"]
+
+
 @powerful
-@pytest.mark.skipif(bool(records.missing()), reason=records.missing())
+@pytest.mark.skipif(bool(LEVELDB.missing()), reason=LEVELDB.missing())
 def test_leveldb_in_order_leaves_a_prefix(build: Path, library: Path) -> None:
     leveldb = ("--kinds", "leveldb")
     run_prefix(build, "--shutdowns", "2", *leveldb, "--variants", "no-sync", "off", "--fs", "ext4")
