@@ -219,9 +219,9 @@ class MariaDB(Cell):
         with socket_directory(place.control) as directory:
             at = str(directory / "mariadb.sock")
             argv = (
-                find("mariadbd"), *self.OPTIONS, f"--datadir={data}", f"--log-bin={data}/binlog", f"--socket={at}",
-                f"--pid-file={place.control}/mariadb.pid", f"--innodb-flush-log-at-trx-commit={self._flush}",
-                *self._user,
+                find("mariadbd"), *self.OPTIONS, f"--datadir={data}", f"--log-bin={data}/binlog",
+                f"--socket={at}", f"--pid-file={place.control}/mariadb.pid",
+                f"--innodb-flush-log-at-trx-commit={self._flush}", *self._user,
             )  # fmt: skip
             log = place.control / "mariadb.log"
             ready = lambda: self._answers(at)  # noqa: E731
