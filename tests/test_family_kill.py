@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from lib.recovery_lab import NOBODY, root_only
-from lib.support import disk_dir, preload_env
+from lib.support import disk_dir, leftovers, preload_env, run_preloaded
 
 LONG = os.environ.get("FASTWRITE_TEST_LONG") == "1"
 STRIDE = 1 if LONG else 4
@@ -286,3 +286,56 @@ def test_who_may_not_repair_does_not_hang(build_debug, fastwrite, compile_c, oth
         step += 1
     assert deaths > 5, "the child passes too few steps"
     print(f"{deaths} deaths, refused after {refused}")
+
+
+MANY = """
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static int put(int fd, int n)
+{
+	char record[21];
+
+	snprintf(record, sizeof record, "%019d\\n", n);
+	return write(fd, record, 20) == 20;
+}
+
+int main(int argc, char **argv)
+{
+	int fd = open(argv[1], O_WRONLY | O_CREAT | O_APPEND, 0600), n = 0;
+
+	(void)argc;
+	for (int i = 0; i < 100; i++)
+		if (!put(fd, n++))
+			return 2;
+	for (int round = 0; round < 50; round++) {
+		for (int child = 0; child < 6; child++, n++) {
+			pid_t pid = fork();
+
+			if (pid == 0) {
+				if (!put(fd, n))
+					_exit(3);
+				raise(SIGKILL);
+			}
+			if (pid < 0 || waitpid(pid, NULL, 0) != pid)
+				return 4;
+		}
+		if (!put(fd, n++))
+			return 5;
+	}
+	return 0;
+}
+"""
+
+
+def test_the_places_of_many_killed_members_are_free_again(library, compile_c):
+    """More than there are places in the family: 300.  A child without a place would not be one of it."""
+    with disk_dir() as place:
+        run = run_preloaded(library, [compile_c(MANY), place / "a"], place, writers="exclusive")
+        assert (run.returncode, run.stderr) == (0, "")
+        assert [int(line) for line in (place / "a").read_text().split()] == list(range(450))
+        assert run.stats.through == {} and run.stats.writes >= 440
+        assert not leftovers(place)
