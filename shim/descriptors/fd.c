@@ -261,7 +261,7 @@ static void before_open(const struct fd_open *op, bool known, struct statx *st)
 		watcher_before_open(sys_dev_of(st), st->stx_ino);
 }
 
-/* The attached file with this identity, if its rule has an overlay: this process alone looks at it, and has
+/* The attached file with this identity, if its rule is in order: this process alone looks at it, and has
  * asked already what dead processes have left. */
 static struct file *overlay_file(const struct statx *st)
 {
@@ -794,8 +794,6 @@ static bool may_leave_locks(const struct file *f, int fd)
  * staged what the overlay has of it: its rule says that nobody else looks at it.  A program that opens it
  * again soon, as databases do with their journals, finds it as it is.  The timer flushes and detaches it.
  * False: it has to be drained.
- *
- * Of a file that the program has locked only in order: other programs may use the file after the close.
  */
 static bool close_staged(struct file *f, struct ofd *o, int fd)
 {

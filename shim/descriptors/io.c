@@ -218,14 +218,8 @@ static long write_paged(struct file *f, struct ofd *o, int fd, const struct iove
 
 	if (r == -EAGAIN && file_is_paged(f)) {
 		/* the overlay is full */
-		if (file_is_ordered(f)) {
-			r = ordered_flush(f);
-			return r < 0 ? r : WRITE_AGAIN;
-		}
-		r = flush_drain(f);
-		if (r < 0)
-			return r;
-		r = paged_put(f, stream, iov, count, n, at);
+		r = ordered_flush(f);
+		return r < 0 ? r : WRITE_AGAIN;
 	}
 	return r < 0 ? write_kernel(f, fd, iov, count, offset) : (long)n;
 }
@@ -894,29 +888,6 @@ long io_lseek(int fd, struct ofd *o, off_t offset, int whence)
 	return r;
 }
 
-/* Nobody else changes the file: it stays attached while the kernel cuts it. */
-static long cut_in_kernel(struct file *f, int fd, off_t size)
-{
-	long r;
-
-	/* what is reserved stays behind a new end that is later: the detach gives it back */
-	if ((uint64_t)size > f->lsize)
-		return IO_PASS;
-	if (file_is_ordered(f))
-		return IO_PASS;
-	r = flush_drain_and_reposition(f);
-	if (r < 0 || f->mode != FILE_ATTACHED || !f->arena || flush_left(f))
-		return IO_PASS;
-	r = sys.ftruncate(fd, size);
-	if (r == 0) {
-		/* what was reserved is gone */
-		f->space.end = 0;
-		f->space.kept_end = 0;
-	}
-	attach_refresh(f, fd);
-	return r;
-}
-
 static int truncate_staged(struct file *f, int fd, uint64_t size)
 {
 	bool begins = !file_is_paged(f);
@@ -924,8 +895,8 @@ static int truncate_staged(struct file *f, int fd, uint64_t size)
 	/* (while others have a strict file open, nothing is staged) */
 	if (file_local(f)->draining)
 		return -EINVAL;
-	if (begins && (!file_is_ordered(f) || !paged_suits(f) || file_local(f)->draining ||
-	               visibility_waits(f) || !workers_arm()))
+	/* (f may have become another file since io_ftruncate asked) */
+	if (begins && (!file_is_ordered(f) || !paged_suits(f) || visibility_waits(f) || !workers_arm()))
 		return -EINVAL;
 	if (begins)
 		guard_begin(f, fd);
@@ -948,7 +919,7 @@ long io_ftruncate(int fd, off_t size)
 	    !gate_stopped()) {
 		r = truncate_staged(f, fd, (uint64_t)size);
 		if (r < 0)
-			r = cut_in_kernel(f, fd, size);
+			r = IO_PASS;
 	}
 	file_unlock(f, g);
 	return r;

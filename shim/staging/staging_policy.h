@@ -63,7 +63,7 @@ void staging_policy_drained_direct(struct file *f, uint64_t begin);
 /* f->writes writes were staged; the caller clears the count. */
 void staging_policy_saved(struct file *f);
 /* The program has opened a file for writing that was there before: it may do so often, as with a rollback
- * journal. An overlay then takes it at once. */
+ * journal. A file in order is then attached at once. */
 void staging_policy_opened_again(struct file *f);
 /* Before another write is staged.  True: detach the file now. */
 bool staging_policy_gives_back(const struct file *f);

@@ -234,7 +234,7 @@ static int sync_asked(struct file *f, int fd, struct ofd *o, bool full)
 	count(f, COUNT_SYNCS_ASKED);
 	if (journal_file_is(f) && sync_journal(f, &g, &r))
 		return r;
-	/* (of a paged file the rule says that nobody else looks, and that no sync is needed) */
+	/* (a paged file stays as it is: its log answers for it) */
 	if (f->arena && !file_is_paged(f))
 		r = drain(f, o);
 	if (r == 0)
