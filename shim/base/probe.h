@@ -10,9 +10,10 @@
  * The header is that of systemtap (Debian: systemtap-sdt-dev).  A build without it, or with
  * -DFASTWRITE_NO_PROBES, has no probes.
  *
- *   stage(dev, ino, bytes)             a write was accepted into the arena
+ *   stage(dev, ino, bytes)             a write is accepted into the arena; rarely twice for one write
  *   flush_begin(dev, ino)              staged bytes are about to be written to the file
- *   flush(dev, ino, bytes, result)     the same thread has done so; 0 or -errno
+ *   flush(dev, ino, bytes, result)     the same thread has done so; 0 or -errno.  A try that is
+ *                                      made again begins once more instead
  *   sync(dev, ino, result)             the program's sync; 0, -errno, or INT_MIN: the descriptor was replaced
  *                                      meanwhile, and the sync begins anew
  *   attach(dev, ino), detach(dev, ino)

@@ -28,8 +28,10 @@ static bool cannot_map(size_t length, int flags, int fd, off_t offset)
 	if ((flags & MAP_TYPE) != MAP_SHARED_VALIDATE || !(flags & MAP_SYNC))
 		return false;
 	r = sys_raw(SYS_mmap, 0, (long)length, PROT_NONE, MAP_SHARED_VALIDATE | MAP_SYNC, fd, offset);
-	if (r < 0 && r > -4096)
+	if (r == -EOPNOTSUPP || r == -EINVAL)
 		return true;
+	if (r < 0 && r > -4096)
+		return false; /* the memory of the process is limited: not so perhaps the mapping itself */
 	sys_raw(SYS_munmap, r, (long)length, 0, 0, 0, 0);
 	return false;
 }
