@@ -212,6 +212,35 @@ def test_asks(cli, enable, root):
     assert (root / FILE).exists()
 
 
+def test_a_link_does_not_lead_out_of_the_image(cli, enable, root, tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    units = root / "etc/systemd/system"
+    units.mkdir(parents=True)
+    (units / "logger.service.d").symlink_to(outside)
+    done = enable(*LOGGER, "-y")
+    assert done.returncode == 1
+    assert "leads out of" in done.stderr
+    assert cli("disable", f"--root={root}", "logger", "-y").returncode == 1
+    assert list(outside.iterdir()) == []
+
+
+def test_a_library_that_others_may_change_is_warned_about(cli, fastwrite, tmp_path):
+    library = tmp_path / "libfastwrite.so"
+    library.touch()
+    for mode, count in ((0o755, 0), (0o757, 1)):
+        tmp_path.chmod(mode)
+        done = cli("enable", *LOGGER, env={**os.environ, "FASTWRITE_LIB": str(library)})
+        assert done.stderr.count("others than root") == (count if os.geteuid() == 0 else 1)
+
+
+def test_odd_variables_do_not_come_into_the_unit(enable, root):
+    name = "FASTWRITE_TEST_" + "X" * 60
+    done = enable(*LOGGER, "-y", env={**os.environ, name: "1", 'FASTWRITE_TEST_"\nExecStartPre #': "1"})
+    assert done.returncode == 0
+    assert "TEST_" not in (root / FILE).read_text()
+
+
 # ---- what systemd says about the unit: a systemctl of our own; without --yes nothing is written ----
 
 
@@ -227,6 +256,14 @@ def test_asks(cli, enable, root):
             "LD_PRELOAD=/usr/lib/libfastwrite.so:/x.so;",
         ),
         ("Environment=LD_PRELOAD=/usr/lib/libfastwrite.so", 2, ""),
+        ("Environment=X_LD_PRELOAD=/x.so", 2, ""),
+        ("Environment=X_LD_PRELOAD=/x/libfastwrite.so LD_PRELOAD=/y.so", 1, "already: LD_PRELOAD=/y.so;"),
+        (
+            "EnvironmentFiles=/etc/x (ignore_errors=no)",
+            2,
+            "warning: the unit reads /etc/x (ignore_errors=no)",
+        ),
+        ("UnsetEnvironment=A LD_PRELOAD", 2, "UnsetEnvironment=A LD_PRELOAD: the library is not loaded"),
         ("ExecStart={ path=PROGRAM ; argv[]=PROGRAM -x ; ignore_errors=no }", 2, "warning: PROGRAM: static"),
     ],
 )
@@ -237,14 +274,16 @@ def test_asks_systemctl(cli, tmp_path, compile_c, answer, status, part):
     systemctl.chmod(0o755)
     done = cli("enable", *LOGGER, env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"})
     assert done.returncode == status
-    said = [
-        line for line in done.stderr.splitlines() if "does not exist" not in line and "terminal" not in line
-    ]
+    # (the library is where it was built)
+    beside = ("does not exist", "terminal", "others than root")
+    said = [line for line in done.stderr.splitlines() if not any(text in line for text in beside)]
     assert len(said) == (part != "")
     assert part.replace("PROGRAM", static) in "".join(said)
 
 
-@pytest.mark.parametrize("staging", ["/tmp/x", "/dev/shm/fastwrite", "/srv/x"])
+@pytest.mark.parametrize(
+    "staging", ["/tmp/x", "/tmp", "/dev/shm", "/dev/shm/fastwrite", "/var/run/x", "/srv/x"]
+)
 def test_temporary_staging_is_warned_about(enable, staging):
     done = enable(*LOGGER, "-o", f"staging={staging}", "-y")
     assert done.returncode == 0

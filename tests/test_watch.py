@@ -236,6 +236,16 @@ def test_a_page_without_programs_is_valid(status):
     assert checked(status("--prometheus"))["fastwrite_arenas"].type == "gauge"
 
 
+def test_a_wrong_configuration_is_seen(status, tmp_path):
+    """No alert on waiting bytes can come then."""
+    wrong = tmp_path / "wrong.ini"
+    wrong.write_text("[x]\npath = /srv/x/*\nsink = off\n")
+    for config, valid in (({"FASTWRITE_PATHS": f"{tmp_path}/*"}, 1), ({"FASTWRITE_CONFIG": str(wrong)}, 0)):
+        metrics = checked(status("--prometheus", env=config))
+        assert list(metrics["fastwrite_config_valid"].samples.values()) == [valid]
+        assert list(metrics["fastwrite_waiting_unread_places"].samples.values()) == [0]
+
+
 def test_strange_names_are_escaped(library, writes, status, place):
     """In the path of the arena; bytes that are not UTF-8 become U+FFFD."""
     directory = place / os.fsdecode(b'a"\\b\xff\xc3\xa4')
@@ -313,7 +323,7 @@ def test_alerts_and_dashboard_name_what_there_is(full_page):
     dashboard = json.loads((CONFIGS / "dashboard.json").read_text())
     texts = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     alerts = re.findall(r"^ +expr: (?:>-\n +)?(.*)$", (CONFIGS / "alerts.yml").read_text(), re.M)
-    assert len(alerts) == 3
+    assert len(alerts) == 4
     operations = (ROOT / "docs" / "operations.md").read_text()
     named = re.findall(r"\bfastwrite_\w+", "\n".join([*texts, *alerts, operations]))
     assert len(set(named)) > 8

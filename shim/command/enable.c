@@ -106,6 +106,27 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	}
 }
 
+static bool is_below(const char *path, const char *directory)
+{
+	size_t length = strlen(directory);
+
+	return strncmp(path, directory, length) == 0 && (path[length] == '\0' || path[length] == '/');
+}
+
+/* False: a link in an image leads out of it, which was said.  (Nobody changes the image meanwhile.) */
+static bool stays_below_root(const struct unit_args *args)
+{
+	char part[2 * PATH_MAX], real[PATH_MAX] = "";
+
+	snprintf(part, sizeof(part), "%s", args->directory);
+	while (realpath(part, real) == NULL && errno == ENOENT && strlen(part) > strlen(args->root))
+		*strrchr(part, '/') = '\0';
+	if (args->root[0] == '\0' || is_below(real, args->root))
+		return true;
+	cli_error("%s leads out of %s", args->directory, args->root);
+	return false;
+}
+
 /* ---- the drop-in that is there ---- */
 
 /* Its text, which the caller frees; NULL and errno when it cannot be read. */
@@ -170,8 +191,11 @@ static char *ask_systemd(const struct unit_args *args)
 	if (args->root[0] != '\0' || strstr(args->unit, "@" SUFFIX) != NULL)
 		return NULL; /* nothing runs below another root, and a template is no unit */
 	/* a unit's name has no quotes */
-	snprintf(command, sizeof(command),
-	         "systemctl show -p LoadState -p Environment -p ExecStart -- '%s' 2>/dev/null", args->unit);
+	snprintf(
+		command, sizeof(command),
+		"systemctl show -p LoadState,Environment,EnvironmentFiles,UnsetEnvironment,ExecStart -- '%s' "
+		"2>/dev/null",
+		args->unit);
 	FILE *in = popen(command, "re");
 	if (in == NULL)
 		return NULL;
@@ -199,27 +223,51 @@ static void warn_about_program(const char *exec_start)
 		cli_error("warning: %s: %s", path, program_obstacle(&p));
 }
 
-/* An LD_PRELOAD among "A=b \"C=d e\"" that names more than our library; its length, 0: none. */
-static int other_preload(const char *variables, const char **found)
+/* The length of the setting at `value`, if it names more than our library; else 0. */
+static int is_other_preload(const char *value, bool quoted)
 {
-	static const char name[] = "LD_PRELOAD=", ours[] = "/libfastwrite.so";
-	const char *value = strstr(variables, name);
-
-	if (value == NULL)
-		return 0;
-	bool quoted = value > variables && value[-1] == '"';
+	static const char ours[] = "/libfastwrite.so";
 	size_t length = strcspn(value, quoted ? "\"" : " ");
 	bool several = strcspn(value, ": ") < length;
-	*found = value;
+
 	if (!several && length > strlen(ours) &&
 	    strncmp(value + length - strlen(ours), ours, strlen(ours)) == 0)
 		return 0;
 	return (int)length;
 }
 
+/* An LD_PRELOAD among "A=b \"C=d e\"" that names more than our library; its length, 0: none. */
+static int other_preload(const char *variables, const char **found)
+{
+	static const char name[] = "LD_PRELOAD=";
+	int length = 0;
+
+	for (const char *at = variables; length == 0 && (at = strstr(at, name)) != NULL; at++) {
+		char before = ' ';
+
+		if (at > variables)
+			before = at[-1];
+		if (before == ' ' || before == '"')
+			length = is_other_preload(at, before == '"');
+		*found = at;
+	}
+	return length;
+}
+
+/* What the drop-in cannot set for good. */
+static void warn_about_variables(const char *answer_files, const char *answer_unset)
+{
+	if (answer_files != NULL && *answer_files != '\0')
+		cli_error("warning: the unit reads %s, too: an LD_PRELOAD there counts instead",
+		          answer_files);
+	if (answer_unset != NULL && strstr(answer_unset, "LD_PRELOAD") != NULL)
+		cli_error("warning: the unit has UnsetEnvironment=%s: the library is not loaded",
+		          answer_unset);
+}
+
 /*
- * False: refused.  Of two settings of one variable systemd takes the later one, which would be ours: what the
- * unit preloads itself would be lost.
+ * False: refused.  Of two Environment= of one variable systemd takes the later one, which would be ours: what
+ * the unit preloads itself would be lost.
  */
 static bool check_unit(const struct unit_args *args)
 {
@@ -227,6 +275,8 @@ static bool check_unit(const struct unit_args *args)
 	char *state = property(answer, "LoadState");
 	char *variables = property(answer, "Environment");
 	char *start = property(answer, "ExecStart");
+	char *files = property(answer, "EnvironmentFiles");
+	char *unset = property(answer, "UnsetEnvironment");
 	const char *preload = NULL;
 	int refused = variables != NULL ? other_preload(variables, &preload) : 0;
 
@@ -237,6 +287,10 @@ static bool check_unit(const struct unit_args *args)
 		cli_error("warning: systemd knows no %s", args->unit);
 	if (!refused && start != NULL)
 		warn_about_program(start);
+	if (!refused)
+		warn_about_variables(files, unset);
+	free(unset);
+	free(files);
 	free(start);
 	free(variables);
 	free(state);
@@ -255,17 +309,12 @@ static bool is_setting(const char *variable)
 /* The service gets what the command line says, and nothing of our own environment. */
 static void forget_settings(void)
 {
-	char name[64];
-
 	for (char **variable = environ; *variable != NULL;) {
-		size_t length = strcspn(*variable, "=");
+		char *name = is_setting(*variable) ? strndup(*variable, strcspn(*variable, "=")) : NULL;
 
-		if (!is_setting(*variable) || length >= sizeof(name)) {
+		if (name == NULL || unsetenv(name) != 0) /* else the next one moves here */
 			variable++;
-			continue;
-		}
-		snprintf(name, sizeof(name), "%.*s", (int)length, *variable);
-		unsetenv(name); /* the next one moves here */
+		free(name);
 	}
 }
 
@@ -317,13 +366,15 @@ static const struct config *load(const struct unit_args *args)
 /* With some settings systemd empties these between two runs of a service. */
 static void warn_about_staging(const struct config *c)
 {
-	static const char *const emptied[] = {"/tmp/", "/var/tmp/", "/run/", "/dev/shm/"};
+	static const char *const emptied[] = {"/tmp", "/var/tmp", "/run", "/var/run", "/dev/shm"};
 
 	for (uint32_t r = 0; r < c->rule_count; r++) {
-		const char *staging = c->rules[r].set.staging;
+		char staging[PATH_MAX];
 
+		if (cli_canonical(c->rules[r].set.staging, staging) != 0)
+			snprintf(staging, sizeof(staging), "%s", c->rules[r].set.staging);
 		for (size_t i = 0; i < sizeof(emptied) / sizeof(emptied[0]); i++) {
-			if (strncmp(staging, emptied[i], strlen(emptied[i])) == 0)
+			if (is_below(staging, emptied[i]))
 				cli_error("warning: staging = %s: with PrivateTmp=, RuntimeDirectory=, "
 				          "RemoveIPC= or DynamicUser= systemd empties it when the service is "
 				          "killed, and staged bytes are lost; such a unit needs "
@@ -331,6 +382,18 @@ static void warn_about_staging(const struct config *c)
 				          staging);
 		}
 	}
+}
+
+/* Who may change the library may change what the service does. */
+static void warn_about_owner(const char *library)
+{
+	char directory[PATH_MAX];
+	struct stat file, place;
+
+	snprintf(directory, sizeof(directory), "%.*s", (int)(strrchr(library, '/') - library), library);
+	if (stat(library, &file) == 0 && stat(*directory != '\0' ? directory : "/", &place) == 0 &&
+	    (file.st_uid != 0 || place.st_uid != 0 || ((file.st_mode | place.st_mode) & 022) != 0))
+		cli_error("warning: %s: others than root may change it, and so the service", library);
 }
 
 static bool check_settings(const struct unit_args *args)
@@ -366,6 +429,12 @@ static void put_quoted(FILE *out, const char *text)
 	}
 }
 
+/* Of the names that the library knows; others cannot be quoted. */
+static bool is_plain(const char *name)
+{
+	return name[strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")] == '\0';
+}
+
 static void put_variable(FILE *out, const char *name, const char *value)
 {
 	fprintf(out, "Environment=\"%s=", name);
@@ -381,7 +450,8 @@ static void put_settings(FILE *out)
 		if (equals == NULL || !is_setting(*variable))
 			continue;
 		*equals = '\0';
-		put_variable(out, *variable, equals + 1);
+		if (is_plain(*variable))
+			put_variable(out, *variable, equals + 1);
 		*equals = '=';
 	}
 }
@@ -572,9 +642,11 @@ int cli_enable(int argc, char **argv)
 	forget_settings();
 	if (argp_parse(&argp, argc, argv, 0, NULL, &args) != 0 || !check_settings(&args))
 		return CLI_USAGE;
-	if (!is_free(&args) || !check_unit(&args) || !cli_find_library(args.root, library) ||
-	    !cli_preload_entry(library, preload))
+	if (!stays_below_root(&args) || !is_free(&args) || !check_unit(&args) ||
+	    !cli_find_library(args.root, library) || !cli_preload_entry(library, preload))
 		return CLI_FAILED;
+	if (args.root[0] == '\0')
+		warn_about_owner(library);
 	char *text = make_text(&args, args.root[0] == '\0' ? preload : library);
 	if (text == NULL) {
 		cli_error("no memory");
@@ -608,6 +680,8 @@ int cli_disable(int argc, char **argv)
 
 	if (argp_parse(&argp, argc, argv, 0, NULL, &args) != 0)
 		return CLI_USAGE;
+	if (!stays_below_root(&args))
+		return CLI_FAILED;
 	char *text = read_drop_in(args.path);
 	if (text == NULL) {
 		cli_error("%s: %m", args.path);

@@ -58,7 +58,7 @@ bool cli_find_library(const char *root, char *out)
 	const char *given = getenv("FASTWRITE_LIB");
 
 	if (given != NULL && *given != '\0') {
-		if (is_library_below(root, given, out))
+		if ((*root == '\0' || *given == '/') && is_library_below(root, given, out))
 			return true;
 		cli_error("FASTWRITE_LIB = \"%s\": cannot be read: %m; give the path of libfastwrite.so",
 		          given);

@@ -171,6 +171,7 @@ struct waiting {
 struct waiting_list {
 	struct waiting *all;
 	size_t count;
+	int unread;  /* places that could not be read */
 	bool failed; /* no memory */
 };
 
@@ -236,8 +237,17 @@ static void free_waiting(struct waiting_list *l)
 
 /* ---- the page ---- */
 
-static void put_page(const struct snapshot *s, const struct waiting_list *l)
+/* `known`: the configuration says where bytes may wait. */
+static void put_page(const struct snapshot *s, const struct waiting_list *l, bool known)
 {
+	put_head(
+		"config_valid", "gauge",
+		"1 if the configuration of this command could be read. Without one nothing is known of waiting "
+		"bytes.");
+	printf("fastwrite_config_valid %d\n", known);
+	put_head("waiting_unread_places", "gauge",
+	         "Places for staging that could not be searched for waiting bytes.");
+	printf("fastwrite_waiting_unread_places %d\n", l->unread);
 	put_head("arenas", "gauge", "Arenas of running programs that stage writes.");
 	printf("fastwrite_arenas %zu\n", s->count);
 	for (size_t i = 0; i < sizeof metrics / sizeof metrics[0]; i++)
@@ -246,7 +256,7 @@ static void put_page(const struct snapshot *s, const struct waiting_list *l)
 	put_waiting(l);
 }
 
-/* Prints nothing unless everything could be read: half a page would look as if programs had ended. */
+/* Prints nothing unless all programs could be read: half a page would look as if some had ended. */
 int cli_prometheus(const struct config *c)
 {
 	struct waiting_list list = {0};
@@ -254,11 +264,11 @@ int cli_prometheus(const struct config *c)
 	int rc = snapshot_take(&s);
 
 	if (rc == 0 && c != NULL)
-		cli_waiting_each(c, add_waiting, &list);
+		list.unread = cli_waiting_each(c, add_waiting, &list);
 	if (rc == 0 && list.failed)
 		rc = -ENOMEM;
 	if (rc == 0)
-		put_page(&s, &list);
+		put_page(&s, &list, c != NULL);
 	else
 		cli_error("cannot read what programs stage: %s", strerror(-rc));
 	free_waiting(&list);

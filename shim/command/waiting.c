@@ -67,13 +67,13 @@ static void put_one(void *ctx, const struct recover_event *e)
 		put_text(e);
 }
 
-void cli_waiting_each(const struct config *c, cli_waiting_fn *fn, void *ctx)
+int cli_waiting_each(const struct config *c, cli_waiting_fn *fn, void *ctx)
 {
 	struct look look = {.fn = fn, .ctx = ctx};
 	struct recover_report report = {0};
 	const struct recover_options opt = {.dry_run = true, .event = on_event, .ctx = &look};
 
-	cli_recover_all(c, &opt, &report);
+	return cli_recover_all(c, &opt, &report);
 }
 
 void cli_waiting_all(const struct config *c, struct json *json) { cli_waiting_each(c, put_one, json); }
