@@ -187,7 +187,8 @@ def one_kill(rig: Rig, base: Path, number: int) -> Result:
     log = data.parent / "log"
     context = f"kill {number}: {name} {settings} {kill.way}"
 
-    # every other one: how many of the rest hit staged bytes depends on the machine (none is seen of what is in order)
+    # every other one: how many of the rest hit staged bytes depends on the machine
+    # (none is seen of what is in order)
     waits = kill.way == "run" and kill.number % 2 == 0 and settings.get("writers") != "exclusive"
 
     program = rig.start(kill, data, log, settings)

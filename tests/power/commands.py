@@ -6,19 +6,18 @@ program runs by itself, under the library or natively, and waits to be killed; t
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import shutil
-import signal
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+
+from power.numbered import make_steps
 
 KEPT = 500  # keys
 REWRITE_EVERY = 4000  # commands
@@ -116,25 +115,21 @@ def look(directory: Path) -> tuple[int, str]:
     return newest, f"the newest is {newest}, and {len(odd)} others are of different moments" if odd else ""
 
 
+def command(client: Client, number: int) -> None:
+    client.ask("SET", f"key{number % KEPT}", str(number))
+    if number % REWRITE_EVERY == 0:
+        client.ask("BGREWRITEAOF", refusable=True)  # (the last one may be under way)
+
+
 def main() -> int:
     directory, acks, sync = sys.argv[1:]
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-    try:
-        with (
-            open(acks, "r+b") as file,
-            mmap.mmap(file.fileno(), 0) as table,
-            server(Path(directory), sync == "1") as client,
-        ):
-            for number in range(1, len(table) // 8 + 1):
-                client.ask("SET", f"key{number % KEPT}", str(number))
-                struct.pack_into("<Q", table, (number - 1) * 8, time.monotonic_ns())
-                if number % REWRITE_EVERY == 0:
-                    client.ask("BGREWRITEAOF", refusable=True)  # (the last one may be under way)
-            signal.pause()
-    except OSError as error:
-        print(error, file=sys.stderr, flush=True)
-        signal.pause()
-    return 0
+
+    @contextmanager
+    def steps() -> Iterator[Callable[[int], None]]:
+        with server(Path(directory), sync == "1") as client:
+            yield partial(command, client)
+
+    return make_steps(acks, steps())
 
 
 if __name__ == "__main__":

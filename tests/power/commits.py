@@ -7,14 +7,14 @@ ACKS is as in steps.c.  It runs by itself, under the library or natively, and wa
 
 from __future__ import annotations
 
-import ctypes
-import mmap
-import signal
 import sqlite3
 import struct
 import sys
-import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from power.numbered import make_steps
 
 ROWS = 2003  # of each table; a prime, so that both orders meet each row
 BODY = 700  # bytes: a few rows a page
@@ -74,33 +74,30 @@ def connect(database: str, mode: str, synchronous: str) -> sqlite3.Connection:
     return base
 
 
+@contextmanager
+def steps(database: str, mode: str, synchronous: str) -> Iterator[Callable[[int], None]]:
+    bases = [connect(database, mode, synchronous)]
+
+    def step(number: int) -> None:
+        wanted = 2 - number // TURNS.get(mode, 5) % 2
+        while len(bases) > wanted:
+            bases.pop().close()
+        if len(bases) < wanted:
+            bases.append(connect(database, mode, synchronous))
+        base = bases[number % len(bases)]
+        base.execute("BEGIN IMMEDIATE")
+        body = struct.pack("<Q", number) * (BODY // 8)
+        for changed in rows_of(number, mode):
+            for name, row in zip("ab", changed, strict=True):
+                base.execute(f"UPDATE {name} SET number = ?, body = ? WHERE id = ?", (number, body, row))
+        base.execute("COMMIT")
+
+    yield step
+
+
 def main() -> int:
     database, acks, mode, synchronous = sys.argv[1:]
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-    try:
-        with open(acks, "r+b") as file, mmap.mmap(file.fileno(), 0) as table:
-            bases = [connect(database, mode, synchronous)]
-            for number in range(1, len(table) // 8 + 1):
-                wanted = 2 - number // TURNS.get(mode, 5) % 2
-                while len(bases) > wanted:
-                    bases.pop().close()
-                if len(bases) < wanted:
-                    bases.append(connect(database, mode, synchronous))
-                base = bases[number % len(bases)]
-                base.execute("BEGIN IMMEDIATE")
-                body = struct.pack("<Q", number) * (BODY // 8)
-                for changed in rows_of(number, mode):
-                    for name, row in zip("ab", changed, strict=True):
-                        base.execute(
-                            f"UPDATE {name} SET number = ?, body = ? WHERE id = ?", (number, body, row)
-                        )
-                base.execute("COMMIT")
-                struct.pack_into("<Q", table, (number - 1) * 8, time.monotonic_ns())
-            signal.pause()
-    except sqlite3.Error as error:
-        print(error, file=sys.stderr, flush=True)
-        signal.pause()
-    return 0
+    return make_steps(acks, steps(database, mode, synchronous), sqlite3.Error)
 
 
 if __name__ == "__main__":

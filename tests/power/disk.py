@@ -18,7 +18,7 @@ MAKE = {
 
 
 def make_image(path: Path, fs: str, block: int = 0, size: int = 0) -> None:
-    """block: bytes, of ext4; 0: what it takes for so small a disk, 1024.  size: bytes; 0: as small as may be."""
+    """block: bytes, of ext4; 0: what it takes for so small a disk, 1024.  size: bytes; 0: the least."""
     options = ("-b", str(block)) if block and fs == "ext4" else ()
     path.unlink(missing_ok=True)
     with path.open("wb") as image:

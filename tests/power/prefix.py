@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m power.prefix (with tests/ on the path; make soak-power does it): does a power loss leave a prefix?
 
-A program makes numbered steps over several files, transactions of SQLite, PostgreSQL or MariaDB, writes to a LevelDB,
-a RocksDB or a Redis, or commits of Git.
+A program makes numbered steps over several files, transactions of SQLite, PostgreSQL or MariaDB, writes to a
+LevelDB, a RocksDB or a Redis, or commits of Git.
 Another program syncs the same files meanwhile.  The file system is shut down, or its disk is cut off; then it is
 mounted and recovered; every other time it is shut down once more meanwhile.  Its files must be as they were
 after some number of operations.  Natively, with a sync after each step, they must be, and nothing
@@ -142,8 +142,8 @@ def is_control(run: Run) -> bool:
 
 
 def is_judged(run: Run) -> bool:
-    """Redis appends to one file: what keeps no order is a prefix of it most of the time.  `off` does nothing with what
-    is not staged."""
+    """Redis appends to one file: what keeps no order is a prefix of it most of the time.  `off` does nothing
+    with what is not staged."""
     if run.kind == REDIS and run.variant in CONTROLS:
         return False
     return run.variant not in UNJUDGED and (run.kind, run.variant) != ("mariadb-uring", OFF)
@@ -155,7 +155,7 @@ def eatmydata() -> str:
 
 
 def environment(run: Run, build: Path) -> dict[str, str]:
-    env = dict(os.environ)
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
     if run.variant == EATMYDATA:
         env["LD_PRELOAD"] = eatmydata()
     elif run.variant == OFF:

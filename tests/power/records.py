@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""records.py NAME DIRECTORY ACKS SYNC: numbered writes to a LevelDB or a RocksDB, which make, rename and remove files
-all the time.
+"""records.py NAME DIRECTORY ACKS SYNC: numbered writes to a LevelDB or a RocksDB, which make, rename and remove
+files all the time.
 
 Each puts one record under two keys, and removes an older one.  ACKS is as in steps.c.  It runs by itself, under the
 library or natively, and waits to be killed."""
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
-import mmap
-import signal
-import struct
 import sys
-import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from power.numbered import make_steps
 
 try:
     import plyvel
@@ -119,20 +118,19 @@ def look(store: LevelDB | RocksDB, directory: Path) -> tuple[int, str]:
 
 def main() -> int:
     name, directory, acks, sync = sys.argv[1:]
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     store = STORES[name]
-    try:
-        with open(acks, "r+b") as file, mmap.mmap(file.fileno(), 0) as table:
-            base = store.open(directory)
-            for number in range(1, len(table) // 8 + 1):
-                puts = {key_of(name, number): value_of(name, number) for name in "ab"}
-                store.put(base, puts, [key_of(name, number - KEPT) for name in "ab"], sync == "1")
-                struct.pack_into("<Q", table, (number - 1) * 8, time.monotonic_ns())
-            signal.pause()
-    except Exception as error:
-        print(error, file=sys.stderr, flush=True)
-        signal.pause()
-    return 0
+
+    @contextmanager
+    def steps() -> Iterator[Callable[[int], None]]:
+        base = store.open(directory)
+
+        def step(number: int) -> None:
+            puts = {key_of(table, number): value_of(table, number) for table in "ab"}
+            store.put(base, puts, [key_of(table, number - KEPT) for table in "ab"], sync == "1")
+
+        yield step
+
+    return make_steps(acks, steps(), Exception)  # (both libraries have classes of their own)
 
 
 if __name__ == "__main__":

@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """repository.py DIRECTORY ACKS SYNC: numbered commits to a Git repository, each by processes of their own.
 
-Each adds a line to one file, and changes another one.  ACKS is as in steps.c.  It runs by itself, under the library
-or natively, and waits to be killed."""
+Each adds a line to one file, and changes another one.  ACKS is as in steps.c.  It runs by itself, under the
+library or natively, and waits to be killed."""
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import os
 import shutil
-import signal
-import struct
 import subprocess
 import sys
-import time
+from contextlib import nullcontext
 from pathlib import Path
+
+from power.numbered import make_steps
 
 FILES = 7
 PACK_EVERY = 40  # commits
@@ -126,17 +124,7 @@ def commit(directory: Path, number: int, sync: bool) -> None:
 
 def main() -> int:
     directory, acks, sync = sys.argv[1:]
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-    try:
-        with open(acks, "r+b") as file, mmap.mmap(file.fileno(), 0) as table:
-            for number in range(1, len(table) // 8 + 1):
-                commit(Path(directory), number, sync == "1")
-                struct.pack_into("<Q", table, (number - 1) * 8, time.monotonic_ns())
-            signal.pause()
-    except OSError as error:
-        print(error, file=sys.stderr, flush=True)
-        signal.pause()
-    return 0
+    return make_steps(acks, nullcontext(lambda number: commit(Path(directory), number, sync == "1")))
 
 
 if __name__ == "__main__":

@@ -1,27 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """servers.py NAME DIRECTORY ACKS SYNC: numbered transactions of a database server.
 
-Each changes some rows of either table.  The server's memory is small: pages go to the files all the time.  ACKS is as
-in steps.c.  It runs by itself, under the library or natively, and waits to be killed; the server goes with it."""
+Each changes some rows of either table.  The server's memory is small: pages go to the files all the time.
+ACKS is as in steps.c.  It runs by itself, under the library or natively, and waits to be killed; the server goes
+with it."""
 
 from __future__ import annotations
 
 import ctypes
 import ctypes.util
-import mmap
 import os
 import re
 import shutil
-import signal
-import struct
 import subprocess
 import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+
+from power.numbered import make_steps
 
 ROWS = 1009  # of each table; a prime, so that both orders meet each row
 CHANGES = 2  # rows of either table in a transaction
@@ -305,7 +306,7 @@ def run(command: list[str]) -> str:
 
 
 def end_all(server: Server) -> None:
-    """Kills the processes of its user, of which some may still wait for their files; in a namespace of our own."""
+    """Kills the processes of its user in our namespace; some may still wait for their files."""
     subprocess.run(server.as_user(["kill", "-KILL", "--", "-1"]), stderr=subprocess.DEVNULL, check=False)
 
 
@@ -389,22 +390,14 @@ def transact(server: Server, client: Client, number: int) -> None:
 
 def main() -> int:
     name, directory, acks, sync = sys.argv[1:]
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     server = SERVERS[name]
-    try:
-        with (
-            open(acks, "r+b") as file,
-            mmap.mmap(file.fileno(), 0) as table,
-            running(server, Path(directory), sync == "1") as client,
-        ):
-            for number in range(1, len(table) // 8 + 1):
-                transact(server, client, number)
-                struct.pack_into("<Q", table, (number - 1) * 8, time.monotonic_ns())
-            signal.pause()
-    except OSError as error:
-        print(error, file=sys.stderr, flush=True)
-        signal.pause()
-    return 0
+
+    @contextmanager
+    def steps() -> Iterator[Callable[[int], None]]:
+        with running(server, Path(directory), sync == "1") as client:
+            yield partial(transact, server, client)
+
+    return make_steps(acks, steps())
 
 
 if __name__ == "__main__":
