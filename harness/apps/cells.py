@@ -160,10 +160,10 @@ def redis_result(out: str, count: int) -> Measured:
 
 
 class MariaDB(Cell):
-    """A server on a copy of one initial data directory, and one client that inserts a small row per commit."""
+    """A server on a copy of one initial data directory; one client inserts a small row per commit."""
 
     unit = "commits/s"
-    # With an io_uring, as it is built for Debian, it would read and write unseen, and nothing would be staged.
+    # With an io_uring, as it is built for Debian, it would read and write unseen: nothing would be staged.
     OPTIONS = (
         "--no-defaults", "--skip-networking", "--innodb-use-native-aio=OFF", "--innodb-log-file-size=16M",
         "--innodb-buffer-pool-size=64M", "--sync-binlog=1",

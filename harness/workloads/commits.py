@@ -10,11 +10,8 @@ import json
 import sqlite3
 import sys
 
+import rows
 import timed
-
-
-def payload(number):
-    return f"{number:016d}" * 6
 
 
 def write(args):
@@ -26,7 +23,7 @@ def write(args):
     database.execute("CREATE TABLE lab (number INTEGER PRIMARY KEY, payload TEXT)")
 
     def commit(number):
-        database.execute("INSERT INTO lab VALUES (?, ?)", (number, payload(number)))
+        database.execute("INSERT INTO lab VALUES (?, ?)", (number, rows.payload(number)))
 
     answer = timed.measure(commit, args.warmup, args.seconds, args.most)
     database.close()
@@ -36,13 +33,8 @@ def write(args):
 def verify(args):
     database = sqlite3.connect(args.database)
     problems = [row[0] for row in database.execute("PRAGMA integrity_check") if row[0] != "ok"]
-    rows = database.execute("SELECT number, payload FROM lab ORDER BY number").fetchall()
-    if len(rows) != args.commits:
-        problems.append(f"{len(rows)} rows, {args.commits} were committed")
-    wrong = next((i for i, row in enumerate(rows) if row != (i, payload(i))), None)
-    if wrong is not None:
-        problems.append(f"row {wrong} is not what was inserted")
-    return {"ok": not problems, "rows": len(rows), "first_problem": problems[0] if problems else ""}
+    found = database.execute("SELECT number, payload FROM lab ORDER BY number").fetchall()
+    return rows.verdict(problems, found, args.commits)
 
 
 def main():

@@ -2,8 +2,8 @@
 """One connection to a MariaDB server that inserts a small row per commit, or checks them afterwards:
 `inserts.py write|verify SOCKET ...`.
 
-Run as a program of its own, by the C library of MariaDB: its shell would take longer than a commit. write: for some
-seconds after a time of warming that is not counted. Both print one JSON object.
+Run as a program of its own, by the C library of MariaDB: its shell would take longer than a commit. write:
+for some seconds after a time of warming that is not counted. Both print one JSON object.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import ctypes
 import json
 import sys
 
+import rows
 import timed
 
 LIBRARY = "libmariadb.so.3"
@@ -43,15 +44,11 @@ class Connection:
         if not result:
             return []
         columns = range(self.lib.mysql_num_fields(result))
-        rows = []
+        answer = []
         while row := self.lib.mysql_fetch_row(result):
-            rows.append([(row[column] or b"").decode() for column in columns])
+            answer.append([(row[column] or b"").decode() for column in columns])
         self.lib.mysql_free_result(result)
-        return rows
-
-
-def payload(number):
-    return f"{number:016d}" * 6
+        return answer
 
 
 def write(connection, args):
@@ -59,7 +56,7 @@ def write(connection, args):
     connection.run("CREATE TABLE lab.lab (number INTEGER PRIMARY KEY, payload TEXT)")
 
     def commit(number):
-        connection.run(f"INSERT INTO lab.lab VALUES ({number}, '{payload(number)}')")
+        connection.run(f"INSERT INTO lab.lab VALUES ({number}, '{rows.payload(number)}')")
 
     return timed.measure(commit, args.warmup, args.seconds, args.most)
 
@@ -67,13 +64,9 @@ def write(connection, args):
 def verify(connection, args):
     said = [row[-1] for row in connection.run("CHECK TABLE lab.lab EXTENDED")]
     problems = [text for text in said if text != "OK"]
-    rows = connection.run("SELECT number, payload FROM lab.lab ORDER BY number")
-    if len(rows) != args.commits:
-        problems.append(f"{len(rows)} rows, {args.commits} were committed")
-    wrong = next((i for i, row in enumerate(rows) if row != [str(i), payload(i)]), None)
-    if wrong is not None:
-        problems.append(f"row {wrong} is not what was inserted")
-    return {"ok": not problems, "rows": len(rows), "first_problem": problems[0] if problems else ""}
+    answers = connection.run("SELECT number, payload FROM lab.lab ORDER BY number")
+    found = [(int(number), text) for number, text in answers]
+    return rows.verdict(problems, found, args.commits)
 
 
 def main():
