@@ -23,6 +23,7 @@ MODES = {
     "zero": {"writers": "exclusive", "prealloc_mode": "zero"},
     "strict": {"visibility": "strict"},
     "ordered": {"writers": "exclusive", "sync": "ordered"},
+    "ordered-leased": {"sync": "ordered"},
     "strict-exclusive": {
         "visibility": "strict",
         "writers": "exclusive",
@@ -32,10 +33,19 @@ MODES = {
         "journal": "1M",
     },
 }
+ORDERED = ("ordered", "ordered-leased")
 # Other descriptions of the same file append too in these programs, which `exclusive` promises away.
 NOT_EXCLUSIVE = {"test_exec", "test_family", "test_fork", "test_lock"}
 # Programs that fork first, which ends the order: nothing of them is staged.
-FORKS = {"test_close", "test_name", "test_namespaces", "test_system", "test_thread", "test_unhooked"}
+FORKS = {
+    "test_close",
+    "test_family",
+    "test_name",
+    "test_namespaces",
+    "test_system",
+    "test_thread",
+    "test_unhooked",
+}
 
 
 def check(program: str, run: Run) -> None:
@@ -78,7 +88,7 @@ def test_preloaded(build, library, program, mode):
         pytest.skip("several processes append: not what writers = exclusive is for")
     if mode == "zero" and program == "test_syscall":
         pytest.skip("asks the kernel itself for the size after a sync, which counts the zeros in this mode")
-    if mode == "ordered" and program == "test_syscall":
+    if mode in ORDERED and program == "test_syscall":
         pytest.skip("asks the kernel itself for the size after a sync, which drains nothing in this mode")
     with disk_dir() as place:
         run = run_preloaded(
@@ -91,10 +101,12 @@ def test_preloaded(build, library, program, mode):
             **MODES[mode],
         )
         check(program, run)
-        if mode != "ordered" or program not in FORKS:
+        if mode not in ORDERED or program not in FORKS:
             assert_staged(run.stats, 1000)
         said = complaints(program, run.stderr)
-        if "strict" in mode:  # a program that changes its user cannot lease files of the old one: said once
+        if (
+            "strict" in mode or mode == "ordered-leased"
+        ):  # a program that changes its user cannot lease files of the old one: said once
             said = [line for line in said if "no lease can be had" not in line or "another user" not in line]
         assert not said, run.stderr
         assert not leftovers(place)

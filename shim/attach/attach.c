@@ -537,7 +537,7 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 	f->space.zero_wanted = f->space.zero_synced = false;
 	f->order.fresh = true;
 	f->order.behind = false;
-	f->order.sized = 0;
+	f->order.sized = f->order.logged = 0;
 	f->order.removal = REMOVAL_NONE;
 	f->order.passed = false;
 	file_want_less(f, WANT_DETACH);
@@ -655,11 +655,16 @@ int detach_file(struct file *f)
 			return r;
 		if (f->mode != FILE_ATTACHED || !f->arena || flush_left(f))
 			return 0; /* another thread was quicker, or other processes have to write it */
-		if (!f->order.behind)
+		if (!f->order.behind && !ordered_holds(f))
 			break;
 		r = ordered_leave(f);
 		if (r < 0)
 			return r;
+	}
+	if (ordered_holds(f)) {
+		/* another thread has staged all the time */
+		file_want(f, WANT_DETACH, BYPASS_NONE);
+		return 0;
 	}
 	/* The caller's next change must not be undone by a replay of the journal, whichever thread detaches
 	 * f. */
@@ -739,6 +744,8 @@ int attach_keep_nothing(struct file *f)
 		return detach_file(f);
 	/* (a handler that closes it sets a wish, too: the interrupted write goes on with it) */
 	if (f->left && !f->nested && !f->wanted) {
+		if (f->lease.on == f->left)
+			visibility_drop(f);
 		flush_close_internal(f);
 		release_left(f);
 	}
@@ -780,8 +787,8 @@ void attach_abandon(struct file *f)
 		(void)removal_is_done(f);
 		ordered_leave_led(f);
 	}
-	flush_close_internal(f);
 	visibility_drop(f);
+	flush_close_internal(f);
 	attach_leave_arena(f);
 	file_become(f, FILE_BYPASSED, f->why);
 	release_left(f);

@@ -10,8 +10,11 @@
 #include "base/sys.h"
 #include "base/thread.h"
 #include "files/fdtable.h"
+#include "flush/fds.h"
 #include "flush/flush.h"
+#include "flush/ordered.h"
 #include "flush/prealloc.h"
+#include "flush/token.h"
 #include "flush/visibility.h"
 #include "sync/journal_file.h"
 
@@ -52,19 +55,34 @@ static bool same_file(const struct file *f, uint64_t dev, uint64_t ino)
 }
 
 /* File lock held.  Drains the file, then drops the lease, so that the open can go on.  Bytes that cannot be
- * written (e.g. the disk is full) would not become visible by waiting. */
-static void give_way(struct file *f)
+ * written (e.g. the disk is full) would not become visible by waiting.  False: f has become another file. */
+static bool give_way(struct file *f)
 {
 	uint64_t dev = f->dev, ino = f->ino;
+	bool holds = file_needs_lease(f), is_same;
 
-	flush_drain(f);
-	/* (flush_drain may have dropped the lock) */
-	if (!same_file(f, dev, ino))
-		return;
-	journal_retire(f);
-	visibility_drop(f);
-	if (f->mode == FILE_ATTACHED)
-		back_off(f);
+	if (holds)
+		holds = ordered_hold(f) == 0;
+	else
+		flush_drain(f);
+	/* (the lock may have been free) */
+	is_same = same_file(f, dev, ino);
+	if (is_same) {
+		journal_retire(f);
+		visibility_drop(f);
+	}
+	if (holds)
+		ordered_hold_cancel(f);
+	return is_same;
+}
+
+/* The same for a file in order, so that this process can open it once more. */
+static void give_way_to_own(struct file *f)
+{
+	uint64_t begin = sys_now_ns();
+
+	(void)give_way(f);
+	ordered_paid(begin);
 }
 
 static bool answer_file(struct file *f)
@@ -75,8 +93,9 @@ static bool answer_file(struct file *f)
 	if (!atomic_load(&f->lease.on))
 		return false;
 	g = file_lock(f);
-	if (visibility_lease_is_ours(f) && !visibility_lease_intact(f->lease.on)) {
-		give_way(f);
+	if (visibility_lease_is_ours(f) && !visibility_lease_intact(f)) {
+		if (give_way(f) && f->mode == FILE_ATTACHED)
+			back_off(f);
 		answered = true;
 	}
 	file_unlock(f, g);
@@ -87,6 +106,19 @@ static void visit_answer(struct file *f, void *ctx)
 {
 	(void)ctx;
 	answer_file(f);
+}
+
+/* Nothing is staged, and the log has nothing of the file. */
+static void visit_rest(struct file *f, void *ctx)
+{
+	uint32_t tid = lock_self();
+
+	(void)ctx;
+	if (!atomic_load(&f->lease.on) || !lock_try(&f->lock, tid))
+		return;
+	if (file_needs_lease(f) && visibility_lease_is_ours(f) && !file_is_staged(f) && !ordered_holds(f))
+		visibility_drop(f);
+	lock_drop_fast(&f->lock, tid);
 }
 
 /* The kernel names the descriptor by which the lease was taken.  It may be closed by now, or refer to another
@@ -114,9 +146,11 @@ static void *watch(void *arg)
 
 		if (r > 0)
 			answer(&info);
-		else if (r == 0 && atomic_load(&visibility_leases) > 0)
+		else if (r == 0 && any_held()) {
 			/* when too many signals are queued, the kernel sends SIGIO instead */
 			file_for_each(visit_answer, NULL);
+			file_for_each(visit_rest, NULL);
+		}
 		quiet = atomic_load(&visibility_leases) > 0 ? 0 : quiet + (r == 0);
 		if ((quiet >= QUIET_TICKS || atomic_load(&watcher.stop)) &&
 		    thread_one_leave(&watcher.thread, any_held))
@@ -139,18 +173,19 @@ static int need_watcher(void)
 static void say_refusal(const struct file *f, int error)
 {
 	if (!atomic_exchange(&refusal_said, true))
-		log_warn(
-			"rule %s: visibility = strict, but no lease can be had on %s: %s (error %d); such files are "
-			"bypassed",
-			f->rule->name, visibility_entry(f) ? visibility_entry(f)->path : "a file",
-			error == EACCES ? "it belongs to another user"
-					: "its file system has no leases that others respect",
-			error);
+		log_warn("rule %s: %s, but no lease can be had on %s: %s (error %d); such files are bypassed",
+		         f->rule->name,
+		         file_needs_lease(f) ? "writers = exclusive is not set" : "visibility = strict",
+		         visibility_entry(f) ? visibility_entry(f)->path : "a file",
+		         error == EACCES ? "it belongs to another user"
+		                         : "its file system has no leases that others respect",
+		         error);
 }
 
 int watcher_hold(struct file *f, struct ofd *o)
 {
-	bool ordered = file_is_ordered(f), staged;
+	/* its rule promises that nobody else has it open */
+	bool promised = file_is_ordered(f) && !file_needs_lease(f), staged;
 	uint32_t changes = atomic_load(&fdtable_changes);
 	int r;
 
@@ -161,13 +196,15 @@ int watcher_hold(struct file *f, struct ofd *o)
 		return -BYPASS_FORK; /* opened while another thread forked */
 	/* (The program may be about to have a second description, or none.  Or a thread writes through our
 	 * copy of a descriptor, which would have to be closed.) */
-	if (ordered && (fdtable_is_changing() || (atomic_load(&f->flush.busy) && file_has_own_fd(f))))
+	if (promised && (fdtable_is_changing() || (atomic_load(&f->flush.busy) && file_has_own_fd(f))))
 		return 1;
 	/* (Bytes may be staged without a lease.  The kernel takes it from a process that is stopped for too
 	 * long.  Or the bytes could not be written when the file was opened elsewhere.  A file in order was
 	 * open twice.) */
 	staged = file_is_staged(f);
-	if (f->nested || (staged && !ordered) || (f->lease.wait_us && sys_now_ns() < f->lease.retry_ns))
+	if (f->nested || (staged && !promised) || (f->lease.wait_us && sys_now_ns() < f->lease.retry_ns))
+		return 0;
+	if (file_needs_lease(f) && atomic_load(&f->flush.busy))
 		return 0;
 	if (!visibility_stop_passing(f))
 		return 0;
@@ -191,7 +228,7 @@ int watcher_hold(struct file *f, struct ofd *o)
 				say_refusal(f, -r);
 			return -BYPASS_NO_LEASE;
 		}
-		if (ordered && fdtable_has_changed(changes))
+		if (promised && fdtable_has_changed(changes))
 			return 1;
 		back_off(f);
 		return 0;
@@ -204,27 +241,81 @@ int watcher_hold(struct file *f, struct ofd *o)
 	/* other processes may have written, and cut off the space that we had reserved */
 	if (!staged)
 		attach_refresh(f, ofd_fd(o));
+	if (file_needs_lease(f))
+		f->order.fresh = true;
 	if (f->lease.wait_us)
 		prealloc_again(f, ofd_fd(o));
 	f->lease.wait_us = 0;
 	return 1;
 }
 
-void watcher_before_open(uint64_t dev, uint64_t ino)
+bool watcher_before_open(uint64_t dev, uint64_t ino, bool returns)
+{
+	struct file_guard g;
+	struct file *f = file_find(dev, ino);
+	bool stays = false;
+
+	if (!f || !atomic_load(&f->lease.on))
+		return false;
+	g = file_lock(f);
+	if (visibility_lease_is_ours(f) && same_file(f, dev, ino)) {
+		stays = file_is_ordered(f) && visibility_lease_intact(f) &&
+		        /* (the program alone has it open, also when it has it open twice) */
+		        (!file_needs_lease(f) || (returns && flush_is_kept(f) && f->lease.on == f->left));
+		if (stays)
+			visibility_drop(f);
+		else if (file_needs_lease(f))
+			give_way_to_own(f);
+		else if (give_way(f) && !file_is_ordered(f) && f->mode == FILE_ATTACHED)
+			back_off(f);
+		stays = stays && file_needs_lease(f);
+	}
+	file_unlock(f, g);
+	return stays;
+}
+
+/* File lock held, f has no lease.  False: none can be had, or f was changed meanwhile. */
+static bool regain(struct file *f)
+{
+	bool kept = flush_is_kept(f);
+	struct ofd *o = kept ? f->left : f->ofds;
+	int r;
+
+	while (!kept && o && (!o->writable || ofd_fd(o) < 0))
+		o = o->next;
+	if (!o || f->nested)
+		return false;
+	if (!kept)
+		flush_close_internal(f);
+	f->no_internal_fd = !kept;
+	r = need_watcher();
+	if (r < 0)
+		return false;
+	r = lease_take_for(kept ? flush_kept_fd(f) : ofd_fd(o), r);
+	if (r < 0) {
+		atomic_fetch_sub(&visibility_leases, 1);
+		return false;
+	}
+	atomic_store_explicit(&f->lease.on, o, memory_order_relaxed);
+	visibility_show(f, ENTRY_LEASED);
+	if (visibility_is_as_left(f))
+		return true;
+	visibility_drop(f); /* (it would say that nobody has changed f) */
+	return false;
+}
+
+void watcher_after_open(uint64_t dev, uint64_t ino)
 {
 	struct file_guard g;
 	struct file *f = file_find(dev, ino);
 
-	if (!f || !atomic_load(&f->lease.on))
+	if (!f)
 		return;
 	g = file_lock(f);
-	if (visibility_lease_is_ours(f) && same_file(f, dev, ino)) {
-		/* (the program alone has it open, also when it has it open twice) */
-		if (file_is_ordered(f) && visibility_lease_intact(f->lease.on))
-			visibility_drop(f);
-		else
-			give_way(f);
-	}
+	flush_wait_idle(f); /* a thread may write through our copy of the descriptor */
+	if (same_file(f, dev, ino) && f->mode == FILE_ATTACHED && f->arena && file_needs_lease(f) &&
+	    !f->lease.on && (file_is_staged(f) || ordered_holds(f)) && !regain(f))
+		(void)give_way(f);
 	file_unlock(f, g);
 }
 
@@ -260,8 +351,8 @@ static void visit_give_way(struct file *f, void *ctx)
 	if (!atomic_load(&f->lease.on))
 		return;
 	g = file_lock(f);
-	if (visibility_lease_is_ours(f))
-		give_way(f);
+	if (visibility_lease_is_ours(f) && give_way(f) && f->mode == FILE_ATTACHED)
+		back_off(f);
 	file_unlock(f, g);
 }
 

@@ -152,11 +152,12 @@ static inline bool config_is_alone(const struct settings *s)
 	return s->writers == WRITERS_EXCLUSIVE && s->visibility == VISIBILITY_LAG;
 }
 /* True if a power loss leaves the files of such a rule in the order in which they were written
- * (flush/ordered.h): they are staged in an overlay of pages.  Without exclusive writers sync = ordered acts
- * as fdatasync. */
+ * (flush/ordered.h): they are staged in an overlay of pages.  If the rule does not say that nobody else uses
+ * them, a lease has to show it (flush/visibility.h).  With shared writers sync = ordered acts as fdatasync.
+ */
 static inline bool config_orders(const struct settings *s)
 {
-	return s->sync == SYNC_ORDERED && config_is_alone(s);
+	return s->sync == SYNC_ORDERED && s->writers != WRITERS_SHARED;
 }
 
 /* The configuration in force; set once by hooks/init.c before any file is managed.  NULL: nothing is ever

@@ -72,9 +72,7 @@ static void order_without_effect(struct notices *n, const struct rule *rule)
 	if (rule->set.sync != SYNC_ORDERED || config_orders(&rule->set))
 		return;
 	log_format(n->text, sizeof(n->text),
-	           "rule %s: sync = ordered needs writers = exclusive and visibility = lag; without them it "
-	           "acts as fdatasync",
-	           rule->name);
+	           "rule %s: sync = ordered with writers = shared acts as fdatasync", rule->name);
 	n->say(n->ctx, LOG_WARN, n->text);
 }
 

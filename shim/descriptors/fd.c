@@ -165,7 +165,7 @@ bool fd_lease_over(struct fd_open *op)
 	if (waited)
 		flush_wait_idle(f);
 	file_unlock(f, g);
-	watcher_before_open(sys_dev_of(&st), st.stx_ino);
+	(void)watcher_before_open(sys_dev_of(&st), st.stx_ino, false);
 	return waited;
 }
 
@@ -223,11 +223,13 @@ void fd_open_end(struct fd_open *op)
 		fdtable_change_end();
 	ordered_named(op->name);
 	ordered_passed(op->ordered, op->dev);
+	if (op->leased)
+		watcher_after_open(op->leased_dev, op->leased_ino);
 	if (op->cuts && op->holds)
 		gate_unhold();
 	if (op->cuts)
 		gate_change_end();
-	if (op->cuts || op->name)
+	if (op->cuts || op->name || op->leased)
 		pthread_setcancelstate(op->cancels, NULL);
 	if (op->cuts)
 		sys_restore_signals(op->signals);
@@ -253,12 +255,18 @@ static void name_new(struct fd_open *op)
 }
 
 /* `known`: *st is of the file that the path names; else it is asked for. */
-static void before_open(const struct fd_open *op, bool known, struct statx *st)
+static void before_open(struct fd_open *op, bool known, struct statx *st)
 {
 	bool leases = atomic_load_explicit(&visibility_leases, memory_order_relaxed) > 0;
+	bool returns = (op->flags & (O_ACCMODE | O_TRUNC)) == O_RDWR;
 
-	if (op->path && leases && (known || sys.statx(op->dirfd, op->path, 0, STATX_INO, st) == 0))
-		watcher_before_open(sys_dev_of(st), st->stx_ino);
+	if (!op->path || !leases || (!known && sys.statx(op->dirfd, op->path, 0, STATX_INO, st) < 0))
+		return;
+	op->leased_dev = sys_dev_of(st);
+	op->leased_ino = st->stx_ino;
+	op->leased = watcher_before_open(op->leased_dev, op->leased_ino, returns);
+	if (op->leased && !op->cuts)
+		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &op->cancels);
 }
 
 /* The attached file with this identity, if its rule is in order: this process alone looks at it, and has
@@ -310,8 +318,8 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 	op->name = NULL;
 	op->rule = NULL;
 	op->dev = 0;
-	op->exclusive = op->looks = op->unresolved = op->unsure = op->late = op->resolving = op->reader =
-		op->cuts = false;
+	op->leased = op->exclusive = op->looks = op->unresolved = op->unsure = op->late = op->resolving =
+		op->reader = op->cuts = false;
 	op->releases = file_detaches();
 	op->dirfd = dirfd;
 	op->path = path;
@@ -791,13 +799,14 @@ static bool may_leave_locks(const struct file *f, int fd)
 
 /*
  * File lock held; no other thread can use fd.  Closes fd in the table and leaves the file attached, and
- * staged what the overlay has of it: its rule says that nobody else looks at it.  A program that opens it
- * again soon, as databases do with their journals, finds it as it is.  The timer flushes and detaches it.
- * False: it has to be drained.
+ * staged what the overlay has of it: its rule says that nobody else looks at it, or its lease stays with a
+ * copy of fd.  A program that opens it again soon, as databases do with their journals, finds it as it is.
+ * The timer flushes and detaches it.  False: it has to be drained.
  */
 static bool close_staged(struct file *f, struct ofd *o, int fd)
 {
-	bool locked = f->no_internal_fd || visibility_is(f), writes = false;
+	bool leased = file_needs_lease(f), writes = false;
+	bool locked = leased ? f->cooperates : f->no_internal_fd || visibility_is(f);
 
 	if (f->mode != FILE_ATTACHED || !f->arena || !file_is_ordered(f) || f->head || f->shared ||
 	    f->nested || f->wanted || f->needs_repair || f->flush.error || atomic_load(&f->flush.busy) ||
@@ -808,7 +817,9 @@ static bool close_staged(struct file *f, struct ofd *o, int fd)
 		return false;
 	for (const struct ofd *other = f->ofds; other; other = other->next)
 		writes |= other != o && other->writable;
-	if (f->lease.on == o)
+	if (leased && (writes || f->lease.on != o))
+		return false;
+	if (f->lease.on == o && !leased)
 		visibility_drop(f);
 	if (!writes && ((locked && may_leave_locks(f, fd)) || !keep_descriptor(f, o, fd)))
 		return false;
@@ -816,6 +827,9 @@ static bool close_staged(struct file *f, struct ofd *o, int fd)
 		f->no_internal_fd = false;
 	fdtable_clear(fd);
 	if (writes || f->left) {
+		/* (the copy of fd is of its description) */
+		if (leased)
+			f->lease.on = f->left;
 		ofd_release(o);
 		file_put(f);
 	} else {
@@ -865,7 +879,8 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool *bypasse
 	}
 	if (o->writable) {
 		last = is_last_writer(f, o);
-		r = last ? detach_file(f) : flush_drain_and_reposition(f);
+		r = last || (file_needs_lease(f) && f->lease.on == o) ? detach_file(f)
+		                                                      : flush_drain_and_reposition(f);
 		if (!last && f->lease.on == o)
 			journal_retire(f);
 		/* some bytes cannot be written; the lease ends with its description */
@@ -1559,7 +1574,10 @@ long fd_fcntl(int fd, struct ofd *o, int cmd, long arg)
 		break;
 	default:
 		/* the program must not see our lease, nor the thread that the kernel signals for it */
-		flush_drain_and_reposition(f);
+		if (file_needs_lease(f))
+			detach_file(f);
+		else
+			flush_drain_and_reposition(f);
 		journal_retire(f);
 		visibility_drop(f);
 		r = sys.fcntl(fd, cmd, arg);

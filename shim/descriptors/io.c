@@ -184,8 +184,9 @@ static long write_detached(struct file *f, int fd, const struct iovec *iov, int 
 
 static enum stage_kind kind_of(const struct file *f, const struct ofd *o)
 {
-	return (o->flags & O_APPEND) && f->rule->set.writers != WRITERS_EXCLUSIVE ? STAGE_APPEND
-	                                                                          : STAGE_POSITIONAL;
+	bool placed = f->rule->set.writers == WRITERS_EXCLUSIVE || file_is_ordered(f);
+
+	return (o->flags & O_APPEND) && !placed ? STAGE_APPEND : STAGE_POSITIONAL;
 }
 
 /* Reserves space for a write.  The overlay writes whole pages back, up to the end of the file. */
@@ -288,7 +289,11 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 		if (r < 0)
 			return r;
 	}
+	if (file_needs_lease(f) && !file_is_paged(f) && !ordered_pays())
+		return write_kernel(f, fd, iov, count, offset);
 	if (visibility_waits(f)) {
+		uint64_t begin;
+
 		r = watcher_hold(f, o);
 		if (r <= 0 && visibility_for_journal(f)) {
 			/* without a lease only the journal is impossible; staging goes on */
@@ -301,8 +306,11 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 			return r < 0 ? r : write_detached(f, fd, iov, count, offset);
 		}
 		if (r == 0) {
+			begin = sys_now_ns();
 			r = write_kernel(f, fd, iov, count, offset);
-			if (r >= 0 && !f->nested)
+			if (file_needs_lease(f))
+				ordered_paid(begin);
+			else if (r >= 0 && !f->nested)
 				visibility_pass(f);
 			return r;
 		}

@@ -249,6 +249,8 @@ struct file {
 	struct {
 		uint64_t epoch;  /* in which the overlay was changed last; 0 = not since the attach */
 		uint64_t sized;  /* `first` of the log in which an epoch has the file's ksize; 0 = none */
+		uint64_t logged; /* order_log.voids when an epoch had the file last; 0 = none since the attach
+		                  */
 		uint8_t removal; /* enum order_removal */
 		bool behind;     /* the last cut is in the file, and perhaps not on the device */
 		bool fresh;      /* the kernel may have bytes from before the attach that are not durable */
@@ -304,6 +306,12 @@ static inline uint64_t file_lag_ns(const struct file *f)
 
 /* A power loss leaves it in order with the other files of its rule (flush/ordered.h). */
 static inline bool file_is_ordered(const struct file *f) { return config_orders(&f->rule->set); }
+/* Such a file may only be staged while a lease shows that nobody else has it open.  The lease stays until the
+ * log has nothing of the file either: a replay must not undo what others write. */
+static inline bool file_needs_lease(const struct file *f)
+{
+	return file_is_ordered(f) && !config_is_alone(&f->rule->set);
+}
 
 /* Bytes are staged that are not in the file: in blocks or in the overlay, never in both. */
 static inline bool file_is_paged(const struct file *f) { return f->overlay.pages != NULL; }

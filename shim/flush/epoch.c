@@ -12,6 +12,7 @@
 #include "flush/pages_write.h"
 #include "flush/removal.h"
 #include "flush/token.h"
+#include "flush/visibility.h"
 #include "staging/order.h"
 #include "staging/stage.h"
 #include "wal/spare.h"
@@ -57,6 +58,19 @@ static bool still_goes(struct order_log *l, const struct file *f)
 	return l->going;
 }
 
+/* File lock held: another program may have changed f, which only a lease kept from it.  What is staged of f
+ * must not go there, and nothing that came after it may go anywhere: that would be no prefix. */
+static int taken_away(struct order_log *l, struct file *f)
+{
+	if (atomic_load(&l->broken) == 0)
+		log_error(
+			"%s was opened elsewhere while this process did not run; nothing more of its rule is "
+			"written, see `fastwrite recover`",
+			order_entry_of(f)->path);
+	atomic_store(&l->broken, -EIO);
+	return -EIO;
+}
+
 /* File lock held: f's part of the epoch. */
 static int take_cut(struct order_log *l, struct file *f)
 {
@@ -81,8 +95,12 @@ static int take_cut(struct order_log *l, struct file *f)
 		r = overlay_cut(&f->overlay, false);
 	if (r < 0)
 		return r;
-	if (overlay_is_cut(&f->overlay))
-		l->cut[l->count++] = f;
+	if (!overlay_is_cut(&f->overlay))
+		return 0;
+	if (!visibility_keeps(f))
+		return taken_away(l, f);
+	f->order.logged = l->voided;
+	l->cut[l->count++] = f;
 	return 0;
 }
 
@@ -636,12 +654,21 @@ static int fail_staged(struct order_log *l)
 	return atomic_load(&l->broken);
 }
 
+int epoch_void(struct order_log *l)
+{
+	int r = wal_void(l->wal);
+
+	if (r == 0)
+		l->voided++;
+	return r;
+}
+
 /* All epochs are in the files, durably. */
 static int empty_log(struct order_log *l)
 {
 	bool idle = !atomic_load(&order_of(atomic_load(&l->arena))->changed), named = l->names.count > 0;
 	/* (when idle, nothing may come that tells the device) */
-	int r = idle && !named ? wal_void(l->wal) : wal_empty(l->wal, idle);
+	int r = idle && !named ? epoch_void(l) : wal_empty(l->wal, idle);
 
 	atomic_store(&l->quiet, r == 0 && idle && !named);
 	return r;

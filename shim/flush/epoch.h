@@ -23,6 +23,8 @@ int epoch_finish(struct order_log *l, int r);
 /* What the log has becomes durable in the files, and the log is emptied.  Until then its epochs stay, so that
  * a file is synced once for many of them. */
 int epoch_checkpoint(struct order_log *l);
+/* Everything is in the files, durably: no epoch counts on the device from now on.  Keeps the locks. */
+int epoch_void(struct order_log *l);
 /* The log is half full, or longer than a checkpoint that takes `ordered_ms`. */
 bool epoch_checkpoint_is_due(const struct order_log *l);
 /* No lock held: everything staged before this call. */

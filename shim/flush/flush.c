@@ -570,7 +570,7 @@ int flush_drain_and_reposition(struct file *f)
 		if (r < 0 || !file_is_staged(f))
 			break; /* nothing left; otherwise another thread has staged more during the wait */
 	}
-	if (!file_is_staged(f) && !journal_file_holds(f))
+	if (!file_is_staged(f) && !visibility_stays(f))
 		visibility_drop(f); /* the lease was taken, but then nothing was staged */
 	stage_unstream(f);
 	for (struct ofd *o = f->ofds; o; o = o->next) {

@@ -118,6 +118,7 @@ static int make(struct order_log *l, struct arena *a)
 	l->cut = (struct file **)(void *)(memory + pages_round_up(sizeof(struct wal)));
 	l->count = 0;
 	l->epoch = 0;
+	l->voided = 1;
 	l->pending = l->logged = false;
 	atomic_store(&l->ended_ns, 0);
 	l->most = ORDER_LONG;
@@ -201,6 +202,42 @@ static int end_all(struct file *f, int (*act)(struct order_log *l))
 	return r;
 }
 
+static int make_quiet(struct order_log *l)
+{
+	int r = 0;
+
+	order_lead_begin(l);
+	/* a power loss takes what the log says no more: what came and went is on the device before that */
+	if (atomic_load(&l->arena))
+		epoch_names_pass(l, true);
+	l->voids = true;
+	for (int tries = 0; r == 0 && atomic_load(&l->arena) && tries < 2; tries++) {
+		bool again = l->pending;
+
+		if (tries == 0 || again || atomic_load(&order_of(atomic_load(&l->arena))->changed))
+			r = epoch_end(l, false);
+	}
+	if (r == 0 && atomic_load(&l->arena) && !atomic_load(&l->quiet))
+		r = epoch_checkpoint(l);
+	/* (what other threads stage meanwhile comes at the same time as the change) */
+	if (r == 0 && atomic_load(&l->arena) && !atomic_load(&l->quiet)) {
+		r = epoch_void(l);
+		l->names.stated = false;
+		atomic_store(&l->quiet, r == 0);
+		/* (those that came or went beside the sync, while the log still said so) */
+		epoch_names_pass(l, true);
+	}
+	l->voids = false;
+	order_lead_end(l);
+	return r;
+}
+
+bool ordered_holds(const struct file *f)
+{
+	return file_needs_lease(f) && f->arena && f->order.logged == order_log_of(f->arena)->voided &&
+	       !flush_is_nameless(f);
+}
+
 int ordered_flush(struct file *f) { return end_all(f, epoch_end_all); }
 
 void ordered_leave_led(struct file *f)
@@ -222,12 +259,18 @@ int ordered_leave(struct file *f)
 {
 	const struct arena *a = f->arena;
 
-	if (!f->order.behind)
+	if (!f->order.behind && !ordered_holds(f))
 		return 0;
 	if (f->nested)
 		return -EDEADLK;
 	signals_harden();
 	flush_wait_idle(f);
+	if (f->mode == FILE_ATTACHED && f->arena == a && ordered_holds(f)) {
+		int r = end_all(f, make_quiet);
+
+		if (r < 0)
+			return r;
+	}
 	if (leaves_behind(f, a) && flush_is_nameless(f)) {
 		atomic_store(&order_log_of(a)->dropped, true);
 		f->order.behind = false;
@@ -265,36 +308,6 @@ int ordered_drain(struct file *f)
 	/* (the caller may close the descriptor that the leader uses) */
 	if (r < 0)
 		flush_wait_idle(f);
-	return r;
-}
-
-static int make_quiet(struct order_log *l)
-{
-	int r = 0;
-
-	order_lead_begin(l);
-	/* a power loss takes what the log says no more: what came and went is on the device before that */
-	if (atomic_load(&l->arena))
-		epoch_names_pass(l, true);
-	l->voids = true;
-	for (int tries = 0; r == 0 && atomic_load(&l->arena) && tries < 2; tries++) {
-		bool again = l->pending;
-
-		if (tries == 0 || again || atomic_load(&order_of(atomic_load(&l->arena))->changed))
-			r = epoch_end(l, false);
-	}
-	if (r == 0 && atomic_load(&l->arena) && !atomic_load(&l->quiet))
-		r = epoch_checkpoint(l);
-	/* (what other threads stage meanwhile comes at the same time as the change) */
-	if (r == 0 && atomic_load(&l->arena) && !atomic_load(&l->quiet)) {
-		r = wal_void(l->wal);
-		l->names.stated = false;
-		atomic_store(&l->quiet, r == 0);
-		/* (those that came or went beside the sync, while the log still said so) */
-		epoch_names_pass(l, true);
-	}
-	l->voids = false;
-	order_lead_end(l);
 	return r;
 }
 
@@ -384,8 +397,10 @@ void ordered_hold_end(struct file *f)
 {
 	atomic_store(&f->order.passed, true);
 	ordered_passed(f->rule, f->dev);
-	file_local(f)->draining--;
+	ordered_hold_cancel(f);
 }
+
+void ordered_hold_cancel(struct file *f) { file_local(f)->draining--; }
 
 void ordered_lock(struct file *f)
 {
@@ -508,6 +523,13 @@ bool ordered_pays(void)
 	if (next != 0)
 		atomic_store(&next_ns, 0);
 	return true;
+}
+
+void ordered_paid(uint64_t since_ns)
+{
+	uint64_t now = sys_now_ns();
+
+	atomic_store(&next_ns, now + PAUSE * (now - since_ns));
 }
 
 bool ordered_close_all(void)

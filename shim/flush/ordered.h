@@ -14,6 +14,9 @@
  * epoch, and no replay may undo it.  After it (ordered_passed) the file system is synced before the next
  * epoch becomes durable.
  *
+ * Nobody else changes the files meanwhile: the rule says so, or a lease on each of them shows it.  The lease
+ * stays until the log is void (ordered_holds).
+ *
  * One process.  Before a fork everything is written to the files, and the log goes.  While a forked process
  * lives the kernel has all that is written, with syncs of its own.  When only one process is left, whichever,
  * its files are staged again (attach/attach.c).
@@ -84,8 +87,11 @@ void ordered_removed(struct file *f);
 /* The log has bytes of f, whose name is gone: its end comes with the write-back. */
 bool ordered_goes(const struct file *f);
 
-/* File lock held, nothing of f is staged: f is about to be detached, and no checkpoint will find it.  Drops
- * and retakes the lock.  0 or -EDEADLK. */
+/* File lock held: the log has bytes of f that a replay would write, and only a lease keeps others from
+ * changing them. */
+bool ordered_holds(const struct file *f);
+/* File lock held, nothing of f is staged: f is about to be detached, and no checkpoint will find it; or its
+ * lease is about to go, and the log must not have it.  Drops and retakes the lock.  0 or -errno. */
 int ordered_leave(struct file *f);
 /* The same with LOCK_LEAD held, too; keeps both locks. */
 void ordered_leave_led(struct file *f);
@@ -94,6 +100,8 @@ void ordered_leave_led(struct file *f);
  * ordered_hold_end.  Drops and retakes the lock.  0 or -errno. */
 int ordered_hold(struct file *f);
 void ordered_hold_end(struct file *f);
+/* The same; this process has not changed f. */
+void ordered_hold_cancel(struct file *f);
 
 /* Files of any rule are ordered. */
 bool ordered_any(void);
@@ -120,8 +128,11 @@ void ordered_unlock(const struct arena *a);
  * ends. */
 void ordered_end(void);
 bool ordered_ended(void);
-/* Is it time for a log?  A program that forks often would make one each time. */
+/* Is it time to stage?  A program that forks often would make a log each time.  One that shares a file with
+ * others would wait for a barrier at each write of it. */
 bool ordered_pays(void);
+/* It was not: what was done since then would otherwise not have been. */
+void ordered_paid(uint64_t since_ns);
 /* When no file is attached to one: removes the logs.  False: not all of them; recovery will. */
 bool ordered_close_all(void);
 

@@ -10,22 +10,53 @@
 #include "files/family.h"
 #include "files/fdtable.h"
 #include "files/never_staged.h"
+#include "flush/fds.h"
 #include "flush/flush.h"
 #include "flush/prealloc.h"
+#include "format/guard_format.h"
 #include "staging/stage.h"
 
 #include <fcntl.h>
 
 PROCESS_DATA _Atomic uint32_t visibility_leases;
 
-/* While a process waits for the file, F_GETLEASE returns the type that the lease will become. */
-bool visibility_lease_intact(const struct ofd *o) { return o && ofd_fd(o) >= 0 && lease_holds(ofd_fd(o)); }
+/* A descriptor of the description with the lease, -1: this process has none. */
+static int lease_fd(const struct file *f)
+{
+	const struct ofd *o = atomic_load(&f->lease.on);
 
-bool visibility_lease_is_ours(const struct file *f) { return f->lease.on && ofd_fd(f->lease.on) >= 0; }
+	if (!o)
+		return -1;
+	return o == f->left ? flush_kept_fd(f) : ofd_fd(o);
+}
+
+/* While a process waits for the file, F_GETLEASE returns the type that the lease will become. */
+bool visibility_lease_intact(const struct file *f)
+{
+	int fd = lease_fd(f);
+
+	return fd >= 0 && lease_holds(fd);
+}
+
+bool visibility_keeps(const struct file *f)
+{
+	return !file_needs_lease(f) || visibility_lease_intact(f) || visibility_is_as_left(f);
+}
+
+bool visibility_is_as_left(const struct file *f)
+{
+	struct statx st;
+	int fd = flush_any_fd(f);
+
+	return fd >= 0 && sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE | STATX_MTIME, &st) == 0 &&
+	       guard_is(&arena_entry_at(f->arena, (uint32_t)f->entry)->guard, &st);
+}
+
+bool visibility_lease_is_ours(const struct file *f) { return lease_fd(f) >= 0; }
 
 static bool visibility_by_itself(const struct file *f)
 {
-	return f->rule->set.visibility == VISIBILITY_STRICT || f->cooperates ||
+	return f->rule->set.visibility == VISIBILITY_STRICT || file_needs_lease(f) || f->cooperates ||
 	       never_staged_memory_is_shared(f->rule);
 }
 
@@ -46,7 +77,9 @@ bool visibility_is(const struct file *f) { return visibility_by_itself(f) || jou
 
 bool visibility_waits(const struct file *f)
 {
-	return visibility_is(f) && !f->lease.on && !(file_is_ordered(f) && file_is_open_twice(f));
+	bool promised = file_is_ordered(f) && !file_needs_lease(f);
+
+	return visibility_is(f) && !f->lease.on && !(promised && file_is_open_twice(f));
 }
 
 struct arena_entry *visibility_entry(const struct file *f)
@@ -97,13 +130,13 @@ void visibility_drop_slow(struct file *f)
 {
 	if (!visibility_lease_is_ours(f))
 		return;
-	lease_drop(ofd_fd(f->lease.on));
+	lease_drop(lease_fd(f));
 	atomic_store_explicit(&f->lease.on, NULL, memory_order_relaxed);
 	visibility_show(f, 0);
 	atomic_fetch_sub(&visibility_leases, 1);
 }
 
-bool visibility_proves(const struct file *f) { return visibility_lease_intact(f->lease.on); }
+bool visibility_proves(const struct file *f) { return visibility_lease_intact(f); }
 
 bool journal_file_alone(const struct file *f)
 {

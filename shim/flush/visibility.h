@@ -9,7 +9,8 @@
  * file is bypassed.
  *
  * Invariants under the file lock: a strict file stages only while it is leased (file->lease.on is the
- * description with the lease), or is in order (visibility_waits).  If nothing is staged there is no lease.
+ * description with the lease), or is in order (visibility_waits).  If nothing is staged there is no lease,
+ * unless visibility_stays.
  * The library has no internal description of a leased file, because the kernel would refuse the lease.
  *
  * Called by: io (before bytes are accepted), flush (proof, drop), fd, process, attach.
@@ -22,16 +23,17 @@
 #include "staging/stage.h"
 
 /*
- * True if the file must behave as strict.  Either its rule says so, or the program shares it with other
- * programs that know of each other's writes without asking the kernel: the family locks the file, or writes
- * to shared memory in a file of the same rule (for example a database's index of its log).
+ * True if the file must behave as strict.  Either its rule says so, or is in order without exclusive writers.
+ * Or the program shares the file with other programs that know of each other's writes without asking the
+ * kernel: the family locks the file, or writes to shared memory in a file of the same rule (for example a
+ * database's index of its log).
  */
 bool visibility_is(const struct file *f);
 /*
  * File lock held.  True if such a file may not be staged without a lease, and has none.  A file in order
- * needs none while the program itself has several descriptions of it, such as the connections of a pool: no
- * lease can be had then, and its rule promises that no other program has the file open.  (With one
- * description the lease proves that.)
+ * needs none while the program itself has several descriptions of it, such as the connections of a pool, if
+ * its rule promises that no other program has the file open: no lease can be had then.  (With one description
+ * the lease proves that.)
  */
 bool visibility_waits(const struct file *f);
 /* True if the file is strict only because its syncs go to the journal (sync/journal_file.h). */
@@ -61,7 +63,20 @@ extern _Atomic uint32_t visibility_leases; /* leases that this process holds or 
 /* False if another process of the family holds the lease. */
 bool visibility_lease_is_ours(const struct file *f);
 /* True if the lease is held and no process waits for the file. */
-bool visibility_lease_intact(const struct ofd *o);
+bool visibility_lease_intact(const struct file *f);
+/* True if the lease must outlive what is staged. */
+static inline bool visibility_stays(const struct file *f)
+{
+	return journal_file_holds(f) || file_needs_lease(f);
+}
+/*
+ * File lock held, f is paged.  False: another program may have changed f, or be about to, so that what is
+ * staged must not be written to it.  The kernel takes the lease from a process that is stopped for longer
+ * than /proc/sys/fs/lease-break-time.  Then the times of the file tell.
+ */
+bool visibility_keeps(const struct file *f);
+/* The size and the times of f are as the library has left them. */
+bool visibility_is_as_left(const struct file *f);
 struct arena_entry *visibility_entry(const struct file *f);
 /* Shows the state in `fastwrite status`. */
 void visibility_show(const struct file *f, uint32_t state);

@@ -108,6 +108,9 @@ static int by_policy(struct file *f, bool *full)
 	case SYNC_FSYNC: return 1;
 	case SYNC_JOURNAL: *full = f->sync.full || file_attributes_due(f); return 1;
 	case SYNC_ORDERED:
+		/* what was staged cannot become durable */
+		if (file_is_paged(f) && f->flush.error)
+			return f->flush.error;
 		/* what the log has needs no sync; what is not in it has one of its own */
 		if (file_is_ordered(f) && !atomic_exchange(&f->order.passed, false) &&
 		    ordered_names_follow(f->rule))
@@ -207,7 +210,7 @@ static bool sync_journal(struct file *f, struct file_guard *g, int *r)
  * has nothing to do. */
 static bool is_in_order(struct file *f)
 {
-	return file_is_ordered(f) && atomic_load(&f->mode) == FILE_ATTACHED &&
+	return file_is_ordered(f) && atomic_load(&f->mode) == FILE_ATTACHED && !f->flush.error &&
 	       !atomic_load(&f->order.passed) && ordered_names_follow(f->rule);
 }
 

@@ -84,13 +84,16 @@ PROGRAMS = {
 }
 KINDS = (*HOW, *SQLITE, *PROGRAMS)
 NATIVE, NO_SYNC, EATMYDATA, OFF = "native", "no-sync", "eatmydata", "off"
-ORDERED, NO_REPLAY = "ordered", "ordered-no-replay"
+ORDERED, LEASED, NO_REPLAY = "ordered", "ordered-leased", "ordered-no-replay"
 CONTROLS = (NO_SYNC, EATMYDATA, OFF)
 # Without its recovery `ordered` is a mixture only while an epoch goes to the files.  Of the numbered steps some 8 of 10
 # losses at that moment leave no prefix, of a single database few: no control.
 UNJUDGED = (NO_REPLAY,)
-RECOVERED = (OFF, ORDERED)
-VARIANTS = (NATIVE, ORDERED, *CONTROLS, *UNJUDGED)
+# The other program opens the files to sync them, which takes their leases.  Between two times they are staged.
+PAUSE_US = {LEASED: 40_000}
+IN_ORDER = (ORDERED, LEASED)
+RECOVERED = (OFF, *IN_ORDER)
+VARIANTS = (NATIVE, *IN_ORDER, *CONTROLS, *UNJUDGED)
 CONTROLS_FAIL = 0.8  # of the losses
 # The device is memory: a control needs some time until the kernel has written part of its work.
 SECONDS = (0.15, 0.4)
@@ -161,10 +164,11 @@ def environment(run: Run, build: Path) -> dict[str, str]:
     elif run.variant == OFF:
         library = build / "libfastwrite.so"
         env.update(preload_env(library, f"{DATA}/**", sync="off", writers="exclusive"))
-    elif run.variant in (ORDERED, NO_REPLAY):
+    elif run.variant in (*IN_ORDER, NO_REPLAY):
         library = build / "libfastwrite.so"
         size = SMALL_ARENA if run.kind == LARGE else {}
-        env.update(preload_env(library, f"{DATA}/**", sync="ordered", writers="exclusive", **size))
+        writers = "auto" if run.variant == LEASED else "exclusive"
+        env.update(preload_env(library, f"{DATA}/**", sync="ordered", writers=writers, **size))
     return env
 
 
@@ -306,7 +310,8 @@ def running(run: Run, build: Path, acks: Path, seconds: float) -> Iterator[None]
     """The program and the one that syncs its files, which have run for some time; both are killed at the end."""
     errors = PLACE / "errors"
     files = synced_directory(run)
-    nudge = [str(build / "tests" / "power" / "steps"), "nudge", str(files), *nudged(run)]
+    pause = str(PAUSE_US.get(run.variant, 1000))
+    nudge = [str(build / "tests" / "power" / "steps"), "nudge", str(files), pause, *nudged(run)]
     with errors.open("wb") as said, acks.open("rb", buffering=0) as first:
         options = {"cwd": PLACE, "stdin": subprocess.DEVNULL, "stderr": said}
         with (
@@ -357,7 +362,7 @@ def meet(run: Run, build: Path) -> int:
 
 def lose_power(run: Run, build: Path) -> int:
     """At any time, or while an epoch goes to the files; the time before."""
-    if run.variant == NO_REPLAY or (run.variant == ORDERED and run.seed % 2 and run.kind not in NOT_MET):
+    if run.variant == NO_REPLAY or (run.variant in IN_ORDER and run.seed % 2 and run.kind not in NOT_MET):
         return meet(run, build)
     loss_ns = time.monotonic_ns()
     shut_down(DISK)
@@ -383,7 +388,7 @@ def shut_down_once(run: Run, build: Path) -> Found:
                 loss_ns = lose_power(run, build)
                 times = times_in(acks)
         device.forget()
-        if run.variant == ORDERED and run.seed % 4 > 1:
+        if run.variant in IN_ORDER and run.seed % 4 > 1:
             with another_boot(), mounted(device, run.fs):
                 lose_power_again(run, build)
             device.forget()

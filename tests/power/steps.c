@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * steps write DIRECTORY ACKS SYNC [HOW]  makes numbered steps, each a function of its number alone (steps.py)
- * steps nudge DIRECTORY [NAME]       syncs all files of a directory, or one, again and again: another program
+ * steps nudge DIRECTORY US [NAME]  syncs all files of a directory, or one, again and again, with random
+ * pauses of US microseconds on average: another program
  *
  * ACKS is an array of MOST 64-bit numbers: when the step of each operation had returned (CLOCK_MONOTONIC,
  * ns), 0 before.  SYNC = 1: each step syncs what it has changed.  HOW = processes, threads: WRITERS of them,
@@ -271,7 +272,7 @@ static void write_steps(const char *how)
 }
 
 /* The kernel writes early what the other program has not synced. */
-static void nudge(const char *path, const char *only)
+static void nudge(const char *path, useconds_t pause, const char *only)
 {
 	for (uint64_t n = 0;; n++) {
 		DIR *entries = opendir(path);
@@ -284,12 +285,12 @@ static void nudge(const char *path, const char *only)
 			if (fd >= 0) {
 				fdatasync(fd);
 				close(fd);
-				usleep(mix(n++) % 2000);
+				usleep(mix(n++) % (2 * pause));
 			}
 		}
 		if (entries)
 			closedir(entries);
-		usleep(1000);
+		usleep(pause);
 	}
 }
 
@@ -298,8 +299,8 @@ int main(int argc, char **argv)
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (argc < 3 || (directory = open(argv[2], O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
 		return 2;
-	if (strcmp(argv[1], "nudge") == 0)
-		nudge(argv[2], argv[3]);
+	if (strcmp(argv[1], "nudge") == 0 && argc > 3)
+		nudge(argv[2], (useconds_t)strtoul(argv[3], NULL, 10), argv[4]);
 	if (argc < 5)
 		return 2;
 	syncs = argv[4][0] == '1';

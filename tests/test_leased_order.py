@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""sync = ordered without writers = exclusive: a lease on each file keeps other programs out.
+
+An open by another program finds everything, and what it writes is never undone.  (What a power loss leaves: tests/power,
+variant ordered-leased.)"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from lib.processes import Program, compile_other
+from lib.support import ROOT, disk_dir, file_system, leftovers, wait_for
+
+LEASES = Path("/proc/sys/fs/leases-enable")
+REBOOTED = ROOT / "tests" / "lib" / "rebooted.py"
+PAGE = 4096
+# No epoch comes by itself: whatever is written was written for an opener.
+NEVER = {"sync": "ordered", "ordered_ms": 60000}
+
+
+@pytest.fixture
+def place():
+    with disk_dir() as path:
+        if file_system(path) in {"nfs", "cifs", "fuseblk"} or LEASES.read_text().strip() != "1":
+            pytest.skip(f"no leases on {file_system(path)}")
+        yield path
+
+
+@pytest.fixture
+def writer(library, compile_c, place):
+    program = compile_other(compile_c, "leased")
+
+    def start(**settings: object) -> Program:
+        return Program(library, [program], place, paths=f"{place}/data*", **{**NEVER, **settings})
+
+    return start
+
+
+def told(program: Program, *lines: str) -> None:
+    for line in lines:
+        assert program.ask(line) == "0", line
+
+
+def is_staged(path: Path, size: int) -> bool:
+    """Without an open: the kernel has less than the program has written."""
+    return path.stat().st_size < size
+
+
+def run(*command: object) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_an_open_finds_all_that_is_staged(writer, place):
+    data = place / "data"
+    with writer() as w:
+        told(w, "open data", f"write 0 {3 * PAGE} a", "sync", f"write {PAGE} {PAGE} b", "sync")
+        assert is_staged(data, 3 * PAGE)
+        assert data.read_bytes() == b"a" * PAGE + b"b" * PAGE + b"a" * PAGE
+        w.finish()
+        assert w.stats.syncs_asked == 2
+        assert w.stats.syncs_done == 0
+    assert not leftovers(place)
+
+
+def test_while_others_have_it_open_nothing_is_staged(writer, place):
+    data = place / "data"
+    with writer() as w:
+        told(w, "open data", f"write 0 {PAGE} a")
+        with data.open("rb", buffering=0) as other:
+            told(w, f"write {PAGE} {PAGE} b")
+            assert not is_staged(data, 2 * PAGE)
+            assert os.pread(other.fileno(), 1, PAGE) == b"b"
+            told(w, "sync")
+        size = 2 * PAGE
+
+        def stages_again() -> bool:
+            nonlocal size
+            told(w, f"write {size} {PAGE} c")
+            size += PAGE
+            return is_staged(data, size)
+
+        wait_for(stages_again, "the file to be staged again")
+        w.finish()
+        assert w.stats.syncs_done == 1
+
+
+def test_a_closed_file_stays_leased(writer, place):
+    data = place / "data"
+    with writer() as w:
+        told(w, "open data", f"write 0 {PAGE} a", "close")
+        assert is_staged(data, PAGE)
+        told(w, "open data", f"write {PAGE} {PAGE} b", f"read 0 {PAGE} a", "close", "open data")
+        assert is_staged(data, PAGE)
+        assert data.read_bytes() == b"a" * PAGE + b"b" * PAGE
+        told(w, "close")
+        w.finish()
+
+
+@pytest.mark.parametrize("ends", ["killed", "power"])
+def test_what_others_write_is_not_undone(writer, fastwrite, place, ends):
+    """Neither from the arena nor from the log, although both have had the page."""
+    if ends == "power" and os.geteuid() != 0:
+        pytest.skip("not root: no boot id of its own")
+    data = place / "data"
+    with writer() as w:
+        told(w, "open data", f"write 0 {2 * PAGE} a", "sync")
+        with data.open("r+b", buffering=0) as other:
+            os.pwrite(other.fileno(), b"B" * PAGE, 0)
+            os.fsync(other.fileno())
+        w.process.kill()
+        w.process.wait()
+        recover = [fastwrite, "recover", place]
+        done = run(sys.executable, REBOOTED, place / "id", *recover) if ends == "power" else run(*recover)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert data.read_bytes() == b"B" * PAGE + b"a" * PAGE
+
+
+def test_a_lost_lease_and_only_a_look(writer, place):
+    """The kernel takes the lease from a process that is stopped for long: here it goes unseen."""
+    data = place / "data"
+    with writer() as w:
+        told(w, "open data", f"write 0 {PAGE} a", "drop")
+        assert data.read_bytes() == b""  # the reason why a lease is needed
+        told(w, f"write 0 {PAGE} b", "close")
+        w.finish()
+    assert data.read_bytes() == b"b" * PAGE
+    assert not leftovers(place)
+
+
+def test_a_lost_lease_and_a_change(writer, fastwrite, place):
+    """What the other program has written stays; what was staged is kept, and the program is told."""
+    data = place / "data"
+    with writer(ordered_ms=200) as w:
+        told(w, "open data", f"write 0 {2 * PAGE} a", "sync", "drop")
+        data.write_bytes(b"B" * PAGE)
+        wait_for(lambda: w.ask("sync") == str(errno.EIO), "a sync to fail")
+        assert w.ask(f"write 0 {PAGE} c") == str(errno.EIO)
+        w.finish()
+    assert "was opened elsewhere while this process did not run" in w.stderr
+    assert data.read_bytes() == b"B" * PAGE
+    done = run(fastwrite, "recover", place)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert data.read_bytes() == b"B" * PAGE
+
+
+TRANSACTIONS = """
+import sqlite3, sys
+c = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=60)
+c.execute("pragma synchronous = full")
+for line in sys.stdin:
+    for _ in range(int(line)):
+        c.execute("begin immediate")
+        c.execute("insert into a select coalesce(max(n), 0) + 1 from a")
+        c.execute("insert into b select coalesce(max(n), 0) + 1 from b")
+        c.execute("commit")
+    print(*c.execute("select (select max(n) from a), (select max(n) from b)").fetchone(), flush=True)
+"""
+
+
+@pytest.mark.parametrize("mode", ["delete", "truncate", "persist", "wal"])
+@pytest.mark.parametrize("second", ["native", "library"])
+def test_two_programs_share_a_database(library, place, mode, second):
+    """Each sees at once what the other has committed.  In between one of them is alone, and stages."""
+    database = place / "data.db"
+    with closing(sqlite3.connect(database)) as c:
+        c.execute(f"pragma journal_mode = {mode}")
+        c.execute("create table a(n)")
+        c.execute("create table b(n)")
+    command = [sys.executable, "-c", TRANSACTIONS, database]
+    settings = {"paths": f"{place}/data*", "sync": "ordered"}
+    rows = 0
+    with Program(library, command, place, **settings) as one:
+        for _ in range(4):
+            rows += 30
+            assert one.ask("30") == f"{rows} {rows}"
+            with Program(library if second == "library" else None, command, place, **settings) as two:
+                for program in (two, one, two, one):
+                    rows += 5
+                    assert program.ask("5") == f"{rows} {rows}"
+                two.finish()
+        rows += 30
+        assert one.ask("30") == f"{rows} {rows}"
+        one.finish()
+        assert one.stats.bytes > 0
+        assert one.stats.syncs_done < one.stats.syncs_asked
+    with closing(sqlite3.connect(database)) as c:
+        assert c.execute("pragma integrity_check").fetchone() == ("ok",)
+        assert c.execute("select count(*), max(n) from a").fetchone() == (rows, rows)
+    assert not leftovers(place)
