@@ -32,6 +32,15 @@ static bool is_frame(uintptr_t mark)
 	return read_words(mark - offsetof(ucontext_t, uc_mcontext.gregs[REG_CSGSFS]), head, sizeof head) &&
 	       head[0] < 8 && head[1] == 0;
 }
+
+/* The first word of the thread control block is its address.  (GCC has a builtin for it from 11 on.) */
+static uintptr_t thread_pointer(void)
+{
+	uintptr_t own;
+
+	__asm__("mov %%fs:0, %0" : "=r"(own));
+	return own;
+}
 #elif defined(__aarch64__)
 /* Magic number and size of the record of the vector registers, the first record of the frame's extensions. */
 enum { MARK_STEP = 16, MARK_AT = 0 };
@@ -43,12 +52,14 @@ static bool is_frame(uintptr_t mark)
 	(void)mark;
 	return true;
 }
+
+static uintptr_t thread_pointer(void) { return (uintptr_t)__builtin_thread_pointer(); }
 #endif
 
 static bool search(uintptr_t from)
 {
 	uint64_t words[CHUNK_BYTES / sizeof(uint64_t)];
-	uintptr_t end = from + SEARCH_BYTES, own = (uintptr_t)__builtin_thread_pointer();
+	uintptr_t end = from + SEARCH_BYTES, own = thread_pointer();
 
 	from -= from % MARK_STEP;
 	/* the thread control block lies at the upper end of the stack */
