@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -116,23 +115,8 @@ def handled() -> set[str]:
     return set(re.findall(r"^\t\[SYS_(\w+)\] = ", source, re.MULTILINE))
 
 
-def kernel_calls() -> tuple[set[str], st.Version]:
-    """The names in the kernel's headers, and their version."""
-    done = subprocess.run(
-        ["cc", "-E", "-dM", "-x", "c", "-"],
-        input="#include <asm/unistd.h>\n#include <linux/version.h>\n",
-        text=True,
-        capture_output=True,
-        check=True,
-    ).stdout
-    code = int(re.search(r"define LINUX_VERSION_CODE (\d+)", done)[1])
-    # beside the calls there are a few macros that are none
-    names = set(re.findall(r"define __NR_(\w+) ", done)) - {"syscalls", "arch_specific_syscall"}
-    return names, (code >> 16, code >> 8 & 255)
-
-
 def test_every_system_call():
-    names, version = kernel_calls()
+    names, version = st.kernel_calls()
     assert len(names) > 250
     table = st.load(TABLES / "syscalls.toml")
     arch = os.uname().machine

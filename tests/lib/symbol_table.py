@@ -167,3 +167,18 @@ def installed_glibc() -> Path:
         if re.search(r"/libc(\.so\.6|-2\.\d+\.so)$", path):
             return Path(path).parent
     raise AssertionError("this interpreter has no glibc")
+
+
+def kernel_calls() -> tuple[set[str], Version]:
+    """The names in the kernel's headers, and their version."""
+    done = subprocess.run(
+        ["cc", "-E", "-dM", "-x", "c", "-"],
+        input="#include <asm/unistd.h>\n#include <linux/version.h>\n",
+        text=True,
+        capture_output=True,
+        check=True,
+    ).stdout
+    code = int(re.search(r"define LINUX_VERSION_CODE (\d+)", done)[1])
+    # beside the calls there are a few macros that are none
+    names = set(re.findall(r"define __NR_(\w+) ", done)) - {"syscalls", "arch_specific_syscall"}
+    return names, (code >> 16, code >> 8 & 255)
