@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -187,6 +188,17 @@ def test_writes_are_staged(pod):
     assert pod.lines() == acknowledged(box)
     assert len(pod.lines()) == LINES
     assert not (pod.data / ".fastwrite").exists()
+
+
+def test_status_of_the_node(pod, fastwrite):
+    """Root outside sees the programs of containers, by the pids that they have there."""
+    with pod.log() as box:
+        said = subprocess.run(
+            [fastwrite, "status", "--json"], capture_output=True, text=True, check=True, timeout=60
+        ).stdout
+        arenas = [one for one in json.loads(said)["arenas"] if one["pid"] == box.outer_pid(1)]
+        assert [one["program"] for one in arenas] == ["logger"]
+        end(box)
 
 
 # ---- what is lost ----

@@ -74,11 +74,11 @@ static uint64_t age_ms(uint64_t since_ns)
 	return since_ns != 0 && since_ns < now ? (now - since_ns) / 1000000 + 1 : 0;
 }
 
-static void visit_arena(struct foreign_arena *a, const char *path, const struct status_visitor *v)
+static void visit_arena(struct foreign_arena *a, int pid, const char *path, const struct status_visitor *v)
 {
 	struct status_arena out = {
 		.path = path,
-		.pid = a->header.pid,
+		.pid = pid,
 		.pid_start = a->header.pid_start,
 		.uid = a->header.uid,
 		.program = a->header.program,
@@ -107,19 +107,41 @@ static void visit_arena(struct foreign_arena *a, const char *path, const struct 
 	visit_entries(a, v);
 }
 
-int status_visit_fd(int fd, int pid, const char *path, const struct status_visitor *v)
+int status_visit_fd(int fd, int maker, int pid, const char *path, const struct status_visitor *v)
 {
 	struct foreign_arena a;
 	int shown = 0;
 
 	if (foreign_load(&a, fd) < 0)
 		return 0;
-	if (pid == 0 || a.header.pid == pid) {
-		visit_arena(&a, path, v);
+	if (maker == 0 || a.header.pid == maker) {
+		visit_arena(&a, pid, path, v);
 		shown = 1;
 	}
 	foreign_unload(&a);
 	return shown;
+}
+
+/* The pid by which a process knows itself: in a container it is another one than here. */
+static int own_pid(const char *pid)
+{
+	static const char field[] = "NSpid:"; /* of one namespace after the other, its own last */
+	int own = atoi(pid);
+	char path[64];
+	char *line = NULL, *last;
+	size_t room = 0;
+	FILE *status;
+
+	log_format(path, sizeof path, "/proc/%s/status", pid);
+	status = fopen(path, "re");
+	if (!status)
+		return own;
+	while (getline(&line, &room, status) > 0)
+		if (strncmp(line, field, sizeof field - 1) == 0 && (last = strrchr(line, '\t')) != NULL)
+			own = atoi(last + 1);
+	free(line);
+	fclose(status);
+	return own;
 }
 
 /* Through the mapping, which works from another mount namespace; by path where that is not allowed. */
@@ -150,7 +172,7 @@ static int visit_mapping(const char *pid, char *line, const struct status_visito
 	if (fd < 0)
 		return 0;
 	/* (a forked child may still map its parent's arena: it is shown under its maker) */
-	shown = status_visit_fd(fd, atoi(pid), path, v);
+	shown = status_visit_fd(fd, own_pid(pid), atoi(pid), path, v);
 	sys.close(fd);
 	return shown;
 }

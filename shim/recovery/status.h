@@ -12,7 +12,7 @@
 
 struct status_arena {
 	const char *path;
-	int pid;
+	int pid;            /* as the caller sees the process */
 	uint64_t pid_start; /* clock ticks after boot: tells the process from a later one with its pid */
 	uint32_t uid;
 	const char *program;
@@ -45,8 +45,8 @@ struct status_visitor {
 /* Visits every live arena.  The number of arenas, or -errno. */
 int status_visit(const struct status_visitor *v);
 
-/* Visits the arena in an open file.  1; 0: it is none, or another process than `pid` made it (0: any
- * process). */
-int status_visit_fd(int fd, int pid, const char *path, const struct status_visitor *v);
+/* Visits the arena in an open file, of the process `pid`, which calls itself `maker`.  1; 0: it is none, or
+ * another process made it.  (`maker` 0: any process may have made it.) */
+int status_visit_fd(int fd, int maker, int pid, const char *path, const struct status_visitor *v);
 
 #endif

@@ -46,7 +46,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	require(fd >= 0, "arena");
 	before = world_open_fds();
 	if (recipe_build(&r, data, size, fd)) {
-		status_visit_fd(fd, 0, world_path("data/.fastwrite/" FUZZ_ARENA), &v);
+		status_visit_fd(fd, 0, 0, world_path("data/.fastwrite/" FUZZ_ARENA), &v);
 		require(world_open_fds() == before, "descriptors");
 		world_check_sentinels();
 		world_check_names();
