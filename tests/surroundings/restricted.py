@@ -14,7 +14,7 @@ from pathlib import Path
 
 from lib.symbol_table import kernel_calls
 
-from surroundings.container import CGROUPS, Container, missing
+from surroundings.container import CGROUPS, Container
 from surroundings.rootfs import MERGED
 
 UID = 1000
@@ -208,8 +208,9 @@ def why_not(place: Path) -> str:
     """Why such containers cannot run here; empty when they can."""
     if os.geteuid() != 0:
         return "only root starts containers"
-    if reason := missing():
-        return reason
+    for program, package in (("runc", "runc"), ("unshare", "util-linux")):
+        if not shutil.which(program):
+            return f"{program} is missing (package {package}; scripts/deps surroundings)"
     shared = place / "trial"
     shared.mkdir()
     with Restricted(make_root(place / "trial", {}), shared, ["/bin/true"], {}) as box:
