@@ -386,7 +386,7 @@ static bool may_order(struct file *f)
 	uint64_t now;
 
 	if (!ordered_ended() && !family_is_shared())
-		return ordered_pays();
+		return ordered_pays(f->rule);
 	passes_for_now(f, BYPASS_FORK);
 	now = sys_now_coarse_ns();
 	if (ordered_ended() || now < atomic_load(&next))
@@ -744,8 +744,6 @@ int attach_keep_nothing(struct file *f)
 		return detach_file(f);
 	/* (a handler that closes it sets a wish, too: the interrupted write goes on with it) */
 	if (f->left && !f->nested && !f->wanted) {
-		if (f->lease.on == f->left)
-			visibility_drop(f);
 		flush_close_internal(f);
 		release_left(f);
 	}
@@ -773,16 +771,18 @@ void attach_abandon(struct file *f)
 
 	if (ordered)
 		ordered_lock(f);
-	if (f->arena != a || !file_is_staged(f)) {
+	if (f->arena != a || !(file_is_staged(f) || ordered_holds(f))) {
 		/* it was written after all, while the lock was free */
 		if (ordered)
 			ordered_unlock(a);
 		(void)detach_file(f);
 		return;
 	}
-	log_error(
-		"closing %s with bytes that cannot be written (error %d): they stay in %s, see `fastwrite recover`",
-		arena_entry_at(f->arena, (uint32_t)f->entry)->path, -f->flush.error, f->arena->dir);
+	if (file_is_staged(f))
+		log_error(
+			"closing %s with bytes that cannot be written (error %d): they stay in %s, see `fastwrite "
+			"recover`",
+			arena_entry_at(f->arena, (uint32_t)f->entry)->path, -f->flush.error, f->arena->dir);
 	if (ordered) {
 		(void)removal_is_done(f);
 		ordered_leave_led(f);

@@ -14,7 +14,6 @@
 #include "flush/flush.h"
 #include "flush/ordered.h"
 #include "flush/prealloc.h"
-#include "flush/token.h"
 #include "flush/visibility.h"
 #include "sync/journal_file.h"
 
@@ -67,7 +66,14 @@ static bool give_way(struct file *f)
 		flush_drain(f);
 	/* (the lock may have been free) */
 	is_same = same_file(f, dev, ino);
-	if (is_same) {
+	if (is_same && holds && flush_is_kept(f)) {
+		/* The lease ends with our copy of the descriptor.  As long as that is open, no process can
+		 * start the file as a program. */
+		visibility_forget(f);
+		(void)detach_file(f);
+		if (flush_kept_fd(f) >= 0)
+			lease_drop(flush_kept_fd(f));
+	} else if (is_same) {
 		journal_retire(f);
 		visibility_drop(f);
 	}
@@ -82,7 +88,7 @@ static void give_way_to_own(struct file *f)
 	uint64_t begin = sys_now_ns();
 
 	(void)give_way(f);
-	ordered_paid(begin);
+	ordered_paid(f->rule, begin);
 }
 
 static bool answer_file(struct file *f)
@@ -93,7 +99,7 @@ static bool answer_file(struct file *f)
 	if (!atomic_load(&f->lease.on))
 		return false;
 	g = file_lock(f);
-	if (visibility_lease_is_ours(f) && !visibility_lease_intact(f)) {
+	if (visibility_lease_is_ours(f) && !visibility_lease_seen(f)) {
 		if (give_way(f) && f->mode == FILE_ATTACHED)
 			back_off(f);
 		answered = true;
@@ -234,6 +240,7 @@ int watcher_hold(struct file *f, struct ofd *o)
 		return 0;
 	}
 	atomic_store_explicit(&f->lease.on, o, memory_order_relaxed);
+	f->lease.seen_ns = sys_now_ns();
 	visibility_show(f, ENTRY_LEASED);
 	if (journal_file_is(f))
 		journaled_asked(f);
@@ -249,79 +256,32 @@ int watcher_hold(struct file *f, struct ofd *o)
 	return 1;
 }
 
-bool watcher_before_open(uint64_t dev, uint64_t ino, bool returns)
+void watcher_before_open(uint64_t dev, uint64_t ino)
 {
 	struct file_guard g;
 	struct file *f = file_find(dev, ino);
-	bool stays = false;
 
 	if (!f || !atomic_load(&f->lease.on))
-		return false;
-	g = file_lock(f);
-	if (visibility_lease_is_ours(f) && same_file(f, dev, ino)) {
-		stays = file_is_ordered(f) && visibility_lease_intact(f) &&
-		        /* (the program alone has it open, also when it has it open twice) */
-		        (!file_needs_lease(f) || (returns && flush_is_kept(f) && f->lease.on == f->left));
-		if (stays)
-			visibility_drop(f);
-		else if (file_needs_lease(f))
-			give_way_to_own(f);
-		else if (give_way(f) && !file_is_ordered(f) && f->mode == FILE_ATTACHED)
-			back_off(f);
-		stays = stays && file_needs_lease(f);
-	}
-	file_unlock(f, g);
-	return stays;
-}
-
-/* File lock held, f has no lease.  False: none can be had, or f was changed meanwhile. */
-static bool regain(struct file *f)
-{
-	bool kept = flush_is_kept(f);
-	struct ofd *o = kept ? f->left : f->ofds;
-	int r;
-
-	while (!kept && o && (!o->writable || ofd_fd(o) < 0))
-		o = o->next;
-	if (!o || f->nested)
-		return false;
-	if (!kept)
-		flush_close_internal(f);
-	f->no_internal_fd = !kept;
-	r = need_watcher();
-	if (r < 0)
-		return false;
-	r = lease_take_for(kept ? flush_kept_fd(f) : ofd_fd(o), r);
-	if (r < 0) {
-		atomic_fetch_sub(&visibility_leases, 1);
-		return false;
-	}
-	atomic_store_explicit(&f->lease.on, o, memory_order_relaxed);
-	visibility_show(f, ENTRY_LEASED);
-	if (visibility_is_as_left(f))
-		return true;
-	visibility_drop(f); /* (it would say that nobody has changed f) */
-	return false;
-}
-
-void watcher_after_open(uint64_t dev, uint64_t ino)
-{
-	struct file_guard g;
-	struct file *f = file_find(dev, ino);
-
-	if (!f)
 		return;
 	g = file_lock(f);
-	flush_wait_idle(f); /* a thread may write through our copy of the descriptor */
-	if (same_file(f, dev, ino) && f->mode == FILE_ATTACHED && f->arena && file_needs_lease(f) &&
-	    !f->lease.on && (file_is_staged(f) || ordered_holds(f)) && !regain(f))
-		(void)give_way(f);
+	if (visibility_lease_is_ours(f) && same_file(f, dev, ino)) {
+		if (file_needs_lease(f))
+			give_way_to_own(f);
+		/* (the program alone has it open, also when it has it open twice) */
+		else if (file_is_ordered(f) && visibility_lease_intact(f))
+			visibility_drop(f);
+		else if (give_way(f) && f->mode == FILE_ATTACHED)
+			back_off(f);
+	}
 	file_unlock(f, g);
 }
 
 void watcher_fork(struct file *f)
 {
 	if (!visibility_is(f) || f->mode == FILE_BYPASSED)
+		return;
+	/* (it is staged again only when no other process has it, see attach/attach.c) */
+	if (file_is_ordered(f) && f->mode == FILE_PASSIVE)
 		return;
 	if (visibility_for_journal(f)) {
 		/* staged like any other file from now on; its syncs go to the file */

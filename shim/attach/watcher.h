@@ -15,14 +15,9 @@
  */
 int watcher_hold(struct file *f, struct ofd *o);
 
-/*
- * This process is about to open this file.  Gives up its own lease on it: the open would wait for it, or fail
- * with O_NONBLOCK.  `returns`: the program has closed the file, and opens it to read and write it.  Then what
- * is staged of a file in order may stay so.  True: it does; call watcher_after_open when the open is over.
- */
-bool watcher_before_open(uint64_t dev, uint64_t ino, bool returns);
-/* Takes the lease again.  If the file was opened elsewhere meanwhile, nothing stays staged. */
-void watcher_after_open(uint64_t dev, uint64_t ino);
+/* This process is about to open this file.  Gives up its own lease on it: the open would wait for it, or
+ * fail with O_NONBLOCK. */
+void watcher_before_open(uint64_t dev, uint64_t ino);
 
 /*
  * File lock held, before a fork.  A child shares the description and so the lease: the kernel would not break

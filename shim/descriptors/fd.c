@@ -165,7 +165,7 @@ bool fd_lease_over(struct fd_open *op)
 	if (waited)
 		flush_wait_idle(f);
 	file_unlock(f, g);
-	(void)watcher_before_open(sys_dev_of(&st), st.stx_ino, false);
+	watcher_before_open(sys_dev_of(&st), st.stx_ino);
 	return waited;
 }
 
@@ -223,13 +223,11 @@ void fd_open_end(struct fd_open *op)
 		fdtable_change_end();
 	ordered_named(op->name);
 	ordered_passed(op->ordered, op->dev);
-	if (op->leased)
-		watcher_after_open(op->leased_dev, op->leased_ino);
 	if (op->cuts && op->holds)
 		gate_unhold();
 	if (op->cuts)
 		gate_change_end();
-	if (op->cuts || op->name || op->leased)
+	if (op->cuts || op->name)
 		pthread_setcancelstate(op->cancels, NULL);
 	if (op->cuts)
 		sys_restore_signals(op->signals);
@@ -255,18 +253,12 @@ static void name_new(struct fd_open *op)
 }
 
 /* `known`: *st is of the file that the path names; else it is asked for. */
-static void before_open(struct fd_open *op, bool known, struct statx *st)
+static void before_open(const struct fd_open *op, bool known, struct statx *st)
 {
 	bool leases = atomic_load_explicit(&visibility_leases, memory_order_relaxed) > 0;
-	bool returns = (op->flags & (O_ACCMODE | O_TRUNC)) == O_RDWR;
 
-	if (!op->path || !leases || (!known && sys.statx(op->dirfd, op->path, 0, STATX_INO, st) < 0))
-		return;
-	op->leased_dev = sys_dev_of(st);
-	op->leased_ino = st->stx_ino;
-	op->leased = watcher_before_open(op->leased_dev, op->leased_ino, returns);
-	if (op->leased && !op->cuts)
-		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &op->cancels);
+	if (op->path && leases && (known || sys.statx(op->dirfd, op->path, 0, STATX_INO, st) == 0))
+		watcher_before_open(sys_dev_of(st), st->stx_ino);
 }
 
 /* The attached file with this identity, if its rule is in order: this process alone looks at it, and has
@@ -318,8 +310,8 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 	op->name = NULL;
 	op->rule = NULL;
 	op->dev = 0;
-	op->leased = op->exclusive = op->looks = op->unresolved = op->unsure = op->late = op->resolving =
-		op->reader = op->cuts = false;
+	op->exclusive = op->looks = op->unresolved = op->unsure = op->late = op->resolving = op->reader =
+		op->cuts = false;
 	op->releases = file_detaches();
 	op->dirfd = dirfd;
 	op->path = path;
@@ -674,9 +666,11 @@ static void visit_spare(struct file *f, void *ctx)
 		return;
 	g = file_lock(f);
 	if (!f->nested && file_has_own_fd(f) && !atomic_load(&f->flush.busy)) {
-		attach_keep_nothing(f); /* else it would have to be opened again for its flush */
-		flush_close_internal(f);
-		s->any = true;
+		/* else it would have to be opened again for its flush */
+		if (attach_keep_nothing(f) == 0) {
+			flush_close_internal(f);
+			s->any = true;
+		}
 	}
 	file_unlock(f, g);
 }
@@ -827,9 +821,8 @@ static bool close_staged(struct file *f, struct ofd *o, int fd)
 		f->no_internal_fd = false;
 	fdtable_clear(fd);
 	if (writes || f->left) {
-		/* (the copy of fd is of its description) */
 		if (leased)
-			f->lease.on = f->left;
+			f->lease.on = f->left; /* our copy of fd is of its description */
 		ofd_release(o);
 		file_put(f);
 	} else {
@@ -899,7 +892,8 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool *bypasse
 		r = file_take_sync_error(f, o);
 	}
 	/* only readers remain: no descriptor can write the staged bytes any more */
-	if (r < 0 && last && f->mode == FILE_ATTACHED && f->arena && (file_is_staged(f) || f->needs_repair))
+	if (r < 0 && last && f->mode == FILE_ATTACHED && f->arena &&
+	    (file_is_staged(f) || f->needs_repair || ordered_holds(f)))
 		attach_abandon(f);
 	if (!o->writable && last)
 		r = 0;
@@ -1087,7 +1081,8 @@ static void visit_vacate(struct file *f, void *ctx)
 	g = file_lock(f);
 	if (!f->nested) {
 		flush_wait_idle(f);
-		attach_keep_nothing(f);
+		if (attach_keep_nothing(f) < 0 && f->lease.on == f->left)
+			visibility_drop(f); /* (what could not be written stays staged) */
 		if (file_internal_fd(f) == v->fd || file_reader(f) == v->fd)
 			flush_close_internal(f);
 	}

@@ -32,12 +32,10 @@ struct fd_open {
 	const char *path;
 	unsigned waits; /* retries of fd_lease_over */
 	uint32_t releases;
-	bool cuts;                  /* O_TRUNC: no file may be attached until fd_open_end */
-	bool holds;                 /* and nothing may be staged: this file is attached */
-	const struct rule *ordered; /* of a file that it makes or cuts, as by_name_order; or NULL */
-	uint64_t dev;               /* of that file, 0: unknown */
-	bool leased;                /* watcher_after_open must follow, for this file: */
-	uint64_t leased_dev, leased_ino;
+	bool cuts;                   /* O_TRUNC: no file may be attached until fd_open_end */
+	bool holds;                  /* and nothing may be staged: this file is attached */
+	const struct rule *ordered;  /* of a file that it makes or cuts, as by_name_order; or NULL */
+	uint64_t dev;                /* of that file, 0: unknown */
 	struct transient_name *name; /* as ordered_create; or NULL */
 	const struct rule *rule;     /* of that name, if young_found has its path; or NULL */
 	bool exclusive;              /* see fd_open_exclusive */

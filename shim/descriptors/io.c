@@ -289,7 +289,7 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 		if (r < 0)
 			return r;
 	}
-	if (file_needs_lease(f) && !file_is_paged(f) && !ordered_pays())
+	if (file_needs_lease(f) && !file_is_paged(f) && !ordered_pays(f->rule))
 		return write_kernel(f, fd, iov, count, offset);
 	if (visibility_waits(f)) {
 		uint64_t begin;
@@ -309,7 +309,7 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 			begin = sys_now_ns();
 			r = write_kernel(f, fd, iov, count, offset);
 			if (file_needs_lease(f))
-				ordered_paid(begin);
+				ordered_paid(f->rule, begin);
 			else if (r >= 0 && !f->nested)
 				visibility_pass(f);
 			return r;

@@ -221,6 +221,7 @@ struct file {
 	struct {
 		struct ofd *_Atomic on; /* description that has the lease, or NULL */
 		bool proves;            /* see base/lease.h */
+		uint64_t seen_ns;       /* sys_now_ns() when it was held for sure */
 		uint32_t wait_us;       /* open elsewhere: time between two tries; 0 = it was not */
 		_Atomic uint64_t retry_ns;
 		_Atomic bool pass; /* until then writes go to the kernel without the lock, see inflight */

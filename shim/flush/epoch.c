@@ -329,7 +329,7 @@ static void io_is_done(struct file *f)
 static int try_cut(struct file *f)
 {
 	struct pages_write w;
-	int r = pages_write_begin(f, &w);
+	int r = visibility_keeps(f) ? pages_write_begin(f, &w) : taken_away(order_log_of(f->arena), f);
 
 	if (r < 0)
 		return r;
@@ -494,8 +494,8 @@ static int write_append(struct order_log *l, struct file *f)
 	int fd = flush_writable_fd(f), r;
 	struct pages_write w;
 
-	/* (without a descriptor, the write-back will say so) */
-	if (fd < 0 || pages_write_begin(f, &w) < 0)
+	/* (without a descriptor, or the lease, the write-back will say so) */
+	if (fd < 0 || !visibility_keeps(f) || pages_write_begin(f, &w) < 0)
 		return 0;
 	w.from = from;
 	w.until_ns = l->logged_ns + WAL_LATE_NS / 4 * 3;
@@ -696,6 +696,11 @@ static int put_with_room(struct order_log *l)
 		return r;
 	r = epoch_checkpoint(l);
 	atomic_store(&l->quiet, false);
+	for (uint32_t i = 0; i < l->count; i++) {
+		file_lock_again(l->cut[i]);
+		l->cut[i]->order.logged = l->voided;
+		file_drop(l->cut[i]);
+	}
 	return r < 0 ? r : put_all(l);
 }
 

@@ -31,6 +31,8 @@ _Atomic uint32_t order_log_count;
 static _Atomic bool ended;
 /* What the newest log took to make; after a fork: when the next one may be made, 0 = at once. */
 static _Atomic uint64_t made_ns, next_ns;
+/* When files of the rule may be staged again; 0 = at once. */
+static _Atomic uint64_t shared_ns[CONFIG_RULES_MAX];
 enum { PAUSE = 10 }; /* times what a log takes to make and to remove */
 
 /* ---- the log's file ---- */
@@ -514,22 +516,26 @@ bool ordered_close(struct arena *a)
 	return closed;
 }
 
-bool ordered_pays(void)
+static bool is_over(_Atomic uint64_t *pause)
 {
-	uint64_t next = atomic_load_explicit(&next_ns, memory_order_relaxed);
+	uint64_t next = atomic_load_explicit(pause, memory_order_relaxed);
 
 	if (next != 0 && sys_now_coarse_ns() < next)
 		return false;
 	if (next != 0)
-		atomic_store(&next_ns, 0);
+		atomic_store(pause, 0);
 	return true;
 }
 
-void ordered_paid(uint64_t since_ns)
+static _Atomic uint64_t *pause_of(const struct rule *rule) { return &shared_ns[rule - live_config->rules]; }
+
+bool ordered_pays(const struct rule *rule) { return is_over(&next_ns) && is_over(pause_of(rule)); }
+
+void ordered_paid(const struct rule *rule, uint64_t since_ns)
 {
 	uint64_t now = sys_now_ns();
 
-	atomic_store(&next_ns, now + PAUSE * (now - since_ns));
+	atomic_store(pause_of(rule), now + PAUSE * (now - since_ns));
 }
 
 bool ordered_close_all(void)

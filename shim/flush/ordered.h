@@ -128,11 +128,11 @@ void ordered_unlock(const struct arena *a);
  * ends. */
 void ordered_end(void);
 bool ordered_ended(void);
-/* Is it time to stage?  A program that forks often would make a log each time.  One that shares a file with
- * others would wait for a barrier at each write of it. */
-bool ordered_pays(void);
+/* Is it time to stage in this rule?  A program that forks often would make a log each time.  One that shares
+ * a file with others would wait for a barrier at each write of it. */
+bool ordered_pays(const struct rule *rule);
 /* It was not: what was done since then would otherwise not have been. */
-void ordered_paid(uint64_t since_ns);
+void ordered_paid(const struct rule *rule, uint64_t since_ns);
 /* When no file is attached to one: removes the logs.  False: not all of them; recovery will. */
 bool ordered_close_all(void);
 

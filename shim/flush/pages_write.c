@@ -127,15 +127,15 @@ int pages_write_end(struct file *f, struct pages_write *w)
 	return r == 0 ? overlay_done(&f->overlay, false) : r;
 }
 
-/* The file gets the time that the program was shown.  (A user who does not own the file may not.)  Nothing is
- * staged: no guard has to know, but that of a lease which goes for a moment. */
-static void keep_time(struct file *f)
+/* The file gets the time that the program was shown.  Nothing is staged: no guard has to know.  (A user who
+ * does not own the file may not.) */
+static void keep_time(const struct file *f)
 {
 	struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, f->overlay.cut.mtime};
 	int fd = flush_writable_fd(f);
 
-	if (fd >= 0 && sys_raw(SYS_utimensat, fd, 0, (long)times, 0, 0, 0) == 0 && file_needs_lease(f))
-		guard_take(f, fd);
+	if (fd >= 0)
+		sys_raw(SYS_utimensat, fd, 0, (long)times, 0, 0, 0);
 }
 
 void pages_all_written(struct file *f)

@@ -38,18 +38,50 @@ bool visibility_lease_intact(const struct file *f)
 	return fd >= 0 && lease_holds(fd);
 }
 
-bool visibility_keeps(const struct file *f)
+bool visibility_lease_seen(struct file *f)
 {
-	return !file_needs_lease(f) || visibility_lease_intact(f) || visibility_is_as_left(f);
+	if (!visibility_lease_intact(f))
+		return false;
+	f->lease.seen_ns = sys_now_ns();
+	return true;
 }
 
-bool visibility_is_as_left(const struct file *f)
+/* Half of the time after which the kernel takes a lease; 0: it is not known. */
+static uint64_t sure_ns(void)
 {
-	struct statx st;
+	static _Atomic uint64_t known = UINT64_MAX;
+	uint64_t seconds = 0;
+	char text[16];
+	ssize_t n;
+	int fd;
+
+	if (atomic_load(&known) != UINT64_MAX)
+		return atomic_load(&known);
+	fd = sys.openat(AT_FDCWD, "/proc/sys/fs/lease-break-time", O_RDONLY | O_CLOEXEC, 0);
+	n = fd < 0 ? 0 : sys.read(fd, text, sizeof text);
+	if (fd >= 0)
+		sys.close(fd);
+	for (ssize_t i = 0; i < n && text[i] >= '0' && text[i] <= '9'; i++)
+		seconds = seconds * 10 + (uint64_t)(text[i] - '0');
+	atomic_store(&known, seconds * 500000000);
+	return atomic_load(&known);
+}
+
+static bool is_as_left(const struct file *f)
+{
 	int fd = flush_any_fd(f);
+	struct statx st;
 
 	return fd >= 0 && sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE | STATX_MTIME, &st) == 0 &&
 	       guard_is(&arena_entry_at(f->arena, (uint32_t)f->entry)->guard, &st);
+}
+
+bool visibility_keeps(struct file *f)
+{
+	if (!file_needs_lease(f) || visibility_lease_seen(f))
+		return true;
+	/* (a waiting process may have changed the times, which needs no open: touch does) */
+	return (visibility_lease_is_ours(f) && sys_now_ns() - f->lease.seen_ns < sure_ns()) || is_as_left(f);
 }
 
 bool visibility_lease_is_ours(const struct file *f) { return lease_fd(f) >= 0; }
@@ -131,6 +163,13 @@ void visibility_drop_slow(struct file *f)
 	if (!visibility_lease_is_ours(f))
 		return;
 	lease_drop(lease_fd(f));
+	visibility_forget(f);
+}
+
+void visibility_forget(struct file *f)
+{
+	if (!visibility_lease_is_ours(f))
+		return;
 	atomic_store_explicit(&f->lease.on, NULL, memory_order_relaxed);
 	visibility_show(f, 0);
 	atomic_fetch_sub(&visibility_leases, 1);

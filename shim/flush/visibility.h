@@ -64,6 +64,10 @@ extern _Atomic uint32_t visibility_leases; /* leases that this process holds or 
 bool visibility_lease_is_ours(const struct file *f);
 /* True if the lease is held and no process waits for the file. */
 bool visibility_lease_intact(const struct file *f);
+/* File lock held: the same; notes when it was so. */
+bool visibility_lease_seen(struct file *f);
+/* File lock held: the last descriptor of the description with the lease is about to be closed. */
+void visibility_forget(struct file *f);
 /* True if the lease must outlive what is staged. */
 static inline bool visibility_stays(const struct file *f)
 {
@@ -72,11 +76,10 @@ static inline bool visibility_stays(const struct file *f)
 /*
  * File lock held, f is paged.  False: another program may have changed f, or be about to, so that what is
  * staged must not be written to it.  The kernel takes the lease from a process that is stopped for longer
- * than /proc/sys/fs/lease-break-time.  Then the times of the file tell.
+ * than /proc/sys/fs/lease-break-time while another one waits for the file.  Then size and time of the file
+ * tell.
  */
-bool visibility_keeps(const struct file *f);
-/* The size and the times of f are as the library has left them. */
-bool visibility_is_as_left(const struct file *f);
+bool visibility_keeps(struct file *f);
 struct arena_entry *visibility_entry(const struct file *f);
 /* Shows the state in `fastwrite status`. */
 void visibility_show(const struct file *f, uint32_t state);
