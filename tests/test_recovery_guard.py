@@ -7,7 +7,6 @@ import os
 import shutil
 import struct
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,10 +14,8 @@ from pathlib import Path
 
 import pytest
 from lib.disks import disk, run_or_skip, shut_down
-from lib.recovery_lab import COUNT, LINE, Lab, actions, lines, root_only
-from lib.support import ROOT
+from lib.recovery_lab import COUNT, LINE, Lab, actions, lines, rebooted, root_only
 
-REBOOTED = ROOT / "tests" / "lib" / "rebooted.py"
 STAGED = (COUNT - 1) * LINE
 WHOLE = lines(0, COUNT)
 SMALL = 8 << 20
@@ -57,19 +54,6 @@ def mounted_at(image: Path, point: Path) -> Iterator[Path]:
 
 def unmount(point: Path) -> None:
     subprocess.run(["umount", str(point)], check=True)
-
-
-def rebooted(lab: Lab, *arguments: object) -> subprocess.CompletedProcess:
-    """`fastwrite recover` with another boot id and boot time."""
-    argv = [
-        sys.executable,
-        REBOOTED,
-        lab.base / "boot_id",
-        lab.command,
-        "recover",
-        *(arguments or (lab.data,)),
-    ]
-    return subprocess.run([str(a) for a in argv], capture_output=True, text=True, timeout=60, check=False)
 
 
 def other_id(lab: Lab, *command: object) -> subprocess.CompletedProcess:

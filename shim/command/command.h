@@ -50,6 +50,11 @@ struct recover_event;
 typedef void cli_waiting_fn(void *ctx, const struct recover_event *e);
 int cli_waiting_each(const struct config *c, cli_waiting_fn *fn, void *ctx);
 
+/* ---- status.c ---- */
+
+/* For struct status_visitor: names on standard error what this version cannot show. */
+void cli_say_newer(const char *arena, int pid, uint32_t version);
+
 /* ---- prometheus.c, watch.c: other outputs of `status` ---- */
 
 /* Both return an exit status.  c: where bytes of dead programs may wait; NULL: not known. */

@@ -261,7 +261,7 @@ int cli_prometheus(const struct config *c)
 {
 	struct waiting_list list = {0};
 	struct snapshot s;
-	int rc = snapshot_take(&s);
+	int rc = snapshot_take(&s, cli_say_newer);
 
 	if (rc == 0 && c != NULL)
 		list.unread = cli_waiting_each(c, add_waiting, &list);

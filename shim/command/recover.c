@@ -2,6 +2,7 @@
 /* recover: `fastwrite recover`, arguments and output; shim/recovery does the work. */
 #include "command/command.h"
 
+#include "format/arena_format.h"
 #include "recovery/recover.h"
 
 #include <errno.h>
@@ -103,7 +104,7 @@ static void on_event(void *ctx, const struct recover_event *e)
 	cli_put_name(out, e->target[0] != '\0' ? e->target : e->arena);
 	if (e->bytes > 0)
 		fprintf(out, "  %llu bytes", (unsigned long long)e->bytes);
-	if (e->error != 0)
+	if (e->error != 0 && e->error != FORMAT_NEWER)
 		fprintf(out, "  %s", strerror(-e->error));
 	if (e->detail[0] != '\0') {
 		fputs("  (", out);

@@ -5,6 +5,7 @@
  */
 #include "command/command.h"
 
+#include "format/arena_format.h"
 #include "recovery/recover.h"
 
 #include <errno.h>
@@ -303,7 +304,9 @@ static void on_event(void *ctx, const struct recover_event *e)
 	const char *joint = e->detail[0] != '\0' ? ": " : "";
 	char detail[PATH_MAX];
 
-	if (strcmp(e->action, "failed") == 0)
+	if (e->error == FORMAT_NEWER)
+		cli_error("recovery of %s failed: %s", name, e->detail);
+	else if (strcmp(e->action, "failed") == 0)
 		cli_error("recovery of %s failed: %s%s%s; run: fastwrite recover %s", name,
 		          strerror(-e->error), joint, e->detail, e->arena);
 	else if (strcmp(e->action, "orphaned") == 0)

@@ -57,9 +57,9 @@ static void add_file(void *ctx, const struct status_file *f)
 	s->rows[s->count - 1].files++;
 }
 
-int snapshot_take(struct snapshot *out)
+int snapshot_take(struct snapshot *out, status_newer *newer)
 {
-	const struct status_visitor visitor = {add_arena, add_file, out};
+	const struct status_visitor visitor = {add_arena, add_file, out, newer};
 
 	*out = (struct snapshot){0};
 	int rc = status_visit(&visitor);

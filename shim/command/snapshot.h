@@ -23,8 +23,9 @@ struct snapshot {
 	bool failed; /* no memory */
 };
 
-/* Fills *out, which snapshot_free empties also after an error.  0 or -errno. */
-int snapshot_take(struct snapshot *out);
+/* Fills *out, which snapshot_free empties also after an error.  newer: as in struct status_visitor.  0 or
+ * -errno. */
+int snapshot_take(struct snapshot *out, status_newer *newer);
 void snapshot_free(struct snapshot *s);
 
 /* The row of the same arena of the same process; NULL: there is none. */

@@ -35,6 +35,13 @@ static const char *lease_state(const struct status_file *f)
 	return f->flags & ENTRY_LEASE_BUSY ? "busy" : "none";
 }
 
+void cli_say_newer(const char *arena, int pid, uint32_t version)
+{
+	char text[FORMAT_NEWER_MAX];
+
+	cli_error("%s of process %d: %s", arena, pid, format_newer_text(version, ARENA_VERSION_NEWEST, text));
+}
+
 /* ---- text ---- */
 
 static void print_counters(const uint64_t *counters)
@@ -165,7 +172,7 @@ static void json_file(void *ctx, const struct status_file *f)
 static int show_json(const struct config *c)
 {
 	struct json_output o = {.json = {.out = stdout}};
-	const struct status_visitor visitor = {json_arena, json_file, &o};
+	const struct status_visitor visitor = {json_arena, json_file, &o, cli_say_newer};
 
 	json_open(&o.json, NULL, '{');
 	json_open(&o.json, "arenas", '[');
@@ -182,7 +189,7 @@ static int show_json(const struct config *c)
 
 static int show_text(const struct config *c)
 {
-	const struct status_visitor visitor = {text_arena, text_file, NULL};
+	const struct status_visitor visitor = {text_arena, text_file, NULL, cli_say_newer};
 	int rc = status_visit(&visitor);
 
 	if (rc == 0)

@@ -2,6 +2,7 @@
 /* waiting: prints the bytes of dead processes that wait to be recovered.  Changes nothing. */
 #include "command/command.h"
 
+#include "format/arena_format.h"
 #include "recovery/recover.h"
 
 #include <string.h>
@@ -24,6 +25,8 @@ static void on_event(void *ctx, const struct recover_event *e)
 {
 	struct look *l = ctx;
 
+	if (e->error == FORMAT_NEWER)
+		cli_error("%s: %s", e->arena, e->detail);
 	if (!is_waiting(l, e))
 		return;
 	l->found = true;

@@ -208,7 +208,7 @@ int cli_watch(double seconds, unsigned long count)
 
 	hold_interrupts();
 	for (unsigned long n = 1;; n++) {
-		rc = snapshot_take(&now);
+		rc = snapshot_take(&now, NULL);
 		if (rc == 0)
 			rc = print_table(&now, &before);
 		snapshot_free(&before);

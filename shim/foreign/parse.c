@@ -42,6 +42,18 @@ static bool header_sane(const struct arena_header *h, uint64_t file_size)
 	       h->total_bytes == expected.total_bytes;
 }
 
+static bool is_newer(const struct arena_header *h)
+{
+	return h->magic == ARENA_MAGIC && h->version > ARENA_VERSION_NEWEST;
+}
+
+bool foreign_is_newer(int fd)
+{
+	struct arena_header h = {0};
+
+	return sys_read_all(fd, &h, offsetof(struct arena_header, checksum), 0) == 0 && is_newer(&h);
+}
+
 static int take_memory(struct foreign_arena *a)
 {
 	uint64_t blocks = (uint64_t)a->header.block_count * ARENA_BLOCK_ENTRY_BYTES;
@@ -130,6 +142,8 @@ int foreign_load(struct foreign_arena *a, int fd)
 		return r;
 	if (all_zero(&a->header.magic, sizeof a->header.magic))
 		return -ENODATA; /* (the magic number is stored before any entry can be taken) */
+	if (is_newer(&a->header))
+		return FORMAT_NEWER;
 	if (!header_sane(&a->header, a->size))
 		return a->header.checksum == 0 && a->header.magic == ARENA_MAGIC ? -ENODATA : -EBADMSG;
 	ino = (uint64_t)a->header.ino_high << 32 | a->header.ino_low;

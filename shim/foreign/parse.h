@@ -29,9 +29,12 @@ struct foreign_arena {
 
 /* Reads and checks header and tables.  0; -ENODATA: the process that made the arena died before the header
  * was complete, so nothing is staged in it; -EBADMSG: not an arena, truncated or damaged; -ESTALE: a copy of
- * an arena; other -errno. */
+ * an arena; FORMAT_NEWER, then a->header has its version; other -errno. */
 int foreign_load(struct foreign_arena *a, int fd);
 void foreign_unload(struct foreign_arena *a);
+
+/* fd: a file, open for reading.  True if it is an arena of a version that this library does not know yet. */
+bool foreign_is_newer(int fd);
 
 static inline struct arena_entry *foreign_entry(const struct foreign_arena *a, uint32_t i)
 {

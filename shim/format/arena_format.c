@@ -3,6 +3,15 @@
 #include "format/arena_format.h"
 
 #include "base/crc32c.h"
+#include "base/log.h"
+
+const char *format_newer_text(uint32_t version, uint32_t newest, char *out)
+{
+	log_format(out, FORMAT_NEWER_MAX,
+	           "format %u: a newer libfastwrite is needed, this one reads formats up to %u", version,
+	           newest);
+	return out;
+}
 
 uint32_t arena_header_checksum(const struct arena_header *h)
 {

@@ -30,6 +30,11 @@
  * Blocks of a file entry are ordered by `seq`.  Those up to the seq in `done` are in the file already:
  * recovery skips them, whether they were freed or not.
  *
+ * Versions.  Each version of an arena, and of a log (format/wal_format.h), begins with the magic number and
+ * the version; all else may change.  So an older library knows what it cannot read, and leaves it alone.  A
+ * change of anything below is a new version, also of what is "for `fastwrite status` only"
+ * (tests/unit/test_formats.c).
+ *
  * Used by: staging and flush (the live side), recovery (dead and foreign arenas; trusts nothing of what it
  * reads).
  */
@@ -41,6 +46,7 @@
 #include "format/origin.h"
 #include "format/pages_format.h"
 
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -51,6 +57,7 @@
 enum {
 	ARENA_VERSION = 2,
 	ARENA_VERSION_PAGES = 3, /* of an arena with an overlay of pages */
+	ARENA_VERSION_NEWEST = ARENA_VERSION_PAGES,
 	ARENA_PAGE = 4096,
 	ARENA_PATH_MAX = 768,    /* bytes of a target's path, NUL included; a longer one bypasses staging */
 	ARENA_EXTENT_BYTES = 16, /* one entry at a block's end */
@@ -62,6 +69,11 @@ enum {
 	ARENA_BLOCKS_MAX = 1 << 20,
 	ARENA_KEEPERS_MAX = 256, /* processes of a family */
 };
+/* The error of whoever reads a version that this library does not know yet. */
+#define FORMAT_NEWER (-EPROTONOSUPPORT)
+/* The same for people, into out[FORMAT_NEWER_MAX]; returns out. */
+enum { FORMAT_NEWER_MAX = 128 };
+const char *format_newer_text(uint32_t version, uint32_t newest, char *out);
 #define ARENA_DIR ".fastwrite"
 #define ARENA_SUFFIX ".arena"
 

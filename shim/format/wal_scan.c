@@ -4,6 +4,7 @@
 
 #include "base/crc32c.h"
 #include "base/sys.h"
+#include "format/arena_format.h"
 
 #include <errno.h>
 #include <string.h>
@@ -61,6 +62,8 @@ int wal_scan_begin(struct wal_scan *s, int fd, uint8_t *batch)
 		return r;
 	if (s->header.magic == 0)
 		return -ENODATA;
+	if (s->header.magic == WAL_MAGIC && s->header.version > WAL_VERSION)
+		return FORMAT_NEWER;
 	if (!header_sane(&s->header))
 		return -EBADMSG;
 	s->written_ns = s->header.written_ns;

@@ -33,7 +33,7 @@ struct wal_item {
 };
 
 /* Reads the header and finds the end; `batch` has room.  0; -ENODATA: it was never made to the end; -EBADMSG:
- * not a log, or damaged; other -errno. */
+ * not a log, or damaged; FORMAT_NEWER, then the header has its version; other -errno. */
 int wal_scan_begin(struct wal_scan *s, int fd, uint8_t *batch);
 
 /* Not 0: wal_scan_each ends with it. */

@@ -120,6 +120,16 @@ static int load_dead(struct recover_job *j, int fd)
 	return r;
 }
 
+/* (noinline: keeps the stack of a recovery small) */
+__attribute__((noinline)) static void refuse_newer(const struct recover_job *j)
+{
+	char text[FORMAT_NEWER_MAX];
+
+	j->report->newer++;
+	job_failed(j, "", 0, FORMAT_NEWER,
+	           format_newer_text(j->a.header.version, ARENA_VERSION_NEWEST, text));
+}
+
 /* The arena cannot be recovered. */
 static void refuse(struct recover_job *j, const char *name, int error)
 {
@@ -135,8 +145,12 @@ static void refuse(struct recover_job *j, const char *name, int error)
 			sys.unlinkat(j->dirfd, name, 0);
 		return;
 	}
+	if (error == FORMAT_NEWER) {
+		refuse_newer(j);
+		return;
+	}
 	job_failed(j, "", 0, error,
-	           error == -EBADMSG ? "not an arena of this version, or truncated; left alone"
+	           error == -EBADMSG ? "not an arena, or damaged or truncated; left alone"
 	                             : claim_refusal(error));
 }
 

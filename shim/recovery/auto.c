@@ -212,10 +212,31 @@ struct run {
 	uint32_t said;  /* messages so far */
 };
 
+/* Arenas and logs of newer versions that this process has named, by the hash of their paths. */
+static _Atomic uint64_t named[KNOWN_MAX];
+static _Atomic uint32_t next_named;
+
+static void tell_newer(const struct recover_event *e)
+{
+	uint64_t h = 0xcbf29ce484222325ull;
+
+	for (const char *p = e->arena; *p; p++)
+		h = (h ^ (uint8_t)*p) * 0x100000001b3ull;
+	for (int i = 0; i < KNOWN_MAX; i++)
+		if (atomic_load(&named[i]) == h)
+			return;
+	atomic_store(&named[atomic_fetch_add(&next_named, 1) % KNOWN_MAX], h);
+	log_warn("recovery: %s: %s", e->arena, e->detail);
+}
+
 static void note_event(void *ctx, const struct recover_event *e)
 {
 	struct run *w = ctx;
 
+	if (e->error == FORMAT_NEWER) {
+		tell_newer(e);
+		return;
+	}
 	/* (messages of one second are limited; keep some for what stays) */
 	if (w->budget && ++w->said > BUDGET_SAID)
 		return;
@@ -382,7 +403,8 @@ unsigned recover_dead(const char *dir, int target, uint64_t mem_bytes)
 	sys_apart(recover_apart, &w);
 	if (w.over)
 		tell(dir, &st, "are more than an open recovers, in");
-	if (report->failed == 0 && !w.over) {
+	/* (a newer version stays one that this process cannot read) */
+	if (report->failed == report->newer && !w.over) {
 		if (report->live == report->own && settled)
 			note_known(key);
 		else if (report->live > 0)

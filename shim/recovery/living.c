@@ -77,6 +77,8 @@ bool living_keep_all(int fd)
 {
 	uint8_t keepers[ARENA_KEEPERS_MAX];
 
+	if (foreign_is_newer(fd))
+		return true; /* (nobody here could help it) */
 	if (sys_read_all(fd, keepers, sizeof keepers, (uint64_t)keeper_at(0)) < 0)
 		return false;
 	for (uint32_t i = 0; i < ARENA_KEEPERS_MAX; i++) {
@@ -354,7 +356,7 @@ void living_recover(struct recover_job *j, int fd)
 	j->report->live++;
 	/* (shared, as the family has it: keeps recoverers of the whole arena away when the last process of it
 	 * dies) */
-	if (sys.flock(fd, LOCK_SH | LOCK_NB) == 0 && takeover_begin(t, fd)) {
+	if (!foreign_is_newer(fd) && sys.flock(fd, LOCK_SH | LOCK_NB) == 0 && takeover_begin(t, fd)) {
 		r = foreign_load(&j->a, fd);
 		j->family_lives = true;
 		if (r == 0)

@@ -31,6 +31,7 @@ struct recover_report {
 	uint64_t aside;     /* files whose bytes were put aside, now or before: the user has to decide */
 	uint64_t orphans;   /* files that are gone; their bytes went to orphans/ in the staging directory */
 	uint64_t failed;    /* files or arenas left as they are: run again */
+	uint64_t newer;     /* of these, arenas and logs of a version that only a newer library can read */
 	uint64_t bytes;     /* written, or with dry_run: to be written */
 };
 
@@ -39,7 +40,7 @@ struct recover_event {
 	const char *target; /* "": the arena as a whole */
 	const char *action; /* "live", "recovered", "nothing", "orphaned", "aside", "failed" */
 	uint64_t bytes;
-	int error;          /* -errno, 0 = none */
+	int error;          /* -errno, 0 = none; FORMAT_NEWER: `detail` says it */
 	const char *detail; /* "" or a few words; the orphan's path for "orphaned" */
 };
 

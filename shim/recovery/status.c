@@ -110,9 +110,11 @@ static void visit_arena(struct foreign_arena *a, int pid, const char *path, cons
 int status_visit_fd(int fd, int maker, int pid, const char *path, const struct status_visitor *v)
 {
 	struct foreign_arena a;
-	int shown = 0;
+	int shown = 0, r = foreign_load(&a, fd);
 
-	if (foreign_load(&a, fd) < 0)
+	if (r == FORMAT_NEWER && v->newer)
+		v->newer(path, pid, a.header.version);
+	if (r < 0)
 		return 0;
 	if (maker == 0 || a.header.pid == maker) {
 		visit_arena(&a, pid, path, v);

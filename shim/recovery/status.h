@@ -36,17 +36,21 @@ struct status_file {
 	uint64_t counters[COUNT_ALL];
 };
 
+/* An arena of a version that this library does not know yet; `pid` has it open. */
+typedef void status_newer(const char *path, int pid, uint32_t version);
+
 struct status_visitor {
 	void (*arena)(void *ctx, const struct status_arena *a);
 	void (*file)(void *ctx, const struct status_file *f); /* of the last arena visited */
 	void *ctx;
+	status_newer *newer; /* NULL: nobody asks */
 };
 
 /* Visits every live arena.  The number of arenas, or -errno. */
 int status_visit(const struct status_visitor *v);
 
 /* Visits the arena in an open file, of the process `pid`, which calls itself `maker`.  1; 0: it is none, or
- * another process made it.  (`maker` 0: any process may have made it.) */
+ * another process made it, or it is of a newer version.  (`maker` 0: any process may have made it.) */
 int status_visit_fd(int fd, int maker, int pid, const char *path, const struct status_visitor *v);
 
 #endif

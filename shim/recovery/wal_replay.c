@@ -7,6 +7,7 @@
 #include "base/kill.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "foreign/parse.h"
 #include "foreign/rights.h"
 #include "format/identity.h"
 #include "format/journal_format.h"
@@ -604,16 +605,47 @@ static void replay_loaded(struct replay *r, const char *name)
 	sys.munmap(r->files, bytes);
 }
 
+/* The arena beside it is of a newer version: nobody here can tell what it has of the same files. */
+static bool arena_is_newer(const struct wal_recovery *w, const char *name)
+{
+	BUFFER(char, arena);
+	bool newer;
+	int fd;
+
+	journal_arena_of(name, arena);
+	fd = sys.openat(w->dirfd, arena, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
+	if (fd < 0)
+		return false;
+	newer = foreign_is_newer(fd);
+	sys.close(fd);
+	return newer;
+}
+
+/* (noinline: keeps the stack of a recovery small) */
+__attribute__((noinline)) static void failed_newer(const struct replay *r)
+{
+	char text[FORMAT_NEWER_MAX];
+
+	r->w->report->newer++;
+	failed(r->w, "", FORMAT_NEWER, format_newer_text(r->scan.header.version, WAL_VERSION, text));
+}
+
 static void with_batch(struct replay *r, const char *name)
 {
 	int e = load(r);
 
+	if (e == FORMAT_NEWER) {
+		failed_newer(r);
+		return;
+	}
 	if (e < 0) {
 		failed(r->w, "", e,
 		       e == -ESTALE ? "a copy: what it holds may be older than the files; left alone"
-		                    : "not a log of this version, or damaged; left alone");
+		                    : "not a log, or damaged; left alone");
 		return;
 	}
+	if (arena_is_newer(r->w, name))
+		return;
 	if (r->where == ORIGIN_SAME && !r->w->in_aside) {
 		/* (the arena has everything, and comes first) */
 		if (!r->w->opt->dry_run && !arena_waits(r->w, name))

@@ -8,6 +8,7 @@ import os
 import shutil
 import struct
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from lib.support import ROOT, preload_env
 
 KILL = ROOT / "tests" / "kill"
+REBOOTED = ROOT / "tests" / "lib" / "rebooted.py"
 NOBODY = 65534
 LINE = 100
 COUNT = 60
@@ -218,3 +220,16 @@ def read_slot(lab: Lab, field: int, size: int) -> bytes:
     content = lab.arena().read_bytes()
     at = struct.unpack_from("<Q", content, SLOTS_AT)[0] + field
     return content[at : at + size]
+
+
+def rebooted(lab: Lab, *arguments: object) -> subprocess.CompletedProcess:
+    """`fastwrite recover` with another boot id and boot time."""
+    argv = [
+        sys.executable,
+        REBOOTED,
+        lab.base / "boot_id",
+        lab.command,
+        "recover",
+        *(arguments or (lab.data,)),
+    ]
+    return subprocess.run([str(a) for a in argv], capture_output=True, text=True, timeout=60, check=False)

@@ -140,7 +140,8 @@ static void test_header_fields(void **state)
 	assert_int_equal(pwrite(fd, &h, sizeof h, 0), sizeof h); \
 	assert_int_equal(foreign_load(&a, fd), -EBADMSG)
 	DAMAGE(magic, 1);
-	DAMAGE(version, ARENA_VERSION + 1);
+	DAMAGE(version, ARENA_VERSION - 1);
+	DAMAGE(version, ARENA_VERSION_PAGES); /* and has no pages */
 	DAMAGE(total_bytes, h.total_bytes + 4096);
 	DAMAGE(block_bytes, 0);
 	DAMAGE(block_bytes, 3);
@@ -155,6 +156,12 @@ static void test_header_fields(void **state)
 	h.uid ^= 1; /* and no new checksum */
 	assert_int_equal(pwrite(fd, &h, sizeof h, 0), sizeof h);
 	assert_int_equal(foreign_load(&a, fd), -EBADMSG);
+	assert_false(foreign_is_newer(fd));
+	h.version = ARENA_VERSION_NEWEST + 1; /* whose checksum may stand anywhere */
+	assert_int_equal(pwrite(fd, &h, sizeof h, 0), sizeof h);
+	assert_int_equal(foreign_load(&a, fd), FORMAT_NEWER);
+	assert_int_equal(a.header.version, ARENA_VERSION_NEWEST + 1);
+	assert_true(foreign_is_newer(fd));
 }
 
 /* Changes a field of the first block, which must be refused then. */
