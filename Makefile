@@ -377,14 +377,18 @@ format: deps-lint
 
 # ---- installing ----
 
+# By a rename: programs run with the old file, and one that starts meanwhile finds the old file or the new one.
+# $(call replace,MODE,SOURCE,TARGET)
+replace = $(INSTALL) -m $(1) $(2) $(3).new && mv -f $(3).new $(3)
+
 .PHONY: install uninstall
 install: all
 	$(Q)$(INSTALL) -d '$(DESTDIR)$(BINDIR)' '$(DESTDIR)$(LIBDIR)' '$(DESTDIR)$(MANDIR)/man1' \
 		'$(DESTDIR)$(MANDIR)/man5' '$(DESTDIR)$(MANDIR)/man7' \
 		'$(DESTDIR)$(DOCDIR)' '$(DESTDIR)$(UNITDIR)' '$(DESTDIR)$(BASHDIR)' '$(DESTDIR)$(ZSHDIR)' \
 		'$(DESTDIR)$(FISHDIR)'
-	$(Q)$(INSTALL) -m 755 $(COMMAND) '$(DESTDIR)$(BINDIR)/fastwrite'
-	$(Q)$(INSTALL) -m 644 $(LIBRARY) '$(DESTDIR)$(LIBDIR)/libfastwrite.so'
+	$(Q)$(call replace,755,$(COMMAND),'$(DESTDIR)$(BINDIR)/fastwrite')
+	$(Q)$(call replace,644,$(LIBRARY),'$(DESTDIR)$(LIBDIR)/libfastwrite.so')
 	$(Q)$(INSTALL) -m 644 docs/fastwrite.1 '$(DESTDIR)$(MANDIR)/man1/fastwrite.1'
 	$(Q)$(INSTALL) -m 644 docs/fastwrite.ini.5 '$(DESTDIR)$(MANDIR)/man5/fastwrite.ini.5'
 	$(Q)$(INSTALL) -m 644 docs/libfastwrite.7 '$(DESTDIR)$(MANDIR)/man7/libfastwrite.7'
