@@ -10,6 +10,10 @@
 
 #include <fcntl.h>
 #include <stdatomic.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 /* Tells one file from another, even if an inode number is used again. */
@@ -22,6 +26,8 @@ static PROCESS_DATA struct identity stderr_at_start;
 static PROCESS_DATA enum { STDERR_ANY, STDERR_CLOSED, STDERR_KNOWN } stderr_is;
 
 static _Atomic int level_now = LOG_WARN;
+static _Atomic int target_now = LOG_TO_STDERR;
+static const char *_Atomic syslog_path;
 static log_sink *_Atomic sink_now;
 
 /* Second of the monotonic clock in the high bits, lines sent in it in the low 16. */
@@ -197,6 +203,79 @@ void log_text(const char *text, size_t size)
 		write_stderr(text, size);
 }
 
+void log_set_target(enum log_target target)
+{
+	atomic_store_explicit(&target_now, (int)target, memory_order_relaxed);
+}
+
+void log_set_syslog(const char *path) { atomic_store(&syslog_path, path); }
+
+/*
+ * A socket with a number that no program uses: opens take the lowest one.  It is not marked as internal
+ * (base/internal_fd.h): that table belongs to the process, and this may be a child with descriptors of its
+ * own (sys_apart).  Descriptor or -errno.
+ */
+static int open_socket(void)
+{
+	enum { HIGH = 512 };
+	int fd = (int)sys_raw(SYS_socket, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, 0, 0, 0);
+	long high = -EMFILE;
+
+	if (fd < 0)
+		return fd;
+	for (int least = HIGH; high < 0 && least > STDERR_FILENO; least /= 2)
+		high = sys_raw(SYS_fcntl, fd, F_DUPFD_CLOEXEC, least, 0, 0, 0);
+	sys_raw(SYS_close, fd, 0, 0, 0, 0, 0);
+	return (int)high;
+}
+
+/* Priorities of RFC 3164: facility "user", severities "error" and "warning". */
+static int priority_of(enum log_level level) { return 1 << 3 | (level == LOG_ERROR ? 3 : 4); }
+
+static void show_control_bytes(char *text, size_t size)
+{
+	for (size_t i = 0; i < size; i++) {
+		if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f)
+			text[i] = '?';
+	}
+}
+
+/* One datagram.  False: it went nowhere. */
+static bool write_syslog(enum log_level level, const char *text, size_t size)
+{
+	const char *path = atomic_load(&syslog_path);
+	struct sockaddr_un to = {.sun_family = AF_UNIX, .sun_path = "/dev/log"};
+	char head[64], program[16] = "";
+	struct iovec parts[2] = {{.iov_base = head}, {.iov_base = (void *)(uintptr_t)text, .iov_len = size}};
+	struct msghdr message = {
+		.msg_name = &to, .msg_namelen = sizeof to, .msg_iov = parts, .msg_iovlen = 2};
+	int fd = open_socket();
+	long n;
+
+	if (fd < 0)
+		return false;
+	if (path)
+		log_format(to.sun_path, sizeof to.sun_path, "%s", path);
+	sys_raw(SYS_prctl, PR_GET_NAME, (long)program, 0, 0, 0, 0);
+	show_control_bytes(program, strlen(program));
+	parts[0].iov_len = log_format(head, sizeof head, "<%d>fastwrite[%d]: %s: ", priority_of(level),
+	                              (int)sys_program_pid(), program);
+	n = sys_raw(SYS_sendmsg, fd, (long)&message, MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0, 0);
+	sys_raw(SYS_close, fd, 0, 0, 0, 0, 0);
+	return n >= 0;
+}
+
+/* A line with its prefix and its line feed. */
+static void put_line(enum log_level level, const char *line, size_t size, size_t prefix)
+{
+	int target =
+		level <= LOG_WARN ? atomic_load_explicit(&target_now, memory_order_relaxed) : LOG_TO_STDERR;
+	bool said = target != LOG_TO_STDERR && write_syslog(level, line + prefix, size - prefix - 1);
+
+	if (target != LOG_TO_SYSLOG || !said)
+		log_text(line, size);
+}
+
 /* May one more line go out in this second?  *lost: the lines dropped since a line last went out in an earlier
  * second. */
 static bool budget_take(uint64_t *lost)
@@ -219,14 +298,6 @@ static bool budget_take(uint64_t *lost)
 	return true;
 }
 
-static void show_control_bytes(char *text, size_t size)
-{
-	for (size_t i = 0; i < size; i++) {
-		if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f)
-			text[i] = '?';
-	}
-}
-
 void log_line(enum log_level level, const char *format, ...)
 {
 	static const char prefix[] = "fastwrite: ";
@@ -238,7 +309,7 @@ void log_line(enum log_level level, const char *format, ...)
 	if (lost > 0) {
 		size_t n = log_format(line, LOG_LINE_MAX, "%s%lu messages dropped\n", prefix,
 		                      (unsigned long)lost);
-		log_text(line, n);
+		put_line(LOG_WARN, line, n, sizeof prefix - 1);
 	}
 	size_t head = log_format(line, LOG_LINE_MAX - 1, "%s", prefix);
 	va_list args;
@@ -247,5 +318,5 @@ void log_line(enum log_level level, const char *format, ...)
 	va_end(args);
 	show_control_bytes(line + head, n - head);
 	line[n++] = '\n';
-	log_text(line, n);
+	put_line(level, line, n, head);
 }

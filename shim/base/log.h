@@ -6,7 +6,13 @@
  * of the start: a program may close descriptor 2 and open a data file there.  A line begins with "fastwrite:
  * ".  At most LOG_BURST lines go out in a second; a later line counts the dropped ones.  errno is preserved;
  * no stdio, no malloc, async-signal-safe; a closed pipe raises no SIGPIPE.  Control bytes become '?', so that
- * a line stays one line. Format: %s %c %d %u %x with l, ll or z, and %%.
+ * a line stays one line.
+ *
+ * Errors and warnings can go to the system's log instead, or too (log_set_target): one datagram to /dev/log,
+ * "<PRIORITY>fastwrite[PID]: PROGRAM: text".  The socket lives for that one message.  It waits for nothing:
+ * where nobody listens, or the listener is behind, the line goes to descriptor 2.
+ *
+ * Format: %s %c %d %u %x with l, ll or z, and %%.
  */
 #ifndef FASTWRITE_BASE_LOG_H
 #define FASTWRITE_BASE_LOG_H
@@ -17,12 +23,16 @@
 #include <stddef.h>
 
 enum log_level { LOG_OFF, LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
+enum log_target { LOG_TO_STDERR, LOG_TO_SYSLOG, LOG_TO_BOTH };
 enum { LOG_BURST = 10, LOG_LINE_MAX = 1024 };
 
 /* Remembers which file descriptor 2 names.  Without this call (command, tests) messages go to any
  * descriptor 2. */
 void log_start(void);
 void log_set_level(enum log_level level);
+void log_set_target(enum log_target target);
+/* For tests: the socket, of which the text stays where it is.  NULL: /dev/log. */
+void log_set_syslog(const char *path);
 bool log_enabled(enum log_level level);
 void log_line(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

@@ -230,6 +230,11 @@ int sys_dup_beyond(int fd)
 	return (int)r;
 }
 
+/* In a child of sys_apart, which has this thread's memory: the process that waits for it; else 0. */
+static __thread pid_t apart_of;
+
+pid_t sys_program_pid(void) { return apart_of ? apart_of : sys_getpid(); }
+
 static __attribute__((noinline, noreturn)) void run_apart(void (*act)(void *ctx), void *ctx)
 {
 	/* When the program is killed meanwhile, its leases, locks and pipes end with it.  (Before Linux 5.9
@@ -242,11 +247,15 @@ static __attribute__((noinline, noreturn)) void run_apart(void (*act)(void *ctx)
 
 __attribute__((noinline)) void sys_apart(void (*act)(void *ctx), void *ctx)
 {
-	/* as above, but with descriptors of its own: to the kernel another owner of POSIX locks */
-	long pid = CALL1(SYS_clone, CLONE_VM | CLONE_VFORK | CLONE_FS);
+	pid_t outer = apart_of;
+	long pid;
 
+	apart_of = sys_program_pid();
+	/* as above, but with descriptors of its own: to the kernel another owner of POSIX locks */
+	pid = CALL1(SYS_clone, CLONE_VM | CLONE_VFORK | CLONE_FS);
 	if (pid == 0)
 		run_apart(act, ctx);
+	apart_of = outer;
 	if (pid < 0)
 		act(ctx);
 	else

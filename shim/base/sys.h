@@ -222,6 +222,8 @@ int sys_dup_beyond(int fd);
  * be made (RLIMIT_NPROC, seccomp), calls `act` here.  Signals are blocked.
  */
 void sys_apart(void (*act)(void *ctx), void *ctx);
+/* The pid of this process, also in such a child. */
+pid_t sys_program_pid(void);
 
 static inline void sys_nap(uint64_t ns)
 {

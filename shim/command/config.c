@@ -19,6 +19,7 @@ static void print_text(const struct config *c)
 	printf("file     %s\n", c->file[0] != '\0' ? c->file : "none (FASTWRITE_CONFIG)");
 	printf("on_error %s\n", config_word(KEY_ON_ERROR, c->on_error));
 	printf("log      %s\n", config_word(KEY_LOG, c->log));
+	printf("log_to   %s\n", config_word(KEY_LOG_TO, c->log_to));
 	printf("stats    %s\n", stats_text(c));
 	printf("inherit  %s (%s)\n", config_word(KEY_INHERIT, c->inherit),
 	       cli_origin(c, c->origin[KEY_INHERIT], origin, sizeof(origin)));
@@ -47,6 +48,7 @@ static void print_json(const struct config *c)
 	json_text(&j, "on_error", config_word(KEY_ON_ERROR, c->on_error));
 	json_bool(&j, "strict", c->on_error == ON_ERROR_STOP); /* its old name */
 	json_text(&j, "log", config_word(KEY_LOG, c->log));
+	json_text(&j, "log_to", config_word(KEY_LOG_TO, c->log_to));
 	json_text(&j, "stats", stats_text(c));
 	json_bool(&j, "inherit", c->inherit);
 	json_open(&j, "rules", '[');

@@ -206,8 +206,7 @@ static int check_mem(struct config *c, const struct rule *rule)
 
 static int load(struct config *c, char *const *env)
 {
-	/* first on_error and log, which decide how an error is reported */
-	int rc = load_keys(c, env, KEY_STRICT, KEY_STATS);
+	int rc = load_keys(c, env, KEY_LOG_TO, KEY_STATS);
 
 	if (rc == 0)
 		rc = check_variable_names(c, env);
@@ -218,7 +217,7 @@ static int load(struct config *c, char *const *env)
 	if (rc == 0)
 		rc = load_file(c, env);
 	if (rc == 0)
-		rc = load_keys(c, env, 0, KEY_STRICT); /* after the file: a variable wins over [defaults] */
+		rc = load_keys(c, env, 0, KEY_LOG_TO); /* after the file: a variable wins over [defaults] */
 	for (uint32_t i = 0; rc == 0 && i < c->rule_count; i++) {
 		config_set_from_base(c, &c->rules[i]);
 		fit_block(&c->rules[i]);

@@ -70,6 +70,7 @@ enum config_key {
 	KEY_COUNT,
 	/* members of struct config: one value for the process */
 	KEY_INHERIT = KEY_COUNT,
+	KEY_LOG_TO, /* this and those up to KEY_STATS say how an error is reported */
 	KEY_STRICT, /* the old name of on_error */
 	KEY_ON_ERROR,
 	KEY_LOG,
@@ -127,6 +128,7 @@ struct config {
 	struct config_origin origin[KEY_ALL]; /* of base, and of the keys of the process */
 	enum on_error on_error;    /* FASTWRITE_ON_ERROR = warn | stop: about a wrong configuration */
 	enum log_level log;        /* FASTWRITE_LOG = off | error | warn | info | debug */
+	enum log_target log_to;    /* FASTWRITE_LOG_TO = stderr | syslog | both */
 	enum inherit_mode inherit; /* inherit = 0 | 1, see process/inherit.h */
 	enum stats_target stats;   /* FASTWRITE_STATS = stderr | FILE */
 	char stats_file[PATH_MAX]; /* absolute */
@@ -140,8 +142,8 @@ struct config {
 /*
  * Fills *c from `env` (NULL-terminated "K=V" vector, as environ).  Returns 0, or -EINVAL / -ENOENT / -EACCES
  * / -E2BIG / the error of reading; c->error then names the key, its value and what is allowed, c->rule_count
- * is 0, and c->on_error and c->log are right.  A FASTWRITE_* variable that is no key is an error, except
- * FASTWRITE_REGISTRY (set by `fastwrite run`), FASTWRITE_LIB (read by it), FASTWRITE_KILL_STEP and
+ * is 0, and c->on_error, c->log and c->log_to are right.  A FASTWRITE_* variable that is no key is an error,
+ * except FASTWRITE_REGISTRY (set by `fastwrite run`), FASTWRITE_LIB (read by it), FASTWRITE_KILL_STEP and
  * FASTWRITE_KILL_CHILD_STEP (debug builds), and FASTWRITE_TEST_*.
  */
 int config_load(struct config *c, char *const *env);

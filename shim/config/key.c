@@ -61,6 +61,7 @@ static const struct spec specs[KEY_ALL] = {
 	[KEY_ON_ERROR] = {"on_error", IN_ENVIRONMENT(on_error), .preset = "warn", WORDS("warn", "stop")},
 	[KEY_LOG] = {"log", IN_ENVIRONMENT(log), .preset = "warn",
 		WORDS("off", "error", "warn", "info", "debug")},
+	[KEY_LOG_TO] = {"log_to", IN_ENVIRONMENT(log_to), .preset = "stderr", WORDS("stderr", "syslog", "both")},
 	[KEY_STATS] = {"stats", .kind = KIND_OTHER, .scope = SCOPE_ENVIRONMENT},
 	[KEY_CONFIG] = {"config", .kind = KIND_OTHER, .scope = SCOPE_ENVIRONMENT},
 	[KEY_PATHS] = {"paths", .kind = KIND_OTHER, .scope = SCOPE_RULE},

@@ -88,7 +88,12 @@ __attribute__((constructor)) static void fastwrite_start(void)
 {
 	log_start();
 	real_resolve();
-	if (config_load(&config, environ) < 0) {
+	bool valid = config_load(&config, environ) == 0;
+	log_set_target(config.log_to);
+#ifdef FASTWRITE_DEBUG
+	log_set_syslog(getenv("FASTWRITE_TEST_SYSLOG"));
+#endif
+	if (!valid) {
 		wrong_configuration();
 		return;
 	}

@@ -10,6 +10,10 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -289,9 +293,175 @@ static void test_sink(void **state)
 	assert_string_equal(sunk, "fastwrite: elsewhere\n");
 }
 
+/* ---- the system's log ---- */
+
+static char socket_path[64];
+static int listener = -1;
+
+static int listen_up(void **state)
+{
+	struct sockaddr_un at = {.sun_family = AF_UNIX};
+
+	snprintf(socket_path, sizeof socket_path, "/tmp/fastwrite-log-%d", (int)getpid());
+	snprintf(at.sun_path, sizeof at.sun_path, "%s", socket_path);
+	listener = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	assert_int_equal(bind(listener, (struct sockaddr *)&at, sizeof at), 0);
+	log_set_syslog(socket_path);
+	return set_up(state);
+}
+
+static int listen_down(void **state)
+{
+	(void)state;
+	close(listener);
+	unlink(socket_path);
+	log_set_target(LOG_TO_STDERR);
+	log_set_syslog(NULL);
+	return 0;
+}
+
+static const char *heard(void)
+{
+	static char text[2048];
+	ssize_t n = recv(listener, text, sizeof text - 1, 0);
+
+	text[n > 0 ? n : 0] = '\0';
+	return text;
+}
+
+static const char *expected(int priority, const char *text)
+{
+	static char line[256];
+	char program[16];
+
+	prctl(PR_GET_NAME, program);
+	snprintf(line, sizeof line, "<%d>fastwrite[%d]: %s: %s", priority, (int)getpid(), program, text);
+	return line;
+}
+
+static void test_syslog_gets_errors_and_warnings(void **state)
+{
+	(void)state;
+	capture_begin();
+	log_error("first"); /* (nobody has asked for it) */
+	assert_string_equal(heard(), "");
+	log_set_target(LOG_TO_SYSLOG);
+	log_error("an error %d", 28);
+	assert_string_equal(heard(), expected(11, "an error 28"));
+	log_warn("a\nwarning");
+	assert_string_equal(heard(), expected(12, "a?warning"));
+	log_info("chatter");
+	assert_string_equal(heard(), "");
+	log_set_target(LOG_TO_BOTH);
+	log_warn("for all");
+	assert_string_equal(heard(), expected(12, "for all"));
+	assert_string_equal(capture_end(), "fastwrite: first\nfastwrite: chatter\nfastwrite: for all\n");
+}
+
+static void test_syslog_counts_what_was_dropped(void **state)
+{
+	unsigned lines = 0, said = 0;
+
+	log_set_target(LOG_TO_SYSLOG);
+	for (int i = 0; i < 2 * LOG_BURST; i++)
+		log_warn("one of many");
+	while (*heard() != '\0')
+		lines++;
+	assert_int_equal(lines, LOG_BURST);
+	set_up(state);
+	log_warn("later");
+	for (const char *line; *(line = heard()) != '\0';)
+		said += strcmp(line, expected(12, "10 messages dropped")) == 0;
+	assert_int_equal(said, 1);
+}
+
+/* The listener is behind: the line goes to descriptor 2, and nobody waits. */
+static void test_a_full_queue_stops_nobody(void **state)
+{
+	struct sockaddr_un at = {.sun_family = AF_UNIX};
+	int sender = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+	(void)state;
+	snprintf(at.sun_path, sizeof at.sun_path, "%s", socket_path);
+	while (sendto(sender, "x", 1, MSG_DONTWAIT, (struct sockaddr *)&at, sizeof at) == 1)
+		;
+	assert_int_equal(errno, EAGAIN);
+	log_set_target(LOG_TO_SYSLOG);
+	capture_begin();
+	log_warn("nobody reads");
+	assert_string_equal(capture_end(), "fastwrite: nobody reads\n");
+	while (*heard() == 'x')
+		;
+	log_warn("somebody reads");
+	assert_string_equal(heard(), expected(12, "somebody reads"));
+	close(sender);
+}
+
+static void test_nobody_listens(void **state)
+{
+	(void)state;
+	log_set_target(LOG_TO_SYSLOG);
+	close(listener);
+	capture_begin();
+	log_warn("refused"); /* the name is there still */
+	unlink(socket_path);
+	log_warn("missing");
+	assert_string_equal(capture_end(), "fastwrite: refused\nfastwrite: missing\n");
+	listener = -1;
+}
+
+/* Descriptor numbers, errno and pending signals are as before; also without room for a high number, and for
+ * any at all: then the line goes to descriptor 2. */
+static void test_syslog_leaves_no_trace(void **state)
+{
+	struct rlimit old, limit;
+	int next = dup(0), limits[] = {0, next + 3, next + 2}; /* (two are the capture's) */
+	sigset_t pending, all;
+
+	(void)state;
+	close(next);
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
+	log_set_target(LOG_TO_SYSLOG);
+	sigfillset(&all);
+	for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+		capture_begin();
+		limit = old;
+		if (limits[i])
+			limit.rlim_cur = (rlim_t)limits[i];
+		setrlimit(RLIMIT_NOFILE, &limit);
+		errno = ENOTTY;
+		log_warn("trace");
+		assert_int_equal(errno, ENOTTY);
+		setrlimit(RLIMIT_NOFILE, &old);
+		assert_string_equal(capture_end(), limits[i] ? "fastwrite: trace\n" : "");
+		assert_string_equal(heard(), limits[i] ? "" : expected(12, "trace"));
+	}
+	sigpending(&pending);
+	assert_int_equal(sigisemptyset(&pending), 1);
+	assert_int_equal(dup(0), next);
+	close(next);
+}
+
+static void on_signal(int number)
+{
+	(void)number;
+	log_warn("from a handler");
+}
+
+static void test_syslog_in_a_signal_handler(void **state)
+{
+	(void)state;
+	log_set_target(LOG_TO_SYSLOG);
+	signal(SIGUSR1, on_signal);
+	raise(SIGUSR1);
+	assert_string_equal(heard(), expected(12, "from a handler"));
+	signal(SIGUSR1, SIG_DFL);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup(name, set_up)
+#define LISTENING(name) cmocka_unit_test_setup_teardown(name, listen_up, listen_down)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_format),
 		cmocka_unit_test(test_format_agrees_with_libc),
@@ -306,6 +476,12 @@ int main(void)
 		TEST(test_closed_pipe_does_not_kill),
 		TEST(test_pending_sigpipe_stays_pending),
 		TEST(test_sink),
+		LISTENING(test_syslog_gets_errors_and_warnings),
+		LISTENING(test_syslog_counts_what_was_dropped),
+		LISTENING(test_a_full_queue_stops_nobody),
+		LISTENING(test_nobody_listens),
+		LISTENING(test_syslog_leaves_no_trace),
+		LISTENING(test_syslog_in_a_signal_handler),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
