@@ -226,8 +226,27 @@ static int load(struct config *c, char *const *env)
 	return rc;
 }
 
+/* Those that concern the library, into out[most + 1].  If there are more: all. */
+static char *const *own_variables(char *const *env, char **out, size_t most)
+{
+	char *const *all = env;
+	size_t count = 0;
+
+	for (; env != NULL && *env != NULL; env++) {
+		if (strncmp(*env, PREFIX, strlen(PREFIX)) != 0)
+			continue;
+		if (count == most)
+			return all;
+		out[count++] = *env;
+	}
+	out[count] = NULL;
+	return out;
+}
+
 int config_load(struct config *c, char *const *env)
 {
+	enum { MOST = 2 * KEY_ALL };
+	char *own[MOST + 1];
 	int rc;
 
 	/* c->rules stays as it is: clearing it would touch every page of a large structure */
@@ -239,7 +258,7 @@ int config_load(struct config *c, char *const *env)
 	c->file[0] = '\0';
 	c->error[0] = '\0';
 	config_set_defaults(c);
-	rc = load(c, env);
+	rc = load(c, own_variables(env, own, MOST));
 	if (rc != 0)
 		c->rule_count = 0;
 	return rc;

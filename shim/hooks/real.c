@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "base/sys.h"
+#include "hooks/next.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -71,13 +72,15 @@ static const struct {
 
 static void *resolve(const char *name)
 {
-	void *found = NULL;
+	void *found;
 
-	for (size_t i = 0; i < sizeof versioned / sizeof *versioned; i++)
-		if (strcmp(name, versioned[i].name) == 0)
-			found = dlvsym(RTLD_NEXT, name, versioned[i].version);
-	if (!found)
-		found = dlsym(RTLD_NEXT, name);
+	if (!next_function(name, &found)) {
+		for (size_t i = 0; i < sizeof versioned / sizeof *versioned; i++)
+			if (strcmp(name, versioned[i].name) == 0)
+				found = dlvsym(RTLD_NEXT, name, versioned[i].version);
+		if (!found)
+			found = dlsym(RTLD_NEXT, name);
+	}
 	for (size_t i = 0; i < sizeof stand_ins / sizeof *stand_ins && !found; i++)
 		if (strcmp(name, stand_ins[i].name) == 0)
 			found = stand_ins[i].function;
