@@ -93,10 +93,14 @@ def test_random_sequences(rig, place):
 ORDERED = {"writers": "exclusive", "visibility": "lag", "sync": "ordered"}
 
 
+LEASED = {**ORDERED, "writers": "auto"}
+
+
 # (a fork ends staging for the rest of a batch)
-def test_random_sequences_in_order(rig, place):
+@pytest.mark.parametrize("fixed", [ORDERED, LEASED], ids=["exclusive", "leased"])
+def test_random_sequences_in_order(rig, place, fixed):
     totals = machine.explore(
-        rig, place, SEED, seconds=SECONDS / 5, batches=BATCHES, fixed=ORDERED, flags=("alone",)
+        rig, place, SEED, seconds=SECONDS / 5, batches=BATCHES, fixed=fixed, flags=("alone",)
     )
     check(totals, SEED)
     assert totals.staged > totals.sequences * 1000, "hardly anything was staged: this tested nothing"

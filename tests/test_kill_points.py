@@ -66,6 +66,7 @@ CASES = [
     Case("ordered-large", "large", {"writers": "exclusive", "sync": "ordered"}),
     Case("ordered-forks", "forks", {"writers": "exclusive", "sync": "ordered"}),
     Case("ordered-names", "transactions", NAMES),
+    Case("leased-names", "transactions", {**NAMES, "writers": "auto"}),
     Case("threads", "mixed:3"),
     Case("records", "records:2", {"lag_ms": 1}),
 ]

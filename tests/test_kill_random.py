@@ -46,6 +46,7 @@ WORKLOADS = [
     ("synced:3", {"sync": "relaxed"}),
     ("stealing:2", {}),
     ("positional:4", {"writers": "exclusive", "sync": "ordered", "ordered_ms": 5}),
+    ("positional:4", {"sync": "ordered", "ordered_ms": 5}),
 ]
 MEMORY = [{"mem": "1M", "block": "64K"}, {"mem": "4M", "block": "128K"}, {"mem": "16M"}]
 WAYS = ["run", "next", "hand"]

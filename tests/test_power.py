@@ -108,6 +108,19 @@ def test_ordered_leaves_a_prefix(build: Path, library: Path, fs: str) -> None:
     run_prefix(build, "--cuts", "6", "--kinds", "steps", "steps-files", "steps-large", "sqlite-wal", *ordered)
 
 
+@powerful
+@pytest.mark.parametrize("fs", ["ext4", "xfs"])
+def test_ordered_without_exclusive_writers_leaves_a_prefix(build: Path, library: Path, fs: str) -> None:
+    """Another program opens the files now and then, or has the database open for a while."""
+    two = ("sqlite-two-delete", "sqlite-two-wal")
+    run_prefix(build, "--shutdowns", "2", "--kinds", *two, "--variants", "no-sync", "--fs", fs)
+    kinds = ("steps", "steps-threads", "steps-forks", "sqlite-delete", "sqlite-wal", *two)
+    run_prefix(build, "--shutdowns", "2", "--kinds", *kinds, "--variants", "ordered-leased", "--fs", fs)
+    run_prefix(
+        build, "--cuts", "4", "--kinds", "steps", "sqlite-wal", "--variants", "ordered-leased", "--fs", fs
+    )
+
+
 LEVELDB = records.STORES["leveldb"]
 
 

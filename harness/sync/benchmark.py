@@ -56,6 +56,7 @@ APPENDS = (_NATIVE, *(_shim(sync, loses, sync) for sync, loses in _POLICIES), _E
 DATABASES = (
     *APPENDS[:3],
     _shim("journal, exclusive", RECOVERED, "journal", **_ALONE),
+    _shim("ordered", ORDERED, "ordered"),
     _shim("ordered, exclusive", ORDERED, "ordered", **_ALONE),
     *APPENDS[3:],
 )

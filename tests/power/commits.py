@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""commits.py DATABASE ACKS JOURNAL_MODE SYNCHRONOUS: numbered SQLite transactions.
+"""commits.py DATABASE ACKS JOURNAL_MODE SYNCHRONOUS [two]: numbered SQLite transactions.
 
 Each changes some rows of either table, and SQLite writes pages before the commit, since its cache is small.  A second
-connection comes and goes, and takes turns with the first one.
-ACKS is as in steps.c.  It runs by itself, under the library or natively, and waits to be killed."""
+connection comes and goes, and takes turns with the first one.  `two`: it is that of another program, which runs under
+the library every other time.
+ACKS is as in steps.c.  It runs by itself, under the library or natively, and waits to be killed.
+
+commits.py follow DATABASE JOURNAL_MODE SYNCHRONOUS: that program, which gets its numbers as lines."""
 
 from __future__ import annotations
 
+import ctypes
+import os
+import signal
 import sqlite3
 import struct
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -74,30 +81,79 @@ def connect(database: str, mode: str, synchronous: str) -> sqlite3.Connection:
     return base
 
 
+class Connection:
+    def __init__(self, database: str, mode: str, synchronous: str) -> None:
+        self._base, self._mode = connect(database, mode, synchronous), mode
+
+    def commit(self, number: int) -> None:
+        self._base.execute("BEGIN IMMEDIATE")
+        body = struct.pack("<Q", number) * (BODY // 8)
+        for changed in rows_of(number, self._mode):
+            for name, row in zip("ab", changed, strict=True):
+                self._base.execute(
+                    f"UPDATE {name} SET number = ?, body = ? WHERE id = ?", (number, body, row)
+                )
+        self._base.execute("COMMIT")
+
+    def close(self) -> None:
+        self._base.close()
+
+
+class Follower:
+    """A connection of another program."""
+
+    count = 0
+
+    def __init__(self, *how: str) -> None:
+        env = dict(os.environ)
+        Follower.count += 1
+        if Follower.count % 2:
+            env.pop("LD_PRELOAD", None)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self._program = subprocess.Popen(
+            [sys.executable, __file__, "follow", *how], env=env, text=True, **pipes
+        )
+
+    def commit(self, number: int) -> None:
+        self._program.stdin.write(f"{number}\n")
+        self._program.stdin.flush()
+        if self._program.stdout.readline() != f"{number}\n":
+            raise sqlite3.OperationalError("the other program has ended")
+
+    def close(self) -> None:
+        self._program.communicate()
+
+
+def follow(*how: str) -> int:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    base = Connection(*how)
+    for line in sys.stdin:
+        base.commit(int(line))
+        print(int(line), flush=True)
+    base.close()
+    return 0
+
+
 @contextmanager
-def steps(database: str, mode: str, synchronous: str) -> Iterator[Callable[[int], None]]:
-    bases = [connect(database, mode, synchronous)]
+def steps(database: str, mode: str, synchronous: str, *two: str) -> Iterator[Callable[[int], None]]:
+    bases = [Connection(database, mode, synchronous)]
 
     def step(number: int) -> None:
         wanted = 2 - number // TURNS.get(mode, 5) % 2
         while len(bases) > wanted:
             bases.pop().close()
         if len(bases) < wanted:
-            bases.append(connect(database, mode, synchronous))
-        base = bases[number % len(bases)]
-        base.execute("BEGIN IMMEDIATE")
-        body = struct.pack("<Q", number) * (BODY // 8)
-        for changed in rows_of(number, mode):
-            for name, row in zip("ab", changed, strict=True):
-                base.execute(f"UPDATE {name} SET number = ?, body = ? WHERE id = ?", (number, body, row))
-        base.execute("COMMIT")
+            bases.append((Follower if two else Connection)(database, mode, synchronous))
+        bases[number % len(bases)].commit(number)
 
     yield step
 
 
 def main() -> int:
-    database, acks, mode, synchronous = sys.argv[1:]
-    return make_steps(acks, steps(database, mode, synchronous), sqlite3.Error)
+    if sys.argv[1] == "follow":
+        return follow(*sys.argv[2:])
+    database, acks, *how = sys.argv[1:]
+    return make_steps(acks, steps(database, *how), sqlite3.Error)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ from power.system import DISK, FUSE, PLACE, another_boot, loop, mounted, shut_do
 from power.workload import DATA, PATIENCE_SECONDS, SKIPPED, FailedError, Tools, main_of
 
 SQLITE = ("sqlite-delete", "sqlite-truncate", "sqlite-persist", "sqlite-wal")
+SHARED = ("sqlite-two-delete", "sqlite-two-wal")  # by two programs: not for rules with exclusive writers
 LARGE, REDIS, GIT = "steps-large", "redis", "git"
 # The numbered steps, by one process or by three that take turns: arguments of the program.
 HOW = {
@@ -45,7 +46,7 @@ HOW = {
     "steps-forks": ("forks",),  # a child that makes some steps
 }
 # An arena for each of several processes, or none.
-NOT_MET = (GIT, "postgresql", "mariadb-uring")
+NOT_MET = (GIT, "postgresql", "mariadb-uring", *SHARED)
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ PROGRAMS = {
         for name, server in servers.SERVERS.items()
     },
 }
-KINDS = (*HOW, *SQLITE, *PROGRAMS)
+KINDS = (*HOW, *SQLITE, *SHARED, *PROGRAMS)
 NATIVE, NO_SYNC, EATMYDATA, OFF = "native", "no-sync", "eatmydata", "off"
 ORDERED, LEASED, NO_REPLAY = "ordered", "ordered-leased", "ordered-no-replay"
 CONTROLS = (NO_SYNC, EATMYDATA, OFF)
@@ -102,6 +103,8 @@ LEAST = {
     **dict.fromkeys(HOW, 500),
     "steps-forks": 20_000,
     "sqlite-wal": 200,
+    "sqlite-two-delete": 12,
+    "sqlite-two-wal": 120,
     **dict.fromkeys(records.STORES, 2000),
     REDIS: 6000,
     GIT: 8,
@@ -174,7 +177,7 @@ def environment(run: Run, build: Path) -> dict[str, str]:
 
 def mode_of(run: Run) -> str:
     """SQLite's."""
-    return run.kind.removeprefix("sqlite-")
+    return run.kind.rpartition("-")[2]
 
 
 def command(run: Run, build: Path, acks: Path) -> list[str]:
@@ -191,7 +194,7 @@ def command(run: Run, build: Path, acks: Path) -> list[str]:
     if run.kind in PROGRAMS:
         return [sys.executable, *PROGRAMS[run.kind].words, str(DATA), str(acks), str(int(syncs))]
     # DELETE: the commit is the removal of the journal, which only EXTRA makes durable
-    safe = "FULL" if run.kind == "sqlite-wal" else "EXTRA"
+    safe = "FULL" if mode_of(run) == "wal" else "EXTRA"
     program = Path(__file__).with_name("commits.py")
     return [
         sys.executable,
@@ -200,6 +203,7 @@ def command(run: Run, build: Path, acks: Path) -> list[str]:
         str(acks),
         mode_of(run),
         safe if syncs else "OFF",
+        *(["two"] if run.kind in SHARED else []),
     ]
 
 
@@ -212,7 +216,7 @@ def nudged(run: Run) -> list[str]:
         return []
     if run.kind in records.STORES:
         return [records.STORES[run.kind].manifest]
-    return ["data.db-wal" if run.kind == "sqlite-wal" else "data.db"]
+    return ["data.db-wal" if mode_of(run) == "wal" else "data.db"]
 
 
 def synced_directory(run: Run) -> Path:
@@ -492,6 +496,8 @@ class Session:
         # the controls first: without them nothing is shown
         for variant in sorted(variants, key=lambda v: v not in CONTROLS):
             for kind in self.options.kinds:
+                if kind in SHARED and variant not in (NATIVE, LEASED, NO_SYNC):
+                    continue
                 for fs in self.options.fs:
                     run = Run(kind, fs, variant, self.options.seed)
                     for way, count in ((SHUTDOWN, self.options.shutdowns), (CUT, self.options.cuts)):
