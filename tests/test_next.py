@@ -22,10 +22,17 @@ int main(int argc, char **argv)
 {
 	for (int i = 1; i < argc; i++) {
 		void *found, *expected = dlsym(RTLD_NEXT, argv[i]);
-		bool known = next_function(argv[i], &found);
+		bool is_data = strncmp(argv[i], "_IO_", 4) == 0 && strstr(argv[i], "_jumps");
+		const ElfW(Sym) *symbol = NULL;
+		size_t bytes = 0;
+		Dl_info info;
+		bool known = is_data ? next_object(argv[i], &found, &bytes) : next_function(argv[i], &found);
+		bool same = found == expected;
 
+		if (is_data && same && dladdr1(found, &info, (void **)&symbol, RTLD_DL_SYMENT))
+			same = symbol && symbol->st_size == bytes;
 		printf("%s %s %s\\n", argv[i], !known ? "unknown" : found ? "found" : "none",
-		       !known || found == expected ? "same" : "another");
+		       !known || same ? "same" : "another");
 	}
 	return 0;
 }
@@ -51,6 +58,11 @@ def test_all_functions_behind_hooks(compile_c):
     assert [name for name, (_, same) in found.items() if same != "same"] == []
     assert [name for name, (how, _) in found.items() if how == "unknown"] == []
     assert [name for name, (how, _) in found.items() if how == "none" and kinds[name] == "HOOK"] == []
+
+
+def test_tables_of_streams(compile_c):
+    names = ("_IO_file_jumps", "_IO_wfile_jumps", "_IO_file_write")
+    assert look_up(compile_c, *names) == dict.fromkeys(names, ("found", "same"))
 
 
 def test_what_only_dlsym_can_tell(compile_c):

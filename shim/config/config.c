@@ -23,25 +23,38 @@ static const char *const reserved[] = {"REGISTRY", "LIB", "KILL_STEP", "KILL_CHI
 
 static const struct config_origin from_env = {.source = SOURCE_ENV};
 
+/* What follows the name in a variable of this key, or NULL: it is another's.  (As config_variable, in a tenth
+ * of the time: each program that starts compares each variable with each key.) */
+static const char *behind_name(const char *variable, enum config_key key)
+{
+	const char *name = config_key_name(key);
+
+	if (strncmp(variable, PREFIX, strlen(PREFIX)) != 0)
+		return NULL;
+	for (variable += strlen(PREFIX); *name != '\0'; variable++, name++)
+		if (*variable != (*name >= 'a' && *name <= 'z' ? *name - 'a' + 'A' : *name))
+			return NULL;
+	return variable;
+}
+
 /* The value of a key's variable, NULL when it is unset or empty. */
 static const char *env_get(char *const *env, enum config_key key)
 {
-	char name[64];
-	size_t length = strlen(config_variable(config_key_name(key), name, sizeof(name)));
-
 	for (; env != NULL && *env != NULL; env++) {
-		if (strncmp(*env, name, length) == 0 && (*env)[length] == '=')
-			return (*env)[length + 1] != '\0' ? *env + length + 1 : NULL;
+		const char *value = behind_name(*env, key);
+
+		if (value != NULL && *value == '=')
+			return value[1] != '\0' ? value + 1 : NULL;
 	}
 	return NULL;
 }
 
 static bool is_known_variable(const char *name)
 {
-	char variable[64];
-
 	for (int key = 0; key < KEY_ALL; key++) {
-		if (strcmp(name, config_variable(config_key_name(key), variable, sizeof(variable))) == 0)
+		const char *end = behind_name(name, key);
+
+		if (end != NULL && *end == '\0')
 			return true;
 	}
 	for (size_t i = 0; i < LENGTH(reserved); i++) {

@@ -7,6 +7,7 @@
 #include "config/config.h"
 #include "descriptors/fd.h"
 #include "files/workers.h"
+#include "hooks/next.h"
 #include "hooks/real.h"
 #include "hooks/stream_table.h"
 #include "process/inherit.h"
@@ -60,9 +61,12 @@ static void say_notice(void *ctx, enum log_level level, const char *text)
 static void start_inheriting(void)
 {
 	const struct inherit_files files = {.config = config.file, .stats = config.stats_file};
+	const char *path = next_own_path();
 	Dl_info own;
 
-	if (dladdr(&config, &own) == 0 || inherit_start(own.dli_fname, environ, &files) < 0)
+	if (!path)
+		path = dladdr(&config, &own) != 0 ? own.dli_fname : NULL;
+	if (!path || inherit_start(path, environ, &files) < 0)
 		log_warn(
 			"cannot remember the environment: programs with one of their own run without the library");
 }

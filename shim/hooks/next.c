@@ -26,10 +26,11 @@ struct table {
 };
 
 static struct {
-	struct table tables[OBJECTS_MAX];
-	size_t count;
 	bool looked;
 	bool whole; /* the tables are those of all objects behind this one */
+	const char *own_path;
+	size_t count;
+	struct table tables[OBJECTS_MAX]; /* (last: a start touches one page of it) */
 } next;
 
 extern ElfW(Dyn) _DYNAMIC[] __attribute__((visibility("hidden")));
@@ -80,6 +81,7 @@ static void look(void)
 		map = map->l_next;
 	if (!map)
 		return;
+	next.own_path = map->l_name;
 	for (map = map->l_next; map; map = map->l_next)
 		if (next.count == OBJECTS_MAX || !read_object(map, &next.tables[next.count++]))
 			return;
@@ -126,7 +128,8 @@ static uint32_t find(const struct table *t, const char *name, uint32_t hash, boo
 	}
 }
 
-bool next_function(const char *name, void **found)
+/* *bytes: of data; NULL: a function is asked for. */
+static bool find_next(const char *name, void **found, size_t *bytes)
 {
 	uint32_t hash = hash_of(name);
 	bool others = false;
@@ -143,10 +146,27 @@ bool next_function(const char *name, void **found)
 		if (i == 0)
 			continue;
 		/* (one that chooses its function by the processor has to be asked) */
-		if (ELF64_ST_TYPE(t->symbols[i].st_info) != STT_FUNC)
+		if (ELF64_ST_TYPE(t->symbols[i].st_info) != (bytes ? STT_OBJECT : STT_FUNC))
 			return false;
 		*found = (void *)(t->base + t->symbols[i].st_value);
+		if (bytes)
+			*bytes = t->symbols[i].st_size;
 		return true;
 	}
 	return !others;
+}
+
+bool next_function(const char *name, void **found) { return find_next(name, found, NULL); }
+
+bool next_object(const char *name, void **found, size_t *bytes)
+{
+	*bytes = 0;
+	return find_next(name, found, bytes);
+}
+
+const char *next_own_path(void)
+{
+	if (!next.looked)
+		look();
+	return next.own_path && next.own_path[0] ? next.own_path : NULL;
 }

@@ -9,9 +9,14 @@
 #define FASTWRITE_HOOKS_NEXT_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 /* *found: the function, in its default version; NULL: no object has such a symbol.  False: it is not known
  * here, and dlsym has to look. */
 bool next_function(const char *name, void **found);
+/* The same for data, of *bytes bytes. */
+bool next_object(const char *name, void **found, size_t *bytes);
+/* The path of this library, as the loader found it; NULL: it is not known here. */
+const char *next_own_path(void);
 
 #endif

@@ -20,6 +20,7 @@
 #include "base/sys.h"
 #include "files/fdtable.h"
 #include "hooks/hook.h"
+#include "hooks/next.h"
 
 #include <dlfcn.h>
 #include <elf.h>
@@ -219,19 +220,33 @@ static _Atomic uintptr_t *find_entry(_Atomic uintptr_t *table, size_t entries, u
 	return found;
 }
 
-static bool find_table(int table)
+/* NULL: there is none. */
+static void *find_object(const char *name, size_t *bytes)
 {
-	void *start = dlsym(RTLD_NEXT, table_symbols[table]);
 	const Elf64_Sym *symbol;
 	Dl_info info;
+	void *start;
 
+	if (next_object(name, &start, bytes))
+		return start;
+	start = dlsym(RTLD_NEXT, name);
 	if (!start || !dladdr1(start, &info, (void **)&symbol, RTLD_DL_SYMENT) || !symbol ||
 	    info.dli_saddr != start)
+		return NULL;
+	*bytes = symbol->st_size;
+	return start;
+}
+
+static bool find_table(int table)
+{
+	size_t bytes;
+	void *start = find_object(table_symbols[table], &bytes);
+
+	if (!start)
 		return false;
 	slots.table[table] = (uintptr_t)start;
 	for (int which = 0; which < SLOTS; which++) {
-		_Atomic uintptr_t *place =
-			find_entry(start, symbol->st_size / sizeof *place, slots.replaced[which]);
+		_Atomic uintptr_t *place = find_entry(start, bytes / sizeof *place, slots.replaced[which]);
 
 		if (!place)
 			return false;
@@ -243,9 +258,13 @@ static bool find_table(int table)
 static bool find_all(void)
 {
 	for (int which = 0; which < SLOTS; which++) {
-		slots.replaced[which] = (uintptr_t)dlsym(RTLD_NEXT, slot_symbols[which]);
-		if (!slots.replaced[which])
+		void *function;
+
+		if (!next_function(slot_symbols[which], &function))
+			function = dlsym(RTLD_NEXT, slot_symbols[which]);
+		if (!function)
 			return false;
+		slots.replaced[which] = (uintptr_t)function;
 	}
 	return find_table(0) && find_table(1);
 }
@@ -288,11 +307,14 @@ typedef int each_object(int (*look)(struct dl_phdr_info *, size_t, void *), void
 static int protection_of(uintptr_t page)
 {
 	/* (not the program's own: it has not begun) */
-	each_object *each = (each_object *)(uintptr_t)dlsym(RTLD_NEXT, "dl_iterate_phdr");
+	static const char name[] = "dl_iterate_phdr";
 	struct object o = {.page = page, .prot = -1};
+	void *each;
 
+	if (!next_function(name, &each))
+		each = dlsym(RTLD_NEXT, name);
 	if (each)
-		each(look_in_object, &o);
+		((each_object *)(uintptr_t)each)(look_in_object, &o);
 	return o.prot;
 }
 
