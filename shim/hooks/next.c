@@ -71,23 +71,6 @@ static bool read_object(const struct link_map *map, struct table *t)
 	return true;
 }
 
-static void look(void)
-{
-	const struct link_map *map = _r_debug.r_map;
-
-	next.looked = true;
-	/* (not found: this is another namespace than the program's) */
-	while (map && map->l_ld != _DYNAMIC)
-		map = map->l_next;
-	if (!map)
-		return;
-	next.own_path = map->l_name;
-	for (map = map->l_next; map; map = map->l_next)
-		if (next.count == OBJECTS_MAX || !read_object(map, &next.tables[next.count++]))
-			return;
-	next.whole = true;
-}
-
 static uint32_t hash_of(const char *name)
 {
 	uint32_t h = 5381;
@@ -126,6 +109,36 @@ static uint32_t find(const struct table *t, const char *name, uint32_t hash, boo
 		if (chain & 1)
 			return 0;
 	}
+}
+
+/* It lies behind this object, which was loaded at the start then, and not by dlopen. */
+static bool has_c_library(void)
+{
+	static const char name[] = "__libc_start_main";
+	uint32_t hash = hash_of(name);
+	bool others;
+
+	for (size_t n = 0; n < next.count; n++)
+		if (find(&next.tables[n], name, hash, &others))
+			return true;
+	return false;
+}
+
+static void look(void)
+{
+	const struct link_map *map = _r_debug.r_map;
+
+	next.looked = true;
+	/* (not found: this is another namespace than the program's) */
+	while (map && map->l_ld != _DYNAMIC)
+		map = map->l_next;
+	if (!map)
+		return;
+	next.own_path = map->l_name;
+	for (map = map->l_next; map; map = map->l_next)
+		if (next.count == OBJECTS_MAX || !read_object(map, &next.tables[next.count++]))
+			return;
+	next.whole = has_c_library();
 }
 
 /* *bytes: of data; NULL: a function is asked for. */
