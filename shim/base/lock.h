@@ -6,6 +6,11 @@
  * signal handler sees that it interrupted the owner (LOCK_NESTED), and the kernel finds out that an owner is
  * dead.
  *
+ * Taking it is an acquire, dropping it a release, and everything that a lock protects may be plain.  Where
+ * the kernel hands the lock over, it does both: FUTEX_UNLOCK_PI and FUTEX_LOCK_PI change the word under a
+ * lock of the kernel, by an operation with full order.  What a dead owner stored is visible when the kernel
+ * says that it is dead.  lock_owner is relaxed: it only tells whether the owner is this thread.
+ *
  * Lock order (outermost first; debug builds assert it):
  *   LOCK_ATTACH  one per process: fork, exec and attaching a file
  *   LOCK_FAMILY  one per family: processes join and leave

@@ -4,7 +4,10 @@
  *
  * Only a signal handler of this thread may also write the word.  So one instruction that no signal can split
  * is enough, without a bus lock.  Other threads and processes may read it: on x86-64 every store is a
- * release.
+ * release.  Elsewhere it is a compare-and-swap with release: what the word publishes is visible before it. It
+ * acquires nothing, since the holder of the lock has acquired all that it compares with.
+ *
+ * One other writer exists: a recoverer outside of the family sets COMMIT_SEALED (format/takeover_format.h).
  */
 #ifndef FASTWRITE_BASE_PUBLISH_H
 #define FASTWRITE_BASE_PUBLISH_H

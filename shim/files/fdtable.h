@@ -9,6 +9,12 @@
  *
  * A description appears after the kernel has made the descriptor, and vanishes before the kernel closes it.
  * A reader takes the file's lock and reads the word again (fdtable_get(fd) == o) before it trusts it.
+ *
+ * Memory order.  The word is stored by seq_cst and loaded with acquire: who finds a description finds it
+ * filled in.  A close clears the word and then takes the file's lock.  So a writer that holds the lock either
+ * finds the word cleared, or has staged its bytes before the close drains the file.  Calls that go to the
+ * kernel without the lock are counted first, by seq_cst (file.inflight, unresolved_fd.inflight).  Then they
+ * load the file's mode or the state by seq_cst, which also orders the later load of the word.
  */
 #ifndef FASTWRITE_FILES_FDTABLE_H
 #define FASTWRITE_FILES_FDTABLE_H

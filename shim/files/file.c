@@ -210,7 +210,8 @@ PROCESS_CODE uint32_t file_attached(void)
 {
 	struct pools *p = atomic_load_explicit(&pools, memory_order_relaxed);
 
-	return p ? atomic_load_explicit(&p->attached, memory_order_relaxed) : 0;
+	/* acquire: who finds 0 also finds that file_detaches() has grown (by_name_outdated) */
+	return p ? atomic_load_explicit(&p->attached, memory_order_acquire) : 0;
 }
 
 static void change_mode(struct file *f, enum file_mode to, enum bypass_reason why)

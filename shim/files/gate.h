@@ -4,6 +4,11 @@
  *
  * An attach first makes the file attached (file_become) and then looks at the gate.  Closing the gate first
  * changes the gate and then looks at the file.  So one of the two sees the other.
+ *
+ * Memory order.  Both sides store first and load another word then, which aarch64 may exchange: an atomic
+ * read-modify-write is no barrier for a relaxed load behind it.  So whoever closes the gate has a fence
+ * between the two, and an attach only seq_cst operations.  gate_stopped() is relaxed: attach_file has a fence
+ * before it, all others hold the lock of a file that gate_stop's caller locks next.
  */
 #ifndef FASTWRITE_FILES_GATE_H
 #define FASTWRITE_FILES_GATE_H

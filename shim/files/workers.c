@@ -148,6 +148,8 @@ static void work(void)
 			uint64_t wait;
 
 			atomic_store(&workers.armed, false);
+			/* (the look reads deadlines by relaxed loads, see workers_arm) */
+			atomic_thread_fence(memory_order_seq_cst);
 			wait = jobs->look(workers.pace_ms, &idle, &waits);
 			next_scan = now + wait;
 			if (!waits)
@@ -280,8 +282,9 @@ bool workers_busy(void) { return atomic_load_explicit(&workers.depth, memory_ord
 
 bool workers_arm(void)
 {
-	if (!atomic_load_explicit(&workers.armed, memory_order_relaxed) &&
-	    !atomic_exchange(&workers.armed, true)) {
+	/* In one order with the caller's store of a deadline (seq_cst): either this load finds `false`, or
+	 * the look that follows the store of `false` finds the deadline. */
+	if (!atomic_load(&workers.armed) && !atomic_exchange(&workers.armed, true)) {
 		signals_harden();
 		if (workers_start() < 0) {
 			atomic_store(&workers.armed, false);

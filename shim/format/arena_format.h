@@ -20,6 +20,21 @@
  * between any two instructions either the whole write is there or nothing of it.  Published bytes are never
  * overwritten in place.
  *
+ * Memory order.  After a kill only the order of the program counts, on every machine: all stores of a thread
+ * before the instruction at which it was killed arrive, and none behind it.  The releases below keep the
+ * compiler from changing that order.  They order processors, too, for readers while the family lives:
+ *
+ *	owner      release, after all other words of a new block; acquired by recovery only
+ *	commit     release, after the bytes, extent 0 and the chain; acquired by arena_run_commit
+ *	chain_*    before owner; chain_block becomes 0 by a release, after the commit that publishes both
+ *	done       release, after the bytes are in the kernel and, with zeros behind the end, after `size`
+ *	used       release, after the path and the identity of a new entry
+ *	flush_active  release, after flush_base, flush_bytes and flush_from
+ *	guard      `known` and begun_ns release, after size and time
+ *
+ * Members of a family need none of them: they read a block under the lock of its file, and the lock orders
+ * everything.  All atomics: docs/architecture.md.
+ *
  * Checksum.  The commit word also carries a CRC32C of everything that it publishes: one store publishes both.
  * The kernel writes the pages of this file to a disk in any order.  After another boot, or on another
  * machine, the checksum tells a whole block from a torn one.  It starts with the identity of block and file

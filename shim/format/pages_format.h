@@ -27,6 +27,11 @@
  * until that is done, also when they are overwritten or truncated away.  Then `done` holds the ticket of the
  * cut: frames up to it are in the file and do not count any more.
  *
+ * Memory order.  `published` is stored with release, after the slot with the metadata and the tickets of all
+ * frames; a ticket after the frame's page and bytes; `owner` after page and a ticket that does not count. The
+ * file's lock orders threads; a handler of the same thread needs the order of the compiler only.  So the
+ * metadata is copied between two loads of `published` without a fence.
+ *
  * Used by: pages (the live side), recovery (trusts nothing of what it reads).
  */
 #ifndef FASTWRITE_FORMAT_PAGES_FORMAT_H

@@ -17,6 +17,10 @@
  * - Seal.  With the gate the recoverer seals the entry's blocks, so that no process stages into what it
  * writes.  The fast path publishes by an instruction that another processor may split (publish_swap).
  * membarrier waits until every such instruction is over.  Then the recoverer looks at the seals again.
+ * It is a barrier on every processor, too: a block that the second look finds sealed has the bytes and
+ * extents of its commit word.  (The kernel sets the bit by an atomic 32-bit operation in a word that the
+ * family swaps as 64 bits.  Both work on one cache line, on aarch64 on one exclusive granule: neither loses
+ * the other.)
  * - `takeovers` counts the take-overs of an entry.  A process of the family compares it under the file lock
  * or with the gate.  If it has changed, the process repairs the file as after the death of a process of its
  * own (attach/repair.h): it flushes what is left, if the recoverer was killed, and starts again with nothing

@@ -9,8 +9,11 @@
  * of the last one itself, if the leader has not come yet.
  *
  * Complete: a change of epoch e was made under the file's lock, before the leader's visit; or after it, and
- * then it belongs to a later epoch, because the leader raised the number before its first visit.
- * Closed: of two changes, one of which happened before the other, the first has no later epoch.
+ * then it belongs to a later epoch, because the leader raised the number before its first visit.  (The lock
+ * orders the two.  A file that the leader does not find is the exception: then both need the fence between
+ * their store, of the number or of the file, and their look at the other one.)
+ * Closed: of two changes, one of which happened before the other, the first has no later epoch.  The number
+ * only grows, and it is loaded with acquire, before the bytes change.
  */
 #ifndef FASTWRITE_STAGING_ORDER_H
 #define FASTWRITE_STAGING_ORDER_H
