@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from lib.support import ROOT, assert_staged, disk_dir, leftovers, parse_stats, preload_env
+from lib.support import ROOT, assert_staged, disk_dir, leftovers, parse_stats, preload_env, run_preloaded
 
 WAITS = r"""
 #include <fcntl.h>
@@ -42,6 +42,50 @@ int main(int argc, char **argv)
 def lines(first: int, count: int) -> bytes:
     """What `leave` and WAITS write."""
     return b"".join((b"line %08d " % i).ljust(99, b".") + b"\n" for i in range(first, first + count))
+
+
+FORBIDS = r"""
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+/* forbids ERROR PATH: as a sandbox, then writes 2000 lines of 100 bytes */
+int main(int argc, char **argv)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (argv[1][0] == 'P' ? EPERM : ENOSYS)),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = {.len = sizeof code / sizeof *code, .filter = code};
+	char line[100];
+	int fd;
+	(void)argc;
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+		return 2;
+	memset(line, '.', sizeof line);
+	fd = open(argv[2], O_WRONLY | O_CREAT, 0600);
+	for (int i = 0; i < 2000; i++)
+		if (write(fd, line, sizeof line) != sizeof line)
+			return 3;
+	return close(fd) != 0;
+}
+"""
+
+
+@pytest.mark.parametrize("error", ["PERM", "NOSYS"])
+def test_without_process_vm_readv(library, compile_c, place, error):
+    """Sandboxes forbid it, and qemu's user emulation does not have it: bytes are staged all the same."""
+    run = run_preloaded(library, [compile_c(FORBIDS), error, place / "a"], place, adapt="off")
+    assert (run.returncode, run.stderr) == (0, "")
+    assert (place / "a").read_bytes() == b"." * 200000
+    assert_staged(run.stats, 150000)
 
 
 @pytest.fixture
