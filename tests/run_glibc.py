@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import fcntl
 import os
 import platform
 import re
@@ -21,23 +20,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from lib.jobs import Job, Outcome, Record, run_jobs
+from lib.release import KEYRING, MIRROR, UnavailableError, cache_base, call, prepare
 from lib.support import clean_environment, complaints, disk_base, parse_stats, too_slow
 from lib.tap import Totals, parse_tap
 
 ROOT = Path(__file__).resolve().parent.parent
 RELEASES = ("bullseye", "bookworm", "trixie", "sid")
-MIRROR = "http://deb.debian.org/debian"
-KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 PACKAGES = ("libc6", "dash", "coreutils")
 BUILD_PACKAGES = ("libc6-dev", "libcmocka-dev", "libinih-dev")
-FRESH_SECONDS = 7 * 24 * 3600
 PROGRAM_TIMEOUT_SECONDS = 900  # ends what hangs, also on a machine with much else to do
 MODES: dict[str, dict[str, str] | None] = {
     "native": None,
@@ -72,10 +67,6 @@ exec chroot "$root" /usr/bin/env -i -C /data PATH=/usr/bin:/bin "$@"
 """
 
 
-class UnavailableError(Exception):
-    """A release cannot be tested here, and why."""
-
-
 class BuildError(Exception):
     """What is tested cannot be built against a release."""
 
@@ -89,124 +80,10 @@ class System:
     root: Path
 
 
-def call(command: list[str | Path], timeout: float = 600) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(part) for part in command],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=timeout,
-        check=False,
-    )
-
-
-def cache_base() -> Path:
-    chosen = os.environ.get("XDG_CACHE_HOME")
-    return (Path(chosen) if chosen else Path.home() / ".cache") / "fastwrite" / "glibc"
-
-
-@contextmanager
-def only_one(directory: Path) -> Iterator[None]:
-    """Two runs must not unpack into each other."""
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def last_line(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "no message"
-
-
-# ---- getting a release ----
-
-
-def apt_options(apt: Path) -> list[str]:
-    """apt with lists, packages and knowledge of what is installed (nothing) of its own."""
-    for part in ("state/lists/partial", "cache/archives/partial", "etc"):
-        (apt / part).mkdir(parents=True, exist_ok=True)
-    return [
-        f"-oDir::Etc::sourcelist={apt}/etc/sources.list",
-        "-oDir::Etc::sourceparts=-",
-        f"-oDir::State={apt}/state",
-        f"-oDir::Cache={apt}/cache",
-        "-oDir::State::status=/dev/null",
-        "-oAPT::Sandbox::User=root",
-        "-oAPT::Install-Recommends=false",
-        "-oAPT::Update::Post-Invoke-Success::=/bin/true",
-        "-oAcquire::Languages=none",
-        "-oAcquire::IndexTargets::deb::DEP-11::DefaultEnabled=false",
-        "-oAcquire::Retries=2",
-    ]
-
-
-def download(release: str, apt: Path, mirror: str) -> list[Path]:
-    """The packages, with everything that they need."""
-    options = apt_options(apt)
-    source = f"deb [signed-by={KEYRING}] {mirror} {release} main\n"
-    (apt / "etc" / "sources.list").write_text(source)
-    for command in (
-        ["apt-get", *options, "-qq", "--error-on=any", "update"],
-        ["apt-get", *options, "-qq", "-y", "--download-only", "install", *PACKAGES, *BUILD_PACKAGES],
-        ["apt-get", *options, "-qq", "autoclean"],
-    ):
-        done = call(command)
-        if done.returncode != 0:
-            raise UnavailableError(f"{release} cannot be downloaded: {last_line(done.stderr)}")
-    return sorted((apt / "cache" / "archives").glob("*.deb"))
-
-
-def make_links_relative(root: Path) -> None:
-    """A link to /lib/... would lead the linker, which is outside, to this system's files."""
-    for directory in (root / "usr" / "lib", root / "usr" / "lib64"):
-        for path in directory.rglob("*"):
-            if path.is_symlink() and (target := os.readlink(path)).startswith("/"):
-                path.unlink()
-                path.symlink_to(os.path.relpath(str(root) + target, path.parent))
-
-
-def unpack(packages: list[Path], root: Path) -> None:
-    shutil.rmtree(root, ignore_errors=True)
-    for name in ("bin", "sbin", "lib", "lib64"):
-        (root / "usr" / name).mkdir(parents=True)
-        (root / name).symlink_to(f"usr/{name}")
-    for package in packages:
-        with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", package], stdout=subprocess.PIPE) as content:
-            done = subprocess.run(
-                ["tar", "-x", "-C", root, "--keep-directory-symlink", "--no-same-owner"],
-                stdin=content.stdout,
-                check=False,
-            )
-        if done.returncode != 0 or content.returncode != 0:
-            raise UnavailableError(f"{package.name} cannot be unpacked")
-    make_links_relative(root)
-    for name in ("data", "build", "proc", "dev", "tmp"):
-        (root / name).mkdir(exist_ok=True)
-    shell = root / "usr" / "bin" / "sh"
-    if not shell.exists():
-        shell.symlink_to("dash")
-
-
-def prepare(release: str, cache: Path, mirror: str) -> System:
-    """The release, unpacked; an old copy will do when there is no network."""
-    place = cache / release
-    root, stamp = place / "root", place / "packages"
-    with only_one(place):
-        if not stamp.exists() or time.time() - stamp.stat().st_mtime > FRESH_SECONDS:
-            try:
-                packages = download(release, place / "apt", mirror)
-                names = "".join(f"{package.name}\n" for package in packages)
-                if not stamp.exists() or stamp.read_text() != names:
-                    stamp.unlink(missing_ok=True)
-                    unpack(packages, root)
-                stamp.write_text(names)
-            except UnavailableError as reason:
-                if not stamp.exists():
-                    raise
-                print(f"{release}: as of {time.ctime(stamp.stat().st_mtime)}: {reason}", flush=True)
-    version = re.search(r"^libc6_([0-9]+\.[0-9]+)", stamp.read_text(), re.MULTILINE)
+def prepare_system(release: str, mirror: str) -> System:
+    """The release, unpacked."""
+    root, names = prepare(release, cache_base("glibc") / release, mirror, PACKAGES + BUILD_PACKAGES)
+    version = re.search(r"^libc6_([0-9]+\.[0-9]+)", names, re.MULTILINE)
     if not version:
         raise UnavailableError(f"{release}: no libc6 among its packages")
     return System(release, version[1], root)
@@ -357,7 +234,7 @@ def main() -> int:
             if not KEYRING.exists():
                 raise UnavailableError(f"{KEYRING} is not there")
             enter = namespace()
-            system = prepare(release, cache_base(), options.mirror)
+            system = prepare_system(release, options.mirror)
         except UnavailableError as reason:
             totals.add(Totals(skipped=1, notes=[f"{release}: {reason}"]))
             continue
