@@ -845,6 +845,40 @@ def test_run_program_of_another_word_size(cli):
     assert done.stderr.count("\n") == 2, done.stderr
 
 
+def test_no_noise_of_32_bit_children(cli, library, tmp_path):
+    """With $LIB in FASTWRITE_LIB and a library without content, as in docs/operations.md."""
+    loader = Path("/lib32/ld-linux.so.2")
+    if not loader.exists():
+        pytest.skip("no 32-bit loader here (package libc6-i386)")
+    for name in ("lib/x86_64-linux-gnu", "lib32", "lib/i386-linux-gnu"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "lib/x86_64-linux-gnu/libfastwrite.so").symlink_to(library.resolve())
+    entry = f"{tmp_path}/$LIB/libfastwrite.so"
+    child = "/lib32/libc.so.6 | head -n 1; echo $LD_PRELOAD"
+    arguments = ("run", "-p", f"{tmp_path}/x", "--", "sh", "-c", child)
+
+    done = cli(*arguments, env={"FASTWRITE_LIB": entry})
+    assert "GNU C Library" in done.stdout
+    assert done.stdout.endswith(f"{entry}\n")
+    assert done.stderr.count("ld.so: object") == 1, done.stderr
+    stub = tmp_path / "lib32/libfastwrite.so"
+    subprocess.run(["as", "--32", "-o", tmp_path / "empty.o", "/dev/null"], check=True)
+    subprocess.run(["ld", "-m", "elf_i386", "-shared", "-o", stub, tmp_path / "empty.o"], check=True)
+    shutil.copy(stub, tmp_path / "lib/i386-linux-gnu")
+    done = cli(*arguments, env={"FASTWRITE_LIB": entry})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "GNU C Library" in done.stdout
+    with disk_dir() as place:
+        stats = place / "stats"
+        write = f"i=0; while [ $i -lt 2000 ]; do echo $i; i=$((i + 1)); done >{place}/a"
+        done = cli(
+            *("run", "-o", "adapt=off", "-p", f"{place}/a", f"--stats={stats}", "--", "sh", "-c", write),
+            env={"FASTWRITE_LIB": entry},
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "writes staged" in stats.read_text()
+
+
 def test_run_wrong_configuration(cli):
     bad = {**RULE, "FASTWRITE_SYNC": "sometimes"}
     done = cli("run", "echo", "ran", env=bad)

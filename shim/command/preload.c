@@ -51,13 +51,64 @@ static bool is_library_below(const char *root, const char *path, char *out)
 	return snprintf(out, PATH_MAX, "%s", path) < PATH_MAX && access(whole, R_OK) == 0;
 }
 
+/* glibc's loader of this command, if it is loaded.  `real`: the path of its C library. */
+static bool find_libc(char *real)
+{
+	void *libc = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
+	struct link_map *map;
+
+	return libc != NULL && dlinfo(libc, RTLD_DI_LINKMAP, &map) == 0 &&
+	       realpath(map->l_name, real) != NULL;
+}
+
+/* The loader finds the C library, which it has loaded, by this path, in which it may fill in something. */
+static bool is_found(const char *path)
+{
+	void *found = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
+
+	if (found != NULL)
+		dlclose(found);
+	return found != NULL;
+}
+
+/* What our loader fills in for $LIB; NULL: not known. */
+static const char *value_of_lib(void)
+{
+	static const char *const values[] = {"lib/" MULTIARCH, "lib64", "lib"};
+	char real[PATH_MAX], path[PATH_MAX], other[PATH_MAX];
+
+	if (!find_libc(real) || !is_found("/$LIB/libc.so.6"))
+		return NULL;
+	for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
+		snprintf(path, sizeof(path), "/%s/libc.so.6", values[i]);
+		if (realpath(path, other) != NULL && strcmp(other, real) == 0)
+			return values[i];
+	}
+	return NULL;
+}
+
+/*
+ * FASTWRITE_LIB may have $LIB in it.  Then each loader looks in the directory of its own architecture, and
+ * one of 32 bits may find a library without content (docs/operations.md).  False: it has not.
+ */
+static bool fill_in_lib(const char *given, char *out)
+{
+	const char *at = strstr(given, "$LIB"), *value = at != NULL ? value_of_lib() : NULL;
+
+	return value != NULL &&
+	       snprintf(out, PATH_MAX, "%.*s%s%s", (int)(at - given), given, value, at + 4) < PATH_MAX;
+}
+
 bool cli_find_library(const char *root, char *out)
 {
 	static const char *const places[] = {"/usr/local/lib/libfastwrite.so", "/usr/lib/libfastwrite.so",
 	                                     "/usr/lib/" MULTIARCH "/libfastwrite.so"};
 	const char *given = getenv("FASTWRITE_LIB");
+	char filled[PATH_MAX];
 
 	if (given != NULL && *given != '\0') {
+		if (fill_in_lib(given, filled))
+			given = filled;
 		if ((*root == '\0' || *given == '/') && is_library_below(root, given, out))
 			return true;
 		cli_error("FASTWRITE_LIB = \"%s\": cannot be read: %m; give the path of libfastwrite.so",
@@ -86,17 +137,23 @@ _Static_assert(CLI_PRELOAD_MAX >= PATH_MAX + sizeof(GLIBC_ONLY), "an entry fits"
 /* Does that lead to the root directory?  Only if our own C library is found that way. */
 static bool can_hide_from_musl(void)
 {
-	void *libc = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
 	char real[PATH_MAX], path[PATH_MAX + sizeof(GLIBC_ONLY)];
-	struct link_map *map;
 
-	if (libc == NULL || dlinfo(libc, RTLD_DI_LINKMAP, &map) != 0 || realpath(map->l_name, real) == NULL)
+	if (!find_libc(real))
 		return false;
 	snprintf(path, sizeof(path), GLIBC_ONLY "%s", real);
-	void *found = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
-	if (found != NULL)
-		dlclose(found);
-	return found != NULL;
+	return is_found(path);
+}
+
+/* `library` is what FASTWRITE_LIB names, with $LIB in it: the entry is as it was given. */
+static bool is_given_with_lib(const char *library)
+{
+	const char *given = getenv("FASTWRITE_LIB");
+	char filled[PATH_MAX], real[PATH_MAX];
+
+	return given != NULL && fill_in_lib(given, filled) &&
+	       (strcmp(filled, library) == 0 ||
+	        (realpath(filled, real) != NULL && strcmp(real, library) == 0));
 }
 
 bool cli_preload_entry(const char *library, char *out)
@@ -107,6 +164,10 @@ bool cli_preload_entry(const char *library, char *out)
 			"link to it",
 			library);
 		return false;
+	}
+	if (is_given_with_lib(library) && strpbrk(getenv("FASTWRITE_LIB"), ": ") == NULL) {
+		snprintf(out, CLI_PRELOAD_MAX, "%s", getenv("FASTWRITE_LIB"));
+		return true;
 	}
 	snprintf(out, CLI_PRELOAD_MAX, "%s%s", can_hide_from_musl() ? GLIBC_ONLY : "", library);
 	return true;
