@@ -242,6 +242,15 @@ test-glibc: deps-test
 	$(Q)$(MAKE) --no-print-directory library hooks
 	$(Q)python3 tests/run_glibc.py --build build $(ARGS)
 
+# Unit tests, hook programs and kill tests in emulated machines: kernels 5.10, 6.1, 6.12, aarch64 (docs/results/machines.md);
+# some hours.  ARGS: names, --suites units hooks kill, --kvm, -k EXPRESSION.
+.PHONY: machines
+machines: deps-test
+	$(Q)scripts/deps machines
+	$(Q)$(MAKE) --no-print-directory tests-build
+	$(Q)$(MAKE) --no-print-directory DEBUG=1 tests-build
+	$(Q)python3 tests/run_machine.py $(ARGS)
+
 check-exports: $(LIBRARY)
 	$(Q)scripts/exports --check $(LIBRARY)
 
@@ -442,7 +451,7 @@ deb: deps-deb
 .PHONY: clean distclean help
 clean:
 	$(Q)rm -rf build build-debug build-asan build-tsan build-ubsan build-debug-asan build-debug-tsan \
-		build-debug-ubsan build-glibc-* build-fuzz
+		build-debug-ubsan build-glibc-* build-machine-* build-fuzz
 
 distclean: clean
 	$(Q)rm -rf .venv .pytest_cache .ruff_cache .hypothesis
@@ -457,6 +466,7 @@ help:
 	'                  soak-fuzz, soak-programs, soak-power, soak-surroundings' \
 	'make soak-programs  real programs: databases, loggers, daemons, fio, stress-ng; ARGS="sqlite git" ...' \
 	'make test-glibc   the hook programs with the C libraries of other Debian releases (downloads them)' \
+	'make machines     the tests in emulated machines: other kernels, aarch64 (downloads them; hours)' \
 	'make experiment   the published experiments, natively and with the library; ARGS="--scale full" ...' \
 	'make apps         databases and loggers natively, with the library and with others; installs them' \
 	'make bench        the timed comparisons' \

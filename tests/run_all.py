@@ -25,7 +25,8 @@ from lib.support import clean_environment, too_slow
 from lib.tap import Totals, parse_tap
 
 ROOT = Path(__file__).resolve().parent.parent
-TIMEOUT_SECONDS = 600  # of one program: ends what hangs, also on a machine with much else to do
+# Of one program: ends what hangs, also on a machine with much else to do.  (An emulated one takes longer.)
+TIMEOUT_SECONDS = int(os.environ.get("FASTWRITE_TEST_TIMEOUT") or 600)
 # Children forked while there are threads must go on; each would wait a second for late races when it ends.
 TSAN_OPTIONS = f"die_after_fork=0:atexit_sleep_ms=0:suppressions={ROOT / 'tests' / 'tsan.supp'}"
 

@@ -6,6 +6,7 @@ It boots in two seconds without KVM.  Killing it is a loss of power: the next bo
 
 from __future__ import annotations
 
+import lzma
 import platform
 import shutil
 import socket
@@ -134,24 +135,34 @@ class Archive:
         return bytes(self.data)
 
 
-def modules_of(kernel: Path) -> list[Path]:
-    """MODULES and what they need, in the order in which they can be inserted."""
-    known = {path.stem.replace("-", "_"): path for path in kernel.glob("lib/modules/*/kernel/**/*.ko")}
-    order: list[Path] = []
+def module_bytes(path: Path) -> bytes:
+    """A module as the kernel wants it; newer releases keep them compressed."""
+    data = path.read_bytes()
+    return lzma.decompress(data) if path.suffix == ".xz" else data
+
+
+def modules_of(kernel: Path, names: tuple[str, ...] = MODULES) -> list[bytes]:
+    """Those of these modules that are not built in, and what they need, in the order in which they can be inserted."""
+    known = {
+        path.name.split(".")[0].replace("-", "_"): path
+        for path in kernel.glob("lib/modules/*/kernel/**/*.ko*")
+        if path.suffix in (".ko", ".xz")
+    }
+    order: dict[Path, bytes] = {}
 
     def add(name: str) -> None:
         path = known.get(name)
         if path is None or path in order:
             return
-        data = path.read_bytes()
+        data = module_bytes(path)
         begin = data.index(b"\0depends=") + len(b"\0depends=")
         for needed in data[begin : data.index(b"\0", begin)].decode().split(","):
             add(needed.replace("-", "_"))
-        order.append(path)
+        order[path] = data
 
-    for name in MODULES:
+    for name in names:
         add(name)
-    return order
+    return list(order.values())
 
 
 def make_initramfs(kernel: Path, tools: dict[str, Path]) -> bytes:
@@ -164,7 +175,7 @@ def make_initramfs(kernel: Path, tools: dict[str, Path]) -> bytes:
     archive.entry("etc/group", 0o100644, b"root:x:0:\n")
     archive.entry("bin/busybox", 0o100755, Path(shutil.which(SHELL)).read_bytes())
     for number, module in enumerate(modules_of(kernel)):
-        archive.entry(f"modules/{number:02}.ko", 0o100644, module.read_bytes())
+        archive.entry(f"modules/{number:02}.ko", 0o100644, module)
     # busybox is static: a shell that can run under the library
     for name, path in {**tools, "sh": Path("/bin/sh").resolve()}.items():
         archive.program(f"fw/{name}", path)
