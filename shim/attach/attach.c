@@ -813,7 +813,7 @@ static void visit_idle(struct file *f, void *ctx)
 		return;
 	/* (another process's arena may not be mapped here) */
 	if (f->mode == FILE_ATTACHED && f->arena && !file_is_staged(f) && !atomic_load(&f->flush.busy) &&
-	    !f->needs_repair && !f->order.behind &&
+	    !f->needs_repair && !f->order.behind && !ordered_holds(f) &&
 	    (!f->shared || family_set_has(&f->arena->members, family_me)) &&
 	    (!i->arena || f->arena == i->arena) && (!i->reserved || f->space.end != 0))
 		i->done |= detach_file(f) == 0;

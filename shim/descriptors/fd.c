@@ -906,6 +906,7 @@ static long drop_descriptor(struct file *f, struct ofd *o, int fd, bool *bypasse
 	if (last && f->mode == FILE_ATTACHED && f->wanted && !f->left) {
 		/* a signal handler closes fd: the interrupted write must release the description when it is
 		 * over */
+		visibility_drop(f);
 		ofd_local(o)->refs = 0;
 		o->writable = false;
 		f->left = o;

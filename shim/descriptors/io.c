@@ -291,6 +291,7 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 	}
 	if (file_needs_lease(f) && !file_is_paged(f) && !ordered_pays(f->rule))
 		return write_kernel(f, fd, iov, count, offset);
+	visibility_doubt(f);
 	if (visibility_waits(f)) {
 		uint64_t begin;
 
@@ -903,6 +904,7 @@ static int truncate_staged(struct file *f, int fd, uint64_t size)
 	/* (while others have a strict file open, nothing is staged) */
 	if (file_local(f)->draining)
 		return -EINVAL;
+	visibility_doubt(f);
 	/* (f may have become another file since io_ftruncate asked) */
 	if (begins && (!file_is_ordered(f) || !paged_suits(f) || visibility_waits(f) || !workers_arm()))
 		return -EINVAL;

@@ -67,24 +67,49 @@ static uint64_t sure_ns(void)
 	return atomic_load(&known);
 }
 
+/* Through a descriptor of f; by its path if the program has closed it unseen. */
+static bool look_at(const struct file *f, struct statx *st)
+{
+	enum { MASK = STATX_INO | STATX_SIZE | STATX_MTIME };
+	int fd = flush_any_fd(f);
+
+	if (fd >= 0 && sys.statx(fd, "", AT_EMPTY_PATH, MASK, st) == 0 && st->stx_ino == f->ino &&
+	    sys_dev_of(st) == f->dev)
+		return true;
+	return sys.statx(AT_FDCWD, visibility_entry(f)->path, AT_SYMLINK_NOFOLLOW, MASK, st) == 0 &&
+	       st->stx_ino == f->ino && sys_dev_of(st) == f->dev;
+}
+
 static bool is_as_left(const struct file *f)
 {
-	int fd = flush_any_fd(f);
 	struct statx st;
 
-	return fd >= 0 && sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE | STATX_MTIME, &st) == 0 &&
-	       guard_is(&arena_entry_at(f->arena, (uint32_t)f->entry)->guard, &st);
+	return look_at(f, &st) && guard_is(&visibility_entry(f)->guard, &st);
 }
+
+/* It was held a moment ago, so the kernel has not taken it. */
+static bool is_sure(const struct file *f) { return sys_now_ns() - f->lease.seen_ns < sure_ns(); }
 
 bool visibility_keeps(struct file *f)
 {
 	if (!file_needs_lease(f) || visibility_lease_seen(f))
 		return true;
 	/* (a waiting process may have changed the times, which needs no open: touch does) */
-	return (visibility_lease_is_ours(f) && sys_now_ns() - f->lease.seen_ns < sure_ns()) || is_as_left(f);
+	return (visibility_lease_is_ours(f) && is_sure(f)) || is_as_left(f);
 }
 
-bool visibility_lease_is_ours(const struct file *f) { return lease_fd(f) >= 0; }
+void visibility_doubt(struct file *f)
+{
+	if (f->lease.on && file_needs_lease(f) && !file_is_staged(f) && !is_sure(f) &&
+	    !visibility_lease_seen(f))
+		visibility_drop(f);
+}
+
+/* (Its description may have been closed unseen.) */
+bool visibility_lease_is_ours(const struct file *f)
+{
+	return f->lease.on && (!f->shared || lease_fd(f) >= 0);
+}
 
 static bool visibility_by_itself(const struct file *f)
 {
@@ -162,7 +187,8 @@ void visibility_drop_slow(struct file *f)
 {
 	if (!visibility_lease_is_ours(f))
 		return;
-	lease_drop(lease_fd(f));
+	if (lease_fd(f) >= 0)
+		lease_drop(lease_fd(f));
 	visibility_forget(f);
 }
 

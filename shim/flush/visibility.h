@@ -80,6 +80,9 @@ static inline bool visibility_stays(const struct file *f)
  * tell.
  */
 bool visibility_keeps(struct file *f);
+/* File lock held: f is about to be staged.  Drops a lease that the kernel may have taken while nothing was
+ * staged: others may have changed f since. */
+void visibility_doubt(struct file *f);
 struct arena_entry *visibility_entry(const struct file *f);
 /* Shows the state in `fastwrite status`. */
 void visibility_show(const struct file *f, uint32_t state);

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -30,6 +31,7 @@ static struct {
 	bool whole; /* the tables are those of all objects behind this one */
 	const char *own_path;
 	size_t count;
+	size_t trusted; /* tables up to the C library's; what lies behind it may be another's alone */
 	struct table tables[OBJECTS_MAX]; /* (last: a start touches one page of it) */
 } next;
 
@@ -50,6 +52,8 @@ static bool read_object(const struct link_map *map, struct table *t)
 	const uint32_t *hash = NULL;
 
 	*t = (struct table){.base = map->l_addr};
+	if ((intptr_t)map->l_addr < 0)
+		return false; /* (what the loader has done to its pointers cannot be told) */
 	for (const ElfW(Dyn) *d = map->l_ld; d && d->d_tag != DT_NULL; d++) {
 		switch (d->d_tag) {
 		case DT_GNU_HASH: hash = pointer_of(map, d); break;
@@ -111,22 +115,18 @@ static uint32_t find(const struct table *t, const char *name, uint32_t hash, boo
 	}
 }
 
-/* It lies behind this object, which was loaded at the start then, and not by dlopen. */
-static bool has_c_library(void)
+static bool is_c_library(const struct table *t)
 {
 	static const char name[] = "__libc_start_main";
-	uint32_t hash = hash_of(name);
 	bool others;
 
-	for (size_t n = 0; n < next.count; n++)
-		if (find(&next.tables[n], name, hash, &others))
-			return true;
-	return false;
+	return find(t, name, hash_of(name), &others) != 0;
 }
 
 static void look(void)
 {
 	const struct link_map *map = _r_debug.r_map;
+	bool has_c_library = false;
 
 	next.looked = true;
 	/* (not found: this is another namespace than the program's) */
@@ -135,10 +135,18 @@ static void look(void)
 	if (!map)
 		return;
 	next.own_path = map->l_name;
-	for (map = map->l_next; map; map = map->l_next)
+	/* (an auditor hears of what dlsym finds, and may change it) */
+	if (getenv("LD_AUDIT"))
+		return;
+	for (map = map->l_next; map; map = map->l_next) {
 		if (next.count == OBJECTS_MAX || !read_object(map, &next.tables[next.count++]))
 			return;
-	next.whole = has_c_library();
+		if (!has_c_library)
+			next.trusted = next.count;
+		has_c_library |= is_c_library(&next.tables[next.count - 1]);
+	}
+	/* (else this object was loaded by dlopen) */
+	next.whole = has_c_library;
 }
 
 /* *bytes: of data; NULL: a function is asked for. */
@@ -158,6 +166,8 @@ static bool find_next(const char *name, void **found, size_t *bytes)
 
 		if (i == 0)
 			continue;
+		if (n >= next.trusted)
+			return false;
 		/* (one that chooses its function by the processor has to be asked) */
 		if (ELF64_ST_TYPE(t->symbols[i].st_info) != (bytes ? STT_OBJECT : STT_FUNC))
 			return false;
