@@ -139,7 +139,7 @@ $(BUILD)/obj/%.o: shim/%.c $(BUILD)/.flags
 
 # The sanitizer's own start calls these, before it is ready for anybody.
 ifeq ($(SAN),tsan)
-$(call objects,shim/hooks/size.c shim/hooks/move.c shim/hooks/real.c): C_ALL += -fno-sanitize=thread
+$(call objects,shim/hooks/size.c shim/hooks/move.c shim/hooks/next.c shim/hooks/real.c): C_ALL += -fno-sanitize=thread
 endif
 
 $(BUILD)/obj/%.o: shim/%.S $(BUILD)/.flags

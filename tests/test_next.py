@@ -21,13 +21,13 @@ NEXT = """
 int main(int argc, char **argv)
 {
 	for (int i = 1; i < argc; i++) {
-		void *found, *expected = dlsym(RTLD_NEXT, argv[i]);
+		void *expected = dlsym(RTLD_NEXT, argv[i]);
 		bool is_data = strncmp(argv[i], "_IO_", 4) == 0 && strstr(argv[i], "_jumps");
 		const ElfW(Sym) *symbol = NULL;
 		size_t bytes = 0;
 		Dl_info info;
-		bool known = is_data ? next_object(argv[i], &found, &bytes) : next_function(argv[i], &found);
-		bool same = found == expected;
+		void *found = is_data ? next_object(argv[i], &bytes) : next_function(argv[i]);
+		bool known = found != NEXT_UNKNOWN, same = found == expected;
 
 		if (is_data && same && dladdr1(found, &info, (void **)&symbol, RTLD_DL_SYMENT))
 			same = symbol && symbol->st_size == bytes;

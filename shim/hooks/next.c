@@ -150,16 +150,15 @@ static void look(void)
 }
 
 /* *bytes: of data; NULL: a function is asked for. */
-static bool find_next(const char *name, void **found, size_t *bytes)
+static void *find_next(const char *name, size_t *bytes)
 {
 	uint32_t hash = hash_of(name);
 	bool others = false;
 
-	*found = NULL;
 	if (!next.looked)
 		look();
 	if (!next.whole)
-		return false;
+		return NEXT_UNKNOWN;
 	for (size_t n = 0; n < next.count && !others; n++) {
 		const struct table *t = &next.tables[n];
 		uint32_t i = find(t, name, hash, &others);
@@ -167,24 +166,23 @@ static bool find_next(const char *name, void **found, size_t *bytes)
 		if (i == 0)
 			continue;
 		if (n >= next.trusted)
-			return false;
+			return NEXT_UNKNOWN;
 		/* (one that chooses its function by the processor has to be asked) */
 		if (ELF64_ST_TYPE(t->symbols[i].st_info) != (bytes ? STT_OBJECT : STT_FUNC))
-			return false;
-		*found = (void *)(t->base + t->symbols[i].st_value);
+			return NEXT_UNKNOWN;
 		if (bytes)
 			*bytes = t->symbols[i].st_size;
-		return true;
+		return (void *)(t->base + t->symbols[i].st_value);
 	}
-	return !others;
+	return others ? NEXT_UNKNOWN : NULL;
 }
 
-bool next_function(const char *name, void **found) { return find_next(name, found, NULL); }
+void *next_function(const char *name) { return find_next(name, NULL); }
 
-bool next_object(const char *name, void **found, size_t *bytes)
+void *next_object(const char *name, size_t *bytes)
 {
 	*bytes = 0;
-	return find_next(name, found, bytes);
+	return find_next(name, bytes);
 }
 
 const char *next_own_path(void)

@@ -8,14 +8,15 @@
 #ifndef FASTWRITE_HOOKS_NEXT_H
 #define FASTWRITE_HOOKS_NEXT_H
 
-#include <stdbool.h>
 #include <stddef.h>
 
-/* *found: the function, in its default version; NULL: no object has such a symbol.  False: it is not known
- * here, and dlsym has to look. */
-bool next_function(const char *name, void **found);
+#define NEXT_UNKNOWN ((void *)-1)
+
+/* The function, in its default version.  NULL: no object has such a symbol.  NEXT_UNKNOWN: dlsym has to look.
+ */
+void *next_function(const char *name);
 /* The same for data, of *bytes bytes. */
-bool next_object(const char *name, void **found, size_t *bytes);
+void *next_object(const char *name, size_t *bytes);
 /* The path of this library, as the loader found it; NULL: it is not known here. */
 const char *next_own_path(void);
 

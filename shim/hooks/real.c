@@ -72,9 +72,10 @@ static const struct {
 
 static void *resolve(const char *name)
 {
-	void *found;
+	void *found = next_function(name);
 
-	if (!next_function(name, &found)) {
+	if (found == NEXT_UNKNOWN) {
+		found = NULL;
 		for (size_t i = 0; i < sizeof versioned / sizeof *versioned; i++)
 			if (strcmp(name, versioned[i].name) == 0)
 				found = dlvsym(RTLD_NEXT, name, versioned[i].version);

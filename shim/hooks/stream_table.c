@@ -225,9 +225,9 @@ static void *find_object(const char *name, size_t *bytes)
 {
 	const Elf64_Sym *symbol;
 	Dl_info info;
-	void *start;
+	void *start = next_object(name, bytes);
 
-	if (next_object(name, &start, bytes))
+	if (start != NEXT_UNKNOWN)
 		return start;
 	start = dlsym(RTLD_NEXT, name);
 	if (!start || !dladdr1(start, &info, (void **)&symbol, RTLD_DL_SYMENT) || !symbol ||
@@ -258,9 +258,9 @@ static bool find_table(int table)
 static bool find_all(void)
 {
 	for (int which = 0; which < SLOTS; which++) {
-		void *function;
+		void *function = next_function(slot_symbols[which]);
 
-		if (!next_function(slot_symbols[which], &function))
+		if (function == NEXT_UNKNOWN)
 			function = dlsym(RTLD_NEXT, slot_symbols[which]);
 		if (!function)
 			return false;
@@ -309,9 +309,9 @@ static int protection_of(uintptr_t page)
 	/* (not the program's own: it has not begun) */
 	static const char name[] = "dl_iterate_phdr";
 	struct object o = {.page = page, .prot = -1};
-	void *each;
+	void *each = next_function(name);
 
-	if (!next_function(name, &each))
+	if (each == NEXT_UNKNOWN)
 		each = dlsym(RTLD_NEXT, name);
 	if (each)
 		((each_object *)(uintptr_t)each)(look_in_object, &o);
