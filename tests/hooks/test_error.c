@@ -89,7 +89,11 @@ static void protected_buffers(void **state)
 			assert_int_equal(OK(pread(fd, page, RECORD, 0)), RECORD);
 			check_records(page, 0, 1);
 		}
-		OK(ways[i](page));
+		/* (aarch64 has no protection keys before Linux 6.12) */
+		if (ways[i](page) < 0) {
+			assert_int_equal(errno, ENOSYS);
+			continue;
+		}
 		FAILS(pread(fd, page, RECORD, 0), EFAULT);
 		OK((char *)mmap(page, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
 		                -1, 0));
