@@ -104,8 +104,10 @@ def run_hook(build: Path, name: str) -> Outcome:
     return Outcome(totals, f"{run.stdout}\n{run.stderr}")
 
 
-def hook_jobs(build: Path) -> list[Job]:
-    names = sorted(path.stem for path in (ROOT / "tests" / "hooks").glob("test_*.c"))
+def hook_jobs(build: Path, without: list[str]) -> list[Job]:
+    names = sorted(
+        path.stem for path in (ROOT / "tests" / "hooks").glob("test_*.c") if path.stem not in without
+    )
     return [Job(f"{name}, preloaded", partial(run_hook, build, name)) for name in names]
 
 
@@ -156,7 +158,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="release build directory")
     parser.add_argument("--units", type=Path, help="run the unit tests of this build directory")
-    parser.add_argument("--hooks", type=Path, help="run the hook programs preloaded, from a sanitized build")
+    parser.add_argument(
+        "--hooks", type=Path, help="run the hook programs preloaded, with the default settings"
+    )
+    parser.add_argument("--without", nargs="+", default=[], help="not these hook programs")
     parser.add_argument("--exports", action="store_true", help="compare the library's symbols with hooks.def")
     parser.add_argument("--python", action="store_true", help="run pytest")
     parser.add_argument("pytest_arguments", nargs="*", help="handed to pytest, behind --")
@@ -170,7 +175,7 @@ def main() -> int:
     if options.units:
         totals.add(run_jobs(unit_jobs(options.units.resolve()), record))
     if options.hooks:
-        totals.add(run_jobs(hook_jobs(options.hooks.resolve()), record))
+        totals.add(run_jobs(hook_jobs(options.hooks.resolve(), options.without), record))
     if options.exports:
         totals.add(run_exports(build))
     if options.python:

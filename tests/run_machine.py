@@ -62,7 +62,7 @@ UNITS = "--units build-debug"
 HOOKS = "tests/test_hooks.py"
 KILL = "tests/test_kill_points.py tests/test_kill_random.py"
 # Those that end within minutes where each instruction is emulated.
-HOOKS_FEW = "(native or default) and not test_step and not test_preempt and not test_pointer"
+HOOKS_FEW = "--hooks build --without test_step test_preempt test_pointer"
 KILL_FEW = "test_every_step[sequential] or test_every_step[append-auto] or test_random_kills"
 KILLS_FEW = 20  # of test_random_kills
 
@@ -124,6 +124,7 @@ for build in build build-debug; do
 	[ -e /disk/$build/fuzz-corpus ] || cp -r /root/run/repo/build/fuzz-corpus /disk/$build
 	mount --bind /disk/$build /root/run/repo/$build
 done
+ln -s /proc/self/fd /dev/fd
 mount --move /dev /root/dev
 mkdir -p /root/dev/shm /root/dev/pts
 mount -t tmpfs shm /root/dev/shm
@@ -227,20 +228,24 @@ def packages_of_python() -> Path | None:
     return found[-1].resolve() if found and (found[-1] / "pytest").exists() else None
 
 
+def pytest_of(files: str, keyword: str, python: bool) -> str:
+    if not python:
+        return f"echo 'skipped: {files}: no Python parts in .venv'; echo 0 passed, 0 failed, 1 skipped"
+    return f"python3 tests/run_all.py --build build --python -- {files}" + (
+        f" -k '{keyword}'" if keyword else ""
+    )
+
+
 def commands_of(suites: list[str], few: bool, keyword: str, python: bool) -> str:
     """Of the shell, one a line."""
     runner = "python3 tests/run_all.py --build build"
     lines = [f"{runner} {UNITS}"] if "units" in suites else []
-    for name, files, some in (("hooks", HOOKS, HOOKS_FEW), ("kill", KILL, KILL_FEW)):
-        if name not in suites:
-            continue
-        if not python:
-            lines.append(
-                f"echo 'skipped: {name}: no Python parts in .venv'; echo 0 passed, 0 failed, 1 skipped"
-            )
-            continue
-        chosen = keyword or (some if few else "")
-        lines.append(f"{runner} --python -- {files}" + (f" -k '{chosen}'" if chosen else ""))
+    if "hooks" in suites and few and not keyword:
+        lines.append(f"{runner} {HOOKS_FEW}")
+    elif "hooks" in suites:
+        lines.append(pytest_of(HOOKS, keyword, python))
+    if "kill" in suites:
+        lines.append(pytest_of(KILL, keyword or (KILL_FEW if few else ""), python))
     return "\n".join(f'{line}; echo "== status $?"' for line in lines)
 
 
