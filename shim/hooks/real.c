@@ -93,6 +93,9 @@ static void *resolve_or_die(const char *name)
 {
 	void *found = resolve(name);
 
+	/* (of a library that was loaded since the start: shm_open before glibc 2.34) */
+	if (!found)
+		found = dlsym(RTLD_NEXT, name);
 	if (!found) {
 		log_error("this C library has no %s", name);
 		__builtin_trap();
