@@ -31,8 +31,8 @@ int main(int argc, char **argv)
 
 		if (is_data && same && dladdr1(found, &info, (void **)&symbol, RTLD_DL_SYMENT))
 			same = symbol && symbol->st_size == bytes;
-		printf("%s %s %s\\n", argv[i], !known ? "unknown" : found ? "found" : "none",
-		       !known || same ? "same" : "another");
+		printf("%s %s ", argv[i], !known ? "unknown" : found ? "found" : "none");
+		puts(!known || same ? "same" : "another");
 	}
 	return 0;
 }
