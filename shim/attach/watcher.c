@@ -58,15 +58,15 @@ static bool same_file(const struct file *f, uint64_t dev, uint64_t ino)
 static bool give_way(struct file *f)
 {
 	uint64_t dev = f->dev, ino = f->ino;
-	bool holds = file_needs_lease(f), is_same;
+	bool held = false, is_same;
 
-	if (holds)
-		holds = ordered_hold(f) == 0;
+	if (file_needs_lease(f))
+		held = ordered_hold(f) == 0;
 	else
 		flush_drain(f);
 	/* (the lock may have been free) */
 	is_same = same_file(f, dev, ino);
-	if (is_same && holds && flush_is_kept(f)) {
+	if (is_same && held && flush_is_kept(f)) {
 		/* The lease ends with our copy of the descriptor.  As long as that is open, no process can
 		 * start the file as a program. */
 		visibility_forget(f);
@@ -77,9 +77,16 @@ static bool give_way(struct file *f)
 		journal_retire(f);
 		visibility_drop(f);
 	}
-	if (holds)
+	if (held)
 		ordered_hold_cancel(f);
 	return is_same;
+}
+
+/* The same; the next try for a lease comes later. */
+static void give_way_to_others(struct file *f)
+{
+	if (give_way(f) && f->mode == FILE_ATTACHED)
+		back_off(f);
 }
 
 /* The same for a file in order, so that this process can open it once more. */
@@ -100,8 +107,7 @@ static bool answer_file(struct file *f)
 		return false;
 	g = file_lock(f);
 	if (visibility_lease_is_ours(f) && !visibility_lease_seen(f)) {
-		if (give_way(f) && f->mode == FILE_ATTACHED)
-			back_off(f);
+		give_way_to_others(f);
 		answered = true;
 	}
 	file_unlock(f, g);
@@ -270,8 +276,8 @@ void watcher_before_open(uint64_t dev, uint64_t ino)
 		/* (the program alone has it open, also when it has it open twice) */
 		else if (file_is_ordered(f) && visibility_lease_intact(f))
 			visibility_drop(f);
-		else if (give_way(f) && f->mode == FILE_ATTACHED)
-			back_off(f);
+		else
+			give_way_to_others(f);
 	}
 	file_unlock(f, g);
 }
@@ -311,8 +317,8 @@ static void visit_give_way(struct file *f, void *ctx)
 	if (!atomic_load(&f->lease.on))
 		return;
 	g = file_lock(f);
-	if (visibility_lease_is_ours(f) && give_way(f) && f->mode == FILE_ATTACHED)
-		back_off(f);
+	if (visibility_lease_is_ours(f))
+		give_way_to_others(f);
 	file_unlock(f, g);
 }
 
