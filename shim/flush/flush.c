@@ -554,7 +554,7 @@ int flush_drain_for_look(struct file *f)
 	uint64_t begin = file_is_staged(f) ? staging_policy_clock(f) : 0;
 	int r = flush_drain(f);
 
-	staging_policy_cost(f, begin, STAGING_COST_MOST);
+	staging_policy_drained(f, begin, STAGING_COST_MOST);
 	return r;
 }
 

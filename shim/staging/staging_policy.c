@@ -102,6 +102,19 @@ void staging_policy_cost(struct file *f, uint64_t begin, uint64_t most)
 		charge(f, since(begin), most);
 }
 
+void staging_policy_drained(struct file *f, uint64_t begin, uint64_t most)
+{
+	uint64_t ns = since(begin);
+
+	if (!begin)
+		return;
+	/* where the kernel's writes were measured while the processor was busy, staging would seem to pay for
+	 * ever */
+	if (ns < write_ns(f))
+		atomic_store_explicit(&f->balance.write_ns, ns, memory_order_relaxed);
+	charge(f, ns, most);
+}
+
 void staging_policy_drained_direct(struct file *f, uint64_t begin)
 {
 	uint64_t ns = since(begin), device = write_ns(f);

@@ -57,6 +57,8 @@ enum {
 };
 /* The program had to wait for what began at `begin`; at most `most` nanoseconds count. */
 void staging_policy_cost(struct file *f, uint64_t begin, uint64_t most);
+/* The same for a drain.  It contains at least one write of the kernel, so none costs more. */
+void staging_policy_drained(struct file *f, uint64_t begin, uint64_t most);
 /* The same for a drain before a sync of the device, of a file that the program writes by O_DIRECT.  If it was
  * quicker than such a write, it went to the page cache, and the sync has to write. */
 void staging_policy_drained_direct(struct file *f, uint64_t begin);

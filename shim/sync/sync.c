@@ -144,7 +144,7 @@ static int drain(struct file *f, const struct ofd *o)
 	else if (real && (o->flags & O_DIRECT))
 		staging_policy_drained_direct(f, begin);
 	else /* a real sync writes what the program would have left in the page cache */
-		staging_policy_cost(f, begin, real ? STAGING_SYNC_COST_MOST : STAGING_COST_MOST);
+		staging_policy_drained(f, begin, real ? STAGING_SYNC_COST_MOST : STAGING_COST_MOST);
 	return r;
 }
 
