@@ -273,7 +273,7 @@ BAD_CONFIGURATIONS = [
     ({"FASTWRITE_BLOCK": "100K"}, ["FASTWRITE_BLOCK", "power of two"]),
     ({"FASTWRITE_SYNC": "journaled"}, ["FASTWRITE_SYNC", "fdatasync, fsync, journal"]),
     ({"FASTWRITE_VISIBILITY": "never"}, ["FASTWRITE_VISIBILITY", "lag, strict"]),
-    ({"FASTWRITE_PREALLOC_MODE": "pool"}, ["FASTWRITE_PREALLOC_MODE", "keep, off, zero"]),
+    ({"FASTWRITE_PREALLOC_MODE": "pool"}, ["FASTWRITE_PREALLOC_MODE", "keep, off"]),
     ({"FASTWRITE_PATHS": "logs/*"}, ["FASTWRITE_PATHS", '"logs/*"', "cannot match", "absolute"]),
     ({"FASTWRITE_PATHS": "~/log"}, ["FASTWRITE_PATHS", "'~'"]),
     ({"FASTWRITE_PATHS": "/a/[b"}, ["FASTWRITE_PATHS", "cannot match", "']'"]),

@@ -189,7 +189,6 @@ SETTINGS = {
     "strict": {"adapt": "off", "visibility": "strict"},
     "direct": {"adapt": "off", "flush": "direct"},
     "exclusive": {"adapt": "off", "writers": "exclusive"},
-    "zero": {"adapt": "off", "writers": "exclusive", "prealloc_mode": "zero"},
     "journal": {"adapt": "off", "sync": "journal"},
 }
 PROGRAMS = ["positions", "syncs", "append", "opens", "fork", "locks"]

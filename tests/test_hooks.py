@@ -20,7 +20,6 @@ MODES = {
     "exclusive": {"writers": "exclusive", "flush": "direct"},
     "shared": {"writers": "shared", "flush": "buffered"},
     "no-prealloc": {"prealloc_mode": "off", "sync": "off"},
-    "zero": {"writers": "exclusive", "prealloc_mode": "zero"},
     "strict": {"visibility": "strict"},
     "ordered": {"writers": "exclusive", "sync": "ordered"},
     "ordered-leased": {"sync": "ordered"},
@@ -88,8 +87,6 @@ STEPPED = {
 def test_preloaded(build, library, program, mode):
     if MODES[mode].get("writers") == "exclusive" and program in NOT_EXCLUSIVE:
         pytest.skip("several processes append: not what writers = exclusive is for")
-    if mode == "zero" and program == "test_syscall":
-        pytest.skip("asks the kernel itself for the size after a sync, which counts the zeros in this mode")
     if mode in ORDERED and program == "test_syscall":
         pytest.skip("asks the kernel itself for the size after a sync, which drains nothing in this mode")
     with disk_dir() as place:

@@ -60,7 +60,6 @@ CASES = [
     Case("synced", "synced"),
     Case("synced-no-prealloc", "synced", {"prealloc_mode": "off"}),
     Case("journaled", "journaled", {"sync": "journal", "journal": "1M"}),
-    Case("zeros", "synced", {"prealloc_mode": "zero", "writers": "exclusive", "prealloc": "1M"}),
     Case("stealing", "stealing"),
     Case("ordered", "positional", {"writers": "exclusive", "sync": "ordered"}),
     Case("ordered-large", "large", {"writers": "exclusive", "sync": "ordered"}),
@@ -330,7 +329,6 @@ AGAIN = [
     "append-shared-foreign",
     "same-bytes-shared",
     "synced",
-    "zeros",
     "stealing",
 ]
 

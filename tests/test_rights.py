@@ -282,13 +282,10 @@ int main(void)
 SETTINGS = {
     "": {},
     "journal": {"sync": "journal", "journal": "1M", "visibility": "strict"},
-    "zero": {"writers": "exclusive", "prealloc_mode": "zero"},
 }
 
 
-@pytest.mark.parametrize(
-    ("way", "mode"), [*((way, "") for way in FULL), ("setuid", "journal"), ("setuid", "zero")]
-)
+@pytest.mark.parametrize(("way", "mode"), [*((way, "") for way in FULL), ("setuid", "journal")])
 def test_child_shares_nothing(library, compile_c, place, way, mode) -> None:
     """After a child changes its ids it shares no memory with its parent, and the log of both is bypassed."""
     binary = program(compile_c, CHILD.replace("CHANGE", FULL[way]))

@@ -92,10 +92,6 @@ def test_unless_the_journal_answers_the_syncs(habit):
     assert habit(1, 200, 1, sync="journal").writes >= 150
 
 
-def test_nor_where_zeros_stand_ready(habit):
-    assert habit(1, 200, 1, prealloc_mode="zero", writers="exclusive").writes >= 150
-
-
 def test_many_writes_for_each_sync_are_staged(habit):
     assert habit(1, 40, 500).writes >= 10_000
 

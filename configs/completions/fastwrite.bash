@@ -15,7 +15,7 @@ _fastwrite_words()
 	--set=visibility=*) echo --set=visibility={lag,strict} ;;
 	--set=writers=*) echo --set=writers={auto,exclusive,shared} ;;
 	--set=flush=*) echo --set=flush={auto,direct,buffered} ;;
-	--set=prealloc_mode=*) echo --set=prealloc_mode={keep,off,zero} ;;
+	--set=prealloc_mode=*) echo --set=prealloc_mode={keep,off} ;;
 	--set=adapt=* | --set=stdio=*) echo "${word%=*}"={on,off} ;;
 	--set=inherit=*) echo --set=inherit={0,1} ;;
 	--set=*=*) ;;

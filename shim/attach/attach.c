@@ -89,7 +89,6 @@ void attach_leave_arena(struct file *f)
 {
 	attach_nothing_staged(f);
 	journal_file_keep(f);
-	f->space.zero_end = 0; /* recovery cuts the zeros off */
 	f->arena = NULL;
 	f->entry = -1;
 	staging_policy_restart(f);
@@ -259,8 +258,6 @@ static void fill_entry(const struct file *f, struct arena *a, uint32_t index, co
 	entry->flush_active = APPEND_NONE;
 	entry->flush_base = 0;
 	entry->prealloc_end = 0;
-	entry->padded_end = 0;
-	entry->size = 0;
 	entry->keeper = 0;
 	entry->flags = f->rule->set.writers == WRITERS_EXCLUSIVE ? ENTRY_EXCLUSIVE : 0;
 	if (file_is_ordered(f))
@@ -533,8 +530,6 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 	f->space.block = prealloc_block(&system);
 	f->space.plain = attributes.plain;
 	journal_file_begin(f);
-	f->space.zero_end = 0;
-	f->space.zero_wanted = f->space.zero_synced = false;
 	f->order.fresh = true;
 	f->order.behind = false;
 	f->order.sized = f->order.logged = 0;

@@ -214,7 +214,7 @@ static void repair_file(struct file *f)
 	gated = takeover_gate(f);
 	r = replay(f);
 	/* A replay without the right to the file fails even if nothing is staged: no error. */
-	if (r < 0 && !(nothing_left(f) && !(entry->flags & ENTRY_PADDED))) {
+	if (r < 0 && !nothing_left(f)) {
 		/* nothing is lost: the bytes stay in the arena, and the next call tries again */
 		if (f->flush.error == 0)
 			log_warn("cannot put in place what a killed process of the family wrote (error %d)",
@@ -241,15 +241,12 @@ static void repair_file(struct file *f)
 	f->takeovers = entry->takeovers;
 	takeover_ungate(f, gated);
 	attach_nothing_staged(f);
-	if (!(entry->flags & ENTRY_PADDED))
-		f->space.zero_end = 0; /* recovery has cut the zeros off */
 	if (r >= 0)
 		atomic_store(&entry->prealloc_end, 0);
 	if (end > f->lsize)
 		f->lsize = end;
 	fd = file_fd(f);
-	/* (with zeros beyond the end the kernel's size is not the file's) */
-	if (fd >= 0 && !f->space.zero_end)
+	if (fd >= 0)
 		attach_refresh(f, fd);
 	else
 		f->ksize = f->lsize;

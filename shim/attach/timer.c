@@ -62,8 +62,6 @@ static void look_after(struct file *f)
 			f->due[DUE_FLUSH] = sys_now_ns() + file_lag_ns(f);
 	}
 	attach_as_wanted(f);
-	if (f->space.zero_wanted && file_local(f)->refs)
-		flush_zeros(f);
 	if (file_is_due(f, DUE_SYNC, sys_now_ns()))
 		sync_relaxed_due(f);
 	if (file_is_due(f, DUE_CLOSED, sys_now_ns()))

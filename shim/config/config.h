@@ -34,7 +34,7 @@ enum {
 enum sync_policy { SYNC_FDATASYNC, SYNC_FSYNC, SYNC_JOURNAL, SYNC_RELAXED, SYNC_OFF, SYNC_ORDERED };
 enum writers_mode { WRITERS_AUTO, WRITERS_EXCLUSIVE, WRITERS_SHARED };
 enum flush_mode { FLUSH_AUTO, FLUSH_DIRECT, FLUSH_BUFFERED };
-enum prealloc_mode { PREALLOC_KEEP, PREALLOC_OFF, PREALLOC_ZERO };
+enum prealloc_mode { PREALLOC_KEEP, PREALLOC_OFF };
 enum visibility_mode { VISIBILITY_LAG, VISIBILITY_STRICT };
 enum adapt_mode { ADAPT_ON, ADAPT_OFF };
 enum stdio_mode { STDIO_ON, STDIO_OFF };
@@ -92,7 +92,7 @@ struct settings {
 	enum writers_mode writers;        /* writers = auto | exclusive | shared */
 	enum flush_mode flush;            /* flush = auto | direct | buffered */
 	uint64_t prealloc_bytes;          /* prealloc = 0..16G, default 64M: largest step ahead of use */
-	enum prealloc_mode prealloc_mode; /* prealloc_mode = keep | off | zero */
+	enum prealloc_mode prealloc_mode; /* prealloc_mode = keep | off */
 	char staging[PATH_MAX];           /* staging = absolute directory, "" = beside the data */
 	uint32_t small_bytes;             /* small = 512..64K, default 64K: larger writes are not staged */
 	enum adapt_mode adapt;            /* adapt = on | off, see staging/staging_policy.h */

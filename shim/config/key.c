@@ -50,7 +50,7 @@ static const struct spec specs[KEY_ALL] = {
 	[KEY_FLUSH] = {"flush", IN_RULE(flush), .preset = "auto", WORDS("auto", "direct", "buffered")},
 	[KEY_PREALLOC] = {"prealloc", IN_RULE(prealloc_bytes), .preset = "64M", SIZE(0, GIB(16))},
 	[KEY_PREALLOC_MODE] = {"prealloc_mode", IN_RULE(prealloc_mode), .preset = "keep",
-		WORDS("keep", "off", "zero")},
+		WORDS("keep", "off")},
 	[KEY_STAGING] = {"staging", IN_RULE(staging), .preset = "", .kind = KIND_DIRECTORY},
 	[KEY_SMALL] = {"small", IN_RULE(small_bytes), .preset = "64K", SIZE(512, KIB(64))},
 	[KEY_ADAPT] = {"adapt", IN_RULE(adapt), .preset = "on", WORDS("on", "off")},

@@ -68,7 +68,7 @@ static int with_file(uint64_t dev, uint64_t ino, action *act, const void *ctx)
 static int act_drain(struct file *f, const void *ctx)
 {
 	(void)ctx;
-	return file_is_staged(f) || f->space.zero_end ? flush_drain_for_look(f) : 0;
+	return file_is_staged(f) ? flush_drain_for_look(f) : 0;
 }
 
 static int act_detach(struct file *f, const void *ctx)
@@ -434,15 +434,6 @@ int by_name_change_at(struct by_name_change *c, int dirfd, const char *path)
 	if (c->begun)
 		c->ordered = by_name_order(dirfd, path, &c->dev);
 	return r;
-}
-
-bool by_name_asks_again(struct by_name_change *c)
-{
-	c->begun = false;
-	for (uint32_t i = 0; i < live_config->rule_count && !c->begun; i++)
-		if (live_config->rules[i].set.prealloc_mode == PREALLOC_ZERO)
-			change_begin(c);
-	return c->begun;
 }
 
 void by_name_change_end(struct by_name_change *c)

@@ -76,9 +76,6 @@ bool by_name_overlays(void);
 /* True if the file of fd is in an overlay (or may be) and its owner and group are these already: databases
  * call fchown for each journal.  Then nothing need be drained. */
 bool by_name_keeps_owner(int fd, uid_t uid, gid_t gid);
-/* Before a stat call is repeated.  With prealloc_mode = zero, zeros may have been written ahead of the end of
- * the file.  True: drain the file once more; no zeros are written until by_name_change_end. */
-bool by_name_asks_again(struct by_name_change *c);
 
 /* link.  Before: drains the file, and makes durable what `relaxed` has promised. */
 void by_name_link_prepare(int dirfd, const char *path, bool follow);

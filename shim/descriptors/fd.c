@@ -27,7 +27,6 @@
 #include "files/workers.h"
 #include "flush/flush.h"
 #include "flush/ordered.h"
-#include "flush/prealloc.h"
 #include "flush/token.h"
 #include "flush/visibility.h"
 #include "staging/arenas.h"
@@ -406,14 +405,6 @@ static void add_description(struct file *f, int fd, const struct fd_open *op, co
 			signals_harden();
 			f->space.end = 0;
 			journal_file_changed(f);
-			f->space.zero_never = true;
-			if (f->space.zero_end && !f->nested)
-				flush_wait_idle(f);
-			if (f->space.zero_end && !flush_left(f)) {
-				/* zeros were written ahead between the drain and the cut */
-				f->ksize = 0;
-				prealloc_zeros_cut(f);
-			}
 			if (!flush_left(f))
 				attach_refresh(f, fd);
 		}

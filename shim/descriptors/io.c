@@ -673,12 +673,8 @@ long io_writev_synced(int fd, struct ofd *o, const struct iovec *iov, int count,
 	return r;
 }
 
-/* True if a read without the lock could be disturbed: by zeros written ahead of the end of the file, or by a
- * flush that clears O_DIRECT of its description. */
-static bool read_is_disturbed(const struct file *f, const struct ofd *o)
-{
-	return f->rule->set.prealloc_mode == PREALLOC_ZERO || (o->flags & O_DIRECT);
-}
+/* True if a read without the lock could be disturbed, by a flush that clears O_DIRECT of its description. */
+static bool read_is_disturbed(const struct ofd *o) { return o->flags & O_DIRECT; }
 
 /* The kernel keeps the position of a passive file.  An attach during the call would keep the old position.
  * So such calls are counted like writes.  True: the file stays passive, and fd its descriptor, until
@@ -800,7 +796,7 @@ static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, 
 			r = flush_drain_for_look(f);
 		if (r < 0 && r != IO_PASS)
 			goto out;
-		if (!read_is_disturbed(f, o)) {
+		if (!read_is_disturbed(o)) {
 			/* counted: a flush that starts now must not impose O_DIRECT's rules on this read */
 			atomic_fetch_add(&f->flush.reads, 1);
 			file_unlock(f, g);

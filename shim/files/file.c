@@ -419,9 +419,6 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->space.start = f->space.end = f->space.step = f->space.gap_end = 0;
 	f->space.no_trim = false;
 	f->space.kept_end = 0;
-	f->space.zero_end = 0;
-	f->space.zero_wasted = 0;
-	f->space.zero_wanted = f->space.zero_never = f->space.zero_synced = false;
 	f->sync.full = unsynced_take(dev, ino);
 	f->sync.names_given = 0;
 	f->sync.attributes = 0;

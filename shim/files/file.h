@@ -227,7 +227,7 @@ struct file {
 		_Atomic bool pass; /* until then writes go to the kernel without the lock, see inflight */
 	} lease;
 
-	/* flush/prealloc.h: what is reserved in the file, and zeros written ahead of its end */
+	/* flush/prealloc.h: what is reserved in the file */
 	struct {
 		uint64_t start; /* [start, end) is reserved without a gap; end 0 = nothing */
 		uint64_t end;
@@ -239,11 +239,6 @@ struct file {
 		bool no_trim;     /* the last try to give it back failed */
 		/* end of a reservation that a detach kept; 0 = none, as far as is known */
 		_Atomic uint64_t kept_end;
-		uint64_t zero_end;    /* the kernel's size: zeros from ksize to here; 0 = no zeros */
-		uint32_t zero_wasted; /* times in a row that zeros were cut off unused */
-		bool zero_wanted;     /* a worker thread is to write more */
-		bool zero_never;
-		bool zero_synced; /* the device has a size that includes them */
 	} space;
 
 	/* flush/ordered.h */

@@ -18,7 +18,6 @@
 #include "flush/merge.h"
 #include "flush/order_log.h"
 #include "flush/ordered.h"
-#include "flush/prealloc.h"
 #include "flush/route.h"
 #include "flush/token.h"
 #include "flush/visibility.h"
@@ -257,9 +256,6 @@ struct flush_work {
 static void commit(struct file *f, struct flush_work *w)
 {
 	f->flush.result = (struct flush_result){.end = plan_end(f, &w->p), .bytes = w->p.bytes, .r = w->r};
-	if (f->space.zero_end && f->flush.result.end > arena_entry_at(f->arena, (uint32_t)f->entry)->size)
-		atomic_store_explicit(&arena_entry_at(f->arena, (uint32_t)f->entry)->size,
-		                      f->flush.result.end, memory_order_release);
 	if (w->r == 0) {
 		route_count(f, &w->rt, w->p.bytes);
 		flush_retire(f, w->p.first, w->p.last);
@@ -408,23 +404,11 @@ static int drain_elsewhere(struct file *f)
 	return 0;
 }
 
-/* Nothing is staged, and no flusher is at work. */
-static void cut_zeros(struct file *f, bool keep)
-{
-	if (f->space.zero_end && !keep)
-		prealloc_zeros_cut(f);
-}
-
-static int drain_blocks(struct file *f, bool keep_zeros)
+static int drain_blocks(struct file *f)
 {
 	stage_seal(f);
-	if (f->nested) {
-		int r = drain_nested(f);
-
-		if (r == 0 && !flush_first(f))
-			cut_zeros(f, keep_zeros);
-		return r;
-	}
+	if (f->nested)
+		return drain_nested(f);
 	for (;;) {
 		int r;
 
@@ -438,10 +422,8 @@ static int drain_blocks(struct file *f, bool keep_zeros)
 			stage_seal(f);
 			continue;
 		}
-		if (!file_is_staged(f)) {
-			cut_zeros(f, keep_zeros);
+		if (!file_is_staged(f))
 			return 0;
-		}
 		r = file_is_paged(f) ? drain_pages(f) : flush_run(f, true);
 		if (r < 0)
 			return r;
@@ -466,7 +448,7 @@ static int drain_after_repair(struct file *f)
 	return f->needs_repair ? repair_error(f) : 0;
 }
 
-static int drain_file(struct file *f, bool keep_zeros)
+int flush_drain(struct file *f)
 {
 	struct arena_entry *entry;
 	int r;
@@ -476,7 +458,7 @@ static int drain_file(struct file *f, bool keep_zeros)
 		if (r < 0)
 			return r;
 	}
-	if (f->mode != FILE_ATTACHED || (!file_is_staged(f) && (!f->space.zero_end || keep_zeros)))
+	if (f->mode != FILE_ATTACHED || !file_is_staged(f))
 		return 0;
 	signals_harden();
 	entry = arena_entry_at(f->arena, (uint32_t)f->entry);
@@ -484,16 +466,12 @@ static int drain_file(struct file *f, bool keep_zeros)
 	if (f->shared && !flush_possible(f)) {
 		return f->nested ? 0 : drain_elsewhere(f);
 	}
-	r = drain_blocks(f, keep_zeros);
+	r = drain_blocks(f);
 	/* another process's file: this one does not keep it open */
 	if (file_local(f)->refs == 0 && !atomic_load(&f->flush.busy))
 		flush_close_internal(f);
 	return r;
 }
-
-int flush_drain(struct file *f) { return drain_file(f, false); }
-
-int flush_drain_for_sync(struct file *f) { return drain_file(f, true); }
 
 void flush_leave_program_fd(struct file *f)
 {
@@ -503,50 +481,6 @@ void flush_leave_program_fd(struct file *f)
 		(void)flush_drain(f); /* the next drain reports an error again */
 	else
 		flush_wait_idle(f);
-}
-
-void flush_zeros(struct file *f)
-{
-	uint64_t from, to;
-
-	f->space.zero_wanted = false;
-	while (!atomic_load(&f->flush.busy) && prealloc_zeros_next(f, flush_trusted_fd(f), &from, &to)) {
-		struct route rt = {.leased = false};
-		uint32_t generation;
-		int r, synced;
-
-		route_program_fd(f, &rt, flush_program_fd(f));
-		flush_token_take(f);
-		generation = atomic_load(&f->flush.generation);
-		guard_change(f);
-		lock_drop(&f->lock, LOCK_FILE);
-		r = prealloc_zeros_write(rt.target.fd, from, to);
-		synced = r < 0 ? 0 : sys.fdatasync(rt.target.fd);
-		route_leave(f, &rt);
-		f->flush.result = (struct flush_result){.r = 0};
-		atomic_store(&f->flush.io_done, 1);
-		file_retake(f);
-		if (atomic_load(&f->flush.busy) && atomic_load(&f->flush.generation) == generation)
-			flush_token_give(f);
-		if (f->needs_repair)
-			file_repair(f);
-		guard_again(f);
-		/* the kernel does not report it through this description again */
-		if (synced < 0)
-			file_note_sync_error(f, synced);
-		if (f->mode != FILE_ATTACHED || f->space.zero_end != to)
-			return; /* a signal handler has cut the zeros off */
-		if (r < 0 || synced < 0)
-			f->space.zero_never = true; /* the next drain cuts the zeros off */
-		else
-			prealloc_zeros_done(f, from, to);
-		if (f->flush.idle_waiters > 0) {
-			/* a sync of the program waits: it comes first */
-			f->space.zero_wanted = true;
-			workers_kick(f);
-			return;
-		}
-	}
 }
 
 int flush_drain_for_look(struct file *f)

@@ -24,13 +24,6 @@ int flush_run(struct file *f, bool keep_lock);
  * retake the lock while another flusher finishes; never does so when f->nested. */
 int flush_drain(struct file *f);
 
-/* The same for a sync, but keeps the zeros that were written ahead of the end of the file (prealloc_mode =
- * zero). */
-int flush_drain_for_sync(struct file *f);
-
-/* Called in a worker thread: writes such zeros.  Drops and retakes the lock. */
-void flush_zeros(struct file *f);
-
 /* True if enough is staged for a background flush, and no flusher is at work. */
 bool flush_worth(const struct file *f);
 

@@ -339,7 +339,7 @@ void prealloc_before_vfork(struct file *f)
 
 bool prealloc_strands(struct file *f, uint64_t offset)
 {
-	uint64_t end = f->space.end > f->space.zero_end ? f->space.end : f->space.zero_end;
+	uint64_t end = f->space.end;
 
 	return end && !f->space.no_trim && end > block_ceil(f, stage_logical_size(f)) &&
 	       leaves_gap(f, offset);
@@ -349,8 +349,6 @@ void prealloc_leave(struct file *f)
 {
 	int fd = flush_program_fd(f);
 
-	if (f->space.end == 0)
-		return;          /* there were only zeros, and the drain has cut them off */
 	flush_close_internal(f); /* the kernel would refuse the lease; the next write opens it again */
 	if (fd >= 0 && give_back(f, fd, 0))
 		forget(f);
@@ -362,7 +360,7 @@ void prealloc_rest(struct file *f)
 {
 	int fd = flush_program_fd(f);
 
-	if (f->space.end <= f->ksize || f->space.zero_end || fd < 0 || f->shared || visibility_is(f))
+	if (f->space.end <= f->ksize || fd < 0 || f->shared || visibility_is(f))
 		return;
 	if (!flush_take_lease(f, fd))
 		return;
@@ -381,143 +379,4 @@ void prealloc_again(struct file *f, int fd)
 	/* start anew at the new end of the file */
 	cut(f, fd, 0);
 	forget(f);
-}
-
-/* ---- zeros ahead ---- */
-
-enum {
-	ZERO_STRETCH = 1 << 20, /* a sync of the program may have to wait for so many bytes */
-	ZERO_WASTED_MAX = 4,
-#ifndef FALLOC_FL_WRITE_ZEROES
-	FALLOC_FL_WRITE_ZEROES = 0x80,
-#endif
-};
-
-/* Distance from the end of the file up to which zeros are written. */
-static uint64_t zeros_ahead(const struct file *f)
-{
-	uint64_t step = f->space.step ? f->space.step : STEP_FIRST;
-	uint64_t most = f->rule->set.prealloc_bytes;
-
-	return step < most ? step : most;
-}
-
-bool prealloc_zeros_wanted(struct file *f)
-{
-	const struct settings *set;
-	uint64_t end;
-
-	/* A closed gate announces that files are about to be shown to other processes.  Such a file may not
-	 * be seen with zeros. */
-	if (f->mode != FILE_ATTACHED || !f->arena || f->wanted || f->flush.error || gate_held() ||
-	    gate_changing() || gate_stopped())
-		return false;
-	set = &f->rule->set;
-	/* with a journal or a log, a sync does not touch the file */
-	if (set->prealloc_mode != PREALLOC_ZERO || set->sync == SYNC_JOURNAL || config_orders(set) ||
-	    f->space.zero_never || set->writers != WRITERS_EXCLUSIVE || f->shared || f->sparse ||
-	    f->space.zero_wasted >= ZERO_WASTED_MAX || visibility_is(f))
-		return false;
-	/* zeros help only at the end of the file */
-	end = stage_logical_size(f);
-	return f->space.zero_end < end + zeros_ahead(f) / 2;
-}
-
-bool prealloc_zeros_next(struct file *f, int fd, uint64_t *from, uint64_t *to)
-{
-	struct arena_entry *entry;
-	uint64_t end;
-
-	if (fd < 0 || !prealloc_zeros_wanted(f))
-		return false;
-	entry = arena_entry_at(f->arena, (uint32_t)f->entry);
-	end = stage_logical_size(f);
-	*from = f->space.zero_end > end ? f->space.zero_end : block_ceil(f, end);
-	*to = within_limit(page_floor(*from + ZERO_STRETCH)) / ARENA_PAGE * ARENA_PAGE;
-	/* Recorded before the zeros are written: recovery looks for them only in a file with this record. */
-	atomic_fetch_or_explicit(&entry->flags, ENTRY_PREALLOCATED, memory_order_release);
-	if (*to <= *from || *to - *from > free_space(fd).share || reserve(f, fd, *from, *to) < 0) {
-		f->space.zero_never = true; /* the disk is nearly full: do without zeros */
-		return false;
-	}
-	if (f->space.zero_end == 0)
-		atomic_store_explicit(&entry->size, f->ksize, memory_order_relaxed);
-	atomic_store_explicit(&entry->padded_end, *to, memory_order_relaxed);
-	atomic_fetch_or_explicit(&entry->flags, ENTRY_PADDED, memory_order_release);
-	f->space.zero_end = *to;
-	kill_step();
-	return true;
-}
-
-int prealloc_zeros_write(int fd, uint64_t from, uint64_t to)
-{
-	static const uint8_t zeros[64 << 10];
-	static _Atomic bool refused;
-	int r = -EOPNOTSUPP;
-
-	if (!atomic_load(&refused)) {
-		r = sys.fallocate(fd, FALLOC_FL_WRITE_ZEROES, (off_t)from, (off_t)(to - from));
-		if (r == -EOPNOTSUPP || r == -EINVAL || r == -ENOSYS)
-			atomic_store(&refused, true);
-	}
-	for (uint64_t at = from; r < 0 && at < to;) {
-		struct iovec iov = {.iov_base = (void *)(uintptr_t)zeros,
-		                    .iov_len = to - at < sizeof zeros ? to - at : sizeof zeros};
-		ssize_t n = sys.pwritev(fd, &iov, 1, (off_t)at);
-
-		if (n == -EINTR)
-			continue;
-		if (n <= 0)
-			return n < 0 ? (int)n : -EIO;
-		kill_step();
-		at += (uint64_t)n;
-		if (at == to)
-			r = 0;
-	}
-	return r;
-}
-
-void prealloc_zeros_done(struct file *f, uint64_t from, uint64_t to)
-{
-	f->space.zero_synced = true;
-	if (f->space.end == 0)
-		f->space.start = from;
-	if (f->space.end == 0 || (f->space.end >= from && f->space.end < to))
-		note_reserved(f, to);
-}
-
-void prealloc_zeros_used(struct file *f)
-{
-	if (f->space.zero_end == 0)
-		return;
-	f->space.zero_wasted = 0;
-	f->space.step = zeros_ahead(f) * 2;
-}
-
-void prealloc_zeros_cut(struct file *f)
-{
-	struct arena_entry *entry = arena_entry_at(f->arena, (uint32_t)f->entry);
-	int fd = file_internal_fd(f) >= 0 ? file_internal_fd(f) : flush_program_fd(f);
-	int r = -EBADF;
-
-	if (f->ksize >= f->space.zero_end) {
-		r = 0; /* all zeros are used up */
-	} else if (fd >= 0) {
-		f->space.zero_wasted++;
-		r = truncate_unseen(fd, f->ksize, true);
-		/* the synced size on the device includes the zeros: sync the new one */
-		if (r == 0 && f->space.zero_synced) {
-			r = sys.fdatasync(fd);
-			/* the kernel does not report it through this description again */
-			if (r < 0)
-				file_note_sync_error(f, r);
-		}
-		/* the reservation behind the zeros is cut off, too */
-		forget(f);
-	}
-	if (r < 0)
-		log_warn("%s stays padded with zeros: error %d", entry->path, -r);
-	f->space.zero_end = 0;
-	f->space.zero_synced = false;
-	atomic_fetch_and_explicit(&entry->flags, ~(uint32_t)ENTRY_PADDED, memory_order_release);
 }

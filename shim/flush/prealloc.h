@@ -44,25 +44,4 @@ void prealloc_rest(struct file *f);
  * forgets it. */
 void prealloc_again(struct file *f, int fd);
 
-/*
- * prealloc_mode = zero.  After an append, fdatasync makes the file system commit its journal, for the new
- * size and the new blocks.  After an overwrite of zeros it does not.  So a worker thread writes zeros ahead
- * of the end of a file that is synced often.  The kernel's size then includes them (zero_end) until the
- * program looks at the file: flush_drain cuts them off.  Only with writers = exclusive, because other
- * processes would append behind the zeros.  Only while the file belongs to this process alone.
- */
-
-/* After a sync: true if so few zeros are left that more must be written. */
-bool prealloc_zeros_wanted(struct file *f);
-/* The next stretch of zeros: reserved, and recorded for recovery.  False: none, at least now. */
-bool prealloc_zeros_next(struct file *f, int fd, uint64_t *from, uint64_t *to);
-/* Without the lock: writes the zeros.  `fd` without O_APPEND.  0 or -errno. */
-int prealloc_zeros_write(int fd, uint64_t from, uint64_t to);
-/* The zeros are on the device. */
-void prealloc_zeros_done(struct file *f, uint64_t from, uint64_t to);
-/* The program has used some zeros and needs more: doubles the distance. */
-void prealloc_zeros_used(struct file *f);
-/* Cuts the zeros off.  Nothing is staged, and no flusher is at work. */
-void prealloc_zeros_cut(struct file *f);
-
 #endif

@@ -12,7 +12,6 @@
 #include "files/never_staged.h"
 #include "flush/fds.h"
 #include "flush/flush.h"
-#include "flush/prealloc.h"
 #include "format/guard_format.h"
 #include "staging/stage.h"
 

@@ -27,7 +27,7 @@
  *	owner      release, after all other words of a new block; acquired by recovery only
  *	commit     release, after the bytes, extent 0 and the chain; acquired by arena_run_commit
  *	chain_*    before owner; chain_block becomes 0 by a release, after the commit that publishes both
- *	done       release, after the bytes are in the kernel and, with zeros behind the end, after `size`
+ *	done       release, after the bytes are in the kernel
  *	used       release, after the path and the identity of a new entry
  *	flush_active  release, after flush_base, flush_bytes and flush_from
  *	guard      `known` and begun_ns release, after size and time
@@ -159,7 +159,7 @@ struct arena_guard {
 enum entry_flags {
 	ENTRY_EXCLUSIVE = 1 << 0, /* writers = exclusive: appends replay at their offset */
 	ENTRY_PREALLOCATED = 1 << 1,
-	ENTRY_PADDED = 1 << 6,
+	ENTRY_PADDED = 1 << 6,    /* an older version has written zeros behind the end of the file */
 	ENTRY_OVERWROTE = 1 << 7, /* a flush wrote below the end of the file */
 	ENTRY_SYNCED = 1 << 8,  /* and a sync was answered after that, see guard_synced in staging/guard.h */
 	ENTRY_ORDERED = 1 << 9, /* sync = ordered: its pages are in order with those of other entries */
@@ -197,10 +197,7 @@ struct arena_entry {
 	_Atomic uint64_t flush_bytes; /* that it was to write */
 	uint64_t taken;               /* the entry is a file's, filled in or not */
 	_Atomic uint64_t journaled;   /* syncs that the journal answered */
-	/* prealloc_mode = zero, with ENTRY_PADDED: zeros stand behind the end of the file, up to padded_end
-	 * at most */
-	_Atomic uint64_t padded_end;
-	_Atomic uint64_t size; /* of the file without them; stored before `done` counts the bytes */
+	uint64_t unused[2];           /* of an older version */
 	char path[ARENA_PATH_MAX];
 	/* see format/takeover_format.h */
 	_Atomic uint32_t keeper;    /* number of a process in its family, + 1 */

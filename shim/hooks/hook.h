@@ -73,7 +73,6 @@ void hook_before_detach(void);
 struct hook_look {
 	uint32_t releases;
 	enum { LOOK_FIRST, LOOK_DRAINED, LOOK_LAST } state;
-	struct by_name_change change;
 };
 static inline struct hook_look hook_look(void)
 {

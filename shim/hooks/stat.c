@@ -14,18 +14,13 @@
 static bool looks_again(struct hook_look *look, bool found, int dirfd, const char *path, uint64_t dev,
                         uint64_t ino)
 {
-	switch (look->state) {
-	case LOOK_FIRST:
+	if (look->state == LOOK_LAST)
+		return false;
+	if (look->state == LOOK_FIRST) {
 		look->state = LOOK_DRAINED;
-		look->change.begun = false;
-		if (!found || !by_name_outdated(look->releases) ||
-		    !by_name_drain_identity(dev, ino, look->releases))
-			break;
-		if (by_name_asks_again(&look->change))
-			(void)by_name_drain_identity(dev, ino, look->releases);
-		return true;
-	case LOOK_DRAINED: by_name_change_end(&look->change); break;
-	case LOOK_LAST: return false;
+		if (found && by_name_outdated(look->releases) &&
+		    by_name_drain_identity(dev, ino, look->releases))
+			return true;
 	}
 	look->state = LOOK_LAST;
 	return found && path && left_bytes_recover_named(dirfd, path);

@@ -73,14 +73,8 @@ static void visit_before(struct file *f, void *ctx)
 	b->any = true;
 	if (f->refs && file_is_ordered(f))
 		drain_ordered(f, b->paused);
-	if (f->refs && (visibility_is(f) || f->rule->set.prealloc_mode == PREALLOC_ZERO)) {
-		/* the child will have it, too */
-		f->space.zero_never = true;
-		if (f->space.zero_end)
-			flush_drain(f);
-		if (visibility_is(f))
-			watcher_fork(f);
-	}
+	if (f->refs && visibility_is(f))
+		watcher_fork(f); /* the child will have it, too */
 	/* the child has no such descriptor, and may start the file as a program */
 	if (f->refs && f->left)
 		attach_keep_nothing(f);

@@ -30,8 +30,7 @@ static int entry_done(struct recover_job *j, struct arena_entry *e)
 {
 	if (j->family_lives) {
 		/* the entry remains the family's */
-		e->flags &= ~(uint32_t)ENTRY_PADDED;
-		return foreign_store(&j->a, (void *)&e->flags, sizeof e->flags);
+		return 0;
 	}
 	e->used = 0;
 	return foreign_store(&j->a, (void *)&e->used, sizeof e->used);
@@ -114,7 +113,7 @@ static int finish(struct recover_job *j, uint32_t entry, const struct recover_ta
 	int r = j->family_lives && s->n > 0 ? count_done(j, entry, s->n) : 0;
 
 	if (r == 0 && !t->orphan)
-		r = replay_finish(j, entry, t->fd, s->n);
+		r = replay_finish(j, entry, t->fd);
 	return r == 0 && is_anything(s) ? sys.fdatasync(t->fd) : r;
 }
 

@@ -228,51 +228,13 @@ static void trim(const struct recover_job *j, const struct arena_entry *e, int f
 	}
 }
 
-/* prealloc_mode = zero: everything staged is in the file; behind it stand zeros, unless others have written
- * there. */
-static int unpad(struct recover_job *j, const struct arena_entry *e, int fd, int n)
-{
-	uint64_t end = e->size;
-	struct statx st;
-	int r;
-
-	if (!(e->flags & ENTRY_PADDED))
-		return 0;
-	for (int i = 0; i < n; i++) {
-		uint32_t index = j->a.order[i];
-
-		r = foreign_read_block(&j->a, index);
-		if (r < 0)
-			return r;
-		for (uint32_t k = 0; k < COMMIT_COUNT(j->a.blocks[index].commit); k++) {
-			struct arena_extent x = foreign_extent(&j->a, index, k);
-
-			if (x.offset + x.length > end)
-				end = x.offset + x.length;
-		}
-	}
-	r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st);
-	if (r < 0 || st.stx_size <= end)
-		return r;
-	if (st.stx_size > e->padded_end || !bytes_are_zeros(fd, end, st.stx_size)) {
-		log_warn(
-			"%s: another process has written behind the zeros that were to be cut off; they stay",
-			e->path);
-		return 0;
-	}
-	kill_step();
-	return sys.ftruncate(fd, (off_t)end);
-}
-
-int replay_finish(struct recover_job *j, uint32_t entry, int fd, int n)
+int replay_finish(struct recover_job *j, uint32_t entry, int fd)
 {
 	struct arena_entry *e = foreign_entry(&j->a, entry);
 	int r = replay_stamp(j, e);
 
-	if (r == 0 && j->where == ORIGIN_SAME)
-		r = unpad(j, e, fd, n);
-	else if (e->flags & ENTRY_PADDED)
-		log_warn("%s: zeros may stand behind its end (prealloc_mode = zero)", e->path);
+	if (e->flags & ENTRY_PADDED)
+		log_warn("%s: zeros may stand behind its end, from an older version", e->path);
 	/* (a living process of the family may be about to write behind the end) */
 	if (r == 0 && !j->family_lives)
 		trim(j, e, fd);

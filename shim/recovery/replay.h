@@ -17,7 +17,7 @@
 int replay_blocks(struct recover_job *j, uint32_t entry, int fd, int n, uint64_t bytes, bool at_offsets);
 
 /* All n blocks are in the file: its end becomes as the program left it.  0 or -errno. */
-int replay_finish(struct recover_job *j, uint32_t entry, int fd, int n);
+int replay_finish(struct recover_job *j, uint32_t entry, int fd);
 
 /* We are about to change the file: a recovery after a kill of ours must not take that for a change by others.
  * 0 or -errno. */

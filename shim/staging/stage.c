@@ -233,8 +233,6 @@ bool stage_overlaps(struct file *f, uint64_t offset, uint64_t size)
 	uint64_t end = offset + size;
 	uint64_t logical = stage_logical_size(f);
 
-	if (f->space.zero_end && end > logical)
-		return true; /* the kernel would return zeros */
 	if (f->needs_repair)
 		return true; /* a killed process left bytes whose offsets are not known */
 	if (!f->head)

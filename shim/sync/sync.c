@@ -9,7 +9,6 @@
 #include "files/workers.h"
 #include "flush/flush.h"
 #include "flush/ordered.h"
-#include "flush/prealloc.h"
 #include "staging/guard.h"
 #include "staging/staging_policy.h"
 #include "sync/journal.h"
@@ -24,16 +23,8 @@ static void count(struct file *f, enum arena_counter which)
 		                          memory_order_relaxed);
 }
 
-/* True if staging saves in a sync more than it costs: by the journal, or by zeros written ahead. */
-static bool makes_syncs_cheap(const struct settings *set)
-{
-	switch (set->sync) {
-	case SYNC_JOURNAL: return true;
-	case SYNC_FSYNC:
-	case SYNC_FDATASYNC: return set->prealloc_mode == PREALLOC_ZERO;
-	default: return false; /* a sync costs nothing, staged or not */
-	}
-}
+/* True if staging saves in a sync more than it costs. */
+static bool makes_syncs_cheap(const struct settings *set) { return set->sync == SYNC_JOURNAL; }
 
 static int device_sync(int fd, bool full) { return full ? sys.fsync(fd) : sys.fdatasync(fd); }
 
@@ -137,7 +128,7 @@ static int drain(struct file *f, const struct ofd *o)
 	const struct settings *set = &f->rule->set;
 	bool real = set->sync == SYNC_FSYNC || set->sync == SYNC_FDATASYNC;
 	uint64_t begin = file_is_staged(f) ? staging_policy_clock(f) : 0;
-	int r = flush_drain_for_sync(f);
+	int r = flush_drain(f);
 
 	if (makes_syncs_cheap(set))
 		staging_policy_pays(f);
@@ -242,11 +233,6 @@ static int sync_asked(struct file *f, int fd, struct ofd *o, bool full)
 		r = drain(f, o);
 	if (r == 0)
 		r = f->journal.failed ? f->journal.failed : by_policy(f, &full);
-	if (r == 1 && !f->space.zero_wanted && prealloc_zeros_wanted(f)) {
-		f->space.zero_wanted = true;
-		prealloc_zeros_used(f);
-		workers_kick(f);
-	}
 	if (r == 1) {
 		uint64_t begin = f->mode == FILE_PASSIVE && makes_syncs_cheap(&f->rule->set)
 		                         ? staging_policy_clock(f)

@@ -52,7 +52,7 @@ CHOICES = {
     "flush": ["auto", "direct", "buffered"],
     "lag_ms": [1, 1, 5, 100],
     "prealloc": ["64M", "64M", "1M", "0"],
-    "prealloc_mode": ["keep", "keep", "keep", "off", "zero"],
+    "prealloc_mode": ["keep", "keep", "keep", "off"],
     "small": ["64K", "64K", "4K", "512"],
     "sync": ["fdatasync", "fsync", "relaxed", "off"],
     "visibility": ["lag", "lag", "lag", "strict"],

@@ -558,7 +558,7 @@ static void test_bad_values(void **state)
 		{"SYNC", "Fsync", "fdatasync, fsync, journal, relaxed, off, ordered"},
 		{"JOURNAL", "512K", "1M..4G"},
 		{"VISIBILITY", "never", "allowed: lag, strict"},
-		{"PREALLOC_MODE", "on", "keep, off, zero"},
+		{"PREALLOC_MODE", "on", "keep, off"},
 		{"RELAXED_MS", "0", "1..60000"},
 		{"RELAXED_MS", "60001", "1..60000"},
 		{"RELAXED_MS", "1K", "1..60000"},
