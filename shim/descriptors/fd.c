@@ -64,13 +64,15 @@ PROCESS_CODE void fd_fork_child(void)
 PROCESS_CODE bool fd_own_process(void) { return sys_getpid() == process_id; }
 void fd_memory_shared(void) { atomic_store(&memory_shared, true); }
 
-bool fd_foreign_process(void)
+/* The process of whose descriptors this memory tells is another one.  (fork_guard tells all other
+ * descendants, once it is set.) */
+static bool memory_is_elsewhere(void)
 {
-	/* (fork_guard tells all other descendants) */
-	bool asks = atomic_load_explicit(&memory_shared, memory_order_relaxed) || !fork_guard_here();
-
-	return fork_guard_elsewhere() || (asks && !fd_own_process());
+	return fork_guard_elsewhere() ||
+	       (atomic_load_explicit(&memory_shared, memory_order_relaxed) && !fd_own_process());
 }
+
+bool fd_foreign_process(void) { return memory_is_elsewhere() || (!fork_guard_here() && !fd_own_process()); }
 
 static struct file *file_of(struct ofd *o) { return atomic_load_explicit(&o->file, memory_order_acquire); }
 
@@ -499,7 +501,8 @@ void fd_opened(struct fd_open *op, int fd)
 	sys_sigset signals;
 	struct file *f;
 
-	if (!op->watch || fd_foreign_process())
+	/* (a note alone needs no more: what a descendant noted is checked when it is resolved) */
+	if (!op->watch || memory_is_elsewhere())
 		return;
 	looked = (fd_open_makes(op) || by_name_overlays()) && look_at(fd, &st);
 	makes = looked && fd_open_makes(op);

@@ -2,11 +2,15 @@
 /* unresolved: see descriptors/unresolved.h. */
 #include "descriptors/unresolved.h"
 
+#include "base/buffer.h"
+#include "base/fd_link.h"
 #include "base/fork_guard.h"
 #include "base/process_pages.h"
 #include "base/signals.h"
 #include "base/sys.h"
+#include "config/rule.h"
 #include "descriptors/fd.h"
+#include "files/family.h"
 #include "files/fdtable.h"
 #include "files/marked_fds.h"
 #include "staging/stage.h"
@@ -168,6 +172,23 @@ static bool resolve(int fd, uint32_t mine)
 	return done;
 }
 
+/* No rule matches the path of fd: no dead process has left bytes for it, and it is only noted now.  (In a
+ * family a living one may have.) */
+static bool settle(int fd)
+{
+	BUFFER(char, path);
+
+	return !family_is_shared() && fd_link_path(fd, path) == 0 && !rule_match(live_config, path) &&
+	       fdtable_change_state(fd, UNRESOLVED_UNSURE, UNRESOLVED_NOTED);
+}
+
+bool unresolved_stays_unsure(int fd)
+{
+	enum unresolved_state state = fdtable_state(fd);
+
+	return state == UNRESOLVED_RESOLVING || (state == UNRESOLVED_UNSURE && !settle(fd));
+}
+
 /* Counts a write that goes to the kernel.  Returns the generation of the note. */
 static uint32_t enter(struct unresolved_fd *l) { return (uint32_t)(atomic_fetch_add(&l->inflight, 1) >> 32); }
 
@@ -186,7 +207,7 @@ struct ofd *unresolved_write_noted(int fd, size_t size, uint32_t *counted)
 	enum unresolved_state state;
 	uint32_t generation;
 
-	if (fdtable_state(fd) == UNRESOLVED_UNSURE) {
+	if (fdtable_state(fd) == UNRESOLVED_UNSURE && unresolved_stays_unsure(fd)) {
 		unresolved_resolve(fd);
 		return fdtable_get(fd);
 	}

@@ -7,8 +7,9 @@
  * (staging_policy_resolve_at), or another call that needs its file.
  *
  * A dead process may have left bytes for the file (UNRESOLVED_UNSURE).  Then the first call that reads,
- * writes, seeks or stats resolves it.  The same holds for all descriptors in a family (files/family.h), where
- * another process may stage bytes for the file.  In a family, read-only descriptors are noted, too.
+ * writes, seeks or stats resolves it, unless no rule matches its path.  The same holds for all descriptors in
+ * a family (files/family.h), where another process may stage bytes for the file.  In a family, read-only
+ * descriptors are noted, too.
  *
  * Only descriptors opened by this process are noted, and only until they are duplicated or inherited.
  * Lock-free.  Descriptors from UNRESOLVED_FDS on are never noted.
@@ -73,10 +74,12 @@ void unresolved_written(int fd, uint32_t counted);
 /* Resolves fd if it is noted. */
 void unresolved_resolve(int fd);
 
+/* False: it turned out that no process can have left bytes for fd. */
+bool unresolved_stays_unsure(int fd);
 /* Before a call that reads, seeks or stats: resolves fd only if it is UNRESOLVED_UNSURE. */
 static inline void unresolved_use(int fd)
 {
-	if (__builtin_expect(fdtable_state(fd) >= UNRESOLVED_UNSURE, 0))
+	if (__builtin_expect(fdtable_state(fd) >= UNRESOLVED_UNSURE, 0) && unresolved_stays_unsure(fd))
 		unresolved_resolve(fd);
 }
 
