@@ -349,7 +349,7 @@ bench-cost: deps-test deps-lab
 
 # ---- what must be there ----
 
-.PHONY: deps deps-build deps-test deps-lint deps-fuzz deps-lab deps-deb
+.PHONY: deps deps-build deps-test deps-lint deps-fuzz deps-lab deps-deb deps-rpm
 deps:
 	$(Q)scripts/deps build test python-test surroundings
 deps-build:
@@ -365,6 +365,8 @@ deps-fuzz:
 	$(Q)scripts/deps build fuzz
 deps-deb:
 	$(Q)scripts/deps build deb
+deps-rpm:
+	$(Q)scripts/deps build rpm
 
 # ---- style ----
 
@@ -446,6 +448,20 @@ deb: deps-deb
 	$(Q)rm -f build/*.deb && mv build/deb/*.deb build/
 	@printf '%s\n' build/*.deb
 
+# The same for RPM.  Debian's rpmbuild does not know what dpkg has installed.
+.PHONY: rpm
+rpm: deps-rpm dist
+	$(Q)rm -rf build/rpm build/*.rpm && mkdir -p build/rpm
+	$(Q)epoch=$$(git log -1 --format=%ct) && \
+		env -i PATH="$$PATH" HOME="$$HOME" LC_ALL=C.UTF-8 SOURCE_DATE_EPOCH=$$epoch \
+		rpmbuild -bb $(if $(wildcard /etc/debian_version),--nodeps) --define '_topdir $(CURDIR)/build/rpm' \
+		--define '_sourcedir $(CURDIR)/build' --define '_buildhost reproducible' \
+		--define 'use_source_date_epoch_from_changelog 0' --define 'clamp_mtime_to_source_date_epoch 1' \
+		--define 'fastwrite_version $(VERSION)' packaging/rpm/libfastwrite.spec > build/rpm/log 2>&1 || \
+		{ tail -n 40 build/rpm/log >&2; exit 1; }
+	$(Q)mv build/rpm/RPMS/*/*.rpm build/
+	@printf '%s\n' build/*.rpm
+
 # ---- the rest ----
 
 .PHONY: clean distclean help
@@ -475,7 +491,7 @@ help:
 	'make lint         formatting and static checks; make format repairs the formatting' \
 	'make install      into PREFIX ($(PREFIX)), below DESTDIR; make uninstall takes it away again' \
 	'make dist         the source of the commit that is checked out, as build/$(DIST).tar.gz' \
-	'make deb          of that commit the Debian packages, as build/*.deb' \
+	'make deb          of that commit the Debian packages, as build/*.deb; make rpm the RPM packages' \
 	'make deps         installs what build, tests and laboratory need, by apt and pip; deps-build, deps-lint likewise' \
 	'make clean        removes what was built; distclean the Python parts too' \
 	'' \
