@@ -456,7 +456,7 @@ rpm: deps-rpm dist
 		env -i PATH="$$PATH" HOME="$$HOME" LC_ALL=C.UTF-8 SOURCE_DATE_EPOCH=$$epoch \
 		rpmbuild -bb $(if $(wildcard /etc/debian_version),--nodeps) --define '_topdir $(CURDIR)/build/rpm' \
 		--define '_sourcedir $(CURDIR)/build' --define '_buildhost reproducible' \
-		--define 'use_source_date_epoch_from_changelog 0' --define 'clamp_mtime_to_source_date_epoch 1' \
+		--define 'use_source_date_epoch_as_buildtime 1' --define 'clamp_mtime_to_source_date_epoch 1' \
 		--define 'fastwrite_version $(VERSION)' packaging/rpm/libfastwrite.spec > build/rpm/log 2>&1 || \
 		{ tail -n 40 build/rpm/log >&2; exit 1; }
 	$(Q)mv build/rpm/RPMS/*/*.rpm build/
