@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from lib.disks import disk
 from lib.processes import Program, compile_other
 from lib.support import ROOT, disk_dir, file_system, leftovers, wait_for
 
@@ -38,7 +40,9 @@ def writer(library, compile_c, place):
     program = compile_other(compile_c, "leased")
 
     def start(*before: object, **settings: object) -> Program:
-        return Program(library, [*before, program], place, paths=f"{place}/data*", **{**NEVER, **settings})
+        return Program(
+            library, [*before, program], place, **{"paths": f"{place}/data*", **NEVER, **settings}
+        )
 
     return start
 
@@ -51,6 +55,17 @@ def told(program: Program, *lines: str) -> None:
 def is_staged(path: Path, size: int) -> bool:
     """Without an open: the kernel has less than the program has written."""
     return path.stat().st_size < size
+
+
+def fill(path: Path) -> None:
+    """Leaves no block free."""
+    with path.open("wb", buffering=0) as file:
+        for size in (1 << 20, PAGE):
+            with pytest.raises(OSError) as failed:
+                while True:
+                    file.write(b"b" * size)
+            assert failed.value.errno == errno.ENOSPC
+        os.fsync(file.fileno())
 
 
 def run(*command: object) -> subprocess.CompletedProcess:
@@ -192,6 +207,66 @@ def test_a_lost_lease_and_a_change(writer, fastwrite, place):
     done = run(fastwrite, "recover", place)
     assert done.returncode == 1, done.stdout + done.stderr
     assert data.read_bytes() == b"B" * PAGE
+
+
+def test_a_file_of_another_user(writer, place):
+    """Only its owner, or a process with CAP_LEASE, gets a lease: without one nothing is staged."""
+    if os.geteuid() != 0 or not shutil.which("setpriv"):
+        pytest.skip("needs root and setpriv for running as somebody else")
+    data, own = place / "data", place / "data-own"
+    data.touch()
+    data.chmod(0o666)
+    place.chmod(0o777)
+    nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all"]
+    with writer(*nobody) as w:
+        told(w, "open data", f"write 0 {PAGE} a")
+        assert not is_staged(data, PAGE)
+        told(w, "sync", f"write {PAGE} {PAGE} b", "close")
+        assert data.read_bytes() == b"a" * PAGE + b"b" * PAGE
+        told(w, "open data-own", f"write 0 {PAGE} c")
+        assert is_staged(own, PAGE)
+        w.finish()
+    assert own.read_bytes() == b"c" * PAGE
+
+
+@pytest.mark.parametrize("changed", [False, True], ids=["looked", "changed"])
+def test_a_full_disk_when_another_opens(writer, fastwrite, tmp_path, changed):
+    """What cannot be written then is written later, but never over what the other program has changed."""
+    with disk("ext4", tmp_path / "ext4") as point:
+        data, ballast = point / "data", point / "ballast"
+        with writer(paths=f"{point}/data*", prealloc_mode="off", ordered_ms=300) as w:
+            told(w, f"open {data}", f"write 0 {PAGE} a", "sync")
+            assert data.read_bytes() == b"a" * PAGE
+
+            size = PAGE
+
+            def stages_again() -> bool:
+                nonlocal size
+                told(w, f"write {size} {16 * PAGE} b")
+                size += 16 * PAGE
+                return is_staged(data, size)
+
+            wait_for(stages_again, "the file to be staged again")
+            fill(ballast)
+            with data.open("r+b", buffering=0) as other:
+                if changed:
+                    os.pwrite(other.fileno(), b"C" * 10, 0)
+            ballast.unlink()
+            if changed:
+                wait_for(lambda: w.ask("sync") == str(errno.EIO), "a sync to fail")
+            else:
+                wait_for(lambda: w.ask("sync") == "0", "a sync to succeed")
+            w.finish()
+        found = data.read_bytes()
+        all_of_it = b"a" * PAGE + b"b" * (size - PAGE)
+        if not changed:
+            assert found == all_of_it
+            assert not leftovers(point)
+        else:
+            assert found == b"C" * 10 + all_of_it[10 : len(found)]
+            assert len(found) < size
+        run(fastwrite, "recover", point)
+        assert data.read_bytes() == found
 
 
 TRANSACTIONS = """
