@@ -40,9 +40,7 @@ def writer(library, compile_c, place):
     program = compile_other(compile_c, "leased")
 
     def start(*before: object, **settings: object) -> Program:
-        return Program(
-            library, [*before, program], place, **{"paths": f"{place}/data*", **NEVER, **settings}
-        )
+        return Program(library, [*before, program], place, **{"paths": f"{place}/data*", **NEVER, **settings})
 
     return start
 

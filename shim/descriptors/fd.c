@@ -19,6 +19,7 @@
 #include "descriptors/by_name.h"
 #include "descriptors/fd_passing.h"
 #include "descriptors/left_bytes.h"
+#include "descriptors/outside.h"
 #include "descriptors/unresolved.h"
 #include "files/family.h"
 #include "files/fdtable.h"
@@ -491,12 +492,19 @@ static bool look_at(int fd, struct statx *st)
 	return sys.statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME | DIOALIGN, st) == 0;
 }
 
+/* The path has just led to a file that no rule matches, and fd is of no attached file. */
+static bool leads_outside(const struct fd_open *op, int fd)
+{
+	return op->path && !family_is_shared() && !ordered_any() && outside_is(op->path) &&
+	       (by_name_idle() || !is_attached(fd, NULL));
+}
+
 void fd_opened(struct fd_open *op, int fd)
 {
 	const struct rule *rule = NULL;
 	BUFFER(char, path);
 	bool writes = (op->flags & O_ACCMODE) != O_RDONLY;
-	bool looked, makes, overlaid;
+	bool looked, makes, overlaid, outside;
 	struct statx st;
 	sys_sigset signals;
 	struct file *f;
@@ -504,15 +512,21 @@ void fd_opened(struct fd_open *op, int fd)
 	/* (a note alone needs no more: what a descendant noted is checked when it is resolved) */
 	if (!op->watch || memory_is_elsewhere())
 		return;
+	outside = leads_outside(op, fd);
 	looked = (fd_open_makes(op) || by_name_overlays()) && look_at(fd, &st);
 	makes = looked && fd_open_makes(op);
 	if (makes && !young_made(op->young, sys_dev_of(&st), st.stx_ino))
 		op->rule = NULL;
 	overlaid = looked && !makes && overlay_file(&st);
-	if (op->looks && !overlaid)
+	if (op->looks && !overlaid && !outside)
 		look_at_path(op, looked && certainly_new(op, &st));
 	if (!op->late && !op->resolving && fdtable_get(fd))
 		entry_is_stale(fd);
+	if (outside) {
+		unresolved_clear(fd);
+		atomic_store_explicit(&unmatched_opened, true, memory_order_relaxed);
+		return;
+	}
 	if (op->unresolved && !makes && !overlaid &&
 	    (by_name_idle() || !is_attached(fd, looked ? &st : NULL)) &&
 	    unresolved_note(fd, op->flags, &op->before, op->unsure))
@@ -532,8 +546,11 @@ void fd_opened(struct fd_open *op, int fd)
 	if (makes && writes)
 		rule = op->rule;
 	if (!rule && (writes || op->reader || family_is_shared())) {
-		if (st.stx_nlink > 0 && fd_link_path(fd, path) == 0)
+		if (st.stx_nlink > 0 && fd_link_path(fd, path) == 0) {
 			rule = rule_match(live_config, path);
+			if (!rule)
+				outside_note(path);
+		}
 		if (writes && rule && !op->late && !certainly_new(op, &st))
 			recover_first(op, fd, rule, path, sys_dev_of(&st));
 	}

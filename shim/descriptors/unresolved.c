@@ -10,6 +10,7 @@
 #include "base/sys.h"
 #include "config/rule.h"
 #include "descriptors/fd.h"
+#include "descriptors/outside.h"
 #include "files/family.h"
 #include "files/fdtable.h"
 #include "files/marked_fds.h"
@@ -178,8 +179,10 @@ static bool settle(int fd)
 {
 	BUFFER(char, path);
 
-	return !family_is_shared() && fd_link_path(fd, path) == 0 && !rule_match(live_config, path) &&
-	       fdtable_change_state(fd, UNRESOLVED_UNSURE, UNRESOLVED_NOTED);
+	if (family_is_shared() || fd_link_path(fd, path) < 0 || rule_match(live_config, path))
+		return false;
+	outside_note(path);
+	return fdtable_change_state(fd, UNRESOLVED_UNSURE, UNRESOLVED_NOTED);
 }
 
 bool unresolved_stays_unsure(int fd)
