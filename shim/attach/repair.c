@@ -341,13 +341,13 @@ static bool is_concerned(const struct file *f, const struct sweep *s)
  * hold a lock that they may need first. */
 static bool is_ours_to_sweep(struct file *f, struct sweep *s)
 {
-	sys_sigset signals = signals_block();
+	sys_sigset signals = signals_hold();
 	bool ours;
 
 	file_retake(f);
 	ours = f->nested || !is_concerned(f, s) || attach_reaches(f);
 	file_drop(f);
-	sys_restore_signals(signals);
+	signals_release(signals);
 	return ours;
 }
 

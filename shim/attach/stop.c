@@ -132,9 +132,9 @@ PROCESS_CODE void attach_drain_elsewhere(void)
 
 	if (!family_is_shared() || file_attached() == 0 || fork_guard_elsewhere())
 		return;
-	signals = signals_block();
+	signals = signals_hold();
 	file_for_each_shared(visit_elsewhere, NULL);
-	sys_restore_signals(signals);
+	signals_release(signals);
 }
 
 /* ---- stop and resume ---- */
@@ -177,7 +177,7 @@ PROCESS_CODE void attach_stop_all(enum bypass_reason why)
 		family_exiting(true);
 	if (!file_any())
 		return;
-	signals = signals_block();
+	signals = signals_hold();
 	if (family_is_shared())
 		repair_sweep();
 	file_for_each(visit_stop, &s);
@@ -189,7 +189,7 @@ PROCESS_CODE void attach_stop_all(enum bypass_reason why)
 	if (s.failed)
 		log_warn(
 			"some bytes could not be written; they stay in the staging directory, see `fastwrite recover`");
-	sys_restore_signals(signals);
+	signals_release(signals);
 }
 
 static void visit_refuse(struct file *f, void *ctx)
@@ -326,7 +326,7 @@ static void visit_retire(struct file *f, void *ctx)
 
 bool attach_retire_dir(const char *dir)
 {
-	sys_sigset signals = signals_block();
+	sys_sigset signals = signals_hold();
 	bool any = false;
 
 	for (uint32_t i = 0; i < arenas_count(); i++) {
@@ -340,7 +340,7 @@ bool attach_retire_dir(const char *dir)
 			any |= arena_close(i);
 		arenas_unlock();
 	}
-	sys_restore_signals(signals);
+	signals_release(signals);
 	return any;
 }
 
