@@ -36,10 +36,11 @@ from power.workload import DATA, PATIENCE_SECONDS, SKIPPED, FailedError, Tools, 
 SQLITE = ("sqlite-delete", "sqlite-truncate", "sqlite-persist", "sqlite-wal")
 SHARED = ("sqlite-two-delete", "sqlite-two-wal")  # by two programs: not for rules with exclusive writers
 LARGE, REDIS, GIT = "steps-large", "redis", "git"
+PROCESSES = "steps-processes"  # (while a forked process lives, a rule in order leaves all to the kernel)
 # The numbered steps, by one process or by three that take turns: arguments of the program.
 HOW = {
     "steps": (),
-    "steps-processes": ("processes",),
+    PROCESSES: ("processes",),
     "steps-threads": ("threads",),
     "steps-files": ("files",),  # no names come and go
     LARGE: ("large",),  # appends that an epoch has by their size
@@ -497,6 +498,8 @@ class Session:
         for variant in sorted(variants, key=lambda v: v not in CONTROLS):
             for kind in self.options.kinds:
                 if kind in SHARED and variant not in (NATIVE, LEASED, NO_SYNC):
+                    continue
+                if kind == PROCESSES and variant in IN_ORDER:
                     continue
                 for fs in self.options.fs:
                     run = Run(kind, fs, variant, self.options.seed)
