@@ -420,3 +420,51 @@ def test_staging_in_memory_under_a_limit(library, compile_c, place, memory_group
     assert result.returncode == 0, result.stderr
     assert_staged(result.stats)
     assert ("is in memory" in result.stderr) == warned, result.stderr
+
+
+SWITCHED = r"""
+#include <limits.h>
+#include <signal.h>
+#include <spawn.h>
+extern char **environ;
+static const char *name(const char *path)
+{
+	static char whole[PATH_MAX];
+	snprintf(whole, sizeof whole, "%s/%s", getenv("PLACE"), path);
+	return whole;
+}
+int main(int argc, char **argv)
+{
+	char *again[] = {argv[0], "killed", NULL};
+	pid_t child;
+	int fd;
+	if (argc > 1) {
+		puts_to(opened("data/a"), 100);
+		raise(SIGKILL);
+	}
+	if (posix_spawn(&child, argv[0], NULL, NULL, again, environ) != 0 || waitpid(child, NULL, 0) != child)
+		return 8;
+	for (int i = 0; i < 10; i++) {
+		fd = open(name("other/log"), O_WRONLY | O_CREAT | O_APPEND, 0600);
+		if (fd < 0 || write(fd, "outside\n", 8) != 8 || close(fd) != 0)
+			return 7;
+	}
+	if (unlink("other/log") != 0 || symlink("../data/a", "other/log") != 0)
+		return 6;
+	fd = open(name("other/log"), O_WRONLY | O_APPEND);
+	return fd < 0 || write(fd, "inside\n", 7) != 7 || close(fd) != 0 ? 5 : 0;
+}
+"""
+
+
+def test_a_path_outside_comes_to_lead_inside(library, compile_c, place):
+    """What a dead process has left for the file comes before what is written through the new link."""
+    binary = program(compile_c, SWITCHED)
+    for part in ("data", "other"):
+        (place / part).mkdir()
+    run = run_preloaded(
+        library, [binary], place, paths=f"{place}/data/**", lag_ms=60000, env={"PLACE": str(place)}
+    )
+    assert run.returncode == 0, run.stderr
+    assert (place / "data" / "a").read_bytes() == b"0123456789\n" * 100 + b"inside\n"
+    assert not leftovers(place)

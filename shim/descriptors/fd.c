@@ -509,8 +509,8 @@ void fd_opened(struct fd_open *op, int fd)
 	sys_sigset signals;
 	struct file *f;
 
-	/* (a note alone needs no more: what a descendant noted is checked when it is resolved) */
-	if (!op->watch || memory_is_elsewhere())
+	/* (a new note needs no more: what a descendant noted is checked when it is resolved) */
+	if (!op->watch || memory_is_elsewhere() || (fdtable_word(fd) && fd_foreign_process()))
 		return;
 	outside = leads_outside(op, fd);
 	looked = (fd_open_makes(op) || by_name_overlays()) && look_at(fd, &st);

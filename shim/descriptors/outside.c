@@ -3,6 +3,7 @@
 #include "descriptors/outside.h"
 
 #include "base/sys.h"
+#include "descriptors/left_bytes.h"
 
 #include <stdatomic.h>
 #include <stdint.h>
@@ -33,6 +34,9 @@ static const uint64_t TIME = (1ull << TIME_BITS) - 1;
 void outside_note(const char *path)
 {
 	uint64_t hash = hash_of(path);
+
+	if (left_bytes_of_rules())
+		return;
 
 	atomic_store_explicit(&slots[hash % SLOTS], (hash & ~TIME) | (now() & TIME), memory_order_relaxed);
 }

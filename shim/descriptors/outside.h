@@ -3,15 +3,16 @@
  * outside: paths that have just led to files that no rule matches.
  *
  * A program opens a log for each line, or a file for each request.  To ask the kernel each time where such a
- * path leads costs as much as the open, the write and the close.  So the answer counts for some 40 ms, as the
- * one about bytes of dead processes does.  Only canonical paths are kept: no symlink leads elsewhere.
+ * path leads costs as much as the open, the write and the close.  So the answer counts for some 50 ms.  Only
+ * canonical paths are kept, and only while no dead process has left bytes in the directories of the rules. So
+ * what goes unseen is that one dies, and the path comes to lead to its file, both within that time.
  */
 #ifndef FASTWRITE_DESCRIPTORS_OUTSIDE_H
 #define FASTWRITE_DESCRIPTORS_OUTSIDE_H
 
 #include <stdbool.h>
 
-/* `path`: what the kernel says of a descriptor; no rule matches it. */
+/* `path`: what the kernel says of a descriptor; no rule matches it.  Asks for bytes of dead processes. */
 void outside_note(const char *path);
 /* An open of this path leads there. */
 bool outside_is(const char *path);

@@ -173,23 +173,35 @@ static bool resolve(int fd, uint32_t mine)
 	return done;
 }
 
-/* No rule matches the path of fd: no dead process has left bytes for it, and it is only noted now.  (In a
- * family a living one may have.) */
-static bool settle(int fd)
+/* No rule matches the path of fd. */
+static bool lies_outside(int fd)
 {
 	BUFFER(char, path);
 
-	if (family_is_shared() || fd_link_path(fd, path) < 0 || rule_match(live_config, path))
+	if (fd_link_path(fd, path) < 0 || rule_match(live_config, path))
 		return false;
 	outside_note(path);
-	return fdtable_change_state(fd, UNRESOLVED_UNSURE, UNRESOLVED_NOTED);
+	return true;
 }
 
 bool unresolved_stays_unsure(int fd)
 {
-	enum unresolved_state state = fdtable_state(fd);
+	sys_sigset signals;
+	enum unresolved_state before;
+	bool outside = false;
 
-	return state == UNRESOLVED_RESOLVING || (state == UNRESOLVED_UNSURE && !settle(fd));
+	/* in a family a living process may have staged bytes for it */
+	if (family_is_shared() || fork_guard_elsewhere())
+		return true;
+	/* (fd stays the same meanwhile: whoever closes it waits) */
+	signals = signals_hold();
+	before = fdtable_begin_resolve(fd);
+	if (before == UNRESOLVED_UNSURE)
+		outside = lies_outside(fd);
+	if (before != UNRESOLVED_NONE)
+		fdtable_set_state(fd, outside ? UNRESOLVED_NOTED : before);
+	signals_release(signals);
+	return !outside;
 }
 
 /* Counts a write that goes to the kernel.  Returns the generation of the note. */

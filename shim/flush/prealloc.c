@@ -349,6 +349,8 @@ void prealloc_leave(struct file *f)
 {
 	int fd = flush_program_fd(f);
 
+	if (f->space.end == 0)
+		return;
 	flush_close_internal(f); /* the kernel would refuse the lease; the next write opens it again */
 	if (fd >= 0 && give_back(f, fd, 0))
 		forget(f);

@@ -111,7 +111,7 @@ void staging_policy_drained(struct file *f, uint64_t begin, uint64_t most)
 	/* where the kernel's writes were measured while the processor was busy, staging would seem to pay for
 	 * ever */
 	if (ns < write_ns(f))
-		atomic_store_explicit(&f->balance.write_ns, ns, memory_order_relaxed);
+		f->balance.write_ns = average(write_ns(f), ns);
 	charge(f, ns, most);
 }
 

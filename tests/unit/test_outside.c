@@ -1,18 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Paths that have just led outside of all rules.  The clock is the test's. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "rig.h"
 
 #include "descriptors/outside.h"
 
-#include <stdio.h>
-#include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
 
 enum { MS = 1000000 };
 
@@ -73,10 +65,11 @@ static void test_many_paths(void **state)
 
 int main(void)
 {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, rig_set_up, rig_tear_down)
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_counts_for_a_moment),
-		cmocka_unit_test(test_only_absolute_paths),
-		cmocka_unit_test(test_many_paths),
+		TEST(test_counts_for_a_moment),
+		TEST(test_only_absolute_paths),
+		TEST(test_many_paths),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

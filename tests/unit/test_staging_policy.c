@@ -169,7 +169,7 @@ static void test_a_drain_bounds_what_a_write_costs(void **state)
 		staging_policy_written(f, took(100 * US));
 	staging_policy_restart(f);
 	attach(f);
-	for (int i = 0; i < 100 && !staging_policy_gives_back(f); i++) {
+	for (int i = 0; i < 200 && !staging_policy_gives_back(f); i++) {
 		stage(f, 1);
 		staging_policy_drained(f, took((20 + (uint64_t)i % 10) * US), STAGING_COST_MOST);
 	}
