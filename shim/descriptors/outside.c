@@ -35,10 +35,22 @@ void outside_note(const char *path)
 {
 	uint64_t hash = hash_of(path);
 
-	if (left_bytes_of_rules())
-		return;
-
 	atomic_store_explicit(&slots[hash % SLOTS], (hash & ~TIME) | (now() & TIME), memory_order_relaxed);
+}
+
+static bool is_recent(uint64_t then) { return then != 0 && ((now() - then) & TIME) <= UNITS_MOST; }
+
+/* No dead process has left bytes: asked as often as a path. */
+static bool none_left(void)
+{
+	static _Atomic uint64_t asked;
+
+	if (is_recent(atomic_load_explicit(&asked, memory_order_relaxed)))
+		return true;
+	if (left_bytes_of_rules())
+		return false;
+	atomic_store_explicit(&asked, now(), memory_order_relaxed);
+	return true;
 }
 
 bool outside_is(const char *path)
@@ -49,5 +61,5 @@ bool outside_is(const char *path)
 		return false;
 	hash = hash_of(path);
 	slot = atomic_load_explicit(&slots[hash % SLOTS], memory_order_relaxed);
-	return (slot & ~TIME) == (hash & ~TIME) && slot != 0 && ((now() - slot) & TIME) <= UNITS_MOST;
+	return (slot & ~TIME) == (hash & ~TIME) && is_recent(slot) && none_left();
 }

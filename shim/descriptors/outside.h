@@ -12,9 +12,9 @@
 
 #include <stdbool.h>
 
-/* `path`: what the kernel says of a descriptor; no rule matches it.  Asks for bytes of dead processes. */
+/* `path`: what the kernel says of a descriptor; no rule matches it. */
 void outside_note(const char *path);
-/* An open of this path leads there. */
+/* An open of this path leads there.  (Asks for bytes of dead processes, at most once in 50 ms.) */
 bool outside_is(const char *path);
 
 #endif
