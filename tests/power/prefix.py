@@ -36,6 +36,7 @@ from power.workload import DATA, PATIENCE_SECONDS, SKIPPED, FailedError, Tools, 
 SQLITE = ("sqlite-delete", "sqlite-truncate", "sqlite-persist", "sqlite-wal")
 SHARED = ("sqlite-two-delete", "sqlite-two-wal")  # by two programs: not for rules with exclusive writers
 LARGE, REDIS, GIT = "steps-large", "redis", "git"
+FORKS = "steps-forks"
 PROCESSES = "steps-processes"  # (while a forked process lives, a rule in order leaves all to the kernel)
 # The numbered steps, by one process or by three that take turns: arguments of the program.
 HOW = {
@@ -44,7 +45,7 @@ HOW = {
     "steps-threads": ("threads",),
     "steps-files": ("files",),  # no names come and go
     LARGE: ("large",),  # appends that an epoch has by their size
-    "steps-forks": ("forks",),  # a child that makes some steps
+    FORKS: ("forks",),  # a child that makes some steps
 }
 # An arena for each of several processes, or none.
 NOT_MET = (GIT, "postgresql", "mariadb-uring", *SHARED)
@@ -250,9 +251,14 @@ def history_of(operations: int, kind: str) -> steps.History:
     return history
 
 
+def leaves_some_to_the_kernel(run: Run) -> bool:
+    """Natively; and while a forked process lives, or another program has the files open."""
+    return run.variant in (NATIVE, LEASED) or (run.kind == FORKS and run.variant == ORDERED)
+
+
 def judge(run: Run, times: list[int], loss_ns: int, last: int = 0) -> Found:
-    """Natively what was under way may be there in part: some sectors of a page, or of a file that was being
-    cut the zeros but not the size.  It is the operation behind the acknowledged ones, or one up to `last`."""
+    """What was under way to the kernel may be there in part: some sectors of a page, or of a file that was
+    being cut the zeros but not the size.  It is the operation behind the acknowledged ones, or one up to `last`."""
     acked = sum(ns < loss_ns for ns in times)
     found = Found(acked=acked)
     if run.kind in HOW:
@@ -260,7 +266,7 @@ def judge(run: Run, times: list[int], loss_ns: int, last: int = 0) -> Found:
             len(times) + 2, run.kind
         )  # what was under way is a step of two operations at most
         there = history.look(DATA)
-        if run.variant == NATIVE:
+        if leaves_some_to_the_kernel(run):
             history.forgive(there, range(acked + 1, max(acked + 1, last) + 1))
         states = history.states(there)
         found.kept = states[-1] if states else 0
