@@ -339,9 +339,7 @@ void prealloc_before_vfork(struct file *f)
 
 bool prealloc_strands(struct file *f, uint64_t offset)
 {
-	uint64_t end = f->space.end;
-
-	return end && !f->space.no_trim && end > block_ceil(f, stage_logical_size(f)) &&
+	return f->space.end > block_ceil(f, stage_logical_size(f)) && !f->space.no_trim &&
 	       leaves_gap(f, offset);
 }
 

@@ -15,8 +15,7 @@
  * Otherwise all entries are restored, and files with a stream are bypassed.
  *
  * With the versions of glibc with which the hook programs run (tests/run_glibc.py) the streams on a pipe are
- * left out: they take 18 system calls, nearly as many as all the rest of a start.  The debug build always
- * tries them.
+ * left out: they take 18 system calls.  The debug build always tries them.
  */
 #include "hooks/stream_table.h"
 

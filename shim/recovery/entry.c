@@ -28,10 +28,8 @@ static bool has_path(const struct arena_entry *e) { return e->path[0] == '/'; }
 
 static int entry_done(struct recover_job *j, struct arena_entry *e)
 {
-	if (j->family_lives) {
-		/* the entry remains the family's */
-		return 0;
-	}
+	if (j->family_lives)
+		return 0; /* the entry remains the family's */
 	e->used = 0;
 	return foreign_store(&j->a, (void *)&e->used, sizeof e->used);
 }

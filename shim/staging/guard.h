@@ -16,8 +16,8 @@
 /* Takes the guard again; fd: any descriptor of f. */
 void guard_take(struct file *f, int fd);
 
-/* The same before the first bytes are staged.  A thread that has the flush token takes it
- * once more when it has finished. */
+/* The same before the first bytes are staged.  While a flush is under way the guard still announces its
+ * change: the flush takes the guard again when it ends. */
 void guard_begin(struct file *f, int fd);
 
 /* The library is about to change the file in the kernel. */
