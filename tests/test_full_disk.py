@@ -11,7 +11,7 @@ import subprocess
 import time
 
 import pytest
-from lib.disks import MIB, disk, run_or_skip
+from lib.disks import MIB, disk, fill_up, run_or_skip
 from lib.support import assert_staged, disk_dir, leftovers, preload_env, run_native, run_preloaded
 
 PROGRAM = r"""
@@ -257,7 +257,7 @@ def scattered(program, library, point, **settings):
     writer = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     answers = [writer.stdout.readline()]
     os.sync()
-    fill_up(point / "filler")
+    fill_up(point, "filler")
     assert os.statvfs(point).f_bavail * os.statvfs(point).f_frsize < MIB
     writer.stdin.write("\n")
     writer.stdin.flush()
@@ -403,17 +403,6 @@ int main(int argc, char **argv)
 """
 
 
-def fill_up(path):
-    with path.open("wb", buffering=0) as file:
-        size = MIB
-        while size >= 512:
-            try:
-                file.write(bytes(size))
-            except OSError:
-                size //= 2
-        os.fsync(file)
-
-
 def test_arena_that_was_cloned_on_a_full_disk(library, fastwrite, compile_c, tmp_path):
     """A store into a page that a clone shares needs a new block, and the program dies of SIGBUS without one.  It loses
     nothing: a recovery with room brings what was accepted (docs/promises.md, known gaps)."""
@@ -431,7 +420,7 @@ def test_arena_that_was_cloned_on_a_full_disk(library, fastwrite, compile_c, tmp
             writer.send_signal(signal.SIGSTOP)
             (arena,) = (file.parent / ".fastwrite").glob("*.arena")
             subprocess.run(["cp", "--reflink=always", arena, point / "clone"], check=True)
-            fill_up(point / "ballast")
+            fill_up(point)
             writer.send_signal(signal.SIGCONT)
             assert writer.wait(60) == -signal.SIGBUS
         finally:

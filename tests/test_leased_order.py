@@ -16,7 +16,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from lib.disks import disk
+from lib.disks import disk, fill_up
 from lib.processes import Program, compile_other
 from lib.support import ROOT, disk_dir, file_system, leftovers, wait_for
 
@@ -53,17 +53,6 @@ def told(program: Program, *lines: str) -> None:
 def is_staged(path: Path, size: int) -> bool:
     """Without an open: the kernel has less than the program has written."""
     return path.stat().st_size < size
-
-
-def fill(path: Path) -> None:
-    """Leaves no block free."""
-    with path.open("wb", buffering=0) as file:
-        for size in (1 << 20, PAGE):
-            with pytest.raises(OSError) as failed:
-                while True:
-                    file.write(b"b" * size)
-            assert failed.value.errno == errno.ENOSPC
-        os.fsync(file.fileno())
 
 
 def run(*command: object) -> subprocess.CompletedProcess:
@@ -231,7 +220,7 @@ def test_a_file_of_another_user(writer, place):
 def test_a_full_disk_when_another_opens(writer, fastwrite, tmp_path, changed):
     """What cannot be written then is written later, but never over what the other program has changed."""
     with disk("ext4", tmp_path / "ext4") as point:
-        data, ballast = point / "data", point / "ballast"
+        data = point / "data"
         with writer(paths=f"{point}/data*", prealloc_mode="off", ordered_ms=300) as w:
             told(w, f"open {data}", f"write 0 {PAGE} a", "sync")
             assert data.read_bytes() == b"a" * PAGE
@@ -245,7 +234,7 @@ def test_a_full_disk_when_another_opens(writer, fastwrite, tmp_path, changed):
                 return is_staged(data, size)
 
             wait_for(stages_again, "the file to be staged again")
-            fill(ballast)
+            ballast = fill_up(point)
             with data.open("r+b", buffering=0) as other:
                 if changed:
                     os.pwrite(other.fileno(), b"C" * 10, 0)

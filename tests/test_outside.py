@@ -423,6 +423,7 @@ def test_staging_in_memory_under_a_limit(library, compile_c, place, memory_group
 
 
 SWITCHED = r"""
+#include <dirent.h>
 #include <limits.h>
 #include <signal.h>
 #include <spawn.h>
@@ -432,6 +433,15 @@ static const char *name(const char *path)
 	static char whole[PATH_MAX];
 	snprintf(whole, sizeof whole, "%s/%s", getenv("PLACE"), path);
 	return whole;
+}
+static int left(void)
+{
+	DIR *staging = opendir("data/.fastwrite");
+	struct dirent *d;
+	int arenas = 0;
+	while (staging && (d = readdir(staging)) != NULL)
+		arenas += strstr(d->d_name, ".arena") != NULL;
+	return staging && closedir(staging) == 0 ? arenas : 0;
 }
 int main(int argc, char **argv)
 {
@@ -444,6 +454,8 @@ int main(int argc, char **argv)
 	}
 	if (posix_spawn(&child, argv[0], NULL, NULL, again, environ) != 0 || waitpid(child, NULL, 0) != child)
 		return 8;
+	if (left() != 1)
+		return 4;
 	for (int i = 0; i < 10; i++) {
 		fd = open(name("other/log"), O_WRONLY | O_CREAT | O_APPEND, 0600);
 		if (fd < 0 || write(fd, "outside\n", 8) != 8 || close(fd) != 0)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import resource
@@ -15,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from lib.disks import disk, shut_down
+from lib.disks import disk, fill_up, shut_down
 from lib.held import start_held
 from lib.processes import Program, compile_other
 from lib.support import (
@@ -561,21 +560,6 @@ def alike_on_disk(library, program, tmp_path, how, kind, steps, **settings) -> l
                 assert "fastwrite:" not in one.stderr
             assert not leftovers(point)
     return answers
-
-
-def fill_up(point, name="ballast"):
-    """Leaves no block free, nor one that the file system gives back with the next write-back."""
-    with (point / name).open("wb", buffering=0) as file:
-        before = -1
-        while file.tell() > before:
-            before = file.tell()
-            for size in (1 << 20, 4096):
-                try:
-                    while True:
-                        file.write(b"b" * size)
-                except OSError as error:
-                    assert error.errno == errno.ENOSPC
-            os.fsync(file.fileno())
 
 
 @pytest.mark.parametrize("how", HOWS)

@@ -644,7 +644,7 @@ def test_an_append_of_its_own_costs_one_call(each):
 
 
 def test_an_append_of_its_own_elsewhere_costs_nothing(each):
-    """Where the path leads is asked once in some 40 ms."""
+    """Where the path leads is asked once in 50 ms."""
     calls = each("a", "append")
     assert calls.pop("readlinkat", 0) <= 1
     assert calls == {"openat": 1, "write": 1, "close": 1}

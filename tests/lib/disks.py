@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import struct
@@ -113,3 +114,20 @@ def shut_down(point: Path) -> None:
         fcntl.ioctl(fd, SHUTDOWN, struct.pack("I", SHUTDOWN_NO_FLUSH))
     finally:
         os.close(fd)
+
+
+def fill_up(point: Path, name: str = "ballast") -> Path:
+    """Leaves no block free, nor one that the file system gives back with the next write-back."""
+    ballast = point / name
+    with ballast.open("wb", buffering=0) as file:
+        before = -1
+        while file.tell() > before:
+            before = file.tell()
+            for size in (MIB, 4096):
+                try:
+                    while True:
+                        file.write(b"b" * size)
+                except OSError as error:
+                    assert error.errno == errno.ENOSPC
+            os.fsync(file.fileno())
+    return ballast
