@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import ctypes.util
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -34,6 +35,7 @@ from power.system import DISK, FUSE, PLACE, another_boot, loop, mounted, shut_do
 from power.workload import DATA, PATIENCE_SECONDS, SKIPPED, FailedError, Tools, main_of
 
 SQLITE = ("sqlite-delete", "sqlite-truncate", "sqlite-persist", "sqlite-wal")
+ROLLED_BACK = ("sqlite-delete", "sqlite-truncate", "sqlite-persist", "sqlite-two-delete")
 SHARED = ("sqlite-two-delete", "sqlite-two-wal")  # by two programs: not for rules with exclusive writers
 LARGE, REDIS, GIT = "steps-large", "redis", "git"
 FORKS = "steps-forks"
@@ -244,6 +246,11 @@ def times_in(acks: Path) -> list[int]:
     return [ns for ns in struct.unpack(f"<{len(data) // 8}Q", data) if ns]
 
 
+def is_acked(acks: Path, operation: int) -> bool:
+    with acks.open("rb", buffering=0) as file:
+        return os.pread(file.fileno(), 8, (operation - 1) * 8) != bytes(8)
+
+
 @lru_cache(maxsize=1)  # all cuts of a run ask for the same
 def history_of(operations: int, kind: str) -> steps.History:
     history = steps.History(kind not in ("steps-files", LARGE), kind == LARGE)
@@ -316,6 +323,36 @@ def prepare(run: Run, acks: Path) -> None:
     subprocess.run(["sync", "-f", str(DISK)], check=True)
 
 
+def has_a_journal(database: Path) -> bool:
+    """SQLite's, of a transaction that is under way."""
+    try:
+        return any(Path(f"{database}-journal").read_bytes()[:8])
+    except FileNotFoundError:
+        return False
+
+
+def stop_in_a_transaction(writer: subprocess.Popen, acks: Path) -> None:
+    """What the transaction has written so far is on the disk, and its rollback journal is not.  Between two
+    transactions, while another program starts for example, a control would leave a prefix."""
+    database = DATA / "data.db"
+    limit = time.monotonic() + PATIENCE_SECONDS
+    acked = len(times_in(acks))
+    while writer.poll() is None:
+        while is_acked(acks, acked + 1):
+            acked += 1
+        changed_ns = database.stat().st_mtime_ns
+        while database.stat().st_mtime_ns == changed_ns and writer.poll() is None:
+            if time.monotonic() > limit:
+                raise FailedError(f"no transaction in {PATIENCE_SECONDS} s")
+            time.sleep(0.001)
+        os.killpg(writer.pid, signal.SIGSTOP)
+        if not is_acked(acks, acked + 1) and has_a_journal(database):
+            break
+        os.killpg(writer.pid, signal.SIGCONT)
+    with database.open("rb") as file:
+        os.fdatasync(file.fileno())
+
+
 @contextmanager
 def running(run: Run, build: Path, acks: Path, seconds: float) -> Iterator[None]:
     """The program and the one that syncs its files, which have run for some time; both are killed at the end."""
@@ -323,10 +360,12 @@ def running(run: Run, build: Path, acks: Path, seconds: float) -> Iterator[None]
     files = synced_directory(run)
     pause = str(PAUSE_US.get(run.variant, 1000))
     nudge = [str(build / "tests" / "power" / "steps"), "nudge", str(files), pause, *nudged(run)]
-    with errors.open("wb") as said, acks.open("rb", buffering=0) as first:
+    with errors.open("wb") as said:
         options = {"cwd": PLACE, "stdin": subprocess.DEVNULL, "stderr": said}
         with (
-            subprocess.Popen(command(run, build, acks), env=environment(run, build), **options) as writer,
+            subprocess.Popen(
+                command(run, build, acks), env=environment(run, build), start_new_session=True, **options
+            ) as writer,
             subprocess.Popen(nudge, **options) as nudger,
         ):
             try:
@@ -334,7 +373,7 @@ def running(run: Run, build: Path, acks: Path, seconds: float) -> Iterator[None]
 
                 def wait_for(operations: int, patience: float) -> bool:
                     limit = time.monotonic() + patience
-                    while os.pread(first.fileno(), 8, (operations - 1) * 8) == bytes(8):
+                    while not is_acked(acks, operations):
                         if time.monotonic() > limit or writer.poll() is not None:
                             return False
                         time.sleep(0.001)
@@ -346,6 +385,8 @@ def running(run: Run, build: Path, acks: Path, seconds: float) -> Iterator[None]
                 # where processes wait for each other's processor, the other program may just have synced all
                 if is_control(run):
                     wait_for(len(times_in(acks)) + (PROGRESS if run.kind in HOW else 1), PATIENCE_SECONDS)
+                if run.variant in (NO_SYNC, EATMYDATA) and run.kind in ROLLED_BACK:
+                    stop_in_a_transaction(writer, acks)
                 if writer.poll() is not None:
                     raise FailedError(f"{run}: status {writer.returncode}: {errors.read_text()}")
                 yield
