@@ -523,17 +523,6 @@ def test_check_damaged_program(cli, compile_c, tmp_path):
     assert any("damaged" in a for a in answers)
 
 
-def test_check_library_notes(cli, compile_c, tmp_path):
-    for name, part in (("libaio.so.1", "libaio"), ("liburing.so.2", "io_uring")):
-        stub = compile_c("int stub_function(void) { return 0; }", "-shared", "-fPIC", f"-Wl,-soname,{name}")
-        program = compile_c(
-            "int stub_function(void); int main(void) { return stub_function(); }", str(stub), f"-DNAME_{part}"
-        )
-        done = cli("check", program)
-        assert done.returncode == 0
-        assert re.search(rf"note: it uses .*{part}", done.stdout)
-
-
 def test_check_setuid_program(cli, compile_c):
     if os.geteuid() != 0:
         pytest.skip("needs root, to make a program that belongs to somebody else")

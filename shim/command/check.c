@@ -4,7 +4,6 @@
 
 #include "config/rule.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -61,42 +60,17 @@ static const char *const kind_names[] = {
 	[PROGRAM_SCRIPT] = "script",   [PROGRAM_OTHER] = "other",   [PROGRAM_BROKEN] = "damaged",
 };
 
-enum { NOTES_MAX = 4 };
-
-/* The tables that hooks/stream_table.c changes.  The program gets the same C library as this command. */
-static bool has_stream_tables(void)
+/* A limit of the library in a program in which it works; NULL: none. */
+static const char *note_of(const struct program *p)
 {
-	return dlsym(RTLD_DEFAULT, "_IO_file_jumps") && dlsym(RTLD_DEFAULT, "_IO_wfile_jumps") &&
-	       dlsym(RTLD_DEFAULT, "_IO_file_write");
-}
-
-/* Limits of the library in a program in which it works.  Returns the number of texts in notes[NOTES_MAX]. */
-static int collect_notes(const struct program *p, const char **notes)
-{
-	int count = 0;
-
-	if (p->libaio)
-		notes[count++] =
-			"it uses libaio: a file that it reads or writes that way is bypassed from then on";
-	if (p->liburing)
-		notes[count++] =
-			"it uses io_uring (liburing): once it makes a ring, all its files are bypassed";
-	if (cli_streams_off())
-		notes[count++] = "stdio = off: files with a stream (fopen, freopen, fdopen) are bypassed";
-	else if (!has_stream_tables())
-		notes[count++] =
-			"this C library does not show how its streams write: files with a stream (fopen, "
-			"freopen, fdopen) are bypassed";
 	if (p->raised && !p->privileged)
-		notes[count++] =
-			"it is setuid, setgid or has file capabilities: the library works for you, but not "
-			"for users whose privileges the program raises, since the loader then ignores "
-			"LD_PRELOAD";
-	return count;
+		return "it is setuid, setgid or has file capabilities: the library works for you, but not for "
+		       "users whose privileges the program raises, since the loader then ignores LD_PRELOAD";
+	return NULL;
 }
 
 static void json_program(struct json *j, const char *name, const char *path, const struct program *p,
-                         const char *obstacle, const char *const *notes, int note_count)
+                         const char *obstacle, const char *note)
 {
 	json_open(j, NULL, '{');
 	json_text(j, "name", name);
@@ -105,35 +79,32 @@ static void json_program(struct json *j, const char *name, const char *path, con
 	json_bool(j, "works", obstacle == NULL);
 	json_text(j, "obstacle", obstacle);
 	json_open(j, "notes", '[');
-	for (int i = 0; i < note_count; i++)
-		json_text(j, NULL, notes[i]);
+	if (note != NULL)
+		json_text(j, NULL, note);
 	json_close(j, ']');
 	json_bool(j, "go", p->go);
 	json_bool(j, "musl", p->musl);
 	json_bool(j, "privileged", p->privileged);
-	json_bool(j, "libaio", p->libaio);
-	json_bool(j, "liburing", p->liburing);
 	json_close(j, '}');
 }
 
 static int report_program(const char *name, const char *path, const struct program *p, struct json *j)
 {
 	const char *obstacle = program_obstacle(p);
-	const char *notes[NOTES_MAX];
-	int note_count = collect_notes(p, notes);
+	const char *note = note_of(p);
 
 	if (obstacle == NULL && p->kind == PROGRAM_OTHER)
 		obstacle = "neither an ELF file nor a script with a #! line";
 	if (j != NULL) {
-		json_program(j, name, path, p, obstacle, notes, note_count);
+		json_program(j, name, path, p, obstacle, note);
 		return obstacle == NULL ? CLI_OK : CLI_FAILED;
 	}
 	printf("%s: ", name);
 	if (strcmp(name, path) != 0)
 		printf("%s: ", path);
 	printf("%s\n", obstacle != NULL ? obstacle : "dynamically linked; libfastwrite.so can work in it");
-	for (int i = 0; i < note_count && obstacle == NULL; i++)
-		printf("%s: note: %s\n", name, notes[i]);
+	if (note != NULL && obstacle == NULL)
+		printf("%s: note: %s\n", name, note);
 	return obstacle == NULL ? CLI_OK : CLI_FAILED;
 }
 

@@ -116,9 +116,6 @@ const struct config *cli_load_config(void);
 /* The same without a word.  When it is wrong: false, and (*c)->error says why. */
 bool cli_load_config_quietly(const struct config **c);
 
-/* There are rules, and stdio = off.  Prints nothing. */
-bool cli_streams_off(void);
-
 /* Prints probable mistakes; `descriptors`: also those of this process's standard descriptors. */
 void cli_say_notices(const struct config *c, bool descriptors);
 
@@ -148,8 +145,6 @@ struct program {
 	bool musl;
 	bool raised;     /* setuid, setgid or with file capabilities */
 	bool privileged; /* the same, and it raises the caller's privileges */
-	bool libaio;
-	bool liburing;
 };
 
 /* 0 or -errno when the file cannot be read. */

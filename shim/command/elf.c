@@ -56,7 +56,7 @@ static uint64_t offset_of(const struct image *image, uint64_t address)
 	return UINT64_MAX;
 }
 
-/* The dynamic section: which libraries the program asks for. */
+/* The dynamic section: does the program ask for the C library of musl? */
 static void read_needed(const struct image *image, const Elf64_Phdr *segment, struct program *out)
 {
 	size_t count = segment->p_filesz / sizeof(Elf64_Dyn);
@@ -79,11 +79,7 @@ static void read_needed(const struct image *image, const Elf64_Phdr *segment, st
 		if (entries[i].d_tag != DT_NEEDED || offset >= size)
 			continue;
 		const char *name = text_at(image, strings + offset, size - offset);
-		if (name == NULL)
-			continue;
-		out->liburing = out->liburing || strncmp(name, "liburing", 8) == 0;
-		out->libaio = out->libaio || strncmp(name, "libaio", 6) == 0;
-		out->musl = out->musl || strncmp(name, "libc.musl", 9) == 0;
+		out->musl |= name != NULL && strncmp(name, "libc.musl", 9) == 0;
 	}
 }
 

@@ -77,13 +77,6 @@ const struct config *cli_load_config(void)
 	return NULL;
 }
 
-bool cli_streams_off(void)
-{
-	const struct config *c;
-
-	return cli_load_config_quietly(&c) && c->rule_count > 0 && c->rules[0].set.stdio == STDIO_OFF;
-}
-
 static void say_notice(void *ctx, enum log_level level, const char *text)
 {
 	(void)ctx, (void)level;

@@ -78,7 +78,7 @@ static void squeeze(const char *bytes, size_t size, char *out)
 
 static void read_whole(int fd, char *out, size_t most)
 {
-	static __thread char bytes[4 * LARGE];
+	static char bytes[4 * LARGE]; /* (one thread at a time looks) */
 	size_t size = 0;
 	ssize_t n;
 
