@@ -1339,7 +1339,7 @@ void fd_use_unmodelled(int fd, int why)
 		else if (why == BYPASS_STDIO)
 			attach_bypass(f, BYPASS_STDIO); /* a stream that reads past the library */
 		else
-			flush_drain(f);
+			(void)flush_drain_and_reposition(f); /* the kernel reads on from there */
 	}
 	writable = o->writable;
 	file_unlock(f, g);

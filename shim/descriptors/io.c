@@ -28,6 +28,10 @@
 
 #include <fcntl.h>
 
+/* The most bytes of one call.  Of a buffer the kernel checks the whole length before it cuts it to this, of a
+ * vector with one element afterwards.  So a longer buffer is a vector with this count. */
+enum { CALL_MOST = 0x7ffff000, ONE_BUFFER = -1 };
+
 /* Sum of the lengths, or -1 if the kernel must judge the vector.  `ours`: the library made the vector. */
 static ssize_t vector_size(const struct iovec *iov, int count, bool ours)
 {
@@ -40,6 +44,8 @@ static ssize_t vector_size(const struct iovec *iov, int count, bool ours)
 			return -1;
 		if (iov[i].iov_len > 0 && !io_plausible(iov[i].iov_base, iov[i].iov_len))
 			return -1;
+		if (iov[i].iov_len == 0 && (uintptr_t)iov[i].iov_base >> 47)
+			return -1; /* perhaps the kernel's own: refused although it is empty */
 		n += iov[i].iov_len;
 	}
 	return (ssize_t)n;
@@ -68,6 +74,9 @@ static void position_to_kernel(struct file *f, int fd, struct ofd *o)
 
 static long kernel_writev(int fd, const struct iovec *iov, int count, off_t offset)
 {
+	if (count == ONE_BUFFER)
+		return sys_raw(offset == IO_NO_OFFSET ? SYS_write : SYS_pwrite64, fd, (long)iov->iov_base,
+		               (long)iov->iov_len, offset, 0, 0);
 	if (offset == IO_NO_OFFSET)
 		return sys.writev(fd, iov, count);
 	return sys.pwritev(fd, iov, count, offset);
@@ -75,6 +84,9 @@ static long kernel_writev(int fd, const struct iovec *iov, int count, off_t offs
 
 static long kernel_readv(int fd, const struct iovec *iov, int count, off_t offset)
 {
+	if (count == ONE_BUFFER)
+		return sys_raw(offset == IO_NO_OFFSET ? SYS_read : SYS_pread64, fd, (long)iov->iov_base,
+		               (long)iov->iov_len, offset, 0, 0);
 	if (offset == IO_NO_OFFSET)
 		return sys.readv(fd, iov, count);
 	return sys.preadv(fd, iov, count, offset);
@@ -653,20 +665,22 @@ static long write_vector(int fd, struct ofd *o, const struct iovec *iov, int cou
 
 long io_writev(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset)
 {
-	return write_vector(fd, o, iov, count, offset, false);
+	return count < 0 ? IO_PASS : write_vector(fd, o, iov, count, offset, false);
 }
 
 long io_write_at(int fd, struct ofd *o, const void *buf, size_t n, off_t offset)
 {
 	struct iovec iov = {.iov_base = (void *)(uintptr_t)buf, .iov_len = n};
 
-	return write_vector(fd, o, &iov, 1, offset, true);
+	return write_vector(fd, o, &iov, n > CALL_MOST ? ONE_BUFFER : 1, offset, true);
 }
 
 long io_writev_synced(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset)
 {
 	long r;
 
+	if (count < 0)
+		return IO_PASS;
 	do
 		r = sync_is_promise(o) ? write_synced(fd, o, iov, count, offset, false) : IO_PASS;
 	while (r == IO_PASS && is_another(fd, &o));
@@ -702,10 +716,10 @@ static bool is_locked_for(struct file *f, bool moves)
 static long read_frames(struct file *f, const struct ofd *o, const struct iovec *iov, int count, ssize_t n,
                         off_t at)
 {
-	enum { MOST = 0x7ffff000 }; /* bytes of one call */
 	ssize_t r;
 
-	if (f->needs_repair || !o->readable || (o->flags & O_DIRECT) || n <= 0 || n > MOST || at < 0)
+	if (f->needs_repair || !o->readable || (o->flags & O_DIRECT) || n <= 0 || n > CALL_MOST || at < 0 ||
+	    at > INT64_MAX - n)
 		return IO_PASS;
 	for (int i = 0; i < count; i++)
 		if (!user_writes(iov[i].iov_base, iov[i].iov_len))
@@ -825,14 +839,14 @@ static long read_vector(int fd, struct ofd *o, const struct iovec *iov, int coun
 
 long io_readv(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset)
 {
-	return read_vector(fd, o, iov, count, offset, false);
+	return count < 0 ? IO_PASS : read_vector(fd, o, iov, count, offset, false);
 }
 
 long io_read_at(int fd, struct ofd *o, void *buf, size_t n, off_t offset)
 {
 	struct iovec iov = {.iov_base = buf, .iov_len = n};
 
-	return read_vector(fd, o, &iov, 1, offset, true);
+	return read_vector(fd, o, &iov, n > CALL_MOST ? ONE_BUFFER : 1, offset, true);
 }
 
 static long seek_any(int fd, struct ofd *o, off_t offset, int whence)

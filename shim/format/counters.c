@@ -44,6 +44,7 @@ static const char *const reason_names[BYPASS_COUNT] = {
 	[BYPASS_RIGHTS] = "rights",
 	[BYPASS_SYSCALL] = "system call by number",
 	[BYPASS_REPLACED] = "descriptor replaced",
+	[BYPASS_SET_ID] = "set-id",
 };
 
 const char *bypass_reason_name(enum bypass_reason reason)
@@ -79,6 +80,7 @@ static const char *const reason_texts[BYPASS_COUNT] = {
 		"recovery could not write to it by its path, or the process changes its user or group",
 	[BYPASS_SYSCALL] = "the program reads or writes it by syscall()",
 	[BYPASS_REPLACED] = "it replaced a descriptor through which another thread may be writing",
+	[BYPASS_SET_ID] = "each write takes its set-user-ID or set-group-ID bit or its capabilities",
 };
 
 const char *bypass_reason_text(enum bypass_reason reason)

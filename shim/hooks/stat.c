@@ -26,10 +26,13 @@ static bool looks_again(struct hook_look *look, bool found, int dirfd, const cha
 	return found && path && left_bytes_recover_named(dirfd, path);
 }
 
-/* The call found a paged file. */
-static bool is_shown(struct hook_look *look, uint64_t dev, uint64_t ino, struct by_name_shown *shown)
+/* The call found a paged file.  (A write that is staged may take set-id bits from its mode: it is drained.)
+ */
+static bool is_shown(struct hook_look *look, uint64_t dev, uint64_t ino, unsigned mode,
+                     struct by_name_shown *shown)
 {
-	if (look->state != LOOK_FIRST || !by_name_outdated(look->releases) || !by_name_paged(dev, ino, shown))
+	if (look->state != LOOK_FIRST || (mode & (S_ISUID | S_ISGID)) || !by_name_outdated(look->releases) ||
+	    !by_name_paged(dev, ino, shown))
 		return false;
 	look->state = LOOK_LAST;
 	return true;
@@ -46,7 +49,7 @@ bool hook_looks_again(struct hook_look *look, long r, int dirfd, const char *pat
 	uint64_t dev = r == 0 ? sys_dev_of_stat(out) : 0;
 	struct by_name_shown shown;
 
-	if (r == 0 && is_shown(look, dev, out->st_ino, &shown)) {
+	if (r == 0 && is_shown(look, dev, out->st_ino, out->st_mode, &shown)) {
 		out->st_size = (off_t)shown.size;
 		out->st_mtim = shown.mtime;
 		if (is_later(&shown.mtime, out->st_ctim.tv_sec, (uint32_t)out->st_ctim.tv_nsec))
@@ -60,7 +63,7 @@ bool hook_looks_again_x(struct hook_look *look, long r, int dirfd, const char *p
 {
 	struct by_name_shown shown;
 
-	if (r == 0 && is_shown(look, sys_dev_of(out), out->stx_ino, &shown)) {
+	if (r == 0 && is_shown(look, sys_dev_of(out), out->stx_ino, out->stx_mode, &shown)) {
 		const struct statx_timestamp mtime = {.tv_sec = shown.mtime.tv_sec,
 		                                      .tv_nsec = (uint32_t)shown.mtime.tv_nsec};
 

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Times, modes and owners: a late flush must not spoil them. */
+/* Times, modes, owners and rights: a late flush must not spoil them. */
 #include "hook_test.h"
 
+#include <linux/capability.h>
 #include <sys/time.h>
+#include <sys/xattr.h>
 #include <utime.h>
 
 static time_t changed_at(const char *path)
@@ -81,6 +83,53 @@ static void modes(void **state)
 
 /* Whatever becomes of the call (not every system knows this form): what was written is in the file by then.
  */
+/* Root's writes leave the bits without this capability, too. */
+static void drop_fsetid(bool dropped)
+{
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[2];
+
+	assert_int_equal(raw_call(SYS_capget, (long)&header, (long)data, 0, 0), 0);
+	if (dropped)
+		data[0].effective &= ~(1u << CAP_FSETID);
+	else
+		data[0].effective |= data[0].permitted & (1u << CAP_FSETID);
+	assert_int_equal(raw_call(SYS_capset, (long)&header, (long)data, 0, 0), 0);
+}
+
+/* A write takes the set-user-ID bit and the capabilities of the file. */
+static void rights_go_with_a_write(void **state)
+{
+	const uint32_t capabilities[] = {0x02000000, 1, 0, 0, 0}; /* version 2, CAP_CHOWN */
+	struct stat st;
+	int fd;
+
+	(void)state;
+	drop_fsetid(true);
+	for (int unseen = 0; unseen < 2; unseen++) {
+		fd = open_staged("a", 0);
+		/* (unseen: as by another process) */
+		if (unseen)
+			assert_int_equal(raw_call(SYS_fchmod, fd, 04755, 0, 0), 0);
+		else
+			OK(fchmod(fd, 04755));
+		write_records(fd, RECORDS, 2);
+		OK(fstat(fd, &st));
+		assert_int_equal(st.st_mode & 07777, 0755);
+		OK(close(fd));
+		check_file("a", 0, RECORDS + 2);
+		OK(unlink("a"));
+	}
+	drop_fsetid(false);
+	fd = open_staged("a", 0);
+	if (fsetxattr(fd, "security.capability", capabilities, sizeof capabilities, 0) == 0) {
+		write_records(fd, RECORDS, 1);
+		FAILS(fgetxattr(fd, "security.capability", NULL, 0), ENODATA);
+	}
+	OK(close(fd));
+	OK(unlink("a"));
+}
+
 static void by_descriptor(void **state)
 {
 	int fd = open_new("a", 0);
@@ -107,6 +156,7 @@ static void by_descriptor(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(rights_go_with_a_write), /* before there are threads with the capability */
 		cmocka_unit_test(by_descriptor),
 		cmocka_unit_test(times),
 		cmocka_unit_test(modes),

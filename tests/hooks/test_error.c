@@ -2,6 +2,7 @@
 /* What the kernel refuses is refused, with the same error, also in the middle of staging. */
 #include "hook_test.h"
 
+#include <limits.h>
 #include <signal.h>
 #include <sys/mman.h>
 
@@ -131,6 +132,39 @@ static void bad_vectors(void **state)
 	OK(unlink("a"));
 }
 
+/* The kernel looks at the whole length of one buffer before it cuts the length to what a call can take. */
+static void lengths_beyond_memory(void **state)
+{
+	const volatile size_t lengths[] = {SSIZE_MAX, (size_t)1 << 60, SIZE_MAX};
+	struct iovec iov[2] = {{"hello", 5}, {(void *)-409600L, 0}};
+	char record[RECORD];
+	struct stat st;
+
+	(void)state;
+	for (int staged = 0; staged < 2; staged++) {
+		int fd = staged ? open_staged("a", 0) : open_new("a", 0);
+
+		for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+			OK(lseek(fd, 0, SEEK_SET));
+			FAILS(read(fd, record, lengths[i]), EFAULT);
+			FAILS(write(fd, record, lengths[i]), EFAULT);
+			FAILS(pread(fd, record, lengths[i], 0), EFAULT);
+			FAILS(pwrite(fd, record, lengths[i], 0), EFAULT);
+			assert_int_equal(OK(lseek(fd, 0, SEEK_CUR)), 0);
+			write_records(fd, 0, 1);
+		}
+		FAILS(pread(fd, record, 10, INT64_MAX - 5), EINVAL);
+		FAILS(writev(fd, iov, 2), EFAULT);
+		FAILS(pwritev(fd, iov, 2, 0), EFAULT);
+		OK(fstat(fd, &st));
+		assert_int_equal(st.st_size, staged ? STAGED : RECORD);
+		write_records(fd, 1, 1);
+		OK(close(fd));
+		check_file("a", 0, staged ? RECORDS : 2);
+	}
+	OK(unlink("a"));
+}
+
 static void wrong_access(void **state)
 {
 	char record[RECORD];
@@ -237,9 +271,10 @@ static void others(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(bad_buffers), cmocka_unit_test(protected_buffers),
-		cmocka_unit_test(bad_vectors), cmocka_unit_test(wrong_access),
-		cmocka_unit_test(direct),      cmocka_unit_test(others),
+		cmocka_unit_test(bad_buffers),  cmocka_unit_test(protected_buffers),
+		cmocka_unit_test(bad_vectors),  cmocka_unit_test(lengths_beyond_memory),
+		cmocka_unit_test(wrong_access), cmocka_unit_test(direct),
+		cmocka_unit_test(others),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

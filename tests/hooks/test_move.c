@@ -7,6 +7,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/sendfile.h>
+#include <sys/socket.h>
 
 static void mapping(void **state)
 {
@@ -151,6 +152,69 @@ static void sending(void **state)
 	OK(unlink("b"));
 }
 
+static int passed_on(int fd)
+{
+	char byte = 'x', room[CMSG_SPACE(sizeof fd)] __attribute__((aligned(8)));
+	struct iovec iov = {&byte, 1};
+	struct msghdr m = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
+	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+	int pair[2];
+
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(sizeof fd);
+	memcpy(CMSG_DATA(c), &fd, sizeof fd);
+	OK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
+	OK(sendmsg(pair[0], &m, 0));
+	m.msg_controllen = sizeof room;
+	OK(recvmsg(pair[1], &m, MSG_CMSG_CLOEXEC));
+	memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof fd);
+	OK(close(pair[0]));
+	OK(close(pair[1]));
+	return fd;
+}
+
+/* What reads by itself goes on where the last read came to, on a descriptor for reading alone, too. */
+static void from_the_position(void **state)
+{
+	int from = open_staged("a", 0), to = open_new("b", 0), ends[2], fd, copy;
+	char record[RECORD];
+
+	(void)state;
+	fd = OK(open("a", O_RDONLY | O_CLOEXEC));
+	OK(pipe(ends));
+	for (unsigned n = 0; n < 8; n += 2) {
+		write_records(from, RECORDS + 2 * n, 4);
+		assert_int_equal(OK(read(fd, record, RECORD)), RECORD);
+		check_records(record, n, 1);
+		copy = -1;
+		switch (n / 2) {
+		case 0: assert_int_equal(OK(sendfile(ends[1], fd, NULL, RECORD)), RECORD); break;
+		case 1: assert_int_equal(OK(splice(fd, NULL, ends[1], NULL, RECORD, 0)), RECORD); break;
+		case 2: copy = passed_on(fd); break;
+		default: assert_int_equal(OK(copy_file_range(fd, NULL, to, NULL, RECORD, 0)), RECORD);
+		}
+		if (n == 6)
+			break;
+		/* (by a system call that the library does not see: a descriptor that was passed is another
+		 * process's) */
+		assert_int_equal(raw_call(SYS_read, copy >= 0 ? copy : ends[0], (long)record, RECORD, 0),
+		                 RECORD);
+		check_records(record, n + 1, 1);
+		if (copy >= 0)
+			OK(close(copy));
+	}
+	OK(close(ends[0]));
+	OK(close(ends[1]));
+	OK(close(from));
+	OK(close(fd));
+	OK(close(to));
+	check_file("b", 7, 1);
+	OK(unlink("a"));
+	OK(unlink("b"));
+}
+
 static void splicing(void **state)
 {
 	int from = open_staged("a", 0), to = open_new("b", 0);
@@ -273,6 +337,7 @@ static void asking(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(from_the_position), /* (before a mapping: then nothing is in order) */
 		cmocka_unit_test(mapping),
 		cmocka_unit_test(mapped_before),
 		cmocka_unit_test(mapped_and_replaced),
