@@ -7,6 +7,7 @@ import os
 import shutil
 import struct
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -185,6 +186,44 @@ def test_a_reader_that_changes_nothing_is_no_change(lab: Lab) -> None:
     os.utime(lab.target, ns=(0, lab.target.stat().st_mtime_ns))
     assert lab.recover()["recovered"] == 1
     assert lab.target.read_bytes() == WHOLE
+
+
+OVERWRITER = """
+import os, sys
+fd = os.open(sys.argv[1], os.O_RDWR)
+def write(byte):
+    for at in range(0, 400, 100):
+        os.pwrite(fd, byte * 100, at)
+write(b'a')
+os.fdatasync(fd)
+print(flush=True)
+sys.stdin.readline()
+write(b'b')
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_time_in_the_future_is_no_file_that_went_back(lab: Lab) -> None:
+    """Somebody sets it (cp -p, tar, rsync -t), and the next time is older than the one that the arena has noted."""
+    lab.data.mkdir(exist_ok=True)
+    lab.target.write_bytes(b"0" * 1000)
+    with subprocess.Popen(
+        [sys.executable, "-c", OVERWRITER, lab.target],
+        env=lab.env(adapt="off"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as program:
+        program.stdout.readline()
+        future = time.time() + 1e6
+        os.utime(lab.target, (future, future))
+        program.communicate("\n", timeout=60)
+    assert program.returncode == -9
+    assert lab.target.read_bytes()[:100] == b"a" * 100  # the rest is staged
+    with lab.target.open("r+b") as file:
+        file.write(b"n" * 400)
+    assert actions(lab.recover(status=1)) == ["aside"]
+    assert lab.target.read_bytes() == b"n" * 400 + b"0" * 600
 
 
 # ---- other boots and mounts ----

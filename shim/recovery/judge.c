@@ -124,13 +124,16 @@ static bool shows_others(struct recover_job *j, const struct arena_guard *g, int
 
 /*
  * The file is older than its guard, and nobody has touched it since: its file system, which is not the
- * arena's, has lost what it had not written.  (A copy that was put back has a change time of its own.)
+ * arena's, has lost what it had not written.  (A copy that was put back has a change time of its own.  A time
+ * in the future was set by somebody, and tells nothing.)
  */
-static bool went_back(const struct arena_guard *g, const struct statx *st)
+static bool went_back(const struct recover_job *j, const struct arena_entry *e, const struct statx *st)
 {
+	const struct arena_guard *g = &e->guard;
 	const struct statx_timestamp *c = &st->stx_ctime;
 
-	return g->known &&
+	return g->known && e->dev != j->place.dev_then &&
+	       g->mtime_sec <= sys_wall_ns() / 1000000000 &&
 	       (c->tv_sec < g->mtime_sec || (c->tv_sec == g->mtime_sec && c->tv_nsec < g->mtime_nsec));
 }
 
@@ -162,7 +165,7 @@ struct judgement judge(struct recover_job *j, uint32_t entry, const struct recov
 	          (guard_is(&e->guard, &st) || !shows_others(j, &e->guard, t->fd, n, st.stx_size));
 	if (as_left && (same || !(e->flags & ENTRY_SYNCED) || lowest(j, n) >= e->guard.size))
 		return replay;
-	if (same && went_back(&e->guard, &st))
+	if (same && went_back(j, e, &st))
 		return replay;
 	/* in one boot nothing of others stands behind the end of a file that was not cut */
 	if (!other_boot && positional && t->proved && e->guard.known && st.stx_size >= e->guard.size &&
@@ -195,7 +198,7 @@ const char *judge_pages(const struct recover_job *j, uint32_t entry, const struc
 		return "after another boot or mount its pages may be of different moments";
 	if (sys.statx(t->fd, "", AT_EMPTY_PATH, STATX_SIZE | STATX_MTIME | STATX_CTIME, &st) < 0)
 		return "the file cannot be examined";
-	return is_as_left(j, e, &st) || went_back(&e->guard, &st) ? NULL : "the file has been changed since";
+	return is_as_left(j, e, &st) || went_back(j, e, &st) ? NULL : "the file has been changed since";
 }
 
 void judge_note_held(struct recover_job *j)
