@@ -749,6 +749,50 @@ def test_a_journal_that_was_done_counts_no_more(steps, fastwrite, place, tmp_pat
     assert (place / "log").read_bytes() == b"new" * 2000
 
 
+FAILS_AGAIN_AND_AGAIN = """
+"$1" recover "$2" >&2
+sleep 1.5
+chattr -a "$3"
+printf newer > "$3"
+"$1" recover "$2" >&2
+cat "$3"
+"$1" recover "$2" >&2
+cat "$3"
+"""
+
+
+def test_what_is_put_aside_stays_so_while_another_file_fails(steps, fastwrite, place, tmp_path):
+    """The time of a file that others have written lies between those of two recoveries, which fail for another one."""
+    one = steps(writers="exclusive")
+    files = [place / "b", place / "c"]
+    for fd, path in enumerate(files, 20):
+        one.open(fd, path.name)
+    one.until_journal(20)
+    for byte in "xyz":
+        for fd, _ in enumerate(files, 20):
+            one.write(fd, byte, 1000)
+            one.sync(fd)
+    path = one.journal()
+    one.kill()
+    journal = of_no_inode(path.read_bytes())
+    shutil.rmtree(path.parent)
+    path.parent.mkdir(mode=0o700)
+    path.write_bytes(journal)
+    path.chmod(0o600)
+    for file in files:
+        lose(file, b"?")
+    if subprocess.run(["chattr", "+a", *files], capture_output=True, check=False).returncode:
+        pytest.skip("no chattr +a here")
+    try:
+        argv = ["sh", "-c", FAILS_AGAIN_AND_AGAIN, "sh", fastwrite, place, files[0]]
+        argv = [sys.executable, str(REBOOTED), str(tmp_path / "boot_id"), *argv]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    finally:
+        subprocess.run(["chattr", "-a", *files], check=True)
+    assert done.stdout == "newernewer", done.stderr
+    assert done.stderr.count("1 put aside, 1 failed") == 2, done.stderr
+
+
 @pytest.mark.parametrize("other_boot", [True, False])
 def test_recovery_is_killed_and_run_again(steps, build_debug, place, tmp_path, monkeypatch, other_boot):
     """At each of its steps, for several files, one of which is gone."""

@@ -58,6 +58,8 @@ struct journal_header {
 	uint64_t ino; /* of the journal file: tells the journal from a copy; 0: not known */
 };
 
+enum { JOURNAL_ASIDE_MOST = 128 };
+
 /* In the block of the header, by recoveries. */
 struct journal_replay {
 	/* When they changed files.  Counts in the same boot only. */
@@ -65,6 +67,10 @@ struct journal_replay {
 	int64_t begun_ns, again_ns; /* CLOCK_REALTIME_COARSE when the first and the last change began */
 	uint64_t lost; /* not 0: the arena beside the journal had lost pages (arena_header.live.journal_next)
 	                */
+	/* Numbers of the files whose entries were put aside, in any boot: others had written these files.  A
+	 * count above the room: there were more. */
+	uint64_t aside_count;
+	uint64_t aside[JOURNAL_ASIDE_MOST];
 };
 enum {
 	JOURNAL_REPLAY_AT = 2048,
@@ -108,6 +114,7 @@ struct journal_name {
 _Static_assert(sizeof(struct journal_batch) == 48, "batch header");
 _Static_assert(sizeof(struct journal_entry) == 32, "entry header");
 _Static_assert(sizeof(struct journal_header) <= JOURNAL_REPLAY_AT, "header");
+_Static_assert(JOURNAL_REPLAY_AT + sizeof(struct journal_replay) <= JOURNAL_HEADER_BYTES, "replay");
 
 static inline uint64_t journal_half_at(const struct journal_header *h, unsigned half)
 {

@@ -54,7 +54,7 @@ int journal_replay_load(struct journal_scan *s)
 	if (r < 0)
 		return r;
 	if (apart < -ORIGIN_SLACK_NS || apart > ORIGIN_SLACK_NS)
-		*p = (struct journal_replay){.lost = p->lost};
+		p->boot_ns = p->begun_ns = p->again_ns = 0;
 	return 0;
 }
 
@@ -98,6 +98,38 @@ static void note_replay(struct journal_scan *s)
 	put_note(s);
 }
 
+static bool was_aside(const struct journal_replay *p, const struct entry_file *file)
+{
+	for (uint64_t i = 0; i < p->aside_count && i < JOURNAL_ASIDE_MOST; i++)
+		if (p->aside[i] == file->number)
+			return true;
+	return false;
+}
+
+/* The journal stays while other files fail.  By the next time the file's own time may look like one that a
+ * recovery has made. */
+static void note_aside(struct journal_scan *s)
+{
+	struct journal_replay *p = &s->replayed;
+	uint64_t before = p->aside_count;
+
+	for (uint64_t i = 0; i < s->file_places; i++) {
+		const struct entry_file *file = &s->files[i];
+
+		if (!file->number || !file->aside || was_aside(p, file) ||
+		    p->aside_count > JOURNAL_ASIDE_MOST)
+			continue;
+		if (p->aside_count < JOURNAL_ASIDE_MOST)
+			p->aside[p->aside_count] = file->number;
+		p->aside_count++;
+	}
+	if (p->aside_count == before || s->opt->dry_run || s->in_aside)
+		return;
+	put_note(s);
+	(void)sys.fdatasync(s->fd);
+	kill_step();
+}
+
 /* A flush may follow the last batch before power goes.  A kill, an unmount, a mount and a write by another
  * program take longer than this. */
 enum { LATE_NS = 2000000 };
@@ -117,9 +149,11 @@ static bool may_be_older(const struct journal_scan *s, const struct entry_file *
 		return false;
 	if (s->in_aside)
 		return true; /* judged once; the file's time may show no more why it was put aside */
+	if (was_aside(&s->replayed, file))
+		return true;
 	/* changed by a recovery that was killed */
-	if (s->replayed.boot_ns && changed > s->replayed.begun_ns &&
-	    changed <= s->replayed.again_ns + JOURNAL_REPLAY_SLACK_NS)
+	if (s->replayed.boot_ns && s->replayed.aside_count <= JOURNAL_ASIDE_MOST &&
+	    changed > s->replayed.begun_ns && changed <= s->replayed.again_ns + JOURNAL_REPLAY_SLACK_NS)
 		return false;
 	if (s->where == ORIGIN_OTHER)
 		return changed >= s->boot_ns;
@@ -157,6 +191,7 @@ static void judge_files(struct journal_scan *s)
 		file->held =
 			file->aside && s->where == ORIGIN_MOUNT && !s->replayed.lost && is_as_held(s, file);
 	}
+	note_aside(s);
 }
 
 static int visit_replay(struct journal_scan *s, const struct journal_found *f)

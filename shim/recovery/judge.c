@@ -132,8 +132,7 @@ static bool went_back(const struct recover_job *j, const struct arena_entry *e, 
 	const struct arena_guard *g = &e->guard;
 	const struct statx_timestamp *c = &st->stx_ctime;
 
-	return g->known && e->dev != j->place.dev_then &&
-	       g->mtime_sec <= sys_wall_ns() / 1000000000 &&
+	return g->known && e->dev != j->place.dev_then && g->mtime_sec <= sys_wall_ns() / 1000000000 &&
 	       (c->tv_sec < g->mtime_sec || (c->tv_sec == g->mtime_sec && c->tv_nsec < g->mtime_nsec));
 }
 
