@@ -9,6 +9,7 @@
 #include "flush/fds.h"
 #include "flush/flush.h"
 #include "flush/journaled.h"
+#include "flush/order_log.h"
 #include "flush/visibility.h"
 #include "staging/guard.h"
 #include "staging/tail.h"
@@ -40,17 +41,22 @@ static int next_pieces(const struct overlay *o, uint64_t from, uint32_t *cursor,
 	return count;
 }
 
-static int resize(struct pages_write *w, uint64_t size)
+static int resize(const struct file *f, struct pages_write *w, uint64_t size)
 {
-	int r;
+	struct wal *log = order_log_of(f->arena)->wal;
+	int64_t since_ns = sys_wall_ns();
+	int r = wal_late(log, since_ns);
 
+	if (r < 0)
+		return r;
 	kill_step();
 	guard_stamp(w->route.target.guard);
 	r = sys.ftruncate(w->route.target.fd, (off_t)size);
 	kill_step();
-	if (r == 0)
-		w->end = size;
-	return r;
+	if (r < 0)
+		return r;
+	w->end = size;
+	return wal_late(log, since_ns);
 }
 
 int pages_write_begin(struct file *f, struct pages_write *w)
@@ -66,7 +72,7 @@ int pages_write_begin(struct file *f, struct pages_write *w)
 	w->end = f->ksize;
 	w->r = 0;
 	if (f->overlay.cut.lowest < f->ksize) {
-		w->r = resize(w, f->overlay.cut.lowest);
+		w->r = resize(f, w, f->overlay.cut.lowest);
 		/* what was reserved is gone */
 		f->space.end = 0;
 		f->space.kept_end = 0;
@@ -89,6 +95,7 @@ static int begin_sync(const struct pages_write *w, uint64_t offset, uint64_t byt
 
 void pages_write_pieces(struct file *f, struct pages_write *w)
 {
+	struct wal *log = order_log_of(f->arena)->wal;
 	const struct overlay *o = &f->overlay;
 	BUFFER(struct iovec, iov);
 	uint64_t offset = 0, bytes;
@@ -96,17 +103,22 @@ void pages_write_pieces(struct file *f, struct pages_write *w)
 	int count;
 
 	while (w->r == 0 && (count = next_pieces(o, w->from, &cursor, iov, &offset, &bytes)) > 0) {
+		int64_t since_ns = sys_wall_ns();
 		uint64_t done = 0;
 
-		w->r = direct_io_write(&w->route.target, iov, count, offset, &done);
+		w->r = wal_late(log, since_ns);
+		if (w->r == 0)
+			w->r = direct_io_write(&w->route.target, iov, count, offset, &done);
 		w->bytes += done;
 		if (offset + done > w->end)
 			w->end = offset + done;
+		if (w->r == 0)
+			w->r = wal_late(log, since_ns);
 		if (w->until_ns && w->r == 0)
 			w->r = begin_sync(w, offset, done);
 	}
 	if (w->r == 0 && w->end < o->cut.size)
-		w->r = resize(w, o->cut.size);
+		w->r = resize(f, w, o->cut.size);
 	route_leave(f, &w->route);
 }
 

@@ -140,8 +140,9 @@ struct wal_size {
 enum wal_size_flags { WAL_IN_FILE = 1, WAL_CUTS = 2 };
 
 /*
- * At WAL_REPLAY_AT: that the epochs are being replayed.  A recovery that is killed, or that a power loss
- * ends, leaves files with times of its own; the next one must not take them for changes of somebody else.
+ * At WAL_REPLAY_AT: that the epochs are being replayed, or written to their files late (wal/wal.h).  A
+ * recovery that is killed, or that a power loss ends, leaves files with times of its own, as does such a
+ * write; the next one must not take them for changes of somebody else.
  */
 struct wal_replay {
 	int64_t boot_ns;            /* the boot of the last one, as in struct origin; 0 = none has begun */
@@ -150,6 +151,7 @@ struct wal_replay {
 };
 enum { WAL_REPLAY_AT = 2048 };
 #define WAL_REPLAY_AHEAD_NS 2000000000ll
+#define WAL_TICK_NS 20000000 /* of the coarse clock, at least: a file's time may be so much earlier */
 
 /* Content of WAL_PAGE: of the image count the bytes up to the end of the file. */
 struct wal_page {

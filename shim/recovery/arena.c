@@ -91,6 +91,7 @@ static void recover_dead_arena(struct recover_job *j, const char *name, int fd)
 		if (j->where == ORIGIN_SAME && !j->in_aside && !j->only && !j->opt->dry_run)
 			page_log(j, name);
 		r = recover_entries(j);
+		page_log_end(j);
 		/* (with the owner's rights; where several users stage, `aside` is root's: put_away tries
 		 * again as root) */
 		if (r == 0 && j->keeps && !j->in_aside && !j->only && !j->opt->dry_run)

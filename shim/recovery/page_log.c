@@ -19,7 +19,7 @@
 enum { RING = 2 * WAL_IMAGES_MAX };
 
 struct page_log {
-	struct wal wal;
+	struct wal wal;                                         /* first: page_log_end */
 	_Alignas(WAL_PAGE_BYTES) uint8_t batch[WAL_BATCH_MOST]; /* of the scan */
 	_Alignas(WAL_PAGE_BYTES) uint8_t ring[RING][WAL_PAGE_BYTES];
 	uint32_t next; /* in the ring */
@@ -140,9 +140,23 @@ void page_log(struct recover_job *j, const char *name)
 		return; /* (its process had not made it to the end) */
 	p = sys.mmap(NULL, sizeof *p, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	r = sys_is_error(p) ? (int)(intptr_t)p : put_all(p, j, fd);
-	if (r < 0)
-		log_info("recovery: %s: not in order if power is lost now: error %d", j->arena, -r);
+	if (r == 0) {
+		j->log = &p->wal;
+		return;
+	}
+	log_info("recovery: %s: not in order if power is lost now: error %d", j->arena, -r);
 	if (!sys_is_error(p))
 		sys.munmap(p, sizeof *p);
 	sys.close(fd);
+}
+
+void page_log_end(struct recover_job *j)
+{
+	struct page_log *p = (struct page_log *)(void *)j->log;
+
+	if (!p)
+		return;
+	sys.close(p->wal.fd);
+	sys.munmap(p, sizeof *p);
+	j->log = NULL;
 }

@@ -14,5 +14,7 @@
  * it has no pages in order, or if some of them will not go to their file.  Logs an error: then there is no
  * order, but the pages must go to their files all the same. */
 void page_log(struct recover_job *j, const char *name);
+/* After the pages are in their files. */
+void page_log_end(struct recover_job *j);
 
 #endif

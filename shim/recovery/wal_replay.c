@@ -302,17 +302,16 @@ static int put_note(struct replay *r, int64_t until_ns)
  */
 static int note_change(struct replay *r)
 {
-	enum { TICK_NS = 20000000 /* of the coarse clock, at least */ };
 	int64_t now = sys_wall_ns(), ahead = WAL_REPLAY_AHEAD_NS;
 	int e = 0;
 
 	if (!r->changes) {
 		/* so that what others wrote up to now has an older time than what we write */
-		sys_nap(TICK_NS);
+		sys_nap(WAL_TICK_NS);
 		now = sys_wall_ns();
 	}
-	if (!r->note.boot_ns || now - TICK_NS / 2 < r->note.begun_ns)
-		r->note.begun_ns = now - TICK_NS / 2;
+	if (!r->note.boot_ns || now - WAL_TICK_NS / 2 < r->note.begun_ns)
+		r->note.begun_ns = now - WAL_TICK_NS / 2;
 	/* (a slow device: the note must hold for longer than it takes to write it) */
 	for (; e == 0 && (!r->changes || now + WAL_REPLAY_AHEAD_NS / 4 * 3 > r->note.until_ns); ahead *= 2) {
 		e = put_note(r, now + ahead);

@@ -41,6 +41,7 @@ static int write_header(struct wal *w)
 	w->header.checksum = wal_header_checksum(&w->header);
 	memset(w->head, 0, WAL_PAGE_BYTES);
 	memcpy(w->head, &w->header, sizeof w->header);
+	memcpy(w->head + WAL_REPLAY_AT, &w->late, sizeof w->late);
 	kill_step();
 	r = bytes_write(w->fd, w->head, WAL_PAGE_BYTES, 0, false, &written);
 	kill_step();
@@ -119,6 +120,40 @@ void wal_continue(struct wal *w, int fd, const struct wal_header *header, uint64
 	w->device = header->absent;
 	w->epoch = last >= header->first ? last : header->first - 1;
 	w->end = end;
+	w->written_ns = sys_wall_ns() - 2 * WAL_LATE_NS; /* (unknown) */
+}
+
+static bool is_said(const struct wal *w, int64_t since, int64_t now)
+{
+	return since - WAL_TICK_NS >= w->late.begun_ns &&
+	       now + WAL_REPLAY_AHEAD_NS / 4 * 3 <= w->late.until_ns;
+}
+
+int wal_late(struct wal *w, int64_t since_ns)
+{
+	int64_t now = sys_wall_ns(), ahead = WAL_REPLAY_AHEAD_NS;
+	int r = 0;
+
+	if (now - w->written_ns <= WAL_LATE_NS / 2)
+		return 0;
+	/* (a slow device: the note must hold for longer than it takes to write it) */
+	for (; r == 0 && !is_said(w, since_ns, now); ahead *= 2) {
+		struct wal_replay before = w->late;
+
+		if (!before.boot_ns || since_ns - WAL_TICK_NS < before.begun_ns)
+			w->late.begun_ns = since_ns - WAL_TICK_NS;
+		if (now + ahead > before.until_ns)
+			w->late.until_ns = now + ahead;
+		w->late.boot_ns = w->header.origin.boot_ns;
+		r = put_header(w, true);
+		w->unsure = r < 0;
+		if (r == 0)
+			w->device = w->header.absent;
+		else
+			w->late = before;
+		now = sys_wall_ns();
+	}
+	return r;
 }
 
 static void begin_batch(struct wal *w)
@@ -159,7 +194,7 @@ static int write_batch(struct wal *w, uint32_t flags)
 	                        .flags = flags,
 	                        .bytes = w->bytes,
 	                        .images = w->images,
-	                        .written_ns = sys_wall_ns()};
+	                        .written_ns = w->put_ns = sys_wall_ns()};
 	memcpy(b->id, w->header.id, sizeof b->id);
 	if (flags & WAL_END)
 		b->absent = w->absent;
@@ -302,6 +337,7 @@ int wal_commit(struct wal *w)
 	if (w->error == 0) {
 		w->end = w->at;
 		w->header.absent = w->absent;
+		w->written_ns = w->put_ns;
 	}
 	return w->error;
 }

@@ -35,6 +35,9 @@ struct wal {
 	struct wal_absent device; /* of the header on the device */
 	bool unsure;              /* which header that is */
 	int error;                /* -errno of this epoch */
+	int64_t put_ns;           /* when its last batch was written, CLOCK_REALTIME */
+	int64_t written_ns;       /* the same of the last epoch that is durable */
+	struct wal_replay late;   /* what wal_late said last */
 	/* The batch that is being put together. */
 	uint32_t bytes, images, tails;
 	struct iovec iov[1 + WAL_IMAGES_MAX]; /* the head and the images */
@@ -51,6 +54,14 @@ int wal_make(struct wal *w, int fd, uint64_t bytes, const uint8_t id[16], const 
 /* Goes on with a log that a scan has read: its header, the number of its last whole epoch, and where that
  * ends. */
 void wal_continue(struct wal *w, int fd, const struct wal_header *header, uint64_t last, uint64_t end);
+
+/*
+ * Around each change of a file by what the log has: late after the last epoch recovery would take the file
+ * for changed by somebody else.  Says so in the log, durably: that it is changed since `since_ns`
+ * (CLOCK_REALTIME), and until when.  (After it, too, since a call may take long, and a process may be
+ * stopped.)
+ */
+int wal_late(struct wal *w, int64_t since_ns);
 
 /* A name that comes and goes (format/wal_format.h). */
 struct wal_path {

@@ -919,6 +919,8 @@ static void recover_what_is_there(void)
 	assert_int_equal(report.failed, 0);
 }
 
+static ino_t late_inos[2];
+
 static void test_power_is_lost_in_the_recovery(void **state)
 {
 	unsigned long killed = 0, old = 0;
@@ -968,6 +970,56 @@ static void test_power_is_lost_in_the_recovery(void **state)
 	(void)killed;
 	(void)old;
 #endif
+}
+
+/* In a recovery: the write to one of both files comes long after the log, and power goes at the next one. */
+static ssize_t pwritev_late_and_ends(int fd, const struct iovec *iov, int count, off_t offset)
+{
+	uint64_t late_ns = sys_now_ns() + WAL_LATE_NS + 200000000;
+	struct stat st;
+
+	if (fstat(fd, &st) != 0 || (st.st_ino != late_inos[0] && st.st_ino != late_inos[1]))
+		return rig_pwritev(fd, iov, count, offset);
+	if (late_inos[0] == 0 || late_inos[1] == 0)
+		_exit(0);
+	late_inos[st.st_ino == late_inos[1]] = 0;
+	while (sys_now_ns() < late_ns)
+		sys_nap(10000000);
+	return rig_pwritev(fd, iov, count, offset);
+}
+
+static void test_power_is_lost_in_a_slow_recovery(void **state)
+{
+	int other, fd, status;
+	struct stat st;
+	pid_t pid;
+
+	(void)state;
+	needs_a_disk();
+	other = ready("b");
+	fd = staged("a", 500);
+	rig_put(other, 1000, 600);
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(fstat(i ? other : fd, &st), 0);
+		late_inos[i] = st.st_ino;
+	}
+	die_with_log(fd);
+	pid = fork();
+	if (pid == 0) {
+		sys.pwritev = pwritev_late_and_ends;
+		recover_what_is_there();
+		_exit(1);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	assert_int_not_equal(rig_kernel_size("a") == 1500, rig_kernel_size("b") == 1600);
+	lose_power();
+	recover_what_is_there();
+	rig_expect("a", 1500);
+	rig_expect("b", 1600);
+	/* what the recovery did not need, it put aside */
+	snprintf(dead_log, sizeof dead_log, "rm -rf '%s/aside'", rig_path(".fastwrite"));
+	assert_int_equal(system(dead_log), 0);
 }
 
 /* ---- files that come and go ---- */
@@ -2343,6 +2395,50 @@ static void test_a_slow_write_back(void **state)
 	rig_expect("a", 1600);
 }
 
+/* The write-back to the first of two files comes so late that its time is far from that of the epoch, and
+ * that to the other one fails. */
+static ssize_t pwritev_late_and_fails(int fd, const struct iovec *iov, int count, off_t offset)
+{
+	struct stat st;
+
+	if (fstat(fd, &st) != 0 || (st.st_ino != late_inos[0] && st.st_ino != late_inos[1]))
+		return rig_pwritev(fd, iov, count, offset);
+	if (late_inos[0] == 0 || late_inos[1] == 0)
+		return -EIO;
+	late_inos[st.st_ino == late_inos[1]] = 0;
+	while (sys_now_ns() < order_logs[0].logged_ns + WAL_LATE_NS + 200000000)
+		sys_nap(10000000);
+	return rig_pwritev(fd, iov, count, offset);
+}
+
+/* The epoch is in one file and not in the other one: recovery must bring it to both. */
+static void test_power_is_lost_in_a_late_write_back(void **state)
+{
+	int other, fd;
+	struct file_guard g;
+	struct stat st;
+
+	(void)state;
+	needs_a_disk();
+	other = ready("b");
+	fd = staged("a", 500);
+	rig_put(other, 1000, 600);
+	assert_ptr_equal(order_log_of(rig_file(fd)->arena), &order_logs[0]);
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(fstat(i ? other : fd, &st), 0);
+		late_inos[i] = st.st_ino;
+	}
+	sys.pwritev = pwritev_late_and_fails;
+	g = file_lock(rig_file(fd));
+	assert_int_equal(ordered_flush(rig_file(fd)), -EIO);
+	file_unlock(rig_file(fd), g);
+	sys.pwritev = rig_pwritev;
+	assert_int_not_equal(rig_kernel_size("a") == 1500, rig_kernel_size("b") == 1600);
+	recover_as_after_power_loss();
+	rig_expect("a", 1500);
+	rig_expect("b", 1600);
+}
+
 /* The log says that no file has the name, and recovery must be able to remove it. */
 static void test_a_large_append_under_a_transient_name(void **state)
 {
@@ -2927,6 +3023,8 @@ int main(void)
 		TEST(test_a_large_append_and_a_log_that_fails),
 		TEST(test_a_large_append_to_a_slow_disk),
 		TEST(test_a_large_append_long_after_its_size),
+		TEST(test_power_is_lost_in_a_late_write_back),
+		TEST(test_power_is_lost_in_a_slow_recovery),
 		TEST(test_a_slow_write_back),
 		TEST(test_a_large_append_under_a_transient_name),
 		TEST(test_a_large_append_behind_an_unsure_header),
