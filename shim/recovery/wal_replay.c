@@ -290,8 +290,7 @@ static int put_note(struct replay *r, int64_t until_ns)
 	int e;
 
 	r->note.boot_ns = r->boot_ns;
-	if (until_ns > r->note.until_ns)
-		r->note.until_ns = until_ns;
+	r->note.until_ns = until_ns;
 	e = bytes_write(r->w->fd, (const uint8_t *)&r->note, sizeof r->note, WAL_REPLAY_AT, false, &written);
 	kill_step();
 	return e < 0 ? e : sys.fdatasync(r->w->fd);
@@ -314,11 +313,20 @@ static int note_change(struct replay *r)
 		r->note.begun_ns = now - WAL_TICK_NS / 2;
 	/* (a slow device: the note must hold for longer than it takes to write it) */
 	for (; e == 0 && (!r->changes || now + WAL_REPLAY_AHEAD_NS / 4 * 3 > r->note.until_ns); ahead *= 2) {
-		e = put_note(r, now + ahead);
+		e = put_note(r, now + ahead > r->note.until_ns ? now + ahead : r->note.until_ns);
 		r->changes |= e == 0;
 		now = sys_wall_ns();
 	}
 	return e;
+}
+
+/* This recovery changes nothing any more: what comes now is of others. */
+static void end_changes(struct replay *r)
+{
+	int64_t until_ns = sys_wall_ns() + WAL_TICK_NS;
+
+	if (r->changes && until_ns < r->note.until_ns)
+		(void)put_note(r, until_ns);
 }
 
 static int resize(const struct named *f, uint64_t size)
@@ -479,6 +487,7 @@ static int replay_all(struct replay *r)
 	if (e == 0 && !r->w->opt->dry_run)
 		e = remove_absent(r);
 	if (e < 0) {
+		end_changes(r);
 		failed(r->w, "", e, "its files are not complete; left alone");
 		return e;
 	}

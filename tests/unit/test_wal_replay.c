@@ -511,6 +511,32 @@ static void test_an_error_and_another_try(void **state)
 	expect_after();
 }
 
+static int no_ftruncate_of_b(int fd, off_t size)
+{
+	struct stat b, st;
+
+	if (stat(path_of("b"), &b) == 0 && fstat(fd, &st) == 0 && st.st_ino == b.st_ino)
+		return -EIO;
+	return sys_kernel.ftruncate(fd, size);
+}
+
+/* What another program writes between two tries is not the recovery's. */
+static void test_an_error_and_a_change_before_another_try(void **state)
+{
+	(void)state;
+	make_log(log_path, boots[BOOT]);
+	epoch(1, 3, 1);
+	sys.ftruncate = no_ftruncate_of_b;
+	assert_int_equal(recover_by(false, false).failed, 1);
+	sys = sys_kernel;
+	expect("b", files[1].before, BEFORE);
+	sys_nap(3 * WAL_TICK_NS);
+	assert_int_equal(truncate(path_of("a"), 7), 0);
+	assert_int_equal(recover_by(false, false).aside, FILES);
+	assert_int_equal(truncate(path_of("a"), 7), 0);
+	expect("b", files[1].before, BEFORE);
+}
+
 static void test_killed_at_every_step(void **state)
 {
 	unsigned long killed = 0;
@@ -720,6 +746,15 @@ static int slow_fdatasync(int fd)
 	return sys_kernel.fdatasync(fd);
 }
 
+static int ends_at_a_file(int fd, off_t size)
+{
+	struct stat log, st;
+
+	if (stat(log_path, &log) == 0 && fstat(fd, &st) == 0 && st.st_ino != log.st_ino)
+		_exit(0);
+	return sys_kernel.ftruncate(fd, size);
+}
+
 /* The note takes longer than it was to hold. */
 static void test_a_note_on_a_slow_device(void **state)
 {
@@ -733,11 +768,12 @@ static void test_a_note_on_a_slow_device(void **state)
 	pid = fork();
 	if (pid == 0) {
 		sys.fdatasync = slow_fdatasync;
-		sys.ftruncate = no_ftruncate;
+		sys.ftruncate = ends_at_a_file;
 		recover_by(false, false);
-		_exit(0);
+		_exit(1);
 	}
 	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
 	assert_int_equal(pread(wal->fd, &note, sizeof note, WAL_REPLAY_AT), sizeof note);
 	assert_true(note.until_ns > note.begun_ns + 2 * WAL_REPLAY_AHEAD_NS);
 }
@@ -910,6 +946,7 @@ int main(void)
 		TEST(test_a_name_that_was_made_after_the_power_loss),
 		TEST(test_a_copy_is_left),
 		TEST(test_a_file_that_is_gone),
+		TEST(test_an_error_and_a_change_before_another_try),
 		TEST(test_an_error_and_another_try),
 		TEST(test_killed_at_every_step),
 		TEST(test_power_is_lost_at_every_step),
