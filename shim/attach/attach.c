@@ -439,7 +439,6 @@ static enum bypass_reason cannot_order(struct file *f, struct arena *a, uint64_t
 	return BYPASS_NONE;
 }
 
-/* LOCK_ATTACH held.  Returns the reason not to attach, or BYPASS_NONE. */
 /* The kernel takes them at each write, and programs see it at once. */
 static bool has_rights(int fd, const struct statx *st)
 {
@@ -447,6 +446,7 @@ static bool has_rights(int fd, const struct statx *st)
 	       sys_raw(SYS_fgetxattr, fd, (long)"security.capability", 0, 0, 0, 0) > 0;
 }
 
+/* LOCK_ATTACH held.  Returns the reason not to attach, or BYPASS_NONE. */
 static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 {
 	BUFFER(char, path);

@@ -105,6 +105,7 @@ void pages_write_pieces(struct file *f, struct pages_write *w)
 	while (w->r == 0 && (count = next_pieces(o, w->from, &cursor, iov, &offset, &bytes)) > 0) {
 		int64_t since_ns = sys_wall_ns();
 		uint64_t done = 0;
+		int r;
 
 		w->r = wal_late(log, since_ns);
 		if (w->r == 0)
@@ -112,8 +113,8 @@ void pages_write_pieces(struct file *f, struct pages_write *w)
 		w->bytes += done;
 		if (offset + done > w->end)
 			w->end = offset + done;
-		if (w->r == 0)
-			w->r = wal_late(log, since_ns);
+		r = wal_late(log, since_ns);
+		w->r = w->r == 0 ? r : w->r;
 		if (w->until_ns && w->r == 0)
 			w->r = begin_sync(w, offset, done);
 	}
