@@ -5,32 +5,44 @@
 #include "base/buffer.h"
 #include "base/bytes.h"
 #include "base/kill.h"
+#include "base/log.h"
 #include "base/sys.h"
+#include "recovery/page_log.h"
 #include "recovery/replay.h"
 #include "wal/wal.h"
 
 #include <fcntl.h>
 
-/* Around a change of a file. */
-static int note_late(const struct recover_job *j, int64_t since_ns)
+/* Around a change of a file.  (Without the log there is no order, but the pages go to their files.) */
+static void note_late(struct recover_job *j, int64_t since_ns)
 {
-	return j->log ? wal_late(j->log, since_ns) : 0;
+	int r = j->log ? wal_late(j->log, since_ns) : 0;
+
+	if (r == 0)
+		return;
+	log_info("recovery: %s: not in order if power is lost now: error %d", j->arena, -r);
+	page_log_end(j);
 }
 
-static int set_size(const struct recover_job *j, int fd, uint64_t size)
+static int set_size(struct recover_job *j, struct arena_entry *e, int fd, uint64_t size)
 {
 	int64_t since_ns = sys_wall_ns();
-	int r = note_late(j, since_ns);
+	int r;
 
+	note_late(j, since_ns);
+	/* (right before the change: the note may have taken long) */
+	r = replay_stamp(j, e);
 	if (r < 0)
 		return r;
 	kill_step();
 	r = sys.ftruncate(fd, (off_t)size);
 	kill_step();
-	return r < 0 ? r : note_late(j, since_ns);
+	note_late(j, since_ns);
+	return r;
 }
 
-static int write_page(const struct recover_job *j, int fd, const struct page_scan_file *pages, uint32_t frame)
+static int write_page(struct recover_job *j, struct arena_entry *e, int fd,
+                      const struct page_scan_file *pages, uint32_t frame)
 {
 	uint32_t n = page_scan_bytes(&j->a.pages, pages, frame);
 	int64_t since_ns = sys_wall_ns();
@@ -38,29 +50,26 @@ static int write_page(const struct recover_job *j, int fd, const struct page_sca
 	uint64_t written;
 	int r = foreign_read_frame(&j->a, frame, data, n);
 
-	if (r == 0)
-		r = note_late(j, since_ns);
-	if (r == 0)
-		r = bytes_write(fd, data, n, j->a.pages.table[frame].page * PAGES_BYTES, false, &written);
-	return r < 0 ? r : note_late(j, since_ns);
+	if (r < 0)
+		return r;
+	note_late(j, since_ns);
+	r = replay_stamp(j, e);
+	if (r < 0)
+		return r;
+	r = bytes_write(fd, data, n, j->a.pages.table[frame].page * PAGES_BYTES, false, &written);
+	note_late(j, since_ns);
+	return r;
 }
 
 int page_replay(struct recover_job *j, uint32_t entry, int fd, const struct page_scan_file *pages)
 {
-	struct statx st;
 	struct arena_entry *e = foreign_entry(&j->a, entry);
-	int r = replay_stamp(j, e);
+	struct statx st;
+	int r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st);
 
-	if (r == 0)
-		r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st);
 	if (r == 0 && st.stx_size > pages->lowest)
-		r = set_size(j, fd, pages->lowest);
-	for (uint32_t i = 0; r == 0 && i < pages->frames; i++) {
-		r = replay_stamp(j, e);
-		if (r == 0)
-			r = write_page(j, fd, pages, j->a.pages.order[i]);
-	}
-	if (r == 0)
-		r = set_size(j, fd, pages->size);
-	return r;
+		r = set_size(j, e, fd, pages->lowest);
+	for (uint32_t i = 0; r == 0 && i < pages->frames; i++)
+		r = write_page(j, e, fd, pages, j->a.pages.order[i]);
+	return r == 0 ? set_size(j, e, fd, pages->size) : r;
 }

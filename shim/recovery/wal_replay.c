@@ -522,7 +522,7 @@ static int end_for_good(const struct replay *r)
 	return e < 0 ? e : sys.fdatasync(r->w->fd);
 }
 
-static int remove_log(const struct replay *r, const char *name)
+static int remove_log(struct replay *r, const char *name)
 {
 	bool counts = r->scan.epochs > 0 || r->scan.absent.list;
 	int e = counts ? sync_files(r) : 0;
@@ -533,8 +533,10 @@ static int remove_log(const struct replay *r, const char *name)
 	if (e == 0)
 		e = sys.unlinkat(r->w->dirfd, name, 0);
 	kill_step();
-	if (e < 0)
+	if (e < 0) {
+		end_changes(r);
 		failed(r->w, "", e, "its files are done, but it cannot be removed");
+	}
 	return e;
 }
 

@@ -331,6 +331,18 @@ def has_a_journal(database: Path) -> bool:
         return False
 
 
+def group_of(writer: subprocess.Popen) -> list[int]:
+    """The program, and the one that it has started."""
+    return [writer.pid, *map(int, Path(f"/proc/{writer.pid}/task/{writer.pid}/children").read_text().split())]
+
+
+def is_stopped(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "TZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
 def stop_in_a_transaction(writer: subprocess.Popen, acks: Path) -> None:
     """What the transaction has written so far is on the disk, and its rollback journal is not.  Between two
     transactions, while another program starts for example, a control would leave a prefix."""
@@ -345,7 +357,11 @@ def stop_in_a_transaction(writer: subprocess.Popen, acks: Path) -> None:
             if time.monotonic() > limit:
                 raise FailedError(f"no transaction in {PATIENCE_SECONDS} s")
             time.sleep(0.001)
+        if writer.poll() is not None:
+            return
         os.killpg(writer.pid, signal.SIGSTOP)
+        while not all(map(is_stopped, group_of(writer))):
+            time.sleep(0.001)
         if not is_acked(acks, acked + 1) and has_a_journal(database):
             break
         os.killpg(writer.pid, signal.SIGCONT)

@@ -1022,6 +1022,58 @@ static void test_power_is_lost_in_a_slow_recovery(void **state)
 	assert_int_equal(system(dead_log), 0);
 }
 
+/* The log is on a device so slow that its epoch is old when it counts, and a note takes longer than a change
+ * of a file may come after its stamp. */
+static int very_slow_fdatasync(int fd)
+{
+	static bool counts;
+
+	sys_nap(counts ? 1200000000 : WAL_LATE_NS / 2 + 200000000);
+	counts = true;
+	return sys_kernel.fdatasync(fd);
+}
+
+static ssize_t pwritev_and_ends(int fd, const struct iovec *iov, int count, off_t offset)
+{
+	struct stat st;
+
+	if (fstat(fd, &st) != 0 || (st.st_ino != late_inos[0] && st.st_ino != late_inos[1]))
+		return rig_pwritev(fd, iov, count, offset);
+	(void)rig_pwritev(fd, iov, count, offset);
+	_exit(0);
+}
+
+/* The recovery is killed then: the next one knows its changes. */
+static void test_a_recovery_with_a_slow_log_is_killed(void **state)
+{
+	int other, fd, status;
+	struct stat st;
+	pid_t pid;
+
+	(void)state;
+	needs_a_disk();
+	other = ready("b");
+	fd = staged("a", 500);
+	rig_put(other, 1000, 600);
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(fstat(i ? other : fd, &st), 0);
+		late_inos[i] = st.st_ino;
+	}
+	die_with_log(fd);
+	pid = fork();
+	if (pid == 0) {
+		sys.fdatasync = very_slow_fdatasync;
+		sys.pwritev = pwritev_and_ends;
+		recover_what_is_there();
+		_exit(1);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	recover_what_is_there();
+	rig_expect("a", 1500);
+	rig_expect("b", 1600);
+}
+
 /* ---- files that come and go ---- */
 
 static struct by_name_unlink removal;
@@ -3025,6 +3077,7 @@ int main(void)
 		TEST(test_a_large_append_long_after_its_size),
 		TEST(test_power_is_lost_in_a_late_write_back),
 		TEST(test_power_is_lost_in_a_slow_recovery),
+		TEST(test_a_recovery_with_a_slow_log_is_killed),
 		TEST(test_a_slow_write_back),
 		TEST(test_a_large_append_under_a_transient_name),
 		TEST(test_a_large_append_behind_an_unsure_header),
