@@ -972,6 +972,20 @@ static void test_power_is_lost_in_the_recovery(void **state)
 #endif
 }
 
+/* "a", whose descriptor it returns, and "b" have staged bytes. */
+static int stage_two(void)
+{
+	int other = ready("b"), fd = staged("a", 500);
+	struct stat st;
+
+	rig_put(other, 1000, 600);
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(fstat(i ? other : fd, &st), 0);
+		late_inos[i] = st.st_ino;
+	}
+	return fd;
+}
+
 /* In a recovery: the write to one of both files comes long after the log, and power goes at the next one. */
 static ssize_t pwritev_late_and_ends(int fd, const struct iovec *iov, int count, off_t offset)
 {
@@ -990,20 +1004,12 @@ static ssize_t pwritev_late_and_ends(int fd, const struct iovec *iov, int count,
 
 static void test_power_is_lost_in_a_slow_recovery(void **state)
 {
-	int other, fd, status;
-	struct stat st;
+	int status;
 	pid_t pid;
 
 	(void)state;
 	needs_a_disk();
-	other = ready("b");
-	fd = staged("a", 500);
-	rig_put(other, 1000, 600);
-	for (int i = 0; i < 2; i++) {
-		assert_int_equal(fstat(i ? other : fd, &st), 0);
-		late_inos[i] = st.st_ino;
-	}
-	die_with_log(fd);
+	die_with_log(stage_two());
 	pid = fork();
 	if (pid == 0) {
 		sys.pwritev = pwritev_late_and_ends;
@@ -1046,20 +1052,12 @@ static ssize_t pwritev_and_ends(int fd, const struct iovec *iov, int count, off_
 /* The recovery is killed then: the next one knows its changes. */
 static void test_a_recovery_with_a_slow_log_is_killed(void **state)
 {
-	int other, fd, status;
-	struct stat st;
+	int status;
 	pid_t pid;
 
 	(void)state;
 	needs_a_disk();
-	other = ready("b");
-	fd = staged("a", 500);
-	rig_put(other, 1000, 600);
-	for (int i = 0; i < 2; i++) {
-		assert_int_equal(fstat(i ? other : fd, &st), 0);
-		late_inos[i] = st.st_ino;
-	}
-	die_with_log(fd);
+	die_with_log(stage_two());
 	pid = fork();
 	if (pid == 0) {
 		sys.fdatasync = very_slow_fdatasync;
@@ -2466,20 +2464,13 @@ static ssize_t pwritev_late_and_fails(int fd, const struct iovec *iov, int count
 /* The epoch is in one file and not in the other one: recovery must bring it to both. */
 static void test_power_is_lost_in_a_late_write_back(void **state)
 {
-	int other, fd;
 	struct file_guard g;
-	struct stat st;
+	int fd;
 
 	(void)state;
 	needs_a_disk();
-	other = ready("b");
-	fd = staged("a", 500);
-	rig_put(other, 1000, 600);
+	fd = stage_two();
 	assert_ptr_equal(order_log_of(rig_file(fd)->arena), &order_logs[0]);
-	for (int i = 0; i < 2; i++) {
-		assert_int_equal(fstat(i ? other : fd, &st), 0);
-		late_inos[i] = st.st_ino;
-	}
 	sys.pwritev = pwritev_late_and_fails;
 	g = file_lock(rig_file(fd));
 	assert_int_equal(ordered_flush(rig_file(fd)), -EIO);
