@@ -206,6 +206,14 @@ def lose(path: Path, content: bytes) -> None:
         f.write(content)
 
 
+def leave_alone(path: Path, journal: bytes) -> None:
+    """In the staging directory there is only this journal."""
+    shutil.rmtree(path.parent, ignore_errors=True)
+    path.parent.mkdir(mode=0o700)
+    path.write_bytes(journal)
+    path.chmod(0o600)
+
+
 @pytest.mark.parametrize("flags", [CREATE, CREATE | os.O_APPEND], ids=["positioned", "append"])
 @pytest.mark.parametrize("writers", ["auto", "exclusive"])
 def test_synced_bytes_come_back_after_a_crash(steps, fastwrite, place, tmp_path, flags, writers):
@@ -775,10 +783,7 @@ def test_what_is_put_aside_stays_so_while_another_file_fails(steps, fastwrite, p
     path = one.journal()
     one.kill()
     journal = of_no_inode(path.read_bytes())
-    shutil.rmtree(path.parent)
-    path.parent.mkdir(mode=0o700)
-    path.write_bytes(journal)
-    path.chmod(0o600)
+    leave_alone(path, journal)
     for file in files:
         lose(file, b"?")
     if subprocess.run(["chattr", "+a", *files], capture_output=True, check=False).returncode:
@@ -817,10 +822,7 @@ def test_recovery_is_killed_and_run_again(steps, build_debug, place, tmp_path, m
     def restore() -> None:
         for name, content in before.items():
             lose(place / name, content)
-        shutil.rmtree(path.parent, ignore_errors=True)
-        path.parent.mkdir(mode=0o700)
-        path.write_bytes(journal)
-        path.chmod(0o600)
+        leave_alone(path, journal)
 
     def there() -> dict[str, bytes]:
         orphans = path.parent / "orphans"

@@ -22,7 +22,7 @@ struct recover_job {
 	uint64_t only;     /* 0, or the inode number of the one file that is meant */
 	enum origin_verdict where;
 	struct recover_place place;
-	struct wal *log; /* it has what goes to the files, see recovery/page_log.h; or NULL */
+	struct page_log *log; /* it has what goes to the files (recovery/page_log.h); or NULL */
 	struct foreign_arena a;
 };
 

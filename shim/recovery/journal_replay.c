@@ -113,6 +113,8 @@ static void note_aside(struct journal_scan *s)
 	struct journal_replay *p = &s->replayed;
 	uint64_t before = p->aside_count;
 
+	if (s->opt->dry_run || s->in_aside)
+		return;
 	for (uint64_t i = 0; i < s->file_places; i++) {
 		const struct entry_file *file = &s->files[i];
 
@@ -123,7 +125,7 @@ static void note_aside(struct journal_scan *s)
 			p->aside[p->aside_count] = file->number;
 		p->aside_count++;
 	}
-	if (p->aside_count == before || s->opt->dry_run || s->in_aside)
+	if (p->aside_count == before)
 		return;
 	put_note(s);
 	(void)sys.fdatasync(s->fd);

@@ -19,7 +19,7 @@
 enum { RING = 2 * WAL_IMAGES_MAX };
 
 struct page_log {
-	struct wal wal;                                         /* first: page_log_end */
+	struct wal wal;
 	_Alignas(WAL_PAGE_BYTES) uint8_t batch[WAL_BATCH_MOST]; /* of the scan */
 	_Alignas(WAL_PAGE_BYTES) uint8_t ring[RING][WAL_PAGE_BYTES];
 	uint32_t next; /* in the ring */
@@ -126,6 +126,11 @@ static int put_all(struct page_log *p, struct recover_job *j, int fd)
 	return r < 0 ? r : wal_commit(&p->wal);
 }
 
+static void say_unordered(const struct recover_job *j, int r)
+{
+	log_info("recovery: %s: not in order if power is lost now: error %d", j->arena, -r);
+}
+
 void page_log(struct recover_job *j, const char *name)
 {
 	struct page_log *p;
@@ -141,18 +146,28 @@ void page_log(struct recover_job *j, const char *name)
 	p = sys.mmap(NULL, sizeof *p, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	r = sys_is_error(p) ? (int)(intptr_t)p : put_all(p, j, fd);
 	if (r == 0) {
-		j->log = &p->wal;
+		j->log = p;
 		return;
 	}
-	log_info("recovery: %s: not in order if power is lost now: error %d", j->arena, -r);
+	say_unordered(j, r);
 	if (!sys_is_error(p))
 		sys.munmap(p, sizeof *p);
 	sys.close(fd);
 }
 
+void page_log_late(struct recover_job *j, int64_t since_ns)
+{
+	int r = j->log ? wal_late(&j->log->wal, since_ns) : 0;
+
+	if (r == 0)
+		return;
+	say_unordered(j, r);
+	page_log_end(j);
+}
+
 void page_log_end(struct recover_job *j)
 {
-	struct page_log *p = (struct page_log *)(void *)j->log;
+	struct page_log *p = j->log;
 
 	if (!p)
 		return;

@@ -14,6 +14,9 @@
  * it has no pages in order, or if some of them will not go to their file.  Logs an error: then there is no
  * order, but the pages must go to their files all the same. */
 void page_log(struct recover_job *j, const char *name);
+/* Around each change of a file that began at `since_ns`, as wal_late.  Logs an error; there is no order from
+ * then on. */
+void page_log_late(struct recover_job *j, int64_t since_ns);
 /* After the pages are in their files. */
 void page_log_end(struct recover_job *j);
 

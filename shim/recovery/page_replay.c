@@ -5,31 +5,18 @@
 #include "base/buffer.h"
 #include "base/bytes.h"
 #include "base/kill.h"
-#include "base/log.h"
 #include "base/sys.h"
 #include "recovery/page_log.h"
 #include "recovery/replay.h"
-#include "wal/wal.h"
 
 #include <fcntl.h>
-
-/* Around a change of a file.  (Without the log there is no order, but the pages go to their files.) */
-static void note_late(struct recover_job *j, int64_t since_ns)
-{
-	int r = j->log ? wal_late(j->log, since_ns) : 0;
-
-	if (r == 0)
-		return;
-	log_info("recovery: %s: not in order if power is lost now: error %d", j->arena, -r);
-	page_log_end(j);
-}
 
 static int set_size(struct recover_job *j, struct arena_entry *e, int fd, uint64_t size)
 {
 	int64_t since_ns = sys_wall_ns();
 	int r;
 
-	note_late(j, since_ns);
+	page_log_late(j, since_ns);
 	/* (right before the change: the note may have taken long) */
 	r = replay_stamp(j, e);
 	if (r < 0)
@@ -37,7 +24,7 @@ static int set_size(struct recover_job *j, struct arena_entry *e, int fd, uint64
 	kill_step();
 	r = sys.ftruncate(fd, (off_t)size);
 	kill_step();
-	note_late(j, since_ns);
+	page_log_late(j, since_ns);
 	return r;
 }
 
@@ -52,12 +39,12 @@ static int write_page(struct recover_job *j, struct arena_entry *e, int fd,
 
 	if (r < 0)
 		return r;
-	note_late(j, since_ns);
+	page_log_late(j, since_ns);
 	r = replay_stamp(j, e);
 	if (r < 0)
 		return r;
 	r = bytes_write(fd, data, n, j->a.pages.table[frame].page * PAGES_BYTES, false, &written);
-	note_late(j, since_ns);
+	page_log_late(j, since_ns);
 	return r;
 }
 

@@ -919,7 +919,8 @@ static void recover_what_is_there(void)
 	assert_int_equal(report.failed, 0);
 }
 
-static ino_t late_inos[2];
+static ino_t of_two[2];
+static bool waited;
 
 static void test_power_is_lost_in_the_recovery(void **state)
 {
@@ -981,24 +982,39 @@ static int stage_two(void)
 	rig_put(other, 1000, 600);
 	for (int i = 0; i < 2; i++) {
 		assert_int_equal(fstat(i ? other : fd, &st), 0);
-		late_inos[i] = st.st_ino;
+		of_two[i] = st.st_ino;
 	}
+	waited = false;
 	return fd;
+}
+
+static bool is_of_two(int fd)
+{
+	struct stat st;
+
+	return fstat(fd, &st) == 0 && (st.st_ino == of_two[0] || st.st_ino == of_two[1]);
+}
+
+/* False: it has waited before. */
+static bool wait_once_until(uint64_t ns)
+{
+	if (waited)
+		return false;
+	waited = true;
+	while (sys_now_ns() < ns)
+		sys_nap(10000000);
+	return true;
 }
 
 /* In a recovery: the write to one of both files comes long after the log, and power goes at the next one. */
 static ssize_t pwritev_late_and_ends(int fd, const struct iovec *iov, int count, off_t offset)
 {
-	uint64_t late_ns = sys_now_ns() + WAL_LATE_NS + 200000000;
-	struct stat st;
+	uint64_t since_ns = sys_now_ns();
 
-	if (fstat(fd, &st) != 0 || (st.st_ino != late_inos[0] && st.st_ino != late_inos[1]))
+	if (!is_of_two(fd))
 		return rig_pwritev(fd, iov, count, offset);
-	if (late_inos[0] == 0 || late_inos[1] == 0)
+	if (!wait_once_until(since_ns + WAL_LATE_NS + 200000000))
 		_exit(0);
-	late_inos[st.st_ino == late_inos[1]] = 0;
-	while (sys_now_ns() < late_ns)
-		sys_nap(10000000);
 	return rig_pwritev(fd, iov, count, offset);
 }
 
@@ -1041,9 +1057,7 @@ static int very_slow_fdatasync(int fd)
 
 static ssize_t pwritev_and_ends(int fd, const struct iovec *iov, int count, off_t offset)
 {
-	struct stat st;
-
-	if (fstat(fd, &st) != 0 || (st.st_ino != late_inos[0] && st.st_ino != late_inos[1]))
+	if (!is_of_two(fd))
 		return rig_pwritev(fd, iov, count, offset);
 	(void)rig_pwritev(fd, iov, count, offset);
 	_exit(0);
@@ -2449,15 +2463,10 @@ static void test_a_slow_write_back(void **state)
  * that to the other one fails. */
 static ssize_t pwritev_late_and_fails(int fd, const struct iovec *iov, int count, off_t offset)
 {
-	struct stat st;
-
-	if (fstat(fd, &st) != 0 || (st.st_ino != late_inos[0] && st.st_ino != late_inos[1]))
+	if (!is_of_two(fd))
 		return rig_pwritev(fd, iov, count, offset);
-	if (late_inos[0] == 0 || late_inos[1] == 0)
+	if (!wait_once_until(order_logs[0].logged_ns + WAL_LATE_NS + 200000000))
 		return -EIO;
-	late_inos[st.st_ino == late_inos[1]] = 0;
-	while (sys_now_ns() < order_logs[0].logged_ns + WAL_LATE_NS + 200000000)
-		sys_nap(10000000);
 	return rig_pwritev(fd, iov, count, offset);
 }
 
