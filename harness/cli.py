@@ -20,7 +20,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from harness.ab import command as ab_command
-from harness.core import rounds, shim, sysctls
+from harness.core import interrupt, rounds, shim, sysctls
 from harness.core.model import Experiment, LabError
 from harness.core.store import RunStore
 from harness.cost import benchmark as costs
@@ -480,6 +480,6 @@ def _guard(work: Callable[[], int], say: bool = True) -> None:
         console.print(f"[bold red]harness:[/] {error.strerror}{where}", highlight=False, soft_wrap=True)
         code = EXIT_REFUSED
     except KeyboardInterrupt:
-        console.print("[yellow]interrupted; the work directory is clean[/]")
+        interrupt.say(console, "[yellow]interrupted; the work directory is clean[/]")
         code = EXIT_INTERRUPTED
     raise typer.Exit(code)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import signal
 
+from rich.console import Console
+
 _seen = False
 
 
@@ -26,6 +28,14 @@ def watch() -> None:
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _interrupt)
     signal.signal(signal.SIGTERM, _interrupt)
+
+
+def say(console: Console, text: str) -> None:
+    """Print a line about an interrupt. One that came within a print left the console in the middle of it, and such
+    a console keeps all that follows for itself."""
+    fresh = Console(file=console.file, width=console.width)
+    fresh.show_cursor()
+    fresh.print(text, highlight=False, soft_wrap=True)
 
 
 def check() -> None:

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
 
-from harness.core import build, environment, shim, warm
+from harness.core import build, environment, interrupt, shim, warm
 from harness.core.cell import Cell, LegError, Place, Programs, Timing
 from harness.core.clock import RealClock
 from harness.core.executor import RealExecutor
@@ -263,7 +263,7 @@ def run(
                 record.save(out)
             _run_all(console, bench, legs, timing, record, out)
         except KeyboardInterrupt:
-            _say(console, "", f"\ngo on with: python -m harness {record.kind} --resume {out}")
+            interrupt.say(console, escape(f"\ngo on with: python -m harness {record.kind} --resume {out}"))
             raise
         finally:
             record.save(out)

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -181,51 +182,53 @@ def _run(
             store = RunStore.create(
                 out or default_out(settings.suite), _stored(settings, experiments, machine, directory)
             )
-        bench = Bench(
-            executor=executor,
-            clock=clock,
-            work=work,
-            place=Place(work.data, work.control, programs),
-            cgroups=cgroup.Cgroups(),
-            shim=found,
-            device=environment.block_device(work.path),
-            throttles=cgroup.Cgroups(controller=cgroup.IO),
-            disk=environment.whole_disk(work.path),
-            mounts=Mounts(executor, work.path, work.note_queues),
-            hosts=elsewhere,
-        )
-        by_id = {e.id: e for e in experiments}
-        observer = live.Live(console, clock, made, by_id)
-        runner = Runner(bench, made, by_id, store, observer)
-        for reason, rows in runner.skipped().items():
-            console.print(
-                f"[yellow]skipped:[/] {_few(rows)}: {escape(reason)}", highlight=False, soft_wrap=True
+        with _resumable(console, store):
+            bench = Bench(
+                executor=executor,
+                clock=clock,
+                work=work,
+                place=Place(work.data, work.control, programs),
+                cgroups=cgroup.Cgroups(),
+                shim=found,
+                device=environment.block_device(work.path),
+                throttles=cgroup.Cgroups(controller=cgroup.IO),
+                disk=environment.whole_disk(work.path),
+                mounts=Mounts(executor, work.path, work.note_queues),
+                hosts=elsewhere,
             )
-        console.print(
-            f"{estimate.legs} legs, {present.byte_count(estimate.bytes)}, about "
-            f"{present.duration(estimate.seconds)}; samples go to {store.directory}",
-            highlight=False,
-            soft_wrap=True,
-        )
-        if elsewhere:
-            hosts.sweep(elsewhere, max(e.sizes[settings.scale]["jobs"] for e in experiments), work.control)
-            store.note("the legs ran on other hosts by their fio servers; the environment is this machine's")
-        elif settings.warm:
-            warm.touch(warm.amount(estimate.footprint_bytes))
-        try:
+            by_id = {e.id: e for e in experiments}
+            observer = live.Live(console, clock, made, by_id)
+            runner = Runner(bench, made, by_id, store, observer)
+            for reason, rows in runner.skipped().items():
+                console.print(
+                    f"[yellow]skipped:[/] {_few(rows)}: {escape(reason)}", highlight=False, soft_wrap=True
+                )
+            console.print(
+                f"{estimate.legs} legs, {present.byte_count(estimate.bytes)}, about "
+                f"{present.duration(estimate.seconds)}; samples go to {store.directory}",
+                highlight=False,
+                soft_wrap=True,
+            )
+            if elsewhere:
+                hosts.sweep(elsewhere, max(e.sizes[settings.scale]["jobs"] for e in experiments), work.control)
+                store.note("the legs ran on other hosts by their fio servers; the environment is this machine's")
+            elif settings.warm:
+                warm.touch(warm.amount(estimate.footprint_bytes))
             with observer:
                 runner.run()
             after = shim.find()
-            if (
-                isinstance(found, shim.Shim)
-                and isinstance(after, shim.Shim)
-                and after.digest != machine["shim"]
-            ):
+            if isinstance(found, shim.Shim) and isinstance(after, shim.Shim) and after.digest != machine["shim"]:
                 store.note("the shim was rebuilt while the run went on: its figures mix two builds")
-        except KeyboardInterrupt:
-            console.print(f"\ngo on with: python -m harness run --resume {store.directory}")
-            raise
     return store
+
+
+@contextmanager
+def _resumable(console: Console, store: RunStore) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        interrupt.say(console, escape(f"\ngo on with: python -m harness run --resume {store.directory}"))
+        raise
 
 
 def _few(rows: Sequence[str]) -> str:

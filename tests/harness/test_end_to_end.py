@@ -112,7 +112,7 @@ def test_an_interrupt_cleans_up_and_says_how_to_go_on(tmp_path, number):
     process, work, out = start_long(tmp_path)
     process.send_signal(number)
     text, _ = process.communicate(timeout=60)
-    assert process.returncode == 130 and f"--resume {out}" in text.replace("\n", "")
+    assert process.returncode == 130 and f"--resume {out}\n" in text, text
     assert not work.exists() and samples(out)
     assert not any(str(process.pid) in d for d in groups_left())
 

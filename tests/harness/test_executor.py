@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
+import io
 import os
 import signal
 import time
 
 import pytest
 from lib.support import too_slow
+from rich.console import Console
 
 from harness.core import interrupt
 from harness.core.executor import Command, RealExecutor
@@ -84,6 +86,15 @@ def test_an_interrupt_during_the_fork_is_not_lost(executor, interrupts, number):
         executor.run(sh("sleep 30"), 0.02, lambda _: False)
     took = time.monotonic() - start
     assert took < 10, too_slow(took, "it was interrupted")
+
+
+def test_what_an_interrupt_says_is_seen_after_half_a_print():
+    shown = io.StringIO()
+    console = Console(file=shown, width=20)
+    console.__enter__()  # as the interrupt within a print leaves it
+    console.print("lost")
+    interrupt.say(console, "go on with a line that is longer than the screen")
+    assert shown.getvalue() == "go on with a line that is longer than the screen\n"
 
 
 def test_a_missing_program_is_one_clear_line(executor):

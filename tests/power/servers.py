@@ -29,6 +29,7 @@ CHANGES = 2  # rows of either table in a transaction
 BODY = 700  # bytes: a few rows a page
 CHECKPOINT_EVERY = 150  # transactions
 START_SECONDS = 60
+SAID_MAX = 3000  # characters
 
 
 def rows_of(number: int) -> list[tuple[int, int]]:
@@ -330,9 +331,15 @@ def running(server: Server, directory: Path, sync: bool) -> Iterator[Client]:
                 finally:
                     client.close()
             except OSError as error:
-                raise OSError(f"{error}; the server: {said.read_text()[-2000:]}") from error
+                raise OSError(f"{error}; the server: {complaint(said.read_text())}") from error
             finally:
                 process.kill()
+
+
+def complaint(said: str) -> str:
+    """What a server said, from its first error on; a report of a crash goes on for pages."""
+    at = re.search(r"\[ERROR\]|FATAL|PANIC", said)
+    return said[at.start() :][:SAID_MAX] if at else said[-SAID_MAX:]
 
 
 def connected(server: Server, place: Path, process: subprocess.Popen) -> Client:
