@@ -210,14 +210,22 @@ def _run(
                 soft_wrap=True,
             )
             if elsewhere:
-                hosts.sweep(elsewhere, max(e.sizes[settings.scale]["jobs"] for e in experiments), work.control)
-                store.note("the legs ran on other hosts by their fio servers; the environment is this machine's")
+                hosts.sweep(
+                    elsewhere, max(e.sizes[settings.scale]["jobs"] for e in experiments), work.control
+                )
+                store.note(
+                    "the legs ran on other hosts by their fio servers; the environment is this machine's"
+                )
             elif settings.warm:
                 warm.touch(warm.amount(estimate.footprint_bytes))
             with observer:
                 runner.run()
             after = shim.find()
-            if isinstance(found, shim.Shim) and isinstance(after, shim.Shim) and after.digest != machine["shim"]:
+            if (
+                isinstance(found, shim.Shim)
+                and isinstance(after, shim.Shim)
+                and after.digest != machine["shim"]
+            ):
                 store.note("the shim was rebuilt while the run went on: its figures mix two builds")
     return store
 

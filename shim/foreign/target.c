@@ -45,15 +45,20 @@ static int is_target(int fd, const char *name, const struct wanted *w, bool *pro
 	return own_volume || (!*proved && !name[0]) ? -ENOENT : 0;
 }
 
-/* Without blocking, because the name may be a FIFO's.  -EAGAIN: a process holds a lease, was told, and drops
- * it soon. */
+static _Atomic int patience_ms = LEASE_PATIENCE_MS;
+
+void recover_target_patience(int ms) { atomic_store(&patience_ms, ms); }
+
+/* Without blocking, because the name may be a FIFO's.  -EAGAIN: a process holds a lease, was told, and has
+ * not dropped it. */
 static int open_patiently(int dirfd, const char *name, int flags)
 {
-	enum { TRIES = 5000 };
 	int fd;
 
-	for (int i = 0; (fd = sys.openat(dirfd, name, flags, 0)) == -EAGAIN && i < TRIES; i++)
+	while ((fd = sys.openat(dirfd, name, flags, 0)) == -EAGAIN && atomic_load(&patience_ms) > 0) {
+		atomic_fetch_sub(&patience_ms, 1);
 		sys_nap(1000000);
+	}
 	return fd;
 }
 

@@ -18,6 +18,15 @@ struct recover_place {
 	uint64_t dev_now;  /* number of its file system now */
 };
 
+/*
+ * How long this process waits for leases from now on, for all files together: a program is told of the first
+ * try to open, and 45 s later the kernel takes the lease of one that does not answer.  Then, each file is
+ * tried once: programs that keep many leases must not hold up a recovery for as many waits, and the next
+ * recovery finds these leases gone.
+ */
+void recover_target_patience(int ms);
+enum { LEASE_PATIENCE_MS = 60000 }; /* at first */
+
 /* recover_target_open: the directory of the target does not exist here.  It may exist in another mount
  * namespace, or its volume may not be mounted. */
 #define RECOVER_ELSEWHERE (-EXDEV)
@@ -29,7 +38,7 @@ struct recover_target {
 	char path[PATH_MAX];
 };
 
-/* 0; -ENOENT: the file is gone, and without `keep` no orphan was made; RECOVER_ELSEWHERE; other -errno. */
+/* 0; -EAGAIN: a process keeps a lease of it; -ENOENT: the file is gone, and without `keep` no orphan was made; RECOVER_ELSEWHERE; other -errno. */
 int recover_target_open(struct recover_target *t, const struct arena_entry *entry,
                         const struct recover_place *place, bool keep);
 void recover_target_close(struct recover_target *t);

@@ -15,6 +15,7 @@
 #include "base/sys.h"
 #include "foreign/claim.h"
 #include "foreign/names.h"
+#include "foreign/target.h"
 #include "format/arena_format.h"
 #include "format/journal_format.h"
 #include "recovery/aside.h"
@@ -201,7 +202,7 @@ uint64_t recover_needed(int dirfd, const char *dir)
 /* The most that an open by root does for another user. */
 enum { BUDGET_ARENAS = 64, BUDGET_TIMES_MEM = 4, BUDGET_SAID = 8 };
 static const uint64_t budget_least_bytes = 64 << 20;
-static const uint64_t budget_ns = 2000000000;
+enum { BUDGET_MS = 2000 };
 
 struct run {
 	const char *dir;
@@ -315,7 +316,7 @@ static void list_fill(struct name_list *l, const char *dir, uint64_t give_up)
 /* One after the other, until the budget of an open is spent. */
 static void recover_some(struct run *w, const struct recover_options *opt)
 {
-	uint64_t give_up = sys_now_ns() + budget_ns, bytes = 0;
+	uint64_t give_up = sys_now_ns() + BUDGET_MS * 1000000ull, bytes = 0;
 	struct name_list *l =
 		sys.mmap(NULL, sizeof *l, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	BUFFER(char, path);
@@ -348,6 +349,7 @@ static void recover_apart(void *ctx)
 	struct run *w = ctx;
 	struct recover_options opt = {.event = note_event, .ctx = w};
 
+	recover_target_patience(w->budget ? BUDGET_MS : LEASE_PATIENCE_MS);
 	if (w->budget)
 		recover_some(w, &opt);
 	else

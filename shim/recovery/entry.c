@@ -44,20 +44,6 @@ static int drop_found(struct recover_job *j, struct arena_entry *e, int n, int f
 	return n - found;
 }
 
-/* When the file is gone, a living family decides what becomes of its bytes. */
-static int open_target(const struct recover_job *j, struct recover_target *t, const struct arena_entry *e,
-                       bool keep)
-{
-	enum {
-		TRIES = 12
-	}; /* of 5 s: after 45 s the kernel takes back a lease whose holder does not answer */
-	int r = recover_target_open(t, e, &j->place, keep && !j->family_lives);
-
-	for (int i = 1; r == -EAGAIN && i < TRIES; i++)
-		r = recover_target_open(t, e, &j->place, keep && !j->family_lives);
-	return r;
-}
-
 static int load_pages(struct recover_job *j, uint32_t entry, struct staged *s)
 {
 	int r = foreign_pages(&j->a, entry, &s->pages);
@@ -121,6 +107,8 @@ static const char *failure(const struct recover_target *t, int error)
 		return "it is gone, and its bytes cannot be put aside; left in the arena";
 	if (error == RECOVER_ELSEWHERE)
 		return "its directory is not there: mounted elsewhere, or in a container?  left in the arena";
+	if (error == -EAGAIN)
+		return "another process keeps a lease of it; left in the arena";
 	return "left in the arena";
 }
 
@@ -157,7 +145,7 @@ static int replay(struct recover_job *j, uint32_t entry, int fd, const struct st
 	                     by_offset || (s->n > 0 && foreign_is_positional(&j->a, entry)));
 }
 
-/* Into the target, which open_target has opened, or failed to (`opened`). */
+/* Into the target, which recover_target_open has opened, or failed to (`opened`). */
 static int recover_to(struct recover_job *j, uint32_t entry, struct recover_target *t, int opened,
                       struct staged *s)
 {
@@ -199,6 +187,7 @@ int entry_recover(struct recover_job *j, uint32_t entry)
 	struct arena_entry *e = foreign_entry(&j->a, entry);
 	BUFFER(struct recover_target, t);
 	struct staged s;
+	bool keep;
 	int r;
 
 	e->path[ARENA_PATH_MAX - 1] = '\0';
@@ -211,7 +200,9 @@ int entry_recover(struct recover_job *j, uint32_t entry)
 	}
 	if (!has_path(e))
 		return j->opt->dry_run ? 0 : entry_done(j, e);
-	r = open_target(j, t, e, s.bytes > 0 && !j->opt->dry_run && !(e->flags & ENTRY_REMOVED));
+	/* (when the file is gone, a living family decides what becomes of its bytes) */
+	keep = s.bytes > 0 && !j->opt->dry_run && !j->family_lives && !(e->flags & ENTRY_REMOVED);
+	r = recover_target_open(t, e, &j->place, keep);
 	r = recover_to(j, entry, t, r, &s);
 	recover_target_close(t);
 	return r;

@@ -2,6 +2,7 @@
 /* recover: recovery finds an append that was under way in the file: whole, in part or not at all, and never
  * in bytes that others wrote. */
 #include "dead_arena.h"
+#include "foreign/target.h"
 #include "staging/guard.h"
 
 enum { DONE_BYTES = 100 }; /* the first write bypasses staging */
@@ -213,7 +214,10 @@ static bool ends_as_wanted(const char *path)
 
 static int fail_openat(int dirfd, const char *path, int flags, mode_t mode)
 {
-	return ends_as_wanted(path) ? -fail.error : sys_kernel.openat(dirfd, path, flags, mode);
+	if (!ends_as_wanted(path))
+		return sys_kernel.openat(dirfd, path, flags, mode);
+	fail.calls++;
+	return -fail.error;
 }
 
 static int fail_statx(int dirfd, const char *path, int flags, unsigned mask, struct statx *out)
@@ -446,6 +450,26 @@ static void test_boot_cannot_be_found_out(void **state)
 	rig_expect("out", 20100);
 }
 
+/* A lease that is kept holds up a recovery once, not again for each file and each look at it. */
+static void test_leases_are_kept(void **state)
+{
+	(void)state;
+	leave_staged(false, 20000);
+	fail.error = EAGAIN;
+	fail.end = "out";
+	fail.calls = 0;
+	sys.openat = fail_openat;
+	recover_target_patience(20);
+	assert_int_equal(recover_once().failed, 1);
+	assert_int_equal(last_error, -EAGAIN);
+	assert_int_equal(fail.calls, 21);
+	assert_int_equal(recover_once().failed, 1);
+	assert_int_equal(fail.calls, 22);
+	sys = sys_kernel;
+	assert_int_equal(recover_now().recovered, 1);
+	rig_expect("out", 20100);
+}
+
 /* A file that cannot be examined is not gone. */
 static void test_target_cannot_be_examined(void **state)
 {
@@ -596,6 +620,7 @@ int main(void)
 		TEST(test_sync_fails),
 		TEST(test_arena_cannot_be_read),
 		TEST(test_boot_cannot_be_found_out),
+		TEST(test_leases_are_kept),
 		TEST(test_target_cannot_be_examined),
 		TEST(test_directory_cannot_be_searched),
 		TEST(test_append_cannot_be_searched),
