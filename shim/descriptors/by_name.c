@@ -255,8 +255,10 @@ static const struct rule *order_path(int dirfd, const char *path, uint64_t *dev,
 const struct rule *by_name_order(int dirfd, const char *path, uint64_t *dev)
 {
 	BUFFER(char, found);
+	const struct rule *rule = order_path(dirfd, path, dev, found);
 
-	return order_path(dirfd, path, dev, found);
+	ordered_call_begin(rule, *dev, false);
+	return rule;
 }
 
 const struct rule *by_name_order_new(int dirfd, const char *path, uint64_t *dev, struct transient_name **name,
@@ -267,6 +269,8 @@ const struct rule *by_name_order_new(int dirfd, const char *path, uint64_t *dev,
 
 	*sure = rule && *sure && young_found(found);
 	*name = rule ? ordered_create(rule, found, *dev) : NULL;
+	if (!*name)
+		ordered_call_begin(rule, *dev, false);
 	return rule;
 }
 
@@ -403,6 +407,7 @@ static void order_fd(struct by_name_change *c, int fd)
 		return;
 	c->ordered = rule;
 	(void)ordered_barrier(rule); /* (what could not be written stays staged) */
+	ordered_call_begin(rule, c->dev, false);
 }
 
 int by_name_change_fd(struct by_name_change *c, int fd)
@@ -443,7 +448,7 @@ void by_name_change_end(struct by_name_change *c)
 	if (o)
 		atomic_store(&atomic_load(&o->file)->order.passed, true);
 	if (c->begun) {
-		ordered_passed(c->ordered, c->dev);
+		ordered_call_end(c->ordered, c->dev, false);
 		gate_change_end();
 		sys_restore_signals(c->signals);
 	}
@@ -504,7 +509,10 @@ static const struct rule *ordered_renames(int fromfd, const char *from, int tofd
 		return NULL;
 	(void)ordered_barrier(NULL); /* (what could not be written stays staged) */
 	rule = from ? ordered_rule(fromfd, from, dev, found) : NULL;
-	return rule ? rule : to ? ordered_rule(tofd, to, dev, found) : NULL;
+	if (!rule && to)
+		rule = ordered_rule(tofd, to, dev, found);
+	ordered_call_begin(rule, *dev, false);
+	return rule;
 }
 
 void by_name_rename_prepare(struct by_name_rename *r, int fromfd, const char *from, int tofd, const char *to,
@@ -553,6 +561,8 @@ void by_name_rename_prepare(struct by_name_rename *r, int fromfd, const char *fr
 			sync_relaxed_named(r->old_dev, r->old_ino);
 		}
 	}
+	for (uint32_t i = 0; r->tree && i < live_config->rule_count; i++)
+		ordered_call_begin(&live_config->rules[i], 0, false);
 	if (by_name_idle() || r->ino == 0 || (!r->tree && !staged))
 		return;
 	r->from = buffer_take();
@@ -660,7 +670,7 @@ static void renamed(const struct by_name_rename *r)
 void by_name_rename_done(struct by_name_rename *r, bool done)
 {
 	for (uint32_t i = 0; r->tree && i < live_config->rule_count; i++)
-		ordered_passed(&live_config->rules[i], 0);
+		ordered_call_end(&live_config->rules[i], 0, false);
 	if (done) {
 		young_other();
 		marked_fds_renamed();
@@ -674,10 +684,13 @@ void by_name_rename_done(struct by_name_rename *r, bool done)
 	by_name_change_end(&r->change);
 }
 
-void by_name_link_prepare(int dirfd, const char *path, bool follow)
+void by_name_link_prepare(struct by_name_link *l, int dirfd, const char *path, bool follow, int tofd,
+                          const char *to)
 {
+	BUFFER(char, found);
 	struct statx st;
 
+	*l = (struct by_name_link){0};
 	removal_link_begin();
 	/* linkat may name the descriptor itself */
 	if (!live_config || fork_guard_elsewhere() || !path ||
@@ -689,6 +702,8 @@ void by_name_link_prepare(int dirfd, const char *path, bool follow)
 	drain_identity(sys_dev_of(&st), st.stx_ino);
 	(void)ordered_barrier(NULL);
 	sync_relaxed_named(sys_dev_of(&st), st.stx_ino);
+	l->ordered = to && ordered_any() ? ordered_rule(tofd, to, &l->dev, found) : NULL;
+	ordered_call_begin(l->ordered, l->dev, false);
 }
 
 /* The old name may be removed later, when the new one can no longer be found out.  So the file entry gets the
@@ -705,15 +720,12 @@ static int act_linked(struct file *f, const void *ctx)
 
 static void linked(int tofd, const char *to)
 {
-	BUFFER(char, found);
 	struct statx st;
-	uint64_t dev = 0;
 
 	if (!live_config || fork_guard_elsewhere() || !identify(tofd, to, false, &st))
 		return;
 	young_other();
 	file_named(sys_dev_of(&st), st.stx_ino);
-	ordered_passed(ordered_any() ? ordered_rule(tofd, to, &dev, found) : NULL, dev);
 	if (is_attached(sys_dev_of(&st), st.stx_ino)) {
 		BUFFER(char, path);
 
@@ -722,8 +734,9 @@ static void linked(int tofd, const char *to)
 	}
 }
 
-void by_name_link_done(int tofd, const char *to, bool done)
+void by_name_link_done(const struct by_name_link *l, int tofd, const char *to, bool done)
 {
+	ordered_call_end(l->ordered, l->dev, false);
 	if (done)
 		linked(tofd, to);
 	removal_link_end();
@@ -745,6 +758,7 @@ static void order_removal(struct by_name_unlink *u, int dirfd, const char *path)
 
 	u->ordered = order_path(dirfd, path, &u->ordered_dev, found);
 	u->in_directory = u->ordered && ordered_directory_has(u->ordered, u->ordered_dev, found);
+	ordered_call_begin(u->ordered, u->ordered_dev, u->in_directory);
 }
 
 void by_name_unlink_prepare(struct by_name_unlink *u, int dirfd, const char *path)
@@ -788,13 +802,10 @@ void by_name_unlink_done(const struct by_name_unlink *u, bool done)
 		(void)ordered_barrier(NULL);
 	if (u->name)
 		signals_release(u->signals);
+	ordered_call_end(u->ordered, u->ordered_dev, u->in_directory);
 	if (!done)
 		return;
 
-	if (u->in_directory)
-		ordered_name_passed(u->ordered, u->ordered_dev);
-	else
-		ordered_passed(u->ordered, u->ordered_dev);
 	if (u->ino && u->last)
 		with_file_by(file_lock_short, u->dev, u->ino, act_unlinked, NULL);
 	else if (u->ino)

@@ -78,8 +78,13 @@ bool by_name_overlays(void);
 bool by_name_keeps_owner(int fd, uid_t uid, gid_t gid);
 
 /* link.  Before: drains the file, and makes durable what `relaxed` has promised. */
-void by_name_link_prepare(int dirfd, const char *path, bool follow);
-void by_name_link_done(int tofd, const char *to, bool linked);
+struct by_name_link {
+	const struct rule *ordered; /* of the new name, as by_name_order; or NULL */
+	uint64_t dev;
+};
+void by_name_link_prepare(struct by_name_link *l, int dirfd, const char *path, bool follow, int tofd,
+                          const char *to);
+void by_name_link_done(const struct by_name_link *l, int tofd, const char *to, bool linked);
 
 /* rename.  Before: the target may be replaced or exchanged.  After: paths have changed. */
 struct by_name_rename {
@@ -113,7 +118,7 @@ void by_name_unlink_prepare(struct by_name_unlink *u, int dirfd, const char *pat
 void by_name_unlink_done(const struct by_name_unlink *u, bool done);
 
 /* Before a name comes or goes that the kernel may make durable at once.  Returns the rule that it belongs to,
- * if its files are ordered, and its file system, for ordered_passed; or NULL. */
+ * if its files are ordered, and its file system, for ordered_call_end, which must follow; or NULL. */
 const struct rule *by_name_order(int dirfd, const char *path, uint64_t *dev);
 /* The same before a new file is made.  *name: as ordered_create; if it is not NULL there was no barrier.
  * *sure: `path` is the path, absolute and free of links, and young_found has it. */

@@ -224,7 +224,7 @@ void fd_open_end(struct fd_open *op)
 	if (op->counts)
 		fdtable_change_end();
 	ordered_named(op->name);
-	ordered_passed(op->ordered, op->dev);
+	ordered_call_end(op->ordered, op->dev, false);
 	if (op->cuts && op->holds)
 		gate_unhold();
 	if (op->cuts)
@@ -329,7 +329,7 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 		clock_gettime(CLOCK_REALTIME_COARSE, &op->before);
 	if (path && fd_open_cuts_some(op))
 		cuts_at(op, dirfd, path, 0);
-	if (b.absent)
+	if (b.absent && !op->ordered)
 		name_new(op);
 	else
 		before_open(op, b.known, &b.st);

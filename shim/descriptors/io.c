@@ -169,6 +169,8 @@ static long write_kernel(struct file *f, int fd, const struct iovec *iov, int co
 		r = ordered_hold(f);
 	if (r < 0)
 		return r;
+	if (ordered)
+		ordered_call_begin(f->rule, f->dev, false);
 	r = flush_drain_and_reposition(f);
 	asked = r >= 0;
 	if (asked) {

@@ -5,6 +5,7 @@
 #include "base/internal_fd.h"
 #include "base/kill.h"
 #include "base/sys.h"
+#include "flush/order_loose.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -89,11 +90,20 @@ bool order_directory_is_at(const struct order_directory *d, const char *path, si
 	       is_the_one(d, AT_FDCWD, d->path, 0);
 }
 
+static bool take_unsynced(struct order_directory *d)
+{
+	bool had = atomic_exchange(&d->unsynced, false);
+
+	if (had && order_loose_is_coming())
+		atomic_store(&d->unsynced, true);
+	return had;
+}
+
 int order_directory_sync(struct order_directory *d)
 {
 	int fd, r = -ESTALE;
 
-	if (!atomic_exchange(&d->unsynced, false))
+	if (!take_unsynced(d))
 		return 0;
 	fd = sys.openat(AT_FDCWD, d->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
 	if (fd >= 0)
@@ -111,4 +121,4 @@ int order_directory_sync(struct order_directory *d)
 	return r;
 }
 
-void order_directory_forget(struct order_directory *d) { atomic_store(&d->unsynced, false); }
+void order_directory_forget(struct order_directory *d) { (void)take_unsynced(d); }

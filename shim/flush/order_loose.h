@@ -19,7 +19,18 @@ void order_loose_note(const struct rule *rule, uint64_t dev);
 void order_loose_always(const struct rule *rule);
 /* Are there some? */
 bool order_loose_any(const struct rule *rule);
-/* Where; ORDER_ANYWHERE: on any file system; 0: there are none.  From now on there are none. */
+/* Where; ORDER_ANYWHERE: on any file system; 0: there are none.  From now on there are none, unless a call is
+ * under way. */
 uint64_t order_loose_take(const struct rule *rule);
+
+/*
+ * A call that makes such changes is under way.  It notes them before it begins and before it ends.  Other
+ * threads see a change at any time between: what is noted stays so, and every epoch syncs it.
+ */
+void order_loose_begin(void);
+void order_loose_end(void);
+bool order_loose_is_coming(void);
+/* In the child of a fork, where only the calls of this thread go on. */
+void order_loose_forget(void);
 
 #endif

@@ -399,6 +399,7 @@ void ordered_hold_end(struct file *f)
 {
 	atomic_store(&f->order.passed, true);
 	ordered_passed(f->rule, f->dev);
+	order_loose_end();
 	ordered_hold_cancel(f);
 }
 
@@ -579,6 +580,7 @@ PROCESS_CODE void ordered_forget(void)
 	if (atomic_load(&order_log_count) != 0)
 		atomic_store(&order_log_count, 0);
 	removal_link_forget();
+	order_loose_forget();
 }
 
 bool ordered_move_fd(int fd)

@@ -99,8 +99,9 @@ void ordered_leave_led(struct file *f);
 /* File lock held, signals blocked: ordered_barrier for f, and drains f.  Nothing is staged in it before
  * ordered_hold_end.  Drops and retakes the lock.  0 or -errno. */
 int ordered_hold(struct file *f);
+/* After ordered_call_begin and a change of f. */
 void ordered_hold_end(struct file *f);
-/* The same; this process has not changed f. */
+/* This process has not changed f. */
 void ordered_hold_cancel(struct file *f);
 
 /* Files of any rule are ordered. */
@@ -116,6 +117,11 @@ void ordered_passed(const struct rule *rule, uint64_t dev);
  * epochs sync has it.  `path`: absolute and free of links. */
 bool ordered_directory_has(const struct rule *rule, uint64_t dev, const char *path);
 void ordered_name_passed(const struct rule *rule, uint64_t dev);
+/* The same around the call, because other threads may act on what it does before it has returned: each epoch
+ * that ends meanwhile syncs the file system, too.  `in_directory`: as ordered_directory_has.  NULL does
+ * nothing. */
+void ordered_call_begin(const struct rule *rule, uint64_t dev, bool in_directory);
+void ordered_call_end(const struct rule *rule, uint64_t dev, bool in_directory);
 /* No file lock held, f is bypassed: before calls that change f and do not say when.  From now on every epoch
  * waits until the file systems are synced. */
 void ordered_outside(struct file *f);

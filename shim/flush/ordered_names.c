@@ -47,6 +47,30 @@ void ordered_name_passed(const struct rule *rule, uint64_t dev)
 		ordered_passed(rule, dev);
 }
 
+static void note_call(const struct rule *rule, uint64_t dev, bool in_directory)
+{
+	if (in_directory)
+		ordered_name_passed(rule, dev);
+	else
+		ordered_passed(rule, dev);
+}
+
+void ordered_call_begin(const struct rule *rule, uint64_t dev, bool in_directory)
+{
+	if (!rule)
+		return;
+	order_loose_begin();
+	note_call(rule, dev, in_directory);
+}
+
+void ordered_call_end(const struct rule *rule, uint64_t dev, bool in_directory)
+{
+	if (!rule)
+		return;
+	note_call(rule, dev, in_directory);
+	order_loose_end();
+}
+
 /* LOCK_ORDER held: names may come and go by what the log says, also while the epoch is written back. */
 static bool log_says(const struct order_log *l)
 {

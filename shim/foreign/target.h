@@ -38,7 +38,8 @@ struct recover_target {
 	char path[PATH_MAX];
 };
 
-/* 0; -EAGAIN: a process keeps a lease of it; -ENOENT: the file is gone, and without `keep` no orphan was made; RECOVER_ELSEWHERE; other -errno. */
+/* 0; -EAGAIN: a process keeps a lease of it; -ENOENT: the file is gone, and without `keep` no orphan was
+ * made; RECOVER_ELSEWHERE; other -errno. */
 int recover_target_open(struct recover_target *t, const struct arena_entry *entry,
                         const struct recover_place *place, bool keep);
 void recover_target_close(struct recover_target *t);

@@ -39,22 +39,26 @@ EXPORT int renameat2(int fromfd, const char *from, int tofd, const char *to, uns
 	return r;
 }
 
-static int linked(int r, int tofd, const char *to)
-{
-	by_name_link_done(tofd, to, r == 0);
-	return r;
-}
-
 EXPORT int link(const char *from, const char *to)
 {
-	by_name_link_prepare(AT_FDCWD, from, false);
-	return linked(real.link(from, to), AT_FDCWD, to);
+	struct by_name_link l;
+	int r;
+
+	by_name_link_prepare(&l, AT_FDCWD, from, false, AT_FDCWD, to);
+	r = real.link(from, to);
+	by_name_link_done(&l, AT_FDCWD, to, r == 0);
+	return r;
 }
 
 EXPORT int linkat(int fromfd, const char *from, int tofd, const char *to, int flags)
 {
-	by_name_link_prepare(fromfd, from, flags & AT_SYMLINK_FOLLOW);
-	return linked(real.linkat(fromfd, from, tofd, to, flags), tofd, to);
+	struct by_name_link l;
+	int r;
+
+	by_name_link_prepare(&l, fromfd, from, flags & AT_SYMLINK_FOLLOW, tofd, to);
+	r = real.linkat(fromfd, from, tofd, to, flags);
+	by_name_link_done(&l, tofd, to, r == 0);
+	return r;
 }
 
 EXPORT int unlink(const char *path)

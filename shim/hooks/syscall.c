@@ -360,12 +360,14 @@ static long renames(long number, const long *a, const signed char *at)
 
 static long links(long number, const long *a, const signed char *at)
 {
+	struct by_name_link l;
 	long r;
 
-	by_name_link_prepare(fd_of(a, at[0]), path_of(a, at[1]),
-	                     number == SYS_linkat && (a[4] & AT_SYMLINK_FOLLOW));
+	by_name_link_prepare(&l, fd_of(a, at[0]), path_of(a, at[1]),
+	                     number == SYS_linkat && (a[4] & AT_SYMLINK_FOLLOW), fd_of(a, at[2]),
+	                     path_of(a, at[3]));
 	r = kernel(number, a);
-	by_name_link_done(fd_of(a, at[2]), path_of(a, at[3]), r == 0);
+	by_name_link_done(&l, fd_of(a, at[2]), path_of(a, at[3]), r == 0);
 	return r;
 }
 

@@ -13,6 +13,7 @@
 #include "flush/flush.h"
 #include "flush/order_directory.h"
 #include "flush/order_log.h"
+#include "flush/order_loose.h"
 #include "flush/ordered.h"
 #include "flush/token.h"
 #include "format/wal_scan.h"
@@ -1215,6 +1216,108 @@ static void test_a_removal_from_the_directory(void **state)
 	assert_true(ordered_names_follow(rig_file(fd)->rule));
 }
 
+/* ---- a call that another thread acts on before it has returned ---- */
+
+/* Two epochs, of which the second one begins after the kernel has done it. */
+static void epochs_beside_a_call(int fd)
+{
+	const struct rule *rule = rig_file(fd)->rule;
+
+	for (int i = 0; i < 2; i++) {
+		rig_put(fd, 1500 + 100 * (uint64_t)i, 100);
+		assert_int_equal(rig_drain(fd), 0);
+		assert_true(order_loose_any(rule));
+	}
+}
+
+static void epoch_after_the_call(int fd)
+{
+	const struct rule *rule = rig_file(fd)->rule;
+
+	assert_true(order_loose_any(rule));
+	rig_put(fd, 1700, 100);
+	assert_int_equal(rig_drain(fd), 0);
+	assert_false(order_loose_any(rule));
+}
+
+static void test_a_file_is_made_late(void **state)
+{
+	struct fd_open op;
+	int fd, made;
+
+	(void)state;
+	needs_a_disk();
+	fd = staged("a", 500);
+	assert_int_equal(rig_drain(fd), 0);
+	fd_open_prepare(&op, AT_FDCWD, rig_path("late"), O_WRONLY | O_CREAT);
+	made = open(rig_path("late"), O_WRONLY | O_CREAT, 0600);
+	epochs_beside_a_call(fd);
+	fd_opened(&op, made);
+	fd_open_end(&op);
+	epoch_after_the_call(fd);
+}
+
+static void test_a_file_gets_a_name_late(void **state)
+{
+	struct by_name_link l;
+	char other[600];
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	fd = staged("a", 500);
+	assert_int_equal(rig_drain(fd), 0);
+	snprintf(other, sizeof other, "%s/late", rig_dir);
+	by_name_link_prepare(&l, AT_FDCWD, rig_path("a"), false, AT_FDCWD, other);
+	assert_int_equal(link(rig_path("a"), other), 0);
+	epochs_beside_a_call(fd);
+	by_name_link_done(&l, AT_FDCWD, other, true);
+	epoch_after_the_call(fd);
+}
+
+static void test_a_removal_from_the_directory_is_late(void **state)
+{
+	struct stat dir;
+	int fd, gone;
+
+	(void)state;
+	needs_a_disk();
+	fd = synced_directory(&dir);
+	gone = rig_open("c", O_RDWR);
+	rig_put(gone, 0, 100);
+	assert_int_equal(rig_drain(gone), 0);
+	assert_int_equal(rig_close(gone), 0);
+	by_name_unlink_prepare(&removal, AT_FDCWD, rig_path("c"));
+	rig_faults_clear();
+	for (int i = 1; i <= 3; i++) {
+		rig_put(fd, 1400 + 100 * (uint64_t)i, 100);
+		assert_int_equal(rig_drain(fd), 0);
+		assert_int_equal(faults.fsync.calls, i);
+		if (i == 1)
+			assert_int_equal(unlink(rig_path("c")), 0);
+		if (i == 2)
+			by_name_unlink_done(&removal, true);
+	}
+	rig_put(fd, 1800, 100);
+	assert_int_equal(rig_drain(fd), 0);
+	assert_int_equal(faults.fsync.calls, 3);
+}
+
+/* The child of a fork has none of the other threads' calls. */
+static void test_a_fork_beside_a_call(void **state)
+{
+	(void)state;
+	order_loose_begin();
+	order_loose_begin();
+	order_loose_forget();
+	order_loose_end();
+	assert_false(order_loose_is_coming());
+	order_loose_begin();
+	assert_true(order_loose_is_coming());
+	order_loose_end();
+	assert_false(order_loose_is_coming());
+}
+
 static void test_a_directory_that_cannot_be_synced(void **state)
 {
 	struct stat dir;
@@ -1848,6 +1951,7 @@ static void test_a_removal_in_the_middle_of_an_open(void **state)
 /* Another thread gives a file a second name at this moment. */
 static void test_no_removal_begins_beside_a_link(void **state)
 {
+	struct by_name_link l;
 	int fd;
 
 	(void)state;
@@ -1855,11 +1959,11 @@ static void test_no_removal_begins_beside_a_link(void **state)
 	in_an_epoch(&fd);
 	rig_put(fd, 3000, 1000);
 	assert_int_equal(fd_close(fd), 0);
-	by_name_link_prepare(AT_FDCWD, rig_path("b"), false);
+	by_name_link_prepare(&l, AT_FDCWD, rig_path("b"), false, AT_FDCWD, "/nowhere/b");
 	by_name_unlink_prepare(&removal, AT_FDCWD, rig_path("j"));
 	assert_null(removal.name);
 	by_name_unlink_done(&removal, false);
-	by_name_link_done(AT_FDCWD, rig_path("b"), false);
+	by_name_link_done(&l, AT_FDCWD, rig_path("b"), false);
 	rig_expect("j", 4000);
 }
 
@@ -3020,6 +3124,10 @@ int main(void)
 		TEST(test_power_is_lost_before_a_file_is_gone),
 		TEST(test_an_epoch_syncs_the_directory),
 		TEST(test_a_removal_from_the_directory),
+		TEST(test_a_file_is_made_late),
+		TEST(test_a_file_gets_a_name_late),
+		TEST(test_a_removal_from_the_directory_is_late),
+		TEST(test_a_fork_beside_a_call),
 		TEST(test_a_directory_that_cannot_be_synced),
 		TEST(test_a_directory_that_moves),
 		TEST(test_the_log_has_space_for_a_full_disk),

@@ -117,9 +117,11 @@ static void test_relaxed_before_rename(void **state)
 
 static void test_relaxed_before_link(void **state)
 {
+	struct by_name_link l;
+
 	(void)state;
 	relaxed_file();
-	by_name_link_prepare(AT_FDCWD, rig_path("out"), false);
+	by_name_link_prepare(&l, AT_FDCWD, rig_path("out"), false, AT_FDCWD, "/nowhere/b");
 	expect_calls(1, 0);
 }
 
