@@ -255,8 +255,15 @@ static const struct rule *order_path(int dirfd, const char *path, uint64_t *dev,
 const struct rule *by_name_order(int dirfd, const char *path, uint64_t *dev)
 {
 	BUFFER(char, found);
-	const struct rule *rule = order_path(dirfd, path, dev, found);
+	BUFFER(char, target);
+	const struct rule *rule;
+	struct statx st;
 
+	/* (the rule is that of the file, and the path may be that of a link to it) */
+	if (path && ordered_any() && sys.statx(dirfd, path, AT_SYMLINK_NOFOLLOW, STATX_TYPE, &st) == 0 &&
+	    (st.stx_mode & S_IFMT) == S_IFLNK && path_at(dirfd, path, true, target) == 0)
+		path = target;
+	rule = order_path(dirfd, path, dev, found);
 	ordered_call_begin(rule, *dev, false);
 	return rule;
 }
@@ -561,8 +568,8 @@ void by_name_rename_prepare(struct by_name_rename *r, int fromfd, const char *fr
 			sync_relaxed_named(r->old_dev, r->old_ino);
 		}
 	}
-	for (uint32_t i = 0; r->tree && i < live_config->rule_count; i++)
-		ordered_call_begin(&live_config->rules[i], 0, false);
+	if (r->tree)
+		ordered_calls_begin();
 	if (by_name_idle() || r->ino == 0 || (!r->tree && !staged))
 		return;
 	r->from = buffer_take();
@@ -669,8 +676,8 @@ static void renamed(const struct by_name_rename *r)
 
 void by_name_rename_done(struct by_name_rename *r, bool done)
 {
-	for (uint32_t i = 0; r->tree && i < live_config->rule_count; i++)
-		ordered_call_end(&live_config->rules[i], 0, false);
+	if (r->tree)
+		ordered_calls_end();
 	if (done) {
 		young_other();
 		marked_fds_renamed();

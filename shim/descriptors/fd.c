@@ -172,8 +172,11 @@ bool fd_lease_over(struct fd_open *op)
 }
 
 /* True if any rule promises exclusive writers.  Its appends get their offsets when they are staged. */
-static bool any_exclusive(void)
+/* A rule knows of each cut of its files: nobody else has them open, or they are in order. */
+static bool any_knows_cuts(void)
 {
+	if (ordered_any())
+		return true;
 	for (uint32_t i = 0; i < live_config->rule_count; i++)
 		if (live_config->rules[i].set.writers == WRITERS_EXCLUSIVE)
 			return true;
@@ -186,7 +189,7 @@ static void before_cut(struct fd_open *op, uint64_t dev, uint64_t ino)
 {
 	const struct file *f = file_find(dev, ino);
 
-	if ((!f || f->mode != FILE_ATTACHED) && !any_exclusive())
+	if ((!f || f->mode != FILE_ATTACHED) && !any_knows_cuts())
 		return;
 	op->cuts = true;
 	op->signals = signals_block();
@@ -198,14 +201,31 @@ static void before_cut(struct fd_open *op, uint64_t dev, uint64_t ino)
 		gate_hold();
 		drain_identity(dev, ino);
 	}
-	if (!op->path)
-		(void)ordered_barrier(NULL); /* (what could not be written stays staged) */
-	op->ordered = by_name_order(op->dirfd, op->path, &op->dev);
+	if (op->path)
+		op->ordered = by_name_order(op->dirfd, op->path, &op->dev);
+	else
+		fd_open_unnamed(op);
+}
+
+void fd_open_unnamed(struct fd_open *op)
+{
+	if (!op->watch || !(op->flags & (O_CREAT | O_TRUNC)) || !ordered_any())
+		return;
+	(void)ordered_barrier(NULL); /* (what could not be written stays staged) */
+	if (!op->anywhere)
+		ordered_calls_begin();
+	op->anywhere = true;
+}
+
+void fd_open_temporary(struct fd_open *op, const char *template)
+{
+	if (op->watch)
+		op->ordered = by_name_order(AT_FDCWD, template, &op->dev);
 }
 
 bool fd_open_cuts_some(const struct fd_open *op)
 {
-	return op->watch && (op->flags & O_TRUNC) && (file_attached() > 0 || any_exclusive());
+	return op->watch && (op->flags & O_TRUNC) && (file_attached() > 0 || any_knows_cuts());
 }
 
 static void cuts_at(struct fd_open *op, int dirfd, const char *path, int flags)
@@ -225,6 +245,8 @@ void fd_open_end(struct fd_open *op)
 		fdtable_change_end();
 	ordered_named(op->name);
 	ordered_call_end(op->ordered, op->dev, false);
+	if (op->anywhere)
+		ordered_calls_end();
 	if (op->cuts && op->holds)
 		gate_unhold();
 	if (op->cuts)
@@ -275,6 +297,7 @@ static struct file *overlay_file(const struct statx *st)
 /* What a file in order needs to know of the path before the open. */
 struct before_open {
 	bool absent;     /* O_CREAT makes a file */
+	bool dangles;    /* where the path, a link, leads to */
 	bool known;      /* st is of the file that the open opens */
 	struct statx st; /* STATX_INO, STATX_TYPE */
 };
@@ -284,7 +307,7 @@ static void look_before_open(struct fd_open *op, struct before_open *b)
 	bool creates = op->flags & O_CREAT, waits;
 	int r = -EINVAL;
 
-	b->absent = b->known = op->ours = op->counts = false;
+	b->absent = b->dangles = b->known = op->ours = op->counts = false;
 	if (!op->regular || !ordered_any())
 		return;
 	if (op->path)
@@ -292,6 +315,8 @@ static void look_before_open(struct fd_open *op, struct before_open *b)
 		              &b->st);
 	b->absent = creates && r == -ENOENT;
 	b->known = r == 0 && (b->st.stx_mode & S_IFMT) != S_IFLNK;
+	b->dangles = creates && r == 0 && !b->known &&
+	             sys.statx(op->dirfd, op->path, 0, STATX_INO, &b->st) == -ENOENT;
 	waits = b->known && (b->st.stx_mode & S_IFMT) != S_IFREG; /* a pipe, perhaps for long */
 	op->ours = b->known && overlay_file(&b->st);
 	op->counts = !waits;
@@ -312,8 +337,8 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 	op->name = NULL;
 	op->rule = NULL;
 	op->dev = 0;
-	op->exclusive = op->looks = op->unresolved = op->unsure = op->late = op->resolving = op->reader =
-		op->cuts = false;
+	op->anywhere = op->exclusive = op->looks = op->unresolved = op->unsure = op->late = op->resolving =
+		op->reader = op->cuts = false;
 	op->releases = file_detaches();
 	op->dirfd = dirfd;
 	op->path = path;
@@ -333,6 +358,8 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 		name_new(op);
 	else
 		before_open(op, b.known, &b.st);
+	if (b.dangles)
+		fd_open_unnamed(op);
 	if ((!writes && !shared) || (flags & (O_SYNC | O_DSYNC)))
 		return;
 	op->unsure = shared;

@@ -36,6 +36,7 @@ struct fd_open {
 	bool holds;                  /* and nothing may be staged: this file is attached */
 	const struct rule *ordered;  /* of a file that it makes or cuts, as by_name_order; or NULL */
 	uint64_t dev;                /* of that file, 0: unknown */
+	bool anywhere;               /* as ordered_calls_begin */
 	struct transient_name *name; /* as ordered_create; or NULL */
 	const struct rule *rule;     /* of that name, if young_found has its path; or NULL */
 	bool exclusive;              /* see fd_open_exclusive */
@@ -54,6 +55,10 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
  * that matters?  fd_open_cuts drains the file; `target` is an O_PATH descriptor of it. */
 bool fd_open_cuts_some(const struct fd_open *op);
 void fd_open_cuts(struct fd_open *op, int target);
+/* The same: the open may make or cut a file, and where that is is not known. */
+void fd_open_unnamed(struct fd_open *op);
+/* The same: it makes a file of some such name. */
+void fd_open_temporary(struct fd_open *op, const char *template);
 /* After the call.  Call fd_opened first if the open succeeded. */
 void fd_open_end(struct fd_open *op);
 /* The open failed with EAGAIN.  True: repeat it, because it may have met the lease of one of our own flushes,

@@ -122,6 +122,9 @@ void ordered_name_passed(const struct rule *rule, uint64_t dev);
  * nothing. */
 void ordered_call_begin(const struct rule *rule, uint64_t dev, bool in_directory);
 void ordered_call_end(const struct rule *rule, uint64_t dev, bool in_directory);
+/* The same for every rule in order, on all file systems. */
+void ordered_calls_begin(void);
+void ordered_calls_end(void);
 /* No file lock held, f is bypassed: before calls that change f and do not say when.  From now on every epoch
  * waits until the file systems are synced. */
 void ordered_outside(struct file *f);

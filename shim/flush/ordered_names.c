@@ -71,6 +71,17 @@ void ordered_call_end(const struct rule *rule, uint64_t dev, bool in_directory)
 	order_loose_end();
 }
 
+static void for_each_rule(void (*act)(const struct rule *, uint64_t, bool))
+{
+	for (uint32_t i = 0; i < live_config->rule_count; i++)
+		if (config_orders(&live_config->rules[i].set))
+			act(&live_config->rules[i], 0, false);
+}
+
+void ordered_calls_begin(void) { for_each_rule(ordered_call_begin); }
+
+void ordered_calls_end(void) { for_each_rule(ordered_call_end); }
+
 /* LOCK_ORDER held: names may come and go by what the log says, also while the epoch is written back. */
 static bool log_says(const struct order_log *l)
 {

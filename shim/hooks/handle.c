@@ -22,6 +22,7 @@ static void prepare_unnamed(struct fd_open *op, int flags)
 	if (flags & O_TRUNC)
 		by_name_drain_all();
 	fd_open_prepare(op, AT_FDCWD, NULL, flags);
+	fd_open_unnamed(op);
 }
 
 /* Keeps all threads from staging for the file that the open is about to cut. */

@@ -78,6 +78,7 @@ EXPORT int mkostemps(char *template, int suffix, int flags)
 	struct fd_open op;
 
 	fd_open_prepare(&op, AT_FDCWD, NULL, O_RDWR | O_CREAT | O_EXCL | flags);
+	fd_open_temporary(&op, template);
 	do
 		fd = real.mkostemps(template, suffix, flags);
 	while (fd < 0 && hook_open_again(&op, before));

@@ -119,24 +119,28 @@ static void done(int count)
 		             (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec);
 }
 
-static void make_or_remove(uint64_t step, unsigned which)
+/* Makes a file, replaces what it holds, or removes it. */
+static void make_or_remove(uint64_t step, unsigned which, bool removes)
 {
 	bool *there = shared->there;
 	char name[8];
 	int fd;
 
 	snprintf(name, sizeof name, "name%u", which);
-	if (there[which]) {
+	removes = removes && there[which];
+	if (removes) {
 		must(unlinkat(directory, name, 0) == 0);
 	} else {
-		fd = openat(directory, name, (which % 2 ? O_WRONLY : O_RDWR) | O_CREAT | O_EXCL | O_CLOEXEC,
+		fd = openat(directory, name,
+		            (which % 2 ? O_WRONLY : O_RDWR) | O_CREAT | (there[which] ? O_TRUNC : O_EXCL) |
+		                    O_CLOEXEC,
 		            0644);
 		must(fd >= 0);
 		put(fd, step, RECORD);
 		sync_all(fd);
 		must(close(fd) == 0);
 	}
-	there[which] = !there[which];
+	there[which] = !removes;
 	sync_all(directory);
 	done(there[which] ? 2 : 1);
 }
@@ -184,7 +188,7 @@ static void make_step(uint64_t step)
 		sync_data(slots);
 		done(1);
 		break;
-	case 5: make_or_remove(step, (unsigned)(dice >> 16) % NAMES); break;
+	case 5: make_or_remove(step, (unsigned)(dice >> 16) % NAMES, dice >> 50 & 1); break;
 	default: push_or_cut(step, dice, kind == 7);
 	}
 }

@@ -83,8 +83,8 @@ class History:
             self.change(("slots", which % SLOTS), step)
         elif kind == 5:
             name = (which & 0xFFFFFFFF) % NAMES
-            self.names[name] = not self.names[name]
-            if self.names[name]:
+            self.names[name] = not self.names[name] or not dice >> 50 & 1
+            if self.names[name]:  # made, or cut, and written
                 self.change(("name", name), 0)
                 self.change(("name", name), step)
             else:

@@ -1235,7 +1235,7 @@ static void epoch_after_the_call(int fd)
 	const struct rule *rule = rig_file(fd)->rule;
 
 	assert_true(order_loose_any(rule));
-	rig_put(fd, 1700, 100);
+	put_at(fd, 1700, 100);
 	assert_int_equal(rig_drain(fd), 0);
 	assert_false(order_loose_any(rule));
 }
@@ -1301,6 +1301,57 @@ static void test_a_removal_from_the_directory_is_late(void **state)
 	rig_put(fd, 1800, 100);
 	assert_int_equal(rig_drain(fd), 0);
 	assert_int_equal(faults.fsync.calls, 3);
+}
+
+/* Before an open that may cut or make a file of the rule.  (A lease is all that keeps others out.) */
+static void opens(struct fd_open *op, const char *path, int flags)
+{
+	rig_config.rules[0].set.writers = WRITERS_AUTO;
+	fd_open_prepare(op, AT_FDCWD, path, flags);
+	rig_config.rules[0].set.writers = WRITERS_EXCLUSIVE;
+}
+
+/* The epoch behind the open syncs the file system. */
+static void check_open_counts(struct fd_open *op, int fd)
+{
+	fd_open_end(op);
+	epoch_after_the_call(fd);
+}
+
+/* Of files that nobody has staged, and of names that the path does not tell. */
+static void test_opens_that_cut_or_make(void **state)
+{
+	char old[600], to_old[600], to_none[600], temporary[600];
+	struct fd_open op;
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	fd = staged("a", 500);
+	assert_int_equal(rig_drain(fd), 0);
+	snprintf(old, sizeof old, "%s/old", rig_dir);
+	snprintf(to_old, sizeof to_old, "%s-link", rig_dir);
+	snprintf(to_none, sizeof to_none, "%s-dangles", rig_dir);
+	snprintf(temporary, sizeof temporary, "%s/tXXXXXX", rig_dir);
+	assert_int_equal(close(open(old, O_WRONLY | O_CREAT, 0600)), 0);
+	assert_int_equal(symlink(old, to_old), 0);
+	assert_int_equal(symlink(rig_path("none"), to_none), 0);
+	rig_put(fd, 1500, 100);
+	opens(&op, old, O_WRONLY | O_TRUNC);
+	rig_expect("a", 1600);
+	check_open_counts(&op, fd);
+	opens(&op, to_old, O_WRONLY | O_TRUNC);
+	check_open_counts(&op, fd);
+	opens(&op, to_none, O_WRONLY | O_CREAT);
+	check_open_counts(&op, fd);
+	opens(&op, NULL, O_RDWR | O_CREAT | O_EXCL);
+	fd_open_temporary(&op, temporary);
+	check_open_counts(&op, fd);
+	opens(&op, NULL, O_RDWR | O_CREAT);
+	fd_open_unnamed(&op);
+	check_open_counts(&op, fd);
+	unlink(to_old);
+	unlink(to_none);
 }
 
 /* The child of a fork has none of the other threads' calls. */
@@ -3127,6 +3178,7 @@ int main(void)
 		TEST(test_a_file_is_made_late),
 		TEST(test_a_file_gets_a_name_late),
 		TEST(test_a_removal_from_the_directory_is_late),
+		TEST(test_opens_that_cut_or_make),
 		TEST(test_a_fork_beside_a_call),
 		TEST(test_a_directory_that_cannot_be_synced),
 		TEST(test_a_directory_that_moves),
