@@ -8,7 +8,7 @@ import tomllib
 
 import pytest
 from lib.disks import disk
-from lib.support import ROOT, run_preloaded
+from lib.support import ROOT, preload_env, run_preloaded
 
 PROGRAM = r"""
 #include <fcntl.h>
@@ -56,3 +56,47 @@ def test_file(library, compile_c, tmp_path):
         if subprocess.run(["chattr", "+S", point / "log"], capture_output=True, check=False).returncode:
             pytest.skip("no chattr +S here")
         assert staged(library, compile_c(PROGRAM), point) == 0
+
+
+def append_only(path):
+    if subprocess.run(["chattr", "+a", path], capture_output=True, check=False).returncode:
+        pytest.skip("no chattr +a here")
+
+
+@pytest.mark.parametrize("options", [{}, {"writers": "exclusive"}, {"sync": "ordered"}, {"sync": "ordered", "writers": "exclusive"}])
+def test_an_append_only_file(library, compile_c, tmp_path, options):
+    """Of what is staged by its offset, each byte would be appended."""
+    with disk("ext4", tmp_path / "disk") as point:
+        log = point / "log"
+        log.write_bytes(b"before\n")
+        append_only(log)
+        run = run_preloaded(library, [compile_c(PROGRAM), log], point, **options)
+        assert run.returncode == 0, run.stderr
+        assert log.read_bytes() == b"before\n" + b"0123456789\n" * 1000
+        assert (run.stats.writes > 0) == (not options)
+
+
+BECOMES = PROGRAM.replace("return close(fd)", 'puts("staged"); fflush(stdout); getchar(); return close(fd)')
+
+
+def test_a_file_becomes_append_only_while_it_is_staged(library, fastwrite, compile_c, tmp_path):
+    """The bytes cannot go to their offsets, and wait until they can."""
+    with disk("ext4", tmp_path / "disk") as point:
+        log = point / "log"
+        log.write_bytes(b"before\n")
+        with subprocess.Popen(
+            [compile_c("#include <stdio.h>\n" + BECOMES), log],
+            env=preload_env(library, f"{point}/**", sync="ordered", writers="exclusive", ordered_ms=60000),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        ) as program:
+            assert program.stdout.readline() == "staged\n"
+            append_only(log)
+            program.communicate("\n", timeout=60)
+        grown = log.read_bytes()
+        subprocess.run(["chattr", "-a", log], check=True)
+        subprocess.run([fastwrite, "recover", point], check=True, capture_output=True)
+        whole = b"before\n" + b"0123456789\n" * 1000
+        assert whole.startswith(grown) and log.read_bytes() == whole

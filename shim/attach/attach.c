@@ -321,6 +321,7 @@ static bool has_holes(const struct file *f, const struct statx *st)
 
 struct attributes {
 	bool synchronous; /* writes must be durable when they return: mount -o sync, chattr +S */
+	bool append_only; /* chattr +a */
 	bool plain;       /* a page takes one page of space */
 };
 
@@ -346,6 +347,7 @@ static struct attributes attributes_of(int fd, const struct statfs *system)
 
 	sys_raw(SYS_ioctl, fd, FS_IOC_GETFLAGS, (long)&flags, 0, 0, 0);
 	return (struct attributes){.synchronous = (system->f_flags & ST_SYNCHRONOUS) || (flags & FS_SYNC_FL),
+	                           .append_only = flags & FS_APPEND_FL,
 	                           .plain = system->f_type == SPARE_EXT4 && (flags & FS_EXTENT_FL)};
 }
 
@@ -484,6 +486,9 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 	attributes = attributes_of(ofd_fd(o), &system);
 	if (attributes.synchronous)
 		return BYPASS_SYNC;
+	/* (what is staged by its offset would be written behind the end) */
+	if (attributes.append_only && (file_is_ordered(f) || f->rule->set.writers == WRITERS_EXCLUSIVE))
+		return BYPASS_RIGHTS;
 	if (!is_recoverable(path, known ? &st : NULL)) {
 		log_info("%s is bypassed: recovery could not write to it by its path as user %u", path,
 		         sys_geteuid());

@@ -7,6 +7,7 @@
 #include "base/sys.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 
 int bytes_write(int fd, const uint8_t *p, uint64_t n, uint64_t offset, bool append, uint64_t *written)
@@ -42,6 +43,13 @@ static ssize_t read_part(int fd, uint8_t *buf, uint64_t from, uint64_t to)
 		got = sys.pread(fd, buf, want, (off_t)from);
 	while (got == -EINTR);
 	return got;
+}
+
+int bytes_have_offsets(int fd)
+{
+	long flags = sys.fcntl(fd, F_GETFL, 0);
+
+	return flags < 0 ? (int)flags : flags & O_APPEND ? -EPERM : 0;
 }
 
 uint64_t bytes_alike(int fd, const uint8_t *p, uint64_t n, uint64_t offset)

@@ -10,6 +10,10 @@
  * *written: how many of them are in the file now, also after an error. */
 int bytes_write(int fd, const uint8_t *p, uint64_t n, uint64_t offset, bool append, uint64_t *written);
 
+/* 0; -EPERM: the descriptor appends all that is written to it, as that of an append-only file does; other
+ * -errno. */
+int bytes_have_offsets(int fd);
+
 /* How many of the n bytes at p the file holds at `offset`, up to the first other one.  Fewer also when it
  * cannot be read. */
 uint64_t bytes_alike(int fd, const uint8_t *p, uint64_t n, uint64_t offset);

@@ -91,6 +91,10 @@ int route_find(struct file *f, struct route *rt, uint64_t offset, uint64_t bytes
 		route_program_fd(f, rt, fd);
 	} else if (fd >= 0) {
 		route_program_fd(f, rt, fd);
+		if (rt->target.flags & O_APPEND) { /* the file has become append-only */
+			route_leave(f, rt);
+			return -EPERM;
+		}
 	} else {
 		rt->own = true;
 		rt->target = (struct flush_target){.fd = file_internal_fd(f),

@@ -54,6 +54,8 @@ int page_replay(struct recover_job *j, uint32_t entry, int fd, const struct page
 	struct statx st;
 	int r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st);
 
+	if (r == 0)
+		r = bytes_have_offsets(fd);
 	if (r == 0 && st.stx_size > pages->lowest)
 		r = set_size(j, e, fd, pages->lowest);
 	for (uint32_t i = 0; r == 0 && i < pages->frames; i++)

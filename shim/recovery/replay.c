@@ -179,8 +179,9 @@ int replay_blocks(struct recover_job *j, uint32_t entry, int fd, int n, uint64_t
 	if (flags < 0)
 		return (int)flags;
 	if (at_offsets) {
-		/* (an append-only file takes nothing at an offset) */
-		r = flags & O_APPEND ? -EPERM : replay_at_offsets(j, e, fd, n);
+		r = bytes_have_offsets(fd);
+		if (r == 0)
+			r = replay_at_offsets(j, e, fd, n);
 	} else {
 		r = (int)sys.fcntl(fd, F_SETFL, flags | O_APPEND);
 		if (r == 0)

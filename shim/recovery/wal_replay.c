@@ -268,6 +268,11 @@ static int open_file(struct replay *r, struct named *f)
 		               : "left in the log");
 		return e;
 	}
+	e = bytes_have_offsets(f->target.fd);
+	if (e < 0) {
+		failed(r->w, f->name.path, e, "it is append-only; left in the log");
+		return e;
+	}
 	if (is_changed(r, f))
 		r->aside = "was changed after the power loss, before recovery";
 	return 0;
