@@ -160,6 +160,12 @@ long hook_fcntl(long (*next)(int fd, int cmd, long arg), int fd, int cmd, long a
 		r = fd_before_lock(fd, asked.releases, asked.range);
 		if (r < 0)
 			return r;
+	} else if ((cmd == F_GETLK || cmd == F_OFD_GETLK) && fdtable_get(fd) &&
+	           asked_for(arg).range == LOCK_FROM_POSITION) {
+		/* the kernel counts from its own position, or from the size that it knows */
+		r = fd_drain(fd);
+		if (r < 0)
+			return r;
 	} else if (is_lease(cmd) || cmd == F_SETFL) {
 		/* another thread that resolved fd during the call would keep the old flags */
 		unresolved_resolve(fd);

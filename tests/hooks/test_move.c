@@ -334,10 +334,37 @@ static void asking(void **state)
 	OK(unlink("a"));
 }
 
+/* Behind what is staged: the range counts from the position, or from the end. */
+static void a_lock_is_looked_for(void **state)
+{
+	struct flock there = {.l_type = F_WRLCK,
+	                      .l_whence = SEEK_SET,
+	                      .l_start = (off_t)2 * RECORDS * RECORD,
+	                      .l_len = 10};
+	int fd = open_staged("a", 0), other = OK(open("a", O_RDWR | O_CLOEXEC));
+
+	(void)state;
+	OK(fcntl(other, F_OFD_SETLK, &there));
+	for (int i = 0; i < 4; i++) {
+		struct flock asked = {.l_type = F_WRLCK, .l_whence = i % 2 ? SEEK_END : SEEK_CUR, .l_len = 1};
+
+		write_records(fd, RECORDS + (unsigned)i * RECORDS / 4, RECORDS / 4);
+		asked.l_start = (off_t)(3 - i) * RECORDS / 4 * RECORD;
+		OK(fcntl(fd, i < 2 ? F_GETLK : F_OFD_GETLK, &asked));
+		assert_int_equal(asked.l_type, F_WRLCK);
+		assert_int_equal(asked.l_start, there.l_start);
+	}
+	OK(close(other));
+	check_file("a", 0, 2 * RECORDS);
+	OK(close(fd));
+	OK(unlink("a"));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(from_the_position), /* (before a mapping: then nothing is in order) */
+		cmocka_unit_test(a_lock_is_looked_for), /* (before a mapping: then nothing is in order) */
 		cmocka_unit_test(mapping),
 		cmocka_unit_test(mapped_before),
 		cmocka_unit_test(mapped_and_replaced),
