@@ -757,6 +757,30 @@ def test_a_journal_that_was_done_counts_no_more(steps, fastwrite, place, tmp_pat
     assert (place / "log").read_bytes() == b"new" * 2000
 
 
+def test_what_others_did_in_a_boot_between_stays(steps, fastwrite, place, tmp_path):
+    """A program that did not wait for recovery.  By the next boot the file's time is an old one."""
+    log = place / "log"
+    one = steps(writers="exclusive")
+    one.open(9, "log")
+    one.until_journal(9)
+    one.write(9, "a", 1000)
+    one.sync(9)
+    path = one.journal()
+    one.kill()
+    leave_alone(path, of_no_inode(path.read_bytes()))
+    time.sleep(6)
+    lose(log, b"newer" * 1000)
+    done = recover_raw(fastwrite, place, other_boot=True, tmp_path=tmp_path)
+    assert log.read_bytes() == b"newer" * 1000
+    assert (done.returncode, "put aside" in done.stdout) == (1, True), done.stdout + done.stderr
+    (kept,) = (place / ".fastwrite" / "aside").glob("*.journal")
+    # in a boot whose clock cannot be told from that of the program
+    done = recover_raw(fastwrite, place, other_boot=False, tmp_path=tmp_path)
+    assert kept.exists() and log.read_bytes() == b"newer" * 1000, done.stdout + done.stderr
+    subprocess.run([fastwrite, "recover", "--force", kept], check=True, timeout=60)
+    assert b"a" * 1000 in log.read_bytes()
+
+
 FAILS_AGAIN_AND_AGAIN = """
 "$1" recover "$2" >&2
 sleep 1.5

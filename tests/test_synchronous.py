@@ -63,7 +63,10 @@ def append_only(path):
         pytest.skip("no chattr +a here")
 
 
-@pytest.mark.parametrize("options", [{}, {"writers": "exclusive"}, {"sync": "ordered"}, {"sync": "ordered", "writers": "exclusive"}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"writers": "exclusive"}, {"sync": "ordered"}, {"sync": "ordered", "writers": "exclusive"}],
+)
 def test_an_append_only_file(library, compile_c, tmp_path, options):
     """Of what is staged by its offset, each byte would be appended."""
     with disk("ext4", tmp_path / "disk") as point:

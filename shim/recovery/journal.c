@@ -106,6 +106,7 @@ bool recover_journal(const char *dir, int dirfd, const char *name, bool in_aside
 	BUFFER(struct journal_scan, s);
 	BUFFER(struct foreign_arena, arena);
 	struct sys_quiet quiet;
+	bool replay;
 	int r;
 
 	log_format(path, BUFFER_BYTES, "%s/%s", dir, name);
@@ -156,7 +157,9 @@ bool recover_journal(const char *dir, int dirfd, const char *name, bool in_aside
 		report->live++;
 		goto out;
 	}
-	if (r == 0 && s->where == ORIGIN_SAME && !opt->dry_run) {
+	/* (what was put aside is judged no more: another boot's clock may have been like this one's) */
+	replay = s->where != ORIGIN_SAME || in_aside;
+	if (r == 0 && !replay && !opt->dry_run) {
 		r = load_waiting(s, name, arena);
 		if (r < 0)
 			goto out; /* (nobody can tell of which files it holds bytes) */
@@ -165,7 +168,7 @@ bool recover_journal(const char *dir, int dirfd, const char *name, bool in_aside
 		r = 0;
 	}
 	if (r == 0) {
-		recover_loaded(s, name, s->where != ORIGIN_SAME);
+		recover_loaded(s, name, replay);
 		if (s->waiting) {
 			sys.close(arena->fd);
 			foreign_unload(arena);

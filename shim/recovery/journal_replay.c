@@ -135,10 +135,13 @@ static void note_aside(struct journal_scan *s)
 /* A flush may follow the last batch before power goes.  A kill, an unmount, a mount and a write by another
  * program take longer than this. */
 enum { LATE_NS = 2000000 };
+/* A second after its last sync the file itself is synced (flush/journaled.h), and its entries are void. */
+static const int64_t idle_ns = 5000000000;
 
 /*
  * May the entries be older than the file?  After another boot: yes if the file was changed in this boot, by a
- * program that did not wait for recovery.  After another mount in the same boot: if power was lost, yes if
+ * program that did not wait for recovery, or long after the journal was last written, in a boot between.
+ * After another mount in the same boot: if power was lost, yes if
  * the file was changed since the journal was last written, which may have been after the mount.  Otherwise
  * the file may have newer bytes that were not synced.  Then only a file that nobody has written since its
  * first entry is sure to lack them all.
@@ -158,7 +161,7 @@ static bool may_be_older(const struct journal_scan *s, const struct entry_file *
 	    changed > s->replayed.begun_ns && changed <= s->replayed.again_ns + JOURNAL_REPLAY_SLACK_NS)
 		return false;
 	if (s->where == ORIGIN_OTHER)
-		return changed >= s->boot_ns;
+		return changed >= s->boot_ns || changed > s->written_ns + idle_ns;
 	return s->replayed.lost ? changed - LATE_NS > s->written_ns : changed >= file->first_ns;
 }
 

@@ -337,10 +337,8 @@ static void asking(void **state)
 /* Behind what is staged: the range counts from the position, or from the end. */
 static void a_lock_is_looked_for(void **state)
 {
-	struct flock there = {.l_type = F_WRLCK,
-	                      .l_whence = SEEK_SET,
-	                      .l_start = (off_t)2 * RECORDS * RECORD,
-	                      .l_len = 10};
+	struct flock there = {
+		.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)2 * RECORDS * RECORD, .l_len = 10};
 	int fd = open_staged("a", 0), other = OK(open("a", O_RDWR | O_CLOEXEC));
 
 	(void)state;
@@ -363,7 +361,7 @@ static void a_lock_is_looked_for(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(from_the_position), /* (before a mapping: then nothing is in order) */
+		cmocka_unit_test(from_the_position),    /* (before a mapping: then nothing is in order) */
 		cmocka_unit_test(a_lock_is_looked_for), /* (before a mapping: then nothing is in order) */
 		cmocka_unit_test(mapping),
 		cmocka_unit_test(mapped_before),

@@ -205,6 +205,12 @@ static ssize_t fail_pread(int fd, void *buf, size_t n, off_t at)
 
 static int fail_fdatasync(int fd) { return fail_now() ? -fail.error : sys_kernel.fdatasync(fd); }
 
+static int no_fdatasync(int fd)
+{
+	(void)fd;
+	return -EIO;
+}
+
 static bool ends_as_wanted(const char *path)
 {
 	size_t n = strlen(path), m = strlen(fail.end);
@@ -355,6 +361,11 @@ static void others_went_on(uint64_t mount)
 	change_begun(20000, 0);
 	move_origin(0, mount);
 	raw_append(line, sizeof line);
+	/* what goes aside is durable: the journal that has it, too, may go now */
+	sys.fdatasync = no_fdatasync;
+	assert_int_equal(recover_once().failed, 1);
+	assert_int_equal(access(arena_path, F_OK), 0);
+	sys = sys_kernel;
 	report = recover_once();
 	assert_int_equal(report.recovered, 0);
 	assert_int_equal(report.aside, 1);
