@@ -941,8 +941,8 @@ def test_run_sends_terminal_signals_once(fastwrite, tmp_path):
     pid, terminal = pty.fork()
     if pid == 0:
         os.environ.update(RULE, TMPDIR=str(tmp_path))
-        count = "n=0; trap 'n=$((n+1))' INT; echo ready; i=0"
-        script = f"{count}; while [ $i -lt 20 ]; do sleep 0.05; i=$((i+1)); done; echo n=$n"
+        count = "n=0; trap 'n=$((n+1))' INT; echo ready"
+        script = f"{count}; while [ $n = 0 ]; do sleep 0.05; done; sleep 0.3; sleep 0.3; echo n=$n"
         os.execv(str(fastwrite), ["fastwrite", "run", "sh", "-c", script])
     text = b""
     sent = False
@@ -956,7 +956,6 @@ def test_run_sends_terminal_signals_once(fastwrite, tmp_path):
             break
         text += data
         if not sent and b"ready" in text:
-            time.sleep(0.2)
             os.write(terminal, b"\x03")
             sent = True
     os.waitpid(pid, 0)

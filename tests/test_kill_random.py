@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 from lib import kill_model
-from lib.support import disk_dir, preload_env
+from lib.support import disk_dir, preload_env, wait_for
 
 KILLS = int(os.environ.get("FASTWRITE_TEST_KILLS", "200"))
 SOURCE = Path(__file__).resolve().parent / "kill" / "workload.c"
@@ -136,11 +136,9 @@ def freeze(pid: int) -> None:
     """Stops all threads, so that what is looked at is what the kill will leave."""
     os.kill(pid, signal.SIGSTOP)
     tasks = Path(f"/proc/{pid}/task")
-    for _ in range(2000):
-        if all(state_of(task) in "TtZX" for task in tasks.iterdir()):
-            return
-        time.sleep(0.0005)
-    raise AssertionError(f"{pid} does not stop")
+    wait_for(
+        lambda: all(state_of(task) in "TtZX" for task in tasks.iterdir()), f"{pid} to stop", pause=0.0005
+    )
 
 
 def state_of(task: Path) -> str:

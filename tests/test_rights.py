@@ -933,7 +933,8 @@ def test_root_recovers_within_a_budget(lab: Lab) -> None:
     planted(lab, USER, 70)
     said, took = root_opens(lab, lab.data / "roots")
     left = len(lab.arenas())
-    assert 0 < left < 10
+    # (64 arenas, or as many as two seconds allow)
+    assert left == 6 or (left > 6 and took >= 2), too_slow(took, f"{left} arenas are left")
     assert f"fastwrite recover {lab.staging}" in said, said[-300:]
     assert took < 10, too_slow(took, "root recovers for two seconds at most, and tells what is left")
     # (the user recovers all of them)

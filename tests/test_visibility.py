@@ -331,4 +331,4 @@ def test_lag(library, compile_c, place, name):
         assert behind > 10
         assert_staged(stats, 1000)
     # how late a loaded machine may be is no question of this test, that bytes come by themselves is
-    assert worst_us <= (lag_ms + (50 if TIMING else 1500)) * 1000
+    assert worst_us <= (lag_ms + (50 if TIMING else 30000)) * 1000

@@ -27,9 +27,17 @@ def test_output_status_and_environment(executor):
     assert (done.returncode, done.stdout, done.stderr, done.killed) == (3, "out y\n", "err\n", False)
 
 
-def test_ticks_come_while_it_runs(executor):
+def test_ticks_come_while_it_runs(executor, tmp_path):
     pids = []
-    done = executor.run(sh("sleep 0.3"), 0.05, lambda pid: pids.append(pid) or False)
+    ended = tmp_path / "ended"
+
+    def tick(pid: int) -> bool:
+        pids.append(pid)
+        if len(pids) == 4:
+            ended.touch()
+        return False
+
+    done = executor.run(sh(f"while [ ! -e {ended} ]; do sleep 0.01; done"), 0.05, tick)
     assert 4 <= len(pids) <= done.seconds / 0.05 + 2 and len(set(pids)) == 1
 
 

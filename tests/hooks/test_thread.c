@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/auxv.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/time.h>
 #include <time.h>
@@ -547,14 +548,17 @@ static void a_number_is_used_again_while_a_write_waits(void **state)
 	pthread_t thread;
 	size_t size = 0;
 	void *failed;
-	int reader, full, fd;
+	int reader, full, fd, there = 0;
 
 	(void)state;
 	OK(mkfifo("pipe", 0600));
 	reader = OK(open("pipe", O_RDWR | O_NONBLOCK));
 	full = OK(open("pipe", O_WRONLY));
 	OK(pthread_create(&thread, NULL, fill_pipe, &full));
-	usleep(50000);
+	while (there < fcntl(reader, F_GETPIPE_SZ)) {
+		usleep(1000);
+		OK(ioctl(reader, FIONREAD, &there));
+	}
 	OK(close(full));
 	snprintf(beyond, sizeof beyond, "/tmp/fastwrite-number-%d", getpid());
 	fd = OK(open(beyond, O_RDWR | O_CREAT | O_CLOEXEC, 0600));

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
-import functools
 import os
 import pickle
 import re
@@ -106,14 +105,13 @@ def on_this_machine(seconds: float) -> str:
     )
 
 
-@functools.cache
 def slowness() -> float:
-    """By how much time limits are longer here: 1 on a quiet machine, some 12 for one of three workers that share a
-    quarter of a processor."""
+    """By how much time limits are longer here, asked when one is over: some 12 for one of three workers that share a
+    quarter of a processor.  A slow disk shows in no processor time: so at least 5."""
     wall, processor = time.monotonic(), time.process_time()
     while time.process_time() - processor < 0.2:
         pass
-    return min(max(1.0, (time.monotonic() - wall) / 0.2), 16.0)
+    return min(max(5.0, (time.monotonic() - wall) / 0.2), 16.0)
 
 
 def be_patient() -> None:
@@ -122,7 +120,7 @@ def be_patient() -> None:
     popen_communicate, popen_wait = subprocess.Popen.communicate, subprocess.Popen.wait
 
     def is_final(timeout: float) -> bool:
-        return timeout < 10 or slowness() < 1.5
+        return timeout < 10
 
     def communicate(self, *args, **named):
         timeout = named.get("timeout", args[1] if len(args) > 1 else None)
@@ -180,13 +178,13 @@ class TooSlowError(subprocess.TimeoutExpired):
         return too_slow(self.timeout, " ".join(str(part) for part in self.cmd))
 
 
-def wait_for(condition: Callable[[], object], what: str, seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], object], what: str, seconds: float = 60, pause: float = 0.01) -> None:
     """Returns as soon as `condition()` holds."""
     begin = time.monotonic()
     while not condition():
         if time.monotonic() - begin > seconds and time.monotonic() - begin > seconds * slowness():
             raise AssertionError(too_slow(time.monotonic() - begin, f"waited for {what}"))
-        time.sleep(0.01)
+        time.sleep(pause)
 
 
 def default_signals() -> None:
