@@ -14,16 +14,32 @@
 enum { MNT_ID_UNIQUE = 0x4000, MNT_ID_AT = 0x90 };
 _Static_assert(offsetof(struct statx, stx_dev_minor) + 4 == MNT_ID_AT, "stx_mnt_id follows stx_dev_minor");
 
-/* The boot id.  (A file may be mounted over it: it alone proves nothing.) */
+/* The text of the boot id; 0: a file is mounted over it. */
+static ssize_t read_boot_id(char *text, size_t size)
+{
+	enum { PROC = 0x9fa0 };
+	int fd = sys.openat(AT_FDCWD, "/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC, 0);
+	struct statfs fs;
+	ssize_t n;
+
+	if (fd < 0)
+		return fd;
+	n = sys_raw(SYS_fstatfs, fd, (long)&fs, 0, 0, 0, 0);
+	if (n == 0 && fs.f_type == PROC)
+		n = sys.read(fd, text, size);
+	sys.close(fd);
+	return n;
+}
+
 static int boot_id(uint8_t out[16])
 {
 	char text[64];
-	ssize_t n = sys_read_file("/proc/sys/kernel/random/boot_id", text, sizeof text);
+	ssize_t n = read_boot_id(text, sizeof text);
 	int nibbles = 0;
 
-	if (n < 0)
-		return (int)n;
 	memset(out, 0, 16);
+	if (n <= 0)
+		return (int)n;
 	for (ssize_t i = 0; i < n && nibbles < 32; i++) {
 		int c = text[i];
 		int v;
@@ -116,9 +132,12 @@ int origin_here(int fd, struct origin *out)
 
 static bool same_kernel(const struct origin *a, const struct origin *b)
 {
+	static const uint8_t unknown[16];
 	int64_t apart = (int64_t)((uint64_t)a->boot_ns - (uint64_t)b->boot_ns); /* (either may be forged) */
 
-	/* (the ids are not compared: an image may carry a fixed one, a container has one of its own) */
+	if (memcmp(a->boot_id, unknown, sizeof unknown) != 0 &&
+	    memcmp(b->boot_id, unknown, sizeof unknown) != 0)
+		return memcmp(a->boot_id, b->boot_id, sizeof unknown) == 0;
 	return apart >= -ORIGIN_SLACK_NS && apart <= ORIGIN_SLACK_NS;
 }
 

@@ -2,9 +2,11 @@
 /*
  * origin: the kernel, the mount and the device on which an arena or a journal was made.
  *
- * The boot id alone may lie: containers get one of their own, images carry a fixed one.  So the time of the
- * boot counts, which only a step of the wall clock changes.  The mount counts as well: a file system that was
- * shut down by force and mounted again in the same boot has lost what it had not written.
+ * The kernel has an id for each boot.  Containers get one of their own, and images carry a fixed one: a file
+ * that is mounted over the kernel's.  Such an id does not count.  Then the time of the boot does, which a
+ * step of the wall clock changes, and which two boots have in common on a machine without a clock.  The mount
+ * counts as well: a file system that was shut down by force and mounted again in the same boot has lost what
+ * it had not written.
  *
  * Only with ORIGIN_SAME everything that was stored in the file's pages is sure to be there.
  */
@@ -14,15 +16,15 @@
 #include <stdint.h>
 
 struct origin {
-	uint8_t boot_id[16];
-	int64_t boot_ns;   /* CLOCK_REALTIME at CLOCK_BOOTTIME 0 */
-	uint64_t mount_id; /* STATX_MNT_ID_UNIQUE, 0 = not known */
-	uint64_t super_id; /* inode of the mounted file system's directory in /sys/fs, 0 = not known */
-	uint64_t dev;      /* as sys_dev_of gives it */
+	uint8_t boot_id[16]; /* 0: not known */
+	int64_t boot_ns;     /* CLOCK_REALTIME at CLOCK_BOOTTIME 0 */
+	uint64_t mount_id;   /* STATX_MNT_ID_UNIQUE, 0 = not known */
+	uint64_t super_id;   /* inode of the mounted file system's directory in /sys/fs, 0 = not known */
+	uint64_t dev;        /* as sys_dev_of gives it */
 };
 
-/* Two readings of boot_ns in one boot differ by less: more than a reading takes on a busy machine, less than
- * a boot. */
+/* If the ids are not known: two readings of boot_ns in one boot differ by less: more than a reading takes on
+ * a busy machine, less than a boot. */
 enum { ORIGIN_SLACK_NS = 2000000 };
 
 enum origin_verdict {

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`rebooted.py FILE CMD…` runs CMD where the kernel has another boot id and was started at this moment.
 
-FILE becomes the boot id's file.  Needs root.  The exit status is that of CMD, 128 + N after signal N."""
+FILE becomes the boot id's file; `-`: the id stays, and only the wall clock was set.  Needs root.  The exit status is that of CMD, 128 + N after signal N."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def another_id(file: Path) -> None:
 def main() -> int:
     check(libc.unshare(CLONE_NEWNS), "unshare(CLONE_NEWNS)")
     check(libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None), "mount --make-rprivate")
-    another_id(Path(sys.argv[1]))
+    if sys.argv[1] != "-":
+        another_id(Path(sys.argv[1]))
     started_now()
     status = subprocess.run(sys.argv[2:], check=False).returncode
     return 128 - status if status < 0 else status

@@ -222,12 +222,12 @@ def read_slot(lab: Lab, field: int, size: int) -> bytes:
     return content[at : at + size]
 
 
-def rebooted(lab: Lab, *arguments: object) -> subprocess.CompletedProcess:
+def rebooted(lab: Lab, *arguments: object, same_id: bool = False) -> subprocess.CompletedProcess:
     """`fastwrite recover` with another boot id and boot time."""
     argv = [
         sys.executable,
         REBOOTED,
-        lab.base / "boot_id",
+        "-" if same_id else lab.base / "boot_id",
         lab.command,
         "recover",
         *(arguments or (lab.data,)),

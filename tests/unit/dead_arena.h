@@ -56,6 +56,8 @@ __attribute__((unused)) static void move_origin(int64_t boot, uint64_t mount)
 	struct arena_header h = header_read();
 
 	h.origin.boot_ns -= boot;
+	if (boot)
+		memset(h.origin.boot_id, 7, sizeof h.origin.boot_id);
 	h.origin.super_id += mount;
 	h.origin.mount_id += mount;
 	h.origin.dev += mount;

@@ -74,8 +74,14 @@ static void test_origins(void **state)
 
 	(void)state;
 	assert_int_equal(origin_compare(&a, &b), ORIGIN_SAME);
-	b.boot_id[0] = 2; /* a container's */
+	b.boot_ns += SECOND; /* the wall clock was set */
 	assert_int_equal(origin_compare(&a, &b), ORIGIN_SAME);
+	b.boot_ns = a.boot_ns; /* a machine without a clock */
+	b.boot_id[0] = 2;
+	assert_int_equal(origin_compare(&a, &b), ORIGIN_OTHER);
+	b.boot_id[0] = 0; /* in a container that has an id of its own */
+	assert_int_equal(origin_compare(&a, &b), ORIGIN_SAME);
+	assert_int_equal(origin_compare(&b, &a), ORIGIN_SAME);
 	b.mount_id = 6; /* another mount of the same life of the file system */
 	b.dev = 4;
 	assert_int_equal(origin_compare(&a, &b), ORIGIN_SAME);
@@ -89,7 +95,8 @@ static void test_origins(void **state)
 	assert_int_equal(origin_compare(&a, &b), ORIGIN_MOUNT);
 	b.dev = 3;
 	assert_int_equal(origin_compare(&a, &b), ORIGIN_SAME);
-	b = a; /* an image with a fixed boot id, or a clock that was set */
+	b = a;
+	b.boot_id[0] = 0;
 	b.boot_ns += SECOND;
 	assert_int_equal(origin_compare(&a, &b), ORIGIN_OTHER);
 }
