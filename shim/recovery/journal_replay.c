@@ -161,7 +161,7 @@ static bool may_be_older(const struct journal_scan *s, const struct entry_file *
 	    changed > s->replayed.begun_ns && changed <= s->replayed.again_ns + JOURNAL_REPLAY_SLACK_NS)
 		return false;
 	if (s->where == ORIGIN_OTHER)
-		return changed >= s->boot_ns || changed > s->written_ns + idle_ns;
+		return changed >= s->boot_ns || (s->written_ns && changed > s->written_ns + idle_ns);
 	return s->replayed.lost ? changed - LATE_NS > s->written_ns : changed >= file->first_ns;
 }
 
