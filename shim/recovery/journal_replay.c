@@ -294,9 +294,10 @@ static bool waits_for_arena(const struct journal_scan *s, const struct entry_fil
 static const struct entry_file **failed_at(const struct journal_scan *s, const struct entry_file **list,
                                            const struct entry_file *file)
 {
-	uint64_t i = (file->ino ^ (uint64_t)file->btime_nsec << 32) * 0x9e3779b97f4a7c15ull;
+	uint64_t i = files_place(s, file->ino ^ (uint64_t)file->btime_nsec << 32);
 
-	for (i &= s->file_places - 1; list[i]; i = (i + 1) & (s->file_places - 1))
+	/* (with more of one place, one stands for another: it is left in the journal, too) */
+	for (int tries = 1; list[i] && tries < FILES_TRIES_MOST; tries++, i = (i + 1) & (s->file_places - 1))
 		if (list[i]->ino == file->ino && list[i]->btime_sec == file->btime_sec &&
 		    list[i]->btime_nsec == file->btime_nsec)
 			break;

@@ -237,14 +237,26 @@ int scan_end_for_good(struct journal_scan *s)
 /* ---- files ---- */
 
 enum { OPEN_MAX_FILES = 32 };
+/* Each takes some 200 bytes of memory here. */
+enum { NAMES_MOST = 1 << 22 };
 
+uint64_t files_place(const struct journal_scan *s, uint64_t key)
+{
+	return key * 0x9e3779b97f4a7c15ull >> (64 - s->place_bits);
+}
+
+/* NULL: the numbers are none of ours. */
 static struct entry_file *file_at(const struct journal_scan *s, uint64_t number)
 {
-	uint64_t i = number * 0x9e3779b97f4a7c15ull;
+	uint64_t i = files_place(s, number);
 
-	for (i &= s->file_places - 1; s->files[i].number && s->files[i].number != number;)
-		i = (i + 1) & (s->file_places - 1);
-	return &s->files[i];
+	for (int tries = 0; tries < FILES_TRIES_MOST; tries++) {
+		struct entry_file *file = &s->files[(i + (uint64_t)tries) & (s->file_places - 1)];
+
+		if (!file->number || file->number == number)
+			return file;
+	}
+	return NULL;
 }
 
 static int visit_count(struct journal_scan *s, const struct journal_found *f)
@@ -264,6 +276,8 @@ static int visit_collect(struct journal_scan *s, const struct journal_found *f)
 	struct entry_file *file = file_at(s, f->e.file);
 	struct journal_name name;
 
+	if (!file)
+		return -EBADMSG;
 	switch (f->e.type) {
 	case JOURNAL_NAME:
 		if (f->e.length < sizeof(struct journal_name) + 2 ||
@@ -296,7 +310,7 @@ struct entry_file *files_of_entry(const struct journal_scan *s, const struct jou
 {
 	struct entry_file *file = file_at(s, f->e.file);
 
-	if (f->e.type != JOURNAL_DATA || !file->number || f->seq < file->void_seq ||
+	if (f->e.type != JOURNAL_DATA || !file || !file->number || f->seq < file->void_seq ||
 	    (f->seq == file->void_seq && f->at < file->void_at))
 		return NULL;
 	return file;
@@ -318,9 +332,12 @@ static int take_files(struct journal_scan *s)
 {
 	struct entry_file *files;
 
-	s->file_places = 16;
-	while (s->file_places < 2 * s->names)
-		s->file_places *= 2;
+	if (s->names > NAMES_MOST)
+		return -EBADMSG;
+	s->place_bits = 4;
+	while (1ull << s->place_bits < 2 * s->names)
+		s->place_bits++;
+	s->file_places = 1ull << s->place_bits;
 	files = sys.mmap(NULL, s->file_places * sizeof *files, PROT_READ | PROT_WRITE,
 	                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (sys_is_error(files))

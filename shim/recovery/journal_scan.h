@@ -52,6 +52,7 @@ struct journal_scan {
 	struct journal_chain chains[2]; /* the older half first */
 	struct entry_file *files;       /* open addressing */
 	uint64_t file_places;           /* a power of two */
+	uint32_t place_bits;            /* file_places is 1 << that */
 	uint64_t names;                 /* entries of type JOURNAL_NAME */
 	uint64_t newest;                /* seq of the newest batch */
 	uint64_t written_seq;           /* of the newest batch that is not of a recovery */
@@ -105,6 +106,10 @@ static inline bool files_has_bytes(const struct entry_file *file) { return file-
 /* Fills the table s->files: three walks over the entries.  0 or -errno. */
 int files_collect(struct journal_scan *s);
 void files_forget(struct journal_scan *s);
+/* Where in a table of s->file_places places a key belongs.  It is there, or less than so many places behind:
+ * whoever makes a journal chooses the keys, and must not make a recovery search for hours. */
+uint64_t files_place(const struct journal_scan *s, uint64_t key);
+enum { FILES_TRIES_MOST = 1024 };
 /* The file of a JOURNAL_DATA entry that counts; else NULL. */
 struct entry_file *files_of_entry(const struct journal_scan *s, const struct journal_found *f);
 
