@@ -65,21 +65,6 @@ static uint8_t *batch_buffer(const struct arena *a, uint64_t seq)
 
 /* ---- creation ---- */
 
-static uint32_t direct_unit(int fd)
-{
-	struct statx st;
-
-	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO | 0x2000u /* DIOALIGN */, &st) < 0)
-		return JOURNAL_UNIT_MAX;
-#ifdef STATX_DIOALIGN
-	if ((st.stx_mask & STATX_DIOALIGN) && st.stx_dio_offset_align && st.stx_dio_mem_align &&
-	    st.stx_dio_mem_align <= JOURNAL_UNIT_MAX && st.stx_dio_offset_align <= JOURNAL_UNIT_MAX)
-		return st.stx_dio_offset_align < JOURNAL_UNIT_MIN ? JOURNAL_UNIT_MIN
-		                                                  : st.stx_dio_offset_align;
-#endif
-	return JOURNAL_UNIT_MAX;
-}
-
 static void refuse(struct arena *a, int error, const char *why)
 {
 	atomic_store(&a->journal.state, JOURNAL_OFF);
@@ -126,7 +111,8 @@ static void open_new(struct arena *a)
 	}
 	j->dev = sys_dev_of(&st);
 	j->ino = st.stx_ino;
-	j->unit = direct_unit(fd);
+	/* (a device may write 4 KiB for 512 bytes of it: power lost then takes the batch before, too) */
+	j->unit = JOURNAL_UNIT_MAX;
 	atomic_store(&fds[file_arena_index(a)], fd + 1);
 	atomic_store(&j->state, JOURNAL_OPENED);
 	nudge();

@@ -71,6 +71,8 @@ static void test_one_write_per_sync(void **state)
 	for (int i = 0; i < 20; i++)
 		assert_int_equal(put_and_sync(1000), 0);
 	expect_calls(20, 0, 0);
+	/* no two batches share a sector of a device with sectors of 4 KiB */
+	assert_int_equal(rig_file(fd)->arena->journal.unit, 4096);
 	/* nothing new: nothing to do */
 	assert_int_equal(sync_file(fd, fdtable_get(fd), false), 0);
 	expect_calls(20, 0, 0);
