@@ -8,6 +8,7 @@ import re
 import select
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -18,7 +19,7 @@ from random import Random
 
 import pytest
 from lib.disks import disk, remount, shut_down
-from lib.recovery_lab import of_no_inode
+from lib.recovery_lab import crc32c, of_no_inode
 from lib.support import (
     ROOT,
     all_synced,
@@ -756,18 +757,43 @@ def test_a_journal_that_was_done_counts_no_more(steps, fastwrite, place, tmp_pat
     assert (place / "log").read_bytes() == b"new" * 2000
 
 
-def test_what_others_did_in_a_boot_between_stays(steps, fastwrite, place, tmp_path):
-    """A program that did not wait for recovery.  By the next boot the file's time is an old one."""
-    log = place / "log"
+def aged(journal: bytes, seconds: int) -> bytes:
+    """The same, written so much earlier."""
+    data = bytearray(journal)
+    magic = data[4096:4104]
+    for at in range(4096, len(data), 4096):
+        if data[at : at + 8] == magic:
+            size, written_ns = struct.unpack_from("<Iq", data, at + 36)
+            struct.pack_into("<IIq", data, at + 32, 0, size, written_ns - seconds * 10**9)
+            struct.pack_into("<I", data, at + 32, crc32c(bytes(data[at : at + size])))
+    return of_no_inode(bytes(data))
+
+
+@pytest.fixture
+def aged_journal(steps, place):
+    """Of "log", 1,000 synced bytes in it; both two minutes old."""
     one = steps(writers="exclusive")
     one.open(9, "log")
-    one.until_journal(9)
+    n = one.until_journal(9)
     one.write(9, "a", 1000)
     one.sync(9)
     path = one.journal()
     one.kill()
-    leave_alone(path, of_no_inode(path.read_bytes()))
-    time.sleep(6)
+    journal = aged(path.read_bytes(), 120)
+
+    def restore() -> bytes:
+        leave_alone(path, journal)
+        lose(place / "log", b"-" * n)
+        os.utime(place / "log", (time.time() - 120,) * 2)
+        return b"-" * n + b"a" * 1000
+
+    return restore
+
+
+def test_what_others_did_in_a_boot_between_stays(aged_journal, fastwrite, place, tmp_path):
+    """A program that did not wait for recovery.  By the next boot the file's time is an old one."""
+    log = place / "log"
+    aged_journal()
     lose(log, b"newer" * 1000)
     done = recover_raw(fastwrite, place, other_boot=True, tmp_path=tmp_path)
     assert log.read_bytes() == b"newer" * 1000
@@ -778,6 +804,23 @@ def test_what_others_did_in_a_boot_between_stays(steps, fastwrite, place, tmp_pa
     assert kept.exists() and log.read_bytes() == b"newer" * 1000, done.stdout + done.stderr
     subprocess.run([fastwrite, "recover", "--force", kept], check=True, timeout=60)
     assert b"a" * 1000 in log.read_bytes()
+
+
+def test_what_a_recovery_did_in_a_boot_between_is_no_change_of_others(
+    aged_journal, fastwrite, build_debug, place, tmp_path, monkeypatch
+):
+    """It is killed at each step, as by the next loss of power."""
+    for step in range(1, 100):
+        wanted = aged_journal()
+        monkeypatch.setenv("FASTWRITE_KILL_STEP", str(step))
+        done = recover_raw(build_debug / "fastwrite", place, other_boot=True, tmp_path=tmp_path)
+        monkeypatch.delenv("FASTWRITE_KILL_STEP")
+        if done.returncode == 0:
+            break
+        assert done.returncode in (-9, 137), done.stdout + done.stderr
+        recover(fastwrite, place, other_boot=True, tmp_path=tmp_path)
+        assert (place / "log").read_bytes() == wanted, step
+    assert step > 3, "no steps"
 
 
 FAILS_AGAIN_AND_AGAIN = """

@@ -171,7 +171,6 @@ bool fd_lease_over(struct fd_open *op)
 	return waited;
 }
 
-/* True if any rule promises exclusive writers.  Its appends get their offsets when they are staged. */
 /* A rule knows of each cut of its files: nobody else has them open, or they are in order. */
 static bool any_knows_cuts(void)
 {
@@ -181,6 +180,14 @@ static bool any_knows_cuts(void)
 		if (live_config->rules[i].set.writers == WRITERS_EXCLUSIVE)
 			return true;
 	return false;
+}
+
+/* A cancellation would end the thread in the middle of the open. */
+static void hold_cancels(struct fd_open *op)
+{
+	if (!op->uncancelled)
+		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &op->cancels);
+	op->uncancelled = true;
 }
 
 /* Between the drain and the kernel's cut no thread may stage: its bytes would land behind the new end.
@@ -193,7 +200,7 @@ static void before_cut(struct fd_open *op, uint64_t dev, uint64_t ino)
 		return;
 	op->cuts = true;
 	op->signals = signals_block();
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &op->cancels);
+	hold_cancels(op);
 	gate_change_begin();
 	f = file_find(dev, ino);
 	op->holds = f && f->mode == FILE_ATTACHED;
@@ -211,6 +218,7 @@ void fd_open_unnamed(struct fd_open *op)
 {
 	if (!op->watch || !(op->flags & (O_CREAT | O_TRUNC)) || !ordered_any())
 		return;
+	hold_cancels(op);
 	(void)ordered_barrier(NULL); /* (what could not be written stays staged) */
 	if (!op->anywhere)
 		ordered_calls_begin();
@@ -219,8 +227,10 @@ void fd_open_unnamed(struct fd_open *op)
 
 void fd_open_temporary(struct fd_open *op, const char *template)
 {
-	if (op->watch)
-		op->ordered = by_name_order(AT_FDCWD, template, &op->dev);
+	if (!op->watch || !ordered_any())
+		return;
+	hold_cancels(op);
+	op->ordered = by_name_order(AT_FDCWD, template, &op->dev);
 }
 
 bool fd_open_cuts_some(const struct fd_open *op)
@@ -251,7 +261,7 @@ void fd_open_end(struct fd_open *op)
 		gate_unhold();
 	if (op->cuts)
 		gate_change_end();
-	if (op->cuts || op->name)
+	if (op->uncancelled)
 		pthread_setcancelstate(op->cancels, NULL);
 	if (op->cuts)
 		sys_restore_signals(op->signals);
@@ -264,6 +274,7 @@ static void name_new(struct fd_open *op)
 	const struct rule *rule;
 	bool sure;
 
+	hold_cancels(op);
 	op->young = young_coming();
 	rule = by_name_order_new(op->dirfd, op->path, &op->dev, &name, &sure);
 	op->name = name;
@@ -272,8 +283,6 @@ static void name_new(struct fd_open *op)
 		return;
 	}
 	op->rule = sure ? rule : NULL;
-	if (!op->cuts)
-		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &op->cancels);
 }
 
 /* `known`: *st is of the file that the path names; else it is asked for. */
@@ -337,8 +346,8 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 	op->name = NULL;
 	op->rule = NULL;
 	op->dev = 0;
-	op->anywhere = op->exclusive = op->looks = op->unresolved = op->unsure = op->late = op->resolving =
-		op->reader = op->cuts = false;
+	op->anywhere = op->uncancelled = op->exclusive = op->looks = op->unresolved = op->unsure = op->late =
+		op->resolving = op->reader = op->cuts = false;
 	op->releases = file_detaches();
 	op->dirfd = dirfd;
 	op->path = path;

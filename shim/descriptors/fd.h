@@ -43,6 +43,7 @@ struct fd_open {
 	bool counts;                 /* as fdtable_change_begin */
 	bool ours;                   /* an overlay has the file: no dead process left bytes for it */
 	uint32_t young;              /* as young_coming */
+	bool uncancelled;            /* until fd_open_end */
 	int cancels;                 /* the thread's cancel state before */
 	uint64_t signals;
 };

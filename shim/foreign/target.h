@@ -20,9 +20,9 @@ struct recover_place {
 
 /*
  * How long this process waits for leases from now on, for all files together: a program is told of the first
- * try to open, and 45 s later the kernel takes the lease of one that does not answer.  Then, each file is
- * tried once: programs that keep many leases must not hold up a recovery for as many waits, and the next
- * recovery finds these leases gone.
+ * try to open, and 45 s later the kernel takes the lease of one that does not answer.  Then, each file has 20
+ * ms: programs that keep many leases must not hold up a recovery for as many waits, and the next recovery
+ * finds these leases gone.
  */
 void recover_target_patience(int ms);
 enum { LEASE_PATIENCE_MS = 60000 }; /* at first */

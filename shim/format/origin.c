@@ -14,7 +14,7 @@
 enum { MNT_ID_UNIQUE = 0x4000, MNT_ID_AT = 0x90 };
 _Static_assert(offsetof(struct statx, stx_dev_minor) + 4 == MNT_ID_AT, "stx_mnt_id follows stx_dev_minor");
 
-/* The text of the boot id; 0: a file is mounted over it. */
+/* The text of the boot id; 0: a file is mounted over it, or a sandbox does not let us ask. */
 static ssize_t read_boot_id(char *text, size_t size)
 {
 	enum { PROC = 0x9fa0 };
@@ -24,8 +24,8 @@ static ssize_t read_boot_id(char *text, size_t size)
 
 	if (fd < 0)
 		return fd;
-	n = sys_raw(SYS_fstatfs, fd, (long)&fs, 0, 0, 0, 0);
-	if (n == 0 && fs.f_type == PROC)
+	n = 0;
+	if (sys_raw(SYS_fstatfs, fd, (long)&fs, 0, 0, 0, 0) == 0 && fs.f_type == PROC)
 		n = sys.read(fd, text, size);
 	sys.close(fd);
 	return n;

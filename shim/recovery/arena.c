@@ -63,6 +63,16 @@ static int recover_entries(struct recover_job *j)
 	return failed;
 }
 
+/* What was synced by sync = journal is about to be nowhere else on the disk.  (The kernel reports once what
+ * it could not write.) */
+static int put_aside(struct recover_job *j, const char *name)
+{
+	if (!j->synced)
+		j->sync_error = sys.fdatasync(j->a.fd);
+	j->synced = true;
+	return j->sync_error < 0 ? j->sync_error : recover_put_aside(&j->a, j->dirfd, name);
+}
+
 /* The arena goes: away, or aside when it keeps something. */
 static void put_away(struct recover_job *j, const char *name)
 {
@@ -71,7 +81,7 @@ static void put_away(struct recover_job *j, const char *name)
 	if (!j->keeps)
 		r = sys.unlinkat(j->dirfd, name, 0);
 	else if (!j->in_aside && !j->only && !j->moved)
-		r = recover_put_aside(&j->a, j->dirfd, name);
+		r = put_aside(j, name);
 	if (r < 0 && r != -ENOENT)
 		job_failed(j, "", 0, r,
 		           j->keeps ? "cannot be put aside; left where it is" : "cannot be removed");
@@ -95,7 +105,7 @@ static void recover_dead_arena(struct recover_job *j, const char *name, int fd)
 		/* (with the owner's rights; where several users stage, `aside` is root's: put_away tries
 		 * again as root) */
 		if (r == 0 && j->keeps && !j->in_aside && !j->only && !j->opt->dry_run)
-			j->moved = recover_put_aside(&j->a, j->dirfd, name) == 0;
+			j->moved = put_aside(j, name) == 0;
 		recover_rights_drop(rights);
 	} else {
 		job_failed(j, "", 0, r, "cannot act with the rights of its owner; left alone");

@@ -48,10 +48,6 @@ int recover_move_aside(int staging_fd, const char *name)
 
 int recover_put_aside(const struct foreign_arena *a, int staging_fd, const char *name)
 {
-	int r;
-
 	give_back_space(a);
-	/* what was synced by sync = journal is about to be nowhere else on the disk */
-	r = sys.fdatasync(a->fd);
-	return r < 0 ? r : recover_move_aside(staging_fd, name);
+	return recover_move_aside(staging_fd, name);
 }

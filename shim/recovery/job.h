@@ -19,7 +19,9 @@ struct recover_job {
 	                      (recovery/living.h) */
 	bool keeps;        /* some entry stays in the arena, to be put aside */
 	bool moved;        /* the arena has been put aside */
-	uint64_t only;     /* 0, or the inode number of the one file that is meant */
+	bool synced;       /* before that; or not: */
+	int sync_error;
+	uint64_t only; /* 0, or the inode number of the one file that is meant */
 	enum origin_verdict where;
 	struct recover_place place;
 	struct page_log *log; /* it has what goes to the files (recovery/page_log.h); or NULL */

@@ -53,6 +53,7 @@ int journal_replay_load(struct journal_scan *s)
 
 	if (r < 0)
 		return r;
+	s->tried = p->boot_ns != 0;
 	if (apart < -ORIGIN_SLACK_NS || apart > ORIGIN_SLACK_NS)
 		p->boot_ns = p->begun_ns = p->again_ns = 0;
 	return 0;
@@ -84,6 +85,7 @@ static void note_replay(struct journal_scan *s)
 	enum { STEP_NS = 100000000, TICK_NS = 20000000 /* of the coarse clock, at least */ };
 	struct journal_replay *p = &s->replayed;
 	int64_t now = sys_wall_ns();
+	bool begins;
 
 	if (p->boot_ns && now >= p->again_ns && now - p->again_ns < STEP_NS)
 		return;
@@ -93,9 +95,13 @@ static void note_replay(struct journal_scan *s)
 		sys_nap(TICK_NS);
 		now = sys_wall_ns();
 	}
+	begins = !p->boot_ns;
 	p->boot_ns = s->boot_ns;
 	p->again_ns = now;
 	put_note(s);
+	/* (the recovery after a power loss takes no change of this one for that of another program) */
+	if (begins && !s->tried)
+		(void)sys.fdatasync(s->fd);
 }
 
 static bool was_aside(const struct journal_replay *p, const struct entry_file *file)
@@ -135,8 +141,9 @@ static void note_aside(struct journal_scan *s)
 /* A flush may follow the last batch before power goes.  A kill, an unmount, a mount and a write by another
  * program take longer than this. */
 enum { LATE_NS = 2000000 };
-/* A second after its last sync the file itself is synced (flush/journaled.h), and its entries are void. */
-static const int64_t idle_ns = 5000000000;
+/* A second after its last sync the file itself is synced (flush/journaled.h), and its entries are void,
+ * unless the device is very slow.  A boot between takes about as long. */
+static const int64_t idle_ns = 60000000000;
 
 /*
  * May the entries be older than the file?  After another boot: yes if the file was changed in this boot, by a
@@ -161,7 +168,8 @@ static bool may_be_older(const struct journal_scan *s, const struct entry_file *
 	    changed > s->replayed.begun_ns && changed <= s->replayed.again_ns + JOURNAL_REPLAY_SLACK_NS)
 		return false;
 	if (s->where == ORIGIN_OTHER)
-		return changed >= s->boot_ns || (s->written_ns && changed > s->written_ns + idle_ns);
+		return changed >= s->boot_ns ||
+		       (s->written_ns && !s->tried && changed > s->written_ns + idle_ns);
 	return s->replayed.lost ? changed - LATE_NS > s->written_ns : changed >= file->first_ns;
 }
 
@@ -188,8 +196,11 @@ static void judge_files(struct journal_scan *s)
 		if (!file->number || !file->bytes)
 			continue;
 		fd = files_open(s, file, false);
-		if (fd < 0)
-			continue; /* (gone, or an error that the replay meets, too) */
+		if (fd < 0) { /* (gone, or not judged: then nothing is written to it) */
+			if (fd != -ENOENT)
+				file->result = fd;
+			continue;
+		}
 		file->aside =
 			sys.statx(fd, "", AT_EMPTY_PATH, STATX_MTIME, &st) < 0 || may_be_older(s, file, &st);
 		/* (an arena that has lost pages may be older than the entries) */

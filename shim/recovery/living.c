@@ -6,7 +6,6 @@
 #include "base/kill.h"
 #include "base/log.h"
 #include "base/sys.h"
-#include "foreign/target.h"
 #include "format/takeover_format.h"
 #include "recovery/entry.h"
 
@@ -399,7 +398,6 @@ int recover_live_entry(int arena_fd, const char *dir, uint32_t entry, int fd)
 	} else {
 		j->dirfd = sys.openat(AT_FDCWD, dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
 		r = j->dirfd < 0 ? j->dirfd : job_find_place(j, arena_fd);
-		recover_target_patience(LEASE_PATIENCE_MS);
 		if (r == 0)
 			r = entry_recover(j, entry);
 		if (j->dirfd >= 0)
