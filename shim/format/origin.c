@@ -134,11 +134,17 @@ static bool same_kernel(const struct origin *a, const struct origin *b)
 {
 	static const uint8_t unknown[16];
 	int64_t apart = (int64_t)((uint64_t)a->boot_ns - (uint64_t)b->boot_ns); /* (either may be forged) */
+	bool known = memcmp(a->boot_id, unknown, sizeof unknown) != 0 &&
+	             memcmp(b->boot_id, unknown, sizeof unknown) != 0;
 
-	if (memcmp(a->boot_id, unknown, sizeof unknown) != 0 &&
-	    memcmp(b->boot_id, unknown, sizeof unknown) != 0)
-		return memcmp(a->boot_id, b->boot_id, sizeof unknown) == 0;
-	return apart >= -ORIGIN_SLACK_NS && apart <= ORIGIN_SLACK_NS;
+	if (known && memcmp(a->boot_id, b->boot_id, sizeof unknown) != 0)
+		return false;
+	if (apart >= -ORIGIN_SLACK_NS && apart <= ORIGIN_SLACK_NS)
+		return true;
+	/* The wall clock was set.  (Virtual machines that were copied while they ran have the id in common.)
+	 */
+	return known && a->super_id && a->super_id == b->super_id && a->mount_id &&
+	       a->mount_id == b->mount_id;
 }
 
 enum origin_verdict origin_compare(const struct origin *then, const struct origin *now)

@@ -3,10 +3,10 @@
  * origin: the kernel, the mount and the device on which an arena or a journal was made.
  *
  * The kernel has an id for each boot.  Containers get one of their own, and images carry a fixed one: a file
- * that is mounted over the kernel's.  Such an id does not count.  Then the time of the boot does, which a
- * step of the wall clock changes, and which two boots have in common on a machine without a clock.  The mount
- * counts as well: a file system that was shut down by force and mounted again in the same boot has lost what
- * it had not written.
+ * that is mounted over the kernel's.  Such an id does not count, and virtual machines that were copied while
+ * they ran have one in common.  So the time of the boot counts, too, which a step of the wall clock changes:
+ * then only the same mount shows that it is the same boot.  The mount counts anyway: a file system that was
+ * shut down by force and mounted again in the same boot has lost what it had not written.
  *
  * Only with ORIGIN_SAME everything that was stored in the file's pages is sure to be there.
  */
@@ -23,7 +23,7 @@ struct origin {
 	uint64_t dev;        /* as sys_dev_of gives it */
 };
 
-/* If the ids are not known: two readings of boot_ns in one boot differ by less: more than a reading takes on
+/* Two readings of boot_ns in one boot differ by less: more than a reading takes on
  * a busy machine, less than a boot. */
 enum { ORIGIN_SLACK_NS = 2000000 };
 

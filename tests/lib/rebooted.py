@@ -45,9 +45,9 @@ def another_id(file: Path) -> None:
 
 
 def main() -> int:
-    check(libc.unshare(CLONE_NEWNS), "unshare(CLONE_NEWNS)")
-    check(libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None), "mount --make-rprivate")
     if sys.argv[1] != "-":
+        check(libc.unshare(CLONE_NEWNS), "unshare(CLONE_NEWNS)")
+        check(libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None), "mount --make-rprivate")
         another_id(Path(sys.argv[1]))
     started_now()
     status = subprocess.run(sys.argv[2:], check=False).returncode

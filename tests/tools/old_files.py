@@ -116,7 +116,8 @@ def boot_ns() -> int:
 
 
 def fit_origin(data: bytearray, at: int, here: Here) -> None:
-    """struct origin; without ids of mount and file system, the device counts."""
+    """struct origin; without ids of boot, mount and file system, the boot's time and the device count."""
+    data[at : at + 16] = bytes(16)
     struct.pack_into("<q", data, at + BOOT_NS - 64, here.boot_ns)
     struct.pack_into("<QQQ", data, at + MOUNT_ID - 64, 0, 0, here.dev)
     assert (SUPER_ID - MOUNT_ID, MADE_ON_DEV - MOUNT_ID) == (8, 16)

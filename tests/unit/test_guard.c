@@ -76,6 +76,9 @@ static void test_origins(void **state)
 	assert_int_equal(origin_compare(&a, &b), ORIGIN_SAME);
 	b.boot_ns += SECOND; /* the wall clock was set */
 	assert_int_equal(origin_compare(&a, &b), ORIGIN_SAME);
+	b.mount_id = 6; /* or it is a copy of the virtual machine */
+	assert_int_equal(origin_compare(&a, &b), ORIGIN_OTHER);
+	b.mount_id = 5;
 	b.boot_ns = a.boot_ns; /* a machine without a clock */
 	b.boot_id[0] = 2;
 	assert_int_equal(origin_compare(&a, &b), ORIGIN_OTHER);
