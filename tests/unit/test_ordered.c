@@ -1188,20 +1188,28 @@ static void test_an_epoch_syncs_the_directory(void **state)
 	rig_expect("a", 1800);
 }
 
-/* An epoch has the file, so its removal waits for the device; the directory alone has to be synced for it. */
-static void test_a_removal_from_the_directory(void **state)
+/* Staged in "a"; "c", of which nothing is staged, is about to be removed from the directory that is synced.
+ */
+static int removing_from_the_directory(void)
 {
 	struct stat dir;
-	int fd, gone;
+	int fd = synced_directory(&dir), gone = rig_open("c", O_RDWR);
 
-	(void)state;
-	needs_a_disk();
-	fd = synced_directory(&dir);
-	gone = rig_open("c", O_RDWR);
 	rig_put(gone, 0, 100);
 	assert_int_equal(rig_drain(gone), 0);
 	assert_int_equal(rig_close(gone), 0);
 	by_name_unlink_prepare(&removal, AT_FDCWD, rig_path("c"));
+	return fd;
+}
+
+/* An epoch has the file, so its removal waits for the device; the directory alone has to be synced for it. */
+static void test_a_removal_from_the_directory(void **state)
+{
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	fd = removing_from_the_directory();
 	assert_null(removal.name);
 	assert_non_null(removal.ordered);
 	rig_faults_clear();
@@ -1277,17 +1285,11 @@ static void test_a_file_gets_a_name_late(void **state)
 
 static void test_a_removal_from_the_directory_is_late(void **state)
 {
-	struct stat dir;
-	int fd, gone;
+	int fd;
 
 	(void)state;
 	needs_a_disk();
-	fd = synced_directory(&dir);
-	gone = rig_open("c", O_RDWR);
-	rig_put(gone, 0, 100);
-	assert_int_equal(rig_drain(gone), 0);
-	assert_int_equal(rig_close(gone), 0);
-	by_name_unlink_prepare(&removal, AT_FDCWD, rig_path("c"));
+	fd = removing_from_the_directory();
 	rig_faults_clear();
 	for (int i = 1; i <= 3; i++) {
 		rig_put(fd, 1400 + 100 * (uint64_t)i, 100);
