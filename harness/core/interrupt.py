@@ -31,8 +31,8 @@ def watch() -> None:
 
 
 def say(console: Console, text: str) -> None:
-    """Print a line about an interrupt. One that came within a print left the console in the middle of it, and such
-    a console keeps all that follows for itself."""
+    """Print a line about an interrupt. One that came within a print left the console in the middle of it,
+    and such a console keeps all that follows for itself."""
     fresh = Console(file=console.file, width=console.width)
     fresh.show_cursor()
     fresh.print(text, highlight=False, soft_wrap=True)

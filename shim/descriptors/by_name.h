@@ -118,8 +118,8 @@ void by_name_unlink_prepare(struct by_name_unlink *u, int dirfd, const char *pat
 void by_name_unlink_done(const struct by_name_unlink *u, bool done);
 
 /* Before a file is cut or changed, or a name comes or goes, which the kernel may make durable at once: the
- * path names the file, or is a link to it.  Returns the rule that it belongs to,
- * if its files are ordered, and its file system, for ordered_call_end, which must follow; or NULL. */
+ * path names the file, or is a link to it.  Returns the rule that it belongs to, if its files are ordered,
+ * and its file system, for ordered_call_end, which must follow; or NULL. */
 const struct rule *by_name_order(int dirfd, const char *path, uint64_t *dev);
 /* The same before a new file is made.  *name: as ordered_create; if it is not NULL there was no barrier.
  * *sure: `path` is the path, absolute and free of links, and young_found has it. */

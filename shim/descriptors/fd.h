@@ -56,7 +56,7 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
  * that matters?  fd_open_cuts drains the file; `target` is an O_PATH descriptor of it. */
 bool fd_open_cuts_some(const struct fd_open *op);
 void fd_open_cuts(struct fd_open *op, int target);
-/* The same: the open may make or cut a file, and where that is is not known. */
+/* The same: the open may make or cut a file of which no path is known. */
 void fd_open_unnamed(struct fd_open *op);
 /* The same: it makes a file of some such name. */
 void fd_open_temporary(struct fd_open *op, const char *template);

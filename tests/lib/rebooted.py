@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`rebooted.py FILE CMD…` runs CMD where the kernel has another boot id and was started at this moment.
 
-FILE becomes the boot id's file; `-`: the id stays, and only the wall clock was set.  Needs root.  The exit status is
-that of CMD, 128 + N after signal N."""
+FILE becomes the boot id's file; `-`: the id stays, and only the wall clock was set.  Needs root.  The exit
+status is that of CMD, 128 + N after signal N."""
 
 from __future__ import annotations
 

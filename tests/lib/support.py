@@ -106,8 +106,8 @@ def on_this_machine(seconds: float) -> str:
 
 
 def slowness() -> float:
-    """By how much time limits are longer here, asked when one is over: some 12 for one of three workers that share a
-    quarter of a processor.  A slow disk shows in no processor time: so at least 5."""
+    """By how much time limits are longer here, asked when one is over: some 12 for one of three workers that
+    share a quarter of a processor.  A slow disk shows in no processor time: so at least 5."""
     wall, processor = time.monotonic(), time.process_time()
     while time.process_time() - processor < 0.2:
         pass

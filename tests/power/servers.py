@@ -384,7 +384,7 @@ def prepare(server: Server, directory: Path, template: Path) -> None:
 def look(server: Server, directory: Path) -> tuple[int, str]:
     """The last transaction that is there, and what is wrong.
 
-    MariaDB has crashed natively in a start, once in some hundreds.  Bytes that are wrong would make it crash again.
+    MariaDB has crashed natively in a start, once.  Bytes that are wrong would make it crash again.
     """
     try:
         try:
