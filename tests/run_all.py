@@ -138,12 +138,15 @@ def parse_junit(path: Path, record: Record) -> Totals:
 def run_pytest(build: Path, arguments: list[str], record: Record) -> Totals:
     report = build / "pytest.xml"
     report.unlink(missing_ok=True)
+    environment = clean_environment(
+        FASTWRITE_TEST_BUILD=str(build), FASTWRITE_TEST_BUILD_DEBUG=str(ROOT / "build-debug")
+    )
+    # compiling each module anew costs a worker ten seconds, and each start of the laboratory one
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-n", str(workers()), f"--junitxml={report}", *arguments],
         cwd=ROOT,
-        env=clean_environment(
-            FASTWRITE_TEST_BUILD=str(build), FASTWRITE_TEST_BUILD_DEBUG=str(ROOT / "build-debug")
-        ),
+        env=environment,
         stdin=subprocess.DEVNULL,
         check=False,
     )

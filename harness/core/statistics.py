@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import optimize, stats
+import scipy  # (its parts are loaded when they are first used, which most commands never do)
 
 from harness.core.model import HIGHER, LOWER
 
@@ -134,7 +134,7 @@ def _bounds(array: np.ndarray) -> tuple[float, float]:
 @functools.cache
 def _quantile(n: int, level: float) -> float:
     """Student's t for n values."""
-    return float(stats.t.ppf(level, n - 1))
+    return float(scipy.stats.t.ppf(level, n - 1))
 
 
 @functools.cache
@@ -178,8 +178,8 @@ def _widths_for_power(n: int) -> float:
     """Half widths of an interval between 1 and a ratio that is found with a probability of POWER. The spread of a
     few values is more often below the true one than above; the median of that error is taken out."""
     limit = _quantile(n, (1 + CONFIDENCE) / 2)
-    shift = optimize.brentq(lambda x: stats.nct.sf(limit, n - 1, x) - POWER, 0.1, 20)
-    return float(shift) / limit / math.sqrt(stats.chi2.median(n - 1) / (n - 1))
+    shift = scipy.optimize.brentq(lambda x: scipy.stats.nct.sf(limit, n - 1, x) - POWER, 0.1, 20)
+    return float(shift) / limit / math.sqrt(scipy.stats.chi2.median(n - 1) / (n - 1))
 
 
 def _verdict(pairs: int, low: float, high: float) -> str:
@@ -217,7 +217,7 @@ def compare(baseline: Sequence[float], candidate: Sequence[float], better: str =
 def _wilcoxon(logs: np.ndarray) -> float:
     if not np.any(logs):
         return 1.0
-    return float(stats.wilcoxon(logs).pvalue)
+    return float(scipy.stats.wilcoxon(logs).pvalue)
 
 
 def _paired_t(logs: np.ndarray) -> float:
@@ -225,7 +225,7 @@ def _paired_t(logs: np.ndarray) -> float:
         return 1.0
     if np.ptp(logs) == 0:
         return 1.0 if logs[0] == 0 else 0.0
-    return float(stats.ttest_1samp(logs, 0.0).pvalue)
+    return float(scipy.stats.ttest_1samp(logs, 0.0).pvalue)
 
 
 def compare_independent(
@@ -254,7 +254,7 @@ def _mann_whitney(one: np.ndarray, other: np.ndarray) -> tuple[float, float, flo
     """p, and the ends of the interval of the shift."""
     differences = np.sort((other[:, None] - one[None, :]).ravel())
     cut = _mann_whitney_cut(len(one), len(other))
-    return float(stats.mannwhitneyu(one, other).pvalue), differences[cut], differences[-1 - cut]
+    return float(scipy.stats.mannwhitneyu(one, other).pvalue), differences[cut], differences[-1 - cut]
 
 
 def _welch(one: np.ndarray, other: np.ndarray) -> tuple[float, float, float]:
@@ -264,7 +264,7 @@ def _welch(one: np.ndarray, other: np.ndarray) -> tuple[float, float, float]:
         return 1.0, shift, shift
     if np.ptp(one) == 0 and np.ptp(other) == 0:
         return (1.0 if shift == 0 else 0.0), shift, shift
-    found = stats.ttest_ind(other, one, equal_var=False)
+    found = scipy.stats.ttest_ind(other, one, equal_var=False)
     ends = found.confidence_interval(CONFIDENCE)
     return float(found.pvalue), float(ends.low), float(ends.high)
 
@@ -324,7 +324,7 @@ def drift_warning(name: str, values: Sequence[float]) -> list[str]:
     """A trend over the session (Spearman), which pairing removes from ratios but not from plain figures."""
     if len(values) < 5:
         return []
-    rho, p = stats.spearmanr(range(len(values)), values)
+    rho, p = scipy.stats.spearmanr(range(len(values)), values)
     if p < 0.05 and abs(rho) > 0.8:
         return [f"{name}: figures {'rose' if rho > 0 else 'fell'} during the session (rho {rho:.2f})"]
     return []

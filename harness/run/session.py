@@ -25,7 +25,6 @@ from harness.core.store import RunStore, merge
 from harness.core.workdir import WORK, WorkDir
 from harness.report import control as aa
 from harness.report import outputs, present, summary, variant_table
-from harness.report import page as report
 from harness.run import hosts, live, plan
 from harness.run.execution import Bench
 from harness.run.runner import Runner
@@ -248,6 +247,8 @@ def conclude(
     console: Console, stores: Sequence[RunStore], catalog_experiments: Sequence[Experiment], directory: Path
 ) -> summary.Summary:
     """Tables, warnings and result files from one or several runs."""
+    from harness.report import page as report  # (its charts load matplotlib, which only this needs)
+
     store = merge(stores)
     settings = store.settings
     experiments = measured_by(settings, catalog_experiments)
