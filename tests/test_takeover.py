@@ -126,6 +126,42 @@ int main(int argc, char **argv)
 """
 )
 
+BACKUP = (
+    COMMON
+    + r"""
+#include <glob.h>
+/* Stages and reads its own arena, as a backup of the directory does; that drops its POSIX locks on the arena. */
+int main(int argc, char **argv)
+{
+	int a = open_in(argv[1], "a", O_RDWR | O_CREAT | O_APPEND), life[2], count = atoi(argv[3]);
+	char line[512];
+	glob_t found;
+
+	(void)argc;
+	if (strcmp(argv[2], "family") == 0) { /* with a child that stays */
+		if (pipe(life))
+			return 2;
+		if (fork() == 0) {
+			close(life[1]);
+			return (int)read(life[0], line, 1);
+		}
+	}
+	for (int i = 0; i < count; i++)
+		put(a, 'P', i, -1);
+	snprintf(line, sizeof line, "%s/.fastwrite/*.arena", argv[1]);
+	if (glob(line, 0, NULL, &found))
+		return 2;
+	close(open(found.gl_pathv[0], O_RDONLY));
+	printf("staged\n");
+	fflush(stdout);
+	if (!fgets(line, sizeof line, stdin))
+		return 2;
+	put(a, 'P', count, -1);
+	return 0;
+}
+"""
+)
+
 NEWER_MASTER = (
     COMMON
     + r"""
@@ -331,6 +367,34 @@ def test_living_master_is_left_alone(rig):
         code, report = s.recover()
         assert code == 0 and report["live"] == 1 and report["recovered"] == 0, report
         assert (s.place / "a").stat().st_size == before
+
+
+@pytest.mark.parametrize("family", ["alone", "family"])
+def test_a_program_that_reads_its_arena_is_not_taken_for_dead(library, fastwrite, compile_c, family):
+    """The close of any descriptor of a file drops the process's POSIX locks on it: the keeper's lock, too."""
+    settings = {"mem": "1M", "block": "64K", "lag_ms": 60000}
+    with (
+        disk_dir() as place,
+        subprocess.Popen(
+            [compile_c(BACKUP), place, family, str(STAGED)],
+            env={**os.environ, **preload_env(library, f"{place}/**", **settings)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process,
+    ):
+        assert process.stdout.readline() == "staged\n"
+        before = (place / "a").stat().st_size
+        assert before < STAGED * RECORD, "nothing was staged: this tests nothing"
+        done = subprocess.run(
+            [fastwrite, "recover", place], capture_output=True, text=True, timeout=HANGS, check=False
+        )
+        assert done.returncode == 0, done
+        if family == "alone":
+            assert (place / "a").stat().st_size == before, done
+        process.communicate("go on\n", timeout=HANGS)
+        assert process.returncode == 0
+        assert content(place / "a") == records("P", STAGED + 1)
 
 
 WAKES = {

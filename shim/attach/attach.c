@@ -415,6 +415,7 @@ static bool is_alone(struct file *f)
 	/* (`give_up`: the child of a vfork had it, and its parent was killed) */
 	if (atomic_load(&f->flush.busy) || f->needs_repair || atomic_load(&f->give_up) != BYPASS_NONE)
 		return false;
+	takeover_alone();
 	f->shared = false;
 	if (f->why == BYPASS_FORK)
 		f->why = BYPASS_NONE;

@@ -27,7 +27,9 @@
  * staged.
  *
  * A recoverer frees nothing and waits for no lock of the family.  It does no harm to a family that is at
- * work.  So a keeper may lose its lock (when the program wants the number of our descriptor).
+ * work.  So a keeper may lose its lock: the program wants the number of our descriptor, or opens the arena
+ * itself and closes it.  A process without a family takes no gates and has no keeper lock.  When it ends, the
+ * whole arena is dead.
  *
  * Used by: staging/takeover (the family), recovery/living (the recoverer).
  */

@@ -29,6 +29,7 @@
 #include "staging/arenas.h"
 #include "staging/stage.h"
 #include "staging/stats.h"
+#include "staging/takeover.h"
 #include "sync/journal.h"
 
 static PROCESS_DATA struct process_fork forking;
@@ -90,6 +91,7 @@ static void visit_claim(struct file *f, void *ctx)
 	if (!f->shared && !f->nested)
 		flush_wait_idle(f);
 	f->shared = true;
+	takeover_share(f);
 	for (struct ofd *o = f->ofds; o; o = o->next)
 		if (ofd_local(o)->refs)
 			family_set_add(&o->holders, *(const uint32_t *)ctx);

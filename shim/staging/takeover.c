@@ -39,7 +39,8 @@ void takeover_keep_slow(struct file *f)
 	struct arena_entry *entry = arena_entry_at(f->arena, (uint32_t)f->entry);
 	uint32_t bit = bit_of(f->arena);
 
-	if (f->arena->gated && !(atomic_load(&kept) & bit)) {
+	/* (a process without a family needs no keeper: with its end the arena is dead) */
+	if (f->shared && f->arena->gated && !(atomic_load(&kept) & bit)) {
 		signals_harden();
 		/* (a recoverer may hold the lock for a dead process that had our index in the family) */
 		if (takeover_lock_byte(arenas_fd(f->arena), F_SETLKW, F_WRLCK,
@@ -49,6 +50,29 @@ void takeover_keep_slow(struct file *f)
 	}
 	kill_step();
 	atomic_store(&entry->keeper, family_me + 1);
+}
+
+void takeover_share(struct file *f)
+{
+	if (f->mode == FILE_ATTACHED && f->arena && f->entry >= 0 && takeover_keeps(f))
+		takeover_keep_slow(f);
+}
+
+void takeover_alone(void)
+{
+	const off_t at = TAKEOVER_KEEPERS_AT + (off_t)family_me;
+
+	for (uint32_t i = 0; i < arenas_count(); i++) {
+		struct arena *a = arenas_at(i);
+
+		if (!a || !(atomic_load(&kept) & bit_of(a)))
+			continue;
+		/* (waits for a recoverer that has just found the lock free) */
+		takeover_lock_byte(arenas_fd(a), F_SETLKW, F_WRLCK, at);
+		atomic_store(&a->header->live.keepers[family_me], 0);
+		atomic_fetch_and(&kept, ~bit_of(a));
+		takeover_lock_byte(arenas_fd(a), F_SETLK, F_UNLCK, at);
+	}
 }
 
 bool takeover_gate(const struct file *f)

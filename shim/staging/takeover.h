@@ -17,7 +17,8 @@ bool takeover_possible(int fd);
 void takeover_joined(const struct arena *a);
 void takeover_forked(void);
 
-/* This process is about to stage for f and becomes its keeper.  File lock held. */
+/* This process is about to stage for f and becomes its keeper.  In a family it takes its keeper lock.  File
+ * lock held. */
 void takeover_keep_slow(struct file *f);
 static inline bool takeover_keeps(const struct file *f)
 {
@@ -28,6 +29,12 @@ static inline void takeover_keep(struct file *f)
 	if (__builtin_expect(!takeover_keeps(f), 0))
 		takeover_keep_slow(f);
 }
+
+/* f now belongs to a family, and this process keeps it on: it may have no keeper lock yet.  File lock held,
+ * signals blocked. */
+void takeover_share(struct file *f);
+/* This process has no family any more: without gates it must not be taken for a dead keeper.  Nobody forks. */
+void takeover_alone(void);
 
 /* Around every flush of f.  Waits for a recoverer that holds the gate.  File lock or flush token held,
  * signals blocked. */
