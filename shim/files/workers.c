@@ -295,12 +295,10 @@ bool workers_arm(void)
 	return true;
 }
 
-void workers_fork_prepare(void) { lock_take(&workers.lock, LOCK_QUEUE); }
-void workers_fork_parent(void) { lock_drop(&workers.lock, LOCK_QUEUE); }
-
 PROCESS_CODE void workers_after_fork(void)
 {
-	/* the lock is free, or held by a thread that this process does not have */
+	/* The lock is free, or held by a thread that this process does not have.  (A fork cannot wait for it
+	 * and keep it: it next waits for the lock of all streams, and the thread that has that may write.) */
 	if (!lock_try(&workers.lock, lock_self()))
 		workers.lock.word = lock_self();
 	workers.first = workers.last = NULL;

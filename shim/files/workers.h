@@ -47,9 +47,7 @@ uint32_t workers_threads(void);
 void workers_stop(void);
 /* Undoes workers_stop.  0, or -errno: a thread cannot be made. */
 int workers_resume(void);
-/* Around a fork.  In the child no thread runs. */
-void workers_fork_prepare(void);
-void workers_fork_parent(void);
+/* In the child of a fork: no thread runs. */
 void workers_after_fork(void);
 /* True in a worker thread. */
 bool workers_is_self(void);

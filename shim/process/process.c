@@ -167,7 +167,6 @@ static void fork_prepare(bool managed)
 	/* the child may end before our fork returns, and would leave the arena to us */
 	if (process_forks_and_ends)
 		family_exiting(true);
-	workers_fork_prepare();
 	forking = (struct process_fork){.signals = signals,
 	                                .watch = 1,
 	                                .member = member,
@@ -184,7 +183,6 @@ void process_fork_parent(void)
 	if (!was.watch || fork_guard_vforked)
 		return;
 	forking.watch = 0;
-	workers_fork_parent();
 	if (was.member) {
 		family_fork_parent();
 		kill_arm_children(0);

@@ -391,6 +391,81 @@ static void fork_among_threads(void **state)
 	OK(unlink("c"));
 }
 
+enum { FLUSHED = 20000 };
+static _Atomic pid_t forker;
+static _Atomic bool flushing;
+
+/* The thread sleeps in the kernel.  (Without that file system the fork has half a second to get there.) */
+static bool sleeps(pid_t thread)
+{
+	char path[64], state = 0;
+	FILE *f;
+
+	snprintf(path, sizeof path, "/proc/self/task/%d/stat", (int)thread);
+	f = fopen(path, "r");
+	if (!f) {
+		usleep(500000);
+		return true;
+	}
+	if (fscanf(f, "%*d (%*[^)]) %c", &state) != 1)
+		state = 0;
+	fclose(f);
+	return state == 'S';
+}
+
+/* What fflush(NULL) calls while it has the lock of all streams: writes when the other thread forks. */
+static ssize_t flush_slowly(void *fd, const char *bytes, size_t size)
+{
+	(void)bytes;
+	atomic_store(&flushing, true);
+	while (atomic_load(&forker) == 0)
+		usleep(1000);
+	/* (its first sleeps may be for what the library waits for) */
+	for (int i = 0; i < 20; i++) {
+		while (!sleeps(atomic_load(&forker)))
+			usleep(1000);
+		usleep(1000);
+	}
+	write_records(*(int *)fd, RECORDS, FLUSHED);
+	return (ssize_t)size;
+}
+
+static void *flushes_all(void *arg)
+{
+	(void)arg;
+	return (void *)(intptr_t)fflush(NULL);
+}
+
+/* fork waits for the lock of all streams, which another thread keeps while it writes. */
+static void fork_while_all_streams_are_flushed(void **state)
+{
+	int fd = open("f", O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+	FILE *slow = fopencookie(&fd, "w", (cookie_io_functions_t){.write = flush_slowly});
+	pthread_t flusher;
+	void *result;
+	pid_t pid;
+
+	(void)state;
+	skip_under_tsan();
+	write_records(fd, 0, RECORDS);
+	assert_non_null(slow);
+	assert_int_equal(fputc('x', slow), 'x');
+	assert_int_equal(pthread_create(&flusher, NULL, flushes_all, NULL), 0);
+	while (!atomic_load(&flushing))
+		usleep(1000);
+	atomic_store(&forker, (pid_t)syscall(SYS_gettid));
+	pid = fork();
+	if (pid == 0)
+		_exit(0);
+	check_exit(pid, 0);
+	assert_int_equal(pthread_join(flusher, &result), 0);
+	assert_null(result);
+	OK(fclose(slow));
+	OK(close(fd));
+	check_file("f", 0, RECORDS + FLUSHED);
+	OK(unlink("f"));
+}
+
 enum { CLOSED = 8, CLOSING_FORKS = 40 };
 static int closed[CLOSED];
 static atomic_bool may_close;
@@ -535,6 +610,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(both_write),
 		cmocka_unit_test(both_append),
 		cmocka_unit_test(fork_among_threads),
+		cmocka_unit_test(fork_while_all_streams_are_flushed),
 		cmocka_unit_test(close_among_forks),
 		cmocka_unit_test(cut_by_the_parent),
 		cmocka_unit_test(read_after_the_writer),
