@@ -442,13 +442,6 @@ static enum bypass_reason cannot_order(struct file *f, struct arena *a, uint64_t
 	return BYPASS_NONE;
 }
 
-/* The kernel takes them at each write, and programs see it at once. */
-static bool has_rights(int fd, const struct statx *st)
-{
-	return (st->stx_mode & (S_ISUID | S_ISGID)) ||
-	       sys_raw(SYS_fgetxattr, fd, (long)"security.capability", 0, 0, 0, 0) > 0;
-}
-
 /* LOCK_ATTACH held.  Returns the reason not to attach, or BYPASS_NONE. */
 static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 {
@@ -469,7 +462,8 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 		return BYPASS_PATH;
 	if (st.stx_nlink == 0)
 		return BYPASS_UNLINKED;
-	if (has_rights(ofd_fd(o), &st))
+	/* (the kernel takes them at each write, and programs see it at once) */
+	if (sys_has_rights(ofd_fd(o), &st))
 		return BYPASS_SET_ID;
 	young = !f->shared && young_is(f->dev, f->ino);
 	known = young ? young_path() : NULL;

@@ -415,6 +415,12 @@ bool sys_still_linked(int fd)
 	return sys.statx(fd, "", AT_EMPTY_PATH, STATX_NLINK, &st) == 0 && st.stx_nlink == 1;
 }
 
+bool sys_has_rights(int fd, const struct statx *st)
+{
+	return (st->stx_mode & (S_ISUID | S_ISGID)) ||
+	       sys_raw(SYS_fgetxattr, fd, (long)"security.capability", 0, 0, 0, 0) > 0;
+}
+
 const struct sys_dirent *sys_dir_next(struct sys_dir *d)
 {
 	const struct sys_dirent *entry;

@@ -383,8 +383,10 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 	}
 	if (granted > limit - at)
 		granted = limit - at;
-	if (!file_is_staged(f))
-		guard_begin(f, fd);
+	if (!file_is_staged(f) && !guard_begin(f, fd)) {
+		attach_refresh(f, fd);
+		return WRITE_AGAIN;
+	}
 	if (paged)
 		return write_paged(f, o, fd, iov, count, n, offset, at);
 	r = stage_put(f, stream ? o : NULL, iov, count, n, at, granted, kind);
@@ -920,8 +922,8 @@ static int truncate_staged(struct file *f, int fd, uint64_t size)
 	/* (f may have become another file since io_ftruncate asked) */
 	if (begins && (!file_is_ordered(f) || !paged_suits(f) || visibility_waits(f) || !workers_arm()))
 		return -EINVAL;
-	if (begins)
-		guard_begin(f, fd);
+	if (begins && !guard_begin(f, fd))
+		return -EINVAL;
 	return paged_truncate(f, size);
 }
 

@@ -14,6 +14,7 @@
 #include "staging/stage.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/vfs.h>
 
 enum {
@@ -227,14 +228,23 @@ int prealloc_reserve(struct file *f, int fd, uint64_t offset, uint64_t need, uin
 	return r;
 }
 
-/* The program did not ask for this change: restores the mtime if possible. */
+/* (A capability is looked for on programs only: it is of no use to others, and costs a system call.) */
+static bool takes_rights(int fd, const struct statx *st)
+{
+	return (st->stx_mode & (S_ISUID | S_ISGID | S_IXUSR | S_IXGRP | S_IXOTH)) && sys_has_rights(fd, st);
+}
+
+/* The program did not ask for this change: restores the mtime if possible.  -EPERM: the file would lose
+ * rights that somebody has given it. */
 static int truncate_unseen(int fd, uint64_t size, bool exclusive)
 {
 	struct statx before, after;
-	int r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_MTIME, &before);
+	int r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_MTIME | STATX_MODE, &before);
 
 	if (r < 0)
 		return r;
+	if (takes_rights(fd, &before))
+		return -EPERM;
 	kill_step();
 	/* checked as late as possible: another process may have appended since the caller read the size */
 	if (!exclusive && !lease_holds(fd))

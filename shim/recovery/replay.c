@@ -203,12 +203,13 @@ static bool set_time(int fd, const struct statx *st)
 	return sys_raw(SYS_utimensat, fd, 0, (long)times, 0, 0, 0) == 0;
 }
 
-/* The file keeps its time, by which another arena with bytes for it knows it. */
+/* The file keeps its rights, and its time, by which another arena with bytes for it knows it. */
 static void trim_unseen(int fd)
 {
 	struct statx st;
 
-	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE | STATX_MTIME, &st) == 0 && set_time(fd, &st)) {
+	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE | STATX_MTIME | STATX_MODE, &st) == 0 &&
+	    !sys_has_rights(fd, &st) && set_time(fd, &st)) {
 		sys.ftruncate(fd, (off_t)st.stx_size);
 		set_time(fd, &st);
 	}

@@ -35,15 +35,18 @@ void guard_take(struct file *f, int fd)
 	kill_step();
 }
 
-void guard_begin(struct file *f, int fd)
+bool guard_begin(struct file *f, int fd)
 {
+	const struct arena_guard *g = &entry_of(f)->guard;
+
 	if (!atomic_load(&f->flush.busy)) {
 		guard_take(f, fd);
-		return;
+		return !g->known || g->size == f->ksize;
 	}
 	guard_change(f);
 	fill(&entry_of(f)->guard, fd);
 	kill_step();
+	return true;
 }
 
 void guard_change(struct file *f) { guard_stamp(&entry_of(f)->guard); }

@@ -17,8 +17,9 @@
 void guard_take(struct file *f, int fd);
 
 /* The same before the first bytes are staged.  While a flush is under way the guard still announces its
- * change: the flush takes the guard again when it ends. */
-void guard_begin(struct file *f, int fd);
+ * change: the flush takes the guard again when it ends.  False: the file is not f->ksize bytes long, because
+ * another program has changed it. */
+bool guard_begin(struct file *f, int fd);
 
 /* The library is about to change the file in the kernel. */
 void guard_change(struct file *f);

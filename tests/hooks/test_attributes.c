@@ -130,6 +130,37 @@ static void rights_go_with_a_write(void **state)
 	OK(unlink("a"));
 }
 
+/* A close changes nothing, although the space behind the end goes back.  Unseen: as by another process, while
+ * nothing is staged. */
+static void rights_stay_at_a_close(void **state)
+{
+	const uint32_t capabilities[] = {0x02000000, 1, 0, 0, 0}; /* version 2, CAP_CHOWN */
+	struct stat st;
+	int fd = open_staged("a", 0);
+
+	(void)state;
+	OK(fdatasync(fd));
+	drop_fsetid(true);
+	assert_int_equal(raw_call(SYS_fchmod, fd, 04755, 0, 0), 0);
+	OK(close(fd));
+	drop_fsetid(false);
+	OK(stat("a", &st));
+	assert_int_equal(st.st_mode & 07777, 04755);
+	OK(unlink("a"));
+	fd = open_staged("a", 0);
+	OK(fdatasync(fd));
+	assert_int_equal(raw_call(SYS_fchmod, fd, 0755, 0, 0), 0);
+	if (syscall(SYS_fsetxattr, fd, "security.capability", capabilities, sizeof capabilities, 0) == 0) {
+		OK(close(fd));
+		assert_int_equal(getxattr("a", "security.capability", NULL, 0), sizeof capabilities);
+	} else {
+		print_message("no capabilities of a file here\n");
+		OK(close(fd));
+	}
+	check_file("a", 0, RECORDS);
+	OK(unlink("a"));
+}
+
 /* Whatever becomes of the call (not every system knows this form): what was written is in the file by then.
  */
 static void by_descriptor(void **state)
@@ -159,6 +190,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(rights_go_with_a_write), /* before there are threads with the capability */
+		cmocka_unit_test(rights_stay_at_a_close),
 		cmocka_unit_test(by_descriptor),
 		cmocka_unit_test(times),
 		cmocka_unit_test(modes),

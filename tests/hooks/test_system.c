@@ -44,6 +44,64 @@ static int child_staged(const char *path, int more)
 	return fd;
 }
 
+/* ---- a program that changes the file ---- */
+
+/* Another program makes a staged file longer, or empty.  Its own writes and reads go on where they are then. */
+static void changed_by_a_program(void **state)
+{
+	char text[RECORD];
+	off_t at;
+	int fd;
+
+	(void)state;
+	fd = open_staged("a", O_APPEND);
+	assert_int_equal(system("head -c 500 /dev/zero >>a"), 0);
+	assert_int_equal(write(fd, "x", 1), 1);
+	assert_int_equal(read(fd, text, sizeof text), 0);
+	OK(close(fd));
+	fd = open_staged("a", O_APPEND);
+	assert_int_equal(system("head -c 500 /dev/zero >>a"), 0);
+	at = OK(lseek(fd, 0, SEEK_END));
+	assert_int_equal(write(fd, "abc", 3), 3);
+	assert_int_equal(pread(fd, text, sizeof text, at), 3);
+	assert_memory_equal(text, "abc", 3);
+	OK(close(fd));
+	fd = open_staged("a", O_APPEND);
+	assert_int_equal(system(": >a"), 0);
+	assert_int_equal(write(fd, "abc", 3), 3);
+	assert_int_equal(pread(fd, text, sizeof text, 0), 3);
+	OK(close(fd));
+	fd = open_staged("a", 0);
+	assert_int_equal(system(": >a"), 0);
+	assert_int_equal(pwrite(fd, "abc", 3, 100), 3);
+	assert_int_equal(pread(fd, text, 10, 50), 10);
+	OK(close(fd));
+	OK(unlink("a"));
+}
+
+/* The limit counts from the end that another program gave the file. */
+static void limit_of_a_longer_file(void **state)
+{
+	const char zeros[100] = {0};
+	struct rlimit before, small;
+	struct stat st;
+	int fd = open_staged("a", O_APPEND);
+
+	(void)state;
+	OK(getrlimit(RLIMIT_FSIZE, &before));
+	small = (struct rlimit){.rlim_cur = STAGED + 1000, .rlim_max = before.rlim_max};
+	signal(SIGXFSZ, SIG_IGN);
+	OK(setrlimit(RLIMIT_FSIZE, &small));
+	assert_int_equal(system("head -c 990 /dev/zero >>a"), 0);
+	assert_int_equal(write(fd, zeros, sizeof zeros), 10);
+	OK(close(fd));
+	OK(setrlimit(RLIMIT_FSIZE, &before));
+	signal(SIGXFSZ, SIG_DFL);
+	OK(stat("a", &st));
+	assert_int_equal(st.st_size, STAGED + 1000);
+	OK(unlink("a"));
+}
+
 /* ---- terminals ---- */
 
 /* What was standard output before goes on as a file; what it is now is the terminal. */
@@ -507,6 +565,7 @@ static void syncing_in_the_background(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(changed_by_a_program), cmocka_unit_test(limit_of_a_longer_file),
 		cmocka_unit_test(logging_in),      cmocka_unit_test(becoming_a_daemon),
 		cmocka_unit_test(expanding_words), cmocka_unit_test(printing_a_trace),
 		cmocka_unit_test(limits),          cmocka_unit_test(logins),
