@@ -207,6 +207,7 @@ enum clone_kind {
 	CLONE_LIKE_FORK,
 	CLONE_LIKE_VFORK,
 	CLONE_LIKE_THREAD,
+	CLONE_APART, /* see process_part_prepare */
 	CLONE_OTHER,
 };
 
@@ -219,7 +220,7 @@ static enum clone_kind kind_of_clone(int flags)
 	if (flags & CLONE_FILES)
 		return CLONE_OTHER; /* one descriptor table, and two who keep account of it */
 	if (!(flags & CLONE_VM))
-		return CLONE_LIKE_FORK;
+		return flags & (CLONE_NEWPID | CLONE_NEWUSER) ? CLONE_APART : CLONE_LIKE_FORK;
 	return flags & CLONE_VFORK ? CLONE_LIKE_VFORK : CLONE_OTHER;
 }
 
@@ -236,15 +237,16 @@ static int clone_main(void *arg)
 	const struct clone_start *s = arg;
 	int r;
 
-	if (s->kind == CLONE_LIKE_FORK)
-		process_fork_child();
-	else
-		child_vfork_child(&s->state);
+	switch (s->kind) {
+	case CLONE_LIKE_FORK: process_fork_child(); break;
+	case CLONE_APART: process_part_child(); break;
+	default: child_vfork_child(&s->state);
+	}
 	r = s->start(s->arg);
-	if (s->kind == CLONE_LIKE_FORK)
-		process_exit(); /* to return from here is _exit by another name */
-	else
+	if (s->kind == CLONE_LIKE_VFORK)
 		child_ends();
+	else
+		process_exit(); /* to return from here is _exit by another name */
 	return r;
 }
 
@@ -280,14 +282,15 @@ EXPORT int clone(int (*start)(void *), void *stack, int flags, void *arg, ...)
 	}
 	switch (s.kind) {
 	case CLONE_LIKE_FORK: process_fork_prepare(); break;
+	case CLONE_APART: process_part_prepare(); break;
 	case CLONE_LIKE_VFORK: child_vfork_prepare(&s.state); break;
 	default: child_give_up(); return real.clone(start, stack, flags, arg, parent_tid, tls, child_tid);
 	}
 	r = real.clone(clone_main, stack, flags, &s, parent_tid, tls, child_tid);
-	if (s.kind == CLONE_LIKE_FORK)
-		process_fork_parent();
-	else
+	if (s.kind == CLONE_LIKE_VFORK)
 		child_vfork_parent(&s.state, r >= 0);
+	else
+		process_fork_parent();
 	return r;
 }
 

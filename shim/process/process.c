@@ -175,6 +175,7 @@ static void fork_prepare(bool managed)
 }
 
 void process_fork_prepare(void) { fork_prepare(true); }
+void process_part_prepare(void) { fork_prepare(false); }
 
 void process_fork_parent(void)
 {
@@ -232,6 +233,7 @@ PROCESS_CODE static void fork_child(bool managed)
 }
 
 PROCESS_CODE void process_fork_child(void) { fork_child(true); }
+void process_part_child(void) { fork_child(false); }
 
 long process_raw_fork(long (*call)(long number, const long *arguments), long number, const long *arguments)
 {

@@ -21,6 +21,10 @@ struct process_fork {
 void process_fork_prepare(void);
 void process_fork_parent(void);
 void process_fork_child(void);
+/* Around a clone whose child has thread ids or rights of its own kind (CLONE_NEWPID, CLONE_NEWUSER): it cannot
+ * share locks, and never stages anything.  What is open now both sides write through. */
+void process_part_prepare(void);
+void process_part_child(void);
 
 /*
  * A fork by system call: `call` makes it.  The C library prepared nothing for the child, which may not start

@@ -426,9 +426,49 @@ static void loop(void **state)
 	OK(unlink("a"));
 }
 
+/* ---- children ---- */
+
+enum { APART_RECORDS = 3000 };
+
+static int writes_apart(void *fd)
+{
+	child_puts(*(int *)fd, 0, APART_RECORDS);
+	return 0;
+}
+
+/* The child is process 1 of its namespace: no number of a thread means the same on both sides. */
+static void parting_by_clone(void **state)
+{
+	enum { STACK_BYTES = 256 << 10 };
+	static const int kinds[] = {CLONE_NEWPID, CLONE_NEWUSER, CLONE_NEWPID | CLONE_NEWUSER};
+	char *stack = malloc(STACK_BYTES);
+
+	(void)state;
+	assert_non_null(stack);
+	fflush(stdout);
+	for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+		int fd = open_staged("a", O_APPEND);
+		pid_t pid = clone(writes_apart, stack + STACK_BYTES, kinds[i] | SIGCHLD, &fd);
+		struct stat st;
+
+		if (pid < 0) {
+			print_message("no such namespaces here: %s\n", strerror(errno));
+		} else {
+			write_records(fd, RECORDS, APART_RECORDS);
+			check_exit(pid, 0);
+			OK(fstat(fd, &st));
+			assert_int_equal(st.st_size, (RECORDS + 2 * APART_RECORDS) * RECORD);
+		}
+		OK(close(fd));
+		OK(unlink("a"));
+	}
+	free(stack);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(parting_by_clone), /* before the library knows of other namespaces */
 		cmocka_unit_test(parting),
 		cmocka_unit_test(two_tables),
 		cmocka_unit_test_teardown(mounts, unmount),
