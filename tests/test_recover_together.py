@@ -128,6 +128,25 @@ def test_an_open_waits_for_a_recovery(library, compile_c):
         assert log.stat().st_size == LINES * 100
 
 
+def test_the_command_does_not_wait_for_ever_and_says_so(library, fastwrite, compile_c):
+    """A recovery that is stopped: what is staged is not recovered, and status 0 would say that it is."""
+    with disk_dir() as place:
+        log = place / "log"
+        run = run_preloaded(
+            library, [compile_c(LEAVE.read_text()), "append", "kill", 0, LINES, log], place, lag_ms=60000
+        )
+        assert run.returncode == -9, run.stderr
+        (arena,) = (place / ".fastwrite").glob("*.arena")
+        with arena.open("rb") as recoverer:
+            fcntl.flock(recoverer, fcntl.LOCK_EX)
+            done = subprocess.run(
+                [fastwrite, "recover", place], capture_output=True, text=True, timeout=300, check=False
+            )
+        assert done.returncode == 1, done
+        assert "another recovery is at work on it, or stopped" in done.stderr, done
+        assert log.stat().st_size < LINES * 100, "nothing was left to recover"
+
+
 def test_a_living_arena_is_not_waited_for(library, compile_c):
     with disk_dir() as place:
         log = place / "log"

@@ -132,12 +132,15 @@ static int fd_inside(const void *arg, size_t offset)
 	return fd;
 }
 
-/* Handles files other than the one on which the ioctl is made. */
-static void ioctl_others(unsigned long request, const void *arg)
+/* What it takes beyond a detached file, and for files other than its own. */
+static void ioctl_others(int fd, unsigned long request, const void *arg)
 {
 	enum { BTRFS = 0x94, EXT4_MOVE = 15, XFS_EXCHANGE = 129 };
 
 	switch (request) {
+	/* change the flags of the description, as fcntl does */
+	case FIONBIO:
+	case FIOASYNC: fd_use_unmodelled(fd, BYPASS_IOCTL); return;
 	case LOOP_SET_FD:
 	case LOOP_CHANGE_FD: fd_use_unmodelled((int)(intptr_t)arg, BYPASS_IOCTL); return;
 	case LOOP_CONFIGURE: fd_use_unmodelled(fd_inside(arg, 0), BYPASS_IOCTL); return;
@@ -177,7 +180,7 @@ void hook_after_ioctl(int fd, unsigned long request, void *arg)
 int hook_before_ioctl(int fd, unsigned long request, const void *arg)
 {
 	if (live_config)
-		ioctl_others(request, arg);
+		ioctl_others(fd, request, arg);
 	return by_name_detach_fd(fd);
 }
 

@@ -351,12 +351,16 @@ static int take_over(struct recover_job *j, struct takeover *t)
 void living_recover(struct recover_job *j, int fd)
 {
 	BUFFER(struct takeover, t);
-	int r = 0;
-
-	j->report->live++;
 	/* (shared, as the family has it: keeps recoverers of the whole arena away when the last process of it
 	 * dies) */
-	if (!foreign_is_newer(fd) && sys.flock(fd, LOCK_SH | LOCK_NB) == 0 && takeover_begin(t, fd)) {
+	int r = sys.flock(fd, LOCK_SH | LOCK_NB);
+
+	if (r == -EWOULDBLOCK) {
+		job_failed(j, "", 0, -EBUSY, "another recovery is at work on it, or stopped");
+		return;
+	}
+	j->report->live++;
+	if (r == 0 && !foreign_is_newer(fd) && takeover_begin(t, fd)) {
 		r = foreign_load(&j->a, fd);
 		j->family_lives = true;
 		if (r == 0)

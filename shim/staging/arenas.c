@@ -22,6 +22,7 @@
 #include <linux/fscrypt.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 enum { ARENAS_MAX = 32 };
 
@@ -425,6 +426,17 @@ PROCESS_CODE void arenas_fork_child(void)
 	takeover_forked();
 }
 
+/* Address space counts against the limit although nothing is in it.  (Without places processes of the family
+ * cannot map an arena that another one makes later, and files in it are written through.) */
+static bool has_address_space(uint64_t bytes)
+{
+	enum { SHARE = 8 };
+	struct rlimit limit;
+
+	return sys_raw(SYS_prlimit64, 0, RLIMIT_AS, 0, (long)&limit, 0, 0) == 0 &&
+	       (limit.rlim_cur == RLIM_INFINITY || bytes <= limit.rlim_cur / SHARE);
+}
+
 void arenas_reserve_places(void)
 {
 	struct family *m = file_family();
@@ -447,6 +459,8 @@ void arenas_reserve_places(void)
 	most = (most + ARENA_PAGE - 1) / ARENA_PAGE * ARENA_PAGE;
 	m->runs_bytes = (runs_bytes + ARENA_PAGE - 1) / ARENA_PAGE * ARENA_PAGE;
 	m->place_bytes = most;
+	if (!has_address_space(most * FAMILY_PLACES))
+		return;
 	places = sys.mmap(NULL, most * FAMILY_PLACES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
 	                  -1, 0);
 	if (sys_is_error(places))

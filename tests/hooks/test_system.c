@@ -485,6 +485,24 @@ static void cloning(void **state)
 	OK(unlink("b"));
 }
 
+/* The flags of the description change, and stay so. */
+static void flags_by_ioctl(void **state)
+{
+	static const unsigned long requests[] = {FIONBIO, FIOASYNC};
+	int fd = open_staged("a", 0), on = 1;
+
+	(void)state;
+	OK(ioctl(fd, requests[0], &on));
+	write_records(fd, RECORDS, 10 * RECORDS);
+	OK(fdatasync(fd));
+	assert_true(OK(fcntl(fd, F_GETFL)) & O_NONBLOCK);
+	(void)!ioctl(fd, requests[1], &on); /* (regular files have no such thing everywhere) */
+	write_records(fd, 11 * RECORDS, RECORDS);
+	OK(close(fd));
+	check_file("a", 0, 12 * RECORDS);
+	OK(unlink("a"));
+}
+
 /* Names that only programs from before 2000 have. */
 static void old_names(void **state)
 {
@@ -571,7 +589,7 @@ int main(void)
 		cmocka_unit_test(limits),          cmocka_unit_test(logins),
 		cmocka_unit_test(mount_table),     cmocka_unit_test(more_attributes),
 		cmocka_unit_test(cloning),         cmocka_unit_test(syncing_in_the_background),
-		cmocka_unit_test(old_names),
+		cmocka_unit_test(flags_by_ioctl),  cmocka_unit_test(old_names),
 #if defined(__x86_64__)
 		cmocka_unit_test(old_seek),
 #endif
