@@ -32,7 +32,7 @@ int main(int argc, char **argv)
 	}
 	if (waitpid(pid, &status, 0) != pid || status)
 		return 5;
-	return malloc(700u << 20) == NULL;
+	return malloc(850u << 20) == NULL;
 }
 """
 
@@ -40,6 +40,6 @@ int main(int argc, char **argv)
 def test_a_fork_takes_no_address_space_from_a_limited_program(library, compile_c):
     program = compile_c(PROGRAM)
     with disk_dir() as place:
-        run = run_preloaded(library, [program, place / "log"], place, mem="64M")
+        run = run_preloaded(library, [program, place / "log"], place, mem="16M")
         assert run.returncode == 0, run.stderr
         assert (place / "log").read_bytes() == b"0123456789" * 200
