@@ -8,13 +8,13 @@ journal (nothing synced is lost, once recovery has run), `relaxed` and `off` are
 from __future__ import annotations
 
 import posixpath
-import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness.ab.predict import Prediction
 from harness.ab.profile import SMALL_BYTES, File, Profile
+from harness.core.shim import quote
 from harness.core.statistics import FASTER, SLOWER, Comparison
 
 DURABILITY = {"same": None, "recovered": "journal", "relaxed": "relaxed", "off": "off"}
@@ -166,11 +166,6 @@ def patterns(paths: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
         )
         made = made or [f"{below}/**"]
     return tuple(sorted(made))
-
-
-def quote(text: str) -> str:
-    """Text in which a pattern's signs mean themselves."""
-    return re.sub(r"([\\*?\[\]:!])", r"\\\1", text)
 
 
 def verdict(advice: Advice, prediction: Prediction | None, profile: Profile) -> tuple[str, str]:

@@ -166,6 +166,7 @@ def run(console: Console, settings: Settings, directory: Path) -> Record:
     built = shim.find()
     if isinstance(built, str):
         raise LabError(f"no shim: {built}")
+    shim.preload(built.library)  # refuses a path before the first run
     if shutil.which("strace") is None:
         raise LabError("strace is not installed (Debian: apt-get install strace)")
     executor = RealExecutor()
@@ -389,10 +390,10 @@ class _Session:
 def _absolute(pattern: str, root: str) -> str:
     """A pattern below the command's directory unless it is absolute; {dir} is that directory."""
     mark = "!" if pattern.startswith("!") else ""
-    rest = pattern.removeprefix("!").replace(PLACEHOLDER, advice.quote(root))
-    return mark + (rest if rest.startswith("/") else f"{advice.quote(root)}/{rest}")
+    rest = pattern.removeprefix("!").replace(PLACEHOLDER, shim.quote(root))
+    return mark + (rest if rest.startswith("/") else f"{shim.quote(root)}/{rest}")
 
 
 def portable(text: str, root: str, source: Path | None, unknown: str) -> str:
     """A rule's text with the user's directory in place of the one that the runs had; `unknown` when it had none."""
-    return text.replace(advice.quote(root), advice.quote(str(source.absolute())) if source else unknown)
+    return text.replace(shim.quote(root), shim.quote(str(source.absolute())) if source else unknown)

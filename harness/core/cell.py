@@ -166,7 +166,7 @@ def counters(settings: Mapping[str, str], statistics: Path) -> shim.Counters:
     sync = settings.get("FASTWRITE_SYNC", "fdatasync")
     found = shim.counters(text)
     if not text:
-        raise LegError("the library was not there: it left no statistics")
+        raise LegError(shim.ABSENT)
     if not found.staged_bytes and sync not in ("fdatasync", "fsync"):
         raise LegError("the library staged nothing")
     if sync == "journal" and not found.syncs_by_journal:

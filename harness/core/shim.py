@@ -17,6 +17,7 @@ from harness.core.model import LabError
 
 BUILD = ROOT / "build"
 STAGING_NAME = ".fastwrite"
+ABSENT = "the library was not there: it left no statistics"
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ class Shim:
     def env(self, data: Path, extra: Mapping[str, str], pattern: str = "data*") -> dict[str, str]:
         """Variables that put a program under the shim for files in `data`: dataN directly in it, or others."""
         return {
-            "LD_PRELOAD": str(self.library),
-            "FASTWRITE_PATHS": f"{data}/{pattern}",
+            **preload(self.library),
+            "FASTWRITE_PATHS": f"{quote(str(data))}/{pattern}",
             "FASTWRITE_ON_ERROR": "stop",
             **extra,
         }
@@ -55,8 +56,22 @@ class Shim:
 
 
 def preload(library: Path) -> dict[str, str]:
-    """Variables that put a program under another library."""
+    """The variable that puts a program under a library. LabError for a path that the loader would split."""
+    if re.search("[ :]", str(library)):
+        raise LabError(
+            f"{library}: the loader cannot preload from a path with a blank or ':'; move the directory"
+        )
     return {"LD_PRELOAD": str(library)}
+
+
+def quote(text: str) -> str:
+    """Text in which a pattern's signs mean themselves."""
+    return re.sub(r"([\\*?\[\]:!])", r"\\\1", text)
+
+
+def is_mapped(library: Path, maps: str) -> bool:
+    """Does /proc/PID/maps show the library? True also for the empty maps of a process that has just ended."""
+    return not maps or f"/{library.name}" in maps
 
 
 def find(build: Path = BUILD) -> Shim | str:

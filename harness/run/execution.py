@@ -33,7 +33,7 @@ from harness.core.model import (
 )  # fmt: skip
 from harness.core.mounts import Mounted, Mounts, check_free
 from harness.core.progress import DONE, WRITING, Progress, ProgressReader
-from harness.core.shim import Shim, arena_bytes, counters
+from harness.core.shim import ABSENT, Shim, arena_bytes, counters, is_mapped
 from harness.core.workdir import WorkDir
 from harness.tools import TOOLS, Place
 
@@ -190,7 +190,7 @@ class Execution:
         extras = self._extras()
         outcome = self._tool.parse(done.stdout, self._experiment.params, bench.place)
         found = self._verify(outcome)
-        problem = self._judge_exit(found)
+        problem = self._judge_exit(found) or self._judge_library(done.stderr)
         fields = {
             "status": FAILED if problem else OK,
             "reason": problem,
@@ -271,6 +271,15 @@ class Execution:
             return ""
         return f"verification failed: {found.problem}"
 
+    def _judge_library(self, stderr: str) -> str:
+        """Why a measured leg cannot have run under the shim; "" when it has, or was not to."""
+        if not variants.shimmed(self._leg.variant):
+            return ""
+        if "cannot be preloaded" in stderr:
+            return f"the library was not there: {stderr.strip()[-300:]}"
+        missing = self._tool.counted(self._experiment.params) and not self._statistics.exists()
+        return ABSENT if missing else ""
+
     def _memory(self, outcome: Outcome, collect: sampler.Sampler) -> dict:
         """kB and bytes; growth is peak minus what the program had when it began to write."""
         raw = outcome.raw
@@ -302,11 +311,16 @@ class Execution:
         """Kill at a random share of the records, recover, and compare with the acknowledged-writes log."""
         bench = self._bench
         share = random.Random(f"{self._plan.seed}/{self._leg.id}").uniform(0.05, 0.95)
+        under_shim = True
 
-        def tick(_: int) -> bool:
+        def tick(pid: int) -> bool:
+            nonlocal under_shim
             found = self._progress.read()
             self._observer.leg_ticked(found.acked_bytes if found else None)
-            return bool(found and found.phase == WRITING and found.acked_bytes >= share * found.total_bytes)
+            due = bool(found and found.phase == WRITING and found.acked_bytes >= share * found.total_bytes)
+            if due and variants.shimmed(self._leg.variant):
+                under_shim = is_mapped(bench.shim.library, bench.read(f"/proc/{pid}/maps"))
+            return due
 
         done = bench.executor.run(command, KILL_TICK_SECONDS, tick)
         found = self._progress.read()
@@ -316,6 +330,8 @@ class Execution:
             return self._failed("the program was over before the kill; give it more records (records_kill)")
         if found is None:
             return self._failed("killed before there was a progress file")
+        if not under_shim:
+            return self._failed("the library was not there: the killed program had not loaded it")
         recovered = self._recover()
         checked = self._verify(None)
         allowed = self._experiment.may_lose.get(self._leg.variant, 0) * found.threads

@@ -171,8 +171,11 @@ def _run(
     with work:
         work.check_space(estimate.footprint_bytes, estimate.files)
         found = shim.find()
-        if isinstance(found, str) and any(map(variants.shimmed, settings.variants)):
-            console.print(f"[yellow]shim legs are skipped:[/] {found}", soft_wrap=True)
+        if any(map(variants.shimmed, settings.variants)):
+            if isinstance(found, str):
+                console.print(f"[yellow]shim legs are skipped:[/] {found}", soft_wrap=True)
+            else:
+                shim.preload(found.library)  # refuses a path before the first leg
         work.set_sysctls(settings.sysctls)
         machine = environment.gather(work.path, app_cells.versions())
         if resume:

@@ -60,6 +60,10 @@ class Tool(Protocol):
         """Environment of the leg's command, given the variables of the leg's variant."""
         return env
 
+    def counted(self, params: Params) -> bool:
+        """Has the library statistics of such a leg? Not of files that are only read, written once or by a ring."""
+        return True
+
     def parse(self, stdout: str, params: Params, place: Place | None = None) -> Outcome:
         """What the timed command printed, and left below `place.control`. LabError when it is not the tool's."""
 

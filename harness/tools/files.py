@@ -30,6 +30,9 @@ class FilesTool(base.Plain):
             "--rounds", str(params.get("rounds", 1)),
         )  # fmt: skip
 
+    def counted(self, params: Params) -> bool:
+        return False
+
     def parse(self, stdout: str, params: Params, place: Place | None = None) -> Outcome:
         return base.outcome("lab-files", stdout)
 

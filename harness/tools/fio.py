@@ -69,6 +69,9 @@ class FioTool(Tool):
             options += (f"--write_iops_log={place.control / LOG}",)
         return _local(place, options)
 
+    def counted(self, params: Params) -> bool:
+        return params["ioengine"] != "io_uring"
+
     def parse(self, stdout: str, params: Params, place: Place | None = None) -> Outcome:
         raw = printed(stdout)
         try:

@@ -33,6 +33,9 @@ class ReadTool(base.Plain):
             *(word for name in sorted(params) for word in (f"--{name}", str(params[name]))),
         )  # fmt: skip
 
+    def counted(self, params: Params) -> bool:
+        return False
+
     def parse(self, stdout: str, params: Params, place: Place | None = None) -> Outcome:
         return base.outcome("lab-read", stdout)
 

@@ -53,15 +53,22 @@ GOOD = {
 }  # fmt: skip
 
 
+STATISTICS = (
+    "fastwrite: pid 1 (lab-writer), rule env: 0 writes staged, 0 bytes; 0 flushes, 0 bytes, 0 by O_DIRECT; "
+    "0 syncs asked, 0 done, 0 by the journal; 0 drains\n"
+)
+
+
 class FakeExecutor:
     """Plays lab-writer and lab-verify: `ticks` ticks per run, then a result; `verify` is the verdict."""
 
-    def __init__(self, clock, ticks=5, verify=None, returncode=0, stderr=""):
+    def __init__(self, clock, ticks=5, verify=None, returncode=0, stderr="", statistics=STATISTICS):
         self.clock = clock
         self.ticks = ticks
         self.verify = verify or GOOD
         self.returncode = returncode
         self.stderr = stderr
+        self.statistics = statistics
         self.commands = []
 
     def run(self, command, tick_seconds=0.1, on_tick=None):
@@ -94,6 +101,8 @@ class FakeExecutor:
             self.clock.sleep(tick_seconds)
         if self.returncode:
             return Completed(self.returncode, "", self.stderr, self.clock.time - start)
+        if self.statistics and "FASTWRITE_STATS" in command.env:
+            Path(command.env["FASTWRITE_STATS"]).write_text(self.statistics)
         total = threads * records
         write_progress(progress, threads, records, size, total, phase=DONE, start=start, end=self.clock.time)
         seconds = self.clock.time - start
@@ -110,6 +119,7 @@ PROC = {
     "/proc/loadavg": "0.10 0.10 0.10 1/100 4242\n",
     "/proc/meminfo": "MemTotal: 1000 kB\nDirty:              40 kB\nWriteback:          0 kB\n",
     "/proc/diskstats": " 254 0 vda 10 0 800 5 20 0 1600 9 0 0 0\n",
+    "/proc/1/maps": "7f00-7f01 r-xp 00000000 fe:00 9 /somewhere/lib.so\n",
     "/proc/1/status": "Name:\tlab\nVmHWM:\t 9 kB\nRssAnon:\t 5 kB\nRssFile:\t 3 kB\nRssShmem:\t 1 kB\n",
 }
 

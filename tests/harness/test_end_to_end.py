@@ -12,6 +12,7 @@ import pytest
 from lib.support import wait_for
 
 from harness import ROOT
+from harness.core import shim
 from harness.core.workdir import MARKER
 
 TINY = ["--scale", "tiny", "--no-shim", "--no-warm", "--pairs", "1", "--kills", "1"]
@@ -54,6 +55,18 @@ def test_a_run_verifies_reports_and_leaves_nothing(tmp_path):
     assert again.returncode == 0, again.stdout + again.stderr
     assert [s["leg"] for s in samples(out)] == [s["leg"] for s in found]
     assert run_harness("report", out).returncode == 0
+
+
+def test_shim_legs_stage_in_a_directory_whose_name_has_the_signs_of_a_pattern(tmp_path):
+    if isinstance(shim.find(), str):
+        pytest.skip(shim.find())
+    options = ["--scale", "tiny", "--no-warm", "--pairs", "1", "--kills", "1", "--kinds", "measure,kill"]
+    out = tmp_path / "out"
+    done = run_harness("run", "E1", *options, "--dir", tmp_path / "lab[1]x", "--out", out)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {s["leg"]: s for s in samples(out)}
+    assert found["E1/measure/1/shim"]["shim_counters"]["staged_writes"] > 0
+    assert found["E1/kill/1/shim"]["status"] == "ok"
 
 
 def test_dry_run_touches_nothing(tmp_path):

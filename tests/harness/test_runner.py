@@ -12,6 +12,7 @@ from harness.core.store import RunStore
 from harness.run import plan
 from harness.run.execution import TICK_SECONDS, Execution
 from harness.run.runner import Runner
+from harness.tools import TOOLS
 
 
 class Told:
@@ -138,6 +139,28 @@ def test_under_the_shim_the_environment_is_set_and_recovery_runs_before_the_chec
     assert writer.env["FASTWRITE_PATHS"] == f"{stood.place.data}/data*"
     assert recover.argv[1] == "recover" and "--acked" in verify.argv
     assert not recover.env and not verify.env
+
+
+def test_a_shim_leg_without_statistics_is_failed(tmp_path, experiments):
+    shim = Shim(tmp_path / "lib.so", tmp_path / "fastwrite")
+    samples, _, _ = run(tmp_path / "a", experiments, variants=("native", "shim"), shim=shim, statistics="")
+    found = {s["variant"]: s for s in samples}
+    assert found["native"]["status"] == "ok" and found["shim"]["status"] == "failed"
+    assert "left no statistics" in found["shim"]["reason"] and "rate_mb_s" not in found["shim"]
+    (sample,) = run(tmp_path / "b", experiments, variants=("shim",), shim=shim)[0]
+    assert sample["status"] == "ok" and sample["shim_counters"]["staged_writes"] == 0
+
+
+def test_a_kill_leg_whose_program_had_not_loaded_the_library_is_failed(tmp_path, experiments):
+    shim = Shim(tmp_path / "other.so", tmp_path / "fastwrite")
+    (sample,) = run(tmp_path, experiments, kinds=(KILL,), variants=("shim",), shim=shim)[0]
+    assert sample["status"] == "failed" and "had not loaded it" in sample["reason"]
+    assert "kill" not in sample
+
+
+def test_legs_that_the_library_does_not_count_need_no_statistics():
+    assert not TOOLS["read"].counted({}) and not TOOLS["files"].counted({}) and TOOLS["writer"].counted({})
+    assert not TOOLS["fio"].counted({"ioengine": "io_uring"}) and TOOLS["fio"].counted({"ioengine": "libaio"})
 
 
 def test_staging_that_was_never_seen_is_not_counted_as_nothing(tmp_path, experiments):

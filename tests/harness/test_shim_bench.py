@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+from pathlib import Path
+
 import lab_fakes as fakes
 import pytest
 
@@ -25,6 +27,18 @@ def test_a_shim_that_is_not_built_says_what_to_do(tmp_path):
     digest = found.digest
     (tmp_path / "fastwrite").write_text("y")
     assert found.digest != digest
+
+
+def test_signs_of_a_pattern_in_the_directory_are_quoted(tmp_path):
+    found = shim.Shim(tmp_path / "l.so", tmp_path / "c")
+    assert found.env(Path("/a[1]*"), {})["FASTWRITE_PATHS"] == r"/a\[1\]\*/data*"
+
+
+@pytest.mark.parametrize("name", ["a b", "a:b"])
+def test_a_library_that_the_loader_cannot_preload_is_refused(tmp_path, name):
+    found = shim.Shim(tmp_path / name / "l.so", tmp_path / "c")
+    with pytest.raises(LabError, match="a path with a blank or ':'"):
+        found.env(tmp_path, {})
 
 
 def test_recovery_answers_or_is_an_error(tmp_path):
