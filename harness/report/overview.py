@@ -160,13 +160,19 @@ def _lost(rows: Sequence[Row]) -> Card:
     count, lost, ids = _kills(rows, SHIM)
     native_count, native_lost, native_ids = _kills(rows, NATIVE)
     own = _lost_by_the_method(rows)
-    if not count and not native_count:
+    failed = sum(k.failed for r in rows for k in r.kills.values())
+    if not count and not native_count and not failed:
         return Card("What is lost?", present.NONE, own or "This run has no kill -9 legs.")
     natively = f"natively {present.byte_count(native_lost)} in {present.plural(native_count, 'kill')}"
+    if failed:
+        own = f"{present.plural(failed, 'kill')} failed, and may have lost more. {own}"
     words = f"of acknowledged data after {present.plural(count, 'kill')} -9 under the shim; {natively}. {own}"
     if not count:
         words, lost, ids = f"of acknowledged data: {natively}. {own}", native_lost, native_ids
-    return Card("What is lost?", present.byte_count(lost), words.strip(), ids, BAD if lost else GOOD)
+    figure = present.byte_count(lost)
+    if failed and not lost:
+        figure, words = f"{failed:,} failed", f"{figure} {words}"
+    return Card("What is lost?", figure, words.strip(), ids, BAD if lost or failed else GOOD)
 
 
 def _lost_by_the_method(rows: Sequence[Row]) -> str:

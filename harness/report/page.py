@@ -116,7 +116,7 @@ def _cell(row: Row, header: str, text: str) -> Cell:
     if header in ("native", "shim"):
         found = row.figures.get(NATIVE if header == "native" else row.compared)
         sort = found.figure.median if found else None
-    elif header == "ratio" and row.comparison:
+    elif header == "ratio" and head != present.NONE:
         sort = row.comparison.ratio
     elif header == "published":
         sort = row.experiment.published.value

@@ -112,8 +112,9 @@ def whose(row: Row) -> str:
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    """One row of HEADERS. A row that failed shows no figures beside the word."""
-    verdict = row.verdict if row.status != FAILED else "FAILED"
+    """One row of HEADERS. A row that failed shows no ratio beside the word."""
+    failed = row.status == FAILED
+    comparison = None if failed else row.comparison
     return (
         row.experiment.id,
         row.experiment.title,
@@ -122,11 +123,11 @@ def cells(row: Row) -> tuple[str, ...]:
         row.experiment.figure_unit,
         figure(row.figures.get(NATIVE)),
         figure(row.figures.get(row.compared)),
-        ratio(row.comparison),
-        detectable(row.comparison),
+        ratio(comparison),
+        detectable(comparison),
         both(row, row.kills, kills),
         both(row, row.limited, limited),
-        verdict,
+        "FAILED" if failed else row.verdict,
     )
 
 

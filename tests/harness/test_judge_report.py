@@ -259,6 +259,27 @@ def test_the_summary_is_red_where_it_must_be(experiments, samples):
     assert "1 leg failed" in sure.sentence and "FALSE" in sure.sentence and sure.tone == overview.BAD
 
 
+def test_kills_that_failed_are_not_read_as_nothing_lost(experiments, samples):
+    failed = [fakes.killed("E1", "shim", n, status="failed", reason="no recovery") for n in (3, 4)]
+    failed = [{k: v for k, v in sample.items() if k != "kill"} for sample in failed]
+    kept = [s for s in samples if (s["kind"], s["variant"]) != ("kill", "shim")]
+    lost = overview.cards(summed(experiments, kept + failed))[2]
+    assert lost.figure == "2 failed" and lost.tone == overview.BAD
+    assert "0 B of acknowledged data after 2 kills -9 under the shim" in lost.sentence
+    assert "2 kills failed" in lost.sentence
+    page = report.render(fakes.settings(), summed(experiments, kept + failed), kept + failed)
+    assert "kill -9, shim: 2 times (2 FAILED)" in page
+
+
+def test_a_row_with_a_corrupt_leg_shows_no_ratio(experiments, samples):
+    bad = fakes.measured("E1", "shim", 4, 1500, status="failed", reason="verification failed: data3")
+    found = row(summed(experiments, [*samples, bad]), "E1")
+    cells = dict(zip(present.HEADERS, present.cells(found), strict=True))
+    assert (cells["ratio"], cells["could find"], cells["article"]) == (present.NONE, present.NONE, "FAILED")
+    page = report.render(fakes.settings(), summed(experiments, [*samples, bad]), samples)
+    assert "shim against native:" not in page
+
+
 def test_what_a_method_loses_by_itself_is_named_beside_what_is_lost(experiments, samples):
     kills = [fakes.killed("E4", "shim", n, lost=65536) for n in (1, 2)]
     lost = overview.cards(summed(experiments, samples + kills))[2]
