@@ -276,7 +276,8 @@ def _cv(context: _Context) -> _Found:
 def _cv_over(context: _Context) -> _Found:
     ours = _jitters(context, context.experiment.id)
     theirs = _jitters(context, context.claim.of)
-    pairs = [(a.cv / b.cv) for (_, a), (_, b) in zip(ours, theirs, strict=False) if b.cv > 0]
+    of_round = {pair_of(s): j.cv for s, j in theirs}
+    pairs = [j.cv / of_round[pair_of(s)] for s, j in ours if of_round.get(pair_of(s), 0) > 0]
     return pairs, _legs([s for s, _ in ours + theirs])
 
 

@@ -57,6 +57,23 @@ def test_a_round_that_lost_a_leg_makes_no_pair(experiments, samples):
     assert row(summed(experiments, kept), "E1").comparison.n == 2
 
 
+def test_jitter_is_compared_within_rounds(experiments):
+    def uneven(experiment, number, swing):
+        """A leg whose bandwidth alternates around its mean by `swing` of it."""
+        sample = fakes.measured(experiment, "native", number, 1000)
+        steps = [2e8 * (1 + swing * (-1) ** i) / 512 for i in range(10)]
+        sectors = [int(sum(steps[:i])) for i in range(11)]
+        return {**sample, "series": {**sample["series"], "written_sectors": sectors}}
+
+    swings = {1: 0.1, 2: 0.2, 3: 0.4, 4: 0.8}
+    ours = [uneven("E1", n, 0.5 * swing) for n, swing in swings.items()]
+    theirs = [uneven("E2", n, swing) for n, swing in swings.items() if n != 1]
+    claim = Claim("half as uneven", "cv_over", of="E2", low=0.4, high=0.6)
+    found = judge.judge(experiments["E1"], claim, Samples(ours + theirs), "small", 2)
+    assert (found.low, found.ours, found.high) == pytest.approx((0.5, 0.5, 0.5), rel=0.01)
+    assert found.verdict == judge.REPRODUCES
+
+
 def test_claims_by_share(experiments, samples):
     found = summed(experiments, samples)
     (e2,) = row(found, "E2").claims
