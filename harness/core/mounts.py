@@ -97,6 +97,13 @@ class Mounts:
         self._run("mkfs", f"mkfs.{spec.filesystem}", *MKFS[spec.filesystem], *spec.mkfs, str(image))
         argv = ("losetup", *(("--direct-io=on",) if spec.direct else ()), "--find", "--show", str(image))
         loop = Path(self._run("losetup", *argv).stdout.strip()).name
+        try:
+            return self._make_on(loop, image, spec, mib)
+        except BaseException:
+            self._take_down(loop)
+            raise
+
+    def _make_on(self, loop: str, image: Path, spec: MountSpec, mib: int) -> Mounted:
         if backing_file(loop, self._sysfs) != str(image):
             raise LabError(f"{loop} does not stand on {image}")
         device = (self._sysfs / loop / "dev").read_text().strip()
@@ -116,6 +123,13 @@ class Mounts:
         mounted.told["features"] = environment.features(loop)
         mounted.data.mkdir()
         return mounted
+
+    def _take_down(self, loop: str) -> None:
+        """After a failure. Queue settings are set back with the rest of the leg."""
+        with contextlib.suppress(LabError):
+            if os.path.ismount(self._root / "mount"):
+                unmount(self._root / "mount")
+        detach(loop)
 
     def cool(self, mounted: Mounted) -> None:
         """Unmount and mount again, with nothing of it in memory: for legs that read what was prepared."""

@@ -32,7 +32,7 @@ class WorkDir:
     """A claimed work directory; use as a context manager."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path.absolute()
+        self.path = Path(os.path.realpath(path))  # as the kernel names mounts and loop devices below it
         self.data = self.path / "data"
         self.control = self.path / "control"
         self._created = False

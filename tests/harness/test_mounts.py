@@ -77,6 +77,30 @@ def test_a_mount_is_fresh_and_leaves_nothing(work, make):
     assert not loops_below(work.path) and not work.path.exists()
 
 
+def test_a_directory_behind_a_symbolic_link_has_mounts(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to("disk")
+    with WorkDir(tmp_path / "link" / "work") as work:
+        assert work.path == tmp_path / "disk" / "work"
+        maker = mounts.Mounts(RealExecutor(), work.path, work.note_queues)
+        if reason := maker.why_not(spec()):
+            pytest.skip(reason)
+        made = maker.make(spec(), 16)
+        assert loops_below(tmp_path) == [made.loop]
+        work.unmount()
+        assert not loops_below(tmp_path) and not mounts.mounted_below(tmp_path)
+
+
+@pytest.mark.parametrize("wanted", [spec(options="frobnicate=1"), spec(remount="frobnicate=1")])
+def test_a_mount_that_cannot_be_made_leaves_no_loop_device(work, make, wanted):
+    make(spec())  # or skips
+    work.unmount()
+    maker = mounts.Mounts(RealExecutor(), work.path, work.note_queues)
+    with pytest.raises(UnavailableError):
+        maker.make(wanted, 16)
+    assert not loops_below(work.path) and not mounts.mounted_below(work.path)
+
+
 def test_somebody_looks_at_the_loop_device(work, make):
     """The kernel keeps it until then; another run must not meet its image."""
     _, first = make(spec())
