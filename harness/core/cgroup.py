@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -95,17 +96,20 @@ class Cgroup:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, 9)
 
-    def remove(self) -> None:
-        """Kill what is left inside and remove the group; a group that is gone already is fine."""
+    def remove(self) -> bool:
+        """Kill what is left inside and remove the group; a group that is gone already is fine. False (and said on
+        standard error) when its processes do not end."""
         for _ in range(REMOVE_TRIES):
             self.kill_all()
             try:
                 self.path.rmdir()
-                return
+                return True
             except FileNotFoundError:
-                return
+                return True
             except OSError:
                 time.sleep(0.02)
+        print(f"{self.path}: the control group cannot be removed, its processes do not end", file=sys.stderr)
+        return False
 
 
 class Cgroups:

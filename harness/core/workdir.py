@@ -97,16 +97,18 @@ class WorkDir:
 
     def _clean(self) -> list[str]:
         """Remove and set back everything that a run has made, except the marker; what there was of it."""
-        cleaned = []
+        cleaned, left = [], []
         for path in self._cgroups:
             if group := cgroup.leftover(path):
-                group.remove()
-                cleaned.append(f"control group {group.path}")
+                if group.remove():
+                    cleaned.append(f"control group {group.path}")
+                else:
+                    left.append(path)
         cleaned += sysctls.restore(self._sysctls)
         cleaned += mounts.clean(self.path, self._queues)
         cleaned += [name for name in (*PARTS, *MOUNT_PARTS) if (self.path / name).exists()]
         self._remove_parts(*PARTS, *MOUNT_PARTS)
-        self._cgroups, self._queues, self._sysctls = [], {}, []
+        self._cgroups, self._queues, self._sysctls = left, {}, []
         return cleaned
 
     def _write_marker(self) -> None:
@@ -126,8 +128,10 @@ class WorkDir:
             raise LabError(f"{self.path}: not writable: {error.strerror}") from error
 
     def note_cgroups(self, *paths: Path) -> None:
-        """Record the control groups that a leg uses, before they are created; none when they are gone."""
-        if (names := [str(path) for path in paths]) != self._cgroups:
+        """Record the control groups that a leg uses, before they are created. What is recorded stays so while it
+        exists."""
+        left = [name for name in self._cgroups if Path(name).exists()]
+        if (names := list(dict.fromkeys([*left, *map(str, paths)]))) != self._cgroups:
             self._cgroups = names
             self._write_marker()
 
@@ -161,7 +165,11 @@ class WorkDir:
             shutil.rmtree(self.path / name, ignore_errors=True)
 
     def release(self) -> None:
+        """Give the directory back. What could not be removed keeps the marker, for the next start."""
         self._clean()
+        if self._cgroups:
+            self._write_marker()
+            return
         (self.path / MARKER).unlink(missing_ok=True)
         (self.path / MARKER_NEW).unlink(missing_ok=True)
         if self._created:

@@ -7,7 +7,7 @@ from pathlib import Path
 import lab_fakes as fakes
 import pytest
 
-from harness.core import environment, sampler
+from harness.core import cgroup, environment, sampler
 from harness.core.cgroup import Cgroups, leftover
 from harness.core.model import LabError
 from harness.core.progress import ProgressReader
@@ -142,6 +142,32 @@ def test_only_our_groups_are_ever_removed(tmp_path):
     (tmp_path / "system.slice").mkdir()
     (tmp_path / "system.slice" / "cgroup.procs").write_text("1\n")
     assert leftover(str(tmp_path / "system.slice")) is None and leftover("") is None
+
+
+def test_a_group_that_cannot_be_removed_stays_in_the_marker(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(cgroup, "REMOVE_TRIES", 2)
+    group, other = tmp_path / "fastwrite-lab-1", tmp_path / "fastwrite-lab-2"
+    marker = tmp_path / "w" / MARKER
+
+    def noted():
+        return json.loads(marker.read_text())["cgroups"]
+
+    with WorkDir(tmp_path / "w") as work:
+        work.note_cgroups(group)
+        group.mkdir()
+        (group / "cgroup.procs").write_text("")  # so that it is no empty directory
+        assert not cgroup.Cgroup(group, 2).remove()
+        work.note_cgroups()
+        assert noted() == [str(group)]
+        work.note_cgroups(other)
+        assert noted() == [str(group), str(other)]
+    assert noted() == [str(group)]
+    assert f"{group}: the control group cannot be removed" in capsys.readouterr().err
+    with WorkDir(tmp_path / "w"):
+        assert noted() == [str(group)]
+        (group / "cgroup.procs").unlink()
+        group.rmdir()
+    assert not (tmp_path / "w").exists()
 
 
 def test_a_real_group_limits_and_goes_away():
