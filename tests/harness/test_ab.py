@@ -2,10 +2,12 @@
 """`ab`: strace's lines, what is made of them, the prediction, and a whole comparison of small commands."""
 
 import json
+import os
 import shutil
 import struct
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -328,13 +330,13 @@ def test_outputs_are_compared_as_strictly_as_native_runs_agree():
     assert equality.differences(native, good) == []
     bad = a_run(3, same=("2", "x"), order=("3", "y"), more=("1", "x"))
     assert [line.split(":")[0] for line in equality.differences(native, bad)] == [
-        "ended with 3, natively with 0", "order", "same",
+        "ended with 3, natively with 0", "differs", "order", "same",
     ]  # fmt: skip
 
 
 def test_a_file_too_many_is_a_difference_where_native_runs_make_the_same_files():
     run, more = a_run(a=("1", "x")), a_run(a=("1", "x"), b=("1", "x"))
-    assert equality.differences([run, run], more) == ["b: is there, natively it is not"]
+    assert equality.differences([run, run], more) == ["b: is made or changed, natively it is not"]
     assert equality.differences([run, a_run(a=("1", "x"), c=("1", "x"))], more) == []
 
 
@@ -362,6 +364,67 @@ def test_only_what_changed_is_an_output(tmp_path):
         "changed",
         equality.STANDARD_OUTPUT,
     }
+
+
+def rewrite(path, text):
+    """As `cp -p` and `tar x` do: the time of the earlier file comes back."""
+    found = path.stat()
+    path.write_text(text)
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+def replace(path, text):
+    """The same under another inode."""
+    found = path.stat()
+    other = path.with_name("other")
+    other.write_text(text)
+    os.utime(other, ns=(found.st_atime_ns, found.st_mtime_ns))
+    other.rename(path)
+
+
+@pytest.mark.parametrize(
+    ("native", "other", "said"),
+    [
+        (lambda d: (d / "b").unlink(), lambda d: None, ["b: is not removed, natively it is"]),
+        (lambda d: None, lambda d: (d / "b").unlink(), ["b: is removed, natively it is not"]),
+        (lambda d: rewrite(d / "a", "22"), lambda d: rewrite(d / "a", "23"),
+         ["a: differs (2 bytes, natively 2)"]),
+        (lambda d: replace(d / "a", "22"), lambda d: replace(d / "a", "23"),
+         ["a: differs (2 bytes, natively 2)"]),
+        (lambda d: (d / "new").mkdir(), lambda d: None, ["new: is not made or changed, natively it is"]),
+        (lambda d: (d / "new").symlink_to("a"), lambda d: (d / "new").symlink_to("b"),
+         ["new: link to b, natively link to a"]),
+        (lambda d: (d / "new").symlink_to("sub"), lambda d: None, ["new: is not made or changed, natively it is"]),
+        (lambda d: (d / "sub").chmod(0o711), lambda d: (d / "sub").chmod(0o700),
+         ["sub: directory, mode 700, natively directory, mode 711"]),
+        (lambda d: (d / "a").chmod(0o600), lambda d: None, ["a: is not made or changed, natively it is"]),
+        (lambda d: os.mkfifo(d / "new", 0o600), lambda d: (d / "new").mkdir(0o700),
+         ["new: directory, mode 700, natively pipe, mode 600"]),
+        (lambda d: rewrite(d / "sub/c", "22"), lambda d: rewrite(d / "sub/c", "22"), []),
+    ],
+)  # fmt: skip
+def test_every_kind_of_change_is_compared(tmp_path, native, other, said):
+    output = tmp_path / "output"
+    output.write_text("")
+
+    def run(name, change):
+        root = tmp_path / name
+        (root / "sub").mkdir(parents=True)
+        for file in ("a", "b", "sub/c"):
+            (root / file).write_text("11")
+        before = equality.state(root)
+        time.sleep(0.02)  # a tick of the kernel's clock: the time of change is another
+        change(root)
+        return equality.left(root, before, 0, output)
+
+    natives = [run("one", native), run("two", native)]
+    assert equality.differences(natives, run("other", other)) == said
+
+
+def test_what_exists_is_compared_where_the_bytes_cannot_be(tmp_path):
+    natives = [Left({"log": Digest(text, text, 2, "file, mode 644")}, 0) for text in "ab"]
+    assert equality.differences(natives, Left({"log": Digest("c", "c", 3, "file, mode 644")}, 0)) == []
+    assert equality.differences(natives, Left({}, 0)) == ["log: is not made or changed, natively it is"]
 
 
 @pytest.mark.parametrize(
