@@ -22,6 +22,7 @@ from rich.table import Table
 from harness.ab import command as ab_command
 from harness.core import interrupt, rounds, shim, sysctls
 from harness.core.model import Experiment, LabError
+from harness.core.statistics import PAIRS_MIN
 from harness.core.store import RunStore
 from harness.cost import benchmark as costs
 from harness.cost import table as cost_table
@@ -248,8 +249,8 @@ def control(
     def go() -> int:
         if asked.resume:
             return _resume(asked)
-        if asked.pairs < 2:
-            raise LabError("--pairs: a comparison needs at least 2")
+        if asked.pairs < PAIRS_MIN:
+            raise LabError(f"--pairs: a verdict needs at least {PAIRS_MIN}")
         chosen = [aa.control_of(e) for e in catalog.load().select(ids or ["AA"])]
         rounds = {"pairs": runs * asked.pairs, "rounds_per_run": asked.pairs}
         return _run(asked, chosen, suite="aa", kinds=("measure",), **rounds)

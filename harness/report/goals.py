@@ -45,8 +45,10 @@ def _judge(goal: Goal, samples: Samples) -> bench.Result:
     ends = [bench.holds(goal.target, value) for value in (found.low, found.high)]
     good = bench.holds(goal.target, found.median)
     if goal.within:
-        good = found.n < statistics.PAIRS_MIN or any(ends)
+        good = any(ends)
     verdict = bench.PASS if good else bench.MISS
+    if goal.within and found.n < statistics.PAIRS_MIN:
+        verdict = bench.NO_DATA
     return bench.Result(goal.target, found, values, verdict, found.n > 1 and len(set(ends)) == 1)
 
 

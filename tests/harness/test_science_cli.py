@@ -36,8 +36,13 @@ def test_an_interrupted_control_session_goes_on_as_one(control, tmp_path):
 
 
 def test_any_row_can_be_its_own_control(tmp_path):
-    done = run_harness("aa", "E2-prealloc", "--runs", 1, "--pairs", 2, "--scale", "tiny", "--dry-run")
-    assert done.returncode == 0 and "4 legs" in done.stdout, done.stdout + done.stderr
+    done = run_harness("aa", "E2-prealloc", "--runs", 1, "--pairs", 3, "--scale", "tiny", "--dry-run")
+    assert done.returncode == 0 and "6 legs" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_control_of_too_few_pairs_for_a_verdict_is_refused():
+    done = run_harness("aa", "--runs", 1, "--pairs", 2, "--scale", "tiny", "--dry-run")
+    assert done.returncode == 2 and "--pairs: a verdict needs at least 3" in done.stdout
 
 
 def test_two_runs_are_compared_and_unlike_ones_refused(tmp_path):

@@ -193,10 +193,19 @@ def test_targets_are_judged_of_the_cells_that_were_asked_for():
     assert everything["s5"].verdict == everything["s4"].verdict == bench.NO_DATA
 
 
-def test_one_round_is_never_sure_and_never_slower():
-    samples = [sample("append-1", "native", 1, 1000), sample("append-1", "fdatasync", 1, 900, journal=0)]
+@pytest.mark.parametrize(("rounds", "verdict"), [(1, bench.NO_DATA), (2, bench.NO_DATA), (3, bench.MISS)])
+def test_few_rounds_do_not_say_that_nothing_is_slower(rounds, verdict):
+    samples = []
+    for n in range(1, rounds + 1):
+        samples += [sample("append-1", "native", n, 1000), sample("append-1", "fdatasync", n, 10, journal=0)]
     found = {r.target.id: r for r in sync_table.targets(record(*samples))}
-    assert found["s3"].verdict == bench.PASS and not found["s3"].sure
+    assert found["s3"].verdict == verdict and found["s3"].measured.n == rounds
+
+
+def test_one_round_is_never_sure():
+    samples = [sample("append-1", "native", 1, 1000), sample("append-1", "journal", 1, 2000, journal=9)]
+    found = {r.target.id: r for r in sync_table.targets(record(*samples))}
+    assert found["s1"].verdict == bench.PASS and not found["s1"].sure
 
 
 def test_a_record_comes_back_from_its_file_and_makes_the_same_text(tmp_path):
