@@ -54,6 +54,16 @@ class Samples:
         both = [p for p in ones if p in others]
         return [ones[p] for p in both], [others[p] for p in both]
 
+    def pair_counts(self) -> str:
+        """How many rounds the rows were measured in: "5", or "3 to 5" when they differ."""
+        found: dict[str, dict[str, set[str]]] = {}
+        for s in self.all:
+            if (s["kind"], s["status"]) == (MEASURE, OK):
+                found.setdefault(s["experiment"], {}).setdefault(s["variant"], set()).add(pair_of(s))
+        counts = [len(set.intersection(*variants.values())) for variants in found.values()] or [0]
+        least, most = min(counts), max(counts)
+        return str(most) if least == most else f"{least} to {most}"
+
     def _by_pair(self, experiment: str, variant: str, field: str) -> dict[str, float]:
         found = {pair_of(s): figure_of(s, field) for s in self.of(experiment, MEASURE, variant)}
         return {pair: value for pair, value in found.items() if value is not None and value > 0}

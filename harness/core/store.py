@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from harness.core.environment import differences
@@ -135,10 +135,24 @@ def _apart(one: dict, other: dict) -> list[str]:
     return apart
 
 
+def _refuse_twice(stores: Sequence[RunStore]) -> None:
+    """Samples counted twice would make an interval narrower. A copy of a run began when the run did."""
+    for number, store in enumerate(stores):
+        for other in stores[:number]:
+            if store.directory.resolve() == other.directory.resolve():
+                raise LabError(f"{store.directory}: is given twice")
+            one, two = store.settings, other.settings
+            if one["started"] == two["started"] and not differences(one["environment"], two["environment"]):
+                raise LabError(
+                    f"{other.directory} and {store.directory} are copies of one run: they began together"
+                )
+
+
 def merge(stores: Iterable[RunStore]) -> RunStore:
     """Several runs as one, for the report; they may have different experiments. LabError when their environments
-    differ, or the sizes of an experiment."""
+    differ, or the sizes of an experiment, or when a run is there twice."""
     stores = list(stores)
+    _refuse_twice(stores)
     first = stores[0]
     merged = RunStore(first.directory)
     merged.settings = dict(first.settings)

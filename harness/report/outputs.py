@@ -67,12 +67,13 @@ def _row(row: Row) -> dict:
 def markdown(settings: dict, summary: Summary, samples: Sequence[dict]) -> str:
     """The tables for a README or an issue."""
     environment = settings["environment"]
+    pairs = Samples(samples).pair_counts()
     lines = [
         f"# Suite {settings['suite']}, scale {settings['scale']}",
         "",
         f"{environment['kernel']}, {environment['cpus']} processors, {environment['filesystem']} on "
         f"{environment['device']}, {settings['started']}. Rates in MB/s, final sync included; median "
-        f"[95 % interval] over {settings['pairs']} interleaved pairs. {summary.counts['ok']} legs verified "
+        f"[95 % interval] over {pairs} interleaved pairs. {summary.counts['ok']} legs verified "
         f"byte for byte ({present.byte_count(summary.bytes_verified)}), {summary.counts['failed']} failed, "
         f"{summary.counts['skipped']} skipped.",
         "",

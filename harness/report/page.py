@@ -71,6 +71,7 @@ def render(settings: dict, summary: Summary, recorded: Sequence[dict]) -> str:
     experiments = {row.experiment.id: row.experiment for row in summary.rows}
     return environment.get_template("report.html.j2").render(
         settings=settings,
+        pairs=Samples(recorded).pair_counts(),
         summary=summary,
         present=present,
         variant_headers=variant_table.HEADERS,

@@ -412,3 +412,13 @@ def test_too_few_pairs_are_named_as_the_reason(experiments):
     few = rounds("E1", "native", 500, 510) + rounds("E1", "shim", 1500, 1530)
     card = overview.cards(summed(experiments, few))[0]
     assert card.figure == "0 faster" and "Fewer than 3 pairs decide nothing" in card.sentence
+
+
+def test_headings_count_the_pairs_of_the_samples(experiments):
+    found = rounds("E1", "native", 500, 520, 480, 490) + rounds("E1", "shim", 500, 520, 480)
+    found += rounds("E2", "native", *range(500, 506))
+    made = summed(experiments, found)
+    for text in (outputs.markdown(fakes.settings(pairs=99), made, found),
+                 report.render(fakes.settings(pairs=99), made, found)):  # fmt: skip
+        assert "over 3 to 6 interleaved pairs" in text
+    assert Samples(found[:4]).pair_counts() == "4" and Samples([]).pair_counts() == "0"

@@ -209,7 +209,7 @@ def test_claims_of_two_machines_make_no_common_table(tmp_path):
 
 def test_claims_of_two_suites_stand_side_by_side_and_of_one_are_merged(tmp_path, experiments):
     leg = [fakes.measured("E1", "native", 1, 500)]
-    same = [store(tmp_path / "a", leg), store(tmp_path / "b", leg)]
+    same = [store(tmp_path / "a", leg), store(tmp_path / "b", leg, started="later")]
     assert len(claims.together(same)) == 1 and len(claims.together(same)[0].samples) == 2
     twice = claims.together([same[0], store(tmp_path / "c", leg, suite="all")])
     with pytest.raises(LabError, match="row E1 is in"):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
+import shutil
 
 import lab_fakes as fakes
 import pytest
@@ -16,7 +17,7 @@ def test_samples_survive_and_are_done(tmp_path):
 
 
 def test_notes_are_kept_once_and_merged(tmp_path):
-    stores = [RunStore.create(tmp_path / name, fakes.settings()) for name in ("a", "b")]
+    stores = [RunStore.create(tmp_path / name, fakes.settings(started=name)) for name in ("a", "b")]
     stores[0].note("rebuilt")
     stores[0].note("rebuilt")
     assert RunStore.open(tmp_path / "a").settings["notes"] == ["rebuilt"]
@@ -64,7 +65,7 @@ def test_what_is_no_run_is_refused(tmp_path, text):
 def test_runs_of_one_machine_are_merged_with_their_own_pairs(tmp_path):
     stores = []
     for name in ("a", "b"):
-        store = RunStore.create(tmp_path / name, fakes.settings())
+        store = RunStore.create(tmp_path / name, fakes.settings(started=name))
         store.append(fakes.measured("E1", "native", 1, 500))
         stores.append(store)
     merged = merge(stores)
@@ -74,12 +75,15 @@ def test_runs_of_one_machine_are_merged_with_their_own_pairs(tmp_path):
 def test_runs_of_other_experiments_are_merged(tmp_path):
     one = RunStore.create(tmp_path / "a", fakes.settings(sizes={"E1": {"mib": 1}}, experiments=["E1"]))
     two = RunStore.create(
-        tmp_path / "b", fakes.settings(sizes={"E1": {"mib": 1}, "E2": {"mib": 2}}, experiments=["E1", "E2"])
+        tmp_path / "b",
+        fakes.settings(started="later", sizes={"E1": {"mib": 1}, "E2": {"mib": 2}}, experiments=["E1", "E2"]),
     )
     merged = merge([one, two])
     assert merged.settings["sizes"] == {"E1": {"mib": 1}, "E2": {"mib": 2}}
     assert merged.settings["experiments"] == ["E1", "E2"]
-    other = RunStore.create(tmp_path / "c", fakes.settings(sizes={"E2": {"mib": 9}}, experiments=["E2"]))
+    other = RunStore.create(
+        tmp_path / "c", fakes.settings(started="last", sizes={"E2": {"mib": 9}}, experiments=["E2"])
+    )
     with pytest.raises(LabError, match="sizes of E2"):
         merge([one, two, other])
 
@@ -89,9 +93,20 @@ def test_runs_of_other_experiments_are_merged(tmp_path):
 )
 def test_unlike_runs_are_not_merged(tmp_path, changes):
     one = RunStore.create(tmp_path / "a", fakes.settings())
-    other = RunStore.create(tmp_path / "b", fakes.settings(**changes))
+    other = RunStore.create(tmp_path / "b", fakes.settings(started="later", **changes))
     with pytest.raises(LabError, match="not merged"):
         merge([one, other])
+
+
+def test_a_run_is_not_merged_with_itself_nor_with_its_copy(tmp_path):
+    one = RunStore.create(tmp_path / "a", fakes.settings())
+    (tmp_path / "link").symlink_to("a")
+    for again in (one, RunStore.open(tmp_path / "link")):
+        with pytest.raises(LabError, match="is given twice"):
+            merge([one, again])
+    shutil.copytree(tmp_path / "a", tmp_path / "copy")
+    with pytest.raises(LabError, match="are copies of one run"):
+        merge([one, RunStore.open(tmp_path / "copy")])
 
 
 def test_lines_are_plain_json(tmp_path):
