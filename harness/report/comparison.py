@@ -17,7 +17,7 @@ from harness.core import statistics
 from harness.core.environment import differences
 from harness.core.model import HIGHER, MEASURE, NATIVE, Experiment, LabError
 from harness.core.samples import Samples
-from harness.core.store import RunStore
+from harness.core.store import UNIFORM, RunStore
 from harness.report import present
 
 SUBJECTS = ("shim",)
@@ -43,7 +43,7 @@ class Line:
 def check(one: RunStore, other: RunStore, anyway: bool) -> list[str]:
     """How the runs differ beside the samples. LabError unless only a SUBJECT does, or `anyway`."""
     apart = differences(one.settings["environment"], other.settings["environment"])
-    for key in ("scale", "memory_limit_bytes", "warm"):
+    for key in UNIFORM:
         if one.settings.get(key) != other.settings.get(key):
             apart.append(f"{key}: {one.settings.get(key)!r} and {other.settings.get(key)!r}")
     strange = [line for line in apart if line.split(":", 1)[0] not in SUBJECTS]

@@ -129,7 +129,15 @@ def test_a_lower_latency_in_b_is_faster(tmp_path, experiments):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"environment": fakes.environment(kernel="9.9")}, {"scale": "full"}, {"warm": True}]
+    "changes",
+    [
+        {"environment": fakes.environment(kernel="9.9")},
+        {"scale": "full"},
+        {"warm": True},
+        {"suite": "all"},
+        {"rounds_per_run": 3},
+        {"hosts": ["one:8765", "", "/data"]},
+    ],
 )
 def test_unlike_machines_are_refused_unless_asked_for(tmp_path, changes):
     one, other = store(tmp_path / "a"), store(tmp_path / "b", **changes)
