@@ -19,4 +19,8 @@ except ModuleNotFoundError as error:
     )
 
 if __name__ == "__main__":
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(
+            errors="backslashreplace"
+        )  # names of files may be no text, the terminal may lack signs
     app(prog_name="python -m harness")

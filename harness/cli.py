@@ -281,7 +281,7 @@ def compare_runs(
         else:
             console.print(f"{one} and {other} have no measured row in common")
         if markdown:
-            markdown.write_text(comparison.markdown(*stores, apart, found))
+            _write(markdown, comparison.markdown(*stores, apart, found))
         return 0
 
     _guard(go)
@@ -307,7 +307,7 @@ def claims_of_articles(
         told = ", ".join(f"{count} {verdict}" for verdict, count in counted.items())
         console.print(told, highlight=False)
         if markdown:
-            markdown.write_text(claims.markdown(found, stores))
+            _write(markdown, claims.markdown(found, stores))
         return 0
 
     _guard(go)
@@ -457,9 +457,13 @@ def _rounds(
     if results:
         console.print(bench_targets.table(results))
     if markdown:
-        markdown.write_text(shown.markdown(found))
+        _write(markdown, shown.markdown(found))
     missed = any(r.verdict != bench_targets.PASS for r in results)
     return EXIT_FAILED if missed or rounds.Samples(found).failed else 0
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def _guard(work: Callable[[], int], say: bool = True) -> None:

@@ -71,8 +71,8 @@ def run(console: Console, asked: Settings, directory: Path, out: Path | None) ->
     if out:
         try:
             out.mkdir(parents=True, exist_ok=True)
-            (out / JSON).write_text(json.dumps(record.as_dict(), indent=1) + "\n")
-            (out / MARKDOWN).write_text(show.markdown(record))
+            (out / JSON).write_text(json.dumps(record.as_dict(), indent=1) + "\n", encoding="utf-8")
+            (out / MARKDOWN).write_text(show.markdown(record), encoding="utf-8", errors="backslashreplace")
         except OSError as error:
             raise LabError(f"{out}: {error.strerror}") from error
     return record

@@ -88,7 +88,7 @@ class Bench:
         """Calls by name of one traced run."""
         table = self.control / "counts"
         self._traced(["strace", "-f", "-qq", "-c", "-o", str(table)], rule)
-        return trace.counts(table.read_text())
+        return trace.counts(table.read_text(encoding="utf-8", errors="backslashreplace"))
 
     def replay(self, made: twin.Script, think: float, rule: Mapping[str, str] | None = None, timed: bool = False,
                traced: Path | None = None) -> tuple[Run, twin.Tally]:  # fmt: skip
@@ -154,9 +154,11 @@ class Bench:
             )
         drain = self._settle()
         after = self._sectors()
-        told = json.loads(result.read_text())
+        told = json.loads(result.read_text(encoding="utf-8"))
         status = -told["signal"] if told["signal"] else told["status"]
-        text = statistics.read_text() if statistics.exists() else ""
+        text = (
+            statistics.read_text(encoding="utf-8", errors="backslashreplace") if statistics.exists() else ""
+        )
         left = equality.left(self.root, before, status, out, self._job.compare) if look else None
         return Run(
             told["seconds"], status, told["max_rss_kb"], told["user_seconds"], told["system_seconds"], drain,
@@ -166,7 +168,11 @@ class Bench:
 
     def said(self) -> str:
         """The end of what the last run wrote to standard error."""
-        return (self.control / "errors").read_text(errors="replace").strip()[-ERROR_CHARACTERS:]
+        return (
+            (self.control / "errors")
+            .read_text(encoding="utf-8", errors="replace")
+            .strip()[-ERROR_CHARACTERS:]
+        )
 
     def _settle(self) -> float:
         """Seconds until the file system of the work directory has everything on the disk."""
@@ -183,5 +189,5 @@ class Bench:
     def _sectors(self) -> int | None:
         if self._device is None:
             return None
-        found = parse_diskstats(Path("/proc/diskstats").read_text(), self._device)
+        found = parse_diskstats(Path("/proc/diskstats").read_text(encoding="utf-8"), self._device)
         return found[1] if found else None

@@ -243,11 +243,13 @@ class _Session:
         paths = tuple(_absolute(p, root) for p in settings.paths)
         if settings.config:
             try:
-                text = settings.config.read_text()
+                text = settings.config.read_text(encoding="utf-8", errors="surrogateescape")
             except OSError as error:
                 raise LabError(f"{settings.config}: {error.strerror}") from error
             self._config = self._bench.control / "config.ini"
-            self._config.write_text(text.replace(PLACEHOLDER, root))
+            self._config.write_text(
+                text.replace(PLACEHOLDER, root), encoding="utf-8", errors="surrogateescape"
+            )
         rule = Rule(paths, settings.keys)
         command = Command((str(self._shim.command), "config", "--json"), self._env(rule))
         done = self._executor.run(command)

@@ -93,7 +93,7 @@ def read(prefix: Path) -> Iterator[Call]:
 
 def _calls(path: Path) -> Iterator[Call]:
     thread = int(path.suffix[1:])
-    with path.open(errors="surrogateescape") as lines:
+    with path.open(encoding="utf-8", errors="surrogateescape") as lines:
         for line in lines:
             call = parse(thread, line)
             if call is not None:

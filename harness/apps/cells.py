@@ -250,7 +250,7 @@ class Nginx(Cell):
     def measure(self, place: Place, timing: Timing) -> Measured:
         port = free_port(socket.SOCK_STREAM)
         config = place.control / "nginx.conf"
-        config.write_text(self._config(place, port))
+        config.write_text(self._config(place, port), encoding="utf-8")
         log = place.control / "server.log"
         argv = (find("nginx"), "-e", str(place.control / "error.log"), "-c", str(config))
         address = ("127.0.0.1", port)
@@ -266,7 +266,7 @@ class Nginx(Cell):
         under way on every connection, and does not count its answer."""
         last: dict[int, int] = {}
         lines = 0
-        with (place.stage / "access.log").open() as log:
+        with (place.stage / "access.log").open(encoding="utf-8") as log:
             for line in log:
                 found = self.LINE.fullmatch(line.rstrip("\n"))
                 if not found or not line.endswith("\n"):
@@ -336,7 +336,7 @@ class Rsyslog(Cell):
         with socket_directory(place.control) as directory:
             at = str(directory / "log.sock")
             config = place.control / "rsyslog.conf"
-            config.write_text(self._config(place, at, port))
+            config.write_text(self._config(place, at, port), encoding="utf-8")
             argv = (find("rsyslogd"), "-n", "-i", str(place.control / "pid"), "-f", str(config))
             ready = lambda: _listens(socket.SOCK_DGRAM, socket.AF_UNIX, at)  # noqa: E731
             log = place.control / "server.log"
@@ -392,7 +392,7 @@ class PythonLogging(Cell):
 def count_lines(path: Path, pattern: re.Pattern, expected: int) -> int:
     """Lines that the pattern takes whole, numbered from 0 without a gap; group 2 follows from the number. LegError."""
     number = 0
-    with path.open() as log:
+    with path.open(encoding="utf-8") as log:
         for line in log:
             found = pattern.fullmatch(line.rstrip("\n"))
             if not found or not line.endswith("\n"):

@@ -136,12 +136,12 @@ class Programs:
                 yield
         except LabError as error:
             raise LegError(f"{error}: {tail(log)}") from error
-        if "cannot be preloaded" in log.read_text(errors="replace"):
+        if "cannot be preloaded" in log.read_text(encoding="utf-8", errors="replace"):
             raise LegError(f"{name}: {tail(log)}")
 
 
 def tail(log: Path) -> str:
-    return " | ".join(log.read_text(errors="replace").strip().splitlines()[-4:])[-400:]
+    return " | ".join(log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-4:])[-400:]
 
 
 @contextlib.contextmanager
@@ -162,7 +162,7 @@ def counters(settings: Mapping[str, str], statistics: Path) -> shim.Counters:
 
     With sync = fdatasync or fsync nothing need be staged: frequent syncs leave the writes to the kernel.
     """
-    text = statistics.read_text() if statistics.exists() else ""
+    text = statistics.read_text(encoding="utf-8", errors="backslashreplace") if statistics.exists() else ""
     sync = settings.get("FASTWRITE_SYNC", "fdatasync")
     found = shim.counters(text)
     if not text:

@@ -35,8 +35,9 @@ class Mount:
 
 def mounts(mountinfo: str | None = None) -> Iterator[Mount]:
     """Every mount of this process, in the order of /proc/self/mountinfo."""
-    text = Path("/proc/self/mountinfo").read_text() if mountinfo is None else mountinfo
-    for line in text.splitlines():
+    if mountinfo is None:
+        mountinfo = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+    for line in mountinfo.splitlines():
         left, _, right = line.partition(" - ")
         fields, tail = left.split(), right.split(" ")
         options = ",".join(dict.fromkeys([*fields[5].split(","), *tail[2].split(",")]))
@@ -134,14 +135,22 @@ def features(name: str) -> str | None:
     """ext4 features by tune2fs, when it is installed and the device may be read."""
     if shutil.which("tune2fs") is None or not os.access(f"/dev/{name}", os.R_OK):
         return None
-    done = subprocess.run(["tune2fs", "-l", f"/dev/{name}"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["tune2fs", "-l", f"/dev/{name}"],
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
+    )
     found = re.search(r"^Filesystem features:\s+(.*)$", done.stdout, re.MULTILINE)
     return found.group(1) if found else None
 
 
 def _virtualisation() -> str | None:
     if shutil.which("systemd-detect-virt"):
-        done = subprocess.run(["systemd-detect-virt"], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["systemd-detect-virt"], capture_output=True, encoding="utf-8", errors="replace", check=False
+        )
         return done.stdout.strip() or None
     flags = _read(Path("/proc/cpuinfo")) or ""
     return "hypervisor" if " hypervisor" in flags else "none seen"
@@ -166,12 +175,14 @@ def bracketed(text: str | None) -> str | None:
 def _first_line(program: str, flag: str) -> str | None:
     if shutil.which(program) is None:
         return None
-    done = subprocess.run([program, flag], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [program, flag], capture_output=True, encoding="utf-8", errors="replace", check=False
+    )
     return done.stdout.splitlines()[0] if done.stdout else None
 
 
 def _read(path: Path) -> str | None:
     try:
-        return path.read_text().strip()
+        return path.read_text(encoding="utf-8").strip()
     except OSError:
         return None

@@ -62,13 +62,13 @@ class Record:
     def save(self, path: Path) -> None:
         temporary = path.with_name(path.name + ".new")
         whole = {"format": FORMAT, "kind": self.kind, **vars(self)}
-        temporary.write_text(json.dumps(whole, indent=1) + "\n")
+        temporary.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
         temporary.rename(path)
 
     @classmethod
     def load(cls, path: Path) -> Self:
         try:
-            found = json.loads(path.read_text())
+            found = json.loads(path.read_text(encoding="utf-8"))
             if (found["format"], found["kind"]) != (FORMAT, cls.kind):
                 raise KeyError("format")
             return cls(found["settings"], found["environment"], found["skipped"], found["samples"])

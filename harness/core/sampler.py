@@ -108,14 +108,14 @@ class Sampler:
 
 
 def read_text(path: str) -> str:
-    return Path(path).read_text()
+    return Path(path).read_text(encoding="utf-8")
 
 
 def journal_transactions(device_name: str, root: Path = Path("/proc/fs/jbd2")) -> int | None:
     """Transactions of the device's ext4 journal so far; None without one (or without the right to see it)."""
     for info in sorted(root.glob(f"{device_name}-*/info")):
         try:
-            return parse_jbd2_info(info.read_text())
+            return parse_jbd2_info(info.read_text(encoding="utf-8"))
         except OSError:
             continue
     return None
@@ -140,14 +140,14 @@ def journal_averages(device_name: str, root: Path = Path("/proc/fs/jbd2")) -> di
     """parse_jbd2_averages of a device's journal; None without one."""
     for info in sorted(root.glob(f"{device_name}-*/info")):
         with contextlib.suppress(OSError):
-            return parse_jbd2_averages(info.read_text())
+            return parse_jbd2_averages(info.read_text(encoding="utf-8"))
     return None
 
 
 def fast_commits(device_name: str, root: Path = Path("/proc/fs/ext4")) -> int | None:
     """Fast commits of an ext4 since mount, which its journal does not count; None where there are none."""
     try:
-        text = (root / device_name / "fc_info").read_text()
+        text = (root / device_name / "fc_info").read_text(encoding="utf-8")
     except OSError:
         return None
     found = re.search(r"^(\d+) commits$", text, re.MULTILINE)
@@ -157,7 +157,7 @@ def fast_commits(device_name: str, root: Path = Path("/proc/fs/ext4")) -> int | 
 def xfs_log(device_name: str, root: Path = Path("/sys/fs/xfs")) -> dict[str, int] | None:
     """What an XFS has done to its log since mount: writes, blocks, forces; None where there is none."""
     try:
-        text = (root / device_name / "stats" / "stats").read_text()
+        text = (root / device_name / "stats" / "stats").read_text(encoding="utf-8")
     except OSError:
         return None
     found = re.search(r"^log (\d+) (\d+) \d+ (\d+)", text, re.MULTILINE)

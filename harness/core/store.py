@@ -49,7 +49,7 @@ class RunStore:
 
     def _write(self, settings: dict) -> None:
         temporary = self.directory / (RUN + ".new")
-        temporary.write_text(json.dumps(settings, indent=1) + "\n")
+        temporary.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
         temporary.rename(self.directory / RUN)
         self.settings = settings
 
@@ -70,7 +70,7 @@ class RunStore:
         """Read a run; LabError when there is none or it is of another format."""
         store = cls(directory)
         try:
-            store.settings = json.loads((directory / RUN).read_text())
+            store.settings = json.loads((directory / RUN).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise LabError(f"{directory}: not a run of this laboratory ({RUN}: {error})") from error
         if store.settings.get("format") != FORMAT:
@@ -87,7 +87,7 @@ class RunStore:
     def append(self, sample: dict) -> None:
         """Add a finished leg; on return it is on the disk."""
         line = json.dumps(sample, separators=(",", ":")) + "\n"
-        with open(self.directory / SAMPLES, "a") as file:
+        with open(self.directory / SAMPLES, "a", encoding="utf-8") as file:
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
@@ -107,7 +107,7 @@ def read_samples(path: Path) -> list[dict]:
     """All complete lines. LabError for a damaged line that is not the last."""
     if not path.exists():
         return []
-    lines = path.read_text().split("\n")
+    lines = path.read_text(encoding="utf-8").split("\n")
     samples = []
     for number, line in enumerate(lines, 1):
         if not line:

@@ -57,7 +57,7 @@ def apply(noted: Sequence[Mapping[str, str]], directory: Path = DIRECTORY) -> No
     """LabError when the kernel or the lack of root forbids it."""
     for change in noted:
         try:
-            (directory / change["name"]).write_text(change["set"])
+            (directory / change["name"]).write_text(change["set"], encoding="utf-8")
         except OSError as error:
             raise LabError(f"--sysctl: vm.{change['name']}={change['set']}: {error.strerror}") from error
 
@@ -67,13 +67,13 @@ def restore(noted: Sequence[Mapping[str, str]], directory: Path = DIRECTORY) -> 
     done = []
     for change in reversed(noted):
         if _read(directory / change["name"]) == change["set"]:
-            (directory / change["back"]).write_text(change["was"])
+            (directory / change["back"]).write_text(change["was"], encoding="utf-8")
             done.append(f"vm.{change['back']}")
     return done
 
 
 def _read(path: Path) -> str | None:
     try:
-        return path.read_text().strip()
+        return path.read_text(encoding="utf-8").strip()
     except OSError:
         return None

@@ -21,7 +21,7 @@ STEP_BYTES = 64 << 20
 
 def amount(footprint_bytes: int, meminfo: str | None = None) -> int:
     """Bytes to touch: a few times the largest leg, at most half of the available memory."""
-    text = Path("/proc/meminfo").read_text() if meminfo is None else meminfo
+    text = Path("/proc/meminfo").read_text(encoding="utf-8") if meminfo is None else meminfo
     available = next(
         int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith("MemAvailable")
     )

@@ -123,7 +123,7 @@ def counter(programs: Programs, control: Path) -> Callable[[tuple[str, ...], Pla
         env = [word for name, value in place.env.items() for word in ("-E", f"{name}={value}")]
         traced = ("strace", "-f", "-c", "-o", str(summary), *env, *argv)
         programs.run(traced, TRACED_SECONDS, cwd=str(place.stage))
-        return calls(summary.read_text())
+        return calls(summary.read_text(encoding="utf-8"))
 
     if shutil.which("strace") is None:
         return None

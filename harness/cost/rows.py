@@ -145,9 +145,9 @@ class Program(Row):
             "--times", str(1 if self.loops else count), *env, "--", *self.argv(place, count),
         )  # fmt: skip
         done = self.programs.run(argv, cwd=str(place.stage))
-        answer = json.loads(result.read_text())
+        answer = json.loads(result.read_text(encoding="utf-8"))
         if answer["status"] or answer["signal"]:
-            words = (done.stderr or said.read_text(errors="replace")).strip()[-300:]
+            words = (done.stderr or said.read_text(encoding="utf-8", errors="replace")).strip()[-300:]
             raise LegError(f"ended with {answer['status']}, signal {answer['signal']}: {words}")
         return Measured(count, answer["seconds"], total=count)
 
@@ -505,7 +505,7 @@ class PythonLogging(Row):
         return Measured(answer["syncs"], answer["seconds"], total=answer["syncs"])
 
     def verify(self, place: Place, measured: Measured) -> dict:
-        found = (place.stage / "log").read_text().splitlines(keepends=True)
+        found = (place.stage / "log").read_text(encoding="utf-8").splitlines(keepends=True)
         for number, line in enumerate(found):
             owed = f" INFO lab: {number} request from 10.0.0.1 took {number % 977} us\n"
             if not line.endswith(owed):

@@ -104,7 +104,7 @@ class Examination:
 def load(path: Path = TEXTS) -> tuple[Knob, ...]:
     """The knobs of a file of texts; LabError for the first mistake in it."""
     try:
-        data = tomllib.loads(path.read_text())
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, OSError, UnicodeDecodeError) as error:
         raise LabError(f"{path}: {error}") from error
     common = _cases(path.name, data.get("common", {}))

@@ -32,7 +32,7 @@ class System:
         """Content of a file without surrounding blanks; None when it is not there or not readable. That a file
         which is not `needed` does not exist is no news."""
         try:
-            return self.at(path).read_text().strip()
+            return self.at(path).read_text(encoding="utf-8").strip()
         except FileNotFoundError as error:
             if needed:
                 self.unread[str(path)] = error.strerror
@@ -95,7 +95,7 @@ class System:
             done = subprocess.run(
                 [program, *command[1:]],
                 capture_output=True,
-                text=True,
+                encoding="utf-8",
                 errors="replace",
                 check=False,
                 timeout=TOOL_SECONDS,

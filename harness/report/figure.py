@@ -153,25 +153,28 @@ def _ticks(most: float) -> list[float]:
 
 
 def read(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
+    with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
 def write(lines: Sequence[Mapping[str, str]], out: Path) -> None:
-    with (out / SAMPLES).open("w", newline="") as file:
+    with (out / SAMPLES).open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(lines)
     for theme, name in DRAWINGS.items():
-        (out / name).write_text(draw(lines, PALETTES[theme]))
+        (out / name).write_text(draw(lines, PALETTES[theme]), encoding="utf-8")
 
 
 def main(arguments: Sequence[str]) -> int:
     if len(arguments) not in (2, 3):
         print(__doc__, file=sys.stderr)
         return 2
-    bench = [json.loads(line) for line in (Path(arguments[0]) / "samples.jsonl").read_text().splitlines()]
-    sync = json.loads(Path(arguments[1]).read_text())["samples"]
+    bench = [
+        json.loads(line)
+        for line in (Path(arguments[0]) / "samples.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
+    sync = json.loads(Path(arguments[1]).read_text(encoding="utf-8"))["samples"]
     lines = collect(bench, sync)
     missing = {s.title for s in ROWS} - {line["row"] for line in lines}
     if missing:

@@ -110,5 +110,5 @@ def write_all(
         "report.html": page,
     }
     for name, text in texts.items():
-        (directory / name).write_text(text)
+        (directory / name).write_text(text, encoding="utf-8", errors="backslashreplace")
     return [directory / name for name in texts]

@@ -107,7 +107,7 @@ def load(directory: Path = DIRECTORY) -> Catalog:
 
 def _read(path: Path) -> dict:
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, OSError, UnicodeDecodeError) as error:
         raise LabError(f"{path}: {error}") from error
 

@@ -177,7 +177,7 @@ def client(hosts: Sequence[Host], directory: str, options: Sequence[str], contro
             *(option.removeprefix("--") for option in options),
         ]
         path = control / f"{name}.fio"
-        path.write_text("\n".join(lines) + "\n")
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
         argv += [host.option, str(path)]
     return tuple(argv)
 

@@ -170,7 +170,9 @@ class Postgres(Cell):
             warm = self._bench(call, timing.warmup)[0] if timing.warmup > 0 else 0
             log = place.control / "latency"
             count, seconds = self._bench(call, timing.seconds, "--log", f"--log-prefix={log}")
-        single = [int(line.split()[2]) for f in place.control.glob("latency.*") for line in f.open()]
+        single = [
+            int(line.split()[2]) for f in place.control.glob("latency.*") for line in f.open(encoding="utf-8")
+        ]
         if len(single) != count:
             raise LegError(f"pgbench: {count} transactions, {len(single)} latencies")
         return Measured(count, seconds, total=warm + count, **latency.summary(single, 1))
@@ -215,7 +217,7 @@ class Postgres(Cell):
             self._call(
                 "initdb", "-D", str(half), "-U", "lab", "-A", "trust", "-k", "-N", "--locale=C", "-E", "UTF8"
             )
-            with open(half / "postgresql.conf", "a") as conf:
+            with open(half / "postgresql.conf", "a", encoding="utf-8") as conf:
                 conf.write(SETTINGS)
             with self._server(half, place, {}) as call:
                 call("pgbench", "-i", "-q", "-s", "1")
