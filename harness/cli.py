@@ -38,6 +38,8 @@ from harness.sync import table as sync_table
 
 EXIT_FAILED, EXIT_REFUSED, EXIT_INTERRUPTED = 1, 2, 130
 FULL = (errno.ENOSPC, errno.EDQUOT)
+WRONG_PATH = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS,
+              errno.ENAMETOOLONG, errno.ELOOP)  # fmt: skip
 
 app = typer.Typer(
     add_completion=False,
@@ -479,9 +481,9 @@ def _guard(work: Callable[[], int], say: bool = True) -> None:
         )
         code = EXIT_REFUSED
     except OSError as error:
-        if error.errno not in FULL:
+        if error.errno not in FULL and (error.errno not in WRONG_PATH or error.filename is None):
             raise
-        where = f": {error.filename}" if error.filename else ""
+        where = f": {escape(str(error.filename))}" if error.filename else ""
         console.print(f"[bold red]harness:[/] {error.strerror}{where}", highlight=False, soft_wrap=True)
         code = EXIT_REFUSED
     except KeyboardInterrupt:

@@ -229,6 +229,8 @@ def run(
     earlier: Record | None = None,
 ) -> Record:
     """A whole benchmark, or what `earlier` has not yet; `out` has every sample so far at any time."""
+    if earlier is None and os.path.lexists(out):
+        raise LabError(f"{out}: exists already; use --resume {out} or another --out")
     executor, clock = RealExecutor(), RealClock()
     programs = build.programs(executor)
     work = WorkDir(directory)

@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 
+import lab_fakes as fakes
 import pytest
 from lib.support import wait_for
 
 from harness import ROOT
 from harness.core import shim
+from harness.core.store import RunStore
 from harness.core.workdir import MARKER
 
 TINY = ["--scale", "tiny", "--no-shim", "--no-warm", "--pairs", "1", "--kills", "1"]
@@ -96,6 +98,27 @@ def test_refusals_are_one_line(tmp_path, args, said):
     )
     assert done.returncode == 2 and said in done.stdout and "Traceback" not in done.stdout + done.stderr
     assert not (tmp_path / "w").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["run", "E1", *TINY, "--dir", "{}/w", "--out", "{}/file"], "File exists: {}/file"),
+        (["report", "{}/run", "--out", "/dev/null/x"], "Not a directory: /dev/null/x"),
+        (["report", "{}/run", "--out", "{}/file"], "File exists: {}/file"),
+        (["claims", "{}/run", "--markdown", "{}/no/x.md"], "No such file or directory: {}/no/x.md"),
+        (["sync", "--dir", "{}/w", "--out", "{}/run"], "{}/run: exists already"),
+        (["cost", "--dir", "{}/w", "--out", "{}/file"], "{}/file: exists already; use --resume {}/file"),
+    ],
+)
+def test_a_path_that_cannot_be_written_is_one_line(tmp_path, args, said):
+    store = RunStore.create(tmp_path / "run", fakes.settings(rounds_per_run=0))
+    store.append(fakes.measured("E1", "native", 1, 500))
+    (tmp_path / "file").write_text("kept")
+    done = run_harness(*(str(word).replace("{}", str(tmp_path)) for word in args))
+    assert done.returncode == 2 and "Traceback" not in done.stdout + done.stderr, done.stderr
+    assert "harness: " + said.replace("{}", str(tmp_path)) in done.stdout
+    assert (tmp_path / "file").read_text() == "kept" and not (tmp_path / "w").exists()
 
 
 def test_a_directory_with_files_is_refused_and_untouched(tmp_path):
