@@ -11,7 +11,6 @@ import json
 import os
 import random
 import shutil
-import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -234,7 +233,7 @@ def run(
     executor, clock = RealExecutor(), RealClock()
     programs = build.programs(executor)
     work = WorkDir(directory)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    interrupt.watch()
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -3,12 +3,13 @@ import io
 import os
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
 from lib.support import too_slow
 from rich.console import Console
 
-from harness.core import interrupt
+from harness.core import interrupt, rounds
 from harness.core.executor import Command, RealExecutor
 from harness.core.model import LabError
 
@@ -94,6 +95,25 @@ def test_an_interrupt_during_the_fork_is_not_lost(executor, interrupts, number):
         executor.run(sh("sleep 30"), 0.02, lambda _: False)
     took = time.monotonic() - start
     assert took < 10, too_slow(took, "it was interrupted")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_benchmark_in_rounds_loses_no_interrupt(tmp_path, monkeypatch, interrupts, number):
+    class Benchmark(rounds.Benchmark):
+        space = (0, 0)
+
+        def bench(self, work, disk, programs, run):
+            at_fork.append(lambda: signal.raise_signal(number))
+            RealExecutor().run(sh("true"))
+            raise AssertionError("the interrupt was lost")
+
+    for default in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(default, signal.default_int_handler)
+    monkeypatch.setattr(rounds.build, "programs", lambda executor: tmp_path)
+    settings = SimpleNamespace(fresh="")
+    with pytest.raises(KeyboardInterrupt):
+        rounds.run(Console(), Benchmark(), settings, tmp_path / "work", tmp_path / "out.json")
 
 
 def test_what_an_interrupt_says_is_seen_after_half_a_print():
