@@ -306,15 +306,15 @@ soak-programs: deps
 # As root.  For FASTWRITE_SOAK_SECONDS, or ARGS="--shutdowns 100 --cuts 500" for a number of power losses.
 soak-power: deps
 	$(Q)$(MAKE) --no-print-directory build-all power
-	$(Q)cd tests && $(abspath $(PYTHON)) -m power $(or $(ARGS),--soak)
-	$(if $(ARGS),,$(Q)cd tests && $(abspath $(PYTHON)) -m power.prefix --shutdowns 20 --cuts 20)
+	$(Q)cd tests && '$(abspath $(PYTHON))' -m power $(or $(ARGS),--soak)
+	$(if $(ARGS),,$(Q)cd tests && '$(abspath $(PYTHON))' -m power.prefix --shutdowns 20 --cuts 20)
 
 # As root: containers that are killed and moved, a virtual machine that loses power and is shut down; 40 minutes.
 # tests/surroundings/README.md.  ARGS="--rounds 200", "--cuts 100 --sync journal", ...
 soak-surroundings: deps
 	$(Q)scripts/deps machine
 	$(Q)$(MAKE) --no-print-directory build-all power surroundings
-	$(Q)cd tests && $(abspath $(PYTHON)) -m surroundings $(or $(ARGS),--rounds 200 --cuts 100 --shutdowns 20)
+	$(Q)cd tests && '$(abspath $(PYTHON))' -m surroundings $(or $(ARGS),--rounds 200 --cuts 100 --shutdowns 20)
 
 # ---- laboratory ----
 
