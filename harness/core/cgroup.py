@@ -54,7 +54,7 @@ class Cgroup:
         return str(self.path / "cgroup.procs")
 
     def limit(self, limit_bytes: int) -> None:
-        (self.path / _LIMIT_FILES[MEMORY, self.version]).write_text(str(limit_bytes))
+        (self.path / _LIMIT_FILES[MEMORY, self.version]).write_text(str(limit_bytes), encoding="utf-8")
         if self.version == 2:
             _try_write(self.path / "memory.swap.max", "0")
 
@@ -68,7 +68,7 @@ class Cgroup:
             else:
                 file, text = self.path / "io.max", f"{disk} {key}={amount}"
             try:
-                file.write_text(text)
+                file.write_text(text, encoding="utf-8")
             except OSError as error:
                 raise LabError(f"{file}: '{text}' is not accepted: {error.strerror}") from error
 
@@ -81,14 +81,14 @@ class Cgroup:
     def oom_kills(self) -> int:
         name = "memory.oom_control" if self.version == 1 else "memory.events"
         try:
-            lines = (self.path / name).read_text().splitlines()
+            lines = (self.path / name).read_text(encoding="utf-8").splitlines()
         except OSError:
             return 0
         return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
 
     def kill_all(self) -> None:
         try:
-            pids = [int(p) for p in (self.path / "cgroup.procs").read_text().split()]
+            pids = [int(p) for p in (self.path / "cgroup.procs").read_text(encoding="utf-8").split()]
         except OSError:
             return
         for pid in pids:
@@ -97,8 +97,8 @@ class Cgroup:
                     os.kill(pid, 9)
 
     def remove(self) -> bool:
-        """Kill what is left inside and remove the group; a group that is gone already is fine. False (and said on
-        standard error) when its processes do not end."""
+        """Kill what is left inside and remove the group; a group that is gone already is fine. False, with a
+        line on standard error, when its processes do not end."""
         for _ in range(REMOVE_TRIES):
             self.kill_all()
             try:
@@ -127,7 +127,7 @@ class Cgroups:
         self.version = 0
         self.why_not = f"no {controller} controller found"
         try:
-            memberships = proc_self.read_text().splitlines()
+            memberships = proc_self.read_text(encoding="utf-8").splitlines()
         except OSError as error:
             self.why_not = str(error)
             return
@@ -186,21 +186,21 @@ def _usable(candidate: Path, controller: str, version: int) -> str | None:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text()
+        return path.read_text(encoding="utf-8")
     except OSError:
         return ""
 
 
 def _number(path: Path) -> int | None:
     try:
-        return int(path.read_text())
+        return int(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
 
 
 def _try_write(path: Path, text: str) -> bool:
     try:
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
         return True
     except OSError:
         return False

@@ -106,7 +106,7 @@ class Mounts:
     def _make_on(self, loop: str, image: Path, spec: MountSpec, mib: int) -> Mounted:
         if backing_file(loop, self._sysfs) != str(image):
             raise LabError(f"{loop} does not stand on {image}")
-        device = (self._sysfs / loop / "dev").read_text().strip()
+        device = (self._sysfs / loop / "dev").read_text(encoding="utf-8").strip()
         mounted = Mounted(spec, self._root / "mount", loop, device)
         mounted.point.mkdir(exist_ok=True)
         mounted.told = {
@@ -226,7 +226,7 @@ def clean(root: Path, queues: Mapping[str, Mapping[str, str]], sysfs: Path = Pat
 
 def mounted_below(root: Path, mountinfo: str | None = None) -> list[Path]:
     """Mount points below a directory (not the directory itself), the last mounted first."""
-    text = Path("/proc/self/mountinfo").read_text() if mountinfo is None else mountinfo
+    text = Path("/proc/self/mountinfo").read_text(encoding="utf-8") if mountinfo is None else mountinfo
     points = [Path(environment.unescape(line.split()[4])) for line in text.splitlines()]
     return [p for p in reversed(points) if p != root and p.is_relative_to(root)]
 
@@ -234,7 +234,12 @@ def mounted_below(root: Path, mountinfo: str | None = None) -> list[Path]:
 def backing_file(loop: str, sysfs: Path = Path("/sys/block")) -> str | None:
     """The file under a loop device (also one that has been deleted); None when there is none."""
     with contextlib.suppress(OSError):
-        return (sysfs / loop / "loop" / "backing_file").read_text().rstrip("\n").removesuffix(" (deleted)")
+        return (
+            (sysfs / loop / "loop" / "backing_file")
+            .read_text(encoding="utf-8")
+            .rstrip("\n")
+            .removesuffix(" (deleted)")
+        )
     return None
 
 
@@ -281,7 +286,7 @@ def check_free(at: Path, need_bytes: float, need_files: int = 0, advice: str = "
 def set_value(path: Path, value: str) -> str:
     """Write a setting; "" or why the kernel refused it."""
     try:
-        path.write_text(value)
+        path.write_text(value, encoding="utf-8")
     except OSError as error:
         return error.strerror
     return ""

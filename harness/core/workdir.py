@@ -78,7 +78,7 @@ class WorkDir:
 
     def _take_over(self, marker: Path) -> list[str]:
         try:
-            left = json.loads(marker.read_text())
+            left = json.loads(marker.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             left = {}
         pid = left.get("pid", 0)
@@ -122,14 +122,14 @@ class WorkDir:
         }
         temporary = self.path / MARKER_NEW
         try:
-            temporary.write_text(json.dumps(state))
+            temporary.write_text(json.dumps(state), encoding="utf-8")
             temporary.rename(self.path / MARKER)
         except OSError as error:
             raise LabError(f"{self.path}: not writable: {error.strerror}") from error
 
     def note_cgroups(self, *paths: Path) -> None:
-        """Record the control groups that a leg uses, before they are created. What is recorded stays so while it
-        exists."""
+        """Record the control groups that a leg uses, before they are created. A recorded group that exists
+        stays recorded."""
         left = [name for name in self._cgroups if Path(name).exists()]
         if (names := list(dict.fromkeys([*left, *map(str, paths)]))) != self._cgroups:
             self._cgroups = names
@@ -198,7 +198,7 @@ def _refuse_wrong_kind(path: Path) -> None:
 def process_start(pid: int) -> str | None:
     """Start time of a process in clock ticks since boot (field 22 of /proc/PID/stat); None if it is gone."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except OSError:
         return None
     return text.rsplit(")", 1)[1].split()[19]

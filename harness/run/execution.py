@@ -248,7 +248,7 @@ class Execution:
             found["journal"] = sampler.journal_averages(loop) or sampler.xfs_log(loop)
             found["fast_commits"] = sampler.fast_commits(loop)
         if self._statistics.exists():
-            found["shim_counters"] = asdict(counters(self._statistics.read_text()))
+            found["shim_counters"] = asdict(counters(self._statistics.read_text(encoding="utf-8")))
         return found
 
     @property

@@ -61,7 +61,8 @@ class Tool(Protocol):
         return env
 
     def counted(self, params: Params) -> bool:
-        """Has the library statistics of such a leg? Not of files that are only read, written once or by a ring."""
+        """Has the library statistics of such a leg? It has none of files that are only read, written once,
+        or written by a ring."""
         return True
 
     def parse(self, stdout: str, params: Params, place: Place | None = None) -> Outcome:

@@ -17,13 +17,6 @@ from harness.core.store import RunStore
 
 LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 OTHER_OPEN = ("os", "tarfile", "RunStore", "cls")
-KERNEL_TEXT = {
-    "harness/core/cgroup.py",
-    "harness/core/mounts.py",
-    "harness/core/workdir.py",
-    "harness/run/execution.py",
-}
-"""Files that read and write only plain ASCII, mostly the kernel's."""
 
 
 def harness(*args, **env):
@@ -55,7 +48,6 @@ def test_every_text_file_has_an_encoding():
     found = [
         f"{path}:{line}"
         for path in sorted((ROOT / "harness").rglob("*.py"))
-        if str(path.relative_to(ROOT)) not in KERNEL_TEXT
         for line in without_encoding(path.read_text(encoding="utf-8"))
     ]
     assert found == []
