@@ -102,7 +102,8 @@ def test_a_staging_directory_in_the_encrypted_one_is_used(library, leave, disk):
     assert done.stderr == ""
     killed(library, leave, disk, target, f"{disk}/secret/**")
     assert target.read_bytes().count(b"line ") < 60, "nothing was staged when it died"
-    assert subprocess.run(["sync"], check=True) and SECRET not in (disk.parent / "image").read_bytes()
+    subprocess.run(["sync", "-f", disk], check=True)
+    assert SECRET not in (disk.parent / "image").read_bytes()
     run_preloaded(library, [leave, "append", "exit", "0", "30", target], disk, paths=f"{disk}/secret/**")
     assert target.read_bytes().count(b"line ") == 90
 

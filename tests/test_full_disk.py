@@ -256,7 +256,7 @@ def scattered(program, library, point, **settings):
     argv = [*become, *(f"{key}={value}" for key, value in environment.items()), program, point / "data" / "a"]
     writer = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     answers = [writer.stdout.readline()]
-    os.sync()
+    subprocess.run(["sync", "-f", point], check=True)
     fill_up(point, "filler")
     assert os.statvfs(point).f_bavail * os.statvfs(point).f_frsize < MIB
     writer.stdin.write("\n")

@@ -1004,7 +1004,8 @@ def test_what_is_synced_with_everything_else_stays(steps, fastwrite, place, tmp_
     one.pwrite(9, "a", 4096, 0)
     one.sync(9)
     one.pwrite(9, "B", 4096, 0)
-    assert one.do(how) == 0
+    with all_synced():
+        assert one.do(how) == 0
     one.kill()
     recover(fastwrite, place, other_boot=True, tmp_path=tmp_path)
     assert (place / "data").read_bytes()[:4096] == b"B" * 4096
@@ -1215,7 +1216,7 @@ def test_after_a_forced_shutdown_unsynced_bytes_do_not_hinder(steps_at, fastwrit
 
 @pytest.mark.parametrize("how", ["writes", "truncates"])
 def test_what_others_did_after_a_forced_shutdown_stays(steps_at, fastwrite, tmp_path, how):
-    with disk("ext4", tmp_path / "disk") as point:
+    with disk("ext4", tmp_path / "disk") as point, all_synced(spoils=True):
         one, _ = flushed_and_on_disk(steps_at, point)
         sync_file_system(point)
         one.pwrite(8, "b", 512, 0)
