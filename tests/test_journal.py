@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import select
@@ -11,6 +12,7 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import contextmanager, suppress
@@ -1009,6 +1011,26 @@ def test_what_is_synced_with_everything_else_stays(steps, fastwrite, place, tmp_
     one.kill()
     recover(fastwrite, place, other_boot=True, tmp_path=tmp_path)
     assert (place / "data").read_bytes()[:4096] == b"B" * 4096
+
+
+def test_a_recovery_that_looks_at_the_journal_fails_no_sync(steps):
+    """Its maker has ended, the entries count, and another member opens it while a recovery holds the lock."""
+    one = steps(writers="exclusive")
+    one.open(9, "data")
+    one.write(9, "-")
+    maker = one.member(1)
+    maker.until_journal(9)
+    path = one.journal()
+    assert one.do("dismiss", 1) == 0
+    with path.open("rb") as recovery:
+        fcntl.flock(recovery, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        release = threading.Timer(0.5, fcntl.flock, (recovery, fcntl.LOCK_UN))
+        release.start()
+        one.write(9, "a")
+        assert one.do("fsync", 9) == 0
+        release.join()
+    one.write(9, "b")
+    assert one.do("fsync", 9) == 0
 
 
 # ---- a device that fails, and forgets ----

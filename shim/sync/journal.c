@@ -118,21 +118,26 @@ static void open_new(struct arena *a)
 	nudge();
 }
 
-/* Opens a journal that another process made. */
-static bool open_known(const struct arena *a)
+/* Opens a journal that another process made.  0; -EWOULDBLOCK: a recovery looks whether its maker lives, which
+ * takes a moment; other -errno. */
+static int open_known(const struct arena *a)
 {
 	struct statx st;
-	int fd = workers_is_self() ? -EBADF : log_file_open(a, 0);
+	int fd = workers_is_self() ? -EBADF : log_file_open(a, 0), r;
 
 	if (fd < 0)
-		return false;
-	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) < 0 || st.stx_ino != a->journal.ino ||
-	    sys_dev_of(&st) != a->journal.dev || claim_hold(fd) < 0) {
+		return fd;
+	r = sys.statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st);
+	if (r == 0 && (st.stx_ino != a->journal.ino || sys_dev_of(&st) != a->journal.dev))
+		r = -ESTALE;
+	if (r == 0)
+		r = claim_hold(fd);
+	if (r < 0) {
 		internal_fd_close(fd);
-		return false;
+		return r;
 	}
 	atomic_store(&fds[file_arena_index(a)], fd + 1);
-	return true;
+	return 0;
 }
 
 bool journal_ready(struct arena *a)
@@ -140,7 +145,7 @@ bool journal_ready(struct arena *a)
 	uint32_t state = atomic_load_explicit(&a->journal.state, memory_order_acquire);
 
 	if (state == JOURNAL_READY)
-		return local_fd(a) >= 0 || open_known(a);
+		return local_fd(a) >= 0 || open_known(a) == 0;
 	if (state == JOURNAL_NONE && !workers_is_self() &&
 	    atomic_fetch_add(&a->journal.asked, 1) >= ASKED_MIN)
 		open_new(a);
@@ -474,8 +479,10 @@ PROCESS_CODE void journal_bury(struct arena *a, const struct family_set *dead)
 
 int journal_wait(struct arena *a, uint64_t ticket)
 {
+	enum { NAPS_MAX = 10000 }; /* as a recovery waits for another one */
 	struct journal *j = &a->journal;
 	struct timespec tick = {.tv_nsec = 100000000};
+	int naps = 0;
 
 	while (atomic_load(&j->durable) < ticket) {
 		uint32_t seen, leader;
@@ -495,10 +502,15 @@ int journal_wait(struct arena *a, uint64_t ticket)
 			continue;
 		}
 		if (local_fd(a) < 0) {
-			/* the descriptor was closed after the caller put its entries */
+			int r;
+
+			/* another process put the entries, or the descriptor was closed since */
 			drop(j);
-			if (!open_known(a))
+			r = open_known(a);
+			if (r < 0 && (r != -EWOULDBLOCK || naps++ == NAPS_MAX))
 				return -EIO;
+			if (r < 0)
+				sys_nap(1000000);
 			continue;
 		}
 		j->leader_member = family_me;
