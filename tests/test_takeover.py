@@ -12,7 +12,7 @@ import signal
 import struct
 import subprocess
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -130,22 +130,17 @@ BACKUP = (
     COMMON
     + r"""
 #include <glob.h>
-/* Stages and reads its own arena, as a backup of the directory does; that drops its POSIX locks on the arena. */
+/* Stages and reads its own arena, as a backup of the directory does; that drops its POSIX locks on the arena.  Stages
+ * more when it is told to. */
 int main(int argc, char **argv)
 {
-	int a = open_in(argv[1], "a", O_RDWR | O_CREAT | O_APPEND), life[2], count = atoi(argv[3]);
+	int a = open_in(argv[1], "a", O_RDWR | O_CREAT | O_APPEND), count = atoi(argv[3]);
 	char line[512];
 	glob_t found;
 
 	(void)argc;
-	if (strcmp(argv[2], "family") == 0) { /* with a child that stays */
-		if (pipe(life))
-			return 2;
-		if (fork() == 0) {
-			close(life[1]);
-			return (int)read(life[0], line, 1);
-		}
-	}
+	if (strcmp(argv[2], "family") == 0 && fork() == 0) /* a child that stays */
+		pause();
 	for (int i = 0; i < count; i++)
 		put(a, 'P', i, -1);
 	snprintf(line, sizeof line, "%s/.fastwrite/*.arena", argv[1]);
@@ -156,7 +151,11 @@ int main(int argc, char **argv)
 	fflush(stdout);
 	if (!fgets(line, sizeof line, stdin))
 		return 2;
-	put(a, 'P', count, -1);
+	for (int i = count; i < 2 * count; i++)
+		put(a, 'P', i, -1);
+	printf("staged\n");
+	fflush(stdout);
+	pause();
 	return 0;
 }
 """
@@ -371,8 +370,16 @@ def test_living_master_is_left_alone(rig):
 
 @pytest.mark.parametrize("family", ["alone", "family"])
 def test_a_program_that_reads_its_arena_is_not_taken_for_dead(library, fastwrite, compile_c, family):
-    """The close of any descriptor of a file drops the process's POSIX locks on it: the keeper's lock, too."""
+    """The close of any descriptor of a file drops the process's POSIX locks on it: the keeper's lock, too.  When it
+    does die, what it staged is recovered all the same."""
     settings = {"mem": "1M", "block": "64K", "lag_ms": 60000}
+
+    def recover() -> None:
+        done = subprocess.run(
+            [fastwrite, "recover", place], capture_output=True, text=True, timeout=HANGS, check=False
+        )
+        assert done.returncode == 0, done
+
     with (
         disk_dir() as place,
         subprocess.Popen(
@@ -381,20 +388,27 @@ def test_a_program_that_reads_its_arena_is_not_taken_for_dead(library, fastwrite
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         ) as process,
     ):
-        assert process.stdout.readline() == "staged\n"
-        before = (place / "a").stat().st_size
-        assert before < STAGED * RECORD, "nothing was staged: this tests nothing"
-        done = subprocess.run(
-            [fastwrite, "recover", place], capture_output=True, text=True, timeout=HANGS, check=False
-        )
-        assert done.returncode == 0, done
-        if family == "alone":
-            assert (place / "a").stat().st_size == before, done
-        process.communicate("go on\n", timeout=HANGS)
-        assert process.returncode == 0
-        assert content(place / "a") == records("P", STAGED + 1)
+        try:
+            assert process.stdout.readline() == "staged\n"
+            before = (place / "a").stat().st_size
+            assert before < STAGED * RECORD, "nothing was staged: this tests nothing"
+            recover()
+            if family == "alone":
+                assert (place / "a").stat().st_size == before
+            process.stdin.write("go on\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "staged\n"
+            assert (place / "a").stat().st_size < 2 * STAGED * RECORD, "nothing was staged the second time"
+            process.kill()
+            process.wait()
+            recover()
+            assert content(place / "a") == records("P", 2 * STAGED)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 WAKES = {

@@ -37,7 +37,6 @@
 #include "staging/staging_policy.h"
 #include "staging/stats.h"
 #include "staging/tail.h"
-#include "staging/takeover.h"
 #include "sync/journal_file.h"
 #include "sync/sync.h"
 #include "wal/spare.h"
@@ -415,7 +414,6 @@ static bool is_alone(struct file *f)
 	/* (`give_up`: the child of a vfork had it, and its parent was killed) */
 	if (atomic_load(&f->flush.busy) || f->needs_repair || atomic_load(&f->give_up) != BYPASS_NONE)
 		return false;
-	takeover_alone();
 	f->shared = false;
 	if (f->why == BYPASS_FORK)
 		f->why = BYPASS_NONE;
@@ -455,6 +453,9 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 	struct arena *a;
 	int entry, r;
 
+	/* (the file may have been made in the middle of the first fork) */
+	if (family_is_shared())
+		f->shared = true;
 	if (file_is_ordered(f) && !is_alone(f))
 		return BYPASS_COUNT;
 	if (sys.statx(ofd_fd(o), "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME | 0x2000u /* DIOALIGN */,

@@ -20,6 +20,7 @@
 #include "flush/prealloc.h"
 #include "staging/arenas.h"
 #include "staging/staging_policy.h"
+#include "staging/takeover.h"
 #include "sync/journal.h"
 #include "sync/sync.h"
 
@@ -230,6 +231,8 @@ bool attach_end_family(bool waits)
 	}
 	atomic_store(&gate.alone, false);
 	ended = repair_end_family();
+	if (ended)
+		takeover_alone();
 	/* An arena says whose it is.  Its maker may have started another program, and recovery would wait for
 	 * the end of that. */
 	for (uint32_t i = 0; ended && i < arenas_count(); i++)

@@ -241,7 +241,7 @@ int sys_read_all(int fd, void *buf, uint64_t size, uint64_t offset);
 /* True if the file's link count is 1: its name has not been removed. */
 bool sys_still_linked(int fd);
 
-/* True if the file has a set-id bit or a capability, which the kernel takes at each write and truncation.  st:
+/* True if the file has a set-id bit or a capability, which the kernel takes at each write and truncation. st:
  * its mode. */
 bool sys_has_rights(int fd, const struct statx *st);
 

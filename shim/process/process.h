@@ -21,8 +21,8 @@ struct process_fork {
 void process_fork_prepare(void);
 void process_fork_parent(void);
 void process_fork_child(void);
-/* Around a clone whose child has thread ids or rights of its own kind (CLONE_NEWPID, CLONE_NEWUSER): it cannot
- * share locks, and never stages anything.  What is open now both sides write through. */
+/* Around a clone whose child has thread ids or rights of its own kind (CLONE_NEWPID, CLONE_NEWUSER): it
+ * cannot share locks, and never stages anything.  What is open now both sides write through. */
 void process_part_prepare(void);
 void process_part_child(void);
 

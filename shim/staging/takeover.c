@@ -34,45 +34,53 @@ void takeover_joined(const struct arena *a) { atomic_fetch_and(&kept, ~bit_of(a)
 
 PROCESS_CODE void takeover_forked(void) { kept = gates = moving = 0; }
 
+static void drop_keeper_lock(struct arena *a)
+{
+	const off_t at = TAKEOVER_KEEPERS_AT + (off_t)family_me;
+
+	/* (waits for a recoverer that has just found the lock free) */
+	takeover_lock_byte(arenas_fd(a), F_SETLKW, F_WRLCK, at);
+	atomic_store(&a->header->live.keepers[family_me], 0);
+	takeover_lock_byte(arenas_fd(a), F_SETLK, F_UNLCK, at);
+	atomic_fetch_and(&kept, ~bit_of(a));
+}
+
+static void take_keeper_lock(struct arena *a)
+{
+	signals_harden();
+	/* (a recoverer may hold the lock for a dead process that had our index in the family) */
+	if (takeover_lock_byte(arenas_fd(a), F_SETLKW, F_WRLCK, TAKEOVER_KEEPERS_AT + (off_t)family_me) == 0)
+		atomic_store(&a->header->live.keepers[family_me], 1);
+	atomic_fetch_or(&kept, bit_of(a));
+	/* (the family may have ended meanwhile: then takeover_alone has seen the bit, or we see the end) */
+	if (!family_is_shared())
+		drop_keeper_lock(a);
+}
+
 void takeover_keep_slow(struct file *f)
 {
-	struct arena_entry *entry = arena_entry_at(f->arena, (uint32_t)f->entry);
-	uint32_t bit = bit_of(f->arena);
+	struct arena *a = f->arena;
 
 	/* (a process without a family needs no keeper: with its end the arena is dead) */
-	if (f->shared && f->arena->gated && !(atomic_load(&kept) & bit)) {
-		signals_harden();
-		/* (a recoverer may hold the lock for a dead process that had our index in the family) */
-		if (takeover_lock_byte(arenas_fd(f->arena), F_SETLKW, F_WRLCK,
-		                       TAKEOVER_KEEPERS_AT + (off_t)family_me) == 0)
-			atomic_store(&f->arena->header->live.keepers[family_me], 1);
-		atomic_fetch_or(&kept, bit);
-	}
+	if (a->gated && family_is_shared() &&
+	    (!(atomic_load(&kept) & bit_of(a)) || !atomic_load(&a->header->live.keepers[family_me])))
+		take_keeper_lock(a);
 	kill_step();
-	atomic_store(&entry->keeper, family_me + 1);
+	atomic_store(&arena_entry_at(a, (uint32_t)f->entry)->keeper, family_me + 1);
 }
 
 void takeover_share(struct file *f)
 {
-	if (f->mode == FILE_ATTACHED && f->arena && f->entry >= 0 && takeover_keeps(f))
+	if (f->mode == FILE_ATTACHED && f->arena && f->entry >= 0 &&
+	    arena_entry_at(f->arena, (uint32_t)f->entry)->keeper == family_me + 1)
 		takeover_keep_slow(f);
 }
 
 void takeover_alone(void)
 {
-	const off_t at = TAKEOVER_KEEPERS_AT + (off_t)family_me;
-
-	for (uint32_t i = 0; i < arenas_count(); i++) {
-		struct arena *a = arenas_at(i);
-
-		if (!a || !(atomic_load(&kept) & bit_of(a)))
-			continue;
-		/* (waits for a recoverer that has just found the lock free) */
-		takeover_lock_byte(arenas_fd(a), F_SETLKW, F_WRLCK, at);
-		atomic_store(&a->header->live.keepers[family_me], 0);
-		atomic_fetch_and(&kept, ~bit_of(a));
-		takeover_lock_byte(arenas_fd(a), F_SETLK, F_UNLCK, at);
-	}
+	for (uint32_t i = 0; i < arenas_count(); i++)
+		if (arenas_at(i) && (atomic_load(&kept) & bit_of(arenas_at(i))))
+			drop_keeper_lock(arenas_at(i));
 }
 
 bool takeover_gate(const struct file *f)

@@ -17,12 +17,15 @@ bool takeover_possible(int fd);
 void takeover_joined(const struct arena *a);
 void takeover_forked(void);
 
-/* This process is about to stage for f and becomes its keeper.  In a family it takes its keeper lock.  File
- * lock held. */
+/* This process is about to stage for f and becomes its keeper.  In a family it takes its keeper lock, again
+ * if a recoverer has found it free.  File lock held. */
 void takeover_keep_slow(struct file *f);
 static inline bool takeover_keeps(const struct file *f)
 {
-	return arena_entry_at(f->arena, (uint32_t)f->entry)->keeper == family_me + 1;
+	return arena_entry_at(f->arena, (uint32_t)f->entry)->keeper == family_me + 1 &&
+	       (!f->shared || !f->arena->gated ||
+	        atomic_load_explicit(&f->arena->header->live.keepers[family_me], memory_order_relaxed) ||
+	        !family_is_shared());
 }
 static inline void takeover_keep(struct file *f)
 {
@@ -30,10 +33,11 @@ static inline void takeover_keep(struct file *f)
 		takeover_keep_slow(f);
 }
 
-/* f now belongs to a family, and this process keeps it on: it may have no keeper lock yet.  File lock held,
- * signals blocked. */
+/* f now belongs to a family, and this process, which kept it alone, may have no keeper lock yet.  File lock
+ * held, signals blocked. */
 void takeover_share(struct file *f);
-/* This process has no family any more: without gates it must not be taken for a dead keeper.  Nobody forks. */
+/* This process has no family any more: without gates it must not be taken for a dead keeper.  LOCK_ATTACH
+ * held. */
 void takeover_alone(void);
 
 /* Around every flush of f.  Waits for a recoverer that holds the gate.  File lock or flush token held,

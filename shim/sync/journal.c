@@ -118,8 +118,8 @@ static void open_new(struct arena *a)
 	nudge();
 }
 
-/* Opens a journal that another process made.  0; -EWOULDBLOCK: a recovery looks whether its maker lives, which
- * takes a moment; other -errno. */
+/* Opens a journal that another process made.  0; -EWOULDBLOCK: a recovery looks whether its maker lives,
+ * which takes a moment; other -errno. */
 static int open_known(const struct arena *a)
 {
 	struct statx st;

@@ -46,7 +46,8 @@ static int child_staged(const char *path, int more)
 
 /* ---- a program that changes the file ---- */
 
-/* Another program makes a staged file longer, or empty.  Its own writes and reads go on where they are then. */
+/* Another program makes a staged file longer, or empty.  Its own writes and reads go on where they are then.
+ */
 static void changed_by_a_program(void **state)
 {
 	char text[RECORD];
@@ -583,13 +584,20 @@ static void syncing_in_the_background(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(changed_by_a_program), cmocka_unit_test(limit_of_a_longer_file),
-		cmocka_unit_test(logging_in),      cmocka_unit_test(becoming_a_daemon),
-		cmocka_unit_test(expanding_words), cmocka_unit_test(printing_a_trace),
-		cmocka_unit_test(limits),          cmocka_unit_test(logins),
-		cmocka_unit_test(mount_table),     cmocka_unit_test(more_attributes),
-		cmocka_unit_test(cloning),         cmocka_unit_test(syncing_in_the_background),
-		cmocka_unit_test(flags_by_ioctl),  cmocka_unit_test(old_names),
+		cmocka_unit_test(changed_by_a_program),
+		cmocka_unit_test(limit_of_a_longer_file),
+		cmocka_unit_test(logging_in),
+		cmocka_unit_test(becoming_a_daemon),
+		cmocka_unit_test(expanding_words),
+		cmocka_unit_test(printing_a_trace),
+		cmocka_unit_test(limits),
+		cmocka_unit_test(logins),
+		cmocka_unit_test(mount_table),
+		cmocka_unit_test(more_attributes),
+		cmocka_unit_test(cloning),
+		cmocka_unit_test(syncing_in_the_background),
+		cmocka_unit_test(flags_by_ioctl),
+		cmocka_unit_test(old_names),
 #if defined(__x86_64__)
 		cmocka_unit_test(old_seek),
 #endif
