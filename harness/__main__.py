@@ -19,8 +19,7 @@ except ModuleNotFoundError as error:
     )
 
 if __name__ == "__main__":
+    # (names of files may be no text, and the terminal may lack signs)
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(
-            errors="backslashreplace"
-        )  # names of files may be no text, the terminal may lack signs
+        stream.reconfigure(errors="backslashreplace")
     app(prog_name="python -m harness")

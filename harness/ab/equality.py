@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a run left, and whether another left the same.
 
-Compared are the entries below the directory that the run made, changed or removed, against the copy it began with.
-A rewritten file is known by its inode and time of status change: a program can set the other time back. Of a file
-there is a digest over the bytes and, for text whose lines come in any order (several processes append to one log),
-a sum over the lines. What native runs do not agree about cannot be asked of the shim: it is named and left out.
+Compared are the entries below the directory that the run made, changed or removed, against the copy it
+began with. A rewritten file is known by its inode and time of status change: a program can set the other time
+back. Of a file there is a digest over the bytes and, for text whose lines come in any order (several processes
+append to one log), a sum over the lines. What native runs do not agree about cannot be asked of the shim: it is
+named and left out.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ class Digest:
 
 @dataclass(frozen=True)
 class Left:
-    """What a run left: files (and its standard output) by name, exit status (negative: signal), staging files.
-    Directories, links and what was removed are among the files."""
+    """What a run left: files (and its standard output) by name, exit status (negative: signal), staging
+    files. Directories, links and what was removed are among the files."""
 
     files: Mapping[str, Digest]
     status: int

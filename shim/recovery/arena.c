@@ -168,8 +168,8 @@ static void refuse(struct recover_job *j, const char *name, int error)
 /* fd: of the arena, or the -errno of its open. */
 static void recover_open(struct recover_job *j, const char *name, int fd)
 {
-	const uint64_t begun = sys_now_ns(),
-		       patience = 5000000000u; /* claim_lock waits longer for one that stays */
+	/* claim_lock has waited longer for a recovery that stays */
+	const uint64_t patience = 5000000000u, begun = sys_now_ns();
 	int r = fd < 0 ? fd : claim_file_allowed(j->dirfd, fd);
 
 	if (r == 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scripts/deps with a made-up machine: what it does to .venv, and two of it at once. And the Makefile's calls."""
+"""scripts/deps with a made-up machine: what it does to .venv, and two at once. And the Makefile's calls."""
 
 import os
 import shutil
