@@ -25,24 +25,22 @@ static bool fill(struct arena_guard *g, int fd)
 	return true;
 }
 
-void guard_take(struct file *f, int fd)
+bool guard_take(struct file *f, int fd)
 {
 	struct arena_guard *g = &entry_of(f)->guard;
+	bool filled = fill(g, fd);
 
 	/* only now: until here the stamp announces the change that the guard covers */
-	if (fill(g, fd))
+	if (filled)
 		atomic_store_explicit(&g->begun_ns, 0, memory_order_release);
 	kill_step();
+	return filled;
 }
 
 bool guard_begin(struct file *f, int fd)
 {
-	const struct arena_guard *g = &entry_of(f)->guard;
-
-	if (!atomic_load(&f->flush.busy)) {
-		guard_take(f, fd);
-		return !g->known || g->size == f->ksize;
-	}
+	if (!atomic_load(&f->flush.busy))
+		return !guard_take(f, fd) || entry_of(f)->guard.size == f->ksize;
 	guard_change(f);
 	fill(&entry_of(f)->guard, fd);
 	kill_step();

@@ -13,8 +13,9 @@
 #include "files/file.h"
 #include "format/guard_format.h"
 
-/* Takes the guard again; fd: any descriptor of f. */
-void guard_take(struct file *f, int fd);
+/* Takes the guard again; fd: any descriptor of f.  False: the kernel does not tell size and time, and the
+ * guard stays as it is. */
+bool guard_take(struct file *f, int fd);
 
 /* The same before the first bytes are staged.  While a flush is under way the guard still announces its
  * change: the flush takes the guard again when it ends.  False: the file is not f->ksize bytes long, because
