@@ -314,7 +314,8 @@ soak-power: deps
 soak-surroundings: deps
 	$(Q)scripts/deps machine
 	$(Q)$(MAKE) --no-print-directory build-all power surroundings
-	$(Q)cd tests && '$(abspath $(PYTHON))' -m surroundings $(or $(ARGS),--rounds 200 --cuts 100 --shutdowns 20)
+	$(Q)cd tests && '$(abspath $(PYTHON))' -m surroundings \
+		$(or $(ARGS),--rounds 200 --cuts 100 --shutdowns 20)
 
 # ---- laboratory ----
 

@@ -370,8 +370,8 @@ def test_living_master_is_left_alone(rig):
 
 @pytest.mark.parametrize("family", ["alone", "family"])
 def test_a_program_that_reads_its_arena_is_not_taken_for_dead(library, fastwrite, compile_c, family):
-    """The close of any descriptor of a file drops the process's POSIX locks on it: the keeper's lock, too.  When
-    it does die, what it staged is recovered all the same."""
+    """The close of any descriptor of a file drops the process's POSIX locks on it: the keeper's lock, too.
+    When the program does die, what it staged is recovered all the same."""
     settings = {"mem": "1M", "block": "64K", "lag_ms": 60000}
 
     def recover() -> None:

@@ -2,10 +2,10 @@
 """What a run left, and whether another left the same.
 
 Compared are the entries below the directory that the run made, changed or removed, against the copy it
-began with. A rewritten file is known by its inode and time of status change: a program can set the other time
-back. Of a file there is a digest over the bytes and, for text whose lines come in any order (several processes
-append to one log), a sum over the lines. What native runs do not agree about cannot be asked of the shim: it is
-named and left out.
+began with. A rewritten file is known by its inode and time of status change: a program can set the other
+time back. Of a file there is a digest over the bytes and, for text whose lines come in any order (several
+processes append to one log), a sum over the lines. What native runs do not agree about cannot be asked of the
+shim: it is named and left out.
 """
 
 from __future__ import annotations

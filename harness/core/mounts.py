@@ -226,9 +226,7 @@ def clean(root: Path, queues: Mapping[str, Mapping[str, str]], sysfs: Path = Pat
 
 def mounted_below(root: Path, mountinfo: str | None = None) -> list[Path]:
     """Mount points below a directory (not the directory itself), the last mounted first."""
-    if mountinfo is None:
-        mountinfo = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
-    points = [Path(environment.unescape(line.split()[4])) for line in mountinfo.splitlines()]
+    points = [Path(mount.point) for mount in environment.mounts(mountinfo)]
     return [p for p in reversed(points) if p != root and p.is_relative_to(root)]
 
 

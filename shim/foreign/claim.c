@@ -129,9 +129,14 @@ int claim_lock(int fd)
 	int r = sys.flock(fd, LOCK_EX | LOCK_NB);
 
 	for (int i = 0; r == -EWOULDBLOCK && i < NAPS_MAX; i++) {
-		/* no recoverer has it (any more): only a family can share it with us */
-		if (sys.flock(fd, LOCK_SH | LOCK_NB) == 0)
-			return sys.flock(fd, LOCK_EX | LOCK_NB);
+		/* No recoverer has it (any more): a family shares it with us, or another recoverer that
+		 * waits.  An attempt at the whole lock that fails loses the shared one, too.  If that is then
+		 * refused, the other recoverer was quicker. */
+		if (sys.flock(fd, LOCK_SH | LOCK_NB) == 0) {
+			r = sys.flock(fd, LOCK_EX | LOCK_NB);
+			if (r == 0 || sys.flock(fd, LOCK_SH | LOCK_NB) == 0)
+				return r;
+		}
 		sys_nap(1000000);
 		r = sys.flock(fd, LOCK_EX | LOCK_NB);
 	}

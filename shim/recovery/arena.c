@@ -168,21 +168,14 @@ static void refuse(struct recover_job *j, const char *name, int error)
 /* fd: of the arena, or the -errno of its open. */
 static void recover_open(struct recover_job *j, const char *name, int fd)
 {
-	/* claim_lock has waited longer for a recovery that stays */
-	const uint64_t patience = 5000000000u, begun = sys_now_ns();
 	int r = fd < 0 ? fd : claim_file_allowed(j->dirfd, fd);
 
-	if (r == 0)
+	if (r == 0) {
 		r = claim_lock(fd);
-	while (r == -EWOULDBLOCK) {
-		if (living_recover(j, fd))
-			return;
-		if (sys_now_ns() - begun >= patience) {
-			job_failed(j, "", 0, -EBUSY, "another recovery is at work on it, or stopped");
+		if (r == -EWOULDBLOCK) {
+			living_recover(j, fd);
 			return;
 		}
-		/* (it was not there when we looked for a family) */
-		r = claim_lock(fd);
 	}
 	if (r == 0 && !sys_still_linked(fd))
 		return; /* another process was quicker */

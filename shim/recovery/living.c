@@ -348,15 +348,17 @@ static int take_over(struct recover_job *j, struct takeover *t)
 	return r;
 }
 
-bool living_recover(struct recover_job *j, int fd)
+void living_recover(struct recover_job *j, int fd)
 {
 	BUFFER(struct takeover, t);
 	/* (shared, as the family has it: keeps recoverers of the whole arena away when the last process of it
 	 * dies) */
 	int r = sys.flock(fd, LOCK_SH | LOCK_NB);
 
-	if (r == -EWOULDBLOCK)
-		return false;
+	if (r == -EWOULDBLOCK) {
+		job_failed(j, "", 0, -EBUSY, "another recovery is at work on it, or stopped");
+		return;
+	}
 	j->report->live++;
 	if (r == 0 && !foreign_is_newer(fd) && takeover_begin(t, fd)) {
 		r = foreign_load(&j->a, fd);
@@ -374,7 +376,6 @@ bool living_recover(struct recover_job *j, int fd)
 		job_failed(j, "", 0, r, "what a dead process of a living family staged cannot be read");
 	else
 		job_tell(j, "", "live", 0, 0, "its process is running");
-	return true;
 }
 
 int recover_live_entry(int arena_fd, const char *dir, uint32_t entry, int fd)

@@ -10,9 +10,8 @@
 
 #include "recovery/job.h"
 
-/* fd: the arena, not loaded.  Counts and reports everything.  False: another recovery has the arena; nothing
- * is reported. */
-bool living_recover(struct recover_job *j, int fd);
+/* fd: the arena, not loaded.  Counts and reports everything. */
+void living_recover(struct recover_job *j, int fd);
 
 /* fd: an arena whose family lives, open for reading.  True if nothing there waits for a recovery: each
  * process that has kept something is alive.  Only asks; takes no lock. */
