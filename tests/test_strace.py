@@ -377,6 +377,70 @@ def test_staging_is_private_and_goes(trace, place):
     assert not leftovers(place)
 
 
+def test_no_table_of_descriptors_grows_while_threads_share_it(trace, place):
+    """The kernel waits for all processors then: 15 to 20 ms, of a process that may last one."""
+    existing(place)
+    lines, _, stats = trace("a", "", 100, 100, 0)
+    assert stats.writes > 90
+    made = [i for i, line in enumerate(lines) if re.search(r"\bclone3?\(", line)]
+    grown = [i for i, line in enumerate(lines) if re.search(r"F_DUPFD(_CLOEXEC)?, \d{3,}", line)]
+    assert made and grown and grown[0] < made[0], lines
+
+
+def test_a_staging_area_reads_nothing_ahead(library, place, compile_c):
+    """Its pages would be cleared and counted, megabytes of them, for a program that stages some bytes."""
+    program = compile_c(
+        r"""
+        #include <dirent.h>
+        #include <fcntl.h>
+        #include <stdio.h>
+        #include <string.h>
+        #include <sys/mman.h>
+        #include <sys/stat.h>
+        #include <unistd.h>
+        int main(int argc, char **argv)
+        {
+            static unsigned char there[1 << 16];
+            char path[4096];
+            struct stat st;
+            struct dirent *entry;
+            size_t count = 0, pages;
+            int fd = open(argv[1], O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+            DIR *dir;
+            void *map;
+            (void)argc;
+            for (int i = 0; i < 100; i++)
+                if (write(fd, "x", 1) != 1)
+                    return 2;
+            dir = opendir(argv[2]);
+            while (dir && (entry = readdir(dir)) && !strstr(entry->d_name, ".arena"))
+                ;
+            if (!dir || !entry)
+                return 3;
+            snprintf(path, sizeof path, "%s/%s", argv[2], entry->d_name);
+            fd = open(path, O_RDONLY | O_CLOEXEC);
+            if (fd < 0 || fstat(fd, &st) != 0)
+                return 4;
+            map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
+            pages = (size_t)st.st_size / 4096;
+            if (map == MAP_FAILED || pages > sizeof there || mincore(map, (size_t)st.st_size, there) != 0)
+                return 5;
+            for (size_t i = 0; i < pages; i++)
+                count += there[i] & 1;
+            printf("%zu %zu\n", count, pages);
+            return 0;
+        }
+        """
+    )
+    done = run_preloaded(
+        library, [program, place / "data/a", place / "data/.fastwrite"], place, paths=f"{place}/data/**"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stats.writes > 90
+    count, pages = map(int, done.stdout.split())
+    assert pages > 2000 and 0 < count < pages // 8, (count, pages)
+
+
 def test_staging_modes_while_it_lives(library, place, compile_c):
     program = compile_c(
         r"""

@@ -503,14 +503,16 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 	}
 	if (why != BYPASS_NONE)
 		return why;
-	r = workers_start();
-	if (r < 0) /* in a signal handler: a later write tries again */
-		return r == -EDEADLK ? BYPASS_COUNT : BYPASS_NO_THREAD;
+	/* (before a thread of ours shares the table of descriptors: the arena's number is high, and to make a
+	 * shared table larger the kernel waits some 15 ms) */
 	a = arenas_for(f, path, &busy, &later);
 	if (busy)
 		return BYPASS_COUNT;
 	if (!a)
 		return later ? attach_later(f, BYPASS_NO_ARENA) : BYPASS_NO_ARENA;
+	r = workers_start();
+	if (r < 0) /* in a signal handler: a later write tries again */
+		return r == -EDEADLK ? BYPASS_COUNT : BYPASS_NO_THREAD;
 	if (!arenas_may_hold(a, f, ofd_fd(o), &st))
 		return BYPASS_ENCRYPTED;
 	if (f->shared && !arenas_mapped_by_all(f, a)) {

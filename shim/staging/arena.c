@@ -182,10 +182,20 @@ static void init_pages(struct arena *a, const struct arena_header *geometry)
 		           (uint8_t *)a->runs + block_runs_bytes(geometry));
 }
 
+/* The arena's file, or -errno.  Nothing is read ahead: what has not been used is holes, and a device that
+ * reads megabytes ahead would have the kernel clear as much memory for the first byte. */
+static void *map_shared(void *at, uint64_t bytes, int fd)
+{
+	void *map = sys.mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | (at ? MAP_FIXED : 0), fd, 0);
+
+	if (!sys_is_error(map))
+		sys_raw(SYS_madvise, (long)map, (long)bytes, MADV_RANDOM, 0, 0, 0);
+	return map;
+}
+
 static int map_file(struct arena *a, const struct arena_header *geometry, const struct arena_place *place)
 {
-	void *map = sys.mmap(place->map, geometry->total_bytes, PROT_READ | PROT_WRITE,
-	                     MAP_SHARED | (place->map ? MAP_FIXED : 0), a->fd, 0);
+	void *map = map_shared(place->map, geometry->total_bytes, a->fd);
 	size_t runs_bytes = arena_runs_bytes(geometry);
 	void *runs = place->runs;
 
@@ -242,8 +252,7 @@ int arena_join(const struct arena *a)
 	if (r == 0 && !sys_still_linked(fd))
 		r = -ESTALE; /* recovered in between */
 	if (r == 0) {
-		map = sys.mmap(a->header, a->total_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
-		               0);
+		map = map_shared(a->header, a->total_bytes, fd);
 		r = sys_is_error(map) ? (int)(intptr_t)map : 0;
 	}
 	if (r == 0) {
