@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from lib.recovery_lab import COUNT, actions, lines
+from lib.recovery_lab import COUNT, LINE, Lab, actions, lines
 from lib.support import disk_dir, preload_env, run_preloaded, too_slow, wait_for
 
 LEAVE = Path(__file__).resolve().parent / "kill" / "leave.c"
@@ -271,3 +271,64 @@ def test_a_program_killed_during_a_recovery_leaves_no_lease(library, compile_c):
                 program.kill()
         wait_for(lambda: not arena.exists(), "the recovery to end")
         assert other.stat().st_size == LINES * 100
+
+
+LOOKS = r"""
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int main(int argc, char **argv)
+{
+	int fd = open(argv[1], O_RDWR), how = atoi(argv[2]);
+	struct statx stx = {0};
+	struct stat st = {0};
+	char *map, *end;
+	(void)argc;
+	if (fd < 0)
+		return 1;
+	switch (how) {
+	case 0: fstat(fd, &st); break;
+	case 1: fstatat(fd, "", &st, AT_EMPTY_PATH); break;
+	case 2: statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &stx); break;
+	case 3: syscall(SYS_fstat, fd, &st); break;
+	case 4: syscall(SYS_newfstatat, fd, "", &st, AT_EMPTY_PATH); break;
+	case 5: syscall(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_SIZE, &stx); break;
+	case 6:
+		map = mmap(NULL, 1 << 16, PROT_READ, MAP_SHARED, fd, 0);
+		end = map == MAP_FAILED ? map : memchr(map, 0, 1 << 16);
+		st.st_size = end ? end - map : -1;
+	}
+	printf("%lld\n", (long long)st.st_size + (long long)stx.stx_size);
+	return 0;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "how", ["fstat", "fstatat", "statx", "number-fstat", "number-fstatat", "number-statx", "mmap"]
+)
+@pytest.mark.parametrize("pattern", ["/**/log", "{}/**"])
+def test_what_a_dead_process_left_is_seen_through_a_descriptor(lab: Lab, compile_c, how, pattern):
+    """Staging lies beside the file, and no rule says where: the open does not look there, the first call does."""
+    environment = {**lab.env(), "FASTWRITE_PATHS": pattern.format(lab.data)}
+    command = [lab.program, "append", "kill", "0", str(COUNT), lab.target]
+    subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)
+    assert lab.arenas() and lab.target.stat().st_size < COUNT * LINE
+    number = ["fstat", "fstatat", "statx", "number-fstat", "number-fstatat", "number-statx", "mmap"].index(
+        how
+    )
+    done = subprocess.run(
+        [compile_c(LOOKS), lab.target, str(number)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, f"{COUNT * LINE}\n"), done.stderr

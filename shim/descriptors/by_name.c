@@ -928,8 +928,10 @@ static void map_unknown(int fd, bool shares)
 
 void by_name_map(int fd, bool shares)
 {
-	if (live_config && fd >= 0 && !marked_fds_is(fd, shares))
-		map_unknown(fd, shares);
+	if (!live_config || fd < 0 || marked_fds_is(fd, shares))
+		return;
+	unresolved_use(fd);
+	map_unknown(fd, shares);
 }
 
 /* The kernel syncs the writes of all processes, so this concerns the whole family. */

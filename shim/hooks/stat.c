@@ -132,6 +132,7 @@ EXPORT int fstatat(int dirfd, const char *path, struct stat *out, int flags)
 	struct hook_look look = hook_look();
 	int r;
 
+	unresolved_use(dirfd); /* (AT_EMPTY_PATH) */
 	do
 		r = real.fstatat(dirfd, path, out, flags);
 	while (hook_looks_again(&look, r, dirfd, path, out));
@@ -177,6 +178,7 @@ EXPORT int __fxstatat(int version, int dirfd, const char *path, struct stat *out
 	struct hook_look look = hook_look();
 	int r;
 
+	unresolved_use(dirfd); /* (AT_EMPTY_PATH) */
 	do
 		r = real.__fxstatat(version, dirfd, path, out, flags);
 	while (hook_looks_again(&look, r, dirfd, path, out));
@@ -188,6 +190,7 @@ EXPORT int statx(int dirfd, const char *path, int flags, unsigned mask, struct s
 	struct hook_look look = hook_look();
 	int r;
 
+	unresolved_use(dirfd); /* (AT_EMPTY_PATH) */
 	do
 		r = real.statx(dirfd, path, flags, mask, out);
 	while (hook_looks_again_x(&look, r, dirfd, path, out));

@@ -337,6 +337,7 @@ static long looks(long number, const long *a, const signed char *at)
 	int dirfd = fd_of(a, at[0]);
 	long r;
 
+	unresolved_use(dirfd);
 	do
 		r = kernel(number, a);
 	while (number == SYS_statx ? hook_looks_again_x(&look, r, dirfd, path, out)
