@@ -35,6 +35,15 @@ bool epoch_checkpoint_is_due(const struct order_log *l)
 	return l->wal->end > l->most || l->wal->end > l->wal->header.bytes / 2;
 }
 
+/* After a sync: the kernel may have dropped what it could not write, and another sync would say nothing of
+ * it. */
+static int note_sync(struct order_log *l, int r)
+{
+	if (r < 0)
+		atomic_store(&l->broken, r);
+	return r;
+}
+
 /* The kernel may have bytes of f from before the attach. */
 static int sync_fresh(struct file *f)
 {
@@ -47,7 +56,7 @@ static int sync_fresh(struct file *f)
 	r = f->sync.full ? sys.fsync(fd) : sys.fdatasync(fd);
 	if (r == 0)
 		f->order.fresh = f->sync.full = false;
-	return r;
+	return note_sync(order_log_of(f->arena), r);
 }
 
 /* File lock held: true if f, which is to go right after the epoch, still may. */
@@ -228,7 +237,7 @@ int epoch_sync_loose(struct order_log *l, uint64_t *whole)
 	if (dev == 0) {
 		r = order_directory_sync(&l->directory);
 		if (r != -ESTALE)
-			return r;
+			return r; /* (names are not dropped) */
 		dev = a->dev;
 		r = 0;
 	}
@@ -241,7 +250,7 @@ int epoch_sync_loose(struct order_log *l, uint64_t *whole)
 		order_loose_note(a->rule, ORDER_ANYWHERE);
 	else
 		*whole = dev;
-	return r;
+	return note_sync(l, r);
 }
 
 void epoch_names_pass(struct order_log *l, bool all)
@@ -422,10 +431,7 @@ int epoch_sync(struct order_log *l, struct file *f, int fd)
 	kill_step();
 	r = sync_file_of(l, f, fd);
 	kill_step();
-	/* the kernel may have dropped what it could not write, and another sync would say nothing of it */
-	if (r < 0)
-		atomic_store(&l->broken, r);
-	return r;
+	return note_sync(l, r);
 }
 
 /* File lock held.  Drops and retakes it. */
@@ -750,6 +756,7 @@ int epoch_finish(struct order_log *l, int r)
 		return r; /* (nothing was begun) */
 	atomic_store(&l->owed, false);
 	r = finish_all(l, r);
+	atomic_store(&l->error, r);
 	if (r < 0)
 		return r;
 	l->pending = false;

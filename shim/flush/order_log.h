@@ -42,6 +42,7 @@ struct order_log {
 	_Atomic bool dropped;      /* a file of the log is gone: the device knows it before the log ends */
 	_Atomic uint64_t ended_ns; /* sys_now_ns() when the last epoch had come to the files */
 	uint64_t most;             /* bytes of the log at which a checkpoint is due, up to ORDER_LONG */
+	_Atomic int error;         /* -errno of the last epoch: what came after it is not durable either */
 	_Atomic int broken;   /* -errno: a file could not be synced, and needs the log after a power loss */
 	_Atomic bool settled; /* no epoch is under way */
 	_Atomic bool quiet;   /* on the device no epoch counts, and none is under way */

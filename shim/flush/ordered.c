@@ -127,6 +127,7 @@ static int make(struct order_log *l, struct arena *a)
 	atomic_store(&l->quiet, true);
 	atomic_store(&l->settled, true);
 	atomic_store(&l->broken, 0);
+	atomic_store(&l->error, 0);
 	l->gone = l->going = NULL;
 	l->shortened = 0;
 	atomic_store(&l->dropped, false);

@@ -43,6 +43,8 @@ int ordered_drain(struct file *f);
  * and retakes the lock. */
 int ordered_flush(struct file *f);
 
+/* -errno: an epoch of the rule could not be made durable, so no later one is; 0: none. */
+int ordered_error(const struct rule *rule);
 /* True if the names that came or went up to now are durable, or become so with an epoch that is due, in
  * order. */
 bool ordered_names_follow(const struct rule *rule);

@@ -421,6 +421,22 @@ static bool is_epoch_due(const struct rule *rule)
 	return false;
 }
 
+int ordered_error(const struct rule *rule)
+{
+	int error = 0;
+
+	for (int i = 0; i < FILE_ARENAS && error == 0; i++) {
+		const struct arena *a = atomic_load(&order_logs[i].arena);
+
+		if (!a || a->rule != rule)
+			continue;
+		error = atomic_load(&order_logs[i].broken);
+		if (error == 0)
+			error = atomic_load(&order_logs[i].error);
+	}
+	return error;
+}
+
 static bool has_unsynced_names(const struct rule *rule)
 {
 	bool any = order_loose_any(rule);

@@ -102,6 +102,8 @@ static int by_policy(struct file *f, bool *full)
 		/* what was staged cannot become durable */
 		if (file_is_paged(f) && f->flush.error)
 			return f->flush.error;
+		if (file_is_ordered(f) && ordered_error(f->rule))
+			return ordered_error(f->rule);
 		/* what the log has needs no sync; what is not in it has one of its own */
 		if (file_is_ordered(f) && !atomic_exchange(&f->order.passed, false) &&
 		    ordered_names_follow(f->rule))
@@ -202,7 +204,7 @@ static bool sync_journal(struct file *f, struct file_guard *g, int *r)
 static bool is_in_order(struct file *f)
 {
 	return file_is_ordered(f) && atomic_load(&f->mode) == FILE_ATTACHED && !f->flush.error &&
-	       !atomic_load(&f->order.passed) && ordered_names_follow(f->rule);
+	       !atomic_load(&f->order.passed) && ordered_names_follow(f->rule) && !ordered_error(f->rule);
 }
 
 static int sync_asked(struct file *f, int fd, struct ofd *o, bool full)
