@@ -214,16 +214,16 @@ static struct transient_name *remove_with_epoch(struct order_log *l, struct file
                                                 uint64_t ino)
 {
 	struct transient_name *name;
+	bool goes;
 
 	order_lead_begin(l);
 	name = list_if(l, f, dev, ino, removal_is_unlogged);
-	if (name)
-		l->gone = f;
-	if (l->gone && (epoch_end(l, true) < 0 || !l->gone)) {
-		/* the log says that the file is gone, and it stays: now only recovery can tell what is right
-		 */
-		if (l->pending && l->logged && l->gone)
-			atomic_store(&l->broken, -EIO);
+	l->gone = name ? f : NULL;
+	/* (what cannot be written back yet, of other files, does not keep f: the log says that it is gone) */
+	goes = name &&
+	       (epoch_end(l, true) == 0 || (l->pending && l->logged && atomic_load(&l->broken) == 0)) &&
+	       l->gone;
+	if (name && !goes) {
 		file_lock_again(f);
 		if (atomic_load(&l->broken) == 0 && f->dev == dev && f->ino == ino)
 			removal_cancel(f);

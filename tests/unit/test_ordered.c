@@ -2090,7 +2090,8 @@ static void test_signals_wait_for_a_removal(void **state)
 }
 
 /* The log says that the file goes, and is broken.  The removal fails, too. */
-static void test_a_removal_that_fails_beside_a_broken_log(void **state)
+/* The log says that the file is gone, and it goes: the epoch is written back when there is space. */
+static void test_a_removal_beside_a_full_disk(void **state)
 {
 	int other, fd;
 
@@ -2102,14 +2103,19 @@ static void test_a_removal_that_fails_beside_a_broken_log(void **state)
 	rig_put(other, 1000, 600);
 	assert_int_equal(fd_close(fd), 0);
 	rig_faults_clear();
-	/* the list of names, the log, "b" */
-	faults.pwritev = (struct fault){.at = 3, .error = EIO};
+	/* the list of names, the log, "b", also with the space of the log */
+	faults.pwritev = (struct fault){.at = 3, .count = 2, .error = ENOSPC};
 	by_name_unlink_prepare(&removal, AT_FDCWD, rig_path("j"));
-	assert_null(removal.name);
-	assert_true(flags_of_removal() & ENTRY_REMOVED);
-	by_name_unlink_done(&removal, false);
-	assert_false(flags_of_removal() & ENTRY_REMOVED);
-	leave_log(other, 1);
+	assert_non_null(removal.name);
+	assert_int_equal(rig_kernel_size("b"), 1000);
+	assert_int_equal(scan_log().epochs, 1);
+	assert_int_equal(unlink(rig_path("j")), 0);
+	by_name_unlink_done(&removal, true);
+	assert_int_equal(rig_drain(other), 0);
+	rig_expect("b", 1600);
+	assert_int_equal(ordered_barrier(NULL), 0);
+	assert_int_equal(scan_log().epochs, 0);
+	assert_int_equal(access(rig_path("j"), F_OK), -1);
 }
 
 /* ---- epochs stay in the log until a checkpoint ---- */
@@ -3218,6 +3224,7 @@ int main(void)
 		TEST(test_a_disk_that_stays_full),
 		TEST(test_recovery_gets_the_space_of_the_log),
 		TEST(test_a_removal_that_fails),
+		TEST(test_a_removal_beside_a_full_disk),
 		TEST(test_a_name_that_comes_and_goes),
 		TEST(test_a_name_comes_and_goes_beside_a_write_back),
 		TEST(test_a_write_beside_a_write_back),
@@ -3277,7 +3284,6 @@ int main(void)
 		TEST(test_a_file_that_cannot_be_synced),
 		TEST(test_a_large_append_that_cannot_be_synced),
 		TEST(test_a_file_that_leaves_cannot_be_synced),
-		TEST(test_a_removal_that_fails_beside_a_broken_log),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
