@@ -54,8 +54,10 @@ static bool same_file(const struct file *f, uint64_t dev, uint64_t ino)
 }
 
 /* File lock held.  Drains the file, then drops the lease, so that the open can go on.  Bytes that cannot be
- * written (e.g. the disk is full) would not become visible by waiting.  False: f has become another file. */
-static bool give_way(struct file *f)
+ * written (e.g. the disk is full) would not become visible by waiting.  But as long as a replay would write
+ * what the log has over theirs, others wait, until the kernel takes the lease.  False: f has become another
+ * file, or keeps it. */
+static bool give_way(struct file *f, bool to_others)
 {
 	uint64_t dev = f->dev, ino = f->ino;
 	bool held = false, is_same;
@@ -65,7 +67,7 @@ static bool give_way(struct file *f)
 	else
 		flush_drain(f);
 	/* (the lock may have been free) */
-	is_same = same_file(f, dev, ino);
+	is_same = same_file(f, dev, ino) && !(to_others && !held && ordered_holds(f));
 	if (is_same && held && flush_is_kept(f)) {
 		/* The lease ends with our copy of the descriptor.  As long as that is open, no process can
 		 * start the file as a program. */
@@ -85,7 +87,7 @@ static bool give_way(struct file *f)
 /* The same; the next try for a lease comes later. */
 static void give_way_to_others(struct file *f)
 {
-	if (give_way(f) && f->mode == FILE_ATTACHED)
+	if (give_way(f, true) && f->mode == FILE_ATTACHED)
 		back_off(f);
 }
 
@@ -94,7 +96,7 @@ static void give_way_to_own(struct file *f)
 {
 	uint64_t begin = sys_now_ns();
 
-	(void)give_way(f);
+	(void)give_way(f, false);
 	ordered_paid(f->rule, begin);
 }
 

@@ -621,6 +621,43 @@ static void test_an_end_that_another_program_asked_for(void **state)
 	rig_expect("log", 5000);
 }
 
+/* The log has bytes of the file, and cannot be emptied: a replay would write them over those of others. */
+static void test_another_program_waits_for_the_log(void **state)
+{
+	int fd, other, status = -1;
+	pid_t pid, ended = 0;
+
+	(void)state;
+	needs_a_disk();
+	rig_config.rules[0].set.writers = WRITERS_AUTO;
+	fd = ready("a");
+	other = ready("b");
+	rig_put(fd, 1000, 500);
+	flush_now(fd);
+	assert_int_equal(scan_log().epochs, 1);
+	rig_put(other, 1000, 600);
+	rig_faults_clear();
+	faults.pwritev = (struct fault){.at = 1, .count = 100000, .error = EIO};
+	assert_ptr_equal(rig_file(fd)->lease.on, fdtable_get(fd));
+	assert_true(ordered_holds(rig_file(fd)));
+	pid = fork();
+	if (pid == 0)
+		_exit(open(rig_path("a"), O_RDWR | O_CLOEXEC) < 0);
+	/* the watcher has tried it again */
+	while (__atomic_load_n(&faults.pwritev.calls, __ATOMIC_RELAXED) < 6 && ended == 0) {
+		ended = waitpid(pid, &status, WNOHANG);
+		sys_nap(1000000);
+	}
+	assert_int_equal(ended, 0);
+	faults.pwritev = (struct fault){0};
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	assert_int_equal(scan_log().epochs, 0);
+	assert_int_equal(ordered_barrier(NULL), 0);
+	rig_expect("a", 1500);
+	rig_expect("b", 1600);
+}
+
 /* Somebody else has written what is kept, and the file is as long as before. */
 static void test_an_end_that_another_program_changes(void **state)
 {
@@ -3197,6 +3234,7 @@ int main(void)
 		TEST(test_an_end_that_is_not_kept_any_more),
 		TEST(test_an_end_without_a_lease),
 		TEST(test_an_end_that_another_program_asked_for),
+		TEST(test_another_program_waits_for_the_log),
 		TEST(test_an_end_that_another_program_changes),
 		TEST(test_a_descriptor_is_replaced_before_a_read),
 		TEST(test_a_file_that_cannot_be_read),
