@@ -181,6 +181,13 @@ static bool is_ours(const struct replay *r, int64_t changed)
 	       (here || changed < r->boot_ns);
 }
 
+/* After another boot: the time is of this one.  One that is yet to come is not: a clock without a battery
+ * goes behind until a server of time is asked. */
+static bool is_of_this_boot(const struct replay *r, int64_t changed)
+{
+	return r->where == ORIGIN_OTHER && changed >= r->boot_ns && changed <= sys_wall_fine_ns();
+}
+
 /*
  * Was the file changed since the log was written, by somebody else?  After another boot: in this one, by a
  * program that did not wait for recovery.
@@ -198,8 +205,7 @@ static bool is_changed(struct replay *r, const struct named *f)
 	if (is_ours(r, changed))
 		return false;
 	/* (the log may have waited for several boots) */
-	return (changed > r->scan.written_ns + WAL_LATE_NS ||
-	        (r->where == ORIGIN_OTHER && changed >= r->boot_ns)) &&
+	return (changed > r->scan.written_ns + WAL_LATE_NS || is_of_this_boot(r, changed)) &&
 	       !is_cut_by_mount(r, f, &st);
 }
 
@@ -412,8 +418,7 @@ static bool is_left(const struct replay *r, const struct statx *st)
 	int64_t changed = st->stx_ctime.tv_sec * 1000000000ll + st->stx_ctime.tv_nsec;
 
 	return (st->stx_mode & S_IFMT) == S_IFREG && st->stx_size == 0 && st->stx_nlink == 1 &&
-	       changed <= r->scan.written_ns + WAL_LATE_NS &&
-	       (r->where != ORIGIN_OTHER || changed < r->boot_ns);
+	       changed <= r->scan.written_ns + WAL_LATE_NS && !is_of_this_boot(r, changed);
 }
 
 static int remove_name(const struct replay *r, const struct arena_entry *named)

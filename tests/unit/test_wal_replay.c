@@ -574,10 +574,12 @@ static void test_killed_at_every_step(void **state)
 #endif
 }
 
-/* As if the log had been written long before: then only a note explains the time of a file. */
-static void age_log(void)
+/* Then only a note explains the time of a file. */
+enum { LONG_AGO = 10000000 };
+
+/* As if the log had been written so long before. */
+static void age_log(int64_t seconds)
 {
-	enum { AGO = 10000000 };
 	static uint8_t whole[WAL_BATCH_MOST] __attribute__((aligned(WAL_PAGE_BYTES)));
 	struct wal_batch *b = (struct wal_batch *)(void *)whole;
 	uint64_t bytes;
@@ -588,10 +590,23 @@ static void age_log(void)
 		assert_true(pread(wal->fd, whole, sizeof whole, (off_t)at) >= PAGE);
 		head = wal_head_bytes(b);
 		bytes = head + (uint64_t)b->images * PAGE;
-		b->written_ns -= AGO * 1000000000ll;
+		b->written_ns -= seconds * 1000000000ll;
 		b->checksum = crc32c(wal_head_checksum(b, head), whole + head, b->images * (size_t)PAGE);
 		assert_int_equal(pwrite(wal->fd, whole, bytes, (off_t)at), (ssize_t)bytes);
 	}
+}
+
+/* The clock lost an hour with the power: the files have times that are yet to come. */
+static void test_the_clock_is_behind(void **state)
+{
+	(void)state;
+	make_log(log_path, boots[BOOT]);
+	epoch(1, 3, 1);
+	age_log(-3600);
+	age("b", -3600);
+	assert_int_equal(recover_by(false, false).recovered, FILES);
+	expect_after();
+	assert_int_equal(access(log_path, F_OK), -1);
 }
 
 /* As if the recovery that was interrupted had run in an earlier boot: its note, and what it has changed. */
@@ -638,7 +653,7 @@ static void test_power_is_lost_at_every_step(void **state)
 			age(names[i], 20000000);
 		epoch(1, 3, 1);
 		epoch(2, 3, 5);
-		age_log();
+		age_log(LONG_AGO);
 		for (int again = 0; again < 2; again++) {
 			pid = fork();
 			if (pid == 0) {
@@ -676,7 +691,7 @@ static void test_power_is_lost_twice(void **state)
 
 		make_log(log_path, boots[BOOT]);
 		epoch(1, 3, 1);
-		age_log();
+		age_log(LONG_AGO);
 		assert_int_equal(pwrite(wal->fd, &note, sizeof note, WAL_REPLAY_AT), sizeof note);
 		for (unsigned i = 0; i < FILES; i++)
 			age(names[i], 5000000);
@@ -942,6 +957,7 @@ int main(void)
 		TEST(test_a_file_of_that_size_that_was_not_cut),
 		TEST(test_a_cut_file_with_a_time_of_its_own),
 		TEST(test_in_the_same_boot_it_goes),
+		TEST(test_the_clock_is_behind),
 		TEST(test_a_log_that_was_emptied),
 		TEST(test_a_name_that_no_file_had),
 		TEST(test_a_name_of_an_epoch_that_was_emptied),
