@@ -255,6 +255,53 @@ def test_others_go_on(build_debug, fastwrite, compile_c, case):
     assert deaths > 10, "the child passes too few steps"
 
 
+ONE_REPAIRS = (
+    COMMON
+    + r"""
+int main(int argc, char **argv)
+{
+	int fd, status;
+	(void)argc;
+	begin(argv);
+	fd = open_in("b", O_RDWR | O_CREAT);
+	for (unsigned i = 0; i < 40; i++)
+		must_put(fd, 'P', i);
+	if (fork() == 0) {
+		for (; told[0] < 60; ++told[0])
+			must_put(fd, 'C', told[0]);
+		exit(0);
+	}
+	waitpid(-1, &status, 0);
+	must_put(fd, 'P', 40);
+	return 0;
+}
+"""
+)
+
+
+@pytest.mark.parametrize("step", [1, 4, 19])
+def test_all_are_killed_while_one_repairs(build_debug, fastwrite, compile_c, step):
+    """What the repair has written to the file is no change by others: recovery puts nothing aside."""
+    program, deaths = compile_c(ONE_REPAIRS), 0
+    while True:
+        with disk_dir() as place:
+            settings = {**SMALL, "lag_ms": 60000}
+            env = {**os.environ, **preload_env(build_debug / "libfastwrite.so", f"{place}/**", **settings)}
+            env |= {"FASTWRITE_KILL_CHILD_STEP": str(step), "FASTWRITE_KILL_STEP": str(1 + deaths)}
+            done = subprocess.run(
+                [program, place], env=env, capture_output=True, timeout=HANG_SECONDS, check=False
+            )
+            if done.returncode == 0:
+                break
+            assert done.returncode == -9, done.stderr
+            recover(fastwrite, place)
+            if (place / "b").exists():
+                found = records(place / "b")
+                assert found[:BEFORE] == numbered("P", min(len(found), BEFORE)), (deaths, found)
+        deaths += 1
+    assert deaths > 10, "the program passes too few steps"
+
+
 @pytest.mark.parametrize("others", ["root", "alone"])
 def test_who_may_not_repair_does_not_hang(build_debug, fastwrite, compile_c, others):
     """The log of a server whose workers may only append: somebody with the right to puts in place what a killed one

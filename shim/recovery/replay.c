@@ -18,8 +18,6 @@ int replay_stamp(struct recover_job *j, struct arena_entry *e)
 	bool first = e->guard.begun_ns == 0;
 	int r;
 
-	if (j->by_family)
-		return 0;
 	guard_stamp(&e->guard);
 	r = foreign_store(&j->a, (void *)&e->guard.again_ns, sizeof e->guard.again_ns);
 	if (r == 0 && first)
@@ -32,8 +30,7 @@ void replay_stopped(struct recover_job *j, uint32_t entry, int fd)
 	struct arena_guard *g = &foreign_entry(&j->a, entry)->guard;
 	struct statx st;
 
-	if (j->by_family || g->begun_ns == 0 ||
-	    sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE | STATX_MTIME, &st) < 0)
+	if (g->begun_ns == 0 || sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE | STATX_MTIME, &st) < 0)
 		return;
 	guard_fill(g, &st);
 	/* size and time first: until the stamp goes, a change counts as ours for a moment more */
