@@ -419,6 +419,36 @@ def test_unit_replaces_the_file_by_a_whole_one(unit, tmp_path):
     assert page.read_text() == "old\n"
 
 
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_unit_follows_no_planted_link(unit, tmp_path, when):
+    """The directory may belong to the user of the exporter."""
+    command = unit_command(unit)
+    page = tmp_path / "fastwrite.prom"
+    other = tmp_path / "other"
+    other.write_text("other\n")
+    page.with_name("fastwrite.prom.new").symlink_to(other)
+    if when == "meanwhile":
+        command = [word.replace('rm -f "$TEXTFILE.new"', "true") for word in command]
+    env = {**os.environ, "TEXTFILE": str(page)}
+    done = subprocess.run(command, env=env, capture_output=True, check=False, timeout=300)
+    assert other.read_text() == "other\n"
+    assert (done.returncode == 0) == (when == "before")
+    if when == "before":
+        assert not page.is_symlink()
+        assert "fastwrite_arenas" in checked(page.read_bytes())
+
+
+def test_unit_replaces_a_link_to_a_directory(unit, tmp_path):
+    page = tmp_path / "fastwrite.prom"
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    page.symlink_to(elsewhere)
+    env = {**os.environ, "TEXTFILE": str(page)}
+    subprocess.run(unit_command(unit), env=env, check=True, timeout=300)
+    assert list(elsewhere.iterdir()) == []
+    assert "fastwrite_arenas" in checked(page.read_bytes())
+
+
 # ---- the table ----
 
 
