@@ -1128,6 +1128,40 @@ def test_run_recovers_a_program_that_overwrote_its_environment(cli, compile_c, t
     assert data.read_bytes() == EXPECTED
 
 
+@pytest.mark.parametrize("planted", ["nothing", "fifo", "link", "second name"])
+def test_run_whose_registry_others_replaced(cli, compile_c, tmp_path, planted):
+    """Once the name in /tmp is free, anyone may put anything there."""
+    make = {
+        "nothing": "true",
+        "fifo": 'mkfifo "$FASTWRITE_REGISTRY"',
+        "link": 'ln -s "$0.other" "$FASTWRITE_REGISTRY"',
+        "second name": 'ln "$0.other" "$FASTWRITE_REGISTRY"',
+    }[planted]
+    data = tmp_path / "data" / "log"
+    data.parent.mkdir()
+    other = tmp_path / "data.other"
+    other.touch()
+    env = {"FASTWRITE_PATHS": f"{data.parent}/**", "FASTWRITE_LAG_MS": "60000"}
+    script = f'rm "$FASTWRITE_REGISTRY"; {make}; exec "$1" "$2"'
+    done = cli("run", "sh", "-c", script, data.parent, compile_c(WRITER), data, env=env, timeout=20)
+    assert (done.returncode, done.stdout) == (-signal.SIGKILL, "ready\n")
+    assert "cannot add to the registry" in done.stderr
+    assert other.read_bytes() == b""
+    assert cli("recover", data.parent).returncode == 0
+    assert data.read_bytes() == EXPECTED
+
+
+def test_run_reads_the_registry_that_it_made(cli, compile_c, tmp_path):
+    program = WRITER.replace("	raise(SIG", '	unlink(getenv("FASTWRITE_REGISTRY"));\n	raise(SIG')
+    data = tmp_path / "data" / "log"
+    data.parent.mkdir()
+    env = {"FASTWRITE_PATHS": f"{data.parent}/**", "FASTWRITE_LAG_MS": "60000"}
+    done = cli("run", compile_c("#include <stdlib.h>\n" + program), data, env=env)
+    assert done.returncode == -signal.SIGKILL
+    assert re.fullmatch(r"fastwrite run: recovered \d+ bytes\n", done.stderr), done.stderr
+    assert data.read_bytes() == EXPECTED
+
+
 # The child writes, the parent is killed first.
 LATE = WRITER.replace(
     "	int fd = open", "	if (fork() > 0)\n		pause();\n	int fd = open"

@@ -118,6 +118,14 @@ def test_no_staging_is_said_once_for_a_job(run, compile_c, place):
     assert (place / "a1").stat().st_size == 2 * (4 + 11000)
 
 
+def test_locked_registry_delays_no_program(run, compile_c, place):
+    staging = place / "none" / "staging"
+    script = f"exec 9<\"$FASTWRITE_REGISTRY\"; flock 9; timeout -s KILL 20 '{compile_c(PROGRAM)}' plain a b"
+    done = run("-p", f"{place}/[ab]*", "-o", f"staging={staging}", "--", "sh", "-c", script)
+    assert done.returncode == 0
+    assert f"rule env: no staging in {staging}" in done.stderr
+
+
 def test_no_staging_is_said_for_each_rule(run, compile_c, place):
     config = place / "fw.ini"
     config.write_text(

@@ -179,23 +179,26 @@ static int check_configuration(const struct config *c, bool valid)
 	return 0;
 }
 
-/* Makes the file to which the library appends the path of every arena that it makes; out[PATH_MAX]. */
-static bool make_registry(char *out)
+/*
+ * Makes the file to which the library appends the path of every arena that it makes; out[PATH_MAX].  It is
+ * read through the stream: in /tmp others may put something of theirs in the place of a name.  NULL: said
+ * why.
+ */
+static FILE *make_registry(char *out)
 {
 	const char *dir = getenv("TMPDIR");
 
 	if (dir == NULL || dir[0] != '/' || access(dir, W_OK | X_OK) != 0)
 		dir = "/tmp";
 	if (snprintf(out, PATH_MAX, "%s/fastwrite-run-XXXXXX", dir) >= PATH_MAX)
-		return false;
+		return NULL;
 	int fd = mkostemp(out, O_CLOEXEC);
 	if (fd < 0) {
 		cli_error("cannot make a file in %s: %m; set TMPDIR to a writable directory", dir);
-		return false;
+		return NULL;
 	}
-	close(fd);
 	setenv("FASTWRITE_REGISTRY", out, 1);
-	return true;
+	return fdopen(fd, "r");
 }
 
 /* ---- the child and its signals ---- */
@@ -317,15 +320,14 @@ static void on_event(void *ctx, const struct recover_event *e)
 }
 
 /* Recovers, or with dry_run looks at, every arena that the registry lists. */
-static void each_listed(const char *registry, const struct recover_options *opt,
-                        struct recover_report *report)
+static void each_listed(FILE *registry, const struct recover_options *opt, struct recover_report *report)
 {
-	FILE *list = fopen(registry, "re");
 	char *line = NULL;
 	size_t size = 0;
 	ssize_t length;
 
-	while (list != NULL && (length = getline(&line, &size, list)) > 0) {
+	rewind(registry);
+	while ((length = getline(&line, &size, registry)) > 0) {
 		if (line[length - 1] == '\n')
 			line[length - 1] = '\0';
 		if (line[0] != '/' || access(line, F_OK) != 0)
@@ -336,15 +338,13 @@ static void each_listed(const char *registry, const struct recover_options *opt,
 			          line);
 	}
 	free(line);
-	if (list != NULL)
-		fclose(list);
 }
 
 /*
  * The signal that killed CMD may be meant for its descendants, too (the OOM killer, a stopped container):
  * wait for their deaths, two seconds at most.
  */
-static void wait_for_descendants(const char *registry)
+static void wait_for_descendants(FILE *registry)
 {
 	const struct recover_options look = {.dry_run = true};
 
@@ -359,7 +359,7 @@ static void wait_for_descendants(const char *registry)
 	}
 }
 
-static void recover_listed(const char *registry, struct run_args *args, bool killed)
+static void recover_listed(FILE *registry, struct run_args *args, bool killed)
 {
 	const struct recover_options opt = {.event = on_event, .ctx = args};
 	struct recover_report report = {0};
@@ -367,7 +367,6 @@ static void recover_listed(const char *registry, struct run_args *args, bool kil
 	if (killed)
 		wait_for_descendants(registry);
 	each_listed(registry, &opt, &report);
-	unlink(registry);
 	if (report.bytes > 0)
 		cli_error("recovered %llu bytes", (unsigned long long)report.bytes);
 	else if (args->verbose)
@@ -396,7 +395,7 @@ static int end_like(int status)
 	return 128 + WTERMSIG(status);
 }
 
-static int run_command(struct run_args *args, const char *registry)
+static int run_command(struct run_args *args, const char *name, FILE *registry)
 {
 	const struct sigaction plain = {.sa_handler = SIG_DFL};
 	struct sigaction chld;
@@ -408,13 +407,14 @@ static int run_command(struct run_args *args, const char *registry)
 	sigaction(SIGCHLD, &plain, &chld); /* an inherited SIG_IGN would hide the child's end from us */
 	pid_t child = start(args->command, &before, &chld);
 	if (child < 0) {
-		unlink(registry);
+		unlink(name);
 		sigprocmask(SIG_SETMASK, &before, NULL);
 		cli_error("%s: %s", args->command[0], strerror(-child));
 		return child == -ENOENT ? CLI_RUN_NOT_FOUND : CLI_RUN_NOT_EXECUTABLE;
 	}
 	int status = attend(child, &set);
 	recover_listed(registry, args, WIFSIGNALED(status));
+	unlink(name);
 	return end_like(status);
 }
 
@@ -428,7 +428,7 @@ int cli_run(int argc, char **argv)
 	                                 .children = children};
 	struct run_args args = {0};
 	struct program program = {0};
-	char registry[PATH_MAX];
+	char name[PATH_MAX];
 
 	if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &args) != 0)
 		return CLI_USAGE;
@@ -440,7 +440,6 @@ int cli_run(int argc, char **argv)
 		refused = check_configuration(config, valid);
 	if (refused != 0)
 		return refused;
-	if (!set_preload(&program) || !make_registry(registry))
-		return CLI_RUN_FAILED;
-	return run_command(&args, registry);
+	FILE *registry = set_preload(&program) ? make_registry(name) : NULL;
+	return registry != NULL ? run_command(&args, name, registry) : CLI_RUN_FAILED;
 }

@@ -18,6 +18,22 @@ void registry_set(const char *path)
 		registry_path[0] = '\0'; /* too long: not a path of `run` */
 }
 
+/* `run` may have removed it, and anyone may have put something else there.  Descriptor or -errno. */
+static int open_registry(int mode)
+{
+	int fd =
+		sys.openat(AT_FDCWD, registry_path, mode | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0);
+	struct statx st;
+
+	if (fd < 0)
+		return fd;
+	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_UID | STATX_NLINK, &st) == 0 &&
+	    S_ISREG(st.stx_mode) && st.stx_uid == sys_geteuid() && st.stx_nlink == 1)
+		return fd;
+	sys.close(fd);
+	return -EPERM;
+}
+
 void registry_note(const struct arena *a)
 {
 	BUFFER(char, line);
@@ -27,7 +43,7 @@ void registry_note(const struct arena *a)
 
 	if (!registry_path[0])
 		return;
-	fd = sys.openat(AT_FDCWD, registry_path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0);
+	fd = open_registry(O_WRONLY);
 	if (fd < 0) {
 		log_warn("cannot add to the registry %s (error %d); recover %s by hand after a crash",
 		         registry_path, -fd, a->dir);
@@ -62,6 +78,17 @@ static bool has_line(int fd, const char *line)
 	return false;
 }
 
+/* Others keep the lock for as long as they look into the file. */
+static bool lock(int fd)
+{
+	for (int tries = 0; tries < 100; tries++) {
+		if (sys.flock(fd, LOCK_EX | LOCK_NB) == 0)
+			return true;
+		sys_nap(1000000);
+	}
+	return false;
+}
+
 bool registry_say_once(const char *rule, int error)
 {
 	char line[CONFIG_NAME_MAX + 64];
@@ -72,12 +99,12 @@ bool registry_say_once(const char *rule, int error)
 
 	if (!registry_path[0])
 		return true;
-	fd = sys.openat(AT_FDCWD, registry_path, O_RDWR | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0);
+	fd = open_registry(O_RDWR);
 	if (fd < 0)
 		return true;
 	n = log_format(line, sizeof line, "\n#no staging, rule %s, error %d\n", rule, error);
 	/* without the lock the message may appear twice */
-	said = sys.flock(fd, LOCK_EX) == 0 && has_line(fd, line);
+	said = lock(fd) && has_line(fd, line);
 	sys_quiet_begin(&quiet);
 	if (!said && sys.write(fd, line, n) != (ssize_t)n)
 		log_warn("cannot add to the registry %s", registry_path);
