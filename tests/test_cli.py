@@ -10,12 +10,13 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 from lib.command_line import COMMON, MANUAL, VERBS, options_of
-from lib.support import disk_dir, wait_for
+from lib.support import disk_dir, too_slow, wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
 KEYS = [
@@ -1248,6 +1249,45 @@ def test_status_and_recover_of_a_live_program(compile_c, cli, library, tmp_path)
         process.communicate()
     assert cli("recover", tmp_path).returncode == 0
     assert data.read_bytes() == EXPECTED
+
+
+MAPS = """
+import fcntl, mmap, os, signal, sys
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o600)
+os.truncate(fd, 1 << 20)
+shared = mmap.mmap(fd, 1 << 20)
+if sys.argv[2] == "lease":
+    fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+else:
+    os.close(fd)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount")
+@pytest.mark.parametrize("trap", ["lease", "fifo"])
+def test_status_waits_for_no_user(fastwrite, tmp_path, trap):
+    """A user may map anything by the name of an arena; what is there by that name may be another file."""
+    path = tmp_path / "1-x-1.arena"
+    os.mkfifo(tmp_path / "fifo")
+    command = [fastwrite, "status"]
+    if trap == "fifo":
+        less = "--bounding-set=-sys_admin,-checkpoint_restore"  # it opens by path then
+        inside = f"mount --bind {tmp_path}/fifo {path} && exec setpriv {less} {fastwrite} status"
+        command = ["unshare", "-m", "sh", "-c", inside]
+    with subprocess.Popen(
+        [sys.executable, "-c", MAPS, path, trap], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as user:
+        assert user.stdout.readline() == b"ready\n"
+        begun = time.monotonic()
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
+        took = time.monotonic() - begun
+        user.communicate()
+    assert done.returncode == 0, done.stderr
+    assert took < 20, too_slow(took, "status")
+    assert str(path) not in done.stdout
 
 
 def order_of(cli, pid: int) -> dict:

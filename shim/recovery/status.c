@@ -146,15 +146,23 @@ static int own_pid(const char *pid)
 	return own;
 }
 
-/* Through the mapping, which works from another mount namespace; by path where that is not allowed. */
+/* Through the mapping, which works from another mount namespace; by path where that is not allowed.
+ * Without waiting: the file is a user's, who may hold a lease on it or show a FIFO there. */
 static int open_arena(const char *pid, const char *range, const char *path)
 {
+	const int flags = O_RDONLY | O_NONBLOCK | O_CLOEXEC;
 	char link[128];
+	struct statx st;
 	int fd;
 
 	log_format(link, sizeof link, "/proc/%s/map_files/%s", pid, range);
-	fd = sys.openat(AT_FDCWD, link, O_RDONLY | O_CLOEXEC, 0);
-	return fd >= 0 ? fd : sys.openat(AT_FDCWD, path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC, 0);
+	fd = sys.openat(AT_FDCWD, link, flags, 0);
+	if (fd < 0)
+		fd = sys.openat(AT_FDCWD, path, flags | O_NOFOLLOW, 0);
+	if (fd < 0 || (sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE, &st) == 0 && S_ISREG(st.stx_mode)))
+		return fd;
+	sys.close(fd);
+	return -EINVAL;
 }
 
 static int visit_mapping(const char *pid, char *line, const struct status_visitor *v)
