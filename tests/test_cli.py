@@ -964,6 +964,28 @@ def test_run_sends_terminal_signals_once(fastwrite, tmp_path):
     assert b"n=1" in text, text
 
 
+def test_run_passes_a_hang_up_on(fastwrite, tmp_path):
+    """As with `ssh -t host fastwrite run ...`: the kernel tells the leader of the session alone."""
+    import pty
+
+    told = tmp_path / "told"
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ.update(RULE, TMPDIR=str(tmp_path))
+        script = f"trap 'echo HUP >>{told}; exit 3' HUP; echo ready; while :; do sleep 0.05; done"
+        os.execv(str(fastwrite), ["fastwrite", "run", "sh", "-c", script])
+    try:
+        assert os.read(terminal, 5) == b"ready"
+        os.close(terminal)
+        wait_for(lambda: os.waitpid(pid, os.WNOHANG)[0], "the end after the hang-up", 20)
+        pid = 0
+    finally:
+        if pid != 0:
+            os.kill(child_of(pid), signal.SIGKILL)
+            os.waitpid(pid, 0)
+    assert told.read_text() == "HUP\n"
+
+
 def child_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 

@@ -266,10 +266,14 @@ static void follow_stop(int stop_signal)
 	raise(SIGSTOP);
 }
 
-/* The terminal sends these to the whole foreground group: the child has got them already. */
+/*
+ * The terminal sends these to the whole foreground group: the child has got them already.  A hang-up goes to
+ * the leader of the session first: if that is this process, the child knows nothing of it.
+ */
 static bool is_group_signal(int number)
 {
-	return number == SIGINT || number == SIGQUIT || number == SIGHUP || number == SIGWINCH;
+	return number == SIGINT || number == SIGQUIT || number == SIGWINCH ||
+	       (number == SIGHUP && getsid(0) != getpid());
 }
 
 /* Waits for the end of the child; its wait status. */
