@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 
+#include <errno.h>
 #include <string.h>
 
 enum { SHOWN_VALUE_MAX = 120, SHOWN_FILE_MAX = 160 };
@@ -60,4 +61,16 @@ int config_fail(struct config *c, int code, const struct setting *at, const char
 		if ((unsigned char)*text < 0x20 || *text == 0x7f)
 			*text = '?';
 	return code;
+}
+
+int config_check_comment(struct config *c, const struct setting *at)
+{
+	for (const char *text = at->value; *text != '\0'; text++) {
+		if (*text == '\\' && text[1] != '\0')
+			text++;
+		else if ((*text == ' ' || *text == '\t') && text[1] == '#')
+			return config_fail(c, -EINVAL, at,
+			                   "a comment behind a value begins with ' ;', not with ' #'");
+	}
+	return 0;
 }

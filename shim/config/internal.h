@@ -21,6 +21,9 @@ struct setting {
 int config_fail(struct config *c, int code, const struct setting *at, const char *format, ...)
 	__attribute__((format(printf, 4, 5)));
 
+/* 0; or the error of a value with an unescaped blank and '#', which begin no comment behind a value. */
+int config_check_comment(struct config *c, const struct setting *at);
+
 /* ---- key.c ---- */
 
 /* Where a key may stand. */

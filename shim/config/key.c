@@ -255,6 +255,8 @@ int config_set(struct config *c, struct rule *rule, enum config_key key, const c
 	void *values = key >= KEY_COUNT ? (void *)c : rule != NULL ? &rule->set : &c->base;
 	char allowed[128];
 
+	if (specs[key].kind == KIND_DIRECTORY && config_check_comment(c, &at) != 0)
+		return -EINVAL;
 	if (!parse(&specs[key], text, values)) {
 		put_allowed(&specs[key], allowed, sizeof(allowed));
 		return config_fail(c, -EINVAL, &at, "allowed: %s", allowed);

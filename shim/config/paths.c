@@ -174,6 +174,9 @@ static int add_pattern(struct config *c, struct rule *rule, const char *text, st
 
 	if (!rule_pattern_valid(glob, &why))
 		return fail_match(c, &at, why);
+	rc = config_check_comment(c, &at);
+	if (rc != 0)
+		return rc;
 	if (rule->pattern_count == CONFIG_PATTERNS_MAX)
 		return config_fail(c, -EINVAL, &at, "too many patterns; a rule takes at most %d",
 		                   CONFIG_PATTERNS_MAX);

@@ -513,6 +513,19 @@ static void test_bad_patterns(void **state)
 	load_fails(-EINVAL, "FASTWRITE_PATHS", "4095", NULL);
 }
 
+static void test_number_sign_in_a_name(void **state)
+{
+	(void)state;
+	with("FASTWRITE_PATHS=/a/b#c:/a/#d:/a/e \\#f:/a/g\\ #h:/a/i # ");
+	load_fails(-EINVAL, "FASTWRITE_PATHS = \"/a/i # \"", "with ' ;'", NULL);
+	with("FASTWRITE_PATHS=!/a/b/**\t#log:/a/**");
+	load_fails(-EINVAL, "FASTWRITE_PATHS", "with ' ;'", NULL);
+	with("FASTWRITE_PATHS=/a/b#c:/a/#d:/a/e \\#f:/a/g\\ #h");
+	with("FASTWRITE_STAGING=/a/b#c/#d");
+	load_ok();
+	assert_int_equal(config.rules[0].pattern_count, 4);
+}
+
 static void test_too_many_patterns(void **state)
 {
 	char text[2048] = "";
@@ -580,6 +593,7 @@ static void test_bad_values(void **state)
 		{"PREALLOC", "-1", "0..16G"},
 		{"STAGING", "shm", "an absolute directory"},
 		{"STAGING", "~/x", "an absolute directory"},
+		{"STAGING", "/dev/shm/x # ram", "with ' ;'"},
 		{"SMALL", "511", "512..64K"},
 		{"SMALL", "65537", "512..64K"},
 		{"STDIO", "0", "on, off"},
@@ -1000,6 +1014,7 @@ int main(void)
 		TEST(test_redundant_patterns),
 		TEST(test_works_without_proc),
 		TEST(test_bad_patterns),
+		TEST(test_number_sign_in_a_name),
 		TEST(test_too_many_patterns),
 		TEST(test_pattern_storage_is_bounded),
 		TEST(test_bad_values),
