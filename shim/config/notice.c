@@ -76,6 +76,27 @@ static void order_without_effect(struct notices *n, const struct rule *rule)
 	n->say(n->ctx, LOG_WARN, n->text);
 }
 
+/* Does an earlier rule decide, by whichever pattern, about all that this one matches? */
+static bool decided_before(const struct config *c, const struct rule *rule, const char *glob)
+{
+	for (const struct rule *early = c->rules; early < rule; early++)
+		for (uint32_t i = 0; i < early->pattern_count; i++)
+			if (rule_covers(early->patterns[i].glob, glob))
+				return true;
+	return false;
+}
+
+static void never_applies(struct notices *n, const struct rule *rule)
+{
+	for (uint32_t i = 0; i < rule->pattern_count; i++)
+		if (!rule->patterns[i].exclude && !decided_before(n->c, rule, rule->patterns[i].glob))
+			return;
+	log_format(n->text, sizeof(n->text),
+	           "rule %s never applies: earlier rules cover all of its patterns; put it before them",
+	           rule->name);
+	n->say(n->ctx, LOG_WARN, n->text);
+}
+
 /* Output that was redirected into a file of a rule: only files that the program opens itself are staged. */
 static void standard_descriptors(struct notices *n)
 {
@@ -111,6 +132,7 @@ void config_notices(const struct config *c, bool descriptors,
 		several_in_one(&n, &c->rules[i]);
 		missing_directory(&n, &c->rules[i]);
 		order_without_effect(&n, &c->rules[i]);
+		never_applies(&n, &c->rules[i]);
 	}
 	if (descriptors)
 		standard_descriptors(&n);

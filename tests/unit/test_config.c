@@ -761,6 +761,19 @@ static void test_old_name_is_told(void **state)
 	                             "it still works\n");
 }
 
+static void test_rule_without_effect_is_told(void **state)
+{
+	(void)state;
+	write_file("[rule all]\npaths=!/a/no/**:/a/**\n[rule db]\npaths=/a/db/**:/a/no/x\n"
+	           "[rule some]\npaths=/a/x/**:/b/*\n");
+	load_ok();
+	noticed[0] = '\0';
+	config_notices(&config, false, note, NULL);
+	assert_non_null(strstr(noticed, "2 rule db never applies: earlier rules cover all of its patterns"));
+	assert_null(strstr(noticed, "rule all never"));
+	assert_null(strstr(noticed, "rule some never"));
+}
+
 static void test_stats_and_log(void **state)
 {
 	(void)state;
@@ -1026,6 +1039,7 @@ int main(void)
 		TEST(test_unknown_variable),
 		TEST(test_on_error_survives_failure),
 		TEST(test_old_name_is_told),
+		TEST(test_rule_without_effect_is_told),
 		TEST(test_stats_and_log),
 		TEST(test_relative_stats),
 		TEST(test_first_of_two_equal_variables),
