@@ -1312,6 +1312,19 @@ def test_status_waits_for_no_user(fastwrite, tmp_path, trap):
     assert str(path) not in done.stdout
 
 
+def test_status_tells_a_wrong_configuration(cli):
+    done = cli("status", env={"FASTWRITE_SYNC": "bad"})
+    assert done.returncode == 0
+    assert 'FASTWRITE_SYNC = "bad"' in one_line(done.stderr)
+
+
+@pytest.mark.parametrize("option", [["-o", "sync="], ["-p", ""], ["-c", ""]])
+def test_empty_setting_is_refused(cli, option):
+    done = cli("config", *option)
+    assert done.returncode == 2
+    assert "empty" in done.stderr
+
+
 def order_of(cli, pid: int) -> dict:
     """What `fastwrite status` says of the log of a program."""
     (arena,) = [a for a in json.loads(cli("status", "--json").stdout)["arenas"] if a["pid"] == pid]

@@ -35,6 +35,8 @@ static void set_key(const char *text, struct argp_state *state)
 	if (config_rule_key(name) < 0)
 		argp_error(state, "unknown key \"%s\"; allowed: %s", name,
 		           config_rule_keys(known, sizeof(known)));
+	if (equals[1] == '\0')
+		argp_error(state, "-o %s: the value is empty", text);
 	setenv(config_variable(name, variable, sizeof(variable)), equals + 1, 1);
 }
 
@@ -51,6 +53,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 {
 	if (key == 'c' || key == 'p' || key == 'o')
 		cli_settings_given = true;
+	if ((key == 'c' || key == 'p') && *arg == '\0')
+		argp_error(state, "-%c: the value is empty", key);
 	switch (key) {
 	case 'c': setenv("FASTWRITE_CONFIG", arg, 1); return 0;
 	case 'p': setenv("FASTWRITE_PATHS", arg, 1); return 0;

@@ -263,10 +263,7 @@ int cli_status(int argc, char **argv)
 
 	if (argp_parse(&argp, argc, argv, 0, NULL, &args) != 0)
 		return CLI_USAGE;
-	const struct config *c;
-
-	if (!cli_load_config_quietly(&c))
-		c = NULL; /* nothing says where bytes may wait */
+	const struct config *c = cli_load_config(); /* NULL: nothing says where bytes may wait */
 	if (args.watch)
 		return cli_watch(args.seconds, args.count);
 	if (args.prometheus)
