@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import re
@@ -10,10 +11,12 @@ import stat
 import struct
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from lib.recovery_lab import Lab, actions, as_user, lines, root_only
+from lib.recovery_lab import CHECKED_BYTES, Lab, actions, as_user, lines, root_only
 from lib.support import (
     assert_staged,
     disk_dir,
@@ -940,6 +943,50 @@ def test_root_recovers_within_a_budget(lab: Lab) -> None:
     # (the user recovers all of them)
     run_as(USER, [lab.program, "write", "exit", "0", "1", lab.data / "his"], lab.env())
     assert lab.arenas() == []
+
+
+@contextmanager
+def kept_from_recoverers(path: Path, how: int) -> Iterator[None]:
+    """This process locks the arena as another recoverer does; each of its 256 keepers seems to have died."""
+    with path.open("r+b") as f:
+        f.seek(CHECKED_BYTES)
+        f.write(b"\1" * (4096 - CHECKED_BYTES))
+        f.flush()
+        fcntl.flock(f, how)
+        f_ofd_setlk, keepers = 37, 1 << 41
+        lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, keepers, 256, 0)
+        fcntl.fcntl(f, f_ofd_setlk, lock)
+        yield
+
+
+@pytest.mark.parametrize("how", [fcntl.LOCK_SH, fcntl.LOCK_EX])
+def test_locks_of_a_user_hold_up_no_start(lab: Lab, how: int) -> None:
+    """Arenas that the user keeps from recoverers, by locks that only recoverers take."""
+    os.chown(lab.data, USER, USER)
+    planted(lab, USER, 3)
+    with ExitStack() as kept:
+        for arena in lab.arenas():
+            kept.enter_context(kept_from_recoverers(arena, how))
+        said, took = root_opens(lab, lab.data / "roots")
+    assert took < 8, too_slow(took, "root waits for two seconds at most")
+    assert f"fastwrite recover {lab.staging}" in said, said[-300:]
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_locks_of_a_user_hold_up_the_command(lab: Lab, bare: bool) -> None:
+    """The keepers of an arena together have ten seconds, those of a file that is no arena have none."""
+    os.chown(lab.data, USER, USER)
+    planted(lab, USER, 1)
+    if bare:
+        lab.arena().write_bytes(bytes(4096))
+    began = time.monotonic()
+    with kept_from_recoverers(lab.arena(), fcntl.LOCK_SH):
+        done = subprocess.run(
+            [lab.command, "recover", lab.data], capture_output=True, timeout=40, check=False
+        )
+    took = time.monotonic() - began
+    assert done.returncode in (0, 1)
+    assert took < (5 if bare else 20), too_slow(took, "the command waits for ten seconds at most")
 
 
 def test_large_arena_of_a_user(lab: Lab) -> None:

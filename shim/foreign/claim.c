@@ -123,12 +123,23 @@ bool claim_is_held(int fd)
 	return held_lock(fd, F_OFD_GETLK, &lock, F_WRLCK) == 0 && lock.l_type != F_UNLCK;
 }
 
+static _Atomic uint64_t give_up = CLAIM_FOREVER;
+
+void claim_give_up(uint64_t at) { atomic_store(&give_up, at); }
+
+uint64_t claim_until(uint64_t ns)
+{
+	uint64_t until = sys_now_ns() + ns, last = atomic_load(&give_up);
+
+	return until < last ? until : last;
+}
+
 int claim_lock(int fd)
 {
-	enum { NAPS_MAX = 10000 };
-	int r = sys.flock(fd, LOCK_EX | LOCK_NB);
+	uint64_t until = claim_until(CLAIM_PATIENCE_NS);
+	int r;
 
-	for (int i = 0; r == -EWOULDBLOCK && i < NAPS_MAX; i++) {
+	while ((r = sys.flock(fd, LOCK_EX | LOCK_NB)) == -EWOULDBLOCK) {
 		/* No recoverer has it (any more): a family shares it with us, or another recoverer that
 		 * waits.  An attempt at the whole lock that fails loses the shared one, too.  If that is then
 		 * refused, the other recoverer was quicker. */
@@ -137,8 +148,9 @@ int claim_lock(int fd)
 			if (r == 0 || sys.flock(fd, LOCK_SH | LOCK_NB) == 0)
 				return r;
 		}
+		if (sys_now_ns() >= until)
+			break;
 		sys_nap(1000000);
-		r = sys.flock(fd, LOCK_EX | LOCK_NB);
 	}
 	return r;
 }

@@ -45,6 +45,16 @@ int claim_dir_allowed(int dirfd);
 int claim_file_allowed(int dirfd, int fd);
 
 /*
+ * Waits for other recoverers.  Any owner of an arena can look like one, for as long as they like.  So the
+ * waits for one arena or journal have CLAIM_PATIENCE_NS together, and none is longer than until `at`.
+ * claim_until: when a wait of at most `ns` ends that begins now.
+ */
+#define CLAIM_PATIENCE_NS 10000000000u
+#define CLAIM_FOREVER UINT64_MAX /* at first */
+void claim_give_up(uint64_t at);
+uint64_t claim_until(uint64_t ns);
+
+/*
  * Locks a dead arena or journal for its recovery.  0; -EWOULDBLOCK: the processes of its family live, and
  * share the lock; other -errno.  Waits while another process recovers it: the caller must find the files
  * complete, and must not write to them before.

@@ -2,6 +2,7 @@
 /* parse: see foreign/parse.h. */
 #include "foreign/parse.h"
 
+#include "base/buffer.h"
 #include "base/kill.h"
 #include "base/sort.h"
 #include "base/sys.h"
@@ -52,6 +53,15 @@ bool foreign_is_newer(int fd)
 	struct arena_header h = {0};
 
 	return sys_read_all(fd, &h, offsetof(struct arena_header, checksum), 0) == 0 && is_newer(&h);
+}
+
+bool foreign_is_arena(int fd)
+{
+	BUFFER(struct arena_header, h);
+	struct statx st;
+
+	return sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st) == 0 &&
+	       sys_read_all(fd, h, sizeof *h, 0) == 0 && header_sane(h, st.stx_size);
 }
 
 static int take_memory(struct foreign_arena *a)

@@ -36,6 +36,9 @@ void foreign_unload(struct foreign_arena *a);
 /* fd: a file, open for reading.  True if it is an arena of a version that this library does not know yet. */
 bool foreign_is_newer(int fd);
 
+/* True if header and size are those of an arena that foreign_load may load. */
+bool foreign_is_arena(int fd);
+
 static inline struct arena_entry *foreign_entry(const struct foreign_arena *a, uint32_t i)
 {
 	return (struct arena_entry *)(void *)(a->entries + (uint64_t)i * ARENA_ENTRY_BYTES);

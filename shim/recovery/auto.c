@@ -341,6 +341,9 @@ static void recover_some(struct run *w, const struct recover_options *opt)
 		if (w->report.live == live)
 			bytes += st.stx_size;
 	}
+	/* (waits for what others hold: the next open would wait again) */
+	if (w->report.live + w->report.failed > w->report.own)
+		w->over |= sys_now_ns() > give_up;
 	sys.munmap(l, sizeof *l);
 }
 
@@ -350,6 +353,7 @@ static void recover_apart(void *ctx)
 	struct recover_options opt = {.event = note_event, .ctx = w};
 
 	recover_target_patience(w->budget ? BUDGET_MS : LEASE_PATIENCE_MS);
+	claim_give_up(w->budget ? sys_now_ns() + BUDGET_MS * 1000000ull : CLAIM_FOREVER);
 	if (w->budget)
 		recover_some(w, &opt);
 	else

@@ -6,6 +6,7 @@
 #include "base/kill.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "foreign/claim.h"
 #include "format/takeover_format.h"
 #include "recovery/entry.h"
 
@@ -55,18 +56,17 @@ static bool has_kept(int fd, uint32_t process)
 
 /* The process has kept something and is dead; we hold its lock now.  Waits while another recoverer holds it.
  */
-static bool is_dead(int fd, uint32_t process)
+static bool is_dead(int fd, uint32_t process, uint64_t until)
 {
-	enum { NAPS_MAX = 10000 };
 	off_t at = TAKEOVER_KEEPERS_AT + (off_t)process;
 
-	for (int i = 0; i < NAPS_MAX && has_kept(fd, process); i++) {
+	while (has_kept(fd, process)) {
 		int owner;
 
 		if (take(fd, at))
 			return true;
 		owner = owner_of(fd, at);
-		if (owner != -1 && owner != -ESRCH)
+		if ((owner != -1 && owner != -ESRCH) || sys_now_ns() >= until)
 			return false;
 		sys_nap(1000000);
 	}
@@ -95,6 +95,8 @@ bool living_keep_all(int fd)
  * Waits for other recoverers.  takeover_end must follow; it gives back every lock. */
 static bool takeover_begin(struct takeover *t, int fd)
 {
+	/* (what is no arena is not worth a wait) */
+	uint64_t until = foreign_is_arena(fd) ? claim_until(CLAIM_PATIENCE_NS) : 0;
 	uint8_t keepers[ARENA_KEEPERS_MAX];
 	bool any = false;
 
@@ -103,7 +105,7 @@ static bool takeover_begin(struct takeover *t, int fd)
 	if (sys_read_all(fd, keepers, sizeof keepers, (uint64_t)keeper_at(0)) < 0)
 		return false;
 	for (uint32_t i = 0; i < ARENA_KEEPERS_MAX; i++) {
-		t->dead[i] = keepers[i] && is_dead(fd, i);
+		t->dead[i] = keepers[i] && is_dead(fd, i, until);
 		any |= t->dead[i];
 	}
 	return any;
@@ -217,7 +219,7 @@ static int seal_all(const struct takeover *t, struct foreign_arena *a, bool *loa
 /* True when we hold at least one. */
 static bool take_gates(struct takeover *t, struct foreign_arena *a)
 {
-	const uint64_t patience = 1000000000u, until = sys_now_ns() + patience;
+	const uint64_t until = claim_until(1000000000u);
 	bool any = false;
 
 	for (uint32_t i = 0; i < t->entries; i++) {
