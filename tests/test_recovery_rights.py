@@ -257,6 +257,18 @@ def test_orphans_of_a_user_are_his(user_lab: Lab) -> None:
         assert path.stat().st_mode & 0o077 == 0
 
 
+def test_aside_of_a_user_is_never_roots(user_lab: Lab) -> None:
+    """Root may make a directory where the owner may not at the moment.  It must not stay."""
+    user_lab.leave(user=NOBODY)
+    user_lab.target.write_bytes(b"changed")  # the arena is put aside
+    user_lab.staging.chmod(0o500)
+    user_lab.recover(status=None)
+    assert not (user_lab.staging / "aside").exists()
+    user_lab.staging.chmod(0o700)
+    user_lab.recover(status=None, user=NOBODY)
+    assert len(list((user_lab.staging / "aside").glob("*.arena"))) == 1
+
+
 def test_target_is_swapped_all_the_time(user_lab: Lab) -> None:
     """The target's name is now and then a link to another user's file."""
     victim = user_lab.base / "victim"

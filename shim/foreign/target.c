@@ -116,13 +116,13 @@ int recover_keeping_dir(int staging_fd, const char *name)
 {
 	struct statx st;
 	uint32_t owner;
-	int dir, r;
+	int made, dir, r;
 
 	kill_step();
-	r = sys.mkdirat(staging_fd, name, 0700);
+	made = sys.mkdirat(staging_fd, name, 0700);
 	kill_step();
-	if (r < 0 && r != -EEXIST)
-		return r;
+	if (made < 0 && made != -EEXIST)
+		return made;
 	dir = sys.openat(staging_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
 	if (dir < 0)
 		return dir;
@@ -135,6 +135,9 @@ int recover_keeping_dir(int staging_fd, const char *name)
 	if (r == 0)
 		return dir;
 	sys.close(dir);
+	/* (root made what the owner could not: it would keep the owner from every later recovery) */
+	if (made == 0)
+		sys.unlinkat(staging_fd, name, AT_REMOVEDIR);
 	return r;
 }
 
