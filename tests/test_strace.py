@@ -811,3 +811,70 @@ def test_directories_below_sync_off_are_not_synced(
     if (directory == "other" and syncs) or all(sync != "off" for _, sync in sections):
         opened = next(i for i, line in enumerate(lines) if f'"{place}/{directory}", O_RDONLY)' in line)
         assert not [line for line in lines[opened:] if re.search(r"F_GETFL|readlink|statx", line)]
+
+
+def test_threads_of_the_library_take_no_low_number(library, compile_c, place):
+    """The program's next descriptor is the lowest free one, whatever the background threads open meanwhile."""
+    program = compile_c(
+        r"""
+        #include <fcntl.h>
+        #include <stdio.h>
+        #include <unistd.h>
+        /* as a database with a rollback journal; then idle, with no file open */
+        int main(int argc, char **argv)
+        {
+            char journal[512], page[4096] = "page";
+            int fd = open(argv[1], O_RDWR | O_CREAT, 0644);
+            (void)argc;
+            snprintf(journal, sizeof journal, "%s-journal", argv[1]);
+            for (int i = 0; i < 60; i++) {
+                int j = open(journal, O_RDWR | O_CREAT, 0644), directory = open(argv[2], O_RDONLY | O_DIRECTORY);
+                for (int k = 0; k < 5; k++)
+                    if (pwrite(j, page, 512, k * 512L) < 0 || pwrite(fd, page, 1024, (i + k) * 1024L) < 0)
+                        return 3;
+                if (fsync(j) || fsync(directory) || fsync(fd))
+                    return 4;
+                close(j);
+                usleep(i % 3 * 15000);
+                if (unlink(journal) || fsync(directory))
+                    return 5;
+                close(directory);
+                usleep(5000);
+            }
+            close(fd);
+            while (access(argv[3], F_OK) == 0)
+                usleep(20000);
+            return 0;
+        }
+        """
+    )
+    out = place / "strace.txt"
+    (place / ".git").mkdir()  # (then the staging directory has a .gitignore, which goes with it)
+    before = ["strace", "-f", "-qq", "-o", out, "-E", f"LD_PRELOAD={library}"]
+    before += ["-e", "trace=openat,close_range,unlinkat,fsync,execve"]
+    done = run_preloaded(
+        library,
+        [*before, program, place / "data" / "db", place / "data", place / "data" / ".fastwrite"],
+        place,
+        paths=f"{place}/data/**",
+        env={"LD_PRELOAD": ""},
+        sync="ordered",
+        writers="exclusive",
+        ordered_ms=20,
+    )
+    if done.returncode != 0 and "ptrace" in done.stderr.lower():
+        pytest.skip(f"strace may not trace here: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+    lines = out.read_text().splitlines()
+    # (a process that has its own descriptors closes its copies first)
+    apart = {line.split()[0] for line in lines if "close_range(3," in line}
+    others = apart | {lines[0].split()[0]}
+    low = [
+        line
+        for line in lines
+        if line.split()[0] not in others
+        and (found := re.search(r"openat.* = (\d+)$", line))
+        and int(found[1]) < 256
+    ]
+    assert not low
+    assert any('unlinkat(3, ".gitignore"' in line for line in lines if line.split()[0] in apart)

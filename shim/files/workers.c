@@ -34,6 +34,14 @@ void workers_set(const struct workers_jobs *set) { atomic_store_explicit(&jobs, 
 
 bool workers_is_self(void) { return is_worker; }
 
+void workers_apart(void (*act)(void *ctx), void *ctx)
+{
+	if (is_worker)
+		sys_apart(act, ctx);
+	else
+		act(ctx);
+}
+
 pid_t workers_tid(void) { return thread_one_id(&workers.leader); }
 
 void workers_set_interval(uint32_t lag_ms) { workers.pace_ms = lag_ms ? lag_ms : 1; }

@@ -374,16 +374,14 @@ static void remove_name(void *ctx)
 	}
 }
 
+static void remove_dir(void *dir) { staging_dir_remove(dir); }
+
 void arena_destroy(struct arena *a)
 {
 	struct removal removal = {.a = a};
 	int removed;
 
-	/* a worker thread runs beside the program, whose next descriptor must get the lowest number */
-	if (workers_is_self())
-		sys_apart(remove_name, &removal);
-	else
-		remove_name(&removal);
+	workers_apart(remove_name, &removal);
 	removed = removal.r;
 	/* The process has given up the rights with which the arena was made.  The next process that has them
 	 * removes the empty file. */
@@ -391,7 +389,7 @@ void arena_destroy(struct arena *a)
 		sys.ftruncate(a->fd, 0);
 	kill_step();
 	close_all(a);
-	staging_dir_remove(a->dir);
+	workers_apart(remove_dir, a->dir);
 }
 
 struct block_run *arena_block_take(struct arena *a)
