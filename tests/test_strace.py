@@ -878,3 +878,62 @@ def test_threads_of_the_library_take_no_low_number(library, compile_c, place):
     ]
     assert not low
     assert any('unlinkat(3, ".gitignore"' in line for line in lines if line.split()[0] in apart)
+
+
+def test_repair_writes_to_no_low_number(build_debug, compile_c, place):
+    """What a killed child staged is written through a number at which the program puts nothing by dup2."""
+    program = compile_c(
+        r"""
+        #include <fcntl.h>
+        #include <sys/wait.h>
+        #include <unistd.h>
+        int main(int argc, char **argv)
+        {
+            char line[200] = "line";
+            int fd = open(argv[1], O_RDWR | O_CREAT, 0644);
+            (void)argc;
+            for (int i = 0; i < 50; i++)
+                if (write(fd, line, sizeof line) < 0)
+                    return 2;
+            if (fork() == 0) {
+                for (int i = 0; i < 500; i++)
+                    if (write(fd, line, sizeof line) < 0)
+                        return 2;
+                _exit(0);
+            }
+            usleep(600000);
+            return 0;
+        }
+        """
+    )
+    library, out = build_debug / "libfastwrite.so", place / "strace.txt"
+    opened = {}
+    for step in range(1, 20):
+        before = ["strace", "-f", "-qq", "-o", out, "-E", f"LD_PRELOAD={library}"]
+        done = run_preloaded(
+            library,
+            [*before, "-e", "trace=openat,pwritev,pwritev2,execve", program, place / "data" / "a"],
+            place,
+            paths=f"{place}/data/**",
+            env={"LD_PRELOAD": "", "FASTWRITE_KILL_CHILD_STEP": str(step)},
+            lag_ms=100,
+            block="64K",
+        )
+        if done.returncode != 0 and "ptrace" in done.stderr.lower():
+            pytest.skip(f"strace may not trace here: {done.stderr.strip()}")
+        assert done.returncode == 0, done.stderr
+        lines = out.read_text().splitlines()
+        threads = [line for line in lines if line.split()[0] != lines[0].split()[0]]
+        opened = {
+            (line.split()[0], found[1])
+            for line in threads
+            if (found := re.search(r"openat.*/proc/self/fd/\d.* = (\d+)$", line))
+        }
+        if opened:
+            break
+    assert opened, "no step of the child left a repair to the background thread"
+    written = {
+        (line.split()[0], found[1]) for line in threads if (found := re.search(r"pwritev2?\((\d+),", line))
+    }
+    assert not opened & written
+    assert written

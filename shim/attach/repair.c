@@ -3,6 +3,7 @@
 #include "attach/repair.h"
 
 #include "attach/attach.h"
+#include "base/internal_fd.h"
 #include "base/log.h"
 #include "base/process_pages.h"
 #include "base/signals.h"
@@ -131,6 +132,13 @@ static int repair_fd(const struct file *f, bool *own)
 		fd = sys.openat(AT_FDCWD, path, O_RDWR | O_CLOEXEC, 0);
 		if (fd < 0)
 			fd = sys.openat(AT_FDCWD, path, O_WRONLY | O_CLOEXEC, 0);
+		if (fd >= 0)
+			fd = internal_fd_raise(fd);
+		/* only now: another thread may have put its own descriptor there while it was low */
+		if (fd >= 0 && flush_is_the_file(f, fd) != 1) {
+			internal_fd_close(fd);
+			fd = -1;
+		}
 		*own = fd >= 0;
 	}
 	return fd >= 0 ? fd : flush_program_fd(f);
@@ -151,7 +159,7 @@ static int replay(struct file *f)
 	int r = recover_live_entry(arenas_fd(f->arena), f->arena->dir, (uint32_t)f->entry, fd);
 
 	if (own)
-		sys.close(fd);
+		internal_fd_close(fd);
 	return r;
 }
 
