@@ -1276,10 +1276,10 @@ static void close_range_prepare(unsigned from, unsigned to)
 		fd_close_prepare(fd);
 }
 
+enum { OWN_TOP = 1 << 16 };
+
 int fd_next_internal(unsigned at, unsigned to)
 {
-	enum { OWN_TOP = 1 << 16 };
-
 	for (; at <= to && at < OWN_TOP; at++)
 		if (internal_fd_is((int)at))
 			return (int)at;
@@ -1319,6 +1319,39 @@ long fd_close_range(unsigned from, unsigned to, int flags,
 	if (r == 0)
 		r = close_around_internal(from, to, flags, next);
 	return r;
+}
+
+/* Without a number that is free, the first descriptor from `from` on that can be closed makes room. */
+static int open_list(int from)
+{
+	int dir;
+
+	do
+		dir = sys.openat(AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+	while (dir == -EMFILE && fd_spare_internal());
+	for (int fd = from; dir == -EMFILE && fd < OWN_TOP; fd++)
+		if (!internal_fd_is(fd) && fd_close(fd) != -EBADF)
+			dir = sys.openat(AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+	return dir;
+}
+
+void fd_close_listed(int from)
+{
+	int dir = open_list(from);
+	struct sys_dir entries;
+	BUFFER(char, buf);
+	const struct sys_dirent *d;
+
+	if (dir < 0)
+		return;
+	entries = (struct sys_dir){.fd = dir, .buf = buf, .size = BUFFER_BYTES};
+	while ((d = sys_dir_next(&entries)) != NULL) {
+		int fd = sys_dirent_fd(d);
+
+		if (fd >= from && fd != dir && !internal_fd_is(fd))
+			fd_close(fd);
+	}
+	sys.close(dir);
 }
 
 long fd_drain(int fd)

@@ -133,6 +133,8 @@ void fd_dup_onto_done(const struct fd_dup_onto *d, bool made);
 /* close_range by `next` (0 or -errno), which leaves the internal descriptors open. */
 long fd_close_range(unsigned from, unsigned to, int flags,
                     long (*next)(unsigned from, unsigned to, int flags));
+/* As closefrom, where close_range is refused. */
+void fd_close_listed(int from);
 /* The next internal descriptor in [at, to], or -1. */
 int fd_next_internal(unsigned at, unsigned to);
 

@@ -56,8 +56,8 @@ EXPORT void closefrom(int from)
 	    fdtable_next((unsigned)from, ~0u) < 0) {
 		marked_fds_forget_range((unsigned)from, ~0u);
 		real.closefrom(from);
-	} else {
-		close_range((unsigned)from, ~0u, 0);
+	} else if (namespaces_close_range((unsigned)from, ~0u, 0, next_close_range) < 0) {
+		fd_close_listed(from);
 	}
 }
 

@@ -192,6 +192,42 @@ static void refused(void **state)
 	OK(unlink("a"));
 }
 
+/* Without close_range the C library closes what /proc lists. */
+static void refused_all(void **state)
+{
+	struct rlimit few = {.rlim_cur = 64, .rlim_max = 64};
+	pid_t pid;
+
+	(void)state;
+	fflush(stdout);
+	pid = fork();
+	if (pid == 0) {
+		int fd = open("a", O_RDWR | O_CREAT | O_TRUNC, 0644);
+		unsigned n = 0;
+
+		CHILD(dup2(fd, 200) == 200 && dup2(fd, 203) == 203);
+		CHILD(dup2(open("/dev/null", O_RDONLY), 205) == 205);
+		CHILD(both_go_on(fd, 203, &n));
+		CHILD(forbid(SYS_close_range, ENOSYS));
+		closefrom(201);
+		CHILD(fcntl(203, F_GETFD) == -1 && errno == EBADF);
+		CHILD(fcntl(205, F_GETFD) == -1 && errno == EBADF);
+		CHILD(both_go_on(fd, 200, &n));
+		/* nor when there is no number left to list them with */
+		CHILD(setrlimit(RLIMIT_NOFILE, &few) == 0);
+		while (dup(fd) >= 0)
+			;
+		CHILD(errno == EMFILE);
+		closefrom(fd + 1);
+		CHILD(fcntl(fd + 1, F_GETFD) == -1 && fcntl(200, F_GETFD) == -1);
+		CHILD(both_go_on(fd, fd, &n));
+		_exit(0);
+	}
+	check_exit(pid, 0);
+	check_file("a", 0, 60);
+	OK(unlink("a"));
+}
+
 static void over_stdout(void **state)
 {
 	int saved, fd;
@@ -404,6 +440,7 @@ int main(void)
 		cmocka_unit_test(replacing),   cmocka_unit_test(over_stdout),  cmocka_unit_test(status_flags),
 		cmocka_unit_test(ranges),      cmocka_unit_test(not_open),     cmocka_unit_test(high_numbers),
 		cmocka_unit_test(all_of_them), cmocka_unit_test(not_replaced), cmocka_unit_test(refused),
+		cmocka_unit_test(refused_all),
 	};
 
 	close_inherited();
