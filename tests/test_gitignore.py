@@ -136,6 +136,34 @@ os.rmdir('{made}')
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize(
+    "rename", ["libc.rename(a, b)", "libc.renameat(-100, a, -100, b)", "libc.renameat2(-100, a, -100, b, 0)",
+               "libc.syscall(by_number, -100, a, -100, b, 0)"],
+)  # fmt: skip
+def test_rename_onto_the_directory(library, compile_c, tree, rename):
+    """A directory takes the place of one that the program emptied, while the arena lives there."""
+    made = tree / "src" / "data" / "made"
+    code = f"""
+import ctypes, os, platform
+libc = ctypes.CDLL(None, use_errno=True)
+by_number = 316 if platform.machine() == 'x86_64' else 276
+a, b = b'{made}-other', b'{made}'
+os.mkdir(a)
+os.mkdir(b)
+f = os.open('{made}/f', os.O_WRONLY | os.O_CREAT)
+for i in range(5):
+    os.write(f, b'x' * 100)
+assert os.path.exists('{made}/.fastwrite/.gitignore')
+assert {rename} == -1 and os.strerror(ctypes.get_errno()) in ('Directory not empty', 'File exists')
+os.unlink('{made}/f')
+assert {rename} == 0, os.strerror(ctypes.get_errno())
+os.rmdir(b)
+"""
+    env = {**os.environ, **preload_env(library, f"{made}/*")}
+    done = subprocess.run(["python3", "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_many_at_once(library, compile_c, tree):
     """Each of them makes and removes the directory again and again, under the others."""
     processes = [

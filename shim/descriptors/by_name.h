@@ -126,8 +126,8 @@ const struct rule *by_name_order(int dirfd, const char *path, uint64_t *dev);
 const struct rule *by_name_order_new(int dirfd, const char *path, uint64_t *dev, struct transient_name **name,
                                      bool *sure);
 
-/* rmdir failed with ENOTEMPTY.  True if only our staging directory was in the way, and it has been
- * removed. */
+/* rmdir, or a rename onto `path`, failed with ENOTEMPTY.  True if only our staging directory was in the way,
+ * and it has been removed. */
 bool by_name_rmdir_again(int dirfd, const char *path);
 
 /* Before fd is mapped; `shares`: with MAP_SHARED. */

@@ -6,36 +6,52 @@
 #include <stdio.h>
 #include <unistd.h>
 
+/* The staging directory must not make the program's rmdir, or a rename onto the directory, fail.  True: it is
+ * gone, try again. */
+static bool emptied(int r, int dirfd, const char *path, int before)
+{
+	if (r >= 0 || (errno != ENOTEMPTY && errno != EEXIST) || !by_name_rmdir_again(dirfd, path))
+		return false;
+	errno = before;
+	return true;
+}
+
 EXPORT int rename(const char *from, const char *to)
 {
 	struct by_name_rename move;
-	int r;
+	int before = errno, r;
 
-	by_name_rename_prepare(&move, AT_FDCWD, from, AT_FDCWD, to, false);
-	r = real.rename(from, to);
-	by_name_rename_done(&move, r == 0);
+	do {
+		by_name_rename_prepare(&move, AT_FDCWD, from, AT_FDCWD, to, false);
+		r = real.rename(from, to);
+		by_name_rename_done(&move, r == 0);
+	} while (emptied(r, AT_FDCWD, to, before));
 	return r;
 }
 
 EXPORT int renameat(int fromfd, const char *from, int tofd, const char *to)
 {
 	struct by_name_rename move;
-	int r;
+	int before = errno, r;
 
-	by_name_rename_prepare(&move, fromfd, from, tofd, to, false);
-	r = real.renameat(fromfd, from, tofd, to);
-	by_name_rename_done(&move, r == 0);
+	do {
+		by_name_rename_prepare(&move, fromfd, from, tofd, to, false);
+		r = real.renameat(fromfd, from, tofd, to);
+		by_name_rename_done(&move, r == 0);
+	} while (emptied(r, tofd, to, before));
 	return r;
 }
 
 EXPORT int renameat2(int fromfd, const char *from, int tofd, const char *to, unsigned flags)
 {
 	struct by_name_rename move;
-	int r;
+	int before = errno, r;
 
-	by_name_rename_prepare(&move, fromfd, from, tofd, to, flags & RENAME_EXCHANGE);
-	r = real.renameat2(fromfd, from, tofd, to, flags);
-	by_name_rename_done(&move, r == 0);
+	do {
+		by_name_rename_prepare(&move, fromfd, from, tofd, to, flags & RENAME_EXCHANGE);
+		r = real.renameat2(fromfd, from, tofd, to, flags);
+		by_name_rename_done(&move, r == 0);
+	} while (emptied(r, tofd, to, before));
 	return r;
 }
 
@@ -70,15 +86,6 @@ EXPORT int unlink(const char *path)
 	r = real.unlink(path);
 	by_name_unlink_done(&u, r == 0);
 	return r;
-}
-
-/* The staging directory must not make the program's rmdir fail.  True: it is gone, try again. */
-static bool emptied(int r, int dirfd, const char *path, int before)
-{
-	if (r >= 0 || (errno != ENOTEMPTY && errno != EEXIST) || !by_name_rmdir_again(dirfd, path))
-		return false;
-	errno = before;
-	return true;
 }
 
 EXPORT int rmdir(const char *path)

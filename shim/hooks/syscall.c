@@ -347,15 +347,24 @@ static long looks(long number, const long *a, const signed char *at)
 
 /* ---- names: path at[1] below directory at[0]; the new one: at[3], at[2] ---- */
 
+/* The call failed with r, and only our staging directory was in its way: try again. */
+static bool is_emptied(long r, int dirfd, const char *path)
+{
+	return (r == -ENOTEMPTY || r == -EEXIST) && by_name_rmdir_again(dirfd, path);
+}
+
 static long renames(long number, const long *a, const signed char *at)
 {
 	struct by_name_rename move;
 	long r;
 
-	by_name_rename_prepare(&move, fd_of(a, at[0]), path_of(a, at[1]), fd_of(a, at[2]), path_of(a, at[3]),
-	                       number == SYS_renameat2 && (a[4] & RENAME_EXCHANGE));
-	r = kernel(number, a);
-	by_name_rename_done(&move, r == 0);
+	do {
+		by_name_rename_prepare(&move, fd_of(a, at[0]), path_of(a, at[1]), fd_of(a, at[2]),
+		                       path_of(a, at[3]),
+		                       number == SYS_renameat2 && (a[4] & RENAME_EXCHANGE));
+		r = kernel(number, a);
+		by_name_rename_done(&move, r == 0);
+	} while (is_emptied(r, fd_of(a, at[2]), path_of(a, at[3])));
 	return r;
 }
 
@@ -376,9 +385,7 @@ static long removes_directory(long number, const long *a, const signed char *at)
 {
 	long r = kernel(number, a);
 
-	if ((r == -ENOTEMPTY || r == -EEXIST) && by_name_rmdir_again(fd_of(a, at[0]), path_of(a, at[1])))
-		r = kernel(number, a);
-	return r;
+	return is_emptied(r, fd_of(a, at[0]), path_of(a, at[1])) ? kernel(number, a) : r;
 }
 
 static long unlinks(long number, const long *a, const signed char *at)
