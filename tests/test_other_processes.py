@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from lib.processes import Program, compile_other
-from lib.support import assert_staged, disk_dir
+from lib.support import assert_staged, disk_dir, preload_env
 
 # The longer version: FASTWRITE_TEST_SCALE=20.
 SCALE = int(os.environ.get("FASTWRITE_TEST_SCALE", "1"))
@@ -379,3 +379,42 @@ def test_moved_by_somebody_else_and_killed(library, fastwrite, compile_c, place)
     subprocess.run([fastwrite, "recover", place], check=True, capture_output=True)
     assert numbers((place / "log.1").read_bytes()) == list(range(300))
     assert sorted(p.name for p in place.iterdir()) == ["log.1"]
+
+
+READ_BEHIND_AN_APPEND = r"""
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+/* PATH: stages appends; after a line of standard input one more, and reads on from there */
+int main(int argc, char **argv)
+{
+	static char buf[4096];
+	int fd = open(argv[1], O_RDWR | O_APPEND | O_CREAT, 0644);
+	ssize_t n;
+	(void)argc;
+	for (int i = 0; i < 100; i++)
+		if (write(fd, "y", 1) != 1)
+			return 2;
+	if (write(1, "ready\n", 6) != 6 || read(0, buf, 1) != 1 || write(fd, "x", 1) != 1)
+		return 3;
+	n = read(fd, buf, sizeof buf);
+	printf("%zd %ld\n", n, (long)lseek(fd, 0, SEEK_CUR));
+	return 0;
+}
+"""
+
+
+def test_read_behind_an_append(library, compile_c, place):
+    """What others append meanwhile lies before the program's own append, and is not read behind it."""
+    path = place / "q"
+    env = {**os.environ, **preload_env(library, f"{place}/**", lag_ms=60000)}
+    with subprocess.Popen(
+        [compile_c(READ_BEHIND_AN_APPEND), path], env=env,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout.readline() == "ready\n"
+        with path.open("ab") as other:
+            other.write(b"o" * 1000)
+        answer, _ = process.communicate("\n", timeout=30)
+    assert path.stat().st_size == 1101
+    assert answer == "0 1101\n"

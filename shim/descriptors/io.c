@@ -799,7 +799,9 @@ static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, 
 	if (offset == IO_NO_OFFSET) {
 		off_t at = stage_position(f, o);
 
-		if (at < 0 || n < 0 || file_is_paged(f) || stage_overlaps(f, (uint64_t)at, (uint64_t)n)) {
+		/* (where an append ends is known only when it is in the kernel) */
+		if (at < 0 || n < 0 || file_is_paged(f) || stage_overlaps(f, (uint64_t)at, (uint64_t)n) ||
+		    ((o->flags & O_APPEND) && f->head && f->kind == STAGE_APPEND)) {
 			r = flush_drain_for_look(f);
 			if (r < 0)
 				goto out;
