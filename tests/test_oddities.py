@@ -318,3 +318,24 @@ def test_a_number_gets_another_file_while_its_old_one_is_flushed(library, compil
     )
     assert done.returncode == 0, done.stderr
     assert_staged(parse_stats(done.stderr))
+
+
+def test_ordered_file_is_no_hole(library):
+    """A new file with staged pages has blocks: GNU tar takes one with a size and none for a hole."""
+    code = """if 1:
+        import os
+        f = os.open('a', os.O_RDWR | os.O_CREAT)
+        for _ in range(50):
+            os.write(f, b'x' * 100)
+        st = os.stat('a')
+        assert st.st_size == 5000 and st.st_blocks == 10, st
+        os.ftruncate(f, 0)
+        os.ftruncate(f, 5000)
+        st = os.stat('a')
+        assert st.st_size == 5000 and st.st_blocks == 0, st
+    """
+    with disk_dir() as place:
+        settings = {"sync": "ordered", "writers": "exclusive", "prealloc_mode": "off", "ordered_ms": 60000}
+        run = run_preloaded(library, ["python3", "-c", code], place, **settings)
+        assert (run.returncode, run.stderr) == (0, ""), run.stderr
+        assert run.stats.writes > 40

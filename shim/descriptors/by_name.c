@@ -128,6 +128,7 @@ bool by_name_paged(uint64_t dev, uint64_t ino, struct by_name_shown *out)
 	if (is) {
 		out->size = overlay_size(&f->overlay);
 		out->mtime = overlay_mtime(&f->overlay);
+		out->pages = overlay_has_pages(&f->overlay);
 		f->time_shown = true;
 	}
 	file_unlock(f, g);

@@ -33,6 +33,7 @@ bool by_name_drain_identity(uint64_t dev, uint64_t ino, uint32_t releases);
 struct by_name_shown {
 	uint64_t size;
 	struct timespec mtime;
+	bool pages; /* it has contents that the kernel does not have */
 };
 bool by_name_paged(uint64_t dev, uint64_t ino, struct by_name_shown *out);
 /* The C library made the stat call itself.  If *st is about an attached file, drains it and updates size,

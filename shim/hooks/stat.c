@@ -43,6 +43,13 @@ static bool is_later(const struct timespec *a, int64_t sec, uint32_t nsec)
 	return a->tv_sec > sec || (a->tv_sec == sec && (uint32_t)a->tv_nsec > nsec);
 }
 
+/* Blocks of 512 bytes of a file with contents that the kernel has no blocks for: with a size and no blocks it
+ * would be taken for a hole. */
+static uint64_t blocks_shown(uint64_t blocks, const struct by_name_shown *shown)
+{
+	return blocks == 0 && shown->pages ? (shown->size + 511) / 512 : blocks;
+}
+
 bool hook_looks_again(struct hook_look *look, long r, int dirfd, const char *path, struct stat *out)
 {
 	/* after a failure *out may be unreadable */
@@ -52,6 +59,7 @@ bool hook_looks_again(struct hook_look *look, long r, int dirfd, const char *pat
 	if (r == 0 && is_shown(look, dev, out->st_ino, out->st_mode, &shown)) {
 		out->st_size = (off_t)shown.size;
 		out->st_mtim = shown.mtime;
+		out->st_blocks = (blkcnt_t)blocks_shown((uint64_t)out->st_blocks, &shown);
 		if (is_later(&shown.mtime, out->st_ctim.tv_sec, (uint32_t)out->st_ctim.tv_nsec))
 			out->st_ctim = shown.mtime;
 		return false;
@@ -69,6 +77,7 @@ bool hook_looks_again_x(struct hook_look *look, long r, int dirfd, const char *p
 
 		out->stx_size = shown.size;
 		out->stx_mtime = mtime;
+		out->stx_blocks = blocks_shown(out->stx_blocks, &shown);
 		if (is_later(&shown.mtime, out->stx_ctime.tv_sec, out->stx_ctime.tv_nsec))
 			out->stx_ctime = mtime;
 		return false;

@@ -415,6 +415,18 @@ bool overlay_is_bare(struct overlay *o, uint64_t offset, size_t n)
 	return true;
 }
 
+bool overlay_has_pages(struct overlay *o)
+{
+	struct view v = view_take(o);
+	_Atomic uint32_t *slot;
+
+	for (uint64_t page = 0; (slot = page_index_next(&o->index, &o->pages->free_nodes, &page)) != NULL;
+	     page++)
+		if (view_newest(o, &v, *slot) != 0)
+			return true;
+	return false;
+}
+
 /* Frees the frames behind the end, but for those that a cut needs. */
 static void trim(struct overlay *o, bool nested)
 {

@@ -66,6 +66,9 @@ ssize_t overlay_read(struct overlay *o, void *to, size_t n, uint64_t offset);
 /* The file holds all of [offset, offset + n) as the program sees it. */
 bool overlay_is_bare(struct overlay *o, uint64_t offset, size_t n);
 
+/* Something that was written, and not only a size. */
+bool overlay_has_pages(struct overlay *o);
+
 /* Makes the file shorter, or longer by zeros.  Errors as overlay_write. */
 int overlay_truncate(struct overlay *o, uint64_t size, const struct timespec *now, bool nested);
 
