@@ -263,7 +263,12 @@ int cli_status(int argc, char **argv)
 
 	if (argp_parse(&argp, argc, argv, 0, NULL, &args) != 0)
 		return CLI_USAGE;
-	const struct config *c = cli_load_config(); /* NULL: nothing says where bytes may wait */
+	const struct config *c = NULL; /* then nothing says where bytes may wait */
+
+	if (!args.prometheus)
+		c = cli_load_config();
+	else if (!cli_load_config_quietly(&c)) /* (the page says so) */
+		c = NULL;
 	if (args.watch)
 		return cli_watch(args.seconds, args.count);
 	if (args.prometheus)
