@@ -31,8 +31,7 @@ EXPORT int pthread_cancel(pthread_t thread)
 	return real.pthread_cancel(thread);
 }
 
-/* The stack pointer after the jump.  0 if the C library's pointer guard is not known; then no frame counts as
- * left. */
+/* The stack pointer after the jump, without the C library's pointer guard. */
 static uintptr_t jump_target(const struct __jmp_buf_tag *env)
 {
 #if defined(__x86_64__)
@@ -41,9 +40,15 @@ static uintptr_t jump_target(const struct __jmp_buf_tag *env)
 
 	__asm__("movq %%fs:0x30, %0" : "=r"(secret)); /* tcbhead_t.pointer_guard */
 	return (mangled >> 17 | mangled << 47) ^ secret;
-#else
-	(void)env;
-	return 0;
+#elif defined(__aarch64__)
+	enum { STACK_POINTER = 13 };
+	uintptr_t pointer;
+	jmp_buf here;
+
+	/* the loader does not tell the guard, but of this frame both pointers are known */
+	(void)_setjmp(here);
+	__asm__("mov %0, sp" : "=r"(pointer));
+	return (uintptr_t)env->__jmpbuf[STACK_POINTER] ^ (uintptr_t)here->__jmpbuf[STACK_POINTER] ^ pointer;
 #endif
 }
 

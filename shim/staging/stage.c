@@ -95,7 +95,7 @@ static void visit_interrupted(struct file *f, void *ctx)
 bool stage_forks(void)
 {
 	file_for_each(visit_interrupted, NULL);
-	/* do not read the frames: on machines where jumps are not seen they may have been left */
+	/* do not read the frames: a jump that is not seen (an exception) may have left them */
 	return stage_frames || stage_passing > 0;
 }
 
