@@ -915,3 +915,45 @@ def test_repair_writes_to_no_low_number(build_debug, compile_c, place):
     }
     assert not opened & written
     assert written
+
+
+@pytest.mark.parametrize("by", ["open", "call"])
+def test_a_synchronous_write_over_staged_ones_is_noted_first(library, compile_c, place, by):
+    """After a power loss the arena must not bring back what was staged before it: it says so durably, as at a sync."""
+    program = compile_c(
+        r"""
+        #define _GNU_SOURCE
+        #include <fcntl.h>
+        #include <string.h>
+        #include <sys/stat.h>
+        #include <sys/uio.h>
+        #include <unistd.h>
+        int main(int argc, char **argv)
+        {
+            int flags = strcmp(argv[2], "open") == 0 ? O_DSYNC : 0;
+            int one = open(argv[1], O_RDWR), two = open(argv[1], O_RDWR | flags);
+            struct iovec iov = {"durable", 7};
+            struct stat st;
+            (void)argc;
+            for (int i = 0; i < 100; i++)
+                if (pwrite(one, "staged.", 7, 7L * i) != 7)
+                    return 2;
+            if (fstat(one, &st))
+                return 3;
+            return (flags ? pwritev(two, &iov, 1, 70) : pwritev2(two, &iov, 1, 70, RWF_DSYNC)) != 7;
+        }
+        """
+    )
+    path, out = existing(place), place / "strace.txt"
+    before = ["strace", "-f", "-qq", "-o", out, "-E", f"LD_PRELOAD={library}"]
+    done = run_preloaded(
+        library, [*before, program, path, by], place, paths=f"{place}/data/**", env={"LD_PRELOAD": ""}
+    )
+    if done.returncode != 0 and "ptrace" in done.stderr.lower():
+        pytest.skip(f"strace may not trace here: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+    assert done.stats.writes > 90
+    lines = out.read_text().splitlines()
+    noted = next((i for i, line in enumerate(lines) if re.search(r"\bmsync\(", line)), None)
+    written = next(i for i, line in enumerate(lines) if "durable" in line)
+    assert noted is not None and noted < written, lines[-40:]

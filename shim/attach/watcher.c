@@ -53,6 +53,12 @@ static bool same_file(const struct file *f, uint64_t dev, uint64_t ino)
 	return f->dev == dev && f->ino == ino;
 }
 
+/* File lock held: the log cannot be emptied, and a replay would write what it has over what others write. */
+static bool keeps_others_out(const struct file *f)
+{
+	return ordered_holds(f) && visibility_is_breaking(f) && !atomic_load(&watcher.stop);
+}
+
 /* File lock held.  Drains the file, then drops the lease, so that the open can go on.  Bytes that cannot be
  * written (e.g. the disk is full) would not become visible by waiting.  But as long as a replay would write
  * what the log has over theirs, others wait, until the kernel takes the lease.  False: f has become another
@@ -67,7 +73,7 @@ static bool give_way(struct file *f, bool to_others)
 	else
 		flush_drain(f);
 	/* (the lock may have been free) */
-	is_same = same_file(f, dev, ino) && !(to_others && !held && ordered_holds(f));
+	is_same = same_file(f, dev, ino) && !(to_others && !held && keeps_others_out(f));
 	if (is_same && held && flush_is_kept(f)) {
 		/* The lease ends with our copy of the descriptor.  As long as that is open, no process can
 		 * start the file as a program. */

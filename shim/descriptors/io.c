@@ -623,13 +623,30 @@ long io_sync(int fd, struct ofd *o, bool full)
 	return full ? sys.fsync(fd) : sys.fdatasync(fd);
 }
 
+/* The kernel is about to make a durable write of f: of what was staged before it nothing may come back. */
+static int before_durable(const struct ofd *o)
+{
+	struct file *f = atomic_load_explicit(&o->file, memory_order_acquire);
+	struct file_guard g;
+	int r;
+
+	if (atomic_load(&f->mode) != FILE_ATTACHED)
+		return 0;
+	g = file_lock(f);
+	r = guard_synced(f);
+	file_unlock(f, g);
+	return r;
+}
+
 /* A write that must be durable: made by the kernel, or staged and then synced by the rule's policy. */
 static long write_synced(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset, bool ours)
 {
 	uint32_t releases = file_detaches();
 	bool staged = sync_is_promise(o);
-	long r = write_any(fd, o, iov, count, offset, ours, staged);
+	long r = staged ? 0 : before_durable(o);
 
+	if (r == 0)
+		r = write_any(fd, o, iov, count, offset, ours, staged);
 	if (r > 0 && staged) {
 		/* if the sync fails the bytes stay accepted and the call fails, as in the kernel */
 		long synced = sync_written(fd, o, releases);
@@ -685,9 +702,13 @@ long io_writev_synced(int fd, struct ofd *o, const struct iovec *iov, int count,
 
 	if (count < 0)
 		return IO_PASS;
-	do
-		r = sync_is_promise(o) ? write_synced(fd, o, iov, count, offset, false) : IO_PASS;
-	while (r == IO_PASS && is_another(fd, &o));
+	do {
+		bool staged = sync_is_promise(o);
+
+		r = staged ? write_synced(fd, o, iov, count, offset, false) : before_durable(o);
+		if (!staged && r == 0)
+			r = IO_PASS;
+	} while (r == IO_PASS && is_another(fd, &o));
 	return r;
 }
 

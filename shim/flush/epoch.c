@@ -51,7 +51,7 @@ static int sync_fresh(struct file *f)
 
 	if (!f->order.fresh)
 		return 0;
-	if (fd < 0)
+	if (fd < 0 || flush_is_the_file(f, fd) != 1)
 		return -EBADF;
 	r = f->sync.full ? sys.fsync(fd) : sys.fdatasync(fd);
 	if (r == 0)

@@ -89,6 +89,8 @@ static bool is_as_left(const struct file *f)
 /* It was held a moment ago, so the kernel has not taken it. */
 static bool is_sure(const struct file *f) { return sys_now_ns() - f->lease.seen_ns < sure_ns(); }
 
+bool visibility_is_breaking(const struct file *f) { return sys_now_ns() - f->lease.seen_ns < 2 * sure_ns(); }
+
 bool visibility_keeps(struct file *f)
 {
 	if (!file_needs_lease(f) || visibility_lease_seen(f))

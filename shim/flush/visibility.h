@@ -66,6 +66,9 @@ bool visibility_lease_is_ours(const struct file *f);
 bool visibility_lease_intact(const struct file *f);
 /* File lock held: the same; notes when it was so. */
 bool visibility_lease_seen(struct file *f);
+/* File lock held: it was held so short a time ago that the kernel still waits for it, and has not taken it.
+ */
+bool visibility_is_breaking(const struct file *f);
 /* File lock held: the last descriptor of the description with the lease is about to be closed. */
 void visibility_forget(struct file *f);
 /* True if the lease must outlive what is staged. */

@@ -51,7 +51,7 @@ EXPORT int renameat2(int fromfd, const char *from, int tofd, const char *to, uns
 		by_name_rename_prepare(&move, fromfd, from, tofd, to, flags & RENAME_EXCHANGE);
 		r = real.renameat2(fromfd, from, tofd, to, flags);
 		by_name_rename_done(&move, r == 0);
-	} while (emptied(r, tofd, to, before));
+	} while (flags == 0 && emptied(r, tofd, to, before));
 	return r;
 }
 

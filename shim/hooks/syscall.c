@@ -355,16 +355,16 @@ static bool is_emptied(long r, int dirfd, const char *path)
 
 static long renames(long number, const long *a, const signed char *at)
 {
+	unsigned flags = number == SYS_renameat2 ? (unsigned)a[4] : 0;
 	struct by_name_rename move;
 	long r;
 
 	do {
 		by_name_rename_prepare(&move, fd_of(a, at[0]), path_of(a, at[1]), fd_of(a, at[2]),
-		                       path_of(a, at[3]),
-		                       number == SYS_renameat2 && (a[4] & RENAME_EXCHANGE));
+		                       path_of(a, at[3]), flags & RENAME_EXCHANGE);
 		r = kernel(number, a);
 		by_name_rename_done(&move, r == 0);
-	} while (is_emptied(r, fd_of(a, at[2]), path_of(a, at[3])));
+	} while (flags == 0 && is_emptied(r, fd_of(a, at[2]), path_of(a, at[3])));
 	return r;
 }
 

@@ -228,6 +228,8 @@ int entry_recover_into(struct recover_job *j, uint32_t entry, int fd)
 	if (r == 0)
 		r = paged > 0 ? page_replay(j, entry, fd, &pages)
 		              : replay_blocks(j, entry, fd, n, bytes, at_offsets);
+	if (r < 0)
+		replay_stopped(j, entry, fd);
 	sys.fcntl(fd, F_SETFL, flags);
 	sys.lseek(fd, offset, SEEK_SET);
 	return r;

@@ -93,6 +93,8 @@ int sync_written(int fd, struct ofd *o, uint32_t releases)
 /* File lock held, everything staged is in the kernel.  1: ask the device, without the lock. */
 static int by_policy(struct file *f, bool *full)
 {
+	int r;
+
 	switch (f->rule->set.sync) {
 	case SYNC_OFF: return 0;
 	case SYNC_RELAXED: return !relaxed_arm(f); /* no thread can make the sync later */
@@ -100,10 +102,11 @@ static int by_policy(struct file *f, bool *full)
 	case SYNC_JOURNAL: *full = f->sync.full || file_attributes_due(f); return 1;
 	case SYNC_ORDERED:
 		/* what was staged cannot become durable */
-		if (file_is_paged(f) && f->flush.error)
-			return f->flush.error;
-		if (file_is_ordered(f) && ordered_error(f->rule))
-			return ordered_error(f->rule);
+		r = file_is_paged(f) ? f->flush.error : 0;
+		if (r == 0 && file_is_paged(f))
+			r = ordered_error(f->rule);
+		if (r < 0)
+			return r;
 		/* what the log has needs no sync; what is not in it has one of its own */
 		if (file_is_ordered(f) && !atomic_exchange(&f->order.passed, false) &&
 		    ordered_names_follow(f->rule))

@@ -5,6 +5,7 @@
 #include "files/workers.h"
 
 #include "attach/attach.h"
+#include "attach/watcher.h"
 #include "base/internal_fd.h"
 #include "base/kill.h"
 #include "descriptors/by_name.h"
@@ -621,14 +622,12 @@ static void test_an_end_that_another_program_asked_for(void **state)
 	rig_expect("log", 5000);
 }
 
-/* The log has bytes of the file, and cannot be emptied: a replay would write them over those of others. */
-static void test_another_program_waits_for_the_log(void **state)
+/* The log has bytes of "a", which has a lease, and cannot be emptied: a replay would write them over those of
+ * others. */
+static int leased_beside_a_full_log(void)
 {
-	int fd, other, status = -1;
-	pid_t pid, ended = 0;
+	int fd, other;
 
-	(void)state;
-	needs_a_disk();
 	rig_config.rules[0].set.writers = WRITERS_AUTO;
 	fd = ready("a");
 	other = ready("b");
@@ -640,6 +639,34 @@ static void test_another_program_waits_for_the_log(void **state)
 	faults.pwritev = (struct fault){.at = 1, .count = 100000, .error = EIO};
 	assert_ptr_equal(rig_file(fd)->lease.on, fdtable_get(fd));
 	assert_true(ordered_holds(rig_file(fd)));
+	return fd;
+}
+
+/* A process that leaves its namespaces ends the watcher: it does not wait for the log. */
+static void test_the_watcher_ends_beside_a_full_log(void **state)
+{
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	fd = leased_beside_a_full_log();
+	watcher_stop();
+	assert_null(rig_file(fd)->lease.on);
+	assert_true(faults.pwritev.calls < 1000);
+	faults.pwritev = (struct fault){0};
+	assert_int_equal(ordered_barrier(NULL), 0);
+	rig_expect("a", 1500);
+	rig_expect("b", 1600);
+}
+
+static void test_another_program_waits_for_the_log(void **state)
+{
+	int status = -1;
+	pid_t pid, ended = 0;
+
+	(void)state;
+	needs_a_disk();
+	leased_beside_a_full_log();
 	pid = fork();
 	if (pid == 0)
 		_exit(open(rig_path("a"), O_RDWR | O_CLOEXEC) < 0);
@@ -3235,6 +3262,7 @@ int main(void)
 		TEST(test_an_end_without_a_lease),
 		TEST(test_an_end_that_another_program_asked_for),
 		TEST(test_another_program_waits_for_the_log),
+		TEST(test_the_watcher_ends_beside_a_full_log),
 		TEST(test_an_end_that_another_program_changes),
 		TEST(test_a_descriptor_is_replaced_before_a_read),
 		TEST(test_a_file_that_cannot_be_read),
