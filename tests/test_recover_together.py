@@ -315,7 +315,7 @@ int main(int argc, char **argv)
 )
 @pytest.mark.parametrize("pattern", ["/**/log", "{}/**"])
 def test_what_a_dead_process_left_is_seen_through_a_descriptor(lab: Lab, compile_c, how, pattern):
-    """Staging lies beside the file, and no rule says where: the open does not look there, the first call does."""
+    """Staging lies beside the file, and no rule says where: the first call looks there, the open does not."""
     environment = {**lab.env(), "FASTWRITE_PATHS": pattern.format(lab.data)}
     command = [lab.program, "append", "kill", "0", str(COUNT), lab.target]
     subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)

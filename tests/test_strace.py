@@ -919,7 +919,7 @@ def test_repair_writes_to_no_low_number(build_debug, compile_c, place):
 
 @pytest.mark.parametrize("by", ["open", "call"])
 def test_a_synchronous_write_over_staged_ones_is_noted_first(library, compile_c, place, by):
-    """After a power loss the arena must not bring back what was staged before it: it says so durably, as at a sync."""
+    """After a power loss the arena must not bring back what was staged before it, and says so durably."""
     program = compile_c(
         r"""
         #define _GNU_SOURCE
