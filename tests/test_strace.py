@@ -814,7 +814,7 @@ def test_directories_below_sync_off_are_not_synced(
 
 
 def test_threads_of_the_library_take_no_low_number(library, compile_c, place):
-    """The program's next descriptor is the lowest free one, whatever the background threads open meanwhile."""
+    """The next descriptor of the program is the lowest free one, whatever background threads open."""
     program = compile_c(
         r"""
         #include <fcntl.h>
