@@ -53,8 +53,8 @@ struct order_log {
 	uint64_t shortened;
 	struct transient names;
 	struct order_directory directory;
-	bool voids;      /* the leader is about to void the log */
-	uint64_t voided; /* how often it was made void on the device, and 1 */
+	bool voids;              /* the leader is about to void the log */
+	_Atomic uint64_t voided; /* how often it was made void on the device, and 1 */
 	/* when an epoch must have told of names that came, sys_now_ns(), even if no file is written; 0: none
 	 */
 	_Atomic uint64_t due;

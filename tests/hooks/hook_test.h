@@ -159,7 +159,15 @@ static inline int old_close_range(unsigned from, unsigned to, int flags)
 
 	return found ? found(from, to, flags) : (int)syscall(SYS_close_range, from, to, flags);
 }
-static inline void old_closefrom(int from) { old_close_range((unsigned)from, ~0u, 0); }
+static inline void old_closefrom(int from)
+{
+	void (*found)(int) = dlsym(RTLD_DEFAULT, "closefrom");
+
+	if (found)
+		found(from);
+	else
+		old_close_range((unsigned)from, ~0u, 0);
+}
 static inline int old_execveat(int dirfd, const char *path, char *const argv[], char *const env[], int flags)
 {
 	int (*found)(int, const char *, char *const[], char *const[], int) = dlsym(RTLD_DEFAULT, "execveat");
