@@ -51,7 +51,9 @@ int main(int argc, char **argv)
 	pthread_t thread;
 	struct stat st;
 	int status;
-	if (argc != 3 || getchar() != '1' || pthread_create(&thread, NULL, opens, argv[1]) != 0 || getchar() != '2')
+	if (argc != 3 || write(1, "ready\\n", 6) != 6 || getchar() != '1')
+		return 9;
+	if (pthread_create(&thread, NULL, opens, argv[1]) != 0 || getchar() != '2')
 		return 9;
 	if (fork() == 0) {
 		char byte;
@@ -207,6 +209,8 @@ def test_a_child_forked_during_a_recovery_recovers(library, compile_c):
             stderr=subprocess.PIPE,
             text=True,
         ) as process:
+            # (its start, too, would recover what it finds)
+            assert process.stdout.readline() == "ready\n"
             for log in logs:
                 leave = [compile_c(LEAVE.read_text()), "append", "kill", 0, LINES, log]
                 run = run_preloaded(library, leave, place, paths=f"{log.parent}/**", lag_ms=60000)
