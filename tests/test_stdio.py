@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from lib.straced import straced
 from lib.support import assert_staged, disk_dir, leftovers, preload_env, run_native, run_preloaded, wait_for
 
 LINES = 3000
@@ -84,21 +85,10 @@ def test_lines_cost_no_calls(library, writer, expected, place):
     """The issue's figure: 4 x 3,000 line-buffered lines in fewer than 200 write system calls."""
     if shutil.which("strace") is None:
         pytest.skip("strace is not installed")
-    table = place / "strace.txt"
-    trace = ["strace", "-f", "-qq", "-c", "-o", table, "-E", f"LD_PRELOAD={library}"]
     (place / "data").mkdir()
-    done = run_preloaded(
-        library,
-        [*trace, writer, place / "data", str(LINES)],
-        place,
-        paths=f"{place}/data/**",
-        env={"LD_PRELOAD": ""},
-    )
-    if done.returncode != 0 and "ptrace" in done.stderr.lower():
-        pytest.skip(f"strace may not trace here: {done.stderr.strip()}")
-    assert done.returncode == 0, done.stderr
+    done, lines = straced(library, [writer, place / "data", str(LINES)], place, "-c")
     calls: Counter[str] = Counter()
-    for line in table.read_text().splitlines():
+    for line in lines:
         if match := re.match(r"\s*[\d.]+\s+[\d.]+\s+\d+\s+(\d+)(?:\s+\d+)?\s+(\w+)$", line):
             calls[match[2]] += int(match[1])
     assert calls["execve"] == 1

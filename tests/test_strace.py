@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from lib.straced import straced
 from lib.support import disk_dir, leftovers, run_native, run_preloaded
 
 pytestmark = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
@@ -79,20 +80,8 @@ def trace(library, writer, place):
     """trace(file, open, number, size, syncs, **settings) -> lines, calls since its open, statistics."""
 
     def run(name: str, how: str, number: int, size: int, syncs: int, paths: str | None = None, **settings):
-        out = place / "strace.txt"
-        before = ["strace", "-f", "-qq", "-o", out, "-E", f"LD_PRELOAD={library}"]
-        done = run_preloaded(
-            library,
-            [*before, writer, place / "data" / name, how, str(number), str(size), str(syncs)],
-            place,
-            paths=paths or f"{place}/data/**",
-            env={"LD_PRELOAD": ""},
-            **settings,
-        )
-        if done.returncode != 0 and "ptrace" in done.stderr.lower():
-            pytest.skip(f"strace may not trace here: {done.stderr.strip()}")
-        assert done.returncode == 0, done.stderr
-        lines = out.read_text().splitlines()
+        command = [writer, place / "data" / name, how, str(number), str(size), str(syncs)]
+        done, lines = straced(library, command, place, paths=paths, **settings)
         opened = next(
             i for i, line in enumerate(lines) if "openat(" in line and f'"{place}/data/{name}"' in line
         )
@@ -834,22 +823,10 @@ def test_threads_of_the_library_take_no_low_number(library, compile_c, place):
         }
         """
     )
-    out = place / "strace.txt"
     (place / ".git").mkdir()  # (then the staging directory has a .gitignore, which goes with it)
-    before = ["strace", "-f", "-qq", "-o", out, "-E", f"LD_PRELOAD={library}"]
-    before += ["-e", "trace=openat,close_range,unlinkat,execve"]
-    done = run_preloaded(
-        library,
-        [*before, program, place / "data" / "a", place / "data" / ".fastwrite"],
-        place,
-        paths=f"{place}/data/**",
-        env={"LD_PRELOAD": ""},
-    )
-    if done.returncode != 0 and "ptrace" in done.stderr.lower():
-        pytest.skip(f"strace may not trace here: {done.stderr.strip()}")
-    assert done.returncode == 0, done.stderr
+    command = [program, place / "data" / "a", place / "data" / ".fastwrite"]
+    done, lines = straced(library, command, place, "-e", "trace=openat,close_range,unlinkat,execve")
     assert done.stats.writes > 40
-    lines = out.read_text().splitlines()
     # (a process that has its own descriptors closes its copies first)
     apart = {line.split()[0] for line in lines if "close_range(3," in line}
     threads = [line for line in lines if line.split()[0] not in apart | {lines[0].split()[0]}]
@@ -884,23 +861,17 @@ def test_repair_writes_to_no_low_number(build_debug, compile_c, place):
         }
         """
     )
-    library, out = build_debug / "libfastwrite.so", place / "strace.txt"
     opened = {}
     for step in range(1, 20):
-        before = ["strace", "-f", "-qq", "-o", out, "-E", f"LD_PRELOAD={library}"]
-        done = run_preloaded(
-            library,
-            [*before, "-e", "trace=openat,pwritev,pwritev2,execve", program, place / "data" / "a"],
+        _, lines = straced(
+            build_debug / "libfastwrite.so",
+            [program, place / "data" / "a"],
             place,
-            paths=f"{place}/data/**",
-            env={"LD_PRELOAD": "", "FASTWRITE_KILL_CHILD_STEP": str(step)},
+            *("-e", "trace=openat,pwritev,pwritev2,execve"),
+            env={"FASTWRITE_KILL_CHILD_STEP": str(step)},
             lag_ms=100,
             block="64K",
         )
-        if done.returncode != 0 and "ptrace" in done.stderr.lower():
-            pytest.skip(f"strace may not trace here: {done.stderr.strip()}")
-        assert done.returncode == 0, done.stderr
-        lines = out.read_text().splitlines()
         threads = [line for line in lines if line.split()[0] != lines[0].split()[0]]
         opened = {
             (line.split()[0], found[1])
@@ -944,16 +915,8 @@ def test_a_synchronous_write_over_staged_ones_is_noted_first(library, compile_c,
         }
         """
     )
-    path, out = existing(place), place / "strace.txt"
-    before = ["strace", "-f", "-qq", "-o", out, "-E", f"LD_PRELOAD={library}"]
-    done = run_preloaded(
-        library, [*before, program, path, by], place, paths=f"{place}/data/**", env={"LD_PRELOAD": ""}
-    )
-    if done.returncode != 0 and "ptrace" in done.stderr.lower():
-        pytest.skip(f"strace may not trace here: {done.stderr.strip()}")
-    assert done.returncode == 0, done.stderr
+    done, lines = straced(library, [program, existing(place), by], place)
     assert done.stats.writes > 90
-    lines = out.read_text().splitlines()
     noted = next((i for i, line in enumerate(lines) if re.search(r"\bmsync\(", line)), None)
     written = next(i for i, line in enumerate(lines) if "durable" in line)
     assert noted is not None and noted < written, lines[-40:]
