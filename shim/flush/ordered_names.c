@@ -423,11 +423,13 @@ static bool is_epoch_due(const struct rule *rule)
 
 int ordered_error(const struct rule *rule)
 {
+	uint32_t left = atomic_load(&order_log_count); /* (each sync asks: mostly there is one) */
 	int error = 0;
 
-	for (int i = 0; i < FILE_ARENAS && error == 0; i++) {
+	for (int i = 0; i < FILE_ARENAS && left > 0 && error == 0; i++) {
 		const struct arena *a = atomic_load(&order_logs[i].arena);
 
+		left -= a != NULL;
 		if (!a || a->rule != rule)
 			continue;
 		error = atomic_load(&order_logs[i].broken);
