@@ -198,7 +198,10 @@ static FILE *make_registry(char *out)
 		return NULL;
 	}
 	setenv("FASTWRITE_REGISTRY", out, 1);
-	return fdopen(fd, "r");
+	FILE *registry = fdopen(fd, "r");
+	if (registry == NULL)
+		cli_error("cannot read %s: %m", out);
+	return registry;
 }
 
 /* ---- the child and its signals ---- */

@@ -51,8 +51,8 @@ int workers_resume(void);
 void workers_after_fork(void);
 /* True in a worker thread. */
 bool workers_is_self(void);
-/* Calls act(ctx), in a worker thread by sys_apart: it runs beside the program, whose next descriptor must get
- * the lowest number. */
+/* Calls act(ctx); in a worker thread by sys_apart, since that thread runs beside the program, whose next
+ * descriptor must get the lowest number. */
 void workers_apart(void (*act)(void *ctx), void *ctx);
 
 #endif
