@@ -260,3 +260,12 @@ void unresolved_resolve(int fd)
 			return; /* an entry of the table is valid */
 	}
 }
+
+struct ofd *unresolved_synced(int fd, bool full)
+{
+	if (staging_policy_sync_resolves || fdtable_state(fd) != UNRESOLVED_NOTED)
+		unresolved_resolve(fd);
+	else if (!full)
+		atomic_store(&unresolved_fds[fd].seen, 0);
+	return fdtable_get(fd);
+}

@@ -74,6 +74,11 @@ void unresolved_written(int fd, uint32_t counted);
 /* Resolves fd if it is noted. */
 void unresolved_resolve(int fd);
 
+/* Before a sync; returns the description if fd is managed.  The file of a noted descriptor is not staged (an
+ * attach makes the noted descriptors of its file known), so the kernel may make the sync as the program asked
+ * for it. */
+struct ofd *unresolved_synced(int fd, bool full);
+
 /* False: it turned out that no process can have left bytes for fd. */
 bool unresolved_stays_unsure(int fd);
 /* Before a call that reads, seeks or stats: resolves fd only if it is UNRESOLVED_UNSURE. */

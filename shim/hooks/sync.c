@@ -12,10 +12,8 @@
 
 EXPORT int fsync(int fd)
 {
-	struct ofd *o;
+	struct ofd *o = unresolved_synced(fd, true);
 
-	unresolved_resolve(fd);
-	o = fdtable_get(fd);
 	if (!o && !directory_is_unsynced(fd))
 		return real.fsync(fd);
 	cancel_point();
@@ -26,10 +24,8 @@ EXPORT int fsync(int fd)
 
 EXPORT int fdatasync(int fd)
 {
-	struct ofd *o;
+	struct ofd *o = unresolved_synced(fd, false);
 
-	unresolved_resolve(fd);
-	o = fdtable_get(fd);
 	if (!o && !directory_is_unsynced(fd))
 		return real.fdatasync(fd);
 	cancel_point();

@@ -211,7 +211,7 @@ static long catches(long number, const long *a, const signed char *at)
 
 static long syncs(long number, const long *a, const signed char *at)
 {
-	struct ofd *o = unresolved_moved((int)a[0]);
+	struct ofd *o = unresolved_synced((int)a[0], number == SYS_fsync);
 
 	return o ? io_sync((int)a[0], o, number == SYS_fsync) : PASS;
 }

@@ -17,6 +17,7 @@ enum {
 };
 
 uint32_t staging_policy_resolve_at = 2;
+bool staging_policy_sync_resolves = true;
 
 /* What it costs to attach a file and to detach it: a moving average. */
 static _Atomic uint64_t cost_ns = COST_NS;
@@ -163,11 +164,14 @@ void staging_policy_later(struct file *f)
 void staging_policy_configure(void)
 {
 	staging_policy_resolve_at = RESOLVE_AT;
+	staging_policy_sync_resolves = false;
 	for (uint32_t i = 0; i < live_config->rule_count; i++) {
 		const struct settings *set = &live_config->rules[i].set;
 		uint32_t at = config_orders(set) ? 1 : set->adapt != ADAPT_ON ? 2 : RESOLVE_AT;
 
 		if (at < staging_policy_resolve_at)
 			staging_policy_resolve_at = at;
+		if (set->adapt != ADAPT_ON || (set->sync != SYNC_FDATASYNC && set->sync != SYNC_FSYNC))
+			staging_policy_sync_resolves = true;
 	}
 }

@@ -77,6 +77,9 @@ void staging_policy_gave_back(struct file *f);
 /* The write of this number looks up what an unresolved descriptor is.  The look costs as much as some writes,
  * and most descriptors get few. */
 extern uint32_t staging_policy_resolve_at;
+/* True: a sync does so, too.  False: all rules adapt and sync the device.  Then a file with fewer writes
+ * between two calls of fdatasync has nothing to gain, and its count begins anew at each. */
+extern bool staging_policy_sync_resolves;
 /* The configuration is in force. */
 void staging_policy_configure(void);
 
