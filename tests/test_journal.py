@@ -444,6 +444,30 @@ def test_both_halves_many_times_over(steps, fastwrite, place, tmp_path):
     assert (place / "log").read_bytes() in (text, before)
 
 
+def newest_batch(journal: bytes) -> int:
+    starts = [at for at in range(4096, len(journal), 4096) if journal[at : at + 8] == journal[4096:4104]]
+    return max(struct.unpack_from("<Q", journal, at + 8)[0] for at in starts)
+
+
+def test_a_later_journal_has_nothing_of_the_first(steps, place):
+    """A program goes on with other files.  Zeros behind the header say that no recovery has been there."""
+    one = steps(writers="exclusive")
+    for name in ("first", "second"):
+        one.open(9, name)
+        one.until_journal(9)
+        assert one.journal().read_bytes()[2048:4096] == bytes(2048)
+        # of the two buffers the one that the next header is made in must not be the last one used
+        while not one.journal_has(b"x" * 8192) or newest_batch(one.journal().read_bytes()) % 2 == 0:
+            one.pwrite(9, "x", 8192, 0)
+            one.sync(9)
+        assert one.do("close", 9) == 0
+        deadline = time.monotonic() + 60
+        while list((place / ".fastwrite").glob("*")):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    one.end()
+
+
 def test_threads_share_a_write(steps, fastwrite, place, tmp_path):
     one = steps(journal="8M")
     one.open(9, "log")
@@ -806,6 +830,43 @@ def test_what_others_did_in_a_boot_between_stays(aged_journal, fastwrite, place,
     assert kept.exists() and log.read_bytes() == b"newer" * 1000, done.stdout + done.stderr
     subprocess.run([fastwrite, "recover", "--force", kept], check=True, timeout=60)
     assert b"a" * 1000 in log.read_bytes()
+
+
+def test_what_others_did_after_a_recovery_of_other_files_stays(steps, fastwrite, place, tmp_path):
+    """A recovery failed for one file.  Another program writes it, in the boot of that recovery."""
+    one = two_files(steps)
+    path = one.journal()
+    one.kill()
+    leave_alone(path, aged(path.read_bytes(), 120))
+    for name in ("fails", "done"):
+        lose(place / name, b"-" * 2048)
+        os.utime(place / name, (time.time() - 120,) * 2)
+    with immutable(place / "fails"):
+        done = recover_raw(fastwrite, place, other_boot=True, tmp_path=tmp_path)
+    assert "1 recovered, 1 failed" in done.stdout, done.stdout + done.stderr
+    lose(place / "fails", b"newer" * 1000)
+    os.utime(place / "fails", (time.time() - 30,) * 2)
+    done = recover_raw(fastwrite, place, other_boot=True, tmp_path=tmp_path)
+    assert (place / "fails").read_bytes() == b"newer" * 1000
+    assert "1 put aside" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("ahead", "status"), [(120, 0), (300, 1)])
+def test_a_clock_that_is_behind_after_a_power_loss(steps, fastwrite, place, tmp_path, ahead, status):
+    """No battery.  What has a time to come was not written in this boot, but perhaps after the journal."""
+    one = steps(writers="exclusive")
+    one.open(9, "log")
+    n = one.until_journal(9)
+    one.write(9, "a", 1000)
+    one.sync(9)
+    path = one.journal()
+    one.kill()
+    leave_alone(path, aged(path.read_bytes(), -120))
+    lose(place / "log", b"-" * n)
+    os.utime(place / "log", (time.time() + ahead,) * 2)
+    done = recover_raw(fastwrite, place, other_boot=True, tmp_path=tmp_path)
+    assert done.returncode == status, done.stdout + done.stderr
+    assert (b"a" * 1000 in (place / "log").read_bytes()) == (status == 0)
 
 
 def test_what_a_recovery_did_in_a_boot_between_is_no_change_of_others(

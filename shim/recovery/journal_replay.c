@@ -53,9 +53,11 @@ int journal_replay_load(struct journal_scan *s)
 
 	if (r < 0)
 		return r;
-	s->tried = p->boot_ns != 0;
-	if (apart < -ORIGIN_SLACK_NS || apart > ORIGIN_SLACK_NS)
+	if (apart < -ORIGIN_SLACK_NS || apart > ORIGIN_SLACK_NS) {
+		s->before_begun_ns = p->begun_ns;
+		s->before_again_ns = p->again_ns;
 		p->boot_ns = p->begun_ns = p->again_ns = 0;
+	}
 	return 0;
 }
 
@@ -85,7 +87,6 @@ static void note_replay(struct journal_scan *s)
 	enum { STEP_NS = 100000000, TICK_NS = 20000000 /* of the coarse clock, at least */ };
 	struct journal_replay *p = &s->replayed;
 	int64_t now = sys_wall_ns();
-	bool begins;
 
 	if (p->boot_ns && now >= p->again_ns && now - p->again_ns < STEP_NS)
 		return;
@@ -95,13 +96,11 @@ static void note_replay(struct journal_scan *s)
 		sys_nap(TICK_NS);
 		now = sys_wall_ns();
 	}
-	begins = !p->boot_ns;
 	p->boot_ns = s->boot_ns;
 	p->again_ns = now;
 	put_note(s);
 	/* (the recovery after a power loss takes no change of this one for that of another program) */
-	if (begins && !s->tried)
-		(void)sys.fdatasync(s->fd);
+	(void)sys.fdatasync(s->fd);
 }
 
 static bool was_aside(const struct journal_replay *p, const struct entry_file *file)
@@ -145,6 +144,19 @@ enum { LATE_NS = 2000000 };
  * unless the device is very slow.  A boot between takes about as long. */
 static const int64_t idle_ns = 60000000000;
 
+/* A recovery that was killed, or failed for other files, has changed it. */
+static bool is_of_recovery(int64_t changed, int64_t begun_ns, int64_t again_ns)
+{
+	return begun_ns && changed > begun_ns && changed <= again_ns + JOURNAL_REPLAY_SLACK_NS;
+}
+
+/* (Without a battery a clock may begin before the time of the power loss: then a time to come is from before,
+ * and the time of the last batch is one, too.) */
+static bool is_of_this_boot(const struct journal_scan *s, int64_t changed)
+{
+	return changed >= s->boot_ns && (changed <= sys_wall_fine_ns() || !s->written_ns);
+}
+
 /*
  * May the entries be older than the file?  After another boot: yes if the file was changed in this boot, by a
  * program that did not wait for recovery, or long after the journal was last written, in a boot between.
@@ -163,13 +175,13 @@ static bool may_be_older(const struct journal_scan *s, const struct entry_file *
 		return true; /* judged once; the file's time may show no more why it was put aside */
 	if (was_aside(&s->replayed, file))
 		return true;
-	/* changed by a recovery that was killed */
-	if (s->replayed.boot_ns && s->replayed.aside_count <= JOURNAL_ASIDE_MOST &&
-	    changed > s->replayed.begun_ns && changed <= s->replayed.again_ns + JOURNAL_REPLAY_SLACK_NS)
+	if (s->replayed.aside_count <= JOURNAL_ASIDE_MOST &&
+	    is_of_recovery(changed, s->replayed.begun_ns, s->replayed.again_ns))
 		return false;
 	if (s->where == ORIGIN_OTHER)
-		return changed >= s->boot_ns ||
-		       (s->written_ns && !s->tried && changed > s->written_ns + idle_ns);
+		return is_of_this_boot(s, changed) ||
+		       (s->written_ns && changed > s->written_ns + idle_ns &&
+		        !is_of_recovery(changed, s->before_begun_ns, s->before_again_ns));
 	return s->replayed.lost ? changed - LATE_NS > s->written_ns : changed >= file->first_ns;
 }
 

@@ -257,11 +257,14 @@ static int write_zeros(int fd, void *zeros, uint64_t total)
 static int prepare(struct arena *a, int fd)
 {
 	struct journal *j = &a->journal;
-	uint8_t *buffer = file_journal_buffers(a); /* still zeros: no entry has been put yet */
+	uint8_t *buffer = file_journal_buffers(a); /* no entry has been put yet */
 	struct journal_header *h = (struct journal_header *)(void *)(buffer + JOURNAL_BATCH_MAX);
 	struct sys_quiet quiet;
-	int r = fill_header(a, fd, h);
+	int r;
 
+	/* (the place may have been another arena's) */
+	memset(buffer, 0, 2 * JOURNAL_BATCH_MAX);
+	r = fill_header(a, fd, h);
 	if (r < 0)
 		return r;
 	sys_quiet_begin(&quiet);
