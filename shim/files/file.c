@@ -432,6 +432,7 @@ static struct file *file_make(struct pools *p, uint64_t dev, uint64_t ino, const
 	f->journal.puts = f->journal.void_ticket = 0;
 	f->journal.asked = 0;
 	f->journal.failed = 0;
+	f->turn = (struct journal_turn){0};
 	for (int i = 0; i < DUE_COUNT; i++)
 		f->due[i] = 0;
 	f->flush.error = 0;

@@ -285,6 +285,16 @@ struct file {
 		uint64_t void_puts, void_ticket;
 		int failed; /* -errno, see journal_file_failed; 0 = none */
 	} journal;
+
+	/* sync/journal_policy.h */
+	struct journal_turn {
+		_Atomic uint64_t
+			mean_ns[2];       /* from sync to sync, by the journal, by the device; 0 = unknown */
+		_Atomic uint64_t last_ns; /* end of the last sync */
+		_Atomic uint32_t syncs;   /* in this turn or trial */
+		_Atomic uint32_t doublings; /* of the turn's length */
+		_Atomic bool device, trial;
+	} turn;
 };
 
 static inline bool file_is_due(const struct file *f, enum file_due what, uint64_t now)

@@ -31,11 +31,12 @@ bool staging_policy_attaches(const struct file *f)
 	if (config_orders(&f->rule->set))
 		return f->balance.doublings == 0 ||
 		       load(&f->balance.rent_ns) >= load(&cost_ns) << f->balance.doublings;
+	if (staging_policy_stays_passive(f))
+		return false;
 	return load(&f->balance.rent_ns) >= (adapts(f) ? load(&cost_ns) : WRITE_NS) << f->balance.doublings;
 }
 
-/* A new value of a moving average.  A call that was interrupted counts for little. */
-static uint64_t average(uint64_t mean, uint64_t ns)
+uint64_t staging_policy_average(uint64_t mean, uint64_t ns)
 {
 	return mean - mean / 8 + (ns < 4 * mean ? ns : 4 * mean) / 8;
 }
@@ -62,7 +63,7 @@ void staging_policy_written(struct file *f, uint64_t begin)
 	uint64_t ns = since(begin);
 
 	add_rent(f, ns);
-	f->balance.write_ns = average(write_ns(f), ns);
+	f->balance.write_ns = staging_policy_average(write_ns(f), ns);
 }
 
 void staging_policy_written_before(struct file *f, uint32_t count)
@@ -76,6 +77,12 @@ void staging_policy_synced(struct file *f, uint64_t begin)
 		add_rent(f, since(begin));
 }
 
+void staging_policy_wanted(struct file *f)
+{
+	atomic_store_explicit(&f->balance.rent_ns, (uint64_t)COST_MOST_NS << DOUBLINGS_MOST,
+	                      memory_order_relaxed);
+}
+
 void staging_policy_pays(struct file *f) { f->balance.credit_ns = (int64_t)load(&cost_ns); }
 
 void staging_policy_attached(struct file *f, uint64_t begin)
@@ -85,7 +92,7 @@ void staging_policy_attached(struct file *f, uint64_t begin)
 	staging_policy_pays(f);
 	if (!begin)
 		return;
-	cost = average(cost, 2 * since(begin)); /* to detach it costs about as much */
+	cost = staging_policy_average(cost, 2 * since(begin)); /* to detach it costs about as much */
 	atomic_store(&cost_ns, cost < COST_LEAST_NS  ? COST_LEAST_NS
 	                       : cost > COST_MOST_NS ? COST_MOST_NS
 	                                             : cost);
@@ -112,7 +119,7 @@ void staging_policy_drained(struct file *f, uint64_t begin, uint64_t most)
 	/* where the kernel's writes were measured while the processor was busy, staging would seem to pay for
 	 * ever */
 	if (ns < write_ns(f))
-		f->balance.write_ns = average(write_ns(f), ns);
+		f->balance.write_ns = staging_policy_average(write_ns(f), ns);
 	charge(f, ns, most);
 }
 
@@ -139,7 +146,7 @@ void staging_policy_saved(struct file *f)
 /* (an overlay saves more than writes: reads, syncs and closes drain nothing) */
 bool staging_policy_gives_back(const struct file *f)
 {
-	return adapts(f) && !file_is_ordered(f) && credit(f) < 0;
+	return adapts(f) && !file_is_ordered(f) && (credit(f) < 0 || staging_policy_stays_passive(f));
 }
 
 void staging_policy_opened_again(struct file *f)
@@ -150,7 +157,7 @@ void staging_policy_opened_again(struct file *f)
 
 void staging_policy_gave_back(struct file *f)
 {
-	if (f->balance.doublings < DOUBLINGS_MOST)
+	if (f->balance.doublings < DOUBLINGS_MOST && !staging_policy_stays_passive(f))
 		f->balance.doublings++;
 }
 

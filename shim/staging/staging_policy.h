@@ -26,8 +26,17 @@ static inline uint64_t staging_policy_clock(const struct file *f)
 	return f->rule->set.adapt == ADAPT_ON && !file_is_ordered(f) ? sys_now_ns() : 0;
 }
 
+/* A new value of a moving average.  A call that was interrupted counts for little. */
+uint64_t staging_policy_average(uint64_t mean, uint64_t ns);
+
 /* ---- passive ---- */
 
+/* True if a sync of the device is cheaper for f than one of the journal (sync/journal_policy.h), so that
+ * nothing shall be staged. */
+static inline bool staging_policy_stays_passive(const struct file *f)
+{
+	return atomic_load_explicit(&f->turn.device, memory_order_relaxed);
+}
 /* True if the next small write shall attach the file. */
 bool staging_policy_attaches(const struct file *f);
 /* The kernel has made a small write, which began at `begin`. */
@@ -36,6 +45,8 @@ void staging_policy_written(struct file *f, uint64_t begin);
 void staging_policy_written_before(struct file *f, uint32_t count);
 /* It made a sync that staging would have saved. */
 void staging_policy_synced(struct file *f, uint64_t begin);
+/* The next small write shall attach the file. */
+void staging_policy_wanted(struct file *f);
 
 /* Nothing was gained: the price is to be paid from the start. */
 static inline void staging_policy_restart(struct file *f) { f->balance.rent_ns = 0; }

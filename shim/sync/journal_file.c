@@ -9,6 +9,7 @@
 #include "flush/visibility.h"
 #include "staging/stage.h"
 #include "sync/journal.h"
+#include "sync/journal_policy.h"
 #include "sync/sync.h"
 
 #include <string.h>
@@ -200,6 +201,8 @@ bool journal_file_sync(struct file *f, uint64_t *ticket)
 	struct arena *a = f->arena;
 	struct fresh n;
 
+	if (!journal_policy_uses(f))
+		return false;
 	journaled_asked(f);
 	/* a file with entries costs one more sync when it is closed */
 	if (f->journal.asked < ASKED_MIN) {
@@ -333,7 +336,7 @@ int journal_file_sync_done(struct file *f, const struct journal_sync *s, bool ke
 	if (!s->arena || f->journal.arena != s->arena) {
 		note_durable(f, s);
 		a = abandoning(f, s);
-		return a && !keep_lock ? wait_abandoned(f, a) : 0;
+		return !a ? 0 : keep_lock ? -EIO : wait_abandoned(f, a);
 	}
 	r = put_void(f, s->place, s->puts);
 	if (r == 0) {

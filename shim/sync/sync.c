@@ -13,6 +13,7 @@
 #include "staging/staging_policy.h"
 #include "sync/journal.h"
 #include "sync/journal_file.h"
+#include "sync/journal_policy.h"
 
 #include <fcntl.h>
 
@@ -24,7 +25,7 @@ static void count(struct file *f, enum arena_counter which)
 }
 
 /* True if staging saves in a sync more than it costs. */
-static bool makes_syncs_cheap(const struct settings *set) { return set->sync == SYNC_JOURNAL; }
+static bool makes_syncs_cheap(const struct file *f) { return journal_file_is(f) && journal_policy_uses(f); }
 
 static int device_sync(int fd, bool full) { return full ? sys.fsync(fd) : sys.fdatasync(fd); }
 
@@ -131,11 +132,11 @@ static void full_sync_done(struct file *f, uint32_t names, uint64_t attributes)
 static int drain(struct file *f, const struct ofd *o)
 {
 	const struct settings *set = &f->rule->set;
-	bool real = set->sync == SYNC_FSYNC || set->sync == SYNC_FDATASYNC;
+	bool real = set->sync == SYNC_FSYNC || set->sync == SYNC_FDATASYNC || set->sync == SYNC_JOURNAL;
 	uint64_t begin = file_is_staged(f) ? staging_policy_clock(f) : 0;
 	int r = flush_drain(f);
 
-	if (makes_syncs_cheap(set))
+	if (makes_syncs_cheap(f))
 		staging_policy_pays(f);
 	else if (real && (o->flags & O_DIRECT))
 		staging_policy_drained_direct(f, begin);
@@ -145,9 +146,10 @@ static int drain(struct file *f, const struct ofd *o)
 }
 
 /* Syncs the file itself.  Releases the lock, and does not retake it.  0 or -errno. */
-static int sync_device(struct file *f, const struct ofd *o, int fd, bool full, struct file_guard g)
+static int sync_device(struct file *f, int fd, bool full, struct file_guard g)
 {
 	bool journal = journal_file_is(f);
+	uint64_t dev = f->dev, ino = f->ino;
 	uint32_t names = f->sync.names_given;
 	uint64_t attributes = file_attributes();
 	struct journal_sync s = {0};
@@ -165,7 +167,8 @@ static int sync_device(struct file *f, const struct ofd *o, int fd, bool full, s
 	if (!journal && !full)
 		return r;
 	g = file_lock(f);
-	if (fdtable_get(fd) == o) {
+	/* (another thread may have closed or replaced fd: what was synced is the file) */
+	if (f->refs && f->dev == dev && f->ino == ino) {
 		if (r < 0)
 			journal_file_failed(f, r);
 		else if (full)
@@ -191,6 +194,7 @@ static bool sync_journal(struct file *f, struct file_guard *g, int *r)
 	staging_policy_pays(f);
 	lock_drop(&f->lock, LOCK_FILE);
 	*r = journal_wait(a, ticket);
+	journal_policy_synced(f, false, journal_is_awaited(a));
 	journal_unhold(a);
 	if (*r == 0) {
 		signals_release(g->signals);
@@ -239,13 +243,14 @@ static int sync_asked(struct file *f, int fd, struct ofd *o, bool full)
 	if (r == 0)
 		r = f->journal.failed ? f->journal.failed : by_policy(f, &full);
 	if (r == 1) {
-		uint64_t begin = f->mode == FILE_PASSIVE && makes_syncs_cheap(&f->rule->set)
-		                         ? staging_policy_clock(f)
-		                         : 0;
+		uint64_t begin =
+			f->mode == FILE_PASSIVE && makes_syncs_cheap(f) ? staging_policy_clock(f) : 0;
 
 		count(f, COUNT_SYNCS_DONE);
-		r = sync_device(f, o, fd, full, g);
+		r = sync_device(f, fd, full, g);
 		staging_policy_synced(f, begin);
+		if (journal_file_is(f))
+			journal_policy_synced(f, true, false);
 		return r;
 	}
 	file_unlock(f, g);

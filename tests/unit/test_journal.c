@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* journal: what goes to the log and what to the file, and failures of either. */
+#include "descriptors/fd.h"
 #include "files/fdtable.h"
 #include "rig.h"
 
@@ -170,6 +171,42 @@ static void test_a_failed_sync_of_the_file_is_told_and_entries_stay(void **state
 	assert_false(journal_file_counts(rig_file(fd)));
 }
 
+static int (*fdatasync_before)(int);
+
+/* As another thread does during the sync. */
+static int close_during_sync(int n)
+{
+	int r = fdatasync_before(n);
+
+	sys.fdatasync = fdatasync_before;
+	assert_int_equal(fd_close(fd), 0);
+	return r;
+}
+
+static void test_a_number_that_is_closed_during_its_sync(void **state)
+{
+	struct fd_copy copy;
+	struct file *f;
+	int other;
+
+	(void)state;
+	skip_without_disk();
+	start();
+	fd_dup_begin(&copy, fd);
+	other = dup(fd);
+	fd_dup_done(&copy, other);
+	f = rig_file(other);
+	rig_put(fd, written, 500);
+	written += 500;
+	rig_drain(fd);
+	fdatasync_before = sys.fdatasync;
+	sys.fdatasync = close_during_sync;
+	assert_int_equal(put_and_sync(10), 0);
+	/* a replay would write over what was synced */
+	assert_false(journal_file_counts(f));
+	fd = other;
+}
+
 static void test_halves_change(void **state)
 {
 	(void)state;
@@ -260,6 +297,8 @@ int main(void)
 	                                        rig_tear_down),
 		cmocka_unit_test_setup_teardown(test_a_failed_sync_of_the_file_is_told_and_entries_stay,
 	                                        set_up, rig_tear_down),
+		cmocka_unit_test_setup_teardown(test_a_number_that_is_closed_during_its_sync, set_up,
+	                                        rig_tear_down),
 		cmocka_unit_test_setup_teardown(test_halves_change, set_up, rig_tear_down),
 		cmocka_unit_test_setup_teardown(test_a_name_that_changes, set_up, rig_tear_down),
 		cmocka_unit_test_setup_teardown(test_threads_share_writes, set_up, rig_tear_down),
