@@ -127,6 +127,18 @@ def test_force_for_one_file_leaves_the_others(lab: Lab) -> None:
     assert other.read_bytes() == b"N" * LINE + WHOLE[LINE:]
 
 
+def test_force_for_a_file_that_is_not_there_writes_nothing(lab: Lab) -> None:
+    lab.leave()
+    with lab.target.open("r+b") as file:
+        file.write(b"N" * (3 * LINE))
+    lab.recover(status=1)
+    (kept,) = put_aside(lab)
+    report = lab.recover("--force", lab.data / "lgo", status=1)
+    assert report["arenas"] == 0 and "no such file" in report["stderr"], report
+    assert lab.target.read_bytes() == b"N" * (3 * LINE)
+    assert put_aside(lab) == [kept]
+
+
 def test_the_next_program_names_what_waits(lab: Lab) -> None:
     lab.leave()
     with lab.target.open("r+b") as file:

@@ -232,7 +232,8 @@ int recover_path(const char *given, const struct recover_options *opt, struct re
 	}
 	if (names_is_arena(path) || is_journal_in_staging(path))
 		return r < 0 ? r : recover_one_file(path, opt, report);
-	if (r < 0 && r != -ENOENT)
+	/* (what is forced is forced for this file alone) */
+	if (r < 0 && (r != -ENOENT || opt->force))
 		return r;
 	/* a managed file, or one that was renamed: its staging directory is beside it */
 	log_format(dir, PATH_MAX, "%s", path);
@@ -240,8 +241,7 @@ int recover_path(const char *given, const struct recover_options *opt, struct re
 		log_format(strrchr(dir, '/'), 16, "/" ARENA_DIR);
 	else
 		log_format(dir, PATH_MAX, ARENA_DIR);
-	/* (what is forced is forced for this file alone) */
-	beside = recover_directory(dir, opt->force && r == 0 ? st.stx_ino : 0, opt, report);
+	beside = recover_directory(dir, opt->force ? st.stx_ino : 0, opt, report);
 	if (beside == -ENOENT)
 		return r < 0 ? r : -ENODATA;
 	return beside;
