@@ -139,6 +139,47 @@ def test_force_for_a_file_that_is_not_there_writes_nothing(lab: Lab) -> None:
     assert put_aside(lab) == [kept]
 
 
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("given", ["aside", "aside/", "ARENA", "in aside", "of aside"])
+def test_what_was_put_aside_stays_there_however_it_is_named(lab: Lab, own: bool, given: str) -> None:
+    staging = lab.base / "own" if own else lab.staging
+    staging.mkdir(mode=0o700)
+    lab.leave(**({"staging": staging} if own else {}))
+    with lab.target.open("r+b") as file:
+        file.write(b"N" * (3 * LINE))
+    assert actions(lab.recover(staging, status=1)) == ["aside"]
+    (kept,) = (staging / "aside").iterdir()
+    cwd, path = {
+        "aside": (staging, "aside"),
+        "aside/": (staging, f"{staging}/aside/"),
+        "ARENA": (staging, f"{kept}"),
+        "in aside": (kept.parent, f"../aside/{kept.name}"),
+        "of aside": (kept.parent, "."),
+    }[given]
+    command = [lab.command, "recover", path]
+    for _ in range(2):
+        done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 1 and "aside/aside" not in done.stderr, done.stderr
+        assert list(kept.parent.iterdir()) == [kept]
+    command.insert(2, "--force")
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert lab.target.read_bytes() == b"N" * LINE + WHOLE[LINE:]
+    assert lab.recover(staging)["arenas"] == 0
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_an_orphan_of_what_was_put_aside_is_beside_it(lab: Lab, own: bool) -> None:
+    staging = lab.base / "own" if own else lab.staging
+    staging.mkdir(mode=0o700)
+    lab.leave(**({"staging": staging} if own else {}))
+    lab.target.write_bytes(b"N" * (3 * LINE))
+    lab.recover(staging, status=1)
+    lab.target.unlink()
+    assert actions(lab.recover("--force", staging / "aside")) == ["orphaned"]
+    assert len(list((staging / "orphans").iterdir())) == 1
+
+
 def test_the_next_program_names_what_waits(lab: Lab) -> None:
     lab.leave()
     with lab.target.open("r+b") as file:

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-bool names_ends_with(const char *s, const char *end)
+static bool ends_with(const char *s, const char *end)
 {
 	size_t n = strlen(s), e = strlen(end);
 
@@ -18,7 +18,7 @@ bool names_ends_with(const char *s, const char *end)
 
 static bool has_suffix(const char *name, const char *suffix)
 {
-	return strlen(name) > strlen(suffix) && names_ends_with(name, suffix);
+	return strlen(name) > strlen(suffix) && ends_with(name, suffix);
 }
 
 bool names_is_arena(const char *name) { return has_suffix(name, ARENA_SUFFIX); }
@@ -26,7 +26,7 @@ bool names_is_journal(const char *name) { return has_suffix(name, JOURNAL_SUFFIX
 
 bool names_is_staging_dir(const char *path)
 {
-	return names_ends_with(path, "/" ARENA_DIR) || names_ends_with(path, "/" ARENA_DIR "/") ||
+	return ends_with(path, "/" ARENA_DIR) || ends_with(path, "/" ARENA_DIR "/") ||
 	       strcmp(path, ARENA_DIR) == 0;
 }
 

@@ -18,7 +18,6 @@ bool names_is_journal(const char *name);
 bool names_is_staging_dir(const char *path);
 /* The name has the form that this library gives to files with this suffix. */
 bool names_is_ours(const char *name, const char *suffix);
-bool names_ends_with(const char *s, const char *end);
 
 /*
  * The oldest names, in the order of their time, names of other forms first.  Recovery keeps to this order. So

@@ -119,6 +119,16 @@ static int recover_kept(const char *dir, int dirfd, uint64_t only, const struct 
 	return r;
 }
 
+/* The directory is `aside` in a staging directory, whatever path leads to it. */
+static bool is_aside(int dirfd)
+{
+	struct statx st, named;
+
+	return sys.statx(dirfd, "", AT_EMPTY_PATH, STATX_INO, &st) == 0 &&
+	       sys.statx(dirfd, "../" RECOVER_ASIDE, AT_SYMLINK_NOFOLLOW, STATX_INO, &named) == 0 &&
+	       st.stx_ino == named.stx_ino && sys_dev_of(&st) == sys_dev_of(&named);
+}
+
 static int recover_directory(const char *dir, uint64_t only, const struct recover_options *opt,
                              struct recover_report *report)
 {
@@ -140,7 +150,8 @@ static int recover_directory(const char *dir, uint64_t only, const struct recove
 	if (r == 0)
 		r = recover_kept(dir, dirfd, only, opt, report);
 	if (r == 0)
-		r = recover_both_in(dir, dirfd, (struct sort){.only = only}, opt, report);
+		r = recover_both_in(dir, dirfd, (struct sort){.in_aside = is_aside(dirfd), .only = only}, opt,
+		                    report);
 	sys.close(dirfd);
 	/* (when it is empty; but a directory that was never ours stays) */
 	if (r == 0 && !opt->dry_run && (names_is_staging_dir(dir) || report->arenas > before))
@@ -184,7 +195,7 @@ static int recover_one_file(const char *path, const struct recover_options *opt,
 	j->dirfd = sys.openat(AT_FDCWD, dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
 	if (j->dirfd < 0)
 		return j->dirfd;
-	j->in_aside = names_ends_with(dir, "/" ARENA_DIR "/" RECOVER_ASIDE);
+	j->in_aside = is_aside(j->dirfd);
 	r = claim_dir_allowed(j->dirfd);
 	if (r == 0) {
 		log_format(arena, PATH_MAX, "%s", path);
