@@ -1114,6 +1114,7 @@ int main(int argc, char **argv)
 	raise(SIGKILL);
 }
 """
+OVERWRITER = WRITER.replace(" | O_APPEND", "")
 EXPECTED = b"".join(bytes([ord("a") + i % 26]) * 100 for i in range(1000))
 
 
@@ -1126,6 +1127,32 @@ def test_run_recovers_after_sigkill(cli, compile_c, tmp_path):
     assert re.fullmatch(r"fastwrite run: recovered \d+ bytes\n", done.stderr), done.stderr
     assert data.read_bytes() == EXPECTED
     assert [p.name for p in data.parent.iterdir()] == ["log"]
+
+
+def test_run_names_what_it_puts_aside(fastwrite, compile_c, tmp_path):
+    data = tmp_path / "data" / "log"
+    data.parent.mkdir()
+    env = {"FASTWRITE_PATHS": f"{data.parent}/**", "FASTWRITE_LAG_MS": "60000", "FASTWRITE_ADAPT": "off"}
+    with subprocess.Popen(
+        [fastwrite, "run", compile_c(OVERWRITER), data, "pause"],
+        env={**os.environ, **env},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as program:
+        assert program.stdout.readline() == "ready\n"
+        with data.open("r+b") as file:
+            file.write(b"N" * 300)
+        program.terminate()
+        said = program.communicate(timeout=60)[1]
+    (kept,) = (data.parent / ".fastwrite/aside").iterdir()
+    assert re.fullmatch(
+        rf"fastwrite run: {data}: \d+ bytes are put aside: [^\n]*; "
+        rf"`fastwrite recover --force {kept}` writes them\n",
+        said,
+    ), said
+    assert data.read_bytes() == b"N" * 300
 
 
 # Servers do this to show a title in `ps`: they move the environment and overwrite its old place.

@@ -322,6 +322,9 @@ static void on_event(void *ctx, const struct recover_event *e)
 	else if (strcmp(e->action, "orphaned") == 0)
 		cli_error("%s is gone; %llu bytes of it kept%s%s", name, (unsigned long long)e->bytes, joint,
 		          cli_recover_detail(e, detail));
+	else if (strcmp(e->action, "aside") == 0)
+		cli_error("%s: %llu bytes are put aside%s%s", name, (unsigned long long)e->bytes, joint,
+		          e->detail);
 	else if (args->verbose && strcmp(e->action, "live") != 0)
 		cli_error("%s %s, %llu bytes", e->action, name, (unsigned long long)e->bytes);
 }
