@@ -180,6 +180,15 @@ def test_an_orphan_of_what_was_put_aside_is_beside_it(lab: Lab, own: bool) -> No
     assert len(list((staging / "orphans").iterdir())) == 1
 
 
+def test_a_dry_run_tells_what_will_be_orphaned(lab: Lab) -> None:
+    lab.leave()
+    lab.target.unlink()
+    for how in (("--dry-run",), ()):
+        report = lab.recover(*how, lab.data)
+        assert actions(report) == ["orphaned"]
+        assert (report["orphans"], report["recovered"], report["bytes"]) == (1, 0, STAGED)
+
+
 def test_the_next_program_names_what_waits(lab: Lab) -> None:
     lab.leave()
     with lab.target.open("r+b") as file:
@@ -353,8 +362,9 @@ def test_an_unrelated_program_of_another_mount_moves_nothing(lab: Lab, volume: C
     lab.leave(staging=staging)
     image = lab.base / "disk" / "image"
     unmount(point)
-    report = lab.recover(staging, status=1)
-    assert actions(report) == ["failed"] and "not there" in report["events"][0]["detail"], report
+    for how in (("--dry-run",), ()):
+        report = lab.recover(*how, staging, status=1)
+        assert actions(report) == ["failed"] and "not there" in report["events"][0]["detail"], report
     assert len(list(staging.glob("*.arena"))) == 1 and not (staging / "orphans").exists()
     run_or_skip("mount", image, point)
     assert lab.recover(staging)["recovered"] == 1

@@ -112,10 +112,19 @@ static const char *failure(const struct recover_target *t, int error)
 	return "left in the arena";
 }
 
-static int recover_dry(const struct recover_job *j, const struct arena_entry *e, const struct staged *s)
+/* As recover_to would; `opened`: as there. */
+static int recover_dry(const struct recover_job *j, const struct arena_entry *e, const struct staged *s,
+                       const struct recover_target *t, int opened)
 {
-	job_tell(j, e->path, is_anything(s) ? "recovered" : "nothing", s->bytes, 0, "");
-	j->report->recovered += is_anything(s);
+	bool orphan = opened == -ENOENT;
+
+	if (opened < 0 && !orphan) {
+		job_tell(j, e->path, "failed", s->bytes, opened, failure(t, opened));
+		return opened;
+	}
+	job_tell(j, e->path, orphan ? "orphaned" : is_anything(s) ? "recovered" : "nothing", s->bytes, 0, "");
+	j->report->orphans += orphan;
+	j->report->recovered += !orphan && is_anything(s);
 	j->report->bytes += s->bytes;
 	return 0;
 }
@@ -158,12 +167,10 @@ static int recover_to(struct recover_job *j, uint32_t entry, struct recover_targ
 	if (judged.aside)
 		return job_keep(j, e, s->bytes, judged.aside);
 	s->n = drop_found(j, e, s->n, judged.found);
-	if (r == -ENOENT && (e->flags & ENTRY_REMOVED))
+	if (r == -ENOENT && (s->bytes == 0 || j->family_lives || (e->flags & ENTRY_REMOVED)))
 		return j->opt->dry_run ? 0 : entry_done(j, e);
 	if (j->opt->dry_run)
-		return recover_dry(j, e, s);
-	if (r == -ENOENT && (s->bytes == 0 || j->family_lives))
-		return entry_done(j, e);
+		return recover_dry(j, e, s, t, r);
 	if (r == 0)
 		r = replay(j, entry, t->fd, s, judged.by_offset);
 	if (r == APPENDED_DOUBT && !j->by_family)
