@@ -189,6 +189,23 @@ def test_a_dry_run_tells_what_will_be_orphaned(lab: Lab) -> None:
         assert (report["orphans"], report["recovered"], report["bytes"]) == (1, 0, STAGED)
 
 
+def test_an_arena_with_dots_in_its_name(lab: Lab) -> None:
+    lab.leave()
+    with lab.target.open("r+b") as file:
+        file.write(b"N" * (3 * LINE))
+    lab.arena().rename(lab.staging / "a..b.arena")
+    done = subprocess.run(
+        [lab.command, "recover", "a..b.arena"],
+        cwd=lab.staging,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1, done
+    assert f"recover --force {lab.staging}/aside/a..b.arena" in done.stderr
+
+
 def test_the_next_program_names_what_waits(lab: Lab) -> None:
     lab.leave()
     with lab.target.open("r+b") as file:

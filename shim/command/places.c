@@ -267,13 +267,21 @@ static bool in_staging(const char *path)
 	return false;
 }
 
+static bool has_dots(const char *path)
+{
+	for (const char *p = path; (p = strstr(p, "..")) != NULL; p += 2)
+		if ((p == path || p[-1] == '/') && (p[2] == '/' || p[2] == '\0'))
+			return true;
+	return false;
+}
+
 /* `given` made absolute, with its links kept; false for a path with "..", which then may mean another one. */
 static bool literal(const char *given, char *out)
 {
 	size_t n = 0;
 	int more;
 
-	if (strstr(given, "..") != NULL)
+	if (has_dots(given))
 		return false;
 	while (strncmp(given, "./", 2) == 0)
 		given += 2;

@@ -198,7 +198,7 @@ static int recover_one_file(const char *path, const struct recover_options *opt,
 	j->in_aside = is_aside(j->dirfd);
 	r = claim_dir_allowed(j->dirfd);
 	if (r == 0) {
-		log_format(arena, PATH_MAX, "%s", path);
+		log_format(arena, PATH_MAX, "%s/%s", dir, slash ? slash + 1 : path);
 		signals = signals_block();
 		recover_one(j, dir, slash ? slash + 1 : path);
 		sys_restore_signals(signals);
