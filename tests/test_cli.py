@@ -627,7 +627,7 @@ def test_run_keeps_other_preloads(cli, library, compile_c):
 
 
 def test_run_finds_the_library(cli, fastwrite, library, tmp_path):
-    """Beside the command, in ../lib, in Debian's ../lib/TRIPLET, or where FASTWRITE_LIB says."""
+    """Beside the command, in ../lib, in Debian's ../lib/TRIPLET, in an RPM's ../lib64, or where FASTWRITE_LIB says."""
 
     def preload_of(command: Path, **env: str) -> subprocess.CompletedProcess:
         return subprocess.run(
@@ -655,9 +655,12 @@ def test_run_finds_the_library(cli, fastwrite, library, tmp_path):
     (tmp_path / "lib" / triplet).mkdir()
     (tmp_path / "lib" / "libfastwrite.so").rename(tmp_path / "lib" / triplet / "libfastwrite.so")
     assert preload_of(command).stdout == f"{GLIBC_ONLY}{tmp_path}/lib/{triplet}/libfastwrite.so\n"
-    places = ("/usr/local/lib", "/usr/lib", f"/usr/lib/{triplet}")
-    if not any(Path(p, "libfastwrite.so").exists() for p in places):
-        (tmp_path / "lib" / triplet / "libfastwrite.so").unlink()
+    (tmp_path / "lib64").mkdir()
+    (tmp_path / "lib" / triplet / "libfastwrite.so").rename(tmp_path / "lib64/libfastwrite.so")
+    assert preload_of(command).stdout == f"{GLIBC_ONLY}{tmp_path}/lib64/libfastwrite.so\n"
+    places = ("local/lib", "local/lib64", "lib", "lib64", f"lib/{triplet}")
+    if not any(Path("/usr", p, "libfastwrite.so").exists() for p in places):
+        (tmp_path / "lib64/libfastwrite.so").unlink()
         done = preload_of(command)
         assert done.returncode == 125
         assert "FASTWRITE_LIB=" in one_line(done.stderr)

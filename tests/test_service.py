@@ -194,6 +194,13 @@ def test_without_a_library_in_the_image(enable, root):
     assert '"LD_PRELOAD=/opt/libfastwrite.so"' in (root / FILE).read_text()
 
 
+@pytest.mark.parametrize("place", ["usr/lib64", "usr/local/lib64"])
+def test_library_of_an_rpm_in_the_image(enable, root, place):
+    (root / place).mkdir(parents=True)
+    (root / "usr/lib/libfastwrite.so").rename(root / place / "libfastwrite.so")
+    assert f'"LD_PRELOAD=/{place}/libfastwrite.so"' in enable(*LOGGER, "-y").stdout
+
+
 def test_asks(cli, enable, root):
     done = enable(*LOGGER)
     assert done.returncode == 2

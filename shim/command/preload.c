@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Debian's packages have their libraries in a directory for each architecture. */
+/* Debian's packages have their libraries in a directory for each architecture, those of Fedora in lib64. */
 #if defined(__x86_64__)
 #define MULTIARCH "x86_64-linux-gnu"
 #else
@@ -23,6 +23,7 @@ static bool is_library(const char *path, char *out)
 static bool find_beside(char *out)
 {
 	static const char *const beside[] = {"libfastwrite.so", "../lib/libfastwrite.so",
+	                                     "../lib64/libfastwrite.so",
 	                                     "../lib/" MULTIARCH "/libfastwrite.so"};
 	char own[PATH_MAX];
 	char candidate[PATH_MAX + 64];
@@ -101,7 +102,9 @@ static bool fill_in_lib(const char *given, char *out)
 
 bool cli_find_library(const char *root, char *out)
 {
-	static const char *const places[] = {"/usr/local/lib/libfastwrite.so", "/usr/lib/libfastwrite.so",
+	static const char *const places[] = {"/usr/local/lib/libfastwrite.so",
+	                                     "/usr/local/lib64/libfastwrite.so", "/usr/lib/libfastwrite.so",
+	                                     "/usr/lib64/libfastwrite.so",
 	                                     "/usr/lib/" MULTIARCH "/libfastwrite.so"};
 	const char *given = getenv("FASTWRITE_LIB");
 	char filled[PATH_MAX];
@@ -121,8 +124,8 @@ bool cli_find_library(const char *root, char *out)
 		if (is_library_below(root, places[i], out))
 			return true;
 	}
-	cli_error("libfastwrite.so is neither beside the command nor in /usr/local/lib, /usr/lib or "
-	          "/usr/lib/" MULTIARCH "; name it with FASTWRITE_LIB=/path/libfastwrite.so");
+	cli_error("libfastwrite.so is neither beside the command nor in lib or lib64 of /usr/local "
+	          "and /usr, or in /usr/lib/" MULTIARCH "; name it with FASTWRITE_LIB=/path/libfastwrite.so");
 	return false;
 }
 
