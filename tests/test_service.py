@@ -297,6 +297,16 @@ def test_temporary_staging_is_warned_about(enable, staging):
     assert done.stderr.count("RemoveIPC") == (staging != "/srv/x")
 
 
+def test_what_must_recover_is_named_by_its_path(cli, enable, root, fastwrite):
+    """A path that does not exist would be passed over, for the "-" before it."""
+    staging = ("-o", "staging=/tmp/x")
+    assert f"ExecStopPost=-{fastwrite.resolve()} recover --all" in cli("enable", *LOGGER, *staging).stderr
+    assert "ExecStopPost=-/usr/bin/fastwrite recover --all" in enable(*LOGGER, *staging).stderr
+    (root / "usr/local/bin").mkdir(parents=True)
+    shutil.copy(fastwrite, root / "usr/local/bin")
+    assert "ExecStopPost=-/usr/local/bin/fastwrite recover --all" in enable(*LOGGER, *staging).stderr
+
+
 # ---- a service under systemd ----
 
 DRIVER_UNIT = """[Service]

@@ -363,11 +363,28 @@ static const struct config *load(const struct unit_args *args)
 	return c;
 }
 
+/* Where the service will find this command; out[PATH_MAX]. */
+static void find_command(const struct unit_args *args, char *out)
+{
+	static const char local[] = "/usr/local/bin/fastwrite";
+	char whole[2 * PATH_MAX];
+	ssize_t n = args->root[0] == '\0' ? readlink("/proc/self/exe", out, PATH_MAX - 1) : -1;
+
+	if (n > 0) {
+		out[n] = '\0';
+		return;
+	}
+	snprintf(whole, sizeof(whole), "%s%s", args->root, local);
+	snprintf(out, PATH_MAX, "%s", access(whole, X_OK) == 0 ? local : "/usr/bin/fastwrite");
+}
+
 /* With some settings systemd empties these between two runs of a service. */
-static void warn_about_staging(const struct config *c)
+static void warn_about_staging(const struct unit_args *args, const struct config *c)
 {
 	static const char *const emptied[] = {"/tmp", "/var/tmp", "/run", "/var/run", "/dev/shm"};
+	char command[PATH_MAX];
 
+	find_command(args, command);
 	for (uint32_t r = 0; r < c->rule_count; r++) {
 		char staging[PATH_MAX];
 
@@ -378,8 +395,8 @@ static void warn_about_staging(const struct config *c)
 				cli_error("warning: staging = %s: with PrivateTmp=, RuntimeDirectory=, "
 				          "RemoveIPC= or DynamicUser= systemd empties it when the service is "
 				          "killed, and staged bytes are lost; such a unit needs "
-				          "ExecStopPost=-/usr/bin/fastwrite recover --all",
-				          staging);
+				          "ExecStopPost=-%s recover --all",
+				          staging, command);
 		}
 	}
 }
@@ -408,7 +425,7 @@ static bool check_settings(const struct unit_args *args)
 	}
 	if (args->root[0] == '\0')
 		cli_say_notices(c, false);
-	warn_about_staging(c);
+	warn_about_staging(args, c);
 	return true;
 }
 
