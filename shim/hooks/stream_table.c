@@ -22,6 +22,7 @@
 #include "base/log.h"
 #include "base/sys.h"
 #include "files/fdtable.h"
+#include "hooks/cancel.h"
 #include "hooks/hook.h"
 #include "hooks/next.h"
 
@@ -74,6 +75,15 @@ static ssize_t next_write(FILE *stream, const void *data, ssize_t size)
 
 /* ---- the functions ---- */
 
+/* The C library's own functions are one, too, unless the stream's mode has a 'c'. */
+static void stream_cancel_point(const FILE *stream)
+{
+	enum { NOT_CANCELLED = 2 }; /* _IO_FLAGS2_NOTCANCEL */
+
+	if (!(stream->_flags2 & NOT_CANCELLED))
+		cancel_point();
+}
+
 /* Updates the stream as write does after `done` bytes went out.  `failed`: one more call failed. */
 static void keep_books(FILE *stream, ssize_t done, bool failed)
 {
@@ -115,6 +125,7 @@ static ssize_t slot_write(FILE *stream, const void *data, ssize_t size)
 		note(stream, SLOT_WRITE);
 		return next_write(stream, data, size);
 	}
+	stream_cancel_point(stream); /* not later, when bytes are out that the stream does not count */
 	while (done < size && !failed) {
 		const char *rest = (const char *)data + done;
 		uint32_t counted;
@@ -143,8 +154,12 @@ static ssize_t slot_read(FILE *stream, void *data, ssize_t size)
 {
 	int fd = stream->_fileno;
 	struct ofd *o = unresolved_moved(fd);
-	long r = o ? io_read_at(fd, o, data, (size_t)size, IO_NO_OFFSET) : IO_PASS;
+	long r = IO_PASS;
 
+	if (o) {
+		stream_cancel_point(stream);
+		r = io_read_at(fd, o, data, (size_t)size, IO_NO_OFFSET);
+	}
 	if (r != IO_PASS)
 		return hook_result(r);
 	note(stream, SLOT_READ);

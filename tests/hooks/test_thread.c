@@ -699,8 +699,21 @@ static void exit_in_a_handler(void **state)
 }
 
 /* Each of these is a cancellation point. */
-enum { BY_READ, BY_PREAD, BY_READV, BY_PWRITE, BY_WRITEV, BY_PWRITEV, BY_FSYNC, BY_FDATASYNC, BY_ALL };
+enum {
+	BY_READ,
+	BY_PREAD,
+	BY_READV,
+	BY_PWRITE,
+	BY_WRITEV,
+	BY_PWRITEV,
+	BY_FSYNC,
+	BY_FDATASYNC,
+	BY_PUTC,
+	BY_GETC,
+	BY_ALL
+};
 static atomic_int point_ready;
+static FILE *point_stream;
 
 static void *call_for_ever(void *arg)
 {
@@ -720,6 +733,11 @@ static void *call_for_ever(void *arg)
 		case BY_PWRITEV: r = pwritev(jump_fd, &iov, 1, 0); break;
 		case BY_FSYNC: r = fsync(jump_fd); break;
 		case BY_FDATASYNC: r = fdatasync(jump_fd); break;
+		case BY_PUTC: r = putc('x', point_stream) == 'x' ? fflush(point_stream) : -1; break;
+		case BY_GETC:
+			if (getc(point_stream) == EOF)
+				rewind(point_stream);
+			break;
 		}
 		if (r < 0)
 			return NULL;
@@ -735,6 +753,9 @@ static void cancellation_points(void **state)
 		void *result;
 
 		jump_fd = open_staged("a", 0);
+		point_stream = fdopen(jump_fd, "r+");
+		assert_non_null(point_stream);
+		setvbuf(point_stream, NULL, _IONBF, 0);
 		atomic_store(&point_ready, 0);
 		assert_int_equal(pthread_create(&thread, NULL, call_for_ever, (void *)how), 0);
 		while (atomic_load(&point_ready) < 20)
@@ -742,9 +763,38 @@ static void cancellation_points(void **state)
 		pthread_cancel(thread);
 		pthread_join(thread, &result);
 		assert_ptr_equal(result, PTHREAD_CANCELED);
-		OK(close(jump_fd));
+		OK(fclose(point_stream));
 		OK(unlink("a"));
 	}
+}
+
+/* The calls of a stream with the mode "c" are none. */
+static void *put_when_cancelled(void *arg)
+{
+	(void)arg;
+	pthread_cancel(pthread_self());
+	for (unsigned i = 0; i < RECORDS; i++)
+		if (putc('x', point_stream) != 'x' || fflush(point_stream) != 0)
+			return (void *)1;
+	rewind(point_stream);
+	return (void *)(getc(point_stream) == EOF ? 1UL : 2UL);
+}
+
+static void stream_without_points(void **state)
+{
+	pthread_t thread;
+	void *result;
+
+	(void)state;
+	jump_fd = open_staged("a", 0);
+	point_stream = fopen("a", "r+c");
+	assert_non_null(point_stream);
+	assert_int_equal(pthread_create(&thread, NULL, put_when_cancelled, NULL), 0);
+	pthread_join(thread, &result);
+	assert_ptr_equal(result, (void *)2);
+	OK(fclose(point_stream));
+	OK(close(jump_fd));
+	OK(unlink("a"));
 }
 
 static void *write_while_disabled(void *arg)
@@ -922,6 +972,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(cancelled_anywhere),
 		cmocka_unit_test(exit_in_a_handler),
 		cmocka_unit_test(cancellation_points),
+		cmocka_unit_test(stream_without_points),
 		cmocka_unit_test(cancellation_disabled),
 		cmocka_unit_test(thousands_of_small_threads),
 		cmocka_unit_test(small_handler_stack),
