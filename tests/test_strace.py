@@ -820,6 +820,57 @@ def test_directories_below_sync_off_are_not_synced(
         assert not [line for line in lines[opened:] if re.search(r"F_GETFL|readlink|statx", line)]
 
 
+RENAME = r"""
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+/* renames FROM TO FILE: while the file is staged; then it is written, and an epoch ends */
+int main(int argc, char **argv)
+{
+	int from = open(argv[1], O_WRONLY | O_CREAT, 0644), file = open(argv[3], O_RDWR | O_CREAT, 0644);
+	(void)argc;
+	if (from < 0 || close(from) != 0)
+		return 2;
+	for (int n = 0; n < 100; n++)
+		if (pwrite(file, "before", 6, n * 6) != 6)
+			return 3;
+	usleep(300000);
+	if (rename(argv[1], argv[2]) != 0 || pwrite(file, "after", 5, 0) != 5)
+		return 4;
+	usleep(300000);
+	_exit(0);
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "written"),
+    [
+        ("one", "one", "one"),
+        ("one", "two", "one"),
+        ("one", "two", "two"),
+        ("two", "one", "one"),
+        ("one", "other", "one"),
+        ("other", "one", "one"),
+    ],
+)
+def test_a_name_that_moves_between_rules_comes_before_the_next_epoch(
+    library, place, compile_c, old, new, written
+):
+    for name in ("one", "two", "other"):
+        (place / name).mkdir()
+    config = rules(place, *((f"{place}/{name}/*", "ordered") for name in ("one", "two")))
+    out = place / "strace.txt"
+    command = ["strace", "-f", "-qq", "-y", "-o", out, "-E", f"LD_PRELOAD={library}", compile_c(RENAME)]
+    names = [place / old / "from", place / new / "to", place / written / "file"]
+    done = run_native([*command, *names], place, FASTWRITE_CONFIG=config, FASTWRITE_ADAPT="off")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = out.read_text().splitlines()
+    renamed = next(i for i, line in enumerate(lines) if "rename" in line and "/to" in line)
+    after = re.findall(r"\b(syncfs|pwrite64|pwritev2?)\(", "\n".join(lines[renamed:]))
+    assert after[0] == "syncfs" and len(after) > 1, after
+
+
 def test_threads_of_the_library_take_no_low_number(library, compile_c, place):
     """The next descriptor of the program is the lowest free one, whatever background threads open."""
     program = compile_c(

@@ -506,21 +506,20 @@ static void visit_full_sync(struct file *f, void *ctx)
 	file_named(f->dev, f->ino);
 }
 
-/* As by_name_order.  A directory may hold files of any rule. */
-static const struct rule *ordered_renames(int fromfd, const char *from, int tofd, const char *to,
-                                          uint64_t *dev)
+/* The epochs of both rules wait for the rename. */
+static void ordered_renames(struct by_name_rename *r, int fromfd, const char *from)
 {
 	BUFFER(char, found);
-	const struct rule *rule;
 
 	if (!ordered_any())
-		return NULL;
-	(void)ordered_barrier(NULL); /* (what could not be written stays staged) */
-	rule = from ? ordered_rule(fromfd, from, dev, found) : NULL;
-	if (!rule && to)
-		rule = ordered_rule(tofd, to, dev, found);
-	ordered_call_begin(rule, *dev, false);
-	return rule;
+		return;
+	(void)ordered_barrier(NULL); /* (what could not be written stays staged; a directory has any rules) */
+	if (from)
+		r->change.ordered = ordered_rule(fromfd, from, &r->change.dev, found);
+	if (r->to)
+		r->ordered = ordered_rule(r->tofd, r->to, &r->ordered_dev, found);
+	ordered_call_begin(r->change.ordered, r->change.dev, false);
+	ordered_call_begin(r->ordered, r->ordered_dev, false);
 }
 
 void by_name_rename_prepare(struct by_name_rename *r, int fromfd, const char *from, int tofd, const char *to,
@@ -541,7 +540,7 @@ void by_name_rename_prepare(struct by_name_rename *r, int fromfd, const char *fr
 	r->holds = !by_name_idle();
 	if (r->holds)
 		gate_hold();
-	r->change.ordered = ordered_renames(fromfd, from, tofd, to, &r->change.dev);
+	ordered_renames(r, fromfd, from);
 	if (identify(fromfd, from, false, &st)) {
 		(void)left_bytes_recover_named(fromfd, from);
 		r->dev = sys_dev_of(&st);
@@ -689,6 +688,7 @@ void by_name_rename_done(struct by_name_rename *r, bool done)
 		buffer_give(r->from);
 	if (r->holds)
 		gate_unhold();
+	ordered_call_end(r->ordered, r->ordered_dev, false);
 	by_name_change_end(&r->change);
 }
 

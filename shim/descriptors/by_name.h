@@ -92,10 +92,12 @@ struct by_name_rename {
 	bool watch;
 	bool exchange;
 	bool holds;                   /* nothing is staged until done */
-	struct by_name_change change; /* and nothing is attached */
-	uint64_t dev, ino;            /* identity of the renamed file, 0: no such file */
-	uint64_t old_dev, old_ino;    /* identity of the replaced or exchanged file */
-	bool tree;                    /* a directory is moved */
+	struct by_name_change change; /* and nothing is attached; its rule is that of the old name */
+	const struct rule *ordered;   /* of the new name, as by_name_order; or NULL */
+	uint64_t ordered_dev;
+	uint64_t dev, ino;         /* identity of the renamed file, 0: no such file */
+	uint64_t old_dev, old_ino; /* identity of the replaced or exchanged file */
+	bool tree;                 /* a directory is moved */
 	int tofd;
 	const char *to;
 	char *from; /* path before; NULL: no attached file is concerned */
