@@ -252,6 +252,14 @@ static uint64_t file_limit(const struct file *f)
 	return atomic_load_explicit(&last, memory_order_relaxed);
 }
 
+/* File lock held.  The file system may have no files as large, and no space is reserved, which would show it:
+ * a flush could never write the bytes. */
+static bool is_far(struct file *f, uint64_t at)
+{
+	return f->rule->set.prealloc_mode == PREALLOC_OFF &&
+	       at > stage_logical_size(f) + f->arena->block_bytes;
+}
+
 /*
  * File lock held, f attached: stages the write, or makes it in the kernel.  -EAGAIN: no block is free; wait
  * and try again.  WRITE_AGAIN: the lock was free for a while; try again.
@@ -341,7 +349,8 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 			return write_kernel(f, fd, iov, count, offset);
 		at = (uint64_t)position;
 	}
-	if (at + n > (uint64_t)INT64_MAX || !direct_aligned(o, iov, count, at) || at + n > limit)
+	if (at + n > (uint64_t)INT64_MAX || !direct_aligned(o, iov, count, at) || at + n > limit ||
+	    is_far(f, at))
 		return write_kernel(f, fd, iov, count, offset);
 	r = leave_end(f, at);
 	if (r < 0)

@@ -195,6 +195,35 @@ static void limited(void **state)
 	OK(unlink("a"));
 }
 
+/* The file system may have no files as large: the kernel says so, and the bytes before are as they were. */
+static void too_far(void **state)
+{
+	static const off_t far = 1L << 46;
+	char record[RECORD];
+	int fd = open_new("b", 0);
+	ssize_t native, got;
+	int error;
+
+	(void)state;
+	record_fill(record, 0);
+	errno = 0;
+	native = pwrite(fd, record, RECORD, far); /* a first write is not staged */
+	error = errno;
+	OK(close(fd));
+	OK(unlink("b"));
+	fd = open_staged("a", 0);
+	errno = 0;
+	got = pwrite(fd, record, RECORD, far);
+	assert_int_equal(got, native);
+	assert_int_equal(errno, error);
+	assert_int_equal(OK(pwrite(fd, record, RECORD, 0)), RECORD);
+	OK(ftruncate(fd, RECORDS * RECORD));
+	OK(fsync(fd));
+	OK(close(fd));
+	check_file("a", 0, RECORDS);
+	OK(unlink("a"));
+}
+
 /* A limit that comes when bytes are staged already does not take them back. */
 static void limited_later(void **state)
 {
@@ -220,6 +249,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(truncating), cmocka_unit_test(refused), cmocka_unit_test(allocating),
 		cmocka_unit_test(looking),    cmocka_unit_test(limited), cmocka_unit_test(limited_later),
+		cmocka_unit_test(too_far),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
