@@ -281,12 +281,10 @@ static int print_put(int fd, const char *text, size_t size)
 	while (size > 0) {
 		ssize_t n = hook_write(fd, text, size);
 
-		if (n < 0 && errno != EINTR)
+		if (n < 0)
 			return -1;
-		if (n > 0) {
-			text += n;
-			size -= (size_t)n;
-		}
+		text += n;
+		size -= (size_t)n;
 	}
 	return 0;
 }

@@ -8,6 +8,8 @@
 #include <stdio_ext.h>
 #include <sys/resource.h>
 #include <sys/sendfile.h>
+#include <sys/stat.h>
+#include <sys/time.h>
 #include <wchar.h>
 
 int __fprintf_chk(FILE *stream, int flag, const char *format, ...);
@@ -725,6 +727,36 @@ static void printing_to_descriptors(void **state)
 	OK(unlink("a"));
 }
 
+static int fifo_fd;
+static volatile sig_atomic_t fifo_signals;
+
+static void on_alarm(int sig)
+{
+	(void)sig;
+	if (++fifo_signals == 5)
+		fcntl(fifo_fd, F_SETFL, O_NONBLOCK); /* the call goes on after signals: end it */
+}
+
+static void print_interrupted(void **state)
+{
+	struct itimerval every = {.it_interval.tv_usec = 20000, .it_value.tv_usec = 20000}, none = {0};
+	struct sigaction action = {.sa_handler = on_alarm}, old;
+	int reader;
+
+	(void)state;
+	OK(mkfifo("fifo", 0600));
+	reader = OK(open("fifo", O_RDONLY | O_NONBLOCK));
+	fifo_fd = OK(open("fifo", O_WRONLY));
+	OK(sigaction(SIGALRM, &action, &old));
+	OK(setitimer(ITIMER_REAL, &every, NULL));
+	FAILS(dprintf(fifo_fd, "%0300000d", 1), EINTR);
+	OK(setitimer(ITIMER_REAL, &none, NULL));
+	OK(sigaction(SIGALRM, &old, NULL));
+	OK(close(fifo_fd));
+	OK(close(reader));
+	OK(unlink("fifo"));
+}
+
 /* ---- the end of it ---- */
 
 static void unflushed(void **state)
@@ -936,6 +968,7 @@ int main(void)
 		cmocka_unit_test(mount_table),
 		cmocka_unit_test(others),
 		cmocka_unit_test(printing_to_descriptors),
+		cmocka_unit_test(print_interrupted),
 		cmocka_unit_test(unflushed),
 		cmocka_unit_test(errors),
 		cmocka_unit_test(threads),
