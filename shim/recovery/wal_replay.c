@@ -253,27 +253,34 @@ static int visit_file(void *ctx, const struct wal_item *item)
 	f = find_file(r, item);
 	if (!f)
 		return -EBADMSG;
-	if (item->type == WAL_SIZE)
+	if (item->type == WAL_SIZE) {
 		take_size(r, f, item->size);
+		f->changes = true;
+	}
 	return 0;
 }
 
-static int open_file(struct replay *r, struct named *f)
+/* With `keep`, a file that is gone gets an orphan. */
+static int open_target(const struct replay *r, struct named *f, bool keep)
 {
-	bool dry = r->w->opt->dry_run;
-	int e = recover_target_open(&f->target, &f->name, &r->place, !dry && !f->goes);
+	int e = recover_target_open(&f->target, &f->name, &r->place, keep);
 
-	f->gone = e == -ENOENT && f->goes;
-	if (e == -ENOENT && (dry || f->gone))
-		return 0;
-	if (e < 0) {
+	if (e < 0 && (keep || e != -ENOENT))
 		failed(r->w, f->name.path, e,
 		       e == RECOVER_ELSEWHERE
 		               ? "its directory is not there: mounted elsewhere, or in a container?  left in "
 		                 "the log"
 		               : "left in the log");
-		return e;
-	}
+	return e;
+}
+
+static int open_file(struct replay *r, struct named *f)
+{
+	int e = open_target(r, f, false);
+
+	f->gone = e == -ENOENT && f->goes;
+	if (e < 0)
+		return e == -ENOENT ? 0 : e;
 	e = bytes_have_offsets(f->target.fd);
 	if (e < 0) {
 		failed(r->w, f->name.path, e, "it is append-only; left in the log");
@@ -290,6 +297,20 @@ static int open_all(struct replay *r)
 
 	for (uint64_t i = 0; i < r->count && e == 0; i++)
 		e = open_file(r, &r->files[i]);
+	return e;
+}
+
+/* The log is about to be replayed: what it has of files that are gone is kept. */
+static int keep_gone(struct replay *r)
+{
+	int e = 0;
+
+	for (uint64_t i = 0; i < r->count && e == 0; i++) {
+		struct named *f = &r->files[i];
+
+		if (f->target.fd < 0 && f->changes && !f->gone)
+			e = open_target(r, f, true);
+	}
 	return e;
 }
 
@@ -361,7 +382,6 @@ static int replay_size(struct named *f, const struct wal_size *size)
 	struct statx st;
 	int e = sys.statx(f->target.fd, "", AT_EMPTY_PATH, STATX_SIZE, &st);
 
-	f->changes = true;
 	f->size = *size;
 	if (e == 0 && st.stx_size > lowest)
 		e = resize(f, lowest);
@@ -478,8 +498,6 @@ static int visit_add(void *ctx, const struct wal_item *item)
 {
 	struct named *f = find_file(ctx, item);
 
-	if (f && item->type == WAL_SIZE)
-		f->changes = true;
 	if (f && item->type == WAL_PAGE)
 		f->bytes += WAL_PAGE_BYTES;
 	return 0;
@@ -487,10 +505,14 @@ static int visit_add(void *ctx, const struct wal_item *item)
 
 static int replay_all(struct replay *r)
 {
-	int e;
+	int e = 0;
 
-	if (!r->w->opt->dry_run)
+	if (!r->w->opt->dry_run) {
 		(void)spare_give(r->w->fd); /* (then the disk may be too full) */
+		e = keep_gone(r);
+	}
+	if (e < 0)
+		return e;
 	e = wal_scan_each(&r->scan, r->w->opt->dry_run ? visit_add : visit_replay, r);
 	for (uint64_t i = 0; i < r->count && e == 0 && !r->w->opt->dry_run; i++)
 		e = r->files[i].gone || !r->files[i].changes ? 0 : finish(&r->files[i]);

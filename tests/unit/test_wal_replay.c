@@ -491,6 +491,34 @@ static void test_a_file_that_is_gone(void **state)
 	assert_int_equal(access(log_path, F_OK), -1);
 }
 
+/* Nothing goes to the files then, so nothing of one that is gone is kept. */
+static void test_a_file_that_is_gone_of_a_log_that_goes_aside(void **state)
+{
+	(void)state;
+	make_log(log_path, boots[BOOT]);
+	epoch(1, 3, 1);
+	assert_int_equal(unlink(path_of("a")), 0);
+	age("b", 0);
+	for (int turn = 0; turn < 2; turn++) {
+		assert_int_equal(recover_by(false, false).aside, FILES);
+		assert_int_equal(access(path_of(".fastwrite/orphans"), F_OK), -1);
+	}
+	assert_int_equal(recover_by(true, false).orphans, 1);
+}
+
+/* Not even where nothing can be kept. */
+static void test_a_log_that_goes_aside_without_orphans(void **state)
+{
+	(void)state;
+	make_log(log_path, boots[BOOT]);
+	epoch(1, 3, 1);
+	assert_int_equal(unlink(path_of("a")), 0);
+	age("b", 0);
+	make(".fastwrite/orphans", "");
+	assert_int_equal(recover_by(false, false).aside, FILES);
+	assert_int_equal(access(log_path, F_OK), -1);
+}
+
 static int no_ftruncate(int fd, off_t size)
 {
 	(void)fd;
@@ -965,6 +993,8 @@ int main(void)
 		TEST(test_a_name_that_was_made_after_the_power_loss),
 		TEST(test_a_copy_is_left),
 		TEST(test_a_file_that_is_gone),
+		TEST(test_a_file_that_is_gone_of_a_log_that_goes_aside),
+		TEST(test_a_log_that_goes_aside_without_orphans),
 		TEST(test_an_error_and_a_change_before_another_try),
 		TEST(test_an_error_and_another_try),
 		TEST(test_killed_at_every_step),
