@@ -19,6 +19,11 @@
 #include <fcntl.h>
 #include <string.h>
 
+static bool is_there(const struct recover_job *j, const char *name)
+{
+	return sys_raw(SYS_faccessat, j->dirfd, (long)name, 0, 0, 0, 0) == 0;
+}
+
 /*
  * After another boot or mount the journal comes first.  Its entries are whole, and the program was promised
  * that they are durable; the arena may be older.  A file that the journal changes is then not as the arena
@@ -30,14 +35,15 @@ static void journal_first(struct recover_job *j, const char *name)
 	BUFFER(char, journal);
 
 	journal_name_of(name, journal);
-	if (j->where == ORIGIN_SAME || j->only ||
-	    sys_raw(SYS_faccessat, j->dirfd, (long)journal, 0, 0, 0, 0) < 0)
+	j->log_waits = j->where != ORIGIN_SAME && is_there(j, journal);
+	if (!j->log_waits || j->only)
 		return;
 	log_format(dir, PATH_MAX, "%s", j->arena);
 	*strrchr(dir, '/') = '\0';
 	judge_note_held(j);
 	if (recover_journal(dir, j->dirfd, journal, j->in_aside, &j->a, j->opt, j->report))
 		j->where = ORIGIN_OTHER;
+	j->log_waits = is_there(j, journal);
 }
 
 /* 0 when nothing in the arena waits for another try; else the last error. */

@@ -19,6 +19,7 @@ struct recover_job {
 	                      (recovery/living.h) */
 	bool keeps;        /* some entry stays in the arena, to be put aside */
 	bool moved;        /* the arena has been put aside */
+	bool log_waits;    /* after another boot or mount its journal or log is there still */
 	bool synced;       /* before that; or not: */
 	int sync_error;
 	uint64_t only; /* 0, or the inode number of the one file that is meant */

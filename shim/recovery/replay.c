@@ -215,7 +215,9 @@ static void trim_unseen(int fd)
 /* Gives back space reserved behind the end, if nobody else has the file open. */
 static void trim(const struct recover_job *j, const struct arena_entry *e, int fd)
 {
-	if (!(e->flags & ENTRY_PREALLOCATED))
+	/* (a log that waits for another try knows the file by its times, and its replay gives the space back)
+	 */
+	if (!(e->flags & ENTRY_PREALLOCATED) || (j->log_waits && (e->flags & ENTRY_ORDERED)))
 		return;
 	/* (the rule's promise that nobody else has it open was for that boot and mount) */
 	if ((e->flags & ENTRY_EXCLUSIVE) && j->where == ORIGIN_SAME) {

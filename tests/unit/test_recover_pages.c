@@ -6,6 +6,7 @@
 #include "base/kill.h"
 #include "pages/overlay.h"
 #include "staging/guard.h"
+#include "wal/wal.h"
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -223,6 +224,65 @@ static void test_after_another_mount_pages_are_put_aside(void **state)
 	after_another_origin(0, 1);
 }
 
+enum { ANOTHER_BOOT = 1000 }; /* s before this one */
+
+/* The log of the dead process, of which the only epoch cuts the file to `size`; its path. */
+static const char *put_log(uint64_t size)
+{
+	static const uint8_t id[16] = "of a dead one";
+	static char path[PATH_MAX + 64];
+	static struct wal wal;
+	struct file *f = rig_file(out);
+	struct origin origin;
+	int fd;
+
+	snprintf(path, sizeof path, "%s/8388608-unit-1.journal", f->arena->dir);
+	fd = open(path, O_RDWR | O_CREAT, 0600);
+	assert_int_equal(origin_here(fd, &origin), 0);
+	origin.boot_ns -= ANOTHER_BOOT * 1000000000ll;
+	memset(origin.boot_id, 7, sizeof origin.boot_id);
+	assert_int_equal(wal_make(&wal, fd, WAL_BYTES_MIN, id, &origin), 0);
+	wal_begin(&wal);
+	assert_int_equal(wal_put_name(&wal, 1, arena_entry_at(f->arena, (uint32_t)f->entry), 0), 0);
+	assert_int_equal(
+		wal_put_size(&wal, 1, &(struct wal_size){.size = size, .lowest = size, .flags = WAL_CUTS}),
+		0);
+	assert_int_equal(wal_commit(&wal), 0);
+	close(fd);
+	return path;
+}
+
+/* The log that cannot be replayed yet knows the file by its times. */
+static void test_a_log_that_waits_keeps_the_times(void **state)
+{
+	enum { CUT = PAGES_BYTES };
+	struct recover_report report = {0};
+	struct stat before, after;
+	const char *log;
+
+	(void)state;
+	begin();
+	atomic_fetch_or(&arena_entry_at(rig_file(out)->arena, (uint32_t)rig_file(out)->entry)->flags,
+	                ENTRY_PREALLOCATED);
+	die_now(out);
+	move_origin(ANOTHER_BOOT * 1000000000ll, 0);
+	log = put_log(CUT);
+	rig_close(out);
+	/* the mount has ended the cut */
+	assert_int_equal(truncate(rig_path("out"), CUT), 0);
+	assert_int_equal(stat(rig_path("out"), &before), 0);
+	faults.ftruncate = (struct fault){.at = 1, .count = 100, .error = EIO};
+	assert_true(recover_once().failed > 0);
+	rig_faults_clear();
+	assert_int_equal(access(log, F_OK), 0);
+	assert_int_equal(stat(rig_path("out"), &after), 0);
+	assert_memory_equal(&after.st_ctim, &before.st_ctim, sizeof after.st_ctim);
+	assert_int_equal(recover_path(rig_dir, &(struct recover_options){0}, &report), 0);
+	assert_int_equal(report.recovered, 1);
+	assert_int_equal(report.aside, 0);
+	assert_int_equal(access(log, F_OK), -1);
+}
+
 static void test_a_file_that_is_gone(void **state)
 {
 	char command[1024];
@@ -412,6 +472,7 @@ int main(void)
 		TEST(test_a_file_that_others_changed_is_left),
 		TEST(test_after_another_boot_pages_are_put_aside),
 		TEST(test_after_another_mount_pages_are_put_aside),
+		TEST(test_a_log_that_waits_keeps_the_times),
 		TEST(test_a_file_that_is_gone),
 		TEST(test_a_full_disk_and_another_try),
 		TEST(test_killed_at_every_step),
