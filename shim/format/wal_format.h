@@ -75,7 +75,8 @@ struct wal_header {
 	struct origin origin;
 };
 
-enum wal_flags { WAL_END = 1 };
+/* WAL_RECOVERY, with WAL_END: the epoch has all that was staged when the process died. */
+enum wal_flags { WAL_END = 1, WAL_RECOVERY = 2 };
 
 struct wal_batch {
 	uint64_t magic;

@@ -81,6 +81,7 @@ int wal_scan_begin(struct wal_scan *s, int fd, uint8_t *batch)
 			s->last = epoch;
 			s->written_ns = b->written_ns;
 			s->absent = b->absent;
+			s->recovery = b->flags & WAL_RECOVERY;
 			s->epochs++;
 			s->end = at;
 			part = 0;

@@ -16,6 +16,7 @@ struct wal_scan {
 	uint64_t end;       /* of the last whole epoch in the file */
 	uint64_t epochs;    /* how many whole ones there are */
 	uint64_t last;      /* the number of the last one, 0: none */
+	bool recovery;      /* that is one of a recovery */
 	int64_t written_ns; /* when that was written, or the log was emptied after it */
 	struct wal_absent absent;
 	uint8_t *batch; /* WAL_BATCH_MOST bytes, aligned to 8 */

@@ -120,6 +120,7 @@ void wal_continue(struct wal *w, int fd, const struct wal_header *header, uint64
 	w->device = header->absent;
 	w->epoch = last >= header->first ? last : header->first - 1;
 	w->end = end;
+	w->recovery = true;
 	w->written_ns = sys_wall_ns() - 2 * WAL_LATE_NS; /* (unknown) */
 }
 
@@ -330,7 +331,7 @@ int wal_list(struct wal *w, const struct wal_path *paths, uint32_t count)
 int wal_commit(struct wal *w)
 {
 	if (w->error == 0)
-		w->error = write_batch(w, WAL_END);
+		w->error = write_batch(w, w->recovery ? WAL_END | WAL_RECOVERY : WAL_END);
 	if (w->error == 0)
 		w->error = sys.fdatasync(w->fd);
 	kill_step();

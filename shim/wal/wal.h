@@ -28,6 +28,7 @@ struct wal {
 	uint64_t epoch; /* of the last one that was begun */
 	uint64_t end;   /* of the durable epochs, in the file */
 	uint64_t at;    /* where the next batch goes */
+	bool recovery;  /* its epochs are those of a recovery */
 	bool voided;    /* on the device no epoch counts, nor what the last one said of names */
 	uint32_t part;
 	uint32_t list;            /* number of the newest list of names, 0: none */
@@ -51,8 +52,8 @@ struct wal {
  */
 int wal_make(struct wal *w, int fd, uint64_t bytes, const uint8_t id[16], const struct origin *origin);
 
-/* Goes on with a log that a scan has read: its header, the number of its last whole epoch, and where that
- * ends. */
+/* For a recovery: goes on with a log that a scan has read: its header, the number of its last whole epoch,
+ * and where that ends. */
 void wal_continue(struct wal *w, int fd, const struct wal_header *header, uint64_t last, uint64_t end);
 
 /*

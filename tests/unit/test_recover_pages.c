@@ -4,6 +4,7 @@
 #include "dead_arena.h"
 
 #include "base/kill.h"
+#include "format/wal_scan.h"
 #include "pages/overlay.h"
 #include "staging/guard.h"
 #include "wal/wal.h"
@@ -226,8 +227,9 @@ static void test_after_another_mount_pages_are_put_aside(void **state)
 
 enum { ANOTHER_BOOT = 1000 }; /* s before this one */
 
-/* The log of the dead process, of which the only epoch cuts the file to `size`; its path. */
-static const char *put_log(uint64_t size)
+/* The log of the dead process, made so many seconds of boot time ago, of which the only epoch cuts the file
+ * to `size`; its path. */
+static const char *put_log(int64_t boot, uint64_t size)
 {
 	static const uint8_t id[16] = "of a dead one";
 	static char path[PATH_MAX + 64];
@@ -239,8 +241,9 @@ static const char *put_log(uint64_t size)
 	snprintf(path, sizeof path, "%s/8388608-unit-1.journal", f->arena->dir);
 	fd = open(path, O_RDWR | O_CREAT, 0600);
 	assert_int_equal(origin_here(fd, &origin), 0);
-	origin.boot_ns -= ANOTHER_BOOT * 1000000000ll;
-	memset(origin.boot_id, 7, sizeof origin.boot_id);
+	origin.boot_ns -= boot * 1000000000ll;
+	if (boot)
+		memset(origin.boot_id, 7, sizeof origin.boot_id);
 	assert_int_equal(wal_make(&wal, fd, WAL_BYTES_MIN, id, &origin), 0);
 	wal_begin(&wal);
 	assert_int_equal(wal_put_name(&wal, 1, arena_entry_at(f->arena, (uint32_t)f->entry), 0), 0);
@@ -266,7 +269,7 @@ static void test_a_log_that_waits_keeps_the_times(void **state)
 	                ENTRY_PREALLOCATED);
 	die_now(out);
 	move_origin(ANOTHER_BOOT * 1000000000ll, 0);
-	log = put_log(CUT);
+	log = put_log(ANOTHER_BOOT, CUT);
 	rig_close(out);
 	/* the mount has ended the cut */
 	assert_int_equal(truncate(rig_path("out"), CUT), 0);
@@ -314,6 +317,34 @@ static void test_a_full_disk_and_another_try(void **state)
 	assert_int_equal(recover_once().failed, 1);
 	assert_int_equal(last_error, -EIO);
 	rig_faults_clear();
+	assert_int_equal(recover_now().recovered, 1);
+	expect_model("out");
+}
+
+/* The first try has put all of it into the log, and the others write in order, too. */
+static void test_many_tries_do_not_fill_the_log(void **state)
+{
+	static _Alignas(WAL_PAGE_BYTES) uint8_t batch[WAL_BATCH_MOST];
+	struct wal_replay note = {0};
+	struct wal_scan scan;
+	const char *log;
+	int fd;
+
+	(void)state;
+	begin();
+	change_much();
+	die_now(out);
+	log = put_log(0, BEGIN_BYTES);
+	faults.ftruncate = (struct fault){.at = 1, .count = 1000, .error = EIO};
+	for (int turn = 0; turn < 8; turn++)
+		assert_int_equal(recover_once().failed, 1);
+	rig_faults_clear();
+	fd = open(log, O_RDONLY);
+	assert_int_equal(wal_scan_begin(&scan, fd, batch), 0);
+	assert_int_equal(scan.epochs, 2);
+	assert_int_equal(pread(fd, &note, sizeof note, WAL_REPLAY_AT), sizeof note);
+	assert_true(note.until_ns > sys_wall_ns());
+	close(fd);
 	assert_int_equal(recover_now().recovered, 1);
 	expect_model("out");
 }
@@ -475,6 +506,7 @@ int main(void)
 		TEST(test_a_log_that_waits_keeps_the_times),
 		TEST(test_a_file_that_is_gone),
 		TEST(test_a_full_disk_and_another_try),
+		TEST(test_many_tries_do_not_fill_the_log),
 		TEST(test_killed_at_every_step),
 		TEST(test_damage),
 		TEST(test_damaged_tables),
