@@ -116,11 +116,14 @@ static int put_all(struct page_log *p, struct recover_job *j, int fd)
 		return r;
 	(void)spare_give(fd); /* (then the disk may be too full) */
 	wal_continue(&p->wal, fd, &scan.header, scan.last, scan.end);
-	/* an earlier try has put all of it there, and may have changed files */
-	if (scan.recovery)
-		return sys_read_all(fd, &p->wal.late, sizeof p->wal.late, WAL_REPLAY_AT);
+	r = sys_read_all(fd, &p->wal.late, sizeof p->wal.late, WAL_REPLAY_AT);
+	/* (an earlier try has put all of it there, and may have changed files) */
+	if (r < 0 || scan.recovery)
+		return r;
 	/* what the dead process left to the kernel came before */
 	r = (int)sys_raw(SYS_syncfs, fd, 0, 0, 0, 0, 0);
+	if (r == 0)
+		r = wal_make_room(&p->wal); /* (it may have died before it emptied the log) */
 	if (r < 0)
 		return r;
 	wal_begin(&p->wal);

@@ -124,6 +124,22 @@ void wal_continue(struct wal *w, int fd, const struct wal_header *header, uint64
 	w->written_ns = sys_wall_ns() - 2 * WAL_LATE_NS; /* (unknown) */
 }
 
+int wal_make_room(struct wal *w)
+{
+	int r;
+
+	if (w->end <= w->header.bytes / 2)
+		return 0;
+	r = sys.ftruncate(w->fd, (off_t)(2 * w->end));
+	/* (a header that says more than there is would be that of a damaged log) */
+	if (r == 0)
+		r = sys.fdatasync(w->fd);
+	if (r < 0)
+		return r;
+	w->header.bytes = 2 * w->end;
+	return put_header(w, true);
+}
+
 static bool is_said(const struct wal *w, int64_t since, int64_t now)
 {
 	return since - WAL_TICK_NS >= w->late.begun_ns &&

@@ -56,6 +56,9 @@ int wal_make(struct wal *w, int fd, uint64_t bytes, const uint8_t id[16], const 
  * and where that ends. */
 void wal_continue(struct wal *w, int fd, const struct wal_header *header, uint64_t last, uint64_t end);
 
+/* Behind its epochs there is room for half a log, if need be in a longer file. */
+int wal_make_room(struct wal *w);
+
 /*
  * Around each change of a file by what the log has: late after the last epoch recovery would take the file
  * for changed by somebody else.  Says so in the log, durably: that it is changed since `since_ns`

@@ -227,9 +227,9 @@ static void test_after_another_mount_pages_are_put_aside(void **state)
 
 enum { ANOTHER_BOOT = 1000 }; /* s before this one */
 
-/* The log of the dead process, made so many seconds of boot time ago, of which the only epoch cuts the file
- * to `size`; its path. */
-static const char *put_log(int64_t boot, uint64_t size)
+/* The log of the dead process, made so many seconds of boot time ago, of which each epoch cuts the file to
+ * `size`; its path. */
+static const char *put_log(int64_t boot, uint64_t size, uint32_t epochs)
 {
 	static const uint8_t id[16] = "of a dead one";
 	static char path[PATH_MAX + 64];
@@ -245,12 +245,14 @@ static const char *put_log(int64_t boot, uint64_t size)
 	if (boot)
 		memset(origin.boot_id, 7, sizeof origin.boot_id);
 	assert_int_equal(wal_make(&wal, fd, WAL_BYTES_MIN, id, &origin), 0);
-	wal_begin(&wal);
-	assert_int_equal(wal_put_name(&wal, 1, arena_entry_at(f->arena, (uint32_t)f->entry), 0), 0);
-	assert_int_equal(
-		wal_put_size(&wal, 1, &(struct wal_size){.size = size, .lowest = size, .flags = WAL_CUTS}),
-		0);
-	assert_int_equal(wal_commit(&wal), 0);
+	while (epochs-- > 0) {
+		const struct wal_size cut = {.size = size, .lowest = size, .flags = WAL_CUTS};
+
+		wal_begin(&wal);
+		assert_int_equal(wal_put_name(&wal, 1, arena_entry_at(f->arena, (uint32_t)f->entry), 0), 0);
+		assert_int_equal(wal_put_size(&wal, 1, &cut), 0);
+		assert_int_equal(wal_commit(&wal), 0);
+	}
 	close(fd);
 	return path;
 }
@@ -269,7 +271,7 @@ static void test_a_log_that_waits_keeps_the_times(void **state)
 	                ENTRY_PREALLOCATED);
 	die_now(out);
 	move_origin(ANOTHER_BOOT * 1000000000ll, 0);
-	log = put_log(ANOTHER_BOOT, CUT);
+	log = put_log(ANOTHER_BOOT, CUT, 1);
 	rig_close(out);
 	/* the mount has ended the cut */
 	assert_int_equal(truncate(rig_path("out"), CUT), 0);
@@ -334,7 +336,7 @@ static void test_many_tries_do_not_fill_the_log(void **state)
 	begin();
 	change_much();
 	die_now(out);
-	log = put_log(0, BEGIN_BYTES);
+	log = put_log(0, BEGIN_BYTES, 1);
 	faults.ftruncate = (struct fault){.at = 1, .count = 1000, .error = EIO};
 	for (int turn = 0; turn < 8; turn++)
 		assert_int_equal(recover_once().failed, 1);
@@ -344,6 +346,39 @@ static void test_many_tries_do_not_fill_the_log(void **state)
 	assert_int_equal(scan.epochs, 2);
 	assert_int_equal(pread(fd, &note, sizeof note, WAL_REPLAY_AT), sizeof note);
 	assert_true(note.until_ns > sys_wall_ns());
+	close(fd);
+	assert_int_equal(recover_now().recovered, 1);
+	expect_model("out");
+}
+
+static int no_ftruncate_of_out(int fd, off_t size)
+{
+	struct stat target, st;
+
+	if (stat(rig_path("out"), &target) == 0 && fstat(fd, &st) == 0 && st.st_ino == target.st_ino)
+		return -EIO;
+	return sys_kernel.ftruncate(fd, size);
+}
+
+/* The process was killed before it could empty its log. */
+static void test_a_log_without_room(void **state)
+{
+	static _Alignas(WAL_PAGE_BYTES) uint8_t batch[WAL_BATCH_MOST];
+	struct wal_scan scan;
+	const char *log;
+	int fd;
+
+	(void)state;
+	begin();
+	change_much();
+	die_now(out);
+	log = put_log(0, BEGIN_BYTES, WAL_BYTES_MIN / WAL_PAGE_BYTES - 12);
+	sys.ftruncate = no_ftruncate_of_out;
+	assert_int_equal(recover_once().failed, 1);
+	sys.ftruncate = sys_kernel.ftruncate;
+	fd = open(log, O_RDONLY);
+	assert_int_equal(wal_scan_begin(&scan, fd, batch), 0);
+	assert_true(scan.recovery);
 	close(fd);
 	assert_int_equal(recover_now().recovered, 1);
 	expect_model("out");
@@ -507,6 +542,7 @@ int main(void)
 		TEST(test_a_file_that_is_gone),
 		TEST(test_a_full_disk_and_another_try),
 		TEST(test_many_tries_do_not_fill_the_log),
+		TEST(test_a_log_without_room),
 		TEST(test_killed_at_every_step),
 		TEST(test_damage),
 		TEST(test_damaged_tables),
