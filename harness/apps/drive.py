@@ -54,10 +54,11 @@ def drive(request: Request, env: Mapping[str, str]) -> dict:
     longer = [seconds for seconds in LONGER_WARMUPS if seconds > request.warmup]
     warmup = request.warmup
     while True:
-        found = request.cell().measure(place, Timing(warmup, request.seconds))
+        cell = request.cell()
+        found = cell.measure(place, Timing(warmup, request.seconds))
         try:
             if "FASTWRITE_STATS" in env:
-                counters(env, Path(env["FASTWRITE_STATS"]))
+                counters(env, Path(env["FASTWRITE_STATS"]), cell.by_journal)
             return {**asdict(found), "operations_per_second": found.rate}
         except NotYetError:
             # a thread makes the journal while the program writes, which takes longer on a slow disk

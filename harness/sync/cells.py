@@ -108,6 +108,8 @@ class Sqlite(Cell):
 
     def __init__(self, programs: Programs, mode: str, synchronous: str = "full") -> None:
         self._programs, self._mode, self._synchronous = programs, mode, synchronous
+        # run by root, SQLite gives each rollback journal its owner; then each file needs a sync of its own
+        self.by_journal = mode != "delete"
 
     def measure(self, place: Place, timing: Timing) -> Measured:
         argv = (

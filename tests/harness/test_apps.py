@@ -257,6 +257,8 @@ STATISTICS = (
 class Late:
     """An application under the journal, which is ready after this many seconds."""
 
+    by_journal = True
+
     def __init__(self, ready_after: float) -> None:
         self.ready_after, self.warmups, self.found = ready_after, [], []
 

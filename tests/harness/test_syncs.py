@@ -81,8 +81,8 @@ class FakeCell:
 
     unit, pattern = "writes/s", "data*"
 
-    def __init__(self, statistics="", error=None):
-        self.statistics, self.error, self.seen = statistics, error, None
+    def __init__(self, statistics="", error=None, by_journal=True):
+        self.statistics, self.error, self.by_journal, self.seen = statistics, error, by_journal, None
 
     def missing(self, work, shim):
         return None
@@ -148,6 +148,13 @@ def test_a_database_alone_promises_that_it_is(run_leg):
 def test_a_leg_that_was_not_what_it_is_called_fails(run_leg, variant, statistics, reason):
     found = run_leg(variant, FakeCell(statistics))
     assert found["status"] == FAILED and reason in found["reason"] and "rate" not in found
+
+
+def test_where_the_journal_cannot_answer_it_need_not(run_leg):
+    found = run_leg("journal", FakeCell(LINE.format(1, 7, 700, 9, 0), by_journal=False))
+    assert found["status"] == OK and found["shim"]["syncs_by_journal"] == 0
+    programs = Programs(RealExecutor(), RealClock())
+    assert [sync_cells.Sqlite(programs, mode).by_journal for mode in ("delete", "wal")] == [False, True]
 
 
 def test_what_does_not_verify_fails_and_what_cannot_be_run_is_skipped(run_leg):
