@@ -444,6 +444,21 @@ def test_both_halves_many_times_over(steps, fastwrite, place, tmp_path):
     assert (place / "log").read_bytes() in (text, before)
 
 
+def test_both_ways_are_timed_where_the_kernel_syncs_each_write(steps, place, tmp_path):
+    """O_DSYNC: the kernel's own syncs count as those of the device, so the journal gets its next turn."""
+    statistics = tmp_path / "statistics"
+    one = steps(writers="exclusive", adapt="on", stats=statistics)
+    one.open(9, "log", CREATE | os.O_DSYNC)
+    deadline = time.monotonic() + 60
+    while not one.journal():
+        one.write(9, "x")
+        assert time.monotonic() < deadline, "no journal"
+    for _ in range(300):
+        one.write(9, "x")
+    one.end()
+    assert int(re.search(r"(\d+) by the journal", statistics.read_text())[1]) > 40
+
+
 def newest_batch(journal: bytes) -> int:
     starts = [at for at in range(4096, len(journal), 4096) if journal[at : at + 8] == journal[4096:4104]]
     return max(struct.unpack_from("<Q", journal, at + 8)[0] for at in starts)
@@ -869,18 +884,22 @@ def test_a_clock_that_is_behind_after_a_power_loss(steps, fastwrite, place, tmp_
     assert (b"a" * 1000 in (place / "log").read_bytes()) == (status == 0)
 
 
+@pytest.mark.parametrize("later", [(), (1, 1)])
 def test_what_a_recovery_did_in_a_boot_between_is_no_change_of_others(
-    aged_journal, fastwrite, build_debug, place, tmp_path, monkeypatch
+    aged_journal, fastwrite, build_debug, place, tmp_path, monkeypatch, later
 ):
-    """It is killed at each step, as by the next loss of power."""
+    """It is killed at each step, as by the next loss of power, and then in later boots before it writes the file."""
     for step in range(1, 100):
         wanted = aged_journal()
-        monkeypatch.setenv("FASTWRITE_KILL_STEP", str(step))
-        done = recover_raw(build_debug / "fastwrite", place, other_boot=True, tmp_path=tmp_path)
+        for kill in (step, *later):
+            monkeypatch.setenv("FASTWRITE_KILL_STEP", str(kill))
+            done = recover_raw(build_debug / "fastwrite", place, other_boot=True, tmp_path=tmp_path)
+            if done.returncode == 0:
+                break
+            assert done.returncode in (-9, 137), done.stdout + done.stderr
         monkeypatch.delenv("FASTWRITE_KILL_STEP")
         if done.returncode == 0:
             break
-        assert done.returncode in (-9, 137), done.stdout + done.stderr
         recover(fastwrite, place, other_boot=True, tmp_path=tmp_path)
         assert (place / "log").read_bytes() == wanted, step
     assert step > 3, "no steps"

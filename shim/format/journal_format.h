@@ -58,7 +58,7 @@ struct journal_header {
 	uint64_t ino; /* of the journal file: tells the journal from a copy; 0: not known */
 };
 
-enum { JOURNAL_ASIDE_MOST = 128 };
+enum { JOURNAL_ASIDE_MOST = 128, JOURNAL_BOOTS_MOST = 8 };
 
 /* In the block of the header, by recoveries. */
 struct journal_replay {
@@ -71,6 +71,10 @@ struct journal_replay {
 	 * count above the room: there were more. */
 	uint64_t aside_count;
 	uint64_t aside[JOURNAL_ASIDE_MOST];
+	/* The newest first: when recoveries in the boots before changed files. */
+	struct {
+		int64_t begun_ns, again_ns;
+	} before[JOURNAL_BOOTS_MOST];
 };
 enum {
 	JOURNAL_REPLAY_AT = 2048,

@@ -186,14 +186,19 @@ static FILE *reopen_locked(const char *path, const char *mode, FILE *stream)
 EXPORT FILE *freopen(const char *path, const char *mode, FILE *stream)
 {
 	FILE *result;
+	int cancels;
 
 	if (!fd_streams_seen)
 		return unseen_reopen(path, mode, stream);
 	if (stream->_flags & _IO_USER_LOCK)
 		return reopen_locked(path, mode, stream);
+	/* (a thread that is cancelled there would leave the stream locked) */
+	cancel_point();
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancels);
 	flockfile(stream);
 	result = reopen_locked(path, mode, stream);
 	funlockfile(stream);
+	pthread_setcancelstate(cancels, NULL);
 	return result;
 }
 

@@ -53,9 +53,10 @@ int journal_replay_load(struct journal_scan *s)
 
 	if (r < 0)
 		return r;
-	if (apart < -ORIGIN_SLACK_NS || apart > ORIGIN_SLACK_NS) {
-		s->before_begun_ns = p->begun_ns;
-		s->before_again_ns = p->again_ns;
+	if (p->boot_ns && (apart < -ORIGIN_SLACK_NS || apart > ORIGIN_SLACK_NS)) {
+		memmove(&p->before[1], &p->before[0], sizeof p->before - sizeof p->before[0]);
+		p->before[0].begun_ns = p->begun_ns;
+		p->before[0].again_ns = p->again_ns;
 		p->boot_ns = p->begun_ns = p->again_ns = 0;
 	}
 	return 0;
@@ -101,6 +102,7 @@ static void note_replay(struct journal_scan *s)
 	put_note(s);
 	/* (the recovery after a power loss takes no change of this one for that of another program) */
 	(void)sys.fdatasync(s->fd);
+	kill_step();
 }
 
 static bool was_aside(const struct journal_replay *p, const struct entry_file *file)
@@ -150,6 +152,14 @@ static bool is_of_recovery(int64_t changed, int64_t begun_ns, int64_t again_ns)
 	return begun_ns && changed > begun_ns && changed <= again_ns + JOURNAL_REPLAY_SLACK_NS;
 }
 
+static bool is_of_recovery_before(const struct journal_scan *s, int64_t changed)
+{
+	for (int i = 0; i < JOURNAL_BOOTS_MOST; i++)
+		if (is_of_recovery(changed, s->replayed.before[i].begun_ns, s->replayed.before[i].again_ns))
+			return true;
+	return false;
+}
+
 /* (Without a battery a clock may begin before the time of the power loss: then a time to come is from before,
  * and the time of the last batch is one, too.) */
 static bool is_of_this_boot(const struct journal_scan *s, int64_t changed)
@@ -179,9 +189,8 @@ static bool may_be_older(const struct journal_scan *s, const struct entry_file *
 	    is_of_recovery(changed, s->replayed.begun_ns, s->replayed.again_ns))
 		return false;
 	if (s->where == ORIGIN_OTHER)
-		return is_of_this_boot(s, changed) ||
-		       (s->written_ns && changed > s->written_ns + idle_ns &&
-		        !is_of_recovery(changed, s->before_begun_ns, s->before_again_ns));
+		return is_of_this_boot(s, changed) || (s->written_ns && changed > s->written_ns + idle_ns &&
+		                                       !is_of_recovery_before(s, changed));
 	return s->replayed.lost ? changed - LATE_NS > s->written_ns : changed >= file->first_ns;
 }
 

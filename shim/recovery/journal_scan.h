@@ -58,11 +58,9 @@ struct journal_scan {
 	uint64_t written_seq;           /* of the newest batch that is not of a recovery */
 	int64_t written_ns;             /* when that was written */
 	int open_files;
-	bool told;                      /* for each file it was reported what became of it */
-	int64_t boot_ns;                /* when this kernel booted */
-	struct journal_replay replayed; /* by earlier recoveries in this boot */
-	int64_t before_begun_ns,
-		before_again_ns;          /* the same, by the last that ran in another boot; 0: none */
+	bool told;                        /* for each file it was reported what became of it */
+	int64_t boot_ns;                  /* when this kernel booted */
+	struct journal_replay replayed;   /* by earlier recoveries in this boot */
 	const struct foreign_arena *held; /* the arena beside it: which files are as left; or NULL */
 	struct foreign_arena *waiting; /* the same arena, when its recovery failed for some files; or NULL */
 };

@@ -76,8 +76,12 @@ int sync_written(int fd, struct ofd *o, uint32_t releases)
 	/* what the kernel wrote instead of the log */
 	if (file_is_ordered(f) && (atomic_load(&f->mode) != FILE_ATTACHED || atomic_load(&f->order.passed)))
 		return sync_file(fd, o, false);
+	if (journal_file_is(f) && synced_by_flags(f, o, releases)) {
+		journal_policy_synced(f, true, false);
+		return 0;
+	}
 	if (journal_file_is(f))
-		return synced_by_flags(f, o, releases) ? 0 : sync_file(fd, o, false);
+		return sync_file(fd, o, false);
 	g = file_lock(f);
 	if (fdtable_get(fd) == o && atomic_load(&o->file) == f) {
 		count(f, COUNT_SYNCS_ASKED);
@@ -146,7 +150,7 @@ static int drain(struct file *f, const struct ofd *o)
 }
 
 /* Syncs the file itself.  Releases the lock, and does not retake it.  0 or -errno. */
-static int sync_device(struct file *f, int fd, bool full, struct file_guard g)
+static int sync_device(struct file *f, const struct ofd *o, int fd, bool full, struct file_guard g)
 {
 	bool journal = journal_file_is(f);
 	uint64_t dev = f->dev, ino = f->ino;
@@ -167,14 +171,16 @@ static int sync_device(struct file *f, int fd, bool full, struct file_guard g)
 	if (!journal && !full)
 		return r;
 	g = file_lock(f);
-	/* (another thread may have closed or replaced fd: what was synced is the file) */
-	if (f->refs && f->dev == dev && f->ino == ino) {
+	if (fdtable_get(fd) == o) {
 		if (r < 0)
 			journal_file_failed(f, r);
 		else if (full)
 			full_sync_done(f, names, attributes);
 		if (r == 0 && journal)
 			r = journal_file_sync_done(f, &s, f->nested);
+	} else if (r == 0 && journal && f->refs && f->dev == dev && f->ino == ino) {
+		/* another thread has closed or replaced fd, perhaps before the kernel looked at it */
+		r = journal_retire(f);
 	}
 	file_unlock(f, g);
 	return r;
@@ -247,7 +253,7 @@ static int sync_asked(struct file *f, int fd, struct ofd *o, bool full)
 			f->mode == FILE_PASSIVE && makes_syncs_cheap(f) ? staging_policy_clock(f) : 0;
 
 		count(f, COUNT_SYNCS_DONE);
-		r = sync_device(f, fd, full, g);
+		r = sync_device(f, o, fd, full, g);
 		staging_policy_synced(f, begin);
 		if (journal_file_is(f))
 			journal_policy_synced(f, true, false);

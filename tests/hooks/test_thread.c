@@ -797,6 +797,33 @@ static void stream_without_points(void **state)
 	OK(unlink("a"));
 }
 
+static void *reopen_when_cancelled(void *arg)
+{
+	(void)arg;
+	if (fputs("buffered", point_stream) < 0)
+		return (void *)1;
+	pthread_cancel(pthread_self());
+	point_stream = freopen("a", "r", point_stream);
+	return (void *)2;
+}
+
+static void stream_reopened_when_cancelled(void **state)
+{
+	pthread_t thread;
+
+	(void)state;
+	jump_fd = open_staged("a", 0);
+	point_stream = fopen("a", "r+");
+	assert_non_null(point_stream);
+	assert_int_equal(pthread_create(&thread, NULL, reopen_when_cancelled, NULL), 0);
+	pthread_join(thread, NULL);
+	OK(ftrylockfile(point_stream));
+	funlockfile(point_stream);
+	OK(fclose(point_stream));
+	OK(close(jump_fd));
+	OK(unlink("a"));
+}
+
 static void *write_while_disabled(void *arg)
 {
 	(void)arg;
@@ -973,6 +1000,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(exit_in_a_handler),
 		cmocka_unit_test(cancellation_points),
 		cmocka_unit_test(stream_without_points),
+		cmocka_unit_test(stream_reopened_when_cancelled),
 		cmocka_unit_test(cancellation_disabled),
 		cmocka_unit_test(thousands_of_small_threads),
 		cmocka_unit_test(small_handler_stack),

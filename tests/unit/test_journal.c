@@ -183,28 +183,50 @@ static int close_during_sync(int n)
 	return r;
 }
 
-static void test_a_number_that_is_closed_during_its_sync(void **state)
+static int close_before_sync(int n)
+{
+	sys.fdatasync = fdatasync_before;
+	assert_int_equal(fd_close(fd), 0);
+	return fdatasync_before(n);
+}
+
+/* Syncs the file itself by a number that another thread closes then; `fd` becomes another one. */
+static int sync_and_close(int (*closes)(int))
 {
 	struct fd_copy copy;
-	struct file *f;
-	int other;
+	int other, r;
 
-	(void)state;
 	skip_without_disk();
 	start();
 	fd_dup_begin(&copy, fd);
 	other = dup(fd);
 	fd_dup_done(&copy, other);
-	f = rig_file(other);
 	rig_put(fd, written, 500);
 	written += 500;
 	rig_drain(fd);
 	fdatasync_before = sys.fdatasync;
-	sys.fdatasync = close_during_sync;
-	assert_int_equal(put_and_sync(10), 0);
-	/* a replay would write over what was synced */
-	assert_false(journal_file_counts(f));
+	sys.fdatasync = closes;
+	r = put_and_sync(10);
 	fd = other;
+	return r;
+}
+
+static void test_a_number_that_is_closed_during_its_sync(void **state)
+{
+	(void)state;
+	assert_int_equal(sync_and_close(close_during_sync), 0);
+	/* a replay would write over what was synced; the number may have been another file's */
+	assert_false(journal_file_counts(rig_file(fd)));
+	assert_int_equal(faults.fdatasync.calls, 2);
+}
+
+static void test_a_number_that_is_closed_before_its_sync(void **state)
+{
+	(void)state;
+	assert_int_equal(sync_and_close(close_before_sync), -EBADF);
+	assert_int_equal(rig_file(fd)->journal.failed, 0);
+	assert_int_equal(sync_file(fd, fdtable_get(fd), true), 0);
+	assert_false(journal_file_counts(rig_file(fd)));
 }
 
 static void test_halves_change(void **state)
@@ -298,6 +320,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_a_failed_sync_of_the_file_is_told_and_entries_stay,
 	                                        set_up, rig_tear_down),
 		cmocka_unit_test_setup_teardown(test_a_number_that_is_closed_during_its_sync, set_up,
+	                                        rig_tear_down),
+		cmocka_unit_test_setup_teardown(test_a_number_that_is_closed_before_its_sync, set_up,
 	                                        rig_tear_down),
 		cmocka_unit_test_setup_teardown(test_halves_change, set_up, rig_tear_down),
 		cmocka_unit_test_setup_teardown(test_a_name_that_changes, set_up, rig_tear_down),
