@@ -627,7 +627,7 @@ def test_run_keeps_other_preloads(cli, library, compile_c):
 
 
 def test_run_finds_the_library(cli, fastwrite, library, tmp_path):
-    """Beside the command, in ../lib, in Debian's ../lib/TRIPLET, in an RPM's ../lib64, or where FASTWRITE_LIB says."""
+    """Beside the command, in ../lib, Debian's ../lib/TRIPLET, an RPM's ../lib64, or at FASTWRITE_LIB."""
 
     def preload_of(command: Path, **env: str) -> subprocess.CompletedProcess:
         return subprocess.run(

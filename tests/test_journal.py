@@ -812,7 +812,7 @@ def aged(journal: bytes, seconds: int) -> bytes:
 
 @pytest.fixture
 def aged_journal(steps, place):
-    """Of "log", 1,000 synced bytes in it; both two minutes old."""
+    """Of "log", 1,000 synced bytes in it; both so many seconds old."""
     one = steps(writers="exclusive")
     one.open(9, "log")
     n = one.until_journal(9)
@@ -820,12 +820,12 @@ def aged_journal(steps, place):
     one.sync(9)
     path = one.journal()
     one.kill()
-    journal = aged(path.read_bytes(), 120)
+    journal = path.read_bytes()
 
-    def restore() -> bytes:
-        leave_alone(path, journal)
+    def restore(seconds: int = 120) -> bytes:
+        leave_alone(path, aged(journal, seconds))
         lose(place / "log", b"-" * n)
-        os.utime(place / "log", (time.time() - 120,) * 2)
+        os.utime(place / "log", (time.time() - seconds,) * 2)
         return b"-" * n + b"a" * 1000
 
     return restore
@@ -867,17 +867,9 @@ def test_what_others_did_after_a_recovery_of_other_files_stays(steps, fastwrite,
 
 
 @pytest.mark.parametrize(("ahead", "status"), [(120, 0), (300, 1)])
-def test_a_clock_that_is_behind_after_a_power_loss(steps, fastwrite, place, tmp_path, ahead, status):
+def test_a_clock_that_is_behind_after_a_power_loss(aged_journal, fastwrite, place, tmp_path, ahead, status):
     """No battery.  What has a time to come was not written in this boot, but perhaps after the journal."""
-    one = steps(writers="exclusive")
-    one.open(9, "log")
-    n = one.until_journal(9)
-    one.write(9, "a", 1000)
-    one.sync(9)
-    path = one.journal()
-    one.kill()
-    leave_alone(path, aged(path.read_bytes(), -120))
-    lose(place / "log", b"-" * n)
+    aged_journal(-120)
     os.utime(place / "log", (time.time() + ahead,) * 2)
     done = recover_raw(fastwrite, place, other_boot=True, tmp_path=tmp_path)
     assert done.returncode == status, done.stdout + done.stderr
@@ -888,7 +880,7 @@ def test_a_clock_that_is_behind_after_a_power_loss(steps, fastwrite, place, tmp_
 def test_what_a_recovery_did_in_a_boot_between_is_no_change_of_others(
     aged_journal, fastwrite, build_debug, place, tmp_path, monkeypatch, later
 ):
-    """It is killed at each step, as by the next loss of power, and then in later boots before it writes the file."""
+    """It is killed at each step, as by the next loss of power, and in later boots before it writes the file."""
     for step in range(1, 100):
         wanted = aged_journal()
         for kill in (step, *later):

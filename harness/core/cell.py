@@ -161,8 +161,8 @@ def socket_directory(control: Path) -> Iterator[Path]:
 def counters(settings: Mapping[str, str], statistics: Path, by_journal: bool = True) -> shim.Counters:
     """Check that a leg ran under the library with these variables, by the library's counters. LegError when not.
 
-    With sync = fdatasync or fsync nothing need be staged: frequent syncs leave the writes to the kernel. by_journal:
-    with sync = journal it must have answered syncs.
+    With sync = fdatasync or fsync nothing need be staged: frequent syncs leave the writes to the kernel.
+    by_journal: with sync = journal it must have answered syncs.
     """
     text = statistics.read_text(encoding="utf-8", errors="backslashreplace") if statistics.exists() else ""
     sync = settings.get("FASTWRITE_SYNC", "fdatasync")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The benchmark of syncs: what a durable write costs natively, with the library, and with libeatmydata.
 
-Under the shim a leg must have staged bytes, and with `journal` syncs must have been answered by the journal, but in
-mode DELETE of SQLite: otherwise it would measure something else than its name says.
+Under the shim a leg must have staged bytes, and with `journal` syncs must have been answered by the journal,
+but in mode DELETE of SQLite: otherwise it would measure something else than its name says.
 """
 
 from __future__ import annotations
