@@ -880,7 +880,7 @@ def test_a_clock_that_is_behind_after_a_power_loss(aged_journal, fastwrite, plac
 def test_what_a_recovery_did_in_a_boot_between_is_no_change_of_others(
     aged_journal, fastwrite, build_debug, place, tmp_path, monkeypatch, later
 ):
-    """It is killed at each step, as by the next loss of power, and in later boots before it writes the file."""
+    """It is killed at each step, as by the next loss of power, and in later boots before it writes it."""
     for step in range(1, 100):
         wanted = aged_journal()
         for kill in (step, *later):

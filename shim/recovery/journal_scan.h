@@ -60,7 +60,7 @@ struct journal_scan {
 	int open_files;
 	bool told;                        /* for each file it was reported what became of it */
 	int64_t boot_ns;                  /* when this kernel booted */
-	struct journal_replay replayed;   /* by earlier recoveries in this boot */
+	struct journal_replay replayed;   /* by earlier recoveries */
 	const struct foreign_arena *held; /* the arena beside it: which files are as left; or NULL */
 	struct foreign_arena *waiting; /* the same arena, when its recovery failed for some files; or NULL */
 };

@@ -76,12 +76,12 @@ int sync_written(int fd, struct ofd *o, uint32_t releases)
 	/* what the kernel wrote instead of the log */
 	if (file_is_ordered(f) && (atomic_load(&f->mode) != FILE_ATTACHED || atomic_load(&f->order.passed)))
 		return sync_file(fd, o, false);
-	if (journal_file_is(f) && synced_by_flags(f, o, releases)) {
+	if (journal_file_is(f)) {
+		if (!synced_by_flags(f, o, releases))
+			return sync_file(fd, o, false);
 		journal_policy_synced(f, true, false);
 		return 0;
 	}
-	if (journal_file_is(f))
-		return sync_file(fd, o, false);
 	g = file_lock(f);
 	if (fdtable_get(fd) == o && atomic_load(&o->file) == f) {
 		count(f, COUNT_SYNCS_ASKED);

@@ -323,14 +323,22 @@ static void test_a_full_disk_and_another_try(void **state)
 	expect_model("out");
 }
 
+static void scan_log(const char *log, struct wal_scan *scan, struct wal_replay *note)
+{
+	static _Alignas(WAL_PAGE_BYTES) uint8_t batch[WAL_BATCH_MOST];
+	int fd = open(log, O_RDONLY);
+
+	assert_int_equal(wal_scan_begin(scan, fd, batch), 0);
+	assert_int_equal(pread(fd, note, sizeof *note, WAL_REPLAY_AT), sizeof *note);
+	close(fd);
+}
+
 /* The first try has put all of it into the log, and the others write in order, too. */
 static void test_many_tries_do_not_fill_the_log(void **state)
 {
-	static _Alignas(WAL_PAGE_BYTES) uint8_t batch[WAL_BATCH_MOST];
-	struct wal_replay note = {0};
+	struct wal_replay note;
 	struct wal_scan scan;
 	const char *log;
-	int fd;
 
 	(void)state;
 	begin();
@@ -341,12 +349,9 @@ static void test_many_tries_do_not_fill_the_log(void **state)
 	for (int turn = 0; turn < 8; turn++)
 		assert_int_equal(recover_once().failed, 1);
 	rig_faults_clear();
-	fd = open(log, O_RDONLY);
-	assert_int_equal(wal_scan_begin(&scan, fd, batch), 0);
+	scan_log(log, &scan, &note);
 	assert_int_equal(scan.epochs, 2);
-	assert_int_equal(pread(fd, &note, sizeof note, WAL_REPLAY_AT), sizeof note);
 	assert_true(note.until_ns > sys_wall_ns());
-	close(fd);
 	assert_int_equal(recover_now().recovered, 1);
 	expect_model("out");
 }
@@ -363,10 +368,9 @@ static int no_ftruncate_of_out(int fd, off_t size)
 /* The process was killed before it could empty its log. */
 static void test_a_log_without_room(void **state)
 {
-	static _Alignas(WAL_PAGE_BYTES) uint8_t batch[WAL_BATCH_MOST];
+	struct wal_replay note;
 	struct wal_scan scan;
 	const char *log;
-	int fd;
 
 	(void)state;
 	begin();
@@ -376,10 +380,8 @@ static void test_a_log_without_room(void **state)
 	sys.ftruncate = no_ftruncate_of_out;
 	assert_int_equal(recover_once().failed, 1);
 	sys.ftruncate = sys_kernel.ftruncate;
-	fd = open(log, O_RDONLY);
-	assert_int_equal(wal_scan_begin(&scan, fd, batch), 0);
+	scan_log(log, &scan, &note);
 	assert_true(scan.recovery);
-	close(fd);
 	assert_int_equal(recover_now().recovered, 1);
 	expect_model("out");
 }

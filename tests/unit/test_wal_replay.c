@@ -491,14 +491,20 @@ static void test_a_file_that_is_gone(void **state)
 	assert_int_equal(access(log_path, F_OK), -1);
 }
 
-/* Nothing goes to the files then, so nothing of one that is gone is kept. */
-static void test_a_file_that_is_gone_of_a_log_that_goes_aside(void **state)
+/* A log that goes aside, since "b" was changed; "a" is gone. */
+static void make_log_of_gone(void)
 {
-	(void)state;
 	make_log(log_path, boots[BOOT]);
 	epoch(1, 3, 1);
 	assert_int_equal(unlink(path_of("a")), 0);
 	age("b", 0);
+}
+
+/* Nothing goes to the files then, so nothing of one that is gone is kept. */
+static void test_a_file_that_is_gone_of_a_log_that_goes_aside(void **state)
+{
+	(void)state;
+	make_log_of_gone();
 	for (int turn = 0; turn < 2; turn++) {
 		assert_int_equal(recover_by(false, false).aside, FILES);
 		assert_int_equal(access(path_of(".fastwrite/orphans"), F_OK), -1);
@@ -510,10 +516,7 @@ static void test_a_file_that_is_gone_of_a_log_that_goes_aside(void **state)
 static void test_a_log_that_goes_aside_without_orphans(void **state)
 {
 	(void)state;
-	make_log(log_path, boots[BOOT]);
-	epoch(1, 3, 1);
-	assert_int_equal(unlink(path_of("a")), 0);
-	age("b", 0);
+	make_log_of_gone();
 	make(".fastwrite/orphans", "");
 	assert_int_equal(recover_by(false, false).aside, FILES);
 	assert_int_equal(access(log_path, F_OK), -1);
