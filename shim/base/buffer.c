@@ -8,55 +8,83 @@
 #include <limits.h>
 #include <stdalign.h>
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <sys/mman.h>
 
-enum { COUNT = 32 };
+enum { COUNT = 32, LARGE_COUNT = 8 };
 _Static_assert(BUFFER_BYTES >= PATH_MAX, "a path fits");
 
-static alignas(64) uint8_t buffers[COUNT][BUFFER_BYTES];
-static PROCESS_DATA _Atomic uint32_t taken; /* bit i: buffers[i] */
-_Static_assert(COUNT == 32, "one bit each");
+/* Buffers of one size, and of each the thread that has it; 0: none. */
+struct pool {
+	uint8_t *first;
+	_Atomic uintptr_t *owners;
+	size_t bytes, count;
+};
 
-static void *map(void)
+static alignas(64) uint8_t buffers[COUNT][BUFFER_BYTES], large_buffers[LARGE_COUNT][BUFFER_LARGE_BYTES];
+static PROCESS_DATA _Atomic uintptr_t owners[COUNT], large_owners[LARGE_COUNT];
+
+/* Its address stands for a thread: it costs no system call, and in the child of a fork the thread that forked
+ * still has it.  So a handler that forks leaves the child the buffers of what it interrupted. */
+static __thread uint8_t mark;
+
+static struct pool small(void) { return (struct pool){buffers[0], owners, BUFFER_BYTES, COUNT}; }
+static struct pool large(void)
+{
+	return (struct pool){large_buffers[0], large_owners, BUFFER_LARGE_BYTES, LARGE_COUNT};
+}
+
+/* NULL: all are in use. */
+static void *take_fixed(struct pool p)
+{
+	for (size_t i = 0; i < p.count; i++) {
+		uintptr_t nobody = 0;
+
+		if (atomic_load_explicit(&p.owners[i], memory_order_relaxed) == 0 &&
+		    atomic_compare_exchange_strong_explicit(&p.owners[i], &nobody, (uintptr_t)&mark,
+		                                            memory_order_acquire, memory_order_relaxed))
+			return p.first + i * p.bytes;
+	}
+	return NULL;
+}
+
+static void *take(struct pool p)
 {
 	for (;;) {
-		void *p = sys.mmap(NULL, BUFFER_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-		                   -1, 0);
+		void *buffer = take_fixed(p);
 
-		if (!sys_is_error(p))
-			return p;
-		if (atomic_load(&taken) != UINT32_MAX)
-			return NULL;
+		if (buffer)
+			return buffer;
+		buffer = sys.mmap(NULL, p.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		if (!sys_is_error(buffer))
+			return buffer;
 		sys_raw(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
 	}
 }
 
-void *buffer_take(void)
+static void give(struct pool p, void *buffer)
 {
-	for (;;) {
-		uint32_t seen = atomic_load_explicit(&taken, memory_order_relaxed);
-		void *mapped;
+	size_t at = (size_t)((uint8_t *)buffer - p.first);
 
-		while (seen != UINT32_MAX) {
-			int i = __builtin_ctz(~seen);
-
-			if (atomic_compare_exchange_weak_explicit(&taken, &seen, seen | 1u << i,
-			                                          memory_order_acquire, memory_order_relaxed))
-				return buffers[i];
-		}
-		mapped = map();
-		if (mapped)
-			return mapped;
-	}
+	if (at < p.count * p.bytes)
+		atomic_store_explicit(&p.owners[at / p.bytes], 0, memory_order_release);
+	else
+		sys.munmap(buffer, p.bytes);
 }
 
-void buffer_give(void *buffer)
+PROCESS_CODE static void keep_own(struct pool p)
 {
-	size_t at = (size_t)((uint8_t *)buffer - buffers[0]);
+	for (size_t i = 0; i < p.count; i++)
+		if (atomic_load(&p.owners[i]) != 0 && atomic_load(&p.owners[i]) != (uintptr_t)&mark)
+			atomic_store(&p.owners[i], 0);
+}
 
-	if (at < sizeof buffers)
-		atomic_fetch_and_explicit(&taken, ~(1u << at / BUFFER_BYTES), memory_order_release);
-	else
-		sys.munmap(buffer, BUFFER_BYTES);
+void *buffer_take(void) { return take(small()); }
+void buffer_give(void *buffer) { give(small(), buffer); }
+void *buffer_take_large(void) { return take(large()); }
+void buffer_give_large(void *buffer) { give(large(), buffer); }
+
+PROCESS_CODE void buffer_fork_child(void)
+{
+	keep_own(small());
+	keep_own(large());
 }

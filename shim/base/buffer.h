@@ -1,19 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * buffer: buffers of a path's size that do not lie on the stack.
+ * buffer: buffers that do not lie on the stack.
  *
  * A thread of the program may have 16 KiB of stack, and a signal handler half of that.  So the library takes
- * every buffer of more than a few hundred bytes from here.  Lock-free.  buffer_take never fails: when all 32
- * fixed buffers are in use it maps another one.  Called by everything below the hooks.
+ * every buffer of more than a few hundred bytes from here.  Lock-free.  Taking one never fails: when all fixed
+ * buffers of a size are in use, another one is mapped.  Called by everything below the hooks.
  */
 #ifndef FASTWRITE_BASE_BUFFER_H
 #define FASTWRITE_BASE_BUFFER_H
 
-enum { BUFFER_BYTES = 4096 + 512 };
+enum {
+	BUFFER_BYTES = 4096 + 512, /* a path, and a line around it */
+	BUFFER_LARGE_BYTES = 16 << 10
+};
 
-/* BUFFER_BYTES, aligned to 64, not cleared. */
+/* Aligned to 64, not cleared. */
 void *buffer_take(void);
 void buffer_give(void *buffer);
+void *buffer_take_large(void);
+void buffer_give_large(void *buffer);
+
+/* In the child of a fork: gives back what the threads had that the child does not have. */
+void buffer_fork_child(void);
 
 static inline void buffer_leave(void *variable) { buffer_give(*(void **)variable); }
 

@@ -152,29 +152,16 @@ static int write_pieces(uint8_t *data, const struct arena_extent *pieces, uint32
 	return 0;
 }
 
-/* Buffers for the pieces of several blocks at once: too large for the stack of a program's thread. */
-enum { SCRATCH_COUNT = 8 };
-static struct arena_extent scratch[SCRATCH_COUNT][MERGE_MAX];
-static _Atomic uint32_t scratch_taken[SCRATCH_COUNT];
-
-static int scratch_take(void)
-{
-	for (;;) {
-		for (int i = 0; i < SCRATCH_COUNT; i++)
-			if (!atomic_exchange(&scratch_taken[i], 1))
-				return i;
-		sys_raw(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
-	}
-}
+_Static_assert(MERGE_MAX * sizeof(struct arena_extent) <= BUFFER_LARGE_BYTES, "pieces fit");
 
 static int write_scattered(const struct file *f, const struct plan *p, struct flush_target *t, uint64_t *done)
 {
 	struct merge_source source = {.f = f, .run = p->first, .commit = arena_run_commit(p->first)};
-	int which = scratch_take();
-	uint32_t n = merge_extents(source_extent, &source, COMMIT_COUNT(source.commit), scratch[which]);
-	int r = write_pieces(arena_block_data(f->arena, p->first->index), scratch[which], n, t, done);
+	struct arena_extent *pieces = buffer_take_large();
+	uint32_t n = merge_extents(source_extent, &source, COMMIT_COUNT(source.commit), pieces);
+	int r = write_pieces(arena_block_data(f->arena, p->first->index), pieces, n, t, done);
 
-	atomic_store(&scratch_taken[which], 0);
+	buffer_give_large(pieces);
 	return r;
 }
 

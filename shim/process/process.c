@@ -6,6 +6,7 @@
 #include "attach/repair.h"
 #include "attach/stop.h"
 #include "attach/watcher.h"
+#include "base/buffer.h"
 #include "base/fork_guard.h"
 #include "base/internal_fd.h"
 #include "base/kill.h"
@@ -201,6 +202,7 @@ PROCESS_CODE static void fork_child(bool managed)
 		return;
 	forking.watch = 0;
 	lock_after_fork();
+	buffer_fork_child();
 	signals_fork_child();
 	thread_after_fork();
 	workers_after_fork();
