@@ -3,8 +3,8 @@
  * buffer: buffers that do not lie on the stack.
  *
  * A thread of the program may have 16 KiB of stack, and a signal handler half of that.  So the library takes
- * every buffer of more than a few hundred bytes from here.  Lock-free.  Taking one never fails: when all fixed
- * buffers of a size are in use, another one is mapped.  Called by everything below the hooks.
+ * every buffer of more than a few hundred bytes from here.  Lock-free.  Taking one never fails: when all
+ * fixed buffers of a size are in use, another one is mapped.  Called by everything below the hooks.
  */
 #ifndef FASTWRITE_BASE_BUFFER_H
 #define FASTWRITE_BASE_BUFFER_H

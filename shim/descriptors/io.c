@@ -92,11 +92,16 @@ static long kernel_readv(int fd, const struct iovec *iov, int count, off_t offse
 	return sys.preadv(fd, iov, count, offset);
 }
 
-static uint32_t small_limit(const struct file *f)
+/* Larger writes are the kernel's.  In order that costs a sync: there the overlay takes what leaves room for
+ * other writes. */
+static uint64_t most_staged(const struct file *f)
 {
-	uint32_t half = f->rule->set.block_bytes / 2;
+	const struct settings *set = &f->rule->set;
+	uint32_t half = set->block_bytes / 2;
 
-	return f->rule->set.small_bytes < half ? f->rule->set.small_bytes : half;
+	if (file_is_ordered(f))
+		return set->mem_bytes / 8;
+	return set->small_bytes < half ? set->small_bytes : half;
 }
 
 /* True if fd still refers to `o`, and o to f. */
@@ -185,6 +190,17 @@ static long write_kernel(struct file *f, int fd, const struct iovec *iov, int co
 	 */
 	if (asked && f->mode == FILE_ATTACHED && f->arena && !flush_left(f))
 		attach_refresh(f, fd);
+	return r;
+}
+
+/* The same for a write in order that is too large for the overlay.  Other changes that the kernel has come in
+ * no order before they are synced, since each would cost a sync.  Here that is little beside the write. */
+static long write_large(struct file *f, int fd, const struct iovec *iov, int count, off_t offset)
+{
+	long r = write_kernel(f, fd, iov, count, offset);
+
+	if (r > 0)
+		ordered_wrote_much(f->rule);
 	return r;
 }
 
@@ -304,7 +320,7 @@ static long write_attached(struct file *f, struct ofd *o, int fd, const struct i
 			return WRITE_AGAIN;
 	}
 	/* pwrite with O_APPEND appends and leaves the position alone: rare, so the kernel does it */
-	if (n > small_limit(f) || (append && !stream) || gate_held())
+	if (n > most_staged(f) || (append && !stream) || gate_held())
 		return write_kernel(f, fd, iov, count, offset);
 	if (f->head && f->kind != kind) {
 		r = flush_drain(f);
@@ -585,7 +601,7 @@ static long write_any(int fd, struct ofd *o, const struct iovec *iov, int count,
 	if ((atomic_load(&f->mode) == FILE_BYPASSED && !file_is_ordered(f)) || !o->writable)
 		return IO_PASS;
 	n = vector_size(iov, count, ours);
-	small = n > 0 && (size_t)n <= small_limit(f) && staged && (offset >= 0 || offset == IO_NO_OFFSET);
+	small = n > 0 && (size_t)n <= most_staged(f) && staged && (offset >= 0 || offset == IO_NO_OFFSET);
 	if (atomic_load(&f->mode) == FILE_PASSIVE && !file_is_ordered(f)) {
 		if (!small || !staging_policy_attaches(f)) {
 			uint64_t begin = small ? staging_policy_clock(f) : 0;
@@ -609,6 +625,8 @@ static long write_any(int fd, struct ofd *o, const struct iovec *iov, int count,
 
 		if (!still_valid(fd, o, f) || (f->mode == FILE_BYPASSED && !file_is_ordered(f)))
 			r = IO_PASS;
+		else if (file_is_ordered(f) && n > 0 && (uint64_t)n > most_staged(f))
+			r = write_large(f, fd, iov, count, offset);
 		else if (f->mode == FILE_ATTACHED || file_is_ordered(f))
 			r = write_kernel(f, fd, iov, count, offset);
 		else

@@ -10,6 +10,7 @@
 #include "base/signals.h"
 #include "base/sys.h"
 #include "files/family.h"
+#include "files/workers.h"
 #include "flush/epoch.h"
 #include "flush/fds.h"
 #include "flush/order_loose.h"
@@ -366,6 +367,25 @@ void ordered_passed(const struct rule *rule, uint64_t dev)
 		order_loose_note(rule, dev);
 }
 
+static void make_due(const struct rule *rule, bool changed)
+{
+	for (int i = 0; atomic_load(&order_log_count) != 0 && i < FILE_ARENAS; i++) {
+		struct order_log *l = &order_logs[i];
+		const struct arena *a = atomic_load(&l->arena);
+
+		if (!a || a->rule != rule)
+			continue;
+		if (changed)
+			order_changed(a);
+		if (atomic_load(&l->due) == 0)
+			atomic_store(&l->due, sys_now_ns() + rule->set.ordered_ms * 750000ull);
+		workers_arm();
+	}
+}
+
+void ordered_due(const struct rule *rule) { make_due(rule, false); }
+void ordered_wrote_much(const struct rule *rule) { make_due(rule, true); }
+
 void ordered_outside(struct file *f)
 {
 	if (!file_is_ordered(f))
@@ -401,6 +421,7 @@ void ordered_hold_end(struct file *f)
 	atomic_store(&f->order.passed, true);
 	ordered_passed(f->rule, f->dev);
 	order_loose_end();
+	ordered_due(f->rule);
 	ordered_hold_cancel(f);
 }
 

@@ -124,7 +124,12 @@ void ordered_name_passed(const struct rule *rule, uint64_t dev);
  * nothing. */
 void ordered_call_begin(const struct rule *rule, uint64_t dev, bool in_directory);
 void ordered_call_end(const struct rule *rule, uint64_t dev, bool in_directory);
-/* The same for every rule in order, on all file systems. */
+/* An epoch ends soon, even if no file is written: it syncs what the kernel has. */
+void ordered_due(const struct rule *rule);
+/* After a large write that the kernel made: the same, and the next change of a file of the rule waits for it.
+ */
+void ordered_wrote_much(const struct rule *rule);
+/* ordered_call_begin and _end for every rule in order, on all file systems. */
 void ordered_calls_begin(void);
 void ordered_calls_end(void);
 /* No file lock held, f is bypassed: before calls that change f and do not say when.  From now on every epoch

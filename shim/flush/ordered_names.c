@@ -69,6 +69,7 @@ void ordered_call_end(const struct rule *rule, uint64_t dev, bool in_directory)
 		return;
 	note_call(rule, dev, in_directory);
 	order_loose_end();
+	ordered_due(rule);
 }
 
 static void for_each_rule(void (*act)(const struct rule *, uint64_t, bool))
@@ -352,12 +353,10 @@ static struct order_log *log_of_name(const struct transient_name *name)
 	return NULL;
 }
 
-static void name_is_due(struct order_log *l, const struct arena *a)
+static void name_is_due(const struct arena *a)
 {
 	order_changed(a);
-	if (atomic_load(&l->due) == 0)
-		atomic_store(&l->due, sys_now_ns() + a->rule->set.ordered_ms * 750000ull);
-	workers_arm();
+	ordered_due(a->rule);
 }
 
 void ordered_gone(struct transient_name *name, bool gone)
@@ -368,7 +367,7 @@ void ordered_gone(struct transient_name *name, bool gone)
 	if (a && gone) {
 		if (!order_directory_note_name(&l->directory, name->path))
 			ordered_passed(a->rule, a->dev);
-		name_is_due(l, a);
+		name_is_due(a);
 	}
 	atomic_fetch_sub(&name->goes, 1);
 }
@@ -387,7 +386,7 @@ void ordered_named(struct transient_name *name)
 	came = name->there;
 	atomic_fetch_sub(&name->busy, 1);
 	if (a && came)
-		name_is_due(l, a);
+		name_is_due(a);
 }
 
 void ordered_removed(struct file *f)

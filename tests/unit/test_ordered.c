@@ -173,19 +173,31 @@ static void test_a_sync_asks_nobody(void **state)
 	assert_int_equal(scan_log().epochs, 0);
 }
 
+/* Too large for the overlay. */
+static uint64_t put_large(int fd, uint64_t at)
+{
+	uint64_t n = rig_file(fd)->rule->set.mem_bytes / 8 + 1;
+	uint8_t *bytes = malloc(n);
+
+	assert_non_null(bytes);
+	rig_fill(bytes, n, at);
+	assert_int_equal(rig_pwrite(fd, bytes, n, (off_t)at), (long)n);
+	free(bytes);
+	return n;
+}
+
 static void test_a_large_write_comes_after_what_was_staged(void **state)
 {
-	static uint8_t large[200000];
 	int fd, other;
+	uint64_t n;
 
 	(void)state;
 	needs_a_disk();
 	two_staged(&fd, &other);
-	rig_fill(large, sizeof large, 1600);
-	assert_int_equal(rig_write(other, large, sizeof large), sizeof large);
+	n = put_large(other, 1600);
 	/* all of it is durable before, and the log cannot undo the write */
 	rig_expect("a", 1500);
-	rig_expect("b", 1600 + sizeof large);
+	rig_expect("b", 1600 + n);
 	assert_int_equal(scan_log().epochs, 0);
 	/* which no log has: it is synced when the program asks for it */
 	rig_faults_clear();
@@ -631,6 +643,9 @@ static int leased_beside_a_full_log(void)
 	rig_config.rules[0].set.writers = WRITERS_AUTO;
 	fd = ready("a");
 	other = ready("b");
+	/* (a lease that took long is followed by a pause) */
+	while (!ordered_pays(rig_file(fd)->rule))
+		sys_nap(1000000);
 	rig_put(fd, 1000, 500);
 	flush_now(fd);
 	assert_int_equal(scan_log().epochs, 1);
@@ -1315,6 +1330,62 @@ static void test_a_removal_from_the_directory(void **state)
 	assert_int_equal(rig_drain(fd), 0);
 	assert_int_equal(faults.fsync.calls, 1);
 	assert_true(ordered_names_follow(rig_file(fd)->rule));
+}
+
+/* ---- what the kernel has ---- */
+
+/* With the largest write that the overlay takes nothing goes to the kernel. */
+static void test_a_write_of_many_pages_is_staged(void **state)
+{
+	static uint8_t bytes[100000];
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	fd = staged("a", 500);
+	assert_true(sizeof bytes <= rig_file(fd)->rule->set.mem_bytes / 8);
+	rig_fill(bytes, sizeof bytes, 1500);
+	assert_int_equal(rig_pwrite(fd, bytes, sizeof bytes, 1500), sizeof bytes);
+	assert_int_equal(rig_kernel_size("a"), 1000);
+	assert_int_equal(rig_drain(fd), 0);
+	rig_expect("a", 1500 + sizeof bytes);
+}
+
+/* The first one is durable before the kernel has the second one. */
+static void test_large_writes_are_in_order(void **state)
+{
+	const struct rule *rule;
+	int fd, other;
+
+	(void)state;
+	needs_a_disk();
+	two_staged(&fd, &other);
+	rule = rig_file(fd)->rule;
+	put_large(fd, 1500);
+	assert_true(order_loose_any(rule));
+	assert_int_equal(ordered_barrier(rule), 0);
+	assert_false(order_loose_any(rule));
+}
+
+/* Nothing is staged after it, and yet an epoch comes. */
+static void test_an_epoch_has_what_the_kernel_has(void **state)
+{
+	const struct rule *rule;
+	int fd;
+
+	(void)state;
+	needs_a_disk();
+	fd = ready("a");
+	rule = rig_file(fd)->rule;
+	assert_int_equal(ordered_barrier(rule), 0);
+	assert_false(order_loose_any(rule));
+	ordered_call_begin(rule, rig_file(fd)->dev, false);
+	ordered_call_end(rule, rig_file(fd)->dev, false);
+	assert_true(ordered_tend(0) < sys_now_ns() + rule->set.ordered_ms * 1000000ull);
+	assert_true(order_loose_any(rule));
+	ordered_tend(UINT64_MAX - 1);
+	assert_false(order_loose_any(rule));
+	assert_true(ordered_tend(UINT64_MAX - 1) == UINT64_MAX);
 }
 
 /* ---- a call that another thread acts on before it has returned ---- */
@@ -3250,6 +3321,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(test_a_sync_asks_nobody),
 		TEST(test_a_large_write_comes_after_what_was_staged),
+		TEST(test_a_write_of_many_pages_is_staged),
+		TEST(test_large_writes_are_in_order),
+		TEST(test_an_epoch_has_what_the_kernel_has),
 		TEST(test_a_log_that_cannot_be_written),
 		TEST(test_a_file_that_cannot_be_written),
 		TEST(test_no_sync_succeeds_after_an_epoch_that_failed),
