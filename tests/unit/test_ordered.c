@@ -85,6 +85,9 @@ static int ready(const char *name)
 	assert_int_equal(rig_file(fd)->mode, FILE_ATTACHED);
 	assert_int_equal(rig_drain(fd), 0);
 	rig_expect(name, 1000);
+	/* (a lease that took long is followed by a pause) */
+	while (!ordered_pays(rig_file(fd)->rule))
+		sys_nap(1000000);
 	return fd;
 }
 
@@ -643,9 +646,6 @@ static int leased_beside_a_full_log(void)
 	rig_config.rules[0].set.writers = WRITERS_AUTO;
 	fd = ready("a");
 	other = ready("b");
-	/* (a lease that took long is followed by a pause) */
-	while (!ordered_pays(rig_file(fd)->rule))
-		sys_nap(1000000);
 	rig_put(fd, 1000, 500);
 	flush_now(fd);
 	assert_int_equal(scan_log().epochs, 1);
