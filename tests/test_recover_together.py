@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import select
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from lib.recovery_lab import COUNT, LINE, Lab, actions, lines
@@ -33,8 +37,9 @@ int main(int argc, char **argv)
 }
 """
 
-# At 1 on standard input a thread opens the first file.  At 2 its process forks, and at 3 the child opens the other one.
-FORKER = """
+# At 1 on standard input a thread opens the first file.  Then the main thread opens the other one: at 3 itself, at 4
+# with O_TRUNC; or at 2 it forks, and at 3 the child does.
+BESIDE = """
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -46,23 +51,29 @@ static void *opens(void *path)
 	close(open(path, O_RDWR));
 	return NULL;
 }
+static int look(const char *path, int flags)
+{
+	struct stat st;
+	if (fstat(open(path, O_RDWR | flags), &st) != 0)
+		return 1;
+	dprintf(1, "%lld\\n", (long long)st.st_size);
+	return 0;
+}
 int main(int argc, char **argv)
 {
 	pthread_t thread;
-	struct stat st;
-	int status;
-	if (argc != 3 || write(1, "ready\\n", 6) != 6 || getchar() != '1')
+	int status = 9;
+	char byte;
+	if (argc != 3 || write(1, "ready\\n", 6) != 6 || read(0, &byte, 1) != 1 || byte != '1')
 		return 9;
-	if (pthread_create(&thread, NULL, opens, argv[1]) != 0 || getchar() != '2')
+	if (pthread_create(&thread, NULL, opens, argv[1]) != 0 || read(0, &byte, 1) != 1)
 		return 9;
-	if (fork() == 0) {
-		char byte;
-		if (write(1, "forked\\n", 7) != 7 || read(0, &byte, 1) != 1 || fstat(open(argv[2], O_RDWR), &st) != 0)
-			_exit(1);
-		dprintf(1, "%lld\\n", (long long)st.st_size);
-		_exit(0);
-	}
-	wait(&status);
+	if (byte == '2' && fork() == 0)
+		_exit(write(1, "forked\\n", 7) == 7 && read(0, &byte, 1) == 1 ? look(argv[2], 0) : 1);
+	if (byte == '3' || byte == '4')
+		status = look(argv[2], byte == '4' ? O_TRUNC : 0);
+	else
+		wait(&status);
 	pthread_join(thread, NULL);
 	return status;
 }
@@ -92,16 +103,23 @@ int main(int argc, char **argv)
 """
 
 
-def is_open_elsewhere(path: Path) -> bool:
+def openers(path: Path) -> int:
+    """How many other processes have it open."""
+    count = 0
     for pid in os.listdir("/proc"):
         if not pid.isdigit() or int(pid) == os.getpid():
             continue
         try:
-            if any(os.readlink(f"/proc/{pid}/fd/{fd}") == str(path) for fd in os.listdir(f"/proc/{pid}/fd")):
-                return True
+            count += any(
+                os.readlink(f"/proc/{pid}/fd/{fd}") == str(path) for fd in os.listdir(f"/proc/{pid}/fd")
+            )
         except OSError:
             continue  # it ended or closed one meanwhile, or is somebody else's
-    return False
+    return count
+
+
+def is_open_elsewhere(path: Path) -> bool:
+    return openers(path) > 0
 
 
 def test_an_open_waits_for_a_recovery(library, compile_c):
@@ -194,42 +212,71 @@ def test_a_lease_that_nobody_answers_for(lab, short_break):
     assert lab.target.read_bytes() == lines(0, COUNT)
 
 
-def test_a_child_forked_during_a_recovery_recovers(library, compile_c):
-    program = compile_c(FORKER, "-pthread")
+def leave_staged(library, compile_c, log: Path) -> Path:
+    """A dead program's arena with lines for this file."""
+    leave = [compile_c(LEAVE.read_text()), "append", "kill", 0, LINES, log]
+    run = run_preloaded(library, leave, log.parent, lag_ms=60000)
+    assert run.returncode == -9, run.stderr
+    assert log.stat().st_size < LINES * 100, "nothing was staged"
+    (arena,) = (log.parent / ".fastwrite").glob("*.arena")
+    return arena
+
+
+@contextlib.contextmanager
+def beside_a_recovery(
+    library, compile_c, *names: str
+) -> Iterator[tuple[subprocess.Popen, list[Path], Path, BinaryIO]]:
+    """BESIDE, in which a thread waits for the recovery of the first arena; the files, that arena, what holds it up."""
     with disk_dir() as place:
-        logs = [place / name / "log" for name in ("one", "two")]
+        logs = [place / name for name in names]
         for log in logs:
-            log.parent.mkdir()
-        paths = ":".join(f"{log.parent}/**" for log in logs)
+            log.parent.mkdir(exist_ok=True)
         with subprocess.Popen(
-            [program, *logs],
-            env=preload_env(library, paths),
+            [compile_c(BESIDE, "-pthread"), *logs],
+            env=preload_env(library, ":".join(f"{log.parent}/**" for log in logs)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
+            bufsize=0,
         ) as process:
             # (its start, too, would recover what it finds)
-            assert process.stdout.readline() == "ready\n"
-            for log in logs:
-                leave = [compile_c(LEAVE.read_text()), "append", "kill", 0, LINES, log]
-                run = run_preloaded(library, leave, place, paths=f"{log.parent}/**", lag_ms=60000)
-                assert run.returncode == -9, run.stderr
-                assert log.stat().st_size < LINES * 100, "nothing was staged"
-            (arena,) = (place / "one" / ".fastwrite").glob("*.arena")
-            with arena.open("rb") as recoverer:
+            assert process.stdout.readline() == b"ready\n"
+            arenas = [leave_staged(library, compile_c, log) for log in dict.fromkeys(logs)]
+            with arenas[0].open("rb") as recoverer:
                 fcntl.flock(recoverer, fcntl.LOCK_EX)
-                process.stdin.write("1")
-                process.stdin.flush()
-                wait_for(lambda: is_open_elsewhere(arena), "the thread to meet the arena")
-                process.stdin.write("2")
-                process.stdin.flush()
-                assert process.stdout.readline() == "forked\n"
-            process.stdin.write("3")
-            process.stdin.flush()
-            assert process.stdout.readline() == f"{LINES * 100}\n"
-            assert process.wait(60) == 0, process.stderr.read()
+                process.stdin.write(b"1")
+                wait_for(lambda: is_open_elsewhere(arenas[0]), "the thread to meet the arena")
+                yield process, logs, arenas[0], recoverer
+
+
+def test_a_child_forked_during_a_recovery_recovers(library, compile_c):
+    with beside_a_recovery(library, compile_c, "one/log", "two/log") as (process, logs, _, recoverer):
+        process.stdin.write(b"2")
+        assert process.stdout.readline() == b"forked\n"
+        recoverer.close()
+        process.stdin.write(b"3")
+        assert process.stdout.readline() == b"%d\n" % (LINES * 100)
+        assert process.wait(60) == 0, process.stderr.read()
         assert [log.stat().st_size for log in logs] == [LINES * 100] * 2
+
+
+@pytest.mark.parametrize("how", [b"3", b"4"], ids=["plain", "truncating"])
+@pytest.mark.parametrize("other", ["one/log", "two/log"])
+def test_an_open_waits_for_the_recovery_of_another_thread(library, compile_c, how, other):
+    """(an open looks at all rules' directories, the first one's first)"""
+    size = LINES * 100 if how == b"3" else 0
+    with beside_a_recovery(library, compile_c, "one/log", other) as (process, logs, arena, recoverer):
+        process.stdin.write(how)
+        ended = select.poll()
+        ended.register(process.stdout, select.POLLIN)
+        wait_for(lambda: openers(arena) == 2 or ended.poll(0), "the other thread to meet the arena")
+        recoverer.close()
+        assert process.stdout.readline() == b"%d\n" % size
+        assert process.wait(60) == 0, process.stderr.read()
+        assert [log.stat().st_size for log in logs] == [
+            size if log == logs[1] else LINES * 100 for log in logs
+        ]
+        assert not [arena for log in logs for arena in (log.parent / ".fastwrite").glob("*.arena")]
 
 
 def has_lease(path: Path) -> bool:

@@ -123,15 +123,15 @@ bool claim_is_held(int fd)
 	return held_lock(fd, F_OFD_GETLK, &lock, F_WRLCK) == 0 && lock.l_type != F_UNLCK;
 }
 
-static _Atomic uint64_t give_up = CLAIM_FOREVER;
+static __thread uint64_t give_up = CLAIM_FOREVER;
 
-void claim_give_up(uint64_t at) { atomic_store(&give_up, at); }
+void claim_give_up(uint64_t at) { give_up = at; }
 
 uint64_t claim_until(uint64_t ns)
 {
-	uint64_t until = sys_now_ns() + ns, last = atomic_load(&give_up);
+	uint64_t until = sys_now_ns() + ns;
 
-	return until < last ? until : last;
+	return until < give_up ? until : give_up;
 }
 
 int claim_lock(int fd)

@@ -46,7 +46,8 @@ int claim_file_allowed(int dirfd, int fd);
 
 /*
  * Waits for other recoverers.  Any owner of an arena can look like one, for as long as they like.  So the
- * waits for one arena or journal have CLAIM_PATIENCE_NS together, and none is longer than until `at`.
+ * waits for one arena or journal have CLAIM_PATIENCE_NS together, and none of this thread's is longer than
+ * until `at`.
  * claim_until: when a wait of at most `ns` ends that begins now.
  */
 #define CLAIM_PATIENCE_NS 10000000000u

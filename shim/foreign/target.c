@@ -45,9 +45,9 @@ static int is_target(int fd, const char *name, const struct wanted *w, bool *pro
 	return own_volume || (!*proved && !name[0]) ? -ENOENT : 0;
 }
 
-static _Atomic int patience_ms = LEASE_PATIENCE_MS;
+static __thread int patience_ms = LEASE_PATIENCE_MS;
 
-void recover_target_patience(int ms) { atomic_store(&patience_ms, ms); }
+void recover_target_patience(int ms) { patience_ms = ms; }
 
 /* Without blocking, because the name may be a FIFO's.  -EAGAIN: a process holds a lease, was told, and has
  * not dropped it. */
@@ -57,8 +57,8 @@ static int open_patiently(int dirfd, const char *name, int flags)
 	int fd, waited = 0;
 
 	while ((fd = sys.openat(dirfd, name, flags, 0)) == -EAGAIN &&
-	       (waited++ < LEAST_MS || atomic_load(&patience_ms) > 0)) {
-		atomic_fetch_sub(&patience_ms, 1);
+	       (waited++ < LEAST_MS || patience_ms > 0)) {
+		patience_ms--;
 		sys_nap(1000000);
 	}
 	return fd;

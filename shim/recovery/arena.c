@@ -178,13 +178,16 @@ static void recover_open(struct recover_job *j, const char *name, int fd)
 
 	if (r == 0) {
 		r = claim_lock(fd);
+		/* (several that waited for it share the lock, as a living family does) */
+		if ((r == 0 || r == -EWOULDBLOCK) && !sys_still_linked(fd)) {
+			j->report->elsewhere++;
+			return;
+		}
 		if (r == -EWOULDBLOCK) {
 			living_recover(j, fd);
 			return;
 		}
 	}
-	if (r == 0 && !sys_still_linked(fd))
-		return; /* another process was quicker */
 	if (r == 0)
 		r = load_dead(j, fd);
 	if (r == 0) {
@@ -213,6 +216,8 @@ void recover_arena(struct recover_job *j, const char *name)
 	fd = sys.openat(j->dirfd, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
 	if (fd != -ENOENT)
 		recover_open(j, name, fd);
+	else
+		j->report->elsewhere++;
 	if (fd >= 0)
 		sys.close(fd);
 	sys_quiet_end(&quiet);

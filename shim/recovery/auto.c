@@ -6,6 +6,9 @@
  * belonged to another living process then.  Such a directory is looked at again when it has changed, and
  * after 50 ms.  A look asks for the locks of the living and takes none, so the program's own process can do
  * it.  Only when it finds more than the living, a process of its own recovers (sys_apart).
+ *
+ * Threads recover beside each other, as processes do: the locks of the arenas keep them apart, with the same
+ * limits to a wait.  Nothing is left to free when a process forks, or a recovery is stopped.
  */
 #include "recovery/recover.h"
 
@@ -30,8 +33,6 @@ enum { KNOWN_MAX = 16 };
 
 static _Atomic uint64_t known[KNOWN_MAX]; /* directories to skip: hash of device, inode and time; 0 = free */
 static _Atomic uint32_t next_place;
-/* The process in which a thread recovers; 0: none.  (In the child of a fork the word may name the parent.) */
-static _Atomic int running;
 
 static uint64_t key_of(const struct statx *st)
 {
@@ -391,18 +392,11 @@ unsigned recover_dead(const char *dir, int target, uint64_t mem_bytes)
 	struct statx st;
 	sys_sigset signals;
 	uint64_t key = needed(AT_FDCWD, dir, &st), begin;
-	int me, before;
 	bool settled;
 
 	if (!key || !is_allowed(&w, &st, target, mem_bytes))
 		return 0;
 	signals = signals_block(); /* (a signal handler must not leave a recovery half way) */
-	me = sys_getpid();
-	before = atomic_load(&running);
-	if (before == me || !atomic_compare_exchange_strong(&running, &before, me)) {
-		sys_restore_signals(signals);
-		return 0; /* another thread recovers, or we are inside our own recovery */
-	}
 	begin = sys_now_ns();
 	settled = is_settled(&st);
 	/* in a process of its own: the program may hold POSIX locks on a file that is recovered */
@@ -416,7 +410,6 @@ unsigned recover_dead(const char *dir, int target, uint64_t mem_bytes)
 		else if (report->live > 0)
 			note_calm(key, begin);
 	}
-	atomic_store(&running, 0);
 	sys_restore_signals(signals);
-	return (unsigned)(report->recovered + report->orphans);
+	return (unsigned)(report->recovered + report->orphans + report->elsewhere);
 }

@@ -133,8 +133,10 @@ bool recover_journal(const char *dir, int dirfd, const char *name, bool in_aside
 	r = s->fd < 0 ? s->fd : claim_file_allowed(dirfd, s->fd);
 	if (r == 0)
 		r = claim_lock(s->fd);
-	if (r == 0 && !sys_still_linked(s->fd))
+	if (r == 0 && !sys_still_linked(s->fd)) {
+		report->elsewhere++;
 		goto out;
+	}
 	if (r == 0 && wal_replay_is(s->fd)) {
 		/* the file of sync = ordered has the same name */
 		wal_replay(&(struct wal_recovery){.opt = opt,

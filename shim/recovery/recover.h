@@ -31,7 +31,8 @@ struct recover_report {
 	uint64_t aside;     /* files whose bytes were put aside, now or before: the user has to decide */
 	uint64_t orphans;   /* files that are gone; their bytes went to orphans/ in the staging directory */
 	uint64_t failed;    /* files or arenas left as they are: run again */
-	uint64_t newer;     /* of these, arenas and logs of a version that only a newer library can read */
+	uint64_t elsewhere; /* arenas and journals that another recovery finished meanwhile */
+	uint64_t newer;     /* of `failed`, arenas and logs of a version that only a newer library can read */
 	uint64_t bytes;     /* written, or with dry_run: to be written */
 };
 
@@ -74,7 +75,8 @@ int recover_live_entry(int arena_fd, const char *dir, uint32_t entry, int fd);
 uint64_t recover_needed(int dirfd, const char *dir);
 /*
  * For the library: recovers the dead arenas in staging directory `dir`.  Remembers directories in which
- * nothing is left to recover.  Returns how many files got bytes.
+ * nothing is left to recover.  Returns how many files got bytes, and how many arenas another recovery
+ * finished meanwhile.
  *
  * Root recovers another user's arenas only if that user owns the parent directory, or the file that is being
  * opened (target; -1: none), and only as much as an open may take.  It leaves the rest to the command, and
