@@ -134,6 +134,8 @@ uint64_t claim_until(uint64_t ns)
 	return until < give_up ? until : give_up;
 }
 
+bool claim_gave_up(void) { return give_up != CLAIM_FOREVER && sys_now_ns() >= give_up; }
+
 int claim_lock(int fd)
 {
 	uint64_t until = claim_until(CLAIM_PATIENCE_NS);

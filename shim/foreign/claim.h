@@ -47,13 +47,14 @@ int claim_file_allowed(int dirfd, int fd);
 /*
  * Waits for other recoverers.  Any owner of an arena can look like one, for as long as they like.  So the
  * waits for one arena or journal have CLAIM_PATIENCE_NS together, and none of this thread's is longer than
- * until `at`.
- * claim_until: when a wait of at most `ns` ends that begins now.
+ * until `at`.  claim_until: when a wait of at most `ns` ends that begins now.  claim_gave_up: it is later
+ * than `at`.
  */
 #define CLAIM_PATIENCE_NS 10000000000u
 #define CLAIM_FOREVER UINT64_MAX /* at first */
 void claim_give_up(uint64_t at);
 uint64_t claim_until(uint64_t ns);
+bool claim_gave_up(void);
 
 /*
  * Locks a dead arena or journal for its recovery.  0; -EWOULDBLOCK: the processes of its family live, and

@@ -13,7 +13,7 @@
  *   replay             the bytes into the file
  *   aside              arenas and journals that wait for a decision
  *   journal*           one journal: reads it, finds its files, replays it
- *   wal_replay         one log of sync = ordered
+ *   wal_*              one log of sync = ordered: finds its files, replays it
  *   page_log           the arena's pages into that log, before they go to their files
  */
 #ifndef FASTWRITE_RECOVERY_RECOVER_H

@@ -7,31 +7,18 @@
 #include "base/kill.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "foreign/claim.h"
 #include "foreign/parse.h"
 #include "foreign/rights.h"
-#include "format/identity.h"
 #include "format/journal_format.h"
 #include "format/wal_scan.h"
 #include "recovery/aside.h"
+#include "recovery/wal_files.h"
 #include "wal/spare.h"
 
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
-
-/* A file that the log names. */
-struct named {
-	struct arena_entry name;
-	struct recover_target target;
-	uint32_t number; /* by which the records of `epoch` call it */
-	uint64_t epoch;
-	bool changes;         /* the log has more of it than its name */
-	struct wal_size size; /* of its last SIZE record */
-	uint64_t kept; /* the file has bytes up to there that no image has, and the last epoch has, too */
-	bool goes;     /* the last epoch says so: the program may have removed it */
-	bool gone;     /* it has */
-	uint64_t bytes;
-};
 
 struct replay {
 	const struct wal_recovery *w;
@@ -41,8 +28,8 @@ struct replay {
 	struct wal_replay note; /* of this recovery, and of those before it */
 	bool changes;           /* this one has changed a file */
 	struct recover_place place;
-	struct named *files;
-	uint64_t count, room;
+	struct wal_files files;
+	bool cuts;         /* some files are maybe_cut */
 	bool elsewhere;    /* some files are on other file systems than the log */
 	const char *aside; /* why the log is put aside; NULL: it is not */
 };
@@ -76,98 +63,42 @@ bool wal_replay_is(int fd)
 
 /* ---- its files ---- */
 
-static struct named *file_of(const struct replay *r, const struct wal_item *item)
-{
-	for (uint64_t i = r->count; i > 0; i--)
-		if (r->files[i - 1].epoch == item->epoch && r->files[i - 1].number == item->file)
-			return &r->files[i - 1];
-	return NULL;
-}
-
-static bool is_file(const struct arena_entry *e, const struct arena_entry *other)
-{
-	struct identity a, b;
-
-	identity_of_entry(e, &a);
-	identity_of_entry(other, &b);
-	return e->dev == other->dev && identity_same(&a, &b);
-}
-
-/* The same file under the same name, as an earlier epoch has named it. */
-static struct named *known(const struct replay *r, const struct wal_item *item)
-{
-	for (uint64_t i = 0; i < r->count; i++) {
-		const struct arena_entry *e = &r->files[i].name;
-
-		if (e->ino == item->name->ino && e->dev == item->name->dev &&
-		    e->generation == item->name->generation && e->handle_hash == item->name->handle_hash &&
-		    e->btime_sec == item->name->btime_sec && e->btime_nsec == item->name->btime_nsec &&
-		    strcmp(e->path, item->path) == 0)
-			return &r->files[i];
-	}
-	return NULL;
-}
-
-/* The file of any record; a name gives it the number of its epoch. */
-static struct named *find_file(const struct replay *r, const struct wal_item *item)
-{
-	struct named *f = item->type == WAL_NAME ? known(r, item) : file_of(r, item);
-
-	if (f && item->type == WAL_NAME) {
-		f->number = item->file;
-		f->epoch = item->epoch;
-	}
-	return f;
-}
-
 static int visit_count(void *ctx, const struct wal_item *item)
 {
 	struct replay *r = ctx;
 
-	r->room += item->type == WAL_NAME;
-	r->elsewhere |= item->type == WAL_NAME && item->name->dev != r->scan.header.origin.dev;
+	if (item->type != WAL_NAME)
+		return 0;
+	r->files.names++;
+	r->files.path_bytes += item->name->path_bytes;
+	r->elsewhere |= item->name->dev != r->scan.header.origin.dev;
 	return 0;
 }
 
-static void take_name(struct arena_entry *e, const struct wal_item *item)
-{
-	e->dev = item->name->dev;
-	e->ino = item->name->ino;
-	e->btime_sec = item->name->btime_sec;
-	e->btime_nsec = item->name->btime_nsec;
-	e->generation = item->name->generation;
-	e->handle_hash = item->name->handle_hash;
-	e->below = item->name->below;
-	e->up = item->name->up;
-	memcpy(e->path, item->path, item->name->path_bytes);
-}
-
-struct cut_search {
-	struct replay *r;
-	const struct named *f;
-	uint64_t size;
-	bool found;
-};
-
+/* Finds the cuts that a mount may have made. */
 static int visit_cut(void *ctx, const struct wal_item *item)
 {
-	struct cut_search *s = ctx;
-	const struct named *f = find_file(s->r, item);
+	struct replay *r = ctx;
+	const struct wal_file *f = wal_files_find(&r->files, item);
+	struct wal_file *same = NULL;
 
-	if (f && is_file(&f->name, &s->f->name) && item->type == WAL_SIZE && (item->size->flags & WAL_CUTS) &&
-	    item->size->lowest == s->size)
-		s->found = true;
+	if (!f || item->type != WAL_SIZE || !(item->size->flags & WAL_CUTS))
+		return 0;
+	while ((same = wal_files_same(&r->files, f, same)) != NULL)
+		same->maybe_cut &= item->size->lowest != same->cut;
 	return 0;
 }
 
-/* The time of the file may be that of the mount, which has made it as short as an epoch says. */
-static bool is_cut_by_mount(struct replay *r, const struct named *f, const struct statx *st)
-{
-	struct cut_search s = {.r = r, .f = f, .size = st->stx_size};
+static const char *const changed_late = "was changed after the power loss, before recovery";
 
-	return st->stx_mtime.tv_sec == st->stx_ctime.tv_sec &&
-	       st->stx_mtime.tv_nsec == st->stx_ctime.tv_nsec &&
-	       wal_scan_each(&r->scan, visit_cut, &s) == 0 && s.found;
+/* The times of some files may be those of the mount, which has made them as short as an epoch says. */
+static void judge_cuts(struct replay *r)
+{
+	/* (after an error the others stay in doubt) */
+	(void)wal_scan_each(&r->scan, visit_cut, r);
+	for (uint64_t i = 0; i < r->files.count; i++)
+		if (r->files.files[i].maybe_cut)
+			r->aside = changed_late;
 }
 
 /* The file may have got this time by a recovery that did not end, in this boot or an earlier one. */
@@ -190,51 +121,35 @@ static bool is_of_this_boot(const struct replay *r, int64_t changed)
 
 /*
  * Was the file changed since the log was written, by somebody else?  After another boot: in this one, by a
- * program that did not wait for recovery.
+ * program that did not wait for recovery.  It may have been a mount: see judge_cuts.
  */
-static bool is_changed(struct replay *r, const struct named *f)
+static bool is_changed(struct replay *r, struct wal_file *f, int fd)
 {
 	struct statx st;
 	int64_t changed;
 
-	if (f->target.fd < 0 || f->target.orphan || r->w->opt->force)
+	if (r->w->opt->force)
 		return false;
-	if (sys.statx(f->target.fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st) < 0)
+	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st) < 0)
 		return true;
 	changed = st.stx_mtime.tv_sec * 1000000000ll + st.stx_mtime.tv_nsec;
-	if (is_ours(r, changed))
-		return false;
 	/* (the log may have waited for several boots) */
-	return (changed > r->scan.written_ns + WAL_LATE_NS || is_of_this_boot(r, changed)) &&
-	       !is_cut_by_mount(r, f, &st);
-}
-
-static int take_file(struct replay *r, const struct wal_item *item)
-{
-	struct named *f;
-
-	if (item->name->path_bytes > ARENA_PATH_MAX)
-		return -EBADMSG;
-	f = find_file(r, item);
-	if (!f) {
-		f = &r->files[r->count++];
-		f->target.fd = -1;
-		f->number = item->file;
-		f->epoch = item->epoch;
-		take_name(&f->name, item);
-	}
-	f->goes = item->name->flags & WAL_GOES;
-	return 0;
+	if (is_ours(r, changed) ||
+	    (changed <= r->scan.written_ns + WAL_LATE_NS && !is_of_this_boot(r, changed)))
+		return false;
+	f->cut = st.stx_size;
+	f->maybe_cut =
+		st.stx_mtime.tv_sec == st.stx_ctime.tv_sec && st.stx_mtime.tv_nsec == st.stx_ctime.tv_nsec;
+	r->cuts |= f->maybe_cut;
+	return !f->maybe_cut;
 }
 
 /* (it may have had another name before) */
-static void take_size(const struct replay *r, const struct named *f, const struct wal_size *size)
+static void take_size(const struct replay *r, const struct wal_file *f, const struct wal_size *size)
 {
-	for (uint64_t i = 0; i < r->count; i++) {
-		struct named *same = &r->files[i];
+	struct wal_file *same = NULL;
 
-		if (!is_file(&same->name, &f->name))
-			continue;
+	while ((same = wal_files_same(&r->files, f, same)) != NULL) {
 		if (size->flags & WAL_IN_FILE)
 			same->kept = size->size;
 		else if (size->lowest < same->kept)
@@ -242,15 +157,27 @@ static void take_size(const struct replay *r, const struct named *f, const struc
 	}
 }
 
+/* A start waits no longer than this for a log that another user has made. */
+static int go_on(const struct replay *r)
+{
+	if (!claim_gave_up())
+		return 0;
+	failed(r->w, "", -ETIMEDOUT, "it names more files than a start may look for; left alone");
+	return -ETIMEDOUT;
+}
+
 /* Before the replay: what each file is, and what of it the replay must not cut. */
 static int visit_file(void *ctx, const struct wal_item *item)
 {
 	struct replay *r = ctx;
-	struct named *f;
+	struct wal_file *f;
+	int e = go_on(r);
 
+	if (e < 0)
+		return e;
 	if (item->type == WAL_NAME)
-		return take_file(r, item);
-	f = find_file(r, item);
+		return wal_files_take(&r->files, item);
+	f = wal_files_find(&r->files, item);
 	if (!f)
 		return -EBADMSG;
 	if (item->type == WAL_SIZE) {
@@ -260,34 +187,35 @@ static int visit_file(void *ctx, const struct wal_item *item)
 	return 0;
 }
 
-/* With `keep`, a file that is gone gets an orphan. */
-static int open_target(const struct replay *r, struct named *f, bool keep)
+/* A file that is missing gets an orphan.  Descriptor or -errno. */
+static int open_target(struct replay *r, struct wal_file *f)
 {
-	int e = recover_target_open(&f->target, &f->name, &r->place, keep);
+	int fd = wal_files_open(&r->files, f, &r->place);
 
-	if (e < 0 && (keep || e != -ENOENT))
-		failed(r->w, f->name.path, e,
-		       e == RECOVER_ELSEWHERE
+	if (fd < 0 && (f->missing || fd != -ENOENT))
+		failed(r->w, wal_files_path(&r->files, f), fd,
+		       fd == RECOVER_ELSEWHERE
 		               ? "its directory is not there: mounted elsewhere, or in a container?  left in "
 		                 "the log"
 		               : "left in the log");
-	return e;
+	return fd;
 }
 
-static int open_file(struct replay *r, struct named *f)
+static int open_file(struct replay *r, struct wal_file *f)
 {
-	int e = open_target(r, f, false);
+	int fd = open_target(r, f), e;
 
-	f->gone = e == -ENOENT && f->goes;
-	if (e < 0)
-		return e == -ENOENT ? 0 : e;
-	e = bytes_have_offsets(f->target.fd);
+	f->missing = fd == -ENOENT;
+	f->gone = f->missing && f->goes;
+	if (fd < 0)
+		return f->missing ? 0 : fd;
+	e = bytes_have_offsets(fd);
 	if (e < 0) {
-		failed(r->w, f->name.path, e, "it is append-only; left in the log");
+		failed(r->w, wal_files_path(&r->files, f), e, "it is append-only; left in the log");
 		return e;
 	}
-	if (is_changed(r, f))
-		r->aside = "was changed after the power loss, before recovery";
+	if (is_changed(r, f, fd))
+		r->aside = changed_late;
 	return 0;
 }
 
@@ -295,8 +223,15 @@ static int open_all(struct replay *r)
 {
 	int e = wal_scan_each(&r->scan, visit_file, r);
 
-	for (uint64_t i = 0; i < r->count && e == 0; i++)
-		e = open_file(r, &r->files[i]);
+	if (e < 0 && e != -ETIMEDOUT)
+		failed(r->w, "", e, "damaged, or cannot be read; left alone");
+	for (uint64_t i = 0; i < r->files.count && e == 0; i++) {
+		e = go_on(r);
+		if (e == 0)
+			e = open_file(r, &r->files.files[i]);
+	}
+	if (e == 0 && r->cuts && !r->aside)
+		judge_cuts(r);
 	return e;
 }
 
@@ -305,11 +240,12 @@ static int keep_gone(struct replay *r)
 {
 	int e = 0;
 
-	for (uint64_t i = 0; i < r->count && e == 0; i++) {
-		struct named *f = &r->files[i];
+	for (uint64_t i = 0; i < r->files.count && e == 0; i++) {
+		struct wal_file *f = &r->files.files[i];
 
-		if (f->target.fd < 0 && f->changes && !f->gone)
-			e = open_target(r, f, true);
+		if (f->missing && f->changes && !f->gone)
+			e = open_target(r, f);
+		e = e < 0 ? e : 0;
 	}
 	return e;
 }
@@ -361,34 +297,34 @@ static void end_changes(struct replay *r)
 		(void)put_note(r, until_ns);
 }
 
-static int resize(const struct named *f, uint64_t size)
+static int resize(int fd, uint64_t size)
 {
 	int r;
 
 	kill_step();
-	r = sys.ftruncate(f->target.fd, (off_t)size);
+	r = sys.ftruncate(fd, (off_t)size);
 	kill_step();
 	return r;
 }
 
-static uint64_t no_less_than_kept(const struct named *f, uint64_t size)
+static uint64_t no_less_than_kept(const struct wal_file *f, uint64_t size)
 {
 	return size > f->kept ? size : f->kept;
 }
 
-static int replay_size(struct named *f, const struct wal_size *size)
+static int replay_size(struct wal_file *f, int fd, const struct wal_size *size)
 {
 	uint64_t lowest = no_less_than_kept(f, size->lowest);
 	struct statx st;
-	int e = sys.statx(f->target.fd, "", AT_EMPTY_PATH, STATX_SIZE, &st);
+	int e = sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st);
 
 	f->size = *size;
 	if (e == 0 && st.stx_size > lowest)
-		e = resize(f, lowest);
-	return e == 0 ? resize(f, no_less_than_kept(f, size->size)) : e;
+		e = resize(fd, lowest);
+	return e == 0 ? resize(fd, no_less_than_kept(f, size->size)) : e;
 }
 
-static int replay_page(struct named *f, const struct wal_item *item)
+static int replay_page(struct wal_file *f, int fd, const struct wal_item *item)
 {
 	uint64_t at = item->page * WAL_PAGE_BYTES, n, written;
 	int e;
@@ -396,7 +332,7 @@ static int replay_page(struct named *f, const struct wal_item *item)
 	if (at >= f->size.size)
 		return -EBADMSG;
 	n = f->size.size - at < WAL_PAGE_BYTES ? f->size.size - at : WAL_PAGE_BYTES;
-	e = bytes_write(f->target.fd, item->image, n, at, false, &written);
+	e = bytes_write(fd, item->image, n, at, false, &written);
 	f->bytes += written;
 	kill_step();
 	return e;
@@ -405,30 +341,32 @@ static int replay_page(struct named *f, const struct wal_item *item)
 static int visit_replay(void *ctx, const struct wal_item *item)
 {
 	struct replay *r = ctx;
-	struct named *f = find_file(r, item);
-	int e;
+	struct wal_file *f = wal_files_find(&r->files, item);
+	int e, fd;
 
 	if (f && f->gone)
 		return 0;
 	e = f ? note_change(r) : -EBADMSG;
-	if (e < 0)
+	if (e < 0 || item->type == WAL_NAME)
 		return e;
-	switch (item->type) {
-	case WAL_NAME: return 0;
-	case WAL_SIZE: return replay_size(f, item->size);
-	default: return replay_page(f, item);
-	}
+	fd = f->changes ? wal_files_open(&r->files, f, &r->place) : -EBADMSG;
+	if (fd < 0)
+		return fd;
+	return item->type == WAL_SIZE ? replay_size(f, fd, item->size) : replay_page(f, fd, item);
 }
 
 /* The file is as the program saw it: its time, too, if we may set it. */
-static int finish(const struct named *f)
+static int finish(struct replay *r, struct wal_file *f)
 {
 	struct timespec times[2] = {{.tv_nsec = UTIME_OMIT},
 	                            {.tv_sec = f->size.mtime_sec, .tv_nsec = f->size.mtime_nsec}};
+	int fd = wal_files_open(&r->files, f, &r->place);
 
+	if (fd < 0)
+		return fd;
 	kill_step();
-	sys_raw(SYS_utimensat, f->target.fd, 0, (long)times, 0, 0, 0);
-	return sys.fsync(f->target.fd);
+	sys_raw(SYS_utimensat, fd, 0, (long)times, 0, 0, 0);
+	return sys.fsync(fd);
 }
 
 /* The kernel has made this name, or not removed it, and the program stood before that, or behind it.  Its
@@ -483,49 +421,68 @@ static int remove_absent(struct replay *r)
 	return e;
 }
 
-static void tell_done(const struct wal_recovery *w, const struct named *f)
+/* (noinline: keeps the stack of a recovery small) */
+__attribute__((noinline)) static void tell_orphan(const struct replay *r, const struct wal_file *f)
 {
-	bool orphan = f->target.orphan;
+	BUFFER(struct arena_entry, name);
+	BUFFER(struct recover_target, t);
+	int e;
 
-	tell(w, f->name.path, orphan ? "orphaned" : "recovered", f->bytes, 0,
-	     orphan ? f->target.path : "as the log of sync = ordered has it");
-	w->report->orphans += orphan;
-	w->report->recovered += !orphan;
-	w->report->bytes += f->bytes;
+	wal_files_entry(&r->files, f, name);
+	e = recover_target_open(t, name, &r->place, true);
+	tell(r->w, name->path, "orphaned", f->bytes, 0, t->path);
+	if (e == 0)
+		recover_target_close(t);
+}
+
+static void tell_done(const struct replay *r, const struct wal_file *f)
+{
+	if (f->orphan)
+		tell_orphan(r, f);
+	else
+		tell(r->w, wal_files_path(&r->files, f), "recovered", f->bytes, 0,
+		     "as the log of sync = ordered has it");
+	r->w->report->orphans += f->orphan;
+	r->w->report->recovered += !f->orphan;
+	r->w->report->bytes += f->bytes;
 }
 
 static int visit_add(void *ctx, const struct wal_item *item)
 {
-	struct named *f = find_file(ctx, item);
+	struct replay *r = ctx;
+	struct wal_file *f = wal_files_find(&r->files, item);
 
 	if (f && item->type == WAL_PAGE)
 		f->bytes += WAL_PAGE_BYTES;
 	return 0;
 }
 
+static bool is_replayed(const struct wal_file *f) { return !f->gone && f->changes; }
+
 static int replay_all(struct replay *r)
 {
+	bool dry_run = r->w->opt->dry_run;
 	int e = 0;
 
-	if (!r->w->opt->dry_run) {
+	if (!dry_run) {
 		(void)spare_give(r->w->fd); /* (then the disk may be too full) */
 		e = keep_gone(r);
 	}
 	if (e < 0)
 		return e;
-	e = wal_scan_each(&r->scan, r->w->opt->dry_run ? visit_add : visit_replay, r);
-	for (uint64_t i = 0; i < r->count && e == 0 && !r->w->opt->dry_run; i++)
-		e = r->files[i].gone || !r->files[i].changes ? 0 : finish(&r->files[i]);
-	if (e == 0 && !r->w->opt->dry_run)
+	e = wal_scan_each(&r->scan, dry_run ? visit_add : visit_replay, r);
+	for (uint64_t i = 0; i < r->files.count && e == 0 && !dry_run; i++)
+		e = is_replayed(&r->files.files[i]) ? finish(r, &r->files.files[i]) : 0;
+	if (e == 0 && !dry_run)
 		e = remove_absent(r);
 	if (e < 0) {
 		end_changes(r);
 		failed(r->w, "", e, "its files are not complete; left alone");
 		return e;
 	}
-	for (uint64_t i = 0; i < r->count; i++)
-		if (!r->files[i].gone && r->files[i].changes)
-			tell_done(r->w, &r->files[i]);
+	for (uint64_t i = 0; i < r->files.count; i++)
+		if (is_replayed(&r->files.files[i]))
+			tell_done(r, &r->files.files[i]);
 	return 0;
 }
 
@@ -587,9 +544,9 @@ static void put_aside(struct replay *r, const char *name)
 	           "a file of the log of sync = ordered %s; `fastwrite recover --force` with the log's name "
 	           "writes them all",
 	           r->aside);
-	for (uint64_t i = 0; i < r->count; i++) {
+	for (uint64_t i = 0; i < r->files.count; i++) {
 		r->w->report->aside++;
-		tell(r->w, r->files[i].name.path, "aside", 0, 0, detail);
+		tell(r->w, wal_files_path(&r->files, &r->files.files[i]), "aside", 0, 0, detail);
 	}
 }
 
@@ -627,24 +584,19 @@ static int load(struct replay *r)
 
 static void replay_loaded(struct replay *r, const char *name)
 {
-	uint64_t bytes = (r->room + 1) * sizeof *r->files;
+	int e = wal_files_begin(&r->files);
 
-	r->files = sys.mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (sys_is_error(r->files)) {
-		failed(r->w, "", (int)(intptr_t)r->files, "no memory; left alone");
-		return;
-	}
-	if (open_all(r) == 0) {
+	if (e < 0) {
+		failed(r->w, "", e, e == -ENOMEM ? "no memory; left alone" : "damaged; left alone");
+	} else if (open_all(r) == 0) {
 		if (r->w->in_aside && !r->w->opt->force)
-			r->aside = "was changed after the power loss, before recovery";
+			r->aside = changed_late;
 		if (r->aside)
 			put_aside(r, name);
 		else if (replay_all(r) == 0 && !r->w->opt->dry_run)
 			remove_log(r, name);
 	}
-	for (uint64_t i = 0; i < r->count; i++)
-		recover_target_close(&r->files[i].target);
-	sys.munmap(r->files, bytes);
+	wal_files_end(&r->files);
 }
 
 /* The arena beside it is of a newer version: nobody here can tell what it has of the same files. */

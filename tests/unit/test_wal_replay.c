@@ -4,6 +4,7 @@
 #include "base/crc32c.h"
 #include "base/kill.h"
 #include "base/sys.h"
+#include "foreign/claim.h"
 #include "format/identity.h"
 #include "format/wal_scan.h"
 #include "recovery/recover.h"
@@ -17,7 +18,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -61,6 +64,8 @@ static void age(const char *name, int seconds)
 	assert_int_equal(utimensat(AT_FDCWD, path_of(name), times, 0), 0);
 }
 
+static uint64_t log_bytes = LOG_BYTES;
+
 /* mount_ago: the file system was mounted again in this boot, after a forced shutdown. */
 static void make_log_of(const char *path, int64_t boot_ago_ns, bool mount_ago)
 {
@@ -74,7 +79,7 @@ static void make_log_of(const char *path, int64_t boot_ago_ns, bool mount_ago)
 		memset(origin.boot_id, 7, sizeof origin.boot_id);
 	origin.mount_id += mount_ago;
 	origin.super_id += mount_ago;
-	assert_int_equal(wal_make(wal, fd, LOG_BYTES, id, &origin), 0);
+	assert_int_equal(wal_make(wal, fd, log_bytes, id, &origin), 0);
 }
 
 static void make_log(const char *path, int64_t boot_ago_ns) { make_log_of(path, boot_ago_ns, false); }
@@ -118,9 +123,9 @@ static int tear_down(void **state)
 	return 0;
 }
 
-static void put_name(unsigned file)
+static void put_name_of(uint32_t number, const char *name)
 {
-	int fd = open(path_of(names[file]), O_RDONLY);
+	int fd = open(path_of(name), O_RDONLY);
 	struct arena_entry e = {.below = (uint16_t)(strlen(dir) + 1), .up = 1};
 	struct identity identity;
 	struct statx st;
@@ -133,10 +138,12 @@ static void put_name(unsigned file)
 	e.btime_nsec = identity.btime_nsec;
 	e.generation = identity.generation;
 	e.handle_hash = identity.handle_hash;
-	snprintf(e.path, sizeof e.path, "%s", path_of(names[file]));
-	assert_int_equal(wal_put_name(wal, 10 + file, &e, 0), 0);
+	snprintf(e.path, sizeof e.path, "%s", path_of(name));
+	assert_int_equal(wal_put_name(wal, number, &e, 0), 0);
 	close(fd);
 }
+
+static void put_name(unsigned file) { put_name_of(10 + file, names[file]); }
 
 /* Of the cut of file 1. */
 static uint32_t cut_flags;
@@ -975,6 +982,99 @@ static void test_a_large_append_that_comes_again(void **state)
 	recover_a_alone();
 }
 
+/* More files than the process may have open. */
+static void test_many_files(void **state)
+{
+	enum { MANY = 60, LIMIT = 50 };
+	struct rlimit limit, few;
+	struct recover_report report;
+	char name[20];
+
+	(void)state;
+	log_bytes = 4 * LOG_BYTES;
+	make_log(log_path, boots[BOOT]);
+	log_bytes = LOG_BYTES;
+	for (unsigned round = 0; round < 2; round++) {
+		struct wal_size size = {.size = PAGE, .mtime_sec = 1000};
+
+		wal_begin(wal);
+		fill(pages, PAGE, round);
+		for (unsigned i = 0; i < MANY; i++) {
+			snprintf(name, sizeof name, "many%u", i);
+			if (round == 0)
+				close(open(path_of(name), O_RDWR | O_CREAT, 0600));
+			age(name, 1000000);
+			put_name_of(100 + i, name);
+			assert_int_equal(wal_put_size(wal, 100 + i, &size), 0);
+			assert_int_equal(wal_put_page(wal, 100 + i, 0, pages, PAGE), 0);
+		}
+		assert_int_equal(wal_commit(wal), 0);
+	}
+	unlink(path_of("many7")); /* (its orphan is opened again and again, too) */
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+	few = (struct rlimit){.rlim_cur = LIMIT, .rlim_max = limit.rlim_max};
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+	report = recover_by(false, false);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+	assert_int_equal(last_error, 0);
+	assert_int_equal(report.recovered, MANY - 1);
+	assert_int_equal(report.orphans, 1);
+	for (unsigned i = 0; i < MANY; i++) {
+		snprintf(name, sizeof name, "many%u", i);
+		if (i != 7) {
+			expect(name, pages, PAGE);
+			expect_time(name, 1000);
+		}
+	}
+}
+
+/* All of them elsewhere. */
+static void name_files(uint32_t count)
+{
+	struct wal_size size = {.size = PAGE};
+	struct arena_entry e = {.dev = 1, .path = "/no/where"};
+
+	log_bytes = 4096 * PAGE;
+	make_log(log_path, boots[BOOT]);
+	log_bytes = LOG_BYTES;
+	wal_begin(wal);
+	for (uint32_t i = 0; i < count; i++) {
+		e.ino = 1000 + i;
+		assert_int_equal(wal_put_name(wal, 1 + i, &e, 0), 0);
+		assert_int_equal(wal_put_size(wal, 1 + i, &size), 0);
+	}
+	assert_int_equal(wal_commit(wal), 0);
+}
+
+/* Whoever makes a log must not make recovery search for minutes.  (In processor time, which other programs do
+ * not lengthen.) */
+static void test_very_many_names(void **state)
+{
+	const struct itimerval limit = {.it_value.tv_sec = 20}, none = {0};
+	struct recover_report report;
+
+	(void)state;
+	name_files(100000);
+	assert_int_equal(setitimer(ITIMER_PROF, &limit, NULL), 0);
+	report = recover_by(false, false);
+	assert_int_equal(setitimer(ITIMER_PROF, &none, NULL), 0);
+	assert_int_equal(report.failed, 1);
+	assert_int_equal(last_error, -EXDEV);
+}
+
+/* A start of root's program gives up. */
+static void test_names_when_the_time_is_over(void **state)
+{
+	(void)state;
+	name_files(10);
+	claim_give_up(1);
+	assert_int_equal(recover_by(false, false).failed, 1);
+	assert_int_equal(last_error, -ETIMEDOUT);
+	claim_give_up(CLAIM_FOREVER);
+	assert_int_equal(recover_by(false, false).failed, 1);
+	assert_int_equal(last_error, -EXDEV);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -1014,6 +1114,9 @@ int main(void)
 		TEST(test_a_large_append_is_cut_later),
 		TEST(test_a_large_append_that_comes_again),
 		TEST(test_a_large_append_under_another_name),
+		TEST(test_many_files),
+		TEST(test_very_many_names),
+		TEST(test_names_when_the_time_is_over),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
