@@ -262,6 +262,30 @@ def test_an_orderly_reboot_brings_back_what_followed_the_last_sync(steps, fastwr
     assert log.read_bytes() == b"-" * n + b"a" * 4096 + b"b" * 4096 + b"c" * 4096 + b"z" * 100, said
 
 
+def test_forced_bytes_wait_for_the_journal(steps, fastwrite, place, tmp_path):
+    """What is forced for one file must not come before what was synced for it."""
+    log = place / "log"
+    for _ in range(20):
+        log.unlink(missing_ok=True)
+        one = steps(lag_ms=60000, adapt="off")
+        one.open(9, log.name)
+        n = one.until_journal(9)
+        before = log.stat().st_size
+        one.write(9, "b", 4096)
+        one.sync(9)
+        one.write(9, "z", 100)  # and no sync
+        one.kill()
+        if log.stat().st_size == before:
+            break  # no pause of a second on a busy machine, after which the file itself is synced
+    else:
+        pytest.fail("it was not the journal that took the bytes")
+    done = recover_raw(fastwrite, log, other_boot=True, tmp_path=tmp_path, options=["--force"])
+    assert done.returncode == 1 and "without --force first" in done.stderr, done.stdout + done.stderr
+    assert log.stat().st_size == before and list((place / ".fastwrite").glob("*.arena"))
+    said = recover(fastwrite, place, other_boot=True, tmp_path=tmp_path)
+    assert log.read_bytes() == b"-" * n + b"b" * 4096 + b"z" * 100, said
+
+
 def test_a_copy_is_left_alone(steps, fastwrite, place, tmp_path):
     """A backup of the directory, made before the recovery, names the same file."""
     one = steps()

@@ -93,6 +93,21 @@ static void put_away(struct recover_job *j, const char *name)
 		           j->keeps ? "cannot be put aside; left where it is" : "cannot be removed");
 }
 
+/*
+ * What the user forces for one file would come before what was synced for it, or a later replay of that would
+ * write over it.
+ */
+static bool is_forced_too_early(const struct recover_job *j)
+{
+	for (uint32_t i = 0; j->only && j->log_waits && i < j->a.header.entry_count; i++) {
+		const struct arena_entry *e = foreign_entry(&j->a, i);
+
+		if (e->used && e->ino == j->only)
+			return true;
+	}
+	return false;
+}
+
 /* The arena is dead, loaded and locked. */
 static void recover_dead_arena(struct recover_job *j, const char *name, int fd)
 {
@@ -101,6 +116,14 @@ static void recover_dead_arena(struct recover_job *j, const char *name, int fd)
 
 	if (r == 0)
 		journal_first(j, name);
+	if (r == 0 && is_forced_too_early(j)) {
+		job_failed(j, "", 0, -EBUSY,
+		           "what was synced for it is still in the log beside it; run `fastwrite recover` "
+		           "without --force first; left alone");
+		job_leave_place(j);
+		foreign_unload(&j->a);
+		return;
+	}
 	if (r == 0)
 		r = job_take_rights(j, rights);
 	if (r == 0) {
