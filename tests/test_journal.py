@@ -21,7 +21,7 @@ from random import Random
 
 import pytest
 from lib.disks import disk, remount, shut_down
-from lib.recovery_lab import crc32c, of_no_inode
+from lib.recovery_lab import CHECKSUM, SUPER_ID, crc32c, of_no_inode
 from lib.support import (
     ROOT,
     all_synced,
@@ -37,6 +37,8 @@ STEPS = ROOT / "tests" / "journal" / "steps.c"
 REBOOTED = ROOT / "tests" / "lib" / "rebooted.py"
 CREATE = os.O_RDWR | os.O_CREAT
 READY = b"FSTWNJRN"
+HEADER = 256  # bytes of struct journal_header
+OVERLAY = 0x794C7630  # f_type of statfs
 SMALL = 512
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="another boot is made by a mount: needs root")
@@ -300,6 +302,32 @@ def test_a_copy_is_left_alone(steps, fastwrite, place, tmp_path):
     assert done.returncode == 1
     assert re.search(r"^failed .*\.journal .*a copy", done.stderr, re.M), done.stderr
     assert (place / "log").read_bytes() == b"newer"
+
+
+def test_made_on_another_kind_of_file_system(steps, fastwrite, place, tmp_path):
+    """As on an overlay: here nobody sees whether its program lives."""
+    one = steps()
+    one.open(9, "log")
+    one.until_journal(9)
+    one.kill()
+    journal = one.journal()
+    for arena in journal.parent.glob("*.arena"):
+        arena.unlink()
+    content = bytearray(journal.read_bytes())
+    struct.pack_into("<Q", content, SUPER_ID, 0xFFFFFFFF << 32 | OVERLAY)
+    content[CHECKSUM : CHECKSUM + 4] = bytes(4)
+    struct.pack_into("<I", content, CHECKSUM, crc32c(bytes(content[:HEADER])))
+    with journal.open("r+b") as file:
+        file.write(content)
+    for way in (place, journal):
+        done = recover_raw(fastwrite, way, other_boot=True, tmp_path=tmp_path)
+        assert done.returncode == 1
+        assert re.search(r"^failed .*\.journal .*another kind of file system", done.stderr, re.M), done.stderr
+        assert journal.read_bytes() == content
+    done = recover_raw(fastwrite, journal, other_boot=True, tmp_path=tmp_path, options=["--force"])
+    assert done.returncode == 0, done.stderr
+    assert "recovered" in done.stdout
+    assert not journal.exists()
 
 
 def test_in_the_same_boot_the_arena_has_it_all(steps, fastwrite, place, tmp_path):

@@ -157,7 +157,8 @@ int claim_lock(int fd)
 	return r;
 }
 
-int claim_maker(int fd, const struct origin *then, int pid, uint64_t pid_start, enum origin_verdict *where)
+int claim_maker(int fd, const struct origin *then, int pid, uint64_t pid_start, bool any_kind,
+                enum origin_verdict *where)
 {
 	struct origin now;
 	int r = origin_here(fd, &now);
@@ -165,15 +166,19 @@ int claim_maker(int fd, const struct origin *then, int pid, uint64_t pid_start, 
 	if (r < 0)
 		return r;
 	*where = origin_compare(then, &now);
-	if (*where == ORIGIN_OTHER)
-		return 0;
-	return pid != sys_getpid() && pid_start != 0 && pid_start_time(pid) == pid_start ? -EWOULDBLOCK : 0;
+	if (*where != ORIGIN_OTHER && pid != sys_getpid() && pid_start != 0 &&
+	    pid_start_time(pid) == pid_start)
+		return -EWOULDBLOCK;
+	return !any_kind && origin_other_kind(then, &now) ? CLAIM_OTHER_KIND : 0;
 }
 
 const char *claim_refusal(int error)
 {
 	switch (error) {
 	case -ESTALE: return "a copy: what it holds may be older than the files; left alone";
+	case CLAIM_OTHER_KIND:
+		return "made on another kind of file system, as through an overlay: its program may live; left "
+		       "alone; recover it there, or, if it is dead, by `fastwrite recover --force` with this name";
 	case -EPERM: return "not its directory's owner's, or others may write to it; left alone";
 	default: return "cannot be read; left alone";
 	}

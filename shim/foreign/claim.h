@@ -9,6 +9,7 @@
 
 #include "format/origin.h"
 
+#include <errno.h>
 #include <stdbool.h>
 
 /*
@@ -64,9 +65,12 @@ bool claim_gave_up(void);
 int claim_lock(int fd);
 
 /* fd: an arena or a journal; then, pid, pid_start: from its header.  0: the process that made it is dead;
- * -EWOULDBLOCK: it runs; other -errno: that cannot be found out.  *where: is it still the same boot and
- * mount? */
-int claim_maker(int fd, const struct origin *then, int pid, uint64_t pid_start, enum origin_verdict *where);
+ * -EWOULDBLOCK: it runs; CLAIM_OTHER_KIND, unless `any_kind`: nobody sees here whether it runs (see
+ * origin_other_kind); other -errno: that cannot be found out.  *where: is it still the same boot and mount?
+ */
+#define CLAIM_OTHER_KIND (-EXDEV)
+int claim_maker(int fd, const struct origin *then, int pid, uint64_t pid_start, bool any_kind,
+                enum origin_verdict *where);
 
 /* Why an arena or a journal is left alone: a sentence for the errors above. */
 const char *claim_refusal(int error);

@@ -88,7 +88,7 @@ static int64_t boot_ns(void)
  * ext4 and xfs make a directory in sysfs for each mounted file system.  Its inode number is new each time. So
  * the number stands for the time from mount to unmount, however many mounts of the file system there are.
  */
-static uint64_t super_id(int fd, const struct statx *st)
+static uint64_t super_or_kind(int fd, const struct statx *st)
 {
 	enum { EXT4 = 0xef53, XFS = 0x58465342 };
 	BUFFER(char, text);
@@ -98,8 +98,10 @@ static uint64_t super_id(int fd, const struct statx *st)
 	const char *name;
 	ssize_t n;
 
-	if (sys_raw(SYS_fstatfs, fd, (long)&fs, 0, 0, 0, 0) < 0 || (fs.f_type != EXT4 && fs.f_type != XFS))
+	if (sys_raw(SYS_fstatfs, fd, (long)&fs, 0, 0, 0, 0) < 0)
 		return 0;
+	if (fs.f_type != EXT4 && fs.f_type != XFS)
+		return ORIGIN_KIND(fs.f_type);
 	log_format(path, sizeof path, "/sys/dev/block/%u:%u", st->stx_dev_major, st->stx_dev_minor);
 	n = sys.readlinkat(AT_FDCWD, path, text, PATH_MAX - 1);
 	if (n <= 0)
@@ -125,10 +127,15 @@ int origin_here(int fd, struct origin *out)
 	o.dev = sys_dev_of(&st);
 	if (st.stx_mask & MNT_ID_UNIQUE)
 		memcpy(&o.mount_id, (const uint8_t *)&st + MNT_ID_AT, sizeof o.mount_id);
-	o.super_id = super_id(fd, &st);
+	o.super_id = super_or_kind(fd, &st);
 	*out = o;
 	return 0;
 }
+
+static bool is_kind(uint64_t id) { return id >> 32 == UINT32_MAX; }
+
+/* 0: not known. */
+static uint64_t super_of(const struct origin *o) { return is_kind(o->super_id) ? 0 : o->super_id; }
 
 static bool same_kernel(const struct origin *a, const struct origin *b)
 {
@@ -143,7 +150,7 @@ static bool same_kernel(const struct origin *a, const struct origin *b)
 		return true;
 	/* The wall clock was set.  (Virtual machines that were copied while they ran have the id in common.)
 	 */
-	return known && a->super_id && a->super_id == b->super_id && a->mount_id &&
+	return known && super_of(a) && super_of(a) == super_of(b) && a->mount_id &&
 	       a->mount_id == b->mount_id;
 }
 
@@ -151,9 +158,16 @@ enum origin_verdict origin_compare(const struct origin *then, const struct origi
 {
 	if (!same_kernel(then, now))
 		return ORIGIN_OTHER;
-	if (then->super_id && now->super_id)
-		return then->super_id == now->super_id ? ORIGIN_SAME : ORIGIN_MOUNT;
+	if (super_of(then) && super_of(now))
+		return super_of(then) == super_of(now) ? ORIGIN_SAME : ORIGIN_MOUNT;
 	if (then->mount_id && now->mount_id)
 		return then->mount_id == now->mount_id ? ORIGIN_SAME : ORIGIN_MOUNT;
 	return then->dev == now->dev ? ORIGIN_SAME : ORIGIN_MOUNT;
+}
+
+bool origin_other_kind(const struct origin *then, const struct origin *now)
+{
+	uint64_t a = then->super_id, b = now->super_id;
+
+	return a && b && a != b && (is_kind(a) || is_kind(b));
 }

@@ -13,15 +13,23 @@
 #ifndef FASTWRITE_FORMAT_ORIGIN_H
 #define FASTWRITE_FORMAT_ORIGIN_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct origin {
 	uint8_t boot_id[16]; /* 0: not known */
 	int64_t boot_ns;     /* CLOCK_REALTIME at CLOCK_BOOTTIME 0 */
 	uint64_t mount_id;   /* STATX_MNT_ID_UNIQUE, 0 = not known */
-	uint64_t super_id;   /* inode of the mounted file system's directory in /sys/fs, 0 = not known */
+	uint64_t super_id;   /* inode of the mounted file system's directory in /sys/fs, or its ORIGIN_KIND,
+	                        0 = not known */
 	uint64_t dev;        /* as sys_dev_of gives it */
 };
+
+/*
+ * What a file system without such a directory has in its place: f_type of statfs.  No inode there has such a
+ * number.  (Earlier versions store 0.  They compare it with their own 0, or with an inode that differs.)
+ */
+#define ORIGIN_KIND(type) (0xffffffff00000000ull | (uint32_t)(type))
 
 /* Two readings of boot_ns in one boot differ by less: more than a reading takes on
  * a busy machine, less than a boot. */
@@ -37,5 +45,11 @@ enum origin_verdict {
 int origin_here(int fd, struct origin *out);
 
 enum origin_verdict origin_compare(const struct origin *then, const struct origin *now);
+
+/*
+ * The file was made on one kind of file system and is found on another: through an overlay and in its upper
+ * directory, through a network and on the server.  Neither side sees the locks that the other one takes.
+ */
+bool origin_other_kind(const struct origin *then, const struct origin *now);
 
 #endif

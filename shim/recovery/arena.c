@@ -154,7 +154,8 @@ static int load_dead(struct recover_job *j, int fd)
 
 	if (r < 0)
 		return r;
-	r = claim_maker(fd, &j->a.header.origin, j->a.header.pid, j->a.header.pid_start, &j->where);
+	r = claim_maker(fd, &j->a.header.origin, j->a.header.pid, j->a.header.pid_start,
+	                j->opt->force && j->opt->named, &j->where);
 	if (r < 0)
 		foreign_unload(&j->a);
 	return r;
@@ -165,7 +166,7 @@ __attribute__((noinline)) static void refuse_newer(const struct recover_job *j)
 {
 	char text[FORMAT_NEWER_MAX];
 
-	j->report->newer++;
+	j->report->beyond++;
 	job_failed(j, "", 0, FORMAT_NEWER,
 	           format_newer_text(j->a.header.version, ARENA_VERSION_NEWEST, text));
 }
@@ -189,6 +190,7 @@ static void refuse(struct recover_job *j, const char *name, int error)
 		refuse_newer(j);
 		return;
 	}
+	j->report->beyond += error == CLAIM_OTHER_KIND;
 	job_failed(j, "", 0, error,
 	           error == -EBADMSG ? "not an arena, or damaged or truncated; left alone"
 	                             : claim_refusal(error));

@@ -214,11 +214,12 @@ struct run {
 	uint32_t said;  /* messages so far */
 };
 
-/* Arenas and logs of newer versions that this process has named, by the hash of their paths. */
+/* Arenas and logs that no later try can recover and that this process has named, by the hash of their paths.
+ */
 static _Atomic uint64_t named[KNOWN_MAX];
 static _Atomic uint32_t next_named;
 
-static void tell_newer(const struct recover_event *e)
+static void tell_once(const struct recover_event *e)
 {
 	uint64_t h = 0xcbf29ce484222325ull;
 
@@ -235,8 +236,8 @@ static void note_event(void *ctx, const struct recover_event *e)
 {
 	struct run *w = ctx;
 
-	if (e->error == FORMAT_NEWER) {
-		tell_newer(e);
+	if (e->error == FORMAT_NEWER || (e->error == CLAIM_OTHER_KIND && !e->target[0])) {
+		tell_once(e);
 		return;
 	}
 	/* (messages of one second are limited; keep some for what stays) */
@@ -403,8 +404,8 @@ unsigned recover_dead(const char *dir, int target, uint64_t mem_bytes)
 	sys_apart(recover_apart, &w);
 	if (w.over)
 		tell(dir, &st, "are more than an open recovers, in");
-	/* (a newer version stays one that this process cannot read) */
-	if (report->failed == report->newer && !w.over) {
+	/* (such a one stays so) */
+	if (report->failed == report->beyond && !w.over) {
 		if (report->live == report->own && settled)
 			note_known(key);
 		else if (report->live > 0)

@@ -152,7 +152,8 @@ bool recover_journal(const char *dir, int dirfd, const char *name, bool in_aside
 	if (r == 0)
 		r = scan_load_header(s);
 	if (r == 0)
-		r = claim_maker(s->fd, &s->header.origin, s->header.pid, s->header.pid_start, &s->where);
+		r = claim_maker(s->fd, &s->header.origin, s->header.pid, s->header.pid_start,
+		                opt->force && opt->named, &s->where);
 	if (r == 0)
 		r = note_boot(s);
 	if (r == -EWOULDBLOCK) {
@@ -179,6 +180,7 @@ bool recover_journal(const char *dir, int dirfd, const char *name, bool in_aside
 		if (!opt->dry_run)
 			sys.unlinkat(dirfd, name, 0);
 	} else {
+		report->beyond += r == CLAIM_OTHER_KIND;
 		scan_failed(s, "", 0, r,
 		            r == -EBADMSG || r == -ENODATA
 		                    ? "not a journal of this version, or damaged; left alone"

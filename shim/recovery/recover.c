@@ -178,6 +178,7 @@ static void recover_one(struct recover_job *j, const char *dir, const char *name
 static int recover_one_file(const char *path, const struct recover_options *opt,
                             struct recover_report *report)
 {
+	struct recover_options named = *opt;
 	const char *slash = strrchr(path, '/');
 	BUFFER(char, dir);
 	BUFFER(char, arena);
@@ -185,7 +186,8 @@ static int recover_one_file(const char *path, const struct recover_options *opt,
 	sys_sigset signals;
 	int r;
 
-	*j = (struct recover_job){.opt = opt, .report = report, .arena = arena};
+	named.named = true;
+	*j = (struct recover_job){.opt = &named, .report = report, .arena = arena};
 	if (!slash)
 		log_format(dir, PATH_MAX, ".");
 	else

@@ -32,7 +32,8 @@ struct recover_report {
 	uint64_t orphans;   /* files that are gone; their bytes went to orphans/ in the staging directory */
 	uint64_t failed;    /* files or arenas left as they are: run again */
 	uint64_t elsewhere; /* arenas and journals that another recovery finished meanwhile */
-	uint64_t newer;     /* of `failed`, arenas and logs of a version that only a newer library can read */
+	uint64_t beyond;    /* of `failed`, arenas and logs that no later try can recover here: only a newer
+	                       library can read them, or they were made on another kind of file system */
 	uint64_t bytes;     /* written, or with dry_run: to be written */
 };
 
@@ -48,6 +49,7 @@ struct recover_event {
 struct recover_options {
 	bool dry_run;
 	bool force; /* also replays bytes that were put aside, whatever became of their files since */
+	bool named; /* (set by recover_path: the arena or journal itself was given) */
 	void (*event)(void *ctx, const struct recover_event *e); /* may be NULL */
 	void *ctx;
 };

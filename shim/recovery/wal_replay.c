@@ -573,6 +573,8 @@ static int load(struct replay *r)
 		return e;
 	if (r->scan.header.ino != st.stx_ino)
 		return -ESTALE;
+	if (origin_other_kind(&r->scan.header.origin, &now) && !(r->w->opt->force && r->w->opt->named))
+		return CLAIM_OTHER_KIND;
 	r->where = origin_compare(&r->scan.header.origin, &now);
 	r->boot_ns = now.boot_ns;
 	r->place = (struct recover_place){.staging_fd = r->w->staging_fd,
@@ -620,7 +622,7 @@ __attribute__((noinline)) static void failed_newer(const struct replay *r)
 {
 	char text[FORMAT_NEWER_MAX];
 
-	r->w->report->newer++;
+	r->w->report->beyond++;
 	failed(r->w, "", FORMAT_NEWER, format_newer_text(r->scan.header.version, WAL_VERSION, text));
 }
 
@@ -633,9 +635,10 @@ static void with_batch(struct replay *r, const char *name)
 		return;
 	}
 	if (e < 0) {
+		r->w->report->beyond += e == CLAIM_OTHER_KIND;
 		failed(r->w, "", e,
-		       e == -ESTALE ? "a copy: what it holds may be older than the files; left alone"
-		                    : "not a log, or damaged; left alone");
+		       e == -ESTALE || e == CLAIM_OTHER_KIND ? claim_refusal(e)
+		                                             : "not a log, or damaged; left alone");
 		return;
 	}
 	if (arena_is_newer(r->w, name))

@@ -58,7 +58,7 @@ __attribute__((unused)) static void move_origin(int64_t boot, uint64_t mount)
 	h.origin.boot_ns -= boot;
 	if (boot)
 		memset(h.origin.boot_id, 7, sizeof h.origin.boot_id);
-	h.origin.super_id += mount;
+	h.origin.super_id += h.origin.super_id < ORIGIN_KIND(0) ? mount : 0;
 	h.origin.mount_id += mount;
 	h.origin.dev += mount;
 	header_write(&h);

@@ -98,6 +98,17 @@ static void test_origins(void **state)
 	assert_int_equal(origin_compare(&a, &b), ORIGIN_MOUNT);
 	b.dev = 3;
 	assert_int_equal(origin_compare(&a, &b), ORIGIN_SAME);
+	b.super_id = ORIGIN_KIND(1); /* no such number there, and another kind of file system */
+	assert_int_equal(origin_compare(&a, &b), ORIGIN_SAME);
+	assert_true(origin_other_kind(&a, &b));
+	assert_true(origin_other_kind(&b, &a));
+	assert_false(origin_other_kind(&b, &b));
+	assert_false(origin_other_kind(&a, &a));
+	b.super_id = 0; /* nobody says */
+	assert_false(origin_other_kind(&a, &b));
+	assert_false(origin_other_kind(&b, &a));
+	b.super_id = 10; /* a copy of the file system */
+	assert_false(origin_other_kind(&a, &b));
 	b = a;
 	b.boot_id[0] = 0;
 	b.boot_ns += SECOND;

@@ -971,7 +971,7 @@ static void change_header(const char *path, bool moves, bool marks)
 	if (marks)
 		h.ino = st.st_ino;
 	h.origin.mount_id += moves;
-	h.origin.super_id += moves;
+	h.origin.super_id += h.origin.super_id < ORIGIN_KIND(0) && moves;
 	h.checksum = wal_header_checksum(&h);
 	assert_int_equal(pwrite(fd, &h, sizeof h, 0), sizeof h);
 	close(fd);
@@ -1010,7 +1010,7 @@ static void lose_power(void)
 		return;
 	assert_int_equal(pread(fd, &h, sizeof h, 0), (ssize_t)sizeof h);
 	h.origin.mount_id++;
-	h.origin.super_id++;
+	h.origin.super_id += h.origin.super_id < ORIGIN_KIND(0);
 	h.checksum = arena_header_checksum(&h);
 	assert_int_equal(pwrite(fd, &h, sizeof h, 0), (ssize_t)sizeof h);
 	close(fd);

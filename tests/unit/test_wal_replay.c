@@ -78,7 +78,7 @@ static void make_log_of(const char *path, int64_t boot_ago_ns, bool mount_ago)
 	if (boot_ago_ns)
 		memset(origin.boot_id, 7, sizeof origin.boot_id);
 	origin.mount_id += mount_ago;
-	origin.super_id += mount_ago;
+	origin.super_id += origin.super_id < ORIGIN_KIND(0) && mount_ago;
 	assert_int_equal(wal_make(wal, fd, log_bytes, id, &origin), 0);
 }
 
@@ -191,6 +191,18 @@ static void note(void *ctx, const struct recover_event *e)
 	snprintf(last_detail, sizeof last_detail, "%s", e->detail);
 	if (e->error)
 		last_error = e->error;
+}
+
+static void expect_kind_refused(const char *given)
+{
+	const struct recover_options opt = {.event = note};
+	struct recover_report report = {0};
+
+	assert_int_equal(recover_path(given, &opt, &report), 0);
+	assert_int_equal(report.failed, 1);
+	assert_int_equal(report.beyond, 1);
+	assert_non_null(strstr(last_detail, "another kind of file system"));
+	assert_int_equal(access(log_path, F_OK), 0);
 }
 
 static struct recover_report recover_by(bool force, bool dry_run)
@@ -481,6 +493,34 @@ static void test_a_copy_is_left(void **state)
 	assert_int_equal(recover_by(false, false).failed, 1);
 	assert_int_equal(last_error, -ESTALE);
 	expect_before();
+}
+
+/* In the same boot a log would be removed, in another one replayed. */
+static void test_made_on_another_kind_of_file_system(void **state)
+{
+	const struct recover_options force = {.force = true};
+	struct recover_report report = {0};
+	struct wal_header h;
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		make_log(log_path, boots[i]);
+		epoch(1, 3, 1);
+		assert_int_equal(pread(wal->fd, &h, sizeof h, 0), (ssize_t)sizeof h);
+		h.origin.super_id = ORIGIN_KIND(1);
+		h.checksum = wal_header_checksum(&h);
+		assert_int_equal(pwrite(wal->fd, &h, sizeof h, 0), (ssize_t)sizeof h);
+		expect_kind_refused(dir);
+		expect_kind_refused(log_path);
+		expect_before();
+		if (i == BOOT)
+			break;
+		close(wal->fd);
+		assert_int_equal(unlink(log_path), 0);
+	}
+	assert_int_equal(recover_path(log_path, &force, &report), 0);
+	assert_int_equal(report.recovered, FILES);
+	expect_after();
 }
 
 static void test_a_file_that_is_gone(void **state)
@@ -1095,6 +1135,7 @@ int main(void)
 		TEST(test_a_name_that_was_made_later),
 		TEST(test_a_name_that_was_made_after_the_power_loss),
 		TEST(test_a_copy_is_left),
+		TEST(test_made_on_another_kind_of_file_system),
 		TEST(test_a_file_that_is_gone),
 		TEST(test_a_file_that_is_gone_of_a_log_that_goes_aside),
 		TEST(test_a_log_that_goes_aside_without_orphans),
