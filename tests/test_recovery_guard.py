@@ -127,6 +127,33 @@ def test_force_for_one_file_leaves_the_others(lab: Lab) -> None:
     assert other.read_bytes() == b"N" * LINE + WHOLE[LINE:]
 
 
+def test_force_for_one_file_leaves_its_namesake_on_another_volume(lab: Lab) -> None:
+    """Both are the first file of their file system, and have one inode number."""
+    root_only()
+    with disk("ext4", lab.base / "one") as one, disk("ext4", lab.base / "two") as two:
+        files = [point / "log" for point in (one, two)]
+        for name in files:
+            name.touch()
+        assert files[0].stat().st_ino == files[1].stat().st_ino
+        done = subprocess.run(
+            [lab.program, "write", "kill", "0", str(COUNT), *files],
+            env={**lab.env(staging=one / ".fastwrite"), "FASTWRITE_PATHS": f"{lab.base}/**/log"},
+            timeout=60,
+            check=False,
+            capture_output=True,
+        )
+        assert done.returncode == -9, done.stderr
+        for name in files:
+            with name.open("r+b") as file:
+                file.write(b"N" * (3 * LINE))
+        assert lab.recover(one, status=1)["aside"] == 2
+        assert lab.recover("--force", files[0], status=None)["recovered"] == 1
+        assert [name.read_bytes()[LINE:] == WHOLE[LINE:] for name in files] == [True, False]
+        assert files[1].read_bytes() == b"N" * (3 * LINE)
+        assert lab.recover("--force", one)["recovered"] == 1
+        assert files[1].read_bytes() == b"N" * LINE + WHOLE[LINE:]
+
+
 def test_force_for_a_file_that_is_not_there_writes_nothing(lab: Lab) -> None:
     lab.leave()
     with lab.target.open("r+b") as file:

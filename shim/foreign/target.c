@@ -45,6 +45,21 @@ static int is_target(int fd, const char *name, const struct wanted *w, bool *pro
 	return own_volume || (!*proved && !name[0]) ? -ENOENT : 0;
 }
 
+bool recover_target_is(const struct statx *st, const struct arena_entry *entry,
+                       const struct recover_place *place)
+{
+	bool own_volume = entry->dev == place->dev_then;
+	struct identity id, wanted;
+
+	identity_by_stat(st, &id);
+	identity_of_entry(entry, &wanted);
+	if (own_volume || sys_dev_of(st) == place->dev_now)
+		return own_volume && sys_dev_of(st) == place->dev_now && identity_same(&wanted, &id);
+	/* (a volume other than the arena's gets a new number with every mount) */
+	return sys_dev_of(st) == entry->dev ? identity_same(&wanted, &id) : identity_proved(&wanted, &id);
+}
+
+
 static __thread int patience_ms = LEASE_PATIENCE_MS;
 
 void recover_target_patience(int ms) { patience_ms = ms; }

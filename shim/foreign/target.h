@@ -11,6 +11,8 @@
 
 #include "format/arena_format.h"
 
+#include <sys/stat.h>
+
 /* Where the arena or journal is. */
 struct recover_place {
 	int staging_fd;
@@ -43,6 +45,10 @@ struct recover_target {
 int recover_target_open(struct recover_target *t, const struct arena_entry *entry,
                         const struct recover_place *place, bool keep);
 void recover_target_close(struct recover_target *t);
+
+/* *st, with STATX_BTIME, is of the file that the entry names. */
+bool recover_target_is(const struct statx *st, const struct arena_entry *entry,
+                       const struct recover_place *place);
 
 /* Opens the directory of a name, of which `below`, `up` and `path` are known.  `path` has PATH_MAX bytes, and
  * *name points into it.  fd; -ENOENT: it is gone; RECOVER_ELSEWHERE; other -errno. */

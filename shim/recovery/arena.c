@@ -56,7 +56,7 @@ static int recover_entries(struct recover_job *j)
 
 		if (!foreign_entry(&j->a, i)->used)
 			continue;
-		if (j->only && foreign_entry(&j->a, i)->ino != j->only) {
+		if (j->only && !recover_target_is(j->only, foreign_entry(&j->a, i), &j->place)) {
 			j->keeps = true;
 			continue;
 		}

@@ -22,7 +22,7 @@ struct recover_job {
 	bool log_waits;    /* after another boot or mount its journal or log is there still */
 	bool synced;       /* before that; or not: */
 	int sync_error;
-	uint64_t only; /* 0, or the inode number of the one file that is meant */
+	const struct statx *only; /* NULL, or the one file that is meant, with STATX_BTIME */
 	enum origin_verdict where;
 	struct recover_place place;
 	struct page_log *log; /* it has what goes to the files (recovery/page_log.h); or NULL */

@@ -6,6 +6,7 @@
 #include "base/bytes.h"
 #include "base/kill.h"
 #include "base/sys.h"
+#include "format/identity.h"
 #include "recovery/journal_scan.h"
 #include "recovery/judge.h"
 
@@ -194,13 +195,24 @@ static bool may_be_older(const struct journal_scan *s, const struct entry_file *
 	return s->replayed.lost ? changed - LATE_NS > s->written_ns : changed >= file->first_ns;
 }
 
+/* The arena beside the journal may have files of other file systems, too. */
+static bool is_of(const struct journal_scan *s, const struct entry_file *file, const struct arena_entry *e)
+{
+	const struct identity named = {
+		.ino = file->ino, .btime_sec = file->btime_sec, .btime_nsec = file->btime_nsec};
+	struct identity id;
+
+	identity_of_entry(e, &id);
+	return e->used && e->dev == s->place.dev_then && identity_same(&id, &named);
+}
+
 /* The file is as the arena left it (judge_note_held). */
 static bool is_as_held(const struct journal_scan *s, const struct entry_file *file)
 {
 	for (uint32_t i = 0; s->held && i < s->held->header.entry_count; i++) {
 		const struct arena_entry *e = foreign_entry(s->held, i);
 
-		if (e->used && e->ino == file->ino && e->guard.known == JUDGE_HELD)
+		if (is_of(s, file, e) && e->guard.known == JUDGE_HELD)
 			return true;
 	}
 	return false;
@@ -309,16 +321,9 @@ static void report_file(struct journal_scan *s, struct entry_file *file, bool re
 /* Does the arena still hold bytes of the file?  Until they are in the file, its entries must stay. */
 static bool waits_for_arena(const struct journal_scan *s, const struct entry_file *file)
 {
-	BUFFER(struct arena_entry, name);
-
-	if (!s->waiting || files_load_name(s, file, name) < 0)
-		return s->waiting != NULL;
-	for (uint32_t i = 0; i < s->waiting->header.entry_count; i++) {
-		const struct arena_entry *e = foreign_entry(s->waiting, i);
-
-		if (e->used && e->ino == name->ino)
+	for (uint32_t i = 0; s->waiting && i < s->waiting->header.entry_count; i++)
+		if (is_of(s, file, foreign_entry(s->waiting, i)))
 			return true;
-	}
 	return false;
 }
 

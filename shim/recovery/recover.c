@@ -39,7 +39,7 @@ static int list_next(struct name_list *q, int dirfd, bool journals)
 struct sort {
 	bool journals; /* else arenas */
 	bool in_aside;
-	uint64_t only; /* as in struct recover_job */
+	const struct statx *only; /* as in struct recover_job */
 };
 
 static int recover_all_in(const char *dir, int dirfd, const struct sort *sort,
@@ -100,8 +100,8 @@ static int recover_both_in(const char *dir, int dirfd, struct sort sort, const s
 }
 
 /* What was put aside before: it is reported each time, and with opt->force written. */
-static int recover_kept(const char *dir, int dirfd, uint64_t only, const struct recover_options *opt,
-                        struct recover_report *report)
+static int recover_kept(const char *dir, int dirfd, const struct statx *only,
+                        const struct recover_options *opt, struct recover_report *report)
 {
 	BUFFER(char, path);
 	int fd = sys.openat(dirfd, RECOVER_ASIDE, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
@@ -129,7 +129,7 @@ static bool is_aside(int dirfd)
 	       st.stx_ino == named.stx_ino && sys_dev_of(&st) == sys_dev_of(&named);
 }
 
-static int recover_directory(const char *dir, uint64_t only, const struct recover_options *opt,
+static int recover_directory(const char *dir, const struct statx *only, const struct recover_options *opt,
                              struct recover_report *report)
 {
 	uint64_t before = report->arenas;
@@ -232,16 +232,16 @@ int recover_path(const char *given, const struct recover_options *opt, struct re
 	/* (with a slash behind it a link would be followed) */
 	while (n > 1 && path[n - 1] == '/')
 		path[--n] = '\0';
-	int r = sys.statx(AT_FDCWD, path, 0, STATX_BASIC_STATS, &st), beside;
+	int r = sys.statx(AT_FDCWD, path, 0, STATX_BASIC_STATS | STATX_BTIME, &st), beside;
 
 	if (r == 0 && (st.stx_mode & S_IFMT) == S_IFDIR) {
 		if (names_is_staging_dir(path))
-			return recover_directory(path, 0, opt, report);
+			return recover_directory(path, NULL, opt, report);
 		log_format(dir, PATH_MAX, "%s/" ARENA_DIR, path);
-		r = recover_directory(dir, 0, opt, report);
+		r = recover_directory(dir, NULL, opt, report);
 		if (r != -ENOENT)
 			return r;
-		return recover_directory(path, 0, opt, report);
+		return recover_directory(path, NULL, opt, report);
 	}
 	if (names_is_arena(path) || is_journal_in_staging(path))
 		return r < 0 ? r : recover_one_file(path, opt, report);
@@ -254,7 +254,7 @@ int recover_path(const char *given, const struct recover_options *opt, struct re
 		log_format(strrchr(dir, '/'), 16, "/" ARENA_DIR);
 	else
 		log_format(dir, PATH_MAX, ARENA_DIR);
-	beside = recover_directory(dir, opt->force ? st.stx_ino : 0, opt, report);
+	beside = recover_directory(dir, opt->force ? &st : NULL, opt, report);
 	if (beside == -ENOENT)
 		return r < 0 ? r : -ENODATA;
 	return beside;
