@@ -9,9 +9,11 @@ import shutil
 import struct
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from lib.disks import device_of, disk, run_or_skip
 from lib.recovery_lab import (
     APPEND_SOMEWHERE,
     COUNT,
@@ -251,6 +253,60 @@ def test_what_the_program_had_unlinked_is_not_put_aside(
     assert report["orphans"] == 0 and report["failed"] == 0, report
     assert not lab.staging.exists()
     assert not lab.target.exists()
+
+
+@contextmanager
+def unmounted_with_bytes(
+    lab: Lab, mode: str, **settings: object
+) -> Iterator[tuple[Path, Callable[[], None]]]:
+    """A program has left bytes for a volume, staged on another one.  The volume is not mounted; a call does that."""
+    root_only()
+    staging = elsewhere(lab)
+    with disk("ext4", lab.base / "disk") as point:
+        lab.target = point / "log"
+        env = lab.env(staging=staging, **settings)
+        done = subprocess.run(
+            [lab.program, mode, "kill", "0", str(COUNT), lab.target],
+            env={**env, "FASTWRITE_PATHS": f"{point}/**"},
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode == -9, done.stderr
+        device = device_of(point)
+        subprocess.run(["umount", str(point)], check=True)
+        yield staging, lambda: run_or_skip("mount", device, point)
+
+
+@pytest.mark.parametrize("mode", ["write", "append", "ordered"])
+def test_volume_that_is_not_mounted(lab: Lab, mode: str) -> None:
+    """Its mount point is an empty directory: the file is not gone."""
+    settings = {"sync": "ordered", "writers": "exclusive", "mem": "2M"} if mode == "ordered" else {}
+    with unmounted_with_bytes(lab, "write" if mode == "ordered" else mode, **settings) as (staging, mount):
+        for force in ([], ["--force"]):
+            report = lab.recover(*force, staging, status=1)
+            assert set(actions(report)) == {"failed"}
+            assert "not mounted" in text_of(report) and "left in the arena" in text_of(report)
+        assert lab.recover("--dry-run", staging, status=1)["orphans"] == 0
+        assert not (staging / "orphans").exists()
+        mount()
+        assert lab.recover(staging)["recovered"] == 1
+        assert lab.target.read_bytes() == lines(0, COUNT)
+        assert list(staging.glob("*")) == []
+
+
+def test_volume_that_is_not_mounted_any_more(lab: Lab) -> None:
+    with unmounted_with_bytes(lab, "write") as (staging, _):
+        (arena,) = staging.glob("*.arena")
+        assert lab.recover("--force", arena)["orphans"] == 1
+        (orphan,) = (staging / "orphans").iterdir()
+        assert orphan.read_bytes() == bytes(LINE) + lines(1, COUNT - 1)
+
+
+def test_file_is_gone_from_its_volume(lab: Lab) -> None:
+    with unmounted_with_bytes(lab, "write") as (staging, mount):
+        mount()
+        lab.target.unlink()
+        assert actions(lab.recover(staging)) == ["orphaned"]
 
 
 # ---- several ----

@@ -59,7 +59,6 @@ bool recover_target_is(const struct statx *st, const struct arena_entry *entry,
 	return sys_dev_of(st) == entry->dev ? identity_same(&wanted, &id) : identity_proved(&wanted, &id);
 }
 
-
 static __thread int patience_ms = LEASE_PATIENCE_MS;
 
 void recover_target_patience(int ms) { patience_ms = ms; }
@@ -273,6 +272,21 @@ int recover_parent_open(const struct arena_entry *named, const struct recover_pl
 	return fd == -ENOENT && named->below > 0 ? open_parent(named, place, 0, path, name) : fd;
 }
 
+/* The file is not in its directory: has it been removed?  Not from a volume that is not mounted. */
+static int why_gone(const struct wanted *w, int dirfd)
+{
+	struct statx st;
+	int r;
+
+	/* (what the program was removing goes nowhere anyway) */
+	if (w->entry->dev == w->place->dev_then || w->place->given_up || (w->entry->flags & ENTRY_REMOVED))
+		return -ENOENT;
+	r = sys.statx(dirfd, "", AT_EMPTY_PATH, STATX_INO, &st);
+	if (r < 0)
+		return r;
+	return sys_dev_of(&st) == w->entry->dev ? -ENOENT : RECOVER_UNMOUNTED;
+}
+
 /* The file at its path, or renamed within the directory. */
 static int open_at_path(const struct wanted *w, uint32_t below, bool *proved)
 {
@@ -286,6 +300,8 @@ static int open_at_path(const struct wanted *w, uint32_t below, bool *proved)
 	fd = open_candidate(dirfd, name, w, proved);
 	if (fd == -ENOENT)
 		fd = open_renamed(dirfd, w, proved);
+	if (fd == -ENOENT)
+		fd = why_gone(w, dirfd);
 	sys.close(dirfd);
 	return fd;
 }

@@ -11,6 +11,7 @@
 
 #include "format/arena_format.h"
 
+#include <stdbool.h>
 #include <sys/stat.h>
 
 /* Where the arena or journal is. */
@@ -18,6 +19,7 @@ struct recover_place {
 	int staging_fd;
 	uint64_t dev_then; /* number of its file system when it was made */
 	uint64_t dev_now;  /* number of its file system now */
+	bool given_up;     /* the user says that volumes that are not mounted are gone */
 };
 
 /*
@@ -32,6 +34,9 @@ enum { LEASE_PATIENCE_MS = 60000 }; /* at first */
 /* recover_target_open: the directory of the target does not exist here.  It may exist in another mount
  * namespace, or its volume may not be mounted. */
 #define RECOVER_ELSEWHERE (-EXDEV)
+/* The directory is there, without the file, and not on the volume that the file was on: that may not be
+ * mounted.  Or it has another number since, and the file is gone: nobody can tell. */
+#define RECOVER_UNMOUNTED (-ENOMEDIUM)
 
 struct recover_target {
 	int fd;      /* O_RDWR, or O_WRONLY when reading is not allowed; -1 = none */
@@ -41,7 +46,7 @@ struct recover_target {
 };
 
 /* 0; -EAGAIN: a process keeps a lease of it; -ENOENT: the file is gone, and without `keep` no orphan was
- * made; RECOVER_ELSEWHERE; other -errno. */
+ * made; RECOVER_ELSEWHERE; RECOVER_UNMOUNTED; other -errno. */
 int recover_target_open(struct recover_target *t, const struct arena_entry *entry,
                         const struct recover_place *place, bool keep);
 void recover_target_close(struct recover_target *t);

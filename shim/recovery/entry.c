@@ -107,6 +107,9 @@ static const char *failure(const struct recover_target *t, int error)
 		return "it is gone, and its bytes cannot be put aside; left in the arena";
 	if (error == RECOVER_ELSEWHERE)
 		return "its directory is not there: mounted elsewhere, or in a container?  left in the arena";
+	if (error == RECOVER_UNMOUNTED)
+		return "it was on another volume than its directory is: not mounted?  left in the arena; if it is "
+		       "gone, `fastwrite recover --force` with the arena's name makes an orphan";
 	if (error == -EAGAIN)
 		return "another process keeps a lease of it; left in the arena";
 	return "left in the arena";

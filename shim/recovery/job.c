@@ -58,8 +58,10 @@ int job_find_place(struct recover_job *j, int arena_fd)
 	struct statx st;
 	int r = sys.statx(arena_fd, "", AT_EMPTY_PATH, STATX_INO, &st);
 
-	j->place = (struct recover_place){
-		.staging_fd = j->dirfd, .dev_then = j->a.header.origin.dev, .dev_now = sys_dev_of(&st)};
+	j->place = (struct recover_place){.staging_fd = j->dirfd,
+	                                  .dev_then = j->a.header.origin.dev,
+	                                  .dev_now = sys_dev_of(&st),
+	                                  .given_up = j->opt->force && j->opt->named};
 	if (r == 0 && j->in_aside)
 		j->place.staging_fd = sys.openat(j->dirfd, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
 	return j->place.staging_fd < 0 ? j->place.staging_fd : r;

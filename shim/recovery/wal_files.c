@@ -235,6 +235,7 @@ void wal_files_entry(const struct wal_files *w, const struct wal_file *f, struct
 	out->handle_hash = f->name.handle_hash;
 	out->below = f->name.below;
 	out->up = f->name.up;
+	out->flags = f->goes ? ENTRY_REMOVED : 0;
 	memcpy(out->path, wal_files_path(w, f), f->name.path_bytes);
 }
 

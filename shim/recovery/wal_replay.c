@@ -187,17 +187,23 @@ static int visit_file(void *ctx, const struct wal_item *item)
 	return 0;
 }
 
+static const char *failure(int error)
+{
+	if (error == RECOVER_ELSEWHERE)
+		return "its directory is not there: mounted elsewhere, or in a container?  left in the log";
+	if (error == RECOVER_UNMOUNTED)
+		return "it was on another volume than its directory is: not mounted?  left in the log; if it is "
+		       "gone, `fastwrite recover --force` with the log's name makes an orphan";
+	return "left in the log";
+}
+
 /* A file that is missing gets an orphan.  Descriptor or -errno. */
 static int open_target(struct replay *r, struct wal_file *f)
 {
 	int fd = wal_files_open(&r->files, f, &r->place);
 
 	if (fd < 0 && (f->missing || fd != -ENOENT))
-		failed(r->w, wal_files_path(&r->files, f), fd,
-		       fd == RECOVER_ELSEWHERE
-		               ? "its directory is not there: mounted elsewhere, or in a container?  left in "
-		                 "the log"
-		               : "left in the log");
+		failed(r->w, wal_files_path(&r->files, f), fd, failure(fd));
 	return fd;
 }
 
@@ -579,7 +585,8 @@ static int load(struct replay *r)
 	r->boot_ns = now.boot_ns;
 	r->place = (struct recover_place){.staging_fd = r->w->staging_fd,
 	                                  .dev_then = r->scan.header.origin.dev,
-	                                  .dev_now = sys_dev_of(&st)};
+	                                  .dev_now = sys_dev_of(&st),
+	                                  .given_up = r->w->opt->force && r->w->opt->named};
 	e = sys_read_all(r->w->fd, &r->note, sizeof r->note, WAL_REPLAY_AT);
 	return e < 0 ? e : wal_scan_each(&r->scan, visit_count, r);
 }

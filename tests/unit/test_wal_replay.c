@@ -123,6 +123,8 @@ static int tear_down(void **state)
 	return 0;
 }
 
+static bool other_volume; /* the files were on one that is not mounted */
+
 static void put_name_of(uint32_t number, const char *name)
 {
 	int fd = open(path_of(name), O_RDONLY);
@@ -133,6 +135,10 @@ static void put_name_of(uint32_t number, const char *name)
 	assert_int_equal(statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME, &st), 0);
 	identity_of(fd, &st, &identity);
 	e.dev = sys_dev_of(&st);
+	if (other_volume) {
+		e.dev++;
+		e.below = e.up = 0;
+	}
 	e.ino = identity.ino;
 	e.btime_sec = identity.btime_sec;
 	e.btime_nsec = identity.btime_nsec;
@@ -535,6 +541,48 @@ static void test_a_file_that_is_gone(void **state)
 	assert_int_equal(report.orphans, 1);
 	assert_int_equal(report.recovered, 1);
 	expect("b", files[1].after, files[1].after_size);
+	assert_int_equal(access(log_path, F_OK), -1);
+}
+
+static void test_a_file_of_a_volume_that_is_not_mounted(void **state)
+{
+	const struct recover_options force = {.force = true};
+	struct recover_report report;
+
+	(void)state;
+	make_log(log_path, boots[BOOT]);
+	other_volume = true;
+	epoch(0, 3, 1);
+	other_volume = false;
+	assert_int_equal(unlink(path_of("a")), 0);
+	for (int turn = 0; turn < 2; turn++) {
+		report = recover_by(turn == 1, false);
+		assert_int_equal(report.failed, 1);
+		assert_int_equal(report.orphans + report.recovered, 0);
+		assert_non_null(strstr(last_detail, "not mounted"));
+		expect("b", files[1].before, BEFORE);
+		assert_int_equal(access(log_path, F_OK), 0);
+		assert_int_equal(access(path_of(".fastwrite/orphans"), F_OK), -1);
+	}
+	report = (struct recover_report){0};
+	assert_int_equal(recover_path(log_path, &force, &report), 0);
+	assert_int_equal(report.orphans, 1);
+	assert_int_equal(report.recovered, 1);
+}
+
+/* The program was removing it, so that it is gone says nothing of the volume. */
+static void test_a_file_that_goes_on_another_volume(void **state)
+{
+	struct arena_entry e = {.dev = 1, .ino = 1, .btime_sec = 1};
+
+	(void)state;
+	make_log(log_path, boots[BOOT]);
+	snprintf(e.path, sizeof e.path, "%s", path_of("gone"));
+	wal_begin(wal);
+	assert_int_equal(wal_put_name(wal, 20, &e, WAL_GOES), 0);
+	assert_int_equal(wal_put_size(wal, 20, &(struct wal_size){.size = 1}), 0);
+	assert_int_equal(wal_commit(wal), 0);
+	assert_int_equal(recover_by(false, false).failed, 0);
 	assert_int_equal(access(log_path, F_OK), -1);
 }
 
@@ -1137,6 +1185,8 @@ int main(void)
 		TEST(test_a_copy_is_left),
 		TEST(test_made_on_another_kind_of_file_system),
 		TEST(test_a_file_that_is_gone),
+		TEST(test_a_file_of_a_volume_that_is_not_mounted),
+		TEST(test_a_file_that_goes_on_another_volume),
 		TEST(test_a_file_that_is_gone_of_a_log_that_goes_aside),
 		TEST(test_a_log_that_goes_aside_without_orphans),
 		TEST(test_an_error_and_a_change_before_another_try),
