@@ -455,6 +455,35 @@ def test_without_birth_times_a_reused_inode_gets_nothing(lab: Lab, volume: Calla
     assert lab.target.read_bytes() == b"X" * LINE
 
 
+def test_snapshot_beside_a_living_program(lab: Lab, volume: Callable[..., Path]) -> None:
+    """The pid is that of a process that lives, but it has the original open, not the copy of the device."""
+    point = volume()
+    program = subprocess.Popen(
+        [lab.program, "write", "pause", "0", str(COUNT), lab.target], env=lab.env(), stdout=subprocess.PIPE
+    )
+    try:
+        assert program.stdout.readline() == b"ready\n"
+        copy = lab.base / "copy"
+        run_or_skip("fsfreeze", "--freeze", point)
+        try:
+            shutil.copy(lab.base / "disk" / "image", copy)
+        finally:
+            subprocess.run(["fsfreeze", "--unfreeze", point], check=True)
+        with mounted_at(copy, lab.base / "mounted") as snapshot:
+            report = lab.recover(snapshot / "data")
+            assert actions(report) == ["recovered"]
+            assert (snapshot / "data" / "log").read_bytes() == WHOLE
+            assert not (snapshot / "data" / ".fastwrite").exists()
+        assert actions(lab.recover()) == ["live"]
+        assert lab.target.stat().st_size == LINE
+    finally:
+        program.kill()
+        program.wait()
+        program.stdout.close()
+    assert lab.recover()["recovered"] == 1
+    assert lab.target.read_bytes() == WHOLE
+
+
 def test_a_forced_shutdown_and_a_new_mount_in_one_boot(lab: Lab, volume: Callable[..., Path]) -> None:
     """Like a loss of power: the arena may be older than what was synced, so it is checked first."""
     point = volume()

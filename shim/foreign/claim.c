@@ -166,8 +166,8 @@ int claim_maker(int fd, const struct origin *then, int pid, uint64_t pid_start, 
 	if (r < 0)
 		return r;
 	*where = origin_compare(then, &now);
-	if (*where != ORIGIN_OTHER && pid != sys_getpid() && pid_start != 0 &&
-	    pid_start_time(pid) == pid_start)
+	if (*where != ORIGIN_OTHER && !origin_other_super(then, &now) && pid != sys_getpid() &&
+	    pid_start != 0 && pid_start_time(pid) == pid_start)
 		return -EWOULDBLOCK;
 	return !any_kind && origin_other_kind(then, &now) ? CLAIM_OTHER_KIND : 0;
 }

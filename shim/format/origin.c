@@ -171,3 +171,8 @@ bool origin_other_kind(const struct origin *then, const struct origin *now)
 
 	return a && b && a != b && (is_kind(a) || is_kind(b));
 }
+
+bool origin_other_super(const struct origin *then, const struct origin *now)
+{
+	return super_of(then) && super_of(now) && super_of(then) != super_of(now);
+}

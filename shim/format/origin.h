@@ -52,4 +52,8 @@ enum origin_verdict origin_compare(const struct origin *then, const struct origi
  */
 bool origin_other_kind(const struct origin *then, const struct origin *now);
 
+/* It is known that the file system that the file was made on is not this one, which may be a copy of it, or
+ * not mounted any more.  What had the file open there has not this one open. */
+bool origin_other_super(const struct origin *then, const struct origin *now);
+
 #endif

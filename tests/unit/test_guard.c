@@ -107,8 +107,11 @@ static void test_origins(void **state)
 	b.super_id = 0; /* nobody says */
 	assert_false(origin_other_kind(&a, &b));
 	assert_false(origin_other_kind(&b, &a));
+	assert_false(origin_other_super(&a, &b));
 	b.super_id = 10; /* a copy of the file system */
 	assert_false(origin_other_kind(&a, &b));
+	assert_true(origin_other_super(&a, &b));
+	assert_false(origin_other_super(&a, &a));
 	b = a;
 	b.boot_id[0] = 0;
 	b.boot_ns += SECOND;
