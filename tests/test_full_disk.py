@@ -438,3 +438,194 @@ def test_arena_that_was_cloned_on_a_full_disk(library, fastwrite, compile_c, tmp
         have = file.read_bytes()
         wanted = b"".join(b"%099d\n" % n for n in range(accepted + 1))
         assert have in (wanted, wanted[:-100])
+
+
+LEFT = r"""
+#include <aio.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/aio_abi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/sendfile.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+enum { SIZE = 1 << 20, FAR = 500000 };
+static char bytes[] = "NEW", read_back[4];
+static int fd, other, ends[2];
+static struct aiocb cb;
+static void turn(const char *answer)
+{
+	printf("%s\n", answer);
+	fflush(stdout);
+	if (getchar() == EOF)
+		exit(9);
+}
+static void expect(const char *want, off_t at)
+{
+	char have[4] = "";
+	if (pread(fd, have, 3, at) != 3 || strcmp(have, want) != 0)
+		exit((fprintf(stderr, "at %ld: '%s', not '%s'\n", (long)at, have, want), 8));
+}
+/* -1 and errno: it was refused when it was submitted, or later */
+static int waited(int submitted)
+{
+	const struct aiocb *list[] = {&cb};
+	if (submitted != 0 && aio_error(&cb) != errno)
+		exit((fprintf(stderr, "aio_error says %d\n", aio_error(&cb)), 7));
+	while (aio_error(&cb) == EINPROGRESS)
+		aio_suspend(list, 1, NULL);
+	errno = aio_error(&cb);
+	return errno ? -1 : (int)aio_return(&cb);
+}
+/* By the kernel's asynchronous calls: how many were submitted. */
+static long submitted(unsigned opcode, int before)
+{
+	struct iocb first = {.aio_fildes = (unsigned)other, .aio_lio_opcode = IOCB_CMD_PREAD};
+	struct iocb second = {.aio_fildes = (unsigned)fd, .aio_lio_opcode = (unsigned short)opcode};
+	struct iocb *list[] = {&first, &second};
+	struct io_event events[2];
+	aio_context_t context = 0;
+	long n;
+	first.aio_buf = (unsigned long)read_back;
+	first.aio_nbytes = 3;
+	if (opcode == IOCB_CMD_PWRITE) {
+		second.aio_buf = (unsigned long)bytes;
+		second.aio_nbytes = 3;
+	}
+	if (syscall(SYS_io_setup, 2, &context) != 0)
+		exit((perror("io_setup"), 6));
+	n = syscall(SYS_io_submit, context, 1 + before, list + 1 - before);
+	if (n > 0)
+		syscall(SYS_io_getevents, context, n, n, events, NULL);
+	return n;
+}
+static long call(const char *how)
+{
+	struct iovec iov = {bytes, 3};
+	struct aiocb *list[] = {&cb};
+	off_t at = 0, to = 0;
+	cb = (struct aiocb){.aio_fildes = fd, .aio_buf = bytes, .aio_nbytes = 3};
+#define IS(name) (strcmp(how, name) == 0)
+	if (IS("pwritev2"))
+		return pwritev2(fd, &iov, 1, 0, RWF_HIPRI);
+	if (IS("sendfile"))
+		return sendfile(fd, other, &at, 3);
+	if (IS("splice"))
+		return splice(ends[0], NULL, fd, &to, 3, 0);
+	if (IS("splice-by-number"))
+		return syscall(SYS_splice, ends[0], NULL, fd, &to, 3, 0);
+	if (IS("copy_file_range"))
+		return copy_file_range(other, &at, fd, &to, 3, 0);
+	if (IS("aio_write"))
+		return waited(aio_write(&cb));
+	cb.aio_lio_opcode = LIO_WRITE;
+	if (IS("lio_listio"))
+		return waited(lio_listio(LIO_WAIT, list, 1, NULL));
+	if (IS("io_submit"))
+		return submitted(IOCB_CMD_PWRITE, 0);
+	if (IS("io_submit-one-before"))
+		return submitted(IOCB_CMD_PWRITE, 1) == 1 ? (errno = ECANCELED, -1) : 2;
+	char *memory = NULL;
+	if (IS("mmap"))
+		memory = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (IS("mmap-by-number"))
+		memory = (char *)syscall(SYS_mmap, NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (memory == MAP_FAILED)
+		return -1;
+	if (!memory)
+		exit(5);
+	memcpy(memory, bytes, 3);
+	return 0;
+}
+/* left HOW PATH OTHER: bytes that cannot be written are staged, then comes the call HOW.  Waits before it, and after
+ * it; then what was accepted must be in the file. */
+int main(int argc, char **argv)
+{
+	long r;
+	(void)argc;
+	setvbuf(stdin, NULL, _IONBF, 0);
+	fd = open(argv[2], O_RDWR | O_CREAT, 0644);
+	other = open(argv[3], O_RDWR | O_CREAT, 0644);
+	if (write(other, bytes, 3) != 3 || pipe(ends) != 0 || write(ends[1], bytes, 3) != 3 || ftruncate(fd, SIZE) != 0)
+		return perror("the beginning"), 2;
+	for (int i = 0; i < 3; i++)
+		if (pwrite(fd, "...", 3, 0) != 3)
+			return perror("pwrite"), 3;
+	if (fsync(fd) != 0 || pwrite(fd, "OLD", 3, 0) != 3 || pwrite(fd, "zzz", 3, FAR) != 3)
+		return perror("pwrite"), 4;
+	turn("turn");
+	errno = 0;
+	r = call(argv[1]);
+	turn(r < 0 ? strerrorname_np(errno) : "ok");
+	if (fsync(fd) != 0)
+		return perror("fsync"), 10;
+	expect(r < 0 ? "OLD" : bytes, 0);
+	expect("zzz", FAR);
+	if (lseek(fd, 0, SEEK_END) != SIZE)
+		return fprintf(stderr, "another size\n"), 11;
+	if (close(fd) != 0)
+		return perror("close"), 12;
+	return 0;
+}
+"""
+
+
+@pytest.fixture
+def left_program(compile_c):
+    return compile_c(LEFT, "-D_GNU_SOURCE")
+
+
+def answer_while_full(library, program, how, tmp_path, **settings):
+    """What the call says while accepted bytes cannot be written.  With room again they come to the file."""
+    with disk("tmpfs", tmp_path / "disk", 4 * MIB) as point:
+        environment = preload_env(
+            library,
+            f"{point}/a",
+            **{"prealloc_mode": "off", "staging": tmp_path / "staging", "lag_ms": 60000, **settings},
+        )
+        process = subprocess.Popen(
+            [program, how, point / "a", point / "other"],
+            env={**os.environ, **environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout.readline() == "turn\n", process.communicate()
+        ballast = fill_up(point)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        answer = process.stdout.readline().strip()
+        ballast.unlink()
+        _, said = process.communicate("\n", timeout=60)
+        assert process.returncode == 0, f"{process.returncode}: {answer}, {said}"
+    return answer
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "pwritev2",
+        "sendfile",
+        "splice",
+        "splice-by-number",
+        "copy_file_range",
+        "aio_write",
+        "lio_listio",
+        "io_submit",
+        "mmap",
+        "mmap-by-number",
+    ],
+)
+def test_nothing_newer_goes_below_what_cannot_be_written(library, left_program, tmp_path, how):
+    """A later flush would write the older bytes over it."""
+    assert answer_while_full(library, left_program, how, tmp_path) == "ENOSPC"
+
+
+def test_those_before_are_submitted(library, left_program, tmp_path):
+    """Of two asynchronous calls the second one would have to fail: as in the kernel, the first one is made."""
+    assert answer_while_full(library, left_program, "io_submit-one-before", tmp_path) == "ECANCELED"

@@ -891,13 +891,13 @@ static void shares_memory(const char *path)
 		file_for_each_shared(visit_drain, &all);
 }
 
-void by_name_never(uint64_t dev, uint64_t ino, enum bypass_reason why)
+int by_name_never(uint64_t dev, uint64_t ino, enum bypass_reason why)
 {
 	/* mark first: an attach that is under way is found below, and a later one finds the mark */
 	never_staged_never(dev, ino, why);
 	if (fork_guard_vforked)
 		file_give_up(dev, ino, why); /* for our parent, with which this vfork child shares memory */
-	with_file(dev, ino, act_bypass, &why);
+	return with_file(dev, ino, act_bypass, &why);
 }
 
 void by_name_unknown_fd(uint64_t dev, uint64_t ino)
@@ -907,32 +907,34 @@ void by_name_unknown_fd(uint64_t dev, uint64_t ino)
 	with_file(dev, ino, act_bypass, &why);
 }
 
-static void map_unknown(int fd, bool shares)
+static int map_unknown(int fd, bool shares)
 {
 	struct marked_fds_question q = marked_fds_ask(fd);
 	BUFFER(char, path);
 	struct statx st;
+	int r;
 
 	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO, &st) < 0 ||
 	    (st.stx_mode & S_IFMT) != S_IFREG)
-		return;
+		return 0;
 	if (shares && fd_link_path(fd, path) == 0)
 		shares_memory(path);
 	else
 		shares = false;
 	/* also if no rule matches its present name: it may get another name */
-	by_name_never(sys_dev_of(&st), st.stx_ino, BYPASS_MMAP);
+	r = by_name_never(sys_dev_of(&st), st.stx_ino, BYPASS_MMAP);
 	/* a file that could not be drained is drained before the next call */
 	if (!is_attached(sys_dev_of(&st), st.stx_ino))
 		marked_fds_tell(fd, q, shares);
+	return r;
 }
 
-void by_name_map(int fd, bool shares)
+int by_name_map(int fd, bool shares)
 {
 	if (!live_config || fd < 0 || marked_fds_is(fd, shares))
-		return;
+		return 0;
 	unresolved_use(fd);
-	map_unknown(fd, shares);
+	return map_unknown(fd, shares);
 }
 
 /* The kernel syncs the writes of all processes, so this concerns the whole family. */

@@ -133,11 +133,11 @@ const struct rule *by_name_order_new(int dirfd, const char *path, uint64_t *dev,
  * and it has been removed. */
 bool by_name_rmdir_again(int dirfd, const char *path);
 
-/* Before fd is mapped; `shares`: with MAP_SHARED. */
-void by_name_map(int fd, bool shares);
+/* Before fd is mapped; `shares`: with MAP_SHARED.  0, or the -errno of the drain: bytes stay staged. */
+int by_name_map(int fd, bool shares);
 /* The file is mapped, or is open where the library sees no call.  No process of the family ever stages it
- * (files/never_staged.h). */
-void by_name_never(uint64_t dev, uint64_t ino, enum bypass_reason why);
+ * (files/never_staged.h).  0, or the -errno of the drain. */
+int by_name_never(uint64_t dev, uint64_t ino, enum bypass_reason why);
 /* A descriptor on the file exists that the library did not see opened.  Bypasses the file. */
 void by_name_unknown_fd(uint64_t dev, uint64_t ino);
 

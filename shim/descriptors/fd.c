@@ -1385,35 +1385,37 @@ void fd_forget_unresolved(int fd)
 		mark_unknown(fd, true);
 }
 
-void fd_use_unmodelled(int fd, int why)
+long fd_use_unmodelled(int fd, int why)
 {
 	struct file_guard g;
 	bool writable;
 	struct file *f;
 	struct ofd *o;
+	long r = 0;
 
 	fd_forget_unresolved(fd);
 	/* asynchronous calls come by the hundred thousand: no lock for them */
 	f = file_now(fd);
 	if (f && atomic_load(&f->mode) == FILE_BYPASSED) {
 		ordered_outside(f);
-		return;
+		return 0;
 	}
 	f = lock_fd(fd, &o, &g);
 	if (!f)
-		return;
+		return 0;
 	if (f->mode != FILE_BYPASSED) {
 		if (o->writable)
-			attach_bypass(f, (enum bypass_reason)why);
+			r = attach_bypass(f, (enum bypass_reason)why);
 		else if (why == BYPASS_STDIO)
-			attach_bypass(f, BYPASS_STDIO); /* a stream that reads past the library */
+			r = attach_bypass(f, BYPASS_STDIO); /* a stream that reads past the library */
 		else
-			(void)flush_drain_and_reposition(f); /* the kernel reads on from there */
+			r = flush_drain_and_reposition(f); /* the kernel reads on from there */
 	}
 	writable = o->writable;
 	file_unlock(f, g);
 	if (writable)
 		ordered_outside(f);
+	return r;
 }
 
 /* fd_bypass_call for a file that is bypassed.  The call is counted as a write under way: dup2 onto fd waits

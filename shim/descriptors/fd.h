@@ -162,8 +162,9 @@ void fd_use_stdio(int fd);
 /* fd is about to be used in ways that the library does not see: it stays unmanaged if it is unresolved. Waits
  * for a thread that is resolving it.  A managed descriptor stays managed. */
 void fd_forget_unresolved(int fd);
-/* A call that the library does not model is about to use fd.  Its file is bypassed from now on. */
-void fd_use_unmodelled(int fd, int why);
+/* A call that the library does not model is about to use fd.  Its file is bypassed from now on.  0, or the
+ * -errno of the drain: bytes stay staged, and a later flush would write them over those of the call. */
+long fd_use_unmodelled(int fd, int why);
 /* For a system call by number that reads, writes or moves fd, with the arguments `a`.  Bypasses its file from
  * now on.  FD_PASS: the caller must make the call.  Otherwise its result. */
 long fd_bypass_call(int fd, long number, const long *a);

@@ -20,23 +20,32 @@
 #include <dlfcn.h>
 #include <linux/aio_abi.h>
 
-void hook_before_submit(long count, struct iocb *const *list)
+long hook_before_submit(long count, struct iocb *const *list)
 {
 	struct user_pages pages = USER_PAGES_INIT;
 
 	if (!live_config || !fd_any_known())
-		return;
+		return count;
 	/* up to the first unreadable entry: the kernel stops there, too */
 	for (long i = 0; i < count && user_reads(&pages, &list[i], sizeof list[i]) &&
 	                 user_reads(&pages, list[i], sizeof *list[i]);
-	     i++)
-		hook_before_aio((int)list[i]->aio_fildes);
+	     i++) {
+		long r = hook_before_aio((int)list[i]->aio_fildes);
+
+		if (r < 0)
+			return i > 0 ? i : r;
+	}
+	return count;
 }
 
 EXPORT int io_submit(aio_context_t context, long count, struct iocb **list);
 EXPORT int io_submit(aio_context_t context, long count, struct iocb **list)
 {
-	hook_before_submit(count, list);
+	long n = hook_before_submit(count, list);
+
+	if (n < 0 && n != count)
+		return (int)n; /* (as libaio's, which leaves errno alone) */
+	count = n;
 	if (real.io_submit)
 		return real.io_submit(context, count, list);
 	return (int)sys_raw(SYS_io_submit, (long)context, count, (long)list, 0, 0, 0);

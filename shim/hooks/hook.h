@@ -49,14 +49,17 @@ int hook_before_ioctl(int fd, unsigned long request, const void *arg);
 bool hook_ioctl_clones(unsigned long request);
 /* After the ioctl has succeeded. */
 void hook_after_ioctl(int fd, unsigned long request, void *arg);
-void hook_before_copy(int in, int out);
+/* 0, or the -errno with which the call fails: what is staged cannot be written.  A later flush would write it
+ * over what the call moves, or the call would read what was there before. */
+long hook_before_copy(int in, int out);
 /* mprotect (number: SYS_mprotect; key: nothing) or pkey_mprotect.  The result, or -errno. */
 long hook_protect(long number, void *addr, size_t length, long prot, int key);
-void hook_before_aio(int fd);
+long hook_before_aio(int fd); /* the same */
 void hook_by_handle_prepare(struct fd_open *op, int mountfd, const struct file_handle *handle, int flags);
 void hook_openat2_prepare(struct fd_open *op, int dirfd, const char *path, const void *how, size_t size);
 struct iocb;
-void hook_before_submit(long count, struct iocb *const *list);
+/* How many to submit, or the -errno of the first.  (The kernel, too, submits those before one that fails.) */
+long hook_before_submit(long count, struct iocb *const *list);
 void hook_ring_made(void);
 void hook_before_detach(void);
 

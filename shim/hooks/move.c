@@ -50,8 +50,10 @@ EXPORT void *mmap(void *addr, size_t length, int prot, int flags, int fd, off_t 
 	if (file) {
 		word = fdtable_word(fd);
 		told = !cannot_map(length, flags, fd, offset);
-		if (told)
-			by_name_map(fd, shares);
+		r = told ? by_name_map(fd, shares) : 0;
+		/* what stays staged would be written over stores to the mapping */
+		if (r < 0)
+			return (void *)hook_result(r);
 	}
 	if (flags & MAP_FIXED)
 		user_memory_changed();
@@ -92,34 +94,40 @@ EXPORT int pkey_mprotect(void *addr, size_t length, int prot, int key)
 		hook_protect(key == -1 ? SYS_mprotect : SYS_pkey_mprotect, addr, length, prot, key));
 }
 
-void hook_before_copy(int in, int out)
+long hook_before_copy(int in, int out)
 {
+	long r = 0;
+
 	/* otherwise another thread could attach it while the copy moves its position */
 	unresolved_resolve(in);
 	unresolved_resolve(out);
 	if (fdtable_get(in))
-		fd_use_unmodelled(in, BYPASS_SPLICE);
-	if (fdtable_get(out))
-		fd_use_unmodelled(out, BYPASS_SPLICE);
+		r = fd_use_unmodelled(in, BYPASS_SPLICE);
+	if (r == 0 && fdtable_get(out))
+		r = fd_use_unmodelled(out, BYPASS_SPLICE);
+	return r;
 }
 
 EXPORT ssize_t sendfile(int out, int in, off_t *offset, size_t count)
 {
-	hook_before_copy(in, out);
-	return real.sendfile(out, in, offset, count);
+	long r = hook_before_copy(in, out);
+
+	return r < 0 ? hook_result(r) : real.sendfile(out, in, offset, count);
 }
 
 EXPORT ssize_t splice(int in, off64_t *in_offset, int out, off64_t *out_offset, size_t size, unsigned flags)
 {
-	hook_before_copy(in, out);
-	return real.splice(in, in_offset, out, out_offset, size, flags);
+	long r = hook_before_copy(in, out);
+
+	return r < 0 ? hook_result(r) : real.splice(in, in_offset, out, out_offset, size, flags);
 }
 
 EXPORT ssize_t copy_file_range(int in, off64_t *in_offset, int out, off64_t *out_offset, size_t size,
                                unsigned flags)
 {
-	hook_before_copy(in, out);
-	return real.copy_file_range(in, in_offset, out, out_offset, size, flags);
+	long r = hook_before_copy(in, out);
+
+	return r < 0 ? hook_result(r) : real.copy_file_range(in, in_offset, out, out_offset, size, flags);
 }
 
 /* A descriptor inside the argument of an ioctl, at `offset`. */
@@ -133,17 +141,17 @@ static int fd_inside(const void *arg, size_t offset)
 }
 
 /* What it takes beyond a detached file, and for files other than its own. */
-static void ioctl_others(int fd, unsigned long request, const void *arg)
+static long ioctl_others(int fd, unsigned long request, const void *arg)
 {
 	enum { BTRFS = 0x94, EXT4_MOVE = 15, XFS_EXCHANGE = 129 };
 
 	switch (request) {
 	/* change the flags of the description, as fcntl does */
 	case FIONBIO:
-	case FIOASYNC: fd_use_unmodelled(fd, BYPASS_IOCTL); return;
+	case FIOASYNC: return fd_use_unmodelled(fd, BYPASS_IOCTL);
 	case LOOP_SET_FD:
-	case LOOP_CHANGE_FD: fd_use_unmodelled((int)(intptr_t)arg, BYPASS_IOCTL); return;
-	case LOOP_CONFIGURE: fd_use_unmodelled(fd_inside(arg, 0), BYPASS_IOCTL); return;
+	case LOOP_CHANGE_FD: return fd_use_unmodelled((int)(intptr_t)arg, BYPASS_IOCTL);
+	case LOOP_CONFIGURE: return fd_use_unmodelled(fd_inside(arg, 0), BYPASS_IOCTL);
 	default: break;
 	}
 	/* clones, snapshots, exchanged extents, a frozen file system: they see only what is in the kernel */
@@ -152,18 +160,18 @@ static void ioctl_others(int fd, unsigned long request, const void *arg)
 		if (_IOC_NR(request) == EXT4_MOVE)
 			by_name_detach_fd(fd_inside(arg, sizeof(uint32_t)));
 		by_name_drain_all();
-		return;
+		return 0;
 	case 'X':
 		if (_IOC_NR(request) == XFS_EXCHANGE)
 			by_name_detach_fd(fd_inside(arg, 0));
 		by_name_drain_all();
-		return;
+		return 0;
 	case BTRFS:
 		/* the source of the clone, for which another process of the family may stage */
 		unresolved_use_all();
 		by_name_drain_all();
-		return;
-	default: return;
+		return 0;
+	default: return 0;
 	}
 }
 
@@ -179,9 +187,9 @@ void hook_after_ioctl(int fd, unsigned long request, void *arg)
 
 int hook_before_ioctl(int fd, unsigned long request, const void *arg)
 {
-	if (live_config)
-		ioctl_others(fd, request, arg);
-	return by_name_detach_fd(fd);
+	long r = live_config ? ioctl_others(fd, request, arg) : 0;
+
+	return r < 0 ? (int)r : by_name_detach_fd(fd);
 }
 
 EXPORT int ioctl(int fd, unsigned long request, ...)
@@ -204,41 +212,53 @@ EXPORT int ioctl(int fd, unsigned long request, ...)
 	return r;
 }
 
-void hook_before_aio(int fd) { fd_use_unmodelled(fd, BYPASS_AIO); }
+long hook_before_aio(int fd) { return fd_use_unmodelled(fd, BYPASS_AIO); }
 
-EXPORT int aio_read(struct aiocb *cb)
+/* Before a call of the C library.  -1 and errno: it fails, and so says aio_error, for those who ask only
+ * that. */
+static int before_aio(struct aiocb *cb)
 {
-	hook_before_aio(cb->aio_fildes);
-	return real.aio_read(cb);
+	long r = hook_before_aio(cb->aio_fildes);
+
+	if (r < 0) {
+		cb->__error_code = (int)-r;
+		cb->__return_value = -1;
+	}
+	return (int)hook_result(r);
 }
 
-EXPORT int aio_write(struct aiocb *cb)
-{
-	hook_before_aio(cb->aio_fildes);
-	return real.aio_write(cb);
-}
+EXPORT int aio_read(struct aiocb *cb) { return before_aio(cb) < 0 ? -1 : real.aio_read(cb); }
+EXPORT int aio_write(struct aiocb *cb) { return before_aio(cb) < 0 ? -1 : real.aio_write(cb); }
 
 EXPORT int aio_fsync(int operation, struct aiocb *cb)
 {
 	/* with an invalid operation the C library does not read the rest */
-	if (operation == O_SYNC || operation == O_DSYNC)
-		hook_before_aio(cb->aio_fildes);
+	if ((operation == O_SYNC || operation == O_DSYNC) && before_aio(cb) < 0)
+		return -1;
 	return real.aio_fsync(operation, cb);
 }
 
-static void before_list(int mode, struct aiocb *const list[], int count)
+/* -1 and errno: none is submitted. */
+static int before_list(int mode, struct aiocb *const list[], int count)
 {
+	long r = 0;
+
 	if (mode != LIO_WAIT && mode != LIO_NOWAIT)
-		return; /* with an invalid mode the C library does not read the list */
-	for (int i = 0; i < count; i++)
+		return 0; /* with an invalid mode the C library does not read the list */
+	for (int i = 0; i < count && r == 0; i++)
 		if (list[i])
-			hook_before_aio(list[i]->aio_fildes);
+			r = hook_before_aio(list[i]->aio_fildes);
+	for (int i = 0; i < count && r < 0; i++)
+		if (list[i]) {
+			list[i]->__error_code = (int)-r;
+			list[i]->__return_value = -1;
+		}
+	return (int)hook_result(r);
 }
 
 EXPORT int lio_listio(int mode, struct aiocb *const list[], int count, struct sigevent *event)
 {
-	before_list(mode, list, count);
-	return real.lio_listio(mode, list, count, event);
+	return before_list(mode, list, count) < 0 ? -1 : real.lio_listio(mode, list, count, event);
 }
 
 TWIN(mmap64, mmap);

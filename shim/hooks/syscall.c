@@ -231,10 +231,12 @@ static long syncs_all(long number, const long *a, const signed char *at)
 
 static long maps(long number, const long *a, const signed char *at)
 {
-	long r;
+	long r = 0;
 
 	if (!(a[3] & MAP_ANONYMOUS))
-		by_name_map((int)a[4], (a[3] & MAP_SHARED) && (a[2] & PROT_WRITE));
+		r = by_name_map((int)a[4], (a[3] & MAP_SHARED) && (a[2] & PROT_WRITE));
+	if (r < 0)
+		return r;
 	user_memory_changed();
 	r = kernel(number, a);
 	user_memory_changed();
@@ -249,14 +251,16 @@ static long protects(long number, const long *a, const signed char *at)
 /* From the descriptor at[0] to at[1]. */
 static long copies(long number, const long *a, const signed char *at)
 {
-	hook_before_copy((int)a[at[0]], (int)a[at[1]]);
-	return PASS;
+	long r = hook_before_copy((int)a[at[0]], (int)a[at[1]]);
+
+	return r < 0 ? r : PASS;
 }
 
 static long submits(long number, const long *a, const signed char *at)
 {
-	hook_before_submit(a[1], pointer_of(a, 2));
-	return PASS;
+	long n = hook_before_submit(a[1], pointer_of(a, 2));
+
+	return n == a[1] ? PASS : n < 0 ? n : sys_raw(number, a[0], n, a[2], 0, 0, 0);
 }
 
 static long makes_ring(long number, const long *a, const signed char *at)

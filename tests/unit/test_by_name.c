@@ -84,6 +84,23 @@ static void test_syncfs_is_told(void **state)
 	close(elsewhere);
 }
 
+/* A call that would put newer bytes below those that cannot be written must fail. */
+static void test_unmodelled_calls_are_told(void **state)
+{
+	int fd = staged_file();
+
+	(void)state;
+	faults.pwritev = (struct fault){.at = 1, .count = 1000, .error = ENOSPC};
+	assert_int_equal(fd_use_unmodelled(fd, BYPASS_SPLICE), -ENOSPC);
+	assert_int_equal(by_name_map(fd, true), -ENOSPC);
+	assert_int_equal(rig_kernel_size("out"), 100);
+	rig_faults_clear();
+	assert_int_equal(by_name_map(fd, true), 0);
+	assert_int_equal(rig_file(fd)->mode, FILE_BYPASSED);
+	assert_int_equal(fd_use_unmodelled(fd, BYPASS_SPLICE), 0);
+	rig_expect("out", 1000);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -92,6 +109,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_settled_meanwhile, rig_set_up, rig_tear_down),
 		cmocka_unit_test_setup_teardown(test_given_back_meanwhile, rig_set_up, rig_tear_down),
 		cmocka_unit_test_setup_teardown(test_other_files_are_asked_once, rig_set_up, rig_tear_down),
+		/* last: this process never stages the file's number again */
+		cmocka_unit_test_setup_teardown(test_unmodelled_calls_are_told, rig_set_up, rig_tear_down),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
