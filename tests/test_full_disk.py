@@ -455,7 +455,7 @@ LEFT = r"""
 #include <unistd.h>
 enum { SIZE = 1 << 20, FAR = 500000 };
 static char bytes[] = "NEW", read_back[4];
-static int fd, other, ends[2];
+static int fd, reader, other, ends[2];
 static struct aiocb cb;
 static void turn(const char *answer)
 {
@@ -505,7 +505,7 @@ static long submitted(unsigned opcode, int before)
 }
 static long call(const char *how)
 {
-	struct iovec iov = {bytes, 3};
+	struct iovec iov = {bytes, 3}, back = {read_back, 3};
 	struct aiocb *list[] = {&cb};
 	off_t at = 0, to = 0;
 	cb = (struct aiocb){.aio_fildes = fd, .aio_buf = bytes, .aio_nbytes = 3};
@@ -529,6 +529,33 @@ static long call(const char *how)
 		return submitted(IOCB_CMD_PWRITE, 0);
 	if (IS("io_submit-one-before"))
 		return submitted(IOCB_CMD_PWRITE, 1) == 1 ? (errno = ECANCELED, -1) : 2;
+	if (IS("preadv2"))
+		return preadv2(fd, &back, 1, FAR, RWF_HIPRI);
+	if (IS("pread"))
+		return pread(fd, read_back, 3, FAR);
+	at = FAR;
+	if (IS("sendfile-from"))
+		return sendfile(ends[1], fd, &at, 3);
+	if (IS("sendfile-from-reader"))
+		return sendfile(ends[1], reader, &at, 3);
+	if (IS("splice-from-reader"))
+		return splice(reader, &at, ends[1], NULL, 3, 0);
+	cb.aio_buf = read_back;
+	cb.aio_offset = FAR;
+	if (IS("aio_read"))
+		return waited(aio_read(&cb));
+	cb.aio_fildes = reader;
+	if (IS("aio_read-reader"))
+		return waited(aio_read(&cb));
+	cb.aio_fildes = fd;
+	if (IS("fsync"))
+		return fsync(fd);
+	if (IS("aio_fsync"))
+		return waited(aio_fsync(O_SYNC, &cb));
+	if (IS("aio_fsync-data"))
+		return waited(aio_fsync(O_DSYNC, &cb));
+	if (IS("io_submit-fsync"))
+		return submitted(IOCB_CMD_FSYNC, 0);
 	char *memory = NULL;
 	if (IS("mmap"))
 		memory = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -557,6 +584,7 @@ int main(int argc, char **argv)
 			return perror("pwrite"), 3;
 	if (fsync(fd) != 0 || pwrite(fd, "OLD", 3, 0) != 3 || pwrite(fd, "zzz", 3, FAR) != 3)
 		return perror("pwrite"), 4;
+	reader = open(argv[2], O_RDONLY);
 	turn("turn");
 	errno = 0;
 	r = call(argv[1]);
@@ -623,6 +651,27 @@ def answer_while_full(library, program, how, tmp_path, **settings):
 )
 def test_nothing_newer_goes_below_what_cannot_be_written(library, left_program, tmp_path, how):
     """A later flush would write the older bytes over it."""
+    assert answer_while_full(library, left_program, how, tmp_path) == "ENOSPC"
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "pread",
+        "preadv2",
+        "sendfile-from",
+        "sendfile-from-reader",
+        "splice-from-reader",
+        "aio_read",
+        "aio_read-reader",
+        "fsync",
+        "aio_fsync",
+        "aio_fsync-data",
+        "io_submit-fsync",
+    ],
+)
+def test_what_cannot_be_written_is_neither_read_nor_synced(library, left_program, tmp_path, how):
+    """A read by the kernel would find older bytes, and a sync would leave accepted ones out."""
     assert answer_while_full(library, left_program, how, tmp_path) == "ENOSPC"
 
 

@@ -94,8 +94,8 @@ static long read_flags(int fd, const struct iovec *iov, int count, off_t offset,
 	if (!o)
 		return IO_PASS;
 	if (offset != -1) {
-		fd_drain(fd);
-		return IO_PASS;
+		r = fd_drain(fd);
+		return r < 0 ? r : IO_PASS;
 	}
 	/* no thread may attach the file during a read at the position: it would keep the old position */
 	cancel_point();
