@@ -445,6 +445,7 @@ LEFT = r"""
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/aio_abi.h>
+#include <linux/openat2.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -457,6 +458,7 @@ enum { SIZE = 1 << 20, FAR = 500000 };
 static char bytes[] = "NEW", read_back[4];
 static int fd, reader, other, ends[2];
 static struct aiocb cb;
+static const char *path;
 static void turn(const char *answer)
 {
 	printf("%s\n", answer);
@@ -556,6 +558,39 @@ static long call(const char *how)
 		return waited(aio_fsync(O_DSYNC, &cb));
 	if (IS("io_submit-fsync"))
 		return submitted(IOCB_CMD_FSYNC, 0);
+	FILE *stream = NULL;
+	int opened = -2;
+	if (IS("open"))
+		opened = open(path, O_RDWR | O_TRUNC);
+	if (IS("open-by-number"))
+		opened = (int)syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_TRUNC, 0);
+	if (IS("openat2")) {
+		struct open_how wanted = {.flags = O_WRONLY | O_TRUNC, .resolve = RESOLVE_NO_SYMLINKS};
+		opened = (int)syscall(SYS_openat2, AT_FDCWD, path, &wanted, sizeof wanted);
+	}
+	if (IS("creat"))
+		opened = creat(path, 0644);
+	if (IS("open_by_handle_at")) {
+		struct { struct file_handle head; char room[MAX_HANDLE_SZ]; } handle = {{.handle_bytes = MAX_HANDLE_SZ}};
+		int mount;
+		if (name_to_handle_at(AT_FDCWD, path, &handle.head, &mount, 0) != 0)
+			exit((perror("name_to_handle_at"), 13));
+		opened = open_by_handle_at(other, &handle.head, O_WRONLY | O_TRUNC);
+	}
+	if (opened != -2)
+		return opened;
+	if (IS("fopen"))
+		return (stream = fopen(path, "w")) ? 0 : -1;
+	if (IS("freopen")) {
+		stream = fopen(path, "r+");
+		opened = fileno(stream);
+		stream = freopen(path, "w", stream);
+		int error = errno;
+		if (!stream && fcntl(opened, F_GETFD) >= 0)
+			exit((fprintf(stderr, "it is still open\n"), 14));
+		errno = error;
+		return stream ? 0 : -1;
+	}
 	char *memory = NULL;
 	if (IS("mmap"))
 		memory = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -575,7 +610,8 @@ int main(int argc, char **argv)
 	long r;
 	(void)argc;
 	setvbuf(stdin, NULL, _IONBF, 0);
-	fd = open(argv[2], O_RDWR | O_CREAT, 0644);
+	path = argv[2];
+	fd = open(path, O_RDWR | O_CREAT, 0644);
 	other = open(argv[3], O_RDWR | O_CREAT, 0644);
 	if (write(other, bytes, 3) != 3 || pipe(ends) != 0 || write(ends[1], bytes, 3) != 3 || ftruncate(fd, SIZE) != 0)
 		return perror("the beginning"), 2;
@@ -584,7 +620,7 @@ int main(int argc, char **argv)
 			return perror("pwrite"), 3;
 	if (fsync(fd) != 0 || pwrite(fd, "OLD", 3, 0) != 3 || pwrite(fd, "zzz", 3, FAR) != 3)
 		return perror("pwrite"), 4;
-	reader = open(argv[2], O_RDONLY);
+	reader = open(path, O_RDONLY);
 	turn("turn");
 	errno = 0;
 	r = call(argv[1]);
@@ -673,6 +709,18 @@ def test_nothing_newer_goes_below_what_cannot_be_written(library, left_program, 
 def test_what_cannot_be_written_is_neither_read_nor_synced(library, left_program, tmp_path, how):
     """A read by the kernel would find older bytes, and a sync would leave accepted ones out."""
     assert answer_while_full(library, left_program, how, tmp_path) == "ENOSPC"
+
+
+CUTS = ["open", "open-by-number", "openat2", "creat", "open_by_handle_at"]
+
+
+@pytest.mark.parametrize(
+    ("how", "stdio"),
+    [(how, "on") for how in [*CUTS, "fopen", "freopen"]] + [("fopen", "off"), ("freopen", "off")],
+)
+def test_what_cannot_be_written_does_not_come_back(library, left_program, tmp_path, how, stdio):
+    """An open that cuts the file fails as `truncate` does: a later flush would put the bytes into it again."""
+    assert answer_while_full(library, left_program, how, tmp_path, stdio=stdio) == "ENOSPC"
 
 
 def test_those_before_are_submitted(library, left_program, tmp_path):

@@ -177,12 +177,13 @@ static int act_rename(struct file *f, const void *ctx)
 }
 static void before_rename(uint64_t dev, uint64_t ino) { with_file(dev, ino, act_rename, NULL); }
 
-void by_name_drain_path(int dirfd, const char *path, bool follow)
+int by_name_drain_path(int dirfd, const char *path, bool follow)
 {
 	struct statx st;
 
-	if (!by_name_idle() && identify(dirfd, path, follow, &st))
-		drain_identity(sys_dev_of(&st), st.stx_ino);
+	if (by_name_idle() || !identify(dirfd, path, follow, &st))
+		return 0;
+	return with_file(sys_dev_of(&st), st.stx_ino, act_drain, NULL);
 }
 
 /* Canonical path of (dirfd, path).  0 or -errno. */

@@ -39,8 +39,8 @@ bool by_name_paged(uint64_t dev, uint64_t ino, struct by_name_shown *out);
 /* The C library made the stat call itself.  If *st is about an attached file, drains it and updates size,
  * blocks and times. */
 void by_name_refresh_stat(struct stat *st);
-/* Drains the file that (dirfd, path) names; `follow` the last symlink. */
-void by_name_drain_path(int dirfd, const char *path, bool follow);
+/* Drains the file that (dirfd, path) names; `follow` the last symlink.  0 or -errno. */
+int by_name_drain_path(int dirfd, const char *path, bool follow);
 
 /* Before ftruncate, fallocate, ioctl, times and the like through a descriptor, which may be O_PATH.  Drains
  * and detaches its file until small writes come again.  0 or -errno. */

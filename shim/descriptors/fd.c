@@ -206,7 +206,7 @@ static void before_cut(struct fd_open *op, uint64_t dev, uint64_t ino)
 	op->holds = f && f->mode == FILE_ATTACHED;
 	if (op->holds) {
 		gate_hold();
-		drain_identity(dev, ino);
+		op->error = drain_identity(dev, ino);
 	}
 	if (op->path)
 		op->ordered = by_name_order(op->dirfd, op->path, &op->dev);
@@ -346,6 +346,7 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 	op->name = NULL;
 	op->rule = NULL;
 	op->dev = 0;
+	op->error = 0;
 	op->anywhere = op->uncancelled = op->exclusive = op->looks = op->unresolved = op->unsure = op->late =
 		op->resolving = op->reader = op->cuts = false;
 	op->releases = file_detaches();

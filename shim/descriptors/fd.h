@@ -32,6 +32,7 @@ struct fd_open {
 	const char *path;
 	unsigned waits; /* retries of fd_lease_over */
 	uint32_t releases;
+	long error;                  /* O_TRUNC: 0, or what the open must fail with */
 	bool cuts;                   /* O_TRUNC: no file may be attached until fd_open_end */
 	bool holds;                  /* and nothing may be staged: this file is attached */
 	const struct rule *ordered;  /* of a file that it makes or cuts, as by_name_order; or NULL */
@@ -48,9 +49,10 @@ struct fd_open {
 	uint64_t signals;
 };
 
-/* Before an open.  Drains the staged bytes of a file that O_TRUNC is about to cut.  `watch` is false if the
- * open cannot concern the library.  `path` must stay valid until fd_open_end.  It may be an invalid pointer:
- * only the kernel reads it. */
+/* Before an open.  Drains the staged bytes of a file that O_TRUNC is about to cut.  If that fails, `error` is
+ * set, and the caller must not open it: a later flush would put the bytes into the file that was cut. `watch`
+ * is false if the open cannot concern the library.  `path` must stay valid until fd_open_end.  It may be an
+ * invalid pointer: only the kernel reads it. */
 void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags);
 /* Called between prepare and the open if no path names the file.  fd_open_cuts_some: could O_TRUNC cut a file
  * that matters?  fd_open_cuts drains the file; `target` is an O_PATH descriptor of it. */

@@ -50,6 +50,8 @@ EXPORT int open_by_handle_at(int mountfd, struct file_handle *handle, int flags)
 	if (flags & O_TRUNC)
 		cancel_point(); /* a cancellation between here and fd_open_end would leave the gate closed */
 	hook_by_handle_prepare(&op, mountfd, handle, flags);
+	if (op.error)
+		return hook_opened(&op, (int)hook_result(op.error));
 	do
 		fd = real.open_by_handle_at(mountfd, handle, flags);
 	while (fd < 0 && hook_again(before));
@@ -81,6 +83,8 @@ EXPORT int shm_open(const char *name, int flags, mode_t mode)
 
 	/* the C library adds O_NONBLOCK: its open does not wait for a lease */
 	fd_open_prepare(&op, AT_FDCWD, shm_path(name, path), flags | O_NONBLOCK);
+	if (op.error)
+		return hook_opened(&op, (int)hook_result(op.error));
 	do
 		fd = real.shm_open(name, flags, mode);
 	while (fd < 0 && hook_open_again(&op, before));
@@ -137,6 +141,8 @@ EXPORT int openat2(int dirfd, const char *path, struct open_how *how, size_t siz
 	if (real.openat2)
 		cancel_point(); /* a cancellation between here and fd_open_end would leave the gate closed */
 	hook_openat2_prepare(&op, dirfd, path, how, size);
+	if (op.error)
+		return hook_opened(&op, (int)hook_result(op.error));
 	do
 		fd = next_openat2(dirfd, path, how, size);
 	while (fd < 0 && hook_open_again(&op, before));

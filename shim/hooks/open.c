@@ -19,6 +19,8 @@ static int open_at(int dirfd, const char *path, int flags, mode_t mode)
 	if (flags & (O_TRUNC | O_CREAT))
 		cancel_point(); /* there is none between here and fd_open_end */
 	fd_open_prepare(&op, dirfd, path, flags);
+	if (op.error)
+		return hook_opened(&op, (int)hook_result(op.error));
 	op.exclusive = op.name;
 	do {
 		int now = flags | fd_open_exclusive(&op);

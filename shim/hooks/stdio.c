@@ -43,6 +43,9 @@ struct mode {
 	bool mapped; /* 'm': may read through a mapping, which the library does not see */
 };
 
+/* An invalid mode, with which freopen closes the stream and fails. */
+static const char CLOSES_ONLY[] = "";
+
 /* How many characters of a mode fopen and fdopen read. */
 enum { FOPEN_LOOKS_AT = 7, FDOPEN_LOOKS_AT = 5 };
 
@@ -100,12 +103,20 @@ static FILE *open_stream(FILE *(*next)(const char *, const char *), const char *
 		return next(path, mode);
 	if (!fd_streams_seen) {
 		/* a mode that truncates must not cut off bytes before they are in the file */
-		if (path)
-			by_name_drain_path(AT_FDCWD, path, true);
+		long r = path ? by_name_drain_path(AT_FDCWD, path, true) : 0;
+
+		if (r < 0 && (m.flags & O_TRUNC)) {
+			hook_result(r);
+			return NULL;
+		}
 		return unseen_made(next(path, mode));
 	}
 	before = errno;
 	before_open(&op, &m, path);
+	if (op.error) {
+		hook_result(op.error);
+		return after_open(&op, &m, NULL);
+	}
 	do
 		stream = next(path, mode);
 	while (!stream && hook_again(before));
@@ -138,13 +149,16 @@ static FILE *unseen_reopen(const char *path, const char *mode, FILE *stream)
 {
 	int before = errno;
 	int fd = stream ? fileno(stream) : -1;
+	long r = path ? by_name_drain_path(AT_FDCWD, path, true) : 0;
+	bool refused = r < 0 && (mode_of(mode, FOPEN_LOOKS_AT).flags & O_TRUNC);
 
-	if (path)
-		by_name_drain_path(AT_FDCWD, path, true);
 	if (fd >= 0 && path)
 		fd_close_prepare(fd);
 	errno = before;
-	return unseen_made(real.freopen(path, mode, stream));
+	stream = real.freopen(path, refused ? CLOSES_ONLY : mode, stream);
+	if (refused)
+		hook_result(r);
+	return unseen_made(stream);
 }
 
 /* freopen needs one more descriptor, and closes the stream if there is none.  Closes an internal one if
@@ -166,7 +180,7 @@ static FILE *reopen_locked(const char *path, const char *mode, FILE *stream)
 	struct mode m = mode_of(mode, FOPEN_LOOKS_AT);
 	int before = errno;
 	char same[64];
-	struct fd_open op;
+	struct fd_open op = {.error = 0};
 	int fd;
 
 	fflush_unlocked(stream);
@@ -179,7 +193,9 @@ static FILE *reopen_locked(const char *path, const char *mode, FILE *stream)
 		fd_close_prepare(fd);
 	}
 	errno = before;
-	stream = real.freopen(path, mode, stream);
+	stream = real.freopen(path, op.error ? CLOSES_ONLY : mode, stream);
+	if (op.error)
+		hook_result(op.error);
 	return m.flags >= 0 ? after_open(&op, &m, stream) : stream;
 }
 

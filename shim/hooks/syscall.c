@@ -99,8 +99,9 @@ static long opens(long number, const long *a, const signed char *at)
 		fd_open_prepare(&op, fd_of(a, at[0]), path_of(a, at[1]),
 		                number == OLD_CREAT ? O_WRONLY | O_CREAT | O_TRUNC : (int)a[at[2]]);
 	do
-		fd = kernel(number, a);
-	while ((fd == -EMFILE && fd_spare_internal()) || (fd == -EAGAIN && fd_lease_over(&op)));
+		fd = op.error ? op.error : kernel(number, a);
+	while (!op.error &&
+	       ((fd == -EMFILE && fd_spare_internal()) || (fd == -EAGAIN && fd_lease_over(&op))));
 	marked_fds_forget((int)fd);
 	if (fd >= 0 && fd_open_concerns(&op))
 		fd_opened(&op, (int)fd);

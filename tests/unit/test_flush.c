@@ -55,6 +55,28 @@ static void test_failure_keeps_the_bytes(void **state)
 	}
 }
 
+/* The kernel must not cut the file: the bytes would come back with the next flush. */
+static void test_failure_refuses_an_open_that_cuts(void **state)
+{
+	int fd = staged_file(O_WRONLY | O_TRUNC, 9000);
+	struct fd_open op;
+
+	(void)state;
+	faults.pwritev = (struct fault){.at = 1, .count = 1000, .error = ENOSPC};
+	fd_open_prepare(&op, AT_FDCWD, rig_path("out"), O_WRONLY | O_TRUNC);
+	assert_int_equal(op.error, -ENOSPC);
+	fd_open_end(&op);
+	fd_open_prepare(&op, AT_FDCWD, rig_path("out"), O_WRONLY);
+	assert_int_equal(op.error, 0);
+	fd_open_end(&op);
+	rig_faults_clear();
+	fd_open_prepare(&op, AT_FDCWD, rig_path("out"), O_WRONLY | O_TRUNC);
+	assert_int_equal(op.error, 0);
+	fd_open_end(&op);
+	assert_int_equal(rig_close(fd), 0);
+	rig_expect("out", 9000);
+}
+
 static void test_short_writes_and_interruptions(void **state)
 {
 	int fd = staged_file(O_WRONLY, 30000);
@@ -220,6 +242,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(test_settle),
 		TEST(test_failure_keeps_the_bytes),
+		TEST(test_failure_refuses_an_open_that_cuts),
 		TEST(test_short_writes_and_interruptions),
 		TEST(test_o_direct_refused_everywhere),
 		TEST(test_through_the_programs_description),
