@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from lib.disks import disk, fill_up, shut_down
-from lib.held import start_held
+from lib.held import Held, start_held
 from lib.processes import Program, compile_other
 from lib.support import (
     assert_staged,
@@ -538,6 +538,95 @@ def test_limit_comes_while_another_thread_writes(library, compile_c, place, hard
         os.close(our_end)
     assert answers == [f"30 -1 EFBIG {350 * RECORD + 30}\n"] * 2
     assert_staged(parse_stats(stats.read_text()), 40 * RECORD)
+
+
+# ---- reads with flags ----
+
+READS = r"""
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+enum { SIZE = 1024, FIRST = 4, COUNT = 64 };
+static int fd, go;
+static char record[SIZE];
+static void *writes(void *arg)
+{
+	char byte;
+	printf("%ld %d\n", (long)syscall(SYS_gettid), fd);
+	fflush(stdout);
+	if (read(go, &byte, 1) != 1)
+		exit(3);
+	for (int i = 0; i < COUNT; i++)
+		if (pwrite(fd, record, SIZE, (FIRST + i) * SIZE) != SIZE)
+			exit(4);
+	if (fdatasync(fd) != 0)
+		exit(5);
+	return arg;
+}
+/* reads PATH GO: what preadv2 with a flag returns, of memory and an offset that O_DIRECT refuses.  Another thread
+ * writes and syncs when GO has a byte. */
+int main(int argc, char **argv)
+{
+	static char buffer[2 * SIZE];
+	struct iovec iov = {buffer + 1, SIZE};
+	pthread_t thread;
+	ssize_t n;
+	(void)argc;
+	fd = open(argv[1], O_RDWR | O_CREAT, 0644);
+	go = atoi(argv[2]);
+	memset(record, 'x', sizeof record);
+	for (int i = 0; i < FIRST; i++)
+		if (write(fd, record, SIZE) != SIZE)
+			return 1;
+	if (fdatasync(fd) != 0 || pthread_create(&thread, NULL, writes, NULL) != 0)
+		return 2;
+	n = preadv2(fd, &iov, 1, 7, RWF_HIPRI);
+	printf("%zd %s\n", n, n < 0 ? strerrorname_np(errno) : "ok");
+	fflush(stdout);
+	pthread_join(thread, NULL);
+	return 0;
+}
+"""
+
+
+def test_flush_comes_during_a_read_with_flags(library, compile_c, place):
+    """Held just before the kernel reads: a flush of another thread that starts then leaves the description's flags
+    alone.  With O_DIRECT the kernel would refuse the read."""
+    environment = preload_env(
+        library, str(place / "file"), lag_ms=60000, flush="direct", stats=place / "stats"
+    )
+    their_end, our_end = os.pipe()
+    process, reader = start_held(
+        [compile_c(READS, "-pthread"), place / "file", their_end],
+        cwd=place,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        pass_fds=(their_end,),
+        text=True,
+    )
+    os.close(their_end)
+    with process:
+        reader.until(lambda call, a: call == "preadv2" and a[5] == os.RWF_HIPRI)
+        thread, fd = map(int, process.stdout.readline().split())
+        writer = Held(thread)
+        os.write(our_end, b"g")
+        writer.until(lambda call, a: call.startswith("pwrite") and a[0] == fd)
+        described = Path(f"/proc/{process.pid}/fdinfo/{fd}").read_text()
+        reader.release()
+        answer = process.stdout.readline()
+        writer.release()
+        assert process.wait(60) == 0
+    os.close(our_end)
+    flags = int(described.split("flags:")[1].split()[0], 8)
+    assert (answer, flags & os.O_DIRECT) == ("1024 ok\n", 0)
+    assert_staged(parse_stats((place / "stats").read_text()), 32 << 10)
 
 
 # ---- write errors ----

@@ -170,7 +170,7 @@ long fd_use_unmodelled(int fd, int why);
 /* For a system call by number that reads, writes or moves fd, with the arguments `a`.  Bypasses its file from
  * now on.  FD_PASS: the caller must make the call.  Otherwise its result. */
 long fd_bypass_call(int fd, long number, const long *a);
-/* Another process may use the file next (flock, lockf), or the kernel reads it.  Drains it.  0 or -errno. */
+/* flock, lockf: another process may use the file next.  Drains it.  0 or -errno. */
 long fd_drain(int fd);
 /* True in a child that has our memory but its own descriptors, and after fork_guard_stop. */
 bool fd_foreign_process(void);

@@ -82,8 +82,10 @@ static long kernel_writev(int fd, const struct iovec *iov, int count, off_t offs
 	return sys.pwritev(fd, iov, count, offset);
 }
 
-static long kernel_readv(int fd, const struct iovec *iov, int count, off_t offset)
+static long kernel_readv(int fd, const struct iovec *iov, int count, off_t offset, int flags)
 {
+	if (flags)
+		return sys_raw(SYS_preadv2, fd, (long)iov, count, offset, 0, flags);
 	if (count == ONE_BUFFER)
 		return sys_raw(offset == IO_NO_OFFSET ? SYS_read : SYS_pread64, fd, (long)iov->iov_base,
 		               (long)iov->iov_len, offset, 0, 0);
@@ -794,7 +796,7 @@ static long read_stream(struct file *f, struct ofd *o, int fd, const struct iove
 
 	if (is_bare(f, n, at)) {
 		signals_harden();
-		r = kernel_readv(fd, iov, count, at);
+		r = kernel_readv(fd, iov, count, at, 0);
 	} else {
 		r = read_frames(f, o, iov, count, n, at);
 	}
@@ -805,7 +807,9 @@ static long read_stream(struct file *f, struct ofd *o, int fd, const struct iove
 	return r;
 }
 
-static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset, bool ours)
+/* With flags (of preadv2) there is an offset. */
+static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset, bool ours,
+                     int flags)
 {
 	struct file *f = atomic_load_explicit(&o->file, memory_order_acquire);
 	struct file_guard g;
@@ -817,7 +821,7 @@ static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, 
 		return IO_PASS;
 	file_restore(f);
 	if (offset == IO_NO_OFFSET && passive_begin(f, fd, o)) {
-		r = kernel_readv(fd, iov, count, IO_NO_OFFSET);
+		r = kernel_readv(fd, iov, count, IO_NO_OFFSET, 0);
 		stage_pass_end(f);
 		return r;
 	}
@@ -830,13 +834,13 @@ static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, 
 	if (f->mode != FILE_ATTACHED || !f->arena) {
 		signals_harden();
 		if (offset == IO_NO_OFFSET)
-			r = kernel_readv(fd, iov, count, offset); /* the lock keeps it passive */
+			r = kernel_readv(fd, iov, count, offset, 0); /* the lock keeps it passive */
 		goto out;
 	}
 	if (f->flush.sets_direct || (o->flags & O_DIRECT))
 		flush_leave_program_fd(f);
 	f->flush.was_read = true;
-	if (file_is_paged(f)) {
+	if (file_is_paged(f) && !flags) {
 		bare = offset != IO_NO_OFFSET && is_bare(f, n, offset);
 		if (!bare)
 			r = offset == IO_NO_OFFSET ? read_stream(f, o, fd, iov, count, n)
@@ -857,7 +861,7 @@ static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, 
 		/* under the lock: another thread's write on this description must see the new position */
 		signals_harden();
 		position_to_kernel(f, fd, o);
-		r = kernel_readv(fd, iov, count, offset);
+		r = kernel_readv(fd, iov, count, offset, 0);
 	} else {
 		if (!bare && (offset < 0 || n < 0 || file_is_paged(f) ||
 		              stage_overlaps(f, (uint64_t)offset, (uint64_t)n)))
@@ -868,39 +872,45 @@ static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, 
 			/* counted: a flush that starts now must not impose O_DIRECT's rules on this read */
 			atomic_fetch_add(&f->flush.reads, 1);
 			file_unlock(f, g);
-			r = kernel_readv(fd, iov, count, offset);
+			r = kernel_readv(fd, iov, count, offset, flags);
 			atomic_fetch_sub(&f->flush.reads, 1);
 			/* (by now fd may be of another file, of which bytes are staged) */
 			return still_valid(fd, o, f) ? r : IO_PASS;
 		}
 		signals_harden();
-		r = kernel_readv(fd, iov, count, offset);
+		r = kernel_readv(fd, iov, count, offset, flags);
 	}
 out:
 	file_unlock(f, g);
 	return r;
 }
 
-static long read_vector(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset, bool ours)
+static long read_vector(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset, bool ours,
+                        int flags)
 {
 	long r;
 
 	do
-		r = read_any(fd, o, iov, count, offset, ours);
+		r = read_any(fd, o, iov, count, offset, ours, flags);
 	while (r == IO_PASS && is_another(fd, &o));
 	return r;
 }
 
 long io_readv(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset)
 {
-	return count < 0 ? IO_PASS : read_vector(fd, o, iov, count, offset, false);
+	return count < 0 ? IO_PASS : read_vector(fd, o, iov, count, offset, false, 0);
+}
+
+long io_readv_flags(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset, int flags)
+{
+	return count < 0 || offset < 0 ? IO_PASS : read_vector(fd, o, iov, count, offset, false, flags);
 }
 
 long io_read_at(int fd, struct ofd *o, void *buf, size_t n, off_t offset)
 {
 	struct iovec iov = {.iov_base = buf, .iov_len = n};
 
-	return read_vector(fd, o, &iov, n > CALL_MOST ? ONE_BUFFER : 1, offset, true);
+	return read_vector(fd, o, &iov, n > CALL_MOST ? ONE_BUFFER : 1, offset, true, 0);
 }
 
 static long seek_any(int fd, struct ofd *o, off_t offset, int whence)

@@ -25,6 +25,8 @@ long io_write_at(int fd, struct ofd *o, const void *buf, size_t n, off_t offset)
 long io_writev_synced(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset);
 long io_readv(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset);
 long io_read_at(int fd, struct ofd *o, void *buf, size_t n, off_t offset);
+/* As io_readv, with the flags of preadv2 and an offset (not IO_NO_OFFSET).  The kernel makes the read. */
+long io_readv_flags(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset, int flags);
 /* fsync (full) or fdatasync. */
 long io_sync(int fd, struct ofd *o, bool full);
 /* 0 or -errno; IO_PASS: the file is in no overlay, or must be detached before the call. */

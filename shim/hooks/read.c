@@ -84,7 +84,7 @@ EXPORT ssize_t preadv(int fd, const struct iovec *iov, int count, off_t offset)
 	return r == IO_PASS ? real.preadv(fd, iov, count, offset) : hook_result(r);
 }
 
-/* Flags change how the kernel reads: drains the file first. */
+/* Flags change how the kernel reads: it makes the read, and at the position it moves that. */
 static long read_flags(int fd, const struct iovec *iov, int count, off_t offset, int flags)
 {
 	struct ofd *o = read_from(fd, offset == -1);
@@ -93,12 +93,10 @@ static long read_flags(int fd, const struct iovec *iov, int count, off_t offset,
 
 	if (!o)
 		return IO_PASS;
-	if (offset != -1) {
-		r = fd_drain(fd);
-		return r < 0 ? r : IO_PASS;
-	}
-	/* no thread may attach the file during a read at the position: it would keep the old position */
 	cancel_point();
+	if (offset != -1)
+		return io_readv_flags(fd, o, iov, count, offset, flags);
+	/* no thread may attach the file during a read at the position: it would keep the old position */
 	r = by_name_change_fd(&change, fd);
 	if (r == 0)
 		r = sys_raw(SYS_preadv2, fd, (long)iov, count, -1, -1, flags);

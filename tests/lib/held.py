@@ -22,8 +22,24 @@ SYSCALL_STOP = signal.SIGTRAP | 0x80
 INFO = struct.Struct("=BxxxIQQ7Q")
 
 NUMBERS = {
-    "x86_64": {"futex": 202, "prlimit64": 302, "pwrite64": 18, "pwritev": 296, "pwritev2": 328, "statx": 332},
-    "aarch64": {"futex": 98, "prlimit64": 261, "pwrite64": 68, "pwritev": 70, "pwritev2": 287, "statx": 291},
+    "x86_64": {
+        "futex": 202,
+        "prlimit64": 302,
+        "pwrite64": 18,
+        "pwritev": 296,
+        "pwritev2": 328,
+        "preadv2": 327,
+        "statx": 332,
+    },
+    "aarch64": {
+        "futex": 98,
+        "prlimit64": 261,
+        "pwrite64": 68,
+        "pwritev": 70,
+        "pwritev2": 287,
+        "preadv2": 286,
+        "statx": 291,
+    },
 }
 
 libc = ctypes.CDLL(None, use_errno=True)
