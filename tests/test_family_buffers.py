@@ -75,7 +75,9 @@ def test_a_child_can_flush(library):
         subprocess.Popen(
             [sys.executable, "-c", PROGRAM, point / "file"],
             cwd=place,
-            env=clean_environment(**preload_env(library, f"{point}/**", staging=staging, lag_ms=10, prealloc_mode="off")),
+            env=clean_environment(
+                **preload_env(library, f"{point}/**", staging=staging, lag_ms=10, prealloc_mode="off")
+            ),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -94,4 +96,6 @@ def test_a_child_can_flush(library):
                 freeze(point, False)
             kill_in(place)
         data = (point / "file").read_bytes()
-        assert [data[n * 5003 : n * 5003 + 8] for n in range(40)] == [b"%08d" % (10000 + n) for n in range(40)]
+        assert [data[n * 5003 : n * 5003 + 8] for n in range(40)] == [
+            b"%08d" % (10000 + n) for n in range(40)
+        ]

@@ -102,7 +102,7 @@ static bool is_forced_too_early(const struct recover_job *j)
 	for (uint32_t i = 0; j->only && j->log_waits && i < j->a.header.entry_count; i++) {
 		const struct arena_entry *e = foreign_entry(&j->a, i);
 
-		if (e->used && e->ino == j->only)
+		if (e->used && recover_target_is(j->only, e, &j->place))
 			return true;
 	}
 	return false;
