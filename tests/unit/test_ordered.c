@@ -76,6 +76,17 @@ static void needs_a_disk(void)
 	}
 }
 
+/* A look at the file takes its lease away, and the next try for one comes later; a lease that took long is
+ * followed by a pause. */
+static void wait_for_lease(int fd)
+{
+	struct file *f = rig_file(fd);
+
+	file_unlock(f, file_lock(f)); /* which the watcher may have */
+	while (sys_now_ns() < f->lease.retry_ns || !ordered_pays(f->rule))
+		sys_nap(1000000);
+}
+
 /* A file with its first epoch behind it.  (The next name that comes ends another one.) */
 static int ready(const char *name)
 {
@@ -85,9 +96,7 @@ static int ready(const char *name)
 	assert_int_equal(rig_file(fd)->mode, FILE_ATTACHED);
 	assert_int_equal(rig_drain(fd), 0);
 	rig_expect(name, 1000);
-	/* (a lease that took long is followed by a pause) */
-	while (!ordered_pays(rig_file(fd)->rule))
-		sys_nap(1000000);
+	wait_for_lease(fd);
 	return fd;
 }
 
