@@ -38,8 +38,9 @@ def tell(what):
 def go_on_in_a_child():
     if os.fork():
         os._exit(os.wait()[1] != 0)
-    signal.alarm(60)  # only what hangs
+    signal.alarm(60)  # ends only what hangs
 
+signal.alarm(60)
 fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o644)
 scatter(0)
 go_on_in_a_child()
