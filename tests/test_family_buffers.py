@@ -16,8 +16,9 @@ from lib.support import clean_environment, disk_dir, kill_in, preload_env
 
 FREEZE, THAW = 0xC0045877, 0xC0045878
 
-# In each round a thread of the library stands still in a flush, since the file system is frozen.  (By another process:
-# the library would drain the files before.)  The file was open at an earlier fork: the later ones wait for no flush of it.
+# In each round a thread of the library stands still in a flush, since the file system is frozen.  (By another
+# process: the library would drain the files before.)  The file was open at an earlier fork: the later ones wait for
+# no flush of it.
 PROGRAM = """
 import os, signal, sys, time
 from pathlib import Path

@@ -440,7 +440,7 @@ def test_arena_that_was_cloned_on_a_full_disk(library, fastwrite, compile_c, tmp
         assert have in (wanted, wanted[:-100])
 
 
-LEFT = r"""
+STAGED_BEFORE = r"""
 #include <aio.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -640,7 +640,7 @@ int main(int argc, char **argv)
 
 @pytest.fixture
 def left_program(compile_c):
-    return compile_c(LEFT, "-D_GNU_SOURCE")
+    return compile_c(STAGED_BEFORE, "-D_GNU_SOURCE")
 
 
 def answer_while_full(library, program, how, tmp_path, **settings):
