@@ -136,11 +136,12 @@ uint64_t claim_until(uint64_t ns)
 
 bool claim_gave_up(void) { return give_up != CLAIM_FOREVER && sys_now_ns() >= give_up; }
 
-int claim_lock(int fd)
+int claim_lock(int fd, bool *met)
 {
 	uint64_t until = claim_until(CLAIM_PATIENCE_NS);
 	int r;
 
+	*met = false;
 	while ((r = sys.flock(fd, LOCK_EX | LOCK_NB)) == -EWOULDBLOCK) {
 		/* No recoverer has it (any more): a family shares it with us, or another recoverer that
 		 * waits.  An attempt at the whole lock that fails loses the shared one, too.  If that is then
@@ -149,6 +150,8 @@ int claim_lock(int fd)
 			r = sys.flock(fd, LOCK_EX | LOCK_NB);
 			if (r == 0 || sys.flock(fd, LOCK_SH | LOCK_NB) == 0)
 				return r;
+		} else {
+			*met = true;
 		}
 		if (sys_now_ns() >= until)
 			break;

@@ -60,9 +60,9 @@ bool claim_gave_up(void);
 /*
  * Locks a dead arena or journal for its recovery.  0; -EWOULDBLOCK: the processes of its family live, and
  * share the lock; other -errno.  Waits while another process recovers it: the caller must find the files
- * complete, and must not write to them before.
+ * complete, and must not write to them before.  *met: there was one.
  */
-int claim_lock(int fd);
+int claim_lock(int fd, bool *met);
 
 /* fd: an arena or a journal; then, pid, pid_start: from its header.  0: the process that made it is dead;
  * -EWOULDBLOCK: it runs; CLAIM_OTHER_KIND, unless `any_kind`: nobody sees here whether it runs (see

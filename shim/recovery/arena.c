@@ -200,12 +200,13 @@ static void refuse(struct recover_job *j, const char *name, int error)
 static void recover_open(struct recover_job *j, const char *name, int fd)
 {
 	int r = fd < 0 ? fd : claim_file_allowed(j->dirfd, fd);
+	bool met;
 
 	if (r == 0) {
-		r = claim_lock(fd);
+		r = claim_lock(fd, &met);
 		/* (several that waited for it share the lock, as a living family does) */
 		if ((r == 0 || r == -EWOULDBLOCK) && !sys_still_linked(fd)) {
-			j->report->elsewhere++;
+			j->report->elsewhere += met;
 			return;
 		}
 		if (r == -EWOULDBLOCK) {
@@ -241,8 +242,6 @@ void recover_arena(struct recover_job *j, const char *name)
 	fd = sys.openat(j->dirfd, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
 	if (fd != -ENOENT)
 		recover_open(j, name, fd);
-	else
-		j->report->elsewhere++;
 	if (fd >= 0)
 		sys.close(fd);
 	sys_quiet_end(&quiet);

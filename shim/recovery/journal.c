@@ -106,7 +106,7 @@ bool recover_journal(const char *dir, int dirfd, const char *name, bool in_aside
 	BUFFER(struct journal_scan, s);
 	BUFFER(struct foreign_arena, arena);
 	struct sys_quiet quiet;
-	bool replay;
+	bool replay, met;
 	int r;
 
 	log_format(path, BUFFER_BYTES, "%s/%s", dir, name);
@@ -132,9 +132,9 @@ bool recover_journal(const char *dir, int dirfd, const char *name, bool in_aside
 	sys_quiet_begin(&quiet);
 	r = s->fd < 0 ? s->fd : claim_file_allowed(dirfd, s->fd);
 	if (r == 0)
-		r = claim_lock(s->fd);
+		r = claim_lock(s->fd, &met);
 	if (r == 0 && !sys_still_linked(s->fd)) {
-		report->elsewhere++;
+		report->elsewhere += met;
 		goto out;
 	}
 	if (r == 0 && wal_replay_is(s->fd)) {

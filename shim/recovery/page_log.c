@@ -103,9 +103,10 @@ static int put_all(struct page_log *p, struct recover_job *j, int fd)
 	struct wal_scan scan = {0};
 	struct statx st;
 	int r = claim_file_allowed(j->dirfd, fd);
+	bool met;
 
 	if (r == 0)
-		r = claim_lock(fd);
+		r = claim_lock(fd, &met);
 	if (r == 0)
 		r = wal_scan_begin(&scan, fd, p->batch);
 	if (r == 0)

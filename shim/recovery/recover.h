@@ -31,7 +31,7 @@ struct recover_report {
 	uint64_t aside;     /* files whose bytes were put aside, now or before: the user has to decide */
 	uint64_t orphans;   /* files that are gone; their bytes went to orphans/ in the staging directory */
 	uint64_t failed;    /* files or arenas left as they are: run again */
-	uint64_t elsewhere; /* arenas and journals that another recovery finished meanwhile */
+	uint64_t elsewhere; /* arenas and journals that another recovery finished while we waited for it */
 	uint64_t beyond;    /* of `failed`, arenas and logs that no later try can recover here: only a newer
 	                       library can read them, or they were made on another kind of file system */
 	uint64_t bytes;     /* written, or with dry_run: to be written */
