@@ -562,6 +562,8 @@ static long call(const char *how)
 	int opened = -2;
 	if (IS("open"))
 		opened = open(path, O_RDWR | O_TRUNC);
+	if (IS("open-exclusive"))
+		opened = open(path, O_RDWR | O_CREAT | O_EXCL | O_TRUNC, 0644);
 	if (IS("open-by-number"))
 		opened = (int)syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_TRUNC, 0);
 	if (IS("openat2")) {
@@ -721,6 +723,10 @@ CUTS = ["open", "open-by-number", "openat2", "creat", "open_by_handle_at"]
 def test_what_cannot_be_written_does_not_come_back(library, left_program, tmp_path, how, stdio):
     """An open that cuts the file fails as `truncate` does: a later flush would put the bytes into it again."""
     assert answer_while_full(library, left_program, how, tmp_path, stdio=stdio) == "ENOSPC"
+
+
+def test_an_exclusive_open_cuts_nothing(library, left_program, tmp_path):
+    assert answer_while_full(library, left_program, "open-exclusive", tmp_path) == "EEXIST"
 
 
 def test_those_before_are_submitted(library, left_program, tmp_path):

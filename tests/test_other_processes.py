@@ -9,13 +9,14 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 from lib.processes import Program, compile_other
-from lib.support import assert_staged, disk_dir, preload_env
+from lib.support import assert_staged, clean_environment, disk_dir, preload_env
 
 # The longer version: FASTWRITE_TEST_SCALE=20.
 SCALE = int(os.environ.get("FASTWRITE_TEST_SCALE", "1"))
@@ -418,3 +419,38 @@ def test_read_behind_an_append(library, compile_c, place):
         answer, _ = process.communicate("\n", timeout=30)
     assert path.stat().st_size == 1101
     assert answer == "0 1101\n"
+
+
+READ_AFTER_A_CUT = """
+import os, sys
+
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT | (os.O_APPEND if sys.argv[2] == "append" else 0), 0o644)
+os.write(fd, b"k" * 200_000)
+for value in (b"1", b"2", b"3"):
+    os.write(fd, value) if sys.argv[2] == "append" else os.pwrite(fd, value, 700)
+print("ready", flush=True)
+sys.stdin.readline()
+if sys.argv[2] == "append":
+    os.write(fd, b"abc")
+    print(os.pread(fd, 10, 0)[-3:])
+else:
+    os.pwrite(fd, b"abc", 500)
+    print(os.pread(fd, 10, 100))
+"""
+
+
+@pytest.mark.parametrize("how", ["append", "position"])
+def test_own_writes_are_read_after_a_cut(library, place, how):
+    """Another program cuts the file.  What this one has staged then lies where the kernel finds no file."""
+    path = place / "log"
+    answers = []
+    for env in ({}, preload_env(library, f"{place}/**", lag_ms=60000)):
+        with subprocess.Popen(
+            [sys.executable, "-c", READ_AFTER_A_CUT, path, how], env=clean_environment(**env),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        ) as process:  # fmt: skip
+            assert process.stdout.readline() == "ready\n"
+            os.truncate(path, 0)
+            answers.append(process.communicate("\n", timeout=30)[0])
+        path.unlink()
+    assert answers[0] == answers[1]

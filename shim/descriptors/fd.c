@@ -233,9 +233,13 @@ void fd_open_temporary(struct fd_open *op, const char *template)
 	op->ordered = by_name_order(AT_FDCWD, template, &op->dev);
 }
 
+/* The open succeeds only if it makes the file. */
+static bool is_exclusive(int flags) { return (flags & (O_CREAT | O_EXCL)) == (O_CREAT | O_EXCL); }
+
 bool fd_open_cuts_some(const struct fd_open *op)
 {
-	return op->watch && (op->flags & O_TRUNC) && (file_attached() > 0 || any_knows_cuts());
+	return op->watch && (op->flags & O_TRUNC) && !is_exclusive(op->flags) &&
+	       (file_attached() > 0 || any_knows_cuts());
 }
 
 static void cuts_at(struct fd_open *op, int dirfd, const char *path, int flags)
@@ -373,7 +377,7 @@ void fd_open_prepare(struct fd_open *op, int dirfd, const char *path, int flags)
 	if ((!writes && !shared) || (flags & (O_SYNC | O_DSYNC)))
 		return;
 	op->unsure = shared;
-	if (!writes || (flags & (O_CREAT | O_EXCL)) == (O_CREAT | O_EXCL)) {
+	if (!writes || is_exclusive(flags)) {
 		op->unresolved =
 			true; /* a dead process cannot have left bytes for a file that this open creates */
 	} else if (path && (flags & O_TRUNC)) {

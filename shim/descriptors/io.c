@@ -807,6 +807,17 @@ static long read_stream(struct file *f, struct ofd *o, int fd, const struct iove
 	return r;
 }
 
+/* A read up to `known`, where the file has ended as far as the library knows, came to an end before that:
+ * another process has cut the file.  What is staged may lie where the kernel found no file.  0, or -errno. */
+static int drain_cut(struct file *f, int fd, const struct ofd *o)
+{
+	struct file_guard g = file_lock(f);
+	int r = still_valid(fd, o, f) ? flush_drain_for_look(f) : 0;
+
+	file_unlock(f, g);
+	return r;
+}
+
 /* With flags (of preadv2) there is an offset. */
 static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset, bool ours,
                      int flags)
@@ -869,11 +880,18 @@ static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, 
 		if (r < 0 && r != IO_PASS)
 			goto out;
 		if (!read_is_disturbed(o)) {
+			uint64_t end = (uint64_t)offset + (uint64_t)n;
+			uint64_t known = !f->head ? 0 : end < f->ksize ? end : f->ksize;
+
 			/* counted: a flush that starts now must not impose O_DIRECT's rules on this read */
 			atomic_fetch_add(&f->flush.reads, 1);
 			file_unlock(f, g);
 			r = kernel_readv(fd, iov, count, offset, flags);
 			atomic_fetch_sub(&f->flush.reads, 1);
+			if (r >= 0 && (uint64_t)offset + (uint64_t)r < known) {
+				r = drain_cut(f, fd, o);
+				return r < 0 ? r : read_any(fd, o, iov, count, offset, ours, flags);
+			}
 			/* (by now fd may be of another file, of which bytes are staged) */
 			return still_valid(fd, o, f) ? r : IO_PASS;
 		}
