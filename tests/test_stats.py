@@ -30,6 +30,19 @@ int main(int argc, char **argv)
 }
 """
 
+ONLY_MAPS = r"""
+#include <fcntl.h>
+#include <sys/mman.h>
+int main(void)
+{
+	int fd = open("m", O_RDWR | O_CREAT, 0644);
+
+	if (posix_fallocate(fd, 0, 4096) != 0)
+		return 1;
+	return mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED;
+}
+"""
+
 
 @pytest.fixture
 def place():
@@ -45,6 +58,12 @@ def test_nothing_to_say(library, compile_c, place):
     command = ["sh", "-c", f"'{compile_c(PROGRAM)}' d/a; true"]
     run = run_preloaded(library, command, place, stats="stderr", paths=f"{place}/d/**")
     assert run.stderr.count("\n") == 1, run.stderr
+
+
+def test_a_program_that_only_maps(library, compile_c, place):
+    """Nothing is staged, and yet it is said that a file of the rule was there."""
+    run = run_preloaded(library, [compile_c(ONLY_MAPS)], place, stats="stderr")
+    assert (run.returncode, run.stderr.count(" rule env: 0 writes staged, ")) == (0, 1), run.stderr
 
 
 def test_program_and_rule(library, compile_c, place):

@@ -26,6 +26,7 @@
 #include "flush/removal.h"
 #include "staging/arena.h"
 #include "staging/stage.h"
+#include "staging/stats.h"
 #include "sync/journal_file.h"
 #include "sync/sync.h"
 
@@ -887,6 +888,7 @@ static void shares_memory(const char *path)
 
 	if (!rule)
 		return;
+	stats_used(rule);
 	never_staged_shares_memory(rule);
 	if (!by_name_idle())
 		file_for_each_shared(visit_drain, &all);
