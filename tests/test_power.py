@@ -140,6 +140,18 @@ def test_relaxed_loses_the_last_moment_only(build: Path, library: Path, tmp_path
     run(build, tmp_path, "--cuts", "30", "--kinds", *kinds, *options)
 
 
+def test_a_child_that_has_just_been_started_ends_with_the_program() -> None:
+    """Else it would open the files of the next mount, beside their recovery."""
+    script = "sleep 1000 & echo $!; wait"
+    with subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, start_new_session=True) as program:
+        try:
+            child = int(program.stdout.readline())
+            assert sorted(system.members_of(program.pid)) == sorted([program.pid, child])
+        finally:
+            system.end_group(program.pid)
+        assert system.members_of(program.pid) == []
+
+
 @powerful
 def test_nothing_stays_after_a_kill(build: Path, library: Path) -> None:
     """A driver that is killed leaves no program, no mount and no loop device."""

@@ -31,7 +31,7 @@ from lib.support import ROOT, preload_env
 
 from power import commands, commits, cuts, records, repository, servers, steps, system
 from power.disk import copy_image, make_image
-from power.system import DISK, FUSE, PLACE, another_boot, loop, mounted, shut_down
+from power.system import DISK, FUSE, PLACE, another_boot, end_group, loop, mounted, shut_down
 from power.workload import DATA, PATIENCE_SECONDS, SKIPPED, FailedError, Tools, main_of
 
 SQLITE = ("sqlite-delete", "sqlite-truncate", "sqlite-persist", "sqlite-wal")
@@ -407,7 +407,7 @@ def running(run: Run, build: Path, acks: Path, seconds: float) -> Iterator[None]
                     raise FailedError(f"{run}: status {writer.returncode}: {errors.read_text()}")
                 yield
             finally:
-                writer.kill()
+                end_group(writer.pid)
                 nudger.kill()
                 if run.kind in servers.SERVERS:
                     servers.end_all(servers.SERVERS[run.kind])

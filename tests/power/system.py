@@ -71,6 +71,29 @@ def umount(target: Path, flags: int = 0) -> None:
         time.sleep(0.002)
 
 
+def members_of(group: int) -> list[int]:
+    """The processes of a group that have not ended."""
+    members = []
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # behind the name, which may have spaces: state, parent, group
+            state, _, its_group, *_ = entry.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(its_group) == group and state not in "ZX":
+            members.append(int(entry.parent.name))
+    return members
+
+
+def end_group(group: int) -> None:
+    """Kills the processes of a group, and waits until each has ended.  A child that has just been started does not
+    die with its parent yet, and would go on with the files of the next mount."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+    while members_of(group):
+        time.sleep(0.001)
+
+
 def die_with_parent() -> None:
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
