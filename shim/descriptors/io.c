@@ -881,7 +881,9 @@ static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, 
 			goto out;
 		if (!read_is_disturbed(o)) {
 			uint64_t end = (uint64_t)offset + (uint64_t)n;
-			uint64_t known = !f->head ? 0 : end < f->ksize ? end : f->ksize;
+			/* (a read that must not wait may be short at any page) */
+			bool whole = f->head && !(flags & RWF_NOWAIT);
+			uint64_t known = !whole ? 0 : end < f->ksize ? end : f->ksize;
 
 			/* counted: a flush that starts now must not impose O_DIRECT's rules on this read */
 			atomic_fetch_add(&f->flush.reads, 1);

@@ -338,10 +338,15 @@ static int barrier(const struct rule *rule, size_t done, int (*act)(struct order
 		struct order_log *l = &order_logs[i];
 		const struct arena *a = atomic_load(&l->arena);
 		const _Atomic bool *is_done = (const _Atomic bool *)(const void *)((const char *)l + done);
+		bool changed;
 		int r;
 
-		if (!a || (rule && a->rule != rule) ||
-		    (atomic_load(is_done) && !atomic_load(&order_of(a)->changed)))
+		if (!a || (rule && a->rule != rule))
+			continue;
+		/* first this one: a leader says that the log is not done, and then that nothing has changed
+		 */
+		changed = atomic_load(&order_of(a)->changed);
+		if (!changed && atomic_load(is_done))
 			continue;
 		r = act(l);
 		if (r < 0)

@@ -166,7 +166,8 @@ static struct wal_file *add(struct wal_files *w, const struct wal_item *item, ui
 	struct wal_place *p = inode_of(w, item->name);
 	struct wal_file *f = &w->files[w->count];
 
-	if (!p)
+	/* (the log is read twice, and may have changed since its names were counted) */
+	if (!p || w->count >= w->names || item->name->path_bytes > w->path_bytes - w->paths_end)
 		return NULL;
 	*f = (struct wal_file){
 		.name = *item->name, .path_at = w->paths_end, .path_sum = sum, .next = p->file};
