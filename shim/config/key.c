@@ -228,6 +228,17 @@ static uint64_t fetch(const struct spec *spec, const void *values)
 	return value;
 }
 
+/* Without slashes and dots behind it: with them the kernel would follow a link, and recovery, which looks at
+ * the directory itself, would not. */
+static size_t length_of_directory(const char *path)
+{
+	size_t n = strlen(path);
+
+	while (n > 1 && (path[n - 1] == '/' || (path[n - 1] == '.' && path[n - 2] == '/')))
+		n--;
+	return n;
+}
+
 /* False: *values is left alone. */
 static bool parse(const struct spec *spec, const char *text, void *values)
 {
@@ -235,11 +246,12 @@ static bool parse(const struct spec *spec, const char *text, void *values)
 	uint64_t value;
 
 	if (spec->kind == KIND_DIRECTORY) {
-		size_t length = strlen(text);
+		size_t length = length_of_directory(text);
 
 		if (length >= spec->size || (length > 0 && text[0] != '/'))
 			return false;
-		memcpy(member, text, length + 1);
+		memcpy(member, text, length);
+		member[length] = '\0';
 		return true;
 	}
 	if (!(spec->kind == KIND_WORD ? parse_word(spec, text, &value) : parse_number(spec, text, &value)))
