@@ -1078,6 +1078,25 @@ def test_recover_nothing(cli, tmp_path):
     assert told["arenas"] == told["failed"] == told["bytes"] == 0
 
 
+@pytest.mark.parametrize("refused", [False, True])
+def test_output_that_is_lost_is_told(fastwrite, tmp_path, refused):
+    """A notice on the other stream comes between the write that fails and the end."""
+    (tmp_path / "data").mkdir()
+    if refused:
+        (tmp_path / "data" / ".fastwrite").symlink_to("nowhere")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [fastwrite, "status"],
+            env={**os.environ, "FASTWRITE_PATHS": f"{tmp_path}/data/**"},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 1 and "cannot write all of the output" in done.stderr, done
+
+
 def test_recover_foreign_files(cli, tmp_path):
     """Truncated and foreign files in the staging directory are named and left as they are."""
     staging = tmp_path / ".fastwrite"

@@ -166,6 +166,31 @@ def test_force_for_a_file_that_is_not_there_writes_nothing(lab: Lab) -> None:
     assert put_aside(lab) == [kept]
 
 
+def test_force_for_no_name_writes_nothing(lab: Lab) -> None:
+    """A variable of a script that is not set: the command does not take the working directory for it."""
+    lab.leave()
+    with lab.target.open("r+b") as file:
+        file.write(b"N" * (3 * LINE))
+    lab.recover(status=1)
+    (kept,) = put_aside(lab)
+    command = [lab.command, "recover", "--force", ""]
+    done = subprocess.run(command, cwd=lab.data, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1 and "an empty PATH: no such file" in done.stderr, done
+    assert lab.target.read_bytes() == b"N" * (3 * LINE)
+    assert put_aside(lab) == [kept]
+
+
+@pytest.mark.parametrize("dots", [".//", "././/", ".///./"])
+def test_slashes_behind_a_dot_make_no_other_path(lab: Lab, dots: str) -> None:
+    lab.leave()
+    command = [lab.command, "recover", f"{dots}{lab.data.name}"]
+    done = subprocess.run(
+        command, cwd=lab.data.parent, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0 and "recovered" in done.stdout, done
+    assert lab.target.read_bytes() == WHOLE
+
+
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("given", ["aside", "aside/", "ARENA", "in aside", "of aside"])
 def test_what_was_put_aside_stays_there_however_it_is_named(lab: Lab, own: bool, given: str) -> None:

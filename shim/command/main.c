@@ -111,8 +111,9 @@ int main(int argc, char **argv)
 		kill_arm(strtoul(getenv("FASTWRITE_KILL_STEP"), NULL, 10));
 #endif
 	int status = args.verb->run(argc - args.at, argv + args.at);
-	if (fflush(stdout) != 0 && status == CLI_OK) {
-		cli_error("cannot write the output: %m");
+	/* (of an earlier write that failed only the stream knows) */
+	if ((fflush(stdout) != 0 || ferror(stdout)) && status == CLI_OK) {
+		cli_error("cannot write all of the output");
 		status = CLI_FAILED;
 	}
 	return status;

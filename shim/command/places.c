@@ -283,8 +283,10 @@ static bool literal(const char *given, char *out)
 
 	if (has_dots(given))
 		return false;
-	while (strncmp(given, "./", 2) == 0)
+	while (strncmp(given, "./", 2) == 0) {
 		given += 2;
+		given += strspn(given, "/");
+	}
 	if (strcmp(given, ".") == 0)
 		given = "";
 	if (given[0] != '/') {
@@ -313,8 +315,13 @@ int cli_recover_given(const char *given, const struct recover_options *opt, stru
 	bool linked = is_dir && canonical && known && !in_staging(path) && lstat(path, &itself) == 0 &&
 	              S_ISLNK(itself.st_mode);
 	/* absolute, so that messages have full paths */
-	int failed = 0, rc = cli_recover_path(linked ? other : known ? path : given, opt, report);
+	int failed = 0, rc = -ENOENT;
 
+	if (given[0] == '\0') {
+		cli_error("an empty PATH: %s", cli_recover_reason(rc));
+		return 1;
+	}
+	rc = cli_recover_path(linked ? other : known ? path : given, opt, report);
 	if (rc < 0) {
 		cli_error("%s: %s", given, cli_recover_reason(rc));
 		failed++;
