@@ -90,7 +90,7 @@ def test_bytes_that_wait_above_are_named(site: Site, where: str) -> None:
         report = site.recover(*how, f"{base}/{where}", status=1)
         assert report["arenas"] == 0
         assert (
-            f"bytes for it are staged in {base}/data/.fastwrite; to write them, recover {base}/data\n"
+            f"bytes for it are staged in {base}/data/.fastwrite; to write them: fastwrite recover {base}/data\n"
             in report["stderr"]
         )
     assert site.recover(base / "data")["recovered"] == 1

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -164,6 +165,22 @@ def test_force_for_a_file_that_is_not_there_writes_nothing(lab: Lab) -> None:
     assert report["arenas"] == 0 and "no such file" in report["stderr"], report
     assert lab.target.read_bytes() == b"N" * (3 * LINE)
     assert put_aside(lab) == [kept]
+
+
+@pytest.mark.parametrize("name", ["data b", "da'ta", "data\nb"])
+def test_the_command_that_a_message_names_can_be_pasted(lab: Lab, name: str) -> None:
+    lab.leave()
+    with lab.target.open("r+b") as file:
+        file.write(b"N" * (3 * LINE))
+    data = lab.data.rename(lab.base / name)
+    report = lab.recover(data, status=1)
+    (command,) = re.findall("`(fastwrite .*?)` writes", report["events"][0]["detail"])
+    env = {**os.environ, "PATH": f"{lab.command.parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", command], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done
+    assert (data / lab.target.name).read_bytes() == b"N" * LINE + WHOLE[LINE:]
 
 
 def test_force_for_no_name_writes_nothing(lab: Lab) -> None:

@@ -13,6 +13,7 @@
  */
 #include "command/command.h"
 
+#include "base/quote.h"
 #include "config/rule.h"
 #include "format/arena_format.h"
 #include "recovery/recover.h"
@@ -210,6 +211,7 @@ static bool look_at(const char *place, const char *path, uid_t owner)
 	struct recover_report report = {0};
 	struct found found = {.path = path};
 	const struct recover_options look = {.dry_run = true, .event = on_found, .ctx = &found};
+	char dir[PATH_MAX], word[QUOTE_MOST * PATH_MAX];
 	struct stat st;
 	int rc;
 
@@ -224,9 +226,11 @@ static bool look_at(const char *place, const char *path, uid_t owner)
 		cli_error("%s: %s", place, cli_recover_reason(rc));
 		return true;
 	}
-	if (found.any)
-		cli_error("%s: bytes for it are staged in %s; to write them, recover %.*s", path, place,
-		          (int)(strlen(place) - strlen("/" ARENA_DIR)), place);
+	if (found.any) {
+		snprintf(dir, sizeof(dir), "%.*s", (int)(strlen(place) - strlen("/" ARENA_DIR)), place);
+		cli_error("%s: bytes for it are staged in %s; to write them: fastwrite recover %s", path,
+		          place, quote_word(word, sizeof(word), dir));
+	}
 	return found.any;
 }
 

@@ -5,6 +5,7 @@
  */
 #include "command/command.h"
 
+#include "base/quote.h"
 #include "format/arena_format.h"
 #include "recovery/recover.h"
 
@@ -312,13 +313,13 @@ static void on_event(void *ctx, const struct recover_event *e)
 	const struct run_args *args = ctx;
 	const char *name = e->target[0] != '\0' ? e->target : e->arena;
 	const char *joint = e->detail[0] != '\0' ? ": " : "";
-	char detail[PATH_MAX];
+	char detail[PATH_MAX], word[QUOTE_MOST * PATH_MAX];
 
 	if (e->error == FORMAT_NEWER)
 		cli_error("recovery of %s failed: %s", name, e->detail);
 	else if (strcmp(e->action, "failed") == 0)
 		cli_error("recovery of %s failed: %s%s%s; run: fastwrite recover %s", name,
-		          strerror(-e->error), joint, e->detail, e->arena);
+		          strerror(-e->error), joint, e->detail, quote_word(word, sizeof(word), e->arena));
 	else if (strcmp(e->action, "orphaned") == 0)
 		cli_error("%s is gone; %llu bytes of it kept%s%s", name, (unsigned long long)e->bytes, joint,
 		          cli_recover_detail(e, detail));
@@ -332,7 +333,7 @@ static void on_event(void *ctx, const struct recover_event *e)
 /* Recovers, or with dry_run looks at, every arena that the registry lists. */
 static void each_listed(FILE *registry, const struct recover_options *opt, struct recover_report *report)
 {
-	char *line = NULL;
+	char *line = NULL, word[QUOTE_MOST * PATH_MAX];
 	size_t size = 0;
 	ssize_t length;
 
@@ -345,7 +346,7 @@ static void each_listed(FILE *registry, const struct recover_options *opt, struc
 		int rc = cli_recover_path(line, opt, report);
 		if (rc < 0 && rc != -ENOENT && !opt->dry_run)
 			cli_error("cannot recover %s: %s; run: fastwrite recover %s", line, strerror(-rc),
-			          line);
+			          quote_word(word, sizeof(word), line));
 	}
 	free(line);
 }

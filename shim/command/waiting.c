@@ -2,6 +2,7 @@
 /* waiting: prints the bytes of dead processes that wait to be recovered.  Changes nothing. */
 #include "command/command.h"
 
+#include "base/quote.h"
 #include "format/arena_format.h"
 #include "recovery/recover.h"
 
@@ -45,6 +46,8 @@ static void put_json(struct json *j, const struct recover_event *e)
 
 static void put_text(const struct recover_event *e)
 {
+	char word[QUOTE_MOST * PATH_MAX];
+
 	printf("waiting    ");
 	cli_put_name(stdout, e->target);
 	printf("  %llu bytes of a process that died", (unsigned long long)e->bytes);
@@ -54,9 +57,7 @@ static void put_text(const struct recover_event *e)
 		cli_put_name(stdout, e->detail);
 		putchar(')');
 	} else {
-		printf("; `fastwrite recover ");
-		cli_put_name(stdout, e->arena);
-		printf("` writes them");
+		printf("; `fastwrite recover %s` writes them", quote_word(word, sizeof(word), e->arena));
 	}
 	putchar('\n');
 }

@@ -14,6 +14,7 @@
 
 #include "base/buffer.h"
 #include "base/log.h"
+#include "base/quote.h"
 #include "base/signals.h"
 #include "base/sys.h"
 #include "foreign/claim.h"
@@ -276,11 +277,13 @@ static bool is_told(const struct statx *st)
 
 static void tell(const char *dir, const struct statx *st, const char *why)
 {
+	BUFFER(char, word);
+
 	if (is_told(st))
 		return;
 	atomic_store(&told[atomic_fetch_add(&told_next, 1) % KNOWN_MAX], place_of(st));
 	log_warn("bytes of user %u %s %s: let that user or root run `fastwrite recover %s`", st->stx_uid, why,
-	         dir, dir);
+	         dir, quote_word(word, BUFFER_BYTES, dir));
 }
 
 static bool owns(uint32_t uid, int dirfd, const char *path)

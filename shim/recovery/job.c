@@ -4,6 +4,7 @@
 
 #include "base/buffer.h"
 #include "base/log.h"
+#include "base/quote.h"
 #include "base/sys.h"
 #include "recovery/aside.h"
 
@@ -34,7 +35,8 @@ void job_failed(const struct recover_job *j, const char *target, uint64_t bytes,
 int job_keep(struct recover_job *j, const struct arena_entry *e, uint64_t bytes, const char *why)
 {
 	const char *name = strrchr(j->arena, '/') + 1;
-	BUFFER(char, dir);
+	BUFFER(char, path);
+	BUFFER(char, word);
 	BUFFER(char, detail);
 
 	if (j->family_lives) {
@@ -42,10 +44,11 @@ int job_keep(struct recover_job *j, const struct arena_entry *e, uint64_t bytes,
 		job_tell(j, e->path, "failed", bytes, -EBUSY, why);
 		return -EBUSY;
 	}
-	log_format(dir, PATH_MAX, "%s", j->arena);
-	dir[name - j->arena] = '\0';
-	log_format(detail, BUFFER_BYTES, "%s; `fastwrite recover --force %s%s%s` writes them", why, dir,
+	log_format(path, (size_t)(name - j->arena) + 1, "%s", j->arena); /* (the directory) */
+	log_format(path + (name - j->arena), (size_t)(BUFFER_BYTES - (name - j->arena)), "%s%s",
 	           j->in_aside ? "" : RECOVER_ASIDE "/", name);
+	log_format(detail, BUFFER_BYTES, "%s; `fastwrite recover --force %s` writes them", why,
+	           quote_word(word, BUFFER_BYTES, path));
 	job_tell(j, e->path, "aside", bytes, 0, detail);
 	j->report->aside++;
 	j->report->unsynced += j->where == ORIGIN_OTHER;
