@@ -892,7 +892,12 @@ static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, 
 			atomic_fetch_sub(&f->flush.reads, 1);
 			if (r >= 0 && (uint64_t)offset + (uint64_t)r < known) {
 				r = drain_cut(f, fd, o);
-				return r < 0 ? r : read_any(fd, o, iov, count, offset, ours, flags);
+				if (r < 0)
+					return r;
+				/* (once: in a signal handler the interrupted block stays, and ksize too) */
+				atomic_fetch_add(&f->flush.reads, 1);
+				r = kernel_readv(fd, iov, count, offset, flags);
+				atomic_fetch_sub(&f->flush.reads, 1);
 			}
 			/* (by now fd may be of another file, of which bytes are staged) */
 			return still_valid(fd, o, f) ? r : IO_PASS;

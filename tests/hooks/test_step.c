@@ -119,7 +119,11 @@ static void on_step(int number)
 		put_to(fd, HANDLERS, FEW);
 		CHILD(close(fd) == 0);
 		break;
-	case DOES_TRUNCATE: CHILD(ftruncate(step_fd, CUT * RECORD) == 0); break;
+	case DOES_TRUNCATE:
+		CHILD(ftruncate(step_fd, CUT * RECORD) == 0);
+		/* (also of more than was there) */
+		CHILD(pread(step_fd, here, sizeof here, CUT * RECORD) == 0);
+		break;
 	case DOES_SYNC: CHILD(fdatasync(step_fd) == 0); break;
 	case DOES_LOOK:
 		CHILD(fstat(step_fd, &st) == 0 && st.st_size >= STAGED);
