@@ -339,3 +339,49 @@ def test_ordered_file_is_no_hole(library):
         run = run_preloaded(library, ["python3", "-c", code], place, **settings)
         assert (run.returncode, run.stderr) == (0, ""), run.stderr
         assert run.stats.writes > 40
+
+
+LINKED = r"""
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+static int fd;
+static void put(int count)
+{
+	char line[100];
+	memset(line, 'x', sizeof line);
+	while (count-- > 0)
+		if (write(fd, line, sizeof line) != sizeof line)
+			_exit(2);
+}
+int main(void)
+{
+	if (mkdir("tmp", 0755) != 0 || mkdir("new", 0755) != 0)
+		return 2;
+	fd = open("tmp/m", O_WRONLY | O_CREAT | O_EXCL, 0644);
+	put(1);
+	if (fd < 0 || link("tmp/m", "new/m") != 0)
+		return 2;
+	put(200);
+	if (unlink("tmp/m") != 0)
+		return 2;
+	put(50);
+	return kill(getpid(), SIGKILL);
+}
+"""
+
+
+@pytest.mark.parametrize("sync", ["fdatasync", "journal", "ordered"])
+def test_killed_when_another_name_is_left(library, fastwrite, compile_c, place, sync):
+    """Of a link and an unlink, as a mail server renames, recovery could not find the name that is left."""
+    program = compile_c(LINKED)
+    env = preload_env(library, f"{place}/**", sync=sync, adapt="off", lag_ms=60000)
+    done = subprocess.run([program], cwd=place, env={**os.environ, **env}, timeout=60, check=False)
+    assert done.returncode == -9
+    recovered = subprocess.run(
+        [fastwrite, "recover", place], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert recovered.returncode == 0, recovered
+    assert (place / "new" / "m").stat().st_size == 25100, recovered.stdout

@@ -649,6 +649,20 @@ static int act_named(struct file *f, const void *ctx)
 	return r;
 }
 
+/* One name has gone, and the file has others.  What is staged under a name that recovery cannot find would
+ * come to no file. */
+static int act_name_gone(struct file *f, const void *ctx)
+{
+	static const struct move none = {.from = "", .to = ""};
+	BUFFER(char, path);
+	int r = act_named(f, &none);
+
+	(void)ctx;
+	return r == 0 && f->mode == FILE_ATTACHED && f->arena && !path_now(f, &none, path)
+	               ? attach_bypass(f, BYPASS_PATH)
+	               : r;
+}
+
 /* The new name is durable only after a full fsync. */
 static void named(uint64_t dev, uint64_t ino, const struct move *m)
 {
@@ -800,8 +814,6 @@ static int act_removed(struct file *f, const void *ctx)
 
 void by_name_unlink_done(const struct by_name_unlink *u, bool done)
 {
-	static const struct move none = {.from = "", .to = ""};
-
 	if (u->logged)
 		ordered_gone(u->name, done);
 	if (u->last && ordered_any())
@@ -819,7 +831,7 @@ void by_name_unlink_done(const struct by_name_unlink *u, bool done)
 	if (u->ino && u->last)
 		with_file_by(file_lock_short, u->dev, u->ino, act_unlinked, NULL);
 	else if (u->ino)
-		with_file(u->dev, u->ino, act_named, &none);
+		with_file(u->dev, u->ino, act_name_gone, NULL);
 }
 
 bool by_name_rmdir_again(int dirfd, const char *path)
