@@ -385,11 +385,12 @@ def test_another_boot_id_of_the_same_kernel(lab: Lab) -> None:
     assert lab.target.read_bytes() == WHOLE
 
 
-def test_the_wall_clock_was_set_between_the_kill_and_the_recovery(lab: Lab) -> None:
-    """As by the first answer of a time server after the boot."""
+@pytest.mark.parametrize("mounts", [False, True])
+def test_the_wall_clock_was_set_between_the_kill_and_the_recovery(lab: Lab, mounts: bool) -> None:
+    """As by the first answer of a time server after the boot; perhaps in the next container."""
     root_only()
     lab.leave(mode="write", sync="ordered", writers="exclusive")
-    done = rebooted(lab, same_id=True)
+    done = rebooted(lab, same_id=True, mounts=mounts)
     assert done.returncode == 0, done.stdout + done.stderr
     assert lab.target.read_bytes() == WHOLE
     assert not lab.staging.exists()

@@ -137,6 +137,24 @@ static bool is_kind(uint64_t id) { return id >> 32 == UINT32_MAX; }
 /* 0: not known. */
 static uint64_t super_of(const struct origin *o) { return is_kind(o->super_id) ? 0 : o->super_id; }
 
+/* On tmpfs: what was there is gone with its mount. */
+static bool is_in_memory(const struct origin *o)
+{
+	enum { TMPFS = 0x01021994 };
+
+	return o->super_id == ORIGIN_KIND(TMPFS);
+}
+
+/* The file system has been mounted all the time; false also if nobody says. */
+static bool same_mounted(const struct origin *a, const struct origin *b)
+{
+	if (super_of(a) || super_of(b))
+		return super_of(a) == super_of(b);
+	if (is_in_memory(a) && is_in_memory(b))
+		return a->dev == b->dev;
+	return a->mount_id && a->mount_id == b->mount_id;
+}
+
 static bool same_kernel(const struct origin *a, const struct origin *b)
 {
 	static const uint8_t unknown[16];
@@ -148,10 +166,9 @@ static bool same_kernel(const struct origin *a, const struct origin *b)
 		return false;
 	if (apart >= -ORIGIN_SLACK_NS && apart <= ORIGIN_SLACK_NS)
 		return true;
-	/* The wall clock was set.  (Virtual machines that were copied while they ran have the id in common.)
-	 */
-	return known && super_of(a) && super_of(a) == super_of(b) && a->mount_id &&
-	       a->mount_id == b->mount_id;
+	/* The wall clock was set.  (Virtual machines that were copied while they ran have the id in common.
+	 * But each numbers its own mounts.) */
+	return known && same_mounted(a, b);
 }
 
 enum origin_verdict origin_compare(const struct origin *then, const struct origin *now)
@@ -160,6 +177,8 @@ enum origin_verdict origin_compare(const struct origin *then, const struct origi
 		return ORIGIN_OTHER;
 	if (super_of(then) && super_of(now))
 		return super_of(then) == super_of(now) ? ORIGIN_SAME : ORIGIN_MOUNT;
+	if (is_in_memory(then) && is_in_memory(now))
+		return then->dev == now->dev ? ORIGIN_SAME : ORIGIN_MOUNT;
 	if (then->mount_id && now->mount_id)
 		return then->mount_id == now->mount_id ? ORIGIN_SAME : ORIGIN_MOUNT;
 	return then->dev == now->dev ? ORIGIN_SAME : ORIGIN_MOUNT;

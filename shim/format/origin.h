@@ -5,8 +5,9 @@
  * The kernel has an id for each boot.  Containers get one of their own, and images carry a fixed one: a file
  * that is mounted over the kernel's.  Such an id does not count, and virtual machines that were copied while
  * they ran have one in common.  So the time of the boot counts, too, which a step of the wall clock changes:
- * then only the same mount shows that it is the same boot.  The mount counts anyway: a file system that was
- * shut down by force and mounted again in the same boot has lost what it had not written.
+ * then a file system that has been mounted all the time shows that it is the same boot.  The mount counts
+ * anyway: a file system that was shut down by force and mounted again in the same boot has lost what it had
+ * not written.
  *
  * Only with ORIGIN_SAME everything that was stored in the file's pages is sure to be there.
  */

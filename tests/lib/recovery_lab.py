@@ -222,9 +222,12 @@ def read_slot(lab: Lab, field: int, size: int) -> bytes:
     return content[at : at + size]
 
 
-def rebooted(lab: Lab, *arguments: object, same_id: bool = False) -> subprocess.CompletedProcess:
-    """`fastwrite recover` with another boot id and boot time."""
+def rebooted(
+    lab: Lab, *arguments: object, same_id: bool = False, mounts: bool = False
+) -> subprocess.CompletedProcess:
+    """`fastwrite recover` with another boot id and boot time; `mounts`: in a mount namespace of its own."""
     argv = [
+        *(["unshare", "--mount"] if mounts else []),
         sys.executable,
         REBOOTED,
         "-" if same_id else lab.base / "boot_id",

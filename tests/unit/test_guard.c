@@ -66,6 +66,43 @@ static void test_the_first_stamp_stays_until_the_guard_is_taken(void **state)
 	assert_true(g.again_ns > first);
 }
 
+/* No file there outlives its kernel or its mount. */
+static void test_origins_in_memory(void **state)
+{
+	enum { TMPFS = 0x01021994 };
+	const struct origin a = {.boot_id = {1},
+	                         .boot_ns = 100 * SECOND,
+	                         .mount_id = 5,
+	                         .super_id = ORIGIN_KIND(TMPFS),
+	                         .dev = 3};
+	struct origin b = a;
+
+	(void)state;
+	b.mount_id = 6;
+	assert_int_equal(origin_compare(&a, &b), ORIGIN_SAME);
+	b.boot_ns += SECOND;
+	assert_int_equal(origin_compare(&a, &b), ORIGIN_SAME);
+	b.dev = 4;
+	assert_int_equal(origin_compare(&a, &b), ORIGIN_OTHER);
+	b.dev = 3;
+	b.boot_id[0] = 2;
+	assert_int_equal(origin_compare(&a, &b), ORIGIN_OTHER);
+}
+
+/* As of btrfs: the mount is the only witness. */
+static void test_origins_of_another_kind(void **state)
+{
+	const struct origin a = {
+		.boot_id = {1}, .boot_ns = 100 * SECOND, .mount_id = 5, .super_id = ORIGIN_KIND(7), .dev = 3};
+	struct origin b = a;
+
+	(void)state;
+	b.boot_ns += SECOND;
+	assert_int_equal(origin_compare(&a, &b), ORIGIN_SAME);
+	b.mount_id = 6;
+	assert_int_equal(origin_compare(&a, &b), ORIGIN_OTHER);
+}
+
 static void test_origins(void **state)
 {
 	const struct origin a = {
@@ -76,9 +113,15 @@ static void test_origins(void **state)
 	assert_int_equal(origin_compare(&a, &b), ORIGIN_SAME);
 	b.boot_ns += SECOND; /* the wall clock was set */
 	assert_int_equal(origin_compare(&a, &b), ORIGIN_SAME);
-	b.mount_id = 6; /* or it is a copy of the virtual machine */
+	b.mount_id = 6; /* and it is seen in another mount namespace */
+	assert_int_equal(origin_compare(&a, &b), ORIGIN_SAME);
+	b.mount_id = 0; /* an older kernel does not say */
+	assert_int_equal(origin_compare(&a, &b), ORIGIN_SAME);
+	b.super_id = 10; /* a volume of a copy of the virtual machine, which has the id in common */
 	assert_int_equal(origin_compare(&a, &b), ORIGIN_OTHER);
-	b.mount_id = 5;
+	b.super_id = 0; /* nobody says */
+	assert_int_equal(origin_compare(&a, &b), ORIGIN_OTHER);
+	b = a;
 	b.boot_ns = a.boot_ns; /* a machine without a clock */
 	b.boot_id[0] = 2;
 	assert_int_equal(origin_compare(&a, &b), ORIGIN_OTHER);
@@ -161,6 +204,8 @@ int main(void)
 		cmocka_unit_test(test_a_change_of_our_own_under_way),
 		cmocka_unit_test(test_the_first_stamp_stays_until_the_guard_is_taken),
 		cmocka_unit_test(test_origins),
+		cmocka_unit_test(test_origins_in_memory),
+		cmocka_unit_test(test_origins_of_another_kind),
 		cmocka_unit_test(test_the_boot_has_one_moment),
 		cmocka_unit_test(test_signs_of_identity),
 	};
