@@ -411,9 +411,12 @@ install: all
 		'$(DESTDIR)$(DOCDIR)'
 	$(Q)sed 's|@BINDIR@|$(BINDIR)|g' configs/fastwrite-recover.service.in \
 		> '$(DESTDIR)$(UNITDIR)/fastwrite-recover.service'
+	$(Q)sed 's|@BINDIR@|$(BINDIR)|g' configs/fastwrite-recover-shutdown.service.in \
+		> '$(DESTDIR)$(UNITDIR)/fastwrite-recover-shutdown.service'
 	$(Q)sed 's|@BINDIR@|$(BINDIR)|g' configs/fastwrite-metrics.service.in \
 		> '$(DESTDIR)$(UNITDIR)/fastwrite-metrics.service'
 	$(Q)chmod 644 '$(DESTDIR)$(UNITDIR)/fastwrite-recover.service' \
+		'$(DESTDIR)$(UNITDIR)/fastwrite-recover-shutdown.service' \
 		'$(DESTDIR)$(UNITDIR)/fastwrite-metrics.service'
 	$(Q)$(INSTALL) -m 644 configs/fastwrite-metrics.timer '$(DESTDIR)$(UNITDIR)'
 	$(Q)$(INSTALL) -m 644 configs/alerts.yml configs/dashboard.json $(wildcard configs/bpftrace/*.bt) \
@@ -423,6 +426,7 @@ uninstall:
 	$(Q)rm -f '$(DESTDIR)$(BINDIR)/fastwrite' '$(DESTDIR)$(LIBDIR)/libfastwrite.so' \
 		'$(DESTDIR)$(MANDIR)/man1/fastwrite.1' '$(DESTDIR)$(MANDIR)/man5/fastwrite.ini.5' \
 		'$(DESTDIR)$(MANDIR)/man7/libfastwrite.7' '$(DESTDIR)$(UNITDIR)/fastwrite-recover.service' \
+		'$(DESTDIR)$(UNITDIR)/fastwrite-recover-shutdown.service' \
 		'$(DESTDIR)$(UNITDIR)/fastwrite-metrics.service' '$(DESTDIR)$(UNITDIR)/fastwrite-metrics.timer' \
 		'$(DESTDIR)$(BASHDIR)/fastwrite' '$(DESTDIR)$(ZSHDIR)/_fastwrite' \
 		'$(DESTDIR)$(FISHDIR)/fastwrite.fish'

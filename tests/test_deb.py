@@ -23,6 +23,7 @@ LIBRARY = {f"usr/lib/{TRIPLET}/libfastwrite.so", "usr/share/man/man7/libfastwrit
 COMMAND = {
     "lib/systemd/system/fastwrite-metrics.service",
     "lib/systemd/system/fastwrite-metrics.timer",
+    "lib/systemd/system/fastwrite-recover-shutdown.service",
     "lib/systemd/system/fastwrite-recover.service",
     "usr/bin/fastwrite",
     "usr/share/bash-completion/completions/fastwrite",

@@ -357,11 +357,27 @@ def unit(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_unit_is_sound(unit: Path) -> None:
     if not shutil.which("systemd-analyze"):
         pytest.skip("systemd-analyze is not there")
+    units = sorted(unit.parent.glob("fastwrite-recover*.service"))
+    assert len(units) == 2
     done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, check=False
+        ["systemd-analyze", "verify", "--man=no", *map(str, units)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    said = [line for line in done.stderr.splitlines() if unit.name in line]
+    said = [line for line in done.stderr.splitlines() if "fastwrite-recover" in line]
     assert done.returncode == 0 and said == [], done.stderr
+
+
+def test_unit_of_the_shutdown_does_the_same(unit: Path) -> None:
+    """The same command with the same rights."""
+
+    def service(path: Path) -> set[str]:
+        text = path.read_text().split("[Service]")[1].split("[Install]")[0]
+        lines = (line.replace("ExecStop=", "ExecStart=") for line in text.splitlines())
+        return {line for line in lines if line and not line.startswith(("#", "Timeout"))}
+
+    assert service(unit) == service(unit.with_name("fastwrite-recover-shutdown.service"))
 
 
 def test_unit_recovers(unit: Path, site: Site) -> None:

@@ -19,6 +19,7 @@ COMMAND = {
     "/usr/bin/fastwrite",
     "/usr/lib/systemd/system/fastwrite-metrics.service",
     "/usr/lib/systemd/system/fastwrite-metrics.timer",
+    "/usr/lib/systemd/system/fastwrite-recover-shutdown.service",
     "/usr/lib/systemd/system/fastwrite-recover.service",
     "/usr/share/bash-completion/completions/fastwrite",
     "/usr/share/doc/fastwrite/fastwrite.ini.example",

@@ -435,6 +435,11 @@ TRIES = {
 }  # fmt: skip
 
 
+def install_units(units: Path) -> None:
+    for source in (ROOT / "configs").glob("fastwrite-recover*.service.in"):
+        (units / source.stem).write_text(source.read_text().replace("@BINDIR@", "/usr/local/bin"))
+
+
 def prepare(place: Path, fastwrite: Path, library: Path) -> dict[Path, str]:
     """What the container gets to see, and where."""
     shared, local, log = place / "shared", place / "local", place / "log"
@@ -443,8 +448,7 @@ def prepare(place: Path, fastwrite: Path, library: Path) -> dict[Path, str]:
         path.mkdir(parents=True)
     shutil.copy(fastwrite, local / "bin")
     shutil.copy(library, local / "lib")
-    recover = (ROOT / "configs/fastwrite-recover.service.in").read_text()
-    (units / "fastwrite-recover.service").write_text(recover.replace("@BINDIR@", "/usr/local/bin"))
+    install_units(units)
     (units / "driver.service").write_text(DRIVER_UNIT)
     (units / "multi-user.target.wants/driver.service").symlink_to("../driver.service")
     (units / "logger.service").write_text(LOGGER_UNIT)
@@ -467,23 +471,28 @@ def verdict(said: str) -> str:
     return STAGED if number.get("staged", 0) > 1000 else BYPASSED
 
 
-def test_service_under_systemd(fastwrite, library):
-    """Its main process is killed with bytes staged, under one setting of systemd after the other."""
+@pytest.fixture(scope="module")
+def debian() -> Path:
+    """A root with systemd."""
     if os.geteuid() != 0:
         pytest.skip("only root starts containers")
     for name in ("systemd-nspawn", "mmdebstrap"):
         if not shutil.which(name):
             pytest.skip(f"{name} is missing; scripts/deps surroundings installs it")
     try:
-        root = rootfs.keep_debian(CACHE)
+        return rootfs.keep_debian(CACHE)
     except FailedError as error:
         pytest.skip(f"no Debian was made; is there a mirror?  {error}")
+
+
+def test_service_under_systemd(fastwrite, library, debian):
+    """Its main process is killed with bytes staged, under one setting of systemd after the other."""
     with disk_dir() as place:
         place.chmod(0o755)
         binds = prepare(place, fastwrite, library)
         shared = place / "shared"
         options = ("--volatile=overlay", "--private-network")  # the Debian stays as it is
-        with container.Container("nspawn", root, shared, binds, options=options) as box:
+        with container.Container("nspawn", debian, shared, binds, options=options) as box:
             box.until((shared / "done").exists, "the service had been tried")
         container.sweep()
         said = (shared / "said").read_text()
@@ -499,3 +508,57 @@ def test_service_under_systemd(fastwrite, library):
     afterwards = parts["disable"].split("\nremoved\n")[1]
     assert "\nEnvironment=\n" in afterwards
     assert "logger.service.d" not in afterwards
+
+
+# ---- the units of the recovery ----
+
+# A program is killed with bytes staged, long after the recovery at boot.
+LAST_DAY = """
+systemctl show -p ActiveState fastwrite-recover
+systemctl show -p ActiveState fastwrite-recover-shutdown
+LD_PRELOAD=/usr/local/lib/libfastwrite.so FASTWRITE_CONFIG=/etc/fastwrite.ini bash -c '
+exec 3>>/var/log/fw/log
+for ((i = 1; i <= 500; i++)); do echo "line $i" >&3; done
+kill -9 $$'
+echo "lines $(wc -l </var/log/fw/log)"
+{}
+echo "afterwards $(wc -l </var/log/fw/log)"
+: >/fw/done
+"""
+STOPS = "systemctl stop fastwrite-recover"
+
+
+@pytest.mark.parametrize("boot", ["active", "failed"])
+@pytest.mark.parametrize("stops", ["", STOPS])
+def test_recovers_at_shutdown(fastwrite, library, debian, boot, stops):
+    """Whatever the recovery at boot has found: its failed state tells the operator, and stays."""
+    with disk_dir() as place:
+        place.chmod(0o755)
+        binds = prepare(place, fastwrite, library)
+        shared, units = place / "shared", place / "local/lib/systemd/system"
+        (units / "sysinit.target.wants").mkdir()
+        (units / "sysinit.target.wants/fastwrite-recover.service").symlink_to("../fastwrite-recover.service")
+        rules = "[defaults]\nlag_ms = 60000\nadapt = off\n[rule fw]\npaths = /var/log/fw/**\n"
+        (place / "fastwrite.ini").write_text(rules)
+        logs = place / "log/fw"
+        logs.mkdir()
+        if boot == "failed":
+            (logs / ".fastwrite").mkdir()
+            (logs / ".fastwrite/1-fw-1.arena").write_bytes(b"X" * 65536)
+        (shared / "drive.sh").write_text(LAST_DAY.format(stops or ":"))
+        options = (
+            "--volatile=overlay",
+            "--private-network",
+            f"--bind-ro={place / 'fastwrite.ini'}:/etc/fastwrite.ini",
+        )
+        with container.Container("nspawn", debian, shared, binds, options=options) as box:
+            box.until((shared / "done").exists, "the program had been killed")
+            box.shut_down()
+        container.sweep()
+        said = (shared / "said").read_text()
+        lines = (logs / "log").read_text().splitlines()
+    print(said)
+    assert said.startswith(f"ActiveState={boot}\nActiveState=active\n")
+    assert int(re.search(r"^lines (\d+)$", said, re.M)[1]) < 500
+    assert (int(re.search(r"^afterwards (\d+)$", said, re.M)[1]) == 500) == bool(stops)
+    assert lines == [f"line {i}" for i in range(1, 501)]

@@ -8,7 +8,7 @@ from lib.support import ROOT
 from surroundings.container import Container
 from surroundings.life import PID_AT, Day, word
 
-UNIT = ROOT / "configs" / "fastwrite-recover.service.in"
+CONFIGS = ROOT / "configs"
 CONFIGURATION = "etc/fastwrite.ini"
 PROGRAM_UNIT = """[Unit]
 Wants=fastwrite-recover.service
@@ -33,7 +33,8 @@ class BootedDay(Day):
 
     def prepare_root(self) -> None:
         units = self.root / "etc/systemd/system"
-        (units / "fastwrite-recover.service").write_text(UNIT.read_text().replace("@BINDIR@", "/fw"))
+        for source in CONFIGS.glob("fastwrite-recover*.service.in"):
+            (units / source.stem).write_text(source.read_text().replace("@BINDIR@", "/fw"))
         (units / "program.service").write_text(PROGRAM_UNIT)
         for target, unit in UNITS.items():
             wants = units / f"{target}.wants"
@@ -68,4 +69,4 @@ class BootedDay(Day):
                 box.kill_all()
         self.over(self.players)
         if stops:
-            self.check(self.players, "after a shutdown, in which the boot unit stops")
+            self.check(self.players, "after a shutdown, in which the shutdown unit recovers")
