@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
-from lib.recovery_lab import COUNT, LINE, Lab, lines
+from lib.recovery_lab import COUNT, LINE, REBOOTED, Lab, lines, root_only
 
 STAGED = (COUNT - 1) * LINE
 
@@ -56,3 +59,68 @@ def test_another_file_of_the_rule_is_not_meant(lab: Lab) -> None:
 def test_without_a_configuration_nobody_knows_where(lab: Lab) -> None:
     lab.leave()
     assert "waiting" not in ask(lab, "status", FASTWRITE_PATHS="").stdout
+
+
+# ---- what cannot be read ----
+
+
+def samples(page: str, name: str) -> list[int]:
+    return [int(n) for n in re.findall(rf"^fastwrite_{name}(?:{{.*}})? (\d+)$", page, re.M)]
+
+
+def damage(arena: Path) -> None:
+    with arena.open("r+b") as file:
+        file.write(b"X" * 16)
+
+
+@pytest.mark.parametrize("spoil", [damage, lambda arena: arena.chmod(0o666)], ids=["damaged", "rights"])
+def test_an_arena_that_cannot_be_read_is_named(lab: Lab, spoil) -> None:
+    """Bytes may wait in it: it counts as unread."""
+    lab.leave()
+    arena = lab.arena()
+    spoil(arena)
+    for words in (["status"], ["status", "--json"], ["status", "--prometheus"], ["check", lab.target]):
+        done = ask(lab, *words)
+        assert done.returncode == 0
+        (said,) = done.stderr.splitlines()
+        assert str(arena) in said and "left alone" in said
+        assert f"{STAGED} bytes" not in done.stdout
+    page = ask(lab, "status", "--prometheus").stdout
+    assert samples(page, "waiting_unread_places") == [1]
+    assert samples(page, "waiting_bytes") == []
+
+
+@pytest.mark.parametrize("boot", ["this", "another"])
+@pytest.mark.parametrize("sync", ["fdatasync", "journal", "ordered"])
+def test_bytes_on_a_read_only_file_system_are_seen(lab: Lab, sync: str, boot: str) -> None:
+    """As after an error of its device."""
+    root_only()
+    lab.leave(sync=sync, writers="exclusive")
+    staged = COUNT * LINE - lab.target.stat().st_size
+    before = {path: path.read_bytes() for path in lab.data.rglob("*") if path.is_file()}
+    script = 'mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" || exit 99; shift; exec "$@"'
+    read_only = ["unshare", "--mount", "sh", "-c", script, "sh", lab.data]
+    if boot == "another":
+        read_only += [sys.executable, REBOOTED, lab.base / "boot_id"]
+    env = {**os.environ, "FASTWRITE_PATHS": f"{lab.data}/**"}
+
+    def look(*words: object) -> subprocess.CompletedProcess:
+        argv = [str(word) for word in (*read_only, lab.command, *words)]
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+        if done.returncode == 99:
+            pytest.skip(f"no mount: {done.stderr}")
+        return done
+
+    done = look("status", "--prometheus")
+    assert done.returncode == 0, done.stderr
+    if boot == "this":
+        assert samples(done.stdout, "waiting_bytes") == [staged]
+        assert samples(done.stdout, "waiting_unread_places") == [0]
+        for words in (("status",), ("check", lab.target)):
+            assert f"{lab.target}  {staged} bytes" in look(*words).stdout
+    else:
+        assert sum(samples(done.stdout, "waiting_bytes")) > 0
+    # it cannot be recovered now, and the dry run says so
+    done = look("recover", "--dry-run", lab.data)
+    assert done.returncode == 1 and "Read-only file system" in done.stderr
+    assert {path: path.read_bytes() for path in lab.data.rglob("*") if path.is_file()} == before

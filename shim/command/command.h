@@ -45,7 +45,7 @@ struct json;
 void cli_waiting_all(const struct config *c, struct json *json);
 void cli_waiting_for(const struct rule *rule, const char *path, struct json *json);
 /* Calls fn for each file of a dead process that has such bytes, in all places of the configuration.  How many
- * places could not be read. */
+ * places and arenas could not be read; each was named on standard error. */
 struct recover_event;
 typedef void cli_waiting_fn(void *ctx, const struct recover_event *e);
 int cli_waiting_each(const struct config *c, cli_waiting_fn *fn, void *ctx);

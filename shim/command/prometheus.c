@@ -171,7 +171,7 @@ struct waiting {
 struct waiting_list {
 	struct waiting *all;
 	size_t count;
-	int unread;  /* places that could not be read */
+	int unread;  /* places and arenas that could not be read */
 	bool failed; /* no memory */
 };
 
@@ -246,7 +246,7 @@ static void put_page(const struct snapshot *s, const struct waiting_list *l, boo
 		"bytes.");
 	printf("fastwrite_config_valid %d\n", known);
 	put_head("waiting_unread_places", "gauge",
-	         "Places for staging that could not be searched for waiting bytes.");
+	         "Places for staging, and arenas in them, that could not be searched for waiting bytes.");
 	printf("fastwrite_waiting_unread_places %d\n", l->unread);
 	put_head("arenas", "gauge", "Arenas of running programs that stage writes.");
 	printf("fastwrite_arenas %zu\n", s->count);

@@ -13,6 +13,7 @@ struct look {
 	cli_waiting_fn *fn;
 	void *ctx;
 	bool found;
+	int unread; /* arenas that may hold bytes, and cannot be read */
 };
 
 static bool is_waiting(const struct look *l, const struct recover_event *e)
@@ -22,12 +23,22 @@ static bool is_waiting(const struct look *l, const struct recover_event *e)
 	return l->path == NULL || strcmp(l->path, e->target) == 0;
 }
 
+static void say_unread(const struct recover_event *e)
+{
+	if (e->error == FORMAT_NEWER)
+		cli_error("%s: %s", e->arena, e->detail);
+	else
+		cli_error("%s: %s (%s)", e->arena, strerror(-e->error), e->detail);
+}
+
 static void on_event(void *ctx, const struct recover_event *e)
 {
 	struct look *l = ctx;
 
-	if (e->error == FORMAT_NEWER)
-		cli_error("%s: %s", e->arena, e->detail);
+	if (strcmp(e->action, "failed") == 0 && e->bytes == 0) {
+		l->unread++;
+		say_unread(e);
+	}
 	if (!is_waiting(l, e))
 		return;
 	l->found = true;
@@ -77,10 +88,17 @@ int cli_waiting_each(const struct config *c, cli_waiting_fn *fn, void *ctx)
 	struct recover_report report = {0};
 	const struct recover_options opt = {.dry_run = true, .event = on_event, .ctx = &look};
 
-	return cli_recover_all(c, &opt, &report);
+	return cli_recover_all(c, &opt, &report) + look.unread;
 }
 
 void cli_waiting_all(const struct config *c, struct json *json) { cli_waiting_each(c, put_one, json); }
+
+static bool is_in(const char *dir, const char *path)
+{
+	size_t length = strlen(dir);
+
+	return strncmp(path, dir, length) == 0 && strrchr(path, '/') == path + length;
+}
 
 void cli_waiting_for(const struct rule *rule, const char *path, struct json *json)
 {
@@ -92,9 +110,9 @@ void cli_waiting_for(const struct rule *rule, const char *path, struct json *jso
 		cli_recover_path(rule->set.staging, &opt, &report);
 		return;
 	}
-	/* in the rule's directory or beside the file; these may be the same */
+	/* in the rule's directory or beside the file */
 	if (strcmp(rule->prefix, "/") != 0)
 		cli_recover_path(rule->prefix, &opt, &report);
-	if (!look.found)
+	if (!look.found && !is_in(rule->prefix, path))
 		cli_recover_path(path, &opt, &report);
 }

@@ -93,6 +93,14 @@ int claim_file_allowed(int dirfd, int fd)
 	return me == 0 || me == st.stx_uid ? 0 : -EPERM;
 }
 
+int claim_open(int dirfd, const char *name, bool dry_run)
+{
+	const int flags = O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+	int fd = sys.openat(dirfd, name, O_RDWR | flags, 0);
+
+	return fd == -EROFS && dry_run ? sys.openat(dirfd, name, O_RDONLY | flags, 0) : fd;
+}
+
 /* A byte of the file that is locked; nothing is stored there.  Beyond those of format/takeover_format.h. */
 static const off_t held_at = (off_t)1 << 42;
 

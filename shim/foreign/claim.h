@@ -40,6 +40,9 @@ bool claim_is_held(int fd);
 
 /* A staging directory: it is ours, or we are root, and nobody else may write to it.  0 or -errno. */
 int claim_dir_allowed(int dirfd);
+/* Opens an arena or a journal for reading and writing; for a dry run on a read-only file system, for reading.
+ * Descriptor or -errno. */
+int claim_open(int dirfd, const char *name, bool dry_run);
 /* fd: an arena or a journal in dirfd.  It must be a regular file with one name that only its owner may write
  * to.  That must be the owner of the directory, unless that is root.  And it must be us, unless we are root.
  * 0, -EBADMSG, -EPERM, other -errno. */

@@ -239,7 +239,7 @@ void recover_arena(struct recover_job *j, const char *name)
 		return;
 	}
 	sys_quiet_begin(&quiet);
-	fd = sys.openat(j->dirfd, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
+	fd = claim_open(j->dirfd, name, j->opt->dry_run);
 	if (fd != -ENOENT)
 		recover_open(j, name, fd);
 	if (fd >= 0)

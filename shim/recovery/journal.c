@@ -126,7 +126,7 @@ bool recover_journal(const char *dir, int dirfd, const char *name, bool in_aside
 	}
 	if (s->place.staging_fd < 0)
 		return false;
-	s->fd = sys.openat(dirfd, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
+	s->fd = claim_open(dirfd, name, opt->dry_run);
 	if (s->fd == -ENOENT && !in_aside)
 		return false;
 	sys_quiet_begin(&quiet);
