@@ -1140,15 +1140,61 @@ OVERWRITER = WRITER.replace(" | O_APPEND", "")
 EXPECTED = b"".join(bytes([ord("a") + i % 26]) * 100 for i in range(1000))
 
 
-def test_run_recovers_after_sigkill(cli, compile_c, tmp_path):
-    data = tmp_path / "data" / "log"
+NAMES = [
+    "data",
+    "a\nb",
+    "a\\012b",
+]  # the kernel writes the second as \012 in /proc/PID/maps, and the third as it is
+
+
+def pattern_of(directory: Path) -> str:
+    return str(directory).replace("\\", "\\\\") + "/**"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_run_recovers_after_sigkill(cli, compile_c, tmp_path, name):
+    data = tmp_path / name / "log"
     data.parent.mkdir()
-    env = {"FASTWRITE_PATHS": f"{data.parent}/**", "FASTWRITE_LAG_MS": "60000"}
+    env = {"FASTWRITE_PATHS": pattern_of(data.parent), "FASTWRITE_LAG_MS": "60000"}
     done = cli("run", compile_c(WRITER), data, env=env)
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, "ready\n")
     assert re.fullmatch(r"fastwrite run: recovered \d+ bytes\n", done.stderr), done.stderr
     assert data.read_bytes() == EXPECTED
     assert [p.name for p in data.parent.iterdir()] == ["log"]
+
+
+@pytest.mark.parametrize("who", ["root", "user"])
+@pytest.mark.parametrize("name", NAMES)
+def test_status_of_a_directory_with_any_name(compile_c, fastwrite, library, name, who):
+    """Only root reads an arena through the mapping; others need its path."""
+    if os.geteuid() != 0 and who == "root":
+        pytest.skip("needs root")
+    user = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 and who == "user" else {}
+    with disk_dir() as place:
+        place.chmod(0o777)
+        command, writer = (shutil.copy(path, place) for path in (fastwrite, compile_c(WRITER)))
+        data = place / name / "log"
+        data.parent.mkdir()
+        data.parent.chmod(0o777)
+        env = {
+            **os.environ,
+            "LD_PRELOAD": str(shutil.copy(library, place)),
+            "FASTWRITE_PATHS": pattern_of(data.parent),
+            "FASTWRITE_LAG_MS": "60000",
+            "FASTWRITE_ADAPT": "off",
+        }
+        with subprocess.Popen([writer, data, "wait"], env=env, stdout=subprocess.PIPE, **user) as process:
+            try:
+                assert process.stdout.readline() == b"ready\n"
+                told = json.loads(subprocess.check_output([command, "status", "--json"], timeout=60, **user))[
+                    "arenas"
+                ]
+                (arena,) = [a for a in told if a["pid"] == process.pid]
+                assert Path(arena["arena"]).parent == data.parent / ".fastwrite"
+                assert Path(arena["arena"]).exists()
+                assert [file["path"] for file in arena["files"]] == [str(data)]
+            finally:
+                process.kill()
 
 
 def test_run_names_what_it_puts_aside(fastwrite, compile_c, tmp_path):

@@ -330,6 +330,17 @@ static void on_event(void *ctx, const struct recover_event *e)
 		cli_error("%s %s, %llu bytes", e->action, name, (unsigned long long)e->bytes);
 }
 
+/* (a path of the configuration may have two slashes of its own) */
+static void decode_line_feeds(char *path)
+{
+	if (access(path, F_OK) == 0)
+		return;
+	for (char *at = path; (at = strstr(at, "//")) != NULL;) {
+		*at++ = '\n';
+		memmove(at, at + 1, strlen(at + 1) + 1);
+	}
+}
+
 /* Recovers, or with dry_run looks at, every arena that the registry lists. */
 static void each_listed(FILE *registry, const struct recover_options *opt, struct recover_report *report)
 {
@@ -341,6 +352,7 @@ static void each_listed(FILE *registry, const struct recover_options *opt, struc
 	while ((length = getline(&line, &size, registry)) > 0) {
 		if (line[length - 1] == '\n')
 			line[length - 1] = '\0';
+		decode_line_feeds(line);
 		if (line[0] != '/' || access(line, F_OK) != 0)
 			continue;
 		int rc = cli_recover_path(line, opt, report);

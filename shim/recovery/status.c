@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static uint32_t blocks_used(const struct foreign_arena *a)
 {
@@ -165,6 +166,18 @@ static int open_arena(const char *pid, const char *range, const char *path)
 	return -EINVAL;
 }
 
+/* In `maps` a line feed of a path is \012, and nothing else is escaped: a path may have these four characters
+ * itself. */
+static void decode_path(char *path)
+{
+	if (access(path, F_OK) == 0)
+		return;
+	for (char *at = path; (at = strstr(at, "\\012")) != NULL;) {
+		*at++ = '\n';
+		memmove(at, at + 3, strlen(at + 3) + 1);
+	}
+}
+
 static int visit_mapping(const char *pid, char *line, const struct status_visitor *v)
 {
 	char *path = strchr(line, '/');
@@ -178,6 +191,7 @@ static int visit_mapping(const char *pid, char *line, const struct status_visito
 	*range_end = '\0';
 	if (strcmp(path + n - sizeof ARENA_SUFFIX + 1, ARENA_SUFFIX) != 0)
 		return 0;
+	decode_path(path);
 	fd = open_arena(pid, line, path);
 	if (fd < 0)
 		return 0;

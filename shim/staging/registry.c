@@ -34,6 +34,19 @@ static int open_registry(int mode)
 	return -EPERM;
 }
 
+/* One line: two slashes stand for a line feed, which a path may have.  Its length. */
+static size_t put_line(char *line, size_t size, const struct arena *a)
+{
+	BUFFER(char, path);
+	size_t n = 0;
+
+	log_format(path, BUFFER_BYTES, "%s/%s", a->dir, a->name);
+	for (const char *p = path; *p; p++)
+		n += *p == '\n' ? log_format(line + n, size - n, "//")
+		                : log_format(line + n, size - n, "%c", *p);
+	return n + log_format(line + n, size - n, "\n");
+}
+
 void registry_note(const struct arena *a)
 {
 	BUFFER(char, line);
@@ -49,7 +62,7 @@ void registry_note(const struct arena *a)
 		         registry_path, -fd, a->dir);
 		return;
 	}
-	n = log_format(line, BUFFER_BYTES, "%s/%s\n", a->dir, a->name);
+	n = put_line(line, BUFFER_BYTES, a);
 	sys_quiet_begin(&quiet);
 	if (sys.write(fd, line, n) != (ssize_t)n)
 		log_warn("cannot add to the registry %s", registry_path);

@@ -3,8 +3,8 @@
  * registry: the arenas made under one `fastwrite run`.
  *
  * `fastwrite run` passes a file name in FASTWRITE_REGISTRY.  Each process adds a line with the path of each
- * arena that it makes, so that `run` can recover after any death.  A line that begins with '#' is a message
- * that one process printed for all.
+ * arena that it makes, so that `run` can recover after any death.  In it "//" is a line feed.  A line that
+ * begins with '#' is a message that one process printed for all.
  */
 #ifndef FASTWRITE_STAGING_REGISTRY_H
 #define FASTWRITE_STAGING_REGISTRY_H
