@@ -430,6 +430,20 @@ def test_check_file_through_a_link(cli, tmp_path):
     assert told["rule"] == "env"
 
 
+@pytest.mark.parametrize("target", ["../other/x.log", "{}/other/x.log", "second"])
+def test_check_file_through_a_dangling_link(cli, tmp_path, target):
+    """A program that opens it makes the link's target, outside of the rule."""
+    for name in ("rule", "other"):
+        (tmp_path / name).mkdir()
+    link = tmp_path / "rule" / "now.log"
+    link.symlink_to(target.format(tmp_path))
+    (tmp_path / "rule" / "second").symlink_to("../other/x.log")
+    for paths, status in ((f"{tmp_path}/rule/**", 3), (f"{tmp_path}/other/**", 0)):
+        done = cli("check", link, env={"FASTWRITE_PATHS": paths})
+        assert done.stdout.startswith(f"{tmp_path}/other/x.log: ")
+        assert done.returncode == status
+
+
 def test_check_own_directory(cli, tmp_path):
     (tmp_path / ".fastwrite").mkdir()
     done = cli("check", tmp_path / ".fastwrite" / "x", "-p", f"{tmp_path}/**")

@@ -178,7 +178,8 @@ void cli_set_verb(const char *verb);
  */
 int cli_find_program(const char *name, char *out);
 
-/* `path` made canonical into out[PATH_MAX]; its last component need not exist.  0 or -errno. */
+/* `path` made canonical into out[PATH_MAX].  Its last component need not exist; if that is a link, neither
+ * need what it names: an open makes that.  0 or -errno. */
 int cli_canonical(const char *path, char *out);
 
 /* A name that cannot steer a terminal: control bytes as '?'. */

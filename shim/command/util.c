@@ -81,7 +81,8 @@ int cli_find_program(const char *name, char *out)
 	}
 }
 
-int cli_canonical(const char *path, char *out)
+/* A link as the last component is followed only where it leads to something. */
+static int canonical_name(const char *path, char *out)
 {
 	char parent[PATH_MAX];
 	const char *name = strrchr(path, '/');
@@ -106,10 +107,29 @@ int cli_canonical(const char *path, char *out)
 	if (realpath(parent, out) == NULL)
 		return -errno;
 	length = strlen(out);
-	if (length + 1 + strlen(name) >= PATH_MAX)
+	int n = snprintf(out + length, PATH_MAX - length, "%s%s", strcmp(out, "/") == 0 ? "" : "/", name);
+	return (size_t)n < PATH_MAX - length ? 0 : -ENAMETOOLONG;
+}
+
+int cli_canonical(const char *path, char *out)
+{
+	enum { LINKS_MAX = 40 }; /* as the kernel */
+	char now[PATH_MAX], target[PATH_MAX];
+
+	if (strlen(path) >= sizeof(now))
 		return -ENAMETOOLONG;
-	snprintf(out + length, PATH_MAX - length, "%s%s", strcmp(out, "/") == 0 ? "" : "/", name);
-	return 0;
+	strcpy(now, path);
+	for (int i = 0; i < LINKS_MAX; i++) {
+		int rc = canonical_name(now, out);
+		ssize_t n = rc == 0 ? readlink(out, target, sizeof(target) - 1) : -1;
+		if (n < 0)
+			return rc;
+		target[n] = '\0';
+		int dir = target[0] == '/' ? 0 : (int)(strrchr(out, '/') + 1 - out);
+		if (snprintf(now, sizeof(now), "%.*s%s", dir, out, target) >= (int)sizeof(now))
+			return -ENAMETOOLONG;
+	}
+	return -ELOOP;
 }
 
 /* ---- JSON ---- */
