@@ -47,8 +47,9 @@ def options(fastwrite) -> dict[str, set[str]]:
 
 
 def keys() -> dict[str, list[str]]:
-    """With the words that are allowed, where there are words; none of the paths."""
-    allowed = {key: values.split(", ") for key, (values, _) in key_table().items() if key != "paths"}
+    """Those of --set, with the words that are allowed, where there are words."""
+    others = ("paths", "inherit")
+    allowed = {key: values.split(", ") for key, (values, _) in key_table().items() if key not in others}
     return {key: words if all(map(str.isalnum, words)) else [] for key, words in allowed.items()}
 
 
@@ -61,6 +62,12 @@ def test_bash_knows_the_verbs():
 @pytest.mark.parametrize("verb", VERBS)
 def test_bash_knows_the_options(options, verb):
     assert {word.rstrip("=") for word in complete(f"fastwrite {verb} --")} == options[verb]
+
+
+def test_the_command_takes_these_keys(fastwrite):
+    command = [fastwrite, "config", "-p", "/x/**", "-o", "x=y"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert re.search(r"; allowed: (.*)$", done.stderr, re.M)[1].split(", ") == list(keys())
 
 
 @pytest.mark.parametrize("before", ["--set=", "-o "])
@@ -93,6 +100,7 @@ def test_the_others_name_the_same(options, name):
         assert re.search(rf"\b{key}[:=]", text), key
         named = re.search(rf"\b{key}(?:=\{{|:[\w ]*:\()([\w ,]+)[)}}]", text)
         assert sorted(re.split("[ ,]", named[1]) if named else []) == sorted(words), key
+    assert "inherit" not in text
     for verb in VERBS:
         assert re.search(rf"\b{verb}\b", text)
 

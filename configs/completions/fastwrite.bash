@@ -7,7 +7,7 @@ _fastwrite_words()
 	local verb=$1 word=$2
 	local both='--help --usage --version' rules='--config= --paths= --set='
 	local keys='sync= relaxed_ms= ordered_ms= journal= mem= block= lag_ms= visibility= writers= flush=
-		prealloc= prealloc_mode= staging= small= adapt= stdio= inherit='
+		prealloc= prealloc_mode= staging= small= adapt= stdio='
 
 	case $word in
 	--on-error=*) echo --on-error={warn,stop} ;;
@@ -17,7 +17,6 @@ _fastwrite_words()
 	--set=flush=*) echo --set=flush={auto,direct,buffered} ;;
 	--set=prealloc_mode=*) echo --set=prealloc_mode={keep,off} ;;
 	--set=adapt=* | --set=stdio=*) echo "${word%=*}"={on,off} ;;
-	--set=inherit=*) echo --set=inherit={0,1} ;;
 	--set=*=*) ;;
 	--set=*) printf -- '--set=%s ' $keys ;;
 	-*)

@@ -34,7 +34,7 @@ complete -c fastwrite -n __fastwrite_has_rules -s o -l set -x -d 'set one key' -
 	sync={fdatasync,fsync,journal,relaxed,off,ordered} relaxed_ms= ordered_ms= journal= mem= block=
 	lag_ms= visibility={lag,strict} writers={auto,exclusive,shared} flush={auto,direct,buffered}
 	prealloc= prealloc_mode={keep,off} staging= small= adapt={on,off}
-	stdio={on,off} inherit={0,1}"
+	stdio={on,off}"
 complete -c fastwrite -n "__fastwrite_is recover status config check" -s j -l json -d 'print JSON'
 
 complete -c fastwrite -n "__fastwrite_is run" -l on-error -x -a 'warn stop' -d 'if the configuration is wrong'
