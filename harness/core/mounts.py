@@ -235,7 +235,7 @@ def backing_file(loop: str, sysfs: Path = Path("/sys/block")) -> str | None:
     with contextlib.suppress(OSError):
         return (
             (sysfs / loop / "loop" / "backing_file")
-            .read_text(encoding="utf-8")
+            .read_text(encoding="utf-8", errors="surrogateescape")
             .rstrip("\n")
             .removesuffix(" (deleted)")
         )

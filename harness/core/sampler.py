@@ -108,7 +108,7 @@ class Sampler:
 
 
 def read_text(path: str) -> str:
-    return Path(path).read_text(encoding="utf-8")
+    return Path(path).read_text(encoding="utf-8", errors="surrogateescape")
 
 
 def journal_transactions(device_name: str, root: Path = Path("/proc/fs/jbd2")) -> int | None:

@@ -198,7 +198,7 @@ def _refuse_wrong_kind(path: Path) -> None:
 def process_start(pid: int) -> str | None:
     """Start time of a process in clock ticks since boot (field 22 of /proc/PID/stat); None if it is gone."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
         return None
     return text.rsplit(")", 1)[1].split()[19]

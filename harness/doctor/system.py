@@ -32,7 +32,7 @@ class System:
         """Content of a file without surrounding blanks; None when it is not there or not readable. That a file
         which is not `needed` does not exist is no news."""
         try:
-            return self.at(path).read_text(encoding="utf-8").strip()
+            return self.at(path).read_text(encoding="utf-8", errors="surrogateescape").strip()
         except FileNotFoundError as error:
             if needed:
                 self.unread[str(path)] = error.strerror

@@ -78,6 +78,15 @@ def test_a_full_result_disk_is_one_line(tmp_path):
     assert not (tmp_path / "w").exists()
 
 
+def test_a_directory_whose_name_is_no_text(tmp_path):
+    """The kernel shows it, as it is, in the maps of the library's program."""
+    place = tmp_path / os.fsdecode(b"o\xffu t")
+    done = harness("run", "E1", "--scale", "tiny", "--no-warm", "--kinds", "kill", "--pairs", "2",
+                   "--dir", place, "--out", tmp_path / "out")  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not place.exists()
+
+
 def started(words):
     argv = [
         sys.executable,

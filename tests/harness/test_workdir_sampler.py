@@ -1,17 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
 import lab_fakes as fakes
 import pytest
 
-from harness.core import cgroup, environment, sampler
+from harness.core import cgroup, environment, mounts, sampler
 from harness.core.cgroup import Cgroups, leftover
 from harness.core.model import LabError
 from harness.core.progress import ProgressReader
 from harness.core.workdir import MARKER, MARKER_NEW, WorkDir, process_start
+from harness.doctor.system import System
+
+
+def test_what_the_kernel_says_may_be_no_text(tmp_path):
+    """Names of directories, in the maps of a process and in the mounts, and of programs."""
+    (tmp_path / "maps").write_bytes(b"/o\xffu/lib.so\n")
+    told = os.fsdecode(b"/o\xffu/lib.so")
+    assert sampler.read_text(str(tmp_path / "maps")) == f"{told}\n"
+    assert System(tmp_path).read("/maps") == told
+    (tmp_path / "loop0" / "loop").mkdir(parents=True)
+    (tmp_path / "maps").rename(tmp_path / "loop0" / "loop" / "backing_file")
+    assert mounts.backing_file("loop0", tmp_path) == told
+    program = tmp_path / os.fsdecode(b"o\xffu")
+    program.symlink_to(shutil.which("sleep"))
+    with subprocess.Popen([program, "600"]) as process:
+        assert process_start(process.pid).isdigit()
+        process.kill()
 
 
 def test_a_new_directory_is_made_and_removed(tmp_path):
