@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m harness`. What must be there is checked here, before anything that needs it is imported."""
 
+import os
 import sys
 
 PYTHON_LEAST = (3, 11)
@@ -10,7 +11,7 @@ if sys.version_info < PYTHON_LEAST:
     sys.exit(f"harness: needs Python {least} or newer; this is {own}")
 
 try:
-    from harness.cli import app
+    from harness.cli import EXIT_REFUSED, FULL, app
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] == "harness":
         raise
@@ -22,4 +23,15 @@ if __name__ == "__main__":
     # (names of files may be no text, and the terminal may lack signs)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")
-    app(prog_name="python -m harness")
+    try:
+        try:
+            app(prog_name="python -m harness")
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        # (what standard output still holds would fail again at the exit)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        print(f"harness: {error.strerror}", file=sys.stderr)
+        sys.exit(EXIT_REFUSED)

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.main import get_command
@@ -25,7 +26,8 @@ def verb(name):
 def harness(*args, **more):
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     argv = [sys.executable, "-m", "harness", *map(str, args)]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False, env=env, **more)
+    more = {"stdout": subprocess.PIPE, **more}
+    return subprocess.run(argv, stderr=subprocess.PIPE, text=True, timeout=300, check=False, env=env, **more)
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -75,6 +77,19 @@ def test_a_full_result_disk_is_one_line(tmp_path):
         subprocess.run(["umount", str(small)], check=True)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "No space left on device" in done.stdout and "Traceback" not in done.stdout + done.stderr
+    assert not (tmp_path / "w").exists()
+
+
+@pytest.mark.parametrize(
+    "words", [["list"], ["--help"], ["doctor"], ["run", "E1", *TINY]], ids=lambda w: w[0]
+)
+def test_a_full_disk_for_the_output_is_one_line(tmp_path, words):
+    more = ["--dir", tmp_path / "w", "--out", tmp_path / "out"] if words[0] == "run" else []
+    if words[0] == "doctor":
+        more = [tmp_path]
+    with Path("/dev/full").open("w") as full:
+        done = harness(*words, *more, stdout=full)
+    assert (done.returncode, done.stderr) == (2, "harness: No space left on device\n")
     assert not (tmp_path / "w").exists()
 
 
