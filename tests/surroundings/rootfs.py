@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -49,25 +50,31 @@ def kept_debian(cache: Path) -> Path:
     return cache / f"root-{release()}"
 
 
+def make_debian(kept: Path) -> None:
+    if not shutil.which("mmdebstrap"):
+        raise FailedError("mmdebstrap is missing (scripts/deps surroundings); --root host does without")
+    fresh = kept.with_suffix(f".{os.getpid()}")
+    done = subprocess.run(
+        ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={PACKAGES}", release(), str(fresh)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise FailedError(f"mmdebstrap: {done.stderr[-2000:]}")
+    fresh.rename(kept)
+
+
 def keep_debian(cache: Path) -> Path:
-    """A Debian of its own with systemd, made once by mmdebstrap (30 seconds)."""
+    """A Debian of its own with systemd, made once by mmdebstrap (30 seconds).  Others who want it wait."""
     kept = kept_debian(cache)
-    if not kept.exists():
-        if not shutil.which("mmdebstrap"):
-            raise FailedError("mmdebstrap is missing (scripts/deps surroundings); --root host does without")
-        fresh = kept.with_suffix(f".{os.getpid()}")
-        cache.mkdir(parents=True, exist_ok=True)
-        done = subprocess.run(
-            ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={PACKAGES}", release(), str(fresh)],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode != 0:
-            shutil.rmtree(fresh, ignore_errors=True)
-            raise FailedError(f"mmdebstrap: {done.stderr[-2000:]}")
-        fresh.rename(kept)
+    cache.mkdir(parents=True, exist_ok=True)
+    with kept.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not kept.exists():
+            make_debian(kept)
     return kept
 
 
