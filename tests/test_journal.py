@@ -899,6 +899,66 @@ def test_what_others_did_in_a_boot_between_stays(aged_journal, fastwrite, place,
     assert b"a" * 1000 in log.read_bytes()
 
 
+OLD = 86400  # seconds: a backup of yesterday
+
+
+def journaled(steps, place: Path) -> tuple[Path, bytes, bytes]:
+    """A file whose last sync only the journal has, of a killed program; what is synced, and what the file has."""
+    for attempt in range(8):
+        one = steps(writers="exclusive")
+        one.open(9, f"log{attempt}")
+        log = place / f"log{attempt}"
+        n = one.until_journal(9)
+        before = b"-" * log.stat().st_size
+        one.write(9, "a", 4096)
+        one.sync(9)
+        one.kill()
+        if log.stat().st_size == len(before):
+            return log, b"-" * n + b"a" * 4096, before
+        shutil.rmtree(place / ".fastwrite")
+    pytest.fail("it was not the journal that took the bytes")
+
+
+def in_next_boot(command: str, fastwrite: Path, place: Path, tmp_path: Path) -> subprocess.CompletedProcess:
+    """Runs the command, then the recovery."""
+    script = f'sleep 0.1; {command}; exec "$@"'  # (a tick of the clock after the boot)
+    before = [sys.executable, REBOOTED, tmp_path / "boot_id", "sh", "-c", script, "sh"]
+    return recover_raw(fastwrite, place, other_boot=False, tmp_path=tmp_path, before=before)
+
+
+@pytest.mark.parametrize("loses", ["power", "mount"])
+def test_a_backup_that_is_restored_with_its_times_stays(steps_at, fastwrite, place, tmp_path, loses):
+    """`cp -p` writes the same inode, and gives it a time from before the program's."""
+    backup = tmp_path / "backup"
+    backup.write_bytes(b"restored" * 1000)
+    os.utime(backup, (time.time() - OLD,) * 2)
+    with disk("ext4", tmp_path / "disk") as point:
+        log, _, before = journaled(lambda **settings: steps_at(point, **settings), point)
+        if loses == "power":
+            lose(log, before)
+            done = in_next_boot(f"cp -p {backup} {log}", fastwrite, point, tmp_path)
+        else:
+            remount(point)
+            subprocess.run(["cp", "-p", backup, log], check=True)
+            done = recover_raw(fastwrite, point, other_boot=False, tmp_path=tmp_path)
+        assert log.read_bytes() == backup.read_bytes(), done.stdout + done.stderr
+        assert (done.returncode, "put aside" in done.stdout) == (1, True), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("change", ["chmod 600", "chown 0:0", "mv"])
+def test_a_file_that_is_only_given_other_attributes_gets_what_was_synced(
+    steps, fastwrite, place, tmp_path, change
+):
+    """In the boot after the power loss, before recovery.  The device has a time from shortly before the loss."""
+    log, wanted, before = journaled(steps, place)
+    lose(log, before)
+    os.utime(log, (time.time() - 20,) * 2)
+    if change.startswith("mv"):
+        change, log = f"mv {log}", log.with_suffix(".1")
+    done = in_next_boot(f"{change} {log}", fastwrite, place, tmp_path)
+    assert (done.returncode, log.read_bytes()) == (0, wanted), done.stdout + done.stderr
+
+
 def test_what_others_did_after_a_recovery_of_other_files_stays(steps, fastwrite, place, tmp_path):
     """A recovery failed for one file.  Another program writes it, in the boot of that recovery."""
     one = two_files(steps)

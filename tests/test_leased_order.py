@@ -10,8 +10,10 @@ import errno
 import os
 import shutil
 import sqlite3
+import struct
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -162,6 +164,42 @@ def test_what_others_write_is_not_undone(writer, fastwrite, place, ends):
         done = run(sys.executable, REBOOTED, place / "id", *recover) if ends == "power" else run(*recover)
     assert done.returncode == 0, done.stdout + done.stderr
     assert data.read_bytes() == b"B" * PAGE + b"a" * PAGE
+
+
+def has_epochs(log: Path) -> bool:
+    content = log.read_bytes()
+    (first,) = struct.unpack_from("<Q", content, 40)  # earlier ones do not count
+    starts = [at for at in range(PAGE, len(content), PAGE) if content[at : at + 8] == b"\nFWALBAT"]
+    return any(struct.unpack_from("<Q", content, at + 24)[0] >= first for at in starts)
+
+
+@pytest.mark.parametrize("command", ["cp -p {backup} {data}", "chmod 600 {data}"], ids=["restored", "chmod"])
+@pytest.mark.skipif(os.geteuid() != 0, reason="not root: no boot id of its own")
+def test_a_backup_that_is_restored_after_a_power_loss(writer, fastwrite, place, tmp_path, command):
+    """With its times, which are older than those of the log.  Other attributes alone say nothing."""
+    data, backup = place / "data", tmp_path / "backup"
+    backup.write_bytes(b"restored" * PAGE)
+    os.utime(backup, (time.time() - 86400,) * 2)
+    for _ in range(8):
+        with writer(ordered_ms=1000) as w:
+            told(w, "open data", f"write 0 {2 * PAGE} a")
+            wait_for(lambda: list((place / ".fastwrite").glob("*.journal")), "a log")
+            (log,) = (place / ".fastwrite").glob("*.journal")
+            wait_for(lambda: has_epochs(log), "an epoch")  # noqa: B023
+            w.process.kill()
+            w.process.wait()
+        if has_epochs(log):
+            break  # (after a second without a change the log is emptied)
+        shutil.rmtree(place / ".fastwrite")
+    else:
+        pytest.fail("the log is always empty")
+    script = f'sleep 0.1; {command.format(backup=backup, data=data)}; exec "$@"'  # (a tick of the clock)
+    done = run(
+        sys.executable, REBOOTED, tmp_path / "id", "sh", "-c", script, "sh", fastwrite, "recover", place
+    )
+    restored = command.startswith("cp")
+    assert (data.read_bytes() == backup.read_bytes()) == restored, done.stdout + done.stderr
+    assert (done.returncode, "a file of the log of" in done.stderr) == (int(restored), restored), done.stderr
 
 
 def test_a_lost_lease_and_only_a_look(writer, place):

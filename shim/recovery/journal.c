@@ -145,7 +145,8 @@ bool recover_journal(const char *dir, int dirfd, const char *name, bool in_aside
 		                                  .fd = s->fd,
 		                                  .dirfd = dirfd,
 		                                  .in_aside = in_aside,
-		                                  .staging_fd = s->place.staging_fd},
+		                                  .staging_fd = s->place.staging_fd,
+		                                  .held = held},
 		           name);
 		goto out;
 	}

@@ -168,6 +168,12 @@ static bool is_of_this_boot(const struct journal_scan *s, int64_t changed)
 	return changed >= s->boot_ns && (changed <= sys_wall_fine_ns() || !s->written_ns);
 }
 
+static void identity_of_name(const struct entry_file *file, struct identity *out)
+{
+	*out = (struct identity){
+		.ino = file->ino, .btime_sec = file->btime_sec, .btime_nsec = file->btime_nsec};
+}
+
 /*
  * May the entries be older than the file?  After another boot: yes if the file was changed in this boot, by a
  * program that did not wait for recovery, or long after the journal was last written, in a boot between.
@@ -178,10 +184,13 @@ static bool is_of_this_boot(const struct journal_scan *s, int64_t changed)
  */
 static bool may_be_older(const struct journal_scan *s, const struct entry_file *file, const struct statx *st)
 {
-	int64_t changed = st->stx_mtime.tv_sec * 1000000000ll + st->stx_mtime.tv_nsec;
+	struct identity id;
+	int64_t changed;
 
 	if (s->opt->force)
 		return false;
+	identity_of_name(file, &id);
+	changed = judge_changed_ns(s->held, s->place.dev_then, &id, st);
 	if (s->in_aside)
 		return true; /* judged once; the file's time may show no more why it was put aside */
 	if (was_aside(&s->replayed, file))
@@ -198,10 +207,9 @@ static bool may_be_older(const struct journal_scan *s, const struct entry_file *
 /* The arena beside the journal may have files of other file systems, too. */
 static bool is_of(const struct journal_scan *s, const struct entry_file *file, const struct arena_entry *e)
 {
-	const struct identity named = {
-		.ino = file->ino, .btime_sec = file->btime_sec, .btime_nsec = file->btime_nsec};
-	struct identity id;
+	struct identity named, id;
 
+	identity_of_name(file, &named);
 	identity_of_entry(e, &id);
 	return e->used && e->dev == s->place.dev_then && identity_same(&id, &named);
 }
@@ -234,8 +242,8 @@ static void judge_files(struct journal_scan *s)
 				file->result = fd;
 			continue;
 		}
-		file->aside =
-			sys.statx(fd, "", AT_EMPTY_PATH, STATX_MTIME, &st) < 0 || may_be_older(s, file, &st);
+		file->aside = sys.statx(fd, "", AT_EMPTY_PATH, STATX_MTIME | STATX_CTIME, &st) < 0 ||
+		              may_be_older(s, file, &st);
 		/* (an arena that has lost pages may be older than the entries) */
 		file->held =
 			file->aside && s->where == ORIGIN_MOUNT && !s->replayed.lost && is_as_held(s, file);

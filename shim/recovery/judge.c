@@ -216,3 +216,27 @@ void judge_note_held(struct recover_job *j)
 		recover_target_close(t);
 	}
 }
+
+static bool is_set_back(const struct arena_guard *g, const struct statx *st)
+{
+	return g->known && st->stx_mtime.tv_sec + JUDGE_BACK_S < g->mtime_sec &&
+	       g->mtime_sec <= st->stx_ctime.tv_sec;
+}
+
+int64_t judge_changed_ns(const struct foreign_arena *held, uint64_t dev, const struct identity *id,
+                         const struct statx *st)
+{
+	const struct statx_timestamp *changed = &st->stx_mtime;
+	struct identity known;
+
+	for (uint32_t i = 0; held && i < held->header.entry_count; i++) {
+		const struct arena_entry *e = foreign_entry(held, i);
+
+		if (!e->used || e->dev != dev || e->ino != id->ino || !is_set_back(&e->guard, st))
+			continue;
+		identity_of_entry(e, &known);
+		if (identity_same(&known, id))
+			changed = &st->stx_ctime;
+	}
+	return changed->tv_sec * 1000000000ll + changed->tv_nsec;
+}

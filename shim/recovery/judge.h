@@ -35,6 +35,7 @@
 #ifndef FASTWRITE_RECOVERY_JUDGE_H
 #define FASTWRITE_RECOVERY_JUDGE_H
 
+#include "format/identity.h"
 #include "recovery/job.h"
 
 /*
@@ -64,5 +65,17 @@ const char *judge_pages(const struct recover_job *j, uint32_t entry, const struc
  * Their guards (in memory) get JUDGE_HELD in `known`. */
 enum { JUDGE_HELD = 2 };
 void judge_note_held(struct recover_job *j);
+
+/*
+ * When a file was changed, by its times in `st`; for the logs beside the arena `held` (NULL: there is none).
+ *
+ * That is its mtime.  But a restore of a backup gives the file an old one (`cp -p`, `rsync -t`): it is older
+ * than the library knows it, and the file was changed since.  Then the ctime counts.  After a power loss the
+ * mtime may be older than the guard's by what the file system had not written: up to JUDGE_BACK_S, nobody has
+ * set it.  The ctime alone says nothing: a chmod and a rename change it, too.
+ */
+enum { JUDGE_BACK_S = 60 };
+int64_t judge_changed_ns(const struct foreign_arena *held, uint64_t dev, const struct identity *id,
+                         const struct statx *st);
 
 #endif

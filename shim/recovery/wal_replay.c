@@ -13,6 +13,7 @@
 #include "format/journal_format.h"
 #include "format/wal_scan.h"
 #include "recovery/aside.h"
+#include "recovery/judge.h"
 #include "recovery/wal_files.h"
 #include "wal/spare.h"
 
@@ -125,6 +126,8 @@ static bool is_of_this_boot(const struct replay *r, int64_t changed)
  */
 static bool is_changed(struct replay *r, struct wal_file *f, int fd)
 {
+	const struct identity id = {
+		.ino = f->name.ino, .btime_sec = f->name.btime_sec, .btime_nsec = f->name.btime_nsec};
 	struct statx st;
 	int64_t changed;
 
@@ -132,7 +135,7 @@ static bool is_changed(struct replay *r, struct wal_file *f, int fd)
 		return false;
 	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st) < 0)
 		return true;
-	changed = st.stx_mtime.tv_sec * 1000000000ll + st.stx_mtime.tv_nsec;
+	changed = judge_changed_ns(r->w->held, f->name.dev, &id, &st);
 	/* (the log may have waited for several boots) */
 	if (is_ours(r, changed) ||
 	    (changed <= r->scan.written_ns + WAL_LATE_NS && !is_of_this_boot(r, changed)))

@@ -12,6 +12,7 @@
 #ifndef FASTWRITE_RECOVERY_WAL_REPLAY_H
 #define FASTWRITE_RECOVERY_WAL_REPLAY_H
 
+#include "foreign/parse.h"
 #include "foreign/target.h"
 #include "format/origin.h"
 #include "recovery/recover.h"
@@ -24,6 +25,7 @@ struct wal_recovery {
 	int dirfd;        /* its directory */
 	bool in_aside;    /* that is `aside` in the staging directory */
 	int staging_fd;
+	const struct foreign_arena *held; /* the arena beside it; or NULL */
 };
 
 /* fd: a file that begins as a log does. */
