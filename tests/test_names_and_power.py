@@ -85,6 +85,33 @@ def test_relaxed_sync_before_a_rename(steps, fastwrite, tmp_path, what):
         assert (point / ("place/file" if what == "directory" else "place")).read_bytes() == b"N" * 2048
 
 
+@pytest.mark.parametrize("killed", ["program", "member"])
+def test_recovery_makes_the_sync_that_relaxed_has_promised(steps, fastwrite, tmp_path, killed):
+    """Nothing is staged when the process is killed.  What a member leaves, the others look after."""
+    with disk("ext4", tmp_path / "disk") as point:
+        one = steps(point, sync="relaxed", relaxed_ms=60000, adapt="off")
+        one.open(7, "warm")
+        one.write(7, "w")
+        one.write(7, "w")
+        writer = one.member(1) if killed == "member" else one
+        writer.open(9, "log")
+        sync_file_system(point)
+        for _ in range(4):
+            writer.write(9, "N")
+        writer.sync(9)
+        assert (point / "log").stat().st_size == 2048
+        if killed == "member":
+            writer.slay()
+        else:
+            one.kill()
+            recover(fastwrite, point, other_boot=False, tmp_path=tmp_path)
+        shut_down(point)
+        if killed == "member":
+            one.kill()
+        remount(point)
+        assert (point / "log").read_bytes() == b"N" * 2048
+
+
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 def test_written_while_the_file_is_renamed(steps, fastwrite, tmp_path):
     """By another thread, between the kernel's rename and its return; then it is killed."""

@@ -98,7 +98,9 @@ static int finish(struct recover_job *j, uint32_t entry, const struct recover_ta
 
 	if (r == 0 && !t->orphan)
 		r = replay_finish(j, entry, t->fd);
-	return r == 0 && is_anything(s) ? sys.fdatasync(t->fd) : r;
+	/* (also when nothing is staged: with sync = relaxed the process may have promised a sync, which a
+	 * living member makes) */
+	return r == 0 && (is_anything(s) || !j->family_lives) ? sys.fdatasync(t->fd) : r;
 }
 
 static const char *failure(const struct recover_target *t, int error)
