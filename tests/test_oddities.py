@@ -259,6 +259,78 @@ def test_bytes_of_the_dead_come_before_a_look(library, compile_c, leave, place, 
     assert kept.read_bytes() == lines(0, 30) + bytes(2000 if how == "truncate" else 0)
 
 
+FIRST = r"""
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+/* first PATH HOW: on a line of standard input it leaves its pid namespace, for its children.  HOW "execs": it then
+ * executes itself.  It appends to PATH and forks. */
+int main(int argc, char **argv)
+{
+	char byte;
+	int fd, status;
+	pid_t child;
+	(void)argc;
+	if (strcmp(argv[2], "executed") != 0) {
+		if (write(1, "ready\n", 6) != 6 || read(0, &byte, 1) != 1)
+			return 2;
+		if (unshare(CLONE_NEWPID) < 0)
+			return errno == EPERM ? 77 : 3;
+		if (strcmp(argv[2], "execs") == 0)
+			return execl(argv[0], argv[0], argv[1], "executed", NULL);
+	}
+	fd = open(argv[1], O_WRONLY | O_APPEND);
+	for (int i = 0; i < 100; i++)
+		if (write(fd, "own\n", 4) != 4)
+			return perror("write"), 4;
+	child = fork();
+	if (child < 0)
+		return perror("fork"), 5;
+	if (child == 0)
+		_exit(getpid() == 1 ? 0 : 6);
+	if (waitpid(child, &status, 0) != child || status != 0)
+		return 7;
+	return close(fd) != 0;
+}
+"""
+
+
+@pytest.mark.parametrize("how", ["stays", "execs"])
+def test_a_recovery_does_not_take_the_first_process_of_a_namespace(library, compile_c, leave, place, how):
+    """After unshare(CLONE_NEWPID) the next child is process 1 of a namespace, which ends with it."""
+    target = place / "log"
+    target.write_bytes(b"")
+    env = {**os.environ, **preload_env(library, f"{place}/**", lag_ms=60000)}
+    with subprocess.Popen(
+        [compile_c(FIRST), target, how],
+        env=env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as late:
+        try:
+            assert late.stdout.readline() == b"ready\n"
+            dead = subprocess.run([leave, "append", "kill", "0", "30", target], env=env, check=False)
+            assert dead.returncode == -9
+            assert len(target.read_bytes()) < 3000, "nothing was staged when it died"
+            late.stdin.write(b"\n")
+            late.stdin.close()
+            said = late.stderr.read().decode()
+            status = late.wait(60)
+        finally:
+            late.kill()
+    if status == 77:
+        pytest.skip("needs the right to make a pid namespace")
+    assert status == 0, said
+    assert target.read_bytes() == lines(0, 30) + b"own\n" * 100
+    assert not leftovers(place)
+
+
 # Rounds of: append to DIRECTORY/log through one of two descriptors of one description, close that one while a worker
 # thread may flush, and give its number to another file.
 REUSED = r"""

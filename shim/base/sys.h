@@ -216,10 +216,14 @@ int64_t sys_wall_fine_ns(void);
  */
 int sys_dup_beyond(int fd);
 
+/* After unshare(CLONE_NEWPID) or setns the next child of this thread is in another pid namespace.  The first
+ * process of a namespace takes it along when it ends: the program could fork no more.  And this thread can
+ * make no thread. */
+bool sys_children_go_elsewhere(void);
 /*
  * Calls `act` in a child with the same memory and descriptors of its own, of which only 0 to 2 are open,
  * while this thread waits.  Closing a file there drops none of this process's POSIX locks.  If no child can
- * be made (RLIMIT_NPROC, seccomp), calls `act` here.  Signals are blocked.
+ * be made (RLIMIT_NPROC, seccomp), or only in another pid namespace, calls `act` here.  Signals are blocked.
  */
 void sys_apart(void (*act)(void *ctx), void *ctx);
 /* The pid of this process, also in such a child. */

@@ -74,7 +74,8 @@ int thread_make(void *(*run)(void *))
 	if (handler_runs())
 		return -EDEADLK;
 	/* the program's thread-local variables take part of the stack; the C library does not say how much */
-	for (r = make_with(stack, run); r == EINVAL && stack < STACK_MOST; stack *= 2)
+	for (r = make_with(stack, run); r == EINVAL && stack < STACK_MOST && !sys_children_go_elsewhere();
+	     stack *= 2)
 		r = make_with(2 * stack, run);
 	return -r;
 }
