@@ -25,6 +25,7 @@
 #include "flush/ordered.h"
 #include "flush/removal.h"
 #include "staging/arena.h"
+#include "staging/arenas.h"
 #include "staging/stage.h"
 #include "staging/stats.h"
 #include "sync/journal_file.h"
@@ -642,7 +643,11 @@ static int act_named(struct file *f, const void *ctx)
 	/* another thread may have synced the file since the prepare */
 	if (r == 0)
 		r = journal_retire(f);
-	if (r == 0 && f->mode == FILE_ATTACHED && f->arena && (!f->nested || !flush_left(f)))
+	/* (a name in another root directory than the arena's is staged elsewhere) */
+	if (r == 0 && f->mode == FILE_ATTACHED && f->arena && !arenas_has_root(f->arena))
+		r = detach_file(f);
+	if (r == 0 && f->mode == FILE_ATTACHED && f->arena && arenas_has_root(f->arena) &&
+	    (!f->nested || !flush_left(f)))
 		note_new_path(f, ctx);
 	else
 		journal_file_named(f, false);
