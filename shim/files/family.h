@@ -44,8 +44,9 @@ struct family {
 	_Atomic uint32_t state[FAMILY_MAX]; /* enum family_state */
 	_Atomic uint32_t highest;           /* highest index ever used; 0 = no fork yet */
 	/* Room for arenas that are made after the fork, at the same address in every process.  One place for
-	 * each of the first FAMILY_PLACES arenas of the pool.  NULL: no room was found. */
+	 * each of the first place_count arenas of the pool.  NULL: no room was found. */
 	uint8_t *places;
+	uint32_t place_count;
 	uint64_t place_bytes;
 	uint8_t *runs; /* the same for their tables of blocks */
 	uint64_t runs_bytes;
@@ -53,7 +54,8 @@ struct family {
 	struct family_set refusing; /* processes that forbid staging, see attach/stop.h */
 	_Atomic uint32_t refusal;   /* enum bypass_reason: the reason of one of them */
 };
-enum { FAMILY_PLACES = 16 };
+/* The most places, and how many for each rule: the children have the address space of all. */
+enum { FAMILY_PLACES = 16, FAMILY_PLACES_OF_RULE = 4 };
 
 extern uint32_t family_me; /* index of this process; the first process has 0 */
 

@@ -260,7 +260,7 @@ static void find_place(const struct arena *a, struct arena_place *place)
 	const struct family *m = file_family();
 	uint32_t i = file_arena_index(a);
 
-	if (!m->places || i >= FAMILY_PLACES)
+	if (!m->places || i >= m->place_count)
 		return;
 	place->map = m->places + i * m->place_bytes;
 	place->runs = m->runs + i * m->runs_bytes;
@@ -486,16 +486,19 @@ void arenas_reserve_places(void)
 	most = (most + ARENA_PAGE - 1) / ARENA_PAGE * ARENA_PAGE;
 	m->runs_bytes = (runs_bytes + ARENA_PAGE - 1) / ARENA_PAGE * ARENA_PAGE;
 	m->place_bytes = most;
-	if (!has_address_space(most * FAMILY_PLACES))
+	m->place_count = live_config->rule_count < FAMILY_PLACES / FAMILY_PLACES_OF_RULE
+	                         ? live_config->rule_count * FAMILY_PLACES_OF_RULE
+	                         : FAMILY_PLACES;
+	if (!has_address_space(most * m->place_count))
 		return;
-	places = sys.mmap(NULL, most * FAMILY_PLACES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+	places = sys.mmap(NULL, most * m->place_count, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
 	                  -1, 0);
 	if (sys_is_error(places))
 		return;
-	runs = sys.mmap(NULL, m->runs_bytes * FAMILY_PLACES, PROT_READ | PROT_WRITE,
+	runs = sys.mmap(NULL, m->runs_bytes * m->place_count, PROT_READ | PROT_WRITE,
 	                MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (sys_is_error(runs)) {
-		sys.munmap(places, most * FAMILY_PLACES);
+		sys.munmap(places, most * m->place_count);
 		return;
 	}
 	m->runs = runs;
@@ -510,11 +513,11 @@ static void forget_places(bool keep)
 	if (!m || !m->places)
 		return;
 	if (keep) {
-		sys_make_private(m->runs, m->runs_bytes * FAMILY_PLACES);
+		sys_make_private(m->runs, m->runs_bytes * m->place_count);
 		return;
 	}
-	sys.munmap(m->places, m->place_bytes * FAMILY_PLACES);
-	sys.munmap(m->runs, m->runs_bytes * FAMILY_PLACES);
+	sys.munmap(m->places, m->place_bytes * m->place_count);
+	sys.munmap(m->runs, m->runs_bytes * m->place_count);
 }
 
 void arenas_forget(bool keep_mapped)
