@@ -259,7 +259,7 @@ def test_a_full_disk_when_another_opens(writer, fastwrite, tmp_path, changed):
     """What cannot be written then is written later, but never over what the other program has changed."""
     with disk("ext4", tmp_path / "ext4") as point:
         data = point / "data"
-        with writer(paths=f"{point}/data*", prealloc_mode="off", ordered_ms=300) as w:
+        with writer(paths=f"{point}/data*", prealloc_mode="off", ordered_ms=3000) as w:
             told(w, f"open {data}", f"write 0 {PAGE} a", "sync")
             assert data.read_bytes() == b"a" * PAGE
 
@@ -271,8 +271,18 @@ def test_a_full_disk_when_another_opens(writer, fastwrite, tmp_path, changed):
                 size += 16 * PAGE
                 return is_staged(data, size)
 
-            wait_for(stages_again, "the file to be staged again")
-            ballast = fill_up(point)
+            ballast = None
+
+            def stays_staged() -> bool:
+                """Before the disk is full an epoch may come."""
+                nonlocal ballast
+                wait_for(stages_again, "the file to be staged again")
+                ballast = fill_up(point)
+                if not is_staged(data, size):
+                    ballast.unlink()
+                return ballast.exists()
+
+            wait_for(stays_staged, "the disk to be full before the epoch")
             with data.open("r+b", buffering=0) as other:
                 if changed:
                     os.pwrite(other.fileno(), b"C" * 10, 0)
