@@ -373,15 +373,6 @@ static bool is_recoverable(const char *path, const struct statx *young)
 	return sys_raw(SYS_FACCESSAT2, AT_FDCWD, (long)path, READ_OK | WRITE_OK, AT_EACCESS, 0, 0) == 0;
 }
 
-/* The kernel names a file outside of the root directory as if it were in it. */
-static bool leads_to(const char *path, const struct file *f)
-{
-	struct statx st;
-
-	return sys.statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, STATX_INO, &st) == 0 && st.stx_ino == f->ino &&
-	       sys_dev_of(&st) == f->dev;
-}
-
 /*
  * The order of a rule is that of one process.  False: another process of the family lives, or its end is not
  * noticed yet.  Every ORDER_LOOK_NS there is another look; in between this costs no system call.
@@ -499,8 +490,6 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 		         sys_geteuid());
 		return BYPASS_RIGHTS;
 	}
-	if (arenas_root_changed() && !known && !leads_to(path, f))
-		return BYPASS_PATH;
 	why = never_staged_why_never(f->dev, f->ino);
 	if (why == BYPASS_NONE) {
 		why = scan_descriptors(f, young);

@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <string.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>

@@ -25,7 +25,6 @@
 #include "flush/ordered.h"
 #include "flush/removal.h"
 #include "staging/arena.h"
-#include "staging/arenas.h"
 #include "staging/stage.h"
 #include "staging/stats.h"
 #include "sync/journal_file.h"
@@ -643,11 +642,7 @@ static int act_named(struct file *f, const void *ctx)
 	/* another thread may have synced the file since the prepare */
 	if (r == 0)
 		r = journal_retire(f);
-	/* (a name in another root directory than the arena's is staged elsewhere) */
-	if (r == 0 && f->mode == FILE_ATTACHED && f->arena && !arenas_has_root(f->arena))
-		r = detach_file(f);
-	if (r == 0 && f->mode == FILE_ATTACHED && f->arena && arenas_has_root(f->arena) &&
-	    (!f->nested || !flush_left(f)))
+	if (r == 0 && f->mode == FILE_ATTACHED && f->arena && (!f->nested || !flush_left(f)))
 		note_new_path(f, ctx);
 	else
 		journal_file_named(f, false);

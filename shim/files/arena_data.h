@@ -107,7 +107,6 @@ struct arena {
 	_Atomic bool ready;
 	uint64_t dev;   /* of the file system that the arena is on */
 	uint64_t mount; /* by which its maker sees it, see sys_mount_of */
-	uint64_t root;  /* in which its directory and its files have their names, see arenas_root_changes */
 	const struct rule *rule;
 	char dir[PATH_MAX]; /* staging directory */
 	char name[ARENA_FILE_NAME_MAX];

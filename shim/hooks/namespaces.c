@@ -5,7 +5,6 @@
 #include "base/sys.h"
 #include "process/credentials.h"
 #include "process/namespaces.h"
-#include "staging/arenas.h"
 
 #include <linux/capability.h>
 #include <sched.h>
@@ -29,30 +28,8 @@ EXPORT int setns(int fd, int type)
 	struct namespaces_state state = namespaces_begin(false);
 	int r = real.setns(fd, type);
 
-	if (r == 0)
-		arenas_root_changes();
 	namespaces_end(state);
 	credentials_end(begun);
-	return r;
-}
-
-EXPORT int chroot(const char *path)
-{
-	struct namespaces_root root = namespaces_root_begin();
-	int r = real.chroot(path);
-
-	namespaces_root_end(root, r == 0);
-	return r;
-}
-
-/* (no header has it) */
-EXPORT int pivot_root(const char *root, const char *old);
-EXPORT int pivot_root(const char *new_root, const char *old)
-{
-	struct namespaces_root root = namespaces_root_begin();
-	int r = real.pivot_root(new_root, old);
-
-	namespaces_root_end(root, r == 0);
 	return r;
 }
 

@@ -29,7 +29,6 @@
 #include "descriptors/fd_passing.h"
 #include "process/namespaces.h"
 #include "process/process.h"
-#include "staging/arenas.h"
 #include "sync/journal_file.h"
 #include "sync/sync.h"
 
@@ -472,31 +471,17 @@ static long without_threads(long number, const long *a, bool files)
 	return r;
 }
 
-static long changes_root(long number, const long *a, const signed char *at)
-{
-	struct namespaces_root root = namespaces_root_begin();
-	long r = kernel(number, a);
-
-	namespaces_root_end(root, r == 0);
-	return r;
-}
-
 /* The flags of the namespaces are at[0]. */
 static long enters(long number, const long *a, const signed char *at)
 {
 	int flags = (int)a[at[0]];
-	struct namespaces_state state;
 	bool begun;
 	long r;
 
 	if (number == SYS_setns && flags == 0)
 		flags = CLONE_NEWPID | CLONE_NEWUSER;
 	begun = credentials_begin(namespaces_change(flags));
-	state = namespaces_begin(number == SYS_unshare && (flags & CLONE_FILES));
-	r = kernel(number, a);
-	if (number == SYS_setns && r == 0)
-		arenas_root_changes();
-	namespaces_end(state);
+	r = without_threads(number, a, number == SYS_unshare && (flags & CLONE_FILES));
 	credentials_end(begun);
 	return r;
 }
@@ -630,8 +615,6 @@ static const struct {
 	[SYS_exit_group] = {exits},
 	[SYS_unshare] = {enters, {0}},
 	[SYS_setns] = {enters, {1}},
-	[SYS_chroot] = {changes_root},
-	[SYS_pivot_root] = {changes_root},
 	[SYS_capset] = {gives_up, {0}},
 	[SYS_setuid] = {gives_up, {1}},
 	[SYS_setgid] = {gives_up, {1}},

@@ -12,7 +12,6 @@
 #include "descriptors/fd.h"
 #include "files/family.h"
 #include "files/workers.h"
-#include "staging/arenas.h"
 #include "sync/journal.h"
 
 #include <errno.h>
@@ -74,30 +73,6 @@ void namespaces_end(struct namespaces_state state)
 	if (workers_resume() < 0)
 		attach_refuse(BYPASS_NO_THREAD);
 	sys_restore_signals(state.signals);
-	errno = error;
-}
-
-struct namespaces_root namespaces_root_begin(void)
-{
-	struct namespaces_root root = {.begun = live_config && !fd_foreign_process()};
-
-	if (root.begun) {
-		root.signals = signals_block();
-		arenas_lock();
-	}
-	return root;
-}
-
-void namespaces_root_end(struct namespaces_root root, bool changed)
-{
-	int error = errno;
-
-	if (!root.begun)
-		return;
-	if (changed)
-		arenas_root_changes();
-	arenas_unlock();
-	sys_restore_signals(root.signals);
 	errno = error;
 }
 

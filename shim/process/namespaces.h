@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * namespaces: unshare, setns, capset, chroot, pivot_root, close_range(CLOSE_RANGE_UNSHARE).  The kernel
- * refuses some of these to a process with several threads, and others change the calling thread only.  So the
- * library has no thread meanwhile.
+ * namespaces: unshare, setns, capset, close_range(CLOSE_RANGE_UNSHARE).  The kernel refuses some of these to
+ * a process with several threads, and others change the calling thread only.  So the library has no thread
+ * meanwhile.
  *
  * Afterwards staging goes on.  Daemons drop capabilities by capset when they start (BIND, squid, chrony), and
  * write their logs for months after that.
@@ -31,15 +31,6 @@ struct namespaces_state {
 };
 struct namespaces_state namespaces_begin(bool files);
 void namespaces_end(struct namespaces_state state);
-
-/* Before and after chroot and pivot_root.  (setns gives no other root directory to a process with threads.)
- * Nothing is attached in between.  errno is kept. */
-struct namespaces_root {
-	uint64_t signals;
-	bool begun;
-};
-struct namespaces_root namespaces_root_begin(void);
-void namespaces_root_end(struct namespaces_root root, bool changed);
 
 /* close_range by `next`, see descriptors/fd.h; CLOSE_RANGE_UNSHARE gives this thread descriptors of its own.
  */

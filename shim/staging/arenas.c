@@ -37,8 +37,6 @@ static PROCESS_DATA struct {
 		struct volume refused_for;
 	} entries[ARENAS_MAX];
 	_Atomic uint32_t count;
-	_Atomic uint64_t
-		root; /* another number after each change of the root directory; unique in the family */
 } arenas;
 
 PROCESS_CODE void arenas_lock(void) { lock_take(&arenas.lock, LOCK_ATTACH); }
@@ -48,17 +46,6 @@ void arenas_unlock_tried(void) { lock_drop_fast(&arenas.lock, lock_self()); }
 
 PROCESS_CODE uint32_t arenas_count(void) { return arenas.count; }
 struct arena *arenas_at(uint32_t i) { return arenas.entries[i].arena; }
-
-void arenas_root_changes(void)
-{
-	_Static_assert(FAMILY_MAX <= 256, "a byte has the index");
-	arenas.root = sys_now_ns() << 8 | family_me;
-	for (uint32_t i = 0; i < arenas.count; i++)
-		arenas.entries[i].refused = NULL;
-}
-
-bool arenas_root_changed(void) { return arenas.root != 0; }
-bool arenas_has_root(const struct arena *a) { return a->root == arenas.root; }
 
 struct volume arenas_volume_of(const struct statx *st)
 {
@@ -105,7 +92,7 @@ static bool arena_fits(const struct arena *a, const struct rule *rule, struct vo
 	struct volume own = {a->dev, a->mount};
 
 	/* a staging directory that the user chose may lie on another file system */
-	return a->rule == rule && arenas_has_root(a) && (volumes_match(own, of) || rule->set.staging[0]) &&
+	return a->rule == rule && (volumes_match(own, of) || rule->set.staging[0]) &&
 	       a->uid == sys_geteuid() && a->gid == sys_getegid();
 }
 
@@ -293,7 +280,6 @@ static struct arena *arena_open(const struct rule *rule, const char *path, struc
 	r = arenas_staging_dir(rule, path, of, dir);
 	if (r == 0)
 		r = arena_create_at(a, dir, rule, &place);
-	a->root = arenas.root;
 	if (r < 0) {
 		file_arena_give(a);
 		/* (a full disk may have room again) */

@@ -59,14 +59,6 @@ struct arena *arenas_at(uint32_t i);
 struct arena *arenas_close_begin(uint32_t i);
 void arenas_close_end(struct arena *a);
 
-/* The process has another root directory now: names that were noted before are not valid in it.  Arenas that
- * are there hold no further files of this process. */
-void arenas_root_changes(void);
-/* No lock needed.  True if the root directory of this process, or of one that forked it, has changed. */
-bool arenas_root_changed(void);
-/* No lock needed.  False: the names in the arena are of another root directory than this process has. */
-bool arenas_has_root(const struct arena *a);
-
 /* No lock held.  Arenas that could not be made are tried again. */
 void arenas_forget_refused(void);
 

@@ -17,7 +17,6 @@
 #include <sys/vfs.h>
 
 int capset(cap_user_header_t header, const cap_user_data_t data);
-int pivot_root(const char *new_root, const char *old);
 
 static void child_puts(int fd, unsigned from, unsigned count)
 {
@@ -78,8 +77,6 @@ enum {
 	UNSHARE_MOUNTS,
 	SETNS,
 	SETNS_BY_NUMBER,
-	CHROOT,
-	CHROOT_BY_NUMBER,
 	CAPSET,
 	CAPSET_BY_NUMBER,
 	SETUID,
@@ -154,8 +151,6 @@ static long go_apart(int how)
 		r = how == SETNS ? setns(ns, CLONE_NEWNS) : syscall(SYS_setns, ns, CLONE_NEWNS);
 		close(ns);
 		return r;
-	case CHROOT: return chroot("/");
-	case CHROOT_BY_NUMBER: return syscall(SYS_chroot, "/");
 	case CAPSET: return capset(&header, none);
 	case CAPSET_BY_NUMBER: return syscall(SYS_capset, &header, none);
 	case SETUID: return syscall(SYS_setuid, 12345);
@@ -227,9 +222,6 @@ static void parting(void **state)
 			going(how);
 	FAILS(unshare(-1), EINVAL);
 	FAILS(setns(-1, 0), EBADF);
-	FAILS(chroot("none"), ENOENT);
-	assert_int_equal(pivot_root("none", "none"), -1);
-	assert_int_equal(syscall(SYS_pivot_root, "none", "none"), -1);
 	clean_up();
 }
 
