@@ -107,24 +107,3 @@ def test_killed_under_one_name_and_recovered_under_the_other(
         assert (place / "one" / "log").read_bytes() == lines(0, COUNT)
         assert not leftovers(place)
         assert os.listdir(place / "two") == []
-
-
-@pytest.mark.parametrize("first", ["outer", "inner"])
-def test_a_bind_mount_below_a_rule_is_recovered_by_itself(library, fastwrite, compile_c, first):
-    """inner/ is also data/sub, for the program that is killed.  Outside its namespace each directory has its bytes."""
-    program = compile_c(LEAVE.read_text())
-    with disk_dir() as place:
-        (place / "data" / "sub").mkdir(parents=True)
-        (place / "inner").mkdir()
-        files = ["data/own", "data/sub/log"] if first == "outer" else ["data/sub/log", "data/own"]
-        script = 'mount --bind inner data/sub && exec "$@"'
-        leave = ["unshare", "-m", "sh", "-c", script, "sh", program, "append", "kill", 0, COUNT, *files]
-        run = run_preloaded(library, leave, place, paths=f"{place}/data/**", lag_ms=60000)
-        assert run.returncode == -9, run.stderr
-        assert (place / "inner" / "log").stat().st_size < COUNT * LINE, "nothing was staged"
-        for directory in ("inner", "data"):
-            done = run_native([fastwrite, "recover", place / directory], place)
-            assert done.returncode == 0, done.stdout + done.stderr
-        assert (place / "inner" / "log").read_bytes() == lines(0, COUNT)
-        assert (place / "data" / "own").read_bytes() == lines(0, COUNT)
-        assert not leftovers(place)

@@ -458,8 +458,8 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 		f->shared = true;
 	if (file_is_ordered(f) && !is_alone(f))
 		return BYPASS_COUNT;
-	if (sys.statx(ofd_fd(o), "", AT_EMPTY_PATH,
-	              STATX_BASIC_STATS | STATX_BTIME | 0x2000u /* DIOALIGN */ | SYS_MOUNT, &st) < 0)
+	if (sys.statx(ofd_fd(o), "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME | 0x2000u /* DIOALIGN */,
+	              &st) < 0)
 		return BYPASS_PATH;
 	if (st.stx_nlink == 0)
 		return BYPASS_UNLINKED;
@@ -505,7 +505,7 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 		return why;
 	/* (before a thread of ours shares the table of descriptors: the arena's number is high, and to make a
 	 * shared table larger the kernel waits some 15 ms) */
-	a = arenas_for(f, path, arenas_volume_of(&st), &busy, &later);
+	a = arenas_for(f, path, &busy, &later);
 	if (busy)
 		return BYPASS_COUNT;
 	if (!a)

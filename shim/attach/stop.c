@@ -394,7 +394,7 @@ static void visit_arena(struct file *f, void *ctx)
 		}
 	file_unlock(f, g);
 	if (rule)
-		arenas_prepare(rule, path, (struct volume){.dev = dev});
+		arenas_prepare(rule, path, dev);
 }
 
 void attach_pause(void)

@@ -10,8 +10,6 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
-#include <string.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -162,17 +160,6 @@ static struct limit limit_of(int resource)
 
 	CALL4(SYS_prlimit64, 0, resource, 0, &limit);
 	return limit;
-}
-
-uint64_t sys_mount_of(const struct statx *st)
-{
-	/* (it follows stx_dev_minor; older headers do not name it) */
-	const uint8_t *at = (const uint8_t *)&st->stx_dev_minor + sizeof st->stx_dev_minor;
-	uint64_t mount = 0;
-
-	if (st->stx_mask & SYS_MOUNT)
-		memcpy(&mount, at, sizeof mount);
-	return mount;
 }
 
 uint64_t sys_file_limit(void) { return limit_of(RLIMIT_FSIZE).soft; }

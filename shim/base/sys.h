@@ -127,10 +127,6 @@ static inline uint64_t sys_dev_of(const struct statx *st)
 {
 	return ((uint64_t)st->stx_dev_major << 32) | st->stx_dev_minor;
 }
-/* The mount by which a file was reached, asked for with SYS_MOUNT; 0 = the kernel does not tell (before
- * Linux 5.8). */
-enum { SYS_MOUNT = 0x5000 }; /* STATX_MNT_ID_UNIQUE or STATX_MNT_ID, see format/origin.c */
-uint64_t sys_mount_of(const struct statx *st);
 /* The same of st_dev in a struct stat. */
 static inline uint64_t sys_dev_of_stat(const struct stat *st)
 {

@@ -468,10 +468,10 @@ static void add_description(struct file *f, int fd, const struct fd_open *op, co
 }
 
 static void recover_first(const struct fd_open *op, int fd, const struct rule *rule, const char *path,
-                          const struct statx *st)
+                          uint64_t dev)
 {
 	/* a dead process wrote its bytes before this open, and this open cuts them off */
-	if (left_bytes_recover_opened(fd, rule, path, st) > 0 && (op->flags & O_TRUNC))
+	if (left_bytes_recover_opened(fd, rule, path, dev) > 0 && (op->flags & O_TRUNC))
 		sys.ftruncate(fd, 0);
 }
 
@@ -530,8 +530,7 @@ static bool look_at(int fd, struct statx *st)
 {
 	enum { DIOALIGN = 0x2000 };
 
-	return sys.statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME | DIOALIGN | SYS_MOUNT, st) ==
-	       0;
+	return sys.statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME | DIOALIGN, st) == 0;
 }
 
 /* The path has just led to a file that no rule matches, and fd is of no attached file. */
@@ -594,7 +593,7 @@ void fd_opened(struct fd_open *op, int fd)
 				outside_note(path);
 		}
 		if (writes && rule && !op->late && !certainly_new(op, &st))
-			recover_first(op, fd, rule, path, &st);
+			recover_first(op, fd, rule, path, sys_dev_of(&st));
 	}
 	if (!rule) {
 		/* no rule matches the path, but fd may be another name, or a reader, of an attached file */

@@ -42,8 +42,8 @@ static bool stages_above(const struct rule *rule, const char *path, size_t n)
 		return true;
 	memcpy(dir, path, n);
 	dir[n] = '\0';
-	if (sys.statx(AT_FDCWD, dir, 0, STATX_INO | SYS_MOUNT, &st) < 0 ||
-	    arenas_staging_dir(rule, path, arenas_volume_of(&st), place) < 0)
+	if (sys.statx(AT_FDCWD, dir, 0, STATX_INO, &st) < 0 ||
+	    arenas_staging_dir(rule, path, sys_dev_of(&st), place) < 0)
 		return false;
 	log_format(dir, PATH_MAX, "%s/" ARENA_DIR, rule->prefix);
 	if (strcmp(dir, place) != 0)
@@ -268,13 +268,13 @@ static bool place_beside(const char *path, const char *other, char *dir)
 	return strcmp(dir, other) != 0;
 }
 
-unsigned left_bytes_recover_opened(int fd, const struct rule *rule, const char *path, const struct statx *st)
+unsigned left_bytes_recover_opened(int fd, const struct rule *rule, const char *path, uint64_t dev)
 {
 	BUFFER(char, dir);
 	BUFFER(char, beside);
 	unsigned files;
 
-	if (arenas_staging_dir(rule, path, arenas_volume_of(st), dir) < 0)
+	if (arenas_staging_dir(rule, path, dev, dir) < 0)
 		return 0;
 	files = recover_dead(dir, fd, rule->set.mem_bytes);
 	if (as_root && !rule->set.staging[0] && place_beside(path, dir, beside))

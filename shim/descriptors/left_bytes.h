@@ -10,7 +10,6 @@
 #include <stdint.h>
 
 struct rule;
-struct statx;
 
 /* At the start of a process, and of each child of a fork. */
 void left_bytes_set_process(void);
@@ -28,8 +27,7 @@ bool left_bytes_possible(int dirfd, const char *path);
  * after a call that only looks has succeeded, or before a call that changes the file.  True if a file got
  * bytes: the caller repeats its look. */
 bool left_bytes_recover_named(int dirfd, const char *path);
-/* The same for a file that is open as fd, with SYS_MOUNT in *st, and matches `rule`.  Returns how many files
- * got bytes. */
-unsigned left_bytes_recover_opened(int fd, const struct rule *rule, const char *path, const struct statx *st);
+/* The same for a file that is open as fd and matches `rule`.  Returns how many files got bytes. */
+unsigned left_bytes_recover_opened(int fd, const struct rule *rule, const char *path, uint64_t dev);
 
 #endif

@@ -105,8 +105,7 @@ struct arena {
 	bool placed;               /* in the family's reserved places: other processes can map it */
 	bool gated;                /* bytes of its file can be locked, see format/takeover_format.h */
 	_Atomic bool ready;
-	uint64_t dev;   /* of the file system that the arena is on */
-	uint64_t mount; /* by which its maker sees it, see sys_mount_of */
+	uint64_t dev; /* of the file system that the arena is on */
 	const struct rule *rule;
 	char dir[PATH_MAX]; /* staging directory */
 	char name[ARENA_FILE_NAME_MAX];

@@ -301,7 +301,7 @@ int arena_create_at(struct arena *a, const char *dir, const struct rule *rule,
 		r = sys.fallocate(a->fd, 0, 0, (off_t)geometry.total_bytes);
 	sys_quiet_end(&quiet);
 	if (r == 0)
-		r = sys.statx(a->fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | SYS_MOUNT, &st);
+		r = sys.statx(a->fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &st);
 	if (r == 0)
 		r = map_file(a, &geometry, place);
 	if (r < 0) {
@@ -312,7 +312,6 @@ int arena_create_at(struct arena *a, const char *dir, const struct rule *rule,
 		return r;
 	}
 	a->dev = sys_dev_of(&st);
-	a->mount = sys_mount_of(&st);
 	a->ino = st.stx_ino;
 	a->uid = sys_geteuid();
 	a->gid = sys_getegid();

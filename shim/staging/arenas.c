@@ -34,7 +34,7 @@ static PROCESS_DATA struct {
 		_Atomic uint32_t claimed; /* a thread fills it */
 		/* no arena could be made: files are bypassed, which is reported once */
 		const struct rule *refused;
-		struct volume refused_for;
+		uint64_t refused_dev;
 	} entries[ARENAS_MAX];
 	_Atomic uint32_t count;
 } arenas;
@@ -47,17 +47,7 @@ void arenas_unlock_tried(void) { lock_drop_fast(&arenas.lock, lock_self()); }
 PROCESS_CODE uint32_t arenas_count(void) { return arenas.count; }
 struct arena *arenas_at(uint32_t i) { return arenas.entries[i].arena; }
 
-struct volume arenas_volume_of(const struct statx *st)
-{
-	return (struct volume){sys_dev_of(st), sys_mount_of(st)};
-}
-
-static bool volumes_match(struct volume a, struct volume b)
-{
-	return a.dev == b.dev && (a.mount == b.mount || a.mount == 0 || b.mount == 0);
-}
-
-int arenas_staging_dir(const struct rule *rule, const char *path, struct volume of, char *out)
+int arenas_staging_dir(const struct rule *rule, const char *path, uint64_t dev, char *out)
 {
 	struct statx st;
 	size_t n;
@@ -68,8 +58,7 @@ int arenas_staging_dir(const struct rule *rule, const char *path, struct volume 
 	}
 	/* the rule's own directory if it can have the staging directory, else the file's */
 	if (strcmp(rule->prefix, "/") != 0 && rule->prefix[0] &&
-	    sys.statx(AT_FDCWD, rule->prefix, 0, STATX_BASIC_STATS | SYS_MOUNT, &st) == 0 &&
-	    volumes_match(arenas_volume_of(&st), of) &&
+	    sys.statx(AT_FDCWD, rule->prefix, 0, STATX_BASIC_STATS, &st) == 0 && sys_dev_of(&st) == dev &&
 	    sys_raw(SYS_faccessat, AT_FDCWD, (long)rule->prefix, 2 /* W_OK */, 0, 0, 0) == 0) {
 		n = log_format(out, PATH_MAX, "%s/" ARENA_DIR, rule->prefix);
 	} else {
@@ -87,24 +76,22 @@ int arenas_staging_dir(const struct rule *rule, const char *path, struct volume 
 
 /* True if this process may stage such a file there.  An arena belongs to its maker: a process with the
  * maker's rights can read and forge it. */
-static bool arena_fits(const struct arena *a, const struct rule *rule, struct volume of)
+static bool arena_fits(const struct arena *a, const struct rule *rule, uint64_t dev)
 {
-	struct volume own = {a->dev, a->mount};
-
 	/* a staging directory that the user chose may lie on another file system */
-	return a->rule == rule && (volumes_match(own, of) || rule->set.staging[0]) &&
-	       a->uid == sys_geteuid() && a->gid == sys_getegid();
+	return a->rule == rule && (a->dev == dev || rule->set.staging[0]) && a->uid == sys_geteuid() &&
+	       a->gid == sys_getegid();
 }
 
-static struct arena *arena_find(const struct rule *rule, struct volume of, bool *refused)
+static struct arena *arena_find(const struct rule *rule, uint64_t dev, bool *refused)
 {
 	for (uint32_t i = 0; i < arenas.count; i++) {
 		struct arena *a = arenas.entries[i].arena;
 
-		if (a && arena_fits(a, rule, of))
+		if (a && arena_fits(a, rule, dev))
 			return a;
 		if (arenas.entries[i].refused == rule &&
-		    (volumes_match(arenas.entries[i].refused_for, of) || rule->set.staging[0])) {
+		    (arenas.entries[i].refused_dev == dev || rule->set.staging[0])) {
 			*refused = true;
 			return NULL;
 		}
@@ -188,7 +175,7 @@ static int claim_entry(void)
 
 struct join {
 	const struct rule *rule;
-	struct volume of;
+	uint64_t dev;
 	struct arena *found;
 };
 
@@ -196,14 +183,14 @@ static void visit_join(struct arena *a, void *ctx)
 {
 	struct join *j = ctx;
 
-	if (!j->found && atomic_load(&a->ready) && a->placed && arena_fits(a, j->rule, j->of))
+	if (!j->found && atomic_load(&a->ready) && a->placed && arena_fits(a, j->rule, j->dev))
 		j->found = a;
 }
 
 /* Maps the arena that another process has for this rule.  NULL: none, or *busy. */
-static struct arena *arena_of_family(const struct rule *rule, struct volume of, bool *busy)
+static struct arena *arena_of_family(const struct rule *rule, uint64_t dev, bool *busy)
 {
-	struct join j = {.rule = rule, .of = of};
+	struct join j = {.rule = rule, .dev = dev};
 	struct family *m = file_family();
 	int i;
 
@@ -258,7 +245,7 @@ bool arenas_try_later(int error)
 	return error == -EMFILE || error == -ENFILE || error == -EFBIG || error == -EAGAIN;
 }
 
-static struct arena *arena_open(const struct rule *rule, const char *path, struct volume of, bool *later)
+static struct arena *arena_open(const struct rule *rule, const char *path, uint64_t dev, bool *later)
 {
 	static _Atomic bool says[CONFIG_RULES_MAX];
 	_Atomic bool *said = &says[rule - live_config->rules];
@@ -277,7 +264,7 @@ static struct arena *arena_open(const struct rule *rule, const char *path, struc
 		return NULL;
 	}
 	find_place(a, &place);
-	r = arenas_staging_dir(rule, path, of, dir);
+	r = arenas_staging_dir(rule, path, dev, dir);
 	if (r == 0)
 		r = arena_create_at(a, dir, rule, &place);
 	if (r < 0) {
@@ -286,7 +273,7 @@ static struct arena *arena_open(const struct rule *rule, const char *path, struc
 		*later = arenas_try_later(r) || r == -ENOSPC || r == -EDQUOT;
 		if (!*later) {
 			arenas.entries[i].refused = rule;
-			arenas.entries[i].refused_for = of;
+			arenas.entries[i].refused_dev = dev;
 		}
 		if (!arenas_try_later(r) && !atomic_exchange(said, true))
 			say_refused(rule, dir, r);
@@ -346,16 +333,16 @@ void arenas_close_end(struct arena *a)
 	lock_drop(&file_family()->lock, LOCK_FAMILY);
 }
 
-struct arena *arenas_for(struct file *f, const char *path, struct volume there, bool *busy, bool *later)
+struct arena *arenas_for(struct file *f, const char *path, bool *busy, bool *later)
 {
 	bool refused = false;
-	struct arena *a = arena_find(f->rule, there, &refused);
+	struct arena *a = arena_find(f->rule, f->dev, &refused);
 
 	if (a || refused)
 		return a;
 	signals_harden();
-	a = arena_of_family(f->rule, there, busy);
-	return a || *busy ? a : arena_open(f->rule, path, there, later);
+	a = arena_of_family(f->rule, f->dev, busy);
+	return a || *busy ? a : arena_open(f->rule, path, f->dev, later);
 }
 
 bool arenas_mapped_by_all(const struct file *f, const struct arena *a)
@@ -416,12 +403,12 @@ bool arenas_move_fd(int fd)
 	return moved;
 }
 
-void arenas_prepare(const struct rule *rule, const char *path, struct volume there)
+void arenas_prepare(const struct rule *rule, const char *path, uint64_t dev)
 {
 	bool refused = false, later;
 
-	if (!arena_find(rule, there, &refused) && !refused)
-		arena_open(rule, path, there, &later);
+	if (!arena_find(rule, dev, &refused) && !refused)
+		arena_open(rule, path, dev, &later);
 }
 
 void arenas_share(uint32_t member)

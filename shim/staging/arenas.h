@@ -10,16 +10,8 @@
 
 struct statx;
 
-/* Where a file is: its file system, and the mount by which it was reached (sys_mount_of; 0 = any).  A
- * recovery elsewhere may not have that mount: so the way from a staging directory to its files leads through
- * none. */
-struct volume {
-	uint64_t dev, mount;
-};
-struct volume arenas_volume_of(const struct statx *st);
-
 /* Writes the staging directory for a file of this rule at this path to out[PATH_MAX].  0 or -errno. */
-int arenas_staging_dir(const struct rule *rule, const char *path, struct volume of, char *out);
+int arenas_staging_dir(const struct rule *rule, const char *path, uint64_t dev, char *out);
 
 /* LOCK_ATTACH: its holder alone decides which files are attached. */
 void arenas_lock(void);
@@ -31,11 +23,11 @@ void arenas_unlock_tried(void);
 
 /* True for the errors that a program causes itself, by a limit of its own or by mlockall. */
 bool arenas_try_later(int error);
-/* Finds, maps or makes the arena for f, which is there.  NULL: none.  *busy: another process of the family
- * may be changing that.  *later: none can be made now. */
-struct arena *arenas_for(struct file *f, const char *path, struct volume there, bool *busy, bool *later);
+/* Finds, maps or makes the arena for f.  NULL: none.  *busy: another process of the family may be changing
+ * that.  *later: none can be made now. */
+struct arena *arenas_for(struct file *f, const char *path, bool *busy, bool *later);
 /* The same before there is a file to stage: makes an arena if there is none. */
-void arenas_prepare(const struct rule *rule, const char *path, struct volume there);
+void arenas_prepare(const struct rule *rule, const char *path, uint64_t dev);
 /* True if all processes with a description of f have mapped `a`. */
 bool arenas_mapped_by_all(const struct file *f, const struct arena *a);
 /* True if the arena may hold bytes of f.  If the file system encrypts f, it must encrypt the arena by the

@@ -286,21 +286,12 @@ static void test_staging_directory(void **state)
 	assert_int_equal(sys_kernel.statx(AT_FDCWD, rig_dir, 0, STATX_BASIC_STATS, &st), 0);
 	uint64_t dev = ((uint64_t)st.stx_dev_major << 32) | st.stx_dev_minor;
 	snprintf(rule.prefix, sizeof rule.prefix, "%s", rig_dir);
-	assert_int_equal(arenas_staging_dir(&rule, rig_path("deep/file"), (struct volume){dev, 0}, out), 0);
+	assert_int_equal(arenas_staging_dir(&rule, rig_path("deep/file"), dev, out), 0);
 	assert_string_equal(out, rig_path(".fastwrite"));
-	assert_int_equal(arenas_staging_dir(&rule, rig_path("deep/file"), (struct volume){dev + 1, 0}, out),
-	                 0);
+	assert_int_equal(arenas_staging_dir(&rule, rig_path("deep/file"), dev + 1, out), 0);
 	assert_string_equal(out, rig_path("deep/.fastwrite"));
-	/* (the number of no mount) */
-	assert_int_equal(sys_kernel.statx(AT_FDCWD, rig_dir, 0, STATX_BASIC_STATS | SYS_MOUNT, &st), 0);
-	if (sys_mount_of(&st) != 0) {
-		struct volume bound = {dev, UINT64_MAX};
-
-		assert_int_equal(arenas_staging_dir(&rule, rig_path("deep/file"), bound, out), 0);
-		assert_string_equal(out, rig_path("deep/.fastwrite"));
-	}
 	snprintf(rule.set.staging, sizeof rule.set.staging, "/dev/shm/x");
-	assert_int_equal(arenas_staging_dir(&rule, rig_path("deep/file"), (struct volume){dev, 0}, out), 0);
+	assert_int_equal(arenas_staging_dir(&rule, rig_path("deep/file"), dev, out), 0);
 	assert_string_equal(out, "/dev/shm/x");
 }
 
