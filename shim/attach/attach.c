@@ -259,6 +259,8 @@ static void fill_entry(const struct file *f, struct arena *a, uint32_t index, co
 	entry->prealloc_end = 0;
 	entry->keeper = 0;
 	entry->flags = f->rule->set.writers == WRITERS_EXCLUSIVE ? ENTRY_EXCLUSIVE : 0;
+	if (f->rule->set.sync == SYNC_RELAXED)
+		entry->flags |= ENTRY_RELAXED;
 	if (file_is_ordered(f))
 		entry->flags |= ENTRY_ORDERED;
 	arena_entry_name(a, index, path);

@@ -808,13 +808,25 @@ static long read_stream(struct file *f, struct ofd *o, int fd, const struct iove
 }
 
 /* A read up to `known`, where the file has ended as far as the library knows, came to an end before that:
- * another process has cut the file.  What is staged may lie where the kernel found no file.  0, or -errno. */
-static int drain_cut(struct file *f, int fd, const struct ofd *o)
+ * another process has cut the file.  What is staged may lie where the kernel found no file.  Reads again,
+ * once: in a signal handler the interrupted block stays, and ksize too. */
+static long read_cut(struct file *f, int fd, const struct ofd *o, const struct iovec *iov, int count,
+                     off_t offset, int flags)
 {
 	struct file_guard g = file_lock(f);
-	int r = still_valid(fd, o, f) ? flush_drain_for_look(f) : 0;
+	long r = 0;
 
+	if (still_valid(fd, o, f)) {
+		r = flush_drain_for_look(f);
+		/* (another thread may have begun a flush with O_DIRECT) */
+		if (f->flush.sets_direct)
+			flush_leave_program_fd(f);
+	}
+	atomic_fetch_add(&f->flush.reads, 1);
 	file_unlock(f, g);
+	if (r >= 0)
+		r = kernel_readv(fd, iov, count, offset, flags);
+	atomic_fetch_sub(&f->flush.reads, 1);
 	return r;
 }
 
@@ -890,15 +902,8 @@ static long read_any(int fd, struct ofd *o, const struct iovec *iov, int count, 
 			file_unlock(f, g);
 			r = kernel_readv(fd, iov, count, offset, flags);
 			atomic_fetch_sub(&f->flush.reads, 1);
-			if (r >= 0 && (uint64_t)offset + (uint64_t)r < known) {
-				r = drain_cut(f, fd, o);
-				if (r < 0)
-					return r;
-				/* (once: in a signal handler the interrupted block stays, and ksize too) */
-				atomic_fetch_add(&f->flush.reads, 1);
-				r = kernel_readv(fd, iov, count, offset, flags);
-				atomic_fetch_sub(&f->flush.reads, 1);
-			}
+			if (r >= 0 && (uint64_t)offset + (uint64_t)r < known)
+				r = read_cut(f, fd, o, iov, count, offset, flags);
 			/* (by now fd may be of another file, of which bytes are staged) */
 			return still_valid(fd, o, f) ? r : IO_PASS;
 		}

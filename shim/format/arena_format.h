@@ -165,6 +165,7 @@ enum entry_flags {
 	ENTRY_ORDERED = 1 << 9, /* sync = ordered: its pages are in order with those of other entries */
 	/* its process was removing the only name: if no file has it, what is staged goes nowhere */
 	ENTRY_REMOVED = 1 << 10,
+	ENTRY_RELAXED = 1 << 11, /* sync = relaxed: its process may have promised a sync and not made it */
 	/* for `fastwrite status` only */
 	ENTRY_STRICT = 1 << 2,
 	ENTRY_LEASED = 1 << 3,     /* bytes are staged; an open by others waits until they are in the file */

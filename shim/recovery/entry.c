@@ -95,12 +95,13 @@ static int finish(struct recover_job *j, uint32_t entry, const struct recover_ta
                   const struct staged *s)
 {
 	int r = j->family_lives && s->n > 0 ? count_done(j, entry, s->n) : 0;
+	bool promised;
 
 	if (r == 0 && !t->orphan)
 		r = replay_finish(j, entry, t->fd);
-	/* (also when nothing is staged: with sync = relaxed the process may have promised a sync, which a
-	 * living member makes) */
-	return r == 0 && (is_anything(s) || !j->family_lives) ? sys.fdatasync(t->fd) : r;
+	/* (of a promised sync a living member takes care) */
+	promised = !j->family_lives && (foreign_entry(&j->a, entry)->flags & ENTRY_RELAXED);
+	return r == 0 && (is_anything(s) || promised) ? sys.fdatasync(t->fd) : r;
 }
 
 static const char *failure(const struct recover_target *t, int error)
