@@ -452,6 +452,7 @@ def test_killed_when_another_name_is_left(library, fastwrite, compile_c, place, 
     env = preload_env(library, f"{place}/**", sync=sync, adapt="off", lag_ms=60000)
     done = subprocess.run([program], cwd=place, env={**os.environ, **env}, timeout=60, check=False)
     assert done.returncode == -9
+    assert leftovers(place), "nothing was staged: this tests nothing"
     recovered = subprocess.run(
         [fastwrite, "recover", place], capture_output=True, text=True, timeout=60, check=False
     )

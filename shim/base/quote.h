@@ -6,9 +6,10 @@
 #ifndef FASTWRITE_BASE_QUOTE_H
 #define FASTWRITE_BASE_QUOTE_H
 
+#include <limits.h>
 #include <stddef.h>
 
-enum { QUOTE_MOST = 4, QUOTE_AROUND = 3 }; /* bytes for one of the text; and for the quotes around it */
+enum { QUOTE_PATH_MAX = 4 * PATH_MAX + 3 }; /* of a path, each byte may take four, and the quotes three */
 
 /* `text` as one word of a shell, in out[size]; without quotes where it needs none.  $'...' where a line of
  * text cannot have its bytes.  Without a closing quote if it does not fit: a shell then runs nothing. */

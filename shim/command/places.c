@@ -211,7 +211,7 @@ static bool look_at(const char *place, const char *path, uid_t owner)
 	struct recover_report report = {0};
 	struct found found = {.path = path};
 	const struct recover_options look = {.dry_run = true, .event = on_found, .ctx = &found};
-	char dir[PATH_MAX], word[QUOTE_MOST * PATH_MAX];
+	char dir[PATH_MAX], word[QUOTE_PATH_MAX];
 	struct stat st;
 	int rc;
 

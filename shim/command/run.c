@@ -313,7 +313,7 @@ static void on_event(void *ctx, const struct recover_event *e)
 	const struct run_args *args = ctx;
 	const char *name = e->target[0] != '\0' ? e->target : e->arena;
 	const char *joint = e->detail[0] != '\0' ? ": " : "";
-	char detail[PATH_MAX], word[QUOTE_MOST * PATH_MAX];
+	char detail[PATH_MAX], word[QUOTE_PATH_MAX];
 
 	if (e->error == FORMAT_NEWER)
 		cli_error("recovery of %s failed: %s", name, e->detail);
@@ -344,7 +344,7 @@ static void decode_line_feeds(char *path)
 /* Recovers, or with dry_run looks at, every arena that the registry lists. */
 static void each_listed(FILE *registry, const struct recover_options *opt, struct recover_report *report)
 {
-	char *line = NULL, word[QUOTE_MOST * PATH_MAX];
+	char *line = NULL, word[QUOTE_PATH_MAX];
 	size_t size = 0;
 	ssize_t length;
 

@@ -57,7 +57,7 @@ static void put_json(struct json *j, const struct recover_event *e)
 
 static void put_text(const struct recover_event *e)
 {
-	char word[QUOTE_MOST * PATH_MAX];
+	char word[QUOTE_PATH_MAX];
 
 	printf("waiting    ");
 	cli_put_name(stdout, e->target);

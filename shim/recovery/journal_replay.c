@@ -189,12 +189,12 @@ static bool may_be_older(const struct journal_scan *s, const struct entry_file *
 
 	if (s->opt->force)
 		return false;
-	identity_of_name(file, &id);
-	changed = judge_changed_ns(s->held, s->place.dev_then, &id, st);
 	if (s->in_aside)
 		return true; /* judged once; the file's time may show no more why it was put aside */
 	if (was_aside(&s->replayed, file))
 		return true;
+	identity_of_name(file, &id);
+	changed = judge_changed_ns(s->held, s->place.dev_then, &id, st);
 	if (s->replayed.aside_count <= JOURNAL_ASIDE_MOST &&
 	    is_of_recovery(changed, s->replayed.begun_ns, s->replayed.again_ns))
 		return false;
