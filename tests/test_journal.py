@@ -171,10 +171,11 @@ def steps_at(library, compile_c):
 
 def kill_stranger(pid: int) -> None:
     """Somebody else's child, for whom perhaps nobody waits."""
-    status = Path(f"/proc/{pid}/status")
+    process = Path(f"/proc/{pid}")
     os.kill(pid, signal.SIGKILL)
     with suppress(FileNotFoundError, ProcessLookupError):
-        while "State:\tZ" not in status.read_text():
+        # (the first thread may be gone while another one still has the descriptors)
+        while "State:\tZ" not in (process / "status").read_text() or len(os.listdir(process / "task")) > 1:
             time.sleep(0.01)
 
 
@@ -1418,6 +1419,42 @@ def test_after_a_forced_shutdown_unsynced_bytes_do_not_hinder(steps_at, fastwrit
         assert done.returncode == 0, done.stdout + done.stderr
         wanted = b"-" * n + b"a" * 4096 + b"b" * 4096 + b"c" * 4096
         assert (point / "log").read_bytes()[: len(wanted)] == wanted
+
+
+@pytest.mark.parametrize("how", ["flush", "large write", "reservation"])
+@pytest.mark.parametrize("boot", ["same", "other"])
+def test_what_the_program_did_after_its_last_sync_is_no_change_of_others(
+    steps_at, fastwrite, tmp_path, how, boot
+):
+    """The file's time is later than the last batch of the journal: the program has flushed the file since, written it
+    past the library, or reserved space."""
+    lag_ms = 10 if how == "flush" else 60000
+    with disk("ext4", tmp_path / "disk", 320 << 20) as point:
+        one = steps_at(point, lag_ms=lag_ms, adapt="off", writers="exclusive", journal="4M")
+        one.open(9, "log")
+        n = one.until_journal(9)
+        one.write(9, "a")
+        one.sync(9)
+        assert one.journal_has(b"a" * SMALL), "the journal did not answer the sync: this tests nothing"
+        before = (point / "log").stat().st_mtime_ns
+        time.sleep(0.05)
+        if how == "flush":
+            one.write(9, "z")
+        elif how == "large write":
+            one.write(9, "z", 1 << 20)
+        else:
+            for _ in range(64):
+                one.write(9, "z", 32 << 10)
+        wait_for(lambda: (point / "log").stat().st_mtime_ns > before, "the change")
+        with (point / "log").open("rb") as file:
+            os.fsync(file.fileno())  # not the arena: what that says is older than the journal
+        shut_down(point)
+        one.kill()
+        remount(point)
+        done = recover_raw(fastwrite, point, other_boot=boot == "other", tmp_path=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "synced before the power went" in done.stdout, done.stdout
+        assert (point / "log").read_bytes()[: n + SMALL] == b"-" * n + b"a" * SMALL
 
 
 @pytest.mark.parametrize("how", ["writes", "truncates"])

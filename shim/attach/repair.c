@@ -492,7 +492,8 @@ void repair_set(void)
 	static const struct file_care care = {.interrupt = stage_interrupt,
 	                                      .repair = repair_file,
 	                                      .attach = attach_to_arena,
-	                                      .sweep = repair_sweep};
+	                                      .sweep = repair_sweep,
+	                                      .announce = journal_file_announce};
 
 	file_care = &care;
 }

@@ -183,6 +183,7 @@ static long write_kernel(struct file *f, int fd, const struct iovec *iov, int co
 	if (asked) {
 		tail_forget(f);
 		journal_file_changed(f);
+		journaled_announce(f);
 		r = kernel_writev(fd, iov, count, offset);
 	}
 	if (ordered)

@@ -283,7 +283,9 @@ struct file {
 		struct journal_place void_place;  /* entries before it are about to be voided: */
 		/* all entries, if no more were put since; ticket 0 = none */
 		uint64_t void_puts, void_ticket;
-		int failed; /* -errno, see journal_file_failed; 0 = none */
+		int failed;      /* -errno, see journal_file_failed; 0 = none */
+		int64_t late_ns; /* until then its journal says that it changes (JOURNAL_LATE); 0 = it does
+		                    not */
 	} journal;
 
 	/* sync/journal_policy.h */
@@ -465,6 +467,8 @@ struct file_care {
 	void (*attach)(struct file *f);
 	/* No lock held: withdraws the claims of dead processes. */
 	void (*sweep)(void);
+	/* Lock held: its journal has entries that count (sync/journal_file.h). */
+	void (*announce)(struct file *f);
 };
 extern const struct file_care *file_care;
 static inline void file_repair(struct file *f)

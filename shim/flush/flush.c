@@ -308,6 +308,7 @@ int flush_run(struct file *f, bool keep_lock)
 	}
 	make_plan(f, &w.p);
 	journal_file_flushing(f, w.p.last);
+	journaled_announce(f);
 	w.r = route_find(f, &w.rt, w.p.offset, w.p.bytes);
 	if (w.r == 1)
 		return flush_shared(f, w.gated);

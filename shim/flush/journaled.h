@@ -28,6 +28,13 @@ static inline bool journal_file_holds(const struct file *f)
 
 /* Bytes that are not in the journal reach the file, or are about to. */
 static inline void journal_file_changed(struct file *f) { f->journal.changed++; }
+/* The file is about to change in a way that its journal does not have, and to get a later time: the journal
+ * says so first.  Waits for the device. */
+static inline void journaled_announce(struct file *f)
+{
+	if (journal_file_counts(f) && file_care)
+		file_care->announce(f);
+}
 /* Staged bytes up to the end of block `last` are being flushed. */
 void journal_file_flushing(struct file *f, const struct block_run *last);
 /* A sync was asked for, or the lease taken: the journal, and the lease, are needed for another second. */

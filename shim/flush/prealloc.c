@@ -9,6 +9,7 @@
 #include "base/sys.h"
 #include "files/gate.h"
 #include "flush/flush.h"
+#include "flush/journaled.h"
 #include "flush/visibility.h"
 #include "staging/guard.h"
 #include "staging/stage.h"
@@ -51,6 +52,7 @@ static int reserve(struct file *f, int fd, uint64_t from, uint64_t to)
 {
 	int r;
 
+	journaled_announce(f);
 	if (!file_is_staged(f))
 		return sys_reserve(fd, from, to);
 	guard_change(f);
@@ -272,6 +274,7 @@ static void cut(struct file *f, int fd, uint32_t children)
 
 	if (gate_children() > children)
 		return; /* what a child appends between statx and ftruncate would be cut off */
+	journaled_announce(f);
 	if (sys.statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st) == 0 && st.stx_size < f->space.end &&
 	    truncate_unseen(fd, st.stx_size, exclusive) == 0)
 		f->space.kept_end = 0;

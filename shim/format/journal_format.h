@@ -18,6 +18,10 @@
  * JOURNAL_VOID makes the entries of a file before a given place void: their bytes are durable in the file,
  * and the file may have changed since in ways that the journal does not see.
  *
+ * JOURNAL_LATE says, before that happens, that the program changes a file in a way that the journal does not
+ * have, and until when: recovery must not take the file's time for that of another program's change.  The
+ * next JOURNAL_DATA entry of the file ends it.
+ *
  * Used by: sync/journal (writes it), recovery/journal (reads it, trusts nothing).
  */
 #ifndef FASTWRITE_FORMAT_JOURNAL_FORMAT_H
@@ -34,7 +38,8 @@
 #define JOURNAL_SUFFIX ".journal"
 
 enum {
-	JOURNAL_VERSION = 3,
+	JOURNAL_VERSION = 4,
+	JOURNAL_VERSION_READ = 3, /* and later: that one has no JOURNAL_LATE */
 	JOURNAL_HEADER_BYTES = 4096,
 	JOURNAL_BATCH_MAX = 256 << 10, /* bytes of a batch */
 	JOURNAL_UNIT_MIN = 512,
@@ -92,13 +97,17 @@ struct journal_batch {
 	int64_t written_ns;
 };
 
-enum journal_type { JOURNAL_NAME = 1, JOURNAL_DATA = 2, JOURNAL_VOID = 3 };
+enum journal_type { JOURNAL_NAME = 1, JOURNAL_DATA = 2, JOURNAL_VOID = 3, JOURNAL_LATE = 4 };
+
+/* A JOURNAL_LATE entry holds for so long: longer than a flush to a slow device. */
+#define JOURNAL_LATE_NS 5000000000ll
 
 struct journal_entry {
 	uint32_t type;
 	uint32_t length; /* of the content that follows, without padding */
 	uint64_t file;
-	uint64_t offset; /* JOURNAL_DATA: in the file; JOURNAL_VOID: of the place, its seq */
+	/* JOURNAL_DATA: in the file; JOURNAL_VOID: of the place, its seq; JOURNAL_LATE: CLOCK_REALTIME */
+	uint64_t offset;
 	/* JOURNAL_VOID: of the place, its offset in the batch.  JOURNAL_DATA: CLOCK_REALTIME_COARSE when it
 	 * was put, so what is written to the file later has no earlier time; 0: not known. */
 	uint64_t where;

@@ -140,8 +140,7 @@ static void note_aside(struct journal_scan *s)
 	kill_step();
 }
 
-/* A flush may follow the last batch before power goes.  A kill, an unmount, a mount and a write by another
- * program take longer than this. */
+/* The kernel's clock for the times of files ticks. */
 enum { LATE_NS = 2000000 };
 /* A second after its last sync the file itself is synced (flush/journaled.h), and its entries are void,
  * unless the device is very slow.  A boot between takes about as long. */
@@ -166,6 +165,12 @@ static bool is_of_recovery_before(const struct journal_scan *s, int64_t changed)
 static bool is_of_this_boot(const struct journal_scan *s, int64_t changed)
 {
 	return changed >= s->boot_ns && (changed <= sys_wall_fine_ns() || !s->written_ns);
+}
+
+/* The program may have made this change while it could write to the journal. */
+static bool is_of_program(const struct journal_scan *s, const struct entry_file *file, int64_t changed)
+{
+	return changed <= s->written_ns + LATE_NS || changed <= file->late_ns;
 }
 
 static void identity_of_name(const struct entry_file *file, struct identity *out)
@@ -201,7 +206,7 @@ static bool may_be_older(const struct journal_scan *s, const struct entry_file *
 	if (s->where == ORIGIN_OTHER)
 		return is_of_this_boot(s, changed) || (s->written_ns && changed > s->written_ns + idle_ns &&
 		                                       !is_of_recovery_before(s, changed));
-	return s->replayed.lost ? changed - LATE_NS > s->written_ns : changed >= file->first_ns;
+	return s->replayed.lost ? !is_of_program(s, file, changed) : changed >= file->first_ns;
 }
 
 /* The arena beside the journal may have files of other file systems, too. */

@@ -49,7 +49,7 @@ int scan_load_header(struct journal_scan *s)
 		return r;
 	if (h->magic == 0 && h->checksum == 0)
 		return -ENODATA;
-	if (h->magic != JOURNAL_MAGIC || h->version != JOURNAL_VERSION ||
+	if (h->magic != JOURNAL_MAGIC || h->version < JOURNAL_VERSION_READ || h->version > JOURNAL_VERSION ||
 	    h->checksum != journal_header_checksum(h))
 		return -EBADMSG;
 	if (h->unit < JOURNAL_UNIT_MIN || h->unit > JOURNAL_UNIT_MAX || (h->unit & (h->unit - 1)) ||
@@ -292,6 +292,7 @@ static int visit_collect(struct journal_scan *s, const struct journal_found *f)
 		file->btime_nsec = name.btime_nsec;
 		return 0;
 	case JOURNAL_DATA:
+		file->late_ns = 0;
 		/* (each half names the files of its entries; the names of a half that is gone count no more)
 		 */
 		return f->e.offset > (uint64_t)INT64_MAX - f->e.length ? -EBADMSG : 0;
@@ -301,6 +302,9 @@ static int visit_collect(struct journal_scan *s, const struct journal_found *f)
 			file->void_seq = f->e.offset;
 			file->void_at = f->e.where;
 		}
+		return 0;
+	case JOURNAL_LATE:
+		file->late_ns = f->e.offset < (uint64_t)INT64_MAX ? (int64_t)f->e.offset : 0;
 		return 0;
 	default: return -EBADMSG;
 	}

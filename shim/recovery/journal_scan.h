@@ -28,7 +28,8 @@ struct entry_file {
 	int result; /* 0 or -errno: what became of it */
 	bool aside; /* its entries may be older than the file */
 	bool held;  /* the arena says that it has what the entries have: they are kept only for safety */
-	int64_t first_ns;           /* when the first entry that counts was put */
+	int64_t first_ns; /* when the first entry that counts was put */
+	int64_t late_ns;  /* until then the program was about to change it, as it said after the last one */
 	uint64_t void_seq, void_at; /* entries before this place do not count */
 	uint64_t bytes;             /* in the entries that count */
 	int fd_plus_1;

@@ -4,6 +4,7 @@
 
 #include "base/kill.h"
 #include "base/log.h"
+#include "base/signals.h"
 #include "base/sys.h"
 #include "flush/flush.h"
 #include "flush/visibility.h"
@@ -161,6 +162,17 @@ static int reserve(struct arena *a, uint32_t bytes, bool bulk, uint8_t **out)
 	return r;
 }
 
+/* That the file is about to change. */
+static uint8_t *put_late(struct file *f, uint8_t *at)
+{
+	int64_t until = sys_wall_fine_ns() + JOURNAL_LATE_NS;
+	struct journal_entry e = {.type = JOURNAL_LATE, .file = f->journal.number, .offset = (uint64_t)until};
+
+	f->journal.late_ns = until;
+	memcpy(at, &e, sizeof e);
+	return at + sizeof e;
+}
+
 static bool put(struct file *f, const struct fresh *n, uint64_t *ticket)
 {
 	struct arena *a = f->arena;
@@ -169,7 +181,7 @@ static bool put(struct file *f, const struct fresh *n, uint64_t *ticket)
 	uint64_t half;
 
 	/* the file lock is held, so the staged bytes stay as they are */
-	if (reserve(a, (uint32_t)n->bytes + name_bytes(f), true, &begin) < 0)
+	if (reserve(a, (uint32_t)n->bytes + name_bytes(f) + sizeof(struct journal_entry), true, &begin) < 0)
 		return false;
 	at = begin;
 	half = journal_half_seq(a);
@@ -180,6 +192,9 @@ static bool put(struct file *f, const struct fresh *n, uint64_t *ticket)
 	if (f->journal.named != half)
 		at = put_name(f, at);
 	at = put_fresh(f, n, at, &reached);
+	f->journal.late_ns = 0;
+	if (atomic_load(&f->flush.busy))
+		at = put_late(f, at);
 	/* Update the file first.  A thread that frees the other half must see the entries that are about
 	 * to be there.  If this process is killed here, the process that goes on with the file must void
 	 * them. */
@@ -226,6 +241,27 @@ bool journal_file_sync(struct file *f, uint64_t *ticket)
 	return put(f, &n, ticket);
 }
 
+void journal_file_announce(struct file *f)
+{
+	struct arena *a = f->journal.arena;
+	int64_t left = f->journal.late_ns - sys_wall_fine_ns();
+	uint64_t ticket;
+	uint8_t *at;
+
+	/* (the clock may have been set) */
+	if (f->nested || (left > JOURNAL_LATE_NS / 2 && left <= JOURNAL_LATE_NS))
+		return;
+	signals_harden();
+	/* Without room, or after a failure of the journal: a recovery after a power loss may put aside what
+	 * was synced. */
+	if (reserve(a, sizeof(struct journal_entry), true, &at) < 0)
+		return;
+	put_late(f, at);
+	ticket = journal_commit(a, sizeof(struct journal_entry));
+	if (journal_wait(a, ticket) < 0)
+		f->journal.late_ns = 0;
+}
+
 /* ---- making void ---- */
 
 static void forget(struct file *f)
@@ -235,6 +271,7 @@ static void forget(struct file *f)
 	f->journal.arena = NULL;
 	f->journal.first = f->journal.last = 0;
 	f->journal.void_ticket = 0;
+	f->journal.late_ns = 0;
 }
 
 static int put_new_void(struct file *f, struct journal_place place, uint64_t puts)

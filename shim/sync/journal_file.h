@@ -31,6 +31,10 @@ void journal_file_begin(struct file *f);
  * file itself. */
 bool journal_file_sync(struct file *f, uint64_t *ticket);
 
+/* For file_care.announce: says in the journal that the file is about to change (flush/journaled.h).  Keeps
+ * the lock. */
+void journal_file_announce(struct file *f);
+
 /* begin and done enclose a sync of the file itself.  Everything staged before is in the kernel. */
 struct journal_sync {
 	struct arena *arena; /* with entries that count, NULL: none */
