@@ -516,6 +516,12 @@ static long give_up_staging(struct file *f, bool *may_attach)
 	return r;
 }
 
+/* The program's own call writes f. */
+static bool passes(const struct file *f)
+{
+	return atomic_load(&f->mode) == FILE_BYPASSED && (!file_is_ordered(f) || atomic_load(&gate.filtered));
+}
+
 static long write_locked(int fd, struct ofd *o, struct file *f, const struct iovec *iov, int count, size_t n,
                          off_t offset, bool may_attach)
 {
@@ -539,7 +545,7 @@ static long write_locked(int fd, struct ofd *o, struct file *f, const struct iov
 			attach_file(f, o);
 			continue;
 		}
-		if (f->mode == FILE_BYPASSED && !file_is_ordered(f)) {
+		if (passes(f)) {
 			r = IO_PASS;
 			break;
 		}
@@ -601,7 +607,7 @@ static long write_any(int fd, struct ofd *o, const struct iovec *iov, int count,
 	if (!fork_guard_here())
 		return IO_PASS;
 	file_restore(f);
-	if ((atomic_load(&f->mode) == FILE_BYPASSED && !file_is_ordered(f)) || !o->writable)
+	if (passes(f) || !o->writable)
 		return IO_PASS;
 	n = vector_size(iov, count, ours);
 	small = n > 0 && (size_t)n <= most_staged(f) && staged && (offset >= 0 || offset == IO_NO_OFFSET);
@@ -626,7 +632,7 @@ static long write_any(int fd, struct ofd *o, const struct iovec *iov, int count,
 		 * write. */
 		struct file_guard g = file_lock(f);
 
-		if (!still_valid(fd, o, f) || (f->mode == FILE_BYPASSED && !file_is_ordered(f)))
+		if (!still_valid(fd, o, f) || passes(f))
 			r = IO_PASS;
 		else if (file_is_ordered(f) && n > 0 && (uint64_t)n > most_staged(f))
 			r = write_large(f, fd, iov, count, offset);

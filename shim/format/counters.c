@@ -45,6 +45,7 @@ static const char *const reason_names[BYPASS_COUNT] = {
 	[BYPASS_SYSCALL] = "system call by number",
 	[BYPASS_REPLACED] = "descriptor replaced",
 	[BYPASS_SET_ID] = "set-id",
+	[BYPASS_SECCOMP] = "seccomp",
 };
 
 const char *bypass_reason_name(enum bypass_reason reason)
@@ -81,6 +82,7 @@ static const char *const reason_texts[BYPASS_COUNT] = {
 	[BYPASS_SYSCALL] = "the program reads or writes it by syscall()",
 	[BYPASS_REPLACED] = "it replaced a descriptor through which another thread may be writing",
 	[BYPASS_SET_ID] = "each write takes its set-user-ID or set-group-ID bit or its capabilities",
+	[BYPASS_SECCOMP] = "the process has a seccomp filter, which may refuse what the library calls",
 };
 
 const char *bypass_reason_text(enum bypass_reason reason)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* exec: other programs start, this one ends.  fork is seen through pthread_atfork (hooks/init.c). */
+/* exec: other programs start, this one ends.  fork is seen through handlers like those of pthread_atfork. */
 #include "hooks/hook.h"
 
 #include "attach/attach.h"
@@ -12,10 +12,12 @@
 
 #include <alloca.h>
 #include <fcntl.h>
+#include <linux/seccomp.h>
 #include <sched.h>
 #include <spawn.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 typedef int next_exec(const struct inherit_target *to, char *const argv[], char *const env[]);
@@ -187,6 +189,51 @@ EXPORT FILE *popen(const char *command, const char *mode)
 {
 	process_spawn_prepare();
 	return real.popen(command, mode);
+}
+
+extern void *__dso_handle __attribute__((visibility("hidden")));
+static bool forks_watched;
+
+/*
+ * Our handlers are the oldest of all, also where a library registers its own in a constructor that runs
+ * before ours.  So theirs run while the files are managed, and wait for nothing that we hold.
+ */
+int hook_watch_forks(void)
+{
+	if (!forks_watched)
+		forks_watched = real.__register_atfork(process_fork_prepare, process_fork_parent,
+		                                       process_fork_child, __dso_handle) == 0;
+	return forks_watched ? 0 : ENOMEM;
+}
+
+/* Behind pthread_atfork; in no header. */
+extern int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void), void *owner);
+EXPORT int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void), void *owner)
+{
+	int r = hook_watch_forks();
+
+	return r ? r : real.__register_atfork(prepare, parent, child, owner);
+}
+
+/* (A probe of the kernel has no filter.) */
+void hook_before_prctl(long option, long mode, long filter)
+{
+	if (option == PR_SET_SECCOMP &&
+	    (mode == SECCOMP_MODE_STRICT || (mode == SECCOMP_MODE_FILTER && filter)))
+		process_filter_prepare();
+}
+
+EXPORT int prctl(int option, ...)
+{
+	unsigned long a[4];
+	va_list list;
+
+	va_start(list, option);
+	for (int i = 0; i < 4; i++)
+		a[i] = va_arg(list, unsigned long);
+	va_end(list);
+	hook_before_prctl(option, (long)a[0], (long)a[1]);
+	return real.prctl(option, a[0], a[1], a[2], a[3]);
 }
 
 /* fork without the handlers of pthread_atfork */

@@ -57,6 +57,10 @@ long hook_protect(long number, void *addr, size_t length, long prot, int key);
 long hook_before_aio(int fd); /* the same */
 void hook_by_handle_prepare(struct fd_open *op, int mountfd, const struct file_handle *handle, int flags);
 void hook_openat2_prepare(struct fd_open *op, int dirfd, const char *path, const void *how, size_t size);
+/* Before prctl.  `filter`: its third argument. */
+void hook_before_prctl(long option, long mode, long filter);
+/* Registers the handlers of a fork, once.  0 or ENOMEM. */
+int hook_watch_forks(void);
 struct iocb;
 /* How many to submit, or the -errno of the first.  (The kernel, too, submits those before one that fails.) */
 long hook_before_submit(long count, struct iocb *const *list);

@@ -7,6 +7,7 @@
 #include "config/config.h"
 #include "descriptors/fd.h"
 #include "files/workers.h"
+#include "hooks/hook.h"
 #include "hooks/next.h"
 #include "hooks/real.h"
 #include "hooks/stream_table.h"
@@ -18,7 +19,6 @@
 #include "staging/stats.h"
 
 #include <dlfcn.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -125,7 +125,7 @@ __attribute__((constructor)) static void fastwrite_start(void)
 		start_inheriting();
 	if (config.rules[0].set.stdio == STDIO_ON)
 		stream_table_install();
-	if (pthread_atfork(process_fork_prepare, process_fork_parent, process_fork_child) != 0) {
+	if (hook_watch_forks() != 0) {
 		log_error("cannot watch fork; nothing is managed");
 		return;
 	}

@@ -34,6 +34,7 @@
 
 #include <fcntl.h>
 #include <linux/sched.h>
+#include <linux/seccomp.h>
 #include <sched.h>
 #include <stdio.h>
 #include <sys/fanotify.h>
@@ -472,6 +473,15 @@ static long without_threads(long number, const long *a, bool files)
 }
 
 /* The flags of the namespaces are at[0]. */
+static long controls_process(long number, const long *a, const signed char *at)
+{
+	if (number == SYS_prctl)
+		hook_before_prctl(a[0], a[1], a[2]);
+	else if (a[0] == SECCOMP_SET_MODE_STRICT || (a[0] == SECCOMP_SET_MODE_FILTER && a[2]))
+		process_filter_prepare();
+	return PASS;
+}
+
 static long enters(long number, const long *a, const signed char *at)
 {
 	int flags = (int)a[at[0]];
@@ -613,6 +623,8 @@ static const struct {
 	[SYS_clone3] = {clones},
 	[SYS_exit] = {exits},
 	[SYS_exit_group] = {exits},
+	[SYS_prctl] = {controls_process},
+	[SYS_seccomp] = {controls_process},
 	[SYS_unshare] = {enters, {0}},
 	[SYS_setns] = {enters, {1}},
 	[SYS_capset] = {gives_up, {0}},

@@ -19,6 +19,7 @@
 #include "descriptors/unresolved.h"
 #include "files/family.h"
 #include "files/fdtable.h"
+#include "files/gate.h"
 #include "files/never_staged.h"
 #include "files/workers.h"
 #include "flush/fds.h"
@@ -258,6 +259,14 @@ void process_raw_clone(void)
 	young_other();
 	unresolved_clear_all();
 	attach_refuse(BYPASS_FORK);
+}
+
+void process_filter_prepare(void)
+{
+	if (!live_config || fd_foreign_process())
+		return;
+	attach_refuse(BYPASS_SECCOMP);
+	atomic_store(&gate.filtered, true);
 }
 
 void process_exec_prepare(void)

@@ -39,6 +39,9 @@ void process_raw_clone(void);
  * the caller says so with family_exiting(false). */
 extern __thread bool process_forks_and_ends;
 
+/* Before the kernel refuses calls of this thread (seccomp): nothing is staged from now on. */
+void process_filter_prepare(void);
+
 /* Before execve: drains everything and removes all arenas.  After a failed execve: staging goes on. */
 void process_exec_prepare(void);
 void process_exec_failed(void);

@@ -487,7 +487,7 @@ static const char without_pointers[] =
 	" lseek lseek64 __lseek llseek fsync fdatasync sync syncfs sync_file_range"
 	" ftruncate ftruncate64 fallocate fallocate64 posix_fallocate posix_fallocate64"
 	" fchmod fchown mmap mmap64 flock lockf lockf64 tmpfile tmpfile64 syscall"
-	" _Fork vfork __vfork _exit _Exit quick_exit unshare setns login_tty daemon ulimit vlimit"
+	" _Fork __register_atfork prctl vfork __vfork _exit _Exit quick_exit unshare setns login_tty daemon ulimit vlimit"
 	" socket epoll_create epoll_create1 eventfd setuid seteuid setreuid setresuid setgid setegid setregid setresgid"
 	" setfsuid setfsgid signal bsd_signal ssignal siginterrupt sysv_signal __sysv_signal sigset"
 	" pthread_setcanceltype ";
