@@ -238,6 +238,20 @@ def test_every_place_of_every_rule(site: Site) -> None:
     assert site.recover("--config", site.config)["arenas"] == 0
 
 
+def test_arenas_that_are_older_than_the_key_staging(site: Site) -> None:
+    """They are still beside the data: in the rule's directory, or beside a file."""
+    base = site.lab.base
+    rules = f"[rule logs]\npaths = {base}/logs/**\n"
+    site.rules(rules)
+    site.leave(base / "logs/deep/a")
+    (base / "logs/.fastwrite").rename(base / "logs/deep/.fastwrite")
+    site.leave(base / "logs/b")
+    (base / "central").mkdir(mode=0o700)
+    site.rules(rules + f"staging = {base}/central\n")
+    assert site.recover("--config", site.config)["recovered"] == 2
+    site.check()
+
+
 @pytest.mark.parametrize("how", ["environment", "paths"])
 def test_configuration_of_the_environment(site: Site, how: str) -> None:
     base = site.lab.base

@@ -44,6 +44,22 @@ def test_waiting_bytes_are_named(lab: Lab, words: list[str], aside: bool) -> Non
     assert lab.target.read_bytes() == before
 
 
+@pytest.mark.parametrize("place", ["rule", "beside", "same"])
+def test_bytes_that_are_older_than_the_key_staging(lab: Lab, place: str) -> None:
+    """They are still beside the data; each place is named once."""
+    lab.target = lab.data / "sub" / "log"
+    lab.target.parent.mkdir()
+    lab.leave()
+    staging = lab.staging if place == "same" else lab.base / "central"
+    if place == "beside":
+        lab.staging.rename(lab.target.parent / ".fastwrite")
+    for words in (["status"], ["check", lab.target]):
+        said = ask(lab, *words, FASTWRITE_STAGING=str(staging)).stdout
+        assert said.count(f"{lab.target}  {STAGED} bytes of a process that died") == 1
+    page = ask(lab, "status", "--prometheus", FASTWRITE_STAGING=str(staging)).stdout
+    assert samples(page, "waiting_bytes") == [STAGED]
+
+
 def test_nothing_waits(lab: Lab) -> None:
     lab.leave(end="exit")
     assert lab.target.read_bytes() == lines(0, COUNT)

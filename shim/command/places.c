@@ -56,6 +56,14 @@ static int remember(struct walk *w, const struct stat *st)
 	return 0;
 }
 
+/* Length of the parent's path; 0 for the root directory. */
+static size_t parent_length(const char *path, size_t length)
+{
+	while (length > 0 && path[length - 1] != '/')
+		length--;
+	return length > 0 ? length - 1 : 0;
+}
+
 static void fail(struct walk *w, const char *path, int error)
 {
 	cli_error("%s: %s", path, cli_recover_reason(error));
@@ -137,20 +145,32 @@ static void search(struct walk *w, char *top, int depth)
 	fts_close(fts);
 }
 
+/* The staging directory in the rule's own directory, into out[PATH_MAX].  False: it has none. */
+static bool rule_place(const struct rule *rule, char *out)
+{
+	if (strcmp(rule->prefix, "/") == 0 || strlen(rule->prefix) + sizeof("/" ARENA_DIR) > PATH_MAX)
+		return false;
+	snprintf(out, PATH_MAX, "%.*s/" ARENA_DIR, (int)(PATH_MAX - sizeof("/" ARENA_DIR)), rule->prefix);
+	return true;
+}
+
+/* For files of all patterns of the rule.  Arenas that were made before `staging` was set are beside the data.
+ */
+static void recover_usual_places(struct walk *w, const struct rule *rule)
+{
+	char path[PATH_MAX];
+
+	if (rule->set.staging[0] != '\0')
+		recover_place(w, rule->set.staging);
+	if (rule_place(rule, path))
+		recover_place(w, path);
+}
+
 static void recover_rule(struct walk *w, const struct rule *rule)
 {
 	char path[PATH_MAX];
 
-	if (rule->set.staging[0] != '\0') {
-		recover_place(w, rule->set.staging);
-		return;
-	}
-	/* the usual place: for files of all its patterns on this file system */
-	if (strcmp(rule->prefix, "/") != 0 && strlen(rule->prefix) + sizeof("/" ARENA_DIR) <= sizeof(path)) {
-		snprintf(path, sizeof(path), "%.*s/" ARENA_DIR, (int)(sizeof(path) - sizeof("/" ARENA_DIR)),
-		         rule->prefix);
-		recover_place(w, path);
-	}
+	recover_usual_places(w, rule);
 	for (uint32_t i = 0; i < rule->pattern_count; i++) {
 		const char *glob = rule->patterns[i].glob;
 
@@ -167,6 +187,22 @@ int cli_recover_all(const struct config *c, const struct recover_options *opt, s
 
 	for (uint32_t i = 0; i < c->rule_count; i++)
 		recover_rule(&w, &c->rules[i]);
+	free(w.seen);
+	return w.failed;
+}
+
+int cli_recover_file(const struct rule *rule, const char *path, const struct recover_options *opt,
+                     struct recover_report *report)
+{
+	struct walk w = {.opt = opt, .report = report};
+	char beside[PATH_MAX];
+	size_t n = parent_length(path, strlen(path));
+
+	recover_usual_places(&w, rule);
+	if (n + sizeof("/" ARENA_DIR) <= sizeof(beside)) {
+		snprintf(beside, sizeof(beside), "%.*s/" ARENA_DIR, (int)n, path);
+		recover_place(&w, beside);
+	}
 	free(w.seen);
 	return w.failed;
 }
@@ -232,14 +268,6 @@ static bool look_at(const char *place, const char *path, uid_t owner)
 		          place, quote_word(word, sizeof(word), dir));
 	}
 	return found.any;
-}
-
-/* Length of the parent's path; 0 for the root directory. */
-static size_t parent_length(const char *path, size_t length)
-{
-	while (length > 0 && path[length - 1] != '/')
-		length--;
-	return length > 0 ? length - 1 : 0;
 }
 
 /* How many staging directories above the one that recover_path looks at hold bytes for `path`. */

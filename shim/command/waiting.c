@@ -12,7 +12,6 @@ struct look {
 	const char *path; /* of the one file to look for, NULL = all */
 	cli_waiting_fn *fn;
 	void *ctx;
-	bool found;
 	int unread; /* arenas that may hold bytes, and cannot be read */
 };
 
@@ -41,7 +40,6 @@ static void on_event(void *ctx, const struct recover_event *e)
 	}
 	if (!is_waiting(l, e))
 		return;
-	l->found = true;
 	l->fn(l->ctx, e);
 }
 
@@ -93,26 +91,11 @@ int cli_waiting_each(const struct config *c, cli_waiting_fn *fn, void *ctx)
 
 void cli_waiting_all(const struct config *c, struct json *json) { cli_waiting_each(c, put_one, json); }
 
-static bool is_in(const char *dir, const char *path)
-{
-	size_t length = strlen(dir);
-
-	return strncmp(path, dir, length) == 0 && strrchr(path, '/') == path + length;
-}
-
 void cli_waiting_for(const struct rule *rule, const char *path, struct json *json)
 {
 	struct look look = {.path = path, .fn = put_one, .ctx = json};
 	struct recover_report report = {0};
 	const struct recover_options opt = {.dry_run = true, .event = on_event, .ctx = &look};
 
-	if (rule->set.staging[0] != '\0') {
-		cli_recover_path(rule->set.staging, &opt, &report);
-		return;
-	}
-	/* in the rule's directory or beside the file */
-	if (strcmp(rule->prefix, "/") != 0)
-		cli_recover_path(rule->prefix, &opt, &report);
-	if (!look.found && !is_in(rule->prefix, path))
-		cli_recover_path(path, &opt, &report);
+	cli_recover_file(rule, path, &opt, &report);
 }
