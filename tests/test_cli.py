@@ -1086,7 +1086,10 @@ def test_recover_missing_path(cli, tmp_path):
 def test_recover_nothing(cli, tmp_path):
     done = cli("recover", tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "nothing to recover (directories below are not searched)\n"
+    assert done.stdout == (
+        "nothing to recover (directories below are not searched; what is staged elsewhere is found with "
+        "--config or --all)\n"
+    )
     told = json.loads(cli("recover", "--json", tmp_path).stdout)
     assert told["events"] == []
     assert told["arenas"] == told["failed"] == told["bytes"] == 0

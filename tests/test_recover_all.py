@@ -98,6 +98,47 @@ def test_bytes_that_wait_above_are_named(site: Site, where: str) -> None:
     assert site.recover(f"{base}/{where}")["arenas"] == 0
 
 
+@pytest.mark.parametrize("where", ["", "/wal", "/sub", "/sub/log"])
+@pytest.mark.parametrize("place", ["first pattern", "staging"])
+def test_bytes_that_wait_in_another_place_of_the_rule_are_named(site: Site, place: str, where: str) -> None:
+    """PATH lies below the second pattern, or `staging` is elsewhere: only the configuration tells where."""
+    base = site.lab.base
+    staging = base / "central"
+    staging.mkdir(mode=0o700)
+    (base / "data").mkdir(exist_ok=True)
+    key = f"staging = {staging}\n" if place == "staging" else ""
+    site.rules(f"[rule two]\npaths = {base}/data/**:{base}/more/**\n{key}")
+    site.leave(base / "more/wal", base / "more/sub/log")
+    named = staging if key else base / "data"
+    assert len(list((staging if key else named / ".fastwrite").glob("*.arena"))) == 2
+    given = f"{base}/more{where}"
+    told = site.recover(given, status=1, FASTWRITE_CONFIG=str(site.config))["stderr"]
+    assert told == (
+        f"fastwrite recover: {given}: bytes for it are staged in {staging if key else named / '.fastwrite'}; "
+        f"to write them: fastwrite recover {named}\n"
+    )
+    (base / "more/other").touch()
+    # a file that has no such bytes, and a configuration that has other files
+    assert site.recover(base / "more/other", FASTWRITE_CONFIG=str(site.config))["stderr"] == ""
+    assert site.recover(given, FASTWRITE_PATHS=f"{base}/else/**")["stderr"] == ""
+    assert site.recover(named)["recovered"] == 2
+    site.check()
+    assert site.recover(given, FASTWRITE_CONFIG=str(site.config))["stderr"] == ""
+
+
+def test_without_a_configuration_the_places_of_rules_are_not_known(site: Site) -> None:
+    def say(**env: str) -> tuple[int, str, str]:
+        argv = [site.lab.command, "recover", site.lab.base]
+        done = subprocess.run(argv, env={**os.environ, **env}, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    assert "what is staged elsewhere is found with --config or --all" in say()[1]
+    assert "elsewhere" not in say(FASTWRITE_PATHS=f"{site.lab.base}/**")[1]
+    # a wrong one keeps no recovery
+    status, said, wrong = say(FASTWRITE_PATHS=f"{site.lab.base}/**", FASTWRITE_SYNC="bad")
+    assert status == 0 and "elsewhere" in said and "the places of its rules are not looked at" in wrong
+
+
 @pytest.mark.parametrize("where", ["data/other", "data/sub/wal2", ".", "other"])
 def test_bytes_of_others_above_are_not(site: Site, where: str) -> None:
     base = site.lab.base

@@ -70,10 +70,11 @@ struct recover_report;
 /* All add to *total and return the number of places that failed; each was named on standard error. */
 
 /*
- * A PATH of the command line.  Staging directories above it are only looked at; one that holds bytes for PATH
- * counts as failed.
+ * A PATH of the command line.  Staging directories above it, and those of the rules of c (may be NULL), are
+ * only looked at; one that holds bytes for PATH counts as failed.
  */
-int cli_recover_given(const char *path, const struct recover_options *opt, struct recover_report *total);
+int cli_recover_given(const char *path, const struct config *c, const struct recover_options *opt,
+                      struct recover_report *total);
 /* The places where bytes of the file `path` of a rule may be. */
 struct rule;
 int cli_recover_file(const struct rule *rule, const char *path, const struct recover_options *opt,

@@ -3,7 +3,8 @@
  * places: the staging directories that `fastwrite recover` looks at.
  *
  * recover PATH: the one in the directory, or the one beside the file.  Those above PATH are looked at but not
- * recovered: a rule may begin there, and its bytes for PATH must not stay unnoticed.  Bytes in several places
+ * recovered: a rule may begin there, and its bytes for PATH must not stay unnoticed.  With a configuration in
+ * the environment the same holds for the places of the rules that may have PATH.  Bytes in several places
  * have an order that only their owner knows.  Directories below PATH are not searched: a copy of a staging
  * directory (backup, image, container layer) would put old bytes over new ones.
  *
@@ -209,6 +210,20 @@ int cli_recover_file(const struct rule *rule, const char *path, const struct rec
 
 /* ---- one PATH ---- */
 
+/* `path` is `dir`, or lies below it. */
+static bool is_within(const char *dir, const char *path)
+{
+	size_t n = strcmp(dir, "/") == 0 ? 0 : strlen(dir);
+
+	return strncmp(path, dir, n) == 0 && (path[n] == '/' || path[n] == '\0');
+}
+
+/* Not a directory that the key `staging` names by another name. */
+static bool is_beside_data(const char *place)
+{
+	return strcmp(place + parent_length(place, strlen(place)), "/" ARENA_DIR) == 0;
+}
+
 /* Whether a staging directory holds bytes for `path`, or below it. */
 struct found {
 	const char *path;
@@ -218,10 +233,8 @@ struct found {
 static void on_found(void *ctx, const struct recover_event *e)
 {
 	struct found *f = ctx;
-	size_t length = strlen(f->path);
 
-	if (strncmp(e->target, f->path, length) != 0 ||
-	    (e->target[length] != '\0' && e->target[length] != '/'))
+	if (!is_within(f->path, e->target))
 		return;
 	f->any |= strcmp(e->action, "nothing") != 0 && strcmp(e->action, "live") != 0;
 }
@@ -237,7 +250,7 @@ static bool is_of_another_user(const char *place, uid_t of, uid_t owner)
 
 	if (geteuid() != 0)
 		return of != geteuid();
-	snprintf(parent, sizeof(parent), "%.*s/", (int)(strlen(place) - strlen("/" ARENA_DIR)), place);
+	snprintf(parent, sizeof(parent), "%.*s/", (int)parent_length(place, strlen(place)), place);
 	return of != 0 && of != owner && (stat(parent, &st) != 0 || (st.st_mode & S_IWOTH));
 }
 
@@ -249,6 +262,7 @@ static bool look_at(const char *place, const char *path, uid_t owner)
 	const struct recover_options look = {.dry_run = true, .event = on_found, .ctx = &found};
 	char dir[PATH_MAX], word[QUOTE_PATH_MAX];
 	struct stat st;
+	size_t n;
 	int rc;
 
 	if (lstat(place, &st) != 0 || !S_ISDIR(st.st_mode))
@@ -263,7 +277,8 @@ static bool look_at(const char *place, const char *path, uid_t owner)
 		return true;
 	}
 	if (found.any) {
-		snprintf(dir, sizeof(dir), "%.*s", (int)(strlen(place) - strlen("/" ARENA_DIR)), place);
+		n = is_beside_data(place) ? parent_length(place, strlen(place)) : strlen(place);
+		snprintf(dir, sizeof(dir), "%.*s", (int)n, place);
 		cli_error("%s: bytes for it are staged in %s; to write them: fastwrite recover %s", path,
 		          place, quote_word(word, sizeof(word), dir));
 	}
@@ -286,6 +301,53 @@ static int look_above(const char *path, bool is_dir, uid_t owner)
 		snprintf(place, sizeof(place), "%.*s/" ARENA_DIR, (int)n, path);
 		count += look_at(place, path, owner);
 	}
+	return count;
+}
+
+/* May `path`, or something below it, be a file of the rule? */
+static bool rule_reaches(const struct rule *rule, const char *path)
+{
+	char dir[PATH_MAX];
+
+	for (uint32_t i = 0; i < rule->pattern_count; i++) {
+		if (rule->patterns[i].exclude)
+			continue;
+		rule_literal_prefix(rule->patterns[i].glob, dir);
+		if (is_within(dir, path) || is_within(path, dir))
+			return true;
+	}
+	return false;
+}
+
+/* The same for a place of a rule, unless look_above or the recovery of `path` itself has come to it. */
+static int look_at_place(struct walk *w, const char *place, const char *path, uid_t owner)
+{
+	char parent[PATH_MAX];
+	struct stat st;
+
+	snprintf(parent, sizeof(parent), "%.*s", (int)parent_length(place, strlen(place)), place);
+	if (is_beside_data(place) && is_within(parent[0] != '\0' ? parent : "/", path))
+		return 0;
+	return lstat(place, &st) == 0 && remember(w, &st) == 0 && look_at(place, path, owner);
+}
+
+static int look_at_rules(const struct config *c, const char *path, uid_t owner)
+{
+	struct walk w = {0};
+	char place[PATH_MAX];
+	int count = 0;
+
+	for (uint32_t i = 0; i < c->rule_count; i++) {
+		const struct rule *rule = &c->rules[i];
+
+		if (!rule_reaches(rule, path))
+			continue;
+		if (rule->set.staging[0] != '\0')
+			count += look_at_place(&w, rule->set.staging, path, owner);
+		if (rule_place(rule, place))
+			count += look_at_place(&w, place, path, owner);
+	}
+	free(w.seen);
 	return count;
 }
 
@@ -336,7 +398,8 @@ static bool literal(const char *given, char *out)
 	return true;
 }
 
-int cli_recover_given(const char *given, const struct recover_options *opt, struct recover_report *report)
+int cli_recover_given(const char *given, const struct config *c, const struct recover_options *opt,
+                      struct recover_report *report)
 {
 	char path[PATH_MAX], other[PATH_MAX];
 	struct stat st = {0}, itself;
@@ -364,5 +427,7 @@ int cli_recover_given(const char *given, const struct recover_options *opt, stru
 		failed += look_above(path, is_dir, st.st_uid);
 	if (canonical && !in_staging(other) && (!known || strcmp(path, other) != 0))
 		failed += look_above(other, is_dir, st.st_uid);
+	if (c != NULL && (canonical || known))
+		failed += look_at_rules(c, canonical ? other : path, st.st_uid);
 	return failed;
 }

@@ -21,8 +21,8 @@ struct recover_args {
 static const char doc[] =
 	"Writes the staged bytes of dead programs to their files.  A PATH is an arena file, a staging "
 	"directory (.fastwrite), a directory that has one, or a file beside one.  Bytes for PATH in a "
-	"staging directory above it are named, and count as a failure: recover that directory.  Directories "
-	"below PATH are not searched.  Arenas of running programs are left alone.  It may be interrupted "
+	"staging directory above it, or in one of the configuration in the environment, are named, and count as "
+	"a failure: recover that directory.  Directories below PATH are not searched.  Arenas of running programs are left alone.  It may be interrupted "
 	"and run again.\n"
 	"With --all, or with a configuration instead of a PATH, it looks at every place where programs may "
 	"have staged under that configuration.\n"
@@ -138,12 +138,19 @@ static bool print_counts(const struct recover_report *r)
 	return *comma != '\0';
 }
 
-static void print_totals(const struct recover_args *args, const struct recover_report *r)
+/* c: the places of its rules were looked at, too; NULL: there is no configuration. */
+static void print_totals(const struct recover_args *args, const struct config *c,
+                         const struct recover_report *r)
 {
+	const char *elsewhere = c == NULL ? "; what is staged elsewhere is found with --config or --all" : "";
+
 	if (args->quiet)
 		return;
 	if (r->arenas == 0) {
-		printf("nothing to recover%s\n", args->all ? "" : " (directories below are not searched)");
+		if (args->all)
+			printf("nothing to recover\n");
+		else
+			printf("nothing to recover (directories below are not searched%s)\n", elsewhere);
 		return;
 	}
 	printf("%s%llu arenas: ", args->dry_run ? "dry run: " : "", (unsigned long long)r->arenas);
@@ -163,6 +170,18 @@ static void json_totals(struct json *j, const struct recover_args *args, const s
 	json_number(j, "orphans", (long long)r->orphans);
 	json_number(j, "failed", (long long)r->failed);
 	json_number(j, "bytes", (long long)r->bytes);
+}
+
+/* For a PATH: the configuration in the environment; NULL: there is none, or it is wrong. */
+static const struct config *known_rules(void)
+{
+	const struct config *c;
+
+	if (!cli_load_config_quietly(&c)) {
+		cli_error("%s; the places of its rules are not looked at", c->error);
+		return NULL;
+	}
+	return c->rule_count > 0 ? c : NULL;
 }
 
 int cli_recover(int argc, char **argv)
@@ -188,6 +207,8 @@ int cli_recover(int argc, char **argv)
 		          "FASTWRITE_PATHS");
 		return CLI_USAGE;
 	}
+	if (!args.all)
+		config = known_rules();
 	struct output output = {&args, args.as_json ? &json : NULL};
 	const struct recover_options opt = {
 		.dry_run = args.dry_run, .force = args.force, .event = on_event, .ctx = &output};
@@ -198,14 +219,14 @@ int cli_recover(int argc, char **argv)
 	if (args.all && cli_recover_all(config, &opt, &report) > 0)
 		failed = true;
 	for (int i = 0; i < args.count; i++)
-		if (cli_recover_given(args.paths[i], &opt, &report) > 0)
+		if (cli_recover_given(args.paths[i], config, &opt, &report) > 0)
 			failed = true;
 	if (args.as_json) {
 		json_close(&json, ']');
 		json_totals(&json, &args, &report);
 		json_close(&json, '}');
 	} else {
-		print_totals(&args, &report);
+		print_totals(&args, config, &report);
 	}
 	return failed || report.failed > 0 || report.aside > report.unsynced ? CLI_FAILED : CLI_OK;
 }
