@@ -39,6 +39,19 @@ def test_full_path_of_what_is_put_aside(lab: Lab) -> None:
     assert " 0 " not in text
 
 
+@pytest.mark.parametrize("given", [".", ".fastwrite/aside", ".fastwrite/../.fastwrite/aside/.", "ARENA"])
+def test_full_path_of_an_orphan_of_what_had_been_put_aside(lab: Lab, given: str) -> None:
+    lab.leave()
+    with lab.target.open("r+b") as file:
+        file.write(b"N" * (3 * LINE))
+    lab.recover(status=1)
+    lab.target.unlink()
+    (arena,) = (lab.staging / "aside").iterdir()
+    text = recover_text(lab, str(arena) if given == "ARENA" else given)
+    (orphan,) = (lab.staging / "orphans").iterdir()
+    assert text.splitlines()[0].endswith(f"({orphan})")
+
+
 def test_nothing_was_missing(lab: Lab) -> None:
     """An arena is removed because its bytes are in the file already."""
     lab.leave()

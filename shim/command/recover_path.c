@@ -9,6 +9,7 @@
 #include <grp.h>
 #include <pwd.h>
 #include <string.h>
+#include <unistd.h>
 
 /* From all sources of the C library (/etc/nsswitch.conf). */
 static int groups_of(uint32_t uid, uint32_t groups[RECOVER_GROUPS_MAX])
@@ -37,12 +38,21 @@ int cli_recover_path(const char *path, const struct recover_options *opt, struct
 const char *cli_recover_detail(const struct recover_event *e, char *buf)
 {
 	const char *slash = strrchr(e->arena, '/');
+	const char *name = strncmp(e->detail, "orphans/", 8) == 0 ? e->detail + 8 : e->detail;
+	char above[PATH_MAX], place[PATH_MAX];
+	int length = slash != NULL ? (int)(slash - e->arena) : 0;
 
-	if (strcmp(e->action, "orphaned") != 0 || e->detail[0] == '/' || slash == NULL)
-		snprintf(buf, PATH_MAX, "%s", e->detail);
-	else
-		snprintf(buf, PATH_MAX, "%.*s/%s%s", (int)(slash - e->arena), e->arena,
-		         strncmp(e->detail, "orphans/", 8) == 0 ? "" : "orphans/", e->detail);
+	snprintf(buf, PATH_MAX, "%s", e->detail);
+	if (strcmp(e->action, "orphaned") != 0 || *name == '\0' || *name == '/' || slash == NULL)
+		return buf;
+	snprintf(buf, PATH_MAX, "%.*s/orphans/%s", length, e->arena, name);
+	if (access(buf, F_OK) == 0)
+		return buf;
+	/* the arena had been put aside: it is one level deeper */
+	snprintf(above, sizeof(above), "%.*s/..", length, e->arena);
+	if (cli_canonical(above, place) == 0)
+		snprintf(buf, PATH_MAX, "%.*s/orphans/%s", (int)(PATH_MAX - sizeof("/orphans/")), place,
+		         name);
 	return buf;
 }
 
